@@ -1,0 +1,153 @@
+# Builds libzero (the library) and zerotrain (the trainer).
+#
+#   make              build/zerotrain, build/libzero.a, build/libzero.so, build/zero.pc, examples
+#   make check        every test             make bench      speed, as ratios
+#   make lint         clang-format, cppcheck, clang's warnings
+#   make install PREFIX=/usr/local DESTDIR=        make uninstall        make clean
+#
+# Options: V=1 full commands · WERROR=1 warnings are errors · SANITIZE=1 AddressSanitizer and UBSan, in build/sanitize
+#          CC, CFLAGS, LDFLAGS as usual · CUDA=0 leaves CUDA out though nvcc is there · STATIC=1 links iniparser,
+#          jansson and xxhash statically, for machines that lack them
+
+VERSION   := 0.1.0
+SOVERSION := 0
+PREFIX    ?= /usr/local
+CC        := $(if $(filter default,$(origin CC)),gcc,$(CC))
+CFLAGS    ?= -O3 -g
+SANITIZE  ?= 0
+WERROR    ?= 0
+STATIC    ?= 0
+BUILD     ?= build$(if $(filter 1,$(SANITIZE)),/sanitize)
+
+ifneq ($(V),1)
+Q := @
+say = @printf '  %-7s %s\n' $(1) $(2);
+endif
+
+# ---- what this machine has ---------------------------------------------------------------------------------------
+MPI_CFLAGS := $(shell mpicc --showme:compile 2>/dev/null)
+MPI_LIBS   := $(shell mpicc --showme:link 2>/dev/null)
+BLAS_CFLAGS := $(shell pkg-config --cflags openblas 2>/dev/null)
+ifeq ($(strip $(MPI_LIBS)),)
+ifeq ($(filter clean uninstall,$(MAKECMDGOALS)),)
+$(error Open MPI's mpicc is not on PATH: run launch/quickstart, or install libopenmpi-dev and openmpi-bin)
+endif
+endif
+# iniparser.h stands in a folder of its own on Debian and Ubuntu.
+INI_CFLAGS := $(if $(wildcard /usr/include/iniparser/iniparser.h),-I/usr/include/iniparser)
+STATIC_LIB  = $(if $(filter 1,$(STATIC)),-l:lib$(1).a,-l$(1))
+
+WARNINGS := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-prototypes -Wmissing-prototypes \
+            -Wvla -Wundef -Wpointer-arith $(if $(filter 1,$(WERROR)),-Werror)
+# IEEE arithmetic as written: the promise of equal bits rests on these.
+FLOAT    := -ffp-contract=off -fno-math-errno -fno-trapping-math
+SANFLAGS := $(if $(filter 1,$(SANITIZE)),-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+CPPFLAGS += -D_GNU_SOURCE -DZERO_VERSION_STRING='"$(VERSION)"' -Isrc -I. $(INI_CFLAGS)
+ALL_CFLAGS = -std=c17 $(CFLAGS) $(FLOAT) $(WARNINGS) $(SANFLAGS) -fopenmp -fPIC -fvisibility=hidden -pthread
+ALL_LDFLAGS = $(LDFLAGS) $(SANFLAGS) -fopenmp -pthread
+
+# ---- sources -----------------------------------------------------------------------------------------------------
+SHARD_ISA  := adam reduce cast philox shard_table
+MODEL_ISA  := linear attention layernorm gelu loss embed model_table
+LIB_SRC    := $(wildcard src/zero/*.c) $(wildcard comm/*.c) kernels/shard_cpu.c
+MODEL_SRC  := kernels/model_cpu.c
+TRAIN_SRC  := $(wildcard src/train/*.c)
+EXAMPLES   := $(patsubst examples/%.c,$(BUILD)/examples/%,$(wildcard examples/*.c))
+TESTS      := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
+MPI_TESTS  := $(patsubst tests/mpi/%.c,$(BUILD)/tests/mpi/%,$(wildcard tests/mpi/*.c))
+BENCHES    := $(patsubst tests/bench/%.c,$(BUILD)/tests/bench/%,$(wildcard tests/bench/*.c))
+
+# CPU kernels are compiled once per instruction set (kernels/isa.h).
+ISAS := scalar
+ISA_FLAGS_scalar :=
+ifneq ($(filter x86_64%,$(shell $(CC) -dumpmachine)),)
+ISAS += avx2 avx512
+ISA_FLAGS_avx2   := -mavx2 -mfma -mf16c -mbmi2
+ISA_FLAGS_avx512 := $(ISA_FLAGS_avx2) -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512
+CPPFLAGS += -DZERO_HAVE_X86=1
+endif
+isa_objects = $(foreach isa,$(ISAS),$(patsubst %,$(BUILD)/kernels/%.$(isa).o,$(1)))
+
+LIB_OBJ   := $(LIB_SRC:%.c=$(BUILD)/%.o) $(call isa_objects,$(SHARD_ISA))
+MODEL_OBJ := $(MODEL_SRC:%.c=$(BUILD)/%.o) $(call isa_objects,$(MODEL_ISA))
+TRAIN_OBJ := $(TRAIN_SRC:%.c=$(BUILD)/%.o)
+TRAIN_LIB_OBJ := $(filter-out %/main.o,$(TRAIN_OBJ))
+
+LIB_LIBS   := $(MPI_LIBS) $(call STATIC_LIB,jansson) $(call STATIC_LIB,xxhash) -lm -ldl
+TRAIN_LIBS := $(LIB_LIBS) $(call STATIC_LIB,iniparser) -lopenblas
+
+# ---- targets -----------------------------------------------------------------------------------------------------
+.PHONY: all check bench lint install uninstall clean objects tests tests-objects cuda-objects
+.DELETE_ON_ERROR:
+.SECONDARY:
+all: $(BUILD)/zerotrain $(BUILD)/libzero.a $(BUILD)/libzero.so $(BUILD)/zero.pc $(EXAMPLES)
+objects: $(LIB_OBJ) $(MODEL_OBJ) $(TRAIN_OBJ)
+tests-objects: $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/*.c tests/mpi/*.c tests/bench/*.c examples/*.c))
+cuda-objects: $(patsubst %,$(BUILD)/%.o,$(wildcard kernels/*.cu comm/*.cu))
+tests: all $(TESTS) $(MPI_TESTS)
+
+$(BUILD)/libzero.a: $(LIB_OBJ)
+	$(call say,AR,$@) rm -f $@; ar rcs $@ $^
+$(BUILD)/libzero.so.$(VERSION): $(LIB_OBJ)
+	$(call say,LINK,$@) $(CC) -shared -Wl,-soname,libzero.so.$(SOVERSION) -Wl,--no-undefined -o $@ $^ $(ALL_LDFLAGS) $(LIB_LIBS)
+$(BUILD)/libzero.so.$(SOVERSION): $(BUILD)/libzero.so.$(VERSION)
+	$(Q)ln -sf $(<F) $@
+$(BUILD)/libzero.so: $(BUILD)/libzero.so.$(SOVERSION)
+	$(Q)ln -sf $(<F) $@
+$(BUILD)/zerotrain: $(TRAIN_OBJ) $(MODEL_OBJ) $(BUILD)/libzero.a
+	$(call say,LINK,$@) $(CC) -o $@ $^ $(ALL_LDFLAGS) $(TRAIN_LIBS)
+$(BUILD)/zero.pc: Makefile
+	$(call say,GEN,$@) printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$${prefix}/lib' 'includedir=$${prefix}/include' '' \
+	    'Name: zero' 'Description: ZeRO/FSDP sharding for C training codes' 'Version: $(VERSION)' \
+	    'Cflags: -I$${includedir}' 'Libs: -L$${libdir} -lzero' \
+	    'Libs.private: $(LIB_LIBS) -lgomp -lpthread' > $@
+
+$(BUILD)/%.o: %.c
+	@mkdir -p $(@D)
+	$(call say,CC,$<) $(CC) $(CPPFLAGS) $(MPI_CFLAGS) $(BLAS_CFLAGS) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
+define isa_rule
+$(BUILD)/kernels/%.$(1).o: kernels/%.c
+	@mkdir -p $$(@D)
+	$$(call say,CC,'$$< ($(1))') $$(CC) $$(CPPFLAGS) $$(BLAS_CFLAGS) $$(ALL_CFLAGS) $$(ISA_FLAGS_$(1)) \
+	    -DZERO_ISA_NAME=$(1) -MMD -MP -c -o $$@ $$<
+endef
+$(foreach isa,$(ISAS),$(eval $(call isa_rule,$(isa))))
+$(BUILD)/%.cu.o: %.cu
+	@mkdir -p $(@D)
+	$(call say,NVCC,$<) nvcc -std=c++17 -O3 -fmad=false $(if $(filter 1,$(WERROR)),-Werror all-warnings) $(CPPFLAGS) \
+	    -Xcompiler -fPIC,-fvisibility=hidden -MMD -MP -c -o $@ $<
+
+# An example is built as a user would build it: one header, one library.
+$(BUILD)/examples/%: examples/%.c src/zero.h $(BUILD)/libzero.a
+	@mkdir -p $(@D)
+	$(call say,CC,$<) $(CC) -std=c17 $(CFLAGS) $(WARNINGS) $(SANFLAGS) -Isrc -o $@ $< $(BUILD)/libzero.a $(ALL_LDFLAGS) $(LIB_LIBS)
+
+CHECK_LIBS = $(shell pkg-config --libs check)
+$(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/support.o $(TRAIN_LIB_OBJ) $(MODEL_OBJ) $(BUILD)/libzero.a
+	@mkdir -p $(@D)
+	$(call say,LINK,$@) $(CC) -o $@ $^ $(ALL_LDFLAGS) $(TRAIN_LIBS) $(CHECK_LIBS)
+
+check: tests
+	$(Q)tests/run-all $(BUILD)
+bench: all $(BENCHES)
+	$(Q)tests/bench/run-all $(BUILD)
+lint:
+	$(Q)tests/lint
+
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include
+	install -m 755 $(BUILD)/zerotrain $(DESTDIR)$(PREFIX)/bin/
+	install -m 644 $(BUILD)/libzero.a $(DESTDIR)$(PREFIX)/lib/
+	install -m 755 $(BUILD)/libzero.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/
+	ln -sf libzero.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/libzero.so.$(SOVERSION)
+	ln -sf libzero.so.$(SOVERSION) $(DESTDIR)$(PREFIX)/lib/libzero.so
+	sed 's|^prefix=.*|prefix=$(PREFIX)|' $(BUILD)/zero.pc > $(DESTDIR)$(PREFIX)/lib/pkgconfig/zero.pc
+	chmod 644 $(DESTDIR)$(PREFIX)/lib/pkgconfig/zero.pc
+	install -m 644 src/zero.h $(DESTDIR)$(PREFIX)/include/
+uninstall:
+	rm -f $(DESTDIR)$(PREFIX)/bin/zerotrain $(DESTDIR)$(PREFIX)/lib/libzero.a $(DESTDIR)$(PREFIX)/lib/libzero.so* \
+	    $(DESTDIR)$(PREFIX)/lib/pkgconfig/zero.pc $(DESTDIR)$(PREFIX)/include/zero.h
+clean:
+	rm -rf build
+
+-include $(shell [ -d $(BUILD) ] && find $(BUILD) -name '*.d')

@@ -1,0 +1,230 @@
+/* bootstrap.c - how ranks find each other, and what every communicator can do whatever its transport.
+ *
+ * A rank that mpirun (or another PMI launcher) started knows it from its environment; without that MPI is not touched,
+ * so a program runs alone as on any machine. The transport is chosen once, here, and the small operations of zero.h are
+ * written on the transport's host_all_gather and host_broadcast, so that their results do not depend on it.
+ *
+ * When a collective has failed (comm->failed) peers may be gone or elsewhere in their program, and anything collective
+ * could hang: MPI is then left unfinalized, which launchers take as the failure that it is.
+ */
+#include <stdlib.h>
+
+#include "comm/comm.h"
+#include "comm/deadline.h"
+#include "comm/mpi_status.h"
+#include "zero/log.h"
+
+/* MPI is one per process: communicators share it, and it can be neither started twice nor used once it is finalized. */
+static struct {
+    int n_users;      /* communicators that use it now */
+    bool initialized; /* by us, so finalizing is ours too */
+} mpi_use;
+
+static bool started_by_launcher(void)
+{
+    static const char *const marks[] = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"};
+    for (size_t i = 0; i < sizeof(marks) / sizeof(marks[0]); i++)
+        if (getenv(marks[i]))
+            return true;
+    return false;
+}
+
+static bool mpi_is_running(void)
+{
+    int initialized = 0, finalized = 0;
+    return MPI_Initialized(&initialized) == MPI_SUCCESS && MPI_Finalized(&finalized) == MPI_SUCCESS && initialized &&
+           !finalized;
+}
+
+static zero_status_t initialize_mpi(void)
+{
+    int finalized = 0, provided = MPI_THREAD_SINGLE;
+    ZERO_TRY_MPI(MPI_Finalized(&finalized));
+    if (finalized)
+        return zero_fail(ZERO_ERROR_UNSUPPORTED, "MPI was finalized and cannot be started again in the same process: "
+                                                 "keep one communicator for the program's life");
+    ZERO_TRY_MPI(MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided));
+    mpi_use.initialized = true;
+    if (provided < MPI_THREAD_FUNNELED)
+        return zero_fail(ZERO_ERROR_UNSUPPORTED, "this MPI does not allow threads (MPI_THREAD_FUNNELED)");
+    ZERO_TRY_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+    return ZERO_OK;
+}
+
+static zero_status_t find_ranks(zero_comm_t *comm)
+{
+    MPI_Comm host;
+    ZERO_TRY_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &comm->rank));
+    ZERO_TRY_MPI(MPI_Comm_size(MPI_COMM_WORLD, &comm->size));
+    zero_log_set_rank(comm->rank);
+    ZERO_TRY_MPI(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host));
+    ZERO_TRY_MPI(MPI_Comm_rank(host, &comm->local_rank));
+    ZERO_TRY_MPI(MPI_Comm_size(host, &comm->local_size));
+    ZERO_TRY_MPI(MPI_Comm_free(&host));
+    return ZERO_OK;
+}
+
+static void leave_mpi(const zero_comm_t *comm)
+{
+    if (!comm->uses_mpi)
+        return;
+    mpi_use.n_users--;
+    if (mpi_use.n_users == 0 && mpi_use.initialized && mpi_is_running() && !comm->failed)
+        MPI_Finalize();
+}
+
+static zero_status_t create_transport(zero_comm_kind_t kind, zero_comm_t *comm)
+{
+    if (!comm->uses_mpi || (comm->size == 1 && kind == ZERO_COMM_AUTO))
+        return zero_comm_self_create(comm);
+    ZERO_TRY(zero_comm_mpi_create(comm));
+    if (kind != ZERO_COMM_AUTO || comm->local_size != comm->size)
+        return ZERO_OK;
+    zero_status_t status = zero_comm_node_create(comm);
+    if (status == ZERO_OK || status == ZERO_ERROR_UNSUPPORTED) /* the latter on all ranks alike: they stay with mpi */
+        return ZERO_OK;
+    comm->ops->destroy(comm);
+    return status;
+}
+
+zero_status_t zero_comm_create(zero_comm_kind_t kind, zero_comm_t **comm)
+{
+    if (!comm || (kind != ZERO_COMM_AUTO && kind != ZERO_COMM_MPI && kind != ZERO_COMM_NCCL))
+        return zero_fail(ZERO_ERROR_ARGUMENT, "zero_comm_create: comm is NULL or kind %d does not exist", (int)kind);
+    if (kind == ZERO_COMM_NCCL)
+        return zero_fail(ZERO_ERROR_UNSUPPORTED, "this build of libzero has no NCCL: use comm auto or mpi");
+
+    zero_status_t status = ZERO_OK;
+    zero_comm_t *made = calloc(1, sizeof(*made));
+    if (!made)
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory for a communicator");
+    *made = (zero_comm_t){.size = 1, .local_size = 1};
+    ZERO_TRY_GOTO(zero_timeout_ns(&made->timeout_ns), free_comm);
+    if (started_by_launcher() || mpi_is_running()) {
+        made->uses_mpi = true;
+        mpi_use.n_users++;
+        if (!mpi_is_running())
+            ZERO_TRY_GOTO(initialize_mpi(), leave);
+        ZERO_TRY_GOTO(find_ranks(made), leave);
+    } else {
+        zero_log_set_rank(0);
+    }
+    made->scratch = calloc((size_t)made->size, ZERO_COMM_SCRATCH_BYTES);
+    if (!made->scratch) {
+        status = zero_fail(ZERO_ERROR_MEMORY, "no memory for a communicator of %d ranks", made->size);
+        goto leave;
+    }
+    ZERO_TRY_GOTO(create_transport(kind, made), leave);
+    zero_log(ZERO_LOG_DEBUG, "communicator %s: rank %d of %d, %d of %d on this host", made->ops->name, made->rank,
+             made->size, made->local_rank, made->local_size);
+    *comm = made;
+    return ZERO_OK;
+
+leave:
+    made->failed = true; /* whether the others came as far is not known */
+    leave_mpi(made);
+free_comm:
+    free(made->scratch);
+    free(made);
+    return status;
+}
+
+void zero_comm_destroy(zero_comm_t *comm)
+{
+    if (!comm)
+        return;
+    comm->ops->destroy(comm);
+    leave_mpi(comm);
+    free(comm->scratch);
+    free(comm);
+}
+
+int zero_comm_rank(const zero_comm_t *comm)
+{
+    return comm->rank;
+}
+
+int zero_comm_size(const zero_comm_t *comm)
+{
+    return comm->size;
+}
+
+int zero_comm_local_rank(const zero_comm_t *comm)
+{
+    return comm->local_rank;
+}
+
+int zero_comm_local_size(const zero_comm_t *comm)
+{
+    return comm->local_size;
+}
+
+const char *zero_comm_name(const zero_comm_t *comm)
+{
+    return comm->ops->name;
+}
+
+zero_status_t zero_comm_sum(zero_comm_t *comm, double *values, size_t n_values)
+{
+    if (!comm || (!values && n_values > 0))
+        return zero_fail(ZERO_ERROR_ARGUMENT, "zero_comm_sum: comm or values is NULL");
+    const size_t max_values = ZERO_COMM_SCRATCH_BYTES / sizeof(double);
+    double *all = comm->scratch;
+    for (size_t first = 0; first < n_values; first += max_values) {
+        size_t n = n_values - first < max_values ? n_values - first : max_values;
+        ZERO_TRY(comm->ops->host_all_gather(comm, values + first, n * sizeof(double), all));
+        for (size_t i = 0; i < n; i++) {
+            double sum = all[i];
+            for (int rank = 1; rank < comm->size; rank++)
+                sum += all[(size_t)rank * n + i];
+            values[first + i] = sum;
+        }
+    }
+    return ZERO_OK;
+}
+
+zero_status_t zero_comm_broadcast(zero_comm_t *comm, void *data, size_t n_bytes, int root)
+{
+    if (!comm || (!data && n_bytes > 0) || root < 0 || root >= comm->size)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "zero_comm_broadcast: comm or data is NULL, or no rank %d", root);
+    return n_bytes > 0 ? comm->ops->host_broadcast(comm, data, n_bytes, root) : ZERO_OK;
+}
+
+zero_status_t zero_comm_barrier(zero_comm_t *comm)
+{
+    if (!comm)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "zero_comm_barrier: comm is NULL");
+    const char here = 1; /* who has everyone's byte knows that everyone came */
+    return comm->ops->host_all_gather(comm, &here, 1, comm->scratch);
+}
+
+zero_status_t zero_comm_agree(zero_comm_t *comm, zero_status_t mine)
+{
+    if (!comm)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "zero_comm_agree: comm is NULL");
+    const int32_t word = (int32_t)mine;
+    int32_t *all = comm->scratch;
+    zero_status_t status = comm->ops->host_all_gather(comm, &word, sizeof(word), all);
+    if (mine != ZERO_OK || status != ZERO_OK)
+        return mine != ZERO_OK ? mine : status;
+    for (int rank = 0; rank < comm->size; rank++) {
+        if (all[rank] != ZERO_OK) {
+            zero_log(ZERO_LOG_DEBUG, "rank %d failed: %s", rank, zero_status_text((zero_status_t)all[rank]));
+            return ZERO_ERROR_PEER;
+        }
+    }
+    return ZERO_OK;
+}
+
+void zero_comm_abort(zero_comm_t *comm, int exit_code)
+{
+    comm->ops->abort(comm, exit_code);
+    if (mpi_is_running()) /* one rank under mpirun, whose transport knows no MPI */
+        MPI_Abort(MPI_COMM_WORLD, exit_code != 0 ? exit_code : 1);
+}
+
+size_t zero_comm_staging_bytes(zero_comm_kind_t kind, int size, size_t n_bytes)
+{
+    bool sends_messages = kind == ZERO_COMM_MPI || kind == ZERO_COMM_NCCL;
+    return sends_messages && size > 1 ? (size_t)size * n_bytes : 0;
+}

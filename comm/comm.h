@@ -1,0 +1,76 @@
+/* comm.h - how ranks move bytes: one small table of functions per transport.
+ *
+ * The idea is published memory. A window is a block of memory of the same size on every rank, from which peers read.
+ * What a rank wrote into its windows before fence() may be read by any peer's all_gather() or exchange() after the
+ * peer's fence(), for as long as the writer leaves it as it is; and the writer may change it again only after a later
+ * fence(), which every peer reaches when its reads are done. A transport that can read peers'
+ * memory (shared memory on a host, copy engines between GPUs) makes fence a barrier and the rest plain reads; one that
+ * sends messages (MPI, NCCL) makes fence nothing and the rest collectives. Callers keep to the contract and need not
+ * know which.
+ *
+ * Every function here is collective: all ranks call it in the same order with matching sizes. Asynchronous ones take
+ * the stream they are ordered in. Used by src/zero/; knows nothing of units, stages or tensors.
+ */
+#ifndef ZERO_COMM_H
+#define ZERO_COMM_H
+
+#include "zero.h"
+
+typedef struct zero_window {
+    void *local;     /* this rank's block, zeroed, aligned to 4096 bytes; owned by the transport */
+    size_t n_bytes;  /* the same on every rank */
+    void *transport; /* the transport's own record of the peers' blocks */
+} zero_window_t;
+
+typedef struct zero_comm_ops {
+    const char *name;
+
+    zero_status_t (*window_create)(zero_comm_t *comm, size_t n_bytes, zero_window_t *window);
+    void (*window_destroy)(zero_comm_t *comm, zero_window_t *window);
+
+    /* See above. */
+    zero_status_t (*fence)(zero_comm_t *comm, zero_stream_t stream);
+
+    /* dst[r * n_bytes .. + n_bytes) = rank r's window at src_offset + r * src_stride, for every r.
+     * src_stride is 0 (each rank publishes its shard at the same place) or n_bytes (each publishes its slice of a full
+     * buffer); then dst may be that full buffer in the window itself, and the rank's own slice stays where it is. */
+    zero_status_t (*all_gather)(zero_comm_t *comm, const zero_window_t *window, size_t src_offset, size_t src_stride,
+                                void *dst, size_t n_bytes, zero_stream_t stream);
+
+    /* Brings together what a reduce-scatter adds: slices[r] = where rank r's window bytes
+     * [src_offset + me * n_bytes, + n_bytes) can be read until the next fence: in the peer's own memory, or in staging
+     * (staging_bytes(size, n_bytes) bytes of device memory). */
+    zero_status_t (*exchange)(zero_comm_t *comm, const zero_window_t *window, size_t src_offset, size_t n_bytes,
+                              void *staging, const void **slices, zero_stream_t stream);
+    size_t (*staging_bytes)(int size, size_t n_bytes);
+
+    /* Small host data: all[r * n_bytes ..] = rank r's `mine`. Blocks the host. */
+    zero_status_t (*host_all_gather)(zero_comm_t *comm, const void *mine, size_t n_bytes, void *all);
+    zero_status_t (*host_broadcast)(zero_comm_t *comm, void *data, size_t n_bytes, int root);
+    void (*abort)(zero_comm_t *comm, int exit_code); /* tells peers, then ends the job where the transport can */
+    void (*destroy)(zero_comm_t *comm);
+} zero_comm_ops_t;
+
+#define ZERO_COMM_SCRATCH_BYTES 512
+struct zero_comm {
+    const zero_comm_ops_t *ops;
+    int rank, size;             /* in the job */
+    int local_rank, local_size; /* on this host */
+    void *transport;            /* the transport's state */
+    bool failed;                /* a collective failed: peers may be gone, so nothing collective may follow */
+    bool uses_mpi;              /* counts among those that keep MPI running */
+    int64_t timeout_ns;         /* the longest that a collective waits for a peer */
+    void *scratch;              /* bootstrap.c's: ZERO_COMM_SCRATCH_BYTES for each rank */
+};
+
+/* The transports. Each fills *comm. */
+zero_status_t zero_comm_self_create(zero_comm_t *comm); /* one rank */
+zero_status_t zero_comm_mpi_create(zero_comm_t *comm);  /* MPI messages; comm->rank etc. from bootstrap */
+/* Shared memory between the ranks of one host; ZERO_ERROR_UNSUPPORTED (on all ranks alike, logged at debug level) where
+ * that cannot be had. Takes over an mpi communicator, which then only starts and ends the job. */
+zero_status_t zero_comm_node_create(zero_comm_t *comm);
+
+/* Staging that `kind` needs per exchange, for the memory plan. */
+size_t zero_comm_staging_bytes(zero_comm_kind_t kind, int size, size_t n_bytes);
+
+#endif

@@ -1,0 +1,10 @@
+/* private_window.h - windows in memory that no peer reads: for transports that send messages or have one rank. */
+#ifndef ZERO_PRIVATE_WINDOW_H
+#define ZERO_PRIVATE_WINDOW_H
+
+#include "comm/comm.h"
+
+zero_status_t zero_private_window_create(zero_comm_t *comm, size_t n_bytes, zero_window_t *window);
+void zero_private_window_destroy(zero_comm_t *comm, zero_window_t *window);
+
+#endif

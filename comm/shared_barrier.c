@@ -1,0 +1,267 @@
+/* shared_barrier.c - see shared_barrier.h. */
+#include <errno.h>
+#include <inttypes.h>
+#include <linux/futex.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "comm/deadline.h"
+#include "comm/shared_barrier.h"
+#include "zero/log.h"
+
+#define SPIN_NS 50000           /* about what going to sleep and being woken costs */
+#define LOOK_AFTER_NS 100000000 /* a sleeper looks after its peers this often */
+
+_Static_assert(ATOMIC_INT_LOCK_FREE == 2, "atomics between processes must not hide a lock");
+
+/* ---- Processes ---- */
+
+/* State letter and start time of a process, false where there is none. */
+static bool read_process(int64_t pid, char *state, uint64_t *start_time)
+{
+    char path[64], text[1024];
+    snprintf(path, sizeof(path), "/proc/%" PRId64 "/stat", pid);
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return false;
+    size_t n_bytes = fread(text, 1, sizeof(text) - 1, file);
+    fclose(file);
+    text[n_bytes] = '\0';
+    const char *after_name = strrchr(text, ')'); /* the name may hold blanks and parentheses itself */
+    return after_name && sscanf(after_name + 1,
+                                " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %" SCNu64,
+                                state, start_time) == 2;
+}
+
+/* The state letter; 'X' when the process has ended, be it collected by its parent or not. */
+static char process_state(const zero_barrier_seat_t *seat)
+{
+    char state = 'X';
+    uint64_t start_time = 0;
+    if (!read_process(seat->pid, &state, &start_time) || start_time != seat->start_time || state == 'Z')
+        return 'X';
+    return state;
+}
+
+static const char *state_text(char state)
+{
+    switch (state) {
+    case 'T':
+    case 't':
+        return "stopped";
+    case 'D':
+        return "waiting for a disk or a device";
+    case 'R':
+        return "running";
+    case 'X':
+        return "ended";
+    default:
+        return "waiting";
+    }
+}
+
+/* ---- Futex ---- */
+
+static void sleep_while(_Atomic uint32_t *word, uint32_t value, int64_t at_most_ns)
+{
+    struct timespec limit = {.tv_sec = at_most_ns / 1000000000, .tv_nsec = at_most_ns % 1000000000};
+    syscall(SYS_futex, word, FUTEX_WAIT, value, &limit, NULL, 0); /* wakes early at will: callers look again */
+}
+
+static void wake_all(_Atomic uint32_t *word)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+}
+
+static inline void relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __asm__ volatile("pause");
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/* ---- Failure ---- */
+
+/* True for the one rank that gets to name the job's first failure. */
+static bool claim_failure(zero_barrier_t *barrier, zero_status_t status)
+{
+    zero_barrier_seat_t *common = barrier->seats[0];
+    uint32_t none = 0;
+    bool first = atomic_compare_exchange_strong(&common->failure, &none, (uint32_t)status);
+    wake_all(&common->epoch);
+    return first;
+}
+
+static zero_status_t failure_status(const zero_barrier_t *barrier)
+{
+    return (zero_status_t)atomic_load(&barrier->seats[0]->failure);
+}
+
+static bool is_late(const zero_barrier_t *barrier, int rank, uint32_t epoch)
+{
+    return atomic_load(&barrier->seats[rank]->arrived) != epoch + 1;
+}
+
+static zero_status_t fail_ended(zero_barrier_t *barrier, int rank, bool left, const char *waiting_in)
+{
+    if (claim_failure(barrier, ZERO_ERROR_PEER))
+        return zero_fail(ZERO_ERROR_PEER, "rank %d (process %" PRId64 ") %s while other ranks wait for it in %s", rank,
+                         barrier->seats[rank]->pid, left ? "has closed its communicator" : "has exited or was killed",
+                         waiting_in);
+    return failure_status(barrier);
+}
+
+static zero_status_t fail_late(zero_barrier_t *barrier, uint32_t epoch, const char *waiting_in)
+{
+    char late[512] = "";
+    size_t length = 0;
+    for (int rank = 0; rank < barrier->size; rank++) {
+        const zero_barrier_seat_t *seat = barrier->seats[rank];
+        if (is_late(barrier, rank, epoch) && length < sizeof(late) - 80)
+            length += (size_t)snprintf(late + length, sizeof(late) - length, "%srank %d (process %" PRId64 ", %s)",
+                                       length ? ", " : "", rank, seat->pid, state_text(process_state(seat)));
+    }
+    if (claim_failure(barrier, ZERO_ERROR_TIMEOUT))
+        return zero_fail(ZERO_ERROR_TIMEOUT, "%s did not come to %s within %.0f s (ZERO_TIMEOUT_S)", late, waiting_in,
+                         (double)barrier->timeout_ns * 1e-9);
+    return failure_status(barrier);
+}
+
+/* Looks after the ranks that have not come. What they did is read before whether they came: one may do both meanwhile.
+ */
+static zero_status_t check_late_ranks(zero_barrier_t *barrier, uint32_t epoch, const char *waiting_in)
+{
+    for (int rank = 0; rank < barrier->size; rank++) {
+        const zero_barrier_seat_t *seat = barrier->seats[rank];
+        if (!is_late(barrier, rank, epoch))
+            continue;
+        bool left = atomic_load(&seat->left) != 0;
+        bool ended = process_state(seat) == 'X';
+        if ((left || ended) && is_late(barrier, rank, epoch))
+            return fail_ended(barrier, rank, left, waiting_in);
+    }
+    return ZERO_OK;
+}
+
+/* ---- Waiting ---- */
+
+static bool passed(const zero_barrier_t *barrier, uint32_t epoch)
+{
+    return atomic_load_explicit(&barrier->seats[0]->epoch, memory_order_acquire) != epoch;
+}
+
+static bool spin(const zero_barrier_t *barrier, uint32_t epoch)
+{
+    const int64_t end = zero_now_ns() + SPIN_NS;
+    do {
+        for (int i = 0; i < 32; i++) {
+            if (passed(barrier, epoch))
+                return true;
+            relax();
+        }
+    } while (zero_now_ns() < end);
+    return false;
+}
+
+static zero_status_t sleep_until_passed(zero_barrier_t *barrier, uint32_t epoch, const char *waiting_in)
+{
+    zero_barrier_seat_t *common = barrier->seats[0];
+    const int64_t start = zero_now_ns();
+    int64_t last_look = start;
+    zero_status_t status = ZERO_OK;
+    atomic_fetch_add(&common->n_asleep, 1);
+    while (status == ZERO_OK && !passed(barrier, epoch)) {
+        sleep_while(&common->epoch, epoch, LOOK_AFTER_NS);
+        int64_t now = zero_now_ns();
+        status = failure_status(barrier);
+        if (status != ZERO_OK || passed(barrier, epoch) || now - last_look < LOOK_AFTER_NS)
+            continue;
+        last_look = now;
+        status = check_late_ranks(barrier, epoch, waiting_in);
+        if (status == ZERO_OK && now - start > barrier->timeout_ns)
+            status = fail_late(barrier, epoch, waiting_in);
+    }
+    atomic_fetch_sub(&common->n_asleep, 1);
+    return passed(barrier, epoch) ? ZERO_OK : status;
+}
+
+static void let_pass(zero_barrier_t *barrier, uint32_t epoch)
+{
+    zero_barrier_seat_t *common = barrier->seats[0];
+    atomic_store_explicit(&common->n_arrived, 0, memory_order_relaxed); /* published by the epoch */
+    atomic_store(&common->epoch, epoch + 1);
+    if (atomic_load(&common->n_asleep) != 0) /* who counts itself after this finds the new epoch in its futex call */
+        wake_all(&common->epoch);
+}
+
+static zero_status_t compare_calls(zero_barrier_t *barrier, uint32_t epoch)
+{
+    const zero_barrier_call_t *mine = &barrier->seats[barrier->rank]->calls[epoch & 1];
+    for (int rank = 0; rank < barrier->size; rank++) {
+        const zero_barrier_call_t *other = &barrier->seats[rank]->calls[epoch & 1];
+        if (memcmp(mine, other, sizeof(*mine)) == 0)
+            continue;
+        if (claim_failure(barrier, ZERO_ERROR_MISMATCH))
+            return zero_fail(ZERO_ERROR_MISMATCH,
+                             "ranks call different things: rank %d %s (%" PRIu64 " bytes, root %" PRId64
+                             "), rank %d %s (%" PRIu64 " bytes, root %" PRId64 ")",
+                             barrier->rank, mine->name, mine->n_bytes, mine->root, rank, other->name, other->n_bytes,
+                             other->root);
+        return failure_status(barrier);
+    }
+    return ZERO_OK;
+}
+
+zero_status_t zero_barrier_wait(zero_barrier_t *barrier, const zero_barrier_call_t *call)
+{
+    zero_barrier_seat_t *common = barrier->seats[0], *own = barrier->seats[barrier->rank];
+    ZERO_TRY(failure_status(barrier));
+    const uint32_t epoch = atomic_load(&common->epoch); /* cannot move before this rank has come */
+    own->calls[epoch & 1] = *call;
+    atomic_store(&own->arrived, epoch + 1);
+    if (atomic_fetch_add(&common->n_arrived, 1) + 1 == (uint32_t)barrier->size)
+        let_pass(barrier, epoch);
+    else if (!(barrier->may_spin && spin(barrier, epoch)))
+        ZERO_TRY(sleep_until_passed(barrier, epoch, call->name));
+    return compare_calls(barrier, epoch);
+}
+
+void zero_barrier_abort(zero_barrier_t *barrier)
+{
+    claim_failure(barrier, ZERO_ERROR_PEER);
+}
+
+void zero_barrier_leave(zero_barrier_t *barrier)
+{
+    atomic_store(&barrier->seats[barrier->rank]->left, 1);
+}
+
+/* ---- Setting up ---- */
+
+zero_status_t zero_barrier_take_seat(zero_barrier_t *barrier)
+{
+    zero_barrier_seat_t *seat = barrier->seats[barrier->rank];
+    char state;
+    seat->pid = getpid();
+    if (!read_process(seat->pid, &state, &seat->start_time)) {
+        zero_log(ZERO_LOG_DEBUG, "cannot read /proc/%" PRId64 "/stat: peers could not see this rank end", seat->pid);
+        return ZERO_ERROR_UNSUPPORTED;
+    }
+    CPU_ZERO(&seat->cores);
+    sched_getaffinity(0, sizeof(seat->cores), &seat->cores); /* fails beyond 1024 cores: then nobody spins */
+    return ZERO_OK;
+}
+
+void zero_barrier_open(zero_barrier_t *barrier)
+{
+    cpu_set_t cores;
+    CPU_ZERO(&cores);
+    for (int rank = 0; rank < barrier->size; rank++)
+        CPU_OR(&cores, &cores, &barrier->seats[rank]->cores);
+    barrier->may_spin = CPU_COUNT(&cores) >= barrier->size;
+}

@@ -1,0 +1,122 @@
+/* model.h - the arithmetic of a transformer: one table of functions per device.
+ *
+ * What the trainer computes with: linear layers, attention, norms, activations, embedding, the loss. Activations are
+ * of the device's own dtype (`activation_dtype`: fp32 on the CPU; the configured dtype on CUDA); weights and their
+ * gradients are of the dtype in each zero_weight_t / zero_grad_t. All sums are taken in fp32 or wider and in a fixed
+ * order: the same inputs give the same bits, run to run.
+ *
+ * Shapes are in row-major order. n_rows = B * T (sequences times positions). No function allocates; scratch comes from
+ * the workspace that zero_model_workspace_bytes sized. Ordered in ctx->stream; on the CPU done on return.
+ * Called by src/train/ only; libzero does not link these.
+ */
+#ifndef ZERO_MODEL_H
+#define ZERO_MODEL_H
+
+#include "zero.h"
+
+typedef struct zero_model_context {
+    zero_stream_t stream;
+    void *workspace; /* device memory, 256-byte aligned */
+    size_t workspace_bytes;
+    void *backend; /* the device's own handles; NULL on the CPU */
+} zero_model_context_t;
+
+/* A linear layer's matrix. HF's GPT-2 keeps Conv1D weights as [n_in, n_out]; nn.Linear keeps [n_out, n_in]. */
+typedef struct zero_weight {
+    const void *data; /* NULL: no such weight (a missing bias) */
+    zero_dtype_t dtype;
+} zero_weight_t;
+
+typedef enum zero_linear_layout { ZERO_LINEAR_IN_OUT, ZERO_LINEAR_OUT_IN } zero_linear_layout_t;
+
+/* The largest sizes a run will use; workspace is sized by them. */
+typedef struct zero_model_limits {
+    size_t n_rows;     /* B * T */
+    size_t seq_len;    /* T */
+    size_t max_linear; /* largest n_in * n_out of any linear layer, the output head included */
+    size_t max_width;  /* largest n_in or n_out, the vocabulary not included */
+    size_t n_heads, head_dim;
+    size_t vocab_size;
+    zero_dtype_t dtype; /* of weights */
+} zero_model_limits_t;
+
+typedef struct zero_model_kernels {
+    const char *name;
+    zero_dtype_t (*activation_dtype)(zero_dtype_t weight_dtype);
+
+    size_t (*workspace_bytes)(const zero_model_limits_t *limits);
+    zero_status_t (*context_create)(zero_model_context_t *ctx, zero_stream_t stream, void *workspace,
+                                    const zero_model_limits_t *limits);
+    void (*context_destroy)(zero_model_context_t *ctx);
+
+    /* y[n_rows, n_out] = x[n_rows, n_in] W + bias[n_out] */
+    zero_status_t (*linear)(zero_model_context_t *ctx, void *y, const void *x, zero_weight_t weight,
+                            zero_linear_layout_t layout, zero_weight_t bias, size_t n_rows, size_t n_in, size_t n_out);
+    /* dx[n_rows, n_in] = dy[n_rows, n_out] W^T, added to dx where accumulate */
+    zero_status_t (*linear_backward_input)(zero_model_context_t *ctx, void *dx, bool accumulate, const void *dy,
+                                           zero_weight_t weight, zero_linear_layout_t layout, size_t n_rows,
+                                           size_t n_in, size_t n_out);
+    /* dW = x^T dy in the weight's layout, dbias[n_out] = column sums of dy (dbias.data NULL: none); each is added or
+     * overwritten as its zero_grad_t says, and rounded to its dtype. */
+    zero_status_t (*linear_backward_weight)(zero_model_context_t *ctx, zero_grad_t dweight, zero_linear_layout_t layout,
+                                            zero_grad_t dbias, const void *x, const void *dy, size_t n_rows,
+                                            size_t n_in, size_t n_out);
+
+    /* residual += addend (skipped when addend is NULL); y = LayerNorm(residual) * weight + bias. [n_rows, dim];
+     * mean, rstd: fp32 [n_rows]. The sum is written back to residual_out, which may be residual. */
+    zero_status_t (*layernorm)(zero_model_context_t *ctx, void *y, float *mean, float *rstd, void *residual_out,
+                               const void *residual, const void *addend, zero_weight_t weight, zero_weight_t bias,
+                               float eps, size_t n_rows, size_t dim);
+    /* y again from what layernorm kept, for recomputation: the same bits. */
+    zero_status_t (*layernorm_apply)(zero_model_context_t *ctx, void *y, const float *mean, const float *rstd,
+                                     const void *residual, zero_weight_t weight, zero_weight_t bias, size_t n_rows,
+                                     size_t dim);
+    /* dresidual += gradient through the norm of dy. dweight, dbias [dim]. */
+    zero_status_t (*layernorm_backward)(zero_model_context_t *ctx, void *dresidual, zero_grad_t dweight,
+                                        zero_grad_t dbias, const void *dy, const void *residual, const float *mean,
+                                        const float *rstd, zero_weight_t weight, size_t n_rows, size_t dim);
+
+    /* y = 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), HF's gelu_new */
+    zero_status_t (*gelu)(zero_model_context_t *ctx, void *y, const void *x, size_t n_elems);
+    /* dx = dy * gelu'(x); dx may be dy */
+    zero_status_t (*gelu_backward)(zero_model_context_t *ctx, void *dx, const void *dy, const void *x, size_t n_elems);
+
+    /* Causal self-attention. qkv[B, T, (n_heads + 2 n_kv_heads) * head_dim] holds q, then k, then v heads; out[B, T,
+     * n_heads * head_dim]; logsumexp fp32 [B, n_heads, T] of the scaled scores; scale = 1/sqrt(head_dim). */
+    zero_status_t (*attention)(zero_model_context_t *ctx, void *out, float *logsumexp, const void *qkv, size_t n_batch,
+                               size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim);
+    zero_status_t (*attention_backward)(zero_model_context_t *ctx, void *dqkv, const void *dout, const void *qkv,
+                                        const void *out, const float *logsumexp, size_t n_batch, size_t seq_len,
+                                        size_t n_heads, size_t n_kv_heads, size_t head_dim);
+
+    /* out[B*T, dim] = token_table[token] + position_table[position] (none where its data is NULL).
+     * tokens int32 [B, T], device memory. */
+    zero_status_t (*embed)(zero_model_context_t *ctx, void *out, const int32_t *tokens, zero_weight_t token_table,
+                           zero_weight_t position_table, size_t n_batch, size_t seq_len, size_t dim);
+    /* Rows of dtokens[vocab_size, dim] that no token names are zeroed unless dtokens.accumulate. Sums in position
+     * order, no float atomics. */
+    zero_status_t (*embed_backward)(zero_model_context_t *ctx, zero_grad_t dtokens, zero_grad_t dpositions,
+                                    const void *dout, const int32_t *tokens, size_t n_batch, size_t seq_len, size_t dim,
+                                    size_t vocab_size);
+
+    /* Output head and softmax cross-entropy, fused and chunked over rows: the logits of a chunk alone exist at a time.
+     * x[n_rows, dim], weight[vocab_size, dim] (ZERO_LINEAR_OUT_IN), targets int32 [n_rows].
+     * *loss_sum += loss_weight * sum of the rows' losses, in nats (double, device memory, fixed order).
+     * With dx: dx[n_rows, dim] and dweight receive the gradient of grad_scale[0] * loss_weight * (sum of losses);
+     * grad_scale is device memory. dx NULL: loss only, dweight not touched. dx may be x. */
+    zero_status_t (*head_loss)(zero_model_context_t *ctx, double *loss_sum, void *dx, zero_grad_t dweight,
+                               const void *x, zero_weight_t weight, const int32_t *targets, double loss_weight,
+                               const float *grad_scale, size_t n_rows, size_t dim, size_t vocab_size);
+    /* logits fp32 [n_rows, vocab_size] = x weight^T, for sampling. */
+    zero_status_t (*head_logits)(zero_model_context_t *ctx, float *logits, const void *x, zero_weight_t weight,
+                                 size_t n_rows, size_t dim, size_t vocab_size);
+
+    /* y[i] += x[i] / y[i] = 0, activations */
+    zero_status_t (*add)(zero_model_context_t *ctx, void *y, const void *x, size_t n_elems);
+    zero_status_t (*zero_fill)(zero_model_context_t *ctx, void *y, size_t n_bytes);
+} zero_model_kernels_t;
+
+/* The CPU's table (OpenBLAS, OpenMP), of the best instruction set this machine has (ZERO_CPU_ISA as in shard.h). */
+const zero_model_kernels_t *zero_model_kernels_cpu(void);
+
+#endif

@@ -1,0 +1,120 @@
+/* shard.h - the arithmetic of a sharded step: one table of functions per device.
+ *
+ * What libzero needs of a device beside copies: AdamW over a flat shard, the rank-ordered sum of gradient slices, the
+ * norm's fixed tree, casts, initial values. Every function gives the same bits on every device and instruction set:
+ * each output element is a fixed expression of IEEE fp32 operations (fma, +, *, /, sqrt, round to nearest even; no
+ * reassociation, no contraction beyond the written fma), so results do not depend on how work is sliced over threads,
+ * blocks or ranks either. Denormals are kept. A NaN that arithmetic makes is stored as 0x7fc00000, since devices differ
+ * in which one they make.
+ *
+ * Called by src/zero/ only. All pointers are device memory; all calls are ordered in `stream` (NULL on the CPU, where
+ * the work is done on return). Arrays may start at any element-aligned address. Functions cannot fail on the CPU; CUDA
+ * launchers return ZERO_ERROR_DEVICE.
+ */
+#ifndef ZERO_SHARD_H
+#define ZERO_SHARD_H
+
+#include "zero.h"
+
+/* One run of elements that AdamW treats alike. Offsets are in elements from the base pointers of zero_adam_t. */
+typedef struct zero_adam_segment {
+    uint64_t n_elems;
+    uint64_t param; /* in param */
+    uint64_t state; /* in low / master, m and v */
+    uint64_t grad;  /* in grad */
+    float decay;    /* weight decay of this run, 0 for none */
+    uint32_t unit;  /* for callers that update unit by unit; not read here */
+} zero_adam_segment_t;
+
+/* What one step multiplies by, computed once per step by zero_adam_scalars_compute and the same on every rank. On
+ * CUDA it lies in device memory, so that the host need not know the norm. */
+typedef struct zero_adam_scalars {
+    float lr, beta1, beta2, eps;
+    float one_minus_beta1, one_minus_beta2; /* 1.0f - beta, rounded once */
+    float inv_bias1, inv_sqrt_bias2;        /* 1/(1-beta1^t), 1/sqrt(1-beta2^t), computed in double, rounded once */
+    float grad_scale;                       /* clip coefficient / loss scale */
+    uint32_t skip;                          /* not 0: write nothing */
+} zero_adam_scalars_t;
+
+/* AdamW over a flat shard, in one launch. Per element, in this order, all fp32:
+ *     g = grad * grad_scale
+ *     m = fma(beta1, m, one_minus_beta1 * g)
+ *     v = fma(beta2, v, one_minus_beta2 * (g * g))
+ *     d = fma(sqrt(v), inv_sqrt_bias2, eps)
+ *     w = fma(-(lr * decay), w, w)
+ *     w = fma(-lr, (m * inv_bias1) / d, w)
+ * Master weights w by `param_dtype`:
+ *     fp32: param is w itself; low is NULL.
+ *     bf16: w's bits are (param << 16) + low, low a signed 16-bit number: param is w rounded to the nearest bf16, ties
+ *           away from zero, and no bit of w is stored twice (master + parameter take 4 bytes, not 6).
+ *     fp16: low is float *, w itself; param is w rounded to nearest even. */
+typedef struct zero_adam {
+    zero_dtype_t param_dtype;
+    void *param; /* written; read too unless fp16 */
+    void *low;   /* bf16: int16_t *; fp16: float *; fp32: NULL */
+    float *m, *v;
+    const float *grad; /* summed over ranks and micro-steps, still with the loss scale */
+    const zero_adam_segment_t *segments;
+    size_t n_segments;
+    const zero_adam_scalars_t *scalars;
+} zero_adam_t;
+
+/* Norms. n_elems numbers are cut into chunks of ZERO_NORM_CHUNK. In a chunk, lane l of ZERO_NORM_LANES adds the squares
+ * of elements l, l + LANES, l + 2 LANES ... in order, acc = fma(x, x, acc) in fp32 from 0; then lanes are folded in
+ * halves (acc[l] += acc[l + s] for s = LANES/2 ... 1). A chunk's sum is stored as double. Missing elements count as 0.
+ */
+#define ZERO_NORM_CHUNK 8192
+#define ZERO_NORM_LANES 1024
+static inline size_t zero_norm_n_partials(size_t n_elems)
+{
+    return n_elems / ZERO_NORM_CHUNK + (n_elems % ZERO_NORM_CHUNK != 0);
+}
+
+typedef struct zero_shard_kernels {
+    const char *name; /* "scalar", "avx2", "avx512", "cuda" */
+
+    zero_status_t (*adam)(const zero_adam_t *args, zero_stream_t stream);
+
+    /* t = 0; t += slices[r][i] for r = 0..n_slices-1, in fp32 (the first is taken as is, not added to 0);
+     * out[i] = accumulate ? out[i] + t : t. out may be one of the slices where dtype is fp32 and accumulate is false.
+     * partials: NULL, or zero_norm_n_partials(n_elems) doubles that receive the sums of squares of the new out. */
+    zero_status_t (*sum_slices)(float *out, const void *const *slices, int n_slices, zero_dtype_t dtype, size_t n_elems,
+                                bool accumulate, double *partials, zero_stream_t stream);
+    /* partials as above, of x alone. */
+    zero_status_t (*sum_squares)(const float *x, size_t n_elems, double *partials, zero_stream_t stream);
+    /* *out = partials added in a fixed order: 256 lanes as above (lane l adds l, l + 256 ... from 0), folded in
+     * halves, in double. */
+    zero_status_t (*sum_partials)(const double *partials, size_t n_partials, double *out, zero_stream_t stream);
+
+    /* dst[i] = src[i] in another dtype, round to nearest even; overflow gives infinity; NaN stays NaN, made quiet. Same
+     * dtype copies. dst and src do not overlap. */
+    zero_status_t (*cast)(void *dst, zero_dtype_t dst_dtype, const void *src, zero_dtype_t src_dtype, size_t n_elems,
+                          zero_stream_t stream);
+
+    /* Takes fp32 master weights apart into what zero_adam_t holds, and puts them together again, exactly. fp32: plain
+     * copies into / from param, low is NULL. */
+    zero_status_t (*split_master)(void *param, void *low, zero_dtype_t param_dtype, const float *master, size_t n_elems,
+                                  zero_stream_t stream);
+    zero_status_t (*join_master)(float *master, const void *param, const void *low, zero_dtype_t param_dtype,
+                                 size_t n_elems, zero_stream_t stream);
+
+    /* dst[i] = std * normal(seed, key, first + i), i < n_elems: element e takes Philox4x32-10 with counter
+     * (e / 4 as 64 bits, key as 64 bits) and the 64-bit seed as key, word e % 4; words 2k and 2k+1 become two normals
+     * by Box-Muller. The transform is written with this header's own log, sin and cos, so all devices agree to the bit.
+     */
+    zero_status_t (*fill_normal)(float *dst, size_t n_elems, uint64_t seed, uint64_t key, uint64_t first, float std,
+                                 zero_stream_t stream);
+} zero_shard_kernels_t;
+
+/* The CPU's table, of the best instruction set this machine has. ZERO_CPU_ISA=scalar|avx2|avx512 in the environment
+ * takes a lesser one (for tests). */
+const zero_shard_kernels_t *zero_shard_kernels_cpu(void);
+/* One by name; NULL where it was not built or the machine lacks it. */
+const zero_shard_kernels_t *zero_shard_kernels_cpu_named(const char *name);
+
+/* Pure host arithmetic: the clip coefficient min(1, grad_clip / (norm + 1e-6)) (1 when grad_clip is 0) and the rest of
+ * *out, from the loss-scale-free norm. adam_step is the t of this update, from 1. */
+void zero_adam_scalars_compute(zero_adam_scalars_t *out, float lr, float beta1, float beta2, float eps, float grad_norm,
+                               float grad_clip, float loss_scale, uint64_t adam_step);
+
+#endif

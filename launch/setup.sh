@@ -1,0 +1,178 @@
+# setup.sh - what the launch scripts share: naming the step at hand, failing with a reason, installing what is missing,
+# counting cores and GPUs. Sourced, never run.
+#
+# A script that sources this announces each step with `step`; whatever ends it early then leaves one line that names
+# the step, the reason and what to do. Nothing is written outside the repository, and root is used for apt-get alone.
+# shellcheck shell=bash disable=SC2034 # the lists of packages are read by those who source this
+
+set -euo pipefail
+export LC_ALL=C
+
+repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+script=launch/$(basename "$0")
+
+# What `make` needs, by Debian's and Ubuntu's names.
+build_packages=(gcc libc6-dev make pkg-config openmpi-bin libopenmpi-dev libopenblas-dev libiniparser-dev
+    libjansson-dev libxxhash-dev)
+# What the tests need besides.
+check_packages=(check cppcheck clang libomp-dev g++ shellcheck valgrind libc6-dbg)
+# Taken where the distribution has it: the layout of the sources is pinned to this version's (tests/lint).
+check_packages_optional=(clang-format-14)
+
+current_step="starting"
+reason_given=0
+
+step()
+{
+    current_step=$1
+    printf '\n== %s\n' "$1"
+}
+
+# fail REASON WHAT_TO_DO
+fail()
+{
+    reason_given=1
+    printf '%s: failed while %s: %s. %s\n' "$script" "$current_step" "$1" "$2" >&2
+    exit 1
+}
+
+on_exit()
+{
+    local status=$?
+    if [[ $status -ne 0 && $reason_given -eq 0 ]]; then
+        printf '%s: failed while %s (exit code %d). The lines above say why; mend that and run it again.\n' \
+            "$script" "$current_step" "$status" >&2
+    fi
+}
+trap on_exit EXIT
+trap 'reason_given=1; printf "%s: stopped while %s\n" "$script" "$current_step" >&2; exit 130' INT TERM
+
+# ---- packages ------------------------------------------------------------------------------------------------------
+
+is_installed()
+{
+    [[ $(dpkg-query -W -f='${db:Status-Status}\n' "$1" 2>/dev/null) == *installed* ]]
+}
+
+# Prints those of the packages that are not installed.
+missing_packages()
+{
+    local package
+    for package in "$@"; do
+        is_installed "$package" || printf '%s\n' "$package"
+    done
+}
+
+# Whether apt knows a version of the package that it could install.
+is_available()
+{
+    local candidate
+    candidate=$(apt-cache policy "$1" 2>/dev/null | sed -n 's/^  Candidate: //p')
+    [[ -n $candidate && $candidate != "(none)" ]]
+}
+
+all_available()
+{
+    local package
+    for package in "$@"; do
+        is_available "$package" || return 1
+    done
+}
+
+# Runs apt-get as root, quietly; on failure prints what it said.
+apt_get()
+{
+    local -a as_root=()
+    [[ $(id -u) -eq 0 ]] || as_root=(sudo)
+    local log
+    log=$(mktemp)
+    printf '   apt-get %s\n' "$*"
+    if ! "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -y -q -o DPkg::Lock::Timeout=120 \
+        -o Acquire::Retries=2 "$@" >"$log" 2>&1 </dev/null; then
+        tail -n 15 "$log" | sed 's/^/   | /' >&2
+        apt_reason=$(grep -m1 '^E: ' "$log" || echo "apt-get failed")
+        rm -f "$log"
+        return 1
+    fi
+    rm -f "$log"
+}
+
+# install_packages PACKAGE... : all of them are there afterwards, or the script has ended with the reason.
+install_packages()
+{
+    if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+        printf '   this is neither Debian nor Ubuntu: nothing is installed here. Needed, by their Debian names:\n   %s\n' "$*"
+        return
+    fi
+    local -a missing
+    mapfile -t missing < <(missing_packages "$@")
+    if [[ ${#missing[@]} -eq 0 ]]; then
+        echo "   all $# packages are here already"
+        return
+    fi
+    echo "   missing: ${missing[*]}"
+    if [[ $(id -u) -ne 0 ]]; then
+        command -v sudo >/dev/null || fail "packages are missing, and there is neither root nor sudo to install them" \
+            "Ask an administrator to run: apt-get install ${missing[*]}"
+        echo "   sudo is used for apt-get alone"
+        # apt-get runs without a terminal; ask for the password here, where it can be typed.
+        sudo -n true 2>/dev/null || sudo -v || fail "sudo was refused" "Ask an administrator to run: apt-get install ${missing[*]}"
+    fi
+
+    local package
+    # A fresh machine or container has no package lists; an old one has lists of files that are gone.
+    if ! all_available "${missing[@]}"; then
+        apt_get update || fail "$apt_reason" "Check the network and /etc/apt/sources.list, then run it again."
+        for package in "${missing[@]}"; do
+            is_available "$package" || fail "apt knows no package $package" \
+                "On Ubuntu enable universe (add-apt-repository universe); supported are Debian 12/13 and Ubuntu 22.04/24.04."
+        done
+    fi
+    if ! apt_get install --no-install-recommends "${missing[@]}"; then
+        echo "   once more, with fresh package lists"
+        apt_get update || fail "$apt_reason" "Check the network and /etc/apt/sources.list, then run it again."
+        apt_get install --no-install-recommends "${missing[@]}" ||
+            fail "$apt_reason" "Mend that (apt-get install ${missing[*]} shows all of it), then run it again."
+    fi
+}
+
+# Installs those of the packages that this distribution has, and carries on without the others.
+install_optional_packages()
+{
+    command -v apt-cache >/dev/null || return 0
+    local package
+    local -a wanted=()
+    for package in "$@"; do
+        if is_installed "$package" || is_available "$package"; then
+            wanted+=("$package")
+        else
+            echo "   this distribution has no $package: what needs it is skipped"
+        fi
+    done
+    [[ ${#wanted[@]} -eq 0 ]] || install_packages "${wanted[@]}"
+}
+
+# ---- the machine ---------------------------------------------------------------------------------------------------
+
+# Cores this process may use: its affinity mask, and the container's quota where there is one.
+core_count()
+{
+    local cores quota period
+    cores=$(nproc)
+    if read -r quota period 2>/dev/null </sys/fs/cgroup/cpu.max && [[ $quota != max ]]; then
+        quota=$(((quota + period - 1) / period))
+        cores=$((quota < cores ? quota : cores))
+    fi
+    echo $((cores > 0 ? cores : 1))
+}
+
+# GPUs that this build can use: none where it was built without CUDA.
+gpu_count()
+{
+    local libraries count=0
+    libraries=$(ldd "$repo/build/zerotrain" 2>/dev/null) || true
+    if command -v nvidia-smi >/dev/null && [[ $libraries =~ libcudart|libcublas|libnccl ]]; then
+        count=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ') || true
+    fi
+    echo "$count"
+}

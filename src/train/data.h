@@ -1,0 +1,39 @@
+/* data.h - batches of tokens, in an order that depends on seed and global batch alone.
+ *
+ * A data set is a list of token files seen as one list of sequences (windows of seq_len + 1 tokens that start every
+ * seq_len tokens within a file). Each epoch visits every sequence once, in a permutation given by (seed, epoch); step s
+ * takes places s * global_batch ... of that endless order. A rank reads its share of a global batch, so the world size
+ * changes who reads a sequence and never which sequences a step has. A background thread reads one batch ahead.
+ */
+#ifndef ZEROTRAIN_DATA_H
+#define ZEROTRAIN_DATA_H
+
+#include "train/options.h"
+
+typedef struct data data_t;
+
+typedef struct data_spec {
+    const char *paths;       /* comma-separated */
+    options_format_t format;
+    int64_t vocab_size, seq_len;
+    int64_t global_batch, micro_batch; /* sequences */
+    int rank, world_size;
+    uint64_t seed;
+    bool shuffle; /* false: sequences in file order (validation) */
+} data_spec_t;
+
+/* Opens and checks every file: sizes against headers in 64-bit arithmetic, every token against the vocabulary (the
+ * ranks share that work, so a rank may fail alone: agree afterwards). ZERO_ERROR_USAGE where the path or the format is
+ * wrong, ZERO_ERROR_FORMAT where the content is; one line names file, place and what to do. */
+zero_status_t data_open(const data_spec_t *spec, data_t **data);
+void data_close(data_t *data);
+
+int64_t data_n_tokens(const data_t *data);
+int64_t data_n_sequences(const data_t *data); /* at least 1 */
+
+/* The batch of (step, micro_step), both from 0, for this rank: inputs and targets int32 [micro_batch, seq_len], targets
+ * one position ahead. Valid until the next call. Rank r's sequence i in micro-step k has place
+ * step * global_batch + r * (global_batch / world_size) + k * micro_batch + i in the endless order. */
+zero_status_t data_batch(data_t *data, int64_t step, int micro_step, const int32_t **inputs, const int32_t **targets);
+
+#endif

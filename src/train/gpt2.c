@@ -1,0 +1,431 @@
+/* gpt2.c - GPT-2 as in Hugging Face: pre-LayerNorm, learned positions, gelu_new, head tied to the token embedding
+ * (Radford et al. 2019).
+ *
+ * Shapes: B sequences of T positions, R = B * T rows, C = dim, F = ffn_dim, V = vocab_size, L layers. Matrices are kept
+ * as HF keeps them: Conv1D weights [in, out], the token table [V, C].
+ *
+ *     x_0      = wte[token] + wpe[position]                                 [R, C]
+ *     mid_l    = x_l + attention(LN1(x_l))                                  [R, C]
+ *     x_l+1    = mid_l + gelu(LN2(mid_l) W_fc) W_proj                       [R, C]
+ *     logits   = LNf(x_L) wte^T                                             [R, V], never held in full
+ *
+ * The second addition of a block is left pending in `addend` and done by the norm that comes next, fused.
+ *
+ * What is kept from forward to backward: recompute=none keeps every input that backward needs (16 C a row and layer
+ * where F = 4 C); light drops what a norm or a gelu can make again (10 C); full keeps x_l alone (C) and runs the
+ * block's forward again. Dropped tensors live in one set of buffers that all layers share; the results have the same
+ * bits.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "train/model.h"
+#include "train/report.h"
+
+#define LAYERNORM_EPS 1e-5f
+
+typedef struct block_tensors {
+    zero_tensor_t ln1_weight, ln1_bias;
+    zero_tensor_t qkv_weight, qkv_bias;             /* [C, 3C] */
+    zero_tensor_t attention_weight, attention_bias; /* [C, C] */
+    zero_tensor_t ln2_weight, ln2_bias;
+    zero_tensor_t fc_weight, fc_bias;     /* [C, F] */
+    zero_tensor_t proj_weight, proj_bias; /* [F, C] */
+} block_tensors_t;
+
+/* One layer's activations, of the device's activation dtype but for the fp32 statistics. */
+typedef struct block_activations {
+    void *x;                                          /* [R, C] the block's input */
+    void *ln1;                                        /* [R, C] */
+    void *qkv;                                        /* [R, 3C] */
+    void *attention;                                  /* [R, C] heads side by side */
+    void *mid;                                        /* [R, C] */
+    void *ln2;                                        /* [R, C] */
+    void *fc;                                         /* [R, F] before gelu */
+    void *gelu;                                       /* [R, F] */
+    float *ln1_mean, *ln1_rstd, *ln2_mean, *ln2_rstd; /* [R] */
+    float *logsumexp;                                 /* [B, heads, T] */
+} block_activations_t;
+
+typedef struct gpt2 {
+    zero_tensor_t wte, wpe; /* [V, C], [T, C] */
+    block_tensors_t *blocks;
+    zero_tensor_t lnf_weight, lnf_bias;
+
+    block_activations_t *layers;
+    void *x_final;              /* [R, C] x_L */
+    void *lnf;                  /* [R, C] */
+    float *lnf_mean, *lnf_rstd; /* [R] */
+    void *addend;               /* [R, C] the pending addition */
+    void *d_x;                  /* [R, C] gradient of the residual stream */
+    void *d_c, *d_qkv, *d_f;    /* [R, C], [R, 3C], [R, F] gradients within a block */
+} gpt2_t;
+
+/* ---- declaration ---- */
+
+static zero_status_t add(model_t *model, zero_unit_t unit, const char *name, int64_t rows, int64_t columns,
+                         zero_init_t init, float std, zero_tensor_t *tensor)
+{
+    zero_tensor_desc_t desc = {.name = name, .init = init, .init_std = std};
+    desc.n_dims = rows ? 2 : 1;
+    desc.shape[0] = rows ? rows : columns;
+    desc.shape[1] = rows ? columns : 0;
+    desc.decay = rows != 0; /* matrices decay; biases and norms do not */
+    return zero_model_add_tensor(model->declaration, unit, &desc, tensor);
+}
+
+static zero_status_t add_pair(model_t *model, zero_unit_t unit, const char *prefix, int64_t rows, int64_t columns,
+                              zero_init_t weight_init, float std, zero_tensor_t *weight, zero_tensor_t *bias)
+{
+    char name[ZERO_MAX_NAME];
+    snprintf(name, sizeof name, "%s.weight", prefix);
+    TRY(add(model, unit, name, rows, columns, weight_init, std, weight));
+    snprintf(name, sizeof name, "%s.bias", prefix);
+    return add(model, unit, name, 0, columns, ZERO_INIT_ZEROS, 0, bias);
+}
+
+static zero_status_t declare_block(model_t *model, int layer, block_tensors_t *t)
+{
+    int64_t C = model->options->model.dim, F = model->options->model.ffn_dim;
+    /* GPT-2's initialisation: 0.02, and less where a residual branch ends, by the number of branches. */
+    float std = 0.02f, residual_std = (float)(0.02 / sqrt(2.0 * (double)model->options->model.layers));
+    char unit_name[ZERO_MAX_NAME], prefix[ZERO_MAX_NAME];
+    zero_unit_t unit;
+    snprintf(unit_name, sizeof unit_name, "transformer.h.%d", layer);
+    TRY(zero_model_add_unit(model->declaration, unit_name, &unit));
+#define PAIR(suffix, rows, columns, init, s, field)                                                                    \
+    snprintf(prefix, sizeof prefix, "transformer.h.%d." suffix, layer);                                                \
+    TRY(add_pair(model, unit, prefix, rows, columns, init, s, &t->field##_weight, &t->field##_bias))
+    PAIR("ln_1", 0, C, ZERO_INIT_ONES, 0, ln1);
+    PAIR("attn.c_attn", C, 3 * C, ZERO_INIT_NORMAL, std, qkv);
+    PAIR("attn.c_proj", C, C, ZERO_INIT_NORMAL, residual_std, attention);
+    PAIR("ln_2", 0, C, ZERO_INIT_ONES, 0, ln2);
+    PAIR("mlp.c_fc", C, F, ZERO_INIT_NORMAL, std, fc);
+    PAIR("mlp.c_proj", F, C, ZERO_INIT_NORMAL, residual_std, proj);
+#undef PAIR
+    return ZERO_OK;
+}
+
+static zero_status_t declare(model_t *model)
+{
+    int64_t L = model->options->model.layers, C = model->options->model.dim;
+    int64_t V = model->options->model.vocab_size, T = model->options->model.seq_len;
+    zero_unit_t embed, head;
+    gpt2_t *g = calloc(1, sizeof *g);
+    if (!g)
+        return report_rank_error(ZERO_ERROR_MEMORY, "no memory for the model's tables");
+    model->arch = g;
+    g->blocks = calloc((size_t)L, sizeof *g->blocks);
+    g->layers = calloc((size_t)L, sizeof *g->layers);
+    if (!g->blocks || !g->layers)
+        return report_rank_error(ZERO_ERROR_MEMORY, "no memory for %lld layers' tables", (long long)L);
+
+    TRY(zero_model_add_unit(model->declaration, "transformer.embeddings", &embed));
+    TRY(add(model, embed, "transformer.wte.weight", V, C, ZERO_INIT_NORMAL, 0.02f, &g->wte));
+    TRY(add(model, embed, "transformer.wpe.weight", T, C, ZERO_INIT_NORMAL, 0.02f, &g->wpe));
+    for (int l = 0; l < L; l++)
+        TRY(declare_block(model, l, &g->blocks[l]));
+    TRY(zero_model_add_unit(model->declaration, "transformer.head", &head));
+    TRY(add_pair(model, head, "transformer.ln_f", 0, C, ZERO_INIT_ONES, 0, &g->lnf_weight, &g->lnf_bias));
+    return zero_model_share_tensor(model->declaration, head, g->wte);
+}
+
+static void destroy(model_t *model)
+{
+    gpt2_t *g = model->arch;
+    free(g->blocks);
+    free(g->layers);
+    free(g);
+}
+
+static double flops_per_token(const model_t *model)
+{
+    const options_t *o = model->options;
+    double params = (double)zero_model_n_params(model->declaration) - (double)(o->model.seq_len * o->model.dim);
+    return 6.0 * params + 6.0 * (double)(o->model.layers * o->model.dim * o->model.seq_len);
+}
+
+/* ---- activations ---- */
+
+/* Hands out activations one after another; with engine NULL it only counts. */
+typedef struct allocator {
+    zero_engine_t *engine;
+    uint64_t n_bytes;
+    zero_status_t status;
+} allocator_t;
+
+static void *take(allocator_t *allocator, uint64_t n_elems, size_t element_bytes)
+{
+    void *data = NULL;
+    uint64_t n_bytes = (n_elems * element_bytes + 255) / 256 * 256;
+    allocator->n_bytes += n_bytes;
+    if (allocator->engine && allocator->status == ZERO_OK)
+        allocator->status = zero_alloc(allocator->engine, ZERO_MEMORY_ACTIVATIONS, n_bytes, &data);
+    return data;
+}
+
+/* What a layer keeps under each way of recomputation; the rest comes from `shared`. */
+static void place_layer(allocator_t *a, const options_t *o, size_t size, const block_activations_t *shared,
+                        block_activations_t *layer)
+{
+    uint64_t R = (uint64_t)(o->train.micro_batch * o->model.seq_len), C = (uint64_t)o->model.dim;
+    uint64_t F = (uint64_t)o->model.ffn_dim, heads = (uint64_t)o->model.heads;
+    bool keeps_all = !shared || o->model.recompute == RECOMPUTE_NONE;
+    bool keeps_inputs = keeps_all || o->model.recompute == RECOMPUTE_LIGHT;
+    layer->x = shared ? take(a, R * C, size) : NULL; /* the shared set never needs one */
+    layer->ln1 = keeps_all ? take(a, R * C, size) : shared->ln1;
+    layer->qkv = keeps_inputs ? take(a, R * 3 * C, size) : shared->qkv;
+    layer->attention = keeps_inputs ? take(a, R * C, size) : shared->attention;
+    layer->mid = keeps_inputs ? take(a, R * C, size) : shared->mid;
+    layer->ln2 = keeps_all ? take(a, R * C, size) : shared->ln2;
+    layer->fc = keeps_inputs ? take(a, R * F, size) : shared->fc;
+    layer->gelu = keeps_all ? take(a, R * F, size) : shared->gelu;
+    layer->ln1_mean = keeps_inputs ? take(a, R, sizeof(float)) : shared->ln1_mean;
+    layer->ln1_rstd = keeps_inputs ? take(a, R, sizeof(float)) : shared->ln1_rstd;
+    layer->ln2_mean = keeps_inputs ? take(a, R, sizeof(float)) : shared->ln2_mean;
+    layer->ln2_rstd = keeps_inputs ? take(a, R, sizeof(float)) : shared->ln2_rstd;
+    layer->logsumexp = keeps_inputs ? take(a, R * heads, sizeof(float)) : shared->logsumexp;
+}
+
+static void place(const model_t *model, allocator_t *a)
+{
+    const options_t *o = model->options;
+    gpt2_t *g = model->arch;
+    size_t size = zero_dtype_size(model->kernels->activation_dtype((zero_dtype_t)o->train.precision));
+    uint64_t R = (uint64_t)(o->train.micro_batch * o->model.seq_len), C = (uint64_t)o->model.dim;
+    uint64_t F = (uint64_t)o->model.ffn_dim;
+    block_activations_t shared = {0};
+    if (o->model.recompute != RECOMPUTE_NONE)
+        place_layer(a, o, size, NULL, &shared);
+    for (int l = 0; l < o->model.layers; l++)
+        place_layer(a, o, size, &shared, &g->layers[l]);
+    g->x_final = take(a, R * C, size);
+    g->lnf = take(a, R * C, size);
+    g->lnf_mean = take(a, R, sizeof(float));
+    g->lnf_rstd = take(a, R, sizeof(float));
+    g->addend = take(a, R * C, size);
+    g->d_x = take(a, R * C, size);
+    g->d_c = take(a, R * C, size);
+    g->d_qkv = take(a, R * 3 * C, size);
+    g->d_f = take(a, R * F, size);
+}
+
+static uint64_t activation_bytes(const model_t *model)
+{
+    allocator_t counter = {0};
+    place(model, &counter);
+    return counter.n_bytes;
+}
+
+static zero_status_t attach(model_t *model)
+{
+    allocator_t allocator = {.engine = model->engine};
+    place(model, &allocator);
+    return allocator.status;
+}
+
+/* ---- sizes of the pass at hand ---- */
+
+typedef struct sizes {
+    size_t R, C, F, B, T, heads, head_dim;
+} sizes_t;
+
+static sizes_t sizes(const model_t *model)
+{
+    const options_t *o = model->options;
+    size_t C = (size_t)o->model.dim, heads = (size_t)o->model.heads;
+    return (sizes_t){.R = model->n_batch * model->seq_len,
+                     .C = C,
+                     .F = (size_t)o->model.ffn_dim,
+                     .B = model->n_batch,
+                     .T = model->seq_len,
+                     .heads = heads,
+                     .head_dim = C / heads};
+}
+
+static int n_layers(const model_t *model)
+{
+    return (int)model->options->model.layers;
+}
+
+/* ---- forward ---- */
+
+static zero_status_t embed_forward(model_t *model)
+{
+    gpt2_t *g = model->arch;
+    return model->kernels->embed(&model->ctx, g->layers[0].x, model->tokens, model_weight(model, g->wte),
+                                 model_weight(model, g->wpe), model->n_batch, model->seq_len,
+                                 (size_t)model->options->model.dim);
+}
+
+/* x W + b, in HF's Conv1D layout */
+static zero_status_t conv1d(model_t *model, void *y, const void *x, zero_tensor_t weight, zero_tensor_t bias,
+                            size_t n_in, size_t n_out)
+{
+    return model->kernels->linear(&model->ctx, y, x, model_weight(model, weight), ZERO_LINEAR_IN_OUT,
+                                  model_weight(model, bias), model->n_batch * model->seq_len, n_in, n_out);
+}
+
+/* From layer->x on to the input of the last matrix. `residual` and `addend` sum to x; x itself and NULL when it is
+ * there already. */
+static zero_status_t block_inner(model_t *model, int l, const void *residual, const void *addend)
+{
+    gpt2_t *g = model->arch;
+    const zero_model_kernels_t *k = model->kernels;
+    const block_tensors_t *t = &g->blocks[l];
+    block_activations_t *a = &g->layers[l];
+    sizes_t s = sizes(model);
+    TRY(k->layernorm(&model->ctx, a->ln1, a->ln1_mean, a->ln1_rstd, a->x, residual, addend,
+                     model_weight(model, t->ln1_weight), model_weight(model, t->ln1_bias), LAYERNORM_EPS, s.R, s.C));
+    TRY(conv1d(model, a->qkv, a->ln1, t->qkv_weight, t->qkv_bias, s.C, 3 * s.C));
+    TRY(k->attention(&model->ctx, a->attention, a->logsumexp, a->qkv, s.B, s.T, s.heads, s.heads, s.head_dim));
+    TRY(conv1d(model, g->addend, a->attention, t->attention_weight, t->attention_bias, s.C, s.C));
+    TRY(k->layernorm(&model->ctx, a->ln2, a->ln2_mean, a->ln2_rstd, a->mid, a->x, g->addend,
+                     model_weight(model, t->ln2_weight), model_weight(model, t->ln2_bias), LAYERNORM_EPS, s.R, s.C));
+    TRY(conv1d(model, a->fc, a->ln2, t->fc_weight, t->fc_bias, s.C, s.F));
+    return k->gelu(&model->ctx, a->gelu, a->fc, s.R * s.F);
+}
+
+static zero_status_t block_forward(model_t *model, int l)
+{
+    gpt2_t *g = model->arch;
+    sizes_t s = sizes(model);
+    const void *residual = l == 0 ? g->layers[0].x : g->layers[l - 1].mid;
+    TRY(block_inner(model, l, residual, l == 0 ? NULL : g->addend));
+    return conv1d(model, g->addend, g->layers[l].gelu, g->blocks[l].proj_weight, g->blocks[l].proj_bias, s.F, s.C);
+}
+
+static zero_status_t head_forward(model_t *model)
+{
+    gpt2_t *g = model->arch;
+    const zero_model_kernels_t *k = model->kernels;
+    sizes_t s = sizes(model);
+    size_t V = (size_t)model->options->model.vocab_size;
+    TRY(k->layernorm(&model->ctx, g->lnf, g->lnf_mean, g->lnf_rstd, g->x_final, g->layers[n_layers(model) - 1].mid,
+                     g->addend, model_weight(model, g->lnf_weight), model_weight(model, g->lnf_bias), LAYERNORM_EPS,
+                     s.R, s.C));
+    if (model->pass == MODEL_LOSS)
+        return k->head_loss(&model->ctx, model->loss, NULL, (zero_grad_t){0}, g->lnf, model_weight(model, g->wte),
+                            model->targets, model->loss_weight, zero_loss_scale(model->engine), s.R, s.C, V);
+    if (model->pass == MODEL_LOGITS) {
+        size_t size = zero_dtype_size(k->activation_dtype((zero_dtype_t)model->options->train.precision));
+        const unsigned char *last_row = (const unsigned char *)g->lnf + (s.R - 1) * s.C * size;
+        return k->head_logits(&model->ctx, model->logits, last_row, model_weight(model, g->wte), 1, s.C, V);
+    }
+    return ZERO_OK; /* training: the backward visit, next, has loss and gradient in one */
+}
+
+static zero_status_t forward(model_t *model, zero_unit_t unit)
+{
+    if (unit == 0)
+        return embed_forward(model);
+    if (unit <= n_layers(model))
+        return block_forward(model, unit - 1);
+    return head_forward(model);
+}
+
+/* ---- backward ---- */
+
+/* Gradients of a Conv1D: its weight and bias from x and dy, then dx = dy W^T. */
+static zero_status_t conv1d_backward(model_t *model, void *dx, const void *x, const void *dy, zero_tensor_t weight,
+                                     zero_tensor_t bias, size_t n_in, size_t n_out)
+{
+    const zero_model_kernels_t *k = model->kernels;
+    size_t n_rows = model->n_batch * model->seq_len;
+    TRY(k->linear_backward_weight(&model->ctx, zero_grad(model->engine, weight), ZERO_LINEAR_IN_OUT,
+                                  zero_grad(model->engine, bias), x, dy, n_rows, n_in, n_out));
+    return k->linear_backward_input(&model->ctx, dx, false, dy, model_weight(model, weight), ZERO_LINEAR_IN_OUT, n_rows,
+                                    n_in, n_out);
+}
+
+/* d_x += gradient through a LayerNorm of dy */
+static zero_status_t layernorm_backward(model_t *model, const void *dy, const void *x, const float *mean,
+                                        const float *rstd, zero_tensor_t weight, zero_tensor_t bias)
+{
+    gpt2_t *g = model->arch;
+    sizes_t s = sizes(model);
+    return model->kernels->layernorm_backward(&model->ctx, g->d_x, zero_grad(model->engine, weight),
+                                              zero_grad(model->engine, bias), dy, x, mean, rstd,
+                                              model_weight(model, weight), s.R, s.C);
+}
+
+static zero_status_t head_backward(model_t *model)
+{
+    gpt2_t *g = model->arch;
+    const zero_model_kernels_t *k = model->kernels;
+    sizes_t s = sizes(model);
+    size_t size = zero_dtype_size(k->activation_dtype((zero_dtype_t)model->options->train.precision));
+    TRY(k->head_loss(&model->ctx, model->loss, g->d_c, zero_grad(model->engine, g->wte), g->lnf,
+                     model_weight(model, g->wte), model->targets, model->loss_weight, zero_loss_scale(model->engine),
+                     s.R, s.C, (size_t)model->options->model.vocab_size));
+    TRY(k->zero_fill(&model->ctx, g->d_x, s.R * s.C * size));
+    return layernorm_backward(model, g->d_c, g->x_final, g->lnf_mean, g->lnf_rstd, g->lnf_weight, g->lnf_bias);
+}
+
+/* Makes again what this layer did not keep. */
+static zero_status_t recompute(model_t *model, int l)
+{
+    gpt2_t *g = model->arch;
+    const zero_model_kernels_t *k = model->kernels;
+    const block_tensors_t *t = &g->blocks[l];
+    block_activations_t *a = &g->layers[l];
+    sizes_t s = sizes(model);
+    if (model->options->model.recompute == RECOMPUTE_NONE)
+        return ZERO_OK;
+    if (model->options->model.recompute == RECOMPUTE_FULL)
+        return block_inner(model, l, a->x, NULL);
+    TRY(k->layernorm_apply(&model->ctx, a->ln1, a->ln1_mean, a->ln1_rstd, a->x, model_weight(model, t->ln1_weight),
+                           model_weight(model, t->ln1_bias), s.R, s.C));
+    TRY(k->layernorm_apply(&model->ctx, a->ln2, a->ln2_mean, a->ln2_rstd, a->mid, model_weight(model, t->ln2_weight),
+                           model_weight(model, t->ln2_bias), s.R, s.C));
+    return k->gelu(&model->ctx, a->gelu, a->fc, s.R * s.F);
+}
+
+static zero_status_t block_backward(model_t *model, int l)
+{
+    gpt2_t *g = model->arch;
+    const zero_model_kernels_t *k = model->kernels;
+    const block_tensors_t *t = &g->blocks[l];
+    const block_activations_t *a = &g->layers[l];
+    sizes_t s = sizes(model);
+    TRY(recompute(model, l));
+    /* d_x: of x_l+1, and so of mid and of the branch's end alike */
+    TRY(conv1d_backward(model, g->d_f, a->gelu, g->d_x, t->proj_weight, t->proj_bias, s.F, s.C));
+    TRY(k->gelu_backward(&model->ctx, g->d_f, g->d_f, a->fc, s.R * s.F));
+    TRY(conv1d_backward(model, g->d_c, a->ln2, g->d_f, t->fc_weight, t->fc_bias, s.C, s.F));
+    TRY(layernorm_backward(model, g->d_c, a->mid, a->ln2_mean, a->ln2_rstd, t->ln2_weight, t->ln2_bias));
+    /* d_x: now of mid */
+    TRY(conv1d_backward(model, g->d_c, a->attention, g->d_x, t->attention_weight, t->attention_bias, s.C, s.C));
+    TRY(k->attention_backward(&model->ctx, g->d_qkv, g->d_c, a->qkv, a->attention, a->logsumexp, s.B, s.T, s.heads,
+                              s.heads, s.head_dim));
+    TRY(conv1d_backward(model, g->d_c, a->ln1, g->d_qkv, t->qkv_weight, t->qkv_bias, s.C, 3 * s.C));
+    return layernorm_backward(model, g->d_c, a->x, a->ln1_mean, a->ln1_rstd, t->ln1_weight, t->ln1_bias);
+}
+
+static zero_status_t embed_backward(model_t *model)
+{
+    gpt2_t *g = model->arch;
+    return model->kernels->embed_backward(
+        &model->ctx, zero_grad(model->engine, g->wte), zero_grad(model->engine, g->wpe), g->d_x, model->tokens,
+        model->n_batch, model->seq_len, (size_t)model->options->model.dim, (size_t)model->options->model.vocab_size);
+}
+
+static zero_status_t backward(model_t *model, zero_unit_t unit)
+{
+    if (unit == 0)
+        return embed_backward(model);
+    if (unit <= n_layers(model))
+        return block_backward(model, unit - 1);
+    return head_backward(model);
+}
+
+const model_ops_t gpt2_ops = {
+    .declare = declare,
+    .activation_bytes = activation_bytes,
+    .attach = attach,
+    .forward = forward,
+    .backward = backward,
+    .destroy = destroy,
+    .flops_per_token = flops_per_token,
+};

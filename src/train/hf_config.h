@@ -1,0 +1,11 @@
+/* hf_config.h - a model directory's config.json: which architecture and sizes its weights are of. */
+#ifndef ZEROTRAIN_HF_CONFIG_H
+#define ZEROTRAIN_HF_CONFIG_H
+
+#include "train/options.h"
+
+/* Fills options->model from <options->model.init>/config.json (Hugging Face's GPT-2 or Llama keys). A setting the user
+ * gave that disagrees with the file (0 means not given) is ZERO_ERROR_USAGE naming both. Does nothing for "random". */
+zero_status_t hf_config_apply(options_t *options);
+
+#endif

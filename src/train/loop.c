@@ -1,0 +1,315 @@
+/* loop.c - the training loop: micro-steps, update, log. */
+#include "train/loop.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "train/data.h"
+#include "train/lr.h"
+#include "train/metrics.h"
+#include "train/model.h"
+#include "train/report.h"
+#include "train/sample.h"
+
+#define SAMPLE_TOKENS 400
+#define SAMPLE_TEMPERATURE 0.8f
+#define SAMPLE_TOP_K 40
+
+/* Everything a run holds, in the order it is taken. */
+typedef struct run {
+    const options_t *options;
+    zero_comm_t *comm;
+    int micro_steps;
+    int64_t last_step;
+    zero_device_t *device;
+    model_t model;
+    zero_engine_t *engine;
+    data_t *train, *val; /* val NULL: none */
+    metrics_t *metrics;
+    double started_ms;
+} run_t;
+
+static double now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+}
+
+/* ---- one step ---- */
+
+static zero_status_t train_step(run_t *run, int64_t step, zero_step_result_t *result)
+{
+    const options_t *o = run->options;
+    const int32_t *inputs, *targets;
+    /* The mean over the global batch's tokens: every token of every rank and micro-step weighs the same. */
+    double loss_weight = 1.0 / (double)(o->train.global_batch * o->model.seq_len);
+    TRY(model_clear_loss(&run->model));
+    for (int k = 0; k < run->micro_steps; k++) {
+        TRY(data_batch(run->train, step - 1, k, &inputs, &targets));
+        TRY(model_train(&run->model, inputs, targets, loss_weight));
+    }
+    TRY(zero_step(run->engine, (float)lr_at(o, step), run->model.loss, run->model.ctx.stream));
+    return zero_step_wait(run->engine, result);
+}
+
+/* Mean loss, in nats per token, over eval_batches global batches of the held-out data, or all of it if that is less. */
+static zero_status_t evaluate(run_t *run, double *val_loss)
+{
+    const options_t *o = run->options;
+    int64_t in_data = (data_n_sequences(run->val) + o->train.global_batch - 1) / o->train.global_batch;
+    int64_t n_batches = o->train.eval_batches < in_data ? o->train.eval_batches : in_data;
+    double loss_weight = 1.0 / (double)(n_batches * o->train.global_batch * o->model.seq_len);
+    const int32_t *inputs, *targets;
+    TRY(model_clear_loss(&run->model));
+    for (int64_t b = 0; b < n_batches; b++)
+        for (int k = 0; k < run->micro_steps; k++) {
+            TRY(data_batch(run->val, b, k, &inputs, &targets));
+            TRY(model_loss(&run->model, inputs, targets, loss_weight));
+        }
+    TRY(model_take_loss(&run->model, val_loss));
+    return zero_comm_sum(run->comm, val_loss, 1);
+}
+
+/* Prints a continuation of a newline to stdout. Only byte tokens can be shown as text. */
+static zero_status_t show_sample(run_t *run)
+{
+    int32_t tokens[1 + SAMPLE_TOKENS] = {'\n'};
+    sample_spec_t spec = {.n_tokens = SAMPLE_TOKENS,
+                          .temperature = SAMPLE_TEMPERATURE,
+                          .top_k = SAMPLE_TOP_K,
+                          .seed = (uint64_t)run->options->train.seed};
+    TRY(sample_generate(&run->model, &spec, tokens, 1));
+    if (zero_comm_rank(run->comm) != 0)
+        return ZERO_OK;
+    printf("--- sample ---\n");
+    for (int i = 1; i <= SAMPLE_TOKENS; i++)
+        if (run->options->model.vocab_size > 256)
+            printf("%d ", (int)tokens[i]);
+        else
+            putchar(tokens[i] == '\n' || tokens[i] == '\t' || (tokens[i] >= 32 && tokens[i] < 127) ? tokens[i] : '?');
+    printf("\n--- end of sample ---\n");
+    fflush(stdout);
+    return ZERO_OK;
+}
+
+/* ---- what is said ---- */
+
+static void report_progress(const run_t *run, const metrics_row_t *row)
+{
+    const options_t *o = run->options;
+    double left_s = (now_ms() - run->started_ms) / (double)row->step * (double)(run->last_step - row->step) * 1e-3;
+    report("step %lld/%lld  loss %.4f  grad_norm %.3f  lr %.2e  %.0f tokens/s  %d:%02d left%s", (long long)row->step,
+           (long long)run->last_step, (double)row->loss, (double)row->grad_norm, row->lr, row->tokens_per_s,
+           (int)left_s / 60, (int)left_s % 60, row->skipped ? "  SKIPPED: gradients were not finite" : "");
+    if (row->has_val_loss)
+        report("step %lld/%lld  validation loss %.4f nats per %s", (long long)row->step, (long long)run->last_step,
+               (double)row->val_loss, o->model.vocab_size == 256 ? "byte" : "token");
+}
+
+static bool is_due(int64_t step, int64_t every, int64_t last_step)
+{
+    return step == last_step || (every > 0 && step % every == 0);
+}
+
+static uint64_t host_bytes(void)
+{
+    unsigned long long total = 0, resident = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    if (!file)
+        return 0;
+    int n = fscanf(file, "%llu %llu", &total, &resident);
+    fclose(file);
+    return n == 2 ? (uint64_t)resident * 4096 : 0;
+}
+
+static metrics_row_t make_row(run_t *run, int64_t step, const zero_step_result_t *result, double step_ms,
+                              double exposed_comm_ms)
+{
+    const options_t *o = run->options;
+    int64_t tokens = o->train.global_batch * o->model.seq_len;
+    zero_memory_t held = zero_engine_memory(run->engine);
+    return (metrics_row_t){.step = step,
+                           .loss = result->loss,
+                           .grad_norm = result->grad_norm,
+                           .lr = lr_at(o, step),
+                           .skipped = result->skipped,
+                           .tokens = step * tokens,
+                           .step_ms = step_ms,
+                           .tokens_per_s = (double)tokens / step_ms * 1e3,
+                           .mfu = -1.0, /* a CPU's peak is not known */
+                           .device_bytes = zero_memory_total(&held),
+                           .host_bytes = host_bytes(),
+                           .exposed_comm_ms = exposed_comm_ms};
+}
+
+static zero_status_t loop(run_t *run)
+{
+    const options_t *o = run->options;
+    zero_step_result_t result;
+    double val_loss = 0.0, exposed_before = 0.0;
+    run->started_ms = now_ms();
+    for (int64_t step = 1; step <= run->last_step; step++) {
+        double begin_ms = now_ms();
+        TRY(train_step(run, step, &result));
+        double exposed = zero_engine_stats(run->engine).exposed_comm_ms;
+        metrics_row_t row = make_row(run, step, &result, now_ms() - begin_ms, exposed - exposed_before);
+
+        if (run->val && is_due(step, o->train.eval_every, run->last_step)) {
+            TRY(evaluate(run, &val_loss));
+            row.has_val_loss = true;
+            row.val_loss = (float)val_loss;
+        }
+        exposed_before = zero_engine_stats(run->engine).exposed_comm_ms;
+        /* Only rank 0 writes; everyone hears of a full disk at the next collective, when rank 0 is gone. */
+        TRY(metrics_write(run->metrics, &row));
+        if (result.skipped || row.has_val_loss || step == 1 || is_due(step, o->log.every, run->last_step))
+            report_progress(run, &row);
+        if (o->train.sample_every > 0 && is_due(step, o->train.sample_every, run->last_step))
+            TRY(show_sample(run));
+    }
+    return ZERO_OK;
+}
+
+/* ---- before and after ---- */
+
+zero_config_t loop_config(const options_t *o, int world_size)
+{
+    zero_config_t config = zero_config_default();
+    config.stage = (int)o->zero.stage;
+    config.dtype = (zero_dtype_t)o->train.precision;
+    config.micro_steps = options_micro_steps(o, world_size);
+    config.prefetch = (int)o->zero.prefetch;
+    config.overlap = o->zero.overlap;
+    config.reduce_every_micro_step = o->zero.reduce_every_micro_step;
+    config.seed = (uint64_t)o->train.seed;
+    config.beta1 = (float)o->train.beta1;
+    config.beta2 = (float)o->train.beta2;
+    config.eps = (float)o->train.eps;
+    config.weight_decay = (float)o->train.weight_decay;
+    config.grad_clip = (float)o->train.grad_clip;
+    return config;
+}
+
+static zero_status_t open_data(run_t *run, const char *paths, bool shuffle, data_t **data)
+{
+    const options_t *o = run->options;
+    data_spec_t spec = {.paths = paths,
+                        .format = (options_format_t)o->data.format,
+                        .vocab_size = o->model.vocab_size,
+                        .seq_len = o->model.seq_len,
+                        .global_batch = o->train.global_batch,
+                        .micro_batch = o->train.micro_batch,
+                        .rank = zero_comm_rank(run->comm),
+                        .world_size = zero_comm_size(run->comm),
+                        .seed = (uint64_t)o->train.seed,
+                        .shuffle = shuffle};
+    return zero_comm_agree(run->comm, data_open(&spec, data));
+}
+
+static zero_status_t open_metrics(run_t *run)
+{
+    zero_status_t status = ZERO_OK;
+    if (zero_comm_rank(run->comm) == 0)
+        status = metrics_open(run->options->log.metrics, false, &run->metrics);
+    return zero_comm_agree(run->comm, status);
+}
+
+static zero_status_t create_engine(run_t *run)
+{
+    zero_memory_t user = {0};
+    zero_config_t config = loop_config(run->options, zero_comm_size(run->comm));
+    TRY(model_create(run->options, &run->model));
+    model_plan(&run->model, &user);
+    config.user_bytes = zero_memory_total(&user);
+    TRY(zero_device_create((zero_device_type_t)run->options->device.type, run->comm, &run->device));
+    TRY(zero_engine_create(run->comm, run->device, run->model.declaration, &config, &run->engine));
+    TRY(zero_comm_agree(run->comm, model_attach(&run->model, run->device, run->engine)));
+    if (strcmp(run->options->model.init, "random") == 0)
+        return zero_init_parameters(run->engine);
+    return zero_load_weights(run->engine, run->options->model.init);
+}
+
+static void report_start(const run_t *run)
+{
+    const options_t *o = run->options;
+    zero_memory_t held = zero_engine_memory(run->engine);
+    report("GPT-2 of %.2fM parameters (%lld layers, dim %lld), %s, stage %lld on %d rank%s (%s), %.1f MiB each",
+           (double)zero_model_n_params(run->model.declaration) * 1e-6, (long long)o->model.layers,
+           (long long)o->model.dim, zero_dtype_name((zero_dtype_t)o->train.precision), (long long)o->zero.stage,
+           zero_comm_size(run->comm), zero_comm_size(run->comm) == 1 ? "" : "s", zero_comm_name(run->comm),
+           (double)zero_memory_total(&held) / 1048576.0);
+    report("%lld training tokens; a step takes %lld sequences of %lld (%lld per rank, %d micro-step%s)",
+           (long long)data_n_tokens(run->train), (long long)o->train.global_batch, (long long)o->model.seq_len,
+           (long long)o->train.micro_batch, run->micro_steps, run->micro_steps == 1 ? "" : "s");
+}
+
+zero_status_t loop_run(const options_t *options, zero_comm_t *comm)
+{
+    zero_status_t status;
+    run_t run = {.options = options, .comm = comm};
+    run.micro_steps = options_micro_steps(options, zero_comm_size(comm));
+    run.last_step = options->train.steps;
+    if (options->stop_after > 0 && options->stop_after < run.last_step)
+        run.last_step = options->stop_after;
+
+    status = open_data(&run, options->data.train, true, &run.train);
+    if (status == ZERO_OK && options->data.val[0])
+        status = open_data(&run, options->data.val, false, &run.val);
+    if (status == ZERO_OK)
+        status = open_metrics(&run);
+    if (status == ZERO_OK)
+        status = create_engine(&run);
+    if (status == ZERO_OK) {
+        report_start(&run);
+        status = loop(&run);
+    }
+    if (status == ZERO_OK && options->log.metrics[0])
+        report("metrics: %s", options->log.metrics);
+
+    metrics_close(run.metrics);
+    model_destroy(&run.model);
+    /* A rank that failed alone must not wait for the others here: main aborts the job. */
+    if (status == ZERO_OK) {
+        zero_engine_destroy(run.engine);
+        zero_device_destroy(run.device);
+    }
+    data_close(run.val);
+    data_close(run.train);
+    return status;
+}
+
+zero_status_t loop_print_plan(const options_t *options, const zero_comm_t *comm)
+{
+    int n_ranks = zero_comm_size(comm);
+    zero_memory_t plans[4];
+    model_t model;
+    TRY(model_create(options, &model));
+    zero_status_t status = ZERO_OK;
+    for (int stage = 0; stage < 4 && status == ZERO_OK; stage++) {
+        zero_config_t config = loop_config(options, n_ranks);
+        config.stage = stage;
+        status = zero_plan(model.declaration, &config, (zero_comm_kind_t)options->zero.comm, n_ranks, &plans[stage]);
+        model_plan(&model, &plans[stage]);
+    }
+    if (status == ZERO_OK && zero_comm_rank(comm) == 0) {
+        printf("bytes held by each of %d rank%s, %.2fM parameters, %s; [zero] stage is %lld\n", n_ranks,
+               n_ranks == 1 ? "" : "s", (double)zero_model_n_params(model.declaration) * 1e-6,
+               zero_dtype_name((zero_dtype_t)options->train.precision), (long long)options->zero.stage);
+        printf("%-18s %15s %15s %15s %15s\n", "", "stage 0", "stage 1", "stage 2", "stage 3");
+        for (int c = 0; c < ZERO_MEMORY_N_CATEGORIES; c++) {
+            printf("%-18s", zero_memory_name((zero_memory_category_t)c));
+            for (int stage = 0; stage < 4; stage++)
+                printf(" %15llu", (unsigned long long)plans[stage].bytes[c]);
+            printf("\n");
+        }
+        printf("%-18s", "total");
+        for (int stage = 0; stage < 4; stage++)
+            printf(" %15llu", (unsigned long long)zero_memory_total(&plans[stage]));
+        printf("\n");
+    }
+    model_destroy(&model);
+    return status;
+}

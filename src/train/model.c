@@ -1,0 +1,168 @@
+/* model.c - walking a model through libzero, unit by unit: the same for every architecture. */
+#include "train/model.h"
+
+#include "train/report.h"
+
+static const model_ops_t *const architectures[] = {
+    [ARCH_GPT2] = &gpt2_ops,
+};
+
+/* ---- building ---- */
+
+static zero_model_limits_t limits(const model_t *model)
+{
+    const options_t *o = model->options;
+    size_t dim = (size_t)o->model.dim, ffn_dim = (size_t)o->model.ffn_dim, vocab = (size_t)o->model.vocab_size;
+    size_t widest = ffn_dim > 3 * dim ? ffn_dim : 3 * dim;
+    return (zero_model_limits_t){
+        .n_rows = (size_t)(o->train.micro_batch * o->model.seq_len),
+        .seq_len = (size_t)o->model.seq_len,
+        .max_linear = dim * (widest > vocab ? widest : vocab),
+        .max_width = widest,
+        .n_heads = (size_t)o->model.heads,
+        .head_dim = dim / (size_t)o->model.heads,
+        .vocab_size = vocab,
+        .dtype = (zero_dtype_t)o->train.precision,
+    };
+}
+
+zero_status_t model_create(const options_t *options, model_t *model)
+{
+    *model = (model_t){.options = options,
+                       .ops = architectures[options->model.arch],
+                       .kernels = zero_model_kernels_cpu(),
+                       .declaration = NULL};
+    zero_status_t status = zero_model_create(&model->declaration);
+    if (status == ZERO_OK)
+        status = model->ops->declare(model);
+    if (status != ZERO_OK)
+        model_destroy(model);
+    return status;
+}
+
+static size_t batch_bytes(const model_t *model)
+{
+    return (size_t)(model->options->train.micro_batch * model->options->model.seq_len) * sizeof(int32_t);
+}
+
+void model_plan(const model_t *model, zero_memory_t *memory)
+{
+    zero_model_limits_t sizes = limits(model);
+    memory->bytes[ZERO_MEMORY_ACTIVATIONS] += model->ops->activation_bytes(model);
+    memory->bytes[ZERO_MEMORY_WORKSPACE] += model->kernels->workspace_bytes(&sizes);
+    memory->bytes[ZERO_MEMORY_DATA] += 2 * batch_bytes(model) + sizeof(double) + sizes.vocab_size * sizeof(float);
+}
+
+zero_status_t model_attach(model_t *model, zero_device_t *device, zero_engine_t *engine)
+{
+    zero_model_limits_t sizes = limits(model);
+    size_t workspace_bytes = model->kernels->workspace_bytes(&sizes);
+    void *workspace, *tokens, *targets, *loss, *logits;
+    model->device = device;
+    model->engine = engine;
+    TRY(zero_alloc(engine, ZERO_MEMORY_WORKSPACE, workspace_bytes, &workspace));
+    TRY(zero_alloc(engine, ZERO_MEMORY_DATA, batch_bytes(model), &tokens));
+    TRY(zero_alloc(engine, ZERO_MEMORY_DATA, batch_bytes(model), &targets));
+    TRY(zero_alloc(engine, ZERO_MEMORY_DATA, sizeof(double), &loss));
+    TRY(zero_alloc(engine, ZERO_MEMORY_DATA, sizes.vocab_size * sizeof(float), &logits));
+    model->tokens = tokens;
+    model->targets = targets;
+    model->loss = loss;
+    model->logits = logits;
+    TRY(model->kernels->context_create(&model->ctx, NULL, workspace, &sizes));
+    return model->ops->attach(model);
+}
+
+void model_destroy(model_t *model)
+{
+    if (model->arch)
+        model->ops->destroy(model);
+    if (model->engine)
+        model->kernels->context_destroy(&model->ctx);
+    zero_model_destroy(model->declaration);
+    *model = (model_t){0};
+}
+
+zero_weight_t model_weight(const model_t *model, zero_tensor_t tensor)
+{
+    return (zero_weight_t){.data = zero_param(model->engine, tensor),
+                           .dtype = (zero_dtype_t)model->options->train.precision};
+}
+
+/* ---- passes ---- */
+
+static zero_status_t forward(model_t *model, zero_pass_t pass)
+{
+    zero_stream_t stream = model->ctx.stream;
+    TRY(zero_begin(model->engine, pass, stream));
+    for (zero_unit_t unit = 0; unit < zero_model_n_units(model->declaration); unit++) {
+        TRY(zero_acquire(model->engine, unit, stream));
+        TRY(model->ops->forward(model, unit));
+        TRY(zero_release(model->engine, unit, stream));
+    }
+    return ZERO_OK;
+}
+
+static zero_status_t backward(model_t *model)
+{
+    zero_stream_t stream = model->ctx.stream;
+    for (zero_unit_t unit = zero_model_n_units(model->declaration) - 1; unit >= 0; unit--) {
+        TRY(zero_acquire(model->engine, unit, stream));
+        TRY(model->ops->backward(model, unit));
+        TRY(zero_grad_ready(model->engine, unit, stream));
+    }
+    return ZERO_OK;
+}
+
+static zero_status_t upload(model_t *model, void *dst, const void *src, size_t n_bytes)
+{
+    return zero_device_copy(model->device, dst, src, n_bytes, model->ctx.stream);
+}
+
+static zero_status_t set_batch(model_t *model, model_pass_t pass, const int32_t *inputs, const int32_t *targets,
+                               double loss_weight)
+{
+    model->pass = pass;
+    model->n_batch = (size_t)model->options->train.micro_batch;
+    model->seq_len = (size_t)model->options->model.seq_len;
+    model->loss_weight = loss_weight;
+    TRY(upload(model, model->tokens, inputs, batch_bytes(model)));
+    return upload(model, model->targets, targets, batch_bytes(model));
+}
+
+zero_status_t model_train(model_t *model, const int32_t *inputs, const int32_t *targets, double loss_weight)
+{
+    TRY(set_batch(model, MODEL_TRAIN, inputs, targets, loss_weight));
+    TRY(forward(model, ZERO_PASS_TRAIN));
+    return backward(model);
+}
+
+zero_status_t model_loss(model_t *model, const int32_t *inputs, const int32_t *targets, double loss_weight)
+{
+    TRY(set_batch(model, MODEL_LOSS, inputs, targets, loss_weight));
+    return forward(model, ZERO_PASS_EVAL);
+}
+
+zero_status_t model_logits(model_t *model, const int32_t *tokens, size_t n_tokens, float *logits)
+{
+    model->pass = MODEL_LOGITS;
+    model->n_batch = 1;
+    model->seq_len = n_tokens;
+    TRY(upload(model, model->tokens, tokens, n_tokens * sizeof *tokens));
+    TRY(forward(model, ZERO_PASS_EVAL));
+    TRY(zero_device_copy(model->device, logits, model->logits, (size_t)model->options->model.vocab_size * sizeof(float),
+                         model->ctx.stream));
+    return zero_device_synchronize(model->device);
+}
+
+zero_status_t model_clear_loss(model_t *model)
+{
+    return model->kernels->zero_fill(&model->ctx, model->loss, sizeof *model->loss);
+}
+
+zero_status_t model_take_loss(model_t *model, double *loss)
+{
+    TRY(zero_device_copy(model->device, loss, model->loss, sizeof *loss, model->ctx.stream));
+    TRY(zero_device_synchronize(model->device));
+    return model_clear_loss(model);
+}

@@ -1,0 +1,95 @@
+/* options.h - every setting of zerotrain, from one table.
+ *
+ * options.c holds one row per setting: section, key, type, default, range or choices, help. The parser (iniparser for
+ * the file, getopt_long for the command line), --help, the defaults, the dump of the effective configuration and the
+ * README's reference all come from it. Precedence: command line over file over default.
+ */
+#ifndef ZEROTRAIN_OPTIONS_H
+#define ZEROTRAIN_OPTIONS_H
+
+#include <stdio.h>
+
+#include "zero.h"
+
+#define OPTIONS_MAX_PATH 4096
+
+typedef enum options_arch { ARCH_GPT2, ARCH_LLAMA } options_arch_t;
+typedef enum options_recompute { RECOMPUTE_NONE, RECOMPUTE_LIGHT, RECOMPUTE_FULL } options_recompute_t;
+typedef enum options_format {
+    FORMAT_AUTO,
+    FORMAT_TEXT,
+    FORMAT_LLMC,
+    FORMAT_NANOGPT,
+    FORMAT_MEGATRON
+} options_format_t;
+typedef enum options_schedule { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_CONSTANT, SCHEDULE_WSD } options_schedule_t;
+typedef enum options_offload { OFFLOAD_NONE, OFFLOAD_OPTIMIZER } options_offload_t;
+typedef enum options_reduction { REDUCTION_ORDERED, REDUCTION_NCCL } options_reduction_t;
+
+typedef struct options {
+    struct {
+        int arch; /* options_arch_t */
+        int64_t layers, dim, heads, kv_heads, ffn_dim, vocab_size, seq_len; /* kv_heads, ffn_dim: 0 = by arch */
+        char init[OPTIONS_MAX_PATH];                                        /* "random" or a model directory */
+        int recompute;                                                      /* options_recompute_t */
+    } model;
+    struct {
+        char train[OPTIONS_MAX_PATH], val[OPTIONS_MAX_PATH]; /* comma-separated paths; val "" = none */
+        int format;                                          /* options_format_t */
+    } data;
+    struct {
+        int64_t steps, micro_batch, global_batch; /* sequences; 0 = derived, see options_resolve_batch */
+        double lr, min_lr;                        /* min_lr -1 = lr / 10 */
+        int64_t warmup_steps;
+        int schedule; /* options_schedule_t */
+        double weight_decay, beta1, beta2, eps, grad_clip;
+        int precision; /* zero_dtype_t */
+        int64_t seed, eval_every, eval_batches, sample_every;
+    } train;
+    struct {
+        int64_t stage;
+        int offload;         /* options_offload_t */
+        double offload_ratio;
+        int64_t prefetch;
+        bool overlap, reduce_every_micro_step;
+        int comm;      /* zero_comm_kind_t */
+        int reduction; /* options_reduction_t */
+    } zero;
+    struct {
+        int type; /* zero_device_type_t */
+    } device;
+    struct {
+        char dir[OPTIONS_MAX_PATH];
+        int64_t every, keep;
+        bool async;
+    } checkpoint;
+    struct {
+        int64_t every;
+        char metrics[OPTIONS_MAX_PATH], tensorboard[OPTIONS_MAX_PATH], trace[OPTIONS_MAX_PATH];
+    } log;
+    /* command line only */
+    int64_t stop_after; /* --steps N: stop after step N though schedules follow train.steps; 0 = train.steps */
+    bool resume;        /* --resume [DIR] */
+    char resume_dir[OPTIONS_MAX_PATH]; /* "" = checkpoint.dir's latest */
+    bool plan;                         /* --plan */
+    char config_path[OPTIONS_MAX_PATH];
+} options_t;
+
+typedef enum options_action { OPTIONS_RUN, OPTIONS_EXIT_OK } options_action_t;
+
+/* Parses argv and the file it names. --help and --version print to stdout (on rank 0) and give OPTIONS_EXIT_OK.
+ * ZERO_ERROR_USAGE, with one line that names file and line, section and key, and a near miss, for everything a user
+ * can get wrong. */
+zero_status_t options_parse(int argc, char **argv, options_t *options, options_action_t *action);
+
+/* Checks that hold between settings and with the number of ranks (dim by heads, batch by ranks, ...) and fills what is
+ * derived: kv_heads, ffn_dim, min_lr, micro_batch, global_batch. */
+zero_status_t options_resolve(options_t *options, int world_size);
+
+/* Sequences per rank and micro-step come from micro_batch; this is global_batch / (micro_batch * world_size). */
+int options_micro_steps(const options_t *options, int world_size);
+
+void options_dump(const options_t *options, FILE *file);           /* the effective configuration, as an ini file */
+void options_print_reference(FILE *file);                          /* the README's table, in Markdown */
+
+#endif

@@ -1,0 +1,126 @@
+/* options_table.c - every setting of zerotrain: one row each. Parser, --help, defaults, dump and reference follow. */
+#include "train/options_table.h"
+
+#include <string.h>
+
+static const option_choice_t ARCHS[] = {{"gpt2", ARCH_GPT2}, {"llama", ARCH_LLAMA}, {0}};
+static const option_choice_t RECOMPUTES[] = {
+    {"none", RECOMPUTE_NONE}, {"light", RECOMPUTE_LIGHT}, {"full", RECOMPUTE_FULL}, {0}};
+static const option_choice_t FORMATS[] = {{"auto", FORMAT_AUTO},         {"text", FORMAT_TEXT},
+                                          {"llmc", FORMAT_LLMC},         {"nanogpt", FORMAT_NANOGPT},
+                                          {"megatron", FORMAT_MEGATRON}, {0}};
+static const option_choice_t SCHEDULES[] = {{"cosine", SCHEDULE_COSINE},
+                                            {"linear", SCHEDULE_LINEAR},
+                                            {"constant", SCHEDULE_CONSTANT},
+                                            {"wsd", SCHEDULE_WSD},
+                                            {0}};
+static const option_choice_t PRECISIONS[] = {{"bf16", ZERO_BF16}, {"fp32", ZERO_FP32}, {"fp16", ZERO_FP16}, {0}};
+static const option_choice_t OFFLOADS[] = {{"none", OFFLOAD_NONE}, {"optimizer", OFFLOAD_OPTIMIZER}, {0}};
+static const option_choice_t COMMS[] = {
+    {"auto", ZERO_COMM_AUTO}, {"nccl", ZERO_COMM_NCCL}, {"mpi", ZERO_COMM_MPI}, {0}};
+static const option_choice_t REDUCTIONS[] = {{"ordered", REDUCTION_ORDERED}, {"nccl", REDUCTION_NCCL}, {0}};
+static const option_choice_t DEVICES[] = {
+    {"auto", ZERO_DEVICE_AUTO}, {"cuda", ZERO_DEVICE_CUDA}, {"cpu", ZERO_DEVICE_CPU}, {0}};
+
+/* Each row's name is written once and gives section, key and field. */
+#define NAMED(section_, key_) .section = #section_, .key = #key_, .offset = offsetof(options_t, section_.key_)
+#define INTEGER(section_, key_, initial_, low_, high_, derived_, help_)                                                \
+    {                                                                                                                  \
+        NAMED(section_, key_), .type = OPTION_INTEGER, .initial = initial_, .low = low_, .high = high_,                \
+                               .derived = derived_, .help = help_                                                      \
+    }
+#define REAL(section_, key_, initial_, low_, high_, derived_, help_)                                                   \
+    {                                                                                                                  \
+        NAMED(section_, key_), .type = OPTION_REAL, .initial = initial_, .real_low = low_, .real_high = high_,         \
+                               .derived = derived_, .help = help_                                                      \
+    }
+#define BOOL(section_, key_, initial_, help_)                                                                          \
+    {                                                                                                                  \
+        NAMED(section_, key_), .type = OPTION_BOOL, .initial = initial_, .help = help_                                 \
+    }
+#define CHOICE(section_, key_, initial_, choices_, help_)                                                              \
+    {                                                                                                                  \
+        NAMED(section_, key_), .type = OPTION_CHOICE, .initial = initial_, .choices = choices_, .help = help_          \
+    }
+#define TEXT(section_, key_, initial_, may_be_empty_, help_)                                                           \
+    {                                                                                                                  \
+        NAMED(section_, key_), .type = OPTION_TEXT, .initial = initial_, .may_be_empty = may_be_empty_, .help = help_  \
+    }
+
+#define BILLION INT64_C(1000000000)
+
+/* clang-format off */
+const option_row_t option_rows[] = {
+    CHOICE(model, arch, "gpt2", ARCHS, "Architecture."),
+    INTEGER(model, layers, NULL, 1, 10000, NULL, "Transformer blocks. Required, unless init names a model."),
+    INTEGER(model, dim, NULL, 1, 1 << 20, NULL, "Width of the residual stream. Required, unless init names a model."),
+    INTEGER(model, heads, NULL, 1, 1 << 16, NULL, "Attention heads; they divide dim. Required, unless init names a model."),
+    INTEGER(model, kv_heads, "0", 1, 1 << 16, "0", "Heads of keys and values; they divide heads. 0: as many as heads."),
+    INTEGER(model, ffn_dim, "0", 1, 1 << 24, "0", "Width of the MLP. 0: 4 dim for gpt2; 8/3 dim, rounded up to a multiple of 256, for llama."),
+    INTEGER(model, vocab_size, "256", 1, INT32_MAX, NULL, "Tokens of the vocabulary; 256 takes any bytes."),
+    INTEGER(model, seq_len, "1024", 1, 1 << 24, NULL, "Tokens of a sequence."),
+    TEXT(model, init, "random", false, "Where weights come from: random, or a directory with a model."),
+    CHOICE(model, recompute, "none", RECOMPUTES, "What backward computes again to save memory: nothing, cheap parts, whole blocks."),
+
+    TEXT(data, train, NULL, false, "Files to train on, separated by commas. Required."),
+    TEXT(data, val, "", true, "Files to evaluate on, separated by commas. Empty: no evaluation."),
+    CHOICE(data, format, "auto", FORMATS, "Format of the files. auto: llm.c by its first number, else nanogpt where a name ends in .bin, else text (bytes)."),
+
+    INTEGER(train, steps, "1000", 1, 1000 * BILLION, NULL, "Optimizer steps of the whole run, which schedules follow."),
+    INTEGER(train, micro_batch, "0", 1, 1 << 20, "0", "Sequences per rank in one pass. 0: global_batch by the ranks; 8 when that is 0, too."),
+    INTEGER(train, global_batch, "0", 1, INT32_MAX, "0", "Sequences of a step, over all ranks and micro-steps. 0: micro_batch times the ranks."),
+    REAL(train, lr, "3e-4", 0.0, 1e3, NULL, "Highest learning rate."),
+    REAL(train, min_lr, "-1", 0.0, 1e3, "-1", "Learning rate at the last step. -1: lr / 10."),
+    INTEGER(train, warmup_steps, "0", 0, 1000 * BILLION, NULL, "Steps over which the learning rate rises to lr."),
+    CHOICE(train, schedule, "cosine", SCHEDULES, "Learning rate after the warm-up. wsd: lr, then a line to min_lr over the last fifth of the steps."),
+    REAL(train, weight_decay, "0.1", 0.0, 1e3, NULL, "Decoupled weight decay of AdamW, on matrices only."),
+    REAL(train, beta1, "0.9", 0.0, 0.999999, NULL, "AdamW's decay of the first moment."),
+    REAL(train, beta2, "0.95", 0.0, 0.999999, NULL, "AdamW's decay of the second moment."),
+    REAL(train, eps, "1e-8", 1e-30, 1.0, NULL, "AdamW's epsilon."),
+    REAL(train, grad_clip, "1", 0.0, 1e9, NULL, "Largest global gradient norm. 0: no clipping."),
+    CHOICE(train, precision, "bf16", PRECISIONS, "Type of parameters and gradients; master weights and moments are fp32."),
+    INTEGER(train, seed, "1", 0, INT64_MAX, NULL, "Of initial weights and of the order of the data."),
+    INTEGER(train, eval_every, "0", 0, 1000 * BILLION, NULL, "Steps between evaluations on data.val. 0: at the end only."),
+    INTEGER(train, eval_batches, "20", 1, BILLION, NULL, "Global batches of one evaluation."),
+    INTEGER(train, sample_every, "0", 0, 1000 * BILLION, NULL, "Steps between samples of generated text. 0: none."),
+
+    INTEGER(zero, stage, "3", 0, 3, NULL, "What is sharded over the ranks: 0 nothing, 1 optimizer state, 2 and gradients, 3 and parameters."),
+    CHOICE(zero, offload, "none", OFFLOADS, "What is kept in host memory."),
+    REAL(zero, offload_ratio, "1", 0.0, 1.0, NULL, "Part of the optimizer state that is offloaded."),
+    INTEGER(zero, prefetch, "1", 0, 1000, NULL, "Stage 3: units gathered ahead of their use."),
+    BOOL(zero, overlap, "true", "Communication beside computation."),
+    BOOL(zero, reduce_every_micro_step, "false", "Stages 0-1: reduce gradients as stages 2-3 do, for equal bits with accumulation."),
+    CHOICE(zero, comm, "auto", COMMS, "How ranks communicate."),
+    CHOICE(zero, reduction, "ordered", REDUCTIONS, "How gradients are summed: in rank order, for equal bits, or as NCCL does."),
+
+    CHOICE(device, type, "auto", DEVICES, "Where to compute. auto: on GPUs where every rank has one."),
+
+    TEXT(checkpoint, dir, "", true, "Directory of the checkpoints. Empty: none."),
+    INTEGER(checkpoint, every, "0", 0, 1000 * BILLION, NULL, "Steps between checkpoints. 0: at the end only."),
+    INTEGER(checkpoint, keep, "2", 1, BILLION, NULL, "How many checkpoints are kept."),
+    BOOL(checkpoint, async, "true", "Write while training goes on."),
+
+    INTEGER(log, every, "10", 0, 1000 * BILLION, NULL, "Steps between lines of progress. 0: none."),
+    TEXT(log, metrics, "", true, "File for metrics, one JSON object per step. Empty: none."),
+    TEXT(log, tensorboard, "", true, "Directory for TensorBoard's event files. Empty: none."),
+    TEXT(log, trace, "", true, "File for a trace of the steps. Empty: none."),
+};
+/* clang-format on */
+
+const int n_option_rows = (int)(sizeof option_rows / sizeof option_rows[0]);
+
+const option_row_t *option_row_find(const char *section, const char *key)
+{
+    for (int i = 0; i < n_option_rows; i++)
+        if (strcmp(option_rows[i].section, section) == 0 && strcmp(option_rows[i].key, key) == 0)
+            return &option_rows[i];
+    return NULL;
+}
+
+bool option_section_exists(const char *section)
+{
+    for (int i = 0; i < n_option_rows; i++)
+        if (strcmp(option_rows[i].section, section) == 0)
+            return true;
+    return false;
+}

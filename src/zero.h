@@ -1,0 +1,370 @@
+/* zero.h - libzero: ZeRO stages 0-3 (FSDP) for C training codes.
+ *
+ * libzero holds a model's parameters, gradients and AdamW state sharded over the ranks of an MPI job and makes them
+ * whole, unit by unit, while your code computes. You write the forward and backward pass; libzero decides who holds
+ * what, moves it, sums gradients and updates weights.
+ *
+ *     zero_comm_create(ZERO_COMM_AUTO, &comm);                    ranks from mpirun, or one rank without it
+ *     zero_device_create(ZERO_DEVICE_AUTO, comm, &device);
+ *     zero_model_create(&model);                                  declare units and tensors in forward order
+ *     zero_model_add_unit(model, "layer.0", &unit);
+ *     zero_model_add_tensor(model, unit, &(zero_tensor_desc_t){...}, &weight);
+ *     zero_engine_create(comm, device, model, &config, &engine);
+ *     zero_init_parameters(engine);
+ *     for each step:
+ *         for each micro-step:
+ *             zero_begin(engine, ZERO_PASS_TRAIN, stream);
+ *             for each unit, first to last:                       forward
+ *                 zero_acquire(engine, unit, stream);             ... zero_param(engine, weight) ...
+ *                 zero_release(engine, unit, stream);
+ *             for each unit, last to first:                       backward
+ *                 zero_acquire(engine, unit, stream);             ... zero_param, zero_grad ...
+ *                 zero_grad_ready(engine, unit, stream);
+ *         zero_step(engine, lr, local_loss, stream);
+ *         zero_step_wait(engine, &result);
+ *
+ * examples/linear.c is a complete program of this shape.
+ *
+ * Words. rank, world size: as in MPI. unit: tensors that are gathered and released together (one transformer block,
+ * say), stored as one flat, padded buffer. shard: one rank's 1/N slice of that buffer. acquire / release: make a unit's
+ * full parameters resident / give them up. slot: a full-unit buffer that units take turns in. Stage 0 is plain data
+ * parallel; stage 1 shards the optimizer state, 2 also gradients, 3 also parameters (Rajbhandari et al. 2020,
+ * arXiv:1910.02054; Zhao et al. 2023, arXiv:2304.11277).
+ *
+ * Status. Every call that can fail returns a zero_status_t and sets its outputs only on ZERO_OK. Whoever detects a
+ * failure writes one log line (rank, object, numbers, what to do); callers just pass the status up. The library never
+ * exits, aborts or prints to stdout.
+ *
+ * Threads. An engine, its communicator and its device belong to one host thread at a time. Nothing here is a signal
+ * handler's business.
+ *
+ * Streams. A zero_stream_t names an ordered queue of device work: a cudaStream_t on CUDA; on the CPU, where work is
+ * done when the call returns, NULL. Calls that take a stream order themselves after the work already in it, and what
+ * you queue there afterwards is ordered after them.
+ *
+ * Collective calls, marked [collective], must be made by every rank in the same order.
+ */
+#ifndef ZERO_H
+#define ZERO_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define ZERO_VERSION_MAJOR 0
+#define ZERO_VERSION_MINOR 1
+#define ZERO_VERSION_PATCH 0
+
+#if defined(__GNUC__)
+#define ZERO_API __attribute__((visibility("default")))
+#else
+#define ZERO_API
+#endif
+
+/* "0.1.0": the version of the library that is linked, which may be newer than this header. */
+ZERO_API const char *zero_version(void);
+
+/* ---- Status --------------------------------------------------------------------------------------------------------
+ */
+
+/* Name, number and text of every status stand here and nowhere else. */
+#define ZERO_STATUS_MAP(X)                                                                                             \
+    X(OK, 0, "success")                                                                                                \
+    X(ERROR_ARGUMENT, 1, "invalid argument")                                                                           \
+    X(ERROR_USAGE, 2, "invalid configuration")                                                                         \
+    X(ERROR_MEMORY, 3, "out of memory")                                                                                \
+    X(ERROR_OVERFLOW, 4, "size does not fit the arithmetic")                                                           \
+    X(ERROR_ORDER, 5, "call out of the declared order")                                                                \
+    X(ERROR_MISMATCH, 6, "ranks disagree")                                                                             \
+    X(ERROR_IO, 7, "input or output failed")                                                                           \
+    X(ERROR_FORMAT, 8, "malformed file")                                                                               \
+    X(ERROR_COMM, 9, "communication failed")                                                                           \
+    X(ERROR_PEER, 10, "another rank failed")                                                                           \
+    X(ERROR_TIMEOUT, 11, "a rank did not answer in time")                                                              \
+    X(ERROR_DEVICE, 12, "device error")                                                                                \
+    X(ERROR_NONFINITE, 13, "too many steps in a row with non-finite gradients")                                        \
+    X(ERROR_UNSUPPORTED, 14, "not supported")
+
+typedef enum zero_status {
+#define ZERO_STATUS_ENUM(name, number, text) ZERO_##name = (number),
+    ZERO_STATUS_MAP(ZERO_STATUS_ENUM)
+#undef ZERO_STATUS_ENUM
+} zero_status_t;
+
+ZERO_API const char *zero_status_name(zero_status_t status); /* "ZERO_ERROR_IO"; "ZERO_UNKNOWN" for other numbers */
+ZERO_API const char *zero_status_text(zero_status_t status); /* "input or output failed" */
+
+/* ---- Log -----------------------------------------------------------------------------------------------------------
+ */
+
+typedef enum zero_log_level { ZERO_LOG_ERROR, ZERO_LOG_WARNING, ZERO_LOG_INFO, ZERO_LOG_DEBUG } zero_log_level_t;
+
+/* Receives one line, without newline or prefix. Called from the thread that made the library call. */
+typedef void (*zero_log_fn)(void *user, zero_log_level_t level, int rank, const char *line);
+
+/* Sends log lines up to `level` to `fn`. fn = NULL restores the default: "zero: rank R: line" on stderr. Before this is
+ * called the level is ZERO_LOG_WARNING. */
+ZERO_API void zero_log_set(zero_log_level_t level, zero_log_fn fn, void *user);
+
+/* ---- Communicator --------------------------------------------------------------------------------------------------
+ */
+
+typedef struct zero_comm zero_comm_t;
+
+typedef enum zero_comm_kind {
+    ZERO_COMM_AUTO, /* the fastest that serves: shared memory between ranks of one host, else MPI messages */
+    ZERO_COMM_MPI,  /* MPI messages, whatever the topology */
+    ZERO_COMM_NCCL, /* NCCL between GPUs */
+} zero_comm_kind_t;
+
+/* Joins the ranks that mpirun started; a program started without mpirun is one rank and MPI is not touched.
+ * Initializes MPI where the program has not, and then also finalizes it in zero_comm_destroy. [collective] */
+ZERO_API zero_status_t zero_comm_create(zero_comm_kind_t kind, zero_comm_t **comm);
+ZERO_API void zero_comm_destroy(zero_comm_t *comm); /* NULL is allowed. [collective] */
+
+ZERO_API int zero_comm_rank(const zero_comm_t *comm);
+ZERO_API int zero_comm_size(const zero_comm_t *comm);
+ZERO_API int zero_comm_local_rank(const zero_comm_t *comm); /* among the ranks of this host */
+ZERO_API int zero_comm_local_size(const zero_comm_t *comm);
+ZERO_API const char *zero_comm_name(const zero_comm_t *comm); /* how bulk data travels: "self", "node", "mpi", "nccl" */
+
+/* values[i] becomes the sum over ranks, added in rank order 0..N-1, so every rank holds the same bits. Host memory.
+ * [collective] */
+ZERO_API zero_status_t zero_comm_sum(zero_comm_t *comm, double *values, size_t n_values);
+ZERO_API zero_status_t zero_comm_broadcast(zero_comm_t *comm, void *data, size_t n_bytes, int root);
+ZERO_API zero_status_t zero_comm_barrier(zero_comm_t *comm);
+
+/* Makes all ranks take the same way: returns ZERO_OK when `mine` is ZERO_OK on every rank, `mine` where it is not, and
+ * ZERO_ERROR_PEER on ranks that were fine themselves (the failing rank has logged why). Put it after steps that can
+ * fail on one rank alone, such as opening a file. [collective] */
+ZERO_API zero_status_t zero_comm_agree(zero_comm_t *comm, zero_status_t mine);
+
+/* Ends every rank of the job soon, from any rank, without waiting for the others: peers inside a call return
+ * ZERO_ERROR_PEER where they can, and MPI ends the rest. Returns only where MPI is not in use; then exit yourself. */
+ZERO_API void zero_comm_abort(zero_comm_t *comm, int exit_code);
+
+/* ---- Device --------------------------------------------------------------------------------------------------------
+ */
+
+typedef struct zero_device zero_device_t;
+typedef struct zero_stream *zero_stream_t; /* a cudaStream_t on CUDA (cast it); NULL on the CPU */
+
+typedef enum zero_device_type { ZERO_DEVICE_AUTO, ZERO_DEVICE_CPU, ZERO_DEVICE_CUDA } zero_device_type_t;
+
+/* Opens the device of this rank: on CUDA the GPU with the number of the local rank. ZERO_DEVICE_AUTO takes CUDA where
+ * the library was built with it and the host has a GPU for every local rank, else the CPU. */
+ZERO_API zero_status_t zero_device_create(zero_device_type_t type, const zero_comm_t *comm, zero_device_t **device);
+ZERO_API void zero_device_destroy(zero_device_t *device);                      /* NULL is allowed */
+ZERO_API zero_device_type_t zero_device_get_type(const zero_device_t *device); /* never ZERO_DEVICE_AUTO */
+ZERO_API zero_status_t zero_device_synchronize(zero_device_t *device);         /* waits for all streams of the device */
+
+/* Copies n_bytes between any two of host and device memory, in stream order. Host memory must stay as it is until the
+ * stream has passed the copy. */
+ZERO_API zero_status_t zero_device_copy(zero_device_t *device, void *dst, const void *src, size_t n_bytes,
+                                        zero_stream_t stream);
+
+/* ---- Model declaration ---------------------------------------------------------------------------------------------
+ */
+
+typedef struct zero_model zero_model_t;
+typedef int zero_unit_t;   /* 0, 1, 2 ... in the order of zero_model_add_unit: the order of the forward pass */
+typedef int zero_tensor_t; /* 0, 1, 2 ... in the order of zero_model_add_tensor */
+
+#define ZERO_MAX_DIMS 4
+#define ZERO_MAX_NAME 128 /* bytes of a unit's or tensor's name, its closing zero included */
+
+typedef enum zero_init { ZERO_INIT_ZEROS, ZERO_INIT_ONES, ZERO_INIT_NORMAL } zero_init_t;
+
+typedef struct zero_tensor_desc {
+    const char *name;             /* unique in the model; copied. Use the checkpoint's name, Hugging Face's say */
+    int n_dims;                   /* 1..ZERO_MAX_DIMS */
+    int64_t shape[ZERO_MAX_DIMS]; /* row-major, each at least 1 */
+    zero_init_t init;             /* what zero_init_parameters writes */
+    float init_std;               /* of ZERO_INIT_NORMAL, mean 0 */
+    bool decay;                   /* weight decay applies */
+} zero_tensor_desc_t;
+
+ZERO_API zero_status_t zero_model_create(zero_model_t **model);
+ZERO_API void zero_model_destroy(zero_model_t *model); /* NULL is allowed; engines keep their own copy */
+ZERO_API zero_status_t zero_model_add_unit(zero_model_t *model, const char *name, zero_unit_t *unit);
+ZERO_API zero_status_t zero_model_add_tensor(zero_model_t *model, zero_unit_t unit, const zero_tensor_desc_t *desc,
+                                             zero_tensor_t *tensor);
+/* Lets `unit` use a tensor that an earlier unit owns (tied embeddings). Acquiring `unit` also makes the owner's
+ * parameters resident, and the gradient of the tensor is summed over all units that use it before it is reduced. */
+ZERO_API zero_status_t zero_model_share_tensor(zero_model_t *model, zero_unit_t unit, zero_tensor_t tensor);
+ZERO_API int zero_model_n_units(const zero_model_t *model);
+ZERO_API int zero_model_n_tensors(const zero_model_t *model);
+ZERO_API uint64_t zero_model_n_params(const zero_model_t *model); /* elements, shared tensors counted once */
+
+/* ---- Configuration -------------------------------------------------------------------------------------------------
+ */
+
+typedef enum zero_dtype { ZERO_FP32, ZERO_BF16, ZERO_FP16 } zero_dtype_t;
+ZERO_API size_t zero_dtype_size(zero_dtype_t dtype); /* bytes of an element */
+ZERO_API const char *zero_dtype_name(zero_dtype_t dtype);
+
+typedef struct zero_config {
+    int stage;                    /* 0..3 */
+    zero_dtype_t dtype;           /* of parameters, and of gradients on the wire */
+    int micro_steps;              /* per step, at least 1: gradient accumulation */
+    int prefetch;                 /* stage 3: how many units are gathered ahead of their use; 0 turns it off */
+    bool overlap;                 /* communication beside compute; on the CPU, which works in order, no difference */
+    bool reduce_every_micro_step; /* stages 0-1: reduce as stages 2-3 do, for equal bits with accumulation */
+    uint64_t seed;                /* of zero_init_parameters */
+    float beta1, beta2, eps, weight_decay; /* AdamW, decoupled decay (Loshchilov & Hutter 2019, arXiv:1711.05101) */
+    float grad_clip;                       /* largest global gradient norm; 0 turns clipping off */
+    int max_skipped_steps;                 /* this many non-finite steps in a row end the run (ZERO_ERROR_NONFINITE) */
+    float initial_loss_scale;              /* fp16 only: dynamic loss scaling starts here */
+    size_t user_bytes;                     /* zero_alloc will ask for this much in all: counted in the plan's limit */
+} zero_config_t;
+
+/* Stage 3, bf16, one micro-step, prefetch 1, AdamW(0.9, 0.95, 1e-8, 0.1), clip 1.0. */
+ZERO_API zero_config_t zero_config_default(void);
+
+/* ---- Memory plan ---------------------------------------------------------------------------------------------------
+ */
+
+#define ZERO_MEMORY_MAP(X)                                                                                             \
+    X(PARAMETERS, "parameters", "full copy, or this rank's shard at stage 3")                                          \
+    X(PARAMETER_SLOTS, "parameter slots", "full units in turn, stage 3")                                               \
+    X(GRADIENTS, "gradients", "full copy at stages 0-1; fp32 sums of this rank's shard")                               \
+    X(GRADIENT_SLOTS, "gradient slots", "full units in turn, stages 2-3")                                              \
+    X(OPTIMIZER, "optimizer state", "fp32 master weights (with bf16: their low halves), m, v")                         \
+    X(COMMUNICATION, "communication", "staging of gradient slices, tables, norm partials")                             \
+    X(ACTIVATIONS, "activations", "the caller's: kept from forward to backward")                                       \
+    X(WORKSPACE, "workspace", "the caller's: scratch of kernels")                                                      \
+    X(DATA, "data", "the caller's: batches")
+
+typedef enum zero_memory_category {
+#define ZERO_MEMORY_ENUM(name, text, what) ZERO_MEMORY_##name,
+    ZERO_MEMORY_MAP(ZERO_MEMORY_ENUM)
+#undef ZERO_MEMORY_ENUM
+        ZERO_MEMORY_N_CATEGORIES
+} zero_memory_category_t;
+
+ZERO_API const char *zero_memory_name(zero_memory_category_t category); /* "parameter slots" */
+
+typedef struct zero_memory {
+    uint64_t bytes[ZERO_MEMORY_N_CATEGORIES]; /* on the rank's device (host memory when that is the CPU) */
+} zero_memory_t;
+
+ZERO_API uint64_t zero_memory_total(const zero_memory_t *memory);
+
+/* What an engine with this configuration will hold on each rank, by pure arithmetic: no device, no communication. The
+ * same on every rank. `kind` matters for staging: only ZERO_COMM_MPI and _NCCL need it. */
+ZERO_API zero_status_t zero_plan(const zero_model_t *model, const zero_config_t *config, zero_comm_kind_t kind,
+                                 int world_size, zero_memory_t *plan);
+
+/* ---- Engine --------------------------------------------------------------------------------------------------------
+ */
+
+typedef struct zero_engine zero_engine_t;
+
+/* Lays out and allocates everything the plan names; afterwards steps allocate nothing. Declaration and configuration
+ * are hashed and compared: ZERO_ERROR_MISMATCH names the first rank that differs. ZERO_ERROR_MEMORY when the plan does
+ * not fit, with the numbers. comm and device must outlive the engine; model may go. [collective] */
+ZERO_API zero_status_t zero_engine_create(zero_comm_t *comm, zero_device_t *device, const zero_model_t *model,
+                                          const zero_config_t *config, zero_engine_t **engine);
+ZERO_API void zero_engine_destroy(zero_engine_t *engine); /* NULL is allowed. [collective] */
+
+/* Initial values from the declaration: a counter-based generator (Philox4x32-10, Salmon et al. 2011) keyed by seed,
+ * tensor and element, so they depend neither on the world size nor on the stage. [collective] */
+ZERO_API zero_status_t zero_init_parameters(zero_engine_t *engine);
+
+/* A run of one tensor's elements [first, first + n_elems) in row-major order, as fp32. */
+typedef struct zero_chunk {
+    zero_tensor_t tensor;
+    uint64_t first;
+    size_t n_elems;
+    float *master; /* weights */
+    float *m;      /* AdamW's first moment; NULL where only weights are meant */
+    float *v;      /* AdamW's second moment; likewise */
+} zero_chunk_t;
+
+typedef zero_status_t (*zero_chunk_fn)(void *user, const zero_chunk_t *chunk);
+
+/* Writes the state: calls `fill` for every run this rank holds; it fills chunk->master, m and v. m and v are NULL, and
+ * become zero, unless with_moments. Then publishes the weights to all ranks. [collective] */
+ZERO_API zero_status_t zero_set_state(zero_engine_t *engine, bool with_moments, zero_chunk_fn fill, void *user);
+/* The same from a directory in Hugging Face's layout: model.safetensors, or model.safetensors.index.json and the files
+ * it names, with F32, BF16 or F16 tensors of the declared names and shapes ("transformer." or "model." in front is
+ * tolerated on either side). Each rank reads only what it holds. Moments become zero. [collective] */
+ZERO_API zero_status_t zero_load_weights(zero_engine_t *engine, const char *directory);
+/* Reads it: calls `visit` for every run this rank owns (each element is owned by exactly one rank, at every stage),
+ * in order of unit and offset. */
+ZERO_API zero_status_t zero_get_state(zero_engine_t *engine, zero_chunk_fn visit, void *user);
+
+typedef enum zero_pass {
+    ZERO_PASS_TRAIN, /* forward through all units, then backward in reverse */
+    ZERO_PASS_EVAL,  /* forward only */
+} zero_pass_t;
+
+/* Starts a micro-step (train) or a forward pass (eval). Eval passes are allowed between steps. [collective] */
+ZERO_API zero_status_t zero_begin(zero_engine_t *engine, zero_pass_t pass, zero_stream_t stream);
+/* Makes the unit's parameters resident, and in backward gives its gradients a place. Units come in the declared order,
+ * one at a time; anything else is ZERO_ERROR_ORDER at once. [collective] */
+ZERO_API zero_status_t zero_acquire(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
+/* Ends the unit's use in forward. */
+ZERO_API zero_status_t zero_release(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
+/* Ends it in backward: every gradient of the unit is written; they leave for their owners. [collective] */
+ZERO_API zero_status_t zero_grad_ready(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
+
+/* The tensor's full parameter, row-major, of the configured dtype; NULL unless a unit that uses it is acquired. */
+ZERO_API const void *zero_param(const zero_engine_t *engine, zero_tensor_t tensor);
+
+typedef struct zero_grad {
+    void *data;         /* the tensor's full gradient, row-major; NULL outside backward */
+    zero_dtype_t dtype; /* the configured dtype, or fp32 where micro-steps are accumulated before they are reduced */
+    bool accumulate;    /* true: add to what is there; false: overwrite every element */
+} zero_grad_t;
+/* Gradients are summed over ranks and micro-steps, not averaged: scale the loss by 1 / (global batch). */
+ZERO_API zero_grad_t zero_grad(const zero_engine_t *engine, zero_tensor_t tensor);
+
+/* fp16: multiply the loss's gradient by this; the norm and the update are free of it. 1 for fp32 and bf16. Device
+ * memory, constant between steps. */
+ZERO_API const float *zero_loss_scale(const zero_engine_t *engine);
+
+/* Ends the step: global gradient norm, clipping, AdamW on this rank's shard, new parameters to all that hold them.
+ * A non-finite norm skips the update. lr: learning rate of this step. local_loss: device memory, this rank's share of
+ * the loss (summed over ranks in rank order), or NULL. At most two steps may be unwaited. [collective] */
+ZERO_API zero_status_t zero_step(zero_engine_t *engine, float lr, const double *local_loss, zero_stream_t stream);
+
+typedef struct zero_step_result {
+    uint64_t step;    /* counts from 1 */
+    float loss;       /* sum of local_loss over ranks */
+    float grad_norm;  /* before clipping */
+    float loss_scale; /* that this step used */
+    bool skipped;     /* the norm was not finite: weights and moments are unchanged */
+} zero_step_result_t;
+
+/* The oldest unwaited step's result, waiting for it if need be; every rank gets the same bits. ZERO_ERROR_NONFINITE
+ * after max_skipped_steps skipped steps in a row. */
+ZERO_API zero_status_t zero_step_wait(zero_engine_t *engine, zero_step_result_t *result);
+
+/* Steps that changed the weights, AdamW's t; and setting it when a run resumes. */
+ZERO_API uint64_t zero_get_adam_step(const zero_engine_t *engine);
+ZERO_API void zero_set_adam_step(zero_engine_t *engine, uint64_t adam_step);
+
+/* Memory of the rank's device for the caller's own use, counted under `category`, zeroed, 256-byte aligned, freed with
+ * the engine. Only before the first zero_begin. */
+ZERO_API zero_status_t zero_alloc(zero_engine_t *engine, zero_memory_category_t category, size_t n_bytes, void **data);
+
+/* What is held now, by the engine's own counters. */
+ZERO_API zero_memory_t zero_engine_memory(const zero_engine_t *engine);
+
+typedef struct zero_stats {
+    uint64_t n_gathers, gathered_bytes; /* units gathered, and bytes that came from other ranks */
+    uint64_t n_reduces, reduced_bytes;  /* units reduced, and bytes of gradient slices from other ranks */
+    uint64_t n_slot_hits;               /* acquired while still resident: no gather */
+    double exposed_comm_ms;             /* host or stream time that compute spent waiting for communication */
+} zero_stats_t;
+ZERO_API zero_stats_t zero_engine_stats(const zero_engine_t *engine); /* since creation */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

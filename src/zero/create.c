@@ -1,0 +1,185 @@
+/* create.c - building an engine: check, plan, compare across ranks, allocate once.
+ *
+ * Ranks agree after every step that one of them could fail alone, so that a rank without memory is an error on all
+ * ranks and not a hang on the others.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "zero/engine.h"
+#include "zero/log.h"
+
+static uint64_t fold(uint64_t hash, const void *data, size_t n_bytes)
+{
+    return XXH3_64bits_withSeed(data, n_bytes, hash);
+}
+
+/* Field by field: padding never counts. user_bytes is each rank's own. */
+static uint64_t config_hash(const zero_config_t *c)
+{
+    uint64_t hash = fold(0, &c->stage, sizeof c->stage);
+    hash = fold(hash, &c->dtype, sizeof c->dtype);
+    hash = fold(hash, &c->micro_steps, sizeof c->micro_steps);
+    hash = fold(hash, &c->prefetch, sizeof c->prefetch);
+    hash = fold(hash, &c->overlap, sizeof c->overlap);
+    hash = fold(hash, &c->reduce_every_micro_step, sizeof c->reduce_every_micro_step);
+    hash = fold(hash, &c->seed, sizeof c->seed);
+    hash = fold(hash, &c->beta1, sizeof c->beta1);
+    hash = fold(hash, &c->beta2, sizeof c->beta2);
+    hash = fold(hash, &c->eps, sizeof c->eps);
+    hash = fold(hash, &c->weight_decay, sizeof c->weight_decay);
+    hash = fold(hash, &c->grad_clip, sizeof c->grad_clip);
+    hash = fold(hash, &c->max_skipped_steps, sizeof c->max_skipped_steps);
+    return fold(hash, &c->initial_loss_scale, sizeof c->initial_loss_scale);
+}
+
+/* Every rank must hold the same declaration and configuration: different ones would wait for each other forever. */
+static zero_status_t compare_across_ranks(zero_comm_t *comm, const zero_model_t *model, const zero_config_t *config)
+{
+    uint64_t mine[2] = {zero_model_hash(model), config_hash(config)};
+    uint64_t(*all)[2] = malloc((size_t)comm->size * sizeof *all);
+    if (!all)
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory to compare %d ranks", comm->size);
+    zero_status_t status = comm->ops->host_all_gather(comm, mine, sizeof mine, all);
+    for (int r = 1; r < comm->size && status == ZERO_OK; r++)
+        for (int k = 0; k < 2 && status == ZERO_OK; k++)
+            if (all[r][k] != all[0][k])
+                status =
+                    zero_fail_alike(ZERO_ERROR_MISMATCH,
+                                    "rank %d has another %s than rank 0 (%016llx, not %016llx): give every rank the "
+                                    "same program and arguments",
+                                    r, k == 0 ? "declaration of units and tensors" : "configuration",
+                                    (unsigned long long)all[r][k], (unsigned long long)all[0][k]);
+    free(all);
+    return status;
+}
+
+/* Which kind a transport's staging is planned as. */
+static zero_comm_kind_t staging_kind(const zero_comm_t *comm)
+{
+    return strcmp(comm->ops->name, "mpi") == 0 ? ZERO_COMM_MPI : ZERO_COMM_AUTO;
+}
+
+static zero_status_t check_fits(const zero_engine_t *engine)
+{
+    const double mib = 1024.0 * 1024.0;
+    uint64_t needed = zero_memory_total(&engine->plan.memory) + engine->config.user_bytes;
+    uint64_t available = engine->device->ops->available_bytes(engine->device);
+    if (needed <= available)
+        return ZERO_OK;
+    return zero_fail(
+        ZERO_ERROR_MEMORY,
+        "the plan needs %.1f MiB (%.1f for parameters, gradients and optimizer state, %.1f of the caller's) "
+        "and %.1f MiB are free: take more ranks, a higher stage, a smaller micro-batch or recompute",
+        (double)needed / mib, (double)zero_memory_total(&engine->plan.memory) / mib,
+        (double)engine->config.user_bytes / mib, (double)available / mib);
+}
+
+static zero_status_t allocate(zero_engine_t *engine)
+{
+    zero_device_t *device = engine->device;
+    const zero_arena_plan_t *plan = &engine->plan;
+    void *data;
+    ZERO_TRY(zero_comm_agree(engine->comm, check_fits(engine)));
+    ZERO_TRY(engine->comm->ops->window_create(engine->comm, plan->window_bytes, &engine->window));
+    zero_status_t status = device->ops->alloc(device, plan->private_bytes, &data);
+    if (status == ZERO_OK)
+        engine->private_data = data;
+    ZERO_TRY(zero_comm_agree(engine->comm, status));
+    engine->memory = plan->memory;
+    return ZERO_OK;
+}
+
+static zero_status_t build_tables(zero_engine_t *engine)
+{
+    const zero_layout_t *layout = &engine->layout;
+    const zero_arena_plan_t *plan = &engine->plan;
+    ZERO_TRY(zero_slots_create(layout, plan->param_slot_counts, plan->param_slots,
+                               zero_dtype_size(engine->config.dtype), &engine->param_slots));
+    ZERO_TRY(zero_slots_create(layout, plan->grad_slot_counts, plan->grad_slots,
+                               zero_dtype_size(plan->stage.grad_dtype), &engine->grad_slots));
+    engine->slices = calloc((size_t)engine->comm->size, sizeof *engine->slices);
+    engine->partials_of = calloc((size_t)layout->n_units, sizeof *engine->partials_of);
+    engine->loss_scale = malloc(sizeof *engine->loss_scale);
+    if (!engine->slices || !engine->partials_of || !engine->loss_scale)
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory for the tables of %d units", layout->n_units);
+    *engine->loss_scale = engine->config.dtype == ZERO_FP16 ? engine->config.initial_loss_scale : 1.0f;
+    for (int u = 0; u < layout->n_units; u++) {
+        engine->partials_of[u] = engine->n_partials;
+        engine->n_partials += zero_norm_n_partials(layout->units[u].shard_elems);
+    }
+    return zero_engine_build_segments(engine);
+}
+
+zero_status_t zero_engine_create(zero_comm_t *comm, zero_device_t *device, const zero_model_t *model,
+                                 const zero_config_t *config, zero_engine_t **engine)
+{
+    zero_status_t status;
+    ZERO_TRY(zero_comm_agree(comm, zero_config_check(config)));
+    ZERO_TRY(compare_across_ranks(comm, model, config));
+    zero_engine_t *made = calloc(1, sizeof *made);
+    if (!made)
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory for an engine");
+    made->comm = comm;
+    made->device = device;
+    made->config = *config;
+    ZERO_TRY_GOTO(zero_model_copy(model, &made->model), fail);
+    ZERO_TRY_GOTO(zero_layout_create(model, comm->size, &made->layout), fail);
+    ZERO_TRY_GOTO(zero_arena_plan_create(model, &made->layout, config, staging_kind(comm), &made->plan), fail);
+    ZERO_TRY_GOTO(build_tables(made), fail);
+    ZERO_TRY_GOTO(allocate(made), fail);
+    *engine = made;
+    return ZERO_OK;
+fail:
+    zero_engine_destroy(made);
+    return status;
+}
+
+void zero_engine_destroy(zero_engine_t *engine)
+{
+    if (!engine)
+        return;
+    for (zero_user_block_t *block = engine->user_blocks, *next; block; block = next) {
+        next = block->next;
+        engine->device->ops->free(engine->device, block->data, block->n_bytes);
+        free(block);
+    }
+    if (engine->private_data)
+        engine->device->ops->free(engine->device, engine->private_data, engine->plan.private_bytes);
+    if (engine->window.n_bytes)
+        engine->comm->ops->window_destroy(engine->comm, &engine->window);
+    free(engine->segments);
+    free(engine->partials_of);
+    free(engine->slices);
+    free(engine->loss_scale);
+    zero_slots_destroy(&engine->param_slots);
+    zero_slots_destroy(&engine->grad_slots);
+    zero_arena_plan_destroy(&engine->plan);
+    zero_layout_destroy(&engine->layout);
+    zero_model_destroy(engine->model);
+    free(engine);
+}
+
+zero_status_t zero_alloc(zero_engine_t *engine, zero_memory_category_t category, size_t n_bytes, void **data)
+{
+    if (engine->started)
+        return zero_fail(ZERO_ERROR_ORDER, "zero_alloc after the first zero_begin: memory is planned before step 0");
+    if ((unsigned)category >= ZERO_MEMORY_N_CATEGORIES)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "zero_alloc: there is no memory category %d", (int)category);
+    zero_user_block_t *block = calloc(1, sizeof *block);
+    if (!block)
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory to note a block of %zu bytes", n_bytes);
+    zero_status_t status = engine->device->ops->alloc(engine->device, n_bytes, &block->data);
+    if (status != ZERO_OK) {
+        free(block);
+        return status;
+    }
+    block->n_bytes = n_bytes;
+    block->next = engine->user_blocks;
+    engine->user_blocks = block;
+    engine->memory.bytes[category] += n_bytes;
+    *data = block->data;
+    return ZERO_OK;
+}

@@ -1,0 +1,52 @@
+/* declaration.h - a model as declared: which tensors a model has and which units use them. Filled by the
+ * zero_model_add_* calls, then read-only; engines keep a copy. */
+#ifndef ZERO_MODEL_DECLARATION_H
+#define ZERO_MODEL_DECLARATION_H
+
+#include "zero.h"
+
+typedef struct zero_tensor_decl {
+    char name[ZERO_MAX_NAME];
+    zero_unit_t owner;
+    zero_unit_t last_user; /* the last unit in forward order that uses it */
+    int n_dims;
+    int64_t shape[ZERO_MAX_DIMS];
+    uint64_t n_elems;
+    zero_init_t init;
+    float init_std;
+    bool decay;
+} zero_tensor_decl_t;
+
+typedef struct zero_unit_decl {
+    char name[ZERO_MAX_NAME];
+    /* Units whose tensors this one shares, each once; the unit itself is not among them. */
+    int n_shared;
+    int shared_capacity;
+    zero_unit_t *shared;
+    zero_unit_t last_user; /* the last unit in forward order that uses a tensor of this one */
+} zero_unit_decl_t;
+
+struct zero_model {
+    int n_units, unit_capacity;
+    zero_unit_decl_t *units;
+    int n_tensors, tensor_capacity;
+    zero_tensor_decl_t *tensors;
+};
+
+/* The flats a unit's use needs: its own first, then those whose tensors it shares. */
+static inline int zero_model_n_flats(const zero_model_t *model, zero_unit_t unit)
+{
+    return 1 + model->units[unit].n_shared;
+}
+
+static inline zero_unit_t zero_model_flat(const zero_model_t *model, zero_unit_t unit, int i)
+{
+    return i == 0 ? unit : model->units[unit].shared[i - 1];
+}
+
+zero_status_t zero_model_copy(const zero_model_t *model, zero_model_t **copy);
+
+/* A fingerprint of every field: equal declarations have equal fingerprints on every rank. */
+uint64_t zero_model_hash(const zero_model_t *model);
+
+#endif

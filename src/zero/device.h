@@ -1,0 +1,29 @@
+/* device.h - where an engine's memory lies and its kernels run: one small table of functions per device. The CPU is
+ * device_cpu.c. */
+#ifndef ZERO_DEVICE_H
+#define ZERO_DEVICE_H
+
+#include "kernels/shard.h"
+
+typedef struct zero_device_ops {
+    const char *name;
+    /* Zeroed memory, aligned to 4096 bytes. n_bytes 0 gives NULL. */
+    zero_status_t (*alloc)(zero_device_t *device, size_t n_bytes, void **data);
+    void (*free)(zero_device_t *device, void *data, size_t n_bytes);
+    zero_status_t (*copy)(zero_device_t *device, void *dst, const void *src, size_t n_bytes, zero_stream_t stream);
+    zero_status_t (*synchronize)(zero_device_t *device);
+    /* Bytes this rank may take now: what is free, shared fairly with the ranks that use the same memory. */
+    uint64_t (*available_bytes)(const zero_device_t *device);
+    void (*destroy)(zero_device_t *device);
+} zero_device_ops_t;
+
+struct zero_device {
+    const zero_device_ops_t *ops;
+    zero_device_type_t type;
+    const zero_shard_kernels_t *kernels;
+    int n_sharers; /* ranks that use the same memory */
+};
+
+zero_status_t zero_device_cpu_create(const zero_comm_t *comm, zero_device_t **device);
+
+#endif

@@ -1,0 +1,117 @@
+/* device_cpu.c - host memory and CPU kernels. Streams are NULL: work is done when a call returns. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "zero/device.h"
+#include "zero/log.h"
+
+static zero_status_t cpu_alloc(zero_device_t *device, size_t n_bytes, void **data)
+{
+    (void)device;
+    *data = NULL;
+    if (n_bytes == 0)
+        return ZERO_OK;
+    /* Whole pages, zeroed by the kernel, and touched now: what is planned is held from the start, and lack of memory
+     * shows here and not in the middle of a step. */
+    void *mapped = mmap(NULL, n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (mapped == MAP_FAILED)
+        return zero_fail(ZERO_ERROR_MEMORY, "cannot allocate %zu bytes of host memory: %s", n_bytes, strerror(errno));
+    *data = mapped;
+    return ZERO_OK;
+}
+
+static void cpu_free(zero_device_t *device, void *data, size_t n_bytes)
+{
+    (void)device;
+    if (data)
+        munmap(data, n_bytes);
+}
+
+static zero_status_t cpu_copy(zero_device_t *device, void *dst, const void *src, size_t n_bytes, zero_stream_t stream)
+{
+    (void)device;
+    (void)stream;
+    memmove(dst, src, n_bytes);
+    return ZERO_OK;
+}
+
+static zero_status_t cpu_synchronize(zero_device_t *device)
+{
+    (void)device;
+    return ZERO_OK;
+}
+
+/* A number in a file of /sys or /proc; UINT64_MAX where there is none ("max", no such file). */
+static uint64_t read_number(const char *path)
+{
+    unsigned long long value;
+    FILE *file = fopen(path, "r");
+    if (!file)
+        return UINT64_MAX;
+    int n = fscanf(file, "%llu", &value);
+    fclose(file);
+    return n == 1 ? value : UINT64_MAX;
+}
+
+static uint64_t mem_available(void)
+{
+    char line[256];
+    unsigned long long kib = 0;
+    FILE *file = fopen("/proc/meminfo", "r");
+    if (!file)
+        return UINT64_MAX;
+    while (fgets(line, sizeof line, file))
+        if (sscanf(line, "MemAvailable: %llu", &kib) == 1)
+            break;
+    fclose(file);
+    return kib ? kib * 1024 : UINT64_MAX;
+}
+
+/* What a container's limit (cgroup v2) leaves; UINT64_MAX without one. */
+static uint64_t cgroup_available(void)
+{
+    uint64_t limit = read_number("/sys/fs/cgroup/memory.max");
+    uint64_t used = read_number("/sys/fs/cgroup/memory.current");
+    if (limit == UINT64_MAX || used == UINT64_MAX)
+        return UINT64_MAX;
+    return used < limit ? limit - used : 0;
+}
+
+static uint64_t cpu_available_bytes(const zero_device_t *device)
+{
+    uint64_t machine = mem_available();
+    uint64_t container = cgroup_available();
+    uint64_t available = machine < container ? machine : container;
+    return available == UINT64_MAX ? available : available / (uint64_t)device->n_sharers;
+}
+
+static void cpu_destroy(zero_device_t *device)
+{
+    free(device);
+}
+
+static const zero_device_ops_t cpu_ops = {
+    .name = "cpu",
+    .alloc = cpu_alloc,
+    .free = cpu_free,
+    .copy = cpu_copy,
+    .synchronize = cpu_synchronize,
+    .available_bytes = cpu_available_bytes,
+    .destroy = cpu_destroy,
+};
+
+zero_status_t zero_device_cpu_create(const zero_comm_t *comm, zero_device_t **device)
+{
+    zero_device_t *made = calloc(1, sizeof *made);
+    if (!made)
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory for a device");
+    made->ops = &cpu_ops;
+    made->type = ZERO_DEVICE_CPU;
+    made->kernels = zero_shard_kernels_cpu();
+    made->n_sharers = zero_comm_local_size(comm);
+    *device = made;
+    return ZERO_OK;
+}

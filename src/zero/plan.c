@@ -1,0 +1,200 @@
+/* plan.c - see plan.h. */
+#include "zero/plan.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "comm/comm.h"
+#include "kernels/shard.h"
+#include "zero/log.h"
+#include "zero/order.h"
+
+/* Pages: windows are registered and mapped by page, and buffers that start one never share it with a neighbour. */
+#define ALIGN_BYTES 4096
+
+zero_config_t zero_config_default(void)
+{
+    return (zero_config_t){
+        .stage = 3,
+        .dtype = ZERO_BF16,
+        .micro_steps = 1,
+        .prefetch = 1,
+        .overlap = true,
+        .reduce_every_micro_step = false,
+        .seed = 1,
+        .beta1 = 0.9f,
+        .beta2 = 0.95f,
+        .eps = 1e-8f,
+        .weight_decay = 0.1f,
+        .grad_clip = 1.0f,
+        .max_skipped_steps = 20,
+        .initial_loss_scale = 65536.0f,
+        .user_bytes = 0,
+    };
+}
+
+static bool is_fraction(float x)
+{
+    return x >= 0.0f && x < 1.0f;
+}
+
+static bool is_amount(float x)
+{
+    return isfinite(x) && x >= 0.0f;
+}
+
+zero_status_t zero_config_check(const zero_config_t *c)
+{
+    if (c->stage < 0 || c->stage > 3)
+        return zero_fail_alike(ZERO_ERROR_USAGE, "stage %d: it must be 0, 1, 2 or 3", c->stage);
+    if (c->dtype != ZERO_FP32 && c->dtype != ZERO_BF16 && c->dtype != ZERO_FP16)
+        return zero_fail_alike(ZERO_ERROR_USAGE, "dtype %d: it must be ZERO_FP32, ZERO_BF16 or ZERO_FP16",
+                               (int)c->dtype);
+    if (c->micro_steps < 1)
+        return zero_fail_alike(ZERO_ERROR_USAGE, "micro_steps %d: it must be at least 1", c->micro_steps);
+    if (c->prefetch < 0)
+        return zero_fail_alike(ZERO_ERROR_USAGE, "prefetch %d: it must be at least 0", c->prefetch);
+    if (!is_fraction(c->beta1) || !is_fraction(c->beta2))
+        return zero_fail_alike(ZERO_ERROR_USAGE, "beta1 %g, beta2 %g: both must be in [0, 1)", (double)c->beta1,
+                               (double)c->beta2);
+    if (!is_amount(c->eps) || !is_amount(c->weight_decay) || !is_amount(c->grad_clip))
+        return zero_fail_alike(ZERO_ERROR_USAGE, "eps %g, weight_decay %g, grad_clip %g: none may be negative",
+                               (double)c->eps, (double)c->weight_decay, (double)c->grad_clip);
+    if (c->max_skipped_steps < 1)
+        return zero_fail_alike(ZERO_ERROR_USAGE, "max_skipped_steps %d: it must be at least 1", c->max_skipped_steps);
+    if (!(c->initial_loss_scale >= 1.0f) || isinf(c->initial_loss_scale))
+        return zero_fail_alike(ZERO_ERROR_USAGE, "initial_loss_scale %g: it must be at least 1",
+                               (double)c->initial_loss_scale);
+    return ZERO_OK;
+}
+
+static uint64_t slots_elems(const zero_layout_t *layout, const int *n_slots)
+{
+    uint64_t n = 0;
+    for (int c = 0; c < layout->n_slot_classes; c++) {
+        int u = 0;
+        while (layout->units[u].slot_class != c)
+            u++;
+        n += (uint64_t)n_slots[c] * layout->units[u].flat_elems;
+    }
+    return n;
+}
+
+static int sum(const int *n_slots, int n_classes)
+{
+    int n = 0;
+    for (int c = 0; c < n_classes; c++)
+        n += n_slots[c];
+    return n;
+}
+
+/* Takes the next n_bytes of an arena, rounded up to whole pages, and counts them. */
+static uint64_t take(uint64_t *arena_bytes, zero_memory_t *memory, zero_memory_category_t category, uint64_t n_bytes)
+{
+    uint64_t offset = *arena_bytes;
+    uint64_t padded = (n_bytes + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
+    *arena_bytes += padded;
+    memory->bytes[category] += padded;
+    return offset;
+}
+
+static void plan_window(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config)
+{
+    const zero_stage_t *stage = &plan->stage;
+    uint64_t param_size = zero_dtype_size(config->dtype), grad_size = zero_dtype_size(stage->grad_dtype);
+    uint64_t param_elems = stage->shard_params ? layout->total_shard_elems : layout->total_flat_elems;
+    uint64_t *bytes = &plan->window_bytes;
+    zero_memory_t *memory = &plan->memory;
+
+    plan->params = take(bytes, memory, ZERO_MEMORY_PARAMETERS, param_elems * param_size);
+    if (stage->shard_grads)
+        plan->grad_slots =
+            take(bytes, memory, ZERO_MEMORY_GRADIENT_SLOTS, slots_elems(layout, plan->grad_slot_counts) * grad_size);
+    else
+        plan->grads = take(bytes, memory, ZERO_MEMORY_GRADIENTS, layout->total_flat_elems * grad_size);
+    if (stage->sums_in_place)
+        plan->sums = plan->grads;
+    else if (!stage->shard_state)
+        plan->sums = take(bytes, memory, ZERO_MEMORY_GRADIENTS, layout->total_flat_elems * sizeof(float));
+}
+
+static void plan_private(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config,
+                         zero_comm_kind_t kind)
+{
+    const zero_stage_t *stage = &plan->stage;
+    uint64_t state_bytes = plan->state_elems * sizeof(float);
+    uint64_t *bytes = &plan->private_bytes;
+    zero_memory_t *memory = &plan->memory;
+
+    if (stage->shard_params)
+        plan->param_slots = take(bytes, memory, ZERO_MEMORY_PARAMETER_SLOTS,
+                                 slots_elems(layout, plan->param_slot_counts) * zero_dtype_size(config->dtype));
+    if (stage->shard_state && !stage->sums_in_place)
+        plan->private_sums = take(bytes, memory, ZERO_MEMORY_GRADIENTS, layout->total_shard_elems * sizeof(float));
+    if (config->dtype != ZERO_FP32)
+        plan->low =
+            take(bytes, memory, ZERO_MEMORY_OPTIMIZER, config->dtype == ZERO_BF16 ? state_bytes / 2 : state_bytes);
+    plan->m = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, state_bytes);
+    plan->v = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, state_bytes);
+
+    uint64_t largest_slice = 0, n_partials = 0;
+    for (int u = 0; u < layout->n_units; u++) {
+        uint64_t slice = layout->units[u].shard_elems * zero_dtype_size(stage->grad_dtype);
+        largest_slice = slice > largest_slice ? slice : largest_slice;
+        n_partials += zero_norm_n_partials(layout->units[u].shard_elems);
+    }
+    plan->staging = take(bytes, memory, ZERO_MEMORY_COMMUNICATION,
+                         zero_comm_staging_bytes(kind, layout->world_size, largest_slice));
+    plan->partials = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, (n_partials + 1) * sizeof(double));
+}
+
+zero_status_t zero_arena_plan_create(const zero_model_t *model, const zero_layout_t *layout,
+                                     const zero_config_t *config, zero_comm_kind_t kind, zero_arena_plan_t *plan)
+{
+    zero_status_t status;
+    zero_arena_plan_t made = {.stage = zero_stage_get(config, layout->world_size)};
+    made.param_slot_counts = calloc((size_t)layout->n_slot_classes, sizeof(int));
+    made.grad_slot_counts = calloc((size_t)layout->n_slot_classes, sizeof(int));
+    if (!made.param_slot_counts || !made.grad_slot_counts) {
+        status = zero_fail(ZERO_ERROR_MEMORY, "no memory for the plan");
+        goto fail;
+    }
+    if (made.stage.shard_params) {
+        ZERO_TRY_GOTO(zero_order_param_slots(model, layout, config->prefetch, made.param_slot_counts), fail);
+        made.n_param_slots = sum(made.param_slot_counts, layout->n_slot_classes);
+    }
+    if (made.stage.shard_grads) {
+        zero_order_grad_slots(model, layout, made.grad_slot_counts);
+        made.n_grad_slots = sum(made.grad_slot_counts, layout->n_slot_classes);
+    }
+    made.state_elems = made.stage.shard_state ? layout->total_shard_elems : layout->total_flat_elems;
+    plan_window(&made, layout, config);
+    plan_private(&made, layout, config, kind);
+    *plan = made;
+    return ZERO_OK;
+fail:
+    zero_arena_plan_destroy(&made);
+    return status;
+}
+
+void zero_arena_plan_destroy(zero_arena_plan_t *plan)
+{
+    free(plan->param_slot_counts);
+    free(plan->grad_slot_counts);
+    *plan = (zero_arena_plan_t){0};
+}
+
+zero_status_t zero_plan(const zero_model_t *model, const zero_config_t *config, zero_comm_kind_t kind, int world_size,
+                        zero_memory_t *plan)
+{
+    zero_layout_t layout;
+    zero_arena_plan_t arenas;
+    ZERO_TRY(zero_config_check(config));
+    ZERO_TRY(zero_layout_create(model, world_size, &layout));
+    zero_status_t status = zero_arena_plan_create(model, &layout, config, kind, &arenas);
+    zero_layout_destroy(&layout);
+    ZERO_TRY(status);
+    *plan = arenas.memory;
+    zero_arena_plan_destroy(&arenas);
+    return ZERO_OK;
+}

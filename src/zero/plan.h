@@ -1,0 +1,43 @@
+/* plan.h - every buffer of an engine, laid out before anything is allocated. Pure arithmetic.
+ *
+ * Two arenas: `window`, which peers may read (comm.h), and `private`. zero_arena_plan_t says where each buffer starts
+ * in its arena and how large the arenas are; engine.c allocates two blocks and follows; --plan prints the same numbers.
+ */
+#ifndef ZERO_PLAN_H
+#define ZERO_PLAN_H
+
+#include "zero/layout.h"
+#include "zero/stage.h"
+
+typedef struct zero_arena_plan {
+    zero_stage_t stage;
+    uint64_t state_elems; /* elements of optimizer state: all flats at stage 0, all shards else */
+
+    /* window arena, offsets in bytes */
+    uint64_t params;     /* all flats, or all shards where params are sharded */
+    uint64_t grads;      /* all flats (stages 0-1) */
+    uint64_t grad_slots; /* stages 2-3 */
+    uint64_t sums;       /* fp32, only where they are gathered (state not sharded) and not in place */
+    uint64_t window_bytes;
+
+    /* private arena */
+    uint64_t param_slots;
+    uint64_t private_sums; /* fp32, this rank's shards, where the sums are neither gathered nor in place */
+    uint64_t low, m, v;    /* low: bf16's low halves or fp16's fp32 master; none for fp32 */
+    uint64_t staging;      /* for exchange, transports that send messages */
+    uint64_t partials;     /* doubles, sums of squares by chunk of every unit's shard, and their total */
+    uint64_t private_bytes;
+
+    int n_param_slots, n_grad_slots;
+    int *param_slot_counts, *grad_slot_counts; /* per slot class */
+    zero_memory_t memory;                      /* bytes by category, the arenas' padding included */
+} zero_arena_plan_t;
+
+zero_status_t zero_arena_plan_create(const zero_model_t *model, const zero_layout_t *layout,
+                                     const zero_config_t *config, zero_comm_kind_t kind, zero_arena_plan_t *plan);
+void zero_arena_plan_destroy(zero_arena_plan_t *plan);
+
+/* ZERO_ERROR_USAGE, with a line, where a setting is out of range. */
+zero_status_t zero_config_check(const zero_config_t *config);
+
+#endif

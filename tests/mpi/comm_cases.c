@@ -1,0 +1,566 @@
+/* comm_cases.c - what a communicator promises, one case per promise, as a program to run under mpirun.
+ *
+ *     comm_cases TRANSPORT CASE      TRANSPORT: self, node or mpi; CASE: a name below, or "all" for those that end well
+ *
+ * Exit code 0: the promise held on every rank. Bytes in windows follow from (rank, round, position) by a formula, so
+ * every rank knows what it must find without asking another. In the cases about failure one rank does wrong and the
+ * others say on stderr which status they got and when, and exit with code 3; test_comm.c reads that.
+ */
+#include <mpi.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "comm/comm.h"
+#include "tests/support.h"
+
+static const size_t sizes[] = {0, 1, 17, 4095, 65537, 300007};
+#define N_SIZES (sizeof(sizes) / sizeof(sizes[0]))
+#define OFFSET 5 /* windows are used from an odd place */
+#define FAILURE_SEEN 3
+
+static const char *current_case;
+static zero_comm_t *comm;
+
+#define EXPECT(condition)                                                                                              \
+    do {                                                                                                               \
+        if (!(condition))                                                                                              \
+            broken(#condition, __LINE__);                                                                              \
+    } while (0)
+#define EXPECT_OK(call) EXPECT((call) == ZERO_OK)
+
+static _Noreturn void broken(const char *condition, int line)
+{
+    fprintf(stderr, "%s, rank %d, line %d: not so: %s\n", current_case, comm ? comm->rank : -1, line, condition);
+    if (comm)
+        zero_comm_abort(comm, EXIT_FAILURE);
+    exit(EXIT_FAILURE);
+}
+
+static double now_s(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now); /* one clock for all ranks of the host */
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static void pause_s(double seconds)
+{
+    nanosleep(
+        &(struct timespec){.tv_sec = (time_t)seconds, .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)},
+        NULL);
+}
+
+/* ---- Contents by formula ---- */
+
+static unsigned char content(int rank, int round, size_t position)
+{
+    uint32_t mixed = (uint32_t)position * 2654435761u + (uint32_t)rank * 40503u + (uint32_t)round * 69069u;
+    return (unsigned char)(mixed >> 23);
+}
+
+static void fill(unsigned char *data, int rank, int round, size_t n_bytes)
+{
+    for (size_t i = 0; i < n_bytes; i++)
+        data[i] = content(rank, round, i);
+}
+
+/* data[i] is what `rank` has at position first + i. */
+static bool holds(const unsigned char *data, int rank, int round, size_t first, size_t n_bytes)
+{
+    for (size_t i = 0; i < n_bytes; i++)
+        if (data[i] != content(rank, round, first + i))
+            return false;
+    return true;
+}
+
+static void *allocate(size_t n_bytes)
+{
+    void *data = malloc(n_bytes + 1);
+    EXPECT(data != NULL);
+    return data;
+}
+
+/* ---- Windows ---- */
+
+static void windows_are_zeroed_and_aligned(void)
+{
+    for (size_t i = 0; i < N_SIZES; i++) {
+        zero_window_t window;
+        EXPECT_OK(comm->ops->window_create(comm, sizes[i], &window));
+        EXPECT(window.local != NULL && window.n_bytes == sizes[i] && (uintptr_t)window.local % 4096 == 0);
+        unsigned char *data = window.local;
+        for (size_t at = 0; at < sizes[i]; at++)
+            EXPECT(data[at] == 0);
+        fill(data, comm->rank, 0, sizes[i]);
+        EXPECT(holds(data, comm->rank, 0, 0, sizes[i]));
+        comm->ops->window_destroy(comm, &window);
+    }
+}
+
+/* Each rank publishes its shard at one place; the full buffer is elsewhere, and nothing beyond it is touched. */
+static void gather_of_shards(void)
+{
+    for (size_t i = 0; i < N_SIZES; i++) {
+        const size_t n = sizes[i], n_all = n * (size_t)comm->size;
+        zero_window_t window;
+        unsigned char *all = allocate(n_all);
+        EXPECT_OK(comm->ops->window_create(comm, OFFSET + n, &window));
+        fill(window.local, comm->rank, 0, OFFSET + n);
+        all[n_all] = 77;
+        EXPECT_OK(comm->ops->fence(comm, NULL));
+        EXPECT_OK(comm->ops->all_gather(comm, &window, OFFSET, 0, all, n, NULL));
+        for (int rank = 0; rank < comm->size; rank++)
+            EXPECT(holds(all + (size_t)rank * n, rank, 0, OFFSET, n));
+        EXPECT(all[n_all] == 77);
+        EXPECT(holds(window.local, comm->rank, 0, 0, OFFSET + n));
+        EXPECT_OK(comm->ops->fence(comm, NULL));
+        comm->ops->window_destroy(comm, &window);
+        free(all);
+    }
+}
+
+/* Each rank publishes its slice of a full buffer; the result is in that buffer, or elsewhere. */
+static void gather_of_slices(bool in_place)
+{
+    for (size_t i = 0; i < N_SIZES; i++) {
+        const size_t n = sizes[i], n_all = n * (size_t)comm->size, own = (size_t)comm->rank * n;
+        zero_window_t window;
+        unsigned char *other = allocate(n_all);
+        EXPECT_OK(comm->ops->window_create(comm, OFFSET + n_all + 1, &window));
+        unsigned char *full = (unsigned char *)window.local + OFFSET;
+        for (size_t at = 0; at < n; at++)
+            full[own + at] = content(comm->rank, 1, own + at);
+        unsigned char *dst = in_place ? full : other;
+        dst[n_all] = 77;
+        EXPECT_OK(comm->ops->fence(comm, NULL));
+        EXPECT_OK(comm->ops->all_gather(comm, &window, OFFSET, n, dst, n, NULL));
+        for (int rank = 0; rank < comm->size; rank++)
+            EXPECT(holds(dst + (size_t)rank * n, rank, 1, (size_t)rank * n, n));
+        EXPECT(dst[n_all] == 77);
+        EXPECT_OK(comm->ops->fence(comm, NULL));
+        comm->ops->window_destroy(comm, &window);
+        free(other);
+    }
+}
+
+static void gather_of_slices_in_place(void)
+{
+    gather_of_slices(true);
+}
+
+static void gather_of_slices_elsewhere(void)
+{
+    gather_of_slices(false);
+}
+
+static void exchange_brings_my_slice_of_every_rank(void)
+{
+    const void **slices = allocate((size_t)comm->size * sizeof(*slices));
+    for (size_t i = 0; i < N_SIZES; i++) {
+        const size_t n = sizes[i], n_all = n * (size_t)comm->size;
+        zero_window_t window;
+        void *staging = allocate(comm->ops->staging_bytes(comm->size, n));
+        EXPECT_OK(comm->ops->window_create(comm, OFFSET + n_all, &window));
+        fill(window.local, comm->rank, 2, OFFSET + n_all);
+        EXPECT_OK(comm->ops->fence(comm, NULL));
+        EXPECT_OK(comm->ops->exchange(comm, &window, OFFSET, n, staging, slices, NULL));
+        for (int rank = 0; rank < comm->size; rank++)
+            EXPECT(holds(slices[rank], rank, 2, OFFSET + (size_t)comm->rank * n, n));
+        EXPECT_OK(comm->ops->fence(comm, NULL));
+        comm->ops->window_destroy(comm, &window);
+        free(staging);
+    }
+    free(slices);
+}
+
+/* Ranks of random speed write, fence, read, fence, and write again at once: no round sees another's bytes. */
+static void rounds_do_not_mix(void)
+{
+    const size_t n = 3001;
+    uint64_t random = 1 + (uint64_t)comm->rank;
+    zero_window_t window;
+    unsigned char *all = allocate(n * (size_t)comm->size), *staging = allocate(n * (size_t)comm->size);
+    const void **slices = allocate((size_t)comm->size * sizeof(*slices));
+    EXPECT_OK(comm->ops->window_create(comm, n * (size_t)comm->size, &window));
+    for (int round = 0; round < 60; round++) {
+        fill(window.local, comm->rank, round, n * (size_t)comm->size);
+        if (support_random(&random) % 4 == 0)
+            pause_s(0.002 * support_uniform(&random));
+        EXPECT_OK(comm->ops->fence(comm, NULL));
+        if (support_random(&random) % 4 == 0)
+            pause_s(0.002 * support_uniform(&random));
+        EXPECT_OK(comm->ops->all_gather(comm, &window, 0, 0, all, n, NULL));
+        EXPECT_OK(comm->ops->exchange(comm, &window, 0, n, staging, slices, NULL));
+        for (int rank = 0; rank < comm->size; rank++) {
+            EXPECT(holds(all + (size_t)rank * n, rank, round, 0, n));
+            EXPECT(holds(slices[rank], rank, round, (size_t)comm->rank * n, n));
+        }
+        EXPECT_OK(comm->ops->fence(comm, NULL));
+    }
+    comm->ops->window_destroy(comm, &window);
+    free(slices);
+    free(staging);
+    free(all);
+}
+
+/* One rank's memory ends (its file size limit stands in for that): all fail alike, and go on without that window. */
+static void window_that_one_rank_cannot_have(void)
+{
+    const int poor = comm->size - 1;
+    const bool shared = strcmp(comm->ops->name, "node") == 0;
+    zero_window_t window = {.n_bytes = 123};
+    struct rlimit none, before;
+    zero_status_t huge = comm->ops->window_create(comm, (size_t)1 << 60, &window);
+    EXPECT(huge == ZERO_ERROR_MEMORY || (huge == ZERO_ERROR_PEER && comm->size > 1));
+    EXPECT(window.n_bytes == 123);
+    if (shared) {
+        signal(SIGXFSZ, SIG_IGN);
+        EXPECT(getrlimit(RLIMIT_FSIZE, &before) == 0);
+        none = (struct rlimit){.rlim_cur = 0, .rlim_max = before.rlim_max};
+        EXPECT(comm->rank != poor || setrlimit(RLIMIT_FSIZE, &none) == 0);
+        zero_status_t status = comm->ops->window_create(comm, 5000, &window);
+        EXPECT(setrlimit(RLIMIT_FSIZE, &before) == 0);
+        EXPECT(status == (comm->rank == poor ? ZERO_ERROR_MEMORY : ZERO_ERROR_PEER));
+        EXPECT(window.n_bytes == 123);
+    }
+    EXPECT_OK(comm->ops->window_create(comm, 5000, &window));
+    comm->ops->window_destroy(comm, &window);
+}
+
+/* ---- Small host data ---- */
+
+static void host_gather_in_rank_order(void)
+{
+    for (size_t i = 0; i < N_SIZES; i++) {
+        const size_t n = sizes[i], n_all = n * (size_t)comm->size;
+        unsigned char *mine = allocate(n), *all = allocate(n_all);
+        fill(mine, comm->rank, 3, n);
+        all[n_all] = 77;
+        EXPECT_OK(comm->ops->host_all_gather(comm, mine, n, all));
+        for (int rank = 0; rank < comm->size; rank++)
+            EXPECT(holds(all + (size_t)rank * n, rank, 3, 0, n));
+        EXPECT(all[n_all] == 77);
+        free(all);
+        free(mine);
+    }
+}
+
+static void broadcast_from_every_root(void)
+{
+    for (size_t i = 0; i < N_SIZES; i++) {
+        unsigned char *data = allocate(sizes[i]);
+        for (int root = 0; root < comm->size; root++) {
+            fill(data, comm->rank, 4, sizes[i]);
+            EXPECT_OK(zero_comm_broadcast(comm, data, sizes[i], root));
+            EXPECT(holds(data, root, 4, 0, sizes[i]));
+        }
+        free(data);
+    }
+    EXPECT(zero_comm_broadcast(comm, NULL, 1, 0) == ZERO_ERROR_ARGUMENT);
+    EXPECT(zero_comm_broadcast(comm, &(char){0}, 1, comm->size) == ZERO_ERROR_ARGUMENT);
+    EXPECT(zero_comm_broadcast(comm, &(char){0}, 1, -1) == ZERO_ERROR_ARGUMENT);
+}
+
+/* Numbers of very different size, whose sum depends on the order. */
+static double term(int rank, size_t i)
+{
+    uint64_t random = (uint64_t)rank * 1000003u + i;
+    double exponent = 60.0 * support_uniform(&random) - 30.0;
+    return (support_uniform(&random) - 0.5) * __builtin_exp2(exponent);
+}
+
+static void sums_are_in_rank_order(void)
+{
+    enum { N = 1001 };
+    double values[N];
+    int n_order_matters = 0;
+    for (size_t i = 0; i < N; i++)
+        values[i] = term(comm->rank, i);
+    EXPECT_OK(zero_comm_sum(comm, values, N));
+    for (size_t i = 0; i < N; i++) {
+        double forward = term(0, i), backward = term(comm->size - 1, i);
+        for (int rank = 1; rank < comm->size; rank++) {
+            forward += term(rank, i);
+            backward += term(comm->size - 1 - rank, i);
+        }
+        EXPECT(memcmp(&values[i], &forward, sizeof(forward)) == 0);
+        n_order_matters += forward != backward;
+    }
+    EXPECT(comm->size < 3 || n_order_matters > N / 10); /* else this case could not fail */
+    EXPECT_OK(zero_comm_sum(comm, NULL, 0));
+    EXPECT(zero_comm_sum(comm, NULL, 1) == ZERO_ERROR_ARGUMENT);
+}
+
+static void all_agree_when_one_fails(void)
+{
+    EXPECT_OK(zero_comm_agree(comm, ZERO_OK));
+    for (int bad = 0; bad < comm->size; bad++) {
+        zero_status_t status = zero_comm_agree(comm, comm->rank == bad ? ZERO_ERROR_IO : ZERO_OK);
+        EXPECT(status == (comm->rank == bad ? ZERO_ERROR_IO : ZERO_ERROR_PEER));
+    }
+    EXPECT_OK(zero_comm_agree(comm, ZERO_OK));
+}
+
+/* Nobody leaves before the last has come. */
+static void barrier_waits_for_the_last(void)
+{
+    double *came = allocate((size_t)comm->size * sizeof(*came));
+    uint64_t random = 99 + (uint64_t)comm->rank;
+    for (int round = 0; round < 20; round++) {
+        pause_s(0.004 * support_uniform(&random));
+        const double mine = now_s();
+        EXPECT_OK(zero_comm_barrier(comm));
+        const double left = now_s();
+        EXPECT_OK(comm->ops->host_all_gather(comm, &mine, sizeof(mine), came));
+        for (int rank = 0; rank < comm->size; rank++)
+            EXPECT(came[rank] <= left);
+    }
+    free(came);
+}
+
+static void ranks_are_known(void)
+{
+    EXPECT(zero_comm_rank(comm) >= 0 && zero_comm_rank(comm) < zero_comm_size(comm));
+    EXPECT(zero_comm_local_size(comm) == zero_comm_size(comm)); /* the tests run on one host */
+    EXPECT(zero_comm_local_rank(comm) >= 0 && zero_comm_local_rank(comm) < zero_comm_local_size(comm));
+    int *seen = allocate((size_t)comm->size * sizeof(*seen));
+    EXPECT_OK(comm->ops->host_all_gather(comm, &comm->local_rank, sizeof(int), seen));
+    for (int rank = 0; rank < comm->size; rank++)
+        for (int other = 0; other < rank; other++)
+            EXPECT(seen[rank] != seen[other]);
+    free(seen);
+}
+
+/* Several communicators share one MPI; it ends with the last of them. */
+static void communicators_share_mpi(void)
+{
+    zero_comm_t *other = NULL;
+    EXPECT(zero_comm_create(ZERO_COMM_NCCL, &other) == ZERO_ERROR_UNSUPPORTED && other == NULL);
+    EXPECT(zero_comm_create(ZERO_COMM_AUTO, NULL) == ZERO_ERROR_ARGUMENT);
+    EXPECT_OK(zero_comm_create(ZERO_COMM_MPI, &other));
+    EXPECT_OK(zero_comm_barrier(other));
+    EXPECT_OK(zero_comm_barrier(comm));
+    zero_comm_destroy(other);
+    EXPECT_OK(zero_comm_barrier(comm));
+}
+
+/* ---- Failure ---- */
+
+static _Noreturn void report_failure(zero_status_t status, double start_s)
+{
+    fprintf(stderr, "rank %d got %s after %.2f s\n", comm->rank, zero_status_name(status), now_s() - start_s);
+    zero_comm_destroy(comm); /* must not hang */
+    exit(status == ZERO_OK ? EXIT_FAILURE : FAILURE_SEEN);
+}
+
+/* What the ranks that do right call, on any transport. */
+static _Noreturn void wait_for_the_others(void)
+{
+    const double start_s = now_s();
+    zero_status_t status = strcmp(comm->ops->name, "mpi") == 0 ? zero_comm_barrier(comm) : comm->ops->fence(comm, NULL);
+    report_failure(status, start_s);
+}
+
+static void misbehave(void (*act)(void))
+{
+    EXPECT_OK(zero_comm_barrier(comm));
+    if (comm->rank == 1) {
+        pause_s(0.3); /* the others are asleep by then */
+        act();
+    }
+    wait_for_the_others();
+}
+
+static void act_exit(void)
+{
+    _exit(0);
+}
+
+static void act_kill(void)
+{
+    raise(SIGKILL);
+}
+
+static void act_stop(void)
+{
+    raise(SIGSTOP);
+}
+
+static void act_destroy(void)
+{
+    zero_comm_destroy(comm);
+    exit(0);
+}
+
+static void act_abort(void)
+{
+    zero_comm_abort(comm, 7);
+}
+
+static void act_other_call(void)
+{
+    report_failure(zero_comm_barrier(comm), now_s());
+}
+
+static void one_exits(void)
+{
+    misbehave(act_exit);
+}
+
+static void one_is_killed(void)
+{
+    misbehave(act_kill);
+}
+
+static void one_stops(void)
+{
+    misbehave(act_stop);
+}
+
+static void one_leaves(void)
+{
+    misbehave(act_destroy);
+}
+
+static void one_aborts(void)
+{
+    misbehave(act_abort);
+}
+
+static void one_calls_something_else(void)
+{
+    misbehave(act_other_call);
+}
+
+/* ---- Speed, for a look: not a test ---- */
+
+static double seconds_per_fence(void)
+{
+    enum { N = 20000 };
+    const double start_s = now_s();
+    for (int i = 0; i < N; i++)
+        EXPECT_OK(strcmp(comm->ops->name, "mpi") == 0 ? zero_comm_barrier(comm) : comm->ops->fence(comm, NULL));
+    return (now_s() - start_s) / N;
+}
+
+static double gathered_bytes_per_second(size_t n_bytes, int n_rounds)
+{
+    zero_window_t window;
+    EXPECT_OK(comm->ops->window_create(comm, n_bytes * (size_t)comm->size, &window));
+    memset(window.local, comm->rank, window.n_bytes);
+    double start_s = 0.0;
+    for (int round = -2; round < n_rounds; round++) {
+        if (round == 0)
+            start_s = now_s();
+        EXPECT_OK(comm->ops->fence(comm, NULL));
+        EXPECT_OK(comm->ops->all_gather(comm, &window, 0, n_bytes, window.local, n_bytes, NULL));
+        EXPECT_OK(comm->ops->fence(comm, NULL));
+    }
+    const double seconds = now_s() - start_s;
+    comm->ops->window_destroy(comm, &window);
+    return (double)n_bytes * (double)(comm->size - 1) * n_rounds / seconds;
+}
+
+static void speed(void)
+{
+    const double fence_s = seconds_per_fence(), small = gathered_bytes_per_second(64 << 10, 500),
+                 large = gathered_bytes_per_second(32 << 20, 20);
+    if (comm->rank == 0)
+        printf("%s, %d ranks: fence %.2f us, gather in place, bytes received per rank: 64 KiB slices %.2f GB/s, "
+               "32 MiB slices %.2f GB/s\n",
+               comm->ops->name, comm->size, 1e6 * fence_s, 1e-9 * small, 1e-9 * large);
+}
+
+/* ---- The program ---- */
+
+static const struct {
+    const char *name;
+    void (*run)(void);
+    bool ends_well;
+} cases[] = {
+#define CASE(name, ends_well)                                                                                          \
+    {                                                                                                                  \
+#name, name, ends_well                                                                                         \
+    }
+    CASE(ranks_are_known, true),
+    CASE(windows_are_zeroed_and_aligned, true),
+    CASE(gather_of_shards, true),
+    CASE(gather_of_slices_in_place, true),
+    CASE(gather_of_slices_elsewhere, true),
+    CASE(exchange_brings_my_slice_of_every_rank, true),
+    CASE(rounds_do_not_mix, true),
+    CASE(host_gather_in_rank_order, true),
+    CASE(broadcast_from_every_root, true),
+    CASE(sums_are_in_rank_order, true),
+    CASE(all_agree_when_one_fails, true),
+    CASE(barrier_waits_for_the_last, true),
+    CASE(communicators_share_mpi, true),
+    CASE(window_that_one_rank_cannot_have, true),
+    CASE(one_exits, false),
+    CASE(one_is_killed, false),
+    CASE(one_stops, false),
+    CASE(one_leaves, false),
+    CASE(one_aborts, false),
+    CASE(one_calls_something_else, false),
+    CASE(speed, false),
+#undef CASE
+};
+
+/* "mpi-fallback": shared memory is wanted but rank 0 cannot make any; MPI was started by the program itself. */
+static void create_without_shared_memory(void)
+{
+    struct rlimit before;
+    MPI_Init(NULL, NULL);
+    int rank;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    signal(SIGXFSZ, SIG_IGN);
+    EXPECT(getrlimit(RLIMIT_FSIZE, &before) == 0);
+    EXPECT(rank != 0 || setrlimit(RLIMIT_FSIZE, &(struct rlimit){0, before.rlim_max}) == 0);
+    EXPECT_OK(zero_comm_create(ZERO_COMM_AUTO, &comm));
+    EXPECT(setrlimit(RLIMIT_FSIZE, &before) == 0);
+}
+
+int main(int argc, char **argv)
+{
+    current_case = "start";
+    if (argc != 3) {
+        fprintf(stderr, "usage: comm_cases self|node|mpi|mpi-fallback CASE\n");
+        return 2;
+    }
+    const bool fallback = strcmp(argv[1], "mpi-fallback") == 0;
+    const char *transport = fallback ? "mpi" : argv[1];
+    if (fallback)
+        create_without_shared_memory();
+    else
+        EXPECT_OK(zero_comm_create(strcmp(transport, "mpi") == 0 ? ZERO_COMM_MPI : ZERO_COMM_AUTO, &comm));
+    EXPECT(strcmp(zero_comm_name(comm), transport) == 0);
+
+    int n_run = 0;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        if (strcmp(argv[2], "all") == 0 ? !cases[i].ends_well : strcmp(argv[2], cases[i].name) != 0)
+            continue;
+        current_case = cases[i].name;
+        cases[i].run();
+        n_run++;
+    }
+    EXPECT(n_run > 0);
+
+    const int rank = comm->rank;
+    zero_comm_destroy(comm);
+    comm = NULL;
+    int finalized = 0;
+    MPI_Finalized(&finalized);
+    EXPECT(finalized == (strcmp(transport, "self") != 0 && !fallback)); /* who starts MPI ends it */
+    if (finalized)
+        EXPECT(zero_comm_create(ZERO_COMM_AUTO, &comm) == ZERO_ERROR_UNSUPPORTED && comm == NULL);
+    if (fallback)
+        MPI_Finalize();
+    if (rank == 0)
+        printf("%d cases held\n", n_run);
+    return EXIT_SUCCESS;
+}

@@ -1,0 +1,198 @@
+#!/usr/bin/env python3
+"""Writes the golden numbers that tests/test_golden.c holds zerotrain against: transformers' own GPT-2, trained 50 steps
+by PyTorch, in fp32 and again in fp64. Run by hand and rarely; README.md beside this file says how and when.
+
+    gpt2_tiny/          the starting weights: config.json and model.safetensors, as save_pretrained writes them
+    gpt2_tiny.txt       the training text, one byte a token
+    batches.bin         the same as int32 [50 steps, 8 sequences, 33 tokens]: windows that start every 32 bytes
+    gpt2_tiny.json      the loss and the gradient norm before clipping of every step, and what they came from
+
+With --mistakes it writes nothing, but trains with one deliberate mistake at a time and prints how far the curve moves:
+what a test with a given tolerance would see.
+"""
+import argparse
+import json
+import math
+import pathlib
+
+import torch
+import torch.nn.functional as F
+import transformers
+from transformers import GPT2Config, GPT2LMHeadModel
+
+HERE = pathlib.Path(__file__).resolve().parent
+SETTINGS = {
+    "layers": 4, "dim": 64, "heads": 4, "vocab_size": 256, "seq_len": 32, "layer_norm_eps": 1e-5,
+    "steps": 50, "global_batch": 8, "lr": 3e-3, "min_lr": 3e-4, "warmup_steps": 10, "schedule": "cosine",
+    "weight_decay": 0.1, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "grad_clip": 1.0, "seed": 1234,
+}
+# One mistake each, as what train() overrides.
+MISTAKES = {
+    "exact GELU": {"activation": "gelu"},
+    "attention scores not scaled": {"scale_attention": False},
+    "layer_norm_eps 1e-6": {"layer_norm_eps": 1e-6},
+    "decay on biases and LayerNorm too": {"decay_from_n_dims": 1},
+    "no decay": {"weight_decay": 0.0},
+    "no clipping": {"grad_clip": math.inf},
+    "clip at 1.01": {"grad_clip": 1.01},
+    "beta2 0.999": {"beta2": 0.999},
+    "eps 1e-5": {"eps": 1e-5},
+    "decay as part of the gradient": {"optimizer": torch.optim.Adam},
+    "rate of the next step": {"step_offset": 1},
+    "min_lr 0": {"min_lr": 0.0},
+}
+
+
+def make_text(generator, n_bytes):
+    """Sentences of a small vocabulary: enough structure for the loss to fall far in 50 steps."""
+    words = ("rank shard unit slot gather release step master weight gradient sum copy wire stage prefetch owner "
+             "the a each every no one holds moves keeps reads writes waits adds of to from before after").split()
+    text = ""
+    while len(text) < n_bytes:
+        picks = torch.randint(len(words), (4 + int(torch.randint(6, (1,), generator=generator)),), generator=generator)
+        text += " ".join(words[i] for i in picks).capitalize() + ".\n"
+    return text.encode()[:n_bytes]
+
+
+def make_model(activation, scale_attention, layer_norm_eps):
+    config = GPT2Config(n_layer=SETTINGS["layers"], n_embd=SETTINGS["dim"], n_head=SETTINGS["heads"],
+                        vocab_size=SETTINGS["vocab_size"], n_positions=SETTINGS["seq_len"],
+                        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, activation_function=activation,
+                        layer_norm_epsilon=layer_norm_eps, scale_attn_weights=scale_attention,
+                        bos_token_id=0, eos_token_id=0, attn_implementation="eager")
+    return GPT2LMHeadModel(config)
+
+
+def randomize(model, generator):
+    """Every tensor random, biases and LayerNorm too, and matrices large enough for attention to matter (scores of
+    order one), so that a part left out or misplaced moves the loss."""
+    for name, parameter in model.named_parameters():
+        noise = torch.randn(parameter.shape, generator=generator)
+        if ".ln_" in name and name.endswith("weight"):
+            parameter.data = 1 + 0.1 * noise
+        else:
+            parameter.data = (0.1 if ".h." in name else 0.02) * noise
+
+
+def lr_at(step, s):
+    """The rate of step 1..steps, as src/train/lr.h describes it."""
+    if step <= s["warmup_steps"]:
+        return s["lr"] * step / s["warmup_steps"]
+    done = min(1.0, (step - s["warmup_steps"]) / (s["steps"] - s["warmup_steps"]))
+    return s["min_lr"] + 0.5 * (s["lr"] - s["min_lr"]) * (1 + math.cos(math.pi * done))
+
+
+def mean_loss(model, batch):
+    logits = model(input_ids=batch[:, :-1]).logits
+    return F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten()), logits
+
+
+def train(dtype, batches, weights, **mistakes):
+    """Losses, gradient norms before clipping and rates of all steps, and step 1's gradients and logits."""
+    s = {"activation": "gelu_new", "scale_attention": True, "decay_from_n_dims": 2, "optimizer": torch.optim.AdamW,
+         "step_offset": 0} | SETTINGS | mistakes
+    model = make_model(s["activation"], s["scale_attention"], s["layer_norm_eps"])
+    model.load_state_dict(weights)
+    model.to(dtype).train()
+    parameters = dict(model.named_parameters())  # the tied head is transformer.wte.weight and appears once
+    decayed = [p for p in parameters.values() if p.ndim >= s["decay_from_n_dims"]]
+    others = [p for p in parameters.values() if p.ndim < s["decay_from_n_dims"]]
+    optimizer = s["optimizer"]([{"params": decayed, "weight_decay": s["weight_decay"]},
+                                {"params": others, "weight_decay": 0.0}],
+                               lr=0.0, betas=(s["beta1"], s["beta2"]), eps=s["eps"])
+    losses, norms, rates, first = [], [], [], {}
+    for step in range(1, s["steps"] + 1):
+        rate = lr_at(step + s["step_offset"], s)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.zero_grad(set_to_none=True)
+        loss, logits = mean_loss(model, batches[step - 1])
+        loss.backward()
+        if step == 1:
+            first = {"logits": logits.detach(), "grads": {n: p.grad.clone() for n, p in parameters.items()}}
+        norm = torch.nn.utils.clip_grad_norm_(parameters.values(), s["grad_clip"])
+        optimizer.step()
+        losses.append(loss.item())
+        norms.append(norm.item())
+        rates.append(rate)
+    return losses, norms, rates, first
+
+
+def largest_relative_difference(a, b):
+    return max(abs(x - y) / abs(y) for x, y in zip(a, b))
+
+
+def describe_gradients(fp32, fp64):
+    """Norm of every tensor's gradient at step 1, and its largest element, for finite differences to be checked on."""
+    rows = {}
+    for name, grad in fp64.items():
+        index = int(grad.abs().flatten().argmax())
+        rows[name] = {"shape": list(grad.shape), "norm_fp32": fp32[name].norm().item(), "norm_fp64": grad.norm().item(),
+                      "largest_index": index, "largest_fp64": grad.flatten()[index].item()}
+    return rows
+
+
+def make_inputs():
+    generator = torch.Generator().manual_seed(SETTINGS["seed"])
+    steps, batch, seq_len = SETTINGS["steps"], SETTINGS["global_batch"], SETTINGS["seq_len"]
+    text = make_text(generator, steps * batch * seq_len + 1)
+    tokens = torch.tensor(list(text), dtype=torch.int64)
+    batches = tokens.unfold(0, seq_len + 1, seq_len).reshape(steps, batch, seq_len + 1)
+    model = make_model("gelu_new", True, SETTINGS["layer_norm_eps"])
+    randomize(model, generator)
+    return text, batches, model
+
+
+def write(text, batches, model):
+    model.save_pretrained(HERE / "gpt2_tiny")
+    (HERE / "gpt2_tiny" / "generation_config.json").unlink(missing_ok=True)
+    (HERE / "gpt2_tiny.txt").write_bytes(text)
+    (HERE / "batches.bin").write_bytes(batches.to(torch.int32).numpy().astype("<i4").tobytes())
+
+    weights = GPT2LMHeadModel.from_pretrained(HERE / "gpt2_tiny").state_dict()  # what a reader of the file gets
+    losses, norms, rates, first = train(torch.float32, batches, weights)
+    losses64, norms64, _, first64 = train(torch.float64, batches, weights)
+    positions = [0, 15, SETTINGS["seq_len"] - 1]
+    golden = {
+        "about": "written by write_golden.py; see README.md",
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+        "settings": SETTINGS,
+        "lr": rates,
+        "fp32": {"loss": losses, "grad_norm": norms},
+        "fp64": {"loss": losses64, "grad_norm": norms64},
+        "fp32_from_fp64": {"loss": largest_relative_difference(losses, losses64),
+                           "grad_norm": largest_relative_difference(norms, norms64)},
+        "step1": {"logits": {"sequence": 0, "positions": positions,
+                             "fp64": [first64["logits"][0, p].tolist() for p in positions]},
+                  "grads": describe_gradients(first["grads"], first64["grads"])},
+    }
+    (HERE / "gpt2_tiny.json").write_text(json.dumps(golden, indent=1) + "\n")
+    print(f"loss {losses[0]:.4f} -> {losses[-1]:.4f}, grad norm {norms[0]:.3f} -> {norms[-1]:.3f}, "
+          f"clipped in {sum(n > SETTINGS['grad_clip'] for n in norms)} of {len(norms)} steps")
+    print(f"largest relative difference of fp32 from fp64: {golden['fp32_from_fp64']}")
+
+
+def print_mistakes(batches, weights):
+    losses, norms, _, _ = train(torch.float64, batches, weights)
+    print(f"{'mistake':36} {'loss':>9} {'grad norm':>9}   largest relative difference over {len(losses)} steps")
+    for name, mistake in MISTAKES.items():
+        wrong_losses, wrong_norms, _, _ = train(torch.float64, batches, weights, **mistake)
+        print(f"{name:36} {largest_relative_difference(wrong_losses, losses):9.1e} "
+              f"{largest_relative_difference(wrong_norms, norms):9.1e}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mistakes", action="store_true")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    text, batches, model = make_inputs()
+    if args.mistakes:
+        print_mistakes(batches, model.state_dict())
+    else:
+        write(text, batches, model)
+
+
+if __name__ == "__main__":
+    main()

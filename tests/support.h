@@ -1,0 +1,73 @@
+/* support.h - what every test needs beside Check: running programs and mpirun under a time limit, scratch directories,
+ * files, random numbers, error measures.
+ *
+ * A test program ends with
+ *     int main(void) { return support_main(suite()); }
+ * and gives each TCase a limit (tcase_set_timeout) above the sum of the limits that it passes here: Check's own default
+ * is 4 seconds. Programs to run are found below support_build(). A helper that cannot do its work prints why and
+ * aborts, so callers check nothing but what they test.
+ */
+#ifndef ZERO_TEST_SUPPORT_H
+#define ZERO_TEST_SUPPORT_H
+
+#include <check.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Runs the suite; returns main's exit code. Owns the scratch directories and removes them, whatever happens. */
+int support_main(Suite *suite);
+
+/* Absolute path of the build folder: ZERO_BUILD, else "build" below the current directory. */
+const char *support_build(void);
+
+/* A new empty directory of this test's own; removed by support_main. Free the path. */
+char *support_scratch(void);
+
+/* ---- Running programs ---- */
+
+#define SUPPORT_TIMED_OUT (-1)
+
+typedef struct support_output {
+    char *out, *err; /* all that came to stdout and stderr, closed by a zero; support_output_free */
+    double seconds;  /* it took */
+} support_output_t;
+
+/* Runs a shell command, built as printf does. Returns its exit code, 128 + signal when a signal ended it, or
+ * SUPPORT_TIMED_OUT. When it returns, every process that the command started is gone. output: what it printed; NULL
+ * lets it print where the test prints. */
+int support_run(support_output_t *output, double timeout_s, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* The same under mpirun with n_ranks ranks: as root too, more ranks than cores, unbound, one OpenMP thread a rank
+ * unless OMP_NUM_THREADS is set. The command is one program with its arguments; options of mpirun may stand before it.
+ */
+int support_mpirun(support_output_t *output, double timeout_s, int n_ranks, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+void support_output_free(support_output_t *output);
+
+/* Times that `needle` occurs in `text`, without overlap. */
+size_t support_count(const char *text, const char *needle);
+
+/* ---- Files ---- */
+
+/* The whole file, closed by a zero that n_bytes (may be NULL) does not count. Free it. */
+char *support_read_file(const char *path, size_t *n_bytes);
+void support_write_file(const char *path, const void *data, size_t n_bytes);
+
+/* ---- Numbers ---- */
+
+/* SplitMix64 (Steele, Lea, Flood 2014): any seed is a good one. */
+uint64_t support_random(uint64_t *state);
+double support_uniform(uint64_t *state); /* in [0, 1) */
+double support_normal(uint64_t *state);  /* mean 0, variance 1 */
+
+/* |got - want| / |want|; the absolute difference where want is 0. Infinite when got is not finite and want is. */
+double support_relative_error(double got, double want);
+/* Of whole arrays, in the largest norm: max |got - want| / max |want|. */
+double support_max_error(const float *got, const double *want, size_t n_elems);
+/* In the Euclidean norm: |got - want| / |want|. */
+double support_l2_error(const float *got, const double *want, size_t n_elems);
+
+#endif

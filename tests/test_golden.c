@@ -1,0 +1,211 @@
+/* test_golden.c - zerotrain against PyTorch, by numbers that tests/reference/write_golden.py wrote once.
+ *
+ * First the judge is judged: gpt2_fp64.c, which other tests trust, must give transformers' fp64 loss, logits and
+ * gradients on the tiny model. Then training must follow PyTorch's curve. Run from the repository's root.
+ */
+#include <check.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/gpt2_fp64.h"
+#include "tests/support.h"
+
+#define REFERENCE "tests/reference/"
+
+static json_t *golden;
+static gpt2_fp64_t *model;
+static int32_t *tokens, *targets; /* [steps, global_batch, seq_len] */
+static size_t steps, global_batch, seq_len;
+
+/* ---- Reading the golden files ------------------------------------------------------------------------------------ */
+
+static size_t setting(const char *name)
+{
+    json_t *value = json_object_get(json_object_get(golden, "settings"), name);
+    ck_assert_msg(json_is_integer(value), "gpt2_tiny.json has no integer setting %s", name);
+    return (size_t)json_integer_value(value);
+}
+
+/* batches.bin: int32 [steps, global_batch, seq_len + 1]; targets are one position ahead. */
+static void read_batches(void)
+{
+    size_t n_bytes, n_sequences = steps * global_batch;
+    char *bytes = support_read_file(REFERENCE "batches.bin", &n_bytes);
+    ck_assert_uint_eq(n_bytes, n_sequences * (seq_len + 1) * sizeof(int32_t));
+    tokens = malloc(n_sequences * seq_len * sizeof *tokens);
+    targets = malloc(n_sequences * seq_len * sizeof *targets);
+    ck_assert(tokens != NULL && targets != NULL);
+    for (size_t i = 0; i < n_sequences; i++) {
+        const char *row = bytes + i * (seq_len + 1) * sizeof(int32_t);
+        memcpy(tokens + i * seq_len, row, seq_len * sizeof *tokens);
+        memcpy(targets + i * seq_len, row + sizeof(int32_t), seq_len * sizeof *targets);
+    }
+    free(bytes);
+}
+
+/* One entry of a safetensors header, {"dtype": "F32", "shape": [...], "data_offsets": [begin, end]}, widened. */
+static void read_tensor(const char *name, json_t *entry, const char *data, size_t data_bytes)
+{
+    gpt2_fp64_tensor_t *tensor = gpt2_fp64_tensor(model, name);
+    ck_assert_msg(tensor != NULL, "model.safetensors has %s, which gpt2_fp64.c does not know", name);
+    const char *dtype;
+    json_t *shape;
+    json_int_t begin, end;
+    ck_assert_int_eq(
+        json_unpack(entry, "{s:s, s:o, s:[I, I]}", "dtype", &dtype, "shape", &shape, "data_offsets", &begin, &end), 0);
+    ck_assert_str_eq(dtype, "F32");
+    ck_assert_uint_eq(json_array_size(shape), tensor->n_dims);
+    for (size_t i = 0; i < tensor->n_dims; i++)
+        ck_assert_uint_eq((size_t)json_integer_value(json_array_get(shape, i)), tensor->shape[i]);
+    ck_assert_uint_eq((size_t)(end - begin), tensor->n_elems * sizeof(float));
+    ck_assert_uint_le((size_t)end, data_bytes);
+    for (size_t i = 0; i < tensor->n_elems; i++) {
+        float value;
+        memcpy(&value, data + begin + i * sizeof value, sizeof value);
+        tensor->values[i] = (double)value;
+    }
+}
+
+/* safetensors: the header's length as little-endian uint64, the header in JSON, the data. */
+static void read_weights(void)
+{
+    size_t n_bytes, n_read = 0;
+    uint64_t header_bytes;
+    char *bytes = support_read_file(REFERENCE "gpt2_tiny/model.safetensors", &n_bytes);
+    ck_assert_uint_ge(n_bytes, sizeof header_bytes);
+    memcpy(&header_bytes, bytes, sizeof header_bytes);
+    ck_assert_uint_le(header_bytes, n_bytes - sizeof header_bytes);
+    json_t *header = json_loadb(bytes + sizeof header_bytes, (size_t)header_bytes, JSON_REJECT_DUPLICATES, NULL);
+    ck_assert_ptr_nonnull(header);
+    const char *data = bytes + sizeof header_bytes + header_bytes, *name;
+    json_t *entry;
+    json_object_foreach(header, name, entry)
+    {
+        if (strcmp(name, "__metadata__") == 0)
+            continue;
+        read_tensor(name, entry, data, n_bytes - sizeof header_bytes - (size_t)header_bytes);
+        n_read++;
+    }
+    ck_assert_uint_eq(n_read, gpt2_fp64_n_tensors(model)); /* names are unique, so all are there */
+    json_decref(header);
+    free(bytes);
+}
+
+static void set_up(void)
+{
+    size_t n_bytes;
+    char *text = support_read_file(REFERENCE "gpt2_tiny.json", &n_bytes);
+    golden = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES, NULL);
+    free(text);
+    ck_assert_ptr_nonnull(golden);
+    steps = setting("steps");
+    global_batch = setting("global_batch");
+    seq_len = setting("seq_len");
+    model = gpt2_fp64_create(&(gpt2_fp64_sizes_t){.layers = setting("layers"),
+                                                  .dim = setting("dim"),
+                                                  .heads = setting("heads"),
+                                                  .vocab_size = setting("vocab_size"),
+                                                  .max_seq_len = seq_len});
+    read_batches();
+    read_weights();
+}
+
+static void tear_down(void)
+{
+    gpt2_fp64_destroy(model);
+    free(tokens);
+    free(targets);
+    json_decref(golden);
+}
+
+static gpt2_fp64_batch_t first_batch(void)
+{
+    return (gpt2_fp64_batch_t){.tokens = tokens, .targets = targets, .n_sequences = global_batch, .seq_len = seq_len};
+}
+
+/* ---- gpt2_fp64.c against transformers in fp64 -------------------------------------------------------------------- */
+
+/* Both sum in fp64 and differ in order alone; 3e-16 and 5e-16 were measured. */
+#define FP64_TOLERANCE 1e-14
+/* Relative, for central differences with this step, which balances truncation and rounding; 6e-8 was measured. */
+#define GRADIENT_STEP 1e-5
+#define GRADIENT_TOLERANCE 1e-6
+
+START_TEST(fp64_loss_is_that_of_transformers)
+{
+    json_t *losses = json_object_get(json_object_get(golden, "fp64"), "loss");
+    double expected = json_number_value(json_array_get(losses, 0));
+    gpt2_fp64_batch_t batch = first_batch();
+    ck_assert_double_eq_tol(gpt2_fp64_loss(model, &batch, NULL), expected, FP64_TOLERANCE * expected);
+}
+END_TEST
+
+START_TEST(fp64_logits_are_those_of_transformers)
+{
+    json_t *sample = json_object_get(json_object_get(golden, "step1"), "logits");
+    json_t *positions = json_object_get(sample, "positions"), *rows = json_object_get(sample, "fp64");
+    size_t vocab_size = setting("vocab_size"), n_positions = json_array_size(positions);
+    double *logits = malloc(global_batch * seq_len * vocab_size * sizeof *logits);
+    ck_assert_ptr_nonnull(logits);
+    gpt2_fp64_batch_t batch = first_batch();
+    gpt2_fp64_loss(model, &batch, logits);
+
+    size_t sequence = (size_t)json_integer_value(json_object_get(sample, "sequence"));
+    ck_assert_uint_gt(n_positions, 0);
+    for (size_t i = 0; i < n_positions; i++) {
+        size_t position = (size_t)json_integer_value(json_array_get(positions, i));
+        const double *row = logits + (sequence * seq_len + position) * vocab_size;
+        ck_assert_uint_eq(json_array_size(json_array_get(rows, i)), vocab_size);
+        for (size_t token = 0; token < vocab_size; token++) {
+            double expected = json_number_value(json_array_get(json_array_get(rows, i), token));
+            ck_assert_double_eq_tol(row[token], expected, FP64_TOLERANCE);
+        }
+    }
+    free(logits);
+}
+END_TEST
+
+/* One element of every tensor, the one whose gradient is largest: central differences against autograd. */
+START_TEST(fp64_numeric_gradients_are_those_of_transformers)
+{
+    json_t *grads = json_object_get(json_object_get(golden, "step1"), "grads");
+    gpt2_fp64_batch_t batch = first_batch();
+    ck_assert_uint_eq(json_object_size(grads), gpt2_fp64_n_tensors(model));
+    for (size_t i = 0; i < gpt2_fp64_n_tensors(model); i++) {
+        gpt2_fp64_tensor_t *tensor = gpt2_fp64_tensor_at(model, i);
+        json_t *row = json_object_get(grads, tensor->name);
+        ck_assert_msg(row != NULL, "gpt2_tiny.json has no gradient of %s", tensor->name);
+        size_t index = (size_t)json_integer_value(json_object_get(row, "largest_index"));
+        ck_assert_uint_lt(index, tensor->n_elems);
+        double expected = json_number_value(json_object_get(row, "largest_fp64"));
+        double numeric = gpt2_fp64_numeric_grad(model, &batch, tensor, index, GRADIENT_STEP);
+        ck_assert_msg(fabs(numeric - expected) <= GRADIENT_TOLERANCE * fabs(expected), "%s[%zu]: %.17g, expected %.17g",
+                      tensor->name, index, numeric, expected);
+    }
+}
+END_TEST
+
+/* ---- Training against PyTorch ------------------------------------------------------------------------------------ */
+
+/* Here comes the second case: 50 steps through the engine from gpt2_tiny/, fed from batches.bin, against fp32.loss and
+ * fp32.grad_norm. */
+
+static Suite *golden_suite(void)
+{
+    Suite *suite = suite_create("golden");
+    TCase *reference = tcase_create("reference");
+    tcase_add_unchecked_fixture(reference, set_up, tear_down);
+    tcase_set_timeout(reference, 120);
+    tcase_add_test(reference, fp64_loss_is_that_of_transformers);
+    tcase_add_test(reference, fp64_logits_are_those_of_transformers);
+    tcase_add_test(reference, fp64_numeric_gradients_are_those_of_transformers);
+    suite_add_tcase(suite, reference);
+    return suite;
+}
+
+int main(void)
+{
+    return support_main(golden_suite());
+}
