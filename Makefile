@@ -41,7 +41,7 @@ WARNINGS := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-pr
             -Wvla -Wundef -Wpointer-arith $(if $(filter 1,$(WERROR)),-Werror)
 # IEEE arithmetic as written: the promise of equal bits rests on these.
 FLOAT    := -ffp-contract=off -fno-math-errno -fno-trapping-math
-SANFLAGS := $(if $(filter 1,$(SANITIZE)),-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+SANFLAGS := $(if $(filter 1,$(SANITIZE)),-fsanitize=address -fsanitize=undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
 CPPFLAGS += -D_GNU_SOURCE -DZERO_VERSION_STRING='"$(VERSION)"' -Isrc -I. $(INI_CFLAGS)
 ALL_CFLAGS = -std=c17 $(CFLAGS) $(FLOAT) $(WARNINGS) $(SANFLAGS) -fopenmp -fPIC -fvisibility=hidden -pthread
 ALL_LDFLAGS = $(LDFLAGS) $(SANFLAGS) -fopenmp -pthread
@@ -122,8 +122,9 @@ $(BUILD)/examples/%: examples/%.c src/zero.h $(BUILD)/libzero.a
 	@mkdir -p $(@D)
 	$(call say,CC,$<) $(CC) -std=c17 $(CFLAGS) $(WARNINGS) $(SANFLAGS) -Isrc -o $@ $< $(BUILD)/libzero.a $(ALL_LDFLAGS) $(LIB_LIBS)
 
+TEST_COMMON := $(patsubst %,$(BUILD)/tests/%.o,support gpt2_fp64 allocations)
 CHECK_LIBS = $(shell pkg-config --libs check)
-$(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/support.o $(TRAIN_LIB_OBJ) $(MODEL_OBJ) $(BUILD)/libzero.a
+$(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_COMMON) $(TRAIN_LIB_OBJ) $(MODEL_OBJ) $(BUILD)/libzero.a
 	@mkdir -p $(@D)
 	$(call say,LINK,$@) $(CC) -o $@ $^ $(ALL_LDFLAGS) $(TRAIN_LIBS) $(CHECK_LIBS)
 

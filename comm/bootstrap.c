@@ -20,13 +20,16 @@ static struct {
     bool initialized; /* by us, so finalizing is ours too */
 } mpi_use;
 
-static bool started_by_launcher(void)
+/* The rank that a launcher gave this process, known before MPI runs; -1 without a launcher. */
+static int launched_rank(void)
 {
-    static const char *const marks[] = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"};
-    for (size_t i = 0; i < sizeof(marks) / sizeof(marks[0]); i++)
-        if (getenv(marks[i]))
-            return true;
-    return false;
+    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        const char *rank = getenv(names[i]);
+        if (rank)
+            return atoi(rank);
+    }
+    return -1;
 }
 
 static bool mpi_is_running(void)
@@ -41,12 +44,12 @@ static zero_status_t initialize_mpi(void)
     int finalized = 0, provided = MPI_THREAD_SINGLE;
     ZERO_TRY_MPI(MPI_Finalized(&finalized));
     if (finalized)
-        return zero_fail(ZERO_ERROR_UNSUPPORTED, "MPI was finalized and cannot be started again in the same process: "
-                                                 "keep one communicator for the program's life");
+        return zero_fail_alike(ZERO_ERROR_UNSUPPORTED, "MPI was finalized and cannot be started again in the same "
+                                                       "process: keep one communicator for the program's life");
     ZERO_TRY_MPI(MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided));
     mpi_use.initialized = true;
     if (provided < MPI_THREAD_FUNNELED)
-        return zero_fail(ZERO_ERROR_UNSUPPORTED, "this MPI does not allow threads (MPI_THREAD_FUNNELED)");
+        return zero_fail_alike(ZERO_ERROR_UNSUPPORTED, "this MPI does not allow threads (MPI_THREAD_FUNNELED)");
     ZERO_TRY_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
     return ZERO_OK;
 }
@@ -91,8 +94,10 @@ zero_status_t zero_comm_create(zero_comm_kind_t kind, zero_comm_t **comm)
 {
     if (!comm || (kind != ZERO_COMM_AUTO && kind != ZERO_COMM_MPI && kind != ZERO_COMM_NCCL))
         return zero_fail(ZERO_ERROR_ARGUMENT, "zero_comm_create: comm is NULL or kind %d does not exist", (int)kind);
+    const int rank = launched_rank();
+    zero_log_set_rank(rank >= 0 ? rank : 0);
     if (kind == ZERO_COMM_NCCL)
-        return zero_fail(ZERO_ERROR_UNSUPPORTED, "this build of libzero has no NCCL: use comm auto or mpi");
+        return zero_fail_alike(ZERO_ERROR_UNSUPPORTED, "this build of libzero has no NCCL: use comm auto or mpi");
 
     zero_status_t status = ZERO_OK;
     zero_comm_t *made = calloc(1, sizeof(*made));
@@ -100,14 +105,12 @@ zero_status_t zero_comm_create(zero_comm_kind_t kind, zero_comm_t **comm)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for a communicator");
     *made = (zero_comm_t){.size = 1, .local_size = 1};
     ZERO_TRY_GOTO(zero_timeout_ns(&made->timeout_ns), free_comm);
-    if (started_by_launcher() || mpi_is_running()) {
+    if (rank >= 0 || mpi_is_running()) {
         made->uses_mpi = true;
         mpi_use.n_users++;
         if (!mpi_is_running())
             ZERO_TRY_GOTO(initialize_mpi(), leave);
         ZERO_TRY_GOTO(find_ranks(made), leave);
-    } else {
-        zero_log_set_rank(0);
     }
     made->scratch = calloc((size_t)made->size, ZERO_COMM_SCRATCH_BYTES);
     if (!made->scratch) {

@@ -20,8 +20,8 @@ zero_status_t zero_timeout_ns(int64_t *timeout_ns)
         char *end;
         seconds = strtod(text, &end);
         if (*end != '\0' || !(seconds > 0.0 && seconds <= 1e9))
-            return zero_fail(ZERO_ERROR_USAGE,
-                             "ZERO_TIMEOUT_S=%s in the environment is not a number of seconds above 0", text);
+            return zero_fail_alike(ZERO_ERROR_USAGE,
+                                   "ZERO_TIMEOUT_S=%s in the environment is not a number of seconds above 0", text);
     }
     *timeout_ns = (int64_t)(seconds * 1e9);
     return ZERO_OK;

@@ -10,23 +10,23 @@
 #define MINUS_TWO_SQRT_2_OVER_PI (-1.59576912f)
 #define CUBIC 0.044715f
 
-/* e^-2u, held finite so that e * s below is a number. */
-static inline float gelu_exp(float x)
+/* -2u */
+static inline float gelu_exponent(float x)
 {
-    float t = MINUS_TWO_SQRT_2_OVER_PI * x * zero_multiply_add(CUBIC * x, x, 1.0f);
-    return zero_exp(t > 88.0f ? 88.0f : t);
+    return MINUS_TWO_SQRT_2_OVER_PI * x * zero_multiply_add(CUBIC * x, x, 1.0f);
 }
 
 static inline float gelu_value(float x)
 {
-    return x / (1.0f + gelu_exp(x));
+    return x / (1.0f + zero_exp(gelu_exponent(x)));
 }
 
-/* d/dx (x s) = s + x s (1 - s) 2 u', where 1 - s = e s. Beyond |x| = 10 the second term is below 1e-40, and x * x must
- * not overflow there. */
+/* d/dx (x s) = s + x s (1 - s) 2 u', where 1 - s = e s. Beyond |x| = 10 the second term is below 1e-40: x * x is
+ * kept from overflowing there, and e from infinity. */
 static inline float gelu_slope(float x)
 {
-    float e = gelu_exp(x);
+    float t = gelu_exponent(x);
+    float e = zero_exp(t > 88.0f ? 88.0f : t);
     float s = 1.0f / (1.0f + e);
     float bounded = x > 10.0f ? 10.0f : x;
     bounded = bounded < -10.0f ? -10.0f : bounded;

@@ -51,7 +51,8 @@ trap 'reason_given=1; printf "%s: stopped while %s\n" "$script" "$current_step" 
 
 is_installed()
 {
-    [[ $(dpkg-query -W -f='${db:Status-Status}\n' "$1" 2>/dev/null) == *installed* ]]
+    # One line for each architecture it is known for; a removed package is known as config-files or not-installed.
+    dpkg-query -W -f='${db:Status-Status}\n' "$1" 2>/dev/null | grep -x installed >/dev/null
 }
 
 # Prints those of the packages that are not installed.

@@ -217,24 +217,24 @@ END_TEST
 
 /* ---- Builds, threads, slices ---- */
 
-/* Everything that cast.c does, of `x`, with every array `offset` elements off its alignment and cut at `cut`. */
-enum { N_OUTPUTS = 11 };
+/* Everything that cast.c does with `x`, cut at `cut`. Output k begins at out + k * (n + 1): each at another alignment.
+ */
+enum { N_OUTPUTS = 12 };
 
-static void convert_all(const zero_shard_kernels_t *k, const float *x, size_t n, size_t cut, char *out)
+static void convert_all(const zero_shard_kernels_t *k, const float *x, size_t n, size_t cut, float *out)
 {
-    const size_t stride = (n + 1) * sizeof(float);
     const size_t from[] = {0, cut}, count[] = {cut, n - cut};
     for (int part = 0; part < 2; ++part) {
-        size_t which = 0;
+        float *to = out;
         for (zero_dtype_t dst = ZERO_FP32; dst <= ZERO_FP16; ++dst) {
-            for (zero_dtype_t src = ZERO_FP32; src <= ZERO_FP16; ++src)
-                k->cast(out + which++ * stride + from[part] * zero_dtype_size(dst), dst,
+            for (zero_dtype_t src = ZERO_FP32; src <= ZERO_FP16; ++src, to += n + 1)
+                k->cast((char *)to + from[part] * zero_dtype_size(dst), dst,
                         (const char *)x + from[part] * zero_dtype_size(src), src, count[part], NULL);
         }
-        uint16_t *param = (uint16_t *)(out + which++ * stride) + from[part];
-        int16_t *low = (int16_t *)(out + (which - 1) * stride) + n + from[part];
+        uint16_t *param = (uint16_t *)to + from[part];
+        int16_t *low = (int16_t *)(to + n + 1) + from[part];
         k->split_master(param, low, ZERO_BF16, x + from[part], count[part], NULL);
-        k->join_master((float *)(out + which * stride) + from[part], param, low, ZERO_BF16, count[part], NULL);
+        k->join_master(to + 2 * (n + 1) + from[part], param, low, ZERO_BF16, count[part], NULL);
     }
 }
 
@@ -245,7 +245,7 @@ START_TEST(instruction_sets_threads_and_cuts_give_the_same_bits)
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; ++s) {
         const size_t n = sizes[s], n_bytes = N_OUTPUTS * (n + 1) * sizeof(float);
         float *x = shard_any_floats(&seed, n + 1);
-        char *want = shard_alloc(n_bytes), *got = shard_alloc(n_bytes);
+        float *want = shard_alloc(n_bytes), *got = shard_alloc(n_bytes);
         memset(want, 0, n_bytes);
         omp_set_num_threads(1);
         convert_all(build(0), x + 1, n, n, want);

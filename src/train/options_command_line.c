@@ -109,9 +109,7 @@ static zero_status_t fail_option(int result, const char *typed)
 {
     if (result == ':')
         return report_error(ZERO_ERROR_USAGE, "%s: a value is missing; see zerotrain --help", typed);
-    if (optopt >= N_ROWS || (optopt > 0 && strncmp(typed, "--", 2) != 0))
-        return report_error(ZERO_ERROR_USAGE, "unknown option '-%c'; see zerotrain --help", optopt);
-    if (strchr(typed, '=') && optopt > 0)
+    if (optopt > 0 && optopt <= N_ROWS)
         return report_error(ZERO_ERROR_USAGE, "%s: this option takes no value", typed);
     char name[64];
     snprintf(name, sizeof name, "%.*s", (int)strcspn(typed + strspn(typed, "-"), "="), typed + strspn(typed, "-"));
@@ -140,7 +138,7 @@ static zero_status_t read_arguments(reader_t *reader, int argc, char **argv)
         if (result == -1)
             break;
         if (result == '?' || result == ':')
-            TRY(fail_option(result, argv[before > 0 && before < optind ? before : optind - 1]));
+            TRY(fail_option(result, argv[before > 0 ? before : 1]));
         else if (is_long < 0)
             TRY(take_file(reader, optarg));
         else

@@ -27,7 +27,7 @@ void options_print_help(FILE *file)
           "\n"
           "Trains a decoder-only transformer, sharded over the ranks (ZeRO stages 0-3).\n"
           "\n"
-          "Options, which go before the file's settings:\n",
+          "Options; they override the file:\n",
           file);
     for (int i = 0; i < n_command_line_rows; i++) {
         const command_line_row_t *row = &command_line_rows[i];

@@ -103,7 +103,10 @@ static zero_status_t build_tables(zero_engine_t *engine)
     engine->slices = calloc((size_t)engine->comm->size, sizeof *engine->slices);
     engine->partials_of = calloc((size_t)layout->n_units, sizeof *engine->partials_of);
     engine->loss_scale = malloc(sizeof *engine->loss_scale);
-    if (!engine->slices || !engine->partials_of || !engine->loss_scale)
+    engine->grads_read_in_fence = calloc((size_t)layout->n_units, sizeof *engine->grads_read_in_fence);
+    engine->contributions = calloc((size_t)engine->comm->size, sizeof *engine->contributions);
+    if (!engine->slices || !engine->partials_of || !engine->loss_scale || !engine->contributions ||
+        !engine->grads_read_in_fence)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for the tables of %d units", layout->n_units);
     *engine->loss_scale = engine->config.dtype == ZERO_FP16 ? engine->config.initial_loss_scale : 1.0f;
     for (int u = 0; u < layout->n_units; u++) {
@@ -152,6 +155,8 @@ void zero_engine_destroy(zero_engine_t *engine)
         engine->comm->ops->window_destroy(engine->comm, &engine->window);
     free(engine->segments);
     free(engine->partials_of);
+    free(engine->contributions);
+    free(engine->grads_read_in_fence);
     free(engine->slices);
     free(engine->loss_scale);
     zero_slots_destroy(&engine->param_slots);

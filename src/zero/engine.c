@@ -7,7 +7,8 @@
  *
  * Memory that peers read (the window) is rewritten only after a fence that follows their last read:
  *     parameter shards   read by gathers of a pass; rewritten by zero_step, after its own fence
- *     gradient slots     read by reduce; a slot remembers in which fence, and is reused after the next
+ *     full gradients     read by reduce; a slot (stages 2-3) or a unit (0-1) remembers after which fence, and its place
+ *                        is written again after the next
  */
 #include "zero/engine.h"
 
@@ -199,16 +200,27 @@ static zero_status_t gather_ahead(zero_engine_t *engine, zero_stream_t stream)
     return ZERO_OK;
 }
 
-/* A place for every gradient the unit will write. */
+/* Peers may still read what was reduced since the last fence: lets one pass before that place is written again. */
+static zero_status_t await_readers(zero_engine_t *engine, uint64_t read_in_fence, zero_stream_t stream)
+{
+    if (read_in_fence == 0 || read_in_fence < engine->n_fences)
+        return ZERO_OK;
+    return zero_engine_fence(engine, stream);
+}
+
+/* A place for every gradient the unit will write, where nobody reads any more. */
 static zero_status_t place_grads(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
 {
     for (int i = 0; i < zero_model_n_flats(engine->model, unit); i++) {
         zero_unit_t flat = zero_model_flat(engine->model, unit, i);
+        if (!engine->plan.stage.shard_grads) {
+            ZERO_TRY(await_readers(engine, engine->grads_read_in_fence[flat], stream));
+            continue;
+        }
         if (zero_slots_find(&engine->grad_slots, flat))
             continue; /* begun by a unit that shares a tensor of it */
         zero_slot_t *slot = zero_slots_empty(&engine->grad_slots, engine->layout.units[flat].slot_class);
-        if (slot->read_in_fence == engine->n_fences && slot->read_in_fence > 0)
-            ZERO_TRY(zero_engine_fence(engine, stream));
+        ZERO_TRY(await_readers(engine, slot->read_in_fence, stream));
         zero_slots_put(&engine->grad_slots, slot, flat);
     }
     return ZERO_OK;
@@ -263,7 +275,7 @@ zero_status_t zero_acquire(zero_engine_t *engine, zero_unit_t unit, zero_stream_
     ZERO_TRY(check_order(engine, "zero_acquire", unit, false));
     if (engine->plan.stage.shard_params)
         ZERO_TRY(gather_ahead(engine, stream));
-    if (engine->plan.stage.shard_grads && zero_order_is_backward(engine->position, engine->model->n_units))
+    if (zero_order_is_backward(engine->position, engine->model->n_units))
         ZERO_TRY(place_grads(engine, unit, stream));
     engine->acquired = true;
     return ZERO_OK;
@@ -300,6 +312,7 @@ zero_status_t zero_grad_ready(zero_engine_t *engine, zero_unit_t unit, zero_stre
     bool last = engine->micro_step == engine->config.micro_steps - 1;
     if (last || !engine->plan.stage.accumulate_locally)
         ZERO_TRY(reduce(engine, unit, stream));
+    engine->grads_read_in_fence[unit] = engine->n_fences;
     if (engine->plan.stage.shard_grads) {
         zero_slot_t *slot = zero_slots_find(&engine->grad_slots, unit);
         slot->read_in_fence = engine->n_fences;

@@ -16,6 +16,12 @@ typedef struct zero_user_block {
     struct zero_user_block *next;
 } zero_user_block_t;
 
+/* What a rank adds to a step's result. */
+typedef struct zero_contribution {
+    double sum_of_squares; /* of its shard of the summed gradient */
+    double loss;
+} zero_contribution_t;
+
 struct zero_engine {
     zero_comm_t *comm;
     zero_device_t *device;
@@ -30,8 +36,9 @@ struct zero_engine {
     unsigned char *private_data; /* plan.private_bytes */
     zero_user_block_t *user_blocks;
 
-    zero_slots_t param_slots; /* in private_data */
-    zero_slots_t grad_slots;  /* in window */
+    zero_slots_t param_slots;      /* in private_data */
+    zero_slots_t grad_slots;       /* in window */
+    uint64_t *grads_read_in_fence; /* by unit, for full gradients: as zero_slot_t's */
     uint64_t n_fences;
     const void **slices; /* world_size pointers, for exchange */
 
@@ -48,10 +55,11 @@ struct zero_engine {
     size_t n_segments;
     uint64_t *partials_of; /* by unit: where its norm partials start */
     uint64_t n_partials;
-    uint64_t step;      /* zero_step calls so far */
-    uint64_t adam_step; /* updates so far */
-    float *loss_scale;  /* one float of device memory */
-    int good_steps;     /* since loss_scale last changed */
+    zero_contribution_t *contributions; /* world_size of them */
+    uint64_t step;                      /* zero_step calls so far */
+    uint64_t adam_step;                 /* updates so far */
+    float *loss_scale;                  /* one float of device memory */
+    int good_steps;                     /* since loss_scale last changed */
     int skipped_in_row;
     zero_step_result_t results[ZERO_MAX_STEPS_IN_FLIGHT]; /* ring of unwaited steps */
     int first_result, n_results;

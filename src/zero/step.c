@@ -66,28 +66,17 @@ zero_status_t zero_engine_build_segments(zero_engine_t *engine)
 
 /* ---- the step ---- */
 
-/* What each rank contributes; one small collective brings all of it to everyone. */
-typedef struct contribution {
-    double sum_of_squares; /* of this rank's shard of the summed gradient */
-    double loss;
-} contribution_t;
-
-/* Adds all ranks' contributions, in rank order. */
-static zero_status_t combine(zero_engine_t *engine, const contribution_t *mine, contribution_t *total)
+/* Adds all ranks' contributions, in rank order: one small collective brings all of them to everyone. */
+static zero_status_t combine(zero_engine_t *engine, const zero_contribution_t *mine, zero_contribution_t *total)
 {
-    contribution_t *all = malloc((size_t)engine->comm->size * sizeof *all);
-    if (!all)
-        return zero_fail(ZERO_ERROR_MEMORY, "no memory for %d ranks' norms", engine->comm->size);
-    zero_status_t status = engine->comm->ops->host_all_gather(engine->comm, mine, sizeof *mine, all);
-    if (status == ZERO_OK) {
-        *total = all[0];
-        for (int r = 1; r < engine->comm->size; r++) {
-            total->sum_of_squares += all[r].sum_of_squares;
-            total->loss += all[r].loss;
-        }
+    zero_contribution_t *all = engine->contributions;
+    ZERO_TRY(engine->comm->ops->host_all_gather(engine->comm, mine, sizeof *mine, all));
+    *total = all[0];
+    for (int r = 1; r < engine->comm->size; r++) {
+        total->sum_of_squares += all[r].sum_of_squares;
+        total->loss += all[r].loss;
     }
-    free(all);
-    return status;
+    return ZERO_OK;
 }
 
 /* fp16's dynamic loss scale: halved when a step overflowed, doubled after a window of good ones. */
@@ -143,10 +132,10 @@ zero_status_t zero_step(zero_engine_t *engine, float lr, const double *local_los
     ZERO_TRY(check_step_order(engine));
     double *partials = zero_engine_private(engine, engine->plan.partials);
     double *total_of_partials = partials + engine->n_partials;
-    contribution_t total = {0};
+    zero_contribution_t total = {0};
 
     ZERO_TRY(engine->device->kernels->sum_partials(partials, engine->n_partials, total_of_partials, stream));
-    contribution_t mine = {.sum_of_squares = *total_of_partials, .loss = local_loss ? *local_loss : 0.0};
+    zero_contribution_t mine = {.sum_of_squares = *total_of_partials, .loss = local_loss ? *local_loss : 0.0};
     ZERO_TRY(combine(engine, &mine, &total));
     float grad_norm = (float)(sqrt(total.sum_of_squares) / (double)*engine->loss_scale);
     bool skipped = !isfinite(grad_norm);

@@ -1,0 +1,454 @@
+/* engine_cases.c - the engine among several ranks, on a toy model whose gradients are a formula.
+ *
+ *     engine_cases train [key=value ...]
+ *         stage=3 dtype=bf16|fp32|fp16 prefetch=1 micro_steps=1 every=0|1 comm=auto|mpi steps=6 nan_at=0 poison=0|1
+ *         trains and prints, from rank 0, a line a step: loss, grad norm (%.9g), and a hash of every full parameter as
+ *         an eval pass sees it; and checks on every rank: parameters equal on all ranks; weights against an fp64 AdamW
+ *         on the exact global gradient; what is held equals the plan; no allocation after step 2.
+ *     engine_cases mismatch       rank 1 declares another shape: MISMATCH on all ranks
+ *     engine_cases too_large      asks for more memory than any machine has: MEMORY on all ranks
+ *     engine_cases lost_rank      rank 1 leaves in the middle of a pass: the others get a status
+ * Exit code 0 when every check held.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/allocations.h"
+#include "kernels/shard_math.h"
+#include "zero.h"
+
+#define N_TENSORS 15
+#define N_UNITS 5
+#define SEQ_STEPS 32
+
+#define CHECK(condition, ...)                                                                                          \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            fprintf(stderr, "engine_cases: %s:%d: %s: ", __FILE__, __LINE__, #condition);                              \
+            fprintf(stderr, __VA_ARGS__);                                                                              \
+            fputc('\n', stderr);                                                                                       \
+            exit(1);                                                                                                   \
+        }                                                                                                              \
+    } while (0)
+#define OK(call) CHECK((call) == ZERO_OK, "failed")
+
+typedef struct settings {
+    int stage, prefetch, micro_steps, every, steps, nan_at, poison;
+    zero_dtype_t dtype;
+    zero_comm_kind_t kind;
+} settings_t;
+
+typedef struct toy {
+    zero_model_t *model;
+    zero_tensor_t tensors[N_TENSORS];
+    zero_unit_t owner[N_TENSORS];
+    uint64_t n_elems[N_TENSORS];
+    bool decay[N_TENSORS];
+    int n_tensors;
+    zero_tensor_t shared; /* of the first unit, used by the last too */
+} toy_t;
+
+/* ---- the toy: odd sizes, one-element tensors, three twins, a shared table ---- */
+
+static void add(toy_t *toy, zero_unit_t unit, const char *name, int64_t rows, int64_t columns, bool decay)
+{
+    zero_tensor_desc_t desc = {.name = name,
+                               .n_dims = 2,
+                               .shape = {rows, columns},
+                               .init = decay ? ZERO_INIT_NORMAL : ZERO_INIT_ONES,
+                               .init_std = 0.5f,
+                               .decay = decay};
+    int t = toy->n_tensors++;
+    OK(zero_model_add_tensor(toy->model, unit, &desc, &toy->tensors[t]));
+    toy->owner[t] = unit;
+    toy->n_elems[t] = (uint64_t)(rows * columns);
+    toy->decay[t] = decay;
+}
+
+static toy_t toy_create(int64_t width)
+{
+    toy_t toy = {0};
+    zero_unit_t unit;
+    OK(zero_model_create(&toy.model));
+    OK(zero_model_add_unit(toy.model, "embed", &unit));
+    add(&toy, unit, "table", 101, width, true);
+    add(&toy, unit, "positions", 3, width, true);
+    toy.shared = toy.tensors[0];
+    for (int b = 0; b < 3; b++) {
+        char name[32];
+        snprintf(name, sizeof name, "block %d", b);
+        OK(zero_model_add_unit(toy.model, name, &unit));
+        snprintf(name, sizeof name, "weight %d", b);
+        add(&toy, unit, name, width, 67, true);
+        snprintf(name, sizeof name, "bias %d", b);
+        add(&toy, unit, name, 67, 1, false);
+        snprintf(name, sizeof name, "scalar %d", b);
+        add(&toy, unit, name, 1, 1, false);
+    }
+    OK(zero_model_add_unit(toy.model, "head", &unit));
+    add(&toy, unit, "norm", width, 1, false);
+    OK(zero_model_share_tensor(toy.model, unit, toy.shared));
+    return toy;
+}
+
+/* Rank r's gradient of element e in a use of tensor t: a multiple of 1/64 with few bits, exact in bf16, so that the sum
+ * over ranks and micro-steps is known exactly. */
+static float gradient(int rank, int64_t step, int micro_step, int tensor, uint64_t e, int use)
+{
+    uint64_t x = e * 2654435761u + (uint64_t)rank * 40503u + (uint64_t)step * 97u + (uint64_t)micro_step * 31u +
+                 (uint64_t)tensor * 7u + (uint64_t)use * 3u;
+    x ^= x >> 13;
+    return (float)((int)(x % 63) - 31) / 64.0f;
+}
+
+/* ---- fp64 reference: AdamW on the exact global gradient, over the whole model, on every rank ---- */
+
+typedef struct reference {
+    double *w[N_TENSORS], *m[N_TENSORS], *v[N_TENSORS];
+    int t;
+} reference_t;
+
+static double global_gradient(const toy_t *toy, int n_ranks, const settings_t *s, int64_t step, int tensor, uint64_t e)
+{
+    double sum = 0.0;
+    for (int r = 0; r < n_ranks; r++)
+        for (int k = 0; k < s->micro_steps; k++)
+            for (int use = 0; use < (toy->tensors[tensor] == toy->shared ? 2 : 1); use++)
+                sum += (double)gradient(r, step, k, tensor, e, use);
+    return sum;
+}
+
+/* Returns the norm that the engine must report. */
+static double reference_step(reference_t *ref, const toy_t *toy, int n_ranks, const settings_t *s,
+                             const zero_config_t *c, int64_t step, double lr)
+{
+    double squares = 0.0;
+    for (int t = 0; t < toy->n_tensors; t++)
+        for (uint64_t e = 0; e < toy->n_elems[t]; e++) {
+            double g = global_gradient(toy, n_ranks, s, step, t, e);
+            squares += g * g;
+        }
+    double norm = sqrt(squares);
+    double clip = norm > (double)c->grad_clip ? (double)c->grad_clip / (norm + 1e-6) : 1.0;
+    ref->t++;
+    double b1 = (double)c->beta1, b2 = (double)c->beta2;
+    for (int t = 0; t < toy->n_tensors; t++)
+        for (uint64_t e = 0; e < toy->n_elems[t]; e++) {
+            double g = global_gradient(toy, n_ranks, s, step, t, e) * clip;
+            double *w = &ref->w[t][e], *m = &ref->m[t][e], *v = &ref->v[t][e];
+            *m = b1 * *m + (1 - b1) * g;
+            *v = b2 * *v + (1 - b2) * g * g;
+            *w -= lr * (toy->decay[t] ? (double)c->weight_decay : 0.0) * *w;
+            *w -= lr * (*m / (1 - pow(b1, ref->t))) / (sqrt(*v / (1 - pow(b2, ref->t))) + (double)c->eps);
+        }
+    return norm;
+}
+
+typedef struct visit {
+    const toy_t *toy;
+    reference_t *ref;
+    bool copy;        /* take the engine's weights as the reference's, else compare */
+    double worst;     /* largest |difference| */
+    uint64_t n_elems; /* seen */
+} visit_t;
+
+static zero_status_t visit_chunk(void *user, const zero_chunk_t *chunk)
+{
+    visit_t *visit = user;
+    double *w = visit->ref->w[chunk->tensor] + chunk->first;
+    for (size_t i = 0; i < chunk->n_elems; i++) {
+        if (visit->copy)
+            w[i] = (double)chunk->master[i];
+        visit->worst = fmax(visit->worst, fabs((double)chunk->master[i] - w[i]));
+    }
+    visit->n_elems += chunk->n_elems;
+    return ZERO_OK;
+}
+
+/* Every rank owns a part; with the parts of all it must be the model, each element once. */
+static double visit_all(zero_engine_t *engine, zero_comm_t *comm, const toy_t *toy, reference_t *ref, bool copy)
+{
+    visit_t visit = {.toy = toy, .ref = ref, .copy = copy};
+    OK(zero_get_state(engine, visit_chunk, &visit));
+    double n = (double)visit.n_elems;
+    OK(zero_comm_sum(comm, &n, 1));
+    CHECK((uint64_t)n == zero_model_n_params(toy->model), "all ranks together own %.0f elements", n);
+    return visit.worst;
+}
+
+/* ---- passes ---- */
+
+static float to_float(const void *data, zero_dtype_t dtype, uint64_t i)
+{
+    if (dtype == ZERO_FP32)
+        return ((const float *)data)[i];
+    uint16_t half = ((const uint16_t *)data)[i];
+    return dtype == ZERO_BF16 ? zero_float_of_bf16(half) : zero_float_of_fp16(half);
+}
+
+static void put_float(void *data, zero_dtype_t dtype, uint64_t i, float value, bool accumulate)
+{
+    if (accumulate)
+        value += to_float(data, dtype, i);
+    if (dtype == ZERO_FP32)
+        ((float *)data)[i] = value;
+    else
+        ((uint16_t *)data)[i] = dtype == ZERO_BF16 ? zero_bf16_of_float(value) : zero_fp16_of_float(value);
+}
+
+/* An eval pass that hashes every full parameter (FNV-1a), and must hash alike on all ranks. */
+static uint64_t hash_params(zero_engine_t *engine, const toy_t *toy, zero_dtype_t dtype)
+{
+    uint64_t hash = UINT64_C(1469598103934665603);
+    OK(zero_begin(engine, ZERO_PASS_EVAL, NULL));
+    for (zero_unit_t u = 0; u < N_UNITS; u++) {
+        OK(zero_acquire(engine, u, NULL));
+        for (int t = 0; t < toy->n_tensors; t++) {
+            if (toy->owner[t] != u)
+                continue;
+            const unsigned char *bytes = zero_param(engine, toy->tensors[t]);
+            CHECK(bytes, "tensor %d is not resident", t);
+            for (uint64_t i = 0; i < toy->n_elems[t] * zero_dtype_size(dtype); i++)
+                hash = (hash ^ bytes[i]) * UINT64_C(1099511628211);
+        }
+        CHECK(u != N_UNITS - 1 || zero_param(engine, toy->shared), "the shared table is not resident in the head");
+        OK(zero_release(engine, u, NULL));
+    }
+    return hash;
+}
+
+/* Writes a unit's gradients. With `poison` it writes NaN first wherever it may overwrite, so that a place that is not
+ * its own, or a reader who comes too early, shows. */
+static void write_grads(zero_engine_t *engine, const toy_t *toy, zero_unit_t unit, int rank, int64_t step,
+                        int micro_step, const settings_t *s)
+{
+    for (int t = 0; t < toy->n_tensors; t++) {
+        bool head_use = unit == N_UNITS - 1 && toy->tensors[t] == toy->shared;
+        if (toy->owner[t] != unit && !head_use)
+            continue;
+        zero_grad_t grad = zero_grad(engine, toy->tensors[t]);
+        CHECK(grad.data, "tensor %d has no gradient in unit %d", t, unit);
+        for (uint64_t e = 0; e < toy->n_elems[t] && s->poison && !grad.accumulate; e++)
+            put_float(grad.data, grad.dtype, e, NAN, false);
+        for (uint64_t e = 0; e < toy->n_elems[t]; e++)
+            put_float(grad.data, grad.dtype, e,
+                      gradient(rank, step, micro_step, t, e, head_use) * *zero_loss_scale(engine), grad.accumulate);
+        if (s->nan_at == step && rank == 0 && unit == 2 && micro_step == 0)
+            put_float(grad.data, grad.dtype, 0, NAN, false);
+    }
+}
+
+static void micro_step_pass(zero_engine_t *engine, const toy_t *toy, int rank, int64_t step, int k, const settings_t *s)
+{
+    OK(zero_begin(engine, ZERO_PASS_TRAIN, NULL));
+    for (zero_unit_t u = 0; u < N_UNITS; u++) {
+        OK(zero_acquire(engine, u, NULL));
+        OK(zero_release(engine, u, NULL));
+    }
+    for (zero_unit_t u = N_UNITS - 1; u >= 0; u--) {
+        OK(zero_acquire(engine, u, NULL));
+        write_grads(engine, toy, u, rank, step, k, s);
+        OK(zero_grad_ready(engine, u, NULL));
+    }
+}
+
+static void check_same_on_all_ranks(zero_comm_t *comm, uint64_t hash)
+{
+    /* Halves are exact in double: the sum over ranks is N times mine exactly when all are mine (up to a conspiracy). */
+    double halves[4] = {(double)(hash >> 32), (double)(hash & 0xffffffffu), 0, 0};
+    halves[2] = halves[0] * halves[0] / 4294967296.0;
+    halves[3] = halves[1] * halves[1] / 4294967296.0;
+    double sums[4];
+    memcpy(sums, halves, sizeof sums);
+    OK(zero_comm_sum(comm, sums, 4));
+    for (int i = 0; i < 4; i++)
+        CHECK(fabs(sums[i] - halves[i] * zero_comm_size(comm)) <= 1e-9 * fabs(sums[i]), "parameters differ by rank");
+}
+
+/* ---- cases ---- */
+
+static zero_config_t make_config(const settings_t *s)
+{
+    zero_config_t config = zero_config_default();
+    config.stage = s->stage;
+    config.dtype = s->dtype;
+    config.prefetch = s->prefetch;
+    config.micro_steps = s->micro_steps;
+    config.reduce_every_micro_step = s->every;
+    config.initial_loss_scale = 1024.0f;
+    return config;
+}
+
+static int train(const settings_t *s)
+{
+    zero_comm_t *comm;
+    zero_device_t *device;
+    zero_engine_t *engine;
+    zero_memory_t plan;
+    zero_step_result_t result;
+    zero_config_t config = make_config(s);
+    toy_t toy = toy_create(37);
+    reference_t ref = {0};
+    OK(zero_comm_create(s->kind, &comm));
+    OK(zero_device_create(ZERO_DEVICE_CPU, comm, &device));
+    OK(zero_engine_create(comm, device, toy.model, &config, &engine));
+    int rank = zero_comm_rank(comm), n_ranks = zero_comm_size(comm);
+    OK(zero_plan(toy.model, &config, strcmp(zero_comm_name(comm), "mpi") == 0 ? ZERO_COMM_MPI : ZERO_COMM_AUTO, n_ranks,
+                 &plan));
+    zero_memory_t held = zero_engine_memory(engine);
+    CHECK(memcmp(&plan, &held, sizeof plan) == 0, "plan %llu bytes, held %llu",
+          (unsigned long long)zero_memory_total(&plan), (unsigned long long)zero_memory_total(&held));
+    for (int t = 0; t < toy.n_tensors; t++) {
+        ref.w[t] = calloc(toy.n_elems[t], sizeof(double));
+        ref.m[t] = calloc(toy.n_elems[t], sizeof(double));
+        ref.v[t] = calloc(toy.n_elems[t], sizeof(double));
+    }
+    OK(zero_init_parameters(engine));
+    visit_all(engine, comm, &toy, &ref, true);
+
+    uint64_t before = hash_params(engine, &toy, s->dtype);
+    check_same_on_all_ranks(comm, before);
+    for (int64_t step = 1; step <= s->steps; step++) {
+        allocations_start();
+        double loss = (rank + 1) * 0.125 * (double)step;
+        for (int k = 0; k < s->micro_steps; k++)
+            micro_step_pass(engine, &toy, rank, step, k, s);
+        OK(zero_step(engine, 0.01f, &loss, NULL));
+        OK(zero_step_wait(engine, &result));
+        unsigned long allocations = allocations_stop();
+        /* MPI's messages may allocate within MPI. */
+        CHECK(step < 3 || allocations == 0 || strcmp(zero_comm_name(comm), "mpi") == 0, "%lu allocations in step %lld",
+              allocations, (long long)step);
+        uint64_t hash = hash_params(engine, &toy, s->dtype);
+        check_same_on_all_ranks(comm, hash);
+        CHECK(result.step == (uint64_t)step, "step %llu", (unsigned long long)result.step);
+        CHECK((double)result.loss == 0.125 * (double)step * n_ranks * (n_ranks + 1) / 2, "loss %g",
+              (double)result.loss);
+        if (s->nan_at == step) {
+            CHECK(result.skipped && hash == before, "a step with NaN was not skipped");
+        } else {
+            double norm = reference_step(&ref, &toy, n_ranks, s, &config, step, (double)0.01f);
+            /* sums of exact gradients are exact; squares and their sum are rounded: n_partials * 2^-24 and less */
+            CHECK(!result.skipped && fabs((double)result.grad_norm - norm) <= 1e-6 * norm, "norm %.9g, not %.9g",
+                  (double)result.grad_norm, norm);
+            CHECK(hash != before, "the weights did not change");
+            /* fp32 AdamW against fp64: a few roundings of |w| ~ 1 a step */
+            double worst = visit_all(engine, comm, &toy, &ref, false);
+            CHECK(worst < 1e-6 * (double)step, "weights are off by %g", worst);
+        }
+        before = hash;
+        if (rank == 0)
+            printf("%lld %.9g %.9g %d %016llx\n", (long long)step, (double)result.loss, (double)result.grad_norm,
+                   result.skipped, (unsigned long long)hash);
+    }
+    for (int t = 0; t < toy.n_tensors; t++) {
+        free(ref.w[t]);
+        free(ref.m[t]);
+        free(ref.v[t]);
+    }
+    zero_engine_destroy(engine);
+    zero_device_destroy(device);
+    zero_model_destroy(toy.model);
+    zero_comm_destroy(comm);
+    return 0;
+}
+
+static int expect_create(int64_t width_of_rank_1, size_t user_bytes, zero_status_t expected)
+{
+    zero_comm_t *comm;
+    zero_device_t *device;
+    zero_engine_t *engine;
+    OK(zero_comm_create(ZERO_COMM_AUTO, &comm));
+    toy_t toy = toy_create(zero_comm_rank(comm) == 1 ? width_of_rank_1 : 37);
+    zero_config_t config = zero_config_default();
+    config.user_bytes = zero_comm_rank(comm) == 1 ? user_bytes : 0;
+    OK(zero_device_create(ZERO_DEVICE_CPU, comm, &device));
+    zero_status_t status = zero_engine_create(comm, device, toy.model, &config, &engine);
+    bool peer = expected == ZERO_ERROR_MEMORY && zero_comm_rank(comm) != 1;
+    CHECK(status == (peer ? ZERO_ERROR_PEER : expected), "%s", zero_status_name(status));
+    zero_model_destroy(toy.model);
+    zero_device_destroy(device);
+    zero_comm_destroy(comm);
+    return 0;
+}
+
+/* Rank 1 leaves in backward; what the others return is the program's exit code: 3, "a status and no hang". */
+static int lost_rank(void)
+{
+    zero_comm_t *comm;
+    zero_device_t *device;
+    zero_engine_t *engine;
+    settings_t s = {.stage = 3, .micro_steps = 1};
+    zero_config_t config = zero_config_default();
+    toy_t toy = toy_create(37);
+    OK(zero_comm_create(ZERO_COMM_AUTO, &comm));
+    OK(zero_device_create(ZERO_DEVICE_CPU, comm, &device));
+    OK(zero_engine_create(comm, device, toy.model, &config, &engine));
+    OK(zero_init_parameters(engine));
+    int rank = zero_comm_rank(comm);
+    OK(zero_begin(engine, ZERO_PASS_TRAIN, NULL));
+    for (zero_unit_t u = 0; u < N_UNITS; u++) {
+        OK(zero_acquire(engine, u, NULL));
+        OK(zero_release(engine, u, NULL));
+    }
+    for (zero_unit_t u = N_UNITS - 1; u >= 0; u--) {
+        zero_status_t status = zero_acquire(engine, u, NULL);
+        if (status == ZERO_OK)
+            write_grads(engine, &toy, u, rank, 1, 0, &s);
+        if (rank == 1 && u == 2)
+            _exit(7);
+        if (status == ZERO_OK)
+            status = zero_grad_ready(engine, u, NULL);
+        if (status != ZERO_OK) {
+            zero_comm_abort(comm, 3);
+            return 3;
+        }
+    }
+    return 0;
+}
+
+static int setting(settings_t *s, const char *text)
+{
+    static const struct {
+        const char *key;
+        size_t offset;
+    } keys[] = {{"stage", offsetof(settings_t, stage)},
+                {"prefetch", offsetof(settings_t, prefetch)},
+                {"micro_steps", offsetof(settings_t, micro_steps)},
+                {"every", offsetof(settings_t, every)},
+                {"steps", offsetof(settings_t, steps)},
+                {"nan_at", offsetof(settings_t, nan_at)},
+                {"poison", offsetof(settings_t, poison)}};
+    const char *value = strchr(text, '=');
+    CHECK(value, "%s is not key=value", text);
+    size_t key_length = (size_t)(value++ - text);
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+        if (strlen(keys[i].key) == key_length && strncmp(keys[i].key, text, key_length) == 0)
+            return *(int *)(void *)((char *)s + keys[i].offset) = atoi(value);
+    if (strncmp(text, "dtype=", 6) == 0)
+        return (int)(s->dtype = strcmp(value, "fp32") == 0   ? ZERO_FP32
+                                : strcmp(value, "fp16") == 0 ? ZERO_FP16
+                                                             : ZERO_BF16);
+    CHECK(strncmp(text, "comm=", 5) == 0, "unknown setting %s", text);
+    return (int)(s->kind = strcmp(value, "mpi") == 0 ? ZERO_COMM_MPI : ZERO_COMM_AUTO);
+}
+
+int main(int argc, char **argv)
+{
+    settings_t s = {.stage = 3, .prefetch = 1, .micro_steps = 1, .steps = 6, .dtype = ZERO_BF16};
+    CHECK(argc > 1, "which case?");
+    for (int i = 2; i < argc; i++)
+        setting(&s, argv[i]);
+    if (strcmp(argv[1], "train") == 0)
+        return train(&s);
+    if (strcmp(argv[1], "mismatch") == 0)
+        return expect_create(38, 0, ZERO_ERROR_MISMATCH);
+    if (strcmp(argv[1], "too_large") == 0)
+        return expect_create(37, (size_t)1 << 50, ZERO_ERROR_MEMORY);
+    if (strcmp(argv[1], "lost_rank") == 0)
+        return lost_rank();
+    CHECK(false, "no case %s", argv[1]);
+}

@@ -1,0 +1,360 @@
+/* test_data.c - batches against a naive reading of the files, and the order of sequences against its promises. */
+#include "stderr_capture.h"
+#include "support.h"
+#include "train/data.h"
+#include "train/shuffle.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+/* Two text files and an llm.c file, whose tokens are known here: the naive reference. */
+enum { SEQ_LEN = 17, N_TEXT = 17 * 40 + 9, N_SECOND = 17 * 3, N_LLMC = 17 * 21 + 1, VOCAB = 50257 };
+static int32_t text_tokens[N_TEXT], second_tokens[N_SECOND], llmc_tokens[N_LLMC];
+static const struct {
+    const int32_t *tokens;
+    int n_sequences;
+} files[] = {{text_tokens, 40}, {second_tokens, 2}, {llmc_tokens, 21}};
+enum { N_SEQUENCES = 40 + 2 + 21 };
+static char paths[OPTIONS_MAX_PATH];
+static char scratch[1000];
+
+static void set_up(void)
+{
+    char *directory = support_scratch();
+    snprintf(scratch, sizeof scratch, "%s", directory);
+    free(directory);
+    uint64_t state = 3;
+    static unsigned char bytes[1024 + 2 * N_LLMC + N_TEXT];
+    char path[2100];
+    for (int i = 0; i < N_TEXT; i++)
+        bytes[i] = (unsigned char)(text_tokens[i] = (int32_t)(support_random(&state) % 256));
+    snprintf(path, sizeof path, "%s/a.txt", scratch);
+    support_write_file(path, bytes, N_TEXT);
+    for (int i = 0; i < N_SECOND; i++)
+        bytes[i] = (unsigned char)(second_tokens[i] = (int32_t)(support_random(&state) % 256));
+    snprintf(path, sizeof path, "%s/b.txt", scratch);
+    support_write_file(path, bytes, N_SECOND);
+    memset(bytes, 0, sizeof bytes);
+    const uint32_t header[3] = {20240520, 1, N_LLMC};
+    memcpy(bytes, header, sizeof header);
+    for (int i = 0; i < N_LLMC; i++) {
+        llmc_tokens[i] = (int32_t)(support_random(&state) % VOCAB);
+        bytes[1024 + 2 * i] = (unsigned char)llmc_tokens[i];
+        bytes[1024 + 2 * i + 1] = (unsigned char)(llmc_tokens[i] >> 8);
+    }
+    snprintf(path, sizeof path, "%s/c.bin", scratch);
+    support_write_file(path, bytes, 1024 + 2 * N_LLMC);
+    snprintf(paths, sizeof paths, "%s/a.txt, %s/b.txt ,%s/c.bin", scratch, scratch, scratch);
+}
+
+static data_spec_t spec_of(int rank, int world_size, int64_t micro_batch, bool shuffle)
+{
+    return (data_spec_t){.paths = paths,
+                         .format = FORMAT_AUTO,
+                         .vocab_size = VOCAB,
+                         .seq_len = SEQ_LEN,
+                         .global_batch = 24,
+                         .micro_batch = micro_batch,
+                         .rank = rank,
+                         .world_size = world_size,
+                         .seed = 42,
+                         .shuffle = shuffle};
+}
+
+static data_t *must_open(data_spec_t spec)
+{
+    data_t *data;
+    ck_assert_int_eq(data_open(&spec, &data), ZERO_OK);
+    return data;
+}
+
+/* The number of the sequence with these inputs and targets, found by comparing with every one. */
+static int identify(const int32_t *inputs, const int32_t *targets)
+{
+    int number = 0;
+    for (size_t f = 0; f < sizeof files / sizeof files[0]; f++)
+        for (int s = 0; s < files[f].n_sequences; s++, number++) {
+            const int32_t *window = files[f].tokens + s * SEQ_LEN;
+            if (memcmp(window, inputs, SEQ_LEN * sizeof *window) == 0) {
+                ck_assert_mem_eq(window + 1, targets, SEQ_LEN * sizeof *window);
+                return number;
+            }
+        }
+    ck_abort_msg("a sequence that is in no file");
+    return -1;
+}
+
+/* The sequences of a step as `world_size` ranks read them, in the order of their places. */
+static void sequences_of_steps(int world_size, int64_t micro_batch, bool shuffle, int n_steps, int *numbers)
+{
+    for (int rank = 0; rank < world_size; rank++) {
+        data_t *data = must_open(spec_of(rank, world_size, micro_batch, shuffle));
+        int64_t per_rank = 24 / world_size;
+        for (int step = 0; step < n_steps; step++)
+            for (int k = 0; k < per_rank / micro_batch; k++) {
+                const int32_t *inputs, *targets;
+                ck_assert_int_eq(data_batch(data, step, k, &inputs, &targets), ZERO_OK);
+                for (int64_t i = 0; i < micro_batch; i++)
+                    numbers[step * 24 + rank * per_rank + k * micro_batch + i] =
+                        identify(inputs + i * SEQ_LEN, targets + i * SEQ_LEN);
+            }
+        data_close(data);
+    }
+}
+
+START_TEST(counts_are_those_of_the_files)
+{
+    data_t *data = must_open(spec_of(0, 1, 24, true));
+    ck_assert_int_eq(data_n_tokens(data), N_TEXT + N_SECOND + N_LLMC);
+    ck_assert_int_eq(data_n_sequences(data), N_SEQUENCES);
+    data_close(data);
+}
+END_TEST
+
+START_TEST(without_shuffling_batches_are_the_files_in_order)
+{
+    int numbers[24 * 6];
+    sequences_of_steps(2, 4, false, 6, numbers);
+    for (int i = 0; i < 24 * 6; i++)
+        ck_assert_int_eq(numbers[i], i % N_SEQUENCES);
+}
+END_TEST
+
+START_TEST(the_order_depends_neither_on_ranks_nor_on_micro_steps)
+{
+    enum { STEPS = 9 }; /* more than three epochs */
+    int want[24 * STEPS], got[24 * STEPS];
+    sequences_of_steps(1, 24, true, STEPS, want);
+    const struct {
+        int world_size;
+        int64_t micro_batch;
+    } jobs[] = {{1, 1}, {2, 12}, {2, 3}, {3, 8}, {3, 2}, {4, 6}, {4, 1}, {8, 3}, {8, 1}, {24, 1}};
+    for (size_t i = 0; i < sizeof jobs / sizeof jobs[0]; i++) {
+        sequences_of_steps(jobs[i].world_size, jobs[i].micro_batch, true, STEPS, got);
+        ck_assert_mem_eq(got, want, sizeof want);
+    }
+}
+END_TEST
+
+START_TEST(each_epoch_visits_every_sequence_once)
+{
+    enum { STEPS = 21 }; /* 21 * 24 = 8 * 63 */
+    int numbers[24 * STEPS], same_place = 0;
+    sequences_of_steps(1, 24, true, STEPS, numbers);
+    for (int epoch = 0; epoch < 8; epoch++) {
+        int visits[N_SEQUENCES] = {0};
+        for (int i = 0; i < N_SEQUENCES; i++) {
+            visits[numbers[epoch * N_SEQUENCES + i]]++;
+            same_place += epoch > 0 && numbers[epoch * N_SEQUENCES + i] == numbers[i];
+        }
+        for (int i = 0; i < N_SEQUENCES; i++)
+            ck_assert_int_eq(visits[i], 1);
+    }
+    ck_assert_int_lt(same_place, 30); /* 7 are expected of independent orders; 441 were they all the same */
+}
+END_TEST
+
+START_TEST(batches_may_be_asked_for_in_any_order)
+{
+    enum { STEPS = 12 };
+    int want[24 * STEPS];
+    sequences_of_steps(1, 24, true, STEPS, want);
+    data_t *data = must_open(spec_of(1, 2, 4, true));
+    uint64_t state = 8;
+    for (int round = 0; round < 300; round++) {
+        int step = (int)(support_random(&state) % STEPS), k = (int)(support_random(&state) % 3);
+        const int32_t *inputs, *targets;
+        ck_assert_int_eq(data_batch(data, step, k, &inputs, &targets), ZERO_OK);
+        if (round % 3 == 0) { /* give the reader time to write where it must not */
+            const struct timespec moment = {.tv_nsec = 200000};
+            nanosleep(&moment, NULL);
+        }
+        for (int i = 0; i < 4; i++)
+            ck_assert_int_eq(identify(inputs + i * SEQ_LEN, targets + i * SEQ_LEN), want[step * 24 + 12 + k * 4 + i]);
+    }
+    data_close(data);
+}
+END_TEST
+
+START_TEST(the_permutation_is_a_bijection_of_any_size)
+{
+    static unsigned char seen[5000];
+    for (uint64_t n = 1; n <= 5000; n = n < 70 ? n + 1 : n * 2 + 3)
+        for (uint64_t epoch = 0; epoch < 3; epoch++) {
+            memset(seen, 0, sizeof seen);
+            for (uint64_t i = 0; i < n; i++) {
+                uint64_t to = shuffle_index(1, epoch, n, i);
+                ck_assert_uint_lt(to, n);
+                ck_assert_msg(!seen[to]++, "twice: %d of %d", (int)to, (int)n);
+            }
+        }
+}
+END_TEST
+
+/* Where the first of n things goes, over many keys: each place as often as any other. Chi-squared with n - 1 = 63
+ * degrees of freedom has mean 63 and standard deviation 11.2; 120 is five of them. */
+START_TEST(the_permutation_is_even_over_seeds_and_over_epochs)
+{
+    enum { N = 64, KEYS = 64000 };
+    for (int by_epoch = 0; by_epoch < 2; by_epoch++)
+        for (uint64_t index = 0; index < N; index += 21) {
+            double counts[N] = {0}, chi_squared = 0;
+            for (uint64_t key = 0; key < KEYS; key++)
+                counts[shuffle_index(by_epoch ? 9 : key, by_epoch ? key : 0, N, index)]++;
+            for (int i = 0; i < N; i++)
+                chi_squared += (counts[i] - KEYS / N) * (counts[i] - KEYS / N) / (KEYS / N);
+            ck_assert_double_lt(chi_squared, 120);
+            ck_assert_double_gt(chi_squared, 20);
+        }
+}
+END_TEST
+
+static void expect_refusal(const data_spec_t *spec, zero_status_t want, const char *first, const char *second)
+{
+    data_t *data = NULL;
+    capture_begin();
+    zero_status_t status = data_open(spec, &data);
+    expect_line(capture_end(), (const char *[]){first, second, NULL});
+    ck_assert_int_eq(status, want);
+    ck_assert_ptr_null(data);
+}
+
+START_TEST(bad_files_are_refused_in_one_line)
+{
+    char path[2100];
+    data_spec_t spec = spec_of(0, 1, 24, true);
+    spec.paths = path;
+    snprintf(path, sizeof path, "%s/a.txt,%s/absent", scratch, scratch);
+    expect_refusal(&spec, ZERO_ERROR_USAGE, "/absent'", "No such file");
+    snprintf(path, sizeof path, "%s/a.txt,,%s/b.txt", scratch, scratch);
+    expect_refusal(&spec, ZERO_ERROR_USAGE, "empty path", "[data]");
+    snprintf(path, sizeof path, "%s/c.bin", scratch);
+    spec.vocab_size = 256;
+    expect_refusal(&spec, ZERO_ERROR_FORMAT, "beyond the vocabulary", "vocab_size is 256");
+    snprintf(path, sizeof path, "%s/a.txt", scratch);
+    spec.vocab_size = 255;
+    expect_refusal(&spec, ZERO_ERROR_FORMAT, "token 255", "text needs up to 256");
+}
+END_TEST
+
+START_TEST(data_too_short_for_one_sequence_names_the_numbers)
+{
+    char path[2100];
+    snprintf(path, sizeof path, "%s/short.txt", scratch);
+    data_spec_t spec = spec_of(0, 1, 24, true);
+    spec.paths = path;
+    support_write_file(path, "0123456789abcdefg", SEQ_LEN);
+    data_t *data = NULL;
+    capture_begin();
+    zero_status_t status = data_open(&spec, &data);
+    const char *said = capture_end();
+    ck_assert_int_eq(status, ZERO_ERROR_FORMAT);
+    ck_assert_ptr_nonnull(strstr(said, "17 tokens"));
+    ck_assert_ptr_nonnull(strstr(said, "seq_len = 17"));
+    ck_assert_ptr_nonnull(strstr(said, "18"));
+    support_write_file(path, "0123456789abcdefgh", SEQ_LEN + 1);
+    data = must_open(spec);
+    ck_assert_int_eq(data_n_sequences(data), 1);
+    const int32_t *inputs, *targets;
+    ck_assert_int_eq(data_batch(data, 1000, 0, &inputs, &targets), ZERO_OK);
+    for (int i = 0; i < 24; i++) /* the one sequence fills every place */
+        ck_assert(inputs[i * SEQ_LEN] == '0' && targets[i * SEQ_LEN + SEQ_LEN - 1] == 'h');
+    data_close(data);
+}
+END_TEST
+
+/* The scan is shared: exactly one rank finds a bad token, whichever it is. */
+START_TEST(every_token_is_checked_by_exactly_one_rank)
+{
+    char path[2100];
+    snprintf(path, sizeof path, "%s/bad.txt", scratch);
+    enum { N = 101 };
+    for (int at = 0; at < N; at++) {
+        char bytes[N];
+        memset(bytes, 'a', N);
+        bytes[at] = '~';
+        support_write_file(path, bytes, N);
+        int n_failed = 0;
+        for (int rank = 0; rank < 8; rank++) {
+            data_spec_t spec = spec_of(rank, 8, 3, true);
+            spec.paths = path;
+            spec.vocab_size = '~';
+            data_t *data = NULL;
+            capture_begin();
+            zero_status_t status = data_open(&spec, &data);
+            capture_end();
+            ck_assert(status == ZERO_OK || status == ZERO_ERROR_FORMAT);
+            n_failed += status != ZERO_OK;
+            data_close(data);
+        }
+        ck_assert_int_eq(n_failed, 1);
+    }
+}
+END_TEST
+
+START_TEST(sizes_that_do_not_fit_are_refused)
+{
+    data_t *data = NULL;
+    data_spec_t specs[4];
+    for (int i = 0; i < 4; i++)
+        specs[i] = spec_of(0, 1, 24, true);
+    specs[0].micro_batch = 5;
+    specs[1].world_size = 5;
+    specs[2].seq_len = 0;
+    specs[3].rank = 1;
+    for (int i = 0; i < 4; i++) {
+        capture_begin();
+        zero_status_t status = data_open(&specs[i], &data);
+        expect_line(capture_end(), (const char *[]){"data", NULL});
+        ck_assert_int_eq(status, ZERO_ERROR_ARGUMENT);
+    }
+    data = must_open(spec_of(0, 1, 24, true));
+    const int32_t *inputs, *targets;
+    capture_begin();
+    ck_assert_int_eq(data_batch(data, INT64_MAX / 2, 0, &inputs, &targets), ZERO_ERROR_ARGUMENT);
+    ck_assert_int_eq(data_batch(data, 0, 1, &inputs, &targets), ZERO_ERROR_ARGUMENT);
+    capture_end();
+    ck_assert_int_eq(data_batch(data, INT64_MAX / 24 - 2, 0, &inputs, &targets), ZERO_OK);
+    data_close(data);
+}
+END_TEST
+
+START_TEST(closing_at_any_moment_ends_the_reader)
+{
+    for (int round = 0; round < 200; round++) {
+        data_t *data = must_open(spec_of(0, 1, 24, true));
+        const int32_t *inputs, *targets;
+        for (int k = 0; k < round % 3; k++)
+            ck_assert_int_eq(data_batch(data, k, 0, &inputs, &targets), ZERO_OK);
+        data_close(data);
+    }
+    data_close(NULL);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("data");
+    TCase *c = tcase_create("batches");
+    tcase_add_checked_fixture(c, set_up, NULL);
+    tcase_set_timeout(c, 60);
+    tcase_add_test(c, counts_are_those_of_the_files);
+    tcase_add_test(c, without_shuffling_batches_are_the_files_in_order);
+    tcase_add_test(c, the_order_depends_neither_on_ranks_nor_on_micro_steps);
+    tcase_add_test(c, each_epoch_visits_every_sequence_once);
+    tcase_add_test(c, batches_may_be_asked_for_in_any_order);
+    tcase_add_test(c, the_permutation_is_a_bijection_of_any_size);
+    tcase_add_test(c, the_permutation_is_even_over_seeds_and_over_epochs);
+    tcase_add_test(c, bad_files_are_refused_in_one_line);
+    tcase_add_test(c, data_too_short_for_one_sequence_names_the_numbers);
+    tcase_add_test(c, every_token_is_checked_by_exactly_one_rank);
+    tcase_add_test(c, sizes_that_do_not_fit_are_refused);
+    tcase_add_test(c, closing_at_any_moment_ends_the_reader);
+    suite_add_tcase(s, c);
+    return s;
+}
+
+int main(void)
+{
+    return support_main(suite());
+}

@@ -1,0 +1,307 @@
+/* test_layout.c - claims about layout, order and plan: pure arithmetic, so checked over many random models. */
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "support.h"
+#include "zero/layout.h"
+#include "zero/order.h"
+#include "zero/plan.h"
+
+#define N_RANDOM_MODELS 2000
+
+/* A model of 1..9 units with 0..5 tensors of 1..3 dimensions each, some of them shared forward. */
+static zero_model_t *random_model(uint64_t *seed)
+{
+    zero_model_t *model;
+    ck_assert_int_eq(zero_model_create(&model), ZERO_OK);
+    int n_units = 1 + (int)(support_random(seed) % 9), n_tensors = 0;
+    for (int u = 0; u < n_units; u++) {
+        char name[64];
+        zero_unit_t unit;
+        snprintf(name, sizeof name, "unit %d", u);
+        ck_assert_int_eq(zero_model_add_unit(model, name, &unit), ZERO_OK);
+        ck_assert_int_eq(unit, u);
+        int here = (int)(support_random(seed) % 6) + (u == 0);
+        for (int t = 0; t < here; t++) {
+            zero_tensor_desc_t desc = {.name = name, .n_dims = 1 + (int)(support_random(seed) % 3), .decay = true};
+            zero_tensor_t tensor;
+            snprintf(name, sizeof name, "tensor %d", n_tensors++);
+            for (int d = 0; d < desc.n_dims; d++)
+                desc.shape[d] = 1 + (int64_t)(support_random(seed) % 23);
+            ck_assert_int_eq(zero_model_add_tensor(model, unit, &desc, &tensor), ZERO_OK);
+        }
+        if (u > 0 && support_random(seed) % 3 == 0) {
+            zero_tensor_t shared = (zero_tensor_t)(support_random(seed) % (uint64_t)n_tensors);
+            if (model->tensors[shared].owner < u)
+                ck_assert_int_eq(zero_model_share_tensor(model, u, shared), ZERO_OK);
+        }
+    }
+    return model;
+}
+
+START_TEST(every_element_has_one_owner_and_no_tensors_overlap)
+{
+    uint64_t seed = 1;
+    for (int i = 0; i < N_RANDOM_MODELS; i++) {
+        zero_model_t *model = random_model(&seed);
+        int n_ranks = 1 + (int)(support_random(&seed) % 13);
+        zero_layout_t layout;
+        ck_assert_int_eq(zero_layout_create(model, n_ranks, &layout), ZERO_OK);
+        uint64_t flats = 0, shards = 0;
+        for (int u = 0; u < model->n_units; u++) {
+            const zero_unit_layout_t *unit = &layout.units[u];
+            ck_assert_uint_eq(unit->flat_elems, unit->shard_elems * (uint64_t)n_ranks);
+            ck_assert_uint_eq(unit->shard_elems % ZERO_ALIGN_ELEMS, 0);
+            ck_assert_uint_eq(unit->flat_offset, flats);
+            ck_assert_uint_eq(unit->shard_offset, shards);
+            flats += unit->flat_elems;
+            shards += unit->shard_elems;
+            /* The elements of each tensor, seen shard by shard, are each of its elements once, in order. */
+            unsigned char *taken = calloc(unit->flat_elems + 1, 1);
+            for (int t = 0; t < model->n_tensors; t++) {
+                if (model->tensors[t].owner != u)
+                    continue;
+                ck_assert_uint_eq(layout.tensor_offsets[t] % ZERO_ALIGN_ELEMS, 0);
+                uint64_t seen = 0;
+                for (int r = 0; r < n_ranks; r++) {
+                    uint64_t begin = (uint64_t)r * unit->shard_elems;
+                    zero_span_t span = zero_layout_span(&layout, model, t, begin, begin + unit->shard_elems);
+                    if (span.n_elems == 0)
+                        continue;
+                    ck_assert_uint_eq(span.first, seen);
+                    ck_assert_uint_eq(span.flat_offset, layout.tensor_offsets[t] + seen);
+                    ck_assert(span.flat_offset >= begin &&
+                              span.flat_offset + span.n_elems <= begin + unit->shard_elems);
+                    for (uint64_t e = 0; e < span.n_elems; e++)
+                        ck_assert_int_eq(taken[span.flat_offset + e]++, 0);
+                    seen += span.n_elems;
+                }
+                ck_assert_uint_eq(seen, model->tensors[t].n_elems);
+            }
+            free(taken);
+        }
+        ck_assert_uint_eq(layout.total_flat_elems, flats);
+        ck_assert_uint_eq(layout.total_shard_elems, shards);
+        zero_layout_destroy(&layout);
+        zero_model_destroy(model);
+    }
+}
+END_TEST
+
+START_TEST(units_of_a_slot_class_have_the_same_inner_layout)
+{
+    uint64_t seed = 2;
+    for (int i = 0; i < N_RANDOM_MODELS; i++) {
+        zero_model_t *model = random_model(&seed);
+        zero_layout_t layout;
+        ck_assert_int_eq(zero_layout_create(model, 3, &layout), ZERO_OK);
+        for (int a = 0; a < model->n_units; a++)
+            for (int b = 0; b < model->n_units; b++) {
+                /* Written out: the list of (offset, size) of one against the other's. */
+                char lists[2][4096] = {"", ""};
+                for (int t = 0; t < model->n_tensors; t++)
+                    for (int k = 0; k < 2; k++)
+                        if (model->tensors[t].owner == (k ? b : a))
+                            snprintf(lists[k] + strlen(lists[k]), sizeof lists[k] - strlen(lists[k]), "%llu+%llu ",
+                                     (unsigned long long)layout.tensor_offsets[t],
+                                     (unsigned long long)model->tensors[t].n_elems);
+                bool same = strcmp(lists[0], lists[1]) == 0;
+                ck_assert_int_eq(same, layout.units[a].slot_class == layout.units[b].slot_class);
+            }
+        zero_layout_destroy(&layout);
+        zero_model_destroy(model);
+    }
+}
+END_TEST
+
+START_TEST(param_slots_hold_every_window_and_not_one_more)
+{
+    uint64_t seed = 3;
+    for (int i = 0; i < N_RANDOM_MODELS; i++) {
+        zero_model_t *model = random_model(&seed);
+        int prefetch = (int)(support_random(&seed) % 12);
+        if (prefetch == 11)
+            prefetch = INT_MAX;
+        zero_layout_t layout;
+        ck_assert_int_eq(zero_layout_create(model, 2, &layout), ZERO_OK);
+        int *n_slots = calloc((size_t)layout.n_slot_classes, sizeof *n_slots);
+        ck_assert_int_eq(zero_order_param_slots(model, &layout, prefetch, n_slots), ZERO_OK);
+        /* By brute force: which flats does each window of positions touch? */
+        for (int c = 0; c < layout.n_slot_classes; c++) {
+            int most = 0;
+            for (int begin = 0; begin < 2 * model->n_units; begin++) {
+                int n = 0;
+                for (int flat = 0; flat < model->n_units; flat++) {
+                    bool touched = false;
+                    for (int p = begin; p < 2 * model->n_units && p - begin <= prefetch && p - begin <= model->n_units;
+                         p++)
+                        touched |= zero_order_needs(model, p, flat);
+                    n += touched && layout.units[flat].slot_class == c;
+                }
+                most = n > most ? n : most;
+            }
+            ck_assert_int_eq(n_slots[c], most);
+        }
+        free(n_slots);
+        zero_layout_destroy(&layout);
+        zero_model_destroy(model);
+    }
+}
+END_TEST
+
+START_TEST(the_order_is_forward_then_backward)
+{
+    for (int n = 1; n < 50; n++) {
+        for (int p = 0; p < n; p++) {
+            ck_assert_int_eq(zero_order_unit(p, n), p);
+            ck_assert(!zero_order_is_backward(p, n));
+            ck_assert_int_eq(zero_order_unit(n + p, n), n - 1 - p);
+            ck_assert(zero_order_is_backward(n + p, n));
+        }
+        ck_assert_int_eq(zero_order_n_positions(ZERO_PASS_TRAIN, n), 2 * n);
+        ck_assert_int_eq(zero_order_n_positions(ZERO_PASS_EVAL, n), n);
+    }
+}
+END_TEST
+
+/* Bytes per parameter of the design's table, on a model so large that padding does not show. */
+START_TEST(the_plan_is_the_table_of_stages)
+{
+    zero_model_t *model;
+    zero_unit_t unit;
+    zero_tensor_t tensor;
+    const int n_ranks = 8, n_units = 16;
+    const double P = 16.0 * 8192 * 512;
+    ck_assert_int_eq(zero_model_create(&model), ZERO_OK);
+    for (int u = 0; u < n_units; u++) {
+        char name[32];
+        snprintf(name, sizeof name, "u%d", u);
+        ck_assert_int_eq(zero_model_add_unit(model, name, &unit), ZERO_OK);
+        zero_tensor_desc_t desc = {.name = name, .n_dims = 2, .shape = {8192, 512}};
+        ck_assert_int_eq(zero_model_add_tensor(model, unit, &desc, &tensor), ZERO_OK);
+    }
+    /* parameters, gradients (fp32 sums and full), optimizer, in bytes a parameter; N = 8 */
+    const double want[4][2][3] = {
+        /* bf16                               fp32 */
+        {{2, 2 + 4, 10}, {4, 4, 8}},
+        {{2, 2 + 4 / 8.0, 10 / 8.0}, {4, 4, 8 / 8.0}},
+        {{2, 4 / 8.0, 10 / 8.0}, {4, 4 / 8.0, 8 / 8.0}},
+        {{2 / 8.0, 4 / 8.0, 10 / 8.0}, {4 / 8.0, 4 / 8.0, 8 / 8.0}},
+    };
+    for (int stage = 0; stage < 4; stage++)
+        for (int fp32 = 0; fp32 < 2; fp32++) {
+            zero_config_t config = zero_config_default();
+            zero_memory_t plan;
+            config.stage = stage;
+            config.dtype = fp32 ? ZERO_FP32 : ZERO_BF16;
+            ck_assert_int_eq(zero_plan(model, &config, ZERO_COMM_AUTO, n_ranks, &plan), ZERO_OK);
+            ck_assert_double_eq_tol((double)plan.bytes[ZERO_MEMORY_PARAMETERS] / P, want[stage][fp32][0], 1e-3);
+            ck_assert_double_eq_tol((double)plan.bytes[ZERO_MEMORY_GRADIENTS] / P, want[stage][fp32][1], 1e-3);
+            ck_assert_double_eq_tol((double)plan.bytes[ZERO_MEMORY_OPTIMIZER] / P, want[stage][fp32][2], 1e-3);
+            /* Two slots of one unit each: this one and the next, of 16 units. */
+            double slot = (fp32 ? 4.0 : 2.0) * P / n_units;
+            ck_assert_double_eq_tol((double)plan.bytes[ZERO_MEMORY_PARAMETER_SLOTS], stage == 3 ? 2 * slot : 0, 8192);
+            ck_assert_double_eq_tol((double)plan.bytes[ZERO_MEMORY_GRADIENT_SLOTS], stage >= 2 ? 2 * slot : 0, 8192);
+        }
+    zero_model_destroy(model);
+}
+END_TEST
+
+START_TEST(sizes_that_overflow_are_refused)
+{
+    zero_model_t *model;
+    zero_unit_t unit;
+    zero_tensor_t tensor;
+    ck_assert_int_eq(zero_model_create(&model), ZERO_OK);
+    ck_assert_int_eq(zero_model_add_unit(model, "u", &unit), ZERO_OK);
+    zero_tensor_desc_t desc = {.name = "t", .n_dims = 3, .shape = {INT64_C(1) << 32, INT64_C(1) << 32, 2}};
+    ck_assert_int_eq(zero_model_add_tensor(model, unit, &desc, &tensor), ZERO_ERROR_OVERFLOW);
+    desc.shape[0] = INT64_MAX;
+    ck_assert_int_eq(zero_model_add_tensor(model, unit, &desc, &tensor), ZERO_ERROR_OVERFLOW);
+    desc = (zero_tensor_desc_t){.name = "t", .n_dims = 1, .shape = {INT64_C(1) << 56}};
+    ck_assert_int_eq(zero_model_add_tensor(model, unit, &desc, &tensor), ZERO_OK);
+    desc = (zero_tensor_desc_t){.name = "one more", .n_dims = 1, .shape = {1}};
+    ck_assert_int_eq(zero_model_add_tensor(model, unit, &desc, &tensor), ZERO_ERROR_OVERFLOW);
+    zero_model_destroy(model);
+}
+END_TEST
+
+START_TEST(bad_declarations_are_refused)
+{
+    zero_model_t *model;
+    zero_unit_t a, b;
+    zero_tensor_t in_a, in_b, other;
+    ck_assert_int_eq(zero_model_create(&model), ZERO_OK);
+    ck_assert_int_eq(zero_model_add_unit(model, "a", &a), ZERO_OK);
+    ck_assert_int_eq(zero_model_add_unit(model, "a", &b), ZERO_ERROR_ARGUMENT);
+    ck_assert_int_eq(zero_model_add_unit(model, "", &b), ZERO_ERROR_ARGUMENT);
+    ck_assert_int_eq(zero_model_add_unit(model, "b", &b), ZERO_OK);
+    zero_tensor_desc_t desc = {.name = "x", .n_dims = 2, .shape = {3, 4}};
+    ck_assert_int_eq(zero_model_add_tensor(model, a, &desc, &in_a), ZERO_OK);
+    ck_assert_int_eq(zero_model_add_tensor(model, b, &desc, &in_b), ZERO_ERROR_ARGUMENT); /* the same name */
+    desc.name = "y";
+    ck_assert_int_eq(zero_model_add_tensor(model, 7, &desc, &other), ZERO_ERROR_ARGUMENT);
+    ck_assert_int_eq(zero_model_add_tensor(model, b, &desc, &in_b), ZERO_OK);
+    desc.name = "z";
+    desc.shape[1] = 0;
+    ck_assert_int_eq(zero_model_add_tensor(model, b, &desc, &other), ZERO_ERROR_ARGUMENT);
+    desc.n_dims = ZERO_MAX_DIMS + 1;
+    ck_assert_int_eq(zero_model_add_tensor(model, b, &desc, &other), ZERO_ERROR_ARGUMENT);
+    ck_assert_int_eq(zero_model_share_tensor(model, a, in_b), ZERO_ERROR_ARGUMENT); /* the owner comes later */
+    ck_assert_int_eq(zero_model_share_tensor(model, b, in_b), ZERO_ERROR_ARGUMENT); /* it is its own */
+    ck_assert_int_eq(zero_model_share_tensor(model, b, in_a), ZERO_OK);
+    char longest[ZERO_MAX_NAME + 1];
+    memset(longest, 'n', ZERO_MAX_NAME);
+    longest[ZERO_MAX_NAME] = 0;
+    ck_assert_int_eq(zero_model_add_unit(model, longest, &other), ZERO_ERROR_ARGUMENT);
+    longest[ZERO_MAX_NAME - 1] = 0;
+    ck_assert_int_eq(zero_model_add_unit(model, longest, &other), ZERO_OK);
+    zero_model_destroy(model);
+}
+END_TEST
+
+START_TEST(equal_declarations_have_equal_hashes_and_any_change_shows)
+{
+    uint64_t seed = 4;
+    for (int i = 0; i < 200; i++) {
+        zero_model_t *model = random_model(&seed), *copy;
+        ck_assert_int_eq(zero_model_copy(model, &copy), ZERO_OK);
+        uint64_t hash = zero_model_hash(model);
+        ck_assert_uint_eq(hash, zero_model_hash(copy));
+        copy->tensors[0].shape[0]++;
+        ck_assert_uint_ne(hash, zero_model_hash(copy));
+        copy->tensors[0].shape[0]--;
+        copy->tensors[0].decay = !copy->tensors[0].decay;
+        ck_assert_uint_ne(hash, zero_model_hash(copy));
+        copy->tensors[0].decay = !copy->tensors[0].decay;
+        copy->units[0].name[0]++;
+        ck_assert_uint_ne(hash, zero_model_hash(copy));
+        zero_model_destroy(copy);
+        zero_model_destroy(model);
+    }
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("layout, order and plan");
+    TCase *tc = tcase_create("arithmetic");
+    tcase_set_timeout(tc, 120);
+    tcase_add_test(tc, every_element_has_one_owner_and_no_tensors_overlap);
+    tcase_add_test(tc, units_of_a_slot_class_have_the_same_inner_layout);
+    tcase_add_test(tc, param_slots_hold_every_window_and_not_one_more);
+    tcase_add_test(tc, the_order_is_forward_then_backward);
+    tcase_add_test(tc, the_plan_is_the_table_of_stages);
+    tcase_add_test(tc, sizes_that_overflow_are_refused);
+    tcase_add_test(tc, bad_declarations_are_refused);
+    tcase_add_test(tc, equal_declarations_have_equal_hashes_and_any_change_shows);
+    suite_add_tcase(s, tc);
+    return s;
+}
+
+int main(void)
+{
+    return support_main(suite());
+}
