@@ -32,6 +32,15 @@ static int launched_rank(void)
     return -1;
 }
 
+int zero_comm_launch_rank(void)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (getenv(names[i]))
+            return atoi(getenv(names[i]));
+    return 0;
+}
+
 static bool mpi_is_running(void)
 {
     int initialized = 0, finalized = 0;

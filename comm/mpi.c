@@ -6,6 +6,10 @@
  * not a hang. Nothing in MPI tells who is missing; so a rank that has waited for TELL_AFTER_NS tells each peer which
  * collective it has come to (collectives are numbered alike on all ranks), and at the deadline those who were not heard
  * of are named. Nothing is sent while all goes well.
+ *
+ * Closing is a collective too, on a communicator of its own: its messages could not be told from those of a gather that
+ * other ranks are in. MPI_Finalize comes only after it, for while one rank waits there and others end in failure, the
+ * mpirun of Open MPI 4.1 with PMIx 4.2 has been seen to hang or crash instead of ending the job.
  */
 #include <limits.h>
 #include <sched.h>
@@ -24,6 +28,7 @@
 #define MAX_SLEEP_NS 500000 /* MPI moves large messages only inside its calls, so sleeps stay short */
 #define TELL_AFTER_NS 1000000000
 #define ARRIVED_TAG 1
+#define CLOSING UINT64_MAX    /* the number of the last collective */
 #define BLOCK_BYTES (1 << 20) /* of which counts beyond int are made */
 
 typedef struct arrival {
@@ -33,7 +38,7 @@ typedef struct arrival {
 } arrival_t;
 
 typedef struct mpi_transport {
-    MPI_Comm mpi;
+    MPI_Comm mpi, closing;
     uint64_t n_collectives; /* started so far: the number of the current one */
     arrival_t *arrivals;    /* [size] */
 } mpi_transport_t;
@@ -77,6 +82,17 @@ static zero_status_t hear_arrivals(mpi_transport_t *transport)
     }
 }
 
+/* A rank that closes comes to nothing else anymore. */
+static zero_status_t check_closing(const zero_comm_t *comm, const char *what)
+{
+    const mpi_transport_t *transport = comm->transport;
+    for (int rank = 0; rank < comm->size && transport->n_collectives != CLOSING; rank++)
+        if (transport->arrivals[rank].heard == CLOSING)
+            return zero_fail(ZERO_ERROR_MISMATCH, "ranks call different things: rank %d %s, rank %d close", comm->rank,
+                             what, rank);
+    return ZERO_OK;
+}
+
 static zero_status_t timed_out(const zero_comm_t *comm, const char *what)
 {
     const mpi_transport_t *transport = comm->transport;
@@ -111,6 +127,7 @@ static zero_status_t wait_for_peers(zero_comm_t *comm, MPI_Request *request, con
                 ZERO_TRY(tell_arrival(comm));
             told = true;
             ZERO_TRY(hear_arrivals(comm->transport));
+            ZERO_TRY(check_closing(comm, what));
         }
         if (waited > comm->timeout_ns)
             return timed_out(comm, what);
@@ -255,13 +272,25 @@ static void mpi_abort(zero_comm_t *comm, int exit_code)
     MPI_Abort(transport->mpi, exit_code != 0 ? exit_code : 1);
 }
 
+static void close_with_peers(zero_comm_t *comm)
+{
+    mpi_transport_t *transport = comm->transport;
+    MPI_Request request;
+    transport->n_collectives = CLOSING;
+    int error = MPI_Ibarrier(transport->closing, &request);
+    finish(comm, error, &request, "close");
+}
+
 static void mpi_destroy(zero_comm_t *comm)
 {
     mpi_transport_t *transport = comm->transport;
+    if (!comm->failed)
+        close_with_peers(comm);
     if (comm->failed)
         return; /* requests that never ended may still use the communicator and the arrivals */
     for (int rank = 0; rank < comm->size; rank++)
         MPI_Wait(&transport->arrivals[rank].request, MPI_STATUS_IGNORE); /* 8 bytes leave without a receiver's help */
+    MPI_Comm_free(&transport->closing);
     MPI_Comm_free(&transport->mpi);
     free(transport->arrivals);
     free(transport);
@@ -286,6 +315,7 @@ static zero_status_t open_communicator(mpi_transport_t *transport)
 {
     ZERO_TRY_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &transport->mpi));
     ZERO_TRY_MPI(MPI_Comm_set_errhandler(transport->mpi, MPI_ERRORS_RETURN));
+    ZERO_TRY_MPI(MPI_Comm_dup(transport->mpi, &transport->closing));
     return ZERO_OK;
 }
 

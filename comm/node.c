@@ -164,7 +164,8 @@ static void node_abort(zero_comm_t *comm, int exit_code)
 static void node_destroy(zero_comm_t *comm)
 {
     node_transport_t *transport = comm->transport;
-    zero_barrier_leave(transport->barrier);
+    if (!comm->failed)
+        meet(comm, &(zero_barrier_call_t){.name = "close"});
     free(transport->barrier);
     zero_shared_block_destroy(transport->controls);
     transport->mpi.failed = comm->failed;

@@ -107,12 +107,12 @@ static bool is_late(const zero_barrier_t *barrier, int rank, uint32_t epoch)
     return atomic_load(&barrier->seats[rank]->arrived) != epoch + 1;
 }
 
-static zero_status_t fail_ended(zero_barrier_t *barrier, int rank, bool left, const char *waiting_in)
+static zero_status_t fail_ended(zero_barrier_t *barrier, int rank, const char *waiting_in)
 {
     if (claim_failure(barrier, ZERO_ERROR_PEER))
-        return zero_fail(ZERO_ERROR_PEER, "rank %d (process %" PRId64 ") %s while other ranks wait for it in %s", rank,
-                         barrier->seats[rank]->pid, left ? "has closed its communicator" : "has exited or was killed",
-                         waiting_in);
+        return zero_fail(ZERO_ERROR_PEER,
+                         "rank %d (process %" PRId64 ") has exited or was killed while other ranks wait for it in %s",
+                         rank, barrier->seats[rank]->pid, waiting_in);
     return failure_status(barrier);
 }
 
@@ -132,7 +132,7 @@ static zero_status_t fail_late(zero_barrier_t *barrier, uint32_t epoch, const ch
     return failure_status(barrier);
 }
 
-/* Looks after the ranks that have not come. What they did is read before whether they came: one may do both meanwhile.
+/* Looks after the ranks that have not come. Whether one ended is read before whether it came: it may come and then end.
  */
 static zero_status_t check_late_ranks(zero_barrier_t *barrier, uint32_t epoch, const char *waiting_in)
 {
@@ -140,10 +140,8 @@ static zero_status_t check_late_ranks(zero_barrier_t *barrier, uint32_t epoch, c
         const zero_barrier_seat_t *seat = barrier->seats[rank];
         if (!is_late(barrier, rank, epoch))
             continue;
-        bool left = atomic_load(&seat->left) != 0;
-        bool ended = process_state(seat) == 'X';
-        if ((left || ended) && is_late(barrier, rank, epoch))
-            return fail_ended(barrier, rank, left, waiting_in);
+        if (process_state(seat) == 'X' && is_late(barrier, rank, epoch))
+            return fail_ended(barrier, rank, waiting_in);
     }
     return ZERO_OK;
 }
@@ -234,11 +232,6 @@ zero_status_t zero_barrier_wait(zero_barrier_t *barrier, const zero_barrier_call
 void zero_barrier_abort(zero_barrier_t *barrier)
 {
     claim_failure(barrier, ZERO_ERROR_PEER);
-}
-
-void zero_barrier_leave(zero_barrier_t *barrier)
-{
-    atomic_store(&barrier->seats[barrier->rank]->left, 1);
 }
 
 /* ---- Setting up ---- */

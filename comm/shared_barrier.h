@@ -2,7 +2,7 @@
  *
  * The last rank to come bumps an epoch on which the others wait: by looking for a moment where every rank has a core of
  * its own, then asleep on a futex. A sleeper wakes at intervals and looks at the ranks that have not come: one that has
- * ended, or has closed its communicator, or does not come until the deadline is a failure. The first to see one says
+ * ended or does not come until the deadline is a failure. The first to see one says
  * so, once for the job, and all ranks, the late ones too, get the same status.
  *
  * Each rank also states what it is calling. Ranks that meet in a barrier from different calls learn that there, rather
@@ -33,7 +33,6 @@ typedef struct zero_barrier_seat {
     _Alignas(ZERO_CACHE_LINES) _Atomic uint32_t n_arrived; /* common */
 
     _Alignas(ZERO_CACHE_LINES) _Atomic uint32_t arrived; /* barriers this rank has come to */
-    _Atomic uint32_t left;                               /* it has closed its communicator */
     zero_barrier_call_t calls[2]; /* by the epoch's lowest bit: a rank may be one barrier ahead of those who read it */
     int64_t pid;
     uint64_t start_time; /* tells a process from a later one with the same number */
@@ -56,7 +55,5 @@ zero_status_t zero_barrier_wait(zero_barrier_t *barrier, const zero_barrier_call
 
 /* Makes all ranks' present and future waits return ZERO_ERROR_PEER. */
 void zero_barrier_abort(zero_barrier_t *barrier);
-/* This rank will come to no further barrier. */
-void zero_barrier_leave(zero_barrier_t *barrier);
 
 #endif

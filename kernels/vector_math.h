@@ -73,15 +73,17 @@ static inline float zero_row_max(const float *x, size_t n)
     for (size_t l = 0; l < ZERO_LANES; ++l)
         lanes[l] = -INFINITY;
     size_t i = 0;
-    for (; i + ZERO_LANES <= n; i += ZERO_LANES)
+    for (; i + ZERO_LANES <= n; i += ZERO_LANES) {
+#pragma omp simd
         for (size_t l = 0; l < ZERO_LANES; ++l)
             lanes[l] = x[i + l] > lanes[l] ? x[i + l] : lanes[l];
+    }
     for (size_t l = 0; i + l < n; ++l)
         lanes[l] = x[i + l] > lanes[l] ? x[i + l] : lanes[l];
-    float max = lanes[0];
-    for (size_t l = 1; l < ZERO_LANES; ++l)
-        max = lanes[l] > max ? lanes[l] : max;
-    return max;
+    for (size_t s = ZERO_LANES / 2; s > 0; s /= 2)
+        for (size_t l = 0; l < s; ++l)
+            lanes[l] = lanes[l + s] > lanes[l] ? lanes[l + s] : lanes[l];
+    return lanes[0];
 }
 
 /* x[i] = exp(x[i] - shift); returns their sum. */

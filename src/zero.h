@@ -126,6 +126,10 @@ typedef enum zero_comm_kind {
 ZERO_API zero_status_t zero_comm_create(zero_comm_kind_t kind, zero_comm_t **comm);
 ZERO_API void zero_comm_destroy(zero_comm_t *comm); /* NULL is allowed. [collective] */
 
+/* The rank that the launcher will give this process, from its environment; 0 without a launcher. For what must be said
+ * by one rank before there is a communicator, such as a bad command line. */
+ZERO_API int zero_comm_launch_rank(void);
+
 ZERO_API int zero_comm_rank(const zero_comm_t *comm);
 ZERO_API int zero_comm_size(const zero_comm_t *comm);
 ZERO_API int zero_comm_local_rank(const zero_comm_t *comm); /* among the ranks of this host */

@@ -43,7 +43,7 @@ static zero_model_limits_t limits_of(shape_t s)
 
 typedef struct row {
     size_t q, k, v, out, lse; /* k and v: of position 0 */
-    size_t n_keys;
+    size_t last_key;
 } row_t;
 
 static row_t row_at(shape_t s, size_t b, size_t h, size_t t)
@@ -54,21 +54,21 @@ static row_t row_at(shape_t s, size_t b, size_t h, size_t t)
                    .v = b * s.seq_len * width + (s.n_heads + s.n_kv_heads + kv) * s.head_dim,
                    .out = ((b * s.seq_len + t) * s.n_heads + h) * s.head_dim,
                    .lse = (b * s.n_heads + h) * s.seq_len + t,
-                   .n_keys = t + 1};
+                   .last_key = t};
 }
 
 /* Probabilities of one row; returns the logarithm of the sum of exponentials. */
 static double row_probs(shape_t s, row_t row, const double *qkv, double *probs)
 {
     double sum = 0.0;
-    for (size_t j = 0; j < row.n_keys; ++j) {
+    for (size_t j = 0; j <= row.last_key; ++j) {
         double dot = 0.0;
         for (size_t d = 0; d < s.head_dim; ++d)
             dot += qkv[row.q + d] * qkv[row.k + j * qkv_width(s) + d];
         probs[j] = exp(dot / sqrt((double)s.head_dim));
         sum += probs[j];
     }
-    for (size_t j = 0; j < row.n_keys; ++j)
+    for (size_t j = 0; j <= row.last_key; ++j)
         probs[j] /= sum;
     return log(sum);
 }
@@ -78,7 +78,7 @@ static void row_forward(shape_t s, row_t row, const double *qkv, double *probs, 
     lse[row.lse] = row_probs(s, row, qkv, probs);
     for (size_t d = 0; d < s.head_dim; ++d) {
         out[row.out + d] = 0.0;
-        for (size_t j = 0; j < row.n_keys; ++j)
+        for (size_t j = 0; j <= row.last_key; ++j)
             out[row.out + d] += probs[j] * qkv[row.v + j * qkv_width(s) + d];
     }
 }
@@ -88,13 +88,13 @@ static void row_backward(shape_t s, row_t row, const double *qkv, const double *
 {
     double mean = 0.0, scale = 1.0 / sqrt((double)s.head_dim);
     row_probs(s, row, qkv, probs);
-    for (size_t j = 0; j < row.n_keys; ++j) {
+    for (size_t j = 0; j <= row.last_key; ++j) {
         dprobs[j] = 0.0;
         for (size_t d = 0; d < s.head_dim; ++d)
             dprobs[j] += dout[row.out + d] * qkv[row.v + j * qkv_width(s) + d];
         mean += probs[j] * dprobs[j];
     }
-    for (size_t j = 0; j < row.n_keys; ++j)
+    for (size_t j = 0; j <= row.last_key; ++j)
         for (size_t d = 0; d < s.head_dim; ++d) {
             size_t at = j * qkv_width(s) + d;
             double dscore = probs[j] * (dprobs[j] - mean) * scale;

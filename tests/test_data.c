@@ -27,7 +27,7 @@ static void set_up(void)
     static unsigned char bytes[1024 + 2 * N_LLMC + N_TEXT];
     char path[2100];
     for (int i = 0; i < N_TEXT; i++)
-        bytes[i] = (unsigned char)(text_tokens[i] = (int32_t)(support_random(&state) % 256));
+        bytes[i] = (unsigned char)(text_tokens[i] = (int32_t)(i == 300 ? 255 : support_random(&state) % 256));
     snprintf(path, sizeof path, "%s/a.txt", scratch);
     support_write_file(path, bytes, N_TEXT);
     for (int i = 0; i < N_SECOND; i++)

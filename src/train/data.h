@@ -13,7 +13,7 @@
 typedef struct data data_t;
 
 typedef struct data_spec {
-    const char *paths;       /* comma-separated */
+    const char *paths; /* comma-separated */
     options_format_t format;
     int64_t vocab_size, seq_len;
     int64_t global_batch, micro_batch; /* sequences */

@@ -97,19 +97,16 @@ static zero_status_t check_gpt2_fixed(const hf_config_t *config)
 
 static zero_status_t take_arch(hf_config_t *config)
 {
-    static const struct {
-        const char *model_type;
-        options_arch_t arch;
-    } ARCHS[] = {{"gpt2", ARCH_GPT2}, {"llama", ARCH_LLAMA}};
+    static const char *const MODEL_TYPES[] = {[ARCH_GPT2] = "gpt2", [ARCH_LLAMA] = "llama"};
     const char *model_type = json_string_value(json_object_get(config->json, "model_type"));
     int *setting = &config->options->model.arch;
-    for (size_t i = 0; model_type && i < sizeof ARCHS / sizeof ARCHS[0]; i++) {
-        if (strcmp(ARCHS[i].model_type, model_type) != 0)
+    for (int arch = 0; model_type && arch < (int)(sizeof MODEL_TYPES / sizeof MODEL_TYPES[0]); arch++) {
+        if (strcmp(MODEL_TYPES[arch], model_type) != 0)
             continue;
-        if (*setting != config->defaults.model.arch && *setting != (int)ARCHS[i].arch)
+        if (*setting != config->defaults.model.arch && *setting != arch)
             return report_error(ZERO_ERROR_USAGE, "[model] arch = %s, but the model in init is a %s ('%s')",
-                                ARCHS[*setting].model_type, model_type, config->path);
-        *setting = (int)ARCHS[i].arch;
+                                MODEL_TYPES[*setting], model_type, config->path);
+        *setting = arch;
         return ZERO_OK;
     }
     return report_error(ZERO_ERROR_USAGE, "'%s': model_type is %.60s; gpt2 can be loaded", config->path,

@@ -11,7 +11,7 @@ typedef struct metrics_row {
     float loss, grad_norm; /* printed %.9g: equal text means equal bits; null where not finite */
     double lr;
     bool skipped;
-    int64_t tokens; /* seen so far, all ranks */
+    int64_t tokens;                    /* seen so far, all ranks */
     double step_ms, tokens_per_s, mfu; /* mfu: 0..1 of the device's peak, null (negative here) where that is unknown */
     uint64_t device_bytes, host_bytes;
     double exposed_comm_ms;
@@ -19,7 +19,7 @@ typedef struct metrics_row {
     float val_loss;
 } metrics_row_t;
 
-/* path "" gives *metrics = NULL, which metrics_write accepts and ignores. append keeps what is there (a resumed run). */
+/* path "" gives *metrics = NULL, which metrics_write accepts and ignores. append keeps what is there: a resumed run. */
 zero_status_t metrics_open(const char *path, bool append, metrics_t **metrics);
 /* ZERO_ERROR_IO, with a line, when the disk is full or the like. */
 zero_status_t metrics_write(metrics_t *metrics, const metrics_row_t *row);

@@ -1,8 +1,8 @@
 /* options.h - every setting of zerotrain, from one table.
  *
- * options.c holds one row per setting: section, key, type, default, range or choices, help. The parser (iniparser for
- * the file, getopt_long for the command line), --help, the defaults, the dump of the effective configuration and the
- * README's reference all come from it. Precedence: command line over file over default.
+ * options_table.c holds one row per setting: section, key, type, default, range or choices, help. The parser (iniparser
+ * for the file, getopt_long for the command line), --help, the defaults, the dump of the effective configuration and
+ * the README's reference all come from it. Precedence: command line over file over default.
  */
 #ifndef ZEROTRAIN_OPTIONS_H
 #define ZEROTRAIN_OPTIONS_H
@@ -15,20 +15,14 @@
 
 typedef enum options_arch { ARCH_GPT2, ARCH_LLAMA } options_arch_t;
 typedef enum options_recompute { RECOMPUTE_NONE, RECOMPUTE_LIGHT, RECOMPUTE_FULL } options_recompute_t;
-typedef enum options_format {
-    FORMAT_AUTO,
-    FORMAT_TEXT,
-    FORMAT_LLMC,
-    FORMAT_NANOGPT,
-    FORMAT_MEGATRON
-} options_format_t;
+typedef enum options_format { FORMAT_AUTO, FORMAT_TEXT, FORMAT_LLMC, FORMAT_NANOGPT, FORMAT_MEGATRON } options_format_t;
 typedef enum options_schedule { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_CONSTANT, SCHEDULE_WSD } options_schedule_t;
 typedef enum options_offload { OFFLOAD_NONE, OFFLOAD_OPTIMIZER } options_offload_t;
 typedef enum options_reduction { REDUCTION_ORDERED, REDUCTION_NCCL } options_reduction_t;
 
 typedef struct options {
     struct {
-        int arch; /* options_arch_t */
+        int arch;                                                           /* options_arch_t */
         int64_t layers, dim, heads, kv_heads, ffn_dim, vocab_size, seq_len; /* kv_heads, ffn_dim: 0 = by arch */
         char init[OPTIONS_MAX_PATH];                                        /* "random" or a model directory */
         int recompute;                                                      /* options_recompute_t */
@@ -48,7 +42,7 @@ typedef struct options {
     } train;
     struct {
         int64_t stage;
-        int offload;         /* options_offload_t */
+        int offload; /* options_offload_t */
         double offload_ratio;
         int64_t prefetch;
         bool overlap, reduce_every_micro_step;
@@ -89,7 +83,7 @@ zero_status_t options_resolve(options_t *options, int world_size);
 /* Sequences per rank and micro-step come from micro_batch; this is global_batch / (micro_batch * world_size). */
 int options_micro_steps(const options_t *options, int world_size);
 
-void options_dump(const options_t *options, FILE *file);           /* the effective configuration, as an ini file */
-void options_print_reference(FILE *file);                          /* the README's table, in Markdown */
+void options_dump(const options_t *options, FILE *file); /* the effective configuration, as an ini file */
+void options_print_reference(FILE *file);                /* the README's table, in Markdown */
 
 #endif

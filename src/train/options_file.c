@@ -193,7 +193,7 @@ static zero_status_t scan_text(scan_t *scan)
         int first_line = ++n_lines;
         while (strlen(text) <= MAX_LINE && is_continued(text)) {
             char *next = strsep(&rest, "\n");
-            if (!next)
+            if (!next || (!rest && !next[0]))
                 return fail_at(scan, n_lines, "the file ends after a backslash, which continues a line");
             n_lines++;
             memmove(text + strlen(text), next, strlen(next) + 1);

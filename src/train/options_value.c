@@ -99,7 +99,8 @@ static bool parse_text(const char *text, char *value, char problem[OPTION_MAX_PR
             snprintf(problem, OPTION_MAX_PROBLEM, "'" SHOWN "' has a control character", text);
             return false;
         }
-    memmove(value, text, strlen(text) + 1);
+    memset(value, 0, OPTIONS_MAX_PATH); /* equal options are equal bytes */
+    memcpy(value, text, strlen(text));
     return true;
 }
 

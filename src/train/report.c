@@ -25,20 +25,15 @@ static void make_printable(char *text)
             *text = '?';
 }
 
-/* with_rank: the line is this rank's own, so it names the rank. */
+/* with_rank: the line is this rank's own, so it names the rank. A message that fills its LINE_BYTES was cut. */
 static void write_line(bool with_rank, const char *message)
 {
-    static const char cut[] = "...";
-    char line[LINE_BYTES + 64];
-    int n_prefix = with_rank ? snprintf(line, sizeof line, "zerotrain: rank %d: ", my_rank)
-                             : snprintf(line, sizeof line, "zerotrain: ");
-    size_t room = sizeof line - (size_t)n_prefix - sizeof cut - 1;
-    snprintf(line + n_prefix, room, "%s", message);
+    char who[32] = "", line[LINE_BYTES + 64];
+    if (with_rank)
+        snprintf(who, sizeof who, "rank %d: ", my_rank);
+    snprintf(line, sizeof line, "zerotrain: %s%s%s", who, message, strlen(message) == LINE_BYTES - 1 ? "..." : "");
     make_printable(line);
-    if (strlen(message) >= room)
-        strcat(line, cut);
-    strcat(line, "\n");
-    fputs(line, stderr);
+    fprintf(stderr, "%s\n", line);
     fflush(stderr);
 }
 

@@ -395,8 +395,8 @@ static void act_stop(void)
 
 static void act_destroy(void)
 {
-    zero_comm_destroy(comm);
-    exit(0);
+    zero_comm_destroy(comm); /* as a program does that has failed on its own */
+    exit(FAILURE_SEEN);
 }
 
 static void act_abort(void)
@@ -555,9 +555,11 @@ int main(int argc, char **argv)
     const int rank = comm->rank;
     zero_comm_destroy(comm);
     comm = NULL;
-    int finalized = 0;
+    int initialized = 0, finalized = 0;
+    MPI_Initialized(&initialized);
     MPI_Finalized(&finalized);
-    EXPECT(finalized == (strcmp(transport, "self") != 0 && !fallback)); /* who starts MPI ends it */
+    EXPECT(initialized == (getenv("OMPI_COMM_WORLD_RANK") != NULL)); /* mpirun's mark */
+    EXPECT(finalized == (initialized && !fallback));                 /* who starts MPI ends it */
     if (finalized)
         EXPECT(zero_comm_create(ZERO_COMM_AUTO, &comm) == ZERO_ERROR_UNSUPPORTED && comm == NULL);
     if (fallback)

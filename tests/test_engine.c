@@ -1,0 +1,325 @@
+/* test_engine.c - the engine keeps its promises: equal bits at every stage, skipped steps, errors on the spot.
+ * Several ranks: runs tests/mpi/engine_cases, whose header says what it checks on every rank. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support.h"
+#include "zero.h"
+
+#define LIMIT_S 60.0
+
+/* Lines of "step loss norm skipped hash" that a training run printed. */
+static char *train(int n_ranks, const char *settings)
+{
+    support_output_t output;
+    int code =
+        support_mpirun(&output, LIMIT_S, n_ranks, "%s/tests/mpi/engine_cases train %s", support_build(), settings);
+    ck_assert_msg(code == 0, "%d ranks, %s: exit code %d\n%s", n_ranks, settings, code, output.err);
+    char *lines = strdup(output.out);
+    support_output_free(&output);
+    return lines;
+}
+
+static void expect_equal(int n_ranks, const char *settings, const char *others)
+{
+    char *a = train(n_ranks, settings), *b = train(n_ranks, others);
+    ck_assert_msg(strlen(a) > 100 && strcmp(a, b) == 0, "%d ranks: %s gives\n%s%s gives\n%s", n_ranks, settings, a,
+                  others, b);
+    free(a);
+    free(b);
+}
+
+static const int rank_counts[] = {1, 2, 3, 5, 8};
+
+/* One run a stage; each against stage 3. */
+START_TEST(stages_give_equal_bits)
+{
+    int n_ranks = rank_counts[_i];
+    for (int fp32 = 0; fp32 < 2; fp32++) {
+        char settings[64], first[64];
+        snprintf(first, sizeof first, "stage=3 dtype=%s poison=1", fp32 ? "fp32" : "bf16");
+        char *want = train(n_ranks, first);
+        for (int stage = 0; stage < 3; stage++) {
+            snprintf(settings, sizeof settings, "stage=%d dtype=%s poison=1", stage, fp32 ? "fp32" : "bf16");
+            char *got = train(n_ranks, settings);
+            ck_assert_msg(strcmp(got, want) == 0, "%d ranks: %s gives\n%s%s gives\n%s", n_ranks, first, want, settings,
+                          got);
+            free(got);
+        }
+        free(want);
+    }
+}
+END_TEST
+
+START_TEST(prefetch_and_transport_give_equal_bits)
+{
+    expect_equal(3, "stage=3 prefetch=1", "stage=3 prefetch=0 poison=1");
+    expect_equal(3, "stage=3 prefetch=1", "stage=3 prefetch=1000");
+    expect_equal(3, "stage=3 comm=auto", "stage=3 comm=mpi poison=1");
+    expect_equal(2, "stage=0 comm=auto dtype=fp32", "stage=0 comm=mpi dtype=fp32 poison=1");
+    expect_equal(2, "stage=1 comm=auto dtype=fp16", "stage=2 comm=mpi dtype=fp16 poison=1");
+}
+END_TEST
+
+START_TEST(accumulation_gives_equal_bits_when_every_micro_step_is_reduced)
+{
+    for (int stage = 0; stage < 3; stage++) {
+        char settings[64];
+        snprintf(settings, sizeof settings, "stage=%d micro_steps=3 every=1 poison=1", stage);
+        expect_equal(3, "stage=3 micro_steps=3", settings);
+    }
+    expect_equal(2, "stage=0 micro_steps=3 every=0 poison=1", "stage=1 micro_steps=3 every=0 poison=1");
+    expect_equal(2, "stage=0 micro_steps=2 every=0 dtype=fp32", "stage=1 micro_steps=2 every=0 dtype=fp32 poison=1");
+}
+END_TEST
+
+START_TEST(a_step_with_nan_is_skipped_and_weights_stay)
+{
+    for (int stage = 0; stage < 4; stage++) {
+        char settings[64];
+        snprintf(settings, sizeof settings, "stage=%d nan_at=3", stage);
+        char *lines = train(2, settings);
+        ck_assert_msg(support_count(lines, " 1 ") == 1, "one skipped step expected:\n%s", lines);
+        free(lines);
+    }
+}
+END_TEST
+
+START_TEST(fp16_halves_its_loss_scale_after_an_overflow_and_goes_on)
+{
+    expect_equal(2, "stage=3 dtype=fp16 nan_at=2", "stage=0 dtype=fp16 nan_at=2");
+}
+END_TEST
+
+static void expect_case(int n_ranks, const char *name, const char *line)
+{
+    support_output_t output;
+    int code = support_mpirun(&output, LIMIT_S, n_ranks, "%s/tests/mpi/engine_cases %s", support_build(), name);
+    ck_assert_msg(code == 0, "%s: exit code %d\n%s", name, code, output.err);
+    ck_assert_msg(support_count(output.err, line) == 1, "%s: '%s' not once in\n%s", name, line, output.err);
+    support_output_free(&output);
+}
+
+START_TEST(a_schedule_that_differs_between_ranks_is_an_error_on_all)
+{
+    expect_case(3, "mismatch", "rank 1 has another declaration of units and tensors than rank 0");
+}
+END_TEST
+
+START_TEST(what_does_not_fit_is_refused_with_the_numbers)
+{
+    expect_case(2, "too_large", "are free: take more ranks");
+}
+END_TEST
+
+START_TEST(a_rank_that_leaves_ends_the_others_soon)
+{
+    support_output_t output;
+    int code = support_mpirun(&output, LIMIT_S, 3, "%s/tests/mpi/engine_cases lost_rank", support_build());
+    ck_assert_msg(code != 0 && code != SUPPORT_TIMED_OUT, "exit code %d\n%s", code, output.err);
+    ck_assert_msg(output.seconds < 10.0, "it took %.1f s", output.seconds);
+    support_output_free(&output);
+}
+END_TEST
+
+/* ---- one rank, in this process ---- */
+
+typedef struct fixture {
+    zero_comm_t *comm;
+    zero_device_t *device;
+    zero_model_t *model;
+    zero_engine_t *engine;
+    zero_tensor_t tensors[2];
+} fixture_t;
+
+static fixture_t fixture_create(int micro_steps)
+{
+    fixture_t f = {0};
+    zero_config_t config = zero_config_default();
+    config.micro_steps = micro_steps;
+    config.max_skipped_steps = 3;
+    ck_assert_int_eq(zero_comm_create(ZERO_COMM_AUTO, &f.comm), ZERO_OK);
+    ck_assert_int_eq(zero_device_create(ZERO_DEVICE_AUTO, f.comm, &f.device), ZERO_OK);
+    ck_assert_int_eq(zero_model_create(&f.model), ZERO_OK);
+    for (int u = 0; u < 2; u++) {
+        zero_unit_t unit;
+        zero_tensor_desc_t desc = {.name = u ? "b" : "a", .n_dims = 1, .shape = {5}, .init = ZERO_INIT_ONES};
+        ck_assert_int_eq(zero_model_add_unit(f.model, desc.name, &unit), ZERO_OK);
+        ck_assert_int_eq(zero_model_add_tensor(f.model, unit, &desc, &f.tensors[u]), ZERO_OK);
+    }
+    ck_assert_int_eq(zero_engine_create(f.comm, f.device, f.model, &config, &f.engine), ZERO_OK);
+    ck_assert_int_eq(zero_init_parameters(f.engine), ZERO_OK);
+    return f;
+}
+
+static void fixture_destroy(fixture_t *f)
+{
+    zero_engine_destroy(f->engine);
+    zero_model_destroy(f->model);
+    zero_device_destroy(f->device);
+    zero_comm_destroy(f->comm);
+}
+
+static void micro_step(fixture_t *f, uint16_t bits)
+{
+    ck_assert_int_eq(zero_begin(f->engine, ZERO_PASS_TRAIN, NULL), ZERO_OK);
+    for (int u = 0; u < 2; u++) {
+        ck_assert_int_eq(zero_acquire(f->engine, u, NULL), ZERO_OK);
+        ck_assert_int_eq(zero_release(f->engine, u, NULL), ZERO_OK);
+    }
+    for (int u = 1; u >= 0; u--) {
+        ck_assert_int_eq(zero_acquire(f->engine, u, NULL), ZERO_OK);
+        uint16_t *grad = zero_grad(f->engine, f->tensors[u]).data;
+        for (int i = 0; i < 5; i++)
+            grad[i] = bits;
+        ck_assert_int_eq(zero_grad_ready(f->engine, u, NULL), ZERO_OK);
+    }
+}
+
+START_TEST(calls_out_of_order_are_errors_on_the_spot)
+{
+    fixture_t f = fixture_create(2);
+    zero_step_result_t result;
+    void *data;
+    ck_assert_int_eq(zero_acquire(f.engine, 0, NULL), ZERO_ERROR_ORDER); /* no pass */
+    ck_assert_int_eq(zero_step(f.engine, 0.1f, NULL, NULL), ZERO_ERROR_ORDER);
+    ck_assert_int_eq(zero_step_wait(f.engine, &result), ZERO_ERROR_ORDER);
+    ck_assert_int_eq(zero_alloc(f.engine, ZERO_MEMORY_DATA, 10, &data), ZERO_OK);
+    ck_assert_int_eq(zero_begin(f.engine, ZERO_PASS_TRAIN, NULL), ZERO_OK);
+    ck_assert_int_eq(zero_alloc(f.engine, ZERO_MEMORY_DATA, 10, &data), ZERO_ERROR_ORDER); /* too late */
+    ck_assert_int_eq(zero_begin(f.engine, ZERO_PASS_TRAIN, NULL), ZERO_ERROR_ORDER);       /* in a pass */
+    ck_assert_int_eq(zero_acquire(f.engine, 1, NULL), ZERO_ERROR_ORDER);                   /* 0 comes first */
+    ck_assert_int_eq(zero_acquire(f.engine, 2, NULL), ZERO_ERROR_ARGUMENT);
+    ck_assert_int_eq(zero_acquire(f.engine, -1, NULL), ZERO_ERROR_ARGUMENT);
+    ck_assert_int_eq(zero_release(f.engine, 0, NULL), ZERO_ERROR_ORDER); /* not acquired */
+    ck_assert_ptr_null(zero_param(f.engine, f.tensors[0]));
+    ck_assert_int_eq(zero_acquire(f.engine, 0, NULL), ZERO_OK);
+    ck_assert_ptr_nonnull(zero_param(f.engine, f.tensors[0]));
+    ck_assert_ptr_null(zero_param(f.engine, f.tensors[1])); /* another unit's */
+    ck_assert_ptr_null(zero_param(f.engine, 99));
+    ck_assert_ptr_null(zero_grad(f.engine, f.tensors[0]).data);             /* forward */
+    ck_assert_int_eq(zero_acquire(f.engine, 0, NULL), ZERO_ERROR_ORDER);    /* twice */
+    ck_assert_int_eq(zero_grad_ready(f.engine, 0, NULL), ZERO_ERROR_ORDER); /* forward */
+    ck_assert_int_eq(zero_release(f.engine, 0, NULL), ZERO_OK);
+    ck_assert_int_eq(zero_acquire(f.engine, 1, NULL), ZERO_OK);
+    ck_assert_int_eq(zero_release(f.engine, 1, NULL), ZERO_OK);
+    ck_assert_int_eq(zero_acquire(f.engine, 0, NULL), ZERO_ERROR_ORDER); /* backward begins with 1 */
+    ck_assert_int_eq(zero_acquire(f.engine, 1, NULL), ZERO_OK);
+    ck_assert_ptr_nonnull(zero_grad(f.engine, f.tensors[1]).data);
+    ck_assert_int_eq(zero_release(f.engine, 1, NULL), ZERO_ERROR_ORDER); /* backward */
+    ck_assert_int_eq(zero_step(f.engine, 0.1f, NULL, NULL), ZERO_ERROR_ORDER);
+    ck_assert_int_eq(zero_get_state(f.engine, NULL, NULL), ZERO_ERROR_ORDER);
+    ck_assert_int_eq(zero_grad_ready(f.engine, 1, NULL), ZERO_OK);
+    ck_assert_int_eq(zero_acquire(f.engine, 0, NULL), ZERO_OK);
+    ck_assert_int_eq(zero_grad_ready(f.engine, 0, NULL), ZERO_OK);
+    ck_assert_int_eq(zero_begin(f.engine, ZERO_PASS_EVAL, NULL), ZERO_ERROR_ORDER); /* in the middle of a step */
+    ck_assert_int_eq(zero_step(f.engine, 0.1f, NULL, NULL), ZERO_ERROR_ORDER);      /* one micro-step is missing */
+    micro_step(&f, 0x3c00);
+    ck_assert_int_eq(zero_begin(f.engine, ZERO_PASS_TRAIN, NULL), ZERO_ERROR_ORDER); /* the step must come */
+    ck_assert_int_eq(zero_step(f.engine, 0.1f, NULL, NULL), ZERO_OK);
+    ck_assert_int_eq(zero_step_wait(f.engine, &result), ZERO_OK);
+    ck_assert(result.step == 1 && !result.skipped);
+    ck_assert_int_eq(zero_step_wait(f.engine, &result), ZERO_ERROR_ORDER);
+    fixture_destroy(&f);
+}
+END_TEST
+
+START_TEST(two_steps_may_be_unwaited_and_results_come_in_order)
+{
+    fixture_t f = fixture_create(1);
+    zero_step_result_t result;
+    for (int i = 0; i < 2; i++) {
+        micro_step(&f, 0x3c00);
+        ck_assert_int_eq(zero_step(f.engine, 0.1f, NULL, NULL), ZERO_OK);
+    }
+    micro_step(&f, 0x3c00);
+    ck_assert_int_eq(zero_step(f.engine, 0.1f, NULL, NULL), ZERO_ERROR_ORDER);
+    for (uint64_t i = 1; i <= 2; i++) {
+        ck_assert_int_eq(zero_step_wait(f.engine, &result), ZERO_OK);
+        ck_assert_uint_eq(result.step, i);
+    }
+    ck_assert_int_eq(zero_step(f.engine, 0.1f, NULL, NULL), ZERO_OK);
+    fixture_destroy(&f);
+}
+END_TEST
+
+START_TEST(many_steps_without_finite_gradients_end_the_run)
+{
+    fixture_t f = fixture_create(1);
+    zero_step_result_t result;
+    for (int i = 1; i <= 3; i++) {
+        micro_step(&f, 0x7f80); /* infinity in bf16 */
+        ck_assert_int_eq(zero_step(f.engine, 0.1f, NULL, NULL), ZERO_OK);
+        ck_assert_int_eq(zero_step_wait(f.engine, &result), i < 3 ? ZERO_OK : ZERO_ERROR_NONFINITE);
+        ck_assert(result.skipped);
+    }
+    ck_assert_uint_eq(zero_get_adam_step(f.engine), 0);
+    fixture_destroy(&f);
+}
+END_TEST
+
+START_TEST(bad_configurations_are_refused)
+{
+    fixture_t f = fixture_create(1);
+    zero_engine_t *engine;
+    zero_memory_t plan;
+    zero_config_t bad[7];
+    for (int i = 0; i < 7; i++)
+        bad[i] = zero_config_default();
+    bad[0].stage = 4;
+    bad[1].stage = -1;
+    bad[2].micro_steps = 0;
+    bad[3].beta1 = 1.0f;
+    bad[4].eps = -1.0f;
+    bad[5].dtype = (zero_dtype_t)7;
+    bad[6].grad_clip = NAN;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        ck_assert_int_eq(zero_engine_create(f.comm, f.device, f.model, &bad[i], &engine), ZERO_ERROR_USAGE);
+        ck_assert_int_eq(zero_plan(f.model, &bad[i], ZERO_COMM_AUTO, 2, &plan), ZERO_ERROR_USAGE);
+    }
+    fixture_destroy(&f);
+}
+END_TEST
+
+START_TEST(every_status_has_a_name_and_a_text)
+{
+#define HAS_NAME(name, number, text)                                                                                   \
+    ck_assert_str_eq(zero_status_name((zero_status_t)(number)), "ZERO_" #name);                                        \
+    ck_assert_str_eq(zero_status_text(ZERO_##name), text);
+    ZERO_STATUS_MAP(HAS_NAME)
+    ck_assert_str_eq(zero_status_name((zero_status_t)12345), "ZERO_UNKNOWN");
+    ck_assert_str_eq(zero_version(), "0.1.0");
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("engine");
+    TCase *several = tcase_create("several ranks");
+    tcase_set_timeout(several, 300);
+    tcase_add_loop_test(several, stages_give_equal_bits, 0, (int)(sizeof rank_counts / sizeof rank_counts[0]));
+    tcase_add_test(several, prefetch_and_transport_give_equal_bits);
+    tcase_add_test(several, accumulation_gives_equal_bits_when_every_micro_step_is_reduced);
+    tcase_add_test(several, a_step_with_nan_is_skipped_and_weights_stay);
+    tcase_add_test(several, fp16_halves_its_loss_scale_after_an_overflow_and_goes_on);
+    tcase_add_test(several, a_schedule_that_differs_between_ranks_is_an_error_on_all);
+    tcase_add_test(several, what_does_not_fit_is_refused_with_the_numbers);
+    tcase_add_test(several, a_rank_that_leaves_ends_the_others_soon);
+    suite_add_tcase(s, several);
+    TCase *one = tcase_create("one rank");
+    tcase_set_timeout(one, 60);
+    tcase_add_test(one, calls_out_of_order_are_errors_on_the_spot);
+    tcase_add_test(one, two_steps_may_be_unwaited_and_results_come_in_order);
+    tcase_add_test(one, many_steps_without_finite_gradients_end_the_run);
+    tcase_add_test(one, bad_configurations_are_refused);
+    tcase_add_test(one, every_status_has_a_name_and_a_text);
+    suite_add_tcase(s, one);
+    return s;
+}
+
+int main(void)
+{
+    return support_main(suite());
+}
