@@ -37,17 +37,40 @@ endif
 INI_CFLAGS := $(if $(wildcard /usr/include/iniparser/iniparser.h),-I/usr/include/iniparser)
 STATIC_LIB  = $(if $(filter 1,$(STATIC)),-l:lib$(1).a,-l$(1))
 
+# CUDA: nvcc on PATH or in its usual place. What it builds runs on machines without a GPU or driver too: the runtime is
+# linked statically and looks for the driver when it is first called.
+CUDA ?= 1
+NVCC := $(if $(filter 0,$(CUDA)),,$(firstword $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc)))
+ifneq ($(NVCC),)
+CUDA_HOME := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
+# A distribution's package has headers and libraries where compilers look anyway.
+CUDA_CFLAGS := -DZERO_HAVE_CUDA=1 $(addprefix -isystem ,$(filter-out /usr/include,$(patsubst %/cuda_runtime_api.h,%,\
+                 $(firstword $(wildcard $(CUDA_HOME)/include/cuda_runtime_api.h)))))
+CUDA_LIBS := $(addprefix -L,$(patsubst %/libcudart_static.a,%,$(firstword \
+                 $(wildcard $(CUDA_HOME)/lib64/libcudart_static.a $(CUDA_HOME)/lib/libcudart_static.a)))) \
+             -lcudart_static -lrt -ldl -lpthread
+# Machine code for A100 and H100/H200, PTX for what comes after them; IEEE arithmetic as written (see FLOAT below).
+NVCC_FLAGS := -std=c++17 -O3 -ftz=false -prec-div=true -prec-sqrt=true --fmad=false -gencode arch=compute_80,code=sm_80 \
+              -gencode arch=compute_90,code=sm_90 -gencode arch=compute_90,code=compute_90 \
+              -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra $(if $(filter 1,$(WERROR)),-Werror all-warnings)
+endif
+ifeq ($(filter clean uninstall install,$(MAKECMDGOALS))$(MAKE_RESTARTS),)
+$(info $(if $(NVCC),  CUDA    $(CUDA_HOME)$(shell $(NVCC) --version | sed -n 's/.*\(release [0-9.]*\).*/, \1/p'),\
+       $(if $(filter 0,$(CUDA)),  CUDA    left out (CUDA=0),  CUDA    no nvcc on PATH or in /usr/local/cuda: for the CPU alone)))
+endif
+
 WARNINGS := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-prototypes -Wmissing-prototypes \
             -Wvla -Wundef -Wpointer-arith $(if $(filter 1,$(WERROR)),-Werror)
 # IEEE arithmetic as written: the promise of equal bits rests on these.
 FLOAT    := -ffp-contract=off -fno-math-errno -fno-trapping-math
 SANFLAGS := $(if $(filter 1,$(SANITIZE)),-fsanitize=address -fsanitize=undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
-CPPFLAGS += -D_GNU_SOURCE -DZERO_VERSION_STRING='"$(VERSION)"' -Isrc -I. $(INI_CFLAGS)
+CPPFLAGS += -D_GNU_SOURCE -DZERO_VERSION_STRING='"$(VERSION)"' -Isrc -I. $(INI_CFLAGS) $(CUDA_CFLAGS)
 ALL_CFLAGS = -std=c17 $(CFLAGS) $(FLOAT) $(WARNINGS) $(SANFLAGS) -fopenmp -fPIC -fvisibility=hidden -pthread
 ALL_LDFLAGS = $(LDFLAGS) $(SANFLAGS) -fopenmp -pthread
 
 # ---- sources -----------------------------------------------------------------------------------------------------
 SHARD_ISA  := adam reduce cast philox shard_table
+SHARD_CUDA := $(if $(NVCC),adam.cu reduce.cu cast.cu philox.cu shard_cuda)
 MODEL_ISA  := linear attention layernorm gelu loss embed model_table
 LIB_SRC    := $(wildcard src/zero/*.c) $(wildcard comm/*.c) kernels/shard_cpu.c
 MODEL_SRC  := kernels/model_cpu.c
@@ -68,16 +91,16 @@ CPPFLAGS += -DZERO_HAVE_X86=1
 endif
 isa_objects = $(foreach isa,$(ISAS),$(patsubst %,$(BUILD)/kernels/%.$(isa).o,$(1)))
 
-LIB_OBJ   := $(LIB_SRC:%.c=$(BUILD)/%.o) $(call isa_objects,$(SHARD_ISA))
+LIB_OBJ   := $(LIB_SRC:%.c=$(BUILD)/%.o) $(call isa_objects,$(SHARD_ISA)) $(SHARD_CUDA:%=$(BUILD)/kernels/%.o)
 MODEL_OBJ := $(MODEL_SRC:%.c=$(BUILD)/%.o) $(call isa_objects,$(MODEL_ISA))
 TRAIN_OBJ := $(TRAIN_SRC:%.c=$(BUILD)/%.o)
 TRAIN_LIB_OBJ := $(filter-out %/main.o,$(TRAIN_OBJ))
 
-LIB_LIBS   := $(MPI_LIBS) $(call STATIC_LIB,jansson) $(call STATIC_LIB,xxhash) -lm -ldl
+LIB_LIBS   := $(MPI_LIBS) $(call STATIC_LIB,jansson) $(call STATIC_LIB,xxhash) $(CUDA_LIBS) -lm -ldl
 TRAIN_LIBS := $(LIB_LIBS) $(call STATIC_LIB,iniparser) -lopenblas
 
 # ---- targets -----------------------------------------------------------------------------------------------------
-.PHONY: all check bench lint install uninstall clean objects tests tests-objects cuda-objects
+.PHONY: all check bench lint install uninstall clean objects tests tests-objects cuda-objects gpu-tests
 .DELETE_ON_ERROR:
 .SECONDARY:
 all: $(BUILD)/zerotrain $(BUILD)/libzero.a $(BUILD)/libzero.so $(BUILD)/zero.pc $(EXAMPLES)
@@ -89,7 +112,7 @@ tests: all $(TESTS) $(MPI_TESTS)
 $(BUILD)/libzero.a: $(LIB_OBJ)
 	$(call say,AR,$@) rm -f $@; ar rcs $@ $^
 $(BUILD)/libzero.so.$(VERSION): $(LIB_OBJ)
-	$(call say,LINK,$@) $(CC) -shared -Wl,-soname,libzero.so.$(SOVERSION) -Wl,--no-undefined -o $@ $^ $(ALL_LDFLAGS) $(LIB_LIBS)
+	$(call say,LINK,$@) $(CC) -shared -Wl,-soname,libzero.so.$(SOVERSION) -Wl,--no-undefined -Wl,--exclude-libs,ALL -o $@ $^ $(ALL_LDFLAGS) $(LIB_LIBS)
 $(BUILD)/libzero.so.$(SOVERSION): $(BUILD)/libzero.so.$(VERSION)
 	$(Q)ln -sf $(<F) $@
 $(BUILD)/libzero.so: $(BUILD)/libzero.so.$(SOVERSION)
@@ -114,8 +137,7 @@ endef
 $(foreach isa,$(ISAS),$(eval $(call isa_rule,$(isa))))
 $(BUILD)/%.cu.o: %.cu
 	@mkdir -p $(@D)
-	$(call say,NVCC,$<) nvcc -std=c++17 -O3 -fmad=false $(if $(filter 1,$(WERROR)),-Werror all-warnings) $(CPPFLAGS) \
-	    -Xcompiler -fPIC,-fvisibility=hidden -MMD -MP -c -o $@ $<
+	$(call say,NVCC,$<) $(NVCC) $(NVCC_FLAGS) $(CPPFLAGS) -MMD -MP -c -o $@ $<
 
 # An example is built as a user would build it: one header, one library.
 $(BUILD)/examples/%: examples/%.c src/zero.h $(BUILD)/libzero.a
@@ -127,6 +149,13 @@ CHECK_LIBS = $(shell pkg-config --libs check)
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_COMMON) $(TRAIN_LIB_OBJ) $(MODEL_OBJ) $(BUILD)/libzero.a
 	@mkdir -p $(@D)
 	$(call say,LINK,$@) $(CC) -o $@ $^ $(ALL_LDFLAGS) $(TRAIN_LIBS) $(CHECK_LIBS)
+
+# Tests and measurements that need a GPU: programs that run on a machine with little more than its driver.
+GPU_TESTS := $(if $(NVCC),$(patsubst tests/gpu/%.c,$(BUILD)/tests/gpu/%,$(wildcard tests/gpu/*.c)))
+gpu-tests: $(GPU_TESTS)
+$(BUILD)/tests/gpu/%: $(BUILD)/tests/gpu/%.o $(BUILD)/libzero.a
+	@mkdir -p $(@D)
+	$(call say,LINK,$@) $(CC) -o $@ $^ $(ALL_LDFLAGS) -Wl,--as-needed $(LIB_LIBS)
 
 check: tests
 	$(Q)tests/run-all $(BUILD)

@@ -108,7 +108,7 @@ zero_status_t zero_comm_create(zero_comm_kind_t kind, zero_comm_t **comm)
     if (kind == ZERO_COMM_NCCL)
         return zero_fail_alike(ZERO_ERROR_UNSUPPORTED, "this build of libzero has no NCCL: use comm auto or mpi");
 
-    zero_status_t status = ZERO_OK;
+    zero_status_t status;
     zero_comm_t *made = calloc(1, sizeof(*made));
     if (!made)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for a communicator");

@@ -102,7 +102,7 @@ static zero_status_t timed_out(const zero_comm_t *comm, const char *what)
         if (rank != comm->rank && transport->arrivals[rank].heard < transport->n_collectives &&
             length < sizeof(missing) - 16)
             length += (size_t)snprintf(missing + length, sizeof(missing) - length, "%s%d", length ? ", " : "", rank);
-    return zero_fail(ZERO_ERROR_TIMEOUT, "%s did not end within %.0f s (ZERO_TIMEOUT_S): %s%s", what,
+    return zero_fail(ZERO_ERROR_TIMEOUT, "%s did not end within %g s (ZERO_TIMEOUT_S): %s%s", what,
                      (double)comm->timeout_ns * 1e-9, length ? "not heard of: rank " : "all ranks have come to it",
                      missing);
 }
@@ -321,7 +321,7 @@ static zero_status_t open_communicator(mpi_transport_t *transport)
 
 zero_status_t zero_comm_mpi_create(zero_comm_t *comm)
 {
-    zero_status_t status = ZERO_OK;
+    zero_status_t status;
     mpi_transport_t *transport = calloc(1, sizeof(*transport));
     arrival_t *arrivals = calloc((size_t)comm->size, sizeof(*arrivals));
     if (!transport || !arrivals) {

@@ -121,17 +121,17 @@ static zero_status_t node_host_all_gather(zero_comm_t *comm, const void *mine, s
 {
     node_transport_t *transport = comm->transport;
     const zero_barrier_call_t call = {.name = "host all-gather", .n_bytes = n_bytes};
-    size_t first = 0;
-    do { /* once for no bytes at all: it is still where ranks meet */
-        size_t n = n_bytes - first < MAILBOX_BYTES ? n_bytes - first : MAILBOX_BYTES;
-        if (n > 0)
-            memcpy(mailbox(transport, comm->rank), (const char *)mine + first, n);
+    if (n_bytes == 0)
+        return meet(comm, &call);
+    size_t n = 0;
+    for (size_t first = 0; first < n_bytes; first += n) {
+        n = n_bytes - first < MAILBOX_BYTES ? n_bytes - first : MAILBOX_BYTES;
+        memcpy(mailbox(transport, comm->rank), (const char *)mine + first, n);
         ZERO_TRY(meet(comm, &call));
-        for (int rank = 0; rank < comm->size && n > 0; rank++)
+        for (int rank = 0; rank < comm->size; rank++)
             memcpy((char *)all + (size_t)rank * n_bytes + first, mailbox(transport, rank), n);
         transport->n_pieces++;
-        first += n;
-    } while (first < n_bytes);
+    }
     return ZERO_OK;
 }
 

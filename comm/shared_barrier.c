@@ -127,7 +127,7 @@ static zero_status_t fail_late(zero_barrier_t *barrier, uint32_t epoch, const ch
                                        length ? ", " : "", rank, seat->pid, state_text(process_state(seat)));
     }
     if (claim_failure(barrier, ZERO_ERROR_TIMEOUT))
-        return zero_fail(ZERO_ERROR_TIMEOUT, "%s did not come to %s within %.0f s (ZERO_TIMEOUT_S)", late, waiting_in,
+        return zero_fail(ZERO_ERROR_TIMEOUT, "%s did not come to %s within %g s (ZERO_TIMEOUT_S)", late, waiting_in,
                          (double)barrier->timeout_ns * 1e-9);
     return failure_status(barrier);
 }

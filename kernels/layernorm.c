@@ -26,6 +26,7 @@ static float row_variation(const float *x, float mean, size_t n)
     float lanes[ZERO_LANES] = {0};
     size_t i = 0;
     for (; i + ZERO_LANES <= n; i += ZERO_LANES) {
+#pragma omp simd
         for (size_t l = 0; l < ZERO_LANES; ++l) {
             float d = x[i + l] - mean;
             lanes[l] = zero_multiply_add(d, d, lanes[l]);
@@ -117,6 +118,7 @@ static void row_backward(float *dx, float *dweight, float *dbias, const float *d
     float g_lanes[ZERO_LANES] = {0}, gh_lanes[ZERO_LANES] = {0};
     size_t i = 0;
     for (; i + ZERO_LANES <= dim; i += ZERO_LANES) {
+#pragma omp simd
         for (size_t l = 0; l < ZERO_LANES; ++l) {
             float g = dy[i + l] * weight[i + l];
             g_lanes[l] += g;
@@ -130,6 +132,7 @@ static void row_backward(float *dx, float *dweight, float *dbias, const float *d
     }
     float g_mean = zero_fold_sum(g_lanes) / (float)dim;
     float gh_mean = zero_fold_sum(gh_lanes) / (float)dim;
+#pragma omp simd
     for (i = 0; i < dim; ++i) {
         float h = (x[i] - mean) * rstd;
         float centered = zero_multiply_add(-gh_mean, h, dy[i] * weight[i] - g_mean);

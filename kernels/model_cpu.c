@@ -1,13 +1,11 @@
 /* model_cpu.c - picks the CPU's model kernels at run time: the best instruction set that was built, that the machine
  * has, and that ZERO_CPU_ISA allows; the same rule as shard_cpu.c. Builds agree to float tolerance, not to the bit.
  */
-#include "kernels/model.h"
+#include "kernels/model_cpu.h"
 
 #include <string.h>
 
 #include "kernels/shard.h"
-
-const zero_model_kernels_t *zero_model_kernels_cpu_named(const char *name);
 
 extern const zero_model_kernels_t zero_model_kernels_scalar;
 #ifdef ZERO_HAVE_X86

@@ -54,8 +54,12 @@ typedef struct zero_adam {
     void *low;   /* bf16: int16_t *; fp16: float *; fp32: NULL */
     float *m, *v;
     const float *grad; /* summed over ranks and micro-steps, still with the loss scale */
+    /* In ascending order of state, each beginning where the one before ends or behind it. Device memory, as is scalars:
+     * what a launcher must know without reading them is that they lie in [state_begin, state_end) of the state arrays,
+     * gaps included (not read on the CPU). */
     const zero_adam_segment_t *segments;
     size_t n_segments;
+    uint64_t state_begin, state_end;
     const zero_adam_scalars_t *scalars;
 } zero_adam_t;
 
@@ -75,7 +79,8 @@ typedef struct zero_shard_kernels {
 
     zero_status_t (*adam)(const zero_adam_t *args, zero_stream_t stream);
 
-    /* t = 0; t += slices[r][i] for r = 0..n_slices-1, in fp32 (the first is taken as is, not added to 0);
+    /* slices itself, the array of pointers, is host memory. At most 256 slices on CUDA.
+     * t = 0; t += slices[r][i] for r = 0..n_slices-1, in fp32 (the first is taken as is, not added to 0);
      * out[i] = accumulate ? out[i] + t : t. out may be one of the slices where dtype is fp32 and accumulate is false.
      * partials: NULL, or zero_norm_n_partials(n_elems) doubles that receive the sums of squares of the new out. */
     zero_status_t (*sum_slices)(float *out, const void *const *slices, int n_slices, zero_dtype_t dtype, size_t n_elems,
@@ -111,6 +116,10 @@ typedef struct zero_shard_kernels {
 const zero_shard_kernels_t *zero_shard_kernels_cpu(void);
 /* One by name; NULL where it was not built or the machine lacks it. */
 const zero_shard_kernels_t *zero_shard_kernels_cpu_named(const char *name);
+
+/* CUDA's table, in a library that was built with CUDA (ZERO_HAVE_CUDA). Launches go to the calling thread's current
+ * device, which the streams and arrays must belong to. */
+const zero_shard_kernels_t *zero_shard_kernels_cuda(void);
 
 /* Pure host arithmetic: the clip coefficient min(1, grad_clip / (norm + 1e-6)) (1 when grad_clip is 0) and the rest of
  * *out, from the loss-scale-free norm. adam_step is the t of this update, from 1. */

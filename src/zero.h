@@ -166,6 +166,10 @@ ZERO_API void zero_device_destroy(zero_device_t *device);                      /
 ZERO_API zero_device_type_t zero_device_get_type(const zero_device_t *device); /* never ZERO_DEVICE_AUTO */
 ZERO_API zero_status_t zero_device_synchronize(zero_device_t *device);         /* waits for all streams of the device */
 
+/* A queue of its own for the device's work; on the CPU there is none and *stream is NULL. */
+ZERO_API zero_status_t zero_stream_create(zero_device_t *device, zero_stream_t *stream);
+ZERO_API void zero_stream_destroy(zero_device_t *device, zero_stream_t stream);
+
 /* Copies n_bytes between any two of host and device memory, in stream order. Host memory must stay as it is until the
  * stream has passed the copy. */
 ZERO_API zero_status_t zero_device_copy(zero_device_t *device, void *dst, const void *src, size_t n_bytes,

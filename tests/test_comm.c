@@ -55,30 +55,49 @@ START_TEST(one_rank_without_mpirun_leaves_mpi_alone)
 }
 END_TEST
 
-/* Runs a case in which rank 1 does wrong. The job must end in time, with an exit code that is not 0. */
-static void one_goes_wrong(int n_ranks, const char *transport, const char *name, support_output_t *output)
+/* Runs a case in which rank 1 does wrong: the job must end in time, with an exit code that is not 0. *log: what the
+ * ranks wrote. *output: what mpirun did. */
+static void one_goes_wrong(int n_ranks, const char *transport, const char *name, char **log, support_output_t *output)
 {
-    int exit_code = support_mpirun(output, 30.0, n_ranks, "-x ZERO_TIMEOUT_S=1.5 %s/tests/mpi/comm_cases %s %s",
-                                   support_build(), transport, name);
-    ck_assert_msg(exit_code != SUPPORT_TIMED_OUT && exit_code != 0, "%s, %s: exit code %d\n%s", transport, name,
-                  exit_code, output->err);
-    ck_assert_msg(output->seconds < 8.0, "%s, %s: took %.1f s\n%s", transport, name, output->seconds, output->err);
+    char *scratch = support_scratch(), path[512];
+    snprintf(path, sizeof(path), "%s/log", scratch);
+    support_write_file(path, "", 0);
+    int exit_code = support_mpirun(output, 30.0, n_ranks, "-x ZERO_TIMEOUT_S=1.5 %s/tests/mpi/comm_cases %s %s %s",
+                                   support_build(), transport, name, path);
+    *log = support_read_file(path, NULL);
+    free(scratch);
+    ck_assert_msg(exit_code != SUPPORT_TIMED_OUT && exit_code != 0, "%s, %s: exit code %d\n%s%s", transport, name,
+                  exit_code, *log, output->err);
+    ck_assert_msg(output->seconds < 8.0, "%s, %s: took %.1f s\n%s", transport, name, output->seconds, *log);
 }
 
-/* Counts that the others got the status within `limit_s`, and that the line which names rank 1 was written once. */
-static void all_others_report(const support_output_t *output, int n_ranks, const char *status, double limit_s,
-                              const char *line)
+/* n_reports ranks got the status within limit_s, and a line that holds `first` and `second` was written once. */
+static void expect_reports(const char *log, int n_reports, const char *status, double limit_s, const char *first,
+                           const char *second)
 {
-    size_t n_reports = 0;
-    for (const char *at = output->err; (at = strstr(at, " got ")) != NULL; at++) {
+    int n_found = 0;
+    for (const char *at = log; (at = strstr(at, " got ")) != NULL; at++) {
         char got[64];
         double after_s = 1e9;
         if (sscanf(at, " got %63s after %lf s", got, &after_s) == 2 && strcmp(got, status) == 0 && after_s < limit_s)
-            n_reports++;
+            n_found++;
     }
-    ck_assert_msg(n_reports >= (size_t)n_ranks - 1, "%zu of %d ranks got %s within %.1f s\n%s", n_reports, n_ranks - 1,
-                  status, limit_s, output->err);
-    ck_assert_msg(support_count(output->err, line) == 1, "not once: \"%s\"\n%s", line, output->err);
+    ck_assert_msg(n_found == n_reports, "%d ranks, not %d, got %s within %.1f s\n%s", n_found, n_reports, status,
+                  limit_s, log);
+    ck_assert_msg(support_count(log, first) == 1 && support_count(log, second) == 1, "not once: \"%s\" and \"%s\"\n%s",
+                  first, second, log);
+}
+
+/* The same for ranks that share memory: all of them but n_silent get to say it. */
+static void expect_named_on_node(int n_ranks, int n_silent, const char *name, const char *status, double limit_s,
+                                 const char *first, const char *second)
+{
+    char *log;
+    support_output_t output;
+    one_goes_wrong(n_ranks, "node", name, &log, &output);
+    expect_reports(log, n_ranks - n_silent, status, limit_s, first, second);
+    support_output_free(&output);
+    free(log);
 }
 
 static const int failure_rank_counts[] = {2, 8};
@@ -86,59 +105,50 @@ static const int failure_rank_counts[] = {2, 8};
 
 START_TEST(rank_that_exits_is_named)
 {
-    support_output_t output;
-    one_goes_wrong(failure_rank_counts[_i], "node", "one_exits", &output);
-    all_others_report(&output, failure_rank_counts[_i], "ZERO_ERROR_PEER", 2.0, "has exited or was killed while");
-    ck_assert_ptr_nonnull(strstr(output.err, ": rank 1 (process "));
-    support_output_free(&output);
+    expect_named_on_node(failure_rank_counts[_i], 1, "one_exits", "ZERO_ERROR_PEER", 2.0, ": rank 1 (process ",
+                         ") has exited or was killed while other ranks wait for it in fence\n");
 }
 END_TEST
 
 START_TEST(rank_that_is_killed_is_named)
 {
-    support_output_t output;
-    one_goes_wrong(failure_rank_counts[_i], "node", "one_is_killed", &output);
-    all_others_report(&output, failure_rank_counts[_i], "ZERO_ERROR_PEER", 2.0, "has exited or was killed while");
-    ck_assert_ptr_nonnull(strstr(output.err, ": rank 1 (process "));
-    support_output_free(&output);
+    expect_named_on_node(failure_rank_counts[_i], 1, "one_is_killed", "ZERO_ERROR_PEER", 2.0, ": rank 1 (process ",
+                         ") has exited or was killed while other ranks wait for it in fence\n");
 }
 END_TEST
 
+/* mpirun wakes the stopped rank when it ends the job, so that one may report too: it finds the failure at once. */
 START_TEST(rank_that_stops_is_named_at_the_deadline)
 {
+    char *log;
     support_output_t output;
-    one_goes_wrong(failure_rank_counts[_i], "node", "one_stops", &output);
-    all_others_report(&output, failure_rank_counts[_i], "ZERO_ERROR_TIMEOUT", 4.0, ", stopped) did not come to fence");
-    ck_assert_ptr_nonnull(strstr(output.err, ": rank 1 (process "));
+    one_goes_wrong(failure_rank_counts[_i], "node", "one_stops", &log, &output);
+    const int late = strstr(log, "rank 1 got ZERO_ERROR_TIMEOUT after 0.0") != NULL;
+    expect_reports(log, failure_rank_counts[_i] - 1 + late, "ZERO_ERROR_TIMEOUT", 4.0, ": rank 1 (process ",
+                   ", stopped) did not come to fence within 1.5 s (ZERO_TIMEOUT_S)\n");
     support_output_free(&output);
+    free(log);
 }
 END_TEST
 
 START_TEST(rank_that_closes_before_the_others_is_named)
 {
-    support_output_t output;
-    one_goes_wrong(failure_rank_counts[_i], "node", "one_leaves", &output);
-    all_others_report(&output, failure_rank_counts[_i], "ZERO_ERROR_MISMATCH", 1.0, "ranks call different things");
-    ck_assert_ptr_nonnull(strstr(output.err, "rank 1 close"));
-    support_output_free(&output);
+    expect_named_on_node(failure_rank_counts[_i], 1, "one_leaves", "ZERO_ERROR_MISMATCH", 1.0,
+                         ": ranks call different things: ", "rank 1 close (");
 }
 END_TEST
 
 START_TEST(ranks_that_call_different_things_are_named)
 {
-    support_output_t output;
-    one_goes_wrong(failure_rank_counts[_i], "node", "one_calls_something_else", &output);
-    all_others_report(&output, failure_rank_counts[_i] + 1, "ZERO_ERROR_MISMATCH", 2.0, "ranks call different things");
-    support_output_free(&output);
+    expect_named_on_node(failure_rank_counts[_i], 0, "one_calls_something_else", "ZERO_ERROR_MISMATCH", 1.0,
+                         ": ranks call different things: ", "rank 1 host all-gather (1 bytes");
 }
 END_TEST
 
 START_TEST(abort_wakes_ranks_that_share_memory)
 {
-    support_output_t output;
-    one_goes_wrong(failure_rank_counts[_i], "node", "one_aborts", &output);
-    all_others_report(&output, failure_rank_counts[_i], "ZERO_ERROR_PEER", 1.0, "MPI_ABORT was invoked");
-    support_output_free(&output);
+    expect_named_on_node(failure_rank_counts[_i], 1, "one_aborts", "ZERO_ERROR_PEER", 1.0, "rank 0 got ",
+                         "rank 0 got ");
 }
 END_TEST
 
@@ -146,20 +156,37 @@ END_TEST
 START_TEST(job_of_messages_ends_with_a_rank)
 {
     static const char *const names[] = {"one_exits", "one_is_killed", "one_aborts"};
+    char *log;
     support_output_t output;
-    one_goes_wrong(3, "mpi", names[_i], &output);
+    one_goes_wrong(3, "mpi", names[_i], &log, &output);
     ck_assert_msg(strstr(output.err, "rank 1"), "%s", output.err);
     support_output_free(&output);
+    free(log);
 }
 END_TEST
 
+/* Both others find the same rank missing; they share nothing in which only one could say so. */
 START_TEST(rank_that_sends_no_message_is_named_at_the_deadline)
 {
+    static const char line[] = "did not end within 1.5 s (ZERO_TIMEOUT_S): not heard of: rank 1\n";
+    char *log;
     support_output_t output;
-    one_goes_wrong(3, "mpi", "one_stops", &output);
-    ck_assert_msg(support_count(output.err, "did not end within 2 s (ZERO_TIMEOUT_S): not heard of: rank 1\n") == 2,
-                  "%s", output.err);
+    one_goes_wrong(3, "mpi", "one_stops", &log, &output);
+    ck_assert_msg(support_count(log, line) == 2, "%s", log);
     support_output_free(&output);
+    free(log);
+}
+END_TEST
+
+/* A rank that fails on its own and closes says so to those who wait. */
+START_TEST(rank_that_closes_before_it_sends_is_named)
+{
+    char *log;
+    support_output_t output;
+    one_goes_wrong(3, "mpi", "one_leaves", &log, &output);
+    ck_assert_msg(support_count(log, "host all-gather, rank 1 close\n") == 2, "%s", log);
+    support_output_free(&output);
+    free(log);
 }
 END_TEST
 
@@ -195,6 +222,7 @@ static Suite *suite(void)
     tcase_add_loop_test(failures, abort_wakes_ranks_that_share_memory, 0, N_FAILURE_RANK_COUNTS);
     tcase_add_loop_test(failures, job_of_messages_ends_with_a_rank, 0, 3);
     tcase_add_test(failures, rank_that_sends_no_message_is_named_at_the_deadline);
+    tcase_add_test(failures, rank_that_closes_before_it_sends_is_named);
     tcase_add_test(failures, bad_deadline_is_refused);
     suite_add_tcase(suite, failures);
     return suite;

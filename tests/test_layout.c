@@ -9,7 +9,7 @@
 #include "zero/order.h"
 #include "zero/plan.h"
 
-#define N_RANDOM_MODELS 2000
+#define N_RANDOM_MODELS 400
 
 /* A model of 1..9 units with 0..5 tensors of 1..3 dimensions each, some of them shared forward. */
 static zero_model_t *random_model(uint64_t *seed)

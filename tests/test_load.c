@@ -37,11 +37,14 @@ static size_t n_elems_of(int tensor)
     return n;
 }
 
-/* k / 64, |k| <= 128: exact in every dtype, BF16 with its 8 bits too. */
+/* Not 0 in tests of fp32 alone. */
+static float fineness;
+
+/* k / 64, |k| <= 128: exact in every dtype, BF16 with its 8 bits too; and what fp32 alone can hold. */
 static float value(int tensor, size_t i)
 {
     uint32_t mixed = ((uint32_t)i + 1) * 2654435761u + (uint32_t)tensor * 40503u;
-    return (float)((int)(mixed >> 13 & 255) - 128) / 64.0f;
+    return (float)((int)(mixed >> 13 & 255) - 128) / 64.0f + (float)(mixed >> 21 & 255) * fineness;
 }
 
 typedef struct session {
@@ -71,7 +74,7 @@ static session_t session_open(int stage, zero_dtype_t dtype, const char *declare
     must(zero_device_create(ZERO_DEVICE_CPU, session.comm, &session.device));
     must(zero_model_create(&model));
     for (int u = 0; u < N_UNITS; u++) {
-        char name[16];
+        char name[ZERO_MAX_NAME];
         snprintf(name, sizeof name, "unit.%d", u);
         must(zero_model_add_unit(model, name, &units[u]));
     }
@@ -255,9 +258,19 @@ static void tear_down(void)
     free(directory);
 }
 
+static zero_status_t fill_with_sevens(void *user, const zero_chunk_t *chunk)
+{
+    (void)user;
+    for (size_t i = 0; i < chunk->n_elems; i++)
+        chunk->master[i] = chunk->m[i] = chunk->v[i] = 7.0f;
+    return ZERO_OK;
+}
+
+/* Over whatever was there before, moments too. */
 static void expect_loaded(zero_dtype_t dtype, const char *declared_prefix, int n_lines_wanted)
 {
     session_t session = session_open(1, dtype, declared_prefix);
+    must(zero_set_state(session.engine, true, fill_with_sevens, NULL));
     zero_set_adam_step(session.engine, 17);
     zero_status_t status = zero_load_weights(session.engine, directory);
     ck_assert_msg(status == ZERO_OK, "%s", last_line);
@@ -287,6 +300,7 @@ static void expect_failure(zero_status_t wanted, const char *text)
 START_TEST(every_file_dtype_loads_exactly_into_every_engine_dtype)
 {
     static const char *const DTYPES[] = {"F32", "BF16", "F16"};
+    fineness = _i % 3 == 0 ? 0x1p-17f : 0.0f;
     write_model("", DTYPES[_i % 3], -1);
     expect_loaded((zero_dtype_t)(_i / 3), "", 0);
 }
@@ -478,6 +492,21 @@ START_TEST(every_rank_returns_the_same_error_and_one_says_it)
 }
 END_TEST
 
+START_TEST(a_rank_that_alone_lacks_the_directory_says_so_and_all_ranks_stop)
+{
+    support_output_t output;
+    write_model("", "F32", -1);
+    int code = support_mpirun(&output, 60, 2, "%s/tests/test_load %s 3 : -n 1 %s/tests/test_load %s/absent 3",
+                              support_build(), directory, support_build(), directory);
+    ck_assert_msg(code == 0, "exit code %d: %s", code, output.err);
+    ck_assert_msg(support_count(output.out, "ZERO_ERROR_PEER") == 2, "%s", output.out);
+    ck_assert_msg(support_count(output.out, "ZERO_ERROR_IO") == 1, "%s", output.out);
+    ck_assert_msg(support_count(output.err, "zero: rank ") == 1, "%s", output.err);
+    ck_assert_ptr_nonnull(strstr(output.err, "zero: rank 2: cannot find weights in '"));
+    support_output_free(&output);
+}
+END_TEST
+
 /* ---- a model that transformers wrote ---- */
 
 typedef struct reference {
@@ -578,6 +607,7 @@ static Suite *suite(void)
     tcase_set_timeout(ranks, 90);
     tcase_add_loop_test(ranks, every_rank_loads_its_share_at_every_stage, 0, 4);
     tcase_add_test(ranks, every_rank_returns_the_same_error_and_one_says_it);
+    tcase_add_test(ranks, a_rank_that_alone_lacks_the_directory_says_so_and_all_ranks_stop);
     suite_add_tcase(s, ranks);
     return s;
 }

@@ -86,7 +86,7 @@ static zero_status_t check_gpt2_fixed(const hf_config_t *config)
         json_decref(wanted);
         if (good)
             continue;
-        char *text = json_dumps(value, JSON_ENCODE_ANY);
+        char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
         report_error(ZERO_ERROR_USAGE, "'%s': %s is %.60s; only models with %s can be trained", config->path,
                      GPT2_FIXED[i].hf_key, text ? text : "?", GPT2_FIXED[i].value);
         free(text);

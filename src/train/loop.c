@@ -206,7 +206,7 @@ static zero_status_t open_data(run_t *run, const char *paths, bool shuffle, data
                         .world_size = zero_comm_size(run->comm),
                         .seed = (uint64_t)o->train.seed,
                         .shuffle = shuffle};
-    return zero_comm_agree(run->comm, data_open(&spec, data));
+    return report_agree(run->comm, data_open(&spec, data));
 }
 
 static zero_status_t open_metrics(run_t *run)
@@ -214,17 +214,17 @@ static zero_status_t open_metrics(run_t *run)
     zero_status_t status = ZERO_OK;
     if (zero_comm_rank(run->comm) == 0)
         status = metrics_open(run->options->log.metrics, false, &run->metrics);
-    return zero_comm_agree(run->comm, status);
+    return report_agree(run->comm, status);
 }
 
 static zero_status_t create_engine(run_t *run)
 {
     zero_memory_t user = {0};
     zero_config_t config = loop_config(run->options, zero_comm_size(run->comm));
+    TRY(zero_device_create((zero_device_type_t)run->options->device.type, run->comm, &run->device));
     TRY(model_create(run->options, &run->model));
     model_plan(&run->model, &user);
     config.user_bytes = zero_memory_total(&user);
-    TRY(zero_device_create((zero_device_type_t)run->options->device.type, run->comm, &run->device));
     TRY(zero_engine_create(run->comm, run->device, run->model.declaration, &config, &run->engine));
     TRY(zero_comm_agree(run->comm, model_attach(&run->model, run->device, run->engine)));
     if (strcmp(run->options->model.init, "random") == 0)
@@ -286,6 +286,9 @@ zero_status_t loop_print_plan(const options_t *options, const zero_comm_t *comm)
     int n_ranks = zero_comm_size(comm);
     zero_memory_t plans[4];
     model_t model;
+    zero_device_t *device; /* settles how many threads a rank has, which workspaces depend on */
+    TRY(zero_device_create(ZERO_DEVICE_CPU, comm, &device));
+    zero_device_destroy(device);
     TRY(model_create(options, &model));
     zero_status_t status = ZERO_OK;
     for (int stage = 0; stage < 4 && status == ZERO_OK; stage++) {

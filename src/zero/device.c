@@ -26,6 +26,16 @@ zero_status_t zero_device_synchronize(zero_device_t *device)
     return device->ops->synchronize(device);
 }
 
+zero_status_t zero_stream_create(zero_device_t *device, zero_stream_t *stream)
+{
+    return device->ops->stream_create(device, stream);
+}
+
+void zero_stream_destroy(zero_device_t *device, zero_stream_t stream)
+{
+    device->ops->stream_destroy(device, stream);
+}
+
 zero_status_t zero_device_copy(zero_device_t *device, void *dst, const void *src, size_t n_bytes, zero_stream_t stream)
 {
     return device->ops->copy(device, dst, src, n_bytes, stream);

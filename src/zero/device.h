@@ -12,6 +12,8 @@ typedef struct zero_device_ops {
     void (*free)(zero_device_t *device, void *data, size_t n_bytes);
     zero_status_t (*copy)(zero_device_t *device, void *dst, const void *src, size_t n_bytes, zero_stream_t stream);
     zero_status_t (*synchronize)(zero_device_t *device);
+    zero_status_t (*stream_create)(zero_device_t *device, zero_stream_t *stream);
+    void (*stream_destroy)(zero_device_t *device, zero_stream_t stream);
     /* Bytes this rank may take now: what is free, shared fairly with the ranks that use the same memory. */
     uint64_t (*available_bytes)(const zero_device_t *device);
     void (*destroy)(zero_device_t *device);

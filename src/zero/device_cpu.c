@@ -1,9 +1,12 @@
 /* device_cpu.c - host memory and CPU kernels. Streams are NULL: work is done when a call returns. */
 #include <errno.h>
+#include <omp.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "zero/device.h"
 #include "zero/log.h"
@@ -42,6 +45,19 @@ static zero_status_t cpu_synchronize(zero_device_t *device)
 {
     (void)device;
     return ZERO_OK;
+}
+
+static zero_status_t cpu_stream_create(zero_device_t *device, zero_stream_t *stream)
+{
+    (void)device;
+    *stream = NULL;
+    return ZERO_OK;
+}
+
+static void cpu_stream_destroy(zero_device_t *device, zero_stream_t stream)
+{
+    (void)device;
+    (void)stream;
 }
 
 /* A number in a file of /sys or /proc; UINT64_MAX where there is none ("max", no such file). */
@@ -88,6 +104,19 @@ static uint64_t cpu_available_bytes(const zero_device_t *device)
     return available == UINT64_MAX ? available : available / (uint64_t)device->n_sharers;
 }
 
+/* Threads of a rank: its share of the machine, unless the user says otherwise (OMP_NUM_THREADS). A launcher that binds
+ * ranks leaves each fewer processors than that only when asked to. */
+static int threads_of_rank(int n_sharers)
+{
+    cpu_set_t allowed;
+    int n_allowed = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    int share = n_allowed / n_sharers;
+    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0)
+        n_allowed = CPU_COUNT(&allowed);
+    share = share < n_allowed ? share : n_allowed;
+    return share > 0 ? share : 1;
+}
+
 static void cpu_destroy(zero_device_t *device)
 {
     free(device);
@@ -99,6 +128,8 @@ static const zero_device_ops_t cpu_ops = {
     .free = cpu_free,
     .copy = cpu_copy,
     .synchronize = cpu_synchronize,
+    .stream_create = cpu_stream_create,
+    .stream_destroy = cpu_stream_destroy,
     .available_bytes = cpu_available_bytes,
     .destroy = cpu_destroy,
 };
@@ -112,6 +143,8 @@ zero_status_t zero_device_cpu_create(const zero_comm_t *comm, zero_device_t **de
     made->type = ZERO_DEVICE_CPU;
     made->kernels = zero_shard_kernels_cpu();
     made->n_sharers = zero_comm_local_size(comm);
+    if (!getenv("OMP_NUM_THREADS"))
+        omp_set_num_threads(threads_of_rank(made->n_sharers));
     *device = made;
     return ZERO_OK;
 }

@@ -95,15 +95,21 @@ static const char *shape_text(int n_dims, const int64_t *shape, char *text, size
     return text;
 }
 
+static bool same_shape(const zero_safetensors_tensor_t *tensor, const zero_tensor_decl_t *decl)
+{
+    return tensor->n_dims == decl->n_dims &&
+           memcmp(tensor->shape, decl->shape, (size_t)decl->n_dims * sizeof decl->shape[0]) == 0;
+}
+
 static zero_status_t check_match(const zero_safetensors_t *file, const zero_safetensors_tensor_t *tensor,
                                  const zero_tensor_decl_t *decl)
 {
-    char found[200], declared[200];
-    if (tensor->n_dims != decl->n_dims ||
-        memcmp(tensor->shape, decl->shape, (size_t)decl->n_dims * sizeof decl->shape[0]) != 0)
+    if (!same_shape(tensor, decl)) {
+        char found[200], declared[200];
         return zero_fail(ZERO_ERROR_FORMAT, "'%s': tensor %s has the shape %s and the model wants %s", file->path,
                          tensor->name, shape_text(tensor->n_dims, tensor->shape, found, sizeof found),
                          shape_text(decl->n_dims, decl->shape, declared, sizeof declared));
+    }
     if (!tensor->dtype->loadable)
         return zero_fail(ZERO_ERROR_UNSUPPORTED,
                          "'%s': tensor %s is of dtype %s; weights are loaded from F32, BF16 or F16", file->path,

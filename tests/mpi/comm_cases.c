@@ -1,10 +1,12 @@
 /* comm_cases.c - what a communicator promises, one case per promise, as a program to run under mpirun.
  *
- *     comm_cases TRANSPORT CASE      TRANSPORT: self, node or mpi; CASE: a name below, or "all" for those that end well
+ *     comm_cases TRANSPORT CASE [LOG]      TRANSPORT: self, node or mpi; CASE: a name below, or "all" for those that
+ * end well; LOG: a file that takes what all ranks write to stderr
  *
  * Exit code 0: the promise held on every rank. Bytes in windows follow from (rank, round, position) by a formula, so
  * every rank knows what it must find without asking another. In the cases about failure one rank does wrong and the
- * others say on stderr which status they got and when, and exit with code 3; test_comm.c reads that.
+ * others say on stderr which status they got and when, and exit with code 3; test_comm.c reads that, in LOG, because
+ * mpirun drops output of ranks when it ends a job.
  */
 #include <mpi.h>
 #include <signal.h>
@@ -261,9 +263,10 @@ static void broadcast_from_every_root(void)
         }
         free(data);
     }
+    char byte = 0;
     EXPECT(zero_comm_broadcast(comm, NULL, 1, 0) == ZERO_ERROR_ARGUMENT);
-    EXPECT(zero_comm_broadcast(comm, &(char){0}, 1, comm->size) == ZERO_ERROR_ARGUMENT);
-    EXPECT(zero_comm_broadcast(comm, &(char){0}, 1, -1) == ZERO_ERROR_ARGUMENT);
+    EXPECT(zero_comm_broadcast(comm, &byte, 1, comm->size) == ZERO_ERROR_ARGUMENT);
+    EXPECT(zero_comm_broadcast(comm, &byte, 1, -1) == ZERO_ERROR_ARGUMENT);
 }
 
 /* Numbers of very different size, whose sum depends on the order. */
@@ -354,6 +357,7 @@ static void communicators_share_mpi(void)
 static _Noreturn void report_failure(zero_status_t status, double start_s)
 {
     fprintf(stderr, "rank %d got %s after %.2f s\n", comm->rank, zero_status_name(status), now_s() - start_s);
+    pause_s(0.5);            /* mpirun kills the other ranks as soon as one exits: let them report too */
     zero_comm_destroy(comm); /* must not hang */
     exit(status == ZERO_OK ? EXIT_FAILURE : FAILURE_SEEN);
 }
@@ -530,8 +534,8 @@ static void create_without_shared_memory(void)
 int main(int argc, char **argv)
 {
     current_case = "start";
-    if (argc != 3) {
-        fprintf(stderr, "usage: comm_cases self|node|mpi|mpi-fallback CASE\n");
+    if (argc < 3 || argc > 4 || (argc == 4 && !freopen(argv[3], "a", stderr))) {
+        fprintf(stderr, "usage: comm_cases self|node|mpi|mpi-fallback CASE [LOG]\n");
         return 2;
     }
     const bool fallback = strcmp(argv[1], "mpi-fallback") == 0;

@@ -1,0 +1,132 @@
+/* column_sum.cu - column sums on CUDA in a fixed order: bias gradients, and the last step of every gradient that is
+ * summed in parts.
+ *
+ * Rows are cut into parts by their number alone. A block of warps sums a part's rows for one tile of columns: each warp
+ * takes every WARPS-th row, then the warps' sums are added in order. The parts are added by a second kernel, again
+ * warps first and in order. No atomics: the order depends on shapes alone.
+ */
+#include "kernels/pack.cuh"
+
+#define WARPS 8
+#define MAX_PARTS 64
+#define MIN_PART_ROWS 32
+
+extern "C" size_t zero_column_sum_parts(size_t n_rows)
+{
+    size_t parts = zero_divide_up(n_rows, MIN_PART_ROWS);
+    return parts < MAX_PARTS ? parts : MAX_PARTS;
+}
+
+/* Adds what the block's warps hold for N columns a lane; the result is the first warp's. */
+template <int N> static __device__ __forceinline__ void add_warps(float (&sum)[N])
+{
+    __shared__ float sums[WARPS][N][ZERO_WARP];
+    int lane = threadIdx.x, warp = threadIdx.y;
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+        sums[warp][i][lane] = sum[i];
+    __syncthreads();
+    if (warp != 0)
+        return;
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+        for (int w = 1; w < WARPS; ++w)
+            sum[i] += sums[w][i][lane];
+}
+
+template <typename T, int N>
+static __global__ void __launch_bounds__(ZERO_WARP *WARPS)
+    sum_part(float *partials, const T *x, size_t n_rows, size_t n_columns)
+{
+    size_t column = ((size_t)blockIdx.x * ZERO_WARP + threadIdx.x) * N;
+    size_t part = blockIdx.y, first = part * n_rows / gridDim.y, last = (part + 1) * n_rows / gridDim.y;
+    float sum[N] = {};
+    if (column < n_columns) {
+#pragma unroll 4
+        for (size_t row = first + threadIdx.y; row < last; row += WARPS) {
+            zero_pack<T, N> pack = zero_load<N>(x, row * n_columns + column);
+#pragma unroll
+            for (int i = 0; i < N; ++i)
+                sum[i] += zero_to_float(pack.elem[i]);
+        }
+    }
+    add_warps(sum);
+    if (threadIdx.y == 0 && column < n_columns) {
+#pragma unroll
+        for (int i = 0; i < N; ++i)
+            partials[part * n_columns + column + i] = sum[i];
+    }
+}
+
+static __global__ void __launch_bounds__(ZERO_WARP *WARPS)
+    put_partials(zero_grad_t grad, const float *partials, size_t n_parts, size_t stride, size_t n_columns)
+{
+    size_t column = (size_t)blockIdx.x * ZERO_WARP + threadIdx.x;
+    float sum[1] = {0.0f};
+    if (column < n_columns) {
+#pragma unroll 8
+        for (size_t part = threadIdx.y; part < n_parts; part += WARPS)
+            sum[0] += partials[part * stride + column];
+    }
+    add_warps(sum);
+    if (threadIdx.y == 0 && column < n_columns)
+        zero_put_grad(grad, column, sum);
+}
+
+extern "C" cudaError_t zero_launch_put_partials(cudaStream_t stream, zero_grad_t grad, const float *partials,
+                                                size_t n_parts, size_t stride, size_t n_columns)
+{
+    dim3 block(ZERO_WARP, WARPS);
+    put_partials<<<(unsigned)zero_divide_up(n_columns, ZERO_WARP), block, 0, stream>>>(grad, partials, n_parts, stride,
+                                                                                       n_columns);
+    return cudaGetLastError();
+}
+
+template <typename T, int N>
+static cudaError_t launch_parts(cudaStream_t stream, float *partials, const T *x, size_t n_rows, size_t n_columns)
+{
+    dim3 block(ZERO_WARP, WARPS);
+    dim3 grid((unsigned)zero_divide_up(n_columns, ZERO_WARP * N), (unsigned)zero_column_sum_parts(n_rows));
+    sum_part<T, N><<<grid, block, 0, stream>>>(partials, x, n_rows, n_columns);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t zero_launch_column_sum(cudaStream_t stream, zero_dtype_t dtype, zero_grad_t grad, const void *x,
+                                              float *partials, size_t n_rows, size_t n_columns)
+{
+    cudaError_t error = zero_with_type(dtype, [&](auto type) {
+        using T = decltype(type);
+        constexpr int N = 16 / sizeof(T);
+        if (zero_aligned(x) && n_columns % N == 0)
+            return launch_parts<T, N>(stream, partials, (const T *)x, n_rows, n_columns);
+        return launch_parts<T, 1>(stream, partials, (const T *)x, n_rows, n_columns);
+    });
+    if (error != cudaSuccess)
+        return error;
+    return zero_launch_put_partials(stream, grad, partials, zero_column_sum_parts(n_rows), n_columns, n_columns);
+}
+
+#define PUT_THREADS 256
+#define PUT_ELEMS 4 /* a thread's */
+
+static __global__ void __launch_bounds__(PUT_THREADS) put_grad(zero_grad_t grad, const float *sums, size_t n_elems)
+{
+    size_t first = ((size_t)blockIdx.x * PUT_THREADS + threadIdx.x) * PUT_ELEMS;
+    if (first + PUT_ELEMS <= n_elems) {
+        zero_pack<float, PUT_ELEMS> pack = zero_load<PUT_ELEMS>(sums, first);
+        zero_put_grad(grad, first, pack.elem);
+        return;
+    }
+    for (size_t i = first; i < n_elems; ++i) {
+        float value[1] = {sums[i]};
+        zero_put_grad(grad, i, value);
+    }
+}
+
+/* sums: of the workspace, so aligned. */
+extern "C" cudaError_t zero_launch_put_grad(cudaStream_t stream, zero_grad_t grad, const float *sums, size_t n_elems)
+{
+    put_grad<<<(unsigned)zero_divide_up(n_elems, PUT_THREADS * PUT_ELEMS), PUT_THREADS, 0, stream>>>(grad, sums,
+                                                                                                     n_elems);
+    return cudaGetLastError();
+}

@@ -1,0 +1,23 @@
+/* cuda_status.h - turns what the CUDA runtime returns into a zero_status_t, and says once what failed. For C files: a
+ * .cu file returns its cudaError_t to the C file that called it.
+ */
+#ifndef ZERO_CUDA_STATUS_H
+#define ZERO_CUDA_STATUS_H
+
+#include <cuda_runtime_api.h>
+
+#include "zero/log.h"
+
+static inline zero_status_t zero_cuda_status(cudaError_t error, const char *call)
+{
+    if (error == cudaSuccess)
+        return ZERO_OK;
+    zero_status_t status = error == cudaErrorMemoryAllocation ? ZERO_ERROR_MEMORY : ZERO_ERROR_DEVICE;
+    return zero_fail(status, "CUDA: %s (%s) from %s", cudaGetErrorString(error), cudaGetErrorName(error), call);
+}
+
+/* The status of a call that returns cudaError_t; and the same, passed up where it is a failure. */
+#define ZERO_CUDA_STATUS(call) zero_cuda_status((call), #call)
+#define ZERO_TRY_CUDA(call) ZERO_TRY(ZERO_CUDA_STATUS(call))
+
+#endif

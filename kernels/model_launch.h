@@ -1,0 +1,92 @@
+/* model_launch.h - the launchers of the CUDA model kernels, for the C files that decide what runs.
+ *
+ * A launcher queues its kernels in `stream` and returns the launch's error. It neither allocates nor waits. `dtype` is
+ * that of activations and weights; pointers need only be aligned to an element, and are read 16 bytes at a time where
+ * they and the sizes allow it. Valid as C17 and CUDA C++.
+ */
+#ifndef ZERO_MODEL_LAUNCH_H
+#define ZERO_MODEL_LAUNCH_H
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/model.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- elementwise: gelu.cu ---- */
+cudaError_t zero_launch_gelu(cudaStream_t stream, zero_dtype_t dtype, void *y, const void *x, size_t n_elems);
+cudaError_t zero_launch_gelu_backward(cudaStream_t stream, zero_dtype_t dtype, void *dx, const void *dy, const void *x,
+                                      size_t n_elems);
+cudaError_t zero_launch_add(cudaStream_t stream, zero_dtype_t dtype, void *y, const void *x, size_t n_elems);
+
+/* ---- column_sum.cu ---- */
+
+/* Rows of partial sums that zero_launch_column_sum makes for n_rows rows. */
+size_t zero_column_sum_parts(size_t n_rows);
+/* grad[n_columns] = column sums of x[n_rows, n_columns]; partials: fp32 [parts, n_columns]. */
+cudaError_t zero_launch_column_sum(cudaStream_t stream, zero_dtype_t dtype, zero_grad_t grad, const void *x,
+                                   float *partials, size_t n_rows, size_t n_columns);
+/* grad[n_columns] = sum of rows of fp32 partials that start `stride` apart, in a fixed tree. */
+cudaError_t zero_launch_put_partials(cudaStream_t stream, zero_grad_t grad, const float *partials, size_t n_parts,
+                                     size_t stride, size_t n_columns);
+/* grad[n_elems] = fp32 sums, added or overwritten, one rounding. */
+cudaError_t zero_launch_put_grad(cudaStream_t stream, zero_grad_t grad, const float *sums, size_t n_elems);
+
+/* ---- layernorm.cu ---- */
+#define ZERO_LAYERNORM_PARTS 528 /* most rows of partial sums in backward: 4 blocks on each of an H200's SMs */
+cudaError_t zero_launch_layernorm(cudaStream_t stream, zero_dtype_t dtype, void *y, float *mean, float *rstd,
+                                  void *residual_out, const void *residual, const void *addend, const void *weight,
+                                  const void *bias, float eps, size_t n_rows, size_t dim);
+cudaError_t zero_launch_layernorm_apply(cudaStream_t stream, zero_dtype_t dtype, void *y, const float *mean,
+                                        const float *rstd, const void *residual, const void *weight, const void *bias,
+                                        size_t n_rows, size_t dim);
+size_t zero_layernorm_parts(size_t n_rows);
+/* partials: fp32 [parts, 2, dim], sums of dy h and of dy, written by this call. */
+cudaError_t zero_launch_layernorm_backward(cudaStream_t stream, zero_dtype_t dtype, void *dresidual, float *partials,
+                                           const void *dy, const void *residual, const float *mean, const float *rstd,
+                                           const void *weight, size_t n_rows, size_t dim);
+
+/* ---- loss.cu ---- */
+
+/* losses[row] = -log softmax(logits[row])[target]; with grad_scale (device memory; NULL: loss alone) logits become
+ * grad_scale[0] * loss_weight * (softmax - onehot(target)) in place. Rows start ld elements apart. A target outside
+ * the vocabulary makes the row's loss and gradient NaN. */
+cudaError_t zero_launch_cross_entropy(cudaStream_t stream, zero_dtype_t dtype, void *logits, double *losses,
+                                      const int32_t *targets, const float *grad_scale, double loss_weight,
+                                      size_t n_rows, size_t vocab_size, size_t ld);
+/* *loss_sum += loss_weight * sum of losses, in a fixed tree. */
+cudaError_t zero_launch_add_losses(cudaStream_t stream, double *loss_sum, const double *losses, double loss_weight,
+                                   size_t n_rows);
+
+/* ---- embed.cu ---- */
+cudaError_t zero_launch_embed(cudaStream_t stream, zero_dtype_t dtype, void *out, const int32_t *tokens,
+                              const void *token_table, const void *position_table, size_t n_rows, size_t seq_len,
+                              size_t dim);
+size_t zero_embed_sort_bytes(size_t n_rows); /* scratch for zero_launch_embed_sort; needs no GPU */
+/* order[n_rows]: the positions by ascending token, equal tokens by ascending position; sorted[n_rows]: their tokens. */
+cudaError_t zero_launch_embed_sort(cudaStream_t stream, void *scratch, size_t scratch_bytes, uint32_t *sorted,
+                                   uint32_t *order, const int32_t *tokens, size_t n_rows, size_t vocab_size);
+/* Adds or writes the rows of tokens that occur; no other row is touched. Tokens beyond the vocabulary are passed over.
+ */
+cudaError_t zero_launch_embed_tokens_backward(cudaStream_t stream, zero_dtype_t dtype, zero_grad_t dtokens,
+                                              const void *dout, const uint32_t *sorted, const uint32_t *order,
+                                              size_t n_rows, size_t dim, size_t vocab_size);
+cudaError_t zero_launch_embed_positions_backward(cudaStream_t stream, zero_dtype_t dtype, zero_grad_t dpositions,
+                                                 const void *dout, size_t n_batch, size_t seq_len, size_t dim);
+
+/* ---- attention.cu: contracts as in model.h ---- */
+#define ZERO_ATTENTION_MAX_HEAD_DIM 256
+cudaError_t zero_launch_attention(cudaStream_t stream, zero_dtype_t dtype, void *out, float *logsumexp, const void *qkv,
+                                  size_t n_batch, size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim);
+/* delta: fp32 [n_batch, n_heads, seq_len], written by this call. */
+cudaError_t zero_launch_attention_backward(cudaStream_t stream, zero_dtype_t dtype, void *dqkv, float *delta,
+                                           const void *dout, const void *qkv, const void *out, const float *logsumexp,
+                                           size_t n_batch, size_t seq_len, size_t n_heads, size_t n_kv_heads,
+                                           size_t head_dim);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
