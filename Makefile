@@ -49,10 +49,12 @@ CUDA_CFLAGS := -DZERO_HAVE_CUDA=1 $(addprefix -isystem ,$(filter-out /usr/includ
 CUDA_LIBS := $(addprefix -L,$(patsubst %/libcudart_static.a,%,$(firstword \
                  $(wildcard $(CUDA_HOME)/lib64/libcudart_static.a $(CUDA_HOME)/lib/libcudart_static.a)))) \
              -lcudart_static -lrt -ldl -lpthread
-# Machine code for A100 and H100/H200, PTX for what comes after them; IEEE arithmetic as written (see FLOAT below).
+# Machine code for A100 and H100/H200, PTX for what comes after them; IEEE arithmetic as written (see FLOAT below); no
+# C++ runtime: the only statics are handles in nvcc's stubs, of which two threads would make the same.
 NVCC_FLAGS := -std=c++17 -O3 -ftz=false -prec-div=true -prec-sqrt=true --fmad=false -gencode arch=compute_80,code=sm_80 \
               -gencode arch=compute_90,code=sm_90 -gencode arch=compute_90,code=compute_90 \
-              -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra $(if $(filter 1,$(WERROR)),-Werror all-warnings)
+              -Xcompiler -fPIC,-fvisibility=hidden,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-Wall,-Wextra \
+              $(if $(filter 1,$(WERROR)),-Werror all-warnings)
 endif
 ifeq ($(filter clean uninstall install,$(MAKECMDGOALS))$(MAKE_RESTARTS),)
 $(info $(if $(NVCC),  CUDA    $(CUDA_HOME)$(shell $(NVCC) --version | sed -n 's/.*\(release [0-9.]*\).*/, \1/p'),\

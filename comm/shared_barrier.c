@@ -87,19 +87,23 @@ static inline void relax(void)
 
 /* ---- Failure ---- */
 
-/* True for the one rank that gets to name the job's first failure. */
+/* True for the one rank that gets to name the job's first failure. It does so before it calls the others awake: they
+ * may end the job. */
 static bool claim_failure(zero_barrier_t *barrier, zero_status_t status)
 {
-    zero_barrier_seat_t *common = barrier->seats[0];
     uint32_t none = 0;
-    bool first = atomic_compare_exchange_strong(&common->failure, &none, (uint32_t)status);
-    wake_all(&common->epoch);
-    return first;
+    return atomic_compare_exchange_strong(&barrier->seats[0]->failure, &none, (uint32_t)status);
 }
 
 static zero_status_t failure_status(const zero_barrier_t *barrier)
 {
     return (zero_status_t)atomic_load(&barrier->seats[0]->failure);
+}
+
+static zero_status_t end_all_waits(zero_barrier_t *barrier)
+{
+    wake_all(&barrier->seats[0]->epoch);
+    return failure_status(barrier);
 }
 
 static bool is_late(const zero_barrier_t *barrier, int rank, uint32_t epoch)
@@ -110,10 +114,10 @@ static bool is_late(const zero_barrier_t *barrier, int rank, uint32_t epoch)
 static zero_status_t fail_ended(zero_barrier_t *barrier, int rank, const char *waiting_in)
 {
     if (claim_failure(barrier, ZERO_ERROR_PEER))
-        return zero_fail(ZERO_ERROR_PEER,
-                         "rank %d (process %" PRId64 ") has exited or was killed while other ranks wait for it in %s",
-                         rank, barrier->seats[rank]->pid, waiting_in);
-    return failure_status(barrier);
+        zero_log(ZERO_LOG_ERROR,
+                 "rank %d (process %" PRId64 ") has exited or was killed while other ranks wait for it in %s", rank,
+                 barrier->seats[rank]->pid, waiting_in);
+    return end_all_waits(barrier);
 }
 
 static zero_status_t fail_late(zero_barrier_t *barrier, uint32_t epoch, const char *waiting_in)
@@ -127,9 +131,9 @@ static zero_status_t fail_late(zero_barrier_t *barrier, uint32_t epoch, const ch
                                        length ? ", " : "", rank, seat->pid, state_text(process_state(seat)));
     }
     if (claim_failure(barrier, ZERO_ERROR_TIMEOUT))
-        return zero_fail(ZERO_ERROR_TIMEOUT, "%s did not come to %s within %g s (ZERO_TIMEOUT_S)", late, waiting_in,
-                         (double)barrier->timeout_ns * 1e-9);
-    return failure_status(barrier);
+        zero_log(ZERO_LOG_ERROR, "%s did not come to %s within %g s (ZERO_TIMEOUT_S)", late, waiting_in,
+                 (double)barrier->timeout_ns * 1e-9);
+    return end_all_waits(barrier);
 }
 
 /* Looks after the ranks that have not come. Whether one ended is read before whether it came: it may come and then end.
@@ -205,12 +209,12 @@ static zero_status_t compare_calls(zero_barrier_t *barrier, uint32_t epoch)
         if (memcmp(mine, other, sizeof(*mine)) == 0)
             continue;
         if (claim_failure(barrier, ZERO_ERROR_MISMATCH))
-            return zero_fail(ZERO_ERROR_MISMATCH,
-                             "ranks call different things: rank %d %s (%" PRIu64 " bytes, root %" PRId64
-                             "), rank %d %s (%" PRIu64 " bytes, root %" PRId64 ")",
-                             barrier->rank, mine->name, mine->n_bytes, mine->root, rank, other->name, other->n_bytes,
-                             other->root);
-        return failure_status(barrier);
+            zero_log(ZERO_LOG_ERROR,
+                     "ranks call different things: rank %d %s (%" PRIu64 " bytes, root %" PRId64
+                     "), rank %d %s (%" PRIu64 " bytes, root %" PRId64 ")",
+                     barrier->rank, mine->name, mine->n_bytes, mine->root, rank, other->name, other->n_bytes,
+                     other->root);
+        return end_all_waits(barrier);
     }
     return ZERO_OK;
 }
@@ -232,6 +236,7 @@ zero_status_t zero_barrier_wait(zero_barrier_t *barrier, const zero_barrier_call
 void zero_barrier_abort(zero_barrier_t *barrier)
 {
     claim_failure(barrier, ZERO_ERROR_PEER);
+    end_all_waits(barrier);
 }
 
 /* ---- Setting up ---- */

@@ -85,8 +85,7 @@ static cudaError_t launch(cudaStream_t stream, T *out, const T *a, const T *b, s
     constexpr int N = 16 / sizeof(T);
     size_t n_packs = zero_aligned(out) && zero_aligned(a) && zero_aligned(b) ? n / N : 0, done = n_packs * N;
     if (n_packs > 0)
-        elementwise<T, N, OP>
-            <<<(unsigned)zero_divide_up(n_packs, THREADS), THREADS, 0, stream>>>(out, a, b, n_packs);
+        elementwise<T, N, OP><<<(unsigned)zero_divide_up(n_packs, THREADS), THREADS, 0, stream>>>(out, a, b, n_packs);
     if (n > done)
         elementwise<T, 1, OP><<<(unsigned)zero_divide_up(n - done, THREADS), THREADS, 0, stream>>>(
             out + done, a == nullptr ? nullptr : a + done, b + done, n - done);

@@ -145,17 +145,26 @@ static __global__ void __launch_bounds__(THREADS)
         partials[blockIdx.x] = sum;
 }
 
-/* A few thousand numbers at most per billion elements: one block, a thread a lane. */
-constexpr unsigned PARTIAL_LANES = 256;
+/* 122,071 numbers per billion elements: one block, a thread a lane, with a batch of loads in flight at a time. Missing
+ * numbers count as 0, which changes no sum: no lane is ever -0. */
+constexpr unsigned PARTIAL_LANES = 256, PARTIAL_BATCH = 32;
 
 static __global__ void __launch_bounds__(PARTIAL_LANES)
     sum_partials_kernel(const double *partials, size_t n_partials, double *out)
 {
     __shared__ double lanes[PARTIAL_LANES];
     double sum = 0.0;
-#pragma unroll 16
-    for (size_t i = threadIdx.x; i < n_partials; i += PARTIAL_LANES)
-        sum += partials[i];
+    for (size_t begin = threadIdx.x; begin < n_partials; begin += PARTIAL_BATCH * PARTIAL_LANES) {
+        double batch[PARTIAL_BATCH];
+#pragma unroll
+        for (unsigned k = 0; k < PARTIAL_BATCH; ++k) {
+            const size_t i = begin + k * PARTIAL_LANES;
+            batch[k] = i < n_partials ? partials[i] : 0.0;
+        }
+#pragma unroll
+        for (unsigned k = 0; k < PARTIAL_BATCH; ++k)
+            sum += batch[k];
+    }
     lanes[threadIdx.x] = sum;
     __syncthreads();
     for (unsigned half = PARTIAL_LANES / 2; half > 0; half /= 2) {

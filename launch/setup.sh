@@ -167,12 +167,11 @@ core_count()
     echo $((cores > 0 ? cores : 1))
 }
 
-# GPUs that this build can use: none where it was built without CUDA.
+# GPUs that this build can use: none where it was built without CUDA, whose functions it would name.
 gpu_count()
 {
-    local libraries count=0
-    libraries=$(ldd "$repo/build/zerotrain" 2>/dev/null) || true
-    if command -v nvidia-smi >/dev/null && [[ $libraries =~ libcudart|libcublas|libnccl ]]; then
+    local count=0
+    if command -v nvidia-smi >/dev/null && grep -q cudaMalloc "$repo/build/zerotrain" 2>/dev/null; then
         count=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ') || true
     fi
     echo "$count"

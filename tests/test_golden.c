@@ -11,6 +11,9 @@
 
 #include "tests/gpt2_fp64.h"
 #include "tests/support.h"
+#include "tests/trainer.h"
+#include "train/data.h"
+#include "train/lr.h"
 
 #define REFERENCE "tests/reference/"
 
@@ -189,8 +192,152 @@ END_TEST
 
 /* ---- Training against PyTorch ------------------------------------------------------------------------------------ */
 
-/* Here comes the second case: 50 steps through the engine from gpt2_tiny/, fed from batches.bin, against fp32.loss and
- * fp32.grad_norm. */
+/* The issue asks for 1e-4 and 1e-3. These are the bounds that the README beside the numbers derives: tight enough that
+ * exact GELU would show, and above PyTorch's own distance from fp64 (2.0e-7, 1.7e-6). We measured 2.2e-7 and 1.5e-6. */
+#define LOSS_TOLERANCE 5e-6
+#define NORM_TOLERANCE 5e-5
+#define MAX_STEPS 64
+
+typedef struct curve {
+    float loss[MAX_STEPS], grad_norm[MAX_STEPS];
+} curve_t;
+
+static double number_setting(const char *name)
+{
+    json_t *value = json_object_get(json_object_get(golden, "settings"), name);
+    ck_assert_msg(json_is_number(value), "gpt2_tiny.json has no setting %s", name);
+    return json_number_value(value);
+}
+
+static options_t golden_options(void)
+{
+    options_t o = trainer_options((int64_t)setting("layers"), (int64_t)setting("dim"), (int64_t)setting("heads"),
+                                  (int64_t)setting("vocab_size"), (int64_t)seq_len);
+    o.train.steps = (int64_t)steps;
+    o.train.global_batch = o.train.micro_batch = (int64_t)global_batch;
+    o.train.lr = number_setting("lr");
+    o.train.min_lr = number_setting("min_lr");
+    o.train.warmup_steps = (int64_t)setting("warmup_steps");
+    o.train.schedule = SCHEDULE_COSINE;
+    o.train.weight_decay = number_setting("weight_decay");
+    o.train.beta1 = number_setting("beta1");
+    o.train.beta2 = number_setting("beta2");
+    o.train.eps = number_setting("eps");
+    o.train.grad_clip = number_setting("grad_clip");
+    return o;
+}
+
+/* All steps from the golden weights, by the real model, engine and schedule, in one rank. */
+static curve_t train(options_t options)
+{
+    curve_t curve = {0};
+    zero_comm_t *comm;
+    trainer_t trainer;
+    ck_assert_uint_le(steps, MAX_STEPS);
+    ck_assert_int_eq(options_resolve(&options, 1), ZERO_OK);
+    ck_assert_int_eq(zero_comm_create(ZERO_COMM_AUTO, &comm), ZERO_OK);
+    ck_assert_int_eq(trainer_open(&trainer, &options, comm), ZERO_OK);
+    ck_assert_int_eq(zero_load_weights(trainer.engine, REFERENCE "gpt2_tiny"), ZERO_OK);
+    for (size_t step = 1; step <= steps; step++) {
+        size_t first = (step - 1) * global_batch * seq_len;
+        zero_step_result_t result;
+        ck_assert_int_eq(
+            trainer_step(&trainer, tokens + first, targets + first, lr_at(&options, (int64_t)step), &result), ZERO_OK);
+        ck_assert(!result.skipped);
+        curve.loss[step - 1] = result.loss;
+        curve.grad_norm[step - 1] = result.grad_norm;
+    }
+    trainer_close(&trainer);
+    zero_comm_destroy(comm);
+    return curve;
+}
+
+static void check_against_golden(const float *got, const char *name, double tolerance)
+{
+    json_t *numbers = json_object_get(json_object_get(golden, "fp32"), name);
+    double worst = 0.0;
+    ck_assert_uint_eq(json_array_size(numbers), steps);
+    for (size_t i = 0; i < steps; i++) {
+        double want = json_number_value(json_array_get(numbers, i));
+        double error = support_relative_error((double)got[i], want);
+        ck_assert_msg(error < tolerance, "step %zu: %s %.9g, PyTorch %.9g: relative difference %.3g", i + 1, name,
+                      (double)got[i], want, error);
+        worst = fmax(worst, error);
+    }
+    printf("%s: at most %.2g from PyTorch's over %zu steps\n", name, worst, steps);
+}
+
+START_TEST(the_schedule_is_that_of_the_reference)
+{
+    options_t options = golden_options();
+    for (size_t i = 0; i < steps; i++) {
+        double want = json_number_value(json_array_get(json_object_get(golden, "lr"), i));
+        ck_assert_double_eq_tol(lr_at(&options, (int64_t)i + 1), want, 1e-12 * want);
+    }
+}
+END_TEST
+
+START_TEST(fifty_steps_follow_pytorch)
+{
+    curve_t curve = train(golden_options());
+    check_against_golden(curve.loss, "loss", LOSS_TOLERANCE);
+    check_against_golden(curve.grad_norm, "grad_norm", NORM_TOLERANCE);
+}
+END_TEST
+
+/* Four micro-steps of two sequences: another order of summation, the same mathematics. */
+START_TEST(fifty_steps_with_accumulation_follow_pytorch)
+{
+    options_t options = golden_options();
+    options.train.micro_batch = 2;
+    curve_t curve = train(options);
+    check_against_golden(curve.loss, "loss", LOSS_TOLERANCE);
+    check_against_golden(curve.grad_norm, "grad_norm", NORM_TOLERANCE);
+}
+END_TEST
+
+START_TEST(recomputation_and_stages_change_no_bit)
+{
+    static const struct {
+        int recompute, stage;
+    } cases[] = {
+        {RECOMPUTE_LIGHT, 3}, {RECOMPUTE_FULL, 3}, {RECOMPUTE_NONE, 0}, {RECOMPUTE_LIGHT, 1}, {RECOMPUTE_FULL, 2}};
+    curve_t want = train(golden_options());
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        options_t options = golden_options();
+        options.model.recompute = cases[i].recompute;
+        options.zero.stage = cases[i].stage;
+        curve_t got = train(options);
+        ck_assert_msg(memcmp(&got, &want, sizeof got) == 0, "recompute %d, stage %d: other bits than none, stage 3",
+                      cases[i].recompute, cases[i].stage);
+    }
+}
+END_TEST
+
+/* The batches that PyTorch saw are what our reader makes of the text, unshuffled. */
+START_TEST(the_reader_makes_the_reference_batches)
+{
+    const int32_t *got_inputs, *got_targets;
+    data_t *data;
+    data_spec_t spec = {.paths = REFERENCE "gpt2_tiny.txt",
+                        .format = FORMAT_TEXT,
+                        .vocab_size = (int64_t)setting("vocab_size"),
+                        .seq_len = (int64_t)seq_len,
+                        .global_batch = (int64_t)global_batch,
+                        .micro_batch = (int64_t)global_batch,
+                        .rank = 0,
+                        .world_size = 1,
+                        .shuffle = false};
+    ck_assert_int_eq(data_open(&spec, &data), ZERO_OK);
+    size_t n_bytes = global_batch * seq_len * sizeof(int32_t);
+    for (size_t i = 0; i < steps; i++) {
+        ck_assert_int_eq(data_batch(data, (int64_t)i, 0, &got_inputs, &got_targets), ZERO_OK);
+        ck_assert_mem_eq(got_inputs, tokens + i * global_batch * seq_len, n_bytes);
+        ck_assert_mem_eq(got_targets, targets + i * global_batch * seq_len, n_bytes);
+    }
+    data_close(data);
+}
+END_TEST
 
 static Suite *golden_suite(void)
 {
@@ -202,6 +349,15 @@ static Suite *golden_suite(void)
     tcase_add_test(reference, fp64_logits_are_those_of_transformers);
     tcase_add_test(reference, fp64_numeric_gradients_are_those_of_transformers);
     suite_add_tcase(suite, reference);
+    TCase *training = tcase_create("training");
+    tcase_add_unchecked_fixture(training, set_up, tear_down);
+    tcase_set_timeout(training, 120);
+    tcase_add_test(training, the_schedule_is_that_of_the_reference);
+    tcase_add_test(training, fifty_steps_follow_pytorch);
+    tcase_add_test(training, fifty_steps_with_accumulation_follow_pytorch);
+    tcase_add_test(training, recomputation_and_stages_change_no_bit);
+    tcase_add_test(training, the_reader_makes_the_reference_batches);
+    suite_add_tcase(suite, training);
     return suite;
 }
 

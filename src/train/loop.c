@@ -55,7 +55,8 @@ static zero_status_t train_step(run_t *run, int64_t step, zero_step_result_t *re
     return zero_step_wait(run->engine, result);
 }
 
-/* Mean loss, in nats per token, over eval_batches global batches of the held-out data, or all of it if that is less. */
+/* Mean loss, in nats per token, over eval_batches global batches of the held-out data, or all of it if that is less. The
+ * sequences are a random sample by seed, the same at every evaluation. */
 static zero_status_t evaluate(run_t *run, double *val_loss)
 {
     const options_t *o = run->options;
@@ -193,7 +194,7 @@ zero_config_t loop_config(const options_t *o, int world_size)
     return config;
 }
 
-static zero_status_t open_data(run_t *run, const char *paths, bool shuffle, data_t **data)
+static zero_status_t open_data(run_t *run, const char *paths, data_t **data)
 {
     const options_t *o = run->options;
     data_spec_t spec = {.paths = paths,
@@ -205,7 +206,7 @@ static zero_status_t open_data(run_t *run, const char *paths, bool shuffle, data
                         .rank = zero_comm_rank(run->comm),
                         .world_size = zero_comm_size(run->comm),
                         .seed = (uint64_t)o->train.seed,
-                        .shuffle = shuffle};
+                        .shuffle = true};
     return report_agree(run->comm, data_open(&spec, data));
 }
 
@@ -244,6 +245,8 @@ static void report_start(const run_t *run)
     report("%lld training tokens; a step takes %lld sequences of %lld (%lld per rank, %d micro-step%s)",
            (long long)data_n_tokens(run->train), (long long)o->train.global_batch, (long long)o->model.seq_len,
            (long long)o->train.micro_batch, run->micro_steps, run->micro_steps == 1 ? "" : "s");
+    if (o->log.metrics[0])
+        report("metrics of every step go to %s", o->log.metrics);
 }
 
 zero_status_t loop_run(const options_t *options, zero_comm_t *comm)
@@ -255,9 +258,9 @@ zero_status_t loop_run(const options_t *options, zero_comm_t *comm)
     if (options->stop_after > 0 && options->stop_after < run.last_step)
         run.last_step = options->stop_after;
 
-    status = open_data(&run, options->data.train, true, &run.train);
+    status = open_data(&run, options->data.train, &run.train);
     if (status == ZERO_OK && options->data.val[0])
-        status = open_data(&run, options->data.val, false, &run.val);
+        status = open_data(&run, options->data.val, &run.val);
     if (status == ZERO_OK)
         status = open_metrics(&run);
     if (status == ZERO_OK)
@@ -266,9 +269,6 @@ zero_status_t loop_run(const options_t *options, zero_comm_t *comm)
         report_start(&run);
         status = loop(&run);
     }
-    if (status == ZERO_OK && options->log.metrics[0])
-        report("metrics: %s", options->log.metrics);
-
     metrics_close(run.metrics);
     model_destroy(&run.model);
     /* A rank that failed alone must not wait for the others here: main aborts the job. */

@@ -6,7 +6,7 @@
 
 static zero_status_t run(options_t *options, zero_comm_t *comm)
 {
-    TRY(zero_comm_agree(comm, hf_config_apply(options)));
+    TRY(report_agree(comm, hf_config_apply(options)));
     TRY(options_resolve(options, zero_comm_size(comm)));
     return options->plan ? loop_print_plan(options, comm) : loop_run(options, comm);
 }

@@ -372,8 +372,7 @@ static _Noreturn void wait_for_the_others(void)
 
 static void misbehave(void (*act)(void))
 {
-    signal(SIGTERM,
-           SIG_IGN); /* mpirun ends the ranks that are left with it, a second before it kills them: ours to use */
+    signal(SIGTERM, SIG_IGN); /* mpirun sends it to the ranks that are left, a while before it kills them */
     EXPECT_OK(zero_comm_barrier(comm));
     if (comm->rank == 1) {
         pause_s(0.3); /* the others are asleep by then */
@@ -400,6 +399,7 @@ static void act_stop(void)
 static void act_destroy(void)
 {
     zero_comm_destroy(comm); /* as a program does that has failed on its own */
+    pause_s(0.5);
     exit(FAILURE_SEEN);
 }
 
@@ -538,6 +538,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: comm_cases self|node|mpi|mpi-fallback CASE [LOG]\n");
         return 2;
     }
+    setvbuf(stderr, NULL, _IOLBF, BUFSIZ); /* whole lines at once, whatever stderr is */
     const bool fallback = strcmp(argv[1], "mpi-fallback") == 0;
     const char *transport = fallback ? "mpi" : argv[1];
     if (fallback)

@@ -1,0 +1,345 @@
+/* layernorm.cu - LayerNorm on CUDA, with the residual sum before it (Ba, Kiros, Hinton 2016, arXiv:1607.06450).
+ *
+ * Forward: a row belongs to one or more warps, which hold it in registers from the only read to the only write, so each
+ * tensor crosses memory once. Mean and variance are taken of the sum as it was rounded and stored, and y comes from one
+ * expression, so layernorm_apply repeats its bits.
+ *
+ * Backward: a block owns a part of the rows, cut by their number alone, and its threads own columns: dweight and dbias
+ * are summed in registers over the part's rows in order, and column_sum.cu adds the parts. Several rows are in flight
+ * at a time so that their loads overlap.
+ */
+#include "kernels/pack.cuh"
+
+#define MAX_WARPS 16 /* of a block: leaves 128 registers a thread */
+
+/* Sums over the threads of a row: `n_warps` warps side by side from `first_warp`. Every thread gets the result. */
+static __device__ __forceinline__ float row_sum(float x, int n_warps, int first_warp, float *shared)
+{
+    x = zero_warp_sum(x);
+    if (n_warps == 1)
+        return x;
+    int lane = threadIdx.x % ZERO_WARP, warp = threadIdx.x / ZERO_WARP;
+    __syncthreads(); /* the row before has been read */
+    if (lane == 0)
+        shared[warp] = x;
+    __syncthreads();
+    float sum = shared[first_warp];
+    for (int w = 1; w < n_warps; ++w)
+        sum += shared[first_warp + w];
+    return sum;
+}
+
+/* bias may be NULL: then b is 0, which adds nothing but the sign of a zero. */
+static __device__ __forceinline__ float normalized(float x, float mean, float rstd, float w, float b)
+{
+    return fmaf((x - mean) * rstd, w, b);
+}
+
+#define BLOCK_WARPS 4 /* of a block whose rows take one warp each */
+
+/* blockDim.x threads: BLOCK_WARPS rows of one warp, or one row of all warps. Thread t of a row owns packs t, t + width,
+ * ... below n_packs, PACKS at most. Without `stats_known` the residual is summed and the statistics are written. */
+template <typename T, int N, int PACKS, bool STATS_KNOWN>
+static __global__ void __launch_bounds__(MAX_WARPS *ZERO_WARP)
+    layernorm(T *y, float *mean, float *rstd, T *residual_out, const T *residual, const T *addend, const T *weight,
+              const T *bias, float eps, size_t n_rows, int dim, int row_warps)
+{
+    __shared__ float shared[MAX_WARPS];
+    int warp = threadIdx.x / ZERO_WARP, width = row_warps * ZERO_WARP, t = threadIdx.x % width;
+    size_t row = (size_t)blockIdx.x * (blockDim.x / width) + warp / row_warps;
+    if (row >= n_rows) /* whole warps, and only where rows take one warp: nobody waits for them */
+        return;
+    int n_packs = dim / N;
+    size_t start = row * dim;
+    zero_pack<T, N> x[PACKS];
+#pragma unroll
+    for (int p = 0; p < PACKS; ++p)
+        if (t + p * width < n_packs)
+            x[p] = zero_load<N>(residual, start + (size_t)(t + p * width) * N);
+    float center, scale;
+    if (STATS_KNOWN) {
+        center = mean[row];
+        scale = rstd[row];
+    } else {
+        float sum = 0.0f, variation = 0.0f;
+        if (addend != nullptr) {
+#pragma unroll
+            for (int p = 0; p < PACKS; ++p) {
+                if (t + p * width >= n_packs)
+                    continue;
+                zero_pack<T, N> other = zero_load<N>(addend, start + (size_t)(t + p * width) * N);
+#pragma unroll
+                for (int i = 0; i < N; ++i)
+                    x[p].elem[i] = zero_from_float<T>(zero_to_float(x[p].elem[i]) + zero_to_float(other.elem[i]));
+            }
+        }
+#pragma unroll
+        for (int p = 0; p < PACKS; ++p) {
+            if (t + p * width >= n_packs)
+                continue;
+            if (residual_out != residual || addend != nullptr)
+                zero_store(residual_out, start + (size_t)(t + p * width) * N, x[p]);
+#pragma unroll
+            for (int i = 0; i < N; ++i)
+                sum += zero_to_float(x[p].elem[i]);
+        }
+        center = row_sum(sum, row_warps, warp - warp % row_warps, shared) / (float)dim;
+#pragma unroll
+        for (int p = 0; p < PACKS; ++p) {
+            if (t + p * width >= n_packs)
+                continue;
+#pragma unroll
+            for (int i = 0; i < N; ++i) {
+                float d = zero_to_float(x[p].elem[i]) - center;
+                variation = fmaf(d, d, variation);
+            }
+        }
+        variation = row_sum(variation, row_warps, warp - warp % row_warps, shared);
+        scale = 1.0f / sqrtf(variation / (float)dim + eps);
+        if (t == 0) {
+            mean[row] = center;
+            rstd[row] = scale;
+        }
+    }
+#pragma unroll
+    for (int p = 0; p < PACKS; ++p) {
+        int pack = t + p * width;
+        if (pack >= n_packs)
+            continue;
+        zero_pack<T, N> w = zero_load<N>(weight, (size_t)pack * N), b = {}, out;
+        if (bias != nullptr)
+            b = zero_load<N>(bias, (size_t)pack * N);
+#pragma unroll
+        for (int i = 0; i < N; ++i)
+            out.elem[i] =
+                zero_from_float<T>(normalized(zero_to_float(x[p].elem[i]), center, scale, zero_to_float(w.elem[i]),
+                                              bias != nullptr ? zero_to_float(b.elem[i]) : 0.0f));
+        zero_store(y, start + (size_t)pack * N, out);
+    }
+}
+
+template <typename T, int N, int PACKS, bool STATS_KNOWN>
+static cudaError_t launch_forward(cudaStream_t stream, T *y, float *mean, float *rstd, T *residual_out,
+                                  const T *residual, const T *addend, const T *weight, const T *bias, float eps,
+                                  size_t n_rows, size_t dim)
+{
+    size_t row_warps = zero_divide_up(dim / N, (size_t)ZERO_WARP * PACKS);
+    if (row_warps > MAX_WARPS)
+        return cudaErrorInvalidValue;
+    size_t rows = row_warps == 1 ? BLOCK_WARPS : 1;
+    layernorm<T, N, PACKS, STATS_KNOWN>
+        <<<(unsigned)zero_divide_up(n_rows, rows), (unsigned)(rows * row_warps * ZERO_WARP), 0, stream>>>(
+            y, mean, rstd, residual_out, residual, addend, weight, bias, eps, n_rows, (int)dim, (int)row_warps);
+    return cudaGetLastError();
+}
+
+/* As few registers as the row needs: 4 packs a thread up to a warp's 1024 16-bit elements, 8 up to 2048, then more
+ * warps. */
+template <bool STATS_KNOWN, typename T>
+static cudaError_t choose_forward(cudaStream_t stream, T *y, float *mean, float *rstd, T *residual_out,
+                                  const T *residual, const T *addend, const T *weight, const T *bias, float eps,
+                                  size_t n_rows, size_t dim)
+{
+    constexpr int N = 16 / sizeof(T);
+    bool packs = zero_aligned(y) && zero_aligned(residual_out) && zero_aligned(residual) && zero_aligned(addend) &&
+                 zero_aligned(weight) && zero_aligned(bias) && dim % N == 0;
+    if (!packs)
+        return launch_forward<T, 1, 32, STATS_KNOWN>(stream, y, mean, rstd, residual_out, residual, addend, weight,
+                                                     bias, eps, n_rows, dim);
+    if (dim / N <= 4 * ZERO_WARP)
+        return launch_forward<T, N, 4, STATS_KNOWN>(stream, y, mean, rstd, residual_out, residual, addend, weight, bias,
+                                                    eps, n_rows, dim);
+    return launch_forward<T, N, 8, STATS_KNOWN>(stream, y, mean, rstd, residual_out, residual, addend, weight, bias,
+                                                eps, n_rows, dim);
+}
+
+extern "C" cudaError_t zero_launch_layernorm(cudaStream_t stream, zero_dtype_t dtype, void *y, float *mean, float *rstd,
+                                             void *residual_out, const void *residual, const void *addend,
+                                             const void *weight, const void *bias, float eps, size_t n_rows, size_t dim)
+{
+    return zero_with_type(dtype, [&](auto type) {
+        using T = decltype(type);
+        return choose_forward<false>(stream, (T *)y, mean, rstd, (T *)residual_out, (const T *)residual,
+                                     (const T *)addend, (const T *)weight, (const T *)bias, eps, n_rows, dim);
+    });
+}
+
+extern "C" cudaError_t zero_launch_layernorm_apply(cudaStream_t stream, zero_dtype_t dtype, void *y, const float *mean,
+                                                   const float *rstd, const void *residual, const void *weight,
+                                                   const void *bias, size_t n_rows, size_t dim)
+{
+    return zero_with_type(dtype, [&](auto type) {
+        using T = decltype(type);
+        return choose_forward<true>(stream, (T *)y, (float *)mean, (float *)rstd, (T *)nullptr, (const T *)residual,
+                                    (const T *)nullptr, (const T *)weight, (const T *)bias, 0.0f, n_rows, dim);
+    });
+}
+
+/* ---- Backward ---- */
+
+#define MIN_PART_ROWS 8
+
+extern "C" size_t zero_layernorm_parts(size_t n_rows)
+{
+    size_t parts = zero_divide_up(n_rows, MIN_PART_ROWS);
+    return parts < ZERO_LAYERNORM_PARTS ? parts : ZERO_LAYERNORM_PARTS;
+}
+
+/* Two sums for each of ROWS rows over the block, in a fixed tree. */
+template <int ROWS> static __device__ __forceinline__ void block_sums(float (&a)[ROWS], float (&b)[ROWS])
+{
+    __shared__ float shared[2 * ROWS][MAX_WARPS];
+    int lane = threadIdx.x % ZERO_WARP, warp = threadIdx.x / ZERO_WARP, n_warps = blockDim.x / ZERO_WARP;
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+        a[r] = zero_warp_sum(a[r]);
+        b[r] = zero_warp_sum(b[r]);
+    }
+    if (n_warps == 1)
+        return;
+    __syncthreads(); /* the sums before have been read */
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r)
+        if (lane == 0) {
+            shared[2 * r][warp] = a[r];
+            shared[2 * r + 1][warp] = b[r];
+        }
+    __syncthreads();
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+        a[r] = shared[2 * r][0];
+        b[r] = shared[2 * r + 1][0];
+        for (int w = 1; w < n_warps; ++w) {
+            a[r] += shared[2 * r][w];
+            b[r] += shared[2 * r + 1][w];
+        }
+    }
+}
+
+/* With h = (x - mean) rstd and g = dy w:  dx += rstd (g - mean(g) - h mean(g h)). Thread t owns packs t, t +
+ * blockDim.x, ... of a row, PACKS at most, and takes ROWS rows at a time. */
+template <typename T, int N, int PACKS, int ROWS>
+static __global__ void __launch_bounds__(MAX_WARPS *ZERO_WARP)
+    layernorm_backward(T *dresidual, float *partials, const T *dy, const T *residual, const float *mean,
+                       const float *rstd, const T *weight, size_t n_rows, int dim)
+{
+    int n_packs = dim / N;
+    size_t first = blockIdx.x * n_rows / gridDim.x, last = (blockIdx.x + 1) * n_rows / gridDim.x;
+    float dweight[PACKS][N] = {}, dbias[PACKS][N] = {};
+    for (size_t start = first; start < last; start += ROWS) {
+        zero_pack<T, N> dx[ROWS][PACKS], g[ROWS][PACKS], x[ROWS][PACKS];
+        float center[ROWS], scale[ROWS], g_mean[ROWS] = {}, gh_mean[ROWS] = {};
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+            size_t row = start + r < last ? start + r : last - 1;
+            center[r] = mean[row];
+            scale[r] = rstd[row];
+#pragma unroll
+            for (int p = 0; p < PACKS; ++p) {
+                int pack = threadIdx.x + p * blockDim.x;
+                if (pack >= n_packs)
+                    continue;
+                size_t at = row * dim + (size_t)pack * N;
+                g[r][p] = zero_load<N>(dy, at);
+                x[r][p] = zero_load<N>(residual, at);
+                dx[r][p] = zero_load<N>(dresidual, at);
+            }
+        }
+#pragma unroll
+        for (int p = 0; p < PACKS; ++p) {
+            int pack = threadIdx.x + p * blockDim.x;
+            if (pack >= n_packs)
+                continue;
+            zero_pack<T, N> w = zero_load<N>(weight, (size_t)pack * N);
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) {
+#pragma unroll
+                for (int i = 0; i < N; ++i) {
+                    float d = zero_to_float(g[r][p].elem[i]);
+                    float h = (zero_to_float(x[r][p].elem[i]) - center[r]) * scale[r];
+                    float dw = d * zero_to_float(w.elem[i]);
+                    g_mean[r] += dw;
+                    gh_mean[r] = fmaf(dw, h, gh_mean[r]);
+                    if (start + r < last) {
+                        dweight[p][i] = fmaf(d, h, dweight[p][i]);
+                        dbias[p][i] += d;
+                    }
+                }
+            }
+        }
+        block_sums(g_mean, gh_mean);
+#pragma unroll
+        for (int p = 0; p < PACKS; ++p) {
+            int pack = threadIdx.x + p * blockDim.x;
+            if (pack >= n_packs)
+                continue;
+            zero_pack<T, N> w = zero_load<N>(weight, (size_t)pack * N);
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) {
+                if (start + r >= last)
+                    continue;
+                float g_center = g_mean[r] / (float)dim, gh_center = gh_mean[r] / (float)dim;
+#pragma unroll
+                for (int i = 0; i < N; ++i) {
+                    float h = (zero_to_float(x[r][p].elem[i]) - center[r]) * scale[r];
+                    float dw = zero_to_float(g[r][p].elem[i]) * zero_to_float(w.elem[i]);
+                    float centered = fmaf(-gh_center, h, dw - g_center);
+                    dx[r][p].elem[i] = zero_from_float<T>(fmaf(scale[r], centered, zero_to_float(dx[r][p].elem[i])));
+                }
+                zero_store(dresidual, (start + r) * dim + (size_t)pack * N, dx[r][p]);
+            }
+        }
+    }
+    float *sums = partials + (size_t)blockIdx.x * 2 * dim;
+#pragma unroll
+    for (int p = 0; p < PACKS; ++p) {
+        int pack = threadIdx.x + p * blockDim.x;
+        if (pack >= n_packs)
+            continue;
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+            sums[pack * N + i] = dweight[p][i];
+            sums[dim + pack * N + i] = dbias[p][i];
+        }
+    }
+}
+
+template <int N, int PACKS, int ROWS, typename T>
+static cudaError_t launch_backward(cudaStream_t stream, T *dresidual, float *partials, const T *dy, const T *residual,
+                                   const float *mean, const float *rstd, const T *weight, size_t n_rows, size_t dim)
+{
+    size_t warps = zero_divide_up(dim / N, (size_t)ZERO_WARP * PACKS);
+    if (warps > MAX_WARPS)
+        return cudaErrorInvalidValue;
+    layernorm_backward<T, N, PACKS, ROWS>
+        <<<(unsigned)zero_layernorm_parts(n_rows), (unsigned)(warps * ZERO_WARP), 0, stream>>>(
+            dresidual, partials, dy, residual, mean, rstd, weight, n_rows, (int)dim);
+    return cudaGetLastError();
+}
+
+/* A pack a thread where a block of 512 spans the row, else as many as it takes. */
+template <typename T>
+static cudaError_t choose_backward(cudaStream_t stream, T *dresidual, float *partials, const T *dy, const T *residual,
+                                   const float *mean, const float *rstd, const T *weight, size_t n_rows, size_t dim)
+{
+    constexpr int N = 16 / sizeof(T);
+    bool packs =
+        zero_aligned(dresidual) && zero_aligned(dy) && zero_aligned(residual) && zero_aligned(weight) && dim % N == 0;
+    if (!packs)
+        return launch_backward<1, 16, 1>(stream, dresidual, partials, dy, residual, mean, rstd, weight, n_rows, dim);
+    if (dim / N <= 512)
+        return launch_backward<N, 1, 4>(stream, dresidual, partials, dy, residual, mean, rstd, weight, n_rows, dim);
+    return launch_backward<N, 4, 1>(stream, dresidual, partials, dy, residual, mean, rstd, weight, n_rows, dim);
+}
+
+extern "C" cudaError_t zero_launch_layernorm_backward(cudaStream_t stream, zero_dtype_t dtype, void *dresidual,
+                                                      float *partials, const void *dy, const void *residual,
+                                                      const float *mean, const float *rstd, const void *weight,
+                                                      size_t n_rows, size_t dim)
+{
+    return zero_with_type(dtype, [&](auto type) {
+        using T = decltype(type);
+        return choose_backward(stream, (T *)dresidual, partials, (const T *)dy, (const T *)residual, mean, rstd,
+                               (const T *)weight, n_rows, dim);
+    });
+}

@@ -1,0 +1,158 @@
+/* memory_cases.c - what a training run allocates and holds, counted and measured, in one rank or several.
+ *
+ *     memory_cases held [options] CFG.ini         trains two steps as zerotrain would; checks on every rank that the
+ *         engine's counters equal the plan, and prints from rank 0, a line a category, "NAME: BYTES", and then what the
+ *         processes really took, the mean over ranks: "measured: BYTES"
+ *     memory_cases allocations [options] CFG.ini  runs zerotrain's whole loop for 2, 4 and 14 steps; fails unless the
+ *         last two make the same number of heap allocations on every rank
+ *
+ * Options and file are zerotrain's. Exit code 0 when every check held.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/allocations.h"
+#include "tests/trainer.h"
+
+#define CHECK(condition, ...)                                                                                          \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            fprintf(stderr, "memory_cases: %s:%d: %s: ", __FILE__, __LINE__, #condition);                              \
+            fprintf(stderr, __VA_ARGS__);                                                                              \
+            fputc('\n', stderr);                                                                                       \
+            exit(1);                                                                                                   \
+        }                                                                                                              \
+    } while (0)
+#define OK(call) CHECK((call) == ZERO_OK, "failed")
+
+/* ---- measuring ---- */
+
+static uint64_t rollup_bytes(const char *text, const char *key)
+{
+    unsigned long long kib;
+    const char *line = strstr(text, key);
+    CHECK(line && sscanf(line + strlen(key), " %llu kB", &kib) == 1, "/proc/self/smaps_rollup has no %s", key);
+    return kib * 1024;
+}
+
+/* Bytes of memory that the ranks hold together, but for pages of files (code). A page that k processes have mapped and
+ * touched counts 1/k in each one's proportional set size (Pss): windows, which peers map too, count once in the sum,
+ * where a sum of resident sizes would count them once a rank. [collective] */
+static double measure_all_ranks(zero_comm_t *comm)
+{
+    static char text[8192];
+    OK(zero_comm_barrier(comm)); /* nobody faults pages in while others count */
+    FILE *file = fopen("/proc/self/smaps_rollup", "r");
+    CHECK(file, "no /proc/self/smaps_rollup");
+    text[fread(text, 1, sizeof text - 1, file)] = 0;
+    fclose(file);
+    double bytes = (double)(rollup_bytes(text, "Pss_Anon:") + rollup_bytes(text, "Pss_Shmem:"));
+    OK(zero_comm_barrier(comm));
+    OK(zero_comm_sum(comm, &bytes, 1));
+    return bytes;
+}
+
+/* ---- cases ---- */
+
+static void read_options(int argc, char **argv, options_t *options, zero_comm_t **comm)
+{
+    options_action_t action;
+    OK(options_parse(argc, argv, options, &action));
+    OK(zero_comm_create((zero_comm_kind_t)options->zero.comm, comm));
+    report_init(zero_comm_rank(*comm), zero_comm_size(*comm));
+    OK(options_resolve(options, zero_comm_size(*comm)));
+}
+
+static zero_memory_t plan_of(const trainer_t *t)
+{
+    zero_memory_t plan;
+    zero_config_t config = loop_config(t->options, zero_comm_size(t->comm));
+    zero_comm_kind_t kind = strcmp(zero_comm_name(t->comm), "mpi") == 0 ? ZERO_COMM_MPI : ZERO_COMM_AUTO;
+    OK(zero_plan(t->model.declaration, &config, kind, zero_comm_size(t->comm), &plan));
+    model_plan(&t->model, &plan);
+    return plan;
+}
+
+static void check_held(const trainer_t *t)
+{
+    zero_memory_t plan = plan_of(t), held = zero_engine_memory(t->engine);
+    for (int c = 0; c < ZERO_MEMORY_N_CATEGORIES; c++)
+        CHECK(held.bytes[c] == plan.bytes[c], "%s: %" PRIu64 " bytes held, %" PRIu64 " planned",
+              zero_memory_name((zero_memory_category_t)c), held.bytes[c], plan.bytes[c]);
+}
+
+/* The tokens matter to nobody; that every buffer is used does. */
+static void two_steps(trainer_t *t)
+{
+    const options_t *o = t->options;
+    int64_t n_tokens = o->train.global_batch / zero_comm_size(t->comm) * o->model.seq_len;
+    int32_t *tokens = malloc((size_t)n_tokens * sizeof *tokens);
+    zero_step_result_t result;
+    CHECK(tokens, "no memory");
+    for (int64_t i = 0; i < n_tokens; i++)
+        tokens[i] = (int32_t)(i * 7919 % o->model.vocab_size);
+    for (int step = 0; step < 2; step++)
+        OK(trainer_step(t, tokens, tokens, 1e-4, &result));
+    free(tokens);
+}
+
+static int held(const options_t *options, zero_comm_t *comm)
+{
+    trainer_t trainer;
+    double before = measure_all_ranks(comm);
+    OK(trainer_open(&trainer, options, comm));
+    OK(zero_init_parameters(trainer.engine));
+    two_steps(&trainer);
+    double after = measure_all_ranks(comm);
+    check_held(&trainer);
+    if (zero_comm_rank(comm) == 0) {
+        zero_memory_t memory = zero_engine_memory(trainer.engine);
+        for (int c = 0; c < ZERO_MEMORY_N_CATEGORIES; c++)
+            printf("%s: %" PRIu64 "\n", zero_memory_name((zero_memory_category_t)c), memory.bytes[c]);
+        printf("total: %" PRIu64 "\n", zero_memory_total(&memory));
+        printf("n_params: %" PRIu64 "\n", zero_model_n_params(trainer.model.declaration));
+        printf("measured: %.0f\n", (after - before) / zero_comm_size(comm));
+    }
+    trainer_close(&trainer);
+    return 0;
+}
+
+static unsigned long allocations_of(const options_t *options, zero_comm_t *comm, int64_t n_steps)
+{
+    options_t run = *options;
+    run.stop_after = n_steps;
+    allocations_start();
+    OK(loop_run(&run, comm));
+    return allocations_stop();
+}
+
+/* Runs that differ in ten steps alone: if these steps allocate, the totals differ. The first run is there for what
+ * libraries allocate once in a process. */
+static int allocations(const options_t *options, zero_comm_t *comm)
+{
+    allocations_of(options, comm, 2);
+    unsigned long fewer = allocations_of(options, comm, 4), more = allocations_of(options, comm, 14);
+    printf("%s\n", fewer == 0 ? "nothing counted" : "counted"); /* a sanitizer's own malloc stands in the way */
+    CHECK(more == fewer, "4 steps: %lu allocations, 14 steps: %lu", fewer, more);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    static options_t options;
+    zero_comm_t *comm;
+    CHECK(argc > 2, "which case, and which file?");
+    const char *name = argv[1];
+    read_options(argc - 1, argv + 1, &options, &comm);
+    int code = 1;
+    if (strcmp(name, "held") == 0)
+        code = held(&options, comm);
+    else if (strcmp(name, "allocations") == 0)
+        code = allocations(&options, comm);
+    else
+        CHECK(false, "no case %s", name);
+    zero_comm_destroy(comm);
+    return code;
+}

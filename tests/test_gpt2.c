@@ -1,0 +1,454 @@
+/* test_gpt2.c - the real forward and backward against plain fp64 and its central differences; and sampling.
+ *
+ * The model runs as zerotrain runs it, through libzero at stage 3 with one rank. Gradients are read by the public API
+ * alone: with beta1 = 0, no clipping and a rate of zero, AdamW's first moment after a step is the gradient itself, as
+ * it came over the wire. gpt2_fp64.c, the judge, is judged in test_golden.c.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/gpt2_fp64.h"
+#include "tests/support.h"
+#include "tests/trainer.h"
+#include "train/sample.h"
+
+#define DIFFERENCE_STEP 1e-5
+/* Of a central difference in fp64, as gpt2_fp64.h says. */
+#define DIFFERENCE_ERROR 1e-9
+/* Of an fp32 gradient, relative to the largest of its tensor: sums of some hundred products, over two layers, each
+ * rounded at 6e-8. We measured 7e-7. */
+#define FP32_TOLERANCE 5e-6
+/* Of the loss, a mean of logarithms of order one. We measured 1e-7. */
+#define LOSS_TOLERANCE 1e-6
+#define N_SAMPLED 64 /* elements of each tensor */
+#define N_DIRECTIONS 3
+
+typedef struct sizes {
+    int64_t layers, dim, heads, vocab_size, seq_len, n_batch;
+} sizes_t;
+
+/* Small enough for a difference of every element. */
+static const sizes_t tiny = {.layers = 2, .dim = 12, .heads = 3, .vocab_size = 37, .seq_len = 5, .n_batch = 2};
+/* Odd everywhere: head_dim 12, rows 34, nothing a multiple of a vector. */
+static const sizes_t odd = {.layers = 2, .dim = 36, .heads = 3, .vocab_size = 259, .seq_len = 17, .n_batch = 2};
+
+typedef struct fixture {
+    sizes_t sizes;
+    options_t options;
+    uint64_t random;
+    zero_comm_t *comm;
+    trainer_t trainer;
+    gpt2_fp64_t *reference; /* has the values that the forward pass sees: rounded to the precision */
+    int32_t *tokens, *targets;
+    float **grads; /* by tensor, after train() */
+} fixture_t;
+
+/* ---- The same weights on both sides ---- */
+
+/* Round to nearest, ties to even, 8 bits of significand: by double arithmetic, not by the kernels' bits. */
+static double round_to_bf16(double x)
+{
+    int exponent;
+    double significand = frexp(x, &exponent);
+    return ldexp(nearbyint(significand * 256.0), exponent - 8);
+}
+
+/* Matrices as wide as training makes them, biases and norms off their initial values, so that a part left out shows. */
+static void fill_reference(fixture_t *f)
+{
+    for (size_t t = 0; t < gpt2_fp64_n_tensors(f->reference); t++) {
+        gpt2_fp64_tensor_t *tensor = gpt2_fp64_tensor_at(f->reference, t);
+        bool is_norm_weight = strstr(tensor->name, "ln_") && strstr(tensor->name, ".weight");
+        for (size_t i = 0; i < tensor->n_elems; i++) {
+            double value =
+                support_normal(&f->random) * (tensor->n_dims == 2 ? 0.2 : 0.1) + (is_norm_weight ? 1.0 : 0.0);
+            tensor->values[i] = (double)(float)value;
+        }
+    }
+}
+
+/* zerotrain declares its tensors in the reference's order; test_golden.c loads by name. */
+static zero_status_t fill_chunk(void *user, const zero_chunk_t *chunk)
+{
+    gpt2_fp64_tensor_t *tensor = gpt2_fp64_tensor_at(((fixture_t *)user)->reference, (size_t)chunk->tensor);
+    ck_assert_uint_le(chunk->first + chunk->n_elems, tensor->n_elems);
+    for (size_t i = 0; i < chunk->n_elems; i++)
+        chunk->master[i] = (float)tensor->values[chunk->first + i];
+    return ZERO_OK;
+}
+
+static void round_reference(fixture_t *f)
+{
+    for (size_t t = 0; t < gpt2_fp64_n_tensors(f->reference); t++) {
+        gpt2_fp64_tensor_t *tensor = gpt2_fp64_tensor_at(f->reference, t);
+        for (size_t i = 0; i < tensor->n_elems; i++)
+            tensor->values[i] = round_to_bf16(tensor->values[i]);
+    }
+}
+
+static void open_reference(fixture_t *f)
+{
+    uint64_t n_params = 0;
+    f->reference = gpt2_fp64_create(&(gpt2_fp64_sizes_t){.layers = (size_t)f->sizes.layers,
+                                                         .dim = (size_t)f->sizes.dim,
+                                                         .heads = (size_t)f->sizes.heads,
+                                                         .vocab_size = (size_t)f->sizes.vocab_size,
+                                                         .max_seq_len = (size_t)f->sizes.seq_len});
+    size_t n_tensors = gpt2_fp64_n_tensors(f->reference);
+    ck_assert_int_eq(zero_model_n_tensors(f->trainer.model.declaration), (int)n_tensors);
+    f->grads = calloc(n_tensors, sizeof *f->grads);
+    for (size_t t = 0; t < n_tensors; t++) {
+        size_t n_elems = gpt2_fp64_tensor_at(f->reference, t)->n_elems;
+        n_params += n_elems;
+        f->grads[t] = calloc(n_elems, sizeof *f->grads[t]);
+    }
+    ck_assert_uint_eq(zero_model_n_params(f->trainer.model.declaration), n_params);
+}
+
+static fixture_t *fixture_open(sizes_t sizes, zero_dtype_t precision)
+{
+    fixture_t *f = calloc(1, sizeof *f);
+    f->sizes = sizes;
+    f->random = 20240521;
+    f->options = trainer_options(sizes.layers, sizes.dim, sizes.heads, sizes.vocab_size, sizes.seq_len);
+    f->options.train.precision = precision;
+    f->options.train.micro_batch = f->options.train.global_batch = sizes.n_batch;
+    f->options.train.beta1 = 0.0;
+    f->options.train.grad_clip = 0.0;
+    ck_assert_int_eq(options_resolve(&f->options, 1), ZERO_OK);
+    ck_assert_int_eq(zero_comm_create(ZERO_COMM_AUTO, &f->comm), ZERO_OK);
+    ck_assert_int_eq(trainer_open(&f->trainer, &f->options, f->comm), ZERO_OK);
+    open_reference(f);
+    fill_reference(f);
+    ck_assert_int_eq(zero_set_state(f->trainer.engine, false, fill_chunk, f), ZERO_OK);
+    if (precision == ZERO_BF16)
+        round_reference(f);
+
+    size_t n_tokens = (size_t)(sizes.n_batch * sizes.seq_len);
+    f->tokens = malloc(n_tokens * sizeof(int32_t));
+    f->targets = malloc(n_tokens * sizeof(int32_t));
+    for (size_t i = 0; i < n_tokens; i++) {
+        f->tokens[i] = (int32_t)(support_random(&f->random) % (uint64_t)sizes.vocab_size);
+        f->targets[i] = (int32_t)(support_random(&f->random) % (uint64_t)sizes.vocab_size);
+    }
+    f->tokens[3] = f->tokens[1]; /* one token twice in a sequence, and at its end in another */
+    f->tokens[n_tokens - 1] = f->tokens[1];
+    f->tokens[0] = 0; /* both ends of the vocabulary */
+    f->targets[1] = (int32_t)sizes.vocab_size - 1;
+    return f;
+}
+
+static void fixture_close(fixture_t *f)
+{
+    for (size_t t = 0; t < gpt2_fp64_n_tensors(f->reference); t++)
+        free(f->grads[t]);
+    free(f->grads);
+    gpt2_fp64_destroy(f->reference);
+    trainer_close(&f->trainer);
+    zero_comm_destroy(f->comm);
+    free(f->tokens);
+    free(f->targets);
+    free(f);
+}
+
+static gpt2_fp64_batch_t batch_of(const fixture_t *f)
+{
+    return (gpt2_fp64_batch_t){.tokens = f->tokens,
+                               .targets = f->targets,
+                               .n_sequences = (size_t)f->sizes.n_batch,
+                               .seq_len = (size_t)f->sizes.seq_len};
+}
+
+static zero_status_t take_moment(void *user, const zero_chunk_t *chunk)
+{
+    memcpy(((fixture_t *)user)->grads[chunk->tensor] + chunk->first, chunk->m, chunk->n_elems * sizeof(float));
+    return ZERO_OK;
+}
+
+/* One step that changes no weight; returns its loss and leaves the gradients in f->grads. */
+static double train(fixture_t *f)
+{
+    zero_step_result_t result;
+    ck_assert_int_eq(trainer_step(&f->trainer, f->tokens, f->targets, 0.0, &result), ZERO_OK);
+    ck_assert(!result.skipped);
+    ck_assert_int_eq(zero_get_state(f->trainer.engine, take_moment, f), ZERO_OK);
+    return (double)result.loss;
+}
+
+/* ---- Forward ---- */
+
+static const zero_dtype_t precisions[] = {ZERO_FP32, ZERO_BF16};
+
+/* In bf16 too: weights are rounded, on both sides, and the CPU computes in fp32. */
+START_TEST(loss_is_that_of_plain_fp64)
+{
+    fixture_t *f = fixture_open(odd, precisions[_i]);
+    gpt2_fp64_batch_t batch = batch_of(f);
+    double want = gpt2_fp64_loss(f->reference, &batch, NULL), evaluated;
+    double trained = train(f);
+    ck_assert_double_eq_tol(trained, want, LOSS_TOLERANCE * want);
+
+    double loss_weight = 1.0 / (double)(f->sizes.n_batch * f->sizes.seq_len);
+    ck_assert_int_eq(model_clear_loss(&f->trainer.model), ZERO_OK);
+    ck_assert_int_eq(model_loss(&f->trainer.model, f->tokens, f->targets, loss_weight), ZERO_OK);
+    ck_assert_int_eq(model_take_loss(&f->trainer.model, &evaluated), ZERO_OK);
+    ck_assert_double_eq_tol(evaluated, want, LOSS_TOLERANCE * want);
+    printf("%s: loss off by %.2g in training, %.2g in evaluation\n", zero_dtype_name(precisions[_i]),
+           support_relative_error(trained, want), support_relative_error(evaluated, want));
+    fixture_close(f);
+}
+END_TEST
+
+/* What follows a context of any length, as fp64 has it for the last position. Logits are sums of 36 products of order
+ * one. */
+START_TEST(logits_are_those_of_plain_fp64)
+{
+    fixture_t *f = fixture_open(odd, precisions[_i]);
+    size_t vocab_size = (size_t)f->sizes.vocab_size;
+    float *logits = malloc(vocab_size * sizeof *logits);
+    double *want = malloc((size_t)f->sizes.seq_len * vocab_size * sizeof *want), worst = 0.0;
+    for (size_t n = 1; n <= (size_t)f->sizes.seq_len; n += 4) { /* 1, 5 .. 17 */
+        gpt2_fp64_batch_t batch = batch_of(f);
+        batch.n_sequences = 1;
+        batch.seq_len = n;
+        gpt2_fp64_loss(f->reference, &batch, want);
+        ck_assert_int_eq(model_logits(&f->trainer.model, f->tokens, n, logits), ZERO_OK);
+        double error = support_max_error(logits, want + (n - 1) * vocab_size, vocab_size);
+        ck_assert_msg(error < LOGIT_TOLERANCE, "%zu tokens: %.3g of the largest logit", n, error);
+        worst = fmax(worst, error);
+    }
+    printf("%s: logits off by at most %.2g of the largest\n", zero_dtype_name(precisions[_i]), worst);
+    free(logits);
+    free(want);
+    fixture_close(f);
+}
+END_TEST
+
+/* ---- Backward ---- */
+
+typedef struct tensor_check {
+    double largest;   /* |gradient| in the tensor */
+    double length;    /* Euclidean */
+    double worst;     /* error, as a part of `largest` */
+    double tolerance; /* of it */
+} tensor_check_t;
+
+static tensor_check_t begin_check(const fixture_t *f, size_t t, double tolerance)
+{
+    tensor_check_t check = {.tolerance = tolerance};
+    for (size_t i = 0; i < gpt2_fp64_tensor_at(f->reference, t)->n_elems; i++) {
+        check.largest = fmax(check.largest, fabs((double)f->grads[t][i]));
+        check.length = hypot(check.length, (double)f->grads[t][i]);
+    }
+    ck_assert_double_gt(check.largest, 0.0);
+    return check;
+}
+
+static void check_element(fixture_t *f, size_t t, size_t i, tensor_check_t *check)
+{
+    gpt2_fp64_tensor_t *tensor = gpt2_fp64_tensor_at(f->reference, t);
+    gpt2_fp64_batch_t batch = batch_of(f);
+    double want = gpt2_fp64_numeric_grad(f->reference, &batch, tensor, i, DIFFERENCE_STEP);
+    double error = fabs((double)f->grads[t][i] - want);
+    check->worst = fmax(check->worst, error / check->largest);
+    ck_assert_msg(error <= check->tolerance * check->largest + DIFFERENCE_ERROR,
+                  "%s[%zu]: %.9g, by difference %.9g; the tensor's largest is %.3g", tensor->name, i,
+                  (double)f->grads[t][i], want, check->largest);
+}
+
+/* The derivative along a random unit vector of signs, to which every element of the tensor contributes: one that is off
+ * by more than the tolerance times the gradient's length shows. */
+static void check_direction(fixture_t *f, size_t t, const tensor_check_t *check)
+{
+    gpt2_fp64_tensor_t *tensor = gpt2_fp64_tensor_at(f->reference, t);
+    gpt2_fp64_batch_t batch = batch_of(f);
+    size_t n = tensor->n_elems;
+    double unit = 1.0 / sqrt((double)n), got = 0.0, loss[2];
+    double *saved = malloc(n * sizeof *saved), *direction = malloc(n * sizeof *direction);
+    memcpy(saved, tensor->values, n * sizeof *saved);
+    for (size_t i = 0; i < n; i++) {
+        direction[i] = support_random(&f->random) & 1 ? unit : -unit;
+        got += (double)f->grads[t][i] * direction[i];
+    }
+    for (int side = 0; side < 2; side++) {
+        for (size_t i = 0; i < n; i++)
+            tensor->values[i] = saved[i] + (side ? -DIFFERENCE_STEP : DIFFERENCE_STEP) * direction[i];
+        loss[side] = gpt2_fp64_loss(f->reference, &batch, NULL);
+    }
+    double want = (loss[0] - loss[1]) / (2 * DIFFERENCE_STEP);
+    memcpy(tensor->values, saved, n * sizeof *saved);
+    ck_assert_msg(fabs(got - want) <= check->tolerance * check->length * unit + DIFFERENCE_ERROR,
+                  "%s: along a direction %.9g, by difference %.9g; typical is %.3g", tensor->name, got, want,
+                  check->length * unit);
+    free(saved);
+    free(direction);
+}
+
+START_TEST(every_gradient_is_that_of_central_differences)
+{
+    fixture_t *f = fixture_open(tiny, ZERO_FP32);
+    double worst = 0.0;
+    train(f);
+    for (size_t t = 0; t < gpt2_fp64_n_tensors(f->reference); t++) {
+        tensor_check_t check = begin_check(f, t, FP32_TOLERANCE);
+        for (size_t i = 0; i < gpt2_fp64_tensor_at(f->reference, t)->n_elems; i++)
+            check_element(f, t, i, &check);
+        worst = fmax(worst, check.worst);
+    }
+    printf("fp32, every element: at most %.2g of the tensor's largest\n", worst);
+    fixture_close(f);
+}
+END_TEST
+
+/* A rounding to bf16 is off by 2^-9 of the element; the token table's gradient is rounded twice, as the head writes it
+ * and as the embedding adds to it, and then of a sum that may be larger than what is left. */
+#define BF16_TOLERANCE (3.0 / 512.0)
+
+START_TEST(gradients_of_odd_sizes_are_those_of_central_differences)
+{
+    double tolerance = precisions[_i] == ZERO_FP32 ? FP32_TOLERANCE : BF16_TOLERANCE, worst = 0.0;
+    fixture_t *f = fixture_open(odd, precisions[_i]);
+    train(f);
+    for (size_t t = 0; t < gpt2_fp64_n_tensors(f->reference); t++) {
+        size_t n_elems = gpt2_fp64_tensor_at(f->reference, t)->n_elems;
+        tensor_check_t check = begin_check(f, t, tolerance);
+        for (size_t i = 0; i < N_SAMPLED; i++)
+            check_element(f, t, n_elems <= N_SAMPLED ? i % n_elems : support_random(&f->random) % n_elems, &check);
+        for (int i = 0; i < N_DIRECTIONS; i++)
+            check_direction(f, t, &check);
+        worst = fmax(worst, check.worst);
+    }
+    printf("%s, sampled: at most %.2g of the tensor's largest\n", zero_dtype_name(precisions[_i]), worst);
+    fixture_close(f);
+}
+END_TEST
+
+/* ---- Sampling ---- */
+
+/* sample_draw maps [0, 1) onto tokens: on a regular grid of n numbers each token's share is its probability, give or
+ * take one draw at each end of its interval. A bound no random draws could reach. */
+static void check_shares(const float *logits, int n, float temperature, int top_k, const double *want)
+{
+    enum { N_DRAWS = 100000 };
+    int32_t order[16];
+    int counts[16] = {0};
+    for (int i = 0; i < N_DRAWS; i++)
+        counts[sample_draw(logits, n, temperature, top_k, (i + 0.5) / N_DRAWS, order)]++;
+    for (int token = 0; token < n; token++)
+        ck_assert_msg(fabs(counts[token] - N_DRAWS * want[token]) <= 2.0,
+                      "temperature %g, top_k %d: token %d %d times, expected %.1f", (double)temperature, top_k, token,
+                      counts[token], N_DRAWS * want[token]);
+}
+
+/* Softmax over the `k` largest logits, by sorting nothing: a token is in when fewer than k are above it. */
+static void softmax_of_top(const float *logits, int n, double temperature, int k, double *probabilities)
+{
+    double total = 0.0;
+    for (int i = 0; i < n; i++) {
+        int n_above = 0;
+        for (int j = 0; j < n; j++)
+            n_above += logits[j] > logits[i] || (logits[j] == logits[i] && j < i);
+        probabilities[i] = n_above < k ? exp((double)logits[i] / temperature) : 0.0;
+        total += probabilities[i];
+    }
+    for (int i = 0; i < n; i++)
+        probabilities[i] /= total;
+}
+
+START_TEST(draws_follow_the_softmax)
+{
+    static const float logits[] = {0.3f, -1.0f, 2.5f, 2.5f, -7.0f, 1.25f, 0.0f, -0.5f, 1.0f};
+    enum { N = sizeof logits / sizeof logits[0] };
+    static const int top_ks[] = {0, 1, 2, 3, 5, N, N + 5};
+    static const float temperatures[] = {0.5f, 1.0f, 3.0f};
+    double want[N];
+    for (size_t k = 0; k < sizeof top_ks / sizeof top_ks[0]; k++)
+        for (size_t t = 0; t < sizeof temperatures / sizeof temperatures[0]; t++) {
+            softmax_of_top(logits, N, (double)temperatures[t], top_ks[k] ? top_ks[k] : N, want);
+            check_shares(logits, N, temperatures[t], top_ks[k], want);
+        }
+    int32_t order[N];
+    for (double random = 0.0; random < 1.0; random += 0.0625) /* temperature 0: the likeliest, the first of equals */
+        ck_assert_int_eq(sample_draw(logits, N, 0.0f, 0, random, order), 2);
+    ck_assert_int_eq(sample_draw(logits, N, 1.0f, 0, 0x1.fffffffffffffp-1, order), N - 1);
+    static const float huge[] = {3e38f, -3e38f, 0.0f};
+    ck_assert_int_eq(sample_draw(huge, 3, 1.0f, 0, 0.999999, order), 0);
+}
+END_TEST
+
+/* The text that fp64 finds likeliest, past the model's context: the window slides. */
+START_TEST(temperature_zero_continues_with_the_likeliest)
+{
+    enum { N_PROMPT = 3, N_TOKENS = 12 };
+    fixture_t *f = fixture_open(tiny, ZERO_FP32);
+    size_t vocab_size = (size_t)tiny.vocab_size;
+    int32_t got[N_PROMPT + N_TOKENS] = {5, 0, 36};
+    double *logits = malloc((size_t)tiny.seq_len * vocab_size * sizeof *logits);
+    sample_spec_t spec = {.n_tokens = N_TOKENS, .temperature = 0.0f, .seed = 1};
+    ck_assert_int_eq(sample_generate(&f->trainer.model, &spec, got, N_PROMPT), ZERO_OK);
+    for (size_t n = N_PROMPT; n < N_PROMPT + N_TOKENS; n++) {
+        size_t context = n < (size_t)tiny.seq_len ? n : (size_t)tiny.seq_len, best = 0;
+        gpt2_fp64_batch_t batch = {
+            .tokens = got + n - context, .targets = got, .n_sequences = 1, .seq_len = context}; /* any targets */
+        gpt2_fp64_loss(f->reference, &batch, logits);
+        const double *row = logits + (context - 1) * vocab_size;
+        for (size_t token = 1; token < vocab_size; token++)
+            best = row[token] > row[best] ? token : best;
+        ck_assert_int_eq(got[n], (int)best);
+    }
+    free(logits);
+    fixture_close(f);
+}
+END_TEST
+
+/* One token a seed: the generator's own numbers through the model, against fp64's softmax. The bound is the 0.999
+ * quantile of chi-square with 36 degrees of freedom; seeds are fixed, so the test passes always or never. */
+START_TEST(generated_tokens_follow_the_softmax)
+{
+    enum { N_DRAWS = 4000, VOCAB = 37 };
+    fixture_t *f = fixture_open(tiny, ZERO_FP32);
+    int32_t tokens[2] = {7};
+    int counts[VOCAB] = {0};
+    double logits[VOCAB], total = 0.0, chi_square = 0.0;
+    gpt2_fp64_batch_t batch = {.tokens = tokens, .targets = tokens, .n_sequences = 1, .seq_len = 1};
+    gpt2_fp64_loss(f->reference, &batch, logits);
+    for (int i = 0; i < VOCAB; i++)
+        total += exp(logits[i]);
+    for (uint64_t seed = 1; seed <= N_DRAWS; seed++) {
+        sample_spec_t spec = {.n_tokens = 1, .temperature = 1.0f, .seed = seed};
+        ck_assert_int_eq(sample_generate(&f->trainer.model, &spec, tokens, 1), ZERO_OK);
+        counts[tokens[1]]++;
+    }
+    for (int i = 0; i < VOCAB; i++) {
+        double want = N_DRAWS * exp(logits[i]) / total;
+        chi_square += (counts[i] - want) * (counts[i] - want) / want;
+    }
+    ck_assert_msg(chi_square < 67.99, "chi-square %.1f", chi_square);
+    fixture_close(f);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("gpt2");
+    TCase *passes = tcase_create("passes");
+    tcase_set_timeout(passes, 120);
+    tcase_add_loop_test(passes, loss_is_that_of_plain_fp64, 0, 2);
+    tcase_add_loop_test(passes, logits_are_those_of_plain_fp64, 0, 2);
+    tcase_add_test(passes, every_gradient_is_that_of_central_differences);
+    tcase_add_loop_test(passes, gradients_of_odd_sizes_are_those_of_central_differences, 0, 2);
+    suite_add_tcase(s, passes);
+    TCase *sampling = tcase_create("sampling");
+    tcase_set_timeout(sampling, 60);
+    tcase_add_test(sampling, draws_follow_the_softmax);
+    tcase_add_test(sampling, temperature_zero_continues_with_the_likeliest);
+    tcase_add_test(sampling, generated_tokens_follow_the_softmax);
+    suite_add_tcase(s, sampling);
+    return s;
+}
+
+int main(void)
+{
+    return support_main(suite());
+}
