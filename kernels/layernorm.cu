@@ -133,8 +133,7 @@ static cudaError_t launch_forward(cudaStream_t stream, T *y, float *mean, float 
     return cudaGetLastError();
 }
 
-/* As few registers as the row needs: 4 packs a thread up to a warp's 1024 16-bit elements, 8 up to 2048, then more
- * warps. */
+/* 4 packs a thread: more would cost the registers that keep enough warps in flight. */
 template <bool STATS_KNOWN, typename T>
 static cudaError_t choose_forward(cudaStream_t stream, T *y, float *mean, float *rstd, T *residual_out,
                                   const T *residual, const T *addend, const T *weight, const T *bias, float eps,
@@ -143,14 +142,11 @@ static cudaError_t choose_forward(cudaStream_t stream, T *y, float *mean, float 
     constexpr int N = 16 / sizeof(T);
     bool packs = zero_aligned(y) && zero_aligned(residual_out) && zero_aligned(residual) && zero_aligned(addend) &&
                  zero_aligned(weight) && zero_aligned(bias) && dim % N == 0;
-    if (!packs)
-        return launch_forward<T, 1, 32, STATS_KNOWN>(stream, y, mean, rstd, residual_out, residual, addend, weight,
-                                                     bias, eps, n_rows, dim);
-    if (dim / N <= 4 * ZERO_WARP)
+    if (packs)
         return launch_forward<T, N, 4, STATS_KNOWN>(stream, y, mean, rstd, residual_out, residual, addend, weight, bias,
                                                     eps, n_rows, dim);
-    return launch_forward<T, N, 8, STATS_KNOWN>(stream, y, mean, rstd, residual_out, residual, addend, weight, bias,
-                                                eps, n_rows, dim);
+    return launch_forward<T, 1, 16, STATS_KNOWN>(stream, y, mean, rstd, residual_out, residual, addend, weight, bias,
+                                                 eps, n_rows, dim);
 }
 
 extern "C" cudaError_t zero_launch_layernorm(cudaStream_t stream, zero_dtype_t dtype, void *y, float *mean, float *rstd,
@@ -317,7 +313,7 @@ static cudaError_t launch_backward(cudaStream_t stream, T *dresidual, float *par
     return cudaGetLastError();
 }
 
-/* A pack a thread where a block of 512 spans the row, else as many as it takes. */
+/* A pack a thread where a block spans the row, else as many as it takes. */
 template <typename T>
 static cudaError_t choose_backward(cudaStream_t stream, T *dresidual, float *partials, const T *dy, const T *residual,
                                    const float *mean, const float *rstd, const T *weight, size_t n_rows, size_t dim)
@@ -327,8 +323,10 @@ static cudaError_t choose_backward(cudaStream_t stream, T *dresidual, float *par
         zero_aligned(dresidual) && zero_aligned(dy) && zero_aligned(residual) && zero_aligned(weight) && dim % N == 0;
     if (!packs)
         return launch_backward<1, 16, 1>(stream, dresidual, partials, dy, residual, mean, rstd, weight, n_rows, dim);
-    if (dim / N <= 512)
+    if (dim / N <= MAX_WARPS * ZERO_WARP)
         return launch_backward<N, 1, 4>(stream, dresidual, partials, dy, residual, mean, rstd, weight, n_rows, dim);
+    if (dim / N <= 2 * MAX_WARPS * ZERO_WARP)
+        return launch_backward<N, 2, 1>(stream, dresidual, partials, dy, residual, mean, rstd, weight, n_rows, dim);
     return launch_backward<N, 4, 1>(stream, dresidual, partials, dy, residual, mean, rstd, weight, n_rows, dim);
 }
 

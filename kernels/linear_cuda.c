@@ -198,7 +198,7 @@ zero_status_t zero_cuda_gemm(zero_model_context_t *ctx, const zero_cuda_gemm_t *
 {
     zero_model_cuda_t *cuda = zero_model_cuda(ctx);
     plan_key_t key = key_of(cuda->dtype, gemm);
-    plan_t *plan;
+    plan_t *plan = NULL;
     float alpha = 1.0f, beta = gemm->accumulate ? 1.0f : 0.0f;
     ZERO_TRY(find_plan(cuda->gemms, &key, &plan));
     if (gemm->bias != NULL)

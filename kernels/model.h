@@ -119,4 +119,8 @@ typedef struct zero_model_kernels {
 /* The CPU's table (OpenBLAS, OpenMP), of the best instruction set this machine has (ZERO_CPU_ISA as in shard.h). */
 const zero_model_kernels_t *zero_model_kernels_cpu(void);
 
+/* The GPU's table (cuBLASLt, cuDNN), in builds with CUDA. Tokens and targets cannot be refused here without waiting for
+ * the device: one outside the vocabulary gives NaN, which no step lets into the weights. */
+const zero_model_kernels_t *zero_model_kernels_cuda(void);
+
 #endif

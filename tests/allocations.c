@@ -27,6 +27,10 @@ extern void *__libc_calloc(size_t, size_t);
 extern void *__libc_realloc(void *, size_t);
 extern void *__libc_memalign(size_t, size_t);
 
+/* Visible, though the build hides what is not marked: shared libraries (libc's fopen, OpenBLAS, OpenMP, MPI) must find
+ * these before libc's own, or they would allocate uncounted. */
+#pragma GCC visibility push(default)
+
 static void count(void)
 {
     if (atomic_load_explicit(&counting, memory_order_relaxed))
@@ -63,4 +67,6 @@ int posix_memalign(void **p, size_t alignment, size_t n)
     *p = __libc_memalign(alignment, n);
     return *p ? 0 : ENOMEM;
 }
+
+#pragma GCC visibility pop
 #endif

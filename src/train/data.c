@@ -50,9 +50,6 @@ static zero_status_t open_file(data_t *data, const char *path)
     TRY(token_file_open(path, data->spec.format, file));
     data->n_files++;
     int64_t n_sequences = file->n_tokens > 0 ? (file->n_tokens - 1) / seq_len : 0;
-    if (n_sequences == 0)
-        report("data file '%s' has %" PRId64 " tokens, fewer than the %" PRId64 " of one sequence: it is left out",
-               path, file->n_tokens, seq_len + 1);
     if (__builtin_add_overflow(data->n_tokens, file->n_tokens, &data->n_tokens) ||
         __builtin_add_overflow(data->n_sequences, n_sequences, &data->n_sequences))
         return report_error(ZERO_ERROR_OVERFLOW, "data: more than 2^63 tokens");
@@ -68,6 +65,15 @@ static char *stripped(char *text)
     while (length > 0 && strchr(" \t", text[length - 1]))
         text[--length] = 0;
     return text;
+}
+
+/* Of a list that has sequences: which files have none. */
+static void report_left_out(const data_t *data)
+{
+    for (int i = 0; i < data->n_files; i++)
+        if (data->first_sequence[i] == data->first_sequence[i + 1])
+            report("data file '%s' has %" PRId64 " tokens, fewer than the %" PRId64 " of one sequence: it is left out",
+                   data->files[i].path, data->files[i].n_tokens, data->spec.seq_len + 1);
 }
 
 /* `list` is cut up. */
@@ -92,6 +98,7 @@ static zero_status_t open_files(data_t *data, char *list)
                             " tokens, too few for one sequence of [model] seq_len = %" PRId64 ", which takes %" PRId64,
                             data->files[0].path, n_paths > 1 ? " with the rest of its list" : "", data->n_tokens,
                             data->spec.seq_len, data->spec.seq_len + 1);
+    report_left_out(data);
     return ZERO_OK;
 }
 

@@ -87,6 +87,10 @@ static zero_status_t allocate(zero_engine_t *engine)
     zero_status_t status = device->ops->alloc(device, plan->private_bytes, &data);
     if (status == ZERO_OK)
         engine->private_data = data;
+    if (status == ZERO_OK)
+        status = device->ops->host_alloc(device, sizeof *engine->scratch, &data);
+    if (status == ZERO_OK)
+        engine->scratch = data;
     ZERO_TRY(zero_comm_agree(engine->comm, status));
     engine->memory = plan->memory;
     return ZERO_OK;
@@ -102,18 +106,16 @@ static zero_status_t build_tables(zero_engine_t *engine)
                                zero_dtype_size(plan->stage.grad_dtype), &engine->grad_slots));
     engine->slices = calloc((size_t)engine->comm->size, sizeof *engine->slices);
     engine->partials_of = calloc((size_t)layout->n_units, sizeof *engine->partials_of);
-    engine->loss_scale = malloc(sizeof *engine->loss_scale);
     engine->grads_read_in_fence = calloc((size_t)layout->n_units, sizeof *engine->grads_read_in_fence);
     engine->contributions = calloc((size_t)engine->comm->size, sizeof *engine->contributions);
-    if (!engine->slices || !engine->partials_of || !engine->loss_scale || !engine->contributions ||
-        !engine->grads_read_in_fence)
+    if (!engine->slices || !engine->partials_of || !engine->contributions || !engine->grads_read_in_fence)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for the tables of %d units", layout->n_units);
-    *engine->loss_scale = engine->config.dtype == ZERO_FP16 ? engine->config.initial_loss_scale : 1.0f;
+    engine->loss_scale = engine->config.dtype == ZERO_FP16 ? engine->config.initial_loss_scale : 1.0f;
     for (int u = 0; u < layout->n_units; u++) {
         engine->partials_of[u] = engine->n_partials;
         engine->n_partials += zero_norm_n_partials(layout->units[u].shard_elems);
     }
-    return zero_engine_build_segments(engine);
+    return ZERO_OK;
 }
 
 zero_status_t zero_engine_create(zero_comm_t *comm, zero_device_t *device, const zero_model_t *model,
@@ -133,6 +135,7 @@ zero_status_t zero_engine_create(zero_comm_t *comm, zero_device_t *device, const
     ZERO_TRY_GOTO(zero_arena_plan_create(model, &made->layout, config, staging_kind(comm), &made->plan), fail);
     ZERO_TRY_GOTO(build_tables(made), fail);
     ZERO_TRY_GOTO(allocate(made), fail);
+    ZERO_TRY_GOTO(zero_comm_agree(comm, zero_engine_prepare_steps(made)), fail);
     *engine = made;
     return ZERO_OK;
 fail:
@@ -151,14 +154,14 @@ void zero_engine_destroy(zero_engine_t *engine)
     }
     if (engine->private_data)
         engine->device->ops->free(engine->device, engine->private_data, engine->plan.private_bytes);
+    if (engine->scratch)
+        engine->device->ops->host_free(engine->device, engine->scratch);
     if (engine->window.n_bytes)
         engine->comm->ops->window_destroy(engine->comm, &engine->window);
-    free(engine->segments);
     free(engine->partials_of);
     free(engine->contributions);
     free(engine->grads_read_in_fence);
     free(engine->slices);
-    free(engine->loss_scale);
     zero_slots_destroy(&engine->param_slots);
     zero_slots_destroy(&engine->grad_slots);
     zero_arena_plan_destroy(&engine->plan);

@@ -10,8 +10,12 @@ typedef struct zero_device_ops {
     /* Zeroed memory, aligned to 4096 bytes. n_bytes 0 gives NULL. */
     zero_status_t (*alloc)(zero_device_t *device, size_t n_bytes, void **data);
     void (*free)(zero_device_t *device, void *data, size_t n_bytes);
+    /* Host memory that the device copies from and to without staging (pinned on CUDA), zeroed. */
+    zero_status_t (*host_alloc)(zero_device_t *device, size_t n_bytes, void **data);
+    void (*host_free)(zero_device_t *device, void *data);
     zero_status_t (*copy)(zero_device_t *device, void *dst, const void *src, size_t n_bytes, zero_stream_t stream);
     zero_status_t (*synchronize)(zero_device_t *device);
+    zero_status_t (*stream_synchronize)(zero_device_t *device, zero_stream_t stream);
     zero_status_t (*stream_create)(zero_device_t *device, zero_stream_t *stream);
     void (*stream_destroy)(zero_device_t *device, zero_stream_t stream);
     /* Bytes this rank may take now: what is free, shared fairly with the ranks that use the same memory. */

@@ -33,6 +33,19 @@ static void cpu_free(zero_device_t *device, void *data, size_t n_bytes)
         munmap(data, n_bytes);
 }
 
+static zero_status_t cpu_host_alloc(zero_device_t *device, size_t n_bytes, void **data)
+{
+    (void)device;
+    *data = calloc(1, n_bytes);
+    return *data ? ZERO_OK : zero_fail(ZERO_ERROR_MEMORY, "cannot allocate %zu bytes of host memory", n_bytes);
+}
+
+static void cpu_host_free(zero_device_t *device, void *data)
+{
+    (void)device;
+    free(data);
+}
+
 static zero_status_t cpu_copy(zero_device_t *device, void *dst, const void *src, size_t n_bytes, zero_stream_t stream)
 {
     (void)device;
@@ -44,6 +57,13 @@ static zero_status_t cpu_copy(zero_device_t *device, void *dst, const void *src,
 static zero_status_t cpu_synchronize(zero_device_t *device)
 {
     (void)device;
+    return ZERO_OK;
+}
+
+static zero_status_t cpu_stream_synchronize(zero_device_t *device, zero_stream_t stream)
+{
+    (void)device;
+    (void)stream;
     return ZERO_OK;
 }
 
@@ -126,8 +146,11 @@ static const zero_device_ops_t cpu_ops = {
     .name = "cpu",
     .alloc = cpu_alloc,
     .free = cpu_free,
+    .host_alloc = cpu_host_alloc,
+    .host_free = cpu_host_free,
     .copy = cpu_copy,
     .synchronize = cpu_synchronize,
+    .stream_synchronize = cpu_stream_synchronize,
     .stream_create = cpu_stream_create,
     .stream_destroy = cpu_stream_destroy,
     .available_bytes = cpu_available_bytes,

@@ -16,12 +16,6 @@ typedef struct zero_user_block {
     struct zero_user_block *next;
 } zero_user_block_t;
 
-/* What a rank adds to a step's result. */
-typedef struct zero_contribution {
-    double sum_of_squares; /* of its shard of the summed gradient */
-    double loss;
-} zero_contribution_t;
-
 struct zero_engine {
     zero_comm_t *comm;
     zero_device_t *device;
@@ -51,15 +45,15 @@ struct zero_engine {
     bool started;   /* zero_begin was called: no more zero_alloc */
 
     /* The update. */
-    zero_adam_segment_t *segments; /* this rank's share of the state */
-    size_t n_segments;
+    size_t n_segments;     /* of this rank's share of the state: in private_data, at plan.segments */
     uint64_t *partials_of; /* by unit: where its norm partials start */
     uint64_t n_partials;
-    zero_contribution_t *contributions; /* world_size of them */
-    uint64_t step;                      /* zero_step calls so far */
-    uint64_t adam_step;                 /* updates so far */
-    float *loss_scale;                  /* one float of device memory */
-    int good_steps;                     /* since loss_scale last changed */
+    zero_step_scratch_t *scratch; /* host, pinned */
+    double (*contributions)[2];   /* world_size of them: sum of squares, loss */
+    uint64_t step;                /* zero_step calls so far */
+    uint64_t adam_step;           /* updates so far */
+    float loss_scale;             /* of the step at hand; zero_loss_scale gives the device's copy */
+    int good_steps;               /* since loss_scale last changed */
     int skipped_in_row;
     zero_step_result_t results[ZERO_MAX_STEPS_IN_FLIGHT]; /* ring of unwaited steps */
     int first_result, n_results;
@@ -85,7 +79,11 @@ zero_status_t zero_engine_publish_params(zero_engine_t *engine, zero_stream_t st
 
 /* The part of a unit's flat whose state this rank holds: its shard, or all of it at stage 0. */
 void zero_engine_held(const zero_engine_t *engine, zero_unit_t unit, uint64_t *begin, uint64_t *end);
-/* Builds engine->segments from the layout, create.c calls it. */
-zero_status_t zero_engine_build_segments(zero_engine_t *engine);
+/* Where flat element `at` of a unit lies for AdamW: a segment without its length and decay. */
+zero_adam_segment_t zero_engine_place(const zero_engine_t *engine, zero_unit_t unit, uint64_t at);
+/* Writes the segments that AdamW walks over, and the loss scale, to the device; create.c calls it. */
+zero_status_t zero_engine_prepare_steps(zero_engine_t *engine);
+/* The device's zero_step_scratch_t. */
+zero_step_scratch_t *zero_engine_device_scratch(const zero_engine_t *engine);
 
 #endif

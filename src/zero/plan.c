@@ -5,7 +5,6 @@
 #include <stdlib.h>
 
 #include "comm/comm.h"
-#include "kernels/shard.h"
 #include "zero/log.h"
 #include "zero/order.h"
 
@@ -145,7 +144,10 @@ static void plan_private(zero_arena_plan_t *plan, const zero_layout_t *layout, c
     }
     plan->staging = take(bytes, memory, ZERO_MEMORY_COMMUNICATION,
                          zero_comm_staging_bytes(kind, layout->world_size, largest_slice));
-    plan->partials = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, (n_partials + 1) * sizeof(double));
+    plan->partials = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, n_partials * sizeof(double));
+    plan->segments =
+        take(bytes, memory, ZERO_MEMORY_COMMUNICATION, (uint64_t)layout->n_tensors * sizeof(zero_adam_segment_t));
+    plan->step_scratch = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, sizeof(zero_step_scratch_t));
 }
 
 zero_status_t zero_arena_plan_create(const zero_model_t *model, const zero_layout_t *layout,

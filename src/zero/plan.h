@@ -6,6 +6,7 @@
 #ifndef ZERO_PLAN_H
 #define ZERO_PLAN_H
 
+#include "kernels/shard.h"
 #include "zero/layout.h"
 #include "zero/stage.h"
 
@@ -25,13 +26,25 @@ typedef struct zero_arena_plan {
     uint64_t private_sums; /* fp32, this rank's shards, where the sums are neither gathered nor in place */
     uint64_t low, m, v;    /* low: bf16's low halves or fp16's fp32 master; none for fp32 */
     uint64_t staging;      /* for exchange, transports that send messages */
-    uint64_t partials;     /* doubles, sums of squares by chunk of every unit's shard, and their total */
+    uint64_t partials;     /* doubles, sums of squares by chunk of every unit's shard */
+    uint64_t segments;     /* what AdamW walks over */
+    uint64_t step_scratch; /* zero_step_scratch_t */
     uint64_t private_bytes;
 
     int n_param_slots, n_grad_slots;
     int *param_slot_counts, *grad_slot_counts; /* per slot class */
     zero_memory_t memory;                      /* bytes by category, the arenas' padding included */
 } zero_arena_plan_t;
+
+/* What a step passes between host and device; the engine has one on each side. */
+typedef struct zero_step_scratch {
+    zero_adam_scalars_t scalars;
+    float loss_scale;
+    struct {
+        double sum_of_squares; /* of this rank's shard of the summed gradient */
+        double loss;
+    } contribution;
+} zero_step_scratch_t;
 
 zero_status_t zero_arena_plan_create(const zero_model_t *model, const zero_layout_t *layout,
                                      const zero_config_t *config, zero_comm_kind_t kind, zero_arena_plan_t *plan);

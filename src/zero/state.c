@@ -83,26 +83,19 @@ static zero_status_t for_each_run(zero_engine_t *engine, bool owned_only, run_fn
 {
     chunk_buffers_t buffers = {0};
     zero_status_t status = buffers_create(engine, &buffers);
-    size_t s = 0;
     for (zero_tensor_t t = 0; t < engine->model->n_tensors && status == ZERO_OK; t++) {
         zero_unit_t unit = engine->model->tensors[t].owner;
         uint64_t begin, end;
         zero_engine_held(engine, unit, &begin, &end);
+        if (owned_only) {
+            begin = (uint64_t)engine->comm->rank * engine->layout.units[unit].shard_elems;
+            end = begin + engine->layout.units[unit].shard_elems;
+        }
         zero_span_t span = zero_layout_span(&engine->layout, engine->model, t, begin, end);
         if (span.n_elems == 0)
             continue;
-        zero_adam_segment_t at = engine->segments[s++]; /* built from the same spans in the same order */
-        if (owned_only) {
-            uint64_t shard_begin = (uint64_t)engine->comm->rank * engine->layout.units[unit].shard_elems;
-            uint64_t shard_end = shard_begin + engine->layout.units[unit].shard_elems;
-            zero_span_t own = zero_layout_span(&engine->layout, engine->model, t, shard_begin, shard_end);
-            if (own.n_elems == 0)
-                continue;
-            at.param += own.flat_offset - span.flat_offset;
-            at.state += own.flat_offset - span.flat_offset;
-            span = own;
-        }
-        status = for_each_chunk(engine, t, &span, at, &buffers, fn, user);
+        status =
+            for_each_chunk(engine, t, &span, zero_engine_place(engine, unit, span.flat_offset), &buffers, fn, user);
     }
     if (buffers.host)
         buffers_destroy(engine, &buffers);
@@ -116,6 +109,13 @@ static zero_status_t write_moments(zero_engine_t *engine, const zero_adam_segmen
 {
     ZERO_TRY(zero_device_copy(engine->device, moment_at(engine, engine->plan.m, at), m, n_bytes, NULL));
     return zero_device_copy(engine->device, moment_at(engine, engine->plan.v, at), v, n_bytes, NULL);
+}
+
+/* The caller's streams know nothing of this: what they do next must find the weights there. */
+static zero_status_t publish(zero_engine_t *engine)
+{
+    ZERO_TRY(zero_engine_publish_params(engine, NULL));
+    return zero_device_synchronize(engine->device);
 }
 
 typedef struct set_request {
@@ -158,7 +158,7 @@ zero_status_t zero_set_state(zero_engine_t *engine, bool with_moments, zero_chun
     ZERO_TRY(check_between_steps(engine, "zero_set_state"));
     ZERO_TRY(zero_engine_fence(engine, NULL));
     ZERO_TRY(zero_comm_agree(engine->comm, for_each_run(engine, false, set_run, &request)));
-    return zero_engine_publish_params(engine, NULL);
+    return publish(engine);
 }
 
 static zero_status_t init_run(zero_engine_t *engine, zero_tensor_t tensor, const zero_span_t *run,
@@ -190,7 +190,7 @@ zero_status_t zero_init_parameters(zero_engine_t *engine)
     ZERO_TRY(zero_engine_fence(engine, NULL));
     ZERO_TRY(zero_comm_agree(engine->comm, for_each_run(engine, false, init_run, NULL)));
     engine->adam_step = 0;
-    return zero_engine_publish_params(engine, NULL);
+    return publish(engine);
 }
 
 /* ---- reading ---- */

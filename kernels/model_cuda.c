@@ -1,0 +1,274 @@
+/* model_cuda.c - the CUDA table of model kernels: the context, the workspace's size, who computes attention, and the
+ * functions that are a launch and no more.
+ */
+#include <stdlib.h>
+
+#include "kernels/model_cuda.h"
+
+static zero_dtype_t activation_dtype(zero_dtype_t weight_dtype)
+{
+    return weight_dtype;
+}
+
+/* ---- Workspace: cuBLASLt's part, then scratch that the calls share, since one runs at a time ---- */
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+static size_t attention_workspace(const zero_model_limits_t *limits)
+{
+    size_t own = zero_cuda_bytes(limits->n_rows * limits->n_heads * sizeof(float)); /* delta */
+#ifdef ZERO_HAVE_CUDNN
+    return limits->dtype == ZERO_FP32 ? own : larger(own, zero_cudnn_workspace(limits));
+#else
+    return own;
+#endif
+}
+
+static size_t layernorm_partials_bytes(size_t n_rows, size_t dim)
+{
+    return zero_layernorm_parts(n_rows) * 2 * dim * sizeof(float);
+}
+
+static size_t embed_workspace(const zero_model_limits_t *limits)
+{
+    return 2 * zero_cuda_bytes(limits->n_rows * sizeof(uint32_t)) +
+           zero_cuda_bytes(zero_embed_sort_bytes(limits->n_rows));
+}
+
+static size_t workspace_bytes(const zero_model_limits_t *limits)
+{
+    size_t bytes = zero_cuda_linear_workspace(limits);
+    bytes = larger(bytes, attention_workspace(limits));
+    bytes = larger(bytes, zero_cuda_bytes(layernorm_partials_bytes(limits->n_rows, limits->max_width)));
+    bytes = larger(bytes, zero_cuda_loss_workspace(limits));
+    return ZERO_GEMM_WORKSPACE_BYTES + larger(bytes, embed_workspace(limits));
+}
+
+/* ---- Context ---- */
+
+static void context_destroy(zero_model_context_t *ctx)
+{
+    zero_model_cuda_t *cuda = zero_model_cuda(ctx);
+    if (cuda != NULL) {
+        zero_gemm_plans_destroy(cuda->gemms);
+#ifdef ZERO_HAVE_CUDNN
+        zero_cudnn_destroy(cuda->cudnn);
+#endif
+        free(cuda);
+    }
+    *ctx = (zero_model_context_t){0};
+}
+
+static zero_status_t context_create(zero_model_context_t *ctx, zero_stream_t stream, void *workspace,
+                                    const zero_model_limits_t *limits)
+{
+    zero_model_cuda_t *cuda = calloc(1, sizeof *cuda);
+    if (cuda == NULL)
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory for the CUDA kernels' context");
+    cuda->dtype = limits->dtype;
+    *ctx = (zero_model_context_t){stream, workspace, workspace_bytes(limits), cuda};
+    zero_status_t status = zero_gemm_plans_create(&cuda->gemms);
+#ifdef ZERO_HAVE_CUDNN
+    if (status == ZERO_OK && limits->dtype != ZERO_FP32)
+        status = zero_cudnn_create(ctx, &cuda->cudnn);
+#endif
+    if (status != ZERO_OK)
+        context_destroy(ctx);
+    return status;
+}
+
+/* ---- LayerNorm ---- */
+
+static zero_status_t layernorm(zero_model_context_t *ctx, void *y, float *mean, float *rstd, void *residual_out,
+                               const void *residual, const void *addend, zero_weight_t weight, zero_weight_t bias,
+                               float eps, size_t n_rows, size_t dim)
+{
+    ZERO_TRY(zero_check_weight(ctx, weight));
+    ZERO_TRY(zero_check_weight(ctx, bias));
+    ZERO_TRY_CUDA(zero_launch_layernorm(zero_model_stream(ctx), weight.dtype, y, mean, rstd, residual_out, residual,
+                                        addend, weight.data, bias.data, eps, n_rows, dim));
+    return ZERO_OK;
+}
+
+static zero_status_t layernorm_apply(zero_model_context_t *ctx, void *y, const float *mean, const float *rstd,
+                                     const void *residual, zero_weight_t weight, zero_weight_t bias, size_t n_rows,
+                                     size_t dim)
+{
+    ZERO_TRY(zero_check_weight(ctx, weight));
+    ZERO_TRY(zero_check_weight(ctx, bias));
+    ZERO_TRY_CUDA(zero_launch_layernorm_apply(zero_model_stream(ctx), weight.dtype, y, mean, rstd, residual,
+                                              weight.data, bias.data, n_rows, dim));
+    return ZERO_OK;
+}
+
+static zero_status_t layernorm_backward(zero_model_context_t *ctx, void *dresidual, zero_grad_t dweight,
+                                        zero_grad_t dbias, const void *dy, const void *residual, const float *mean,
+                                        const float *rstd, zero_weight_t weight, size_t n_rows, size_t dim)
+{
+    cudaStream_t stream = zero_model_stream(ctx);
+    zero_cuda_scratch_t scratch = zero_cuda_scratch(ctx);
+    size_t n_parts = zero_layernorm_parts(n_rows);
+    ZERO_TRY(zero_check_weight(ctx, weight));
+    float *partials = zero_cuda_take(&scratch, layernorm_partials_bytes(n_rows, dim)); /* [n_parts, 2, dim] */
+    if (partials == NULL)
+        return ZERO_ERROR_ARGUMENT;
+    ZERO_TRY_CUDA(zero_launch_layernorm_backward(stream, weight.dtype, dresidual, partials, dy, residual, mean, rstd,
+                                                 weight.data, n_rows, dim));
+    ZERO_TRY_CUDA(zero_launch_put_partials(stream, dweight, partials, n_parts, 2 * dim, dim));
+    if (dbias.data != NULL)
+        ZERO_TRY_CUDA(zero_launch_put_partials(stream, dbias, partials + dim, n_parts, 2 * dim, dim));
+    return ZERO_OK;
+}
+
+/* ---- Elementwise ---- */
+
+static zero_status_t gelu(zero_model_context_t *ctx, void *y, const void *x, size_t n_elems)
+{
+    ZERO_TRY_CUDA(zero_launch_gelu(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, y, x, n_elems));
+    return ZERO_OK;
+}
+
+static zero_status_t gelu_backward(zero_model_context_t *ctx, void *dx, const void *dy, const void *x, size_t n_elems)
+{
+    ZERO_TRY_CUDA(zero_launch_gelu_backward(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, dx, dy, x, n_elems));
+    return ZERO_OK;
+}
+
+static zero_status_t add(zero_model_context_t *ctx, void *y, const void *x, size_t n_elems)
+{
+    ZERO_TRY_CUDA(zero_launch_add(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, y, x, n_elems));
+    return ZERO_OK;
+}
+
+static zero_status_t zero_fill(zero_model_context_t *ctx, void *y, size_t n_bytes)
+{
+    ZERO_TRY_CUDA(cudaMemsetAsync(y, 0, n_bytes, zero_model_stream(ctx)));
+    return ZERO_OK;
+}
+
+/* ---- Attention: cuDNN's where it serves ---- */
+
+static zero_status_t check_attention(const zero_attention_shape_t *s)
+{
+    if (s->n_kv_heads == 0 || s->n_heads % s->n_kv_heads != 0)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "attention: %zu heads cannot share %zu key/value heads", s->n_heads,
+                         s->n_kv_heads);
+    if (s->head_dim > ZERO_ATTENTION_MAX_HEAD_DIM)
+        return zero_fail(ZERO_ERROR_UNSUPPORTED, "attention heads of %zu; on CUDA %d is the most", s->head_dim,
+                         ZERO_ATTENTION_MAX_HEAD_DIM);
+    return ZERO_OK;
+}
+
+static bool cudnn_serves(zero_model_context_t *ctx, const zero_attention_shape_t *shape, const void *qkv)
+{
+#ifdef ZERO_HAVE_CUDNN
+    return zero_model_cuda(ctx)->cudnn != NULL && (uintptr_t)qkv % 16 == 0 && zero_cudnn_serves(ctx, shape);
+#else
+    (void)ctx, (void)shape, (void)qkv;
+    return false;
+#endif
+}
+
+static zero_status_t attention(zero_model_context_t *ctx, void *out, float *logsumexp, const void *qkv, size_t n_batch,
+                               size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim)
+{
+    zero_attention_shape_t shape = {n_batch, seq_len, n_heads, n_kv_heads, head_dim};
+    ZERO_TRY(check_attention(&shape));
+#ifdef ZERO_HAVE_CUDNN
+    if (cudnn_serves(ctx, &shape, qkv))
+        return zero_cudnn_attention(ctx, &shape, out, logsumexp, qkv);
+#endif
+    ZERO_TRY_CUDA(zero_launch_attention(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, out, logsumexp, qkv,
+                                        n_batch, seq_len, n_heads, n_kv_heads, head_dim));
+    return ZERO_OK;
+}
+
+static zero_status_t attention_backward(zero_model_context_t *ctx, void *dqkv, const void *dout, const void *qkv,
+                                        const void *out, const float *logsumexp, size_t n_batch, size_t seq_len,
+                                        size_t n_heads, size_t n_kv_heads, size_t head_dim)
+{
+    zero_attention_shape_t shape = {n_batch, seq_len, n_heads, n_kv_heads, head_dim};
+    ZERO_TRY(check_attention(&shape));
+#ifdef ZERO_HAVE_CUDNN
+    if (cudnn_serves(ctx, &shape, qkv))
+        return zero_cudnn_attention_backward(ctx, &shape, dqkv, dout, qkv, out, logsumexp);
+#endif
+    zero_cuda_scratch_t scratch = zero_cuda_scratch(ctx);
+    float *delta = zero_cuda_take(&scratch, n_batch * n_heads * seq_len * sizeof *delta);
+    if (delta == NULL)
+        return ZERO_ERROR_ARGUMENT;
+    ZERO_TRY_CUDA(zero_launch_attention_backward(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, dqkv, delta, dout,
+                                                 qkv, out, logsumexp, n_batch, seq_len, n_heads, n_kv_heads, head_dim));
+    return ZERO_OK;
+}
+
+/* ---- Embedding ---- */
+
+static zero_status_t embed(zero_model_context_t *ctx, void *out, const int32_t *tokens, zero_weight_t token_table,
+                           zero_weight_t position_table, size_t n_batch, size_t seq_len, size_t dim)
+{
+    ZERO_TRY(zero_check_weight(ctx, token_table));
+    ZERO_TRY(zero_check_weight(ctx, position_table));
+    ZERO_TRY_CUDA(zero_launch_embed(zero_model_stream(ctx), token_table.dtype, out, tokens, token_table.data,
+                                    position_table.data, n_batch * seq_len, seq_len, dim));
+    return ZERO_OK;
+}
+
+static zero_status_t embed_backward(zero_model_context_t *ctx, zero_grad_t dtokens, zero_grad_t dpositions,
+                                    const void *dout, const int32_t *tokens, size_t n_batch, size_t seq_len, size_t dim,
+                                    size_t vocab_size)
+{
+    cudaStream_t stream = zero_model_stream(ctx);
+    zero_dtype_t dtype = zero_model_cuda(ctx)->dtype;
+    zero_cuda_scratch_t scratch = zero_cuda_scratch(ctx);
+    size_t n_rows = n_batch * seq_len, sort_bytes = zero_embed_sort_bytes(n_rows);
+    if (n_rows > INT32_MAX)
+        return zero_fail(ZERO_ERROR_OVERFLOW, "%zu positions do not fit 31 bits", n_rows);
+    uint32_t *sorted = zero_cuda_take(&scratch, n_rows * sizeof *sorted);
+    uint32_t *order = zero_cuda_take(&scratch, n_rows * sizeof *order);
+    void *sort = zero_cuda_take(&scratch, sort_bytes);
+    if (sorted == NULL || order == NULL || sort == NULL)
+        return ZERO_ERROR_ARGUMENT;
+    if (!dtokens.accumulate)
+        ZERO_TRY_CUDA(
+            cudaMemsetAsync(dtokens.data, 0, vocab_size * dim * zero_dtype_size(dtokens.dtype), stream));
+    ZERO_TRY_CUDA(zero_launch_embed_sort(stream, sort, sort_bytes, sorted, order, tokens, n_rows, vocab_size));
+    ZERO_TRY_CUDA(zero_launch_embed_tokens_backward(stream, dtype, dtokens, dout, sorted, order, n_rows, dim,
+                                                    vocab_size));
+    if (dpositions.data != NULL)
+        ZERO_TRY_CUDA(
+            zero_launch_embed_positions_backward(stream, dtype, dpositions, dout, n_batch, seq_len, dim));
+    return ZERO_OK;
+}
+
+static const zero_model_kernels_t table = {
+    .name = "cuda",
+    .activation_dtype = activation_dtype,
+    .workspace_bytes = workspace_bytes,
+    .context_create = context_create,
+    .context_destroy = context_destroy,
+    .linear = zero_cuda_linear,
+    .linear_backward_input = zero_cuda_linear_backward_input,
+    .linear_backward_weight = zero_cuda_linear_backward_weight,
+    .layernorm = layernorm,
+    .layernorm_apply = layernorm_apply,
+    .layernorm_backward = layernorm_backward,
+    .gelu = gelu,
+    .gelu_backward = gelu_backward,
+    .attention = attention,
+    .attention_backward = attention_backward,
+    .embed = embed,
+    .embed_backward = embed_backward,
+    .head_loss = zero_cuda_head_loss,
+    .head_logits = zero_cuda_head_logits,
+    .add = add,
+    .zero_fill = zero_fill,
+};
+
+const zero_model_kernels_t *zero_model_kernels_cuda(void)
+{
+    return &table;
+}
