@@ -48,7 +48,7 @@ CUDA_CFLAGS := -DZERO_HAVE_CUDA=1 $(addprefix -isystem ,$(filter-out /usr/includ
                  $(firstword $(wildcard $(CUDA_HOME)/include/cuda_runtime_api.h)))))
 CUDA_LIBS := $(addprefix -L,$(patsubst %/libcudart_static.a,%,$(firstword \
                  $(wildcard $(CUDA_HOME)/lib64/libcudart_static.a $(CUDA_HOME)/lib/libcudart_static.a)))) \
-             -lcudart_static -lrt -ldl -lpthread
+             -lnccl -lcudart_static -lrt -ldl -lpthread
 # Machine code for A100 and H100/H200, PTX for what comes after them; IEEE arithmetic as written (see FLOAT below); no
 # C++ runtime: the only statics are handles in nvcc's stubs, of which two threads would make the same.
 NVCC_FLAGS := -std=c++17 -O3 -ftz=false -prec-div=true -prec-sqrt=true --fmad=false -gencode arch=compute_80,code=sm_80 \
@@ -74,7 +74,8 @@ ALL_LDFLAGS = $(LDFLAGS) $(SANFLAGS) -fopenmp -pthread
 SHARD_ISA  := adam reduce cast philox shard_table
 SHARD_CUDA := $(if $(NVCC),adam.cu reduce.cu cast.cu philox.cu shard_cuda)
 MODEL_ISA  := linear attention layernorm gelu loss embed model_table
-LIB_SRC    := $(wildcard src/zero/*.c) $(wildcard comm/*.c) kernels/shard_cpu.c
+CUDA_SRC   := src/zero/device_cuda.c comm/nccl.c
+LIB_SRC    := $(filter-out $(CUDA_SRC),$(wildcard src/zero/*.c comm/*.c)) kernels/shard_cpu.c $(if $(NVCC),$(CUDA_SRC))
 MODEL_SRC  := kernels/model_cpu.c
 TRAIN_SRC  := $(wildcard src/train/*.c)
 EXAMPLES   := $(patsubst examples/%.c,$(BUILD)/examples/%,$(wildcard examples/*.c))
@@ -147,7 +148,7 @@ $(BUILD)/examples/%: examples/%.c src/zero.h $(BUILD)/libzero.a
 	$(call say,CC,$<) $(CC) -std=c17 $(CFLAGS) $(WARNINGS) $(SANFLAGS) -Isrc -o $@ $< $(BUILD)/libzero.a $(ALL_LDFLAGS) $(LIB_LIBS)
 
 TEST_COMMON := $(patsubst %,$(BUILD)/tests/%.o,support gpt2_fp64 allocations)
-CHECK_LIBS = $(shell pkg-config --libs check)
+CHECK_LIBS = $(if $(filter 1,$(STATIC)),-l:libcheck_pic.a -l:libsubunit.a -lrt -lm,$(shell pkg-config --libs check))
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_COMMON) $(TRAIN_LIB_OBJ) $(MODEL_OBJ) $(BUILD)/libzero.a
 	@mkdir -p $(@D)
 	$(call say,LINK,$@) $(CC) -o $@ $^ $(ALL_LDFLAGS) $(TRAIN_LIBS) $(CHECK_LIBS)

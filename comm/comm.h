@@ -70,6 +70,10 @@ zero_status_t zero_comm_mpi_create(zero_comm_t *comm);  /* MPI messages; comm->r
  * that cannot be had. Takes over an mpi communicator, which then only starts and ends the job. */
 zero_status_t zero_comm_node_create(zero_comm_t *comm);
 
+/* NCCL between the ranks' GPUs, each of which is the current CUDA device; destroyed before `host`, whose ranks it
+ * joins. In builds with CUDA. [collective] */
+zero_status_t zero_comm_nccl_create(zero_comm_t *host, zero_comm_t **comm);
+
 /* Staging that `kind` needs per exchange, for the memory plan. */
 size_t zero_comm_staging_bytes(zero_comm_kind_t kind, int size, size_t n_bytes);
 

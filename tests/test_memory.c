@@ -15,7 +15,8 @@
 
 /* Of what a bf16 state weighs a parameter: padding of tensors, shards and buffers to whole pages is the rest. */
 #define TABLE_TOLERANCE 0.02
-/* Of the plan's total: heap, page tables are not counted. We measured 0.03% to 0.3%. */
+/* Of the plan's total. We measured 0.1% to 0.5%: 0.7 MB, the buffer through which initial weights pass, which malloc
+ * keeps. */
 #define MEASURED_TOLERANCE 0.02
 
 /* ---- Held, planned, printed, measured ---- */
@@ -83,10 +84,11 @@ static void check_against_table(const char *held, int stage, double n_ranks)
     expect_part("gradients", value_of(held, "gradients"), grads, TABLE_TOLERANCE);
 
     /* Slots: one block in use and one ahead (or, of gradients, one on its way), and beside them the embeddings and the
-     * final norm, for the head uses the token table. */
+     * final norm, for the head uses the token table. One rank has its parameters whole and needs none for them. */
     double block = 12 * DIM * DIM + 13 * DIM, embeddings = (VOCAB + SEQ_LEN) * DIM;
     double slots = 2 * (2 * block + embeddings + 2 * DIM);
-    expect_part("parameter slots", value_of(held, "parameter slots"), stage == 3 ? slots : 0, TABLE_TOLERANCE);
+    expect_part("parameter slots", value_of(held, "parameter slots"), stage == 3 && n_ranks > 1 ? slots : 0,
+                TABLE_TOLERANCE);
     expect_part("gradient slots", value_of(held, "gradient slots"), stage >= 2 ? slots : 0, TABLE_TOLERANCE);
     if (stage == 3) {
         double sum = value_of(held, "parameters") + value_of(held, "gradients") + value_of(held, "optimizer state");

@@ -257,11 +257,11 @@ zero_status_t token_file_check(const token_file_t *file, int64_t first, int64_t 
         int64_t at = start;
         while ((int64_t)load(file->tokens, file->token_bytes, at) < vocab_size)
             at++;
-        return report_rank_error(ZERO_ERROR_FORMAT,
-                                 "'%s': token %u at position %" PRId64 " is beyond the vocabulary: [model] vocab_size "
-                                 "is %" PRId64 "%s",
-                                 file->path, load(file->tokens, file->token_bytes, at), at, vocab_size,
-                                 file->token_bytes == 1 ? ", and text needs up to 256" : "");
+        return report_error(ZERO_ERROR_FORMAT,
+                            "'%s': token %u at position %" PRId64 " is beyond the vocabulary: [model] vocab_size "
+                            "is %" PRId64 "%s",
+                            file->path, load(file->tokens, file->token_bytes, at), at, vocab_size,
+                            file->token_bytes == 1 ? ", and text needs up to 256" : "");
     }
     return ZERO_OK;
 }

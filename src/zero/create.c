@@ -56,12 +56,6 @@ static zero_status_t compare_across_ranks(zero_comm_t *comm, const zero_model_t 
     return status;
 }
 
-/* Which kind a transport's staging is planned as. */
-static zero_comm_kind_t staging_kind(const zero_comm_t *comm)
-{
-    return strcmp(comm->ops->name, "mpi") == 0 ? ZERO_COMM_MPI : ZERO_COMM_AUTO;
-}
-
 static zero_status_t check_fits(const zero_engine_t *engine)
 {
     const double mib = 1024.0 * 1024.0;
@@ -127,12 +121,14 @@ zero_status_t zero_engine_create(zero_comm_t *comm, zero_device_t *device, const
     zero_engine_t *made = calloc(1, sizeof *made);
     if (!made)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for an engine");
-    made->comm = comm;
+    made->host_comm = comm;
     made->device = device;
     made->config = *config;
+    ZERO_TRY_GOTO(zero_device_comm_create(device, comm, &made->comm), fail);
     ZERO_TRY_GOTO(zero_model_copy(model, &made->model), fail);
     ZERO_TRY_GOTO(zero_layout_create(model, comm->size, &made->layout), fail);
-    ZERO_TRY_GOTO(zero_arena_plan_create(model, &made->layout, config, staging_kind(comm), &made->plan), fail);
+    ZERO_TRY_GOTO(
+        zero_arena_plan_create(model, &made->layout, config, zero_device_comm_kind(device, comm), &made->plan), fail);
     ZERO_TRY_GOTO(build_tables(made), fail);
     ZERO_TRY_GOTO(allocate(made), fail);
     ZERO_TRY_GOTO(zero_comm_agree(comm, zero_engine_prepare_steps(made)), fail);
@@ -167,6 +163,7 @@ void zero_engine_destroy(zero_engine_t *engine)
     zero_arena_plan_destroy(&engine->plan);
     zero_layout_destroy(&engine->layout);
     zero_model_destroy(engine->model);
+    zero_device_comm_destroy(engine->host_comm, engine->comm);
     free(engine);
 }
 

@@ -1,13 +1,63 @@
-/* device.c - opening a device: the one place that knows which were built in. */
+/* device.c - opening a device and its way between ranks: the one place that knows which were built in. */
 #include "zero/device.h"
+
+#include <string.h>
+
+#include "comm/comm.h"
 
 #include "zero/log.h"
 
+#ifdef ZERO_HAVE_CUDA
+static bool cuda_serves(const zero_comm_t *comm)
+{
+    return zero_device_cuda_count() >= zero_comm_local_size(comm);
+}
+#else
+static bool cuda_serves(const zero_comm_t *comm)
+{
+    (void)comm;
+    return false;
+}
+
+static zero_status_t zero_device_cuda_create(const zero_comm_t *comm, zero_device_t **device)
+{
+    (void)comm, (void)device;
+    return zero_fail_alike(ZERO_ERROR_UNSUPPORTED, "this build has no CUDA: use the CPU, or build where nvcc is");
+}
+
+static zero_status_t zero_comm_nccl_create(zero_comm_t *host, zero_comm_t **comm)
+{
+    (void)host, (void)comm;
+    return ZERO_ERROR_UNSUPPORTED; /* there is no such device */
+}
+#endif
+
 zero_status_t zero_device_create(zero_device_type_t type, const zero_comm_t *comm, zero_device_t **device)
 {
-    if (type == ZERO_DEVICE_CUDA)
-        return zero_fail_alike(ZERO_ERROR_UNSUPPORTED, "CUDA is not in this build; use the CPU");
+    if (type == ZERO_DEVICE_CUDA || (type == ZERO_DEVICE_AUTO && cuda_serves(comm)))
+        return zero_device_cuda_create(comm, device);
     return zero_device_cpu_create(comm, device);
+}
+
+zero_comm_kind_t zero_device_comm_kind(const zero_device_t *device, const zero_comm_t *comm)
+{
+    if (device->type == ZERO_DEVICE_CUDA)
+        return ZERO_COMM_NCCL;
+    return strcmp(comm->ops->name, "mpi") == 0 ? ZERO_COMM_MPI : ZERO_COMM_AUTO;
+}
+
+zero_status_t zero_device_comm_create(zero_device_t *device, zero_comm_t *comm, zero_comm_t **bulk)
+{
+    if (device->type == ZERO_DEVICE_CUDA)
+        return zero_comm_nccl_create(comm, bulk);
+    *bulk = comm;
+    return ZERO_OK;
+}
+
+void zero_device_comm_destroy(zero_comm_t *comm, zero_comm_t *bulk)
+{
+    if (bulk && bulk != comm)
+        bulk->ops->destroy(bulk);
 }
 
 void zero_device_destroy(zero_device_t *device)

@@ -17,7 +17,8 @@ typedef struct zero_user_block {
 } zero_user_block_t;
 
 struct zero_engine {
-    zero_comm_t *comm;
+    zero_comm_t *host_comm; /* the caller's */
+    zero_comm_t *comm;      /* how bulk data travels with this device: host_comm itself, or NCCL */
     zero_device_t *device;
     zero_model_t *model; /* own copy */
     zero_config_t config;

@@ -1,13 +1,18 @@
 /* engine_cases.c - the engine among several ranks, on a toy model whose gradients are a formula.
  *
  *     engine_cases train [key=value ...]
- *         stage=3 dtype=bf16|fp32|fp16 prefetch=1 micro_steps=1 every=0|1 comm=auto|mpi steps=6 nan_at=0 poison=0|1
- *         trains and prints, from rank 0, a line a step: loss, grad norm (%.9g), and a hash of every full parameter as
- *         an eval pass sees it; and checks on every rank: parameters equal on all ranks; weights against an fp64 AdamW
- *         on the exact global gradient; what is held equals the plan; no allocation after step 2.
- *     engine_cases mismatch       rank 1 declares another shape: MISMATCH on all ranks
- *     engine_cases too_large      asks for more memory than any machine has: MEMORY on all ranks
- *     engine_cases lost_rank      rank 1 leaves in the middle of a pass: the others get a status
+ *         Keys: stage=3 dtype=bf16|fp32|fp16 prefetch=1 micro_steps=1 every=0|1 steps=6 nan_at=0 poison=0|1
+ *               comm=auto|mpi device=cpu|cuda
+ *         Trains and prints, from rank 0, a line a step: loss, grad norm (%.9g) and a hash of every full parameter as
+ *         an eval pass sees it. Checks on every rank: parameters equal on all ranks; weights against an fp64 AdamW on
+ *         the exact global gradient; what is held equals the plan; no allocation after step 2.
+ *     engine_cases mismatch
+ *         Rank 1 declares another shape: MISMATCH on all ranks.
+ *     engine_cases too_large
+ *         Rank 1 asks for more memory than any machine has: MEMORY there, PEER on the others.
+ *     engine_cases lost_rank
+ *         Rank 1 leaves in the middle of a pass: the others get a status.
+ *
  * Exit code 0 when every check held.
  */
 #include <math.h>
@@ -39,6 +44,7 @@ typedef struct settings {
     int stage, prefetch, micro_steps, every, steps, nan_at, poison;
     zero_dtype_t dtype;
     zero_comm_kind_t kind;
+    zero_device_type_t device;
 } settings_t;
 
 typedef struct toy {
@@ -199,8 +205,25 @@ static void put_float(void *data, zero_dtype_t dtype, uint64_t i, float value, b
         ((uint16_t *)data)[i] = dtype == ZERO_BF16 ? zero_bf16_of_float(value) : zero_fp16_of_float(value);
 }
 
+/* A tensor's bytes between the device and a host buffer that is large enough for any tensor of the toy. */
+static unsigned char host_buffer[101 * 64 * 4];
+
+static void download(zero_device_t *device, const void *data, size_t n_bytes)
+{
+    CHECK(n_bytes <= sizeof host_buffer, "%zu bytes", n_bytes);
+    OK(zero_device_synchronize(device)); /* whatever stream wrote it */
+    OK(zero_device_copy(device, host_buffer, data, n_bytes, NULL));
+    OK(zero_device_synchronize(device));
+}
+
+static void upload(zero_device_t *device, void *data, size_t n_bytes)
+{
+    OK(zero_device_copy(device, data, host_buffer, n_bytes, NULL));
+    OK(zero_device_synchronize(device));
+}
+
 /* An eval pass that hashes every full parameter (FNV-1a), and must hash alike on all ranks. */
-static uint64_t hash_params(zero_engine_t *engine, const toy_t *toy, zero_dtype_t dtype)
+static uint64_t hash_params(zero_engine_t *engine, zero_device_t *device, const toy_t *toy, zero_dtype_t dtype)
 {
     uint64_t hash = UINT64_C(1469598103934665603);
     OK(zero_begin(engine, ZERO_PASS_EVAL, NULL));
@@ -209,10 +232,12 @@ static uint64_t hash_params(zero_engine_t *engine, const toy_t *toy, zero_dtype_
         for (int t = 0; t < toy->n_tensors; t++) {
             if (toy->owner[t] != u)
                 continue;
-            const unsigned char *bytes = zero_param(engine, toy->tensors[t]);
-            CHECK(bytes, "tensor %d is not resident", t);
-            for (uint64_t i = 0; i < toy->n_elems[t] * zero_dtype_size(dtype); i++)
-                hash = (hash ^ bytes[i]) * UINT64_C(1099511628211);
+            size_t n_bytes = toy->n_elems[t] * zero_dtype_size(dtype);
+            const void *param = zero_param(engine, toy->tensors[t]);
+            CHECK(param, "tensor %d is not resident", t);
+            download(device, param, n_bytes);
+            for (size_t i = 0; i < n_bytes; i++)
+                hash = (hash ^ host_buffer[i]) * UINT64_C(1099511628211);
         }
         CHECK(u != N_UNITS - 1 || zero_param(engine, toy->shared), "the shared table is not resident in the head");
         OK(zero_release(engine, u, NULL));
@@ -222,26 +247,37 @@ static uint64_t hash_params(zero_engine_t *engine, const toy_t *toy, zero_dtype_
 
 /* Writes a unit's gradients. With `poison` it writes NaN first wherever it may overwrite, so that a place that is not
  * its own, or a reader who comes too early, shows. */
-static void write_grads(zero_engine_t *engine, const toy_t *toy, zero_unit_t unit, int rank, int64_t step,
-                        int micro_step, const settings_t *s)
+static void write_grads(zero_engine_t *engine, zero_device_t *device, const toy_t *toy, zero_unit_t unit, int rank,
+                        int64_t step, int micro_step, const settings_t *s)
 {
+    float loss_scale;
+    OK(zero_device_copy(device, &loss_scale, zero_loss_scale(engine), sizeof loss_scale, NULL));
+    OK(zero_device_synchronize(device));
     for (int t = 0; t < toy->n_tensors; t++) {
         bool head_use = unit == N_UNITS - 1 && toy->tensors[t] == toy->shared;
         if (toy->owner[t] != unit && !head_use)
             continue;
         zero_grad_t grad = zero_grad(engine, toy->tensors[t]);
+        size_t n_bytes = toy->n_elems[t] * zero_dtype_size(grad.dtype);
         CHECK(grad.data, "tensor %d has no gradient in unit %d", t, unit);
-        for (uint64_t e = 0; e < toy->n_elems[t] && s->poison && !grad.accumulate; e++)
-            put_float(grad.data, grad.dtype, e, NAN, false);
+        if (grad.accumulate) {
+            download(device, grad.data, n_bytes);
+        } else if (s->poison) {
+            for (uint64_t e = 0; e < toy->n_elems[t]; e++)
+                put_float(host_buffer, grad.dtype, e, NAN, false);
+            upload(device, grad.data, n_bytes);
+        }
         for (uint64_t e = 0; e < toy->n_elems[t]; e++)
-            put_float(grad.data, grad.dtype, e,
-                      gradient(rank, step, micro_step, t, e, head_use) * *zero_loss_scale(engine), grad.accumulate);
+            put_float(host_buffer, grad.dtype, e, gradient(rank, step, micro_step, t, e, head_use) * loss_scale,
+                      grad.accumulate);
         if (s->nan_at == step && rank == 0 && unit == 2 && micro_step == 0)
-            put_float(grad.data, grad.dtype, 0, NAN, false);
+            put_float(host_buffer, grad.dtype, 0, NAN, false);
+        upload(device, grad.data, n_bytes);
     }
 }
 
-static void micro_step_pass(zero_engine_t *engine, const toy_t *toy, int rank, int64_t step, int k, const settings_t *s)
+static void micro_step_pass(zero_engine_t *engine, zero_device_t *device, const toy_t *toy, int rank, int64_t step,
+                            int k, const settings_t *s)
 {
     OK(zero_begin(engine, ZERO_PASS_TRAIN, NULL));
     for (zero_unit_t u = 0; u < N_UNITS; u++) {
@@ -250,7 +286,7 @@ static void micro_step_pass(zero_engine_t *engine, const toy_t *toy, int rank, i
     }
     for (zero_unit_t u = N_UNITS - 1; u >= 0; u--) {
         OK(zero_acquire(engine, u, NULL));
-        write_grads(engine, toy, u, rank, step, k, s);
+        write_grads(engine, device, toy, u, rank, step, k, s);
         OK(zero_grad_ready(engine, u, NULL));
     }
 }
@@ -289,15 +325,20 @@ static int train(const settings_t *s)
     zero_engine_t *engine;
     zero_memory_t plan;
     zero_step_result_t result;
+    void *block;
+    double *device_loss;
     zero_config_t config = make_config(s);
     toy_t toy = toy_create(37);
     reference_t ref = {0};
     OK(zero_comm_create(s->kind, &comm));
-    OK(zero_device_create(ZERO_DEVICE_CPU, comm, &device));
+    OK(zero_device_create(s->device, comm, &device));
     OK(zero_engine_create(comm, device, toy.model, &config, &engine));
     int rank = zero_comm_rank(comm), n_ranks = zero_comm_size(comm);
-    OK(zero_plan(toy.model, &config, strcmp(zero_comm_name(comm), "mpi") == 0 ? ZERO_COMM_MPI : ZERO_COMM_AUTO, n_ranks,
-                 &plan));
+    OK(zero_plan(toy.model, &config,
+                 s->device == ZERO_DEVICE_CUDA              ? ZERO_COMM_NCCL
+                 : strcmp(zero_comm_name(comm), "mpi") == 0 ? ZERO_COMM_MPI
+                                                            : ZERO_COMM_AUTO,
+                 n_ranks, &plan));
     zero_memory_t held = zero_engine_memory(engine);
     CHECK(memcmp(&plan, &held, sizeof plan) == 0, "plan %llu bytes, held %llu",
           (unsigned long long)zero_memory_total(&plan), (unsigned long long)zero_memory_total(&held));
@@ -306,23 +347,26 @@ static int train(const settings_t *s)
         ref.m[t] = calloc(toy.n_elems[t], sizeof(double));
         ref.v[t] = calloc(toy.n_elems[t], sizeof(double));
     }
+    OK(zero_alloc(engine, ZERO_MEMORY_DATA, sizeof *device_loss, &block));
+    device_loss = block;
     OK(zero_init_parameters(engine));
     visit_all(engine, comm, &toy, &ref, true);
 
-    uint64_t before = hash_params(engine, &toy, s->dtype);
+    uint64_t before = hash_params(engine, device, &toy, s->dtype);
     check_same_on_all_ranks(comm, before);
     for (int64_t step = 1; step <= s->steps; step++) {
         allocations_start();
         double loss = (rank + 1) * 0.125 * (double)step;
+        OK(zero_device_copy(device, device_loss, &loss, sizeof loss, NULL));
         for (int k = 0; k < s->micro_steps; k++)
-            micro_step_pass(engine, &toy, rank, step, k, s);
-        OK(zero_step(engine, 0.01f, &loss, NULL));
+            micro_step_pass(engine, device, &toy, rank, step, k, s);
+        OK(zero_step(engine, 0.01f, device_loss, NULL));
         OK(zero_step_wait(engine, &result));
         unsigned long allocations = allocations_stop();
-        /* MPI's messages may allocate within MPI. */
-        CHECK(step < 3 || allocations == 0 || strcmp(zero_comm_name(comm), "mpi") == 0, "%lu allocations in step %lld",
-              allocations, (long long)step);
-        uint64_t hash = hash_params(engine, &toy, s->dtype);
+        /* MPI's messages may allocate within MPI, CUDA's and NCCL's calls within those. */
+        CHECK(step < 3 || allocations == 0 || strcmp(zero_comm_name(comm), "mpi") == 0 || s->device == ZERO_DEVICE_CUDA,
+              "%lu allocations in step %lld", allocations, (long long)step);
+        uint64_t hash = hash_params(engine, device, &toy, s->dtype);
         check_same_on_all_ranks(comm, hash);
         CHECK(result.step == (uint64_t)step, "step %llu", (unsigned long long)result.step);
         CHECK((double)result.loss == 0.125 * (double)step * n_ranks * (n_ranks + 1) / 2, "loss %g",
@@ -397,7 +441,7 @@ static int lost_rank(void)
     for (zero_unit_t u = N_UNITS - 1; u >= 0; u--) {
         zero_status_t status = zero_acquire(engine, u, NULL);
         if (status == ZERO_OK)
-            write_grads(engine, &toy, u, rank, 1, 0, &s);
+            write_grads(engine, device, &toy, u, rank, 1, 0, &s);
         if (rank == 1 && u == 2)
             _exit(7);
         if (status == ZERO_OK)
@@ -432,13 +476,16 @@ static int setting(settings_t *s, const char *text)
         return (int)(s->dtype = strcmp(value, "fp32") == 0   ? ZERO_FP32
                                 : strcmp(value, "fp16") == 0 ? ZERO_FP16
                                                              : ZERO_BF16);
+    if (strncmp(text, "device=", 7) == 0)
+        return (int)(s->device = strcmp(value, "cuda") == 0 ? ZERO_DEVICE_CUDA : ZERO_DEVICE_CPU);
     CHECK(strncmp(text, "comm=", 5) == 0, "unknown setting %s", text);
     return (int)(s->kind = strcmp(value, "mpi") == 0 ? ZERO_COMM_MPI : ZERO_COMM_AUTO);
 }
 
 int main(int argc, char **argv)
 {
-    settings_t s = {.stage = 3, .prefetch = 1, .micro_steps = 1, .steps = 6, .dtype = ZERO_BF16};
+    settings_t s = {
+        .stage = 3, .prefetch = 1, .micro_steps = 1, .steps = 6, .dtype = ZERO_BF16, .device = ZERO_DEVICE_CPU};
     CHECK(argc > 1, "which case?");
     for (int i = 2; i < argc; i++)
         setting(&s, argv[i]);

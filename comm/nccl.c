@@ -1,0 +1,229 @@
+/* nccl.c - the transport between GPUs: NCCL's all-gather, and sends and receives for the slices that a reduce-scatter
+ * adds.
+ *
+ * It stands beside a host communicator (node, mpi or self), which brings the ranks together and still carries small
+ * host data: an engine on a GPU makes one for itself. Windows are device memory. NCCL's calls order themselves in their
+ * stream on both sides, so a fence has nothing to do. The communicator is non-blocking: a call that is still under way
+ * is polled, with the host communicator's deadline, so that a peer that never comes is an error and not a hang.
+ *
+ * One rank needs no NCCL: what others send, it already has.
+ */
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+#include <sched.h>
+#include <stdlib.h>
+
+#include "comm/comm.h"
+#include "comm/deadline.h"
+#include "kernels/cuda_status.h"
+
+typedef struct nccl_transport {
+    zero_comm_t *host;
+    ncclComm_t nccl; /* NULL for one rank */
+} nccl_transport_t;
+
+static nccl_transport_t *transport_of(const zero_comm_t *comm)
+{
+    return comm->transport;
+}
+
+static zero_status_t nccl_fail(zero_comm_t *comm, ncclResult_t result, const char *call)
+{
+    comm->failed = true;
+    return zero_fail(ZERO_ERROR_COMM, "NCCL: %s from %s (%s)", ncclGetErrorString(result), call,
+                     ncclGetLastError(transport_of(comm)->nccl));
+}
+
+/* Waits until the communicator has taken a call in, which is at once in all cases but the first use of a connection. */
+static zero_status_t settle(zero_comm_t *comm, ncclResult_t result, const char *call)
+{
+    int64_t deadline = zero_now_ns() + comm->timeout_ns;
+    while (result == ncclInProgress) {
+        ncclResult_t asked = ncclCommGetAsyncError(transport_of(comm)->nccl, &result);
+        if (asked != ncclSuccess)
+            return nccl_fail(comm, asked, "ncclCommGetAsyncError");
+        if (result == ncclInProgress && zero_now_ns() > deadline) {
+            comm->failed = true;
+            return zero_fail(ZERO_ERROR_TIMEOUT, "%s did not end within %g s (ZERO_TIMEOUT_S)", call,
+                             (double)comm->timeout_ns * 1e-9);
+        }
+        sched_yield();
+    }
+    return result == ncclSuccess ? ZERO_OK : nccl_fail(comm, result, call);
+}
+
+#define ZERO_TRY_NCCL(comm, call) ZERO_TRY(settle((comm), (call), #call))
+
+/* ---- windows ---- */
+
+static zero_status_t nccl_window_create(zero_comm_t *comm, size_t n_bytes, zero_window_t *window)
+{
+    void *data = NULL;
+    zero_status_t status = ZERO_OK;
+    if (n_bytes > 0)
+        status = ZERO_CUDA_STATUS(cudaMalloc(&data, n_bytes));
+    if (status == ZERO_OK && n_bytes > 0)
+        status = ZERO_CUDA_STATUS(cudaMemset(data, 0, n_bytes));
+    if (status == ZERO_OK)
+        status = ZERO_CUDA_STATUS(cudaDeviceSynchronize());
+    status = zero_comm_agree(comm, status);
+    if (status != ZERO_OK) {
+        cudaFree(data);
+        return status;
+    }
+    *window = (zero_window_t){.local = data, .n_bytes = n_bytes};
+    return ZERO_OK;
+}
+
+static void nccl_window_destroy(zero_comm_t *comm, zero_window_t *window)
+{
+    (void)comm;
+    cudaFree(window->local);
+    *window = (zero_window_t){0};
+}
+
+/* ---- bulk data ---- */
+
+static zero_status_t nccl_fence(zero_comm_t *comm, zero_stream_t stream)
+{
+    (void)comm, (void)stream;
+    return ZERO_OK;
+}
+
+static zero_status_t nccl_all_gather(zero_comm_t *comm, const zero_window_t *window, size_t src_offset,
+                                     size_t src_stride, void *dst, size_t n_bytes, zero_stream_t stream)
+{
+    const char *src = (const char *)window->local + src_offset + (size_t)comm->rank * src_stride;
+    if (n_bytes == 0)
+        return ZERO_OK;
+    if (comm->size > 1)
+        ZERO_TRY_NCCL(comm, ncclAllGather(src, dst, n_bytes, ncclInt8, transport_of(comm)->nccl, (cudaStream_t)stream));
+    else if (dst != src)
+        ZERO_TRY_CUDA(cudaMemcpyAsync(dst, src, n_bytes, cudaMemcpyDeviceToDevice, (cudaStream_t)stream));
+    return ZERO_OK;
+}
+
+static zero_status_t nccl_exchange(zero_comm_t *comm, const zero_window_t *window, size_t src_offset, size_t n_bytes,
+                                   void *staging, const void **slices, zero_stream_t stream)
+{
+    const char *src = (const char *)window->local + src_offset;
+    ncclComm_t nccl = transport_of(comm)->nccl;
+    slices[comm->rank] = src + (size_t)comm->rank * n_bytes; /* its own needs no journey */
+    if (comm->size == 1)
+        return ZERO_OK;
+    ZERO_TRY_NCCL(comm, ncclGroupStart());
+    for (int rank = 0; rank < comm->size; rank++) {
+        if (rank == comm->rank)
+            continue;
+        char *received = (char *)staging + (size_t)rank * n_bytes;
+        slices[rank] = received;
+        ncclResult_t result =
+            ncclSend(src + (size_t)rank * n_bytes, n_bytes, ncclInt8, rank, nccl, (cudaStream_t)stream);
+        if (result == ncclSuccess || result == ncclInProgress)
+            result = ncclRecv(received, n_bytes, ncclInt8, rank, nccl, (cudaStream_t)stream);
+        if (result != ncclSuccess && result != ncclInProgress) {
+            ncclGroupEnd();
+            return nccl_fail(comm, result, "ncclSend or ncclRecv");
+        }
+    }
+    ZERO_TRY_NCCL(comm, ncclGroupEnd());
+    return ZERO_OK;
+}
+
+static size_t nccl_staging_bytes(int size, size_t n_bytes)
+{
+    return zero_comm_staging_bytes(ZERO_COMM_NCCL, size, n_bytes);
+}
+
+/* ---- small host data, and the end: the host communicator's ---- */
+
+static zero_status_t nccl_host_all_gather(zero_comm_t *comm, const void *mine, size_t n_bytes, void *all)
+{
+    zero_comm_t *host = transport_of(comm)->host;
+    return host->ops->host_all_gather(host, mine, n_bytes, all);
+}
+
+static zero_status_t nccl_host_broadcast(zero_comm_t *comm, void *data, size_t n_bytes, int root)
+{
+    zero_comm_t *host = transport_of(comm)->host;
+    return host->ops->host_broadcast(host, data, n_bytes, root);
+}
+
+static void nccl_abort(zero_comm_t *comm, int exit_code)
+{
+    nccl_transport_t *transport = comm->transport;
+    if (transport->nccl)
+        ncclCommAbort(transport->nccl);
+    transport->nccl = NULL;
+    transport->host->ops->abort(transport->host, exit_code);
+}
+
+static void nccl_destroy(zero_comm_t *comm)
+{
+    nccl_transport_t *transport = comm->transport;
+    if (transport->nccl && (comm->failed || transport->host->failed))
+        ncclCommAbort(transport->nccl);
+    else if (transport->nccl && settle(comm, ncclCommFinalize(transport->nccl), "ncclCommFinalize") == ZERO_OK)
+        ncclCommDestroy(transport->nccl);
+    free(transport);
+    free(comm->scratch);
+    free(comm);
+}
+
+static const zero_comm_ops_t nccl_ops = {
+    .name = "nccl",
+    .window_create = nccl_window_create,
+    .window_destroy = nccl_window_destroy,
+    .fence = nccl_fence,
+    .all_gather = nccl_all_gather,
+    .exchange = nccl_exchange,
+    .staging_bytes = nccl_staging_bytes,
+    .host_all_gather = nccl_host_all_gather,
+    .host_broadcast = nccl_host_broadcast,
+    .abort = nccl_abort,
+    .destroy = nccl_destroy,
+};
+
+/* Joins the ranks' GPUs: rank 0's id goes to all through the host communicator. */
+static zero_status_t connect(zero_comm_t *comm)
+{
+    nccl_transport_t *transport = comm->transport;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclUniqueId id = {{0}};
+    zero_status_t status = ZERO_OK;
+    config.blocking = 0;
+    if (comm->rank == 0) {
+        ncclResult_t result = ncclGetUniqueId(&id);
+        if (result != ncclSuccess)
+            status = nccl_fail(comm, result, "ncclGetUniqueId");
+    }
+    ZERO_TRY(zero_comm_agree(comm, status));
+    ZERO_TRY(nccl_host_broadcast(comm, &id, sizeof id, 0));
+    ncclResult_t result = ncclCommInitRankConfig(&transport->nccl, comm->size, id, comm->rank, &config);
+    return zero_comm_agree(comm, settle(comm, result, "ncclCommInitRankConfig"));
+}
+
+zero_status_t zero_comm_nccl_create(zero_comm_t *host, zero_comm_t **comm)
+{
+    zero_comm_t *made = calloc(1, sizeof *made);
+    nccl_transport_t *transport = calloc(1, sizeof *transport);
+    void *scratch = calloc((size_t)host->size, ZERO_COMM_SCRATCH_BYTES);
+    if (!made || !transport || !scratch) {
+        free(made);
+        free(transport);
+        free(scratch);
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory for an NCCL communicator");
+    }
+    *made = *host;
+    made->ops = &nccl_ops;
+    made->transport = transport;
+    made->scratch = scratch;
+    transport->host = host;
+    zero_status_t status = host->size > 1 ? connect(made) : ZERO_OK;
+    if (status != ZERO_OK) {
+        nccl_destroy(made);
+        return status;
+    }
+    *comm = made;
+    return ZERO_OK;
+}

@@ -1,0 +1,147 @@
+/* device_cuda.c - one GPU a rank: memory, streams and copies through the CUDA runtime, kernels/shard_cuda.c's kernels.
+ *
+ * The runtime is linked statically and finds the driver when it is first called, so a program with this in it runs on
+ * machines without one: there are then no GPUs.
+ */
+#include <cuda_runtime.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda_status.h"
+#include "zero/device.h"
+#include "zero/log.h"
+
+static cudaStream_t as_cuda(zero_stream_t stream)
+{
+    return (cudaStream_t)stream;
+}
+
+static zero_status_t cuda_alloc(zero_device_t *device, size_t n_bytes, void **data)
+{
+    void *allocated = NULL;
+    (void)device;
+    *data = NULL;
+    if (n_bytes == 0)
+        return ZERO_OK;
+    cudaError_t error = cudaMalloc(&allocated, n_bytes);
+    if (error != cudaSuccess)
+        return zero_fail(ZERO_ERROR_MEMORY, "cannot allocate %zu bytes of GPU memory: %s", n_bytes,
+                         cudaGetErrorString(error));
+    ZERO_TRY_CUDA(cudaMemset(allocated, 0, n_bytes));
+    ZERO_TRY_CUDA(cudaDeviceSynchronize());
+    *data = allocated;
+    return ZERO_OK;
+}
+
+static void cuda_free(zero_device_t *device, void *data, size_t n_bytes)
+{
+    (void)device;
+    (void)n_bytes;
+    cudaFree(data);
+}
+
+static zero_status_t cuda_host_alloc(zero_device_t *device, size_t n_bytes, void **data)
+{
+    void *allocated;
+    (void)device;
+    ZERO_TRY_CUDA(cudaMallocHost(&allocated, n_bytes));
+    memset(allocated, 0, n_bytes);
+    *data = allocated;
+    return ZERO_OK;
+}
+
+static void cuda_host_free(zero_device_t *device, void *data)
+{
+    (void)device;
+    cudaFreeHost(data);
+}
+
+static zero_status_t cuda_copy(zero_device_t *device, void *dst, const void *src, size_t n_bytes, zero_stream_t stream)
+{
+    (void)device;
+    ZERO_TRY_CUDA(cudaMemcpyAsync(dst, src, n_bytes, cudaMemcpyDefault, as_cuda(stream)));
+    return ZERO_OK;
+}
+
+static zero_status_t cuda_synchronize(zero_device_t *device)
+{
+    (void)device;
+    ZERO_TRY_CUDA(cudaDeviceSynchronize());
+    return ZERO_OK;
+}
+
+static zero_status_t cuda_stream_synchronize(zero_device_t *device, zero_stream_t stream)
+{
+    (void)device;
+    ZERO_TRY_CUDA(cudaStreamSynchronize(as_cuda(stream)));
+    return ZERO_OK;
+}
+
+static zero_status_t cuda_stream_create(zero_device_t *device, zero_stream_t *stream)
+{
+    cudaStream_t created;
+    (void)device;
+    /* Non-blocking: the legacy null stream would serialize it, and copy-engine collectives do not serve that. */
+    ZERO_TRY_CUDA(cudaStreamCreateWithFlags(&created, cudaStreamNonBlocking));
+    *stream = (zero_stream_t)created;
+    return ZERO_OK;
+}
+
+static void cuda_stream_destroy(zero_device_t *device, zero_stream_t stream)
+{
+    (void)device;
+    cudaStreamDestroy(as_cuda(stream));
+}
+
+static uint64_t cuda_available_bytes(const zero_device_t *device)
+{
+    size_t n_free = 0, n_total = 0;
+    if (cudaMemGetInfo(&n_free, &n_total) != cudaSuccess)
+        return 0;
+    return n_free / (uint64_t)device->n_sharers;
+}
+
+static void cuda_destroy(zero_device_t *device)
+{
+    free(device);
+}
+
+static const zero_device_ops_t cuda_ops = {
+    .name = "cuda",
+    .alloc = cuda_alloc,
+    .free = cuda_free,
+    .host_alloc = cuda_host_alloc,
+    .host_free = cuda_host_free,
+    .copy = cuda_copy,
+    .synchronize = cuda_synchronize,
+    .stream_synchronize = cuda_stream_synchronize,
+    .stream_create = cuda_stream_create,
+    .stream_destroy = cuda_stream_destroy,
+    .available_bytes = cuda_available_bytes,
+    .destroy = cuda_destroy,
+};
+
+int zero_device_cuda_count(void)
+{
+    int n_gpus = 0;
+    return cudaGetDeviceCount(&n_gpus) == cudaSuccess ? n_gpus : 0;
+}
+
+zero_status_t zero_device_cuda_create(const zero_comm_t *comm, zero_device_t **device)
+{
+    int n_gpus = zero_device_cuda_count(), n_ranks = zero_comm_local_size(comm);
+    if (n_gpus < n_ranks)
+        return zero_fail_alike(ZERO_ERROR_UNSUPPORTED,
+                               "this host has %d GPU%s for %d rank%s: start fewer ranks, or use the CPU", n_gpus,
+                               n_gpus == 1 ? "" : "s", n_ranks, n_ranks == 1 ? "" : "s");
+    ZERO_TRY_CUDA(cudaSetDevice(zero_comm_local_rank(comm)));
+    zero_device_t *made = calloc(1, sizeof *made);
+    if (!made)
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory for a device");
+    made->ops = &cuda_ops;
+    made->type = ZERO_DEVICE_CUDA;
+    made->kernels = zero_shard_kernels_cuda();
+    made->n_sharers = 1;
+    *device = made;
+    return ZERO_OK;
+}

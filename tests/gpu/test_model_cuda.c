@@ -1,0 +1,801 @@
+/* test_model_cuda.c - every CUDA model kernel against the CPU's, on a GPU: random shapes, odd sizes, misaligned starts,
+ * every dtype, gradients added and overwritten, and the same bits when run again.
+ *
+ * The reference is the CPU table in fp32 on the very values that the GPU reads (tests/test_*.c hold that table to fp64),
+ * so a bound is made of what the GPU rounds: outputs once to their dtype, probabilities and logits once in between.
+ * Outputs start as NaN and have guards around them, so what is left out or written beside shows. Needs no Check: the
+ * machines with GPUs may lack it.
+ *
+ *     test_model_cuda [SEED]      prints a line for each kernel; exit code 1 when one failed
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/model.h"
+
+static int n_checks, n_failed;
+static uint64_t seed = 1;
+
+static _Noreturn void give_up(const char *what)
+{
+    fprintf(stderr, "test_model_cuda: %s: %s\n", what, cudaGetErrorString(cudaGetLastError()));
+    exit(1);
+}
+
+#define NEED(call)                                                                                                     \
+    do {                                                                                                               \
+        if (!(call))                                                                                                   \
+            give_up(#call);                                                                                            \
+    } while (0)
+
+/* ---- Random numbers ---- */
+
+static uint64_t random_bits(void) /* SplitMix64 */
+{
+    uint64_t z = seed += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+static size_t random_below(size_t n)
+{
+    return (size_t)(random_bits() % n);
+}
+
+/* Sums of twelve uniform numbers: normal enough. */
+static double random_normal(void)
+{
+    double sum = -6.0;
+    for (int i = 0; i < 12; ++i)
+        sum += (double)(random_bits() >> 11) * 0x1p-53;
+    return sum;
+}
+
+/* ---- Arrays: host values, and the same on the device in any dtype ---- */
+
+#define GUARD 64 /* elements on either side */
+
+typedef struct array {
+    zero_dtype_t dtype;
+    size_t n, shift;      /* elements that the data starts behind an aligned address */
+    float *values;        /* owned, host: what was put there; NaN for outputs */
+    unsigned char *block; /* owned, device: guard, data, guard */
+    void *data;
+} array_t;
+
+static double unit(zero_dtype_t dtype) /* the relative error of one rounding, at most */
+{
+    return dtype == ZERO_FP32 ? 0x1p-24 : dtype == ZERO_BF16 ? 0x1p-8 : 0x1p-11;
+}
+
+static uint16_t bits16(float x, zero_dtype_t dtype)
+{
+    int exponent, bits = dtype == ZERO_BF16 ? 8 : 11, least = dtype == ZERO_BF16 ? -125 : -13;
+    int bias = dtype == ZERO_BF16 ? 126 : 14;
+    if (isnan(x))
+        return 0xffff;
+    double mantissa = frexp(fabs((double)x), &exponent); /* in [0.5, 1) */
+    int scale = bits - (exponent < least ? least - exponent : 0);
+    unsigned whole = (unsigned)nearbyint(ldexp(mantissa, scale));
+    unsigned magnitude = whole; /* of a denormal; else exponent and mantissa, a carry moving into the exponent */
+    if (exponent >= least)
+        magnitude = ((unsigned)(exponent + bias) << (bits - 1)) + whole - (1u << (bits - 1));
+    return (uint16_t)((x < 0.0f ? 0x8000u : 0u) | (x == 0.0f ? 0u : magnitude));
+}
+
+static float value16(uint16_t half, zero_dtype_t dtype)
+{
+    int mantissa_bits = dtype == ZERO_BF16 ? 7 : 10, bias = dtype == ZERO_BF16 ? 127 : 15;
+    int exponent = (half & 0x7fff) >> mantissa_bits, top = dtype == ZERO_BF16 ? 255 : 31;
+    int mantissa = half & ((1 << mantissa_bits) - 1);
+    float sign = half & 0x8000 ? -1.0f : 1.0f;
+    if (exponent == top)
+        return mantissa ? NAN : sign * INFINITY;
+    if (exponent == 0)
+        return sign * (float)ldexp(mantissa, 1 - bias - mantissa_bits);
+    return sign * (float)ldexp(mantissa + (1 << mantissa_bits), exponent - bias - mantissa_bits);
+}
+
+static float rounded(float x, zero_dtype_t dtype)
+{
+    return dtype == ZERO_FP32 ? x : value16(bits16(x, dtype), dtype);
+}
+
+static void upload(array_t *a)
+{
+    size_t size = zero_dtype_size(a->dtype);
+    unsigned char *bytes = malloc(a->n * size + 1);
+    NEED(bytes != NULL);
+    for (size_t i = 0; i < a->n; ++i) {
+        uint16_t half = a->dtype == ZERO_FP32 ? 0 : bits16(a->values[i], a->dtype);
+        memcpy(bytes + i * size, a->dtype == ZERO_FP32 ? (void *)&a->values[i] : (void *)&half, size);
+    }
+    NEED(cudaMemset(a->block, 0xff, (a->n + a->shift + 2 * GUARD) * size) == cudaSuccess);
+    NEED(cudaMemcpy(a->data, bytes, a->n * size, cudaMemcpyHostToDevice) == cudaSuccess);
+    free(bytes);
+}
+
+/* std 0: an output, all NaN. */
+static array_t array_make(size_t n, zero_dtype_t dtype, size_t shift, double mean, double std)
+{
+    array_t a = {.dtype = dtype, .n = n, .shift = shift, .values = malloc((n + 1) * sizeof(float))};
+    size_t size = zero_dtype_size(dtype);
+    NEED(a.values != NULL);
+    NEED(cudaMalloc((void **)&a.block, (n + shift + 2 * GUARD) * size) == cudaSuccess);
+    a.data = a.block + (GUARD + shift) * size;
+    for (size_t i = 0; i < n; ++i)
+        a.values[i] = std == 0.0 ? NAN : rounded((float)(mean + std * random_normal()), dtype);
+    upload(&a);
+    return a;
+}
+
+/* A gradient to be written: NaN where it is overwritten, numbers where it is added to. */
+static array_t array_grad_target(size_t n, zero_dtype_t dtype, size_t shift, bool accumulate)
+{
+    return array_make(n, dtype, shift, 0.0, accumulate ? 1.0 : 0.0);
+}
+
+static void array_free(array_t *a)
+{
+    free(a->values);
+    cudaFree(a->block);
+    *a = (array_t){0};
+}
+
+static zero_weight_t weight_of(const array_t *a)
+{
+    return (zero_weight_t){a->data, a->dtype};
+}
+static zero_grad_t grad_of(const array_t *a, bool accumulate)
+{
+    return (zero_grad_t){a->data, a->dtype, accumulate};
+}
+static zero_weight_t host_weight(const array_t *a)
+{
+    return (zero_weight_t){a->values, ZERO_FP32};
+}
+
+/* ---- What a check compares ---- */
+
+/* An output of the GPU beside the CPU's; `reference` is owned, and starts as what the output started as. */
+typedef struct output {
+    const char *name;
+    array_t *array;
+    float *reference;
+    double bound;
+    unsigned char *first_run; /* owned: the whole block's bytes */
+} output_t;
+
+#define MAX_OUTPUTS 6
+
+typedef struct check {
+    char what[200];
+    size_t n;
+    output_t outputs[MAX_OUTPUTS];
+} check_t;
+
+static float *check_output(check_t *c, const char *name, array_t *array, double bound)
+{
+    output_t *o = &c->outputs[c->n++];
+    *o = (output_t){name, array, malloc((array->n + 1) * sizeof(float)), bound, NULL};
+    NEED(o->reference != NULL);
+    memcpy(o->reference, array->values, array->n * sizeof(float));
+    return o->reference;
+}
+
+static unsigned char *download(const array_t *a)
+{
+    size_t n_bytes = (a->n + a->shift + 2 * GUARD) * zero_dtype_size(a->dtype);
+    unsigned char *bytes = malloc(n_bytes);
+    NEED(bytes != NULL);
+    NEED(cudaMemcpy(bytes, a->block, n_bytes, cudaMemcpyDeviceToHost) == cudaSuccess);
+    return bytes;
+}
+
+static void fail(const check_t *c, const output_t *o, const char *why, double got, double bound)
+{
+    ++n_failed;
+    printf("FAILED %s: %s: %s (%.3g, bound %.3g)\n", c->what, o->name, why, got, bound);
+}
+
+static double relative_error(const output_t *o, const unsigned char *bytes)
+{
+    size_t size = zero_dtype_size(o->array->dtype);
+    double difference = 0.0, norm = 0.0;
+    for (size_t i = 0; i < o->array->n; ++i) {
+        const unsigned char *at = bytes + (GUARD + o->array->shift + i) * size;
+        float x;
+        uint16_t half;
+        if (size == 4) {
+            memcpy(&x, at, 4);
+        } else {
+            memcpy(&half, at, 2);
+            x = value16(half, o->array->dtype);
+        }
+        double d = (double)x - (double)o->reference[i];
+        difference += d * d;
+        norm += (double)o->reference[i] * (double)o->reference[i];
+    }
+    return norm == 0.0 ? sqrt(difference) : sqrt(difference / norm);
+}
+
+static bool guards_hold(const output_t *o, const unsigned char *bytes)
+{
+    size_t size = zero_dtype_size(o->array->dtype), before = (GUARD + o->array->shift) * size;
+    size_t behind = before + o->array->n * size;
+    for (size_t i = 0; i < before; ++i)
+        if (bytes[i] != 0xff)
+            return false;
+    for (size_t i = 0; i < GUARD * size; ++i)
+        if (bytes[behind + i] != 0xff)
+            return false;
+    return true;
+}
+
+/* Runs of a case: call between check_begin and check_end, twice; the second starts from the same outputs. */
+static void check_run_done(check_t *c, zero_status_t status)
+{
+    NEED(status == ZERO_OK);
+    NEED(cudaDeviceSynchronize() == cudaSuccess);
+    for (size_t i = 0; i < c->n; ++i) {
+        output_t *o = &c->outputs[i];
+        unsigned char *bytes = download(o->array);
+        size_t n_bytes = (o->array->n + o->array->shift + 2 * GUARD) * zero_dtype_size(o->array->dtype);
+        if (o->first_run == NULL) {
+            o->first_run = bytes;
+            upload(o->array);
+            continue;
+        }
+        ++n_checks;
+        double error = relative_error(o, bytes);
+        if (!(error <= o->bound))
+            fail(c, o, "too far from the CPU", error, o->bound);
+        if (memcmp(bytes, o->first_run, n_bytes) != 0)
+            fail(c, o, "other bits when run again", 0, 0);
+        if (!guards_hold(o, bytes))
+            fail(c, o, "written beside the array", 0, 0);
+        free(bytes);
+    }
+}
+
+static void check_free(check_t *c)
+{
+    for (size_t i = 0; i < c->n; ++i) {
+        free(c->outputs[i].reference);
+        free(c->outputs[i].first_run);
+    }
+}
+
+/* ---- The two tables ---- */
+
+typedef struct tables {
+    const zero_model_kernels_t *cpu, *gpu;
+    zero_model_context_t cpu_ctx, gpu_ctx;
+    void *cpu_workspace, *gpu_workspace;
+    cudaStream_t stream;
+} tables_t;
+
+static tables_t tables_open(zero_model_limits_t limits)
+{
+    tables_t t = {.cpu = zero_model_kernels_cpu(), .gpu = zero_model_kernels_cuda()};
+    size_t gpu_bytes = t.gpu->workspace_bytes(&limits);
+    NEED(cudaStreamCreateWithFlags(&t.stream, cudaStreamNonBlocking) == cudaSuccess);
+    NEED(cudaMalloc(&t.gpu_workspace, gpu_bytes) == cudaSuccess);
+    NEED(cudaMemset(t.gpu_workspace, 0xff, gpu_bytes) == cudaSuccess);
+    NEED(t.gpu->context_create(&t.gpu_ctx, (zero_stream_t)t.stream, t.gpu_workspace, &limits) == ZERO_OK);
+    limits.dtype = ZERO_FP32;
+    t.cpu_workspace = aligned_alloc(256, (t.cpu->workspace_bytes(&limits) + 511) / 256 * 256);
+    NEED(t.cpu_workspace != NULL);
+    NEED(t.cpu->context_create(&t.cpu_ctx, NULL, t.cpu_workspace, &limits) == ZERO_OK);
+    NEED(cudaDeviceSynchronize() == cudaSuccess);
+    return t;
+}
+
+static void tables_close(tables_t *t)
+{
+    t->gpu->context_destroy(&t->gpu_ctx);
+    t->cpu->context_destroy(&t->cpu_ctx);
+    cudaFree(t->gpu_workspace);
+    free(t->cpu_workspace);
+    cudaStreamDestroy(t->stream);
+}
+
+/* A size up to `most`: of any kind, or a multiple of 8 half of the time, so that both paths of a kernel are met. */
+static size_t random_size(size_t most)
+{
+    size_t n = 1 + random_below(most);
+    return random_below(2) ? n : (n + 7) / 8 * 8;
+}
+
+/* fp32 sums of k products of random signs; the factor is margin for both sides. */
+static double sum_bound(size_t k)
+{
+    return 8.0 * sqrt((double)k + 4.0) * 0x1p-24;
+}
+
+static const zero_dtype_t dtypes[] = {ZERO_FP32, ZERO_BF16, ZERO_FP16};
+
+/* ---- Linear ---- */
+
+static void check_linear(zero_dtype_t dtype, size_t rows, size_t n_in, size_t n_out, int flags)
+{
+    bool accumulate = flags & 1, with_bias = flags & 2, wide_grad = flags & 8;
+    zero_linear_layout_t layout = flags & 4 ? ZERO_LINEAR_OUT_IN : ZERO_LINEAR_IN_OUT;
+    zero_dtype_t grad_dtype = wide_grad ? ZERO_FP32 : dtype;
+    size_t shift = flags & 16 ? 1 + random_below(7) : 0;
+    tables_t t = tables_open((zero_model_limits_t){.n_rows = rows,
+                                                   .seq_len = 1,
+                                                   .max_linear = n_in * n_out,
+                                                   .max_width = n_in > n_out ? n_in : n_out,
+                                                   .n_heads = 1,
+                                                   .head_dim = 1,
+                                                   .vocab_size = 1,
+                                                   .dtype = dtype});
+    check_t c = {.n = 0};
+    snprintf(c.what, sizeof c.what, "linear %s %zux%zux%zu flags %d shift %zu", zero_dtype_name(dtype), rows, n_in, n_out,
+             flags, shift);
+    array_t x = array_make(rows * n_in, dtype, shift, 0.0, 1.0), dy = array_make(rows * n_out, dtype, shift, 0.0, 1.0);
+    array_t w = array_make(n_in * n_out, dtype, shift, 0.0, 0.2), b = array_make(n_out, dtype, shift, 0.0, 1.0);
+    array_t y = array_make(rows * n_out, dtype, shift, 0.0, 0.0);
+    array_t dx = array_grad_target(rows * n_in, dtype, shift, accumulate);
+    array_t dw = array_grad_target(n_in * n_out, grad_dtype, shift, accumulate);
+    array_t db = array_grad_target(n_out, grad_dtype, shift, accumulate);
+    float *ry = check_output(&c, "y", &y, sum_bound(n_in) + unit(dtype));
+    float *rdx = check_output(&c, "dx", &dx, sum_bound(n_out) + unit(dtype));
+    float *rdw = check_output(&c, "dweight", &dw, sum_bound(rows) + unit(grad_dtype));
+    float *rdb = with_bias ? check_output(&c, "dbias", &db, sum_bound(rows) + unit(grad_dtype)) : NULL;
+    zero_weight_t none = {NULL, dtype};
+    NEED(t.cpu->linear(&t.cpu_ctx, ry, x.values, host_weight(&w), layout, with_bias ? host_weight(&b) : none, rows, n_in,
+                       n_out) == ZERO_OK);
+    NEED(t.cpu->linear_backward_input(&t.cpu_ctx, rdx, accumulate, dy.values, host_weight(&w), layout, rows, n_in,
+                                      n_out) == ZERO_OK);
+    NEED(t.cpu->linear_backward_weight(&t.cpu_ctx, (zero_grad_t){rdw, ZERO_FP32, accumulate}, layout,
+                                       (zero_grad_t){rdb, ZERO_FP32, accumulate}, x.values, dy.values, rows, n_in,
+                                       n_out) == ZERO_OK);
+    for (int run = 0; run < 2; ++run) {
+        zero_status_t status = t.gpu->linear(&t.gpu_ctx, y.data, x.data, weight_of(&w), layout,
+                                             with_bias ? weight_of(&b) : none, rows, n_in, n_out);
+        if (status == ZERO_OK)
+            status = t.gpu->linear_backward_input(&t.gpu_ctx, dx.data, accumulate, dy.data, weight_of(&w), layout, rows,
+                                                  n_in, n_out);
+        zero_grad_t dbias = with_bias ? grad_of(&db, accumulate) : (zero_grad_t){NULL, dtype, false};
+        if (status == ZERO_OK)
+            status = t.gpu->linear_backward_weight(&t.gpu_ctx, grad_of(&dw, accumulate), layout, dbias, x.data, dy.data,
+                                                   rows, n_in, n_out);
+        check_run_done(&c, status);
+    }
+    check_free(&c);
+    array_free(&x), array_free(&dy), array_free(&w), array_free(&b);
+    array_free(&y), array_free(&dx), array_free(&dw), array_free(&db);
+    tables_close(&t);
+}
+
+static void test_linear(void)
+{
+    for (int d = 0; d < 3; ++d) {
+        check_linear(dtypes[d], 1, 1, 1, 2);
+        check_linear(dtypes[d], 512, 768, 2304, 2);
+        for (int i = 0; i < 48; ++i)
+            check_linear(dtypes[d], random_size(400), random_size(300), random_size(500), i % 32);
+    }
+}
+
+/* ---- LayerNorm ---- */
+
+static void check_layernorm(zero_dtype_t dtype, size_t rows, size_t dim, int flags)
+{
+    bool accumulate = flags & 1, with_addend = flags & 2, with_bias = flags & 4, in_place = flags & 8;
+    zero_dtype_t grad_dtype = flags & 16 ? ZERO_FP32 : dtype;
+    size_t n = rows * dim, shift = flags & 32 ? 1 + random_below(7) : 0;
+    tables_t t = tables_open((zero_model_limits_t){.n_rows = rows,
+                                                   .seq_len = 1,
+                                                   .max_linear = 1,
+                                                   .max_width = dim,
+                                                   .n_heads = 1,
+                                                   .head_dim = 1,
+                                                   .vocab_size = 1,
+                                                   .dtype = dtype});
+    check_t c = {.n = 0}, again = {.n = 0};
+    snprintf(c.what, sizeof c.what, "layernorm %s %zux%zu flags %d shift %zu", zero_dtype_name(dtype), rows, dim, flags,
+             shift);
+    memcpy(again.what, c.what, sizeof again.what);
+    array_t residual = array_make(n, dtype, shift, 0.5, 1.0), addend = array_make(n, dtype, shift, 0.0, 1.0);
+    array_t w = array_make(dim, dtype, shift, 1.0, 0.5), b = array_make(dim, dtype, shift, 0.0, 1.0);
+    array_t dy = array_make(n, dtype, shift, 0.0, 1.0), dx = array_make(n, dtype, shift, 0.0, 0.1);
+    array_t out = array_make(n, dtype, shift, 0.0, 0.0), y = array_make(n, dtype, shift, 0.0, 0.0);
+    array_t y2 = array_make(n, dtype, shift, 0.0, 0.0);
+    array_t mean = array_make(rows, ZERO_FP32, 0, 0.0, 0.0), rstd = array_make(rows, ZERO_FP32, 0, 0.0, 0.0);
+    array_t dw = array_grad_target(dim, grad_dtype, shift, accumulate);
+    array_t db = array_grad_target(dim, grad_dtype, shift, accumulate);
+    zero_weight_t none = {NULL, dtype};
+
+    /* The sum is rounded when it is stored, and the statistics are of what is stored. */
+    float *sum = malloc(n * sizeof *sum);
+    NEED(sum != NULL);
+    for (size_t i = 0; i < n; ++i)
+        sum[i] = rounded(residual.values[i] + (with_addend ? addend.values[i] : 0.0f), dtype);
+    if (in_place)
+        memcpy(out.values, residual.values, n * sizeof(float)), upload(&out);
+    float *rout = check_output(&c, "residual_out", &out, 0.0);
+    float *ry = check_output(&c, "y", &y, 64 * 0x1p-24 + unit(dtype));
+    float *rmean = check_output(&c, "mean", &mean, 64 * 0x1p-24), *rrstd = check_output(&c, "rstd", &rstd, 64 * 0x1p-24);
+    NEED(t.cpu->layernorm(&t.cpu_ctx, ry, rmean, rrstd, rout, sum, NULL, host_weight(&w),
+                          with_bias ? host_weight(&b) : none, 1e-5f, rows, dim) == ZERO_OK);
+    for (int run = 0; run < 2; ++run)
+        check_run_done(&c, t.gpu->layernorm(&t.gpu_ctx, y.data, mean.data, rstd.data, out.data,
+                                            in_place ? out.data : residual.data, with_addend ? addend.data : NULL,
+                                            weight_of(&w), with_bias ? weight_of(&b) : none, 1e-5f, rows, dim));
+
+    float *ry2 = check_output(&again, "y", &y2, 64 * 0x1p-24 + unit(dtype));
+    float *rdx = check_output(&again, "dresidual", &dx, 256 * 0x1p-24 + unit(dtype));
+    float *rdw = check_output(&again, "dweight", &dw, 4 * sum_bound(rows) + unit(grad_dtype));
+    float *rdb = with_bias ? check_output(&again, "dbias", &db, sum_bound(rows) + unit(grad_dtype)) : NULL;
+    memcpy(ry2, ry, n * sizeof *ry2);
+    NEED(t.cpu->layernorm_backward(&t.cpu_ctx, rdx, (zero_grad_t){rdw, ZERO_FP32, accumulate},
+                                   (zero_grad_t){rdb, ZERO_FP32, accumulate}, dy.values, sum, rmean, rrstd,
+                                   host_weight(&w), rows, dim) == ZERO_OK);
+    for (int run = 0; run < 2; ++run) {
+        zero_status_t status =
+            t.gpu->layernorm_apply(&t.gpu_ctx, y2.data, mean.data, rstd.data, out.data, weight_of(&w),
+                                   with_bias ? weight_of(&b) : none, rows, dim);
+        zero_grad_t dbias = with_bias ? grad_of(&db, accumulate) : (zero_grad_t){NULL, dtype, false};
+        if (status == ZERO_OK)
+            status = t.gpu->layernorm_backward(&t.gpu_ctx, dx.data, grad_of(&dw, accumulate), dbias, dy.data, out.data,
+                                               mean.data, rstd.data, weight_of(&w), rows, dim);
+        check_run_done(&again, status);
+    }
+    ++n_checks;
+    unsigned char *first = download(&y), *second = download(&y2);
+    if (memcmp(first, second, n * zero_dtype_size(dtype)) != 0)
+        fail(&again, &again.outputs[0], "layernorm_apply has other bits than layernorm", 0, 0);
+    free(first), free(second), free(sum);
+    check_free(&c), check_free(&again);
+    array_free(&residual), array_free(&addend), array_free(&w), array_free(&b), array_free(&dy), array_free(&dx);
+    array_free(&out), array_free(&y), array_free(&y2), array_free(&mean), array_free(&rstd), array_free(&dw);
+    array_free(&db);
+    tables_close(&t);
+}
+
+static void test_layernorm(void)
+{
+    static const size_t dims[] = {1, 5, 36, 768, 1600, 4096, 5120, 8192};
+    for (int d = 0; d < 3; ++d) {
+        for (size_t i = 0; i < sizeof dims / sizeof dims[0]; ++i)
+            check_layernorm(dtypes[d], 131, dims[i], (int)random_below(64));
+        check_layernorm(dtypes[d], 9001, 64, 7);
+        for (int i = 0; i < 64; ++i)
+            check_layernorm(dtypes[d], random_size(200), random_size(2500), i);
+    }
+}
+
+/* ---- GELU, addition ---- */
+
+static void check_elementwise(zero_dtype_t dtype, size_t n, size_t shift)
+{
+    tables_t t = tables_open((zero_model_limits_t){
+        .n_rows = 1, .seq_len = 1, .max_linear = 1, .max_width = 1, .n_heads = 1, .head_dim = 1, .vocab_size = 1, .dtype = dtype});
+    check_t c = {.n = 0};
+    snprintf(c.what, sizeof c.what, "elementwise %s %zu shift %zu", zero_dtype_name(dtype), n, shift);
+    array_t x = array_make(n, dtype, shift, 0.0, 2.0), dy = array_make(n, dtype, shift, 0.0, 1.0);
+    array_t y = array_make(n, dtype, shift, 0.0, 0.0), dx = array_make(n, dtype, shift, 0.0, 0.0);
+    array_t in_place = array_make(n, dtype, shift, 0.0, 1.0), sum = array_make(n, dtype, shift, 0.0, 1.0);
+    for (size_t i = 0; i < n && i < 6; ++i) /* the tails: nothing overflows on the way */
+        x.values[i] = rounded((i % 2 ? -1.0f : 1.0f) * (i < 2 ? 9.0f : i < 4 ? 90.0f : 3e4f), dtype);
+    upload(&x);
+    double bound = (dtype == ZERO_FP32 ? 16.0 : 1.0) * unit(dtype);
+    float *ry = check_output(&c, "gelu", &y, bound), *rdx = check_output(&c, "gelu backward", &dx, bound);
+    float *rin = check_output(&c, "gelu backward in place", &in_place, bound);
+    float *rsum = check_output(&c, "add", &sum, unit(dtype));
+    NEED(t.cpu->gelu(&t.cpu_ctx, ry, x.values, n) == ZERO_OK);
+    NEED(t.cpu->gelu_backward(&t.cpu_ctx, rdx, dy.values, x.values, n) == ZERO_OK);
+    NEED(t.cpu->gelu_backward(&t.cpu_ctx, rin, rin, x.values, n) == ZERO_OK);
+    NEED(t.cpu->add(&t.cpu_ctx, rsum, x.values, n) == ZERO_OK);
+    for (int run = 0; run < 2; ++run) {
+        zero_status_t status = t.gpu->gelu(&t.gpu_ctx, y.data, x.data, n);
+        if (status == ZERO_OK)
+            status = t.gpu->gelu_backward(&t.gpu_ctx, dx.data, dy.data, x.data, n);
+        if (status == ZERO_OK)
+            status = t.gpu->gelu_backward(&t.gpu_ctx, in_place.data, in_place.data, x.data, n);
+        if (status == ZERO_OK)
+            status = t.gpu->add(&t.gpu_ctx, sum.data, x.data, n);
+        check_run_done(&c, status);
+    }
+    check_free(&c);
+    array_free(&x), array_free(&dy), array_free(&y), array_free(&dx), array_free(&in_place), array_free(&sum);
+    tables_close(&t);
+}
+
+static void test_elementwise(void)
+{
+    for (int d = 0; d < 3; ++d)
+        for (int i = 0; i < 12; ++i)
+            check_elementwise(dtypes[d], i == 0 ? 1 : random_size(100000), i % 3 == 0 ? 0 : random_below(8));
+}
+
+/* ---- Attention ---- */
+
+typedef struct attention_shape {
+    size_t n_batch, seq_len, n_heads, n_kv_heads, head_dim;
+} attention_shape_t;
+
+static void check_attention(zero_dtype_t dtype, attention_shape_t s, double std)
+{
+    size_t n_out = s.n_batch * s.seq_len * s.n_heads * s.head_dim;
+    size_t n_qkv = s.n_batch * s.seq_len * (s.n_heads + 2 * s.n_kv_heads) * s.head_dim;
+    tables_t t = tables_open((zero_model_limits_t){.n_rows = s.n_batch * s.seq_len,
+                                                   .seq_len = s.seq_len,
+                                                   .max_linear = 1,
+                                                   .max_width = 1,
+                                                   .n_heads = s.n_heads,
+                                                   .head_dim = s.head_dim,
+                                                   .vocab_size = 1,
+                                                   .dtype = dtype});
+    check_t c = {.n = 0};
+    snprintf(c.what, sizeof c.what, "attention %s B %zu T %zu heads %zu/%zu of %zu std %g", zero_dtype_name(dtype),
+             s.n_batch, s.seq_len, s.n_heads, s.n_kv_heads, s.head_dim, std);
+    array_t qkv = array_make(n_qkv, dtype, 0, 0.0, std), dout = array_make(n_out, dtype, 0, 0.0, 1.0);
+    array_t out = array_make(n_out, dtype, 0, 0.0, 0.0), dqkv = array_make(n_qkv, dtype, 0, 0.0, 0.0);
+    array_t lse = array_make(s.n_batch * s.n_heads * s.seq_len, ZERO_FP32, 0, 0.0, 0.0);
+    /* A score of size S is off by S u, and its exponential relatively; probabilities and score gradients are rounded
+     * to 16 bits on their way into a product, and backward reads the rounded out. */
+    double bound = (32.0 + 32.0 * std * std) * 0x1p-24;
+    float *rout = check_output(&c, "out", &out, bound + (dtype == ZERO_FP32 ? 0.0 : 2.0 * unit(dtype)));
+    float *rlse = check_output(&c, "logsumexp", &lse, bound + 0x1p-20);
+    float *rdqkv = check_output(&c, "dqkv", &dqkv, 2.0 * bound + (dtype == ZERO_FP32 ? 0.0 : 3.0 * unit(dtype)));
+    NEED(t.cpu->attention(&t.cpu_ctx, rout, rlse, qkv.values, s.n_batch, s.seq_len, s.n_heads, s.n_kv_heads,
+                          s.head_dim) == ZERO_OK);
+    NEED(t.cpu->attention_backward(&t.cpu_ctx, rdqkv, dout.values, qkv.values, rout, rlse, s.n_batch, s.seq_len,
+                                   s.n_heads, s.n_kv_heads, s.head_dim) == ZERO_OK);
+    for (int run = 0; run < 2; ++run) {
+        zero_status_t status = t.gpu->attention(&t.gpu_ctx, out.data, lse.data, qkv.data, s.n_batch, s.seq_len,
+                                                s.n_heads, s.n_kv_heads, s.head_dim);
+        if (status == ZERO_OK)
+            status = t.gpu->attention_backward(&t.gpu_ctx, dqkv.data, dout.data, qkv.data, out.data, lse.data, s.n_batch,
+                                               s.seq_len, s.n_heads, s.n_kv_heads, s.head_dim);
+        check_run_done(&c, status);
+    }
+    check_free(&c);
+    array_free(&qkv), array_free(&dout), array_free(&out), array_free(&dqkv), array_free(&lse);
+    tables_close(&t);
+}
+
+/* Multiples of 128 positions with heads of a multiple of 8 are cuDNN's in 16 bits, the others are ours. */
+static void test_attention(void)
+{
+    static const attention_shape_t shapes[] = {{1, 1, 1, 1, 1},    {3, 17, 3, 3, 12},   {2, 33, 6, 2, 5},
+                                               {1, 64, 2, 1, 8},   {2, 201, 4, 4, 40},  {1, 130, 4, 1, 256},
+                                               {2, 128, 3, 3, 64}, {2, 256, 12, 12, 64}, {1, 1024, 5, 5, 64},
+                                               {2, 384, 8, 2, 128}, {1, 128, 4, 4, 80}, {3, 256, 6, 1, 8}};
+    for (int d = 0; d < 3; ++d) {
+        for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; ++i)
+            check_attention(dtypes[d], shapes[i], 1.0);
+        check_attention(dtypes[d], (attention_shape_t){2, 128, 2, 2, 64}, 3.0);
+        for (int i = 0; i < 12; ++i) {
+            size_t kv = 1 + random_below(3);
+            check_attention(dtypes[d],
+                            (attention_shape_t){1 + random_below(3), 1 + random_below(300), kv * (1 + random_below(3)),
+                                                kv, 1 + random_below(130)},
+                            1.0);
+        }
+    }
+}
+
+/* ---- Embedding ---- */
+
+static int32_t *random_tokens(size_t n, size_t vocab_size, int32_t **device)
+{
+    int32_t *tokens = malloc(n * sizeof *tokens);
+    NEED(tokens != NULL);
+    for (size_t i = 0; i < n; ++i) /* a third of them one token, as spaces are in text */
+        tokens[i] = (int32_t)(random_below(3) ? random_below(vocab_size) : vocab_size / 2);
+    NEED(cudaMalloc((void **)device, n * sizeof *tokens) == cudaSuccess);
+    NEED(cudaMemcpy(*device, tokens, n * sizeof *tokens, cudaMemcpyHostToDevice) == cudaSuccess);
+    return tokens;
+}
+
+static void check_embed(zero_dtype_t dtype, size_t n_batch, size_t seq_len, size_t dim, size_t vocab_size, int flags)
+{
+    bool accumulate = flags & 1, with_positions = flags & 2;
+    zero_dtype_t grad_dtype = flags & 4 ? ZERO_FP32 : dtype;
+    size_t rows = n_batch * seq_len, shift = flags & 8 ? 1 + random_below(7) : 0;
+    tables_t t = tables_open((zero_model_limits_t){.n_rows = rows,
+                                                   .seq_len = seq_len,
+                                                   .max_linear = vocab_size * dim,
+                                                   .max_width = dim,
+                                                   .n_heads = 1,
+                                                   .head_dim = dim,
+                                                   .vocab_size = vocab_size,
+                                                   .dtype = dtype});
+    check_t c = {.n = 0};
+    snprintf(c.what, sizeof c.what, "embed %s %zux%zux%zu vocabulary %zu flags %d", zero_dtype_name(dtype), n_batch,
+             seq_len, dim, vocab_size, flags);
+    int32_t *device_tokens, *tokens = random_tokens(rows, vocab_size, &device_tokens);
+    array_t table = array_make(vocab_size * dim, dtype, shift, 0.0, 1.0);
+    array_t positions = array_make(seq_len * dim, dtype, shift, 0.0, 1.0);
+    array_t dout = array_make(rows * dim, dtype, shift, 0.0, 1.0), out = array_make(rows * dim, dtype, shift, 0.0, 0.0);
+    array_t dtable = array_grad_target(vocab_size * dim, grad_dtype, shift, accumulate);
+    array_t dpositions = array_grad_target(seq_len * dim, grad_dtype, shift, accumulate);
+    zero_weight_t none = {NULL, dtype};
+    float *rout = check_output(&c, "out", &out, unit(dtype));
+    float *rdt = check_output(&c, "dtokens", &dtable, sum_bound(rows) + unit(grad_dtype));
+    float *rdp = with_positions ? check_output(&c, "dpositions", &dpositions, sum_bound(n_batch) + unit(grad_dtype)) : NULL;
+    NEED(t.cpu->embed(&t.cpu_ctx, rout, tokens, host_weight(&table), with_positions ? host_weight(&positions) : none,
+                      n_batch, seq_len, dim) == ZERO_OK);
+    NEED(t.cpu->embed_backward(&t.cpu_ctx, (zero_grad_t){rdt, ZERO_FP32, accumulate},
+                               (zero_grad_t){rdp, ZERO_FP32, accumulate}, dout.values, tokens, n_batch, seq_len, dim,
+                               vocab_size) == ZERO_OK);
+    for (int run = 0; run < 2; ++run) {
+        zero_status_t status = t.gpu->embed(&t.gpu_ctx, out.data, device_tokens, weight_of(&table),
+                                            with_positions ? weight_of(&positions) : none, n_batch, seq_len, dim);
+        zero_grad_t dp = with_positions ? grad_of(&dpositions, accumulate) : (zero_grad_t){NULL, dtype, false};
+        if (status == ZERO_OK)
+            status = t.gpu->embed_backward(&t.gpu_ctx, grad_of(&dtable, accumulate), dp, dout.data, device_tokens,
+                                           n_batch, seq_len, dim, vocab_size);
+        check_run_done(&c, status);
+    }
+    check_free(&c);
+    free(tokens), cudaFree(device_tokens);
+    array_free(&table), array_free(&positions), array_free(&dout), array_free(&out), array_free(&dtable);
+    array_free(&dpositions);
+    tables_close(&t);
+}
+
+static void test_embed(void)
+{
+    for (int d = 0; d < 3; ++d) {
+        check_embed(dtypes[d], 1, 1, 1, 1, 0);
+        check_embed(dtypes[d], 8, 1024, 64, 50304, 2);
+        for (int i = 0; i < 16; ++i)
+            check_embed(dtypes[d], 1 + random_below(4), 1 + random_below(300), random_size(400), 1 + random_below(1000), i);
+    }
+}
+
+/* ---- Output head and loss ---- */
+
+#define LOSS_WEIGHT 0.3
+
+static void check_loss(zero_dtype_t dtype, size_t rows, size_t dim, size_t vocab_size, int flags)
+{
+    bool accumulate = flags & 1, in_place = flags & 2;
+    zero_dtype_t grad_dtype = flags & 4 ? ZERO_FP32 : dtype;
+    tables_t t = tables_open((zero_model_limits_t){.n_rows = rows,
+                                                   .seq_len = 1,
+                                                   .max_linear = vocab_size * dim,
+                                                   .max_width = dim,
+                                                   .n_heads = 1,
+                                                   .head_dim = dim,
+                                                   .vocab_size = vocab_size,
+                                                   .dtype = dtype});
+    check_t c = {.n = 0};
+    snprintf(c.what, sizeof c.what, "loss %s %zux%zu vocabulary %zu flags %d", zero_dtype_name(dtype), rows, dim,
+             vocab_size, flags);
+    const float scale = 8.0f;
+    int32_t *device_targets, *targets = random_tokens(rows, vocab_size, &device_targets);
+    array_t x = array_make(rows * dim, dtype, 0, 0.0, 1.0);
+    array_t w = array_make(vocab_size * dim, dtype, 0, 0.0, 1.5 / sqrt((double)dim)); /* logits of a few units */
+    array_t dx = array_make(rows * dim, dtype, 0, 0.0, 0.0);
+    array_t dw = array_grad_target(vocab_size * dim, grad_dtype, 0, accumulate);
+    array_t logits = array_make(rows * vocab_size, ZERO_FP32, 0, 0.0, 0.0);
+    if (in_place)
+        memcpy(dx.values, x.values, x.n * sizeof(float)), upload(&dx);
+    array_t device_scale = array_make(1, ZERO_FP32, 0, 0.0, 0.0);
+    device_scale.values[0] = scale;
+    upload(&device_scale);
+    double *device_loss, cpu_loss[2] = {1.5, 1.5}, gpu_loss[2];
+    NEED(cudaMalloc((void **)&device_loss, 2 * sizeof *device_loss) == cudaSuccess);
+    /* Logits of 2 units or so are rounded to the dtype, and a probability is off by as much as its logit; then their
+     * gradient is rounded. */
+    double logit_bound = 4.0 * sum_bound(dim) + (dtype == ZERO_FP32 ? 0.0 : 3.0 * unit(dtype));
+    float *rdx = check_output(&c, "dx", &dx, logit_bound + sum_bound(vocab_size) + unit(dtype));
+    float *rdw = check_output(&c, "dweight", &dw, logit_bound + sum_bound(rows) + unit(grad_dtype));
+    float *rl = check_output(&c, "logits", &logits, sum_bound(dim));
+    NEED(t.cpu->head_loss(&t.cpu_ctx, &cpu_loss[0], rdx, (zero_grad_t){rdw, ZERO_FP32, accumulate}, x.values,
+                          host_weight(&w), targets, LOSS_WEIGHT, &scale, rows, dim, vocab_size) == ZERO_OK);
+    NEED(t.cpu->head_logits(&t.cpu_ctx, rl, x.values, host_weight(&w), rows, dim, vocab_size) == ZERO_OK);
+    double losses[2];
+    for (int run = 0; run < 2; ++run) {
+        NEED(cudaMemcpy(device_loss, cpu_loss + 1, sizeof(double), cudaMemcpyHostToDevice) == cudaSuccess);
+        NEED(cudaMemcpy(device_loss + 1, cpu_loss + 1, sizeof(double), cudaMemcpyHostToDevice) == cudaSuccess);
+        zero_status_t status = t.gpu->head_loss(&t.gpu_ctx, device_loss + 1, NULL, (zero_grad_t){0}, x.data,
+                                                weight_of(&w), device_targets, LOSS_WEIGHT, NULL, rows, dim, vocab_size);
+        if (status == ZERO_OK)
+            status = t.gpu->head_loss(&t.gpu_ctx, device_loss, dx.data, grad_of(&dw, accumulate),
+                                      in_place ? dx.data : x.data, weight_of(&w), device_targets, LOSS_WEIGHT,
+                                      device_scale.data, rows, dim, vocab_size);
+        if (status == ZERO_OK)
+            status = t.gpu->head_logits(&t.gpu_ctx, logits.data, x.data, weight_of(&w), rows, dim, vocab_size);
+        check_run_done(&c, status);
+        NEED(cudaMemcpy(gpu_loss, device_loss, sizeof gpu_loss, cudaMemcpyDeviceToHost) == cudaSuccess);
+        losses[run] = gpu_loss[0];
+    }
+    n_checks += 2;
+    output_t o = {.name = "loss"};
+    double error = fabs(gpu_loss[0] - cpu_loss[0]) / cpu_loss[0], loss_bound = 1e-6 + 2.0 * unit(dtype);
+    if (!(error <= loss_bound))
+        fail(&c, &o, "too far from the CPU", error, loss_bound);
+    if (memcmp(&losses[0], &losses[1], sizeof(double)) != 0 || memcmp(&gpu_loss[0], &gpu_loss[1], sizeof(double)) != 0)
+        fail(&c, &o, "other bits when run again, or without gradients", gpu_loss[0], gpu_loss[1]);
+    check_free(&c);
+    free(targets), cudaFree(device_targets), cudaFree(device_loss);
+    array_free(&x), array_free(&w), array_free(&dx), array_free(&dw), array_free(&logits), array_free(&device_scale);
+    tables_close(&t);
+}
+
+static void test_loss(void)
+{
+    for (int d = 0; d < 3; ++d) {
+        check_loss(dtypes[d], 1, 3, 1, 0);
+        check_loss(dtypes[d], 300, 8, 2100000, 0); /* several chunks of logits: 128, 128 and 44 rows */
+        check_loss(dtypes[d], 300, 8, 2100000, 1);
+        check_loss(dtypes[d], 512, 768, 50257, 2);
+        for (int i = 0; i < 16; ++i)
+            check_loss(dtypes[d], 1 + random_below(300), random_size(200), 1 + random_below(3000), i % 8);
+    }
+}
+
+/* A target or token outside the vocabulary cannot be refused on the GPU: it must come out as NaN. */
+static void test_bad_tokens(void)
+{
+    tables_t t = tables_open((zero_model_limits_t){.n_rows = 3,
+                                                   .seq_len = 3,
+                                                   .max_linear = 40,
+                                                   .max_width = 8,
+                                                   .n_heads = 1,
+                                                   .head_dim = 8,
+                                                   .vocab_size = 5,
+                                                   .dtype = ZERO_BF16});
+    static const int32_t bad[] = {-1, 5, INT32_MIN, INT32_MAX};
+    array_t x = array_make(24, ZERO_BF16, 0, 0.0, 1.0), w = array_make(40, ZERO_BF16, 0, 0.0, 1.0);
+    int32_t *targets;
+    double *device_loss, loss;
+    NEED(cudaMalloc((void **)&targets, 3 * sizeof *targets) == cudaSuccess);
+    NEED(cudaMalloc((void **)&device_loss, sizeof loss) == cudaSuccess);
+    for (size_t i = 0; i < 4; ++i) {
+        int32_t some[3] = {0, 4, bad[i]};
+        NEED(cudaMemcpy(targets, some, sizeof some, cudaMemcpyHostToDevice) == cudaSuccess);
+        NEED(cudaMemset(device_loss, 0, sizeof loss) == cudaSuccess);
+        NEED(t.gpu->head_loss(&t.gpu_ctx, device_loss, NULL, (zero_grad_t){0}, x.data, weight_of(&w), targets, 1.0, NULL,
+                              3, 8, 5) == ZERO_OK);
+        NEED(cudaDeviceSynchronize() == cudaSuccess);
+        NEED(cudaMemcpy(&loss, device_loss, sizeof loss, cudaMemcpyDeviceToHost) == cudaSuccess);
+        ++n_checks;
+        if (!isnan(loss)) {
+            ++n_failed;
+            printf("FAILED bad tokens: target %d gives a loss of %g\n", bad[i], loss);
+        }
+    }
+    cudaFree(targets), cudaFree(device_loss);
+    array_free(&x), array_free(&w);
+    tables_close(&t);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        void (*run)(void);
+    } tests[] = {{"linear", test_linear},       {"layernorm", test_layernorm}, {"elementwise", test_elementwise},
+                 {"attention", test_attention}, {"embed", test_embed},         {"loss", test_loss},
+                 {"bad tokens", test_bad_tokens}};
+    const char *only = NULL;
+    for (int i = 1; i < argc; ++i) {
+        if (argv[i][0] >= '0' && argv[i][0] <= '9')
+            seed = strtoull(argv[i], NULL, 10);
+        else
+            only = argv[i];
+    }
+    for (size_t i = 0; i < sizeof tests / sizeof tests[0]; ++i) {
+        int checks_before = n_checks, failed_before = n_failed;
+        if (only != NULL && strcmp(only, tests[i].name) != 0)
+            continue;
+        tests[i].run();
+        printf("%-12s %5d checks, %d failed\n", tests[i].name, n_checks - checks_before, n_failed - failed_before);
+        fflush(stdout);
+    }
+    return n_failed == 0 ? 0 : 1;
+}
