@@ -1,12 +1,12 @@
 /* embed.cu - token and position embedding on CUDA.
  *
- * Backward turns the scatter around: a stable sort brings the positions of each token together in ascending order
- * (CUB's radix sort), then each occurring token's row is summed by one block along its run, in fp32, and rounded once.
- * No two blocks write one element; the order is the positions'.
+ * Backward turns the scatter around: the positions are sorted by token, equal tokens by position, then each occurring
+ * token's row is summed by one block along its run, in fp32, and rounded once. No two blocks write one element; the
+ * order is the positions'. The sort counts tokens, drops positions into their token's bucket in whatever order atomics
+ * give (integers: what is counted does not depend on it), and then ranks each bucket by position, which makes the order
+ * the one there is. Ranking takes time quadratic in the longest bucket, but spread over as many threads.
  */
 #include "kernels/pack.cuh"
-
-#include <cub/device/device_radix_sort.cuh>
 
 #define THREADS 256
 
@@ -63,44 +63,90 @@ extern "C" cudaError_t zero_launch_embed(cudaStream_t stream, zero_dtype_t dtype
 
 /* ---- Backward: the tokens' order ---- */
 
-static __global__ void __launch_bounds__(THREADS) count_up(uint32_t *positions, size_t n_rows)
+#define SCAN_THREADS 1024
+
+/* The last bucket holds what is no token of the vocabulary. */
+static __device__ __forceinline__ uint32_t bucket_of(int32_t token, size_t vocab_size)
+{
+    return token >= 0 && (size_t)token < vocab_size ? (uint32_t)token : (uint32_t)vocab_size;
+}
+
+static __global__ void __launch_bounds__(THREADS)
+    count_tokens(uint32_t *counts, const int32_t *tokens, size_t n_rows, size_t vocab_size)
 {
     size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (i < n_rows)
-        positions[i] = (uint32_t)i;
+        atomicAdd(&counts[bucket_of(tokens[i], vocab_size)], 1u);
 }
 
-/* CUB's own scratch, by a bound that holds on every GPU so that plans need none: histograms and look-back tables of a
- * few passes of 8 bits, and a second pair of buffers. */
-static size_t cub_bytes(size_t n_rows)
+/* starts[i] = counts[0] + ... + counts[i - 1]; next[i] the same. One block, a stretch of buckets to a thread. */
+static __global__ void __launch_bounds__(SCAN_THREADS)
+    scan_counts(uint32_t *starts, uint32_t *next, const uint32_t *counts, size_t n_buckets)
 {
-    return ((size_t)4 << 20) + 16 * n_rows;
+    __shared__ uint32_t sums[SCAN_THREADS];
+    size_t first = threadIdx.x * n_buckets / SCAN_THREADS, last = (threadIdx.x + 1) * n_buckets / SCAN_THREADS;
+    uint32_t sum = 0;
+    for (size_t i = first; i < last; ++i)
+        sum += counts[i];
+    sums[threadIdx.x] = sum;
+    for (unsigned distance = 1; distance < SCAN_THREADS; distance *= 2) {
+        __syncthreads();
+        uint32_t before = threadIdx.x >= distance ? sums[threadIdx.x - distance] : 0;
+        __syncthreads();
+        sums[threadIdx.x] += before;
+    }
+    uint32_t start = sums[threadIdx.x] - sum;
+    for (size_t i = first; i < last; ++i) {
+        starts[i] = next[i] = start;
+        start += counts[i];
+    }
 }
 
-extern "C" size_t zero_embed_sort_bytes(size_t n_rows)
+static __global__ void __launch_bounds__(THREADS)
+    fill_buckets(uint32_t *unordered, uint32_t *next, const int32_t *tokens, size_t n_rows, size_t vocab_size)
 {
-    return cub_bytes(n_rows) + n_rows * sizeof(uint32_t);
+    size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i < n_rows)
+        unordered[atomicAdd(&next[bucket_of(tokens[i], vocab_size)], 1u)] = (uint32_t)i;
 }
 
-extern "C" cudaError_t zero_launch_embed_sort(cudaStream_t stream, void *scratch, size_t scratch_bytes,
-                                              uint32_t *sorted, uint32_t *order, const int32_t *tokens, size_t n_rows,
-                                              size_t vocab_size)
+static __global__ void __launch_bounds__(THREADS)
+    rank_buckets(uint32_t *sorted, uint32_t *order, const uint32_t *unordered, const uint32_t *starts,
+                 const uint32_t *counts, const int32_t *tokens, size_t n_rows, size_t vocab_size)
 {
-    uint32_t *positions = (uint32_t *)scratch;
-    void *own = positions + zero_divide_up(n_rows, 64) * 64;
-    size_t wanted = 0, have = scratch_bytes - ((char *)own - (char *)scratch);
-    int n_bits = 1;
-    while (n_bits < 32 && (vocab_size - 1) >> n_bits != 0)
-        ++n_bits;
-    const uint32_t *keys = (const uint32_t *)tokens;
-    cudaError_t error = cub::DeviceRadixSort::SortPairs(nullptr, wanted, keys, sorted, positions, order, (int)n_rows, 0,
-                                                        n_bits, stream);
+    size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i >= n_rows)
+        return;
+    uint32_t position = unordered[i], bucket = bucket_of(tokens[position], vocab_size);
+    uint32_t start = starts[bucket], count = counts[bucket], rank = 0;
+#pragma unroll 8
+    for (uint32_t j = 0; j < count; ++j)
+        rank += unordered[start + j] < position;
+    order[start + rank] = position;
+    sorted[start + rank] = bucket;
+}
+
+/* counts, starts and next of every bucket; positions by bucket */
+extern "C" size_t zero_embed_sort_bytes(size_t n_rows, size_t vocab_size)
+{
+    return (3 * (vocab_size + 1) + n_rows) * sizeof(uint32_t);
+}
+
+extern "C" cudaError_t zero_launch_embed_sort(cudaStream_t stream, uint32_t *scratch, uint32_t *sorted, uint32_t *order,
+                                              const int32_t *tokens, size_t n_rows, size_t vocab_size)
+{
+    size_t n_buckets = vocab_size + 1;
+    uint32_t *counts = scratch, *starts = counts + n_buckets, *next = starts + n_buckets, *unordered = next + n_buckets;
+    unsigned n_blocks = (unsigned)zero_divide_up(n_rows, THREADS);
+    cudaError_t error = cudaMemsetAsync(counts, 0, n_buckets * sizeof *counts, stream);
     if (error != cudaSuccess)
         return error;
-    if (wanted > have)
-        return cudaErrorMemoryAllocation;
-    count_up<<<(unsigned)zero_divide_up(n_rows, THREADS), THREADS, 0, stream>>>(positions, n_rows);
-    return cub::DeviceRadixSort::SortPairs(own, wanted, keys, sorted, positions, order, (int)n_rows, 0, n_bits, stream);
+    count_tokens<<<n_blocks, THREADS, 0, stream>>>(counts, tokens, n_rows, vocab_size);
+    scan_counts<<<1, SCAN_THREADS, 0, stream>>>(starts, next, counts, n_buckets);
+    fill_buckets<<<n_blocks, THREADS, 0, stream>>>(unordered, next, tokens, n_rows, vocab_size);
+    rank_buckets<<<n_blocks, THREADS, 0, stream>>>(sorted, order, unordered, starts, counts, tokens, n_rows,
+                                                   vocab_size);
+    return cudaGetLastError();
 }
 
 /* ---- Backward: sums ---- */

@@ -123,4 +123,7 @@ const zero_model_kernels_t *zero_model_kernels_cpu(void);
  * the device: one outside the vocabulary gives NaN, which no step lets into the weights. */
 const zero_model_kernels_t *zero_model_kernels_cuda(void);
 
+/* The table of a device; ZERO_DEVICE_AUTO is the CPU. NULL where it is not in this build. */
+const zero_model_kernels_t *zero_model_kernels(zero_device_type_t type);
+
 #endif

@@ -35,7 +35,7 @@ static size_t layernorm_partials_bytes(size_t n_rows, size_t dim)
 static size_t embed_workspace(const zero_model_limits_t *limits)
 {
     return 2 * zero_cuda_bytes(limits->n_rows * sizeof(uint32_t)) +
-           zero_cuda_bytes(zero_embed_sort_bytes(limits->n_rows));
+           zero_cuda_bytes(zero_embed_sort_bytes(limits->n_rows, limits->vocab_size));
 }
 
 static size_t workspace_bytes(const zero_model_limits_t *limits)
@@ -224,18 +224,18 @@ static zero_status_t embed_backward(zero_model_context_t *ctx, zero_grad_t dtoke
     cudaStream_t stream = zero_model_stream(ctx);
     zero_dtype_t dtype = zero_model_cuda(ctx)->dtype;
     zero_cuda_scratch_t scratch = zero_cuda_scratch(ctx);
-    size_t n_rows = n_batch * seq_len, sort_bytes = zero_embed_sort_bytes(n_rows);
+    size_t n_rows = n_batch * seq_len;
     if (n_rows > INT32_MAX)
         return zero_fail(ZERO_ERROR_OVERFLOW, "%zu positions do not fit 31 bits", n_rows);
     uint32_t *sorted = zero_cuda_take(&scratch, n_rows * sizeof *sorted);
     uint32_t *order = zero_cuda_take(&scratch, n_rows * sizeof *order);
-    void *sort = zero_cuda_take(&scratch, sort_bytes);
-    if (sorted == NULL || order == NULL || sort == NULL)
+    uint32_t *buckets = zero_cuda_take(&scratch, zero_embed_sort_bytes(n_rows, vocab_size));
+    if (sorted == NULL || order == NULL || buckets == NULL)
         return ZERO_ERROR_ARGUMENT;
     if (!dtokens.accumulate)
         ZERO_TRY_CUDA(
             cudaMemsetAsync(dtokens.data, 0, vocab_size * dim * zero_dtype_size(dtokens.dtype), stream));
-    ZERO_TRY_CUDA(zero_launch_embed_sort(stream, sort, sort_bytes, sorted, order, tokens, n_rows, vocab_size));
+    ZERO_TRY_CUDA(zero_launch_embed_sort(stream, buckets, sorted, order, tokens, n_rows, vocab_size));
     ZERO_TRY_CUDA(zero_launch_embed_tokens_backward(stream, dtype, dtokens, dout, sorted, order, n_rows, dim,
                                                     vocab_size));
     if (dpositions.data != NULL)

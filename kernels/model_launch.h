@@ -64,10 +64,11 @@ cudaError_t zero_launch_add_losses(cudaStream_t stream, double *loss_sum, const 
 cudaError_t zero_launch_embed(cudaStream_t stream, zero_dtype_t dtype, void *out, const int32_t *tokens,
                               const void *token_table, const void *position_table, size_t n_rows, size_t seq_len,
                               size_t dim);
-size_t zero_embed_sort_bytes(size_t n_rows); /* scratch for zero_launch_embed_sort; needs no GPU */
-/* order[n_rows]: the positions by ascending token, equal tokens by ascending position; sorted[n_rows]: their tokens. */
-cudaError_t zero_launch_embed_sort(cudaStream_t stream, void *scratch, size_t scratch_bytes, uint32_t *sorted,
-                                   uint32_t *order, const int32_t *tokens, size_t n_rows, size_t vocab_size);
+size_t zero_embed_sort_bytes(size_t n_rows, size_t vocab_size); /* of zero_launch_embed_sort's scratch */
+/* order[n_rows]: the positions by ascending token, equal tokens by ascending position; sorted[n_rows]: their tokens,
+ * vocab_size for what is none. */
+cudaError_t zero_launch_embed_sort(cudaStream_t stream, uint32_t *scratch, uint32_t *sorted, uint32_t *order,
+                                   const int32_t *tokens, size_t n_rows, size_t vocab_size);
 /* Adds or writes the rows of tokens that occur; no other row is touched. Tokens beyond the vocabulary are passed over.
  */
 cudaError_t zero_launch_embed_tokens_backward(cudaStream_t stream, zero_dtype_t dtype, zero_grad_t dtokens,

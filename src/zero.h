@@ -159,6 +159,9 @@ typedef struct zero_stream *zero_stream_t; /* a cudaStream_t on CUDA (cast it); 
 
 typedef enum zero_device_type { ZERO_DEVICE_AUTO, ZERO_DEVICE_CPU, ZERO_DEVICE_CUDA } zero_device_type_t;
 
+/* What ZERO_DEVICE_AUTO means here: never ZERO_DEVICE_AUTO. Looks for GPUs but opens none. */
+ZERO_API zero_device_type_t zero_device_resolve(zero_device_type_t type, const zero_comm_t *comm);
+
 /* Opens the device of this rank: on CUDA the GPU with the number of the local rank. ZERO_DEVICE_AUTO takes CUDA where
  * the library was built with it and the host has a GPU for every local rank, else the CPU. */
 ZERO_API zero_status_t zero_device_create(zero_device_type_t type, const zero_comm_t *comm, zero_device_t **device);

@@ -8,6 +8,7 @@ static zero_status_t run(options_t *options, zero_comm_t *comm)
 {
     TRY(report_agree(comm, hf_config_apply(options)));
     TRY(options_resolve(options, zero_comm_size(comm)));
+    options->device.type = (int)zero_device_resolve((zero_device_type_t)options->device.type, comm);
     return options->plan ? loop_print_plan(options, comm) : loop_run(options, comm);
 }
 
@@ -17,17 +18,21 @@ int main(int argc, char **argv)
     options_action_t action;
     zero_comm_t *comm;
 
-    /* Before there is a communicator, so that --help and a bad command line need none. */
     report_init(zero_comm_launch_rank(), 1);
-    zero_status_t status = options_parse(argc, argv, &options, &action);
-    if (status != ZERO_OK || action == OPTIONS_EXIT_OK)
-        return report_exit_code(status);
+    zero_status_t parsed = options_parse(argc, argv, &options, &action);
+    if (parsed == ZERO_OK && action == OPTIONS_EXIT_OK) /* --help needs no communicator */
+        return report_exit_code(parsed);
 
-    status = zero_comm_create((zero_comm_kind_t)options.zero.comm, &comm);
+    /* With a bad configuration the ranks meet, too: the first to exit would end the job before rank 0 has spoken, and a
+     * rank that is alone with it (its host has another file) must speak for itself. */
+    zero_status_t status =
+        zero_comm_create(parsed == ZERO_OK ? (zero_comm_kind_t)options.zero.comm : ZERO_COMM_AUTO, &comm);
     if (status != ZERO_OK)
         return report_exit_code(status);
     report_init(zero_comm_rank(comm), zero_comm_size(comm));
-    status = run(&options, comm);
+    status = report_agree(comm, parsed);
+    if (status == ZERO_OK)
+        status = run(&options, comm);
     int exit_code = report_exit_code(status);
     /* Usage errors are seen by every rank alike and end in good order; after any other, peers may be waiting. */
     if (status != ZERO_OK && status != ZERO_ERROR_USAGE)

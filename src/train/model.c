@@ -30,8 +30,10 @@ zero_status_t model_create(const options_t *options, model_t *model)
 {
     *model = (model_t){.options = options,
                        .ops = architectures[options->model.arch],
-                       .kernels = zero_model_kernels_cpu(),
+                       .kernels = zero_model_kernels((zero_device_type_t)options->device.type),
                        .declaration = NULL};
+    if (!model->kernels)
+        return report_error(ZERO_ERROR_USAGE, "[device] type = cuda: this build has no CUDA; build where nvcc is");
     zero_status_t status = zero_model_create(&model->declaration);
     if (status == ZERO_OK)
         status = model->ops->declare(model);
@@ -69,7 +71,9 @@ zero_status_t model_attach(model_t *model, zero_device_t *device, zero_engine_t 
     model->targets = targets;
     model->loss = loss;
     model->logits = logits;
-    TRY(model->kernels->context_create(&model->ctx, NULL, workspace, &sizes));
+    TRY(zero_stream_create(device, &model->stream));
+    TRY(model->kernels->context_create(&model->ctx, model->stream, workspace, &sizes));
+    model->attached = true;
     return model->ops->attach(model);
 }
 
@@ -77,8 +81,10 @@ void model_destroy(model_t *model)
 {
     if (model->arch)
         model->ops->destroy(model);
-    if (model->engine)
+    if (model->attached)
         model->kernels->context_destroy(&model->ctx);
+    if (model->device)
+        zero_stream_destroy(model->device, model->stream);
     zero_model_destroy(model->declaration);
     *model = (model_t){0};
 }

@@ -37,6 +37,8 @@ struct model {
     zero_engine_t *engine;
     const zero_model_kernels_t *kernels;
     zero_model_context_t ctx;
+    zero_stream_t stream; /* all of the model's work is queued in */
+    bool attached;        /* ctx is there */
     void *arch; /* the architecture's own: tensor ids, activations */
 
     /* The pass at hand. */

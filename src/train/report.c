@@ -47,7 +47,6 @@ void report_init(int rank, int world_size)
 {
     my_rank = rank;
     n_ranks = world_size;
-    kept_back[0] = 0;
     zero_log_set(ZERO_LOG_WARNING, on_library_line, NULL);
 }
 

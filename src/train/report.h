@@ -8,7 +8,8 @@
 
 #include "zero.h"
 
-/* Also routes libzero's log through the same voice. Before it is called this is rank 0 of 1. */
+/* Also routes libzero's log through the same voice. Before it is called this is rank 0 of 1. May be called again, when
+ * more is known: what report_error kept back stays for report_agree. */
 void report_init(int rank, int world_size);
 /* Whether this is the rank that speaks for all: rank 0. It alone prints results to stdout. */
 bool report_is_speaker(void);

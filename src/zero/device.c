@@ -32,9 +32,16 @@ static zero_status_t zero_comm_nccl_create(zero_comm_t *host, zero_comm_t **comm
 }
 #endif
 
+zero_device_type_t zero_device_resolve(zero_device_type_t type, const zero_comm_t *comm)
+{
+    if (type == ZERO_DEVICE_AUTO)
+        return cuda_serves(comm) ? ZERO_DEVICE_CUDA : ZERO_DEVICE_CPU;
+    return type;
+}
+
 zero_status_t zero_device_create(zero_device_type_t type, const zero_comm_t *comm, zero_device_t **device)
 {
-    if (type == ZERO_DEVICE_CUDA || (type == ZERO_DEVICE_AUTO && cuda_serves(comm)))
+    if (zero_device_resolve(type, comm) == ZERO_DEVICE_CUDA)
         return zero_device_cuda_create(comm, device);
     return zero_device_cpu_create(comm, device);
 }

@@ -90,7 +90,8 @@ static zero_status_t cuda_stream_create(zero_device_t *device, zero_stream_t *st
 static void cuda_stream_destroy(zero_device_t *device, zero_stream_t stream)
 {
     (void)device;
-    cudaStreamDestroy(as_cuda(stream));
+    if (stream)
+        cudaStreamDestroy(as_cuda(stream));
 }
 
 static uint64_t cuda_available_bytes(const zero_device_t *device)
