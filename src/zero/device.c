@@ -7,35 +7,30 @@
 
 #include "zero/log.h"
 
-#ifdef ZERO_HAVE_CUDA
-static bool cuda_serves(const zero_comm_t *comm)
+#ifndef ZERO_HAVE_CUDA
+/* In place of device_cuda.c and comm/nccl.c: a build without CUDA finds no GPU. */
+int zero_device_cuda_count(void)
 {
-    return zero_device_cuda_count() >= zero_comm_local_size(comm);
-}
-#else
-static bool cuda_serves(const zero_comm_t *comm)
-{
-    (void)comm;
-    return false;
+    return 0;
 }
 
-static zero_status_t zero_device_cuda_create(const zero_comm_t *comm, zero_device_t **device)
+zero_status_t zero_device_cuda_create(const zero_comm_t *comm, zero_device_t **device)
 {
     (void)comm, (void)device;
     return zero_fail_alike(ZERO_ERROR_UNSUPPORTED, "this build has no CUDA: use the CPU, or build where nvcc is");
 }
 
-static zero_status_t zero_comm_nccl_create(zero_comm_t *host, zero_comm_t **comm)
+zero_status_t zero_comm_nccl_create(zero_comm_t *host, zero_comm_t **comm)
 {
     (void)host, (void)comm;
-    return ZERO_ERROR_UNSUPPORTED; /* there is no such device */
+    return ZERO_ERROR_UNSUPPORTED; /* never called: there is no such device */
 }
 #endif
 
 zero_device_type_t zero_device_resolve(zero_device_type_t type, const zero_comm_t *comm)
 {
     if (type == ZERO_DEVICE_AUTO)
-        return cuda_serves(comm) ? ZERO_DEVICE_CUDA : ZERO_DEVICE_CPU;
+        return zero_device_cuda_count() >= zero_comm_local_size(comm) ? ZERO_DEVICE_CUDA : ZERO_DEVICE_CPU;
     return type;
 }
 

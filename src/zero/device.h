@@ -31,10 +31,8 @@ struct zero_device {
 };
 
 zero_status_t zero_device_cpu_create(const zero_comm_t *comm, zero_device_t **device);
-#ifdef ZERO_HAVE_CUDA
 zero_status_t zero_device_cuda_create(const zero_comm_t *comm, zero_device_t **device);
 int zero_device_cuda_count(void); /* GPUs of this host; 0 without a driver */
-#endif
 
 /* How bulk data travels between ranks with this device: `comm` itself for the CPU, NCCL for GPUs. *bulk is the
  * caller's, for zero_device_comm_destroy. [collective] */
