@@ -133,7 +133,7 @@ static cudaError_t launch_forward(cudaStream_t stream, T *y, float *mean, float 
     return cudaGetLastError();
 }
 
-/* 4 packs a thread: more would cost the registers that keep enough warps in flight. */
+/* 2 packs a thread: many warps with few registers hide the reductions' latency better than few with many. */
 template <bool STATS_KNOWN, typename T>
 static cudaError_t choose_forward(cudaStream_t stream, T *y, float *mean, float *rstd, T *residual_out,
                                   const T *residual, const T *addend, const T *weight, const T *bias, float eps,
@@ -142,6 +142,9 @@ static cudaError_t choose_forward(cudaStream_t stream, T *y, float *mean, float 
     constexpr int N = 16 / sizeof(T);
     bool packs = zero_aligned(y) && zero_aligned(residual_out) && zero_aligned(residual) && zero_aligned(addend) &&
                  zero_aligned(weight) && zero_aligned(bias) && dim % N == 0;
+    if (packs && dim / N <= 2 * 8 * ZERO_WARP)
+        return launch_forward<T, N, 2, STATS_KNOWN>(stream, y, mean, rstd, residual_out, residual, addend, weight, bias,
+                                                    eps, n_rows, dim);
     if (packs)
         return launch_forward<T, N, 4, STATS_KNOWN>(stream, y, mean, rstd, residual_out, residual, addend, weight, bias,
                                                     eps, n_rows, dim);
@@ -227,7 +230,8 @@ static __global__ void __launch_bounds__(MAX_WARPS *ZERO_WARP)
         float center[ROWS], scale[ROWS], g_mean[ROWS] = {}, gh_mean[ROWS] = {};
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
-            size_t row = start + r < last ? start + r : last - 1;
+            bool mine = start + r < last; /* else dy is taken for 0, which adds nothing */
+            size_t row = mine ? start + r : last - 1;
             center[r] = mean[row];
             scale[r] = rstd[row];
 #pragma unroll
@@ -236,7 +240,9 @@ static __global__ void __launch_bounds__(MAX_WARPS *ZERO_WARP)
                 if (pack >= n_packs)
                     continue;
                 size_t at = row * dim + (size_t)pack * N;
-                g[r][p] = zero_load<N>(dy, at);
+                g[r][p] = {};
+                if (mine)
+                    g[r][p] = zero_load<N>(dy, at);
                 x[r][p] = zero_load<N>(residual, at);
                 dx[r][p] = zero_load<N>(dresidual, at);
             }
@@ -256,10 +262,8 @@ static __global__ void __launch_bounds__(MAX_WARPS *ZERO_WARP)
                     float dw = d * zero_to_float(w.elem[i]);
                     g_mean[r] += dw;
                     gh_mean[r] = fmaf(dw, h, gh_mean[r]);
-                    if (start + r < last) {
-                        dweight[p][i] = fmaf(d, h, dweight[p][i]);
-                        dbias[p][i] += d;
-                    }
+                    dweight[p][i] = fmaf(d, h, dweight[p][i]);
+                    dbias[p][i] += d;
                 }
             }
         }
@@ -324,7 +328,7 @@ static cudaError_t choose_backward(cudaStream_t stream, T *dresidual, float *par
     if (!packs)
         return launch_backward<1, 16, 1>(stream, dresidual, partials, dy, residual, mean, rstd, weight, n_rows, dim);
     if (dim / N <= MAX_WARPS * ZERO_WARP)
-        return launch_backward<N, 1, 4>(stream, dresidual, partials, dy, residual, mean, rstd, weight, n_rows, dim);
+        return launch_backward<N, 1, 2>(stream, dresidual, partials, dy, residual, mean, rstd, weight, n_rows, dim);
     if (dim / N <= 2 * MAX_WARPS * ZERO_WARP)
         return launch_backward<N, 2, 1>(stream, dresidual, partials, dy, residual, mean, rstd, weight, n_rows, dim);
     return launch_backward<N, 4, 1>(stream, dresidual, partials, dy, residual, mean, rstd, weight, n_rows, dim);

@@ -159,11 +159,13 @@ static zero_status_t loop(run_t *run)
     run->started_ms = now_ms();
     for (int64_t step = 1; step <= run->last_step; step++) {
         double begin_ms = now_ms();
-        TRY(train_step(run, step, &result));
+        zero_status_t status = train_step(run, step, &result);
+        if (status != ZERO_OK && status != ZERO_ERROR_NONFINITE) /* the latter has a result, which is told first */
+            return status;
         double exposed = zero_engine_stats(run->engine).exposed_comm_ms;
         metrics_row_t row = make_row(run, step, &result, now_ms() - begin_ms, exposed - exposed_before);
 
-        if (run->val && is_due(step, o->train.eval_every, run->last_step)) {
+        if (run->val && status == ZERO_OK && is_due(step, o->train.eval_every, run->last_step)) {
             TRY(evaluate(run, &val_loss));
             row.has_val_loss = true;
             row.val_loss = (float)val_loss;
@@ -173,6 +175,7 @@ static zero_status_t loop(run_t *run)
         TRY(metrics_write(run->metrics, &row));
         if (result.skipped || row.has_val_loss || step == 1 || is_due(step, o->log.every, run->last_step))
             report_progress(run, &row);
+        TRY(status);
         if (o->train.sample_every > 0 && is_due(step, o->train.sample_every, run->last_step))
             TRY(show_sample(run));
     }
