@@ -6,9 +6,11 @@
  *            dK = dS^T Q;  dQ = dS K                            (as in FlashAttention-2, Dao 2023, arXiv:2307.08691)
  * Shared key/value heads: K and V have fewer heads, dK and dV are reduced over the query heads of each.
  *
+ * cuDNN's deterministic backward writes dS to memory, 16 bits for each query and key: it runs on as many sequences and
+ * heads at a time as keep that within bounds, one slice after another, each its own dQ, dK and dV.
+ *
  * Plans are kept per shape. One that cuDNN calls nondeterministic, or that wants more workspace than there is, is
- * passed over; a shape left without one is attention.cu's, forward and backward alike, since both must agree on
- * nothing but logsumexp.
+ * passed over; a shape left without one is attention.cu's, forward and backward alike.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -214,22 +216,28 @@ static descriptor_t reshaped(graph_t *g, descriptor_t x, extents_t e)
 
 /* ---- Attention ---- */
 
-/* What the tensors of a shape look like where model.h puts them. */
+/* n_batch sequences and n_heads heads of a shape that has more: the strides are the whole shape's. */
+typedef struct slice {
+    size_t n_batch, n_heads, n_kv_heads;
+} slice_t;
+
+/* What the tensors of a slice look like where model.h puts them. */
 typedef struct layouts {
     extents_t q, k, v, out, scores, row; /* row: one number a query */
 } layouts_t;
 
-static layouts_t layouts_of(const zero_attention_shape_t *s)
+static layouts_t layouts_of(const zero_attention_shape_t *s, slice_t slice)
 {
-    int64_t b = (int64_t)s->n_batch, t = (int64_t)s->seq_len, h = (int64_t)s->n_heads, kv = (int64_t)s->n_kv_heads;
-    int64_t d = (int64_t)s->head_dim, width = (h + 2 * kv) * d;
+    int64_t b = (int64_t)slice.n_batch, h = (int64_t)slice.n_heads, kv = (int64_t)slice.n_kv_heads;
+    int64_t t = (int64_t)s->seq_len, d = (int64_t)s->head_dim, every_head = (int64_t)s->n_heads;
+    int64_t width = (every_head + 2 * (int64_t)s->n_kv_heads) * d;
     extents_t q = {{b, h, t, d}, {t * width, d, width, 1}}, k = {{b, kv, t, d}, {t * width, d, width, 1}};
     return (layouts_t){.q = q,
                        .k = k,
                        .v = k,
-                       .out = {{b, h, t, d}, {t * h * d, d, h * d, 1}},
+                       .out = {{b, h, t, d}, {t * every_head * d, d, every_head * d, 1}},
                        .scores = dense(b, h, t, t),
-                       .row = dense(b, h, t, 1)};
+                       .row = {{b, h, t, 1}, {every_head * t, t, 1, 1}}};
 }
 
 /* scale q k^T, -infinity where the key comes after the query; minus `row` first, if there is one */
@@ -249,9 +257,9 @@ static descriptor_t masked_scores(graph_t *g, const layouts_t *l, descriptor_t q
     return masked;
 }
 
-static void forward_graph(graph_t *g, const zero_attention_shape_t *s)
+static void forward_graph(graph_t *g, const zero_attention_shape_t *s, slice_t slice)
 {
-    layouts_t l = layouts_of(s);
+    layouts_t l = layouts_of(s, slice);
     descriptor_t q = stored(g, ID_Q, l.q), k = stored(g, ID_K, transposed(l.k)), v = stored(g, ID_V, l.v);
     descriptor_t scores = masked_scores(g, &l, q, k, NULL);
     descriptor_t max = between(g, l.row), sum = between(g, l.row), probs = between_of(g, g->dtype, l.scores);
@@ -267,23 +275,23 @@ static void forward_graph(graph_t *g, const zero_attention_shape_t *s)
 }
 
 /* gradient = weights^T x, reduced over the query heads that share a key/value head */
-static void key_gradient(graph_t *g, const zero_attention_shape_t *s, descriptor_t weights, extents_t scores,
-                         descriptor_t x, descriptor_t gradient)
+static void key_gradient(graph_t *g, const layouts_t *l, slice_t slice, descriptor_t weights, descriptor_t x,
+                         descriptor_t gradient)
 {
-    descriptor_t flipped = reshaped(g, weights, transposed(scores));
-    if (s->n_heads == s->n_kv_heads) {
+    descriptor_t flipped = reshaped(g, weights, transposed(l->scores));
+    if (slice.n_heads == slice.n_kv_heads) {
         matmul(g, flipped, x, gradient);
         return;
     }
-    descriptor_t every_head = between_of(
-        g, g->dtype, dense((int64_t)s->n_batch, (int64_t)s->n_heads, (int64_t)s->seq_len, (int64_t)s->head_dim));
+    const int64_t *dims = l->q.dims;
+    descriptor_t every_head = between_of(g, g->dtype, dense(dims[0], dims[1], dims[2], dims[3]));
     matmul(g, flipped, x, every_head);
     reduce(g, CUDNN_REDUCE_TENSOR_ADD, gradient, every_head);
 }
 
-static void backward_graph(graph_t *g, const zero_attention_shape_t *s)
+static void backward_graph(graph_t *g, const zero_attention_shape_t *s, slice_t slice)
 {
-    layouts_t l = layouts_of(s);
+    layouts_t l = layouts_of(s, slice);
     descriptor_t q = stored(g, ID_Q, l.q), k = stored(g, ID_K, transposed(l.k));
     descriptor_t v = stored(g, ID_V, transposed(l.v)), out = stored(g, ID_OUT, l.out);
     descriptor_t dout = stored(g, ID_DOUT, l.out), lse = tensor(g, ID_LSE, CUDNN_DATA_FLOAT, l.row, IN_MEMORY);
@@ -296,14 +304,14 @@ static void backward_graph(graph_t *g, const zero_attention_shape_t *s)
     pointwise(g, CUDNN_POINTWISE_MUL, CUDNN_DATA_FLOAT, -1, delta, sums, scalar(g, ID_ONE), NULL);
 
     descriptor_t probs = computed(g, CUDNN_POINTWISE_EXP, l.scores, masked_scores(g, &l, q, k, lse), NULL);
-    key_gradient(g, s, probs, l.scores, dout, stored(g, ID_DV, l.v));
+    key_gradient(g, &l, slice, probs, dout, stored(g, ID_DV, l.v));
 
     descriptor_t dprobs = between(g, l.scores);
     matmul(g, dout, v, dprobs);
     descriptor_t centered = computed(g, CUDNN_POINTWISE_SUB, l.scores, dprobs, delta);
     descriptor_t unscaled = computed(g, CUDNN_POINTWISE_MUL, l.scores, centered, probs);
     descriptor_t dscores = computed(g, CUDNN_POINTWISE_MUL, l.scores, unscaled, scalar(g, ID_SCALE));
-    key_gradient(g, s, dscores, l.scores, q, stored(g, ID_DK, l.k));
+    key_gradient(g, &l, slice, dscores, q, stored(g, ID_DK, l.k));
     matmul(g, dscores, reshaped(g, k, l.k), stored(g, ID_DQ, l.q));
 }
 
@@ -377,16 +385,16 @@ static bool choose_config(plan_t *plan, cudnnBackendHeurMode_t mode, descriptor_
     return false;
 }
 
-typedef void (*graph_fn)(graph_t *g, const zero_attention_shape_t *s);
+typedef void (*graph_fn)(graph_t *g, const zero_attention_shape_t *s, slice_t slice);
 
 static bool plan_create(plan_t *plan, cudnnHandle_t handle, zero_dtype_t dtype, graph_fn build,
-                        const zero_attention_shape_t *shape, size_t most_bytes)
+                        const zero_attention_shape_t *shape, slice_t slice, size_t most_bytes)
 {
     graph_t *g = &plan->graph;
     *g = (graph_t){.handle = handle,
                    .dtype = dtype == ZERO_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF,
                    .next_virtual = FIRST_VIRTUAL};
-    build(g, shape);
+    build(g, shape, slice);
     descriptor_t operation_graph = create(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
     set(g, operation_graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, (int64_t)g->n_operations,
         g->operations);
@@ -409,6 +417,7 @@ static bool plan_create(plan_t *plan, cudnnHandle_t handle, zero_dtype_t dtype, 
 typedef struct shape_plans {
     zero_attention_shape_t shape;
     bool served;
+    slice_t slice; /* of backward; forward takes the whole */
     plan_t forward, backward;
 } shape_plans_t;
 
@@ -456,36 +465,82 @@ void zero_cudnn_destroy(zero_cudnn_t *cudnn)
     free(cudnn);
 }
 
-static size_t delta_bytes(const zero_attention_shape_t *s)
-{
-    return zero_cuda_bytes(s->n_batch * s->n_heads * s->seq_len * sizeof(float));
-}
-
-size_t zero_cudnn_workspace(const zero_model_limits_t *limits)
-{
-    size_t rows = limits->n_rows * limits->n_heads;
-    return zero_cuda_bytes(rows * sizeof(float)) + zero_cuda_bytes(4 * rows * limits->head_dim * sizeof(float));
-}
-
 /* Multiples of 128 positions: cuDNN masks other lengths wrongly in some versions (9.15 and before, backward). */
 static bool may_serve(zero_dtype_t dtype, const zero_attention_shape_t *s)
 {
     return dtype != ZERO_FP32 && s->seq_len % 128 == 0 && s->head_dim % 8 == 0 && s->head_dim <= 128;
 }
 
+/* Delta and dS of a slice, and cuDNN's own needs beside them. */
+#define SLICE_MAX_BYTES ((size_t)448 << 20)
+#define OWN_BYTES ((size_t)16 << 20)
+
+static size_t delta_bytes(const zero_attention_shape_t *s)
+{
+    return zero_cuda_bytes(s->n_batch * s->n_heads * s->seq_len * sizeof(float));
+}
+
+static size_t slice_bytes(const zero_attention_shape_t *s, slice_t slice)
+{
+    return slice.n_batch * slice.n_heads * s->seq_len * s->seq_len * sizeof(uint16_t);
+}
+
+/* The largest divisor of n that is at most `most`, 1 at least. */
+static size_t divisor_up_to(size_t n, size_t most)
+{
+    size_t divisor = most < n ? most : n;
+    while (divisor > 1 && n % divisor != 0)
+        --divisor;
+    return divisor > 0 ? divisor : 1;
+}
+
+/* Whole sequences, as many as fit; else key/value heads of one, each with its query heads. Equal slices, so that one
+ * plan serves them all. */
+static slice_t slice_of(const zero_attention_shape_t *s)
+{
+    slice_t one = {1, s->n_heads, s->n_kv_heads};
+    size_t sequence = slice_bytes(s, one);
+    if (sequence <= SLICE_MAX_BYTES) {
+        one.n_batch = divisor_up_to(s->n_batch, SLICE_MAX_BYTES / sequence);
+        return one;
+    }
+    one.n_kv_heads = divisor_up_to(s->n_kv_heads, SLICE_MAX_BYTES / (sequence / s->n_kv_heads));
+    one.n_heads = s->n_heads / s->n_kv_heads * one.n_kv_heads;
+    return one;
+}
+
+/* Shared key/value heads are not known here; with them slices are no larger, but where one group alone exceeds the
+ * bound, and then that shape is attention.cu's. */
+size_t zero_cudnn_workspace(const zero_model_limits_t *limits)
+{
+    zero_attention_shape_t s = {.n_batch = limits->n_rows / limits->seq_len,
+                                .seq_len = limits->seq_len,
+                                .n_heads = limits->n_heads,
+                                .n_kv_heads = limits->n_heads,
+                                .head_dim = limits->head_dim};
+    if (!may_serve(limits->dtype, &s))
+        return 0;
+    size_t scores = slice_bytes(&s, slice_of(&s));
+    return delta_bytes(&s) + OWN_BYTES + (scores > SLICE_MAX_BYTES ? scores : SLICE_MAX_BYTES);
+}
+
 static void build_plans(zero_model_context_t *ctx, shape_plans_t *plans)
 {
     const zero_model_cuda_t *cuda = zero_model_cuda(ctx);
-    size_t bytes = zero_cuda_scratch(ctx).bytes_left;
-    size_t delta = delta_bytes(&plans->shape);
-    if (delta > bytes || !may_serve(cuda->dtype, &plans->shape))
+    const zero_attention_shape_t *s = &plans->shape;
+    slice_t whole = {s->n_batch, s->n_heads, s->n_kv_heads};
+    size_t bytes = zero_cuda_scratch(ctx).bytes_left, delta = delta_bytes(s);
+    plans->slice = slice_of(s);
+    if (delta > bytes ||
+        !plan_create(&plans->forward, cuda->cudnn->handle, cuda->dtype, forward_graph, s, whole, bytes))
         return;
-    if (!plan_create(&plans->forward, cuda->cudnn->handle, cuda->dtype, forward_graph, &plans->shape, bytes))
-        return;
-    plans->served = plan_create(&plans->backward, cuda->cudnn->handle, cuda->dtype, backward_graph, &plans->shape,
+    plans->served = plan_create(&plans->backward, cuda->cudnn->handle, cuda->dtype, backward_graph, s, plans->slice,
                                 bytes - delta);
     if (!plans->served)
         graph_release(&plans->forward.graph);
+    zero_log(ZERO_LOG_DEBUG, "cuDNN attention: %s, workspace %zu and %zu bytes for slices of %zu x %zu",
+             plans->served ? "served" : "not served", plans->forward.workspace_bytes, plans->backward.workspace_bytes,
+             plans->slice.n_batch, plans->slice.n_heads);
 }
 
 /* NULL where attention.cu must do it. */
@@ -539,10 +594,20 @@ static zero_status_t execute(const plan_t *plan, bindings_t *b, void *workspace)
     return status;
 }
 
-static const char *kv_at(const zero_model_context_t *ctx, const zero_attention_shape_t *s, const void *qkv,
-                         size_t n_heads)
+/* Element `index` of a tensor of the context's dtype. */
+static void *element(const zero_model_context_t *ctx, const void *data, size_t index)
 {
-    return (const char *)qkv + n_heads * s->head_dim * zero_dtype_size(zero_model_cuda(ctx)->dtype);
+    return (char *)data + index * zero_dtype_size(zero_model_cuda(ctx)->dtype);
+}
+
+/* q, k and v of qkv, or their gradients of dqkv, from query head `head` of sequence `batch` on. */
+static void bind_qkv(const zero_model_context_t *ctx, bindings_t *b, const zero_attention_shape_t *s, int64_t first_id,
+                     const void *qkv, size_t batch, size_t head)
+{
+    size_t start = batch * s->seq_len * (s->n_heads + 2 * s->n_kv_heads), kv = head / (s->n_heads / s->n_kv_heads);
+    bind(b, first_id, element(ctx, qkv, (start + head) * s->head_dim));
+    bind(b, first_id + 1, element(ctx, qkv, (start + s->n_heads + kv) * s->head_dim));
+    bind(b, first_id + 2, element(ctx, qkv, (start + s->n_heads + s->n_kv_heads + kv) * s->head_dim));
 }
 
 zero_status_t zero_cudnn_attention(zero_model_context_t *ctx, const zero_attention_shape_t *s, void *out,
@@ -550,9 +615,7 @@ zero_status_t zero_cudnn_attention(zero_model_context_t *ctx, const zero_attenti
 {
     float scale = 1.0f / sqrtf((float)s->head_dim), minus_inf = -INFINITY;
     bindings_t b = {.n = 0};
-    bind(&b, ID_Q, qkv);
-    bind(&b, ID_K, kv_at(ctx, s, qkv, s->n_heads));
-    bind(&b, ID_V, kv_at(ctx, s, qkv, s->n_heads + s->n_kv_heads));
+    bind_qkv(ctx, &b, s, ID_Q, qkv, 0, 0);
     bind(&b, ID_OUT, out);
     bind(&b, ID_LSE, logsumexp);
     bind(&b, ID_SCALE, &scale);
@@ -560,27 +623,45 @@ zero_status_t zero_cudnn_attention(zero_model_context_t *ctx, const zero_attenti
     return execute(&find_plans(ctx, s)->forward, &b, zero_cuda_scratch(ctx).next);
 }
 
-zero_status_t zero_cudnn_attention_backward(zero_model_context_t *ctx, const zero_attention_shape_t *s, void *dqkv,
-                                            const void *dout, const void *qkv, const void *out, const float *logsumexp)
+/* What backward reads and writes. */
+typedef struct backward {
+    void *dqkv;
+    const void *dout, *qkv, *out;
+    const float *logsumexp;
+    float *delta;
+    void *workspace;
+} backward_t;
+
+static zero_status_t backward_slice(zero_model_context_t *ctx, const plan_t *plan, const zero_attention_shape_t *s,
+                                    const backward_t *t, size_t batch, size_t head)
 {
     float scale = 1.0f / sqrtf((float)s->head_dim), minus_inf = -INFINITY, one = 1.0f;
-    zero_cuda_scratch_t scratch = zero_cuda_scratch(ctx);
-    void *delta = zero_cuda_take(&scratch, delta_bytes(s));
-    if (delta == NULL)
-        return ZERO_ERROR_ARGUMENT;
+    size_t out_at = (batch * s->seq_len * s->n_heads + head) * s->head_dim;
+    size_t row_at = (batch * s->n_heads + head) * s->seq_len;
     bindings_t b = {.n = 0};
-    bind(&b, ID_Q, qkv);
-    bind(&b, ID_K, kv_at(ctx, s, qkv, s->n_heads));
-    bind(&b, ID_V, kv_at(ctx, s, qkv, s->n_heads + s->n_kv_heads));
-    bind(&b, ID_OUT, out);
-    bind(&b, ID_LSE, logsumexp);
-    bind(&b, ID_DOUT, dout);
-    bind(&b, ID_DQ, dqkv);
-    bind(&b, ID_DK, kv_at(ctx, s, dqkv, s->n_heads));
-    bind(&b, ID_DV, kv_at(ctx, s, dqkv, s->n_heads + s->n_kv_heads));
-    bind(&b, ID_DELTA, delta);
+    bind_qkv(ctx, &b, s, ID_Q, t->qkv, batch, head);
+    bind_qkv(ctx, &b, s, ID_DQ, t->dqkv, batch, head);
+    bind(&b, ID_OUT, element(ctx, t->out, out_at));
+    bind(&b, ID_DOUT, element(ctx, t->dout, out_at));
+    bind(&b, ID_LSE, t->logsumexp + row_at);
+    bind(&b, ID_DELTA, t->delta + row_at);
     bind(&b, ID_SCALE, &scale);
     bind(&b, ID_MINUS_INF, &minus_inf);
     bind(&b, ID_ONE, &one);
-    return execute(&find_plans(ctx, s)->backward, &b, scratch.next);
+    return execute(plan, &b, t->workspace);
+}
+
+zero_status_t zero_cudnn_attention_backward(zero_model_context_t *ctx, const zero_attention_shape_t *s, void *dqkv,
+                                            const void *dout, const void *qkv, const void *out, const float *logsumexp)
+{
+    const shape_plans_t *plans = find_plans(ctx, s);
+    zero_cuda_scratch_t scratch = zero_cuda_scratch(ctx);
+    backward_t tensors = {dqkv, dout, qkv, out, logsumexp, zero_cuda_take(&scratch, delta_bytes(s)), NULL};
+    if (tensors.delta == NULL)
+        return ZERO_ERROR_ARGUMENT;
+    tensors.workspace = scratch.next;
+    for (size_t batch = 0; batch < s->n_batch; batch += plans->slice.n_batch)
+        for (size_t head = 0; head < s->n_heads; head += plans->slice.n_heads)
+            ZERO_TRY(backward_slice(ctx, &plans->backward, s, &tensors, batch, head));
+    return ZERO_OK;
 }

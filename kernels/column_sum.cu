@@ -47,7 +47,7 @@ static __global__ void __launch_bounds__(ZERO_WARP *WARPS)
             zero_pack<T, N> pack = zero_load<N>(x, row * n_columns + column);
 #pragma unroll
             for (int i = 0; i < N; ++i)
-                sum[i] += zero_to_float(pack.elem[i]);
+                sum[i] += pack[i];
         }
     }
     add_warps(sum);
@@ -58,28 +58,40 @@ static __global__ void __launch_bounds__(ZERO_WARP *WARPS)
     }
 }
 
+/* Columns n_columns .. 2 n_columns of the partials go to `second`, which may have no data. */
 static __global__ void __launch_bounds__(ZERO_WARP *WARPS)
-    put_partials(zero_grad_t grad, const float *partials, size_t n_parts, size_t stride, size_t n_columns)
+    put_partials(zero_grad_t grad, zero_grad_t second, const float *partials, size_t n_parts, size_t stride,
+                 size_t n_columns)
 {
     size_t column = (size_t)blockIdx.x * ZERO_WARP + threadIdx.x;
     float sum[1] = {0.0f};
-    if (column < n_columns) {
+    if (column < stride) {
 #pragma unroll 8
         for (size_t part = threadIdx.y; part < n_parts; part += WARPS)
             sum[0] += partials[part * stride + column];
     }
     add_warps(sum);
-    if (threadIdx.y == 0 && column < n_columns)
+    if (threadIdx.y != 0 || column >= stride)
+        return;
+    if (column < n_columns)
         zero_put_grad(grad, column, sum);
+    else if (second.data != nullptr)
+        zero_put_grad(second, column - n_columns, sum);
 }
 
-extern "C" cudaError_t zero_launch_put_partials(cudaStream_t stream, zero_grad_t grad, const float *partials,
-                                                size_t n_parts, size_t stride, size_t n_columns)
+static cudaError_t launch_put(cudaStream_t stream, zero_grad_t grad, zero_grad_t second, const float *partials,
+                              size_t n_parts, size_t stride, size_t n_columns)
 {
     dim3 block(ZERO_WARP, WARPS);
-    put_partials<<<(unsigned)zero_divide_up(n_columns, ZERO_WARP), block, 0, stream>>>(grad, partials, n_parts, stride,
-                                                                                       n_columns);
+    put_partials<<<(unsigned)zero_divide_up(stride, ZERO_WARP), block, 0, stream>>>(grad, second, partials, n_parts,
+                                                                                    stride, n_columns);
     return cudaGetLastError();
+}
+
+extern "C" cudaError_t zero_launch_put_partials(cudaStream_t stream, zero_grad_t first, zero_grad_t second,
+                                                const float *partials, size_t n_parts, size_t n_columns)
+{
+    return launch_put(stream, first, second, partials, n_parts, 2 * n_columns, n_columns);
 }
 
 template <typename T, int N>
@@ -103,7 +115,7 @@ extern "C" cudaError_t zero_launch_column_sum(cudaStream_t stream, zero_dtype_t 
     });
     if (error != cudaSuccess)
         return error;
-    return zero_launch_put_partials(stream, grad, partials, zero_column_sum_parts(n_rows), n_columns, n_columns);
+    return launch_put(stream, grad, {}, partials, zero_column_sum_parts(n_rows), n_columns, n_columns);
 }
 
 #define PUT_THREADS 256
@@ -113,8 +125,7 @@ static __global__ void __launch_bounds__(PUT_THREADS) put_grad(zero_grad_t grad,
 {
     size_t first = ((size_t)blockIdx.x * PUT_THREADS + threadIdx.x) * PUT_ELEMS;
     if (first + PUT_ELEMS <= n_elems) {
-        zero_pack<float, PUT_ELEMS> pack = zero_load<PUT_ELEMS>(sums, first);
-        zero_put_grad(grad, first, pack.elem);
+        zero_put_grad(grad, first, zero_load<PUT_ELEMS>(sums, first).elem);
         return;
     }
     for (size_t i = first; i < n_elems; ++i) {

@@ -26,14 +26,11 @@ static __global__ void __launch_bounds__(THREADS)
     zero_pack<T, N> x = zero_load<N>(token_table, (size_t)(token < 0 ? 0 : token) * dim + column), p = {};
     if (position_table != nullptr)
         p = zero_load<N>(position_table, row % seq_len * dim + column);
+    float sum[N];
 #pragma unroll
-    for (int k = 0; k < N; ++k) {
-        float sum = zero_to_float(x.elem[k]);
-        if (position_table != nullptr)
-            sum += zero_to_float(p.elem[k]);
-        x.elem[k] = zero_from_float<T>(token < 0 ? NAN : sum);
-    }
-    zero_store(out, i * N, x);
+    for (int k = 0; k < N; ++k)
+        sum[k] = token < 0 ? NAN : position_table != nullptr ? x[k] + p[k] : x[k];
+    zero_store(out, i * N, sum);
 }
 
 template <int N, typename T>
@@ -177,7 +174,7 @@ static __global__ void sum_tokens(zero_grad_t dtokens, const T *dout, const uint
 #pragma unroll
             for (int k = 0; k < N; ++k)
                 if (mine[r])
-                    sum[k] += zero_to_float(rows[r].elem[k]);
+                    sum[k] += rows[r][k];
     }
     zero_put_grad(dtokens, token * dim + column, sum);
 }
@@ -196,7 +193,7 @@ static __global__ void __launch_bounds__(THREADS)
         zero_pack<T, N> pack = zero_load<N>(dout, batch * n_elems + at);
 #pragma unroll
         for (int k = 0; k < N; ++k)
-            sum[k] += zero_to_float(pack.elem[k]);
+            sum[k] += pack[k];
     }
     zero_put_grad(dpositions, at, sum);
 }

@@ -69,13 +69,14 @@ static __global__ void __launch_bounds__(THREADS) elementwise(T *out, const T *a
     size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= n_packs)
         return;
-    zero_pack<T, N> y = zero_load<N>(b, i * N), first = y;
+    zero_pack<T, N> second = zero_load<N>(b, i * N), first = second;
+    float result[N];
     if (a != nullptr)
         first = zero_load<N>(a, i * N);
 #pragma unroll
     for (int k = 0; k < N; ++k)
-        y.elem[k] = zero_from_float<T>(OP<T>::apply(zero_to_float(first.elem[k]), zero_to_float(y.elem[k])));
-    zero_store(out, i * N, y);
+        result[k] = OP<T>::apply(first[k], second[k]);
+    zero_store(out, i * N, result);
 }
 
 /* Packs as far as they go, single elements behind them. */

@@ -218,7 +218,7 @@ template <int ROWS> static __device__ __forceinline__ void block_sums(float (&a)
 /* With h = (x - mean) rstd and g = dy w:  dx += rstd (g - mean(g) - h mean(g h)). Thread t owns packs t, t +
  * blockDim.x, ... of a row, PACKS at most, and takes ROWS rows at a time. */
 template <typename T, int N, int PACKS, int ROWS>
-static __global__ void __launch_bounds__(MAX_WARPS *ZERO_WARP)
+static __global__ void __launch_bounds__(MAX_WARPS *ZERO_WARP, PACKS == 1 ? 2 : 1)
     layernorm_backward(T *dresidual, float *partials, const T *dy, const T *residual, const float *mean,
                        const float *rstd, const T *weight, size_t n_rows, int dim)
 {

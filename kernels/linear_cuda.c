@@ -148,21 +148,25 @@ static cublasStatus_t set_preference(cublasLtMatmulPreference_t preference, cons
 
 static zero_status_t choose_algorithm(cublasLtHandle_t handle, plan_t *plan)
 {
+    enum { MOST = 8 };
     cublasLtMatmulPreference_t preference;
-    cublasLtMatmulHeuristicResult_t result;
+    cublasLtMatmulHeuristicResult_t results[MOST];
     int n_results = 0;
     TRY_BLAS(cublasLtMatmulPreferenceCreate(&preference));
     cublasStatus_t status = set_preference(preference, &plan->key);
     if (status == CUBLAS_STATUS_SUCCESS)
         status = cublasLtMatmulAlgoGetHeuristic(handle, plan->operation, plan->a, plan->b, plan->c, plan->c, preference,
-                                                1, &result, &n_results);
+                                                MOST, results, &n_results);
     cublasLtMatmulPreferenceDestroy(preference);
-    if (status != CUBLAS_STATUS_SUCCESS || n_results == 0)
-        return zero_fail(ZERO_ERROR_DEVICE, "cuBLASLt has no algorithm for %zu x %zu x %zu, %s to %s: %s", plan->key.m,
-                         plan->key.n, plan->key.k, zero_dtype_name(plan->key.dtype), zero_dtype_name(plan->key.c_dtype),
-                         cublasLtGetStatusString(status));
-    plan->algorithm = result.algo;
-    return ZERO_OK;
+    for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < n_results; ++i) {
+        if (results[i].state == CUBLAS_STATUS_SUCCESS) {
+            plan->algorithm = results[i].algo;
+            return ZERO_OK;
+        }
+    }
+    return zero_fail(ZERO_ERROR_DEVICE, "cuBLASLt has no algorithm for %zu x %zu x %zu, %s to %s: %s", plan->key.m,
+                     plan->key.n, plan->key.k, zero_dtype_name(plan->key.dtype), zero_dtype_name(plan->key.c_dtype),
+                     cublasLtGetStatusString(status));
 }
 
 static zero_status_t add_plan(zero_gemm_plans_t *plans, const plan_key_t *key, plan_t **out)

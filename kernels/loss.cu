@@ -69,7 +69,7 @@ static __device__ __forceinline__ void load_floats(float (&x)[N], const T *row, 
     zero_pack<T, N> pack = zero_load<N>(row, first);
 #pragma unroll
     for (int i = 0; i < N; ++i)
-        x[i] = zero_to_float(pack.elem[i]);
+        x[i] = pack[i];
 }
 
 /* Packs up to the last whole one, then single elements. Rows start at aligned addresses: loss_cuda.c pads them. */
@@ -105,13 +105,13 @@ static __global__ void __launch_bounds__(THREADS)
     for (size_t pack = threadIdx.x; pack < n_packs; pack += THREADS) {
         float x[N];
         load_floats(x, row, pack * N);
-        zero_pack<T, N> out;
 #pragma unroll
         for (int i = 0; i < N; ++i) {
-            float p = factor * __expf(x[i] - state.max);
-            out.elem[i] = zero_from_float<T>(pack * N + i == (size_t)target ? p - scale : p);
+            x[i] = factor * __expf(x[i] - state.max);
+            if (pack * N + i == (size_t)target)
+                x[i] -= scale;
         }
-        zero_store(row, pack * N, out);
+        zero_store(row, pack * N, x);
     }
     for (size_t i = n_packs * N + threadIdx.x; i < vocab_size; i += THREADS) {
         float p = factor * __expf(zero_to_float(row[i]) - state.max);

@@ -110,16 +110,13 @@ static zero_status_t layernorm_backward(zero_model_context_t *ctx, void *dresidu
 {
     cudaStream_t stream = zero_model_stream(ctx);
     zero_cuda_scratch_t scratch = zero_cuda_scratch(ctx);
-    size_t n_parts = zero_layernorm_parts(n_rows);
     ZERO_TRY(zero_check_weight(ctx, weight));
     float *partials = zero_cuda_take(&scratch, layernorm_partials_bytes(n_rows, dim)); /* [n_parts, 2, dim] */
     if (partials == NULL)
         return ZERO_ERROR_ARGUMENT;
     ZERO_TRY_CUDA(zero_launch_layernorm_backward(stream, weight.dtype, dresidual, partials, dy, residual, mean, rstd,
                                                  weight.data, n_rows, dim));
-    ZERO_TRY_CUDA(zero_launch_put_partials(stream, dweight, partials, n_parts, 2 * dim, dim));
-    if (dbias.data != NULL)
-        ZERO_TRY_CUDA(zero_launch_put_partials(stream, dbias, partials + dim, n_parts, 2 * dim, dim));
+    ZERO_TRY_CUDA(zero_launch_put_partials(stream, dweight, dbias, partials, zero_layernorm_parts(n_rows), dim));
     return ZERO_OK;
 }
 

@@ -28,9 +28,10 @@ size_t zero_column_sum_parts(size_t n_rows);
 /* grad[n_columns] = column sums of x[n_rows, n_columns]; partials: fp32 [parts, n_columns]. */
 cudaError_t zero_launch_column_sum(cudaStream_t stream, zero_dtype_t dtype, zero_grad_t grad, const void *x,
                                    float *partials, size_t n_rows, size_t n_columns);
-/* grad[n_columns] = sum of rows of fp32 partials that start `stride` apart, in a fixed tree. */
-cudaError_t zero_launch_put_partials(cudaStream_t stream, zero_grad_t grad, const float *partials, size_t n_parts,
-                                     size_t stride, size_t n_columns);
+/* first and second [n_columns] = sums over the parts of fp32 partials [n_parts, 2, n_columns], in a fixed tree. second
+ * may have no data. */
+cudaError_t zero_launch_put_partials(cudaStream_t stream, zero_grad_t first, zero_grad_t second, const float *partials,
+                                     size_t n_parts, size_t n_columns);
 /* grad[n_elems] = fp32 sums, added or overwritten, one rounding. */
 cudaError_t zero_launch_put_grad(cudaStream_t stream, zero_grad_t grad, const float *sums, size_t n_elems);
 

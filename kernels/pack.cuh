@@ -16,10 +16,6 @@
 #define ZERO_WARP 32
 #define ZERO_FULL_WARP 0xffffffffu
 
-template <typename T, int N> struct alignas(sizeof(T) * N) zero_pack {
-    T elem[N];
-};
-
 __device__ __forceinline__ float zero_to_float(float x)
 {
     return x;
@@ -47,14 +43,81 @@ template <> __device__ __forceinline__ __half zero_from_float<__half>(float x)
     return __float2half_rn(x);
 }
 
+/* Two 16-bit elements in one register; the first is the low half. */
+template <typename T> struct zero_pair;
+template <> struct zero_pair<__nv_bfloat16> {
+    static __device__ __forceinline__ float low(uint32_t word)
+    {
+        return __uint_as_float(word << 16);
+    }
+    static __device__ __forceinline__ float high(uint32_t word)
+    {
+        return __uint_as_float(word & 0xffff0000u);
+    }
+    static __device__ __forceinline__ uint32_t of(float low, float high)
+    {
+        __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+        return *reinterpret_cast<uint32_t *>(&pair);
+    }
+};
+template <> struct zero_pair<__half> {
+    static __device__ __forceinline__ float low(uint32_t word)
+    {
+        return __low2float(*reinterpret_cast<__half2 *>(&word));
+    }
+    static __device__ __forceinline__ float high(uint32_t word)
+    {
+        return __high2float(*reinterpret_cast<__half2 *>(&word));
+    }
+    static __device__ __forceinline__ uint32_t of(float low, float high)
+    {
+        __half2 pair = __floats2half2_rn(low, high);
+        return *reinterpret_cast<uint32_t *>(&pair);
+    }
+};
+
+/* pack[i] is element i in fp32. Elements of 16 bits stay two to a register, which is half of what an array of them
+ * would take. */
+template <typename T, int N, bool PAIRS = sizeof(T) == 2 && N % 2 == 0> struct alignas(sizeof(T) * N) zero_pack {
+    T elem[N];
+    __device__ __forceinline__ float operator[](int i) const
+    {
+        return zero_to_float(elem[i]);
+    }
+};
+template <typename T, int N> struct alignas(sizeof(T) * N) zero_pack<T, N, true> {
+    uint32_t word[N / 2];
+    __device__ __forceinline__ float operator[](int i) const
+    {
+        return i % 2 == 0 ? zero_pair<T>::low(word[i / 2]) : zero_pair<T>::high(word[i / 2]);
+    }
+};
+
+/* Each value rounded once. */
+template <typename T, int N> __device__ __forceinline__ zero_pack<T, N> zero_packed(const float (&values)[N])
+{
+    zero_pack<T, N> pack;
+    if constexpr (sizeof(T) == 2 && N % 2 == 0) {
+#pragma unroll
+        for (int i = 0; i < N; i += 2)
+            pack.word[i / 2] = zero_pair<T>::of(values[i], values[i + 1]);
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; ++i)
+            pack.elem[i] = zero_from_float<T>(values[i]);
+    }
+    return pack;
+}
+
 /* Elements first .. first + N. */
 template <int N, typename T> __device__ __forceinline__ zero_pack<T, N> zero_load(const T *data, size_t first)
 {
     return *reinterpret_cast<const zero_pack<T, N> *>(data + first);
 }
-template <int N, typename T> __device__ __forceinline__ void zero_store(T *data, size_t first, zero_pack<T, N> pack)
+template <int N, typename T>
+__device__ __forceinline__ void zero_store(T *data, size_t first, const float (&values)[N])
 {
-    *reinterpret_cast<zero_pack<T, N> *>(data + first) = pack;
+    *reinterpret_cast<zero_pack<T, N> *>(data + first) = zero_packed<T>(values);
 }
 
 /* ---- Gradients of any dtype ---- */
@@ -63,21 +126,22 @@ template <typename T, int N>
 __device__ __forceinline__ void zero_put_as(zero_grad_t grad, size_t first, const float (&values)[N])
 {
     T *data = (T *)grad.data;
-    /* Gradients may start anywhere: one element at a time unless the pack's address allows more. */
-    bool whole = ((uintptr_t)(data + first) % (sizeof(T) * N)) == 0;
-    zero_pack<T, N> pack = {};
-    if (grad.accumulate && whole)
-        pack = zero_load<N>(data, first);
+    float sum[N];
+    /* Gradients may start anywhere: one element at a time where the pack's address is none. */
+    if ((uintptr_t)(data + first) % (sizeof(T) * N) == 0) {
+        zero_pack<T, N> before = {};
+        if (grad.accumulate)
+            before = zero_load<N>(data, first);
 #pragma unroll
-    for (int i = 0; i < N; ++i) {
-        if (grad.accumulate && !whole)
-            pack.elem[i] = data[first + i];
-        pack.elem[i] = zero_from_float<T>(grad.accumulate ? zero_to_float(pack.elem[i]) + values[i] : values[i]);
-        if (!whole)
-            data[first + i] = pack.elem[i];
+        for (int i = 0; i < N; ++i)
+            sum[i] = grad.accumulate ? before[i] + values[i] : values[i];
+        zero_store(data, first, sum);
+        return;
     }
-    if (whole)
-        zero_store(data, first, pack);
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+        data[first + i] =
+            zero_from_float<T>(grad.accumulate ? zero_to_float(data[first + i]) + values[i] : values[i]);
 }
 
 /* Adds or writes values at elements first .. first + N; one rounding. */
