@@ -68,9 +68,11 @@ static __global__ void __launch_bounds__(MAX_WARPS *ZERO_WARP)
                 if (t + p * width >= n_packs)
                     continue;
                 zero_pack<T, N> other = zero_load<N>(addend, start + (size_t)(t + p * width) * N);
+                float total[N];
 #pragma unroll
                 for (int i = 0; i < N; ++i)
-                    x[p].elem[i] = zero_from_float<T>(zero_to_float(x[p].elem[i]) + zero_to_float(other.elem[i]));
+                    total[i] = x[p][i] + other[i];
+                x[p] = zero_packed<T>(total);
             }
         }
 #pragma unroll
@@ -78,10 +80,10 @@ static __global__ void __launch_bounds__(MAX_WARPS *ZERO_WARP)
             if (t + p * width >= n_packs)
                 continue;
             if (residual_out != residual || addend != nullptr)
-                zero_store(residual_out, start + (size_t)(t + p * width) * N, x[p]);
+                zero_store_pack<N>(residual_out, start + (size_t)(t + p * width) * N, x[p]);
 #pragma unroll
             for (int i = 0; i < N; ++i)
-                sum += zero_to_float(x[p].elem[i]);
+                sum += x[p][i];
         }
         center = row_sum(sum, row_warps, warp - warp % row_warps, shared) / (float)dim;
 #pragma unroll
@@ -90,7 +92,7 @@ static __global__ void __launch_bounds__(MAX_WARPS *ZERO_WARP)
                 continue;
 #pragma unroll
             for (int i = 0; i < N; ++i) {
-                float d = zero_to_float(x[p].elem[i]) - center;
+                float d = x[p][i] - center;
                 variation = fmaf(d, d, variation);
             }
         }
@@ -106,14 +108,13 @@ static __global__ void __launch_bounds__(MAX_WARPS *ZERO_WARP)
         int pack = t + p * width;
         if (pack >= n_packs)
             continue;
-        zero_pack<T, N> w = zero_load<N>(weight, (size_t)pack * N), b = {}, out;
+        zero_pack<T, N> w = zero_load<N>(weight, (size_t)pack * N), b = {};
+        float out[N];
         if (bias != nullptr)
             b = zero_load<N>(bias, (size_t)pack * N);
 #pragma unroll
         for (int i = 0; i < N; ++i)
-            out.elem[i] =
-                zero_from_float<T>(normalized(zero_to_float(x[p].elem[i]), center, scale, zero_to_float(w.elem[i]),
-                                              bias != nullptr ? zero_to_float(b.elem[i]) : 0.0f));
+            out[i] = normalized(x[p][i], center, scale, w[i], bias != nullptr ? b[i] : 0.0f);
         zero_store(y, start + (size_t)pack * N, out);
     }
 }
@@ -257,9 +258,9 @@ static __global__ void __launch_bounds__(MAX_WARPS *ZERO_WARP, PACKS == 1 ? 2 : 
             for (int r = 0; r < ROWS; ++r) {
 #pragma unroll
                 for (int i = 0; i < N; ++i) {
-                    float d = zero_to_float(g[r][p].elem[i]);
-                    float h = (zero_to_float(x[r][p].elem[i]) - center[r]) * scale[r];
-                    float dw = d * zero_to_float(w.elem[i]);
+                    float d = g[r][p][i];
+                    float h = (x[r][p][i] - center[r]) * scale[r];
+                    float dw = d * w[i];
                     g_mean[r] += dw;
                     gh_mean[r] = fmaf(dw, h, gh_mean[r]);
                     dweight[p][i] = fmaf(d, h, dweight[p][i]);
@@ -278,15 +279,15 @@ static __global__ void __launch_bounds__(MAX_WARPS *ZERO_WARP, PACKS == 1 ? 2 : 
             for (int r = 0; r < ROWS; ++r) {
                 if (start + r >= last)
                     continue;
-                float g_center = g_mean[r] / (float)dim, gh_center = gh_mean[r] / (float)dim;
+                float g_center = g_mean[r] / (float)dim, gh_center = gh_mean[r] / (float)dim, sum[N];
 #pragma unroll
                 for (int i = 0; i < N; ++i) {
-                    float h = (zero_to_float(x[r][p].elem[i]) - center[r]) * scale[r];
-                    float dw = zero_to_float(g[r][p].elem[i]) * zero_to_float(w.elem[i]);
+                    float h = (x[r][p][i] - center[r]) * scale[r];
+                    float dw = g[r][p][i] * w[i];
                     float centered = fmaf(-gh_center, h, dw - g_center);
-                    dx[r][p].elem[i] = zero_from_float<T>(fmaf(scale[r], centered, zero_to_float(dx[r][p].elem[i])));
+                    sum[i] = fmaf(scale[r], centered, dx[r][p][i]);
                 }
-                zero_store(dresidual, (start + r) * dim + (size_t)pack * N, dx[r][p]);
+                zero_store(dresidual, (start + r) * dim + (size_t)pack * N, sum);
             }
         }
     }

@@ -115,9 +115,14 @@ template <int N, typename T> __device__ __forceinline__ zero_pack<T, N> zero_loa
     return *reinterpret_cast<const zero_pack<T, N> *>(data + first);
 }
 template <int N, typename T>
+__device__ __forceinline__ void zero_store_pack(T *data, size_t first, zero_pack<T, N> pack)
+{
+    *reinterpret_cast<zero_pack<T, N> *>(data + first) = pack;
+}
+template <int N, typename T>
 __device__ __forceinline__ void zero_store(T *data, size_t first, const float (&values)[N])
 {
-    *reinterpret_cast<zero_pack<T, N> *>(data + first) = zero_packed<T>(values);
+    zero_store_pack<N>(data, first, zero_packed<T>(values));
 }
 
 /* ---- Gradients of any dtype ---- */

@@ -579,7 +579,7 @@ START_TEST(a_sample_is_printed_once_as_text)
 {
     outcome_t outcome = run(_i == 0 ? ALONE : 3, "--set model.vocab_size=256 --set train.sample_every=12 cfg.ini");
     expect_exit(&outcome, 0);
-    const char *out = outcome.output.out, *begin = "--- sample ---\n", *end = "\n--- end of sample ---\n";
+    const char *out = outcome.output.out, *begin = "--- sample: given this text\n", *end = "\n--- end of sample\n";
     ck_assert_msg(strncmp(out, begin, strlen(begin)) == 0, "%s", out);
     const char *closed = strstr(out, end);
     ck_assert_msg(closed && strlen(closed) == strlen(end), "%s", out); /* once, and nothing else */

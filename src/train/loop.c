@@ -15,6 +15,7 @@
 #include "train/report.h"
 #include "train/sample.h"
 
+#define SAMPLE_PROMPT 64
 #define SAMPLE_TOKENS 400
 #define SAMPLE_TEMPERATURE 0.8f
 #define SAMPLE_TOP_K 40
@@ -76,24 +77,38 @@ static zero_status_t evaluate(run_t *run, double *val_loss)
     return zero_comm_sum(run->comm, val_loss, 1);
 }
 
-/* Prints a continuation of a newline to stdout. Only byte tokens can be shown as text. */
+static void print_tokens(const run_t *run, const int32_t *tokens, int n)
+{
+    bool bytes = run->options->model.vocab_size == 256;
+    for (int i = 0; i < n; i++)
+        if (!bytes)
+            printf("%d ", (int)tokens[i]);
+        else
+            putchar(tokens[i] == '\n' || tokens[i] == '\t' || (tokens[i] >= 32 && tokens[i] < 127) ? tokens[i] : '?');
+}
+
+/* Prints to stdout what the model makes of the beginning of a held-out sequence (of a training one without any). */
 static zero_status_t show_sample(run_t *run)
 {
-    int32_t tokens[1 + SAMPLE_TOKENS] = {'\n'};
+    int32_t tokens[SAMPLE_PROMPT + SAMPLE_TOKENS];
+    const int32_t *inputs, *targets;
+    int64_t seq_len = run->options->model.seq_len;
+    int n_prompt = seq_len < SAMPLE_PROMPT ? (int)seq_len : SAMPLE_PROMPT;
     sample_spec_t spec = {.n_tokens = SAMPLE_TOKENS,
                           .temperature = SAMPLE_TEMPERATURE,
                           .top_k = SAMPLE_TOP_K,
                           .seed = (uint64_t)run->options->train.seed};
-    TRY(sample_generate(&run->model, &spec, tokens, 1));
+    TRY(data_batch(run->val ? run->val : run->train, 0, 0, &inputs, &targets));
+    memcpy(tokens, inputs, (size_t)n_prompt * sizeof *tokens);
+    TRY(zero_comm_broadcast(run->comm, tokens, (size_t)n_prompt * sizeof *tokens, 0)); /* ranks read different ones */
+    TRY(sample_generate(&run->model, &spec, tokens, n_prompt));
     if (zero_comm_rank(run->comm) != 0)
         return ZERO_OK;
-    printf("--- sample ---\n");
-    for (int i = 1; i <= SAMPLE_TOKENS; i++)
-        if (run->options->model.vocab_size > 256)
-            printf("%d ", (int)tokens[i]);
-        else
-            putchar(tokens[i] == '\n' || tokens[i] == '\t' || (tokens[i] >= 32 && tokens[i] < 127) ? tokens[i] : '?');
-    printf("\n--- end of sample ---\n");
+    printf("--- sample: given this text\n");
+    print_tokens(run, tokens, n_prompt);
+    printf("\n--- the model goes on\n");
+    print_tokens(run, tokens + n_prompt, SAMPLE_TOKENS);
+    printf("\n--- end of sample\n");
     fflush(stdout);
     return ZERO_OK;
 }

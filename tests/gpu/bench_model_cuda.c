@@ -335,6 +335,7 @@ static void run_model(const model_t *model)
 
 int main(int argc, char **argv)
 {
+    zero_log_set(ZERO_LOG_DEBUG, NULL, NULL); /* says who computes attention */
     for (size_t i = 0; i < sizeof models / sizeof models[0]; ++i)
         if (argc < 2 || strcmp(argv[1], models[i].name) == 0)
             run_model(&models[i]);
