@@ -37,6 +37,7 @@ endif
 INI_CFLAGS := $(if $(wildcard /usr/include/iniparser/iniparser.h),-I/usr/include/iniparser)
 STATIC_LIB  = $(if $(filter 1,$(STATIC)),-l:lib$(1).a,-l$(1))
 
+_comma := ,
 # CUDA: nvcc on PATH or in its usual place. What it builds runs on machines without a GPU or driver too: the runtime is
 # linked statically and looks for the driver when it is first called.
 CUDA ?= 1
@@ -49,6 +50,20 @@ CUDA_CFLAGS := -DZERO_HAVE_CUDA=1 $(addprefix -isystem ,$(filter-out /usr/includ
 CUDA_LIBS := $(addprefix -L,$(patsubst %/libcudart_static.a,%,$(firstword \
                  $(wildcard $(CUDA_HOME)/lib64/libcudart_static.a $(CUDA_HOME)/lib/libcudart_static.a)))) \
              -lnccl -lcudart_static -lrt -ldl -lpthread
+# NCCL carries bulk data between GPUs and is a must; cuDNN is the faster of two ways to compute attention.
+finds = $(shell printf '\043include <$(1)>\n' | $(CC) $(CUDA_CFLAGS) -fsyntax-only -x c - 2>/dev/null && echo yes)
+ifeq ($(call finds,nccl.h),)
+NVCC :=
+CUDA_CFLAGS :=
+CUDA_LIBS :=
+CUDA_LEFT_OUT := nccl.h was not found: install NCCL's development files
+else
+HAVE_CUDNN := $(call finds,cudnn.h)
+CUDA_CFLAGS += $(if $(HAVE_CUDNN),-DZERO_HAVE_CUDNN=1)
+CUDA_MODEL_LIBS := -lcublasLt $(if $(HAVE_CUDNN),-lcudnn)
+endif
+endif
+ifneq ($(NVCC),)
 # Machine code for A100 and H100/H200, PTX for what comes after them; IEEE arithmetic as written (see FLOAT below); no
 # C++ runtime: the only statics are handles in nvcc's stubs, of which two threads would make the same.
 NVCC_FLAGS := -std=c++17 -O3 -ftz=false -prec-div=true -prec-sqrt=true --fmad=false -gencode arch=compute_80,code=sm_80 \
@@ -57,8 +72,8 @@ NVCC_FLAGS := -std=c++17 -O3 -ftz=false -prec-div=true -prec-sqrt=true --fmad=fa
               $(if $(filter 1,$(WERROR)),-Werror all-warnings)
 endif
 ifeq ($(filter clean uninstall install,$(MAKECMDGOALS))$(MAKE_RESTARTS),)
-$(info $(if $(NVCC),  CUDA    $(CUDA_HOME)$(shell $(NVCC) --version | sed -n 's/.*\(release [0-9.]*\).*/, \1/p'),\
-       $(if $(filter 0,$(CUDA)),  CUDA    left out (CUDA=0),  CUDA    no nvcc on PATH or in /usr/local/cuda: for the CPU alone)))
+$(info $(if $(NVCC),  CUDA    $(CUDA_HOME)$(shell $(NVCC) --version | sed -n 's/.*\(release [0-9.]*\).*/, \1/p')$(_comma) NCCL$(if $(HAVE_CUDNN),$(_comma) cuDNN),\
+       $(if $(filter 0,$(CUDA)),  CUDA    left out (CUDA=0),  CUDA    left out: $(or $(CUDA_LEFT_OUT),no nvcc on PATH or in /usr/local/cuda))))
 endif
 
 WARNINGS := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-prototypes -Wmissing-prototypes \
@@ -73,6 +88,8 @@ ALL_LDFLAGS = $(LDFLAGS) $(SANFLAGS) -fopenmp -pthread
 # ---- sources -----------------------------------------------------------------------------------------------------
 SHARD_ISA  := adam reduce cast philox shard_table
 SHARD_CUDA := $(if $(NVCC),adam.cu reduce.cu cast.cu philox.cu shard_cuda)
+MODEL_CUDA := $(if $(NVCC),attention.cu column_sum.cu elementwise.cu embed.cu gelu.cu layernorm.cu loss.cu linear_cuda loss_cuda model_cuda \
+              $(if $(HAVE_CUDNN),attention_cudnn))
 MODEL_ISA  := linear attention layernorm gelu loss embed model_table
 CUDA_SRC   := src/zero/device_cuda.c comm/nccl.c
 LIB_SRC    := $(filter-out $(CUDA_SRC),$(wildcard src/zero/*.c comm/*.c)) kernels/shard_cpu.c $(if $(NVCC),$(CUDA_SRC))
@@ -95,12 +112,23 @@ endif
 isa_objects = $(foreach isa,$(ISAS),$(patsubst %,$(BUILD)/kernels/%.$(isa).o,$(1)))
 
 LIB_OBJ   := $(LIB_SRC:%.c=$(BUILD)/%.o) $(call isa_objects,$(SHARD_ISA)) $(SHARD_CUDA:%=$(BUILD)/kernels/%.o)
-MODEL_OBJ := $(MODEL_SRC:%.c=$(BUILD)/%.o) $(call isa_objects,$(MODEL_ISA))
+MODEL_OBJ := $(MODEL_SRC:%.c=$(BUILD)/%.o) $(call isa_objects,$(MODEL_ISA)) $(MODEL_CUDA:%=$(BUILD)/kernels/%.o)
 TRAIN_OBJ := $(TRAIN_SRC:%.c=$(BUILD)/%.o)
 TRAIN_LIB_OBJ := $(filter-out %/main.o,$(TRAIN_OBJ))
 
 LIB_LIBS   := $(MPI_LIBS) $(call STATIC_LIB,jansson) $(call STATIC_LIB,xxhash) $(CUDA_LIBS) -lm -ldl
-TRAIN_LIBS := $(LIB_LIBS) $(call STATIC_LIB,iniparser) -lopenblas
+TRAIN_LIBS := $(LIB_LIBS) $(call STATIC_LIB,iniparser) $(CUDA_MODEL_LIBS) -lopenblas
+
+# What objects are built with. Where it changes (another compiler, a CUDA toolkit that has come since), they are built
+# again; WERROR makes no difference to them. `make install` takes what is there.
+SETTINGS := $(strip $(subst -Werror,,$(subst -Werror all-warnings,,$(CC) $(CPPFLAGS) $(MPI_CFLAGS) $(BLAS_CFLAGS) \
+            $(ALL_CFLAGS) $(LDFLAGS) $(TRAIN_LIBS) $(NVCC) $(NVCC_FLAGS))))
+ifeq ($(filter clean uninstall $(if $(wildcard $(BUILD)/settings),install),$(MAKECMDGOALS)),)
+ifneq ($(strip $(file <$(BUILD)/settings)),$(SETTINGS))
+$(shell mkdir -p $(BUILD))
+$(file >$(BUILD)/settings,$(SETTINGS))
+endif
+endif
 
 # ---- targets -----------------------------------------------------------------------------------------------------
 .PHONY: all check bench lint install uninstall clean objects tests tests-objects cuda-objects gpu-tests
@@ -128,17 +156,17 @@ $(BUILD)/zero.pc: Makefile
 	    'Cflags: -I$${includedir}' 'Libs: -L$${libdir} -lzero' \
 	    'Libs.private: $(LIB_LIBS) -lgomp -lpthread' > $@
 
-$(BUILD)/%.o: %.c
+$(BUILD)/%.o: %.c $(BUILD)/settings
 	@mkdir -p $(@D)
 	$(call say,CC,$<) $(CC) $(CPPFLAGS) $(MPI_CFLAGS) $(BLAS_CFLAGS) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
 define isa_rule
-$(BUILD)/kernels/%.$(1).o: kernels/%.c
+$(BUILD)/kernels/%.$(1).o: kernels/%.c $(BUILD)/settings
 	@mkdir -p $$(@D)
 	$$(call say,CC,'$$< ($(1))') $$(CC) $$(CPPFLAGS) $$(BLAS_CFLAGS) $$(ALL_CFLAGS) $$(ISA_FLAGS_$(1)) \
 	    -DZERO_ISA_NAME=$(1) -MMD -MP -c -o $$@ $$<
 endef
 $(foreach isa,$(ISAS),$(eval $(call isa_rule,$(isa))))
-$(BUILD)/%.cu.o: %.cu
+$(BUILD)/%.cu.o: %.cu $(BUILD)/settings
 	@mkdir -p $(@D)
 	$(call say,NVCC,$<) $(NVCC) $(NVCC_FLAGS) $(CPPFLAGS) -MMD -MP -c -o $@ $<
 

@@ -8,7 +8,7 @@
 #include "kernels/pack.cuh"
 
 #define WARPS 8
-#define MAX_PARTS 64
+#define MAX_PARTS 128
 #define MIN_PART_ROWS 32
 
 extern "C" size_t zero_column_sum_parts(size_t n_rows)
@@ -42,7 +42,7 @@ static __global__ void __launch_bounds__(ZERO_WARP *WARPS)
     size_t part = blockIdx.y, first = part * n_rows / gridDim.y, last = (part + 1) * n_rows / gridDim.y;
     float sum[N] = {};
     if (column < n_columns) {
-#pragma unroll 4
+#pragma unroll 8
         for (size_t row = first + threadIdx.y; row < last; row += WARPS) {
             zero_pack<T, N> pack = zero_load<N>(x, row * n_columns + column);
 #pragma unroll

@@ -149,33 +149,50 @@ extern "C" cudaError_t zero_launch_embed_sort(cudaStream_t stream, uint32_t *scr
 /* ---- Backward: sums ---- */
 
 #define ROWS_AHEAD 8 /* rows whose loads are in flight together */
+#define SPLIT 4      /* stretches that a run is cut into */
 
-/* Block i takes the run that starts at i, if one does; blockIdx.y and the threads take columns. */
+/* Block i takes the run that starts at i, if one does; blockIdx.y and threadIdx.x take columns. The run is cut into
+ * SPLIT stretches, which threadIdx.y sums in order; the stretches are added in order. */
 template <typename T, int N>
-static __global__ void sum_tokens(zero_grad_t dtokens, const T *dout, const uint32_t *sorted, const uint32_t *order,
-                                  size_t n_rows, size_t dim, size_t vocab_size)
+static __global__ void __launch_bounds__(THREADS *SPLIT)
+    sum_tokens(zero_grad_t dtokens, const T *dout, const uint32_t *counts, const uint32_t *sorted,
+               const uint32_t *order, size_t dim, size_t vocab_size)
 {
+    __shared__ float sums[SPLIT - 1][N][THREADS];
     size_t start = blockIdx.x, column = ((size_t)blockIdx.y * blockDim.x + threadIdx.x) * N;
     uint32_t token = sorted[start];
-    if ((start > 0 && sorted[start - 1] == token) || token >= vocab_size || column >= dim)
-        return;
+    if ((start > 0 && sorted[start - 1] == token) || token >= vocab_size)
+        return; /* the whole block */
+    uint32_t count = counts[token], y = threadIdx.y;
+    uint32_t first = (uint32_t)((uint64_t)y * count / SPLIT), last = (uint32_t)((uint64_t)(y + 1) * count / SPLIT);
     float sum[N] = {};
-    for (size_t i = start; i < n_rows && sorted[i] == token; i += ROWS_AHEAD) {
-        zero_pack<T, N> rows[ROWS_AHEAD];
-        bool mine[ROWS_AHEAD];
+    if (column < dim) {
+        for (uint32_t i = first; i < last; i += ROWS_AHEAD) {
+            zero_pack<T, N> rows[ROWS_AHEAD];
 #pragma unroll
-        for (int r = 0; r < ROWS_AHEAD; ++r) {
-            mine[r] = i + r < n_rows && sorted[i + r] == token;
-            if (mine[r])
-                rows[r] = zero_load<N>(dout, (size_t)order[i + r] * dim + column);
+            for (uint32_t r = 0; r < ROWS_AHEAD; ++r)
+                if (i + r < last)
+                    rows[r] = zero_load<N>(dout, (size_t)order[start + i + r] * dim + column);
+#pragma unroll
+            for (uint32_t r = 0; r < ROWS_AHEAD; ++r)
+#pragma unroll
+                for (int k = 0; k < N; ++k)
+                    if (i + r < last)
+                        sum[k] += rows[r][k];
         }
-#pragma unroll
-        for (int r = 0; r < ROWS_AHEAD; ++r)
-#pragma unroll
-            for (int k = 0; k < N; ++k)
-                if (mine[r])
-                    sum[k] += rows[r][k];
     }
+    if (y > 0) {
+#pragma unroll
+        for (int k = 0; k < N; ++k)
+            sums[y - 1][k][threadIdx.x] = sum[k];
+    }
+    __syncthreads();
+    if (y > 0 || column >= dim)
+        return;
+    for (int stretch = 0; stretch < SPLIT - 1; ++stretch)
+#pragma unroll
+        for (int k = 0; k < N; ++k)
+            sum[k] += sums[stretch][k][threadIdx.x];
     zero_put_grad(dtokens, token * dim + column, sum);
 }
 
@@ -199,26 +216,28 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 template <int N, typename T>
-static cudaError_t launch_tokens(cudaStream_t stream, zero_grad_t dtokens, const T *dout, const uint32_t *sorted,
-                                 const uint32_t *order, size_t n_rows, size_t dim, size_t vocab_size)
+static cudaError_t launch_tokens(cudaStream_t stream, zero_grad_t dtokens, const T *dout, const uint32_t *counts,
+                                 const uint32_t *sorted, const uint32_t *order, size_t n_rows, size_t dim,
+                                 size_t vocab_size)
 {
     size_t packs = dim / N, threads = packs < THREADS ? zero_divide_up(packs, ZERO_WARP) * ZERO_WARP : THREADS;
-    dim3 grid((unsigned)n_rows, (unsigned)zero_divide_up(packs, threads));
-    sum_tokens<T, N><<<grid, (unsigned)threads, 0, stream>>>(dtokens, dout, sorted, order, n_rows, dim, vocab_size);
+    dim3 grid((unsigned)n_rows, (unsigned)zero_divide_up(packs, threads)), block((unsigned)threads, SPLIT);
+    sum_tokens<T, N><<<grid, block, 0, stream>>>(dtokens, dout, counts, sorted, order, dim, vocab_size);
     return cudaGetLastError();
 }
 
 extern "C" cudaError_t zero_launch_embed_tokens_backward(cudaStream_t stream, zero_dtype_t dtype, zero_grad_t dtokens,
-                                                         const void *dout, const uint32_t *sorted,
-                                                         const uint32_t *order, size_t n_rows, size_t dim,
-                                                         size_t vocab_size)
+                                                         const void *dout, const uint32_t *scratch,
+                                                         const uint32_t *sorted, const uint32_t *order, size_t n_rows,
+                                                         size_t dim, size_t vocab_size)
 {
+    const uint32_t *counts = scratch; /* as zero_launch_embed_sort lays it out */
     return zero_with_type(dtype, [&](auto type) {
         using T = decltype(type);
         constexpr int N = 16 / sizeof(T);
         if (zero_aligned(dout) && dim % N == 0)
-            return launch_tokens<N>(stream, dtokens, (const T *)dout, sorted, order, n_rows, dim, vocab_size);
-        return launch_tokens<1>(stream, dtokens, (const T *)dout, sorted, order, n_rows, dim, vocab_size);
+            return launch_tokens<N>(stream, dtokens, (const T *)dout, counts, sorted, order, n_rows, dim, vocab_size);
+        return launch_tokens<1>(stream, dtokens, (const T *)dout, counts, sorted, order, n_rows, dim, vocab_size);
     });
 }
 

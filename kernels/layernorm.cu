@@ -8,6 +8,8 @@
  * are summed in registers over the part's rows in order, and column_sum.cu adds the parts. Several rows are in flight
  * at a time so that their loads overlap.
  */
+#include <cuda_pipeline_primitives.h>
+
 #include "kernels/pack.cuh"
 
 #define MAX_WARPS 16 /* of a block: leaves 128 registers a thread */
@@ -216,19 +218,53 @@ template <int ROWS> static __device__ __forceinline__ void block_sums(float (&a)
     }
 }
 
+/* Packs of 16 bytes on their way to shared memory, ROWS rows of three tensors, while the rows before are computed. Each
+ * thread reads back what it fetched itself, so there is nothing to wait for but the copies. */
+template <int PACKS, int ROWS> struct fetched {
+    uint4 *own; /* this thread's; packs are blockDim.x apart */
+
+    __device__ __forceinline__ uint4 *at(int stage, int tensor, int row, int pack) const
+    {
+        return own + ((((stage * 3 + tensor) * ROWS + row) * PACKS + pack) * blockDim.x);
+    }
+};
+
+enum { FETCH_DY, FETCH_X, FETCH_DX };
+
 /* With h = (x - mean) rstd and g = dy w:  dx += rstd (g - mean(g) - h mean(g h)). Thread t owns packs t, t +
- * blockDim.x, ... of a row, PACKS at most, and takes ROWS rows at a time. */
-template <typename T, int N, int PACKS, int ROWS>
+ * blockDim.x, ... of a row, PACKS at most, and takes ROWS rows at a time; with FETCH the next ones travel meanwhile. */
+template <typename T, int N, int PACKS, int ROWS, bool FETCH>
 static __global__ void __launch_bounds__(MAX_WARPS *ZERO_WARP, PACKS == 1 ? 2 : 1)
     layernorm_backward(T *dresidual, float *partials, const T *dy, const T *residual, const float *mean,
                        const float *rstd, const T *weight, size_t n_rows, int dim)
 {
-    int n_packs = dim / N;
+    extern __shared__ uint4 stages[];
+    fetched<PACKS, ROWS> next = {stages + threadIdx.x};
+    int n_packs = dim / N, stage = 0;
     size_t first = blockIdx.x * n_rows / gridDim.x, last = (blockIdx.x + 1) * n_rows / gridDim.x;
+    auto fetch = [&](size_t start, int into) {
+        for (int r = 0; r < ROWS && start + r < last; ++r)
+            for (int p = 0; p < PACKS; ++p) {
+                int pack = threadIdx.x + p * blockDim.x;
+                if (pack >= n_packs)
+                    continue;
+                size_t at = (start + r) * dim + (size_t)pack * N;
+                __pipeline_memcpy_async(next.at(into, FETCH_DY, r, p), dy + at, sizeof(uint4));
+                __pipeline_memcpy_async(next.at(into, FETCH_X, r, p), residual + at, sizeof(uint4));
+                __pipeline_memcpy_async(next.at(into, FETCH_DX, r, p), dresidual + at, sizeof(uint4));
+            }
+        __pipeline_commit();
+    };
     float dweight[PACKS][N] = {}, dbias[PACKS][N] = {};
-    for (size_t start = first; start < last; start += ROWS) {
+    if constexpr (FETCH)
+        fetch(first, 0);
+    for (size_t start = first; start < last; start += ROWS, stage ^= 1) {
         zero_pack<T, N> dx[ROWS][PACKS], g[ROWS][PACKS], x[ROWS][PACKS];
         float center[ROWS], scale[ROWS], g_mean[ROWS] = {}, gh_mean[ROWS] = {};
+        if constexpr (FETCH) {
+            fetch(start + ROWS, stage ^ 1);
+            __pipeline_wait_prior(1);
+        }
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
             bool mine = start + r < last; /* else dy is taken for 0, which adds nothing */
@@ -238,14 +274,19 @@ static __global__ void __launch_bounds__(MAX_WARPS *ZERO_WARP, PACKS == 1 ? 2 : 
 #pragma unroll
             for (int p = 0; p < PACKS; ++p) {
                 int pack = threadIdx.x + p * blockDim.x;
-                if (pack >= n_packs)
+                g[r][p] = x[r][p] = dx[r][p] = {};
+                if (pack >= n_packs || !mine)
                     continue;
-                size_t at = row * dim + (size_t)pack * N;
-                g[r][p] = {};
-                if (mine)
+                if constexpr (FETCH) {
+                    g[r][p] = *reinterpret_cast<zero_pack<T, N> *>(next.at(stage, FETCH_DY, r, p));
+                    x[r][p] = *reinterpret_cast<zero_pack<T, N> *>(next.at(stage, FETCH_X, r, p));
+                    dx[r][p] = *reinterpret_cast<zero_pack<T, N> *>(next.at(stage, FETCH_DX, r, p));
+                } else {
+                    size_t at = row * dim + (size_t)pack * N;
                     g[r][p] = zero_load<N>(dy, at);
-                x[r][p] = zero_load<N>(residual, at);
-                dx[r][p] = zero_load<N>(dresidual, at);
+                    x[r][p] = zero_load<N>(residual, at);
+                    dx[r][p] = zero_load<N>(dresidual, at);
+                }
             }
         }
 #pragma unroll
@@ -309,12 +350,20 @@ template <int N, int PACKS, int ROWS, typename T>
 static cudaError_t launch_backward(cudaStream_t stream, T *dresidual, float *partials, const T *dy, const T *residual,
                                    const float *mean, const float *rstd, const T *weight, size_t n_rows, size_t dim)
 {
+    constexpr bool FETCH = N * sizeof(T) == sizeof(uint4) && PACKS == 1;
+    auto kernel = layernorm_backward<T, N, PACKS, ROWS, FETCH>;
     size_t warps = zero_divide_up(dim / N, (size_t)ZERO_WARP * PACKS);
+    size_t shared_bytes = FETCH ? 2 * 3 * ROWS * PACKS * warps * ZERO_WARP * sizeof(uint4) : 0;
     if (warps > MAX_WARPS)
         return cudaErrorInvalidValue;
-    layernorm_backward<T, N, PACKS, ROWS>
-        <<<(unsigned)zero_layernorm_parts(n_rows), (unsigned)(warps * ZERO_WARP), 0, stream>>>(
-            dresidual, partials, dy, residual, mean, rstd, weight, n_rows, (int)dim);
+    if (shared_bytes > 48 << 10) {
+        cudaError_t error =
+            cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes);
+        if (error != cudaSuccess)
+            return error;
+    }
+    kernel<<<(unsigned)zero_layernorm_parts(n_rows), (unsigned)(warps * ZERO_WARP), shared_bytes, stream>>>(
+        dresidual, partials, dy, residual, mean, rstd, weight, n_rows, (int)dim);
     return cudaGetLastError();
 }
 

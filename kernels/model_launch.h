@@ -15,11 +15,22 @@
 extern "C" {
 #endif
 
-/* ---- elementwise: gelu.cu ---- */
+/* ---- elementwise.cu and gelu.cu ---- */
 cudaError_t zero_launch_gelu(cudaStream_t stream, zero_dtype_t dtype, void *y, const void *x, size_t n_elems);
 cudaError_t zero_launch_gelu_backward(cudaStream_t stream, zero_dtype_t dtype, void *dx, const void *dy, const void *x,
                                       size_t n_elems);
 cudaError_t zero_launch_add(cudaStream_t stream, zero_dtype_t dtype, void *y, const void *x, size_t n_elems);
+
+/* y[n_rows, n_columns] = row[n_columns] in every row */
+cudaError_t zero_launch_fill_rows(cudaStream_t stream, zero_dtype_t dtype, void *y, const void *row, size_t n_rows,
+                                  size_t n_columns);
+/* What tells two tensors apart: equal bits, equal hash, whatever the order of the threads. */
+typedef struct zero_fingerprint {
+    unsigned long long hash, n_unlike_first; /* elements whose bits are not the first one's */
+} zero_fingerprint_t;
+/* Of x[n_rows, n_columns], rows ld elements apart; *fingerprint in device memory. */
+cudaError_t zero_launch_fingerprint(cudaStream_t stream, zero_dtype_t dtype, zero_fingerprint_t *fingerprint,
+                                    const void *x, size_t n_rows, size_t n_columns, size_t ld);
 
 /* ---- column_sum.cu ---- */
 
@@ -70,11 +81,11 @@ size_t zero_embed_sort_bytes(size_t n_rows, size_t vocab_size); /* of zero_launc
  * vocab_size for what is none. */
 cudaError_t zero_launch_embed_sort(cudaStream_t stream, uint32_t *scratch, uint32_t *sorted, uint32_t *order,
                                    const int32_t *tokens, size_t n_rows, size_t vocab_size);
-/* Adds or writes the rows of tokens that occur; no other row is touched. Tokens beyond the vocabulary are passed over.
- */
+/* Adds or writes the rows of tokens that occur; no other row is touched. sorted and order as zero_launch_embed_sort left
+ * them, and its scratch too. Tokens beyond the vocabulary are passed over. */
 cudaError_t zero_launch_embed_tokens_backward(cudaStream_t stream, zero_dtype_t dtype, zero_grad_t dtokens,
-                                              const void *dout, const uint32_t *sorted, const uint32_t *order,
-                                              size_t n_rows, size_t dim, size_t vocab_size);
+                                              const void *dout, const uint32_t *scratch, const uint32_t *sorted,
+                                              const uint32_t *order, size_t n_rows, size_t dim, size_t vocab_size);
 cudaError_t zero_launch_embed_positions_backward(cudaStream_t stream, zero_dtype_t dtype, zero_grad_t dpositions,
                                                  const void *dout, size_t n_batch, size_t seq_len, size_t dim);
 

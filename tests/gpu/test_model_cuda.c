@@ -117,6 +117,7 @@ static void upload(array_t *a)
     }
     NEED(cudaMemset(a->block, 0xff, (a->n + a->shift + 2 * GUARD) * size) == cudaSuccess);
     NEED(cudaMemcpy(a->data, bytes, a->n * size, cudaMemcpyHostToDevice) == cudaSuccess);
+    NEED(cudaDeviceSynchronize() == cudaSuccess); /* a small copy may still be on its way; the kernels' stream is apart */
     free(bytes);
 }
 
