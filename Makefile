@@ -76,8 +76,10 @@ $(info $(if $(NVCC),  CUDA    $(CUDA_HOME)$(shell $(NVCC) --version | sed -n 's/
        $(if $(filter 0,$(CUDA)),  CUDA    left out (CUDA=0),  CUDA    left out: $(or $(CUDA_LEFT_OUT),no nvcc on PATH or in /usr/local/cuda))))
 endif
 
+# Numbers get their names from enums here, also those that floats are multiplied with: clang 18 warns of that.
 WARNINGS := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-prototypes -Wmissing-prototypes \
-            -Wvla -Wundef -Wpointer-arith $(if $(filter 1,$(WERROR)),-Werror)
+            -Wvla -Wundef -Wpointer-arith$(if $(findstring clang,$(CC)), -Wno-enum-float-conversion) \
+            $(if $(filter 1,$(WERROR)),-Werror)
 # IEEE arithmetic as written: the promise of equal bits rests on these.
 FLOAT    := -ffp-contract=off -fno-math-errno -fno-trapping-math
 SANFLAGS := $(if $(filter 1,$(SANITIZE)),-fsanitize=address -fsanitize=undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
@@ -184,6 +186,9 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_COMMON) $(TRAIN_LIB_OBJ) $(MODEL_OBJ
 # Tests and measurements that need a GPU: programs that run on a machine with little more than its driver.
 GPU_TESTS := $(if $(NVCC),$(patsubst tests/gpu/%.c,$(BUILD)/tests/gpu/%,$(wildcard tests/gpu/*.c)))
 gpu-tests: $(GPU_TESTS)
+$(BUILD)/tests/gpu/%_model_cuda: $(BUILD)/tests/gpu/%_model_cuda.o $(MODEL_OBJ) $(BUILD)/libzero.a
+	@mkdir -p $(@D)
+	$(call say,LINK,$@) $(CC) -o $@ $^ $(ALL_LDFLAGS) -Wl,--as-needed $(TRAIN_LIBS)
 $(BUILD)/tests/gpu/%: $(BUILD)/tests/gpu/%.o $(BUILD)/libzero.a
 	@mkdir -p $(@D)
 	$(call say,LINK,$@) $(CC) -o $@ $^ $(ALL_LDFLAGS) -Wl,--as-needed $(LIB_LIBS)

@@ -34,11 +34,8 @@ static int launched_rank(void)
 
 int zero_comm_launch_rank(void)
 {
-    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"};
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-        if (getenv(names[i]))
-            return atoi(getenv(names[i]));
-    return 0;
+    const int rank = launched_rank();
+    return rank >= 0 ? rank : 0;
 }
 
 static bool mpi_is_running(void)
@@ -85,12 +82,14 @@ static void leave_mpi(const zero_comm_t *comm)
         MPI_Finalize();
 }
 
-static zero_status_t create_transport(zero_comm_kind_t kind, zero_comm_t *comm)
+/* Between hosts' memories. With NCCL, which joins GPUs once there is a device (zero/device.c), as with auto. */
+static zero_status_t create_transport(zero_comm_t *comm)
 {
-    if (!comm->uses_mpi || (comm->size == 1 && kind == ZERO_COMM_AUTO))
+    const bool messages_only = comm->kind == ZERO_COMM_MPI;
+    if (!comm->uses_mpi || (comm->size == 1 && !messages_only))
         return zero_comm_self_create(comm);
     ZERO_TRY(zero_comm_mpi_create(comm));
-    if (kind != ZERO_COMM_AUTO || comm->local_size != comm->size)
+    if (messages_only || comm->local_size != comm->size)
         return ZERO_OK;
     zero_status_t status = zero_comm_node_create(comm);
     if (status == ZERO_OK || status == ZERO_ERROR_UNSUPPORTED) /* the latter on all ranks alike: they stay with mpi */
@@ -104,15 +103,13 @@ zero_status_t zero_comm_create(zero_comm_kind_t kind, zero_comm_t **comm)
     if (!comm || (kind != ZERO_COMM_AUTO && kind != ZERO_COMM_MPI && kind != ZERO_COMM_NCCL))
         return zero_fail(ZERO_ERROR_ARGUMENT, "zero_comm_create: comm is NULL or kind %d does not exist", (int)kind);
     const int rank = launched_rank();
-    zero_log_set_rank(rank >= 0 ? rank : 0);
-    if (kind == ZERO_COMM_NCCL)
-        return zero_fail_alike(ZERO_ERROR_UNSUPPORTED, "this build of libzero has no NCCL: use comm auto or mpi");
+    zero_log_set_rank(zero_comm_launch_rank());
 
     zero_status_t status;
     zero_comm_t *made = calloc(1, sizeof(*made));
     if (!made)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for a communicator");
-    *made = (zero_comm_t){.size = 1, .local_size = 1};
+    *made = (zero_comm_t){.kind = kind, .size = 1, .local_size = 1};
     ZERO_TRY_GOTO(zero_timeout_ns(&made->timeout_ns), free_comm);
     if (rank >= 0 || mpi_is_running()) {
         made->uses_mpi = true;
@@ -126,7 +123,7 @@ zero_status_t zero_comm_create(zero_comm_kind_t kind, zero_comm_t **comm)
         status = zero_fail(ZERO_ERROR_MEMORY, "no memory for a communicator of %d ranks", made->size);
         goto leave;
     }
-    ZERO_TRY_GOTO(create_transport(kind, made), leave);
+    ZERO_TRY_GOTO(create_transport(made), leave);
     zero_log(ZERO_LOG_DEBUG, "communicator %s: rank %d of %d, %d of %d on this host", made->ops->name, made->rank,
              made->size, made->local_rank, made->local_size);
     *comm = made;

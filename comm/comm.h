@@ -54,6 +54,7 @@ typedef struct zero_comm_ops {
 #define ZERO_COMM_SCRATCH_BYTES 512
 struct zero_comm {
     const zero_comm_ops_t *ops;
+    zero_comm_kind_t kind;      /* as asked for */
     int rank, size;             /* in the job */
     int local_rank, local_size; /* on this host */
     void *transport;            /* the transport's state */

@@ -27,6 +27,7 @@
 #define POLL_NS 200000      /* poll this long before sleeping between polls */
 #define MAX_SLEEP_NS 500000 /* MPI moves large messages only inside its calls, so sleeps stay short */
 #define TELL_AFTER_NS 1000000000
+#define LAST_WORDS_NS 200000000 /* mpirun reads its pipes within milliseconds, when it gets a core */
 #define ARRIVED_TAG 1
 #define CLOSING UINT64_MAX    /* the number of the last collective */
 #define BLOCK_BYTES (1 << 20) /* of which counts beyond int are made */
@@ -266,9 +267,12 @@ static zero_status_t mpi_host_broadcast(zero_comm_t *comm, void *data, size_t n_
     return status;
 }
 
+/* Lines on their way through mpirun's pipes are lost when Open MPI 5 ends the job: the reason of this very end among
+ * them, which another rank may have just written. */
 static void mpi_abort(zero_comm_t *comm, int exit_code)
 {
     mpi_transport_t *transport = comm->transport;
+    nanosleep(&(struct timespec){.tv_nsec = LAST_WORDS_NS}, NULL);
     MPI_Abort(transport->mpi, exit_code != 0 ? exit_code : 1);
 }
 

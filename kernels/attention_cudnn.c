@@ -534,8 +534,8 @@ static void build_plans(zero_model_context_t *ctx, shape_plans_t *plans)
     if (delta > bytes ||
         !plan_create(&plans->forward, cuda->cudnn->handle, cuda->dtype, forward_graph, s, whole, bytes))
         return;
-    plans->served = plan_create(&plans->backward, cuda->cudnn->handle, cuda->dtype, backward_graph, s, plans->slice,
-                                bytes - delta);
+    plans->served =
+        plan_create(&plans->backward, cuda->cudnn->handle, cuda->dtype, backward_graph, s, plans->slice, bytes - delta);
     if (!plans->served)
         graph_release(&plans->forward.graph);
     zero_log(ZERO_LOG_DEBUG, "cuDNN attention: %s, workspace %zu and %zu bytes for slices of %zu x %zu",

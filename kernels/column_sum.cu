@@ -8,13 +8,22 @@
 #include "kernels/pack.cuh"
 
 #define WARPS 8
-#define MAX_PARTS 128
+#define TILE_COLUMNS 256 /* of a block that reads packs of 16-bit elements */
 #define MIN_PART_ROWS 32
+/* Blocks that an H200 holds at once: with so many, none waits for a place while others idle. */
+#define MAX_BLOCKS 1056
 
-extern "C" size_t zero_column_sum_parts(size_t n_rows)
+extern "C" size_t zero_column_sum_parts(size_t n_rows, size_t n_columns)
 {
-    size_t parts = zero_divide_up(n_rows, MIN_PART_ROWS);
-    return parts < MAX_PARTS ? parts : MAX_PARTS;
+    size_t most = MAX_BLOCKS / zero_divide_up(n_columns, TILE_COLUMNS), wanted = zero_divide_up(n_rows, MIN_PART_ROWS);
+    return most < 1 ? 1 : most < wanted ? most : wanted;
+}
+
+/* Parts times tiles are at most MAX_BLOCKS, but for one part of many columns. */
+extern "C" size_t zero_column_sum_bytes(size_t max_columns)
+{
+    size_t most = (size_t)MAX_BLOCKS * TILE_COLUMNS;
+    return (max_columns > most ? max_columns : most) * sizeof(float);
 }
 
 /* Adds what the block's warps hold for N columns a lane; the result is the first warp's. */
@@ -98,7 +107,7 @@ template <typename T, int N>
 static cudaError_t launch_parts(cudaStream_t stream, float *partials, const T *x, size_t n_rows, size_t n_columns)
 {
     dim3 block(ZERO_WARP, WARPS);
-    dim3 grid((unsigned)zero_divide_up(n_columns, ZERO_WARP * N), (unsigned)zero_column_sum_parts(n_rows));
+    dim3 grid((unsigned)zero_divide_up(n_columns, ZERO_WARP * N), (unsigned)zero_column_sum_parts(n_rows, n_columns));
     sum_part<T, N><<<grid, block, 0, stream>>>(partials, x, n_rows, n_columns);
     return cudaGetLastError();
 }
@@ -115,7 +124,7 @@ extern "C" cudaError_t zero_launch_column_sum(cudaStream_t stream, zero_dtype_t 
     });
     if (error != cudaSuccess)
         return error;
-    return launch_put(stream, grad, {}, partials, zero_column_sum_parts(n_rows), n_columns, n_columns);
+    return launch_put(stream, grad, {}, partials, zero_column_sum_parts(n_rows, n_columns), n_columns, n_columns);
 }
 
 #define PUT_THREADS 256

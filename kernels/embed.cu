@@ -1,10 +1,11 @@
 /* embed.cu - token and position embedding on CUDA.
  *
- * Backward turns the scatter around: the positions are sorted by token, equal tokens by position, then each occurring
- * token's row is summed by one block along its run, in fp32, and rounded once. No two blocks write one element; the
- * order is the positions'. The sort counts tokens, drops positions into their token's bucket in whatever order atomics
- * give (integers: what is counted does not depend on it), and then ranks each bucket by position, which makes the order
- * the one there is. Ranking takes time quadratic in the longest bucket, but spread over as many threads.
+ * Backward turns the scatter around: the positions of each token are brought together in ascending order, a run,
+ * then each occurring token's row is summed by one block along its run, in fp32, and rounded once. No two blocks write
+ * one element; the order is the positions'. For the runs, tokens are counted and positions dropped into their token's
+ * bucket in whatever order atomics give (of integers: no sum depends on it), and then each bucket is ranked by
+ * position, which makes the order the one there is. Ranking takes time quadratic in the longest bucket, but spread over
+ * as many threads.
  */
 #include "kernels/pack.cuh"
 
@@ -60,8 +61,6 @@ extern "C" cudaError_t zero_launch_embed(cudaStream_t stream, zero_dtype_t dtype
 
 /* ---- Backward: the tokens' order ---- */
 
-#define SCAN_THREADS 1024
-
 /* The last bucket holds what is no token of the vocabulary. */
 static __device__ __forceinline__ uint32_t bucket_of(int32_t token, size_t vocab_size)
 {
@@ -76,27 +75,14 @@ static __global__ void __launch_bounds__(THREADS)
         atomicAdd(&counts[bucket_of(tokens[i], vocab_size)], 1u);
 }
 
-/* starts[i] = counts[0] + ... + counts[i - 1]; next[i] the same. One block, a stretch of buckets to a thread. */
-static __global__ void __launch_bounds__(SCAN_THREADS)
-    scan_counts(uint32_t *starts, uint32_t *next, const uint32_t *counts, size_t n_buckets)
+/* Gives every bucket a stretch of its own, next to each other in whatever order they come: runs are summed one by one,
+ * so where they lie makes no difference. next starts as a copy of starts. */
+static __global__ void __launch_bounds__(THREADS)
+    place_buckets(uint32_t *starts, uint32_t *next, uint32_t *n_placed, const uint32_t *counts, size_t n_buckets)
 {
-    __shared__ uint32_t sums[SCAN_THREADS];
-    size_t first = threadIdx.x * n_buckets / SCAN_THREADS, last = (threadIdx.x + 1) * n_buckets / SCAN_THREADS;
-    uint32_t sum = 0;
-    for (size_t i = first; i < last; ++i)
-        sum += counts[i];
-    sums[threadIdx.x] = sum;
-    for (unsigned distance = 1; distance < SCAN_THREADS; distance *= 2) {
-        __syncthreads();
-        uint32_t before = threadIdx.x >= distance ? sums[threadIdx.x - distance] : 0;
-        __syncthreads();
-        sums[threadIdx.x] += before;
-    }
-    uint32_t start = sums[threadIdx.x] - sum;
-    for (size_t i = first; i < last; ++i) {
-        starts[i] = next[i] = start;
-        start += counts[i];
-    }
+    size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i < n_buckets && counts[i] > 0)
+        starts[i] = next[i] = atomicAdd(n_placed, counts[i]);
 }
 
 static __global__ void __launch_bounds__(THREADS)
@@ -123,23 +109,25 @@ static __global__ void __launch_bounds__(THREADS)
     sorted[start + rank] = bucket;
 }
 
-/* counts, starts and next of every bucket; positions by bucket */
+/* counts of every bucket and the number placed, starts and next of every bucket, positions by bucket */
 extern "C" size_t zero_embed_sort_bytes(size_t n_rows, size_t vocab_size)
 {
-    return (3 * (vocab_size + 1) + n_rows) * sizeof(uint32_t);
+    return (3 * (vocab_size + 1) + 1 + n_rows) * sizeof(uint32_t);
 }
 
 extern "C" cudaError_t zero_launch_embed_sort(cudaStream_t stream, uint32_t *scratch, uint32_t *sorted, uint32_t *order,
                                               const int32_t *tokens, size_t n_rows, size_t vocab_size)
 {
     size_t n_buckets = vocab_size + 1;
-    uint32_t *counts = scratch, *starts = counts + n_buckets, *next = starts + n_buckets, *unordered = next + n_buckets;
+    uint32_t *counts = scratch, *n_placed = counts + n_buckets, *starts = n_placed + 1, *next = starts + n_buckets;
+    uint32_t *unordered = next + n_buckets;
     unsigned n_blocks = (unsigned)zero_divide_up(n_rows, THREADS);
-    cudaError_t error = cudaMemsetAsync(counts, 0, n_buckets * sizeof *counts, stream);
+    cudaError_t error = cudaMemsetAsync(counts, 0, (n_buckets + 1) * sizeof *counts, stream);
     if (error != cudaSuccess)
         return error;
     count_tokens<<<n_blocks, THREADS, 0, stream>>>(counts, tokens, n_rows, vocab_size);
-    scan_counts<<<1, SCAN_THREADS, 0, stream>>>(starts, next, counts, n_buckets);
+    place_buckets<<<(unsigned)zero_divide_up(n_buckets, THREADS), THREADS, 0, stream>>>(starts, next, n_placed, counts,
+                                                                                        n_buckets);
     fill_buckets<<<n_blocks, THREADS, 0, stream>>>(unordered, next, tokens, n_rows, vocab_size);
     rank_buckets<<<n_blocks, THREADS, 0, stream>>>(sorted, order, unordered, starts, counts, tokens, n_rows,
                                                    vocab_size);
@@ -151,15 +139,15 @@ extern "C" cudaError_t zero_launch_embed_sort(cudaStream_t stream, uint32_t *scr
 #define ROWS_AHEAD 8 /* rows whose loads are in flight together */
 #define SPLIT 4      /* stretches that a run is cut into */
 
-/* Block i takes the run that starts at i, if one does; blockIdx.y and threadIdx.x take columns. The run is cut into
- * SPLIT stretches, which threadIdx.y sums in order; the stretches are added in order. */
+/* Block i takes the run that starts at i, if one does; blockIdx.y and the lanes take columns. The run is cut into SPLIT
+ * stretches, of which each warp sums one in order; the stretches are added in order. */
 template <typename T, int N>
-static __global__ void __launch_bounds__(THREADS *SPLIT)
+static __global__ void __launch_bounds__(ZERO_WARP *SPLIT)
     sum_tokens(zero_grad_t dtokens, const T *dout, const uint32_t *counts, const uint32_t *sorted,
                const uint32_t *order, size_t dim, size_t vocab_size)
 {
-    __shared__ float sums[SPLIT - 1][N][THREADS];
-    size_t start = blockIdx.x, column = ((size_t)blockIdx.y * blockDim.x + threadIdx.x) * N;
+    __shared__ float sums[SPLIT - 1][N][ZERO_WARP];
+    size_t start = blockIdx.x, column = ((size_t)blockIdx.y * ZERO_WARP + threadIdx.x) * N;
     uint32_t token = sorted[start];
     if ((start > 0 && sorted[start - 1] == token) || token >= vocab_size)
         return; /* the whole block */
@@ -220,8 +208,7 @@ static cudaError_t launch_tokens(cudaStream_t stream, zero_grad_t dtokens, const
                                  const uint32_t *sorted, const uint32_t *order, size_t n_rows, size_t dim,
                                  size_t vocab_size)
 {
-    size_t packs = dim / N, threads = packs < THREADS ? zero_divide_up(packs, ZERO_WARP) * ZERO_WARP : THREADS;
-    dim3 grid((unsigned)n_rows, (unsigned)zero_divide_up(packs, threads)), block((unsigned)threads, SPLIT);
+    dim3 grid((unsigned)n_rows, (unsigned)zero_divide_up(dim / N, ZERO_WARP)), block(ZERO_WARP, SPLIT);
     sum_tokens<T, N><<<grid, block, 0, stream>>>(dtokens, dout, counts, sorted, order, dim, vocab_size);
     return cudaGetLastError();
 }

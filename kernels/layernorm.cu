@@ -255,7 +255,7 @@ static __global__ void __launch_bounds__(MAX_WARPS *ZERO_WARP, PACKS == 1 ? 2 : 
             }
         __pipeline_commit();
     };
-    float dweight[PACKS][N] = {}, dbias[PACKS][N] = {};
+    float dweight[PACKS][N] = {}, dbias[PACKS][N] = {}, inv_dim = 1.0f / (float)dim;
     if constexpr (FETCH)
         fetch(first, 0);
     for (size_t start = first; start < last; start += ROWS, stage ^= 1) {
@@ -269,8 +269,8 @@ static __global__ void __launch_bounds__(MAX_WARPS *ZERO_WARP, PACKS == 1 ? 2 : 
         for (int r = 0; r < ROWS; ++r) {
             bool mine = start + r < last; /* else dy is taken for 0, which adds nothing */
             size_t row = mine ? start + r : last - 1;
-            center[r] = mean[row];
             scale[r] = rstd[row];
+            center[r] = mean[row];
 #pragma unroll
             for (int p = 0; p < PACKS; ++p) {
                 int pack = threadIdx.x + p * blockDim.x;
@@ -320,12 +320,12 @@ static __global__ void __launch_bounds__(MAX_WARPS *ZERO_WARP, PACKS == 1 ? 2 : 
             for (int r = 0; r < ROWS; ++r) {
                 if (start + r >= last)
                     continue;
-                float g_center = g_mean[r] / (float)dim, gh_center = gh_mean[r] / (float)dim, sum[N];
+                float g_center = -g_mean[r] * inv_dim, gh_center = -gh_mean[r] * inv_dim, sum[N];
 #pragma unroll
                 for (int i = 0; i < N; ++i) {
                     float h = (x[r][p][i] - center[r]) * scale[r];
-                    float dw = g[r][p][i] * w[i];
-                    float centered = fmaf(-gh_center, h, dw - g_center);
+                    float dw = g[r][p][i] * w[i]; /* rounded as in its mean, so that alike values cancel */
+                    float centered = fmaf(gh_center, h, dw + g_center);
                     sum[i] = fmaf(scale[r], centered, dx[r][p][i]);
                 }
                 zero_store(dresidual, (start + r) * dim + (size_t)pack * N, sum);
@@ -338,10 +338,20 @@ static __global__ void __launch_bounds__(MAX_WARPS *ZERO_WARP, PACKS == 1 ? 2 : 
         int pack = threadIdx.x + p * blockDim.x;
         if (pack >= n_packs)
             continue;
+        if constexpr (N % 4 == 0) {
 #pragma unroll
-        for (int i = 0; i < N; ++i) {
-            sums[pack * N + i] = dweight[p][i];
-            sums[dim + pack * N + i] = dbias[p][i];
+            for (int i = 0; i < N; i += 4) {
+                *reinterpret_cast<float4 *>(sums + pack * N + i) =
+                    make_float4(dweight[p][i], dweight[p][i + 1], dweight[p][i + 2], dweight[p][i + 3]);
+                *reinterpret_cast<float4 *>(sums + dim + pack * N + i) =
+                    make_float4(dbias[p][i], dbias[p][i + 1], dbias[p][i + 2], dbias[p][i + 3]);
+            }
+        } else {
+#pragma unroll
+            for (int i = 0; i < N; ++i) {
+                sums[pack * N + i] = dweight[p][i];
+                sums[dim + pack * N + i] = dbias[p][i];
+            }
         }
     }
 }
@@ -356,7 +366,7 @@ static cudaError_t launch_backward(cudaStream_t stream, T *dresidual, float *par
     size_t shared_bytes = FETCH ? 2 * 3 * ROWS * PACKS * warps * ZERO_WARP * sizeof(uint4) : 0;
     if (warps > MAX_WARPS)
         return cudaErrorInvalidValue;
-    if (shared_bytes > 48 << 10) {
+    if (FETCH) { /* with what the kernel declares, it may be more than the 48 KiB that need no asking */
         cudaError_t error =
             cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes);
         if (error != cudaSuccess)

@@ -1,5 +1,5 @@
-/* linear_cuda.c - linear layers on CUDA: products of matrices by cuBLASLt, bias in the epilogue, weight gradients summed
- * into the gradient by the product itself.
+/* linear_cuda.c - linear layers on CUDA: products of matrices by cuBLASLt, bias in the epilogue, weight gradients
+ * summed into the gradient by the product itself.
  *
  * The algorithm is chosen once for each shape and kept. cuBLASLt's heuristics name candidates, the likely best first;
  * the first sets the bits, and the fastest of those that give the very same bits is taken. So timing decides how long a
@@ -246,8 +246,8 @@ static zero_status_t time_candidate(zero_model_context_t *ctx, const plan_t *pla
         if (i > 0 && ms < *least_ms)
             *least_ms = ms;
     }
-    ZERO_TRY_CUDA(zero_launch_fingerprint(stream, gemm->c_dtype, plans->fingerprint, gemm->c, gemm->m, gemm->n,
-                                          gemm->ldc));
+    ZERO_TRY_CUDA(
+        zero_launch_fingerprint(stream, gemm->c_dtype, plans->fingerprint, gemm->c, gemm->m, gemm->n, gemm->ldc));
     ZERO_TRY_CUDA(
         cudaMemcpyAsync(fingerprint, plans->fingerprint, sizeof *fingerprint, cudaMemcpyDeviceToHost, stream));
     ZERO_TRY_CUDA(cudaStreamSynchronize(stream));
@@ -315,7 +315,7 @@ zero_status_t zero_cuda_gemm(zero_model_context_t *ctx, const zero_cuda_gemm_t *
 
 size_t zero_cuda_linear_workspace(const zero_model_limits_t *limits)
 {
-    return zero_cuda_bytes(zero_column_sum_parts(limits->n_rows) * limits->max_width * sizeof(float));
+    return zero_cuda_bytes(zero_column_sum_bytes(limits->max_width));
 }
 
 zero_status_t zero_cuda_linear(zero_model_context_t *ctx, void *y, const void *x, zero_weight_t weight,
@@ -382,7 +382,7 @@ zero_status_t zero_cuda_linear_backward_weight(zero_model_context_t *ctx, zero_g
     if (dbias.data == NULL)
         return ZERO_OK;
     zero_cuda_scratch_t scratch = zero_cuda_scratch(ctx);
-    float *partials = zero_cuda_take(&scratch, zero_column_sum_parts(n_rows) * n_out * sizeof *partials);
+    float *partials = zero_cuda_take(&scratch, zero_column_sum_parts(n_rows, n_out) * n_out * sizeof *partials);
     if (partials == NULL)
         return ZERO_ERROR_ARGUMENT;
     ZERO_TRY_CUDA(zero_launch_column_sum(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, dbias, dy, partials,

@@ -230,14 +230,12 @@ static zero_status_t embed_backward(zero_model_context_t *ctx, zero_grad_t dtoke
     if (sorted == NULL || order == NULL || buckets == NULL)
         return ZERO_ERROR_ARGUMENT;
     if (!dtokens.accumulate)
-        ZERO_TRY_CUDA(
-            cudaMemsetAsync(dtokens.data, 0, vocab_size * dim * zero_dtype_size(dtokens.dtype), stream));
+        ZERO_TRY_CUDA(cudaMemsetAsync(dtokens.data, 0, vocab_size * dim * zero_dtype_size(dtokens.dtype), stream));
     ZERO_TRY_CUDA(zero_launch_embed_sort(stream, buckets, sorted, order, tokens, n_rows, vocab_size));
-    ZERO_TRY_CUDA(zero_launch_embed_tokens_backward(stream, dtype, dtokens, dout, buckets, sorted, order, n_rows,
-                                                    dim, vocab_size));
+    ZERO_TRY_CUDA(zero_launch_embed_tokens_backward(stream, dtype, dtokens, dout, buckets, sorted, order, n_rows, dim,
+                                                    vocab_size));
     if (dpositions.data != NULL)
-        ZERO_TRY_CUDA(
-            zero_launch_embed_positions_backward(stream, dtype, dpositions, dout, n_batch, seq_len, dim));
+        ZERO_TRY_CUDA(zero_launch_embed_positions_backward(stream, dtype, dpositions, dout, n_batch, seq_len, dim));
     return ZERO_OK;
 }
 

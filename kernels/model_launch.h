@@ -34,8 +34,10 @@ cudaError_t zero_launch_fingerprint(cudaStream_t stream, zero_dtype_t dtype, zer
 
 /* ---- column_sum.cu ---- */
 
-/* Rows of partial sums that zero_launch_column_sum makes for n_rows rows. */
-size_t zero_column_sum_parts(size_t n_rows);
+/* Rows of partial sums that zero_launch_column_sum makes. */
+size_t zero_column_sum_parts(size_t n_rows, size_t n_columns);
+/* Bytes of partial sums that no call with up to max_columns columns exceeds. */
+size_t zero_column_sum_bytes(size_t max_columns);
 /* grad[n_columns] = column sums of x[n_rows, n_columns]; partials: fp32 [parts, n_columns]. */
 cudaError_t zero_launch_column_sum(cudaStream_t stream, zero_dtype_t dtype, zero_grad_t grad, const void *x,
                                    float *partials, size_t n_rows, size_t n_columns);
@@ -77,12 +79,12 @@ cudaError_t zero_launch_embed(cudaStream_t stream, zero_dtype_t dtype, void *out
                               const void *token_table, const void *position_table, size_t n_rows, size_t seq_len,
                               size_t dim);
 size_t zero_embed_sort_bytes(size_t n_rows, size_t vocab_size); /* of zero_launch_embed_sort's scratch */
-/* order[n_rows]: the positions by ascending token, equal tokens by ascending position; sorted[n_rows]: their tokens,
+/* order[n_rows]: the positions, those of one token next to each other and ascending; sorted[n_rows]: their tokens,
  * vocab_size for what is none. */
 cudaError_t zero_launch_embed_sort(cudaStream_t stream, uint32_t *scratch, uint32_t *sorted, uint32_t *order,
                                    const int32_t *tokens, size_t n_rows, size_t vocab_size);
-/* Adds or writes the rows of tokens that occur; no other row is touched. sorted and order as zero_launch_embed_sort left
- * them, and its scratch too. Tokens beyond the vocabulary are passed over. */
+/* Adds or writes the rows of tokens that occur; no other row is touched. sorted and order as zero_launch_embed_sort
+ * left them, and its scratch too. Tokens beyond the vocabulary are passed over. */
 cudaError_t zero_launch_embed_tokens_backward(cudaStream_t stream, zero_dtype_t dtype, zero_grad_t dtokens,
                                               const void *dout, const uint32_t *scratch, const uint32_t *sorted,
                                               const uint32_t *order, size_t n_rows, size_t dim, size_t vocab_size);

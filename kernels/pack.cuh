@@ -119,8 +119,7 @@ __device__ __forceinline__ void zero_store_pack(T *data, size_t first, zero_pack
 {
     *reinterpret_cast<zero_pack<T, N> *>(data + first) = pack;
 }
-template <int N, typename T>
-__device__ __forceinline__ void zero_store(T *data, size_t first, const float (&values)[N])
+template <int N, typename T> __device__ __forceinline__ void zero_store(T *data, size_t first, const float (&values)[N])
 {
     zero_store_pack<N>(data, first, zero_packed<T>(values));
 }
@@ -145,8 +144,7 @@ __device__ __forceinline__ void zero_put_as(zero_grad_t grad, size_t first, cons
     }
 #pragma unroll
     for (int i = 0; i < N; ++i)
-        data[first + i] =
-            zero_from_float<T>(grad.accumulate ? zero_to_float(data[first + i]) + values[i] : values[i]);
+        data[first + i] = zero_from_float<T>(grad.accumulate ? zero_to_float(data[first + i]) + values[i] : values[i]);
 }
 
 /* Adds or writes values at elements first .. first + N; one rounding. */

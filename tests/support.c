@@ -245,6 +245,16 @@ int support_mpirun(support_output_t *output, double timeout_s, int n_ranks, cons
     return exit_code;
 }
 
+bool support_leaves_out(int n_ranks)
+{
+    const char *text = getenv("ZERO_TEST_MAX_RANKS");
+    if (!text || n_ranks <= atoi(text))
+        return false;
+    printf("SKIP: a case of %d ranks (ZERO_TEST_MAX_RANKS=%s)\n", n_ranks, text);
+    fflush(stdout);
+    return true;
+}
+
 void support_output_free(support_output_t *output)
 {
     free(output->out);

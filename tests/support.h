@@ -45,6 +45,14 @@ int support_run(support_output_t *output, double timeout_s, const char *format, 
 int support_mpirun(support_output_t *output, double timeout_s, int n_ranks, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
+/* Whether ZERO_TEST_MAX_RANKS in the environment leaves out what takes so many ranks; if so, says it as a skipped test,
+ * which then returns. tests/run-all sets it for sanitized builds, where every rank costs several times as much. */
+bool support_leaves_out(int n_ranks);
+
+/* In a shell under mpirun: the rank. So that one rank can be told apart: Open MPI 5.0 crashes on "program : program".
+ */
+#define SUPPORT_RANK "${OMPI_COMM_WORLD_RANK:-$PMIX_RANK}"
+
 void support_output_free(support_output_t *output);
 
 /* Times that `needle` occurs in `text`, without overlap. */

@@ -448,16 +448,41 @@ END_TEST
 START_TEST(what_this_version_lacks_is_refused)
 {
     const char *const asked[][2] = {
-        {"model.arch=llama", "[model] arch = llama"}, {"zero.offload=optimizer", "[zero] offload = optimizer"},
-        {"checkpoint.dir=x", "[checkpoint] dir"},     {"checkpoint.every=5", "[checkpoint] every"},
-        {"log.tensorboard=x", "[log] tensorboard"},   {"log.trace=x", "[log] trace"},
-        {"zero.comm=nccl", "[zero] comm = nccl"},     {"zero.reduction=nccl", "[zero] reduction = nccl"},
-        {"device.type=cuda", "[device] type = cuda"}, {"data.format=megatron", "[data] format = megatron"},
+        {"model.arch=llama", "[model] arch = llama"},       {"data.format=megatron", "[data] format = megatron"},
+        {"checkpoint.dir=x", "[checkpoint] dir"},           {"checkpoint.every=5", "[checkpoint] every"},
+        {"log.tensorboard=x", "[log] tensorboard"},         {"log.trace=x", "[log] trace"},
+        {"zero.reduction=nccl", "[zero] reduction = nccl"},
     };
     for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++)
         expect_refusal(MINIMAL, ARGUMENTS("--set", asked[i][0]),
                        (const char *[]){asked[i][1], "is not in this version", NULL});
     expect_refusal(MINIMAL, ARGUMENTS("--resume"), (const char *[]){"--resume is not in this version", NULL});
+}
+END_TEST
+
+START_TEST(what_the_device_cannot_do_is_refused)
+{
+    static const struct {
+        const char *setting;
+        zero_device_type_t device;
+        const char *says; /* NULL: accepted */
+    } cases[] = {{"zero.comm=nccl", ZERO_DEVICE_CPU, "[zero] comm = nccl: NCCL is for GPUs"},
+                 {"zero.comm=nccl", ZERO_DEVICE_CUDA, NULL},
+                 {"zero.comm=mpi", ZERO_DEVICE_CPU, NULL},
+                 {"zero.offload=optimizer", ZERO_DEVICE_CUDA, "[zero] offload = optimizer is not in this version"},
+                 {"zero.offload=optimizer", ZERO_DEVICE_CPU, NULL}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        options_t options = must_parse(MINIMAL, ARGUMENTS("--set", cases[i].setting));
+        options.device.type = cases[i].device;
+        capture_begin();
+        zero_status_t status = options_check_device(&options);
+        const char *said = capture_end();
+        ck_assert_int_eq(status, cases[i].says ? ZERO_ERROR_USAGE : ZERO_OK);
+        if (cases[i].says)
+            expect_line(said, (const char *[]){cases[i].says, NULL});
+        else
+            ck_assert_str_eq(said, "");
+    }
 }
 END_TEST
 
@@ -667,7 +692,7 @@ START_TEST(random_bytes_never_crash)
     static const char alphabet[] = "[]=;#\"'\\ \n\r\ttrain.lr0123-+e\xff\x01";
     uint64_t state = 21;
     for (int round = 0; round < 3000; round++) {
-        char bytes[3000];
+        char bytes[3000] = {0};
         size_t n = support_random(&state) % (round % 10 ? 60 : sizeof bytes);
         for (size_t i = 0; i < n; i++)
             bytes[i] = alphabet[support_random(&state) % (sizeof alphabet - 1)];
@@ -721,6 +746,7 @@ static Suite *suite(void)
     tcase_add_test(c, mistakes_on_the_command_line_are_named);
     tcase_add_test(c, a_configuration_that_is_no_text_file_is_refused);
     tcase_add_test(c, what_this_version_lacks_is_refused);
+    tcase_add_test(c, what_the_device_cannot_do_is_refused);
     tcase_add_test(c, comments_quotes_case_and_continued_lines_are_iniparsers);
     tcase_add_test(c, lines_are_numbered_rightly_after_continued_ones);
     tcase_add_test(c, a_line_of_the_longest_length_is_read_and_a_longer_one_refused);

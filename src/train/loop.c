@@ -241,12 +241,18 @@ static zero_status_t open_metrics(run_t *run)
     return report_agree(run->comm, status);
 }
 
+/* Before anything is read or written: a device that is not there is a mistake of the configuration. */
+static zero_status_t open_device(run_t *run)
+{
+    zero_device_type_t type = (zero_device_type_t)run->options->device.type;
+    TRY(model_create(run->options, &run->model));
+    return zero_comm_agree(run->comm, zero_device_create(type, run->comm, &run->device));
+}
+
 static zero_status_t create_engine(run_t *run)
 {
     zero_memory_t user = {0};
     zero_config_t config = loop_config(run->options, zero_comm_size(run->comm));
-    TRY(zero_device_create((zero_device_type_t)run->options->device.type, run->comm, &run->device));
-    TRY(model_create(run->options, &run->model));
     model_plan(&run->model, &user);
     config.user_bytes = zero_memory_total(&user);
     TRY(zero_engine_create(run->comm, run->device, run->model.declaration, &config, &run->engine));
@@ -268,6 +274,8 @@ static void report_start(const run_t *run)
     report("%lld training tokens; a step takes %lld sequences of %lld (%lld per rank, %d micro-step%s)",
            (long long)data_n_tokens(run->train), (long long)o->train.global_batch, (long long)o->model.seq_len,
            (long long)o->train.micro_batch, run->micro_steps, run->micro_steps == 1 ? "" : "s");
+    if (o->zero.offload == OFFLOAD_OPTIMIZER)
+        report("[zero] offload = optimizer changes nothing here: on the CPU all state is in host memory");
     if (o->log.metrics[0])
         report("metrics of every step go to %s", o->log.metrics);
 }
@@ -281,7 +289,9 @@ zero_status_t loop_run(const options_t *options, zero_comm_t *comm)
     if (options->stop_after > 0 && options->stop_after < run.last_step)
         run.last_step = options->stop_after;
 
-    status = open_data(&run, options->data.train, &run.train);
+    status = open_device(&run);
+    if (status == ZERO_OK)
+        status = open_data(&run, options->data.train, &run.train);
     if (status == ZERO_OK && options->data.val[0])
         status = open_data(&run, options->data.val, &run.val);
     if (status == ZERO_OK)

@@ -9,6 +9,7 @@ static zero_status_t run(options_t *options, zero_comm_t *comm)
     TRY(report_agree(comm, hf_config_apply(options)));
     TRY(options_resolve(options, zero_comm_size(comm)));
     options->device.type = (int)zero_device_resolve((zero_device_type_t)options->device.type, comm);
+    TRY(report_agree(comm, options_check_device(options)));
     return options->plan ? loop_print_plan(options, comm) : loop_run(options, comm);
 }
 

@@ -33,7 +33,8 @@ zero_status_t model_create(const options_t *options, model_t *model)
                        .kernels = zero_model_kernels((zero_device_type_t)options->device.type),
                        .declaration = NULL};
     if (!model->kernels)
-        return report_error(ZERO_ERROR_USAGE, "[device] type = cuda: this build has no CUDA; build where nvcc is");
+        return report_error(ZERO_ERROR_USAGE,
+                            "[device] type = cuda: this build has no CUDA: use the CPU, or build where nvcc is");
     zero_status_t status = zero_model_create(&model->declaration);
     if (status == ZERO_OK)
         status = model->ops->declare(model);

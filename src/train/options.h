@@ -80,6 +80,9 @@ zero_status_t options_parse(int argc, char **argv, options_t *options, options_a
  * derived: kv_heads, ffn_dim, min_lr, micro_batch, global_batch. */
 zero_status_t options_resolve(options_t *options, int world_size);
 
+/* Checks what hangs on the device, once device.type is resolved. */
+zero_status_t options_check_device(const options_t *options);
+
 /* Sequences per rank and micro-step come from micro_batch; this is global_batch / (micro_batch * world_size). */
 int options_micro_steps(const options_t *options, int world_size);
 

@@ -1,4 +1,5 @@
-/* options_supported.c - settings that are in the contract but not in this version: refused, never ignored.
+/* options_supported.c - settings that are in the contract but not in this version, or not with this device: refused,
+ * never ignored.
  *
  * When one arrives its row here goes.
  */
@@ -13,7 +14,6 @@ zero_status_t options_check_supported(const options_t *options)
     } missing[] = {
         {options->model.arch == ARCH_LLAMA, "[model] arch = llama"},
         {options->data.format == FORMAT_MEGATRON, "[data] format = megatron"},
-        {options->zero.offload == OFFLOAD_OPTIMIZER, "[zero] offload = optimizer"},
         {options->zero.reduction == REDUCTION_NCCL, "[zero] reduction = nccl"},
         {options->checkpoint.dir[0] != 0, "[checkpoint] dir"},
         {options->checkpoint.every != 0, "[checkpoint] every"},
@@ -24,5 +24,18 @@ zero_status_t options_check_supported(const options_t *options)
     for (size_t i = 0; i < sizeof missing / sizeof missing[0]; i++)
         if (missing[i].asked)
             return report_error(ZERO_ERROR_USAGE, "%s is not in this version", missing[i].what);
+    return ZERO_OK;
+}
+
+/* On the CPU the optimizer's state is in host memory anyway: there offload asks for nothing. */
+zero_status_t options_check_device(const options_t *options)
+{
+    bool on_gpu = options->device.type == ZERO_DEVICE_CUDA;
+    if (on_gpu && options->zero.offload == OFFLOAD_OPTIMIZER)
+        return report_error(ZERO_ERROR_USAGE, "[zero] offload = optimizer is not in this version on GPUs");
+    if (!on_gpu && options->zero.comm == ZERO_COMM_NCCL)
+        return report_error(ZERO_ERROR_USAGE,
+                            "[zero] comm = nccl: NCCL is for GPUs, and this run is on the CPU: use auto "
+                            "or mpi");
     return ZERO_OK;
 }

@@ -17,7 +17,7 @@ int zero_device_cuda_count(void)
 zero_status_t zero_device_cuda_create(const zero_comm_t *comm, zero_device_t **device)
 {
     (void)comm, (void)device;
-    return zero_fail_alike(ZERO_ERROR_UNSUPPORTED, "this build has no CUDA: use the CPU, or build where nvcc is");
+    return zero_fail_alike(ZERO_ERROR_USAGE, "this build has no CUDA: use the CPU, or build where nvcc is");
 }
 
 zero_status_t zero_comm_nccl_create(zero_comm_t *host, zero_comm_t **comm)
@@ -52,6 +52,8 @@ zero_status_t zero_device_comm_create(zero_device_t *device, zero_comm_t *comm, 
 {
     if (device->type == ZERO_DEVICE_CUDA)
         return zero_comm_nccl_create(comm, bulk);
+    if (comm->kind == ZERO_COMM_NCCL)
+        return zero_fail_alike(ZERO_ERROR_USAGE, "NCCL is for GPUs, and the device is the CPU: use comm auto or mpi");
     *bulk = comm;
     return ZERO_OK;
 }

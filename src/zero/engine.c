@@ -353,11 +353,6 @@ zero_grad_t zero_grad(const zero_engine_t *engine, zero_tensor_t tensor)
     return grad;
 }
 
-const float *zero_loss_scale(const zero_engine_t *engine)
-{
-    return &zero_engine_device_scratch(engine)->loss_scale;
-}
-
 zero_memory_t zero_engine_memory(const zero_engine_t *engine)
 {
     return engine->memory;

@@ -84,7 +84,5 @@ void zero_engine_held(const zero_engine_t *engine, zero_unit_t unit, uint64_t *b
 zero_adam_segment_t zero_engine_place(const zero_engine_t *engine, zero_unit_t unit, uint64_t at);
 /* Writes the segments that AdamW walks over, and the loss scale, to the device; create.c calls it. */
 zero_status_t zero_engine_prepare_steps(zero_engine_t *engine);
-/* The device's zero_step_scratch_t. */
-zero_step_scratch_t *zero_engine_device_scratch(const zero_engine_t *engine);
 
 #endif

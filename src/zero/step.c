@@ -65,16 +65,21 @@ static size_t build_segments(const zero_engine_t *engine, zero_adam_segment_t *s
     return n;
 }
 
-zero_step_scratch_t *zero_engine_device_scratch(const zero_engine_t *engine)
+static zero_step_scratch_t *device_scratch(const zero_engine_t *engine)
 {
     return zero_engine_private(engine, engine->plan.step_scratch);
+}
+
+const float *zero_loss_scale(const zero_engine_t *engine)
+{
+    return &device_scratch(engine)->loss_scale;
 }
 
 static zero_status_t upload_loss_scale(zero_engine_t *engine, zero_stream_t stream)
 {
     engine->scratch->loss_scale = engine->loss_scale;
-    return zero_device_copy(engine->device, &zero_engine_device_scratch(engine)->loss_scale,
-                            &engine->scratch->loss_scale, sizeof(float), stream);
+    return zero_device_copy(engine->device, &device_scratch(engine)->loss_scale, &engine->scratch->loss_scale,
+                            sizeof(float), stream);
 }
 
 zero_status_t zero_engine_prepare_steps(zero_engine_t *engine)
@@ -100,7 +105,7 @@ zero_status_t zero_engine_prepare_steps(zero_engine_t *engine)
 static zero_status_t combine(zero_engine_t *engine, const double *local_loss, zero_stream_t stream, double total[2])
 {
     zero_device_t *device = engine->device;
-    zero_step_scratch_t *on_device = zero_engine_device_scratch(engine), *on_host = engine->scratch;
+    zero_step_scratch_t *on_device = device_scratch(engine), *on_host = engine->scratch;
     ZERO_TRY(device->kernels->sum_partials(zero_engine_private(engine, engine->plan.partials), engine->n_partials,
                                            &on_device->contribution.sum_of_squares, stream));
     ZERO_TRY(zero_device_copy(device, &on_host->contribution.sum_of_squares, &on_device->contribution.sum_of_squares,
@@ -138,7 +143,7 @@ static zero_status_t update(zero_engine_t *engine, float lr, float grad_norm, ze
 {
     const zero_config_t *config = &engine->config;
     zero_adam_scalars_t *scalars = &engine->scratch->scalars;
-    zero_adam_scalars_t *on_device = &zero_engine_device_scratch(engine)->scalars;
+    zero_adam_scalars_t *on_device = &device_scratch(engine)->scalars;
     zero_adam_scalars_compute(scalars, lr, config->beta1, config->beta2, config->eps, grad_norm, config->grad_clip,
                               engine->loss_scale, engine->adam_step + 1);
     ZERO_TRY(zero_device_copy(engine->device, on_device, scalars, sizeof *scalars, stream));

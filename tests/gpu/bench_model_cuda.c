@@ -282,11 +282,11 @@ static size_t rows_of(const model_t *m, row_t *rows)
     const struct {
         const char *forward, *input, *weight, *with_bias;
         size_t n_in, n_out;
-    } layers[] = {{"qkv", "qkv, input gradient", "qkv, weight gradient", "qkv, weight and bias gradient", C, 3 * C},
-                  {"attention out", "attention out, input g.", "attention out, weight g.", "attention out, w. and b. g.",
-                   C, C},
-                  {"fc", "fc, input gradient", "fc, weight gradient", "fc, weight and bias gradient", C, 4 * C},
-                  {"proj", "proj, input gradient", "proj, weight gradient", "proj, weight and bias gradient", 4 * C, C}};
+    } layers[] = {
+        {"qkv", "qkv, input gradient", "qkv, weight gradient", "qkv, weight and bias gradient", C, 3 * C},
+        {"attention out", "attention out, input g.", "attention out, weight g.", "attention out, w. and b. g.", C, C},
+        {"fc", "fc, input gradient", "fc, weight gradient", "fc, weight and bias gradient", C, 4 * C},
+        {"proj", "proj, input gradient", "proj, weight gradient", "proj, weight and bias gradient", 4 * C, C}};
     for (size_t i = 0; i < 4; ++i) {
         double flops = 2.0 * R * (double)(layers[i].n_in * layers[i].n_out);
         rows[n++] = (row_t){layers[i].forward, linear, layers[i].n_in, layers[i].n_out, flops, 0, L};

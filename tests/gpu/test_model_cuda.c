@@ -1,12 +1,15 @@
 /* test_model_cuda.c - every CUDA model kernel against the CPU's, on a GPU: random shapes, odd sizes, misaligned starts,
  * every dtype, gradients added and overwritten, and the same bits when run again.
  *
- * The reference is the CPU table in fp32 on the very values that the GPU reads (tests/test_*.c hold that table to fp64),
- * so a bound is made of what the GPU rounds: outputs once to their dtype, probabilities and logits once in between.
- * Outputs start as NaN and have guards around them, so what is left out or written beside shows. Needs no Check: the
- * machines with GPUs may lack it.
+ * The reference is the CPU table in fp32 on the very values that the GPU reads (tests/test_*.c hold that table to
+ * fp64), so a bound is made of what the GPU rounds: outputs once to their dtype, probabilities and logits once in
+ * between. Outputs start as NaN and have guards around them, so what is left out or written beside shows. Needs no
+ * Check: the machines with GPUs may lack it.
  *
- *     test_model_cuda [SEED]      prints a line for each kernel; exit code 1 when one failed
+ *     test_model_cuda [small] [SEED] [NAME]
+ *
+ * prints a line for each kernel, or for NAME alone; exit code 1 when one failed. small: fewer and smaller cases, for
+ * compute-sanitizer.
  */
 #include <math.h>
 #include <stdio.h>
@@ -19,6 +22,7 @@
 
 static int n_checks, n_failed;
 static uint64_t seed = 1;
+static bool small; /* a tenth of the work */
 
 static _Noreturn void give_up(const char *what)
 {
@@ -117,7 +121,8 @@ static void upload(array_t *a)
     }
     NEED(cudaMemset(a->block, 0xff, (a->n + a->shift + 2 * GUARD) * size) == cudaSuccess);
     NEED(cudaMemcpy(a->data, bytes, a->n * size, cudaMemcpyHostToDevice) == cudaSuccess);
-    NEED(cudaDeviceSynchronize() == cudaSuccess); /* a small copy may still be on its way; the kernels' stream is apart */
+    NEED(cudaDeviceSynchronize() ==
+         cudaSuccess); /* a small copy may still be on its way; the kernels' stream is apart */
     free(bytes);
 }
 
@@ -341,8 +346,8 @@ static void check_linear(zero_dtype_t dtype, size_t rows, size_t n_in, size_t n_
                                                    .vocab_size = 1,
                                                    .dtype = dtype});
     check_t c = {.n = 0};
-    snprintf(c.what, sizeof c.what, "linear %s %zux%zux%zu flags %d shift %zu", zero_dtype_name(dtype), rows, n_in, n_out,
-             flags, shift);
+    snprintf(c.what, sizeof c.what, "linear %s %zux%zux%zu flags %d shift %zu", zero_dtype_name(dtype), rows, n_in,
+             n_out, flags, shift);
     array_t x = array_make(rows * n_in, dtype, shift, 0.0, 1.0), dy = array_make(rows * n_out, dtype, shift, 0.0, 1.0);
     array_t w = array_make(n_in * n_out, dtype, shift, 0.0, 0.2), b = array_make(n_out, dtype, shift, 0.0, 1.0);
     array_t y = array_make(rows * n_out, dtype, shift, 0.0, 0.0);
@@ -354,8 +359,8 @@ static void check_linear(zero_dtype_t dtype, size_t rows, size_t n_in, size_t n_
     float *rdw = check_output(&c, "dweight", &dw, sum_bound(rows) + unit(grad_dtype));
     float *rdb = with_bias ? check_output(&c, "dbias", &db, sum_bound(rows) + unit(grad_dtype)) : NULL;
     zero_weight_t none = {NULL, dtype};
-    NEED(t.cpu->linear(&t.cpu_ctx, ry, x.values, host_weight(&w), layout, with_bias ? host_weight(&b) : none, rows, n_in,
-                       n_out) == ZERO_OK);
+    NEED(t.cpu->linear(&t.cpu_ctx, ry, x.values, host_weight(&w), layout, with_bias ? host_weight(&b) : none, rows,
+                       n_in, n_out) == ZERO_OK);
     NEED(t.cpu->linear_backward_input(&t.cpu_ctx, rdx, accumulate, dy.values, host_weight(&w), layout, rows, n_in,
                                       n_out) == ZERO_OK);
     NEED(t.cpu->linear_backward_weight(&t.cpu_ctx, (zero_grad_t){rdw, ZERO_FP32, accumulate}, layout,
@@ -384,7 +389,7 @@ static void test_linear(void)
     for (int d = 0; d < 3; ++d) {
         check_linear(dtypes[d], 1, 1, 1, 2);
         check_linear(dtypes[d], 512, 768, 2304, 2);
-        for (int i = 0; i < 48; ++i)
+        for (int i = 0; i < (small ? 8 : 48); ++i)
             check_linear(dtypes[d], random_size(400), random_size(300), random_size(500), i % 32);
     }
 }
@@ -427,7 +432,8 @@ static void check_layernorm(zero_dtype_t dtype, size_t rows, size_t dim, int fla
         memcpy(out.values, residual.values, n * sizeof(float)), upload(&out);
     float *rout = check_output(&c, "residual_out", &out, 0.0);
     float *ry = check_output(&c, "y", &y, 64 * 0x1p-24 + unit(dtype));
-    float *rmean = check_output(&c, "mean", &mean, 64 * 0x1p-24), *rrstd = check_output(&c, "rstd", &rstd, 64 * 0x1p-24);
+    float *rmean = check_output(&c, "mean", &mean, 64 * 0x1p-24),
+          *rrstd = check_output(&c, "rstd", &rstd, 64 * 0x1p-24);
     NEED(t.cpu->layernorm(&t.cpu_ctx, ry, rmean, rrstd, rout, sum, NULL, host_weight(&w),
                           with_bias ? host_weight(&b) : none, 1e-5f, rows, dim) == ZERO_OK);
     for (int run = 0; run < 2; ++run)
@@ -444,9 +450,8 @@ static void check_layernorm(zero_dtype_t dtype, size_t rows, size_t dim, int fla
                                    (zero_grad_t){rdb, ZERO_FP32, accumulate}, dy.values, sum, rmean, rrstd,
                                    host_weight(&w), rows, dim) == ZERO_OK);
     for (int run = 0; run < 2; ++run) {
-        zero_status_t status =
-            t.gpu->layernorm_apply(&t.gpu_ctx, y2.data, mean.data, rstd.data, out.data, weight_of(&w),
-                                   with_bias ? weight_of(&b) : none, rows, dim);
+        zero_status_t status = t.gpu->layernorm_apply(&t.gpu_ctx, y2.data, mean.data, rstd.data, out.data,
+                                                      weight_of(&w), with_bias ? weight_of(&b) : none, rows, dim);
         zero_grad_t dbias = with_bias ? grad_of(&db, accumulate) : (zero_grad_t){NULL, dtype, false};
         if (status == ZERO_OK)
             status = t.gpu->layernorm_backward(&t.gpu_ctx, dx.data, grad_of(&dw, accumulate), dbias, dy.data, out.data,
@@ -467,12 +472,12 @@ static void check_layernorm(zero_dtype_t dtype, size_t rows, size_t dim, int fla
 
 static void test_layernorm(void)
 {
-    static const size_t dims[] = {1, 5, 36, 768, 1600, 4096, 5120, 8192};
+    static const size_t dims[] = {1, 5, 36, 768, 1600, 2048, 4096, 5120, 8192};
     for (int d = 0; d < 3; ++d) {
         for (size_t i = 0; i < sizeof dims / sizeof dims[0]; ++i)
             check_layernorm(dtypes[d], 131, dims[i], (int)random_below(64));
-        check_layernorm(dtypes[d], 9001, 64, 7);
-        for (int i = 0; i < 64; ++i)
+        check_layernorm(dtypes[d], small ? 901 : 9001, 64, 7);
+        for (int i = 0; i < (small ? 12 : 64); ++i)
             check_layernorm(dtypes[d], random_size(200), random_size(2500), i);
     }
 }
@@ -481,8 +486,14 @@ static void test_layernorm(void)
 
 static void check_elementwise(zero_dtype_t dtype, size_t n, size_t shift)
 {
-    tables_t t = tables_open((zero_model_limits_t){
-        .n_rows = 1, .seq_len = 1, .max_linear = 1, .max_width = 1, .n_heads = 1, .head_dim = 1, .vocab_size = 1, .dtype = dtype});
+    tables_t t = tables_open((zero_model_limits_t){.n_rows = 1,
+                                                   .seq_len = 1,
+                                                   .max_linear = 1,
+                                                   .max_width = 1,
+                                                   .n_heads = 1,
+                                                   .head_dim = 1,
+                                                   .vocab_size = 1,
+                                                   .dtype = dtype});
     check_t c = {.n = 0};
     snprintf(c.what, sizeof c.what, "elementwise %s %zu shift %zu", zero_dtype_name(dtype), n, shift);
     array_t x = array_make(n, dtype, shift, 0.0, 2.0), dy = array_make(n, dtype, shift, 0.0, 1.0);
@@ -559,8 +570,8 @@ static void check_attention(zero_dtype_t dtype, attention_shape_t s, double std)
         zero_status_t status = t.gpu->attention(&t.gpu_ctx, out.data, lse.data, qkv.data, s.n_batch, s.seq_len,
                                                 s.n_heads, s.n_kv_heads, s.head_dim);
         if (status == ZERO_OK)
-            status = t.gpu->attention_backward(&t.gpu_ctx, dqkv.data, dout.data, qkv.data, out.data, lse.data, s.n_batch,
-                                               s.seq_len, s.n_heads, s.n_kv_heads, s.head_dim);
+            status = t.gpu->attention_backward(&t.gpu_ctx, dqkv.data, dout.data, qkv.data, out.data, lse.data,
+                                               s.n_batch, s.seq_len, s.n_heads, s.n_kv_heads, s.head_dim);
         check_run_done(&c, status);
     }
     check_free(&c);
@@ -571,15 +582,16 @@ static void check_attention(zero_dtype_t dtype, attention_shape_t s, double std)
 /* Multiples of 128 positions with heads of a multiple of 8 are cuDNN's in 16 bits, the others are ours. */
 static void test_attention(void)
 {
-    static const attention_shape_t shapes[] = {{1, 1, 1, 1, 1},    {3, 17, 3, 3, 12},   {2, 33, 6, 2, 5},
-                                               {1, 64, 2, 1, 8},   {2, 201, 4, 4, 40},  {1, 130, 4, 1, 256},
-                                               {2, 128, 3, 3, 64}, {2, 256, 12, 12, 64}, {1, 1024, 5, 5, 64},
-                                               {2, 384, 8, 2, 128}, {1, 128, 4, 4, 80}, {3, 256, 6, 1, 8}};
+    static const attention_shape_t shapes[] = {{1, 1, 1, 1, 1},     {3, 17, 3, 3, 12},    {2, 33, 6, 2, 5},
+                                               {1, 64, 2, 1, 8},    {2, 201, 4, 4, 40},   {1, 130, 4, 1, 256},
+                                               {2, 128, 3, 3, 64},  {2, 256, 12, 12, 64}, {1, 1024, 5, 5, 64},
+                                               {2, 384, 8, 2, 128}, {1, 128, 4, 4, 80},   {3, 256, 6, 1, 8}};
     for (int d = 0; d < 3; ++d) {
         for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; ++i)
-            check_attention(dtypes[d], shapes[i], 1.0);
+            if (!small || shapes[i].n_batch * shapes[i].seq_len * shapes[i].n_heads < 1000)
+                check_attention(dtypes[d], shapes[i], 1.0);
         check_attention(dtypes[d], (attention_shape_t){2, 128, 2, 2, 64}, 3.0);
-        for (int i = 0; i < 12; ++i) {
+        for (int i = 0; i < (small ? 2 : 12); ++i) {
             size_t kv = 1 + random_below(3);
             check_attention(dtypes[d],
                             (attention_shape_t){1 + random_below(3), 1 + random_below(300), kv * (1 + random_below(3)),
@@ -627,7 +639,8 @@ static void check_embed(zero_dtype_t dtype, size_t n_batch, size_t seq_len, size
     zero_weight_t none = {NULL, dtype};
     float *rout = check_output(&c, "out", &out, unit(dtype));
     float *rdt = check_output(&c, "dtokens", &dtable, sum_bound(rows) + unit(grad_dtype));
-    float *rdp = with_positions ? check_output(&c, "dpositions", &dpositions, sum_bound(n_batch) + unit(grad_dtype)) : NULL;
+    float *rdp =
+        with_positions ? check_output(&c, "dpositions", &dpositions, sum_bound(n_batch) + unit(grad_dtype)) : NULL;
     NEED(t.cpu->embed(&t.cpu_ctx, rout, tokens, host_weight(&table), with_positions ? host_weight(&positions) : none,
                       n_batch, seq_len, dim) == ZERO_OK);
     NEED(t.cpu->embed_backward(&t.cpu_ctx, (zero_grad_t){rdt, ZERO_FP32, accumulate},
@@ -654,8 +667,9 @@ static void test_embed(void)
     for (int d = 0; d < 3; ++d) {
         check_embed(dtypes[d], 1, 1, 1, 1, 0);
         check_embed(dtypes[d], 8, 1024, 64, 50304, 2);
-        for (int i = 0; i < 16; ++i)
-            check_embed(dtypes[d], 1 + random_below(4), 1 + random_below(300), random_size(400), 1 + random_below(1000), i);
+        for (int i = 0; i < (small ? 4 : 16); ++i)
+            check_embed(dtypes[d], 1 + random_below(4), 1 + random_below(300), random_size(400), 1 + random_below(1000),
+                        i);
     }
 }
 
@@ -705,8 +719,9 @@ static void check_loss(zero_dtype_t dtype, size_t rows, size_t dim, size_t vocab
     for (int run = 0; run < 2; ++run) {
         NEED(cudaMemcpy(device_loss, cpu_loss + 1, sizeof(double), cudaMemcpyHostToDevice) == cudaSuccess);
         NEED(cudaMemcpy(device_loss + 1, cpu_loss + 1, sizeof(double), cudaMemcpyHostToDevice) == cudaSuccess);
-        zero_status_t status = t.gpu->head_loss(&t.gpu_ctx, device_loss + 1, NULL, (zero_grad_t){0}, x.data,
-                                                weight_of(&w), device_targets, LOSS_WEIGHT, NULL, rows, dim, vocab_size);
+        zero_status_t status =
+            t.gpu->head_loss(&t.gpu_ctx, device_loss + 1, NULL, (zero_grad_t){0}, x.data, weight_of(&w), device_targets,
+                             LOSS_WEIGHT, NULL, rows, dim, vocab_size);
         if (status == ZERO_OK)
             status = t.gpu->head_loss(&t.gpu_ctx, device_loss, dx.data, grad_of(&dw, accumulate),
                                       in_place ? dx.data : x.data, weight_of(&w), device_targets, LOSS_WEIGHT,
@@ -734,10 +749,12 @@ static void test_loss(void)
 {
     for (int d = 0; d < 3; ++d) {
         check_loss(dtypes[d], 1, 3, 1, 0);
-        check_loss(dtypes[d], 300, 8, 2100000, 0); /* several chunks of logits: 128, 128 and 44 rows */
-        check_loss(dtypes[d], 300, 8, 2100000, 1);
-        check_loss(dtypes[d], 512, 768, 50257, 2);
-        for (int i = 0; i < 16; ++i)
+        if (!small) {
+            check_loss(dtypes[d], 300, 8, 1050000, 0); /* several chunks of logits: 128, 128 and 44 rows */
+            check_loss(dtypes[d], 300, 8, 1050000, 1);
+            check_loss(dtypes[d], 512, 768, 50257, 2);
+        }
+        for (int i = 0; i < (small ? 4 : 16); ++i)
             check_loss(dtypes[d], 1 + random_below(300), random_size(200), 1 + random_below(3000), i % 8);
     }
 }
@@ -763,8 +780,8 @@ static void test_bad_tokens(void)
         int32_t some[3] = {0, 4, bad[i]};
         NEED(cudaMemcpy(targets, some, sizeof some, cudaMemcpyHostToDevice) == cudaSuccess);
         NEED(cudaMemset(device_loss, 0, sizeof loss) == cudaSuccess);
-        NEED(t.gpu->head_loss(&t.gpu_ctx, device_loss, NULL, (zero_grad_t){0}, x.data, weight_of(&w), targets, 1.0, NULL,
-                              3, 8, 5) == ZERO_OK);
+        NEED(t.gpu->head_loss(&t.gpu_ctx, device_loss, NULL, (zero_grad_t){0}, x.data, weight_of(&w), targets, 1.0,
+                              NULL, 3, 8, 5) == ZERO_OK);
         NEED(cudaDeviceSynchronize() == cudaSuccess);
         NEED(cudaMemcpy(&loss, device_loss, sizeof loss, cudaMemcpyDeviceToHost) == cudaSuccess);
         ++n_checks;
@@ -783,12 +800,14 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } tests[] = {{"linear", test_linear},       {"layernorm", test_layernorm}, {"elementwise", test_elementwise},
-                 {"attention", test_attention}, {"embed", test_embed},         {"loss", test_loss},
+    } tests[] = {{"linear", test_linear},        {"layernorm", test_layernorm}, {"elementwise", test_elementwise},
+                 {"attention", test_attention},  {"embed", test_embed},         {"loss", test_loss},
                  {"bad tokens", test_bad_tokens}};
     const char *only = NULL;
     for (int i = 1; i < argc; ++i) {
-        if (argv[i][0] >= '0' && argv[i][0] <= '9')
+        if (strcmp(argv[i], "small") == 0)
+            small = true;
+        else if (argv[i][0] >= '0' && argv[i][0] <= '9')
             seed = strtoull(argv[i], NULL, 10);
         else
             only = argv[i];
