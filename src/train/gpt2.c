@@ -310,8 +310,8 @@ static zero_status_t head_forward(model_t *model)
                             model->targets, model->loss_weight, zero_loss_scale(model->engine), s.R, s.C, V);
     if (model->pass == MODEL_LOGITS) {
         size_t size = zero_dtype_size(k->activation_dtype((zero_dtype_t)model->options->train.precision));
-        const unsigned char *last_row = (const unsigned char *)g->lnf + (s.R - 1) * s.C * size;
-        return k->head_logits(&model->ctx, model->logits, last_row, model_weight(model, g->wte), 1, s.C, V);
+        const unsigned char *row = (const unsigned char *)g->lnf + model->logits_at * s.C * size;
+        return k->head_logits(&model->ctx, model->logits, row, model_weight(model, g->wte), 1, s.C, V);
     }
     return ZERO_OK; /* training: the backward visit, next, has loss and gradient in one */
 }

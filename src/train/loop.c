@@ -305,10 +305,9 @@ zero_status_t loop_run(const options_t *options, zero_comm_t *comm)
     metrics_close(run.metrics);
     model_destroy(&run.model);
     /* A rank that failed alone must not wait for the others here: main aborts the job. */
-    if (status == ZERO_OK) {
+    if (status == ZERO_OK)
         zero_engine_destroy(run.engine);
-        zero_device_destroy(run.device);
-    }
+    zero_device_destroy(run.device);
     data_close(run.val);
     data_close(run.train);
     return status;

@@ -150,11 +150,19 @@ zero_status_t model_loss(model_t *model, const int32_t *inputs, const int32_t *t
     return forward(model, ZERO_PASS_EVAL);
 }
 
+/* Lengths are rounded up to this, so that a growing text means few shapes: a GPU's libraries plan each anew. Positions
+ * behind the text change nothing before them, since attention is causal. */
+#define LOGITS_ROUND 64
+
 zero_status_t model_logits(model_t *model, const int32_t *tokens, size_t n_tokens, float *logits)
 {
+    size_t longest = (size_t)model->options->model.seq_len;
+    size_t rounded = (n_tokens + LOGITS_ROUND - 1) / LOGITS_ROUND * LOGITS_ROUND;
     model->pass = MODEL_LOGITS;
     model->n_batch = 1;
-    model->seq_len = n_tokens;
+    model->seq_len = rounded < longest ? rounded : longest;
+    model->logits_at = n_tokens - 1;
+    TRY(model->kernels->zero_fill(&model->ctx, model->tokens, model->seq_len * sizeof *tokens));
     TRY(upload(model, model->tokens, tokens, n_tokens * sizeof *tokens));
     TRY(forward(model, ZERO_PASS_EVAL));
     TRY(zero_device_copy(model->device, logits, model->logits, (size_t)model->options->model.vocab_size * sizeof(float),

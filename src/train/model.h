@@ -48,7 +48,8 @@ struct model {
     int32_t *targets;        /* device, int32 [n_batch, seq_len] */
     double loss_weight;      /* of each token's loss */
     double *loss;            /* device: += this pass's weighted losses */
-    float *logits;           /* device, fp32 [vocab_size]: of the last position, MODEL_LOGITS */
+    float *logits;           /* device, fp32 [vocab_size]: of position logits_at, MODEL_LOGITS */
+    size_t logits_at;
 };
 
 /* Declares the options' model. Pure: no device, no ranks. */
