@@ -235,12 +235,16 @@ int support_mpirun(support_output_t *output, double timeout_s, int n_ranks, cons
     va_end(args);
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
     setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
-    char *command = NULL;
-    if (asprintf(&command, "OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} exec mpirun --oversubscribe --bind-to none -n %d %s",
-                 n_ranks, program) < 0)
+    /* mpiruns that share a session directory trip over each other, as one makes what another removes. */
+    char *command = NULL, *sessions = support_scratch();
+    if (asprintf(&command,
+                 "OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} OMPI_MCA_orte_tmpdir_base=%s PRTE_MCA_prte_tmpdir_base=%s "
+                 "exec mpirun --oversubscribe --bind-to none -n %d %s",
+                 sessions, sessions, n_ranks, program) < 0)
         give_up("cannot format", program);
     int exit_code = run_command(output, timeout_s, command);
     free(command);
+    free(sessions);
     free(program);
     return exit_code;
 }
