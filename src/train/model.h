@@ -39,7 +39,7 @@ struct model {
     zero_model_context_t ctx;
     zero_stream_t stream; /* all of the model's work is queued in */
     bool attached;        /* ctx is there */
-    void *arch; /* the architecture's own: tensor ids, activations */
+    void *arch;           /* the architecture's own: tensor ids, activations */
 
     /* The pass at hand. */
     model_pass_t pass;
