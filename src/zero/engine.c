@@ -12,8 +12,7 @@
  */
 #include "zero/engine.h"
 
-#include <time.h>
-
+#include "comm/deadline.h"
 #include "zero/log.h"
 #include "zero/order.h"
 
@@ -35,14 +34,9 @@ void *zero_engine_params(const zero_engine_t *engine)
 }
 
 /* Full sums lie in the window, so that stage 0 can gather them; shards alone are private. */
-static bool sums_are_full(const zero_engine_t *engine)
-{
-    return engine->plan.stage.sums_in_place || !engine->plan.stage.shard_state;
-}
-
 float *zero_engine_sums(const zero_engine_t *engine)
 {
-    if (sums_are_full(engine))
+    if (engine->plan.stage.sums_are_full)
         return (float *)(void *)window_at(engine, engine->plan.sums);
     return zero_engine_private(engine, engine->plan.private_sums);
 }
@@ -51,7 +45,7 @@ float *zero_engine_sum(const zero_engine_t *engine, zero_unit_t unit)
 {
     const zero_unit_layout_t *layout = &engine->layout.units[unit];
     uint64_t in_full = layout->flat_offset + (uint64_t)engine->comm->rank * layout->shard_elems;
-    return zero_engine_sums(engine) + (sums_are_full(engine) ? in_full : layout->shard_offset);
+    return zero_engine_sums(engine) + (engine->plan.stage.sums_are_full ? in_full : layout->shard_offset);
 }
 
 uint64_t zero_engine_grad_offset(const zero_engine_t *engine, zero_unit_t unit)
@@ -72,19 +66,12 @@ static const unsigned char *full_params(const zero_engine_t *engine, zero_unit_t
 
 /* ---- moving bytes ---- */
 
-static double now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
-
 /* Runs a communication call on the clock: on the CPU compute waits for all of it. */
 #define TIMED(engine, call)                                                                                            \
     do {                                                                                                               \
-        double timed_begin = now_ms();                                                                                 \
+        int64_t timed_begin = zero_now_ns();                                                                           \
         zero_status_t timed_status = (call);                                                                           \
-        (engine)->stats.exposed_comm_ms += now_ms() - timed_begin;                                                     \
+        (engine)->stats.exposed_comm_ms += (double)(zero_now_ns() - timed_begin) * 1e-6;                               \
         if (timed_status != ZERO_OK)                                                                                   \
             return timed_status;                                                                                       \
     } while (0)

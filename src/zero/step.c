@@ -30,11 +30,10 @@ zero_adam_segment_t zero_engine_place(const zero_engine_t *engine, zero_unit_t u
     const zero_stage_t *stage = &engine->plan.stage;
     uint64_t in_full = layout->flat_offset + at;
     uint64_t in_shard = layout->shard_offset + (at - (uint64_t)engine->comm->rank * layout->shard_elems);
-    bool full_sums = !stage->shard_state || stage->sums_in_place;
     return (zero_adam_segment_t){
         .param = stage->shard_params ? in_shard : in_full,
         .state = stage->shard_state ? in_shard : in_full,
-        .grad = full_sums ? in_full : in_shard,
+        .grad = stage->sums_are_full ? in_full : in_shard,
         .unit = (uint32_t)unit,
     };
 }
