@@ -8,6 +8,10 @@
  * sends messages (MPI, NCCL) makes fence nothing and the rest collectives. Callers keep to the contract and need not
  * know which.
  *
+ * A lane is work that may be under way beside other lanes' work, in a stream of its own. In a lane, all ranks make the
+ * same calls in the same order; between lanes there is no order but what the caller makes (by events), and a fence
+ * speaks for what its stream did before it, on every rank, up to that same fence.
+ *
  * Every function here is collective: all ranks call it in the same order with matching sizes. Asynchronous ones take
  * the stream they are ordered in. Used by src/zero/; knows nothing of units, stages or tensors.
  */
@@ -22,6 +26,8 @@ typedef struct zero_window {
     void *transport; /* the transport's own record of the peers' blocks */
 } zero_window_t;
 
+typedef enum zero_lane { ZERO_LANE_GATHER, ZERO_LANE_REDUCE, ZERO_LANE_STEP, ZERO_N_LANES } zero_lane_t;
+
 typedef struct zero_comm_ops {
     const char *name;
 
@@ -29,19 +35,19 @@ typedef struct zero_comm_ops {
     void (*window_destroy)(zero_comm_t *comm, zero_window_t *window);
 
     /* See above. */
-    zero_status_t (*fence)(zero_comm_t *comm, zero_stream_t stream);
+    zero_status_t (*fence)(zero_comm_t *comm, zero_lane_t lane, zero_stream_t stream);
 
     /* dst[r * n_bytes .. + n_bytes) = rank r's window at src_offset + r * src_stride, for every r.
      * src_stride is 0 (each rank publishes its shard at the same place) or n_bytes (each publishes its slice of a full
      * buffer); then dst may be that full buffer in the window itself, and the rank's own slice stays where it is. */
-    zero_status_t (*all_gather)(zero_comm_t *comm, const zero_window_t *window, size_t src_offset, size_t src_stride,
-                                void *dst, size_t n_bytes, zero_stream_t stream);
+    zero_status_t (*all_gather)(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
+                                size_t src_stride, void *dst, size_t n_bytes, zero_stream_t stream);
 
     /* Brings together what a reduce-scatter adds: slices[r] = where rank r's window bytes
      * [src_offset + me * n_bytes, + n_bytes) can be read until the next fence: in the peer's own memory, or in staging
      * (staging_bytes(size, n_bytes) bytes of device memory). */
-    zero_status_t (*exchange)(zero_comm_t *comm, const zero_window_t *window, size_t src_offset, size_t n_bytes,
-                              void *staging, const void **slices, zero_stream_t stream);
+    zero_status_t (*exchange)(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
+                              size_t n_bytes, void *staging, const void **slices, zero_stream_t stream);
     size_t (*staging_bytes)(int size, size_t n_bytes);
 
     /* Small host data: all[r * n_bytes ..] = rank r's `mine`. Blocks the host. */

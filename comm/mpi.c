@@ -191,9 +191,9 @@ static void message_destroy(message_t *message)
 
 /* ---- Operations ---- */
 
-static zero_status_t mpi_fence(zero_comm_t *comm, zero_stream_t stream)
+static zero_status_t mpi_fence(zero_comm_t *comm, zero_lane_t lane, zero_stream_t stream)
 {
-    (void)comm, (void)stream;
+    (void)lane, (void)comm, (void)stream;
     return ZERO_OK;
 }
 
@@ -212,18 +212,18 @@ static zero_status_t gather(zero_comm_t *comm, const void *mine, size_t n_bytes,
     return status;
 }
 
-static zero_status_t mpi_all_gather(zero_comm_t *comm, const zero_window_t *window, size_t src_offset,
+static zero_status_t mpi_all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
                                     size_t src_stride, void *dst, size_t n_bytes, zero_stream_t stream)
 {
-    (void)stream;
+    (void)lane, (void)stream;
     const char *mine = (const char *)window->local + src_offset + (size_t)comm->rank * src_stride;
     return gather(comm, mine, n_bytes, dst, "all-gather");
 }
 
-static zero_status_t mpi_exchange(zero_comm_t *comm, const zero_window_t *window, size_t src_offset, size_t n_bytes,
-                                  void *staging, const void **slices, zero_stream_t stream)
+static zero_status_t mpi_exchange(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
+                                  size_t n_bytes, void *staging, const void **slices, zero_stream_t stream)
 {
-    (void)stream;
+    (void)lane, (void)stream;
     mpi_transport_t *transport = comm->transport;
     const char *mine = (const char *)window->local + src_offset;
     if (comm->size == 1) { /* no staging is planned for it */

@@ -17,9 +17,12 @@
 #include "comm/deadline.h"
 #include "kernels/cuda_status.h"
 
+enum { COMM_GATHER, COMM_REDUCE, N_COMMS };
+
 typedef struct nccl_transport {
     zero_comm_t *host;
-    ncclComm_t nccl; /* NULL for one rank */
+    /* One for gathers, one for reductions and the step's end, which are never under way together; none for one rank. */
+    ncclComm_t comms[N_COMMS];
 } nccl_transport_t;
 
 static nccl_transport_t *transport_of(const zero_comm_t *comm)
@@ -27,21 +30,26 @@ static nccl_transport_t *transport_of(const zero_comm_t *comm)
     return comm->transport;
 }
 
-static zero_status_t nccl_fail(zero_comm_t *comm, ncclResult_t result, const char *call)
+static ncclComm_t comm_of(const zero_comm_t *comm, zero_lane_t lane)
+{
+    return transport_of(comm)->comms[lane == ZERO_LANE_GATHER ? COMM_GATHER : COMM_REDUCE];
+}
+
+static zero_status_t nccl_fail(zero_comm_t *comm, ncclComm_t nccl, ncclResult_t result, const char *call)
 {
     comm->failed = true;
     return zero_fail(ZERO_ERROR_COMM, "NCCL: %s from %s (%s)", ncclGetErrorString(result), call,
-                     ncclGetLastError(transport_of(comm)->nccl));
+                     ncclGetLastError(nccl));
 }
 
 /* Waits until the communicator has taken a call in, which is at once in all cases but the first use of a connection. */
-static zero_status_t settle(zero_comm_t *comm, ncclResult_t result, const char *call)
+static zero_status_t settle(zero_comm_t *comm, ncclComm_t nccl, ncclResult_t result, const char *call)
 {
     int64_t deadline = zero_now_ns() + comm->timeout_ns;
     while (result == ncclInProgress) {
-        ncclResult_t asked = ncclCommGetAsyncError(transport_of(comm)->nccl, &result);
+        ncclResult_t asked = ncclCommGetAsyncError(nccl, &result);
         if (asked != ncclSuccess)
-            return nccl_fail(comm, asked, "ncclCommGetAsyncError");
+            return nccl_fail(comm, nccl, asked, "ncclCommGetAsyncError");
         if (result == ncclInProgress && zero_now_ns() > deadline) {
             comm->failed = true;
             return zero_fail(ZERO_ERROR_TIMEOUT, "%s did not end within %g s (ZERO_TIMEOUT_S)", call,
@@ -49,10 +57,10 @@ static zero_status_t settle(zero_comm_t *comm, ncclResult_t result, const char *
         }
         sched_yield();
     }
-    return result == ncclSuccess ? ZERO_OK : nccl_fail(comm, result, call);
+    return result == ncclSuccess ? ZERO_OK : nccl_fail(comm, nccl, result, call);
 }
 
-#define ZERO_TRY_NCCL(comm, call) ZERO_TRY(settle((comm), (call), #call))
+#define ZERO_TRY_NCCL(comm, nccl, call) ZERO_TRY(settle((comm), (nccl), (call), #call))
 
 /* ---- windows ---- */
 
@@ -84,34 +92,36 @@ static void nccl_window_destroy(zero_comm_t *comm, zero_window_t *window)
 
 /* ---- bulk data ---- */
 
-static zero_status_t nccl_fence(zero_comm_t *comm, zero_stream_t stream)
+static zero_status_t nccl_fence(zero_comm_t *comm, zero_lane_t lane, zero_stream_t stream)
 {
-    (void)comm, (void)stream;
+    (void)comm, (void)lane, (void)stream;
     return ZERO_OK;
 }
 
-static zero_status_t nccl_all_gather(zero_comm_t *comm, const zero_window_t *window, size_t src_offset,
-                                     size_t src_stride, void *dst, size_t n_bytes, zero_stream_t stream)
+static zero_status_t nccl_all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window,
+                                     size_t src_offset, size_t src_stride, void *dst, size_t n_bytes,
+                                     zero_stream_t stream)
 {
     const char *src = (const char *)window->local + src_offset + (size_t)comm->rank * src_stride;
+    ncclComm_t nccl = comm_of(comm, lane);
     if (n_bytes == 0)
         return ZERO_OK;
     if (comm->size > 1)
-        ZERO_TRY_NCCL(comm, ncclAllGather(src, dst, n_bytes, ncclInt8, transport_of(comm)->nccl, (cudaStream_t)stream));
+        ZERO_TRY_NCCL(comm, nccl, ncclAllGather(src, dst, n_bytes, ncclInt8, nccl, (cudaStream_t)stream));
     else if (dst != src)
         ZERO_TRY_CUDA(cudaMemcpyAsync(dst, src, n_bytes, cudaMemcpyDeviceToDevice, (cudaStream_t)stream));
     return ZERO_OK;
 }
 
-static zero_status_t nccl_exchange(zero_comm_t *comm, const zero_window_t *window, size_t src_offset, size_t n_bytes,
-                                   void *staging, const void **slices, zero_stream_t stream)
+static zero_status_t nccl_exchange(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
+                                   size_t n_bytes, void *staging, const void **slices, zero_stream_t stream)
 {
     const char *src = (const char *)window->local + src_offset;
-    ncclComm_t nccl = transport_of(comm)->nccl;
+    ncclComm_t nccl = comm_of(comm, lane);
     slices[comm->rank] = src + (size_t)comm->rank * n_bytes; /* its own needs no journey */
     if (comm->size == 1)
         return ZERO_OK;
-    ZERO_TRY_NCCL(comm, ncclGroupStart());
+    ZERO_TRY_NCCL(comm, nccl, ncclGroupStart());
     for (int rank = 0; rank < comm->size; rank++) {
         if (rank == comm->rank)
             continue;
@@ -123,10 +133,10 @@ static zero_status_t nccl_exchange(zero_comm_t *comm, const zero_window_t *windo
             result = ncclRecv(received, n_bytes, ncclInt8, rank, nccl, (cudaStream_t)stream);
         if (result != ncclSuccess && result != ncclInProgress) {
             ncclGroupEnd();
-            return nccl_fail(comm, result, "ncclSend or ncclRecv");
+            return nccl_fail(comm, nccl, result, "ncclSend or ncclRecv");
         }
     }
-    ZERO_TRY_NCCL(comm, ncclGroupEnd());
+    ZERO_TRY_NCCL(comm, nccl, ncclGroupEnd());
     return ZERO_OK;
 }
 
@@ -152,19 +162,24 @@ static zero_status_t nccl_host_broadcast(zero_comm_t *comm, void *data, size_t n
 static void nccl_abort(zero_comm_t *comm, int exit_code)
 {
     nccl_transport_t *transport = comm->transport;
-    if (transport->nccl)
-        ncclCommAbort(transport->nccl);
-    transport->nccl = NULL;
+    for (int i = 0; i < N_COMMS; i++) {
+        if (transport->comms[i])
+            ncclCommAbort(transport->comms[i]);
+        transport->comms[i] = NULL;
+    }
     transport->host->ops->abort(transport->host, exit_code);
 }
 
 static void nccl_destroy(zero_comm_t *comm)
 {
     nccl_transport_t *transport = comm->transport;
-    if (transport->nccl && (comm->failed || transport->host->failed))
-        ncclCommAbort(transport->nccl);
-    else if (transport->nccl && settle(comm, ncclCommFinalize(transport->nccl), "ncclCommFinalize") == ZERO_OK)
-        ncclCommDestroy(transport->nccl);
+    for (int i = 0; i < N_COMMS; i++) {
+        ncclComm_t nccl = transport->comms[i];
+        if (nccl && (comm->failed || transport->host->failed))
+            ncclCommAbort(nccl);
+        else if (nccl && settle(comm, nccl, ncclCommFinalize(nccl), "ncclCommFinalize") == ZERO_OK)
+            ncclCommDestroy(nccl);
+    }
     free(transport);
     free(comm->scratch);
     free(comm);
@@ -185,9 +200,8 @@ static const zero_comm_ops_t nccl_ops = {
 };
 
 /* Joins the ranks' GPUs: rank 0's id goes to all through the host communicator. */
-static zero_status_t connect(zero_comm_t *comm)
+static zero_status_t connect(zero_comm_t *comm, ncclComm_t *nccl)
 {
-    nccl_transport_t *transport = comm->transport;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ncclUniqueId id = {{0}};
     zero_status_t status = ZERO_OK;
@@ -195,12 +209,12 @@ static zero_status_t connect(zero_comm_t *comm)
     if (comm->rank == 0) {
         ncclResult_t result = ncclGetUniqueId(&id);
         if (result != ncclSuccess)
-            status = nccl_fail(comm, result, "ncclGetUniqueId");
+            status = nccl_fail(comm, NULL, result, "ncclGetUniqueId");
     }
     ZERO_TRY(zero_comm_agree(comm, status));
     ZERO_TRY(nccl_host_broadcast(comm, &id, sizeof id, 0));
-    ncclResult_t result = ncclCommInitRankConfig(&transport->nccl, comm->size, id, comm->rank, &config);
-    return zero_comm_agree(comm, settle(comm, result, "ncclCommInitRankConfig"));
+    ncclResult_t result = ncclCommInitRankConfig(nccl, comm->size, id, comm->rank, &config);
+    return zero_comm_agree(comm, settle(comm, *nccl, result, "ncclCommInitRankConfig"));
 }
 
 zero_status_t zero_comm_nccl_create(zero_comm_t *host, zero_comm_t **comm)
@@ -219,7 +233,9 @@ zero_status_t zero_comm_nccl_create(zero_comm_t *host, zero_comm_t **comm)
     made->transport = transport;
     made->scratch = scratch;
     transport->host = host;
-    zero_status_t status = host->size > 1 ? connect(made) : ZERO_OK;
+    zero_status_t status = ZERO_OK;
+    for (int i = 0; i < N_COMMS && host->size > 1 && status == ZERO_OK; i++)
+        status = connect(made, &transport->comms[i]);
     if (status != ZERO_OK) {
         nccl_destroy(made);
         return status;

@@ -58,9 +58,9 @@ static void node_window_destroy(zero_comm_t *comm, zero_window_t *window)
     *window = (zero_window_t){0};
 }
 
-static zero_status_t node_fence(zero_comm_t *comm, zero_stream_t stream)
+static zero_status_t node_fence(zero_comm_t *comm, zero_lane_t lane, zero_stream_t stream)
 {
-    (void)stream;
+    (void)lane, (void)stream;
     return meet(comm, &(zero_barrier_call_t){.name = "fence"});
 }
 
@@ -78,10 +78,11 @@ static void copy(char *dst, const char *src, size_t n_bytes)
     }
 }
 
-static zero_status_t node_all_gather(zero_comm_t *comm, const zero_window_t *window, size_t src_offset,
-                                     size_t src_stride, void *dst, size_t n_bytes, zero_stream_t stream)
+static zero_status_t node_all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window,
+                                     size_t src_offset, size_t src_stride, void *dst, size_t n_bytes,
+                                     zero_stream_t stream)
 {
-    (void)stream;
+    (void)lane, (void)stream;
     const zero_shared_block_t *block = window->transport;
     for (int i = 0; i < comm->size && n_bytes > 0; i++) {
         int rank = (comm->rank + i) % comm->size; /* each starts elsewhere, so that not all read from one */
@@ -93,10 +94,10 @@ static zero_status_t node_all_gather(zero_comm_t *comm, const zero_window_t *win
     return ZERO_OK;
 }
 
-static zero_status_t node_exchange(zero_comm_t *comm, const zero_window_t *window, size_t src_offset, size_t n_bytes,
-                                   void *staging, const void **slices, zero_stream_t stream)
+static zero_status_t node_exchange(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
+                                   size_t n_bytes, void *staging, const void **slices, zero_stream_t stream)
 {
-    (void)staging, (void)stream;
+    (void)lane, (void)staging, (void)stream;
     const zero_shared_block_t *block = window->transport;
     for (int rank = 0; rank < comm->size; rank++)
         slices[rank] = (const char *)block->parts[rank] + src_offset + (size_t)comm->rank * n_bytes;

@@ -76,6 +76,32 @@ typedef struct zero_model_kernels {
                                         zero_grad_t dbias, const void *dy, const void *residual, const float *mean,
                                         const float *rstd, zero_weight_t weight, size_t n_rows, size_t dim);
 
+    /* RMSNorm (Zhang & Sennrich 2019, arXiv:1910.07467), otherwise as layernorm: residual += addend (skipped when
+     * addend is NULL); y = residual * rstd * weight, rstd = 1 / sqrt(mean(residual^2) + eps). [n_rows, dim]; rstd: fp32
+     * [n_rows]. The sum is written back to residual_out, which may be residual. */
+    zero_status_t (*rmsnorm)(zero_model_context_t *ctx, void *y, float *rstd, void *residual_out, const void *residual,
+                             const void *addend, zero_weight_t weight, float eps, size_t n_rows, size_t dim);
+    /* y again from what rmsnorm kept: the same bits. */
+    zero_status_t (*rmsnorm_apply)(zero_model_context_t *ctx, void *y, const float *rstd, const void *residual,
+                                   zero_weight_t weight, size_t n_rows, size_t dim);
+    /* dresidual += gradient through the norm of dy. dweight [dim]. y, unless NULL, is made again, as rmsnorm_apply. */
+    zero_status_t (*rmsnorm_backward)(zero_model_context_t *ctx, void *dresidual, zero_grad_t dweight, void *y,
+                                      const void *dy, const void *residual, const float *rstd, zero_weight_t weight,
+                                      size_t n_rows, size_t dim);
+
+    /* Rotary positions (Su et al. 2021, arXiv:2104.09864) as in Hugging Face's Llama: in every q and k head of qkv[B,
+     * T, (n_heads + 2 n_kv_heads) * head_dim], elements i and i + head_dim / 2 are turned as a pair by the angle
+     * position * theta^(-2 i / head_dim), in place; v stays. inverse turns back, which is rope's own gradient. head_dim
+     * is even. */
+    zero_status_t (*rope)(zero_model_context_t *ctx, void *qkv, bool inverse, float theta, size_t n_batch,
+                          size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim);
+
+    /* y[n_rows, width] = silu(gate) * up; gate_up[n_rows, 2 width] holds a row's gates, then its ups. */
+    zero_status_t (*swiglu)(zero_model_context_t *ctx, void *y, const void *gate_up, size_t n_rows, size_t width);
+    /* dgate_up from dy and gate_up, which it may be. y, unless NULL, is made again, with swiglu's bits. */
+    zero_status_t (*swiglu_backward)(zero_model_context_t *ctx, void *dgate_up, void *y, const void *dy,
+                                     const void *gate_up, size_t n_rows, size_t width);
+
     /* y = 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), HF's gelu_new */
     zero_status_t (*gelu)(zero_model_context_t *ctx, void *y, const void *x, size_t n_elems);
     /* dx = dy * gelu'(x); dx may be dy */

@@ -197,6 +197,7 @@ typedef struct zero_tensor_desc {
     zero_init_t init;             /* what zero_init_parameters writes */
     float init_std;               /* of ZERO_INIT_NORMAL, mean 0 */
     bool decay;                   /* weight decay applies */
+    bool packed; /* starts where the unit's tensor before it ends, without padding: the two can be used as one matrix */
 } zero_tensor_desc_t;
 
 ZERO_API zero_status_t zero_model_create(zero_model_t **model);

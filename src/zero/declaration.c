@@ -97,6 +97,9 @@ zero_status_t zero_model_add_tensor(zero_model_t *model, zero_unit_t unit, const
     for (int i = 0; i < model->n_tensors; i++)
         if (strcmp(model->tensors[i].name, desc->name) == 0)
             return zero_fail(ZERO_ERROR_ARGUMENT, "tensor %s is declared twice", desc->name);
+    if (desc->packed && (model->n_tensors == 0 || model->tensors[model->n_tensors - 1].owner != unit))
+        return zero_fail(ZERO_ERROR_ARGUMENT, "tensor %s is packed, but unit %s owns no tensor declared just before it",
+                         desc->name, model->units[unit].name);
     uint64_t n_elems = 0;
     ZERO_TRY(count_elems(desc, &n_elems));
     if (zero_model_n_params(model) + n_elems > MAX_ELEMS)
@@ -116,6 +119,7 @@ zero_status_t zero_model_add_tensor(zero_model_t *model, zero_unit_t unit, const
     added->init = desc->init;
     added->init_std = desc->init_std;
     added->decay = desc->decay;
+    added->packed = desc->packed;
     *tensor = model->n_tensors++;
     return ZERO_OK;
 }
@@ -216,6 +220,7 @@ uint64_t zero_model_hash(const zero_model_t *model)
         hash = fold(hash, &tensor->init, sizeof tensor->init);
         hash = fold(hash, &tensor->init_std, sizeof tensor->init_std);
         hash = fold(hash, &tensor->decay, sizeof tensor->decay);
+        hash = fold(hash, &tensor->packed, sizeof tensor->packed);
     }
     return hash;
 }

@@ -15,6 +15,7 @@ typedef struct zero_tensor_decl {
     zero_init_t init;
     float init_std;
     bool decay;
+    bool packed; /* right behind the tensor before it, which has the same owner */
 } zero_tensor_decl_t;
 
 typedef struct zero_unit_decl {

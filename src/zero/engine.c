@@ -79,7 +79,7 @@ static const unsigned char *full_params(const zero_engine_t *engine, zero_unit_t
 zero_status_t zero_engine_fence(zero_engine_t *engine, zero_stream_t stream)
 {
     engine->n_fences++;
-    TIMED(engine, engine->comm->ops->fence(engine->comm, stream));
+    TIMED(engine, engine->comm->ops->fence(engine->comm, ZERO_LANE_STEP, stream));
     return ZERO_OK;
 }
 
@@ -96,9 +96,10 @@ static zero_status_t gather_into_slot(zero_engine_t *engine, zero_unit_t unit, z
     size_t size = zero_dtype_size(engine->config.dtype);
     if (layout->shard_elems == 0)
         return ZERO_OK;
-    TIMED(engine, engine->comm->ops->all_gather(
-                      engine->comm, &engine->window, engine->plan.params + layout->shard_offset * size, 0,
-                      zero_engine_private(engine, slot->offset), layout->shard_elems * size, stream));
+    TIMED(engine,
+          engine->comm->ops->all_gather(engine->comm, ZERO_LANE_GATHER, &engine->window,
+                                        engine->plan.params + layout->shard_offset * size, 0,
+                                        zero_engine_private(engine, slot->offset), layout->shard_elems * size, stream));
     count_gather(engine, layout->shard_elems * size);
     return ZERO_OK;
 }
@@ -114,7 +115,7 @@ zero_status_t zero_engine_gather_full(zero_engine_t *engine, uint64_t offset, si
         size_t slice_bytes = layout->shard_elems * element_bytes;
         if (slice_bytes == 0)
             continue;
-        TIMED(engine, engine->comm->ops->all_gather(engine->comm, &engine->window, flat, slice_bytes,
+        TIMED(engine, engine->comm->ops->all_gather(engine->comm, ZERO_LANE_GATHER, &engine->window, flat, slice_bytes,
                                                     window_at(engine, flat), slice_bytes, stream));
         count_gather(engine, slice_bytes);
     }
@@ -145,9 +146,9 @@ static zero_status_t reduce(zero_engine_t *engine, zero_unit_t unit, zero_stream
     if (n_elems == 0)
         return ZERO_OK;
     ZERO_TRY(zero_engine_fence(engine, stream));
-    TIMED(engine,
-          engine->comm->ops->exchange(engine->comm, &engine->window, zero_engine_grad_offset(engine, unit), slice_bytes,
-                                      zero_engine_private(engine, engine->plan.staging), engine->slices, stream));
+    TIMED(engine, engine->comm->ops->exchange(
+                      engine->comm, ZERO_LANE_REDUCE, &engine->window, zero_engine_grad_offset(engine, unit),
+                      slice_bytes, zero_engine_private(engine, engine->plan.staging), engine->slices, stream));
     ZERO_TRY(engine->device->kernels->sum_slices(zero_engine_sum(engine, unit), engine->slices, engine->comm->size,
                                                  stage->grad_dtype, n_elems, add,
                                                  last ? partials + engine->partials_of[unit] : NULL, stream));

@@ -59,8 +59,9 @@ zero_status_t zero_layout_create(const zero_model_t *model, int world_size, zero
     /* Sums cannot overflow: the declaration keeps all tensors together under 2^56 elements. */
     for (int t = 0; t < model->n_tensors; t++) {
         zero_unit_layout_t *unit = &made.units[model->tensors[t].owner];
-        made.tensor_offsets[t] = unit->flat_elems;
-        unit->flat_elems += round_up(model->tensors[t].n_elems, ZERO_ALIGN_ELEMS);
+        made.tensor_offsets[t] =
+            model->tensors[t].packed ? unit->flat_elems : round_up(unit->flat_elems, ZERO_ALIGN_ELEMS);
+        unit->flat_elems = made.tensor_offsets[t] + model->tensors[t].n_elems;
     }
     for (int u = 0; u < model->n_units; u++) {
         zero_unit_layout_t *unit = &made.units[u];

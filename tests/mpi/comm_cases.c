@@ -114,13 +114,13 @@ static void gather_of_shards(void)
         EXPECT_OK(comm->ops->window_create(comm, OFFSET + n, &window));
         fill(window.local, comm->rank, 0, OFFSET + n);
         all[n_all] = 77;
-        EXPECT_OK(comm->ops->fence(comm, NULL));
-        EXPECT_OK(comm->ops->all_gather(comm, &window, OFFSET, 0, all, n, NULL));
+        EXPECT_OK(comm->ops->fence(comm, ZERO_LANE_STEP, NULL));
+        EXPECT_OK(comm->ops->all_gather(comm, ZERO_LANE_GATHER, &window, OFFSET, 0, all, n, NULL));
         for (int rank = 0; rank < comm->size; rank++)
             EXPECT(holds(all + (size_t)rank * n, rank, 0, OFFSET, n));
         EXPECT(all[n_all] == 77);
         EXPECT(holds(window.local, comm->rank, 0, 0, OFFSET + n));
-        EXPECT_OK(comm->ops->fence(comm, NULL));
+        EXPECT_OK(comm->ops->fence(comm, ZERO_LANE_STEP, NULL));
         comm->ops->window_destroy(comm, &window);
         free(all);
     }
@@ -139,12 +139,12 @@ static void gather_of_slices(bool in_place)
             full[own + at] = content(comm->rank, 1, own + at);
         unsigned char *dst = in_place ? full : other;
         dst[n_all] = 77;
-        EXPECT_OK(comm->ops->fence(comm, NULL));
-        EXPECT_OK(comm->ops->all_gather(comm, &window, OFFSET, n, dst, n, NULL));
+        EXPECT_OK(comm->ops->fence(comm, ZERO_LANE_STEP, NULL));
+        EXPECT_OK(comm->ops->all_gather(comm, ZERO_LANE_GATHER, &window, OFFSET, n, dst, n, NULL));
         for (int rank = 0; rank < comm->size; rank++)
             EXPECT(holds(dst + (size_t)rank * n, rank, 1, (size_t)rank * n, n));
         EXPECT(dst[n_all] == 77);
-        EXPECT_OK(comm->ops->fence(comm, NULL));
+        EXPECT_OK(comm->ops->fence(comm, ZERO_LANE_STEP, NULL));
         comm->ops->window_destroy(comm, &window);
         free(other);
     }
@@ -169,11 +169,11 @@ static void exchange_brings_my_slice_of_every_rank(void)
         void *staging = allocate(comm->ops->staging_bytes(comm->size, n));
         EXPECT_OK(comm->ops->window_create(comm, OFFSET + n_all, &window));
         fill(window.local, comm->rank, 2, OFFSET + n_all);
-        EXPECT_OK(comm->ops->fence(comm, NULL));
-        EXPECT_OK(comm->ops->exchange(comm, &window, OFFSET, n, staging, slices, NULL));
+        EXPECT_OK(comm->ops->fence(comm, ZERO_LANE_STEP, NULL));
+        EXPECT_OK(comm->ops->exchange(comm, ZERO_LANE_REDUCE, &window, OFFSET, n, staging, slices, NULL));
         for (int rank = 0; rank < comm->size; rank++)
             EXPECT(holds(slices[rank], rank, 2, OFFSET + (size_t)comm->rank * n, n));
-        EXPECT_OK(comm->ops->fence(comm, NULL));
+        EXPECT_OK(comm->ops->fence(comm, ZERO_LANE_STEP, NULL));
         comm->ops->window_destroy(comm, &window);
         free(staging);
     }
@@ -193,16 +193,16 @@ static void rounds_do_not_mix(void)
         fill(window.local, comm->rank, round, n * (size_t)comm->size);
         if (support_random(&random) % 4 == 0)
             pause_s(0.002 * support_uniform(&random));
-        EXPECT_OK(comm->ops->fence(comm, NULL));
+        EXPECT_OK(comm->ops->fence(comm, ZERO_LANE_STEP, NULL));
         if (support_random(&random) % 4 == 0)
             pause_s(0.002 * support_uniform(&random));
-        EXPECT_OK(comm->ops->all_gather(comm, &window, 0, 0, all, n, NULL));
-        EXPECT_OK(comm->ops->exchange(comm, &window, 0, n, staging, slices, NULL));
+        EXPECT_OK(comm->ops->all_gather(comm, ZERO_LANE_GATHER, &window, 0, 0, all, n, NULL));
+        EXPECT_OK(comm->ops->exchange(comm, ZERO_LANE_REDUCE, &window, 0, n, staging, slices, NULL));
         for (int rank = 0; rank < comm->size; rank++) {
             EXPECT(holds(all + (size_t)rank * n, rank, round, 0, n));
             EXPECT(holds(slices[rank], rank, round, (size_t)comm->rank * n, n));
         }
-        EXPECT_OK(comm->ops->fence(comm, NULL));
+        EXPECT_OK(comm->ops->fence(comm, ZERO_LANE_STEP, NULL));
     }
     comm->ops->window_destroy(comm, &window);
     free(slices);
@@ -365,7 +365,8 @@ static _Noreturn void report_failure(zero_status_t status, double start_s)
 static _Noreturn void wait_for_the_others(void)
 {
     const double start_s = now_s();
-    zero_status_t status = strcmp(comm->ops->name, "mpi") == 0 ? zero_comm_barrier(comm) : comm->ops->fence(comm, NULL);
+    zero_status_t status =
+        strcmp(comm->ops->name, "mpi") == 0 ? zero_comm_barrier(comm) : comm->ops->fence(comm, ZERO_LANE_STEP, NULL);
     report_failure(status, start_s);
 }
 
@@ -449,7 +450,8 @@ static double seconds_per_fence(void)
     enum { N = 20000 };
     const double start_s = now_s();
     for (int i = 0; i < N; i++)
-        EXPECT_OK(strcmp(comm->ops->name, "mpi") == 0 ? zero_comm_barrier(comm) : comm->ops->fence(comm, NULL));
+        EXPECT_OK(strcmp(comm->ops->name, "mpi") == 0 ? zero_comm_barrier(comm)
+                                                      : comm->ops->fence(comm, ZERO_LANE_STEP, NULL));
     return (now_s() - start_s) / N;
 }
 
@@ -462,9 +464,9 @@ static double gathered_bytes_per_second(size_t n_bytes, int n_rounds)
     for (int round = -2; round < n_rounds; round++) {
         if (round == 0)
             start_s = now_s();
-        EXPECT_OK(comm->ops->fence(comm, NULL));
-        EXPECT_OK(comm->ops->all_gather(comm, &window, 0, n_bytes, window.local, n_bytes, NULL));
-        EXPECT_OK(comm->ops->fence(comm, NULL));
+        EXPECT_OK(comm->ops->fence(comm, ZERO_LANE_STEP, NULL));
+        EXPECT_OK(comm->ops->all_gather(comm, ZERO_LANE_GATHER, &window, 0, n_bytes, window.local, n_bytes, NULL));
+        EXPECT_OK(comm->ops->fence(comm, ZERO_LANE_STEP, NULL));
     }
     const double seconds = now_s() - start_s;
     comm->ops->window_destroy(comm, &window);
