@@ -88,8 +88,8 @@ ALL_CFLAGS = -std=c17 $(CFLAGS) $(FLOAT) $(WARNINGS) $(SANFLAGS) -fopenmp -fPIC 
 ALL_LDFLAGS = $(LDFLAGS) $(SANFLAGS) -fopenmp -pthread
 
 # ---- sources -----------------------------------------------------------------------------------------------------
-SHARD_ISA  := adam reduce cast philox shard_table
-SHARD_CUDA := $(if $(NVCC),adam.cu reduce.cu cast.cu philox.cu shard_cuda)
+SHARD_ISA  := adam reduce step cast philox shard_table
+SHARD_CUDA := $(if $(NVCC),adam.cu reduce.cu step.cu cast.cu philox.cu shard_cuda)
 MODEL_CUDA := $(if $(NVCC),attention.cu column_sum.cu elementwise.cu embed.cu gelu.cu layernorm.cu loss.cu linear_cuda loss_cuda model_cuda \
               $(if $(HAVE_CUDNN),attention_cudnn))
 MODEL_ISA  := linear attention layernorm gelu loss embed model_table

@@ -82,7 +82,7 @@ zero_status_t zero_device_synchronize(zero_device_t *device)
 
 zero_status_t zero_stream_create(zero_device_t *device, zero_stream_t *stream)
 {
-    return device->ops->stream_create(device, stream);
+    return device->ops->stream_create(device, false, stream);
 }
 
 void zero_stream_destroy(zero_device_t *device, zero_stream_t stream)
