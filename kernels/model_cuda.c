@@ -10,6 +10,25 @@ static zero_dtype_t activation_dtype(zero_dtype_t weight_dtype)
     return weight_dtype;
 }
 
+/* By the data sheets of the A100 (312 TFLOP/s bf16, 19.5 fp32, 108 SMs) and the H100 and H200 (989 and 67, 132 SMs). */
+static double peak_flops(zero_dtype_t weight_dtype)
+{
+    static const struct {
+        int major, minor;
+        double half, single; /* per SM */
+    } chips[] = {{8, 0, 312e12 / 108, 19.5e12 / 108}, {9, 0, 989.4e12 / 132, 66.9e12 / 132}};
+    int gpu, major, minor, n_sms;
+    if (cudaGetDevice(&gpu) != cudaSuccess ||
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, gpu) != cudaSuccess ||
+        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, gpu) != cudaSuccess ||
+        cudaDeviceGetAttribute(&n_sms, cudaDevAttrMultiProcessorCount, gpu) != cudaSuccess)
+        return 0.0;
+    for (size_t i = 0; i < sizeof chips / sizeof *chips; ++i)
+        if (chips[i].major == major && chips[i].minor == minor)
+            return n_sms * (weight_dtype == ZERO_FP32 ? chips[i].single : chips[i].half);
+    return 0.0;
+}
+
 /* ---- Workspace: cuBLASLt's part, then scratch that the calls share, since one runs at a time ---- */
 
 static size_t larger(size_t a, size_t b)
@@ -242,6 +261,7 @@ static zero_status_t embed_backward(zero_model_context_t *ctx, zero_grad_t dtoke
 static const zero_model_kernels_t table = {
     .name = "cuda",
     .activation_dtype = activation_dtype,
+    .peak_flops = peak_flops,
     .workspace_bytes = workspace_bytes,
     .context_create = context_create,
     .context_destroy = context_destroy,

@@ -178,6 +178,10 @@ ZERO_API void zero_stream_destroy(zero_device_t *device, zero_stream_t stream);
 ZERO_API zero_status_t zero_device_copy(zero_device_t *device, void *dst, const void *src, size_t n_bytes,
                                         zero_stream_t stream);
 
+/* Zeroed host memory that zero_device_copy reads and writes without the host waiting (pinned, on CUDA). */
+ZERO_API zero_status_t zero_host_alloc(zero_device_t *device, size_t n_bytes, void **data);
+ZERO_API void zero_host_free(zero_device_t *device, void *data); /* NULL is allowed */
+
 /* ---- Model declaration ---------------------------------------------------------------------------------------------
  */
 

@@ -90,6 +90,17 @@ void zero_stream_destroy(zero_device_t *device, zero_stream_t stream)
     device->ops->stream_destroy(device, stream);
 }
 
+zero_status_t zero_host_alloc(zero_device_t *device, size_t n_bytes, void **data)
+{
+    return device->ops->host_alloc(device, n_bytes, data);
+}
+
+void zero_host_free(zero_device_t *device, void *data)
+{
+    if (data)
+        device->ops->host_free(device, data);
+}
+
 zero_status_t zero_device_copy(zero_device_t *device, void *dst, const void *src, size_t n_bytes, zero_stream_t stream)
 {
     return device->ops->copy(device, dst, src, n_bytes, stream);
