@@ -143,6 +143,8 @@ void zero_engine_destroy(zero_engine_t *engine)
 {
     if (!engine)
         return;
+    if (engine->comm && (engine->comm->failed || engine->host_comm->failed) && engine->comm->ops->release)
+        engine->comm->ops->release(engine->comm); /* memory is not freed while a stream waits for a peer */
     for (zero_user_block_t *block = engine->user_blocks, *next; block; block = next) {
         next = block->next;
         engine->device->ops->free(engine->device, block->data, block->n_bytes);

@@ -1,0 +1,459 @@
+/* copy_engine.c - the transport between the GPUs of one host that keeps off their SMs: copy engines pull what peers
+ * have published, and fences are stream memory operations, so that compute loses bandwidth at most.
+ *
+ * A window is device memory that every peer maps (CUDA IPC). Nobody writes into a peer's window: data are pulled. What
+ * is written across is one word of a fence: each rank has a block of epochs [lane][rank], how far every rank has come
+ * in every lane. A fence writes this rank's new epoch into all peers' blocks and waits until all peers' epochs in its
+ * own block have come as far. Both are done by the stream's front end, without a kernel and without the host. Lanes
+ * have epochs of their own and so pass on their own. A peer is one epoch ahead at most, and the comparison is cyclic,
+ * so the 32 bits may wrap around: they begin at the last value, and every run does it at its first fence.
+ *
+ * Why a copy behind a fence reads what was written before it:
+ *     - the writer's kernels and copies are done when its stream comes to the fence, and cuStreamWriteValue puts a
+ *       fence at system scope before its write: the data are in the owner's L2, through which everyone reads that
+ *       memory, before any peer can see the epoch;
+ *     - the reader's copies start when its stream has passed all waits. They read through NVLink from the owner's L2;
+ *       no cache of the reader's holds peers' memory, so nothing old can be found;
+ *     - CU_STREAM_WAIT_VALUE_FLUSH is for data that peers wrote into this GPU's memory ahead of the word that it waits
+ *       for. There are none: only epochs are written across.
+ * And why memory may be written again behind a fence: a reader's epoch follows its copies in its stream, so it is
+ * written when they have read all.
+ *
+ * A fence that waits for a stuck peer shows as an event that does not come. Who finds that (zero_step_wait has a
+ * deadline) sets comm->failed; `release` then writes the awaited epochs itself, and the streams run empty.
+ *
+ * Streams share the GPU's hardware queues when there are more than CUDA_DEVICE_MAX_CONNECTIONS (8 unless set), and a
+ * fence that waits holds up what comes behind it in the same queue. So a program keeps to few streams, and every rank
+ * issues the lanes' calls in one order: then the first fence that waits anywhere always has its peers' before it.
+ *
+ * Calls cannot be captured into a CUDA graph: epochs are arguments, and a replay would write old ones.
+ */
+#include <cuda.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "comm/beside_host.h"
+#include "comm/deadline.h"
+#include "kernels/cuda_status.h"
+
+#define MAX_RANKS 64                   /* a fence is two operations a peer, and a batch takes fewer than 256 */
+#define WINDOW_GRAIN ((size_t)2 << 20) /* smaller blocks could share one of CUDA's allocations, which is mapped whole  \
+                                        */
+#define CHECK_BYTES 40961
+#define CHECK_TIMEOUT_NS 10000000000
+#define RELEASE_TIMEOUT_NS 2000000000
+
+typedef CUresult (*mem_ops_fn_t)(CUstream stream, unsigned n_ops, CUstreamBatchMemOpParams *ops, unsigned flags);
+
+/* A window on all ranks, each part as this process sees it. */
+typedef struct mapped_window {
+    void *parts[MAX_RANKS];
+} mapped_window_t;
+
+typedef struct copy_engine {
+    mem_ops_fn_t mem_ops;             /* the driver's cuStreamBatchMemOp */
+    zero_window_t control;            /* the epochs: uint32_t [ZERO_N_LANES][MAX_RANKS] */
+    uint32_t epochs[ZERO_N_LANES];    /* of the last fence that was issued */
+    cudaEvent_t passed[ZERO_N_LANES]; /* behind that fence */
+    cudaStream_t stream;              /* for the check at creation and for release */
+} copy_engine_t;
+
+/* Copies of one collective. */
+typedef struct copies {
+    void *dst[MAX_RANKS];
+    const void *src[MAX_RANKS];
+    size_t n_bytes[MAX_RANKS];
+    size_t n;
+} copies_t;
+
+static mem_ops_fn_t find_mem_ops(void)
+{
+    void *function = NULL;
+    enum cudaDriverEntryPointQueryResult found;
+#if CUDART_VERSION >= 12050
+    cudaError_t error =
+        cudaGetDriverEntryPointByVersion("cuStreamBatchMemOp", &function, 12000, cudaEnableDefault, &found);
+#else
+    cudaError_t error = cudaGetDriverEntryPoint("cuStreamBatchMemOp", &function, cudaEnableDefault, &found);
+#endif
+    return error == cudaSuccess && found == cudaDriverEntryPointSuccess ? (mem_ops_fn_t)function : NULL;
+}
+
+/* ---- copies ---- */
+
+static void add_copy(copies_t *copies, void *dst, const void *src, size_t n_bytes)
+{
+    copies->dst[copies->n] = dst;
+    copies->src[copies->n] = src;
+    copies->n_bytes[copies->n++] = n_bytes;
+}
+
+static cudaError_t copy_all(copies_t *copies, cudaStream_t stream)
+{
+    if (copies->n == 0)
+        return cudaSuccess;
+#if CUDART_VERSION >= 13000
+    if (stream) { /* several engines at once, and none of the SMs; CUDA does not batch in the legacy null stream */
+        struct cudaMemcpyAttributes overlap = {.srcAccessOrder = cudaMemcpySrcAccessOrderStream,
+                                               .flags = cudaMemcpyFlagPreferOverlapWithCompute};
+        size_t first = 0;
+        return cudaMemcpyBatchAsync(copies->dst, copies->src, copies->n_bytes, copies->n, &overlap, &first, 1, stream);
+    }
+#endif
+    cudaError_t error = cudaSuccess;
+    for (size_t i = 0; i < copies->n && error == cudaSuccess; i++)
+        error = cudaMemcpyAsync(copies->dst[i], copies->src[i], copies->n_bytes[i], cudaMemcpyDeviceToDevice, stream);
+    return error;
+}
+
+/* ---- windows ---- */
+
+/* Like ZERO_CUDA_STATUS at another level than error: a GPU that cannot serve here is none. */
+static zero_status_t checked(cudaError_t error, zero_log_level_t level, const char *call)
+{
+    if (error == cudaSuccess)
+        return ZERO_OK;
+    cudaGetLastError(); /* what was told is not found again by whoever asks next */
+    zero_log(level, "CUDA: %s (%s) from %s", cudaGetErrorString(error), cudaGetErrorName(error), call);
+    return error == cudaErrorMemoryAllocation ? ZERO_ERROR_MEMORY : ZERO_ERROR_DEVICE;
+}
+
+#define CHECKED(call, level) checked((call), (level), #call)
+
+static void copy_engine_release(zero_comm_t *comm);
+static bool some_fence_waits(const copy_engine_t *engine);
+
+/* Nobody may free what a peer still maps. Where a fence waits in spite of all, memory goes with the process. */
+static void window_destroy(zero_comm_t *comm, zero_window_t *window)
+{
+    mapped_window_t *mapped = window->transport;
+    if (zero_comm_beside_host_failed(comm))
+        copy_engine_release(comm);
+    if (some_fence_waits(comm->transport))
+        return;
+    cudaDeviceSynchronize();
+    for (int rank = 0; rank < comm->size && mapped; rank++)
+        if (rank != comm->rank && mapped->parts[rank])
+            cudaIpcCloseMemHandle(mapped->parts[rank]);
+    if (!zero_comm_beside_host_failed(comm))
+        zero_comm_barrier(comm);
+    cudaFree(window->local);
+    free(mapped);
+    *window = (zero_window_t){0};
+}
+
+/* A block of device memory, every byte `fill`, that others can map. */
+static zero_status_t allocate(size_t n_bytes, int fill, zero_log_level_t level, void **data, cudaIpcMemHandle_t *handle)
+{
+    ZERO_TRY(CHECKED(cudaMalloc(data, (n_bytes / WINDOW_GRAIN + 1) * WINDOW_GRAIN), level));
+    ZERO_TRY(CHECKED(cudaMemset(*data, fill, n_bytes), level));
+    ZERO_TRY(CHECKED(cudaDeviceSynchronize(), level));
+    return CHECKED(cudaIpcGetMemHandle(handle, *data), level);
+}
+
+static zero_status_t map_peers(const zero_comm_t *comm, const cudaIpcMemHandle_t *handles, zero_log_level_t level,
+                               mapped_window_t *mapped)
+{
+    for (int rank = 0; rank < comm->size; rank++)
+        if (rank != comm->rank)
+            ZERO_TRY(CHECKED(cudaIpcOpenMemHandle(&mapped->parts[rank], handles[rank], cudaIpcMemLazyEnablePeerAccess),
+                             level));
+    return ZERO_OK;
+}
+
+static zero_status_t open_window(zero_comm_t *comm, size_t n_bytes, int fill, zero_log_level_t level,
+                                 zero_window_t *window)
+{
+    zero_window_t made = {.n_bytes = n_bytes};
+    mapped_window_t *mapped = made.transport = calloc(1, sizeof *mapped);
+    cudaIpcMemHandle_t mine, handles[MAX_RANKS];
+    zero_status_t status = mapped ? allocate(n_bytes, fill, level, &made.local, &mine) : ZERO_ERROR_MEMORY;
+    ZERO_TRY_GOTO(zero_comm_agree(comm, status), fail);
+    mapped->parts[comm->rank] = made.local;
+    ZERO_TRY_GOTO(zero_comm_beside_host_all_gather(comm, &mine, sizeof mine, handles), fail);
+    ZERO_TRY_GOTO(zero_comm_agree(comm, map_peers(comm, handles, level, mapped)), fail);
+    *window = made;
+    return ZERO_OK;
+fail:
+    window_destroy(comm, &made);
+    return status;
+}
+
+static zero_status_t window_create(zero_comm_t *comm, size_t n_bytes, zero_window_t *window)
+{
+    return open_window(comm, n_bytes, 0, ZERO_LOG_ERROR, window);
+}
+
+static char *part(const zero_window_t *window, int rank)
+{
+    const mapped_window_t *mapped = window->transport;
+    return mapped->parts[rank];
+}
+
+/* ---- fences ---- */
+
+/* Where `owner` sees how far `rank` has come in a lane. */
+static CUdeviceptr epoch_at(const copy_engine_t *engine, int owner, int lane, int rank)
+{
+    return (CUdeviceptr)(part(&engine->control, owner) + (size_t)(lane * MAX_RANKS + rank) * sizeof(uint32_t));
+}
+
+static CUstreamBatchMemOpParams write_epoch(CUdeviceptr address, uint32_t epoch)
+{
+    return (CUstreamBatchMemOpParams){
+        .writeValue = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32, .address = address, .value = epoch}};
+}
+
+static CUstreamBatchMemOpParams wait_for_epoch(CUdeviceptr address, uint32_t epoch)
+{
+    return (CUstreamBatchMemOpParams){.waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32,
+                                                    .address = address,
+                                                    .value = epoch,
+                                                    .flags = CU_STREAM_WAIT_VALUE_GEQ}};
+}
+
+static cudaError_t issue_fence(zero_comm_t *comm, zero_lane_t lane, cudaStream_t stream)
+{
+    copy_engine_t *engine = comm->transport;
+    CUstreamBatchMemOpParams ops[2 * MAX_RANKS];
+    unsigned n_ops = 0;
+    if (comm->size == 1)
+        return cudaSuccess;
+    const uint32_t epoch = ++engine->epochs[lane];
+    for (int i = 1; i < comm->size; i++)
+        ops[n_ops++] = write_epoch(epoch_at(engine, (comm->rank + i) % comm->size, lane, comm->rank), epoch);
+    for (int i = 1; i < comm->size; i++)
+        ops[n_ops++] = wait_for_epoch(epoch_at(engine, comm->rank, lane, (comm->rank + i) % comm->size), epoch);
+    CUresult result = engine->mem_ops((CUstream)stream, n_ops, ops, 0);
+    if (result != CUDA_SUCCESS)
+        return (cudaError_t)result; /* the runtime's numbers are the driver's */
+    return cudaEventRecord(engine->passed[lane], stream);
+}
+
+static zero_status_t fence(zero_comm_t *comm, zero_lane_t lane, zero_stream_t stream)
+{
+    zero_status_t status = ZERO_CUDA_STATUS(issue_fence(comm, lane, (cudaStream_t)stream));
+    comm->failed |= status != ZERO_OK; /* peers wait for it */
+    return status;
+}
+
+static bool some_fence_waits(const copy_engine_t *engine)
+{
+    for (int lane = 0; lane < ZERO_N_LANES; lane++)
+        if (engine->passed[lane] && cudaEventQuery(engine->passed[lane]) == cudaErrorNotReady)
+            return true;
+    return false;
+}
+
+/* Again and again, since a peer that lives may write an older epoch over it. */
+static void copy_engine_release(zero_comm_t *comm)
+{
+    copy_engine_t *engine = comm->transport;
+    CUstreamBatchMemOpParams ops[ZERO_N_LANES * MAX_RANKS];
+    unsigned n_ops = 0;
+    comm->failed = true;
+    for (int lane = 0; lane < ZERO_N_LANES && engine->control.local; lane++)
+        for (int rank = 0; rank < comm->size; rank++)
+            ops[n_ops++] = write_epoch(epoch_at(engine, comm->rank, lane, rank), engine->epochs[lane]);
+    for (int64_t end = zero_now_ns() + RELEASE_TIMEOUT_NS; some_fence_waits(engine) && zero_now_ns() < end;) {
+        if (engine->mem_ops(engine->stream, n_ops, ops, 0) != CUDA_SUCCESS)
+            return;
+        usleep(1000);
+    }
+}
+
+/* ---- bulk data ---- */
+
+static zero_status_t all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
+                                size_t src_stride, void *dst, size_t n_bytes, zero_stream_t stream)
+{
+    copies_t copies = {.n = 0};
+    (void)lane;
+    for (int i = 0; i < comm->size && n_bytes > 0; i++) {
+        int rank = (comm->rank + 1 + i) % comm->size; /* each starts elsewhere, so that not all read from one */
+        const char *src = part(window, rank) + src_offset + (size_t)rank * src_stride;
+        char *slice = (char *)dst + (size_t)rank * n_bytes;
+        if (slice != src)
+            add_copy(&copies, slice, src, n_bytes);
+    }
+    ZERO_TRY_CUDA(copy_all(&copies, (cudaStream_t)stream));
+    return ZERO_OK;
+}
+
+static zero_status_t exchange(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
+                              size_t n_bytes, void *staging, const void **slices, zero_stream_t stream)
+{
+    copies_t copies = {.n = 0};
+    (void)lane;
+    for (int i = 0; i < comm->size; i++) {
+        int rank = (comm->rank + 1 + i) % comm->size;
+        const char *src = part(window, rank) + src_offset + (size_t)comm->rank * n_bytes;
+        char *staged = (char *)staging + (size_t)rank * n_bytes;
+        slices[rank] = rank == comm->rank ? src : staged; /* its own needs no journey */
+        if (rank != comm->rank && n_bytes > 0)
+            add_copy(&copies, staged, src, n_bytes);
+    }
+    ZERO_TRY_CUDA(copy_all(&copies, (cudaStream_t)stream));
+    return ZERO_OK;
+}
+
+static size_t staging_bytes(int size, size_t n_bytes)
+{
+    return zero_comm_staging_bytes(ZERO_COMM_NCCL, size, n_bytes);
+}
+
+/* ---- beginning and end ---- */
+
+static void copy_engine_abort(zero_comm_t *comm, int exit_code)
+{
+    copy_engine_release(comm);
+    comm->host->ops->abort(comm->host, exit_code);
+}
+
+static void copy_engine_destroy(zero_comm_t *comm)
+{
+    copy_engine_t *engine = comm->transport;
+    if (engine->control.local)
+        window_destroy(comm, &engine->control);
+    for (int lane = 0; lane < ZERO_N_LANES; lane++)
+        if (engine->passed[lane])
+            cudaEventDestroy(engine->passed[lane]);
+    if (engine->stream)
+        cudaStreamDestroy(engine->stream);
+    zero_comm_beside_host_destroy(comm);
+}
+
+static const zero_comm_ops_t copy_engine_ops = {
+    .name = "copy-engine",
+    .window_create = window_create,
+    .window_destroy = window_destroy,
+    .fence = fence,
+    .all_gather = all_gather,
+    .exchange = exchange,
+    .staging_bytes = staging_bytes,
+    .host_all_gather = zero_comm_beside_host_all_gather,
+    .host_broadcast = zero_comm_beside_host_broadcast,
+    .release = copy_engine_release,
+    .abort = copy_engine_abort,
+    .destroy = copy_engine_destroy,
+};
+
+static zero_status_t unsupported(const char *why)
+{
+    zero_log(ZERO_LOG_DEBUG, "copy engines do not serve: %s", why);
+    return ZERO_ERROR_UNSUPPORTED;
+}
+
+enum { BUS_ID_BYTES = 20 }; /* "00000000:00:00.0" at most */
+
+/* Whether this rank's GPU reaches those of all others. */
+static zero_status_t check_reach(const zero_comm_t *comm, char (*bus_ids)[BUS_ID_BYTES])
+{
+    int mine, peer, reaches;
+    ZERO_TRY(CHECKED(cudaGetDevice(&mine), ZERO_LOG_DEBUG));
+    for (int rank = 0; rank < comm->size; rank++) {
+        if (cudaDeviceGetByPCIBusId(&peer, bus_ids[rank]) != cudaSuccess) {
+            cudaGetLastError();
+            return unsupported("a peer's GPU is not visible to this process");
+        }
+        if (peer == mine)
+            continue;
+        ZERO_TRY(CHECKED(cudaDeviceCanAccessPeer(&reaches, mine, peer), ZERO_LOG_DEBUG));
+        if (!reaches)
+            return unsupported("a GPU has no access to a peer's memory");
+    }
+    return ZERO_OK;
+}
+
+static zero_status_t prepare(copy_engine_t *engine, char bus_id[BUS_ID_BYTES])
+{
+    int mine, lowest, highest;
+    ZERO_TRY(CHECKED(cudaGetDevice(&mine), ZERO_LOG_DEBUG));
+    ZERO_TRY(CHECKED(cudaDeviceGetPCIBusId(bus_id, BUS_ID_BYTES, mine), ZERO_LOG_DEBUG));
+    ZERO_TRY(CHECKED(cudaDeviceGetStreamPriorityRange(&lowest, &highest), ZERO_LOG_DEBUG));
+    ZERO_TRY(CHECKED(cudaStreamCreateWithPriority(&engine->stream, cudaStreamNonBlocking, highest), ZERO_LOG_DEBUG));
+    for (int lane = 0; lane < ZERO_N_LANES; lane++)
+        ZERO_TRY(CHECKED(cudaEventCreateWithFlags(&engine->passed[lane], cudaEventDisableTiming), ZERO_LOG_DEBUG));
+    engine->mem_ops = find_mem_ops();
+    return engine->mem_ops ? ZERO_OK : unsupported("the driver has no cuStreamBatchMemOp");
+}
+
+static unsigned char check_byte(int rank, size_t i)
+{
+    return (unsigned char)((i * 2654435761u + (unsigned)rank * 40503u) >> 13);
+}
+
+/* Fills the window's own slice, gathers all slices between fences of every lane, and looks at every byte. */
+static zero_status_t run_check(zero_comm_t *comm, const zero_window_t *window, unsigned char *host, void *device)
+{
+    copy_engine_t *engine = comm->transport;
+    const size_t n_all = (size_t)comm->size * CHECK_BYTES;
+    for (size_t i = 0; i < CHECK_BYTES; i++)
+        host[i] = check_byte(comm->rank, i);
+    ZERO_TRY(CHECKED(cudaMemcpy(window->local, host, CHECK_BYTES, cudaMemcpyHostToDevice), ZERO_LOG_DEBUG));
+    for (int lane = 0; lane < ZERO_N_LANES; lane++)
+        ZERO_TRY(CHECKED(issue_fence(comm, (zero_lane_t)lane, engine->stream), ZERO_LOG_DEBUG));
+    ZERO_TRY(all_gather(comm, ZERO_LANE_GATHER, window, 0, 0, device, CHECK_BYTES, (zero_stream_t)engine->stream));
+    for (int64_t end = zero_now_ns() + CHECK_TIMEOUT_NS; cudaStreamQuery(engine->stream) == cudaErrorNotReady;) {
+        if (zero_now_ns() > end)
+            return unsupported("the check at creation did not end");
+        sched_yield();
+    }
+    ZERO_TRY(CHECKED(cudaMemcpy(host, device, n_all, cudaMemcpyDeviceToHost), ZERO_LOG_DEBUG));
+    for (size_t i = 0; i < n_all; i++)
+        if (host[i] != check_byte((int)(i / CHECK_BYTES), i % CHECK_BYTES))
+            return unsupported("the check at creation read wrong bytes");
+    return ZERO_OK;
+}
+
+/* A small gather through the whole path: what the driver promises is not believed unseen. */
+static zero_status_t check_path(zero_comm_t *comm)
+{
+    zero_window_t window;
+    const size_t n_all = (size_t)comm->size * CHECK_BYTES;
+    void *device = NULL;
+    ZERO_TRY(open_window(comm, CHECK_BYTES, 0, ZERO_LOG_DEBUG, &window));
+    unsigned char *host = malloc(n_all);
+    zero_status_t status = host ? CHECKED(cudaMalloc(&device, n_all), ZERO_LOG_DEBUG) : ZERO_ERROR_MEMORY;
+    status = zero_comm_agree(comm, status);
+    if (status == ZERO_OK) {
+        status = run_check(comm, &window, host, device);
+        if (status != ZERO_OK)
+            copy_engine_release(comm);
+        comm->failed = false; /* the ranks are all here still */
+        status = zero_comm_agree(comm, status);
+    }
+    window_destroy(comm, &window);
+    cudaFree(device);
+    free(host);
+    return status;
+}
+
+static zero_status_t connect(zero_comm_t *comm)
+{
+    copy_engine_t *engine = comm->transport;
+    char bus_id[BUS_ID_BYTES] = "", bus_ids[MAX_RANKS][BUS_ID_BYTES];
+    ZERO_TRY(zero_comm_agree(comm, prepare(engine, bus_id)));
+    ZERO_TRY(zero_comm_beside_host_all_gather(comm, bus_id, sizeof bus_id, bus_ids));
+    ZERO_TRY(zero_comm_agree(comm, check_reach(comm, bus_ids)));
+    ZERO_TRY(open_window(comm, sizeof(uint32_t) * ZERO_N_LANES * MAX_RANKS, 0xff, ZERO_LOG_DEBUG, &engine->control));
+    for (int lane = 0; lane < ZERO_N_LANES; lane++)
+        engine->epochs[lane] = UINT32_MAX; /* as filled */
+    return check_path(comm);
+}
+
+zero_status_t zero_comm_copy_engine_create(zero_comm_t *host, zero_comm_t **comm)
+{
+    zero_comm_t *made;
+    if (host->local_size != host->size || host->size > MAX_RANKS)
+        return unsupported("the ranks are on several hosts, or too many");
+    ZERO_TRY(zero_comm_beside_host_create(host, &copy_engine_ops, sizeof(copy_engine_t), &made));
+    zero_status_t status = connect(made);
+    if (status == ZERO_OK) {
+        *comm = made;
+        return ZERO_OK;
+    }
+    copy_engine_destroy(made);
+    return host->failed ? status : ZERO_ERROR_UNSUPPORTED;
+}
