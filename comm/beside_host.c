@@ -37,6 +37,12 @@ bool zero_comm_beside_host_failed(const zero_comm_t *comm)
     return comm->failed || comm->host->failed;
 }
 
+size_t zero_comm_beside_host_window_bytes(size_t n_bytes)
+{
+    const size_t page = (size_t)2 << 20;
+    return n_bytes == 0 ? page : (n_bytes + page - 1) / page * page;
+}
+
 zero_status_t zero_comm_beside_host_all_gather(zero_comm_t *comm, const void *mine, size_t n_bytes, void *all)
 {
     return comm->host->ops->host_all_gather(comm->host, mine, n_bytes, all);

@@ -37,9 +37,7 @@
 #include "comm/deadline.h"
 #include "kernels/cuda_status.h"
 
-#define MAX_RANKS 64                   /* a fence is two operations a peer, and a batch takes fewer than 256 */
-#define WINDOW_GRAIN ((size_t)2 << 20) /* smaller blocks could share one of CUDA's allocations, which is mapped whole  \
-                                        */
+#define MAX_RANKS 64 /* a fence is two operations a peer, and a batch takes fewer than 256 */
 #define CHECK_BYTES 40961
 #define CHECK_TIMEOUT_NS 10000000000
 #define RELEASE_TIMEOUT_NS 2000000000
@@ -146,7 +144,7 @@ static void window_destroy(zero_comm_t *comm, zero_window_t *window)
 /* A block of device memory, every byte `fill`, that others can map. */
 static zero_status_t allocate(size_t n_bytes, int fill, zero_log_level_t level, void **data, cudaIpcMemHandle_t *handle)
 {
-    ZERO_TRY(CHECKED(cudaMalloc(data, (n_bytes / WINDOW_GRAIN + 1) * WINDOW_GRAIN), level));
+    ZERO_TRY(CHECKED(cudaMalloc(data, zero_comm_beside_host_window_bytes(n_bytes)), level));
     ZERO_TRY(CHECKED(cudaMemset(*data, fill, n_bytes), level));
     ZERO_TRY(CHECKED(cudaDeviceSynchronize(), level));
     return CHECKED(cudaIpcGetMemHandle(handle, *data), level);

@@ -66,10 +66,8 @@ static zero_status_t settle(zero_comm_t *comm, ncclComm_t nccl, ncclResult_t res
 static zero_status_t nccl_window_create(zero_comm_t *comm, size_t n_bytes, zero_window_t *window)
 {
     void *data = NULL;
-    zero_status_t status = ZERO_OK;
-    if (n_bytes > 0)
-        status = ZERO_CUDA_STATUS(cudaMalloc(&data, n_bytes));
-    if (status == ZERO_OK && n_bytes > 0)
+    zero_status_t status = ZERO_CUDA_STATUS(cudaMalloc(&data, zero_comm_beside_host_window_bytes(n_bytes)));
+    if (status == ZERO_OK)
         status = ZERO_CUDA_STATUS(cudaMemset(data, 0, n_bytes));
     if (status == ZERO_OK)
         status = ZERO_CUDA_STATUS(cudaDeviceSynchronize());
