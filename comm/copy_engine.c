@@ -22,9 +22,13 @@
  * A fence that waits for a stuck peer shows as an event that does not come. Who finds that (zero_step_wait has a
  * deadline) sets comm->failed; `release` then writes the awaited epochs itself, and the streams run empty.
  *
- * Streams share the GPU's hardware queues when there are more than CUDA_DEVICE_MAX_CONNECTIONS (8 unless set), and a
- * fence that waits holds up what comes behind it in the same queue. So a program keeps to few streams, and every rank
- * issues the lanes' calls in one order: then the first fence that waits anywhere always has its peers' before it.
+ * A rank's own slice needs no journey but, where it is gathered elsewhere, a local copy, which CUDA runs as a kernel
+ * whatever it is asked (seen with CUDA 13 on an H200): beside a GEMM that fills the SMs it waits for that to end. So it
+ * has a stream beside the pulls'. In place there is none.
+ *
+ * CUDA lays streams onto few hardware queues (CUDA_DEVICE_MAX_CONNECTIONS, 8 unless set), and a fence that waits can
+ * hold up what another stream has behind it in the same queue. Therefore every rank must issue all lanes' calls in one
+ * order: then each rank comes to the earliest fence that has not passed, even with a single queue, and it passes.
  *
  * Calls cannot be captured into a CUDA graph: epochs are arguments, and a replay would write old ones.
  */
@@ -49,12 +53,20 @@ typedef struct mapped_window {
     void *parts[MAX_RANKS];
 } mapped_window_t;
 
+/* What a lane has of its own. */
+typedef struct lane {
+    uint32_t epoch;     /* of the last fence that was issued */
+    cudaEvent_t passed; /* behind that fence */
+    /* Local copies run here, beside the pulls, with events where they leave the lane's stream and come back. */
+    cudaStream_t aside;
+    cudaEvent_t leave, back;
+} lane_t;
+
 typedef struct copy_engine {
-    mem_ops_fn_t mem_ops;             /* the driver's cuStreamBatchMemOp */
-    zero_window_t control;            /* the epochs: uint32_t [ZERO_N_LANES][MAX_RANKS] */
-    uint32_t epochs[ZERO_N_LANES];    /* of the last fence that was issued */
-    cudaEvent_t passed[ZERO_N_LANES]; /* behind that fence */
-    cudaStream_t stream;              /* for the check at creation and for release */
+    mem_ops_fn_t mem_ops;  /* the driver's cuStreamBatchMemOp */
+    zero_window_t control; /* the epochs: uint32_t [ZERO_N_LANES][MAX_RANKS] */
+    lane_t lanes[ZERO_N_LANES];
+    cudaStream_t stream; /* for the check at creation and for release */
 } copy_engine_t;
 
 /* Copies of one collective. */
@@ -122,19 +134,20 @@ static zero_status_t checked(cudaError_t error, zero_log_level_t level, const ch
 static void copy_engine_release(zero_comm_t *comm);
 static bool some_fence_waits(const copy_engine_t *engine);
 
-/* Nobody may free what a peer still maps. Where a fence waits in spite of all, memory goes with the process. */
+/* Nobody may free what a peer still maps. Where a fence waits though it was released, memory goes with the process. */
 static void window_destroy(zero_comm_t *comm, zero_window_t *window)
 {
     mapped_window_t *mapped = window->transport;
-    if (zero_comm_beside_host_failed(comm))
+    const bool failed = zero_comm_beside_host_failed(comm);
+    if (failed)
         copy_engine_release(comm);
-    if (some_fence_waits(comm->transport))
+    if (failed && some_fence_waits(comm->transport))
         return;
     cudaDeviceSynchronize();
     for (int rank = 0; rank < comm->size && mapped; rank++)
         if (rank != comm->rank && mapped->parts[rank])
             cudaIpcCloseMemHandle(mapped->parts[rank]);
-    if (!zero_comm_beside_host_failed(comm))
+    if (!failed)
         zero_comm_barrier(comm);
     cudaFree(window->local);
     free(mapped);
@@ -218,7 +231,7 @@ static cudaError_t issue_fence(zero_comm_t *comm, zero_lane_t lane, cudaStream_t
     unsigned n_ops = 0;
     if (comm->size == 1)
         return cudaSuccess;
-    const uint32_t epoch = ++engine->epochs[lane];
+    const uint32_t epoch = ++engine->lanes[lane].epoch;
     for (int i = 1; i < comm->size; i++)
         ops[n_ops++] = write_epoch(epoch_at(engine, (comm->rank + i) % comm->size, lane, comm->rank), epoch);
     for (int i = 1; i < comm->size; i++)
@@ -226,7 +239,7 @@ static cudaError_t issue_fence(zero_comm_t *comm, zero_lane_t lane, cudaStream_t
     CUresult result = engine->mem_ops((CUstream)stream, n_ops, ops, 0);
     if (result != CUDA_SUCCESS)
         return (cudaError_t)result; /* the runtime's numbers are the driver's */
-    return cudaEventRecord(engine->passed[lane], stream);
+    return cudaEventRecord(engine->lanes[lane].passed, stream);
 }
 
 static zero_status_t fence(zero_comm_t *comm, zero_lane_t lane, zero_stream_t stream)
@@ -239,7 +252,7 @@ static zero_status_t fence(zero_comm_t *comm, zero_lane_t lane, zero_stream_t st
 static bool some_fence_waits(const copy_engine_t *engine)
 {
     for (int lane = 0; lane < ZERO_N_LANES; lane++)
-        if (engine->passed[lane] && cudaEventQuery(engine->passed[lane]) == cudaErrorNotReady)
+        if (engine->lanes[lane].passed && cudaEventQuery(engine->lanes[lane].passed) == cudaErrorNotReady)
             return true;
     return false;
 }
@@ -253,7 +266,7 @@ static void copy_engine_release(zero_comm_t *comm)
     comm->failed = true;
     for (int lane = 0; lane < ZERO_N_LANES && engine->control.local; lane++)
         for (int rank = 0; rank < comm->size; rank++)
-            ops[n_ops++] = write_epoch(epoch_at(engine, comm->rank, lane, rank), engine->epochs[lane]);
+            ops[n_ops++] = write_epoch(epoch_at(engine, comm->rank, lane, rank), engine->lanes[lane].epoch);
     for (int64_t end = zero_now_ns() + RELEASE_TIMEOUT_NS; some_fence_waits(engine) && zero_now_ns() < end;) {
         if (engine->mem_ops(engine->stream, n_ops, ops, 0) != CUDA_SUCCESS)
             return;
@@ -263,19 +276,35 @@ static void copy_engine_release(zero_comm_t *comm)
 
 /* ---- bulk data ---- */
 
+/* The rank's own slice. *lane tells when it is done. */
+static zero_status_t copy_aside(lane_t *lane, void *dst, const void *src, size_t n_bytes, cudaStream_t stream)
+{
+    ZERO_TRY_CUDA(cudaEventRecord(lane->leave, stream));
+    ZERO_TRY_CUDA(cudaStreamWaitEvent(lane->aside, lane->leave, 0));
+    ZERO_TRY_CUDA(cudaMemcpyAsync(dst, src, n_bytes, cudaMemcpyDeviceToDevice, lane->aside));
+    ZERO_TRY_CUDA(cudaEventRecord(lane->back, lane->aside));
+    return ZERO_OK;
+}
+
 static zero_status_t all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
                                 size_t src_stride, void *dst, size_t n_bytes, zero_stream_t stream)
 {
+    lane_t *own_lane = &((copy_engine_t *)comm->transport)->lanes[lane];
+    const char *own = part(window, comm->rank) + src_offset + (size_t)comm->rank * src_stride;
+    char *own_slice = (char *)dst + (size_t)comm->rank * n_bytes;
     copies_t copies = {.n = 0};
-    (void)lane;
-    for (int i = 0; i < comm->size && n_bytes > 0; i++) {
-        int rank = (comm->rank + 1 + i) % comm->size; /* each starts elsewhere, so that not all read from one */
-        const char *src = part(window, rank) + src_offset + (size_t)rank * src_stride;
-        char *slice = (char *)dst + (size_t)rank * n_bytes;
-        if (slice != src)
-            add_copy(&copies, slice, src, n_bytes);
+    if (n_bytes == 0)
+        return ZERO_OK;
+    if (own_slice != own)
+        ZERO_TRY(copy_aside(own_lane, own_slice, own, n_bytes, (cudaStream_t)stream));
+    for (int i = 1; i < comm->size; i++) {
+        int rank = (comm->rank + i) % comm->size; /* each starts elsewhere, so that not all read from one */
+        add_copy(&copies, (char *)dst + (size_t)rank * n_bytes,
+                 part(window, rank) + src_offset + (size_t)rank * src_stride, n_bytes);
     }
     ZERO_TRY_CUDA(copy_all(&copies, (cudaStream_t)stream));
+    if (own_slice != own)
+        ZERO_TRY_CUDA(cudaStreamWaitEvent((cudaStream_t)stream, own_lane->back, 0));
     return ZERO_OK;
 }
 
@@ -284,13 +313,14 @@ static zero_status_t exchange(zero_comm_t *comm, zero_lane_t lane, const zero_wi
 {
     copies_t copies = {.n = 0};
     (void)lane;
-    for (int i = 0; i < comm->size; i++) {
-        int rank = (comm->rank + 1 + i) % comm->size;
-        const char *src = part(window, rank) + src_offset + (size_t)comm->rank * n_bytes;
+    const size_t offset = src_offset + (size_t)comm->rank * n_bytes;
+    slices[comm->rank] = part(window, comm->rank) + offset; /* its own needs no journey */
+    for (int i = 1; i < comm->size; i++) {
+        int rank = (comm->rank + i) % comm->size;
         char *staged = (char *)staging + (size_t)rank * n_bytes;
-        slices[rank] = rank == comm->rank ? src : staged; /* its own needs no journey */
-        if (rank != comm->rank && n_bytes > 0)
-            add_copy(&copies, staged, src, n_bytes);
+        slices[rank] = staged;
+        if (n_bytes > 0)
+            add_copy(&copies, staged, part(window, rank) + offset, n_bytes);
     }
     ZERO_TRY_CUDA(copy_all(&copies, (cudaStream_t)stream));
     return ZERO_OK;
@@ -309,14 +339,31 @@ static void copy_engine_abort(zero_comm_t *comm, int exit_code)
     comm->host->ops->abort(comm->host, exit_code);
 }
 
+static zero_status_t prepare_lane(lane_t *lane, int priority)
+{
+    cudaEvent_t *const events[] = {&lane->passed, &lane->leave, &lane->back};
+    for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
+        ZERO_TRY(CHECKED(cudaEventCreateWithFlags(events[i], cudaEventDisableTiming), ZERO_LOG_DEBUG));
+    return CHECKED(cudaStreamCreateWithPriority(&lane->aside, cudaStreamNonBlocking, priority), ZERO_LOG_DEBUG);
+}
+
+static void destroy_lane(lane_t *lane)
+{
+    cudaEvent_t const events[] = {lane->passed, lane->leave, lane->back};
+    for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
+        if (events[i])
+            cudaEventDestroy(events[i]);
+    if (lane->aside)
+        cudaStreamDestroy(lane->aside);
+}
+
 static void copy_engine_destroy(zero_comm_t *comm)
 {
     copy_engine_t *engine = comm->transport;
     if (engine->control.local)
         window_destroy(comm, &engine->control);
-    for (int lane = 0; lane < ZERO_N_LANES; lane++)
-        if (engine->passed[lane])
-            cudaEventDestroy(engine->passed[lane]);
+    for (int i = 0; i < ZERO_N_LANES; i++)
+        destroy_lane(&engine->lanes[i]);
     if (engine->stream)
         cudaStreamDestroy(engine->stream);
     zero_comm_beside_host_destroy(comm);
@@ -371,8 +418,8 @@ static zero_status_t prepare(copy_engine_t *engine, char bus_id[BUS_ID_BYTES])
     ZERO_TRY(CHECKED(cudaDeviceGetPCIBusId(bus_id, BUS_ID_BYTES, mine), ZERO_LOG_DEBUG));
     ZERO_TRY(CHECKED(cudaDeviceGetStreamPriorityRange(&lowest, &highest), ZERO_LOG_DEBUG));
     ZERO_TRY(CHECKED(cudaStreamCreateWithPriority(&engine->stream, cudaStreamNonBlocking, highest), ZERO_LOG_DEBUG));
-    for (int lane = 0; lane < ZERO_N_LANES; lane++)
-        ZERO_TRY(CHECKED(cudaEventCreateWithFlags(&engine->passed[lane], cudaEventDisableTiming), ZERO_LOG_DEBUG));
+    for (int i = 0; i < ZERO_N_LANES; i++)
+        ZERO_TRY(prepare_lane(&engine->lanes[i], highest));
     engine->mem_ops = find_mem_ops();
     return engine->mem_ops ? ZERO_OK : unsupported("the driver has no cuStreamBatchMemOp");
 }
@@ -419,7 +466,7 @@ static zero_status_t check_path(zero_comm_t *comm)
         status = run_check(comm, &window, host, device);
         if (status != ZERO_OK)
             copy_engine_release(comm);
-        comm->failed = false; /* the ranks are all here still */
+        comm->failed = false; /* the ranks are all here still, and part in order */
         status = zero_comm_agree(comm, status);
     }
     window_destroy(comm, &window);
@@ -437,7 +484,7 @@ static zero_status_t connect(zero_comm_t *comm)
     ZERO_TRY(zero_comm_agree(comm, check_reach(comm, bus_ids)));
     ZERO_TRY(open_window(comm, sizeof(uint32_t) * ZERO_N_LANES * MAX_RANKS, 0xff, ZERO_LOG_DEBUG, &engine->control));
     for (int lane = 0; lane < ZERO_N_LANES; lane++)
-        engine->epochs[lane] = UINT32_MAX; /* as filled */
+        engine->lanes[lane].epoch = UINT32_MAX; /* as filled */
     return check_path(comm);
 }
 
