@@ -39,19 +39,15 @@
 
 #include "comm/beside_host.h"
 #include "comm/deadline.h"
+#include "comm/peer_window.h"
 #include "kernels/cuda_status.h"
 
-#define MAX_RANKS 64 /* a fence is two operations a peer, and a batch takes fewer than 256 */
+#define MAX_RANKS ZERO_PEER_WINDOW_MAX_RANKS /* a fence is two operations a peer, a batch takes fewer than 256 */
 #define CHECK_BYTES 40961
 #define CHECK_TIMEOUT_NS 10000000000
 #define RELEASE_TIMEOUT_NS 2000000000
 
 typedef CUresult (*mem_ops_fn_t)(CUstream stream, unsigned n_ops, CUstreamBatchMemOpParams *ops, unsigned flags);
-
-/* A window on all ranks, each part as this process sees it. */
-typedef struct mapped_window {
-    void *parts[MAX_RANKS];
-} mapped_window_t;
 
 /* What a lane has of its own. */
 typedef struct lane {
@@ -119,87 +115,24 @@ static cudaError_t copy_all(copies_t *copies, cudaStream_t stream)
 
 /* ---- windows ---- */
 
-/* Like ZERO_CUDA_STATUS at another level than error: a GPU that cannot serve here is none. */
-static zero_status_t checked(cudaError_t error, zero_log_level_t level, const char *call)
+static zero_status_t window_create(zero_comm_t *comm, size_t n_bytes, zero_window_t *window)
 {
-    if (error == cudaSuccess)
-        return ZERO_OK;
-    cudaGetLastError(); /* what was told is not found again by whoever asks next */
-    zero_log(level, "CUDA: %s (%s) from %s", cudaGetErrorString(error), cudaGetErrorName(error), call);
-    return error == cudaErrorMemoryAllocation ? ZERO_ERROR_MEMORY : ZERO_ERROR_DEVICE;
+    return zero_peer_window_create(comm, n_bytes, 0, ZERO_LOG_ERROR, window);
 }
-
-#define CHECKED(call, level) checked((call), (level), #call)
 
 static void copy_engine_release(zero_comm_t *comm);
 static bool some_fence_waits(const copy_engine_t *engine);
 
-/* Nobody may free what a peer still maps. Where a fence waits though it was released, memory goes with the process. */
+/* Where a fence waits though it was released, memory goes with the process. */
 static void window_destroy(zero_comm_t *comm, zero_window_t *window)
 {
-    mapped_window_t *mapped = window->transport;
-    const bool failed = zero_comm_beside_host_failed(comm);
-    if (failed)
+    if (zero_comm_beside_host_failed(comm)) {
         copy_engine_release(comm);
-    if (failed && some_fence_waits(comm->transport))
-        return;
+        if (some_fence_waits(comm->transport))
+            return;
+    }
     cudaDeviceSynchronize();
-    for (int rank = 0; rank < comm->size && mapped; rank++)
-        if (rank != comm->rank && mapped->parts[rank])
-            cudaIpcCloseMemHandle(mapped->parts[rank]);
-    if (!failed)
-        zero_comm_barrier(comm);
-    cudaFree(window->local);
-    free(mapped);
-    *window = (zero_window_t){0};
-}
-
-/* A block of device memory, every byte `fill`, that others can map. */
-static zero_status_t allocate(size_t n_bytes, int fill, zero_log_level_t level, void **data, cudaIpcMemHandle_t *handle)
-{
-    ZERO_TRY(CHECKED(cudaMalloc(data, zero_comm_beside_host_window_bytes(n_bytes)), level));
-    ZERO_TRY(CHECKED(cudaMemset(*data, fill, n_bytes), level));
-    ZERO_TRY(CHECKED(cudaDeviceSynchronize(), level));
-    return CHECKED(cudaIpcGetMemHandle(handle, *data), level);
-}
-
-static zero_status_t map_peers(const zero_comm_t *comm, const cudaIpcMemHandle_t *handles, zero_log_level_t level,
-                               mapped_window_t *mapped)
-{
-    for (int rank = 0; rank < comm->size; rank++)
-        if (rank != comm->rank)
-            ZERO_TRY(CHECKED(cudaIpcOpenMemHandle(&mapped->parts[rank], handles[rank], cudaIpcMemLazyEnablePeerAccess),
-                             level));
-    return ZERO_OK;
-}
-
-static zero_status_t open_window(zero_comm_t *comm, size_t n_bytes, int fill, zero_log_level_t level,
-                                 zero_window_t *window)
-{
-    zero_window_t made = {.n_bytes = n_bytes};
-    mapped_window_t *mapped = made.transport = calloc(1, sizeof *mapped);
-    cudaIpcMemHandle_t mine, handles[MAX_RANKS];
-    zero_status_t status = mapped ? allocate(n_bytes, fill, level, &made.local, &mine) : ZERO_ERROR_MEMORY;
-    ZERO_TRY_GOTO(zero_comm_agree(comm, status), fail);
-    mapped->parts[comm->rank] = made.local;
-    ZERO_TRY_GOTO(zero_comm_beside_host_all_gather(comm, &mine, sizeof mine, handles), fail);
-    ZERO_TRY_GOTO(zero_comm_agree(comm, map_peers(comm, handles, level, mapped)), fail);
-    *window = made;
-    return ZERO_OK;
-fail:
-    window_destroy(comm, &made);
-    return status;
-}
-
-static zero_status_t window_create(zero_comm_t *comm, size_t n_bytes, zero_window_t *window)
-{
-    return open_window(comm, n_bytes, 0, ZERO_LOG_ERROR, window);
-}
-
-static char *part(const zero_window_t *window, int rank)
-{
-    const mapped_window_t *mapped = window->transport;
-    return mapped->parts[rank];
+    zero_peer_window_destroy(comm, window);
 }
 
 /* ---- fences ---- */
@@ -207,7 +140,8 @@ static char *part(const zero_window_t *window, int rank)
 /* Where `owner` sees how far `rank` has come in a lane. */
 static CUdeviceptr epoch_at(const copy_engine_t *engine, int owner, int lane, int rank)
 {
-    return (CUdeviceptr)(part(&engine->control, owner) + (size_t)(lane * MAX_RANKS + rank) * sizeof(uint32_t));
+    return (CUdeviceptr)(zero_peer_window_part(&engine->control, owner) +
+                         (size_t)(lane * MAX_RANKS + rank) * sizeof(uint32_t));
 }
 
 static CUstreamBatchMemOpParams write_epoch(CUdeviceptr address, uint32_t epoch)
@@ -290,7 +224,7 @@ static zero_status_t all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_
                                 size_t src_stride, void *dst, size_t n_bytes, zero_stream_t stream)
 {
     lane_t *own_lane = &((copy_engine_t *)comm->transport)->lanes[lane];
-    const char *own = part(window, comm->rank) + src_offset + (size_t)comm->rank * src_stride;
+    const char *own = zero_peer_window_part(window, comm->rank) + src_offset + (size_t)comm->rank * src_stride;
     char *own_slice = (char *)dst + (size_t)comm->rank * n_bytes;
     copies_t copies = {.n = 0};
     if (n_bytes == 0)
@@ -300,7 +234,7 @@ static zero_status_t all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_
     for (int i = 1; i < comm->size; i++) {
         int rank = (comm->rank + i) % comm->size; /* each starts elsewhere, so that not all read from one */
         add_copy(&copies, (char *)dst + (size_t)rank * n_bytes,
-                 part(window, rank) + src_offset + (size_t)rank * src_stride, n_bytes);
+                 zero_peer_window_part(window, rank) + src_offset + (size_t)rank * src_stride, n_bytes);
     }
     ZERO_TRY_CUDA(copy_all(&copies, (cudaStream_t)stream));
     if (own_slice != own)
@@ -314,13 +248,13 @@ static zero_status_t exchange(zero_comm_t *comm, zero_lane_t lane, const zero_wi
     copies_t copies = {.n = 0};
     (void)lane;
     const size_t offset = src_offset + (size_t)comm->rank * n_bytes;
-    slices[comm->rank] = part(window, comm->rank) + offset; /* its own needs no journey */
+    slices[comm->rank] = zero_peer_window_part(window, comm->rank) + offset; /* its own needs no journey */
     for (int i = 1; i < comm->size; i++) {
         int rank = (comm->rank + i) % comm->size;
         char *staged = (char *)staging + (size_t)rank * n_bytes;
         slices[rank] = staged;
         if (n_bytes > 0)
-            add_copy(&copies, staged, part(window, rank) + offset, n_bytes);
+            add_copy(&copies, staged, zero_peer_window_part(window, rank) + offset, n_bytes);
     }
     ZERO_TRY_CUDA(copy_all(&copies, (cudaStream_t)stream));
     return ZERO_OK;
@@ -333,6 +267,9 @@ static size_t staging_bytes(int size, size_t n_bytes)
 
 /* ---- beginning and end ---- */
 
+/* A GPU that cannot serve here is no error. */
+#define TRIED(call) ZERO_CUDA_STATUS_AT(ZERO_LOG_DEBUG, call)
+
 static void copy_engine_abort(zero_comm_t *comm, int exit_code)
 {
     copy_engine_release(comm);
@@ -343,8 +280,8 @@ static zero_status_t prepare_lane(lane_t *lane, int priority)
 {
     cudaEvent_t *const events[] = {&lane->passed, &lane->leave, &lane->back};
     for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
-        ZERO_TRY(CHECKED(cudaEventCreateWithFlags(events[i], cudaEventDisableTiming), ZERO_LOG_DEBUG));
-    return CHECKED(cudaStreamCreateWithPriority(&lane->aside, cudaStreamNonBlocking, priority), ZERO_LOG_DEBUG);
+        ZERO_TRY(TRIED(cudaEventCreateWithFlags(events[i], cudaEventDisableTiming)));
+    return TRIED(cudaStreamCreateWithPriority(&lane->aside, cudaStreamNonBlocking, priority));
 }
 
 static void destroy_lane(lane_t *lane)
@@ -396,7 +333,7 @@ enum { BUS_ID_BYTES = 20 }; /* "00000000:00:00.0" at most */
 static zero_status_t check_reach(const zero_comm_t *comm, char (*bus_ids)[BUS_ID_BYTES])
 {
     int mine, peer, reaches;
-    ZERO_TRY(CHECKED(cudaGetDevice(&mine), ZERO_LOG_DEBUG));
+    ZERO_TRY(TRIED(cudaGetDevice(&mine)));
     for (int rank = 0; rank < comm->size; rank++) {
         if (cudaDeviceGetByPCIBusId(&peer, bus_ids[rank]) != cudaSuccess) {
             cudaGetLastError();
@@ -404,7 +341,7 @@ static zero_status_t check_reach(const zero_comm_t *comm, char (*bus_ids)[BUS_ID
         }
         if (peer == mine)
             continue;
-        ZERO_TRY(CHECKED(cudaDeviceCanAccessPeer(&reaches, mine, peer), ZERO_LOG_DEBUG));
+        ZERO_TRY(TRIED(cudaDeviceCanAccessPeer(&reaches, mine, peer)));
         if (!reaches)
             return unsupported("a GPU has no access to a peer's memory");
     }
@@ -414,10 +351,10 @@ static zero_status_t check_reach(const zero_comm_t *comm, char (*bus_ids)[BUS_ID
 static zero_status_t prepare(copy_engine_t *engine, char bus_id[BUS_ID_BYTES])
 {
     int mine, lowest, highest;
-    ZERO_TRY(CHECKED(cudaGetDevice(&mine), ZERO_LOG_DEBUG));
-    ZERO_TRY(CHECKED(cudaDeviceGetPCIBusId(bus_id, BUS_ID_BYTES, mine), ZERO_LOG_DEBUG));
-    ZERO_TRY(CHECKED(cudaDeviceGetStreamPriorityRange(&lowest, &highest), ZERO_LOG_DEBUG));
-    ZERO_TRY(CHECKED(cudaStreamCreateWithPriority(&engine->stream, cudaStreamNonBlocking, highest), ZERO_LOG_DEBUG));
+    ZERO_TRY(TRIED(cudaGetDevice(&mine)));
+    ZERO_TRY(TRIED(cudaDeviceGetPCIBusId(bus_id, BUS_ID_BYTES, mine)));
+    ZERO_TRY(TRIED(cudaDeviceGetStreamPriorityRange(&lowest, &highest)));
+    ZERO_TRY(TRIED(cudaStreamCreateWithPriority(&engine->stream, cudaStreamNonBlocking, highest)));
     for (int i = 0; i < ZERO_N_LANES; i++)
         ZERO_TRY(prepare_lane(&engine->lanes[i], highest));
     engine->mem_ops = find_mem_ops();
@@ -436,16 +373,16 @@ static zero_status_t run_check(zero_comm_t *comm, const zero_window_t *window, u
     const size_t n_all = (size_t)comm->size * CHECK_BYTES;
     for (size_t i = 0; i < CHECK_BYTES; i++)
         host[i] = check_byte(comm->rank, i);
-    ZERO_TRY(CHECKED(cudaMemcpy(window->local, host, CHECK_BYTES, cudaMemcpyHostToDevice), ZERO_LOG_DEBUG));
+    ZERO_TRY(TRIED(cudaMemcpyAsync(window->local, host, CHECK_BYTES, cudaMemcpyHostToDevice, engine->stream)));
     for (int lane = 0; lane < ZERO_N_LANES; lane++)
-        ZERO_TRY(CHECKED(issue_fence(comm, (zero_lane_t)lane, engine->stream), ZERO_LOG_DEBUG));
+        ZERO_TRY(TRIED(issue_fence(comm, (zero_lane_t)lane, engine->stream)));
     ZERO_TRY(all_gather(comm, ZERO_LANE_GATHER, window, 0, 0, device, CHECK_BYTES, (zero_stream_t)engine->stream));
     for (int64_t end = zero_now_ns() + CHECK_TIMEOUT_NS; cudaStreamQuery(engine->stream) == cudaErrorNotReady;) {
         if (zero_now_ns() > end)
             return unsupported("the check at creation did not end");
         sched_yield();
     }
-    ZERO_TRY(CHECKED(cudaMemcpy(host, device, n_all, cudaMemcpyDeviceToHost), ZERO_LOG_DEBUG));
+    ZERO_TRY(TRIED(cudaMemcpy(host, device, n_all, cudaMemcpyDeviceToHost)));
     for (size_t i = 0; i < n_all; i++)
         if (host[i] != check_byte((int)(i / CHECK_BYTES), i % CHECK_BYTES))
             return unsupported("the check at creation read wrong bytes");
@@ -458,9 +395,9 @@ static zero_status_t check_path(zero_comm_t *comm)
     zero_window_t window;
     const size_t n_all = (size_t)comm->size * CHECK_BYTES;
     void *device = NULL;
-    ZERO_TRY(open_window(comm, CHECK_BYTES, 0, ZERO_LOG_DEBUG, &window));
+    ZERO_TRY(zero_peer_window_create(comm, CHECK_BYTES, 0, ZERO_LOG_DEBUG, &window));
     unsigned char *host = malloc(n_all);
-    zero_status_t status = host ? CHECKED(cudaMalloc(&device, n_all), ZERO_LOG_DEBUG) : ZERO_ERROR_MEMORY;
+    zero_status_t status = host ? TRIED(cudaMalloc(&device, n_all)) : ZERO_ERROR_MEMORY;
     status = zero_comm_agree(comm, status);
     if (status == ZERO_OK) {
         status = run_check(comm, &window, host, device);
@@ -482,7 +419,8 @@ static zero_status_t connect(zero_comm_t *comm)
     ZERO_TRY(zero_comm_agree(comm, prepare(engine, bus_id)));
     ZERO_TRY(zero_comm_beside_host_all_gather(comm, bus_id, sizeof bus_id, bus_ids));
     ZERO_TRY(zero_comm_agree(comm, check_reach(comm, bus_ids)));
-    ZERO_TRY(open_window(comm, sizeof(uint32_t) * ZERO_N_LANES * MAX_RANKS, 0xff, ZERO_LOG_DEBUG, &engine->control));
+    ZERO_TRY(zero_peer_window_create(comm, sizeof(uint32_t) * ZERO_N_LANES * MAX_RANKS, 0xff, ZERO_LOG_DEBUG,
+                                     &engine->control));
     for (int lane = 0; lane < ZERO_N_LANES; lane++)
         engine->lanes[lane].epoch = UINT32_MAX; /* as filled */
     return check_path(comm);

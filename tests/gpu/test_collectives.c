@@ -385,6 +385,7 @@ int main(int argc, char **argv)
         printf("%s, %d ranks on %d GPUs, created in %.0f ms\n", argv[1], comm->size, n_gpus, 1e3 * (now_s() - start_s));
     CUDA(cudaMalloc((void **)&n_wrong, sizeof *n_wrong));
     CUDA(cudaMemset(n_wrong, 0, sizeof *n_wrong));
+    CUDA(cudaDeviceSynchronize());
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         if (!is_to_run(i, argc > 2 ? argv[2] : NULL))
             continue;
