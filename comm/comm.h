@@ -53,8 +53,8 @@ typedef struct zero_comm_ops {
     /* Small host data: all[r * n_bytes ..] = rank r's `mine`. Blocks the host. */
     zero_status_t (*host_all_gather)(zero_comm_t *comm, const void *mine, size_t n_bytes, void *all);
     zero_status_t (*host_broadcast)(zero_comm_t *comm, void *data, size_t n_bytes, int root);
-    /* After a failure: ends what waits for peers in this rank's streams, so that these run empty and memory can be freed;
-     * sets comm->failed. NULL where nothing waits but the host. */
+    /* After a failure: ends what waits for peers in this rank's streams, so that these run empty and memory can be
+     * freed; sets comm->failed. NULL where nothing waits but the host. */
     void (*release)(zero_comm_t *comm);
     void (*abort)(zero_comm_t *comm, int exit_code); /* tells peers, then ends the job where the transport can */
     void (*destroy)(zero_comm_t *comm);
