@@ -201,11 +201,21 @@ fail:
     return status;
 }
 
+/* Memory is not freed while a stream may still touch it, nor waited for where a peer that failed may never let it go. */
+static void settle(zero_engine_t *engine)
+{
+    bool failed = engine->comm && (engine->comm->failed || engine->host_comm->failed);
+    if (failed && engine->comm->ops->release)
+        engine->comm->ops->release(engine->comm);
+    if (!failed || engine->comm->ops->release)
+        zero_device_synchronize(engine->device);
+}
+
 void zero_engine_destroy(zero_engine_t *engine)
 {
     if (!engine)
         return;
-    zero_device_synchronize(engine->device);
+    settle(engine);
     for (zero_user_block_t *block = engine->user_blocks, *next; block; block = next) {
         next = block->next;
         engine->device->ops->free(engine->device, block->data, block->n_bytes);

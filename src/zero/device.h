@@ -45,8 +45,8 @@ zero_status_t zero_device_cpu_create(const zero_comm_t *comm, zero_device_t **de
 zero_status_t zero_device_cuda_create(const zero_comm_t *comm, zero_device_t **device);
 int zero_device_cuda_count(void); /* GPUs of this host; 0 without a driver */
 
-/* How bulk data travels between ranks with this device: `comm` itself for the CPU, NCCL for GPUs. *bulk is the
- * caller's, for zero_device_comm_destroy. [collective] */
+/* How bulk data travels between ranks with this device: `comm` itself for the CPU; copy engines or NCCL for GPUs.
+ * *bulk is the caller's, for zero_device_comm_destroy. [collective] */
 zero_status_t zero_device_comm_create(zero_device_t *device, zero_comm_t *comm, zero_comm_t **bulk);
 void zero_device_comm_destroy(zero_comm_t *comm, zero_comm_t *bulk);
 /* The same, for the plan: what staging is needed. */
