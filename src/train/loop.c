@@ -292,8 +292,8 @@ static void report_start(const run_t *run)
 {
     const options_t *o = run->options;
     zero_memory_t held = zero_engine_memory(run->engine);
-    report("GPT-2 of %.2fM parameters (%lld layers, dim %lld), %s, stage %lld on %d rank%s (%s), %.1f MiB each",
-           (double)zero_model_n_params(run->model.declaration) * 1e-6, (long long)o->model.layers,
+    report("%s of %.2fM parameters (%lld layers, dim %lld), %s, stage %lld on %d rank%s (%s), %.1f MiB each",
+           run->model.ops->name, (double)zero_model_n_params(run->model.declaration) * 1e-6, (long long)o->model.layers,
            (long long)o->model.dim, zero_dtype_name((zero_dtype_t)o->train.precision), (long long)o->zero.stage,
            zero_comm_size(run->comm), zero_comm_size(run->comm) == 1 ? "" : "s", zero_comm_name(run->comm),
            (double)zero_memory_total(&held) / 1048576.0);

@@ -7,6 +7,7 @@
 
 static const model_ops_t *const architectures[] = {
     [ARCH_GPT2] = &gpt2_ops,
+    [ARCH_LLAMA] = &llama_ops,
 };
 
 /* ---- building ---- */
@@ -15,7 +16,8 @@ static zero_model_limits_t limits(const model_t *model)
 {
     const options_t *o = model->options;
     size_t dim = (size_t)o->model.dim, ffn_dim = (size_t)o->model.ffn_dim, vocab = (size_t)o->model.vocab_size;
-    size_t widest = ffn_dim > 3 * dim ? ffn_dim : 3 * dim;
+    size_t mlp = (size_t)model->ops->mlp_inputs * ffn_dim;
+    size_t widest = mlp > 3 * dim ? mlp : 3 * dim; /* q, k and v: 3 dim at most */
     return (zero_model_limits_t){
         .n_rows = (size_t)(o->train.micro_batch * o->model.seq_len),
         .seq_len = (size_t)o->model.seq_len,
@@ -53,7 +55,9 @@ static size_t batch_bytes(const model_t *model)
 void model_plan(const model_t *model, zero_memory_t *memory)
 {
     zero_model_limits_t sizes = limits(model);
-    memory->bytes[ZERO_MEMORY_ACTIVATIONS] += model->ops->activation_bytes(model);
+    activations_t counter = {0};
+    model->ops->place(model, &counter);
+    memory->bytes[ZERO_MEMORY_ACTIVATIONS] += counter.n_bytes;
     memory->bytes[ZERO_MEMORY_WORKSPACE] += model->kernels->workspace_bytes(&sizes);
     memory->bytes[ZERO_MEMORY_DATA] += 2 * batch_bytes(model) + sizeof(double) + sizes.vocab_size * sizeof(float);
 }
@@ -61,6 +65,7 @@ void model_plan(const model_t *model, zero_memory_t *memory)
 zero_status_t model_attach(model_t *model, zero_device_t *device, zero_engine_t *engine, int n_in_flight)
 {
     zero_model_limits_t sizes = limits(model);
+    activations_t activations = {.engine = engine};
     size_t workspace_bytes = model->kernels->workspace_bytes(&sizes);
     void *workspace, *tokens, *targets, *loss, *logits, *uploads;
     model->device = device;
@@ -80,7 +85,8 @@ zero_status_t model_attach(model_t *model, zero_device_t *device, zero_engine_t 
     TRY(zero_stream_create(device, &model->stream));
     TRY(model->kernels->context_create(&model->ctx, model->stream, workspace, &sizes));
     model->attached = true;
-    return model->ops->attach(model);
+    model->ops->place(model, &activations);
+    return activations.status;
 }
 
 void model_destroy(model_t *model)

@@ -1,12 +1,13 @@
 /* model.h - a transformer as the training loop sees it, and as an architecture fills it in.
  *
- * An architecture (gpt2.c) is a row in a table: it declares units and tensors, sizes its activations, and computes one
- * unit forward or backward. model.c walks the units through libzero: acquire, compute, release.
+ * An architecture (gpt2.c, llama.c) is a row in a table: it declares units and tensors, sizes its activations, and
+ * computes one unit forward or backward. model.c walks the units through libzero: acquire, compute, release.
  */
 #ifndef ZEROTRAIN_MODEL_H
 #define ZEROTRAIN_MODEL_H
 
 #include "kernels/model.h"
+#include "train/activations.h"
 #include "train/options.h"
 
 typedef enum model_pass { MODEL_TRAIN, MODEL_LOSS, MODEL_LOGITS } model_pass_t;
@@ -14,11 +15,12 @@ typedef enum model_pass { MODEL_TRAIN, MODEL_LOSS, MODEL_LOGITS } model_pass_t;
 typedef struct model model_t;
 
 typedef struct model_ops {
+    const char *name; /* as its users write it */
+    int mlp_inputs;   /* matrices [dim, ffn_dim] that the MLP's input meets, side by side */
     /* Declares units and tensors into model->declaration, in forward order, under Hugging Face's names. */
     zero_status_t (*declare)(model_t *model);
-    /* Bytes of activations that attach will ask zero_alloc for. Before attach. */
-    uint64_t (*activation_bytes)(const model_t *model);
-    zero_status_t (*attach)(model_t *model);
+    /* Takes the memory of all activations, of the largest pass; called once to count it and once to have it. */
+    void (*place)(const model_t *model, activations_t *activations);
     /* One unit, which is acquired. The last unit's forward computes the loss or the logits unless the pass trains; its
      * backward computes loss and gradient together. */
     zero_status_t (*forward)(model_t *model, zero_unit_t unit);
@@ -79,6 +81,6 @@ double model_flops_utilization(const model_t *model, double tokens_per_s, int n_
 
 zero_weight_t model_weight(const model_t *model, zero_tensor_t tensor);
 
-extern const model_ops_t gpt2_ops;
+extern const model_ops_t gpt2_ops, llama_ops;
 
 #endif

@@ -61,6 +61,8 @@ const option_row_t option_rows[] = {
         "Width of the MLP. 0: 4 dim; llama: 8/3 dim, up to a multiple of 256."),
     INTEGER(model, vocab_size, "256", 1, INT32_MAX, NULL, "Tokens of the vocabulary; 256 takes any bytes."),
     INTEGER(model, seq_len, "1024", 1, 1 << 24, NULL, "Tokens of a sequence."),
+    REAL(model, norm_eps, "1e-5", 1e-30, 1.0, NULL, "Epsilon of LayerNorm and RMSNorm."),
+    REAL(model, rope_theta, "10000", 1.0, 1e12, NULL, "llama: base of the rotary frequencies; Llama 3 has 500000."),
     TEXT(model, init, "random", false, "Where weights come from: random, or a directory with a model."),
     CHOICE(model, recompute, "none", RECOMPUTES,
         "What backward computes again to save memory: nothing, cheap parts, blocks."),
