@@ -103,6 +103,12 @@ extern "C" cudaError_t zero_launch_put_partials(cudaStream_t stream, zero_grad_t
     return launch_put(stream, first, second, partials, n_parts, 2 * n_columns, n_columns);
 }
 
+extern "C" cudaError_t zero_launch_put_partial_sums(cudaStream_t stream, zero_grad_t grad, const float *partials,
+                                                    size_t n_parts, size_t n_columns)
+{
+    return launch_put(stream, grad, {}, partials, n_parts, n_columns, n_columns);
+}
+
 template <typename T, int N>
 static cudaError_t launch_parts(cudaStream_t stream, float *partials, const T *x, size_t n_rows, size_t n_columns)
 {
