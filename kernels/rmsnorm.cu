@@ -40,7 +40,7 @@ static __device__ __forceinline__ float normalized(float x, float rstd, float w)
 /* blockDim.x threads: BLOCK_WARPS rows of one warp, or one row of all warps. Thread t of a row owns packs t, t + width,
  * ... below n_packs, PACKS at most. Without RSTD_KNOWN the residual is summed and rstd is written. */
 template <typename T, int N, int PACKS, bool RSTD_KNOWN>
-static __global__ void __launch_bounds__(MAX_WARPS *ZERO_WARP)
+static __global__ void __launch_bounds__(MAX_WARPS *ZERO_WARP, N > 1 && PACKS == 1 ? 4 : 1)
     rmsnorm(T *y, float *rstd, T *residual_out, const T *residual, const T *addend, const T *weight, float eps,
             size_t n_rows, int dim, int row_warps)
 {
@@ -115,7 +115,8 @@ static cudaError_t launch_forward(cudaStream_t stream, T *y, float *rstd, T *res
     return cudaGetLastError();
 }
 
-/* 2 packs a thread: many warps with few registers hide the reduction's latency better than few with many. */
+/* As few packs a thread as a block can span a row with: many warps with few registers hide the reduction's latency
+ * better than few with many. */
 template <bool RSTD_KNOWN, typename T>
 static cudaError_t choose_forward(cudaStream_t stream, T *y, float *rstd, T *residual_out, const T *residual,
                                   const T *addend, const T *weight, float eps, size_t n_rows, size_t dim)
@@ -123,9 +124,10 @@ static cudaError_t choose_forward(cudaStream_t stream, T *y, float *rstd, T *res
     constexpr int N = 16 / sizeof(T);
     bool packs = zero_aligned(y) && zero_aligned(residual_out) && zero_aligned(residual) && zero_aligned(addend) &&
                  zero_aligned(weight) && dim % N == 0 && dim / N <= MAX_PACKS * MAX_WARPS * ZERO_WARP;
-    auto launch = !packs                         ? launch_forward<T, 1, 32, RSTD_KNOWN>
-                  : dim / N <= 2 * 8 * ZERO_WARP ? launch_forward<T, N, 2, RSTD_KNOWN>
-                                                 : launch_forward<T, N, MAX_PACKS, RSTD_KNOWN>;
+    auto launch = !packs                                 ? launch_forward<T, 1, 32, RSTD_KNOWN>
+                  : dim / N <= MAX_WARPS * ZERO_WARP     ? launch_forward<T, N, 1, RSTD_KNOWN>
+                  : dim / N <= 2 * MAX_WARPS * ZERO_WARP ? launch_forward<T, N, 2, RSTD_KNOWN>
+                                                         : launch_forward<T, N, MAX_PACKS, RSTD_KNOWN>;
     return launch(stream, y, rstd, residual_out, residual, addend, weight, eps, n_rows, dim);
 }
 
@@ -169,48 +171,42 @@ extern "C" size_t zero_rmsnorm_partials_bytes(size_t max_rows, size_t max_dim)
     return (by_rows < by_chip ? by_rows : by_chip) * sizeof(float);
 }
 
-/* Packs of 16 bytes on their way to shared memory, ROWS rows of three tensors, while the rows before are computed. Each
- * thread reads back what it fetched itself, so there is nothing to wait for but the copies. */
-template <int PACKS, int ROWS> struct fetched {
-    uint4 *own; /* this thread's; packs are blockDim.x apart */
-
-    __device__ __forceinline__ uint4 *at(int stage, int tensor, int row, int pack) const
-    {
-        return own + ((((stage * 3 + tensor) * ROWS + row) * PACKS + pack) * blockDim.x);
-    }
-};
-
-enum { DY, X, DX };
+enum { DY, X, DX, N_READ };
 
 /* With h = x rstd and g = dy w:  dx += rstd (g - h mean(g h)),  dweight += dy h,  y = h w. Thread t owns packs t, t +
- * blockDim.x, ... of a row, PACKS at most, and takes ROWS rows at a time, twice: for the mean, and for dx. With FETCH
- * they come from shared memory, where the next ones arrive meanwhile. */
-template <typename T, int N, int PACKS, int ROWS, bool FETCH>
-static __global__ void __launch_bounds__(MAX_WARPS *ZERO_WARP, PACKS == 1 ? 2 : 1)
+ * blockDim.x, ... of a row, PACKS at most, and takes them twice: for the mean, and for dx. With STAGES they come from
+ * shared memory, where STAGES rows stand or are on their way; each thread reads what it fetched itself, so there is
+ * nothing to wait for but the copies. Without STAGES they come from where they are. */
+template <typename T, int N, int PACKS, int STAGES>
+static __global__ void __launch_bounds__(MAX_WARPS *ZERO_WARP, STAGES > 0 ? 2 : 1)
     rmsnorm_backward(T *dresidual, float *partials, T *y, const T *dy, const T *residual, const float *rstd,
                      const T *weight, size_t n_rows, int dim)
 {
-    extern __shared__ uint4 stages[];
-    __shared__ float shared[2][ROWS][MAX_WARPS]; /* two, so that one barrier a step is enough */
-    fetched<PACKS, ROWS> next = {stages + threadIdx.x};
+    extern __shared__ uint4 stages[];      /* [STAGES, N_READ, PACKS, blockDim.x] */
+    __shared__ float shared[2][MAX_WARPS]; /* rows take turns, so that one barrier a row is enough */
     const T *tensors[] = {dy, residual, dresidual};
-    int n_packs = dim / N, stage = 0;
+    int n_packs = dim / N, n_warps = blockDim.x / ZERO_WARP, stage = 0, turn = 0;
     size_t first = blockIdx.x * n_rows / gridDim.x, last = (blockIdx.x + 1) * n_rows / gridDim.x;
     auto is_mine = [&](int p) { return (int)(threadIdx.x + p * blockDim.x) < n_packs; };
     auto column = [&](int p) { return (size_t)(threadIdx.x + p * blockDim.x) * N; };
-    auto fetch = [&](size_t start, int into) {
-        for (int r = 0; r < ROWS && start + r < last; ++r)
-            for (int p = 0; p < PACKS; ++p)
-                for (int tensor = DY; is_mine(p) && tensor <= DX; ++tensor)
-                    __pipeline_memcpy_async(next.at(into, tensor, r, p),
-                                            tensors[tensor] + (start + r) * dim + column(p), sizeof(uint4));
+    auto slot = [&](int s, int tensor, int p) {
+        return stages + ((s * N_READ + tensor) * PACKS + p) * blockDim.x + threadIdx.x;
+    };
+    auto fetch = [&](size_t row, int into) {
+#pragma unroll
+        for (int p = 0; p < PACKS; ++p)
+#pragma unroll
+            for (int tensor = 0; tensor < N_READ; ++tensor)
+                if (row < last && is_mine(p))
+                    __pipeline_memcpy_async(slot(into, tensor, p), tensors[tensor] + row * dim + column(p),
+                                            sizeof(uint4));
         __pipeline_commit();
     };
-    auto get = [&](int tensor, size_t start, int r, int p) {
-        if constexpr (FETCH)
-            return *reinterpret_cast<zero_pack<T, N> *>(next.at(stage, tensor, r, p));
+    auto get = [&](int tensor, size_t row, int p) {
+        if constexpr (STAGES > 0)
+            return *reinterpret_cast<zero_pack<T, N> *>(slot(stage, tensor, p));
         else
-            return zero_load<N>(tensors[tensor], (start + r) * dim + column(p));
+            return zero_load<N>(tensors[tensor], row * dim + column(p));
     };
     float dweight[PACKS][N] = {};
     zero_pack<T, N> w[PACKS] = {};
@@ -218,61 +214,45 @@ static __global__ void __launch_bounds__(MAX_WARPS *ZERO_WARP, PACKS == 1 ? 2 : 
     for (int p = 0; p < PACKS; ++p)
         if (is_mine(p))
             w[p] = zero_load<N>(weight, column(p));
-    if constexpr (FETCH)
-        fetch(first, 0);
-    for (size_t start = first; start < last; start += ROWS, stage ^= 1) {
-        float scale[ROWS], gh_mean[ROWS];
-#pragma unroll
-        for (int r = 0; r < ROWS; ++r)
-            scale[r] = rstd[start + r < last ? start + r : last - 1];
-        if constexpr (FETCH) {
-            fetch(start + ROWS, stage ^ 1);
-            __pipeline_wait_prior(1);
+    for (int ahead = 0; ahead < STAGES - 1; ++ahead)
+        fetch(first + ahead, ahead);
+    for (size_t row = first; row < last; ++row) {
+        float scale = rstd[row], gh_mean = 0.0f;
+        if constexpr (STAGES > 0) {
+            fetch(row + STAGES - 1, stage == 0 ? STAGES - 1 : stage - 1);
+            __pipeline_wait_prior(STAGES - 1);
         }
 #pragma unroll
-        for (int r = 0; r < ROWS; ++r) {
-            gh_mean[r] = 0.0f;
+        for (int p = 0; p < PACKS; ++p) {
+            if (!is_mine(p))
+                continue;
+            zero_pack<T, N> d = get(DY, row, p), x = get(X, row, p);
 #pragma unroll
-            for (int p = 0; p < PACKS; ++p) {
-                if (start + r >= last || !is_mine(p))
-                    continue;
-                zero_pack<T, N> d = get(DY, start, r, p), x = get(X, start, r, p);
-#pragma unroll
-                for (int i = 0; i < N; ++i) {
-                    float h = x[i] * scale[r];
-                    gh_mean[r] = fmaf(d[i] * w[p][i], h, gh_mean[r]);
-                    dweight[p][i] = fmaf(d[i], h, dweight[p][i]);
-                }
+            for (int i = 0; i < N; ++i) {
+                float h = x[i] * scale;
+                gh_mean = fmaf(d[i] * w[p][i], h, gh_mean);
+                dweight[p][i] = fmaf(d[i], h, dweight[p][i]);
             }
         }
-        int lane = threadIdx.x % ZERO_WARP, n_warps = blockDim.x / ZERO_WARP;
+        gh_mean = row_sum(gh_mean, n_warps, 0, shared[turn]) / (float)dim;
 #pragma unroll
-        for (int r = 0; r < ROWS; ++r) {
-            gh_mean[r] = zero_warp_sum(gh_mean[r]);
-            if (lane == 0)
-                shared[stage][r][threadIdx.x / ZERO_WARP] = gh_mean[r];
-        }
-        __syncthreads();
+        for (int p = 0; p < PACKS; ++p) {
+            if (!is_mine(p))
+                continue;
+            zero_pack<T, N> d = get(DY, row, p), x = get(X, row, p), dx = get(DX, row, p);
+            float sum[N], out[N];
 #pragma unroll
-        for (int r = 0; r < ROWS; ++r) {
-            gh_mean[r] = zero_warp_sum(lane < n_warps ? shared[stage][r][lane] : 0.0f) / (float)dim;
-#pragma unroll
-            for (int p = 0; p < PACKS; ++p) {
-                if (start + r >= last || !is_mine(p))
-                    continue;
-                zero_pack<T, N> d = get(DY, start, r, p), x = get(X, start, r, p), dx = get(DX, start, r, p);
-                float sum[N], out[N];
-#pragma unroll
-                for (int i = 0; i < N; ++i) {
-                    float centered = fmaf(-gh_mean[r], x[i] * scale[r], d[i] * w[p][i]);
-                    sum[i] = fmaf(scale[r], centered, dx[i]);
-                    out[i] = normalized(x[i], scale[r], w[p][i]);
-                }
-                zero_store(dresidual, (start + r) * dim + column(p), sum);
-                if (y != nullptr)
-                    zero_store(y, (start + r) * dim + column(p), out);
+            for (int i = 0; i < N; ++i) {
+                float centered = fmaf(-gh_mean, x[i] * scale, d[i] * w[p][i]);
+                sum[i] = fmaf(scale, centered, dx[i]);
+                out[i] = normalized(x[i], scale, w[p][i]);
             }
+            zero_store(dresidual, row * dim + column(p), sum);
+            if (y != nullptr)
+                zero_store(y, row * dim + column(p), out);
         }
+        stage = stage == STAGES - 1 ? 0 : stage + 1;
+        turn ^= 1;
     }
     float *sums = partials + (size_t)blockIdx.x * dim;
 #pragma unroll
@@ -281,17 +261,16 @@ static __global__ void __launch_bounds__(MAX_WARPS *ZERO_WARP, PACKS == 1 ? 2 : 
             zero_store(sums, column(p), dweight[p]);
 }
 
-template <int N, int PACKS, int ROWS, typename T>
+template <int N, int PACKS, int STAGES, typename T>
 static cudaError_t launch_backward(cudaStream_t stream, T *dresidual, float *partials, T *y, const T *dy,
                                    const T *residual, const float *rstd, const T *weight, size_t n_rows, size_t dim)
 {
-    constexpr bool FETCH = N * sizeof(T) == sizeof(uint4);
-    auto kernel = rmsnorm_backward<T, N, PACKS, ROWS, FETCH>;
+    auto kernel = rmsnorm_backward<T, N, PACKS, STAGES>;
     size_t warps = zero_divide_up(dim / N, (size_t)ZERO_WARP * PACKS);
-    size_t shared_bytes = FETCH ? 2 * 3 * ROWS * PACKS * warps * ZERO_WARP * sizeof(uint4) : 0;
+    size_t shared_bytes = STAGES * N_READ * PACKS * warps * ZERO_WARP * sizeof(uint4);
     if (warps > MAX_WARPS)
         return cudaErrorInvalidValue;
-    if (FETCH) { /* with what the kernel declares, it may be more than the 48 KiB that need no asking */
+    if (STAGES > 0) { /* more than the 48 KiB that need no asking, less than the 99 KiB that every device has */
         cudaError_t error =
             cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes);
         if (error != cudaSuccess)
@@ -310,10 +289,10 @@ static cudaError_t choose_backward(cudaStream_t stream, T *dresidual, float *par
     constexpr int N = 16 / sizeof(T);
     bool packs = zero_aligned(dresidual) && zero_aligned(y) && zero_aligned(dy) && zero_aligned(residual) &&
                  zero_aligned(weight) && dim % N == 0 && dim / N <= MAX_PACKS * MAX_WARPS * ZERO_WARP;
-    auto launch = !packs                                 ? launch_backward<1, 32, 1, T>
-                  : dim / N <= MAX_WARPS * ZERO_WARP     ? launch_backward<N, 1, 2, T>
-                  : dim / N <= 2 * MAX_WARPS * ZERO_WARP ? launch_backward<N, 2, 1, T>
-                                                         : launch_backward<N, MAX_PACKS, 1, T>;
+    auto launch = !packs                                 ? launch_backward<1, 32, 0, T>
+                  : dim / N <= MAX_WARPS * ZERO_WARP     ? launch_backward<N, 1, 3, T>
+                  : dim / N <= 2 * MAX_WARPS * ZERO_WARP ? launch_backward<N, 2, 2, T>
+                                                         : launch_backward<N, MAX_PACKS, 0, T>;
     return launch(stream, dresidual, partials, y, dy, residual, rstd, weight, n_rows, dim);
 }
 

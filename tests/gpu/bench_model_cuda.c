@@ -83,6 +83,14 @@ static zero_grad_t grad_of(void *data)
 
 /* ---- One function for a kind of row; sizes as the row gives them ---- */
 
+static zero_status_t copy(bench_t *b, size_t n_bytes, size_t unused)
+{
+    (void)unused;
+    return cudaMemcpyAsync(b->s->out, b->s->in, n_bytes, cudaMemcpyDeviceToDevice, b->stream) == cudaSuccess
+               ? ZERO_OK
+               : ZERO_ERROR_DEVICE;
+}
+
 static zero_linear_layout_t layout_of(const bench_t *b)
 {
     return b->model->is_llama ? ZERO_LINEAR_OUT_IN : ZERO_LINEAR_IN_OUT;
@@ -196,6 +204,10 @@ static zero_status_t head_loss(bench_t *b, size_t dim, size_t vocab_size)
 {
     return b->k->head_loss(&b->ctx, b->loss, b->s->out, grad_of(b->s->dweight), b->s->in, weight_of(b->s->weight),
                            b->tokens, 1.0 / (double)rows_in(b->model), b->scale, rows_in(b->model), dim, vocab_size);
+}
+static zero_status_t copy_tensor(bench_t *b, size_t rows, size_t dim)
+{
+    return copy(b, rows * dim * 2, 0);
 }
 static zero_status_t zero_fill(bench_t *b, size_t rows, size_t dim)
 {
@@ -316,13 +328,6 @@ static void close_bench(bench_t *b)
 
 /* ---- Ceilings ---- */
 
-static zero_status_t copy(bench_t *b, size_t n_bytes, size_t unused)
-{
-    (void)unused;
-    return cudaMemcpyAsync(b->s->out, b->s->in, n_bytes, cudaMemcpyDeviceToDevice, b->stream) == cudaSuccess
-               ? ZERO_OK
-               : ZERO_ERROR_DEVICE;
-}
 static zero_status_t square(bench_t *b, size_t n, size_t unused)
 {
     (void)unused;
@@ -409,6 +414,7 @@ static size_t rows_of(const model_t *m, row_t *rows)
     double product = 2.0 * (double)(R * C) * (double)m->seq_len / 2.0; /* causal: half */
     rows[n++] = (row_t){"attention", attention, m->heads, C / m->heads, 2 * product, 0, m->layers};
     rows[n++] = (row_t){"attention backward", attention_backward, m->heads, C / m->heads, 5 * product, 0, m->layers};
+    rows[n++] = (row_t){"copy, for what launching costs", copy_tensor, R, 2 * C, 0, 4 * tensor, 0};
     rows[n++] = (row_t){"embed", embed, R, C, 0, 2 * tensor, 1};
     rows[n++] = (row_t){"embed backward", embed_backward, R, C, 0, tensor + (m->is_llama ? table : 0), 1};
     rows[n++] = (row_t){"zero fill", zero_fill, R, C, 0, tensor, 1};

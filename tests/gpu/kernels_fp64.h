@@ -173,8 +173,8 @@ static void attention_fp64(float *out, float *logsumexp, float *dqkv, const floa
     for (size_t at = 0; at < s.n_batch * K * T; ++at) {
         size_t j = at % T, kv_head = at / T % K, batch = at / T / K;
         size_t k_at = (batch * T + j) * ld + (H + kv_head) * D, v_at = k_at + K * D;
-        double *dk = calloc(2 * D, sizeof *dk), *dv = dk + D;
-        if (dk == NULL)
+        double *dk = calloc(D, sizeof *dk), *dv = calloc(D, sizeof *dv);
+        if (dk == NULL || dv == NULL)
             abort();
         for (size_t head = kv_head * group; head < (kv_head + 1) * group; ++head)
             for (size_t i = j; i < T; ++i) {
@@ -187,7 +187,7 @@ static void attention_fp64(float *out, float *logsumexp, float *dqkv, const floa
             }
         put_fp64(dqkv + k_at, dk, D);
         put_fp64(dqkv + v_at, dv, D);
-        free(dk);
+        free(dk), free(dv);
     }
     free(lse), free(delta);
 }
