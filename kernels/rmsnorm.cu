@@ -115,8 +115,8 @@ static cudaError_t launch_forward(cudaStream_t stream, T *y, float *rstd, T *res
     return cudaGetLastError();
 }
 
-/* As few packs a thread as a block can span a row with: many warps with few registers hide the reduction's latency
- * better than few with many. */
+/* Few packs a thread: many warps with few registers hide latency better than few with many. The sum loads two packs for
+ * each that it keeps, so it keeps one where a block then spans the row. */
 template <bool RSTD_KNOWN, typename T>
 static cudaError_t choose_forward(cudaStream_t stream, T *y, float *rstd, T *residual_out, const T *residual,
                                   const T *addend, const T *weight, float eps, size_t n_rows, size_t dim)
@@ -124,8 +124,9 @@ static cudaError_t choose_forward(cudaStream_t stream, T *y, float *rstd, T *res
     constexpr int N = 16 / sizeof(T);
     bool packs = zero_aligned(y) && zero_aligned(residual_out) && zero_aligned(residual) && zero_aligned(addend) &&
                  zero_aligned(weight) && dim % N == 0 && dim / N <= MAX_PACKS * MAX_WARPS * ZERO_WARP;
+    constexpr int FEWEST = RSTD_KNOWN ? 2 : 1;
     auto launch = !packs                                 ? launch_forward<T, 1, 32, RSTD_KNOWN>
-                  : dim / N <= MAX_WARPS * ZERO_WARP     ? launch_forward<T, N, 1, RSTD_KNOWN>
+                  : dim / N <= MAX_WARPS * ZERO_WARP     ? launch_forward<T, N, FEWEST, RSTD_KNOWN>
                   : dim / N <= 2 * MAX_WARPS * ZERO_WARP ? launch_forward<T, N, 2, RSTD_KNOWN>
                                                          : launch_forward<T, N, MAX_PACKS, RSTD_KNOWN>;
     return launch(stream, y, rstd, residual_out, residual, addend, weight, eps, n_rows, dim);
