@@ -1,8 +1,8 @@
 /* sgemm.c - the one way to OpenBLAS's sgemm, around the products for which it allocates memory.
  *
  * Its AVX-512 kernel for small products of two matrices as they lie (neither transposed) copies the last 1 to 8 columns
- * beyond a multiple of 16 to memory that it takes from malloc in every call; so it has been in all versions from 0.3.17
- * to 0.3.29. Here these columns are copied, transposed, to the stack, and multiplied in a call of their own, for which
+ * beyond a multiple of 16 to memory that it takes from malloc in every call: in 0.3.20, 0.3.21, 0.3.26 and 0.3.29
+ * alike. Here these columns are copied, transposed, to the stack, and multiplied in a call of their own, for which
  * OpenBLAS has a kernel that allocates nothing: the same work, about as fast. Machines without AVX-512 never see that
  * kernel, so their builds leave every product whole.
  */
