@@ -1,5 +1,5 @@
-/* expect.h - checks of programs that run under mpirun, where Check is not: the first that fails says where, and ends the
- * rank with exit code 1, on which mpirun ends the others. */
+/* expect.h - checks of programs that run under mpirun, where Check is not: the first that fails says where, and ends
+ * the rank with exit code 1, on which mpirun ends the others. */
 #ifndef ZERO_TEST_EXPECT_H
 #define ZERO_TEST_EXPECT_H
 
