@@ -6,42 +6,37 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 #include "zero/engine.h"
+#include "zero/hash.h"
 #include "zero/log.h"
-
-static uint64_t fold(uint64_t hash, const void *data, size_t n_bytes)
-{
-    return XXH3_64bits_withSeed(data, n_bytes, hash);
-}
 
 /* Field by field: padding never counts. user_bytes is each rank's own. */
 static uint64_t config_hash(const zero_config_t *c)
 {
-    uint64_t hash = fold(0, &c->stage, sizeof c->stage);
-    hash = fold(hash, &c->dtype, sizeof c->dtype);
-    hash = fold(hash, &c->micro_steps, sizeof c->micro_steps);
-    hash = fold(hash, &c->prefetch, sizeof c->prefetch);
-    hash = fold(hash, &c->overlap, sizeof c->overlap);
-    hash = fold(hash, &c->reduce_every_micro_step, sizeof c->reduce_every_micro_step);
-    hash = fold(hash, &c->seed, sizeof c->seed);
-    hash = fold(hash, &c->beta1, sizeof c->beta1);
-    hash = fold(hash, &c->beta2, sizeof c->beta2);
-    hash = fold(hash, &c->eps, sizeof c->eps);
-    hash = fold(hash, &c->weight_decay, sizeof c->weight_decay);
-    hash = fold(hash, &c->grad_clip, sizeof c->grad_clip);
-    hash = fold(hash, &c->max_skipped_steps, sizeof c->max_skipped_steps);
-    hash = fold(hash, &c->loss_scale_window, sizeof c->loss_scale_window);
-    hash = fold(hash, &c->loss_scale_hysteresis, sizeof c->loss_scale_hysteresis);
-    return fold(hash, &c->initial_loss_scale, sizeof c->initial_loss_scale);
+    uint64_t hash = zero_hash_fold(0, &c->stage, sizeof c->stage);
+    hash = zero_hash_fold(hash, &c->dtype, sizeof c->dtype);
+    hash = zero_hash_fold(hash, &c->micro_steps, sizeof c->micro_steps);
+    hash = zero_hash_fold(hash, &c->prefetch, sizeof c->prefetch);
+    hash = zero_hash_fold(hash, &c->overlap, sizeof c->overlap);
+    hash = zero_hash_fold(hash, &c->reduce_every_micro_step, sizeof c->reduce_every_micro_step);
+    hash = zero_hash_fold(hash, &c->seed, sizeof c->seed);
+    hash = zero_hash_fold(hash, &c->beta1, sizeof c->beta1);
+    hash = zero_hash_fold(hash, &c->beta2, sizeof c->beta2);
+    hash = zero_hash_fold(hash, &c->eps, sizeof c->eps);
+    hash = zero_hash_fold(hash, &c->weight_decay, sizeof c->weight_decay);
+    hash = zero_hash_fold(hash, &c->grad_clip, sizeof c->grad_clip);
+    hash = zero_hash_fold(hash, &c->max_skipped_steps, sizeof c->max_skipped_steps);
+    hash = zero_hash_fold(hash, &c->loss_scale_window, sizeof c->loss_scale_window);
+    hash = zero_hash_fold(hash, &c->loss_scale_hysteresis, sizeof c->loss_scale_hysteresis);
+    return zero_hash_fold(hash, &c->initial_loss_scale, sizeof c->initial_loss_scale);
 }
 
 /* Every rank must hold the same declaration and configuration: different ones would wait for each other forever. */
 static zero_status_t compare_across_ranks(zero_comm_t *comm, const zero_model_t *model, const zero_config_t *config)
 {
     uint64_t mine[2] = {zero_model_hash(model), config_hash(config)};
-    uint64_t(*all)[2] = malloc((size_t)comm->size * sizeof *all);
+    uint64_t(*all)[2] = malloc((size_t)comm->size * sizeof mine);
     if (!all)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory to compare %d ranks", comm->size);
     zero_status_t status = comm->ops->host_all_gather(comm, mine, sizeof mine, all);
@@ -201,7 +196,8 @@ fail:
     return status;
 }
 
-/* Memory is not freed while a stream may still touch it, nor waited for where a peer that failed may never let it go. */
+/* Memory is not freed while a stream may still touch it, nor waited for where a peer that failed may never let it go.
+ */
 static void settle(zero_engine_t *engine)
 {
     bool failed = engine->comm && (engine->comm->failed || engine->host_comm->failed);
