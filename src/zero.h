@@ -353,11 +353,13 @@ ZERO_API const float *zero_loss_scale(const zero_engine_t *engine);
 ZERO_API zero_status_t zero_step(zero_engine_t *engine, float lr, const double *local_loss, zero_stream_t stream);
 
 typedef struct zero_step_result {
-    uint64_t step;          /* counts from 1 */
-    float loss;             /* sum of local_loss over ranks */
-    float grad_norm;        /* before clipping */
-    float loss_scale;       /* that this step used */
-    bool skipped;           /* the norm was not finite: weights and moments are unchanged */
+    uint64_t step;    /* counts from 1 */
+    float loss;       /* sum of local_loss over ranks */
+    float grad_norm;  /* before clipping */
+    float loss_scale; /* that this step used */
+    bool skipped;     /* the norm was not finite: weights and moments are unchanged */
+    double step_ms; /* by this rank's device: from the step before's end, or from the first zero_begin where none was */
+                    /* under way then, to the end of the update */
     double exposed_comm_ms; /* this rank's: compute stood still for communication */
 } zero_step_result_t;
 

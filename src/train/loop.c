@@ -33,7 +33,7 @@ typedef struct run {
     metrics_t *metrics;
     int n_late; /* steps that are told of late, while the next is under way: the host need not wait for a GPU */
     int n_queued;
-    double started_ms, step_began_ms;
+    double started_ms;
 } run_t;
 
 static double now_ms(void)
@@ -148,19 +148,19 @@ static uint64_t host_bytes(void)
     return sscanf(text, "%llu %llu", &total, &resident) == 2 ? (uint64_t)resident * 4096 : 0;
 }
 
-static metrics_row_t make_row(const run_t *run, const zero_step_result_t *result, double step_ms)
+static metrics_row_t make_row(const run_t *run, const zero_step_result_t *result)
 {
     const options_t *o = run->options;
     int64_t tokens = o->train.global_batch * o->model.seq_len, step = (int64_t)result->step;
     zero_memory_t held = zero_engine_memory(run->engine);
-    double tokens_per_s = (double)tokens / step_ms * 1e3;
+    double tokens_per_s = (double)tokens / result->step_ms * 1e3;
     return (metrics_row_t){.step = step,
                            .loss = result->loss,
                            .grad_norm = result->grad_norm,
                            .lr = lr_at(o, step),
                            .skipped = result->skipped,
                            .tokens = step * tokens,
-                           .step_ms = step_ms,
+                           .step_ms = result->step_ms,
                            .tokens_per_s = tokens_per_s,
                            .mfu = model_flops_utilization(&run->model, tokens_per_s, zero_comm_size(run->comm)),
                            .device_bytes = zero_memory_total(&held),
@@ -178,9 +178,7 @@ static zero_status_t finish_step(run_t *run)
     if (status != ZERO_OK && status != ZERO_ERROR_NONFINITE) /* the latter has a result, which is told first */
         return status;
     int64_t step = (int64_t)result.step;
-    double ended_ms = now_ms();
-    metrics_row_t row = make_row(run, &result, ended_ms - run->step_began_ms);
-    run->step_began_ms = ended_ms;
+    metrics_row_t row = make_row(run, &result);
     run->n_queued--;
 
     if (run->val && status == ZERO_OK && is_due(step, o->train.eval_every, run->last_step)) {
@@ -208,10 +206,8 @@ static bool must_end_now(const run_t *run, int64_t step)
 
 static zero_status_t loop(run_t *run)
 {
-    run->started_ms = run->step_began_ms = now_ms();
+    run->started_ms = now_ms();
     for (int64_t step = 1; step <= run->last_step; step++) {
-        if (run->n_queued == 0)
-            run->step_began_ms = now_ms();
         TRY(train_step(run, step));
         run->n_queued++;
         while (run->n_queued > (must_end_now(run, step) ? 0 : run->n_late))

@@ -133,8 +133,6 @@ static zero_status_t for_each_event(zero_engine_t *engine,
     }
     for (int i = 0; i < ZERO_N_FENCE_EVENTS; i++)
         ZERO_TRY(visit(device, &engine->fence_passed[i]));
-    for (int i = 0; i < ZERO_MAX_STEPS_IN_FLIGHT; i++)
-        ZERO_TRY(visit(device, &engine->step_ended[i]));
     for (int u = 0; engine->params_ready && u < engine->layout.n_units; u++)
         ZERO_TRY(visit(device, &engine->params_ready[u]));
     for (int i = 0; engine->slot_freed && i < engine->plan.n_param_slots; i++)
@@ -162,6 +160,10 @@ static int timeline_capacity(const zero_engine_t *engine)
 static zero_status_t create_streams(zero_engine_t *engine)
 {
     zero_device_t *device = engine->device;
+    for (int i = 0; i < ZERO_MAX_STEPS_IN_FLIGHT; i++) {
+        ZERO_TRY(device->ops->event_create(device, true, &engine->step_began[i]));
+        ZERO_TRY(device->ops->event_create(device, true, &engine->step_ended[i]));
+    }
     ZERO_TRY(device->ops->stream_create(device, true, &engine->gather_stream));
     ZERO_TRY(device->ops->stream_create(device, true, &engine->reduce_stream));
     ZERO_TRY(for_each_event(engine, create_event));
@@ -225,6 +227,10 @@ void zero_engine_destroy(zero_engine_t *engine)
         engine->comm->ops->window_destroy(engine->comm, &engine->window);
     zero_timeline_destroy(engine->timeline);
     for_each_event(engine, destroy_event);
+    for (int i = 0; i < ZERO_MAX_STEPS_IN_FLIGHT; i++) {
+        destroy_event(engine->device, &engine->step_began[i]);
+        destroy_event(engine->device, &engine->step_ended[i]);
+    }
     engine->device->ops->stream_destroy(engine->device, engine->gather_stream);
     engine->device->ops->stream_destroy(engine->device, engine->reduce_stream);
     for (int i = 0; i < ZERO_N_REDUCTIONS; i++)

@@ -95,7 +95,6 @@ static const char *position_text(const zero_engine_t *engine)
 
 zero_status_t zero_begin(zero_engine_t *engine, zero_pass_t pass, zero_stream_t stream)
 {
-    (void)stream;
     if (engine->in_pass)
         return zero_fail(ZERO_ERROR_ORDER, "zero_begin inside a pass: unit %s (%s) has not been used yet",
                          engine->model->units[zero_order_unit(engine->position, engine->model->n_units)].name,
@@ -106,6 +105,8 @@ zero_status_t zero_begin(zero_engine_t *engine, zero_pass_t pass, zero_stream_t 
     if (pass == ZERO_PASS_EVAL && engine->micro_step != 0)
         return zero_fail(ZERO_ERROR_ORDER, "an eval pass between micro-steps %d and %d: finish the step first",
                          engine->micro_step, engine->micro_step + 1);
+    if (pass == ZERO_PASS_TRAIN && engine->micro_step == 0)
+        ZERO_TRY(zero_engine_begin_step(engine, stream));
     engine->in_pass = engine->started = true;
     engine->pass = pass;
     engine->position = 0;

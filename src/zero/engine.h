@@ -90,10 +90,11 @@ struct zero_engine {
     uint64_t n_partials;
     zero_step_rules_t rules;
     zero_step_outcome_t *outcomes; /* ZERO_MAX_STEPS_IN_FLIGHT, in pinned host memory: the device writes them */
-    zero_event_t step_ended[ZERO_MAX_STEPS_IN_FLIGHT];
-    uint64_t step;           /* zero_step calls so far */
-    uint64_t n_steps_waited; /* zero_step_wait calls so far */
-    uint64_t adam_step;      /* updates so far, as of the last step waited for */
+    zero_event_t step_began[ZERO_MAX_STEPS_IN_FLIGHT], step_ended[ZERO_MAX_STEPS_IN_FLIGHT]; /* timed */
+    bool follows[ZERO_MAX_STEPS_IN_FLIGHT]; /* queued while the step before was under way: it began when that ended */
+    uint64_t step;                          /* zero_step calls so far */
+    uint64_t n_steps_waited;                /* zero_step_wait calls so far */
+    uint64_t adam_step;                     /* updates so far, as of the last step waited for */
 };
 
 /* ---- places: what the plan's offsets mean, engine.c ---- */
@@ -142,6 +143,8 @@ zero_status_t zero_engine_wait(zero_engine_t *engine, zero_unit_t unit, zero_eve
 void zero_engine_held(const zero_engine_t *engine, zero_unit_t unit, uint64_t *begin, uint64_t *end);
 /* Where flat element `at` of a unit lies for AdamW: a segment without its length and decay. */
 zero_adam_segment_t zero_engine_place(const zero_engine_t *engine, zero_unit_t unit, uint64_t at);
+/* Notes when the first micro-step of a step begins. */
+zero_status_t zero_engine_begin_step(zero_engine_t *engine, zero_stream_t stream);
 /* Writes the segments that AdamW walks over and the step's state to the device; create.c calls it. */
 zero_status_t zero_engine_prepare_steps(zero_engine_t *engine);
 

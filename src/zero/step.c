@@ -143,6 +143,13 @@ static zero_status_t update(zero_engine_t *engine, zero_stream_t stream)
     return engine->device->kernels->adam(&adam, stream);
 }
 
+zero_status_t zero_engine_begin_step(zero_engine_t *engine, zero_stream_t stream)
+{
+    int in_flight = (int)(engine->step % ZERO_MAX_STEPS_IN_FLIGHT);
+    engine->follows[in_flight] = engine->step > engine->n_steps_waited;
+    return engine->device->ops->event_record(engine->device, engine->step_began[in_flight], stream);
+}
+
 static zero_status_t check_step_order(const zero_engine_t *engine)
 {
     if (engine->in_pass || engine->micro_step != engine->config.micro_steps)
@@ -203,10 +210,13 @@ static zero_status_t wait_for_step(zero_engine_t *engine, int in_flight)
 zero_status_t zero_step_wait(zero_engine_t *engine, zero_step_result_t *result)
 {
     int in_flight = (int)(engine->n_steps_waited % ZERO_MAX_STEPS_IN_FLIGHT);
-    double exposed_ms;
+    int before = (in_flight + ZERO_MAX_STEPS_IN_FLIGHT - 1) % ZERO_MAX_STEPS_IN_FLIGHT;
+    zero_event_t begin = engine->follows[in_flight] ? engine->step_ended[before] : engine->step_began[in_flight];
+    double exposed_ms, step_ms;
     if (engine->step == engine->n_steps_waited)
         return zero_fail(ZERO_ERROR_ORDER, "zero_step_wait without an unread step");
     ZERO_TRY(wait_for_step(engine, in_flight));
+    ZERO_TRY(engine->device->ops->event_elapsed_ms(engine->device, begin, engine->step_ended[in_flight], &step_ms));
     engine->n_steps_waited++;
     ZERO_TRY(zero_timeline_harvest(engine->timeline, engine->n_steps_waited, &exposed_ms));
     const zero_step_outcome_t *outcome = &engine->outcomes[in_flight];
@@ -218,6 +228,7 @@ zero_status_t zero_step_wait(zero_engine_t *engine, zero_step_result_t *result)
         .grad_norm = outcome->grad_norm,
         .loss_scale = outcome->loss_scale,
         .skipped = outcome->skipped != 0,
+        .step_ms = step_ms,
         .exposed_comm_ms = exposed_ms,
     };
     if (outcome->skipped_in_row >= (uint32_t)engine->config.max_skipped_steps)
