@@ -90,8 +90,9 @@ static void forward_block(const head_t *h, size_t first, float *out, float *logs
     size_t rows = block_rows(h, first), columns = first + rows, stride = score_stride(h->seq_len);
     float inverse_sum[ATTENTION_ROWS];
     const float *q = qkv + h->q + first * h->width;
-    zero_sgemm(CblasNoTrans, CblasTrans, rows, columns, h->head_dim, h->scale, q, h->width, qkv + h->k, h->width, 0.0f,
-               scores, stride);
+    ZERO_ISA(zero_model_sgemm)
+    (CblasNoTrans, CblasTrans, rows, columns, h->head_dim, h->scale, q, h->width, qkv + h->k, h->width, 0.0f, scores,
+     stride);
     for (size_t i = 0; i < rows; ++i) {
         float *row = scores + i * stride;
         size_t n = first + i + 1; /* a query sees keys up to its own position */
@@ -102,8 +103,9 @@ static void forward_block(const head_t *h, size_t first, float *out, float *logs
         logsumexp[h->lse + first + i] = max + logf(sum);
     }
     float *o = out + h->out + first * h->out_width;
-    zero_sgemm(CblasNoTrans, CblasNoTrans, rows, h->head_dim, columns, 1.0f, scores, stride, qkv + h->v, h->width, 0.0f,
-               o, h->out_width);
+    ZERO_ISA(zero_model_sgemm)
+    (CblasNoTrans, CblasNoTrans, rows, h->head_dim, columns, 1.0f, scores, stride, qkv + h->v, h->width, 0.0f, o,
+     h->out_width);
     for (size_t i = 0; i < rows; ++i)
         for (size_t d = 0; d < h->head_dim; ++d)
             o[i * h->out_width + d] *= inverse_sum[i];
@@ -164,15 +166,17 @@ static void backward_block(const head_t *h, const backward_t *t, size_t first, f
     const float *dout = t->dout + h->out + first * h->out_width;
     float *dq = t->dqkv + h->q + first * h->width, *dk = t->dqkv + h->k, *dv = t->dqkv + h->v;
 
-    zero_sgemm(CblasNoTrans, CblasTrans, rows, columns, hd, h->scale, q, h->width, k, h->width, 0.0f, t->probs, stride);
-    zero_sgemm(CblasNoTrans, CblasTrans, rows, columns, hd, 1.0f, dout, h->out_width, v, h->width, 0.0f, t->dscores,
-               stride);
+    ZERO_ISA(zero_model_sgemm)
+    (CblasNoTrans, CblasTrans, rows, columns, hd, h->scale, q, h->width, k, h->width, 0.0f, t->probs, stride);
+    ZERO_ISA(zero_model_sgemm)
+    (CblasNoTrans, CblasTrans, rows, columns, hd, 1.0f, dout, h->out_width, v, h->width, 0.0f, t->dscores, stride);
     softmax_backward(h, t, first, rows);
-    zero_sgemm(CblasTrans, CblasNoTrans, columns, hd, rows, 1.0f, t->probs, stride, dout, h->out_width, beta, dv,
-               h->width);
-    zero_sgemm(CblasNoTrans, CblasNoTrans, rows, hd, columns, 1.0f, t->dscores, stride, k, h->width, 0.0f, dq,
-               h->width);
-    zero_sgemm(CblasTrans, CblasNoTrans, columns, hd, rows, 1.0f, t->dscores, stride, q, h->width, beta, dk, h->width);
+    ZERO_ISA(zero_model_sgemm)
+    (CblasTrans, CblasNoTrans, columns, hd, rows, 1.0f, t->probs, stride, dout, h->out_width, beta, dv, h->width);
+    ZERO_ISA(zero_model_sgemm)
+    (CblasNoTrans, CblasNoTrans, rows, hd, columns, 1.0f, t->dscores, stride, k, h->width, 0.0f, dq, h->width);
+    ZERO_ISA(zero_model_sgemm)
+    (CblasTrans, CblasNoTrans, columns, hd, rows, 1.0f, t->dscores, stride, q, h->width, beta, dk, h->width);
 }
 
 zero_status_t ZERO_MODEL_FN(attention_backward)(zero_model_context_t *ctx, void *dqkv, const void *dout,

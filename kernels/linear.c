@@ -54,7 +54,7 @@ static void compute_block(const zero_gemm_t *g, size_t row, size_t column, size_
     const float *a = g->a + (g->op_a == CblasNoTrans ? row * g->lda : row);
     const float *b = g->b + (g->op_b == CblasNoTrans ? column : column * g->ldb);
     float *c = g->c + row * g->ldc + column;
-    zero_sgemm(g->op_a, g->op_b, m, n, g->k, 1.0f, a, g->lda, b, g->ldb, g->beta, c, g->ldc);
+    ZERO_ISA(zero_model_sgemm)(g->op_a, g->op_b, m, n, g->k, 1.0f, a, g->lda, b, g->ldb, g->beta, c, g->ldc);
     if (g->bias == NULL)
         return;
     for (size_t i = 0; i < m; ++i)

@@ -149,11 +149,9 @@ static inline zero_status_t zero_check_blas_size(size_t largest)
 }
 
 /* c[m, n] = alpha op(a) op(b) + beta c, row-major, one thread. beta 0 overwrites whatever c holds, NaN too. */
-static inline void zero_sgemm(CBLAS_TRANSPOSE op_a, CBLAS_TRANSPOSE op_b, size_t m, size_t n, size_t k, float alpha,
-                              const float *a, size_t lda, const float *b, size_t ldb, float beta, float *c, size_t ldc)
-{
-    cblas_sgemm(CblasRowMajor, op_a, op_b, (int)m, (int)n, (int)k, alpha, a, (int)lda, b, (int)ldb, beta, c, (int)ldc);
-}
+void ZERO_ISA(zero_model_sgemm)(CBLAS_TRANSPOSE op_a, CBLAS_TRANSPOSE op_b, size_t m, size_t n, size_t k, float alpha,
+                                const float *a, size_t lda, const float *b, size_t ldb, float beta, float *c,
+                                size_t ldc);
 
 /* c[m, n] = op(a) op(b) + beta c + bias[n] (NULL: none), row-major, over all threads. */
 typedef struct zero_gemm {

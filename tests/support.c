@@ -294,6 +294,23 @@ void support_write_file(const char *path, const void *data, size_t n_bytes)
         give_up("cannot write", path);
 }
 
+void support_write_safetensors(const char *path, const void *header, size_t header_bytes, const void *data,
+                               size_t data_bytes)
+{
+    enum { LENGTH_BYTES = 8 };
+    size_t n_bytes = LENGTH_BYTES + header_bytes + data_bytes;
+    unsigned char *file = malloc(n_bytes);
+    if (!file)
+        give_up("no memory for", path);
+    for (int i = 0; i < LENGTH_BYTES; i++)
+        file[i] = (unsigned char)((uint64_t)header_bytes >> (8 * i));
+    memcpy(file + LENGTH_BYTES, header, header_bytes);
+    if (data_bytes > 0)
+        memcpy(file + LENGTH_BYTES + header_bytes, data, data_bytes);
+    support_write_file(path, file, n_bytes);
+    free(file);
+}
+
 /* ---- Numbers ---- */
 
 uint64_t support_random(uint64_t *state)

@@ -63,6 +63,9 @@ size_t support_count(const char *text, const char *needle);
 /* The whole file, closed by a zero that n_bytes (may be NULL) does not count. Free it. */
 char *support_read_file(const char *path, size_t *n_bytes);
 void support_write_file(const char *path, const void *data, size_t n_bytes);
+/* A safetensors file, by the format's text alone: the header's length in 8 bytes, least first, header, data. */
+void support_write_safetensors(const char *path, const void *header, size_t header_bytes, const void *data,
+                               size_t data_bytes);
 
 /* ---- Numbers ---- */
 

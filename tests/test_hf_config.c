@@ -124,17 +124,20 @@ END_TEST
 START_TEST(a_setting_that_disagrees_is_a_usage_error_that_names_both)
 {
     static const struct {
-        const char *key, *text;
+        const char *key, *value, *text;
     } CASES[] = {
-        {"layers", "[model] layers = 5, but the model in init has n_layer = 3"},
-        {"dim", "[model] dim = 5, but the model in init has n_embd = 48"},
-        {"heads", "[model] heads = 5, but the model in init has n_head = 4"},
-        {"ffn_dim", "[model] ffn_dim = 5, but the model in init has n_inner = 192"},
-        {"vocab_size", "[model] vocab_size = 5, but the model in init has vocab_size = 777"},
-        {"seq_len", "[model] seq_len = 5, but the model in init has n_positions = 65"},
+        {"layers", "5", "[model] layers = 5, but the model in init has n_layer = 3"},
+        {"dim", "5", "[model] dim = 5, but the model in init has n_embd = 48"},
+        {"heads", "5", "[model] heads = 5, but the model in init has n_head = 4"},
+        {"ffn_dim", "5", "[model] ffn_dim = 5, but the model in init has n_inner = 192"},
+        {"vocab_size", "5", "[model] vocab_size = 5, but the model in init has vocab_size = 777"},
+        {"seq_len", "5", "[model] seq_len = 5, but the model in init has n_positions = 65"},
+        /* what would be derived without init is as good a setting as any */
+        {"vocab_size", "256", "[model] vocab_size = 256, but the model in init has vocab_size = 777"},
+        {"seq_len", "1024", "[model] seq_len = 1024, but the model in init has n_positions = 65"},
     };
     write_gpt2("");
-    ck_assert_int_eq(options_set(&options, "test", "model", CASES[_i].key, "5"), ZERO_OK);
+    ck_assert_int_eq(options_set(&options, "test", "model", CASES[_i].key, CASES[_i].value), ZERO_OK);
     expect_failure(ZERO_ERROR_USAGE, CASES[_i].text);
 }
 END_TEST
@@ -300,7 +303,7 @@ static Suite *suite(void)
     tcase_add_test(tc, random_reads_no_file);
     tcase_add_loop_test(tc, sizes_of_gpt2_come_from_the_file, 0, 2);
     tcase_add_test(tc, settings_that_agree_are_welcome);
-    tcase_add_loop_test(tc, a_setting_that_disagrees_is_a_usage_error_that_names_both, 0, 6);
+    tcase_add_loop_test(tc, a_setting_that_disagrees_is_a_usage_error_that_names_both, 0, 8);
     tcase_add_test(tc, an_arch_that_disagrees_is_a_usage_error);
     tcase_add_loop_test(tc, a_model_that_computes_otherwise_is_refused, 0, 5);
     tcase_add_loop_test(tc, sizes_of_llama_come_from_the_file, 0, 4);

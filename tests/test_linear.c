@@ -1,13 +1,17 @@
 /* test_linear.c - linear layers against plain fp64 loops: both layouts, every dtype, bias or none, accumulate or not.
+ * And that no product allocates, of whatever size.
  */
+#include "allocations.h"
 #include "model_fixture.h"
 
 typedef struct shape {
     size_t n_rows, n_in, n_out;
 } shape_t;
 
-/* One element; odd everything; GPT-2's c_attn and c_proj at dim 36; enough for several blocks on any machine. */
-static const shape_t shapes[] = {{1, 1, 1}, {51, 36, 108}, {51, 144, 36}, {3, 7, 259}, {333, 130, 517}};
+/* One element; GPT-2's c_attn and c_proj at dim 36; odd everything; enough for several blocks on any machine; and an
+ * inner extent of more than the rows that sgemm.c copies at a time, with columns copied behind others and alone. */
+static const shape_t shapes[] = {{1, 1, 1},       {51, 36, 108}, {51, 144, 36}, {3, 7, 259},
+                                 {333, 130, 517}, {2, 1100, 36}, {9, 1030, 7}};
 #define N_SHAPES (sizeof shapes / sizeof shapes[0])
 
 static zero_model_limits_t limits_of(shape_t s, zero_dtype_t dtype)
@@ -196,6 +200,52 @@ START_TEST(workspace_too_small_is_refused)
 }
 END_TEST
 
+/* ---- Allocations ---- */
+
+static bool allocations_are_counted(void)
+{
+    allocations_start();
+    void *volatile block = malloc(1);
+    free(block);
+    return allocations_stop() == 1;
+}
+
+/* Widths on both sides of every border of OpenBLAS's small kernels, 16 columns and 32 products; two layouts, so that
+ * either operand lies transposed or not. Only the build that this machine uses knows what its OpenBLAS does. */
+START_TEST(no_product_allocates)
+{
+    static const size_t rows[] = {1, 17, 40}, inner[] = {1, 16, 31, 32, 33, 108, 513};
+    enum { N_ROWS = sizeof rows / sizeof *rows, N_INNER = sizeof inner / sizeof *inner, WIDEST = 50 };
+    shape_t largest = {40, 513, WIDEST};
+    zero_model_limits_t limits = limits_of(largest, ZERO_FP32);
+    fixture_t f;
+    if (zero_model_kernels_cpu_named(fixture_isas[_i]) != zero_model_kernels_cpu())
+        return;
+    if (!allocations_are_counted()) {
+        printf("SKIP: this build's allocator is not ours to count\n");
+        return;
+    }
+    ck_assert(fixture_open(&f, _i, &limits));
+    zero_weight_t no_bias = {NULL, ZERO_FP32};
+    array_t x = array_normal(largest.n_rows * largest.n_in, ZERO_FP32, 0.0, 1.0, 1), y = array_poison(x.n, ZERO_FP32);
+    array_t weight = array_normal(limits.max_linear, ZERO_FP32, 0.0, 1.0, 2);
+    for (size_t i = 0; i < (size_t)N_ROWS * N_INNER * WIDEST * 2; ++i) {
+        zero_linear_layout_t layout = i % 2 ? ZERO_LINEAR_OUT_IN : ZERO_LINEAR_IN_OUT;
+        size_t n = i / 2 % WIDEST + 1, k = inner[i / 2 / WIDEST % N_INNER], m = rows[i / 2 / WIDEST / N_INNER];
+        /* The first call makes threads and OpenBLAS's packing buffers; they stay. */
+        for (int run = 0; run < 2; ++run) {
+            allocations_start();
+            f.kernels->linear(&f.ctx, y.data, x.data, array_weight(&weight), layout, no_bias, m, k, n);
+            f.kernels->linear_backward_input(&f.ctx, y.data, false, x.data, array_weight(&weight), layout, m, n, k);
+        }
+        unsigned long count = allocations_stop();
+        ck_assert_msg(count == 0, "%zu x %zu x %zu, layout %d: %lu allocations", m, n, k, layout, count);
+    }
+    array_free(&x), array_free(&y), array_free(&weight);
+    fixture_close(&f);
+}
+END_TEST
+
 static void add_tests(TCase *tests)
 {
     tcase_add_loop_test(tests, forward_equals_fp64, 0, FIXTURE_N_ISAS);
@@ -203,6 +253,7 @@ static void add_tests(TCase *tests)
     tcase_add_loop_test(tests, weight_and_bias_gradients_equal_fp64, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, weight_gradient_without_bias_touches_nothing_else, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, workspace_too_small_is_refused, 0, FIXTURE_N_ISAS);
+    tcase_add_loop_test(tests, no_product_allocates, 0, FIXTURE_N_ISAS);
 }
 
 int main(void)

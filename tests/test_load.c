@@ -194,16 +194,13 @@ static void write_in_directory(const char *name, const void *data, size_t n_byte
 static void writer_end(writer_t *writer, const char *name)
 {
     char *header = json_dumps(writer->header, 0);
-    uint64_t header_bytes = strlen(header);
-    unsigned char *file = malloc(8 + header_bytes + writer->n_bytes);
-    memcpy(file, &header_bytes, 8);
-    memcpy(file + 8, header, header_bytes);
-    memcpy(file + 8 + header_bytes, writer->data, writer->n_bytes);
-    write_in_directory(name, file, 8 + header_bytes + writer->n_bytes);
+    char *path;
+    ck_assert_int_gt(asprintf(&path, "%s/%s", directory, name), 0);
+    support_write_safetensors(path, header, strlen(header), writer->data, writer->n_bytes);
     json_decref(writer->header);
     free(writer->data);
     free(header);
-    free(file);
+    free(path);
 }
 
 /* All tensors but one (-1: all) in one file. */

@@ -139,22 +139,27 @@ END_TEST
 
 /* ---- Steady state allocates nothing ---- */
 
-/* Matrices of at least 10^6 products: below that OpenBLAS's kernels for small matrices allocate by themselves (as of
- * 0.3.21, on AVX-512). Two micro-steps, every step logged and written to the metrics. */
-static const char small_model[] = "[model]\nlayers = 2\ndim = 128\nheads = 4\nvocab_size = 1000\nseq_len = 64\n"
-                                  "[data]\ntrain = text\n"
-                                  "[train]\nsteps = 20\nmicro_batch = 2\n"
-                                  "[log]\nevery = 1\nmetrics = metrics.jsonl\n";
+/* Two micro-steps, every step logged and written to the metrics. The odd widths are such as OpenBLAS's kernels for
+ * small matrices would allocate for. */
+#define SMALL_MODEL(model)                                                                                             \
+    "[model]\nlayers = 2\n" model "[data]\ntrain = text\n[train]\nsteps = 20\nmicro_batch = 2\n"                       \
+    "[log]\nevery = 1\nmetrics = metrics.jsonl\n"
+static const char round_model[] = SMALL_MODEL("dim = 128\nheads = 4\nvocab_size = 1000\nseq_len = 64\n");
+static const char odd_model[] = SMALL_MODEL("dim = 36\nheads = 3\nvocab_size = 259\nseq_len = 17\n");
 
 static const struct {
+    const char *model;
     int n_ranks, n_threads;
     const char *options;
 } allocation_cases[] = {
-    {1, 1, "--set train.global_batch=4 --stage 3 --set train.precision=bf16"},
-    {1, 2, "--set train.global_batch=4 --stage 3 --set train.precision=fp32"},
-    {2, 1, "--set train.global_batch=8 --stage 3 --set train.precision=bf16"},
-    {2, 1, "--set train.global_batch=8 --stage 0 --set train.precision=fp32"},
-    {2, 1, "--set train.global_batch=4 --stage 3 --set train.precision=bf16 --set model.recompute=full"},
+    {round_model, 1, 1, "--set train.global_batch=4 --stage 3 --set train.precision=bf16"},
+    {round_model, 1, 2, "--set train.global_batch=4 --stage 3 --set train.precision=fp32"},
+    {round_model, 2, 1, "--set train.global_batch=8 --stage 3 --set train.precision=bf16"},
+    {round_model, 2, 1, "--set train.global_batch=8 --stage 0 --set train.precision=fp32"},
+    {round_model, 2, 1, "--set train.global_batch=4 --stage 3 --set train.precision=bf16 --set model.recompute=full"},
+    {odd_model, 1, 2, "--set train.global_batch=4 --stage 3 --set train.precision=fp32"},
+    {odd_model, 2, 1, "--set train.global_batch=24 --stage 3 --set train.precision=bf16"},
+    {odd_model, 2, 1, "--set train.global_batch=8 --stage 3 --set train.precision=fp32 --set model.recompute=light"},
 };
 
 START_TEST(steady_state_allocates_nothing)
@@ -166,7 +171,7 @@ START_TEST(steady_state_allocates_nothing)
     snprintf(path, sizeof path, "%s/text", directory);
     support_write_file(path, text, sizeof text);
     snprintf(path, sizeof path, "%s/small.ini", directory);
-    support_write_file(path, small_model, strlen(small_model));
+    support_write_file(path, allocation_cases[_i].model, strlen(allocation_cases[_i].model));
     int code = support_mpirun(&output, LIMIT_S, allocation_cases[_i].n_ranks,
                               "-wdir %s -x OMP_NUM_THREADS=%d %s/tests/mpi/memory_cases allocations %s small.ini",
                               directory, allocation_cases[_i].n_threads, support_build(), allocation_cases[_i].options);

@@ -96,8 +96,8 @@ static const struct setting {
     {"model", "heads", NULL, {"1", "96"}, {"0", "-1", "none"}},
     {"model", "kv_heads", "0", {"0", "1", "8"}, {"-1", "0.5"}},
     {"model", "ffn_dim", "0", {"0", "1", "49152"}, {"-1", "auto"}},
-    {"model", "vocab_size", "256", {"1", "50257", "2147483647"}, {"0", "2147483648", "-5"}},
-    {"model", "seq_len", "1024", {"1", "17", "131072"}, {"0", "-1", "9223372036854775808"}},
+    {"model", "vocab_size", "0", {"0", "1", "50257", "2147483647"}, {"2147483648", "-5"}},
+    {"model", "seq_len", "0", {"0", "1", "17", "131072"}, {"-1", "9223372036854775808"}},
     {"model", "norm_eps", "1e-05", {"1e-6", "0.001"}, {"0", "-1e-5", "nan", "2"}},
     {"model", "rope_theta", "10000", {"500000", "1e6", "1"}, {"0", "-1", "inf"}},
     {"model", "init", "random", {"random", "/models/gpt2"}, {""}},
@@ -177,7 +177,6 @@ START_TEST(defaults_are_those_of_the_contract)
         if (settings[i].initial)
             ck_assert_str_eq(dumped(&options, settings[i].section, settings[i].key), settings[i].initial);
     ck_assert_int_eq(options.model.layers, 2);
-    ck_assert_int_eq(options.model.vocab_size, 256);
     ck_assert_int_eq(options.train.precision, ZERO_BF16);
     ck_assert_int_eq(options.zero.stage, 3);
     ck_assert(options.zero.overlap && !options.plan && !options.resume && options.stop_after == 0);
@@ -259,7 +258,7 @@ START_TEST(help_and_reference_name_every_setting_and_option)
         ck_assert_msg(strstr(reference, in_reference) != NULL, "%s", in_reference);
     }
     const char *const words[] = {"--stage",   "--steps",  "--set", "--resume",      "--plan",       "--help",
-                                 "--version", "\n[zero]", "[log]", "cosine|linear", "default 1024", "0..3"};
+                                 "--version", "\n[zero]", "[log]", "cosine|linear", "default 1000", "0..3"};
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
         ck_assert_msg(strstr(help, words[i]) != NULL, "%s", words[i]);
     for (const char *line = help; *line; line += strcspn(line, "\n") + 1)
@@ -656,6 +655,7 @@ START_TEST(sizes_and_rates_are_derived_by_architecture)
     static options_t options;
     ck_assert_int_eq(resolve(&options, 1, "lr = 0.5"), ZERO_OK);
     ck_assert(options.model.kv_heads == 3 && options.model.ffn_dim == 144 && options.train.min_lr == 0.05);
+    ck_assert(options.model.vocab_size == 256 && options.model.seq_len == 1024);
     ck_assert_int_eq(resolve(&options, 1, "min_lr = 0"), ZERO_OK);
     ck_assert(options.train.min_lr == 0);
     options = must_parse(MINIMAL, NULL);

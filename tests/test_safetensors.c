@@ -34,19 +34,6 @@ static void tear_down(void)
     free(path);
 }
 
-/* Writes length, header and data. */
-static void write_file(const char *header, size_t header_bytes, const void *data, size_t data_bytes)
-{
-    unsigned char *file = malloc(8 + header_bytes + data_bytes + 1);
-    for (int i = 0; i < 8; i++)
-        file[i] = (unsigned char)((uint64_t)header_bytes >> (8 * i));
-    memcpy(file + 8, header, header_bytes);
-    if (data_bytes)
-        memcpy(file + 8 + header_bytes, data, data_bytes);
-    support_write_file(path, file, 8 + header_bytes + data_bytes);
-    free(file);
-}
-
 static void expect_failure(zero_status_t wanted, const char *text)
 {
     zero_safetensors_t file = {0};
@@ -100,7 +87,7 @@ START_TEST(sixteen_bit_numbers_are_read_exactly_at_any_alignment)
             data[base + 2 * i] = (unsigned char)i;
             data[base + 2 * i + 1] = (unsigned char)(i >> 8);
         }
-    write_file(header, strlen(header), data, 1 + 2 * 131072);
+    support_write_safetensors(path, header, strlen(header), data, 1 + 2 * 131072);
 
     zero_safetensors_t file;
     uint64_t random = 1;
@@ -133,7 +120,7 @@ START_TEST(scalars_empty_tensors_metadata_and_padding_are_part_of_the_format)
     const float data[] = {1.5f, -2.25f, 3.0f};
     zero_safetensors_t file;
     float elems[2];
-    write_file(header, strlen(header), data, sizeof data);
+    support_write_safetensors(path, header, strlen(header), data, sizeof data);
     ck_assert_int_eq(zero_safetensors_open(path, &file), ZERO_OK);
     ck_assert_uint_eq(file.n_tensors, 3);
     const zero_safetensors_tensor_t *scalar = zero_safetensors_find(&file, "scalar");
@@ -162,7 +149,7 @@ START_TEST(a_file_that_shrinks_while_it_is_read_is_a_status)
     const float data[] = {1.0f, 2.0f};
     zero_safetensors_t file;
     float elems[2];
-    write_file(header, strlen(header), data, sizeof data);
+    support_write_safetensors(path, header, strlen(header), data, sizeof data);
     ck_assert_int_eq(zero_safetensors_open(path, &file), ZERO_OK);
     ck_assert_int_eq(truncate(path, (off_t)(8 + strlen(header) + 4)), 0);
     ck_assert_int_eq(zero_safetensors_read(&file, &file.tensors[0], 0, 2, elems), ZERO_ERROR_IO);
@@ -227,7 +214,7 @@ static const struct {
 START_TEST(a_bad_header_is_a_format_error_that_says_what_is_wrong)
 {
     const char *header = BAD_HEADERS[_i].header;
-    write_file(header, strlen(header), "01234567", 8);
+    support_write_safetensors(path, header, strlen(header), "01234567", 8);
     expect_failure(ZERO_ERROR_FORMAT, BAD_HEADERS[_i].text);
 }
 END_TEST
@@ -237,7 +224,7 @@ START_TEST(every_truncation_of_a_good_file_is_an_error)
     static const char header[] = "{\"a\": {\"dtype\": \"F32\", \"shape\": [2], \"data_offsets\": [0, 8]}}";
     zero_safetensors_t file;
     size_t n_bytes;
-    write_file(header, strlen(header), "01234567", 8);
+    support_write_safetensors(path, header, strlen(header), "01234567", 8);
     ck_assert_int_eq(zero_safetensors_open(path, &file), ZERO_OK);
     zero_safetensors_close(&file);
     char *whole = support_read_file(path, &n_bytes);
@@ -274,7 +261,7 @@ START_TEST(deep_nesting_is_an_error_and_not_a_stack_overflow)
     char *header = malloc(n + 5);
     memcpy(header, "{\"a\":", 5);
     memset(header + 5, '[', n);
-    write_file(header, n + 5, NULL, 0);
+    support_write_safetensors(path, header, n + 5, NULL, 0);
     expect_failure(ZERO_ERROR_FORMAT, "not good JSON");
     free(header);
 }
@@ -335,7 +322,7 @@ START_TEST(no_mutation_of_a_file_crashes_the_reader)
     unsigned char data[36] = {0};
     uint64_t random = 20240607;
     size_t n_bytes, n_opened = 0;
-    write_file(header, strlen(header), data, sizeof data);
+    support_write_safetensors(path, header, strlen(header), data, sizeof data);
     char *good = support_read_file(path, &n_bytes);
     unsigned char *bytes = malloc(n_bytes + 4 * 16);
     float *elems = malloc(1024 * sizeof *elems);

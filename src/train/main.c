@@ -1,14 +1,34 @@
 /* main.c - zerotrain: arguments, ranks, run, exit code. */
+#include <unistd.h>
+
 #include "train/hf_config.h"
 #include "train/loop.h"
 #include "train/options.h"
 #include "train/report.h"
 
+/* Each rank looks for GPUs on its own host; hosts that find different things cannot train together. */
+static zero_status_t resolve_device(options_t *options, zero_comm_t *comm)
+{
+    static const char *const NAMES[] = {[ZERO_DEVICE_CPU] = "cpu", [ZERO_DEVICE_CUDA] = "cuda"};
+    zero_device_type_t mine = zero_device_resolve((zero_device_type_t)options->device.type, comm), first = mine;
+    zero_status_t status = ZERO_OK;
+    char host[256] = "?";
+    TRY(zero_comm_broadcast(comm, &first, sizeof first, 0));
+    gethostname(host, sizeof host - 1);
+    if (mine != first)
+        status = report_error(ZERO_ERROR_USAGE,
+                              "[device] type: on host %s, with %d ranks, it comes to %s, on rank 0's to %s: set it to "
+                              "cpu, or start no more ranks on any host than it has GPUs",
+                              host, zero_comm_local_size(comm), NAMES[mine], NAMES[first]);
+    options->device.type = (int)mine;
+    return report_agree(comm, status);
+}
+
 static zero_status_t run(options_t *options, zero_comm_t *comm)
 {
     TRY(report_agree(comm, hf_config_apply(options)));
     TRY(options_resolve(options, zero_comm_size(comm)));
-    options->device.type = (int)zero_device_resolve((zero_device_type_t)options->device.type, comm);
+    TRY(resolve_device(options, comm));
     TRY(report_agree(comm, options_check_device(options)));
     return options->plan ? loop_print_plan(options, comm) : loop_run(options, comm);
 }

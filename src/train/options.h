@@ -78,7 +78,7 @@ typedef enum options_action { OPTIONS_RUN, OPTIONS_EXIT_OK } options_action_t;
 zero_status_t options_parse(int argc, char **argv, options_t *options, options_action_t *action);
 
 /* Checks that hold between settings and with the number of ranks (dim by heads, batch by ranks, ...) and fills what is
- * derived: kv_heads, ffn_dim, min_lr, micro_batch, global_batch. */
+ * derived: vocab_size, seq_len, kv_heads, ffn_dim, min_lr, micro_batch, global_batch. */
 zero_status_t options_resolve(options_t *options, int world_size);
 
 /* Checks what hangs on the device, once device.type is resolved. */

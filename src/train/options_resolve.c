@@ -41,6 +41,10 @@ static zero_status_t resolve_model(options_t *options)
                             "[model] dim: %" PRId64 " / heads %" PRId64 " = %" PRId64
                             " is odd, but llama rotates pairs",
                             dim, heads, dim / heads);
+    if (options->model.vocab_size == 0)
+        options->model.vocab_size = 256; /* bytes */
+    if (options->model.seq_len == 0)
+        options->model.seq_len = 1024;
     if (options->model.ffn_dim == 0)
         options->model.ffn_dim = options->model.arch == ARCH_LLAMA ? llama_ffn_dim(dim) : 4 * dim;
     return ZERO_OK;

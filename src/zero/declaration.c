@@ -4,8 +4,8 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
+#include "zero/hash.h"
 #include "zero/log.h"
 
 /* A flat buffer, in bytes of fp32 and padded for any number of ranks, must stay well inside 64 bits. */
@@ -197,30 +197,24 @@ no_memory:
     return zero_fail(ZERO_ERROR_MEMORY, "no memory to copy a model declaration");
 }
 
-/* Folds one value at a time, so that padding between fields never counts. */
-static uint64_t fold(uint64_t hash, const void *data, size_t n_bytes)
-{
-    return XXH3_64bits_withSeed(data, n_bytes, hash);
-}
-
 uint64_t zero_model_hash(const zero_model_t *model)
 {
-    uint64_t hash = fold(0, &model->n_units, sizeof model->n_units);
+    uint64_t hash = zero_hash_fold(0, &model->n_units, sizeof model->n_units);
     for (int i = 0; i < model->n_units; i++) {
         const zero_unit_decl_t *unit = &model->units[i];
-        hash = fold(hash, unit->name, strlen(unit->name));
-        hash = fold(hash, unit->shared, (size_t)unit->n_shared * sizeof *unit->shared);
+        hash = zero_hash_fold(hash, unit->name, strlen(unit->name));
+        hash = zero_hash_fold(hash, unit->shared, (size_t)unit->n_shared * sizeof *unit->shared);
     }
     for (int i = 0; i < model->n_tensors; i++) {
         const zero_tensor_decl_t *tensor = &model->tensors[i];
-        hash = fold(hash, tensor->name, strlen(tensor->name));
-        hash = fold(hash, &tensor->owner, sizeof tensor->owner);
-        hash = fold(hash, &tensor->last_user, sizeof tensor->last_user);
-        hash = fold(hash, tensor->shape, (size_t)tensor->n_dims * sizeof tensor->shape[0]);
-        hash = fold(hash, &tensor->init, sizeof tensor->init);
-        hash = fold(hash, &tensor->init_std, sizeof tensor->init_std);
-        hash = fold(hash, &tensor->decay, sizeof tensor->decay);
-        hash = fold(hash, &tensor->packed, sizeof tensor->packed);
+        hash = zero_hash_fold(hash, tensor->name, strlen(tensor->name));
+        hash = zero_hash_fold(hash, &tensor->owner, sizeof tensor->owner);
+        hash = zero_hash_fold(hash, &tensor->last_user, sizeof tensor->last_user);
+        hash = zero_hash_fold(hash, tensor->shape, (size_t)tensor->n_dims * sizeof tensor->shape[0]);
+        hash = zero_hash_fold(hash, &tensor->init, sizeof tensor->init);
+        hash = zero_hash_fold(hash, &tensor->init_std, sizeof tensor->init_std);
+        hash = zero_hash_fold(hash, &tensor->decay, sizeof tensor->decay);
+        hash = zero_hash_fold(hash, &tensor->packed, sizeof tensor->packed);
     }
     return hash;
 }

@@ -6,7 +6,8 @@
  * Exit code 0: the promise held on every rank. Bytes in windows follow from (rank, round, position) by a formula, so
  * every rank knows what it must find without asking another. In the cases about failure one rank does wrong and the
  * others say on stderr which status they got and when, and exit with code 3; test_comm.c reads that, in LOG, because
- * mpirun drops output of ranks when it ends a job.
+ * mpirun drops output of ranks when it ends a job. The rank that does wrong says before when that is, by the clock that
+ * all processes of the host share.
  */
 #include <mpi.h>
 #include <signal.h>
@@ -376,6 +377,7 @@ static void misbehave(void (*act)(void))
     EXPECT_OK(zero_comm_barrier(comm));
     if (comm->rank == 1) {
         pause_s(0.3); /* the others are asleep by then */
+        fprintf(stderr, "rank 1 goes wrong at %.2f s\n", now_s());
         act();
     }
     wait_for_the_others();

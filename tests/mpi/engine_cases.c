@@ -21,24 +21,14 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/allocations.h"
 #include "kernels/shard_math.h"
+#include "tests/allocations.h"
+#include "tests/mpi/expect.h"
 #include "zero.h"
 
 #define N_TENSORS 15
 #define N_UNITS 5
 #define SEQ_STEPS 32
-
-#define CHECK(condition, ...)                                                                                          \
-    do {                                                                                                               \
-        if (!(condition)) {                                                                                            \
-            fprintf(stderr, "engine_cases: %s:%d: %s: ", __FILE__, __LINE__, #condition);                              \
-            fprintf(stderr, __VA_ARGS__);                                                                              \
-            fputc('\n', stderr);                                                                                       \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
-#define OK(call) CHECK((call) == ZERO_OK, "failed")
 
 typedef struct settings {
     int stage, prefetch, micro_steps, every, steps, nan_at, poison;

@@ -14,18 +14,8 @@
 #include <string.h>
 
 #include "tests/allocations.h"
+#include "tests/mpi/expect.h"
 #include "tests/trainer.h"
-
-#define CHECK(condition, ...)                                                                                          \
-    do {                                                                                                               \
-        if (!(condition)) {                                                                                            \
-            fprintf(stderr, "memory_cases: %s:%d: %s: ", __FILE__, __LINE__, #condition);                              \
-            fprintf(stderr, __VA_ARGS__);                                                                              \
-            fputc('\n', stderr);                                                                                       \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
-#define OK(call) CHECK((call) == ZERO_OK, "failed")
 
 /* ---- measuring ---- */
 

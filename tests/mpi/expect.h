@@ -1,0 +1,20 @@
+/* expect.h - checks of programs that run under mpirun, where Check is not: the first that fails says where, and ends
+ * the rank with exit code 1, on which mpirun ends the others. */
+#ifndef ZERO_TEST_EXPECT_H
+#define ZERO_TEST_EXPECT_H
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define CHECK(condition, ...)                                                                                          \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            fprintf(stderr, "%s:%d: not so: %s: ", __FILE__, __LINE__, #condition);                                    \
+            fprintf(stderr, __VA_ARGS__);                                                                              \
+            fputc('\n', stderr);                                                                                       \
+            exit(1);                                                                                                   \
+        }                                                                                                              \
+    } while (0)
+#define OK(call) CHECK((call) == ZERO_OK, "failed")
+
+#endif
