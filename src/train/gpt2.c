@@ -135,26 +135,26 @@ static double flops_per_token(const model_t *model)
 
 /* ---- activations ---- */
 
-/* What a layer keeps under each way of recomputation; the rest comes from `shared`. */
-static void place_layer(activations_t *a, const arch_sizes_t *s, options_recompute_t recompute,
-                        const block_activations_t *shared, block_activations_t *layer)
+/* What backward needs and cannot make cheaply: each layer's own unless recompute is full. */
+static void place_inputs(activations_t *a, const arch_sizes_t *s, block_activations_t *layer)
 {
-    size_t size = s->element_bytes;
-    bool keeps_all = !shared || recompute == RECOMPUTE_NONE;
-    bool keeps_inputs = keeps_all || recompute == RECOMPUTE_LIGHT;
-    layer->x = shared ? activations_take(a, s->R * s->C, size) : NULL; /* the shared set never needs one */
-    layer->ln1 = keeps_all ? activations_take(a, s->R * s->C, size) : shared->ln1;
-    layer->qkv = keeps_inputs ? activations_take(a, s->R * 3 * s->C, size) : shared->qkv;
-    layer->attention = keeps_inputs ? activations_take(a, s->R * s->C, size) : shared->attention;
-    layer->mid = keeps_inputs ? activations_take(a, s->R * s->C, size) : shared->mid;
-    layer->ln2 = keeps_all ? activations_take(a, s->R * s->C, size) : shared->ln2;
-    layer->fc = keeps_inputs ? activations_take(a, s->R * s->F, size) : shared->fc;
-    layer->gelu = keeps_all ? activations_take(a, s->R * s->F, size) : shared->gelu;
-    layer->ln1_mean = keeps_inputs ? activations_take(a, s->R, sizeof(float)) : shared->ln1_mean;
-    layer->ln1_rstd = keeps_inputs ? activations_take(a, s->R, sizeof(float)) : shared->ln1_rstd;
-    layer->ln2_mean = keeps_inputs ? activations_take(a, s->R, sizeof(float)) : shared->ln2_mean;
-    layer->ln2_rstd = keeps_inputs ? activations_take(a, s->R, sizeof(float)) : shared->ln2_rstd;
-    layer->logsumexp = keeps_inputs ? activations_take(a, s->R * s->heads, sizeof(float)) : shared->logsumexp;
+    layer->qkv = activations_take(a, s->R * 3 * s->C, s->element_bytes);
+    layer->attention = activations_take(a, s->R * s->C, s->element_bytes);
+    layer->mid = activations_take(a, s->R * s->C, s->element_bytes);
+    layer->fc = activations_take(a, s->R * s->F, s->element_bytes);
+    layer->ln1_mean = activations_take(a, s->R, sizeof(float));
+    layer->ln1_rstd = activations_take(a, s->R, sizeof(float));
+    layer->ln2_mean = activations_take(a, s->R, sizeof(float));
+    layer->ln2_rstd = activations_take(a, s->R, sizeof(float));
+    layer->logsumexp = activations_take(a, s->R * s->heads, sizeof(float));
+}
+
+/* What a norm or gelu makes: each layer's own where recompute is none. */
+static void place_outputs(activations_t *a, const arch_sizes_t *s, block_activations_t *layer)
+{
+    layer->ln1 = activations_take(a, s->R * s->C, s->element_bytes);
+    layer->ln2 = activations_take(a, s->R * s->C, s->element_bytes);
+    layer->gelu = activations_take(a, s->R * s->F, s->element_bytes);
 }
 
 static void place(const model_t *model, activations_t *a)
@@ -162,11 +162,20 @@ static void place(const model_t *model, activations_t *a)
     gpt2_t *g = model->arch;
     arch_sizes_t s = arch_largest_sizes(model);
     options_recompute_t recompute = (options_recompute_t)model->options->model.recompute;
-    block_activations_t shared = {0};
+    block_activations_t shared = {0}; /* what no layer has for itself */
+    if (recompute == RECOMPUTE_FULL)
+        place_inputs(a, &s, &shared);
     if (recompute != RECOMPUTE_NONE)
-        place_layer(a, &s, recompute, NULL, &shared);
-    for (int l = 0; l < model->options->model.layers; l++)
-        place_layer(a, &s, recompute, &shared, &g->layers[l]);
+        place_outputs(a, &s, &shared);
+    for (int l = 0; l < model->options->model.layers; l++) {
+        block_activations_t *layer = &g->layers[l];
+        *layer = shared;
+        layer->x = activations_take(a, s.R * s.C, s.element_bytes);
+        if (recompute != RECOMPUTE_FULL)
+            place_inputs(a, &s, layer);
+        if (recompute == RECOMPUTE_NONE)
+            place_outputs(a, &s, layer);
+    }
     g->x_final = activations_take(a, s.R * s.C, s.element_bytes);
     g->lnf = activations_take(a, s.R * s.C, s.element_bytes);
     g->lnf_mean = activations_take(a, s.R, sizeof(float));

@@ -145,24 +145,24 @@ static double flops_per_token(const model_t *model)
 
 /* ---- activations ---- */
 
-/* What a layer keeps under each way of recomputation; the rest comes from `shared`. */
-static void place_layer(activations_t *a, const arch_sizes_t *s, options_recompute_t recompute,
-                        const block_activations_t *shared, block_activations_t *layer)
+/* What backward needs and cannot make cheaply: each layer's own unless recompute is full. */
+static void place_inputs(activations_t *a, const arch_sizes_t *s, block_activations_t *layer)
 {
-    size_t size = s->element_bytes;
-    bool keeps_all = !shared || recompute == RECOMPUTE_NONE;
-    bool keeps_inputs = keeps_all || recompute == RECOMPUTE_LIGHT;
-    layer->x = shared ? activations_take(a, s->R * s->C, size) : NULL; /* the shared set never needs one */
-    layer->normed1 = keeps_all ? activations_take(a, s->R * s->C, size) : shared->normed1;
-    layer->qkv = keeps_inputs ? activations_take(a, s->R * s->qkv, size) : shared->qkv;
-    layer->attention = keeps_inputs ? activations_take(a, s->R * s->C, size) : shared->attention;
-    layer->mid = keeps_inputs ? activations_take(a, s->R * s->C, size) : shared->mid;
-    layer->normed2 = keeps_all ? activations_take(a, s->R * s->C, size) : shared->normed2;
-    layer->gate_up = keeps_inputs ? activations_take(a, s->R * 2 * s->F, size) : shared->gate_up;
-    layer->hidden = keeps_all ? activations_take(a, s->R * s->F, size) : shared->hidden;
-    layer->rstd1 = keeps_inputs ? activations_take(a, s->R, sizeof(float)) : shared->rstd1;
-    layer->rstd2 = keeps_inputs ? activations_take(a, s->R, sizeof(float)) : shared->rstd2;
-    layer->logsumexp = keeps_inputs ? activations_take(a, s->R * s->heads, sizeof(float)) : shared->logsumexp;
+    layer->qkv = activations_take(a, s->R * s->qkv, s->element_bytes);
+    layer->attention = activations_take(a, s->R * s->C, s->element_bytes);
+    layer->mid = activations_take(a, s->R * s->C, s->element_bytes);
+    layer->gate_up = activations_take(a, s->R * 2 * s->F, s->element_bytes);
+    layer->rstd1 = activations_take(a, s->R, sizeof(float));
+    layer->rstd2 = activations_take(a, s->R, sizeof(float));
+    layer->logsumexp = activations_take(a, s->R * s->heads, sizeof(float));
+}
+
+/* What a norm or SwiGLU makes: each layer's own where recompute is none. */
+static void place_outputs(activations_t *a, const arch_sizes_t *s, block_activations_t *layer)
+{
+    layer->normed1 = activations_take(a, s->R * s->C, s->element_bytes);
+    layer->normed2 = activations_take(a, s->R * s->C, s->element_bytes);
+    layer->hidden = activations_take(a, s->R * s->F, s->element_bytes);
 }
 
 static void place(const model_t *model, activations_t *a)
@@ -170,11 +170,20 @@ static void place(const model_t *model, activations_t *a)
     llama_t *g = model->arch;
     arch_sizes_t s = arch_largest_sizes(model);
     options_recompute_t recompute = (options_recompute_t)model->options->model.recompute;
-    block_activations_t shared = {0};
+    block_activations_t shared = {0}; /* what no layer has for itself */
+    if (recompute == RECOMPUTE_FULL)
+        place_inputs(a, &s, &shared);
     if (recompute != RECOMPUTE_NONE)
-        place_layer(a, &s, recompute, NULL, &shared);
-    for (int l = 0; l < model->options->model.layers; l++)
-        place_layer(a, &s, recompute, &shared, &g->layers[l]);
+        place_outputs(a, &s, &shared);
+    for (int l = 0; l < model->options->model.layers; l++) {
+        block_activations_t *layer = &g->layers[l];
+        *layer = shared;
+        layer->x = activations_take(a, s.R * s.C, s.element_bytes);
+        if (recompute != RECOMPUTE_FULL)
+            place_inputs(a, &s, layer);
+        if (recompute == RECOMPUTE_NONE)
+            place_outputs(a, &s, layer);
+    }
     g->x_final = activations_take(a, s.R * s.C, s.element_bytes);
     g->normed = activations_take(a, s.R * s.C, s.element_bytes);
     g->rstd = activations_take(a, s.R, sizeof(float));
