@@ -88,12 +88,12 @@ ALL_CFLAGS = -std=c17 $(CFLAGS) $(FLOAT) $(WARNINGS) $(SANFLAGS) -fopenmp -fPIC 
 ALL_LDFLAGS = $(LDFLAGS) $(SANFLAGS) -fopenmp -pthread
 
 # ---- sources -----------------------------------------------------------------------------------------------------
-SHARD_ISA  := adam reduce cast philox shard_table
-SHARD_CUDA := $(if $(NVCC),adam.cu reduce.cu cast.cu philox.cu shard_cuda)
-MODEL_CUDA := $(if $(NVCC),attention.cu column_sum.cu elementwise.cu embed.cu gelu.cu layernorm.cu loss.cu linear_cuda loss_cuda model_cuda \
-              $(if $(HAVE_CUDNN),attention_cudnn))
-MODEL_ISA  := sgemm linear attention layernorm gelu loss embed model_table
-CUDA_SRC   := src/zero/device_cuda.c comm/nccl.c
+SHARD_ISA  := adam reduce step cast philox shard_table
+SHARD_CUDA := $(if $(NVCC),adam.cu reduce.cu step.cu cast.cu philox.cu shard_cuda)
+MODEL_CUDA := $(if $(NVCC),attention.cu column_sum.cu elementwise.cu embed.cu gelu.cu layernorm.cu loss.cu rmsnorm.cu rope.cu \
+              swiglu.cu linear_cuda loss_cuda model_cuda $(if $(HAVE_CUDNN),attention_cudnn))
+MODEL_ISA  := sgemm linear attention layernorm rmsnorm rope gelu swiglu loss embed model_table
+CUDA_SRC   := src/zero/device_cuda.c comm/nccl.c comm/copy_engine.c comm/peer_window.c
 LIB_SRC    := $(filter-out $(CUDA_SRC),$(wildcard src/zero/*.c comm/*.c)) kernels/shard_cpu.c $(if $(NVCC),$(CUDA_SRC))
 MODEL_SRC  := kernels/model_cpu.c kernels/model_select.c
 TRAIN_SRC  := $(wildcard src/train/*.c)
@@ -177,7 +177,7 @@ $(BUILD)/examples/%: examples/%.c src/zero.h $(BUILD)/libzero.a
 	@mkdir -p $(@D)
 	$(call say,CC,$<) $(CC) -std=c17 $(CFLAGS) $(WARNINGS) $(SANFLAGS) -Isrc -o $@ $< $(BUILD)/libzero.a $(ALL_LDFLAGS) $(LIB_LIBS)
 
-TEST_COMMON := $(patsubst %,$(BUILD)/tests/%.o,support gpt2_fp64 allocations)
+TEST_COMMON := $(patsubst %,$(BUILD)/tests/%.o,support fp64_model gpt2_fp64 llama_fp64 allocations)
 CHECK_LIBS = $(if $(filter 1,$(STATIC)),-l:libcheck_pic.a -l:libsubunit.a -lrt -lm,$(shell pkg-config --libs check))
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_COMMON) $(TRAIN_LIB_OBJ) $(MODEL_OBJ) $(BUILD)/libzero.a
 	@mkdir -p $(@D)
@@ -189,6 +189,9 @@ gpu-tests: $(GPU_TESTS)
 $(BUILD)/tests/gpu/%_model_cuda: $(BUILD)/tests/gpu/%_model_cuda.o $(MODEL_OBJ) $(BUILD)/libzero.a
 	@mkdir -p $(@D)
 	$(call say,LINK,$@) $(CC) -o $@ $^ $(ALL_LDFLAGS) -Wl,--as-needed $(TRAIN_LIBS)
+$(BUILD)/tests/gpu/%_collectives: $(BUILD)/tests/gpu/%_collectives.o $(BUILD)/tests/gpu/collectives.cu.o $(BUILD)/libzero.a
+	@mkdir -p $(@D)
+	$(call say,LINK,$@) $(CC) -o $@ $^ $(ALL_LDFLAGS) -Wl,--as-needed $(LIB_LIBS) $(CUDA_MODEL_LIBS)
 $(BUILD)/tests/gpu/%: $(BUILD)/tests/gpu/%.o $(BUILD)/libzero.a
 	@mkdir -p $(@D)
 	$(call say,LINK,$@) $(CC) -o $@ $^ $(ALL_LDFLAGS) -Wl,--as-needed $(LIB_LIBS)

@@ -53,6 +53,9 @@ typedef struct zero_comm_ops {
     /* Small host data: all[r * n_bytes ..] = rank r's `mine`. Blocks the host. */
     zero_status_t (*host_all_gather)(zero_comm_t *comm, const void *mine, size_t n_bytes, void *all);
     zero_status_t (*host_broadcast)(zero_comm_t *comm, void *data, size_t n_bytes, int root);
+    /* After a failure: ends what waits for peers in this rank's streams, so that these run empty and memory can be
+     * freed; sets comm->failed. NULL where nothing waits but the host. */
+    void (*release)(zero_comm_t *comm);
     void (*abort)(zero_comm_t *comm, int exit_code); /* tells peers, then ends the job where the transport can */
     void (*destroy)(zero_comm_t *comm);
 } zero_comm_ops_t;
@@ -64,6 +67,7 @@ struct zero_comm {
     int rank, size;             /* in the job */
     int local_rank, local_size; /* on this host */
     void *transport;            /* the transport's state */
+    zero_comm_t *host;          /* what a transport between GPUs stands beside; NULL for the others */
     bool failed;                /* a collective failed: peers may be gone, so nothing collective may follow */
     bool uses_mpi;              /* counts among those that keep MPI running */
     int64_t timeout_ns;         /* the longest that a collective waits for a peer */
@@ -80,6 +84,9 @@ zero_status_t zero_comm_node_create(zero_comm_t *comm);
 /* NCCL between the ranks' GPUs, each of which is the current CUDA device; destroyed before `host`, whose ranks it
  * joins. In builds with CUDA. [collective] */
 zero_status_t zero_comm_nccl_create(zero_comm_t *host, zero_comm_t **comm);
+/* Copy engines between the GPUs of one host, likewise: they read peers' memory and leave the SMs alone.
+ * ZERO_ERROR_UNSUPPORTED, on all ranks alike and logged at debug level, where they cannot serve. [collective] */
+zero_status_t zero_comm_copy_engine_create(zero_comm_t *host, zero_comm_t **comm);
 
 /* Staging that `kind` needs per exchange, for the memory plan. */
 size_t zero_comm_staging_bytes(zero_comm_kind_t kind, int size, size_t n_bytes);

@@ -13,14 +13,13 @@
 #include <sched.h>
 #include <stdlib.h>
 
-#include "comm/comm.h"
+#include "comm/beside_host.h"
 #include "comm/deadline.h"
 #include "kernels/cuda_status.h"
 
 enum { COMM_GATHER, COMM_REDUCE, N_COMMS };
 
 typedef struct nccl_transport {
-    zero_comm_t *host;
     /* One for gathers, one for reductions and the step's end, which are never under way together; none for one rank. */
     ncclComm_t comms[N_COMMS];
 } nccl_transport_t;
@@ -67,10 +66,8 @@ static zero_status_t settle(zero_comm_t *comm, ncclComm_t nccl, ncclResult_t res
 static zero_status_t nccl_window_create(zero_comm_t *comm, size_t n_bytes, zero_window_t *window)
 {
     void *data = NULL;
-    zero_status_t status = ZERO_OK;
-    if (n_bytes > 0)
-        status = ZERO_CUDA_STATUS(cudaMalloc(&data, n_bytes));
-    if (status == ZERO_OK && n_bytes > 0)
+    zero_status_t status = ZERO_CUDA_STATUS(cudaMalloc(&data, zero_comm_beside_host_window_bytes(n_bytes)));
+    if (status == ZERO_OK)
         status = ZERO_CUDA_STATUS(cudaMemset(data, 0, n_bytes));
     if (status == ZERO_OK)
         status = ZERO_CUDA_STATUS(cudaDeviceSynchronize());
@@ -145,44 +142,37 @@ static size_t nccl_staging_bytes(int size, size_t n_bytes)
     return zero_comm_staging_bytes(ZERO_COMM_NCCL, size, n_bytes);
 }
 
-/* ---- small host data, and the end: the host communicator's ---- */
+/* ---- the end ---- */
 
-static zero_status_t nccl_host_all_gather(zero_comm_t *comm, const void *mine, size_t n_bytes, void *all)
-{
-    zero_comm_t *host = transport_of(comm)->host;
-    return host->ops->host_all_gather(host, mine, n_bytes, all);
-}
-
-static zero_status_t nccl_host_broadcast(zero_comm_t *comm, void *data, size_t n_bytes, int root)
-{
-    zero_comm_t *host = transport_of(comm)->host;
-    return host->ops->host_broadcast(host, data, n_bytes, root);
-}
-
-static void nccl_abort(zero_comm_t *comm, int exit_code)
+/* NCCL's kernels that wait for a peer end by this, and with them what is queued behind. */
+static void nccl_release(zero_comm_t *comm)
 {
     nccl_transport_t *transport = comm->transport;
+    comm->failed = true;
     for (int i = 0; i < N_COMMS; i++) {
         if (transport->comms[i])
             ncclCommAbort(transport->comms[i]);
         transport->comms[i] = NULL;
     }
-    transport->host->ops->abort(transport->host, exit_code);
+}
+
+static void nccl_abort(zero_comm_t *comm, int exit_code)
+{
+    nccl_release(comm);
+    comm->host->ops->abort(comm->host, exit_code);
 }
 
 static void nccl_destroy(zero_comm_t *comm)
 {
     nccl_transport_t *transport = comm->transport;
+    if (zero_comm_beside_host_failed(comm))
+        nccl_release(comm);
     for (int i = 0; i < N_COMMS; i++) {
         ncclComm_t nccl = transport->comms[i];
-        if (nccl && (comm->failed || transport->host->failed))
-            ncclCommAbort(nccl);
-        else if (nccl && settle(comm, nccl, ncclCommFinalize(nccl), "ncclCommFinalize") == ZERO_OK)
+        if (nccl && settle(comm, nccl, ncclCommFinalize(nccl), "ncclCommFinalize") == ZERO_OK)
             ncclCommDestroy(nccl);
     }
-    free(transport);
-    free(comm->scratch);
-    free(comm);
+    zero_comm_beside_host_destroy(comm);
 }
 
 static const zero_comm_ops_t nccl_ops = {
@@ -193,8 +183,9 @@ static const zero_comm_ops_t nccl_ops = {
     .all_gather = nccl_all_gather,
     .exchange = nccl_exchange,
     .staging_bytes = nccl_staging_bytes,
-    .host_all_gather = nccl_host_all_gather,
-    .host_broadcast = nccl_host_broadcast,
+    .host_all_gather = zero_comm_beside_host_all_gather,
+    .host_broadcast = zero_comm_beside_host_broadcast,
+    .release = nccl_release,
     .abort = nccl_abort,
     .destroy = nccl_destroy,
 };
@@ -212,27 +203,16 @@ static zero_status_t connect(zero_comm_t *comm, ncclComm_t *nccl)
             status = nccl_fail(comm, NULL, result, "ncclGetUniqueId");
     }
     ZERO_TRY(zero_comm_agree(comm, status));
-    ZERO_TRY(nccl_host_broadcast(comm, &id, sizeof id, 0));
+    ZERO_TRY(zero_comm_beside_host_broadcast(comm, &id, sizeof id, 0));
     ncclResult_t result = ncclCommInitRankConfig(nccl, comm->size, id, comm->rank, &config);
     return zero_comm_agree(comm, settle(comm, *nccl, result, "ncclCommInitRankConfig"));
 }
 
 zero_status_t zero_comm_nccl_create(zero_comm_t *host, zero_comm_t **comm)
 {
-    zero_comm_t *made = calloc(1, sizeof *made);
-    nccl_transport_t *transport = calloc(1, sizeof *transport);
-    void *scratch = calloc((size_t)host->size, ZERO_COMM_SCRATCH_BYTES);
-    if (!made || !transport || !scratch) {
-        free(made);
-        free(transport);
-        free(scratch);
-        return zero_fail(ZERO_ERROR_MEMORY, "no memory for an NCCL communicator");
-    }
-    *made = *host;
-    made->ops = &nccl_ops;
-    made->transport = transport;
-    made->scratch = scratch;
-    transport->host = host;
+    zero_comm_t *made;
+    ZERO_TRY(zero_comm_beside_host_create(host, &nccl_ops, sizeof(nccl_transport_t), &made));
+    nccl_transport_t *transport = made->transport;
     zero_status_t status = ZERO_OK;
     for (int i = 0; i < N_COMMS && host->size > 1 && status == ZERO_OK; i++)
         status = connect(made, &transport->comms[i]);

@@ -8,6 +8,7 @@
 #include "kernels/pack.cuh"
 
 #define WARPS 8
+#define PUT_WARPS 32     /* of a block that adds parts: they are few and near, and reading them is waiting */
 #define TILE_COLUMNS 256 /* of a block that reads packs of 16-bit elements */
 #define MIN_PART_ROWS 32
 /* Blocks that an H200 holds at once: with so many, none waits for a place while others idle. */
@@ -27,9 +28,9 @@ extern "C" size_t zero_column_sum_bytes(size_t max_columns)
 }
 
 /* Adds what the block's warps hold for N columns a lane; the result is the first warp's. */
-template <int N> static __device__ __forceinline__ void add_warps(float (&sum)[N])
+template <int N_WARPS, int N> static __device__ __forceinline__ void add_warps(float (&sum)[N])
 {
-    __shared__ float sums[WARPS][N][ZERO_WARP];
+    __shared__ float sums[N_WARPS][N][ZERO_WARP];
     int lane = threadIdx.x, warp = threadIdx.y;
 #pragma unroll
     for (int i = 0; i < N; ++i)
@@ -39,7 +40,7 @@ template <int N> static __device__ __forceinline__ void add_warps(float (&sum)[N
         return;
 #pragma unroll
     for (int i = 0; i < N; ++i)
-        for (int w = 1; w < WARPS; ++w)
+        for (int w = 1; w < N_WARPS; ++w)
             sum[i] += sums[w][i][lane];
 }
 
@@ -59,7 +60,7 @@ static __global__ void __launch_bounds__(ZERO_WARP *WARPS)
                 sum[i] += pack[i];
         }
     }
-    add_warps(sum);
+    add_warps<WARPS>(sum);
     if (threadIdx.y == 0 && column < n_columns) {
 #pragma unroll
         for (int i = 0; i < N; ++i)
@@ -68,7 +69,7 @@ static __global__ void __launch_bounds__(ZERO_WARP *WARPS)
 }
 
 /* Columns n_columns .. 2 n_columns of the partials go to `second`, which may have no data. */
-static __global__ void __launch_bounds__(ZERO_WARP *WARPS)
+static __global__ void __launch_bounds__(ZERO_WARP *PUT_WARPS)
     put_partials(zero_grad_t grad, zero_grad_t second, const float *partials, size_t n_parts, size_t stride,
                  size_t n_columns)
 {
@@ -76,10 +77,10 @@ static __global__ void __launch_bounds__(ZERO_WARP *WARPS)
     float sum[1] = {0.0f};
     if (column < stride) {
 #pragma unroll 8
-        for (size_t part = threadIdx.y; part < n_parts; part += WARPS)
+        for (size_t part = threadIdx.y; part < n_parts; part += PUT_WARPS)
             sum[0] += partials[part * stride + column];
     }
-    add_warps(sum);
+    add_warps<PUT_WARPS>(sum);
     if (threadIdx.y != 0 || column >= stride)
         return;
     if (column < n_columns)
@@ -91,7 +92,7 @@ static __global__ void __launch_bounds__(ZERO_WARP *WARPS)
 static cudaError_t launch_put(cudaStream_t stream, zero_grad_t grad, zero_grad_t second, const float *partials,
                               size_t n_parts, size_t stride, size_t n_columns)
 {
-    dim3 block(ZERO_WARP, WARPS);
+    dim3 block(ZERO_WARP, PUT_WARPS);
     put_partials<<<(unsigned)zero_divide_up(stride, ZERO_WARP), block, 0, stream>>>(grad, second, partials, n_parts,
                                                                                     stride, n_columns);
     return cudaGetLastError();
@@ -101,6 +102,12 @@ extern "C" cudaError_t zero_launch_put_partials(cudaStream_t stream, zero_grad_t
                                                 const float *partials, size_t n_parts, size_t n_columns)
 {
     return launch_put(stream, first, second, partials, n_parts, 2 * n_columns, n_columns);
+}
+
+extern "C" cudaError_t zero_launch_put_partial_sums(cudaStream_t stream, zero_grad_t grad, const float *partials,
+                                                    size_t n_parts, size_t n_columns)
+{
+    return launch_put(stream, grad, {}, partials, n_parts, n_columns, n_columns);
 }
 
 template <typename T, int N>

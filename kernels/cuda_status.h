@@ -8,16 +8,19 @@
 
 #include "zero/log.h"
 
-static inline zero_status_t zero_cuda_status(cudaError_t error, const char *call)
+static inline zero_status_t zero_cuda_status(zero_log_level_t level, cudaError_t error, const char *call)
 {
     if (error == cudaSuccess)
         return ZERO_OK;
-    zero_status_t status = error == cudaErrorMemoryAllocation ? ZERO_ERROR_MEMORY : ZERO_ERROR_DEVICE;
-    return zero_fail(status, "CUDA: %s (%s) from %s", cudaGetErrorString(error), cudaGetErrorName(error), call);
+    cudaGetLastError(); /* what is told here is not found again by whoever asks next */
+    zero_log(level, "CUDA: %s (%s) from %s", cudaGetErrorString(error), cudaGetErrorName(error), call);
+    return error == cudaErrorMemoryAllocation ? ZERO_ERROR_MEMORY : ZERO_ERROR_DEVICE;
 }
 
-/* The status of a call that returns cudaError_t; and the same, passed up where it is a failure. */
-#define ZERO_CUDA_STATUS(call) zero_cuda_status((call), #call)
+/* The status of a call that returns cudaError_t, at the level that its failure has here; as an error; and the same,
+ * passed up where it is a failure. */
+#define ZERO_CUDA_STATUS_AT(level, call) zero_cuda_status((level), (call), #call)
+#define ZERO_CUDA_STATUS(call) ZERO_CUDA_STATUS_AT(ZERO_LOG_ERROR, call)
 #define ZERO_TRY_CUDA(call) ZERO_TRY(ZERO_CUDA_STATUS(call))
 
 #endif

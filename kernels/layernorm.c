@@ -52,17 +52,6 @@ static void row_apply(float *y, const float *x, float mean, float rstd, const fl
         y[i] = zero_multiply_add((x[i] - mean) * rstd, weight[i], bias[i]);
 }
 
-/* out = residual + addend, or a copy. out may be residual. */
-static void row_add(float *out, const float *residual, const float *addend, size_t dim)
-{
-    if (addend != NULL) {
-        for (size_t i = 0; i < dim; ++i)
-            out[i] = residual[i] + addend[i];
-    } else if (out != residual) {
-        memcpy(out, residual, dim * sizeof *out);
-    }
-}
-
 size_t ZERO_MODEL_FN(layernorm_workspace)(const zero_model_limits_t *limits)
 {
     size_t row = zero_scratch_bytes(limits->max_width * sizeof(float));
@@ -87,7 +76,8 @@ zero_status_t ZERO_MODEL_FN(layernorm)(zero_model_context_t *ctx, void *y, float
 #pragma omp parallel for schedule(static) if (n_rows * dim >= ZERO_MODEL_PARALLEL_MIN)
     for (size_t row = 0; row < n_rows; ++row) {
         float *x = (float *)residual_out + row * dim;
-        row_add(x, (const float *)residual + row * dim, addend == NULL ? NULL : (const float *)addend + row * dim, dim);
+        zero_row_add(x, (const float *)residual + row * dim, addend == NULL ? NULL : (const float *)addend + row * dim,
+                     dim);
         float center = row_sum(x, dim) / (float)dim;
         float scale = 1.0f / sqrtf(row_variation(x, center, dim) / (float)dim + eps);
         row_apply((float *)y + row * dim, x, center, scale, w, b, dim);

@@ -43,6 +43,9 @@ typedef struct zero_model_limits {
 typedef struct zero_model_kernels {
     const char *name;
     zero_dtype_t (*activation_dtype)(zero_dtype_t weight_dtype);
+    /* Floating-point operations per second that the device's data sheet gives for products of matrices of this dtype
+     * (dense, fp32 sums); 0 where it is not known. NULL: never known. */
+    double (*peak_flops)(zero_dtype_t weight_dtype);
 
     size_t (*workspace_bytes)(const zero_model_limits_t *limits);
     zero_status_t (*context_create)(zero_model_context_t *ctx, zero_stream_t stream, void *workspace,

@@ -182,6 +182,19 @@ static inline size_t zero_row_parts(size_t n_rows)
 void ZERO_ISA(zero_model_put_partials)(zero_grad_t grad, const float *partials, size_t n_parts, size_t stride,
                                        size_t width);
 
+/* ---- Norms ---- */
+
+/* out = residual + addend, or a copy where addend is NULL. out may be residual. */
+static inline void zero_row_add(float *out, const float *residual, const float *addend, size_t dim)
+{
+    if (addend != NULL) {
+        for (size_t i = 0; i < dim; ++i)
+            out[i] = residual[i] + addend[i];
+    } else if (out != residual) {
+        memcpy(out, residual, dim * sizeof *out);
+    }
+}
+
 /* ---- What the files give to the table; contracts in model.h ---- */
 
 #define ZERO_MODEL_FN(name) ZERO_ISA(zero_model_##name)
@@ -190,6 +203,7 @@ void ZERO_ISA(zero_model_put_partials)(zero_grad_t grad, const float *partials, 
 size_t ZERO_MODEL_FN(linear_workspace)(const zero_model_limits_t *limits);
 size_t ZERO_MODEL_FN(attention_workspace)(const zero_model_limits_t *limits);
 size_t ZERO_MODEL_FN(layernorm_workspace)(const zero_model_limits_t *limits);
+size_t ZERO_MODEL_FN(rmsnorm_workspace)(const zero_model_limits_t *limits);
 size_t ZERO_MODEL_FN(loss_workspace)(const zero_model_limits_t *limits);
 size_t ZERO_MODEL_FN(embed_workspace)(const zero_model_limits_t *limits);
 
@@ -212,6 +226,20 @@ zero_status_t ZERO_MODEL_FN(layernorm_backward)(zero_model_context_t *ctx, void 
                                                 zero_grad_t dbias, const void *dy, const void *residual,
                                                 const float *mean, const float *rstd, zero_weight_t weight,
                                                 size_t n_rows, size_t dim);
+zero_status_t ZERO_MODEL_FN(rmsnorm)(zero_model_context_t *ctx, void *y, float *rstd, void *residual_out,
+                                     const void *residual, const void *addend, zero_weight_t weight, float eps,
+                                     size_t n_rows, size_t dim);
+zero_status_t ZERO_MODEL_FN(rmsnorm_apply)(zero_model_context_t *ctx, void *y, const float *rstd, const void *residual,
+                                           zero_weight_t weight, size_t n_rows, size_t dim);
+zero_status_t ZERO_MODEL_FN(rmsnorm_backward)(zero_model_context_t *ctx, void *dresidual, zero_grad_t dweight, void *y,
+                                              const void *dy, const void *residual, const float *rstd,
+                                              zero_weight_t weight, size_t n_rows, size_t dim);
+zero_status_t ZERO_MODEL_FN(rope)(zero_model_context_t *ctx, void *qkv, bool inverse, float theta, size_t n_batch,
+                                  size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim);
+zero_status_t ZERO_MODEL_FN(swiglu)(zero_model_context_t *ctx, void *y, const void *gate_up, size_t n_rows,
+                                    size_t width);
+zero_status_t ZERO_MODEL_FN(swiglu_backward)(zero_model_context_t *ctx, void *dgate_up, void *y, const void *dy,
+                                             const void *gate_up, size_t n_rows, size_t width);
 zero_status_t ZERO_MODEL_FN(gelu)(zero_model_context_t *ctx, void *y, const void *x, size_t n_elems);
 zero_status_t ZERO_MODEL_FN(gelu_backward)(zero_model_context_t *ctx, void *dx, const void *dy, const void *x,
                                            size_t n_elems);

@@ -4,10 +4,30 @@
 #include <stdlib.h>
 
 #include "kernels/model_cuda.h"
+#include "kernels/rope.h"
 
 static zero_dtype_t activation_dtype(zero_dtype_t weight_dtype)
 {
     return weight_dtype;
+}
+
+/* By the data sheets of the A100 (312 TFLOP/s bf16, 19.5 fp32, 108 SMs) and the H100 and H200 (989 and 67, 132 SMs). */
+static double peak_flops(zero_dtype_t weight_dtype)
+{
+    static const struct {
+        int major, minor;
+        double half, single; /* per SM */
+    } chips[] = {{8, 0, 312e12 / 108, 19.5e12 / 108}, {9, 0, 989.4e12 / 132, 66.9e12 / 132}};
+    int gpu, major, minor, n_sms;
+    if (cudaGetDevice(&gpu) != cudaSuccess ||
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, gpu) != cudaSuccess ||
+        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, gpu) != cudaSuccess ||
+        cudaDeviceGetAttribute(&n_sms, cudaDevAttrMultiProcessorCount, gpu) != cudaSuccess)
+        return 0.0;
+    for (size_t i = 0; i < sizeof chips / sizeof *chips; ++i)
+        if (chips[i].major == major && chips[i].minor == minor)
+            return n_sms * (weight_dtype == ZERO_FP32 ? chips[i].single : chips[i].half);
+    return 0.0;
 }
 
 /* ---- Workspace: cuBLASLt's part, then scratch that the calls share, since one runs at a time ---- */
@@ -43,6 +63,7 @@ static size_t workspace_bytes(const zero_model_limits_t *limits)
     size_t bytes = zero_cuda_linear_workspace(limits);
     bytes = larger(bytes, attention_workspace(limits));
     bytes = larger(bytes, zero_cuda_bytes(layernorm_partials_bytes(limits->n_rows, limits->max_width)));
+    bytes = larger(bytes, zero_cuda_bytes(zero_rmsnorm_partials_bytes(limits->n_rows, limits->max_width)));
     bytes = larger(bytes, zero_cuda_loss_workspace(limits));
     return ZERO_GEMM_WORKSPACE_BYTES + larger(bytes, embed_workspace(limits));
 }
@@ -120,7 +141,76 @@ static zero_status_t layernorm_backward(zero_model_context_t *ctx, void *dresidu
     return ZERO_OK;
 }
 
+/* ---- RMSNorm ---- */
+
+static zero_status_t rmsnorm(zero_model_context_t *ctx, void *y, float *rstd, void *residual_out, const void *residual,
+                             const void *addend, zero_weight_t weight, float eps, size_t n_rows, size_t dim)
+{
+    ZERO_TRY(zero_check_weight(ctx, weight));
+    ZERO_TRY_CUDA(zero_launch_rmsnorm(zero_model_stream(ctx), weight.dtype, y, rstd, residual_out, residual, addend,
+                                      weight.data, eps, n_rows, dim));
+    return ZERO_OK;
+}
+
+static zero_status_t rmsnorm_apply(zero_model_context_t *ctx, void *y, const float *rstd, const void *residual,
+                                   zero_weight_t weight, size_t n_rows, size_t dim)
+{
+    ZERO_TRY(zero_check_weight(ctx, weight));
+    ZERO_TRY_CUDA(
+        zero_launch_rmsnorm_apply(zero_model_stream(ctx), weight.dtype, y, rstd, residual, weight.data, n_rows, dim));
+    return ZERO_OK;
+}
+
+static zero_status_t rmsnorm_backward(zero_model_context_t *ctx, void *dresidual, zero_grad_t dweight, void *y,
+                                      const void *dy, const void *residual, const float *rstd, zero_weight_t weight,
+                                      size_t n_rows, size_t dim)
+{
+    cudaStream_t stream = zero_model_stream(ctx);
+    zero_cuda_scratch_t scratch = zero_cuda_scratch(ctx);
+    size_t n_parts = zero_rmsnorm_parts(n_rows, dim);
+    ZERO_TRY(zero_check_weight(ctx, weight));
+    float *partials = zero_cuda_take(&scratch, n_parts * dim * sizeof *partials); /* [n_parts, dim] */
+    if (partials == NULL)
+        return ZERO_ERROR_ARGUMENT;
+    ZERO_TRY_CUDA(zero_launch_rmsnorm_backward(stream, weight.dtype, dresidual, partials, y, dy, residual, rstd,
+                                               weight.data, n_rows, dim));
+    ZERO_TRY_CUDA(zero_launch_put_partial_sums(stream, dweight, partials, n_parts, dim));
+    return ZERO_OK;
+}
+
+/* ---- Rotary positions ---- */
+
+static zero_status_t rope(zero_model_context_t *ctx, void *qkv, bool inverse, float theta, size_t n_batch,
+                          size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim)
+{
+    if (head_dim % 2 != 0 || head_dim > UINT32_MAX)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "rope: heads of %zu elements, which are no pairs", head_dim);
+    for (size_t first = 0; first < head_dim / 2; first += ZERO_ROPE_FREQUENCIES) {
+        zero_rope_frequencies_t some = {.head_dim = (uint32_t)head_dim, .first = (uint32_t)first};
+        for (; some.n < ZERO_ROPE_FREQUENCIES && first + some.n < head_dim / 2; ++some.n)
+            some.of[some.n] = zero_rope_frequency(theta, first + some.n, head_dim);
+        ZERO_TRY_CUDA(zero_launch_rope(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, qkv, &some, inverse,
+                                       n_batch * seq_len, seq_len, n_heads + n_kv_heads,
+                                       (n_heads + 2 * n_kv_heads) * head_dim));
+    }
+    return ZERO_OK;
+}
+
 /* ---- Elementwise ---- */
+
+static zero_status_t swiglu(zero_model_context_t *ctx, void *y, const void *gate_up, size_t n_rows, size_t width)
+{
+    ZERO_TRY_CUDA(zero_launch_swiglu(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, y, gate_up, n_rows, width));
+    return ZERO_OK;
+}
+
+static zero_status_t swiglu_backward(zero_model_context_t *ctx, void *dgate_up, void *y, const void *dy,
+                                     const void *gate_up, size_t n_rows, size_t width)
+{
+    ZERO_TRY_CUDA(zero_launch_swiglu_backward(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, dgate_up, y, dy,
+                                              gate_up, n_rows, width));
+    return ZERO_OK;
+}
 
 static zero_status_t gelu(zero_model_context_t *ctx, void *y, const void *x, size_t n_elems)
 {
@@ -242,6 +332,7 @@ static zero_status_t embed_backward(zero_model_context_t *ctx, zero_grad_t dtoke
 static const zero_model_kernels_t table = {
     .name = "cuda",
     .activation_dtype = activation_dtype,
+    .peak_flops = peak_flops,
     .workspace_bytes = workspace_bytes,
     .context_create = context_create,
     .context_destroy = context_destroy,
@@ -251,6 +342,12 @@ static const zero_model_kernels_t table = {
     .layernorm = layernorm,
     .layernorm_apply = layernorm_apply,
     .layernorm_backward = layernorm_backward,
+    .rmsnorm = rmsnorm,
+    .rmsnorm_apply = rmsnorm_apply,
+    .rmsnorm_backward = rmsnorm_backward,
+    .rope = rope,
+    .swiglu = swiglu,
+    .swiglu_backward = swiglu_backward,
     .gelu = gelu,
     .gelu_backward = gelu_backward,
     .attention = attention,

@@ -45,6 +45,9 @@ cudaError_t zero_launch_column_sum(cudaStream_t stream, zero_dtype_t dtype, zero
  * may have no data. */
 cudaError_t zero_launch_put_partials(cudaStream_t stream, zero_grad_t first, zero_grad_t second, const float *partials,
                                      size_t n_parts, size_t n_columns);
+/* The same of one gradient: partials [n_parts, n_columns]. */
+cudaError_t zero_launch_put_partial_sums(cudaStream_t stream, zero_grad_t grad, const float *partials, size_t n_parts,
+                                         size_t n_columns);
 /* grad[n_elems] = fp32 sums, added or overwritten, one rounding. */
 cudaError_t zero_launch_put_grad(cudaStream_t stream, zero_grad_t grad, const float *sums, size_t n_elems);
 
@@ -61,6 +64,38 @@ size_t zero_layernorm_parts(size_t n_rows);
 cudaError_t zero_launch_layernorm_backward(cudaStream_t stream, zero_dtype_t dtype, void *dresidual, float *partials,
                                            const void *dy, const void *residual, const float *mean, const float *rstd,
                                            const void *weight, size_t n_rows, size_t dim);
+
+/* ---- rmsnorm.cu ---- */
+cudaError_t zero_launch_rmsnorm(cudaStream_t stream, zero_dtype_t dtype, void *y, float *rstd, void *residual_out,
+                                const void *residual, const void *addend, const void *weight, float eps, size_t n_rows,
+                                size_t dim);
+cudaError_t zero_launch_rmsnorm_apply(cudaStream_t stream, zero_dtype_t dtype, void *y, const float *rstd,
+                                      const void *residual, const void *weight, size_t n_rows, size_t dim);
+size_t zero_rmsnorm_parts(size_t n_rows, size_t dim);
+/* Bytes of partial sums that no call with up to max_rows rows and max_dim columns exceeds. */
+size_t zero_rmsnorm_partials_bytes(size_t max_rows, size_t max_dim);
+/* partials: fp32 [parts, dim], sums of dy h, written by this call. */
+cudaError_t zero_launch_rmsnorm_backward(cudaStream_t stream, zero_dtype_t dtype, void *dresidual, float *partials,
+                                         void *y, const void *dy, const void *residual, const float *rstd,
+                                         const void *weight, size_t n_rows, size_t dim);
+
+/* ---- rope.cu ---- */
+#define ZERO_ROPE_FREQUENCIES 256 /* most that one launch takes: heads of 512 */
+/* Frequencies first .. first + n of a head's head_dim / 2, in radians a position. */
+typedef struct zero_rope_frequencies {
+    uint32_t head_dim, first, n;
+    float of[ZERO_ROPE_FREQUENCIES];
+} zero_rope_frequencies_t;
+/* Turns those pairs in the first n_heads heads of every row; rows start row_elems elements apart. */
+cudaError_t zero_launch_rope(cudaStream_t stream, zero_dtype_t dtype, void *qkv,
+                             const zero_rope_frequencies_t *frequencies, bool inverse, size_t n_rows, size_t seq_len,
+                             size_t n_heads, size_t row_elems);
+
+/* ---- swiglu.cu: contracts as in model.h ---- */
+cudaError_t zero_launch_swiglu(cudaStream_t stream, zero_dtype_t dtype, void *y, const void *gate_up, size_t n_rows,
+                               size_t width);
+cudaError_t zero_launch_swiglu_backward(cudaStream_t stream, zero_dtype_t dtype, void *dgate_up, void *y,
+                                        const void *dy, const void *gate_up, size_t n_rows, size_t width);
 
 /* ---- loss.cu ---- */
 

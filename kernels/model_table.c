@@ -20,6 +20,7 @@ static size_t workspace_bytes(const zero_model_limits_t *limits)
     size_t bytes = ZERO_MODEL_FN(linear_workspace)(limits);
     bytes = larger(bytes, ZERO_MODEL_FN(attention_workspace)(limits));
     bytes = larger(bytes, ZERO_MODEL_FN(layernorm_workspace)(limits));
+    bytes = larger(bytes, ZERO_MODEL_FN(rmsnorm_workspace)(limits));
     bytes = larger(bytes, ZERO_MODEL_FN(loss_workspace)(limits));
     return larger(bytes, ZERO_MODEL_FN(embed_workspace)(limits));
 }
@@ -70,6 +71,12 @@ const zero_model_kernels_t ZERO_ISA(zero_model_kernels) = {
     .layernorm = ZERO_MODEL_FN(layernorm),
     .layernorm_apply = ZERO_MODEL_FN(layernorm_apply),
     .layernorm_backward = ZERO_MODEL_FN(layernorm_backward),
+    .rmsnorm = ZERO_MODEL_FN(rmsnorm),
+    .rmsnorm_apply = ZERO_MODEL_FN(rmsnorm_apply),
+    .rmsnorm_backward = ZERO_MODEL_FN(rmsnorm_backward),
+    .rope = ZERO_MODEL_FN(rope),
+    .swiglu = ZERO_MODEL_FN(swiglu),
+    .swiglu_backward = ZERO_MODEL_FN(swiglu_backward),
     .gelu = ZERO_MODEL_FN(gelu),
     .gelu_backward = ZERO_MODEL_FN(gelu_backward),
     .attention = ZERO_MODEL_FN(attention),

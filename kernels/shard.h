@@ -26,8 +26,8 @@ typedef struct zero_adam_segment {
     uint32_t unit;  /* for callers that update unit by unit; not read here */
 } zero_adam_segment_t;
 
-/* What one step multiplies by, computed once per step by zero_adam_scalars_compute and the same on every rank. On
- * CUDA it lies in device memory, so that the host need not know the norm. */
+/* What one step multiplies by, the same on every rank. On CUDA it lies in device memory, so that the host need not know
+ * the norm. */
 typedef struct zero_adam_scalars {
     float lr, beta1, beta2, eps;
     float one_minus_beta1, one_minus_beta2; /* 1.0f - beta, rounded once */
@@ -63,6 +63,35 @@ typedef struct zero_adam {
     const zero_adam_scalars_t *scalars;
 } zero_adam_t;
 
+/* ---- The end of a step: step_math.h says how it is decided ---- */
+
+typedef struct zero_step_rules { /* constant for a run */
+    float beta1, beta2, eps, grad_clip;
+    bool dynamic_loss_scale;        /* fp16 */
+    uint32_t loss_scale_window;     /* doubled after this many good steps in a row */
+    uint32_t loss_scale_hysteresis; /* overflows that are borne before it is halved, the halving one included */
+} zero_step_rules_t;
+
+typedef struct zero_contribution { /* a rank's share of what a step sums over ranks */
+    double sum_of_squares;         /* of its shard of the summed gradient, loss scale included */
+    double loss;
+} zero_contribution_t;
+
+typedef struct zero_step_state { /* carried from step to step */
+    uint64_t adam_step;          /* updates so far */
+    float loss_scale;            /* of the step at hand; 1 unless fp16 */
+    uint32_t good_steps;         /* in a row, since loss_scale last changed */
+    uint32_t overflows;          /* since loss_scale last grew */
+    uint32_t skipped_in_row;
+} zero_step_state_t;
+
+typedef struct zero_step_outcome {
+    uint64_t adam_step; /* after the step */
+    float loss, grad_norm;
+    float loss_scale; /* that the step used */
+    uint32_t skipped, skipped_in_row;
+} zero_step_outcome_t;
+
 /* Norms. n_elems numbers are cut into chunks of ZERO_NORM_CHUNK. In a chunk, lane l of ZERO_NORM_LANES adds the squares
  * of elements l, l + LANES, l + 2 LANES ... in order, acc = fma(x, x, acc) in fp32 from 0; then lanes are folded in
  * halves (acc[l] += acc[l + s] for s = LANES/2 ... 1). A chunk's sum is stored as double. Missing elements count as 0.
@@ -90,6 +119,12 @@ typedef struct zero_shard_kernels {
     /* *out = partials added in a fixed order: 256 lanes as above (lane l adds l, l + 256 ... from 0), folded in
      * halves, in double. */
     zero_status_t (*sum_partials)(const double *partials, size_t n_partials, double *out, zero_stream_t stream);
+
+    /* Adds the contributions[n_ranks] in rank order, decides, and takes *state to the next step. rules are host memory;
+     * the rest is device memory. outcome may be host memory that the device can write (pinned). */
+    zero_status_t (*decide_step)(const zero_step_rules_t *rules, float lr, const zero_contribution_t *contributions,
+                                 int n_ranks, zero_step_state_t *state, zero_adam_scalars_t *scalars,
+                                 zero_step_outcome_t *outcome, zero_stream_t stream);
 
     /* dst[i] = src[i] in another dtype, round to nearest even; overflow gives infinity; NaN stays NaN, made quiet. Same
      * dtype copies. dst and src do not overlap. */
@@ -120,10 +155,5 @@ const zero_shard_kernels_t *zero_shard_kernels_cpu_named(const char *name);
 /* CUDA's table, in a library that was built with CUDA (ZERO_HAVE_CUDA). Launches go to the calling thread's current
  * device, which the streams and arrays must belong to. */
 const zero_shard_kernels_t *zero_shard_kernels_cuda(void);
-
-/* Pure host arithmetic: the clip coefficient min(1, grad_clip / (norm + 1e-6)) (1 when grad_clip is 0) and the rest of
- * *out, from the loss-scale-free norm. adam_step is the t of this update, from 1. */
-void zero_adam_scalars_compute(zero_adam_scalars_t *out, float lr, float beta1, float beta2, float eps, float grad_norm,
-                               float grad_clip, float loss_scale, uint64_t adam_step);
 
 #endif

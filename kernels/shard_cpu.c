@@ -1,15 +1,11 @@
 /* shard_cpu.c - picks the CPU's shard kernels at run time: the best instruction set that was built, that the machine
- * has, and that ZERO_CPU_ISA allows. Since all builds give the same bits, the choice is one of speed alone. Beside it
- * stand the step's scalars, host arithmetic that no instruction set changes.
+ * has, and that ZERO_CPU_ISA allows. Since all builds give the same bits, the choice is one of speed alone.
  */
-#include "kernels/shard.h"
-
-#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/shard_math.h"
+#include "kernels/shard.h"
 #include "zero/log.h"
 
 extern const zero_shard_kernels_t zero_shard_kernels_scalar;
@@ -86,32 +82,4 @@ const zero_shard_kernels_t *zero_shard_kernels_cpu(void)
 {
     pthread_once(&choose_once, choose);
     return chosen;
-}
-
-/* base^n by squaring. pow may round differently from one C library or machine to the next; this does not, and all ranks
- * must agree. */
-static double power(double base, uint64_t n)
-{
-    double result = 1.0;
-    for (; n != 0; n >>= 1) {
-        if (n & 1)
-            result *= base;
-        base *= base;
-    }
-    return result;
-}
-
-void zero_adam_scalars_compute(zero_adam_scalars_t *out, float lr, float beta1, float beta2, float eps, float grad_norm,
-                               float grad_clip, float loss_scale, uint64_t adam_step)
-{
-    out->lr = lr;
-    out->beta1 = beta1;
-    out->beta2 = beta2;
-    out->eps = eps;
-    out->one_minus_beta1 = 1.0f - beta1;
-    out->one_minus_beta2 = 1.0f - beta2;
-    out->inv_bias1 = (float)(1.0 / (1.0 - power((double)beta1, adam_step)));
-    out->inv_sqrt_bias2 = (float)(1.0 / sqrt(1.0 - power((double)beta2, adam_step)));
-    out->grad_scale = zero_clip_coefficient(grad_norm, grad_clip) / loss_scale;
-    out->skip = !isfinite(grad_norm);
 }

@@ -49,6 +49,14 @@ static zero_status_t sum_partials(const double *partials, size_t n_partials, dou
     return ZERO_OK;
 }
 
+static zero_status_t decide_step(const zero_step_rules_t *rules, float lr, const zero_contribution_t *contributions,
+                                 int n_ranks, zero_step_state_t *state, zero_adam_scalars_t *scalars,
+                                 zero_step_outcome_t *outcome, zero_stream_t stream)
+{
+    ZERO_TRY_CUDA(zero_cuda_decide_step(rules, lr, contributions, n_ranks, state, scalars, outcome, stream_of(stream)));
+    return ZERO_OK;
+}
+
 static zero_status_t cast(void *dst, zero_dtype_t dst_dtype, const void *src, zero_dtype_t src_dtype, size_t n_elems,
                           zero_stream_t stream)
 {
@@ -104,6 +112,7 @@ const zero_shard_kernels_t *zero_shard_kernels_cuda(void)
         .sum_slices = sum_slices,
         .sum_squares = sum_squares,
         .sum_partials = sum_partials,
+        .decide_step = decide_step,
         .cast = cast,
         .split_master = split_master,
         .join_master = join_master,

@@ -27,6 +27,11 @@ cudaError_t zero_cuda_sum_squares(const float *x, size_t n_elems, double *partia
 /* n_partials may be 0. */
 cudaError_t zero_cuda_sum_partials(const double *partials, size_t n_partials, double *out, cudaStream_t stream);
 
+/* step.cu. `rules` is host memory, read before the call returns. */
+cudaError_t zero_cuda_decide_step(const zero_step_rules_t *rules, float lr, const zero_contribution_t *contributions,
+                                  int n_ranks, zero_step_state_t *state, zero_adam_scalars_t *scalars,
+                                  zero_step_outcome_t *outcome, cudaStream_t stream);
+
 /* cast.cu. dst_dtype and src_dtype differ. */
 cudaError_t zero_cuda_cast(void *dst, zero_dtype_t dst_dtype, const void *src, zero_dtype_t src_dtype, size_t n_elems,
                            cudaStream_t stream);

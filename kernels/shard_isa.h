@@ -16,6 +16,10 @@ zero_status_t ZERO_ISA(zero_shard_sum_slices)(float *out, const void *const *sli
 zero_status_t ZERO_ISA(zero_shard_sum_squares)(const float *x, size_t n_elems, double *partials, zero_stream_t stream);
 zero_status_t ZERO_ISA(zero_shard_sum_partials)(const double *partials, size_t n_partials, double *out,
                                                 zero_stream_t stream);
+zero_status_t ZERO_ISA(zero_shard_decide_step)(const zero_step_rules_t *rules, float lr,
+                                               const zero_contribution_t *contributions, int n_ranks,
+                                               zero_step_state_t *state, zero_adam_scalars_t *scalars,
+                                               zero_step_outcome_t *outcome, zero_stream_t stream);
 zero_status_t ZERO_ISA(zero_shard_cast)(void *dst, zero_dtype_t dst_dtype, const void *src, zero_dtype_t src_dtype,
                                         size_t n_elems, zero_stream_t stream);
 zero_status_t ZERO_ISA(zero_shard_split_master)(void *param, void *low, zero_dtype_t param_dtype, const float *master,

@@ -10,6 +10,7 @@ const zero_shard_kernels_t ZERO_ISA(zero_shard_kernels) = {
     .sum_slices = ZERO_ISA(zero_shard_sum_slices),
     .sum_squares = ZERO_ISA(zero_shard_sum_squares),
     .sum_partials = ZERO_ISA(zero_shard_sum_partials),
+    .decide_step = ZERO_ISA(zero_shard_decide_step),
     .cast = ZERO_ISA(zero_shard_cast),
     .split_master = ZERO_ISA(zero_shard_split_master),
     .join_master = ZERO_ISA(zero_shard_join_master),

@@ -178,6 +178,10 @@ ZERO_API void zero_stream_destroy(zero_device_t *device, zero_stream_t stream);
 ZERO_API zero_status_t zero_device_copy(zero_device_t *device, void *dst, const void *src, size_t n_bytes,
                                         zero_stream_t stream);
 
+/* Zeroed host memory that zero_device_copy reads and writes without the host waiting (pinned, on CUDA). */
+ZERO_API zero_status_t zero_host_alloc(zero_device_t *device, size_t n_bytes, void **data);
+ZERO_API void zero_host_free(zero_device_t *device, void *data); /* NULL is allowed */
+
 /* ---- Model declaration ---------------------------------------------------------------------------------------------
  */
 
@@ -230,8 +234,11 @@ typedef struct zero_config {
     float beta1, beta2, eps, weight_decay; /* AdamW, decoupled decay (Loshchilov & Hutter 2019, arXiv:1711.05101) */
     float grad_clip;                       /* largest global gradient norm; 0 turns clipping off */
     int max_skipped_steps;                 /* this many non-finite steps in a row end the run (ZERO_ERROR_NONFINITE) */
-    float initial_loss_scale;              /* fp16 only: dynamic loss scaling starts here */
-    size_t user_bytes;                     /* zero_alloc will ask for this much in all: counted in the plan's limit */
+    /* fp16 only: dynamic loss scaling starts at initial_loss_scale, doubles after loss_scale_window good steps in a
+     * row, and halves at the loss_scale_hysteresis-th overflow since it last grew and at every one after that. */
+    float initial_loss_scale;
+    int loss_scale_window, loss_scale_hysteresis;
+    size_t user_bytes; /* zero_alloc will ask for this much in all: counted in the plan's limit */
 } zero_config_t;
 
 /* Stage 3, bf16, one micro-step, prefetch 1, AdamW(0.9, 0.95, 1e-8, 0.1), clip 1.0. */
@@ -346,20 +353,22 @@ ZERO_API const float *zero_loss_scale(const zero_engine_t *engine);
 ZERO_API zero_status_t zero_step(zero_engine_t *engine, float lr, const double *local_loss, zero_stream_t stream);
 
 typedef struct zero_step_result {
-    uint64_t step;    /* counts from 1 */
-    float loss;       /* sum of local_loss over ranks */
-    float grad_norm;  /* before clipping */
-    float loss_scale; /* that this step used */
-    bool skipped;     /* the norm was not finite: weights and moments are unchanged */
+    uint64_t step;          /* counts from 1 */
+    float loss;             /* sum of local_loss over ranks */
+    float grad_norm;        /* before clipping */
+    float loss_scale;       /* that this step used */
+    bool skipped;           /* the norm was not finite: weights and moments are unchanged */
+    double exposed_comm_ms; /* this rank's: compute stood still for communication */
 } zero_step_result_t;
 
 /* The oldest unwaited step's result, waiting for it if need be; every rank gets the same bits. ZERO_ERROR_NONFINITE
  * after max_skipped_steps skipped steps in a row. */
 ZERO_API zero_status_t zero_step_wait(zero_engine_t *engine, zero_step_result_t *result);
 
-/* Steps that changed the weights, AdamW's t; and setting it when a run resumes. */
+/* Steps that changed the weights, AdamW's t, as of the last step that zero_step_wait returned; and setting it when a
+ * run resumes, between steps. */
 ZERO_API uint64_t zero_get_adam_step(const zero_engine_t *engine);
-ZERO_API void zero_set_adam_step(zero_engine_t *engine, uint64_t adam_step);
+ZERO_API zero_status_t zero_set_adam_step(zero_engine_t *engine, uint64_t adam_step);
 
 /* Memory of the rank's device for the caller's own use, counted under `category`, zeroed, 256-byte aligned, freed with
  * the engine. Only before the first zero_begin. */
@@ -372,9 +381,42 @@ typedef struct zero_stats {
     uint64_t n_gathers, gathered_bytes; /* units gathered, and bytes that came from other ranks */
     uint64_t n_reduces, reduced_bytes;  /* units reduced, and bytes of gradient slices from other ranks */
     uint64_t n_slot_hits;               /* acquired while still resident: no gather */
-    double exposed_comm_ms;             /* host or stream time that compute spent waiting for communication */
+    double exposed_comm_ms;             /* compute stood still for communication, over the steps waited for */
 } zero_stats_t;
 ZERO_API zero_stats_t zero_engine_stats(const zero_engine_t *engine); /* since creation */
+
+/* ---- Trace ---------------------------------------------------------------------------------------------------------
+ */
+
+#define ZERO_WORK_MAP(X)                                                                                               \
+    X(COMPUTE, "compute", "between a unit's acquire and its release or grad_ready")                                    \
+    X(WAIT, "wait", "compute stands still for communication")                                                          \
+    X(GATHER, "gather", "full parameters (stage 0: sums) of a unit from all ranks")                                    \
+    X(REDUCE, "reduce", "gradient slices of a unit from all ranks")                                                    \
+    X(UPDATE, "update", "norm, clipping and AdamW")
+
+typedef enum zero_work {
+#define ZERO_WORK_ENUM(name, text, what) ZERO_WORK_##name,
+    ZERO_WORK_MAP(ZERO_WORK_ENUM)
+#undef ZERO_WORK_ENUM
+        ZERO_N_WORKS
+} zero_work_t;
+
+ZERO_API const char *zero_work_name(zero_work_t work); /* "gather" */
+
+typedef struct zero_trace_span {
+    zero_work_t work;
+    zero_unit_t unit;        /* -1: of no unit */
+    uint64_t step;           /* counts from 1 */
+    double begin_ms, end_ms; /* CLOCK_MONOTONIC of this host */
+} zero_trace_span_t;
+
+/* Called from zero_step_wait and other calls of the engine, in the order in which spans began. */
+typedef void (*zero_trace_fn)(void *user, const zero_trace_span_t *span);
+
+/* Sends what the device does from now on to `fn`, some steps later. Costs a few events per unit; before the first
+ * zero_begin. */
+ZERO_API zero_status_t zero_engine_trace(zero_engine_t *engine, zero_trace_fn fn, void *user);
 
 #ifdef __cplusplus
 }

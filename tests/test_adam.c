@@ -4,6 +4,7 @@
 #include <math.h>
 #include <omp.h>
 
+#include "kernels/step_math.h"
 #include "tests/shard_support.h"
 
 /* ---- A shard and its copies ---- */
@@ -83,7 +84,7 @@ static void update(const zero_shard_kernels_t *kernels, const shard_t *s, const 
 static zero_adam_scalars_t usual_scalars(void)
 {
     zero_adam_scalars_t s;
-    zero_adam_scalars_compute(&s, 3e-4f, 0.9f, 0.95f, 1e-8f, 2.0f, 1.0f, 1.0f, 7);
+    zero_adam_scalars_decide(&s, 3e-4f, 0.9f, 0.95f, 1e-8f, 2.0f, 1.0f, 1.0f, 7);
     return s;
 }
 
@@ -236,7 +237,7 @@ START_TEST(a_skipped_step_writes_nothing)
 {
     const zero_dtype_t dtype = (zero_dtype_t)_i;
     zero_adam_scalars_t scalars;
-    zero_adam_scalars_compute(&scalars, 1e-3f, 0.9f, 0.95f, 1e-8f, NAN, 1.0f, 1.0f, 1);
+    zero_adam_scalars_decide(&scalars, 1e-3f, 0.9f, 0.95f, 1e-8f, NAN, 1.0f, 1.0f, 1);
     shard_t before = shard_of_any_bits(dtype, 100001, 51);
     shard_t after = shard_clone(&before);
     const zero_adam_segment_t segment = {.n_elems = before.n_elems, .decay = 0.1f};
@@ -331,7 +332,7 @@ START_TEST(numbers_are_those_of_an_fp64_adamw)
             s.grad[i] = shard_ordinary_float(&seed, -14, 12);
         shard_t before = shard_clone(&s);
         zero_adam_scalars_t scalars;
-        zero_adam_scalars_compute(&scalars, lr, beta1, beta2, eps, 0.5f, 0.0f, loss_scale, t);
+        zero_adam_scalars_decide(&scalars, lr, beta1, beta2, eps, 0.5f, 0.0f, loss_scale, t);
         update(kernels, &s, &segment, 1, &scalars);
         for (size_t i = 0; i < n; ++i) {
             reference_t r = adamw_fp64(lr, beta1, beta2, eps, decay, t, (double)s.grad[i] / loss_scale,
@@ -357,7 +358,7 @@ START_TEST(scalars_are_the_formulas)
     static const uint64_t steps[] = {1, 2, 3, 10, 1000, 65537, 10000000};
     for (size_t i = 0; i < sizeof steps / sizeof steps[0]; ++i) {
         zero_adam_scalars_t s;
-        zero_adam_scalars_compute(&s, 1e-3f, 0.9f, 0.999f, 1e-8f, 3.0f, 1.5f, 2.0f, steps[i]);
+        zero_adam_scalars_decide(&s, 1e-3f, 0.9f, 0.999f, 1e-8f, 3.0f, 1.5f, 2.0f, steps[i]);
         double bias1 = 1 - pow((double)0.9f, (double)steps[i]), bias2 = 1 - pow((double)0.999f, (double)steps[i]);
         ck_assert_double_le(support_relative_error(s.inv_bias1, 1 / bias1), 0x1p-24 * 1.0001);
         ck_assert_double_le(support_relative_error(s.inv_sqrt_bias2, 1 / sqrt(bias2)), 0x1p-24 * 1.0001);
@@ -381,7 +382,7 @@ START_TEST(clipping_scales_only_norms_above_the_limit)
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
         zero_adam_scalars_t s;
-        zero_adam_scalars_compute(&s, 1e-3f, 0.9f, 0.95f, 1e-8f, cases[i].norm, cases[i].clip, cases[i].loss_scale, 1);
+        zero_adam_scalars_decide(&s, 1e-3f, 0.9f, 0.95f, 1e-8f, cases[i].norm, cases[i].clip, cases[i].loss_scale, 1);
         ck_assert_uint_eq(s.skip, cases[i].skip);
         ck_assert_float_le(fabsf(s.grad_scale - cases[i].scale), 1e-6f * cases[i].scale);
     }

@@ -1,7 +1,8 @@
 /* test_golden.c - zerotrain against PyTorch, by numbers that tests/reference/write_golden.py wrote once.
  *
- * First the judge is judged: gpt2_fp64.c, which other tests trust, must give transformers' fp64 loss, logits and
- * gradients on the tiny model. Then training must follow PyTorch's curve. Run from the repository's root.
+ * First the judges are judged: gpt2_fp64.c and llama_fp64.c, which other tests trust, must give transformers' fp64
+ * loss, logits and gradients on the tiny models. Then training must follow PyTorch's curve. Run from the repository's
+ * root.
  */
 #include <check.h>
 #include <jansson.h>
@@ -9,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/gpt2_fp64.h"
+#include "tests/fp64_model.h"
 #include "tests/support.h"
 #include "tests/trainer.h"
 #include "train/data.h"
@@ -17,8 +18,18 @@
 
 #define REFERENCE "tests/reference/"
 
+typedef struct reference {
+    const char *name;
+    int arch; /* options_arch_t */
+    fp64_model_t *(*create)(const fp64_sizes_t *sizes);
+} reference_t;
+
+static const reference_t gpt2_tiny = {"gpt2_tiny", ARCH_GPT2, gpt2_fp64_create};
+static const reference_t llama_tiny = {"llama_tiny", ARCH_LLAMA, llama_fp64_create};
+
+static const reference_t *reference;
 static json_t *golden;
-static gpt2_fp64_t *model;
+static fp64_model_t *model;
 static int32_t *tokens, *targets; /* [steps, global_batch, seq_len] */
 static size_t steps, global_batch, seq_len;
 
@@ -27,8 +38,23 @@ static size_t steps, global_batch, seq_len;
 static size_t setting(const char *name)
 {
     json_t *value = json_object_get(json_object_get(golden, "settings"), name);
-    ck_assert_msg(json_is_integer(value), "gpt2_tiny.json has no integer setting %s", name);
+    ck_assert_msg(json_is_integer(value), "%s.json has no integer setting %s", reference->name, name);
     return (size_t)json_integer_value(value);
+}
+
+static double number_setting(const char *name)
+{
+    json_t *value = json_object_get(json_object_get(golden, "settings"), name);
+    ck_assert_msg(json_is_number(value), "%s.json has no setting %s", reference->name, name);
+    return json_number_value(value);
+}
+
+/* REFERENCE/<name><ending>. Free it. */
+static char *read_reference(const char *ending, size_t *n_bytes)
+{
+    char path[256];
+    snprintf(path, sizeof path, REFERENCE "%s%s", reference->name, ending);
+    return support_read_file(path, n_bytes);
 }
 
 /* batches.bin: int32 [steps, global_batch, seq_len + 1]; targets are one position ahead. */
@@ -51,8 +77,8 @@ static void read_batches(void)
 /* One entry of a safetensors header, {"dtype": "F32", "shape": [...], "data_offsets": [begin, end]}, widened. */
 static void read_tensor(const char *name, json_t *entry, const char *data, size_t data_bytes)
 {
-    gpt2_fp64_tensor_t *tensor = gpt2_fp64_tensor(model, name);
-    ck_assert_msg(tensor != NULL, "model.safetensors has %s, which gpt2_fp64.c does not know", name);
+    fp64_tensor_t *tensor = fp64_model_tensor(model, name);
+    ck_assert_msg(tensor != NULL, "model.safetensors has %s, which our %s does not know", name, reference->name);
     const char *dtype;
     json_t *shape;
     json_int_t begin, end;
@@ -76,7 +102,7 @@ static void read_weights(void)
 {
     size_t n_bytes, n_read = 0;
     uint64_t header_bytes;
-    char *bytes = support_read_file(REFERENCE "gpt2_tiny/model.safetensors", &n_bytes);
+    char *bytes = read_reference("/model.safetensors", &n_bytes);
     ck_assert_uint_ge(n_bytes, sizeof header_bytes);
     memcpy(&header_bytes, bytes, sizeof header_bytes);
     ck_assert_uint_le(header_bytes, n_bytes - sizeof header_bytes);
@@ -91,44 +117,74 @@ static void read_weights(void)
         read_tensor(name, entry, data, n_bytes - sizeof header_bytes - (size_t)header_bytes);
         n_read++;
     }
-    ck_assert_uint_eq(n_read, gpt2_fp64_n_tensors(model)); /* names are unique, so all are there */
+    ck_assert_uint_eq(n_read, model->n_tensors); /* names are unique, so all are there */
     json_decref(header);
     free(bytes);
 }
 
-static void set_up(void)
+/* What the options and the fp64 model of either architecture need. */
+static fp64_sizes_t golden_sizes(void)
+{
+    fp64_sizes_t sizes = {.layers = setting("layers"),
+                          .dim = setting("dim"),
+                          .heads = setting("heads"),
+                          .kv_heads = setting("heads"),
+                          .ffn_dim = 4 * setting("dim"),
+                          .vocab_size = setting("vocab_size"),
+                          .max_seq_len = setting("seq_len")};
+    if (reference->arch == ARCH_GPT2) {
+        sizes.norm_eps = number_setting("layer_norm_eps");
+        sizes.rope_theta = 1.0; /* unused */
+    } else {
+        sizes.kv_heads = setting("kv_heads");
+        sizes.ffn_dim = setting("ffn_dim");
+        sizes.norm_eps = number_setting("rms_norm_eps");
+        sizes.rope_theta = number_setting("rope_theta");
+    }
+    return sizes;
+}
+
+static void set_up(const reference_t *of)
 {
     size_t n_bytes;
-    char *text = support_read_file(REFERENCE "gpt2_tiny.json", &n_bytes);
+    reference = of;
+    char *text = read_reference(".json", &n_bytes);
     golden = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES, NULL);
     free(text);
     ck_assert_ptr_nonnull(golden);
     steps = setting("steps");
     global_batch = setting("global_batch");
     seq_len = setting("seq_len");
-    model = gpt2_fp64_create(&(gpt2_fp64_sizes_t){.layers = setting("layers"),
-                                                  .dim = setting("dim"),
-                                                  .heads = setting("heads"),
-                                                  .vocab_size = setting("vocab_size"),
-                                                  .max_seq_len = seq_len});
+    fp64_sizes_t sizes = golden_sizes();
+    model = reference->create(&sizes);
     read_batches();
     read_weights();
 }
 
+static void set_up_gpt2(void)
+{
+    set_up(&gpt2_tiny);
+}
+
+static void set_up_llama(void)
+{
+    set_up(&llama_tiny);
+}
+
 static void tear_down(void)
 {
-    gpt2_fp64_destroy(model);
+    fp64_model_destroy(model);
     free(tokens);
     free(targets);
     json_decref(golden);
 }
 
-static gpt2_fp64_batch_t first_batch(void)
+static fp64_batch_t first_batch(void)
 {
-    return (gpt2_fp64_batch_t){.tokens = tokens, .targets = targets, .n_sequences = global_batch, .seq_len = seq_len};
+    return (fp64_batch_t){.tokens = tokens, .targets = targets, .n_sequences = global_batch, .seq_len = seq_len};
 }
 
-/* ---- gpt2_fp64.c against transformers in fp64 -------------------------------------------------------------------- */
+/* ---- The fp64 models against transformers in fp64 ---------------------------------------------------------------- */
 
 /* Both sum in fp64 and differ in order alone; 3e-16 and 5e-16 were measured. */
 #define FP64_TOLERANCE 1e-14
@@ -140,8 +196,8 @@ START_TEST(fp64_loss_is_that_of_transformers)
 {
     json_t *losses = json_object_get(json_object_get(golden, "fp64"), "loss");
     double expected = json_number_value(json_array_get(losses, 0));
-    gpt2_fp64_batch_t batch = first_batch();
-    ck_assert_double_eq_tol(gpt2_fp64_loss(model, &batch, NULL), expected, FP64_TOLERANCE * expected);
+    fp64_batch_t batch = first_batch();
+    ck_assert_double_eq_tol(fp64_model_loss(model, &batch, NULL), expected, FP64_TOLERANCE * expected);
 }
 END_TEST
 
@@ -152,8 +208,8 @@ START_TEST(fp64_logits_are_those_of_transformers)
     size_t vocab_size = setting("vocab_size"), n_positions = json_array_size(positions);
     double *logits = malloc(global_batch * seq_len * vocab_size * sizeof *logits);
     ck_assert_ptr_nonnull(logits);
-    gpt2_fp64_batch_t batch = first_batch();
-    gpt2_fp64_loss(model, &batch, logits);
+    fp64_batch_t batch = first_batch();
+    fp64_model_loss(model, &batch, logits);
 
     size_t sequence = (size_t)json_integer_value(json_object_get(sample, "sequence"));
     ck_assert_uint_gt(n_positions, 0);
@@ -174,16 +230,16 @@ END_TEST
 START_TEST(fp64_numeric_gradients_are_those_of_transformers)
 {
     json_t *grads = json_object_get(json_object_get(golden, "step1"), "grads");
-    gpt2_fp64_batch_t batch = first_batch();
-    ck_assert_uint_eq(json_object_size(grads), gpt2_fp64_n_tensors(model));
-    for (size_t i = 0; i < gpt2_fp64_n_tensors(model); i++) {
-        gpt2_fp64_tensor_t *tensor = gpt2_fp64_tensor_at(model, i);
+    fp64_batch_t batch = first_batch();
+    ck_assert_uint_eq(json_object_size(grads), model->n_tensors);
+    for (size_t i = 0; i < model->n_tensors; i++) {
+        fp64_tensor_t *tensor = &model->tensors[i];
         json_t *row = json_object_get(grads, tensor->name);
-        ck_assert_msg(row != NULL, "gpt2_tiny.json has no gradient of %s", tensor->name);
+        ck_assert_msg(row != NULL, "%s.json has no gradient of %s", reference->name, tensor->name);
         size_t index = (size_t)json_integer_value(json_object_get(row, "largest_index"));
         ck_assert_uint_lt(index, tensor->n_elems);
         double expected = json_number_value(json_object_get(row, "largest_fp64"));
-        double numeric = gpt2_fp64_numeric_grad(model, &batch, tensor, index, GRADIENT_STEP);
+        double numeric = fp64_model_numeric_grad(model, &batch, tensor, index, GRADIENT_STEP);
         ck_assert_msg(fabs(numeric - expected) <= GRADIENT_TOLERANCE * fabs(expected), "%s[%zu]: %.17g, expected %.17g",
                       tensor->name, index, numeric, expected);
     }
@@ -193,7 +249,8 @@ END_TEST
 /* ---- Training against PyTorch ------------------------------------------------------------------------------------ */
 
 /* The issue asks for 1e-4 and 1e-3. These are the bounds that the README beside the numbers derives: tight enough that
- * exact GELU would show, and above PyTorch's own distance from fp64 (2.0e-7, 1.7e-6). We measured 2.2e-7 and 1.5e-6. */
+ * exact GELU would show, and above PyTorch's own distance from fp64 (GPT-2 2.0e-7, 1.7e-6; Llama 1.8e-7, 3.8e-6). We
+ * measured 2.2e-7 and 1.5e-6; 2.5e-7 and 7.9e-6. */
 #define LOSS_TOLERANCE 5e-6
 #define NORM_TOLERANCE 5e-5
 #define MAX_STEPS 64
@@ -202,17 +259,16 @@ typedef struct curve {
     float loss[MAX_STEPS], grad_norm[MAX_STEPS];
 } curve_t;
 
-static double number_setting(const char *name)
-{
-    json_t *value = json_object_get(json_object_get(golden, "settings"), name);
-    ck_assert_msg(json_is_number(value), "gpt2_tiny.json has no setting %s", name);
-    return json_number_value(value);
-}
-
 static options_t golden_options(void)
 {
-    options_t o = trainer_options((int64_t)setting("layers"), (int64_t)setting("dim"), (int64_t)setting("heads"),
-                                  (int64_t)setting("vocab_size"), (int64_t)seq_len);
+    fp64_sizes_t sizes = golden_sizes();
+    options_t o = trainer_options((int64_t)sizes.layers, (int64_t)sizes.dim, (int64_t)sizes.heads,
+                                  (int64_t)sizes.vocab_size, (int64_t)seq_len);
+    o.model.arch = reference->arch;
+    o.model.kv_heads = (int64_t)sizes.kv_heads;
+    o.model.ffn_dim = (int64_t)sizes.ffn_dim;
+    o.model.norm_eps = sizes.norm_eps;
+    o.model.rope_theta = sizes.rope_theta;
     o.train.steps = (int64_t)steps;
     o.train.global_batch = o.train.micro_batch = (int64_t)global_batch;
     o.train.lr = number_setting("lr");
@@ -231,13 +287,15 @@ static options_t golden_options(void)
 static curve_t train(options_t options)
 {
     curve_t curve = {0};
+    char directory[256];
     zero_comm_t *comm;
     trainer_t trainer;
+    snprintf(directory, sizeof directory, REFERENCE "%s", reference->name);
     ck_assert_uint_le(steps, MAX_STEPS);
     ck_assert_int_eq(options_resolve(&options, 1), ZERO_OK);
     ck_assert_int_eq(zero_comm_create(ZERO_COMM_AUTO, &comm), ZERO_OK);
     ck_assert_int_eq(trainer_open(&trainer, &options, comm), ZERO_OK);
-    ck_assert_int_eq(zero_load_weights(trainer.engine, REFERENCE "gpt2_tiny"), ZERO_OK);
+    ck_assert_int_eq(zero_load_weights(trainer.engine, directory), ZERO_OK);
     for (size_t step = 1; step <= steps; step++) {
         size_t first = (step - 1) * global_batch * seq_len;
         zero_step_result_t result;
@@ -264,7 +322,7 @@ static void check_against_golden(const float *got, const char *name, double tole
                       (double)got[i], want, error);
         worst = fmax(worst, error);
     }
-    printf("%s: at most %.2g from PyTorch's over %zu steps\n", name, worst, steps);
+    printf("%s, %s: at most %.2g from PyTorch's over %zu steps\n", reference->name, name, worst, steps);
 }
 
 START_TEST(the_schedule_is_that_of_the_reference)
@@ -319,7 +377,7 @@ START_TEST(the_reader_makes_the_reference_batches)
 {
     const int32_t *got_inputs, *got_targets;
     data_t *data;
-    data_spec_t spec = {.paths = REFERENCE "gpt2_tiny.txt",
+    data_spec_t spec = {.paths = REFERENCE "tiny.txt",
                         .format = FORMAT_TEXT,
                         .vocab_size = (int64_t)setting("vocab_size"),
                         .seq_len = (int64_t)seq_len,
@@ -339,25 +397,27 @@ START_TEST(the_reader_makes_the_reference_batches)
 }
 END_TEST
 
+static void add_tests(Suite *suite, const char *name, void (*set_up_reference)(void))
+{
+    TCase *tests = tcase_create(name);
+    tcase_add_unchecked_fixture(tests, set_up_reference, tear_down);
+    tcase_set_timeout(tests, 120);
+    tcase_add_test(tests, fp64_loss_is_that_of_transformers);
+    tcase_add_test(tests, fp64_logits_are_those_of_transformers);
+    tcase_add_test(tests, fp64_numeric_gradients_are_those_of_transformers);
+    tcase_add_test(tests, the_schedule_is_that_of_the_reference);
+    tcase_add_test(tests, fifty_steps_follow_pytorch);
+    tcase_add_test(tests, fifty_steps_with_accumulation_follow_pytorch);
+    tcase_add_test(tests, recomputation_and_stages_change_no_bit);
+    tcase_add_test(tests, the_reader_makes_the_reference_batches);
+    suite_add_tcase(suite, tests);
+}
+
 static Suite *golden_suite(void)
 {
     Suite *suite = suite_create("golden");
-    TCase *reference = tcase_create("reference");
-    tcase_add_unchecked_fixture(reference, set_up, tear_down);
-    tcase_set_timeout(reference, 120);
-    tcase_add_test(reference, fp64_loss_is_that_of_transformers);
-    tcase_add_test(reference, fp64_logits_are_those_of_transformers);
-    tcase_add_test(reference, fp64_numeric_gradients_are_those_of_transformers);
-    suite_add_tcase(suite, reference);
-    TCase *training = tcase_create("training");
-    tcase_add_unchecked_fixture(training, set_up, tear_down);
-    tcase_set_timeout(training, 120);
-    tcase_add_test(training, the_schedule_is_that_of_the_reference);
-    tcase_add_test(training, fifty_steps_follow_pytorch);
-    tcase_add_test(training, fifty_steps_with_accumulation_follow_pytorch);
-    tcase_add_test(training, recomputation_and_stages_change_no_bit);
-    tcase_add_test(training, the_reader_makes_the_reference_batches);
-    suite_add_tcase(suite, training);
+    add_tests(suite, "gpt2", set_up_gpt2);
+    add_tests(suite, "llama", set_up_llama);
     return suite;
 }
 

@@ -15,6 +15,10 @@ static options_t options;
 static const char GPT2[] = "{\"model_type\": \"gpt2\", \"n_layer\": 3, \"n_embd\": 48, \"n_head\": 4, "
                            "\"vocab_size\": 777, \"n_positions\": 65%s}";
 
+static const char LLAMA[] = "{\"model_type\": \"llama\", \"num_hidden_layers\": 3, \"hidden_size\": 48, "
+                            "\"num_attention_heads\": 4, \"intermediate_size\": 100, \"vocab_size\": 777, "
+                            "\"max_position_embeddings\": 65%s}";
+
 static void set_up(void)
 {
     char *directory = support_scratch();
@@ -37,6 +41,13 @@ static void write_gpt2(const char *more)
 {
     char text[1024];
     snprintf(text, sizeof text, GPT2, more);
+    write_config(text);
+}
+
+static void write_llama(const char *more)
+{
+    char text[1024];
+    snprintf(text, sizeof text, LLAMA, more);
     write_config(text);
 }
 
@@ -85,7 +96,7 @@ END_TEST
 
 START_TEST(sizes_of_gpt2_come_from_the_file)
 {
-    write_gpt2(_i ? ", \"n_inner\": 100, \"layer_norm_epsilon\": 0.00001, \"activation_function\": \"gelu_new\""
+    write_gpt2(_i ? ", \"n_inner\": 100, \"layer_norm_epsilon\": 0.001, \"activation_function\": \"gelu_new\""
                   : ", \"n_inner\": null");
     expect_ok();
     ck_assert_int_eq(options.model.arch, ARCH_GPT2);
@@ -95,6 +106,7 @@ START_TEST(sizes_of_gpt2_come_from_the_file)
     ck_assert_int_eq(options.model.ffn_dim, _i ? 100 : 192);
     ck_assert_int_eq(options.model.vocab_size, 777);
     ck_assert_int_eq(options.model.seq_len, 65);
+    ck_assert(options.model.norm_eps == (_i ? 1e-3 : 1e-5));
 }
 END_TEST
 
@@ -143,8 +155,6 @@ START_TEST(a_model_that_computes_otherwise_is_refused)
     static const struct {
         const char *more, *text;
     } CASES[] = {
-        {", \"layer_norm_epsilon\": 1e-6", "only models with 1e-05 can be trained"},
-        {", \"layer_norm_epsilon\": \"1e-5\"", "layer_norm_epsilon is \"1e-5\"; only"},
         {", \"activation_function\": \"gelu\"", "activation_function is \"gelu\"; only models with \"gelu_new\""},
         {", \"tie_word_embeddings\": false", "tie_word_embeddings is false"},
         {", \"scale_attn_weights\": false", "scale_attn_weights is false"},
@@ -156,10 +166,79 @@ START_TEST(a_model_that_computes_otherwise_is_refused)
 }
 END_TEST
 
-START_TEST(llama_is_recognised_and_not_in_this_version)
+START_TEST(sizes_of_llama_come_from_the_file)
 {
-    write_config("{\"model_type\": \"llama\"}");
-    expect_failure(ZERO_ERROR_USAGE, "[model] arch = llama is not in this version");
+    static const struct {
+        const char *more;
+        int64_t kv_heads;
+        double norm_eps, rope_theta;
+    } CASES[] = {
+        {"", 4, 1e-6, 10000.0}, /* as transformers has it */
+        {", \"num_key_value_heads\": 2, \"rms_norm_eps\": 1e-05, \"rope_theta\": 500000.0, \"rope_scaling\": null", 2,
+         1e-5, 500000.0},
+        {", \"rope_parameters\": {\"rope_theta\": 5000, \"rope_type\": \"default\"}, \"head_dim\": 12", 4, 1e-6,
+         5000.0},
+        {", \"rope_scaling\": {\"type\": \"default\"}, \"head_dim\": null, \"hidden_act\": \"silu\"", 4, 1e-6, 10000.0},
+    };
+    write_llama(CASES[_i].more);
+    options.model.seq_len = 4096; /* the user's to say */
+    expect_ok();
+    ck_assert_int_eq(options.model.arch, ARCH_LLAMA);
+    ck_assert_int_eq(options.model.layers, 3);
+    ck_assert_int_eq(options.model.dim, 48);
+    ck_assert_int_eq(options.model.heads, 4);
+    ck_assert_int_eq(options.model.kv_heads, CASES[_i].kv_heads);
+    ck_assert_int_eq(options.model.ffn_dim, 100);
+    ck_assert_int_eq(options.model.vocab_size, 777);
+    ck_assert_int_eq(options.model.seq_len, 4096);
+    ck_assert(options.model.norm_eps == CASES[_i].norm_eps);
+    ck_assert(options.model.rope_theta == CASES[_i].rope_theta);
+}
+END_TEST
+
+START_TEST(a_llama_that_computes_otherwise_is_refused)
+{
+    static const struct {
+        const char *more, *text;
+    } CASES[] = {
+        {", \"hidden_act\": \"gelu\"", "hidden_act is \"gelu\"; only models with \"silu\" can be trained"},
+        {", \"attention_bias\": true", "attention_bias is true; only models with false"},
+        {", \"mlp_bias\": true", "mlp_bias is true"},
+        {", \"tie_word_embeddings\": true", "tie_word_embeddings is true"},
+        {", \"head_dim\": 16", "head_dim is 16; only models with hidden_size / num_attention_heads"},
+        {", \"head_dim\": \"12\"", "head_dim is \"12\"; only"},
+        {", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 32.0}", "rope_scaling is \"llama3\"; only"},
+        {", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.0}", "rope_scaling is \"linear\"; only"},
+        {", \"rope_parameters\": {\"rope_type\": \"yarn\", \"rope_theta\": 1e4}", "rope_parameters is \"yarn\"; only"},
+        {", \"rope_scaling\": 2", "rope_scaling is 2; only models with \"default\" or null"},
+    };
+    write_llama(CASES[_i].more);
+    expect_failure(ZERO_ERROR_USAGE, CASES[_i].text);
+}
+END_TEST
+
+START_TEST(numbers_of_llama_are_checked_and_must_agree)
+{
+    static const struct {
+        const char *more, *setting, *value;
+        zero_status_t status;
+        const char *text;
+    } CASES[] = {
+        {", \"rms_norm_eps\": 0", NULL, NULL, ZERO_ERROR_FORMAT,
+         "rms_norm_eps is 0; [model] norm_eps can be 1e-30 to 1"},
+        {", \"rms_norm_eps\": \"1e-5\"", NULL, NULL, ZERO_ERROR_FORMAT, "rms_norm_eps is missing or not a number"},
+        {", \"rope_theta\": -1", NULL, NULL, ZERO_ERROR_FORMAT,
+         "rope_theta is -1; [model] rope_theta can be 1 to 1e+12"},
+        {", \"num_key_value_heads\": 2.0", NULL, NULL, ZERO_ERROR_FORMAT, "not a whole number"},
+        {"", "kv_heads", "2", ZERO_ERROR_USAGE,
+         "[model] kv_heads = 2, but the model in init has num_key_value_heads = 4"},
+        {", \"rope_theta\": 500000", "rope_theta", "20000", ZERO_ERROR_USAGE,
+         "[model] rope_theta = 20000, but the model in init has rope_theta = 500000"},
+    };
+    write_llama(CASES[_i].more);
+    if (CASES[_i].setting)
+        ck_assert_int_eq(options_set(&options, "test", "model", CASES[_i].setting, CASES[_i].value), ZERO_OK);
+    expect_failure(CASES[_i].status, CASES[_i].text);
 }
 END_TEST
 
@@ -194,20 +273,24 @@ START_TEST(a_directory_without_a_model_is_a_usage_error)
 }
 END_TEST
 
-START_TEST(a_model_saved_by_transformers_is_understood)
+START_TEST(models_saved_by_transformers_are_understood)
 {
+    bool is_llama = _i == 1;
     if (access("tests/reference/gpt2_tiny/config.json", R_OK) != 0) {
         printf("SKIP: tests/reference/gpt2_tiny is not there\n");
         return;
     }
-    strcpy(options.model.init, "tests/reference/gpt2_tiny");
+    strcpy(options.model.init, is_llama ? "tests/reference/llama_tiny" : "tests/reference/gpt2_tiny");
     expect_ok();
     ck_assert_int_eq(options.model.layers, 4);
     ck_assert_int_eq(options.model.dim, 64);
     ck_assert_int_eq(options.model.heads, 4);
-    ck_assert_int_eq(options.model.ffn_dim, 256);
+    ck_assert_int_eq(options.model.kv_heads, is_llama ? 2 : 0);
+    ck_assert_int_eq(options.model.ffn_dim, is_llama ? 172 : 256);
     ck_assert_int_eq(options.model.vocab_size, 256);
-    ck_assert_int_eq(options.model.seq_len, 32);
+    ck_assert_int_eq(options.model.seq_len, is_llama ? 1024 : 32);
+    ck_assert(options.model.norm_eps == 1e-5);
+    ck_assert(options.model.rope_theta == (is_llama ? 5000.0 : 10000.0));
 }
 END_TEST
 
@@ -222,11 +305,13 @@ static Suite *suite(void)
     tcase_add_test(tc, settings_that_agree_are_welcome);
     tcase_add_loop_test(tc, a_setting_that_disagrees_is_a_usage_error_that_names_both, 0, 8);
     tcase_add_test(tc, an_arch_that_disagrees_is_a_usage_error);
-    tcase_add_loop_test(tc, a_model_that_computes_otherwise_is_refused, 0, 7);
-    tcase_add_test(tc, llama_is_recognised_and_not_in_this_version);
+    tcase_add_loop_test(tc, a_model_that_computes_otherwise_is_refused, 0, 5);
+    tcase_add_loop_test(tc, sizes_of_llama_come_from_the_file, 0, 4);
+    tcase_add_loop_test(tc, a_llama_that_computes_otherwise_is_refused, 0, 10);
+    tcase_add_loop_test(tc, numbers_of_llama_are_checked_and_must_agree, 0, 6);
     tcase_add_loop_test(tc, a_bad_file_is_an_error_that_says_what_is_wrong, 0, 11);
     tcase_add_test(tc, a_directory_without_a_model_is_a_usage_error);
-    tcase_add_test(tc, a_model_saved_by_transformers_is_understood);
+    tcase_add_loop_test(tc, models_saved_by_transformers_are_understood, 0, 2);
     suite_add_tcase(s, tc);
     return s;
 }

@@ -18,13 +18,14 @@ static const struct {
     const char *name;
     int unit, n_dims;
     int64_t shape[2];
+    bool packed; /* behind the one before it */
 } TENSORS[] = {
-    {"wte.weight", 0, 2, {257, 300}}, /* larger than the runs in which weights pass */
-    {"wpe.weight", 0, 2, {7, 5}},
-    {"h.0.w", 1, 2, {3, 41}},
-    {"h.0.attn.bias", 1, 1, {3}}, /* declared, though it looks like a mask of Hugging Face's */
-    {"h.1.w", 2, 1, {1}},
-    {"ln_f.weight", 3, 1, {100}},
+    {"wte.weight", 0, 2, {257, 300}, false}, /* larger than the runs in which weights pass */
+    {"wpe.weight", 0, 2, {7, 5}, true},
+    {"h.0.w", 1, 2, {3, 41}, false},
+    {"h.0.attn.bias", 1, 1, {3}, true}, /* declared, though it looks like a mask of Hugging Face's */
+    {"h.1.w", 2, 1, {1}, false},
+    {"ln_f.weight", 3, 1, {100}, false},
 };
 #define N_TENSORS ((int)(sizeof TENSORS / sizeof TENSORS[0]))
 #define N_UNITS 4
@@ -81,7 +82,8 @@ static session_t session_open(int stage, zero_dtype_t dtype, const char *declare
     for (int t = 0; t < N_TENSORS; t++) {
         char name[ZERO_MAX_NAME];
         snprintf(name, sizeof name, "%s%s", declared_prefix, TENSORS[t].name);
-        zero_tensor_desc_t desc = {.name = name, .n_dims = TENSORS[t].n_dims, .init = ZERO_INIT_ONES};
+        zero_tensor_desc_t desc = {
+            .name = name, .n_dims = TENSORS[t].n_dims, .init = ZERO_INIT_ONES, .packed = TENSORS[t].packed};
         memcpy(desc.shape, TENSORS[t].shape, sizeof TENSORS[t].shape);
         must(zero_model_add_tensor(model, units[TENSORS[t].unit], &desc, &tensor));
     }

@@ -90,7 +90,7 @@ static const struct setting {
     const char *section, *key, *initial;
     const char *good[5], *bad[6];
 } settings[] = {
-    {"model", "arch", "gpt2", {"gpt2"}, {"GPT2", "bert", "1", ""}},
+    {"model", "arch", "gpt2", {"gpt2", "llama"}, {"GPT2", "bert", "1", ""}},
     {"model", "layers", NULL, {"1", "96"}, {"0", "-1", "2.5", "x", "99999999999999999999", ""}},
     {"model", "dim", NULL, {"1", "12288"}, {"0", "-4", "4k", "1e3"}},
     {"model", "heads", NULL, {"1", "96"}, {"0", "-1", "none"}},
@@ -98,6 +98,8 @@ static const struct setting {
     {"model", "ffn_dim", "0", {"0", "1", "49152"}, {"-1", "auto"}},
     {"model", "vocab_size", "0", {"0", "1", "50257", "2147483647"}, {"2147483648", "-5"}},
     {"model", "seq_len", "0", {"0", "1", "17", "131072"}, {"-1", "9223372036854775808"}},
+    {"model", "norm_eps", "1e-05", {"1e-6", "0.001"}, {"0", "-1e-5", "nan", "2"}},
+    {"model", "rope_theta", "10000", {"500000", "1e6", "1"}, {"0", "-1", "inf"}},
     {"model", "init", "random", {"random", "/models/gpt2"}, {""}},
     {"model", "recompute", "none", {"none", "light", "full"}, {"some", "true"}},
     {"data", "train", NULL, {"a.txt", "a.bin,b.bin"}, {""}},
@@ -447,9 +449,11 @@ END_TEST
 START_TEST(what_this_version_lacks_is_refused)
 {
     const char *const asked[][2] = {
-        {"model.arch=llama", "[model] arch = llama"},       {"data.format=megatron", "[data] format = megatron"},
-        {"checkpoint.dir=x", "[checkpoint] dir"},           {"checkpoint.every=5", "[checkpoint] every"},
-        {"log.tensorboard=x", "[log] tensorboard"},         {"log.trace=x", "[log] trace"},
+        {"data.format=megatron", "[data] format = megatron"},
+        {"checkpoint.dir=x", "[checkpoint] dir"},
+        {"checkpoint.every=5", "[checkpoint] every"},
+        {"log.tensorboard=x", "[log] tensorboard"},
+        {"log.trace=x", "[log] trace"},
         {"zero.reduction=nccl", "[zero] reduction = nccl"},
     };
     for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++)

@@ -232,6 +232,32 @@ START_TEST(every_stage_and_prefetch_gives_the_same_bits)
 }
 END_TEST
 
+/* A Llama whose heads share keys and values: its gradients are written by products over packed tensors. */
+#define LLAMA "--set model.arch=llama --set model.kv_heads=1 --set model.ffn_dim=77 "
+
+START_TEST(llama_has_the_same_bits_at_every_stage_and_recomputation)
+{
+    const int n_ranks = _i / 2 + 1;
+    const char *precision = _i % 2 == 0 ? "fp32" : "bf16";
+    enum { LIGHT = 4, FULL, ACCUMULATED_2, ACCUMULATED_3, N };
+    training_t runs[N];
+    for (int stage = 0; stage < 4; stage++)
+        runs[stage] = with(n_ranks, LLAMA "--stage %d --set train.precision=%s", stage, precision);
+    runs[LIGHT] = with(n_ranks, LLAMA "--stage 3 --set train.precision=%s --set model.recompute=light", precision);
+    runs[FULL] = with(n_ranks, LLAMA "--stage 1 --set train.precision=%s --set model.recompute=full", precision);
+    for (int stage = 2; stage < 4; stage++)
+        runs[ACCUMULATED_2 + stage - 2] =
+            with(n_ranks, LLAMA "--stage %d --set train.precision=%s --set train.micro_batch=2", stage, precision);
+    train_all(runs, N);
+    expect_learning(&runs[0], 0);
+    for (int i = 1; i <= FULL; i++)
+        expect_same(&runs[0], &runs[i]);
+    expect_same(&runs[ACCUMULATED_2], &runs[ACCUMULATED_3]);
+    ck_assert_msg(strstr(runs[0].output.err, "Llama of "), "%s", runs[0].output.err);
+    forget(runs, N);
+}
+END_TEST
+
 START_TEST(two_runs_are_equal)
 {
     setenv("OMP_NUM_THREADS", _i == 0 ? "1" : "2", 1);
@@ -380,6 +406,7 @@ static Suite *suite(void)
     tcase_add_checked_fixture(promises, set_up, NULL);
     tcase_set_timeout(promises, 10 * RUN_LIMIT_S);
     tcase_add_loop_test(promises, every_stage_and_prefetch_gives_the_same_bits, 0, N_CASES);
+    tcase_add_loop_test(promises, llama_has_the_same_bits_at_every_stage_and_recomputation, 0, 6);
     tcase_add_loop_test(promises, two_runs_are_equal, 0, 2);
     tcase_add_test(promises, another_seed_rate_or_precision_differs);
     tcase_add_loop_test(promises, recomputing_gives_the_same_bits, 0, 2);

@@ -42,7 +42,7 @@ static inline zero_status_t trainer_open(trainer_t *t, const options_t *options,
     TRY(model_create(options, &t->model));
     TRY(zero_device_create(ZERO_DEVICE_CPU, comm, &t->device));
     TRY(zero_engine_create(comm, t->device, t->model.declaration, &config, &t->engine));
-    return model_attach(&t->model, t->device, t->engine);
+    return model_attach(&t->model, t->device, t->engine, 1);
 }
 
 static inline void trainer_close(trainer_t *t)

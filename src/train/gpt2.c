@@ -16,14 +16,11 @@
  * block's forward again. Dropped tensors live in one set of buffers that all layers share; the results have the same
  * bits.
  */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "train/model.h"
+#include "train/arch.h"
 #include "train/report.h"
-
-#define LAYERNORM_EPS 1e-5f
 
 typedef struct block_tensors {
     zero_tensor_t ln1_weight, ln1_bias;
@@ -64,33 +61,21 @@ typedef struct gpt2 {
 
 /* ---- declaration ---- */
 
-static zero_status_t add(model_t *model, zero_unit_t unit, const char *name, int64_t rows, int64_t columns,
-                         zero_init_t init, float std, zero_tensor_t *tensor)
-{
-    zero_tensor_desc_t desc = {.name = name, .init = init, .init_std = std};
-    desc.n_dims = rows ? 2 : 1;
-    desc.shape[0] = rows ? rows : columns;
-    desc.shape[1] = rows ? columns : 0;
-    desc.decay = rows != 0; /* matrices decay; biases and norms do not */
-    return zero_model_add_tensor(model->declaration, unit, &desc, tensor);
-}
-
 static zero_status_t add_pair(model_t *model, zero_unit_t unit, const char *prefix, int64_t rows, int64_t columns,
                               zero_init_t weight_init, float std, zero_tensor_t *weight, zero_tensor_t *bias)
 {
     char name[ZERO_MAX_NAME];
     snprintf(name, sizeof name, "%s.weight", prefix);
-    TRY(add(model, unit, name, rows, columns, weight_init, std, weight));
+    TRY(arch_declare(model, unit, &(arch_tensor_t){name, rows, columns, weight_init, std, false}, weight));
     snprintf(name, sizeof name, "%s.bias", prefix);
-    return add(model, unit, name, 0, columns, ZERO_INIT_ZEROS, 0, bias);
+    return arch_declare(model, unit, &(arch_tensor_t){name, 0, columns, ZERO_INIT_ZEROS, 0, false}, bias);
 }
 
 static zero_status_t declare_block(model_t *model, int layer, block_tensors_t *t)
 {
     int64_t C = model->options->model.dim, F = model->options->model.ffn_dim;
-    /* GPT-2's initialisation: 0.02, and less where a residual branch ends, by the number of branches. */
-    float std = 0.02f, residual_std = (float)(0.02 / sqrt(2.0 * (double)model->options->model.layers));
-    char unit_name[ZERO_MAX_NAME], prefix[ZERO_MAX_NAME];
+    float std = ARCH_STD, residual_std = arch_residual_std(model);
+    char unit_name[ZERO_MAX_NAME], prefix[ZERO_MAX_NAME - sizeof ".weight"];
     zero_unit_t unit;
     snprintf(unit_name, sizeof unit_name, "transformer.h.%d", layer);
     TRY(zero_model_add_unit(model->declaration, unit_name, &unit));
@@ -121,9 +106,11 @@ static zero_status_t declare(model_t *model)
     if (!g->blocks || !g->layers)
         return report_rank_error(ZERO_ERROR_MEMORY, "no memory for %lld layers' tables", (long long)L);
 
+    const arch_tensor_t wte = {"transformer.wte.weight", V, C, ZERO_INIT_NORMAL, ARCH_STD, false};
+    const arch_tensor_t wpe = {"transformer.wpe.weight", T, C, ZERO_INIT_NORMAL, ARCH_STD, false};
     TRY(zero_model_add_unit(model->declaration, "transformer.embeddings", &embed));
-    TRY(add(model, embed, "transformer.wte.weight", V, C, ZERO_INIT_NORMAL, 0.02f, &g->wte));
-    TRY(add(model, embed, "transformer.wpe.weight", T, C, ZERO_INIT_NORMAL, 0.02f, &g->wpe));
+    TRY(arch_declare(model, embed, &wte, &g->wte));
+    TRY(arch_declare(model, embed, &wpe, &g->wpe));
     for (int l = 0; l < L; l++)
         TRY(declare_block(model, l, &g->blocks[l]));
     TRY(zero_model_add_unit(model->declaration, "transformer.head", &head));
@@ -148,105 +135,57 @@ static double flops_per_token(const model_t *model)
 
 /* ---- activations ---- */
 
-/* Hands out activations one after another; with engine NULL it only counts. */
-typedef struct allocator {
-    zero_engine_t *engine;
-    uint64_t n_bytes;
-    zero_status_t status;
-} allocator_t;
-
-static void *take(allocator_t *allocator, uint64_t n_elems, size_t element_bytes)
-{
-    void *data = NULL;
-    uint64_t n_bytes = (n_elems * element_bytes + 255) / 256 * 256;
-    allocator->n_bytes += n_bytes;
-    if (allocator->engine && allocator->status == ZERO_OK)
-        allocator->status = zero_alloc(allocator->engine, ZERO_MEMORY_ACTIVATIONS, n_bytes, &data);
-    return data;
-}
-
 /* What a layer keeps under each way of recomputation; the rest comes from `shared`. */
-static void place_layer(allocator_t *a, const options_t *o, size_t size, const block_activations_t *shared,
-                        block_activations_t *layer)
+static void place_layer(activations_t *a, const arch_sizes_t *s, options_recompute_t recompute,
+                        const block_activations_t *shared, block_activations_t *layer)
 {
-    uint64_t R = (uint64_t)(o->train.micro_batch * o->model.seq_len), C = (uint64_t)o->model.dim;
-    uint64_t F = (uint64_t)o->model.ffn_dim, heads = (uint64_t)o->model.heads;
-    bool keeps_all = !shared || o->model.recompute == RECOMPUTE_NONE;
-    bool keeps_inputs = keeps_all || o->model.recompute == RECOMPUTE_LIGHT;
-    layer->x = shared ? take(a, R * C, size) : NULL; /* the shared set never needs one */
-    layer->ln1 = keeps_all ? take(a, R * C, size) : shared->ln1;
-    layer->qkv = keeps_inputs ? take(a, R * 3 * C, size) : shared->qkv;
-    layer->attention = keeps_inputs ? take(a, R * C, size) : shared->attention;
-    layer->mid = keeps_inputs ? take(a, R * C, size) : shared->mid;
-    layer->ln2 = keeps_all ? take(a, R * C, size) : shared->ln2;
-    layer->fc = keeps_inputs ? take(a, R * F, size) : shared->fc;
-    layer->gelu = keeps_all ? take(a, R * F, size) : shared->gelu;
-    layer->ln1_mean = keeps_inputs ? take(a, R, sizeof(float)) : shared->ln1_mean;
-    layer->ln1_rstd = keeps_inputs ? take(a, R, sizeof(float)) : shared->ln1_rstd;
-    layer->ln2_mean = keeps_inputs ? take(a, R, sizeof(float)) : shared->ln2_mean;
-    layer->ln2_rstd = keeps_inputs ? take(a, R, sizeof(float)) : shared->ln2_rstd;
-    layer->logsumexp = keeps_inputs ? take(a, R * heads, sizeof(float)) : shared->logsumexp;
+    size_t size = s->element_bytes;
+    bool keeps_all = !shared || recompute == RECOMPUTE_NONE;
+    bool keeps_inputs = keeps_all || recompute == RECOMPUTE_LIGHT;
+    layer->x = shared ? activations_take(a, s->R * s->C, size) : NULL; /* the shared set never needs one */
+    layer->ln1 = keeps_all ? activations_take(a, s->R * s->C, size) : shared->ln1;
+    layer->qkv = keeps_inputs ? activations_take(a, s->R * 3 * s->C, size) : shared->qkv;
+    layer->attention = keeps_inputs ? activations_take(a, s->R * s->C, size) : shared->attention;
+    layer->mid = keeps_inputs ? activations_take(a, s->R * s->C, size) : shared->mid;
+    layer->ln2 = keeps_all ? activations_take(a, s->R * s->C, size) : shared->ln2;
+    layer->fc = keeps_inputs ? activations_take(a, s->R * s->F, size) : shared->fc;
+    layer->gelu = keeps_all ? activations_take(a, s->R * s->F, size) : shared->gelu;
+    layer->ln1_mean = keeps_inputs ? activations_take(a, s->R, sizeof(float)) : shared->ln1_mean;
+    layer->ln1_rstd = keeps_inputs ? activations_take(a, s->R, sizeof(float)) : shared->ln1_rstd;
+    layer->ln2_mean = keeps_inputs ? activations_take(a, s->R, sizeof(float)) : shared->ln2_mean;
+    layer->ln2_rstd = keeps_inputs ? activations_take(a, s->R, sizeof(float)) : shared->ln2_rstd;
+    layer->logsumexp = keeps_inputs ? activations_take(a, s->R * s->heads, sizeof(float)) : shared->logsumexp;
 }
 
-static void place(const model_t *model, allocator_t *a)
+static void place(const model_t *model, activations_t *a)
 {
-    const options_t *o = model->options;
     gpt2_t *g = model->arch;
-    size_t size = zero_dtype_size(model->kernels->activation_dtype((zero_dtype_t)o->train.precision));
-    uint64_t R = (uint64_t)(o->train.micro_batch * o->model.seq_len), C = (uint64_t)o->model.dim;
-    uint64_t F = (uint64_t)o->model.ffn_dim;
+    arch_sizes_t s = arch_largest_sizes(model);
+    options_recompute_t recompute = (options_recompute_t)model->options->model.recompute;
     block_activations_t shared = {0};
-    if (o->model.recompute != RECOMPUTE_NONE)
-        place_layer(a, o, size, NULL, &shared);
-    for (int l = 0; l < o->model.layers; l++)
-        place_layer(a, o, size, &shared, &g->layers[l]);
-    g->x_final = take(a, R * C, size);
-    g->lnf = take(a, R * C, size);
-    g->lnf_mean = take(a, R, sizeof(float));
-    g->lnf_rstd = take(a, R, sizeof(float));
-    g->addend = take(a, R * C, size);
-    g->d_x = take(a, R * C, size);
-    g->d_c = take(a, R * C, size);
-    g->d_qkv = take(a, R * 3 * C, size);
-    g->d_f = take(a, R * F, size);
-}
-
-static uint64_t activation_bytes(const model_t *model)
-{
-    allocator_t counter = {0};
-    place(model, &counter);
-    return counter.n_bytes;
-}
-
-static zero_status_t attach(model_t *model)
-{
-    allocator_t allocator = {.engine = model->engine};
-    place(model, &allocator);
-    return allocator.status;
-}
-
-/* ---- sizes of the pass at hand ---- */
-
-typedef struct sizes {
-    size_t R, C, F, B, T, heads, head_dim;
-} sizes_t;
-
-static sizes_t sizes(const model_t *model)
-{
-    const options_t *o = model->options;
-    size_t C = (size_t)o->model.dim, heads = (size_t)o->model.heads;
-    return (sizes_t){.R = model->n_batch * model->seq_len,
-                     .C = C,
-                     .F = (size_t)o->model.ffn_dim,
-                     .B = model->n_batch,
-                     .T = model->seq_len,
-                     .heads = heads,
-                     .head_dim = C / heads};
+    if (recompute != RECOMPUTE_NONE)
+        place_layer(a, &s, recompute, NULL, &shared);
+    for (int l = 0; l < model->options->model.layers; l++)
+        place_layer(a, &s, recompute, &shared, &g->layers[l]);
+    g->x_final = activations_take(a, s.R * s.C, s.element_bytes);
+    g->lnf = activations_take(a, s.R * s.C, s.element_bytes);
+    g->lnf_mean = activations_take(a, s.R, sizeof(float));
+    g->lnf_rstd = activations_take(a, s.R, sizeof(float));
+    g->addend = activations_take(a, s.R * s.C, s.element_bytes);
+    g->d_x = activations_take(a, s.R * s.C, s.element_bytes);
+    g->d_c = activations_take(a, s.R * s.C, s.element_bytes);
+    g->d_qkv = activations_take(a, s.R * 3 * s.C, s.element_bytes);
+    g->d_f = activations_take(a, s.R * s.F, s.element_bytes);
 }
 
 static int n_layers(const model_t *model)
 {
     return (int)model->options->model.layers;
+}
+
+static float norm_eps(const model_t *model)
+{
+    return (float)model->options->model.norm_eps;
 }
 
 /* ---- forward ---- */
@@ -275,14 +214,14 @@ static zero_status_t block_inner(model_t *model, int l, const void *residual, co
     const zero_model_kernels_t *k = model->kernels;
     const block_tensors_t *t = &g->blocks[l];
     block_activations_t *a = &g->layers[l];
-    sizes_t s = sizes(model);
+    arch_sizes_t s = arch_sizes(model);
     TRY(k->layernorm(&model->ctx, a->ln1, a->ln1_mean, a->ln1_rstd, a->x, residual, addend,
-                     model_weight(model, t->ln1_weight), model_weight(model, t->ln1_bias), LAYERNORM_EPS, s.R, s.C));
+                     model_weight(model, t->ln1_weight), model_weight(model, t->ln1_bias), norm_eps(model), s.R, s.C));
     TRY(conv1d(model, a->qkv, a->ln1, t->qkv_weight, t->qkv_bias, s.C, 3 * s.C));
     TRY(k->attention(&model->ctx, a->attention, a->logsumexp, a->qkv, s.B, s.T, s.heads, s.heads, s.head_dim));
     TRY(conv1d(model, g->addend, a->attention, t->attention_weight, t->attention_bias, s.C, s.C));
     TRY(k->layernorm(&model->ctx, a->ln2, a->ln2_mean, a->ln2_rstd, a->mid, a->x, g->addend,
-                     model_weight(model, t->ln2_weight), model_weight(model, t->ln2_bias), LAYERNORM_EPS, s.R, s.C));
+                     model_weight(model, t->ln2_weight), model_weight(model, t->ln2_bias), norm_eps(model), s.R, s.C));
     TRY(conv1d(model, a->fc, a->ln2, t->fc_weight, t->fc_bias, s.C, s.F));
     return k->gelu(&model->ctx, a->gelu, a->fc, s.R * s.F);
 }
@@ -290,7 +229,7 @@ static zero_status_t block_inner(model_t *model, int l, const void *residual, co
 static zero_status_t block_forward(model_t *model, int l)
 {
     gpt2_t *g = model->arch;
-    sizes_t s = sizes(model);
+    arch_sizes_t s = arch_sizes(model);
     const void *residual = l == 0 ? g->layers[0].x : g->layers[l - 1].mid;
     TRY(block_inner(model, l, residual, l == 0 ? NULL : g->addend));
     return conv1d(model, g->addend, g->layers[l].gelu, g->blocks[l].proj_weight, g->blocks[l].proj_bias, s.F, s.C);
@@ -300,20 +239,11 @@ static zero_status_t head_forward(model_t *model)
 {
     gpt2_t *g = model->arch;
     const zero_model_kernels_t *k = model->kernels;
-    sizes_t s = sizes(model);
-    size_t V = (size_t)model->options->model.vocab_size;
+    arch_sizes_t s = arch_sizes(model);
     TRY(k->layernorm(&model->ctx, g->lnf, g->lnf_mean, g->lnf_rstd, g->x_final, g->layers[n_layers(model) - 1].mid,
-                     g->addend, model_weight(model, g->lnf_weight), model_weight(model, g->lnf_bias), LAYERNORM_EPS,
+                     g->addend, model_weight(model, g->lnf_weight), model_weight(model, g->lnf_bias), norm_eps(model),
                      s.R, s.C));
-    if (model->pass == MODEL_LOSS)
-        return k->head_loss(&model->ctx, model->loss, NULL, (zero_grad_t){0}, g->lnf, model_weight(model, g->wte),
-                            model->targets, model->loss_weight, zero_loss_scale(model->engine), s.R, s.C, V);
-    if (model->pass == MODEL_LOGITS) {
-        size_t size = zero_dtype_size(k->activation_dtype((zero_dtype_t)model->options->train.precision));
-        const unsigned char *row = (const unsigned char *)g->lnf + model->logits_at * s.C * size;
-        return k->head_logits(&model->ctx, model->logits, row, model_weight(model, g->wte), 1, s.C, V);
-    }
-    return ZERO_OK; /* training: the backward visit, next, has loss and gradient in one */
+    return arch_head_forward(model, g->lnf, g->wte);
 }
 
 static zero_status_t forward(model_t *model, zero_unit_t unit)
@@ -344,7 +274,7 @@ static zero_status_t layernorm_backward(model_t *model, const void *dy, const vo
                                         const float *rstd, zero_tensor_t weight, zero_tensor_t bias)
 {
     gpt2_t *g = model->arch;
-    sizes_t s = sizes(model);
+    arch_sizes_t s = arch_sizes(model);
     return model->kernels->layernorm_backward(&model->ctx, g->d_x, zero_grad(model->engine, weight),
                                               zero_grad(model->engine, bias), dy, x, mean, rstd,
                                               model_weight(model, weight), s.R, s.C);
@@ -353,13 +283,9 @@ static zero_status_t layernorm_backward(model_t *model, const void *dy, const vo
 static zero_status_t head_backward(model_t *model)
 {
     gpt2_t *g = model->arch;
-    const zero_model_kernels_t *k = model->kernels;
-    sizes_t s = sizes(model);
-    size_t size = zero_dtype_size(k->activation_dtype((zero_dtype_t)model->options->train.precision));
-    TRY(k->head_loss(&model->ctx, model->loss, g->d_c, zero_grad(model->engine, g->wte), g->lnf,
-                     model_weight(model, g->wte), model->targets, model->loss_weight, zero_loss_scale(model->engine),
-                     s.R, s.C, (size_t)model->options->model.vocab_size));
-    TRY(k->zero_fill(&model->ctx, g->d_x, s.R * s.C * size));
+    arch_sizes_t s = arch_sizes(model);
+    TRY(arch_head_backward(model, g->d_c, g->lnf, g->wte));
+    TRY(model->kernels->zero_fill(&model->ctx, g->d_x, s.R * s.C * s.element_bytes));
     return layernorm_backward(model, g->d_c, g->x_final, g->lnf_mean, g->lnf_rstd, g->lnf_weight, g->lnf_bias);
 }
 
@@ -370,7 +296,7 @@ static zero_status_t recompute(model_t *model, int l)
     const zero_model_kernels_t *k = model->kernels;
     const block_tensors_t *t = &g->blocks[l];
     block_activations_t *a = &g->layers[l];
-    sizes_t s = sizes(model);
+    arch_sizes_t s = arch_sizes(model);
     if (model->options->model.recompute == RECOMPUTE_NONE)
         return ZERO_OK;
     if (model->options->model.recompute == RECOMPUTE_FULL)
@@ -388,7 +314,7 @@ static zero_status_t block_backward(model_t *model, int l)
     const zero_model_kernels_t *k = model->kernels;
     const block_tensors_t *t = &g->blocks[l];
     const block_activations_t *a = &g->layers[l];
-    sizes_t s = sizes(model);
+    arch_sizes_t s = arch_sizes(model);
     TRY(recompute(model, l));
     /* d_x: of x_l+1, and so of mid and of the branch's end alike */
     TRY(conv1d_backward(model, g->d_f, a->gelu, g->d_x, t->proj_weight, t->proj_bias, s.F, s.C));
@@ -421,9 +347,10 @@ static zero_status_t backward(model_t *model, zero_unit_t unit)
 }
 
 const model_ops_t gpt2_ops = {
+    .name = "GPT-2",
+    .mlp_inputs = 1,
     .declare = declare,
-    .activation_bytes = activation_bytes,
-    .attach = attach,
+    .place = place,
     .forward = forward,
     .backward = backward,
     .destroy = destroy,

@@ -31,7 +31,9 @@ typedef struct run {
     zero_engine_t *engine;
     data_t *train, *val; /* val NULL: none */
     metrics_t *metrics;
-    double started_ms;
+    int n_late; /* steps that are told of late, while the next is under way: the host need not wait for a GPU */
+    int n_queued;
+    double started_ms, step_began_ms;
 } run_t;
 
 static double now_ms(void)
@@ -43,7 +45,8 @@ static double now_ms(void)
 
 /* ---- one step ---- */
 
-static zero_status_t train_step(run_t *run, int64_t step, zero_step_result_t *result)
+/* Queues a step; its result comes from zero_step_wait. */
+static zero_status_t train_step(run_t *run, int64_t step)
 {
     const options_t *o = run->options;
     const int32_t *inputs, *targets;
@@ -54,8 +57,7 @@ static zero_status_t train_step(run_t *run, int64_t step, zero_step_result_t *re
         TRY(data_batch(run->train, step - 1, k, &inputs, &targets));
         TRY(model_train(&run->model, inputs, targets, loss_weight));
     }
-    TRY(zero_step(run->engine, (float)lr_at(o, step), run->model.loss, run->model.ctx.stream));
-    return zero_step_wait(run->engine, result);
+    return zero_step(run->engine, (float)lr_at(o, step), run->model.loss, run->model.ctx.stream);
 }
 
 /* Mean loss, in nats per token, over eval_batches global batches of the held-out data, or all of it if that is less.
@@ -146,12 +148,12 @@ static uint64_t host_bytes(void)
     return sscanf(text, "%llu %llu", &total, &resident) == 2 ? (uint64_t)resident * 4096 : 0;
 }
 
-static metrics_row_t make_row(run_t *run, int64_t step, const zero_step_result_t *result, double step_ms,
-                              double exposed_comm_ms)
+static metrics_row_t make_row(const run_t *run, const zero_step_result_t *result, double step_ms)
 {
     const options_t *o = run->options;
-    int64_t tokens = o->train.global_batch * o->model.seq_len;
+    int64_t tokens = o->train.global_batch * o->model.seq_len, step = (int64_t)result->step;
     zero_memory_t held = zero_engine_memory(run->engine);
+    double tokens_per_s = (double)tokens / step_ms * 1e3;
     return (metrics_row_t){.step = step,
                            .loss = result->loss,
                            .grad_norm = result->grad_norm,
@@ -159,40 +161,61 @@ static metrics_row_t make_row(run_t *run, int64_t step, const zero_step_result_t
                            .skipped = result->skipped,
                            .tokens = step * tokens,
                            .step_ms = step_ms,
-                           .tokens_per_s = (double)tokens / step_ms * 1e3,
-                           .mfu = -1.0, /* a CPU's peak is not known */
+                           .tokens_per_s = tokens_per_s,
+                           .mfu = model_flops_utilization(&run->model, tokens_per_s, zero_comm_size(run->comm)),
                            .device_bytes = zero_memory_total(&held),
                            .host_bytes = host_bytes(),
-                           .exposed_comm_ms = exposed_comm_ms};
+                           .exposed_comm_ms = result->exposed_comm_ms};
+}
+
+/* Waits for the oldest queued step and tells of it. */
+static zero_status_t finish_step(run_t *run)
+{
+    const options_t *o = run->options;
+    zero_step_result_t result;
+    double val_loss = 0.0;
+    zero_status_t status = zero_step_wait(run->engine, &result);
+    if (status != ZERO_OK && status != ZERO_ERROR_NONFINITE) /* the latter has a result, which is told first */
+        return status;
+    int64_t step = (int64_t)result.step;
+    double ended_ms = now_ms();
+    metrics_row_t row = make_row(run, &result, ended_ms - run->step_began_ms);
+    run->step_began_ms = ended_ms;
+    run->n_queued--;
+
+    if (run->val && status == ZERO_OK && is_due(step, o->train.eval_every, run->last_step)) {
+        TRY(evaluate(run, &val_loss));
+        row.has_val_loss = true;
+        row.val_loss = (float)val_loss;
+    }
+    /* Only rank 0 writes; everyone hears of a full disk at the next collective, when rank 0 is gone. */
+    TRY(metrics_write(run->metrics, &row));
+    if (result.skipped || row.has_val_loss || step == 1 || is_due(step, o->log.every, run->last_step))
+        report_progress(run, &row);
+    TRY(status);
+    if (o->train.sample_every > 0 && is_due(step, o->train.sample_every, run->last_step))
+        TRY(show_sample(run));
+    return ZERO_OK;
+}
+
+/* What comes after this step needs it done: it cannot be told of late. */
+static bool must_end_now(const run_t *run, int64_t step)
+{
+    const options_t *o = run->options;
+    return step == run->last_step || (run->val && is_due(step, o->train.eval_every, run->last_step)) ||
+           (o->train.sample_every > 0 && is_due(step, o->train.sample_every, run->last_step));
 }
 
 static zero_status_t loop(run_t *run)
 {
-    const options_t *o = run->options;
-    zero_step_result_t result;
-    double val_loss = 0.0, exposed_before = 0.0;
-    run->started_ms = now_ms();
+    run->started_ms = run->step_began_ms = now_ms();
     for (int64_t step = 1; step <= run->last_step; step++) {
-        double begin_ms = now_ms();
-        zero_status_t status = train_step(run, step, &result);
-        if (status != ZERO_OK && status != ZERO_ERROR_NONFINITE) /* the latter has a result, which is told first */
-            return status;
-        double exposed = zero_engine_stats(run->engine).exposed_comm_ms;
-        metrics_row_t row = make_row(run, step, &result, now_ms() - begin_ms, exposed - exposed_before);
-
-        if (run->val && status == ZERO_OK && is_due(step, o->train.eval_every, run->last_step)) {
-            TRY(evaluate(run, &val_loss));
-            row.has_val_loss = true;
-            row.val_loss = (float)val_loss;
-        }
-        exposed_before = zero_engine_stats(run->engine).exposed_comm_ms;
-        /* Only rank 0 writes; everyone hears of a full disk at the next collective, when rank 0 is gone. */
-        TRY(metrics_write(run->metrics, &row));
-        if (result.skipped || row.has_val_loss || step == 1 || is_due(step, o->log.every, run->last_step))
-            report_progress(run, &row);
-        TRY(status);
-        if (o->train.sample_every > 0 && is_due(step, o->train.sample_every, run->last_step))
-            TRY(show_sample(run));
+        if (run->n_queued == 0)
+            run->step_began_ms = now_ms();
+        TRY(train_step(run, step));
+        run->n_queued++;
+        while (run->n_queued > (must_end_now(run, step) ? 0 : run->n_late))
+            TRY(finish_step(run));
     }
     return ZERO_OK;
 }
@@ -246,7 +269,9 @@ static zero_status_t open_device(run_t *run)
 {
     zero_device_type_t type = (zero_device_type_t)run->options->device.type;
     TRY(model_create(run->options, &run->model));
-    return zero_comm_agree(run->comm, zero_device_create(type, run->comm, &run->device));
+    TRY(zero_comm_agree(run->comm, zero_device_create(type, run->comm, &run->device)));
+    run->n_late = zero_device_get_type(run->device) == ZERO_DEVICE_CUDA ? 1 : 0;
+    return ZERO_OK;
 }
 
 static zero_status_t create_engine(run_t *run)
@@ -256,7 +281,8 @@ static zero_status_t create_engine(run_t *run)
     model_plan(&run->model, &user);
     config.user_bytes = zero_memory_total(&user);
     TRY(zero_engine_create(run->comm, run->device, run->model.declaration, &config, &run->engine));
-    TRY(zero_comm_agree(run->comm, model_attach(&run->model, run->device, run->engine)));
+    TRY(zero_comm_agree(run->comm,
+                        model_attach(&run->model, run->device, run->engine, run->micro_steps * (run->n_late + 1))));
     if (strcmp(run->options->model.init, "random") == 0)
         return zero_init_parameters(run->engine);
     return zero_load_weights(run->engine, run->options->model.init);
@@ -266,8 +292,8 @@ static void report_start(const run_t *run)
 {
     const options_t *o = run->options;
     zero_memory_t held = zero_engine_memory(run->engine);
-    report("GPT-2 of %.2fM parameters (%lld layers, dim %lld), %s, stage %lld on %d rank%s (%s), %.1f MiB each",
-           (double)zero_model_n_params(run->model.declaration) * 1e-6, (long long)o->model.layers,
+    report("%s of %.2fM parameters (%lld layers, dim %lld), %s, stage %lld on %d rank%s (%s), %.1f MiB each",
+           run->model.ops->name, (double)zero_model_n_params(run->model.declaration) * 1e-6, (long long)o->model.layers,
            (long long)o->model.dim, zero_dtype_name((zero_dtype_t)o->train.precision), (long long)o->zero.stage,
            zero_comm_size(run->comm), zero_comm_size(run->comm) == 1 ? "" : "s", zero_comm_name(run->comm),
            (double)zero_memory_total(&held) / 1048576.0);

@@ -1,10 +1,13 @@
 /* model.c - walking a model through libzero, unit by unit: the same for every architecture. */
 #include "train/model.h"
 
+#include <string.h>
+
 #include "train/report.h"
 
 static const model_ops_t *const architectures[] = {
     [ARCH_GPT2] = &gpt2_ops,
+    [ARCH_LLAMA] = &llama_ops,
 };
 
 /* ---- building ---- */
@@ -13,7 +16,8 @@ static zero_model_limits_t limits(const model_t *model)
 {
     const options_t *o = model->options;
     size_t dim = (size_t)o->model.dim, ffn_dim = (size_t)o->model.ffn_dim, vocab = (size_t)o->model.vocab_size;
-    size_t widest = ffn_dim > 3 * dim ? ffn_dim : 3 * dim;
+    size_t mlp = (size_t)model->ops->mlp_inputs * ffn_dim;
+    size_t widest = mlp > 3 * dim ? mlp : 3 * dim; /* q, k and v: 3 dim at most */
     return (zero_model_limits_t){
         .n_rows = (size_t)(o->train.micro_batch * o->model.seq_len),
         .seq_len = (size_t)o->model.seq_len,
@@ -51,16 +55,19 @@ static size_t batch_bytes(const model_t *model)
 void model_plan(const model_t *model, zero_memory_t *memory)
 {
     zero_model_limits_t sizes = limits(model);
-    memory->bytes[ZERO_MEMORY_ACTIVATIONS] += model->ops->activation_bytes(model);
+    activations_t counter = {0};
+    model->ops->place(model, &counter);
+    memory->bytes[ZERO_MEMORY_ACTIVATIONS] += counter.n_bytes;
     memory->bytes[ZERO_MEMORY_WORKSPACE] += model->kernels->workspace_bytes(&sizes);
     memory->bytes[ZERO_MEMORY_DATA] += 2 * batch_bytes(model) + sizeof(double) + sizes.vocab_size * sizeof(float);
 }
 
-zero_status_t model_attach(model_t *model, zero_device_t *device, zero_engine_t *engine)
+zero_status_t model_attach(model_t *model, zero_device_t *device, zero_engine_t *engine, int n_in_flight)
 {
     zero_model_limits_t sizes = limits(model);
+    activations_t activations = {.engine = engine};
     size_t workspace_bytes = model->kernels->workspace_bytes(&sizes);
-    void *workspace, *tokens, *targets, *loss, *logits;
+    void *workspace, *tokens, *targets, *loss, *logits, *uploads;
     model->device = device;
     model->engine = engine;
     TRY(zero_alloc(engine, ZERO_MEMORY_WORKSPACE, workspace_bytes, &workspace));
@@ -72,10 +79,14 @@ zero_status_t model_attach(model_t *model, zero_device_t *device, zero_engine_t 
     model->targets = targets;
     model->loss = loss;
     model->logits = logits;
+    TRY(zero_host_alloc(device, (size_t)n_in_flight * 2 * batch_bytes(model), &uploads));
+    model->uploads = uploads;
+    model->n_uploads = n_in_flight;
     TRY(zero_stream_create(device, &model->stream));
     TRY(model->kernels->context_create(&model->ctx, model->stream, workspace, &sizes));
     model->attached = true;
-    return model->ops->attach(model);
+    model->ops->place(model, &activations);
+    return activations.status;
 }
 
 void model_destroy(model_t *model)
@@ -84,10 +95,20 @@ void model_destroy(model_t *model)
         model->ops->destroy(model);
     if (model->attached)
         model->kernels->context_destroy(&model->ctx);
-    if (model->device)
+    if (model->device) {
         zero_stream_destroy(model->device, model->stream);
+        zero_host_free(model->device, model->uploads);
+    }
     zero_model_destroy(model->declaration);
     *model = (model_t){0};
+}
+
+double model_flops_utilization(const model_t *model, double tokens_per_s, int n_devices)
+{
+    double peak = model->kernels->peak_flops
+                      ? model->kernels->peak_flops((zero_dtype_t)model->options->train.precision) * n_devices
+                      : 0.0;
+    return peak > 0.0 ? model->ops->flops_per_token(model) * tokens_per_s / peak : -1.0;
 }
 
 zero_weight_t model_weight(const model_t *model, zero_tensor_t tensor)
@@ -126,6 +147,21 @@ static zero_status_t upload(model_t *model, void *dst, const void *src, size_t n
     return zero_device_copy(model->device, dst, src, n_bytes, model->ctx.stream);
 }
 
+/* The batch leaves from pinned memory, so that neither the caller nor the host has to wait for its copy. Training never
+ * has more batches under way than the ring has places; evaluation, which nobody waits for, stops when it is through. */
+static zero_status_t upload_batch(model_t *model, model_pass_t pass, const int32_t *inputs, const int32_t *targets)
+{
+    size_t n_bytes = batch_bytes(model), n_tokens = n_bytes / sizeof *inputs;
+    if (pass == MODEL_LOSS && model->next_upload == 0)
+        TRY(zero_device_synchronize(model->device));
+    int32_t *staged = model->uploads + (size_t)model->next_upload * 2 * n_tokens;
+    model->next_upload = (model->next_upload + 1) % model->n_uploads;
+    memcpy(staged, inputs, n_bytes);
+    memcpy(staged + n_tokens, targets, n_bytes);
+    TRY(upload(model, model->tokens, staged, n_bytes));
+    return upload(model, model->targets, staged + n_tokens, n_bytes);
+}
+
 static zero_status_t set_batch(model_t *model, model_pass_t pass, const int32_t *inputs, const int32_t *targets,
                                double loss_weight)
 {
@@ -133,8 +169,7 @@ static zero_status_t set_batch(model_t *model, model_pass_t pass, const int32_t 
     model->n_batch = (size_t)model->options->train.micro_batch;
     model->seq_len = (size_t)model->options->model.seq_len;
     model->loss_weight = loss_weight;
-    TRY(upload(model, model->tokens, inputs, batch_bytes(model)));
-    return upload(model, model->targets, targets, batch_bytes(model));
+    return upload_batch(model, pass, inputs, targets);
 }
 
 zero_status_t model_train(model_t *model, const int32_t *inputs, const int32_t *targets, double loss_weight)

@@ -1,12 +1,13 @@
 /* model.h - a transformer as the training loop sees it, and as an architecture fills it in.
  *
- * An architecture (gpt2.c) is a row in a table: it declares units and tensors, sizes its activations, and computes one
- * unit forward or backward. model.c walks the units through libzero: acquire, compute, release.
+ * An architecture (gpt2.c, llama.c) is a row in a table: it declares units and tensors, sizes its activations, and
+ * computes one unit forward or backward. model.c walks the units through libzero: acquire, compute, release.
  */
 #ifndef ZEROTRAIN_MODEL_H
 #define ZEROTRAIN_MODEL_H
 
 #include "kernels/model.h"
+#include "train/activations.h"
 #include "train/options.h"
 
 typedef enum model_pass { MODEL_TRAIN, MODEL_LOSS, MODEL_LOGITS } model_pass_t;
@@ -14,11 +15,12 @@ typedef enum model_pass { MODEL_TRAIN, MODEL_LOSS, MODEL_LOGITS } model_pass_t;
 typedef struct model model_t;
 
 typedef struct model_ops {
+    const char *name; /* as its users write it */
+    int mlp_inputs;   /* matrices [dim, ffn_dim] that the MLP's input meets, side by side */
     /* Declares units and tensors into model->declaration, in forward order, under Hugging Face's names. */
     zero_status_t (*declare)(model_t *model);
-    /* Bytes of activations that attach will ask zero_alloc for. Before attach. */
-    uint64_t (*activation_bytes)(const model_t *model);
-    zero_status_t (*attach)(model_t *model);
+    /* Takes the memory of all activations, of the largest pass; called once to count it and once to have it. */
+    void (*place)(const model_t *model, activations_t *activations);
     /* One unit, which is acquired. The last unit's forward computes the loss or the logits unless the pass trains; its
      * backward computes loss and gradient together. */
     zero_status_t (*forward)(model_t *model, zero_unit_t unit);
@@ -46,9 +48,11 @@ struct model {
     size_t n_batch, seq_len; /* sequences, positions: rows are their product */
     int32_t *tokens;         /* device, int32 [n_batch, seq_len] */
     int32_t *targets;        /* device, int32 [n_batch, seq_len] */
-    double loss_weight;      /* of each token's loss */
-    double *loss;            /* device: += this pass's weighted losses */
-    float *logits;           /* device, fp32 [vocab_size]: of position logits_at, MODEL_LOGITS */
+    int32_t *uploads; /* host, pinned: batches on their way to the device, a ring of n_uploads inputs and targets */
+    int n_uploads, next_upload;
+    double loss_weight; /* of each token's loss */
+    double *loss;       /* device: += this pass's weighted losses */
+    float *logits;      /* device, fp32 [vocab_size]: of position logits_at, MODEL_LOGITS */
     size_t logits_at;
 };
 
@@ -56,11 +60,12 @@ struct model {
 zero_status_t model_create(const options_t *options, model_t *model);
 /* Bytes the model will take beside what libzero plans: activations, workspace, data. Before model_attach. */
 void model_plan(const model_t *model, zero_memory_t *memory);
-/* Allocates them. */
-zero_status_t model_attach(model_t *model, zero_device_t *device, zero_engine_t *engine);
+/* Allocates them. n_in_flight: batches of training that may be queued before the oldest of them is computed. */
+zero_status_t model_attach(model_t *model, zero_device_t *device, zero_engine_t *engine, int n_in_flight);
 void model_destroy(model_t *model);
 
-/* One micro-step: copies the batch (host, int32 [micro_batch, seq_len]), forward, backward, gradients on their way.
+/* One micro-step: copies the batch (host, int32 [micro_batch, seq_len]; free again on return), forward, backward,
+ * gradients on their way.
  * *model->loss grows by loss_weight * the batch's token losses. */
 zero_status_t model_train(model_t *model, const int32_t *inputs, const int32_t *targets, double loss_weight);
 /* Forward alone; the same loss. */
@@ -71,8 +76,11 @@ zero_status_t model_logits(model_t *model, const int32_t *tokens, size_t n_token
 zero_status_t model_take_loss(model_t *model, double *loss);
 zero_status_t model_clear_loss(model_t *model);
 
+/* Share of the devices' peak that so many tokens a second are; negative where the peak is not known. */
+double model_flops_utilization(const model_t *model, double tokens_per_s, int n_devices);
+
 zero_weight_t model_weight(const model_t *model, zero_tensor_t tensor);
 
-extern const model_ops_t gpt2_ops;
+extern const model_ops_t gpt2_ops, llama_ops;
 
 #endif

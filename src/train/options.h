@@ -24,8 +24,9 @@ typedef struct options {
     struct {
         int arch;                                                           /* options_arch_t */
         int64_t layers, dim, heads, kv_heads, ffn_dim, vocab_size, seq_len; /* kv_heads, ffn_dim: 0 = by arch */
-        char init[OPTIONS_MAX_PATH];                                        /* "random" or a model directory */
-        int recompute;                                                      /* options_recompute_t */
+        double norm_eps, rope_theta;
+        char init[OPTIONS_MAX_PATH]; /* "random" or a model directory */
+        int recompute;               /* options_recompute_t */
     } model;
     struct {
         char train[OPTIONS_MAX_PATH], val[OPTIONS_MAX_PATH]; /* comma-separated paths; val "" = none */

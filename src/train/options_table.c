@@ -62,6 +62,8 @@ const option_row_t option_rows[] = {
     INTEGER(model, vocab_size, "0", 1, INT32_MAX, "0",
         "Tokens of the vocabulary. 0: of the model in init, else 256, which takes any bytes."),
     INTEGER(model, seq_len, "0", 1, 1 << 24, "0", "Tokens of a sequence. 0: of the model in init, else 1024."),
+    REAL(model, norm_eps, "1e-5", 1e-30, 1.0, NULL, "Epsilon of LayerNorm and RMSNorm."),
+    REAL(model, rope_theta, "10000", 1.0, 1e12, NULL, "llama: base of the rotary frequencies; Llama 3 has 500000."),
     TEXT(model, init, "random", false, "Where weights come from: random, or a directory with a model."),
     CHOICE(model, recompute, "none", RECOMPUTES,
         "What backward computes again to save memory: nothing, cheap parts, blocks."),
@@ -97,7 +99,7 @@ const option_row_t option_rows[] = {
     INTEGER(zero, prefetch, "1", 0, 1000, NULL, "Stage 3: units gathered ahead of their use."),
     BOOL(zero, overlap, "true", "Communication beside computation."),
     BOOL(zero, reduce_every_micro_step, "false", "Stages 0-1: reduce gradients as stages 2-3 do, for equal bits."),
-    CHOICE(zero, comm, "auto", COMMS, "How ranks communicate."),
+    CHOICE(zero, comm, "auto", COMMS, "How ranks communicate. auto: copy engines between the GPUs of one host, else NCCL."),
     CHOICE(zero, reduction, "ordered", REDUCTIONS, "Sum of gradients: in rank order, for equal bits, or as NCCL does."),
 
     CHOICE(device, type, "auto", DEVICES, "Where to compute. auto: on GPUs where every rank has one."),

@@ -47,7 +47,7 @@ void report_init(int rank, int world_size)
 {
     my_rank = rank;
     n_ranks = world_size;
-    zero_log_set(ZERO_LOG_WARNING, on_library_line, NULL);
+    zero_log_set(ZERO_LOG_INFO, on_library_line, NULL);
 }
 
 bool report_is_speaker(void)

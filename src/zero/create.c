@@ -27,6 +27,8 @@ static uint64_t config_hash(const zero_config_t *c)
     hash = zero_hash_fold(hash, &c->weight_decay, sizeof c->weight_decay);
     hash = zero_hash_fold(hash, &c->grad_clip, sizeof c->grad_clip);
     hash = zero_hash_fold(hash, &c->max_skipped_steps, sizeof c->max_skipped_steps);
+    hash = zero_hash_fold(hash, &c->loss_scale_window, sizeof c->loss_scale_window);
+    hash = zero_hash_fold(hash, &c->loss_scale_hysteresis, sizeof c->loss_scale_hysteresis);
     return zero_hash_fold(hash, &c->initial_loss_scale, sizeof c->initial_loss_scale);
 }
 
@@ -77,9 +79,9 @@ static zero_status_t allocate(zero_engine_t *engine)
     if (status == ZERO_OK)
         engine->private_data = data;
     if (status == ZERO_OK)
-        status = device->ops->host_alloc(device, sizeof *engine->scratch, &data);
+        status = device->ops->host_alloc(device, ZERO_MAX_STEPS_IN_FLIGHT * sizeof *engine->outcomes, &data);
     if (status == ZERO_OK)
-        engine->scratch = data;
+        engine->outcomes = data;
     ZERO_TRY(zero_comm_agree(engine->comm, status));
     engine->memory = plan->memory;
     return ZERO_OK;
@@ -93,18 +95,77 @@ static zero_status_t build_tables(zero_engine_t *engine)
                                zero_dtype_size(engine->config.dtype), &engine->param_slots));
     ZERO_TRY(zero_slots_create(layout, plan->grad_slot_counts, plan->grad_slots,
                                zero_dtype_size(plan->stage.grad_dtype), &engine->grad_slots));
-    engine->slices = calloc((size_t)engine->comm->size, sizeof *engine->slices);
+    for (int i = 0; i < ZERO_N_REDUCTIONS; i++) {
+        zero_reduction_t *reduction = &engine->reductions[i];
+        reduction->unit = -1;
+        reduction->slices = calloc((size_t)engine->comm->size, sizeof *reduction->slices);
+        reduction->staging = plan->staging + (uint64_t)(i % plan->n_staging) * plan->staging_bytes;
+        if (!reduction->slices)
+            return zero_fail(ZERO_ERROR_MEMORY, "no memory for the tables of %d ranks", engine->comm->size);
+    }
     engine->partials_of = calloc((size_t)layout->n_units, sizeof *engine->partials_of);
     engine->grads_read_in_fence = calloc((size_t)layout->n_units, sizeof *engine->grads_read_in_fence);
-    engine->contributions = calloc((size_t)engine->comm->size, sizeof *engine->contributions);
-    if (!engine->slices || !engine->partials_of || !engine->contributions || !engine->grads_read_in_fence)
+    engine->params_ready = calloc((size_t)layout->n_units, sizeof *engine->params_ready);
+    engine->params_under_way = calloc((size_t)layout->n_units, sizeof *engine->params_under_way);
+    engine->slot_freed = calloc((size_t)plan->n_param_slots + 1, sizeof *engine->slot_freed);
+    if (!engine->partials_of || !engine->grads_read_in_fence || !engine->params_ready || !engine->params_under_way ||
+        !engine->slot_freed)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for the tables of %d units", layout->n_units);
-    engine->loss_scale = engine->config.dtype == ZERO_FP16 ? engine->config.initial_loss_scale : 1.0f;
+    engine->overlapped = plan->overlapped;
     for (int u = 0; u < layout->n_units; u++) {
         engine->partials_of[u] = engine->n_partials;
         engine->n_partials += zero_norm_n_partials(layout->units[u].shard_elems);
     }
     return ZERO_OK;
+}
+
+/* Calls visit on every event of the engine. */
+static zero_status_t for_each_event(zero_engine_t *engine,
+                                    zero_status_t (*visit)(zero_device_t *device, zero_event_t *event))
+{
+    zero_device_t *device = engine->device;
+    ZERO_TRY(visit(device, &engine->published));
+    ZERO_TRY(visit(device, &engine->grads_written));
+    ZERO_TRY(visit(device, &engine->sums_ready));
+    for (int i = 0; i < ZERO_N_REDUCTIONS; i++) {
+        ZERO_TRY(visit(device, &engine->reductions[i].staged));
+        ZERO_TRY(visit(device, &engine->reductions[i].summed));
+    }
+    for (int i = 0; i < ZERO_N_FENCE_EVENTS; i++)
+        ZERO_TRY(visit(device, &engine->fence_passed[i]));
+    for (int i = 0; i < ZERO_MAX_STEPS_IN_FLIGHT; i++)
+        ZERO_TRY(visit(device, &engine->step_ended[i]));
+    for (int u = 0; engine->params_ready && u < engine->layout.n_units; u++)
+        ZERO_TRY(visit(device, &engine->params_ready[u]));
+    for (int i = 0; engine->slot_freed && i < engine->plan.n_param_slots; i++)
+        ZERO_TRY(visit(device, &engine->slot_freed[i]));
+    return ZERO_OK;
+}
+
+static zero_status_t create_event(zero_device_t *device, zero_event_t *event)
+{
+    return device->ops->event_create(device, false, event);
+}
+
+static zero_status_t destroy_event(zero_device_t *device, zero_event_t *event)
+{
+    device->ops->event_destroy(device, *event);
+    return ZERO_OK;
+}
+
+/* Spans under way at once: two micro-steps' worth, some of each kind for every unit forward and backward. */
+static int timeline_capacity(const zero_engine_t *engine)
+{
+    return 32 * engine->layout.n_units + 64;
+}
+
+static zero_status_t create_streams(zero_engine_t *engine)
+{
+    zero_device_t *device = engine->device;
+    ZERO_TRY(device->ops->stream_create(device, true, &engine->gather_stream));
+    ZERO_TRY(device->ops->stream_create(device, true, &engine->reduce_stream));
+    ZERO_TRY(for_each_event(engine, create_event));
+    return zero_timeline_create(device, timeline_capacity(engine), &engine->timeline);
 }
 
 zero_status_t zero_engine_create(zero_comm_t *comm, zero_device_t *device, const zero_model_t *model,
@@ -125,6 +186,7 @@ zero_status_t zero_engine_create(zero_comm_t *comm, zero_device_t *device, const
     ZERO_TRY_GOTO(
         zero_arena_plan_create(model, &made->layout, config, zero_device_comm_kind(device, comm), &made->plan), fail);
     ZERO_TRY_GOTO(build_tables(made), fail);
+    ZERO_TRY_GOTO(zero_comm_agree(comm, create_streams(made)), fail);
     ZERO_TRY_GOTO(allocate(made), fail);
     ZERO_TRY_GOTO(zero_comm_agree(comm, zero_engine_prepare_steps(made)), fail);
     *engine = made;
@@ -134,10 +196,21 @@ fail:
     return status;
 }
 
+/* Memory is not freed while a stream may still touch it, nor waited for where a peer that failed may never let it go. */
+static void settle(zero_engine_t *engine)
+{
+    bool failed = engine->comm && (engine->comm->failed || engine->host_comm->failed);
+    if (failed && engine->comm->ops->release)
+        engine->comm->ops->release(engine->comm);
+    if (!failed || engine->comm->ops->release)
+        zero_device_synchronize(engine->device);
+}
+
 void zero_engine_destroy(zero_engine_t *engine)
 {
     if (!engine)
         return;
+    settle(engine);
     for (zero_user_block_t *block = engine->user_blocks, *next; block; block = next) {
         next = block->next;
         engine->device->ops->free(engine->device, block->data, block->n_bytes);
@@ -145,14 +218,21 @@ void zero_engine_destroy(zero_engine_t *engine)
     }
     if (engine->private_data)
         engine->device->ops->free(engine->device, engine->private_data, engine->plan.private_bytes);
-    if (engine->scratch)
-        engine->device->ops->host_free(engine->device, engine->scratch);
+    if (engine->outcomes)
+        engine->device->ops->host_free(engine->device, engine->outcomes);
     if (engine->window.n_bytes)
         engine->comm->ops->window_destroy(engine->comm, &engine->window);
+    zero_timeline_destroy(engine->timeline);
+    for_each_event(engine, destroy_event);
+    engine->device->ops->stream_destroy(engine->device, engine->gather_stream);
+    engine->device->ops->stream_destroy(engine->device, engine->reduce_stream);
+    for (int i = 0; i < ZERO_N_REDUCTIONS; i++)
+        free(engine->reductions[i].slices);
     free(engine->partials_of);
-    free(engine->contributions);
     free(engine->grads_read_in_fence);
-    free(engine->slices);
+    free(engine->params_ready);
+    free(engine->params_under_way);
+    free(engine->slot_freed);
     zero_slots_destroy(&engine->param_slots);
     zero_slots_destroy(&engine->grad_slots);
     zero_arena_plan_destroy(&engine->plan);

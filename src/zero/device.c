@@ -8,7 +8,7 @@
 #include "zero/log.h"
 
 #ifndef ZERO_HAVE_CUDA
-/* In place of device_cuda.c and comm/nccl.c: a build without CUDA finds no GPU. */
+/* In place of device_cuda.c, comm/nccl.c and comm/copy_engine.c: a build without CUDA finds no GPU. */
 int zero_device_cuda_count(void)
 {
     return 0;
@@ -24,6 +24,12 @@ zero_status_t zero_comm_nccl_create(zero_comm_t *host, zero_comm_t **comm)
 {
     (void)host, (void)comm;
     return ZERO_ERROR_UNSUPPORTED; /* never called: there is no such device */
+}
+
+zero_status_t zero_comm_copy_engine_create(zero_comm_t *host, zero_comm_t **comm)
+{
+    (void)host, (void)comm;
+    return ZERO_ERROR_UNSUPPORTED; /* likewise */
 }
 #endif
 
@@ -44,14 +50,27 @@ zero_status_t zero_device_create(zero_device_type_t type, const zero_comm_t *com
 zero_comm_kind_t zero_device_comm_kind(const zero_device_t *device, const zero_comm_t *comm)
 {
     if (device->type == ZERO_DEVICE_CUDA)
-        return ZERO_COMM_NCCL;
+        return ZERO_COMM_NCCL; /* copy engines need the same staging */
     return strcmp(comm->ops->name, "mpi") == 0 ? ZERO_COMM_MPI : ZERO_COMM_AUTO;
+}
+
+/* Copy engines where they serve, unless NCCL was asked for; the log says which it is. */
+static zero_status_t join_gpus(zero_comm_t *host, zero_comm_t **bulk)
+{
+    zero_status_t status = ZERO_ERROR_UNSUPPORTED;
+    if (host->kind == ZERO_COMM_AUTO)
+        status = zero_comm_copy_engine_create(host, bulk);
+    if (status == ZERO_ERROR_UNSUPPORTED)
+        status = zero_comm_nccl_create(host, bulk);
+    if (status == ZERO_OK && host->rank == 0)
+        zero_log(ZERO_LOG_INFO, "between GPUs: %s", (*bulk)->ops->name);
+    return status;
 }
 
 zero_status_t zero_device_comm_create(zero_device_t *device, zero_comm_t *comm, zero_comm_t **bulk)
 {
     if (device->type == ZERO_DEVICE_CUDA)
-        return zero_comm_nccl_create(comm, bulk);
+        return join_gpus(comm, bulk);
     if (comm->kind == ZERO_COMM_NCCL)
         return zero_fail_alike(ZERO_ERROR_USAGE, "NCCL is for GPUs, and the device is the CPU: use comm auto or mpi");
     *bulk = comm;
@@ -82,12 +101,23 @@ zero_status_t zero_device_synchronize(zero_device_t *device)
 
 zero_status_t zero_stream_create(zero_device_t *device, zero_stream_t *stream)
 {
-    return device->ops->stream_create(device, stream);
+    return device->ops->stream_create(device, false, stream);
 }
 
 void zero_stream_destroy(zero_device_t *device, zero_stream_t stream)
 {
     device->ops->stream_destroy(device, stream);
+}
+
+zero_status_t zero_host_alloc(zero_device_t *device, size_t n_bytes, void **data)
+{
+    return device->ops->host_alloc(device, n_bytes, data);
+}
+
+void zero_host_free(zero_device_t *device, void *data)
+{
+    if (data)
+        device->ops->host_free(device, data);
 }
 
 zero_status_t zero_device_copy(zero_device_t *device, void *dst, const void *src, size_t n_bytes, zero_stream_t stream)

@@ -5,6 +5,8 @@
 
 #include "kernels/shard.h"
 
+typedef struct zero_event *zero_event_t;
+
 typedef struct zero_device_ops {
     const char *name;
     /* Zeroed memory, aligned to 4096 bytes. n_bytes 0 gives NULL. */
@@ -15,9 +17,18 @@ typedef struct zero_device_ops {
     void (*host_free)(zero_device_t *device, void *data);
     zero_status_t (*copy)(zero_device_t *device, void *dst, const void *src, size_t n_bytes, zero_stream_t stream);
     zero_status_t (*synchronize)(zero_device_t *device);
-    zero_status_t (*stream_synchronize)(zero_device_t *device, zero_stream_t stream);
-    zero_status_t (*stream_create)(zero_device_t *device, zero_stream_t *stream);
+    /* urgent: its work goes before that of other streams where both wait for the device. */
+    zero_status_t (*stream_create)(zero_device_t *device, bool urgent, zero_stream_t *stream);
     void (*stream_destroy)(zero_device_t *device, zero_stream_t stream);
+    /* A place in a stream: reached when all that was queued there before event_record is done. timed: it remembers when
+     * (event_elapsed_ms). On the CPU, where work is done when a call returns, recording reaches it. */
+    zero_status_t (*event_create)(zero_device_t *device, bool timed, zero_event_t *event);
+    void (*event_destroy)(zero_device_t *device, zero_event_t event); /* NULL is allowed */
+    zero_status_t (*event_record)(zero_device_t *device, zero_event_t event, zero_stream_t stream);
+    /* What is queued in `stream` from now on comes after the event's last record; never recorded: at once. */
+    zero_status_t (*stream_wait)(zero_device_t *device, zero_stream_t stream, zero_event_t event);
+    zero_status_t (*event_query)(zero_device_t *device, zero_event_t event, bool *reached);
+    zero_status_t (*event_elapsed_ms)(zero_device_t *device, zero_event_t begin, zero_event_t end, double *ms);
     /* Bytes this rank may take now: what is free, shared fairly with the ranks that use the same memory. */
     uint64_t (*available_bytes)(const zero_device_t *device);
     void (*destroy)(zero_device_t *device);
@@ -34,8 +45,8 @@ zero_status_t zero_device_cpu_create(const zero_comm_t *comm, zero_device_t **de
 zero_status_t zero_device_cuda_create(const zero_comm_t *comm, zero_device_t **device);
 int zero_device_cuda_count(void); /* GPUs of this host; 0 without a driver */
 
-/* How bulk data travels between ranks with this device: `comm` itself for the CPU, NCCL for GPUs. *bulk is the
- * caller's, for zero_device_comm_destroy. [collective] */
+/* How bulk data travels between ranks with this device: `comm` itself for the CPU; copy engines or NCCL for GPUs.
+ * *bulk is the caller's, for zero_device_comm_destroy. [collective] */
 zero_status_t zero_device_comm_create(zero_device_t *device, zero_comm_t *comm, zero_comm_t **bulk);
 void zero_device_comm_destroy(zero_comm_t *comm, zero_comm_t *bulk);
 /* The same, for the plan: what staging is needed. */

@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "comm/deadline.h"
 #include "zero/device.h"
 #include "zero/log.h"
 
@@ -60,16 +61,9 @@ static zero_status_t cpu_synchronize(zero_device_t *device)
     return ZERO_OK;
 }
 
-static zero_status_t cpu_stream_synchronize(zero_device_t *device, zero_stream_t stream)
+static zero_status_t cpu_stream_create(zero_device_t *device, bool urgent, zero_stream_t *stream)
 {
-    (void)device;
-    (void)stream;
-    return ZERO_OK;
-}
-
-static zero_status_t cpu_stream_create(zero_device_t *device, zero_stream_t *stream)
-{
-    (void)device;
+    (void)device, (void)urgent;
     *stream = NULL;
     return ZERO_OK;
 }
@@ -90,6 +84,53 @@ static uint64_t read_number(const char *path)
     int n = fscanf(file, "%llu", &value);
     fclose(file);
     return n == 1 ? value : UINT64_MAX;
+}
+
+struct zero_event {
+    int64_t reached_ns;
+};
+
+static zero_status_t cpu_event_create(zero_device_t *device, bool timed, zero_event_t *event)
+{
+    (void)device, (void)timed;
+    zero_event_t created = calloc(1, sizeof *created);
+    if (!created)
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory for an event");
+    *event = created;
+    return ZERO_OK;
+}
+
+static void cpu_event_destroy(zero_device_t *device, zero_event_t event)
+{
+    (void)device;
+    free(event);
+}
+
+static zero_status_t cpu_event_record(zero_device_t *device, zero_event_t event, zero_stream_t stream)
+{
+    (void)device, (void)stream;
+    event->reached_ns = zero_now_ns();
+    return ZERO_OK;
+}
+
+static zero_status_t cpu_stream_wait(zero_device_t *device, zero_stream_t stream, zero_event_t event)
+{
+    (void)device, (void)stream, (void)event;
+    return ZERO_OK;
+}
+
+static zero_status_t cpu_event_query(zero_device_t *device, zero_event_t event, bool *reached)
+{
+    (void)device, (void)event;
+    *reached = true;
+    return ZERO_OK;
+}
+
+static zero_status_t cpu_event_elapsed_ms(zero_device_t *device, zero_event_t begin, zero_event_t end, double *ms)
+{
+    (void)device;
+    *ms = (double)(end->reached_ns - begin->reached_ns) * 1e-6;
+    return ZERO_OK;
 }
 
 static uint64_t mem_available(void)
@@ -150,9 +191,14 @@ static const zero_device_ops_t cpu_ops = {
     .host_free = cpu_host_free,
     .copy = cpu_copy,
     .synchronize = cpu_synchronize,
-    .stream_synchronize = cpu_stream_synchronize,
     .stream_create = cpu_stream_create,
     .stream_destroy = cpu_stream_destroy,
+    .event_create = cpu_event_create,
+    .event_destroy = cpu_event_destroy,
+    .event_record = cpu_event_record,
+    .stream_wait = cpu_stream_wait,
+    .event_query = cpu_event_query,
+    .event_elapsed_ms = cpu_event_elapsed_ms,
     .available_bytes = cpu_available_bytes,
     .destroy = cpu_destroy,
 };

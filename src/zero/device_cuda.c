@@ -70,19 +70,14 @@ static zero_status_t cuda_synchronize(zero_device_t *device)
     return ZERO_OK;
 }
 
-static zero_status_t cuda_stream_synchronize(zero_device_t *device, zero_stream_t stream)
-{
-    (void)device;
-    ZERO_TRY_CUDA(cudaStreamSynchronize(as_cuda(stream)));
-    return ZERO_OK;
-}
-
-static zero_status_t cuda_stream_create(zero_device_t *device, zero_stream_t *stream)
+static zero_status_t cuda_stream_create(zero_device_t *device, bool urgent, zero_stream_t *stream)
 {
     cudaStream_t created;
+    int least, greatest;
     (void)device;
+    ZERO_TRY_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
     /* Non-blocking: the legacy null stream would serialize it, and copy-engine collectives do not serve that. */
-    ZERO_TRY_CUDA(cudaStreamCreateWithFlags(&created, cudaStreamNonBlocking));
+    ZERO_TRY_CUDA(cudaStreamCreateWithPriority(&created, cudaStreamNonBlocking, urgent ? greatest : least));
     *stream = (zero_stream_t)created;
     return ZERO_OK;
 }
@@ -92,6 +87,60 @@ static void cuda_stream_destroy(zero_device_t *device, zero_stream_t stream)
     (void)device;
     if (stream)
         cudaStreamDestroy(as_cuda(stream));
+}
+
+static cudaEvent_t as_cuda_event(zero_event_t event)
+{
+    return (cudaEvent_t)event;
+}
+
+static zero_status_t cuda_event_create(zero_device_t *device, bool timed, zero_event_t *event)
+{
+    cudaEvent_t created;
+    (void)device;
+    ZERO_TRY_CUDA(cudaEventCreateWithFlags(&created, timed ? cudaEventDefault : cudaEventDisableTiming));
+    *event = (zero_event_t)created;
+    return ZERO_OK;
+}
+
+static void cuda_event_destroy(zero_device_t *device, zero_event_t event)
+{
+    (void)device;
+    if (event)
+        cudaEventDestroy(as_cuda_event(event));
+}
+
+static zero_status_t cuda_event_record(zero_device_t *device, zero_event_t event, zero_stream_t stream)
+{
+    (void)device;
+    ZERO_TRY_CUDA(cudaEventRecord(as_cuda_event(event), as_cuda(stream)));
+    return ZERO_OK;
+}
+
+static zero_status_t cuda_stream_wait(zero_device_t *device, zero_stream_t stream, zero_event_t event)
+{
+    (void)device;
+    ZERO_TRY_CUDA(cudaStreamWaitEvent(as_cuda(stream), as_cuda_event(event), 0));
+    return ZERO_OK;
+}
+
+static zero_status_t cuda_event_query(zero_device_t *device, zero_event_t event, bool *reached)
+{
+    (void)device;
+    cudaError_t error = cudaEventQuery(as_cuda_event(event));
+    *reached = error == cudaSuccess;
+    if (error != cudaErrorNotReady)
+        ZERO_TRY_CUDA(error);
+    return ZERO_OK;
+}
+
+static zero_status_t cuda_event_elapsed_ms(zero_device_t *device, zero_event_t begin, zero_event_t end, double *ms)
+{
+    float elapsed;
+    (void)device;
+    ZERO_TRY_CUDA(cudaEventElapsedTime(&elapsed, as_cuda_event(begin), as_cuda_event(end)));
+    *ms = (double)elapsed;
+    return ZERO_OK;
 }
 
 static uint64_t cuda_available_bytes(const zero_device_t *device)
@@ -115,9 +164,14 @@ static const zero_device_ops_t cuda_ops = {
     .host_free = cuda_host_free,
     .copy = cuda_copy,
     .synchronize = cuda_synchronize,
-    .stream_synchronize = cuda_stream_synchronize,
     .stream_create = cuda_stream_create,
     .stream_destroy = cuda_stream_destroy,
+    .event_create = cuda_event_create,
+    .event_destroy = cuda_event_destroy,
+    .event_record = cuda_event_record,
+    .stream_wait = cuda_stream_wait,
+    .event_query = cuda_event_query,
+    .event_elapsed_ms = cuda_event_elapsed_ms,
     .available_bytes = cuda_available_bytes,
     .destroy = cuda_destroy,
 };

@@ -1,18 +1,12 @@
 /* engine.c - one pass over the units: acquire, release, grad_ready.
  *
- * What must hold: between acquire and release a unit's full parameters are resident and are the same on every rank;
- * between a backward acquire and grad_ready its full gradient has a place nobody else uses; at grad_ready it is summed
- * over ranks in rank order, in fp32, into the shard of its owner. The calls come in the declared order, so every rank
- * issues the same communication in the same order, and a call out of order is an error before anything moves.
- *
- * Memory that peers read (the window) is rewritten only after a fence that follows their last read:
- *     parameter shards   read by gathers of a pass; rewritten by zero_step, after its own fence
- *     full gradients     read by reduce; a slot (stages 2-3) or a unit (0-1) remembers after which fence, and its place
- *                        is written again after the next
+ * What must hold: between acquire and release a unit's full parameters are resident and are the same on every rank
+ * (gather.c); between a backward acquire and grad_ready its full gradient has a place nobody else uses; at grad_ready
+ * it starts for the shard of its owner (reduce.c). The calls come in the declared order, so every rank issues the same
+ * communication in the same order, and a call out of order is an error before anything moves.
  */
 #include "zero/engine.h"
 
-#include "comm/deadline.h"
 #include "zero/log.h"
 #include "zero/order.h"
 
@@ -64,154 +58,32 @@ static const unsigned char *full_params(const zero_engine_t *engine, zero_unit_t
                                  engine->layout.units[unit].flat_offset * zero_dtype_size(engine->config.dtype));
 }
 
-/* ---- moving bytes ---- */
+/* ---- time ---- */
 
-/* Runs a communication call on the clock: on the CPU compute waits for all of it. */
-#define TIMED(engine, call)                                                                                            \
-    do {                                                                                                               \
-        int64_t timed_begin = zero_now_ns();                                                                           \
-        zero_status_t timed_status = (call);                                                                           \
-        (engine)->stats.exposed_comm_ms += (double)(zero_now_ns() - timed_begin) * 1e-6;                               \
-        if (timed_status != ZERO_OK)                                                                                   \
-            return timed_status;                                                                                       \
-    } while (0)
-
-zero_status_t zero_engine_fence(zero_engine_t *engine, zero_stream_t stream)
+zero_work_t zero_engine_work(const zero_engine_t *engine, zero_work_t beside)
 {
-    engine->n_fences++;
-    TIMED(engine, engine->comm->ops->fence(engine->comm, ZERO_LANE_STEP, stream));
-    return ZERO_OK;
+    return engine->overlapped ? beside : ZERO_WORK_WAIT;
 }
 
-static void count_gather(zero_engine_t *engine, uint64_t slice_bytes)
+zero_status_t zero_engine_begin_span(zero_engine_t *engine, zero_work_t work, zero_unit_t unit, zero_stream_t stream,
+                                     int *span)
 {
-    engine->stats.n_gathers++;
-    engine->stats.gathered_bytes += slice_bytes * (uint64_t)(engine->comm->size - 1);
+    return zero_timeline_begin(engine->timeline, work, engine->step + 1, unit, stream, span);
 }
 
-/* Fills a slot with the unit's full parameters from all ranks' shards. */
-static zero_status_t gather_into_slot(zero_engine_t *engine, zero_unit_t unit, zero_slot_t *slot, zero_stream_t stream)
+zero_status_t zero_engine_wait(zero_engine_t *engine, zero_unit_t unit, zero_event_t event, zero_stream_t stream)
 {
-    const zero_unit_layout_t *layout = &engine->layout.units[unit];
-    size_t size = zero_dtype_size(engine->config.dtype);
-    if (layout->shard_elems == 0)
-        return ZERO_OK;
-    TIMED(engine,
-          engine->comm->ops->all_gather(engine->comm, ZERO_LANE_GATHER, &engine->window,
-                                        engine->plan.params + layout->shard_offset * size, 0,
-                                        zero_engine_private(engine, slot->offset), layout->shard_elems * size, stream));
-    count_gather(engine, layout->shard_elems * size);
-    return ZERO_OK;
+    int span;
+    ZERO_TRY(zero_engine_begin_span(engine, ZERO_WORK_WAIT, unit, stream, &span));
+    ZERO_TRY(engine->device->ops->stream_wait(engine->device, stream, event));
+    return zero_timeline_end(engine->timeline, span, stream);
 }
 
-zero_status_t zero_engine_gather_full(zero_engine_t *engine, uint64_t offset, size_t element_bytes,
-                                      zero_stream_t stream)
+zero_status_t zero_engine_trace(zero_engine_t *engine, zero_trace_fn fn, void *user)
 {
-    if (engine->comm->size == 1)
-        return ZERO_OK;
-    for (zero_unit_t u = 0; u < engine->layout.n_units; u++) {
-        const zero_unit_layout_t *layout = &engine->layout.units[u];
-        uint64_t flat = offset + layout->flat_offset * element_bytes;
-        size_t slice_bytes = layout->shard_elems * element_bytes;
-        if (slice_bytes == 0)
-            continue;
-        TIMED(engine, engine->comm->ops->all_gather(engine->comm, ZERO_LANE_GATHER, &engine->window, flat, slice_bytes,
-                                                    window_at(engine, flat), slice_bytes, stream));
-        count_gather(engine, slice_bytes);
-    }
-    return ZERO_OK;
-}
-
-zero_status_t zero_engine_publish_params(zero_engine_t *engine, zero_stream_t stream)
-{
-    const zero_stage_t *stage = &engine->plan.stage;
-    ZERO_TRY(zero_engine_fence(engine, stream));
-    if (stage->shard_params)
-        zero_slots_clear(&engine->param_slots);
-    else if (stage->shard_state)
-        ZERO_TRY(zero_engine_gather_full(engine, engine->plan.params, zero_dtype_size(engine->config.dtype), stream));
-    return ZERO_OK;
-}
-
-/* Sums a unit's full gradients over ranks into this rank's shard, and takes the shard's squares for the norm. */
-static zero_status_t reduce(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
-{
-    const zero_stage_t *stage = &engine->plan.stage;
-    uint64_t n_elems = engine->layout.units[unit].shard_elems;
-    size_t slice_bytes = n_elems * zero_dtype_size(stage->grad_dtype);
-    bool last = engine->micro_step == engine->config.micro_steps - 1;
-    bool add = engine->micro_step > 0 && !stage->accumulate_locally;
-    double *partials = zero_engine_private(engine, engine->plan.partials);
-
-    if (n_elems == 0)
-        return ZERO_OK;
-    ZERO_TRY(zero_engine_fence(engine, stream));
-    TIMED(engine, engine->comm->ops->exchange(
-                      engine->comm, ZERO_LANE_REDUCE, &engine->window, zero_engine_grad_offset(engine, unit),
-                      slice_bytes, zero_engine_private(engine, engine->plan.staging), engine->slices, stream));
-    ZERO_TRY(engine->device->kernels->sum_slices(zero_engine_sum(engine, unit), engine->slices, engine->comm->size,
-                                                 stage->grad_dtype, n_elems, add,
-                                                 last ? partials + engine->partials_of[unit] : NULL, stream));
-    engine->stats.n_reduces++;
-    engine->stats.reduced_bytes += slice_bytes * (uint64_t)(engine->comm->size - 1);
-    return ZERO_OK;
-}
-
-/* ---- residency ---- */
-
-static zero_status_t make_resident(zero_engine_t *engine, zero_unit_t flat, zero_stream_t stream)
-{
-    int slot_class = engine->layout.units[flat].slot_class;
-    if (zero_slots_find(&engine->param_slots, flat))
-        return ZERO_OK;
-    zero_slot_t *slot = zero_slots_empty(&engine->param_slots, slot_class);
-    if (!slot)
-        slot = zero_slots_farthest(&engine->param_slots, engine->model, engine->pass, engine->position, slot_class);
-    zero_slots_put(&engine->param_slots, slot, flat);
-    return gather_into_slot(engine, flat, slot, stream);
-}
-
-/* Gathers what the unit at the current position needs, then what the next ones will need. */
-static zero_status_t gather_ahead(zero_engine_t *engine, zero_stream_t stream)
-{
-    int n_units = engine->model->n_units;
-    int n_positions = zero_order_n_positions(engine->pass, n_units);
-    for (int ahead = 0; ahead <= engine->config.prefetch && ahead < n_positions - engine->position; ahead++) {
-        zero_unit_t unit = zero_order_unit(engine->position + ahead, n_units);
-        for (int i = 0; i < zero_model_n_flats(engine->model, unit); i++) {
-            zero_unit_t flat = zero_model_flat(engine->model, unit, i);
-            if (ahead == 0 && zero_slots_find(&engine->param_slots, flat))
-                engine->stats.n_slot_hits++;
-            ZERO_TRY(make_resident(engine, flat, stream));
-        }
-    }
-    return ZERO_OK;
-}
-
-/* Peers may still read what was reduced since the last fence: lets one pass before that place is written again. */
-static zero_status_t await_readers(zero_engine_t *engine, uint64_t read_in_fence, zero_stream_t stream)
-{
-    if (read_in_fence == 0 || read_in_fence < engine->n_fences)
-        return ZERO_OK;
-    return zero_engine_fence(engine, stream);
-}
-
-/* A place for every gradient the unit will write, where nobody reads any more. */
-static zero_status_t place_grads(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
-{
-    for (int i = 0; i < zero_model_n_flats(engine->model, unit); i++) {
-        zero_unit_t flat = zero_model_flat(engine->model, unit, i);
-        if (!engine->plan.stage.shard_grads) {
-            ZERO_TRY(await_readers(engine, engine->grads_read_in_fence[flat], stream));
-            continue;
-        }
-        if (zero_slots_find(&engine->grad_slots, flat))
-            continue; /* begun by a unit that shares a tensor of it */
-        zero_slot_t *slot = zero_slots_empty(&engine->grad_slots, engine->layout.units[flat].slot_class);
-        ZERO_TRY(await_readers(engine, slot->read_in_fence, stream));
-        zero_slots_put(&engine->grad_slots, slot, flat);
-    }
-    return ZERO_OK;
+    if (engine->started)
+        return zero_fail(ZERO_ERROR_ORDER, "zero_engine_trace after the first zero_begin");
+    return zero_timeline_trace(engine->timeline, fn, user);
 }
 
 /* ---- the pass ---- */
@@ -262,11 +134,20 @@ zero_status_t zero_acquire(zero_engine_t *engine, zero_unit_t unit, zero_stream_
 {
     ZERO_TRY(check_order(engine, "zero_acquire", unit, false));
     if (engine->plan.stage.shard_params)
-        ZERO_TRY(gather_ahead(engine, stream));
+        ZERO_TRY(zero_engine_gather_ahead(engine, stream));
+    for (int i = 0; i < zero_model_n_flats(engine->model, unit); i++)
+        ZERO_TRY(zero_engine_await_params(engine, zero_model_flat(engine->model, unit, i), stream));
     if (zero_order_is_backward(engine->position, engine->model->n_units))
-        ZERO_TRY(place_grads(engine, unit, stream));
+        ZERO_TRY(zero_engine_place_grads(engine, unit, stream));
     engine->acquired = true;
-    return ZERO_OK;
+    return zero_engine_begin_span(engine, ZERO_WORK_COMPUTE, unit, stream, &engine->compute_span);
+}
+
+/* The unit's compute is queued. */
+static zero_status_t end_use(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
+{
+    ZERO_TRY(zero_timeline_end(engine->timeline, engine->compute_span, stream));
+    return zero_engine_free_params(engine, unit, stream);
 }
 
 static void advance(zero_engine_t *engine)
@@ -282,11 +163,11 @@ static void advance(zero_engine_t *engine)
 
 zero_status_t zero_release(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
 {
-    (void)stream;
     ZERO_TRY(check_order(engine, "zero_release", unit, true));
     if (zero_order_is_backward(engine->position, engine->model->n_units))
         return zero_fail(ZERO_ERROR_ORDER, "zero_release(%s) in backward: zero_grad_ready ends a unit there",
                          engine->model->units[unit].name);
+    ZERO_TRY(end_use(engine, unit, stream));
     advance(engine);
     return ZERO_OK;
 }
@@ -297,15 +178,8 @@ zero_status_t zero_grad_ready(zero_engine_t *engine, zero_unit_t unit, zero_stre
     if (!zero_order_is_backward(engine->position, engine->model->n_units))
         return zero_fail(ZERO_ERROR_ORDER, "zero_grad_ready(%s) in forward: zero_release ends a unit there",
                          engine->model->units[unit].name);
-    bool last = engine->micro_step == engine->config.micro_steps - 1;
-    if (last || !engine->plan.stage.accumulate_locally)
-        ZERO_TRY(reduce(engine, unit, stream));
-    engine->grads_read_in_fence[unit] = engine->n_fences;
-    if (engine->plan.stage.shard_grads) {
-        zero_slot_t *slot = zero_slots_find(&engine->grad_slots, unit);
-        slot->read_in_fence = engine->n_fences;
-        zero_slots_put(&engine->grad_slots, slot, -1);
-    }
+    ZERO_TRY(end_use(engine, unit, stream));
+    ZERO_TRY(zero_engine_reduce(engine, unit, stream));
     advance(engine);
     return ZERO_OK;
 }

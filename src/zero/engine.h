@@ -1,5 +1,10 @@
-/* engine.h - the engine's state, shared by engine.c (a pass), step.c (the update), state.c (reading and writing it) and
- * create.c (building it). */
+/* engine.h - the engine's state, shared by engine.c (a pass), gather.c (parameters on their way to compute), reduce.c
+ * (gradients on their way to their owners), step.c (the update), state.c (reading and writing it) and create.c
+ * (building it).
+ *
+ * Streams. The caller's stream computes. Where communication is overlapped (`overlapped`: on GPUs, with several ranks),
+ * gathers run in gather_stream and reductions in reduce_stream, and events order the three; else everything is in the
+ * caller's stream and the events change nothing. */
 #ifndef ZERO_ENGINE_H
 #define ZERO_ENGINE_H
 
@@ -7,6 +12,7 @@
 #include "zero/device.h"
 #include "zero/plan.h"
 #include "zero/slots.h"
+#include "zero/timeline.h"
 
 #define ZERO_MAX_STEPS_IN_FLIGHT 2
 
@@ -15,6 +21,22 @@ typedef struct zero_user_block {
     size_t n_bytes;
     struct zero_user_block *next;
 } zero_user_block_t;
+
+/* A unit's gradients between grad_ready and the sum: slices on their way into staging. Two take turns, so that one can
+ * travel while compute has yet to add up the other. */
+typedef struct zero_reduction {
+    zero_unit_t unit;    /* -1: none under way */
+    bool last;           /* the step's last reduction of this unit: norm partials are taken */
+    bool add;            /* to the sums of earlier micro-steps */
+    const void **slices; /* world_size: where each rank's slice can be read */
+    uint64_t staging;    /* in private_data */
+    zero_event_t staged; /* in reduce_stream: the slices are here */
+    zero_event_t summed; /* in the caller's: staging and the rank's own slice have been read */
+} zero_reduction_t;
+#define ZERO_N_REDUCTIONS 2
+
+/* Fences remembered by event, for compute to wait for; an older one is covered by any later. */
+#define ZERO_N_FENCE_EVENTS 8
 
 struct zero_engine {
     zero_comm_t *host_comm; /* the caller's */
@@ -31,11 +53,28 @@ struct zero_engine {
     unsigned char *private_data; /* plan.private_bytes */
     zero_user_block_t *user_blocks;
 
-    zero_slots_t param_slots;      /* in private_data */
+    bool overlapped;
+    zero_stream_t gather_stream, reduce_stream;
+    zero_timeline_t *timeline;
+    int compute_span; /* the acquired unit's, in the timeline */
+
+    /* Parameters: gather.c. */
+    zero_slots_t param_slots;   /* in private_data */
+    zero_event_t *slot_freed;   /* by slot, in the caller's stream: the last use of what was there is over */
+    zero_event_t *params_ready; /* by unit, in gather_stream: its full parameters are here */
+    bool *params_under_way;     /* by unit: compute has yet to wait for params_ready */
+    zero_event_t published;     /* in the caller's stream: new weights stand in every rank's window */
+
+    /* Gradients: reduce.c. */
     zero_slots_t grad_slots;       /* in window */
     uint64_t *grads_read_in_fence; /* by unit, for full gradients: as zero_slot_t's */
-    uint64_t n_fences;
-    const void **slices; /* world_size pointers, for exchange */
+    zero_reduction_t reductions[ZERO_N_REDUCTIONS];
+    uint64_t n_reductions;
+    zero_event_t grads_written;                     /* in the caller's stream: at the last grad_ready */
+    zero_event_t sums_ready;                        /* stage 0, in gather_stream: all sums gathered so far are here */
+    uint64_t n_fences;                              /* issued */
+    uint64_t n_fences_passed;                       /* that compute is known to come after */
+    zero_event_t fence_passed[ZERO_N_FENCE_EVENTS]; /* of fence n at n % ZERO_N_FENCE_EVENTS */
 
     /* Where in the declared order the caller is. */
     bool in_pass;
@@ -49,15 +88,12 @@ struct zero_engine {
     size_t n_segments;     /* of this rank's share of the state: in private_data, at plan.segments */
     uint64_t *partials_of; /* by unit: where its norm partials start */
     uint64_t n_partials;
-    zero_step_scratch_t *scratch; /* host, pinned */
-    double (*contributions)[2];   /* world_size of them: sum of squares, loss */
-    uint64_t step;                /* zero_step calls so far */
-    uint64_t adam_step;           /* updates so far */
-    float loss_scale;             /* of the step at hand; zero_loss_scale gives the device's copy */
-    int good_steps;               /* since loss_scale last changed */
-    int skipped_in_row;
-    zero_step_result_t results[ZERO_MAX_STEPS_IN_FLIGHT]; /* ring of unwaited steps */
-    int first_result, n_results;
+    zero_step_rules_t rules;
+    zero_step_outcome_t *outcomes; /* ZERO_MAX_STEPS_IN_FLIGHT, in pinned host memory: the device writes them */
+    zero_event_t step_ended[ZERO_MAX_STEPS_IN_FLIGHT];
+    uint64_t step;           /* zero_step calls so far */
+    uint64_t n_steps_waited; /* zero_step_wait calls so far */
+    uint64_t adam_step;      /* updates so far, as of the last step waited for */
 };
 
 /* ---- places: what the plan's offsets mean, engine.c ---- */
@@ -70,19 +106,43 @@ void *zero_engine_params(const zero_engine_t *engine);
 float *zero_engine_sums(const zero_engine_t *engine);
 void *zero_engine_private(const zero_engine_t *engine, uint64_t offset);
 
-/* ---- moving bytes, engine.c ---- */
-zero_status_t zero_engine_fence(zero_engine_t *engine, zero_stream_t stream);
-/* Every rank's slices of a full buffer in the window (one flat a unit, elements of element_bytes) to every rank. */
-zero_status_t zero_engine_gather_full(zero_engine_t *engine, uint64_t offset, size_t element_bytes,
-                                      zero_stream_t stream);
-/* After weights changed: publishes them, so that every rank's next acquire sees them. */
+/* ---- gather.c: parameters ---- */
+/* Brings in what the unit at the current position needs and what the next ones will need (stage 3). */
+zero_status_t zero_engine_gather_ahead(zero_engine_t *engine, zero_stream_t stream);
+/* What comes next in `stream` finds the flat's full parameters in place. */
+zero_status_t zero_engine_await_params(zero_engine_t *engine, zero_unit_t flat, zero_stream_t stream);
+/* The unit's full parameters have been read by all that is in `stream` now: their slots may be taken. */
+zero_status_t zero_engine_free_params(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
+/* Every rank's slices of a unit's full buffer in the window, at `offset`, to every rank. */
+zero_status_t zero_engine_gather_in_place(zero_engine_t *engine, zero_unit_t unit, uint64_t offset,
+                                          size_t element_bytes, zero_stream_t stream);
+/* After weights changed in `stream`: every rank's next acquire sees them. */
 zero_status_t zero_engine_publish_params(zero_engine_t *engine, zero_stream_t stream);
+
+/* ---- reduce.c: gradients ---- */
+/* A place for every gradient the unit will write, where nobody reads any more. */
+zero_status_t zero_engine_place_grads(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
+/* The unit's gradients are whole: they leave for their owners, whose sums are queued now or soon. */
+zero_status_t zero_engine_reduce(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
+/* Queues the sums that are still due. */
+zero_status_t zero_engine_finish_reductions(zero_engine_t *engine, zero_stream_t stream);
+/* A fence after everything: what `stream` does next finds all that other ranks did, and may overwrite what they read.
+ */
+zero_status_t zero_engine_fence(zero_engine_t *engine, zero_stream_t stream);
+
+/* ---- time, engine.c ---- */
+/* Communication that compute in `stream` waits for, since both are in one stream; another kind where it is beside. */
+zero_work_t zero_engine_work(const zero_engine_t *engine, zero_work_t beside);
+zero_status_t zero_engine_begin_span(zero_engine_t *engine, zero_work_t work, zero_unit_t unit, zero_stream_t stream,
+                                     int *span);
+/* Makes `stream` wait for an event of a communication stream, and notes how long. */
+zero_status_t zero_engine_wait(zero_engine_t *engine, zero_unit_t unit, zero_event_t event, zero_stream_t stream);
 
 /* The part of a unit's flat whose state this rank holds: its shard, or all of it at stage 0. */
 void zero_engine_held(const zero_engine_t *engine, zero_unit_t unit, uint64_t *begin, uint64_t *end);
 /* Where flat element `at` of a unit lies for AdamW: a segment without its length and decay. */
 zero_adam_segment_t zero_engine_place(const zero_engine_t *engine, zero_unit_t unit, uint64_t at);
-/* Writes the segments that AdamW walks over, and the loss scale, to the device; create.c calls it. */
+/* Writes the segments that AdamW walks over and the step's state to the device; create.c calls it. */
 zero_status_t zero_engine_prepare_steps(zero_engine_t *engine);
 
 #endif

@@ -332,7 +332,7 @@ zero_status_t zero_load_weights(zero_engine_t *engine, const char *directory)
     if (status == ZERO_OK)
         status = zero_set_state(engine, false, fill, &checkpoint);
     if (status == ZERO_OK)
-        zero_set_adam_step(engine, 0); /* moments that are zero again are those of step 0 */
+        status = zero_set_adam_step(engine, 0); /* moments that are zero again are those of step 0 */
     checkpoint_close(&checkpoint);
     return status;
 }

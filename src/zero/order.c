@@ -77,7 +77,7 @@ zero_status_t zero_order_param_slots(const zero_model_t *model, const zero_layou
     return ZERO_OK;
 }
 
-void zero_order_grad_slots(const zero_model_t *model, const zero_layout_t *layout, int *n_slots)
+void zero_order_grad_slots(const zero_model_t *model, const zero_layout_t *layout, int n_spare, int *n_slots)
 {
     for (int c = 0; c < layout->n_slot_classes; c++) {
         int most = 0;
@@ -90,6 +90,7 @@ void zero_order_grad_slots(const zero_model_t *model, const zero_layout_t *layou
             }
             most = unfinished > most ? unfinished : most;
         }
-        n_slots[c] = most < count_class(layout, c) ? most + 1 : most;
+        int n_units = count_class(layout, c);
+        n_slots[c] = most + n_spare < n_units ? most + n_spare : n_units;
     }
 }

@@ -28,6 +28,8 @@ zero_config_t zero_config_default(void)
         .grad_clip = 1.0f,
         .max_skipped_steps = 20,
         .initial_loss_scale = 65536.0f,
+        .loss_scale_window = 1000,
+        .loss_scale_hysteresis = 1,
         .user_bytes = 0,
     };
 }
@@ -64,6 +66,10 @@ zero_status_t zero_config_check(const zero_config_t *c)
     if (!(c->initial_loss_scale >= 1.0f) || isinf(c->initial_loss_scale))
         return zero_fail_alike(ZERO_ERROR_USAGE, "initial_loss_scale %g: it must be at least 1",
                                (double)c->initial_loss_scale);
+    if (c->loss_scale_window < 1 || c->loss_scale_hysteresis < 1)
+        return zero_fail_alike(ZERO_ERROR_USAGE,
+                               "loss_scale_window %d, loss_scale_hysteresis %d: both must be at least 1",
+                               c->loss_scale_window, c->loss_scale_hysteresis);
     return ZERO_OK;
 }
 
@@ -115,6 +121,7 @@ static void plan_window(zero_arena_plan_t *plan, const zero_layout_t *layout, co
         plan->sums = plan->grads;
     else if (!stage->shard_state)
         plan->sums = take(bytes, memory, ZERO_MEMORY_GRADIENTS, layout->total_flat_elems * sizeof(float));
+    plan->contribution = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, sizeof(zero_contribution_t));
 }
 
 static void plan_private(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config,
@@ -142,11 +149,14 @@ static void plan_private(zero_arena_plan_t *plan, const zero_layout_t *layout, c
         largest_slice = slice > largest_slice ? slice : largest_slice;
         n_partials += zero_norm_n_partials(layout->units[u].shard_elems);
     }
-    plan->staging = take(bytes, memory, ZERO_MEMORY_COMMUNICATION,
-                         zero_comm_staging_bytes(kind, layout->world_size, largest_slice));
+    plan->staging_bytes = zero_comm_staging_bytes(kind, layout->world_size, largest_slice);
+    plan->n_staging = plan->overlapped ? 2 : 1;
+    plan->staging = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, (uint64_t)plan->n_staging * plan->staging_bytes);
     plan->partials = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, n_partials * sizeof(double));
     plan->segments =
         take(bytes, memory, ZERO_MEMORY_COMMUNICATION, (uint64_t)layout->n_tensors * sizeof(zero_adam_segment_t));
+    plan->contributions =
+        take(bytes, memory, ZERO_MEMORY_COMMUNICATION, (uint64_t)layout->world_size * sizeof(zero_contribution_t));
     plan->step_scratch = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, sizeof(zero_step_scratch_t));
 }
 
@@ -155,6 +165,7 @@ zero_status_t zero_arena_plan_create(const zero_model_t *model, const zero_layou
 {
     zero_status_t status;
     zero_arena_plan_t made = {.stage = zero_stage_get(config, layout->world_size)};
+    made.overlapped = config->overlap && kind == ZERO_COMM_NCCL && layout->world_size > 1;
     made.param_slot_counts = calloc((size_t)layout->n_slot_classes, sizeof(int));
     made.grad_slot_counts = calloc((size_t)layout->n_slot_classes, sizeof(int));
     if (!made.param_slot_counts || !made.grad_slot_counts) {
@@ -166,7 +177,7 @@ zero_status_t zero_arena_plan_create(const zero_model_t *model, const zero_layou
         made.n_param_slots = sum(made.param_slot_counts, layout->n_slot_classes);
     }
     if (made.stage.shard_grads) {
-        zero_order_grad_slots(model, layout, made.grad_slot_counts);
+        zero_order_grad_slots(model, layout, made.overlapped ? 2 : 1, made.grad_slot_counts);
         made.n_grad_slots = sum(made.grad_slot_counts, layout->n_slot_classes);
     }
     made.state_elems = made.stage.shard_state ? layout->total_shard_elems : layout->total_flat_elems;

@@ -12,23 +12,28 @@
 
 typedef struct zero_arena_plan {
     zero_stage_t stage;
+    bool overlapped;      /* communication has streams of its own: asked for, on GPUs, with several ranks */
     uint64_t state_elems; /* elements of optimizer state: all flats at stage 0, all shards else */
 
     /* window arena, offsets in bytes */
-    uint64_t params;     /* all flats, or all shards where params are sharded */
-    uint64_t grads;      /* all flats (stages 0-1) */
-    uint64_t grad_slots; /* stages 2-3 */
-    uint64_t sums;       /* fp32, only where they are gathered (state not sharded) and not in place */
+    uint64_t params;       /* all flats, or all shards where params are sharded */
+    uint64_t grads;        /* all flats (stages 0-1) */
+    uint64_t grad_slots;   /* stages 2-3 */
+    uint64_t sums;         /* fp32, only where they are gathered (state not sharded) and not in place */
+    uint64_t contribution; /* zero_contribution_t, this rank's */
     uint64_t window_bytes;
 
     /* private arena */
     uint64_t param_slots;
     uint64_t private_sums; /* fp32, this rank's shards, where the sums are neither gathered nor in place */
     uint64_t low, m, v;    /* low: bf16's low halves or fp16's fp32 master; none for fp32 */
-    uint64_t staging;      /* for exchange, transports that send messages */
-    uint64_t partials;     /* doubles, sums of squares by chunk of every unit's shard */
-    uint64_t segments;     /* what AdamW walks over */
-    uint64_t step_scratch; /* zero_step_scratch_t */
+    uint64_t staging;      /* for exchange, transports that bring slices here: n_staging of staging_bytes each */
+    uint64_t staging_bytes;
+    int n_staging;
+    uint64_t partials;      /* doubles, sums of squares by chunk of every unit's shard */
+    uint64_t segments;      /* what AdamW walks over */
+    uint64_t contributions; /* zero_contribution_t of every rank */
+    uint64_t step_scratch;  /* zero_step_scratch_t */
     uint64_t private_bytes;
 
     int n_param_slots, n_grad_slots;
@@ -36,14 +41,12 @@ typedef struct zero_arena_plan {
     zero_memory_t memory;                      /* bytes by category, the arenas' padding included */
 } zero_arena_plan_t;
 
-/* What a step passes between host and device; the engine has one on each side. */
+/* What a step decides, on the device. */
 typedef struct zero_step_scratch {
+    zero_step_state_t state;
     zero_adam_scalars_t scalars;
-    float loss_scale;
-    struct {
-        double sum_of_squares; /* of this rank's shard of the summed gradient */
-        double loss;
-    } contribution;
+    zero_step_outcome_t outcome;
+    double no_loss; /* 0 */
 } zero_step_scratch_t;
 
 zero_status_t zero_arena_plan_create(const zero_model_t *model, const zero_layout_t *layout,

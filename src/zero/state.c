@@ -111,10 +111,17 @@ static zero_status_t write_moments(zero_engine_t *engine, const zero_adam_segmen
     return zero_device_copy(engine->device, moment_at(engine, engine->plan.v, at), v, n_bytes, NULL);
 }
 
+/* Nobody reads or writes weights any more, on any rank. */
+static zero_status_t quiet(zero_engine_t *engine)
+{
+    ZERO_TRY(zero_device_synchronize(engine->device));
+    return zero_engine_fence(engine, engine->gather_stream);
+}
+
 /* The caller's streams know nothing of this: what they do next must find the weights there. */
 static zero_status_t publish(zero_engine_t *engine)
 {
-    ZERO_TRY(zero_engine_publish_params(engine, NULL));
+    ZERO_TRY(zero_engine_publish_params(engine, engine->gather_stream));
     return zero_device_synchronize(engine->device);
 }
 
@@ -156,7 +163,7 @@ zero_status_t zero_set_state(zero_engine_t *engine, bool with_moments, zero_chun
 {
     set_request_t request = {.fill = fill, .user = user, .with_moments = with_moments};
     ZERO_TRY(check_between_steps(engine, "zero_set_state"));
-    ZERO_TRY(zero_engine_fence(engine, NULL));
+    ZERO_TRY(quiet(engine));
     ZERO_TRY(zero_comm_agree(engine->comm, for_each_run(engine, false, set_run, &request)));
     return publish(engine);
 }
@@ -187,10 +194,10 @@ static zero_status_t init_run(zero_engine_t *engine, zero_tensor_t tensor, const
 zero_status_t zero_init_parameters(zero_engine_t *engine)
 {
     ZERO_TRY(check_between_steps(engine, "zero_init_parameters"));
-    ZERO_TRY(zero_engine_fence(engine, NULL));
+    ZERO_TRY(quiet(engine));
     ZERO_TRY(zero_comm_agree(engine->comm, for_each_run(engine, false, init_run, NULL)));
-    engine->adam_step = 0;
-    return publish(engine);
+    ZERO_TRY(publish(engine));
+    return zero_set_adam_step(engine, 0);
 }
 
 /* ---- reading ---- */

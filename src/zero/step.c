@@ -3,17 +3,15 @@
  * What must hold: every rank computes the same norm from the same numbers in the same order, so every rank clips, skips
  * and scales alike; weights change only when the norm is finite; nobody's shard is rewritten while a peer may still
  * read it (the fence before the update) and nobody reads it before it is whole (the fence in
- * zero_engine_publish_params).
+ * zero_engine_publish_params). All of it is decided on the device: the host learns the outcome in zero_step_wait, when
+ * the next step may long be queued.
  */
-#include <math.h>
 #include <stdlib.h>
+#include <time.h>
 
+#include "comm/deadline.h"
 #include "zero/engine.h"
 #include "zero/log.h"
-
-/* fp16: the scale doubles after this many good steps in a row (PyTorch's GradScaler takes 2000, Megatron 1000). */
-#define LOSS_SCALE_WINDOW 1000
-#define LOSS_SCALE_MAX 16777216.0f
 
 /* ---- what AdamW walks over ---- */
 
@@ -64,21 +62,22 @@ static size_t build_segments(const zero_engine_t *engine, zero_adam_segment_t *s
     return n;
 }
 
-static zero_step_scratch_t *device_scratch(const zero_engine_t *engine)
+static zero_step_scratch_t *scratch(const zero_engine_t *engine)
 {
     return zero_engine_private(engine, engine->plan.step_scratch);
 }
 
 const float *zero_loss_scale(const zero_engine_t *engine)
 {
-    return &device_scratch(engine)->loss_scale;
+    return &scratch(engine)->state.loss_scale;
 }
 
-static zero_status_t upload_loss_scale(zero_engine_t *engine, zero_stream_t stream)
+/* From the host, outside steps. */
+static zero_status_t set_step_state(zero_engine_t *engine, const zero_step_state_t *state)
 {
-    engine->scratch->loss_scale = engine->loss_scale;
-    return zero_device_copy(engine->device, &device_scratch(engine)->loss_scale, &engine->scratch->loss_scale,
-                            sizeof(float), stream);
+    ZERO_TRY(zero_device_synchronize(engine->device));
+    ZERO_TRY(zero_device_copy(engine->device, &scratch(engine)->state, state, sizeof *state, engine->gather_stream));
+    return zero_device_synchronize(engine->device);
 }
 
 zero_status_t zero_engine_prepare_steps(zero_engine_t *engine)
@@ -90,62 +89,44 @@ zero_status_t zero_engine_prepare_steps(zero_engine_t *engine)
     zero_status_t status = zero_device_copy(engine->device, zero_engine_private(engine, engine->plan.segments),
                                             segments, engine->n_segments * sizeof *segments, NULL);
     if (status == ZERO_OK)
-        status = upload_loss_scale(engine, NULL);
-    if (status == ZERO_OK)
         status = zero_device_synchronize(engine->device);
     free(segments);
-    return status;
+    ZERO_TRY(status);
+    const zero_config_t *config = &engine->config;
+    bool is_fp16 = config->dtype == ZERO_FP16;
+    engine->rules = (zero_step_rules_t){
+        .beta1 = config->beta1,
+        .beta2 = config->beta2,
+        .eps = config->eps,
+        .grad_clip = config->grad_clip,
+        .dynamic_loss_scale = is_fp16,
+        .loss_scale_window = (uint32_t)config->loss_scale_window,
+        .loss_scale_hysteresis = (uint32_t)config->loss_scale_hysteresis,
+    };
+    return set_step_state(engine, &(zero_step_state_t){.loss_scale = is_fp16 ? config->initial_loss_scale : 1.0f});
 }
 
 /* ---- the step ---- */
 
-/* This rank's sum of squares and loss from the device, then all ranks' added in rank order: one small collective brings
- * all of them to everyone. The one place in a step where the host waits. */
-static zero_status_t combine(zero_engine_t *engine, const double *local_loss, zero_stream_t stream, double total[2])
+/* This rank's sum of squares and loss into the window, for all ranks to read; then all ranks' here, in rank order. The
+ * fence between the two also says that every rank has gathered what it wanted of this step's weights. */
+static zero_status_t exchange_contributions(zero_engine_t *engine, const double *local_loss, zero_stream_t stream)
 {
     zero_device_t *device = engine->device;
-    zero_step_scratch_t *on_device = device_scratch(engine), *on_host = engine->scratch;
+    uint64_t offset = engine->plan.contribution;
+    zero_contribution_t *mine = (void *)((unsigned char *)engine->window.local + offset);
     ZERO_TRY(device->kernels->sum_partials(zero_engine_private(engine, engine->plan.partials), engine->n_partials,
-                                           &on_device->contribution.sum_of_squares, stream));
-    ZERO_TRY(zero_device_copy(device, &on_host->contribution.sum_of_squares, &on_device->contribution.sum_of_squares,
-                              sizeof(double), stream));
-    on_host->contribution.loss = 0.0;
-    if (local_loss)
-        ZERO_TRY(zero_device_copy(device, &on_host->contribution.loss, local_loss, sizeof(double), stream));
-    ZERO_TRY(device->ops->stream_synchronize(device, stream));
-
-    double mine[2] = {on_host->contribution.sum_of_squares, on_host->contribution.loss};
-    ZERO_TRY(engine->comm->ops->host_all_gather(engine->comm, mine, sizeof mine, engine->contributions));
-    total[0] = engine->contributions[0][0];
-    total[1] = engine->contributions[0][1];
-    for (int r = 1; r < engine->comm->size; r++) {
-        total[0] += engine->contributions[r][0];
-        total[1] += engine->contributions[r][1];
-    }
-    return ZERO_OK;
+                                           &mine->sum_of_squares, stream));
+    ZERO_TRY(zero_device_copy(device, &mine->loss, local_loss ? local_loss : &scratch(engine)->no_loss,
+                              sizeof mine->loss, stream));
+    ZERO_TRY(zero_engine_fence(engine, stream));
+    return engine->comm->ops->all_gather(engine->comm, ZERO_LANE_STEP, &engine->window, offset, 0,
+                                         zero_engine_private(engine, engine->plan.contributions), sizeof *mine, stream);
 }
 
-/* fp16's dynamic loss scale: halved when a step overflowed, doubled after a window of good ones. */
-static zero_status_t update_loss_scale(zero_engine_t *engine, bool skipped, zero_stream_t stream)
-{
-    if (engine->config.dtype != ZERO_FP16)
-        return ZERO_OK;
-    if (!skipped && ++engine->good_steps < LOSS_SCALE_WINDOW)
-        return ZERO_OK;
-    engine->loss_scale =
-        skipped ? fmaxf(engine->loss_scale * 0.5f, 1.0f) : fminf(engine->loss_scale * 2.0f, LOSS_SCALE_MAX);
-    engine->good_steps = 0;
-    return upload_loss_scale(engine, stream);
-}
-
-static zero_status_t update(zero_engine_t *engine, float lr, float grad_norm, zero_stream_t stream)
+static zero_status_t update(zero_engine_t *engine, zero_stream_t stream)
 {
     const zero_config_t *config = &engine->config;
-    zero_adam_scalars_t *scalars = &engine->scratch->scalars;
-    zero_adam_scalars_t *on_device = &device_scratch(engine)->scalars;
-    zero_adam_scalars_compute(scalars, lr, config->beta1, config->beta2, config->eps, grad_norm, config->grad_clip,
-                              engine->loss_scale, engine->adam_step + 1);
-    ZERO_TRY(zero_device_copy(engine->device, on_device, scalars, sizeof *scalars, stream));
     zero_adam_t adam = {
         .param_dtype = config->dtype,
         .param = zero_engine_params(engine),
@@ -157,12 +138,9 @@ static zero_status_t update(zero_engine_t *engine, float lr, float grad_norm, ze
         .n_segments = engine->n_segments,
         .state_begin = 0,
         .state_end = engine->plan.state_elems,
-        .scalars = on_device,
+        .scalars = &scratch(engine)->scalars,
     };
-    ZERO_TRY(zero_engine_fence(engine, stream));
-    ZERO_TRY(engine->device->kernels->adam(&adam, stream));
-    engine->adam_step++;
-    return zero_engine_publish_params(engine, stream);
+    return engine->device->kernels->adam(&adam, stream);
 }
 
 static zero_status_t check_step_order(const zero_engine_t *engine)
@@ -170,7 +148,7 @@ static zero_status_t check_step_order(const zero_engine_t *engine)
     if (engine->in_pass || engine->micro_step != engine->config.micro_steps)
         return zero_fail(ZERO_ERROR_ORDER, "zero_step after %d of %d micro-steps%s", engine->micro_step,
                          engine->config.micro_steps, engine->in_pass ? ", inside a pass" : "");
-    if (engine->n_results == ZERO_MAX_STEPS_IN_FLIGHT)
+    if (engine->step - engine->n_steps_waited == ZERO_MAX_STEPS_IN_FLIGHT)
         return zero_fail(ZERO_ERROR_ORDER, "zero_step with %d results unread: call zero_step_wait",
                          ZERO_MAX_STEPS_IN_FLIGHT);
     return ZERO_OK;
@@ -178,47 +156,76 @@ static zero_status_t check_step_order(const zero_engine_t *engine)
 
 zero_status_t zero_step(zero_engine_t *engine, float lr, const double *local_loss, zero_stream_t stream)
 {
+    zero_device_t *device = engine->device;
+    int in_flight = (int)(engine->step % ZERO_MAX_STEPS_IN_FLIGHT), span;
+    zero_step_scratch_t *on_device = scratch(engine);
     ZERO_TRY(check_step_order(engine));
-    double total[2] = {0}; /* sum of squares, loss */
 
-    ZERO_TRY(combine(engine, local_loss, stream, total));
-    float grad_norm = (float)(sqrt(total[0]) / (double)engine->loss_scale);
-    bool skipped = !isfinite(grad_norm);
-    zero_step_result_t result = {
-        .step = ++engine->step,
-        .loss = (float)total[1],
-        .grad_norm = grad_norm,
-        .loss_scale = engine->loss_scale,
-        .skipped = skipped,
-    };
-    if (!skipped) {
-        /* Stage 0 updates everything everywhere, so every rank needs every sum. */
-        if (!engine->plan.stage.shard_state && engine->comm->size > 1) {
-            ZERO_TRY(zero_engine_fence(engine, stream));
-            ZERO_TRY(zero_engine_gather_full(engine, engine->plan.sums, sizeof(float), stream));
-        }
-        ZERO_TRY(update(engine, lr, grad_norm, stream));
-    }
-    engine->skipped_in_row = skipped ? engine->skipped_in_row + 1 : 0;
-    ZERO_TRY(update_loss_scale(engine, skipped, stream));
-    engine->results[(engine->first_result + engine->n_results++) % ZERO_MAX_STEPS_IN_FLIGHT] = result;
+    ZERO_TRY(zero_engine_finish_reductions(engine, stream));
+    if (engine->overlapped && !engine->plan.stage.shard_state)
+        ZERO_TRY(zero_engine_wait(engine, -1, engine->sums_ready, stream));
+    ZERO_TRY(exchange_contributions(engine, local_loss, stream));
+    ZERO_TRY(zero_engine_begin_span(engine, ZERO_WORK_UPDATE, -1, stream, &span));
+    ZERO_TRY(device->kernels->decide_step(&engine->rules, lr, zero_engine_private(engine, engine->plan.contributions),
+                                          engine->comm->size, &on_device->state, &on_device->scalars,
+                                          &on_device->outcome, stream));
+    ZERO_TRY(update(engine, stream));
+    ZERO_TRY(zero_timeline_end(engine->timeline, span, stream));
+    ZERO_TRY(
+        zero_device_copy(device, &engine->outcomes[in_flight], &on_device->outcome, sizeof on_device->outcome, stream));
+    ZERO_TRY(device->ops->event_record(device, engine->step_ended[in_flight], stream));
+    ZERO_TRY(zero_engine_publish_params(engine, stream));
+    engine->step++;
     engine->micro_step = 0;
+    return ZERO_OK;
+}
+
+/* A peer that is gone ends the job through the launcher; one that stands still is found here. */
+static zero_status_t wait_for_step(zero_engine_t *engine, int in_flight)
+{
+    zero_device_t *device = engine->device;
+    int64_t deadline = zero_now_ns() + engine->host_comm->timeout_ns;
+    bool ended = false;
+    ZERO_TRY(device->ops->event_query(device, engine->step_ended[in_flight], &ended));
+    while (!ended) {
+        if (zero_now_ns() > deadline)
+            return zero_fail(ZERO_ERROR_TIMEOUT,
+                             "step %llu did not end on this rank's device within %g s (ZERO_TIMEOUT_S): a rank or its "
+                             "device stands still",
+                             (unsigned long long)engine->n_steps_waited + 1,
+                             (double)engine->host_comm->timeout_ns * 1e-9);
+        nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+        ZERO_TRY(device->ops->event_query(device, engine->step_ended[in_flight], &ended));
+    }
     return ZERO_OK;
 }
 
 zero_status_t zero_step_wait(zero_engine_t *engine, zero_step_result_t *result)
 {
-    if (engine->n_results == 0)
+    int in_flight = (int)(engine->n_steps_waited % ZERO_MAX_STEPS_IN_FLIGHT);
+    double exposed_ms;
+    if (engine->step == engine->n_steps_waited)
         return zero_fail(ZERO_ERROR_ORDER, "zero_step_wait without an unread step");
-    *result = engine->results[engine->first_result];
-    engine->first_result = (engine->first_result + 1) % ZERO_MAX_STEPS_IN_FLIGHT;
-    engine->n_results--;
-    if (engine->skipped_in_row >= engine->config.max_skipped_steps)
+    ZERO_TRY(wait_for_step(engine, in_flight));
+    engine->n_steps_waited++;
+    ZERO_TRY(zero_timeline_harvest(engine->timeline, engine->n_steps_waited, &exposed_ms));
+    const zero_step_outcome_t *outcome = &engine->outcomes[in_flight];
+    engine->adam_step = outcome->adam_step;
+    engine->stats.exposed_comm_ms += exposed_ms;
+    *result = (zero_step_result_t){
+        .step = engine->n_steps_waited,
+        .loss = outcome->loss,
+        .grad_norm = outcome->grad_norm,
+        .loss_scale = outcome->loss_scale,
+        .skipped = outcome->skipped != 0,
+        .exposed_comm_ms = exposed_ms,
+    };
+    if (outcome->skipped_in_row >= (uint32_t)engine->config.max_skipped_steps)
         return zero_fail_alike(
             ZERO_ERROR_NONFINITE,
-            "step %llu: gradients were not finite %d steps in a row; lower the learning rate or look "
+            "step %llu: gradients were not finite %u steps in a row; lower the learning rate or look "
             "at the data",
-            (unsigned long long)result->step, engine->skipped_in_row);
+            (unsigned long long)result->step, outcome->skipped_in_row);
     return ZERO_OK;
 }
 
@@ -227,7 +234,15 @@ uint64_t zero_get_adam_step(const zero_engine_t *engine)
     return engine->adam_step;
 }
 
-void zero_set_adam_step(zero_engine_t *engine, uint64_t adam_step)
+zero_status_t zero_set_adam_step(zero_engine_t *engine, uint64_t adam_step)
 {
+    if (engine->step != engine->n_steps_waited)
+        return zero_fail(ZERO_ERROR_ORDER, "zero_set_adam_step with a step under way: call zero_step_wait first");
+    zero_step_state_t state;
+    ZERO_TRY(zero_device_synchronize(engine->device));
+    ZERO_TRY(zero_device_copy(engine->device, &state, &scratch(engine)->state, sizeof state, engine->gather_stream));
+    ZERO_TRY(zero_device_synchronize(engine->device));
+    state.adam_step = adam_step;
     engine->adam_step = adam_step;
+    return set_step_state(engine, &state);
 }

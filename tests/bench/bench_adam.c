@@ -16,6 +16,7 @@
 #include <omp.h>
 
 #include "kernels/shard.h"
+#include "kernels/step_math.h"
 
 enum { N_ROUNDS = 9, TRIAD_BYTES = 12, ADAM_BYTES = 28 };
 
@@ -77,7 +78,7 @@ static double triad_seconds(const arrays_t *x, float scale)
 static double adam_seconds(const arrays_t *x, zero_dtype_t dtype, uint64_t step)
 {
     zero_adam_scalars_t scalars;
-    zero_adam_scalars_compute(&scalars, 1e-4f, 0.9f, 0.95f, 1e-8f, 1.0f, 1.0f, 1.0f, step);
+    zero_adam_scalars_decide(&scalars, 1e-4f, 0.9f, 0.95f, 1e-8f, 1.0f, 1.0f, 1.0f, step);
     const zero_adam_segment_t segment = {.n_elems = x->n_elems, .decay = 0.1f};
     const zero_adam_t args = {.param_dtype = dtype,
                               .param = dtype == ZERO_FP32 ? (void *)x->master : (void *)x->param,

@@ -1,5 +1,5 @@
 /* bench_model.c - milliseconds and GFLOP/s of every CPU model kernel for a 10-million-parameter GPT-2 in fp32, and
- * their sum over one training step without the optimizer.
+ * their sum over one training step without the optimizer; Llama's own kernels at the same sizes, which do not count.
  *
  * Dimension 320, 8 heads, 8 layers, 256 tokens of vocabulary, 256 positions, batch 4. The best of several rounds
  * counts, since other work on the machine only ever slows one down. FLOP/s are given where matrices are multiplied;
@@ -97,6 +97,33 @@ static zero_status_t gelu_backward(bench_t *b, size_t n_rows, size_t width)
     return b->k->gelu_backward(&b->ctx, b->out, b->third, b->in, n_rows * width);
 }
 
+static zero_status_t rmsnorm(bench_t *b, size_t n_rows, size_t dim)
+{
+    return b->k->rmsnorm(&b->ctx, b->out, b->rstd, b->fourth, b->in, b->third, weight_of(b->weight), 1e-5f, n_rows,
+                         dim);
+}
+
+static zero_status_t rmsnorm_backward(bench_t *b, size_t n_rows, size_t dim)
+{
+    return b->k->rmsnorm_backward(&b->ctx, b->out, grad_of(b->dweight), NULL, b->third, b->in, b->rstd,
+                                  weight_of(b->weight), n_rows, dim);
+}
+
+static zero_status_t rope(bench_t *b, size_t heads, size_t head_dim)
+{
+    return b->k->rope(&b->ctx, b->out, false, 1e4f, BATCH, SEQ, heads, heads, head_dim);
+}
+
+static zero_status_t swiglu(bench_t *b, size_t n_rows, size_t width)
+{
+    return b->k->swiglu(&b->ctx, b->out, b->in, n_rows, width);
+}
+
+static zero_status_t swiglu_backward(bench_t *b, size_t n_rows, size_t width)
+{
+    return b->k->swiglu_backward(&b->ctx, b->out, NULL, b->third, b->in, n_rows, width);
+}
+
 static zero_status_t embed(bench_t *b, size_t n_rows, size_t dim)
 {
     return b->k->embed(&b->ctx, b->out, b->tokens, weight_of(b->weight), weight_of(b->in), n_rows / SEQ, SEQ, dim);
@@ -149,6 +176,11 @@ static const row_t rows[] = {
     {"embed", embed, ROWS, DIM, 0.0, 1},
     {"embed backward", embed_backward, ROWS, DIM, 0.0, 1},
     {"head and loss, both passes", head_loss, DIM, VOCAB, 3 * LINEAR_FLOPS(DIM, VOCAB), 1},
+    {"rmsnorm", rmsnorm, ROWS, DIM, 0.0, 0},
+    {"rmsnorm backward", rmsnorm_backward, ROWS, DIM, 0.0, 0},
+    {"rope", rope, HEADS, DIM / HEADS, 0.0, 0},
+    {"swiglu", swiglu, ROWS, FFN / 2, 0.0, 0},
+    {"swiglu backward", swiglu_backward, ROWS, FFN / 2, 0.0, 0},
 };
 #define N_BENCH_ROWS (sizeof rows / sizeof rows[0])
 

@@ -13,6 +13,7 @@
 #include <cuda_runtime_api.h>
 
 #include "kernels/shard.h"
+#include "kernels/step_math.h"
 
 enum { N_WARMUP = 3, N_ROUNDS = 21, N_SEGMENTS = 580 }; /* GPT-2 1558M has 580 tensors */
 
@@ -53,7 +54,7 @@ static void upload(void *to, const void *from, size_t n_bytes)
 static void set_scalars(float beta2)
 {
     zero_adam_scalars_t scalars;
-    zero_adam_scalars_compute(&scalars, 1e-4f, 0.9f, beta2, 1e-8f, 1.0f, 1.0f, 1.0f, 10);
+    zero_adam_scalars_decide(&scalars, 1e-4f, 0.9f, beta2, 1e-8f, 1.0f, 1.0f, 1.0f, 10);
     upload(d.scalars, &scalars, sizeof scalars);
 }
 

@@ -1,10 +1,10 @@
-/* test_model_cuda.c - every CUDA model kernel against the CPU's, on a GPU: random shapes, odd sizes, misaligned starts,
- * every dtype, gradients added and overwritten, and the same bits when run again.
+/* test_model_cuda.c - every CUDA model kernel on a GPU against a reference: random shapes, odd sizes, misaligned
+ * starts, every dtype, gradients added and overwritten, and the same bits when run again.
  *
- * The reference is the CPU table in fp32 on the very values that the GPU reads (tests/test_*.c hold that table to
- * fp64), so a bound is made of what the GPU rounds: outputs once to their dtype, probabilities and logits once in
- * between. Outputs start as NaN and have guards around them, so what is left out or written beside shows. Needs no
- * Check: the machines with GPUs may lack it.
+ * The reference is fp64 (kernels_fp64.h) or the CPU table in fp32 (which tests/test_*.c hold to fp64), on the very
+ * values that the GPU reads, so a bound is made of what the GPU rounds: outputs once to their dtype, probabilities and
+ * logits once in between. Outputs start as NaN and have guards around them, so what is left out or written beside
+ * shows. Needs no Check: the machines with GPUs may lack it.
  *
  *     test_model_cuda [small] [SEED] [NAME]
  *
@@ -19,6 +19,7 @@
 #include <cuda_runtime_api.h>
 
 #include "kernels/model.h"
+#include "tests/gpu/kernels_fp64.h"
 
 static int n_checks, n_failed;
 static uint64_t seed = 1;
@@ -168,7 +169,7 @@ static zero_weight_t host_weight(const array_t *a)
 
 /* ---- What a check compares ---- */
 
-/* An output of the GPU beside the CPU's; `reference` is owned, and starts as what the output started as. */
+/* An output of the GPU beside the reference; `reference` is owned, and starts as what the output started as. */
 typedef struct output {
     const char *name;
     array_t *array;
@@ -263,7 +264,7 @@ static void check_run_done(check_t *c, zero_status_t status)
         ++n_checks;
         double error = relative_error(o, bytes);
         if (!(error <= o->bound))
-            fail(c, o, "too far from the CPU", error, o->bound);
+            fail(c, o, "too far from the reference", error, o->bound);
         if (memcmp(bytes, o->first_run, n_bytes) != 0)
             fail(c, o, "other bits when run again", 0, 0);
         if (!guards_hold(o, bytes))
@@ -482,6 +483,224 @@ static void test_layernorm(void)
     }
 }
 
+/* ---- RMSNorm ---- */
+
+static void expect_same_bits(const check_t *c, const char *name, const array_t *a, const array_t *b)
+{
+    output_t o = {.name = name};
+    unsigned char *first = download(a), *second = download(b);
+    ++n_checks;
+    if (memcmp(first, second, (a->n + a->shift + 2 * GUARD) * zero_dtype_size(a->dtype)) != 0)
+        fail(c, &o, "other bits than forward's", 0, 0);
+    free(first), free(second);
+}
+
+static void check_rmsnorm(zero_dtype_t dtype, size_t rows, size_t dim, int flags)
+{
+    bool accumulate = flags & 1, with_addend = flags & 2, remake_y = flags & 4, in_place = flags & 8;
+    zero_dtype_t grad_dtype = flags & 16 ? ZERO_FP32 : dtype;
+    size_t n = rows * dim, shift = flags & 32 ? 1 + random_below(7) : 0;
+    const float eps = 1e-5f;
+    tables_t t = tables_open((zero_model_limits_t){.n_rows = rows,
+                                                   .seq_len = 1,
+                                                   .max_linear = 1,
+                                                   .max_width = dim,
+                                                   .n_heads = 1,
+                                                   .head_dim = 1,
+                                                   .vocab_size = 1,
+                                                   .dtype = dtype});
+    check_t c = {.n = 0}, again = {.n = 0};
+    snprintf(c.what, sizeof c.what, "rmsnorm %s %zux%zu flags %d shift %zu", zero_dtype_name(dtype), rows, dim, flags,
+             shift);
+    memcpy(again.what, c.what, sizeof again.what);
+    array_t residual = array_make(n, dtype, shift, 0.5, 1.0), addend = array_make(n, dtype, shift, 0.0, 1.0);
+    array_t w = array_make(dim, dtype, shift, 1.0, 0.5), dy = array_make(n, dtype, shift, 0.0, 1.0);
+    array_t out = array_make(n, dtype, shift, 0.0, 0.0), y = array_make(n, dtype, shift, 0.0, 0.0);
+    array_t applied = array_make(n, dtype, shift, 0.0, 0.0), remade = array_make(n, dtype, shift, 0.0, 0.0);
+    array_t rstd = array_make(rows, ZERO_FP32, 0, 0.0, 0.0), dx = array_make(n, dtype, shift, 0.0, 0.1);
+    array_t dw = array_grad_target(dim, grad_dtype, shift, accumulate);
+
+    /* The sum is rounded when it is stored, and rstd is of what is stored. */
+    float *rout = check_output(&c, "residual_out", &out, 0.0);
+    float *ry = check_output(&c, "y", &y, 64 * 0x1p-24 + unit(dtype));
+    float *rrstd = check_output(&c, "rstd", &rstd, 64 * 0x1p-24);
+    for (size_t i = 0; i < n; ++i)
+        rout[i] = rounded(residual.values[i] + (with_addend ? addend.values[i] : 0.0f), dtype);
+    if (in_place)
+        memcpy(out.values, residual.values, n * sizeof(float)), upload(&out);
+    rmsnorm_fp64(ry, rrstd, rout, w.values, (double)eps, rows, dim);
+    for (int run = 0; run < 2; ++run)
+        check_run_done(&c, t.gpu->rmsnorm(&t.gpu_ctx, y.data, rstd.data, out.data, in_place ? out.data : residual.data,
+                                          with_addend ? addend.data : NULL, weight_of(&w), eps, rows, dim));
+
+    double *sums = calloc(dim, sizeof *sums);
+    NEED(sums != NULL);
+    float *rapplied = check_output(&again, "y applied", &applied, 64 * 0x1p-24 + unit(dtype));
+    float *rremade = remake_y ? check_output(&again, "y remade", &remade, 64 * 0x1p-24 + unit(dtype)) : NULL;
+    float *rdx = check_output(&again, "dresidual", &dx, 0.0);
+    output_t *dx_output = &again.outputs[again.n - 1];
+    float *rdw = check_output(&again, "dweight", &dw, 4 * sum_bound(rows) + unit(grad_dtype));
+    memcpy(rapplied, ry, n * sizeof *ry);
+    if (remake_y)
+        memcpy(rremade, ry, n * sizeof *ry);
+    double condition = rmsnorm_backward_fp64(rdx, sums, dy.values, rout, w.values, (double)eps, rows, dim);
+    dx_output->bound = 64 * 0x1p-24 * condition + unit(dtype);
+    for (size_t i = 0; i < dim; ++i)
+        rdw[i] = (float)(sums[i] + (accumulate ? (double)rdw[i] : 0.0));
+    for (int run = 0; run < 2; ++run) {
+        zero_status_t status =
+            t.gpu->rmsnorm_apply(&t.gpu_ctx, applied.data, rstd.data, out.data, weight_of(&w), rows, dim);
+        if (status == ZERO_OK)
+            status =
+                t.gpu->rmsnorm_backward(&t.gpu_ctx, dx.data, grad_of(&dw, accumulate), remake_y ? remade.data : NULL,
+                                        dy.data, out.data, rstd.data, weight_of(&w), rows, dim);
+        check_run_done(&again, status);
+    }
+    expect_same_bits(&again, "y applied", &y, &applied);
+    if (remake_y)
+        expect_same_bits(&again, "y remade", &y, &remade);
+    free(sums);
+    check_free(&c), check_free(&again);
+    array_free(&residual), array_free(&addend), array_free(&w), array_free(&dy), array_free(&dx), array_free(&out);
+    array_free(&y), array_free(&applied), array_free(&remade), array_free(&rstd), array_free(&dw);
+    tables_close(&t);
+}
+
+static void test_rmsnorm(void)
+{
+    /* One warp a row, several, two and four packs a thread; the last is the most there is. */
+    static const size_t dims[] = {1, 5, 36, 768, 2048, 4096, 5120, 8192, 16384};
+    for (int d = 0; d < 3; ++d) {
+        for (size_t i = 0; i < sizeof dims / sizeof dims[0]; ++i)
+            for (int shifted = 0; shifted <= 32; shifted += 32)
+                check_rmsnorm(dtypes[d], small || dims[i] > 1000 ? 37 : 331, dims[i], (int)random_below(32) + shifted);
+        check_rmsnorm(dtypes[d], small ? 901 : 9001, 64, 7);
+        for (int i = 0; i < (small ? 12 : 64); ++i)
+            check_rmsnorm(dtypes[d], random_size(200), random_size(2500), i);
+    }
+    if (!small)
+        check_rmsnorm(ZERO_FP32, 4300, 4096, 6); /* as many parts as there may be */
+}
+
+/* ---- Rotary positions ---- */
+
+/* as_rounded: against the angle as Hugging Face rounds it, at any position; else against the formula, from which the
+ * frequency's and the angle's roundings turn position * 2^-22 away at most. */
+static void check_rope(zero_dtype_t dtype, attention_shape_t s, float theta, size_t shift, bool as_rounded)
+{
+    size_t n = s.n_batch * s.seq_len * (s.n_heads + 2 * s.n_kv_heads) * s.head_dim;
+    tables_t t = tables_open((zero_model_limits_t){.n_rows = s.n_batch * s.seq_len,
+                                                   .seq_len = s.seq_len,
+                                                   .max_linear = 1,
+                                                   .max_width = 1,
+                                                   .n_heads = s.n_heads,
+                                                   .head_dim = s.head_dim,
+                                                   .vocab_size = 1,
+                                                   .dtype = dtype});
+    check_t c = {.n = 0};
+    snprintf(c.what, sizeof c.what, "rope %s B %zu T %zu heads %zu/%zu of %zu shift %zu%s", zero_dtype_name(dtype),
+             s.n_batch, s.seq_len, s.n_heads, s.n_kv_heads, s.head_dim, shift, as_rounded ? "" : " exact angles");
+    array_t turned = array_make(n, dtype, shift, 0.0, 1.0), back = array_make(n, dtype, shift, 0.0, 1.0);
+    double bound = 8.0 * 0x1p-24 + unit(dtype) + (as_rounded ? 0.0 : (double)s.seq_len * 0x1p-22);
+    float *rturned = check_output(&c, "rope", &turned, bound), *rback = check_output(&c, "inverse", &back, bound);
+    rope_fp64(rturned, false, (double)theta, as_rounded, s.n_batch, s.seq_len, s.n_heads, s.n_kv_heads, s.head_dim);
+    rope_fp64(rback, true, (double)theta, as_rounded, s.n_batch, s.seq_len, s.n_heads, s.n_kv_heads, s.head_dim);
+    for (int run = 0; run < 2; ++run) {
+        zero_status_t status = t.gpu->rope(&t.gpu_ctx, turned.data, false, theta, s.n_batch, s.seq_len, s.n_heads,
+                                           s.n_kv_heads, s.head_dim);
+        if (status == ZERO_OK)
+            status = t.gpu->rope(&t.gpu_ctx, back.data, true, theta, s.n_batch, s.seq_len, s.n_heads, s.n_kv_heads,
+                                 s.head_dim);
+        check_run_done(&c, status);
+    }
+    check_free(&c);
+    array_free(&turned), array_free(&back);
+    tables_close(&t);
+}
+
+static void test_rope(void)
+{
+    static const attention_shape_t shapes[] = {{1, 1, 1, 1, 2},     {3, 17, 3, 3, 12},  {2, 33, 6, 2, 10},
+                                               {2, 65, 32, 8, 128}, {2, 129, 9, 3, 64}, {1, 40, 71, 1, 64},
+                                               {1, 9, 2, 1, 512},   {1, 9, 2, 2, 1040}, {1, 5, 1, 1, 522}};
+    for (int d = 0; d < 3; ++d) {
+        for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; ++i) {
+            check_rope(dtypes[d], shapes[i], 500000.0f, 0, true);
+            check_rope(dtypes[d], shapes[i], 10000.0f, 1 + random_below(7), false);
+        }
+        for (int i = 0; i < (small ? 4 : 24); ++i) {
+            size_t kv = 1 + random_below(3);
+            attention_shape_t s = {1 + random_below(3), 1 + random_below(300), kv * (1 + random_below(4)), kv,
+                                   2 * (1 + random_below(80))};
+            check_rope(dtypes[d], s, 10000.0f, i % 2 ? random_below(8) : 0, i % 4 < 2);
+        }
+    }
+    if (!small)
+        check_rope(ZERO_FP32, (attention_shape_t){1, ((size_t)1 << 20) + 1, 1, 1, 4}, 500000.0f, 0, true);
+}
+
+/* ---- SwiGLU ---- */
+
+/* gate 0: random gates; else this one in every place. */
+static void check_swiglu(zero_dtype_t dtype, size_t rows, size_t width, size_t shift, float gate)
+{
+    size_t n = rows * width;
+    tables_t t = tables_open((zero_model_limits_t){.n_rows = rows,
+                                                   .seq_len = 1,
+                                                   .max_linear = 1,
+                                                   .max_width = 1,
+                                                   .n_heads = 1,
+                                                   .head_dim = 1,
+                                                   .vocab_size = 1,
+                                                   .dtype = dtype});
+    check_t c = {.n = 0};
+    snprintf(c.what, sizeof c.what, "swiglu %s %zux%zu shift %zu gate %g", zero_dtype_name(dtype), rows, width, shift,
+             (double)gate);
+    array_t gate_up = array_make(2 * n, dtype, shift, 0.0, gate != 0.0f ? fabs((double)gate) : 2.0);
+    array_t dy = array_make(n, dtype, shift, 0.0, 1.0), y = array_make(n, dtype, shift, 0.0, 0.0);
+    array_t remade = array_make(n, dtype, shift, 0.0, 0.0), d = array_make(2 * n, dtype, shift, 0.0, 0.0);
+    array_t in_place = array_make(2 * n, dtype, shift, 0.0, 1.0);
+    for (size_t i = 0; gate != 0.0f && i < 2 * n; ++i)
+        gate_up.values[i] = i / width % 2 == 0 ? rounded(gate, dtype) : gate_up.values[i];
+    memcpy(in_place.values, gate_up.values, 2 * n * sizeof(float));
+    upload(&gate_up), upload(&in_place);
+    /* The exponential and the quotient are good to a few units; 16 bits do not show it. */
+    double bound = (dtype == ZERO_FP32 ? 16.0 : 1.0) * unit(dtype);
+    float *ry = check_output(&c, "y", &y, bound), *rd = check_output(&c, "dgate_up", &d, bound);
+    float *rremade = check_output(&c, "y remade", &remade, bound);
+    float *rin = check_output(&c, "dgate_up in place", &in_place, bound);
+    swiglu_fp64(ry, rd, dy.values, gate_up.values, rows, width);
+    memcpy(rremade, ry, n * sizeof *ry), memcpy(rin, rd, 2 * n * sizeof *rd);
+    for (int run = 0; run < 2; ++run) {
+        zero_status_t status = t.gpu->swiglu(&t.gpu_ctx, y.data, gate_up.data, rows, width);
+        if (status == ZERO_OK)
+            status = t.gpu->swiglu_backward(&t.gpu_ctx, d.data, NULL, dy.data, gate_up.data, rows, width);
+        if (status == ZERO_OK)
+            status =
+                t.gpu->swiglu_backward(&t.gpu_ctx, in_place.data, remade.data, dy.data, in_place.data, rows, width);
+        check_run_done(&c, status);
+    }
+    expect_same_bits(&c, "y remade", &y, &remade);
+    expect_same_bits(&c, "dgate_up in place", &d, &in_place);
+    check_free(&c);
+    array_free(&gate_up), array_free(&dy), array_free(&y), array_free(&remade), array_free(&d), array_free(&in_place);
+    tables_close(&t);
+}
+
+static void test_swiglu(void)
+{
+    static const float tails[] = {-3e4f, -80.0f, -9.0f, 9.0f, 80.0f, 3e4f}; /* nothing overflows on the way */
+    for (int d = 0; d < 3; ++d) {
+        check_swiglu(dtypes[d], 1, 1, 0, 0.0f);
+        check_swiglu(dtypes[d], small ? 3 : 70, 14336, 0, 0.0f);
+        for (size_t i = 0; i < sizeof tails / sizeof tails[0]; ++i)
+            if (dtypes[d] != ZERO_FP16 || (tails[i] > 0.0f && tails[i] < 100.0f)) /* the others leave fp16's range */
+                check_swiglu(dtypes[d], 3, 40, i % 2, tails[i]);
+        for (int i = 0; i < (small ? 6 : 24); ++i)
+            check_swiglu(dtypes[d], random_size(100), random_size(3000), i % 3 == 0 ? 0 : random_below(8), 0.0f);
+    }
+}
+
 /* ---- GELU, addition ---- */
 
 static void check_elementwise(zero_dtype_t dtype, size_t n, size_t shift)
@@ -534,10 +753,6 @@ static void test_elementwise(void)
 
 /* ---- Attention ---- */
 
-typedef struct attention_shape {
-    size_t n_batch, seq_len, n_heads, n_kv_heads, head_dim;
-} attention_shape_t;
-
 static void check_attention(zero_dtype_t dtype, attention_shape_t s, double std)
 {
     size_t n_out = s.n_batch * s.seq_len * s.n_heads * s.head_dim;
@@ -562,10 +777,7 @@ static void check_attention(zero_dtype_t dtype, attention_shape_t s, double std)
     float *rout = check_output(&c, "out", &out, bound + (dtype == ZERO_FP32 ? 0.0 : 2.0 * unit(dtype)));
     float *rlse = check_output(&c, "logsumexp", &lse, bound + 0x1p-20);
     float *rdqkv = check_output(&c, "dqkv", &dqkv, 2.0 * bound + (dtype == ZERO_FP32 ? 0.0 : 3.0 * unit(dtype)));
-    NEED(t.cpu->attention(&t.cpu_ctx, rout, rlse, qkv.values, s.n_batch, s.seq_len, s.n_heads, s.n_kv_heads,
-                          s.head_dim) == ZERO_OK);
-    NEED(t.cpu->attention_backward(&t.cpu_ctx, rdqkv, dout.values, qkv.values, rout, rlse, s.n_batch, s.seq_len,
-                                   s.n_heads, s.n_kv_heads, s.head_dim) == ZERO_OK);
+    attention_fp64(rout, rlse, rdqkv, dout.values, qkv.values, s);
     for (int run = 0; run < 2; ++run) {
         zero_status_t status = t.gpu->attention(&t.gpu_ctx, out.data, lse.data, qkv.data, s.n_batch, s.seq_len,
                                                 s.n_heads, s.n_kv_heads, s.head_dim);
@@ -582,10 +794,10 @@ static void check_attention(zero_dtype_t dtype, attention_shape_t s, double std)
 /* Multiples of 128 positions with heads of a multiple of 8 are cuDNN's in 16 bits, the others are ours. */
 static void test_attention(void)
 {
-    static const attention_shape_t shapes[] = {{1, 1, 1, 1, 1},     {3, 17, 3, 3, 12},    {2, 33, 6, 2, 5},
-                                               {1, 64, 2, 1, 8},    {2, 201, 4, 4, 40},   {1, 130, 4, 1, 256},
-                                               {2, 128, 3, 3, 64},  {2, 256, 12, 12, 64}, {1, 1024, 5, 5, 64},
-                                               {2, 384, 8, 2, 128}, {1, 128, 4, 4, 80},   {3, 256, 6, 1, 8}};
+    static const attention_shape_t shapes[] = {
+        {1, 1, 1, 1, 1},     {3, 17, 3, 3, 12},  {2, 33, 6, 2, 5},     {1, 64, 2, 1, 8},    {2, 201, 4, 4, 40},
+        {1, 130, 4, 1, 256}, {2, 128, 3, 3, 64}, {2, 256, 12, 12, 64}, {1, 1024, 5, 5, 64}, {2, 384, 8, 2, 128},
+        {1, 128, 4, 4, 80},  {3, 256, 6, 1, 8},  {2, 256, 32, 8, 64},  {1, 2048, 4, 2, 64}, {1, 4096, 2, 1, 128}};
     for (int d = 0; d < 3; ++d) {
         for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; ++i)
             if (!small || shapes[i].n_batch * shapes[i].seq_len * shapes[i].n_heads < 1000)
@@ -736,7 +948,7 @@ static void check_loss(zero_dtype_t dtype, size_t rows, size_t dim, size_t vocab
     output_t o = {.name = "loss"};
     double error = fabs(gpu_loss[0] - cpu_loss[0]) / cpu_loss[0], loss_bound = 1e-6 + 2.0 * unit(dtype);
     if (!(error <= loss_bound))
-        fail(&c, &o, "too far from the CPU", error, loss_bound);
+        fail(&c, &o, "too far from the reference", error, loss_bound);
     if (memcmp(&losses[0], &losses[1], sizeof(double)) != 0 || memcmp(&gpu_loss[0], &gpu_loss[1], sizeof(double)) != 0)
         fail(&c, &o, "other bits when run again, or without gradients", gpu_loss[0], gpu_loss[1]);
     check_free(&c);
@@ -800,9 +1012,11 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } tests[] = {{"linear", test_linear},        {"layernorm", test_layernorm}, {"elementwise", test_elementwise},
-                 {"attention", test_attention},  {"embed", test_embed},         {"loss", test_loss},
-                 {"bad tokens", test_bad_tokens}};
+    } tests[] = {{"linear", test_linear},       {"layernorm", test_layernorm},
+                 {"rmsnorm", test_rmsnorm},     {"rope", test_rope},
+                 {"swiglu", test_swiglu},       {"elementwise", test_elementwise},
+                 {"attention", test_attention}, {"embed", test_embed},
+                 {"loss", test_loss},           {"bad tokens", test_bad_tokens}};
     const char *only = NULL;
     for (int i = 1; i < argc; ++i) {
         if (strcmp(argv[i], "small") == 0)

@@ -15,6 +15,7 @@
 #include <cuda_runtime_api.h>
 
 #include "kernels/shard.h"
+#include "kernels/step_math.h"
 
 #define LARGE ((size_t)100000000)
 #define N_OF(array) (sizeof(array) / sizeof(array)[0])
@@ -212,7 +213,7 @@ static void shard_update(const shard_t *s, size_t base, const zero_shard_kernels
 static zero_adam_scalars_t usual_scalars(void)
 {
     zero_adam_scalars_t s;
-    zero_adam_scalars_compute(&s, 3e-4f, 0.9f, 0.95f, 1e-8f, 2.0f, 1.0f, 1.0f, 7);
+    zero_adam_scalars_decide(&s, 3e-4f, 0.9f, 0.95f, 1e-8f, 2.0f, 1.0f, 1.0f, 7);
     return s;
 }
 

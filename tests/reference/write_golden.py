@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Writes the golden numbers that tests/test_golden.c holds zerotrain against: transformers' own GPT-2, trained 50 steps
-by PyTorch, in fp32 and again in fp64. Run by hand and rarely; README.md beside this file says how and when.
+"""Writes the golden numbers that tests/test_golden.c holds zerotrain against: transformers' own GPT-2 and Llama, trained
+50 steps by PyTorch, in fp32 and again in fp64. Run by hand and rarely; README.md beside this file says how and when.
 
-    gpt2_tiny/          the starting weights: config.json and model.safetensors, as save_pretrained writes them
-    gpt2_tiny.txt       the training text, one byte a token
+    tiny.txt            the training text, one byte a token
     batches.bin         the same as int32 [50 steps, 8 sequences, 33 tokens]: windows that start every 32 bytes
+    gpt2_tiny/          the starting weights: config.json and model.safetensors, as save_pretrained writes them
     gpt2_tiny.json      the loss and the gradient norm before clipping of every step, and what they came from
+    llama_tiny/, llama_tiny.json
 
 With --mistakes it writes nothing, but trains with one deliberate mistake at a time and prints how far the curve moves:
 what a test with a given tolerance would see.
@@ -18,20 +19,16 @@ import pathlib
 import torch
 import torch.nn.functional as F
 import transformers
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 HERE = pathlib.Path(__file__).resolve().parent
-SETTINGS = {
-    "layers": 4, "dim": 64, "heads": 4, "vocab_size": 256, "seq_len": 32, "layer_norm_eps": 1e-5,
+TRAINING = {
     "steps": 50, "global_batch": 8, "lr": 3e-3, "min_lr": 3e-4, "warmup_steps": 10, "schedule": "cosine",
     "weight_decay": 0.1, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "grad_clip": 1.0, "seed": 1234,
 }
 # One mistake each, as what train() overrides.
 MISTAKES = {
-    "exact GELU": {"activation": "gelu"},
-    "attention scores not scaled": {"scale_attention": False},
-    "layer_norm_eps 1e-6": {"layer_norm_eps": 1e-6},
-    "decay on biases and LayerNorm too": {"decay_from_n_dims": 1},
+    "decay on biases and norms too": {"decay_from_n_dims": 1},
     "no decay": {"weight_decay": 0.0},
     "no clipping": {"grad_clip": math.inf},
     "clip at 1.01": {"grad_clip": 1.01},
@@ -41,6 +38,89 @@ MISTAKES = {
     "rate of the next step": {"step_offset": 1},
     "min_lr 0": {"min_lr": 0.0},
 }
+
+
+class GPT2:
+    name = "gpt2_tiny"
+    model_class = GPT2LMHeadModel
+    settings = {"layers": 4, "dim": 64, "heads": 4, "vocab_size": 256, "seq_len": 32, "layer_norm_eps": 1e-5} | TRAINING
+    defaults = {"activation": "gelu_new", "scale_attention": True}
+    mistakes = {
+        "exact GELU": {"activation": "gelu"},
+        "attention scores not scaled": {"scale_attention": False},
+        "layer_norm_eps 1e-6": {"layer_norm_eps": 1e-6},
+    } | MISTAKES
+
+    @staticmethod
+    def make(s, dtype):
+        config = GPT2Config(n_layer=s["layers"], n_embd=s["dim"], n_head=s["heads"], vocab_size=s["vocab_size"],
+                            n_positions=s["seq_len"], resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+                            activation_function=s["activation"], layer_norm_epsilon=s["layer_norm_eps"],
+                            scale_attn_weights=s["scale_attention"], bos_token_id=0, eos_token_id=0,
+                            attn_implementation="eager")
+        return GPT2LMHeadModel(config).to(dtype)
+
+    @staticmethod
+    def is_norm(name):
+        return ".ln_" in name
+
+    @staticmethod
+    def is_in_layer(name):
+        return ".h." in name
+
+
+class ExactRotary(torch.nn.Module):
+    """Cosines and sines in fp64; transformers takes them in fp32 whatever the model's type."""
+
+    def __init__(self, theta, head_dim):
+        super().__init__()
+        self.frequencies = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
+
+    def forward(self, x, position_ids):
+        angles = (position_ids[..., None].double() * self.frequencies).repeat(1, 1, 2)
+        return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+
+
+class Llama:
+    name = "llama_tiny"
+    model_class = LlamaForCausalLM
+    settings = {"layers": 4, "dim": 64, "heads": 4, "kv_heads": 2, "ffn_dim": 172, "vocab_size": 256, "seq_len": 32,
+                "rms_norm_eps": 1e-5, "rope_theta": 5000.0} | TRAINING
+    defaults = {"activation": "silu", "positions": True}
+    mistakes = {
+        "GELU instead of SiLU": {"activation": "gelu"},
+        "no positions": {"positions": False},
+        "rope_theta 10000": {"rope_theta": 10000.0},
+        "rms_norm_eps 1e-6": {"rms_norm_eps": 1e-6},
+    } | MISTAKES
+
+    @staticmethod
+    def make(s, dtype):
+        config = LlamaConfig(num_hidden_layers=s["layers"], hidden_size=s["dim"], num_attention_heads=s["heads"],
+                             num_key_value_heads=s["kv_heads"], intermediate_size=s["ffn_dim"],
+                             vocab_size=s["vocab_size"], max_position_embeddings=s["seq_len"],
+                             rms_norm_eps=s["rms_norm_eps"], hidden_act=s["activation"], tie_word_embeddings=False,
+                             rope_parameters={"rope_type": "default", "rope_theta": s["rope_theta"]},
+                             bos_token_id=0, eos_token_id=0, attn_implementation="sdpa")
+        model = LlamaForCausalLM(config).to(dtype)
+        if dtype == torch.float64:  # transformers computes norms and angles in fp32: in fp64 these stand in for them
+            def exact_norm():
+                return torch.nn.RMSNorm(s["dim"], eps=s["rms_norm_eps"], dtype=dtype)
+            for layer in model.model.layers:
+                layer.input_layernorm, layer.post_attention_layernorm = exact_norm(), exact_norm()
+            model.model.norm = exact_norm()
+            model.model.rotary_emb = ExactRotary(s["rope_theta"], s["dim"] // s["heads"])
+            if not s["positions"]:
+                model.model.rotary_emb.frequencies.zero_()
+        return model
+
+    @staticmethod
+    def is_norm(name):
+        return "norm" in name
+
+    @staticmethod
+    def is_in_layer(name):
+        return ".layers." in name
 
 
 def make_text(generator, n_bytes):
@@ -54,24 +134,15 @@ def make_text(generator, n_bytes):
     return text.encode()[:n_bytes]
 
 
-def make_model(activation, scale_attention, layer_norm_eps):
-    config = GPT2Config(n_layer=SETTINGS["layers"], n_embd=SETTINGS["dim"], n_head=SETTINGS["heads"],
-                        vocab_size=SETTINGS["vocab_size"], n_positions=SETTINGS["seq_len"],
-                        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, activation_function=activation,
-                        layer_norm_epsilon=layer_norm_eps, scale_attn_weights=scale_attention,
-                        bos_token_id=0, eos_token_id=0, attn_implementation="eager")
-    return GPT2LMHeadModel(config)
-
-
-def randomize(model, generator):
-    """Every tensor random, biases and LayerNorm too, and matrices large enough for attention to matter (scores of
-    order one), so that a part left out or misplaced moves the loss."""
+def randomize(arch, model, generator):
+    """Every tensor random, biases and norms too, and matrices large enough for attention to matter (scores of order
+    one), so that a part left out or misplaced moves the loss."""
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
-        if ".ln_" in name and name.endswith("weight"):
+        if arch.is_norm(name) and name.endswith("weight"):
             parameter.data = 1 + 0.1 * noise
         else:
-            parameter.data = (0.1 if ".h." in name else 0.02) * noise
+            parameter.data = (0.1 if arch.is_in_layer(name) else 0.02) * noise
 
 
 def lr_at(step, s):
@@ -87,14 +158,14 @@ def mean_loss(model, batch):
     return F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten()), logits
 
 
-def train(dtype, batches, weights, **mistakes):
+def train(arch, dtype, batches, weights, **mistakes):
     """Losses, gradient norms before clipping and rates of all steps, and step 1's gradients and logits."""
-    s = {"activation": "gelu_new", "scale_attention": True, "decay_from_n_dims": 2, "optimizer": torch.optim.AdamW,
-         "step_offset": 0} | SETTINGS | mistakes
-    model = make_model(s["activation"], s["scale_attention"], s["layer_norm_eps"])
+    s = {"decay_from_n_dims": 2, "optimizer": torch.optim.AdamW, "step_offset": 0} | arch.defaults | arch.settings
+    s |= mistakes
+    model = arch.make(s, dtype)
     model.load_state_dict(weights)
-    model.to(dtype).train()
-    parameters = dict(model.named_parameters())  # the tied head is transformer.wte.weight and appears once
+    model.train()
+    parameters = dict(model.named_parameters())  # GPT-2's tied head is transformer.wte.weight and appears once
     decayed = [p for p in parameters.values() if p.ndim >= s["decay_from_n_dims"]]
     others = [p for p in parameters.values() if p.ndim < s["decay_from_n_dims"]]
     optimizer = s["optimizer"]([{"params": decayed, "weight_decay": s["weight_decay"]},
@@ -132,31 +203,34 @@ def describe_gradients(fp32, fp64):
     return rows
 
 
-def make_inputs():
-    generator = torch.Generator().manual_seed(SETTINGS["seed"])
-    steps, batch, seq_len = SETTINGS["steps"], SETTINGS["global_batch"], SETTINGS["seq_len"]
+def make_inputs(arch):
+    """The same text and batches for all; weights of the architecture's own."""
+    settings = arch.settings
+    generator = torch.Generator().manual_seed(settings["seed"])
+    steps, batch, seq_len = settings["steps"], settings["global_batch"], settings["seq_len"]
     text = make_text(generator, steps * batch * seq_len + 1)
     tokens = torch.tensor(list(text), dtype=torch.int64)
     batches = tokens.unfold(0, seq_len + 1, seq_len).reshape(steps, batch, seq_len + 1)
-    model = make_model("gelu_new", True, SETTINGS["layer_norm_eps"])
-    randomize(model, generator)
+    model = arch.make(arch.defaults | settings, torch.float32)
+    randomize(arch, model, generator)
     return text, batches, model
 
 
-def write(text, batches, model):
-    model.save_pretrained(HERE / "gpt2_tiny")
-    (HERE / "gpt2_tiny" / "generation_config.json").unlink(missing_ok=True)
-    (HERE / "gpt2_tiny.txt").write_bytes(text)
+def write(arch, text, batches, model):
+    settings = arch.settings
+    model.save_pretrained(HERE / arch.name)
+    (HERE / arch.name / "generation_config.json").unlink(missing_ok=True)
+    (HERE / "tiny.txt").write_bytes(text)
     (HERE / "batches.bin").write_bytes(batches.to(torch.int32).numpy().astype("<i4").tobytes())
 
-    weights = GPT2LMHeadModel.from_pretrained(HERE / "gpt2_tiny").state_dict()  # what a reader of the file gets
-    losses, norms, rates, first = train(torch.float32, batches, weights)
-    losses64, norms64, _, first64 = train(torch.float64, batches, weights)
-    positions = [0, 15, SETTINGS["seq_len"] - 1]
+    weights = arch.model_class.from_pretrained(HERE / arch.name).state_dict()  # what a reader of the file gets
+    losses, norms, rates, first = train(arch, torch.float32, batches, weights)
+    losses64, norms64, _, first64 = train(arch, torch.float64, batches, weights)
+    positions = [0, 15, settings["seq_len"] - 1]
     golden = {
         "about": "written by write_golden.py; see README.md",
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
-        "settings": SETTINGS,
+        "settings": settings,
         "lr": rates,
         "fp32": {"loss": losses, "grad_norm": norms},
         "fp64": {"loss": losses64, "grad_norm": norms64},
@@ -166,17 +240,17 @@ def write(text, batches, model):
                              "fp64": [first64["logits"][0, p].tolist() for p in positions]},
                   "grads": describe_gradients(first["grads"], first64["grads"])},
     }
-    (HERE / "gpt2_tiny.json").write_text(json.dumps(golden, indent=1) + "\n")
-    print(f"loss {losses[0]:.4f} -> {losses[-1]:.4f}, grad norm {norms[0]:.3f} -> {norms[-1]:.3f}, "
-          f"clipped in {sum(n > SETTINGS['grad_clip'] for n in norms)} of {len(norms)} steps")
+    (HERE / f"{arch.name}.json").write_text(json.dumps(golden, indent=1) + "\n")
+    print(f"{arch.name}: loss {losses[0]:.4f} -> {losses[-1]:.4f}, grad norm {norms[0]:.3f} -> {norms[-1]:.3f}, "
+          f"clipped in {sum(n > settings['grad_clip'] for n in norms)} of {len(norms)} steps")
     print(f"largest relative difference of fp32 from fp64: {golden['fp32_from_fp64']}")
 
 
-def print_mistakes(batches, weights):
-    losses, norms, _, _ = train(torch.float64, batches, weights)
-    print(f"{'mistake':36} {'loss':>9} {'grad norm':>9}   largest relative difference over {len(losses)} steps")
-    for name, mistake in MISTAKES.items():
-        wrong_losses, wrong_norms, _, _ = train(torch.float64, batches, weights, **mistake)
+def print_mistakes(arch, batches, weights):
+    losses, norms, _, _ = train(arch, torch.float64, batches, weights)
+    print(f"{arch.name + ', mistake':36} {'loss':>9} {'grad norm':>9}   largest relative difference over {len(losses)} steps")
+    for name, mistake in arch.mistakes.items():
+        wrong_losses, wrong_norms, _, _ = train(arch, torch.float64, batches, weights, **mistake)
         print(f"{name:36} {largest_relative_difference(wrong_losses, losses):9.1e} "
               f"{largest_relative_difference(wrong_norms, norms):9.1e}")
 
@@ -187,11 +261,12 @@ def main():
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    text, batches, model = make_inputs()
-    if args.mistakes:
-        print_mistakes(batches, model.state_dict())
-    else:
-        write(text, batches, model)
+    for arch in (GPT2, Llama):
+        text, batches, model = make_inputs(arch)
+        if args.mistakes:
+            print_mistakes(arch, batches, model.state_dict())
+        else:
+            write(arch, text, batches, model)
 
 
 if __name__ == "__main__":

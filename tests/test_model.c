@@ -1,23 +1,24 @@
-/* test_gpt2.c - the real forward and backward against plain fp64 and its central differences; and sampling.
+/* test_model.c - every architecture: the real forward and backward against plain fp64 and its central differences; and
+ * sampling.
  *
  * The model runs as zerotrain runs it, through libzero at stage 3 with one rank. Gradients are read by the public API
  * alone: with beta1 = 0, no clipping and a rate of zero, AdamW's first moment after a step is the gradient itself, as
- * it came over the wire. gpt2_fp64.c, the judge, is judged in test_golden.c.
+ * it came over the wire. The judges, gpt2_fp64.c and llama_fp64.c, are judged in test_golden.c.
  */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/gpt2_fp64.h"
+#include "tests/fp64_model.h"
 #include "tests/support.h"
 #include "tests/trainer.h"
 #include "train/sample.h"
 
 #define DIFFERENCE_STEP 1e-5
-/* Of a central difference in fp64, as gpt2_fp64.h says. */
+/* Of a central difference in fp64, as fp64_model.h says. */
 #define DIFFERENCE_ERROR 1e-9
 /* Of an fp32 gradient, relative to the largest of its tensor: sums of some hundred products, over two layers, each
- * rounded at 6e-8. We measured 1e-6. */
+ * rounded at 6e-8. We measured 2e-6. */
 #define FP32_TOLERANCE 5e-6
 /* Of the loss, a mean over 34 tokens that is reported in fp32. We measured 2e-8. */
 #define LOSS_TOLERANCE 2e-7
@@ -27,13 +28,27 @@
 #define N_DIRECTIONS 3
 
 typedef struct sizes {
-    int64_t layers, dim, heads, vocab_size, seq_len, n_batch;
+    options_arch_t arch;
+    int64_t layers, dim, heads, kv_heads, ffn_dim, vocab_size, seq_len, n_batch; /* kv_heads, ffn_dim 0: the default */
 } sizes_t;
 
+enum { GPT2, LLAMA, N_ARCHS };
 /* Small enough for a difference of every element. */
-static const sizes_t tiny = {.layers = 2, .dim = 12, .heads = 3, .vocab_size = 37, .seq_len = 5, .n_batch = 2};
-/* Odd everywhere: head_dim 12, rows 34, nothing a multiple of a vector. */
-static const sizes_t odd = {.layers = 2, .dim = 36, .heads = 3, .vocab_size = 259, .seq_len = 17, .n_batch = 2};
+static const sizes_t tiny[] = {
+    [GPT2] = {ARCH_GPT2, .layers = 2, .dim = 12, .heads = 3, .vocab_size = 37, .seq_len = 5, .n_batch = 2},
+    [LLAMA] = {ARCH_LLAMA, 2, 12, 3, .kv_heads = 1, .ffn_dim = 20, .vocab_size = 37, .seq_len = 5, .n_batch = 2},
+};
+/* Odd everywhere: head_dim 12 and 6, rows 34, nothing a multiple of a vector. */
+static const sizes_t odd[] = {
+    [GPT2] = {ARCH_GPT2, .layers = 2, .dim = 36, .heads = 3, .vocab_size = 259, .seq_len = 17, .n_batch = 2},
+    [LLAMA] = {ARCH_LLAMA, 2, 36, 6, .kv_heads = 2, .ffn_dim = 77, .vocab_size = 259, .seq_len = 17, .n_batch = 2},
+};
+/* What loop tests run over. */
+static const struct {
+    int arch;
+    zero_dtype_t precision;
+} cases[] = {{GPT2, ZERO_FP32}, {GPT2, ZERO_BF16}, {LLAMA, ZERO_FP32}, {LLAMA, ZERO_BF16}};
+#define N_CASES ((int)(sizeof cases / sizeof cases[0]))
 
 typedef struct fixture {
     sizes_t sizes;
@@ -41,7 +56,7 @@ typedef struct fixture {
     uint64_t random;
     zero_comm_t *comm;
     trainer_t trainer;
-    gpt2_fp64_t *reference; /* has the values that the forward pass sees: rounded to the precision */
+    fp64_model_t *reference; /* has the values that the forward pass sees: rounded to the precision */
     int32_t *tokens, *targets;
     float **grads; /* by tensor, after train() */
 } fixture_t;
@@ -59,9 +74,9 @@ static double round_to_bf16(double x)
 /* Matrices as wide as training makes them, biases and norms off their initial values, so that a part left out shows. */
 static void fill_reference(fixture_t *f)
 {
-    for (size_t t = 0; t < gpt2_fp64_n_tensors(f->reference); t++) {
-        gpt2_fp64_tensor_t *tensor = gpt2_fp64_tensor_at(f->reference, t);
-        bool is_norm_weight = strstr(tensor->name, "ln_") && strstr(tensor->name, ".weight");
+    for (size_t t = 0; t < f->reference->n_tensors; t++) {
+        fp64_tensor_t *tensor = &f->reference->tensors[t];
+        bool is_norm_weight = tensor->n_dims == 1 && strstr(tensor->name, ".weight");
         for (size_t i = 0; i < tensor->n_elems; i++) {
             double value =
                 support_normal(&f->random) * (tensor->n_dims == 2 ? 0.2 : 0.1) + (is_norm_weight ? 1.0 : 0.0);
@@ -73,7 +88,7 @@ static void fill_reference(fixture_t *f)
 /* zerotrain declares its tensors in the reference's order; test_golden.c loads by name. */
 static zero_status_t fill_chunk(void *user, const zero_chunk_t *chunk)
 {
-    gpt2_fp64_tensor_t *tensor = gpt2_fp64_tensor_at(((fixture_t *)user)->reference, (size_t)chunk->tensor);
+    fp64_tensor_t *tensor = &((fixture_t *)user)->reference->tensors[chunk->tensor];
     ck_assert_uint_le(chunk->first + chunk->n_elems, tensor->n_elems);
     for (size_t i = 0; i < chunk->n_elems; i++)
         chunk->master[i] = (float)tensor->values[chunk->first + i];
@@ -82,8 +97,8 @@ static zero_status_t fill_chunk(void *user, const zero_chunk_t *chunk)
 
 static void round_reference(fixture_t *f)
 {
-    for (size_t t = 0; t < gpt2_fp64_n_tensors(f->reference); t++) {
-        gpt2_fp64_tensor_t *tensor = gpt2_fp64_tensor_at(f->reference, t);
+    for (size_t t = 0; t < f->reference->n_tensors; t++) {
+        fp64_tensor_t *tensor = &f->reference->tensors[t];
         for (size_t i = 0; i < tensor->n_elems; i++)
             tensor->values[i] = round_to_bf16(tensor->values[i]);
     }
@@ -92,16 +107,22 @@ static void round_reference(fixture_t *f)
 static void open_reference(fixture_t *f)
 {
     uint64_t n_params = 0;
-    f->reference = gpt2_fp64_create(&(gpt2_fp64_sizes_t){.layers = (size_t)f->sizes.layers,
-                                                         .dim = (size_t)f->sizes.dim,
-                                                         .heads = (size_t)f->sizes.heads,
-                                                         .vocab_size = (size_t)f->sizes.vocab_size,
-                                                         .max_seq_len = (size_t)f->sizes.seq_len});
-    size_t n_tensors = gpt2_fp64_n_tensors(f->reference);
+    const options_t *o = &f->options;
+    fp64_sizes_t sizes = {.layers = (size_t)o->model.layers,
+                          .dim = (size_t)o->model.dim,
+                          .heads = (size_t)o->model.heads,
+                          .kv_heads = (size_t)o->model.kv_heads,
+                          .ffn_dim = (size_t)o->model.ffn_dim,
+                          .vocab_size = (size_t)o->model.vocab_size,
+                          .max_seq_len = (size_t)o->model.seq_len,
+                          .norm_eps = o->model.norm_eps,
+                          .rope_theta = o->model.rope_theta};
+    f->reference = f->sizes.arch == ARCH_LLAMA ? llama_fp64_create(&sizes) : gpt2_fp64_create(&sizes);
+    size_t n_tensors = f->reference->n_tensors;
     ck_assert_int_eq(zero_model_n_tensors(f->trainer.model.declaration), (int)n_tensors);
     f->grads = calloc(n_tensors, sizeof *f->grads);
     for (size_t t = 0; t < n_tensors; t++) {
-        size_t n_elems = gpt2_fp64_tensor_at(f->reference, t)->n_elems;
+        size_t n_elems = f->reference->tensors[t].n_elems;
         n_params += n_elems;
         f->grads[t] = calloc(n_elems, sizeof *f->grads[t]);
     }
@@ -114,6 +135,11 @@ static fixture_t *fixture_open(sizes_t sizes, zero_dtype_t precision)
     f->sizes = sizes;
     f->random = 20240521;
     f->options = trainer_options(sizes.layers, sizes.dim, sizes.heads, sizes.vocab_size, sizes.seq_len);
+    f->options.model.arch = (int)sizes.arch;
+    f->options.model.kv_heads = sizes.kv_heads;
+    f->options.model.ffn_dim = sizes.ffn_dim;
+    f->options.model.norm_eps = 1e-4; /* neither is the default */
+    f->options.model.rope_theta = 100.0;
     f->options.train.precision = precision;
     f->options.train.micro_batch = f->options.train.global_batch = sizes.n_batch;
     f->options.train.beta1 = 0.0;
@@ -143,10 +169,10 @@ static fixture_t *fixture_open(sizes_t sizes, zero_dtype_t precision)
 
 static void fixture_close(fixture_t *f)
 {
-    for (size_t t = 0; t < gpt2_fp64_n_tensors(f->reference); t++)
+    for (size_t t = 0; t < f->reference->n_tensors; t++)
         free(f->grads[t]);
     free(f->grads);
-    gpt2_fp64_destroy(f->reference);
+    fp64_model_destroy(f->reference);
     trainer_close(&f->trainer);
     zero_comm_destroy(f->comm);
     free(f->tokens);
@@ -154,12 +180,12 @@ static void fixture_close(fixture_t *f)
     free(f);
 }
 
-static gpt2_fp64_batch_t batch_of(const fixture_t *f)
+static fp64_batch_t batch_of(const fixture_t *f)
 {
-    return (gpt2_fp64_batch_t){.tokens = f->tokens,
-                               .targets = f->targets,
-                               .n_sequences = (size_t)f->sizes.n_batch,
-                               .seq_len = (size_t)f->sizes.seq_len};
+    return (fp64_batch_t){.tokens = f->tokens,
+                          .targets = f->targets,
+                          .n_sequences = (size_t)f->sizes.n_batch,
+                          .seq_len = (size_t)f->sizes.seq_len};
 }
 
 static zero_status_t take_moment(void *user, const zero_chunk_t *chunk)
@@ -180,14 +206,12 @@ static double train(fixture_t *f)
 
 /* ---- Forward ---- */
 
-static const zero_dtype_t precisions[] = {ZERO_FP32, ZERO_BF16};
-
 /* In bf16 too: weights are rounded, on both sides, and the CPU computes in fp32. */
 START_TEST(loss_is_that_of_plain_fp64)
 {
-    fixture_t *f = fixture_open(odd, precisions[_i]);
-    gpt2_fp64_batch_t batch = batch_of(f);
-    double want = gpt2_fp64_loss(f->reference, &batch, NULL), evaluated;
+    fixture_t *f = fixture_open(odd[cases[_i].arch], cases[_i].precision);
+    fp64_batch_t batch = batch_of(f);
+    double want = fp64_model_loss(f->reference, &batch, NULL), evaluated;
     double trained = train(f);
     ck_assert_double_eq_tol(trained, want, LOSS_TOLERANCE * want);
 
@@ -196,8 +220,9 @@ START_TEST(loss_is_that_of_plain_fp64)
     ck_assert_int_eq(model_loss(&f->trainer.model, f->tokens, f->targets, loss_weight), ZERO_OK);
     ck_assert_int_eq(model_take_loss(&f->trainer.model, &evaluated), ZERO_OK);
     ck_assert_double_eq_tol(evaluated, want, LOSS_TOLERANCE * want);
-    printf("%s: loss off by %.2g in training, %.2g in evaluation\n", zero_dtype_name(precisions[_i]),
-           support_relative_error(trained, want), support_relative_error(evaluated, want));
+    printf("%s, %s: loss off by %.2g in training, %.2g in evaluation\n", f->trainer.model.ops->name,
+           zero_dtype_name(cases[_i].precision), support_relative_error(trained, want),
+           support_relative_error(evaluated, want));
     fixture_close(f);
 }
 END_TEST
@@ -205,21 +230,22 @@ END_TEST
 /* What follows a context of any length, as fp64 has it for the last position. */
 START_TEST(logits_are_those_of_plain_fp64)
 {
-    fixture_t *f = fixture_open(odd, precisions[_i]);
+    fixture_t *f = fixture_open(odd[cases[_i].arch], cases[_i].precision);
     size_t vocab_size = (size_t)f->sizes.vocab_size;
     float *logits = malloc(vocab_size * sizeof *logits);
     double *want = malloc((size_t)f->sizes.seq_len * vocab_size * sizeof *want), worst = 0.0;
     for (size_t n = 1; n <= (size_t)f->sizes.seq_len; n += 4) { /* 1, 5 .. 17 */
-        gpt2_fp64_batch_t batch = batch_of(f);
+        fp64_batch_t batch = batch_of(f);
         batch.n_sequences = 1;
         batch.seq_len = n;
-        gpt2_fp64_loss(f->reference, &batch, want);
+        fp64_model_loss(f->reference, &batch, want);
         ck_assert_int_eq(model_logits(&f->trainer.model, f->tokens, n, logits), ZERO_OK);
         double error = support_max_error(logits, want + (n - 1) * vocab_size, vocab_size);
         ck_assert_msg(error < LOGIT_TOLERANCE, "%zu tokens: %.3g of the largest logit", n, error);
         worst = fmax(worst, error);
     }
-    printf("%s: logits off by at most %.2g of the largest\n", zero_dtype_name(precisions[_i]), worst);
+    printf("%s, %s: logits off by at most %.2g of the largest\n", f->trainer.model.ops->name,
+           zero_dtype_name(cases[_i].precision), worst);
     free(logits);
     free(want);
     fixture_close(f);
@@ -238,7 +264,7 @@ typedef struct tensor_check {
 static tensor_check_t begin_check(const fixture_t *f, size_t t, double tolerance)
 {
     tensor_check_t check = {.tolerance = tolerance};
-    for (size_t i = 0; i < gpt2_fp64_tensor_at(f->reference, t)->n_elems; i++) {
+    for (size_t i = 0; i < f->reference->tensors[t].n_elems; i++) {
         check.largest = fmax(check.largest, fabs((double)f->grads[t][i]));
         check.length = hypot(check.length, (double)f->grads[t][i]);
     }
@@ -248,9 +274,9 @@ static tensor_check_t begin_check(const fixture_t *f, size_t t, double tolerance
 
 static void check_element(fixture_t *f, size_t t, size_t i, tensor_check_t *check)
 {
-    gpt2_fp64_tensor_t *tensor = gpt2_fp64_tensor_at(f->reference, t);
-    gpt2_fp64_batch_t batch = batch_of(f);
-    double want = gpt2_fp64_numeric_grad(f->reference, &batch, tensor, i, DIFFERENCE_STEP);
+    fp64_tensor_t *tensor = &f->reference->tensors[t];
+    fp64_batch_t batch = batch_of(f);
+    double want = fp64_model_numeric_grad(f->reference, &batch, tensor, i, DIFFERENCE_STEP);
     double error = fabs((double)f->grads[t][i] - want);
     check->worst = fmax(check->worst, error / check->largest);
     ck_assert_msg(error <= check->tolerance * check->largest + DIFFERENCE_ERROR,
@@ -262,8 +288,8 @@ static void check_element(fixture_t *f, size_t t, size_t i, tensor_check_t *chec
  * by more than the tolerance times the gradient's length shows. */
 static void check_direction(fixture_t *f, size_t t, const tensor_check_t *check)
 {
-    gpt2_fp64_tensor_t *tensor = gpt2_fp64_tensor_at(f->reference, t);
-    gpt2_fp64_batch_t batch = batch_of(f);
+    fp64_tensor_t *tensor = &f->reference->tensors[t];
+    fp64_batch_t batch = batch_of(f);
     size_t n = tensor->n_elems;
     double unit = 1.0 / sqrt((double)n), got = 0.0, loss[2];
     double *saved = malloc(n * sizeof *saved), *direction = malloc(n * sizeof *direction);
@@ -275,7 +301,7 @@ static void check_direction(fixture_t *f, size_t t, const tensor_check_t *check)
     for (int side = 0; side < 2; side++) {
         for (size_t i = 0; i < n; i++)
             tensor->values[i] = saved[i] + (side ? -DIFFERENCE_STEP : DIFFERENCE_STEP) * direction[i];
-        loss[side] = gpt2_fp64_loss(f->reference, &batch, NULL);
+        loss[side] = fp64_model_loss(f->reference, &batch, NULL);
     }
     double want = (loss[0] - loss[1]) / (2 * DIFFERENCE_STEP);
     memcpy(tensor->values, saved, n * sizeof *saved);
@@ -288,16 +314,16 @@ static void check_direction(fixture_t *f, size_t t, const tensor_check_t *check)
 
 START_TEST(every_gradient_is_that_of_central_differences)
 {
-    fixture_t *f = fixture_open(tiny, ZERO_FP32);
+    fixture_t *f = fixture_open(tiny[_i], ZERO_FP32);
     double worst = 0.0;
     train(f);
-    for (size_t t = 0; t < gpt2_fp64_n_tensors(f->reference); t++) {
+    for (size_t t = 0; t < f->reference->n_tensors; t++) {
         tensor_check_t check = begin_check(f, t, FP32_TOLERANCE);
-        for (size_t i = 0; i < gpt2_fp64_tensor_at(f->reference, t)->n_elems; i++)
+        for (size_t i = 0; i < f->reference->tensors[t].n_elems; i++)
             check_element(f, t, i, &check);
         worst = fmax(worst, check.worst);
     }
-    printf("fp32, every element: at most %.2g of the tensor's largest\n", worst);
+    printf("%s, fp32, every element: at most %.2g of the tensor's largest\n", f->trainer.model.ops->name, worst);
     fixture_close(f);
 }
 END_TEST
@@ -308,11 +334,11 @@ END_TEST
 
 START_TEST(gradients_of_odd_sizes_are_those_of_central_differences)
 {
-    double tolerance = precisions[_i] == ZERO_FP32 ? FP32_TOLERANCE : BF16_TOLERANCE, worst = 0.0;
-    fixture_t *f = fixture_open(odd, precisions[_i]);
+    double tolerance = cases[_i].precision == ZERO_FP32 ? FP32_TOLERANCE : BF16_TOLERANCE, worst = 0.0;
+    fixture_t *f = fixture_open(odd[cases[_i].arch], cases[_i].precision);
     train(f);
-    for (size_t t = 0; t < gpt2_fp64_n_tensors(f->reference); t++) {
-        size_t n_elems = gpt2_fp64_tensor_at(f->reference, t)->n_elems;
+    for (size_t t = 0; t < f->reference->n_tensors; t++) {
+        size_t n_elems = f->reference->tensors[t].n_elems;
         tensor_check_t check = begin_check(f, t, tolerance);
         for (size_t i = 0; i < N_SAMPLED; i++)
             check_element(f, t, n_elems <= N_SAMPLED ? i % n_elems : support_random(&f->random) % n_elems, &check);
@@ -320,8 +346,57 @@ START_TEST(gradients_of_odd_sizes_are_those_of_central_differences)
             check_direction(f, t, &check);
         worst = fmax(worst, check.worst);
     }
-    printf("%s, sampled: at most %.2g of the tensor's largest\n", zero_dtype_name(precisions[_i]), worst);
+    printf("%s, %s, sampled: at most %.2g of the tensor's largest\n", f->trainer.model.ops->name,
+           zero_dtype_name(cases[_i].precision), worst);
     fixture_close(f);
+}
+END_TEST
+
+/* ---- Sizes ---- */
+
+/* Parameters as published, GPT-2's vocabulary padded by 47 and Llama 3.2 given a head of its own. */
+static const struct {
+    const char *name;
+    uint64_t n_params;
+} READY[] = {
+    {"gpt2-124m", 124439808 + 47 * 768},
+    {"gpt2-350m", 354823168 + 47 * 1024},
+    {"gpt2-774m", 774030080 + 47 * 1280},
+    {"gpt2-1558m", 1557611200 + 47 * 1600},
+    {"llama-1b", UINT64_C(1235814400) + 128256 * 2048},
+    {"llama-3b", UINT64_C(3212749824) + 128256 * 3072},
+    {"llama-8b", UINT64_C(8030261248)},
+};
+#define N_READY ((int)(sizeof READY / sizeof READY[0]))
+
+/* Operations of one token by the products it meets: 2 for each element of a matrix forward and 4 backward, and in
+ * attention the same for T / 2 keys and as many values, on average. */
+static double count_flops(const options_t *o)
+{
+    double C = (double)o->model.dim, F = (double)o->model.ffn_dim, T = (double)o->model.seq_len;
+    double kv = C / (double)o->model.heads * (double)o->model.kv_heads;
+    double mlp = (o->model.arch == ARCH_LLAMA ? 3.0 : 2.0) * C * F;
+    double layer = C * (C + 2.0 * kv) + C * C + mlp + 2.0 * C * T / 2.0;
+    return 6.0 * ((double)o->model.layers * layer + C * (double)o->model.vocab_size);
+}
+
+START_TEST(ready_configurations_have_the_published_sizes)
+{
+    static options_t options;
+    char path[256], *argv[] = {(char *)"zerotrain", path};
+    options_action_t action;
+    model_t model;
+    zero_memory_t memory = {0};
+    snprintf(path, sizeof path, "configs/%s.ini", READY[_i].name);
+    ck_assert_int_eq(options_parse(2, argv, &options, &action), ZERO_OK);
+    ck_assert_int_eq(options_resolve(&options, 8), ZERO_OK);
+    ck_assert_int_eq(model_create(&options, &model), ZERO_OK);
+    ck_assert_uint_eq(zero_model_n_params(model.declaration), READY[_i].n_params);
+    /* Biases and norms, which are no products, are 3 in 10,000 at most. */
+    ck_assert_double_eq_tol(model.ops->flops_per_token(&model) / count_flops(&options), 1.0, 1e-3);
+    model_plan(&model, &memory);
+    ck_assert_uint_gt(memory.bytes[ZERO_MEMORY_ACTIVATIONS], 0);
+    model_destroy(&model);
 }
 END_TEST
 
@@ -382,17 +457,17 @@ END_TEST
 START_TEST(temperature_zero_continues_with_the_likeliest)
 {
     enum { N_PROMPT = 3, N_TOKENS = 12 };
-    fixture_t *f = fixture_open(tiny, ZERO_FP32);
-    size_t vocab_size = (size_t)tiny.vocab_size;
+    fixture_t *f = fixture_open(tiny[_i], ZERO_FP32);
+    size_t vocab_size = (size_t)tiny[_i].vocab_size;
     int32_t got[N_PROMPT + N_TOKENS] = {5, 0, 36};
-    double *logits = malloc((size_t)tiny.seq_len * vocab_size * sizeof *logits);
+    double *logits = malloc((size_t)tiny[_i].seq_len * vocab_size * sizeof *logits);
     sample_spec_t spec = {.n_tokens = N_TOKENS, .temperature = 0.0f, .seed = 1};
     ck_assert_int_eq(sample_generate(&f->trainer.model, &spec, got, N_PROMPT), ZERO_OK);
     for (size_t n = N_PROMPT; n < N_PROMPT + N_TOKENS; n++) {
-        size_t context = n < (size_t)tiny.seq_len ? n : (size_t)tiny.seq_len, best = 0;
-        gpt2_fp64_batch_t batch = {
+        size_t context = n < (size_t)tiny[_i].seq_len ? n : (size_t)tiny[_i].seq_len, best = 0;
+        fp64_batch_t batch = {
             .tokens = got + n - context, .targets = got, .n_sequences = 1, .seq_len = context}; /* any targets */
-        gpt2_fp64_loss(f->reference, &batch, logits);
+        fp64_model_loss(f->reference, &batch, logits);
         const double *row = logits + (context - 1) * vocab_size;
         for (size_t token = 1; token < vocab_size; token++)
             best = row[token] > row[best] ? token : best;
@@ -408,12 +483,12 @@ END_TEST
 START_TEST(generated_tokens_follow_the_softmax)
 {
     enum { N_DRAWS = 4000, VOCAB = 37 };
-    fixture_t *f = fixture_open(tiny, ZERO_FP32);
+    fixture_t *f = fixture_open(tiny[GPT2], ZERO_FP32);
     int32_t tokens[2] = {7};
     int counts[VOCAB] = {0};
     double logits[VOCAB], total = 0.0, chi_square = 0.0;
-    gpt2_fp64_batch_t batch = {.tokens = tokens, .targets = tokens, .n_sequences = 1, .seq_len = 1};
-    gpt2_fp64_loss(f->reference, &batch, logits);
+    fp64_batch_t batch = {.tokens = tokens, .targets = tokens, .n_sequences = 1, .seq_len = 1};
+    fp64_model_loss(f->reference, &batch, logits);
     for (int i = 0; i < VOCAB; i++)
         total += exp(logits[i]);
     for (uint64_t seed = 1; seed <= N_DRAWS; seed++) {
@@ -432,18 +507,21 @@ END_TEST
 
 static Suite *suite(void)
 {
-    Suite *s = suite_create("gpt2");
+    Suite *s = suite_create("model");
     TCase *passes = tcase_create("passes");
     tcase_set_timeout(passes, 120);
-    tcase_add_loop_test(passes, loss_is_that_of_plain_fp64, 0, 2);
-    tcase_add_loop_test(passes, logits_are_those_of_plain_fp64, 0, 2);
-    tcase_add_test(passes, every_gradient_is_that_of_central_differences);
-    tcase_add_loop_test(passes, gradients_of_odd_sizes_are_those_of_central_differences, 0, 2);
+    tcase_add_loop_test(passes, loss_is_that_of_plain_fp64, 0, N_CASES);
+    tcase_add_loop_test(passes, logits_are_those_of_plain_fp64, 0, N_CASES);
+    tcase_add_loop_test(passes, every_gradient_is_that_of_central_differences, 0, N_ARCHS);
+    tcase_add_loop_test(passes, gradients_of_odd_sizes_are_those_of_central_differences, 0, N_CASES);
     suite_add_tcase(s, passes);
+    TCase *configurations = tcase_create("configurations");
+    tcase_add_loop_test(configurations, ready_configurations_have_the_published_sizes, 0, N_READY);
+    suite_add_tcase(s, configurations);
     TCase *sampling = tcase_create("sampling");
     tcase_set_timeout(sampling, 60);
     tcase_add_test(sampling, draws_follow_the_softmax);
-    tcase_add_test(sampling, temperature_zero_continues_with_the_likeliest);
+    tcase_add_loop_test(sampling, temperature_zero_continues_with_the_likeliest, 0, N_ARCHS);
     tcase_add_test(sampling, generated_tokens_follow_the_softmax);
     suite_add_tcase(s, sampling);
     return s;

@@ -1,0 +1,148 @@
+/* gather.c - parameters on their way to compute: who is in which slot, and which gather compute has yet to wait for.
+ *
+ * Stage 3 gathers a unit into a slot ahead of its use. The gather waits until the slot's last user has been computed;
+ * compute waits for the gather when it comes to the unit. Shards are rewritten by zero_step alone, after a fence that
+ * every rank reaches when its gathers are done. Stages 1-2 gather every unit once, in place, after the update, while
+ * the next forward is already under way.
+ */
+#include "zero/engine.h"
+#include "zero/log.h"
+#include "zero/order.h"
+
+static zero_stream_t gather_stream(const zero_engine_t *engine, zero_stream_t stream)
+{
+    return engine->overlapped ? engine->gather_stream : stream;
+}
+
+static void count_gather(zero_engine_t *engine, uint64_t slice_bytes)
+{
+    engine->stats.n_gathers++;
+    engine->stats.gathered_bytes += slice_bytes * (uint64_t)(engine->comm->size - 1);
+}
+
+/* The gather that was just queued is one that compute must wait for, unless it is in compute's own stream. */
+static zero_status_t note_under_way(zero_engine_t *engine, zero_unit_t flat)
+{
+    if (!engine->overlapped)
+        return ZERO_OK;
+    engine->params_under_way[flat] = true;
+    return engine->device->ops->event_record(engine->device, engine->params_ready[flat], engine->gather_stream);
+}
+
+zero_status_t zero_engine_await_params(zero_engine_t *engine, zero_unit_t flat, zero_stream_t stream)
+{
+    if (!engine->params_under_way[flat])
+        return ZERO_OK;
+    engine->params_under_way[flat] = false;
+    return zero_engine_wait(engine, flat, engine->params_ready[flat], stream);
+}
+
+/* ---- stage 3: slots ---- */
+
+static zero_event_t slot_freed(const zero_engine_t *engine, const zero_slot_t *slot)
+{
+    return engine->slot_freed[slot - engine->param_slots.slots];
+}
+
+/* Fills a slot with the unit's full parameters from all ranks' shards. */
+static zero_status_t gather_into_slot(zero_engine_t *engine, zero_unit_t flat, const zero_slot_t *slot,
+                                      zero_stream_t stream)
+{
+    const zero_unit_layout_t *layout = &engine->layout.units[flat];
+    size_t size = zero_dtype_size(engine->config.dtype);
+    int span;
+    if (layout->shard_elems == 0)
+        return ZERO_OK;
+    zero_stream_t gathers_in = gather_stream(engine, stream);
+    ZERO_TRY(engine->device->ops->stream_wait(engine->device, gathers_in, slot_freed(engine, slot)));
+    ZERO_TRY(zero_engine_begin_span(engine, zero_engine_work(engine, ZERO_WORK_GATHER), flat, gathers_in, &span));
+    ZERO_TRY(engine->comm->ops->all_gather(
+        engine->comm, ZERO_LANE_GATHER, &engine->window, engine->plan.params + layout->shard_offset * size, 0,
+        zero_engine_private(engine, slot->offset), layout->shard_elems * size, gathers_in));
+    ZERO_TRY(zero_timeline_end(engine->timeline, span, gathers_in));
+    count_gather(engine, layout->shard_elems * size);
+    return note_under_way(engine, flat);
+}
+
+static zero_status_t make_resident(zero_engine_t *engine, zero_unit_t flat, zero_stream_t stream)
+{
+    int slot_class = engine->layout.units[flat].slot_class;
+    if (zero_slots_find(&engine->param_slots, flat))
+        return ZERO_OK;
+    zero_slot_t *slot = zero_slots_empty(&engine->param_slots, slot_class);
+    if (!slot)
+        slot = zero_slots_farthest(&engine->param_slots, engine->model, engine->pass, engine->position, slot_class);
+    zero_slots_put(&engine->param_slots, slot, flat);
+    return gather_into_slot(engine, flat, slot, stream);
+}
+
+zero_status_t zero_engine_gather_ahead(zero_engine_t *engine, zero_stream_t stream)
+{
+    int n_units = engine->model->n_units;
+    int n_positions = zero_order_n_positions(engine->pass, n_units);
+    for (int ahead = 0; ahead <= engine->config.prefetch && ahead < n_positions - engine->position; ahead++) {
+        zero_unit_t unit = zero_order_unit(engine->position + ahead, n_units);
+        for (int i = 0; i < zero_model_n_flats(engine->model, unit); i++) {
+            zero_unit_t flat = zero_model_flat(engine->model, unit, i);
+            if (ahead == 0 && zero_slots_find(&engine->param_slots, flat) && !engine->params_under_way[flat])
+                engine->stats.n_slot_hits++;
+            ZERO_TRY(make_resident(engine, flat, stream));
+        }
+    }
+    return ZERO_OK;
+}
+
+zero_status_t zero_engine_free_params(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
+{
+    if (!engine->overlapped || !engine->plan.stage.shard_params)
+        return ZERO_OK;
+    for (int i = 0; i < zero_model_n_flats(engine->model, unit); i++) {
+        const zero_slot_t *slot = zero_slots_find(&engine->param_slots, zero_model_flat(engine->model, unit, i));
+        ZERO_TRY(engine->device->ops->event_record(engine->device, slot_freed(engine, slot), stream));
+    }
+    return ZERO_OK;
+}
+
+/* ---- full buffers in the window ---- */
+
+zero_status_t zero_engine_gather_in_place(zero_engine_t *engine, zero_unit_t unit, uint64_t offset,
+                                          size_t element_bytes, zero_stream_t stream)
+{
+    const zero_unit_layout_t *layout = &engine->layout.units[unit];
+    uint64_t flat = offset + layout->flat_offset * element_bytes;
+    size_t slice_bytes = layout->shard_elems * element_bytes;
+    int span;
+    if (engine->comm->size == 1 || slice_bytes == 0)
+        return ZERO_OK;
+    ZERO_TRY(zero_engine_begin_span(engine, zero_engine_work(engine, ZERO_WORK_GATHER), unit, stream, &span));
+    ZERO_TRY(engine->comm->ops->all_gather(engine->comm, ZERO_LANE_GATHER, &engine->window, flat, slice_bytes,
+                                           (unsigned char *)engine->window.local + flat, slice_bytes, stream));
+    count_gather(engine, slice_bytes);
+    return zero_timeline_end(engine->timeline, span, stream);
+}
+
+/* ---- after the update ---- */
+
+zero_status_t zero_engine_publish_params(zero_engine_t *engine, zero_stream_t stream)
+{
+    const zero_stage_t *stage = &engine->plan.stage;
+    zero_device_t *device = engine->device;
+    zero_stream_t gathers_in = gather_stream(engine, stream);
+    ZERO_TRY(zero_engine_fence(engine, stream));
+    if (engine->overlapped) {
+        ZERO_TRY(device->ops->event_record(device, engine->published, stream));
+        ZERO_TRY(device->ops->stream_wait(device, gathers_in, engine->published));
+    }
+    if (stage->shard_params) {
+        zero_slots_clear(&engine->param_slots);
+        return ZERO_OK;
+    }
+    if (!stage->shard_state)
+        return ZERO_OK;
+    for (zero_unit_t unit = 0; unit < engine->layout.n_units; unit++) {
+        ZERO_TRY(zero_engine_gather_in_place(engine, unit, engine->plan.params, zero_dtype_size(engine->config.dtype),
+                                             gathers_in));
+        ZERO_TRY(note_under_way(engine, unit));
+    }
+    return ZERO_OK;
+}

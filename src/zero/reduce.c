@@ -1,0 +1,171 @@
+/* reduce.c - gradients on their way to their owners: each rank's slices come together and are added up, in fp32 and in
+ * rank order, into the shard of the rank that owns them.
+ *
+ * A reduction has two halves. The journey (fence, exchange) starts at grad_ready, in reduce_stream where it is
+ * overlapped; the sum is queued in the caller's stream when the next unit's backward is, so that it need not wait long
+ * for the journey, nor the journey for compute.
+ *
+ * What must hold: full gradients lie in the window, and peers read them until a fence that follows the exchange. So a
+ * slot (stages 2-3) or a unit (stages 0-1) remembers in which fence it was published, and compute writes its place
+ * again only after a later one. One fence per unit serves both ends: it publishes this unit and frees the one before.
+ */
+#include "zero/engine.h"
+#include "zero/log.h"
+#include "zero/order.h"
+
+static zero_stream_t reduce_stream(const zero_engine_t *engine, zero_stream_t stream)
+{
+    return engine->overlapped ? engine->reduce_stream : stream;
+}
+
+/* ---- fences ---- */
+
+static zero_status_t fence(zero_engine_t *engine, zero_lane_t lane, zero_stream_t stream)
+{
+    zero_event_t passed = engine->fence_passed[++engine->n_fences % ZERO_N_FENCE_EVENTS];
+    ZERO_TRY(engine->comm->ops->fence(engine->comm, lane, stream));
+    return engine->device->ops->event_record(engine->device, passed, stream);
+}
+
+zero_status_t zero_engine_fence(zero_engine_t *engine, zero_stream_t stream)
+{
+    int span;
+    ZERO_TRY(zero_engine_begin_span(engine, ZERO_WORK_WAIT, -1, stream, &span));
+    ZERO_TRY(fence(engine, ZERO_LANE_STEP, stream));
+    engine->n_fences_passed = engine->n_fences;
+    return zero_timeline_end(engine->timeline, span, stream);
+}
+
+/* Peers may still read what was published in fence `read_in`: compute goes on behind a later one. */
+static zero_status_t await_readers(zero_engine_t *engine, zero_unit_t flat, uint64_t read_in, zero_stream_t stream)
+{
+    if (read_in == 0 || engine->n_fences_passed > read_in)
+        return ZERO_OK;
+    if (engine->n_fences == read_in)
+        ZERO_TRY(fence(engine, ZERO_LANE_REDUCE, reduce_stream(engine, stream)));
+    /* The first that will do; where its event serves a later fence by now, that one. */
+    uint64_t oldest_kept = engine->n_fences > ZERO_N_FENCE_EVENTS ? engine->n_fences - ZERO_N_FENCE_EVENTS + 1 : 1;
+    uint64_t awaited = read_in + 1 > oldest_kept ? read_in + 1 : oldest_kept;
+    engine->n_fences_passed = awaited;
+    if (!engine->overlapped)
+        return ZERO_OK;
+    return zero_engine_wait(engine, flat, engine->fence_passed[awaited % ZERO_N_FENCE_EVENTS], stream);
+}
+
+/* ---- places ---- */
+
+zero_status_t zero_engine_place_grads(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
+{
+    /* What the micro-step before left under way reads a slot of its own. */
+    if (engine->position == engine->model->n_units)
+        ZERO_TRY(zero_engine_finish_reductions(engine, stream));
+    for (int i = 0; i < zero_model_n_flats(engine->model, unit); i++) {
+        zero_unit_t flat = zero_model_flat(engine->model, unit, i);
+        if (!engine->plan.stage.shard_grads) {
+            ZERO_TRY(await_readers(engine, flat, engine->grads_read_in_fence[flat], stream));
+            continue;
+        }
+        if (zero_slots_find(&engine->grad_slots, flat))
+            continue; /* begun by a unit that shares a tensor of it */
+        zero_slot_t *slot = zero_slots_empty(&engine->grad_slots, engine->layout.units[flat].slot_class);
+        ZERO_TRY(await_readers(engine, flat, slot->read_in_fence, stream));
+        zero_slots_put(&engine->grad_slots, slot, flat);
+    }
+    return ZERO_OK;
+}
+
+/* ---- the journey and the sum ---- */
+
+static zero_status_t start(zero_engine_t *engine, zero_reduction_t *reduction, zero_unit_t unit, zero_stream_t stream)
+{
+    zero_device_t *device = engine->device;
+    zero_stream_t travels_in = reduce_stream(engine, stream);
+    size_t slice_bytes = engine->layout.units[unit].shard_elems * zero_dtype_size(engine->plan.stage.grad_dtype);
+    int span;
+    if (engine->overlapped) {
+        ZERO_TRY(device->ops->stream_wait(device, travels_in, engine->grads_written));
+        ZERO_TRY(device->ops->stream_wait(device, travels_in, reduction->summed)); /* its staging is free */
+    }
+    ZERO_TRY(zero_engine_begin_span(engine, zero_engine_work(engine, ZERO_WORK_REDUCE), unit, travels_in, &span));
+    ZERO_TRY(fence(engine, ZERO_LANE_REDUCE, travels_in));
+    ZERO_TRY(engine->comm->ops->exchange(
+        engine->comm, ZERO_LANE_REDUCE, &engine->window, zero_engine_grad_offset(engine, unit), slice_bytes,
+        zero_engine_private(engine, reduction->staging), reduction->slices, travels_in));
+    ZERO_TRY(zero_timeline_end(engine->timeline, span, travels_in));
+    ZERO_TRY(device->ops->event_record(device, reduction->staged, travels_in));
+    reduction->unit = unit;
+    reduction->last = engine->micro_step == engine->config.micro_steps - 1;
+    reduction->add = engine->micro_step > 0 && !engine->plan.stage.accumulate_locally;
+    engine->stats.n_reduces++;
+    engine->stats.reduced_bytes += slice_bytes * (uint64_t)(engine->comm->size - 1);
+    return ZERO_OK;
+}
+
+/* Stage 0 updates everything everywhere, so every rank needs every sum. */
+static zero_status_t gather_sums(zero_engine_t *engine, const zero_reduction_t *reduction, zero_stream_t stream)
+{
+    zero_device_t *device = engine->device;
+    zero_stream_t gathers_in = engine->overlapped ? engine->gather_stream : stream;
+    if (engine->plan.stage.shard_state || engine->comm->size == 1)
+        return ZERO_OK;
+    if (engine->overlapped)
+        ZERO_TRY(device->ops->stream_wait(device, gathers_in, reduction->summed));
+    ZERO_TRY(engine->comm->ops->fence(engine->comm, ZERO_LANE_GATHER, gathers_in));
+    ZERO_TRY(zero_engine_gather_in_place(engine, reduction->unit, engine->plan.sums, sizeof(float), gathers_in));
+    return device->ops->event_record(device, engine->sums_ready, gathers_in);
+}
+
+static zero_status_t finish(zero_engine_t *engine, zero_reduction_t *reduction, zero_stream_t stream)
+{
+    const zero_stage_t *stage = &engine->plan.stage;
+    zero_device_t *device = engine->device;
+    zero_unit_t unit = reduction->unit;
+    double *partials = zero_engine_private(engine, engine->plan.partials);
+    if (unit < 0)
+        return ZERO_OK;
+    if (engine->overlapped)
+        ZERO_TRY(zero_engine_wait(engine, unit, reduction->staged, stream));
+    ZERO_TRY(device->kernels->sum_slices(zero_engine_sum(engine, unit), reduction->slices, engine->comm->size,
+                                         stage->grad_dtype, engine->layout.units[unit].shard_elems, reduction->add,
+                                         reduction->last ? partials + engine->partials_of[unit] : NULL, stream));
+    ZERO_TRY(device->ops->event_record(device, reduction->summed, stream));
+    if (reduction->last)
+        ZERO_TRY(gather_sums(engine, reduction, stream));
+    reduction->unit = -1;
+    return ZERO_OK;
+}
+
+zero_status_t zero_engine_finish_reductions(zero_engine_t *engine, zero_stream_t stream)
+{
+    for (uint64_t i = 0; i < ZERO_N_REDUCTIONS; i++) /* the oldest first */
+        ZERO_TRY(finish(engine, &engine->reductions[(engine->n_reductions + i) % ZERO_N_REDUCTIONS], stream));
+    return ZERO_OK;
+}
+
+/* Nobody writes the unit's full gradient until peers have read it. */
+static void leave_place(zero_engine_t *engine, zero_unit_t unit)
+{
+    engine->grads_read_in_fence[unit] = engine->n_fences;
+    if (!engine->plan.stage.shard_grads)
+        return;
+    zero_slot_t *slot = zero_slots_find(&engine->grad_slots, unit);
+    slot->read_in_fence = engine->n_fences;
+    zero_slots_put(&engine->grad_slots, slot, -1);
+}
+
+zero_status_t zero_engine_reduce(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
+{
+    bool is_due = engine->micro_step == engine->config.micro_steps - 1 || !engine->plan.stage.accumulate_locally;
+    if (is_due && engine->layout.units[unit].shard_elems > 0) {
+        zero_reduction_t *reduction = &engine->reductions[engine->n_reductions % ZERO_N_REDUCTIONS];
+        /* The journey waits for this unit's gradients, not for the sum of the unit before. */
+        ZERO_TRY(engine->device->ops->event_record(engine->device, engine->grads_written, stream));
+        ZERO_TRY(zero_engine_finish_reductions(engine, stream));
+        ZERO_TRY(start(engine, reduction, unit, stream));
+        engine->n_reductions++;
+        if (!engine->overlapped)
+            ZERO_TRY(finish(engine, reduction, stream));
+    }
+    leave_place(engine, unit);
+    return ZERO_OK;
+}

@@ -1,0 +1,195 @@
+/* kernels_fp64.h - what the model kernels compute, in fp64 and from the formulas alone: test_model_cuda.c's references.
+ *
+ * Inputs are fp32 arrays of the values that the GPU reads. Results are fp64, rounded to fp32 where they are stored.
+ */
+#ifndef ZERO_TESTS_KERNELS_FP64_H
+#define ZERO_TESTS_KERNELS_FP64_H
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+/* ---- RMSNorm: y = x rstd w, rstd = 1 / sqrt(mean(x^2) + eps) ---- */
+
+static void rmsnorm_fp64(float *y, float *rstd, const float *x, const float *weight, double eps, size_t n_rows,
+                         size_t dim)
+{
+    for (size_t row = 0; row < n_rows; ++row, y += dim, x += dim) {
+        double squares = 0.0;
+        for (size_t i = 0; i < dim; ++i)
+            squares += (double)x[i] * (double)x[i];
+        double scale = 1.0 / sqrt(squares / (double)dim + eps);
+        rstd[row] = (float)scale;
+        for (size_t i = 0; i < dim; ++i)
+            y[i] = (float)((double)x[i] * scale * (double)weight[i]);
+    }
+}
+
+/* d y_j / d x_i = rstd w_j (delta_ij - x_i x_j rstd^2 / dim), put into dresidual and added to dweight. Returns the
+ * condition of dresidual: the norm of what is added up for it over the norm of the result. */
+static double rmsnorm_backward_fp64(float *dresidual, double *dweight, const float *dy, const float *x,
+                                    const float *weight, double eps, size_t n_rows, size_t dim)
+{
+    double terms = 0.0, results = 0.0;
+    for (size_t row = 0; row < n_rows; ++row, dresidual += dim, dy += dim, x += dim) {
+        double squares = 0.0, product = 0.0;
+        for (size_t i = 0; i < dim; ++i) {
+            squares += (double)x[i] * (double)x[i];
+            product += (double)dy[i] * (double)weight[i] * (double)x[i];
+        }
+        double scale = 1.0 / sqrt(squares / (double)dim + eps);
+        for (size_t i = 0; i < dim; ++i) {
+            double own = (double)dy[i] * (double)weight[i] * scale;
+            double others = (double)x[i] * product * scale * scale * scale / (double)dim;
+            double result = (double)dresidual[i] + own - others;
+            double sizes = fabs((double)dresidual[i]) + fabs(own) + fabs(others);
+            terms += sizes * sizes;
+            results += result * result;
+            dresidual[i] = (float)result;
+            dweight[i] += (double)dy[i] * (double)x[i] * scale;
+        }
+    }
+    return sqrt(terms / results);
+}
+
+/* ---- Rotary positions ---- */
+
+/* As model.h has it: the angle as Hugging Face rounds it to fp32, or as the formula has it. */
+static double rope_angle_fp64(double theta, size_t position, size_t i, size_t head_dim, bool as_rounded)
+{
+    double exponent = (double)(2 * i) / (double)head_dim;
+    if (!as_rounded)
+        return (double)position * pow(theta, -exponent);
+    float power = (float)pow(theta, (double)(float)exponent), frequency = 1.0f / power;
+    return (double)((float)position * frequency);
+}
+
+static void rope_fp64(float *qkv, bool inverse, double theta, bool as_rounded, size_t n_batch, size_t seq_len,
+                      size_t n_heads, size_t n_kv_heads, size_t head_dim)
+{
+    size_t row_heads = n_heads + 2 * n_kv_heads, half = head_dim / 2;
+    for (size_t row = 0; row < n_batch * seq_len; ++row)
+        for (size_t i = 0; i < half; ++i) {
+            double angle = rope_angle_fp64(theta, row % seq_len, i, head_dim, as_rounded);
+            double c = cos(angle), s = inverse ? -sin(angle) : sin(angle);
+            for (size_t head = 0; head < n_heads + n_kv_heads; ++head) {
+                float *x = qkv + (row * row_heads + head) * head_dim + i;
+                double a = (double)x[0], b = (double)x[half];
+                x[0] = (float)(a * c - b * s);
+                x[half] = (float)(b * c + a * s);
+            }
+        }
+}
+
+/* ---- SwiGLU ---- */
+
+static void swiglu_fp64(float *y, float *dgate_up, const float *dy, const float *gate_up, size_t n_rows, size_t width)
+{
+    for (size_t row = 0; row < n_rows; ++row, y += width, dy += width, gate_up += 2 * width, dgate_up += 2 * width)
+        for (size_t i = 0; i < width; ++i) {
+            double gate = (double)gate_up[i], up = (double)gate_up[width + i];
+            double s = 1.0 / (1.0 + exp(-gate)), rest = 1.0 / (1.0 + exp(gate));
+            y[i] = (float)(gate * s * up);
+            dgate_up[i] = (float)((double)dy[i] * up * s * (1.0 + gate * rest));
+            dgate_up[width + i] = (float)((double)dy[i] * gate * s);
+        }
+}
+
+/* ---- Causal attention ---- */
+
+typedef struct attention_shape {
+    size_t n_batch, seq_len, n_heads, n_kv_heads, head_dim;
+} attention_shape_t;
+
+static double dot_fp64(const float *a, const float *b, size_t n)
+{
+    double sum = 0.0;
+#pragma omp simd reduction(+ : sum)
+    for (size_t i = 0; i < n; ++i)
+        sum += (double)a[i] * (double)b[i];
+    return sum;
+}
+
+static void add_scaled_fp64(double *sum, double factor, const float *x, size_t n)
+{
+    for (size_t i = 0; i < n; ++i)
+        sum[i] += factor * (double)x[i];
+}
+
+static void put_fp64(float *out, const double *x, size_t n)
+{
+    for (size_t i = 0; i < n; ++i)
+        out[i] = (float)x[i];
+}
+
+/* Row i of one head: out, logsumexp (also to lse), delta = out . dout, and dq. k and v rows start `ld` apart. */
+static void attention_row_fp64(float *out, float *logsumexp, double *lse, double *delta, float *dq, const float *dout,
+                               const float *q, const float *k, const float *v, size_t i, size_t ld, size_t head_dim)
+{
+    double scale = 1.0 / sqrt((double)head_dim), top = -INFINITY, sum = 0.0;
+    double *p = malloc((i + 1) * sizeof *p), *row = calloc(head_dim, sizeof *row);
+    if (p == NULL || row == NULL)
+        abort();
+    for (size_t j = 0; j <= i; ++j) {
+        p[j] = scale * dot_fp64(q, k + j * ld, head_dim);
+        top = fmax(top, p[j]);
+    }
+    for (size_t j = 0; j <= i; ++j)
+        sum += p[j] = exp(p[j] - top);
+    *lse = top + log(sum);
+    *logsumexp = (float)*lse;
+    for (size_t j = 0; j <= i; ++j)
+        add_scaled_fp64(row, p[j] /= sum, v + j * ld, head_dim);
+    put_fp64(out, row, head_dim);
+    *delta = 0.0;
+    for (size_t d = 0; d < head_dim; ++d) {
+        *delta += row[d] * (double)dout[d];
+        row[d] = 0.0;
+    }
+    for (size_t j = 0; j <= i; ++j)
+        add_scaled_fp64(row, scale * p[j] * (dot_fp64(dout, v + j * ld, head_dim) - *delta), k + j * ld, head_dim);
+    put_fp64(dq, row, head_dim);
+    free(p), free(row);
+}
+
+/* Forward and backward; arrays as in model.h. */
+static void attention_fp64(float *out, float *logsumexp, float *dqkv, const float *dout, const float *qkv,
+                           attention_shape_t s)
+{
+    size_t H = s.n_heads, K = s.n_kv_heads, D = s.head_dim, T = s.seq_len, ld = (H + 2 * K) * D, group = H / K;
+    double scale = 1.0 / sqrt((double)D);
+    double *lse = malloc(s.n_batch * H * T * sizeof *lse), *delta = malloc(s.n_batch * H * T * sizeof *delta);
+    if (lse == NULL || delta == NULL)
+        abort();
+#pragma omp parallel for schedule(dynamic)
+    for (size_t at = 0; at < s.n_batch * H * T; ++at) {
+        size_t i = at % T, head = at / T % H, batch = at / T / H;
+        const float *sequence = qkv + batch * T * ld, *k = sequence + (H + head / group) * D;
+        size_t out_at = ((batch * T + i) * H + head) * D;
+        attention_row_fp64(out + out_at, &logsumexp[at], &lse[at], &delta[at], dqkv + (batch * T + i) * ld + head * D,
+                           dout + out_at, sequence + i * ld + head * D, k, k + K * D, i, ld, D);
+    }
+#pragma omp parallel for schedule(dynamic)
+    for (size_t at = 0; at < s.n_batch * K * T; ++at) {
+        size_t j = at % T, kv_head = at / T % K, batch = at / T / K;
+        size_t k_at = (batch * T + j) * ld + (H + kv_head) * D, v_at = k_at + K * D;
+        double *dk = calloc(D, sizeof *dk), *dv = calloc(D, sizeof *dv);
+        if (dk == NULL || dv == NULL)
+            abort();
+        for (size_t head = kv_head * group; head < (kv_head + 1) * group; ++head)
+            for (size_t i = j; i < T; ++i) {
+                const float *q = qkv + (batch * T + i) * ld + head * D;
+                const float *d = dout + ((batch * T + i) * H + head) * D;
+                size_t row = (batch * H + head) * T + i;
+                double p = exp(scale * dot_fp64(q, qkv + k_at, D) - lse[row]);
+                add_scaled_fp64(dv, p, d, D);
+                add_scaled_fp64(dk, scale * p * (dot_fp64(d, qkv + v_at, D) - delta[row]), q, D);
+            }
+        put_fp64(dqkv + k_at, dk, D);
+        put_fp64(dqkv + v_at, dv, D);
+        free(dk), free(dv);
+    }
+    free(lse), free(delta);
+}
+
+#endif
