@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/comm.h"
 #include "kernels/cuda_status.h"
 #include "zero/device.h"
 #include "zero/log.h"
@@ -151,6 +152,20 @@ static uint64_t cuda_available_bytes(const zero_device_t *device)
     return n_free / (uint64_t)device->n_sharers;
 }
 
+/* Copy engines where they serve, unless NCCL was asked for; the log says which it is. */
+static zero_status_t cuda_join(zero_device_t *device, zero_comm_t *host, zero_comm_t **bulk)
+{
+    (void)device;
+    zero_status_t status = ZERO_ERROR_UNSUPPORTED;
+    if (host->kind == ZERO_COMM_AUTO)
+        status = zero_comm_copy_engine_create(host, bulk);
+    if (status == ZERO_ERROR_UNSUPPORTED)
+        status = zero_comm_nccl_create(host, bulk);
+    if (status == ZERO_OK && host->rank == 0)
+        zero_log(ZERO_LOG_INFO, "between GPUs: %s", (*bulk)->ops->name);
+    return status;
+}
+
 static void cuda_destroy(zero_device_t *device)
 {
     free(device);
@@ -172,6 +187,7 @@ static const zero_device_ops_t cuda_ops = {
     .stream_wait = cuda_stream_wait,
     .event_query = cuda_event_query,
     .event_elapsed_ms = cuda_event_elapsed_ms,
+    .join = cuda_join,
     .available_bytes = cuda_available_bytes,
     .destroy = cuda_destroy,
 };
