@@ -12,9 +12,12 @@
  * The second addition of a block is left pending in `addend` and done by the norm that comes next, fused.
  *
  * What is kept from forward to backward: recompute=none keeps every input that backward needs (16 C a row and layer
- * where F = 4 C); light drops what a norm or a gelu can make again (10 C); full keeps x_l alone (C) and runs the
- * block's forward again. Dropped tensors live in one set of buffers that all layers share; the results have the same
- * bits.
+ * where F = 4 C); light drops what a norm or a gelu can make again (10 C), and backward's own pass through that norm or
+ * gelu does, before the product that needs it; full keeps x_l alone (C) and runs the block's forward again. Dropped
+ * tensors live in one set of buffers that all layers share; the results have the same bits.
+ *
+ * Biases' gradients are column sums of tensors that a norm's or gelu's backward writes, and summed there: d_x_sums
+ * takes them from one block to the one before it, whose proj_bias they are.
  */
 #include <math.h>
 #include <stdio.h>
@@ -54,11 +57,13 @@ typedef struct gpt2 {
     zero_tensor_t lnf_weight, lnf_bias;
 
     block_activations_t *layers;
+    /* Names at one place where one is done with before the next begins: see place. */
     void *x_final;              /* [R, C] x_L */
     void *lnf;                  /* [R, C] */
     float *lnf_mean, *lnf_rstd; /* [R] */
     void *addend;               /* [R, C] the pending addition */
     void *d_x;                  /* [R, C] gradient of the residual stream */
+    float *d_x_sums;            /* [C] its column sums */
     void *d_c, *d_qkv, *d_f;    /* [R, C], [R, 3C], [R, F] gradients within a block */
 } gpt2_t;
 
@@ -165,29 +170,61 @@ static void *take(allocator_t *allocator, uint64_t n_elems, size_t element_bytes
     return data;
 }
 
-/* What a layer keeps under each way of recomputation; the rest comes from `shared`. */
-static void place_layer(allocator_t *a, const options_t *o, size_t size, const block_activations_t *shared,
-                        block_activations_t *layer)
+static bool keeps_inputs(const options_t *o)
+{
+    return o->model.recompute != RECOMPUTE_FULL;
+}
+
+static bool keeps_outputs(const options_t *o) /* of norms and gelu */
+{
+    return o->model.recompute == RECOMPUTE_NONE;
+}
+
+/* What backward needs and full alone drops, beside x. */
+static void place_inputs(allocator_t *a, const options_t *o, size_t size, block_activations_t *layer)
 {
     uint64_t R = (uint64_t)(o->train.micro_batch * o->model.seq_len), C = (uint64_t)o->model.dim;
     uint64_t F = (uint64_t)o->model.ffn_dim, heads = (uint64_t)o->model.heads;
-    bool keeps_all = !shared || o->model.recompute == RECOMPUTE_NONE;
-    bool keeps_inputs = keeps_all || o->model.recompute == RECOMPUTE_LIGHT;
-    layer->x = shared ? take(a, R * C, size) : NULL; /* the shared set never needs one */
-    layer->ln1 = keeps_all ? take(a, R * C, size) : shared->ln1;
-    layer->qkv = keeps_inputs ? take(a, R * 3 * C, size) : shared->qkv;
-    layer->attention = keeps_inputs ? take(a, R * C, size) : shared->attention;
-    layer->mid = keeps_inputs ? take(a, R * C, size) : shared->mid;
-    layer->ln2 = keeps_all ? take(a, R * C, size) : shared->ln2;
-    layer->fc = keeps_inputs ? take(a, R * F, size) : shared->fc;
-    layer->gelu = keeps_all ? take(a, R * F, size) : shared->gelu;
-    layer->ln1_mean = keeps_inputs ? take(a, R, sizeof(float)) : shared->ln1_mean;
-    layer->ln1_rstd = keeps_inputs ? take(a, R, sizeof(float)) : shared->ln1_rstd;
-    layer->ln2_mean = keeps_inputs ? take(a, R, sizeof(float)) : shared->ln2_mean;
-    layer->ln2_rstd = keeps_inputs ? take(a, R, sizeof(float)) : shared->ln2_rstd;
-    layer->logsumexp = keeps_inputs ? take(a, R * heads, sizeof(float)) : shared->logsumexp;
+    layer->qkv = take(a, R * 3 * C, size);
+    layer->attention = take(a, R * C, size);
+    layer->mid = take(a, R * C, size);
+    layer->fc = take(a, R * F, size);
+    layer->ln1_mean = take(a, R, sizeof(float));
+    layer->ln1_rstd = take(a, R, sizeof(float));
+    layer->ln2_mean = take(a, R, sizeof(float));
+    layer->ln2_rstd = take(a, R, sizeof(float));
+    layer->logsumexp = take(a, R * heads, sizeof(float));
 }
 
+/* What light drops as well. Shared, one place does for both norms. */
+static void place_outputs(allocator_t *a, const options_t *o, size_t size, block_activations_t *layer)
+{
+    uint64_t R = (uint64_t)(o->train.micro_batch * o->model.seq_len), C = (uint64_t)o->model.dim;
+    layer->ln1 = take(a, R * C, size);
+    layer->ln2 = keeps_outputs(o) ? take(a, R * C, size) : layer->ln1;
+    layer->gelu = take(a, R * (uint64_t)o->model.ffn_dim, size);
+}
+
+static void place_layers(allocator_t *a, const options_t *o, size_t size, block_activations_t *layers)
+{
+    uint64_t R = (uint64_t)(o->train.micro_batch * o->model.seq_len), C = (uint64_t)o->model.dim;
+    block_activations_t shared = {0};
+    if (!keeps_inputs(o))
+        place_inputs(a, o, size, &shared);
+    if (!keeps_outputs(o))
+        place_outputs(a, o, size, &shared);
+    for (int l = 0; l < o->model.layers; l++) {
+        layers[l] = shared;
+        layers[l].x = take(a, R * C, size);
+        if (keeps_inputs(o))
+            place_inputs(a, o, size, &layers[l]);
+        if (keeps_outputs(o))
+            place_outputs(a, o, size, &layers[l]);
+    }
+}
+
+/* addend is forward's (and of a block that runs again, before its backward), d_c backward's. lnf is done with when d_x
+ * begins, x_final when d_f does, and d_f when d_qkv comes. */
 static void place(const model_t *model, allocator_t *a)
 {
     const options_t *o = model->options;
@@ -195,20 +232,13 @@ static void place(const model_t *model, allocator_t *a)
     size_t size = zero_dtype_size(model->kernels->activation_dtype((zero_dtype_t)o->train.precision));
     uint64_t R = (uint64_t)(o->train.micro_batch * o->model.seq_len), C = (uint64_t)o->model.dim;
     uint64_t F = (uint64_t)o->model.ffn_dim;
-    block_activations_t shared = {0};
-    if (o->model.recompute != RECOMPUTE_NONE)
-        place_layer(a, o, size, NULL, &shared);
-    for (int l = 0; l < o->model.layers; l++)
-        place_layer(a, o, size, &shared, &g->layers[l]);
-    g->x_final = take(a, R * C, size);
-    g->lnf = take(a, R * C, size);
+    place_layers(a, o, size, g->layers);
     g->lnf_mean = take(a, R, sizeof(float));
     g->lnf_rstd = take(a, R, sizeof(float));
-    g->addend = take(a, R * C, size);
-    g->d_x = take(a, R * C, size);
-    g->d_c = take(a, R * C, size);
-    g->d_qkv = take(a, R * 3 * C, size);
-    g->d_f = take(a, R * F, size);
+    g->d_x = g->lnf = take(a, R * C, size);
+    g->d_x_sums = take(a, C, sizeof(float));
+    g->addend = g->d_c = take(a, R * C, size);
+    g->d_f = g->d_qkv = g->x_final = take(a, R * (F > 3 * C ? F : 3 * C), size);
 }
 
 static uint64_t activation_bytes(const model_t *model)
@@ -327,27 +357,41 @@ static zero_status_t forward(model_t *model, zero_unit_t unit)
 
 /* ---- backward ---- */
 
-/* Gradients of a Conv1D: its weight and bias from x and dy, then dx = dy W^T. */
-static zero_status_t conv1d_backward(model_t *model, void *dx, const void *x, const void *dy, zero_tensor_t weight,
-                                     zero_tensor_t bias, size_t n_in, size_t n_out)
+/* Gradient of a Conv1D's input: dx = dy W^T */
+static zero_status_t conv1d_input_grad(model_t *model, void *dx, const void *dy, zero_tensor_t weight, size_t n_in,
+                                       size_t n_out)
 {
-    const zero_model_kernels_t *k = model->kernels;
-    size_t n_rows = model->n_batch * model->seq_len;
-    TRY(k->linear_backward_weight(&model->ctx, zero_grad(model->engine, weight), ZERO_LINEAR_IN_OUT,
-                                  zero_grad(model->engine, bias), x, dy, n_rows, n_in, n_out));
-    return k->linear_backward_input(&model->ctx, dx, false, dy, model_weight(model, weight), ZERO_LINEAR_IN_OUT, n_rows,
-                                    n_in, n_out);
+    return model->kernels->linear_backward_input(&model->ctx, dx, false, dy, model_weight(model, weight),
+                                                 ZERO_LINEAR_IN_OUT, model->n_batch * model->seq_len, n_in, n_out);
 }
 
-/* d_x += gradient through a LayerNorm of dy */
-static zero_status_t layernorm_backward(model_t *model, const void *dy, const void *x, const float *mean,
-                                        const float *rstd, zero_tensor_t weight, zero_tensor_t bias)
+static const zero_grad_t summed_elsewhere = {0};
+
+/* Gradients of a Conv1D's weight and bias from x and dy */
+static zero_status_t conv1d_weight_grad(model_t *model, const void *x, const void *dy, zero_tensor_t weight,
+                                        zero_grad_t dbias, size_t n_in, size_t n_out)
+{
+    return model->kernels->linear_backward_weight(&model->ctx, zero_grad(model->engine, weight), ZERO_LINEAR_IN_OUT,
+                                                  dbias, x, dy, model->n_batch * model->seq_len, n_in, n_out);
+}
+
+/* d_x += gradient through a LayerNorm of dy; dcolumns: its column sums. again: NULL, or where the norm's output is
+ * made again. */
+static zero_status_t layernorm_backward(model_t *model, zero_grad_t dcolumns, void *again, const void *dy,
+                                        const void *x, const float *mean, const float *rstd, zero_tensor_t weight,
+                                        zero_tensor_t bias)
 {
     gpt2_t *g = model->arch;
     sizes_t s = sizes(model);
     return model->kernels->layernorm_backward(&model->ctx, g->d_x, zero_grad(model->engine, weight),
-                                              zero_grad(model->engine, bias), dy, x, mean, rstd,
-                                              model_weight(model, weight), s.R, s.C);
+                                              zero_grad(model->engine, bias), dcolumns, again, dy, x, mean, rstd,
+                                              model_weight(model, weight), model_weight(model, bias), s.R, s.C);
+}
+
+/* Where the column sums of d_x wait for the block before. */
+static zero_grad_t d_x_sums(const gpt2_t *g)
+{
+    return (zero_grad_t){.data = g->d_x_sums, .dtype = ZERO_FP32};
 }
 
 static zero_status_t head_backward(model_t *model)
@@ -360,26 +404,8 @@ static zero_status_t head_backward(model_t *model)
                      model_weight(model, g->wte), model->targets, model->loss_weight, zero_loss_scale(model->engine),
                      s.R, s.C, (size_t)model->options->model.vocab_size));
     TRY(k->zero_fill(&model->ctx, g->d_x, s.R * s.C * size));
-    return layernorm_backward(model, g->d_c, g->x_final, g->lnf_mean, g->lnf_rstd, g->lnf_weight, g->lnf_bias);
-}
-
-/* Makes again what this layer did not keep. */
-static zero_status_t recompute(model_t *model, int l)
-{
-    gpt2_t *g = model->arch;
-    const zero_model_kernels_t *k = model->kernels;
-    const block_tensors_t *t = &g->blocks[l];
-    block_activations_t *a = &g->layers[l];
-    sizes_t s = sizes(model);
-    if (model->options->model.recompute == RECOMPUTE_NONE)
-        return ZERO_OK;
-    if (model->options->model.recompute == RECOMPUTE_FULL)
-        return block_inner(model, l, a->x, NULL);
-    TRY(k->layernorm_apply(&model->ctx, a->ln1, a->ln1_mean, a->ln1_rstd, a->x, model_weight(model, t->ln1_weight),
-                           model_weight(model, t->ln1_bias), s.R, s.C));
-    TRY(k->layernorm_apply(&model->ctx, a->ln2, a->ln2_mean, a->ln2_rstd, a->mid, model_weight(model, t->ln2_weight),
-                           model_weight(model, t->ln2_bias), s.R, s.C));
-    return k->gelu(&model->ctx, a->gelu, a->fc, s.R * s.F);
+    return layernorm_backward(model, d_x_sums(g), NULL, g->d_c, g->x_final, g->lnf_mean, g->lnf_rstd, g->lnf_weight,
+                              g->lnf_bias);
 }
 
 static zero_status_t block_backward(model_t *model, int l)
@@ -388,19 +414,32 @@ static zero_status_t block_backward(model_t *model, int l)
     const zero_model_kernels_t *k = model->kernels;
     const block_tensors_t *t = &g->blocks[l];
     const block_activations_t *a = &g->layers[l];
+    zero_engine_t *engine = model->engine;
     sizes_t s = sizes(model);
-    TRY(recompute(model, l));
+    bool again = model->options->model.recompute == RECOMPUTE_LIGHT; /* norms and gelu on the way */
+    if (model->options->model.recompute == RECOMPUTE_FULL)
+        TRY(block_inner(model, l, a->x, NULL));
+
     /* d_x: of x_l+1, and so of mid and of the branch's end alike */
-    TRY(conv1d_backward(model, g->d_f, a->gelu, g->d_x, t->proj_weight, t->proj_bias, s.F, s.C));
-    TRY(k->gelu_backward(&model->ctx, g->d_f, g->d_f, a->fc, s.R * s.F));
-    TRY(conv1d_backward(model, g->d_c, a->ln2, g->d_f, t->fc_weight, t->fc_bias, s.C, s.F));
-    TRY(layernorm_backward(model, g->d_c, a->mid, a->ln2_mean, a->ln2_rstd, t->ln2_weight, t->ln2_bias));
+    TRY(conv1d_input_grad(model, g->d_f, g->d_x, t->proj_weight, s.F, s.C));
+    TRY(k->gelu_backward(&model->ctx, g->d_f, zero_grad(engine, t->fc_bias), again ? a->gelu : NULL, g->d_f, a->fc, s.R,
+                         s.F));
+    TRY(conv1d_weight_grad(model, a->gelu, g->d_x, t->proj_weight, summed_elsewhere, s.F, s.C));
+    TRY(k->put_grad(&model->ctx, zero_grad(engine, t->proj_bias), g->d_x_sums, s.C));
+    TRY(conv1d_input_grad(model, g->d_c, g->d_f, t->fc_weight, s.C, s.F));
+    TRY(layernorm_backward(model, zero_grad(engine, t->attention_bias), again ? a->ln2 : NULL, g->d_c, a->mid,
+                           a->ln2_mean, a->ln2_rstd, t->ln2_weight, t->ln2_bias));
+    TRY(conv1d_weight_grad(model, a->ln2, g->d_f, t->fc_weight, summed_elsewhere, s.C, s.F));
+
     /* d_x: now of mid */
-    TRY(conv1d_backward(model, g->d_c, a->attention, g->d_x, t->attention_weight, t->attention_bias, s.C, s.C));
+    TRY(conv1d_input_grad(model, g->d_c, g->d_x, t->attention_weight, s.C, s.C));
+    TRY(conv1d_weight_grad(model, a->attention, g->d_x, t->attention_weight, summed_elsewhere, s.C, s.C));
     TRY(k->attention_backward(&model->ctx, g->d_qkv, g->d_c, a->qkv, a->attention, a->logsumexp, s.B, s.T, s.heads,
                               s.heads, s.head_dim));
-    TRY(conv1d_backward(model, g->d_c, a->ln1, g->d_qkv, t->qkv_weight, t->qkv_bias, s.C, 3 * s.C));
-    return layernorm_backward(model, g->d_c, a->x, a->ln1_mean, a->ln1_rstd, t->ln1_weight, t->ln1_bias);
+    TRY(conv1d_input_grad(model, g->d_c, g->d_qkv, t->qkv_weight, s.C, 3 * s.C));
+    TRY(layernorm_backward(model, d_x_sums(g), again ? a->ln1 : NULL, g->d_c, a->x, a->ln1_mean, a->ln1_rstd,
+                           t->ln1_weight, t->ln1_bias));
+    return conv1d_weight_grad(model, a->ln1, g->d_qkv, t->qkv_weight, zero_grad(engine, t->qkv_bias), s.C, 3 * s.C);
 }
 
 static zero_status_t embed_backward(model_t *model)

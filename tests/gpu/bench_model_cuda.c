@@ -106,15 +106,19 @@ static zero_status_t layernorm(bench_t *b, size_t rows, size_t dim)
     return b->k->layernorm(&b->ctx, b->s->out, b->s->mean, b->s->rstd, b->s->fourth, b->s->in, b->s->third,
                            weight_of(b->s->weight), weight_of(b->s->bias), 1e-5f, rows, dim);
 }
-static zero_status_t layernorm_apply(bench_t *b, size_t rows, size_t dim)
+static zero_status_t norm_backward(bench_t *b, void *y, size_t rows, size_t dim)
 {
-    return b->k->layernorm_apply(&b->ctx, b->s->out, b->s->mean, b->s->rstd, b->s->in, weight_of(b->s->weight),
-                                 weight_of(b->s->bias), rows, dim);
+    return b->k->layernorm_backward(&b->ctx, b->s->out, grad_of(b->s->dweight), grad_of(b->s->dbias),
+                                    grad_of((char *)b->s->dweight + 2 * dim), y, b->s->third, b->s->in, b->s->mean,
+                                    b->s->rstd, weight_of(b->s->weight), weight_of(b->s->bias), rows, dim);
 }
 static zero_status_t layernorm_backward(bench_t *b, size_t rows, size_t dim)
 {
-    return b->k->layernorm_backward(&b->ctx, b->s->out, grad_of(b->s->dweight), grad_of(b->s->dbias), b->s->third,
-                                    b->s->in, b->s->mean, b->s->rstd, weight_of(b->s->weight), rows, dim);
+    return norm_backward(b, NULL, rows, dim);
+}
+static zero_status_t layernorm_backward_again(bench_t *b, size_t rows, size_t dim)
+{
+    return norm_backward(b, b->s->fourth, rows, dim);
 }
 static zero_status_t gelu(bench_t *b, size_t rows, size_t width)
 {
@@ -122,7 +126,17 @@ static zero_status_t gelu(bench_t *b, size_t rows, size_t width)
 }
 static zero_status_t gelu_backward(bench_t *b, size_t rows, size_t width)
 {
-    return b->k->gelu_backward(&b->ctx, b->s->third, b->s->third, b->s->in, rows * width);
+    return b->k->gelu_backward(&b->ctx, b->s->third, grad_of(b->s->dbias), NULL, b->s->third, b->s->in, rows, width);
+}
+static zero_status_t gelu_backward_again(bench_t *b, size_t rows, size_t width)
+{
+    return b->k->gelu_backward(&b->ctx, b->s->third, grad_of(b->s->dbias), b->s->out, b->s->third, b->s->in, rows,
+                               width);
+}
+static zero_status_t put_grad(bench_t *b, size_t rows, size_t dim)
+{
+    (void)rows;
+    return b->k->put_grad(&b->ctx, grad_of(b->s->dbias), b->s->mean, dim);
 }
 static zero_status_t embed(bench_t *b, size_t rows, size_t dim)
 {
@@ -291,17 +305,21 @@ static size_t rows_of(const model_t *m, row_t *rows)
         double flops = 2.0 * R * (double)(layers[i].n_in * layers[i].n_out);
         rows[n++] = (row_t){layers[i].forward, linear, layers[i].n_in, layers[i].n_out, flops, 0, L};
         rows[n++] = (row_t){layers[i].input, linear_input, layers[i].n_in, layers[i].n_out, flops, 0, L};
-        rows[n++] = (row_t){layers[i].weight, linear_weight, layers[i].n_in, layers[i].n_out, flops, 0, 0};
-        rows[n++] = (row_t){layers[i].with_bias, linear_weight_bias, layers[i].n_in, layers[i].n_out, flops, 0, L};
+        bool sums = i == 0; /* the others' biases are summed by what makes dy */
+        rows[n++] = (row_t){layers[i].weight, linear_weight, layers[i].n_in, layers[i].n_out, flops, 0, sums ? 0 : L};
+        if (sums)
+            rows[n++] = (row_t){layers[i].with_bias, linear_weight_bias, layers[i].n_in, layers[i].n_out, flops, 0, L};
     }
     double product = 2.0 * R * SEQ / 2.0 * c; /* causal: half */
     rows[n++] = (row_t){"attention", attention, m->heads, head, 2 * product, 0, L};
     rows[n++] = (row_t){"attention backward", attention_backward, m->heads, head, 5 * product, 0, L};
     rows[n++] = (row_t){"layernorm with sum", layernorm, ROWS, C, 0, 4 * 2 * R * c, 2 * L + 1};
-    rows[n++] = (row_t){"layernorm again", layernorm_apply, ROWS, C, 0, 2 * 2 * R * c, 0};
     rows[n++] = (row_t){"layernorm backward", layernorm_backward, ROWS, C, 0, 4 * 2 * R * c, 2 * L + 1};
+    rows[n++] = (row_t){"layernorm backward and y", layernorm_backward_again, ROWS, C, 0, 5 * 2 * R * c, 0};
     rows[n++] = (row_t){"gelu", gelu, ROWS, 4 * C, 0, 2 * 2 * R * 4 * c, L};
     rows[n++] = (row_t){"gelu backward", gelu_backward, ROWS, 4 * C, 0, 3 * 2 * R * 4 * c, L};
+    rows[n++] = (row_t){"gelu backward and y", gelu_backward_again, ROWS, 4 * C, 0, 4 * 2 * R * 4 * c, 0};
+    rows[n++] = (row_t){"put bias gradient", put_grad, ROWS, C, 0, 6 * c, L};
     rows[n++] = (row_t){"embed", embed, ROWS, C, 0, 2 * 2 * R * c, 1};
     rows[n++] = (row_t){"embed backward, tied", embed_backward, ROWS, C, 0, 2 * R * c, 1};
     rows[n++] = (row_t){"zero fill", zero_fill, ROWS, C, 0, 2 * R * c, 1};
