@@ -238,6 +238,11 @@ typedef struct zero_config {
      * row, and halves at the loss_scale_hysteresis-th overflow since it last grew and at every one after that. */
     float initial_loss_scale;
     int loss_scale_window, loss_scale_hysteresis;
+    /* GPUs, stages 1-3: the AdamW state of the last units in forward order, at least offload_ratio (0..1) of all, stays
+     * in pinned host memory and is updated by the CPU: the same bits, fewer bytes on the GPU. On the CPU it means
+     * nothing: there all state is in host memory. */
+    bool offload;
+    float offload_ratio;
     size_t user_bytes; /* zero_alloc will ask for this much in all: counted in the plan's limit */
 } zero_config_t;
 
@@ -269,9 +274,10 @@ ZERO_API const char *zero_memory_name(zero_memory_category_t category); /* "para
 
 typedef struct zero_memory {
     uint64_t bytes[ZERO_MEMORY_N_CATEGORIES]; /* on the rank's device (host memory when that is the CPU) */
+    uint64_t pinned_bytes;                    /* of host memory beside a GPU, for offload */
 } zero_memory_t;
 
-ZERO_API uint64_t zero_memory_total(const zero_memory_t *memory);
+ZERO_API uint64_t zero_memory_total(const zero_memory_t *memory); /* on the device */
 
 /* What an engine with this configuration will hold on each rank, by pure arithmetic: no device, no communication. The
  * same on every rank. `kind` is how bulk data will travel: ZERO_COMM_NCCL for GPUs, whatever joins them there;

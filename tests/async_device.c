@@ -28,7 +28,7 @@ typedef struct task {
 } task_t;
 
 /* The order in which the engine and the test make streams tells what they are for. */
-enum { DEFAULT_STREAM, GATHER_STREAM, REDUCE_STREAM, COMPUTE_STREAM };
+enum { DEFAULT_STREAM, GATHER_STREAM, REDUCE_STREAM, OUT_STREAM, UPDATE_STREAM, IN_STREAM };
 
 typedef struct stream {
     int number;
@@ -49,6 +49,7 @@ static struct {
     async_options_t options;
     stream_t *streams[MAX_STREAMS];
     int n_streams;
+    int compute; /* the number of the stream that async_compute_in named */
 } the;
 
 static void delay(uint64_t *seed)
@@ -198,7 +199,7 @@ static zero_status_t event_record(zero_device_t *device, zero_event_t event, zer
 
 static bool is_left_out(int waiting, int recorded_in)
 {
-    bool computes = waiting >= COMPUTE_STREAM, computed = recorded_in >= COMPUTE_STREAM;
+    bool computes = waiting == the.compute, computed = recorded_in == the.compute;
     switch (the.options.fault) {
     case ASYNC_COMPUTE_AHEAD_OF_GATHER:
         return computes && recorded_in == GATHER_STREAM;
@@ -208,9 +209,18 @@ static bool is_left_out(int waiting, int recorded_in)
         return waiting == REDUCE_STREAM && computed;
     case ASYNC_COMPUTE_AHEAD_OF_REDUCE:
         return computes && recorded_in == REDUCE_STREAM;
+    case ASYNC_HOST_AHEAD_OF_DEVICE:
+        return waiting == OUT_STREAM || waiting == UPDATE_STREAM;
+    case ASYNC_DEVICE_AHEAD_OF_HOST:
+        return recorded_in == IN_STREAM || waiting == IN_STREAM;
     default:
         return false;
     }
+}
+
+void async_compute_in(zero_stream_t stream)
+{
+    the.compute = stream_of(stream)->number;
 }
 
 static zero_status_t stream_wait(zero_device_t *device, zero_stream_t stream, zero_event_t event)
@@ -219,6 +229,24 @@ static zero_status_t stream_wait(zero_device_t *device, zero_stream_t stream, ze
     event_task_t t = {event_of(event), event_of(event)->n_recorded};
     if (!is_left_out(stream_of(stream)->number, t.event->recorded_in))
         async_queue(stream, await, &t, sizeof t);
+    return ZERO_OK;
+}
+
+typedef struct host_task {
+    void (*fn)(void *args);
+    void *args;
+} host_task_t;
+
+static void do_host_call(void *args)
+{
+    host_task_t *t = args;
+    t->fn(t->args);
+}
+
+static zero_status_t host_call(zero_device_t *device, zero_stream_t stream, void (*fn)(void *args), void *args)
+{
+    (void)device;
+    async_queue(stream, do_host_call, &(host_task_t){fn, args}, sizeof(host_task_t));
     return ZERO_OK;
 }
 
@@ -427,14 +455,16 @@ static void do_fence(void *args)
 
 static zero_status_t fence(zero_comm_t *comm, zero_lane_t lane, zero_stream_t stream)
 {
+    if (comm->size == 1)
+        return ZERO_OK;
     fence_task_t t = {comm, lane, ++((transport_t *)comm->transport)->epochs[lane]};
     async_queue(stream, do_fence, &t, sizeof t);
     return ZERO_OK;
 }
 
-static const char *part_of(const zero_window_t *window, int rank)
+static const char *part_of(const zero_comm_t *comm, const zero_window_t *window, int rank)
 {
-    return ((const zero_shared_block_t *)window->transport)->parts[rank];
+    return rank == comm->rank ? window->local : ((const zero_shared_block_t *)window->transport)->parts[rank];
 }
 
 static zero_status_t all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
@@ -443,7 +473,7 @@ static zero_status_t all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_
     (void)lane;
     for (int i = 0; i < comm->size && n_bytes > 0; i++) {
         int rank = (comm->rank + i) % comm->size;
-        const char *src = part_of(window, rank) + src_offset + (size_t)rank * src_stride;
+        const char *src = part_of(comm, window, rank) + src_offset + (size_t)rank * src_stride;
         char *slice = (char *)dst + (size_t)rank * n_bytes;
         if (slice != src)
             OK(copy(&the.device, slice, src, n_bytes, stream));
@@ -457,7 +487,7 @@ static zero_status_t exchange(zero_comm_t *comm, zero_lane_t lane, const zero_wi
     (void)lane;
     for (int i = 0; i < comm->size; i++) {
         int rank = (comm->rank + i) % comm->size;
-        const char *src = part_of(window, rank) + src_offset + (size_t)comm->rank * n_bytes;
+        const char *src = part_of(comm, window, rank) + src_offset + (size_t)comm->rank * n_bytes;
         char *staged = (char *)staging + (size_t)rank * n_bytes;
         slices[rank] = rank == comm->rank ? src : staged;
         if (rank != comm->rank && n_bytes > 0)
@@ -480,7 +510,8 @@ static void transport_destroy(zero_comm_t *comm)
 {
     OK(synchronize(&the.device));
     OK(zero_comm_barrier(comm->host));
-    zero_shared_block_destroy(((transport_t *)comm->transport)->control);
+    if (comm->size > 1)
+        zero_shared_block_destroy(((transport_t *)comm->transport)->control);
     zero_comm_beside_host_destroy(comm);
 }
 
@@ -503,8 +534,9 @@ static zero_status_t join(zero_device_t *device, zero_comm_t *host, zero_comm_t 
     (void)device;
     zero_comm_t *made;
     OK(zero_comm_beside_host_create(host, &transport_ops, sizeof(transport_t), &made));
-    OK(zero_shared_block_create(host, sizeof(uint32_t) * ZERO_N_LANES * (size_t)host->size, true, ZERO_LOG_ERROR,
-                                &((transport_t *)made->transport)->control));
+    if (host->size > 1)
+        OK(zero_shared_block_create(host, sizeof(uint32_t) * ZERO_N_LANES * (size_t)host->size, true, ZERO_LOG_ERROR,
+                                    &((transport_t *)made->transport)->control));
     *bulk = made;
     return ZERO_OK;
 }
@@ -542,6 +574,7 @@ zero_status_t async_device_create(const zero_comm_t *comm, const async_options_t
     the.ops.event_destroy = event_destroy;
     the.ops.event_record = event_record;
     the.ops.stream_wait = stream_wait;
+    the.ops.host_call = host_call;
     the.ops.event_query = event_query;
     the.ops.event_elapsed_ms = event_elapsed_ms;
     the.ops.join = join;

@@ -20,6 +20,8 @@ typedef enum async_fault {
     ASYNC_REDUCE_AHEAD_OF_COMPUTE, /* slices travel before they are written, staging is reused before it is read */
     ASYNC_COMPUTE_AHEAD_OF_REDUCE, /* sums before slices have come */
     ASYNC_NO_FENCE,                /* fences do not wait for peers */
+    ASYNC_HOST_AHEAD_OF_DEVICE,    /* offload: gradients leave before they are whole, updates before they are decided */
+    ASYNC_DEVICE_AHEAD_OF_HOST,    /* offload: parameters are gathered before they are updated */
     ASYNC_N_FAULTS
 } async_fault_t;
 
@@ -30,6 +32,9 @@ typedef struct async_options {
 } async_options_t;
 
 zero_status_t async_device_create(const zero_comm_t *comm, const async_options_t *options, zero_device_t **device);
+
+/* The stream that the test computes in, after the engine has made its own. */
+void async_compute_in(zero_stream_t stream);
 
 /* Queues work of the caller's own: run(args), args copied (n_bytes at most ASYNC_ARGS_BYTES). stream NULL is a stream
  * too. */

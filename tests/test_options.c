@@ -472,7 +472,7 @@ START_TEST(what_the_device_cannot_do_is_refused)
     } cases[] = {{"zero.comm=nccl", ZERO_DEVICE_CPU, "[zero] comm = nccl: NCCL is for GPUs"},
                  {"zero.comm=nccl", ZERO_DEVICE_CUDA, NULL},
                  {"zero.comm=mpi", ZERO_DEVICE_CPU, NULL},
-                 {"zero.offload=optimizer", ZERO_DEVICE_CUDA, "[zero] offload = optimizer is not in this version"},
+                 {"zero.offload=optimizer", ZERO_DEVICE_CUDA, NULL},
                  {"zero.offload=optimizer", ZERO_DEVICE_CPU, NULL}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         options_t options = must_parse(MINIMAL, ARGUMENTS("--set", cases[i].setting));
@@ -486,6 +486,11 @@ START_TEST(what_the_device_cannot_do_is_refused)
         else
             ck_assert_str_eq(said, "");
     }
+    options_t options = must_parse(MINIMAL, ARGUMENTS("--stage", "0", "--set", "zero.offload=optimizer"));
+    options.device.type = ZERO_DEVICE_CUDA;
+    capture_begin();
+    ck_assert_int_eq(options_check_device(&options), ZERO_ERROR_USAGE);
+    expect_line(capture_end(), (const char *[]){"[zero] offload = optimizer", "stage 0", NULL});
 }
 END_TEST
 

@@ -23,52 +23,69 @@ static char *text_of(int n_ranks, const char *settings)
     return text;
 }
 
-static void expect_plain_text(int n_ranks, const char *settings, const char *streams)
+/* The runs of all `variants` of `settings` give the text that the plain CPU gives. NULL ends the variants. */
+static void expect_plain_text(int n_ranks, const char *settings, const char *const *variants)
 {
-    char plain[160], async[224];
+    char plain[160], async[1024] = "";
     snprintf(plain, sizeof plain, "device=cpu %s", settings);
-    snprintf(async, sizeof async, "device=async %s %s", settings, streams);
-    char *want = text_of(n_ranks, plain), *got = text_of(n_ranks, async);
+    char *want = text_of(n_ranks, plain);
     ck_assert_msg(want && strlen(want) > 100, "%d ranks, %s", n_ranks, plain);
-    ck_assert_msg(got && strcmp(got, want) == 0, "%d ranks: %s gives\n%s%s gives\n%s", n_ranks, plain, want, async,
-                  got ? got : "nothing");
+    for (int i = 0; variants[i]; i++)
+        snprintf(async + strlen(async), sizeof async - strlen(async), "%s%s %s", i ? " / " : "", settings, variants[i]);
+    char *got = text_of(n_ranks, async), *at = got;
+    ck_assert_msg(got != NULL, "%d ranks, %s", n_ranks, async);
+    for (int i = 0; variants[i]; i++, at += strlen(want))
+        ck_assert_msg(strncmp(at, want, strlen(want)) == 0, "%d ranks, %s: %s gives\n%sinstead of\n%s", n_ranks,
+                      settings, variants[i], at, want);
+    ck_assert_str_eq(at, "");
     free(want);
     free(got);
 }
 
-/* _i: stage and dtype. */
+static const char *const settings_of[] = {"steps=12 dtype=bf16", "steps=12 dtype=fp32 micro_steps=3 every=1",
+                                          "steps=12 dtype=fp16 nan_at=5"};
+#define N_SETTINGS 3
+
 START_TEST(streams_of_any_speed_give_the_bits_of_one_order)
 {
-    static const char *const settings[] = {"dtype=bf16", "dtype=fp32 micro_steps=3 every=1", "dtype=fp16 nan_at=5"};
-    int stage = _i % 4;
-    char all[96];
-    snprintf(all, sizeof all, "stage=%d steps=24 %s", stage, settings[_i / 4]);
-    expect_plain_text(2, all, "seed=1");
-    expect_plain_text(3, all, "seed=2 prefetch=3 delay_us=800");
+    static const char *const variants[] = {"stage=3 seed=2 prefetch=3 delay_us=800",
+                                           "stage=3 seed=3",
+                                           "stage=2 seed=4",
+                                           "stage=1 seed=5",
+                                           "stage=0 seed=6",
+                                           "stage=3 overlap=0",
+                                           NULL};
+    expect_plain_text(2, settings_of[_i], variants);
+    expect_plain_text(3, settings_of[_i], variants);
 }
 END_TEST
 
-START_TEST(without_overlap_too)
+/* All of the state, some of it; one rank has nobody to gather from. */
+START_TEST(offload_gives_the_same_bits)
 {
-    expect_plain_text(2, "stage=3", "overlap=0");
-    expect_plain_text(3, "stage=0 micro_steps=2", "overlap=0");
+    static const char *const variants[] = {"offload=100 stage=3 seed=2",   "offload=100 stage=1 seed=3",
+                                           "offload=40 stage=2 seed=4",    "offload=40 stage=3 prefetch=3 delay_us=800",
+                                           "offload=40 stage=3 overlap=0", NULL};
+    expect_plain_text(1 + _i, settings_of[_i], variants);
 }
 END_TEST
 
 START_TEST(two_hundred_steps_at_random_speeds)
 {
-    expect_plain_text(3, "stage=3 steps=200", "seed=3 prefetch=2");
-    expect_plain_text(2, "stage=1 steps=200", "seed=4");
+    expect_plain_text(3, "stage=3 steps=200", (const char *const[]){"seed=3 prefetch=2", NULL});
+    expect_plain_text(2, "stage=1 steps=200", (const char *const[]){"seed=4", "offload=100 seed=5", NULL});
 }
 END_TEST
 
+/* _i: the fault, and the stage. */
 START_TEST(a_missing_wait_shows)
 {
     static const int stages[] = {3, 1};
     async_fault_t fault = (async_fault_t)(ASYNC_NO_FAULT + 1 + _i / 2);
     char settings[96];
-    snprintf(settings, sizeof settings, "stage=%d steps=40 fault=%d", stages[_i % 2], (int)fault);
-    char *want = text_of(3, "device=cpu steps=40"), *got = text_of(3, settings);
+    snprintf(settings, sizeof settings, "stage=%d steps=20 offload=%d fault=%d", stages[_i % 2],
+             fault < ASYNC_HOST_AHEAD_OF_DEVICE ? 0 : 100, (int)fault);
+    char *want = text_of(3, "device=cpu steps=20"), *got = text_of(3, settings);
     ck_assert(want != NULL);
     ck_assert_msg(!got || strcmp(got, want) != 0, "%s shows nothing", settings);
     free(want);
@@ -81,8 +98,8 @@ static Suite *suite(void)
     Suite *s = suite_create("streams");
     TCase *tcase = tcase_create("at random speeds");
     tcase_set_timeout(tcase, 300);
-    tcase_add_loop_test(tcase, streams_of_any_speed_give_the_bits_of_one_order, 0, 12);
-    tcase_add_test(tcase, without_overlap_too);
+    tcase_add_loop_test(tcase, streams_of_any_speed_give_the_bits_of_one_order, 0, N_SETTINGS);
+    tcase_add_loop_test(tcase, offload_gives_the_same_bits, 0, N_SETTINGS);
     tcase_add_test(tcase, two_hundred_steps_at_random_speeds);
     tcase_add_loop_test(tcase, a_missing_wait_shows, 0, 2 * (ASYNC_N_FAULTS - 1));
     suite_add_tcase(s, tcase);

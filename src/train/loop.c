@@ -233,6 +233,8 @@ zero_config_t loop_config(const options_t *o, int world_size)
     config.eps = (float)o->train.eps;
     config.weight_decay = (float)o->train.weight_decay;
     config.grad_clip = (float)o->train.grad_clip;
+    config.offload = o->zero.offload == OFFLOAD_OPTIMIZER;
+    config.offload_ratio = (float)o->zero.offload_ratio;
     return config;
 }
 
@@ -296,7 +298,10 @@ static void report_start(const run_t *run)
     report("%lld training tokens; a step takes %lld sequences of %lld (%lld per rank, %d micro-step%s)",
            (long long)data_n_tokens(run->train), (long long)o->train.global_batch, (long long)o->model.seq_len,
            (long long)o->train.micro_batch, run->micro_steps, run->micro_steps == 1 ? "" : "s");
-    if (o->zero.offload == OFFLOAD_OPTIMIZER)
+    if (o->zero.offload == OFFLOAD_OPTIMIZER && held.pinned_bytes > 0)
+        report("%.1f MiB of AdamW's state and gradients are in pinned host memory",
+               (double)held.pinned_bytes / 1048576.0);
+    else if (o->zero.offload == OFFLOAD_OPTIMIZER)
         report("[zero] offload = optimizer changes nothing here: on the CPU all state is in host memory");
     if (o->log.metrics[0])
         report("metrics of every step go to %s", o->log.metrics);
@@ -356,6 +361,7 @@ zero_status_t loop_print_plan(const options_t *options, const zero_comm_t *comm)
     for (int stage = 0; stage < 4 && status == ZERO_OK; stage++) {
         zero_config_t config = loop_config(options, n_ranks);
         config.stage = stage;
+        config.offload &= stage > 0; /* there is none at stage 0 */
         status = zero_plan(model.declaration, &config, plan_kind(options, comm), n_ranks, &plans[stage]);
         model_plan(&model, &plans[stage]);
     }
@@ -374,6 +380,12 @@ zero_status_t loop_print_plan(const options_t *options, const zero_comm_t *comm)
         for (int stage = 0; stage < 4; stage++)
             printf(" %15llu", (unsigned long long)zero_memory_total(&plans[stage]));
         printf("\n");
+        if (options->zero.offload == OFFLOAD_OPTIMIZER && plans[1].pinned_bytes > 0) {
+            printf("%-18s", "pinned host memory");
+            for (int stage = 0; stage < 4; stage++)
+                printf(" %15llu", (unsigned long long)plans[stage].pinned_bytes);
+            printf("\n");
+        }
     }
     model_destroy(&model);
     return status;

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "zero/engine.h"
 #include "zero/hash.h"
@@ -27,6 +28,8 @@ static uint64_t config_hash(const zero_config_t *c)
     hash = zero_hash_fold(hash, &c->weight_decay, sizeof c->weight_decay);
     hash = zero_hash_fold(hash, &c->grad_clip, sizeof c->grad_clip);
     hash = zero_hash_fold(hash, &c->max_skipped_steps, sizeof c->max_skipped_steps);
+    hash = zero_hash_fold(hash, &c->offload, sizeof c->offload);
+    hash = zero_hash_fold(hash, &c->offload_ratio, sizeof c->offload_ratio);
     hash = zero_hash_fold(hash, &c->loss_scale_window, sizeof c->loss_scale_window);
     hash = zero_hash_fold(hash, &c->loss_scale_hysteresis, sizeof c->loss_scale_hysteresis);
     return zero_hash_fold(hash, &c->initial_loss_scale, sizeof c->initial_loss_scale);
@@ -68,12 +71,28 @@ static zero_status_t check_fits(const zero_engine_t *engine)
         (double)engine->config.user_bytes / mib, (double)available / mib);
 }
 
+/* Pinned memory cannot be swapped out: half of the host's is the most that all its ranks may take together. */
+static zero_status_t check_pinned(const zero_engine_t *engine)
+{
+    const double gib = 1024.0 * 1024.0 * 1024.0;
+    double wanted = (double)engine->plan.memory.pinned_bytes * engine->host_comm->local_size;
+    double host = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    if (wanted <= host / 2)
+        return ZERO_OK;
+    return zero_fail(
+        ZERO_ERROR_MEMORY,
+        "offload needs %.1f GiB of pinned memory for the %d ranks of this host, which has %.1f GiB, of which "
+        "half may be pinned: take a smaller offload_ratio or more hosts",
+        wanted / gib, engine->host_comm->local_size, host / gib);
+}
+
 static zero_status_t allocate(zero_engine_t *engine)
 {
     zero_device_t *device = engine->device;
     const zero_arena_plan_t *plan = &engine->plan;
     void *data;
     ZERO_TRY(zero_comm_agree(engine->comm, check_fits(engine)));
+    ZERO_TRY(zero_comm_agree(engine->comm, check_pinned(engine)));
     ZERO_TRY(engine->comm->ops->window_create(engine->comm, plan->window_bytes, &engine->window));
     zero_status_t status = device->ops->alloc(device, plan->private_bytes, &data);
     if (status == ZERO_OK)
@@ -189,6 +208,7 @@ zero_status_t zero_engine_create(zero_comm_t *comm, zero_device_t *device, const
         zero_arena_plan_create(model, &made->layout, config, zero_device_comm_kind(device, comm), &made->plan), fail);
     ZERO_TRY_GOTO(build_tables(made), fail);
     ZERO_TRY_GOTO(zero_comm_agree(comm, create_streams(made)), fail);
+    ZERO_TRY_GOTO(zero_comm_agree(comm, zero_offload_create(made, &made->offload)), fail);
     ZERO_TRY_GOTO(allocate(made), fail);
     ZERO_TRY_GOTO(zero_comm_agree(comm, zero_engine_prepare_steps(made)), fail);
     *engine = made;
@@ -225,6 +245,7 @@ void zero_engine_destroy(zero_engine_t *engine)
         engine->device->ops->host_free(engine->device, engine->outcomes);
     if (engine->window.n_bytes)
         engine->comm->ops->window_destroy(engine->comm, &engine->window);
+    zero_offload_destroy(engine);
     zero_timeline_destroy(engine->timeline);
     for_each_event(engine, destroy_event);
     for (int i = 0; i < ZERO_MAX_STEPS_IN_FLIGHT; i++) {

@@ -27,6 +27,9 @@ typedef struct zero_device_ops {
     zero_status_t (*event_record)(zero_device_t *device, zero_event_t event, zero_stream_t stream);
     /* What is queued in `stream` from now on comes after the event's last record; never recorded: at once. */
     zero_status_t (*stream_wait)(zero_device_t *device, zero_stream_t stream, zero_event_t event);
+    /* Runs fn(args) on the host when the stream comes to it; args stay as they are until then. fn makes no call of this
+     * table. NULL where join is. */
+    zero_status_t (*host_call)(zero_device_t *device, zero_stream_t stream, void (*fn)(void *args), void *args);
     zero_status_t (*event_query)(zero_device_t *device, zero_event_t event, bool *reached);
     zero_status_t (*event_elapsed_ms)(zero_device_t *device, zero_event_t begin, zero_event_t end, double *ms);
     /* A transport of bulk data between the ranks' devices, beside `host`; the caller's, for zero_device_comm_destroy.

@@ -146,6 +146,13 @@ static zero_status_t cuda_stream_wait(zero_device_t *device, zero_stream_t strea
     return ZERO_OK;
 }
 
+static zero_status_t cuda_host_call(zero_device_t *device, zero_stream_t stream, void (*fn)(void *args), void *args)
+{
+    (void)device;
+    ZERO_TRY_CUDA(cudaLaunchHostFunc(as_cuda(stream), fn, args));
+    return ZERO_OK;
+}
+
 static zero_status_t cuda_event_query(zero_device_t *device, zero_event_t event, bool *reached)
 {
     (void)device;
@@ -206,6 +213,7 @@ static const zero_device_ops_t cuda_ops = {
     .event_destroy = cuda_event_destroy,
     .event_record = cuda_event_record,
     .stream_wait = cuda_stream_wait,
+    .host_call = cuda_host_call,
     .event_query = cuda_event_query,
     .event_elapsed_ms = cuda_event_elapsed_ms,
     .join = cuda_join,

@@ -10,6 +10,7 @@
 
 #include "comm/comm.h"
 #include "zero/device.h"
+#include "zero/offload.h"
 #include "zero/plan.h"
 #include "zero/slots.h"
 #include "zero/timeline.h"
@@ -57,6 +58,8 @@ struct zero_engine {
     zero_stream_t gather_stream, reduce_stream;
     zero_timeline_t *timeline;
     int compute_span; /* the acquired unit's, in the timeline */
+
+    zero_offload_t *offload; /* NULL: the device updates everything */
 
     /* Parameters: gather.c. */
     zero_slots_t param_slots;   /* in private_data */

@@ -29,8 +29,21 @@ static zero_status_t note_under_way(zero_engine_t *engine, zero_unit_t flat)
     return engine->device->ops->event_record(engine->device, engine->params_ready[flat], engine->gather_stream);
 }
 
+/* A hosted unit is updated later than the step's own fence: before its first gather it has one of its own, which every
+ * rank reaches when its shard is there. */
+static zero_status_t publish_hosted(zero_engine_t *engine, zero_unit_t flat, zero_stream_t gathers_in)
+{
+    bool is_new;
+    if (!engine->offload || !zero_offload_hosts(engine, flat))
+        return ZERO_OK;
+    ZERO_TRY(zero_offload_await_params(engine, flat, gathers_in, &is_new));
+    return is_new ? engine->comm->ops->fence(engine->comm, ZERO_LANE_GATHER, gathers_in) : ZERO_OK;
+}
+
 zero_status_t zero_engine_await_params(zero_engine_t *engine, zero_unit_t flat, zero_stream_t stream)
 {
+    if (engine->comm->size == 1) /* used where they lie */
+        return publish_hosted(engine, flat, stream);
     if (!engine->params_under_way[flat])
         return ZERO_OK;
     engine->params_under_way[flat] = false;
@@ -55,6 +68,7 @@ static zero_status_t gather_into_slot(zero_engine_t *engine, zero_unit_t flat, c
         return ZERO_OK;
     zero_stream_t gathers_in = gather_stream(engine, stream);
     ZERO_TRY(engine->device->ops->stream_wait(engine->device, gathers_in, slot_freed(engine, slot)));
+    ZERO_TRY(publish_hosted(engine, flat, gathers_in));
     ZERO_TRY(zero_engine_begin_span(engine, zero_engine_work(engine, ZERO_WORK_GATHER), flat, gathers_in, &span));
     ZERO_TRY(engine->comm->ops->all_gather(
         engine->comm, ZERO_LANE_GATHER, &engine->window, engine->plan.params + layout->shard_offset * size, 0,
@@ -140,6 +154,7 @@ zero_status_t zero_engine_publish_params(zero_engine_t *engine, zero_stream_t st
     if (!stage->shard_state)
         return ZERO_OK;
     for (zero_unit_t unit = 0; unit < engine->layout.n_units; unit++) {
+        ZERO_TRY(publish_hosted(engine, unit, gathers_in));
         ZERO_TRY(zero_engine_gather_in_place(engine, unit, engine->plan.params, zero_dtype_size(engine->config.dtype),
                                              gathers_in));
         ZERO_TRY(note_under_way(engine, unit));

@@ -30,6 +30,8 @@ zero_config_t zero_config_default(void)
         .initial_loss_scale = 65536.0f,
         .loss_scale_window = 1000,
         .loss_scale_hysteresis = 1,
+        .offload = false,
+        .offload_ratio = 1.0f,
         .user_bytes = 0,
     };
 }
@@ -66,6 +68,8 @@ zero_status_t zero_config_check(const zero_config_t *c)
     if (!(c->initial_loss_scale >= 1.0f) || isinf(c->initial_loss_scale))
         return zero_fail_alike(ZERO_ERROR_USAGE, "initial_loss_scale %g: it must be at least 1",
                                (double)c->initial_loss_scale);
+    if (!(c->offload_ratio >= 0.0f && c->offload_ratio <= 1.0f))
+        return zero_fail_alike(ZERO_ERROR_USAGE, "offload_ratio %g: it must be in [0, 1]", (double)c->offload_ratio);
     if (c->loss_scale_window < 1 || c->loss_scale_hysteresis < 1)
         return zero_fail_alike(ZERO_ERROR_USAGE,
                                "loss_scale_window %d, loss_scale_hysteresis %d: both must be at least 1",
@@ -124,6 +128,35 @@ static void plan_window(zero_arena_plan_t *plan, const zero_layout_t *layout, co
     plan->contribution = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, sizeof(zero_contribution_t));
 }
 
+/* The first unit whose state is on the host: as many from the end as make up the ratio. n_units: none. */
+static zero_unit_t first_hosted(const zero_layout_t *layout, const zero_config_t *config, zero_comm_kind_t kind)
+{
+    zero_unit_t first = layout->n_units;
+    if (!config->offload || kind != ZERO_COMM_NCCL)
+        return first;
+    double wanted = (double)config->offload_ratio * (double)layout->total_shard_elems, hosted = 0.0;
+    while (first > 0 && hosted < wanted)
+        hosted += (double)layout->units[--first].shard_elems;
+    return first;
+}
+
+/* Parameters, what AdamW keeps, and gradient sums of the hosted units, and the step's scalars. */
+static void plan_host(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config)
+{
+    zero_host_plan_t *host = &plan->host;
+    uint64_t *bytes = &plan->memory.pinned_bytes, n = host->n_elems;
+    zero_memory_t unused = {0};
+    if (host->first == layout->n_units)
+        return;
+    host->params = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n * zero_dtype_size(config->dtype));
+    if (config->dtype != ZERO_FP32)
+        host->low = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, config->dtype == ZERO_BF16 ? n * 2 : n * 4);
+    host->m = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n * sizeof(float));
+    host->v = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n * sizeof(float));
+    host->grads = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n * sizeof(float));
+    host->scalars = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, sizeof(zero_adam_scalars_t));
+}
+
 static void plan_private(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config,
                          zero_comm_kind_t kind)
 {
@@ -180,9 +213,21 @@ zero_status_t zero_arena_plan_create(const zero_model_t *model, const zero_layou
         zero_order_grad_slots(model, layout, made.overlapped ? 2 : 1, made.grad_slot_counts);
         made.n_grad_slots = sum(made.grad_slot_counts, layout->n_slot_classes);
     }
+    if (config->offload && config->stage == 0 && kind == ZERO_COMM_NCCL) {
+        status = zero_fail_alike(
+            ZERO_ERROR_USAGE, "offload at stage 0: there every rank holds all state, and so would every host several "
+                              "times over; take stage 1, 2 or 3");
+        goto fail;
+    }
     made.state_elems = made.stage.shard_state ? layout->total_shard_elems : layout->total_flat_elems;
+    made.host.first = first_hosted(layout, config, kind);
+    if (made.host.first < layout->n_units) {
+        made.state_elems = layout->units[made.host.first].shard_offset;
+        made.host.n_elems = layout->total_shard_elems - made.state_elems;
+    }
     plan_window(&made, layout, config);
     plan_private(&made, layout, config, kind);
+    plan_host(&made, layout, config);
     *plan = made;
     return ZERO_OK;
 fail:

@@ -10,10 +10,18 @@
 #include "zero/layout.h"
 #include "zero/stage.h"
 
+/* The pinned block of offload: what belongs to units first, first + 1 ..., their shards end to end. */
+typedef struct zero_host_plan {
+    zero_unit_t first; /* n_units: nothing is offloaded */
+    uint64_t n_elems;
+    uint64_t params, low, m, v, grads, scalars; /* offsets in bytes */
+} zero_host_plan_t;
+
 typedef struct zero_arena_plan {
     zero_stage_t stage;
     bool overlapped;      /* communication has streams of its own: asked for, on GPUs, with several ranks */
-    uint64_t state_elems; /* elements of optimizer state: all flats at stage 0, all shards else */
+    uint64_t state_elems; /* elements of optimizer state on the device: all flats at stage 0, else all shards but for */
+    zero_host_plan_t host; /* those that are offloaded */
 
     /* window arena, offsets in bytes */
     uint64_t params;       /* all flats, or all shards where params are sharded */

@@ -125,12 +125,16 @@ static zero_status_t finish(zero_engine_t *engine, zero_reduction_t *reduction, 
         return ZERO_OK;
     if (engine->overlapped)
         ZERO_TRY(zero_engine_wait(engine, unit, reduction->staged, stream));
+    if (engine->offload && zero_offload_hosts(engine, unit))
+        ZERO_TRY(zero_offload_await_grads(engine, stream));
     ZERO_TRY(device->kernels->sum_slices(zero_engine_sum(engine, unit), reduction->slices, engine->comm->size,
                                          stage->grad_dtype, engine->layout.units[unit].shard_elems, reduction->add,
                                          reduction->last ? partials + engine->partials_of[unit] : NULL, stream));
     ZERO_TRY(device->ops->event_record(device, reduction->summed, stream));
     if (reduction->last)
         ZERO_TRY(gather_sums(engine, reduction, stream));
+    if (reduction->last && engine->offload && zero_offload_hosts(engine, unit))
+        ZERO_TRY(zero_offload_send_grads(engine, unit, stream));
     reduction->unit = -1;
     return ZERO_OK;
 }

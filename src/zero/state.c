@@ -49,17 +49,27 @@ static void *param_at(const zero_engine_t *engine, const zero_adam_segment_t *at
     return bytes_at(zero_engine_params(engine), at->param, zero_dtype_size(engine->config.dtype));
 }
 
+static bool is_hosted(const zero_engine_t *engine, const zero_adam_segment_t *at)
+{
+    return engine->offload && at->state >= engine->plan.state_elems;
+}
+
 /* bf16: int16_t halves; fp16: fp32 master; fp32: none. */
 static void *low_at(const zero_engine_t *engine, const zero_adam_segment_t *at)
 {
     if (engine->config.dtype == ZERO_FP32)
         return NULL;
+    if (is_hosted(engine, at))
+        return zero_offload_place(engine, at->state).low;
     return bytes_at(zero_engine_private(engine, engine->plan.low), at->state,
                     engine->config.dtype == ZERO_BF16 ? sizeof(int16_t) : sizeof(float));
 }
 
 static float *moment_at(const zero_engine_t *engine, uint64_t offset, const zero_adam_segment_t *at)
 {
+    if (is_hosted(engine, at))
+        return offset == engine->plan.m ? zero_offload_place(engine, at->state).m
+                                        : zero_offload_place(engine, at->state).v;
     return (float *)zero_engine_private(engine, offset) + at->state;
 }
 
@@ -111,6 +121,15 @@ static zero_status_t write_moments(zero_engine_t *engine, const zero_adam_segmen
     return zero_device_copy(engine->device, moment_at(engine, engine->plan.v, at), v, n_bytes, NULL);
 }
 
+/* The host updates parameters of its own, which are then copied to the device's. */
+static zero_status_t mirror_param(zero_engine_t *engine, const zero_adam_segment_t *at, size_t n_elems)
+{
+    if (!is_hosted(engine, at))
+        return ZERO_OK;
+    return zero_device_copy(engine->device, zero_offload_place(engine, at->state).param, param_at(engine, at),
+                            n_elems * zero_dtype_size(engine->config.dtype), NULL);
+}
+
 /* Nobody reads or writes weights any more, on any rank. */
 static zero_status_t quiet(zero_engine_t *engine)
 {
@@ -148,6 +167,7 @@ static zero_status_t set_run(zero_engine_t *engine, zero_tensor_t tensor, const 
     ZERO_TRY(zero_device_copy(engine->device, buffers->weights, master, n_bytes, NULL));
     ZERO_TRY(engine->device->kernels->split_master(param_at(engine, at), low_at(engine, at), engine->config.dtype,
                                                    buffers->weights, n, NULL));
+    ZERO_TRY(mirror_param(engine, at, n));
     ZERO_TRY(write_moments(engine, at, m, v, n_bytes));
     return zero_device_synchronize(engine->device); /* the host buffers are used again */
 }
@@ -187,6 +207,7 @@ static zero_status_t init_run(zero_engine_t *engine, zero_tensor_t tensor, const
                                   n_bytes, NULL));
     ZERO_TRY(kernels->split_master(param_at(engine, at), low_at(engine, at), engine->config.dtype, buffers->weights, n,
                                    NULL));
+    ZERO_TRY(mirror_param(engine, at, n));
     ZERO_TRY(write_moments(engine, at, zeros, zeros, n_bytes));
     return zero_device_synchronize(engine->device);
 }

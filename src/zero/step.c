@@ -42,7 +42,8 @@ static int by_state(const void *a, const void *b)
     return (at_a > at_b) - (at_a < at_b);
 }
 
-/* One segment a tensor; padding between tensors belongs to none and stays zero. Returns how many. */
+/* One segment a tensor whose state is on the device; padding between tensors belongs to none and stays zero. Returns
+ * how many. */
 static size_t build_segments(const zero_engine_t *engine, zero_adam_segment_t *segments)
 {
     size_t n = 0;
@@ -51,7 +52,7 @@ static size_t build_segments(const zero_engine_t *engine, zero_adam_segment_t *s
         uint64_t begin, end;
         zero_engine_held(engine, tensor->owner, &begin, &end);
         zero_span_t span = zero_layout_span(&engine->layout, engine->model, t, begin, end);
-        if (span.n_elems == 0)
+        if (span.n_elems == 0 || zero_offload_hosts(engine, tensor->owner))
             continue;
         segments[n] = zero_engine_place(engine, tensor->owner, span.flat_offset);
         segments[n].n_elems = span.n_elems;
@@ -176,6 +177,8 @@ zero_status_t zero_step(zero_engine_t *engine, float lr, const double *local_los
     ZERO_TRY(device->kernels->decide_step(&engine->rules, lr, zero_engine_private(engine, engine->plan.contributions),
                                           engine->comm->size, &on_device->state, &on_device->scalars,
                                           &on_device->outcome, stream));
+    if (engine->offload)
+        ZERO_TRY(zero_offload_update(engine, stream));
     ZERO_TRY(update(engine, stream));
     ZERO_TRY(zero_timeline_end(engine->timeline, span, stream));
     ZERO_TRY(

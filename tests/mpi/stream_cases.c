@@ -1,8 +1,9 @@
 /* stream_cases.c - the engine among several ranks whose streams run at random speeds (async_device.h).
  *
- *     stream_cases [key=value ...]
- *         Keys: device=cpu|async stage=3 dtype=bf16|fp32|fp16 prefetch=1 micro_steps=1 every=0|1 steps=12 overlap=0|1
- *               nan_at=0 seed=1 delay_us=300 fault=0..5 (async_fault_t)
+ *     stream_cases [key=value ...] [/ key=value ...] ...
+ *         Runs one after the other. Keys: device=cpu|async stage=3 dtype=bf16|fp32|fp16 prefetch=1 micro_steps=1
+ * every=0|1 steps=12 overlap=0|1 offload=0..100 (percent of the state) nan_at=0 seed=1 delay_us=300 fault=0..5
+ * (async_fault_t)
  *
  * Trains a toy whose forward reads every parameter and whose backward reads them again and writes every gradient, all
  * of it queued in a compute stream, two steps under way at a time. Each piece of compute takes a while between its
@@ -28,7 +29,7 @@
 #define WIDTH 40
 
 typedef struct settings {
-    int stage, prefetch, micro_steps, every, steps, overlap, nan_at, seed, delay_us, fault, is_async;
+    int stage, prefetch, micro_steps, every, steps, overlap, nan_at, seed, delay_us, fault, is_async, offload;
     zero_dtype_t dtype;
 } settings_t;
 
@@ -247,9 +248,9 @@ static void train(run_t *run)
     OK(zero_device_synchronize(run->device));
 }
 
-static void run_all(const settings_t *s)
+static void run_all(const settings_t *s, zero_comm_t *comm)
 {
-    run_t run = {.s = s, .toy = toy_create(), .hash = UINT64_C(1469598103934665603)};
+    run_t run = {.s = s, .comm = comm, .toy = toy_create(), .hash = UINT64_C(1469598103934665603)};
     zero_config_t config = zero_config_default();
     void *loss;
     config.stage = s->stage;
@@ -259,7 +260,8 @@ static void run_all(const settings_t *s)
     config.reduce_every_micro_step = s->every;
     config.overlap = s->overlap;
     config.initial_loss_scale = 1024.0f;
-    OK(zero_comm_create(ZERO_COMM_AUTO, &run.comm));
+    config.offload = s->offload > 0;
+    config.offload_ratio = (float)s->offload / 100.0f;
     run.seed = (uint64_t)(s->seed * 100 + zero_comm_rank(run.comm));
     if (s->is_async)
         OK(async_device_create(run.comm,
@@ -271,6 +273,8 @@ static void run_all(const settings_t *s)
         OK(zero_device_create(ZERO_DEVICE_CPU, run.comm, &run.device));
     OK(zero_engine_create(run.comm, run.device, run.toy.model, &config, &run.engine));
     OK(zero_stream_create(run.device, &run.stream));
+    if (s->is_async)
+        async_compute_in(run.stream);
     OK(zero_alloc(run.engine, ZERO_MEMORY_DATA, sizeof *run.loss, &loss));
     run.loss = loss;
     OK(zero_init_parameters(run.engine));
@@ -285,10 +289,19 @@ static void run_all(const settings_t *s)
     zero_engine_destroy(run.engine);
     zero_device_destroy(run.device);
     zero_model_destroy(run.toy.model);
-    zero_comm_destroy(run.comm);
 }
 
-int main(int argc, char **argv)
+static const settings_t defaults = {.stage = 3,
+                                    .prefetch = 1,
+                                    .micro_steps = 1,
+                                    .steps = 12,
+                                    .overlap = 1,
+                                    .seed = 1,
+                                    .delay_us = 300,
+                                    .dtype = ZERO_BF16,
+                                    .is_async = 1};
+
+static void take(const char *argument, settings_t *s)
 {
     static const struct {
         const char *name;
@@ -302,32 +315,42 @@ int main(int argc, char **argv)
                 {"nan_at", offsetof(settings_t, nan_at)},
                 {"seed", offsetof(settings_t, seed)},
                 {"delay_us", offsetof(settings_t, delay_us)},
-                {"fault", offsetof(settings_t, fault)}};
-    settings_t s = {.stage = 3,
-                    .prefetch = 1,
-                    .micro_steps = 1,
-                    .steps = 12,
-                    .overlap = 1,
-                    .seed = 1,
-                    .delay_us = 300,
-                    .dtype = ZERO_BF16,
-                    .is_async = 1};
-    for (int i = 1; i < argc; i++) {
-        const char *value = strchr(argv[i], '=');
-        CHECK(value, "%s is not key=value", argv[i]);
-        size_t length = (size_t)(value++ - argv[i]);
-        bool known = strncmp(argv[i], "dtype", length) == 0 || strncmp(argv[i], "device", length) == 0;
-        if (strncmp(argv[i], "dtype", length) == 0)
-            s.dtype = strcmp(value, "fp32") == 0 ? ZERO_FP32 : strcmp(value, "fp16") == 0 ? ZERO_FP16 : ZERO_BF16;
-        if (strncmp(argv[i], "device", length) == 0)
-            s.is_async = strcmp(value, "async") == 0;
-        for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++)
-            if (strlen(keys[k].name) == length && strncmp(argv[i], keys[k].name, length) == 0) {
-                *(int *)(void *)((char *)&s + keys[k].offset) = atoi(value);
-                known = true;
-            }
-        CHECK(known, "%s is not known", argv[i]);
+                {"fault", offsetof(settings_t, fault)},
+                {"offload", offsetof(settings_t, offload)}};
+    char name[32];
+    int value_at = 0;
+    CHECK(sscanf(argument, "%31[^=]=%n", name, &value_at) == 1 && value_at > 0, "%s is not key=value", argument);
+    const char *value = argument + value_at;
+    if (strcmp(name, "dtype") == 0) {
+        s->dtype = strcmp(value, "fp32") == 0 ? ZERO_FP32 : strcmp(value, "fp16") == 0 ? ZERO_FP16 : ZERO_BF16;
+        return;
     }
-    run_all(&s);
+    if (strcmp(name, "device") == 0) {
+        s->is_async = strcmp(value, "async") == 0;
+        return;
+    }
+    for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++)
+        if (strcmp(name, keys[k].name) == 0) {
+            *(int *)(void *)((char *)s + keys[k].offset) = atoi(value);
+            return;
+        }
+    CHECK(false, "%s is not known", argument);
+}
+
+int main(int argc, char **argv)
+{
+    settings_t s = defaults;
+    zero_comm_t *comm;
+    OK(zero_comm_create(ZERO_COMM_AUTO, &comm));
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "/") != 0) {
+            take(argv[i], &s);
+            continue;
+        }
+        run_all(&s, comm);
+        s = defaults;
+    }
+    run_all(&s, comm);
+    zero_comm_destroy(comm);
     return 0;
 }
