@@ -13,7 +13,7 @@
 #include "train/report.h"
 #include "train/trace_file.h"
 
-/* Of each rank: 2 MiB of memory, some 8 MB of the file; 500 steps of a model of 12 blocks, 130 of one of 48. */
+/* Of each rank: 2 MiB of memory, some 10 MB of the file; 500 steps of a model of 12 blocks, 130 of one of 48. */
 #define MAX_SPANS 65536
 #define SPANS_AT_ONCE 1024
 #define N_CLOCK_ROUNDS 15

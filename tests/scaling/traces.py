@@ -37,8 +37,11 @@ def steps(spans):
 def device_is_host(spans):
     """Whether the host did the device's work: the update of a step ends before the step is queued."""
     queued = {(span.rank, span.step): span.end_us for span in spans if span.kind == "host"}
-    return all(span.end_us <= queued[span.rank, span.step] + 1 for span in spans
-               if span.kind == "update" and (span.rank, span.step) in queued)
+    return all(
+        span.end_us <= queued[span.rank, span.step] + 1
+        for span in spans
+        if span.kind == "update" and (span.rank, span.step) in queued
+    )
 
 
 def host_ms(spans, sums, rank, step):
