@@ -213,6 +213,8 @@ ZERO_API zero_status_t zero_model_add_tensor(zero_model_t *model, zero_unit_t un
  * parameters resident, and the gradient of the tensor is summed over all units that use it before it is reduced. */
 ZERO_API zero_status_t zero_model_share_tensor(zero_model_t *model, zero_unit_t unit, zero_tensor_t tensor);
 ZERO_API int zero_model_n_units(const zero_model_t *model);
+/* The name that the unit was declared with, which is the model's; NULL where there is no such unit. */
+ZERO_API const char *zero_model_unit_name(const zero_model_t *model, zero_unit_t unit);
 ZERO_API int zero_model_n_tensors(const zero_model_t *model);
 ZERO_API uint64_t zero_model_n_params(const zero_model_t *model); /* elements, shared tensors counted once */
 

@@ -242,6 +242,8 @@ START_TEST(the_command_line_wins_over_the_file_and_the_last_word_wins)
     ck_assert(must_parse(text, ARGUMENTS("--set", "TRAIN.LR= 0.25 ")).train.lr == 0.25);
     options_t options = must_parse(text, ARGUMENTS("--steps", "4", "--plan"));
     ck_assert(options.train.steps == 10 && options.stop_after == 4 && options.plan);
+    ck_assert_str_eq(must_parse(text, ARGUMENTS("--trace", "a.json")).log.trace, "a.json");
+    ck_assert_str_eq(must_parse(text, ARGUMENTS("--trace=a.json", "--set", "log.trace=b")).log.trace, "b");
     options = must_parse(text, ARGUMENTS("--set", "log.metrics=a=b.c"));
     ck_assert_str_eq(options.log.metrics, "a=b.c");
 }
@@ -449,11 +451,8 @@ END_TEST
 START_TEST(what_this_version_lacks_is_refused)
 {
     const char *const asked[][2] = {
-        {"data.format=megatron", "[data] format = megatron"},
-        {"checkpoint.dir=x", "[checkpoint] dir"},
-        {"checkpoint.every=5", "[checkpoint] every"},
-        {"log.tensorboard=x", "[log] tensorboard"},
-        {"log.trace=x", "[log] trace"},
+        {"data.format=megatron", "[data] format = megatron"}, {"checkpoint.dir=x", "[checkpoint] dir"},
+        {"checkpoint.every=5", "[checkpoint] every"},         {"log.tensorboard=x", "[log] tensorboard"},
         {"zero.reduction=nccl", "[zero] reduction = nccl"},
     };
     for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++)

@@ -18,7 +18,7 @@ static char *text_of(int n_ranks, const char *settings)
     int code = support_mpirun(&output, LIMIT_S, n_ranks, "%s/tests/mpi/stream_cases %s", support_build(), settings);
     char *text = code == 0 ? strdup(output.out) : NULL;
     if (code != 0)
-        fprintf(stderr, "%d ranks, %s: exit code %d\n%.600s", n_ranks, settings, code, output.err);
+        fprintf(stderr, "%d ranks, %s: exit code %d\n%.600s\n", n_ranks, settings, code, output.err);
     support_output_free(&output);
     return text;
 }
@@ -77,6 +77,15 @@ START_TEST(two_hundred_steps_at_random_speeds)
 }
 END_TEST
 
+/* stream_cases checks what it is told: every kind of work, one after another, waits that are exposed_comm_ms. */
+START_TEST(a_trace_has_every_kind_of_work_and_changes_no_bit)
+{
+    static const char *const variants[] = {"trace=1 stage=3", "trace=1 stage=2", "trace=1 stage=1", "trace=1 stage=0",
+                                           NULL};
+    expect_plain_text(3, "micro_steps=2 every=1", variants);
+}
+END_TEST
+
 /* _i: the fault, and the stage. */
 START_TEST(a_missing_wait_shows)
 {
@@ -101,6 +110,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tcase, streams_of_any_speed_give_the_bits_of_one_order, 0, N_SETTINGS);
     tcase_add_loop_test(tcase, offload_gives_the_same_bits, 0, N_SETTINGS);
     tcase_add_test(tcase, two_hundred_steps_at_random_speeds);
+    tcase_add_test(tcase, a_trace_has_every_kind_of_work_and_changes_no_bit);
     tcase_add_loop_test(tcase, a_missing_wait_shows, 0, 2 * (ASYNC_N_FAULTS - 1));
     suite_add_tcase(s, tcase);
     return s;

@@ -235,6 +235,8 @@ static const bad_input_t BAD_INPUTS[] = {
     {"evaluation without data", 2, "", "--set train.eval_every=2", {"eval_every", "[data] val"}, ANY},
     {"metrics that cannot be written", 1, "", "--set log.metrics=nosuch/m.jsonl",
         {"[log] metrics", "'nosuch/m.jsonl'", "No such file"}, ANY},
+    {"a trace that cannot be written", 1, "", "--trace nosuch/t.json",
+        {"[log] trace", "'nosuch/t.json'", "No such file"}, ANY},
 };
 /* clang-format on */
 #define N_BAD_INPUTS ((int)(sizeof BAD_INPUTS / sizeof BAD_INPUTS[0]))
@@ -456,10 +458,23 @@ END_TEST
 
 START_TEST(help_names_every_section_and_option_and_goes_to_stdout)
 {
-    static const char *const parts[] = {"[model]",   "[data]",       "[train]",   "[zero]",
-                                        "[device]",  "[checkpoint]", "[log]",     "--stage",
-                                        "--steps",   "--set",        "--resume",  "--plan",
-                                        "--version", "Exit code",    "seq_len =", "reduce_every_micro_step ="};
+    static const char *const parts[] = {"[model]",
+                                        "[data]",
+                                        "[train]",
+                                        "[zero]",
+                                        "[device]",
+                                        "[checkpoint]",
+                                        "[log]",
+                                        "--stage",
+                                        "--steps",
+                                        "--set",
+                                        "--resume",
+                                        "--plan",
+                                        "--trace",
+                                        "--version",
+                                        "Exit code",
+                                        "seq_len =",
+                                        "reduce_every_micro_step ="};
     outcome_t outcome = run(_i == 0 ? ALONE : 3, "--help");
     expect_exit(&outcome, 0);
     ck_assert_uint_eq(support_count(outcome.output.out, "Usage: zerotrain"), 1);

@@ -14,6 +14,7 @@
 #include "train/model.h"
 #include "train/report.h"
 #include "train/sample.h"
+#include "train/trace.h"
 
 #define SAMPLE_PROMPT 64
 #define SAMPLE_TOKENS 400
@@ -30,6 +31,7 @@ typedef struct run {
     model_t model;
     zero_engine_t *engine;
     data_t *train, *val; /* val NULL: none */
+    trace_t *trace;
     metrics_t *metrics;
     int n_late; /* steps that are told of late, while the next is under way: the host need not wait for a GPU */
     int n_queued;
@@ -51,13 +53,17 @@ static zero_status_t train_step(run_t *run, int64_t step)
     const options_t *o = run->options;
     const int32_t *inputs, *targets;
     /* The mean over the global batch's tokens: every token of every rank and micro-step weighs the same. */
-    double loss_weight = 1.0 / (double)(o->train.global_batch * o->model.seq_len);
+    double loss_weight = 1.0 / (double)(o->train.global_batch * o->model.seq_len), begin_ms = now_ms();
     TRY(model_clear_loss(&run->model));
     for (int k = 0; k < run->micro_steps; k++) {
+        double batch_ms = now_ms();
         TRY(data_batch(run->train, step - 1, k, &inputs, &targets));
+        trace_host(run->trace, TRACE_DATA, step, batch_ms, now_ms());
         TRY(model_train(&run->model, inputs, targets, loss_weight));
     }
-    return zero_step(run->engine, (float)lr_at(o, step), run->model.loss, run->model.ctx.stream);
+    TRY(zero_step(run->engine, (float)lr_at(o, step), run->model.loss, run->model.ctx.stream));
+    trace_host(run->trace, TRACE_HOST, step, begin_ms, now_ms());
+    return ZERO_OK;
 }
 
 /* Mean loss, in nats per token, over eval_batches global batches of the held-out data, or all of it if that is less.
@@ -281,6 +287,7 @@ static zero_status_t create_engine(run_t *run)
     TRY(zero_engine_create(run->comm, run->device, run->model.declaration, &config, &run->engine));
     TRY(zero_comm_agree(run->comm,
                         model_attach(&run->model, run->device, run->engine, run->micro_steps * (run->n_late + 1))));
+    TRY(zero_comm_agree(run->comm, trace_attach(run->trace, run->engine)));
     if (strcmp(run->options->model.init, "random") == 0)
         return zero_init_parameters(run->engine);
     return zero_load_weights(run->engine, run->options->model.init);
@@ -305,6 +312,8 @@ static void report_start(const run_t *run)
         report("[zero] offload = optimizer changes nothing here: on the CPU all state is in host memory");
     if (o->log.metrics[0])
         report("metrics of every step go to %s", o->log.metrics);
+    if (o->log.trace[0])
+        report("a trace of all ranks goes to %s when the run ends", o->log.trace);
 }
 
 zero_status_t loop_run(const options_t *options, zero_comm_t *comm)
@@ -322,6 +331,8 @@ zero_status_t loop_run(const options_t *options, zero_comm_t *comm)
     if (status == ZERO_OK && options->data.val[0])
         status = open_data(&run, options->data.val, &run.val);
     if (status == ZERO_OK)
+        status = trace_open(options->log.trace, comm, run.model.declaration, &run.trace);
+    if (status == ZERO_OK)
         status = open_metrics(&run);
     if (status == ZERO_OK)
         status = create_engine(&run);
@@ -330,6 +341,10 @@ zero_status_t loop_run(const options_t *options, zero_comm_t *comm)
         status = loop(&run);
     }
     metrics_close(run.metrics);
+    /* Steps that are not finite end the run on all ranks alike; after another failure peers may be lost. */
+    zero_status_t traced = trace_close(run.trace, status == ZERO_OK || status == ZERO_ERROR_NONFINITE);
+    if (status == ZERO_OK)
+        status = traced;
     model_destroy(&run.model);
     /* A rank that failed alone must not wait for the others here: main aborts the job. */
     if (status == ZERO_OK)

@@ -1,6 +1,6 @@
 /* options_command_line.c - argv: options by getopt_long, from a table that --help prints, and the one CFG.ini.
  *
- * Settings (--set, --stage) are only collected here: they are applied after the file, which they override.
+ * Settings (--set, --stage, --trace) are only collected here: they are applied after the file, which they override.
  */
 #include "train/options_table.h"
 #include "train/report.h"
@@ -11,18 +11,25 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { ROW_STAGE, ROW_STEPS, ROW_SET, ROW_RESUME, ROW_PLAN, ROW_HELP, ROW_VERSION, N_ROWS };
+enum { ROW_STAGE, ROW_STEPS, ROW_SET, ROW_TRACE, ROW_RESUME, ROW_PLAN, ROW_HELP, ROW_VERSION, N_ROWS };
 
 const command_line_row_t command_line_rows[] = {
     [ROW_STAGE] = {"stage", required_argument, "N", "ZeRO stage 0..3; the same as --set zero.stage=N"},
     [ROW_STEPS] = {"steps", required_argument, "N", "stop after step N; schedules still follow train.steps"},
     [ROW_SET] = {"set", required_argument, "SECTION.KEY=VALUE", "change a setting of the file; may be repeated"},
+    [ROW_TRACE] = {"trace", required_argument, "FILE", "write a trace of the steps; the same as --set log.trace=FILE"},
     [ROW_RESUME] = {"resume", optional_argument, "[DIR]", "go on from the checkpoint DIR; checkpoint.dir's latest"},
     [ROW_PLAN] = {"plan", no_argument, "", "print what memory each rank will hold, and exit"},
     [ROW_HELP] = {"help", no_argument, "", "print this help, and exit"},
     [ROW_VERSION] = {"version", no_argument, "", "print the version, and exit"},
 };
 const int n_command_line_rows = N_ROWS;
+
+/* Options that are a setting's short name. */
+static const struct {
+    int row;
+    const char *section, *key;
+} short_names[] = {{ROW_STAGE, "zero", "stage"}, {ROW_TRACE, "log", "trace"}};
 
 typedef struct reader {
     command_line_t *line;
@@ -84,9 +91,9 @@ static zero_status_t take_option(reader_t *reader, int row, const char *value, i
     command_line_t *line = reader->line;
     switch (row) {
     case ROW_STAGE:
+    case ROW_TRACE:
     case ROW_SET:
-        line->settings[line->n_settings++] =
-            (command_line_setting_t){.option = row == ROW_SET ? "--set" : "--stage", .text = value};
+        line->settings[line->n_settings++] = (command_line_setting_t){.row = row, .text = value};
         return ZERO_OK;
     case ROW_STEPS:
         return take_steps(reader, value);
@@ -191,14 +198,21 @@ static zero_status_t apply_set(const char *text, options_t *options)
     return options_set(options, where, name, dot + 1, equals + 1);
 }
 
+static zero_status_t apply_short_name(const command_line_setting_t *setting, options_t *options)
+{
+    char where[64];
+    int i = 0;
+    while (short_names[i].row != setting->row)
+        i++;
+    snprintf(where, sizeof where, "--%s", command_line_rows[setting->row].name);
+    return options_set(options, where, short_names[i].section, short_names[i].key, setting->text);
+}
+
 zero_status_t command_line_apply(const command_line_t *line, options_t *options)
 {
     for (int i = 0; i < line->n_settings; i++) {
         const command_line_setting_t *setting = &line->settings[i];
-        if (strcmp(setting->option, "--set") == 0)
-            TRY(apply_set(setting->text, options));
-        else
-            TRY(options_set(options, setting->option, "zero", "stage", setting->text));
+        TRY(setting->row == ROW_SET ? apply_set(setting->text, options) : apply_short_name(setting, options));
     }
     return ZERO_OK;
 }

@@ -112,7 +112,7 @@ const option_row_t option_rows[] = {
     INTEGER(log, every, "10", 0, 1000 * BILLION, NULL, "Steps between lines of progress. 0: none."),
     TEXT(log, metrics, "", true, "File for metrics, one JSON object per step. Empty: none."),
     TEXT(log, tensorboard, "", true, "Directory for TensorBoard's event files. Empty: none."),
-    TEXT(log, trace, "", true, "File for a trace of the steps. Empty: none."),
+    TEXT(log, trace, "", true, "File for a trace of what every rank did when, for Perfetto. Empty: none."),
 };
 /* clang-format on */
 

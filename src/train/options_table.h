@@ -96,7 +96,7 @@ extern const command_line_row_t command_line_rows[];
 extern const int n_command_line_rows;
 
 typedef struct command_line_setting {
-    const char *option; /* "--set" or "--stage" */
+    int row; /* of command_line_rows */
     const char *text;
 } command_line_setting_t;
 
@@ -108,7 +108,7 @@ typedef struct command_line {
 
 /* Reads argv into *line, and what only the command line says into *options. */
 zero_status_t command_line_read(int argc, char **argv, command_line_t *line, options_t *options);
-/* Applies --set and --stage. */
+/* Applies --set and the options that are a setting's short name. */
 zero_status_t command_line_apply(const command_line_t *line, options_t *options);
 void command_line_free(command_line_t *line);
 

@@ -154,6 +154,11 @@ int zero_model_n_units(const zero_model_t *model)
     return model->n_units;
 }
 
+const char *zero_model_unit_name(const zero_model_t *model, zero_unit_t unit)
+{
+    return unit >= 0 && unit < model->n_units ? model->units[unit].name : NULL;
+}
+
 int zero_model_n_tensors(const zero_model_t *model)
 {
     return model->n_tensors;

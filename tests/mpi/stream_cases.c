@@ -2,8 +2,8 @@
  *
  *     stream_cases [key=value ...] [/ key=value ...] ...
  *         Runs one after the other. Keys: device=cpu|async stage=3 dtype=bf16|fp32|fp16 prefetch=1 micro_steps=1
- * every=0|1 steps=12 overlap=0|1 offload=0..100 (percent of the state) nan_at=0 seed=1 delay_us=300 fault=0..5
- * (async_fault_t)
+ * every=0|1 steps=12 overlap=0|1 offload=0..100 (percent of the state) nan_at=0 seed=1 delay_us=300 fault=0..7
+ * (async_fault_t) trace=0|1
  *
  * Trains a toy whose forward reads every parameter and whose backward reads them again and writes every gradient, all
  * of it queued in a compute stream, two steps under way at a time. Each piece of compute takes a while between its
@@ -29,7 +29,7 @@
 #define WIDTH 40
 
 typedef struct settings {
-    int stage, prefetch, micro_steps, every, steps, overlap, nan_at, seed, delay_us, fault, is_async, offload;
+    int stage, prefetch, micro_steps, every, steps, overlap, nan_at, seed, delay_us, fault, trace, is_async, offload;
     zero_dtype_t dtype;
 } settings_t;
 
@@ -170,6 +170,9 @@ typedef struct run {
     zero_stream_t stream;
     double *loss;
     uint64_t hash, seed;
+    /* What the trace told so far. */
+    int n_spans[ZERO_N_WORKS];
+    double ended_ms[ZERO_N_WORKS], waited_ms; /* the last span's end; waits of the steps that are not told of yet */
 } run_t;
 
 static void queue(const run_t *run, void (*work)(void *), const void *args, size_t n_bytes)
@@ -221,10 +224,27 @@ static void pass(run_t *run, zero_pass_t kind, int64_t step, int micro_step, uin
     }
 }
 
+/* Each kind of work is one stream's, so its spans follow each other. */
+static void on_span(void *user, const zero_trace_span_t *span)
+{
+    run_t *run = user;
+    CHECK(span->end_ms >= span->begin_ms && span->begin_ms >= run->ended_ms[span->work] - 1e-6,
+          "step %d: %s of unit %d begins %g ms before the one before it ends", (int)span->step,
+          zero_work_name(span->work), span->unit, run->ended_ms[span->work] - span->begin_ms);
+    run->ended_ms[span->work] = span->end_ms;
+    run->n_spans[span->work]++;
+    if (span->work == ZERO_WORK_WAIT)
+        run->waited_ms += span->end_ms - span->begin_ms;
+}
+
 static void tell(run_t *run)
 {
     zero_step_result_t result;
     OK(zero_step_wait(run->engine, &result));
+    CHECK(!run->s->trace || fabs(run->waited_ms - result.exposed_comm_ms) < 1e-6 * (1.0 + result.exposed_comm_ms),
+          "step %d: the trace has waits of %g ms, exposed_comm_ms is %g", (int)result.step, run->waited_ms,
+          result.exposed_comm_ms);
+    run->waited_ms = 0.0;
     if (zero_comm_rank(run->comm) == 0)
         printf("%llu %.9g %.9g %d\n", (unsigned long long)result.step, (double)result.loss, (double)result.grad_norm,
                result.skipped);
@@ -278,7 +298,11 @@ static void run_all(const settings_t *s, zero_comm_t *comm)
     OK(zero_alloc(run.engine, ZERO_MEMORY_DATA, sizeof *run.loss, &loss));
     run.loss = loss;
     OK(zero_init_parameters(run.engine));
+    if (s->trace)
+        OK(zero_engine_trace(run.engine, on_span, &run));
     train(&run);
+    for (int work = 0; work < ZERO_N_WORKS && s->trace && s->is_async; work++)
+        CHECK(run.n_spans[work] >= s->steps, "%d spans of %s", run.n_spans[work], zero_work_name((zero_work_t)work));
     double hashes[2] = {(double)(run.hash >> 32), (double)(run.hash & 0xffffffffu)}, sums[2];
     memcpy(sums, hashes, sizeof sums);
     OK(zero_comm_sum(run.comm, sums, 2));
@@ -316,7 +340,8 @@ static void take(const char *argument, settings_t *s)
                 {"seed", offsetof(settings_t, seed)},
                 {"delay_us", offsetof(settings_t, delay_us)},
                 {"fault", offsetof(settings_t, fault)},
-                {"offload", offsetof(settings_t, offload)}};
+                {"offload", offsetof(settings_t, offload)},
+                {"trace", offsetof(settings_t, trace)}};
     char name[32];
     int value_at = 0;
     CHECK(sscanf(argument, "%31[^=]=%n", name, &value_at) == 1 && value_at > 0, "%s is not key=value", argument);

@@ -1,0 +1,34 @@
+/* trace.h - what every rank did when, in one file that ui.perfetto.dev and chrome://tracing show.
+ *
+ * Each rank keeps its spans in memory, taken when the trace is opened, and the last ones where they grow too many. When
+ * the run ends, rank 0 writes everybody's. Device work is told by libzero (zero_engine_trace); the host adds its own.
+ */
+#ifndef ZEROTRAIN_TRACE_H
+#define ZEROTRAIN_TRACE_H
+
+#include "zero.h"
+
+typedef struct trace trace_t;
+
+/* Rows of a rank in the picture: libzero's kinds of work, then the host's. */
+typedef enum trace_row {
+    TRACE_HOST = ZERO_N_WORKS, /* the host queues a step's work; on the CPU it also does it */
+    TRACE_DATA,                /* ... and, within that, waits for a batch */
+    TRACE_N_ROWS
+} trace_row_t;
+
+/* path "" gives *trace = NULL, which the others accept and ignore. Rank 0 opens the file, so that a bad path is known
+ * before training. model, whose units' names are used, and comm must outlive the trace. [collective] */
+zero_status_t trace_open(const char *path, zero_comm_t *comm, const zero_model_t *model, trace_t **trace);
+/* From here on libzero tells what the device does. Before the first zero_begin. */
+zero_status_t trace_attach(trace_t *trace, zero_engine_t *engine);
+
+/* A span of the host's own; CLOCK_MONOTONIC in ms. */
+void trace_host(trace_t *trace, trace_row_t row, int64_t step, double begin_ms, double end_ms);
+
+/* Writes the file and frees the trace. together: every rank calls this, and rank 0 writes the spans of all
+ * [collective]. Otherwise peers may be lost, and each rank writes what it has: rank 0 to the file, rank R to
+ * FILE.rankR. */
+zero_status_t trace_close(trace_t *trace, bool together);
+
+#endif

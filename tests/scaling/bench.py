@@ -1,0 +1,150 @@
+"""bench.py - what both measurements of run need: options and machine, running one case, tables on screen and as CSV.
+
+A row is a dict of a case and its result; the rows of a CSV file are read back as they were.
+"""
+
+import csv
+import datetime
+import math
+import os
+import sys
+import time
+import types
+
+import programs
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+class Bench:
+    """Options, the machine, and what runs share."""
+
+    def __init__(self, options, scratch):
+        self.options, self.scratch = options, scratch
+        self.machine = programs.Machine(options.device)
+        self.program = os.path.join(os.path.abspath(options.bin), "zerotrain")
+        if not os.access(self.program, os.X_OK):
+            sys.exit(f"{self.program} is not there, or no program")
+        on_gpus = self.machine.n_gpus > 0
+        names = (options.configs or ("gpt2-124m,gpt2-1558m" if on_gpus else "tiny")).split(",")
+        self.configs = {os.path.basename(name).removesuffix(".ini"): find_config(name) for name in names}
+        self.ranks = sorted(options.ranks or [n for n in (1, 2, 4, 8) if n <= (self.machine.n_gpus or 2)])
+        self.env = programs.environment(self.machine, max(self.ranks))
+        self.settings = dict(word.split("=", 1) for word in options.set)
+        self.ends = time.monotonic() + options.budget
+        self.date = datetime.date.today().isoformat()
+        self.about = f"{self.machine.name}; medians of {options.steps} steps after {options.warm_up}"
+        os.makedirs(f"{options.out}/runs", exist_ok=True)
+
+    def config(self, name):
+        return {**programs.read_config(self.configs[name]), **self.settings}
+
+    def micro_batch(self, config):
+        return self.options.micro_batch or int(self.config(config).get("train.micro_batch", 8))
+
+    def time_is_over(self):
+        return time.monotonic() > self.ends
+
+    def data(self, config):
+        vocab_size = int(config.get("model.vocab_size", 256))
+        path = f"{self.scratch}/tokens-{vocab_size}.bin"
+        if not os.path.exists(path):
+            programs.write_tokens(path, vocab_size)
+        return path
+
+    def run(self, case, label, traced):
+        """The row of the case. label tells its files apart in OUT/runs."""
+        stem = "-".join(str(word) for word in (case["config"], case["impl"], label, case["ranks"], case["stage"]))
+        place = types.SimpleNamespace(
+            machine=self.machine,
+            program=self.program,
+            config_path=self.configs[case["config"]],
+            data_path=self.data({**self.config(case["config"]), **case["settings"]}),
+            scratch=self.scratch,
+            stem=f"{self.options.out}/runs/{stem}",
+            steps=self.options.steps,
+            warm_up=self.options.warm_up,
+            traced=traced,
+            env=self.env,
+        )
+        result = (programs.fsdp2 if case["impl"] == "fsdp2" else programs.zerotrain)(case, place)
+        return {**case, "machine": self.machine.name, "date": self.date, **result}
+
+
+def find_config(name):
+    paths = (name, f"{HERE}/{name}.ini", f"{HERE}/../../configs/{name}.ini")
+    found = next((path for path in paths if os.path.isfile(path)), None)
+    return found or sys.exit(f"--configs {name}: none of {', '.join(paths)} is there")
+
+
+# ---- numbers that may be missing -------------------------------------------------------------------------------------
+
+
+def scaled(row, name, factor):
+    return None if row.get(name) is None else row[name] * factor
+
+
+def failures(rows):
+    """The exit code."""
+    n_failed = sum(not row.get("step_ms") for row in rows)
+    if n_failed:
+        print(f"{n_failed} cases have no numbers: see their notes, and OUT/runs")
+    return int(n_failed > 0)
+
+
+# ---- on screen -------------------------------------------------------------------------------------------------------
+
+# A column: its head, its width, the digits behind the point (None: text), and what it shows of a row.
+
+
+def print_head(columns):
+    print(" ".join(head.ljust(width) if digits is None else head.rjust(width) for head, width, digits, _ in columns))
+
+
+def print_row(columns, row):
+    cells = []
+    for _, width, digits, value in columns:
+        found = value(row)
+        if digits is None:
+            cells.append((found or "-").ljust(width))
+        else:
+            cells.append(("-" if found is None else f"{found:,.{digits}f}").rjust(width))
+    print(" ".join(cells), row.get("note") or "", flush=True)
+
+
+# ---- as CSV ----------------------------------------------------------------------------------------------------------
+
+
+def read_value(text):
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return text or None
+
+
+def read_csv(path):
+    if not os.path.exists(path):
+        return []
+    with open(path, encoding="utf-8", newline="") as file:
+        return [{key: read_value(text) for key, text in row.items()} for row in csv.DictReader(file)]
+
+
+def write_csv(path, columns, rows):
+    with open(f"{path}.new", "w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        for row in rows:
+            values = [row.get(column) for column in columns]
+            writer.writerow([f"{value:.6g}" if isinstance(value, float) else value for value in values])
+    os.replace(f"{path}.new", path)
+
+
+def power(rows, cause, effect):
+    """p of effect = c cause^p, between the first and the last row; None where that cannot be said."""
+    first, last = rows[0], rows[-1]
+    values = [row.get(name) for row in (first, last) for name in (cause, effect)]
+    if any(value is None or value <= 0 for value in values) or first[cause] == last[cause]:
+        return None
+    return math.log(last[effect] / first[effect]) / math.log(last[cause] / first[cause])

@@ -1,0 +1,86 @@
+"""growth.py - how cost grows with layers, width and ranks: the host's time to queue a step, and memory."""
+
+from bench import failures, power, print_head, print_row, scaled, write_csv
+
+SIZE = ("config", "layers", "dim", "ranks", "stage")
+MEASURED = ("params_m", "step_ms", "host_ms", "device_bytes", "host_bytes")
+CSV_COLUMNS = ("machine", "varied", *SIZE, *MEASURED, "date", "note")
+TABLE = (
+    ("config", 12, None, lambda row: row["config"]),
+    ("varied", 6, None, lambda row: row["varied"]),
+    ("layers", 6, 0, lambda row: row["layers"]),
+    ("width", 5, 0, lambda row: row["dim"]),
+    ("ranks", 5, 0, lambda row: row["ranks"]),
+    ("stage", 5, 0, lambda row: row["stage"]),
+    ("M params", 9, 2, lambda row: row.get("params_m")),
+    ("step ms", 9, 2, lambda row: row.get("step_ms")),
+    ("host ms", 8, 3, lambda row: row.get("host_ms")),
+    ("host %", 6, 1, lambda row: row["host_ms"] / row["step_ms"] * 100 if row.get("host_ms") is not None else None),
+    ("device MiB", 10, 1, lambda row: scaled(row, "device_bytes", 2**-20)),
+    ("host MiB", 9, 1, lambda row: scaled(row, "host_bytes", 2**-20)),
+)
+# What is varied: the effects, and what each is held against. No power should be above 1.
+POWERS = (
+    ("layers", (("host_ms", "layers"), ("device_bytes", "params_m"), ("host_bytes", "params_m"))),
+    ("width", (("host_ms", "dim"), ("device_bytes", "params_m"), ("host_bytes", "params_m"))),
+    ("ranks", (("host_ms", "ranks"), ("device_bytes", "ranks"), ("host_bytes", "ranks"))),
+)
+ON_THE_CPU = """\
+On the CPU the host does the device's work, too: host ms is what no other row of the trace shows, sums of gradients
+among it, so that it grows with the parameters; host MiB has device MiB in it."""
+
+
+def cases_of(bench):
+    """One thing grows at a time, from the configuration's own size on two ranks, or as many as there are."""
+    for config in bench.configs:
+        settings = bench.config(config)
+        layers, dim, heads = (int(settings[f"model.{key}"]) for key in ("layers", "dim", "heads"))
+        micro_batch = bench.micro_batch(config)
+        usual = 2 if 2 in bench.ranks else bench.ranks[-1]
+        sizes = [("layers", layers * k, 1, usual) for k in (1, 2, 4, 8)]
+        sizes += [("width", layers, k, usual) for k in (1, 2, 4)]
+        sizes += [("ranks", layers, 1, n) for n in bench.ranks]
+        for stage in bench.options.stages or [3]:
+            for varied, n_layers, wider, ranks in sizes:
+                shape = {"model.layers": n_layers, "model.dim": dim * wider, "model.heads": heads * wider}
+                for key in ("model.kv_heads", "model.ffn_dim"):
+                    if int(settings.get(key, 0)) > 0:
+                        shape[key] = int(settings[key]) * wider
+                size = {"config": config, "layers": n_layers, "dim": dim * wider, "ranks": ranks, "stage": stage}
+                batch = {"micro_batch": micro_batch, "global_batch": micro_batch * ranks}
+                yield {"impl": "zerotrain", "varied": varied, **size, **batch, "settings": {**bench.settings, **shape}}
+
+
+def print_powers(rows):
+    for varied, pairs in POWERS:
+        mine = [row for row in rows if row["varied"] == varied]
+        if len(mine) < 2:
+            continue
+        found = [(effect, cause, power(mine, cause, effect)) for effect, cause in pairs]
+        words = [f"{effect} as {cause}^{p:.2f}" for effect, cause, p in found if p is not None]
+        print(f"{mine[0]['config']}, stage {mine[0]['stage']}, more {varied}: {', '.join(words)}")
+
+
+def measure(bench):
+    path = f"{bench.options.out}/growth.csv"
+    rows = []
+    print(bench.about)
+    if not bench.machine.n_gpus:
+        print(ON_THE_CPU)
+    print_head(TABLE)
+    for case in cases_of(bench):
+        # The size that all three begin with is measured once.
+        known = next((row for row in rows if all(row[name] == case[name] for name in SIZE)), None)
+        if known is None and bench.time_is_over():
+            print("the time is over")
+            break
+        label = f"{case['layers']}x{case['dim']}"
+        row = {**known, "varied": case["varied"]} if known else bench.run(case, label, True)
+        rows.append(row)
+        write_csv(path, CSV_COLUMNS, rows)
+        print_row(TABLE, row)
+    for config in bench.configs:
+        for stage in bench.options.stages or [3]:
+            print_powers([row for row in rows if (row["config"], row["stage"]) == (config, stage)])
+    print("written:", path)
+    return failures(rows)

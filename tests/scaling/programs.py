@@ -1,0 +1,271 @@
+"""programs.py - starting zerotrain and PyTorch FSDP2 on a case, and reading what they say. For run.
+
+A case is a dict: config (a name), impl, ranks, stage, micro_batch, global_batch, and settings of zerotrain's
+({"model.layers": "12", ...}). A result is a dict, too; where the program failed it has a note and no step_ms.
+"""
+
+import array
+import configparser
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import statistics
+import struct
+import subprocess
+import sys
+
+import traces
+
+RUN_LIMIT_S = 600
+N_TOKENS = 2_000_000  # of random data; a run that needs more meets them again in another order
+
+
+class Machine:
+    """What stands under the numbers."""
+
+    def __init__(self, device):
+        gpus = []
+        if device != "cpu" and shutil.which("nvidia-smi"):
+            listed = subprocess.run(
+                ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True
+            )
+            gpus = listed.stdout.split("\n")[:-1] if listed.returncode == 0 else []
+        if device == "cuda" and not gpus:
+            sys.exit("--device cuda: nvidia-smi finds no GPU here")
+        self.n_gpus = len(gpus)
+        self.n_cores = len(os.sched_getaffinity(0))
+        self.name = f"{self.n_gpus} x {gpus[0]}" if gpus else f"{self.n_cores} cores of {cpu_name()}"
+        self.has_torch = (
+            self.n_gpus > 0
+            and shutil.which("torchrun") is not None
+            and subprocess.run(
+                [sys.executable, "-c", "import torch, sys; sys.exit(not torch.cuda.is_available())"],
+                capture_output=True,
+            ).returncode
+            == 0
+        )
+
+
+def cpu_name():
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        names = re.findall(r"model name\s*: (.*)", file.read())
+    return names[0] if names else os.uname().machine
+
+
+def read_config(path):
+    """{"model.layers": "12", ...}"""
+    parser = configparser.ConfigParser(inline_comment_prefixes=(";", "#"))
+    with open(path, encoding="utf-8") as file:
+        parser.read_file(file)
+    return {f"{section}.{key}": value for section in parser.sections() for key, value in parser[section].items()}
+
+
+def write_tokens(path, vocab_size):
+    """Random tokens in llm.c's format, the same every time."""
+    wide = vocab_size > 65536
+    raw = array.array("I", random.Random(1).randbytes(4 * N_TOKENS))
+    tokens = array.array("I" if wide else "H", [token % vocab_size for token in raw])
+    with open(path, "wb") as file:
+        file.write(struct.pack("<3i", 20240801 if wide else 20240520, 7 if wide else 1, N_TOKENS).ljust(1024, b"\0"))
+        file.write(tokens.tobytes())
+
+
+def end(process):
+    """Launchers take their ranks with them when they are asked to end, but not when they are killed."""
+    for sign, wait_s in ((signal.SIGTERM, 20), (signal.SIGKILL, None)):
+        if process.poll() is None:
+            os.killpg(process.pid, sign)
+            try:
+                process.wait(wait_s)
+            except subprocess.TimeoutExpired:
+                pass
+
+
+def run(command, environment, log_path, limit_s=RUN_LIMIT_S):
+    """Its exit code and all it printed, which is kept in log_path. What it started is gone when this returns."""
+    with open(log_path, "w", encoding="utf-8") as log:
+        process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+        try:
+            code = process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            code = 124
+        finally:
+            end(process)
+    with open(log_path, encoding="utf-8", errors="replace") as log:
+        return code, log.read()
+
+
+class GpuMemory:
+    """The most that nvidia-smi sees in use on one of the first n GPUs, in MiB; None where there are none."""
+
+    def __init__(self, machine, n):
+        self.process = None
+        if machine.n_gpus:
+            self.process = subprocess.Popen(
+                [
+                    "nvidia-smi",
+                    "--query-gpu=memory.used",
+                    "--format=csv,noheader,nounits",
+                    "-i",
+                    ",".join(map(str, range(n))),
+                    "-lms",
+                    "200",
+                ],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
+
+    def stop(self):
+        if not self.process:
+            return None
+        self.process.terminate()
+        values = [int(word) for word in self.process.communicate()[0].split() if word.isdigit()]
+        return max(values, default=None)
+
+
+def median_of(rows, name):
+    values = [row[name] for row in rows if row.get(name) is not None]
+    return statistics.median(values) if values else None
+
+
+def environment(machine, ranks_at_most):
+    """Threads do not change with the number of ranks: a rank is what it is alone."""
+    env = dict(os.environ)
+    threads = 4 if machine.n_gpus else max(1, machine.n_cores // ranks_at_most)
+    env.setdefault("OMP_NUM_THREADS", str(threads))
+    env.update(
+        OMPI_ALLOW_RUN_AS_ROOT="1",
+        OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+        PRTE_ALLOW_RUN_AS_ROOT="1",
+        PRTE_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+        OMP_WAIT_POLICY="passive",
+        NCCL_NVLS_ENABLE="0",
+    )
+    return env
+
+
+def launcher(ranks):
+    return [] if ranks == 1 else ["mpirun", "--bind-to", "none", "--map-by", ":OVERSUBSCRIBE", "-np", str(ranks)]
+
+
+def zerotrain(case, place):
+    """place: machine, program, paths, how many steps. The files that are left begin with place.stem."""
+    metrics = f"{place.scratch}/metrics.jsonl"
+    if os.path.exists(metrics):
+        os.remove(metrics)
+    settings = dict(case["settings"])
+    settings.update(
+        {
+            "zero.stage": case["stage"],
+            "train.micro_batch": case["micro_batch"],
+            "train.global_batch": case["global_batch"],
+            "train.steps": place.warm_up + place.steps,
+            "train.warmup_steps": 0,
+            "train.lr": 1e-4,
+            "log.every": 0,
+            "log.metrics": metrics,
+            "data.train": place.data_path,
+            "data.val": "",
+            "device.type": "cuda" if place.machine.n_gpus else "cpu",
+        }
+    )
+    if place.traced:
+        settings["log.trace"] = f"{place.stem}.trace.json"
+    options = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    memory = GpuMemory(place.machine, case["ranks"])
+    code, said = run(
+        launcher(case["ranks"]) + [place.program, *options, place.config_path], place.env, f"{place.stem}.log"
+    )
+    gpu_mib = memory.stop()
+    result = {"gpu_mib": gpu_mib}
+    about = re.search(r"of ([0-9.]+)M parameters .* on \d+ ranks? \((\w+)\)", said)
+    if about:
+        result.update(params_m=float(about[1]), comm=about[2])
+    rows = []
+    if os.path.exists(metrics):
+        with open(metrics, encoding="utf-8") as file:
+            rows = [json.loads(line) for line in file][place.warm_up :]
+    if code != 0 or not rows:
+        lines = [line for line in said.split("\n") if line.startswith("zerotrain: ")]
+        return {**result, "note": lines[-1][11:] if lines else f"exit code {code}"}
+    for name in ("step_ms", "exposed_comm_ms", "device_bytes", "mfu"):
+        result[name] = median_of(rows, name)
+    result["host_bytes"] = rows[-1]["host_bytes"]
+    result["tokens_per_s"] = (rows[-1]["tokens"] / rows[-1]["step"]) / result["step_ms"] * 1e3
+    if place.traced:
+        result.update(read_trace(settings["log.trace"], place.warm_up))
+    return result
+
+
+def read_trace(path, warm_up):
+    spans = traces.read(path)
+    sums = traces.sums_ms(spans)
+    steps = [step for step in traces.steps(spans) if step > warm_up]
+    return {
+        "host_ms": statistics.median([traces.host_ms(spans, sums, 0, step) for step in steps]),
+        "update_ms": statistics.median([sums[0, step, "update"] for step in steps]),
+    }
+
+
+def fsdp2(case, place):
+    """PyTorch's counterparts: stage 3 gathers anew for backward, stage 2 keeps what forward gathered."""
+    settings = {**read_config(place.config_path), **case["settings"]}
+
+    def model(key, otherwise=0):
+        return str(settings.get(f"model.{key}", otherwise))
+
+    here = os.path.dirname(os.path.abspath(__file__))
+    n_micro = case["global_batch"] // (case["micro_batch"] * case["ranks"])
+    command = [
+        "torchrun",
+        "--nproc-per-node",
+        str(case["ranks"]),
+        f"{here}/fsdp2.py",
+        "--arch",
+        model("arch", "gpt2"),
+        "--dim",
+        model("dim"),
+        "--layers",
+        model("layers"),
+        "--heads",
+        model("heads"),
+        "--kv",
+        model("kv_heads"),
+        "--ffn",
+        model("ffn_dim"),
+        "--vocab",
+        model("vocab_size", 256),
+        "--seq",
+        model("seq_len", 1024),
+        "--mb",
+        str(case["micro_batch"]),
+        "--accum",
+        str(n_micro),
+        "--reshard",
+        str(int(case["stage"] == 3)),
+        "--ac",
+        str(int(model("recompute") == "full")),
+        "--steps",
+        str(place.steps),
+        "--warm",
+        str(place.warm_up),
+    ]
+    memory = GpuMemory(place.machine, case["ranks"])
+    code, said = run(command, place.env, f"{place.stem}.log")
+    gpu_mib = memory.stop()
+    told = re.search(r"^RESULT fsdp2 .*: ([0-9.]+) ms/step (\d+) tok/s/GPU MFU\(\d+\) ([0-9.]+)%", said, re.MULTILINE)
+    if not told:
+        return {"gpu_mib": gpu_mib, "note": "out of memory" if "RESULT OOM" in said else f"exit code {code}"}
+    return {
+        "gpu_mib": gpu_mib,
+        "comm": "nccl",
+        "step_ms": float(told[1]),
+        "tokens_per_s": float(told[2]) * case["ranks"],
+        "mfu": float(told[3]) / 100,
+    }
