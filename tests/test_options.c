@@ -449,7 +449,6 @@ END_TEST
 START_TEST(what_this_version_lacks_is_refused)
 {
     const char *const asked[][2] = {
-        {"data.format=megatron", "[data] format = megatron"},
         {"checkpoint.dir=x", "[checkpoint] dir"},
         {"checkpoint.every=5", "[checkpoint] every"},
         {"log.tensorboard=x", "[log] tensorboard"},
