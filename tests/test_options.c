@@ -451,7 +451,6 @@ START_TEST(what_this_version_lacks_is_refused)
     const char *const asked[][2] = {
         {"checkpoint.dir=x", "[checkpoint] dir"},
         {"checkpoint.every=5", "[checkpoint] every"},
-        {"log.tensorboard=x", "[log] tensorboard"},
         {"log.trace=x", "[log] trace"},
         {"zero.reduction=nccl", "[zero] reduction = nccl"},
     };

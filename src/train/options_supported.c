@@ -16,7 +16,6 @@ zero_status_t options_check_supported(const options_t *options)
         {options->checkpoint.dir[0] != 0, "[checkpoint] dir"},
         {options->checkpoint.every != 0, "[checkpoint] every"},
         {options->resume, "--resume"},
-        {options->log.tensorboard[0] != 0, "[log] tensorboard"},
         {options->log.trace[0] != 0, "[log] trace"},
     };
     for (size_t i = 0; i < sizeof missing / sizeof missing[0]; i++)
