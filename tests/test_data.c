@@ -237,6 +237,43 @@ START_TEST(bad_files_are_refused_in_one_line)
 }
 END_TEST
 
+/* Sequences of the data set are windows over the stream of tokens, wherever Megatron's own sequences end. */
+START_TEST(a_megatron_pair_gives_the_batches_of_the_same_tokens_in_llmc)
+{
+    static unsigned char index[34 + 2 * 12];
+    const int64_t version = 1, n_sequences = 2, pointers[2] = {0, 4 * 100};
+    const int32_t sizes[2] = {100, N_LLMC - 100};
+    memcpy(index, "MMIDIDX\0\0", 9);
+    memcpy(index + 9, &version, 8);
+    index[17] = 4; /* int32; and no bounds of documents */
+    memcpy(index + 18, &n_sequences, 8);
+    memcpy(index + 34, sizes, 8);
+    memcpy(index + 42, pointers, 16);
+    char pair[2100], path[2110];
+    snprintf(pair, sizeof pair, "%s/pair", scratch);
+    snprintf(path, sizeof path, "%s.idx", pair);
+    support_write_file(path, index, sizeof index);
+    snprintf(path, sizeof path, "%s.bin", pair);
+    support_write_file(path, llmc_tokens, sizeof llmc_tokens);
+    data_spec_t spec = spec_of(0, 1, 24, true);
+    spec.paths = pair;
+    data_t *megatron = must_open(spec);
+    snprintf(path, sizeof path, "%s/c.bin", scratch);
+    spec.paths = path;
+    data_t *llmc = must_open(spec);
+    ck_assert_int_eq(data_n_sequences(megatron), data_n_sequences(llmc));
+    for (int step = 0; step < 5; step++) {
+        const int32_t *got[2], *want[2];
+        ck_assert_int_eq(data_batch(megatron, step, 0, &got[0], &got[1]), ZERO_OK);
+        ck_assert_int_eq(data_batch(llmc, step, 0, &want[0], &want[1]), ZERO_OK);
+        for (int i = 0; i < 2; i++)
+            ck_assert_mem_eq(got[i], want[i], 24 * SEQ_LEN * sizeof **got);
+    }
+    data_close(megatron);
+    data_close(llmc);
+}
+END_TEST
+
 START_TEST(data_too_short_for_one_sequence_names_the_numbers)
 {
     char path[2100];
@@ -346,6 +383,7 @@ static Suite *suite(void)
     tcase_add_test(c, the_permutation_is_a_bijection_of_any_size);
     tcase_add_test(c, the_permutation_is_even_over_seeds_and_over_epochs);
     tcase_add_test(c, bad_files_are_refused_in_one_line);
+    tcase_add_test(c, a_megatron_pair_gives_the_batches_of_the_same_tokens_in_llmc);
     tcase_add_test(c, data_too_short_for_one_sequence_names_the_numbers);
     tcase_add_test(c, every_token_is_checked_by_exactly_one_rank);
     tcase_add_test(c, sizes_that_do_not_fit_are_refused);

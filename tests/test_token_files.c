@@ -166,9 +166,285 @@ START_TEST(an_llmc_count_that_disagrees_with_the_size_names_both)
 }
 END_TEST
 
-START_TEST(megatron_is_not_in_this_version)
+/* ---- Megatron-LM's pairs ---- */
+
+enum { PAIR_TOKENS = 12 };
+
+/* The entries of an index, by the format's description: what a test does not set is that of sound files. */
+typedef struct pair {
+    int type;                    /* its code */
+    int token_bytes;             /* of that type */
+    int n_sequences;             /* at most 8 */
+    int32_t sizes[8];            /* tokens */
+    int64_t tokens[PAIR_TOKENS]; /* one sequence after another */
+    int64_t pointers[8];
+    int n_bounds;
+    int64_t bounds[9];
+    uint64_t version, header_n_sequences, header_n_bounds;
+} pair_t;
+
+/* Four sequences, the second of none, in two documents: PAIR_TOKENS tokens, token i being (i * 37) % 100. */
+static pair_t plain_pair(int type, int token_bytes)
 {
-    expect_refusal(write_named("m.bin", "abcd", 4), FORMAT_MEGATRON, ZERO_ERROR_USAGE, "not in this version");
+    pair_t pair = {.type = type,
+                   .token_bytes = token_bytes,
+                   .n_sequences = 4,
+                   .sizes = {5, 0, 1, 6},
+                   .n_bounds = 3,
+                   .bounds = {0, 2, 4},
+                   .version = 1,
+                   .header_n_sequences = 4,
+                   .header_n_bounds = 3};
+    for (int i = 0, next = 0; i < pair.n_sequences; next += pair.sizes[i++])
+        pair.pointers[i] = next * token_bytes;
+    for (int i = 0; i < PAIR_TOKENS; i++)
+        pair.tokens[i] = (i * 37) % 100;
+    return pair;
+}
+
+static size_t put(unsigned char *out, size_t at, const void *value, size_t n_bytes)
+{
+    memcpy(out + at, value, n_bytes); /* the tests run on little-endian machines */
+    return at + n_bytes;
+}
+
+static size_t make_index(const pair_t *pair, unsigned char *out)
+{
+    unsigned char type = (unsigned char)pair->type;
+    size_t n = put(out, 0, "MMIDIDX\0\0", 9);
+    n = put(out, n, &pair->version, 8);
+    n = put(out, n, &type, 1);
+    n = put(out, n, &pair->header_n_sequences, 8);
+    n = put(out, n, &pair->header_n_bounds, 8);
+    ck_assert_uint_eq(n, 34);
+    n = put(out, n, pair->sizes, 4 * (size_t)pair->n_sequences);
+    n = put(out, n, pair->pointers, 8 * (size_t)pair->n_sequences);
+    return put(out, n, pair->bounds, 8 * (size_t)pair->n_bounds);
+}
+
+/* NAME.bin and NAME.idx. */
+static void write_pair(const char *name, const pair_t *pair)
+{
+    unsigned char bytes[1024];
+    char file[64];
+    size_t n = 0;
+    for (int i = 0; i < PAIR_TOKENS; i++)
+        n = put(bytes, n, &pair->tokens[i], (size_t)pair->token_bytes);
+    snprintf(file, sizeof file, "%s.bin", name);
+    write_named(file, bytes, n);
+    n = make_index(pair, bytes);
+    snprintf(file, sizeof file, "%s.idx", name);
+    write_named(file, bytes, n);
+}
+
+static const struct {
+    int type, token_bytes;
+    bool is_signed;
+} integers[] = {{1, 1, false}, {2, 1, true}, {3, 2, true}, {4, 4, true}, {5, 8, true}, {8, 2, false}};
+enum { N_INTEGERS = sizeof integers / sizeof integers[0] };
+
+START_TEST(megatron_tokens_of_every_integer_type_are_one_stream_by_any_name_of_the_pair)
+{
+    const char *const names[] = {"pair", "pair.bin", "pair.idx"};
+    for (int t = 0; t < N_INTEGERS; t++)
+        for (int name = 0; name < 3; name++)
+            for (int asked = 0; asked < 2; asked++) {
+                pair_t pair = plain_pair(integers[t].type, integers[t].token_bytes);
+                write_pair("pair", &pair);
+                token_file_t file;
+                ck_assert_int_eq(
+                    token_file_open(in_directory(names[name]), asked ? FORMAT_MEGATRON : FORMAT_AUTO, &file), ZERO_OK);
+                ck_assert_int_eq(file.format, FORMAT_MEGATRON);
+                ck_assert_int_eq(file.n_tokens, PAIR_TOKENS);
+                ck_assert_int_eq(file.token_bytes, integers[t].token_bytes);
+                ck_assert_int_eq(token_file_check(&file, 0, PAIR_TOKENS, 100), ZERO_OK);
+                int32_t tokens[PAIR_TOKENS];
+                token_file_read(&file, 3, PAIR_TOKENS - 3, tokens);
+                for (int i = 3; i < PAIR_TOKENS; i++)
+                    ck_assert_int_eq(tokens[i - 3], (i * 37) % 100);
+                token_file_close(&file);
+            }
+}
+END_TEST
+
+/* In a vocabulary that every positive number of the type is in, and in one of 100. */
+START_TEST(negative_and_too_large_megatron_tokens_are_found)
+{
+    const int64_t bad[] = {-1,  -100,     INT8_MIN,  INT16_MIN, INT32_MIN,        INT64_MIN,
+                           100, INT8_MAX, INT16_MAX, INT32_MAX, INT64_C(1) << 32, INT64_MAX};
+    for (int t = 0; t < N_INTEGERS; t++)
+        for (size_t b = 0; b < sizeof bad / sizeof bad[0]; b++) {
+            int bits = 8 * integers[t].token_bytes - integers[t].is_signed;
+            int64_t most = bits >= 63 ? INT64_MAX : (INT64_C(1) << bits) - 1;
+            if (bad[b] > most || bad[b] < (integers[t].is_signed ? -most - 1 : 0))
+                continue; /* this type has no such number */
+            pair_t pair = plain_pair(integers[t].type, integers[t].token_bytes);
+            pair.tokens[7] = bad[b];
+            write_pair("bad", &pair);
+            token_file_t file;
+            ck_assert_int_eq(token_file_open(in_directory("bad"), FORMAT_AUTO, &file), ZERO_OK);
+            const int64_t vocabularies[] = {100, INT32_MAX};
+            for (int v = 0; v < 2; v++) {
+                bool is_bad = bad[b] < 0 || bad[b] >= vocabularies[v];
+                char token[64];
+                snprintf(token, sizeof token, "token %lld at position 7 ", (long long)bad[b]);
+                ck_assert_int_eq(token_file_check(&file, 0, 7, vocabularies[v]), ZERO_OK);
+                capture_begin();
+                zero_status_t status = token_file_check(&file, 0, PAIR_TOKENS, vocabularies[v]);
+                const char *said = capture_end();
+                ck_assert_int_eq(status, is_bad ? ZERO_ERROR_FORMAT : ZERO_OK);
+                if (is_bad)
+                    expect_line(said, (const char *[]){token, "bad.bin", "beyond the vocabulary", NULL});
+            }
+            token_file_close(&file);
+        }
+}
+END_TEST
+
+static void expect_pair_refusal(const pair_t *pair, zero_status_t want, const char *fragment)
+{
+    write_pair("p", pair);
+    expect_refusal(in_directory("p.idx"), FORMAT_MEGATRON, want, fragment);
+    expect_refusal(in_directory("p.idx"), FORMAT_AUTO, want, fragment);
+}
+
+START_TEST(a_wrong_megatron_index_is_refused_by_what_is_wrong)
+{
+    const struct {
+        int64_t offset, value; /* of a field of 8 bytes within pair_t, and what it is then */
+        const char *says;
+    } cases[] = {
+        {offsetof(pair_t, version), 2, "version 2 is unknown"},
+        {offsetof(pair_t, header_n_sequences), 5, "truncated to 106"},
+        {offsetof(pair_t, header_n_sequences), 3, "but the file has 106"},
+        {offsetof(pair_t, header_n_sequences), INT64_C(1) << 62, "fit into no file"},
+        {offsetof(pair_t, header_n_sequences), -1, "fit into no file"},
+        {offsetof(pair_t, header_n_bounds), 4, "truncated to 106"},
+        {offsetof(pair_t, header_n_bounds), 2, "but the file has 106"},
+        {offsetof(pair_t, header_n_bounds), INT64_C(1) << 61, "fit into no file"},
+        {offsetof(pair_t, header_n_bounds), INT64_MIN, "fit into no file"},
+        {offsetof(pair_t, pointers[0]), 2, "sequence 0 begins at byte 2 and not at 0"},
+        {offsetof(pair_t, pointers[2]), 12, "sequence 2 begins at byte 12 and not at 10"},
+        {offsetof(pair_t, pointers[3]), 0, "sequence 3 begins at byte 0 and not at 12"},
+        {offsetof(pair_t, pointers[3]), 25, "sequence 3 begins at byte 25, but"},
+        {offsetof(pair_t, pointers[3]), INT64_MAX, "has 24 bytes"},
+        {offsetof(pair_t, pointers[1]), -2, "sequence 1 begins at byte -2"},
+        {offsetof(pair_t, bounds[0]), -1, "document bound 0 is sequence -1"},
+        {offsetof(pair_t, bounds[2]), 5, "document bound 2 is sequence 5"},
+        {offsetof(pair_t, bounds[2]), 1, "document bound 2 is sequence 1, not one of 2 to 4"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        pair_t pair = plain_pair(8, 2);
+        memcpy((char *)&pair + cases[i].offset, &cases[i].value, 8);
+        expect_pair_refusal(&pair, ZERO_ERROR_FORMAT, cases[i].says);
+    }
+    const struct {
+        int sequence;
+        int32_t size;
+        const char *says;
+    } sizes[] = {{3, 5, "22 bytes"},
+                 {3, 7, "ends at byte 26"},
+                 {3, -6, "negative number of tokens, -6"},
+                 {3, INT32_MAX, "ends at byte 4294967306"},
+                 {1, 1, "sequence 2 begins at byte 10 and not at 12"}};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        pair_t pair = plain_pair(8, 2);
+        pair.sizes[sizes[i].sequence] = sizes[i].size;
+        expect_pair_refusal(&pair, ZERO_ERROR_FORMAT, sizes[i].says);
+    }
+    const struct {
+        int type;
+        const char *says;
+    } types[] = {{0, "type 0"}, {9, "type 9"}, {255, "type 255"}, {6, "float64"}, {7, "float32"}};
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        pair_t pair = plain_pair(types[i].type, 2);
+        expect_pair_refusal(&pair, ZERO_ERROR_FORMAT, types[i].says);
+    }
+    pair_t empty = plain_pair(8, 2);
+    empty.n_sequences = empty.n_bounds = 0;
+    empty.header_n_sequences = empty.header_n_bounds = 0;
+    expect_pair_refusal(&empty, ZERO_ERROR_FORMAT, "names no sequences");
+}
+END_TEST
+
+START_TEST(a_megatron_index_cut_anywhere_is_refused)
+{
+    pair_t pair = plain_pair(4, 4);
+    write_pair("cut", &pair);
+    size_t n = make_index(&pair, buffer);
+    ck_assert_uint_eq(n, 34 + 4 * 12 + 3 * 8);
+    for (size_t cut = 0; cut < n; cut++)
+        expect_refusal(write_named("cut.idx", buffer, cut), FORMAT_AUTO, ZERO_ERROR_FORMAT,
+                       cut == 0 ? "is empty" : "truncated");
+    memset(buffer + n, 0, 4); /* a mode for each sequence */
+    expect_refusal(write_named("cut.idx", buffer, n + 4), FORMAT_AUTO, ZERO_ERROR_FORMAT, "multimodal");
+    expect_refusal(write_named("cut.idx", buffer, n + 1), FORMAT_AUTO, ZERO_ERROR_FORMAT, "but the file has 107");
+    buffer[3] = 'x';
+    expect_refusal(write_named("cut.idx", buffer, n), FORMAT_AUTO, ZERO_ERROR_USAGE, "not a Megatron index");
+}
+END_TEST
+
+START_TEST(a_pair_of_which_a_file_is_missing_names_it)
+{
+    expect_refusal(write_named("alone.bin", "abcd", 4), FORMAT_MEGATRON, ZERO_ERROR_USAGE, "alone.idx': No such file");
+    expect_refusal(in_directory("alone"), FORMAT_MEGATRON, ZERO_ERROR_USAGE, "alone.idx': No such file");
+    expect_refusal(in_directory("absent"), FORMAT_MEGATRON, ZERO_ERROR_USAGE, "absent.bin': No such file");
+    pair_t pair = plain_pair(8, 2);
+    write_pair("q", &pair);
+    char bin[4096];
+    snprintf(bin, sizeof bin, "%s", in_directory("q.bin"));
+    ck_assert_int_eq(remove(bin), 0);
+    expect_refusal(in_directory("q"), FORMAT_AUTO, ZERO_ERROR_USAGE, "q.bin': No such file");
+    expect_refusal(write_named("q.bin", "", 0), FORMAT_AUTO, ZERO_ERROR_FORMAT, "is empty");
+}
+END_TEST
+
+/* Asked for by name, a file is what was asked for, whatever stands beside it. */
+START_TEST(an_index_beside_a_file_changes_only_what_auto_makes_of_it)
+{
+    pair_t pair = plain_pair(4, 4);
+    write_pair("both", &pair);
+    token_file_t file;
+    ck_assert_int_eq(token_file_open(in_directory("both.bin"), FORMAT_NANOGPT, &file), ZERO_OK);
+    ck_assert_int_eq(file.n_tokens, 2 * PAIR_TOKENS);
+    token_file_close(&file);
+    ck_assert_int_eq(token_file_open(in_directory("both.idx"), FORMAT_TEXT, &file), ZERO_OK);
+    ck_assert_int_eq(file.n_tokens, 106);
+    token_file_close(&file);
+    ck_assert_int_eq(token_file_open(write_named("both", "text", 4), FORMAT_AUTO, &file), ZERO_OK);
+    ck_assert_int_eq(file.format, FORMAT_TEXT);
+    token_file_close(&file);
+}
+END_TEST
+
+START_TEST(damaged_megatron_indices_never_crash)
+{
+    uint64_t state = 12;
+    for (int round = 0; round < 4000; round++) {
+        int t = round % N_INTEGERS;
+        pair_t pair = plain_pair(integers[t].type, integers[t].token_bytes);
+        write_pair("f", &pair);
+        size_t n = make_index(&pair, buffer);
+        for (int flips = (int)(support_random(&state) % 3); flips >= 0; flips--)
+            buffer[support_random(&state) % n] ^= (unsigned char)(1u << (support_random(&state) % 8));
+        if (support_random(&state) % 4 == 0)
+            n = support_random(&state) % (n + 1);
+        const char *path = write_named("f.idx", buffer, n);
+        token_file_t file;
+        capture_begin();
+        zero_status_t status = token_file_open(path, FORMAT_AUTO, &file);
+        if (status == ZERO_OK) {
+            int32_t tokens[8 * PAIR_TOKENS];
+            ck_assert(file.n_tokens >= 0 && file.n_tokens <= 8 * PAIR_TOKENS);
+            token_file_read(&file, 0, file.n_tokens, tokens);
+            token_file_close(&file);
+        }
+        const char *said = capture_end();
+        if (status == ZERO_OK)
+            ck_assert_str_eq(said, "");
+        else
+            expect_line(said, (const char *[]){path, NULL});
+    }
 }
 END_TEST
 
@@ -265,7 +541,13 @@ static Suite *suite(void)
     tcase_add_test(c, a_truncated_llmc_header_is_named);
     tcase_add_test(c, llmc_is_refused_where_the_file_is_something_else);
     tcase_add_test(c, an_llmc_count_that_disagrees_with_the_size_names_both);
-    tcase_add_test(c, megatron_is_not_in_this_version);
+    tcase_add_test(c, megatron_tokens_of_every_integer_type_are_one_stream_by_any_name_of_the_pair);
+    tcase_add_test(c, negative_and_too_large_megatron_tokens_are_found);
+    tcase_add_test(c, a_wrong_megatron_index_is_refused_by_what_is_wrong);
+    tcase_add_test(c, a_megatron_index_cut_anywhere_is_refused);
+    tcase_add_test(c, a_pair_of_which_a_file_is_missing_names_it);
+    tcase_add_test(c, an_index_beside_a_file_changes_only_what_auto_makes_of_it);
+    tcase_add_test(c, damaged_megatron_indices_never_crash);
     tcase_add_test(c, the_first_token_beyond_the_vocabulary_is_found_anywhere);
     tcase_add_test(c, a_token_above_2_31_is_beyond_any_vocabulary);
     tcase_add_test(c, damaged_headers_never_crash);

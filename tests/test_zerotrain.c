@@ -4,6 +4,7 @@
  * Lines of zerotrain begin "zerotrain: "; what mpirun adds about a job that failed is not counted. Without mpirun there
  * is one rank and no chatter, so there all of stderr is looked at.
  */
+#include <dirent.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdarg.h>
@@ -12,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "event_file.h"
 #include "support.h"
 
 #define RUN_LIMIT_S 60.0
@@ -72,6 +74,24 @@ static void write_llmc(const char *name, int width, int n_named, int n_tokens, i
     write_file(name, bytes, (size_t)(1024 + n_tokens * width));
 }
 
+/* Megatron-LM's NAME.bin, of uint16 tokens, and NAME.idx, of one sequence of N_TOKENS that is one document. */
+static void write_megatron(const char *name, const unsigned char *tokens, size_t n_bytes)
+{
+    unsigned char index[34 + 4 + 8 + 2 * 8] = "MMIDIDX";
+    const int32_t size = N_TOKENS;
+    char file[64];
+    index[9] = 1;  /* version */
+    index[17] = 8; /* uint16 */
+    index[18] = 1; /* sequence */
+    index[26] = 2; /* bounds of documents, */
+    memcpy(index + 34, &size, sizeof size);
+    index[54] = 1; /* of which the first and the only pointer are 0 */
+    snprintf(file, sizeof file, "%s.idx", name);
+    write_file(file, index, sizeof index);
+    snprintf(file, sizeof file, "%s.bin", name);
+    write_file(file, tokens, n_bytes);
+}
+
 static void write_data(void)
 {
     static unsigned char text[N_TOKENS], nanogpt[2 * N_TOKENS];
@@ -85,6 +105,8 @@ static void write_data(void)
     write_file("half.bin", nanogpt, 4001);
     write_llmc("llmc2.bin", 2, N_TOKENS, N_TOKENS, -1, 0);
     write_llmc("llmc4.bin", 4, N_TOKENS, N_TOKENS, -1, 0);
+    write_megatron("megatron", nanogpt, sizeof nanogpt);
+    write_megatron("cut", nanogpt, sizeof nanogpt / 2);
     write_llmc("count.bin", 2, 1000, 999, -1, 0);
     write_llmc("beyond.bin", 2, 1000, 1000, 900, 300);
     write_llmc("header.bin", 2, 1000, 0, -1, 0);
@@ -237,6 +259,12 @@ static const bad_input_t BAD_INPUTS[] = {
         {"[log] metrics", "'nosuch/m.jsonl'", "No such file"}, ANY},
     {"a trace that cannot be written", 1, "", "--trace nosuch/t.json",
         {"[log] trace", "'nosuch/t.json'", "No such file"}, ANY},
+    {"TensorBoard's directory a file", 1, "", "--set log.tensorboard=text.txt",
+        {"[log] tensorboard", "'text.txt'", "File exists"}, ANY},
+    {"Megatron's data without their index", 2, "", "--set data.format=megatron --set data.train=nanogpt.bin",
+        {"'nanogpt.bin'", "'nanogpt.idx'", "No such file"}, ANY},
+    {"a Megatron index of other data", 1, "", "--set data.train=cut",
+        {"'cut.idx'", "ends at byte 12000", "'cut.bin' has 6000 bytes"}, ANY},
 };
 /* clang-format on */
 #define N_BAD_INPUTS ((int)(sizeof BAD_INPUTS / sizeof BAD_INPUTS[0]))
@@ -587,6 +615,40 @@ START_TEST(metrics_have_every_field_with_its_type)
 }
 END_TEST
 
+/* One file, whatever the ranks. Both round: the metrics to nine digits, the events to fp32. */
+START_TEST(tensorboards_events_say_what_the_metrics_say)
+{
+    static const char *const tags[] = {"loss",    "grad_norm",       "lr",      "tokens_per_s",
+                                       "step_ms", "exposed_comm_ms", "val_loss"};
+    expect_success(_i == 0 ? ALONE : 3,
+                   "--set data.val=val.txt --set train.eval_every=5 --set log.tensorboard=runs/one cfg.ini");
+    char name[512] = "";
+    int n_files = 0;
+    DIR *listing = opendir(path_of("runs/one"));
+    ck_assert_ptr_nonnull(listing);
+    for (const struct dirent *entry; (entry = readdir(listing));)
+        if (entry->d_name[0] != '.' && ++n_files)
+            snprintf(name, sizeof name, "runs/one/%s", entry->d_name);
+    closedir(listing);
+    ck_assert_int_eq(n_files, 1);
+    static event_t events[N_STEPS + 1];
+    ck_assert_int_eq(event_file_read(path_of(name), events, N_STEPS + 1), N_STEPS + 1);
+    json_t *rows = read_metrics("metrics.jsonl");
+    for (size_t step = 1; step <= N_STEPS; step++) {
+        const json_t *row = json_array_get(rows, step - 1);
+        ck_assert_int_eq(events[step].step, (long long)step);
+        for (size_t i = 0; i < sizeof tags / sizeof tags[0]; i++) {
+            const float *value = event_scalar(&events[step], tags[i]);
+            const json_t *want = json_object_get(row, tags[i]);
+            ck_assert_msg((value != NULL) == (want != NULL), "step %zu: %s", step, tags[i]);
+            if (value)
+                ck_assert_double_eq_tol(*value, json_number_value(want), 1e-7 * fabs(json_number_value(want)));
+        }
+    }
+    json_decref(rows);
+}
+END_TEST
+
 START_TEST(stdout_has_results_and_stderr_the_log)
 {
     outcome_t outcome = run(_i == 0 ? ALONE : 3, "cfg.ini");
@@ -667,7 +729,7 @@ END_TEST
 
 START_TEST(every_token_format_gives_the_losses_of_the_text)
 {
-    static const char *const names[] = {"llmc2.bin", "llmc4.bin", "nanogpt.bin"};
+    static const char *const names[] = {"llmc2.bin", "llmc4.bin", "nanogpt.bin", "megatron"};
     expect_success(ALONE, "--set log.metrics=text.jsonl cfg.ini");
     json_t *text = read_metrics("text.jsonl");
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
@@ -708,6 +770,7 @@ static Suite *suite(void)
     tcase_add_loop_test(good, version_goes_to_stdout_once, 0, 2);
     tcase_add_loop_test(good, the_plan_adds_up_and_training_holds_what_it_says, 0, 2);
     tcase_add_loop_test(good, metrics_have_every_field_with_its_type, 0, 2);
+    tcase_add_loop_test(good, tensorboards_events_say_what_the_metrics_say, 0, 2);
     tcase_add_loop_test(good, stdout_has_results_and_stderr_the_log, 0, 2);
     tcase_add_loop_test(good, a_sample_is_printed_once_as_text, 0, 2);
     tcase_add_test(good, steps_stops_early_and_the_schedule_follows_train_steps);

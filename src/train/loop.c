@@ -14,6 +14,7 @@
 #include "train/model.h"
 #include "train/report.h"
 #include "train/sample.h"
+#include "train/tensorboard.h"
 #include "train/trace.h"
 
 #define SAMPLE_PROMPT 64
@@ -33,6 +34,7 @@ typedef struct run {
     data_t *train, *val; /* val NULL: none */
     trace_t *trace;
     metrics_t *metrics;
+    tensorboard_t *tensorboard;
     int n_late; /* steps that are told of late, while the next is under way: the host need not wait for a GPU */
     int n_queued;
     double started_ms;
@@ -194,6 +196,7 @@ static zero_status_t finish_step(run_t *run)
     }
     /* Only rank 0 writes; everyone hears of a full disk at the next collective, when rank 0 is gone. */
     TRY(metrics_write(run->metrics, &row));
+    TRY(tensorboard_write(run->tensorboard, &row));
     if (result.skipped || row.has_val_loss || step == 1 || is_due(step, o->log.every, run->last_step))
         report_progress(run, &row);
     TRY(status);
@@ -263,7 +266,9 @@ static zero_status_t open_data(run_t *run, const char *paths, data_t **data)
 static zero_status_t open_metrics(run_t *run)
 {
     zero_status_t status = ZERO_OK;
-    if (zero_comm_rank(run->comm) == 0)
+    if (zero_comm_rank(run->comm) == 0) /* first what takes nothing from an earlier run */
+        status = tensorboard_open(run->options->log.tensorboard, &run->tensorboard);
+    if (zero_comm_rank(run->comm) == 0 && status == ZERO_OK)
         status = metrics_open(run->options->log.metrics, false, &run->metrics);
     return report_agree(run->comm, status);
 }
@@ -312,6 +317,8 @@ static void report_start(const run_t *run)
         report("[zero] offload = optimizer changes nothing here: on the CPU all state is in host memory");
     if (o->log.metrics[0])
         report("metrics of every step go to %s", o->log.metrics);
+    if (o->log.tensorboard[0])
+        report("TensorBoard's event file is in %s", o->log.tensorboard);
     if (o->log.trace[0])
         report("a trace of all ranks goes to %s when the run ends", o->log.trace);
 }
@@ -341,6 +348,7 @@ zero_status_t loop_run(const options_t *options, zero_comm_t *comm)
         status = loop(&run);
     }
     metrics_close(run.metrics);
+    tensorboard_close(run.tensorboard);
     /* Steps that are not finite end the run on all ranks alike; after another failure peers may be lost. */
     zero_status_t traced = trace_close(run.trace, status == ZERO_OK || status == ZERO_ERROR_NONFINITE);
     if (status == ZERO_OK)

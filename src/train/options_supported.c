@@ -12,12 +12,10 @@ zero_status_t options_check_supported(const options_t *options)
         bool asked;
         const char *what;
     } missing[] = {
-        {options->data.format == FORMAT_MEGATRON, "[data] format = megatron"},
         {options->zero.reduction == REDUCTION_NCCL, "[zero] reduction = nccl"},
         {options->checkpoint.dir[0] != 0, "[checkpoint] dir"},
         {options->checkpoint.every != 0, "[checkpoint] every"},
         {options->resume, "--resume"},
-        {options->log.tensorboard[0] != 0, "[log] tensorboard"},
     };
     for (size_t i = 0; i < sizeof missing / sizeof missing[0]; i++)
         if (missing[i].asked)

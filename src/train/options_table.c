@@ -70,7 +70,7 @@ const option_row_t option_rows[] = {
 
     TEXT(data, train, NULL, false, "Files to train on, separated by commas. Required."),
     TEXT(data, val, "", true, "Files to evaluate on, separated by commas. Empty: no evaluation."),
-    CHOICE(data, format, "auto", FORMATS, "auto: llm.c by its first number, else nanoGPT by .bin, else text (bytes)."),
+    CHOICE(data, format, "auto", FORMATS, "auto: Megatron by its .idx, llm.c by its first number, nanoGPT by .bin, else text."),
 
     INTEGER(train, steps, "1000", 1, 1000 * BILLION, NULL, "Optimizer steps of the whole run, which schedules follow."),
     INTEGER(train, micro_batch, "0", 1, 1 << 20, "0", "Sequences per rank and pass. 0: global_batch by ranks, or 8."),

@@ -1,0 +1,25 @@
+/* megatron_index.h - what the index of a Megatron-LM indexed dataset says of the tokens beside it.
+ *
+ * PREFIX.bin holds nothing but tokens, PREFIX.idx their type and where each sequence begins, little-endian and without
+ * padding: "MMIDIDX\0\0", uint64 version 1, uint8 type of token, uint64 number of sequences, uint64 number of document
+ * bounds, then int32 tokens of each sequence, int64 byte in PREFIX.bin of each sequence's first token, int64 bounds of
+ * documents as numbers of sequences. See megatron/core/datasets/indexed_dataset.py in
+ * https://github.com/NVIDIA/Megatron-LM.
+ */
+#ifndef ZEROTRAIN_MEGATRON_INDEX_H
+#define ZEROTRAIN_MEGATRON_INDEX_H
+
+#include "zero.h"
+
+typedef struct megatron_tokens {
+    int token_bytes; /* 1, 2, 4 or 8 */
+    bool is_signed;
+    int64_t n_tokens; /* in all sequences, which follow each other without gaps and fill PREFIX.bin */
+} megatron_tokens_t;
+
+/* Checks the whole index against itself and against the size of PREFIX.bin, and trusts nothing in it before. The paths
+ * are for messages. ZERO_ERROR_USAGE, with a line, where it is no such index, ZERO_ERROR_FORMAT where it is wrong. */
+zero_status_t megatron_index_read(const char *path, const unsigned char *index, size_t index_bytes,
+                                  const char *bin_path, size_t bin_bytes, megatron_tokens_t *tokens);
+
+#endif
