@@ -14,9 +14,6 @@ zero_status_t options_check_supported(const options_t *options)
     } missing[] = {
         {options->data.format == FORMAT_MEGATRON, "[data] format = megatron"},
         {options->zero.reduction == REDUCTION_NCCL, "[zero] reduction = nccl"},
-        {options->checkpoint.dir[0] != 0, "[checkpoint] dir"},
-        {options->checkpoint.every != 0, "[checkpoint] every"},
-        {options->resume, "--resume"},
         {options->log.tensorboard[0] != 0, "[log] tensorboard"},
         {options->log.trace[0] != 0, "[log] trace"},
     };
