@@ -61,7 +61,7 @@ zero_status_t zero_checkpoint_state_parse(const json_t *object, const char *path
     double loss_scale = json_number_value(json_object_get(object, "loss_scale"));
     if (!get_count(object, "step", INT64_MAX / 2, &at_step))
         return fail(path, "step");
-    if (!get_count(object, "adam_step", at_step, &parsed.adam_step))
+    if (!get_count(object, "adam_step", INT64_MAX / 2, &parsed.adam_step))
         return fail(path, "adam_step");
     if (!saved_dtype)
         return fail(path, "dtype");

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "zero/files.h"
 #include "zero/log.h"
@@ -105,7 +106,11 @@ zero_status_t zero_manifest_read(const char *directory, zero_manifest_t *manifes
     json_t *object = NULL;
     zero_manifest_t taken = {0};
     ZERO_TRY(zero_path_join(directory, ZERO_MANIFEST_NAME, &path));
-    zero_status_t status = zero_file_read_json(path, &object);
+    zero_status_t status = ZERO_OK;
+    if (access(path, F_OK) != 0)
+        status = zero_fail(ZERO_ERROR_IO, "'%s' is not there, so this is no complete checkpoint: take another", path);
+    if (status == ZERO_OK)
+        status = zero_file_read_json(path, &object);
     if (status == ZERO_OK)
         status = take_object(&taken, path, object);
     json_decref(object);
@@ -120,6 +125,8 @@ zero_status_t zero_manifest_read(const char *directory, zero_manifest_t *manifes
 static zero_status_t compare(const zero_manifest_file_t *file, const char *path)
 {
     uint64_t n_bytes, xxh3;
+    if (access(path, F_OK) != 0)
+        return zero_fail(ZERO_ERROR_IO, "'%s' is in the manifest and not there: take another checkpoint", path);
     ZERO_TRY(zero_file_hash(path, &n_bytes, &xxh3));
     if (n_bytes != file->n_bytes)
         return zero_fail(ZERO_ERROR_FORMAT,
