@@ -27,7 +27,8 @@
 #include "zero/log.h"
 #include "zero/manifest.h"
 
-#define RUN_ELEMS ((size_t)1 << 16)
+/* Fewer than the kernels share out among threads: a save has one of its own and leaves the others to training. */
+#define RUN_ELEMS ((size_t)1 << 15)
 #define POLL_NS 2000000
 
 /* Arrays are written in order, so of each kind one file is open at a time. */
