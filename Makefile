@@ -177,7 +177,7 @@ $(BUILD)/examples/%: examples/%.c src/zero.h $(BUILD)/libzero.a
 	@mkdir -p $(@D)
 	$(call say,CC,$<) $(CC) -std=c17 $(CFLAGS) $(WARNINGS) $(SANFLAGS) -Isrc -o $@ $< $(BUILD)/libzero.a $(ALL_LDFLAGS) $(LIB_LIBS)
 
-TEST_COMMON := $(patsubst %,$(BUILD)/tests/%.o,support fp64_model gpt2_fp64 llama_fp64 allocations)
+TEST_COMMON := $(patsubst %,$(BUILD)/tests/%.o,support fp64_model gpt2_fp64 llama_fp64 allocations async_device)
 CHECK_LIBS = $(if $(filter 1,$(STATIC)),-l:libcheck_pic.a -l:libsubunit.a -lrt -lm,$(shell pkg-config --libs check))
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_COMMON) $(TRAIN_LIB_OBJ) $(MODEL_OBJ) $(BUILD)/libzero.a
 	@mkdir -p $(@D)

@@ -1,14 +1,13 @@
 /* column_sum.cu - column sums on CUDA in a fixed order: bias gradients, and the last step of every gradient that is
  * summed in parts.
  *
- * Rows are cut into parts by their number alone. A block of warps sums a part's rows for one tile of columns: each warp
- * takes every WARPS-th row, then the warps' sums are added in order. The parts are added by a second kernel, again
- * warps first and in order. No atomics: the order depends on shapes alone.
+ * Rows are cut into parts by their number alone. A block sums a part's rows for one tile of columns (column.cuh). The
+ * parts are added by a second kernel: each warp takes every so many-th part, then the warps' sums are added in order.
+ * No atomics: the order depends on shapes alone.
  */
-#include "kernels/pack.cuh"
+#include "kernels/column.cuh"
 
-#define WARPS 8
-#define PUT_WARPS 32     /* of a block that adds parts: they are few and near, and reading them is waiting */
+#define PUT_WARPS 32     /* of a block that adds parts: many, since each waits for its own few loads */
 #define TILE_COLUMNS 256 /* of a block that reads packs of 16-bit elements */
 #define MIN_PART_ROWS 32
 /* Blocks that an H200 holds at once: with so many, none waits for a place while others idle. */
@@ -27,25 +26,8 @@ extern "C" size_t zero_column_sum_bytes(size_t max_columns)
     return (max_columns > most ? max_columns : most) * sizeof(float);
 }
 
-/* Adds what the block's warps hold for N columns a lane; the result is the first warp's. */
-template <int N_WARPS, int N> static __device__ __forceinline__ void add_warps(float (&sum)[N])
-{
-    __shared__ float sums[N_WARPS][N][ZERO_WARP];
-    int lane = threadIdx.x, warp = threadIdx.y;
-#pragma unroll
-    for (int i = 0; i < N; ++i)
-        sums[warp][i][lane] = sum[i];
-    __syncthreads();
-    if (warp != 0)
-        return;
-#pragma unroll
-    for (int i = 0; i < N; ++i)
-        for (int w = 1; w < N_WARPS; ++w)
-            sum[i] += sums[w][i][lane];
-}
-
 template <typename T, int N>
-static __global__ void __launch_bounds__(ZERO_WARP *WARPS)
+static __global__ void __launch_bounds__(ZERO_WARP *ZERO_COLUMN_WARPS)
     sum_part(float *partials, const T *x, size_t n_rows, size_t n_columns)
 {
     size_t column = ((size_t)blockIdx.x * ZERO_WARP + threadIdx.x) * N;
@@ -53,25 +35,23 @@ static __global__ void __launch_bounds__(ZERO_WARP *WARPS)
     float sum[N] = {};
     if (column < n_columns) {
 #pragma unroll 8
-        for (size_t row = first + threadIdx.y; row < last; row += WARPS) {
+        for (size_t row = first + threadIdx.y; row < last; row += ZERO_COLUMN_WARPS) {
             zero_pack<T, N> pack = zero_load<N>(x, row * n_columns + column);
 #pragma unroll
             for (int i = 0; i < N; ++i)
                 sum[i] += pack[i];
         }
     }
-    add_warps<WARPS>(sum);
-    if (threadIdx.y == 0 && column < n_columns) {
-#pragma unroll
-        for (int i = 0; i < N; ++i)
-            partials[part * n_columns + column + i] = sum[i];
-    }
+    zero_put_part(partials, column, n_columns, sum);
 }
 
-/* Columns n_columns .. 2 n_columns of the partials go to `second`, which may have no data. */
+/* Partials [n_parts, n_grads, n_columns] go to n_grads gradients, of which some may have no data. */
+typedef struct put_targets {
+    zero_grad_t grad[ZERO_MAX_PUT];
+} put_targets_t;
+
 static __global__ void __launch_bounds__(ZERO_WARP *PUT_WARPS)
-    put_partials(zero_grad_t grad, zero_grad_t second, const float *partials, size_t n_parts, size_t stride,
-                 size_t n_columns)
+    put_partials(put_targets_t targets, const float *partials, size_t n_parts, size_t stride, size_t n_columns)
 {
     size_t column = (size_t)blockIdx.x * ZERO_WARP + threadIdx.x;
     float sum[1] = {0.0f};
@@ -80,42 +60,32 @@ static __global__ void __launch_bounds__(ZERO_WARP *PUT_WARPS)
         for (size_t part = threadIdx.y; part < n_parts; part += PUT_WARPS)
             sum[0] += partials[part * stride + column];
     }
-    add_warps<PUT_WARPS>(sum);
+    zero_add_warps<PUT_WARPS>(sum);
     if (threadIdx.y != 0 || column >= stride)
         return;
-    if (column < n_columns)
-        zero_put_grad(grad, column, sum);
-    else if (second.data != nullptr)
-        zero_put_grad(second, column - n_columns, sum);
+    const zero_grad_t &grad = targets.grad[column / n_columns];
+    if (grad.data != nullptr)
+        zero_put_grad(grad, column % n_columns, sum);
 }
 
-static cudaError_t launch_put(cudaStream_t stream, zero_grad_t grad, zero_grad_t second, const float *partials,
-                              size_t n_parts, size_t stride, size_t n_columns)
-{
-    dim3 block(ZERO_WARP, PUT_WARPS);
-    put_partials<<<(unsigned)zero_divide_up(stride, ZERO_WARP), block, 0, stream>>>(grad, second, partials, n_parts,
-                                                                                    stride, n_columns);
-    return cudaGetLastError();
-}
-
-extern "C" cudaError_t zero_launch_put_partials(cudaStream_t stream, zero_grad_t first, zero_grad_t second,
+extern "C" cudaError_t zero_launch_put_partials(cudaStream_t stream, const zero_grad_t *grads, size_t n_grads,
                                                 const float *partials, size_t n_parts, size_t n_columns)
 {
-    return launch_put(stream, first, second, partials, n_parts, 2 * n_columns, n_columns);
-}
-
-extern "C" cudaError_t zero_launch_put_partial_sums(cudaStream_t stream, zero_grad_t grad, const float *partials,
-                                                    size_t n_parts, size_t n_columns)
-{
-    return launch_put(stream, grad, {}, partials, n_parts, n_columns, n_columns);
+    dim3 block(ZERO_WARP, PUT_WARPS);
+    size_t stride = n_grads * n_columns;
+    put_targets_t targets = {};
+    for (size_t i = 0; i < n_grads; ++i)
+        targets.grad[i] = grads[i];
+    put_partials<<<(unsigned)zero_divide_up(stride, ZERO_WARP), block, 0, stream>>>(targets, partials, n_parts, stride,
+                                                                                    n_columns);
+    return cudaGetLastError();
 }
 
 template <typename T, int N>
 static cudaError_t launch_parts(cudaStream_t stream, float *partials, const T *x, size_t n_rows, size_t n_columns)
 {
-    dim3 block(ZERO_WARP, WARPS);
-    dim3 grid((unsigned)zero_divide_up(n_columns, ZERO_WARP * N), (unsigned)zero_column_sum_parts(n_rows, n_columns));
-    sum_part<T, N><<<grid, block, 0, stream>>>(partials, x, n_rows, n_columns);
+    dim3 block(ZERO_WARP, ZERO_COLUMN_WARPS);
+    sum_part<T, N><<<zero_column_grid<N>(n_rows, n_columns), block, 0, stream>>>(partials, x, n_rows, n_columns);
     return cudaGetLastError();
 }
 
@@ -131,7 +101,7 @@ extern "C" cudaError_t zero_launch_column_sum(cudaStream_t stream, zero_dtype_t 
     });
     if (error != cudaSuccess)
         return error;
-    return launch_put(stream, grad, {}, partials, zero_column_sum_parts(n_rows, n_columns), n_columns, n_columns);
+    return zero_launch_put_partials(stream, &grad, 1, partials, zero_column_sum_parts(n_rows, n_columns), n_columns);
 }
 
 #define PUT_THREADS 256

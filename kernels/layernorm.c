@@ -1,8 +1,8 @@
 /* layernorm.c - LayerNorm on the CPU, with the residual sum before it (Ba, Kiros, Hinton 2016, arXiv:1607.06450).
  *
  * Rows are independent and go to threads as they come. Mean and variance are taken in two passes over the row while it
- * is in cache, in fixed lanes. Weight and bias gradients are column sums: a fixed number of row parts each sum their
- * rows in order, then the parts are added in order, so the bits do not depend on the number of threads.
+ * is in cache, in fixed lanes. Weight and bias gradients and dcolumns are column sums: a fixed number of row parts each
+ * sum their rows in order, then the parts are added in order, so the bits do not depend on the number of threads.
  */
 #include "kernels/model_cpu.h"
 
@@ -39,7 +39,7 @@ static float row_variation(const float *x, float mean, size_t n)
     return zero_fold_sum(lanes);
 }
 
-/* The one expression of y, for layernorm and layernorm_apply alike. bias may be NULL. */
+/* The one expression of y, wherever it is made. bias may be NULL. */
 static void row_apply(float *y, const float *x, float mean, float rstd, const float *weight, const float *bias,
                       size_t dim)
 {
@@ -55,7 +55,7 @@ static void row_apply(float *y, const float *x, float mean, float rstd, const fl
 size_t ZERO_MODEL_FN(layernorm_workspace)(const zero_model_limits_t *limits)
 {
     size_t row = zero_scratch_bytes(limits->max_width * sizeof(float));
-    return 2 * row + zero_scratch_bytes(2 * ZERO_ROW_PARTS * limits->max_width * sizeof(float));
+    return 2 * row + zero_scratch_bytes(3 * ZERO_ROW_PARTS * limits->max_width * sizeof(float));
 }
 
 static zero_status_t read_weights(zero_scratch_t *scratch, zero_weight_t weight, zero_weight_t bias, size_t dim,
@@ -87,23 +87,10 @@ zero_status_t ZERO_MODEL_FN(layernorm)(zero_model_context_t *ctx, void *y, float
     return ZERO_OK;
 }
 
-zero_status_t ZERO_MODEL_FN(layernorm_apply)(zero_model_context_t *ctx, void *y, const float *mean, const float *rstd,
-                                             const void *residual, zero_weight_t weight, zero_weight_t bias,
-                                             size_t n_rows, size_t dim)
-{
-    zero_scratch_t scratch = zero_scratch_begin(ctx);
-    const float *w, *b;
-    ZERO_TRY(read_weights(&scratch, weight, bias, dim, &w, &b));
-#pragma omp parallel for schedule(static) if (n_rows * dim >= ZERO_MODEL_PARALLEL_MIN)
-    for (size_t row = 0; row < n_rows; ++row)
-        row_apply((float *)y + row * dim, (const float *)residual + row * dim, mean[row], rstd[row], w, b, dim);
-    return ZERO_OK;
-}
-
 /* With h = (x - mean) rstd and g = dy w:  dx += rstd (g - mean(g) - h mean(g h)). Also adds the row to the sums of
- * dy h and dy. */
-static void row_backward(float *dx, float *dweight, float *dbias, const float *dy, const float *x, float mean,
-                         float rstd, const float *weight, size_t dim)
+ * dy h, dy and dx. */
+static void row_backward(float *dx, float *dweight, float *dbias, float *dcolumns, const float *dy, const float *x,
+                         float mean, float rstd, const float *weight, size_t dim)
 {
     float g_lanes[ZERO_LANES] = {0}, gh_lanes[ZERO_LANES] = {0};
     size_t i = 0;
@@ -129,30 +116,36 @@ static void row_backward(float *dx, float *dweight, float *dbias, const float *d
         dx[i] = zero_multiply_add(rstd, centered, dx[i]);
         dweight[i] = zero_multiply_add(dy[i], h, dweight[i]);
         dbias[i] += dy[i];
+        dcolumns[i] += dx[i];
     }
 }
 
 zero_status_t ZERO_MODEL_FN(layernorm_backward)(zero_model_context_t *ctx, void *dresidual, zero_grad_t dweight,
-                                                zero_grad_t dbias, const void *dy, const void *residual,
-                                                const float *mean, const float *rstd, zero_weight_t weight,
-                                                size_t n_rows, size_t dim)
+                                                zero_grad_t dbias, zero_grad_t dcolumns, void *y, const void *dy,
+                                                const void *residual, const float *mean, const float *rstd,
+                                                zero_weight_t weight, zero_weight_t bias, size_t n_rows, size_t dim)
 {
     zero_scratch_t scratch = zero_scratch_begin(ctx);
-    const float *w;
-    float *partials; /* [n_parts, 2, dim]: sums of dy h, sums of dy */
+    const float *w, *b;
+    float *partials; /* [n_parts, 3, dim]: sums of dy h, of dy, of dresidual */
     size_t n_parts = zero_row_parts(n_rows);
-    ZERO_TRY(zero_weight_fp32(&scratch, weight, dim, &w));
-    ZERO_TRY(zero_scratch_take(&scratch, n_parts * 2 * dim * sizeof *partials, &partials));
+    ZERO_TRY(read_weights(&scratch, weight, bias, dim, &w, &b));
+    ZERO_TRY(zero_scratch_take(&scratch, n_parts * 3 * dim * sizeof *partials, &partials));
 #pragma omp parallel for schedule(static) if (n_rows * dim >= ZERO_MODEL_PARALLEL_MIN)
     for (size_t part = 0; part < n_parts; ++part) {
-        float *sums = partials + part * 2 * dim;
-        memset(sums, 0, 2 * dim * sizeof *sums);
-        for (size_t row = part * n_rows / n_parts; row < (part + 1) * n_rows / n_parts; ++row)
-            row_backward((float *)dresidual + row * dim, sums, sums + dim, (const float *)dy + row * dim,
-                         (const float *)residual + row * dim, mean[row], rstd[row], w, dim);
+        float *sums = partials + part * 3 * dim;
+        memset(sums, 0, 3 * dim * sizeof *sums);
+        for (size_t row = part * n_rows / n_parts; row < (part + 1) * n_rows / n_parts; ++row) {
+            const float *x = (const float *)residual + row * dim;
+            row_backward((float *)dresidual + row * dim, sums, sums + dim, sums + 2 * dim,
+                         (const float *)dy + row * dim, x, mean[row], rstd[row], w, dim);
+            if (y != NULL)
+                row_apply((float *)y + row * dim, x, mean[row], rstd[row], w, b, dim);
+        }
     }
-    ZERO_ISA(zero_model_put_partials)(dweight, partials, n_parts, 2 * dim, dim);
-    if (dbias.data != NULL)
-        ZERO_ISA(zero_model_put_partials)(dbias, partials + dim, n_parts, 2 * dim, dim);
+    const zero_grad_t grads[] = {dweight, dbias, dcolumns};
+    for (size_t i = 0; i < 3; ++i)
+        if (grads[i].data != NULL)
+            ZERO_ISA(zero_model_put_partials)(grads[i], partials + i * dim, n_parts, 3 * dim, dim);
     return ZERO_OK;
 }

@@ -1,7 +1,8 @@
 /* loss.cu - softmax cross-entropy on a chunk of logits on CUDA: losses out, logits turned into their gradient in place.
  *
  * A block takes a row. The first pass keeps each thread's running maximum and sum of exponentials, which are combined
- * in a fixed tree; the second reads the row again, from the L2 cache that a few blocks' rows fit in, and overwrites it.
+ * in a fixed tree; the second needs the row again and overwrites it. A row that fits is kept in shared memory
+ * meanwhile, where each thread finds what it put there itself: L2 does not keep it until it is read anew.
  */
 #include "kernels/pack.cuh"
 
@@ -16,7 +17,7 @@ typedef struct running {
 /* e^(old - new) of two maxima; 1 where both are still -infinity, whose difference is NaN. */
 static __device__ __forceinline__ float rescale(float from, float to)
 {
-    return from == to ? 1.0f : __expf(from - to);
+    return from == to ? 1.0f : zero_fast_exp(from - to);
 }
 
 static __device__ __forceinline__ running_t combine(running_t a, running_t b)
@@ -35,7 +36,7 @@ template <int N> static __device__ __forceinline__ running_t take(running_t stat
     float sum = state.sum * rescale(state.max, max);
 #pragma unroll
     for (int i = 0; i < N; ++i)
-        sum += __expf(x[i] - max);
+        sum += zero_fast_exp(x[i] - max);
     return {max, sum};
 }
 
@@ -63,23 +64,23 @@ static __device__ __forceinline__ running_t combine_block(running_t state)
     return state;
 }
 
-template <typename T, int N>
-static __device__ __forceinline__ void load_floats(float (&x)[N], const T *row, size_t first)
+template <typename T, int N> static __device__ __forceinline__ void to_floats(float (&x)[N], zero_pack<T, N> pack)
 {
-    zero_pack<T, N> pack = zero_load<N>(row, first);
 #pragma unroll
     for (int i = 0; i < N; ++i)
         x[i] = pack[i];
 }
 
-/* Packs up to the last whole one, then single elements. Rows start at aligned addresses: loss_cuda.c pads them. */
-template <typename T, int N>
+/* Packs up to the last whole one, then single elements. Rows start at aligned addresses: loss_cuda.c pads them. KEEP:
+ * dynamic shared memory holds the row's packs. */
+template <typename T, int N, bool KEEP>
 static __global__ void __launch_bounds__(THREADS)
     cross_entropy(T *logits, double *losses, const int32_t *targets, const float *grad_scale, double loss_weight,
                   size_t vocab_size, size_t ld)
 {
     size_t row_index = blockIdx.x, n_packs = vocab_size / N;
-    T *row = logits + row_index * ld;
+    extern __shared__ uint4 row_memory[];
+    T *row = logits + row_index * ld, *kept = (T *)row_memory;
     int32_t target = targets[row_index];
     bool valid = target >= 0 && (size_t)target < vocab_size;
     float target_logit = valid ? zero_to_float(row[target]) : NAN;
@@ -87,7 +88,10 @@ static __global__ void __launch_bounds__(THREADS)
 #pragma unroll 4
     for (size_t pack = threadIdx.x; pack < n_packs; pack += THREADS) {
         float x[N];
-        load_floats(x, row, pack * N);
+        zero_pack<T, N> loaded = zero_load<N>(row, pack * N);
+        if constexpr (KEEP)
+            zero_store_pack<N>(kept, pack * N, loaded);
+        to_floats<T>(x, loaded);
         state = take(state, x);
     }
     for (size_t i = n_packs * N + threadIdx.x; i < vocab_size; i += THREADS) {
@@ -104,19 +108,38 @@ static __global__ void __launch_bounds__(THREADS)
 #pragma unroll 4
     for (size_t pack = threadIdx.x; pack < n_packs; pack += THREADS) {
         float x[N];
-        load_floats(x, row, pack * N);
+        to_floats<T>(x, zero_load<N>(KEEP ? kept : row, pack * N));
 #pragma unroll
-        for (int i = 0; i < N; ++i) {
-            x[i] = factor * __expf(x[i] - state.max);
-            if (pack * N + i == (size_t)target)
-                x[i] -= scale;
-        }
+        for (int i = 0; i < N; ++i)
+            x[i] = factor * zero_fast_exp(x[i] - state.max);
         zero_store(row, pack * N, x);
     }
-    for (size_t i = n_packs * N + threadIdx.x; i < vocab_size; i += THREADS) {
-        float p = factor * __expf(zero_to_float(row[i]) - state.max);
-        row[i] = zero_from_float<T>(i == (size_t)target ? p - scale : p);
+    for (size_t i = n_packs * N + threadIdx.x; i < vocab_size; i += THREADS)
+        row[i] = zero_from_float<T>(factor * zero_fast_exp(zero_to_float(row[i]) - state.max));
+    /* Once more the target's, by the thread that wrote it. */
+    size_t at = (size_t)target, writer = at < n_packs * N ? at / N : at - n_packs * N;
+    if (valid && threadIdx.x == writer % THREADS)
+        row[at] = zero_from_float<T>(factor * zero_fast_exp(target_logit - state.max) - scale);
+}
+
+/* Two rows on a multiprocessor of 227 KiB, so that one is read while the other is written. */
+#define KEPT_MAX_BYTES ((size_t)112 << 10)
+
+template <bool KEEP, typename T>
+static cudaError_t launch(cudaStream_t stream, T *logits, double *losses, const int32_t *targets,
+                          const float *grad_scale, double loss_weight, size_t n_rows, size_t vocab_size, size_t ld)
+{
+    auto kernel = cross_entropy<T, 16 / sizeof(T), KEEP>;
+    size_t kept_bytes = KEEP ? vocab_size * sizeof(T) / 16 * 16 : 0;
+    if (KEEP) {
+        cudaError_t error =
+            cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)kept_bytes);
+        if (error != cudaSuccess)
+            return error;
     }
+    kernel<<<(unsigned)n_rows, THREADS, kept_bytes, stream>>>(logits, losses, targets, grad_scale, loss_weight,
+                                                              vocab_size, ld);
+    return cudaGetLastError();
 }
 
 extern "C" cudaError_t zero_launch_cross_entropy(cudaStream_t stream, zero_dtype_t dtype, void *logits, double *losses,
@@ -125,9 +148,9 @@ extern "C" cudaError_t zero_launch_cross_entropy(cudaStream_t stream, zero_dtype
 {
     return zero_with_type(dtype, [&](auto type) {
         using T = decltype(type);
-        cross_entropy<T, 16 / sizeof(T)><<<(unsigned)n_rows, THREADS, 0, stream>>>(
-            (T *)logits, losses, targets, grad_scale, loss_weight, vocab_size, ld);
-        return cudaGetLastError();
+        if (grad_scale != nullptr && vocab_size * sizeof(T) <= KEPT_MAX_BYTES)
+            return launch<true>(stream, (T *)logits, losses, targets, grad_scale, loss_weight, n_rows, vocab_size, ld);
+        return launch<false>(stream, (T *)logits, losses, targets, grad_scale, loss_weight, n_rows, vocab_size, ld);
     });
 }
 

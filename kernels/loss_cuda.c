@@ -6,8 +6,9 @@
  */
 #include "kernels/model_cuda.h"
 
-/* Of a chunk's logits. Larger chunks read and write dweight less often; smaller ones leave memory to activations. */
-#define LOGITS_MAX_BYTES ((size_t)512 << 20)
+/* Of a chunk's logits: 16 x 1024 rows of GPT-2's vocabulary in three chunks. Larger chunks read and write dweight less
+ * often; smaller ones leave memory to activations. */
+#define LOGITS_MAX_BYTES ((size_t)544 << 20)
 #define CHUNK_ALIGN ((size_t)128) /* rows: whole tiles of the products */
 #define LOGITS_ALIGN ((size_t)64) /* elements: rows start aligned whatever the vocabulary's size */
 

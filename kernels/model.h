@@ -70,14 +70,13 @@ typedef struct zero_model_kernels {
     zero_status_t (*layernorm)(zero_model_context_t *ctx, void *y, float *mean, float *rstd, void *residual_out,
                                const void *residual, const void *addend, zero_weight_t weight, zero_weight_t bias,
                                float eps, size_t n_rows, size_t dim);
-    /* y again from what layernorm kept, for recomputation: the same bits. */
-    zero_status_t (*layernorm_apply)(zero_model_context_t *ctx, void *y, const float *mean, const float *rstd,
-                                     const void *residual, zero_weight_t weight, zero_weight_t bias, size_t n_rows,
-                                     size_t dim);
-    /* dresidual += gradient through the norm of dy. dweight, dbias [dim]. */
+    /* dresidual += gradient through the norm of dy. dweight, dbias [dim]. dcolumns [dim] = column sums of what
+     * dresidual then holds: the bias gradient of the linear layer that the residual ends (data NULL: none). y, unless
+     * NULL, is made again, with layernorm's bits. */
     zero_status_t (*layernorm_backward)(zero_model_context_t *ctx, void *dresidual, zero_grad_t dweight,
-                                        zero_grad_t dbias, const void *dy, const void *residual, const float *mean,
-                                        const float *rstd, zero_weight_t weight, size_t n_rows, size_t dim);
+                                        zero_grad_t dbias, zero_grad_t dcolumns, void *y, const void *dy,
+                                        const void *residual, const float *mean, const float *rstd,
+                                        zero_weight_t weight, zero_weight_t bias, size_t n_rows, size_t dim);
 
     /* RMSNorm (Zhang & Sennrich 2019, arXiv:1910.07467), otherwise as layernorm: residual += addend (skipped when
      * addend is NULL); y = residual * rstd * weight, rstd = 1 / sqrt(mean(residual^2) + eps). [n_rows, dim]; rstd: fp32
@@ -107,8 +106,10 @@ typedef struct zero_model_kernels {
 
     /* y = 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), HF's gelu_new */
     zero_status_t (*gelu)(zero_model_context_t *ctx, void *y, const void *x, size_t n_elems);
-    /* dx = dy * gelu'(x); dx may be dy */
-    zero_status_t (*gelu_backward)(zero_model_context_t *ctx, void *dx, const void *dy, const void *x, size_t n_elems);
+    /* dx[n_rows, width] = dy * gelu'(x); dx may be dy. dcolumns [width] = column sums of dx: the bias gradient of the
+     * linear layer that made x (data NULL: none). y, unless NULL, is made again, with gelu's bits. */
+    zero_status_t (*gelu_backward)(zero_model_context_t *ctx, void *dx, zero_grad_t dcolumns, void *y, const void *dy,
+                                   const void *x, size_t n_rows, size_t width);
 
     /* Causal self-attention. qkv[B, T, (n_heads + 2 n_kv_heads) * head_dim] holds q, then k, then v heads; out[B, T,
      * n_heads * head_dim]; logsumexp fp32 [B, n_heads, T] of the scaled scores; scale = 1/sqrt(head_dim). */
@@ -142,6 +143,8 @@ typedef struct zero_model_kernels {
 
     /* y[i] += x[i] / y[i] = 0, activations */
     zero_status_t (*add)(zero_model_context_t *ctx, void *y, const void *x, size_t n_elems);
+    /* grad[n_elems] = fp32 sums, added or overwritten, one rounding */
+    zero_status_t (*put_grad)(zero_model_context_t *ctx, zero_grad_t grad, const float *sums, size_t n_elems);
     zero_status_t (*zero_fill)(zero_model_context_t *ctx, void *y, size_t n_bytes);
 } zero_model_kernels_t;
 

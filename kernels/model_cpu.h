@@ -204,6 +204,7 @@ size_t ZERO_MODEL_FN(linear_workspace)(const zero_model_limits_t *limits);
 size_t ZERO_MODEL_FN(attention_workspace)(const zero_model_limits_t *limits);
 size_t ZERO_MODEL_FN(layernorm_workspace)(const zero_model_limits_t *limits);
 size_t ZERO_MODEL_FN(rmsnorm_workspace)(const zero_model_limits_t *limits);
+size_t ZERO_MODEL_FN(gelu_workspace)(const zero_model_limits_t *limits);
 size_t ZERO_MODEL_FN(loss_workspace)(const zero_model_limits_t *limits);
 size_t ZERO_MODEL_FN(embed_workspace)(const zero_model_limits_t *limits);
 
@@ -219,13 +220,10 @@ zero_status_t ZERO_MODEL_FN(linear_backward_weight)(zero_model_context_t *ctx, z
 zero_status_t ZERO_MODEL_FN(layernorm)(zero_model_context_t *ctx, void *y, float *mean, float *rstd, void *residual_out,
                                        const void *residual, const void *addend, zero_weight_t weight,
                                        zero_weight_t bias, float eps, size_t n_rows, size_t dim);
-zero_status_t ZERO_MODEL_FN(layernorm_apply)(zero_model_context_t *ctx, void *y, const float *mean, const float *rstd,
-                                             const void *residual, zero_weight_t weight, zero_weight_t bias,
-                                             size_t n_rows, size_t dim);
 zero_status_t ZERO_MODEL_FN(layernorm_backward)(zero_model_context_t *ctx, void *dresidual, zero_grad_t dweight,
-                                                zero_grad_t dbias, const void *dy, const void *residual,
-                                                const float *mean, const float *rstd, zero_weight_t weight,
-                                                size_t n_rows, size_t dim);
+                                                zero_grad_t dbias, zero_grad_t dcolumns, void *y, const void *dy,
+                                                const void *residual, const float *mean, const float *rstd,
+                                                zero_weight_t weight, zero_weight_t bias, size_t n_rows, size_t dim);
 zero_status_t ZERO_MODEL_FN(rmsnorm)(zero_model_context_t *ctx, void *y, float *rstd, void *residual_out,
                                      const void *residual, const void *addend, zero_weight_t weight, float eps,
                                      size_t n_rows, size_t dim);
@@ -241,8 +239,8 @@ zero_status_t ZERO_MODEL_FN(swiglu)(zero_model_context_t *ctx, void *y, const vo
 zero_status_t ZERO_MODEL_FN(swiglu_backward)(zero_model_context_t *ctx, void *dgate_up, void *y, const void *dy,
                                              const void *gate_up, size_t n_rows, size_t width);
 zero_status_t ZERO_MODEL_FN(gelu)(zero_model_context_t *ctx, void *y, const void *x, size_t n_elems);
-zero_status_t ZERO_MODEL_FN(gelu_backward)(zero_model_context_t *ctx, void *dx, const void *dy, const void *x,
-                                           size_t n_elems);
+zero_status_t ZERO_MODEL_FN(gelu_backward)(zero_model_context_t *ctx, void *dx, zero_grad_t dcolumns, void *y,
+                                           const void *dy, const void *x, size_t n_rows, size_t width);
 zero_status_t ZERO_MODEL_FN(attention)(zero_model_context_t *ctx, void *out, float *logsumexp, const void *qkv,
                                        size_t n_batch, size_t seq_len, size_t n_heads, size_t n_kv_heads,
                                        size_t head_dim);

@@ -49,7 +49,7 @@ static size_t attention_workspace(const zero_model_limits_t *limits)
 
 static size_t layernorm_partials_bytes(size_t n_rows, size_t dim)
 {
-    return zero_layernorm_parts(n_rows) * 2 * dim * sizeof(float);
+    return zero_layernorm_parts(n_rows) * 3 * dim * sizeof(float);
 }
 
 static size_t embed_workspace(const zero_model_limits_t *limits)
@@ -114,30 +114,22 @@ static zero_status_t layernorm(zero_model_context_t *ctx, void *y, float *mean, 
     return ZERO_OK;
 }
 
-static zero_status_t layernorm_apply(zero_model_context_t *ctx, void *y, const float *mean, const float *rstd,
-                                     const void *residual, zero_weight_t weight, zero_weight_t bias, size_t n_rows,
-                                     size_t dim)
-{
-    ZERO_TRY(zero_check_weight(ctx, weight));
-    ZERO_TRY(zero_check_weight(ctx, bias));
-    ZERO_TRY_CUDA(zero_launch_layernorm_apply(zero_model_stream(ctx), weight.dtype, y, mean, rstd, residual,
-                                              weight.data, bias.data, n_rows, dim));
-    return ZERO_OK;
-}
-
 static zero_status_t layernorm_backward(zero_model_context_t *ctx, void *dresidual, zero_grad_t dweight,
-                                        zero_grad_t dbias, const void *dy, const void *residual, const float *mean,
-                                        const float *rstd, zero_weight_t weight, size_t n_rows, size_t dim)
+                                        zero_grad_t dbias, zero_grad_t dcolumns, void *y, const void *dy,
+                                        const void *residual, const float *mean, const float *rstd,
+                                        zero_weight_t weight, zero_weight_t bias, size_t n_rows, size_t dim)
 {
+    const zero_grad_t grads[] = {dweight, dbias, dcolumns};
     cudaStream_t stream = zero_model_stream(ctx);
     zero_cuda_scratch_t scratch = zero_cuda_scratch(ctx);
     ZERO_TRY(zero_check_weight(ctx, weight));
-    float *partials = zero_cuda_take(&scratch, layernorm_partials_bytes(n_rows, dim)); /* [n_parts, 2, dim] */
+    ZERO_TRY(zero_check_weight(ctx, bias));
+    float *partials = zero_cuda_take(&scratch, layernorm_partials_bytes(n_rows, dim)); /* [n_parts, 3, dim] */
     if (partials == NULL)
         return ZERO_ERROR_ARGUMENT;
-    ZERO_TRY_CUDA(zero_launch_layernorm_backward(stream, weight.dtype, dresidual, partials, dy, residual, mean, rstd,
-                                                 weight.data, n_rows, dim));
-    ZERO_TRY_CUDA(zero_launch_put_partials(stream, dweight, dbias, partials, zero_layernorm_parts(n_rows), dim));
+    ZERO_TRY_CUDA(zero_launch_layernorm_backward(stream, weight.dtype, dresidual, partials, y, dy, residual, mean, rstd,
+                                                 weight.data, bias.data, n_rows, dim));
+    ZERO_TRY_CUDA(zero_launch_put_partials(stream, grads, 3, partials, zero_layernorm_parts(n_rows), dim));
     return ZERO_OK;
 }
 
@@ -174,7 +166,7 @@ static zero_status_t rmsnorm_backward(zero_model_context_t *ctx, void *dresidual
         return ZERO_ERROR_ARGUMENT;
     ZERO_TRY_CUDA(zero_launch_rmsnorm_backward(stream, weight.dtype, dresidual, partials, y, dy, residual, rstd,
                                                weight.data, n_rows, dim));
-    ZERO_TRY_CUDA(zero_launch_put_partial_sums(stream, dweight, partials, n_parts, dim));
+    ZERO_TRY_CUDA(zero_launch_put_partials(stream, &dweight, 1, partials, n_parts, dim));
     return ZERO_OK;
 }
 
@@ -196,7 +188,7 @@ static zero_status_t rope(zero_model_context_t *ctx, void *qkv, bool inverse, fl
     return ZERO_OK;
 }
 
-/* ---- Elementwise ---- */
+/* ---- GELU and elementwise ---- */
 
 static zero_status_t swiglu(zero_model_context_t *ctx, void *y, const void *gate_up, size_t n_rows, size_t width)
 {
@@ -218,15 +210,31 @@ static zero_status_t gelu(zero_model_context_t *ctx, void *y, const void *x, siz
     return ZERO_OK;
 }
 
-static zero_status_t gelu_backward(zero_model_context_t *ctx, void *dx, const void *dy, const void *x, size_t n_elems)
+static zero_status_t gelu_backward(zero_model_context_t *ctx, void *dx, zero_grad_t dcolumns, void *y, const void *dy,
+                                   const void *x, size_t n_rows, size_t width)
 {
-    ZERO_TRY_CUDA(zero_launch_gelu_backward(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, dx, dy, x, n_elems));
+    cudaStream_t stream = zero_model_stream(ctx);
+    zero_cuda_scratch_t scratch = zero_cuda_scratch(ctx);
+    size_t n_parts = zero_column_sum_parts(n_rows, width);
+    float *partials = zero_cuda_take(&scratch, n_parts * width * sizeof *partials);
+    if (partials == NULL)
+        return ZERO_ERROR_ARGUMENT;
+    ZERO_TRY_CUDA(
+        zero_launch_gelu_backward(stream, zero_model_cuda(ctx)->dtype, dx, partials, y, dy, x, n_rows, width));
+    if (dcolumns.data != NULL)
+        ZERO_TRY_CUDA(zero_launch_put_partials(stream, &dcolumns, 1, partials, n_parts, width));
     return ZERO_OK;
 }
 
 static zero_status_t add(zero_model_context_t *ctx, void *y, const void *x, size_t n_elems)
 {
     ZERO_TRY_CUDA(zero_launch_add(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, y, x, n_elems));
+    return ZERO_OK;
+}
+
+static zero_status_t put_grad(zero_model_context_t *ctx, zero_grad_t grad, const float *sums, size_t n_elems)
+{
+    ZERO_TRY_CUDA(zero_launch_put_grad(zero_model_stream(ctx), grad, sums, n_elems));
     return ZERO_OK;
 }
 
@@ -340,7 +348,6 @@ static const zero_model_kernels_t table = {
     .linear_backward_input = zero_cuda_linear_backward_input,
     .linear_backward_weight = zero_cuda_linear_backward_weight,
     .layernorm = layernorm,
-    .layernorm_apply = layernorm_apply,
     .layernorm_backward = layernorm_backward,
     .rmsnorm = rmsnorm,
     .rmsnorm_apply = rmsnorm_apply,
@@ -357,6 +364,7 @@ static const zero_model_kernels_t table = {
     .head_loss = zero_cuda_head_loss,
     .head_logits = zero_cuda_head_logits,
     .add = add,
+    .put_grad = put_grad,
     .zero_fill = zero_fill,
 };
 

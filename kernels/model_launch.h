@@ -17,8 +17,9 @@ extern "C" {
 
 /* ---- elementwise.cu and gelu.cu ---- */
 cudaError_t zero_launch_gelu(cudaStream_t stream, zero_dtype_t dtype, void *y, const void *x, size_t n_elems);
-cudaError_t zero_launch_gelu_backward(cudaStream_t stream, zero_dtype_t dtype, void *dx, const void *dy, const void *x,
-                                      size_t n_elems);
+/* partials: fp32 [zero_column_sum_parts(n_rows, width), width], sums of dx's columns, written by this call. */
+cudaError_t zero_launch_gelu_backward(cudaStream_t stream, zero_dtype_t dtype, void *dx, float *partials, void *y,
+                                      const void *dy, const void *x, size_t n_rows, size_t width);
 cudaError_t zero_launch_add(cudaStream_t stream, zero_dtype_t dtype, void *y, const void *x, size_t n_elems);
 
 /* y[n_rows, n_columns] = row[n_columns] in every row */
@@ -41,13 +42,11 @@ size_t zero_column_sum_bytes(size_t max_columns);
 /* grad[n_columns] = column sums of x[n_rows, n_columns]; partials: fp32 [parts, n_columns]. */
 cudaError_t zero_launch_column_sum(cudaStream_t stream, zero_dtype_t dtype, zero_grad_t grad, const void *x,
                                    float *partials, size_t n_rows, size_t n_columns);
-/* first and second [n_columns] = sums over the parts of fp32 partials [n_parts, 2, n_columns], in a fixed tree. second
- * may have no data. */
-cudaError_t zero_launch_put_partials(cudaStream_t stream, zero_grad_t first, zero_grad_t second, const float *partials,
-                                     size_t n_parts, size_t n_columns);
-/* The same of one gradient: partials [n_parts, n_columns]. */
-cudaError_t zero_launch_put_partial_sums(cudaStream_t stream, zero_grad_t grad, const float *partials, size_t n_parts,
-                                         size_t n_columns);
+#define ZERO_MAX_PUT 3
+/* grads[n_grads][n_columns] = sums over the parts of fp32 partials [n_parts, n_grads, n_columns], in a fixed tree.
+ * Those without data are passed over. At most ZERO_MAX_PUT. */
+cudaError_t zero_launch_put_partials(cudaStream_t stream, const zero_grad_t *grads, size_t n_grads,
+                                     const float *partials, size_t n_parts, size_t n_columns);
 /* grad[n_elems] = fp32 sums, added or overwritten, one rounding. */
 cudaError_t zero_launch_put_grad(cudaStream_t stream, zero_grad_t grad, const float *sums, size_t n_elems);
 
@@ -56,14 +55,13 @@ cudaError_t zero_launch_put_grad(cudaStream_t stream, zero_grad_t grad, const fl
 cudaError_t zero_launch_layernorm(cudaStream_t stream, zero_dtype_t dtype, void *y, float *mean, float *rstd,
                                   void *residual_out, const void *residual, const void *addend, const void *weight,
                                   const void *bias, float eps, size_t n_rows, size_t dim);
-cudaError_t zero_launch_layernorm_apply(cudaStream_t stream, zero_dtype_t dtype, void *y, const float *mean,
-                                        const float *rstd, const void *residual, const void *weight, const void *bias,
-                                        size_t n_rows, size_t dim);
 size_t zero_layernorm_parts(size_t n_rows);
-/* partials: fp32 [parts, 2, dim], sums of dy h and of dy, written by this call. */
+/* partials: fp32 [parts, 3, dim], sums of dy h, of dy and of the new dresidual, written by this call. y: NULL, or where
+ * the norm's output is made again. */
 cudaError_t zero_launch_layernorm_backward(cudaStream_t stream, zero_dtype_t dtype, void *dresidual, float *partials,
-                                           const void *dy, const void *residual, const float *mean, const float *rstd,
-                                           const void *weight, size_t n_rows, size_t dim);
+                                           void *y, const void *dy, const void *residual, const float *mean,
+                                           const float *rstd, const void *weight, const void *bias, size_t n_rows,
+                                           size_t dim);
 
 /* ---- rmsnorm.cu ---- */
 cudaError_t zero_launch_rmsnorm(cudaStream_t stream, zero_dtype_t dtype, void *y, float *rstd, void *residual_out,

@@ -1,5 +1,5 @@
 /* model_table.c - the CPU's table of model kernels for one instruction set, with the functions that are no kernel of
- * their own: the context, the workspace's size, adding and zeroing.
+ * their own: the context, the workspace's size, sums and zeros.
  */
 #include "kernels/model_cpu.h"
 
@@ -21,6 +21,7 @@ static size_t workspace_bytes(const zero_model_limits_t *limits)
     bytes = larger(bytes, ZERO_MODEL_FN(attention_workspace)(limits));
     bytes = larger(bytes, ZERO_MODEL_FN(layernorm_workspace)(limits));
     bytes = larger(bytes, ZERO_MODEL_FN(rmsnorm_workspace)(limits));
+    bytes = larger(bytes, ZERO_MODEL_FN(gelu_workspace)(limits));
     bytes = larger(bytes, ZERO_MODEL_FN(loss_workspace)(limits));
     return larger(bytes, ZERO_MODEL_FN(embed_workspace)(limits));
 }
@@ -49,6 +50,13 @@ static zero_status_t add(zero_model_context_t *ctx, void *y, const void *x, size
     return ZERO_OK;
 }
 
+static zero_status_t put_grad(zero_model_context_t *ctx, zero_grad_t grad, const float *sums, size_t n_elems)
+{
+    (void)ctx;
+    zero_grad_put(grad, 0, sums, n_elems);
+    return ZERO_OK;
+}
+
 static zero_status_t zero_fill(zero_model_context_t *ctx, void *y, size_t n_bytes)
 {
     (void)ctx;
@@ -69,7 +77,6 @@ const zero_model_kernels_t ZERO_ISA(zero_model_kernels) = {
     .linear_backward_input = ZERO_MODEL_FN(linear_backward_input),
     .linear_backward_weight = ZERO_MODEL_FN(linear_backward_weight),
     .layernorm = ZERO_MODEL_FN(layernorm),
-    .layernorm_apply = ZERO_MODEL_FN(layernorm_apply),
     .layernorm_backward = ZERO_MODEL_FN(layernorm_backward),
     .rmsnorm = ZERO_MODEL_FN(rmsnorm),
     .rmsnorm_apply = ZERO_MODEL_FN(rmsnorm_apply),
@@ -86,5 +93,6 @@ const zero_model_kernels_t ZERO_ISA(zero_model_kernels) = {
     .head_loss = ZERO_MODEL_FN(head_loss),
     .head_logits = ZERO_MODEL_FN(head_logits),
     .add = add,
+    .put_grad = put_grad,
     .zero_fill = zero_fill,
 };

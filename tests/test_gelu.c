@@ -3,10 +3,14 @@
 
 #include "kernels/vector_math.h"
 
-#define N_ELEMS 20011 /* several threads' worth, and no multiple of a vector */
+#define N_ROWS 187
+#define WIDTH 107
+#define N_ELEMS (N_ROWS * WIDTH) /* several threads' worth; rows are no multiple of a vector */
 
 static const zero_model_limits_t limits = {
-    .n_rows = 1, .seq_len = 1, .max_linear = 1, .max_width = 1, .n_heads = 1, .head_dim = 1, .vocab_size = 1};
+    .n_rows = N_ROWS, .seq_len = 1, .max_linear = 1, .max_width = WIDTH, .n_heads = 1, .head_dim = 1, .vocab_size = 1};
+
+static const zero_grad_t no_sums = {0};
 
 static double gelu64(double x)
 {
@@ -43,21 +47,30 @@ START_TEST(forward_and_slope_equal_fp64)
     if (!fixture_open(&f, _i, &limits))
         return;
     array_t x = array_normal(N_ELEMS, ZERO_FP32, 0.0, 2.0, 1), dy = array_normal(N_ELEMS, ZERO_FP32, 0.0, 1.0, 2);
-    array_t y = array_poison(N_ELEMS, ZERO_FP32), dx = array_copy(&y), in_place = array_copy(&dy);
+    array_t y = array_poison(N_ELEMS, ZERO_FP32), dx = array_copy(&y), again = array_copy(&y);
+    array_t in_place = array_copy(&dy), sums = array_poison(WIDTH, ZERO_FP32);
+    double *want_sums = fixture_doubles(WIDTH);
     double *want = fixture_doubles(N_ELEMS), *want_dx = fixture_doubles(N_ELEMS);
     for (size_t i = 0; i < N_ELEMS; ++i) {
         want[i] = gelu64(x.values[i]);
         double at = x.values[i];
         want_dx[i] = dy.values[i] * fixture_slope(gelu64_at, &at, &at);
+        want_sums[i % WIDTH] += want_dx[i];
     }
     ck_assert_int_eq(f.kernels->gelu(&f.ctx, y.data, x.data, N_ELEMS), ZERO_OK);
-    ck_assert_int_eq(f.kernels->gelu_backward(&f.ctx, dx.data, dy.data, x.data, N_ELEMS), ZERO_OK);
-    ck_assert_int_eq(f.kernels->gelu_backward(&f.ctx, in_place.data, in_place.data, x.data, N_ELEMS), ZERO_OK);
+    ck_assert_int_eq(
+        f.kernels->gelu_backward(&f.ctx, dx.data, array_grad(&sums, false), again.data, dy.data, x.data, N_ROWS, WIDTH),
+        ZERO_OK);
+    ck_assert_int_eq(
+        f.kernels->gelu_backward(&f.ctx, in_place.data, no_sums, NULL, in_place.data, x.data, N_ROWS, WIDTH), ZERO_OK);
     /* A handful of roundings, of which that of the exponent, times its size, is the largest. */
     array_expect(&y, want, 4 * 0x1p-24, "y");
     array_expect(&dx, want_dx, 8 * 0x1p-24, "dx");
-    array_expect_same_bits(&dx, &in_place, "dx in place of dy");
-    free(want), free(want_dx);
+    array_expect(&sums, want_sums, 8 * 0x1p-24, "dcolumns");
+    array_expect_same_bits(&dx, &in_place, "dx in place of dy, without y and sums");
+    array_expect_same_bits(&y, &again, "y, made again by backward");
+    free(want), free(want_dx), free(want_sums);
+    array_free(&again), array_free(&sums);
     array_free(&x), array_free(&dy), array_free(&y), array_free(&dx), array_free(&in_place);
     fixture_close(&f);
 }
@@ -75,7 +88,7 @@ START_TEST(extremes_stay_numbers_and_nan_stays_nan)
         array_set(&dy, i, 1.0);
     }
     ck_assert_int_eq(f.kernels->gelu(&f.ctx, y.data, x.data, 11), ZERO_OK);
-    ck_assert_int_eq(f.kernels->gelu_backward(&f.ctx, dx.data, dy.data, x.data, 11), ZERO_OK);
+    ck_assert_int_eq(f.kernels->gelu_backward(&f.ctx, dx.data, no_sums, NULL, dy.data, x.data, 1, 11), ZERO_OK);
     for (size_t i = 0; i < 10; ++i) {
         double relu = x.values[i] > 0.0 ? x.values[i] : 0.0;
         ck_assert_msg(fabs(array_get(&y, i) - relu) <= 1e-6 * relu + 1e-15, "gelu(%g) = %g", x.values[i],
@@ -85,6 +98,28 @@ START_TEST(extremes_stay_numbers_and_nan_stays_nan)
     }
     ck_assert(isnan(array_get(&y, 10)) && isnan(array_get(&dx, 10)));
     array_free(&x), array_free(&dy), array_free(&y), array_free(&dx);
+    fixture_close(&f);
+}
+END_TEST
+
+START_TEST(put_grad_adds_or_overwrites_with_one_rounding)
+{
+    fixture_t f;
+    if (!fixture_open(&f, _i, &limits))
+        return;
+    for (size_t d = 0; d < FIXTURE_N_DTYPES; ++d) {
+        for (int accumulate = 0; accumulate < 2; ++accumulate) {
+            zero_dtype_t dtype = fixture_dtypes[d];
+            array_t sums = array_normal(WIDTH, ZERO_FP32, 0.0, 1.0, 5);
+            array_t grad = array_grad_target(WIDTH, dtype, accumulate != 0, 6);
+            ck_assert_int_eq(f.kernels->put_grad(&f.ctx, array_grad(&grad, accumulate != 0), sums.data, WIDTH),
+                             ZERO_OK);
+            for (size_t i = 0; i < WIDTH; ++i) /* values: what it held before, 0 where it is overwritten */
+                ck_assert(array_get(&grad, i) ==
+                          fixture_round(fixture_round(grad.values[i] + sums.values[i], ZERO_FP32), dtype));
+            array_free(&sums), array_free(&grad);
+        }
+    }
     fixture_close(&f);
 }
 END_TEST
@@ -111,6 +146,7 @@ static void add_tests(TCase *tests)
     tcase_add_test(tests, exp_is_within_two_units_of_the_c_library);
     tcase_add_loop_test(tests, forward_and_slope_equal_fp64, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, extremes_stay_numbers_and_nan_stays_nan, 0, FIXTURE_N_ISAS);
+    tcase_add_loop_test(tests, put_grad_adds_or_overwrites_with_one_rounding, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, add_adds_and_zero_fill_zeroes, 0, FIXTURE_N_ISAS);
 }
 

@@ -12,9 +12,12 @@
  * The second addition of a block is left pending in `addend` and done by the norm that comes next, fused.
  *
  * What is kept from forward to backward: recompute=none keeps every input that backward needs (16 C a row and layer
- * where F = 4 C); light drops what a norm or a gelu can make again (10 C); full keeps x_l alone (C) and runs the
- * block's forward again. Dropped tensors live in one set of buffers that all layers share; the results have the same
- * bits.
+ * where F = 4 C); light drops what a norm or a gelu can make again (10 C), and backward's own pass through that norm or
+ * gelu does, before the product that needs it; full keeps x_l alone (C) and runs the block's forward again. Dropped
+ * tensors live in one set of buffers that all layers share; the results have the same bits.
+ *
+ * Biases' gradients are column sums of tensors that a norm's or gelu's backward writes, and summed there: d_x_sums
+ * takes them from one block to the one before it, whose proj_bias they are.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,11 +54,13 @@ typedef struct gpt2 {
     zero_tensor_t lnf_weight, lnf_bias;
 
     block_activations_t *layers;
+    /* Names at one place where one is done with before the next begins: see place. */
     void *x_final;              /* [R, C] x_L */
     void *lnf;                  /* [R, C] */
     float *lnf_mean, *lnf_rstd; /* [R] */
     void *addend;               /* [R, C] the pending addition */
     void *d_x;                  /* [R, C] gradient of the residual stream */
+    float *d_x_sums;            /* [C] its column sums */
     void *d_c, *d_qkv, *d_f;    /* [R, C], [R, 3C], [R, F] gradients within a block */
 } gpt2_t;
 
@@ -149,14 +154,17 @@ static void place_inputs(activations_t *a, const arch_sizes_t *s, block_activati
     layer->logsumexp = activations_take(a, s->R * s->heads, sizeof(float));
 }
 
-/* What a norm or gelu makes: each layer's own where recompute is none. */
-static void place_outputs(activations_t *a, const arch_sizes_t *s, block_activations_t *layer)
+/* What a norm or gelu makes: each layer's own where recompute is none. Made again on the way (light), one place does
+ * for both norms. */
+static void place_outputs(activations_t *a, const arch_sizes_t *s, bool one_norm, block_activations_t *layer)
 {
     layer->ln1 = activations_take(a, s->R * s->C, s->element_bytes);
-    layer->ln2 = activations_take(a, s->R * s->C, s->element_bytes);
+    layer->ln2 = one_norm ? layer->ln1 : activations_take(a, s->R * s->C, s->element_bytes);
     layer->gelu = activations_take(a, s->R * s->F, s->element_bytes);
 }
 
+/* addend is forward's (and of a block that runs again, before its backward), d_c backward's. lnf is done with when d_x
+ * begins, x_final when d_f does, and d_f when d_qkv comes. */
 static void place(const model_t *model, activations_t *a)
 {
     gpt2_t *g = model->arch;
@@ -166,7 +174,7 @@ static void place(const model_t *model, activations_t *a)
     if (recompute == RECOMPUTE_FULL)
         place_inputs(a, &s, &shared);
     if (recompute != RECOMPUTE_NONE)
-        place_outputs(a, &s, &shared);
+        place_outputs(a, &s, recompute == RECOMPUTE_LIGHT, &shared);
     for (int l = 0; l < model->options->model.layers; l++) {
         block_activations_t *layer = &g->layers[l];
         *layer = shared;
@@ -174,17 +182,14 @@ static void place(const model_t *model, activations_t *a)
         if (recompute != RECOMPUTE_FULL)
             place_inputs(a, &s, layer);
         if (recompute == RECOMPUTE_NONE)
-            place_outputs(a, &s, layer);
+            place_outputs(a, &s, false, layer);
     }
-    g->x_final = activations_take(a, s.R * s.C, s.element_bytes);
-    g->lnf = activations_take(a, s.R * s.C, s.element_bytes);
     g->lnf_mean = activations_take(a, s.R, sizeof(float));
     g->lnf_rstd = activations_take(a, s.R, sizeof(float));
-    g->addend = activations_take(a, s.R * s.C, s.element_bytes);
-    g->d_x = activations_take(a, s.R * s.C, s.element_bytes);
-    g->d_c = activations_take(a, s.R * s.C, s.element_bytes);
-    g->d_qkv = activations_take(a, s.R * 3 * s.C, s.element_bytes);
-    g->d_f = activations_take(a, s.R * s.F, s.element_bytes);
+    g->d_x = g->lnf = activations_take(a, s.R * s.C, s.element_bytes);
+    g->d_x_sums = activations_take(a, s.C, sizeof(float));
+    g->addend = g->d_c = activations_take(a, s.R * s.C, s.element_bytes);
+    g->d_f = g->d_qkv = g->x_final = activations_take(a, s.R * (s.F > 3 * s.C ? s.F : 3 * s.C), s.element_bytes);
 }
 
 static int n_layers(const model_t *model)
@@ -266,27 +271,41 @@ static zero_status_t forward(model_t *model, zero_unit_t unit)
 
 /* ---- backward ---- */
 
-/* Gradients of a Conv1D: its weight and bias from x and dy, then dx = dy W^T. */
-static zero_status_t conv1d_backward(model_t *model, void *dx, const void *x, const void *dy, zero_tensor_t weight,
-                                     zero_tensor_t bias, size_t n_in, size_t n_out)
+/* Gradient of a Conv1D's input: dx = dy W^T */
+static zero_status_t conv1d_input_grad(model_t *model, void *dx, const void *dy, zero_tensor_t weight, size_t n_in,
+                                       size_t n_out)
 {
-    const zero_model_kernels_t *k = model->kernels;
-    size_t n_rows = model->n_batch * model->seq_len;
-    TRY(k->linear_backward_weight(&model->ctx, zero_grad(model->engine, weight), ZERO_LINEAR_IN_OUT,
-                                  zero_grad(model->engine, bias), x, dy, n_rows, n_in, n_out));
-    return k->linear_backward_input(&model->ctx, dx, false, dy, model_weight(model, weight), ZERO_LINEAR_IN_OUT, n_rows,
-                                    n_in, n_out);
+    return model->kernels->linear_backward_input(&model->ctx, dx, false, dy, model_weight(model, weight),
+                                                 ZERO_LINEAR_IN_OUT, model->n_batch * model->seq_len, n_in, n_out);
 }
 
-/* d_x += gradient through a LayerNorm of dy */
-static zero_status_t layernorm_backward(model_t *model, const void *dy, const void *x, const float *mean,
-                                        const float *rstd, zero_tensor_t weight, zero_tensor_t bias)
+static const zero_grad_t summed_elsewhere = {0};
+
+/* Gradients of a Conv1D's weight and bias from x and dy */
+static zero_status_t conv1d_weight_grad(model_t *model, const void *x, const void *dy, zero_tensor_t weight,
+                                        zero_grad_t dbias, size_t n_in, size_t n_out)
+{
+    return model->kernels->linear_backward_weight(&model->ctx, zero_grad(model->engine, weight), ZERO_LINEAR_IN_OUT,
+                                                  dbias, x, dy, model->n_batch * model->seq_len, n_in, n_out);
+}
+
+/* d_x += gradient through a LayerNorm of dy; dcolumns: its column sums. again: NULL, or where the norm's output is
+ * made again. */
+static zero_status_t layernorm_backward(model_t *model, zero_grad_t dcolumns, void *again, const void *dy,
+                                        const void *x, const float *mean, const float *rstd, zero_tensor_t weight,
+                                        zero_tensor_t bias)
 {
     gpt2_t *g = model->arch;
     arch_sizes_t s = arch_sizes(model);
     return model->kernels->layernorm_backward(&model->ctx, g->d_x, zero_grad(model->engine, weight),
-                                              zero_grad(model->engine, bias), dy, x, mean, rstd,
-                                              model_weight(model, weight), s.R, s.C);
+                                              zero_grad(model->engine, bias), dcolumns, again, dy, x, mean, rstd,
+                                              model_weight(model, weight), model_weight(model, bias), s.R, s.C);
+}
+
+/* Where the column sums of d_x wait for the block before. */
+static zero_grad_t d_x_sums(const gpt2_t *g)
+{
+    return (zero_grad_t){.data = g->d_x_sums, .dtype = ZERO_FP32};
 }
 
 static zero_status_t head_backward(model_t *model)
@@ -295,26 +314,8 @@ static zero_status_t head_backward(model_t *model)
     arch_sizes_t s = arch_sizes(model);
     TRY(arch_head_backward(model, g->d_c, g->lnf, g->wte));
     TRY(model->kernels->zero_fill(&model->ctx, g->d_x, s.R * s.C * s.element_bytes));
-    return layernorm_backward(model, g->d_c, g->x_final, g->lnf_mean, g->lnf_rstd, g->lnf_weight, g->lnf_bias);
-}
-
-/* Makes again what this layer did not keep. */
-static zero_status_t recompute(model_t *model, int l)
-{
-    gpt2_t *g = model->arch;
-    const zero_model_kernels_t *k = model->kernels;
-    const block_tensors_t *t = &g->blocks[l];
-    block_activations_t *a = &g->layers[l];
-    arch_sizes_t s = arch_sizes(model);
-    if (model->options->model.recompute == RECOMPUTE_NONE)
-        return ZERO_OK;
-    if (model->options->model.recompute == RECOMPUTE_FULL)
-        return block_inner(model, l, a->x, NULL);
-    TRY(k->layernorm_apply(&model->ctx, a->ln1, a->ln1_mean, a->ln1_rstd, a->x, model_weight(model, t->ln1_weight),
-                           model_weight(model, t->ln1_bias), s.R, s.C));
-    TRY(k->layernorm_apply(&model->ctx, a->ln2, a->ln2_mean, a->ln2_rstd, a->mid, model_weight(model, t->ln2_weight),
-                           model_weight(model, t->ln2_bias), s.R, s.C));
-    return k->gelu(&model->ctx, a->gelu, a->fc, s.R * s.F);
+    return layernorm_backward(model, d_x_sums(g), NULL, g->d_c, g->x_final, g->lnf_mean, g->lnf_rstd, g->lnf_weight,
+                              g->lnf_bias);
 }
 
 static zero_status_t block_backward(model_t *model, int l)
@@ -323,19 +324,32 @@ static zero_status_t block_backward(model_t *model, int l)
     const zero_model_kernels_t *k = model->kernels;
     const block_tensors_t *t = &g->blocks[l];
     const block_activations_t *a = &g->layers[l];
+    zero_engine_t *engine = model->engine;
     arch_sizes_t s = arch_sizes(model);
-    TRY(recompute(model, l));
+    bool again = model->options->model.recompute == RECOMPUTE_LIGHT; /* norms and gelu on the way */
+    if (model->options->model.recompute == RECOMPUTE_FULL)
+        TRY(block_inner(model, l, a->x, NULL));
+
     /* d_x: of x_l+1, and so of mid and of the branch's end alike */
-    TRY(conv1d_backward(model, g->d_f, a->gelu, g->d_x, t->proj_weight, t->proj_bias, s.F, s.C));
-    TRY(k->gelu_backward(&model->ctx, g->d_f, g->d_f, a->fc, s.R * s.F));
-    TRY(conv1d_backward(model, g->d_c, a->ln2, g->d_f, t->fc_weight, t->fc_bias, s.C, s.F));
-    TRY(layernorm_backward(model, g->d_c, a->mid, a->ln2_mean, a->ln2_rstd, t->ln2_weight, t->ln2_bias));
+    TRY(conv1d_input_grad(model, g->d_f, g->d_x, t->proj_weight, s.F, s.C));
+    TRY(k->gelu_backward(&model->ctx, g->d_f, zero_grad(engine, t->fc_bias), again ? a->gelu : NULL, g->d_f, a->fc, s.R,
+                         s.F));
+    TRY(conv1d_weight_grad(model, a->gelu, g->d_x, t->proj_weight, summed_elsewhere, s.F, s.C));
+    TRY(k->put_grad(&model->ctx, zero_grad(engine, t->proj_bias), g->d_x_sums, s.C));
+    TRY(conv1d_input_grad(model, g->d_c, g->d_f, t->fc_weight, s.C, s.F));
+    TRY(layernorm_backward(model, zero_grad(engine, t->attention_bias), again ? a->ln2 : NULL, g->d_c, a->mid,
+                           a->ln2_mean, a->ln2_rstd, t->ln2_weight, t->ln2_bias));
+    TRY(conv1d_weight_grad(model, a->ln2, g->d_f, t->fc_weight, summed_elsewhere, s.C, s.F));
+
     /* d_x: now of mid */
-    TRY(conv1d_backward(model, g->d_c, a->attention, g->d_x, t->attention_weight, t->attention_bias, s.C, s.C));
+    TRY(conv1d_input_grad(model, g->d_c, g->d_x, t->attention_weight, s.C, s.C));
+    TRY(conv1d_weight_grad(model, a->attention, g->d_x, t->attention_weight, summed_elsewhere, s.C, s.C));
     TRY(k->attention_backward(&model->ctx, g->d_qkv, g->d_c, a->qkv, a->attention, a->logsumexp, s.B, s.T, s.heads,
                               s.heads, s.head_dim));
-    TRY(conv1d_backward(model, g->d_c, a->ln1, g->d_qkv, t->qkv_weight, t->qkv_bias, s.C, 3 * s.C));
-    return layernorm_backward(model, g->d_c, a->x, a->ln1_mean, a->ln1_rstd, t->ln1_weight, t->ln1_bias);
+    TRY(conv1d_input_grad(model, g->d_c, g->d_qkv, t->qkv_weight, s.C, 3 * s.C));
+    TRY(layernorm_backward(model, d_x_sums(g), again ? a->ln1 : NULL, g->d_c, a->x, a->ln1_mean, a->ln1_rstd,
+                           t->ln1_weight, t->ln1_bias));
+    return conv1d_weight_grad(model, a->ln1, g->d_qkv, t->qkv_weight, zero_grad(engine, t->qkv_bias), s.C, 3 * s.C);
 }
 
 static zero_status_t embed_backward(model_t *model)

@@ -360,6 +360,14 @@ zero_status_t loop_run(const options_t *options, zero_comm_t *comm)
     return status;
 }
 
+/* What staging an engine of this configuration will need here. */
+static zero_comm_kind_t plan_kind(const options_t *options, const zero_comm_t *comm)
+{
+    if (options->device.type == ZERO_DEVICE_CUDA)
+        return ZERO_COMM_NCCL;
+    return strcmp(zero_comm_name(comm), "mpi") == 0 ? ZERO_COMM_MPI : ZERO_COMM_AUTO;
+}
+
 zero_status_t loop_print_plan(const options_t *options, const zero_comm_t *comm)
 {
     int n_ranks = zero_comm_size(comm);
@@ -373,7 +381,7 @@ zero_status_t loop_print_plan(const options_t *options, const zero_comm_t *comm)
     for (int stage = 0; stage < 4 && status == ZERO_OK; stage++) {
         zero_config_t config = loop_config(options, n_ranks);
         config.stage = stage;
-        status = zero_plan(model.declaration, &config, (zero_comm_kind_t)options->zero.comm, n_ranks, &plans[stage]);
+        status = zero_plan(model.declaration, &config, plan_kind(options, comm), n_ranks, &plans[stage]);
         model_plan(&model, &plans[stage]);
     }
     if (status == ZERO_OK && zero_comm_rank(comm) == 0) {

@@ -61,7 +61,7 @@ const option_row_t option_rows[] = {
         "Width of the MLP. 0: 4 dim; llama: 8/3 dim, up to a multiple of 256."),
     INTEGER(model, vocab_size, "0", 1, INT32_MAX, "0",
         "Tokens of the vocabulary. 0: of the model in init, else 256, which takes any bytes."),
-    INTEGER(model, seq_len, "0", 1, 1 << 24, "0", "Tokens of a sequence. 0: of the model in init, else 1024."),
+    INTEGER(model, seq_len, "0", 1, 1 << 24, "0", "Tokens of a sequence. 0: those of a gpt2 in init, else 1024."),
     REAL(model, norm_eps, "1e-5", 1e-30, 1.0, NULL, "Epsilon of LayerNorm and RMSNorm."),
     REAL(model, rope_theta, "10000", 1.0, 1e12, NULL, "llama: base of the rotary frequencies; Llama 3 has 500000."),
     TEXT(model, init, "random", false, "Where weights come from: random, or a directory with a model."),

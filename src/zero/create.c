@@ -36,19 +36,19 @@ static uint64_t config_hash(const zero_config_t *c)
 static zero_status_t compare_across_ranks(zero_comm_t *comm, const zero_model_t *model, const zero_config_t *config)
 {
     uint64_t mine[2] = {zero_model_hash(model), config_hash(config)};
-    uint64_t(*all)[2] = malloc((size_t)comm->size * sizeof mine);
+    uint64_t *all = malloc((size_t)comm->size * sizeof mine); /* [size][2] */
     if (!all)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory to compare %d ranks", comm->size);
     zero_status_t status = comm->ops->host_all_gather(comm, mine, sizeof mine, all);
     for (int r = 1; r < comm->size && status == ZERO_OK; r++)
         for (int k = 0; k < 2 && status == ZERO_OK; k++)
-            if (all[r][k] != all[0][k])
+            if (all[2 * r + k] != all[k])
                 status =
                     zero_fail_alike(ZERO_ERROR_MISMATCH,
                                     "rank %d has another %s than rank 0 (%016llx, not %016llx): give every rank the "
                                     "same program and arguments",
                                     r, k == 0 ? "declaration of units and tensors" : "configuration",
-                                    (unsigned long long)all[r][k], (unsigned long long)all[0][k]);
+                                    (unsigned long long)all[2 * r + k], (unsigned long long)all[k]);
     free(all);
     return status;
 }

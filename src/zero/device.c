@@ -8,7 +8,7 @@
 #include "zero/log.h"
 
 #ifndef ZERO_HAVE_CUDA
-/* In place of device_cuda.c, comm/nccl.c and comm/copy_engine.c: a build without CUDA finds no GPU. */
+/* In place of device_cuda.c: a build without CUDA finds no GPU. */
 int zero_device_cuda_count(void)
 {
     return 0;
@@ -18,18 +18,6 @@ zero_status_t zero_device_cuda_create(const zero_comm_t *comm, zero_device_t **d
 {
     (void)comm, (void)device;
     return zero_fail_alike(ZERO_ERROR_USAGE, "this build has no CUDA: use the CPU, or build where nvcc is");
-}
-
-zero_status_t zero_comm_nccl_create(zero_comm_t *host, zero_comm_t **comm)
-{
-    (void)host, (void)comm;
-    return ZERO_ERROR_UNSUPPORTED; /* never called: there is no such device */
-}
-
-zero_status_t zero_comm_copy_engine_create(zero_comm_t *host, zero_comm_t **comm)
-{
-    (void)host, (void)comm;
-    return ZERO_ERROR_UNSUPPORTED; /* likewise */
 }
 #endif
 
@@ -49,28 +37,15 @@ zero_status_t zero_device_create(zero_device_type_t type, const zero_comm_t *com
 
 zero_comm_kind_t zero_device_comm_kind(const zero_device_t *device, const zero_comm_t *comm)
 {
-    if (device->type == ZERO_DEVICE_CUDA)
+    if (device->ops->join)
         return ZERO_COMM_NCCL; /* copy engines need the same staging */
     return strcmp(comm->ops->name, "mpi") == 0 ? ZERO_COMM_MPI : ZERO_COMM_AUTO;
 }
 
-/* Copy engines where they serve, unless NCCL was asked for; the log says which it is. */
-static zero_status_t join_gpus(zero_comm_t *host, zero_comm_t **bulk)
-{
-    zero_status_t status = ZERO_ERROR_UNSUPPORTED;
-    if (host->kind == ZERO_COMM_AUTO)
-        status = zero_comm_copy_engine_create(host, bulk);
-    if (status == ZERO_ERROR_UNSUPPORTED)
-        status = zero_comm_nccl_create(host, bulk);
-    if (status == ZERO_OK && host->rank == 0)
-        zero_log(ZERO_LOG_INFO, "between GPUs: %s", (*bulk)->ops->name);
-    return status;
-}
-
 zero_status_t zero_device_comm_create(zero_device_t *device, zero_comm_t *comm, zero_comm_t **bulk)
 {
-    if (device->type == ZERO_DEVICE_CUDA)
-        return join_gpus(comm, bulk);
+    if (device->ops->join)
+        return device->ops->join(device, comm, bulk);
     if (comm->kind == ZERO_COMM_NCCL)
         return zero_fail_alike(ZERO_ERROR_USAGE, "NCCL is for GPUs, and the device is the CPU: use comm auto or mpi");
     *bulk = comm;

@@ -6,7 +6,9 @@
 #include <cuda_runtime.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "comm/comm.h"
 #include "kernels/cuda_status.h"
 #include "zero/device.h"
 #include "zero/log.h"
@@ -89,6 +91,24 @@ static void cuda_stream_destroy(zero_device_t *device, zero_stream_t stream)
         cudaStreamDestroy(as_cuda(stream));
 }
 
+/* For tests: ZERO_STREAM_DELAY_US in the environment makes every stream stop for a random time, up to that, wherever an
+ * event is recorded or waited for. What is ordered by luck then comes out wrong. */
+static unsigned most_delay_us;
+
+static void CUDART_CB sleep_us(void *user)
+{
+    usleep((unsigned)(uintptr_t)user);
+}
+
+static cudaError_t delay(zero_stream_t stream)
+{
+    static unsigned seed = 1;
+    if (most_delay_us == 0)
+        return cudaSuccess;
+    seed = seed * 1103515245u + 12345u + (unsigned)getpid();
+    return cudaLaunchHostFunc(as_cuda(stream), sleep_us, (void *)(uintptr_t)(seed / 7 % most_delay_us));
+}
+
 static cudaEvent_t as_cuda_event(zero_event_t event)
 {
     return (cudaEvent_t)event;
@@ -113,6 +133,7 @@ static void cuda_event_destroy(zero_device_t *device, zero_event_t event)
 static zero_status_t cuda_event_record(zero_device_t *device, zero_event_t event, zero_stream_t stream)
 {
     (void)device;
+    ZERO_TRY_CUDA(delay(stream));
     ZERO_TRY_CUDA(cudaEventRecord(as_cuda_event(event), as_cuda(stream)));
     return ZERO_OK;
 }
@@ -120,6 +141,7 @@ static zero_status_t cuda_event_record(zero_device_t *device, zero_event_t event
 static zero_status_t cuda_stream_wait(zero_device_t *device, zero_stream_t stream, zero_event_t event)
 {
     (void)device;
+    ZERO_TRY_CUDA(delay(stream));
     ZERO_TRY_CUDA(cudaStreamWaitEvent(as_cuda(stream), as_cuda_event(event), 0));
     return ZERO_OK;
 }
@@ -151,6 +173,20 @@ static uint64_t cuda_available_bytes(const zero_device_t *device)
     return n_free / (uint64_t)device->n_sharers;
 }
 
+/* Copy engines where they serve, unless NCCL was asked for; the log says which it is. */
+static zero_status_t cuda_join(zero_device_t *device, zero_comm_t *host, zero_comm_t **bulk)
+{
+    (void)device;
+    zero_status_t status = ZERO_ERROR_UNSUPPORTED;
+    if (host->kind == ZERO_COMM_AUTO)
+        status = zero_comm_copy_engine_create(host, bulk);
+    if (status == ZERO_ERROR_UNSUPPORTED)
+        status = zero_comm_nccl_create(host, bulk);
+    if (status == ZERO_OK && host->rank == 0)
+        zero_log(ZERO_LOG_INFO, "between GPUs: %s", (*bulk)->ops->name);
+    return status;
+}
+
 static void cuda_destroy(zero_device_t *device)
 {
     free(device);
@@ -172,6 +208,7 @@ static const zero_device_ops_t cuda_ops = {
     .stream_wait = cuda_stream_wait,
     .event_query = cuda_event_query,
     .event_elapsed_ms = cuda_event_elapsed_ms,
+    .join = cuda_join,
     .available_bytes = cuda_available_bytes,
     .destroy = cuda_destroy,
 };
@@ -195,6 +232,8 @@ zero_status_t zero_device_cuda_create(const zero_comm_t *comm, zero_device_t **d
     zero_device_t *made = calloc(1, sizeof *made);
     if (!made)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for a device");
+    const char *delay_us = getenv("ZERO_STREAM_DELAY_US");
+    most_delay_us = delay_us ? (unsigned)strtoul(delay_us, NULL, 10) : 0;
     made->ops = &cuda_ops;
     made->type = ZERO_DEVICE_CUDA;
     made->kernels = zero_shard_kernels_cuda();

@@ -83,8 +83,9 @@ static zero_status_t layernorm(bench_t *b, size_t n_rows, size_t dim)
 
 static zero_status_t layernorm_backward(bench_t *b, size_t n_rows, size_t dim)
 {
-    return b->k->layernorm_backward(&b->ctx, b->out, grad_of(b->dweight), grad_of(b->dweight + dim), b->third, b->in,
-                                    b->mean, b->rstd, weight_of(b->weight), n_rows, dim);
+    return b->k->layernorm_backward(&b->ctx, b->out, grad_of(b->dweight), grad_of(b->dweight + dim),
+                                    grad_of(b->dweight + 2 * dim), NULL, b->third, b->in, b->mean, b->rstd,
+                                    weight_of(b->weight), weight_of(b->bias), n_rows, dim);
 }
 
 static zero_status_t gelu(bench_t *b, size_t n_rows, size_t width)
@@ -94,7 +95,7 @@ static zero_status_t gelu(bench_t *b, size_t n_rows, size_t width)
 
 static zero_status_t gelu_backward(bench_t *b, size_t n_rows, size_t width)
 {
-    return b->k->gelu_backward(&b->ctx, b->out, b->third, b->in, n_rows * width);
+    return b->k->gelu_backward(&b->ctx, b->out, grad_of(b->bias), NULL, b->third, b->in, n_rows, width);
 }
 
 static zero_status_t rmsnorm(bench_t *b, size_t n_rows, size_t dim)

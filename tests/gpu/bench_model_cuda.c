@@ -132,15 +132,19 @@ static zero_status_t layernorm(bench_t *b, size_t rows, size_t dim)
     return b->k->layernorm(&b->ctx, b->s->out, b->s->mean, b->s->rstd, b->s->fourth, b->s->in, b->s->third,
                            weight_of(b->s->weight), weight_of(b->s->bias), 1e-5f, rows, dim);
 }
-static zero_status_t layernorm_apply(bench_t *b, size_t rows, size_t dim)
+static zero_status_t norm_backward(bench_t *b, void *y, size_t rows, size_t dim)
 {
-    return b->k->layernorm_apply(&b->ctx, b->s->out, b->s->mean, b->s->rstd, b->s->in, weight_of(b->s->weight),
-                                 weight_of(b->s->bias), rows, dim);
+    return b->k->layernorm_backward(&b->ctx, b->s->out, grad_of(b->s->dweight), grad_of(b->s->dbias),
+                                    grad_of((char *)b->s->dweight + 2 * dim), y, b->s->third, b->s->in, b->s->mean,
+                                    b->s->rstd, weight_of(b->s->weight), weight_of(b->s->bias), rows, dim);
 }
 static zero_status_t layernorm_backward(bench_t *b, size_t rows, size_t dim)
 {
-    return b->k->layernorm_backward(&b->ctx, b->s->out, grad_of(b->s->dweight), grad_of(b->s->dbias), b->s->third,
-                                    b->s->in, b->s->mean, b->s->rstd, weight_of(b->s->weight), rows, dim);
+    return norm_backward(b, NULL, rows, dim);
+}
+static zero_status_t layernorm_backward_again(bench_t *b, size_t rows, size_t dim)
+{
+    return norm_backward(b, b->s->fourth, rows, dim);
 }
 static zero_status_t gelu(bench_t *b, size_t rows, size_t width)
 {
@@ -148,7 +152,17 @@ static zero_status_t gelu(bench_t *b, size_t rows, size_t width)
 }
 static zero_status_t gelu_backward(bench_t *b, size_t rows, size_t width)
 {
-    return b->k->gelu_backward(&b->ctx, b->s->third, b->s->third, b->s->in, rows * width);
+    return b->k->gelu_backward(&b->ctx, b->s->third, grad_of(b->s->dbias), NULL, b->s->third, b->s->in, rows, width);
+}
+static zero_status_t gelu_backward_again(bench_t *b, size_t rows, size_t width)
+{
+    return b->k->gelu_backward(&b->ctx, b->s->third, grad_of(b->s->dbias), b->s->out, b->s->third, b->s->in, rows,
+                               width);
+}
+static zero_status_t put_grad(bench_t *b, size_t rows, size_t dim)
+{
+    (void)rows;
+    return b->k->put_grad(&b->ctx, grad_of(b->s->dbias), b->s->mean, dim);
 }
 static zero_status_t rmsnorm(bench_t *b, size_t rows, size_t dim)
 {
@@ -347,14 +361,16 @@ typedef struct row {
 
 #define MAX_ROWS 32
 
-/* Forward, input gradient, weight gradient of a linear layer, and the last with a bias's where the model has them. */
+/* Forward, input gradient, weight gradient of a linear layer. With a fourth name, the last with its bias's, which
+ * counts then: GPT-2's qkv; the others' biases are summed by what makes dy. */
 static size_t add_linear(const model_t *m, row_t *rows, const char *const *names, size_t n_in, size_t n_out)
 {
     double flops = 2.0 * (double)rows_in(m) * (double)(n_in * n_out);
     rows[0] = (row_t){names[0], linear, n_in, n_out, flops, 0, m->layers};
     rows[1] = (row_t){names[1], linear_input, n_in, n_out, flops, 0, m->layers};
-    rows[2] = (row_t){names[2], linear_weight, n_in, n_out, flops, 0, m->is_llama ? m->layers : 0};
-    if (m->is_llama)
+    bool with_bias = !m->is_llama && names[3];
+    rows[2] = (row_t){names[2], linear_weight, n_in, n_out, flops, 0, with_bias ? 0 : m->layers};
+    if (!with_bias)
         return 3;
     rows[3] = (row_t){names[3], linear_weight_bias, n_in, n_out, flops, 0, m->layers};
     return 4;
@@ -362,12 +378,9 @@ static size_t add_linear(const model_t *m, row_t *rows, const char *const *names
 
 static const char *const qkv_names[] = {"qkv", "qkv, input gradient", "qkv, weight gradient",
                                         "qkv, weight and bias gradient"};
-static const char *const out_names[] = {"attention out", "attention out, input g.", "attention out, weight g.",
-                                        "attention out, w. and b. g."};
-static const char *const fc_names[] = {"fc", "fc, input gradient", "fc, weight gradient",
-                                       "fc, weight and bias gradient"};
-static const char *const proj_names[] = {"proj", "proj, input gradient", "proj, weight gradient",
-                                         "proj, weight and bias gradient"};
+static const char *const out_names[] = {"attention out", "attention out, input g.", "attention out, weight g.", NULL};
+static const char *const fc_names[] = {"fc", "fc, input gradient", "fc, weight gradient", NULL};
+static const char *const proj_names[] = {"proj", "proj, input gradient", "proj, weight gradient", NULL};
 
 static size_t gpt2_rows(const model_t *m, row_t *rows)
 {
@@ -378,10 +391,12 @@ static size_t gpt2_rows(const model_t *m, row_t *rows)
     n += add_linear(m, rows + n, fc_names, C, 4 * C);
     n += add_linear(m, rows + n, proj_names, 4 * C, C);
     rows[n++] = (row_t){"layernorm with sum", layernorm, R, C, 0, 4 * tensor, 2 * L + 1};
-    rows[n++] = (row_t){"layernorm again", layernorm_apply, R, C, 0, 2 * tensor, 0};
     rows[n++] = (row_t){"layernorm backward", layernorm_backward, R, C, 0, 4 * tensor, 2 * L + 1};
+    rows[n++] = (row_t){"layernorm backward, y again", layernorm_backward_again, R, C, 0, 5 * tensor, 0};
     rows[n++] = (row_t){"gelu", gelu, R, 4 * C, 0, 2 * 4 * tensor, L};
     rows[n++] = (row_t){"gelu backward", gelu_backward, R, 4 * C, 0, 3 * 4 * tensor, L};
+    rows[n++] = (row_t){"gelu backward, y again", gelu_backward_again, R, 4 * C, 0, 4 * 4 * tensor, 0};
+    rows[n++] = (row_t){"put bias gradient", put_grad, R, C, 0, 6 * (double)C, L};
     return n;
 }
 

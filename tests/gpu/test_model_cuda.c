@@ -178,7 +178,7 @@ typedef struct output {
     unsigned char *first_run; /* owned: the whole block's bytes */
 } output_t;
 
-#define MAX_OUTPUTS 6
+#define MAX_OUTPUTS 8
 
 typedef struct check {
     char what[200];
@@ -422,6 +422,7 @@ static void check_layernorm(zero_dtype_t dtype, size_t rows, size_t dim, int fla
     array_t mean = array_make(rows, ZERO_FP32, 0, 0.0, 0.0), rstd = array_make(rows, ZERO_FP32, 0, 0.0, 0.0);
     array_t dw = array_grad_target(dim, grad_dtype, shift, accumulate);
     array_t db = array_grad_target(dim, grad_dtype, shift, accumulate);
+    array_t dc = array_grad_target(dim, grad_dtype, shift, accumulate);
     zero_weight_t none = {NULL, dtype};
 
     /* The sum is rounded when it is stored, and the statistics are of what is stored. */
@@ -446,28 +447,42 @@ static void check_layernorm(zero_dtype_t dtype, size_t rows, size_t dim, int fla
     float *rdx = check_output(&again, "dresidual", &dx, 256 * 0x1p-24 + unit(dtype));
     float *rdw = check_output(&again, "dweight", &dw, 4 * sum_bound(rows) + unit(grad_dtype));
     float *rdb = with_bias ? check_output(&again, "dbias", &db, sum_bound(rows) + unit(grad_dtype)) : NULL;
+    /* The GPU sums what it rounded, the CPU what it did not. */
+    float *rdc =
+        check_output(&again, "dcolumns", &dc, 256 * 0x1p-24 + sum_bound(rows) + unit(dtype) + unit(grad_dtype));
     memcpy(ry2, ry, n * sizeof *ry2);
     NEED(t.cpu->layernorm_backward(&t.cpu_ctx, rdx, (zero_grad_t){rdw, ZERO_FP32, accumulate},
-                                   (zero_grad_t){rdb, ZERO_FP32, accumulate}, dy.values, sum, rmean, rrstd,
-                                   host_weight(&w), rows, dim) == ZERO_OK);
+                                   (zero_grad_t){rdb, ZERO_FP32, accumulate}, (zero_grad_t){rdc, ZERO_FP32, accumulate},
+                                   NULL, dy.values, sum, rmean, rrstd, host_weight(&w), none, rows, dim) == ZERO_OK);
     for (int run = 0; run < 2; ++run) {
-        zero_status_t status = t.gpu->layernorm_apply(&t.gpu_ctx, y2.data, mean.data, rstd.data, out.data,
-                                                      weight_of(&w), with_bias ? weight_of(&b) : none, rows, dim);
         zero_grad_t dbias = with_bias ? grad_of(&db, accumulate) : (zero_grad_t){NULL, dtype, false};
-        if (status == ZERO_OK)
-            status = t.gpu->layernorm_backward(&t.gpu_ctx, dx.data, grad_of(&dw, accumulate), dbias, dy.data, out.data,
-                                               mean.data, rstd.data, weight_of(&w), rows, dim);
-        check_run_done(&again, status);
+        check_run_done(&again, t.gpu->layernorm_backward(&t.gpu_ctx, dx.data, grad_of(&dw, accumulate), dbias,
+                                                         grad_of(&dc, accumulate), y2.data, dy.data, out.data,
+                                                         mean.data, rstd.data, weight_of(&w),
+                                                         with_bias ? weight_of(&b) : none, rows, dim));
     }
     ++n_checks;
     unsigned char *first = download(&y), *second = download(&y2);
     if (memcmp(first, second, n * zero_dtype_size(dtype)) != 0)
-        fail(&again, &again.outputs[0], "layernorm_apply has other bits than layernorm", 0, 0);
-    free(first), free(second), free(sum);
+        fail(&again, &again.outputs[0], "made again, it has other bits than layernorm's", 0, 0);
+    free(first), free(second);
+
+    /* Nothing else depends on whether y is made again, nor dresidual on whether columns are summed. */
+    unsigned char *with = download(&dx);
+    zero_grad_t nowhere = {NULL, dtype, false};
+    upload(&dx), upload(&dw);
+    NEED(t.gpu->layernorm_backward(&t.gpu_ctx, dx.data, grad_of(&dw, accumulate), nowhere, nowhere, NULL, dy.data,
+                                   out.data, mean.data, rstd.data, weight_of(&w), none, rows, dim) == ZERO_OK);
+    NEED(cudaDeviceSynchronize() == cudaSuccess);
+    unsigned char *without = download(&dx);
+    ++n_checks;
+    if (memcmp(with, without, n * zero_dtype_size(dtype)) != 0)
+        fail(&again, &again.outputs[1], "other bits without y and dcolumns", 0, 0);
+    free(with), free(without), free(sum);
     check_free(&c), check_free(&again);
     array_free(&residual), array_free(&addend), array_free(&w), array_free(&b), array_free(&dy), array_free(&dx);
     array_free(&out), array_free(&y), array_free(&y2), array_free(&mean), array_free(&rstd), array_free(&dw);
-    array_free(&db);
+    array_free(&db), array_free(&dc);
     tables_close(&t);
 }
 
@@ -703,44 +718,65 @@ static void test_swiglu(void)
 
 /* ---- GELU, addition ---- */
 
-static void check_elementwise(zero_dtype_t dtype, size_t n, size_t shift)
+static void check_elementwise(zero_dtype_t dtype, size_t rows, size_t width, size_t shift, bool accumulate)
 {
-    tables_t t = tables_open((zero_model_limits_t){.n_rows = 1,
+    size_t n = rows * width;
+    zero_dtype_t grad_dtype = rows % 2 ? dtype : ZERO_FP32;
+    tables_t t = tables_open((zero_model_limits_t){.n_rows = rows,
                                                    .seq_len = 1,
                                                    .max_linear = 1,
-                                                   .max_width = 1,
+                                                   .max_width = width,
                                                    .n_heads = 1,
                                                    .head_dim = 1,
                                                    .vocab_size = 1,
                                                    .dtype = dtype});
     check_t c = {.n = 0};
-    snprintf(c.what, sizeof c.what, "elementwise %s %zu shift %zu", zero_dtype_name(dtype), n, shift);
+    snprintf(c.what, sizeof c.what, "elementwise %s %zux%zu shift %zu", zero_dtype_name(dtype), rows, width, shift);
     array_t x = array_make(n, dtype, shift, 0.0, 2.0), dy = array_make(n, dtype, shift, 0.0, 1.0);
     array_t y = array_make(n, dtype, shift, 0.0, 0.0), dx = array_make(n, dtype, shift, 0.0, 0.0);
     array_t in_place = array_make(n, dtype, shift, 0.0, 1.0), sum = array_make(n, dtype, shift, 0.0, 1.0);
+    array_t again = array_make(n, dtype, shift, 0.0, 0.0), sums = array_make(width, ZERO_FP32, 0, 0.0, 1.0);
+    array_t dc = array_grad_target(width, grad_dtype, shift, accumulate);
+    array_t put = array_grad_target(width, grad_dtype, shift, accumulate);
+    zero_grad_t nowhere = {NULL, dtype, false};
     for (size_t i = 0; i < n && i < 6; ++i) /* the tails: nothing overflows on the way */
         x.values[i] = rounded((i % 2 ? -1.0f : 1.0f) * (i < 2 ? 9.0f : i < 4 ? 90.0f : 3e4f), dtype);
     upload(&x);
     double bound = (dtype == ZERO_FP32 ? 16.0 : 1.0) * unit(dtype);
     float *ry = check_output(&c, "gelu", &y, bound), *rdx = check_output(&c, "gelu backward", &dx, bound);
     float *rin = check_output(&c, "gelu backward in place", &in_place, bound);
+    float *ragain = check_output(&c, "gelu made again", &again, bound);
+    /* The GPU sums what it rounded, the CPU what it did not. */
+    float *rdc = check_output(&c, "gelu backward's columns", &dc, bound + sum_bound(rows) + unit(grad_dtype));
+    float *rput = check_output(&c, "put_grad", &put, unit(grad_dtype));
     float *rsum = check_output(&c, "add", &sum, unit(dtype));
     NEED(t.cpu->gelu(&t.cpu_ctx, ry, x.values, n) == ZERO_OK);
-    NEED(t.cpu->gelu_backward(&t.cpu_ctx, rdx, dy.values, x.values, n) == ZERO_OK);
-    NEED(t.cpu->gelu_backward(&t.cpu_ctx, rin, rin, x.values, n) == ZERO_OK);
+    NEED(t.cpu->gelu_backward(&t.cpu_ctx, rdx, (zero_grad_t){rdc, ZERO_FP32, accumulate}, ragain, dy.values, x.values,
+                              rows, width) == ZERO_OK);
+    NEED(t.cpu->gelu_backward(&t.cpu_ctx, rin, nowhere, NULL, rin, x.values, rows, width) == ZERO_OK);
+    NEED(t.cpu->put_grad(&t.cpu_ctx, (zero_grad_t){rput, ZERO_FP32, accumulate}, sums.values, width) == ZERO_OK);
     NEED(t.cpu->add(&t.cpu_ctx, rsum, x.values, n) == ZERO_OK);
     for (int run = 0; run < 2; ++run) {
         zero_status_t status = t.gpu->gelu(&t.gpu_ctx, y.data, x.data, n);
         if (status == ZERO_OK)
-            status = t.gpu->gelu_backward(&t.gpu_ctx, dx.data, dy.data, x.data, n);
+            status = t.gpu->gelu_backward(&t.gpu_ctx, dx.data, grad_of(&dc, accumulate), again.data, dy.data, x.data,
+                                          rows, width);
         if (status == ZERO_OK)
-            status = t.gpu->gelu_backward(&t.gpu_ctx, in_place.data, in_place.data, x.data, n);
+            status = t.gpu->gelu_backward(&t.gpu_ctx, in_place.data, nowhere, NULL, in_place.data, x.data, rows, width);
+        if (status == ZERO_OK)
+            status = t.gpu->put_grad(&t.gpu_ctx, grad_of(&put, accumulate), sums.data, width);
         if (status == ZERO_OK)
             status = t.gpu->add(&t.gpu_ctx, sum.data, x.data, n);
         check_run_done(&c, status);
     }
+    ++n_checks;
+    unsigned char *first = download(&y), *second = download(&again);
+    if (memcmp(first, second, n * zero_dtype_size(dtype)) != 0)
+        fail(&c, &c.outputs[3], "other bits than gelu's", 0, 0);
+    free(first), free(second);
     check_free(&c);
     array_free(&x), array_free(&dy), array_free(&y), array_free(&dx), array_free(&in_place), array_free(&sum);
+    array_free(&again), array_free(&sums), array_free(&dc), array_free(&put);
     tables_close(&t);
 }
 
@@ -748,7 +784,8 @@ static void test_elementwise(void)
 {
     for (int d = 0; d < 3; ++d)
         for (int i = 0; i < 12; ++i)
-            check_elementwise(dtypes[d], i == 0 ? 1 : random_size(100000), i % 3 == 0 ? 0 : random_below(8));
+            check_elementwise(dtypes[d], i == 0 ? 1 : 1 + random_below(400), i == 0 ? 1 : random_size(600),
+                              i % 3 == 0 ? 0 : random_below(8), i % 2 == 0);
 }
 
 /* ---- Attention ---- */

@@ -1,0 +1,39 @@
+/* async_device.h - a device of the CPU's memory and kernels whose streams are threads: work is queued, done later, and
+ * ordered by nothing but streams, events and the transport's fences, as on a GPU. Random delays before every piece of
+ * work make each rank and stream run at its own speed.
+ *
+ * It finds what a GPU would hide most of the time: a wait that is missing between two streams, a slot that is written
+ * before its readers are done. To show that it would, single kinds of waits can be taken out (`fault`).
+ *
+ * Its transport reads peers' windows, which are shared memory, with fences by epochs in each lane: what copy_engine.c
+ * does with copy engines and stream memory operations. One device a process.
+ */
+#ifndef ZERO_ASYNC_DEVICE_H
+#define ZERO_ASYNC_DEVICE_H
+
+#include "zero/device.h"
+
+typedef enum async_fault {
+    ASYNC_NO_FAULT,
+    ASYNC_COMPUTE_AHEAD_OF_GATHER, /* compute does not wait for what gather streams recorded */
+    ASYNC_GATHER_AHEAD_OF_COMPUTE, /* nor they for compute: slots are overwritten in use, weights read too early */
+    ASYNC_REDUCE_AHEAD_OF_COMPUTE, /* slices travel before they are written, staging is reused before it is read */
+    ASYNC_COMPUTE_AHEAD_OF_REDUCE, /* sums before slices have come */
+    ASYNC_NO_FENCE,                /* fences do not wait for peers */
+    ASYNC_N_FAULTS
+} async_fault_t;
+
+typedef struct async_options {
+    uint64_t seed;         /* of this rank's delays */
+    unsigned max_delay_us; /* before a piece of work; most are much shorter */
+    async_fault_t fault;
+} async_options_t;
+
+zero_status_t async_device_create(const zero_comm_t *comm, const async_options_t *options, zero_device_t **device);
+
+/* Queues work of the caller's own: run(args), args copied (n_bytes at most ASYNC_ARGS_BYTES). stream NULL is a stream
+ * too. */
+#define ASYNC_ARGS_BYTES 448
+void async_queue(zero_stream_t stream, void (*run)(void *args), const void *args, size_t n_bytes);
+
+#endif

@@ -1,0 +1,333 @@
+/* stream_cases.c - the engine among several ranks whose streams run at random speeds (async_device.h).
+ *
+ *     stream_cases [key=value ...]
+ *         Keys: device=cpu|async stage=3 dtype=bf16|fp32|fp16 prefetch=1 micro_steps=1 every=0|1 steps=12 overlap=0|1
+ *               nan_at=0 seed=1 delay_us=300 fault=0..5 (async_fault_t)
+ *
+ * Trains a toy whose forward reads every parameter and whose backward reads them again and writes every gradient, all
+ * of it queued in a compute stream, two steps under way at a time. Each piece of compute takes a while between its
+ * first and its last touch, reads twice what it reads, and leaves NaN where it will write. Prints, from rank 0, a line
+ * a step (loss and grad norm, %.9g), and a hash of all full parameters at the end. The same text on every device means
+ * that nothing was read before it was there or written before its readers were done.
+ *
+ * Exit code 0 when every check held.
+ */
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "kernels/shard_math.h"
+#include "tests/async_device.h"
+#include "tests/mpi/expect.h"
+#include "tests/support.h"
+
+#define N_BLOCKS 5
+#define N_UNITS (N_BLOCKS + 2)
+#define MAX_USES 4 /* tensors of a unit, the shared one included */
+#define WIDTH 40
+
+typedef struct settings {
+    int stage, prefetch, micro_steps, every, steps, overlap, nan_at, seed, delay_us, fault, is_async;
+    zero_dtype_t dtype;
+} settings_t;
+
+typedef struct toy {
+    zero_model_t *model;
+    zero_tensor_t of_unit[N_UNITS][MAX_USES];
+    int n_of_unit[N_UNITS];
+    uint64_t n_elems[N_UNITS * MAX_USES];
+} toy_t;
+
+static void add(toy_t *toy, zero_unit_t unit, int64_t rows, int64_t columns)
+{
+    char name[32];
+    zero_tensor_t tensor;
+    int at = toy->n_of_unit[unit]++;
+    snprintf(name, sizeof name, "%d.%d", unit, at);
+    zero_tensor_desc_t desc = {
+        .name = name, .n_dims = 2, .shape = {rows, columns}, .init = ZERO_INIT_NORMAL, .init_std = 0.5f, .decay = true};
+    OK(zero_model_add_tensor(toy->model, unit, &desc, &tensor));
+    toy->of_unit[unit][at] = tensor;
+    toy->n_elems[tensor] = (uint64_t)(rows * columns);
+}
+
+/* An embedding whose table the head uses too, twins between them. */
+static toy_t toy_create(void)
+{
+    toy_t toy = {0};
+    OK(zero_model_create(&toy.model));
+    for (zero_unit_t u = 0; u < N_UNITS; u++) {
+        zero_unit_t unit;
+        char name[32];
+        snprintf(name, sizeof name, "unit %d", u);
+        OK(zero_model_add_unit(toy.model, name, &unit));
+        add(&toy, unit, u == 0 ? 61 : WIDTH, u == N_UNITS - 1 ? 1 : WIDTH);
+        if (u > 0 && u < N_UNITS - 1)
+            add(&toy, unit, 1, 7);
+    }
+    toy.of_unit[N_UNITS - 1][toy.n_of_unit[N_UNITS - 1]++] = toy.of_unit[0][0];
+    OK(zero_model_share_tensor(toy.model, N_UNITS - 1, toy.of_unit[0][0]));
+    return toy;
+}
+
+/* ---- a unit's compute, in the stream ---- */
+
+static float load(const void *data, zero_dtype_t dtype, uint64_t i)
+{
+    if (dtype == ZERO_FP32)
+        return ((const float *)data)[i];
+    uint16_t half = ((const uint16_t *)data)[i];
+    return dtype == ZERO_BF16 ? zero_float_of_bf16(half) : zero_float_of_fp16(half);
+}
+
+static void store(void *data, zero_dtype_t dtype, uint64_t i, float value)
+{
+    if (dtype == ZERO_FP32)
+        ((float *)data)[i] = value;
+    else
+        ((uint16_t *)data)[i] = dtype == ZERO_BF16 ? zero_bf16_of_float(value) : zero_fp16_of_float(value);
+}
+
+typedef struct use {
+    const void *param;
+    zero_grad_t grad;
+    uint64_t n_elems;
+} use_t;
+
+typedef struct compute {
+    use_t uses[MAX_USES];
+    int n_uses, rank;
+    zero_dtype_t dtype;
+    unsigned pause_us;
+    bool is_backward, makes_nan;
+    int64_t step;
+    double *loss;
+    const float *loss_scale;
+    uint64_t *hash; /* of an eval pass; NULL else */
+} compute_t;
+
+static double checksum(const compute_t *c)
+{
+    double sum = 0.0;
+    for (int i = 0; i < c->n_uses; i++)
+        for (uint64_t e = 0; e < c->uses[i].n_elems; e++)
+            sum += (double)load(c->uses[i].param, c->dtype, e) * (double)(e % 13 + 1);
+    return sum;
+}
+
+static void write_grads(const compute_t *c)
+{
+    for (int i = 0; i < c->n_uses; i++) {
+        const use_t *use = &c->uses[i];
+        for (uint64_t e = 0; e < use->n_elems; e++) {
+            float value = 0.25f * load(use->param, c->dtype, e) +
+                          (float)((int)((e * 37 + (uint64_t)c->rank * 11 + (uint64_t)c->step * 5) % 31) - 15) / 64.0f;
+            value *= c->loss_scale[0];
+            store(use->grad.data, use->grad.dtype, e,
+                  use->grad.accumulate ? load(use->grad.data, use->grad.dtype, e) + value : value);
+        }
+    }
+    if (c->makes_nan)
+        store(c->uses[0].grad.data, c->uses[0].grad.dtype, 0, NAN);
+}
+
+static void compute(void *args)
+{
+    compute_t *c = args;
+    double first = checksum(c);
+    for (int i = 0; i < c->n_uses && c->is_backward; i++)
+        for (uint64_t e = 0; e < c->uses[i].n_elems && !c->uses[i].grad.accumulate; e++)
+            store(c->uses[i].grad.data, c->uses[i].grad.dtype, e, NAN);
+    if (c->pause_us > 0)
+        usleep(c->pause_us);
+    double last = checksum(c);
+    CHECK(memcmp(&first, &last, sizeof first) == 0, "parameters changed while they were in use: %g, %g", first, last);
+    if (c->hash)
+        for (int i = 0; i < c->n_uses; i++)
+            for (uint64_t b = 0; b < c->uses[i].n_elems * zero_dtype_size(c->dtype); b++)
+                *c->hash = (*c->hash ^ ((const unsigned char *)c->uses[i].param)[b]) * UINT64_C(1099511628211);
+    else if (!c->is_backward)
+        *c->loss += first * 1e-3 / (double)(c->rank + 1);
+    if (c->is_backward)
+        write_grads(c);
+}
+
+static void clear(void *args)
+{
+    **(double **)args = 0.0;
+}
+
+/* ---- passes ---- */
+
+typedef struct run {
+    const settings_t *s;
+    toy_t toy;
+    zero_comm_t *comm;
+    zero_device_t *device;
+    zero_engine_t *engine;
+    zero_stream_t stream;
+    double *loss;
+    uint64_t hash, seed;
+} run_t;
+
+static void queue(const run_t *run, void (*work)(void *), const void *args, size_t n_bytes)
+{
+    if (run->s->is_async) {
+        async_queue(run->stream, work, args, n_bytes);
+        return;
+    }
+    unsigned char copy[ASYNC_ARGS_BYTES] __attribute__((aligned(16)));
+    memcpy(copy, args, n_bytes);
+    work(copy);
+}
+
+static void use_unit(run_t *run, zero_unit_t unit, int64_t step, int micro_step, bool is_backward, uint64_t *hash)
+{
+    const toy_t *toy = &run->toy;
+    compute_t c = {.n_uses = toy->n_of_unit[unit],
+                   .rank = zero_comm_rank(run->comm),
+                   .dtype = run->s->dtype,
+                   .is_backward = is_backward,
+                   .step = step,
+                   .loss = run->loss,
+                   .loss_scale = zero_loss_scale(run->engine),
+                   .hash = hash};
+    c.pause_us = run->s->is_async ? (unsigned)(support_uniform(&run->seed) * run->s->delay_us) : 0;
+    c.makes_nan = is_backward && step == run->s->nan_at && micro_step == 0 && unit == 3 && c.rank == 0;
+    for (int i = 0; i < c.n_uses; i++) {
+        zero_tensor_t tensor = toy->of_unit[unit][i];
+        c.uses[i] = (use_t){.param = zero_param(run->engine, tensor), .n_elems = toy->n_elems[tensor]};
+        if (is_backward)
+            c.uses[i].grad = zero_grad(run->engine, tensor);
+        CHECK(c.uses[i].param && (!is_backward || c.uses[i].grad.data), "tensor %d is not there", tensor);
+    }
+    queue(run, compute, &c, sizeof c);
+}
+
+static void pass(run_t *run, zero_pass_t kind, int64_t step, int micro_step, uint64_t *hash)
+{
+    OK(zero_begin(run->engine, kind, run->stream));
+    for (zero_unit_t u = 0; u < N_UNITS; u++) {
+        OK(zero_acquire(run->engine, u, run->stream));
+        use_unit(run, u, step, micro_step, false, hash);
+        OK(zero_release(run->engine, u, run->stream));
+    }
+    for (zero_unit_t u = N_UNITS - 1; u >= 0 && kind == ZERO_PASS_TRAIN; u--) {
+        OK(zero_acquire(run->engine, u, run->stream));
+        use_unit(run, u, step, micro_step, true, NULL);
+        OK(zero_grad_ready(run->engine, u, run->stream));
+    }
+}
+
+static void tell(run_t *run)
+{
+    zero_step_result_t result;
+    OK(zero_step_wait(run->engine, &result));
+    if (zero_comm_rank(run->comm) == 0)
+        printf("%llu %.9g %.9g %d\n", (unsigned long long)result.step, (double)result.loss, (double)result.grad_norm,
+               result.skipped);
+}
+
+static void train(run_t *run)
+{
+    const settings_t *s = run->s;
+    for (int64_t step = 1; step <= s->steps; step++) {
+        queue(run, clear, &run->loss, sizeof run->loss);
+        for (int k = 0; k < s->micro_steps; k++)
+            pass(run, ZERO_PASS_TRAIN, step, k, NULL);
+        OK(zero_step(run->engine, 0.01f, run->loss, run->stream));
+        if (step % 4 == 2) /* an evaluation while the step is still under way */
+            pass(run, ZERO_PASS_EVAL, step, 0, &run->hash);
+        if (step > 1)
+            tell(run);
+    }
+    tell(run);
+    pass(run, ZERO_PASS_EVAL, 0, 0, &run->hash);
+    OK(zero_device_synchronize(run->device));
+}
+
+static void run_all(const settings_t *s)
+{
+    run_t run = {.s = s, .toy = toy_create(), .hash = UINT64_C(1469598103934665603)};
+    zero_config_t config = zero_config_default();
+    void *loss;
+    config.stage = s->stage;
+    config.dtype = s->dtype;
+    config.prefetch = s->prefetch;
+    config.micro_steps = s->micro_steps;
+    config.reduce_every_micro_step = s->every;
+    config.overlap = s->overlap;
+    config.initial_loss_scale = 1024.0f;
+    OK(zero_comm_create(ZERO_COMM_AUTO, &run.comm));
+    run.seed = (uint64_t)(s->seed * 100 + zero_comm_rank(run.comm));
+    if (s->is_async)
+        OK(async_device_create(run.comm,
+                               &(async_options_t){.seed = run.seed,
+                                                  .max_delay_us = (unsigned)s->delay_us,
+                                                  .fault = (async_fault_t)s->fault},
+                               &run.device));
+    else
+        OK(zero_device_create(ZERO_DEVICE_CPU, run.comm, &run.device));
+    OK(zero_engine_create(run.comm, run.device, run.toy.model, &config, &run.engine));
+    OK(zero_stream_create(run.device, &run.stream));
+    OK(zero_alloc(run.engine, ZERO_MEMORY_DATA, sizeof *run.loss, &loss));
+    run.loss = loss;
+    OK(zero_init_parameters(run.engine));
+    train(&run);
+    double hashes[2] = {(double)(run.hash >> 32), (double)(run.hash & 0xffffffffu)}, sums[2];
+    memcpy(sums, hashes, sizeof sums);
+    OK(zero_comm_sum(run.comm, sums, 2));
+    for (int i = 0; i < 2; i++)
+        CHECK(sums[i] == hashes[i] * zero_comm_size(run.comm), "parameters differ by rank");
+    if (zero_comm_rank(run.comm) == 0)
+        printf("parameters %016llx\n", (unsigned long long)run.hash);
+    zero_engine_destroy(run.engine);
+    zero_device_destroy(run.device);
+    zero_model_destroy(run.toy.model);
+    zero_comm_destroy(run.comm);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        size_t offset;
+    } keys[] = {{"stage", offsetof(settings_t, stage)},
+                {"prefetch", offsetof(settings_t, prefetch)},
+                {"micro_steps", offsetof(settings_t, micro_steps)},
+                {"every", offsetof(settings_t, every)},
+                {"steps", offsetof(settings_t, steps)},
+                {"overlap", offsetof(settings_t, overlap)},
+                {"nan_at", offsetof(settings_t, nan_at)},
+                {"seed", offsetof(settings_t, seed)},
+                {"delay_us", offsetof(settings_t, delay_us)},
+                {"fault", offsetof(settings_t, fault)}};
+    settings_t s = {.stage = 3,
+                    .prefetch = 1,
+                    .micro_steps = 1,
+                    .steps = 12,
+                    .overlap = 1,
+                    .seed = 1,
+                    .delay_us = 300,
+                    .dtype = ZERO_BF16,
+                    .is_async = 1};
+    for (int i = 1; i < argc; i++) {
+        const char *value = strchr(argv[i], '=');
+        CHECK(value, "%s is not key=value", argv[i]);
+        size_t length = (size_t)(value++ - argv[i]);
+        bool known = strncmp(argv[i], "dtype", length) == 0 || strncmp(argv[i], "device", length) == 0;
+        if (strncmp(argv[i], "dtype", length) == 0)
+            s.dtype = strcmp(value, "fp32") == 0 ? ZERO_FP32 : strcmp(value, "fp16") == 0 ? ZERO_FP16 : ZERO_BF16;
+        if (strncmp(argv[i], "device", length) == 0)
+            s.is_async = strcmp(value, "async") == 0;
+        for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++)
+            if (strlen(keys[k].name) == length && strncmp(argv[i], keys[k].name, length) == 0) {
+                *(int *)(void *)((char *)&s + keys[k].offset) = atoi(value);
+                known = true;
+            }
+        CHECK(known, "%s is not known", argv[i]);
+    }
+    run_all(&s);
+    return 0;
+}
