@@ -425,7 +425,7 @@ ZERO_API zero_status_t zero_save_prepare(zero_comm_t *comm, const char *director
 ZERO_API zero_status_t zero_save_begin(zero_engine_t *engine, const char *directory, const zero_save_options_t *options,
                                        zero_save_t **save);
 /* Takes the save on as far as it goes without waiting; call it now and then, after each step say. *done: it is complete
- * and zero_save_end will not wait. A failure leaves nothing behind. [collective] */
+ * and zero_save_end will not wait. A failure, which zero_save_end returns again, leaves nothing behind. [collective] */
 ZERO_API zero_status_t zero_save_poll(zero_save_t *save, bool *done);
 /* Waits until it is complete; frees `save` in any case. NULL is allowed. [collective] */
 ZERO_API zero_status_t zero_save_end(zero_save_t *save);

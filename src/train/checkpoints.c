@@ -178,14 +178,14 @@ zero_status_t checkpoints_finish(checkpoints_t *checkpoints)
     return status;
 }
 
-/* Under way, or none: takes it along, and ends it once it is complete. */
+/* Takes a save along, if one is under way, and ends it once it is complete or has failed. */
 static zero_status_t poll(checkpoints_t *checkpoints)
 {
     bool done;
     if (!checkpoints->save)
         return ZERO_OK;
-    TRY(zero_save_poll(checkpoints->save, &done));
-    return done ? checkpoints_finish(checkpoints) : ZERO_OK;
+    zero_status_t status = zero_save_poll(checkpoints->save, &done);
+    return status != ZERO_OK || done ? checkpoints_finish(checkpoints) : ZERO_OK;
 }
 
 zero_status_t checkpoints_after_step(checkpoints_t *checkpoints, zero_engine_t *engine, int64_t step, int64_t last_step)
