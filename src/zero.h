@@ -396,6 +396,64 @@ typedef struct zero_stats {
 } zero_stats_t;
 ZERO_API zero_stats_t zero_engine_stats(const zero_engine_t *engine); /* since creation */
 
+/* ---- Checkpoints ---------------------------------------------------------------------------------------------------
+ *
+ * A directory of checkpoints holds one directory a step, step-00000010 say, and `latest`, a link to the newest. A
+ * step's directory appears under its name, by rename, when all in it is on the disk; whatever ends a save before that
+ * leaves the earlier checkpoints as they were. In it:
+ *
+ *     model-00001-of-0000n.safetensors, model.safetensors.index.json     weights in the configured dtype, in Hugging
+ *                                                                        Face's layout, by declared name
+ *     optimizer-00001-of-0000n.safetensors                               fp32: NAME.master, NAME.m, NAME.v
+ *     state.json                                                         step, AdamW's t, loss scale; the caller's own
+ *     config.json                                                        the caller's
+ *     manifest.json                                                      size and XXH3 of every other file
+ *
+ * Where a number stands depends on neither stage nor world size: any number of ranks at any stage and of any dtype
+ * goes on from it, with the same weights and moments to the bit. All ranks must see the same directory.
+ */
+
+typedef struct zero_save_options {
+    const char *config_json; /* text of config.json; NULL: no such file */
+    const char *state_json;  /* an object whose keys are added to state.json's; NULL: none */
+    int keep;                /* newest checkpoints that stay when this one is complete; 0: all */
+    uint64_t max_file_bytes; /* of data in a file; 0: 4 GiB. One tensor's array is never split */
+    bool background;         /* write from a copy in host memory (12 bytes for each element that this rank owns) */
+} zero_save_options_t;
+
+typedef struct zero_save zero_save_t;
+
+/* Makes `directory`, with its parents, where it is missing, removes what saves that were killed have left in it, and
+ * finds out whether it can be written: better before step 0 than after a day. [collective] */
+ZERO_API zero_status_t zero_save_prepare(zero_comm_t *comm, const char *directory);
+
+/* Begins to save the step that zero_step_wait returned last, with no step unwaited. With `background` steps may follow
+ * while a thread writes; without, the writing is done on return. zero_save_end must follow. options may go.
+ * [collective] */
+ZERO_API zero_status_t zero_save_begin(zero_engine_t *engine, const char *directory, const zero_save_options_t *options,
+                                       zero_save_t **save);
+/* Takes the save on as far as it goes without waiting; call it now and then, after each step say. *done: it is complete
+ * and zero_save_end will not wait. A failure, which zero_save_end returns again, leaves nothing behind. [collective] */
+ZERO_API zero_status_t zero_save_poll(zero_save_t *save, bool *done);
+/* Waits until it is complete; frees `save` in any case. NULL is allowed. [collective] */
+ZERO_API zero_status_t zero_save_end(zero_save_t *save);
+
+typedef struct zero_checkpoint zero_checkpoint_t;
+
+/* Opens a step's directory, or the latest in a directory of checkpoints, and compares every file with the manifest; the
+ * ranks share that work. ZERO_ERROR_USAGE where there is no checkpoint, ZERO_ERROR_IO or _FORMAT, with a line that
+ * names the file, where one is not as it was written. [collective] */
+ZERO_API zero_status_t zero_checkpoint_open(zero_comm_t *comm, const char *directory, zero_checkpoint_t **checkpoint);
+ZERO_API void zero_checkpoint_close(zero_checkpoint_t *checkpoint); /* NULL is allowed */
+ZERO_API const char *zero_checkpoint_path(const zero_checkpoint_t *checkpoint);
+ZERO_API uint64_t zero_checkpoint_step(const zero_checkpoint_t *checkpoint);
+ZERO_API const char *zero_checkpoint_state(const zero_checkpoint_t *checkpoint); /* state.json, one object, as text */
+
+/* Weights, moments and everything else a step depends on, as they were: the next zero_step is step
+ * zero_checkpoint_step + 1. Before the first zero_begin. ZERO_ERROR_FORMAT where the checkpoint's tensors are not those
+ * that were declared. [collective] */
+ZERO_API zero_status_t zero_load(zero_engine_t *engine, const zero_checkpoint_t *checkpoint);
+
 /* ---- Trace ---------------------------------------------------------------------------------------------------------
  */
 

@@ -176,6 +176,31 @@ START_TEST(batches_may_be_asked_for_in_any_order)
 }
 END_TEST
 
+/* Steps 0..4 with batches of 24, and then, from where they ended, ones of 24 again or of 12. */
+START_TEST(a_run_that_resumes_reads_on_where_the_one_before_ended)
+{
+    enum { STEPS = 12, BEFORE = 5 };
+    int want[24 * STEPS];
+    sequences_of_steps(1, 24, true, STEPS, want);
+    for (int global_batch = 12; global_batch <= 24; global_batch += 12) {
+        data_spec_t spec = spec_of(0, 1, 12, true);
+        spec.global_batch = global_batch;
+        data_t *data = must_open(spec);
+        const int32_t *inputs, *targets;
+        ck_assert_int_eq(data_batch(data, 0, 0, &inputs, &targets), ZERO_OK); /* something is read ahead */
+        data_start_at(data, BEFORE, BEFORE * 24);
+        int place = BEFORE * 24;
+        for (int step = BEFORE; place < 24 * STEPS; step++)
+            for (int k = 0; k < global_batch / 12; k++) {
+                ck_assert_int_eq(data_batch(data, step, k, &inputs, &targets), ZERO_OK);
+                for (int i = 0; i < 12; i++)
+                    ck_assert_int_eq(identify(inputs + i * SEQ_LEN, targets + i * SEQ_LEN), want[place++]);
+            }
+        data_close(data);
+    }
+}
+END_TEST
+
 START_TEST(the_permutation_is_a_bijection_of_any_size)
 {
     static unsigned char seen[5000];
@@ -380,6 +405,7 @@ static Suite *suite(void)
     tcase_add_test(c, the_order_depends_neither_on_ranks_nor_on_micro_steps);
     tcase_add_test(c, each_epoch_visits_every_sequence_once);
     tcase_add_test(c, batches_may_be_asked_for_in_any_order);
+    tcase_add_test(c, a_run_that_resumes_reads_on_where_the_one_before_ended);
     tcase_add_test(c, the_permutation_is_a_bijection_of_any_size);
     tcase_add_test(c, the_permutation_is_even_over_seeds_and_over_epochs);
     tcase_add_test(c, bad_files_are_refused_in_one_line);

@@ -144,6 +144,32 @@ START_TEST(each_row_is_in_the_file_when_write_returns)
 }
 END_TEST
 
+START_TEST(rewinding_leaves_the_rows_up_to_a_step)
+{
+    metrics_t *metrics;
+    ck_assert_int_eq(metrics_open(new_path(), false, &metrics), ZERO_OK);
+    for (int step = 1; step <= 5; step++) {
+        metrics_row_t row = plain_row(step);
+        ck_assert_int_eq(metrics_write(metrics, &row), ZERO_OK);
+    }
+    metrics_close(metrics);
+    FILE *file = fopen(path, "a");
+    fputs("{\"step\": 4, \"lo", file); /* its run was killed */
+    fclose(file);
+    for (int step = 9; step >= 0; step -= 3) { /* 9, 6: the whole rows; 3; 0: none */
+        ck_assert_int_eq(metrics_rewind(path, step), ZERO_OK);
+        char *text = support_read_file(path, NULL);
+        size_t n_rows = support_count(text, "\n");
+        ck_assert_uint_eq(n_rows, step > 5 ? 5 : (size_t)step);
+        ck_assert(n_rows == 0 ? text[0] == 0 : text[strlen(text) - 1] == '\n');
+        free(text);
+    }
+    ck_assert_int_eq(metrics_rewind("/nonexistent/m.jsonl", 3), ZERO_OK); /* a new file, which metrics_open makes */
+    ck_assert_int_eq(metrics_rewind("/dev/full", 3), ZERO_OK);
+    ck_assert_int_eq(metrics_rewind("", 3), ZERO_OK);
+}
+END_TEST
+
 START_TEST(append_keeps_what_is_there_and_a_new_run_does_not)
 {
     metrics_row_t first = plain_row(1), second = plain_row(2), third = plain_row(3);
@@ -209,6 +235,7 @@ static Suite *suite(void)
     tcase_add_test(c, what_is_not_finite_or_not_known_is_null);
     tcase_add_test(c, each_row_is_in_the_file_when_write_returns);
     tcase_add_test(c, append_keeps_what_is_there_and_a_new_run_does_not);
+    tcase_add_test(c, rewinding_leaves_the_rows_up_to_a_step);
     tcase_add_test(c, no_path_means_no_metrics);
     tcase_add_test(c, a_path_that_cannot_be_written_is_named);
     tcase_add_test(c, a_full_disk_is_an_error_of_the_row_that_meets_it);

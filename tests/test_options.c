@@ -389,7 +389,6 @@ START_TEST(mistakes_on_the_command_line_are_named)
         const char *fragments[3];
     } cases[] = {
         {{"--stge", "3"}, {"unknown option '--stge'", "did you mean --stage?"}},
-        {{"--resum"}, {"--resume is not in this version"}}, /* an abbreviation, which getopt_long allows */
         {{"--nothing"}, {"unknown option '--nothing'", "--help"}},
         {{"-v"}, {"unknown option '-v'"}},
         {{"--plan=3"}, {"--plan=3", "takes no value"}},
@@ -451,14 +450,11 @@ END_TEST
 START_TEST(what_this_version_lacks_is_refused)
 {
     const char *const asked[][2] = {
-        {"checkpoint.dir=x", "[checkpoint] dir"},
-        {"checkpoint.every=5", "[checkpoint] every"},
         {"zero.reduction=nccl", "[zero] reduction = nccl"},
     };
     for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++)
         expect_refusal(MINIMAL, ARGUMENTS("--set", asked[i][0]),
                        (const char *[]){asked[i][1], "is not in this version", NULL});
-    expect_refusal(MINIMAL, ARGUMENTS("--resume"), (const char *[]){"--resume is not in this version", NULL});
 }
 END_TEST
 
@@ -568,9 +564,10 @@ START_TEST(resume_takes_a_directory_in_each_form)
                         {(char *)"zerotrain", config, (char *)"--resume", scratch},
                         {(char *)"zerotrain", config, equals, NULL},
                         {(char *)"zerotrain", (char *)"--resume", config, NULL},
-                        {(char *)"zerotrain", config, (char *)"--resume", NULL}};
+                        {(char *)"zerotrain", config, (char *)"--resume", NULL},
+                        {(char *)"zerotrain", config, (char *)"--resum", NULL}}; /* getopt_long allows it */
     support_write_file(config, MINIMAL, strlen(MINIMAL));
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 6; i++) {
         static options_t options;
         memset(&options, 0, sizeof options);
         command_line_t line;
@@ -632,6 +629,7 @@ START_TEST(what_does_not_fit_together_is_refused)
         {"steps = 5\nwarmup_steps = 6", 1, {"warmup_steps", "6", "5"}},
         {"lr = 0.1\nmin_lr = 0.2", 1, {"min_lr", "0.2", "0.1"}},
         {"eval_every = 5", 1, {"eval_every", "[data] val"}},
+        {"[checkpoint]\nevery = 5", 1, {"[checkpoint] every: 5", "[checkpoint] dir"}},
         {"[model]\nkv_heads = 2", 1, {"heads: 3 is not divisible by kv_heads = 2"}},
         {"[model]\nkv_heads = 1", 1, {"kv_heads", "gpt2"}},
     };
@@ -651,6 +649,10 @@ START_TEST(what_does_not_fit_together_is_refused)
     capture_begin();
     ck_assert_int_eq(options_resolve(&options, 1), ZERO_ERROR_USAGE);
     expect_line(capture_end(), (const char *[]){"[model] layers is missing", NULL});
+    options = must_parse(MINIMAL, ARGUMENTS("--resume"));
+    capture_begin();
+    ck_assert_int_eq(options_resolve(&options, 1), ZERO_ERROR_USAGE);
+    expect_line(capture_end(), (const char *[]){"--resume", "[checkpoint] dir is empty", NULL});
 }
 END_TEST
 

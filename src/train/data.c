@@ -30,6 +30,7 @@ struct data {
     int64_t *first_sequence; /* [n_files + 1]: file i has sequences first_sequence[i] .. first_sequence[i + 1] - 1 */
     int64_t n_tokens, n_sequences;
     int micro_steps;
+    int64_t start_step, start_place; /* steps from this one on are counted from there: data_start_at */
 
     batch_t front, back;
     int32_t *tokens; /* what the batches point into */
@@ -150,10 +151,18 @@ static void read_sequence(const data_t *data, int64_t sequence, int32_t *inputs,
     token_file_read(&data->files[i], first + seq_len, 1, targets + seq_len - 1);
 }
 
+/* Where a step begins in the endless order. */
+static int64_t place_of(const data_t *data, int64_t step)
+{
+    if (step < data->start_step)
+        return step * data->spec.global_batch;
+    return data->start_place + (step - data->start_step) * data->spec.global_batch;
+}
+
 static void read_batch(const data_t *data, batch_t *batch)
 {
     const data_spec_t *spec = &data->spec;
-    int64_t first = batch->step * spec->global_batch + spec->rank * (spec->global_batch / spec->world_size) +
+    int64_t first = place_of(data, batch->step) + spec->rank * (spec->global_batch / spec->world_size) +
                     batch->micro_step * spec->micro_batch;
     for (int64_t i = 0; i < spec->micro_batch; i++)
         read_sequence(data, sequence_at(data, first + i), batch->inputs + i * spec->seq_len,
@@ -307,6 +316,14 @@ int64_t data_n_tokens(const data_t *data)
 int64_t data_n_sequences(const data_t *data)
 {
     return data->n_sequences;
+}
+
+void data_start_at(data_t *data, int64_t step, int64_t place)
+{
+    wait_for_reader(data);
+    data->start_step = step;
+    data->start_place = place;
+    data->back.step = -1; /* what was read ahead had another place */
 }
 
 zero_status_t data_batch(data_t *data, int64_t step, int micro_step, const int32_t **inputs, const int32_t **targets)

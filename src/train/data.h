@@ -31,9 +31,13 @@ void data_close(data_t *data);
 int64_t data_n_tokens(const data_t *data);
 int64_t data_n_sequences(const data_t *data); /* at least 1 */
 
+/* Makes `step`, from 0, begin at `place` in the endless order, and those after it a global batch apart: a resumed run
+ * goes on where the one before ended, with whatever batch. Without it step 0 begins at place 0. */
+void data_start_at(data_t *data, int64_t step, int64_t place);
+
 /* The batch of (step, micro_step), both from 0, for this rank: inputs and targets int32 [micro_batch, seq_len], targets
  * one position ahead. Valid until the next call. Rank r's sequence i in micro-step k has place
- * step * global_batch + r * (global_batch / world_size) + k * micro_batch + i in the endless order. */
+ * (step's own) + r * (global_batch / world_size) + k * micro_batch + i in the endless order. */
 zero_status_t data_batch(data_t *data, int64_t step, int micro_step, const int32_t **inputs, const int32_t **targets);
 
 #endif

@@ -1,4 +1,5 @@
-/* hf_config.c - the sizes and settings of a model that is loaded, from its config.json.
+/* hf_config.c - the sizes and settings of a model in its config.json: read where it is loaded, written where it is
+ * saved.
  *
  * The file says what the weights are, so it fills what the user left at its default; what the user set must agree. Keys
  * that change what the model computes must have the one value that ours computes with; other keys are of no interest.
@@ -94,13 +95,33 @@ static const fixed_row_t LLAMA_FIXED[] = {
     {0},
 };
 
+/* What is written beside these and not read: without dropout, as it was trained, and without special tokens, of which a
+ * trainer knows nothing. */
+static const fixed_row_t GPT2_WRITTEN[] = {
+    {"architectures", "[\"GPT2LMHeadModel\"]"},
+    {"embd_pdrop", "0.0"},
+    {"attn_pdrop", "0.0"},
+    {"resid_pdrop", "0.0"},
+    {0},
+};
+static const fixed_row_t LLAMA_WRITTEN[] = {
+    {"architectures", "[\"LlamaForCausalLM\"]"},
+    {"attention_dropout", "0.0"},
+    {0},
+};
+static const fixed_row_t ALL_WRITTEN[] = {
+    {"bos_token_id", "null"},
+    {"eos_token_id", "null"},
+    {0},
+};
+
 static const struct {
     const char *model_type;
     const key_row_t *keys;
-    const fixed_row_t *fixed;
+    const fixed_row_t *fixed, *written;
 } ARCHS[] = {
-    [ARCH_GPT2] = {"gpt2", GPT2_KEYS, GPT2_FIXED},
-    [ARCH_LLAMA] = {"llama", LLAMA_KEYS, LLAMA_FIXED},
+    [ARCH_GPT2] = {"gpt2", GPT2_KEYS, GPT2_FIXED, GPT2_WRITTEN},
+    [ARCH_LLAMA] = {"llama", LLAMA_KEYS, LLAMA_FIXED, LLAMA_WRITTEN},
 };
 
 typedef struct hf_config {
@@ -109,6 +130,11 @@ typedef struct hf_config {
     options_t *options;
     options_t defaults;
 } hf_config_t;
+
+static const void *field_of(const options_t *options, const option_row_t *row)
+{
+    return (const char *)options + row->offset;
+}
 
 static void *field(options_t *options, const option_row_t *row)
 {
@@ -275,4 +301,41 @@ zero_status_t hf_config_apply(options_t *options)
     free(filled);
     free(config);
     return status;
+}
+
+/* ---- writing ---- */
+
+static void write_fixed(json_t *json, const fixed_row_t *rows)
+{
+    for (const fixed_row_t *row = rows; row->hf_key; row++)
+        json_object_set_new(json, row->hf_key, json_loads(row->value, JSON_DECODE_ANY, NULL));
+}
+
+static void write_keys(json_t *json, const options_t *options, const key_row_t *keys)
+{
+    for (const key_row_t *key = keys; key->key; key++) {
+        const option_row_t *row = option_row_find("model", key->key);
+        const void *value = field_of(options, row);
+        json_object_set_new(json, key->hf_key,
+                            row->type == OPTION_INTEGER ? json_integer(*(const int64_t *)value)
+                                                        : json_real(*(const double *)value));
+    }
+}
+
+char *hf_config_text(const options_t *options)
+{
+    static const char *const DTYPES[] = {[ZERO_FP32] = "float32", [ZERO_BF16] = "bfloat16", [ZERO_FP16] = "float16"};
+    int arch = options->model.arch;
+    json_t *json = json_object();
+    json_object_set_new(json, "model_type", json_string(ARCHS[arch].model_type));
+    json_object_set_new(json, "torch_dtype", json_string(DTYPES[options->train.precision]));
+    write_keys(json, options, ARCHS[arch].keys);
+    write_fixed(json, ARCHS[arch].fixed);
+    write_fixed(json, ARCHS[arch].written);
+    write_fixed(json, ALL_WRITTEN);
+    if (arch == ARCH_LLAMA)
+        json_object_set_new(json, "max_position_embeddings", json_integer(options->model.seq_len));
+    char *text = json_dumps(json, JSON_SORT_KEYS | JSON_INDENT(2));
+    json_decref(json);
+    return text;
 }

@@ -8,4 +8,8 @@
  * gave that disagrees with the file (0 means not given) is ZERO_ERROR_USAGE naming both. Does nothing for "random". */
 zero_status_t hf_config_apply(options_t *options);
 
+/* The same file's text for options->model, for free(): what transformers loads a checkpoint's weights with. NULL
+ * without memory. */
+char *hf_config_text(const options_t *options);
+
 #endif

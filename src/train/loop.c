@@ -8,6 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "train/checkpoints.h"
 #include "train/data.h"
 #include "train/lr.h"
 #include "train/metrics.h"
@@ -35,6 +36,7 @@ typedef struct run {
     trace_t *trace;
     metrics_t *metrics;
     tensorboard_t *tensorboard;
+    checkpoints_t checkpoints;
     int n_late; /* steps that are told of late, while the next is under way: the host need not wait for a GPU */
     int n_queued;
     double started_ms;
@@ -128,7 +130,8 @@ static zero_status_t show_sample(run_t *run)
 static void report_progress(const run_t *run, const metrics_row_t *row)
 {
     const options_t *o = run->options;
-    double left_s = (now_ms() - run->started_ms) / (double)row->step * (double)(run->last_step - row->step) * 1e-3;
+    double n_done = (double)(row->step - run->checkpoints.first_step + 1);
+    double left_s = (now_ms() - run->started_ms) / n_done * (double)(run->last_step - row->step) * 1e-3;
     report("step %lld/%lld  loss %.4f  grad_norm %.3f  lr %.2e  %.0f tokens/s  %d:%02d left%s", (long long)row->step,
            (long long)run->last_step, (double)row->loss, (double)row->grad_norm, row->lr, row->tokens_per_s,
            (int)left_s / 60, (int)left_s % 60, row->skipped ? "  SKIPPED: gradients were not finite" : "");
@@ -167,7 +170,7 @@ static metrics_row_t make_row(const run_t *run, const zero_step_result_t *result
                            .grad_norm = result->grad_norm,
                            .lr = lr_at(o, step),
                            .skipped = result->skipped,
-                           .tokens = step * tokens,
+                           .tokens = checkpoints_sequences(&run->checkpoints, step) * o->model.seq_len,
                            .step_ms = result->step_ms,
                            .tokens_per_s = tokens_per_s,
                            .mfu = model_flops_utilization(&run->model, tokens_per_s, zero_comm_size(run->comm)),
@@ -197,12 +200,13 @@ static zero_status_t finish_step(run_t *run)
     /* Only rank 0 writes; everyone hears of a full disk at the next collective, when rank 0 is gone. */
     TRY(metrics_write(run->metrics, &row));
     TRY(tensorboard_write(run->tensorboard, &row));
-    if (result.skipped || row.has_val_loss || step == 1 || is_due(step, o->log.every, run->last_step))
+    if (result.skipped || row.has_val_loss || step == run->checkpoints.first_step ||
+        is_due(step, o->log.every, run->last_step))
         report_progress(run, &row);
     TRY(status);
     if (o->train.sample_every > 0 && is_due(step, o->train.sample_every, run->last_step))
         TRY(show_sample(run));
-    return ZERO_OK;
+    return checkpoints_after_step(&run->checkpoints, run->engine, step, run->last_step);
 }
 
 /* What comes after this step needs it done: it cannot be told of late. */
@@ -210,13 +214,14 @@ static bool must_end_now(const run_t *run, int64_t step)
 {
     const options_t *o = run->options;
     return step == run->last_step || (run->val && is_due(step, o->train.eval_every, run->last_step)) ||
-           (o->train.sample_every > 0 && is_due(step, o->train.sample_every, run->last_step));
+           (o->train.sample_every > 0 && is_due(step, o->train.sample_every, run->last_step)) ||
+           checkpoints_are_due(&run->checkpoints, step, run->last_step);
 }
 
 static zero_status_t loop(run_t *run)
 {
     run->started_ms = now_ms();
-    for (int64_t step = 1; step <= run->last_step; step++) {
+    for (int64_t step = run->checkpoints.first_step; step <= run->last_step; step++) {
         TRY(train_step(run, step));
         run->n_queued++;
         while (run->n_queued > (must_end_now(run, step) ? 0 : run->n_late))
@@ -263,13 +268,24 @@ static zero_status_t open_data(run_t *run, const char *paths, data_t **data)
     return report_agree(run->comm, data_open(&spec, data));
 }
 
+/* A run that resumes reads on where the one before ended. */
+static zero_status_t open_checkpoints(run_t *run)
+{
+    TRY(checkpoints_open(run->options, run->comm, &run->checkpoints));
+    data_start_at(run->train, run->checkpoints.first_step - 1, run->checkpoints.sequences_before);
+    return ZERO_OK;
+}
+
 static zero_status_t open_metrics(run_t *run)
 {
     zero_status_t status = ZERO_OK;
+    const options_t *o = run->options;
     if (zero_comm_rank(run->comm) == 0) /* first what takes nothing from an earlier run */
-        status = tensorboard_open(run->options->log.tensorboard, &run->tensorboard);
+        status = tensorboard_open(o->log.tensorboard, &run->tensorboard);
+    if (zero_comm_rank(run->comm) == 0 && status == ZERO_OK && o->resume)
+        status = metrics_rewind(o->log.metrics, run->checkpoints.first_step - 1);
     if (zero_comm_rank(run->comm) == 0 && status == ZERO_OK)
-        status = metrics_open(run->options->log.metrics, false, &run->metrics);
+        status = metrics_open(o->log.metrics, o->resume, &run->metrics);
     return report_agree(run->comm, status);
 }
 
@@ -293,6 +309,8 @@ static zero_status_t create_engine(run_t *run)
     TRY(zero_comm_agree(run->comm,
                         model_attach(&run->model, run->device, run->engine, run->micro_steps * (run->n_late + 1))));
     TRY(zero_comm_agree(run->comm, trace_attach(run->trace, run->engine)));
+    if (run->options->resume)
+        return checkpoints_load(&run->checkpoints, run->engine);
     if (strcmp(run->options->model.init, "random") == 0)
         return zero_init_parameters(run->engine);
     return zero_load_weights(run->engine, run->options->model.init);
@@ -321,6 +339,8 @@ static void report_start(const run_t *run)
         report("TensorBoard's event file is in %s", o->log.tensorboard);
     if (o->log.trace[0])
         report("a trace of all ranks goes to %s when the run ends", o->log.trace);
+    if (run->checkpoints.first_step > run->last_step)
+        report("step %lld was the last one: there is nothing to do", (long long)run->last_step);
 }
 
 zero_status_t loop_run(const options_t *options, zero_comm_t *comm)
@@ -338,6 +358,8 @@ zero_status_t loop_run(const options_t *options, zero_comm_t *comm)
     if (status == ZERO_OK && options->data.val[0])
         status = open_data(&run, options->data.val, &run.val);
     if (status == ZERO_OK)
+        status = open_checkpoints(&run);
+    if (status == ZERO_OK)
         status = trace_open(options->log.trace, comm, run.model.declaration, &run.trace);
     if (status == ZERO_OK)
         status = open_metrics(&run);
@@ -347,6 +369,9 @@ zero_status_t loop_run(const options_t *options, zero_comm_t *comm)
         report_start(&run);
         status = loop(&run);
     }
+    if (status == ZERO_ERROR_NONFINITE) /* all ranks alike: what was good before is saved to the end */
+        checkpoints_finish(&run.checkpoints);
+    checkpoints_close(&run.checkpoints);
     metrics_close(run.metrics);
     tensorboard_close(run.tensorboard);
     /* Steps that are not finite end the run on all ranks alike; after another failure peers may be lost. */

@@ -13,11 +13,46 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 struct metrics {
     FILE *file;
     char *path;
 };
+
+/* Bytes of the file up to the first row that is not whole or of a later step. Rows begin as write_row has it. */
+static off_t bytes_until(FILE *file, int64_t step)
+{
+    char *line = NULL;
+    size_t capacity = 0;
+    off_t n_bytes = 0;
+    ssize_t length;
+    while ((length = getline(&line, &capacity, file)) > 0 && line[length - 1] == '\n') {
+        int64_t row_step;
+        if (sscanf(line, "{\"step\": %" SCNd64, &row_step) != 1 || row_step > step)
+            break;
+        n_bytes += length;
+    }
+    free(line);
+    return n_bytes;
+}
+
+zero_status_t metrics_rewind(const char *path, int64_t step)
+{
+    struct stat info;
+    if (!path[0] || stat(path, &info) != 0 || !S_ISREG(info.st_mode))
+        return ZERO_OK;
+    FILE *file = fopen(path, "re");
+    bool good = file && truncate(path, bytes_until(file, step)) == 0;
+    int error = errno;
+    if (file)
+        fclose(file);
+    if (!good)
+        return report_error(ZERO_ERROR_IO, "[log] metrics: cannot take later rows from '%s': %s", path,
+                            strerror(error));
+    return ZERO_OK;
+}
 
 zero_status_t metrics_open(const char *path, bool append, metrics_t **metrics)
 {

@@ -19,6 +19,10 @@ typedef struct metrics_row {
     float val_loss;
 } metrics_row_t;
 
+/* Before a run that resumes after `step` appends: takes away the rows of later steps, which it will write again, and a
+ * row that was not finished. Does nothing where there is no such file, or it is not a regular one. */
+zero_status_t metrics_rewind(const char *path, int64_t step);
+
 /* path "" gives *metrics = NULL, which metrics_write accepts and ignores. append keeps what is there: a resumed run. */
 zero_status_t metrics_open(const char *path, bool append, metrics_t **metrics);
 /* ZERO_ERROR_IO, with a line, when the disk is full or the like. */

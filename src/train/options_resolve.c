@@ -93,12 +93,27 @@ static zero_status_t resolve_schedule(options_t *options)
     return ZERO_OK;
 }
 
+static zero_status_t resolve_checkpoints(const options_t *options)
+{
+    if (options->checkpoint.dir[0])
+        return ZERO_OK;
+    if (options->checkpoint.every > 0)
+        return report_error(ZERO_ERROR_USAGE, "[checkpoint] every: %" PRId64 ", but [checkpoint] dir is empty",
+                            options->checkpoint.every);
+    if (options->resume && !options->resume_dir[0])
+        return report_error(
+            ZERO_ERROR_USAGE,
+            "--resume: [checkpoint] dir is empty, so there is nothing to resume from: name a directory");
+    return ZERO_OK;
+}
+
 zero_status_t options_resolve(options_t *options, int world_size)
 {
     options_t resolved = *options;
     TRY(resolve_model(&resolved));
     TRY(resolve_batch(&resolved, world_size));
     TRY(resolve_schedule(&resolved));
+    TRY(resolve_checkpoints(&resolved));
     *options = resolved;
     return ZERO_OK;
 }

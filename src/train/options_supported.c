@@ -13,9 +13,6 @@ zero_status_t options_check_supported(const options_t *options)
         const char *what;
     } missing[] = {
         {options->zero.reduction == REDUCTION_NCCL, "[zero] reduction = nccl"},
-        {options->checkpoint.dir[0] != 0, "[checkpoint] dir"},
-        {options->checkpoint.every != 0, "[checkpoint] every"},
-        {options->resume, "--resume"},
     };
     for (size_t i = 0; i < sizeof missing / sizeof missing[0]; i++)
         if (missing[i].asked)

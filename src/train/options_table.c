@@ -107,7 +107,7 @@ const option_row_t option_rows[] = {
     TEXT(checkpoint, dir, "", true, "Directory of the checkpoints. Empty: none."),
     INTEGER(checkpoint, every, "0", 0, 1000 * BILLION, NULL, "Steps between checkpoints. 0: at the end only."),
     INTEGER(checkpoint, keep, "2", 1, BILLION, NULL, "How many checkpoints are kept."),
-    BOOL(checkpoint, async, "true", "Write while training goes on."),
+    BOOL(checkpoint, async, "true", "Write while training goes on, from a copy in host memory."),
 
     INTEGER(log, every, "10", 0, 1000 * BILLION, NULL, "Steps between lines of progress. 0: none."),
     TEXT(log, metrics, "", true, "File for metrics, one JSON object per step. Empty: none."),

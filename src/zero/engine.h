@@ -148,6 +148,10 @@ void zero_engine_held(const zero_engine_t *engine, zero_unit_t unit, uint64_t *b
 zero_adam_segment_t zero_engine_place(const zero_engine_t *engine, zero_unit_t unit, uint64_t at);
 /* Notes when the first micro-step of a step begins. */
 zero_status_t zero_engine_begin_step(zero_engine_t *engine, zero_stream_t stream);
+/* What a step hands to the next, for checkpoints: with no step under way; call: who asks, for the error line. `step`:
+ * steps so far. */
+zero_status_t zero_engine_get_step_state(zero_engine_t *engine, const char *call, zero_step_state_t *state);
+zero_status_t zero_engine_set_step_state(zero_engine_t *engine, uint64_t step, const zero_step_state_t *state);
 /* Writes the segments that AdamW walks over and the step's state to the device; create.c calls it. */
 zero_status_t zero_engine_prepare_steps(zero_engine_t *engine);
 

@@ -248,14 +248,33 @@ uint64_t zero_get_adam_step(const zero_engine_t *engine)
     return engine->adam_step;
 }
 
-zero_status_t zero_set_adam_step(zero_engine_t *engine, uint64_t adam_step)
+static zero_status_t check_waited(const zero_engine_t *engine, const char *call)
 {
     if (engine->step != engine->n_steps_waited)
-        return zero_fail(ZERO_ERROR_ORDER, "zero_set_adam_step with a step under way: call zero_step_wait first");
+        return zero_fail(ZERO_ERROR_ORDER, "%s with a step under way: call zero_step_wait first", call);
+    return ZERO_OK;
+}
+
+zero_status_t zero_engine_get_step_state(zero_engine_t *engine, const char *call, zero_step_state_t *state)
+{
+    ZERO_TRY(check_waited(engine, call));
+    ZERO_TRY(zero_device_synchronize(engine->device));
+    ZERO_TRY(zero_device_copy(engine->device, state, &scratch(engine)->state, sizeof *state, engine->gather_stream));
+    return zero_device_synchronize(engine->device);
+}
+
+zero_status_t zero_engine_set_step_state(zero_engine_t *engine, uint64_t step, const zero_step_state_t *state)
+{
+    ZERO_TRY(check_waited(engine, "zero_load"));
+    engine->step = engine->n_steps_waited = step;
+    engine->adam_step = state->adam_step;
+    return set_step_state(engine, state);
+}
+
+zero_status_t zero_set_adam_step(zero_engine_t *engine, uint64_t adam_step)
+{
     zero_step_state_t state;
-    ZERO_TRY(zero_device_synchronize(engine->device));
-    ZERO_TRY(zero_device_copy(engine->device, &state, &scratch(engine)->state, sizeof state, engine->gather_stream));
-    ZERO_TRY(zero_device_synchronize(engine->device));
+    ZERO_TRY(zero_engine_get_step_state(engine, "zero_set_adam_step", &state));
     state.adam_step = adam_step;
     engine->adam_step = adam_step;
     return set_step_state(engine, &state);

@@ -1,0 +1,206 @@
+/* checkpoints.c - see checkpoints.h. Files are libzero's business; here is what zerotrain adds to state.json:
+ *
+ *     "config": {"model": {"arch": "gpt2", ...}, ...}    the effective configuration, as an ini file would have it
+ *     "data": {"sequences": 240}                         how far the run is in the order of its data
+ *     "seed": 1                                          of initial weights and of that order
+ */
+#include "train/checkpoints.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "train/hf_config.h"
+#include "train/options_table.h"
+#include "train/report.h"
+
+/* ---- what is added ---- */
+
+static json_t *config_object(const options_t *options)
+{
+    json_t *config = json_object();
+    for (const option_row_t *row = option_rows; row < option_rows + n_option_rows; row++) {
+        char text[OPTIONS_MAX_PATH + 2];
+        option_format(row, options, text);
+        if (!json_object_get(config, row->section))
+            json_object_set_new(config, row->section, json_object());
+        json_object_set_new(json_object_get(config, row->section), row->key, json_string(text));
+    }
+    return config;
+}
+
+/* For free(); NULL without memory. */
+static char *state_text(const checkpoints_t *checkpoints, int64_t step)
+{
+    json_t *state = json_pack("{s:o, s:{s:I}, s:I}", "config", config_object(checkpoints->options), "data", "sequences",
+                              (json_int_t)checkpoints_sequences(checkpoints, step), "seed",
+                              (json_int_t)checkpoints->options->train.seed);
+    char *text = state ? json_dumps(state, 0) : NULL;
+    json_decref(state);
+    return text;
+}
+
+/* ---- what is found ---- */
+
+/* Settings of [model] that may change from run to run: they change neither weights nor what is computed. */
+static bool may_differ(const char *key)
+{
+    return strcmp(key, "init") == 0 || strcmp(key, "recompute") == 0;
+}
+
+static zero_status_t check_model(const options_t *options, const char *path, const json_t *state)
+{
+    const json_t *model = json_object_get(json_object_get(state, "config"), "model");
+    for (const option_row_t *row = option_rows; row < option_rows + n_option_rows; row++) {
+        char mine[OPTIONS_MAX_PATH + 2];
+        if (strcmp(row->section, "model") != 0 || may_differ(row->key))
+            continue;
+        const char *saved = json_string_value(json_object_get(model, row->key));
+        option_format(row, options, mine);
+        if (saved && strcmp(saved, mine) != 0)
+            return report_error(ZERO_ERROR_USAGE,
+                                "[model] %s = %s, but the checkpoint '%s' was made with %s: resume with the same model",
+                                row->key, mine, path, saved);
+    }
+    return ZERO_OK;
+}
+
+static zero_status_t take_state(checkpoints_t *checkpoints)
+{
+    const char *path = zero_checkpoint_path(checkpoints->resumed);
+    json_t *state = json_loads(zero_checkpoint_state(checkpoints->resumed), JSON_REJECT_DUPLICATES, NULL);
+    const json_t *sequences = json_object_get(json_object_get(state, "data"), "sequences");
+    zero_status_t status = ZERO_OK;
+    if (!json_is_integer(sequences) || json_integer_value(sequences) < 0 ||
+        json_integer_value(sequences) > INT64_MAX / 4)
+        status = report_error(ZERO_ERROR_FORMAT,
+                              "'%s/state.json': data.sequences is missing or not what it should be: zerotrain did not "
+                              "make this checkpoint",
+                              path);
+    else
+        checkpoints->sequences_before = json_integer_value(sequences);
+    if (status == ZERO_OK)
+        status = check_model(checkpoints->options, path, state);
+    json_decref(state);
+    return status;
+}
+
+static zero_status_t resume(checkpoints_t *checkpoints)
+{
+    const options_t *o = checkpoints->options;
+    TRY(zero_checkpoint_open(checkpoints->comm, o->resume_dir[0] ? o->resume_dir : o->checkpoint.dir,
+                             &checkpoints->resumed));
+    TRY(report_agree(checkpoints->comm, take_state(checkpoints)));
+    int64_t step = (int64_t)zero_checkpoint_step(checkpoints->resumed);
+    checkpoints->first_step = step + 1;
+    checkpoints->last_saved = step;
+    report("resuming after step %" PRId64 ", from %s", step, zero_checkpoint_path(checkpoints->resumed));
+    return ZERO_OK;
+}
+
+/* Nothing is lost by it at once, but [checkpoint] keep counts the earlier run's checkpoints, too. */
+static void warn_of_earlier_run(const options_t *options)
+{
+    char latest[OPTIONS_MAX_PATH + 16], name[64];
+    snprintf(latest, sizeof latest, "%s/latest", options->checkpoint.dir);
+    ssize_t n_bytes = readlink(latest, name, sizeof name);
+    if (n_bytes > 0)
+        report("%s has checkpoints of an earlier run, up to %.*s; this run begins anew and will replace them: --resume "
+               "would go on from there",
+               options->checkpoint.dir, (int)n_bytes, name);
+}
+
+zero_status_t checkpoints_open(const options_t *options, zero_comm_t *comm, checkpoints_t *checkpoints)
+{
+    *checkpoints = (checkpoints_t){.options = options, .comm = comm, .first_step = 1};
+    if (options->resume)
+        TRY(resume(checkpoints));
+    if (!options->checkpoint.dir[0])
+        return ZERO_OK;
+    if (!options->resume)
+        warn_of_earlier_run(options);
+    signal(SIGXFSZ, SIG_IGN); /* a file that may grow no further is an error of write's, with a line */
+    return zero_save_prepare(comm, options->checkpoint.dir);
+}
+
+zero_status_t checkpoints_load(checkpoints_t *checkpoints, zero_engine_t *engine)
+{
+    TRY(zero_load(engine, checkpoints->resumed));
+    zero_checkpoint_close(checkpoints->resumed);
+    checkpoints->resumed = NULL;
+    return ZERO_OK;
+}
+
+int64_t checkpoints_sequences(const checkpoints_t *checkpoints, int64_t step)
+{
+    int64_t n_steps = step - checkpoints->first_step + 1;
+    return checkpoints->sequences_before + n_steps * checkpoints->options->train.global_batch;
+}
+
+/* ---- saving ---- */
+
+bool checkpoints_are_due(const checkpoints_t *checkpoints, int64_t step, int64_t last_step)
+{
+    int64_t every = checkpoints->options->checkpoint.every;
+    return checkpoints->options->checkpoint.dir[0] && (step == last_step || (every > 0 && step % every == 0));
+}
+
+static zero_status_t begin(checkpoints_t *checkpoints, zero_engine_t *engine, int64_t step)
+{
+    const options_t *o = checkpoints->options;
+    char *config = hf_config_text(o), *state = state_text(checkpoints, step);
+    zero_save_options_t options = {.config_json = config,
+                                   .state_json = state,
+                                   .keep = o->checkpoint.keep > INT32_MAX ? INT32_MAX : (int)o->checkpoint.keep,
+                                   .background = o->checkpoint.async};
+    zero_status_t status = config && state ? ZERO_OK : report_rank_error(ZERO_ERROR_MEMORY, "no memory to save");
+    status = zero_comm_agree(checkpoints->comm, status);
+    if (status == ZERO_OK)
+        status = zero_save_begin(engine, o->checkpoint.dir, &options, &checkpoints->save);
+    if (status == ZERO_OK)
+        checkpoints->last_saved = step;
+    free(state);
+    free(config);
+    return status;
+}
+
+zero_status_t checkpoints_finish(checkpoints_t *checkpoints)
+{
+    if (!checkpoints->save)
+        return ZERO_OK;
+    zero_status_t status = zero_save_end(checkpoints->save);
+    checkpoints->save = NULL;
+    if (status == ZERO_OK)
+        report("saved step %" PRId64 " in %s", checkpoints->last_saved, checkpoints->options->checkpoint.dir);
+    return status;
+}
+
+/* Takes a save along, if one is under way, and ends it once it is complete or has failed. */
+static zero_status_t poll(checkpoints_t *checkpoints)
+{
+    bool done;
+    if (!checkpoints->save)
+        return ZERO_OK;
+    zero_status_t status = zero_save_poll(checkpoints->save, &done);
+    return status != ZERO_OK || done ? checkpoints_finish(checkpoints) : ZERO_OK;
+}
+
+zero_status_t checkpoints_after_step(checkpoints_t *checkpoints, zero_engine_t *engine, int64_t step, int64_t last_step)
+{
+    TRY(poll(checkpoints));
+    if (!checkpoints_are_due(checkpoints, step, last_step))
+        return ZERO_OK;
+    TRY(checkpoints_finish(checkpoints)); /* one at a time */
+    TRY(begin(checkpoints, engine, step));
+    bool wait = !checkpoints->options->checkpoint.async || step == last_step;
+    return wait ? checkpoints_finish(checkpoints) : ZERO_OK;
+}
+
+void checkpoints_close(checkpoints_t *checkpoints)
+{
+    zero_checkpoint_close(checkpoints->resumed);
+    checkpoints->resumed = NULL;
+}

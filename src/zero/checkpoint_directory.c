@@ -1,0 +1,302 @@
+/* checkpoint_directory.c - see checkpoint_directory.h. */
+#include "zero/checkpoint_directory.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "zero/files.h"
+#include "zero/log.h"
+#include "zero/manifest.h"
+#include "zero/safetensors.h"
+
+#define STEP_PREFIX "step-"
+#define TEMPORARY_PREFIX "tmp."
+#define NAME_BYTES 64
+
+static void step_name(char name[NAME_BYTES], const char *prefix, uint64_t step)
+{
+    snprintf(name, NAME_BYTES, "%s" STEP_PREFIX "%08" PRIu64, prefix, step);
+}
+
+/* Whether a name is one that step_name makes. */
+static bool parse_step_name(const char *name, uint64_t *step)
+{
+    char again[NAME_BYTES];
+    if (strncmp(name, STEP_PREFIX, strlen(STEP_PREFIX)) != 0 || strlen(name) >= NAME_BYTES)
+        return false;
+    *step = strtoull(name + strlen(STEP_PREFIX), NULL, 10);
+    step_name(again, "", *step);
+    return strcmp(name, again) == 0;
+}
+
+/* ---- what is there ---- */
+
+typedef struct entry {
+    char name[NAME_BYTES];
+    uint64_t step;
+    struct timespec written; /* when the last file came into it */
+} entry_t;
+
+typedef struct listing {
+    size_t n_entries, capacity;
+    entry_t *entries; /* checkpoints, in the order in which they were written */
+} listing_t;
+
+static int by_age(const void *a, const void *b)
+{
+    const entry_t *x = a, *y = b;
+    if (x->written.tv_sec != y->written.tv_sec)
+        return x->written.tv_sec < y->written.tv_sec ? -1 : 1;
+    if (x->written.tv_nsec != y->written.tv_nsec)
+        return x->written.tv_nsec < y->written.tv_nsec ? -1 : 1;
+    return (x->step > y->step) - (x->step < y->step);
+}
+
+static zero_status_t list_one(listing_t *listing, const char *parent, int fd, const char *name)
+{
+    struct stat info;
+    uint64_t step;
+    if (!parse_step_name(name, &step) || fstatat(fd, name, &info, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISDIR(info.st_mode))
+        return ZERO_OK;
+    if (listing->n_entries == listing->capacity) {
+        size_t capacity = 2 * listing->capacity + 16;
+        entry_t *entries = realloc(listing->entries, capacity * sizeof *entries);
+        if (!entries)
+            return zero_fail(ZERO_ERROR_MEMORY, "no memory to list '%s'", parent);
+        listing->entries = entries;
+        listing->capacity = capacity;
+    }
+    entry_t *entry = &listing->entries[listing->n_entries++];
+    *entry = (entry_t){.step = step, .written = info.st_mtim};
+    snprintf(entry->name, sizeof entry->name, "%s", name);
+    return ZERO_OK;
+}
+
+/* visit: for every name in the directory. */
+static zero_status_t for_each_name(const char *parent, listing_t *listing,
+                                   zero_status_t (*visit)(listing_t *listing, const char *parent, int fd,
+                                                          const char *name))
+{
+    zero_status_t status = ZERO_OK;
+    DIR *directory = opendir(parent);
+    if (!directory)
+        return zero_fail(ZERO_ERROR_IO, "cannot read the directory '%s': %s", parent, strerror(errno));
+    for (struct dirent *item; status == ZERO_OK && (item = readdir(directory)) != NULL;)
+        status = visit(listing, parent, dirfd(directory), item->d_name);
+    closedir(directory);
+    return status;
+}
+
+static zero_status_t list(const char *parent, listing_t *listing)
+{
+    zero_status_t status = for_each_name(parent, listing, list_one);
+    if (status == ZERO_OK && listing->n_entries > 0)
+        qsort(listing->entries, listing->n_entries, sizeof *listing->entries, by_age);
+    return status;
+}
+
+/* ---- writing ---- */
+
+static zero_status_t remove_in(const char *parent, const char *name)
+{
+    char *path = NULL;
+    ZERO_TRY(zero_path_join(parent, name, &path));
+    zero_status_t status = zero_directory_remove(path);
+    free(path);
+    return status;
+}
+
+static zero_status_t remove_leftover(listing_t *listing, const char *parent, int fd, const char *name)
+{
+    (void)listing, (void)fd;
+    bool is_ours = strncmp(name, TEMPORARY_PREFIX STEP_PREFIX, strlen(TEMPORARY_PREFIX STEP_PREFIX)) == 0 ||
+                   strcmp(name, TEMPORARY_PREFIX ZERO_LATEST_NAME) == 0;
+    return is_ours ? remove_in(parent, name) : ZERO_OK;
+}
+
+zero_status_t zero_checkpoints_temporary(const char *parent, uint64_t step, char **temporary)
+{
+    char name[NAME_BYTES];
+    step_name(name, TEMPORARY_PREFIX, step);
+    return zero_path_join(parent, name, temporary);
+}
+
+zero_status_t zero_checkpoints_begin(const char *parent, const char *temporary)
+{
+    ZERO_TRY(zero_directory_make(parent));
+    ZERO_TRY(for_each_name(parent, NULL, remove_leftover));
+    if (mkdir(temporary, 0777) != 0)
+        return zero_fail(ZERO_ERROR_IO, "cannot write checkpoints in '%s': %s", parent, strerror(errno));
+    return ZERO_OK;
+}
+
+zero_status_t zero_checkpoints_prepare(const char *parent)
+{
+    char *temporary = NULL;
+    ZERO_TRY(zero_checkpoints_temporary(parent, 0, &temporary));
+    zero_status_t status = zero_checkpoints_begin(parent, temporary);
+    if (status == ZERO_OK)
+        status = zero_directory_remove(temporary);
+    free(temporary);
+    return status;
+}
+
+static zero_status_t rename_in(const char *parent, const char *from, const char *to)
+{
+    if (rename(from, to) != 0)
+        return zero_fail(ZERO_ERROR_IO, "cannot rename '%s' to '%s': %s", from, to, strerror(errno));
+    return zero_directory_sync(parent);
+}
+
+/* A step that was saved before gives way: in one exchange where the file system can, so that a complete checkpoint of
+ * that name is there at any time. What was there is then called `temporary`, or gone. */
+static zero_status_t take_place(const char *parent, const char *temporary, const char *final)
+{
+    struct stat info;
+    if (lstat(final, &info) != 0)
+        return rename_in(parent, temporary, final);
+    if (renameat2(AT_FDCWD, temporary, AT_FDCWD, final, RENAME_EXCHANGE) == 0) {
+        ZERO_TRY(zero_directory_sync(parent));
+        return zero_directory_remove(temporary);
+    }
+    ZERO_TRY(zero_directory_remove(final));
+    return rename_in(parent, temporary, final);
+}
+
+static zero_status_t set_latest(const char *parent, const char *name)
+{
+    char *link = NULL, *latest = NULL;
+    zero_status_t status;
+    ZERO_TRY_GOTO(zero_path_join(parent, TEMPORARY_PREFIX ZERO_LATEST_NAME, &link), done);
+    ZERO_TRY_GOTO(zero_path_join(parent, ZERO_LATEST_NAME, &latest), done);
+    unlink(link);
+    if (symlink(name, link) != 0)
+        status = zero_fail(ZERO_ERROR_IO, "cannot make the link '%s': %s", link, strerror(errno));
+    else
+        status = rename_in(parent, link, latest);
+done:
+    free(latest);
+    free(link);
+    return status;
+}
+
+/* First out of sight, then away: a removal that is interrupted leaves nothing that looks complete. */
+static zero_status_t remove_checkpoint(const char *parent, const char *name)
+{
+    char *path = NULL, *hidden = NULL;
+    zero_status_t status;
+    ZERO_TRY(zero_path_join(parent, name, &path));
+    if (asprintf(&hidden, "%s/" TEMPORARY_PREFIX "%s", parent, name) < 0) {
+        free(path);
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory to remove '%s'", name);
+    }
+    status = rename_in(parent, path, hidden);
+    if (status == ZERO_OK)
+        status = zero_directory_remove(hidden);
+    free(hidden);
+    free(path);
+    return status;
+}
+
+/* That an old one cannot be removed takes nothing from the new one. */
+static void remove_oldest(const char *parent, const char *newest, int keep)
+{
+    listing_t listing = {0};
+    zero_status_t status = list(parent, &listing);
+    size_t n_left = listing.n_entries;
+    for (size_t i = 0; i < listing.n_entries && n_left > (size_t)keep && status == ZERO_OK; i++)
+        if (strcmp(listing.entries[i].name, newest) != 0) {
+            status = remove_checkpoint(parent, listing.entries[i].name);
+            n_left--;
+        }
+    if (status != ZERO_OK)
+        zero_log(ZERO_LOG_WARNING, "more checkpoints than %d are kept in '%s'", keep, parent);
+    free(listing.entries);
+}
+
+zero_status_t zero_checkpoints_commit(const char *parent, uint64_t step, const char *temporary, int keep)
+{
+    char name[NAME_BYTES], *final = NULL;
+    step_name(name, "", step);
+    ZERO_TRY(zero_directory_sync(temporary));
+    ZERO_TRY(zero_path_join(parent, name, &final));
+    zero_status_t status = take_place(parent, temporary, final);
+    free(final);
+    ZERO_TRY(status);
+    ZERO_TRY(set_latest(parent, name));
+    if (keep > 0)
+        remove_oldest(parent, name, keep);
+    return ZERO_OK;
+}
+
+/* ---- finding ---- */
+
+static bool has_manifest(const char *directory)
+{
+    char *path = NULL;
+    if (zero_path_join(directory, ZERO_MANIFEST_NAME, &path) != ZERO_OK)
+        return false;
+    bool is_there = access(path, F_OK) == 0;
+    free(path);
+    return is_there;
+}
+
+/* The name that `latest` links to; where there is no such link, as after a crash between the first checkpoint and its
+ * link, the newest checkpoint. "" where there is none. */
+static zero_status_t latest_name(const char *parent, char name[NAME_BYTES])
+{
+    char *link = NULL;
+    uint64_t step;
+    name[0] = 0;
+    ZERO_TRY(zero_path_join(parent, ZERO_LATEST_NAME, &link));
+    ssize_t n_bytes = readlink(link, name, NAME_BYTES - 1);
+    int error = errno;
+    zero_status_t status = ZERO_OK;
+    if (n_bytes >= 0) {
+        name[n_bytes] = 0;
+        if (!parse_step_name(name, &step))
+            status =
+                zero_fail(ZERO_ERROR_FORMAT, "'%s' does not link to a checkpoint beside it: name one instead", link);
+    } else if (error != ENOENT) {
+        status = zero_fail(ZERO_ERROR_FORMAT, "'%s' is not a link to a checkpoint: name one instead", link);
+    }
+    free(link);
+    if (status != ZERO_OK || n_bytes >= 0)
+        return status;
+
+    listing_t listing = {0};
+    status = list(parent, &listing);
+    if (status == ZERO_OK && listing.n_entries > 0)
+        memcpy(name, listing.entries[listing.n_entries - 1].name, NAME_BYTES);
+    free(listing.entries);
+    return status;
+}
+
+zero_status_t zero_checkpoints_find(const char *directory, char path[ZERO_MAX_PATH])
+{
+    char name[NAME_BYTES] = "";
+    struct stat info;
+    uint64_t step;
+    const char *base = strrchr(directory, '/') ? strrchr(directory, '/') + 1 : directory;
+    if (stat(directory, &info) != 0)
+        return zero_fail(ZERO_ERROR_USAGE, "no checkpoint in '%s': %s", directory, strerror(errno));
+    if (!S_ISDIR(info.st_mode))
+        return zero_fail(ZERO_ERROR_USAGE, "no checkpoint in '%s': it is not a directory", directory);
+    /* One whose manifest is lost is still meant itself: reading it will say what is wrong. */
+    bool is_one = has_manifest(directory) || parse_step_name(base, &step);
+    if (!is_one)
+        ZERO_TRY(latest_name(directory, name));
+    if (!is_one && !name[0])
+        return zero_fail(ZERO_ERROR_USAGE, "no checkpoint in '%s': it has neither %s nor a step-... directory",
+                         directory, ZERO_LATEST_NAME);
+    if (snprintf(path, ZERO_MAX_PATH, "%s%s%s", directory, is_one ? "" : "/", name) >= ZERO_MAX_PATH)
+        return zero_fail(ZERO_ERROR_USAGE, "the path of '%s' is too long", directory);
+    return ZERO_OK;
+}

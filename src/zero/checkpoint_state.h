@@ -1,0 +1,22 @@
+/* checkpoint_state.h - state.json: what a step hands to the next beside the arrays, and what the caller adds. Also the
+ * names of the files that every checkpoint has. */
+#ifndef ZERO_CHECKPOINT_STATE_H
+#define ZERO_CHECKPOINT_STATE_H
+
+#include <jansson.h>
+
+#include "kernels/shard.h"
+
+#define ZERO_INDEX_FILE "model.safetensors.index.json"
+#define ZERO_CONFIG_FILE "config.json"
+#define ZERO_STATE_FILE "state.json"
+
+/* caller_json: an object whose keys are added, or NULL; for json_decref. */
+zero_status_t zero_checkpoint_state_make(uint64_t step, zero_dtype_t dtype, const zero_step_state_t *state,
+                                         const char *caller_json, json_t **object);
+/* path: for the error lines. The loss scale is taken where `dtype` and the saved one are both fp16; else *state's own
+ * stays. */
+zero_status_t zero_checkpoint_state_parse(const json_t *object, const char *path, zero_dtype_t dtype, uint64_t *step,
+                                          zero_step_state_t *state);
+
+#endif

@@ -1,0 +1,224 @@
+/* files.c - see files.h. */
+#include "zero/files.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "zero/log.h"
+
+#define HASH_BLOCK ((size_t)1 << 20)
+#define N_REMOVE_FDS 8
+
+static zero_status_t fail(const char *what, const char *path)
+{
+    return zero_fail(ZERO_ERROR_IO, "cannot %s '%s': %s", what, path, strerror(errno));
+}
+
+zero_status_t zero_path_join(const char *directory, const char *name, char **path)
+{
+    if (asprintf(path, "%s/%s", directory, name) < 0)
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory for the path of %s", name);
+    return ZERO_OK;
+}
+
+/* ---- writing ---- */
+
+zero_status_t zero_file_create(const char *path, uint64_t n_bytes)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return fail("create", path);
+    /* Not posix_fallocate, which writes zeros where the file system cannot reserve. */
+    bool reserved = n_bytes == 0 || fallocate(fd, 0, 0, (off_t)n_bytes) == 0;
+    if (!reserved && (errno == EOPNOTSUPP || errno == ENOSYS))
+        reserved = ftruncate(fd, (off_t)n_bytes) == 0;
+    zero_status_t status = ZERO_OK;
+    if (!reserved)
+        status = zero_fail(ZERO_ERROR_IO, "cannot take %" PRIu64 " bytes for '%s': %s", n_bytes, path, strerror(errno));
+    close(fd);
+    return status;
+}
+
+zero_status_t zero_file_open_for_writing(const char *path, int *fd)
+{
+    *fd = open(path, O_WRONLY | O_CLOEXEC);
+    return *fd < 0 ? fail("open", path) : ZERO_OK;
+}
+
+zero_status_t zero_file_write(int fd, const char *path, uint64_t offset, const void *data, size_t n_bytes)
+{
+    const unsigned char *at = data;
+    while (n_bytes > 0) {
+        ssize_t n_written = pwrite(fd, at, n_bytes, (off_t)offset);
+        if (n_written < 0 && errno == EINTR)
+            continue;
+        if (n_written < 0)
+            return zero_fail(ZERO_ERROR_IO, "cannot write '%s' at byte %" PRIu64 ": %s", path, offset, strerror(errno));
+        at += n_written;
+        offset += (uint64_t)n_written;
+        n_bytes -= (size_t)n_written;
+    }
+    return ZERO_OK;
+}
+
+zero_status_t zero_file_close_synced(int fd, const char *path)
+{
+    zero_status_t status = fsync(fd) == 0 ? ZERO_OK : fail("sync", path);
+    if (close(fd) != 0 && status == ZERO_OK)
+        status = fail("close", path);
+    return status;
+}
+
+zero_status_t zero_file_write_text(const char *directory, const char *name, const char *text)
+{
+    int fd = -1;
+    char *path = NULL;
+    zero_status_t status;
+    ZERO_TRY(zero_path_join(directory, name, &path));
+    ZERO_TRY_GOTO(zero_file_create(path, 0), done);
+    ZERO_TRY_GOTO(zero_file_open_for_writing(path, &fd), done);
+    status = zero_file_write(fd, path, 0, text, strlen(text));
+    zero_status_t closed = zero_file_close_synced(fd, path);
+    if (status == ZERO_OK)
+        status = closed;
+done:
+    free(path);
+    return status;
+}
+
+zero_status_t zero_file_write_json(const char *directory, const char *name, const json_t *object)
+{
+    char *body = json_dumps(object, JSON_SORT_KEYS | JSON_INDENT(2)), *text = NULL;
+    if (!body || asprintf(&text, "%s\n", body) < 0) {
+        free(body);
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory to write %s in '%s'", name, directory);
+    }
+    zero_status_t status = zero_file_write_text(directory, name, text);
+    free(text);
+    free(body);
+    return status;
+}
+
+/* ---- reading ---- */
+
+/* A named pipe must not block here. */
+static zero_status_t open_regular(const char *path, int *fd, uint64_t *n_bytes)
+{
+    struct stat info;
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (*fd < 0)
+        return fail("open", path);
+    if (fstat(*fd, &info) == 0 && S_ISREG(info.st_mode)) {
+        *n_bytes = (uint64_t)info.st_size;
+        return ZERO_OK;
+    }
+    close(*fd);
+    return zero_fail(ZERO_ERROR_IO, "'%s' is not a regular file", path);
+}
+
+static zero_status_t hash_blocks(int fd, const char *path, XXH3_state_t *state, void *block)
+{
+    for (;;) {
+        ssize_t n_read = read(fd, block, HASH_BLOCK);
+        if (n_read < 0 && errno == EINTR)
+            continue;
+        if (n_read < 0)
+            return fail("read", path);
+        if (n_read == 0)
+            return ZERO_OK;
+        XXH3_64bits_update(state, block, (size_t)n_read);
+    }
+}
+
+zero_status_t zero_file_hash(const char *path, uint64_t *n_bytes, uint64_t *xxh3)
+{
+    int fd;
+    ZERO_TRY(open_regular(path, &fd, n_bytes));
+    XXH3_state_t *state = XXH3_createState();
+    void *block = malloc(HASH_BLOCK);
+    zero_status_t status = ZERO_ERROR_MEMORY;
+    if (state && block && XXH3_64bits_reset(state) == XXH_OK)
+        status = hash_blocks(fd, path, state, block);
+    else
+        zero_fail(status, "no memory to check '%s'", path);
+    if (status == ZERO_OK)
+        *xxh3 = XXH3_64bits_digest(state);
+    free(block);
+    XXH3_freeState(state);
+    close(fd);
+    return status;
+}
+
+zero_status_t zero_file_read_json(const char *path, json_t **object)
+{
+    int fd;
+    uint64_t n_bytes;
+    json_error_t error;
+    ZERO_TRY(open_regular(path, &fd, &n_bytes));
+    json_t *read = json_loadfd(fd, JSON_REJECT_DUPLICATES, &error);
+    close(fd);
+    if (!read)
+        return zero_fail(ZERO_ERROR_FORMAT, "'%s' is not good JSON: %s, in line %d: take another checkpoint", path,
+                         error.text, error.line);
+    if (!json_is_object(read)) {
+        json_decref(read);
+        return zero_fail(ZERO_ERROR_FORMAT, "'%s' is not a JSON object: take another checkpoint", path);
+    }
+    *object = read;
+    return ZERO_OK;
+}
+
+/* ---- directories ---- */
+
+zero_status_t zero_directory_make(const char *path)
+{
+    struct stat info;
+    char *copy = strdup(path);
+    if (!copy)
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory to make '%s'", path);
+    for (char *slash = strchr(copy + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = 0;
+        mkdir(copy, 0777); /* what this cannot make, the last one tells of */
+        *slash = '/';
+    }
+    bool made = mkdir(copy, 0777) == 0 || errno == EEXIST;
+    free(copy);
+    if (!made)
+        return fail("make the directory", path);
+    if (stat(path, &info) != 0 || !S_ISDIR(info.st_mode))
+        return zero_fail(ZERO_ERROR_IO, "'%s' is not a directory", path);
+    return ZERO_OK;
+}
+
+zero_status_t zero_directory_sync(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return fail("open the directory", path);
+    /* Some file systems cannot, and need not, sync a directory. */
+    zero_status_t status = fsync(fd) == 0 || errno == EINVAL ? ZERO_OK : fail("sync the directory", path);
+    close(fd);
+    return status;
+}
+
+static int remove_one(const char *path, const struct stat *info, int type, struct FTW *at)
+{
+    (void)info, (void)type, (void)at;
+    return remove(path);
+}
+
+zero_status_t zero_directory_remove(const char *path)
+{
+    if (nftw(path, remove_one, N_REMOVE_FDS, FTW_DEPTH | FTW_PHYS | FTW_MOUNT) != 0 && errno != ENOENT &&
+        errno != ENOTDIR)
+        return fail("remove", path);
+    return ZERO_OK;
+}

@@ -1,0 +1,37 @@
+/* files.h - files and directories that must be whole after a crash: written at offsets, synced, renamed, hashed. Every
+ * failure is one line that names the path. Used by the checkpoint's files alone. */
+#ifndef ZERO_FILES_H
+#define ZERO_FILES_H
+
+#include <jansson.h>
+
+#include "zero.h"
+
+/* "directory/name", for free(). */
+zero_status_t zero_path_join(const char *directory, const char *name, char **path);
+
+/* A new file of n_bytes whose place on the disk is taken now where the file system can do so: a full disk is found here
+ * and not after half of the writing. */
+zero_status_t zero_file_create(const char *path, uint64_t n_bytes);
+zero_status_t zero_file_open_for_writing(const char *path, int *fd);
+zero_status_t zero_file_write(int fd, const char *path, uint64_t offset, const void *data, size_t n_bytes);
+/* What was written is on the disk when this returns ZERO_OK; fd is closed in any case. */
+zero_status_t zero_file_close_synced(int fd, const char *path);
+/* A whole small file, synced. */
+zero_status_t zero_file_write_text(const char *directory, const char *name, const char *text);
+/* Size and XXH3 (64 bits) of a regular file. */
+zero_status_t zero_file_hash(const char *path, uint64_t *n_bytes, uint64_t *xxh3);
+
+/* An object as it is in the file, no key twice; for json_decref. */
+zero_status_t zero_file_read_json(const char *path, json_t **object);
+/* An object with sorted keys, two spaces a level. */
+zero_status_t zero_file_write_json(const char *directory, const char *name, const json_t *object);
+
+/* With its parents; there already is fine. */
+zero_status_t zero_directory_make(const char *path);
+/* Names in a directory are on the disk. */
+zero_status_t zero_directory_sync(const char *path);
+/* With all that is in it; not there is fine. */
+zero_status_t zero_directory_remove(const char *path);
+
+#endif

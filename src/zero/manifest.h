@@ -1,0 +1,30 @@
+/* manifest.h - manifest.json: every file of a checkpoint with its size and XXH3. It is written last, so a directory
+ * that has one is whole, and nothing in the directory is trusted before it was compared with it. */
+#ifndef ZERO_MANIFEST_H
+#define ZERO_MANIFEST_H
+
+#include "zero.h"
+
+#define ZERO_MANIFEST_NAME "manifest.json"
+
+typedef struct zero_manifest_file {
+    char *name; /* in the checkpoint's directory: without '/' and ".." */
+    uint64_t n_bytes, xxh3;
+} zero_manifest_file_t;
+
+typedef struct zero_manifest {
+    size_t n_files;
+    zero_manifest_file_t *files;
+} zero_manifest_t;
+
+/* The name is copied. */
+zero_status_t zero_manifest_add(zero_manifest_t *manifest, const char *name);
+zero_status_t zero_manifest_write(const zero_manifest_t *manifest, const char *directory);
+/* Reads it and checks its form alone. */
+zero_status_t zero_manifest_read(const char *directory, zero_manifest_t *manifest);
+/* That file i is there as it was written. */
+zero_status_t zero_manifest_check(const zero_manifest_t *manifest, const char *directory, size_t i);
+bool zero_manifest_has(const zero_manifest_t *manifest, const char *name);
+void zero_manifest_destroy(zero_manifest_t *manifest);
+
+#endif
