@@ -55,8 +55,7 @@ START_TEST(streams_of_any_speed_give_the_bits_of_one_order)
                                            "stage=0 seed=6",
                                            "stage=3 overlap=0",
                                            NULL};
-    expect_plain_text(2, settings_of[_i], variants);
-    expect_plain_text(3, settings_of[_i], variants);
+    expect_plain_text(_i == 1 ? 2 : 3, settings_of[_i], variants);
 }
 END_TEST
 
@@ -72,8 +71,8 @@ END_TEST
 
 START_TEST(two_hundred_steps_at_random_speeds)
 {
-    expect_plain_text(3, "stage=3 steps=200", (const char *const[]){"seed=3 prefetch=2", NULL});
-    expect_plain_text(2, "stage=1 steps=200", (const char *const[]){"seed=4", "offload=100 seed=5", NULL});
+    expect_plain_text(3, "steps=200", (const char *const[]){"stage=3 seed=3 prefetch=2", NULL});
+    expect_plain_text(2, "steps=200", (const char *const[]){"stage=1 seed=4 offload=100", NULL});
 }
 END_TEST
 
@@ -86,13 +85,12 @@ START_TEST(a_trace_has_every_kind_of_work_and_changes_no_bit)
 }
 END_TEST
 
-/* _i: the fault, and the stage. */
+/* _i: the fault. */
 START_TEST(a_missing_wait_shows)
 {
-    static const int stages[] = {3, 1};
-    async_fault_t fault = (async_fault_t)(ASYNC_NO_FAULT + 1 + _i / 2);
+    async_fault_t fault = (async_fault_t)(ASYNC_NO_FAULT + 1 + _i);
     char settings[96];
-    snprintf(settings, sizeof settings, "stage=%d steps=20 offload=%d fault=%d", stages[_i % 2],
+    snprintf(settings, sizeof settings, "stage=%d steps=20 offload=%d fault=%d", _i % 2 ? 1 : 3,
              fault < ASYNC_HOST_AHEAD_OF_DEVICE ? 0 : 100, (int)fault);
     char *want = text_of(3, "device=cpu steps=20"), *got = text_of(3, settings);
     ck_assert(want != NULL);
@@ -111,7 +109,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tcase, offload_gives_the_same_bits, 0, N_SETTINGS);
     tcase_add_test(tcase, two_hundred_steps_at_random_speeds);
     tcase_add_test(tcase, a_trace_has_every_kind_of_work_and_changes_no_bit);
-    tcase_add_loop_test(tcase, a_missing_wait_shows, 0, 2 * (ASYNC_N_FAULTS - 1));
+    tcase_add_loop_test(tcase, a_missing_wait_shows, 0, ASYNC_N_FAULTS - 1);
     suite_add_tcase(s, tcase);
     return s;
 }
