@@ -260,6 +260,9 @@ static zero_status_t event_query(zero_device_t *device, zero_event_t event, bool
 static zero_status_t event_elapsed_ms(zero_device_t *device, zero_event_t begin, zero_event_t end, double *ms)
 {
     (void)device;
+    zero_event_t const both[] = {begin, end};
+    for (int i = 0; i < 2; i++) /* CUDA tells no time of an event that was recorded again and is not reached */
+        CHECK(atomic_load(&event_of(both[i])->n_reached) == event_of(both[i])->n_recorded, "a time of what is to come");
     *ms = (double)(atomic_load(&event_of(end)->reached_ns) - atomic_load(&event_of(begin)->reached_ns)) * 1e-6;
     return ZERO_OK;
 }

@@ -179,9 +179,9 @@ static int timeline_capacity(const zero_engine_t *engine)
 static zero_status_t create_streams(zero_engine_t *engine)
 {
     zero_device_t *device = engine->device;
-    for (int i = 0; i < ZERO_MAX_STEPS_IN_FLIGHT; i++) {
-        ZERO_TRY(device->ops->event_create(device, true, &engine->step_began[i]));
-        ZERO_TRY(device->ops->event_create(device, true, &engine->step_ended[i]));
+    for (int i = 0; i < ZERO_N_STEPS_TIMED; i++) {
+        ZERO_TRY(device->ops->event_create(device, true, &engine->timed[i].began));
+        ZERO_TRY(device->ops->event_create(device, true, &engine->timed[i].ended));
     }
     ZERO_TRY(device->ops->stream_create(device, true, &engine->gather_stream));
     ZERO_TRY(device->ops->stream_create(device, true, &engine->reduce_stream));
@@ -248,9 +248,9 @@ void zero_engine_destroy(zero_engine_t *engine)
     zero_offload_destroy(engine);
     zero_timeline_destroy(engine->timeline);
     for_each_event(engine, destroy_event);
-    for (int i = 0; i < ZERO_MAX_STEPS_IN_FLIGHT; i++) {
-        destroy_event(engine->device, &engine->step_began[i]);
-        destroy_event(engine->device, &engine->step_ended[i]);
+    for (int i = 0; i < ZERO_N_STEPS_TIMED; i++) {
+        destroy_event(engine->device, &engine->timed[i].began);
+        destroy_event(engine->device, &engine->timed[i].ended);
     }
     engine->device->ops->stream_destroy(engine->device, engine->gather_stream);
     engine->device->ops->stream_destroy(engine->device, engine->reduce_stream);

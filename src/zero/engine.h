@@ -16,6 +16,8 @@
 #include "zero/timeline.h"
 
 #define ZERO_MAX_STEPS_IN_FLIGHT 2
+/* Those, and the one before the oldest: its end is the oldest's beginning. */
+#define ZERO_N_STEPS_TIMED (ZERO_MAX_STEPS_IN_FLIGHT + 1)
 
 typedef struct zero_user_block {
     void *data;
@@ -93,11 +95,13 @@ struct zero_engine {
     uint64_t n_partials;
     zero_step_rules_t rules;
     zero_step_outcome_t *outcomes; /* ZERO_MAX_STEPS_IN_FLIGHT, in pinned host memory: the device writes them */
-    zero_event_t step_began[ZERO_MAX_STEPS_IN_FLIGHT], step_ended[ZERO_MAX_STEPS_IN_FLIGHT]; /* timed */
-    bool follows[ZERO_MAX_STEPS_IN_FLIGHT]; /* queued while the step before was under way: it began when that ended */
-    uint64_t step;                          /* zero_step calls so far */
-    uint64_t n_steps_waited;                /* zero_step_wait calls so far */
-    uint64_t adam_step;                     /* updates so far, as of the last step waited for */
+    struct {                       /* of step n at n % ZERO_N_STEPS_TIMED */
+        zero_event_t began, ended;
+        bool follows; /* queued while the step before was under way: it began when that ended */
+    } timed[ZERO_N_STEPS_TIMED];
+    uint64_t step;           /* zero_step calls so far */
+    uint64_t n_steps_waited; /* zero_step_wait calls so far */
+    uint64_t adam_step;      /* updates so far, as of the last step waited for */
 };
 
 /* ---- places: what the plan's offsets mean, engine.c ---- */

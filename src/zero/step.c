@@ -146,9 +146,9 @@ static zero_status_t update(zero_engine_t *engine, zero_stream_t stream)
 
 zero_status_t zero_engine_begin_step(zero_engine_t *engine, zero_stream_t stream)
 {
-    int in_flight = (int)(engine->step % ZERO_MAX_STEPS_IN_FLIGHT);
-    engine->follows[in_flight] = engine->step > engine->n_steps_waited;
-    return engine->device->ops->event_record(engine->device, engine->step_began[in_flight], stream);
+    int at = (int)(engine->step % ZERO_N_STEPS_TIMED);
+    engine->timed[at].follows = engine->step > engine->n_steps_waited;
+    return engine->device->ops->event_record(engine->device, engine->timed[at].began, stream);
 }
 
 static zero_status_t check_step_order(const zero_engine_t *engine)
@@ -183,7 +183,7 @@ zero_status_t zero_step(zero_engine_t *engine, float lr, const double *local_los
     ZERO_TRY(zero_timeline_end(engine->timeline, span, stream));
     ZERO_TRY(
         zero_device_copy(device, &engine->outcomes[in_flight], &on_device->outcome, sizeof on_device->outcome, stream));
-    ZERO_TRY(device->ops->event_record(device, engine->step_ended[in_flight], stream));
+    ZERO_TRY(device->ops->event_record(device, engine->timed[engine->step % ZERO_N_STEPS_TIMED].ended, stream));
     ZERO_TRY(zero_engine_publish_params(engine, stream));
     engine->step++;
     engine->micro_step = 0;
@@ -191,12 +191,12 @@ zero_status_t zero_step(zero_engine_t *engine, float lr, const double *local_los
 }
 
 /* A peer that is gone ends the job through the launcher; one that stands still is found here. */
-static zero_status_t wait_for_step(zero_engine_t *engine, int in_flight)
+static zero_status_t wait_for_step(zero_engine_t *engine, zero_event_t end)
 {
     zero_device_t *device = engine->device;
     int64_t deadline = zero_now_ns() + engine->host_comm->timeout_ns;
     bool ended = false;
-    ZERO_TRY(device->ops->event_query(device, engine->step_ended[in_flight], &ended));
+    ZERO_TRY(device->ops->event_query(device, end, &ended));
     while (!ended) {
         if (zero_now_ns() > deadline)
             return zero_fail(ZERO_ERROR_TIMEOUT,
@@ -205,7 +205,7 @@ static zero_status_t wait_for_step(zero_engine_t *engine, int in_flight)
                              (unsigned long long)engine->n_steps_waited + 1,
                              (double)engine->host_comm->timeout_ns * 1e-9);
         nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
-        ZERO_TRY(device->ops->event_query(device, engine->step_ended[in_flight], &ended));
+        ZERO_TRY(device->ops->event_query(device, end, &ended));
     }
     return ZERO_OK;
 }
@@ -213,13 +213,15 @@ static zero_status_t wait_for_step(zero_engine_t *engine, int in_flight)
 zero_status_t zero_step_wait(zero_engine_t *engine, zero_step_result_t *result)
 {
     int in_flight = (int)(engine->n_steps_waited % ZERO_MAX_STEPS_IN_FLIGHT);
-    int before = (in_flight + ZERO_MAX_STEPS_IN_FLIGHT - 1) % ZERO_MAX_STEPS_IN_FLIGHT;
-    zero_event_t begin = engine->follows[in_flight] ? engine->step_ended[before] : engine->step_began[in_flight];
+    int at = (int)(engine->n_steps_waited % ZERO_N_STEPS_TIMED),
+        before = (at + ZERO_N_STEPS_TIMED - 1) % ZERO_N_STEPS_TIMED;
+    zero_event_t begin = engine->timed[at].follows ? engine->timed[before].ended : engine->timed[at].began;
+    zero_event_t end = engine->timed[at].ended;
     double exposed_ms, step_ms;
     if (engine->step == engine->n_steps_waited)
         return zero_fail(ZERO_ERROR_ORDER, "zero_step_wait without an unread step");
-    ZERO_TRY(wait_for_step(engine, in_flight));
-    ZERO_TRY(engine->device->ops->event_elapsed_ms(engine->device, begin, engine->step_ended[in_flight], &step_ms));
+    ZERO_TRY(wait_for_step(engine, end));
+    ZERO_TRY(engine->device->ops->event_elapsed_ms(engine->device, begin, end, &step_ms));
     engine->n_steps_waited++;
     ZERO_TRY(zero_timeline_harvest(engine->timeline, engine->n_steps_waited, &exposed_ms));
     const zero_step_outcome_t *outcome = &engine->outcomes[in_flight];
