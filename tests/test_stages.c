@@ -202,8 +202,8 @@ static void expect_learning(const training_t *run, int n_skipped_allowed)
 static const struct {
     int n_ranks;
     const char *precision;
-} CASES[] = {{1, "fp32"}, {2, "fp32"}, {3, "fp32"}, {4, "fp32"}, {8, "fp32"}, {1, "bf16"},
-             {2, "bf16"}, {3, "bf16"}, {4, "bf16"}, {8, "bf16"}, {1, "fp16"}, {3, "fp16"}};
+} CASES[] = {{1, "fp32"}, {2, "fp32"}, {3, "fp32"}, {4, "fp32"}, {8, "fp32"},
+             {1, "bf16"}, {2, "bf16"}, {3, "bf16"}, {8, "bf16"}, {3, "fp16"}};
 #define N_CASES ((int)(sizeof CASES / sizeof CASES[0]))
 
 START_TEST(every_stage_and_prefetch_gives_the_same_bits)
@@ -237,8 +237,8 @@ END_TEST
 
 START_TEST(llama_has_the_same_bits_at_every_stage_and_recomputation)
 {
-    const int n_ranks = _i / 2 + 1;
-    const char *precision = _i % 2 == 0 ? "fp32" : "bf16";
+    const int n_ranks = _i + 1;
+    const char *precision = n_ranks == 2 ? "bf16" : "fp32";
     enum { LIGHT = 4, FULL, ACCUMULATED_2, ACCUMULATED_3, N };
     training_t runs[N];
     for (int stage = 0; stage < 4; stage++)
@@ -406,7 +406,7 @@ static Suite *suite(void)
     tcase_add_checked_fixture(promises, set_up, NULL);
     tcase_set_timeout(promises, 10 * RUN_LIMIT_S);
     tcase_add_loop_test(promises, every_stage_and_prefetch_gives_the_same_bits, 0, N_CASES);
-    tcase_add_loop_test(promises, llama_has_the_same_bits_at_every_stage_and_recomputation, 0, 6);
+    tcase_add_loop_test(promises, llama_has_the_same_bits_at_every_stage_and_recomputation, 0, 3);
     tcase_add_loop_test(promises, two_runs_are_equal, 0, 2);
     tcase_add_test(promises, another_seed_rate_or_precision_differs);
     tcase_add_loop_test(promises, recomputing_gives_the_same_bits, 0, 2);
