@@ -23,7 +23,6 @@ typedef struct zero_adam_segment {
     uint64_t state; /* in low / master, m and v */
     uint64_t grad;  /* in grad */
     float decay;    /* weight decay of this run, 0 for none */
-    uint32_t unit;  /* for callers that update unit by unit; not read here */
 } zero_adam_segment_t;
 
 /* What one step multiplies by, the same on every rank. On CUDA it lies in device memory, so that the host need not know

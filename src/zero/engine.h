@@ -104,6 +104,12 @@ struct zero_engine {
     uint64_t adam_step;      /* updates so far, as of the last step waited for */
 };
 
+/* Where communication runs: in `beside`, a stream of its own, or in the caller's. */
+static inline zero_stream_t zero_engine_stream(const zero_engine_t *engine, zero_stream_t beside, zero_stream_t stream)
+{
+    return engine->overlapped ? beside : stream;
+}
+
 /* ---- places: what the plan's offsets mean, engine.c ---- */
 /* This unit's full gradient: offset in the window. The unit has a slot, or gradients are not sharded. */
 uint64_t zero_engine_grad_offset(const zero_engine_t *engine, zero_unit_t unit);
@@ -150,6 +156,8 @@ zero_status_t zero_engine_wait(zero_engine_t *engine, zero_unit_t unit, zero_eve
 void zero_engine_held(const zero_engine_t *engine, zero_unit_t unit, uint64_t *begin, uint64_t *end);
 /* Where flat element `at` of a unit lies for AdamW: a segment without its length and decay. */
 zero_adam_segment_t zero_engine_place(const zero_engine_t *engine, zero_unit_t unit, uint64_t at);
+/* What AdamW walks over of a tensor: the part whose state this rank holds. False where it holds none. */
+bool zero_engine_segment(const zero_engine_t *engine, zero_tensor_t tensor, zero_adam_segment_t *segment);
 /* Notes when the first micro-step of a step begins. */
 zero_status_t zero_engine_begin_step(zero_engine_t *engine, zero_stream_t stream);
 /* What a step hands to the next, for checkpoints: with no step under way; call: who asks, for the error line. `step`:

@@ -9,11 +9,6 @@
 #include "zero/log.h"
 #include "zero/order.h"
 
-static zero_stream_t gather_stream(const zero_engine_t *engine, zero_stream_t stream)
-{
-    return engine->overlapped ? engine->gather_stream : stream;
-}
-
 static void count_gather(zero_engine_t *engine, uint64_t slice_bytes)
 {
     engine->stats.n_gathers++;
@@ -66,7 +61,7 @@ static zero_status_t gather_into_slot(zero_engine_t *engine, zero_unit_t flat, c
     int span;
     if (layout->shard_elems == 0)
         return ZERO_OK;
-    zero_stream_t gathers_in = gather_stream(engine, stream);
+    zero_stream_t gathers_in = zero_engine_stream(engine, engine->gather_stream, stream);
     ZERO_TRY(engine->device->ops->stream_wait(engine->device, gathers_in, slot_freed(engine, slot)));
     ZERO_TRY(publish_hosted(engine, flat, gathers_in));
     ZERO_TRY(zero_engine_begin_span(engine, zero_engine_work(engine, ZERO_WORK_GATHER), flat, gathers_in, &span));
@@ -141,7 +136,7 @@ zero_status_t zero_engine_publish_params(zero_engine_t *engine, zero_stream_t st
 {
     const zero_stage_t *stage = &engine->plan.stage;
     zero_device_t *device = engine->device;
-    zero_stream_t gathers_in = gather_stream(engine, stream);
+    zero_stream_t gathers_in = zero_engine_stream(engine, engine->gather_stream, stream);
     ZERO_TRY(zero_engine_fence(engine, stream));
     if (engine->overlapped) {
         ZERO_TRY(device->ops->event_record(device, engine->published, stream));

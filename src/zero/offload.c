@@ -18,8 +18,7 @@ typedef struct host_update {
 } host_update_t;
 
 struct zero_offload {
-    unsigned char *host; /* pinned, by plan.host */
-    size_t n_bytes;
+    unsigned char *host;           /* pinned, by plan.host */
     zero_adam_segment_t *segments; /* of all hosted units, offsets from host->state_elems */
     host_update_t *updates;        /* by unit; those below plan.host.first are unused */
     zero_stream_t out_stream, update_stream, in_stream;
@@ -43,10 +42,9 @@ zero_host_place_t zero_offload_place(const zero_engine_t *engine, uint64_t state
     const zero_host_plan_t *host = &engine->plan.host;
     uint64_t at = state - engine->plan.state_elems;
     zero_dtype_t dtype = engine->config.dtype;
-    size_t low_size = dtype == ZERO_BF16 ? sizeof(int16_t) : sizeof(float);
     return (zero_host_place_t){
         .param = (unsigned char *)host_at(engine, host->params) + at * zero_dtype_size(dtype),
-        .low = dtype == ZERO_FP32 ? NULL : (unsigned char *)host_at(engine, host->low) + at * low_size,
+        .low = dtype == ZERO_FP32 ? NULL : (unsigned char *)host_at(engine, host->low) + at * zero_low_size(dtype),
         .m = (float *)host_at(engine, host->m) + at,
         .v = (float *)host_at(engine, host->v) + at,
     };
@@ -60,25 +58,17 @@ static uint64_t first_elem(const zero_engine_t *engine, zero_unit_t unit)
 
 /* ---- building ---- */
 
-/* As step.c's, but for one unit and with places in the host's block. Returns how many. */
+/* A unit's segments, with places in the host's block. Returns how many. */
 static size_t build_segments(const zero_engine_t *engine, zero_unit_t unit, zero_adam_segment_t *segments)
 {
     size_t n = 0;
-    uint64_t begin, end;
-    zero_engine_held(engine, unit, &begin, &end);
     for (zero_tensor_t t = 0; t < engine->model->n_tensors; t++) {
-        const zero_tensor_decl_t *tensor = &engine->model->tensors[t];
-        if (tensor->owner != unit)
+        zero_adam_segment_t *segment = &segments[n];
+        if (engine->model->tensors[t].owner != unit || !zero_engine_segment(engine, t, segment))
             continue;
-        zero_span_t span = zero_layout_span(&engine->layout, engine->model, t, begin, end);
-        if (span.n_elems == 0)
-            continue;
-        uint64_t at = first_elem(engine, unit) + (span.flat_offset - begin);
-        segments[n++] = (zero_adam_segment_t){.n_elems = span.n_elems,
-                                              .param = at,
-                                              .state = at,
-                                              .grad = at,
-                                              .decay = tensor->decay ? engine->config.weight_decay : 0.0f};
+        segment->state -= engine->plan.state_elems;
+        segment->param = segment->grad = segment->state;
+        n++;
     }
     return n;
 }
@@ -139,8 +129,7 @@ zero_status_t zero_offload_create(zero_engine_t *engine, zero_offload_t **offloa
     made->updates = calloc((size_t)engine->layout.n_units, sizeof *made->updates);
     if (!made->segments || !made->updates)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for offload's tables");
-    made->n_bytes = engine->plan.memory.pinned_bytes;
-    ZERO_TRY(device->ops->host_alloc(device, made->n_bytes, &host));
+    ZERO_TRY(device->ops->host_alloc(device, engine->plan.memory.pinned_bytes, &host));
     made->host = host;
     prepare_updates(engine);
     return create_queues(engine);

@@ -150,7 +150,7 @@ static void plan_host(zero_arena_plan_t *plan, const zero_layout_t *layout, cons
         return;
     host->params = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n * zero_dtype_size(config->dtype));
     if (config->dtype != ZERO_FP32)
-        host->low = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, config->dtype == ZERO_BF16 ? n * 2 : n * 4);
+        host->low = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n * zero_low_size(config->dtype));
     host->m = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n * sizeof(float));
     host->v = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n * sizeof(float));
     host->grads = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n * sizeof(float));
@@ -171,8 +171,7 @@ static void plan_private(zero_arena_plan_t *plan, const zero_layout_t *layout, c
     if (stage->shard_state && !stage->sums_in_place)
         plan->private_sums = take(bytes, memory, ZERO_MEMORY_GRADIENTS, layout->total_shard_elems * sizeof(float));
     if (config->dtype != ZERO_FP32)
-        plan->low =
-            take(bytes, memory, ZERO_MEMORY_OPTIMIZER, config->dtype == ZERO_BF16 ? state_bytes / 2 : state_bytes);
+        plan->low = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, plan->state_elems * zero_low_size(config->dtype));
     plan->m = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, state_bytes);
     plan->v = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, state_bytes);
 

@@ -10,6 +10,12 @@
 #include "zero/layout.h"
 #include "zero/stage.h"
 
+/* Bytes of zero_adam_t's `low` for an element. */
+static inline size_t zero_low_size(zero_dtype_t dtype)
+{
+    return dtype == ZERO_FP32 ? 0 : dtype == ZERO_BF16 ? sizeof(int16_t) : sizeof(float);
+}
+
 /* The pinned block of offload: what belongs to units first, first + 1 ..., their shards end to end. */
 typedef struct zero_host_plan {
     zero_unit_t first; /* n_units: nothing is offloaded */

@@ -13,11 +13,6 @@
 #include "zero/log.h"
 #include "zero/order.h"
 
-static zero_stream_t reduce_stream(const zero_engine_t *engine, zero_stream_t stream)
-{
-    return engine->overlapped ? engine->reduce_stream : stream;
-}
-
 /* ---- fences ---- */
 
 static zero_status_t fence(zero_engine_t *engine, zero_lane_t lane, zero_stream_t stream)
@@ -42,7 +37,7 @@ static zero_status_t await_readers(zero_engine_t *engine, zero_unit_t flat, uint
     if (read_in == 0 || engine->n_fences_passed > read_in)
         return ZERO_OK;
     if (engine->n_fences == read_in)
-        ZERO_TRY(fence(engine, ZERO_LANE_REDUCE, reduce_stream(engine, stream)));
+        ZERO_TRY(fence(engine, ZERO_LANE_REDUCE, zero_engine_stream(engine, engine->reduce_stream, stream)));
     /* The first that will do; where its event serves a later fence by now, that one. */
     uint64_t oldest_kept = engine->n_fences > ZERO_N_FENCE_EVENTS ? engine->n_fences - ZERO_N_FENCE_EVENTS + 1 : 1;
     uint64_t awaited = read_in + 1 > oldest_kept ? read_in + 1 : oldest_kept;
@@ -79,7 +74,7 @@ zero_status_t zero_engine_place_grads(zero_engine_t *engine, zero_unit_t unit, z
 static zero_status_t start(zero_engine_t *engine, zero_reduction_t *reduction, zero_unit_t unit, zero_stream_t stream)
 {
     zero_device_t *device = engine->device;
-    zero_stream_t travels_in = reduce_stream(engine, stream);
+    zero_stream_t travels_in = zero_engine_stream(engine, engine->reduce_stream, stream);
     size_t slice_bytes = engine->layout.units[unit].shard_elems * zero_dtype_size(engine->plan.stage.grad_dtype);
     int span;
     if (engine->overlapped) {
@@ -105,7 +100,7 @@ static zero_status_t start(zero_engine_t *engine, zero_reduction_t *reduction, z
 static zero_status_t gather_sums(zero_engine_t *engine, const zero_reduction_t *reduction, zero_stream_t stream)
 {
     zero_device_t *device = engine->device;
-    zero_stream_t gathers_in = engine->overlapped ? engine->gather_stream : stream;
+    zero_stream_t gathers_in = zero_engine_stream(engine, engine->gather_stream, stream);
     if (engine->plan.stage.shard_state || engine->comm->size == 1)
         return ZERO_OK;
     if (engine->overlapped)

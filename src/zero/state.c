@@ -61,8 +61,7 @@ static void *low_at(const zero_engine_t *engine, const zero_adam_segment_t *at)
         return NULL;
     if (is_hosted(engine, at))
         return zero_offload_place(engine, at->state).low;
-    return bytes_at(zero_engine_private(engine, engine->plan.low), at->state,
-                    engine->config.dtype == ZERO_BF16 ? sizeof(int16_t) : sizeof(float));
+    return bytes_at(zero_engine_private(engine, engine->plan.low), at->state, zero_low_size(engine->config.dtype));
 }
 
 static float *moment_at(const zero_engine_t *engine, uint64_t offset, const zero_adam_segment_t *at)

@@ -32,7 +32,6 @@ zero_adam_segment_t zero_engine_place(const zero_engine_t *engine, zero_unit_t u
         .param = stage->shard_params ? in_shard : in_full,
         .state = stage->shard_state ? in_shard : in_full,
         .grad = stage->sums_are_full ? in_full : in_shard,
-        .unit = (uint32_t)unit,
     };
 }
 
@@ -42,23 +41,28 @@ static int by_state(const void *a, const void *b)
     return (at_a > at_b) - (at_a < at_b);
 }
 
+bool zero_engine_segment(const zero_engine_t *engine, zero_tensor_t t, zero_adam_segment_t *segment)
+{
+    const zero_tensor_decl_t *tensor = &engine->model->tensors[t];
+    uint64_t begin, end;
+    zero_engine_held(engine, tensor->owner, &begin, &end);
+    zero_span_t span = zero_layout_span(&engine->layout, engine->model, t, begin, end);
+    if (span.n_elems == 0)
+        return false;
+    *segment = zero_engine_place(engine, tensor->owner, span.flat_offset);
+    segment->n_elems = span.n_elems;
+    segment->decay = tensor->decay ? engine->config.weight_decay : 0.0f;
+    return true;
+}
+
 /* One segment a tensor whose state is on the device; padding between tensors belongs to none and stays zero. Returns
  * how many. */
 static size_t build_segments(const zero_engine_t *engine, zero_adam_segment_t *segments)
 {
     size_t n = 0;
-    for (zero_tensor_t t = 0; t < engine->model->n_tensors; t++) {
-        const zero_tensor_decl_t *tensor = &engine->model->tensors[t];
-        uint64_t begin, end;
-        zero_engine_held(engine, tensor->owner, &begin, &end);
-        zero_span_t span = zero_layout_span(&engine->layout, engine->model, t, begin, end);
-        if (span.n_elems == 0 || zero_offload_hosts(engine, tensor->owner))
-            continue;
-        segments[n] = zero_engine_place(engine, tensor->owner, span.flat_offset);
-        segments[n].n_elems = span.n_elems;
-        segments[n].decay = tensor->decay ? engine->config.weight_decay : 0.0f;
-        n++;
-    }
+    for (zero_tensor_t t = 0; t < engine->model->n_tensors; t++)
+        if (!zero_offload_hosts(engine, engine->model->tensors[t].owner))
+            n += zero_engine_segment(engine, t, &segments[n]);
     qsort(segments, n, sizeof *segments, by_state);
     return n;
 }
