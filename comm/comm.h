@@ -49,6 +49,12 @@ typedef struct zero_comm_ops {
     zero_status_t (*exchange)(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
                               size_t n_bytes, void *staging, const void **slices, zero_stream_t stream);
     size_t (*staging_bytes)(int size, size_t n_bytes);
+    /* The whole of a reduce-scatter, for networks that add: this rank's slice of the full buffer at src_offset, n_elems
+     * of dtype, becomes the sum of what all ranks published there, added in dtype in an order of the transport's own.
+     * Other slices stay as they are, and may be read until the next fence. NULL where a transport only carries bytes.
+     */
+    zero_status_t (*reduce_scatter)(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
+                                    size_t n_elems, zero_dtype_t dtype, zero_stream_t stream);
 
     /* Small host data: all[r * n_bytes ..] = rank r's `mine`. Blocks the host. */
     zero_status_t (*host_all_gather)(zero_comm_t *comm, const void *mine, size_t n_bytes, void *all);

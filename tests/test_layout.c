@@ -214,6 +214,32 @@ START_TEST(the_plan_is_the_table_of_stages)
 }
 END_TEST
 
+/* Between GPUs slices are staged, one of each rank; but none where the transport adds them on their way. */
+START_TEST(slices_are_staged_unless_the_transport_adds_them)
+{
+    uint64_t seed = 5;
+    for (int i = 0; i < 100; i++) {
+        zero_model_t *model = random_model(&seed);
+        zero_config_t config = zero_config_default();
+        zero_memory_t plans[2][2]; /* kind, transport adds */
+        int n_ranks = 1 + (int)(support_random(&seed) % 5);
+        const zero_comm_kind_t kinds[] = {ZERO_COMM_AUTO, ZERO_COMM_NCCL};
+        config.stage = (int)(support_random(&seed) % 4);
+        for (int kind = 0; kind < 2; kind++)
+            for (int adds = 0; adds < 2; adds++) {
+                config.nccl_reduction = adds;
+                ck_assert_int_eq(zero_plan(model, &config, kinds[kind], n_ranks, &plans[kind][adds]), ZERO_OK);
+            }
+        ck_assert_mem_eq(&plans[0][0], &plans[0][1], sizeof plans[0][0]);
+        uint64_t staged = plans[1][0].bytes[ZERO_MEMORY_COMMUNICATION];
+        uint64_t added = plans[1][1].bytes[ZERO_MEMORY_COMMUNICATION];
+        ck_assert_uint_eq(added, plans[0][0].bytes[ZERO_MEMORY_COMMUNICATION]);
+        ck_assert(n_ranks == 1 ? staged == added : staged > added);
+        zero_model_destroy(model);
+    }
+}
+END_TEST
+
 START_TEST(sizes_that_overflow_are_refused)
 {
     zero_model_t *model;
@@ -299,6 +325,7 @@ static Suite *suite(void)
     tcase_add_test(tc, param_slots_hold_every_window_and_not_one_more);
     tcase_add_test(tc, the_order_is_forward_then_backward);
     tcase_add_test(tc, the_plan_is_the_table_of_stages);
+    tcase_add_test(tc, slices_are_staged_unless_the_transport_adds_them);
     tcase_add_test(tc, sizes_that_overflow_are_refused);
     tcase_add_test(tc, bad_declarations_are_refused);
     tcase_add_test(tc, equal_declarations_have_equal_hashes_and_any_change_shows);

@@ -2,8 +2,8 @@
  *
  *     stream_cases [key=value ...] [/ key=value ...] ...
  *         Runs one after the other. Keys: device=cpu|async stage=3 dtype=bf16|fp32|fp16 prefetch=1 micro_steps=1
- * every=0|1 steps=12 overlap=0|1 offload=0..100 (percent of the state) nan_at=0 seed=1 delay_us=300 fault=0..7
- * (async_fault_t) trace=0|1
+ * every=0|1 steps=12 overlap=0|1 offload=0..100 (percent of the state) nccl=0|1 (nccl_reduction) nan_at=0 seed=1
+ * delay_us=300 fault=0..7 (async_fault_t) trace=0|1
  *
  * Trains a toy whose forward reads every parameter and whose backward reads them again and writes every gradient, all
  * of it queued in a compute stream, two steps under way at a time. Each piece of compute takes a while between its
@@ -18,8 +18,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "kernels/shard_math.h"
 #include "tests/async_device.h"
+#include "tests/elements.h"
 #include "tests/mpi/expect.h"
 #include "tests/support.h"
 
@@ -29,7 +29,8 @@
 #define WIDTH 40
 
 typedef struct settings {
-    int stage, prefetch, micro_steps, every, steps, overlap, nan_at, seed, delay_us, fault, trace, is_async, offload;
+    int stage, prefetch, micro_steps, every, steps, overlap, nan_at, seed, delay_us, fault, trace, is_async, offload,
+        nccl;
     zero_dtype_t dtype;
 } settings_t;
 
@@ -74,22 +75,6 @@ static toy_t toy_create(void)
 
 /* ---- a unit's compute, in the stream ---- */
 
-static float load(const void *data, zero_dtype_t dtype, uint64_t i)
-{
-    if (dtype == ZERO_FP32)
-        return ((const float *)data)[i];
-    uint16_t half = ((const uint16_t *)data)[i];
-    return dtype == ZERO_BF16 ? zero_float_of_bf16(half) : zero_float_of_fp16(half);
-}
-
-static void store(void *data, zero_dtype_t dtype, uint64_t i, float value)
-{
-    if (dtype == ZERO_FP32)
-        ((float *)data)[i] = value;
-    else
-        ((uint16_t *)data)[i] = dtype == ZERO_BF16 ? zero_bf16_of_float(value) : zero_fp16_of_float(value);
-}
-
 typedef struct use {
     const void *param;
     zero_grad_t grad;
@@ -113,7 +98,7 @@ static double checksum(const compute_t *c)
     double sum = 0.0;
     for (int i = 0; i < c->n_uses; i++)
         for (uint64_t e = 0; e < c->uses[i].n_elems; e++)
-            sum += (double)load(c->uses[i].param, c->dtype, e) * (double)(e % 13 + 1);
+            sum += (double)element_load(c->uses[i].param, c->dtype, e) * (double)(e % 13 + 1);
     return sum;
 }
 
@@ -122,15 +107,15 @@ static void write_grads(const compute_t *c)
     for (int i = 0; i < c->n_uses; i++) {
         const use_t *use = &c->uses[i];
         for (uint64_t e = 0; e < use->n_elems; e++) {
-            float value = 0.25f * load(use->param, c->dtype, e) +
+            float value = 0.25f * element_load(use->param, c->dtype, e) +
                           (float)((int)((e * 37 + (uint64_t)c->rank * 11 + (uint64_t)c->step * 5) % 31) - 15) / 64.0f;
             value *= c->loss_scale[0];
-            store(use->grad.data, use->grad.dtype, e,
-                  use->grad.accumulate ? load(use->grad.data, use->grad.dtype, e) + value : value);
+            element_store(use->grad.data, use->grad.dtype, e,
+                          use->grad.accumulate ? element_load(use->grad.data, use->grad.dtype, e) + value : value);
         }
     }
     if (c->makes_nan)
-        store(c->uses[0].grad.data, c->uses[0].grad.dtype, 0, NAN);
+        element_store(c->uses[0].grad.data, c->uses[0].grad.dtype, 0, NAN);
 }
 
 static void compute(void *args)
@@ -139,7 +124,7 @@ static void compute(void *args)
     double first = checksum(c);
     for (int i = 0; i < c->n_uses && c->is_backward; i++)
         for (uint64_t e = 0; e < c->uses[i].n_elems && !c->uses[i].grad.accumulate; e++)
-            store(c->uses[i].grad.data, c->uses[i].grad.dtype, e, NAN);
+            element_store(c->uses[i].grad.data, c->uses[i].grad.dtype, e, NAN);
     if (c->pause_us > 0)
         usleep(c->pause_us);
     double last = checksum(c);
@@ -280,6 +265,7 @@ static void run_all(const settings_t *s, zero_comm_t *comm)
     config.micro_steps = s->micro_steps;
     config.reduce_every_micro_step = s->every;
     config.overlap = s->overlap;
+    config.nccl_reduction = s->nccl;
     config.initial_loss_scale = 1024.0f;
     config.offload = s->offload > 0;
     config.offload_ratio = (float)s->offload / 100.0f;
@@ -342,6 +328,7 @@ static void take(const char *argument, settings_t *s)
                 {"delay_us", offsetof(settings_t, delay_us)},
                 {"fault", offsetof(settings_t, fault)},
                 {"offload", offsetof(settings_t, offload)},
+                {"nccl", offsetof(settings_t, nccl)},
                 {"trace", offsetof(settings_t, trace)}};
     char name[32];
     int value_at = 0;
