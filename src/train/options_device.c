@@ -1,26 +1,12 @@
-/* options_supported.c - settings that are in the contract but not in this version, or not with this device: refused,
- * never ignored.
+/* options_device.c - what hangs on the device: refused where it cannot be had, never ignored.
  *
- * When one arrives its row here goes.
+ * A setting that asks for what the CPU has anyway, or that GPUs alone have a choice of, is not refused there, so that
+ * one file runs everywhere: offload (on the CPU the optimizer's state is in host memory), reduction (there gradients
+ * are summed in rank order). The run says so (loop.c).
  */
-#include "train/options_table.h"
+#include "train/options.h"
 #include "train/report.h"
 
-zero_status_t options_check_supported(const options_t *options)
-{
-    const struct {
-        bool asked;
-        const char *what;
-    } missing[] = {
-        {options->zero.reduction == REDUCTION_NCCL, "[zero] reduction = nccl"},
-    };
-    for (size_t i = 0; i < sizeof missing / sizeof missing[0]; i++)
-        if (missing[i].asked)
-            return report_error(ZERO_ERROR_USAGE, "%s is not in this version", missing[i].what);
-    return ZERO_OK;
-}
-
-/* On the CPU the optimizer's state is in host memory anyway: there offload asks for nothing. */
 zero_status_t options_check_device(const options_t *options)
 {
     bool on_gpu = options->device.type == ZERO_DEVICE_CUDA;
