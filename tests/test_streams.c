@@ -59,6 +59,20 @@ START_TEST(streams_of_any_speed_give_the_bits_of_one_order)
 }
 END_TEST
 
+/* Sizes that need no padding, so that embedding and head are one class (test_layout.c): what one left in a slot would
+ * show in the other's norm. */
+START_TEST(an_embedding_and_a_head_in_one_slot_give_the_same_bits)
+{
+    static const char *const variants[] = {"stage=3 seed=2 delay_us=800",
+                                           "stage=3 prefetch=3 seed=3",
+                                           "stage=2 seed=4",
+                                           "stage=3 overlap=0",
+                                           "stage=0",
+                                           NULL};
+    expect_plain_text(3, "rows=480 untied=1 micro_steps=2 every=1", variants);
+}
+END_TEST
+
 /* All of the state, some of it; one rank has nobody to gather from. */
 START_TEST(offload_gives_the_same_bits)
 {
@@ -145,6 +159,7 @@ static Suite *suite(void)
     TCase *tcase = tcase_create("at random speeds");
     tcase_set_timeout(tcase, 300);
     tcase_add_loop_test(tcase, streams_of_any_speed_give_the_bits_of_one_order, 0, N_SETTINGS);
+    tcase_add_test(tcase, an_embedding_and_a_head_in_one_slot_give_the_same_bits);
     tcase_add_loop_test(tcase, offload_gives_the_same_bits, 0, N_SETTINGS);
     tcase_add_test(tcase, two_hundred_steps_at_random_speeds);
     tcase_add_test(tcase, a_transport_that_adds_gives_its_own_sums_at_every_stage);

@@ -81,12 +81,8 @@ zero_status_t zero_config_check(const zero_config_t *c)
 static uint64_t slots_elems(const zero_layout_t *layout, const int *n_slots)
 {
     uint64_t n = 0;
-    for (int c = 0; c < layout->n_slot_classes; c++) {
-        int u = 0;
-        while (layout->units[u].slot_class != c)
-            u++;
-        n += (uint64_t)n_slots[c] * layout->units[u].flat_elems;
-    }
+    for (int c = 0; c < layout->n_slot_classes; c++)
+        n += (uint64_t)n_slots[c] * zero_layout_slot_elems(layout, c);
     return n;
 }
 
