@@ -111,11 +111,12 @@ static zero_status_t nccl_all_gather(zero_comm_t *comm, zero_lane_t lane, const 
 }
 
 static zero_status_t nccl_exchange(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
-                                   size_t n_bytes, void *staging, const void **slices, zero_stream_t stream)
+                                   size_t src_stride, size_t n_bytes, void *staging, const void **slices,
+                                   zero_stream_t stream)
 {
     const char *src = (const char *)window->local + src_offset;
     ncclComm_t nccl = comm_of(comm, lane);
-    slices[comm->rank] = src + (size_t)comm->rank * n_bytes; /* its own needs no journey */
+    slices[comm->rank] = src + (size_t)comm->rank * src_stride; /* its own needs no journey */
     if (comm->size == 1)
         return ZERO_OK;
     ZERO_TRY_NCCL(comm, nccl, ncclGroupStart());
@@ -125,7 +126,7 @@ static zero_status_t nccl_exchange(zero_comm_t *comm, zero_lane_t lane, const ze
         char *received = (char *)staging + (size_t)rank * n_bytes;
         slices[rank] = received;
         ncclResult_t result =
-            ncclSend(src + (size_t)rank * n_bytes, n_bytes, ncclInt8, rank, nccl, (cudaStream_t)stream);
+            ncclSend(src + (size_t)rank * src_stride, n_bytes, ncclInt8, rank, nccl, (cudaStream_t)stream);
         if (result == ncclSuccess || result == ncclInProgress)
             result = ncclRecv(received, n_bytes, ncclInt8, rank, nccl, (cudaStream_t)stream);
         if (result != ncclSuccess && result != ncclInProgress) {

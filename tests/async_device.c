@@ -486,12 +486,13 @@ static zero_status_t all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_
 }
 
 static zero_status_t exchange(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
-                              size_t n_bytes, void *staging, const void **slices, zero_stream_t stream)
+                              size_t src_stride, size_t n_bytes, void *staging, const void **slices,
+                              zero_stream_t stream)
 {
     (void)lane;
     for (int i = 0; i < comm->size; i++) {
         int rank = (comm->rank + i) % comm->size;
-        const char *src = part_of(comm, window, rank) + src_offset + (size_t)comm->rank * n_bytes;
+        const char *src = part_of(comm, window, rank) + src_offset + (size_t)comm->rank * src_stride;
         char *staged = (char *)staging + (size_t)rank * n_bytes;
         slices[rank] = rank == comm->rank ? src : staged;
         if (rank != comm->rank && n_bytes > 0)

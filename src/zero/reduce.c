@@ -81,7 +81,7 @@ static zero_status_t travel(zero_engine_t *engine, zero_reduction_t *reduction, 
     size_t slice_bytes = n_elems * zero_dtype_size(dtype);
     reduction->n_slices = engine->plan.transport_adds ? 1 : comm->size;
     if (!engine->plan.transport_adds)
-        return comm->ops->exchange(comm, ZERO_LANE_REDUCE, &engine->window, offset, slice_bytes,
+        return comm->ops->exchange(comm, ZERO_LANE_REDUCE, &engine->window, offset, slice_bytes, slice_bytes,
                                    zero_engine_private(engine, reduction->staging), reduction->slices, stream);
     reduction->slices[0] = (unsigned char *)engine->window.local + offset + (size_t)comm->rank * slice_bytes;
     return comm->ops->reduce_scatter(comm, ZERO_LANE_REDUCE, &engine->window, offset, n_elems, dtype, stream);

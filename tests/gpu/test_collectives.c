@@ -89,7 +89,7 @@ static void *device_alloc(size_t n_bytes)
 
 /* ---- A lane at work ---- */
 
-typedef enum move { SHARDS, SLICES_IN_PLACE, SLICES_ELSEWHERE, EXCHANGE, N_MOVES } move_t;
+typedef enum move { SHARDS, SLICES_IN_PLACE, SLICES_ELSEWHERE, EXCHANGE, EXCHANGE_PIECE, N_MOVES } move_t;
 
 typedef struct worker {
     zero_lane_t lane;
@@ -151,18 +151,19 @@ static void move(worker_t *w, move_t what, size_t n)
     delay(w);
     if (what == SHARDS)
         CUDA(launch_fill(published, comm->rank, w->round, 0, n, w->stream));
-    else if (what == EXCHANGE)
+    else if (what == EXCHANGE || what == EXCHANGE_PIECE)
         CUDA(launch_fill(published, comm->rank, w->round, 0, n * (size_t)comm->size, w->stream));
     else
         CUDA(launch_fill(published + own, comm->rank, w->round, own, n, w->stream));
     fence(w);
     delay(w);
-    if (what == EXCHANGE) {
-        EXPECT_OK(
-            comm->ops->exchange(comm, w->lane, &w->window, OFFSET, n, w->all, w->slices, (zero_stream_t)w->stream));
-        EXPECT(w->slices[comm->rank] == published + own);
+    if (what == EXCHANGE || what == EXCHANGE_PIECE) {
+        const size_t first = what == EXCHANGE ? 0 : n / 3;
+        EXPECT_OK(comm->ops->exchange(comm, w->lane, &w->window, OFFSET + first, n, n - first, w->all, w->slices,
+                                      (zero_stream_t)w->stream));
+        EXPECT(w->slices[comm->rank] == published + own + first);
         for (int rank = 0; rank < comm->size; rank++)
-            check(w, w->slices[rank], rank, own, n);
+            check(w, w->slices[rank], rank, own + first, n - first);
     } else {
         unsigned char *dst = what == SLICES_IN_PLACE ? published : w->all;
         EXPECT_OK(comm->ops->all_gather(comm, w->lane, &w->window, OFFSET, what == SHARDS ? 0 : n, dst, n,
