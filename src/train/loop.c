@@ -241,6 +241,7 @@ zero_config_t loop_config(const options_t *o, int world_size)
     config.prefetch = (int)o->zero.prefetch;
     config.overlap = o->zero.overlap;
     config.reduce_every_micro_step = o->zero.reduce_every_micro_step;
+    config.nccl_reduction = o->zero.reduction == REDUCTION_NCCL;
     config.seed = (uint64_t)o->train.seed;
     config.beta1 = (float)o->train.beta1;
     config.beta2 = (float)o->train.beta2;
@@ -333,6 +334,8 @@ static void report_start(const run_t *run)
                (double)held.pinned_bytes / 1048576.0);
     else if (o->zero.offload == OFFLOAD_OPTIMIZER)
         report("[zero] offload = optimizer changes nothing here: on the CPU all state is in host memory");
+    if (o->zero.reduction == REDUCTION_NCCL && zero_device_get_type(run->device) == ZERO_DEVICE_CPU)
+        report("[zero] reduction = nccl changes nothing here: on the CPU gradients are summed in rank order");
     if (o->log.metrics[0])
         report("metrics of every step go to %s", o->log.metrics);
     if (o->log.tensorboard[0])
