@@ -57,7 +57,8 @@ static zero_status_t train_step(run_t *run, int64_t step)
     const options_t *o = run->options;
     const int32_t *inputs, *targets;
     /* The mean over the global batch's tokens: every token of every rank and micro-step weighs the same. */
-    double loss_weight = 1.0 / (double)(o->train.global_batch * o->model.seq_len), begin_ms = now_ms();
+    double loss_weight = 1.0 / (double)(o->train.global_batch * o->model.seq_len);
+    trace_begin_step(run->trace, step);
     TRY(model_clear_loss(&run->model));
     for (int k = 0; k < run->micro_steps; k++) {
         double batch_ms = now_ms();
@@ -65,8 +66,9 @@ static zero_status_t train_step(run_t *run, int64_t step)
         trace_host(run->trace, TRACE_DATA, step, batch_ms, now_ms());
         TRY(model_train(&run->model, inputs, targets, loss_weight));
     }
+    TRY(trace_pause(run->trace, run->device));
     TRY(zero_step(run->engine, (float)lr_at(o, step), run->model.loss, run->model.ctx.stream));
-    trace_host(run->trace, TRACE_HOST, step, begin_ms, now_ms());
+    trace_end_step(run->trace);
     return ZERO_OK;
 }
 
@@ -305,6 +307,7 @@ static zero_status_t create_engine(run_t *run)
     zero_memory_t user = {0};
     zero_config_t config = loop_config(run->options, zero_comm_size(run->comm));
     model_plan(&run->model, &user);
+    run->model.trace = run->trace;
     config.user_bytes = zero_memory_total(&user);
     TRY(zero_engine_create(run->comm, run->device, run->model.declaration, &config, &run->engine));
     TRY(zero_comm_agree(run->comm,
