@@ -6,7 +6,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "zero/engine.h"
 #include "zero/hash.h"
@@ -71,28 +70,12 @@ static zero_status_t check_fits(const zero_engine_t *engine)
         (double)engine->config.user_bytes / mib, (double)available / mib);
 }
 
-/* Pinned memory cannot be swapped out: half of the host's is the most that all its ranks may take together. */
-static zero_status_t check_pinned(const zero_engine_t *engine)
-{
-    const double gib = 1024.0 * 1024.0 * 1024.0;
-    double wanted = (double)engine->plan.memory.pinned_bytes * engine->host_comm->local_size;
-    double host = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-    if (wanted <= host / 2)
-        return ZERO_OK;
-    return zero_fail(
-        ZERO_ERROR_MEMORY,
-        "offload needs %.1f GiB of pinned memory for the %d ranks of this host, which has %.1f GiB, of which "
-        "half may be pinned: take a smaller offload_ratio or more hosts",
-        wanted / gib, engine->host_comm->local_size, host / gib);
-}
-
 static zero_status_t allocate(zero_engine_t *engine)
 {
     zero_device_t *device = engine->device;
     const zero_arena_plan_t *plan = &engine->plan;
     void *data;
     ZERO_TRY(zero_comm_agree(engine->comm, check_fits(engine)));
-    ZERO_TRY(zero_comm_agree(engine->comm, check_pinned(engine)));
     ZERO_TRY(engine->comm->ops->window_create(engine->comm, plan->window_bytes, &engine->window));
     zero_status_t status = device->ops->alloc(device, plan->private_bytes, &data);
     if (status == ZERO_OK)
@@ -208,7 +191,7 @@ zero_status_t zero_engine_create(zero_comm_t *comm, zero_device_t *device, const
         zero_arena_plan_create(model, &made->layout, config, zero_device_comm_kind(device, comm), &made->plan), fail);
     ZERO_TRY_GOTO(build_tables(made), fail);
     ZERO_TRY_GOTO(zero_comm_agree(comm, create_streams(made)), fail);
-    ZERO_TRY_GOTO(zero_comm_agree(comm, zero_offload_create(made, &made->offload)), fail);
+    ZERO_TRY_GOTO(zero_offload_create(made), fail);
     ZERO_TRY_GOTO(allocate(made), fail);
     ZERO_TRY_GOTO(zero_comm_agree(comm, zero_engine_prepare_steps(made)), fail);
     *engine = made;

@@ -32,6 +32,8 @@ zero_config_t zero_config_default(void)
         .loss_scale_hysteresis = 1,
         .offload = false,
         .offload_ratio = 1.0f,
+        .offload_threads = 0,
+        .offload_ram = 0.5f,
         .user_bytes = 0,
     };
 }
@@ -70,6 +72,11 @@ zero_status_t zero_config_check(const zero_config_t *c)
                                (double)c->initial_loss_scale);
     if (!(c->offload_ratio >= 0.0f && c->offload_ratio <= 1.0f))
         return zero_fail_alike(ZERO_ERROR_USAGE, "offload_ratio %g: it must be in [0, 1]", (double)c->offload_ratio);
+    if (c->offload_threads < 0 || c->offload_threads > ZERO_MAX_OFFLOAD_THREADS)
+        return zero_fail_alike(ZERO_ERROR_USAGE, "offload_threads %d: it must be in 0..%d", c->offload_threads,
+                               ZERO_MAX_OFFLOAD_THREADS);
+    if (!(c->offload_ram > 0.0f && c->offload_ram <= 1.0f))
+        return zero_fail_alike(ZERO_ERROR_USAGE, "offload_ram %g: it must be in (0, 1]", (double)c->offload_ram);
     if (c->loss_scale_window < 1 || c->loss_scale_hysteresis < 1)
         return zero_fail_alike(ZERO_ERROR_USAGE,
                                "loss_scale_window %d, loss_scale_hysteresis %d: both must be at least 1",
@@ -157,6 +164,24 @@ static void plan_host(zero_arena_plan_t *plan, const zero_layout_t *layout, cons
     host->scalars = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, sizeof(zero_adam_scalars_t));
 }
 
+/* Sums that lie on the device, in elements: those of its own units, then those of hosted units on their way out. */
+static uint64_t plan_hosted_sums(zero_arena_plan_t *plan, const zero_layout_t *layout)
+{
+    zero_host_plan_t *host = &plan->host;
+    uint64_t largest[ZERO_N_HOSTED_SUMS] = {0}, n_elems = plan->state_elems;
+    if (!host->sums_take_turns)
+        return layout->total_shard_elems;
+    for (zero_unit_t unit = host->first; unit < layout->n_units; unit++) {
+        uint64_t *at = &largest[zero_plan_hosted_sum(plan, unit)];
+        *at = layout->units[unit].shard_elems > *at ? layout->units[unit].shard_elems : *at;
+    }
+    for (int i = 0; i < ZERO_N_HOSTED_SUMS; i++) {
+        host->sums[i] = n_elems;
+        n_elems += largest[i];
+    }
+    return n_elems;
+}
+
 static void plan_private(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config,
                          zero_comm_kind_t kind)
 {
@@ -169,7 +194,7 @@ static void plan_private(zero_arena_plan_t *plan, const zero_layout_t *layout, c
         plan->param_slots = take(bytes, memory, ZERO_MEMORY_PARAMETER_SLOTS,
                                  slots_elems(layout, plan->param_slot_counts) * zero_dtype_size(config->dtype));
     if (stage->shard_state && !stage->sums_in_place)
-        plan->private_sums = take(bytes, memory, ZERO_MEMORY_GRADIENTS, layout->total_shard_elems * sizeof(float));
+        plan->private_sums = take(bytes, memory, ZERO_MEMORY_GRADIENTS, plan_hosted_sums(plan, layout) * sizeof(float));
     if (config->dtype != ZERO_FP32)
         plan->low = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, plan->state_elems * zero_low_size(config->dtype));
     plan->m = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, state_bytes);
@@ -223,6 +248,8 @@ zero_status_t zero_arena_plan_create(const zero_model_t *model, const zero_layou
     if (made.host.first < layout->n_units) {
         made.state_elems = layout->units[made.host.first].shard_offset;
         made.host.n_elems = layout->total_shard_elems - made.state_elems;
+        made.host.sums_take_turns =
+            !made.stage.sums_are_full && (config->micro_steps == 1 || made.stage.accumulate_locally);
     }
     plan_window(&made, layout, config);
     plan_private(&made, layout, config, kind);

@@ -2,8 +2,8 @@
  *
  *     stream_cases [key=value ...] [/ key=value ...] ...
  *         Runs one after the other. Keys: device=cpu|async stage=3 dtype=bf16|fp32|fp16 prefetch=1 micro_steps=1
- * every=0|1 steps=12 overlap=0|1 offload=0..100 (percent of the state) nan_at=0 seed=1 delay_us=300 fault=0..7
- * (async_fault_t) trace=0|1
+ * every=0|1 steps=12 overlap=0|1 offload=0..100 (percent of the state) threads=0 (of its update) pins=0|1 (memory
+ * can be pinned) nan_at=0 seed=1 delay_us=300 fault=0..8 (async_fault_t) trace=0|1
  *
  * Trains a toy whose forward reads every parameter and whose backward reads them again and writes every gradient, all
  * of it queued in a compute stream, two steps under way at a time. Each piece of compute takes a while between its
@@ -29,7 +29,8 @@
 #define WIDTH 40
 
 typedef struct settings {
-    int stage, prefetch, micro_steps, every, steps, overlap, nan_at, seed, delay_us, fault, trace, is_async, offload;
+    int stage, prefetch, micro_steps, every, steps, overlap, nan_at, seed, delay_us, fault, trace, is_async, offload,
+        threads, pins;
     zero_dtype_t dtype;
 } settings_t;
 
@@ -283,11 +284,13 @@ static void run_all(const settings_t *s, zero_comm_t *comm)
     config.initial_loss_scale = 1024.0f;
     config.offload = s->offload > 0;
     config.offload_ratio = (float)s->offload / 100.0f;
+    config.offload_threads = s->threads;
     run.seed = (uint64_t)(s->seed * 100 + zero_comm_rank(run.comm));
     if (s->is_async)
         OK(async_device_create(run.comm,
                                &(async_options_t){.seed = run.seed,
                                                   .max_delay_us = (unsigned)s->delay_us,
+                                                  .pins = s->pins != 0,
                                                   .fault = (async_fault_t)s->fault},
                                &run.device));
     else
@@ -323,6 +326,7 @@ static const settings_t defaults = {.stage = 3,
                                     .overlap = 1,
                                     .seed = 1,
                                     .delay_us = 300,
+                                    .pins = 1,
                                     .dtype = ZERO_BF16,
                                     .is_async = 1};
 
@@ -342,6 +346,8 @@ static void take(const char *argument, settings_t *s)
                 {"delay_us", offsetof(settings_t, delay_us)},
                 {"fault", offsetof(settings_t, fault)},
                 {"offload", offsetof(settings_t, offload)},
+                {"threads", offsetof(settings_t, threads)},
+                {"pins", offsetof(settings_t, pins)},
                 {"trace", offsetof(settings_t, trace)}};
     char name[32];
     int value_at = 0;
