@@ -40,6 +40,9 @@ typedef struct zero_model_limits {
     zero_dtype_t dtype; /* of weights */
 } zero_model_limits_t;
 
+/* Work that was recorded, to be replayed. */
+typedef struct zero_recording zero_recording_t;
+
 typedef struct zero_model_kernels {
     const char *name;
     zero_dtype_t (*activation_dtype)(zero_dtype_t weight_dtype);
@@ -51,6 +54,15 @@ typedef struct zero_model_kernels {
     zero_status_t (*context_create)(zero_model_context_t *ctx, zero_stream_t stream, void *workspace,
                                     const zero_model_limits_t *limits);
     void (*context_destroy)(zero_model_context_t *ctx);
+
+    /* What ctx is asked for between record_begin and record_end is kept instead of done; replay queues it, any number
+     * of times, with the addresses and numbers it was recorded with. Every function of this table can be recorded once
+     * it has run with the same sizes. After a failure in between record_end is still due, and fails. NULL where a
+     * recording would save nothing. */
+    zero_status_t (*record_begin)(zero_model_context_t *ctx);
+    zero_status_t (*record_end)(zero_model_context_t *ctx, zero_recording_t **recording);
+    zero_status_t (*replay)(zero_model_context_t *ctx, zero_recording_t *recording);
+    void (*recording_destroy)(zero_recording_t *recording); /* when it is not under way; NULL is allowed */
 
     /* y[n_rows, n_out] = x[n_rows, n_in] W + bias[n_out] */
     zero_status_t (*linear)(zero_model_context_t *ctx, void *y, const void *x, zero_weight_t weight,

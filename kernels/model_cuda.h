@@ -122,6 +122,13 @@ zero_status_t zero_cuda_linear_backward_weight(zero_model_context_t *ctx, zero_g
                                                zero_linear_layout_t layout, zero_grad_t dbias, const void *x,
                                                const void *dy, size_t n_rows, size_t n_in, size_t n_out);
 
+/* ---- Recordings: recording_cuda.c ---- */
+
+zero_status_t zero_cuda_record_begin(zero_model_context_t *ctx);
+zero_status_t zero_cuda_record_end(zero_model_context_t *ctx, zero_recording_t **recording);
+zero_status_t zero_cuda_replay(zero_model_context_t *ctx, zero_recording_t *recording);
+void zero_cuda_recording_destroy(zero_recording_t *recording);
+
 /* ---- Output head: loss_cuda.c ---- */
 
 size_t zero_cuda_loss_workspace(const zero_model_limits_t *limits);

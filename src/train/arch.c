@@ -68,7 +68,7 @@ zero_status_t arch_head_forward(model_t *model, const void *x, zero_tensor_t wei
 zero_status_t arch_head_backward(model_t *model, void *dx, const void *x, zero_tensor_t weight)
 {
     arch_sizes_t s = arch_sizes(model);
-    return model->kernels->head_loss(&model->ctx, model->loss, dx, zero_grad(model->engine, weight), x,
+    return model->kernels->head_loss(&model->ctx, model->loss, dx, model_grad(model, weight), x,
                                      model_weight(model, weight), model->targets, model->loss_weight,
                                      zero_loss_scale(model->engine), s.R, s.C, s.V);
 }

@@ -285,8 +285,8 @@ static const zero_grad_t summed_elsewhere = {0};
 static zero_status_t conv1d_weight_grad(model_t *model, const void *x, const void *dy, zero_tensor_t weight,
                                         zero_grad_t dbias, size_t n_in, size_t n_out)
 {
-    return model->kernels->linear_backward_weight(&model->ctx, zero_grad(model->engine, weight), ZERO_LINEAR_IN_OUT,
-                                                  dbias, x, dy, model->n_batch * model->seq_len, n_in, n_out);
+    return model->kernels->linear_backward_weight(&model->ctx, model_grad(model, weight), ZERO_LINEAR_IN_OUT, dbias, x,
+                                                  dy, model->n_batch * model->seq_len, n_in, n_out);
 }
 
 /* d_x += gradient through a LayerNorm of dy; dcolumns: its column sums. again: NULL, or where the norm's output is
@@ -297,9 +297,9 @@ static zero_status_t layernorm_backward(model_t *model, zero_grad_t dcolumns, vo
 {
     gpt2_t *g = model->arch;
     arch_sizes_t s = arch_sizes(model);
-    return model->kernels->layernorm_backward(&model->ctx, g->d_x, zero_grad(model->engine, weight),
-                                              zero_grad(model->engine, bias), dcolumns, again, dy, x, mean, rstd,
-                                              model_weight(model, weight), model_weight(model, bias), s.R, s.C);
+    return model->kernels->layernorm_backward(&model->ctx, g->d_x, model_grad(model, weight), model_grad(model, bias),
+                                              dcolumns, again, dy, x, mean, rstd, model_weight(model, weight),
+                                              model_weight(model, bias), s.R, s.C);
 }
 
 /* Where the column sums of d_x wait for the block before. */
@@ -324,7 +324,6 @@ static zero_status_t block_backward(model_t *model, int l)
     const zero_model_kernels_t *k = model->kernels;
     const block_tensors_t *t = &g->blocks[l];
     const block_activations_t *a = &g->layers[l];
-    zero_engine_t *engine = model->engine;
     arch_sizes_t s = arch_sizes(model);
     bool again = model->options->model.recompute == RECOMPUTE_LIGHT; /* norms and gelu on the way */
     if (model->options->model.recompute == RECOMPUTE_FULL)
@@ -332,12 +331,12 @@ static zero_status_t block_backward(model_t *model, int l)
 
     /* d_x: of x_l+1, and so of mid and of the branch's end alike */
     TRY(conv1d_input_grad(model, g->d_f, g->d_x, t->proj_weight, s.F, s.C));
-    TRY(k->gelu_backward(&model->ctx, g->d_f, zero_grad(engine, t->fc_bias), again ? a->gelu : NULL, g->d_f, a->fc, s.R,
+    TRY(k->gelu_backward(&model->ctx, g->d_f, model_grad(model, t->fc_bias), again ? a->gelu : NULL, g->d_f, a->fc, s.R,
                          s.F));
     TRY(conv1d_weight_grad(model, a->gelu, g->d_x, t->proj_weight, summed_elsewhere, s.F, s.C));
-    TRY(k->put_grad(&model->ctx, zero_grad(engine, t->proj_bias), g->d_x_sums, s.C));
+    TRY(k->put_grad(&model->ctx, model_grad(model, t->proj_bias), g->d_x_sums, s.C));
     TRY(conv1d_input_grad(model, g->d_c, g->d_f, t->fc_weight, s.C, s.F));
-    TRY(layernorm_backward(model, zero_grad(engine, t->attention_bias), again ? a->ln2 : NULL, g->d_c, a->mid,
+    TRY(layernorm_backward(model, model_grad(model, t->attention_bias), again ? a->ln2 : NULL, g->d_c, a->mid,
                            a->ln2_mean, a->ln2_rstd, t->ln2_weight, t->ln2_bias));
     TRY(conv1d_weight_grad(model, a->ln2, g->d_f, t->fc_weight, summed_elsewhere, s.C, s.F));
 
@@ -349,15 +348,15 @@ static zero_status_t block_backward(model_t *model, int l)
     TRY(conv1d_input_grad(model, g->d_c, g->d_qkv, t->qkv_weight, s.C, 3 * s.C));
     TRY(layernorm_backward(model, d_x_sums(g), again ? a->ln1 : NULL, g->d_c, a->x, a->ln1_mean, a->ln1_rstd,
                            t->ln1_weight, t->ln1_bias));
-    return conv1d_weight_grad(model, a->ln1, g->d_qkv, t->qkv_weight, zero_grad(engine, t->qkv_bias), s.C, 3 * s.C);
+    return conv1d_weight_grad(model, a->ln1, g->d_qkv, t->qkv_weight, model_grad(model, t->qkv_bias), s.C, 3 * s.C);
 }
 
 static zero_status_t embed_backward(model_t *model)
 {
     gpt2_t *g = model->arch;
-    return model->kernels->embed_backward(
-        &model->ctx, zero_grad(model->engine, g->wte), zero_grad(model->engine, g->wpe), g->d_x, model->tokens,
-        model->n_batch, model->seq_len, (size_t)model->options->model.dim, (size_t)model->options->model.vocab_size);
+    return model->kernels->embed_backward(&model->ctx, model_grad(model, g->wte), model_grad(model, g->wpe), g->d_x,
+                                          model->tokens, model->n_batch, model->seq_len,
+                                          (size_t)model->options->model.dim, (size_t)model->options->model.vocab_size);
 }
 
 static zero_status_t backward(model_t *model, zero_unit_t unit)

@@ -220,7 +220,7 @@ static zero_status_t input_gradient(model_t *model, void *dx, const void *dy, ze
 static zero_status_t weight_gradient(model_t *model, zero_tensor_t weight, const void *x, const void *dy, size_t n_in,
                                      size_t n_out)
 {
-    return model->kernels->linear_backward_weight(&model->ctx, zero_grad(model->engine, weight), ZERO_LINEAR_OUT_IN,
+    return model->kernels->linear_backward_weight(&model->ctx, model_grad(model, weight), ZERO_LINEAR_OUT_IN,
                                                   (zero_grad_t){0}, x, dy, model->n_batch * model->seq_len, n_in,
                                                   n_out);
 }
@@ -239,8 +239,8 @@ static zero_status_t norm_backward(model_t *model, void *y, const void *dy, cons
                                    zero_tensor_t weight)
 {
     llama_t *g = model->arch;
-    return model->kernels->rmsnorm_backward(&model->ctx, g->d_x, zero_grad(model->engine, weight), y, dy, residual,
-                                            rstd, model_weight(model, weight), model->n_batch * model->seq_len,
+    return model->kernels->rmsnorm_backward(&model->ctx, g->d_x, model_grad(model, weight), y, dy, residual, rstd,
+                                            model_weight(model, weight), model->n_batch * model->seq_len,
                                             (size_t)model->options->model.dim);
 }
 
@@ -351,7 +351,7 @@ static zero_status_t embed_backward(model_t *model)
 {
     llama_t *g = model->arch;
     arch_sizes_t s = arch_sizes(model);
-    return model->kernels->embed_backward(&model->ctx, zero_grad(model->engine, g->embed), (zero_grad_t){0}, g->d_x,
+    return model->kernels->embed_backward(&model->ctx, model_grad(model, g->embed), (zero_grad_t){0}, g->d_x,
                                           model->tokens, s.B, s.T, s.C, s.V);
 }
 

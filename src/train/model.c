@@ -85,6 +85,8 @@ zero_status_t model_attach(model_t *model, zero_device_t *device, zero_engine_t 
     TRY(zero_stream_create(device, &model->stream));
     TRY(model->kernels->context_create(&model->ctx, model->stream, workspace, &sizes));
     model->attached = true;
+    if (model->options->device.graphs)
+        TRY(recordings_create(model->kernels, zero_model_n_units(model->declaration), &model->recordings));
     model->ops->place(model, &activations);
     return activations.status;
 }
@@ -93,6 +95,7 @@ void model_destroy(model_t *model)
 {
     if (model->arch)
         model->ops->destroy(model);
+    recordings_destroy(model->recordings);
     if (model->attached)
         model->kernels->context_destroy(&model->ctx);
     if (model->device) {
@@ -113,11 +116,28 @@ double model_flops_utilization(const model_t *model, double tokens_per_s, int n_
 
 zero_weight_t model_weight(const model_t *model, zero_tensor_t tensor)
 {
-    return (zero_weight_t){.data = zero_param(model->engine, tensor),
-                           .dtype = (zero_dtype_t)model->options->train.precision};
+    zero_weight_t weight = {.data = zero_param(model->engine, tensor),
+                            .dtype = (zero_dtype_t)model->options->train.precision};
+    recordings_note_weight(model->recordings, tensor, weight);
+    return weight;
+}
+
+zero_grad_t model_grad(const model_t *model, zero_tensor_t tensor)
+{
+    zero_grad_t grad = zero_grad(model->engine, tensor);
+    recordings_note_grad(model->recordings, tensor, grad);
+    return grad;
 }
 
 /* ---- passes ---- */
+
+/* A training pass is the same every time: once what it calls is settled it is recorded, a unit at a time. */
+static zero_status_t compute(model_t *model, zero_unit_t unit, zero_status_t (*fn)(model_t *model, zero_unit_t unit))
+{
+    if (model->recordings && model->pass == MODEL_TRAIN && model->n_trained == RECORDINGS_WARM_UP)
+        return recordings_run(model->recordings, model, unit, fn);
+    return fn(model, unit);
+}
 
 static zero_status_t forward(model_t *model, zero_pass_t pass)
 {
@@ -125,7 +145,7 @@ static zero_status_t forward(model_t *model, zero_pass_t pass)
     TRY(zero_begin(model->engine, pass, stream));
     for (zero_unit_t unit = 0; unit < zero_model_n_units(model->declaration); unit++) {
         TRY(zero_acquire(model->engine, unit, stream));
-        TRY(model->ops->forward(model, unit));
+        TRY(compute(model, unit, model->ops->forward));
         TRY(zero_release(model->engine, unit, stream));
     }
     return ZERO_OK;
@@ -136,7 +156,7 @@ static zero_status_t backward(model_t *model)
     zero_stream_t stream = model->ctx.stream;
     for (zero_unit_t unit = zero_model_n_units(model->declaration) - 1; unit >= 0; unit--) {
         TRY(zero_acquire(model->engine, unit, stream));
-        TRY(model->ops->backward(model, unit));
+        TRY(compute(model, unit, model->ops->backward));
         TRY(zero_grad_ready(model->engine, unit, stream));
     }
     return ZERO_OK;
@@ -176,7 +196,9 @@ zero_status_t model_train(model_t *model, const int32_t *inputs, const int32_t *
 {
     TRY(set_batch(model, MODEL_TRAIN, inputs, targets, loss_weight));
     TRY(forward(model, ZERO_PASS_TRAIN));
-    return backward(model);
+    TRY(backward(model));
+    model->n_trained += model->n_trained < RECORDINGS_WARM_UP;
+    return ZERO_OK;
 }
 
 zero_status_t model_loss(model_t *model, const int32_t *inputs, const int32_t *targets, double loss_weight)

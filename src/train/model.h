@@ -9,10 +9,9 @@
 #include "kernels/model.h"
 #include "train/activations.h"
 #include "train/options.h"
+#include "train/recordings.h"
 
 typedef enum model_pass { MODEL_TRAIN, MODEL_LOSS, MODEL_LOGITS } model_pass_t;
-
-typedef struct model model_t;
 
 typedef struct model_ops {
     const char *name; /* as its users write it */
@@ -39,9 +38,11 @@ struct model {
     zero_engine_t *engine;
     const zero_model_kernels_t *kernels;
     zero_model_context_t ctx;
-    zero_stream_t stream; /* all of the model's work is queued in */
-    bool attached;        /* ctx is there */
-    void *arch;           /* the architecture's own: tensor ids, activations */
+    zero_stream_t stream;     /* all of the model's work is queued in */
+    bool attached;            /* ctx is there */
+    void *arch;               /* the architecture's own: tensor ids, activations */
+    recordings_t *recordings; /* NULL: every pass is queued anew */
+    int n_trained;            /* micro-steps so far, up to RECORDINGS_WARM_UP */
 
     /* The pass at hand. */
     model_pass_t pass;
@@ -79,7 +80,10 @@ zero_status_t model_clear_loss(model_t *model);
 /* Share of the devices' peak that so many tokens a second are; negative where the peak is not known. */
 double model_flops_utilization(const model_t *model, double tokens_per_s, int n_devices);
 
+/* Of the unit that is acquired, for an architecture's compute functions: these are the engine's, and noted where a
+ * recording is being made. */
 zero_weight_t model_weight(const model_t *model, zero_tensor_t tensor);
+zero_grad_t model_grad(const model_t *model, zero_tensor_t tensor);
 
 extern const model_ops_t gpt2_ops, llama_ops;
 

@@ -52,6 +52,7 @@ typedef struct options {
     } zero;
     struct {
         int type; /* zero_device_type_t */
+        bool graphs;
     } device;
     struct {
         char dir[OPTIONS_MAX_PATH];

@@ -103,6 +103,7 @@ const option_row_t option_rows[] = {
     CHOICE(zero, reduction, "ordered", REDUCTIONS, "Sum of gradients: in rank order, for equal bits, or as NCCL does."),
 
     CHOICE(device, type, "auto", DEVICES, "Where to compute. auto: on GPUs where every rank has one."),
+    BOOL(device, graphs, "true", "GPUs: a unit's kernels start together, as a CUDA graph."),
 
     TEXT(checkpoint, dir, "", true, "Directory of the checkpoints. Empty: none."),
     INTEGER(checkpoint, every, "0", 0, 1000 * BILLION, NULL, "Steps between checkpoints. 0: at the end only."),

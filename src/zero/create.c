@@ -126,6 +126,7 @@ static zero_status_t for_each_event(zero_engine_t *engine,
                                     zero_status_t (*visit)(zero_device_t *device, zero_event_t *event))
 {
     zero_device_t *device = engine->device;
+    ZERO_TRY(visit(device, &engine->early_updated));
     ZERO_TRY(visit(device, &engine->published));
     ZERO_TRY(visit(device, &engine->grads_written));
     ZERO_TRY(visit(device, &engine->sums_ready));

@@ -68,7 +68,10 @@ struct zero_engine {
     zero_event_t *slot_freed;   /* by slot, in the caller's stream: the last use of what was there is over */
     zero_event_t *params_ready; /* by unit, in gather_stream: its full parameters are here */
     bool *params_under_way;     /* by unit: compute has yet to wait for params_ready */
+    zero_unit_t n_early_units;  /* updated and published before the others */
+    zero_event_t early_updated; /* in the caller's stream: these are */
     zero_event_t published;     /* in the caller's stream: new weights stand in every rank's window */
+    bool published_awaited;     /* the gather stream has yet to wait for it */
 
     /* Gradients: reduce.c. */
     zero_slots_t grad_slots;       /* in window */
@@ -90,8 +93,9 @@ struct zero_engine {
     bool started;   /* zero_begin was called: no more zero_alloc */
 
     /* The update. */
-    size_t n_segments;     /* of this rank's share of the state: in private_data, at plan.segments */
-    uint64_t *partials_of; /* by unit: where its norm partials start */
+    size_t n_segments;       /* of this rank's share of the state: in private_data, at plan.segments */
+    size_t n_early_segments; /* the first of them: of the early units */
+    uint64_t *partials_of;   /* by unit: where its norm partials start */
     uint64_t n_partials;
     zero_step_rules_t rules;
     zero_step_outcome_t *outcomes; /* ZERO_MAX_STEPS_IN_FLIGHT, in pinned host memory: the device writes them */
@@ -130,6 +134,8 @@ zero_status_t zero_engine_free_params(zero_engine_t *engine, zero_unit_t unit, z
 /* Every rank's slices of a unit's full buffer in the window, at `offset`, to every rank. */
 zero_status_t zero_engine_gather_in_place(zero_engine_t *engine, zero_unit_t unit, uint64_t offset,
                                           size_t element_bytes, zero_stream_t stream);
+/* After the early units changed in `stream`: their gathers may begin. */
+zero_status_t zero_engine_publish_early(zero_engine_t *engine, zero_stream_t stream);
 /* After weights changed in `stream`: every rank's next acquire sees them. */
 zero_status_t zero_engine_publish_params(zero_engine_t *engine, zero_stream_t stream);
 

@@ -4,6 +4,9 @@
  * compute waits for the gather when it comes to the unit. Shards are rewritten by zero_step alone, after a fence that
  * every rank reaches when its gathers are done. Stages 1-2 gather every unit once, in place, after the update, while
  * the next forward is already under way.
+ *
+ * The units that the next pass begins with are updated first and published by a fence of their own, so that they travel
+ * while the rest is updated.
  */
 #include "zero/engine.h"
 #include "zero/log.h"
@@ -22,6 +25,15 @@ static zero_status_t note_under_way(zero_engine_t *engine, zero_unit_t flat)
         return ZERO_OK;
     engine->params_under_way[flat] = true;
     return engine->device->ops->event_record(engine->device, engine->params_ready[flat], engine->gather_stream);
+}
+
+/* What was published with the step's own fence is gathered behind it. */
+static zero_status_t await_published(zero_engine_t *engine, zero_unit_t flat)
+{
+    if (!engine->published_awaited || flat < engine->n_early_units)
+        return ZERO_OK;
+    engine->published_awaited = false;
+    return engine->device->ops->stream_wait(engine->device, engine->gather_stream, engine->published);
 }
 
 /* A hosted unit is updated later than the step's own fence: before its first gather it has one of its own, which every
@@ -63,6 +75,7 @@ static zero_status_t gather_into_slot(zero_engine_t *engine, zero_unit_t flat, c
         return ZERO_OK;
     zero_stream_t gathers_in = zero_engine_stream(engine, engine->gather_stream, stream);
     ZERO_TRY(engine->device->ops->stream_wait(engine->device, gathers_in, slot_freed(engine, slot)));
+    ZERO_TRY(await_published(engine, flat));
     ZERO_TRY(publish_hosted(engine, flat, gathers_in));
     ZERO_TRY(zero_engine_begin_span(engine, zero_engine_work(engine, ZERO_WORK_GATHER), flat, gathers_in, &span));
     ZERO_TRY(engine->comm->ops->all_gather(
@@ -132,6 +145,15 @@ zero_status_t zero_engine_gather_in_place(zero_engine_t *engine, zero_unit_t uni
 
 /* ---- after the update ---- */
 
+/* In the gather stream, which has nothing else to do: compute goes on with the update. */
+zero_status_t zero_engine_publish_early(zero_engine_t *engine, zero_stream_t stream)
+{
+    zero_device_t *device = engine->device;
+    ZERO_TRY(device->ops->event_record(device, engine->early_updated, stream));
+    ZERO_TRY(device->ops->stream_wait(device, engine->gather_stream, engine->early_updated));
+    return engine->comm->ops->fence(engine->comm, ZERO_LANE_GATHER, engine->gather_stream);
+}
+
 zero_status_t zero_engine_publish_params(zero_engine_t *engine, zero_stream_t stream)
 {
     const zero_stage_t *stage = &engine->plan.stage;
@@ -140,7 +162,7 @@ zero_status_t zero_engine_publish_params(zero_engine_t *engine, zero_stream_t st
     ZERO_TRY(zero_engine_fence(engine, stream));
     if (engine->overlapped) {
         ZERO_TRY(device->ops->event_record(device, engine->published, stream));
-        ZERO_TRY(device->ops->stream_wait(device, gathers_in, engine->published));
+        engine->published_awaited = true;
     }
     if (stage->shard_params) {
         zero_slots_clear(&engine->param_slots);
@@ -149,6 +171,7 @@ zero_status_t zero_engine_publish_params(zero_engine_t *engine, zero_stream_t st
     if (!stage->shard_state)
         return ZERO_OK;
     for (zero_unit_t unit = 0; unit < engine->layout.n_units; unit++) {
+        ZERO_TRY(await_published(engine, unit));
         ZERO_TRY(publish_hosted(engine, unit, gathers_in));
         ZERO_TRY(zero_engine_gather_in_place(engine, unit, engine->plan.params, zero_dtype_size(engine->config.dtype),
                                              gathers_in));

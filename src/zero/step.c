@@ -67,6 +67,22 @@ static size_t build_segments(const zero_engine_t *engine, zero_adam_segment_t *s
     return n;
 }
 
+/* The units that the next pass asks for at once: where others travel meanwhile, they are updated first. */
+static zero_unit_t count_early_units(const zero_engine_t *engine)
+{
+    zero_unit_t n_on_device = engine->plan.host.first;
+    if (!engine->overlapped || !engine->plan.stage.shard_state)
+        return 0;
+    return engine->config.prefetch + 1 < n_on_device ? engine->config.prefetch + 1 : n_on_device;
+}
+
+/* Where their state ends. */
+static uint64_t early_end(const zero_engine_t *engine)
+{
+    zero_unit_t n_units = engine->n_early_units;
+    return n_units < engine->layout.n_units ? engine->layout.units[n_units].shard_offset : engine->plan.state_elems;
+}
+
 static zero_step_scratch_t *scratch(const zero_engine_t *engine)
 {
     return zero_engine_private(engine, engine->plan.step_scratch);
@@ -91,6 +107,10 @@ zero_status_t zero_engine_prepare_steps(zero_engine_t *engine)
     if (!segments)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for %d segments", engine->model->n_tensors);
     engine->n_segments = build_segments(engine, segments);
+    engine->n_early_units = count_early_units(engine);
+    while (engine->n_early_segments < engine->n_segments &&
+           segments[engine->n_early_segments].state < early_end(engine))
+        engine->n_early_segments++;
     zero_status_t status = zero_device_copy(engine->device, zero_engine_private(engine, engine->plan.segments),
                                             segments, engine->n_segments * sizeof *segments, NULL);
     if (status == ZERO_OK)
@@ -129,9 +149,12 @@ static zero_status_t exchange_contributions(zero_engine_t *engine, const double 
                                          zero_engine_private(engine, engine->plan.contributions), sizeof *mine, stream);
 }
 
-static zero_status_t update(zero_engine_t *engine, zero_stream_t stream)
+/* AdamW over segments first, first + 1 ..., which lie in [begin, end) of the state. */
+static zero_status_t update_range(zero_engine_t *engine, size_t first, size_t n_segments, uint64_t begin, uint64_t end,
+                                  zero_stream_t stream)
 {
     const zero_config_t *config = &engine->config;
+    const zero_adam_segment_t *segments = zero_engine_private(engine, engine->plan.segments);
     zero_adam_t adam = {
         .param_dtype = config->dtype,
         .param = zero_engine_params(engine),
@@ -139,13 +162,23 @@ static zero_status_t update(zero_engine_t *engine, zero_stream_t stream)
         .m = zero_engine_private(engine, engine->plan.m),
         .v = zero_engine_private(engine, engine->plan.v),
         .grad = zero_engine_sums(engine),
-        .segments = zero_engine_private(engine, engine->plan.segments),
-        .n_segments = engine->n_segments,
-        .state_begin = 0,
-        .state_end = engine->plan.state_elems,
+        .segments = segments + first,
+        .n_segments = n_segments,
+        .state_begin = begin,
+        .state_end = end,
         .scalars = &scratch(engine)->scalars,
     };
-    return engine->device->kernels->adam(&adam, stream);
+    return n_segments > 0 ? engine->device->kernels->adam(&adam, stream) : ZERO_OK;
+}
+
+static zero_status_t update(zero_engine_t *engine, zero_stream_t stream)
+{
+    size_t n_early = engine->n_early_segments;
+    uint64_t split = early_end(engine);
+    ZERO_TRY(update_range(engine, 0, n_early, 0, split, stream));
+    if (engine->n_early_units > 0)
+        ZERO_TRY(zero_engine_publish_early(engine, stream));
+    return update_range(engine, n_early, engine->n_segments - n_early, split, engine->plan.state_elems, stream);
 }
 
 zero_status_t zero_engine_begin_step(zero_engine_t *engine, zero_stream_t stream)
