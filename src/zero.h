@@ -289,7 +289,8 @@ ZERO_API uint64_t zero_memory_total(const zero_memory_t *memory); /* on the devi
 
 /* What an engine with this configuration will hold on each rank, by pure arithmetic: no device, no communication. The
  * same on every rank. `kind` is how bulk data will travel: ZERO_COMM_NCCL for GPUs, whatever joins them there;
- * ZERO_COMM_MPI for messages between hosts' memories; else ZERO_COMM_AUTO. */
+ * ZERO_COMM_MPI for messages between hosts' memories; else ZERO_COMM_AUTO. With ZERO_OFFLOAD_AUTO, which needs a device to
+ * decide: as with ratio 1, the least that the device can hold. */
 ZERO_API zero_status_t zero_plan(const zero_model_t *model, const zero_config_t *config, zero_comm_kind_t kind,
                                  int world_size, zero_memory_t *plan);
 

@@ -298,6 +298,11 @@ static zero_status_t copy(zero_device_t *device, void *dst, const void *src, siz
     return ZERO_OK;
 }
 
+static uint64_t available_bytes(const zero_device_t *device)
+{
+    return the.options.available ? the.options.available : the.cpu->ops->available_bytes(device);
+}
+
 static zero_status_t host_pin(zero_device_t *device, void *data, size_t n_bytes)
 {
     (void)device, (void)data, (void)n_bytes;
@@ -586,6 +591,7 @@ zero_status_t async_device_create(const zero_comm_t *comm, const async_options_t
     OK(zero_device_cpu_create(comm, &the.cpu));
     the.ops = *the.cpu->ops; /* memory */
     the.ops.name = "async";
+    the.ops.available_bytes = available_bytes;
     the.ops.host_pin = host_pin;
     the.ops.host_unpin = host_unpin;
     the.ops.copy = copy;

@@ -84,6 +84,15 @@ START_TEST(offload_gives_the_same_bits_with_accumulation)
 }
 END_TEST
 
+/* stream_cases checks that it hosts some of the state and not all, and fits. */
+START_TEST(offload_as_much_as_must_be_gives_the_same_bits)
+{
+    static const char *const variants[] = {"offload=-1 stage=1 available=110000", "offload=-1 stage=2 available=110000",
+                                           "offload=-1 stage=3 available=110000", NULL};
+    expect_plain_text(3, "steps=6", variants);
+}
+END_TEST
+
 START_TEST(two_hundred_steps_at_random_speeds)
 {
     expect_plain_text(3, "steps=200", (const char *const[]){"stage=3 seed=3 prefetch=2", NULL});
@@ -123,6 +132,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tcase, streams_of_any_speed_give_the_bits_of_one_order, 0, N_SETTINGS);
     tcase_add_loop_test(tcase, offload_gives_the_same_bits, 0, N_SETTINGS);
     tcase_add_test(tcase, offload_gives_the_same_bits_with_accumulation);
+    tcase_add_test(tcase, offload_as_much_as_must_be_gives_the_same_bits);
     tcase_add_test(tcase, two_hundred_steps_at_random_speeds);
     tcase_add_test(tcase, a_trace_has_every_kind_of_work_and_changes_no_bit);
     tcase_add_loop_test(tcase, a_missing_wait_shows, 0, ASYNC_N_FAULTS - 1);

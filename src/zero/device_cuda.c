@@ -62,12 +62,9 @@ static void cuda_host_free(zero_device_t *device, void *data)
 static zero_status_t cuda_host_pin(zero_device_t *device, void *data, size_t n_bytes)
 {
     (void)device;
-    cudaError_t error = cudaHostRegister(data, n_bytes, cudaHostRegisterPortable);
-    if (error == cudaSuccess)
-        return ZERO_OK;
-    cudaGetLastError(); /* it is told here, and not to the next who asks */
-    zero_log(ZERO_LOG_WARNING, "cannot pin %zu bytes of host memory: %s", n_bytes, cudaGetErrorString(error));
-    return ZERO_ERROR_UNSUPPORTED;
+    zero_status_t status =
+        ZERO_CUDA_STATUS_AT(ZERO_LOG_WARNING, cudaHostRegister(data, n_bytes, cudaHostRegisterPortable));
+    return status == ZERO_OK ? ZERO_OK : ZERO_ERROR_UNSUPPORTED;
 }
 
 static void cuda_host_unpin(zero_device_t *device, void *data)

@@ -70,8 +70,9 @@ zero_status_t zero_config_check(const zero_config_t *c)
     if (!(c->initial_loss_scale >= 1.0f) || isinf(c->initial_loss_scale))
         return zero_fail_alike(ZERO_ERROR_USAGE, "initial_loss_scale %g: it must be at least 1",
                                (double)c->initial_loss_scale);
-    if (!(c->offload_ratio >= 0.0f && c->offload_ratio <= 1.0f))
-        return zero_fail_alike(ZERO_ERROR_USAGE, "offload_ratio %g: it must be in [0, 1]", (double)c->offload_ratio);
+    if (!(c->offload_ratio >= 0.0f && c->offload_ratio <= 1.0f) && c->offload_ratio != ZERO_OFFLOAD_AUTO)
+        return zero_fail_alike(ZERO_ERROR_USAGE, "offload_ratio %g: it must be in [0, 1], or ZERO_OFFLOAD_AUTO",
+                               (double)c->offload_ratio);
     if (c->offload_threads < 0 || c->offload_threads > ZERO_MAX_OFFLOAD_THREADS)
         return zero_fail_alike(ZERO_ERROR_USAGE, "offload_threads %d: it must be in 0..%d", c->offload_threads,
                                ZERO_MAX_OFFLOAD_THREADS);
@@ -141,7 +142,8 @@ static zero_unit_t first_hosted(const zero_layout_t *layout, const zero_config_t
     zero_unit_t first = layout->n_units;
     if (!config->offload || kind != ZERO_COMM_NCCL)
         return first;
-    double wanted = (double)config->offload_ratio * (double)layout->total_shard_elems, hosted = 0.0;
+    double ratio = config->offload_ratio == ZERO_OFFLOAD_AUTO ? 1.0 : (double)config->offload_ratio;
+    double wanted = ratio * (double)layout->total_shard_elems, hosted = 0.0;
     while (first > 0 && hosted < wanted)
         hosted += (double)layout->units[--first].shard_elems;
     return first;
@@ -259,6 +261,35 @@ zero_status_t zero_arena_plan_create(const zero_model_t *model, const zero_layou
 fail:
     zero_arena_plan_destroy(&made);
     return status;
+}
+
+/* The ratio with which first_hosted is `first`: rounded down, so that not one unit more is taken. */
+static float ratio_from(const zero_layout_t *layout, zero_unit_t first)
+{
+    double total = (double)layout->total_shard_elems;
+    double hosted = first < layout->n_units ? total - (double)layout->units[first].shard_offset : 0.0;
+    float ratio = total > 0.0 ? (float)(hosted / total) : 0.0f;
+    return (double)ratio * total > hosted ? nextafterf(ratio, 0.0f) : ratio;
+}
+
+/* Device bytes only fall when one unit more is hosted, so halving finds the first that fits. */
+zero_status_t zero_plan_smallest_offload(const zero_model_t *model, const zero_layout_t *layout,
+                                         const zero_config_t *config, zero_comm_kind_t kind, uint64_t available,
+                                         float *ratio)
+{
+    zero_config_t tried = *config;
+    zero_unit_t fits = 0, too_much = layout->n_units + 1; /* the first hosted unit; 0 is taken where nothing fits */
+    while (too_much - fits > 1) {
+        zero_unit_t first = fits + (too_much - fits) / 2;
+        zero_arena_plan_t plan;
+        tried.offload_ratio = ratio_from(layout, first);
+        ZERO_TRY(zero_arena_plan_create(model, layout, &tried, kind, &plan));
+        bool is_within = zero_memory_total(&plan.memory) + config->user_bytes <= available;
+        zero_arena_plan_destroy(&plan);
+        *(is_within ? &fits : &too_much) = first;
+    }
+    *ratio = ratio_from(layout, fits);
+    return ZERO_OK;
 }
 
 void zero_arena_plan_destroy(zero_arena_plan_t *plan)

@@ -80,6 +80,13 @@ zero_status_t zero_arena_plan_create(const zero_model_t *model, const zero_layou
                                      const zero_config_t *config, zero_comm_kind_t kind, zero_arena_plan_t *plan);
 void zero_arena_plan_destroy(zero_arena_plan_t *plan);
 
+/* The smallest offload_ratio with which a plan takes no more of the device than `available` bytes, the caller's
+ * user_bytes included, whatever config's own is; 1 where even that takes more, which then is refused with the numbers.
+ */
+zero_status_t zero_plan_smallest_offload(const zero_model_t *model, const zero_layout_t *layout,
+                                         const zero_config_t *config, zero_comm_kind_t kind, uint64_t available,
+                                         float *ratio);
+
 /* ZERO_ERROR_USAGE, with a line, where a setting is out of range. */
 zero_status_t zero_config_check(const zero_config_t *config);
 

@@ -2,8 +2,9 @@
  *
  *     stream_cases [key=value ...] [/ key=value ...] ...
  *         Runs one after the other. Keys: device=cpu|async stage=3 dtype=bf16|fp32|fp16 prefetch=1 micro_steps=1
- * every=0|1 steps=12 overlap=0|1 offload=0..100 (percent of the state) threads=0 (of its update) pins=0|1 (memory
- * can be pinned) nan_at=0 seed=1 delay_us=300 fault=0..8 (async_fault_t) trace=0|1
+ * every=0|1 steps=12 overlap=0|1 offload=0..100 (percent of the state; -1: auto) threads=0 (of its update) pins=0|1
+ * (memory can be pinned) available=BYTES (that the device tells) nan_at=0 seed=1 delay_us=300 fault=0..8
+ * (async_fault_t) trace=0|1
  *
  * Trains a toy whose forward reads every parameter and whose backward reads them again and writes every gradient, all
  * of it queued in a compute stream, two steps under way at a time. Each piece of compute takes a while between its
@@ -30,7 +31,7 @@
 
 typedef struct settings {
     int stage, prefetch, micro_steps, every, steps, overlap, nan_at, seed, delay_us, fault, trace, is_async, offload,
-        threads, pins;
+        threads, pins, available;
     zero_dtype_t dtype;
 } settings_t;
 
@@ -270,6 +271,23 @@ static void train(run_t *run)
     OK(zero_device_synchronize(run->device));
 }
 
+/* What the engine holds is what zero_plan says; what auto chose fits, and is not nothing in our cases. */
+static void check_memory(const run_t *run, const zero_config_t *config)
+{
+    zero_memory_t plan, held = zero_engine_memory(run->engine);
+    const settings_t *s = run->s;
+    OK(zero_plan(run->toy.model, config, s->is_async ? ZERO_COMM_NCCL : ZERO_COMM_AUTO, zero_comm_size(run->comm),
+                 &plan));
+    if (config->offload_ratio == ZERO_OFFLOAD_AUTO)
+        CHECK(zero_memory_total(&held) <= (uint64_t)s->available && held.pinned_bytes > 0 &&
+                  held.pinned_bytes < plan.pinned_bytes,
+              "auto: %llu bytes held, %llu on the host", (unsigned long long)zero_memory_total(&held),
+              (unsigned long long)held.pinned_bytes);
+    else if (strcmp(zero_comm_name(run->comm), "mpi") != 0)
+        CHECK(memcmp(&plan, &held, sizeof plan) == 0, "plan %llu bytes, held %llu",
+              (unsigned long long)zero_memory_total(&plan), (unsigned long long)zero_memory_total(&held));
+}
+
 static void run_all(const settings_t *s, zero_comm_t *comm)
 {
     run_t run = {.s = s, .comm = comm, .toy = toy_create(), .hash = UINT64_C(1469598103934665603)};
@@ -282,20 +300,22 @@ static void run_all(const settings_t *s, zero_comm_t *comm)
     config.reduce_every_micro_step = s->every;
     config.overlap = s->overlap;
     config.initial_loss_scale = 1024.0f;
-    config.offload = s->offload > 0;
-    config.offload_ratio = (float)s->offload / 100.0f;
+    config.offload = s->offload != 0;
+    config.offload_ratio = s->offload < 0 ? ZERO_OFFLOAD_AUTO : (float)s->offload / 100.0f;
     config.offload_threads = s->threads;
     run.seed = (uint64_t)(s->seed * 100 + zero_comm_rank(run.comm));
     if (s->is_async)
         OK(async_device_create(run.comm,
                                &(async_options_t){.seed = run.seed,
                                                   .max_delay_us = (unsigned)s->delay_us,
+                                                  .available = (uint64_t)s->available,
                                                   .pins = s->pins != 0,
                                                   .fault = (async_fault_t)s->fault},
                                &run.device));
     else
         OK(zero_device_create(ZERO_DEVICE_CPU, run.comm, &run.device));
     OK(zero_engine_create(run.comm, run.device, run.toy.model, &config, &run.engine));
+    check_memory(&run, &config);
     OK(zero_stream_create(run.device, &run.stream));
     if (s->is_async)
         async_compute_in(run.stream);
@@ -347,6 +367,7 @@ static void take(const char *argument, settings_t *s)
                 {"fault", offsetof(settings_t, fault)},
                 {"offload", offsetof(settings_t, offload)},
                 {"threads", offsetof(settings_t, threads)},
+                {"available", offsetof(settings_t, available)},
                 {"pins", offsetof(settings_t, pins)},
                 {"trace", offsetof(settings_t, trace)}};
     char name[32];
