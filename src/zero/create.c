@@ -201,7 +201,7 @@ static zero_status_t create_streams(zero_engine_t *engine)
     ZERO_TRY(device->ops->stream_create(device, true, &engine->gather_stream));
     ZERO_TRY(device->ops->stream_create(device, true, &engine->reduce_stream));
     ZERO_TRY(for_each_event(engine, create_event));
-    return zero_timeline_create(device, timeline_capacity(engine), &engine->timeline);
+    return zero_timeline_create(device, engine->host_comm, timeline_capacity(engine), &engine->timeline);
 }
 
 zero_status_t zero_engine_create(zero_comm_t *comm, zero_device_t *device, const zero_model_t *model,

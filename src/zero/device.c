@@ -2,9 +2,10 @@
 #include "zero/device.h"
 
 #include <string.h>
+#include <time.h>
 
 #include "comm/comm.h"
-
+#include "comm/deadline.h"
 #include "zero/log.h"
 
 #ifndef ZERO_HAVE_CUDA
@@ -72,6 +73,23 @@ zero_device_type_t zero_device_get_type(const zero_device_t *device)
 zero_status_t zero_device_synchronize(zero_device_t *device)
 {
     return device->ops->synchronize(device);
+}
+
+zero_status_t zero_device_await(zero_device_t *device, const zero_comm_t *host, zero_event_t event, const char *what)
+{
+    int64_t deadline = zero_now_ns() + host->timeout_ns;
+    bool reached = false;
+    ZERO_TRY(device->ops->event_query(device, event, &reached));
+    while (!reached) {
+        if (zero_now_ns() > deadline)
+            return zero_fail(ZERO_ERROR_TIMEOUT,
+                             "%s did not end on this rank's device within %g s (ZERO_TIMEOUT_S): a rank or its device "
+                             "stands still",
+                             what, (double)host->timeout_ns * 1e-9);
+        nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+        ZERO_TRY(device->ops->event_query(device, event, &reached));
+    }
+    return ZERO_OK;
 }
 
 zero_status_t zero_stream_create(zero_device_t *device, zero_stream_t *stream)

@@ -59,6 +59,11 @@ zero_status_t zero_device_cpu_create(const zero_comm_t *comm, zero_device_t **de
 zero_status_t zero_device_cuda_create(const zero_comm_t *comm, zero_device_t **device);
 int zero_device_cuda_count(void); /* GPUs of this host; 0 without a driver */
 
+/* Waits on the host until the event is reached. ZERO_ERROR_TIMEOUT, with a line that begins with `what`, after the
+ * longest that `host` waits for a peer: a peer that is gone ends the job through the launcher, one that stands still is
+ * found here. */
+zero_status_t zero_device_await(zero_device_t *device, const zero_comm_t *host, zero_event_t event, const char *what);
+
 /* How bulk data travels between ranks with this device: `comm` itself for the CPU; copy engines or NCCL for GPUs.
  * *bulk is the caller's, for zero_device_comm_destroy. [collective] */
 zero_status_t zero_device_comm_create(zero_device_t *device, zero_comm_t *comm, zero_comm_t **bulk);

@@ -6,10 +6,9 @@
  * zero_engine_publish_params). All of it is decided on the device: the host learns the outcome in zero_step_wait, when
  * the next step may long be queued.
  */
+#include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
-#include "comm/deadline.h"
 #include "zero/engine.h"
 #include "zero/log.h"
 
@@ -227,26 +226,6 @@ zero_status_t zero_step(zero_engine_t *engine, float lr, const double *local_los
     return ZERO_OK;
 }
 
-/* A peer that is gone ends the job through the launcher; one that stands still is found here. */
-static zero_status_t wait_for_step(zero_engine_t *engine, zero_event_t end)
-{
-    zero_device_t *device = engine->device;
-    int64_t deadline = zero_now_ns() + engine->host_comm->timeout_ns;
-    bool ended = false;
-    ZERO_TRY(device->ops->event_query(device, end, &ended));
-    while (!ended) {
-        if (zero_now_ns() > deadline)
-            return zero_fail(ZERO_ERROR_TIMEOUT,
-                             "step %llu did not end on this rank's device within %g s (ZERO_TIMEOUT_S): a rank or its "
-                             "device stands still",
-                             (unsigned long long)engine->n_steps_waited + 1,
-                             (double)engine->host_comm->timeout_ns * 1e-9);
-        nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
-        ZERO_TRY(device->ops->event_query(device, end, &ended));
-    }
-    return ZERO_OK;
-}
-
 zero_status_t zero_step_wait(zero_engine_t *engine, zero_step_result_t *result)
 {
     int in_flight = (int)(engine->n_steps_waited % ZERO_MAX_STEPS_IN_FLIGHT);
@@ -255,9 +234,11 @@ zero_status_t zero_step_wait(zero_engine_t *engine, zero_step_result_t *result)
     zero_event_t begin = engine->timed[at].follows ? engine->timed[before].ended : engine->timed[at].began;
     zero_event_t end = engine->timed[at].ended;
     double exposed_ms, step_ms;
+    char what[32];
     if (engine->step == engine->n_steps_waited)
         return zero_fail(ZERO_ERROR_ORDER, "zero_step_wait without an unread step");
-    ZERO_TRY(wait_for_step(engine, end));
+    snprintf(what, sizeof what, "step %llu", (unsigned long long)engine->n_steps_waited + 1);
+    ZERO_TRY(zero_device_await(engine->device, engine->host_comm, end, what));
     ZERO_TRY(engine->device->ops->event_elapsed_ms(engine->device, begin, end, &step_ms));
     engine->n_steps_waited++;
     ZERO_TRY(zero_timeline_harvest(engine->timeline, engine->n_steps_waited, &exposed_ms));

@@ -1,7 +1,6 @@
 /* timeline.c - see timeline.h. */
 #include "zero/timeline.h"
 
-#include <sched.h>
 #include <stdlib.h>
 
 #include "comm/deadline.h"
@@ -17,6 +16,7 @@ typedef struct span {
 
 struct zero_timeline {
     zero_device_t *device;
+    const zero_comm_t *host;
     int capacity, first, n_spans;
     span_t *ring;
     double exposed_ms; /* harvested and not yet told */
@@ -39,7 +39,8 @@ const char *zero_work_name(zero_work_t work)
     return (unsigned)work < ZERO_N_WORKS ? names[work] : "unknown";
 }
 
-zero_status_t zero_timeline_create(zero_device_t *device, int capacity, zero_timeline_t **timeline)
+zero_status_t zero_timeline_create(zero_device_t *device, const zero_comm_t *host, int capacity,
+                                   zero_timeline_t **timeline)
 {
     zero_timeline_t *made = calloc(1, sizeof *made);
     span_t *ring = calloc((size_t)capacity, sizeof *ring);
@@ -50,6 +51,7 @@ zero_status_t zero_timeline_create(zero_device_t *device, int capacity, zero_tim
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for a timeline of %d spans", capacity);
     }
     made->device = device;
+    made->host = host;
     made->capacity = capacity;
     made->ring = ring;
     for (int i = 0; i < capacity && status == ZERO_OK; i++) {
@@ -78,17 +80,6 @@ void zero_timeline_destroy(zero_timeline_t *timeline)
     free(timeline);
 }
 
-static zero_status_t wait_for(zero_device_t *device, zero_event_t event)
-{
-    bool reached = false;
-    ZERO_TRY(device->ops->event_query(device, event, &reached));
-    while (!reached) {
-        sched_yield();
-        ZERO_TRY(device->ops->event_query(device, event, &reached));
-    }
-    return ZERO_OK;
-}
-
 zero_status_t zero_timeline_trace(zero_timeline_t *timeline, zero_trace_fn fn, void *user)
 {
     zero_device_t *device = timeline->device;
@@ -98,7 +89,7 @@ zero_status_t zero_timeline_trace(zero_timeline_t *timeline, zero_trace_fn fn, v
     ZERO_TRY(device->ops->synchronize(device));
     zero_status_t status = device->ops->event_record(device, timeline->base, stream);
     if (status == ZERO_OK)
-        status = wait_for(device, timeline->base);
+        status = zero_device_await(device, timeline->host, timeline->base, "tracing's first event");
     timeline->base_ms = (double)zero_now_ns() * 1e-6;
     device->ops->stream_destroy(device, stream);
     timeline->fn = fn;
@@ -131,7 +122,7 @@ static zero_status_t take_oldest(zero_timeline_t *timeline)
 {
     span_t *oldest = &timeline->ring[timeline->first];
     if (oldest->ended) {
-        ZERO_TRY(wait_for(timeline->device, oldest->end));
+        ZERO_TRY(zero_device_await(timeline->device, timeline->host, oldest->end, "what a span times"));
         ZERO_TRY(tell(timeline, oldest));
     }
     timeline->first = (timeline->first + 1) % timeline->capacity;

@@ -11,8 +11,9 @@
 
 typedef struct zero_timeline zero_timeline_t;
 
-/* capacity: spans under way at once. */
-zero_status_t zero_timeline_create(zero_device_t *device, int capacity, zero_timeline_t **timeline);
+/* host: says how long an event may be waited for. capacity: spans under way at once. */
+zero_status_t zero_timeline_create(zero_device_t *device, const zero_comm_t *host, int capacity,
+                                   zero_timeline_t **timeline);
 void zero_timeline_destroy(zero_timeline_t *timeline); /* NULL is allowed */
 
 /* Sends every span to `fn` from now on, when it is over. */

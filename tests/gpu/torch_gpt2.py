@@ -7,9 +7,14 @@
         trains it on TEXT's bytes with the batches and the schedule that zerotrain has, and compares loss and grad norm
 
 Independent of zerotrain's code: transformers' model, PyTorch's AdamW and clip_grad_norm_. Only the order of sequences is
-rebuilt here, from the description in src/train/shuffle.c. bf16 means fp32 weights under autocast.
+rebuilt here, from the description in src/train/shuffle.c.
+
+PyTorch has two ways to train in bf16, both with fp32 weights for the optimizer. --mixed parameters casts them to bf16 and
+computes everything in it, residual stream included, as FSDP2's MixedPrecisionPolicy(param_dtype=bfloat16) does and
+zerotrain too. --mixed autocast computes products in bf16 and norms and residuals in fp32.
 """
 import argparse
+import copy
 import json
 import math
 import sys
@@ -67,18 +72,28 @@ def compare(a):
     seq = model.config.n_positions
     n_sequences = (len(text) - 1) // seq
     rows = [json.loads(line) for line in open(a.metrics)]
+    autocast = a.precision == "bf16" and a.mixed == "autocast"
+    computing = copy.deepcopy(model).bfloat16() if a.precision == "bf16" and not autocast else model
     worst_loss = worst_norm = 0.0
     for step in range(1, a.steps + 1):
         total = 0.0
         places = range((step - 1) * a.global_batch, step * a.global_batch)
         starts = [seq * shuffle_index(a.seed, p // n_sequences, n_sequences, p % n_sequences) for p in places]
+        if computing is not model:
+            with torch.no_grad():
+                for low, master in zip(computing.parameters(), model.parameters()):
+                    low.copy_(master)
         for i in range(0, len(starts), a.micro_batch):
             window = torch.stack([text[s:s + seq + 1] for s in starts[i:i + a.micro_batch]]).long().cuda()
-            with torch.autocast("cuda", torch.bfloat16, enabled=a.precision == "bf16"):
-                logits = model(window[:, :-1]).logits
+            with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
+                logits = computing(window[:, :-1]).logits
             loss = torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), window[:, 1:].flatten())
             (loss * window.shape[0] / a.global_batch).backward()
             total += loss.item() * window.shape[0] / a.global_batch
+        if computing is not model:
+            for low, master in zip(computing.parameters(), model.parameters()):
+                master.grad = low.grad.float()
+                low.grad = None
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).item()
         for group in optimizer.param_groups:
             group["lr"] = lr_at(a, step)
@@ -93,7 +108,8 @@ def compare(a):
                   f"off by {loss_error:.2e} {norm_error:.2e}", flush=True)
     bounds = {"bf16": (5e-3, 3e-2), "fp32": (1e-4, 1e-3)}[a.precision]
     ok = worst_loss < bounds[0] and worst_norm < bounds[1]
-    print(f"{'ok' if ok else 'FAILED'}: {a.precision}, {a.steps} steps: loss within {worst_loss:.2e} "
+    way = f"bf16 ({a.mixed})" if a.precision == "bf16" else a.precision
+    print(f"{'ok' if ok else 'FAILED'}: {way}, {a.steps} steps: loss within {worst_loss:.2e} "
           f"(bound {bounds[0]:g}), grad norm within {worst_norm:.2e} (bound {bounds[1]:g})")
     sys.exit(0 if ok else 1)
 
@@ -112,6 +128,7 @@ for key, value in dict(steps=100, total_steps=1000, warmup=20, global_batch=8, m
     c.add_argument("--" + key.replace("_", "-"), type=int, default=value)
 c.add_argument("--lr", type=float, default=6e-4)
 c.add_argument("--precision", choices=("bf16", "fp32"), default="bf16")
+c.add_argument("--mixed", choices=("parameters", "autocast"), default="parameters")
 c.set_defaults(run=compare)
 arguments = parser.parse_args()
 arguments.run(arguments)
