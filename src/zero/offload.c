@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "zero/engine.h"
 #include "zero/host_cores.h"
@@ -185,6 +186,21 @@ static zero_status_t create_queues(zero_engine_t *engine)
     return ZERO_OK;
 }
 
+/* One line, and one more where ranks seem to be bound to far less than the machine has, as mpirun binds two. */
+static void say_where(const zero_engine_t *engine, const cpu_set_t *cores, size_t n_threads)
+{
+    long n_cores = CPU_COUNT(cores), n_processors = sysconf(_SC_NPROCESSORS_ONLN);
+    if (engine->host_comm->rank > 0)
+        return;
+    zero_log(ZERO_LOG_INFO, "offload: each rank updates with %zu thread%s, %s", n_threads, n_threads == 1 ? "" : "s",
+             n_cores > 0 ? "bound to its share of the cores near its device" : "which are not bound");
+    if (n_cores > 0 && 4 * n_cores * engine->host_comm->local_size < n_processors)
+        zero_log(ZERO_LOG_WARNING,
+                 "offload: rank 0 may use %ld core%s of a machine with %ld processors: where mpirun bound it to them, "
+                 "--bind-to none lets it have its share",
+                 n_cores, n_cores == 1 ? "" : "s", n_processors);
+}
+
 static zero_status_t build(zero_engine_t *engine, const cpu_set_t *cores)
 {
     zero_offload_t *offload = engine->offload;
@@ -202,9 +218,7 @@ static zero_status_t build(zero_engine_t *engine, const cpu_set_t *cores)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for offload's tables");
     ZERO_TRY(zero_host_pool_create(cores, (int)n_threads, offload->n_items, &offload->pool));
     ZERO_TRY(create_memory(engine));
-    if (engine->host_comm->rank == 0)
-        zero_log(ZERO_LOG_INFO, "offload: each rank updates with %zu threads, %s", n_threads,
-                 CPU_COUNT(cores) > 0 ? "bound to its share of the cores near its device" : "which are not bound");
+    say_where(engine, cores, n_threads);
     return create_queues(engine);
 }
 
