@@ -38,6 +38,9 @@ INI_CFLAGS := $(if $(wildcard /usr/include/iniparser/iniparser.h),-I/usr/include
 STATIC_LIB  = $(if $(filter 1,$(STATIC)),-l:lib$(1).a,-l$(1))
 
 _comma := ,
+# hwloc finds the cores near a GPU, for offload's threads. Without it they run where the system puts them.
+HWLOC_LIBS := $(shell pkg-config --libs hwloc 2>/dev/null)
+HWLOC_CFLAGS := $(if $(HWLOC_LIBS),-DZERO_HAVE_HWLOC=1 $(shell pkg-config --cflags hwloc 2>/dev/null))
 # CUDA: nvcc on PATH or in its usual place. What it builds runs on machines without a GPU or driver too: the runtime is
 # linked statically and looks for the driver when it is first called.
 CUDA ?= 1
@@ -76,6 +79,10 @@ $(info $(if $(NVCC),  CUDA    $(CUDA_HOME)$(shell $(NVCC) --version | sed -n 's/
        $(if $(filter 0,$(CUDA)),  CUDA    left out (CUDA=0),  CUDA    left out: $(or $(CUDA_LEFT_OUT),no nvcc on PATH or in /usr/local/cuda))))
 endif
 
+ifeq ($(filter clean uninstall install,$(MAKECMDGOALS))$(MAKE_RESTARTS),)
+$(info $(if $(HWLOC_LIBS),  hwloc   $(shell pkg-config --modversion hwloc),  hwloc   left out: libhwloc-dev is not installed$(_comma) threads of offload are not bound to cores))
+endif
+
 # Numbers get their names from enums here, also those that floats are multiplied with: clang 18 warns of that.
 WARNINGS := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-prototypes -Wmissing-prototypes \
             -Wvla -Wundef -Wpointer-arith$(if $(findstring clang,$(CC)), -Wno-enum-float-conversion) \
@@ -83,7 +90,7 @@ WARNINGS := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-pr
 # IEEE arithmetic as written: the promise of equal bits rests on these.
 FLOAT    := -ffp-contract=off -fno-math-errno -fno-trapping-math
 SANFLAGS := $(if $(filter 1,$(SANITIZE)),-fsanitize=address -fsanitize=undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
-CPPFLAGS += -D_GNU_SOURCE -DZERO_VERSION_STRING='"$(VERSION)"' -Isrc -I. $(INI_CFLAGS) $(CUDA_CFLAGS)
+CPPFLAGS += -D_GNU_SOURCE -DZERO_VERSION_STRING='"$(VERSION)"' -Isrc -I. $(INI_CFLAGS) $(HWLOC_CFLAGS) $(CUDA_CFLAGS)
 ALL_CFLAGS = -std=c17 $(CFLAGS) $(FLOAT) $(WARNINGS) $(SANFLAGS) -fopenmp -fPIC -fvisibility=hidden -pthread
 ALL_LDFLAGS = $(LDFLAGS) $(SANFLAGS) -fopenmp -pthread
 
@@ -118,7 +125,7 @@ MODEL_OBJ := $(MODEL_SRC:%.c=$(BUILD)/%.o) $(call isa_objects,$(MODEL_ISA)) $(MO
 TRAIN_OBJ := $(TRAIN_SRC:%.c=$(BUILD)/%.o)
 TRAIN_LIB_OBJ := $(filter-out %/main.o,$(TRAIN_OBJ))
 
-LIB_LIBS   := $(MPI_LIBS) $(call STATIC_LIB,jansson) $(call STATIC_LIB,xxhash) $(CUDA_LIBS) -lm -ldl
+LIB_LIBS   := $(MPI_LIBS) $(call STATIC_LIB,jansson) $(call STATIC_LIB,xxhash) $(HWLOC_LIBS) $(CUDA_LIBS) -lm -ldl
 TRAIN_LIBS := $(LIB_LIBS) $(call STATIC_LIB,iniparser) $(CUDA_MODEL_LIBS) -lopenblas
 
 # What objects are built with. Where it changes (another compiler, a CUDA toolkit that has come since), they are built

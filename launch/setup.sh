@@ -13,7 +13,7 @@ script=launch/$(basename "$0")
 
 # What `make` needs, by Debian's and Ubuntu's names.
 build_packages=(gcc libc6-dev make pkg-config openmpi-bin libopenmpi-dev libopenblas-dev libiniparser-dev
-    libjansson-dev libxxhash-dev)
+    libjansson-dev libxxhash-dev libhwloc-dev)
 # What the tests need besides.
 check_packages=(check cppcheck clang libomp-dev g++ shellcheck valgrind libc6-dbg)
 # Taken where the distribution has it: the layout of the sources is pinned to this version's (tests/lint).

@@ -225,6 +225,9 @@ typedef enum zero_dtype { ZERO_FP32, ZERO_BF16, ZERO_FP16 } zero_dtype_t;
 ZERO_API size_t zero_dtype_size(zero_dtype_t dtype); /* bytes of an element */
 ZERO_API const char *zero_dtype_name(zero_dtype_t dtype);
 
+#define ZERO_OFFLOAD_AUTO (-1.0f)
+#define ZERO_MAX_OFFLOAD_THREADS 1024
+
 typedef struct zero_config {
     int stage;                    /* 0..3 */
     zero_dtype_t dtype;           /* of parameters, and of gradients on the wire */
@@ -245,10 +248,13 @@ typedef struct zero_config {
     float initial_loss_scale;
     int loss_scale_window, loss_scale_hysteresis;
     /* GPUs, stages 1-3: the AdamW state of the last units in forward order, at least offload_ratio (0..1) of all, stays
-     * in pinned host memory and is updated by the CPU: the same bits, fewer bytes on the GPU. On the CPU it means
-     * nothing: there all state is in host memory. */
+     * in pinned host memory and is updated by the CPU: the same bits, fewer bytes on the GPU. ZERO_OFFLOAD_AUTO: the
+     * smallest share with which the plan fits what the devices have free when the engine is created. On the CPU it
+     * means nothing: there all state is in host memory. */
     bool offload;
     float offload_ratio;
+    int offload_threads; /* a rank's, for that update; 0: as many as its share of the cores near its GPU, but one */
+    float offload_ram;   /* what it may take at most of the host's memory, all ranks of a host together, above 0..1 */
     size_t user_bytes; /* zero_alloc will ask for this much in all: counted in the plan's limit */
 } zero_config_t;
 
@@ -287,7 +293,8 @@ ZERO_API uint64_t zero_memory_total(const zero_memory_t *memory); /* on the devi
 
 /* What an engine with this configuration will hold on each rank, by pure arithmetic: no device, no communication. The
  * same on every rank. `kind` is how bulk data will travel: ZERO_COMM_NCCL for GPUs, whatever joins them there;
- * ZERO_COMM_MPI for messages between hosts' memories; else ZERO_COMM_AUTO. */
+ * ZERO_COMM_MPI for messages between hosts' memories; else ZERO_COMM_AUTO. With ZERO_OFFLOAD_AUTO, which needs a device to
+ * decide: as with ratio 1, the least that the device can hold. */
 ZERO_API zero_status_t zero_plan(const zero_model_t *model, const zero_config_t *config, zero_comm_kind_t kind,
                                  int world_size, zero_memory_t *plan);
 

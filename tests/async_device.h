@@ -22,12 +22,15 @@ typedef enum async_fault {
     ASYNC_NO_FENCE,                /* fences do not wait for peers */
     ASYNC_HOST_AHEAD_OF_DEVICE,    /* offload: gradients leave before they are whole, updates before they are decided */
     ASYNC_DEVICE_AHEAD_OF_HOST,    /* offload: parameters are gathered before they are updated */
+    ASYNC_SUMS_AHEAD_OF_COPY,      /* offload: sums are written where earlier ones have yet to leave */
     ASYNC_N_FAULTS
 } async_fault_t;
 
 typedef struct async_options {
     uint64_t seed;         /* of this rank's delays */
     unsigned max_delay_us; /* before a piece of work; most are much shorter */
+    uint64_t available;    /* bytes that are free, as the device tells; 0: the machine's */
+    bool pins;             /* host memory can be pinned; it makes no other difference here */
     async_fault_t fault;
 } async_options_t;
 

@@ -35,7 +35,7 @@ static const char *capture_end(void)
 }
 
 /* One whole line that begins "zerotrain: " and says every one of the fragments, which end at NULL. */
-static void expect_line(const char *said, const char *const *fragments)
+static inline void expect_line(const char *said, const char *const *fragments)
 {
     size_t length = strlen(said);
     ck_assert_msg(strncmp(said, "zerotrain: ", 11) == 0, "said: '%s'", said);

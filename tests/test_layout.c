@@ -277,22 +277,32 @@ START_TEST(the_order_is_forward_then_backward)
 }
 END_TEST
 
-/* Bytes per parameter of the design's table, on a model so large that padding does not show. */
-START_TEST(the_plan_is_the_table_of_stages)
+/* Units of one matrix each. */
+#define EVEN_ROWS 8192
+#define EVEN_COLUMNS 512
+
+static zero_model_t *even_model(int n_units)
 {
     zero_model_t *model;
     zero_unit_t unit;
     zero_tensor_t tensor;
-    const int n_ranks = 8, n_units = 16;
-    const double P = 16.0 * 8192 * 512;
     ck_assert_int_eq(zero_model_create(&model), ZERO_OK);
     for (int u = 0; u < n_units; u++) {
         char name[32];
         snprintf(name, sizeof name, "u%d", u);
         ck_assert_int_eq(zero_model_add_unit(model, name, &unit), ZERO_OK);
-        zero_tensor_desc_t desc = {.name = name, .n_dims = 2, .shape = {8192, 512}};
+        zero_tensor_desc_t desc = {.name = name, .n_dims = 2, .shape = {EVEN_ROWS, EVEN_COLUMNS}};
         ck_assert_int_eq(zero_model_add_tensor(model, unit, &desc, &tensor), ZERO_OK);
     }
+    return model;
+}
+
+/* Bytes per parameter of the design's table, on a model so large that padding does not show. */
+START_TEST(the_plan_is_the_table_of_stages)
+{
+    const int n_ranks = 8, n_units = 16;
+    const double P = 16.0 * EVEN_ROWS * EVEN_COLUMNS;
+    zero_model_t *model = even_model(n_units);
     /* parameters, gradients (fp32 sums and full), optimizer, in bytes a parameter; N = 8 */
     const double want[4][2][3] = {
         /* bf16                               fp32 */
@@ -341,6 +351,87 @@ START_TEST(slices_are_staged_unless_the_transport_adds_them)
         uint64_t added = plans[1][1].bytes[ZERO_MEMORY_COMMUNICATION];
         ck_assert_uint_eq(added, plans[0][0].bytes[ZERO_MEMORY_COMMUNICATION]);
         ck_assert(n_ranks == 1 ? staged == added : staged > added);
+        zero_model_destroy(model);
+    }
+}
+END_TEST
+
+/* To the byte: per hosted parameter over N the device loses 10 bytes of state and 4 of sums, of which two units' stay;
+ * the host has parameter, low half, m, v and gradient, and a page of the step's scalars. */
+START_TEST(what_is_offloaded_leaves_the_device_to_the_byte)
+{
+    const int n_ranks = 8, n_units = 16;
+    const uint64_t shard = EVEN_ROWS * EVEN_COLUMNS / 8;
+    zero_model_t *model = even_model(n_units);
+    for (int stage = 1; stage <= 3; stage++)
+        for (int hosted = 0; hosted <= n_units; hosted++)
+            for (int micro_steps = 1; micro_steps <= 2; micro_steps++) {
+                zero_config_t config = zero_config_default();
+                zero_memory_t plan, whole;
+                config.stage = stage;
+                config.micro_steps = micro_steps;
+                ck_assert_int_eq(zero_plan(model, &config, ZERO_COMM_NCCL, n_ranks, &whole), ZERO_OK);
+                config.offload = true;
+                config.offload_ratio = (float)hosted / (float)n_units;
+                ck_assert_int_eq(zero_plan(model, &config, ZERO_COMM_NCCL, n_ranks, &plan), ZERO_OK);
+                /* Sums that grow over micro-steps have no place but their own; stage 1 reduces once a step, then
+                 * from fp32 gradients whose slices are the sums. */
+                bool take_turns = micro_steps == 1, in_place = stage == 1 && micro_steps == 2;
+                uint64_t n_on_device = (uint64_t)(n_units - hosted), n_passing = (uint64_t)(hosted < 2 ? hosted : 2);
+                uint64_t n_sums = take_turns && !in_place ? n_on_device + n_passing : (uint64_t)n_units;
+                ck_assert_uint_eq(plan.bytes[ZERO_MEMORY_OPTIMIZER], 10 * shard * n_on_device);
+                ck_assert_uint_eq(whole.bytes[ZERO_MEMORY_GRADIENTS] - plan.bytes[ZERO_MEMORY_GRADIENTS],
+                                  4 * shard * ((uint64_t)n_units - n_sums));
+                ck_assert_uint_eq(plan.pinned_bytes, hosted ? 16 * shard * (uint64_t)hosted + 4096 : 0);
+            }
+    zero_model_destroy(model);
+}
+END_TEST
+
+static uint64_t bytes_with(const zero_model_t *model, zero_config_t config, float ratio, int n_ranks,
+                           zero_unit_t *first)
+{
+    zero_layout_t layout;
+    zero_arena_plan_t plan;
+    config.offload_ratio = ratio;
+    ck_assert_int_eq(zero_layout_create(model, n_ranks, &layout), ZERO_OK);
+    ck_assert_int_eq(zero_arena_plan_create(model, &layout, &config, ZERO_COMM_NCCL, &plan), ZERO_OK);
+    uint64_t total = zero_memory_total(&plan.memory);
+    *first = plan.host.first;
+    zero_arena_plan_destroy(&plan);
+    zero_layout_destroy(&layout);
+    return total;
+}
+
+/* Beside every ratio in steps of 1/64: what fits with the ratio found hosts no more than any of those that fit. */
+START_TEST(auto_offloads_the_least_that_fits)
+{
+    uint64_t seed = 11;
+    for (int i = 0; i < 60; i++) {
+        zero_model_t *model = random_model(&seed);
+        zero_layout_t layout;
+        zero_unit_t most, found;
+        zero_config_t config = zero_config_default();
+        int n_ranks = 1 + i % 5;
+        float ratio;
+        config.offload = true;
+        config.stage = 1 + i % 3;
+        config.user_bytes = 1000;
+        uint64_t least = bytes_with(model, config, 1.0f, n_ranks, &most);
+        uint64_t all = bytes_with(model, config, 0.0f, n_ranks, &most);
+        uint64_t available =
+            config.user_bytes + least + (uint64_t)((double)(all - least) * (1.1 * support_uniform(&seed)));
+        ck_assert_int_eq(zero_layout_create(model, n_ranks, &layout), ZERO_OK);
+        ck_assert_int_eq(zero_plan_smallest_offload(model, &layout, &config, ZERO_COMM_NCCL, available, &ratio),
+                         ZERO_OK);
+        ck_assert_uint_le(bytes_with(model, config, ratio, n_ranks, &found) + config.user_bytes, available);
+        for (int step = 0; step <= 64; step++)
+            if (bytes_with(model, config, (float)step / 64.0f, n_ranks, &most) + config.user_bytes <= available)
+                ck_assert_msg(found >= most, "units from %d on with %g, but %d/64 fits from %d on", found,
+                              (double)ratio, step, most);
+        ck_assert_int_eq(zero_plan_smallest_offload(model, &layout, &config, ZERO_COMM_NCCL, 0, &ratio), ZERO_OK);
+        ck_assert_uint_eq(bytes_with(model, config, ratio, n_ranks, &found), least);
+        zero_layout_destroy(&layout);
         zero_model_destroy(model);
     }
 }
@@ -434,6 +525,8 @@ static Suite *suite(void)
     tcase_add_test(tc, the_order_is_forward_then_backward);
     tcase_add_test(tc, the_plan_is_the_table_of_stages);
     tcase_add_test(tc, slices_are_staged_unless_the_transport_adds_them);
+    tcase_add_test(tc, what_is_offloaded_leaves_the_device_to_the_byte);
+    tcase_add_test(tc, auto_offloads_the_least_that_fits);
     tcase_add_test(tc, sizes_that_overflow_are_refused);
     tcase_add_test(tc, bad_declarations_are_refused);
     tcase_add_test(tc, equal_declarations_have_equal_hashes_and_any_change_shows);

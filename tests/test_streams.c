@@ -73,13 +73,37 @@ START_TEST(an_embedding_and_a_head_in_one_slot_give_the_same_bits)
 }
 END_TEST
 
-/* All of the state, some of it; one rank has nobody to gather from. */
+/* All of the state, some of it, by any number of threads; one rank has nobody to gather from. Memory that cannot be
+ * pinned is slower and no different. */
 START_TEST(offload_gives_the_same_bits)
 {
-    static const char *const variants[] = {"offload=100 stage=3 seed=2",   "offload=100 stage=1 seed=3",
-                                           "offload=40 stage=2 seed=4",    "offload=40 stage=3 prefetch=3 delay_us=800",
-                                           "offload=40 stage=3 overlap=0", NULL};
+    static const char *const variants[] = {
+        "offload=100 stage=3 seed=2 threads=3", "offload=100 stage=1 seed=3",
+        "offload=100 stage=2 pins=0",           "offload=30 stage=1 threads=2",
+        "offload=30 stage=2 seed=4 threads=7",  "offload=30 stage=3 prefetch=3 delay_us=800",
+        "offload=30 stage=3 overlap=0",         NULL};
     expect_plain_text(1 + _i, settings_of[_i], variants);
+}
+END_TEST
+
+/* Sums that grow over the micro-steps stay on the device until the last; those of one reduction take turns. Stages 0
+ * and 1 add up the micro-steps before they reduce, so theirs are other bits. */
+START_TEST(offload_gives_the_same_bits_with_accumulation)
+{
+    static const char *const each[] = {"offload=100 stage=3 threads=2", "offload=30 stage=2", NULL};
+    static const char *const once[] = {"offload=100 stage=1 threads=2", "offload=30 stage=1", NULL};
+    expect_plain_text(3, "micro_steps=4 steps=8", each);
+    expect_plain_text(2, "micro_steps=4 steps=8 stage=1", once);
+    expect_plain_text(2, "micro_steps=4 steps=8 stage=1 dtype=fp32", once);
+}
+END_TEST
+
+/* stream_cases checks that it hosts some of the state and not all, and fits. */
+START_TEST(offload_as_much_as_must_be_gives_the_same_bits)
+{
+    static const char *const variants[] = {"offload=-1 stage=1 available=110000", "offload=-1 stage=2 available=110000",
+                                           "offload=-1 stage=3 available=110000", NULL};
+    expect_plain_text(3, "steps=6", variants);
 }
 END_TEST
 
@@ -161,6 +185,8 @@ static Suite *suite(void)
     tcase_add_loop_test(tcase, streams_of_any_speed_give_the_bits_of_one_order, 0, N_SETTINGS);
     tcase_add_test(tcase, an_embedding_and_a_head_in_one_slot_give_the_same_bits);
     tcase_add_loop_test(tcase, offload_gives_the_same_bits, 0, N_SETTINGS);
+    tcase_add_test(tcase, offload_gives_the_same_bits_with_accumulation);
+    tcase_add_test(tcase, offload_as_much_as_must_be_gives_the_same_bits);
     tcase_add_test(tcase, two_hundred_steps_at_random_speeds);
     tcase_add_test(tcase, a_transport_that_adds_gives_its_own_sums_at_every_stage);
     tcase_add_test(tcase, one_rank_and_the_cpu_have_no_use_for_a_transport_that_adds);

@@ -252,6 +252,8 @@ zero_config_t loop_config(const options_t *o, int world_size)
     config.grad_clip = (float)o->train.grad_clip;
     config.offload = o->zero.offload == OFFLOAD_OPTIMIZER;
     config.offload_ratio = (float)o->zero.offload_ratio;
+    config.offload_threads = (int)o->zero.offload_threads;
+    config.offload_ram = (float)o->zero.offload_ram;
     return config;
 }
 
@@ -405,7 +407,7 @@ static zero_comm_kind_t plan_kind(const options_t *options, const zero_comm_t *c
 zero_status_t loop_print_plan(const options_t *options, const zero_comm_t *comm)
 {
     int n_ranks = zero_comm_size(comm);
-    zero_memory_t plans[4];
+    zero_memory_t plans[4], without[4]; /* the second with everything on the device */
     model_t model;
     zero_device_t *device; /* settles how many threads a rank has, which workspaces depend on */
     TRY(zero_device_create(ZERO_DEVICE_CPU, comm, &device));
@@ -418,6 +420,10 @@ zero_status_t loop_print_plan(const options_t *options, const zero_comm_t *comm)
         config.offload &= stage > 0; /* there is none at stage 0 */
         status = zero_plan(model.declaration, &config, plan_kind(options, comm), n_ranks, &plans[stage]);
         model_plan(&model, &plans[stage]);
+        config.offload = false;
+        if (status == ZERO_OK)
+            status = zero_plan(model.declaration, &config, plan_kind(options, comm), n_ranks, &without[stage]);
+        model_plan(&model, &without[stage]);
     }
     if (status == ZERO_OK && zero_comm_rank(comm) == 0) {
         printf("bytes held by each of %d rank%s, %.2fM parameters, %s; [zero] stage is %lld\n", n_ranks,
@@ -439,6 +445,14 @@ zero_status_t loop_print_plan(const options_t *options, const zero_comm_t *comm)
             for (int stage = 0; stage < 4; stage++)
                 printf(" %15llu", (unsigned long long)plans[stage].pinned_bytes);
             printf("\n");
+        }
+        if (options->zero.offload_ratio == (double)ZERO_OFFLOAD_AUTO && plans[1].pinned_bytes > 0) {
+            printf("%-18s", "total, no offload");
+            for (int stage = 0; stage < 4; stage++)
+                printf(" %15llu", (unsigned long long)zero_memory_total(&without[stage]));
+            printf(
+                "\noffload_ratio = auto lies between the two totals, as near to the latter as fits what the GPUs have "
+                "free\n");
         }
     }
     model_destroy(&model);

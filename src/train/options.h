@@ -43,8 +43,10 @@ typedef struct options {
     } train;
     struct {
         int64_t stage;
-        int offload; /* options_offload_t */
-        double offload_ratio;
+        int offload;          /* options_offload_t */
+        double offload_ratio; /* or ZERO_OFFLOAD_AUTO */
+        int64_t offload_threads;
+        double offload_ram;
         int64_t prefetch;
         bool overlap, reduce_every_micro_step;
         int comm;      /* zero_comm_kind_t */

@@ -34,6 +34,11 @@ static const option_choice_t DEVICES[] = {
         NAMED(section_, key_), .type = OPTION_REAL, .initial = initial_, .real_low = low_, .real_high = high_,         \
                                .derived = derived_, .help = help_                                                      \
     }
+#define REAL_OR_WORD(section_, key_, initial_, low_, high_, word_, word_value_, help_)                                 \
+    {                                                                                                                  \
+        NAMED(section_, key_), .type = OPTION_REAL, .initial = initial_, .real_low = low_, .real_high = high_,         \
+                               .word = word_, .word_value = word_value_, .help = help_                                 \
+    }
 #define BOOL(section_, key_, initial_, help_)                                                                          \
     {                                                                                                                  \
         NAMED(section_, key_), .type = OPTION_BOOL, .initial = initial_, .help = help_                                 \
@@ -95,7 +100,11 @@ const option_row_t option_rows[] = {
     INTEGER(zero, stage, "3", 0, 3, NULL,
         "What is sharded: 0 nothing, 1 optimizer state, 2 and gradients, 3 and parameters."),
     CHOICE(zero, offload, "none", OFFLOADS, "What is kept in host memory."),
-    REAL(zero, offload_ratio, "1", 0.0, 1.0, NULL, "Part of the optimizer state that is offloaded."),
+    REAL_OR_WORD(zero, offload_ratio, "1", 0.0, 1.0, "auto", (double)ZERO_OFFLOAD_AUTO,
+        "Part of the state that is offloaded. auto: the least that fits the GPUs."),
+    INTEGER(zero, offload_threads, "0", 0, ZERO_MAX_OFFLOAD_THREADS, NULL,
+        "Threads a rank for the host's update. 0: its share of the cores near its GPU, but one."),
+    REAL(zero, offload_ram, "0.5", 0.01, 1.0, NULL, "Part of the host's memory that offload may take, for all its ranks."),
     INTEGER(zero, prefetch, "1", 0, 1000, NULL, "Stage 3: units gathered ahead of their use."),
     BOOL(zero, overlap, "true", "Communication beside computation."),
     BOOL(zero, reduce_every_micro_step, "false", "Stages 0-1: reduce gradients as stages 2-3 do, for equal bits."),

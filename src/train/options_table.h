@@ -27,11 +27,13 @@ typedef struct option_choice {
 typedef struct option_row {
     const char *section, *key;
     option_type_t type;
-    size_t offset;                  /* of the field in options_t */
-    const char *initial;            /* the default as an ini file would have it; NULL: must be given */
-    int64_t low, high;              /* OPTION_INTEGER, both included */
-    double real_low, real_high;     /* OPTION_REAL, both included */
-    const char *derived;            /* a number outside that range that is allowed, too: "derive it"; or NULL */
+    size_t offset;              /* of the field in options_t */
+    const char *initial;        /* the default as an ini file would have it; NULL: must be given */
+    int64_t low, high;          /* OPTION_INTEGER, both included */
+    double real_low, real_high; /* OPTION_REAL, both included */
+    const char *derived;        /* a number outside that range that is allowed, too: "derive it"; or NULL */
+    const char *word;           /* OPTION_REAL: a word that is allowed, too, or NULL; the field is word_value */
+    double word_value;
     const option_choice_t *choices; /* OPTION_CHOICE, closed by a NULL name */
     bool may_be_empty;              /* OPTION_TEXT */
     const char *help;               /* a sentence */

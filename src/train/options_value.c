@@ -127,6 +127,10 @@ static bool set_stripped(const option_row_t *row, const char *text, options_t *o
             return option_parse_integer(text, INT64_MIN, INT64_MAX, field, problem);
         return option_parse_integer(text, row->low, row->high, field, problem);
     case OPTION_REAL:
+        if (row->word && strcmp(text, row->word) == 0) {
+            *(double *)field = row->word_value;
+            return true;
+        }
         if (text == row->derived)
             return parse_real(text, -HUGE_VAL, HUGE_VAL, field, problem);
         return parse_real(text, row->real_low, row->real_high, field, problem);
@@ -203,7 +207,10 @@ void option_format(const option_row_t *row, const options_t *options, char text[
         snprintf(text, n_bytes, "%" PRId64, *(const int64_t *)field);
         break;
     case OPTION_REAL:
-        format_real(*(const double *)field, text, n_bytes);
+        if (row->word && *(const double *)field == row->word_value)
+            snprintf(text, n_bytes, "%s", row->word);
+        else
+            format_real(*(const double *)field, text, n_bytes);
         break;
     case OPTION_BOOL:
         snprintf(text, n_bytes, "%s", *(const bool *)field ? "true" : "false");
@@ -236,7 +243,8 @@ void option_describe_values(const option_row_t *row, const char *separator, char
             snprintf(text, n_bytes, "%" PRId64 "..%" PRId64, row->low, row->high);
         break;
     case OPTION_REAL:
-        snprintf(text, n_bytes, "%.6g..%.6g", row->real_low, row->real_high);
+        snprintf(text, n_bytes, "%.6g..%.6g%s%s", row->real_low, row->real_high, row->word ? " or " : "",
+                 row->word ? row->word : "");
         break;
     case OPTION_BOOL:
         snprintf(text, n_bytes, "true%sfalse", separator);

@@ -6,7 +6,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "zero/engine.h"
 #include "zero/hash.h"
@@ -72,19 +71,35 @@ static zero_status_t check_fits(const zero_engine_t *engine)
         (double)engine->config.user_bytes / mib, (double)available / mib);
 }
 
-/* Pinned memory cannot be swapped out: half of the host's is the most that all its ranks may take together. */
-static zero_status_t check_pinned(const zero_engine_t *engine)
+/* What streams, events and libraries will take of the device when the plan is made: a 64th of what is free. */
+#define LEFT_FREE 64
+
+/* The smallest share that fits on every rank: the largest of what the ranks find. */
+static zero_status_t settle_offload_ratio(zero_engine_t *engine, zero_comm_kind_t kind)
 {
-    const double gib = 1024.0 * 1024.0 * 1024.0;
-    double wanted = (double)engine->plan.memory.pinned_bytes * engine->host_comm->local_size;
-    double host = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-    if (wanted <= host / 2)
+    zero_comm_t *comm = engine->host_comm;
+    zero_config_t *config = &engine->config;
+    float mine = 0.0f, largest = 0.0f;
+    if (!config->offload || config->offload_ratio != ZERO_OFFLOAD_AUTO || kind != ZERO_COMM_NCCL)
         return ZERO_OK;
-    return zero_fail(
-        ZERO_ERROR_MEMORY,
-        "offload needs %.1f GiB of pinned memory for the %d ranks of this host, which has %.1f GiB, of which "
-        "half may be pinned: take a smaller offload_ratio or more hosts",
-        wanted / gib, engine->host_comm->local_size, host / gib);
+    uint64_t available = engine->device->ops->available_bytes(engine->device);
+    float *all = malloc((size_t)comm->size * sizeof *all);
+    zero_status_t status = all ? zero_plan_smallest_offload(engine->model, &engine->layout, config, kind,
+                                                            available - available / LEFT_FREE, &mine)
+                               : zero_fail(ZERO_ERROR_MEMORY, "no memory to compare %d ranks", comm->size);
+    status = zero_comm_agree(comm, status);
+    if (status == ZERO_OK)
+        status = comm->ops->host_all_gather(comm, &mine, sizeof mine, all);
+    for (int r = 0; r < comm->size && status == ZERO_OK; r++)
+        largest = all[r] > largest ? all[r] : largest;
+    free(all);
+    ZERO_TRY(status);
+    config->offload_ratio = largest;
+    if (comm->rank == 0)
+        zero_log(ZERO_LOG_INFO,
+                 "offload_ratio auto: %.4g of the optimizer's state, where %.1f MiB of the device are free",
+                 (double)largest, (double)available / 1048576.0);
+    return ZERO_OK;
 }
 
 static zero_status_t allocate(zero_engine_t *engine)
@@ -93,7 +108,6 @@ static zero_status_t allocate(zero_engine_t *engine)
     const zero_arena_plan_t *plan = &engine->plan;
     void *data;
     ZERO_TRY(zero_comm_agree(engine->comm, check_fits(engine)));
-    ZERO_TRY(zero_comm_agree(engine->comm, check_pinned(engine)));
     ZERO_TRY(engine->comm->ops->window_create(engine->comm, plan->window_bytes, &engine->window));
     zero_status_t status = device->ops->alloc(device, plan->private_bytes, &data);
     if (status == ZERO_OK)
@@ -206,11 +220,12 @@ zero_status_t zero_engine_create(zero_comm_t *comm, zero_device_t *device, const
     ZERO_TRY_GOTO(zero_device_comm_create(device, comm, config->nccl_reduction, &made->comm), fail);
     ZERO_TRY_GOTO(zero_model_copy(model, &made->model), fail);
     ZERO_TRY_GOTO(zero_layout_create(model, comm->size, &made->layout), fail);
-    ZERO_TRY_GOTO(
-        zero_arena_plan_create(model, &made->layout, config, zero_device_comm_kind(device, comm), &made->plan), fail);
+    zero_comm_kind_t kind = zero_device_comm_kind(device, comm);
+    ZERO_TRY_GOTO(settle_offload_ratio(made, kind), fail);
+    ZERO_TRY_GOTO(zero_arena_plan_create(model, &made->layout, &made->config, kind, &made->plan), fail);
     ZERO_TRY_GOTO(build_tables(made), fail);
     ZERO_TRY_GOTO(zero_comm_agree(comm, create_streams(made)), fail);
-    ZERO_TRY_GOTO(zero_comm_agree(comm, zero_offload_create(made, &made->offload)), fail);
+    ZERO_TRY_GOTO(zero_offload_create(made), fail);
     ZERO_TRY_GOTO(allocate(made), fail);
     ZERO_TRY_GOTO(zero_comm_agree(comm, zero_engine_prepare_steps(made)), fail);
     *engine = made;

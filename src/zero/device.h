@@ -15,6 +15,13 @@ typedef struct zero_device_ops {
     /* Host memory that the device copies from and to without staging (pinned on CUDA), zeroed. */
     zero_status_t (*host_alloc)(zero_device_t *device, size_t n_bytes, void **data);
     void (*host_free)(zero_device_t *device, void *data);
+    /* The same for memory of the caller's, whole pages that were touched; ZERO_ERROR_UNSUPPORTED, logged as a warning,
+     * where the system does not let it: copies are then slower, and may hold up the host. NULL where it makes no
+     * difference. */
+    zero_status_t (*host_pin)(zero_device_t *device, void *data, size_t n_bytes);
+    void (*host_unpin)(zero_device_t *device, void *data);
+    /* Where the device is on the PCI bus, as /sys names it; false, or NULL, where that is unknown. */
+    bool (*pci_address)(zero_device_t *device, char *address, int n_bytes);
     zero_status_t (*copy)(zero_device_t *device, void *dst, const void *src, size_t n_bytes, zero_stream_t stream);
     zero_status_t (*synchronize)(zero_device_t *device);
     /* urgent: its work goes before that of other streams where both wait for the device. */

@@ -10,6 +10,7 @@
 
 #include "comm/deadline.h"
 #include "zero/device.h"
+#include "zero/host_memory.h"
 #include "zero/log.h"
 
 static zero_status_t cpu_alloc(zero_device_t *device, size_t n_bytes, void **data)
@@ -72,18 +73,6 @@ static void cpu_stream_destroy(zero_device_t *device, zero_stream_t stream)
 {
     (void)device;
     (void)stream;
-}
-
-/* A number in a file of /sys or /proc; UINT64_MAX where there is none ("max", no such file). */
-static uint64_t read_number(const char *path)
-{
-    unsigned long long value;
-    FILE *file = fopen(path, "r");
-    if (!file)
-        return UINT64_MAX;
-    int n = fscanf(file, "%llu", &value);
-    fclose(file);
-    return n == 1 ? value : UINT64_MAX;
 }
 
 struct zero_event {
@@ -150,8 +139,8 @@ static uint64_t mem_available(void)
 /* What a container's limit (cgroup v2) leaves; UINT64_MAX without one. */
 static uint64_t cgroup_available(void)
 {
-    uint64_t limit = read_number("/sys/fs/cgroup/memory.max");
-    uint64_t used = read_number("/sys/fs/cgroup/memory.current");
+    uint64_t limit = zero_host_read_number("/sys/fs/cgroup/memory.max");
+    uint64_t used = zero_host_read_number("/sys/fs/cgroup/memory.current");
     if (limit == UINT64_MAX || used == UINT64_MAX)
         return UINT64_MAX;
     return used < limit ? limit - used : 0;

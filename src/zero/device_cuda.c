@@ -3,6 +3,7 @@
  * The runtime is linked statically and finds the driver when it is first called, so a program with this in it runs on
  * machines without one: there are then no GPUs.
  */
+#include <ctype.h>
 #include <cuda_runtime.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,6 +57,31 @@ static void cuda_host_free(zero_device_t *device, void *data)
 {
     (void)device;
     cudaFreeHost(data);
+}
+
+static zero_status_t cuda_host_pin(zero_device_t *device, void *data, size_t n_bytes)
+{
+    (void)device;
+    zero_status_t status =
+        ZERO_CUDA_STATUS_AT(ZERO_LOG_WARNING, cudaHostRegister(data, n_bytes, cudaHostRegisterPortable));
+    return status == ZERO_OK ? ZERO_OK : ZERO_ERROR_UNSUPPORTED;
+}
+
+static void cuda_host_unpin(zero_device_t *device, void *data)
+{
+    (void)device;
+    cudaHostUnregister(data);
+}
+
+static bool cuda_pci_address(zero_device_t *device, char *address, int n_bytes)
+{
+    int gpu;
+    (void)device;
+    if (cudaGetDevice(&gpu) != cudaSuccess || cudaDeviceGetPCIBusId(address, n_bytes, gpu) != cudaSuccess)
+        return false;
+    for (char *c = address; *c; c++)
+        *c = (char)tolower((unsigned char)*c);
+    return true;
 }
 
 static zero_status_t cuda_copy(zero_device_t *device, void *dst, const void *src, size_t n_bytes, zero_stream_t stream)
@@ -206,6 +232,9 @@ static const zero_device_ops_t cuda_ops = {
     .free = cuda_free,
     .host_alloc = cuda_host_alloc,
     .host_free = cuda_host_free,
+    .host_pin = cuda_host_pin,
+    .host_unpin = cuda_host_unpin,
+    .pci_address = cuda_pci_address,
     .copy = cuda_copy,
     .synchronize = cuda_synchronize,
     .stream_create = cuda_stream_create,

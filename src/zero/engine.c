@@ -38,7 +38,10 @@ float *zero_engine_sums(const zero_engine_t *engine)
 float *zero_engine_sum(const zero_engine_t *engine, zero_unit_t unit)
 {
     const zero_unit_layout_t *layout = &engine->layout.units[unit];
+    const zero_host_plan_t *host = &engine->plan.host;
     uint64_t in_full = layout->flat_offset + (uint64_t)engine->comm->rank * layout->shard_elems;
+    if (host->sums_take_turns && unit >= host->first)
+        return zero_engine_sums(engine) + host->sums[zero_plan_hosted_sum(&engine->plan, unit)];
     return zero_engine_sums(engine) + (engine->plan.stage.sums_are_full ? in_full : layout->shard_offset);
 }
 

@@ -3,7 +3,8 @@
  *
  *     gradients out    as soon as a unit's sums are whole, under the rest of backward
  *     update           when the device has decided the step, unit by unit in forward order, by the CPU's AdamW, which
- *                      gives the GPU's bits
+ *                      gives the GPU's bits; threads of our own, bound near the device (host_pool.h), walk over all
+ *                      units at once, and a call in update_stream awaits each
  *     parameters in    as soon as a unit is updated, under the forward pass of the units before it
  *
  * Nothing is stale: a unit's next use waits for its new parameters. A hosted unit's shard in the window is published by
@@ -17,7 +18,9 @@
 typedef struct zero_engine zero_engine_t;
 typedef struct zero_offload zero_offload_t;
 
-zero_status_t zero_offload_create(zero_engine_t *engine, zero_offload_t **offload);
+/* Sets engine->offload, NULL where the plan hosts nothing. After a failure zero_offload_destroy frees what there is.
+ * [collective] */
+zero_status_t zero_offload_create(zero_engine_t *engine);
 void zero_offload_destroy(zero_engine_t *engine); /* when the device is idle; NULL is allowed */
 
 bool zero_offload_hosts(const zero_engine_t *engine, zero_unit_t unit);
@@ -30,8 +33,8 @@ zero_host_place_t zero_offload_place(const zero_engine_t *engine, uint64_t state
 
 /* The sums of a hosted unit are whole in `stream`: they leave. */
 zero_status_t zero_offload_send_grads(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
-/* Sums are about to be written in `stream`: those of the step before have left. */
-zero_status_t zero_offload_await_grads(zero_engine_t *engine, zero_stream_t stream);
+/* A hosted unit's sums are about to be written in `stream`: what stood in their place has left. */
+zero_status_t zero_offload_await_grads(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
 /* The step is decided in `stream`, and every rank is done with its weights: updates the hosted units. */
 zero_status_t zero_offload_update(zero_engine_t *engine, zero_stream_t stream);
 /* What comes next in `stream` finds this rank's shard of a hosted unit updated. *is_new: for the first time since. */

@@ -33,6 +33,8 @@ zero_config_t zero_config_default(void)
         .loss_scale_hysteresis = 1,
         .offload = false,
         .offload_ratio = 1.0f,
+        .offload_threads = 0,
+        .offload_ram = 0.5f,
         .user_bytes = 0,
     };
 }
@@ -69,8 +71,14 @@ zero_status_t zero_config_check(const zero_config_t *c)
     if (!(c->initial_loss_scale >= 1.0f) || isinf(c->initial_loss_scale))
         return zero_fail_alike(ZERO_ERROR_USAGE, "initial_loss_scale %g: it must be at least 1",
                                (double)c->initial_loss_scale);
-    if (!(c->offload_ratio >= 0.0f && c->offload_ratio <= 1.0f))
-        return zero_fail_alike(ZERO_ERROR_USAGE, "offload_ratio %g: it must be in [0, 1]", (double)c->offload_ratio);
+    if (!(c->offload_ratio >= 0.0f && c->offload_ratio <= 1.0f) && c->offload_ratio != ZERO_OFFLOAD_AUTO)
+        return zero_fail_alike(ZERO_ERROR_USAGE, "offload_ratio %g: it must be in [0, 1], or ZERO_OFFLOAD_AUTO",
+                               (double)c->offload_ratio);
+    if (c->offload_threads < 0 || c->offload_threads > ZERO_MAX_OFFLOAD_THREADS)
+        return zero_fail_alike(ZERO_ERROR_USAGE, "offload_threads %d: it must be in 0..%d", c->offload_threads,
+                               ZERO_MAX_OFFLOAD_THREADS);
+    if (!(c->offload_ram > 0.0f && c->offload_ram <= 1.0f))
+        return zero_fail_alike(ZERO_ERROR_USAGE, "offload_ram %g: it must be in (0, 1]", (double)c->offload_ram);
     if (c->loss_scale_window < 1 || c->loss_scale_hysteresis < 1)
         return zero_fail_alike(ZERO_ERROR_USAGE,
                                "loss_scale_window %d, loss_scale_hysteresis %d: both must be at least 1",
@@ -131,7 +139,8 @@ static zero_unit_t first_hosted(const zero_layout_t *layout, const zero_config_t
     zero_unit_t first = layout->n_units;
     if (!config->offload || kind != ZERO_COMM_NCCL)
         return first;
-    double wanted = (double)config->offload_ratio * (double)layout->total_shard_elems, hosted = 0.0;
+    double ratio = config->offload_ratio == ZERO_OFFLOAD_AUTO ? 1.0 : (double)config->offload_ratio;
+    double wanted = ratio * (double)layout->total_shard_elems, hosted = 0.0;
     while (first > 0 && hosted < wanted)
         hosted += (double)layout->units[--first].shard_elems;
     return first;
@@ -154,6 +163,24 @@ static void plan_host(zero_arena_plan_t *plan, const zero_layout_t *layout, cons
     host->scalars = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, sizeof(zero_adam_scalars_t));
 }
 
+/* Sums that lie on the device, in elements: those of its own units, then those of hosted units on their way out. */
+static uint64_t plan_hosted_sums(zero_arena_plan_t *plan, const zero_layout_t *layout)
+{
+    zero_host_plan_t *host = &plan->host;
+    uint64_t largest[ZERO_N_HOSTED_SUMS] = {0}, n_elems = plan->state_elems;
+    if (!host->sums_take_turns)
+        return layout->total_shard_elems;
+    for (zero_unit_t unit = host->first; unit < layout->n_units; unit++) {
+        uint64_t *at = &largest[zero_plan_hosted_sum(plan, unit)];
+        *at = layout->units[unit].shard_elems > *at ? layout->units[unit].shard_elems : *at;
+    }
+    for (int i = 0; i < ZERO_N_HOSTED_SUMS; i++) {
+        host->sums[i] = n_elems;
+        n_elems += largest[i];
+    }
+    return n_elems;
+}
+
 static void plan_private(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config,
                          zero_comm_kind_t kind)
 {
@@ -166,7 +193,7 @@ static void plan_private(zero_arena_plan_t *plan, const zero_layout_t *layout, c
         plan->param_slots = take(bytes, memory, ZERO_MEMORY_PARAMETER_SLOTS,
                                  slots_elems(layout, plan->param_slot_counts) * zero_dtype_size(config->dtype));
     if (stage->shard_state && !stage->sums_in_place)
-        plan->private_sums = take(bytes, memory, ZERO_MEMORY_GRADIENTS, layout->total_shard_elems * sizeof(float));
+        plan->private_sums = take(bytes, memory, ZERO_MEMORY_GRADIENTS, plan_hosted_sums(plan, layout) * sizeof(float));
     if (config->dtype != ZERO_FP32)
         plan->low = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, plan->state_elems * zero_low_size(config->dtype));
     plan->m = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, state_bytes);
@@ -221,6 +248,8 @@ zero_status_t zero_arena_plan_create(const zero_model_t *model, const zero_layou
     if (made.host.first < layout->n_units) {
         made.state_elems = layout->units[made.host.first].shard_offset;
         made.host.n_elems = layout->total_shard_elems - made.state_elems;
+        made.host.sums_take_turns =
+            !made.stage.sums_are_full && (config->micro_steps == 1 || made.stage.accumulate_locally);
     }
     plan_window(&made, layout, config);
     plan_private(&made, layout, config, kind);
@@ -230,6 +259,35 @@ zero_status_t zero_arena_plan_create(const zero_model_t *model, const zero_layou
 fail:
     zero_arena_plan_destroy(&made);
     return status;
+}
+
+/* The ratio with which first_hosted is `first`: rounded down, so that not one unit more is taken. */
+static float ratio_from(const zero_layout_t *layout, zero_unit_t first)
+{
+    double total = (double)layout->total_shard_elems;
+    double hosted = first < layout->n_units ? total - (double)layout->units[first].shard_offset : 0.0;
+    float ratio = total > 0.0 ? (float)(hosted / total) : 0.0f;
+    return (double)ratio * total > hosted ? nextafterf(ratio, 0.0f) : ratio;
+}
+
+/* Device bytes only fall when one unit more is hosted, so halving finds the first that fits. */
+zero_status_t zero_plan_smallest_offload(const zero_model_t *model, const zero_layout_t *layout,
+                                         const zero_config_t *config, zero_comm_kind_t kind, uint64_t available,
+                                         float *ratio)
+{
+    zero_config_t tried = *config;
+    zero_unit_t fits = 0, too_much = layout->n_units + 1; /* the first hosted unit; 0 is taken where nothing fits */
+    while (too_much - fits > 1) {
+        zero_unit_t first = fits + (too_much - fits) / 2;
+        zero_arena_plan_t plan;
+        tried.offload_ratio = ratio_from(layout, first);
+        ZERO_TRY(zero_arena_plan_create(model, layout, &tried, kind, &plan));
+        bool is_within = zero_memory_total(&plan.memory) + config->user_bytes <= available;
+        zero_arena_plan_destroy(&plan);
+        *(is_within ? &fits : &too_much) = first;
+    }
+    *ratio = ratio_from(layout, fits);
+    return ZERO_OK;
 }
 
 void zero_arena_plan_destroy(zero_arena_plan_t *plan)

@@ -16,9 +16,16 @@ static inline size_t zero_low_size(zero_dtype_t dtype)
     return dtype == ZERO_FP32 ? 0 : dtype == ZERO_BF16 ? sizeof(int16_t) : sizeof(float);
 }
 
+/* Sums of hosted units on the device: units take turns in so many places, if each unit's sum is final when it is
+ * written, for it leaves at once. With several reductions a step every unit has a place of its own, as on the device.
+ */
+#define ZERO_N_HOSTED_SUMS 2
+
 /* The pinned block of offload: what belongs to units first, first + 1 ..., their shards end to end. */
 typedef struct zero_host_plan {
-    zero_unit_t first; /* n_units: nothing is offloaded */
+    zero_unit_t first;                 /* n_units: nothing is offloaded */
+    bool sums_take_turns;              /* in: */
+    uint64_t sums[ZERO_N_HOSTED_SUMS]; /* elements from private_sums */
     uint64_t n_elems;
     uint64_t params, low, m, v, grads, scalars; /* offsets in bytes */
 } zero_host_plan_t;
@@ -56,6 +63,12 @@ typedef struct zero_arena_plan {
     zero_memory_t memory;                      /* bytes by category, the arenas' padding included */
 } zero_arena_plan_t;
 
+/* Which of the places a hosted unit's sum takes; units next to each other take different ones. */
+static inline int zero_plan_hosted_sum(const zero_arena_plan_t *plan, zero_unit_t unit)
+{
+    return (unit - plan->host.first) % ZERO_N_HOSTED_SUMS;
+}
+
 /* What a step decides, on the device. */
 typedef struct zero_step_scratch {
     zero_step_state_t state;
@@ -67,6 +80,13 @@ typedef struct zero_step_scratch {
 zero_status_t zero_arena_plan_create(const zero_model_t *model, const zero_layout_t *layout,
                                      const zero_config_t *config, zero_comm_kind_t kind, zero_arena_plan_t *plan);
 void zero_arena_plan_destroy(zero_arena_plan_t *plan);
+
+/* The smallest offload_ratio with which a plan takes no more of the device than `available` bytes, the caller's
+ * user_bytes included, whatever config's own is; 1 where even that takes more, which then is refused with the numbers.
+ */
+zero_status_t zero_plan_smallest_offload(const zero_model_t *model, const zero_layout_t *layout,
+                                         const zero_config_t *config, zero_comm_kind_t kind, uint64_t available,
+                                         float *ratio);
 
 /* ZERO_ERROR_USAGE, with a line, where a setting is out of range. */
 zero_status_t zero_config_check(const zero_config_t *config);

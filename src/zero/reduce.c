@@ -135,7 +135,7 @@ static zero_status_t finish(zero_engine_t *engine, zero_reduction_t *reduction, 
     if (engine->overlapped)
         ZERO_TRY(zero_engine_wait(engine, unit, reduction->staged, stream));
     if (engine->offload && zero_offload_hosts(engine, unit))
-        ZERO_TRY(zero_offload_await_grads(engine, stream));
+        ZERO_TRY(zero_offload_await_grads(engine, unit, stream));
     ZERO_TRY(device->kernels->sum_slices(zero_engine_sum(engine, unit), reduction->slices, reduction->n_slices,
                                          stage->grad_dtype, engine->layout.units[unit].shard_elems, reduction->add,
                                          reduction->last ? partials + engine->partials_of[unit] : NULL, stream));

@@ -54,13 +54,11 @@ static bool is_hosted(const zero_engine_t *engine, const zero_adam_segment_t *at
     return engine->offload && at->state >= engine->plan.state_elems;
 }
 
-/* bf16: int16_t halves; fp16: fp32 master; fp32: none. */
+/* bf16: int16_t halves; fp16: fp32 master; fp32: none. Of a unit that is not hosted. */
 static void *low_at(const zero_engine_t *engine, const zero_adam_segment_t *at)
 {
     if (engine->config.dtype == ZERO_FP32)
         return NULL;
-    if (is_hosted(engine, at))
-        return zero_offload_place(engine, at->state).low;
     return bytes_at(zero_engine_private(engine, engine->plan.low), at->state, zero_low_size(engine->config.dtype));
 }
 
@@ -120,13 +118,36 @@ static zero_status_t write_moments(zero_engine_t *engine, const zero_adam_segmen
     return zero_device_copy(engine->device, moment_at(engine, engine->plan.v, at), v, n_bytes, NULL);
 }
 
-/* The host updates parameters of its own, which are then copied to the device's. */
-static zero_status_t mirror_param(zero_engine_t *engine, const zero_adam_segment_t *at, size_t n_elems)
+/* Master weights that stand in buffers->weights. A hosted unit's state is the host's to write (the device may not even
+ * reach it), and its parameters are the host's own, of which the device has a copy. */
+static zero_status_t write_master(zero_engine_t *engine, const zero_adam_segment_t *at, chunk_buffers_t *buffers,
+                                  size_t n_elems)
 {
+    zero_device_t *device = engine->device;
+    zero_dtype_t dtype = engine->config.dtype;
     if (!is_hosted(engine, at))
-        return ZERO_OK;
-    return zero_device_copy(engine->device, zero_offload_place(engine, at->state).param, param_at(engine, at),
-                            n_elems * zero_dtype_size(engine->config.dtype), NULL);
+        return device->kernels->split_master(param_at(engine, at), low_at(engine, at), dtype, buffers->weights, n_elems,
+                                             NULL);
+    zero_host_place_t place = zero_offload_place(engine, at->state);
+    ZERO_TRY(zero_device_copy(device, buffers->host, buffers->weights, n_elems * sizeof(float), NULL));
+    ZERO_TRY(zero_device_synchronize(device));
+    ZERO_TRY(zero_shard_kernels_cpu()->split_master(place.param, place.low, dtype, buffers->host, n_elems, NULL));
+    return zero_device_copy(device, param_at(engine, at), place.param, n_elems * zero_dtype_size(dtype), NULL);
+}
+
+/* Into buffers->host, when the device is synchronized. */
+static zero_status_t read_master(zero_engine_t *engine, const zero_adam_segment_t *at, chunk_buffers_t *buffers,
+                                 size_t n_elems)
+{
+    zero_device_t *device = engine->device;
+    zero_dtype_t dtype = engine->config.dtype;
+    if (is_hosted(engine, at)) {
+        zero_host_place_t place = zero_offload_place(engine, at->state);
+        return zero_shard_kernels_cpu()->join_master(buffers->host, place.param, place.low, dtype, n_elems, NULL);
+    }
+    ZERO_TRY(
+        device->kernels->join_master(buffers->weights, param_at(engine, at), low_at(engine, at), dtype, n_elems, NULL));
+    return zero_device_copy(device, buffers->host, buffers->weights, n_elems * sizeof(float), NULL);
 }
 
 /* Nobody reads or writes weights any more, on any rank. */
@@ -164,9 +185,7 @@ static zero_status_t set_run(zero_engine_t *engine, zero_tensor_t tensor, const 
     }
     ZERO_TRY(request->fill(request->user, &chunk));
     ZERO_TRY(zero_device_copy(engine->device, buffers->weights, master, n_bytes, NULL));
-    ZERO_TRY(engine->device->kernels->split_master(param_at(engine, at), low_at(engine, at), engine->config.dtype,
-                                                   buffers->weights, n, NULL));
-    ZERO_TRY(mirror_param(engine, at, n));
+    ZERO_TRY(write_master(engine, at, buffers, n));
     ZERO_TRY(write_moments(engine, at, m, v, n_bytes));
     return zero_device_synchronize(engine->device); /* the host buffers are used again */
 }
@@ -204,9 +223,7 @@ static zero_status_t init_run(zero_engine_t *engine, zero_tensor_t tensor, const
     else
         ZERO_TRY(zero_device_copy(engine->device, buffers->weights, decl->init == ZERO_INIT_ONES ? ones : zeros,
                                   n_bytes, NULL));
-    ZERO_TRY(kernels->split_master(param_at(engine, at), low_at(engine, at), engine->config.dtype, buffers->weights, n,
-                                   NULL));
-    ZERO_TRY(mirror_param(engine, at, n));
+    ZERO_TRY(write_master(engine, at, buffers, n));
     ZERO_TRY(write_moments(engine, at, zeros, zeros, n_bytes));
     return zero_device_synchronize(engine->device);
 }
@@ -234,9 +251,7 @@ static zero_status_t get_run(zero_engine_t *engine, zero_tensor_t tensor, const 
     zero_device_t *device = engine->device;
     float *master = buffers->host, *m = master + CHUNK_ELEMS, *v = m + CHUNK_ELEMS;
     size_t n = run->n_elems, n_bytes = n * sizeof(float);
-    ZERO_TRY(device->kernels->join_master(buffers->weights, param_at(engine, at), low_at(engine, at),
-                                          engine->config.dtype, n, NULL));
-    ZERO_TRY(zero_device_copy(device, master, buffers->weights, n_bytes, NULL));
+    ZERO_TRY(read_master(engine, at, buffers, n));
     ZERO_TRY(zero_device_copy(device, m, moment_at(engine, engine->plan.m, at), n_bytes, NULL));
     ZERO_TRY(zero_device_copy(device, v, moment_at(engine, engine->plan.v, at), n_bytes, NULL));
     ZERO_TRY(zero_device_synchronize(device));

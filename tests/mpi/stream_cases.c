@@ -5,7 +5,8 @@
  * Runs one after the other. Keys and what they are unless given:
  *
  *     device=async (or cpu) stage=3 dtype=bf16 (fp32, fp16) prefetch=1 micro_steps=1 every=0 steps=12 overlap=1
- *     offload=0 (percent of the state) nccl=0 (nccl_reduction) nan_at=0 (the step)
+ *     offload=0 (percent of the state; -1: auto) threads=0 (of its update) pins=1 (memory can be pinned)
+ *     available=BYTES (that the device tells) nccl=0 (nccl_reduction) nan_at=0 (the step)
  *     rows=61 (of the embedding's table) untied=0 (1: the head has a table of its own)
  *     seed=1 delay_us=300 fault=0 (async_fault_t) trace=0
  *
@@ -34,7 +35,7 @@
 
 typedef struct settings {
     int stage, prefetch, micro_steps, every, steps, overlap, nan_at, seed, delay_us, fault, trace, is_async, offload,
-        nccl;
+        nccl, threads, pins, available;
     int rows, untied;
     zero_dtype_t dtype;
 } settings_t;
@@ -265,6 +266,23 @@ static void train(run_t *run)
     OK(zero_device_synchronize(run->device));
 }
 
+/* What the engine holds is what zero_plan says; what auto chose fits, and is not nothing in our cases. */
+static void check_memory(const run_t *run, const zero_config_t *config)
+{
+    zero_memory_t plan, held = zero_engine_memory(run->engine);
+    const settings_t *s = run->s;
+    OK(zero_plan(run->toy.model, config, s->is_async ? ZERO_COMM_NCCL : ZERO_COMM_AUTO, zero_comm_size(run->comm),
+                 &plan));
+    if (config->offload_ratio == ZERO_OFFLOAD_AUTO)
+        CHECK(zero_memory_total(&held) <= (uint64_t)s->available && held.pinned_bytes > 0 &&
+                  held.pinned_bytes < plan.pinned_bytes,
+              "auto: %llu bytes held, %llu on the host", (unsigned long long)zero_memory_total(&held),
+              (unsigned long long)held.pinned_bytes);
+    else if (strcmp(zero_comm_name(run->comm), "mpi") != 0)
+        CHECK(memcmp(&plan, &held, sizeof plan) == 0, "plan %llu bytes, held %llu",
+              (unsigned long long)zero_memory_total(&plan), (unsigned long long)zero_memory_total(&held));
+}
+
 static void run_all(const settings_t *s, zero_comm_t *comm)
 {
     run_t run = {.s = s, .comm = comm, .toy = toy_create(s->rows, s->untied), .hash = UINT64_C(1469598103934665603)};
@@ -278,18 +296,22 @@ static void run_all(const settings_t *s, zero_comm_t *comm)
     config.overlap = s->overlap;
     config.nccl_reduction = s->nccl;
     config.initial_loss_scale = 1024.0f;
-    config.offload = s->offload > 0;
-    config.offload_ratio = (float)s->offload / 100.0f;
+    config.offload = s->offload != 0;
+    config.offload_ratio = s->offload < 0 ? ZERO_OFFLOAD_AUTO : (float)s->offload / 100.0f;
+    config.offload_threads = s->threads;
     run.seed = (uint64_t)(s->seed * 100 + zero_comm_rank(run.comm));
     if (s->is_async)
         OK(async_device_create(run.comm,
                                &(async_options_t){.seed = run.seed,
                                                   .max_delay_us = (unsigned)s->delay_us,
+                                                  .available = (uint64_t)s->available,
+                                                  .pins = s->pins != 0,
                                                   .fault = (async_fault_t)s->fault},
                                &run.device));
     else
         OK(zero_device_create(ZERO_DEVICE_CPU, run.comm, &run.device));
     OK(zero_engine_create(run.comm, run.device, run.toy.model, &config, &run.engine));
+    check_memory(&run, &config);
     OK(zero_stream_create(run.device, &run.stream));
     if (s->is_async)
         async_compute_in(run.stream);
@@ -321,6 +343,7 @@ static const settings_t defaults = {.stage = 3,
                                     .overlap = 1,
                                     .seed = 1,
                                     .delay_us = 300,
+                                    .pins = 1,
                                     .dtype = ZERO_BF16,
                                     .is_async = 1};
 
@@ -340,6 +363,9 @@ static void take(const char *argument, settings_t *s)
                 {"delay_us", offsetof(settings_t, delay_us)},
                 {"fault", offsetof(settings_t, fault)},
                 {"offload", offsetof(settings_t, offload)},
+                {"threads", offsetof(settings_t, threads)},
+                {"available", offsetof(settings_t, available)},
+                {"pins", offsetof(settings_t, pins)},
                 {"nccl", offsetof(settings_t, nccl)},
                 {"rows", offsetof(settings_t, rows)},
                 {"untied", offsetof(settings_t, untied)},
