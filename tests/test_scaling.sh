@@ -81,6 +81,14 @@ largest() { column "$1" "$scratch/out/growth.csv" | sort -n | tail -n 1; }
 grown() { [[ $(largest layers) -eq 8 && $(largest dim) -eq 128 ]]; }
 claim "up to 8 times the layers and 4 times the width" grown
 
+# ---- the tables of GPUs, tried without any -----------------------------------------------------------------------------
+tables() { tests/gpu/run-tables "$build" "$scratch/tables" 2 --tiny --no-torch --parts one,many,start; }
+claim "the measurement of README's tables runs through, and all texts that must be equal are" tables
+told() { grep -q "^| GPT-2 1558M, 16 x 1024 | [0-9.]* | [0-9.]* | [0-9.]* | [0-9.]* ([0-9.]*%) | [0-9.]* |" "$1"; }
+claim "it tells of step, exposed communication, AdamW's, the host's time and the tax" told "$scratch/tables/tables.md"
+all_equal() { grep -q "4 runs equal" "$scratch/tables/tables.md" && ! grep "runs DIFFER" "$scratch/tables/tables.md"; }
+claim "and which runs had equal text" all_equal
+
 # ---- trace_check ---------------------------------------------------------------------------------------------------
 head -c 20000 tests/test_model.c >"$scratch/text"
 cat >"$scratch/cfg.ini" <<EOF

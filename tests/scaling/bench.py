@@ -3,6 +3,7 @@
 A row is a dict of a case and its result; the rows of a CSV file are read back as they were.
 """
 
+import concurrent.futures
 import csv
 import datetime
 import math
@@ -13,6 +14,7 @@ import types
 
 import programs
 
+GRACE_S = 15  # of a run that is under way when the budget is used up
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -31,10 +33,13 @@ class Bench:
         self.ranks = sorted(options.ranks or [n for n in (1, 2, 4, 8) if n <= (self.machine.n_gpus or 2)])
         self.env = programs.environment(self.machine, max(self.ranks))
         self.settings = dict(word.split("=", 1) for word in options.set)
+        self.rows = []  # all that was measured
         self.ends = time.monotonic() + options.budget
         self.date = datetime.date.today().isoformat()
         self.about = f"{self.machine.name}; medians of {options.steps} steps after {options.warm_up}"
-        os.makedirs(f"{options.out}/runs", exist_ok=True)
+        self.runs = options.runs or f"{options.out}/runs"
+        os.makedirs(options.out, exist_ok=True)
+        os.makedirs(self.runs, exist_ok=True)
 
     def config(self, name):
         return {**programs.read_config(self.configs[name]), **self.settings}
@@ -52,23 +57,43 @@ class Bench:
             programs.write_tokens(path, vocab_size)
         return path
 
-    def run(self, case, label, traced):
-        """The row of the case. label tells its files apart in OUT/runs."""
+    def run(self, case, label, traced=False, gpus=None, paced=None):
+        """The row of the case. label tells its files apart in OUT/runs. gpus: which; the first ones unless said."""
+        return self.measured(case, self.place(case, label, traced, gpus, paced))
+
+    def run_beside(self, jobs):
+        """The rows of jobs [(case, label, traced, gpus)] that use different GPUs, run at the same time."""
+        places = [self.place(*job) for job in jobs]
+        with concurrent.futures.ThreadPoolExecutor(len(jobs)) as pool:
+            return list(pool.map(self.measured, [job[0] for job in jobs], places))
+
+    def place(self, case, label, traced=False, gpus=None, paced=None):
+        """Where a case is run, and what is measured. paced: the host's own time too, which takes a run more."""
+        if gpus is None:
+            gpus = range(case["ranks"]) if self.machine.n_gpus else []
+        on_gpus = self.machine.n_gpus > 0
         stem = "-".join(str(word) for word in (case["config"], case["impl"], label, case["ranks"], case["stage"]))
-        place = types.SimpleNamespace(
+        return types.SimpleNamespace(
             machine=self.machine,
             program=self.program,
             config_path=self.configs[case["config"]],
             data_path=self.data({**self.config(case["config"]), **case["settings"]}),
             scratch=self.scratch,
-            stem=f"{self.options.out}/runs/{stem}",
+            stem=f"{self.runs}/{stem}",
             steps=self.options.steps,
             warm_up=self.options.warm_up,
             traced=traced,
-            env=self.env,
+            paced=on_gpus and traced if paced is None else paced,
+            gpus=gpus,
+            env=programs.with_gpus(self.env, gpus),
+            limit_s=min(programs.RUN_LIMIT_S, self.ends - time.monotonic() + GRACE_S),
         )
+
+    def measured(self, case, place):
         result = (programs.fsdp2 if case["impl"] == "fsdp2" else programs.zerotrain)(case, place)
-        return {**case, "machine": self.machine.name, "date": self.date, **result}
+        row = {**case, "machine": self.machine.name, "date": self.date, **result}
+        self.rows.append(row)
+        return row
 
 
 def find_config(name):

@@ -16,10 +16,14 @@ import statistics
 import struct
 import subprocess
 import sys
+import threading
+import time
 
 import traces
 
 RUN_LIMIT_S = 600
+PACED_STEPS = 5
+FSDP2_VALUES = ("step_ms", "tokens_per_s", "mfu", "peak_allocated_gib", "loss", "sharding")
 N_TOKENS = 2_000_000  # of random data; a run that needs more meets them again in another order
 
 
@@ -101,24 +105,14 @@ def run(command, environment, log_path, limit_s=RUN_LIMIT_S):
 
 
 class GpuMemory:
-    """The most that nvidia-smi sees in use on one of the first n GPUs, in MiB; None where there are none."""
+    """The most that nvidia-smi sees in use on one of the GPUs, in MiB; None where there are none."""
 
-    def __init__(self, machine, n):
+    def __init__(self, gpus):
         self.process = None
-        if machine.n_gpus:
+        if gpus:
+            query = ["--query-gpu=memory.used", "--format=csv,noheader,nounits", "-i", ",".join(map(str, gpus))]
             self.process = subprocess.Popen(
-                [
-                    "nvidia-smi",
-                    "--query-gpu=memory.used",
-                    "--format=csv,noheader,nounits",
-                    "-i",
-                    ",".join(map(str, range(n))),
-                    "-lms",
-                    "200",
-                ],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
+                ["nvidia-smi", *query, "-lms", "200"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
             )
 
     def stop(self):
@@ -127,6 +121,27 @@ class GpuMemory:
         self.process.terminate()
         values = [int(word) for word in self.process.communicate()[0].split() if word.isdigit()]
         return max(values, default=None)
+
+
+class FirstLine:
+    """How long it took from now until a file had its first whole line, in seconds; None: it never had."""
+
+    def __init__(self, path):
+        self.path, self.begin, self.seconds, self.ended = path, time.monotonic(), None, threading.Event()
+        self.thread = threading.Thread(target=self.watch)
+        self.thread.start()
+
+    def watch(self):
+        while self.seconds is None and not self.ended.wait(0.01):
+            if os.path.exists(self.path):
+                with open(self.path, encoding="utf-8") as file:
+                    if "\n" in file.read(4096):
+                        self.seconds = time.monotonic() - self.begin
+
+    def stop(self):
+        self.ended.set()
+        self.thread.join()
+        return self.seconds
 
 
 def median_of(rows, name):
@@ -138,7 +153,14 @@ def environment(machine, ranks_at_most):
     """Threads do not change with the number of ranks: a rank is what it is alone."""
     env = dict(os.environ)
     threads = 4 if machine.n_gpus else max(1, machine.n_cores // ranks_at_most)
-    env.setdefault("OMP_NUM_THREADS", str(threads))
+    usual = {
+        "OMP_NUM_THREADS": str(threads),
+        # One machine needs no network, and looking for fast ones takes more than a second.
+        "OMPI_MCA_pml": "ob1",
+        "OMPI_MCA_btl": "^tcp,openib,ofi,usnic,uct",
+        "OMPI_MCA_mtl": "^ofi,psm2",
+    }
+    env = {**usual, **env}
     env.update(
         OMPI_ALLOW_RUN_AS_ROOT="1",
         OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
@@ -146,8 +168,13 @@ def environment(machine, ranks_at_most):
         PRTE_ALLOW_RUN_AS_ROOT_CONFIRM="1",
         OMP_WAIT_POLICY="passive",
         NCCL_NVLS_ENABLE="0",
+        CUDA_DEVICE_ORDER="PCI_BUS_ID",
     )
     return env
+
+
+def with_gpus(env, gpus):
+    return {**env, "CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus))} if gpus else env
 
 
 def launcher(ranks):
@@ -155,51 +182,68 @@ def launcher(ranks):
 
 
 def zerotrain(case, place):
-    """place: machine, program, paths, how many steps. The files that are left begin with place.stem."""
-    metrics = f"{place.scratch}/metrics.jsonl"
+    """place: what Bench.run fills in. The files that are left begin with place.stem."""
+    trace = f"{place.stem}.trace.json"
+    result = train(case, place, place.stem, place.steps, {"log.trace": trace} if place.traced else {}, place.env)
+    if "step_ms" not in result:
+        return result
+    if place.traced:
+        result.update(read_trace(trace, place.warm_up))
+    if place.paced:
+        result.update(paced(case, place))
+    return result
+
+
+def paced(case, place):
+    """The host's own time and the update's, from a short run in which the host waits for the device before each unit:
+    otherwise it may wait for a place in the device's queue, which says nothing of its work."""
+    trace, env = f"{place.scratch}/{os.path.basename(place.stem)}.paced.json", {**place.env, "ZERO_TRACE_PACED": "1"}
+    result = train(case, place, f"{place.stem}.paced", PACED_STEPS, {"log.trace": trace}, env)
+    return read_trace(trace, place.warm_up) if "step_ms" in result else {"note": f"paced: {result['note']}"}
+
+
+def train(case, place, stem, steps, more_settings, env):
+    metrics = f"{place.scratch}/{os.path.basename(stem)}.jsonl"
     if os.path.exists(metrics):
         os.remove(metrics)
-    settings = dict(case["settings"])
-    settings.update(
-        {
-            "zero.stage": case["stage"],
-            "train.micro_batch": case["micro_batch"],
-            "train.global_batch": case["global_batch"],
-            "train.steps": place.warm_up + place.steps,
-            "train.warmup_steps": 0,
-            "train.lr": 1e-4,
-            "log.every": 0,
-            "log.metrics": metrics,
-            "data.train": place.data_path,
-            "data.val": "",
-            "device.type": "cuda" if place.machine.n_gpus else "cpu",
-        }
-    )
-    if place.traced:
-        settings["log.trace"] = f"{place.stem}.trace.json"
+    settings = {
+        **case["settings"],
+        "zero.stage": case["stage"],
+        "train.micro_batch": case["micro_batch"],
+        "train.global_batch": case["global_batch"],
+        "train.steps": place.warm_up + steps,
+        "train.warmup_steps": 0,
+        "train.lr": 1e-4,
+        "train.schedule": "constant",
+        "log.every": 0,
+        "log.metrics": metrics,
+        "data.train": place.data_path,
+        "data.val": "",
+        "device.type": "cuda" if place.machine.n_gpus else "cpu",
+        **more_settings,
+    }
     options = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
-    memory = GpuMemory(place.machine, case["ranks"])
+    memory, first_line = GpuMemory(place.gpus), FirstLine(metrics)
     code, said = run(
-        launcher(case["ranks"]) + [place.program, *options, place.config_path], place.env, f"{place.stem}.log"
+        launcher(case["ranks"]) + [place.program, *options, place.config_path], env, f"{stem}.log", place.limit_s
     )
-    gpu_mib = memory.stop()
-    result = {"gpu_mib": gpu_mib}
-    about = re.search(r"of ([0-9.]+)M parameters .* on \d+ ranks? \((\w+)\)", said)
+    result = {"gpu_mib": memory.stop(), "first_step_s": first_line.stop()}
+    about = re.search(r"of ([0-9.]+)M parameters .* on \d+ ranks? \((\w+[\w-]*)\)", said)
     if about:
         result.update(params_m=float(about[1]), comm=about[2])
-    rows = []
+    lines = []
     if os.path.exists(metrics):
         with open(metrics, encoding="utf-8") as file:
-            rows = [json.loads(line) for line in file][place.warm_up :]
+            lines = file.readlines()
+    rows = [json.loads(line) for line in lines][place.warm_up :]
     if code != 0 or not rows:
         lines = [line for line in said.split("\n") if line.startswith("zerotrain: ")]
         return {**result, "note": lines[-1][11:] if lines else f"exit code {code}"}
+    result["text"] = [re.search(r'"loss": [^,]*, "grad_norm": [^,]*', line)[0] for line in lines]
     for name in ("step_ms", "exposed_comm_ms", "device_bytes", "mfu"):
         result[name] = median_of(rows, name)
     result["host_bytes"] = rows[-1]["host_bytes"]
     result["tokens_per_s"] = (rows[-1]["tokens"] / rows[-1]["step"]) / result["step_ms"] * 1e3
-    if place.traced:
-        result.update(read_trace(settings["log.trace"], place.warm_up))
     return result
 
 
@@ -214,7 +258,7 @@ def read_trace(path, warm_up):
 
 
 def fsdp2(case, place):
-    """PyTorch's counterparts: stage 3 gathers anew for backward, stage 2 keeps what forward gathered. One rank: unsharded."""
+    """PyTorch's: stage 3 gathers anew for backward, stage 2 keeps what forward gathered. One rank is not sharded."""
     settings = {**read_config(place.config_path), **case["settings"]}
     here = os.path.dirname(os.path.abspath(__file__))
     options = {
@@ -240,13 +284,13 @@ def fsdp2(case, place):
         command.append("--recompute")
     if case["ranks"] > 1 and case["stage"] != 3:
         command.append("--keep")
-    memory = GpuMemory(place.machine, case["ranks"])
-    code, said = run(command, place.env, f"{place.stem}.log")
+    memory = GpuMemory(place.gpus)
+    code, said = run(command, place.env, f"{place.stem}.log", place.limit_s)
     gpu_mib = memory.stop()
     told = read_result(said, "fsdp2")
-    if code != 0 or "step_ms" not in told:
+    if "step_ms" not in told:  # what comes after the line, the end of process groups, is not measured
         return {"gpu_mib": gpu_mib, "note": told.get("failed", f"exit code {code}")}
-    return {"gpu_mib": gpu_mib, "comm": "nccl", **{name: told[name] for name in ("step_ms", "tokens_per_s", "mfu")}}
+    return {"gpu_mib": gpu_mib, "comm": "nccl", **{name: told.get(name) for name in FSDP2_VALUES}}
 
 
 def read_result(said, name):

@@ -132,6 +132,29 @@ def draw(bench, config, rows):
     return path
 
 
+# ---- beside each other -----------------------------------------------------------------------------------------------
+
+
+def groups_of(bench, cases):
+    """Lists of cases to run at the same time: with --beside as many as have GPUs of their own, of one number of ranks."""
+    group = []
+    for case in cases:
+        n_fit = bench.machine.n_gpus // case["ranks"] if bench.options.beside else 1
+        alike = group and [group[0][name] for name in ("config", "ranks")] == [case["config"], case["ranks"]]
+        if group and (not alike or len(group) >= n_fit):
+            yield group
+            group = []
+        group.append(case)
+    if group:
+        yield group
+
+
+def jobs_of(bench, group):
+    for i, case in enumerate(group):
+        gpus = range(i * case["ranks"], (i + 1) * case["ranks"]) if bench.machine.n_gpus else []
+        yield case, case["mode"], bench.options.trace, gpus
+
+
 # ---- all of it -------------------------------------------------------------------------------------------------------
 
 
@@ -141,18 +164,26 @@ def measure(bench):
     n_left = 0
     print(bench.about)
     print_head(TABLE)
-    for case in cases_of(bench):
-        key = [bench.machine.name if name == "machine" else case[name] for name in KEY]
-        row = next((row for row in rows if [row[name] for name in KEY] == key and row["step_ms"]), None)
-        if row is None and bench.time_is_over():
-            n_left += 1
+
+    def key_of(row):
+        return [row.get(name, bench.machine.name) for name in KEY]
+
+    known = [key_of(row) for row in rows if row["step_ms"]]
+    wanted = list(cases_of(bench))
+    for row in rows:
+        if key_of(row) in known and key_of(row) in [key_of(case) for case in wanted]:
+            print_row(TABLE, row)
+    for group in groups_of(bench, [case for case in wanted if key_of(case) not in known]):
+        if bench.time_is_over():
+            n_left += len(group)
             continue
-        if row is None:
-            row = bench.run(case, case["mode"], bench.options.trace)
-            rows = [old for old in rows if [old[name] for name in KEY] != key] + [row]
-            add_efficiency(rows)
-            write_csv(path, CSV_COLUMNS, rows)
-        print_row(TABLE, row)
+        found = bench.run_beside(list(jobs_of(bench, group)))
+        keys = [key_of(row) for row in found]
+        rows = [old for old in rows if key_of(old) not in keys] + found
+        add_efficiency(rows)
+        write_csv(path, CSV_COLUMNS, rows)
+        for row in found:
+            print_row(TABLE, row)
     written = [path]
     for config in bench.configs:
         mine = [row for row in rows if (row["config"], row["machine"]) == (config, bench.machine.name)]
