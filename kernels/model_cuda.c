@@ -54,7 +54,8 @@ static size_t layernorm_partials_bytes(size_t n_rows, size_t dim)
 
 static size_t embed_workspace(const zero_model_limits_t *limits)
 {
-    return 2 * zero_cuda_bytes(limits->n_rows * sizeof(uint32_t)) +
+    return zero_cuda_bytes(zero_embed_places_bytes(limits->n_rows)) +
+           zero_cuda_bytes(zero_embed_partials_bytes(limits->n_rows, limits->max_width)) +
            zero_cuda_bytes(zero_embed_sort_bytes(limits->n_rows, limits->vocab_size));
 }
 
@@ -322,16 +323,16 @@ static zero_status_t embed_backward(zero_model_context_t *ctx, zero_grad_t dtoke
     size_t n_rows = n_batch * seq_len;
     if (n_rows > INT32_MAX)
         return zero_fail(ZERO_ERROR_OVERFLOW, "%zu positions do not fit 31 bits", n_rows);
-    uint32_t *sorted = zero_cuda_take(&scratch, n_rows * sizeof *sorted);
-    uint32_t *order = zero_cuda_take(&scratch, n_rows * sizeof *order);
-    uint32_t *buckets = zero_cuda_take(&scratch, zero_embed_sort_bytes(n_rows, vocab_size));
-    if (sorted == NULL || order == NULL || buckets == NULL)
+    zero_embed_place_t *places = zero_cuda_take(&scratch, zero_embed_places_bytes(n_rows));
+    float *partials = zero_cuda_take(&scratch, zero_embed_partials_bytes(n_rows, dim));
+    void *sort = zero_cuda_take(&scratch, zero_embed_sort_bytes(n_rows, vocab_size));
+    if (places == NULL || partials == NULL || sort == NULL)
         return ZERO_ERROR_ARGUMENT;
     if (!dtokens.accumulate)
         ZERO_TRY_CUDA(cudaMemsetAsync(dtokens.data, 0, vocab_size * dim * zero_dtype_size(dtokens.dtype), stream));
-    ZERO_TRY_CUDA(zero_launch_embed_sort(stream, buckets, sorted, order, tokens, n_rows, vocab_size));
-    ZERO_TRY_CUDA(zero_launch_embed_tokens_backward(stream, dtype, dtokens, dout, buckets, sorted, order, n_rows, dim,
-                                                    vocab_size));
+    ZERO_TRY_CUDA(zero_launch_embed_sort(stream, sort, places, tokens, n_rows, vocab_size));
+    ZERO_TRY_CUDA(
+        zero_launch_embed_tokens_backward(stream, dtype, dtokens, partials, dout, places, n_rows, dim, vocab_size));
     if (dpositions.data != NULL)
         ZERO_TRY_CUDA(zero_launch_embed_positions_backward(stream, dtype, dpositions, dout, n_batch, seq_len, dim));
     return ZERO_OK;

@@ -111,16 +111,19 @@ cudaError_t zero_launch_add_losses(cudaStream_t stream, double *loss_sum, const 
 cudaError_t zero_launch_embed(cudaStream_t stream, zero_dtype_t dtype, void *out, const int32_t *tokens,
                               const void *token_table, const void *position_table, size_t n_rows, size_t seq_len,
                               size_t dim);
+/* The positions in the order of their tokens, those of one token next to each other and ascending; see embed.cu. */
+typedef struct zero_embed_place zero_embed_place_t;
+size_t zero_embed_places_bytes(size_t n_rows);
 size_t zero_embed_sort_bytes(size_t n_rows, size_t vocab_size); /* of zero_launch_embed_sort's scratch */
-/* order[n_rows]: the positions, those of one token next to each other and ascending; sorted[n_rows]: their tokens,
- * vocab_size for what is none. */
-cudaError_t zero_launch_embed_sort(cudaStream_t stream, uint32_t *scratch, uint32_t *sorted, uint32_t *order,
+cudaError_t zero_launch_embed_sort(cudaStream_t stream, void *scratch, zero_embed_place_t *places,
                                    const int32_t *tokens, size_t n_rows, size_t vocab_size);
-/* Adds or writes the rows of tokens that occur; no other row is touched. sorted and order as zero_launch_embed_sort
- * left them, and its scratch too. Tokens beyond the vocabulary are passed over. */
+/* Adds or writes the rows of tokens that occur; no other row is touched. places as zero_launch_embed_sort left them, in
+ * the same stream just before; partials: of zero_embed_partials_bytes, written by this call. Tokens beyond the
+ * vocabulary are passed over. */
+size_t zero_embed_partials_bytes(size_t n_rows, size_t dim);
 cudaError_t zero_launch_embed_tokens_backward(cudaStream_t stream, zero_dtype_t dtype, zero_grad_t dtokens,
-                                              const void *dout, const uint32_t *scratch, const uint32_t *sorted,
-                                              const uint32_t *order, size_t n_rows, size_t dim, size_t vocab_size);
+                                              float *partials, const void *dout, const zero_embed_place_t *places,
+                                              size_t n_rows, size_t dim, size_t vocab_size);
 cudaError_t zero_launch_embed_positions_backward(cudaStream_t stream, zero_dtype_t dtype, zero_grad_t dpositions,
                                                  const void *dout, size_t n_batch, size_t seq_len, size_t dim);
 
