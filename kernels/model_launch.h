@@ -50,28 +50,25 @@ cudaError_t zero_launch_put_partials(cudaStream_t stream, const zero_grad_t *gra
 /* grad[n_elems] = fp32 sums, added or overwritten, one rounding. */
 cudaError_t zero_launch_put_grad(cudaStream_t stream, zero_grad_t grad, const float *sums, size_t n_elems);
 
-/* ---- layernorm.cu ---- */
-#define ZERO_LAYERNORM_PARTS 528 /* most rows of partial sums in backward: 4 blocks on each of an H200's SMs */
+/* ---- layernorm.cu and rmsnorm.cu ---- */
 cudaError_t zero_launch_layernorm(cudaStream_t stream, zero_dtype_t dtype, void *y, float *mean, float *rstd,
                                   void *residual_out, const void *residual, const void *addend, const void *weight,
                                   const void *bias, float eps, size_t n_rows, size_t dim);
-size_t zero_layernorm_parts(size_t n_rows);
+cudaError_t zero_launch_rmsnorm(cudaStream_t stream, zero_dtype_t dtype, void *y, float *rstd, void *residual_out,
+                                const void *residual, const void *addend, const void *weight, float eps, size_t n_rows,
+                                size_t dim);
+#define ZERO_NORM_PARTS 132 /* most rows of partial sums in backward: a block on each of an H200's SMs */
+static inline size_t zero_norm_parts(size_t n_rows)
+{
+    size_t wanted = (n_rows + 15) / 16;
+    return wanted < ZERO_NORM_PARTS ? wanted : ZERO_NORM_PARTS;
+}
 /* partials: fp32 [parts, 3, dim], sums of dy h, of dy and of the new dresidual, written by this call. y: NULL, or where
  * the norm's output is made again. */
 cudaError_t zero_launch_layernorm_backward(cudaStream_t stream, zero_dtype_t dtype, void *dresidual, float *partials,
                                            void *y, const void *dy, const void *residual, const float *mean,
                                            const float *rstd, const void *weight, const void *bias, size_t n_rows,
                                            size_t dim);
-
-/* ---- rmsnorm.cu ---- */
-cudaError_t zero_launch_rmsnorm(cudaStream_t stream, zero_dtype_t dtype, void *y, float *rstd, void *residual_out,
-                                const void *residual, const void *addend, const void *weight, float eps, size_t n_rows,
-                                size_t dim);
-cudaError_t zero_launch_rmsnorm_apply(cudaStream_t stream, zero_dtype_t dtype, void *y, const float *rstd,
-                                      const void *residual, const void *weight, size_t n_rows, size_t dim);
-size_t zero_rmsnorm_parts(size_t n_rows, size_t dim);
-/* Bytes of partial sums that no call with up to max_rows rows and max_dim columns exceeds. */
-size_t zero_rmsnorm_partials_bytes(size_t max_rows, size_t max_dim);
 /* partials: fp32 [parts, dim], sums of dy h, written by this call. */
 cudaError_t zero_launch_rmsnorm_backward(cudaStream_t stream, zero_dtype_t dtype, void *dresidual, float *partials,
                                          void *y, const void *dy, const void *residual, const float *rstd,
