@@ -1,13 +1,19 @@
-/* column.cuh - column sums inside a kernel: a block of warps goes down a part of the rows of one tile of columns, and
- * adds what its warps hold in order. For column_sum.cu, which says how parts are cut, and for kernels that sum what
- * they write anyway.
+/* column.cuh - column sums inside a kernel: the warps of all blocks take the rows of a tile of columns in turn, so that
+ * at any time they read one stretch of memory; a block's rows are a part, and it adds what its warps hold in order. For
+ * column_sum.cu, which says how parts are cut, and for kernels that sum what they write anyway.
  */
 #ifndef ZERO_COLUMN_CUH
 #define ZERO_COLUMN_CUH
 
 #include "kernels/pack.cuh"
 
-#define ZERO_COLUMN_WARPS 8 /* of a block; each takes every 8th row of the part */
+#define ZERO_COLUMN_WARPS 8 /* of a block, a row each */
+
+/* A warp's first row; gridDim.y * ZERO_COLUMN_WARPS rows further is its next. */
+static __device__ __forceinline__ size_t zero_first_row(void)
+{
+    return (size_t)blockIdx.y * ZERO_COLUMN_WARPS + threadIdx.y;
+}
 
 /* Adds what WARPS warps hold for N columns a lane; the result is the first warp's. The whole block calls it. */
 template <int WARPS, int N> static __device__ __forceinline__ void zero_add_warps(float (&sum)[N])

@@ -1,17 +1,19 @@
 /* column_sum.cu - column sums on CUDA in a fixed order: bias gradients, and the last step of every gradient that is
  * summed in parts.
  *
- * Rows are cut into parts by their number alone. A block sums a part's rows for one tile of columns (column.cuh). The
+ * Rows are dealt to parts by their number alone. A block sums a part's rows for one tile of columns (column.cuh). The
  * parts are added by a second kernel: each warp takes every so many-th part, then the warps' sums are added in order.
  * No atomics: the order depends on shapes alone.
  */
 #include "kernels/column.cuh"
 
 #define PUT_WARPS 32     /* of a block that adds parts: many, since each waits for its own few loads */
+#define PARTS_AHEAD 5    /* parts whose loads are in flight together: all of a norm's */
 #define TILE_COLUMNS 256 /* of a block that reads packs of 16-bit elements */
 #define MIN_PART_ROWS 32
+#define ROWS_AHEAD 8 /* rows whose loads are in flight together */
 /* Blocks that an H200 holds at once: with so many, none waits for a place while others idle. */
-#define MAX_BLOCKS 1056
+#define MAX_BLOCKS 528
 
 extern "C" size_t zero_column_sum_parts(size_t n_rows, size_t n_columns)
 {
@@ -27,20 +29,25 @@ extern "C" size_t zero_column_sum_bytes(size_t max_columns)
 }
 
 template <typename T, int N>
-static __global__ void __launch_bounds__(ZERO_WARP *ZERO_COLUMN_WARPS)
+static __global__ void __launch_bounds__(ZERO_WARP *ZERO_COLUMN_WARPS, 4)
     sum_part(float *partials, const T *x, size_t n_rows, size_t n_columns)
 {
     size_t column = ((size_t)blockIdx.x * ZERO_WARP + threadIdx.x) * N;
-    size_t part = blockIdx.y, first = part * n_rows / gridDim.y, last = (part + 1) * n_rows / gridDim.y;
+    size_t step = (size_t)gridDim.y * ZERO_COLUMN_WARPS;
     float sum[N] = {};
-    if (column < n_columns) {
-#pragma unroll 8
-        for (size_t row = first + threadIdx.y; row < last; row += ZERO_COLUMN_WARPS) {
-            zero_pack<T, N> pack = zero_load<N>(x, row * n_columns + column);
+    zero_may_launch_next();
+    for (size_t row = zero_first_row(); column < n_columns && row < n_rows; row += ROWS_AHEAD * step) {
+        zero_pack<T, N> packs[ROWS_AHEAD];
+#pragma unroll
+        for (int r = 0; r < ROWS_AHEAD; ++r)
+            if (row + r * step < n_rows)
+                packs[r] = zero_load<N>(x, (row + r * step) * n_columns + column);
+#pragma unroll
+        for (int r = 0; r < ROWS_AHEAD; ++r)
 #pragma unroll
             for (int i = 0; i < N; ++i)
-                sum[i] += pack[i];
-        }
+                if (row + r * step < n_rows)
+                    sum[i] += packs[r][i];
     }
     zero_put_part(partials, column, n_columns, sum);
 }
@@ -55,10 +62,15 @@ static __global__ void __launch_bounds__(ZERO_WARP *PUT_WARPS)
 {
     size_t column = (size_t)blockIdx.x * ZERO_WARP + threadIdx.x;
     float sum[1] = {0.0f};
-    if (column < stride) {
-#pragma unroll 8
-        for (size_t part = threadIdx.y; part < n_parts; part += PUT_WARPS)
-            sum[0] += partials[part * stride + column];
+    zero_wait_for_last();
+    for (size_t first = threadIdx.y; column < stride && first < n_parts; first += PARTS_AHEAD * PUT_WARPS) {
+        float part[PARTS_AHEAD];
+#pragma unroll
+        for (int p = 0; p < PARTS_AHEAD; ++p)
+            part[p] = first + p * PUT_WARPS < n_parts ? partials[(first + p * PUT_WARPS) * stride + column] : 0.0f;
+#pragma unroll
+        for (int p = 0; p < PARTS_AHEAD; ++p)
+            sum[0] += part[p];
     }
     zero_add_warps<PUT_WARPS>(sum);
     if (threadIdx.y != 0 || column >= stride)
@@ -76,9 +88,8 @@ extern "C" cudaError_t zero_launch_put_partials(cudaStream_t stream, const zero_
     put_targets_t targets = {};
     for (size_t i = 0; i < n_grads; ++i)
         targets.grad[i] = grads[i];
-    put_partials<<<(unsigned)zero_divide_up(stride, ZERO_WARP), block, 0, stream>>>(targets, partials, n_parts, stride,
-                                                                                    n_columns);
-    return cudaGetLastError();
+    return zero_launch_next(stream, put_partials, (unsigned)zero_divide_up(stride, ZERO_WARP), block, targets, partials,
+                            n_parts, stride, n_columns);
 }
 
 template <typename T, int N>

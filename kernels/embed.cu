@@ -1,11 +1,14 @@
 /* embed.cu - token and position embedding on CUDA.
  *
- * Backward turns the scatter around: the positions of each token are brought together in ascending order, a run,
- * then each occurring token's row is summed by one block along its run, in fp32, and rounded once. No two blocks write
- * one element; the order is the positions'. For the runs, tokens are counted and positions dropped into their token's
- * bucket in whatever order atomics give (of integers: no sum depends on it), and then each bucket is ranked by
- * position, which makes the order the one there is. Ranking takes time quadratic in the longest bucket, but spread over
- * as many threads.
+ * Backward turns the scatter around: the positions of each token are brought together in ascending order, a run, and
+ * summed along it in fp32, rounded once. No two warps write one element; the order is the positions'. For the runs,
+ * tokens are counted and positions dropped into their token's bucket in whatever order atomics give (of integers: no
+ * sum depends on it), and then each bucket is ranked by position, which makes the order the one there is. Ranking takes
+ * time quadratic in the longest bucket, but spread over as many threads.
+ *
+ * Runs are as uneven as words: most are of one position, some hold a tenth of all. So a warp sums a chunk of a run, and
+ * what is longer is added up afterwards, chunk by chunk. The kernels are short and many; each is started while the one
+ * before it still runs.
  */
 #include "kernels/pack.cuh"
 
@@ -61,126 +64,236 @@ extern "C" cudaError_t zero_launch_embed(cudaStream_t stream, zero_dtype_t dtype
 
 /* ---- Backward: the tokens' order ---- */
 
-/* The last bucket holds what is no token of the vocabulary. */
+#define CHUNK ZERO_WARP /* places of a run that one warp sums, and that one warp looks through */
+
+/* A place of the order: places of one token follow each other, in the order of their positions. */
+typedef struct __align__(16) zero_embed_place
+{
+    uint32_t position, token; /* vocab_size where it is none of the vocabulary */
+    uint32_t rank, count;     /* how many of the token's positions come before, and how many there are */
+}
+place_t;
+
+/* What the sort keeps by bucket and by position; the last bucket holds what is no token of the vocabulary. */
+typedef struct sort {
+    uint32_t *counts;    /* [n_buckets] */
+    uint32_t *n_placed;  /* [1], behind counts: one call clears both */
+    uint32_t *starts;    /* [n_buckets] */
+    uint32_t *arrivals;  /* [n_rows]: which of its bucket a position was, as it happened */
+    uint32_t *unordered; /* [n_rows]: positions by bucket */
+} sort_t;
+
+static size_t sort_words(size_t n_rows, size_t vocab_size)
+{
+    return 2 * (vocab_size + 1) + 1 + 2 * n_rows;
+}
+
+static sort_t sort_in(uint32_t *scratch, size_t n_rows, size_t vocab_size)
+{
+    sort_t sort;
+    sort.counts = scratch;
+    sort.n_placed = sort.counts + vocab_size + 1;
+    sort.starts = sort.n_placed + 1;
+    sort.arrivals = sort.starts + vocab_size + 1;
+    sort.unordered = sort.arrivals + n_rows;
+    return sort;
+}
+
 static __device__ __forceinline__ uint32_t bucket_of(int32_t token, size_t vocab_size)
 {
     return token >= 0 && (size_t)token < vocab_size ? (uint32_t)token : (uint32_t)vocab_size;
 }
 
 static __global__ void __launch_bounds__(THREADS)
-    count_tokens(uint32_t *counts, const int32_t *tokens, size_t n_rows, size_t vocab_size)
+    count_tokens(sort_t sort, const int32_t *tokens, size_t n_rows, size_t vocab_size)
 {
     size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    zero_may_launch_next();
     if (i < n_rows)
-        atomicAdd(&counts[bucket_of(tokens[i], vocab_size)], 1u);
+        sort.arrivals[i] = atomicAdd(&sort.counts[bucket_of(tokens[i], vocab_size)], 1u);
 }
 
-/* Gives every bucket a stretch of its own, next to each other in whatever order they come: runs are summed one by one,
- * so where they lie makes no difference. next starts as a copy of starts. */
+/* The first of each bucket finds it a stretch of its own, next to each other in whatever order they come: runs are
+ * summed one by one, so where they lie makes no difference. A warp asks once for all of its buckets. */
 static __global__ void __launch_bounds__(THREADS)
-    place_buckets(uint32_t *starts, uint32_t *next, uint32_t *n_placed, const uint32_t *counts, size_t n_buckets)
+    place_buckets(sort_t sort, const int32_t *tokens, size_t n_rows, size_t vocab_size)
 {
     size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
-    if (i < n_buckets && counts[i] > 0)
-        starts[i] = next[i] = atomicAdd(n_placed, counts[i]);
+    uint32_t bucket = 0, count = 0, lane = threadIdx.x % ZERO_WARP, start = 0;
+    zero_may_launch_next();
+    zero_wait_for_last();
+    if (i < n_rows && sort.arrivals[i] == 0) {
+        bucket = bucket_of(tokens[i], vocab_size);
+        count = sort.counts[bucket];
+    }
+    uint32_t end = count; /* of this lane's stretch within the warp's */
+    for (uint32_t offset = 1; offset < ZERO_WARP; offset *= 2) {
+        uint32_t before = __shfl_up_sync(ZERO_FULL_WARP, end, offset);
+        end += lane >= offset ? before : 0;
+    }
+    if (lane == ZERO_WARP - 1 && end > 0)
+        start = atomicAdd(sort.n_placed, end);
+    start = __shfl_sync(ZERO_FULL_WARP, start, ZERO_WARP - 1);
+    if (count > 0)
+        sort.starts[bucket] = start + end - count;
 }
 
 static __global__ void __launch_bounds__(THREADS)
-    fill_buckets(uint32_t *unordered, uint32_t *next, const int32_t *tokens, size_t n_rows, size_t vocab_size)
+    fill_buckets(sort_t sort, const int32_t *tokens, size_t n_rows, size_t vocab_size)
 {
     size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    zero_may_launch_next();
+    zero_wait_for_last();
     if (i < n_rows)
-        unordered[atomicAdd(&next[bucket_of(tokens[i], vocab_size)], 1u)] = (uint32_t)i;
+        sort.unordered[sort.starts[bucket_of(tokens[i], vocab_size)] + sort.arrivals[i]] = (uint32_t)i;
 }
 
 static __global__ void __launch_bounds__(THREADS)
-    rank_buckets(uint32_t *sorted, uint32_t *order, const uint32_t *unordered, const uint32_t *starts,
-                 const uint32_t *counts, const int32_t *tokens, size_t n_rows, size_t vocab_size)
+    rank_buckets(place_t *places, sort_t sort, const int32_t *tokens, size_t n_rows, size_t vocab_size)
 {
     size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    zero_may_launch_next();
+    zero_wait_for_last();
     if (i >= n_rows)
         return;
-    uint32_t position = unordered[i], bucket = bucket_of(tokens[position], vocab_size);
-    uint32_t start = starts[bucket], count = counts[bucket], rank = 0;
-#pragma unroll 8
+    uint32_t position = sort.unordered[i], bucket = bucket_of(tokens[position], vocab_size);
+    uint32_t start = sort.starts[bucket], count = sort.counts[bucket], rank = 0;
+#pragma unroll 16
     for (uint32_t j = 0; j < count; ++j)
-        rank += unordered[start + j] < position;
-    order[start + rank] = position;
-    sorted[start + rank] = bucket;
+        rank += sort.unordered[start + j] < position;
+    places[start + rank] = place_t{position, bucket, rank, count};
 }
 
-/* counts of every bucket and the number placed, starts and next of every bucket, positions by bucket */
+extern "C" size_t zero_embed_places_bytes(size_t n_rows)
+{
+    return n_rows * sizeof(place_t);
+}
+
 extern "C" size_t zero_embed_sort_bytes(size_t n_rows, size_t vocab_size)
 {
-    return (3 * (vocab_size + 1) + 1 + n_rows) * sizeof(uint32_t);
+    return sort_words(n_rows, vocab_size) * sizeof(uint32_t);
 }
 
-extern "C" cudaError_t zero_launch_embed_sort(cudaStream_t stream, uint32_t *scratch, uint32_t *sorted, uint32_t *order,
+extern "C" cudaError_t zero_launch_embed_sort(cudaStream_t stream, void *scratch, zero_embed_place_t *places,
                                               const int32_t *tokens, size_t n_rows, size_t vocab_size)
 {
-    size_t n_buckets = vocab_size + 1;
-    uint32_t *counts = scratch, *n_placed = counts + n_buckets, *starts = n_placed + 1, *next = starts + n_buckets;
-    uint32_t *unordered = next + n_buckets;
+    sort_t sort = sort_in((uint32_t *)scratch, n_rows, vocab_size);
     unsigned n_blocks = (unsigned)zero_divide_up(n_rows, THREADS);
-    cudaError_t error = cudaMemsetAsync(counts, 0, (n_buckets + 1) * sizeof *counts, stream);
+    cudaError_t error = cudaMemsetAsync(sort.counts, 0, (vocab_size + 2) * sizeof *sort.counts, stream);
     if (error != cudaSuccess)
         return error;
-    count_tokens<<<n_blocks, THREADS, 0, stream>>>(counts, tokens, n_rows, vocab_size);
-    place_buckets<<<(unsigned)zero_divide_up(n_buckets, THREADS), THREADS, 0, stream>>>(starts, next, n_placed, counts,
-                                                                                        n_buckets);
-    fill_buckets<<<n_blocks, THREADS, 0, stream>>>(unordered, next, tokens, n_rows, vocab_size);
-    rank_buckets<<<n_blocks, THREADS, 0, stream>>>(sorted, order, unordered, starts, counts, tokens, n_rows,
-                                                   vocab_size);
-    return cudaGetLastError();
+    count_tokens<<<n_blocks, THREADS, 0, stream>>>(sort, tokens, n_rows, vocab_size);
+    error = cudaGetLastError();
+    if (error == cudaSuccess)
+        error = zero_launch_next(stream, place_buckets, n_blocks, THREADS, sort, tokens, n_rows, vocab_size);
+    if (error == cudaSuccess)
+        error = zero_launch_next(stream, fill_buckets, n_blocks, THREADS, sort, tokens, n_rows, vocab_size);
+    if (error == cudaSuccess)
+        error = zero_launch_next(stream, rank_buckets, n_blocks, THREADS, places, sort, tokens, n_rows, vocab_size);
+    return error;
 }
 
 /* ---- Backward: sums ---- */
 
-#define ROWS_AHEAD 8 /* rows whose loads are in flight together */
-#define SPLIT 4      /* stretches that a run is cut into */
+#define CHUNK_WARPS 4  /* of a block, a chunk each */
+#define ROWS_AHEAD 4   /* rows whose loads are in flight together */
+#define CHUNKS_AHEAD 8 /* likewise, of partial sums */
 
-/* Block i takes the run that starts at i, if one does; blockIdx.y and the lanes take columns. The run is cut into SPLIT
- * stretches, of which each warp sums one in order; the stretches are added in order. */
-template <typename T, int N>
-static __global__ void __launch_bounds__(ZERO_WARP *SPLIT)
-    sum_tokens(zero_grad_t dtokens, const T *dout, const uint32_t *counts, const uint32_t *sorted,
-               const uint32_t *order, size_t dim, size_t vocab_size)
+/* Where the sums of a chunk are kept that is not the whole run. Within CHUNK places begin at most one chunk that goes
+ * on with a run, and one that begins a run of several. */
+static __device__ __forceinline__ size_t partial_of(size_t place, bool begins)
 {
-    __shared__ float sums[SPLIT - 1][N][ZERO_WARP];
-    size_t start = blockIdx.x, column = ((size_t)blockIdx.y * ZERO_WARP + threadIdx.x) * N;
-    uint32_t token = sorted[start];
-    if ((start > 0 && sorted[start - 1] == token) || token >= vocab_size)
-        return; /* the whole block */
-    uint32_t count = counts[token], y = threadIdx.y;
-    uint32_t first = (uint32_t)((uint64_t)y * count / SPLIT), last = (uint32_t)((uint64_t)(y + 1) * count / SPLIT);
-    float sum[N] = {};
-    if (column < dim) {
-        for (uint32_t i = first; i < last; i += ROWS_AHEAD) {
-            zero_pack<T, N> rows[ROWS_AHEAD];
-#pragma unroll
-            for (uint32_t r = 0; r < ROWS_AHEAD; ++r)
-                if (i + r < last)
-                    rows[r] = zero_load<N>(dout, (size_t)order[start + i + r] * dim + column);
-#pragma unroll
-            for (uint32_t r = 0; r < ROWS_AHEAD; ++r)
-#pragma unroll
-                for (int k = 0; k < N; ++k)
-                    if (i + r < last)
-                        sum[k] += rows[r][k];
-        }
-    }
-    if (y > 0) {
-#pragma unroll
-        for (int k = 0; k < N; ++k)
-            sums[y - 1][k][threadIdx.x] = sum[k];
-    }
-    __syncthreads();
-    if (y > 0 || column >= dim)
+    return 2 * (place / CHUNK) + (begins ? 1 : 0);
+}
+
+extern "C" size_t zero_embed_partials_bytes(size_t n_rows, size_t dim)
+{
+    return 2 * zero_divide_up(n_rows, CHUNK) * dim * sizeof(float);
+}
+
+/* A warp for each place, which sums the chunk that begins there, if one does; blockIdx.y and the lanes take columns.
+ * Rows are added in order. */
+template <typename T, int N>
+static __global__ void __launch_bounds__(ZERO_WARP *CHUNK_WARPS)
+    sum_chunks(zero_grad_t dtokens, float *partials, const T *dout, const place_t *places, size_t n_rows, size_t dim,
+               size_t vocab_size)
+{
+    size_t at = (size_t)blockIdx.x * CHUNK_WARPS + threadIdx.y;
+    size_t column = ((size_t)blockIdx.y * ZERO_WARP + threadIdx.x) * N;
+    zero_may_launch_next();
+    zero_wait_for_last();
+    if (at >= n_rows)
         return;
-    for (int stretch = 0; stretch < SPLIT - 1; ++stretch)
+    place_t place = places[at];
+    if (place.rank % CHUNK != 0 || place.token >= vocab_size)
+        return;
+    uint32_t left = place.count - place.rank, n = left < CHUNK ? left : CHUNK, position = place.position;
+    if (threadIdx.x > 0 && threadIdx.x < n)
+        position = places[at + threadIdx.x].position;
+    float sum[N] = {};
+    for (uint32_t i = 0; i < n; i += ROWS_AHEAD) {
+        zero_pack<T, N> rows[ROWS_AHEAD];
 #pragma unroll
-        for (int k = 0; k < N; ++k)
-            sum[k] += sums[stretch][k][threadIdx.x];
+        for (uint32_t r = 0; r < ROWS_AHEAD; ++r) {
+            size_t row = __shfl_sync(ZERO_FULL_WARP, position, i + r);
+            if (i + r < n && column < dim)
+                rows[r] = zero_load<N>(dout, row * dim + column);
+        }
+#pragma unroll
+        for (uint32_t r = 0; r < ROWS_AHEAD; ++r)
+#pragma unroll
+            for (int k = 0; k < N; ++k)
+                if (i + r < n)
+                    sum[k] += rows[r][k];
+    }
+    if (column >= dim)
+        return;
+    if (place.count <= CHUNK)
+        zero_put_grad(dtokens, place.token * dim + column, sum);
+    else
+        zero_store(partials, partial_of(at, place.rank == 0) * dim + column, sum);
+}
+
+/* A warp for each CHUNK places: where a run of several chunks begins there, it adds their sums in order. */
+template <int N>
+static __global__ void __launch_bounds__(ZERO_WARP)
+    add_chunks(zero_grad_t dtokens, const float *partials, const place_t *places, size_t n_rows, size_t dim,
+               size_t vocab_size)
+{
+    size_t at = (size_t)blockIdx.x * CHUNK + threadIdx.x, column = ((size_t)blockIdx.y * ZERO_WARP + threadIdx.x) * N;
+    uint32_t token = 0, count = 0;
+    bool begins = false;
+    zero_wait_for_last();
+    if (at < n_rows) {
+        place_t place = places[at];
+        begins = place.rank == 0 && place.count > CHUNK && place.token < vocab_size;
+        token = place.token;
+        count = place.count;
+    }
+    unsigned found = __ballot_sync(ZERO_FULL_WARP, begins);
+    if (found == 0)
+        return;
+    int lane = __ffs(found) - 1;
+    token = __shfl_sync(ZERO_FULL_WARP, token, lane);
+    count = __shfl_sync(ZERO_FULL_WARP, count, lane);
+    at = (size_t)blockIdx.x * CHUNK + lane;
+    if (column >= dim)
+        return;
+    uint32_t n_chunks = (count + CHUNK - 1) / CHUNK;
+    float sum[N] = {};
+    for (uint32_t i = 0; i < n_chunks; i += CHUNKS_AHEAD) {
+        zero_pack<float, N> chunks[CHUNKS_AHEAD];
+#pragma unroll
+        for (uint32_t c = 0; c < CHUNKS_AHEAD; ++c)
+            if (i + c < n_chunks)
+                chunks[c] = zero_load<N>(partials, partial_of(at + (size_t)(i + c) * CHUNK, i + c == 0) * dim + column);
+#pragma unroll
+        for (uint32_t c = 0; c < CHUNKS_AHEAD; ++c)
+#pragma unroll
+            for (int k = 0; k < N; ++k)
+                if (i + c < n_chunks)
+                    sum[k] += chunks[c][k];
+    }
     zero_put_grad(dtokens, token * dim + column, sum);
 }
 
@@ -193,7 +306,7 @@ static __global__ void __launch_bounds__(THREADS)
     if (at >= n_elems)
         return;
     float sum[N] = {};
-#pragma unroll 4
+#pragma unroll 8
     for (size_t batch = 0; batch < n_batch; ++batch) {
         zero_pack<T, N> pack = zero_load<N>(dout, batch * n_elems + at);
 #pragma unroll
@@ -204,27 +317,31 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 template <int N, typename T>
-static cudaError_t launch_tokens(cudaStream_t stream, zero_grad_t dtokens, const T *dout, const uint32_t *counts,
-                                 const uint32_t *sorted, const uint32_t *order, size_t n_rows, size_t dim,
-                                 size_t vocab_size)
+static cudaError_t launch_tokens(cudaStream_t stream, zero_grad_t dtokens, float *partials, const T *dout,
+                                 const place_t *places, size_t n_rows, size_t dim, size_t vocab_size)
 {
-    dim3 grid((unsigned)n_rows, (unsigned)zero_divide_up(dim / N, ZERO_WARP)), block(ZERO_WARP, SPLIT);
-    sum_tokens<T, N><<<grid, block, 0, stream>>>(dtokens, dout, counts, sorted, order, dim, vocab_size);
-    return cudaGetLastError();
+    dim3 block(ZERO_WARP, CHUNK_WARPS);
+    dim3 grid((unsigned)zero_divide_up(n_rows, CHUNK_WARPS), (unsigned)zero_divide_up(dim, ZERO_WARP * N));
+    dim3 windows((unsigned)zero_divide_up(n_rows, CHUNK), (unsigned)zero_divide_up(dim, ZERO_WARP * N));
+    cudaError_t error = zero_launch_next(stream, sum_chunks<T, N>, grid, block, dtokens, partials, dout, places, n_rows,
+                                         dim, vocab_size);
+    if (error != cudaSuccess)
+        return error;
+    return zero_launch_next(stream, add_chunks<N>, windows, ZERO_WARP, dtokens, (const float *)partials, places, n_rows,
+                            dim, vocab_size);
 }
 
 extern "C" cudaError_t zero_launch_embed_tokens_backward(cudaStream_t stream, zero_dtype_t dtype, zero_grad_t dtokens,
-                                                         const void *dout, const uint32_t *scratch,
-                                                         const uint32_t *sorted, const uint32_t *order, size_t n_rows,
-                                                         size_t dim, size_t vocab_size)
+                                                         float *partials, const void *dout,
+                                                         const zero_embed_place_t *places, size_t n_rows, size_t dim,
+                                                         size_t vocab_size)
 {
-    const uint32_t *counts = scratch; /* as zero_launch_embed_sort lays it out */
     return zero_with_type(dtype, [&](auto type) {
         using T = decltype(type);
         constexpr int N = 16 / sizeof(T);
         if (zero_aligned(dout) && dim % N == 0)
-            return launch_tokens<N>(stream, dtokens, (const T *)dout, counts, sorted, order, n_rows, dim, vocab_size);
-        return launch_tokens<1>(stream, dtokens, (const T *)dout, counts, sorted, order, n_rows, dim, vocab_size);
+            return launch_tokens<N>(stream, dtokens, partials, (const T *)dout, places, n_rows, dim, vocab_size);
+        return launch_tokens<1>(stream, dtokens, partials, (const T *)dout, places, n_rows, dim, vocab_size);
     });
 }
 

@@ -99,31 +99,40 @@ extern "C" cudaError_t zero_launch_gelu(cudaStream_t stream, zero_dtype_t dtype,
     });
 }
 
-#define ROWS_AHEAD 2 /* rows whose loads are in flight together; stores to dx, which may be dy, keep others behind */
+#define ROWS_AHEAD 3 /* rows whose loads are in flight while as many are computed */
 
 template <typename T, int N>
-static __global__ void __launch_bounds__(ZERO_WARP *ZERO_COLUMN_WARPS, 4)
+static __global__ void __launch_bounds__(ZERO_WARP *ZERO_COLUMN_WARPS, 2)
     gelu_backward(T *dx, float *partials, T *y, const T *dy, const T *x, size_t n_rows, size_t width)
 {
     constexpr bool FAST = sizeof(T) == 2;
-    size_t column = ((size_t)blockIdx.x * ZERO_WARP + threadIdx.x) * N;
-    size_t last = (blockIdx.y + 1) * n_rows / gridDim.y, row = blockIdx.y * n_rows / gridDim.y + threadIdx.y;
+    size_t column = ((size_t)blockIdx.x * ZERO_WARP + threadIdx.x) * N, step = (size_t)gridDim.y * ZERO_COLUMN_WARPS;
+    zero_pack<T, N> grad[ROWS_AHEAD], in[ROWS_AHEAD], next_grad[ROWS_AHEAD], next_in[ROWS_AHEAD];
     float sum[N] = {};
-    for (; row < last && column < width; row += ROWS_AHEAD * ZERO_COLUMN_WARPS) {
-        zero_pack<T, N> grad[ROWS_AHEAD], in[ROWS_AHEAD];
+    auto load = [&](size_t row) {
 #pragma unroll
         for (int r = 0; r < ROWS_AHEAD; ++r) {
-            size_t at = row + r * ZERO_COLUMN_WARPS;
-            if (at < last) {
-                grad[r] = zero_load<N>(dy, at * width + column);
-                in[r] = zero_load<N>(x, at * width + column);
+            size_t at = row + r * step;
+            if (at < n_rows && column < width) {
+                next_grad[r] = zero_load<N>(dy, at * width + column);
+                next_in[r] = zero_load<N>(x, at * width + column);
             }
         }
+    };
+    zero_may_launch_next();
+    load(zero_first_row());
+    for (size_t row = zero_first_row(); row < n_rows && column < width; row += ROWS_AHEAD * step) {
 #pragma unroll
         for (int r = 0; r < ROWS_AHEAD; ++r) {
-            size_t at = row + r * ZERO_COLUMN_WARPS;
+            grad[r] = next_grad[r];
+            in[r] = next_in[r];
+        }
+        load(row + ROWS_AHEAD * step); /* before this turn's stores: dx may be dy */
+#pragma unroll
+        for (int r = 0; r < ROWS_AHEAD; ++r) {
+            size_t at = row + r * step;
             float values[N];
-            if (at >= last)
+            if (at >= n_rows)
                 break;
 #pragma unroll
             for (int i = 0; i < N; ++i)

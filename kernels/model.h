@@ -95,10 +95,8 @@ typedef struct zero_model_kernels {
      * [n_rows]. The sum is written back to residual_out, which may be residual. */
     zero_status_t (*rmsnorm)(zero_model_context_t *ctx, void *y, float *rstd, void *residual_out, const void *residual,
                              const void *addend, zero_weight_t weight, float eps, size_t n_rows, size_t dim);
-    /* y again from what rmsnorm kept: the same bits. */
-    zero_status_t (*rmsnorm_apply)(zero_model_context_t *ctx, void *y, const float *rstd, const void *residual,
-                                   zero_weight_t weight, size_t n_rows, size_t dim);
-    /* dresidual += gradient through the norm of dy. dweight [dim]. y, unless NULL, is made again, as rmsnorm_apply. */
+    /* dresidual += gradient through the norm of dy. dweight [dim]. y, unless NULL, is made again, with
+     * rmsnorm's bits. */
     zero_status_t (*rmsnorm_backward)(zero_model_context_t *ctx, void *dresidual, zero_grad_t dweight, void *y,
                                       const void *dy, const void *residual, const float *rstd, zero_weight_t weight,
                                       size_t n_rows, size_t dim);

@@ -227,8 +227,6 @@ zero_status_t ZERO_MODEL_FN(layernorm_backward)(zero_model_context_t *ctx, void 
 zero_status_t ZERO_MODEL_FN(rmsnorm)(zero_model_context_t *ctx, void *y, float *rstd, void *residual_out,
                                      const void *residual, const void *addend, zero_weight_t weight, float eps,
                                      size_t n_rows, size_t dim);
-zero_status_t ZERO_MODEL_FN(rmsnorm_apply)(zero_model_context_t *ctx, void *y, const float *rstd, const void *residual,
-                                           zero_weight_t weight, size_t n_rows, size_t dim);
 zero_status_t ZERO_MODEL_FN(rmsnorm_backward)(zero_model_context_t *ctx, void *dresidual, zero_grad_t dweight, void *y,
                                               const void *dy, const void *residual, const float *rstd,
                                               zero_weight_t weight, size_t n_rows, size_t dim);

@@ -47,14 +47,16 @@ static size_t attention_workspace(const zero_model_limits_t *limits)
 #endif
 }
 
-static size_t layernorm_partials_bytes(size_t n_rows, size_t dim)
+/* n_sums: of columns of dim; LayerNorm has 3, RMSNorm 1. */
+static size_t norm_partials_bytes(size_t n_rows, size_t n_sums, size_t dim)
 {
-    return zero_layernorm_parts(n_rows) * 3 * dim * sizeof(float);
+    return zero_norm_parts(n_rows) * n_sums * dim * sizeof(float);
 }
 
 static size_t embed_workspace(const zero_model_limits_t *limits)
 {
-    return 2 * zero_cuda_bytes(limits->n_rows * sizeof(uint32_t)) +
+    return zero_cuda_bytes(zero_embed_places_bytes(limits->n_rows)) +
+           zero_cuda_bytes(zero_embed_partials_bytes(limits->n_rows, limits->max_width)) +
            zero_cuda_bytes(zero_embed_sort_bytes(limits->n_rows, limits->vocab_size));
 }
 
@@ -62,8 +64,7 @@ static size_t workspace_bytes(const zero_model_limits_t *limits)
 {
     size_t bytes = zero_cuda_linear_workspace(limits);
     bytes = larger(bytes, attention_workspace(limits));
-    bytes = larger(bytes, zero_cuda_bytes(layernorm_partials_bytes(limits->n_rows, limits->max_width)));
-    bytes = larger(bytes, zero_cuda_bytes(zero_rmsnorm_partials_bytes(limits->n_rows, limits->max_width)));
+    bytes = larger(bytes, zero_cuda_bytes(norm_partials_bytes(limits->n_rows, 3, limits->max_width)));
     bytes = larger(bytes, zero_cuda_loss_workspace(limits));
     return ZERO_GEMM_WORKSPACE_BYTES + larger(bytes, embed_workspace(limits));
 }
@@ -124,12 +125,12 @@ static zero_status_t layernorm_backward(zero_model_context_t *ctx, void *dresidu
     zero_cuda_scratch_t scratch = zero_cuda_scratch(ctx);
     ZERO_TRY(zero_check_weight(ctx, weight));
     ZERO_TRY(zero_check_weight(ctx, bias));
-    float *partials = zero_cuda_take(&scratch, layernorm_partials_bytes(n_rows, dim)); /* [n_parts, 3, dim] */
+    float *partials = zero_cuda_take(&scratch, norm_partials_bytes(n_rows, 3, dim)); /* [n_parts, 3, dim] */
     if (partials == NULL)
         return ZERO_ERROR_ARGUMENT;
     ZERO_TRY_CUDA(zero_launch_layernorm_backward(stream, weight.dtype, dresidual, partials, y, dy, residual, mean, rstd,
                                                  weight.data, bias.data, n_rows, dim));
-    ZERO_TRY_CUDA(zero_launch_put_partials(stream, grads, 3, partials, zero_layernorm_parts(n_rows), dim));
+    ZERO_TRY_CUDA(zero_launch_put_partials(stream, grads, 3, partials, zero_norm_parts(n_rows), dim));
     return ZERO_OK;
 }
 
@@ -144,29 +145,19 @@ static zero_status_t rmsnorm(zero_model_context_t *ctx, void *y, float *rstd, vo
     return ZERO_OK;
 }
 
-static zero_status_t rmsnorm_apply(zero_model_context_t *ctx, void *y, const float *rstd, const void *residual,
-                                   zero_weight_t weight, size_t n_rows, size_t dim)
-{
-    ZERO_TRY(zero_check_weight(ctx, weight));
-    ZERO_TRY_CUDA(
-        zero_launch_rmsnorm_apply(zero_model_stream(ctx), weight.dtype, y, rstd, residual, weight.data, n_rows, dim));
-    return ZERO_OK;
-}
-
 static zero_status_t rmsnorm_backward(zero_model_context_t *ctx, void *dresidual, zero_grad_t dweight, void *y,
                                       const void *dy, const void *residual, const float *rstd, zero_weight_t weight,
                                       size_t n_rows, size_t dim)
 {
     cudaStream_t stream = zero_model_stream(ctx);
     zero_cuda_scratch_t scratch = zero_cuda_scratch(ctx);
-    size_t n_parts = zero_rmsnorm_parts(n_rows, dim);
     ZERO_TRY(zero_check_weight(ctx, weight));
-    float *partials = zero_cuda_take(&scratch, n_parts * dim * sizeof *partials); /* [n_parts, dim] */
+    float *partials = zero_cuda_take(&scratch, norm_partials_bytes(n_rows, 1, dim)); /* [n_parts, dim] */
     if (partials == NULL)
         return ZERO_ERROR_ARGUMENT;
     ZERO_TRY_CUDA(zero_launch_rmsnorm_backward(stream, weight.dtype, dresidual, partials, y, dy, residual, rstd,
                                                weight.data, n_rows, dim));
-    ZERO_TRY_CUDA(zero_launch_put_partials(stream, &dweight, 1, partials, n_parts, dim));
+    ZERO_TRY_CUDA(zero_launch_put_partials(stream, &dweight, 1, partials, zero_norm_parts(n_rows), dim));
     return ZERO_OK;
 }
 
@@ -322,16 +313,16 @@ static zero_status_t embed_backward(zero_model_context_t *ctx, zero_grad_t dtoke
     size_t n_rows = n_batch * seq_len;
     if (n_rows > INT32_MAX)
         return zero_fail(ZERO_ERROR_OVERFLOW, "%zu positions do not fit 31 bits", n_rows);
-    uint32_t *sorted = zero_cuda_take(&scratch, n_rows * sizeof *sorted);
-    uint32_t *order = zero_cuda_take(&scratch, n_rows * sizeof *order);
-    uint32_t *buckets = zero_cuda_take(&scratch, zero_embed_sort_bytes(n_rows, vocab_size));
-    if (sorted == NULL || order == NULL || buckets == NULL)
+    zero_embed_place_t *places = zero_cuda_take(&scratch, zero_embed_places_bytes(n_rows));
+    float *partials = zero_cuda_take(&scratch, zero_embed_partials_bytes(n_rows, dim));
+    void *sort = zero_cuda_take(&scratch, zero_embed_sort_bytes(n_rows, vocab_size));
+    if (places == NULL || partials == NULL || sort == NULL)
         return ZERO_ERROR_ARGUMENT;
     if (!dtokens.accumulate)
         ZERO_TRY_CUDA(cudaMemsetAsync(dtokens.data, 0, vocab_size * dim * zero_dtype_size(dtokens.dtype), stream));
-    ZERO_TRY_CUDA(zero_launch_embed_sort(stream, buckets, sorted, order, tokens, n_rows, vocab_size));
-    ZERO_TRY_CUDA(zero_launch_embed_tokens_backward(stream, dtype, dtokens, dout, buckets, sorted, order, n_rows, dim,
-                                                    vocab_size));
+    ZERO_TRY_CUDA(zero_launch_embed_sort(stream, sort, places, tokens, n_rows, vocab_size));
+    ZERO_TRY_CUDA(
+        zero_launch_embed_tokens_backward(stream, dtype, dtokens, partials, dout, places, n_rows, dim, vocab_size));
     if (dpositions.data != NULL)
         ZERO_TRY_CUDA(zero_launch_embed_positions_backward(stream, dtype, dpositions, dout, n_batch, seq_len, dim));
     return ZERO_OK;
@@ -354,7 +345,6 @@ static const zero_model_kernels_t table = {
     .layernorm = layernorm,
     .layernorm_backward = layernorm_backward,
     .rmsnorm = rmsnorm,
-    .rmsnorm_apply = rmsnorm_apply,
     .rmsnorm_backward = rmsnorm_backward,
     .rope = rope,
     .swiglu = swiglu,

@@ -50,28 +50,25 @@ cudaError_t zero_launch_put_partials(cudaStream_t stream, const zero_grad_t *gra
 /* grad[n_elems] = fp32 sums, added or overwritten, one rounding. */
 cudaError_t zero_launch_put_grad(cudaStream_t stream, zero_grad_t grad, const float *sums, size_t n_elems);
 
-/* ---- layernorm.cu ---- */
-#define ZERO_LAYERNORM_PARTS 528 /* most rows of partial sums in backward: 4 blocks on each of an H200's SMs */
+/* ---- layernorm.cu and rmsnorm.cu ---- */
 cudaError_t zero_launch_layernorm(cudaStream_t stream, zero_dtype_t dtype, void *y, float *mean, float *rstd,
                                   void *residual_out, const void *residual, const void *addend, const void *weight,
                                   const void *bias, float eps, size_t n_rows, size_t dim);
-size_t zero_layernorm_parts(size_t n_rows);
+cudaError_t zero_launch_rmsnorm(cudaStream_t stream, zero_dtype_t dtype, void *y, float *rstd, void *residual_out,
+                                const void *residual, const void *addend, const void *weight, float eps, size_t n_rows,
+                                size_t dim);
+#define ZERO_NORM_PARTS 132 /* most rows of partial sums in backward: a block on each of an H200's SMs */
+static inline size_t zero_norm_parts(size_t n_rows)
+{
+    size_t wanted = (n_rows + 15) / 16;
+    return wanted < ZERO_NORM_PARTS ? wanted : ZERO_NORM_PARTS;
+}
 /* partials: fp32 [parts, 3, dim], sums of dy h, of dy and of the new dresidual, written by this call. y: NULL, or where
  * the norm's output is made again. */
 cudaError_t zero_launch_layernorm_backward(cudaStream_t stream, zero_dtype_t dtype, void *dresidual, float *partials,
                                            void *y, const void *dy, const void *residual, const float *mean,
                                            const float *rstd, const void *weight, const void *bias, size_t n_rows,
                                            size_t dim);
-
-/* ---- rmsnorm.cu ---- */
-cudaError_t zero_launch_rmsnorm(cudaStream_t stream, zero_dtype_t dtype, void *y, float *rstd, void *residual_out,
-                                const void *residual, const void *addend, const void *weight, float eps, size_t n_rows,
-                                size_t dim);
-cudaError_t zero_launch_rmsnorm_apply(cudaStream_t stream, zero_dtype_t dtype, void *y, const float *rstd,
-                                      const void *residual, const void *weight, size_t n_rows, size_t dim);
-size_t zero_rmsnorm_parts(size_t n_rows, size_t dim);
-/* Bytes of partial sums that no call with up to max_rows rows and max_dim columns exceeds. */
-size_t zero_rmsnorm_partials_bytes(size_t max_rows, size_t max_dim);
 /* partials: fp32 [parts, dim], sums of dy h, written by this call. */
 cudaError_t zero_launch_rmsnorm_backward(cudaStream_t stream, zero_dtype_t dtype, void *dresidual, float *partials,
                                          void *y, const void *dy, const void *residual, const float *rstd,
@@ -111,16 +108,19 @@ cudaError_t zero_launch_add_losses(cudaStream_t stream, double *loss_sum, const 
 cudaError_t zero_launch_embed(cudaStream_t stream, zero_dtype_t dtype, void *out, const int32_t *tokens,
                               const void *token_table, const void *position_table, size_t n_rows, size_t seq_len,
                               size_t dim);
+/* The positions in the order of their tokens, those of one token next to each other and ascending; see embed.cu. */
+typedef struct zero_embed_place zero_embed_place_t;
+size_t zero_embed_places_bytes(size_t n_rows);
 size_t zero_embed_sort_bytes(size_t n_rows, size_t vocab_size); /* of zero_launch_embed_sort's scratch */
-/* order[n_rows]: the positions, those of one token next to each other and ascending; sorted[n_rows]: their tokens,
- * vocab_size for what is none. */
-cudaError_t zero_launch_embed_sort(cudaStream_t stream, uint32_t *scratch, uint32_t *sorted, uint32_t *order,
+cudaError_t zero_launch_embed_sort(cudaStream_t stream, void *scratch, zero_embed_place_t *places,
                                    const int32_t *tokens, size_t n_rows, size_t vocab_size);
-/* Adds or writes the rows of tokens that occur; no other row is touched. sorted and order as zero_launch_embed_sort
- * left them, and its scratch too. Tokens beyond the vocabulary are passed over. */
+/* Adds or writes the rows of tokens that occur; no other row is touched. places as zero_launch_embed_sort left them, in
+ * the same stream just before; partials: of zero_embed_partials_bytes, written by this call. Tokens beyond the
+ * vocabulary are passed over. */
+size_t zero_embed_partials_bytes(size_t n_rows, size_t dim);
 cudaError_t zero_launch_embed_tokens_backward(cudaStream_t stream, zero_dtype_t dtype, zero_grad_t dtokens,
-                                              const void *dout, const uint32_t *scratch, const uint32_t *sorted,
-                                              const uint32_t *order, size_t n_rows, size_t dim, size_t vocab_size);
+                                              float *partials, const void *dout, const zero_embed_place_t *places,
+                                              size_t n_rows, size_t dim, size_t vocab_size);
 cudaError_t zero_launch_embed_positions_backward(cudaStream_t stream, zero_dtype_t dtype, zero_grad_t dpositions,
                                                  const void *dout, size_t n_batch, size_t seq_len, size_t dim);
 

@@ -79,7 +79,6 @@ const zero_model_kernels_t ZERO_ISA(zero_model_kernels) = {
     .layernorm = ZERO_MODEL_FN(layernorm),
     .layernorm_backward = ZERO_MODEL_FN(layernorm_backward),
     .rmsnorm = ZERO_MODEL_FN(rmsnorm),
-    .rmsnorm_apply = ZERO_MODEL_FN(rmsnorm_apply),
     .rmsnorm_backward = ZERO_MODEL_FN(rmsnorm_backward),
     .rope = ZERO_MODEL_FN(rope),
     .swiglu = ZERO_MODEL_FN(swiglu),

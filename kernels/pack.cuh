@@ -186,6 +186,43 @@ __device__ __forceinline__ float zero_fast_reciprocal(float x)
 
 /* ---- Launching ---- */
 
+/* A kernel queued by zero_launch_next may start while the one before it in the stream still runs, once all of that
+ * one's blocks have said so or ended: what starting it costs is hidden. It must wait before it touches memory; the wait
+ * is for the end of all that came before. Devices before Hopper run the two one after the other. */
+__device__ __forceinline__ void zero_may_launch_next(void)
+{
+#if __CUDA_ARCH__ >= 900
+    cudaTriggerProgrammaticLaunchCompletion();
+#endif
+}
+__device__ __forceinline__ void zero_wait_for_last(void)
+{
+#if __CUDA_ARCH__ >= 900
+    cudaGridDependencySynchronize();
+#endif
+}
+
+template <typename... P, typename... A>
+static inline cudaError_t zero_launch_next(cudaStream_t stream, void (*kernel)(P...), dim3 grid, dim3 block, A... args)
+{
+    cudaLaunchAttribute early = {};
+    cudaLaunchConfig_t config = {};
+    int gpu, major;
+    cudaError_t error = cudaGetDevice(&gpu);
+    if (error == cudaSuccess)
+        error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, gpu);
+    if (error != cudaSuccess)
+        return error;
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.stream = stream;
+    config.attrs = &early;
+    config.numAttrs = major >= 9 ? 1 : 0;
+    return cudaLaunchKernelEx(&config, kernel, args...);
+}
+
 static inline bool zero_aligned(const void *data)
 {
     return (uintptr_t)data % 16 == 0; /* NULL is */

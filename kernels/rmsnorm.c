@@ -7,7 +7,7 @@
 
 #include "kernels/vector_math.h"
 
-/* The one expression of y, for all three functions. */
+/* The one expression of y, for both functions. */
 static void row_apply(float *y, const float *x, float rstd, const float *weight, size_t dim)
 {
     for (size_t i = 0; i < dim; ++i)
@@ -35,18 +35,6 @@ zero_status_t ZERO_MODEL_FN(rmsnorm)(zero_model_context_t *ctx, void *y, float *
         rstd[row] = 1.0f / sqrtf(zero_row_dot(x, x, dim) / (float)dim + eps);
         row_apply((float *)y + row * dim, x, rstd[row], w, dim);
     }
-    return ZERO_OK;
-}
-
-zero_status_t ZERO_MODEL_FN(rmsnorm_apply)(zero_model_context_t *ctx, void *y, const float *rstd, const void *residual,
-                                           zero_weight_t weight, size_t n_rows, size_t dim)
-{
-    zero_scratch_t scratch = zero_scratch_begin(ctx);
-    const float *w;
-    ZERO_TRY(zero_weight_fp32(&scratch, weight, dim, &w));
-#pragma omp parallel for schedule(static) if (n_rows * dim >= ZERO_MODEL_PARALLEL_MIN)
-    for (size_t row = 0; row < n_rows; ++row)
-        row_apply((float *)y + row * dim, (const float *)residual + row * dim, rstd[row], w, dim);
     return ZERO_OK;
 }
 

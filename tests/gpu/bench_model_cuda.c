@@ -7,7 +7,9 @@
  * lines are sums over a training step's calls, without the optimizer: of products and attention, the step's floor, and
  * of all.
  *
- *     bench_model_cuda [124m|1558m|8b]
+ *     bench_model_cuda [124m|1558m|8b [NAME...]]
+ *
+ * With NAMEs, only the rows that begin with one of them.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -168,10 +170,6 @@ static zero_status_t rmsnorm(bench_t *b, size_t rows, size_t dim)
 {
     return b->k->rmsnorm(&b->ctx, b->s->out, b->s->rstd, b->s->fourth, b->s->in, b->s->third, weight_of(b->s->weight),
                          1e-5f, rows, dim);
-}
-static zero_status_t rmsnorm_apply(bench_t *b, size_t rows, size_t dim)
-{
-    return b->k->rmsnorm_apply(&b->ctx, b->s->out, b->s->rstd, b->s->in, weight_of(b->s->weight), rows, dim);
 }
 static zero_status_t rmsnorm_backward(bench_t *b, size_t rows, size_t dim)
 {
@@ -412,7 +410,6 @@ static size_t llama_rows(const model_t *m, row_t *rows)
     n += add_linear(m, rows + n, gate_up_names, C, 2 * F);
     n += add_linear(m, rows + n, down_names, F, C);
     rows[n++] = (row_t){"rmsnorm with sum", rmsnorm, R, C, 0, 4 * tensor, 2 * L + 1};
-    rows[n++] = (row_t){"rmsnorm again", rmsnorm_apply, R, C, 0, 2 * tensor, 0};
     rows[n++] = (row_t){"rmsnorm backward", rmsnorm_backward, R, C, 0, 4 * tensor, 2 * L + 1};
     rows[n++] = (row_t){"rmsnorm backward, y again", rmsnorm_backward_remade, R, C, 0, 5 * tensor, 0};
     rows[n++] = (row_t){"rope", rope, m->heads, head, 0, 2 * 2.0 * (double)(R * turned), 2 * L};
@@ -437,7 +434,15 @@ static size_t rows_of(const model_t *m, row_t *rows)
     return n;
 }
 
-static void run_model(const model_t *model)
+static bool is_named(const row_t *row, char *const *names, size_t n_names)
+{
+    for (size_t i = 0; i < n_names; ++i)
+        if (strncmp(row->name, names[i], strlen(names[i])) == 0)
+            return true;
+    return n_names == 0;
+}
+
+static void run_model(const model_t *model, char *const *names, size_t n_names)
 {
     static bench_t b;
     row_t rows[MAX_ROWS];
@@ -450,6 +455,8 @@ static void run_model(const model_t *model)
     double step = 0.0, floor = 0.0;
     size_t n_rows = rows_of(model, rows);
     for (size_t i = 0; i < n_rows; ++i) {
+        if (!is_named(&rows[i], names, n_names))
+            continue;
         double ms = median_ms(&b, rows[i].run, rows[i].first, rows[i].second);
         bool products = rows[i].flops > 0.0;
         double rate = (products ? rows[i].flops : rows[i].bytes) / ms * 1e-9, top = products ? peak_tflops : copy_tbs;
@@ -468,6 +475,6 @@ int main(int argc, char **argv)
     zero_log_set(ZERO_LOG_DEBUG, NULL, NULL); /* says who computes attention */
     for (size_t i = 0; i < sizeof models / sizeof models[0]; ++i)
         if (argc < 2 || strcmp(argv[1], models[i].name) == 0)
-            run_model(&models[i]);
+            run_model(&models[i], argv + 2, argc < 3 ? 0 : (size_t)argc - 2);
     return 0;
 }
