@@ -44,11 +44,19 @@ typedef struct zero_comm_ops {
                                 size_t src_stride, void *dst, size_t n_bytes, zero_stream_t stream);
 
     /* Brings together what a reduce-scatter adds: slices[r] = where rank r's window bytes
-     * [src_offset + me * n_bytes, + n_bytes) can be read until the next fence: in the peer's own memory, or in staging
-     * (staging_bytes(size, n_bytes) bytes of device memory). */
+     * [src_offset + me * src_stride, + n_bytes) can be read until the next fence: in the peer's own memory, or in
+     * staging (staging_bytes(size, n_bytes) bytes of device memory). src_stride is n_bytes, or more where only a piece
+     * of every slice is meant. */
     zero_status_t (*exchange)(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
-                              size_t n_bytes, void *staging, const void **slices, zero_stream_t stream);
+                              size_t src_stride, size_t n_bytes, void *staging, const void **slices,
+                              zero_stream_t stream);
     size_t (*staging_bytes)(int size, size_t n_bytes);
+    /* The whole of a reduce-scatter, for networks that add: this rank's slice of the full buffer at src_offset, n_elems
+     * of dtype, becomes the sum of what all ranks published there, added in dtype in an order of the transport's own.
+     * Other slices stay as they are, and may be read until the next fence. NULL where a transport only carries bytes.
+     */
+    zero_status_t (*reduce_scatter)(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
+                                    size_t n_elems, zero_dtype_t dtype, zero_stream_t stream);
 
     /* Small host data: all[r * n_bytes ..] = rank r's `mine`. Blocks the host. */
     zero_status_t (*host_all_gather)(zero_comm_t *comm, const void *mine, size_t n_bytes, void *all);

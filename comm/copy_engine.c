@@ -243,11 +243,12 @@ static zero_status_t all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_
 }
 
 static zero_status_t exchange(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
-                              size_t n_bytes, void *staging, const void **slices, zero_stream_t stream)
+                              size_t src_stride, size_t n_bytes, void *staging, const void **slices,
+                              zero_stream_t stream)
 {
     copies_t copies = {.n = 0};
     (void)lane;
-    const size_t offset = src_offset + (size_t)comm->rank * n_bytes;
+    const size_t offset = src_offset + (size_t)comm->rank * src_stride;
     slices[comm->rank] = zero_peer_window_part(window, comm->rank) + offset; /* its own needs no journey */
     for (int i = 1; i < comm->size; i++) {
         int rank = (comm->rank + i) % comm->size;

@@ -183,6 +183,18 @@ static zero_status_t message_create(size_t n_bytes, message_t *message)
     return ZERO_OK;
 }
 
+/* The same bytes; but where MPI takes several such messages they are `stride` bytes apart. */
+static zero_status_t strided_create(const message_t *message, size_t stride, message_t *strided)
+{
+    MPI_Datatype whole, type;
+    ZERO_TRY_MPI(MPI_Type_contiguous(message->count, message->type, &whole));
+    ZERO_TRY_MPI(MPI_Type_create_resized(whole, 0, (MPI_Aint)stride, &type));
+    ZERO_TRY_MPI(MPI_Type_commit(&type));
+    ZERO_TRY_MPI(MPI_Type_free(&whole));
+    *strided = (message_t){.count = 1, .type = type, .owns_type = true};
+    return ZERO_OK;
+}
+
 static void message_destroy(message_t *message)
 {
     if (message->owns_type)
@@ -221,7 +233,8 @@ static zero_status_t mpi_all_gather(zero_comm_t *comm, zero_lane_t lane, const z
 }
 
 static zero_status_t mpi_exchange(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
-                                  size_t n_bytes, void *staging, const void **slices, zero_stream_t stream)
+                                  size_t src_stride, size_t n_bytes, void *staging, const void **slices,
+                                  zero_stream_t stream)
 {
     (void)lane, (void)stream;
     mpi_transport_t *transport = comm->transport;
@@ -230,14 +243,18 @@ static zero_status_t mpi_exchange(zero_comm_t *comm, zero_lane_t lane, const zer
         slices[0] = mine;
         return ZERO_OK;
     }
-    message_t message;
+    message_t sent, received;
     MPI_Request request;
     ZERO_TRY(begin(comm, "gradient exchange"));
-    ZERO_TRY(message_create(n_bytes, &message));
-    int error = MPI_Ialltoall(mine, message.count, message.type, staging, message.count, message.type, transport->mpi,
-                              &request);
-    zero_status_t status = finish(comm, error, &request, "gradient exchange");
-    message_destroy(&message);
+    ZERO_TRY(message_create(n_bytes, &received));
+    zero_status_t status = strided_create(&received, src_stride, &sent);
+    if (status == ZERO_OK) {
+        int error = MPI_Ialltoall(mine, sent.count, sent.type, staging, received.count, received.type, transport->mpi,
+                                  &request);
+        status = finish(comm, error, &request, "gradient exchange");
+        message_destroy(&sent);
+    }
+    message_destroy(&received);
     if (status == ZERO_OK)
         for (int rank = 0; rank < comm->size; rank++)
             slices[rank] = (const char *)staging + (size_t)rank * n_bytes;

@@ -1,5 +1,5 @@
 /* nccl.c - the transport between GPUs: NCCL's all-gather, and sends and receives for the slices that a reduce-scatter
- * adds.
+ * adds; or, where it is asked for, NCCL's reduce-scatter.
  *
  * It stands beside a host communicator (node, mpi or self), which brings the ranks together and still carries small
  * host data: an engine on a GPU makes one for itself. Windows are device memory. NCCL's calls order themselves in their
@@ -111,11 +111,12 @@ static zero_status_t nccl_all_gather(zero_comm_t *comm, zero_lane_t lane, const 
 }
 
 static zero_status_t nccl_exchange(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
-                                   size_t n_bytes, void *staging, const void **slices, zero_stream_t stream)
+                                   size_t src_stride, size_t n_bytes, void *staging, const void **slices,
+                                   zero_stream_t stream)
 {
     const char *src = (const char *)window->local + src_offset;
     ncclComm_t nccl = comm_of(comm, lane);
-    slices[comm->rank] = src + (size_t)comm->rank * n_bytes; /* its own needs no journey */
+    slices[comm->rank] = src + (size_t)comm->rank * src_stride; /* its own needs no journey */
     if (comm->size == 1)
         return ZERO_OK;
     ZERO_TRY_NCCL(comm, nccl, ncclGroupStart());
@@ -125,7 +126,7 @@ static zero_status_t nccl_exchange(zero_comm_t *comm, zero_lane_t lane, const ze
         char *received = (char *)staging + (size_t)rank * n_bytes;
         slices[rank] = received;
         ncclResult_t result =
-            ncclSend(src + (size_t)rank * n_bytes, n_bytes, ncclInt8, rank, nccl, (cudaStream_t)stream);
+            ncclSend(src + (size_t)rank * src_stride, n_bytes, ncclInt8, rank, nccl, (cudaStream_t)stream);
         if (result == ncclSuccess || result == ncclInProgress)
             result = ncclRecv(received, n_bytes, ncclInt8, rank, nccl, (cudaStream_t)stream);
         if (result != ncclSuccess && result != ncclInProgress) {
@@ -134,6 +135,26 @@ static zero_status_t nccl_exchange(zero_comm_t *comm, zero_lane_t lane, const ze
         }
     }
     ZERO_TRY_NCCL(comm, nccl, ncclGroupEnd());
+    return ZERO_OK;
+}
+
+static ncclDataType_t nccl_type(zero_dtype_t dtype)
+{
+    static const ncclDataType_t types[] = {
+        [ZERO_FP32] = ncclFloat32, [ZERO_BF16] = ncclBfloat16, [ZERO_FP16] = ncclFloat16};
+    return types[dtype];
+}
+
+/* In place, as NCCL knows it: the result stands where the rank's own slice stood. */
+static zero_status_t nccl_reduce_scatter(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window,
+                                         size_t src_offset, size_t n_elems, zero_dtype_t dtype, zero_stream_t stream)
+{
+    char *src = (char *)window->local + src_offset;
+    char *own = src + (size_t)comm->rank * n_elems * zero_dtype_size(dtype);
+    ncclComm_t nccl = comm_of(comm, lane);
+    if (comm->size > 1 && n_elems > 0)
+        ZERO_TRY_NCCL(comm, nccl,
+                      ncclReduceScatter(src, own, n_elems, nccl_type(dtype), ncclSum, nccl, (cudaStream_t)stream));
     return ZERO_OK;
 }
 
@@ -183,6 +204,7 @@ static const zero_comm_ops_t nccl_ops = {
     .all_gather = nccl_all_gather,
     .exchange = nccl_exchange,
     .staging_bytes = nccl_staging_bytes,
+    .reduce_scatter = nccl_reduce_scatter,
     .host_all_gather = zero_comm_beside_host_all_gather,
     .host_broadcast = zero_comm_beside_host_broadcast,
     .release = nccl_release,

@@ -95,12 +95,13 @@ static zero_status_t node_all_gather(zero_comm_t *comm, zero_lane_t lane, const 
 }
 
 static zero_status_t node_exchange(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
-                                   size_t n_bytes, void *staging, const void **slices, zero_stream_t stream)
+                                   size_t src_stride, size_t n_bytes, void *staging, const void **slices,
+                                   zero_stream_t stream)
 {
-    (void)lane, (void)staging, (void)stream;
+    (void)lane, (void)n_bytes, (void)staging, (void)stream;
     const zero_shared_block_t *block = window->transport;
     for (int rank = 0; rank < comm->size; rank++)
-        slices[rank] = (const char *)block->parts[rank] + src_offset + (size_t)comm->rank * n_bytes;
+        slices[rank] = (const char *)block->parts[rank] + src_offset + (size_t)comm->rank * src_stride;
     return ZERO_OK;
 }
 

@@ -22,9 +22,10 @@ static zero_status_t self_all_gather(zero_comm_t *comm, zero_lane_t lane, const 
 }
 
 static zero_status_t self_exchange(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
-                                   size_t n_bytes, void *staging, const void **slices, zero_stream_t stream)
+                                   size_t src_stride, size_t n_bytes, void *staging, const void **slices,
+                                   zero_stream_t stream)
 {
-    (void)lane, (void)comm, (void)n_bytes, (void)staging, (void)stream;
+    (void)lane, (void)comm, (void)src_stride, (void)n_bytes, (void)staging, (void)stream;
     slices[0] = (const char *)window->local + src_offset;
     return ZERO_OK;
 }

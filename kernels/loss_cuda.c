@@ -2,7 +2,9 @@
  *
  * One chunk's logits exist at a time, of the activations' dtype: a product makes them, loss.cu turns them into losses
  * and, in place, into their gradient, and two products take that to dweight and dx. Where there are several chunks a
- * gradient narrower than fp32 is summed in fp32 scratch and rounded once. Chunks are cut by sizes alone.
+ * gradient narrower than fp32 is summed in fp32 scratch and rounded once. Where rows are few beside the width (fewer
+ * than 2 dim, about) that scratch would be larger than all the logits: then there is one chunk. Chunks are cut by sizes
+ * alone.
  */
 #include "kernels/model_cuda.h"
 
@@ -22,24 +24,37 @@ static size_t logits_stride(size_t vocab_size)
     return round_up(vocab_size, LOGITS_ALIGN);
 }
 
-/* As few chunks as fit, of equal size. */
-static size_t chunk_rows(size_t n_rows, size_t vocab_size, zero_dtype_t dtype)
+/* Sums of dweight, where it is narrower and there are several chunks. */
+static size_t sums_bytes(size_t chunk, size_t n_rows, size_t dim, size_t vocab_size, zero_dtype_t dtype)
+{
+    return dtype != ZERO_FP32 && chunk < n_rows ? zero_cuda_bytes(vocab_size * dim * sizeof(float)) : 0;
+}
+
+static size_t logits_bytes(size_t chunk, size_t vocab_size, zero_dtype_t dtype)
+{
+    return zero_cuda_bytes(chunk * logits_stride(vocab_size) * zero_dtype_size(dtype));
+}
+
+/* As few chunks as fit, of equal size; and one where that takes no more memory than their sums would. */
+static size_t chunk_rows(size_t n_rows, size_t dim, size_t vocab_size, zero_dtype_t dtype)
 {
     size_t most = LOGITS_MAX_BYTES / (logits_stride(vocab_size) * zero_dtype_size(dtype));
     most = most < CHUNK_ALIGN ? CHUNK_ALIGN : most / CHUNK_ALIGN * CHUNK_ALIGN;
     size_t n_chunks = (n_rows + most - 1) / most;
     size_t rows = round_up((n_rows + n_chunks - 1) / n_chunks, CHUNK_ALIGN);
-    return rows < n_rows ? rows : n_rows;
+    if (rows >= n_rows || logits_bytes(n_rows, vocab_size, dtype) <=
+                              logits_bytes(rows, vocab_size, dtype) + sums_bytes(rows, n_rows, dim, vocab_size, dtype))
+        return n_rows;
+    return rows;
 }
 
 size_t zero_cuda_loss_workspace(const zero_model_limits_t *limits)
 {
-    size_t rows = chunk_rows(limits->n_rows, limits->vocab_size, limits->dtype);
-    bool narrow = limits->dtype != ZERO_FP32 && rows < limits->n_rows;
-    size_t dim = limits->max_linear / limits->vocab_size; /* the head's, or more where another layer is larger */
-    return zero_cuda_bytes(rows * logits_stride(limits->vocab_size) * zero_dtype_size(limits->dtype)) +
-           zero_cuda_bytes(limits->n_rows * sizeof(double)) +
-           (narrow ? zero_cuda_bytes(limits->vocab_size * (dim + 1) * sizeof(float)) : 0);
+    /* The head's, or more where another layer is larger. */
+    size_t dim = (limits->max_linear + limits->vocab_size - 1) / limits->vocab_size;
+    size_t chunk = chunk_rows(limits->n_rows, dim, limits->vocab_size, limits->dtype);
+    return logits_bytes(chunk, limits->vocab_size, limits->dtype) + zero_cuda_bytes(limits->n_rows * sizeof(double)) +
+           sums_bytes(chunk, limits->n_rows, dim, limits->vocab_size, limits->dtype);
 }
 
 /* What head_loss computes with; a chunk's pointers are its rows of x and dx. */
@@ -110,7 +125,7 @@ zero_status_t zero_cuda_head_loss(zero_model_context_t *ctx, double *loss_sum, v
                    .vocab_size = vocab_size,
                    .stride = logits_stride(vocab_size),
                    .dtype = weight.dtype};
-    size_t size = zero_dtype_size(head.dtype), chunk = chunk_rows(n_rows, vocab_size, head.dtype);
+    size_t size = zero_dtype_size(head.dtype), chunk = chunk_rows(n_rows, dim, vocab_size, head.dtype);
     bool narrow = dx != NULL && dweight.dtype != ZERO_FP32 && chunk < n_rows;
     head.logits = zero_cuda_take(&scratch, chunk * head.stride * size);
     double *losses = zero_cuda_take(&scratch, n_rows * sizeof *losses);

@@ -235,7 +235,11 @@ typedef struct zero_config {
     int prefetch;                 /* stage 3: how many units are gathered ahead of their use; 0 turns it off */
     bool overlap;                 /* communication beside compute; on the CPU, which works in order, no difference */
     bool reduce_every_micro_step; /* stages 0-1: reduce as stages 2-3 do, for equal bits with accumulation */
-    uint64_t seed;                /* of zero_init_parameters */
+    /* GPUs: NCCL adds the ranks' gradients, in dtype, for clusters whose network reduces; then the bits are NCCL's and
+     * not the same at every stage. NCCL also carries the rest, which copy engines might otherwise. On the CPU it means
+     * nothing: there gradients are summed in rank order. */
+    bool nccl_reduction;
+    uint64_t seed;                         /* of zero_init_parameters */
     float beta1, beta2, eps, weight_decay; /* AdamW, decoupled decay (Loshchilov & Hutter 2019, arXiv:1711.05101) */
     float grad_clip;                       /* largest global gradient norm; 0 turns clipping off */
     int max_skipped_steps;                 /* this many non-finite steps in a row end the run (ZERO_ERROR_NONFINITE) */

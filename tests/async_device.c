@@ -11,6 +11,7 @@
 #include "comm/beside_host.h"
 #include "comm/deadline.h"
 #include "comm/shared_block.h"
+#include "tests/elements.h"
 #include "tests/mpi/expect.h"
 #include "tests/support.h"
 #include "zero/log.h"
@@ -507,17 +508,57 @@ static zero_status_t all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_
 }
 
 static zero_status_t exchange(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
-                              size_t n_bytes, void *staging, const void **slices, zero_stream_t stream)
+                              size_t src_stride, size_t n_bytes, void *staging, const void **slices,
+                              zero_stream_t stream)
 {
     (void)lane;
     for (int i = 0; i < comm->size; i++) {
         int rank = (comm->rank + i) % comm->size;
-        const char *src = part_of(comm, window, rank) + src_offset + (size_t)comm->rank * n_bytes;
+        const char *src = part_of(comm, window, rank) + src_offset + (size_t)comm->rank * src_stride;
         char *staged = (char *)staging + (size_t)rank * n_bytes;
         slices[rank] = rank == comm->rank ? src : staged;
         if (rank != comm->rank && n_bytes > 0)
             OK(copy(&the.device, staged, src, n_bytes, stream));
     }
+    return ZERO_OK;
+}
+
+typedef struct reduce_task {
+    const zero_comm_t *comm;
+    const zero_window_t *window;
+    size_t offset; /* of this rank's slice, in every window */
+    size_t n_elems;
+    zero_dtype_t dtype;
+} reduce_task_t;
+
+/* Adds one rank after another in dtype, as a network would, in two halves: see do_copy. */
+static void do_reduce_scatter(void *args)
+{
+    const reduce_task_t *t = args;
+    void *own = (char *)t->window->local + t->offset;
+    for (size_t e = 0; e < t->n_elems; e++) {
+        float sum; /* an element of dtype */
+        element_store(&sum, t->dtype, 0, element_load(part_of(t->comm, t->window, 0) + t->offset, t->dtype, e));
+        for (int rank = 1; rank < t->comm->size; rank++)
+            element_store(&sum, t->dtype, 0,
+                          element_load(&sum, t->dtype, 0) +
+                              element_load(part_of(t->comm, t->window, rank) + t->offset, t->dtype, e));
+        element_store(own, t->dtype, e, element_load(&sum, t->dtype, 0));
+        if (e == t->n_elems / 2)
+            usleep(20);
+    }
+}
+
+static zero_status_t reduce_scatter(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
+                                    size_t n_elems, zero_dtype_t dtype, zero_stream_t stream)
+{
+    (void)lane;
+    reduce_task_t t = {.comm = comm,
+                       .window = window,
+                       .offset = src_offset + (size_t)comm->rank * n_elems * zero_dtype_size(dtype),
+                       .n_elems = n_elems,
+                       .dtype = dtype};
+    async_queue(stream, do_reduce_scatter, &t, sizeof t);
     return ZERO_OK;
 }
 
@@ -554,11 +595,17 @@ static const zero_comm_ops_t transport_ops = {
     .destroy = transport_destroy,
 };
 
-static zero_status_t join(zero_device_t *device, zero_comm_t *host, zero_comm_t **bulk)
+/* One that adds is asked for nothing else. */
+static zero_status_t join(zero_device_t *device, zero_comm_t *host, bool adds, zero_comm_t **bulk)
 {
     (void)device;
     zero_comm_t *made;
-    OK(zero_comm_beside_host_create(host, &transport_ops, sizeof(transport_t), &made));
+    static zero_comm_ops_t adding_ops;
+    adding_ops = transport_ops;
+    adding_ops.exchange = NULL;
+    adding_ops.reduce_scatter = reduce_scatter;
+    OK(zero_comm_beside_host_create(host, adds && host->size > 1 ? &adding_ops : &transport_ops, sizeof(transport_t),
+                                    &made));
     if (host->size > 1)
         OK(zero_shared_block_create(host, sizeof(uint32_t) * ZERO_N_LANES * (size_t)host->size, true, ZERO_LOG_ERROR,
                                     &((transport_t *)made->transport)->control));

@@ -11,8 +11,9 @@
 
 #define N_RANDOM_MODELS 400
 
-/* A model of 1..9 units with 0..5 tensors of 1..3 dimensions each, some of them shared forward. */
-static zero_model_t *random_model(uint64_t *seed)
+/* A model of 1..9 units with 0..5 tensors of 1..3 dimensions each, some of them shared forward. `even`: tensors of 8 to
+ * 10 times 192 elements, so that three ranks need no padding and many units are nearly of a size. */
+static zero_model_t *random_model_of(uint64_t *seed, bool even)
 {
     zero_model_t *model;
     ck_assert_int_eq(zero_model_create(&model), ZERO_OK);
@@ -31,6 +32,10 @@ static zero_model_t *random_model(uint64_t *seed)
             snprintf(name, sizeof name, "tensor %d", n_tensors++);
             for (int d = 0; d < desc.n_dims; d++)
                 desc.shape[d] = 1 + (int64_t)(support_random(seed) % 23);
+            if (even) {
+                desc.n_dims = 1;
+                desc.shape[0] = 192 * (8 + (int64_t)(support_random(seed) % 3));
+            }
             ck_assert_int_eq(zero_model_add_tensor(model, unit, &desc, &tensor), ZERO_OK);
         }
         if (u > 0 && support_random(seed) % 3 == 0) {
@@ -40,6 +45,11 @@ static zero_model_t *random_model(uint64_t *seed)
         }
     }
     return model;
+}
+
+static zero_model_t *random_model(uint64_t *seed)
+{
+    return random_model_of(seed, false);
 }
 
 START_TEST(every_element_has_one_owner_and_no_tensors_overlap)
@@ -95,26 +105,122 @@ START_TEST(every_element_has_one_owner_and_no_tensors_overlap)
 }
 END_TEST
 
-START_TEST(units_of_a_slot_class_have_the_same_inner_layout)
+/* Marks what the tensors of a unit occupy of a slot. */
+static void occupy(const zero_model_t *model, const zero_layout_t *layout, zero_unit_t unit, unsigned char *slot)
+{
+    for (int t = 0; t < model->n_tensors; t++)
+        if (model->tensors[t].owner == unit)
+            memset(slot + layout->tensor_offsets[t], 1, model->tensors[t].n_elems);
+}
+
+/* Element by element: of two units of a class, none writes where the other has padding. Twins are always together. */
+START_TEST(units_of_a_slot_class_keep_each_others_padding)
 {
     uint64_t seed = 2;
+    int n_unlike = 0;
     for (int i = 0; i < N_RANDOM_MODELS; i++) {
-        zero_model_t *model = random_model(&seed);
+        zero_model_t *model = random_model_of(&seed, i % 2 == 1);
         zero_layout_t layout;
         ck_assert_int_eq(zero_layout_create(model, 3, &layout), ZERO_OK);
         for (int a = 0; a < model->n_units; a++)
             for (int b = 0; b < model->n_units; b++) {
-                /* Written out: the list of (offset, size) of one against the other's. */
-                char lists[2][4096] = {"", ""};
-                for (int t = 0; t < model->n_tensors; t++)
-                    for (int k = 0; k < 2; k++)
-                        if (model->tensors[t].owner == (k ? b : a))
-                            snprintf(lists[k] + strlen(lists[k]), sizeof lists[k] - strlen(lists[k]), "%llu+%llu ",
-                                     (unsigned long long)layout.tensor_offsets[t],
-                                     (unsigned long long)model->tensors[t].n_elems);
-                bool same = strcmp(lists[0], lists[1]) == 0;
-                ck_assert_int_eq(same, layout.units[a].slot_class == layout.units[b].slot_class);
+                const zero_unit_layout_t *units[2] = {&layout.units[a], &layout.units[b]};
+                uint64_t n = zero_layout_slot_elems(&layout, units[0]->slot_class);
+                uint64_t both =
+                    units[0]->flat_elems < units[1]->flat_elems ? units[0]->flat_elems : units[1]->flat_elems;
+                ck_assert_uint_ge(n, units[0]->flat_elems);
+                unsigned char *slots[2] = {calloc(n + units[1]->flat_elems + 1, 1),
+                                           calloc(n + units[1]->flat_elems + 1, 1)};
+                occupy(model, &layout, a, slots[0]);
+                occupy(model, &layout, b, slots[1]);
+                bool same = memcmp(slots[0], slots[1], both) == 0;
+                if (units[0]->slot_class == units[1]->slot_class) {
+                    ck_assert(same);
+                    ck_assert_uint_le(n, units[1]->flat_elems + units[1]->flat_elems / 16);
+                    n_unlike += units[0]->flat_elems != units[1]->flat_elems;
+                } else {
+                    ck_assert(!same || units[0]->flat_elems != units[1]->flat_elems);
+                }
+                free(slots[0]);
+                free(slots[1]);
             }
+        zero_layout_destroy(&layout);
+        zero_model_destroy(model);
+    }
+    ck_assert_int_gt(n_unlike, 0); /* some classes were of unlike units */
+}
+END_TEST
+
+/* Llama's table and head: sizes that divide make one class, of which one slot serves both; else padding keeps them
+ * apart. */
+START_TEST(an_embedding_and_a_head_take_turns)
+{
+    static const struct {
+        int n_ranks;
+        int64_t rows;
+        bool together;
+    } cases[] = {{2, 512, true}, {8, 512, true}, {3, 384, true}, {3, 512, false}, {8, 513, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const int n_blocks = 4;
+        zero_model_t *model;
+        ck_assert_int_eq(zero_model_create(&model), ZERO_OK);
+        for (int u = 0; u < n_blocks + 2; u++) {
+            char name[2][32];
+            zero_unit_t unit;
+            zero_tensor_t tensor;
+            snprintf(name[0], sizeof name[0], "unit %d", u);
+            snprintf(name[1], sizeof name[1], "norm %d", u);
+            ck_assert_int_eq(zero_model_add_unit(model, name[0], &unit), ZERO_OK);
+            zero_tensor_desc_t norm = {.name = name[1], .n_dims = 1, .shape = {512}};
+            bool is_block = u > 0 && u <= n_blocks;
+            zero_tensor_desc_t matrix = {.name = name[0], .n_dims = 2, .shape = {is_block ? 200 : cases[i].rows, 128}};
+            if (u > 0)
+                ck_assert_int_eq(zero_model_add_tensor(model, unit, &norm, &tensor), ZERO_OK);
+            ck_assert_int_eq(zero_model_add_tensor(model, unit, &matrix, &tensor), ZERO_OK);
+        }
+        zero_layout_t layout;
+        ck_assert_int_eq(zero_layout_create(model, cases[i].n_ranks, &layout), ZERO_OK);
+        ck_assert_msg((layout.units[0].slot_class == layout.units[n_blocks + 1].slot_class) == cases[i].together,
+                      "%d ranks, %d rows", cases[i].n_ranks, (int)cases[i].rows);
+        int n_slots[3] = {0};
+        zero_order_grad_slots(model, &layout, 2, n_slots);
+        ck_assert_int_eq(n_slots[layout.units[0].slot_class], 1);
+        ck_assert_int_eq(n_slots[layout.units[1].slot_class], 3);
+        ck_assert_int_eq(zero_order_param_slots(model, &layout, 1, n_slots), ZERO_OK);
+        ck_assert_int_eq(n_slots[layout.units[0].slot_class], 1);
+        ck_assert_int_eq(n_slots[layout.units[1].slot_class], 2);
+        zero_layout_destroy(&layout);
+        zero_model_destroy(model);
+    }
+}
+END_TEST
+
+/* By walking a backward pass: a slot is taken at the first gradient and given back n_spare positions after the last. */
+START_TEST(gradient_slots_are_as_many_as_backward_takes)
+{
+    uint64_t seed = 6;
+    for (int i = 0; i < N_RANDOM_MODELS; i++) {
+        zero_model_t *model = random_model(&seed);
+        const int n_units = model->n_units, n_spare = (int)(support_random(&seed) % 4);
+        zero_layout_t layout;
+        ck_assert_int_eq(zero_layout_create(model, 2, &layout), ZERO_OK);
+        int *n_slots = calloc((size_t)layout.n_slot_classes, sizeof *n_slots);
+        zero_order_grad_slots(model, &layout, n_spare, n_slots);
+        for (int c = 0; c < layout.n_slot_classes; c++) {
+            int given_back[64] = {0}, most = 0; /* given_back: by unit, at which position; 0: not taken yet */
+            for (int position = n_units; position < 2 * n_units; position++) {
+                int taken = 0;
+                for (int flat = 0; flat < n_units; flat++)
+                    if (layout.units[flat].slot_class == c && !given_back[flat] &&
+                        zero_order_needs(model, position, flat))
+                        given_back[flat] = 2 * n_units - flat + n_spare;
+                for (int flat = 0; flat < n_units; flat++)
+                    taken += given_back[flat] > position;
+                most = taken > most ? taken : most;
+            }
+            ck_assert_int_eq(n_slots[c], most);
+        }
+        free(n_slots);
         zero_layout_destroy(&layout);
         zero_model_destroy(model);
     }
@@ -221,6 +327,32 @@ START_TEST(the_plan_is_the_table_of_stages)
             ck_assert_double_eq_tol((double)plan.bytes[ZERO_MEMORY_GRADIENT_SLOTS], stage >= 2 ? 2 * slot : 0, 8192);
         }
     zero_model_destroy(model);
+}
+END_TEST
+
+/* Between GPUs slices are staged, one of each rank; but none where the transport adds them on their way. */
+START_TEST(slices_are_staged_unless_the_transport_adds_them)
+{
+    uint64_t seed = 5;
+    for (int i = 0; i < 100; i++) {
+        zero_model_t *model = random_model(&seed);
+        zero_config_t config = zero_config_default();
+        zero_memory_t plans[2][2]; /* kind, transport adds */
+        int n_ranks = 1 + (int)(support_random(&seed) % 5);
+        const zero_comm_kind_t kinds[] = {ZERO_COMM_AUTO, ZERO_COMM_NCCL};
+        config.stage = (int)(support_random(&seed) % 4);
+        for (int kind = 0; kind < 2; kind++)
+            for (int adds = 0; adds < 2; adds++) {
+                config.nccl_reduction = adds;
+                ck_assert_int_eq(zero_plan(model, &config, kinds[kind], n_ranks, &plans[kind][adds]), ZERO_OK);
+            }
+        ck_assert_mem_eq(&plans[0][0], &plans[0][1], sizeof plans[0][0]);
+        uint64_t staged = plans[1][0].bytes[ZERO_MEMORY_COMMUNICATION];
+        uint64_t added = plans[1][1].bytes[ZERO_MEMORY_COMMUNICATION];
+        ck_assert_uint_eq(added, plans[0][0].bytes[ZERO_MEMORY_COMMUNICATION]);
+        ck_assert(n_ranks == 1 ? staged == added : staged > added);
+        zero_model_destroy(model);
+    }
 }
 END_TEST
 
@@ -386,10 +518,13 @@ static Suite *suite(void)
     TCase *tc = tcase_create("arithmetic");
     tcase_set_timeout(tc, 120);
     tcase_add_test(tc, every_element_has_one_owner_and_no_tensors_overlap);
-    tcase_add_test(tc, units_of_a_slot_class_have_the_same_inner_layout);
+    tcase_add_test(tc, units_of_a_slot_class_keep_each_others_padding);
+    tcase_add_test(tc, an_embedding_and_a_head_take_turns);
+    tcase_add_test(tc, gradient_slots_are_as_many_as_backward_takes);
     tcase_add_test(tc, param_slots_hold_every_window_and_not_one_more);
     tcase_add_test(tc, the_order_is_forward_then_backward);
     tcase_add_test(tc, the_plan_is_the_table_of_stages);
+    tcase_add_test(tc, slices_are_staged_unless_the_transport_adds_them);
     tcase_add_test(tc, what_is_offloaded_leaves_the_device_to_the_byte);
     tcase_add_test(tc, auto_offloads_the_least_that_fits);
     tcase_add_test(tc, sizes_that_overflow_are_refused);

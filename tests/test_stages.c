@@ -325,6 +325,20 @@ START_TEST(messages_give_the_bits_of_shared_memory)
 }
 END_TEST
 
+/* The same file runs on GPUs and here; here it says that the setting has no meaning. */
+START_TEST(reduction_by_nccl_changes_nothing_on_the_cpu)
+{
+    enum { N = 2 };
+    training_t runs[N] = {with(2, "--set train.precision=bf16"),
+                          with(2, "--set train.precision=bf16 --set zero.reduction=nccl")};
+    train_all(runs, N);
+    expect_same(&runs[0], &runs[1]);
+    ck_assert(!strstr(runs[0].output.err, "reduction"));
+    ck_assert_msg(strstr(runs[1].output.err, "[zero] reduction = nccl changes nothing here"), "%s", runs[1].output.err);
+    forget(runs, N);
+}
+END_TEST
+
 /* Stages 0-1 sum the micro-steps' gradients locally and reduce once; 2-3 reduce every micro-step. */
 START_TEST(accumulating_gives_the_same_bits_where_it_is_promised)
 {
@@ -410,6 +424,7 @@ static Suite *suite(void)
     tcase_add_loop_test(promises, two_runs_are_equal, 0, 2);
     tcase_add_test(promises, another_seed_rate_or_precision_differs);
     tcase_add_loop_test(promises, recomputing_gives_the_same_bits, 0, 2);
+    tcase_add_test(promises, reduction_by_nccl_changes_nothing_on_the_cpu);
     tcase_add_loop_test(promises, messages_give_the_bits_of_shared_memory, 0, 2);
     tcase_add_loop_test(promises, accumulating_gives_the_same_bits_where_it_is_promised, 0, 4);
     tcase_add_loop_test(promises, another_number_of_ranks_agrees_to_rounding, 0, 2);

@@ -305,6 +305,26 @@ START_TEST(a_trace_changes_no_bit)
 }
 END_TEST
 
+/* Before each unit, forward and backward, and before the update the host waits for the device, which no span has. */
+START_TEST(a_paced_run_has_a_host_span_for_each_piece_of_a_step)
+{
+    const size_t n_pauses = 2 * 2 * (N_BLOCKS + 2) + 1; /* two micro-steps */
+    expect_run(0, 2, "--set log.metrics=plain.jsonl");
+    ck_assert_int_eq(setenv("ZERO_TRACE_PACED", "1", 1), 0);
+    expect_run(0, 2, "--trace trace.json");
+    unsetenv("ZERO_TRACE_PACED");
+    char *text = read_scratch("trace.json");
+    read_trace_t trace = read_trace(text);
+    expect_no_overlap(&trace);
+    for (int rank = 0; rank < 2; rank++)
+        for (int step = 1; step <= N_STEPS; step++)
+            ck_assert_uint_eq(count(&trace, rank, "host", step), n_pauses + 1);
+    expect_same_numbers("plain.jsonl", "metrics.jsonl");
+    forget(&trace);
+    free(text);
+}
+END_TEST
+
 /* ---- Runs that fail ---- */
 
 START_TEST(a_run_that_diverges_leaves_the_trace_of_all_ranks)
@@ -458,6 +478,7 @@ static Suite *suite(void)
     tcase_add_loop_test(runs, two_ranks_tell_all_they_did_on_one_clock, 0, 4);
     tcase_add_test(runs, ranks_rows_and_units_have_their_names);
     tcase_add_test(runs, a_trace_changes_no_bit);
+    tcase_add_test(runs, a_paced_run_has_a_host_span_for_each_piece_of_a_step);
     tcase_add_test(failures, a_run_that_diverges_leaves_the_trace_of_all_ranks);
     tcase_add_test(failures, a_rank_that_fails_alone_leaves_its_own_part);
     tcase_add_test(failures, a_full_disk_is_named);

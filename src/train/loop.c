@@ -57,7 +57,8 @@ static zero_status_t train_step(run_t *run, int64_t step)
     const options_t *o = run->options;
     const int32_t *inputs, *targets;
     /* The mean over the global batch's tokens: every token of every rank and micro-step weighs the same. */
-    double loss_weight = 1.0 / (double)(o->train.global_batch * o->model.seq_len), begin_ms = now_ms();
+    double loss_weight = 1.0 / (double)(o->train.global_batch * o->model.seq_len);
+    trace_begin_step(run->trace, step);
     TRY(model_clear_loss(&run->model));
     for (int k = 0; k < run->micro_steps; k++) {
         double batch_ms = now_ms();
@@ -65,8 +66,9 @@ static zero_status_t train_step(run_t *run, int64_t step)
         trace_host(run->trace, TRACE_DATA, step, batch_ms, now_ms());
         TRY(model_train(&run->model, inputs, targets, loss_weight));
     }
+    TRY(trace_pause(run->trace, run->device));
     TRY(zero_step(run->engine, (float)lr_at(o, step), run->model.loss, run->model.ctx.stream));
-    trace_host(run->trace, TRACE_HOST, step, begin_ms, now_ms());
+    trace_end_step(run->trace);
     return ZERO_OK;
 }
 
@@ -241,6 +243,7 @@ zero_config_t loop_config(const options_t *o, int world_size)
     config.prefetch = (int)o->zero.prefetch;
     config.overlap = o->zero.overlap;
     config.reduce_every_micro_step = o->zero.reduce_every_micro_step;
+    config.nccl_reduction = o->zero.reduction == REDUCTION_NCCL;
     config.seed = (uint64_t)o->train.seed;
     config.beta1 = (float)o->train.beta1;
     config.beta2 = (float)o->train.beta2;
@@ -306,6 +309,7 @@ static zero_status_t create_engine(run_t *run)
     zero_memory_t user = {0};
     zero_config_t config = loop_config(run->options, zero_comm_size(run->comm));
     model_plan(&run->model, &user);
+    run->model.trace = run->trace;
     config.user_bytes = zero_memory_total(&user);
     TRY(zero_engine_create(run->comm, run->device, run->model.declaration, &config, &run->engine));
     TRY(zero_comm_agree(run->comm,
@@ -335,6 +339,8 @@ static void report_start(const run_t *run)
                (double)held.pinned_bytes / 1048576.0);
     else if (o->zero.offload == OFFLOAD_OPTIMIZER)
         report("[zero] offload = optimizer changes nothing here: on the CPU all state is in host memory");
+    if (o->zero.reduction == REDUCTION_NCCL && zero_device_get_type(run->device) == ZERO_DEVICE_CPU)
+        report("[zero] reduction = nccl changes nothing here: on the CPU gradients are summed in rank order");
     if (o->log.metrics[0])
         report("metrics of every step go to %s", o->log.metrics);
     if (o->log.tensorboard[0])

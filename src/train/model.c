@@ -144,6 +144,7 @@ static zero_status_t forward(model_t *model, zero_pass_t pass)
     zero_stream_t stream = model->ctx.stream;
     TRY(zero_begin(model->engine, pass, stream));
     for (zero_unit_t unit = 0; unit < zero_model_n_units(model->declaration); unit++) {
+        TRY(trace_pause(model->trace, model->device));
         TRY(zero_acquire(model->engine, unit, stream));
         TRY(compute(model, unit, model->ops->forward));
         TRY(zero_release(model->engine, unit, stream));
@@ -155,6 +156,7 @@ static zero_status_t backward(model_t *model)
 {
     zero_stream_t stream = model->ctx.stream;
     for (zero_unit_t unit = zero_model_n_units(model->declaration) - 1; unit >= 0; unit--) {
+        TRY(trace_pause(model->trace, model->device));
         TRY(zero_acquire(model->engine, unit, stream));
         TRY(compute(model, unit, model->ops->backward));
         TRY(zero_grad_ready(model->engine, unit, stream));

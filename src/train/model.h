@@ -10,6 +10,7 @@
 #include "train/activations.h"
 #include "train/options.h"
 #include "train/recordings.h"
+#include "train/trace.h"
 
 typedef enum model_pass { MODEL_TRAIN, MODEL_LOSS, MODEL_LOGITS } model_pass_t;
 
@@ -36,6 +37,7 @@ struct model {
     zero_model_t *declaration;
     zero_device_t *device; /* NULL until model_attach, as is engine */
     zero_engine_t *engine;
+    trace_t *trace; /* may ask for a pause before each unit; NULL: none is written */
     const zero_model_kernels_t *kernels;
     zero_model_context_t ctx;
     zero_stream_t stream;     /* all of the model's work is queued in */

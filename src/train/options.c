@@ -28,8 +28,7 @@ static zero_status_t read_settings(const command_line_t *line, options_t *option
 {
     TRY(options_read_file(options->config_path, options));
     TRY(command_line_apply(line, options));
-    TRY(check_required(options));
-    return options_check_supported(options);
+    return check_required(options);
 }
 
 zero_status_t options_parse(int argc, char **argv, options_t *options, options_action_t *action)

@@ -6,7 +6,7 @@
  *   options_file.c          CFG.ini
  *   options_command_line.c  argv
  *   options_print.c         --help, the dump, the README's reference
- *   options_supported.c     what this version refuses
+ *   options_device.c        what hangs on the device
  *   options_resolve.c       what must hold between settings, and what is derived from them
  *   options.c               all of them in order
  */
@@ -114,9 +114,8 @@ zero_status_t command_line_read(int argc, char **argv, command_line_t *line, opt
 zero_status_t command_line_apply(const command_line_t *line, options_t *options);
 void command_line_free(command_line_t *line);
 
-/* ---- Printing and checking ---- */
+/* ---- Printing ---- */
 
 void options_print_help(FILE *file);
-zero_status_t options_check_supported(const options_t *options);
 
 #endif

@@ -23,7 +23,10 @@ struct trace {
     FILE *file; /* rank 0's; the others open theirs where they must write alone */
     zero_comm_t *comm;
     const zero_model_t *model;
-    double origin_ms;    /* rank 0's clock when the trace was opened */
+    double origin_ms;  /* rank 0's clock when the trace was opened */
+    bool is_paced;     /* ZERO_TRACE_PACED */
+    int64_t open_step; /* the host queues its work since open_ms; 0: none */
+    double open_ms;
     uint64_t n_taken;    /* spans so far; the last MAX_SPANS of them are kept */
     uint64_t lost_step;  /* the last of which a span was lost; 0: none was */
     double *kept, *lost; /* [ranks] each: the ranks' numbers of spans kept, and their lost_step */
@@ -53,11 +56,13 @@ static void destroy(trace_t *trace)
 static zero_status_t create(const char *path, zero_comm_t *comm, const zero_model_t *model, trace_t **trace)
 {
     size_t n_ranks = (size_t)zero_comm_size(comm);
+    const char *paced = getenv("ZERO_TRACE_PACED");
     trace_t *made = calloc(1, sizeof *made);
     if (!made)
         return report_error(ZERO_ERROR_MEMORY, "[log] trace: out of memory");
     made->comm = comm;
     made->model = model;
+    made->is_paced = paced && strcmp(paced, "1") == 0;
     made->path = strdup(path);
     made->kept = calloc(n_ranks, sizeof *made->kept);
     made->lost = calloc(n_ranks, sizeof *made->lost);
@@ -123,6 +128,32 @@ void trace_host(trace_t *trace, trace_row_t row, int64_t step, double begin_ms, 
         take(trace,
              (trace_span_t){
                  .row = (int32_t)row, .unit = -1, .step = (uint64_t)step, .begin_ms = begin_ms, .end_ms = end_ms});
+}
+
+void trace_begin_step(trace_t *trace, int64_t step)
+{
+    if (!trace)
+        return;
+    trace->open_step = step;
+    trace->open_ms = now_ms();
+}
+
+zero_status_t trace_pause(trace_t *trace, zero_device_t *device)
+{
+    if (!trace || !trace->is_paced || trace->open_step == 0)
+        return ZERO_OK;
+    trace_host(trace, TRACE_HOST, trace->open_step, trace->open_ms, now_ms());
+    TRY(zero_device_synchronize(device));
+    trace->open_ms = now_ms();
+    return ZERO_OK;
+}
+
+void trace_end_step(trace_t *trace)
+{
+    if (!trace)
+        return;
+    trace_host(trace, TRACE_HOST, trace->open_step, trace->open_ms, now_ms());
+    trace->open_step = 0;
 }
 
 static uint64_t n_kept(const trace_t *trace)

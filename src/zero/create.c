@@ -20,6 +20,7 @@ static uint64_t config_hash(const zero_config_t *c)
     hash = zero_hash_fold(hash, &c->prefetch, sizeof c->prefetch);
     hash = zero_hash_fold(hash, &c->overlap, sizeof c->overlap);
     hash = zero_hash_fold(hash, &c->reduce_every_micro_step, sizeof c->reduce_every_micro_step);
+    hash = zero_hash_fold(hash, &c->nccl_reduction, sizeof c->nccl_reduction);
     hash = zero_hash_fold(hash, &c->seed, sizeof c->seed);
     hash = zero_hash_fold(hash, &c->beta1, sizeof c->beta1);
     hash = zero_hash_fold(hash, &c->beta2, sizeof c->beta2);
@@ -216,7 +217,7 @@ zero_status_t zero_engine_create(zero_comm_t *comm, zero_device_t *device, const
     made->host_comm = comm;
     made->device = device;
     made->config = *config;
-    ZERO_TRY_GOTO(zero_device_comm_create(device, comm, &made->comm), fail);
+    ZERO_TRY_GOTO(zero_device_comm_create(device, comm, config->nccl_reduction, &made->comm), fail);
     ZERO_TRY_GOTO(zero_model_copy(model, &made->model), fail);
     ZERO_TRY_GOTO(zero_layout_create(model, comm->size, &made->layout), fail);
     zero_comm_kind_t kind = zero_device_comm_kind(device, comm);

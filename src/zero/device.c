@@ -43,10 +43,10 @@ zero_comm_kind_t zero_device_comm_kind(const zero_device_t *device, const zero_c
     return strcmp(comm->ops->name, "mpi") == 0 ? ZERO_COMM_MPI : ZERO_COMM_AUTO;
 }
 
-zero_status_t zero_device_comm_create(zero_device_t *device, zero_comm_t *comm, zero_comm_t **bulk)
+zero_status_t zero_device_comm_create(zero_device_t *device, zero_comm_t *comm, bool adds, zero_comm_t **bulk)
 {
     if (device->ops->join)
-        return device->ops->join(device, comm, bulk);
+        return device->ops->join(device, comm, adds, bulk);
     if (comm->kind == ZERO_COMM_NCCL)
         return zero_fail_alike(ZERO_ERROR_USAGE, "NCCL is for GPUs, and the device is the CPU: use comm auto or mpi");
     *bulk = comm;

@@ -39,10 +39,10 @@ typedef struct zero_device_ops {
     zero_status_t (*host_call)(zero_device_t *device, zero_stream_t stream, void (*fn)(void *args), void *args);
     zero_status_t (*event_query)(zero_device_t *device, zero_event_t event, bool *reached);
     zero_status_t (*event_elapsed_ms)(zero_device_t *device, zero_event_t begin, zero_event_t end, double *ms);
-    /* A transport of bulk data between the ranks' devices, beside `host`; the caller's, for zero_device_comm_destroy.
-     * NULL for a device whose memory the host communicator reaches itself and whose work is done when a call returns:
-     * then there is nothing to overlap. [collective] */
-    zero_status_t (*join)(zero_device_t *device, zero_comm_t *host, zero_comm_t **bulk);
+    /* A transport of bulk data between the ranks' devices, beside `host`, with reduce_scatter where it is to add; the
+     * caller's, for zero_device_comm_destroy. NULL for a device whose memory the host communicator reaches itself and
+     * whose work is done when a call returns: then there is nothing to overlap. [collective] */
+    zero_status_t (*join)(zero_device_t *device, zero_comm_t *host, bool adds, zero_comm_t **bulk);
     /* Bytes this rank may take now: what is free, shared fairly with the ranks that use the same memory. */
     uint64_t (*available_bytes)(const zero_device_t *device);
     void (*destroy)(zero_device_t *device);
@@ -64,9 +64,9 @@ int zero_device_cuda_count(void); /* GPUs of this host; 0 without a driver */
  * found here. */
 zero_status_t zero_device_await(zero_device_t *device, const zero_comm_t *host, zero_event_t event, const char *what);
 
-/* How bulk data travels between ranks with this device: `comm` itself for the CPU; copy engines or NCCL for GPUs.
- * *bulk is the caller's, for zero_device_comm_destroy. [collective] */
-zero_status_t zero_device_comm_create(zero_device_t *device, zero_comm_t *comm, zero_comm_t **bulk);
+/* How bulk data travels between ranks with this device: `comm` itself for the CPU; copy engines or NCCL for GPUs, NCCL
+ * where the transport is to add (`adds`). *bulk is the caller's, for zero_device_comm_destroy. [collective] */
+zero_status_t zero_device_comm_create(zero_device_t *device, zero_comm_t *comm, bool adds, zero_comm_t **bulk);
 void zero_device_comm_destroy(zero_comm_t *comm, zero_comm_t *bulk);
 /* The same, for the plan: what staging is needed. */
 zero_comm_kind_t zero_device_comm_kind(const zero_device_t *device, const zero_comm_t *comm);

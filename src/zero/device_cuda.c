@@ -206,12 +206,13 @@ static uint64_t cuda_available_bytes(const zero_device_t *device)
     return n_free / (uint64_t)device->n_sharers;
 }
 
-/* Copy engines where they serve, unless NCCL was asked for; the log says which it is. */
-static zero_status_t cuda_join(zero_device_t *device, zero_comm_t *host, zero_comm_t **bulk)
+/* Copy engines where they serve, unless NCCL was asked for, or sums, which they cannot make; the log says which it is.
+ */
+static zero_status_t cuda_join(zero_device_t *device, zero_comm_t *host, bool adds, zero_comm_t **bulk)
 {
     (void)device;
     zero_status_t status = ZERO_ERROR_UNSUPPORTED;
-    if (host->kind == ZERO_COMM_AUTO)
+    if (host->kind == ZERO_COMM_AUTO && !adds)
         status = zero_comm_copy_engine_create(host, bulk);
     if (status == ZERO_ERROR_UNSUPPORTED)
         status = zero_comm_nccl_create(host, bulk);

@@ -31,7 +31,8 @@ typedef struct zero_reduction {
     zero_unit_t unit;    /* -1: none under way */
     bool last;           /* the step's last reduction of this unit: norm partials are taken */
     bool add;            /* to the sums of earlier micro-steps */
-    const void **slices; /* world_size: where each rank's slice can be read */
+    const void **slices; /* n_slices: where each rank's slice can be read; or the sum, where the transport adds */
+    int n_slices;
     uint64_t staging;    /* in private_data */
     zero_event_t staged; /* in reduce_stream: the slices are here */
     zero_event_t summed; /* in the caller's: staging and the rank's own slice have been read */

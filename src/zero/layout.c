@@ -10,35 +10,107 @@ static uint64_t round_up(uint64_t n, uint64_t multiple)
     return (n + multiple - 1) / multiple * multiple;
 }
 
-/* Two units can take turns in one slot when every tensor of one has a twin of the same size at the same place in the
- * other: then padding is where padding was. */
-static bool same_inner_layout(const zero_model_t *model, const zero_layout_t *layout, zero_unit_t a, zero_unit_t b)
+/* The extents of all units' tensors, [begin, end) in the unit's flat, in ascending order; unit u's are
+ * all[first[u]] .. all[first[u + 1] - 1]. */
+typedef struct extent {
+    uint64_t begin, end;
+} extent_t;
+
+typedef struct extents {
+    int *first; /* [n_units + 1] */
+    extent_t *all;
+} extents_t;
+
+static void extents_destroy(extents_t *extents)
 {
-    int i = 0, j = 0;
-    for (;;) {
-        while (i < model->n_tensors && model->tensors[i].owner != a)
-            i++;
-        while (j < model->n_tensors && model->tensors[j].owner != b)
-            j++;
-        if (i == model->n_tensors || j == model->n_tensors)
-            return i == model->n_tensors && j == model->n_tensors;
-        if (model->tensors[i].n_elems != model->tensors[j].n_elems ||
-            layout->tensor_offsets[i] != layout->tensor_offsets[j])
-            return false;
-        i++;
-        j++;
-    }
+    free(extents->first);
+    free(extents->all);
 }
 
-static void assign_slot_classes(const zero_model_t *model, zero_layout_t *layout)
+static zero_status_t extents_create(const zero_model_t *model, const zero_layout_t *layout, extents_t *extents)
 {
-    layout->n_slot_classes = 0;
-    for (int u = 0; u < layout->n_units; u++) {
-        int twin = 0;
-        while (twin < u && !same_inner_layout(model, layout, twin, u))
-            twin++;
-        layout->units[u].slot_class = twin < u ? layout->units[twin].slot_class : layout->n_slot_classes++;
+    extents_t made = {.first = calloc((size_t)model->n_units + 2, sizeof *made.first),
+                      .all = calloc((size_t)model->n_tensors, sizeof *made.all)};
+    if (!made.first || !made.all) {
+        extents_destroy(&made);
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory for the layout of %d tensors", model->n_tensors);
     }
+    /* Counts, two places on; their sums, one place on; which move to the unit's own place as it is filled. */
+    for (int t = 0; t < model->n_tensors; t++)
+        made.first[model->tensors[t].owner + 2]++;
+    for (int u = 2; u <= model->n_units; u++)
+        made.first[u] += made.first[u - 1];
+    for (int t = 0; t < model->n_tensors; t++)
+        made.all[made.first[model->tensors[t].owner + 1]++] =
+            (extent_t){layout->tensor_offsets[t], layout->tensor_offsets[t] + model->tensors[t].n_elems};
+    *extents = made;
+    return ZERO_OK;
+}
+
+/* Whether tensors of `writer`, in the same slot, leave the padding of `unit` as it is. */
+static bool spares_padding(const zero_layout_t *layout, const extents_t *extents, zero_unit_t unit, zero_unit_t writer)
+{
+    int i = extents->first[unit], n = extents->first[unit + 1];
+    uint64_t flat = layout->units[unit].flat_elems;
+    for (int j = extents->first[writer]; j < extents->first[writer + 1]; j++) {
+        uint64_t at = extents->all[j].begin, end = extents->all[j].end < flat ? extents->all[j].end : flat;
+        while (at < end) { /* to the end of the tensor of `unit` that is there */
+            while (i < n && extents->all[i].end <= at)
+                i++;
+            if (i == n || extents->all[i].begin > at)
+                return false;
+            at = extents->all[i].end;
+        }
+    }
+    return true;
+}
+
+/* Slots are as large as the largest unit that uses them: by a sixteenth more is worth a slot less. */
+static bool are_alike_in_size(uint64_t a, uint64_t b)
+{
+    uint64_t smaller = a < b ? a : b, larger = a < b ? b : a;
+    return larger - smaller <= smaller / 16;
+}
+
+static bool can_take_turns(const zero_layout_t *layout, const extents_t *extents, zero_unit_t a, zero_unit_t b)
+{
+    return are_alike_in_size(layout->units[a].flat_elems, layout->units[b].flat_elems) &&
+           spares_padding(layout, extents, a, b) && spares_padding(layout, extents, b, a);
+}
+
+/* The first class all of whose units so far can take turns with `unit`, or a new one. */
+static int find_slot_class(const zero_layout_t *layout, const extents_t *extents, zero_unit_t unit)
+{
+    for (int c = 0; c < layout->n_slot_classes; c++) {
+        int other = 0;
+        while (other < unit && (layout->units[other].slot_class != c || can_take_turns(layout, extents, other, unit)))
+            other++;
+        if (other == unit)
+            return c;
+    }
+    return layout->n_slot_classes;
+}
+
+static zero_status_t assign_slot_classes(const zero_model_t *model, zero_layout_t *layout)
+{
+    extents_t extents = {0};
+    ZERO_TRY(extents_create(model, layout, &extents));
+    for (int u = 0; u < layout->n_units; u++) {
+        int slot_class = find_slot_class(layout, &extents, u);
+        layout->units[u].slot_class = slot_class;
+        layout->n_slot_classes += slot_class == layout->n_slot_classes;
+    }
+    extents_destroy(&extents);
+    return ZERO_OK;
+}
+
+uint64_t zero_layout_slot_elems(const zero_layout_t *layout, int slot_class)
+{
+    uint64_t most = 0;
+    for (int u = 0; u < layout->n_units; u++)
+        if (layout->units[u].slot_class == slot_class && layout->units[u].flat_elems > most)
+            most = layout->units[u].flat_elems;
+    return most;
 }
 
 zero_status_t zero_layout_create(const zero_model_t *model, int world_size, zero_layout_t *layout)
@@ -73,7 +145,11 @@ zero_status_t zero_layout_create(const zero_model_t *model, int world_size, zero
         made.total_flat_elems += unit->flat_elems;
         made.total_shard_elems += unit->shard_elems;
     }
-    assign_slot_classes(model, &made);
+    zero_status_t status = assign_slot_classes(model, &made);
+    if (status != ZERO_OK) {
+        zero_layout_destroy(&made);
+        return status;
+    }
     *layout = made;
     return ZERO_OK;
 }

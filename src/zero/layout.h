@@ -23,7 +23,7 @@ typedef struct zero_unit_layout {
     uint64_t shard_elems;
     uint64_t flat_offset;  /* of this unit among all flats, in elements */
     uint64_t shard_offset; /* of this unit among all shards */
-    int slot_class;        /* units of the same class have identical inner layout, so they can share slots */
+    int slot_class;        /* units of a class can take turns in slots, see zero_layout_slot_elems */
 } zero_unit_layout_t;
 
 typedef struct zero_layout {
@@ -38,6 +38,11 @@ typedef struct zero_layout {
 /* ZERO_ERROR_OVERFLOW where a size does not fit. */
 zero_status_t zero_layout_create(const zero_model_t *model, int world_size, zero_layout_t *layout);
 void zero_layout_destroy(zero_layout_t *layout);
+
+/* Elements of a slot of the class: as many as its largest unit has. Its units are alike in size, and none has a tensor
+ * where another has padding: so padding stays zero whoever was there before. Transformer blocks are one class; so are
+ * an embedding and a head of its own, mostly. */
+uint64_t zero_layout_slot_elems(const zero_layout_t *layout, int slot_class);
 
 /* The part of a tensor inside flat elements [begin, end) of its unit: its first element there, counted in the tensor,
  * and how many; n_elems 0 where they do not meet. */

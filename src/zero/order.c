@@ -30,14 +30,6 @@ int zero_order_first_grad(const zero_model_t *model, zero_unit_t flat)
     return 2 * model->n_units - 1 - model->units[flat].last_user;
 }
 
-static int count_class(const zero_layout_t *layout, int slot_class)
-{
-    int n = 0;
-    for (int u = 0; u < layout->n_units; u++)
-        n += layout->units[u].slot_class == slot_class;
-    return n;
-}
-
 static bool needed_between(const zero_model_t *model, int begin, int end, zero_unit_t flat)
 {
     for (int position = begin; position < end; position++)
@@ -82,15 +74,14 @@ void zero_order_grad_slots(const zero_model_t *model, const zero_layout_t *layou
     for (int c = 0; c < layout->n_slot_classes; c++) {
         int most = 0;
         for (int position = model->n_units; position < 2 * model->n_units; position++) {
-            int unfinished = 0;
+            int in_use = 0;
             for (int u = 0; u < layout->n_units; u++) {
                 int complete = 2 * model->n_units - 1 - u;
-                unfinished += layout->units[u].slot_class == c && zero_order_first_grad(model, u) <= position &&
-                              position <= complete;
+                in_use += layout->units[u].slot_class == c && zero_order_first_grad(model, u) <= position &&
+                          position <= complete + n_spare;
             }
-            most = unfinished > most ? unfinished : most;
+            most = in_use > most ? in_use : most;
         }
-        int n_units = count_class(layout, c);
-        n_slots[c] = most + n_spare < n_units ? most + n_spare : n_units;
+        n_slots[c] = most;
     }
 }

@@ -38,8 +38,8 @@ int zero_order_first_grad(const zero_model_t *model, zero_unit_t flat);
 zero_status_t zero_order_param_slots(const zero_model_t *model, const zero_layout_t *layout, int prefetch,
                                      int *n_slots);
 
-/* Slots for full gradients: the most that are unfinished at once, and where the class has more units up to `n_spare`
- * more, so that a unit's backward need not wait for the reductions before it. */
+/* Slots for full gradients: the most that are unfinished at once, or were finished at one of the `n_spare` positions
+ * before, so that a unit's backward need not wait for the reductions just before it. */
 void zero_order_grad_slots(const zero_model_t *model, const zero_layout_t *layout, int n_spare, int *n_slots);
 
 #endif

@@ -20,6 +20,7 @@ zero_config_t zero_config_default(void)
         .prefetch = 1,
         .overlap = true,
         .reduce_every_micro_step = false,
+        .nccl_reduction = false,
         .seed = 1,
         .beta1 = 0.9f,
         .beta2 = 0.95f,
@@ -88,12 +89,8 @@ zero_status_t zero_config_check(const zero_config_t *c)
 static uint64_t slots_elems(const zero_layout_t *layout, const int *n_slots)
 {
     uint64_t n = 0;
-    for (int c = 0; c < layout->n_slot_classes; c++) {
-        int u = 0;
-        while (layout->units[u].slot_class != c)
-            u++;
-        n += (uint64_t)n_slots[c] * layout->units[u].flat_elems;
-    }
+    for (int c = 0; c < layout->n_slot_classes; c++)
+        n += (uint64_t)n_slots[c] * zero_layout_slot_elems(layout, c);
     return n;
 }
 
@@ -208,7 +205,7 @@ static void plan_private(zero_arena_plan_t *plan, const zero_layout_t *layout, c
         largest_slice = slice > largest_slice ? slice : largest_slice;
         n_partials += zero_norm_n_partials(layout->units[u].shard_elems);
     }
-    plan->staging_bytes = zero_comm_staging_bytes(kind, layout->world_size, largest_slice);
+    plan->staging_bytes = plan->transport_adds ? 0 : zero_comm_staging_bytes(kind, layout->world_size, largest_slice);
     plan->n_staging = plan->overlapped ? 2 : 1;
     plan->staging = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, (uint64_t)plan->n_staging * plan->staging_bytes);
     plan->partials = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, n_partials * sizeof(double));
@@ -225,6 +222,7 @@ zero_status_t zero_arena_plan_create(const zero_model_t *model, const zero_layou
     zero_status_t status;
     zero_arena_plan_t made = {.stage = zero_stage_get(config, layout->world_size)};
     made.overlapped = config->overlap && kind == ZERO_COMM_NCCL && layout->world_size > 1;
+    made.transport_adds = config->nccl_reduction && kind == ZERO_COMM_NCCL && layout->world_size > 1;
     made.param_slot_counts = calloc((size_t)layout->n_slot_classes, sizeof(int));
     made.grad_slot_counts = calloc((size_t)layout->n_slot_classes, sizeof(int));
     if (!made.param_slot_counts || !made.grad_slot_counts) {

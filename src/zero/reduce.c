@@ -71,6 +71,22 @@ zero_status_t zero_engine_place_grads(zero_engine_t *engine, zero_unit_t unit, z
 
 /* ---- the journey and the sum ---- */
 
+/* Brings the ranks' slices here, or their sum: where the transport adds, that takes the place of this rank's own slice,
+ * which nobody else reads. */
+static zero_status_t travel(zero_engine_t *engine, zero_reduction_t *reduction, zero_unit_t unit, zero_stream_t stream)
+{
+    zero_comm_t *comm = engine->comm;
+    zero_dtype_t dtype = engine->plan.stage.grad_dtype;
+    uint64_t offset = zero_engine_grad_offset(engine, unit), n_elems = engine->layout.units[unit].shard_elems;
+    size_t slice_bytes = n_elems * zero_dtype_size(dtype);
+    reduction->n_slices = engine->plan.transport_adds ? 1 : comm->size;
+    if (!engine->plan.transport_adds)
+        return comm->ops->exchange(comm, ZERO_LANE_REDUCE, &engine->window, offset, slice_bytes, slice_bytes,
+                                   zero_engine_private(engine, reduction->staging), reduction->slices, stream);
+    reduction->slices[0] = (unsigned char *)engine->window.local + offset + (size_t)comm->rank * slice_bytes;
+    return comm->ops->reduce_scatter(comm, ZERO_LANE_REDUCE, &engine->window, offset, n_elems, dtype, stream);
+}
+
 static zero_status_t start(zero_engine_t *engine, zero_reduction_t *reduction, zero_unit_t unit, zero_stream_t stream)
 {
     zero_device_t *device = engine->device;
@@ -83,9 +99,7 @@ static zero_status_t start(zero_engine_t *engine, zero_reduction_t *reduction, z
     }
     ZERO_TRY(zero_engine_begin_span(engine, zero_engine_work(engine, ZERO_WORK_REDUCE), unit, travels_in, &span));
     ZERO_TRY(fence(engine, ZERO_LANE_REDUCE, travels_in));
-    ZERO_TRY(engine->comm->ops->exchange(
-        engine->comm, ZERO_LANE_REDUCE, &engine->window, zero_engine_grad_offset(engine, unit), slice_bytes,
-        zero_engine_private(engine, reduction->staging), reduction->slices, travels_in));
+    ZERO_TRY(travel(engine, reduction, unit, travels_in));
     ZERO_TRY(zero_timeline_end(engine->timeline, span, travels_in));
     ZERO_TRY(device->ops->event_record(device, reduction->staged, travels_in));
     reduction->unit = unit;
@@ -122,7 +136,7 @@ static zero_status_t finish(zero_engine_t *engine, zero_reduction_t *reduction, 
         ZERO_TRY(zero_engine_wait(engine, unit, reduction->staged, stream));
     if (engine->offload && zero_offload_hosts(engine, unit))
         ZERO_TRY(zero_offload_await_grads(engine, unit, stream));
-    ZERO_TRY(device->kernels->sum_slices(zero_engine_sum(engine, unit), reduction->slices, engine->comm->size,
+    ZERO_TRY(device->kernels->sum_slices(zero_engine_sum(engine, unit), reduction->slices, reduction->n_slices,
                                          stage->grad_dtype, engine->layout.units[unit].shard_elems, reduction->add,
                                          reduction->last ? partials + engine->partials_of[unit] : NULL, stream));
     ZERO_TRY(device->ops->event_record(device, reduction->summed, stream));

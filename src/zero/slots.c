@@ -6,14 +6,6 @@
 #include "zero/log.h"
 #include "zero/order.h"
 
-static uint64_t class_flat_elems(const zero_layout_t *layout, int slot_class)
-{
-    for (int u = 0; u < layout->n_units; u++)
-        if (layout->units[u].slot_class == slot_class)
-            return layout->units[u].flat_elems;
-    return 0;
-}
-
 zero_status_t zero_slots_create(const zero_layout_t *layout, const int *counts, uint64_t base, size_t element_bytes,
                                 zero_slots_t *slots)
 {
@@ -31,7 +23,7 @@ zero_status_t zero_slots_create(const zero_layout_t *layout, const int *counts, 
     for (int c = 0; c < layout->n_slot_classes; c++)
         for (int i = 0; i < counts[c]; i++) {
             made.slots[made.n_slots++] = (zero_slot_t){.slot_class = c, .offset = offset, .flat = -1};
-            offset += class_flat_elems(layout, c) * element_bytes;
+            offset += zero_layout_slot_elems(layout, c) * element_bytes;
         }
     for (int u = 0; u < layout->n_units; u++)
         made.slot_of[u] = -1;

@@ -230,7 +230,8 @@ static void gather_into_slot(void)
 static void scatter(void)
 {
     fence(ZERO_LANE_REDUCE);
-    OK(comm->ops->exchange(comm, ZERO_LANE_REDUCE, &window, 0, slice_bytes, elsewhere, slices, (zero_stream_t)high));
+    OK(comm->ops->exchange(comm, ZERO_LANE_REDUCE, &window, 0, slice_bytes, slice_bytes, elsewhere, slices,
+                           (zero_stream_t)high));
     fence(ZERO_LANE_REDUCE);
 }
 

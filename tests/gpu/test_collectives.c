@@ -15,6 +15,7 @@
 
 #include "comm/comm.h"
 #include "comm/deadline.h"
+#include "tests/elements.h"
 #include "tests/gpu/collectives.h"
 #include "zero/log.h"
 
@@ -88,7 +89,7 @@ static void *device_alloc(size_t n_bytes)
 
 /* ---- A lane at work ---- */
 
-typedef enum move { SHARDS, SLICES_IN_PLACE, SLICES_ELSEWHERE, EXCHANGE, N_MOVES } move_t;
+typedef enum move { SHARDS, SLICES_IN_PLACE, SLICES_ELSEWHERE, EXCHANGE, EXCHANGE_PIECE, N_MOVES } move_t;
 
 typedef struct worker {
     zero_lane_t lane;
@@ -150,18 +151,19 @@ static void move(worker_t *w, move_t what, size_t n)
     delay(w);
     if (what == SHARDS)
         CUDA(launch_fill(published, comm->rank, w->round, 0, n, w->stream));
-    else if (what == EXCHANGE)
+    else if (what == EXCHANGE || what == EXCHANGE_PIECE)
         CUDA(launch_fill(published, comm->rank, w->round, 0, n * (size_t)comm->size, w->stream));
     else
         CUDA(launch_fill(published + own, comm->rank, w->round, own, n, w->stream));
     fence(w);
     delay(w);
-    if (what == EXCHANGE) {
-        EXPECT_OK(
-            comm->ops->exchange(comm, w->lane, &w->window, OFFSET, n, w->all, w->slices, (zero_stream_t)w->stream));
-        EXPECT(w->slices[comm->rank] == published + own);
+    if (what == EXCHANGE || what == EXCHANGE_PIECE) {
+        const size_t first = what == EXCHANGE ? 0 : n / 3;
+        EXPECT_OK(comm->ops->exchange(comm, w->lane, &w->window, OFFSET + first, n, n - first, w->all, w->slices,
+                                      (zero_stream_t)w->stream));
+        EXPECT(w->slices[comm->rank] == published + own + first);
         for (int rank = 0; rank < comm->size; rank++)
-            check(w, w->slices[rank], rank, own, n);
+            check(w, w->slices[rank], rank, own + first, n - first);
     } else {
         unsigned char *dst = what == SLICES_IN_PLACE ? published : w->all;
         EXPECT_OK(comm->ops->all_gather(comm, w->lane, &w->window, OFFSET, what == SHARDS ? 0 : n, dst, n,
@@ -311,6 +313,40 @@ static void a_window_that_cannot_be_had(void)
     comm->ops->window_destroy(comm, &window);
 }
 
+/* Small whole numbers, which every dtype adds exactly: rank r publishes (r + 1) * (e % 7 + 1) as element e. The other
+ * slices stay; so does what lies around the buffer. */
+static void a_reduce_scatter_adds_in_place(void)
+{
+    static const zero_dtype_t dtypes[] = {ZERO_FP32, ZERO_BF16, ZERO_FP16};
+    const size_t counts[] = {0, 64, 8192 + 64, 100032};
+    const size_t size = (size_t)comm->size, around = 64;
+    for (size_t i = 0; i < sizeof dtypes / sizeof dtypes[0] * 4; i++) {
+        const zero_dtype_t dtype = dtypes[i / 4];
+        const size_t n = counts[i % 4], n_all = around + n * size + around, n_bytes = n_all * zero_dtype_size(dtype);
+        const size_t own = around + (size_t)comm->rank * n;
+        zero_window_t window;
+        unsigned char *data = malloc(n_bytes);
+        EXPECT(data != NULL);
+        for (size_t e = 0; e < n_all; e++)
+            element_store(data, dtype, e, (float)((size_t)(comm->rank + 1) * (e % 7 + 1)));
+        EXPECT_OK(comm->ops->window_create(comm, n_bytes, &window));
+        CUDA(cudaMemcpy(window.local, data, n_bytes, cudaMemcpyHostToDevice));
+        EXPECT_OK(comm->ops->fence(comm, ZERO_LANE_REDUCE, NULL));
+        EXPECT_OK(comm->ops->reduce_scatter(comm, ZERO_LANE_REDUCE, &window, around * zero_dtype_size(dtype), n, dtype,
+                                            NULL));
+        EXPECT(ends_within(NULL, DEADLINE_S));
+        CUDA(cudaMemcpy(data, window.local, n_bytes, cudaMemcpyDeviceToHost));
+        for (size_t e = 0; e < n_all; e++) {
+            bool is_mine = e >= own && e < own + n;
+            size_t times = is_mine ? size * (size + 1) / 2 : (size_t)comm->rank + 1;
+            EXPECT(element_load(data, dtype, e) == (float)(times * (e % 7 + 1)));
+        }
+        EXPECT_OK(zero_comm_barrier(host));
+        comm->ops->window_destroy(comm, &window);
+        free(data);
+    }
+}
+
 /* Rank 1 never comes. The others find that by a deadline of their own, and release lets their streams run empty. */
 static void a_stuck_peer_can_be_left(void)
 {
@@ -334,7 +370,8 @@ static void a_stuck_peer_can_be_left(void)
     worker_destroy(&w);
 }
 
-enum { ONE_RANK = 1, NCCL = 2, BY_NAME = 4 }; /* where a case has a meaning; and those that run alone */
+/* Where a case has a meaning; and those that run alone. */
+enum { ONE_RANK = 1, NCCL = 2, BY_NAME = 4, NOT_COPY_ENGINE = 8 };
 
 static const struct {
     const char *name;
@@ -351,6 +388,7 @@ static const struct {
     CASE(lanes_run_beside_each_other, ONE_RANK | NCCL),
     CASE(ten_thousand_fences, 0),
     CASE(a_fence_that_waits_holds_up_no_other_lane, 0),
+    CASE(a_reduce_scatter_adds_in_place, ONE_RANK | NCCL | NOT_COPY_ENGINE),
     CASE(a_window_that_cannot_be_had, ONE_RANK | NCCL),
     CASE(a_stuck_peer_can_be_left, NCCL | BY_NAME),
 #undef CASE
@@ -360,7 +398,8 @@ static bool is_to_run(size_t i, const char *name)
 {
     if (name ? strcmp(name, cases[i].name) != 0 : (cases[i].flags & BY_NAME) != 0)
         return false;
-    return (is_copy_engine || (cases[i].flags & NCCL)) && (comm->size > 1 || (cases[i].flags & ONE_RANK));
+    bool serves = is_copy_engine ? !(cases[i].flags & NOT_COPY_ENGINE) : (cases[i].flags & NCCL) != 0;
+    return serves && (comm->size > 1 || (cases[i].flags & ONE_RANK));
 }
 
 int main(int argc, char **argv)

@@ -2,7 +2,7 @@
  *
  *     engine_cases train [key=value ...]
  *         Keys: stage=3 dtype=bf16|fp32|fp16 prefetch=1 micro_steps=1 every=0|1 steps=6 nan_at=0 poison=0|1
- *               comm=auto|mpi device=cpu|cuda
+ *               comm=auto|mpi nccl=0|1 (nccl_reduction) device=cpu|cuda
  *         Trains and prints, from rank 0, a line a step: loss, grad norm (%.9g) and a hash of every full parameter as
  *         an eval pass sees it. Checks on every rank: parameters equal on all ranks; weights against an fp64 AdamW on
  *         the exact global gradient; what is held equals the plan; no allocation after step 2.
@@ -21,8 +21,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "kernels/shard_math.h"
 #include "tests/allocations.h"
+#include "tests/elements.h"
 #include "tests/mpi/expect.h"
 #include "zero.h"
 
@@ -31,7 +31,7 @@
 #define SEQ_STEPS 32
 
 typedef struct settings {
-    int stage, prefetch, micro_steps, every, steps, nan_at, poison;
+    int stage, prefetch, micro_steps, every, steps, nan_at, poison, nccl;
     zero_dtype_t dtype;
     zero_comm_kind_t kind;
     zero_device_type_t device;
@@ -91,7 +91,8 @@ static toy_t toy_create(int64_t width)
 }
 
 /* Rank r's gradient of element e in a use of tensor t: a multiple of 1/64 with few bits, exact in bf16, so that the sum
- * over ranks and micro-steps is known exactly. */
+ * over ranks and micro-steps is known exactly. Up to four ranks' sum, of two uses each, is exact in bf16 too, in any
+ * order: NCCL's is the same as ours. */
 static float gradient(int rank, int64_t step, int micro_step, int tensor, uint64_t e, int use)
 {
     uint64_t x = e * 2654435761u + (uint64_t)rank * 40503u + (uint64_t)step * 97u + (uint64_t)micro_step * 31u +
@@ -177,22 +178,11 @@ static double visit_all(zero_engine_t *engine, zero_comm_t *comm, const toy_t *t
 
 /* ---- passes ---- */
 
-static float to_float(const void *data, zero_dtype_t dtype, uint64_t i)
-{
-    if (dtype == ZERO_FP32)
-        return ((const float *)data)[i];
-    uint16_t half = ((const uint16_t *)data)[i];
-    return dtype == ZERO_BF16 ? zero_float_of_bf16(half) : zero_float_of_fp16(half);
-}
-
 static void put_float(void *data, zero_dtype_t dtype, uint64_t i, float value, bool accumulate)
 {
     if (accumulate)
-        value += to_float(data, dtype, i);
-    if (dtype == ZERO_FP32)
-        ((float *)data)[i] = value;
-    else
-        ((uint16_t *)data)[i] = dtype == ZERO_BF16 ? zero_bf16_of_float(value) : zero_fp16_of_float(value);
+        value += element_load(data, dtype, i);
+    element_store(data, dtype, i, value);
 }
 
 /* A tensor's bytes between the device and a host buffer that is large enough for any tensor of the toy. */
@@ -304,6 +294,7 @@ static zero_config_t make_config(const settings_t *s)
     config.prefetch = s->prefetch;
     config.micro_steps = s->micro_steps;
     config.reduce_every_micro_step = s->every;
+    config.nccl_reduction = s->nccl;
     config.initial_loss_scale = 1024.0f;
     return config;
 }
@@ -455,7 +446,8 @@ static int setting(settings_t *s, const char *text)
                 {"every", offsetof(settings_t, every)},
                 {"steps", offsetof(settings_t, steps)},
                 {"nan_at", offsetof(settings_t, nan_at)},
-                {"poison", offsetof(settings_t, poison)}};
+                {"poison", offsetof(settings_t, poison)},
+                {"nccl", offsetof(settings_t, nccl)}};
     const char *value = strchr(text, '=');
     CHECK(value, "%s is not key=value", text);
     size_t key_length = (size_t)(value++ - text);

@@ -1,10 +1,14 @@
 /* stream_cases.c - the engine among several ranks whose streams run at random speeds (async_device.h).
  *
  *     stream_cases [key=value ...] [/ key=value ...] ...
- *         Runs one after the other. Keys: device=cpu|async stage=3 dtype=bf16|fp32|fp16 prefetch=1 micro_steps=1
- * every=0|1 steps=12 overlap=0|1 offload=0..100 (percent of the state; -1: auto) threads=0 (of its update) pins=0|1
- * (memory can be pinned) available=BYTES (that the device tells) nan_at=0 seed=1 delay_us=300 fault=0..8
- * (async_fault_t) trace=0|1
+ *
+ * Runs one after the other. Keys and what they are unless given:
+ *
+ *     device=async (or cpu) stage=3 dtype=bf16 (fp32, fp16) prefetch=1 micro_steps=1 every=0 steps=12 overlap=1
+ *     offload=0 (percent of the state; -1: auto) threads=0 (of its update) pins=1 (memory can be pinned)
+ *     available=BYTES (that the device tells) nccl=0 (nccl_reduction) nan_at=0 (the step)
+ *     rows=61 (of the embedding's table) untied=0 (1: the head has a table of its own)
+ *     seed=1 delay_us=300 fault=0 (async_fault_t) trace=0
  *
  * Trains a toy whose forward reads every parameter and whose backward reads them again and writes every gradient, all
  * of it queued in a compute stream, two steps under way at a time. Each piece of compute takes a while between its
@@ -19,8 +23,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "kernels/shard_math.h"
 #include "tests/async_device.h"
+#include "tests/elements.h"
 #include "tests/mpi/expect.h"
 #include "tests/support.h"
 
@@ -31,7 +35,8 @@
 
 typedef struct settings {
     int stage, prefetch, micro_steps, every, steps, overlap, nan_at, seed, delay_us, fault, trace, is_async, offload,
-        threads, pins, available;
+        nccl, threads, pins, available;
+    int rows, untied;
     zero_dtype_t dtype;
 } settings_t;
 
@@ -55,8 +60,9 @@ static void add(toy_t *toy, zero_unit_t unit, int64_t rows, int64_t columns)
     toy->n_elems[tensor] = (uint64_t)(rows * columns);
 }
 
-/* An embedding whose table the head uses too, twins between them. */
-static toy_t toy_create(void)
+/* An embedding, twins, and a head that uses the embedding's table or, untied, has one of its own, and a norm before it,
+ * as a Llama's. */
+static toy_t toy_create(int rows, bool untied)
 {
     toy_t toy = {0};
     OK(zero_model_create(&toy.model));
@@ -65,32 +71,21 @@ static toy_t toy_create(void)
         char name[32];
         snprintf(name, sizeof name, "unit %d", u);
         OK(zero_model_add_unit(toy.model, name, &unit));
-        add(&toy, unit, u == 0 ? 61 : WIDTH, u == N_UNITS - 1 ? 1 : WIDTH);
-        if (u > 0 && u < N_UNITS - 1)
+        bool is_head = u == N_UNITS - 1;
+        if (is_head && untied)
+            add(&toy, unit, 64, 1);
+        add(&toy, unit, u == 0 || (is_head && untied) ? rows : WIDTH, is_head && !untied ? 1 : WIDTH);
+        if (u > 0 && !is_head)
             add(&toy, unit, 1, 7);
     }
+    if (untied)
+        return toy;
     toy.of_unit[N_UNITS - 1][toy.n_of_unit[N_UNITS - 1]++] = toy.of_unit[0][0];
     OK(zero_model_share_tensor(toy.model, N_UNITS - 1, toy.of_unit[0][0]));
     return toy;
 }
 
 /* ---- a unit's compute, in the stream ---- */
-
-static float load(const void *data, zero_dtype_t dtype, uint64_t i)
-{
-    if (dtype == ZERO_FP32)
-        return ((const float *)data)[i];
-    uint16_t half = ((const uint16_t *)data)[i];
-    return dtype == ZERO_BF16 ? zero_float_of_bf16(half) : zero_float_of_fp16(half);
-}
-
-static void store(void *data, zero_dtype_t dtype, uint64_t i, float value)
-{
-    if (dtype == ZERO_FP32)
-        ((float *)data)[i] = value;
-    else
-        ((uint16_t *)data)[i] = dtype == ZERO_BF16 ? zero_bf16_of_float(value) : zero_fp16_of_float(value);
-}
 
 typedef struct use {
     const void *param;
@@ -115,7 +110,7 @@ static double checksum(const compute_t *c)
     double sum = 0.0;
     for (int i = 0; i < c->n_uses; i++)
         for (uint64_t e = 0; e < c->uses[i].n_elems; e++)
-            sum += (double)load(c->uses[i].param, c->dtype, e) * (double)(e % 13 + 1);
+            sum += (double)element_load(c->uses[i].param, c->dtype, e) * (double)(e % 13 + 1);
     return sum;
 }
 
@@ -124,15 +119,15 @@ static void write_grads(const compute_t *c)
     for (int i = 0; i < c->n_uses; i++) {
         const use_t *use = &c->uses[i];
         for (uint64_t e = 0; e < use->n_elems; e++) {
-            float value = 0.25f * load(use->param, c->dtype, e) +
+            float value = 0.25f * element_load(use->param, c->dtype, e) +
                           (float)((int)((e * 37 + (uint64_t)c->rank * 11 + (uint64_t)c->step * 5) % 31) - 15) / 64.0f;
             value *= c->loss_scale[0];
-            store(use->grad.data, use->grad.dtype, e,
-                  use->grad.accumulate ? load(use->grad.data, use->grad.dtype, e) + value : value);
+            element_store(use->grad.data, use->grad.dtype, e,
+                          use->grad.accumulate ? element_load(use->grad.data, use->grad.dtype, e) + value : value);
         }
     }
     if (c->makes_nan)
-        store(c->uses[0].grad.data, c->uses[0].grad.dtype, 0, NAN);
+        element_store(c->uses[0].grad.data, c->uses[0].grad.dtype, 0, NAN);
 }
 
 static void compute(void *args)
@@ -141,7 +136,7 @@ static void compute(void *args)
     double first = checksum(c);
     for (int i = 0; i < c->n_uses && c->is_backward; i++)
         for (uint64_t e = 0; e < c->uses[i].n_elems && !c->uses[i].grad.accumulate; e++)
-            store(c->uses[i].grad.data, c->uses[i].grad.dtype, e, NAN);
+            element_store(c->uses[i].grad.data, c->uses[i].grad.dtype, e, NAN);
     if (c->pause_us > 0)
         usleep(c->pause_us);
     double last = checksum(c);
@@ -290,7 +285,7 @@ static void check_memory(const run_t *run, const zero_config_t *config)
 
 static void run_all(const settings_t *s, zero_comm_t *comm)
 {
-    run_t run = {.s = s, .comm = comm, .toy = toy_create(), .hash = UINT64_C(1469598103934665603)};
+    run_t run = {.s = s, .comm = comm, .toy = toy_create(s->rows, s->untied), .hash = UINT64_C(1469598103934665603)};
     zero_config_t config = zero_config_default();
     void *loss;
     config.stage = s->stage;
@@ -299,6 +294,7 @@ static void run_all(const settings_t *s, zero_comm_t *comm)
     config.micro_steps = s->micro_steps;
     config.reduce_every_micro_step = s->every;
     config.overlap = s->overlap;
+    config.nccl_reduction = s->nccl;
     config.initial_loss_scale = 1024.0f;
     config.offload = s->offload != 0;
     config.offload_ratio = s->offload < 0 ? ZERO_OFFLOAD_AUTO : (float)s->offload / 100.0f;
@@ -343,6 +339,7 @@ static const settings_t defaults = {.stage = 3,
                                     .prefetch = 1,
                                     .micro_steps = 1,
                                     .steps = 12,
+                                    .rows = 61,
                                     .overlap = 1,
                                     .seed = 1,
                                     .delay_us = 300,
@@ -369,6 +366,9 @@ static void take(const char *argument, settings_t *s)
                 {"threads", offsetof(settings_t, threads)},
                 {"available", offsetof(settings_t, available)},
                 {"pins", offsetof(settings_t, pins)},
+                {"nccl", offsetof(settings_t, nccl)},
+                {"rows", offsetof(settings_t, rows)},
+                {"untied", offsetof(settings_t, untied)},
                 {"trace", offsetof(settings_t, trace)}};
     char name[32];
     int value_at = 0;

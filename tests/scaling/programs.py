@@ -214,58 +214,43 @@ def read_trace(path, warm_up):
 
 
 def fsdp2(case, place):
-    """PyTorch's counterparts: stage 3 gathers anew for backward, stage 2 keeps what forward gathered."""
+    """PyTorch's counterparts: stage 3 gathers anew for backward, stage 2 keeps what forward gathered. One rank: unsharded."""
     settings = {**read_config(place.config_path), **case["settings"]}
-
-    def model(key, otherwise=0):
-        return str(settings.get(f"model.{key}", otherwise))
-
     here = os.path.dirname(os.path.abspath(__file__))
-    n_micro = case["global_batch"] // (case["micro_batch"] * case["ranks"])
-    command = [
-        "torchrun",
-        "--nproc-per-node",
-        str(case["ranks"]),
-        f"{here}/fsdp2.py",
-        "--arch",
-        model("arch", "gpt2"),
-        "--dim",
-        model("dim"),
-        "--layers",
-        model("layers"),
-        "--heads",
-        model("heads"),
-        "--kv",
-        model("kv_heads"),
-        "--ffn",
-        model("ffn_dim"),
-        "--vocab",
-        model("vocab_size", 256),
-        "--seq",
-        model("seq_len", 1024),
-        "--mb",
-        str(case["micro_batch"]),
-        "--accum",
-        str(n_micro),
-        "--reshard",
-        str(int(case["stage"] == 3)),
-        "--ac",
-        str(int(model("recompute") == "full")),
-        "--steps",
-        str(place.steps),
-        "--warm",
-        str(place.warm_up),
-    ]
+    options = {
+        "arch": settings.get("model.arch", "gpt2"),
+        "dim": settings["model.dim"],
+        "layers": settings["model.layers"],
+        "heads": settings["model.heads"],
+        "kv": settings.get("model.kv_heads", 0),
+        "ffn": settings.get("model.ffn_dim", 0),
+        "vocab": settings.get("model.vocab_size", 256),
+        "seq": settings.get("model.seq_len", 1024),
+        "mb": case["micro_batch"],
+        "accum": case["global_batch"] // (case["micro_batch"] * case["ranks"]),
+        "steps": place.steps,
+        "warmup": place.warm_up,
+        **case.get("fsdp2", {}),
+    }
+    command = [sys.executable]
+    if case["ranks"] > 1:
+        command += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(case["ranks"])]
+    command += [f"{here}/fsdp2.py", *(word for name, value in options.items() for word in (f"--{name}", str(value)))]
+    if settings.get("model.recompute") == "full":
+        command.append("--recompute")
+    if case["ranks"] > 1 and case["stage"] != 3:
+        command.append("--keep")
     memory = GpuMemory(place.machine, case["ranks"])
     code, said = run(command, place.env, f"{place.stem}.log")
     gpu_mib = memory.stop()
-    told = re.search(r"^RESULT fsdp2 .*: ([0-9.]+) ms/step (\d+) tok/s/GPU MFU\(\d+\) ([0-9.]+)%", said, re.MULTILINE)
-    if not told:
-        return {"gpu_mib": gpu_mib, "note": "out of memory" if "RESULT OOM" in said else f"exit code {code}"}
-    return {
-        "gpu_mib": gpu_mib,
-        "comm": "nccl",
-        "step_ms": float(told[1]),
-        "tokens_per_s": float(told[2]) * case["ranks"],
-        "mfu": float(told[3]) / 100,
-    }
+    told = read_result(said, "fsdp2")
+    if code != 0 or "step_ms" not in told:
+        return {"gpu_mib": gpu_mib, "note": told.get("failed", f"exit code {code}")}
+    return {"gpu_mib": gpu_mib, "comm": "nccl", **{name: told[name] for name in ("step_ms", "tokens_per_s", "mfu")}}
+
+
+def read_result(said, name):
+    """Key=value of the line 'RESULT name ...', numbers as numbers; {} where there is none."""
+    line = re.search(rf"^RESULT {name} (.*)$", said, re.MULTILINE)
+    pairs = (word.partition("=")[::2] for word in line[1].split()) if line else ()
+    return {key: float(value) if re.fullmatch(r"-?[0-9.]+(e[-+]?\d+)?", value) else value for key, value in pairs}
