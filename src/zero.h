@@ -253,7 +253,8 @@ typedef struct zero_config {
      * means nothing: there all state is in host memory. */
     bool offload;
     float offload_ratio;
-    int offload_threads; /* a rank's, for that update; 0: as many as its share of the cores near its GPU, but one */
+    int offload_threads; /* a rank's, for that update; 0: as many as its share of the cores near its GPU, but one; with
+                          * more than cores all their hardware threads are used */
     float offload_ram;   /* what it may take at most of the host's memory, all ranks of a host together, above 0..1 */
     size_t user_bytes; /* zero_alloc will ask for this much in all: counted in the plan's limit */
 } zero_config_t;

@@ -99,6 +99,12 @@ START_TEST(cores_found_are_cores_we_may_use)
     ck_assert_int_eq(sched_getaffinity(0, sizeof allowed, &allowed), 0);
     CPU_AND(&both, &cores, &allowed);
     ck_assert(CPU_EQUAL(&both, &cores));
+    both = cores;
+    zero_host_cores_add_siblings(&both);
+    CPU_AND(&allowed, &allowed, &both);
+    ck_assert(CPU_EQUAL(&allowed, &both)); /* none that we may not use */
+    CPU_AND(&both, &both, &cores);
+    ck_assert(CPU_EQUAL(&both, &cores)); /* none gone */
 #ifdef ZERO_HAVE_HWLOC
     ck_assert_int_ge(CPU_COUNT(&cores), 1);
 #else

@@ -66,7 +66,7 @@ static zero_status_t check_fits(const zero_engine_t *engine)
     return zero_fail(
         ZERO_ERROR_MEMORY,
         "the plan needs %.1f MiB (%.1f for parameters, gradients and optimizer state, %.1f of the caller's) "
-        "and %.1f MiB are free: take more ranks, a higher stage, a smaller micro-batch or recompute",
+        "and %.1f MiB are free: take more ranks, a higher stage, offload, a smaller micro-batch or recompute",
         (double)needed / mib, (double)zero_memory_total(&engine->plan.memory) / mib,
         (double)engine->config.user_bytes / mib, (double)available / mib);
 }
@@ -225,8 +225,8 @@ zero_status_t zero_engine_create(zero_comm_t *comm, zero_device_t *device, const
     ZERO_TRY_GOTO(zero_arena_plan_create(model, &made->layout, &made->config, kind, &made->plan), fail);
     ZERO_TRY_GOTO(build_tables(made), fail);
     ZERO_TRY_GOTO(zero_comm_agree(comm, create_streams(made)), fail);
+    ZERO_TRY_GOTO(allocate(made), fail); /* what does not fit is refused before much is pinned */
     ZERO_TRY_GOTO(zero_offload_create(made), fail);
-    ZERO_TRY_GOTO(allocate(made), fail);
     ZERO_TRY_GOTO(zero_comm_agree(comm, zero_engine_prepare_steps(made)), fail);
     *engine = made;
     return ZERO_OK;

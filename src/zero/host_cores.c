@@ -13,6 +13,12 @@
 #include <hwloc/glibc-sched.h>
 #include <hwloc/linux.h>
 
+static bool get_usable(hwloc_topology_t topology, hwloc_bitmap_t set)
+{
+    return set && hwloc_topology_load(topology) == 0 && hwloc_get_cpubind(topology, set, HWLOC_CPUBIND_THREAD) == 0 &&
+           hwloc_bitmap_and(set, set, hwloc_topology_get_allowed_cpuset(topology)) == 0;
+}
+
 /* Cores of the calling thread's binding that are nearest to the device; all of its binding where the machine does not
  * tell, or tells of none that is in it. */
 static void find_near(const char *pci_address, cpu_set_t *near)
@@ -24,9 +30,7 @@ static void find_near(const char *pci_address, cpu_set_t *near)
         return;
     hwloc_bitmap_t set = hwloc_bitmap_alloc(), local = hwloc_bitmap_alloc();
     snprintf(path, sizeof path, "/sys/bus/pci/devices/%s/local_cpus", pci_address ? pci_address : "none");
-    if (set && local && hwloc_topology_load(topology) == 0 &&
-        hwloc_get_cpubind(topology, set, HWLOC_CPUBIND_THREAD) == 0) {
-        hwloc_bitmap_and(set, set, hwloc_topology_get_allowed_cpuset(topology));
+    if (local && get_usable(topology, set)) {
         if (pci_address && hwloc_linux_read_path_as_cpumask(path, local) == 0 && hwloc_bitmap_intersects(set, local))
             hwloc_bitmap_and(set, set, local);
         hwloc_bitmap_singlify_per_core(topology, set, 0);
@@ -36,7 +40,34 @@ static void find_near(const char *pci_address, cpu_set_t *near)
     hwloc_bitmap_free(set);
     hwloc_topology_destroy(topology);
 }
+
+void zero_host_cores_add_siblings(cpu_set_t *cores)
+{
+    hwloc_topology_t topology;
+    if (hwloc_topology_init(&topology) != 0)
+        return;
+    hwloc_bitmap_t set = hwloc_bitmap_alloc(), usable = hwloc_bitmap_alloc();
+    if (set && get_usable(topology, usable)) {
+        for (hwloc_obj_t core = NULL; (core = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_CORE, core));) {
+            hwloc_cpuset_from_glibc_sched_affinity(topology, set, cores, sizeof *cores);
+            if (!hwloc_bitmap_intersects(set, core->cpuset))
+                continue;
+            hwloc_bitmap_and(set, core->cpuset, usable);
+            cpu_set_t siblings;
+            hwloc_cpuset_to_glibc_sched_affinity(topology, set, &siblings, sizeof siblings);
+            CPU_OR(cores, cores, &siblings);
+        }
+    }
+    hwloc_bitmap_free(usable);
+    hwloc_bitmap_free(set);
+    hwloc_topology_destroy(topology);
+}
 #else
+void zero_host_cores_add_siblings(cpu_set_t *cores)
+{
+    (void)cores;
+}
+
 static void find_near(const char *pci_address, cpu_set_t *near)
 {
     (void)pci_address;

@@ -18,6 +18,10 @@ void zero_host_cores_share(const cpu_set_t *sets, int n_ranks, int rank, cpu_set
 /* pci_address: of the device, "0000:1b:00.0", or NULL: near to all cores. *cores may come out empty. [collective] */
 zero_status_t zero_host_cores_find(zero_comm_t *comm, const char *pci_address, cpu_set_t *cores);
 
+/* Adds the other hardware threads of the same cores, as far as the process may use them: for more threads than cores.
+ */
+void zero_host_cores_add_siblings(cpu_set_t *cores);
+
 /* How many threads work on *cores, `wanted` of them or, where that is 0, one a core but one, which is left to the
  * thread that queues the device's work (where there are 4 and more). At least 1. */
 int zero_host_cores_n_threads(const cpu_set_t *cores, int wanted, int n_sharers);

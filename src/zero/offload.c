@@ -232,6 +232,8 @@ zero_status_t zero_offload_create(zero_engine_t *engine)
         return ZERO_OK;
     bool has_address = device->ops->pci_address && device->ops->pci_address(device, address, sizeof address);
     ZERO_TRY(zero_host_cores_find(comm, has_address ? address : NULL, &cores));
+    if (engine->config.offload_threads > CPU_COUNT(&cores))
+        zero_host_cores_add_siblings(&cores);
     ZERO_TRY(zero_comm_agree(comm, zero_host_check_share(engine->plan.memory.pinned_bytes, comm->local_size,
                                                          (double)engine->config.offload_ram, zero_host_ram_bytes())));
     engine->offload = calloc(1, sizeof *engine->offload);

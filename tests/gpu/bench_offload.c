@@ -252,6 +252,13 @@ int main(int argc, char **argv)
     REQUIRE(zero_comm_barrier(b.comm) == ZERO_OK);
     compare_on(&b, &cores, n_threads, true, "all ranks");
     compare_on(&b, &cores, CPU_COUNT(&cores) > 0 ? CPU_COUNT(&cores) : n_threads, true, "all ranks, every core");
+    cpu_set_t allowed, none, all = cores;
+    zero_host_cores_add_siblings(&all);
+    compare_on(&b, &all, CPU_COUNT(&all) > 0 ? CPU_COUNT(&all) : n_threads, true, "all ranks, every hardware thread");
+    CPU_ZERO(&none);
+    REQUIRE(sched_getaffinity(0, sizeof allowed, &allowed) == 0);
+    compare_on(&b, &none, CPU_COUNT(&allowed) / zero_comm_local_size(b.comm), true,
+               "all ranks, not bound, every hardware thread");
     compare_copies(&b);
     if (is_pinned)
         b.device->ops->host_unpin(b.device, host);
