@@ -249,10 +249,14 @@ typedef struct zero_config {
      * nothing: there all state is in host memory. */
     bool offload;
     float offload_ratio;
+    /* Where gradient slices are brought together before they are summed, the most that lies there at once; units with
+     * more travel in pieces, to the same bits. Large units need not fit: what does not is summed on the way, which
+     * takes a little from compute. */
+    size_t staging_bytes;
     size_t user_bytes; /* zero_alloc will ask for this much in all: counted in the plan's limit */
 } zero_config_t;
 
-/* Stage 3, bf16, one micro-step, prefetch 1, AdamW(0.9, 0.95, 1e-8, 0.1), clip 1.0. */
+/* Stage 3, bf16, one micro-step, prefetch 1, AdamW(0.9, 0.95, 1e-8, 0.1), clip 1.0, 512 MiB of staging. */
 ZERO_API zero_config_t zero_config_default(void);
 
 /* ---- Memory plan ---------------------------------------------------------------------------------------------------
