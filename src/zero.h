@@ -256,10 +256,14 @@ typedef struct zero_config {
     int offload_threads; /* a rank's, for that update; 0: as many as its share of the cores near its GPU, but one; with
                           * more than cores all their hardware threads are used */
     float offload_ram;   /* what it may take at most of the host's memory, all ranks of a host together, above 0..1 */
+    /* Where gradient slices are brought together before they are summed, the most that lies there at once; units with
+     * more travel in pieces, to the same bits. Large units need not fit: what does not is summed on the way, which
+     * takes a little from compute. */
+    size_t staging_bytes;
     size_t user_bytes; /* zero_alloc will ask for this much in all: counted in the plan's limit */
 } zero_config_t;
 
-/* Stage 3, bf16, one micro-step, prefetch 1, AdamW(0.9, 0.95, 1e-8, 0.1), clip 1.0. */
+/* Stage 3, bf16, one micro-step, prefetch 1, AdamW(0.9, 0.95, 1e-8, 0.1), clip 1.0, 512 MiB of staging. */
 ZERO_API zero_config_t zero_config_default(void);
 
 /* ---- Memory plan ---------------------------------------------------------------------------------------------------
@@ -294,8 +298,8 @@ ZERO_API uint64_t zero_memory_total(const zero_memory_t *memory); /* on the devi
 
 /* What an engine with this configuration will hold on each rank, by pure arithmetic: no device, no communication. The
  * same on every rank. `kind` is how bulk data will travel: ZERO_COMM_NCCL for GPUs, whatever joins them there;
- * ZERO_COMM_MPI for messages between hosts' memories; else ZERO_COMM_AUTO. With ZERO_OFFLOAD_AUTO, which needs a device to
- * decide: as with ratio 1, the least that the device can hold. */
+ * ZERO_COMM_MPI for messages between hosts' memories; else ZERO_COMM_AUTO. With ZERO_OFFLOAD_AUTO, which needs a device
+ * to decide: as with ratio 1, the least that the device can hold. */
 ZERO_API zero_status_t zero_plan(const zero_model_t *model, const zero_config_t *config, zero_comm_kind_t kind,
                                  int world_size, zero_memory_t *plan);
 

@@ -50,7 +50,8 @@ static struct {
     async_options_t options;
     stream_t *streams[MAX_STREAMS];
     int n_streams;
-    int compute; /* the number of the stream that async_compute_in named */
+    int compute;                             /* the number of the stream that async_compute_in named */
+    const struct async_event *grads_written; /* the first event that REDUCE_STREAM waited for */
 } the;
 
 /* What leaves for the host is slow, as beside other GPUs' copies, so that sums pile up. */
@@ -201,8 +202,9 @@ static zero_status_t event_record(zero_device_t *device, zero_event_t event, zer
     return ZERO_OK;
 }
 
-static bool is_left_out(int waiting, int recorded_in)
+static bool is_left_out(int waiting, const async_event_t *event)
 {
+    int recorded_in = event->recorded_in;
     bool computes = waiting == the.compute, computed = recorded_in == the.compute;
     switch (the.options.fault) {
     case ASYNC_COMPUTE_AHEAD_OF_GATHER:
@@ -213,6 +215,8 @@ static bool is_left_out(int waiting, int recorded_in)
         return waiting == REDUCE_STREAM && computed;
     case ASYNC_COMPUTE_AHEAD_OF_REDUCE:
         return computes && recorded_in == REDUCE_STREAM;
+    case ASYNC_STAGING_BEFORE_SUM:
+        return waiting == REDUCE_STREAM && computed && event != the.grads_written;
     case ASYNC_HOST_AHEAD_OF_DEVICE:
         return waiting == OUT_STREAM || waiting == UPDATE_STREAM;
     case ASYNC_DEVICE_AHEAD_OF_HOST:
@@ -233,7 +237,10 @@ static zero_status_t stream_wait(zero_device_t *device, zero_stream_t stream, ze
 {
     (void)device;
     event_task_t t = {event_of(event), event_of(event)->n_recorded};
-    if (!is_left_out(stream_of(stream)->number, t.event->recorded_in))
+    int waiting = stream_of(stream)->number;
+    if (waiting == REDUCE_STREAM && !the.grads_written)
+        the.grads_written = t.event;
+    if (!is_left_out(waiting, t.event))
         async_queue(stream, await, &t, sizeof t);
     return ZERO_OK;
 }
@@ -345,6 +352,8 @@ typedef struct sum_task {
 static void do_sum_slices(void *args)
 {
     sum_task_t *t = args;
+    if (the.options.fault == ASYNC_STAGING_BEFORE_SUM)
+        usleep(3000); /* who does not wait for it comes first */
     OK(cpu_kernels()->sum_slices(t->out, t->slices, t->n_slices, t->dtype, t->n_elems, t->accumulate, t->partials,
                                  NULL));
 }
@@ -635,6 +644,7 @@ zero_status_t async_device_create(const zero_comm_t *comm, const async_options_t
 {
     zero_stream_t stream;
     the.options = *options;
+    the.grads_written = NULL;
     OK(zero_device_cpu_create(comm, &the.cpu));
     the.ops = *the.cpu->ops; /* memory */
     the.ops.name = "async";

@@ -437,6 +437,47 @@ START_TEST(auto_offloads_the_least_that_fits)
 }
 END_TEST
 
+/* Small enough for what staging may hold, but never less than a chunk of the norm, at whose bounds all pieces begin. */
+START_TEST(pieces_are_chunks_of_the_norm_and_fit_into_staging)
+{
+    uint64_t seed = 7;
+    for (int i = 0; i < 200; i++) {
+        zero_model_t *model;
+        zero_unit_t unit;
+        zero_tensor_t tensor;
+        zero_layout_t layout;
+        zero_arena_plan_t plan;
+        const int n_ranks = 2 + (int)(support_random(&seed) % 7);
+        const zero_comm_kind_t kind = i % 2 ? ZERO_COMM_MPI : ZERO_COMM_NCCL;
+        zero_config_t config = zero_config_default();
+        config.staging_bytes = (size_t)1 << (support_random(&seed) % 31);
+        config.stage = (int)(support_random(&seed) % 4);
+        int64_t n_elems = INT64_C(1) << (support_random(&seed) % 31);
+        ck_assert_int_eq(zero_model_create(&model), ZERO_OK);
+        ck_assert_int_eq(zero_model_add_unit(model, "unit", &unit), ZERO_OK);
+        zero_tensor_desc_t desc = {.name = "tensor", .n_dims = 1, .shape = {n_elems}};
+        ck_assert_int_eq(zero_model_add_tensor(model, unit, &desc, &tensor), ZERO_OK);
+        ck_assert_int_eq(zero_layout_create(model, n_ranks, &layout), ZERO_OK);
+        ck_assert_int_eq(zero_arena_plan_create(model, &layout, &config, kind, &plan), ZERO_OK);
+        ck_assert_int_eq(plan.n_staging, kind == ZERO_COMM_NCCL ? 2 : 1);
+        ck_assert_uint_eq(plan.staging_bytes, plan.piece_elems * (uint64_t)n_ranks * 2);
+        uint64_t chunk_bytes = (uint64_t)n_ranks * ZERO_NORM_CHUNK * 2;
+        if (plan.piece_elems < layout.units[0].shard_elems) {
+            ck_assert_uint_eq(plan.piece_elems % ZERO_NORM_CHUNK, 0);
+            ck_assert(plan.staging_bytes <= config.staging_bytes / 2 || plan.piece_elems == ZERO_NORM_CHUNK);
+            /* not smaller than it must be: half of staging, or copies of 64 MiB together */
+            ck_assert(plan.staging_bytes + chunk_bytes > config.staging_bytes / 2 ||
+                      plan.staging_bytes + chunk_bytes > UINT64_C(64) << 20);
+        } else {
+            ck_assert_uint_eq(plan.piece_elems, layout.units[0].shard_elems);
+        }
+        zero_arena_plan_destroy(&plan);
+        zero_layout_destroy(&layout);
+        zero_model_destroy(model);
+    }
+}
+END_TEST
+
 START_TEST(sizes_that_overflow_are_refused)
 {
     zero_model_t *model;
@@ -527,6 +568,7 @@ static Suite *suite(void)
     tcase_add_test(tc, slices_are_staged_unless_the_transport_adds_them);
     tcase_add_test(tc, what_is_offloaded_leaves_the_device_to_the_byte);
     tcase_add_test(tc, auto_offloads_the_least_that_fits);
+    tcase_add_test(tc, pieces_are_chunks_of_the_norm_and_fit_into_staging);
     tcase_add_test(tc, sizes_that_overflow_are_refused);
     tcase_add_test(tc, bad_declarations_are_refused);
     tcase_add_test(tc, equal_declarations_have_equal_hashes_and_any_change_shows);

@@ -69,7 +69,36 @@ START_TEST(an_embedding_and_a_head_in_one_slot_give_the_same_bits)
                                            "stage=3 overlap=0",
                                            "stage=0",
                                            NULL};
-    expect_plain_text(3, "rows=480 untied=1 micro_steps=2 every=1", variants);
+    expect_plain_text(3, "rows=480 untied=1 steps=6 micro_steps=2 every=1", variants);
+}
+END_TEST
+
+/* A shard of 25,600 elements travels in four pieces of 8192, two of which are summed on the way; in two of 16,384;
+ * where nothing is beside anything, one after the other. */
+#define PIECES "rows=1920 untied=1 steps=6"
+START_TEST(pieces_give_the_bits_of_the_whole)
+{
+    static const char *const settings[] = {PIECES, PIECES " dtype=fp32 micro_steps=2 every=1",
+                                           PIECES " dtype=fp16 nan_at=5"};
+    static const char *const variants[] = {"staging=1 stage=3 seed=2 delay_us=800",
+                                           "staging=200000 stage=2 seed=3",
+                                           "staging=1 stage=1 seed=4",
+                                           "staging=1 stage=0 seed=5",
+                                           "staging=1 stage=3 overlap=0",
+                                           "staging=1 stage=1 offload=40",
+                                           NULL};
+    expect_plain_text(3, settings[_i], variants);
+}
+END_TEST
+
+START_TEST(pieces_travel_as_messages_too)
+{
+    char *whole = text_of(3, PIECES " device=cpu");
+    char *pieces = text_of(3, "comm=mpi " PIECES " device=cpu staging=1 stage=3");
+    ck_assert(whole && pieces);
+    ck_assert_str_eq(whole, pieces);
+    free(whole);
+    free(pieces);
 }
 END_TEST
 
@@ -118,7 +147,7 @@ END_TEST
  * types, where it rounds after every rank, no stage gives another text than the others. */
 START_TEST(a_transport_that_adds_gives_its_own_sums_at_every_stage)
 {
-    expect_plain_text(3, "steps=12 dtype=fp32 micro_steps=3 every=1",
+    expect_plain_text(3, "steps=6 dtype=fp32 micro_steps=3 every=1",
                       (const char *const[]){"nccl=1 stage=3 seed=2 prefetch=3 delay_us=800", "nccl=1 stage=2 seed=3",
                                             "nccl=1 stage=1 seed=4", "nccl=1 stage=0 seed=5",
                                             "nccl=1 stage=3 overlap=0", "nccl=1 stage=1 offload=40", NULL});
@@ -151,27 +180,27 @@ START_TEST(a_trace_has_every_kind_of_work_and_changes_no_bit)
 }
 END_TEST
 
+/* The engine's settings, and the toy's, which the plain CPU trains too. */
 static const struct {
     async_fault_t fault;
-    const char *settings;
-} FAULTS[] = {{ASYNC_COMPUTE_AHEAD_OF_GATHER, "stage=3"},
-              {ASYNC_GATHER_AHEAD_OF_COMPUTE, "stage=1"},
-              {ASYNC_REDUCE_AHEAD_OF_COMPUTE, "stage=3"},
-              {ASYNC_REDUCE_AHEAD_OF_COMPUTE, "stage=1 nccl=1"},
-              {ASYNC_COMPUTE_AHEAD_OF_REDUCE, "stage=1"},
-              {ASYNC_COMPUTE_AHEAD_OF_REDUCE, "stage=3 nccl=1"},
-              {ASYNC_NO_FENCE, "stage=3"},
-              {ASYNC_HOST_AHEAD_OF_DEVICE, "stage=1 offload=100"},
-              {ASYNC_DEVICE_AHEAD_OF_HOST, "stage=3 offload=100"}};
+    const char *settings, *toy;
+} FAULTS[] = {
+    {ASYNC_COMPUTE_AHEAD_OF_GATHER, "stage=3", ""},          {ASYNC_GATHER_AHEAD_OF_COMPUTE, "stage=1", ""},
+    {ASYNC_REDUCE_AHEAD_OF_COMPUTE, "stage=3", ""},          {ASYNC_REDUCE_AHEAD_OF_COMPUTE, "stage=1 nccl=1", ""},
+    {ASYNC_COMPUTE_AHEAD_OF_REDUCE, "stage=1", ""},          {ASYNC_COMPUTE_AHEAD_OF_REDUCE, "stage=3 nccl=1", ""},
+    {ASYNC_STAGING_BEFORE_SUM, "stage=3 staging=1", PIECES}, {ASYNC_NO_FENCE, "stage=3", ""},
+    {ASYNC_HOST_AHEAD_OF_DEVICE, "stage=1 offload=100", ""}, {ASYNC_DEVICE_AHEAD_OF_HOST, "stage=3 offload=100", ""}};
 #define N_FAULTS (int)(sizeof FAULTS / sizeof FAULTS[0])
 
 START_TEST(a_missing_wait_shows)
 {
-    char settings[96];
-    snprintf(settings, sizeof settings, "dtype=fp32 steps=20 %s fault=%d", FAULTS[_i].settings, (int)FAULTS[_i].fault);
-    char *want = text_of(3, "device=cpu dtype=fp32 steps=20"), *got = text_of(3, settings);
+    char plain[96], faulty[160];
+    snprintf(plain, sizeof plain, "device=cpu dtype=fp32 steps=20 %s", FAULTS[_i].toy);
+    snprintf(faulty, sizeof faulty, "dtype=fp32 steps=20 %s %s fault=%d", FAULTS[_i].toy, FAULTS[_i].settings,
+             (int)FAULTS[_i].fault);
+    char *want = text_of(3, plain), *got = text_of(3, faulty);
     ck_assert(want != NULL);
-    ck_assert_msg(!got || strcmp(got, want) != 0, "%s shows nothing", settings);
+    ck_assert_msg(!got || strcmp(got, want) != 0, "%s shows nothing", faulty);
     free(want);
     free(got);
 }
@@ -184,6 +213,8 @@ static Suite *suite(void)
     tcase_set_timeout(tcase, 300);
     tcase_add_loop_test(tcase, streams_of_any_speed_give_the_bits_of_one_order, 0, N_SETTINGS);
     tcase_add_test(tcase, an_embedding_and_a_head_in_one_slot_give_the_same_bits);
+    tcase_add_loop_test(tcase, pieces_give_the_bits_of_the_whole, 0, N_SETTINGS);
+    tcase_add_test(tcase, pieces_travel_as_messages_too);
     tcase_add_loop_test(tcase, offload_gives_the_same_bits, 0, N_SETTINGS);
     tcase_add_test(tcase, offload_gives_the_same_bits_with_accumulation);
     tcase_add_test(tcase, offload_as_much_as_must_be_gives_the_same_bits);

@@ -30,6 +30,7 @@ static uint64_t config_hash(const zero_config_t *c)
     hash = zero_hash_fold(hash, &c->max_skipped_steps, sizeof c->max_skipped_steps);
     hash = zero_hash_fold(hash, &c->offload, sizeof c->offload);
     hash = zero_hash_fold(hash, &c->offload_ratio, sizeof c->offload_ratio);
+    hash = zero_hash_fold(hash, &c->staging_bytes, sizeof c->staging_bytes);
     hash = zero_hash_fold(hash, &c->loss_scale_window, sizeof c->loss_scale_window);
     hash = zero_hash_fold(hash, &c->loss_scale_hysteresis, sizeof c->loss_scale_hysteresis);
     return zero_hash_fold(hash, &c->initial_loss_scale, sizeof c->initial_loss_scale);
@@ -129,12 +130,12 @@ static zero_status_t build_tables(zero_engine_t *engine)
                                zero_dtype_size(engine->config.dtype), &engine->param_slots));
     ZERO_TRY(zero_slots_create(layout, plan->grad_slot_counts, plan->grad_slots,
                                zero_dtype_size(plan->stage.grad_dtype), &engine->grad_slots));
-    for (int i = 0; i < ZERO_N_REDUCTIONS; i++) {
-        zero_reduction_t *reduction = &engine->reductions[i];
-        reduction->unit = -1;
-        reduction->slices = calloc((size_t)engine->comm->size, sizeof *reduction->slices);
-        reduction->staging = plan->staging + (uint64_t)(i % plan->n_staging) * plan->staging_bytes;
-        if (!reduction->slices)
+    engine->reduction.unit = -1;
+    for (int i = 0; i < plan->n_staging; i++) {
+        zero_piece_t *piece = &engine->pieces[i];
+        piece->slices = calloc((size_t)engine->comm->size, sizeof *piece->slices);
+        piece->staging = plan->staging + (uint64_t)i * plan->staging_bytes;
+        if (!piece->slices)
             return zero_fail(ZERO_ERROR_MEMORY, "no memory for the tables of %d ranks", engine->comm->size);
     }
     engine->partials_of = calloc((size_t)layout->n_units, sizeof *engine->partials_of);
@@ -162,9 +163,9 @@ static zero_status_t for_each_event(zero_engine_t *engine,
     ZERO_TRY(visit(device, &engine->published));
     ZERO_TRY(visit(device, &engine->grads_written));
     ZERO_TRY(visit(device, &engine->sums_ready));
-    for (int i = 0; i < ZERO_N_REDUCTIONS; i++) {
-        ZERO_TRY(visit(device, &engine->reductions[i].staged));
-        ZERO_TRY(visit(device, &engine->reductions[i].summed));
+    for (int i = 0; i < engine->plan.n_staging; i++) {
+        ZERO_TRY(visit(device, &engine->pieces[i].staged));
+        ZERO_TRY(visit(device, &engine->pieces[i].summed));
     }
     for (int i = 0; i < ZERO_N_FENCE_EVENTS; i++)
         ZERO_TRY(visit(device, &engine->fence_passed[i]));
@@ -271,8 +272,8 @@ void zero_engine_destroy(zero_engine_t *engine)
     }
     engine->device->ops->stream_destroy(engine->device, engine->gather_stream);
     engine->device->ops->stream_destroy(engine->device, engine->reduce_stream);
-    for (int i = 0; i < ZERO_N_REDUCTIONS; i++)
-        free(engine->reductions[i].slices);
+    for (int i = 0; i < ZERO_MAX_STAGING; i++)
+        free(engine->pieces[i].slices);
     free(engine->partials_of);
     free(engine->grads_read_in_fence);
     free(engine->params_ready);

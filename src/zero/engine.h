@@ -25,19 +25,23 @@ typedef struct zero_user_block {
     struct zero_user_block *next;
 } zero_user_block_t;
 
-/* A unit's gradients between grad_ready and the sum: slices on their way into staging. Two take turns, so that one can
- * travel while compute has yet to add up the other. */
-typedef struct zero_reduction {
-    zero_unit_t unit;    /* -1: none under way */
-    bool last;           /* the step's last reduction of this unit: norm partials are taken */
-    bool add;            /* to the sums of earlier micro-steps */
-    const void **slices; /* n_slices: where each rank's slice can be read; or the sum, where the transport adds */
+/* A place in staging, and what is on its way there: the ranks' slices of a piece of a unit's shard. */
+typedef struct zero_piece {
+    uint64_t first, n_elems; /* of the shard */
+    const void **slices;     /* n_slices: where each rank's can be read; or the sum, where the transport adds */
     int n_slices;
     uint64_t staging;    /* in private_data */
     zero_event_t staged; /* in reduce_stream: the slices are here */
-    zero_event_t summed; /* in the caller's: staging and the rank's own slice have been read */
+    zero_event_t summed; /* staging and the rank's own slice have been read */
+} zero_piece_t;
+
+/* A unit's gradients between grad_ready and the sum. */
+typedef struct zero_reduction {
+    zero_unit_t unit; /* -1: none under way */
+    bool last;        /* the step's last reduction of this unit: norm partials are taken */
+    bool add;         /* to the sums of earlier micro-steps */
+    int n_held;       /* pieces that are not summed yet: the newest */
 } zero_reduction_t;
-#define ZERO_N_REDUCTIONS 2
 
 /* Fences remembered by event, for compute to wait for; an older one is covered by any later. */
 #define ZERO_N_FENCE_EVENTS 8
@@ -77,8 +81,9 @@ struct zero_engine {
     /* Gradients: reduce.c. */
     zero_slots_t grad_slots;       /* in window */
     uint64_t *grads_read_in_fence; /* by unit, for full gradients: as zero_slot_t's */
-    zero_reduction_t reductions[ZERO_N_REDUCTIONS];
-    uint64_t n_reductions;
+    zero_reduction_t reduction;
+    zero_piece_t pieces[ZERO_MAX_STAGING];          /* plan.n_staging, taken in turn */
+    uint64_t n_pieces;                              /* that have left, so far */
     zero_event_t grads_written;                     /* in the caller's stream: at the last grad_ready */
     zero_event_t sums_ready;                        /* stage 0, in gather_stream: all sums gathered so far are here */
     uint64_t n_fences;                              /* issued */

@@ -10,6 +10,8 @@
 
 /* Pages: windows are registered and mapped by page, and buffers that start one never share it with a neighbour. */
 #define ALIGN_BYTES 4096
+/* Of all ranks' slices together: on 8 GPUs a copy is 8 MiB. */
+#define LEAST_PIECE_BYTES ((uint64_t)64 << 20)
 
 zero_config_t zero_config_default(void)
 {
@@ -35,6 +37,7 @@ zero_config_t zero_config_default(void)
         .offload_ratio = 1.0f,
         .offload_threads = 0,
         .offload_ram = 0.5f,
+        .staging_bytes = (size_t)512 << 20,
         .user_bytes = 0,
     };
 }
@@ -181,6 +184,34 @@ static uint64_t plan_hosted_sums(zero_arena_plan_t *plan, const zero_layout_t *l
     return n_elems;
 }
 
+static uint64_t at_least(uint64_t n, uint64_t least)
+{
+    return n < least ? least : n;
+}
+
+static uint64_t at_most(uint64_t n, uint64_t most)
+{
+    return n > most ? most : n;
+}
+
+/* A piece is half of what may lie in staging, but not so small that copies lose speed; small units travel whole. */
+static void plan_staging(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config,
+                         zero_comm_kind_t kind)
+{
+    uint64_t largest = 0, size = zero_dtype_size(plan->stage.grad_dtype);
+    uint64_t chunk_bytes = (uint64_t)layout->world_size * ZERO_NORM_CHUNK * size; /* of all ranks' slices */
+    for (int u = 0; u < layout->n_units; u++)
+        largest = at_least(largest, layout->units[u].shard_elems);
+    plan->piece_elems = largest;
+    plan->n_staging = plan->overlapped ? ZERO_MAX_STAGING : 1;
+    if (plan->transport_adds || zero_comm_staging_bytes(kind, layout->world_size, 1) == 0)
+        return;
+    uint64_t half = at_most(largest * (uint64_t)layout->world_size * size, config->staging_bytes) / 2;
+    uint64_t least = at_most(LEAST_PIECE_BYTES, config->staging_bytes / 2);
+    plan->piece_elems = at_most(largest, at_least(at_least(half, least) / chunk_bytes, 1) * ZERO_NORM_CHUNK);
+    plan->staging_bytes = zero_comm_staging_bytes(kind, layout->world_size, plan->piece_elems * size);
+}
+
 static void plan_private(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config,
                          zero_comm_kind_t kind)
 {
@@ -199,14 +230,10 @@ static void plan_private(zero_arena_plan_t *plan, const zero_layout_t *layout, c
     plan->m = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, state_bytes);
     plan->v = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, state_bytes);
 
-    uint64_t largest_slice = 0, n_partials = 0;
-    for (int u = 0; u < layout->n_units; u++) {
-        uint64_t slice = layout->units[u].shard_elems * zero_dtype_size(stage->grad_dtype);
-        largest_slice = slice > largest_slice ? slice : largest_slice;
+    uint64_t n_partials = 0;
+    for (int u = 0; u < layout->n_units; u++)
         n_partials += zero_norm_n_partials(layout->units[u].shard_elems);
-    }
-    plan->staging_bytes = plan->transport_adds ? 0 : zero_comm_staging_bytes(kind, layout->world_size, largest_slice);
-    plan->n_staging = plan->overlapped ? 2 : 1;
+    plan_staging(plan, layout, config, kind);
     plan->staging = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, (uint64_t)plan->n_staging * plan->staging_bytes);
     plan->partials = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, n_partials * sizeof(double));
     plan->segments =

@@ -10,6 +10,9 @@
 #include "zero/layout.h"
 #include "zero/stage.h"
 
+/* Places in staging: what is in one waits for its sum while the other is filled. */
+#define ZERO_MAX_STAGING 2
+
 /* Bytes of zero_adam_t's `low` for an element. */
 static inline size_t zero_low_size(zero_dtype_t dtype)
 {
@@ -49,7 +52,8 @@ typedef struct zero_arena_plan {
     uint64_t param_slots;
     uint64_t private_sums; /* fp32, this rank's shards, where the sums are neither gathered nor in place */
     uint64_t low, m, v;    /* low: bf16's low halves or fp16's fp32 master; none for fp32 */
-    uint64_t staging;      /* for exchange, transports that bring slices here: n_staging of staging_bytes each */
+    uint64_t piece_elems;  /* of a shard, that travel at once: some ZERO_NORM_CHUNK, or the largest shard */
+    uint64_t staging;      /* for transports that bring slices here: n_staging pieces of staging_bytes each */
     uint64_t staging_bytes;
     int n_staging;
     uint64_t partials;      /* doubles, sums of squares by chunk of every unit's shard */

@@ -3,7 +3,9 @@
  *
  * A reduction has two halves. The journey (fence, exchange) starts at grad_ready, in reduce_stream where it is
  * overlapped; the sum is queued in the caller's stream when the next unit's backward is, so that it need not wait long
- * for the journey, nor the journey for compute.
+ * for the journey, nor the journey for compute. A unit travels in pieces, which take turns in staging. One with more
+ * pieces than staging has places cannot wait for compute with all of them: the oldest are summed on the way, in
+ * reduce_stream.
  *
  * What must hold: full gradients lie in the window, and peers read them until a fence that follows the exchange. So a
  * slot (stages 2-3) or a unit (stages 0-1) remembers in which fence it was published, and compute writes its place
@@ -71,87 +73,116 @@ zero_status_t zero_engine_place_grads(zero_engine_t *engine, zero_unit_t unit, z
 
 /* ---- the journey and the sum ---- */
 
-/* Brings the ranks' slices here, or their sum: where the transport adds, that takes the place of this rank's own slice,
- * which nobody else reads. */
-static zero_status_t travel(zero_engine_t *engine, zero_reduction_t *reduction, zero_unit_t unit, zero_stream_t stream)
+/* The newest but `back` of the pieces that have left. */
+static zero_piece_t *piece_at(zero_engine_t *engine, int back)
+{
+    return &engine->pieces[(engine->n_pieces - 1 - (uint64_t)back) % (uint64_t)engine->plan.n_staging];
+}
+
+/* Brings the ranks' slices of a piece here, or their sum: where the transport adds, that takes the place of this rank's
+ * own slice, which nobody else reads. */
+static zero_status_t travel(zero_engine_t *engine, zero_unit_t unit, zero_piece_t *piece, zero_stream_t stream)
 {
     zero_comm_t *comm = engine->comm;
     zero_dtype_t dtype = engine->plan.stage.grad_dtype;
-    uint64_t offset = zero_engine_grad_offset(engine, unit), n_elems = engine->layout.units[unit].shard_elems;
-    size_t slice_bytes = n_elems * zero_dtype_size(dtype);
-    reduction->n_slices = engine->plan.transport_adds ? 1 : comm->size;
+    size_t size = zero_dtype_size(dtype), slice_bytes = engine->layout.units[unit].shard_elems * size;
+    uint64_t offset = zero_engine_grad_offset(engine, unit) + piece->first * size;
+    piece->n_slices = engine->plan.transport_adds ? 1 : comm->size;
     if (!engine->plan.transport_adds)
-        return comm->ops->exchange(comm, ZERO_LANE_REDUCE, &engine->window, offset, slice_bytes, slice_bytes,
-                                   zero_engine_private(engine, reduction->staging), reduction->slices, stream);
-    reduction->slices[0] = (unsigned char *)engine->window.local + offset + (size_t)comm->rank * slice_bytes;
-    return comm->ops->reduce_scatter(comm, ZERO_LANE_REDUCE, &engine->window, offset, n_elems, dtype, stream);
+        return comm->ops->exchange(comm, ZERO_LANE_REDUCE, &engine->window, offset, slice_bytes, piece->n_elems * size,
+                                   zero_engine_private(engine, piece->staging), piece->slices, stream);
+    piece->slices[0] = (unsigned char *)engine->window.local + offset + (size_t)comm->rank * slice_bytes;
+    return comm->ops->reduce_scatter(comm, ZERO_LANE_REDUCE, &engine->window, offset, piece->n_elems, dtype, stream);
 }
 
-static zero_status_t start(zero_engine_t *engine, zero_reduction_t *reduction, zero_unit_t unit, zero_stream_t stream)
+static zero_status_t sum(zero_engine_t *engine, const zero_piece_t *piece, zero_stream_t stream)
+{
+    const zero_reduction_t *reduction = &engine->reduction;
+    zero_unit_t unit = reduction->unit;
+    double *partials = zero_engine_private(engine, engine->plan.partials);
+    partials += engine->partials_of[unit] + piece->first / ZERO_NORM_CHUNK; /* pieces begin at chunks */
+    if (engine->offload && zero_offload_hosts(engine, unit))
+        ZERO_TRY(zero_offload_await_grads(engine, unit, stream));
+    ZERO_TRY(engine->device->kernels->sum_slices(zero_engine_sum(engine, unit) + piece->first, piece->slices,
+                                                 piece->n_slices, engine->plan.stage.grad_dtype, piece->n_elems,
+                                                 reduction->add, reduction->last ? partials : NULL, stream));
+    return engine->device->ops->event_record(engine->device, piece->summed, stream);
+}
+
+/* The piece that begins at `first`; where staging is full of this unit's, the oldest is summed to make room. */
+static zero_status_t start_piece(zero_engine_t *engine, uint64_t first, zero_stream_t travels_in)
+{
+    zero_device_t *device = engine->device;
+    zero_reduction_t *reduction = &engine->reduction;
+    uint64_t n_left = engine->layout.units[reduction->unit].shard_elems - first;
+    if (reduction->n_held == engine->plan.n_staging)
+        ZERO_TRY(sum(engine, piece_at(engine, --reduction->n_held), travels_in));
+    engine->n_pieces++;
+    reduction->n_held++;
+    zero_piece_t *piece = piece_at(engine, 0);
+    piece->first = first;
+    piece->n_elems = n_left < engine->plan.piece_elems ? n_left : engine->plan.piece_elems;
+    if (engine->overlapped)
+        ZERO_TRY(device->ops->stream_wait(device, travels_in, piece->summed)); /* what was in its place */
+    ZERO_TRY(travel(engine, reduction->unit, piece, travels_in));
+    return device->ops->event_record(device, piece->staged, travels_in);
+}
+
+static zero_status_t start(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
 {
     zero_device_t *device = engine->device;
     zero_stream_t travels_in = zero_engine_stream(engine, engine->reduce_stream, stream);
-    size_t slice_bytes = engine->layout.units[unit].shard_elems * zero_dtype_size(engine->plan.stage.grad_dtype);
+    uint64_t shard_elems = engine->layout.units[unit].shard_elems;
     int span;
-    if (engine->overlapped) {
+    engine->reduction = (zero_reduction_t){
+        .unit = unit,
+        .last = engine->micro_step == engine->config.micro_steps - 1,
+        .add = engine->micro_step > 0 && !engine->plan.stage.accumulate_locally,
+    };
+    if (engine->overlapped)
         ZERO_TRY(device->ops->stream_wait(device, travels_in, engine->grads_written));
-        ZERO_TRY(device->ops->stream_wait(device, travels_in, reduction->summed)); /* its staging is free */
-    }
     ZERO_TRY(zero_engine_begin_span(engine, zero_engine_work(engine, ZERO_WORK_REDUCE), unit, travels_in, &span));
     ZERO_TRY(fence(engine, ZERO_LANE_REDUCE, travels_in));
-    ZERO_TRY(travel(engine, reduction, unit, travels_in));
+    for (uint64_t first = 0; first < shard_elems; first += engine->plan.piece_elems)
+        ZERO_TRY(start_piece(engine, first, travels_in));
     ZERO_TRY(zero_timeline_end(engine->timeline, span, travels_in));
-    ZERO_TRY(device->ops->event_record(device, reduction->staged, travels_in));
-    reduction->unit = unit;
-    reduction->last = engine->micro_step == engine->config.micro_steps - 1;
-    reduction->add = engine->micro_step > 0 && !engine->plan.stage.accumulate_locally;
     engine->stats.n_reduces++;
-    engine->stats.reduced_bytes += slice_bytes * (uint64_t)(engine->comm->size - 1);
+    engine->stats.reduced_bytes +=
+        shard_elems * zero_dtype_size(engine->plan.stage.grad_dtype) * (uint64_t)(engine->comm->size - 1);
     return ZERO_OK;
 }
 
 /* Stage 0 updates everything everywhere, so every rank needs every sum. */
-static zero_status_t gather_sums(zero_engine_t *engine, const zero_reduction_t *reduction, zero_stream_t stream)
+static zero_status_t gather_sums(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
 {
     zero_device_t *device = engine->device;
     zero_stream_t gathers_in = zero_engine_stream(engine, engine->gather_stream, stream);
     if (engine->plan.stage.shard_state || engine->comm->size == 1)
         return ZERO_OK;
     if (engine->overlapped)
-        ZERO_TRY(device->ops->stream_wait(device, gathers_in, reduction->summed));
+        ZERO_TRY(device->ops->stream_wait(device, gathers_in, piece_at(engine, 0)->summed)); /* the last of all */
     ZERO_TRY(engine->comm->ops->fence(engine->comm, ZERO_LANE_GATHER, gathers_in));
-    ZERO_TRY(zero_engine_gather_in_place(engine, reduction->unit, engine->plan.sums, sizeof(float), gathers_in));
+    ZERO_TRY(zero_engine_gather_in_place(engine, unit, engine->plan.sums, sizeof(float), gathers_in));
     return device->ops->event_record(device, engine->sums_ready, gathers_in);
-}
-
-static zero_status_t finish(zero_engine_t *engine, zero_reduction_t *reduction, zero_stream_t stream)
-{
-    const zero_stage_t *stage = &engine->plan.stage;
-    zero_device_t *device = engine->device;
-    zero_unit_t unit = reduction->unit;
-    double *partials = zero_engine_private(engine, engine->plan.partials);
-    if (unit < 0)
-        return ZERO_OK;
-    if (engine->overlapped)
-        ZERO_TRY(zero_engine_wait(engine, unit, reduction->staged, stream));
-    if (engine->offload && zero_offload_hosts(engine, unit))
-        ZERO_TRY(zero_offload_await_grads(engine, unit, stream));
-    ZERO_TRY(device->kernels->sum_slices(zero_engine_sum(engine, unit), reduction->slices, reduction->n_slices,
-                                         stage->grad_dtype, engine->layout.units[unit].shard_elems, reduction->add,
-                                         reduction->last ? partials + engine->partials_of[unit] : NULL, stream));
-    ZERO_TRY(device->ops->event_record(device, reduction->summed, stream));
-    if (reduction->last)
-        ZERO_TRY(gather_sums(engine, reduction, stream));
-    if (reduction->last && engine->offload && zero_offload_hosts(engine, unit))
-        ZERO_TRY(zero_offload_send_grads(engine, unit, stream));
-    reduction->unit = -1;
-    return ZERO_OK;
 }
 
 zero_status_t zero_engine_finish_reductions(zero_engine_t *engine, zero_stream_t stream)
 {
-    for (uint64_t i = 0; i < ZERO_N_REDUCTIONS; i++) /* the oldest first */
-        ZERO_TRY(finish(engine, &engine->reductions[(engine->n_reductions + i) % ZERO_N_REDUCTIONS], stream));
+    zero_reduction_t *reduction = &engine->reduction;
+    zero_unit_t unit = reduction->unit;
+    if (unit < 0)
+        return ZERO_OK;
+    for (; reduction->n_held > 0; reduction->n_held--) {
+        const zero_piece_t *oldest = piece_at(engine, reduction->n_held - 1);
+        if (engine->overlapped)
+            ZERO_TRY(zero_engine_wait(engine, unit, oldest->staged, stream));
+        ZERO_TRY(sum(engine, oldest, stream));
+    }
+    if (reduction->last)
+        ZERO_TRY(gather_sums(engine, unit, stream));
+    if (reduction->last && engine->offload && zero_offload_hosts(engine, unit))
+        ZERO_TRY(zero_offload_send_grads(engine, unit, stream));
+    reduction->unit = -1;
     return ZERO_OK;
 }
 
@@ -170,14 +201,12 @@ zero_status_t zero_engine_reduce(zero_engine_t *engine, zero_unit_t unit, zero_s
 {
     bool is_due = engine->micro_step == engine->config.micro_steps - 1 || !engine->plan.stage.accumulate_locally;
     if (is_due && engine->layout.units[unit].shard_elems > 0) {
-        zero_reduction_t *reduction = &engine->reductions[engine->n_reductions % ZERO_N_REDUCTIONS];
         /* The journey waits for this unit's gradients, not for the sum of the unit before. */
         ZERO_TRY(engine->device->ops->event_record(engine->device, engine->grads_written, stream));
         ZERO_TRY(zero_engine_finish_reductions(engine, stream));
-        ZERO_TRY(start(engine, reduction, unit, stream));
-        engine->n_reductions++;
+        ZERO_TRY(start(engine, unit, stream));
         if (!engine->overlapped)
-            ZERO_TRY(finish(engine, reduction, stream));
+            ZERO_TRY(zero_engine_finish_reductions(engine, stream));
     }
     leave_place(engine, unit);
     return ZERO_OK;

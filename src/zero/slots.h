@@ -1,7 +1,7 @@
 /* slots.h - which unit's flat is in which slot. Bookkeeping only: nobody here moves a byte.
  *
- * Units of a class take turns in its slots, which are all of one size (layout.h). A unit's flat is in at most one slot, a slot holds
- * at most one flat.
+ * Units of a class take turns in its slots, which are all of one size (layout.h). A unit's flat is in at most one slot,
+ * a slot holds at most one flat.
  */
 #ifndef ZERO_SLOTS_H
 #define ZERO_SLOTS_H

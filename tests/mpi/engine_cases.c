@@ -2,7 +2,8 @@
  *
  *     engine_cases train [key=value ...]
  *         Keys: stage=3 dtype=bf16|fp32|fp16 prefetch=1 micro_steps=1 every=0|1 steps=6 nan_at=0 poison=0|1
- *               comm=auto|mpi nccl=0|1 (nccl_reduction) device=cpu|cuda
+ *               comm=auto|mpi nccl=0|1 (nccl_reduction) device=cpu|cuda rows=101 (of the largest tensor)
+ *               staging=0 (staging_bytes; 0: its default)
  *         Trains and prints, from rank 0, a line a step: loss, grad norm (%.9g) and a hash of every full parameter as
  *         an eval pass sees it. Checks on every rank: parameters equal on all ranks; weights against an fp64 AdamW on
  *         the exact global gradient; what is held equals the plan; no allocation after step 2.
@@ -28,10 +29,12 @@
 
 #define N_TENSORS 15
 #define N_UNITS 5
+#define ROWS 101 /* of the first unit's table, unless given */
+#define MAX_ROWS 4096
 #define SEQ_STEPS 32
 
 typedef struct settings {
-    int stage, prefetch, micro_steps, every, steps, nan_at, poison, nccl;
+    int stage, prefetch, micro_steps, every, steps, nan_at, poison, nccl, rows, staging;
     zero_dtype_t dtype;
     zero_comm_kind_t kind;
     zero_device_type_t device;
@@ -64,13 +67,13 @@ static void add(toy_t *toy, zero_unit_t unit, const char *name, int64_t rows, in
     toy->decay[t] = decay;
 }
 
-static toy_t toy_create(int64_t width)
+static toy_t toy_create(int64_t width, int64_t rows)
 {
     toy_t toy = {0};
     zero_unit_t unit;
     OK(zero_model_create(&toy.model));
     OK(zero_model_add_unit(toy.model, "embed", &unit));
-    add(&toy, unit, "table", 101, width, true);
+    add(&toy, unit, "table", rows, width, true);
     add(&toy, unit, "positions", 3, width, true);
     toy.shared = toy.tensors[0];
     for (int b = 0; b < 3; b++) {
@@ -186,7 +189,7 @@ static void put_float(void *data, zero_dtype_t dtype, uint64_t i, float value, b
 }
 
 /* A tensor's bytes between the device and a host buffer that is large enough for any tensor of the toy. */
-static unsigned char host_buffer[101 * 64 * 4];
+static unsigned char host_buffer[MAX_ROWS * 64 * 4];
 
 static void download(zero_device_t *device, const void *data, size_t n_bytes)
 {
@@ -295,12 +298,15 @@ static zero_config_t make_config(const settings_t *s)
     config.micro_steps = s->micro_steps;
     config.reduce_every_micro_step = s->every;
     config.nccl_reduction = s->nccl;
+    if (s->staging > 0)
+        config.staging_bytes = (size_t)s->staging;
     config.initial_loss_scale = 1024.0f;
     return config;
 }
 
 static int train(const settings_t *s)
 {
+    CHECK(s->rows <= MAX_ROWS, "%d rows", s->rows);
     zero_comm_t *comm;
     zero_device_t *device;
     zero_engine_t *engine;
@@ -309,7 +315,7 @@ static int train(const settings_t *s)
     void *block;
     double *device_loss;
     zero_config_t config = make_config(s);
-    toy_t toy = toy_create(37);
+    toy_t toy = toy_create(37, s->rows);
     reference_t ref = {0};
     OK(zero_comm_create(s->kind, &comm));
     OK(zero_device_create(s->device, comm, &device));
@@ -387,7 +393,7 @@ static int expect_create(int64_t width_of_rank_1, size_t user_bytes, zero_status
     zero_device_t *device;
     zero_engine_t *engine;
     OK(zero_comm_create(ZERO_COMM_AUTO, &comm));
-    toy_t toy = toy_create(zero_comm_rank(comm) == 1 ? width_of_rank_1 : 37);
+    toy_t toy = toy_create(zero_comm_rank(comm) == 1 ? width_of_rank_1 : 37, ROWS);
     zero_config_t config = zero_config_default();
     config.user_bytes = zero_comm_rank(comm) == 1 ? user_bytes : 0;
     OK(zero_device_create(ZERO_DEVICE_CPU, comm, &device));
@@ -408,7 +414,7 @@ static int lost_rank(void)
     zero_engine_t *engine;
     settings_t s = {.stage = 3, .micro_steps = 1};
     zero_config_t config = zero_config_default();
-    toy_t toy = toy_create(37);
+    toy_t toy = toy_create(37, ROWS);
     OK(zero_comm_create(ZERO_COMM_AUTO, &comm));
     OK(zero_device_create(ZERO_DEVICE_CPU, comm, &device));
     OK(zero_engine_create(comm, device, toy.model, &config, &engine));
@@ -447,7 +453,9 @@ static int setting(settings_t *s, const char *text)
                 {"steps", offsetof(settings_t, steps)},
                 {"nan_at", offsetof(settings_t, nan_at)},
                 {"poison", offsetof(settings_t, poison)},
-                {"nccl", offsetof(settings_t, nccl)}};
+                {"nccl", offsetof(settings_t, nccl)},
+                {"rows", offsetof(settings_t, rows)},
+                {"staging", offsetof(settings_t, staging)}};
     const char *value = strchr(text, '=');
     CHECK(value, "%s is not key=value", text);
     size_t key_length = (size_t)(value++ - text);
@@ -466,8 +474,13 @@ static int setting(settings_t *s, const char *text)
 
 int main(int argc, char **argv)
 {
-    settings_t s = {
-        .stage = 3, .prefetch = 1, .micro_steps = 1, .steps = 6, .dtype = ZERO_BF16, .device = ZERO_DEVICE_CPU};
+    settings_t s = {.stage = 3,
+                    .prefetch = 1,
+                    .micro_steps = 1,
+                    .steps = 6,
+                    .rows = ROWS,
+                    .dtype = ZERO_BF16,
+                    .device = ZERO_DEVICE_CPU};
     CHECK(argc > 1, "which case?");
     for (int i = 2; i < argc; i++)
         setting(&s, argv[i]);

@@ -8,6 +8,7 @@
  *     offload=0 (percent of the state; -1: auto) threads=0 (of its update) pins=1 (memory can be pinned)
  *     available=BYTES (that the device tells) nccl=0 (nccl_reduction) nan_at=0 (the step)
  *     rows=61 (of the embedding's table) untied=0 (1: the head has a table of its own)
+ *     staging=0 (staging_bytes; 0: its default) comm=auto (or mpi, for all runs and before their other keys)
  *     seed=1 delay_us=300 fault=0 (async_fault_t) trace=0
  *
  * Trains a toy whose forward reads every parameter and whose backward reads them again and writes every gradient, all
@@ -36,7 +37,7 @@
 typedef struct settings {
     int stage, prefetch, micro_steps, every, steps, overlap, nan_at, seed, delay_us, fault, trace, is_async, offload,
         nccl, threads, pins, available;
-    int rows, untied;
+    int rows, untied, staging;
     zero_dtype_t dtype;
 } settings_t;
 
@@ -295,6 +296,8 @@ static void run_all(const settings_t *s, zero_comm_t *comm)
     config.reduce_every_micro_step = s->every;
     config.overlap = s->overlap;
     config.nccl_reduction = s->nccl;
+    if (s->staging > 0)
+        config.staging_bytes = (size_t)s->staging;
     config.initial_loss_scale = 1024.0f;
     config.offload = s->offload != 0;
     config.offload_ratio = s->offload < 0 ? ZERO_OFFLOAD_AUTO : (float)s->offload / 100.0f;
@@ -369,6 +372,7 @@ static void take(const char *argument, settings_t *s)
                 {"nccl", offsetof(settings_t, nccl)},
                 {"rows", offsetof(settings_t, rows)},
                 {"untied", offsetof(settings_t, untied)},
+                {"staging", offsetof(settings_t, staging)},
                 {"trace", offsetof(settings_t, trace)}};
     char name[32];
     int value_at = 0;
@@ -394,8 +398,9 @@ int main(int argc, char **argv)
 {
     settings_t s = defaults;
     zero_comm_t *comm;
-    OK(zero_comm_create(ZERO_COMM_AUTO, &comm));
-    for (int i = 1; i < argc; i++) {
+    bool messages = argc > 1 && strcmp(argv[1], "comm=mpi") == 0;
+    OK(zero_comm_create(messages ? ZERO_COMM_MPI : ZERO_COMM_AUTO, &comm));
+    for (int i = messages ? 2 : 1; i < argc; i++) {
         if (strcmp(argv[i], "/") != 0) {
             take(argv[i], &s);
             continue;
