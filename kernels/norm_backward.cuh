@@ -3,8 +3,8 @@
  *
  * A group of warps takes a row at a time, with the next rows on their way to shared memory by asynchronous copies: each
  * thread reads back what it copied itself, as often as it needs it, so there is nothing to wait for but the copies. A
- * row that fits three packs a lane takes one warp, and no barrier at all; longer rows have one barrier of the group's
- * own each, so that the groups of a block do not wait for each other.
+ * row that fits three packs a lane takes one warp, and no barrier at all; longer rows take one barrier of the block for
+ * as many rows as it has groups.
  *
  * Groups take rows in turn, so that at any time all of them are in one stretch of memory. Columns are summed in
  * registers over a group's rows; a block adds its groups in order and writes one part, and column_sum.cu adds the
@@ -40,7 +40,7 @@ static __device__ __forceinline__ float2 norm_group_sums(float2 x, int group, in
         return x;
     if (threadIdx.x % ZERO_WARP == 0)
         shared[threadIdx.x / ZERO_WARP] = x;
-    asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "r"(n_warps * ZERO_WARP) : "memory");
+    __syncthreads();
     x = shared[group * n_warps];
 #pragma unroll 4
     for (int w = 1; w < n_warps; ++w) {
@@ -141,10 +141,11 @@ static __global__ void __launch_bounds__(MAX_THREADS, 1) norm_backward(norm_rows
         if (REMAKE && is_mine(p) && a.bias != nullptr)
             b[p] = zero_load<N>(a.bias, column(p));
     }
-    for (size_t row = first; row < a.n_rows; row += step) {
+    for (size_t row = first; row - group < a.n_rows; row += step) { /* all groups as often: they share the barrier */
+        bool is_row = row < a.n_rows;
         float mean = next_mean, rstd = next_rstd;
         float2 means = {0.0f, 0.0f}; /* of g and g h */
-        size_t next = row + step < a.n_rows ? row + step : row;
+        size_t next = row + step < a.n_rows ? row + step : first < a.n_rows ? first : 0;
         if constexpr (STAGES > 0)
             fetch(row + (STAGES - 1) * step, stage == 0 ? STAGES - 1 : stage - 1);
         next_mean = CENTERED ? a.mean[next] : 0.0f;
@@ -152,7 +153,7 @@ static __global__ void __launch_bounds__(MAX_THREADS, 1) norm_backward(norm_rows
         if constexpr (STAGES > 0)
             __pipeline_wait_prior(STAGES - 1);
 #pragma unroll
-        for (int p = 0; p < PACKS; ++p) {
+        for (int p = 0; p < PACKS && is_row; ++p) {
             zero_pack<T, N> dy = get(NORM_DY, row, p), x = get(NORM_X, row, p);
             float again[N];
 #pragma unroll
@@ -172,7 +173,7 @@ static __global__ void __launch_bounds__(MAX_THREADS, 1) norm_backward(norm_rows
         means = norm_group_sums(means, group, n_warps, shared[turn]);
         float g_center = -means.x * inv_dim, gh_center = -means.y * inv_dim;
 #pragma unroll
-        for (int p = 0; p < PACKS; ++p) {
+        for (int p = 0; p < PACKS && is_row; ++p) {
             zero_pack<T, N> dy = get(NORM_DY, row, p), x = get(NORM_X, row, p), dx = get(NORM_DX, row, p);
             float sum[N];
 #pragma unroll
