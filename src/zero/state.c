@@ -62,12 +62,19 @@ static void *low_at(const zero_engine_t *engine, const zero_adam_segment_t *at)
     return bytes_at(zero_engine_private(engine, engine->plan.low), at->state, zero_low_size(engine->config.dtype));
 }
 
-static float *moment_at(const zero_engine_t *engine, uint64_t offset, const zero_adam_segment_t *at)
+/* m and v. With all state hosted the device's have the same offset, being empty: so they are not told apart by it. */
+static float *m_at(const zero_engine_t *engine, const zero_adam_segment_t *at)
 {
     if (is_hosted(engine, at))
-        return offset == engine->plan.m ? zero_offload_place(engine, at->state).m
-                                        : zero_offload_place(engine, at->state).v;
-    return (float *)zero_engine_private(engine, offset) + at->state;
+        return zero_offload_place(engine, at->state).m;
+    return (float *)zero_engine_private(engine, engine->plan.m) + at->state;
+}
+
+static float *v_at(const zero_engine_t *engine, const zero_adam_segment_t *at)
+{
+    if (is_hosted(engine, at))
+        return zero_offload_place(engine, at->state).v;
+    return (float *)zero_engine_private(engine, engine->plan.v) + at->state;
 }
 
 /* Runs of one tensor's span that starts at flat element span->flat_offset. `at` names the same place for AdamW. */
@@ -114,8 +121,8 @@ static zero_status_t for_each_run(zero_engine_t *engine, bool owned_only, run_fn
 static zero_status_t write_moments(zero_engine_t *engine, const zero_adam_segment_t *at, const float *m, const float *v,
                                    size_t n_bytes)
 {
-    ZERO_TRY(zero_device_copy(engine->device, moment_at(engine, engine->plan.m, at), m, n_bytes, NULL));
-    return zero_device_copy(engine->device, moment_at(engine, engine->plan.v, at), v, n_bytes, NULL);
+    ZERO_TRY(zero_device_copy(engine->device, m_at(engine, at), m, n_bytes, NULL));
+    return zero_device_copy(engine->device, v_at(engine, at), v, n_bytes, NULL);
 }
 
 /* Master weights that stand in buffers->weights. A hosted unit's state is the host's to write (the device may not even
@@ -252,8 +259,8 @@ static zero_status_t get_run(zero_engine_t *engine, zero_tensor_t tensor, const 
     float *master = buffers->host, *m = master + CHUNK_ELEMS, *v = m + CHUNK_ELEMS;
     size_t n = run->n_elems, n_bytes = n * sizeof(float);
     ZERO_TRY(read_master(engine, at, buffers, n));
-    ZERO_TRY(zero_device_copy(device, m, moment_at(engine, engine->plan.m, at), n_bytes, NULL));
-    ZERO_TRY(zero_device_copy(device, v, moment_at(engine, engine->plan.v, at), n_bytes, NULL));
+    ZERO_TRY(zero_device_copy(device, m, m_at(engine, at), n_bytes, NULL));
+    ZERO_TRY(zero_device_copy(device, v, v_at(engine, at), n_bytes, NULL));
     ZERO_TRY(zero_device_synchronize(device));
     zero_chunk_t chunk = {.tensor = tensor, .first = run->first, .n_elems = n, .master = master, .m = m, .v = v};
     return request->visit(request->user, &chunk);

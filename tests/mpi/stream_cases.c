@@ -14,8 +14,9 @@
  * Trains a toy whose forward reads every parameter and whose backward reads them again and writes every gradient, all
  * of it queued in a compute stream, two steps under way at a time. Each piece of compute takes a while between its
  * first and its last touch, reads twice what it reads, and leaves NaN where it will write. Prints, from rank 0, a line
- * a step (loss and grad norm, %.9g), and a hash of all full parameters at the end. The same text on every device means
- * that nothing was read before it was there or written before its readers were done.
+ * a step (loss and grad norm, %.9g), and hashes of all full parameters and of the optimizer's state, at the end and
+ * again after other state was set. The same text on every device means that nothing was read before it was there or
+ * written before its readers were done.
  *
  * Exit code 0 when every check held.
  */
@@ -267,6 +268,50 @@ static void train(run_t *run)
     OK(zero_device_synchronize(run->device));
 }
 
+/* Of master weights and moments, wherever they lie: a sum over elements, so that no order of ranks or runs counts. */
+static zero_status_t add_state(void *user, const zero_chunk_t *chunk)
+{
+    uint64_t *sum = user;
+    const float *const parts[] = {chunk->master, chunk->m, chunk->v};
+    for (uint64_t i = 0; i < chunk->n_elems; i++)
+        for (uint64_t k = 0; k < 3; k++) {
+            uint64_t x = zero_bits_of_float(parts[k][i]) + ((((uint64_t)chunk->tensor << 2) + k) << 40) +
+                         ((chunk->first + i) << 20);
+            x = (x ^ (x >> 31)) * UINT64_C(0x9e3779b97f4a7c15);
+            *sum += (x ^ (x >> 29)) * UINT64_C(0xbf58476d1ce4e5b9);
+        }
+    return ZERO_OK;
+}
+
+static uint64_t hash_state(run_t *run)
+{
+    uint64_t mine = 0;
+    OK(zero_get_state(run->engine, add_state, &mine));
+    double halves[2] = {(double)(mine & 0xffffffffu), (double)(mine >> 32)};
+    OK(zero_comm_sum(run->comm, halves, 2));
+    return (uint64_t)halves[0] + ((uint64_t)halves[1] << 32);
+}
+
+/* Other state than there was, as a checkpoint would bring it. */
+static zero_status_t fill_state(void *user, const zero_chunk_t *chunk)
+{
+    (void)user;
+    for (uint64_t i = 0; i < chunk->n_elems; i++) {
+        float x = (float)((chunk->first + i) % 1013 + 1) * (float)(chunk->tensor + 1);
+        chunk->master[i] = 1e-3f * x;
+        chunk->m[i] = -1e-5f * x;
+        chunk->v[i] = 1e-7f * x;
+    }
+    return ZERO_OK;
+}
+
+static void tell_state(run_t *run)
+{
+    uint64_t state = hash_state(run);
+    if (zero_comm_rank(run->comm) == 0)
+        printf("parameters %016llx\nstate %016llx\n", (unsigned long long)run->hash, (unsigned long long)state);
+}
+
 /* What the engine holds is what zero_plan says; what auto chose fits, and is not nothing in our cases. */
 static void check_memory(const run_t *run, const zero_config_t *config)
 {
@@ -331,8 +376,11 @@ static void run_all(const settings_t *s, zero_comm_t *comm)
     OK(zero_comm_sum(run.comm, sums, 2));
     for (int i = 0; i < 2; i++)
         CHECK(sums[i] == hashes[i] * zero_comm_size(run.comm), "parameters differ by rank");
-    if (zero_comm_rank(run.comm) == 0)
-        printf("parameters %016llx\n", (unsigned long long)run.hash);
+    tell_state(&run);
+    OK(zero_set_state(run.engine, true, fill_state, NULL));
+    pass(&run, ZERO_PASS_EVAL, 0, 0, &run.hash);
+    OK(zero_device_synchronize(run.device));
+    tell_state(&run);
     zero_engine_destroy(run.engine);
     zero_device_destroy(run.device);
     zero_model_destroy(run.toy.model);
