@@ -47,12 +47,6 @@ static size_t attention_workspace(const zero_model_limits_t *limits)
 #endif
 }
 
-/* n_sums: of columns of dim; LayerNorm has 3, RMSNorm 1. */
-static size_t norm_partials_bytes(size_t n_rows, size_t n_sums, size_t dim)
-{
-    return zero_norm_parts(n_rows) * n_sums * dim * sizeof(float);
-}
-
 static size_t embed_workspace(const zero_model_limits_t *limits)
 {
     return zero_cuda_bytes(zero_embed_places_bytes(limits->n_rows)) +
@@ -64,7 +58,7 @@ static size_t workspace_bytes(const zero_model_limits_t *limits)
 {
     size_t bytes = zero_cuda_linear_workspace(limits);
     bytes = larger(bytes, attention_workspace(limits));
-    bytes = larger(bytes, zero_cuda_bytes(norm_partials_bytes(limits->n_rows, 3, limits->max_width)));
+    bytes = larger(bytes, zero_cuda_bytes(3 * zero_norm_most_partials(limits->max_width) * sizeof(float)));
     bytes = larger(bytes, zero_cuda_loss_workspace(limits));
     return ZERO_GEMM_WORKSPACE_BYTES + larger(bytes, embed_workspace(limits));
 }
@@ -125,12 +119,13 @@ static zero_status_t layernorm_backward(zero_model_context_t *ctx, void *dresidu
     zero_cuda_scratch_t scratch = zero_cuda_scratch(ctx);
     ZERO_TRY(zero_check_weight(ctx, weight));
     ZERO_TRY(zero_check_weight(ctx, bias));
-    float *partials = zero_cuda_take(&scratch, norm_partials_bytes(n_rows, 3, dim)); /* [n_parts, 3, dim] */
+    size_t n_parts = zero_norm_parts(n_rows, dim, zero_dtype_size(weight.dtype));
+    float *partials = zero_cuda_take(&scratch, n_parts * 3 * dim * sizeof *partials); /* [n_parts, 3, dim] */
     if (partials == NULL)
         return ZERO_ERROR_ARGUMENT;
     ZERO_TRY_CUDA(zero_launch_layernorm_backward(stream, weight.dtype, dresidual, partials, y, dy, residual, mean, rstd,
                                                  weight.data, bias.data, n_rows, dim));
-    ZERO_TRY_CUDA(zero_launch_put_partials(stream, grads, 3, partials, zero_norm_parts(n_rows), dim));
+    ZERO_TRY_CUDA(zero_launch_put_partials(stream, grads, 3, partials, n_parts, dim));
     return ZERO_OK;
 }
 
@@ -152,12 +147,13 @@ static zero_status_t rmsnorm_backward(zero_model_context_t *ctx, void *dresidual
     cudaStream_t stream = zero_model_stream(ctx);
     zero_cuda_scratch_t scratch = zero_cuda_scratch(ctx);
     ZERO_TRY(zero_check_weight(ctx, weight));
-    float *partials = zero_cuda_take(&scratch, norm_partials_bytes(n_rows, 1, dim)); /* [n_parts, dim] */
+    size_t n_parts = zero_norm_parts(n_rows, dim, zero_dtype_size(weight.dtype));
+    float *partials = zero_cuda_take(&scratch, n_parts * dim * sizeof *partials); /* [n_parts, dim] */
     if (partials == NULL)
         return ZERO_ERROR_ARGUMENT;
     ZERO_TRY_CUDA(zero_launch_rmsnorm_backward(stream, weight.dtype, dresidual, partials, y, dy, residual, rstd,
                                                weight.data, n_rows, dim));
-    ZERO_TRY_CUDA(zero_launch_put_partials(stream, &dweight, 1, partials, zero_norm_parts(n_rows), dim));
+    ZERO_TRY_CUDA(zero_launch_put_partials(stream, &dweight, 1, partials, n_parts, dim));
     return ZERO_OK;
 }
 

@@ -57,11 +57,27 @@ cudaError_t zero_launch_layernorm(cudaStream_t stream, zero_dtype_t dtype, void 
 cudaError_t zero_launch_rmsnorm(cudaStream_t stream, zero_dtype_t dtype, void *y, float *rstd, void *residual_out,
                                 const void *residual, const void *addend, const void *weight, float eps, size_t n_rows,
                                 size_t dim);
-#define ZERO_NORM_PARTS 132 /* most rows of partial sums in backward: a block on each of an H200's SMs */
-static inline size_t zero_norm_parts(size_t n_rows)
+/* Backward: how many warps take a row together, at two packs of 16 bytes a lane, or three where that makes it one. */
+static inline size_t zero_norm_row_warps(size_t dim, size_t element_bytes)
 {
-    size_t wanted = (n_rows + 15) / 16;
-    return wanted < ZERO_NORM_PARTS ? wanted : ZERO_NORM_PARTS;
+    size_t n_packs = (dim * element_bytes + 15) / 16;
+    return n_packs <= 3 * 32 ? 1 : (n_packs + 63) / 64;
+}
+#define ZERO_NORM_SMS 132  /* of an H200 */
+#define ZERO_NORM_WARPS 16 /* on each of them */
+/* And how many rows of partial sums its blocks leave: rows of one warp share a block on each SM, where longer rows have
+ * one of their own for each warps they take. */
+static inline size_t zero_norm_parts(size_t n_rows, size_t dim, size_t element_bytes)
+{
+    size_t row_warps = zero_norm_row_warps(dim, element_bytes), wanted = (n_rows + 15) / 16;
+    size_t most = ZERO_NORM_SMS * (row_warps > 1 && row_warps < ZERO_NORM_WARPS ? ZERO_NORM_WARPS / row_warps : 1);
+    return wanted < most ? wanted : most;
+}
+/* The most elements that dim times parts can be, for rows of up to max_dim. */
+static inline size_t zero_norm_most_partials(size_t max_dim)
+{
+    size_t of_short_rows = (size_t)ZERO_NORM_WARPS * 64 * 8; /* bf16: 8 to a pack */
+    return ZERO_NORM_SMS * (max_dim > of_short_rows ? max_dim : of_short_rows);
 }
 /* partials: fp32 [parts, 3, dim], sums of dy h, of dy and of the new dresidual, written by this call. y: NULL, or where
  * the norm's output is made again. */

@@ -3,8 +3,9 @@
  *
  * A group of warps takes a row at a time, with the next rows on their way to shared memory by asynchronous copies: each
  * thread reads back what it copied itself, as often as it needs it, so there is nothing to wait for but the copies. A
- * row that fits three packs a lane takes one warp, and no barrier at all; longer rows take one barrier of the block for
- * as many rows as it has groups.
+ * row that fits three packs a lane takes one warp, and no barrier at all; a block is several such groups. Longer rows
+ * take one barrier each, of a block that is one group: several blocks share an SM instead, and do not wait for one
+ * another. (Barriers of groups within a block are as fast, but compute-sanitizer's racecheck does not follow them.)
  *
  * Groups take rows in turn, so that at any time all of them are in one stretch of memory. Columns are summed in
  * registers over a group's rows; a block adds its groups in order and writes one part, and column_sum.cu adds the
@@ -21,7 +22,7 @@
 /* [n_rows, dim] but where said otherwise. */
 template <typename T> struct norm_rows {
     T *dresidual;
-    float *partials; /* [zero_norm_parts(n_rows), SUMS, dim] */
+    float *partials; /* [zero_norm_parts, SUMS, dim] */
     T *y;            /* NULL, or where the norm's output is made again */
     const T *dy, *residual;
     const float *mean, *rstd; /* [n_rows]; RMSNorm has no mean */
@@ -141,11 +142,10 @@ static __global__ void __launch_bounds__(MAX_THREADS, 1) norm_backward(norm_rows
         if (REMAKE && is_mine(p) && a.bias != nullptr)
             b[p] = zero_load<N>(a.bias, column(p));
     }
-    for (size_t row = first; row - group < a.n_rows; row += step) { /* all groups as often: they share the barrier */
-        bool is_row = row < a.n_rows;
+    for (size_t row = first; row < a.n_rows; row += step) {
         float mean = next_mean, rstd = next_rstd;
         float2 means = {0.0f, 0.0f}; /* of g and g h */
-        size_t next = row + step < a.n_rows ? row + step : first < a.n_rows ? first : 0;
+        size_t next = row + step < a.n_rows ? row + step : first;
         if constexpr (STAGES > 0)
             fetch(row + (STAGES - 1) * step, stage == 0 ? STAGES - 1 : stage - 1);
         next_mean = CENTERED ? a.mean[next] : 0.0f;
@@ -153,7 +153,7 @@ static __global__ void __launch_bounds__(MAX_THREADS, 1) norm_backward(norm_rows
         if constexpr (STAGES > 0)
             __pipeline_wait_prior(STAGES - 1);
 #pragma unroll
-        for (int p = 0; p < PACKS && is_row; ++p) {
+        for (int p = 0; p < PACKS; ++p) {
             zero_pack<T, N> dy = get(NORM_DY, row, p), x = get(NORM_X, row, p);
             float again[N];
 #pragma unroll
@@ -173,7 +173,7 @@ static __global__ void __launch_bounds__(MAX_THREADS, 1) norm_backward(norm_rows
         means = norm_group_sums(means, group, n_warps, shared[turn]);
         float g_center = -means.x * inv_dim, gh_center = -means.y * inv_dim;
 #pragma unroll
-        for (int p = 0; p < PACKS && is_row; ++p) {
+        for (int p = 0; p < PACKS; ++p) {
             zero_pack<T, N> dy = get(NORM_DY, row, p), x = get(NORM_X, row, p), dx = get(NORM_DX, row, p);
             float sum[N];
 #pragma unroll
@@ -216,8 +216,8 @@ static cudaError_t norm_launch_backward(cudaStream_t stream, norm_rows<T> rows, 
         if (error != cudaSuccess)
             return error;
     }
-    kernel<<<(unsigned)zero_norm_parts(rows.n_rows), (unsigned)n_threads, shared_bytes, stream>>>(rows,
-                                                                                                  (int)group_warps);
+    size_t n_parts = zero_norm_parts(rows.n_rows, (size_t)rows.dim, sizeof(T));
+    kernel<<<(unsigned)n_parts, (unsigned)n_threads, shared_bytes, stream>>>(rows, (int)group_warps);
     return cudaGetLastError();
 }
 
@@ -235,9 +235,10 @@ template <typename NORM, typename T> static cudaError_t norm_choose_backward(cud
         return norm_launch_backward<NORM, 1, SINGLES, 0, false, 512>(stream, rows, 1, warps(dim, SINGLES));
     if (warps(n_packs, 2) == 2 && warps(n_packs, 3) == 1)
         return norm_launch_backward<NORM, N, 3, 2, true, 256>(stream, rows, 8, 1);
+    if (warps(n_packs, 2) == 1)
+        return norm_launch_backward<NORM, N, 2, 2, true, 512>(stream, rows, MAX_WARPS, 1);
     if (warps(n_packs, 2) <= MAX_WARPS)
-        return norm_launch_backward<NORM, N, 2, 2, false, 512>(stream, rows, MAX_WARPS / warps(n_packs, 2),
-                                                               warps(n_packs, 2));
+        return norm_launch_backward<NORM, N, 2, 2, false, 512>(stream, rows, 1, warps(n_packs, 2));
     return norm_launch_backward<NORM, N, 4, 0, false, 512>(stream, rows, 1, warps(n_packs, 4));
 }
 
