@@ -2,9 +2,9 @@
  *
  * The segments are read as one long row of elements that is cut evenly among threads; each element's result depends on
  * nothing but itself (zero_adam_element), so cuts change no bits. Memory bandwidth is the limit: the pass reads the
- * parameter, its low half, m, v and the gradient once and writes all but the gradient once. What is written was read just
- * before, so plain stores fetch nothing that streaming stores would spare: these measured 0.5 to 0.8 of the speed, and
- * prefetching ahead of the hardware's made no difference. Called through the table.
+ * parameter, its low half, m, v and the gradient once and writes all but the gradient once. What is written was read
+ * just before, so plain stores fetch nothing that streaming stores would spare: these measured 0.5 to 0.8 of the speed,
+ * and prefetching ahead of the hardware's made no difference. Called through the table.
  */
 #include <omp.h>
 
