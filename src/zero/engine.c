@@ -10,85 +10,6 @@
 #include "zero/log.h"
 #include "zero/order.h"
 
-/* ---- places ---- */
-
-void *zero_engine_private(const zero_engine_t *engine, uint64_t offset)
-{
-    return engine->private_data + offset;
-}
-
-static unsigned char *window_at(const zero_engine_t *engine, uint64_t offset)
-{
-    return (unsigned char *)engine->window.local + offset;
-}
-
-void *zero_engine_params(const zero_engine_t *engine)
-{
-    return window_at(engine, engine->plan.params);
-}
-
-/* Full sums lie in the window, so that stage 0 can gather them; shards alone are private. */
-float *zero_engine_sums(const zero_engine_t *engine)
-{
-    if (engine->plan.stage.sums_are_full)
-        return (float *)(void *)window_at(engine, engine->plan.sums);
-    return zero_engine_private(engine, engine->plan.private_sums);
-}
-
-float *zero_engine_sum(const zero_engine_t *engine, zero_unit_t unit)
-{
-    const zero_unit_layout_t *layout = &engine->layout.units[unit];
-    const zero_host_plan_t *host = &engine->plan.host;
-    uint64_t in_full = layout->flat_offset + (uint64_t)engine->comm->rank * layout->shard_elems;
-    if (host->sums_take_turns && unit >= host->first)
-        return zero_engine_sums(engine) + host->sums[zero_plan_hosted_sum(&engine->plan, unit)];
-    return zero_engine_sums(engine) + (engine->plan.stage.sums_are_full ? in_full : layout->shard_offset);
-}
-
-uint64_t zero_engine_grad_offset(const zero_engine_t *engine, zero_unit_t unit)
-{
-    if (engine->plan.stage.shard_grads)
-        return zero_slots_find(&engine->grad_slots, unit)->offset;
-    return engine->plan.grads + engine->layout.units[unit].flat_offset * zero_dtype_size(engine->plan.stage.grad_dtype);
-}
-
-/* The unit's full parameters, which are resident. */
-static const unsigned char *full_params(const zero_engine_t *engine, zero_unit_t unit)
-{
-    if (engine->plan.stage.shard_params)
-        return zero_engine_private(engine, zero_slots_find(&engine->param_slots, unit)->offset);
-    return window_at(engine, engine->plan.params +
-                                 engine->layout.units[unit].flat_offset * zero_dtype_size(engine->config.dtype));
-}
-
-/* ---- time ---- */
-
-zero_work_t zero_engine_work(const zero_engine_t *engine, zero_work_t beside)
-{
-    return engine->overlapped ? beside : ZERO_WORK_WAIT;
-}
-
-zero_status_t zero_engine_begin_span(zero_engine_t *engine, zero_work_t work, zero_unit_t unit, zero_stream_t stream,
-                                     int *span)
-{
-    return zero_timeline_begin(engine->timeline, work, engine->step + 1, unit, stream, span);
-}
-
-zero_status_t zero_engine_wait(zero_engine_t *engine, zero_unit_t unit, zero_event_t event, zero_stream_t stream)
-{
-    int span;
-    ZERO_TRY(zero_engine_begin_span(engine, ZERO_WORK_WAIT, unit, stream, &span));
-    ZERO_TRY(engine->device->ops->stream_wait(engine->device, stream, event));
-    return zero_timeline_end(engine->timeline, span, stream);
-}
-
-zero_status_t zero_engine_trace(zero_engine_t *engine, zero_trace_fn fn, void *user)
-{
-    if (engine->started)
-        return zero_fail(ZERO_ERROR_ORDER, "zero_engine_trace after the first zero_begin");
-    return zero_timeline_trace(engine->timeline, fn, user);
-}
-
 /* ---- the pass ---- */
 
 static const char *position_text(const zero_engine_t *engine)
@@ -190,6 +111,15 @@ zero_status_t zero_grad_ready(zero_engine_t *engine, zero_unit_t unit, zero_stre
 
 /* ---- pointers ---- */
 
+/* The unit's full parameters, which are resident. */
+static const unsigned char *full_params(const zero_engine_t *engine, zero_unit_t unit)
+{
+    if (engine->plan.stage.shard_params)
+        return zero_engine_private(engine, zero_slots_find(&engine->param_slots, unit)->offset);
+    return zero_engine_window(engine, engine->plan.params + engine->layout.units[unit].flat_offset *
+                                                                zero_dtype_size(engine->config.dtype));
+}
+
 static bool is_usable(const zero_engine_t *engine, zero_tensor_t tensor)
 {
     return engine->acquired && tensor >= 0 && tensor < engine->model->n_tensors &&
@@ -212,11 +142,18 @@ zero_grad_t zero_grad(const zero_engine_t *engine, zero_tensor_t tensor)
         return grad;
     const zero_tensor_decl_t *decl = &engine->model->tensors[tensor];
     uint64_t flat = zero_engine_grad_offset(engine, decl->owner);
-    grad.data = window_at(engine, flat + engine->layout.tensor_offsets[tensor] * zero_dtype_size(grad.dtype));
+    grad.data = zero_engine_window(engine, flat + engine->layout.tensor_offsets[tensor] * zero_dtype_size(grad.dtype));
     /* Backward meets the last user first. */
     bool begun_here = zero_order_unit(engine->position, n_units) != decl->last_user;
     grad.accumulate = begun_here || (engine->plan.stage.accumulate_locally && engine->micro_step > 0);
     return grad;
+}
+
+zero_status_t zero_engine_trace(zero_engine_t *engine, zero_trace_fn fn, void *user)
+{
+    if (engine->started)
+        return zero_fail(ZERO_ERROR_ORDER, "zero_engine_trace after the first zero_begin");
+    return zero_timeline_trace(engine->timeline, fn, user);
 }
 
 zero_memory_t zero_engine_memory(const zero_engine_t *engine)

@@ -1,6 +1,7 @@
-/* engine.h - the engine's state, shared by engine.c (a pass), gather.c (parameters on their way to compute), reduce.c
- * (gradients on their way to their owners), step.c (the update), state.c (reading and writing it) and create.c
- * (building it).
+/* engine.h - the engine's state, shared by engine.c (a pass), step.c (the update), reduce.c (gradients on their way to
+ * their owners), gather.c (parameters on their way to compute), offload.c (state on the host), each of which calls
+ * those after it, and below them places.c and streams.c; by state.c (reading and writing it) and create.c (building
+ * it).
  *
  * Streams. The caller's stream computes. Where communication is overlapped (`overlapped`: on GPUs, with several ranks),
  * gathers run in gather_stream and reductions in reduce_stream, and events order the three; else everything is in the
@@ -120,7 +121,7 @@ static inline zero_stream_t zero_engine_stream(const zero_engine_t *engine, zero
     return engine->overlapped ? beside : stream;
 }
 
-/* ---- places: what the plan's offsets mean, engine.c ---- */
+/* ---- places.c: what the plan's offsets mean ---- */
 /* This unit's full gradient: offset in the window. The unit has a slot, or gradients are not sharded. */
 uint64_t zero_engine_grad_offset(const zero_engine_t *engine, zero_unit_t unit);
 /* fp32 sums of this rank's shard of a unit. */
@@ -129,6 +130,31 @@ float *zero_engine_sum(const zero_engine_t *engine, zero_unit_t unit);
 void *zero_engine_params(const zero_engine_t *engine);
 float *zero_engine_sums(const zero_engine_t *engine);
 void *zero_engine_private(const zero_engine_t *engine, uint64_t offset);
+unsigned char *zero_engine_window(const zero_engine_t *engine, uint64_t offset); /* this rank's part of it */
+/* The part of a unit's flat whose state this rank holds: its shard, or all of it at stage 0. */
+void zero_engine_held(const zero_engine_t *engine, zero_unit_t unit, uint64_t *begin, uint64_t *end);
+/* Where flat element `at` of a unit lies for AdamW: a segment without its length and decay. */
+zero_adam_segment_t zero_engine_place(const zero_engine_t *engine, zero_unit_t unit, uint64_t at);
+/* What AdamW walks over of a tensor: the part whose state this rank holds. False where it holds none. */
+bool zero_engine_segment(const zero_engine_t *engine, zero_tensor_t tensor, zero_adam_segment_t *segment);
+
+/* ---- streams.c: how they wait ---- */
+/* Communication that compute in `stream` waits for, since both are in one stream; another kind where it is beside. */
+zero_work_t zero_engine_work(const zero_engine_t *engine, zero_work_t beside);
+zero_status_t zero_engine_begin_span(zero_engine_t *engine, zero_work_t work, zero_unit_t unit, zero_stream_t stream,
+                                     int *span);
+/* Makes `stream` wait for an event of a communication stream, and notes how long. */
+zero_status_t zero_engine_wait(zero_engine_t *engine, zero_unit_t unit, zero_event_t event, zero_stream_t stream);
+/* A fence after everything: what `stream` does next finds all that other ranks did, and may overwrite what they read.
+ */
+zero_status_t zero_engine_fence(zero_engine_t *engine, zero_stream_t stream);
+/* A fence in one lane, counted in n_fences: what this rank has written before it is there for peers behind it, and what
+ * peers read before it has been read. */
+zero_status_t zero_engine_fence_in(zero_engine_t *engine, zero_lane_t lane, zero_stream_t stream);
+/* Peers may still read what was published in fence `read_in` (0: none): `stream`, which computes, goes on behind a
+ * later one. */
+zero_status_t zero_engine_await_readers(zero_engine_t *engine, zero_unit_t flat, uint64_t read_in,
+                                        zero_stream_t stream);
 
 /* ---- gather.c: parameters ---- */
 /* Brings in what the unit at the current position needs and what the next ones will need (stage 3). */
@@ -152,24 +178,7 @@ zero_status_t zero_engine_place_grads(zero_engine_t *engine, zero_unit_t unit, z
 zero_status_t zero_engine_reduce(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
 /* Queues the sums that are still due. */
 zero_status_t zero_engine_finish_reductions(zero_engine_t *engine, zero_stream_t stream);
-/* A fence after everything: what `stream` does next finds all that other ranks did, and may overwrite what they read.
- */
-zero_status_t zero_engine_fence(zero_engine_t *engine, zero_stream_t stream);
-
-/* ---- time, engine.c ---- */
-/* Communication that compute in `stream` waits for, since both are in one stream; another kind where it is beside. */
-zero_work_t zero_engine_work(const zero_engine_t *engine, zero_work_t beside);
-zero_status_t zero_engine_begin_span(zero_engine_t *engine, zero_work_t work, zero_unit_t unit, zero_stream_t stream,
-                                     int *span);
-/* Makes `stream` wait for an event of a communication stream, and notes how long. */
-zero_status_t zero_engine_wait(zero_engine_t *engine, zero_unit_t unit, zero_event_t event, zero_stream_t stream);
-
-/* The part of a unit's flat whose state this rank holds: its shard, or all of it at stage 0. */
-void zero_engine_held(const zero_engine_t *engine, zero_unit_t unit, uint64_t *begin, uint64_t *end);
-/* Where flat element `at` of a unit lies for AdamW: a segment without its length and decay. */
-zero_adam_segment_t zero_engine_place(const zero_engine_t *engine, zero_unit_t unit, uint64_t at);
-/* What AdamW walks over of a tensor: the part whose state this rank holds. False where it holds none. */
-bool zero_engine_segment(const zero_engine_t *engine, zero_tensor_t tensor, zero_adam_segment_t *segment);
+/* ---- step.c ---- */
 /* Notes when the first micro-step of a step begins. */
 zero_status_t zero_engine_begin_step(zero_engine_t *engine, zero_stream_t stream);
 /* What a step hands to the next, for checkpoints: with no step under way; call: who asks, for the error line. `step`:

@@ -15,40 +15,6 @@
 #include "zero/log.h"
 #include "zero/order.h"
 
-/* ---- fences ---- */
-
-static zero_status_t fence(zero_engine_t *engine, zero_lane_t lane, zero_stream_t stream)
-{
-    zero_event_t passed = engine->fence_passed[++engine->n_fences % ZERO_N_FENCE_EVENTS];
-    ZERO_TRY(engine->comm->ops->fence(engine->comm, lane, stream));
-    return engine->device->ops->event_record(engine->device, passed, stream);
-}
-
-zero_status_t zero_engine_fence(zero_engine_t *engine, zero_stream_t stream)
-{
-    int span;
-    ZERO_TRY(zero_engine_begin_span(engine, ZERO_WORK_WAIT, -1, stream, &span));
-    ZERO_TRY(fence(engine, ZERO_LANE_STEP, stream));
-    engine->n_fences_passed = engine->n_fences;
-    return zero_timeline_end(engine->timeline, span, stream);
-}
-
-/* Peers may still read what was published in fence `read_in`: compute goes on behind a later one. */
-static zero_status_t await_readers(zero_engine_t *engine, zero_unit_t flat, uint64_t read_in, zero_stream_t stream)
-{
-    if (read_in == 0 || engine->n_fences_passed > read_in)
-        return ZERO_OK;
-    if (engine->n_fences == read_in)
-        ZERO_TRY(fence(engine, ZERO_LANE_REDUCE, zero_engine_stream(engine, engine->reduce_stream, stream)));
-    /* The first that will do; where its event serves a later fence by now, that one. */
-    uint64_t oldest_kept = engine->n_fences > ZERO_N_FENCE_EVENTS ? engine->n_fences - ZERO_N_FENCE_EVENTS + 1 : 1;
-    uint64_t awaited = read_in + 1 > oldest_kept ? read_in + 1 : oldest_kept;
-    engine->n_fences_passed = awaited;
-    if (!engine->overlapped)
-        return ZERO_OK;
-    return zero_engine_wait(engine, flat, engine->fence_passed[awaited % ZERO_N_FENCE_EVENTS], stream);
-}
-
 /* ---- places ---- */
 
 zero_status_t zero_engine_place_grads(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
@@ -59,13 +25,13 @@ zero_status_t zero_engine_place_grads(zero_engine_t *engine, zero_unit_t unit, z
     for (int i = 0; i < zero_model_n_flats(engine->model, unit); i++) {
         zero_unit_t flat = zero_model_flat(engine->model, unit, i);
         if (!engine->plan.stage.shard_grads) {
-            ZERO_TRY(await_readers(engine, flat, engine->grads_read_in_fence[flat], stream));
+            ZERO_TRY(zero_engine_await_readers(engine, flat, engine->grads_read_in_fence[flat], stream));
             continue;
         }
         if (zero_slots_find(&engine->grad_slots, flat))
             continue; /* begun by a unit that shares a tensor of it */
         zero_slot_t *slot = zero_slots_empty(&engine->grad_slots, engine->layout.units[flat].slot_class);
-        ZERO_TRY(await_readers(engine, flat, slot->read_in_fence, stream));
+        ZERO_TRY(zero_engine_await_readers(engine, flat, slot->read_in_fence, stream));
         zero_slots_put(&engine->grad_slots, slot, flat);
     }
     return ZERO_OK;
@@ -142,7 +108,7 @@ static zero_status_t start(zero_engine_t *engine, zero_unit_t unit, zero_stream_
     if (engine->overlapped)
         ZERO_TRY(device->ops->stream_wait(device, travels_in, engine->grads_written));
     ZERO_TRY(zero_engine_begin_span(engine, zero_engine_work(engine, ZERO_WORK_REDUCE), unit, travels_in, &span));
-    ZERO_TRY(fence(engine, ZERO_LANE_REDUCE, travels_in));
+    ZERO_TRY(zero_engine_fence_in(engine, ZERO_LANE_REDUCE, travels_in));
     for (uint64_t first = 0; first < shard_elems; first += engine->plan.piece_elems)
         ZERO_TRY(start_piece(engine, first, travels_in));
     ZERO_TRY(zero_timeline_end(engine->timeline, span, travels_in));

@@ -14,44 +14,10 @@
 
 /* ---- what AdamW walks over ---- */
 
-void zero_engine_held(const zero_engine_t *engine, zero_unit_t unit, uint64_t *begin, uint64_t *end)
-{
-    const zero_unit_layout_t *layout = &engine->layout.units[unit];
-    *begin = engine->plan.stage.shard_state ? (uint64_t)engine->comm->rank * layout->shard_elems : 0;
-    *end = engine->plan.stage.shard_state ? *begin + layout->shard_elems : layout->flat_elems;
-}
-
-zero_adam_segment_t zero_engine_place(const zero_engine_t *engine, zero_unit_t unit, uint64_t at)
-{
-    const zero_unit_layout_t *layout = &engine->layout.units[unit];
-    const zero_stage_t *stage = &engine->plan.stage;
-    uint64_t in_full = layout->flat_offset + at;
-    uint64_t in_shard = layout->shard_offset + (at - (uint64_t)engine->comm->rank * layout->shard_elems);
-    return (zero_adam_segment_t){
-        .param = stage->shard_params ? in_shard : in_full,
-        .state = stage->shard_state ? in_shard : in_full,
-        .grad = stage->sums_are_full ? in_full : in_shard,
-    };
-}
-
 static int by_state(const void *a, const void *b)
 {
     uint64_t at_a = ((const zero_adam_segment_t *)a)->state, at_b = ((const zero_adam_segment_t *)b)->state;
     return (at_a > at_b) - (at_a < at_b);
-}
-
-bool zero_engine_segment(const zero_engine_t *engine, zero_tensor_t t, zero_adam_segment_t *segment)
-{
-    const zero_tensor_decl_t *tensor = &engine->model->tensors[t];
-    uint64_t begin, end;
-    zero_engine_held(engine, tensor->owner, &begin, &end);
-    zero_span_t span = zero_layout_span(&engine->layout, engine->model, t, begin, end);
-    if (span.n_elems == 0)
-        return false;
-    *segment = zero_engine_place(engine, tensor->owner, span.flat_offset);
-    segment->n_elems = span.n_elems;
-    segment->decay = tensor->decay ? engine->config.weight_decay : 0.0f;
-    return true;
 }
 
 /* One segment a tensor whose state is on the device; padding between tensors belongs to none and stays zero. Returns
