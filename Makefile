@@ -80,7 +80,7 @@ $(info $(if $(NVCC),  CUDA    $(CUDA_HOME)$(shell $(NVCC) --version | sed -n 's/
 endif
 
 ifeq ($(filter clean uninstall install,$(MAKECMDGOALS))$(MAKE_RESTARTS),)
-$(info $(if $(HWLOC_LIBS),  hwloc   $(shell pkg-config --modversion hwloc),  hwloc   left out: libhwloc-dev is not installed$(_comma) threads of offload are not bound to cores))
+$(info $(if $(HWLOC_LIBS),  hwloc   $(shell pkg-config --modversion hwloc),  hwloc   left out: libhwloc-dev is not installed$(_comma) threads of offload are not bound near their GPU))
 endif
 
 # Numbers get their names from enums here, also those that floats are multiplied with: clang 18 warns of that.

@@ -8,7 +8,7 @@
 #include "kernels/column.cuh"
 
 #define PUT_WARPS 32     /* of a block that adds parts: many, since each waits for its own few loads */
-#define PARTS_AHEAD 5    /* parts whose loads are in flight together: all of a norm's */
+#define PARTS_AHEAD 5    /* parts whose loads are in flight together */
 #define TILE_COLUMNS 256 /* of a block that reads packs of 16-bit elements */
 #define MIN_PART_ROWS 32
 #define ROWS_AHEAD 8 /* rows whose loads are in flight together */

@@ -143,7 +143,8 @@ typedef struct zero_model_kernels {
      * x[n_rows, dim], weight[vocab_size, dim] (ZERO_LINEAR_OUT_IN), targets int32 [n_rows].
      * *loss_sum += loss_weight * sum of the rows' losses, in nats (double, device memory, fixed order).
      * With dx: dx[n_rows, dim] and dweight receive the gradient of grad_scale[0] * loss_weight * (sum of losses);
-     * grad_scale is device memory. dx NULL: loss only, dweight not touched. dx may be x. */
+     * grad_scale is device memory. dx NULL: loss only, dweight not touched. dx may be x. n_rows: as many as the limits
+     * say, by which chunks and their scratch are cut. */
     zero_status_t (*head_loss)(zero_model_context_t *ctx, double *loss_sum, void *dx, zero_grad_t dweight,
                                const void *x, zero_weight_t weight, const int32_t *targets, double loss_weight,
                                const float *grad_scale, size_t n_rows, size_t dim, size_t vocab_size);

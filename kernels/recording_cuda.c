@@ -17,6 +17,8 @@ zero_status_t zero_cuda_record_end(zero_model_context_t *ctx, zero_recording_t *
         error = cudaGraphInstantiate(&made, graph, 0);
     if (graph != NULL)
         cudaGraphDestroy(graph);
+    if (error != cudaSuccess)
+        (void)cudaGetLastError(); /* or the next launch would be taken to have failed */
     ZERO_TRY_CUDA(error);
     *recording = (zero_recording_t *)made;
     return ZERO_OK;

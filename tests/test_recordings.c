@@ -30,6 +30,7 @@ struct zero_recording {
 static struct {
     zero_recording_t *being_made;
     int n_made, n_replayed, n_alive;
+    bool fails; /* record_end does */
 } the;
 
 static zero_status_t put_grad(zero_model_context_t *ctx, zero_grad_t grad, const float *sums, size_t n_elems)
@@ -53,6 +54,11 @@ static zero_status_t record_begin(zero_model_context_t *ctx)
 static zero_status_t record_end(zero_model_context_t *ctx, zero_recording_t **recording)
 {
     (void)ctx;
+    if (the.fails) {
+        free(the.being_made);
+        the.being_made = NULL;
+        return ZERO_ERROR_DEVICE;
+    }
     *recording = the.being_made;
     the.being_made = NULL;
     the.n_made++;
@@ -272,6 +278,18 @@ START_TEST(what_asks_too_much_is_computed_every_time)
 }
 END_TEST
 
+/* A GPU without memory for a graph, say. What was asked for while it was recorded has not been done. */
+START_TEST(what_cannot_be_recorded_is_computed)
+{
+    zero_engine_t *engine = engine_create(3, 1, 1);
+    the.fails = true;
+    for (int i = 0; i < 3; i++)
+        step(engine, gradient_is_weight);
+    expect(4 * N_UNITS, 0, 0);
+    zero_engine_destroy(engine);
+}
+END_TEST
+
 START_TEST(a_failure_while_recording_is_told_and_leaves_nothing)
 {
     zero_engine_t *engine = engine_create(3, 1, 1);
@@ -324,6 +342,7 @@ static Suite *suite(void)
     tcase_add_test(tcase, adding_to_a_gradient_is_another_recording);
     tcase_add_test(tcase, another_function_or_loss_weight_is_another_recording);
     tcase_add_test(tcase, what_asks_too_much_is_computed_every_time);
+    tcase_add_test(tcase, what_cannot_be_recorded_is_computed);
     tcase_add_test(tcase, a_failure_while_recording_is_told_and_leaves_nothing);
     tcase_add_test(tcase, training_is_recorded_when_it_has_settled_and_evaluation_never);
     suite_add_tcase(s, tcase);

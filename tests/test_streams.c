@@ -130,8 +130,8 @@ END_TEST
 /* stream_cases checks that it hosts some of the state and not all, and fits. */
 START_TEST(offload_as_much_as_must_be_gives_the_same_bits)
 {
-    static const char *const variants[] = {"offload=-1 stage=1 available=110000", "offload=-1 stage=2 available=110000",
-                                           "offload=-1 stage=3 available=110000", NULL};
+    static const char *const variants[] = {"offload=-1 stage=1 available=123000", "offload=-1 stage=2 available=123000",
+                                           "offload=-1 stage=3 available=123000", NULL};
     expect_plain_text(3, "steps=6", variants);
 }
 END_TEST

@@ -337,8 +337,10 @@ static void report_start(const run_t *run)
     if (o->zero.offload == OFFLOAD_OPTIMIZER && held.pinned_bytes > 0)
         report("%.1f MiB of AdamW's state and gradients are in pinned host memory",
                (double)held.pinned_bytes / 1048576.0);
-    else if (o->zero.offload == OFFLOAD_OPTIMIZER)
+    else if (o->zero.offload == OFFLOAD_OPTIMIZER && zero_device_get_type(run->device) == ZERO_DEVICE_CPU)
         report("[zero] offload = optimizer changes nothing here: on the CPU all state is in host memory");
+    else if (o->zero.offload == OFFLOAD_OPTIMIZER)
+        report("[zero] offload = optimizer: nothing is offloaded, all of AdamW's state is on the GPUs");
     if (o->zero.reduction == REDUCTION_NCCL && zero_device_get_type(run->device) == ZERO_DEVICE_CPU)
         report("[zero] reduction = nccl changes nothing here: on the CPU gradients are summed in rank order");
     if (o->log.metrics[0])
@@ -386,8 +388,9 @@ zero_status_t loop_run(const options_t *options, zero_comm_t *comm)
     zero_status_t traced = trace_close(run.trace, status == ZERO_OK || status == ZERO_ERROR_NONFINITE);
     if (status == ZERO_OK)
         status = traced;
-    model_destroy(&run.model);
-    /* A rank that failed alone must not wait for the others here: main aborts the job. */
+    /* A rank that failed alone must not wait for the others here, nor its device for theirs: main aborts the job. */
+    if (status == ZERO_OK || !run.engine)
+        model_destroy(&run.model);
     if (status == ZERO_OK)
         zero_engine_destroy(run.engine);
     zero_device_destroy(run.device);
@@ -407,7 +410,7 @@ static zero_comm_kind_t plan_kind(const options_t *options, const zero_comm_t *c
 zero_status_t loop_print_plan(const options_t *options, const zero_comm_t *comm)
 {
     int n_ranks = zero_comm_size(comm);
-    zero_memory_t plans[4], without[4]; /* the second with everything on the device */
+    zero_memory_t plans[4] = {0}, without[4] = {0}; /* the second with everything on the device */
     model_t model;
     zero_device_t *device; /* settles how many threads a rank has, which workspaces depend on */
     TRY(zero_device_create(ZERO_DEVICE_CPU, comm, &device));

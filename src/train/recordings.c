@@ -21,7 +21,7 @@ typedef struct recording {
     struct recording *next;
     zero_status_t (*compute)(model_t *model, zero_unit_t unit);
     double loss_weight;
-    zero_recording_t *work; /* NULL: it asked too much to be recorded */
+    zero_recording_t *work; /* NULL: it could not be recorded, or asked too much */
     int n_notes;
     note_t notes[MAX_NOTES];
 } recording_t;
@@ -118,7 +118,9 @@ static zero_status_t record(recordings_t *recordings, model_t *model, zero_unit_
     zero_status_t status = recording->compute(model, unit);
     recordings->at_hand = NULL;
     zero_status_t ended = kernels->record_end(&model->ctx, &recording->work);
-    return status != ZERO_OK ? status : ended;
+    if (status == ZERO_OK && ended != ZERO_OK)
+        report_rank_error(ended, "unit %d cannot be recorded, so its work is queued piece by piece", unit);
+    return status;
 }
 
 static zero_status_t make(recordings_t *recordings, model_t *model, zero_unit_t unit,
@@ -133,7 +135,7 @@ static zero_status_t make(recordings_t *recordings, model_t *model, zero_unit_t 
     zero_status_t status = record(recordings, model, unit, recording);
     if (status != ZERO_OK) {
         recording_destroy(recordings, recording);
-        return report_rank_error(status, "unit %d could not be recorded; [device] graphs = false goes without", unit);
+        return status;
     }
     if (recording->n_notes > MAX_NOTES) {
         recordings->kernels->recording_destroy(recording->work);

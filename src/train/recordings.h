@@ -4,7 +4,7 @@
  * small models most. A unit's recording starts with one launch. It holds every address and number that it was made
  * with. Activations, the batch and the workspace stay where they are, but weights and gradients move, where slots take
  * turns. So a recording remembers what was asked of the engine and what the answers were, and is replayed only while
- * they are the same; where they are not, another is made.
+ * they are the same; where they are not, another is made. What cannot be recorded is computed.
  */
 #ifndef ZEROTRAIN_RECORDINGS_H
 #define ZEROTRAIN_RECORDINGS_H

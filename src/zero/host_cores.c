@@ -68,10 +68,12 @@ void zero_host_cores_add_siblings(cpu_set_t *cores)
     (void)cores;
 }
 
+/* All that the calling thread may use. */
 static void find_near(const char *pci_address, cpu_set_t *near)
 {
     (void)pci_address;
-    CPU_ZERO(near);
+    if (sched_getaffinity(0, sizeof *near, near) != 0)
+        CPU_ZERO(near);
 }
 #endif
 

@@ -2,7 +2,7 @@
  * its device, one hardware thread of each, shared out among the ranks of the host so that no two have the same.
  *
  * The sharing is arithmetic on sets that all ranks exchange; finding the sets is hwloc's work. A build without hwloc
- * finds none: threads then run where the system puts them.
+ * takes all that the process may use for near, and each hardware thread for a core.
  */
 #ifndef ZERO_HOST_CORES_H
 #define ZERO_HOST_CORES_H

@@ -361,5 +361,7 @@ zero_status_t zero_offload_await_params(zero_engine_t *engine, zero_unit_t unit,
     if (!hosted->is_new)
         return ZERO_OK;
     hosted->is_new = false;
+    if (!engine->overlapped) /* compute itself stands still */
+        return zero_engine_wait(engine, unit, hosted->arrived, stream);
     return engine->device->ops->stream_wait(engine->device, stream, hosted->arrived);
 }

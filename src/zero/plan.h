@@ -1,7 +1,7 @@
 /* plan.h - every buffer of an engine, laid out before anything is allocated. Pure arithmetic.
  *
  * Two arenas: `window`, which peers may read (comm.h), and `private`. zero_arena_plan_t says where each buffer starts
- * in its arena and how large the arenas are; engine.c allocates two blocks and follows; --plan prints the same numbers.
+ * in its arena and how large the arenas are; create.c allocates two blocks and follows; --plan prints the same numbers.
  */
 #ifndef ZERO_PLAN_H
 #define ZERO_PLAN_H

@@ -174,6 +174,7 @@ zero_status_t zero_engine_reduce(zero_engine_t *engine, zero_unit_t unit, zero_s
         if (!engine->overlapped)
             ZERO_TRY(zero_engine_finish_reductions(engine, stream));
     }
-    leave_place(engine, unit);
+    if (is_due)
+        leave_place(engine, unit);
     return ZERO_OK;
 }
