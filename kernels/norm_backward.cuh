@@ -31,9 +31,9 @@ template <typename T> struct norm_rows {
     int dim;
 };
 
-/* Sums of two numbers over the group's threads, in a fixed tree; every thread gets them. `shared` has a place for each
- * warp of the block, and must have been read by all of the group before it is used again. */
-static __device__ __forceinline__ float2 norm_group_sums(float2 x, int group, int n_warps, float2 *shared)
+/* Sums of two numbers over the group's threads, in a fixed tree; every thread gets them. A group of several warps is
+ * the block. `shared` has a place for each, and must have been read by all of them before it is used again. */
+static __device__ __forceinline__ float2 norm_group_sums(float2 x, int n_warps, float2 *shared)
 {
     x.x = zero_warp_sum(x.x);
     x.y = zero_warp_sum(x.y);
@@ -42,10 +42,10 @@ static __device__ __forceinline__ float2 norm_group_sums(float2 x, int group, in
     if (threadIdx.x % ZERO_WARP == 0)
         shared[threadIdx.x / ZERO_WARP] = x;
     __syncthreads();
-    x = shared[group * n_warps];
+    x = shared[0];
 #pragma unroll 4
     for (int w = 1; w < n_warps; ++w) {
-        float2 other = shared[group * n_warps + w];
+        float2 other = shared[w];
         x.x += other.x;
         x.y += other.y;
     }
@@ -170,7 +170,7 @@ static __global__ void __launch_bounds__(MAX_THREADS, 1) norm_backward(norm_rows
             if (REMAKE && is_mine(p))
                 zero_store(a.y, row * a.dim + column(p), again);
         }
-        means = norm_group_sums(means, group, n_warps, shared[turn]);
+        means = norm_group_sums(means, n_warps, shared[turn]);
         float g_center = -means.x * inv_dim, gh_center = -means.y * inv_dim;
 #pragma unroll
         for (int p = 0; p < PACKS; ++p) {
@@ -221,24 +221,24 @@ static cudaError_t norm_launch_backward(cudaStream_t stream, norm_rows<T> rows, 
     return cudaGetLastError();
 }
 
-/* Three packs a lane where a warp then spans a row that would take two warps of two; else two, and as many warps as it
- * takes. What is longer than a block of those, or not made of packs, is read from where it is. */
+/* Two packs a lane, or three where a warp then spans the row. What is longer than a block of those, or not made of
+ * packs, is read from where it is. */
 template <typename NORM, typename T> static cudaError_t norm_choose_backward(cudaStream_t stream, norm_rows<T> rows)
 {
-    constexpr int N = 16 / sizeof(T), SINGLES = NORM::SUMS == 1 ? 32 : 16, MAX_WARPS = 16;
-    size_t dim = (size_t)rows.dim, n_packs = dim / N;
+    constexpr int N = 16 / sizeof(T), SINGLES = NORM::SUMS == 1 ? 32 : 16;
+    size_t dim = (size_t)rows.dim, n_packs = dim / N, row_warps = zero_norm_row_warps(dim, sizeof(T));
     auto warps = [](size_t n, size_t packs) { return zero_divide_up(n, ZERO_WARP * packs); };
     bool packs = zero_aligned(rows.dresidual) && zero_aligned(rows.y) && zero_aligned(rows.dy) &&
                  zero_aligned(rows.residual) && zero_aligned(rows.weight) && zero_aligned(rows.bias) && dim % N == 0 &&
-                 warps(n_packs, 4) <= MAX_WARPS;
+                 warps(n_packs, 4) <= ZERO_NORM_WARPS;
     if (!packs)
         return norm_launch_backward<NORM, 1, SINGLES, 0, false, 512>(stream, rows, 1, warps(dim, SINGLES));
-    if (warps(n_packs, 2) == 2 && warps(n_packs, 3) == 1)
+    if (row_warps == 1 && warps(n_packs, 2) > 1)
         return norm_launch_backward<NORM, N, 3, 2, true, 256>(stream, rows, 8, 1);
-    if (warps(n_packs, 2) == 1)
-        return norm_launch_backward<NORM, N, 2, 2, true, 512>(stream, rows, MAX_WARPS, 1);
-    if (warps(n_packs, 2) <= MAX_WARPS)
-        return norm_launch_backward<NORM, N, 2, 2, false, 512>(stream, rows, 1, warps(n_packs, 2));
+    if (row_warps == 1)
+        return norm_launch_backward<NORM, N, 2, 2, true, 512>(stream, rows, ZERO_NORM_WARPS, 1);
+    if (row_warps <= ZERO_NORM_WARPS)
+        return norm_launch_backward<NORM, N, 2, 2, false, 512>(stream, rows, 1, row_warps);
     return norm_launch_backward<NORM, N, 4, 0, false, 512>(stream, rows, 1, warps(n_packs, 4));
 }
 

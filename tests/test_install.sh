@@ -17,24 +17,9 @@ if [[ $(basename "$build") == sanitize ]]; then
 fi
 make_here=(make --no-print-directory BUILD="$build")
 prefix=/opt/x
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
+# shellcheck source=tests/claims.sh
+source tests/claims.sh
 dest=$scratch/dest
-status=0
-
-# claim TEXT COMMAND... : the command's success is the claim; its output is shown when it fails.
-claim()
-{
-    local text=$1
-    shift
-    if "$@" >"$scratch/log" 2>&1; then
-        echo "ok: $text"
-    else
-        echo "FAILED: $text"
-        sed 's/^/    /' "$scratch/log"
-        status=1
-    fi
-}
 
 installed_files() { (cd "$dest" && find . ! -type d | sort); }
 

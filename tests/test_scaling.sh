@@ -16,23 +16,8 @@ if ! command -v python3 >/dev/null; then
     echo "SKIP: python3 is not installed"
     exit 0
 fi
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-status=0
-
-# claim TEXT COMMAND... : the command's success is the claim; its output is shown when it fails.
-claim()
-{
-    local text=$1
-    shift
-    if "$@" >"$scratch/log" 2>&1; then
-        echo "ok: $text"
-    else
-        echo "FAILED: $text"
-        sed 's/^/    /' "$scratch/log"
-        status=1
-    fi
-}
+# shellcheck source=tests/claims.sh
+source tests/claims.sh
 
 measure() # WHAT [OPTION...]
 {

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# For run-train and run-offload, which source it: a scratch folder $work, claims, configurations, zerotrain's text.
+# shellcheck disable=SC2034 # passed and failed are read by who sources this
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 NCCL_NVLS_ENABLE=0 OMP_NUM_THREADS=4
+
+passed=0 failed=0
+# claim STATUS TEXT
+claim() { if [ "$1" = 0 ]; then passed=$((passed + 1)); echo "ok: $2"; else failed=$((failed + 1)); echo "FAILED: $2"; fi; }
+
+# text METRICS: loss and gradient norm of every step; equal text means equal bits.
+text() { sed -nE 's/.*("loss": [^,]*, "grad_norm": [^,]*).*/\1/p' "$1"; }
+
+# config NAME layers dim heads vocab seq: $work/NAME.ini, of a GPT-2 that trains on $work/train.txt
+config() {
+    printf '[model]\nlayers = %s\ndim = %s\nheads = %s\nvocab_size = %s\nseq_len = %s\n[data]\ntrain = %s\n[device]\ntype = cuda\n' \
+        "$2" "$3" "$4" "$5" "$6" "$work/train.txt" > "$work/$1.ini"
+}
