@@ -149,11 +149,11 @@ zero_grad_t zero_grad(const zero_engine_t *engine, zero_tensor_t tensor)
     return grad;
 }
 
-zero_status_t zero_engine_trace(zero_engine_t *engine, zero_trace_fn fn, void *user)
+zero_status_t zero_engine_trace(zero_engine_t *engine, unsigned works, zero_trace_fn fn, void *user)
 {
     if (engine->started)
         return zero_fail(ZERO_ERROR_ORDER, "zero_engine_trace after the first zero_begin");
-    return zero_timeline_trace(engine->timeline, fn, user);
+    return zero_timeline_trace(engine->timeline, works, fn, user);
 }
 
 zero_memory_t zero_engine_memory(const zero_engine_t *engine)

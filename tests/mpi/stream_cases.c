@@ -367,7 +367,7 @@ static void run_all(const settings_t *s, zero_comm_t *comm)
     run.loss = loss;
     OK(zero_init_parameters(run.engine));
     if (s->trace)
-        OK(zero_engine_trace(run.engine, on_span, &run));
+        OK(zero_engine_trace(run.engine, ZERO_ALL_WORKS, on_span, &run));
     train(&run);
     for (int work = 0; work < ZERO_N_WORKS && s->trace && s->is_async; work++)
         CHECK(run.n_spans[work] >= s->steps, "%d spans of %s", run.n_spans[work], zero_work_name((zero_work_t)work));
