@@ -72,7 +72,10 @@ zero_status_t zero_acquire(zero_engine_t *engine, zero_unit_t unit, zero_stream_
 static zero_status_t end_use(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
 {
     ZERO_TRY(zero_timeline_end(engine->timeline, engine->compute_span, stream));
-    return zero_engine_free_params(engine, unit, stream);
+    if (engine->plan.stage.shard_params || zero_order_is_backward(engine->position, engine->model->n_units))
+        ZERO_TRY(zero_engine_mark(engine, engine->used[unit], stream));
+    zero_engine_free_params(engine, unit);
+    return ZERO_OK;
 }
 
 static void advance(zero_engine_t *engine)
