@@ -199,6 +199,11 @@ $(BUILD)/tests/gpu/%_model_cuda: $(BUILD)/tests/gpu/%_model_cuda.o $(MODEL_OBJ) 
 $(BUILD)/tests/gpu/%_collectives: $(BUILD)/tests/gpu/%_collectives.o $(BUILD)/tests/gpu/collectives.cu.o $(BUILD)/libzero.a
 	@mkdir -p $(@D)
 	$(call say,LINK,$@) $(CC) -o $@ $^ $(ALL_LDFLAGS) -Wl,--as-needed $(LIB_LIBS) $(CUDA_MODEL_LIBS)
+# zerotrain itself, whose calls of CUDA come to count_calls.c first.
+$(BUILD)/tests/gpu/count_calls: $(BUILD)/tests/gpu/count_calls.o $(TRAIN_OBJ) $(MODEL_OBJ) $(BUILD)/libzero.a
+	@mkdir -p $(@D)
+	$(call say,LINK,$@) $(CC) -o $@ $^ $(ALL_LDFLAGS) -Wl,--wrap=cudaGetDriverEntryPointByVersion \
+	    $$(sed -nE 's/^ *X.([A-Za-z_]+),.*/-Wl,--wrap=\1/p' $(<:$(BUILD)/%.o=%.c)) -Wl,--as-needed $(TRAIN_LIBS)
 $(BUILD)/tests/gpu/%: $(BUILD)/tests/gpu/%.o $(BUILD)/libzero.a
 	@mkdir -p $(@D)
 	$(call say,LINK,$@) $(CC) -o $@ $^ $(ALL_LDFLAGS) -Wl,--as-needed $(LIB_LIBS)

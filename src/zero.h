@@ -505,9 +505,10 @@ typedef struct zero_trace_span {
 /* Called from zero_step_wait and other calls of the engine, in the order in which spans began. */
 typedef void (*zero_trace_fn)(void *user, const zero_trace_span_t *span);
 
-/* Sends what the device does from now on to `fn`, some steps later. Costs a few events per unit; before the first
- * zero_begin. */
-ZERO_API zero_status_t zero_engine_trace(zero_engine_t *engine, zero_trace_fn fn, void *user);
+/* Sends what the device does from now on to `fn`, some steps later: the works whose bit (1u << ZERO_WORK_UPDATE, say)
+ * is set. Costs a few events per unit, which the host records; before the first zero_begin. */
+#define ZERO_ALL_WORKS ((1u << ZERO_N_WORKS) - 1)
+ZERO_API zero_status_t zero_engine_trace(zero_engine_t *engine, unsigned works, zero_trace_fn fn, void *user);
 
 #ifdef __cplusplus
 }

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "comm/beside_host.h"
@@ -19,7 +21,7 @@
 #define QUEUE_LENGTH 4096
 #define MAX_STREAMS 8
 #define MAX_RANKS 16
-#define PATIENCE_NS 30000000000 /* of a wait in a stream: a deadlock ends the program */
+#define PATIENCE_S 30 /* of a wait in a stream: a deadlock ends the program */
 
 /* ---- streams ---- */
 
@@ -37,6 +39,7 @@ typedef struct stream {
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     uint64_t n_queued, n_done;
+    bool ends_in_sum; /* what was queued last */
     bool ends;
     uint64_t seed;
     task_t queue[QUEUE_LENGTH];
@@ -50,9 +53,33 @@ static struct {
     async_options_t options;
     stream_t *streams[MAX_STREAMS];
     int n_streams;
-    int compute;                             /* the number of the stream that async_compute_in named */
-    const struct async_event *grads_written; /* the first event that REDUCE_STREAM waited for */
+    int compute; /* the number of the stream that async_compute_in named */
+    uint64_t n_calls[ASYNC_N_CALLS];
 } the;
+
+/* ---- what is counted ---- */
+
+static void count(async_call_t call, unsigned n)
+{
+    the.n_calls[call] += n;
+}
+
+uint64_t async_n_calls(async_call_t call)
+{
+    return the.n_calls[call];
+}
+
+const char *async_call_name(async_call_t call)
+{
+    static const char *const names[] = {
+#define NAME(kind, name) name,
+        ASYNC_CALL_MAP(NAME)
+#undef NAME
+    };
+    return names[call];
+}
+
+/* ---- work ---- */
 
 /* What leaves for the host is slow, as beside other GPUs' copies, so that sums pile up. */
 #define OUT_IS_SLOWER 6
@@ -68,6 +95,7 @@ static void delay(const stream_t *s, uint64_t *seed)
 static void *work(void *user)
 {
     stream_t *s = user;
+    prctl(PR_SET_TIMERSLACK, 1); /* a sleep is as long as it says: Linux may else make it 50 us longer */
     pthread_mutex_lock(&s->mutex);
     for (;;) {
         while (s->n_done == s->n_queued && !s->ends)
@@ -101,6 +129,7 @@ void async_queue(zero_stream_t stream, void (*run)(void *args), const void *args
     task_t *task = &s->queue[s->n_queued % QUEUE_LENGTH];
     task->run = run;
     memcpy(task->args, args, n_bytes);
+    s->ends_in_sum = false;
     s->n_queued++;
     pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->mutex);
@@ -144,8 +173,10 @@ static zero_status_t synchronize(zero_device_t *device)
 /* ---- events ---- */
 
 struct async_event {
+    bool timed;
     uint64_t n_recorded;        /* by the host */
     int recorded_in;            /* the last record's stream */
+    bool follows_sum;           /* that record, in its stream */
     _Atomic uint64_t n_reached; /* of those records */
     _Atomic int64_t reached_ns;
 };
@@ -158,9 +189,10 @@ static async_event_t *event_of(zero_event_t event)
 
 static zero_status_t event_create(zero_device_t *device, bool timed, zero_event_t *event)
 {
-    (void)device, (void)timed;
+    (void)device;
     async_event_t *created = calloc(1, sizeof *created);
     CHECK(created, "no memory");
+    created->timed = timed;
     *event = (zero_event_t)(void *)created;
     return ZERO_OK;
 }
@@ -176,21 +208,30 @@ typedef struct event_task {
     uint64_t record;
 } event_task_t;
 
+static pthread_mutex_t reached_mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t one_was_reached = PTHREAD_COND_INITIALIZER;
+
 static void reach(void *args)
 {
     event_task_t *t = args;
+    pthread_mutex_lock(&reached_mutex);
     atomic_store(&t->event->reached_ns, zero_now_ns());
     atomic_store(&t->event->n_reached, t->record);
+    pthread_cond_broadcast(&one_was_reached);
+    pthread_mutex_unlock(&reached_mutex);
 }
 
 static void await(void *args)
 {
     event_task_t *t = args;
-    int64_t deadline = zero_now_ns() + PATIENCE_NS;
-    while (atomic_load(&t->event->n_reached) < t->record) {
-        CHECK(zero_now_ns() < deadline, "an event was not reached: deadlock");
-        usleep(10);
-    }
+    struct timespec deadline;
+    clock_gettime(CLOCK_REALTIME, &deadline);
+    deadline.tv_sec += PATIENCE_S;
+    pthread_mutex_lock(&reached_mutex);
+    while (atomic_load(&t->event->n_reached) < t->record)
+        CHECK(pthread_cond_timedwait(&one_was_reached, &reached_mutex, &deadline) == 0,
+              "an event was not reached: deadlock");
+    pthread_mutex_unlock(&reached_mutex);
 }
 
 static zero_status_t event_record(zero_device_t *device, zero_event_t event, zero_stream_t stream)
@@ -198,6 +239,8 @@ static zero_status_t event_record(zero_device_t *device, zero_event_t event, zer
     (void)device;
     event_task_t t = {event_of(event), ++event_of(event)->n_recorded};
     t.event->recorded_in = stream_of(stream)->number;
+    t.event->follows_sum = stream_of(stream)->ends_in_sum;
+    count(t.event->timed ? ASYNC_TIMED : ASYNC_RECORD, 1);
     async_queue(stream, reach, &t, sizeof t);
     return ZERO_OK;
 }
@@ -216,7 +259,7 @@ static bool is_left_out(int waiting, const async_event_t *event)
     case ASYNC_COMPUTE_AHEAD_OF_REDUCE:
         return computes && recorded_in == REDUCE_STREAM;
     case ASYNC_STAGING_BEFORE_SUM:
-        return waiting == REDUCE_STREAM && computed && event != the.grads_written;
+        return waiting == REDUCE_STREAM && computed && event->follows_sum;
     case ASYNC_HOST_AHEAD_OF_DEVICE:
         return waiting == OUT_STREAM || waiting == UPDATE_STREAM;
     case ASYNC_DEVICE_AHEAD_OF_HOST:
@@ -238,8 +281,7 @@ static zero_status_t stream_wait(zero_device_t *device, zero_stream_t stream, ze
     (void)device;
     event_task_t t = {event_of(event), event_of(event)->n_recorded};
     int waiting = stream_of(stream)->number;
-    if (waiting == REDUCE_STREAM && !the.grads_written)
-        the.grads_written = t.event;
+    count(ASYNC_WAIT, 1);
     if (!is_left_out(waiting, t.event))
         async_queue(stream, await, &t, sizeof t);
     return ZERO_OK;
@@ -259,6 +301,7 @@ static void do_host_call(void *args)
 static zero_status_t host_call(zero_device_t *device, zero_stream_t stream, void (*fn)(void *args), void *args)
 {
     (void)device;
+    count(ASYNC_HOST_CALL, 1);
     async_queue(stream, do_host_call, &(host_task_t){fn, args}, sizeof(host_task_t));
     return ZERO_OK;
 }
@@ -299,11 +342,23 @@ static void do_copy(void *args)
     memcpy((char *)t->dst + half, (const char *)t->src + half, t->n_bytes - half);
 }
 
+static void queue_copy(void *dst, const void *src, size_t n_bytes, zero_stream_t stream)
+{
+    async_queue(stream, do_copy, &(copy_task_t){dst, src, n_bytes}, sizeof(copy_task_t));
+}
+
 static zero_status_t copy(zero_device_t *device, void *dst, const void *src, size_t n_bytes, zero_stream_t stream)
 {
     (void)device;
-    async_queue(stream, do_copy, &(copy_task_t){dst, src, n_bytes}, sizeof(copy_task_t));
+    count(ASYNC_COPY, 1);
+    queue_copy(dst, src, n_bytes, stream);
     return ZERO_OK;
+}
+
+static void queue_kernel(zero_stream_t stream, void (*run)(void *args), const void *args, size_t n_bytes)
+{
+    count(ASYNC_KERNEL, 1);
+    async_queue(stream, run, args, n_bytes);
 }
 
 static uint64_t available_bytes(const zero_device_t *device)
@@ -335,7 +390,7 @@ static void do_adam(void *args)
 
 static zero_status_t adam(const zero_adam_t *args, zero_stream_t stream)
 {
-    async_queue(stream, do_adam, args, sizeof *args);
+    queue_kernel(stream, do_adam, args, sizeof *args);
     return ZERO_OK;
 }
 
@@ -369,7 +424,8 @@ static zero_status_t sum_slices(float *out, const void *const *slices, int n_sli
                     .partials = partials};
     CHECK(n_slices <= MAX_RANKS, "%d ranks", n_slices);
     memcpy(t.slices, slices, (size_t)n_slices * sizeof *slices);
-    async_queue(stream, do_sum_slices, &t, sizeof t);
+    queue_kernel(stream, do_sum_slices, &t, sizeof t);
+    stream_of(stream)->ends_in_sum = true;
     return ZERO_OK;
 }
 
@@ -387,7 +443,7 @@ static void do_sum_partials(void *args)
 
 static zero_status_t sum_partials(const double *partials, size_t n_partials, double *out, zero_stream_t stream)
 {
-    async_queue(stream, do_sum_partials, &(partials_task_t){partials, n_partials, out}, sizeof(partials_task_t));
+    queue_kernel(stream, do_sum_partials, &(partials_task_t){partials, n_partials, out}, sizeof(partials_task_t));
     return ZERO_OK;
 }
 
@@ -413,7 +469,7 @@ static zero_status_t decide_step(const zero_step_rules_t *rules, float lr, const
                                  zero_step_outcome_t *outcome, zero_stream_t stream)
 {
     decide_task_t t = {*rules, lr, contributions, n_ranks, state, scalars, outcome};
-    async_queue(stream, do_decide_step, &t, sizeof t);
+    queue_kernel(stream, do_decide_step, &t, sizeof t);
     return ZERO_OK;
 }
 
@@ -477,14 +533,14 @@ typedef struct fence_task {
 static void do_fence(void *args)
 {
     fence_task_t *t = args;
-    int64_t deadline = zero_now_ns() + PATIENCE_NS;
+    int64_t deadline = zero_now_ns() + PATIENCE_S * INT64_C(1000000000);
     for (int peer = 0; peer < t->comm->size; peer++)
         atomic_store(epoch_at(t->comm, peer, t->lane, t->comm->rank), t->epoch);
     for (int peer = 0; peer < t->comm->size && the.options.fault != ASYNC_NO_FENCE; peer++)
         while (atomic_load(epoch_at(t->comm, t->comm->rank, t->lane, peer)) < t->epoch) {
             CHECK(zero_now_ns() < deadline, "rank %d did not come to fence %u of lane %d: deadlock", peer, t->epoch,
                   (int)t->lane);
-            usleep(10);
+            usleep(50);
         }
 }
 
@@ -493,6 +549,7 @@ static zero_status_t fence(zero_comm_t *comm, zero_lane_t lane, zero_stream_t st
     if (comm->size == 1)
         return ZERO_OK;
     fence_task_t t = {comm, lane, ++((transport_t *)comm->transport)->epochs[lane]};
+    count(ASYNC_FENCE, 1);
     async_queue(stream, do_fence, &t, sizeof t);
     return ZERO_OK;
 }
@@ -502,17 +559,30 @@ static const char *part_of(const zero_comm_t *comm, const zero_window_t *window,
     return rank == comm->rank ? window->local : ((const zero_shared_block_t *)window->transport)->parts[rank];
 }
 
+/* Pulls from peers are one call; the own slice is another, in a stream aside, with an event each way. */
+static void count_pulls(const zero_comm_t *comm, size_t n_bytes, bool own_is_copied)
+{
+    bool pulls = n_bytes > 0 && comm->size > 1;
+    count(ASYNC_BATCH, pulls ? 1 : 0);
+    count(ASYNC_COPY, own_is_copied ? 1 : 0);
+    count(ASYNC_RECORD, own_is_copied ? 2 : 0);
+    count(ASYNC_WAIT, own_is_copied ? 2 : 0);
+}
+
 static zero_status_t all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
                                 size_t src_stride, void *dst, size_t n_bytes, zero_stream_t stream)
 {
     (void)lane;
+    bool own_is_copied = false;
     for (int i = 0; i < comm->size && n_bytes > 0; i++) {
         int rank = (comm->rank + i) % comm->size;
         const char *src = part_of(comm, window, rank) + src_offset + (size_t)rank * src_stride;
         char *slice = (char *)dst + (size_t)rank * n_bytes;
+        own_is_copied |= i == 0 && slice != src;
         if (slice != src)
-            OK(copy(&the.device, slice, src, n_bytes, stream));
+            queue_copy(slice, src, n_bytes, stream);
     }
+    count_pulls(comm, n_bytes, own_is_copied);
     return ZERO_OK;
 }
 
@@ -527,8 +597,9 @@ static zero_status_t exchange(zero_comm_t *comm, zero_lane_t lane, const zero_wi
         char *staged = (char *)staging + (size_t)rank * n_bytes;
         slices[rank] = rank == comm->rank ? src : staged;
         if (rank != comm->rank && n_bytes > 0)
-            OK(copy(&the.device, staged, src, n_bytes, stream));
+            queue_copy(staged, src, n_bytes, stream);
     }
+    count_pulls(comm, n_bytes, false);
     return ZERO_OK;
 }
 
@@ -644,7 +715,7 @@ zero_status_t async_device_create(const zero_comm_t *comm, const async_options_t
 {
     zero_stream_t stream;
     the.options = *options;
-    the.grads_written = NULL;
+    memset(the.n_calls, 0, sizeof the.n_calls);
     OK(zero_device_cpu_create(comm, &the.cpu));
     the.ops = *the.cpu->ops; /* memory */
     the.ops.name = "async";

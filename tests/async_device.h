@@ -37,6 +37,28 @@ typedef struct async_options {
 
 zero_status_t async_device_create(const zero_comm_t *comm, const async_options_t *options, zero_device_t **device);
 
+/* Calls of the driver that the engine has made so far, by kind, had it worked on copy engines: comm/copy_engine.c's for
+ * each of the transport's, whatever the number of ranks. */
+#define ASYNC_CALL_MAP(X)                                                                                              \
+    X(RECORD, "record")      /* of an event that orders */                                                             \
+    X(TIMED, "timed record") /* of one that tells when */                                                              \
+    X(WAIT, "stream wait")   /* of a stream for an event */                                                            \
+    X(COPY, "copy")          /* of this rank's own memory */                                                           \
+    X(BATCH, "batch of pulls")                                                                                         \
+    X(FENCE, "memory ops") /* a fence's */                                                                             \
+    X(KERNEL, "kernel")                                                                                                \
+    X(HOST_CALL, "host call")
+
+typedef enum async_call {
+#define CALL(kind, name) ASYNC_##kind,
+    ASYNC_CALL_MAP(CALL)
+#undef CALL
+        ASYNC_N_CALLS
+} async_call_t;
+
+uint64_t async_n_calls(async_call_t call);
+const char *async_call_name(async_call_t call);
+
 /* The stream that the test computes in, after the engine has made its own. */
 void async_compute_in(zero_stream_t stream);
 

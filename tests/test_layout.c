@@ -277,6 +277,24 @@ START_TEST(the_order_is_forward_then_backward)
 }
 END_TEST
 
+START_TEST(the_next_use_is_the_first_position_that_needs_the_flat)
+{
+    uint64_t seed = 8;
+    for (int i = 0; i < N_RANDOM_MODELS; i++) {
+        zero_model_t *model = random_model(&seed);
+        for (int flat = 0; flat < model->n_units; flat++)
+            for (int pass = ZERO_PASS_TRAIN; pass <= ZERO_PASS_EVAL; pass++) {
+                int next = INT_MAX;
+                for (int p = zero_order_n_positions((zero_pass_t)pass, model->n_units) - 1; p >= 0; p--) {
+                    next = zero_order_needs(model, p, flat) ? p : next;
+                    ck_assert_int_eq(zero_order_next_use(model, (zero_pass_t)pass, p, flat), next);
+                }
+            }
+        zero_model_destroy(model);
+    }
+}
+END_TEST
+
 /* Units of one matrix each. */
 #define EVEN_ROWS 8192
 #define EVEN_COLUMNS 512
@@ -564,6 +582,7 @@ static Suite *suite(void)
     tcase_add_test(tc, gradient_slots_are_as_many_as_backward_takes);
     tcase_add_test(tc, param_slots_hold_every_window_and_not_one_more);
     tcase_add_test(tc, the_order_is_forward_then_backward);
+    tcase_add_test(tc, the_next_use_is_the_first_position_that_needs_the_flat);
     tcase_add_test(tc, the_plan_is_the_table_of_stages);
     tcase_add_test(tc, slices_are_staged_unless_the_transport_adds_them);
     tcase_add_test(tc, what_is_offloaded_leaves_the_device_to_the_byte);

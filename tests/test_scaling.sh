@@ -60,11 +60,22 @@ claim "a second run finds all it needs" measure scaling --stages 3
 claim "and measures nothing again" cmp "$table" "$scratch/first"
 
 # ---- growth --------------------------------------------------------------------------------------------------------
-claim "growth of layers, width and ranks is measured" measure growth
+claim "cost grows with layers, width and ranks by powers of 1 at most" measure growth --steps 8
 claim "with the host's time of each" all_positive host_ms "$scratch/out/growth.csv"
 largest() { column "$1" "$scratch/out/growth.csv" | sort -n | tail -n 1; }
 grown() { [[ $(largest layers) -eq 8 && $(largest dim) -eq 128 ]]; }
 claim "up to 8 times the layers and 4 times the width" grown
+found_steep() # EFFECT : that grows as the square, with a linear term as large at half the size
+{
+    PYTHONPATH=tests/scaling python3 -B -c '
+import sys, growth
+size = dict(config="a", stage=3, varied="layers")
+rows = [dict(size, layers=n, params_m=n, **{sys.argv[1]: n / 2 + n * n}) for n in (1, 2, 4, 8)]
+sys.exit(growth.print_powers(rows, growth.STEEPEST_ON_THE_CPU) != 1)' "$1"
+}
+for effect in host_least_ms device_bytes host_bytes; do
+    claim "a quadratic term of $effect is found" found_steep $effect
+done
 
 # ---- the tables of GPUs, tried without any -----------------------------------------------------------------------------
 tables() { tests/gpu/run-tables "$build" "$scratch/tables" 2 --tiny --no-torch --parts one,many,start; }

@@ -23,26 +23,26 @@ static char *text_of(int n_ranks, const char *settings)
     return text;
 }
 
-/* The runs of all `variants` of `settings` give the text that the plain CPU gives. NULL ends the variants. */
+/* The runs of all `variants` of `settings` give the text that the plain CPU gives, which the same ranks run first. NULL
+ * ends the variants. */
 static void expect_plain_text(int n_ranks, const char *settings, const char *const *variants)
 {
-    char plain[160], async[1024] = "";
-    snprintf(plain, sizeof plain, "device=cpu %s", settings);
-    char *want = text_of(n_ranks, plain);
-    ck_assert_msg(want && strlen(want) > 100, "%d ranks, %s", n_ranks, plain);
-    for (int i = 0; variants[i]; i++)
-        snprintf(async + strlen(async), sizeof async - strlen(async), "%s%s %s", i ? " / " : "", settings, variants[i]);
-    char *got = text_of(n_ranks, async), *at = got;
-    ck_assert_msg(got != NULL, "%d ranks, %s", n_ranks, async);
-    for (int i = 0; variants[i]; i++, at += strlen(want))
-        ck_assert_msg(strncmp(at, want, strlen(want)) == 0, "%d ranks, %s: %s gives\n%sinstead of\n%s", n_ranks,
-                      settings, variants[i], at, want);
-    ck_assert_str_eq(at, "");
-    free(want);
+    char runs[1024];
+    size_t n_runs = 1;
+    snprintf(runs, sizeof runs, "device=cpu %s", settings);
+    for (; variants[n_runs - 1]; n_runs++)
+        snprintf(runs + strlen(runs), sizeof runs - strlen(runs), " / %s %s", settings, variants[n_runs - 1]);
+    char *got = text_of(n_ranks, runs);
+    ck_assert_msg(got != NULL, "%d ranks, %s", n_ranks, runs);
+    size_t length = strlen(got) / n_runs;
+    ck_assert_msg(length > 100 && strlen(got) == n_runs * length, "%d ranks, %s: %s", n_ranks, runs, got);
+    for (size_t i = 1; i < n_runs; i++)
+        ck_assert_msg(strncmp(got + i * length, got, length) == 0, "%d ranks, %s: %s gives\n%sinstead of\n%s", n_ranks,
+                      settings, variants[i - 1], got + i * length, got);
     free(got);
 }
 
-static const char *const settings_of[] = {"steps=12 dtype=bf16", "steps=12 dtype=fp32 micro_steps=3 every=1",
+static const char *const settings_of[] = {"steps=12 dtype=bf16", "steps=6 dtype=fp32 micro_steps=3 every=1",
                                           "steps=12 dtype=fp16 nan_at=5"};
 #define N_SETTINGS 3
 
@@ -78,8 +78,7 @@ END_TEST
 #define PIECES "rows=1920 untied=1 steps=6"
 START_TEST(pieces_give_the_bits_of_the_whole)
 {
-    static const char *const settings[] = {PIECES, PIECES " dtype=fp32 micro_steps=2 every=1",
-                                           PIECES " dtype=fp16 nan_at=5"};
+    static const char *const settings[] = {PIECES " dtype=fp32 micro_steps=2 every=1", PIECES " dtype=fp16 nan_at=5"};
     static const char *const variants[] = {"staging=1 stage=3 seed=2 delay_us=800",
                                            "staging=200000 stage=2 seed=3",
                                            "staging=1 stage=1 seed=4",
@@ -136,10 +135,10 @@ START_TEST(offload_as_much_as_must_be_gives_the_same_bits)
 }
 END_TEST
 
+/* On all six streams: some units' state is on the device, some on the host. */
 START_TEST(two_hundred_steps_at_random_speeds)
 {
-    expect_plain_text(3, "steps=200", (const char *const[]){"stage=3 seed=3 prefetch=2", NULL});
-    expect_plain_text(2, "steps=200", (const char *const[]){"stage=1 seed=4 offload=100", NULL});
+    expect_plain_text(3, "steps=200", (const char *const[]){"stage=3 seed=3 prefetch=2 offload=40", NULL});
 }
 END_TEST
 
@@ -147,10 +146,10 @@ END_TEST
  * types, where it rounds after every rank, no stage gives another text than the others. */
 START_TEST(a_transport_that_adds_gives_its_own_sums_at_every_stage)
 {
-    expect_plain_text(3, "steps=6 dtype=fp32 micro_steps=3 every=1",
-                      (const char *const[]){"nccl=1 stage=3 seed=2 prefetch=3 delay_us=800", "nccl=1 stage=2 seed=3",
-                                            "nccl=1 stage=1 seed=4", "nccl=1 stage=0 seed=5",
-                                            "nccl=1 stage=3 overlap=0", "nccl=1 stage=1 offload=40", NULL});
+    expect_plain_text(3, "steps=6 dtype=fp32 micro_steps=2 every=1",
+                      (const char *const[]){"nccl=1 stage=3 seed=2 prefetch=3 delay_us=800", "nccl=1 stage=1 seed=4",
+                                            "nccl=1 stage=0 seed=5", "nccl=1 stage=3 overlap=0",
+                                            "nccl=1 stage=1 offload=40", NULL});
     char *all = text_of(3, "dtype=bf16 nccl=1 stage=3 / dtype=bf16 nccl=1 stage=2 seed=2 / "
                            "dtype=bf16 nccl=1 stage=1 seed=3 delay_us=800 / dtype=bf16 nccl=1 stage=0 seed=4");
     char *ordered = text_of(3, "dtype=bf16 stage=3");
@@ -176,7 +175,7 @@ START_TEST(a_trace_has_every_kind_of_work_and_changes_no_bit)
 {
     static const char *const variants[] = {"trace=1 stage=3", "trace=1 stage=2", "trace=1 stage=1", "trace=1 stage=0",
                                            NULL};
-    expect_plain_text(3, "micro_steps=2 every=1", variants);
+    expect_plain_text(3, "steps=4 micro_steps=2 every=1", variants);
 }
 END_TEST
 
@@ -213,7 +212,7 @@ static Suite *suite(void)
     tcase_set_timeout(tcase, 300);
     tcase_add_loop_test(tcase, streams_of_any_speed_give_the_bits_of_one_order, 0, N_SETTINGS);
     tcase_add_test(tcase, an_embedding_and_a_head_in_one_slot_give_the_same_bits);
-    tcase_add_loop_test(tcase, pieces_give_the_bits_of_the_whole, 0, N_SETTINGS);
+    tcase_add_loop_test(tcase, pieces_give_the_bits_of_the_whole, 0, 2);
     tcase_add_test(tcase, pieces_travel_as_messages_too);
     tcase_add_loop_test(tcase, offload_gives_the_same_bits, 0, N_SETTINGS);
     tcase_add_test(tcase, offload_gives_the_same_bits_with_accumulation);

@@ -117,9 +117,13 @@ static void on_device_span(void *user, const zero_trace_span_t *span)
                               .end_ms = span->end_ms});
 }
 
-zero_status_t trace_attach(trace_t *trace, zero_engine_t *engine)
+zero_status_t trace_attach(trace_t *trace, const zero_device_t *device, zero_engine_t *engine)
 {
-    return trace ? zero_engine_trace(engine, on_device_span, trace) : ZERO_OK;
+    if (!trace)
+        return ZERO_OK;
+    /* A GPU is timed by events, and a paced run shows the host without that work of recording them. */
+    bool shows_the_host = trace->is_paced && zero_device_get_type(device) == ZERO_DEVICE_CUDA;
+    return zero_engine_trace(engine, shows_the_host ? 1u << ZERO_WORK_UPDATE : ZERO_ALL_WORKS, on_device_span, trace);
 }
 
 void trace_host(trace_t *trace, trace_row_t row, int64_t step, double begin_ms, double end_ms)

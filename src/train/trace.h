@@ -21,7 +21,7 @@ typedef enum trace_row {
  * before training. model, whose units' names are used, and comm must outlive the trace. [collective] */
 zero_status_t trace_open(const char *path, zero_comm_t *comm, const zero_model_t *model, trace_t **trace);
 /* From here on libzero tells what the device does. Before the first zero_begin. */
-zero_status_t trace_attach(trace_t *trace, zero_engine_t *engine);
+zero_status_t trace_attach(trace_t *trace, const zero_device_t *device, zero_engine_t *engine);
 
 /* A span of the host's own; CLOCK_MONOTONIC in ms. */
 void trace_host(trace_t *trace, trace_row_t row, int64_t step, double begin_ms, double end_ms);
@@ -29,8 +29,9 @@ void trace_host(trace_t *trace, trace_row_t row, int64_t step, double begin_ms, 
 /* The host queues a step's work: TRACE_HOST from begin to end. A GPU's queue takes about a thousand launches; after
  * that a launch waits for a place, so that the row shows the GPU's time rather than the host's. With ZERO_TRACE_PACED=1
  * in the environment a pause, which comes before each unit and before the update, ends the span, waits for the device
- * and begins the next span: then no launch waits, and the spans of a step add up to the host's own work. The step takes
- * longer, since nothing is queued ahead. Without it a pause does nothing; nor does it outside a step. */
+ * and begins the next span: then no launch waits, and the spans of a step add up to the host's own work. Of a GPU's
+ * work only the update is then traced, since each span costs the host two events. The step takes longer, since nothing
+ * is queued ahead. Without it a pause does nothing; nor does it outside a step. */
 void trace_begin_step(trace_t *trace, int64_t step);
 zero_status_t trace_pause(trace_t *trace, zero_device_t *device);
 void trace_end_step(trace_t *trace);

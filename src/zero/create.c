@@ -148,9 +148,10 @@ static zero_status_t build_tables(zero_engine_t *engine)
     engine->grads_read_in_fence = calloc((size_t)layout->n_units, sizeof *engine->grads_read_in_fence);
     engine->params_ready = calloc((size_t)layout->n_units, sizeof *engine->params_ready);
     engine->params_under_way = calloc((size_t)layout->n_units, sizeof *engine->params_under_way);
+    engine->used = calloc((size_t)layout->n_units, sizeof *engine->used);
     engine->slot_freed = calloc((size_t)plan->n_param_slots + 1, sizeof *engine->slot_freed);
     if (!engine->partials_of || !engine->grads_read_in_fence || !engine->params_ready || !engine->params_under_way ||
-        !engine->slot_freed)
+        !engine->used || !engine->slot_freed)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for the tables of %d units", layout->n_units);
     engine->overlapped = plan->overlapped;
     for (int u = 0; u < layout->n_units; u++) {
@@ -167,18 +168,15 @@ static zero_status_t for_each_event(zero_engine_t *engine,
     zero_device_t *device = engine->device;
     ZERO_TRY(visit(device, &engine->early_updated));
     ZERO_TRY(visit(device, &engine->published));
-    ZERO_TRY(visit(device, &engine->grads_written));
     ZERO_TRY(visit(device, &engine->sums_ready));
-    for (int i = 0; i < engine->plan.n_staging; i++) {
+    ZERO_TRY(visit(device, &engine->sums_over));
+    ZERO_TRY(visit(device, &engine->fences_passed));
+    for (int i = 0; i < engine->plan.n_staging; i++)
         ZERO_TRY(visit(device, &engine->pieces[i].staged));
-        ZERO_TRY(visit(device, &engine->pieces[i].summed));
-    }
-    for (int i = 0; i < ZERO_N_FENCE_EVENTS; i++)
-        ZERO_TRY(visit(device, &engine->fence_passed[i]));
     for (int u = 0; engine->params_ready && u < engine->layout.n_units; u++)
         ZERO_TRY(visit(device, &engine->params_ready[u]));
-    for (int i = 0; engine->slot_freed && i < engine->plan.n_param_slots; i++)
-        ZERO_TRY(visit(device, &engine->slot_freed[i]));
+    for (int u = 0; engine->used && u < engine->layout.n_units; u++)
+        ZERO_TRY(visit(device, &engine->used[u]));
     return ZERO_OK;
 }
 
@@ -284,6 +282,7 @@ void zero_engine_destroy(zero_engine_t *engine)
     free(engine->grads_read_in_fence);
     free(engine->params_ready);
     free(engine->params_under_way);
+    free(engine->used);
     free(engine->slot_freed);
     zero_slots_destroy(&engine->param_slots);
     zero_slots_destroy(&engine->grad_slots);

@@ -72,7 +72,10 @@ zero_status_t zero_acquire(zero_engine_t *engine, zero_unit_t unit, zero_stream_
 static zero_status_t end_use(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
 {
     ZERO_TRY(zero_timeline_end(engine->timeline, engine->compute_span, stream));
-    return zero_engine_free_params(engine, unit, stream);
+    if (engine->plan.stage.shard_params || zero_order_is_backward(engine->position, engine->model->n_units))
+        ZERO_TRY(zero_engine_mark(engine, engine->used[unit], stream));
+    zero_engine_free_params(engine, unit);
+    return ZERO_OK;
 }
 
 static void advance(zero_engine_t *engine)
@@ -149,11 +152,11 @@ zero_grad_t zero_grad(const zero_engine_t *engine, zero_tensor_t tensor)
     return grad;
 }
 
-zero_status_t zero_engine_trace(zero_engine_t *engine, zero_trace_fn fn, void *user)
+zero_status_t zero_engine_trace(zero_engine_t *engine, unsigned works, zero_trace_fn fn, void *user)
 {
     if (engine->started)
         return zero_fail(ZERO_ERROR_ORDER, "zero_engine_trace after the first zero_begin");
-    return zero_timeline_trace(engine->timeline, fn, user);
+    return zero_timeline_trace(engine->timeline, works, fn, user);
 }
 
 zero_memory_t zero_engine_memory(const zero_engine_t *engine)

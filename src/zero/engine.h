@@ -35,7 +35,7 @@ typedef struct zero_piece {
     int n_slices;
     uint64_t staging;    /* in private_data */
     zero_event_t staged; /* in reduce_stream: the slices are here */
-    zero_event_t summed; /* staging and the rank's own slice have been read */
+    uint64_t sum;        /* which of compute's sums read it last: as in n_sums */
 } zero_piece_t;
 
 /* A unit's gradients between grad_ready and the sum. */
@@ -43,11 +43,9 @@ typedef struct zero_reduction {
     zero_unit_t unit; /* -1: none under way */
     bool last;        /* the step's last reduction of this unit: norm partials are taken */
     bool add;         /* to the sums of earlier micro-steps */
+    uint64_t fence;   /* behind which it travels */
     int n_held;       /* pieces that are not summed yet: the newest */
 } zero_reduction_t;
-
-/* Fences remembered by event, for compute to wait for; an older one is covered by any later. */
-#define ZERO_N_FENCE_EVENTS 8
 
 struct zero_engine {
     zero_comm_t *host_comm; /* the caller's */
@@ -67,13 +65,14 @@ struct zero_engine {
     bool overlapped;
     zero_stream_t gather_stream, reduce_stream;
     zero_timeline_t *timeline;
-    int compute_span; /* the acquired unit's, in the timeline */
+    int compute_span;   /* the acquired unit's, in the timeline */
+    zero_event_t *used; /* by unit, in the caller's stream: what its last release or grad_ready ended is over */
 
     zero_offload_t *offload; /* NULL: the device updates everything */
 
     /* Parameters: gather.c. */
     zero_slots_t param_slots;   /* in private_data */
-    zero_event_t *slot_freed;   /* by slot, in the caller's stream: the last use of what was there is over */
+    zero_event_t *slot_freed;   /* by slot: of the unit that used it last, in `used`; NULL: none did */
     zero_event_t *params_ready; /* by unit, in gather_stream: its full parameters are here */
     bool *params_under_way;     /* by unit: compute has yet to wait for params_ready */
     zero_unit_t n_early_units;  /* updated and published before the others */
@@ -85,13 +84,15 @@ struct zero_engine {
     zero_slots_t grad_slots;       /* in window */
     uint64_t *grads_read_in_fence; /* by unit, for full gradients: as zero_slot_t's */
     zero_reduction_t reduction;
-    zero_piece_t pieces[ZERO_MAX_STAGING];          /* plan.n_staging, taken in turn */
-    uint64_t n_pieces;                              /* that have left, so far */
-    zero_event_t grads_written;                     /* in the caller's stream: at the last grad_ready */
-    zero_event_t sums_ready;                        /* stage 0, in gather_stream: all sums gathered so far are here */
-    uint64_t n_fences;                              /* issued */
-    uint64_t n_fences_passed;                       /* that compute is known to come after */
-    zero_event_t fence_passed[ZERO_N_FENCE_EVENTS]; /* of fence n at n % ZERO_N_FENCE_EVENTS */
+    zero_piece_t pieces[ZERO_MAX_STAGING]; /* plan.n_staging, taken in turn */
+    uint64_t n_pieces;                     /* that have left, so far */
+    zero_event_t sums_ready;               /* stage 0, in gather_stream: all sums gathered so far are here */
+    uint64_t n_sums;                       /* queued in the caller's stream */
+    uint64_t n_sums_over;                  /* that reduce_stream is known to come after */
+    zero_event_t sums_over;                /* in the caller's stream: all are, so far */
+    uint64_t n_fences;                     /* issued */
+    uint64_t n_fences_passed;              /* that compute is known to come after */
+    zero_event_t fences_passed;            /* in reduce_stream: all are, so far */
 
     /* Where in the declared order the caller is. */
     bool in_pass;
@@ -141,6 +142,10 @@ zero_adam_segment_t zero_engine_place(const zero_engine_t *engine, zero_unit_t u
 bool zero_engine_segment(const zero_engine_t *engine, zero_tensor_t tensor, zero_adam_segment_t *segment);
 
 /* ---- streams.c: how they wait ---- */
+/* An event's place in `stream`, and that what comes next in `stream` comes after it. Where communication is not beside
+ * compute all is in one stream, and both do nothing. */
+zero_status_t zero_engine_mark(zero_engine_t *engine, zero_event_t event, zero_stream_t stream);
+zero_status_t zero_engine_follow(zero_engine_t *engine, zero_stream_t stream, zero_event_t event);
 /* Communication that compute in `stream` waits for, since both are in one stream; another kind where it is beside. */
 zero_work_t zero_engine_work(const zero_engine_t *engine, zero_work_t beside);
 zero_status_t zero_engine_begin_span(zero_engine_t *engine, zero_work_t work, zero_unit_t unit, zero_stream_t stream,
@@ -163,8 +168,8 @@ zero_status_t zero_engine_await_readers(zero_engine_t *engine, zero_unit_t flat,
 zero_status_t zero_engine_gather_ahead(zero_engine_t *engine, zero_stream_t stream);
 /* What comes next in `stream` finds the flat's full parameters in place. */
 zero_status_t zero_engine_await_params(zero_engine_t *engine, zero_unit_t flat, zero_stream_t stream);
-/* The unit's full parameters have been read by all that is in `stream` now: their slots may be taken. */
-zero_status_t zero_engine_free_params(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
+/* The unit has been used: its slots may be taken behind that. */
+void zero_engine_free_params(zero_engine_t *engine, zero_unit_t unit);
 /* Every rank's slices of a unit's full buffer in the window, at `offset`, to every rank. */
 zero_status_t zero_engine_gather_in_place(zero_engine_t *engine, zero_unit_t unit, uint64_t offset,
                                           size_t element_bytes, zero_stream_t stream);

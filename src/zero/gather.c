@@ -21,10 +21,8 @@ static void count_gather(zero_engine_t *engine, uint64_t slice_bytes)
 /* The gather that was just queued is one that compute must wait for, unless it is in compute's own stream. */
 static zero_status_t note_under_way(zero_engine_t *engine, zero_unit_t flat)
 {
-    if (!engine->overlapped)
-        return ZERO_OK;
-    engine->params_under_way[flat] = true;
-    return engine->device->ops->event_record(engine->device, engine->params_ready[flat], engine->gather_stream);
+    engine->params_under_way[flat] = engine->overlapped;
+    return zero_engine_mark(engine, engine->params_ready[flat], engine->gather_stream);
 }
 
 /* What was published with the step's own fence is gathered behind it. */
@@ -33,7 +31,7 @@ static zero_status_t await_published(zero_engine_t *engine, zero_unit_t flat)
     if (!engine->published_awaited || flat < engine->n_early_units)
         return ZERO_OK;
     engine->published_awaited = false;
-    return engine->device->ops->stream_wait(engine->device, engine->gather_stream, engine->published);
+    return zero_engine_follow(engine, engine->gather_stream, engine->published);
 }
 
 /* A hosted unit is updated later than the step's own fence: before its first gather it has one of its own, which every
@@ -59,9 +57,9 @@ zero_status_t zero_engine_await_params(zero_engine_t *engine, zero_unit_t flat, 
 
 /* ---- stage 3: slots ---- */
 
-static zero_event_t slot_freed(const zero_engine_t *engine, const zero_slot_t *slot)
+static zero_event_t *slot_freed(const zero_engine_t *engine, const zero_slot_t *slot)
 {
-    return engine->slot_freed[slot - engine->param_slots.slots];
+    return &engine->slot_freed[slot - engine->param_slots.slots];
 }
 
 /* Fills a slot with the unit's full parameters from all ranks' shards. */
@@ -74,7 +72,8 @@ static zero_status_t gather_into_slot(zero_engine_t *engine, zero_unit_t flat, c
     if (layout->shard_elems == 0)
         return ZERO_OK;
     zero_stream_t gathers_in = zero_engine_stream(engine, engine->gather_stream, stream);
-    ZERO_TRY(engine->device->ops->stream_wait(engine->device, gathers_in, slot_freed(engine, slot)));
+    if (*slot_freed(engine, slot))
+        ZERO_TRY(zero_engine_follow(engine, gathers_in, *slot_freed(engine, slot)));
     ZERO_TRY(await_published(engine, flat));
     ZERO_TRY(publish_hosted(engine, flat, gathers_in));
     ZERO_TRY(zero_engine_begin_span(engine, zero_engine_work(engine, ZERO_WORK_GATHER), flat, gathers_in, &span));
@@ -114,15 +113,12 @@ zero_status_t zero_engine_gather_ahead(zero_engine_t *engine, zero_stream_t stre
     return ZERO_OK;
 }
 
-zero_status_t zero_engine_free_params(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
+void zero_engine_free_params(zero_engine_t *engine, zero_unit_t unit)
 {
-    if (!engine->overlapped || !engine->plan.stage.shard_params)
-        return ZERO_OK;
-    for (int i = 0; i < zero_model_n_flats(engine->model, unit); i++) {
+    for (int i = 0; i < zero_model_n_flats(engine->model, unit) && engine->plan.stage.shard_params; i++) {
         const zero_slot_t *slot = zero_slots_find(&engine->param_slots, zero_model_flat(engine->model, unit, i));
-        ZERO_TRY(engine->device->ops->event_record(engine->device, slot_freed(engine, slot), stream));
+        *slot_freed(engine, slot) = engine->used[unit];
     }
-    return ZERO_OK;
 }
 
 /* ---- full buffers in the window ---- */
@@ -148,22 +144,18 @@ zero_status_t zero_engine_gather_in_place(zero_engine_t *engine, zero_unit_t uni
 /* In the gather stream, which has nothing else to do: compute goes on with the update. */
 zero_status_t zero_engine_publish_early(zero_engine_t *engine, zero_stream_t stream)
 {
-    zero_device_t *device = engine->device;
-    ZERO_TRY(device->ops->event_record(device, engine->early_updated, stream));
-    ZERO_TRY(device->ops->stream_wait(device, engine->gather_stream, engine->early_updated));
+    ZERO_TRY(zero_engine_mark(engine, engine->early_updated, stream));
+    ZERO_TRY(zero_engine_follow(engine, engine->gather_stream, engine->early_updated));
     return engine->comm->ops->fence(engine->comm, ZERO_LANE_GATHER, engine->gather_stream);
 }
 
 zero_status_t zero_engine_publish_params(zero_engine_t *engine, zero_stream_t stream)
 {
     const zero_stage_t *stage = &engine->plan.stage;
-    zero_device_t *device = engine->device;
     zero_stream_t gathers_in = zero_engine_stream(engine, engine->gather_stream, stream);
     ZERO_TRY(zero_engine_fence(engine, stream));
-    if (engine->overlapped) {
-        ZERO_TRY(device->ops->event_record(device, engine->published, stream));
-        engine->published_awaited = true;
-    }
+    ZERO_TRY(zero_engine_mark(engine, engine->published, stream));
+    engine->published_awaited = true;
     if (stage->shard_params) {
         zero_slots_clear(&engine->param_slots);
         return ZERO_OK;

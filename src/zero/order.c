@@ -16,26 +16,30 @@ bool zero_order_needs(const zero_model_t *model, int position, zero_unit_t flat)
     return false;
 }
 
-int zero_order_next_use(const zero_model_t *model, zero_pass_t pass, int from, zero_unit_t flat)
+/* INT_MAX: none of the positions begin, begin + 1 ... end - 1. */
+static int first_use_between(const zero_model_t *model, int begin, int end, zero_unit_t flat)
 {
-    int n = zero_order_n_positions(pass, model->n_units);
-    for (int position = from; position < n; position++)
+    for (int position = begin; position < end; position++)
         if (zero_order_needs(model, position, flat))
             return position;
     return INT_MAX;
 }
 
+/* The users lie between the unit itself and the last of them: nobody else is asked, so that a step of many units looks
+ * no longer for each. */
+int zero_order_next_use(const zero_model_t *model, zero_pass_t pass, int from, zero_unit_t flat)
+{
+    int n_both = 2 * model->n_units, last_user = model->units[flat].last_user;
+    int backward = n_both - 1 - last_user;
+    int next = first_use_between(model, from > flat ? from : flat, last_user + 1, flat);
+    if (next < INT_MAX || pass != ZERO_PASS_TRAIN)
+        return next;
+    return first_use_between(model, from > backward ? from : backward, n_both - flat, flat);
+}
+
 int zero_order_first_grad(const zero_model_t *model, zero_unit_t flat)
 {
     return 2 * model->n_units - 1 - model->units[flat].last_user;
-}
-
-static bool needed_between(const zero_model_t *model, int begin, int end, zero_unit_t flat)
-{
-    for (int position = begin; position < end; position++)
-        if (zero_order_needs(model, position, flat))
-            return true;
-    return false;
 }
 
 /* Adds the flats of the unit at `position` to their classes' counts, but for those that the window had before. */
@@ -45,7 +49,7 @@ static void count_new(const zero_model_t *model, const zero_layout_t *layout, in
     zero_unit_t unit = zero_order_unit(position, model->n_units);
     for (int i = 0; i < zero_model_n_flats(model, unit); i++) {
         zero_unit_t flat = zero_model_flat(model, unit, i);
-        if (!needed_between(model, window_begin, position, flat))
+        if (first_use_between(model, window_begin, position, flat) == INT_MAX)
             resident[layout->units[flat].slot_class]++;
     }
 }

@@ -69,16 +69,21 @@ static zero_status_t sum(zero_engine_t *engine, const zero_piece_t *piece, zero_
     partials += engine->partials_of[unit] + piece->first / ZERO_NORM_CHUNK; /* pieces begin at chunks */
     if (engine->offload && zero_offload_hosts(engine, unit))
         ZERO_TRY(zero_offload_await_grads(engine, unit, stream));
-    ZERO_TRY(engine->device->kernels->sum_slices(zero_engine_sum(engine, unit) + piece->first, piece->slices,
-                                                 piece->n_slices, engine->plan.stage.grad_dtype, piece->n_elems,
-                                                 reduction->add, reduction->last ? partials : NULL, stream));
-    return engine->device->ops->event_record(engine->device, piece->summed, stream);
+    return engine->device->kernels->sum_slices(zero_engine_sum(engine, unit) + piece->first, piece->slices,
+                                               piece->n_slices, engine->plan.stage.grad_dtype, piece->n_elems,
+                                               reduction->add, reduction->last ? partials : NULL, stream);
+}
+
+/* What comes next in `beside` comes after all sums that are queued in `stream`. */
+static zero_status_t await_sums(zero_engine_t *engine, zero_stream_t beside, zero_stream_t stream)
+{
+    ZERO_TRY(zero_engine_mark(engine, engine->sums_over, stream));
+    return zero_engine_follow(engine, beside, engine->sums_over);
 }
 
 /* The piece that begins at `first`; where staging is full of this unit's, the oldest is summed to make room. */
-static zero_status_t start_piece(zero_engine_t *engine, uint64_t first, zero_stream_t travels_in)
+static zero_status_t start_piece(zero_engine_t *engine, uint64_t first, zero_stream_t travels_in, zero_stream_t stream)
 {
-    zero_device_t *device = engine->device;
     zero_reduction_t *reduction = &engine->reduction;
     uint64_t n_left = engine->layout.units[reduction->unit].shard_elems - first;
     if (reduction->n_held == engine->plan.n_staging)
@@ -88,29 +93,33 @@ static zero_status_t start_piece(zero_engine_t *engine, uint64_t first, zero_str
     zero_piece_t *piece = piece_at(engine, 0);
     piece->first = first;
     piece->n_elems = n_left < engine->plan.piece_elems ? n_left : engine->plan.piece_elems;
-    if (engine->overlapped)
-        ZERO_TRY(device->ops->stream_wait(device, travels_in, piece->summed)); /* what was in its place */
+    if (piece->sum > engine->n_sums_over) { /* of what was in its place */
+        ZERO_TRY(await_sums(engine, travels_in, stream));
+        engine->n_sums_over = engine->n_sums;
+    }
     ZERO_TRY(travel(engine, reduction->unit, piece, travels_in));
-    return device->ops->event_record(device, piece->staged, travels_in);
+    return zero_engine_mark(engine, piece->staged, travels_in);
 }
 
-static zero_status_t start(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
+/* The unit was used behind n_sums_before of the sums in `stream`: the journey, which waits for that, is too. */
+static zero_status_t start(zero_engine_t *engine, zero_unit_t unit, uint64_t n_sums_before, zero_stream_t stream)
 {
-    zero_device_t *device = engine->device;
     zero_stream_t travels_in = zero_engine_stream(engine, engine->reduce_stream, stream);
     uint64_t shard_elems = engine->layout.units[unit].shard_elems;
-    int span;
+    int span = -1;
     engine->reduction = (zero_reduction_t){
         .unit = unit,
         .last = engine->micro_step == engine->config.micro_steps - 1,
         .add = engine->micro_step > 0 && !engine->plan.stage.accumulate_locally,
     };
-    if (engine->overlapped)
-        ZERO_TRY(device->ops->stream_wait(device, travels_in, engine->grads_written));
-    ZERO_TRY(zero_engine_begin_span(engine, zero_engine_work(engine, ZERO_WORK_REDUCE), unit, travels_in, &span));
+    ZERO_TRY(zero_engine_follow(engine, travels_in, engine->used[unit]));
+    engine->n_sums_over = n_sums_before;
+    if (engine->comm->size > 1) /* else nothing travels */
+        ZERO_TRY(zero_engine_begin_span(engine, zero_engine_work(engine, ZERO_WORK_REDUCE), unit, travels_in, &span));
     ZERO_TRY(zero_engine_fence_in(engine, ZERO_LANE_REDUCE, travels_in));
+    engine->reduction.fence = engine->n_fences;
     for (uint64_t first = 0; first < shard_elems; first += engine->plan.piece_elems)
-        ZERO_TRY(start_piece(engine, first, travels_in));
+        ZERO_TRY(start_piece(engine, first, travels_in, stream));
     ZERO_TRY(zero_timeline_end(engine->timeline, span, travels_in));
     engine->stats.n_reduces++;
     engine->stats.reduced_bytes +=
@@ -121,15 +130,12 @@ static zero_status_t start(zero_engine_t *engine, zero_unit_t unit, zero_stream_
 /* Stage 0 updates everything everywhere, so every rank needs every sum. */
 static zero_status_t gather_sums(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
 {
-    zero_device_t *device = engine->device;
     zero_stream_t gathers_in = zero_engine_stream(engine, engine->gather_stream, stream);
     if (engine->plan.stage.shard_state || engine->comm->size == 1)
         return ZERO_OK;
-    if (engine->overlapped)
-        ZERO_TRY(device->ops->stream_wait(device, gathers_in, piece_at(engine, 0)->summed)); /* the last of all */
+    ZERO_TRY(await_sums(engine, gathers_in, stream));
     ZERO_TRY(engine->comm->ops->fence(engine->comm, ZERO_LANE_GATHER, gathers_in));
-    ZERO_TRY(zero_engine_gather_in_place(engine, unit, engine->plan.sums, sizeof(float), gathers_in));
-    return device->ops->event_record(device, engine->sums_ready, gathers_in);
+    return zero_engine_gather_in_place(engine, unit, engine->plan.sums, sizeof(float), gathers_in);
 }
 
 zero_status_t zero_engine_finish_reductions(zero_engine_t *engine, zero_stream_t stream)
@@ -139,11 +145,14 @@ zero_status_t zero_engine_finish_reductions(zero_engine_t *engine, zero_stream_t
     if (unit < 0)
         return ZERO_OK;
     for (; reduction->n_held > 0; reduction->n_held--) {
-        const zero_piece_t *oldest = piece_at(engine, reduction->n_held - 1);
+        zero_piece_t *oldest = piece_at(engine, reduction->n_held - 1);
         if (engine->overlapped)
             ZERO_TRY(zero_engine_wait(engine, unit, oldest->staged, stream));
         ZERO_TRY(sum(engine, oldest, stream));
+        oldest->sum = ++engine->n_sums;
     }
+    if (engine->n_fences_passed < reduction->fence)
+        engine->n_fences_passed = reduction->fence; /* what travelled behind it is here */
     if (reduction->last)
         ZERO_TRY(gather_sums(engine, unit, stream));
     if (reduction->last && engine->offload && zero_offload_hosts(engine, unit))
@@ -168,9 +177,9 @@ zero_status_t zero_engine_reduce(zero_engine_t *engine, zero_unit_t unit, zero_s
     bool is_due = engine->micro_step == engine->config.micro_steps - 1 || !engine->plan.stage.accumulate_locally;
     if (is_due && engine->layout.units[unit].shard_elems > 0) {
         /* The journey waits for this unit's gradients, not for the sum of the unit before. */
-        ZERO_TRY(engine->device->ops->event_record(engine->device, engine->grads_written, stream));
+        uint64_t n_sums_before = engine->n_sums;
         ZERO_TRY(zero_engine_finish_reductions(engine, stream));
-        ZERO_TRY(start(engine, unit, stream));
+        ZERO_TRY(start(engine, unit, n_sums_before, stream));
         if (!engine->overlapped)
             ZERO_TRY(zero_engine_finish_reductions(engine, stream));
     }

@@ -172,8 +172,10 @@ zero_status_t zero_step(zero_engine_t *engine, float lr, const double *local_los
     ZERO_TRY(check_step_order(engine));
 
     ZERO_TRY(zero_engine_finish_reductions(engine, stream));
-    if (engine->overlapped && !engine->plan.stage.shard_state)
+    if (engine->overlapped && !engine->plan.stage.shard_state) {
+        ZERO_TRY(zero_engine_mark(engine, engine->sums_ready, engine->gather_stream));
         ZERO_TRY(zero_engine_wait(engine, -1, engine->sums_ready, stream));
+    }
     ZERO_TRY(exchange_contributions(engine, local_loss, stream));
     ZERO_TRY(zero_engine_begin_span(engine, ZERO_WORK_UPDATE, -1, stream, &span));
     ZERO_TRY(device->kernels->decide_step(&engine->rules, lr, zero_engine_private(engine, engine->plan.contributions),

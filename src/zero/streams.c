@@ -4,6 +4,16 @@
 
 /* ---- events, and time ---- */
 
+zero_status_t zero_engine_mark(zero_engine_t *engine, zero_event_t event, zero_stream_t stream)
+{
+    return engine->overlapped ? engine->device->ops->event_record(engine->device, event, stream) : ZERO_OK;
+}
+
+zero_status_t zero_engine_follow(zero_engine_t *engine, zero_stream_t stream, zero_event_t event)
+{
+    return engine->overlapped ? engine->device->ops->stream_wait(engine->device, stream, event) : ZERO_OK;
+}
+
 zero_work_t zero_engine_work(const zero_engine_t *engine, zero_work_t beside)
 {
     return engine->overlapped ? beside : ZERO_WORK_WAIT;
@@ -27,32 +37,35 @@ zero_status_t zero_engine_wait(zero_engine_t *engine, zero_unit_t unit, zero_eve
 
 zero_status_t zero_engine_fence_in(zero_engine_t *engine, zero_lane_t lane, zero_stream_t stream)
 {
-    zero_event_t passed = engine->fence_passed[++engine->n_fences % ZERO_N_FENCE_EVENTS];
-    ZERO_TRY(engine->comm->ops->fence(engine->comm, lane, stream));
-    return engine->device->ops->event_record(engine->device, passed, stream);
+    if (engine->comm->size == 1)
+        return ZERO_OK;
+    engine->n_fences++;
+    return engine->comm->ops->fence(engine->comm, lane, stream);
 }
 
 zero_status_t zero_engine_fence(zero_engine_t *engine, zero_stream_t stream)
 {
     int span;
+    if (engine->comm->size == 1)
+        return ZERO_OK;
     ZERO_TRY(zero_engine_begin_span(engine, ZERO_WORK_WAIT, -1, stream, &span));
     ZERO_TRY(zero_engine_fence_in(engine, ZERO_LANE_STEP, stream));
     engine->n_fences_passed = engine->n_fences;
     return zero_timeline_end(engine->timeline, span, stream);
 }
 
+/* Seldom more than a look at two numbers: where units take turns, compute has waited for slices that came behind such a
+ * fence. */
 zero_status_t zero_engine_await_readers(zero_engine_t *engine, zero_unit_t flat, uint64_t read_in, zero_stream_t stream)
 {
+    zero_stream_t fences_in = zero_engine_stream(engine, engine->reduce_stream, stream);
     if (read_in == 0 || engine->n_fences_passed > read_in)
         return ZERO_OK;
     if (engine->n_fences == read_in)
-        ZERO_TRY(
-            zero_engine_fence_in(engine, ZERO_LANE_REDUCE, zero_engine_stream(engine, engine->reduce_stream, stream)));
-    /* The first that will do; where its event serves a later fence by now, that one. */
-    uint64_t oldest_kept = engine->n_fences > ZERO_N_FENCE_EVENTS ? engine->n_fences - ZERO_N_FENCE_EVENTS + 1 : 1;
-    uint64_t awaited = read_in + 1 > oldest_kept ? read_in + 1 : oldest_kept;
-    engine->n_fences_passed = awaited;
+        ZERO_TRY(zero_engine_fence_in(engine, ZERO_LANE_REDUCE, fences_in));
+    engine->n_fences_passed = engine->n_fences;
     if (!engine->overlapped)
         return ZERO_OK;
-    return zero_engine_wait(engine, flat, engine->fence_passed[awaited % ZERO_N_FENCE_EVENTS], stream);
+    ZERO_TRY(zero_engine_mark(engine, engine->fences_passed, fences_in));
+    return zero_engine_wait(engine, flat, engine->fences_passed, stream);
 }

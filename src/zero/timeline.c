@@ -23,6 +23,7 @@ struct zero_timeline {
 
     /* Tracing: events are timed against `base`, which was reached at base_ms by the host's clock. CUDA tells times as
      * floats: after 100 s they are good to 8 us. */
+    unsigned works; /* 0: nobody traces */
     zero_trace_fn fn;
     void *user;
     zero_event_t base;
@@ -80,7 +81,7 @@ void zero_timeline_destroy(zero_timeline_t *timeline)
     free(timeline);
 }
 
-zero_status_t zero_timeline_trace(zero_timeline_t *timeline, zero_trace_fn fn, void *user)
+zero_status_t zero_timeline_trace(zero_timeline_t *timeline, unsigned works, zero_trace_fn fn, void *user)
 {
     zero_device_t *device = timeline->device;
     zero_stream_t stream;
@@ -92,9 +93,15 @@ zero_status_t zero_timeline_trace(zero_timeline_t *timeline, zero_trace_fn fn, v
         status = zero_device_await(device, timeline->host, timeline->base, "tracing's first event");
     timeline->base_ms = (double)zero_now_ns() * 1e-6;
     device->ops->stream_destroy(device, stream);
+    timeline->works = works;
     timeline->fn = fn;
     timeline->user = user;
     return status;
+}
+
+static bool is_traced(const zero_timeline_t *timeline, zero_work_t work)
+{
+    return (timeline->works >> work & 1u) != 0;
 }
 
 /* ---- telling ---- */
@@ -106,7 +113,7 @@ static zero_status_t tell(zero_timeline_t *timeline, const span_t *span)
     ZERO_TRY(device->ops->event_elapsed_ms(device, span->begin, span->end, &length_ms));
     if (span->work == ZERO_WORK_WAIT)
         timeline->exposed_ms += length_ms;
-    if (!timeline->fn)
+    if (!is_traced(timeline, span->work))
         return ZERO_OK;
     ZERO_TRY(device->ops->event_elapsed_ms(device, timeline->base, span->begin, &begin_ms));
     zero_trace_span_t told = {.work = span->work,
@@ -145,7 +152,7 @@ zero_status_t zero_timeline_begin(zero_timeline_t *timeline, zero_work_t work, u
                                   zero_stream_t stream, int *span)
 {
     *span = -1;
-    if (work != ZERO_WORK_WAIT && !timeline->fn)
+    if (work != ZERO_WORK_WAIT && !is_traced(timeline, work))
         return ZERO_OK;
     if (timeline->n_spans == timeline->capacity)
         ZERO_TRY(take_oldest(timeline));

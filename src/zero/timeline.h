@@ -16,8 +16,8 @@ zero_status_t zero_timeline_create(zero_device_t *device, const zero_comm_t *hos
                                    zero_timeline_t **timeline);
 void zero_timeline_destroy(zero_timeline_t *timeline); /* NULL is allowed */
 
-/* Sends every span to `fn` from now on, when it is over. */
-zero_status_t zero_timeline_trace(zero_timeline_t *timeline, zero_trace_fn fn, void *user);
+/* Sends spans of `works` (zero_engine_trace's bits) to `fn` from now on, when they are over. */
+zero_status_t zero_timeline_trace(zero_timeline_t *timeline, unsigned works, zero_trace_fn fn, void *user);
 
 /* A span of `step` starts in `stream`; *span names it for zero_timeline_end, or is -1 where it is not recorded. */
 zero_status_t zero_timeline_begin(zero_timeline_t *timeline, zero_work_t work, uint64_t step, zero_unit_t unit,

@@ -10,6 +10,7 @@
  *     rows=61 (of the embedding's table) untied=0 (1: the head has a table of its own)
  *     staging=0 (staging_bytes; 0: its default) comm=auto (or mpi, for all runs and before their other keys)
  *     seed=1 delay_us=300 fault=0 (async_fault_t) trace=0
+ *     blocks=5 (units between the embedding and the head) calls=0 (1: prints the last step's calls of the driver, too)
  *
  * Trains a toy whose forward reads every parameter and whose backward reads them again and writes every gradient, all
  * of it queued in a compute stream, two steps under way at a time. Each piece of compute takes a while between its
@@ -30,23 +31,24 @@
 #include "tests/mpi/expect.h"
 #include "tests/support.h"
 
-#define N_BLOCKS 5
-#define N_UNITS (N_BLOCKS + 2)
+#define MAX_BLOCKS 48
+#define MAX_UNITS (MAX_BLOCKS + 2)
 #define MAX_USES 4 /* tensors of a unit, the shared one included */
 #define WIDTH 40
 
 typedef struct settings {
     int stage, prefetch, micro_steps, every, steps, overlap, nan_at, seed, delay_us, fault, trace, is_async, offload,
         nccl, threads, pins, available;
-    int rows, untied, staging;
+    int rows, untied, staging, blocks, calls;
     zero_dtype_t dtype;
 } settings_t;
 
 typedef struct toy {
     zero_model_t *model;
-    zero_tensor_t of_unit[N_UNITS][MAX_USES];
-    int n_of_unit[N_UNITS];
-    uint64_t n_elems[N_UNITS * MAX_USES];
+    int n_units;
+    zero_tensor_t of_unit[MAX_UNITS][MAX_USES];
+    int n_of_unit[MAX_UNITS];
+    uint64_t n_elems[MAX_UNITS * MAX_USES];
 } toy_t;
 
 static void add(toy_t *toy, zero_unit_t unit, int64_t rows, int64_t columns)
@@ -64,16 +66,17 @@ static void add(toy_t *toy, zero_unit_t unit, int64_t rows, int64_t columns)
 
 /* An embedding, twins, and a head that uses the embedding's table or, untied, has one of its own, and a norm before it,
  * as a Llama's. */
-static toy_t toy_create(int rows, bool untied)
+static toy_t toy_create(int n_blocks, int rows, bool untied)
 {
-    toy_t toy = {0};
+    toy_t toy = {.n_units = n_blocks + 2};
+    CHECK(n_blocks >= 0 && n_blocks <= MAX_BLOCKS, "%d blocks", n_blocks);
     OK(zero_model_create(&toy.model));
-    for (zero_unit_t u = 0; u < N_UNITS; u++) {
+    for (zero_unit_t u = 0; u < toy.n_units; u++) {
         zero_unit_t unit;
         char name[32];
         snprintf(name, sizeof name, "unit %d", u);
         OK(zero_model_add_unit(toy.model, name, &unit));
-        bool is_head = u == N_UNITS - 1;
+        bool is_head = u == toy.n_units - 1;
         if (is_head && untied)
             add(&toy, unit, 64, 1);
         add(&toy, unit, u == 0 || (is_head && untied) ? rows : WIDTH, is_head && !untied ? 1 : WIDTH);
@@ -82,8 +85,9 @@ static toy_t toy_create(int rows, bool untied)
     }
     if (untied)
         return toy;
-    toy.of_unit[N_UNITS - 1][toy.n_of_unit[N_UNITS - 1]++] = toy.of_unit[0][0];
-    OK(zero_model_share_tensor(toy.model, N_UNITS - 1, toy.of_unit[0][0]));
+    zero_unit_t head = toy.n_units - 1;
+    toy.of_unit[head][toy.n_of_unit[head]++] = toy.of_unit[0][0];
+    OK(zero_model_share_tensor(toy.model, head, toy.of_unit[0][0]));
     return toy;
 }
 
@@ -211,12 +215,12 @@ static void use_unit(run_t *run, zero_unit_t unit, int64_t step, int micro_step,
 static void pass(run_t *run, zero_pass_t kind, int64_t step, int micro_step, uint64_t *hash)
 {
     OK(zero_begin(run->engine, kind, run->stream));
-    for (zero_unit_t u = 0; u < N_UNITS; u++) {
+    for (zero_unit_t u = 0; u < run->toy.n_units; u++) {
         OK(zero_acquire(run->engine, u, run->stream));
         use_unit(run, u, step, micro_step, false, hash);
         OK(zero_release(run->engine, u, run->stream));
     }
-    for (zero_unit_t u = N_UNITS - 1; u >= 0 && kind == ZERO_PASS_TRAIN; u--) {
+    for (zero_unit_t u = run->toy.n_units - 1; u >= 0 && kind == ZERO_PASS_TRAIN; u--) {
         OK(zero_acquire(run->engine, u, run->stream));
         use_unit(run, u, step, micro_step, true, NULL);
         OK(zero_grad_ready(run->engine, u, run->stream));
@@ -250,20 +254,46 @@ static void tell(run_t *run)
                result.skipped);
 }
 
+/* Now, or since *before. */
+static void count_calls(const uint64_t *before, uint64_t *n_calls)
+{
+    for (int call = 0; call < ASYNC_N_CALLS; call++)
+        n_calls[call] = async_n_calls((async_call_t)call) - (before ? before[call] : 0);
+}
+
+static void tell_calls(const run_t *run, const uint64_t *n_calls)
+{
+    uint64_t sum = 0;
+    for (int call = 0; call < ASYNC_N_CALLS; call++)
+        sum += n_calls[call];
+    if (zero_comm_rank(run->comm) > 0)
+        return;
+    printf("calls of a step, %d units, %d ranks: %llu", run->toy.n_units, zero_comm_size(run->comm),
+           (unsigned long long)sum);
+    for (int call = 0; call < ASYNC_N_CALLS; call++)
+        printf(", %s %llu", async_call_name((async_call_t)call), (unsigned long long)n_calls[call]);
+    printf("\n");
+}
+
 static void train(run_t *run)
 {
     const settings_t *s = run->s;
+    uint64_t n_calls[ASYNC_N_CALLS];
     for (int64_t step = 1; step <= s->steps; step++) {
+        count_calls(NULL, n_calls);
         queue(run, clear, &run->loss, sizeof run->loss);
         for (int k = 0; k < s->micro_steps; k++)
             pass(run, ZERO_PASS_TRAIN, step, k, NULL);
         OK(zero_step(run->engine, 0.01f, run->loss, run->stream));
+        count_calls(n_calls, n_calls);
         if (step % 4 == 2) /* an evaluation while the step is still under way */
             pass(run, ZERO_PASS_EVAL, step, 0, &run->hash);
         if (step > 1)
             tell(run);
     }
     tell(run);
+    if (s->calls)
+        tell_calls(run, n_calls);
     pass(run, ZERO_PASS_EVAL, 0, 0, &run->hash);
     OK(zero_device_synchronize(run->device));
 }
@@ -331,7 +361,8 @@ static void check_memory(const run_t *run, const zero_config_t *config)
 
 static void run_all(const settings_t *s, zero_comm_t *comm)
 {
-    run_t run = {.s = s, .comm = comm, .toy = toy_create(s->rows, s->untied), .hash = UINT64_C(1469598103934665603)};
+    run_t run = {
+        .s = s, .comm = comm, .toy = toy_create(s->blocks, s->rows, s->untied), .hash = UINT64_C(1469598103934665603)};
     zero_config_t config = zero_config_default();
     void *loss;
     config.stage = s->stage;
@@ -367,7 +398,7 @@ static void run_all(const settings_t *s, zero_comm_t *comm)
     run.loss = loss;
     OK(zero_init_parameters(run.engine));
     if (s->trace)
-        OK(zero_engine_trace(run.engine, on_span, &run));
+        OK(zero_engine_trace(run.engine, ZERO_ALL_WORKS, on_span, &run));
     train(&run);
     for (int work = 0; work < ZERO_N_WORKS && s->trace && s->is_async; work++)
         CHECK(run.n_spans[work] >= s->steps, "%d spans of %s", run.n_spans[work], zero_work_name((zero_work_t)work));
@@ -391,6 +422,7 @@ static const settings_t defaults = {.stage = 3,
                                     .micro_steps = 1,
                                     .steps = 12,
                                     .rows = 61,
+                                    .blocks = 5,
                                     .overlap = 1,
                                     .seed = 1,
                                     .delay_us = 300,
@@ -421,6 +453,8 @@ static void take(const char *argument, settings_t *s)
                 {"rows", offsetof(settings_t, rows)},
                 {"untied", offsetof(settings_t, untied)},
                 {"staging", offsetof(settings_t, staging)},
+                {"blocks", offsetof(settings_t, blocks)},
+                {"calls", offsetof(settings_t, calls)},
                 {"trace", offsetof(settings_t, trace)}};
     char name[32];
     int value_at = 0;

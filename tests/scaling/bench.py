@@ -8,6 +8,7 @@ import csv
 import datetime
 import math
 import os
+import statistics
 import sys
 import time
 import types
@@ -167,9 +168,8 @@ def write_csv(path, columns, rows):
 
 
 def power(rows, cause, effect):
-    """p of effect = c cause^p, between the first and the last row; None where that cannot be said."""
-    first, last = rows[0], rows[-1]
-    values = [row.get(name) for row in (first, last) for name in (cause, effect)]
-    if any(value is None or value <= 0 for value in values) or first[cause] == last[cause]:
+    """p of effect = c cause^p, by least squares over all rows; None where that cannot be said."""
+    pairs = [(row.get(cause), row.get(effect)) for row in rows]
+    if any(value is None or value <= 0 for pair in pairs for value in pair) or len({x for x, _ in pairs}) < 2:
         return None
-    return math.log(last[effect] / first[effect]) / math.log(last[cause] / first[cause])
+    return statistics.linear_regression([math.log(x) for x, _ in pairs], [math.log(y) for _, y in pairs]).slope
