@@ -15,6 +15,7 @@
 #include "train/model.h"
 #include "train/report.h"
 #include "train/sample.h"
+#include "train/stop.h"
 #include "train/tensorboard.h"
 #include "train/trace.h"
 
@@ -28,7 +29,8 @@ typedef struct run {
     const options_t *options;
     zero_comm_t *comm;
     int micro_steps;
-    int64_t last_step;
+    int64_t last_step; /* that the run is to make */
+    int64_t end_step;  /* that it ends with: the same, unless a signal came */
     zero_device_t *device;
     model_t model;
     zero_engine_t *engine;
@@ -67,6 +69,7 @@ static zero_status_t train_step(run_t *run, int64_t step)
         TRY(model_train(&run->model, inputs, targets, loss_weight));
     }
     TRY(trace_pause(run->trace, run->device));
+    zero_set_notice(run->engine, (uint32_t)stop_requested());
     TRY(zero_step(run->engine, (float)lr_at(o, step), run->model.loss, run->model.ctx.stream));
     trace_end_step(run->trace);
     return ZERO_OK;
@@ -181,6 +184,19 @@ static metrics_row_t make_row(const run_t *run, const zero_step_result_t *result
                            .exposed_comm_ms = result->exposed_comm_ms};
 }
 
+/* A rank's signal came with the step's result, to all ranks alike: the run ends with the steps that are queued. */
+static void heed_signal(run_t *run, const zero_step_result_t *result)
+{
+    const char *dir = run->options->checkpoint.dir;
+    int64_t end_step = (int64_t)result->step + run->n_queued;
+    if (result->notice == 0 || end_step >= run->end_step)
+        return;
+    run->end_step = end_step;
+    report("%s: stopping after step %lld of %lld%s%s", stop_signal_name((int)result->notice), (long long)end_step,
+           (long long)run->last_step,
+           dir[0] ? ", which is saved in " : "; nothing is saved: [checkpoint] dir is not set", dir);
+}
+
 /* Waits for the oldest queued step and tells of it. */
 static zero_status_t finish_step(run_t *run)
 {
@@ -193,6 +209,8 @@ static zero_status_t finish_step(run_t *run)
     int64_t step = (int64_t)result.step;
     metrics_row_t row = make_row(run, &result);
     run->n_queued--;
+    if (status == ZERO_OK)
+        heed_signal(run, &result);
 
     if (run->val && status == ZERO_OK && is_due(step, o->train.eval_every, run->last_step)) {
         TRY(evaluate(run, &val_loss));
@@ -203,27 +221,28 @@ static zero_status_t finish_step(run_t *run)
     TRY(metrics_write(run->metrics, &row));
     TRY(tensorboard_write(run->tensorboard, &row));
     if (result.skipped || row.has_val_loss || step == run->checkpoints.first_step ||
-        is_due(step, o->log.every, run->last_step))
+        is_due(step, o->log.every, run->end_step))
         report_progress(run, &row);
     TRY(status);
     if (o->train.sample_every > 0 && is_due(step, o->train.sample_every, run->last_step))
         TRY(show_sample(run));
-    return checkpoints_after_step(&run->checkpoints, run->engine, step, run->last_step);
+    return checkpoints_after_step(&run->checkpoints, run->engine, step, run->end_step);
 }
 
 /* What comes after this step needs it done: it cannot be told of late. */
 static bool must_end_now(const run_t *run, int64_t step)
 {
     const options_t *o = run->options;
-    return step == run->last_step || (run->val && is_due(step, o->train.eval_every, run->last_step)) ||
+    return step == run->end_step || (run->val && is_due(step, o->train.eval_every, run->last_step)) ||
            (o->train.sample_every > 0 && is_due(step, o->train.sample_every, run->last_step)) ||
-           checkpoints_are_due(&run->checkpoints, step, run->last_step);
+           checkpoints_are_due(&run->checkpoints, step, run->end_step);
 }
 
 static zero_status_t loop(run_t *run)
 {
     run->started_ms = now_ms();
-    for (int64_t step = run->checkpoints.first_step; step <= run->last_step; step++) {
+    stop_listen();
+    for (int64_t step = run->checkpoints.first_step; step <= run->end_step; step++) {
         TRY(train_step(run, step));
         run->n_queued++;
         while (run->n_queued > (must_end_now(run, step) ? 0 : run->n_late))
@@ -353,7 +372,7 @@ static void report_start(const run_t *run)
         report("step %lld was the last one: there is nothing to do", (long long)run->last_step);
 }
 
-zero_status_t loop_run(const options_t *options, zero_comm_t *comm)
+zero_status_t loop_run(const options_t *options, zero_comm_t *comm, loop_end_t *end)
 {
     zero_status_t status;
     run_t run = {.options = options, .comm = comm};
@@ -361,6 +380,7 @@ zero_status_t loop_run(const options_t *options, zero_comm_t *comm)
     run.last_step = options->train.steps;
     if (options->stop_after > 0 && options->stop_after < run.last_step)
         run.last_step = options->stop_after;
+    run.end_step = run.last_step;
 
     status = open_device(&run);
     if (status == ZERO_OK)
@@ -396,6 +416,9 @@ zero_status_t loop_run(const options_t *options, zero_comm_t *comm)
     zero_device_destroy(run.device);
     data_close(run.val);
     data_close(run.train);
+    *end = run.end_step == run.last_step ? LOOP_COMPLETE
+           : options->checkpoint.dir[0]  ? LOOP_STOPPED_SAVED
+                                         : LOOP_STOPPED_UNSAVED;
     return status;
 }
 

@@ -6,7 +6,8 @@
  *               staging=0 (staging_bytes; 0: its default)
  *         Trains and prints, from rank 0, a line a step: loss, grad norm (%.9g) and a hash of every full parameter as
  *         an eval pass sees it. Checks on every rank: parameters equal on all ranks; weights against an fp64 AdamW on
- *         the exact global gradient; what is held equals the plan; no allocation after step 2.
+ *         the exact global gradient; what is held equals the plan; no allocation after step 2; notices are the
+ *         largest of all ranks'.
  *     engine_cases mismatch
  *         Rank 1 declares another shape: MISMATCH on all ranks.
  *     engine_cases too_large
@@ -25,6 +26,7 @@
 #include "tests/allocations.h"
 #include "tests/elements.h"
 #include "tests/mpi/expect.h"
+#include "tests/mpi/notices.h"
 #include "zero.h"
 
 #define N_TENSORS 15
@@ -347,6 +349,7 @@ static int train(const settings_t *s)
         OK(zero_device_copy(device, device_loss, &loss, sizeof loss, NULL));
         for (int k = 0; k < s->micro_steps; k++)
             micro_step_pass(engine, device, &toy, rank, step, k, s);
+        set_notice(engine, rank, (uint64_t)step);
         OK(zero_step(engine, 0.01f, device_loss, NULL));
         OK(zero_step_wait(engine, &result));
         unsigned long allocations = allocations_stop();
@@ -358,6 +361,7 @@ static int train(const settings_t *s)
         CHECK(result.step == (uint64_t)step, "step %llu", (unsigned long long)result.step);
         CHECK((double)result.loss == 0.125 * (double)step * n_ranks * (n_ranks + 1) / 2, "loss %g",
               (double)result.loss);
+        check_notice(&result, n_ranks);
         if (s->nan_at == step) {
             CHECK(result.skipped && hash == before, "a step with NaN was not skipped");
         } else {

@@ -28,6 +28,7 @@
 #include "tests/async_device.h"
 #include "tests/elements.h"
 #include "tests/mpi/expect.h"
+#include "tests/mpi/notices.h"
 #include "tests/support.h"
 
 #define N_BLOCKS 5
@@ -240,6 +241,7 @@ static void tell(run_t *run)
 {
     zero_step_result_t result;
     OK(zero_step_wait(run->engine, &result));
+    check_notice(&result, zero_comm_size(run->comm));
     CHECK(result.step_ms > 0.0 && result.step_ms < 1e5, "a step took %g ms", result.step_ms);
     CHECK(!run->s->trace || fabs(run->waited_ms - result.exposed_comm_ms) < 1e-6 * (1.0 + result.exposed_comm_ms),
           "step %d: the trace has waits of %g ms, exposed_comm_ms is %g", (int)result.step, run->waited_ms,
@@ -257,6 +259,7 @@ static void train(run_t *run)
         queue(run, clear, &run->loss, sizeof run->loss);
         for (int k = 0; k < s->micro_steps; k++)
             pass(run, ZERO_PASS_TRAIN, step, k, NULL);
+        set_notice(run->engine, zero_comm_rank(run->comm), (uint64_t)step);
         OK(zero_step(run->engine, 0.01f, run->loss, run->stream));
         if (step % 4 == 2) /* an evaluation while the step is still under way */
             pass(run, ZERO_PASS_EVAL, step, 0, &run->hash);
