@@ -387,6 +387,27 @@ START_TEST(one_rank_alone_with_bad_input_speaks_for_itself)
 }
 END_TEST
 
+/* Slurm's srun without PMIx: every process would be a job of one rank. The first of them speaks. */
+START_TEST(processes_that_no_mpi_joins_are_refused)
+{
+    for (int i = 0; i < 2 * 2; i++) {
+        char environment[64];
+        int process = i % 2;
+        outcome_t outcome;
+        snprintf(environment, sizeof environment,
+                 i < 2 ? "SLURM_STEP_NUM_TASKS=3 SLURM_PROCID=%d" : "PMI_SIZE=3 PMI_RANK=%d", process);
+        outcome.exit_code = support_run(&outcome.output, RUN_LIMIT_S, "cd %s && env %s %s/zerotrain cfg.ini", scratch,
+                                        environment, support_build());
+        expect_exit(&outcome, 2);
+        const char *line = only_line(outcome.output.err);
+        ck_assert_msg(process == 0 ? line && strstr(line, "started 3 processes") && strstr(line, "--mpi=pmix") : !line,
+                      "%s: %s", environment, outcome.output.err);
+        forget(&outcome);
+    }
+    ck_assert(!exists("metrics.jsonl"));
+}
+END_TEST
+
 /* ---- What goes wrong on the way ---- */
 
 START_TEST(diverging_steps_are_skipped_and_logged_and_many_end_the_run)
@@ -758,6 +779,7 @@ static Suite *suite(void)
     tcase_add_checked_fixture(refusals, hide_gpus, NULL);
     tcase_add_test(refusals, bad_input_is_refused_with_one_line);
     tcase_add_test(refusals, bad_input_is_refused_with_one_line_by_three_ranks);
+    tcase_add_test(refusals, processes_that_no_mpi_joins_are_refused);
     tcase_add_test(refusals, one_rank_alone_with_bad_input_speaks_for_itself);
 
     /* Loops: alone, and under mpirun. */
