@@ -345,11 +345,12 @@ static void report_start(const run_t *run)
 {
     const options_t *o = run->options;
     zero_memory_t held = zero_engine_memory(run->engine);
-    report("%s of %.2fM parameters (%lld layers, dim %lld), %s, stage %lld on %d rank%s (%s), %.1f MiB each",
+    report("%s of %.2fM parameters (%lld layers, dim %lld), %s, stage %lld on %d rank%s (%s), %.1f MiB each, on %s",
            run->model.ops->name, (double)zero_model_n_params(run->model.declaration) * 1e-6, (long long)o->model.layers,
            (long long)o->model.dim, zero_dtype_name((zero_dtype_t)o->train.precision), (long long)o->zero.stage,
            zero_comm_size(run->comm), zero_comm_size(run->comm) == 1 ? "" : "s", zero_comm_name(run->comm),
-           (double)zero_memory_total(&held) / 1048576.0);
+           (double)zero_memory_total(&held) / 1048576.0,
+           zero_device_get_type(run->device) == ZERO_DEVICE_CUDA ? "GPUs" : "the CPU");
     report("%lld training tokens; a step takes %lld sequences of %lld (%lld per rank, %d micro-step%s)",
            (long long)data_n_tokens(run->train), (long long)o->train.global_batch, (long long)o->model.seq_len,
            (long long)o->train.micro_batch, run->micro_steps, run->micro_steps == 1 ? "" : "s");
@@ -362,6 +363,8 @@ static void report_start(const run_t *run)
         report("[zero] offload = optimizer: nothing is offloaded, all of AdamW's state is on the GPUs");
     if (o->zero.reduction == REDUCTION_NCCL && zero_device_get_type(run->device) == ZERO_DEVICE_CPU)
         report("[zero] reduction = nccl changes nothing here: on the CPU gradients are summed in rank order");
+    if (!o->checkpoint.dir[0])
+        report("nothing will be saved: [checkpoint] dir is not set");
     if (o->log.metrics[0])
         report("metrics of every step go to %s", o->log.metrics);
     if (o->log.tensorboard[0])
