@@ -99,6 +99,7 @@ static void write_data(void)
         nanogpt[2 * i] = text[i] = text_byte(i);
     write_file("text.txt", text, sizeof text);
     write_file("val.txt", text + 1000, 2000);
+    write_file("packed.gz", "\x1f\x8b\x08 and what follows", 20);
     write_file("empty.txt", "", 0);
     write_file("short.txt", text, 10);
     write_file("nanogpt.bin", nanogpt, sizeof nanogpt);
@@ -235,6 +236,9 @@ static const bad_input_t BAD_INPUTS[] = {
     {"GPUs where there are none", 2, "", "--set device.type=cuda", {"CUDA", "use the CPU"}, ANY},
     {"NCCL without GPUs", 2, "", "--set zero.comm=nccl", {"[zero] comm = nccl", "the CPU"}, ANY},
     {"a directory as data", 2, "", "--set data.train=/", {"data file '/'", "directory"}, ANY},
+    {"a pattern as data", 2, "", "--set data.train=./*.tx", {"'./*.tx'", "patterns are the shell's"}, ANY},
+    {"a comma too many", 2, "", "--set data.train=text.txt,", {"[data]", "a comma too many", "'text.txt,'"}, ANY},
+    {"packed data", 1, "", "--set data.train=packed.gz", {"'packed.gz'", "as gzip files do", "unpack it"}, ANY},
     {"an empty data file", 1, "", "--set data.train=empty.txt", {"'empty.txt'", "empty"}, ANY},
     {"data shorter than a sequence", 1, "", "--set data.train=short.txt",
         {"'short.txt'", "10 tokens", "seq_len = 17", "18"}, ANY},
