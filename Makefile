@@ -1,6 +1,6 @@
 # Builds libzero (the library) and zerotrain (the trainer).
 #
-#   make              build/zerotrain, build/libzero.a, build/libzero.so, build/zero.pc, examples
+#   make              build/zerotrain, build/libzero.a, build/libzero.so, examples; for pkg-config and CMake what they read
 #   make check        every test             make bench      speed, as ratios
 #   make lint         clang-format, cppcheck, clang's warnings
 #   make install PREFIX=/usr/local DESTDIR=        make uninstall        make clean
@@ -143,7 +143,7 @@ endif
 .PHONY: all check bench lint install uninstall clean objects tests tests-objects cuda-objects gpu-tests
 .DELETE_ON_ERROR:
 .SECONDARY:
-all: $(BUILD)/zerotrain $(BUILD)/libzero.a $(BUILD)/libzero.so $(BUILD)/zero.pc $(EXAMPLES)
+all: $(BUILD)/zerotrain $(BUILD)/libzero.a $(BUILD)/libzero.so $(BUILD)/zero.pc $(BUILD)/zero-config-version.cmake $(EXAMPLES)
 objects: $(LIB_OBJ) $(MODEL_OBJ) $(TRAIN_OBJ)
 tests-objects: $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/*.c tests/mpi/*.c tests/bench/*.c examples/*.c))
 cuda-objects: $(patsubst %,$(BUILD)/%.o,$(wildcard kernels/*.cu comm/*.cu))
@@ -164,6 +164,11 @@ $(BUILD)/zero.pc: Makefile
 	    'Name: zero' 'Description: ZeRO/FSDP sharding for C training codes' 'Version: $(VERSION)' \
 	    'Cflags: -I$${includedir}' 'Libs: -L$${libdir} -lzero' \
 	    'Libs.private: $(LIB_LIBS) -lgomp -lpthread' > $@
+
+$(BUILD)/zero-config-version.cmake: Makefile
+	$(call say,GEN,$@) printf '%s\n' 'set(PACKAGE_VERSION $(VERSION))' \
+	    'if(NOT PACKAGE_FIND_VERSION VERSION_GREATER PACKAGE_VERSION)' '    set(PACKAGE_VERSION_COMPATIBLE TRUE)' 'endif()' \
+	    'if(PACKAGE_FIND_VERSION VERSION_EQUAL PACKAGE_VERSION)' '    set(PACKAGE_VERSION_EXACT TRUE)' 'endif()' > $@
 
 $(BUILD)/%.o: %.c $(BUILD)/settings
 	@mkdir -p $(@D)
@@ -216,7 +221,8 @@ lint:
 	$(Q)tests/lint
 
 install: all
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/lib/cmake/zero \
+	    $(DESTDIR)$(PREFIX)/include
 	install -m 755 $(BUILD)/zerotrain $(DESTDIR)$(PREFIX)/bin/
 	install -m 644 $(BUILD)/libzero.a $(DESTDIR)$(PREFIX)/lib/
 	install -m 755 $(BUILD)/libzero.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/
@@ -224,10 +230,12 @@ install: all
 	ln -sf libzero.so.$(SOVERSION) $(DESTDIR)$(PREFIX)/lib/libzero.so
 	sed 's|^prefix=.*|prefix=$(PREFIX)|' $(BUILD)/zero.pc > $(DESTDIR)$(PREFIX)/lib/pkgconfig/zero.pc
 	chmod 644 $(DESTDIR)$(PREFIX)/lib/pkgconfig/zero.pc
+	install -m 644 src/zero-config.cmake $(BUILD)/zero-config-version.cmake $(DESTDIR)$(PREFIX)/lib/cmake/zero/
 	install -m 644 src/zero.h $(DESTDIR)$(PREFIX)/include/
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/zerotrain $(DESTDIR)$(PREFIX)/lib/libzero.a $(DESTDIR)$(PREFIX)/lib/libzero.so* \
 	    $(DESTDIR)$(PREFIX)/lib/pkgconfig/zero.pc $(DESTDIR)$(PREFIX)/include/zero.h
+	rm -rf $(DESTDIR)$(PREFIX)/lib/cmake/zero
 clean:
 	rm -rf build
 

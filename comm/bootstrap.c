@@ -20,22 +20,46 @@ static struct {
     bool initialized; /* by us, so finalizing is ours too */
 } mpi_use;
 
+/* The number in the first of these variables that the environment has; `missing` where it has none. */
+static int from_environment(const char *const *names, int missing)
+{
+    for (; *names; names++)
+        if (getenv(*names))
+            return atoi(getenv(*names));
+    return missing;
+}
+
 /* The rank that a launcher gave this process, known before MPI runs; -1 without a launcher. */
 static int launched_rank(void)
 {
-    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"};
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        const char *rank = getenv(names[i]);
-        if (rank)
-            return atoi(rank);
-    }
-    return -1;
+    return from_environment((const char *const[]){"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", NULL}, -1);
 }
 
 int zero_comm_launch_rank(void)
 {
     const int rank = launched_rank();
-    return rank >= 0 ? rank : 0;
+    return rank >= 0 ? rank : from_environment((const char *const[]){"SLURM_PROCID", NULL}, 0);
+}
+
+/* How many processes a launcher says that it has started; 1 where it does not say. */
+static int launched_size(void)
+{
+    return from_environment((const char *const[]){"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", NULL}, 1);
+}
+
+/* Slurm's srun starts what it cannot tell a rank (no PMIx, or one that this MPI does not speak) all the same, and each
+ * would be a job of one rank, all writing the same files. `speaker`: the rank as it was before MPI took each for rank
+ * 0. */
+static zero_status_t check_not_left_alone(const zero_comm_t *comm, int speaker, int n_launched)
+{
+    if (comm->size > 1 || n_launched <= 1)
+        return ZERO_OK;
+    zero_log_set_rank(speaker);
+    return zero_fail_alike(ZERO_ERROR_USAGE,
+                           "the launcher started %d processes, but MPI joins none of them: use srun --mpi=pmix (srun "
+                           "--mpi=list shows what there is) or mpirun; env -u SLURM_STEP_NUM_TASKS makes each a job "
+                           "of its own",
+                           n_launched);
 }
 
 static bool mpi_is_running(void)
@@ -102,8 +126,8 @@ zero_status_t zero_comm_create(zero_comm_kind_t kind, zero_comm_t **comm)
 {
     if (!comm || (kind != ZERO_COMM_AUTO && kind != ZERO_COMM_MPI && kind != ZERO_COMM_NCCL))
         return zero_fail(ZERO_ERROR_ARGUMENT, "zero_comm_create: comm is NULL or kind %d does not exist", (int)kind);
-    const int rank = launched_rank();
-    zero_log_set_rank(zero_comm_launch_rank());
+    const int rank = launched_rank(), speaker = zero_comm_launch_rank(), n_launched = launched_size();
+    zero_log_set_rank(speaker);
 
     zero_status_t status;
     zero_comm_t *made = calloc(1, sizeof(*made));
@@ -118,6 +142,7 @@ zero_status_t zero_comm_create(zero_comm_kind_t kind, zero_comm_t **comm)
             ZERO_TRY_GOTO(initialize_mpi(), leave);
         ZERO_TRY_GOTO(find_ranks(made), leave);
     }
+    ZERO_TRY_GOTO(check_not_left_alone(made, speaker, n_launched), leave);
     made->scratch = calloc((size_t)made->size, ZERO_COMM_SCRATCH_BYTES);
     if (!made->scratch) {
         status = zero_fail(ZERO_ERROR_MEMORY, "no memory for a communicator of %d ranks", made->size);

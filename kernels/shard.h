@@ -71,9 +71,10 @@ typedef struct zero_step_rules { /* constant for a run */
     uint32_t loss_scale_hysteresis; /* overflows that are borne before it is halved, the halving one included */
 } zero_step_rules_t;
 
-typedef struct zero_contribution { /* a rank's share of what a step sums over ranks */
+typedef struct zero_contribution { /* a rank's share of what a step decides for all of them */
     double sum_of_squares;         /* of its shard of the summed gradient, loss scale included */
     double loss;
+    uint32_t notice; /* zero_set_notice's */
 } zero_contribution_t;
 
 typedef struct zero_step_state { /* carried from step to step */
@@ -89,6 +90,7 @@ typedef struct zero_step_outcome {
     float loss, grad_norm;
     float loss_scale; /* that the step used */
     uint32_t skipped, skipped_in_row;
+    uint32_t notice; /* the largest of all ranks' */
 } zero_step_outcome_t;
 
 /* Norms. n_elems numbers are cut into chunks of ZERO_NORM_CHUNK. In a chunk, lane l of ZERO_NORM_LANES adds the squares
@@ -119,8 +121,8 @@ typedef struct zero_shard_kernels {
      * halves, in double. */
     zero_status_t (*sum_partials)(const double *partials, size_t n_partials, double *out, zero_stream_t stream);
 
-    /* Adds the contributions[n_ranks] in rank order, decides, and takes *state to the next step. rules are host memory;
-     * the rest is device memory. outcome may be host memory that the device can write (pinned). */
+    /* Takes the contributions[n_ranks] together, in rank order, decides, and takes *state to the next step. rules are
+     * host memory; the rest is device memory. outcome may be host memory that the device can write (pinned). */
     zero_status_t (*decide_step)(const zero_step_rules_t *rules, float lr, const zero_contribution_t *contributions,
                                  int n_ranks, zero_step_state_t *state, zero_adam_scalars_t *scalars,
                                  zero_step_outcome_t *outcome, zero_stream_t stream);

@@ -73,6 +73,7 @@ ZERO_MATH void zero_step_decide(const zero_step_rules_t *rules, float lr, const 
     for (int r = 1; r < n_ranks; r++) {
         total.sum_of_squares += contributions[r].sum_of_squares;
         total.loss += contributions[r].loss;
+        total.notice = contributions[r].notice > total.notice ? contributions[r].notice : total.notice;
     }
     float grad_norm = (float)(sqrt(total.sum_of_squares) / (double)state->loss_scale);
     uint32_t skipped = !zero_is_finite(grad_norm);
@@ -82,6 +83,7 @@ ZERO_MATH void zero_step_decide(const zero_step_rules_t *rules, float lr, const 
     outcome->grad_norm = grad_norm;
     outcome->loss_scale = state->loss_scale;
     outcome->skipped = skipped;
+    outcome->notice = total.notice;
     state->adam_step += !skipped;
     state->skipped_in_row = skipped ? state->skipped_in_row + 1 : 0;
     zero_loss_scale_decide(rules, skipped, state);

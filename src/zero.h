@@ -377,12 +377,18 @@ ZERO_API const float *zero_loss_scale(const zero_engine_t *engine);
  * the loss (summed over ranks in rank order), or NULL. At most two steps may be unwaited. [collective] */
 ZERO_API zero_status_t zero_step(zero_engine_t *engine, float lr, const double *local_loss, zero_stream_t stream);
 
+/* A number for all ranks to know, without a wait: it goes with this rank's part of every zero_step from now on, and
+ * each result has the largest of all ranks', so that what one rank learns (a signal has come, a limit is near) all can
+ * act upon after the same step. 0 until it is set. Costs nothing in steps in which it stays. */
+ZERO_API void zero_set_notice(zero_engine_t *engine, uint32_t notice);
+
 typedef struct zero_step_result {
     uint64_t step;    /* counts from 1 */
     float loss;       /* sum of local_loss over ranks */
     float grad_norm;  /* before clipping */
     float loss_scale; /* that this step used */
     bool skipped;     /* the norm was not finite: weights and moments are unchanged */
+    uint32_t notice;  /* the largest that a rank gave zero_set_notice before this zero_step */
     double step_ms; /* by this rank's device: from the step before's end, or from the first zero_begin where none was */
                     /* under way then, to the end of the update */
     double exposed_comm_ms; /* this rank's: compute stood still for communication */

@@ -139,6 +139,29 @@ START_TEST(what_does_not_fit_is_refused_with_the_numbers)
 }
 END_TEST
 
+/* Of the cases themselves: one whose settings were misread would pass for another. */
+START_TEST(settings_that_are_none_are_refused)
+{
+    static const struct {
+        const char *program, *says;
+    } refused[] = {
+        {"engine_cases train stge=0", "stge=0: no such setting"},
+        {"engine_cases train stage", "stage is not key=value"},
+        {"engine_cases train stage=0x", "stage=0x: not a number"},
+        {"engine_cases train steps=4294967297", "not a number"},
+        {"engine_cases train dtype=bf1", "dtype=bf1: no such value"},
+        {"stream_cases device=", "device=: no such value"},
+    };
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        support_output_t output;
+        int code = support_run(&output, LIMIT_S, "%s/tests/mpi/%s", support_build(), refused[i].program);
+        ck_assert_msg(code == 1 && strstr(output.err, refused[i].says), "%s: exit code %d\n%s", refused[i].program,
+                      code, output.err);
+        support_output_free(&output);
+    }
+}
+END_TEST
+
 START_TEST(a_rank_that_leaves_ends_the_others_soon)
 {
     support_output_t output;
@@ -347,6 +370,7 @@ static Suite *suite(void)
     tcase_add_test(several, fp16_halves_its_loss_scale_after_an_overflow_and_goes_on);
     tcase_add_test(several, a_schedule_that_differs_between_ranks_is_an_error_on_all);
     tcase_add_test(several, what_does_not_fit_is_refused_with_the_numbers);
+    tcase_add_test(several, settings_that_are_none_are_refused);
     tcase_add_test(several, a_rank_that_leaves_ends_the_others_soon);
     suite_add_tcase(s, several);
     TCase *one = tcase_create("one rank");

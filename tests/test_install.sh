@@ -1,6 +1,6 @@
 #!/bin/bash
 # `make install` gives a tree from which another program builds: DESTDIR and PREFIX are kept apart, pkg-config's answer
-# is enough for shared and static linking, uninstall takes back every file. And make rebuilds what it must and no more.
+# is enough for shared and static linking, find_package for CMake, uninstall takes back every file. And make rebuilds what it must and no more.
 # Run by tests/run-all; prints "ok: claim" or "FAILED: claim" for each.
 # shellcheck disable=SC2317 # functions are called through claim
 
@@ -26,7 +26,8 @@ installed_files() { (cd "$dest" && find . ! -type d | sort); }
 expected_files()
 {
     printf ".$prefix/%s\n" bin/zerotrain include/zero.h lib/libzero.a lib/libzero.so lib/libzero.so.0 \
-        "lib/libzero.so.$version" lib/pkgconfig/zero.pc | sort
+        "lib/libzero.so.$version" lib/cmake/zero/zero-config.cmake lib/cmake/zero/zero-config-version.cmake \
+        lib/pkgconfig/zero.pc | sort
 }
 
 # pkg-config's answer for the tree as it lies under DESTDIR.
@@ -69,6 +70,29 @@ claim "it prints version $version" prints_version "$scratch/version"
 claim "examples/linear.c links with it" compile "" examples/linear.c "$scratch/linear"
 claim "examples/linear.c runs alone" timeout 60 "$scratch/linear"
 claim "examples/linear.c runs on 2 ranks" mpirun_2 "$scratch/linear"
+
+if command -v cmake >/dev/null; then
+    cmake_project() # VERSION: as a user's would be, which wants so new a libzero
+    {
+        rm -rf "$scratch/cmake"
+        mkdir "$scratch/cmake"
+        cat >"$scratch/cmake/CMakeLists.txt" <<EOF
+cmake_minimum_required(VERSION 3.13)
+project(linear C)
+find_package(zero $1 REQUIRED)
+add_executable(linear $PWD/examples/linear.c)
+target_link_libraries(linear zero::zero)
+EOF
+        cmake -S "$scratch/cmake" -B "$scratch/cmake/build" -DCMAKE_PREFIX_PATH="$dest$prefix" && cmake --build "$scratch/cmake/build"
+    }
+    not() { ! "$@"; }
+    claim "a CMake project builds it with find_package(zero)" cmake_project "$version"
+    claim "it runs with the shared library" uses_shared "$scratch/cmake/build/linear"
+    claim "it runs on 2 ranks" mpirun_2 "$scratch/cmake/build/linear"
+    claim "find_package refuses a version that is not there" not cmake_project 99.0
+else
+    echo "SKIP: find_package: cmake is not installed"
+fi
 
 # Where the archive lies alone, -lzero means it, and pkg-config --static must name all that it needs.
 rm -f "$dest$prefix"/lib/libzero.so*

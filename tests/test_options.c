@@ -370,6 +370,11 @@ START_TEST(mistakes_in_the_file_are_named_with_line_and_near_miss)
         {MINIMAL "[zero]\noverlap = perhaps\n", {"[zero] overlap: 'perhaps' is neither true nor false"}},
         {MINIMAL "[train]\nschedule = cosin\n",
          {"[train] schedule: 'cosin' is not one of cosine, linear", "did you mean cosine?"}},
+        {MINIMAL "[train]\nbatch_size = 8\n",
+         {"cfg.ini:8: unknown key 'batch_size' in [train]; here it is [train] micro_batch"}},
+        {MINIMAL "[optimizer]\nlr = 1\n", {"cfg.ini:7: unknown section [optimizer]; did you mean [train]?"}},
+        {MINIMAL "[device]\ntype = GPU\n", {"'GPU' is not one of auto, cuda, cpu; did you mean cuda?"}},
+        {"\xef\xbb\xbf" MINIMAL, {"cfg.ini:1: ", "byte order mark"}},
         {MINIMAL "[train]\nlr =\n", {"cfg.ini:8: [train] lr: the value is empty"}},
         {MINIMAL "[train]\nlr = # 3\n", {"cfg.ini:8: [train] lr: the value is empty"}},
         {MINIMAL "[train]\nlr = \"\"\n", {"cfg.ini:8: [train] lr: the value is empty"}},
@@ -387,6 +392,25 @@ START_TEST(mistakes_in_the_file_are_named_with_line_and_near_miss)
 }
 END_TEST
 
+START_TEST(other_programs_names_lead_to_what_is_there)
+{
+    for (int i = 0; i < n_other_names; i++) {
+        const other_name_t *name = &other_names[i];
+        if (name->section && name->ours)
+            ck_assert_msg(option_row_find(name->section, name->ours) && !option_row_find(name->section, name->theirs),
+                          "%s", name->theirs);
+        else if (name->section)
+            ck_assert_msg(option_section_exists(name->section) && !option_section_exists(name->theirs), "%s",
+                          name->theirs);
+        int n_rows = 0; /* with that value */
+        for (int row = 0; row < n_option_rows && !name->section; row++)
+            for (const option_choice_t *choice = option_rows[row].choices; choice && choice->name; choice++)
+                n_rows += strcmp(choice->name, name->ours) == 0;
+        ck_assert_msg(name->section || n_rows > 0, "%s", name->theirs);
+    }
+}
+END_TEST
+
 START_TEST(mistakes_on_the_command_line_are_named)
 {
     static const struct {
@@ -401,7 +425,9 @@ START_TEST(mistakes_on_the_command_line_are_named)
         {{"--steps", "0"}, {"--steps: 0 is out of range"}},
         {{"--steps", "x"}, {"--steps: 'x' is not a whole number"}},
         {{"--set", "train.lr"}, {"--set train.lr", "SECTION.KEY=VALUE"}},
-        {{"--set", "lr=3"}, {"--set lr=3", "SECTION.KEY=VALUE"}},
+        {{"--set", "lr=3"}, {"--set lr=3", "SECTION.KEY=VALUE; did you mean [train] lr?"}},
+        {{"--set", "n_layer=3"}, {"SECTION.KEY=VALUE; here it is [model] layers"}},
+        {{"-np", "2"}, {"unknown option '-np'", "mpirun -np N"}},
         {{"--set", ".lr=3"}, {"SECTION.KEY=VALUE"}},
         {{"--set", "train.=3"}, {"SECTION.KEY=VALUE"}},
         {{"--set", "=3"}, {"SECTION.KEY=VALUE"}},
@@ -749,6 +775,7 @@ static Suite *suite(void)
     tcase_add_test(c, the_dump_parses_back_to_the_same_options);
     tcase_add_test(c, what_is_required_is_named_when_missing);
     tcase_add_test(c, mistakes_in_the_file_are_named_with_line_and_near_miss);
+    tcase_add_test(c, other_programs_names_lead_to_what_is_there);
     tcase_add_test(c, mistakes_on_the_command_line_are_named);
     tcase_add_test(c, a_configuration_that_is_no_text_file_is_refused);
     tcase_add_test(c, what_the_device_cannot_do_is_refused);

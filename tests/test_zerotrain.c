@@ -99,6 +99,7 @@ static void write_data(void)
         nanogpt[2 * i] = text[i] = text_byte(i);
     write_file("text.txt", text, sizeof text);
     write_file("val.txt", text + 1000, 2000);
+    write_file("packed.gz", "\x1f\x8b\x08 and what follows", 20);
     write_file("empty.txt", "", 0);
     write_file("short.txt", text, 10);
     write_file("nanogpt.bin", nanogpt, sizeof nanogpt);
@@ -235,6 +236,9 @@ static const bad_input_t BAD_INPUTS[] = {
     {"GPUs where there are none", 2, "", "--set device.type=cuda", {"CUDA", "use the CPU"}, ANY},
     {"NCCL without GPUs", 2, "", "--set zero.comm=nccl", {"[zero] comm = nccl", "the CPU"}, ANY},
     {"a directory as data", 2, "", "--set data.train=/", {"data file '/'", "directory"}, ANY},
+    {"a pattern as data", 2, "", "--set data.train=./*.tx", {"'./*.tx'", "patterns are the shell's"}, ANY},
+    {"a comma too many", 2, "", "--set data.train=text.txt,", {"[data]", "a comma too many", "'text.txt,'"}, ANY},
+    {"packed data", 1, "", "--set data.train=packed.gz", {"'packed.gz'", "as gzip files do", "unpack it"}, ANY},
     {"an empty data file", 1, "", "--set data.train=empty.txt", {"'empty.txt'", "empty"}, ANY},
     {"data shorter than a sequence", 1, "", "--set data.train=short.txt",
         {"'short.txt'", "10 tokens", "seq_len = 17", "18"}, ANY},
@@ -384,6 +388,27 @@ START_TEST(one_rank_alone_with_bad_input_speaks_for_itself)
         ck_assert_msg(line && strstr(line, cases[i].says), "%s: %s", cases[i].arguments, outcome.output.err);
         forget(&outcome);
     }
+}
+END_TEST
+
+/* Slurm's srun without PMIx: every process would be a job of one rank. The first of them speaks. */
+START_TEST(processes_that_no_mpi_joins_are_refused)
+{
+    for (int i = 0; i < 2 * 2; i++) {
+        char environment[64];
+        int process = i % 2;
+        outcome_t outcome;
+        snprintf(environment, sizeof environment,
+                 i < 2 ? "SLURM_STEP_NUM_TASKS=3 SLURM_PROCID=%d" : "PMI_SIZE=3 PMI_RANK=%d", process);
+        outcome.exit_code = support_run(&outcome.output, RUN_LIMIT_S, "cd %s && env %s %s/zerotrain cfg.ini", scratch,
+                                        environment, support_build());
+        expect_exit(&outcome, 2);
+        const char *line = only_line(outcome.output.err);
+        ck_assert_msg(process == 0 ? line && strstr(line, "started 3 processes") && strstr(line, "--mpi=pmix") : !line,
+                      "%s: %s", environment, outcome.output.err);
+        forget(&outcome);
+    }
+    ck_assert(!exists("metrics.jsonl"));
 }
 END_TEST
 
@@ -758,6 +783,7 @@ static Suite *suite(void)
     tcase_add_checked_fixture(refusals, hide_gpus, NULL);
     tcase_add_test(refusals, bad_input_is_refused_with_one_line);
     tcase_add_test(refusals, bad_input_is_refused_with_one_line_by_three_ranks);
+    tcase_add_test(refusals, processes_that_no_mpi_joins_are_refused);
     tcase_add_test(refusals, one_rank_alone_with_bad_input_speaks_for_itself);
 
     /* Loops: alone, and under mpirun. */

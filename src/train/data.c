@@ -77,8 +77,8 @@ static void report_left_out(const data_t *data)
                    data->files[i].path, data->files[i].n_tokens, data->spec.seq_len + 1);
 }
 
-/* `list` is cut up. */
-static zero_status_t open_files(data_t *data, char *list)
+/* `list`, a copy of `paths`, is cut up. */
+static zero_status_t open_files(data_t *data, const char *paths, char *list)
 {
     size_t n_paths = 1;
     for (const char *c = list; *c; c++)
@@ -90,7 +90,8 @@ static zero_status_t open_files(data_t *data, char *list)
     for (char *rest = list, *item; (item = strsep(&rest, ","));) {
         const char *path = stripped(item);
         if (!path[0])
-            return report_error(ZERO_ERROR_USAGE, "[data]: an empty path in the list of files");
+            return report_error(ZERO_ERROR_USAGE, "[data]: an empty path in the list of files '%s': a comma too many",
+                                paths);
         TRY(open_file(data, path));
     }
     if (data->n_sequences == 0)
@@ -261,7 +262,7 @@ static zero_status_t open_all(data_t *data, const char *paths)
     char *list = strdup(paths);
     if (!list)
         return report_error(ZERO_ERROR_MEMORY, "data: out of memory");
-    zero_status_t status = open_files(data, list);
+    zero_status_t status = open_files(data, paths, list);
     free(list);
     TRY(status);
     TRY(check_tokens(data));

@@ -15,6 +15,7 @@
 #include "train/model.h"
 #include "train/report.h"
 #include "train/sample.h"
+#include "train/stop.h"
 #include "train/tensorboard.h"
 #include "train/trace.h"
 
@@ -28,7 +29,8 @@ typedef struct run {
     const options_t *options;
     zero_comm_t *comm;
     int micro_steps;
-    int64_t last_step;
+    int64_t last_step; /* that the run is to make */
+    int64_t end_step;  /* that it ends with: the same, unless a signal came */
     zero_device_t *device;
     model_t model;
     zero_engine_t *engine;
@@ -67,6 +69,7 @@ static zero_status_t train_step(run_t *run, int64_t step)
         TRY(model_train(&run->model, inputs, targets, loss_weight));
     }
     TRY(trace_pause(run->trace, run->device));
+    zero_set_notice(run->engine, (uint32_t)stop_requested());
     TRY(zero_step(run->engine, (float)lr_at(o, step), run->model.loss, run->model.ctx.stream));
     trace_end_step(run->trace);
     return ZERO_OK;
@@ -181,6 +184,19 @@ static metrics_row_t make_row(const run_t *run, const zero_step_result_t *result
                            .exposed_comm_ms = result->exposed_comm_ms};
 }
 
+/* A rank's signal came with the step's result, to all ranks alike: the run ends with the steps that are queued. */
+static void heed_signal(run_t *run, const zero_step_result_t *result)
+{
+    const char *dir = run->options->checkpoint.dir;
+    int64_t end_step = (int64_t)result->step + run->n_queued;
+    if (result->notice == 0 || end_step >= run->end_step)
+        return;
+    run->end_step = end_step;
+    report("%s: stopping after step %lld of %lld%s%s", stop_signal_name((int)result->notice), (long long)end_step,
+           (long long)run->last_step,
+           dir[0] ? ", which is saved in " : "; nothing is saved: [checkpoint] dir is not set", dir);
+}
+
 /* Waits for the oldest queued step and tells of it. */
 static zero_status_t finish_step(run_t *run)
 {
@@ -193,6 +209,8 @@ static zero_status_t finish_step(run_t *run)
     int64_t step = (int64_t)result.step;
     metrics_row_t row = make_row(run, &result);
     run->n_queued--;
+    if (status == ZERO_OK)
+        heed_signal(run, &result);
 
     if (run->val && status == ZERO_OK && is_due(step, o->train.eval_every, run->last_step)) {
         TRY(evaluate(run, &val_loss));
@@ -203,27 +221,28 @@ static zero_status_t finish_step(run_t *run)
     TRY(metrics_write(run->metrics, &row));
     TRY(tensorboard_write(run->tensorboard, &row));
     if (result.skipped || row.has_val_loss || step == run->checkpoints.first_step ||
-        is_due(step, o->log.every, run->last_step))
+        is_due(step, o->log.every, run->end_step))
         report_progress(run, &row);
     TRY(status);
     if (o->train.sample_every > 0 && is_due(step, o->train.sample_every, run->last_step))
         TRY(show_sample(run));
-    return checkpoints_after_step(&run->checkpoints, run->engine, step, run->last_step);
+    return checkpoints_after_step(&run->checkpoints, run->engine, step, run->end_step);
 }
 
 /* What comes after this step needs it done: it cannot be told of late. */
 static bool must_end_now(const run_t *run, int64_t step)
 {
     const options_t *o = run->options;
-    return step == run->last_step || (run->val && is_due(step, o->train.eval_every, run->last_step)) ||
+    return step == run->end_step || (run->val && is_due(step, o->train.eval_every, run->last_step)) ||
            (o->train.sample_every > 0 && is_due(step, o->train.sample_every, run->last_step)) ||
-           checkpoints_are_due(&run->checkpoints, step, run->last_step);
+           checkpoints_are_due(&run->checkpoints, step, run->end_step);
 }
 
 static zero_status_t loop(run_t *run)
 {
     run->started_ms = now_ms();
-    for (int64_t step = run->checkpoints.first_step; step <= run->last_step; step++) {
+    stop_listen();
+    for (int64_t step = run->checkpoints.first_step; step <= run->end_step; step++) {
         TRY(train_step(run, step));
         run->n_queued++;
         while (run->n_queued > (must_end_now(run, step) ? 0 : run->n_late))
@@ -326,11 +345,12 @@ static void report_start(const run_t *run)
 {
     const options_t *o = run->options;
     zero_memory_t held = zero_engine_memory(run->engine);
-    report("%s of %.2fM parameters (%lld layers, dim %lld), %s, stage %lld on %d rank%s (%s), %.1f MiB each",
+    report("%s of %.2fM parameters (%lld layers, dim %lld), %s, stage %lld on %d rank%s (%s), %.1f MiB each, on %s",
            run->model.ops->name, (double)zero_model_n_params(run->model.declaration) * 1e-6, (long long)o->model.layers,
            (long long)o->model.dim, zero_dtype_name((zero_dtype_t)o->train.precision), (long long)o->zero.stage,
            zero_comm_size(run->comm), zero_comm_size(run->comm) == 1 ? "" : "s", zero_comm_name(run->comm),
-           (double)zero_memory_total(&held) / 1048576.0);
+           (double)zero_memory_total(&held) / 1048576.0,
+           zero_device_get_type(run->device) == ZERO_DEVICE_CUDA ? "GPUs" : "the CPU");
     report("%lld training tokens; a step takes %lld sequences of %lld (%lld per rank, %d micro-step%s)",
            (long long)data_n_tokens(run->train), (long long)o->train.global_batch, (long long)o->model.seq_len,
            (long long)o->train.micro_batch, run->micro_steps, run->micro_steps == 1 ? "" : "s");
@@ -343,6 +363,8 @@ static void report_start(const run_t *run)
         report("[zero] offload = optimizer: nothing is offloaded, all of AdamW's state is on the GPUs");
     if (o->zero.reduction == REDUCTION_NCCL && zero_device_get_type(run->device) == ZERO_DEVICE_CPU)
         report("[zero] reduction = nccl changes nothing here: on the CPU gradients are summed in rank order");
+    if (!o->checkpoint.dir[0])
+        report("nothing will be saved: [checkpoint] dir is not set");
     if (o->log.metrics[0])
         report("metrics of every step go to %s", o->log.metrics);
     if (o->log.tensorboard[0])
@@ -353,7 +375,7 @@ static void report_start(const run_t *run)
         report("step %lld was the last one: there is nothing to do", (long long)run->last_step);
 }
 
-zero_status_t loop_run(const options_t *options, zero_comm_t *comm)
+zero_status_t loop_run(const options_t *options, zero_comm_t *comm, loop_end_t *end)
 {
     zero_status_t status;
     run_t run = {.options = options, .comm = comm};
@@ -361,6 +383,7 @@ zero_status_t loop_run(const options_t *options, zero_comm_t *comm)
     run.last_step = options->train.steps;
     if (options->stop_after > 0 && options->stop_after < run.last_step)
         run.last_step = options->stop_after;
+    run.end_step = run.last_step;
 
     status = open_device(&run);
     if (status == ZERO_OK)
@@ -396,6 +419,9 @@ zero_status_t loop_run(const options_t *options, zero_comm_t *comm)
     zero_device_destroy(run.device);
     data_close(run.val);
     data_close(run.train);
+    *end = run.end_step == run.last_step ? LOOP_COMPLETE
+           : options->checkpoint.dir[0]  ? LOOP_STOPPED_SAVED
+                                         : LOOP_STOPPED_UNSAVED;
     return status;
 }
 

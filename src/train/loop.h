@@ -4,8 +4,14 @@
 
 #include "train/options.h"
 
-/* Trains, evaluates, samples, logs. [collective] */
-zero_status_t loop_run(const options_t *options, zero_comm_t *comm);
+typedef enum loop_end {
+    LOOP_COMPLETE,
+    LOOP_STOPPED_SAVED, /* by a signal to any rank, after the same step on all; --resume goes on from there */
+    LOOP_STOPPED_UNSAVED,
+} loop_end_t;
+
+/* Trains, evaluates, samples, logs. *end: how it ended, where the status is ZERO_OK. [collective] */
+zero_status_t loop_run(const options_t *options, zero_comm_t *comm, loop_end_t *end);
 
 /* Prints to stdout (rank 0) what each rank will hold at every stage, by category; allocates nothing. */
 zero_status_t loop_print_plan(const options_t *options, const zero_comm_t *comm);

@@ -24,13 +24,20 @@ static zero_status_t resolve_device(options_t *options, zero_comm_t *comm)
     return report_agree(comm, status);
 }
 
-static zero_status_t run(options_t *options, zero_comm_t *comm)
+static zero_status_t run(options_t *options, zero_comm_t *comm, loop_end_t *end)
 {
     TRY(report_agree(comm, hf_config_apply(options)));
     TRY(options_resolve(options, zero_comm_size(comm)));
     TRY(resolve_device(options, comm));
     TRY(report_agree(comm, options_check_device(options)));
-    return options->plan ? loop_print_plan(options, comm) : loop_run(options, comm);
+    return options->plan ? loop_print_plan(options, comm) : loop_run(options, comm, end);
+}
+
+/* A run that a signal stopped is not complete, but where it was saved nothing is lost: a batch script can tell. */
+static int exit_code_of(zero_status_t status, loop_end_t end)
+{
+    static const int codes[] = {[LOOP_COMPLETE] = 0, [LOOP_STOPPED_SAVED] = 3, [LOOP_STOPPED_UNSAVED] = 1};
+    return status == ZERO_OK ? codes[end] : report_exit_code(status);
 }
 
 int main(int argc, char **argv)
@@ -38,6 +45,7 @@ int main(int argc, char **argv)
     static options_t options; /* large: paths */
     options_action_t action;
     zero_comm_t *comm;
+    loop_end_t end = LOOP_COMPLETE;
 
     report_init(zero_comm_launch_rank(), 1);
     zero_status_t parsed = options_parse(argc, argv, &options, &action);
@@ -53,8 +61,8 @@ int main(int argc, char **argv)
     report_init(zero_comm_rank(comm), zero_comm_size(comm));
     status = report_agree(comm, parsed);
     if (status == ZERO_OK)
-        status = run(&options, comm);
-    int exit_code = report_exit_code(status);
+        status = run(&options, comm, &end);
+    int exit_code = exit_code_of(status, end);
     /* Usage errors are seen by every rank alike and end in good order; after any other, peers may be waiting. */
     if (status != ZERO_OK && status != ZERO_ERROR_USAGE)
         zero_comm_abort(comm, exit_code);

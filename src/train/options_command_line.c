@@ -118,6 +118,10 @@ static zero_status_t fail_option(int result, const char *typed)
         return report_error(ZERO_ERROR_USAGE, "%s: a value is missing; see zerotrain --help", typed);
     if (optopt > 0 && optopt <= N_ROWS)
         return report_error(ZERO_ERROR_USAGE, "%s: this option takes no value", typed);
+    if (strcmp(typed, "-n") == 0 || strcmp(typed, "-np") == 0)
+        return report_error(ZERO_ERROR_USAGE,
+                            "unknown option '%s': the number of ranks is the launcher's: mpirun %s N zerotrain CFG.ini",
+                            typed, typed);
     char name[64];
     snprintf(name, sizeof name, "%.*s", (int)strcspn(typed + strspn(typed, "-"), "="), typed + strspn(typed, "-"));
     near_miss_t near = near_miss_begin(name);
@@ -141,11 +145,13 @@ static zero_status_t read_arguments(reader_t *reader, int argc, char **argv)
      * ":": a missing value is told from an unknown option. */
     for (;;) {
         int before = optind, is_long = -1;
-        int result = getopt_long(argc, argv, "-:", long_options, &is_long);
+        int result = getopt_long(argc, argv, "-:h", long_options, &is_long);
         if (result == -1)
             break;
         if (result == '?' || result == ':')
             TRY(fail_option(result, argv[before > 0 ? before : 1]));
+        else if (result == 'h')
+            TRY(take_option(reader, ROW_HELP, NULL, argc, argv));
         else if (is_long < 0)
             TRY(take_file(reader, optarg));
         else
@@ -190,8 +196,12 @@ static zero_status_t apply_set(const char *text, options_t *options)
         name[length] = 0;
         dot = strchr(name, '.');
     }
+    char suggestion[OPTION_MAX_PROBLEM] = "";
+    if (length > 0 && length < sizeof name && !dot)
+        suggest_key("", name, suggestion, sizeof suggestion);
     if (!dot || dot == name || !dot[1])
-        return report_error(ZERO_ERROR_USAGE, "--set %s: this is not of the form SECTION.KEY=VALUE", text);
+        return report_error(ZERO_ERROR_USAGE, "--set %s: this is not of the form SECTION.KEY=VALUE%s", text,
+                            suggestion);
     *dot = 0;
     char where[256];
     snprintf(where, sizeof where, "--set %s", text);

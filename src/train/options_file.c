@@ -189,6 +189,8 @@ static bool is_continued(char *line)
 static zero_status_t scan_text(scan_t *scan)
 {
     int n_lines = 0;
+    if (strncmp(scan->text, "\xef\xbb\xbf", 3) == 0)
+        return fail_at(scan, 1, "the file begins with a byte order mark: save it as UTF-8 without one");
     for (char *rest = scan->text, *text; (text = strsep(&rest, "\n"));) {
         int first_line = ++n_lines;
         while (strlen(text) <= MAX_LINE && is_continued(text)) {

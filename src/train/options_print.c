@@ -46,7 +46,13 @@ void options_print_help(FILE *file)
             fprintf(file, "\n[%s]\n", row->section);
         fprintf(file, "  %s = %s  (%s)\n      %s\n", row->key, values, initial, row->help);
     }
-    fputs("\nExit code: 0 success, 2 a mistake in the command line or the file, 1 any other failure.\n", file);
+    fputs("\n"
+          "A signal (SIGTERM, SIGINT, SIGUSR1) to any rank ends the run after a step, which is saved where\n"
+          "[checkpoint] dir is set; a second SIGTERM or SIGINT ends it at once.\n"
+          "\n"
+          "Exit code: 0 success, 2 a mistake in the command line or the file, 3 stopped by a signal and saved\n"
+          "(--resume goes on from there), 1 any other failure.\n",
+          file);
 }
 
 /* A required setting that is not given has no value to show: 0, which its range does not have, or empty. */

@@ -1,11 +1,72 @@
-/* options_suggest.c - near misses: which name was meant, by edit distance. */
+/* options_suggest.c - which name was meant: by what other trainers call it, else by edit distance. */
 #include "train/options_table.h"
 
 #include <ctype.h>
 #include <limits.h>
 #include <string.h>
+#include <strings.h>
 
 #define MAX_WORD 63
+
+const other_name_t other_names[] = {
+    {"n_layer", "model", "layers"},
+    {"num_layers", "model", "layers"},
+    {"num_hidden_layers", "model", "layers"},
+    {"n_embd", "model", "dim"},
+    {"d_model", "model", "dim"},
+    {"hidden_size", "model", "dim"},
+    {"embed_dim", "model", "dim"},
+    {"n_head", "model", "heads"},
+    {"num_heads", "model", "heads"},
+    {"num_attention_heads", "model", "heads"},
+    {"n_kv_head", "model", "kv_heads"},
+    {"num_key_value_heads", "model", "kv_heads"},
+    {"num_query_groups", "model", "kv_heads"},
+    {"intermediate_size", "model", "ffn_dim"},
+    {"ffn_hidden_size", "model", "ffn_dim"},
+    {"block_size", "model", "seq_len"},
+    {"context_length", "model", "seq_len"},
+    {"max_seq_len", "model", "seq_len"},
+    {"sequence_length", "model", "seq_len"},
+    {"activation_checkpointing", "model", "recompute"},
+    {"gradient_checkpointing", "model", "recompute"},
+    {"valid", "data", "val"},
+    {"validation", "data", "val"},
+    {"learning_rate", "train", "lr"},
+    {"max_lr", "train", "lr"},
+    {"warmup", "train", "warmup_steps"},
+    {"warmup_iters", "train", "warmup_steps"},
+    {"batch_size", "train", "micro_batch"},
+    {"gradient_accumulation_steps", "train", "global_batch"},
+    {"max_iters", "train", "steps"},
+    {"max_steps", "train", "steps"},
+    {"num_steps", "train", "steps"},
+    {"train_iters", "train", "steps"},
+    {"epochs", "train", "steps"},
+    {"clip_grad", "train", "grad_clip"},
+    {"max_grad_norm", "train", "grad_clip"},
+    {"dtype", "train", "precision"},
+    {"eval_interval", "train", "eval_every"},
+    {"eval_iters", "train", "eval_batches"},
+    {"zero_stage", "zero", "stage"},
+    {"save_every", "checkpoint", "every"},
+    {"save_interval", "checkpoint", "every"},
+    {"save_dir", "checkpoint", "dir"},
+    {"out_dir", "checkpoint", "dir"},
+    {"output_dir", "checkpoint", "dir"},
+    {"log_interval", "log", "every"},
+    {"optimizer", "train", NULL}, /* sections */
+    {"optim", "train", NULL},
+    {"training", "train", NULL},
+    {"dataset", "data", NULL},
+    {"gpu", NULL, "cuda"}, /* values */
+    {"float32", NULL, "fp32"},
+    {"bfloat16", NULL, "bf16"},
+    {"float16", NULL, "fp16"},
+    {"half", NULL, "fp16"},
+    {"txt", NULL, "text"},
+};
+const int n_other_names = (int)(sizeof other_names / sizeof other_names[0]);
 
 /* Fewest insertions, deletions, substitutions and swaps of neighbours (optimal string alignment; Damerau 1964) that
  * make b of a, letters' case aside. Words beyond MAX_WORD are like no other. */
@@ -53,8 +114,21 @@ void near_miss_offer(near_miss_t *near, const char *name, const void *candidate)
     near->best = candidate;
 }
 
+const char *suggest_value(const char *typed)
+{
+    for (int i = 0; i < n_other_names; i++)
+        if (!other_names[i].section && strcasecmp(other_names[i].theirs, typed) == 0)
+            return other_names[i].ours;
+    return NULL;
+}
+
 void suggest_key(const char *section, const char *key, char *text, size_t n_bytes)
 {
+    for (int i = 0; i < n_other_names; i++)
+        if (other_names[i].section && other_names[i].ours && strcmp(other_names[i].theirs, key) == 0) {
+            snprintf(text, n_bytes, "; here it is [%s] %s", other_names[i].section, other_names[i].ours);
+            return;
+        }
     near_miss_t near = near_miss_begin(key);
     for (int own = 1; own >= 0; own--) /* of equally near keys, those of the same section come first */
         for (int i = 0; i < n_option_rows; i++)
@@ -70,6 +144,9 @@ void suggest_key(const char *section, const char *key, char *text, size_t n_byte
 void suggest_section(const char *section, char *text, size_t n_bytes)
 {
     near_miss_t near = near_miss_begin(section);
+    for (int i = 0; i < n_other_names; i++)
+        if (!other_names[i].ours && strcmp(other_names[i].theirs, section) == 0)
+            near_miss_offer(&near, section, other_names[i].section); /* as near as can be */
     for (int i = 0; i < n_option_rows; i++)
         near_miss_offer(&near, option_rows[i].section, option_rows[i].section);
     if (near.best)

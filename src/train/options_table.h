@@ -77,7 +77,18 @@ typedef struct near_miss {
 near_miss_t near_miss_begin(const char *typed);
 /* Offers `candidate`, spelt `name`; earlier ones win ties. */
 void near_miss_offer(near_miss_t *near, const char *name, const void *candidate);
-/* "; did you mean [train] lr?" or "". */
+/* What nanoGPT, llm.c, Hugging Face, Megatron-LM and PyTorch call our settings, sections (ours is NULL) and values
+ * (section is NULL). */
+typedef struct other_name {
+    const char *theirs, *section, *ours;
+} other_name_t;
+
+extern const other_name_t other_names[];
+extern const int n_other_names;
+
+/* Our name of another program's value; NULL: not known. */
+const char *suggest_value(const char *typed);
+/* "; did you mean [train] lr?", or where to look. */
 void suggest_key(const char *section, const char *key, char *text, size_t n_bytes);
 void suggest_section(const char *section, char *text, size_t n_bytes);
 

@@ -81,6 +81,9 @@ static bool parse_choice(const option_row_t *row, const char *text, int *value, 
         }
         near_miss_offer(&near, choice->name, choice->name);
     }
+    for (const option_choice_t *choice = row->choices; choice->name && suggest_value(text); choice++)
+        if (strcmp(choice->name, suggest_value(text)) == 0)
+            near.best = choice->name;
     char values[128];
     option_describe_values(row, ", ", values, sizeof values);
     snprintf(problem, OPTION_MAX_PROBLEM, "'" SHOWN "' is not one of %s%s%s%s", text, values,

@@ -125,12 +125,22 @@ static zero_status_t read_nanogpt(token_file_t *file)
     return ZERO_OK;
 }
 
+/* For the path of a file that is not there, the likeliest reason. */
+static const char *missing_hint(const char *path)
+{
+    return path[0] == '~'         ? "; ~ is the shell's: write the path in full"
+           : strpbrk(path, "*?[") ? "; patterns are the shell's: name the files, with commas between them"
+           : path[0] != '/'       ? ", seen from where zerotrain was started"
+                                  : "";
+}
+
 /* Maps the whole of a non-empty regular file. O_NONBLOCK: opening a pipe must not wait for its writer. */
 static zero_status_t map_file(const char *path, const unsigned char **map, size_t *n_bytes)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
-        return report_error(ZERO_ERROR_USAGE, "cannot read data file '%s': %s", path, strerror(errno));
+        return report_error(ZERO_ERROR_USAGE, "cannot read data file '%s': %s%s", path, strerror(errno),
+                            errno == ENOENT ? missing_hint(path) : "");
     zero_status_t status = ZERO_OK;
     struct stat info;
     if (fstat(fd, &info) != 0)
@@ -255,12 +265,44 @@ static const format_row_t *find_format(options_format_t format, const token_file
     return row;
 }
 
+/* Any bytes are text; of those that are no text to a user, which auto would train on, what they are. NULL: none. */
+static const char *packed_as(const token_file_t *file)
+{
+    static const struct {
+        const char *name, *begins;
+        size_t n_bytes;
+    } kinds[] = {
+        {"gzip", "\x1f\x8b\x08", 3},
+        {"zip", "PK\x03\x04", 4},
+        {"zstd", "\x28\xb5\x2f\xfd", 4},
+        {"xz",
+         "\xfd"
+         "7zXZ\0",
+         6},
+        {"bzip2", "BZh9", 4},
+        {"Parquet", "PAR1", 4},
+        {"NumPy", "\x93NUMPY", 6},
+        {"HDF5", "\x89HDF\r\n", 6},
+        {"PDF", "%PDF-", 5},
+    };
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
+        if (file->map_bytes >= kinds[i].n_bytes && memcmp(file->map, kinds[i].begins, kinds[i].n_bytes) == 0)
+            return kinds[i].name;
+    return NULL;
+}
+
 /* Fills what is not yet known of file->path. */
 static zero_status_t read_file(options_format_t format, token_file_t *file)
 {
     TRY(map_file(file->path, &file->map, &file->map_bytes));
     const format_row_t *row = find_format(format, file);
     file->format = row->format;
+    const char *kind = format == FORMAT_AUTO && row->format == FORMAT_TEXT ? packed_as(file) : NULL;
+    if (kind)
+        return report_error(ZERO_ERROR_FORMAT,
+                            "data file '%s' begins as %s files do: unpack it, make text or tokens of it; [data] format "
+                            "= text would train on its bytes as they are",
+                            file->path, kind);
     return row->read_header(file);
 }
 
@@ -378,7 +420,8 @@ zero_status_t token_file_check(const token_file_t *file, int64_t first, int64_t 
                             "'%s': token %" PRId64 " at position %" PRId64
                             " is beyond the vocabulary: [model] vocab_size is %" PRId64 "%s",
                             file->path, token_value(file, token_at(file, at)), at, vocab_size,
-                            file->format == FORMAT_TEXT ? ", and text needs up to 256" : "");
+                            file->format == FORMAT_TEXT ? ", and text needs up to 256"
+                                                        : "; it must be that of the tokenizer which made the file");
     }
     return ZERO_OK;
 }

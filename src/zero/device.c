@@ -24,9 +24,18 @@ zero_status_t zero_device_cuda_create(const zero_comm_t *comm, zero_device_t **d
 
 zero_device_type_t zero_device_resolve(zero_device_type_t type, const zero_comm_t *comm)
 {
-    if (type == ZERO_DEVICE_AUTO)
-        return zero_device_cuda_count() >= zero_comm_local_size(comm) ? ZERO_DEVICE_CUDA : ZERO_DEVICE_CPU;
-    return type;
+    if (type != ZERO_DEVICE_AUTO)
+        return type;
+    int n_gpus = zero_device_cuda_count(), n_ranks = zero_comm_local_size(comm);
+    if (n_gpus >= n_ranks)
+        return ZERO_DEVICE_CUDA;
+    if (n_gpus > 0 && comm->rank == 0)
+        zero_log(
+            ZERO_LOG_WARNING,
+            "%d GPU%s for this host's %d ranks: computing on the CPU. For GPUs start one rank a GPU, and let every "
+            "rank see all of them (Slurm: --gpus-per-node, not --gpus-per-task)",
+            n_gpus, n_gpus == 1 ? "" : "s", n_ranks);
+    return ZERO_DEVICE_CPU;
 }
 
 zero_status_t zero_device_create(zero_device_type_t type, const zero_comm_t *comm, zero_device_t **device)

@@ -278,7 +278,8 @@ zero_status_t zero_device_cuda_create(const zero_comm_t *comm, zero_device_t **d
         return zero_comm_local_rank(comm) > 0
                    ? ZERO_ERROR_USAGE
                    : zero_fail(ZERO_ERROR_USAGE,
-                               "CUDA finds %d GPU%s on this host for %d rank%s: start fewer ranks, or use the CPU",
+                               "CUDA finds %d GPU%s on this host for %d rank%s: start fewer ranks, let every rank see "
+                               "all GPUs (Slurm: --gpus-per-node, not --gpus-per-task), or use the CPU",
                                n_gpus, n_gpus == 1 ? "" : "s", n_ranks, n_ranks == 1 ? "" : "s");
     ZERO_TRY_CUDA(cudaSetDevice(zero_comm_local_rank(comm)));
     zero_device_t *made = calloc(1, sizeof *made);

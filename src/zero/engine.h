@@ -109,7 +109,10 @@ struct zero_engine {
     uint64_t n_partials;
     zero_step_rules_t rules;
     zero_step_outcome_t *outcomes; /* ZERO_MAX_STEPS_IN_FLIGHT, in pinned host memory: the device writes them */
-    struct {                       /* of step n at n % ZERO_N_STEPS_TIMED */
+    uint32_t notice;               /* zero_set_notice's */
+    uint32_t notices[ZERO_MAX_STEPS_IN_FLIGHT]; /* on their way to the window */
+    uint32_t notice_in_window;
+    struct { /* of step n at n % ZERO_N_STEPS_TIMED */
         zero_event_t began, ended;
         bool follows; /* queued while the step before was under way: it began when that ended */
     } timed[ZERO_N_STEPS_TIMED];

@@ -194,7 +194,7 @@ zero_status_t zero_directory_make(const char *path)
     if (!made)
         return fail("make the directory", path);
     if (stat(path, &info) != 0 || !S_ISDIR(info.st_mode))
-        return zero_fail(ZERO_ERROR_IO, "'%s' is not a directory", path);
+        return zero_fail(ZERO_ERROR_IO, "cannot make the directory '%s': it is there, but not a directory", path);
     return ZERO_OK;
 }
 

@@ -98,8 +98,23 @@ zero_status_t zero_engine_prepare_steps(zero_engine_t *engine)
 
 /* ---- the step ---- */
 
-/* This rank's sum of squares and loss into the window, for all ranks to read; then all ranks' here, in rank order. The
- * fence between the two also says that every rank has gathered what it wanted of this step's weights. */
+void zero_set_notice(zero_engine_t *engine, uint32_t notice)
+{
+    engine->notice = notice;
+}
+
+/* Only when it is another than before: it costs a step nothing. */
+static zero_status_t write_notice(zero_engine_t *engine, uint32_t *in_window, zero_stream_t stream)
+{
+    uint32_t *leaving = &engine->notices[engine->step % ZERO_MAX_STEPS_IN_FLIGHT];
+    if (engine->notice == engine->notice_in_window)
+        return ZERO_OK;
+    *leaving = engine->notice_in_window = engine->notice;
+    return zero_device_copy(engine->device, in_window, leaving, sizeof *leaving, stream);
+}
+
+/* This rank's sum of squares, loss and notice into the window, for all ranks to read; then all ranks' here, in rank
+ * order. The fence between the two also says that every rank has gathered what it wanted of this step's weights. */
 static zero_status_t exchange_contributions(zero_engine_t *engine, const double *local_loss, zero_stream_t stream)
 {
     zero_device_t *device = engine->device;
@@ -109,6 +124,7 @@ static zero_status_t exchange_contributions(zero_engine_t *engine, const double 
                                            &mine->sum_of_squares, stream));
     ZERO_TRY(zero_device_copy(device, &mine->loss, local_loss ? local_loss : &scratch(engine)->no_loss,
                               sizeof mine->loss, stream));
+    ZERO_TRY(write_notice(engine, &mine->notice, stream));
     ZERO_TRY(zero_engine_fence(engine, stream));
     return engine->comm->ops->all_gather(engine->comm, ZERO_LANE_STEP, &engine->window, offset, 0,
                                          zero_engine_private(engine, engine->plan.contributions), sizeof *mine, stream);
@@ -219,6 +235,7 @@ zero_status_t zero_step_wait(zero_engine_t *engine, zero_step_result_t *result)
         .grad_norm = outcome->grad_norm,
         .loss_scale = outcome->loss_scale,
         .skipped = outcome->skipped != 0,
+        .notice = outcome->notice,
         .step_ms = step_ms,
         .exposed_comm_ms = exposed_ms,
     };

@@ -1,13 +1,20 @@
 #!/usr/bin/env bash
-# For run-train and run-offload, which source it: a scratch folder $work, claims, configurations, zerotrain's text.
-# shellcheck disable=SC2034 # passed and failed are read by who sources this
+# For the scripts beside it, which source it: a scratch folder $work, ranks, claims, configurations, zerotrain's text.
+# They end with `closing`.
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 NCCL_NVLS_ENABLE=0 OMP_NUM_THREADS=4
 
+# ranks LIMIT_S N COMMAND...
+ranks() { timeout -k 3 "$1" mpirun --oversubscribe --bind-to none -np "${@:2}"; }
+
 passed=0 failed=0
 # claim STATUS TEXT
 claim() { if [ "$1" = 0 ]; then passed=$((passed + 1)); echo "ok: $2"; else failed=$((failed + 1)); echo "FAILED: $2"; fi; }
+closing() {
+    echo "$passed passed, $failed failed"
+    [ "$failed" = 0 ]
+}
 
 # text METRICS: loss and gradient norm of every step; equal text means equal bits.
 text() { sed -nE 's/.*("loss": [^,]*, "grad_norm": [^,]*).*/\1/p' "$1"; }

@@ -6,7 +6,8 @@
  *               staging=0 (staging_bytes; 0: its default)
  *         Trains and prints, from rank 0, a line a step: loss, grad norm (%.9g) and a hash of every full parameter as
  *         an eval pass sees it. Checks on every rank: parameters equal on all ranks; weights against an fp64 AdamW on
- *         the exact global gradient; what is held equals the plan; no allocation after step 2.
+ *         the exact global gradient; what is held equals the plan; no allocation after step 2; notices are the
+ *         largest of all ranks'.
  *     engine_cases mismatch
  *         Rank 1 declares another shape: MISMATCH on all ranks.
  *     engine_cases too_large
@@ -25,6 +26,8 @@
 #include "tests/allocations.h"
 #include "tests/elements.h"
 #include "tests/mpi/expect.h"
+#include "tests/mpi/notices.h"
+#include "tests/mpi/settings.h"
 #include "zero.h"
 
 #define N_TENSORS 15
@@ -347,6 +350,7 @@ static int train(const settings_t *s)
         OK(zero_device_copy(device, device_loss, &loss, sizeof loss, NULL));
         for (int k = 0; k < s->micro_steps; k++)
             micro_step_pass(engine, device, &toy, rank, step, k, s);
+        set_notice(engine, rank, (uint64_t)step);
         OK(zero_step(engine, 0.01f, device_loss, NULL));
         OK(zero_step_wait(engine, &result));
         unsigned long allocations = allocations_stop();
@@ -358,6 +362,7 @@ static int train(const settings_t *s)
         CHECK(result.step == (uint64_t)step, "step %llu", (unsigned long long)result.step);
         CHECK((double)result.loss == 0.125 * (double)step * n_ranks * (n_ranks + 1) / 2, "loss %g",
               (double)result.loss);
+        check_notice(&result, n_ranks);
         if (s->nan_at == step) {
             CHECK(result.skipped && hash == before, "a step with NaN was not skipped");
         } else {
@@ -441,36 +446,19 @@ static int lost_rank(void)
     return 0;
 }
 
-static int setting(settings_t *s, const char *text)
-{
-    static const struct {
-        const char *key;
-        size_t offset;
-    } keys[] = {{"stage", offsetof(settings_t, stage)},
-                {"prefetch", offsetof(settings_t, prefetch)},
-                {"micro_steps", offsetof(settings_t, micro_steps)},
-                {"every", offsetof(settings_t, every)},
-                {"steps", offsetof(settings_t, steps)},
-                {"nan_at", offsetof(settings_t, nan_at)},
-                {"poison", offsetof(settings_t, poison)},
-                {"nccl", offsetof(settings_t, nccl)},
-                {"rows", offsetof(settings_t, rows)},
-                {"staging", offsetof(settings_t, staging)}};
-    const char *value = strchr(text, '=');
-    CHECK(value, "%s is not key=value", text);
-    size_t key_length = (size_t)(value++ - text);
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
-        if (strlen(keys[i].key) == key_length && strncmp(keys[i].key, text, key_length) == 0)
-            return *(int *)(void *)((char *)s + keys[i].offset) = atoi(value);
-    if (strncmp(text, "dtype=", 6) == 0)
-        return (int)(s->dtype = strcmp(value, "fp32") == 0   ? ZERO_FP32
-                                : strcmp(value, "fp16") == 0 ? ZERO_FP16
-                                                             : ZERO_BF16);
-    if (strncmp(text, "device=", 7) == 0)
-        return (int)(s->device = strcmp(value, "cuda") == 0 ? ZERO_DEVICE_CUDA : ZERO_DEVICE_CPU);
-    CHECK(strncmp(text, "comm=", 5) == 0, "unknown setting %s", text);
-    return (int)(s->kind = strcmp(value, "mpi") == 0 ? ZERO_COMM_MPI : ZERO_COMM_AUTO);
-}
+static const setting_row_t setting_rows[] = {{"stage", offsetof(settings_t, stage), NULL},
+                                             {"prefetch", offsetof(settings_t, prefetch), NULL},
+                                             {"micro_steps", offsetof(settings_t, micro_steps), NULL},
+                                             {"every", offsetof(settings_t, every), NULL},
+                                             {"steps", offsetof(settings_t, steps), NULL},
+                                             {"nan_at", offsetof(settings_t, nan_at), NULL},
+                                             {"poison", offsetof(settings_t, poison), NULL},
+                                             {"nccl", offsetof(settings_t, nccl), NULL},
+                                             {"rows", offsetof(settings_t, rows), NULL},
+                                             {"staging", offsetof(settings_t, staging), NULL},
+                                             {"dtype", offsetof(settings_t, dtype), SETTING_DTYPES},
+                                             {"device", offsetof(settings_t, device), "auto cpu cuda"},
+                                             {"comm", offsetof(settings_t, kind), "auto mpi nccl"}};
 
 int main(int argc, char **argv)
 {
@@ -483,7 +471,7 @@ int main(int argc, char **argv)
                     .device = ZERO_DEVICE_CPU};
     CHECK(argc > 1, "which case?");
     for (int i = 2; i < argc; i++)
-        setting(&s, argv[i]);
+        setting_take(argv[i], setting_rows, sizeof setting_rows / sizeof setting_rows[0], &s);
     if (strcmp(argv[1], "train") == 0)
         return train(&s);
     if (strcmp(argv[1], "mismatch") == 0)

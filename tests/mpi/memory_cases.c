@@ -136,7 +136,8 @@ static unsigned long allocations_of(const options_t *options, zero_comm_t *comm,
     options_t run = *options;
     run.stop_after = n_steps;
     allocations_start();
-    OK(loop_run(&run, comm));
+    loop_end_t end;
+    OK(loop_run(&run, comm, &end));
     return allocations_stop();
 }
 

@@ -29,6 +29,8 @@
 #include "tests/async_device.h"
 #include "tests/elements.h"
 #include "tests/mpi/expect.h"
+#include "tests/mpi/notices.h"
+#include "tests/mpi/settings.h"
 #include "tests/support.h"
 
 #define MAX_BLOCKS 48
@@ -244,6 +246,7 @@ static void tell(run_t *run)
 {
     zero_step_result_t result;
     OK(zero_step_wait(run->engine, &result));
+    check_notice(&result, zero_comm_size(run->comm));
     CHECK(result.step_ms > 0.0 && result.step_ms < 1e5, "a step took %g ms", result.step_ms);
     CHECK(!run->s->trace || fabs(run->waited_ms - result.exposed_comm_ms) < 1e-6 * (1.0 + result.exposed_comm_ms),
           "step %d: the trace has waits of %g ms, exposed_comm_ms is %g", (int)result.step, run->waited_ms,
@@ -284,6 +287,7 @@ static void train(run_t *run)
         queue(run, clear, &run->loss, sizeof run->loss);
         for (int k = 0; k < s->micro_steps; k++)
             pass(run, ZERO_PASS_TRAIN, step, k, NULL);
+        set_notice(run->engine, zero_comm_rank(run->comm), (uint64_t)step);
         OK(zero_step(run->engine, 0.01f, run->loss, run->stream));
         count_calls(n_calls, n_calls);
         if (step % 4 == 2) /* an evaluation while the step is still under way */
@@ -430,51 +434,27 @@ static const settings_t defaults = {.stage = 3,
                                     .dtype = ZERO_BF16,
                                     .is_async = 1};
 
-static void take(const char *argument, settings_t *s)
-{
-    static const struct {
-        const char *name;
-        size_t offset;
-    } keys[] = {{"stage", offsetof(settings_t, stage)},
-                {"prefetch", offsetof(settings_t, prefetch)},
-                {"micro_steps", offsetof(settings_t, micro_steps)},
-                {"every", offsetof(settings_t, every)},
-                {"steps", offsetof(settings_t, steps)},
-                {"overlap", offsetof(settings_t, overlap)},
-                {"nan_at", offsetof(settings_t, nan_at)},
-                {"seed", offsetof(settings_t, seed)},
-                {"delay_us", offsetof(settings_t, delay_us)},
-                {"fault", offsetof(settings_t, fault)},
-                {"offload", offsetof(settings_t, offload)},
-                {"threads", offsetof(settings_t, threads)},
-                {"available", offsetof(settings_t, available)},
-                {"pins", offsetof(settings_t, pins)},
-                {"nccl", offsetof(settings_t, nccl)},
-                {"rows", offsetof(settings_t, rows)},
-                {"untied", offsetof(settings_t, untied)},
-                {"staging", offsetof(settings_t, staging)},
-                {"blocks", offsetof(settings_t, blocks)},
-                {"calls", offsetof(settings_t, calls)},
-                {"trace", offsetof(settings_t, trace)}};
-    char name[32];
-    int value_at = 0;
-    CHECK(sscanf(argument, "%31[^=]=%n", name, &value_at) == 1 && value_at > 0, "%s is not key=value", argument);
-    const char *value = argument + value_at;
-    if (strcmp(name, "dtype") == 0) {
-        s->dtype = strcmp(value, "fp32") == 0 ? ZERO_FP32 : strcmp(value, "fp16") == 0 ? ZERO_FP16 : ZERO_BF16;
-        return;
-    }
-    if (strcmp(name, "device") == 0) {
-        s->is_async = strcmp(value, "async") == 0;
-        return;
-    }
-    for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++)
-        if (strcmp(name, keys[k].name) == 0) {
-            *(int *)(void *)((char *)s + keys[k].offset) = atoi(value);
-            return;
-        }
-    CHECK(false, "%s is not known", argument);
-}
+static const setting_row_t setting_rows[] = {{"stage", offsetof(settings_t, stage), NULL},
+                                             {"prefetch", offsetof(settings_t, prefetch), NULL},
+                                             {"micro_steps", offsetof(settings_t, micro_steps), NULL},
+                                             {"every", offsetof(settings_t, every), NULL},
+                                             {"steps", offsetof(settings_t, steps), NULL},
+                                             {"overlap", offsetof(settings_t, overlap), NULL},
+                                             {"nan_at", offsetof(settings_t, nan_at), NULL},
+                                             {"seed", offsetof(settings_t, seed), NULL},
+                                             {"delay_us", offsetof(settings_t, delay_us), NULL},
+                                             {"fault", offsetof(settings_t, fault), NULL},
+                                             {"offload", offsetof(settings_t, offload), NULL},
+                                             {"threads", offsetof(settings_t, threads), NULL},
+                                             {"available", offsetof(settings_t, available), NULL},
+                                             {"pins", offsetof(settings_t, pins), NULL},
+                                             {"nccl", offsetof(settings_t, nccl), NULL},
+                                             {"rows", offsetof(settings_t, rows), NULL},
+                                             {"untied", offsetof(settings_t, untied), NULL},
+                                             {"staging", offsetof(settings_t, staging), NULL},
+                                             {"trace", offsetof(settings_t, trace), NULL},
+                                             {"dtype", offsetof(settings_t, dtype), SETTING_DTYPES},
+                                             {"device", offsetof(settings_t, is_async), "cpu async"}};
 
 int main(int argc, char **argv)
 {
@@ -484,7 +464,7 @@ int main(int argc, char **argv)
     OK(zero_comm_create(messages ? ZERO_COMM_MPI : ZERO_COMM_AUTO, &comm));
     for (int i = messages ? 2 : 1; i < argc; i++) {
         if (strcmp(argv[i], "/") != 0) {
-            take(argv[i], &s);
+            setting_take(argv[i], setting_rows, sizeof setting_rows / sizeof setting_rows[0], &s);
             continue;
         }
         run_all(&s, comm);

@@ -1,0 +1,67 @@
+/* stop.c - see stop.h. */
+#include "train/stop.h"
+
+#include <signal.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <time.h>
+
+#define SAME_SIGNAL_NS INT64_C(1000000000) /* delivered twice within this, it is one */
+
+static const struct {
+    int number;
+    const char *name;
+    int insists; /* the second such signal ends the process */
+} signals[] = {{SIGTERM, "SIGTERM", 1}, {SIGINT, "SIGINT", 1}, {SIGUSR1, "SIGUSR1", 0}};
+#define N_SIGNALS (sizeof signals / sizeof signals[0])
+
+/* Handlers run in whatever thread, in the middle of anything: they touch nothing but these. */
+static atomic_int requested;
+static _Atomic int64_t insisted_ns; /* when the first SIGTERM or SIGINT came; 0: none has */
+
+static int64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+static void request(int number)
+{
+    int none = 0;
+    atomic_compare_exchange_strong(&requested, &none, number);
+}
+
+static void insist(int number)
+{
+    int64_t first_ns = 0, ns = now_ns();
+    request(number);
+    if (atomic_compare_exchange_strong(&insisted_ns, &first_ns, ns) || ns - first_ns < SAME_SIGNAL_NS)
+        return;
+    signal(number, SIG_DFL);
+    raise(number); /* waits for this handler's end */
+}
+
+void stop_listen(void)
+{
+    for (size_t i = 0; i < N_SIGNALS; i++) {
+        struct sigaction action = {.sa_handler = signals[i].insists ? insist : request, .sa_flags = SA_RESTART}, before;
+        sigemptyset(&action.sa_mask);
+        if (sigaction(signals[i].number, NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+            sigaction(signals[i].number, &action, NULL);
+    }
+}
+
+int stop_requested(void)
+{
+    return atomic_load(&requested);
+}
+
+const char *stop_signal_name(int signal_number)
+{
+    for (size_t i = 0; i < N_SIGNALS; i++)
+        if (signals[i].number == signal_number)
+            return signals[i].name;
+    return "a signal";
+}
