@@ -114,7 +114,6 @@ static zero_status_t allocate(zero_engine_t *engine)
     zero_device_t *device = engine->device;
     const zero_arena_plan_t *plan = &engine->plan;
     void *data;
-    ZERO_TRY(zero_comm_agree(engine->comm, check_fits(engine)));
     ZERO_TRY(engine->comm->ops->window_create(engine->comm, plan->window_bytes, &engine->window));
     zero_status_t status = device->ops->alloc(device, plan->private_bytes, &data);
     if (status == ZERO_OK)
@@ -230,10 +229,12 @@ zero_status_t zero_engine_create(zero_comm_t *comm, zero_device_t *device, const
     zero_comm_kind_t kind = zero_device_comm_kind(device, comm);
     ZERO_TRY_GOTO(settle_offload_ratio(made, kind), fail);
     ZERO_TRY_GOTO(zero_arena_plan_create(model, &made->layout, &made->config, kind, &made->plan), fail);
+    ZERO_TRY_GOTO(zero_comm_agree(comm, check_fits(made)), fail); /* what does not is refused before much is pinned */
+    ZERO_TRY_GOTO(zero_offload_reserve(made), fail);
     ZERO_TRY_GOTO(build_tables(made), fail);
     ZERO_TRY_GOTO(zero_comm_agree(comm, create_streams(made)), fail);
-    ZERO_TRY_GOTO(allocate(made), fail); /* what does not fit is refused before much is pinned */
-    ZERO_TRY_GOTO(zero_offload_create(made), fail);
+    ZERO_TRY_GOTO(allocate(made), fail);
+    ZERO_TRY_GOTO(zero_comm_agree(comm, zero_offload_create(made)), fail);
     ZERO_TRY_GOTO(zero_comm_agree(comm, zero_engine_prepare_steps(made)), fail);
     *engine = made;
     return ZERO_OK;

@@ -18,8 +18,10 @@
 typedef struct zero_engine zero_engine_t;
 typedef struct zero_offload zero_offload_t;
 
-/* Sets engine->offload, NULL where the plan hosts nothing. After a failure zero_offload_destroy frees what there is.
- * [collective] */
+/* Takes host memory and sets engine->offload, NULL where the plan hosts nothing. After a failure zero_offload_destroy
+ * frees what there is. [collective] */
+zero_status_t zero_offload_reserve(zero_engine_t *engine);
+/* The rest, once the device's memory stands. */
 zero_status_t zero_offload_create(zero_engine_t *engine);
 void zero_offload_destroy(zero_engine_t *engine); /* when the device is idle; NULL is allowed */
 
