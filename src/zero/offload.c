@@ -34,11 +34,23 @@ zero_host_place_t zero_offload_place(const zero_engine_t *engine, uint64_t state
     zero_dtype_t dtype = engine->config.dtype;
     unsigned char *params = zero_offload_host_at(engine, host->params), *low = zero_offload_host_at(engine, host->low);
     return (zero_host_place_t){
-        .param = params + at * zero_dtype_size(dtype),
+        .param = host->update == ZERO_OFFLOAD_UPDATE_HOST ? params + at * zero_dtype_size(dtype) : NULL,
         .low = dtype == ZERO_FP32 ? NULL : low + at * zero_low_size(dtype),
         .m = (float *)zero_offload_host_at(engine, host->m) + at,
         .v = (float *)zero_offload_host_at(engine, host->v) + at,
     };
+}
+
+/* The first hosted element whose gradient is sent. */
+static uint64_t first_sent(const zero_engine_t *engine)
+{
+    zero_unit_t unit = engine->plan.host.first_sent;
+    return unit < engine->layout.n_units ? engine->offload->units[unit].begin : engine->plan.host.n_elems;
+}
+
+float *zero_offload_grads_home(const zero_engine_t *engine, uint64_t hosted_elem)
+{
+    return (float *)zero_offload_host_at(engine, engine->plan.host.grads) + (hosted_elem - first_sent(engine));
 }
 
 /* Parts of a unit are cut at multiples of this, so that no two threads write to one cache line. */
@@ -95,18 +107,16 @@ static void touch_part(void *args, int item, int part, int n_parts)
     const zero_hosted_unit_t *unit = &engine->offload->units[host->first + item];
     uint64_t from = zero_offload_part_begin(unit->begin, unit->end, part, n_parts);
     uint64_t n = zero_offload_part_begin(unit->begin, unit->end, part + 1, n_parts) - from;
+    zero_host_place_t place = zero_offload_place(engine, engine->plan.state_elems + from);
     zero_dtype_t dtype = engine->config.dtype;
-    const struct {
-        uint64_t offset;
-        size_t element_bytes;
-    } arrays[] = {{host->params, zero_dtype_size(dtype)},
-                  {host->low, zero_low_size(dtype)},
-                  {host->m, sizeof(float)},
-                  {host->v, sizeof(float)},
-                  {host->grads, sizeof(float)}};
-    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
-        memset((unsigned char *)zero_offload_host_at(engine, arrays[i].offset) + from * arrays[i].element_bytes, 0,
-               n * arrays[i].element_bytes);
+    memset(place.m, 0, n * sizeof *place.m);
+    memset(place.v, 0, n * sizeof *place.v);
+    if (place.low)
+        memset(place.low, 0, n * zero_low_size(dtype));
+    if (place.param)
+        memset(place.param, 0, n * zero_dtype_size(dtype));
+    if (host->first + item >= host->first_sent)
+        memset(zero_offload_grads_home(engine, from), 0, n * sizeof(float));
 }
 
 static zero_status_t create_memory(zero_engine_t *engine, const cpu_set_t *cores)
@@ -123,11 +133,16 @@ static zero_status_t create_memory(zero_engine_t *engine, const cpu_set_t *cores
     ZERO_TRY(zero_host_pool_create(cores, n_threads, n_items, &offload->pool));
     zero_host_pool_start(offload->pool, n_items, touch_part, engine);
     zero_host_pool_await(offload->pool, n_items - 1);
+    if (engine->plan.host.update == ZERO_OFFLOAD_UPDATE_DEVICE) {
+        zero_host_pool_destroy(offload->pool);
+        offload->pool = NULL;
+    }
     offload->is_pinned = device->ops->host_pin && device->ops->host_pin(device, host, n_bytes) == ZERO_OK;
     return ZERO_OK;
 }
 
-/* One line, and one more where ranks seem to be bound to far less than the machine has, as mpirun binds two. */
+/* The host's update: one line, and one more where ranks seem to be bound to far less than the machine has, as mpirun
+ * binds two. */
 static void say_where(const zero_engine_t *engine, const cpu_set_t *cores)
 {
     int n_threads = zero_host_pool_n_threads(engine->offload->pool);
@@ -143,9 +158,37 @@ static void say_where(const zero_engine_t *engine, const cpu_set_t *cores)
                  n_cores, n_cores == 1 ? "" : "s", n_processors);
 }
 
+zero_status_t zero_offload_reserve(zero_engine_t *engine)
+{
+    zero_device_t *device = engine->device;
+    zero_comm_t *comm = engine->host_comm;
+    cpu_set_t cores;
+    char address[32];
+    if (engine->plan.host.first == engine->layout.n_units)
+        return ZERO_OK;
+    bool has_address = device->ops->pci_address && device->ops->pci_address(device, address, sizeof address);
+    ZERO_TRY(zero_host_cores_find(comm, has_address ? address : NULL, &cores));
+    if (engine->config.offload_threads > CPU_COUNT(&cores))
+        zero_host_cores_add_siblings(&cores);
+    ZERO_TRY(zero_comm_agree(comm, zero_host_check_share(engine->plan.memory.pinned_bytes, comm->local_size,
+                                                         (double)engine->config.offload_ram, zero_host_ram_bytes())));
+    engine->offload = calloc(1, sizeof *engine->offload);
+    zero_status_t status =
+        engine->offload ? create_memory(engine, &cores) : zero_fail(ZERO_ERROR_MEMORY, "no memory for offload");
+    ZERO_TRY(zero_comm_agree(comm, status));
+    if (engine->plan.host.update == ZERO_OFFLOAD_UPDATE_HOST)
+        say_where(engine, &cores);
+    return ZERO_OK;
+}
+
+bool zero_offload_is_held_up(const zero_engine_t *engine)
+{
+    return engine->offload && engine->device->ops->host_pin && !engine->offload->is_pinned;
+}
+
 static void warn_of_pages(const zero_engine_t *engine)
 {
-    if (engine->offload->is_pinned || !engine->device->ops->host_pin)
+    if (!zero_offload_is_held_up(engine))
         return;
     zero_log(ZERO_LOG_WARNING,
              "offload goes on with memory that is not pinned, whose copies are slow and hold up the host: %.2f GiB "
@@ -171,34 +214,14 @@ static zero_status_t create_queues(zero_engine_t *engine)
     return ZERO_OK;
 }
 
-zero_status_t zero_offload_reserve(zero_engine_t *engine)
-{
-    zero_device_t *device = engine->device;
-    zero_comm_t *comm = engine->host_comm;
-    cpu_set_t cores;
-    char address[32];
-    if (engine->plan.host.first == engine->layout.n_units)
-        return ZERO_OK;
-    bool has_address = device->ops->pci_address && device->ops->pci_address(device, address, sizeof address);
-    ZERO_TRY(zero_host_cores_find(comm, has_address ? address : NULL, &cores));
-    if (engine->config.offload_threads > CPU_COUNT(&cores))
-        zero_host_cores_add_siblings(&cores);
-    ZERO_TRY(zero_comm_agree(comm, zero_host_check_share(engine->plan.memory.pinned_bytes, comm->local_size,
-                                                         (double)engine->config.offload_ram, zero_host_ram_bytes())));
-    engine->offload = calloc(1, sizeof *engine->offload);
-    zero_status_t status =
-        engine->offload ? create_memory(engine, &cores) : zero_fail(ZERO_ERROR_MEMORY, "no memory for offload");
-    if (status == ZERO_OK)
-        say_where(engine, &cores);
-    return zero_comm_agree(comm, status);
-}
-
 zero_status_t zero_offload_create(zero_engine_t *engine)
 {
+    static const zero_offload_way_t *const ways[] = {
+        [ZERO_OFFLOAD_UPDATE_DEVICE] = &zero_offload_by_device, [ZERO_OFFLOAD_UPDATE_HOST] = &zero_offload_by_host};
     if (!engine->offload)
         return ZERO_OK;
     warn_of_pages(engine);
-    engine->offload->way = &zero_offload_by_host;
+    engine->offload->way = ways[engine->plan.host.update];
     ZERO_TRY(create_queues(engine));
     return engine->offload->way->create(engine);
 }
@@ -236,11 +259,15 @@ zero_status_t zero_offload_send_grads(zero_engine_t *engine, zero_unit_t unit, z
 {
     zero_offload_t *offload = engine->offload;
     zero_device_t *device = engine->device;
-    float *home = (float *)zero_offload_host_at(engine, engine->plan.host.grads) + offload->units[unit].begin;
+    if (offload->way->begin)
+        ZERO_TRY(offload->way->begin(engine));
+    if (unit < engine->plan.host.first_sent)
+        return ZERO_OK;
     ZERO_TRY(device->ops->event_record(device, offload->sums_whole, stream));
     ZERO_TRY(device->ops->stream_wait(device, offload->out_stream, offload->sums_whole));
-    ZERO_TRY(zero_device_copy(device, home, zero_engine_sum(engine, unit),
-                              engine->layout.units[unit].shard_elems * sizeof(float), offload->out_stream));
+    ZERO_TRY(zero_device_copy(device, zero_offload_grads_home(engine, offload->units[unit].begin),
+                              zero_engine_sum(engine, unit), engine->layout.units[unit].shard_elems * sizeof(float),
+                              offload->out_stream));
     ZERO_TRY(device->ops->event_record(device, zero_offload_sums_left(engine, unit), offload->out_stream));
     return device->ops->event_record(device, offload->grads_home, offload->out_stream);
 }

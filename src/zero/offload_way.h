@@ -1,7 +1,7 @@
 /* offload_way.h - within offload: what the two ways of updating hosted state share, and the table in which they differ.
  *
  * offload.c holds the block of host memory and the streams, and sends gradients out; offload_host.c updates with the
- * CPU.
+ * CPU, offload_device.c with the device. Both update hosted units in forward order and record `arrived` of each.
  */
 #ifndef ZERO_OFFLOAD_WAY_H
 #define ZERO_OFFLOAD_WAY_H
@@ -18,17 +18,20 @@ typedef struct zero_hosted_unit {
 typedef struct zero_offload_way {
     zero_status_t (*create)(zero_engine_t *engine); /* engine->offload is whole but for way_state */
     void (*destroy)(zero_engine_t *engine);         /* way_state may be NULL */
+    /* A unit's sums are whole in the step's last micro-step: called for each. NULL: nothing is to be done before the
+     * step is decided. */
+    zero_status_t (*begin)(zero_engine_t *engine);
     /* offload->decided stands in the caller's stream: records `arrived` of every hosted unit. */
     zero_status_t (*update)(zero_engine_t *engine);
 } zero_offload_way_t;
 
-extern const zero_offload_way_t zero_offload_by_host;
+extern const zero_offload_way_t zero_offload_by_host, zero_offload_by_device;
 
 struct zero_offload {
     const zero_offload_way_t *way;
-    void *way_state; /* the way's own */
-    zero_host_pool_t *pool;
-    unsigned char *host; /* by plan.host: pinned, where the device has it so */
+    void *way_state;        /* the way's own */
+    zero_host_pool_t *pool; /* the host's update alone keeps it once memory is touched */
+    unsigned char *host;    /* by plan.host: pinned, where the device has it so */
     bool is_pinned;
     zero_hosted_unit_t *units; /* by unit; those below plan.host.first are unused */
     zero_stream_t out_stream, update_stream, in_stream;
@@ -39,6 +42,8 @@ struct zero_offload {
 };
 
 void *zero_offload_host_at(const zero_engine_t *engine, uint64_t offset);
+/* Where the gradient of a hosted element goes, and those behind it in its unit, which is one whose sums are sent. */
+float *zero_offload_grads_home(const zero_engine_t *engine, uint64_t hosted_elem);
 zero_event_t zero_offload_sums_left(const zero_engine_t *engine, zero_unit_t unit);
 
 /* Where the part before ends, and `part` begins, of elements [begin, end) that n_parts threads share. */

@@ -145,10 +145,9 @@ static zero_status_t write_master(zero_engine_t *engine, const zero_adam_segment
     ZERO_TRY(device->kernels->split_master(param_at(engine, at), low, dtype, buffers->weights, n_elems, NULL));
     if (low != held)
         ZERO_TRY(zero_device_copy(device, held, low, n_elems * zero_low_size(dtype), NULL));
-    if (!is_hosted(engine, at))
-        return ZERO_OK;
-    return zero_device_copy(device, zero_offload_place(engine, at->state).param, param_at(engine, at),
-                            n_elems * zero_dtype_size(dtype), NULL);
+    void *twin = is_hosted(engine, at) ? zero_offload_place(engine, at->state).param : NULL; /* the host's copy */
+    return twin ? zero_device_copy(device, twin, param_at(engine, at), n_elems * zero_dtype_size(dtype), NULL)
+                : ZERO_OK;
 }
 
 /* Into buffers->host, when the device is synchronized. */

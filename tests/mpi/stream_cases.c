@@ -5,7 +5,8 @@
  * Runs one after the other. Keys and what they are unless given:
  *
  *     device=async (or cpu) stage=3 dtype=bf16 (fp32, fp16) prefetch=1 micro_steps=1 every=0 steps=12 overlap=1
- *     offload=0 (percent of the state; -1: auto) threads=0 (of its update) pins=1 (memory can be pinned)
+ *     offload=0 (percent of the state; -1: auto) update=auto (or device, host) threads=0 (of the host's update)
+ *     buffer=4096 (offload_buffer_bytes; 0: its default) pins=1 (memory can be pinned)
  *     available=BYTES (that the device tells) nccl=0 (nccl_reduction) nan_at=0 (the step)
  *     rows=61 (of the embedding's table) untied=0 (1: the head has a table of its own)
  *     staging=0 (staging_bytes; 0: its default) comm=auto (or mpi, for all runs and before their other keys)
@@ -37,7 +38,7 @@
 
 typedef struct settings {
     int stage, prefetch, micro_steps, every, steps, overlap, nan_at, seed, delay_us, fault, trace, is_async, offload,
-        nccl, threads, pins, available;
+        nccl, threads, pins, available, update, buffer;
     int rows, untied, staging;
     zero_dtype_t dtype;
 } settings_t;
@@ -312,11 +313,15 @@ static void tell_state(run_t *run)
         printf("parameters %016llx\nstate %016llx\n", (unsigned long long)run->hash, (unsigned long long)state);
 }
 
-/* What the engine holds is what zero_plan says; what auto chose fits, and is not nothing in our cases. */
-static void check_memory(const run_t *run, const zero_config_t *config)
+/* What the engine holds is what zero_plan says, of the host's update where memory is not pinned and nobody asked for
+ * the device's; what auto chose fits, and is not nothing in our cases. */
+static void check_memory(const run_t *run, const zero_config_t *of_run)
 {
     zero_memory_t plan, held = zero_engine_memory(run->engine);
     const settings_t *s = run->s;
+    zero_config_t settled = *of_run, *config = &settled;
+    if (!s->pins && config->offload_update == ZERO_OFFLOAD_UPDATE_AUTO)
+        config->offload_update = ZERO_OFFLOAD_UPDATE_HOST;
     OK(zero_plan(run->toy.model, config, s->is_async ? ZERO_COMM_NCCL : ZERO_COMM_AUTO, zero_comm_size(run->comm),
                  &plan));
     if (config->offload_ratio == ZERO_OFFLOAD_AUTO)
@@ -347,6 +352,9 @@ static void run_all(const settings_t *s, zero_comm_t *comm)
     config.offload = s->offload != 0;
     config.offload_ratio = s->offload < 0 ? ZERO_OFFLOAD_AUTO : (float)s->offload / 100.0f;
     config.offload_threads = s->threads;
+    config.offload_update = (zero_offload_update_t)s->update;
+    if (s->buffer > 0)
+        config.offload_buffer_bytes = (size_t)s->buffer;
     run.seed = (uint64_t)(s->seed * 100 + zero_comm_rank(run.comm));
     if (s->is_async)
         OK(async_device_create(run.comm,
@@ -395,6 +403,7 @@ static const settings_t defaults = {.stage = 3,
                                     .seed = 1,
                                     .delay_us = 300,
                                     .pins = 1,
+                                    .buffer = 4096,
                                     .dtype = ZERO_BF16,
                                     .is_async = 1};
 
@@ -417,6 +426,7 @@ static void take(const char *argument, settings_t *s)
                 {"threads", offsetof(settings_t, threads)},
                 {"available", offsetof(settings_t, available)},
                 {"pins", offsetof(settings_t, pins)},
+                {"buffer", offsetof(settings_t, buffer)},
                 {"nccl", offsetof(settings_t, nccl)},
                 {"rows", offsetof(settings_t, rows)},
                 {"untied", offsetof(settings_t, untied)},
@@ -428,6 +438,12 @@ static void take(const char *argument, settings_t *s)
     const char *value = argument + value_at;
     if (strcmp(name, "dtype") == 0) {
         s->dtype = strcmp(value, "fp32") == 0 ? ZERO_FP32 : strcmp(value, "fp16") == 0 ? ZERO_FP16 : ZERO_BF16;
+        return;
+    }
+    if (strcmp(name, "update") == 0) {
+        s->update = strcmp(value, "device") == 0 ? ZERO_OFFLOAD_UPDATE_DEVICE
+                    : strcmp(value, "host") == 0 ? ZERO_OFFLOAD_UPDATE_HOST
+                                                 : ZERO_OFFLOAD_UPDATE_AUTO;
         return;
     }
     if (strcmp(name, "device") == 0) {
