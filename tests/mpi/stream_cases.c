@@ -11,6 +11,7 @@
  *     rows=61 (of the embedding's table) untied=0 (1: the head has a table of its own)
  *     staging=0 (staging_bytes; 0: its default) comm=auto (or mpi, for all runs and before their other keys)
  *     seed=1 delay_us=300 fault=0 (async_fault_t) trace=0
+ *     load= (a directory of checkpoints, whose latest the run goes on from) save= (one to write to after the steps)
  *
  * Trains a toy whose forward reads every parameter and whose backward reads them again and writes every gradient, all
  * of it queued in a compute stream, two steps under way at a time. Each piece of compute takes a while between its
@@ -40,6 +41,7 @@ typedef struct settings {
     int stage, prefetch, micro_steps, every, steps, overlap, nan_at, seed, delay_us, fault, trace, is_async, offload,
         nccl, threads, pins, available, update, buffer;
     int rows, untied, staging;
+    const char *load, *save;
     zero_dtype_t dtype;
 } settings_t;
 
@@ -334,6 +336,22 @@ static void check_memory(const run_t *run, const zero_config_t *of_run)
               (unsigned long long)zero_memory_total(&plan), (unsigned long long)zero_memory_total(&held));
 }
 
+static void load(run_t *run)
+{
+    zero_checkpoint_t *checkpoint;
+    OK(zero_checkpoint_open(run->comm, run->s->load, &checkpoint));
+    OK(zero_load(run->engine, checkpoint));
+    zero_checkpoint_close(checkpoint);
+}
+
+static void save(run_t *run)
+{
+    zero_save_t *writing;
+    OK(zero_save_prepare(run->comm, run->s->save));
+    OK(zero_save_begin(run->engine, run->s->save, &(zero_save_options_t){0}, &writing));
+    OK(zero_save_end(writing));
+}
+
 static void run_all(const settings_t *s, zero_comm_t *comm)
 {
     run_t run = {.s = s, .comm = comm, .toy = toy_create(s->rows, s->untied), .hash = UINT64_C(1469598103934665603)};
@@ -374,9 +392,13 @@ static void run_all(const settings_t *s, zero_comm_t *comm)
     OK(zero_alloc(run.engine, ZERO_MEMORY_DATA, sizeof *run.loss, &loss));
     run.loss = loss;
     OK(zero_init_parameters(run.engine));
+    if (s->load)
+        load(&run);
     if (s->trace)
         OK(zero_engine_trace(run.engine, on_span, &run));
     train(&run);
+    if (s->save)
+        save(&run);
     for (int work = 0; work < ZERO_N_WORKS && s->trace && s->is_async; work++)
         CHECK(run.n_spans[work] >= s->steps, "%d spans of %s", run.n_spans[work], zero_work_name((zero_work_t)work));
     double hashes[2] = {(double)(run.hash >> 32), (double)(run.hash & 0xffffffffu)}, sums[2];
@@ -438,6 +460,10 @@ static void take(const char *argument, settings_t *s)
     const char *value = argument + value_at;
     if (strcmp(name, "dtype") == 0) {
         s->dtype = strcmp(value, "fp32") == 0 ? ZERO_FP32 : strcmp(value, "fp16") == 0 ? ZERO_FP16 : ZERO_BF16;
+        return;
+    }
+    if (strcmp(name, "load") == 0 || strcmp(name, "save") == 0) {
+        *(strcmp(name, "load") == 0 ? &s->load : &s->save) = value;
         return;
     }
     if (strcmp(name, "update") == 0) {
