@@ -410,6 +410,12 @@ ZERO_API zero_status_t zero_set_adam_step(zero_engine_t *engine, uint64_t adam_s
 /* Memory of the rank's device for the caller's own use, counted under `category`, zeroed, 256-byte aligned, freed with
  * the engine. Only before the first zero_begin. */
 ZERO_API zero_status_t zero_alloc(zero_engine_t *engine, zero_memory_category_t category, size_t n_bytes, void **data);
+/* The same, as ZERO_MEMORY_ACTIVATIONS, for what matters only from zero_acquire(first) in a forward pass to
+ * zero_grad_ready(last) in its backward (or the end of an eval pass). At other times the engine may write there: memory
+ * that is idle between the passes of two steps is where optimizer state from the host waits for its update, and after
+ * it for its way back. Undefined at every zero_acquire(first). */
+ZERO_API zero_status_t zero_alloc_activations(zero_engine_t *engine, zero_unit_t first, zero_unit_t last,
+                                              size_t n_bytes, void **data);
 
 /* What is held now, by the engine's own counters. */
 ZERO_API zero_memory_t zero_engine_memory(const zero_engine_t *engine);

@@ -13,6 +13,7 @@
 #include "tests/support.h"
 #include "tests/trainer.h"
 #include "train/sample.h"
+#include "zero/engine.h"
 
 #define DIFFERENCE_STEP 1e-5
 /* Of a central difference in fp64, as fp64_model.h says. */
@@ -30,6 +31,7 @@
 typedef struct sizes {
     options_arch_t arch;
     int64_t layers, dim, heads, kv_heads, ffn_dim, vocab_size, seq_len, n_batch; /* kv_heads, ffn_dim 0: the default */
+    int recompute;
 } sizes_t;
 
 enum { GPT2, LLAMA, N_ARCHS };
@@ -138,6 +140,7 @@ static fixture_t *fixture_open(sizes_t sizes, zero_dtype_t precision)
     f->options.model.arch = (int)sizes.arch;
     f->options.model.kv_heads = sizes.kv_heads;
     f->options.model.ffn_dim = sizes.ffn_dim;
+    f->options.model.recompute = sizes.recompute;
     f->options.model.norm_eps = 1e-4; /* neither is the default */
     f->options.model.rope_theta = 100.0;
     f->options.train.precision = precision;
@@ -352,6 +355,59 @@ START_TEST(gradients_of_odd_sizes_are_those_of_central_differences)
 }
 END_TEST
 
+/* ---- Activations ---- */
+
+/* Fills memory that is idle before a unit's forward, or after its backward, with NaN. */
+static void poison(const model_t *model, zero_unit_t unit, bool forward)
+{
+    for (zero_user_block_t *block = model->engine->user_blocks; block; block = block->next)
+        if (!block->always_in_use && (forward ? block->first : block->last) == unit)
+            memset(block->data, 0xff, block->n_bytes);
+}
+
+static zero_status_t poison_and_forward(model_t *model, zero_unit_t unit)
+{
+    poison(model, unit, true);
+    return (model->options->model.arch == ARCH_LLAMA ? llama_ops : gpt2_ops).forward(model, unit);
+}
+
+static zero_status_t backward_and_poison(model_t *model, zero_unit_t unit)
+{
+    TRY((model->options->model.arch == ARCH_LLAMA ? llama_ops : gpt2_ops).backward(model, unit));
+    poison(model, unit, false);
+    return ZERO_OK;
+}
+
+static size_t idle_bytes(const zero_engine_t *engine)
+{
+    size_t n = 0;
+    for (const zero_user_block_t *block = engine->user_blocks; block; block = block->next)
+        n += block->always_in_use ? 0 : block->n_bytes;
+    return n;
+}
+
+/* In each way of recomputation: what is in the way of nobody may be lent. */
+START_TEST(activations_matter_in_their_span_alone)
+{
+    sizes_t sizes = odd[_i % N_ARCHS];
+    sizes.recompute = _i / N_ARCHS;
+    fixture_t *f = fixture_open(sizes, ZERO_FP32), *poisoned = fixture_open(sizes, ZERO_FP32);
+    model_ops_t ops = *f->trainer.model.ops;
+    ops.forward = poison_and_forward;
+    ops.backward = backward_and_poison;
+    poisoned->trainer.model.ops = &ops;
+    ck_assert_double_eq(train(poisoned), train(f));
+    for (size_t t = 0; t < f->reference->n_tensors; t++)
+        ck_assert_mem_eq(poisoned->grads[t], f->grads[t], f->reference->tensors[t].n_elems * sizeof(float));
+    /* Most of a layer's activations, each layer's. */
+    size_t layer_bytes = (size_t)(sizes.n_batch * sizes.seq_len * sizes.dim) * sizeof(float) *
+                         (sizes.recompute == RECOMPUTE_FULL ? 1 : 6);
+    ck_assert_uint_ge(idle_bytes(f->trainer.engine), (size_t)sizes.layers * layer_bytes);
+    fixture_close(f);
+    fixture_close(poisoned);
+}
+END_TEST
+
 /* ---- Sizes ---- */
 
 /* Parameters as published, GPT-2's vocabulary padded by 47 and Llama 3.2 given a head of its own. */
@@ -514,6 +570,7 @@ static Suite *suite(void)
     tcase_add_loop_test(passes, logits_are_those_of_plain_fp64, 0, N_CASES);
     tcase_add_loop_test(passes, every_gradient_is_that_of_central_differences, 0, N_ARCHS);
     tcase_add_loop_test(passes, gradients_of_odd_sizes_are_those_of_central_differences, 0, N_CASES);
+    tcase_add_loop_test(passes, activations_matter_in_their_span_alone, 0, N_ARCHS * 3);
     suite_add_tcase(s, passes);
     TCase *configurations = tcase_create("configurations");
     tcase_add_loop_test(configurations, ready_configurations_have_the_published_sizes, 0, N_READY);

@@ -15,6 +15,12 @@ typedef struct arch_tensor {
     bool packed; /* one matrix with the tensor before it */
 } arch_tensor_t;
 
+/* Units: 0 is the embedding, then come the layers, then the head. */
+static inline zero_unit_t arch_layer_unit(int layer)
+{
+    return layer + 1;
+}
+
 zero_status_t arch_declare(model_t *model, zero_unit_t unit, const arch_tensor_t *spec, zero_tensor_t *tensor);
 
 /* Standard deviations of GPT-2's initialisation: 0.02, and less where one of the 2 residual branches of a layer ends.

@@ -178,12 +178,16 @@ static void place(const model_t *model, activations_t *a)
     for (int l = 0; l < model->options->model.layers; l++) {
         block_activations_t *layer = &g->layers[l];
         *layer = shared;
+        /* The embedding makes the first x. */
+        activations_begin_span(a, l == 0 ? 0 : arch_layer_unit(l), arch_layer_unit(l));
         layer->x = activations_take(a, s.R * s.C, s.element_bytes);
+        activations_begin_span(a, arch_layer_unit(l), arch_layer_unit(l));
         if (recompute != RECOMPUTE_FULL)
             place_inputs(a, &s, layer);
         if (recompute == RECOMPUTE_NONE)
             place_outputs(a, &s, false, layer);
     }
+    activations_end_span(a);
     g->lnf_mean = activations_take(a, s.R, sizeof(float));
     g->lnf_rstd = activations_take(a, s.R, sizeof(float));
     g->d_x = g->lnf = activations_take(a, s.R * s.C, s.element_bytes);

@@ -315,14 +315,15 @@ void zero_engine_destroy(zero_engine_t *engine)
     free(engine);
 }
 
-zero_status_t zero_alloc(zero_engine_t *engine, zero_memory_category_t category, size_t n_bytes, void **data)
+static zero_status_t alloc(zero_engine_t *engine, zero_memory_category_t category, size_t n_bytes,
+                           zero_user_block_t use, void **data)
 {
     if (engine->started)
         return zero_fail(ZERO_ERROR_ORDER, "zero_alloc after the first zero_begin: memory is planned before step 0");
-    if ((unsigned)category >= ZERO_MEMORY_N_CATEGORIES)
-        return zero_fail(ZERO_ERROR_ARGUMENT, "zero_alloc: there is no memory category %d", (int)category);
     zero_user_block_t *block = calloc(1, sizeof *block);
-    if (!block)
+    if (block)
+        *block = use;
+    else
         return zero_fail(ZERO_ERROR_MEMORY, "no memory to note a block of %zu bytes", n_bytes);
     zero_status_t status = engine->device->ops->alloc(engine->device, n_bytes, &block->data);
     if (status != ZERO_OK) {
@@ -335,4 +336,21 @@ zero_status_t zero_alloc(zero_engine_t *engine, zero_memory_category_t category,
     engine->memory.bytes[category] += n_bytes;
     *data = block->data;
     return ZERO_OK;
+}
+
+zero_status_t zero_alloc(zero_engine_t *engine, zero_memory_category_t category, size_t n_bytes, void **data)
+{
+    if ((unsigned)category >= ZERO_MEMORY_N_CATEGORIES)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "zero_alloc: there is no memory category %d", (int)category);
+    return alloc(engine, category, n_bytes, (zero_user_block_t){.always_in_use = true}, data);
+}
+
+zero_status_t zero_alloc_activations(zero_engine_t *engine, zero_unit_t first, zero_unit_t last, size_t n_bytes,
+                                     void **data)
+{
+    zero_unit_t n_units = engine->model->n_units;
+    if (first < 0 || first >= n_units || last < 0 || last >= n_units)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "zero_alloc_activations: units %d and %d, of %d", first, last, n_units);
+    zero_user_block_t use = {.first = first, .last = last};
+    return alloc(engine, ZERO_MEMORY_ACTIVATIONS, n_bytes, use, data);
 }

@@ -23,6 +23,8 @@
 typedef struct zero_user_block {
     void *data;
     size_t n_bytes;
+    bool always_in_use;
+    zero_unit_t first, last; /* else: in use from first's acquire in forward to last's grad_ready in backward */
     struct zero_user_block *next;
 } zero_user_block_t;
 
