@@ -436,7 +436,7 @@ START_TEST(hosted_state_passes_in_pieces_that_fit_into_the_buffers)
         ck_assert_int_le(passing->n_places, passing->n_pieces);
         ck_assert(passing->piece_elems % 4 == 0); /* vectors of four in every place */
         uint64_t n_elems = (uint64_t)passing->n_places * passing->piece_elems;
-        uint64_t least = 64 * 4 * 16; /* one cache line's worth of bytes in four places: there is nothing smaller */
+        uint64_t least = 128 * 4 * 16; /* one run in four places: there is nothing smaller */
         ck_assert_uint_le(n_elems * (8 + zero_low_size(config.dtype)),
                           config.offload_buffer_bytes > least ? config.offload_buffer_bytes : least);
         zero_arena_plan_destroy(&plan);

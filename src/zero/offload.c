@@ -265,9 +265,7 @@ zero_status_t zero_offload_send_grads(zero_engine_t *engine, zero_unit_t unit, z
         return ZERO_OK;
     ZERO_TRY(device->ops->event_record(device, offload->sums_whole, stream));
     ZERO_TRY(device->ops->stream_wait(device, offload->out_stream, offload->sums_whole));
-    ZERO_TRY(zero_device_copy(device, zero_offload_grads_home(engine, offload->units[unit].begin),
-                              zero_engine_sum(engine, unit), engine->layout.units[unit].shard_elems * sizeof(float),
-                              offload->out_stream));
+    ZERO_TRY(offload->way->send_grads(engine, unit));
     ZERO_TRY(device->ops->event_record(device, zero_offload_sums_left(engine, unit), offload->out_stream));
     return device->ops->event_record(device, offload->grads_home, offload->out_stream);
 }
@@ -275,6 +273,22 @@ zero_status_t zero_offload_send_grads(zero_engine_t *engine, zero_unit_t unit, z
 zero_status_t zero_offload_await_grads(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
 {
     return engine->device->ops->stream_wait(engine->device, stream, zero_offload_sums_left(engine, unit));
+}
+
+zero_status_t zero_offload_start(zero_engine_t *engine)
+{
+    return engine->offload && engine->offload->way->start ? engine->offload->way->start(engine) : ZERO_OK;
+}
+
+zero_status_t zero_offload_lend(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
+{
+    return engine->offload && engine->offload->way->lend ? engine->offload->way->lend(engine, unit, stream) : ZERO_OK;
+}
+
+zero_status_t zero_offload_take_back(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
+{
+    return engine->offload && engine->offload->way->take_back ? engine->offload->way->take_back(engine, unit, stream)
+                                                              : ZERO_OK;
 }
 
 zero_status_t zero_offload_update(zero_engine_t *engine, zero_stream_t stream)

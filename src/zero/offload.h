@@ -24,6 +24,8 @@ zero_status_t zero_offload_reserve(zero_engine_t *engine);
 bool zero_offload_is_held_up(const zero_engine_t *engine);
 /* The rest, once the device's memory stands. */
 zero_status_t zero_offload_create(zero_engine_t *engine);
+/* Before the first pass: the caller has all its memory. */
+zero_status_t zero_offload_start(zero_engine_t *engine);
 void zero_offload_destroy(zero_engine_t *engine); /* when the device is idle; NULL is allowed */
 
 bool zero_offload_hosts(const zero_engine_t *engine, zero_unit_t unit);
@@ -43,5 +45,11 @@ zero_status_t zero_offload_await_grads(zero_engine_t *engine, zero_unit_t unit, 
 zero_status_t zero_offload_update(zero_engine_t *engine, zero_stream_t stream);
 /* What comes next in `stream` finds this rank's shard of a hosted unit updated. *is_new: for the first time since. */
 zero_status_t zero_offload_await_params(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream, bool *is_new);
+
+/* Activations that matter up to `unit`'s backward are idle behind what is in `stream`, in the step's last pass; and
+ * those that matter from its forward on are wanted by what comes next in it. Where there is no offload, no difference.
+ */
+zero_status_t zero_offload_lend(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
+zero_status_t zero_offload_take_back(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
 
 #endif

@@ -99,6 +99,13 @@ static void destroy(zero_engine_t *engine)
 
 /* ---- a step ---- */
 
+static zero_status_t send_grads(zero_engine_t *engine, zero_unit_t unit)
+{
+    return zero_device_copy(engine->device, zero_offload_grads_home(engine, engine->offload->units[unit].begin),
+                            zero_engine_sum(engine, unit), engine->layout.units[unit].shard_elems * sizeof(float),
+                            engine->offload->out_stream);
+}
+
 static void update_part(void *args, int item, int part, int n_parts)
 {
     const host_way_t *way = args;
@@ -156,4 +163,5 @@ static zero_status_t update(zero_engine_t *engine)
     return ops->stream_wait(device, offload->update_stream, offload->units[engine->layout.n_units - 1].arrived);
 }
 
-const zero_offload_way_t zero_offload_by_host = {.create = create, .destroy = destroy, .update = update};
+const zero_offload_way_t zero_offload_by_host = {
+    .create = create, .destroy = destroy, .send_grads = send_grads, .update = update};

@@ -15,14 +15,20 @@ typedef struct zero_hosted_unit {
     bool is_new;          /* no gather has come after that yet */
 } zero_hosted_unit_t;
 
+/* NULL: nothing is to be done. */
 typedef struct zero_offload_way {
     zero_status_t (*create)(zero_engine_t *engine); /* engine->offload is whole but for way_state */
+    zero_status_t (*start)(zero_engine_t *engine);  /* before the first pass: all memory is there */
     void (*destroy)(zero_engine_t *engine);         /* way_state may be NULL */
-    /* A unit's sums are whole in the step's last micro-step: called for each. NULL: nothing is to be done before the
-     * step is decided. */
+    /* A unit's sums are whole in the step's last micro-step: called for each. */
     zero_status_t (*begin)(zero_engine_t *engine);
+    /* They are to leave for where the update looks for them: in out_stream. */
+    zero_status_t (*send_grads)(zero_engine_t *engine, zero_unit_t unit);
     /* offload->decided stands in the caller's stream: records `arrived` of every hosted unit. */
     zero_status_t (*update)(zero_engine_t *engine);
+    /* As zero_offload_lend, zero_offload_take_back. */
+    zero_status_t (*lend)(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
+    zero_status_t (*take_back)(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
 } zero_offload_way_t;
 
 extern const zero_offload_way_t zero_offload_by_host, zero_offload_by_device;

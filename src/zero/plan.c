@@ -10,8 +10,9 @@
 
 /* Pages: windows are registered and mapped by page, and buffers that start one never share it with a neighbour. */
 #define ALIGN_BYTES 4096
-/* Hosted state passes in pieces of a multiple of this, so that vectors and cache lines are never cut. */
-#define PASSING_RUN_ELEMS 64
+/* Hosted state passes in pieces of a multiple of this, so that arrays of any type lie end to end at multiples of 256
+ * bytes. */
+#define PASSING_RUN_ELEMS 128
 /* Of all ranks' slices together: on 8 GPUs a copy is 8 MiB. */
 #define LEAST_PIECE_BYTES ((uint64_t)64 << 20)
 
@@ -235,8 +236,8 @@ static void plan_passing(zero_arena_plan_t *plan, const zero_layout_t *layout, c
     zero_passing_plan_t *passing = &plan->passing;
     uint64_t *bytes = &plan->private_bytes, run = PASSING_RUN_ELEMS, largest = 0;
     zero_memory_t *memory = &plan->memory;
-    bool grads_pass = host->first_sent < layout->n_units;
-    size_t low_size = zero_low_size(config->dtype), element_bytes = low_size + (grads_pass ? 3 : 2) * sizeof(float);
+    passing->grads_pass = host->first_sent < layout->n_units;
+    size_t element_bytes = zero_low_size(config->dtype) + (passing->grads_pass ? 3 : 2) * sizeof(float);
     if (host->update != ZERO_OFFLOAD_UPDATE_DEVICE)
         return;
     for (zero_unit_t unit = host->first; unit < layout->n_units; unit++)
@@ -246,12 +247,8 @@ static void plan_passing(zero_arena_plan_t *plan, const zero_layout_t *layout, c
     for (zero_unit_t unit = host->first; unit < layout->n_units && largest > 0; unit++)
         passing->n_pieces += (int)((layout->units[unit].shard_elems + passing->piece_elems - 1) / passing->piece_elems);
     passing->n_places = passing->n_pieces < ZERO_N_PASSING ? passing->n_pieces : ZERO_N_PASSING;
-    uint64_t n_elems = (uint64_t)passing->n_places * passing->piece_elems;
-    passing->low = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, n_elems * low_size);
-    passing->m = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, n_elems * sizeof(float));
-    passing->v = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, n_elems * sizeof(float));
-    if (grads_pass)
-        passing->grads = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, n_elems * sizeof(float));
+    passing->place_bytes = passing->piece_elems * element_bytes;
+    passing->places = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, (uint64_t)passing->n_places * passing->place_bytes);
     passing->max_segments = (size_t)layout->n_tensors + (size_t)passing->n_pieces; /* a cut makes one more */
     passing->segments =
         take(bytes, memory, ZERO_MEMORY_COMMUNICATION, passing->max_segments * sizeof(zero_adam_segment_t));

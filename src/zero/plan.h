@@ -41,9 +41,11 @@ typedef struct zero_host_plan {
 #define ZERO_N_PASSING 4
 typedef struct zero_passing_plan {
     int n_pieces, n_places;
-    uint64_t piece_elems;      /* of a unit's shard that pass at once, at most */
-    uint64_t low, m, v, grads; /* in the private arena: n_places * piece_elems each; grads only where some were sent */
-    uint64_t segments;         /* what AdamW walks over in all pieces */
+    uint64_t piece_elems; /* of a unit's shard that pass at once, at most */
+    bool grads_pass;      /* some were sent, and come back with the state */
+    uint64_t places;      /* in the private arena: n_places of place_bytes each */
+    uint64_t place_bytes;
+    uint64_t segments; /* what AdamW walks over in all pieces */
     size_t max_segments;
 } zero_passing_plan_t;
 
