@@ -222,7 +222,7 @@ static bool is_left_out(int waiting, const async_event_t *event)
         return waiting == OUT_STREAM || waiting == UPDATE_STREAM;
     case ASYNC_DEVICE_AHEAD_OF_HOST:
         return recorded_in == IN_STREAM || waiting == IN_STREAM;
-    case ASYNC_SUMS_AHEAD_OF_COPY:
+    case ASYNC_COMPUTE_AHEAD_OF_COPY:
         return computes && recorded_in == OUT_STREAM;
     case ASYNC_UPDATE_AHEAD_OF_DECISION:
         return waiting == UPDATE_STREAM && computed;
@@ -234,6 +234,8 @@ static bool is_left_out(int waiting, const async_event_t *event)
         return waiting == IN_STREAM && recorded_in == OUT_STREAM && event != the.grads_home;
     case ASYNC_FETCH_AHEAD_OF_GRADS:
         return waiting == IN_STREAM && event == the.grads_home;
+    case ASYNC_FETCH_AHEAD_OF_COMPUTE:
+        return waiting == IN_STREAM && computed;
     case ASYNC_GATHER_AHEAD_OF_UPDATE:
         return waiting == GATHER_STREAM && recorded_in == UPDATE_STREAM;
     default:

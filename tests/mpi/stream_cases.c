@@ -8,6 +8,7 @@
  *     offload=0 (percent of the state; -1: auto) update=auto (or device, host) threads=0 (of the host's update)
  *     buffer=4096 (offload_buffer_bytes; 0: its default) pins=1 (memory can be pinned)
  *     available=BYTES (that the device tells) nccl=0 (nccl_reduction) nan_at=0 (the step)
+ *     activations=0 (bytes a unit keeps from its forward to its backward)
  *     rows=61 (of the embedding's table) untied=0 (1: the head has a table of its own)
  *     staging=0 (staging_bytes; 0: its default) comm=auto (or mpi, for all runs and before their other keys)
  *     seed=1 delay_us=300 fault=0 (async_fault_t) trace=0
@@ -15,7 +16,8 @@
  *
  * Trains a toy whose forward reads every parameter and whose backward reads them again and writes every gradient, all
  * of it queued in a compute stream, two steps under way at a time. Each piece of compute takes a while between its
- * first and its last touch, reads twice what it reads, and leaves NaN where it will write. Prints, from rank 0, a line
+ * first and its last touch, reads twice what it reads, and leaves NaN where it will write. What it keeps from a unit's
+ * forward to its backward must be there as it was. Prints, from rank 0, a line
  * a step (loss and grad norm, %.9g), and hashes of all full parameters and of the optimizer's state, at the end and
  * again after other state was set. The same text on every device means that nothing was read before it was there or
  * written before its readers were done.
@@ -39,7 +41,7 @@
 
 typedef struct settings {
     int stage, prefetch, micro_steps, every, steps, overlap, nan_at, seed, delay_us, fault, trace, is_async, offload,
-        nccl, threads, pins, available, update, buffer;
+        nccl, threads, pins, available, update, buffer, activations;
     int rows, untied, staging;
     const char *load, *save;
     zero_dtype_t dtype;
@@ -107,7 +109,10 @@ typedef struct compute {
     int64_t step;
     double *loss;
     const float *loss_scale;
-    uint64_t *hash; /* of an eval pass; NULL else */
+    uint64_t *hash;      /* of an eval pass; NULL else */
+    unsigned char *kept; /* from forward to backward */
+    size_t n_kept;
+    int kept_key;
 } compute_t;
 
 static double checksum(const compute_t *c)
@@ -135,15 +140,38 @@ static void write_grads(const compute_t *c)
         element_store(c->uses[0].grad.data, c->uses[0].grad.dtype, 0, NAN);
 }
 
+/* What this unit keeps in this pass. */
+static unsigned char kept_byte(const compute_t *c, size_t i)
+{
+    return (unsigned char)(((size_t)c->kept_key * 97 + i * 31 + i / 251) % 255);
+}
+
+static void keep(const compute_t *c)
+{
+    for (size_t i = 0; i < c->n_kept; i++)
+        c->kept[i] = kept_byte(c, i);
+}
+
+static void check_kept(const compute_t *c)
+{
+    for (size_t i = 0; i < c->n_kept; i++)
+        CHECK(c->kept[i] == kept_byte(c, i), "byte %zu of what was kept for backward has changed", i);
+}
+
 static void compute(void *args)
 {
     compute_t *c = args;
     double first = checksum(c);
+    if (c->is_backward)
+        check_kept(c);
+    else
+        keep(c);
     for (int i = 0; i < c->n_uses && c->is_backward; i++)
         for (uint64_t e = 0; e < c->uses[i].n_elems && !c->uses[i].grad.accumulate; e++)
             element_store(c->uses[i].grad.data, c->uses[i].grad.dtype, e, NAN);
     if (c->pause_us > 0)
         usleep(c->pause_us);
+    check_kept(c);
     double last = checksum(c);
     CHECK(memcmp(&first, &last, sizeof first) == 0, "parameters changed while they were in use: %g, %g", first, last);
     if (c->hash)
@@ -171,6 +199,7 @@ typedef struct run {
     zero_engine_t *engine;
     zero_stream_t stream;
     double *loss;
+    unsigned char *kept[N_UNITS];
     uint64_t hash, seed;
     /* What the trace told so far. */
     int n_spans[ZERO_N_WORKS];
@@ -198,7 +227,10 @@ static void use_unit(run_t *run, zero_unit_t unit, int64_t step, int micro_step,
                    .step = step,
                    .loss = run->loss,
                    .loss_scale = zero_loss_scale(run->engine),
-                   .hash = hash};
+                   .hash = hash,
+                   .kept = run->kept[unit],
+                   .n_kept = (size_t)run->s->activations,
+                   .kept_key = (int)step * 64 + micro_step * 8 + unit};
     c.pause_us = run->s->is_async ? (unsigned)(support_uniform(&run->seed) * run->s->delay_us) : 0;
     c.makes_nan = is_backward && step == run->s->nan_at && micro_step == 0 && unit == 3 && c.rank == 0;
     for (int i = 0; i < c.n_uses; i++) {
@@ -391,6 +423,11 @@ static void run_all(const settings_t *s, zero_comm_t *comm)
         async_compute_in(run.stream);
     OK(zero_alloc(run.engine, ZERO_MEMORY_DATA, sizeof *run.loss, &loss));
     run.loss = loss;
+    for (zero_unit_t u = 0; u < N_UNITS && s->activations > 0; u++) {
+        void *kept;
+        OK(zero_alloc_activations(run.engine, u, u, (size_t)s->activations, &kept));
+        run.kept[u] = kept;
+    }
     OK(zero_init_parameters(run.engine));
     if (s->load)
         load(&run);
@@ -449,6 +486,7 @@ static void take(const char *argument, settings_t *s)
                 {"available", offsetof(settings_t, available)},
                 {"pins", offsetof(settings_t, pins)},
                 {"buffer", offsetof(settings_t, buffer)},
+                {"activations", offsetof(settings_t, activations)},
                 {"nccl", offsetof(settings_t, nccl)},
                 {"rows", offsetof(settings_t, rows)},
                 {"untied", offsetof(settings_t, untied)},
