@@ -228,6 +228,13 @@ ZERO_API const char *zero_dtype_name(zero_dtype_t dtype);
 #define ZERO_OFFLOAD_AUTO (-1.0f)
 #define ZERO_MAX_OFFLOAD_THREADS 1024
 
+/* Who updates optimizer state that lies on the host. */
+typedef enum zero_offload_update {
+    ZERO_OFFLOAD_UPDATE_AUTO,   /* the device, where the host's memory can be pinned; else the host */
+    ZERO_OFFLOAD_UPDATE_DEVICE, /* the state passes through the device, piece by piece, and returns */
+    ZERO_OFFLOAD_UPDATE_HOST,   /* the CPU, where it lies; new parameters then go to the device */
+} zero_offload_update_t;
+
 typedef struct zero_config {
     int stage;                    /* 0..3 */
     zero_dtype_t dtype;           /* of parameters, and of gradients on the wire */
@@ -248,13 +255,15 @@ typedef struct zero_config {
     float initial_loss_scale;
     int loss_scale_window, loss_scale_hysteresis;
     /* GPUs, stages 1-3: the AdamW state of the last units in forward order, at least offload_ratio (0..1) of all, stays
-     * in pinned host memory and is updated by the CPU: the same bits, fewer bytes on the GPU. ZERO_OFFLOAD_AUTO: the
-     * smallest share with which the plan fits what the devices have free when the engine is created. On the CPU it
-     * means nothing: there all state is in host memory. */
+     * in pinned host memory: the same bits, fewer bytes on the GPU. ZERO_OFFLOAD_AUTO: the smallest share with which
+     * the plan fits what the devices have free when the engine is created. On the CPU it means nothing: there all state
+     * is in host memory. */
     bool offload;
     float offload_ratio;
-    int offload_threads; /* a rank's, for that update; 0: as many as its share of the cores near its GPU, but one; with
-                          * more than cores all their hardware threads are used */
+    zero_offload_update_t offload_update;
+    size_t offload_buffer_bytes; /* DEVICE: of device memory that state passes through, at most */
+    int offload_threads; /* HOST: a rank's; 0: as many as its share of the cores near its GPU, but one; with more than
+                          * cores all their hardware threads are used */
     float offload_ram;   /* what it may take at most of the host's memory, all ranks of a host together, above 0..1 */
     /* Where gradient slices are brought together before they are summed, the most that lies there at once; units with
      * more travel in pieces, to the same bits. Large units need not fit: what does not is summed on the way, which
@@ -263,7 +272,8 @@ typedef struct zero_config {
     size_t user_bytes; /* zero_alloc will ask for this much in all: counted in the plan's limit */
 } zero_config_t;
 
-/* Stage 3, bf16, one micro-step, prefetch 1, AdamW(0.9, 0.95, 1e-8, 0.1), clip 1.0, 512 MiB of staging. */
+/* Stage 3, bf16, one micro-step, prefetch 1, AdamW(0.9, 0.95, 1e-8, 0.1), clip 1.0, 512 MiB of staging,
+ * 256 MiB of offload's buffers. */
 ZERO_API zero_config_t zero_config_default(void);
 
 /* ---- Memory plan ---------------------------------------------------------------------------------------------------
@@ -274,7 +284,7 @@ ZERO_API zero_config_t zero_config_default(void);
     X(PARAMETER_SLOTS, "parameter slots", "full units in turn, stage 3")                                               \
     X(GRADIENTS, "gradients", "full copy at stages 0-1; fp32 sums of this rank's shard")                               \
     X(GRADIENT_SLOTS, "gradient slots", "full units in turn, stages 2-3")                                              \
-    X(OPTIMIZER, "optimizer state", "fp32 master weights (with bf16: their low halves), m, v")                         \
+    X(OPTIMIZER, "optimizer state", "fp32 master weights (with bf16: their low halves), m, v; offload's buffers")      \
     X(COMMUNICATION, "communication", "staging of gradient slices, tables, norm partials")                             \
     X(ACTIVATIONS, "activations", "the caller's: kept from forward to backward")                                       \
     X(WORKSPACE, "workspace", "the caller's: scratch of kernels")                                                      \
@@ -299,7 +309,7 @@ ZERO_API uint64_t zero_memory_total(const zero_memory_t *memory); /* on the devi
 /* What an engine with this configuration will hold on each rank, by pure arithmetic: no device, no communication. The
  * same on every rank. `kind` is how bulk data will travel: ZERO_COMM_NCCL for GPUs, whatever joins them there;
  * ZERO_COMM_MPI for messages between hosts' memories; else ZERO_COMM_AUTO. With ZERO_OFFLOAD_AUTO, which needs a device
- * to decide: as with ratio 1, the least that the device can hold. */
+ * to decide: as with ratio 1, the least that the device can hold; with ZERO_OFFLOAD_UPDATE_AUTO: as with _DEVICE. */
 ZERO_API zero_status_t zero_plan(const zero_model_t *model, const zero_config_t *config, zero_comm_kind_t kind,
                                  int world_size, zero_memory_t *plan);
 

@@ -55,6 +55,7 @@ static struct {
     int n_streams;
     int compute; /* the number of the stream that async_compute_in named */
     uint64_t n_calls[ASYNC_N_CALLS];
+    const struct async_event *grads_home; /* the first one of OUT_STREAM that IN_STREAM waited for */
 } the;
 
 /* ---- what is counted ---- */
@@ -264,8 +265,22 @@ static bool is_left_out(int waiting, const async_event_t *event)
         return waiting == OUT_STREAM || waiting == UPDATE_STREAM;
     case ASYNC_DEVICE_AHEAD_OF_HOST:
         return recorded_in == IN_STREAM || waiting == IN_STREAM;
-    case ASYNC_SUMS_AHEAD_OF_COPY:
+    case ASYNC_COMPUTE_AHEAD_OF_COPY:
         return computes && recorded_in == OUT_STREAM;
+    case ASYNC_UPDATE_AHEAD_OF_DECISION:
+        return waiting == UPDATE_STREAM && computed;
+    case ASYNC_UPDATE_AHEAD_OF_FETCH:
+        return waiting == UPDATE_STREAM && recorded_in == IN_STREAM;
+    case ASYNC_STORE_AHEAD_OF_UPDATE:
+        return waiting == OUT_STREAM && recorded_in == UPDATE_STREAM;
+    case ASYNC_FETCH_AHEAD_OF_STORE:
+        return waiting == IN_STREAM && recorded_in == OUT_STREAM && event != the.grads_home;
+    case ASYNC_FETCH_AHEAD_OF_GRADS:
+        return waiting == IN_STREAM && event == the.grads_home;
+    case ASYNC_FETCH_AHEAD_OF_COMPUTE:
+        return waiting == IN_STREAM && computed;
+    case ASYNC_GATHER_AHEAD_OF_UPDATE:
+        return waiting == GATHER_STREAM && recorded_in == UPDATE_STREAM;
     default:
         return false;
     }
@@ -282,6 +297,8 @@ static zero_status_t stream_wait(zero_device_t *device, zero_stream_t stream, ze
     event_task_t t = {event_of(event), event_of(event)->n_recorded};
     int waiting = stream_of(stream)->number;
     count(ASYNC_WAIT, 1);
+    if (waiting == IN_STREAM && !the.grads_home && t.event->n_recorded > 0 && t.event->recorded_in == OUT_STREAM)
+        the.grads_home = t.event;
     if (!is_left_out(waiting, t.event))
         async_queue(stream, await, &t, sizeof t);
     return ZERO_OK;
@@ -716,6 +733,7 @@ zero_status_t async_device_create(const zero_comm_t *comm, const async_options_t
     zero_stream_t stream;
     the.options = *options;
     memset(the.n_calls, 0, sizeof the.n_calls);
+    the.grads_home = NULL;
     OK(zero_device_cpu_create(comm, &the.cpu));
     the.ops = *the.cpu->ops; /* memory */
     the.ops.name = "async";

@@ -23,7 +23,15 @@ typedef enum async_fault {
     ASYNC_NO_FENCE,                /* fences do not wait for peers */
     ASYNC_HOST_AHEAD_OF_DEVICE,    /* offload: gradients leave before they are whole, updates before they are decided */
     ASYNC_DEVICE_AHEAD_OF_HOST,    /* offload: parameters are gathered before they are updated */
-    ASYNC_SUMS_AHEAD_OF_COPY,      /* offload: sums are written where earlier ones have yet to leave */
+    ASYNC_COMPUTE_AHEAD_OF_COPY,   /* offload: sums and activations are written where others have yet to leave */
+    /* offload, where the device updates what passes through it: */
+    ASYNC_UPDATE_AHEAD_OF_DECISION, /* state is updated before the step is decided */
+    ASYNC_UPDATE_AHEAD_OF_FETCH,    /* ... before it is there */
+    ASYNC_STORE_AHEAD_OF_UPDATE,    /* it goes home before it is updated */
+    ASYNC_FETCH_AHEAD_OF_STORE,     /* other state comes where it has yet to go home */
+    ASYNC_FETCH_AHEAD_OF_GRADS,     /* gradients come back before they have left */
+    ASYNC_GATHER_AHEAD_OF_UPDATE,   /* parameters are gathered before they are updated */
+    ASYNC_FETCH_AHEAD_OF_COMPUTE,   /* it comes into activations that are in use */
     ASYNC_N_FAULTS
 } async_fault_t;
 

@@ -36,7 +36,7 @@ static void count_calls(int n_ranks, const char *settings, int n_calls[3])
 }
 
 static const char *const settings_of[] = {
-    "stage=3", "stage=2", "stage=1", "stage=0", "stage=3 micro_steps=2", "stage=3 offload=100"};
+    "stage=3", "stage=2", "stage=1", "stage=0", "stage=3 micro_steps=2", "stage=3 offload=100 buffer=0"};
 #define N_SETTINGS (int)(sizeof settings_of / sizeof settings_of[0])
 
 START_TEST(each_unit_costs_what_the_others_do_with_any_number_of_ranks)

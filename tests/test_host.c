@@ -1,6 +1,6 @@
 /* test_host.c - the host's side of offload, without a device: who gets which cores, that a pool's threads do every part
  * once and stand where they were told to, and that memory is refused with the numbers. What they do together:
- * test_streams.c. */
+ * test_offload.c. */
 #include <omp.h>
 #include <pthread.h>
 #include <stdatomic.h>

@@ -374,35 +374,93 @@ START_TEST(slices_are_staged_unless_the_transport_adds_them)
 }
 END_TEST
 
-/* To the byte: per hosted parameter over N the device loses 10 bytes of state and 4 of sums, of which two units' stay;
- * the host has parameter, low half, m, v and gradient, and a page of the step's scalars. */
+/* Of an even model in bf16, with `hosted` units' state on the host: bytes of state and buffers that stay, units whose
+ * sums stay, and pinned bytes. */
+typedef struct offloaded {
+    uint64_t optimizer, n_sums, pinned;
+} offloaded_t;
+
+/* Sums that grow over micro-steps have no place but their own (stage 1 reduces once a step, then from fp32 gradients
+ * whose slices are the sums); others take turns in two. */
+static offloaded_t offloaded_by_hand(uint64_t n_units, uint64_t hosted, bool take_turns, zero_offload_update_t update,
+                                     uint64_t shard)
+{
+    uint64_t n_passing = hosted < 4 ? hosted : 4;
+    uint64_t n_sent = take_turns && hosted > 2 ? hosted - 2 : 0; /* the last two sums of backward are still there */
+    offloaded_t want = {.optimizer = 10 * shard * (n_units - hosted),
+                        .n_sums = take_turns ? n_units - hosted + (hosted < 2 ? hosted : 2) : n_units};
+    if (update == ZERO_OFFLOAD_UPDATE_HOST) { /* parameter, low half, m, v, gradient, and a page of scalars */
+        want.pinned = hosted ? 16 * shard * hosted + 4096 : 0;
+        return want;
+    }
+    want.pinned = 10 * shard * hosted + 4 * shard * n_sent;
+    want.optimizer += (n_sent > 0 ? 14 : 10) * shard * n_passing;
+    return want;
+}
+
+/* Per hosted parameter over N the device loses 10 bytes of state and 4 of sums. */
 START_TEST(what_is_offloaded_leaves_the_device_to_the_byte)
 {
     const int n_ranks = 8, n_units = 16;
     const uint64_t shard = EVEN_ROWS * EVEN_COLUMNS / 8;
     zero_model_t *model = even_model(n_units);
-    for (int stage = 1; stage <= 3; stage++)
-        for (int hosted = 0; hosted <= n_units; hosted++)
-            for (int micro_steps = 1; micro_steps <= 2; micro_steps++) {
-                zero_config_t config = zero_config_default();
-                zero_memory_t plan, whole;
-                config.stage = stage;
-                config.micro_steps = micro_steps;
-                ck_assert_int_eq(zero_plan(model, &config, ZERO_COMM_NCCL, n_ranks, &whole), ZERO_OK);
-                config.offload = true;
-                config.offload_ratio = (float)hosted / (float)n_units;
-                ck_assert_int_eq(zero_plan(model, &config, ZERO_COMM_NCCL, n_ranks, &plan), ZERO_OK);
-                /* Sums that grow over micro-steps have no place but their own; stage 1 reduces once a step, then
-                 * from fp32 gradients whose slices are the sums. */
-                bool take_turns = micro_steps == 1, in_place = stage == 1 && micro_steps == 2;
-                uint64_t n_on_device = (uint64_t)(n_units - hosted), n_passing = (uint64_t)(hosted < 2 ? hosted : 2);
-                uint64_t n_sums = take_turns && !in_place ? n_on_device + n_passing : (uint64_t)n_units;
-                ck_assert_uint_eq(plan.bytes[ZERO_MEMORY_OPTIMIZER], 10 * shard * n_on_device);
-                ck_assert_uint_eq(whole.bytes[ZERO_MEMORY_GRADIENTS] - plan.bytes[ZERO_MEMORY_GRADIENTS],
-                                  4 * shard * ((uint64_t)n_units - n_sums));
-                ck_assert_uint_eq(plan.pinned_bytes, hosted ? 16 * shard * (uint64_t)hosted + 4096 : 0);
-            }
+    for (int update = ZERO_OFFLOAD_UPDATE_AUTO; update <= ZERO_OFFLOAD_UPDATE_HOST; update++)
+        for (int stage = 1; stage <= 3; stage++)
+            for (int hosted = 0; hosted <= n_units; hosted++)
+                for (int micro_steps = 1; micro_steps <= 2; micro_steps++) {
+                    zero_config_t config = zero_config_default();
+                    zero_memory_t plan, whole;
+                    config.stage = stage;
+                    config.micro_steps = micro_steps;
+                    ck_assert_int_eq(zero_plan(model, &config, ZERO_COMM_NCCL, n_ranks, &whole), ZERO_OK);
+                    config.offload = true;
+                    config.offload_ratio = (float)hosted / (float)n_units;
+                    config.offload_update = (zero_offload_update_t)update;
+                    ck_assert_int_eq(zero_plan(model, &config, ZERO_COMM_NCCL, n_ranks, &plan), ZERO_OK);
+                    offloaded_t want = offloaded_by_hand((uint64_t)n_units, (uint64_t)hosted, micro_steps == 1,
+                                                         config.offload_update, shard);
+                    ck_assert_uint_eq(plan.bytes[ZERO_MEMORY_OPTIMIZER], want.optimizer);
+                    ck_assert_uint_eq(whole.bytes[ZERO_MEMORY_GRADIENTS] - plan.bytes[ZERO_MEMORY_GRADIENTS],
+                                      4 * shard * ((uint64_t)n_units - want.n_sums));
+                    ck_assert_uint_eq(plan.pinned_bytes, want.pinned);
+                }
     zero_model_destroy(model);
+}
+END_TEST
+
+/* Every hosted element passes once, in whole runs, through places that together are what was allowed, or less. */
+START_TEST(hosted_state_passes_in_pieces_that_fit_into_the_buffers)
+{
+    uint64_t seed = 13;
+    for (int i = 0; i < 200; i++) {
+        zero_model_t *model = random_model(&seed);
+        zero_layout_t layout;
+        zero_arena_plan_t plan;
+        zero_config_t config = zero_config_default();
+        uint64_t n_pieces = 0;
+        config.offload = true;
+        config.offload_ratio = (float)support_uniform(&seed);
+        config.stage = 1 + i % 3;
+        config.micro_steps = 1 + i % 2;
+        config.dtype = (zero_dtype_t)(i / 2 % 3);
+        config.offload_buffer_bytes = support_random(&seed) % (1 << (4 + i % 20));
+        ck_assert_int_eq(zero_layout_create(model, 1 + i % 5, &layout), ZERO_OK);
+        ck_assert_int_eq(zero_arena_plan_create(model, &layout, &config, ZERO_COMM_NCCL, &plan), ZERO_OK);
+        const zero_passing_plan_t *passing = &plan.passing;
+        for (zero_unit_t u = plan.host.first; u < layout.n_units; u++)
+            for (uint64_t at = 0; at < layout.units[u].shard_elems; at += passing->piece_elems)
+                n_pieces++;
+        ck_assert_uint_eq((uint64_t)passing->n_pieces, n_pieces);
+        ck_assert_int_le(passing->n_places, passing->n_pieces);
+        ck_assert(passing->piece_elems % 4 == 0); /* vectors of four in every place */
+        uint64_t n_elems = (uint64_t)passing->n_places * passing->piece_elems;
+        uint64_t least = 128 * 4 * 16; /* one run in four places: there is nothing smaller */
+        ck_assert_uint_le(n_elems * (8 + zero_low_size(config.dtype)),
+                          config.offload_buffer_bytes > least ? config.offload_buffer_bytes : least);
+        zero_arena_plan_destroy(&plan);
+        zero_layout_destroy(&layout);
+        zero_model_destroy(model);
+    }
 }
 END_TEST
 
@@ -434,6 +492,8 @@ START_TEST(auto_offloads_the_least_that_fits)
         float ratio;
         config.offload = true;
         config.stage = 1 + i % 3;
+        config.offload_update = i % 2 ? ZERO_OFFLOAD_UPDATE_DEVICE : ZERO_OFFLOAD_UPDATE_HOST;
+        config.offload_buffer_bytes = (size_t)1 << (12 + i % 10);
         config.user_bytes = 1000;
         uint64_t least = bytes_with(model, config, 1.0f, n_ranks, &most);
         uint64_t all = bytes_with(model, config, 0.0f, n_ranks, &most);
@@ -586,6 +646,7 @@ static Suite *suite(void)
     tcase_add_test(tc, the_plan_is_the_table_of_stages);
     tcase_add_test(tc, slices_are_staged_unless_the_transport_adds_them);
     tcase_add_test(tc, what_is_offloaded_leaves_the_device_to_the_byte);
+    tcase_add_test(tc, hosted_state_passes_in_pieces_that_fit_into_the_buffers);
     tcase_add_test(tc, auto_offloads_the_least_that_fits);
     tcase_add_test(tc, pieces_are_chunks_of_the_norm_and_fit_into_staging);
     tcase_add_test(tc, sizes_that_overflow_are_refused);

@@ -125,6 +125,7 @@ static const struct setting {
     {"zero", "stage", "3", {"0", "1", "2", "3"}, {"4", "-1", "three"}},
     {"zero", "offload", "none", {"none", "optimizer"}, {"cpu"}},
     {"zero", "offload_ratio", "1", {"0", "0.5", "1", "auto"}, {"1.01", "-0.1", "-1", "Auto", "automatic"}},
+    {"zero", "offload_update", "auto", {"auto", "device", "host"}, {"cpu", "gpu", "Host", ""}},
     {"zero", "offload_threads", "0", {"0", "1", "96"}, {"-1", "1025", "all"}},
     {"zero", "offload_ram", "0.5", {"0.1", "1"}, {"0", "1.5", "-1", "auto"}},
     {"zero", "prefetch", "1", {"0", "1", "4"}, {"-1", "true"}},
@@ -215,7 +216,8 @@ START_TEST(values_arrive_in_their_fields)
         "[train]\nsteps=77\nmicro_batch=2\nglobal_batch=8\nlr=0.25\nmin_lr=0.125\nwarmup_steps=5\n"
         "schedule=wsd\nweight_decay=0.5\nbeta1=0.75\nbeta2=0.875\neps=0.0625\ngrad_clip=2\n"
         "precision=fp32\nseed=9\neval_every=4\neval_batches=6\nsample_every=7\n"
-        "[zero]\nstage=1\noffload_ratio=0.5\noffload_threads=6\noffload_ram=0.25\nprefetch=3\noverlap=false\n"
+        "[zero]\nstage=1\noffload_ratio=0.5\noffload_update=host\noffload_threads=6\noffload_ram=0.25\n"
+        "prefetch=3\noverlap=false\n"
         "reduce_every_micro_step=true\ncomm=mpi\n[device]\ntype=cpu\n"
         "[checkpoint]\nkeep=4\nasync=no\n[log]\nevery=2\nmetrics=m.jsonl\n",
         NULL);
@@ -229,7 +231,8 @@ START_TEST(values_arrive_in_their_fields)
     ck_assert(o.train.beta2 == 0.875 && o.train.eps == 0.0625 && o.train.grad_clip == 2);
     ck_assert(o.train.precision == ZERO_FP32 && o.train.seed == 9 && o.train.eval_every == 4);
     ck_assert(o.train.eval_batches == 6 && o.train.sample_every == 7 && o.zero.stage == 1);
-    ck_assert(o.zero.offload_threads == 6 && o.zero.offload_ram == 0.25);
+    ck_assert(o.zero.offload_update == ZERO_OFFLOAD_UPDATE_HOST && o.zero.offload_threads == 6);
+    ck_assert(o.zero.offload_ram == 0.25);
     ck_assert(o.zero.offload_ratio == 0.5 && o.zero.prefetch == 3 && !o.zero.overlap);
     ck_assert(o.zero.reduce_every_micro_step && o.zero.comm == ZERO_COMM_MPI && o.device.type == ZERO_DEVICE_CPU);
     ck_assert(o.checkpoint.keep == 4 && !o.checkpoint.async && o.log.every == 2);

@@ -2,49 +2,7 @@
  * speed (async_device.h), every run gives the text of the plain CPU, where everything happens in one order. And it
  * would show if a wait were missing: with each kind of wait taken out, a run fails or gives another text. The runs are
  * tests/mpi/stream_cases, whose header says what they check on every rank. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "tests/async_device.h"
-#include "tests/support.h"
-
-#define LIMIT_S 120.0
-
-/* What `settings` prints; NULL where the run fails. Free it. */
-static char *text_of(int n_ranks, const char *settings)
-{
-    support_output_t output;
-    int code = support_mpirun(&output, LIMIT_S, n_ranks, "%s/tests/mpi/stream_cases %s", support_build(), settings);
-    char *text = code == 0 ? strdup(output.out) : NULL;
-    if (code != 0)
-        fprintf(stderr, "%d ranks, %s: exit code %d\n%.600s\n", n_ranks, settings, code, output.err);
-    support_output_free(&output);
-    return text;
-}
-
-/* The runs of all `variants` of `settings` give the text that the plain CPU gives, which the same ranks run first. NULL
- * ends the variants. */
-static void expect_plain_text(int n_ranks, const char *settings, const char *const *variants)
-{
-    char runs[1024];
-    size_t n_runs = 1;
-    snprintf(runs, sizeof runs, "device=cpu %s", settings);
-    for (; variants[n_runs - 1]; n_runs++)
-        snprintf(runs + strlen(runs), sizeof runs - strlen(runs), " / %s %s", settings, variants[n_runs - 1]);
-    char *got = text_of(n_ranks, runs);
-    ck_assert_msg(got != NULL, "%d ranks, %s", n_ranks, runs);
-    size_t length = strlen(got) / n_runs;
-    ck_assert_msg(length > 100 && strlen(got) == n_runs * length, "%d ranks, %s: %s", n_ranks, runs, got);
-    for (size_t i = 1; i < n_runs; i++)
-        ck_assert_msg(strncmp(got + i * length, got, length) == 0, "%d ranks, %s: %s gives\n%sinstead of\n%s", n_ranks,
-                      settings, variants[i - 1], got + i * length, got);
-    free(got);
-}
-
-static const char *const settings_of[] = {"steps=12 dtype=bf16", "steps=6 dtype=fp32 micro_steps=3 every=1",
-                                          "steps=12 dtype=fp16 nan_at=5"};
-#define N_SETTINGS 3
+#include "tests/stream_runs.h"
 
 START_TEST(streams_of_any_speed_give_the_bits_of_one_order)
 {
@@ -84,7 +42,6 @@ START_TEST(pieces_give_the_bits_of_the_whole)
                                            "staging=1 stage=1 seed=4",
                                            "staging=1 stage=0 seed=5",
                                            "staging=1 stage=3 overlap=0",
-                                           "staging=1 stage=1 offload=40",
                                            NULL};
     expect_plain_text(3, settings[_i], variants);
 }
@@ -101,44 +58,9 @@ START_TEST(pieces_travel_as_messages_too)
 }
 END_TEST
 
-/* All of the state, some of it, by any number of threads; one rank has nobody to gather from. Memory that cannot be
- * pinned is slower and no different. */
-START_TEST(offload_gives_the_same_bits)
-{
-    static const char *const variants[] = {
-        "offload=100 stage=3 seed=2 threads=3", "offload=100 stage=1 seed=3",
-        "offload=100 stage=2 pins=0",           "offload=30 stage=1 threads=2",
-        "offload=30 stage=2 seed=4 threads=7",  "offload=30 stage=3 prefetch=3 delay_us=800",
-        "offload=30 stage=3 overlap=0",         NULL};
-    expect_plain_text(1 + _i, settings_of[_i], variants);
-}
-END_TEST
-
-/* Sums that grow over the micro-steps stay on the device until the last; those of one reduction take turns. Stages 0
- * and 1 add up the micro-steps before they reduce, so theirs are other bits. */
-START_TEST(offload_gives_the_same_bits_with_accumulation)
-{
-    static const char *const each[] = {"offload=100 stage=3 threads=2", "offload=30 stage=2", NULL};
-    static const char *const once[] = {"offload=100 stage=1 threads=2", "offload=30 stage=1", NULL};
-    expect_plain_text(3, "micro_steps=4 steps=8", each);
-    expect_plain_text(2, "micro_steps=4 steps=8 stage=1", once);
-    expect_plain_text(2, "micro_steps=4 steps=8 stage=1 dtype=fp32", once);
-}
-END_TEST
-
-/* stream_cases checks that it hosts some of the state and not all, and fits. */
-START_TEST(offload_as_much_as_must_be_gives_the_same_bits)
-{
-    static const char *const variants[] = {"offload=-1 stage=1 available=123000", "offload=-1 stage=2 available=123000",
-                                           "offload=-1 stage=3 available=123000", NULL};
-    expect_plain_text(3, "steps=6", variants);
-}
-END_TEST
-
-/* On all six streams: some units' state is on the device, some on the host. */
 START_TEST(two_hundred_steps_at_random_speeds)
 {
-    expect_plain_text(3, "steps=200", (const char *const[]){"stage=3 seed=3 prefetch=2 offload=40", NULL});
+    expect_plain_text(3, "steps=200", (const char *const[]){"stage=3 seed=3 prefetch=2", NULL});
 }
 END_TEST
 
@@ -148,8 +70,7 @@ START_TEST(a_transport_that_adds_gives_its_own_sums_at_every_stage)
 {
     expect_plain_text(3, "steps=6 dtype=fp32 micro_steps=2 every=1",
                       (const char *const[]){"nccl=1 stage=3 seed=2 prefetch=3 delay_us=800", "nccl=1 stage=1 seed=4",
-                                            "nccl=1 stage=0 seed=5", "nccl=1 stage=3 overlap=0",
-                                            "nccl=1 stage=1 offload=40", NULL});
+                                            "nccl=1 stage=0 seed=5", "nccl=1 stage=3 overlap=0", NULL});
     char *all = text_of(3, "dtype=bf16 nccl=1 stage=3 / dtype=bf16 nccl=1 stage=2 seed=2 / "
                            "dtype=bf16 nccl=1 stage=1 seed=3 delay_us=800 / dtype=bf16 nccl=1 stage=0 seed=4");
     char *ordered = text_of(3, "dtype=bf16 stage=3");
@@ -187,21 +108,12 @@ static const struct {
     {ASYNC_COMPUTE_AHEAD_OF_GATHER, "stage=3", ""},          {ASYNC_GATHER_AHEAD_OF_COMPUTE, "stage=1", ""},
     {ASYNC_REDUCE_AHEAD_OF_COMPUTE, "stage=3", ""},          {ASYNC_REDUCE_AHEAD_OF_COMPUTE, "stage=1 nccl=1", ""},
     {ASYNC_COMPUTE_AHEAD_OF_REDUCE, "stage=1", ""},          {ASYNC_COMPUTE_AHEAD_OF_REDUCE, "stage=3 nccl=1", ""},
-    {ASYNC_STAGING_BEFORE_SUM, "stage=3 staging=1", PIECES}, {ASYNC_NO_FENCE, "stage=3", ""},
-    {ASYNC_HOST_AHEAD_OF_DEVICE, "stage=1 offload=100", ""}, {ASYNC_DEVICE_AHEAD_OF_HOST, "stage=3 offload=100", ""}};
+    {ASYNC_STAGING_BEFORE_SUM, "stage=3 staging=1", PIECES}, {ASYNC_NO_FENCE, "stage=3", ""}};
 #define N_FAULTS (int)(sizeof FAULTS / sizeof FAULTS[0])
 
 START_TEST(a_missing_wait_shows)
 {
-    char plain[96], faulty[160];
-    snprintf(plain, sizeof plain, "device=cpu dtype=fp32 steps=20 %s", FAULTS[_i].toy);
-    snprintf(faulty, sizeof faulty, "dtype=fp32 steps=20 %s %s fault=%d", FAULTS[_i].toy, FAULTS[_i].settings,
-             (int)FAULTS[_i].fault);
-    char *want = text_of(3, plain), *got = text_of(3, faulty);
-    ck_assert(want != NULL);
-    ck_assert_msg(!got || strcmp(got, want) != 0, "%s shows nothing", faulty);
-    free(want);
-    free(got);
+    expect_fault_shows(FAULTS[_i].fault, FAULTS[_i].settings, FAULTS[_i].toy);
 }
 END_TEST
 
@@ -214,9 +126,6 @@ static Suite *suite(void)
     tcase_add_test(tcase, an_embedding_and_a_head_in_one_slot_give_the_same_bits);
     tcase_add_loop_test(tcase, pieces_give_the_bits_of_the_whole, 0, 2);
     tcase_add_test(tcase, pieces_travel_as_messages_too);
-    tcase_add_loop_test(tcase, offload_gives_the_same_bits, 0, N_SETTINGS);
-    tcase_add_test(tcase, offload_gives_the_same_bits_with_accumulation);
-    tcase_add_test(tcase, offload_as_much_as_must_be_gives_the_same_bits);
     tcase_add_test(tcase, two_hundred_steps_at_random_speeds);
     tcase_add_test(tcase, a_transport_that_adds_gives_its_own_sums_at_every_stage);
     tcase_add_test(tcase, one_rank_and_the_cpu_have_no_use_for_a_transport_that_adds);

@@ -271,6 +271,7 @@ zero_config_t loop_config(const options_t *o, int world_size)
     config.grad_clip = (float)o->train.grad_clip;
     config.offload = o->zero.offload == OFFLOAD_OPTIMIZER;
     config.offload_ratio = (float)o->zero.offload_ratio;
+    config.offload_update = (zero_offload_update_t)o->zero.offload_update;
     config.offload_threads = (int)o->zero.offload_threads;
     config.offload_ram = (float)o->zero.offload_ram;
     return config;

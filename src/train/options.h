@@ -45,6 +45,7 @@ typedef struct options {
         int64_t stage;
         int offload;          /* options_offload_t */
         double offload_ratio; /* or ZERO_OFFLOAD_AUTO */
+        int offload_update;   /* zero_offload_update_t */
         int64_t offload_threads;
         double offload_ram;
         int64_t prefetch;

@@ -16,6 +16,10 @@ static const option_choice_t SCHEDULES[] = {{"cosine", SCHEDULE_COSINE},
                                             {0}};
 static const option_choice_t PRECISIONS[] = {{"bf16", ZERO_BF16}, {"fp32", ZERO_FP32}, {"fp16", ZERO_FP16}, {0}};
 static const option_choice_t OFFLOADS[] = {{"none", OFFLOAD_NONE}, {"optimizer", OFFLOAD_OPTIMIZER}, {0}};
+static const option_choice_t OFFLOAD_UPDATES[] = {{"auto", ZERO_OFFLOAD_UPDATE_AUTO},
+                                                  {"device", ZERO_OFFLOAD_UPDATE_DEVICE},
+                                                  {"host", ZERO_OFFLOAD_UPDATE_HOST},
+                                                  {0}};
 static const option_choice_t COMMS[] = {
     {"auto", ZERO_COMM_AUTO}, {"nccl", ZERO_COMM_NCCL}, {"mpi", ZERO_COMM_MPI}, {0}};
 static const option_choice_t REDUCTIONS[] = {{"ordered", REDUCTION_ORDERED}, {"nccl", REDUCTION_NCCL}, {0}};
@@ -102,6 +106,8 @@ const option_row_t option_rows[] = {
     CHOICE(zero, offload, "none", OFFLOADS, "What is kept in host memory."),
     REAL_OR_WORD(zero, offload_ratio, "1", 0.0, 1.0, "auto", (double)ZERO_OFFLOAD_AUTO,
         "Part of the state that is offloaded. auto: the least that fits the GPUs."),
+    CHOICE(zero, offload_update, "auto", OFFLOAD_UPDATES,
+        "Who updates offloaded state. auto: the GPU, where its memory can be pinned, else the CPU."),
     INTEGER(zero, offload_threads, "0", 0, ZERO_MAX_OFFLOAD_THREADS, NULL,
         "Threads a rank for the host's update. 0: its share of the cores near its GPU, but one."),
     REAL(zero, offload_ram, "0.5", 0.01, 1.0, NULL, "Part of the host's memory that offload may take, for all its ranks."),

@@ -30,6 +30,8 @@ static uint64_t config_hash(const zero_config_t *c)
     hash = zero_hash_fold(hash, &c->max_skipped_steps, sizeof c->max_skipped_steps);
     hash = zero_hash_fold(hash, &c->offload, sizeof c->offload);
     hash = zero_hash_fold(hash, &c->offload_ratio, sizeof c->offload_ratio);
+    hash = zero_hash_fold(hash, &c->offload_update, sizeof c->offload_update);
+    hash = zero_hash_fold(hash, &c->offload_buffer_bytes, sizeof c->offload_buffer_bytes);
     hash = zero_hash_fold(hash, &c->staging_bytes, sizeof c->staging_bytes);
     hash = zero_hash_fold(hash, &c->loss_scale_window, sizeof c->loss_scale_window);
     hash = zero_hash_fold(hash, &c->loss_scale_hysteresis, sizeof c->loss_scale_hysteresis);
@@ -109,12 +111,29 @@ static zero_status_t settle_offload_ratio(zero_engine_t *engine, zero_comm_kind_
     return ZERO_OK;
 }
 
+/* Host memory comes first, since who updates what lies there hangs on it: where nobody said who, and some rank's could
+ * not be pinned, the host does on all ranks, for which fewer bytes must be copied. The plan is then another. */
+static zero_status_t reserve_host_memory(zero_engine_t *engine, zero_comm_kind_t kind)
+{
+    ZERO_TRY(zero_offload_reserve(engine));
+    if (!engine->offload || engine->config.offload_update != ZERO_OFFLOAD_UPDATE_AUTO)
+        return ZERO_OK;
+    double n_held_up = zero_offload_is_held_up(engine);
+    ZERO_TRY(zero_comm_sum(engine->host_comm, &n_held_up, 1));
+    if (n_held_up == 0.0)
+        return ZERO_OK;
+    zero_offload_destroy(engine);
+    zero_arena_plan_destroy(&engine->plan);
+    engine->config.offload_update = ZERO_OFFLOAD_UPDATE_HOST;
+    ZERO_TRY(zero_arena_plan_create(engine->model, &engine->layout, &engine->config, kind, &engine->plan));
+    return zero_offload_reserve(engine);
+}
+
 static zero_status_t allocate(zero_engine_t *engine)
 {
     zero_device_t *device = engine->device;
     const zero_arena_plan_t *plan = &engine->plan;
     void *data;
-    ZERO_TRY(zero_comm_agree(engine->comm, check_fits(engine)));
     ZERO_TRY(engine->comm->ops->window_create(engine->comm, plan->window_bytes, &engine->window));
     zero_status_t status = device->ops->alloc(device, plan->private_bytes, &data);
     if (status == ZERO_OK)
@@ -228,10 +247,12 @@ zero_status_t zero_engine_create(zero_comm_t *comm, zero_device_t *device, const
     zero_comm_kind_t kind = zero_device_comm_kind(device, comm);
     ZERO_TRY_GOTO(settle_offload_ratio(made, kind), fail);
     ZERO_TRY_GOTO(zero_arena_plan_create(model, &made->layout, &made->config, kind, &made->plan), fail);
+    ZERO_TRY_GOTO(zero_comm_agree(comm, check_fits(made)), fail); /* what does not is refused before much is pinned */
+    ZERO_TRY_GOTO(reserve_host_memory(made, kind), fail);
     ZERO_TRY_GOTO(build_tables(made), fail);
     ZERO_TRY_GOTO(zero_comm_agree(comm, create_streams(made)), fail);
-    ZERO_TRY_GOTO(allocate(made), fail); /* what does not fit is refused before much is pinned */
-    ZERO_TRY_GOTO(zero_offload_create(made), fail);
+    ZERO_TRY_GOTO(allocate(made), fail);
+    ZERO_TRY_GOTO(zero_comm_agree(comm, zero_offload_create(made)), fail);
     ZERO_TRY_GOTO(zero_comm_agree(comm, zero_engine_prepare_steps(made)), fail);
     *engine = made;
     return ZERO_OK;

@@ -31,6 +31,8 @@ zero_status_t zero_begin(zero_engine_t *engine, zero_pass_t pass, zero_stream_t 
                          engine->micro_step, engine->micro_step + 1);
     if (pass == ZERO_PASS_TRAIN && engine->micro_step == 0)
         ZERO_TRY(zero_engine_begin_step(engine, stream));
+    if (!engine->started)
+        ZERO_TRY(zero_offload_start(engine));
     engine->in_pass = engine->started = true;
     engine->pass = pass;
     engine->position = 0;
@@ -64,6 +66,8 @@ zero_status_t zero_acquire(zero_engine_t *engine, zero_unit_t unit, zero_stream_
         ZERO_TRY(zero_engine_await_params(engine, zero_model_flat(engine->model, unit, i), stream));
     if (zero_order_is_backward(engine->position, engine->model->n_units))
         ZERO_TRY(zero_engine_place_grads(engine, unit, stream));
+    else
+        ZERO_TRY(zero_offload_take_back(engine, unit, stream));
     engine->acquired = true;
     return zero_engine_begin_span(engine, ZERO_WORK_COMPUTE, unit, stream, &engine->compute_span);
 }
@@ -108,6 +112,8 @@ zero_status_t zero_grad_ready(zero_engine_t *engine, zero_unit_t unit, zero_stre
                          engine->model->units[unit].name);
     ZERO_TRY(end_use(engine, unit, stream));
     ZERO_TRY(zero_engine_reduce(engine, unit, stream));
+    if (engine->micro_step == engine->config.micro_steps - 1)
+        ZERO_TRY(zero_offload_lend(engine, unit, stream));
     advance(engine);
     return ZERO_OK;
 }

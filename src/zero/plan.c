@@ -10,6 +10,9 @@
 
 /* Pages: windows are registered and mapped by page, and buffers that start one never share it with a neighbour. */
 #define ALIGN_BYTES 4096
+/* Hosted state passes in pieces of a multiple of this, so that arrays of any type lie end to end at multiples of 256
+ * bytes. */
+#define PASSING_RUN_ELEMS 128
 /* Of all ranks' slices together: on 8 GPUs a copy is 8 MiB. */
 #define LEAST_PIECE_BYTES ((uint64_t)64 << 20)
 
@@ -35,6 +38,8 @@ zero_config_t zero_config_default(void)
         .loss_scale_hysteresis = 1,
         .offload = false,
         .offload_ratio = 1.0f,
+        .offload_update = ZERO_OFFLOAD_UPDATE_AUTO,
+        .offload_buffer_bytes = (size_t)256 << 20,
         .offload_threads = 0,
         .offload_ram = 0.5f,
         .staging_bytes = (size_t)512 << 20,
@@ -77,6 +82,9 @@ zero_status_t zero_config_check(const zero_config_t *c)
     if (!(c->offload_ratio >= 0.0f && c->offload_ratio <= 1.0f) && c->offload_ratio != ZERO_OFFLOAD_AUTO)
         return zero_fail_alike(ZERO_ERROR_USAGE, "offload_ratio %g: it must be in [0, 1], or ZERO_OFFLOAD_AUTO",
                                (double)c->offload_ratio);
+    if ((unsigned)c->offload_update > ZERO_OFFLOAD_UPDATE_HOST)
+        return zero_fail_alike(ZERO_ERROR_USAGE, "offload_update %d: it must be one of zero_offload_update_t",
+                               (int)c->offload_update);
     if (c->offload_threads < 0 || c->offload_threads > ZERO_MAX_OFFLOAD_THREADS)
         return zero_fail_alike(ZERO_ERROR_USAGE, "offload_threads %d: it must be in 0..%d", c->offload_threads,
                                ZERO_MAX_OFFLOAD_THREADS);
@@ -149,21 +157,48 @@ static zero_unit_t first_hosted(const zero_layout_t *layout, const zero_config_t
     return first;
 }
 
-/* Parameters, what AdamW keeps, and gradient sums of the hosted units, and the step's scalars. */
+/* What is hosted, and who updates it. */
+static void choose_hosted(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config,
+                          zero_comm_kind_t kind)
+{
+    zero_host_plan_t *host = &plan->host;
+    host->first = host->first_sent = first_hosted(layout, config, kind);
+    if (host->first == layout->n_units)
+        return;
+    plan->state_elems = layout->units[host->first].shard_offset;
+    host->n_elems = layout->total_shard_elems - plan->state_elems;
+    host->sums_take_turns = !plan->stage.sums_are_full && (config->micro_steps == 1 || plan->stage.accumulate_locally);
+    host->update =
+        config->offload_update == ZERO_OFFLOAD_UPDATE_HOST ? ZERO_OFFLOAD_UPDATE_HOST : ZERO_OFFLOAD_UPDATE_DEVICE;
+    if (host->update == ZERO_OFFLOAD_UPDATE_HOST)
+        return;
+    host->first_sent = host->first + ZERO_N_HOSTED_SUMS; /* backward writes theirs last */
+    if (!host->sums_take_turns || host->first_sent > layout->n_units)
+        host->first_sent = layout->n_units;
+}
+
+/* What AdamW keeps of the hosted units and gradient sums that were sent; for the host's update also parameters and the
+ * step's scalars. */
 static void plan_host(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config)
 {
     zero_host_plan_t *host = &plan->host;
     uint64_t *bytes = &plan->memory.pinned_bytes, n = host->n_elems;
+    uint64_t n_sent = host->first_sent < layout->n_units
+                          ? layout->total_shard_elems - layout->units[host->first_sent].shard_offset
+                          : 0;
+    bool on_host = host->update == ZERO_OFFLOAD_UPDATE_HOST;
     zero_memory_t unused = {0};
     if (host->first == layout->n_units)
         return;
-    host->params = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n * zero_dtype_size(config->dtype));
+    if (on_host)
+        host->params = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n * zero_dtype_size(config->dtype));
     if (config->dtype != ZERO_FP32)
         host->low = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n * zero_low_size(config->dtype));
     host->m = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n * sizeof(float));
     host->v = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n * sizeof(float));
-    host->grads = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n * sizeof(float));
-    host->scalars = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, sizeof(zero_adam_scalars_t));
+    host->grads = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n_sent * sizeof(float));
+    if (on_host)
+        host->scalars = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, sizeof(zero_adam_scalars_t));
 }
 
 /* Sums that lie on the device, in elements: those of its own units, then those of hosted units on their way out. */
@@ -192,6 +227,31 @@ static uint64_t at_least(uint64_t n, uint64_t least)
 static uint64_t at_most(uint64_t n, uint64_t most)
 {
     return n > most ? most : n;
+}
+
+/* Large units pass in pieces that fit into the buffers; where all are small, so are the buffers. */
+static void plan_passing(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config)
+{
+    const zero_host_plan_t *host = &plan->host;
+    zero_passing_plan_t *passing = &plan->passing;
+    uint64_t *bytes = &plan->private_bytes, run = PASSING_RUN_ELEMS, largest = 0;
+    zero_memory_t *memory = &plan->memory;
+    passing->grads_pass = host->first_sent < layout->n_units;
+    size_t element_bytes = zero_low_size(config->dtype) + (passing->grads_pass ? 3 : 2) * sizeof(float);
+    if (host->update != ZERO_OFFLOAD_UPDATE_DEVICE)
+        return;
+    for (zero_unit_t unit = host->first; unit < layout->n_units; unit++)
+        largest = at_least(largest, layout->units[unit].shard_elems);
+    uint64_t n_runs = at_least(config->offload_buffer_bytes / ZERO_N_PASSING / element_bytes / run, 1);
+    passing->piece_elems = at_most(n_runs, (largest + run - 1) / run) * run;
+    for (zero_unit_t unit = host->first; unit < layout->n_units && largest > 0; unit++)
+        passing->n_pieces += (int)((layout->units[unit].shard_elems + passing->piece_elems - 1) / passing->piece_elems);
+    passing->n_places = passing->n_pieces < ZERO_N_PASSING ? passing->n_pieces : ZERO_N_PASSING;
+    passing->place_bytes = passing->piece_elems * element_bytes;
+    passing->places = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, (uint64_t)passing->n_places * passing->place_bytes);
+    passing->max_segments = (size_t)layout->n_tensors + (size_t)passing->n_pieces; /* a cut makes one more */
+    passing->segments =
+        take(bytes, memory, ZERO_MEMORY_COMMUNICATION, passing->max_segments * sizeof(zero_adam_segment_t));
 }
 
 /* A piece is half of what may lie in staging, but not so small that copies lose speed; small units travel whole. */
@@ -229,6 +289,7 @@ static void plan_private(zero_arena_plan_t *plan, const zero_layout_t *layout, c
         plan->low = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, plan->state_elems * zero_low_size(config->dtype));
     plan->m = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, state_bytes);
     plan->v = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, state_bytes);
+    plan_passing(plan, layout, config);
 
     uint64_t n_partials = 0;
     for (int u = 0; u < layout->n_units; u++)
@@ -271,13 +332,7 @@ zero_status_t zero_arena_plan_create(const zero_model_t *model, const zero_layou
         goto fail;
     }
     made.state_elems = made.stage.shard_state ? layout->total_shard_elems : layout->total_flat_elems;
-    made.host.first = first_hosted(layout, config, kind);
-    if (made.host.first < layout->n_units) {
-        made.state_elems = layout->units[made.host.first].shard_offset;
-        made.host.n_elems = layout->total_shard_elems - made.state_elems;
-        made.host.sums_take_turns =
-            !made.stage.sums_are_full && (config->micro_steps == 1 || made.stage.accumulate_locally);
-    }
+    choose_hosted(&made, layout, config, kind);
     plan_window(&made, layout, config);
     plan_private(&made, layout, config, kind);
     plan_host(&made, layout, config);
@@ -297,23 +352,22 @@ static float ratio_from(const zero_layout_t *layout, zero_unit_t first)
     return (double)ratio * total > hosted ? nextafterf(ratio, 0.0f) : ratio;
 }
 
-/* Device bytes only fall when one unit more is hosted, so halving finds the first that fits. */
+/* From the least on: one unit more may need larger buffers than it frees, so that halving could miss the first that
+ * fits. */
 zero_status_t zero_plan_smallest_offload(const zero_model_t *model, const zero_layout_t *layout,
                                          const zero_config_t *config, zero_comm_kind_t kind, uint64_t available,
                                          float *ratio)
 {
     zero_config_t tried = *config;
-    zero_unit_t fits = 0, too_much = layout->n_units + 1; /* the first hosted unit; 0 is taken where nothing fits */
-    while (too_much - fits > 1) {
-        zero_unit_t first = fits + (too_much - fits) / 2;
+    bool is_within = false;
+    for (zero_unit_t first = layout->n_units; first >= 0 && !is_within; first--) {
         zero_arena_plan_t plan;
         tried.offload_ratio = ratio_from(layout, first);
         ZERO_TRY(zero_arena_plan_create(model, layout, &tried, kind, &plan));
-        bool is_within = zero_memory_total(&plan.memory) + config->user_bytes <= available;
+        is_within = zero_memory_total(&plan.memory) + config->user_bytes <= available;
         zero_arena_plan_destroy(&plan);
-        *(is_within ? &fits : &too_much) = first;
     }
-    *ratio = ratio_from(layout, fits);
+    *ratio = tried.offload_ratio;
     return ZERO_OK;
 }
 

@@ -27,11 +27,27 @@ static inline size_t zero_low_size(zero_dtype_t dtype)
 /* The pinned block of offload: what belongs to units first, first + 1 ..., their shards end to end. */
 typedef struct zero_host_plan {
     zero_unit_t first;                 /* n_units: nothing is offloaded */
+    zero_offload_update_t update;      /* DEVICE or HOST */
     bool sums_take_turns;              /* in: */
     uint64_t sums[ZERO_N_HOSTED_SUMS]; /* elements from private_sums */
+    zero_unit_t first_sent; /* from here on sums leave for the host. The device's update finds those of units before it
+                             * where they are: nobody else takes their places in the step */
     uint64_t n_elems;
-    uint64_t params, low, m, v, grads, scalars; /* offsets in bytes */
+    uint64_t params, low, m, v, grads, scalars; /* offsets in bytes. params, scalars: HOST; grads: of first_sent ... */
 } zero_host_plan_t;
+
+/* Places on the device that hosted state passes through, with DEVICE: piece p of all hosted units', in forward order,
+ * takes place p % n_places. Enough of them that one is on its way in and one on its way out while others change. */
+#define ZERO_N_PASSING 4
+typedef struct zero_passing_plan {
+    int n_pieces, n_places;
+    uint64_t piece_elems; /* of a unit's shard that pass at once, at most */
+    bool grads_pass;      /* some were sent, and come back with the state */
+    uint64_t places;      /* in the private arena: n_places of place_bytes each */
+    uint64_t place_bytes;
+    uint64_t segments; /* what AdamW walks over in all pieces */
+    size_t max_segments;
+} zero_passing_plan_t;
 
 typedef struct zero_arena_plan {
     zero_stage_t stage;
@@ -39,6 +55,7 @@ typedef struct zero_arena_plan {
     bool transport_adds;  /* slices are summed on their way (nccl_reduction), and none is staged */
     uint64_t state_elems; /* elements of optimizer state on the device: all flats at stage 0, else all shards but for */
     zero_host_plan_t host; /* those that are offloaded */
+    zero_passing_plan_t passing;
 
     /* window arena, offsets in bytes */
     uint64_t params;       /* all flats, or all shards where params are sharded */

@@ -13,29 +13,36 @@
 
 /* A run's three buffers, on the host and, for weights, on the device, where they are taken apart and put together. */
 typedef struct chunk_buffers {
-    float *host;   /* CHUNK_ELEMS of master, m, v */
-    void *weights; /* device */
+    float *host;    /* CHUNK_ELEMS of master, m, v */
+    float *weights; /* device: CHUNK_ELEMS of master */
+    void *low;      /* behind them: of hosted units, on its way to or from the host */
 } chunk_buffers_t;
+
+#define DEVICE_BYTES (2 * CHUNK_ELEMS * sizeof(float))
 
 typedef zero_status_t (*run_fn)(zero_engine_t *engine, zero_tensor_t tensor, const zero_span_t *run,
                                 const zero_adam_segment_t *at, chunk_buffers_t *buffers, void *user);
 
 static zero_status_t buffers_create(zero_engine_t *engine, chunk_buffers_t *buffers)
 {
+    void *on_device = NULL;
     buffers->host = malloc(3 * CHUNK_ELEMS * sizeof(float));
     if (!buffers->host)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory to pass weights in runs of %zu", CHUNK_ELEMS);
-    zero_status_t status = engine->device->ops->alloc(engine->device, CHUNK_ELEMS * sizeof(float), &buffers->weights);
+    zero_status_t status = engine->device->ops->alloc(engine->device, DEVICE_BYTES, &on_device);
     if (status != ZERO_OK) {
         free(buffers->host);
         buffers->host = NULL;
+        return status;
     }
-    return status;
+    buffers->weights = on_device;
+    buffers->low = buffers->weights + CHUNK_ELEMS;
+    return ZERO_OK;
 }
 
 static void buffers_destroy(zero_engine_t *engine, chunk_buffers_t *buffers)
 {
-    engine->device->ops->free(engine->device, buffers->weights, CHUNK_ELEMS * sizeof(float));
+    engine->device->ops->free(engine->device, buffers->weights, DEVICE_BYTES);
     free(buffers->host);
 }
 
@@ -54,11 +61,13 @@ static bool is_hosted(const zero_engine_t *engine, const zero_adam_segment_t *at
     return engine->offload && at->state >= engine->plan.state_elems;
 }
 
-/* bf16: int16_t halves; fp16: fp32 master; fp32: none. Of a unit that is not hosted. */
+/* bf16: int16_t halves; fp16: fp32 master; fp32: none. */
 static void *low_at(const zero_engine_t *engine, const zero_adam_segment_t *at)
 {
     if (engine->config.dtype == ZERO_FP32)
         return NULL;
+    if (is_hosted(engine, at))
+        return zero_offload_place(engine, at->state).low;
     return bytes_at(zero_engine_private(engine, engine->plan.low), at->state, zero_low_size(engine->config.dtype));
 }
 
@@ -125,21 +134,20 @@ static zero_status_t write_moments(zero_engine_t *engine, const zero_adam_segmen
     return zero_device_copy(engine->device, v_at(engine, at), v, n_bytes, NULL);
 }
 
-/* Master weights that stand in buffers->weights. A hosted unit's state is the host's to write (the device may not even
- * reach it), and its parameters are the host's own, of which the device has a copy. */
+/* Master weights that stand in buffers->weights. Those of a hosted unit are taken apart on the device too, which need
+ * not reach the host's memory, and copied. */
 static zero_status_t write_master(zero_engine_t *engine, const zero_adam_segment_t *at, chunk_buffers_t *buffers,
                                   size_t n_elems)
 {
     zero_device_t *device = engine->device;
     zero_dtype_t dtype = engine->config.dtype;
-    if (!is_hosted(engine, at))
-        return device->kernels->split_master(param_at(engine, at), low_at(engine, at), dtype, buffers->weights, n_elems,
-                                             NULL);
-    zero_host_place_t place = zero_offload_place(engine, at->state);
-    ZERO_TRY(zero_device_copy(device, buffers->host, buffers->weights, n_elems * sizeof(float), NULL));
-    ZERO_TRY(zero_device_synchronize(device));
-    ZERO_TRY(zero_shard_kernels_cpu()->split_master(place.param, place.low, dtype, buffers->host, n_elems, NULL));
-    return zero_device_copy(device, param_at(engine, at), place.param, n_elems * zero_dtype_size(dtype), NULL);
+    void *held = low_at(engine, at), *low = held && is_hosted(engine, at) ? buffers->low : held;
+    ZERO_TRY(device->kernels->split_master(param_at(engine, at), low, dtype, buffers->weights, n_elems, NULL));
+    if (low != held)
+        ZERO_TRY(zero_device_copy(device, held, low, n_elems * zero_low_size(dtype), NULL));
+    void *twin = is_hosted(engine, at) ? zero_offload_place(engine, at->state).param : NULL; /* the host's copy */
+    return twin ? zero_device_copy(device, twin, param_at(engine, at), n_elems * zero_dtype_size(dtype), NULL)
+                : ZERO_OK;
 }
 
 /* Into buffers->host, when the device is synchronized. */
@@ -148,12 +156,10 @@ static zero_status_t read_master(zero_engine_t *engine, const zero_adam_segment_
 {
     zero_device_t *device = engine->device;
     zero_dtype_t dtype = engine->config.dtype;
-    if (is_hosted(engine, at)) {
-        zero_host_place_t place = zero_offload_place(engine, at->state);
-        return zero_shard_kernels_cpu()->join_master(buffers->host, place.param, place.low, dtype, n_elems, NULL);
-    }
-    ZERO_TRY(
-        device->kernels->join_master(buffers->weights, param_at(engine, at), low_at(engine, at), dtype, n_elems, NULL));
+    void *held = low_at(engine, at), *low = held && is_hosted(engine, at) ? buffers->low : held;
+    if (low != held)
+        ZERO_TRY(zero_device_copy(device, low, held, n_elems * zero_low_size(dtype), NULL));
+    ZERO_TRY(device->kernels->join_master(buffers->weights, param_at(engine, at), low, dtype, n_elems, NULL));
     return zero_device_copy(device, buffers->host, buffers->weights, n_elems * sizeof(float), NULL);
 }
 
@@ -270,5 +276,6 @@ zero_status_t zero_get_state(zero_engine_t *engine, zero_chunk_fn visit, void *u
 {
     get_request_t request = {.visit = visit, .user = user};
     ZERO_TRY(check_between_steps(engine, "zero_get_state"));
+    ZERO_TRY(zero_device_synchronize(engine->device)); /* a hosted unit's state may be on its way */
     return for_each_run(engine, true, get_run, &request);
 }

@@ -14,8 +14,10 @@
 typedef struct setting_row {
     const char *key;
     size_t offset;     /* of an int, or of an enum as large, in the program's structure */
-    const char *names; /* "cpu async": its values are 0, 1 ...; NULL: whole numbers */
+    const char *names; /* "cpu async": its values are 0, 1 ...; NULL: whole numbers; SETTING_TEXT: any text */
 } setting_row_t;
+
+#define SETTING_TEXT "*" /* of a const char * */
 
 /* Which word of `names` the value is. */
 static int setting_name(const char *argument, const char *value, const char *names)
@@ -45,7 +47,12 @@ static inline void setting_take(const char *argument, const setting_row_t *rows,
     size_t length = (size_t)(value++ - argument);
     for (const setting_row_t *row = rows; row < rows + n_rows; row++)
         if (strlen(row->key) == length && strncmp(row->key, argument, length) == 0) {
-            int *place = (void *)((char *)settings + row->offset);
+            void *at = (char *)settings + row->offset;
+            if (row->names && strcmp(row->names, SETTING_TEXT) == 0) {
+                *(const char **)at = value;
+                return;
+            }
+            int *place = at;
             *place = row->names ? setting_name(argument, value, row->names) : setting_number(argument, value);
             return;
         }

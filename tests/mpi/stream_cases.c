@@ -5,16 +5,20 @@
  * Runs one after the other. Keys and what they are unless given:
  *
  *     device=async (or cpu) stage=3 dtype=bf16 (fp32, fp16) prefetch=1 micro_steps=1 every=0 steps=12 overlap=1
- *     offload=0 (percent of the state; -1: auto) threads=0 (of its update) pins=1 (memory can be pinned)
+ *     offload=0 (percent of the state; -1: auto) update=auto (or device, host) threads=0 (of the host's update)
+ *     buffer=4096 (offload_buffer_bytes; 0: its default) pins=1 (memory can be pinned)
  *     available=BYTES (that the device tells) nccl=0 (nccl_reduction) nan_at=0 (the step)
+ *     activations=0 (bytes a unit keeps from its forward to its backward)
  *     rows=61 (of the embedding's table) untied=0 (1: the head has a table of its own)
  *     staging=0 (staging_bytes; 0: its default) comm=auto (or mpi, for all runs and before their other keys)
  *     seed=1 delay_us=300 fault=0 (async_fault_t) trace=0
  *     blocks=5 (units between the embedding and the head) calls=0 (1: prints the last step's calls of the driver, too)
+ *     load= (a directory of checkpoints, whose latest the run goes on from) save= (one to write to after the steps)
  *
  * Trains a toy whose forward reads every parameter and whose backward reads them again and writes every gradient, all
  * of it queued in a compute stream, two steps under way at a time. Each piece of compute takes a while between its
- * first and its last touch, reads twice what it reads, and leaves NaN where it will write. Prints, from rank 0, a line
+ * first and its last touch, reads twice what it reads, and leaves NaN where it will write. What it keeps from a unit's
+ * forward to its backward must be there as it was. Prints, from rank 0, a line
  * a step (loss and grad norm, %.9g), and hashes of all full parameters and of the optimizer's state, at the end and
  * again after other state was set. The same text on every device means that nothing was read before it was there or
  * written before its readers were done.
@@ -40,8 +44,9 @@
 
 typedef struct settings {
     int stage, prefetch, micro_steps, every, steps, overlap, nan_at, seed, delay_us, fault, trace, is_async, offload,
-        nccl, threads, pins, available;
+        nccl, threads, pins, available, update, buffer, activations;
     int rows, untied, staging, blocks, calls;
+    const char *load, *save;
     zero_dtype_t dtype;
 } settings_t;
 
@@ -110,7 +115,10 @@ typedef struct compute {
     int64_t step;
     double *loss;
     const float *loss_scale;
-    uint64_t *hash; /* of an eval pass; NULL else */
+    uint64_t *hash;      /* of an eval pass; NULL else */
+    unsigned char *kept; /* from forward to backward */
+    size_t n_kept;
+    int kept_key;
 } compute_t;
 
 static double checksum(const compute_t *c)
@@ -138,15 +146,38 @@ static void write_grads(const compute_t *c)
         element_store(c->uses[0].grad.data, c->uses[0].grad.dtype, 0, NAN);
 }
 
+/* What this unit keeps in this pass. */
+static unsigned char kept_byte(const compute_t *c, size_t i)
+{
+    return (unsigned char)(((size_t)c->kept_key * 97 + i * 31 + i / 251) % 255);
+}
+
+static void keep(const compute_t *c)
+{
+    for (size_t i = 0; i < c->n_kept; i++)
+        c->kept[i] = kept_byte(c, i);
+}
+
+static void check_kept(const compute_t *c)
+{
+    for (size_t i = 0; i < c->n_kept; i++)
+        CHECK(c->kept[i] == kept_byte(c, i), "byte %zu of what was kept for backward has changed", i);
+}
+
 static void compute(void *args)
 {
     compute_t *c = args;
     double first = checksum(c);
+    if (c->is_backward)
+        check_kept(c);
+    else
+        keep(c);
     for (int i = 0; i < c->n_uses && c->is_backward; i++)
         for (uint64_t e = 0; e < c->uses[i].n_elems && !c->uses[i].grad.accumulate; e++)
             element_store(c->uses[i].grad.data, c->uses[i].grad.dtype, e, NAN);
     if (c->pause_us > 0)
         usleep(c->pause_us);
+    check_kept(c);
     double last = checksum(c);
     CHECK(memcmp(&first, &last, sizeof first) == 0, "parameters changed while they were in use: %g, %g", first, last);
     if (c->hash)
@@ -174,6 +205,7 @@ typedef struct run {
     zero_engine_t *engine;
     zero_stream_t stream;
     double *loss;
+    unsigned char *kept[MAX_UNITS];
     uint64_t hash, seed;
     /* What the trace told so far. */
     int n_spans[ZERO_N_WORKS];
@@ -201,7 +233,10 @@ static void use_unit(run_t *run, zero_unit_t unit, int64_t step, int micro_step,
                    .step = step,
                    .loss = run->loss,
                    .loss_scale = zero_loss_scale(run->engine),
-                   .hash = hash};
+                   .hash = hash,
+                   .kept = run->kept[unit],
+                   .n_kept = (size_t)run->s->activations,
+                   .kept_key = (int)step * 64 + micro_step * 8 + unit};
     c.pause_us = run->s->is_async ? (unsigned)(support_uniform(&run->seed) * run->s->delay_us) : 0;
     c.makes_nan = is_backward && step == run->s->nan_at && micro_step == 0 && unit == 3 && c.rank == 0;
     for (int i = 0; i < c.n_uses; i++) {
@@ -246,7 +281,8 @@ static void tell(run_t *run)
 {
     zero_step_result_t result;
     OK(zero_step_wait(run->engine, &result));
-    check_notice(&result, zero_comm_size(run->comm));
+    if (!run->s->load) /* whose steps are counted on */
+        check_notice(&result, zero_comm_size(run->comm));
     CHECK(result.step_ms > 0.0 && result.step_ms < 1e5, "a step took %g ms", result.step_ms);
     CHECK(!run->s->trace || fabs(run->waited_ms - result.exposed_comm_ms) < 1e-6 * (1.0 + result.exposed_comm_ms),
           "step %d: the trace has waits of %g ms, exposed_comm_ms is %g", (int)result.step, run->waited_ms,
@@ -346,11 +382,15 @@ static void tell_state(run_t *run)
         printf("parameters %016llx\nstate %016llx\n", (unsigned long long)run->hash, (unsigned long long)state);
 }
 
-/* What the engine holds is what zero_plan says; what auto chose fits, and is not nothing in our cases. */
-static void check_memory(const run_t *run, const zero_config_t *config)
+/* What the engine holds is what zero_plan says, of the host's update where memory is not pinned and nobody asked for
+ * the device's; what auto chose fits, and is not nothing in our cases. */
+static void check_memory(const run_t *run, const zero_config_t *of_run)
 {
     zero_memory_t plan, held = zero_engine_memory(run->engine);
     const settings_t *s = run->s;
+    zero_config_t settled = *of_run, *config = &settled;
+    if (!s->pins && config->offload_update == ZERO_OFFLOAD_UPDATE_AUTO)
+        config->offload_update = ZERO_OFFLOAD_UPDATE_HOST;
     OK(zero_plan(run->toy.model, config, s->is_async ? ZERO_COMM_NCCL : ZERO_COMM_AUTO, zero_comm_size(run->comm),
                  &plan));
     if (config->offload_ratio == ZERO_OFFLOAD_AUTO)
@@ -361,6 +401,22 @@ static void check_memory(const run_t *run, const zero_config_t *config)
     else if (strcmp(zero_comm_name(run->comm), "mpi") != 0)
         CHECK(memcmp(&plan, &held, sizeof plan) == 0, "plan %llu bytes, held %llu",
               (unsigned long long)zero_memory_total(&plan), (unsigned long long)zero_memory_total(&held));
+}
+
+static void load(run_t *run)
+{
+    zero_checkpoint_t *checkpoint;
+    OK(zero_checkpoint_open(run->comm, run->s->load, &checkpoint));
+    OK(zero_load(run->engine, checkpoint));
+    zero_checkpoint_close(checkpoint);
+}
+
+static void save(run_t *run)
+{
+    zero_save_t *writing;
+    OK(zero_save_prepare(run->comm, run->s->save));
+    OK(zero_save_begin(run->engine, run->s->save, &(zero_save_options_t){0}, &writing));
+    OK(zero_save_end(writing));
 }
 
 static void run_all(const settings_t *s, zero_comm_t *comm)
@@ -382,6 +438,9 @@ static void run_all(const settings_t *s, zero_comm_t *comm)
     config.offload = s->offload != 0;
     config.offload_ratio = s->offload < 0 ? ZERO_OFFLOAD_AUTO : (float)s->offload / 100.0f;
     config.offload_threads = s->threads;
+    config.offload_update = (zero_offload_update_t)s->update;
+    if (s->buffer > 0)
+        config.offload_buffer_bytes = (size_t)s->buffer;
     run.seed = (uint64_t)(s->seed * 100 + zero_comm_rank(run.comm));
     if (s->is_async)
         OK(async_device_create(run.comm,
@@ -400,10 +459,19 @@ static void run_all(const settings_t *s, zero_comm_t *comm)
         async_compute_in(run.stream);
     OK(zero_alloc(run.engine, ZERO_MEMORY_DATA, sizeof *run.loss, &loss));
     run.loss = loss;
+    for (zero_unit_t u = 0; u < run.toy.n_units && s->activations > 0; u++) {
+        void *kept;
+        OK(zero_alloc_activations(run.engine, u, u, (size_t)s->activations, &kept));
+        run.kept[u] = kept;
+    }
     OK(zero_init_parameters(run.engine));
+    if (s->load)
+        load(&run);
     if (s->trace)
         OK(zero_engine_trace(run.engine, ZERO_ALL_WORKS, on_span, &run));
     train(&run);
+    if (s->save)
+        save(&run);
     for (int work = 0; work < ZERO_N_WORKS && s->trace && s->is_async; work++)
         CHECK(run.n_spans[work] >= s->steps, "%d spans of %s", run.n_spans[work], zero_work_name((zero_work_t)work));
     double hashes[2] = {(double)(run.hash >> 32), (double)(run.hash & 0xffffffffu)}, sums[2];
@@ -431,6 +499,7 @@ static const settings_t defaults = {.stage = 3,
                                     .seed = 1,
                                     .delay_us = 300,
                                     .pins = 1,
+                                    .buffer = 4096,
                                     .dtype = ZERO_BF16,
                                     .is_async = 1};
 
@@ -448,11 +517,18 @@ static const setting_row_t setting_rows[] = {{"stage", offsetof(settings_t, stag
                                              {"threads", offsetof(settings_t, threads), NULL},
                                              {"available", offsetof(settings_t, available), NULL},
                                              {"pins", offsetof(settings_t, pins), NULL},
+                                             {"update", offsetof(settings_t, update), "auto device host"},
+                                             {"buffer", offsetof(settings_t, buffer), NULL},
+                                             {"activations", offsetof(settings_t, activations), NULL},
                                              {"nccl", offsetof(settings_t, nccl), NULL},
                                              {"rows", offsetof(settings_t, rows), NULL},
                                              {"untied", offsetof(settings_t, untied), NULL},
                                              {"staging", offsetof(settings_t, staging), NULL},
+                                             {"blocks", offsetof(settings_t, blocks), NULL},
+                                             {"calls", offsetof(settings_t, calls), NULL},
                                              {"trace", offsetof(settings_t, trace), NULL},
+                                             {"load", offsetof(settings_t, load), SETTING_TEXT},
+                                             {"save", offsetof(settings_t, save), SETTING_TEXT},
                                              {"dtype", offsetof(settings_t, dtype), SETTING_DTYPES},
                                              {"device", offsetof(settings_t, is_async), "cpu async"}};
 

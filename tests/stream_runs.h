@@ -1,0 +1,64 @@
+/* stream_runs.h - what tests on the device of random speed share: the text that tests/mpi/stream_cases prints for some
+ * settings, on that device and on the plain CPU, and what it must be. */
+#ifndef ZERO_TEST_STREAM_RUNS_H
+#define ZERO_TEST_STREAM_RUNS_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/async_device.h"
+#include "tests/support.h"
+
+#define LIMIT_S 120.0
+
+/* What `settings` prints; NULL where the run fails. Free it. */
+static inline char *text_of(int n_ranks, const char *settings)
+{
+    support_output_t output;
+    int code = support_mpirun(&output, LIMIT_S, n_ranks, "%s/tests/mpi/stream_cases %s", support_build(), settings);
+    char *text = code == 0 ? strdup(output.out) : NULL;
+    if (code != 0)
+        fprintf(stderr, "%d ranks, %s: exit code %d\n%.600s\n", n_ranks, settings, code, output.err);
+    support_output_free(&output);
+    return text;
+}
+
+/* The runs of all `variants` of `settings` give the text that the plain CPU gives, which the same ranks run first. NULL
+ * ends the variants. */
+static inline void expect_plain_text(int n_ranks, const char *settings, const char *const *variants)
+{
+    char runs[1024];
+    size_t n_runs = 1;
+    snprintf(runs, sizeof runs, "device=cpu %s", settings);
+    for (; variants[n_runs - 1]; n_runs++)
+        snprintf(runs + strlen(runs), sizeof runs - strlen(runs), " / %s %s", settings, variants[n_runs - 1]);
+    char *got = text_of(n_ranks, runs);
+    ck_assert_msg(got != NULL, "%d ranks, %s", n_ranks, runs);
+    size_t length = strlen(got) / n_runs;
+    ck_assert_msg(length > 100 && strlen(got) == n_runs * length, "%d ranks, %s: %s", n_ranks, runs, got);
+    for (size_t i = 1; i < n_runs; i++)
+        ck_assert_msg(strncmp(got + i * length, got, length) == 0, "%d ranks, %s: %s gives\n%sinstead of\n%s", n_ranks,
+                      settings, variants[i - 1], got + i * length, got);
+    free(got);
+}
+
+/* One of each type: plain, with accumulation, with a step that is skipped. */
+static const char *const settings_of[] = {"steps=12 dtype=bf16", "steps=6 dtype=fp32 micro_steps=3 every=1",
+                                          "steps=12 dtype=fp16 nan_at=5"};
+#define N_SETTINGS 3
+
+/* `settings` with a fault give another text than the plain CPU with `toy`, or none. */
+static inline void expect_fault_shows(async_fault_t fault, const char *settings, const char *toy)
+{
+    char plain[96], faulty[160];
+    snprintf(plain, sizeof plain, "device=cpu dtype=fp32 steps=20 %s", toy);
+    snprintf(faulty, sizeof faulty, "dtype=fp32 steps=20 %s %s fault=%d", toy, settings, (int)fault);
+    char *want = text_of(3, plain), *got = text_of(3, faulty);
+    ck_assert(want != NULL);
+    ck_assert_msg(!got || strcmp(got, want) != 0, "%s shows nothing", faulty);
+    free(want);
+    free(got);
+}
+
+#endif
