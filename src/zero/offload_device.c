@@ -15,6 +15,9 @@
  * the step is decided their places are full, and their update then begins at once. A skipped step stores what it
  * fetched.
  *
+ * Large models have thousands of pieces, and a stream takes about a thousand calls before the host must wait: so pieces
+ * are queued some way ahead of the unit that is asked for, not all at once.
+ *
  * Events are chained by what the next step does anyway: its backward pass follows its forward pass, which follows every
  * unit's update, so sums and scalars are not overwritten before AdamW has read them.
  */
@@ -22,6 +25,9 @@
 
 #include "zero/log.h"
 #include "zero/offload_way.h"
+
+/* Pieces queued ahead: two gigabytes on their way, where pieces are of the largest. */
+#define N_AHEAD 32
 
 typedef struct piece {
     zero_unit_t unit;
@@ -39,6 +45,7 @@ typedef struct device_way {
     piece_t *pieces;
     place_t places[ZERO_N_PASSING];
     bool fetched_ahead; /* the step's first pieces are in their places, or on the way */
+    int n_queued;       /* pieces of the newest step; all of them before the first */
 } device_way_t;
 
 static device_way_t *way_of(const zero_engine_t *engine)
@@ -149,8 +156,10 @@ static zero_status_t create(zero_engine_t *engine)
     if (status == ZERO_OK)
         status = zero_device_synchronize(engine->device);
     free(segments);
-    if (status == ZERO_OK)
+    if (status == ZERO_OK) {
+        way->n_queued = passing->n_pieces;
         say_how(engine);
+    }
     return status;
 }
 
@@ -258,24 +267,36 @@ static zero_status_t begin(zero_engine_t *engine)
     return ZERO_OK;
 }
 
+static zero_status_t queue_piece(zero_engine_t *engine, int p)
+{
+    if (p >= engine->plan.passing.n_places)
+        ZERO_TRY(fetch_state(engine, p));
+    ZERO_TRY(fetch_grads(engine, p));
+    ZERO_TRY(update_piece(engine, p));
+    return store_state(engine, p);
+}
+
+/* The unit's pieces, and N_AHEAD more. */
+static zero_status_t reach(zero_engine_t *engine, zero_unit_t unit)
+{
+    device_way_t *way = way_of(engine);
+    while (way->n_queued < engine->plan.passing.n_pieces &&
+           (way->n_queued < N_AHEAD || way->pieces[way->n_queued - N_AHEAD].unit <= unit))
+        ZERO_TRY(queue_piece(engine, way->n_queued++));
+    return ZERO_OK;
+}
+
 static zero_status_t update(zero_engine_t *engine)
 {
     zero_offload_t *offload = engine->offload;
     zero_device_t *device = engine->device;
-    const zero_passing_plan_t *passing = &engine->plan.passing;
     ZERO_TRY(begin(engine));
     way_of(engine)->fetched_ahead = false;
+    way_of(engine)->n_queued = 0;
     ZERO_TRY(device->ops->stream_wait(device, offload->update_stream, offload->decided));
     ZERO_TRY(device->ops->stream_wait(device, offload->in_stream, offload->grads_home));
-    for (int p = 0; p < passing->n_pieces; p++) {
-        if (p >= passing->n_places)
-            ZERO_TRY(fetch_state(engine, p));
-        ZERO_TRY(fetch_grads(engine, p));
-        ZERO_TRY(update_piece(engine, p));
-        ZERO_TRY(store_state(engine, p));
-    }
-    return ZERO_OK;
+    return reach(engine, engine->plan.host.first);
 }
 
 const zero_offload_way_t zero_offload_by_device = {
-    .create = create, .destroy = destroy, .begin = begin, .update = update};
+    .create = create, .destroy = destroy, .begin = begin, .update = update, .reach = reach};

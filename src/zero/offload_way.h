@@ -21,8 +21,10 @@ typedef struct zero_offload_way {
     /* A unit's sums are whole in the step's last micro-step: called for each. NULL: nothing is to be done before the
      * step is decided. */
     zero_status_t (*begin)(zero_engine_t *engine);
-    /* offload->decided stands in the caller's stream: records `arrived` of every hosted unit. */
+    /* offload->decided stands in the caller's stream: starts the update. */
     zero_status_t (*update)(zero_engine_t *engine);
+    /* `arrived` of all units up to this one must have been recorded. NULL: update has done so for all. */
+    zero_status_t (*reach)(zero_engine_t *engine, zero_unit_t unit);
 } zero_offload_way_t;
 
 extern const zero_offload_way_t zero_offload_by_host, zero_offload_by_device;

@@ -267,8 +267,6 @@ static void train(run_t *run)
             tell(run);
     }
     tell(run);
-    pass(run, ZERO_PASS_EVAL, 0, 0, &run->hash);
-    OK(zero_device_synchronize(run->device));
 }
 
 /* Of master weights and moments, wherever they lie: a sum over elements, so that no order of ranks or runs counts. */
@@ -397,6 +395,10 @@ static void run_all(const settings_t *s, zero_comm_t *comm)
     if (s->trace)
         OK(zero_engine_trace(run.engine, on_span, &run));
     train(&run);
+    uint64_t state = hash_state(&run); /* whole before a pass has asked for the new parameters */
+    pass(&run, ZERO_PASS_EVAL, 0, 0, &run.hash);
+    OK(zero_device_synchronize(run.device));
+    CHECK(hash_state(&run) == state, "the state changed without a step");
     if (s->save)
         save(&run);
     for (int work = 0; work < ZERO_N_WORKS && s->trace && s->is_async; work++)
