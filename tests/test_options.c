@@ -210,17 +210,17 @@ END_TEST
 
 START_TEST(values_arrive_in_their_fields)
 {
-    options_t o = must_parse(
-        "[model]\nlayers=3\ndim=40\nheads=5\nvocab_size=300\nseq_len=18\nrecompute=light\n"
-        "[data]\ntrain=x,y\nval=z\nformat=nanogpt\n"
-        "[train]\nsteps=77\nmicro_batch=2\nglobal_batch=8\nlr=0.25\nmin_lr=0.125\nwarmup_steps=5\n"
-        "schedule=wsd\nweight_decay=0.5\nbeta1=0.75\nbeta2=0.875\neps=0.0625\ngrad_clip=2\n"
-        "precision=fp32\nseed=9\neval_every=4\neval_batches=6\nsample_every=7\n"
-        "[zero]\nstage=1\noffload_ratio=0.5\noffload_update=host\noffload_threads=6\noffload_ram=0.25\n"
-        "prefetch=3\noverlap=false\n"
-        "reduce_every_micro_step=true\ncomm=mpi\n[device]\ntype=cpu\n"
-        "[checkpoint]\nkeep=4\nasync=no\n[log]\nevery=2\nmetrics=m.jsonl\n",
-        NULL);
+    options_t o =
+        must_parse("[model]\nlayers=3\ndim=40\nheads=5\nvocab_size=300\nseq_len=18\nrecompute=light\n"
+                   "[data]\ntrain=x,y\nval=z\nformat=nanogpt\n"
+                   "[train]\nsteps=77\nmicro_batch=2\nglobal_batch=8\nlr=0.25\nmin_lr=0.125\nwarmup_steps=5\n"
+                   "schedule=wsd\nweight_decay=0.5\nbeta1=0.75\nbeta2=0.875\neps=0.0625\ngrad_clip=2\n"
+                   "precision=fp32\nseed=9\neval_every=4\neval_batches=6\nsample_every=7\n"
+                   "[zero]\nstage=1\noffload_ratio=0.5\noffload_update=host\noffload_threads=6\noffload_ram=0.25\n"
+                   "prefetch=3\noverlap=false\n"
+                   "reduce_every_micro_step=true\ncomm=mpi\n[device]\ntype=cpu\n"
+                   "[checkpoint]\nkeep=4\nasync=no\n[log]\nevery=2\nmetrics=m.jsonl\n",
+                   NULL);
     ck_assert(o.model.layers == 3 && o.model.dim == 40 && o.model.heads == 5 && o.model.vocab_size == 300);
     ck_assert(o.model.seq_len == 18 && o.model.recompute == RECOMPUTE_LIGHT && o.model.arch == ARCH_GPT2);
     ck_assert_str_eq(o.data.train, "x,y");

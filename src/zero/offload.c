@@ -301,6 +301,16 @@ zero_status_t zero_offload_update(zero_engine_t *engine, zero_stream_t stream)
     return ZERO_OK;
 }
 
+static zero_status_t reach(zero_engine_t *engine, zero_unit_t unit)
+{
+    return engine->offload->way->reach ? engine->offload->way->reach(engine, unit) : ZERO_OK;
+}
+
+zero_status_t zero_offload_finish_update(zero_engine_t *engine)
+{
+    return engine->offload ? reach(engine, engine->layout.n_units - 1) : ZERO_OK;
+}
+
 zero_status_t zero_offload_await_params(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream, bool *is_new)
 {
     zero_hosted_unit_t *hosted = &engine->offload->units[unit];
@@ -308,6 +318,7 @@ zero_status_t zero_offload_await_params(zero_engine_t *engine, zero_unit_t unit,
     if (!hosted->is_new)
         return ZERO_OK;
     hosted->is_new = false;
+    ZERO_TRY(reach(engine, unit));
     if (!engine->overlapped) /* compute itself stands still */
         return zero_engine_wait(engine, unit, hosted->arrived, stream);
     return engine->device->ops->stream_wait(engine->device, stream, hosted->arrived);

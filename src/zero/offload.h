@@ -43,6 +43,8 @@ zero_status_t zero_offload_send_grads(zero_engine_t *engine, zero_unit_t unit, z
 zero_status_t zero_offload_await_grads(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
 /* The step is decided in `stream`, and every rank is done with its weights: updates the hosted units. */
 zero_status_t zero_offload_update(zero_engine_t *engine, zero_stream_t stream);
+/* All of an update that is under way is queued: when the device is synchronized, the host's memory has all state. */
+zero_status_t zero_offload_finish_update(zero_engine_t *engine);
 /* What comes next in `stream` finds this rank's shard of a hosted unit updated. *is_new: for the first time since. */
 zero_status_t zero_offload_await_params(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream, bool *is_new);
 

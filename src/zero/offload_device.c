@@ -20,6 +20,9 @@
  * the step is decided their places are full, and their update then begins at once. A skipped step stores what it
  * fetched.
  *
+ * Large models have thousands of pieces, and a stream takes about a thousand calls before the host must wait: so pieces
+ * are queued some way ahead of the unit that is asked for, not all at once.
+ *
  * Events are chained by what the next step does anyway: its backward pass follows its forward pass, which follows every
  * unit's update, so sums and scalars are not overwritten before AdamW has read them.
  */
@@ -28,6 +31,9 @@
 
 #include "zero/log.h"
 #include "zero/offload_way.h"
+
+/* Pieces queued ahead: two gigabytes on their way, where pieces are of the largest. */
+#define N_AHEAD 32
 
 typedef struct place {
     unsigned char *memory; /* plan.passing.place_bytes */
@@ -57,6 +63,7 @@ typedef struct device_way {
     place_t *places;      /* the first n_lent of activations, in the order of units, then the planned ones */
     int n_places, n_lent; /* piece p < n_lent has place p; the others take turns in the planned ones */
     bool fetched_ahead;   /* the step's first pieces of the planned places are there, or on the way */
+    int n_queued;         /* pieces of the newest step; all of them before the first */
     zero_event_t idle;    /* in the caller's stream: activations are */
 } device_way_t;
 
@@ -223,8 +230,10 @@ static zero_status_t create(zero_engine_t *engine)
 {
     device_way_t *way = calloc(1, sizeof *way);
     engine->offload->way_state = way;
-    if (way)
+    if (way) {
         way->pieces = calloc((size_t)engine->plan.passing.n_pieces + 1, sizeof *way->pieces);
+        way->n_queued = engine->plan.passing.n_pieces;
+    }
     return way && way->pieces ? ZERO_OK : zero_fail(ZERO_ERROR_MEMORY, "no memory for offload's tables");
 }
 
@@ -361,19 +370,6 @@ static zero_status_t lend(zero_engine_t *engine, zero_unit_t unit, zero_stream_t
     return ZERO_OK;
 }
 
-/* They are stored in the order of pieces: the last of those that this unit wants is the last to go. */
-static zero_status_t take_back(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
-{
-    device_way_t *way = way_of(engine);
-    place_t *last = NULL;
-    for (int p = 0; p < way->n_lent; p++)
-        if (way->places[p].first == unit && way->places[p].is_lent) {
-            last = &way->places[p];
-            last->is_lent = false;
-        }
-    return last ? zero_engine_wait(engine, unit, last->stored, stream) : ZERO_OK;
-}
-
 /* As much as there are planned places for; no gradients, which are not there yet. */
 static zero_status_t fetch_ahead(zero_engine_t *engine)
 {
@@ -404,6 +400,41 @@ static zero_status_t send_grads(zero_engine_t *engine, zero_unit_t unit)
     return ZERO_OK;
 }
 
+static zero_status_t queue_piece(zero_engine_t *engine, int p)
+{
+    if (p >= way_of(engine)->n_places)
+        ZERO_TRY(fetch_state(engine, p));
+    ZERO_TRY(fetch_grads(engine, p));
+    ZERO_TRY(update_piece(engine, p));
+    return store_state(engine, p);
+}
+
+/* The unit's pieces, and N_AHEAD more. */
+static zero_status_t reach(zero_engine_t *engine, zero_unit_t unit)
+{
+    device_way_t *way = way_of(engine);
+    while (way->n_queued < engine->plan.passing.n_pieces &&
+           (way->n_queued < N_AHEAD || way->pieces[way->n_queued - N_AHEAD].unit <= unit))
+        ZERO_TRY(queue_piece(engine, way->n_queued++));
+    return ZERO_OK;
+}
+
+/* They are stored in the order of pieces: the last of those that this unit wants is the last to go. */
+static zero_status_t take_back(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
+{
+    device_way_t *way = way_of(engine);
+    int last = -1;
+    for (int p = 0; p < way->n_lent; p++)
+        if (way->places[p].first == unit && way->places[p].is_lent) {
+            last = p;
+            way->places[p].is_lent = false;
+        }
+    if (last < 0)
+        return ZERO_OK;
+    ZERO_TRY(reach(engine, way->pieces[last].unit));
+    return zero_engine_wait(engine, unit, way->places[last].stored, stream);
+}
+
 static zero_status_t update(zero_engine_t *engine)
 {
     zero_offload_t *offload = engine->offload;
@@ -411,16 +442,10 @@ static zero_status_t update(zero_engine_t *engine)
     device_way_t *way = way_of(engine);
     ZERO_TRY(fetch_ahead(engine));
     way->fetched_ahead = false;
+    way->n_queued = 0;
     ZERO_TRY(device->ops->stream_wait(device, offload->update_stream, offload->decided));
     ZERO_TRY(device->ops->stream_wait(device, offload->in_stream, offload->grads_home));
-    for (int p = 0; p < engine->plan.passing.n_pieces; p++) {
-        if (p >= way->n_places)
-            ZERO_TRY(fetch_state(engine, p));
-        ZERO_TRY(fetch_grads(engine, p));
-        ZERO_TRY(update_piece(engine, p));
-        ZERO_TRY(store_state(engine, p));
-    }
-    return ZERO_OK;
+    return reach(engine, engine->plan.host.first);
 }
 
 const zero_offload_way_t zero_offload_by_device = {
@@ -430,6 +455,7 @@ const zero_offload_way_t zero_offload_by_device = {
     .begin = fetch_ahead,
     .send_grads = send_grads,
     .update = update,
+    .reach = reach,
     .lend = lend,
     .take_back = take_back,
 };

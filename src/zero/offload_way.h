@@ -24,8 +24,10 @@ typedef struct zero_offload_way {
     zero_status_t (*begin)(zero_engine_t *engine);
     /* They are to leave for where the update looks for them: in out_stream. */
     zero_status_t (*send_grads)(zero_engine_t *engine, zero_unit_t unit);
-    /* offload->decided stands in the caller's stream: records `arrived` of every hosted unit. */
+    /* offload->decided stands in the caller's stream: starts the update. */
     zero_status_t (*update)(zero_engine_t *engine);
+    /* `arrived` of all units up to this one must have been recorded. */
+    zero_status_t (*reach)(zero_engine_t *engine, zero_unit_t unit);
     /* As zero_offload_lend, zero_offload_take_back. */
     zero_status_t (*lend)(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
     zero_status_t (*take_back)(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);

@@ -166,6 +166,7 @@ static zero_status_t read_master(zero_engine_t *engine, const zero_adam_segment_
 /* Nobody reads or writes weights any more, on any rank. */
 static zero_status_t quiet(zero_engine_t *engine)
 {
+    ZERO_TRY(zero_offload_finish_update(engine));
     ZERO_TRY(zero_device_synchronize(engine->device));
     return zero_engine_fence(engine, engine->gather_stream);
 }
@@ -276,6 +277,7 @@ zero_status_t zero_get_state(zero_engine_t *engine, zero_chunk_fn visit, void *u
 {
     get_request_t request = {.visit = visit, .user = user};
     ZERO_TRY(check_between_steps(engine, "zero_get_state"));
-    ZERO_TRY(zero_device_synchronize(engine->device)); /* a hosted unit's state may be on its way */
+    ZERO_TRY(zero_offload_finish_update(engine)); /* hosted state may be on its way */
+    ZERO_TRY(zero_device_synchronize(engine->device));
     return for_each_run(engine, true, get_run, &request);
 }

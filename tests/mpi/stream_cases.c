@@ -334,8 +334,6 @@ static void train(run_t *run)
     tell(run);
     if (s->calls)
         tell_calls(run, n_calls);
-    pass(run, ZERO_PASS_EVAL, 0, 0, &run->hash);
-    OK(zero_device_synchronize(run->device));
 }
 
 /* Of master weights and moments, wherever they lie: a sum over elements, so that no order of ranks or runs counts. */
@@ -470,6 +468,10 @@ static void run_all(const settings_t *s, zero_comm_t *comm)
     if (s->trace)
         OK(zero_engine_trace(run.engine, ZERO_ALL_WORKS, on_span, &run));
     train(&run);
+    uint64_t state = hash_state(&run); /* whole before a pass has asked for the new parameters */
+    pass(&run, ZERO_PASS_EVAL, 0, 0, &run.hash);
+    OK(zero_device_synchronize(run.device));
+    CHECK(hash_state(&run) == state, "the state changed without a step");
     if (s->save)
         save(&run);
     for (int work = 0; work < ZERO_N_WORKS && s->trace && s->is_async; work++)
