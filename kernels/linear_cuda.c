@@ -1,5 +1,5 @@
 /* linear_cuda.c - linear layers on CUDA: products of matrices by cuBLASLt, with what belongs to them in the epilogue
- * (bias, GELU's slope), weight gradients summed into the gradient by the product itself.
+ * (bias, GELU's slope, a bias gradient), weight gradients summed into the gradient by the product itself.
  *
  * The algorithm is chosen once for each shape and kept. cuBLASLt's heuristics name candidates, the likely best first;
  * the first sets the bits, and the fastest of those that give the very same bits is taken. So timing decides how long a
@@ -18,16 +18,22 @@
 
 /* ---- Epilogues: what cuBLASLt can do to a product, or beside it ---- */
 
-typedef enum epilogue { NO_EPILOGUE, ADD_BIAS, TIMES_GELU_SLOPE, N_EPILOGUES } epilogue_t;
+typedef enum epilogue { NO_EPILOGUE, ADD_BIAS, TIMES_GELU_SLOPE, SUM_A, SUM_B, N_EPILOGUES } epilogue_t;
 
+/* is_chosen: among several algorithms. The few sums of a bias gradient, rounded to 16 bits, do not tell for sure that
+ * two algorithms add in the same order: the first is taken. */
 static const struct {
     const char *name;
     cublasLtEpilogue_t code;
     cublasLtMatmulDescAttributes_t pointer; /* to its operand */
+    bool is_chosen;
 } epilogues[] = {
-    [NO_EPILOGUE] = {"plain", CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_MATMUL_DESC_BIAS_POINTER},
-    [ADD_BIAS] = {"and bias", CUBLASLT_EPILOGUE_BIAS, CUBLASLT_MATMUL_DESC_BIAS_POINTER},
-    [TIMES_GELU_SLOPE] = {"and GELU's slope", CUBLASLT_EPILOGUE_DGELU, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER},
+    [NO_EPILOGUE] = {"plain", CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_MATMUL_DESC_BIAS_POINTER, true},
+    [ADD_BIAS] = {"and bias", CUBLASLT_EPILOGUE_BIAS, CUBLASLT_MATMUL_DESC_BIAS_POINTER, true},
+    [TIMES_GELU_SLOPE] = {"and GELU's slope", CUBLASLT_EPILOGUE_DGELU, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, true},
+    /* cuBLASLt's A is b, see describe. */
+    [SUM_A] = {"and sums of a", CUBLASLT_EPILOGUE_BGRADB, CUBLASLT_MATMUL_DESC_BIAS_POINTER, false},
+    [SUM_B] = {"and sums of b", CUBLASLT_EPILOGUE_BGRADA, CUBLASLT_MATMUL_DESC_BIAS_POINTER, false},
 };
 
 #define OPERAND_ALIGN 16        /* bytes, of every epilogue's operand */
@@ -35,7 +41,7 @@ static const struct {
 
 static epilogue_t epilogue_of(const zero_cuda_gemm_t *g, const void **operand)
 {
-    const void *operands[N_EPILOGUES] = {NULL, g->bias, g->gelu_of};
+    const void *operands[N_EPILOGUES] = {NULL, g->bias, g->gelu_of, g->a_sums, g->b_sums};
     epilogue_t epilogue = N_EPILOGUES - 1;
     while (epilogue > NO_EPILOGUE && operands[epilogue] == NULL)
         --epilogue;
@@ -213,14 +219,14 @@ static zero_status_t find_candidates(cublasLtHandle_t handle, plan_t *plan)
 {
     cublasLtMatmulPreference_t preference;
     cublasLtMatmulHeuristicResult_t results[MAX_CANDIDATES];
-    int n_results = 0;
+    int n_results = 0, n_most = epilogues[plan->key.epilogue].is_chosen ? MAX_CANDIDATES : 1;
     TRY_BLAS(cublasLtMatmulPreferenceCreate(&preference));
     cublasStatus_t status = set_preference(preference, &plan->key);
     if (status == CUBLAS_STATUS_SUCCESS)
         status = cublasLtMatmulAlgoGetHeuristic(handle, plan->operation, plan->a, plan->b, plan->c, plan->c, preference,
                                                 MAX_CANDIDATES, results, &n_results);
     cublasLtMatmulPreferenceDestroy(preference);
-    for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < n_results; ++i)
+    for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < n_results && plan->n_candidates < n_most; ++i)
         if (results[i].state == CUBLAS_STATUS_SUCCESS)
             plan->candidates[plan->n_candidates++] = results[i];
     plan->timed = plan->n_candidates < 2;
@@ -485,6 +491,16 @@ zero_status_t zero_cuda_linear_backward_weight(zero_model_context_t *ctx, zero_g
                              .ldc = in_out ? n_out : n_in,
                              .c_dtype = dweight.dtype,
                              .accumulate = dweight.accumulate};
+    zero_cuda_gemm_t with_sums = gemm;
+    bool fused = false;
+    if (in_out)
+        with_sums.b_sums = dbias.data;
+    else
+        with_sums.a_sums = dbias.data;
+    if (dbias.data != NULL && dbias.dtype == dweight.dtype && !dbias.accumulate)
+        ZERO_TRY(has_epilogue(ctx, &with_sums, &fused));
+    if (fused)
+        return zero_cuda_gemm(ctx, &with_sums);
     ZERO_TRY(zero_cuda_gemm(ctx, &gemm));
     return dbias.data == NULL ? ZERO_OK : sum_columns(ctx, dbias, dy, n_rows, n_out);
 }

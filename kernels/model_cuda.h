@@ -95,8 +95,8 @@ zero_status_t zero_gemm_plans_create(zero_gemm_plans_t **plans);
 void zero_gemm_plans_destroy(zero_gemm_plans_t *plans); /* NULL is allowed */
 
 /* c[m, n] = op(a)[m, k] op(b)[k, n] (+ c) (+ bias[n]), row-major; rows start ld elements apart. op transposes what is
- * stored. a, b and bias are of the context's dtype; sums are fp32, rounded once to c's. Of the last two at most one is
- * not NULL; gelu_of is for linear_cuda.c, which knows where cuBLASLt has it. */
+ * stored. a, b and bias are of the context's dtype; sums are fp32, rounded once to c's. Of the last four at most one is
+ * not NULL; those below bias are for linear_cuda.c, which knows where cuBLASLt has them. */
 typedef struct zero_cuda_gemm {
     bool transpose_a, transpose_b;
     size_t m, n, k;
@@ -110,6 +110,8 @@ typedef struct zero_cuda_gemm {
     bool accumulate;
     const void *bias;
     const void *gelu_of; /* [m, n], rows ldc apart: c is multiplied by gelu'(gelu_of) */
+    void *a_sums;        /* [m] receives the sums of op(a)'s rows, of c's dtype */
+    void *b_sums;        /* [n] receives the sums of op(b)'s columns */
 } zero_cuda_gemm_t;
 zero_status_t zero_cuda_gemm(zero_model_context_t *ctx, const zero_cuda_gemm_t *gemm);
 
