@@ -1,14 +1,12 @@
 /* column_sum.cu - column sums on CUDA in a fixed order: bias gradients, and the last step of every gradient that is
  * summed in parts.
  *
- * Rows are dealt to parts by their number alone. A block sums a part's rows for one tile of columns: the warps of all
- * blocks take the tile's rows in turn, so that at any time they read one stretch of memory. The parts are added by a
- * second kernel: each warp takes every so many-th part. The warps' sums are added in order. No atomics: the order
- * depends on shapes alone.
+ * Rows are dealt to parts by their number alone. A block sums a part's rows for one tile of columns (column.cuh). The
+ * parts are added by a second kernel: each warp takes every so many-th part, then the warps' sums are added in order.
+ * No atomics: the order depends on shapes alone.
  */
-#include "kernels/pack.cuh"
+#include "kernels/column.cuh"
 
-#define PART_WARPS 8     /* of a block that sums a part, a row each */
 #define PUT_WARPS 32     /* of a block that adds parts: many, since each waits for its own few loads */
 #define PARTS_AHEAD 5    /* parts whose loads are in flight together */
 #define TILE_COLUMNS 256 /* of a block that reads packs of 16-bit elements */
@@ -30,34 +28,15 @@ extern "C" size_t zero_column_sum_bytes(size_t max_columns)
     return (max_columns > most ? max_columns : most) * sizeof(float);
 }
 
-/* Adds what WARPS warps hold for N columns a lane; the result is the first warp's. The whole block calls it. */
-template <int WARPS, int N> static __device__ __forceinline__ void add_warps(float (&sum)[N])
-{
-    __shared__ float sums[WARPS][N][ZERO_WARP];
-    int lane = threadIdx.x, warp = threadIdx.y;
-#pragma unroll
-    for (int i = 0; i < N; ++i)
-        sums[warp][i][lane] = sum[i];
-    __syncthreads();
-    if (warp != 0)
-        return;
-#pragma unroll
-    for (int i = 0; i < N; ++i)
-#pragma unroll
-        for (int w = 1; w < WARPS; ++w)
-            sum[i] += sums[w][i][lane];
-}
-
 template <typename T, int N>
-static __global__ void __launch_bounds__(ZERO_WARP *PART_WARPS, 4)
+static __global__ void __launch_bounds__(ZERO_WARP *ZERO_COLUMN_WARPS, 4)
     sum_part(float *partials, const T *x, size_t n_rows, size_t n_columns)
 {
     size_t column = ((size_t)blockIdx.x * ZERO_WARP + threadIdx.x) * N;
-    size_t step = (size_t)gridDim.y * PART_WARPS;
+    size_t step = (size_t)gridDim.y * ZERO_COLUMN_WARPS;
     float sum[N] = {};
     zero_may_launch_next();
-    for (size_t row = (size_t)blockIdx.y * PART_WARPS + threadIdx.y; column < n_columns && row < n_rows;
-         row += ROWS_AHEAD * step) {
+    for (size_t row = zero_first_row(); column < n_columns && row < n_rows; row += ROWS_AHEAD * step) {
         zero_pack<T, N> packs[ROWS_AHEAD];
 #pragma unroll
         for (int r = 0; r < ROWS_AHEAD; ++r)
@@ -70,12 +49,7 @@ static __global__ void __launch_bounds__(ZERO_WARP *PART_WARPS, 4)
                 if (row + r * step < n_rows)
                     sum[i] += packs[r][i];
     }
-    add_warps<PART_WARPS>(sum);
-    if (threadIdx.y != 0 || column >= n_columns)
-        return;
-#pragma unroll
-    for (int i = 0; i < N; ++i)
-        partials[blockIdx.y * n_columns + column + i] = sum[i];
+    zero_put_part(partials, column, n_columns, sum);
 }
 
 /* Partials [n_parts, n_grads, n_columns] go to n_grads gradients, of which some may have no data. */
@@ -98,7 +72,7 @@ static __global__ void __launch_bounds__(ZERO_WARP *PUT_WARPS)
         for (int p = 0; p < PARTS_AHEAD; ++p)
             sum[0] += part[p];
     }
-    add_warps<PUT_WARPS>(sum);
+    zero_add_warps<PUT_WARPS>(sum);
     if (threadIdx.y != 0 || column >= stride)
         return;
     const zero_grad_t &grad = targets.grad[column / n_columns];
@@ -121,9 +95,8 @@ extern "C" cudaError_t zero_launch_put_partials(cudaStream_t stream, const zero_
 template <typename T, int N>
 static cudaError_t launch_parts(cudaStream_t stream, float *partials, const T *x, size_t n_rows, size_t n_columns)
 {
-    dim3 block(ZERO_WARP, PART_WARPS);
-    dim3 grid((unsigned)zero_divide_up(n_columns, ZERO_WARP * N), (unsigned)zero_column_sum_parts(n_rows, n_columns));
-    sum_part<T, N><<<grid, block, 0, stream>>>(partials, x, n_rows, n_columns);
+    dim3 block(ZERO_WARP, ZERO_COLUMN_WARPS);
+    sum_part<T, N><<<zero_column_grid<N>(n_rows, n_columns), block, 0, stream>>>(partials, x, n_rows, n_columns);
     return cudaGetLastError();
 }
 

@@ -2,6 +2,8 @@
  *
  * With u = sqrt(2/pi) (x + 0.044715 x^3), (1 + tanh u) / 2 = 1 / (1 + e^-2u) = s: one exponential, and no difference of
  * near-equal numbers in the tails.
+ *
+ * Backward also sums the columns of what it writes, in layernorm.c's way: a fixed number of row parts, added in order.
  */
 #include "kernels/model_cpu.h"
 
@@ -45,15 +47,47 @@ zero_status_t ZERO_MODEL_FN(gelu)(zero_model_context_t *ctx, void *y, const void
     return ZERO_OK;
 }
 
-zero_status_t ZERO_MODEL_FN(linear_backward_gelu)(zero_model_context_t *ctx, void *dx, const void *dy,
-                                                  zero_weight_t weight, zero_linear_layout_t layout, const void *x,
-                                                  size_t n_rows, size_t n_in, size_t n_out)
+size_t ZERO_MODEL_FN(gelu_workspace)(const zero_model_limits_t *limits)
 {
-    float *out = dx;
-    const float *in = x;
-    ZERO_TRY(ZERO_MODEL_FN(linear_backward_input)(ctx, dx, false, dy, weight, layout, n_rows, n_in, n_out));
-#pragma omp parallel for simd schedule(static) if (parallel : n_rows * n_in >= ZERO_MODEL_PARALLEL_MIN)
-    for (size_t i = 0; i < n_rows * n_in; ++i)
-        out[i] *= gelu_slope(in[i]);
+    return zero_scratch_bytes(ZERO_ROW_PARTS * limits->max_width * sizeof(float));
+}
+
+static void row_backward(float *dx, const float *dy, const float *x, size_t width)
+{
+#pragma omp simd
+    for (size_t i = 0; i < width; ++i)
+        dx[i] = dy[i] * gelu_slope(x[i]);
+}
+
+static void row_values(float *y, const float *x, size_t width)
+{
+#pragma omp simd
+    for (size_t i = 0; i < width; ++i)
+        y[i] = gelu_value(x[i]);
+}
+
+zero_status_t ZERO_MODEL_FN(gelu_backward)(zero_model_context_t *ctx, void *dx, zero_grad_t dcolumns, void *y,
+                                           const void *dy, const void *x, size_t n_rows, size_t width)
+{
+    zero_scratch_t scratch = zero_scratch_begin(ctx);
+    size_t n_parts = zero_row_parts(n_rows);
+    float *partials; /* [n_parts, width] */
+    ZERO_TRY(zero_scratch_take(&scratch, n_parts * width * sizeof *partials, &partials));
+#pragma omp parallel for schedule(static) if (n_rows * width >= ZERO_MODEL_PARALLEL_MIN)
+    for (size_t part = 0; part < n_parts; ++part) {
+        float *sums = partials + part * width;
+        memset(sums, 0, width * sizeof *sums);
+        for (size_t row = part * n_rows / n_parts; row < (part + 1) * n_rows / n_parts; ++row) {
+            float *out = (float *)dx + row * width;
+            const float *in = (const float *)x + row * width;
+            row_backward(out, (const float *)dy + row * width, in, width);
+            if (y != NULL)
+                row_values((float *)y + row * width, in, width);
+            for (size_t i = 0; i < width; ++i)
+                sums[i] += out[i];
+        }
+    }
+    if (dcolumns.data != NULL)
+        ZERO_ISA(zero_model_put_partials)(dcolumns, partials, n_parts, width, width);
     return ZERO_OK;
 }

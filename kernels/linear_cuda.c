@@ -1,53 +1,17 @@
-/* linear_cuda.c - linear layers on CUDA: products of matrices by cuBLASLt, with what belongs to them in the epilogue
- * (bias, GELU's slope, a bias gradient), weight gradients summed into the gradient by the product itself.
+/* linear_cuda.c - linear layers on CUDA: products of matrices by cuBLASLt, bias in the epilogue, weight gradients
+ * summed into the gradient by the product itself.
  *
  * The algorithm is chosen once for each shape and kept. cuBLASLt's heuristics name candidates, the likely best first;
  * the first sets the bits, and the fastest of those that give the very same bits is taken. So timing decides how long a
  * product takes and never what comes out: two runs agree though their clocks do not. Measured on an H200, nearly all
  * candidates are equal in bits, and the fastest of them saves 5% of a step's products over the first. Algorithms that
  * add partial sums by atomics or in a narrow type are ruled out beforehand.
- *
- * Where cuBLASLt has no epilogue for a call, a kernel of ours follows the product. Dtype, alignment and shape alone say
- * which it is.
  */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/model_cuda.h"
-
-/* ---- Epilogues: what cuBLASLt can do to a product, or beside it ---- */
-
-typedef enum epilogue { NO_EPILOGUE, ADD_BIAS, TIMES_GELU_SLOPE, SUM_A, SUM_B, N_EPILOGUES } epilogue_t;
-
-/* is_chosen: among several algorithms. The few sums of a bias gradient, rounded to 16 bits, do not tell for sure that
- * two algorithms add in the same order: the first is taken. */
-static const struct {
-    const char *name;
-    cublasLtEpilogue_t code;
-    cublasLtMatmulDescAttributes_t pointer; /* to its operand */
-    bool is_chosen;
-} epilogues[] = {
-    [NO_EPILOGUE] = {"plain", CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_MATMUL_DESC_BIAS_POINTER, true},
-    [ADD_BIAS] = {"and bias", CUBLASLT_EPILOGUE_BIAS, CUBLASLT_MATMUL_DESC_BIAS_POINTER, true},
-    [TIMES_GELU_SLOPE] = {"and GELU's slope", CUBLASLT_EPILOGUE_DGELU, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, true},
-    /* cuBLASLt's A is b, see describe. */
-    [SUM_A] = {"and sums of a", CUBLASLT_EPILOGUE_BGRADB, CUBLASLT_MATMUL_DESC_BIAS_POINTER, false},
-    [SUM_B] = {"and sums of b", CUBLASLT_EPILOGUE_BGRADA, CUBLASLT_MATMUL_DESC_BIAS_POINTER, false},
-};
-
-#define OPERAND_ALIGN 16        /* bytes, of every epilogue's operand */
-#define EPILOGUE_ROW_MULTIPLE 8 /* elements, of c's rows, which are as long as those that GELU's slope is made from */
-
-static epilogue_t epilogue_of(const zero_cuda_gemm_t *g, const void **operand)
-{
-    const void *operands[N_EPILOGUES] = {NULL, g->bias, g->gelu_of, g->a_sums, g->b_sums};
-    epilogue_t epilogue = N_EPILOGUES - 1;
-    while (epilogue > NO_EPILOGUE && operands[epilogue] == NULL)
-        --epilogue;
-    *operand = operands[epilogue];
-    return epilogue;
-}
 
 /* ---- Plans ---- */
 
@@ -58,8 +22,7 @@ typedef struct plan_key {
     size_t m, n, k, lda, ldb, ldc;
     zero_dtype_t dtype, c_dtype;
     unsigned a_align, b_align, c_align; /* bytes, up to 16 */
-    bool transpose_a, transpose_b;
-    epilogue_t epilogue;
+    bool transpose_a, transpose_b, bias;
 } plan_key_t;
 
 /* Everything a call needs but the pointers. */
@@ -68,8 +31,8 @@ typedef struct plan {
     cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t a, b, c;
     cublasLtMatmulHeuristicResult_t candidates[MAX_CANDIDATES]; /* usable ones */
-    int n_candidates, chosen;                                   /* none: cuBLASLt does not have it */
-    bool timed;                                                 /* else the first is in use */
+    int n_candidates, chosen;
+    bool timed; /* else the first is in use */
 } plan_t;
 
 struct zero_gemm_plans {
@@ -153,7 +116,6 @@ static unsigned alignment(const void *data)
 
 static plan_key_t key_of(zero_dtype_t dtype, const zero_cuda_gemm_t *g)
 {
-    const void *operand;
     plan_key_t key;
     memset(&key, 0, sizeof key); /* keys are compared as bytes: padding too */
     key.m = g->m, key.n = g->n, key.k = g->k;
@@ -161,7 +123,7 @@ static plan_key_t key_of(zero_dtype_t dtype, const zero_cuda_gemm_t *g)
     key.dtype = dtype, key.c_dtype = g->c_dtype;
     key.a_align = alignment(g->a), key.b_align = alignment(g->b), key.c_align = alignment(g->c);
     key.transpose_a = g->transpose_a, key.transpose_b = g->transpose_b;
-    key.epilogue = epilogue_of(g, &operand);
+    key.bias = g->bias != NULL;
     return key;
 }
 
@@ -172,26 +134,18 @@ static zero_status_t describe(plan_t *plan)
     const plan_key_t *key = &plan->key;
     cublasOperation_t op_a = key->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasOperation_t op_b = key->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
-    cublasLtEpilogue_t epilogue = epilogues[key->epilogue].code;
-    int64_t ldc = (int64_t)key->ldc;
-    const void *operand = (const void *)(uintptr_t)OPERAND_ALIGN; /* of a pointer so aligned and not more */
+    cublasLtEpilogue_t epilogue = key->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     cudaDataType_t in = blas_type(key->dtype), out = blas_type(key->c_dtype);
     TRY_BLAS(cublasLtMatmulDescCreate(&plan->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     TRY_BLAS(cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_TRANSA, &op_a, sizeof op_a));
     TRY_BLAS(cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_TRANSB, &op_b, sizeof op_b));
     TRY_BLAS(
         cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
-    if (key->epilogue != NO_EPILOGUE) /* the heuristics take the alignment from the pointer */
-        TRY_BLAS(cublasLtMatmulDescSetAttribute(plan->operation, epilogues[key->epilogue].pointer, &operand,
-                                                sizeof operand));
-    if (key->epilogue == TIMES_GELU_SLOPE)
-        TRY_BLAS(
-            cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &ldc, sizeof ldc));
     TRY_BLAS(cublasLtMatrixLayoutCreate(&plan->a, in, key->transpose_b ? key->k : key->n,
                                         key->transpose_b ? key->n : key->k, (int64_t)key->ldb));
     TRY_BLAS(cublasLtMatrixLayoutCreate(&plan->b, in, key->transpose_a ? key->m : key->k,
                                         key->transpose_a ? key->k : key->m, (int64_t)key->lda));
-    TRY_BLAS(cublasLtMatrixLayoutCreate(&plan->c, out, key->n, key->m, ldc));
+    TRY_BLAS(cublasLtMatrixLayoutCreate(&plan->c, out, key->n, key->m, (int64_t)key->ldc));
     return ZERO_OK;
 }
 
@@ -213,30 +167,25 @@ static cublasStatus_t set_preference(cublasLtMatmulPreference_t preference, cons
     return status;
 }
 
-/* That there are none is for the caller to judge; that cuBLASLt could not say is an error, lest the bits of a run
- * depend on it. */
 static zero_status_t find_candidates(cublasLtHandle_t handle, plan_t *plan)
 {
     cublasLtMatmulPreference_t preference;
     cublasLtMatmulHeuristicResult_t results[MAX_CANDIDATES];
-    int n_results = 0, n_most = epilogues[plan->key.epilogue].is_chosen ? MAX_CANDIDATES : 1;
+    int n_results = 0;
     TRY_BLAS(cublasLtMatmulPreferenceCreate(&preference));
     cublasStatus_t status = set_preference(preference, &plan->key);
     if (status == CUBLAS_STATUS_SUCCESS)
         status = cublasLtMatmulAlgoGetHeuristic(handle, plan->operation, plan->a, plan->b, plan->c, plan->c, preference,
                                                 MAX_CANDIDATES, results, &n_results);
     cublasLtMatmulPreferenceDestroy(preference);
-    for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < n_results && plan->n_candidates < n_most; ++i)
+    for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < n_results; ++i)
         if (results[i].state == CUBLAS_STATUS_SUCCESS)
             plan->candidates[plan->n_candidates++] = results[i];
-    plan->timed = plan->n_candidates < 2;
-    if (plan->n_candidates == 0)
-        zero_log(ZERO_LOG_DEBUG, "cuBLASLt has no algorithm for %zu x %zu x %zu %s, %s to %s: %s", plan->key.m,
-                 plan->key.n, plan->key.k, epilogues[plan->key.epilogue].name, zero_dtype_name(plan->key.dtype),
-                 zero_dtype_name(plan->key.c_dtype), cublasLtGetStatusString(status));
-    if (status != CUBLAS_STATUS_NOT_SUPPORTED && status != CUBLAS_STATUS_INVALID_VALUE)
-        TRY_BLAS(status);
-    return ZERO_OK;
+    if (plan->n_candidates > 0)
+        return ZERO_OK;
+    return zero_fail(ZERO_ERROR_DEVICE, "cuBLASLt has no algorithm for %zu x %zu x %zu, %s to %s: %s", plan->key.m,
+                     plan->key.n, plan->key.k, zero_dtype_name(plan->key.dtype), zero_dtype_name(plan->key.c_dtype),
+                     cublasLtGetStatusString(status));
 }
 
 static zero_status_t add_plan(zero_gemm_plans_t *plans, const plan_key_t *key, plan_t **out)
@@ -310,24 +259,18 @@ static zero_status_t time_candidate(zero_model_context_t *ctx, const plan_t *pla
 static zero_status_t choose_fastest(zero_model_context_t *ctx, plan_t *plan, const zero_cuda_gemm_t *gemm)
 {
     zero_fingerprint_t first, other;
-    float first_ms, best_ms, ms;
-    int n_like_first = 1;
+    float best_ms, ms;
     ZERO_TRY(time_candidate(ctx, plan, gemm, 0, &best_ms, &first));
     if (first.n_unlike_first < gemm->m * gemm->n / 2)
         return ZERO_OK;
-    first_ms = best_ms;
     for (int i = 1; i < plan->n_candidates; ++i) {
         ZERO_TRY(time_candidate(ctx, plan, gemm, i, &ms, &other));
-        n_like_first += other.hash == first.hash;
         if (other.hash == first.hash && ms < best_ms) {
             best_ms = ms;
             plan->chosen = i;
         }
     }
     plan->timed = true;
-    zero_log(ZERO_LOG_DEBUG, "%zu x %zu x %zu %s: cuBLASLt's algorithm %d of %d (%.4f ms, the first %.4f), %d alike",
-             gemm->m, gemm->n, gemm->k, epilogues[plan->key.epilogue].name, plan->chosen + 1, plan->n_candidates,
-             (double)best_ms, (double)first_ms, n_like_first);
     return ZERO_OK;
 }
 
@@ -356,37 +299,15 @@ zero_status_t zero_cuda_gemm(zero_model_context_t *ctx, const zero_cuda_gemm_t *
     zero_model_cuda_t *cuda = zero_model_cuda(ctx);
     plan_key_t key = key_of(cuda->dtype, gemm);
     plan_t *plan = NULL;
-    const void *operand;
-    epilogue_t epilogue = epilogue_of(gemm, &operand);
-    if (epilogue == ADD_BIAS && alignment(operand) < OPERAND_ALIGN)
+    if (gemm->bias != NULL && alignment(gemm->bias) < 16)
         return gemm_onto_bias(ctx, gemm);
     ZERO_TRY(find_plan(cuda->gemms, &key, &plan));
-    if (plan->n_candidates == 0)
-        return zero_fail(ZERO_ERROR_DEVICE, "cuBLASLt has no algorithm for %zu x %zu x %zu %s, %s to %s", key.m, key.n,
-                         key.k, epilogues[epilogue].name, zero_dtype_name(key.dtype), zero_dtype_name(key.c_dtype));
-    if (epilogue != NO_EPILOGUE)
-        TRY_BLAS(
-            cublasLtMatmulDescSetAttribute(plan->operation, epilogues[epilogue].pointer, &operand, sizeof operand));
+    if (gemm->bias != NULL)
+        TRY_BLAS(cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &gemm->bias,
+                                                sizeof gemm->bias));
     if (!plan->timed && !gemm->accumulate && may_wait(ctx))
         ZERO_TRY(choose_fastest(ctx, plan, gemm));
     TRY_BLAS(run(ctx, plan, gemm, plan->chosen));
-    return ZERO_OK;
-}
-
-/* Whether cuBLASLt does the product's epilogue. Only in 16 bits, where its own formula for the slope is as good as
- * ours. */
-static zero_status_t has_epilogue(zero_model_context_t *ctx, const zero_cuda_gemm_t *gemm, bool *has)
-{
-    zero_model_cuda_t *cuda = zero_model_cuda(ctx);
-    const void *operand;
-    plan_t *plan = NULL;
-    plan_key_t key = key_of(cuda->dtype, gemm);
-    (void)epilogue_of(gemm, &operand);
-    bool fits = cuda->dtype != ZERO_FP32 && gemm->c_dtype == cuda->dtype && !gemm->accumulate &&
-                gemm->ldc % EPILOGUE_ROW_MULTIPLE == 0 && alignment(operand) >= OPERAND_ALIGN;
-    if (fits)
-        ZERO_TRY(find_plan(cuda->gemms, &key, &plan));
-    *has = fits && plan->n_candidates > 0;
     return ZERO_OK;
 }
 
@@ -419,59 +340,25 @@ zero_status_t zero_cuda_linear(zero_model_context_t *ctx, void *y, const void *x
     return zero_cuda_gemm(ctx, &gemm);
 }
 
-static zero_cuda_gemm_t backward_input(const zero_model_context_t *ctx, void *dx, const void *dy, zero_weight_t weight,
-                                       zero_linear_layout_t layout, size_t n_rows, size_t n_in, size_t n_out)
-{
-    bool in_out = layout == ZERO_LINEAR_IN_OUT;
-    return (zero_cuda_gemm_t){.transpose_b = in_out,
-                              .m = n_rows,
-                              .n = n_in,
-                              .k = n_out,
-                              .a = dy,
-                              .lda = n_out,
-                              .b = weight.data,
-                              .ldb = in_out ? n_out : n_in,
-                              .c = dx,
-                              .ldc = n_in,
-                              .c_dtype = zero_model_cuda(ctx)->dtype};
-}
-
 zero_status_t zero_cuda_linear_backward_input(zero_model_context_t *ctx, void *dx, bool accumulate, const void *dy,
                                               zero_weight_t weight, zero_linear_layout_t layout, size_t n_rows,
                                               size_t n_in, size_t n_out)
 {
-    zero_cuda_gemm_t gemm = backward_input(ctx, dx, dy, weight, layout, n_rows, n_in, n_out);
     ZERO_TRY(zero_check_weight(ctx, weight));
-    gemm.accumulate = accumulate;
+    bool in_out = layout == ZERO_LINEAR_IN_OUT;
+    zero_cuda_gemm_t gemm = {.transpose_b = in_out,
+                             .m = n_rows,
+                             .n = n_in,
+                             .k = n_out,
+                             .a = dy,
+                             .lda = n_out,
+                             .b = weight.data,
+                             .ldb = in_out ? n_out : n_in,
+                             .c = dx,
+                             .ldc = n_in,
+                             .c_dtype = weight.dtype,
+                             .accumulate = accumulate};
     return zero_cuda_gemm(ctx, &gemm);
-}
-
-zero_status_t zero_cuda_linear_backward_gelu(zero_model_context_t *ctx, void *dx, const void *dy, zero_weight_t weight,
-                                             zero_linear_layout_t layout, const void *x, size_t n_rows, size_t n_in,
-                                             size_t n_out)
-{
-    bool fused;
-    zero_cuda_gemm_t gemm = backward_input(ctx, dx, dy, weight, layout, n_rows, n_in, n_out), with_slope = gemm;
-    ZERO_TRY(zero_check_weight(ctx, weight));
-    with_slope.gelu_of = x;
-    ZERO_TRY(has_epilogue(ctx, &with_slope, &fused));
-    if (fused)
-        return zero_cuda_gemm(ctx, &with_slope);
-    ZERO_TRY(zero_cuda_gemm(ctx, &gemm));
-    ZERO_TRY_CUDA(zero_launch_gelu_backward(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, dx, x, n_rows * n_in));
-    return ZERO_OK;
-}
-
-static zero_status_t sum_columns(zero_model_context_t *ctx, zero_grad_t dbias, const void *dy, size_t n_rows,
-                                 size_t n_out)
-{
-    zero_cuda_scratch_t scratch = zero_cuda_scratch(ctx);
-    float *partials = zero_cuda_take(&scratch, zero_column_sum_parts(n_rows, n_out) * n_out * sizeof *partials);
-    if (partials == NULL)
-        return ZERO_ERROR_ARGUMENT;
-    ZERO_TRY_CUDA(zero_launch_column_sum(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, dbias, dy, partials,
-                                         n_rows, n_out));
-    return ZERO_OK;
 }
 
 zero_status_t zero_cuda_linear_backward_weight(zero_model_context_t *ctx, zero_grad_t dweight,
@@ -491,16 +378,14 @@ zero_status_t zero_cuda_linear_backward_weight(zero_model_context_t *ctx, zero_g
                              .ldc = in_out ? n_out : n_in,
                              .c_dtype = dweight.dtype,
                              .accumulate = dweight.accumulate};
-    zero_cuda_gemm_t with_sums = gemm;
-    bool fused = false;
-    if (in_out)
-        with_sums.b_sums = dbias.data;
-    else
-        with_sums.a_sums = dbias.data;
-    if (dbias.data != NULL && dbias.dtype == dweight.dtype && !dbias.accumulate)
-        ZERO_TRY(has_epilogue(ctx, &with_sums, &fused));
-    if (fused)
-        return zero_cuda_gemm(ctx, &with_sums);
     ZERO_TRY(zero_cuda_gemm(ctx, &gemm));
-    return dbias.data == NULL ? ZERO_OK : sum_columns(ctx, dbias, dy, n_rows, n_out);
+    if (dbias.data == NULL)
+        return ZERO_OK;
+    zero_cuda_scratch_t scratch = zero_cuda_scratch(ctx);
+    float *partials = zero_cuda_take(&scratch, zero_column_sum_parts(n_rows, n_out) * n_out * sizeof *partials);
+    if (partials == NULL)
+        return ZERO_ERROR_ARGUMENT;
+    ZERO_TRY_CUDA(zero_launch_column_sum(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, dbias, dy, partials,
+                                         n_rows, n_out));
+    return ZERO_OK;
 }

@@ -71,11 +71,6 @@ typedef struct zero_model_kernels {
     zero_status_t (*linear_backward_input)(zero_model_context_t *ctx, void *dx, bool accumulate, const void *dy,
                                            zero_weight_t weight, zero_linear_layout_t layout, size_t n_rows,
                                            size_t n_in, size_t n_out);
-    /* The same and on through the GELU that made the layer's input: dx[n_rows, n_in] = (dy[n_rows, n_out] W^T) *
-     * gelu'(x), x being what gelu was given. dx is neither dy nor x. */
-    zero_status_t (*linear_backward_gelu)(zero_model_context_t *ctx, void *dx, const void *dy, zero_weight_t weight,
-                                          zero_linear_layout_t layout, const void *x, size_t n_rows, size_t n_in,
-                                          size_t n_out);
     /* dW = x^T dy in the weight's layout, dbias[n_out] = column sums of dy (dbias.data NULL: none); each is added or
      * overwritten as its zero_grad_t says, and rounded to its dtype. */
     zero_status_t (*linear_backward_weight)(zero_model_context_t *ctx, zero_grad_t dweight, zero_linear_layout_t layout,
@@ -121,6 +116,10 @@ typedef struct zero_model_kernels {
 
     /* y = 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), HF's gelu_new */
     zero_status_t (*gelu)(zero_model_context_t *ctx, void *y, const void *x, size_t n_elems);
+    /* dx[n_rows, width] = dy * gelu'(x); dx may be dy. dcolumns [width] = column sums of dx: the bias gradient of the
+     * linear layer that made x (data NULL: none). y, unless NULL, is made again, with gelu's bits. */
+    zero_status_t (*gelu_backward)(zero_model_context_t *ctx, void *dx, zero_grad_t dcolumns, void *y, const void *dy,
+                                   const void *x, size_t n_rows, size_t width);
 
     /* Causal self-attention. qkv[B, T, (n_heads + 2 n_kv_heads) * head_dim] holds q, then k, then v heads; out[B, T,
      * n_heads * head_dim]; logsumexp fp32 [B, n_heads, T] of the scaled scores; scale = 1/sqrt(head_dim). */

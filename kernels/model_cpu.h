@@ -204,6 +204,7 @@ size_t ZERO_MODEL_FN(linear_workspace)(const zero_model_limits_t *limits);
 size_t ZERO_MODEL_FN(attention_workspace)(const zero_model_limits_t *limits);
 size_t ZERO_MODEL_FN(layernorm_workspace)(const zero_model_limits_t *limits);
 size_t ZERO_MODEL_FN(rmsnorm_workspace)(const zero_model_limits_t *limits);
+size_t ZERO_MODEL_FN(gelu_workspace)(const zero_model_limits_t *limits);
 size_t ZERO_MODEL_FN(loss_workspace)(const zero_model_limits_t *limits);
 size_t ZERO_MODEL_FN(embed_workspace)(const zero_model_limits_t *limits);
 
@@ -236,9 +237,8 @@ zero_status_t ZERO_MODEL_FN(swiglu)(zero_model_context_t *ctx, void *y, const vo
 zero_status_t ZERO_MODEL_FN(swiglu_backward)(zero_model_context_t *ctx, void *dgate_up, void *y, const void *dy,
                                              const void *gate_up, size_t n_rows, size_t width);
 zero_status_t ZERO_MODEL_FN(gelu)(zero_model_context_t *ctx, void *y, const void *x, size_t n_elems);
-zero_status_t ZERO_MODEL_FN(linear_backward_gelu)(zero_model_context_t *ctx, void *dx, const void *dy,
-                                                  zero_weight_t weight, zero_linear_layout_t layout, const void *x,
-                                                  size_t n_rows, size_t n_in, size_t n_out);
+zero_status_t ZERO_MODEL_FN(gelu_backward)(zero_model_context_t *ctx, void *dx, zero_grad_t dcolumns, void *y,
+                                           const void *dy, const void *x, size_t n_rows, size_t width);
 zero_status_t ZERO_MODEL_FN(attention)(zero_model_context_t *ctx, void *out, float *logsumexp, const void *qkv,
                                        size_t n_batch, size_t seq_len, size_t n_heads, size_t n_kv_heads,
                                        size_t head_dim);

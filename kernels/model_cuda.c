@@ -197,6 +197,22 @@ static zero_status_t gelu(zero_model_context_t *ctx, void *y, const void *x, siz
     return ZERO_OK;
 }
 
+static zero_status_t gelu_backward(zero_model_context_t *ctx, void *dx, zero_grad_t dcolumns, void *y, const void *dy,
+                                   const void *x, size_t n_rows, size_t width)
+{
+    cudaStream_t stream = zero_model_stream(ctx);
+    zero_cuda_scratch_t scratch = zero_cuda_scratch(ctx);
+    size_t n_parts = zero_column_sum_parts(n_rows, width);
+    float *partials = zero_cuda_take(&scratch, n_parts * width * sizeof *partials);
+    if (partials == NULL)
+        return ZERO_ERROR_ARGUMENT;
+    ZERO_TRY_CUDA(
+        zero_launch_gelu_backward(stream, zero_model_cuda(ctx)->dtype, dx, partials, y, dy, x, n_rows, width));
+    if (dcolumns.data != NULL)
+        ZERO_TRY_CUDA(zero_launch_put_partials(stream, &dcolumns, 1, partials, n_parts, width));
+    return ZERO_OK;
+}
+
 static zero_status_t add(zero_model_context_t *ctx, void *y, const void *x, size_t n_elems)
 {
     ZERO_TRY_CUDA(zero_launch_add(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, y, x, n_elems));
@@ -321,7 +337,6 @@ static const zero_model_kernels_t table = {
     .recording_destroy = zero_cuda_recording_destroy,
     .linear = zero_cuda_linear,
     .linear_backward_input = zero_cuda_linear_backward_input,
-    .linear_backward_gelu = zero_cuda_linear_backward_gelu,
     .linear_backward_weight = zero_cuda_linear_backward_weight,
     .layernorm = layernorm,
     .layernorm_backward = layernorm_backward,
@@ -331,6 +346,7 @@ static const zero_model_kernels_t table = {
     .swiglu = swiglu,
     .swiglu_backward = swiglu_backward,
     .gelu = gelu,
+    .gelu_backward = gelu_backward,
     .attention = attention,
     .attention_backward = attention_backward,
     .embed = embed,

@@ -95,8 +95,7 @@ zero_status_t zero_gemm_plans_create(zero_gemm_plans_t **plans);
 void zero_gemm_plans_destroy(zero_gemm_plans_t *plans); /* NULL is allowed */
 
 /* c[m, n] = op(a)[m, k] op(b)[k, n] (+ c) (+ bias[n]), row-major; rows start ld elements apart. op transposes what is
- * stored. a, b and bias are of the context's dtype; sums are fp32, rounded once to c's. Of the last four at most one is
- * not NULL; those below bias are for linear_cuda.c, which knows where cuBLASLt has them. */
+ * stored. a, b and bias are of the context's dtype; sums are fp32, rounded once to c's. */
 typedef struct zero_cuda_gemm {
     bool transpose_a, transpose_b;
     size_t m, n, k;
@@ -108,10 +107,7 @@ typedef struct zero_cuda_gemm {
     size_t ldc;
     zero_dtype_t c_dtype;
     bool accumulate;
-    const void *bias;
-    const void *gelu_of; /* [m, n], rows ldc apart: c is multiplied by gelu'(gelu_of) */
-    void *a_sums;        /* [m] receives the sums of op(a)'s rows, of c's dtype */
-    void *b_sums;        /* [n] receives the sums of op(b)'s columns */
+    const void *bias; /* NULL: none */
 } zero_cuda_gemm_t;
 zero_status_t zero_cuda_gemm(zero_model_context_t *ctx, const zero_cuda_gemm_t *gemm);
 
@@ -122,9 +118,6 @@ zero_status_t zero_cuda_linear(zero_model_context_t *ctx, void *y, const void *x
 zero_status_t zero_cuda_linear_backward_input(zero_model_context_t *ctx, void *dx, bool accumulate, const void *dy,
                                               zero_weight_t weight, zero_linear_layout_t layout, size_t n_rows,
                                               size_t n_in, size_t n_out);
-zero_status_t zero_cuda_linear_backward_gelu(zero_model_context_t *ctx, void *dx, const void *dy, zero_weight_t weight,
-                                             zero_linear_layout_t layout, const void *x, size_t n_rows, size_t n_in,
-                                             size_t n_out);
 zero_status_t zero_cuda_linear_backward_weight(zero_model_context_t *ctx, zero_grad_t dweight,
                                                zero_linear_layout_t layout, zero_grad_t dbias, const void *x,
                                                const void *dy, size_t n_rows, size_t n_in, size_t n_out);

@@ -17,8 +17,9 @@ extern "C" {
 
 /* ---- elementwise.cu and gelu.cu ---- */
 cudaError_t zero_launch_gelu(cudaStream_t stream, zero_dtype_t dtype, void *y, const void *x, size_t n_elems);
-/* dx[i] *= gelu'(x[i]) */
-cudaError_t zero_launch_gelu_backward(cudaStream_t stream, zero_dtype_t dtype, void *dx, const void *x, size_t n_elems);
+/* partials: fp32 [zero_column_sum_parts(n_rows, width), width], sums of dx's columns, written by this call. */
+cudaError_t zero_launch_gelu_backward(cudaStream_t stream, zero_dtype_t dtype, void *dx, float *partials, void *y,
+                                      const void *dy, const void *x, size_t n_rows, size_t width);
 cudaError_t zero_launch_add(cudaStream_t stream, zero_dtype_t dtype, void *y, const void *x, size_t n_elems);
 
 /* y[n_rows, n_columns] = row[n_columns] in every row */

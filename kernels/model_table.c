@@ -21,6 +21,7 @@ static size_t workspace_bytes(const zero_model_limits_t *limits)
     bytes = larger(bytes, ZERO_MODEL_FN(attention_workspace)(limits));
     bytes = larger(bytes, ZERO_MODEL_FN(layernorm_workspace)(limits));
     bytes = larger(bytes, ZERO_MODEL_FN(rmsnorm_workspace)(limits));
+    bytes = larger(bytes, ZERO_MODEL_FN(gelu_workspace)(limits));
     bytes = larger(bytes, ZERO_MODEL_FN(loss_workspace)(limits));
     return larger(bytes, ZERO_MODEL_FN(embed_workspace)(limits));
 }
@@ -74,7 +75,6 @@ const zero_model_kernels_t ZERO_ISA(zero_model_kernels) = {
     .context_destroy = context_destroy,
     .linear = ZERO_MODEL_FN(linear),
     .linear_backward_input = ZERO_MODEL_FN(linear_backward_input),
-    .linear_backward_gelu = ZERO_MODEL_FN(linear_backward_gelu),
     .linear_backward_weight = ZERO_MODEL_FN(linear_backward_weight),
     .layernorm = ZERO_MODEL_FN(layernorm),
     .layernorm_backward = ZERO_MODEL_FN(layernorm_backward),
@@ -84,6 +84,7 @@ const zero_model_kernels_t ZERO_ISA(zero_model_kernels) = {
     .swiglu = ZERO_MODEL_FN(swiglu),
     .swiglu_backward = ZERO_MODEL_FN(swiglu_backward),
     .gelu = ZERO_MODEL_FN(gelu),
+    .gelu_backward = ZERO_MODEL_FN(gelu_backward),
     .attention = ZERO_MODEL_FN(attention),
     .attention_backward = ZERO_MODEL_FN(attention_backward),
     .embed = ZERO_MODEL_FN(embed),

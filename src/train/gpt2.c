@@ -12,12 +12,12 @@
  * The second addition of a block is left pending in `addend` and done by the norm that comes next, fused.
  *
  * What is kept from forward to backward: recompute=none keeps every input that backward needs (16 C a row and layer
- * where F = 4 C); light drops what a norm or a gelu can make again (10 C), and they do before the product that needs
- * it: a norm on backward's own pass through it, gelu in one more; full keeps x_l alone (C) and runs the block's forward
- * again. Dropped tensors live in one set of buffers that all layers share; the results have the same bits.
+ * where F = 4 C); light drops what a norm or a gelu can make again (10 C), and backward's own pass through that norm or
+ * gelu does, before the product that needs it; full keeps x_l alone (C) and runs the block's forward again. Dropped
+ * tensors live in one set of buffers that all layers share; the results have the same bits.
  *
- * Biases' gradients are column sums. Those of the residual stream's gradient, which a norm's backward writes, are taken
- * there: d_x_sums keeps them from one block to the one before it, whose proj_bias they are.
+ * Biases' gradients are column sums of tensors that a norm's or gelu's backward writes, and summed there: d_x_sums
+ * takes them from one block to the one before it, whose proj_bias they are.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -329,21 +329,20 @@ static zero_status_t block_backward(model_t *model, int l)
     const block_tensors_t *t = &g->blocks[l];
     const block_activations_t *a = &g->layers[l];
     arch_sizes_t s = arch_sizes(model);
-    bool again = model->options->model.recompute == RECOMPUTE_LIGHT; /* norms and gelu, on the way */
+    bool again = model->options->model.recompute == RECOMPUTE_LIGHT; /* norms and gelu on the way */
     if (model->options->model.recompute == RECOMPUTE_FULL)
         TRY(block_inner(model, l, a->x, NULL));
 
     /* d_x: of x_l+1, and so of mid and of the branch's end alike */
-    TRY(k->linear_backward_gelu(&model->ctx, g->d_f, g->d_x, model_weight(model, t->proj_weight), ZERO_LINEAR_IN_OUT,
-                                a->fc, s.R, s.F, s.C));
-    if (again)
-        TRY(k->gelu(&model->ctx, a->gelu, a->fc, s.R * s.F));
+    TRY(conv1d_input_grad(model, g->d_f, g->d_x, t->proj_weight, s.F, s.C));
+    TRY(k->gelu_backward(&model->ctx, g->d_f, model_grad(model, t->fc_bias), again ? a->gelu : NULL, g->d_f, a->fc, s.R,
+                         s.F));
     TRY(conv1d_weight_grad(model, a->gelu, g->d_x, t->proj_weight, summed_elsewhere, s.F, s.C));
     TRY(k->put_grad(&model->ctx, model_grad(model, t->proj_bias), g->d_x_sums, s.C));
     TRY(conv1d_input_grad(model, g->d_c, g->d_f, t->fc_weight, s.C, s.F));
     TRY(layernorm_backward(model, model_grad(model, t->attention_bias), again ? a->ln2 : NULL, g->d_c, a->mid,
                            a->ln2_mean, a->ln2_rstd, t->ln2_weight, t->ln2_bias));
-    TRY(conv1d_weight_grad(model, a->ln2, g->d_f, t->fc_weight, model_grad(model, t->fc_bias), s.C, s.F));
+    TRY(conv1d_weight_grad(model, a->ln2, g->d_f, t->fc_weight, summed_elsewhere, s.C, s.F));
 
     /* d_x: now of mid */
     TRY(conv1d_input_grad(model, g->d_c, g->d_x, t->attention_weight, s.C, s.C));

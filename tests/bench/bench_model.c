@@ -93,10 +93,9 @@ static zero_status_t gelu(bench_t *b, size_t n_rows, size_t width)
     return b->k->gelu(&b->ctx, b->out, b->in, n_rows * width);
 }
 
-static zero_status_t linear_input_gelu(bench_t *b, size_t n_in, size_t n_out)
+static zero_status_t gelu_backward(bench_t *b, size_t n_rows, size_t width)
 {
-    return b->k->linear_backward_gelu(&b->ctx, b->out, b->third, weight_of(b->weight), ZERO_LINEAR_IN_OUT, b->in, ROWS,
-                                      n_in, n_out);
+    return b->k->gelu_backward(&b->ctx, b->out, grad_of(b->bias), NULL, b->third, b->in, n_rows, width);
 }
 
 static zero_status_t rmsnorm(bench_t *b, size_t n_rows, size_t dim)
@@ -164,7 +163,7 @@ static const row_t rows[] = {
     {"input gradient c_attn", linear_input, DIM, 3 * DIM, LINEAR_FLOPS(DIM, 3 * DIM), LAYERS},
     {"input gradient c_proj", linear_input, DIM, DIM, LINEAR_FLOPS(DIM, DIM), LAYERS},
     {"input gradient c_fc", linear_input, DIM, FFN, LINEAR_FLOPS(DIM, FFN), LAYERS},
-    {"input g. mlp c_proj and gelu", linear_input_gelu, FFN, DIM, LINEAR_FLOPS(FFN, DIM), LAYERS},
+    {"input gradient mlp c_proj", linear_input, FFN, DIM, LINEAR_FLOPS(FFN, DIM), LAYERS},
     {"weight gradient c_attn", linear_weight, DIM, 3 * DIM, LINEAR_FLOPS(DIM, 3 * DIM), LAYERS},
     {"weight gradient c_proj", linear_weight, DIM, DIM, LINEAR_FLOPS(DIM, DIM), LAYERS},
     {"weight gradient c_fc", linear_weight, DIM, FFN, LINEAR_FLOPS(DIM, FFN), LAYERS},
@@ -174,6 +173,7 @@ static const row_t rows[] = {
     {"layernorm", layernorm, ROWS, DIM, 0.0, 2 * LAYERS + 1},
     {"layernorm backward", layernorm_backward, ROWS, DIM, 0.0, 2 * LAYERS + 1},
     {"gelu", gelu, ROWS, FFN, 0.0, LAYERS},
+    {"gelu backward", gelu_backward, ROWS, FFN, 0.0, LAYERS},
     {"embed", embed, ROWS, DIM, 0.0, 1},
     {"embed backward", embed_backward, ROWS, DIM, 0.0, 1},
     {"head and loss, both passes", head_loss, DIM, VOCAB, 3 * LINEAR_FLOPS(DIM, VOCAB), 1},

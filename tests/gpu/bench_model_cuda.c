@@ -107,11 +107,6 @@ static zero_status_t linear_input(bench_t *b, size_t n_in, size_t n_out)
     return b->k->linear_backward_input(&b->ctx, b->s->out, false, b->s->in, weight_of(b->s->weight), layout_of(b),
                                        rows_in(b->model), n_in, n_out);
 }
-static zero_status_t linear_input_gelu(bench_t *b, size_t n_in, size_t n_out)
-{
-    return b->k->linear_backward_gelu(&b->ctx, b->s->out, b->s->third, weight_of(b->s->weight), layout_of(b), b->s->in,
-                                      rows_in(b->model), n_in, n_out);
-}
 static zero_status_t linear_weight(bench_t *b, size_t n_in, size_t n_out)
 {
     return b->k->linear_backward_weight(&b->ctx, grad_of(b->s->dweight), layout_of(b), grad_of(NULL), b->s->in,
@@ -156,6 +151,15 @@ static zero_status_t layernorm_backward_again(bench_t *b, size_t rows, size_t di
 static zero_status_t gelu(bench_t *b, size_t rows, size_t width)
 {
     return b->k->gelu(&b->ctx, b->s->out, b->s->in, rows * width);
+}
+static zero_status_t gelu_backward(bench_t *b, size_t rows, size_t width)
+{
+    return b->k->gelu_backward(&b->ctx, b->s->third, grad_of(b->s->dbias), NULL, b->s->third, b->s->in, rows, width);
+}
+static zero_status_t gelu_backward_again(bench_t *b, size_t rows, size_t width)
+{
+    return b->k->gelu_backward(&b->ctx, b->s->third, grad_of(b->s->dbias), b->s->out, b->s->third, b->s->in, rows,
+                               width);
 }
 static zero_status_t put_grad(bench_t *b, size_t rows, size_t dim)
 {
@@ -356,7 +360,7 @@ typedef struct row {
 #define MAX_ROWS 32
 
 /* Forward, input gradient, weight gradient of a linear layer. With a fourth name, the last with its bias's, which
- * counts then: GPT-2's qkv and fc; the others' biases are summed by what makes dy. */
+ * counts then: GPT-2's qkv; the others' biases are summed by what makes dy. */
 static size_t add_linear(const model_t *m, row_t *rows, const char *const *names, size_t n_in, size_t n_out)
 {
     double flops = 2.0 * (double)rows_in(m) * (double)(n_in * n_out);
@@ -373,8 +377,7 @@ static size_t add_linear(const model_t *m, row_t *rows, const char *const *names
 static const char *const qkv_names[] = {"qkv", "qkv, input gradient", "qkv, weight gradient",
                                         "qkv, weight and bias gradient"};
 static const char *const out_names[] = {"attention out", "attention out, input g.", "attention out, weight g.", NULL};
-static const char *const fc_names[] = {"fc", "fc, input gradient", "fc, weight gradient",
-                                       "fc, weight and bias gradient"};
+static const char *const fc_names[] = {"fc", "fc, input gradient", "fc, weight gradient", NULL};
 static const char *const proj_names[] = {"proj", "proj, input gradient", "proj, weight gradient", NULL};
 
 static size_t gpt2_rows(const model_t *m, row_t *rows)
@@ -384,14 +387,13 @@ static size_t gpt2_rows(const model_t *m, row_t *rows)
     n += add_linear(m, rows + n, qkv_names, C, 3 * C);
     n += add_linear(m, rows + n, out_names, C, C);
     n += add_linear(m, rows + n, fc_names, C, 4 * C);
-    size_t proj = n;
     n += add_linear(m, rows + n, proj_names, 4 * C, C);
-    rows[n] = rows[proj + 1], rows[n].name = "proj, input g. and gelu's", rows[n++].run = linear_input_gelu;
-    rows[proj + 1].n_per_step = 0;
     rows[n++] = (row_t){"layernorm with sum", layernorm, R, C, 0, 4 * tensor, 2 * L + 1};
     rows[n++] = (row_t){"layernorm backward", layernorm_backward, R, C, 0, 4 * tensor, 2 * L + 1};
     rows[n++] = (row_t){"layernorm backward, y again", layernorm_backward_again, R, C, 0, 5 * tensor, 0};
     rows[n++] = (row_t){"gelu", gelu, R, 4 * C, 0, 2 * 4 * tensor, L};
+    rows[n++] = (row_t){"gelu backward", gelu_backward, R, 4 * C, 0, 3 * 4 * tensor, L};
+    rows[n++] = (row_t){"gelu backward, y again", gelu_backward_again, R, 4 * C, 0, 4 * 4 * tensor, 0};
     rows[n++] = (row_t){"put bias gradient", put_grad, R, C, 0, 6 * (double)C, L};
     return n;
 }
