@@ -108,7 +108,8 @@ struct zero_engine {
     uint64_t *partials_of;   /* by unit: where its norm partials start */
     uint64_t n_partials;
     zero_step_rules_t rules;
-    zero_step_outcome_t *outcomes; /* ZERO_MAX_STEPS_IN_FLIGHT, in pinned host memory: the device writes them */
+    zero_step_outcome_t *outcomes; /* ZERO_MAX_STEPS_IN_FLIGHT, in pinned host memory. The device writes them, without
+                                    * a copy, which would queue behind offload's */
     uint32_t notice;               /* zero_set_notice's */
     uint32_t notices[ZERO_MAX_STEPS_IN_FLIGHT]; /* on their way to the window */
     uint32_t notice_in_window;

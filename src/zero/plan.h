@@ -94,7 +94,6 @@ static inline int zero_plan_hosted_sum(const zero_arena_plan_t *plan, zero_unit_
 typedef struct zero_step_scratch {
     zero_step_state_t state;
     zero_adam_scalars_t scalars;
-    zero_step_outcome_t outcome;
     double no_loss; /* 0 */
 } zero_step_scratch_t;
 

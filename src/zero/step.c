@@ -196,13 +196,11 @@ zero_status_t zero_step(zero_engine_t *engine, float lr, const double *local_los
     ZERO_TRY(zero_engine_begin_span(engine, ZERO_WORK_UPDATE, -1, stream, &span));
     ZERO_TRY(device->kernels->decide_step(&engine->rules, lr, zero_engine_private(engine, engine->plan.contributions),
                                           engine->comm->size, &on_device->state, &on_device->scalars,
-                                          &on_device->outcome, stream));
+                                          &engine->outcomes[in_flight], stream));
     if (engine->offload)
         ZERO_TRY(zero_offload_update(engine, stream));
     ZERO_TRY(update(engine, stream));
     ZERO_TRY(zero_timeline_end(engine->timeline, span, stream));
-    ZERO_TRY(
-        zero_device_copy(device, &engine->outcomes[in_flight], &on_device->outcome, sizeof on_device->outcome, stream));
     ZERO_TRY(device->ops->event_record(device, engine->timed[engine->step % ZERO_N_STEPS_TIMED].ended, stream));
     ZERO_TRY(zero_engine_publish_params(engine, stream));
     engine->step++;
