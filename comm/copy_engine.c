@@ -20,8 +20,7 @@
  * written when they have read all.
  *
  * A fence that waits for a stuck peer shows as an event that does not come. Who finds that (zero_step_wait has a
- * deadline) sets comm->failed; `release` then writes the awaited epochs itself, and the streams run empty. It knows
- * which fences wait from words in host memory, where each fence leaves its epoch when it has passed.
+ * deadline) sets comm->failed; `release` then writes the awaited epochs itself, and the streams run empty.
  *
  * A rank's own slice needs no journey but, where it is gathered elsewhere, a local copy, which CUDA runs as a kernel
  * whatever it is asked (seen with CUDA 13 on an H200): beside a GEMM that fills the SMs it waits for that to end. So it
@@ -52,16 +51,16 @@ typedef CUresult (*mem_ops_fn_t)(CUstream stream, unsigned n_ops, CUstreamBatchM
 
 /* What a lane has of its own. */
 typedef struct lane {
-    uint32_t epoch; /* of the last fence that was issued */
+    uint32_t epoch;     /* of the last fence that was issued */
+    cudaEvent_t passed; /* behind that fence */
     /* Local copies run here, beside the pulls, with events where they leave the lane's stream and come back. */
     cudaStream_t aside;
     cudaEvent_t leave, back;
 } lane_t;
 
 typedef struct copy_engine {
-    mem_ops_fn_t mem_ops;      /* the driver's cuStreamBatchMemOp */
-    zero_window_t control;     /* the epochs: uint32_t [ZERO_N_LANES][MAX_RANKS] */
-    volatile uint32_t *passed; /* [ZERO_N_LANES], pinned: the epoch of the last fence that has passed */
+    mem_ops_fn_t mem_ops;  /* the driver's cuStreamBatchMemOp */
+    zero_window_t control; /* the epochs: uint32_t [ZERO_N_LANES][MAX_RANKS] */
     lane_t lanes[ZERO_N_LANES];
     cudaStream_t stream; /* for the check at creation and for release */
 } copy_engine_t;
@@ -166,17 +165,15 @@ static cudaError_t issue_fence(zero_comm_t *comm, zero_lane_t lane, cudaStream_t
     unsigned n_ops = 0;
     if (comm->size == 1)
         return cudaSuccess;
-    const uint32_t epoch = engine->lanes[lane].epoch + 1;
+    const uint32_t epoch = ++engine->lanes[lane].epoch;
     for (int i = 1; i < comm->size; i++)
         ops[n_ops++] = write_epoch(epoch_at(engine, (comm->rank + i) % comm->size, lane, comm->rank), epoch);
     for (int i = 1; i < comm->size; i++)
         ops[n_ops++] = wait_for_epoch(epoch_at(engine, comm->rank, lane, (comm->rank + i) % comm->size), epoch);
-    ops[n_ops] = write_epoch((CUdeviceptr)&engine->passed[lane], epoch);
-    ops[n_ops++].writeValue.flags = CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER; /* it speaks for no other write */
     CUresult result = engine->mem_ops((CUstream)stream, n_ops, ops, 0);
-    if (result == CUDA_SUCCESS)
-        engine->lanes[lane].epoch = epoch;
-    return (cudaError_t)result; /* the runtime's numbers are the driver's */
+    if (result != CUDA_SUCCESS)
+        return (cudaError_t)result; /* the runtime's numbers are the driver's */
+    return cudaEventRecord(engine->lanes[lane].passed, stream);
 }
 
 static zero_status_t fence(zero_comm_t *comm, zero_lane_t lane, zero_stream_t stream)
@@ -188,8 +185,8 @@ static zero_status_t fence(zero_comm_t *comm, zero_lane_t lane, zero_stream_t st
 
 static bool some_fence_waits(const copy_engine_t *engine)
 {
-    for (int lane = 0; lane < ZERO_N_LANES && engine->passed; lane++)
-        if (engine->passed[lane] != engine->lanes[lane].epoch)
+    for (int lane = 0; lane < ZERO_N_LANES; lane++)
+        if (engine->lanes[lane].passed && cudaEventQuery(engine->lanes[lane].passed) == cudaErrorNotReady)
             return true;
     return false;
 }
@@ -272,7 +269,7 @@ static size_t staging_bytes(int size, size_t n_bytes)
 /* ---- beginning and end ---- */
 
 /* A GPU that cannot serve here is no error. */
-#define TRIED(call) ZERO_CUDA_STATUS_AT(ZERO_LOG_DEBUG, call)
+#define TRIED(call) ZERO_CUDA_STATUS_AT(ZERO_LOG_WARNING, call)
 
 static void copy_engine_abort(zero_comm_t *comm, int exit_code)
 {
@@ -282,7 +279,7 @@ static void copy_engine_abort(zero_comm_t *comm, int exit_code)
 
 static zero_status_t prepare_lane(lane_t *lane, int priority)
 {
-    cudaEvent_t *const events[] = {&lane->leave, &lane->back};
+    cudaEvent_t *const events[] = {&lane->passed, &lane->leave, &lane->back};
     for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
         ZERO_TRY(TRIED(cudaEventCreateWithFlags(events[i], cudaEventDisableTiming)));
     return TRIED(cudaStreamCreateWithPriority(&lane->aside, cudaStreamNonBlocking, priority));
@@ -290,7 +287,7 @@ static zero_status_t prepare_lane(lane_t *lane, int priority)
 
 static void destroy_lane(lane_t *lane)
 {
-    cudaEvent_t const events[] = {lane->leave, lane->back};
+    cudaEvent_t const events[] = {lane->passed, lane->leave, lane->back};
     for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
         if (events[i])
             cudaEventDestroy(events[i]);
@@ -307,8 +304,6 @@ static void copy_engine_destroy(zero_comm_t *comm)
         destroy_lane(&engine->lanes[i]);
     if (engine->stream)
         cudaStreamDestroy(engine->stream);
-    if (!some_fence_waits(engine)) /* nor will one write */
-        cudaFreeHost((void *)engine->passed);
     zero_comm_beside_host_destroy(comm);
 }
 
@@ -329,7 +324,7 @@ static const zero_comm_ops_t copy_engine_ops = {
 
 static zero_status_t unsupported(const char *why)
 {
-    zero_log(ZERO_LOG_DEBUG, "copy engines do not serve: %s", why);
+    zero_log(ZERO_LOG_INFO, "copy engines do not serve: %s", why);
     return ZERO_ERROR_UNSUPPORTED;
 }
 
@@ -354,20 +349,9 @@ static zero_status_t check_reach(const zero_comm_t *comm, char (*bus_ids)[BUS_ID
     return ZERO_OK;
 }
 
-/* No fence is under way. */
-static void set_epochs(copy_engine_t *engine, uint32_t epoch)
-{
-    for (int lane = 0; lane < ZERO_N_LANES; lane++)
-        engine->lanes[lane].epoch = engine->passed[lane] = epoch;
-}
-
 static zero_status_t prepare(copy_engine_t *engine, char bus_id[BUS_ID_BYTES])
 {
     int mine, lowest, highest;
-    void *passed;
-    ZERO_TRY(TRIED(cudaMallocHost(&passed, ZERO_N_LANES * sizeof *engine->passed)));
-    engine->passed = passed;
-    set_epochs(engine, 0);
     ZERO_TRY(TRIED(cudaGetDevice(&mine)));
     ZERO_TRY(TRIED(cudaDeviceGetPCIBusId(bus_id, BUS_ID_BYTES, mine)));
     ZERO_TRY(TRIED(cudaDeviceGetStreamPriorityRange(&lowest, &highest)));
@@ -438,7 +422,8 @@ static zero_status_t connect(zero_comm_t *comm)
     ZERO_TRY(zero_comm_agree(comm, check_reach(comm, bus_ids)));
     ZERO_TRY(zero_peer_window_create(comm, sizeof(uint32_t) * ZERO_N_LANES * MAX_RANKS, 0xff, ZERO_LOG_DEBUG,
                                      &engine->control));
-    set_epochs(engine, UINT32_MAX); /* as filled */
+    for (int lane = 0; lane < ZERO_N_LANES; lane++)
+        engine->lanes[lane].epoch = UINT32_MAX; /* as filled */
     return check_path(comm);
 }
 

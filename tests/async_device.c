@@ -567,6 +567,7 @@ static zero_status_t fence(zero_comm_t *comm, zero_lane_t lane, zero_stream_t st
         return ZERO_OK;
     fence_task_t t = {comm, lane, ++((transport_t *)comm->transport)->epochs[lane]};
     count(ASYNC_FENCE, 1);
+    count(ASYNC_RECORD, 1); /* what says that it has passed */
     async_queue(stream, do_fence, &t, sizeof t);
     return ZERO_OK;
 }

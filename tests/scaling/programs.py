@@ -230,7 +230,8 @@ def train(case, place, stem, steps, more_settings, env):
     result = {"gpu_mib": memory.stop(), "first_step_s": first_line.stop()}
     about = re.search(r"of ([0-9.]+)M parameters .* on \d+ ranks? \((\w+[\w-]*)\)", said)
     if about:
-        result.update(params_m=float(about[1]), comm=about[2])
+        between_gpus = re.search(r"between GPUs: (\S+)", said)
+        result.update(params_m=float(about[1]), comm=between_gpus[1] if between_gpus else about[2])
     lines = []
     if os.path.exists(metrics):
         with open(metrics, encoding="utf-8") as file:
