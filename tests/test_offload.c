@@ -22,11 +22,14 @@ static void expect_plain_text_of(const char *update, int n_ranks, const char *se
  * to gather from. Memory that cannot be pinned is slower and no different. */
 START_TEST(the_bits_are_those_without_offload)
 {
-    static const char *const variants[] = {
-        "offload=100 stage=3 seed=2 threads=3", "offload=100 stage=1 seed=3 buffer=0",
-        "offload=100 stage=2 pins=0",           "offload=30 stage=1 threads=2 buffer=20000",
-        "offload=30 stage=2 seed=4 threads=7",  "offload=30 stage=3 prefetch=3 delay_us=800",
-        "offload=30 stage=3 overlap=0",         NULL};
+    static const char *const variants[] = {"offload=100 stage=3 seed=2 threads=3 trace=1",
+                                           "offload=100 stage=1 seed=3 buffer=0",
+                                           "offload=100 stage=2 pins=0",
+                                           "offload=30 stage=1 threads=2 buffer=20000",
+                                           "offload=30 stage=2 seed=4 threads=7",
+                                           "offload=30 stage=3 prefetch=3 delay_us=800",
+                                           "offload=30 stage=3 overlap=0",
+                                           NULL};
     expect_plain_text_of(updates[_i % N_UPDATES], 1 + _i / N_UPDATES, settings_of[_i / N_UPDATES], variants);
 }
 END_TEST

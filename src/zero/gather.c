@@ -160,7 +160,7 @@ zero_status_t zero_engine_publish_params(zero_engine_t *engine, zero_stream_t st
         zero_slots_clear(&engine->param_slots);
         return ZERO_OK;
     }
-    if (!stage->shard_state)
+    if (!stage->shard_state || engine->comm->size == 1) /* else compute would stand still here for all hosted units */
         return ZERO_OK;
     for (zero_unit_t unit = 0; unit < engine->layout.n_units; unit++) {
         ZERO_TRY(await_published(engine, unit));

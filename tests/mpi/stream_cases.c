@@ -210,6 +210,7 @@ typedef struct run {
     /* What the trace told so far. */
     int n_spans[ZERO_N_WORKS];
     double ended_ms[ZERO_N_WORKS], waited_ms; /* the last span's end; waits of the steps that are not told of yet */
+    zero_unit_t computed;                     /* last */
 } run_t;
 
 static void queue(const run_t *run, void (*work)(void *), const void *args, size_t n_bytes)
@@ -264,7 +265,8 @@ static void pass(run_t *run, zero_pass_t kind, int64_t step, int micro_step, uin
     }
 }
 
-/* Each kind of work is one stream's, so its spans follow each other. */
+/* Each kind of work is one stream's, so its spans follow each other. One rank waits for its host alone, and for a
+ * unit's new parameters no sooner than it comes to the unit. */
 static void on_span(void *user, const zero_trace_span_t *span)
 {
     run_t *run = user;
@@ -275,6 +277,11 @@ static void on_span(void *user, const zero_trace_span_t *span)
     run->n_spans[span->work]++;
     if (span->work == ZERO_WORK_WAIT)
         run->waited_ms += span->end_ms - span->begin_ms;
+    if (span->work == ZERO_WORK_WAIT && span->unit > 0 && zero_comm_size(run->comm) == 1)
+        CHECK(run->computed == span->unit - 1, "step %d: waits for unit %d behind the compute of unit %d",
+              (int)span->step, span->unit, run->computed);
+    if (span->work == ZERO_WORK_COMPUTE)
+        run->computed = span->unit;
 }
 
 static void tell(run_t *run)
@@ -474,7 +481,7 @@ static void run_all(const settings_t *s, zero_comm_t *comm)
     CHECK(hash_state(&run) == state, "the state changed without a step");
     if (s->save)
         save(&run);
-    for (int work = 0; work < ZERO_N_WORKS && s->trace && s->is_async; work++)
+    for (int work = 0; work < ZERO_N_WORKS && s->trace && s->is_async && zero_comm_size(comm) > 1; work++)
         CHECK(run.n_spans[work] >= s->steps, "%d spans of %s", run.n_spans[work], zero_work_name((zero_work_t)work));
     double hashes[2] = {(double)(run.hash >> 32), (double)(run.hash & 0xffffffffu)}, sums[2];
     memcpy(sums, hashes, sizeof sums);
