@@ -59,14 +59,14 @@ START_TEST(so_they_are_with_as_much_as_must_be)
 }
 END_TEST
 
-/* All of it passes through idle activations; some of it; in pieces of which none fits. Micro-steps before the last need
- * them. */
+/* All of it passes through idle activations; some of it; in pieces of which none fits; in such as several units use.
+ * Micro-steps before the last need them. */
 START_TEST(so_they_are_where_activations_are_lent)
 {
     static const char *const variants[] = {"offload=100 stage=3 activations=30000 seed=2",
                                            "offload=100 stage=1 activations=3000 buffer=1000 seed=3",
-                                           "offload=100 stage=2 activations=9000 buffer=30000",
-                                           "offload=40 stage=3 activations=5000 prefetch=2 delay_us=800",
+                                           "offload=100 stage=2 activations=9000 buffer=30000 spans=3",
+                                           "offload=40 stage=3 activations=5000 prefetch=2 delay_us=800 spans=2",
                                            "offload=100 stage=3 activations=30000 overlap=0",
                                            NULL};
     static const char *const each[] = {"offload=100 stage=3 activations=20000",

@@ -8,7 +8,8 @@
  *     offload=0 (percent of the state; -1: auto) update=auto (or device, host) threads=0 (of the host's update)
  *     buffer=4096 (offload_buffer_bytes; 0: its default) pins=1 (memory can be pinned)
  *     available=BYTES (that the device tells) nccl=0 (nccl_reduction) nan_at=0 (the step)
- *     activations=0 (bytes a unit keeps from its forward to its backward)
+ *     activations=0 (bytes a unit keeps from its forward to its backward) spans=0 (units more, at most, that these are
+ *     said to matter for on either side)
  *     rows=61 (of the embedding's table) untied=0 (1: the head has a table of its own)
  *     staging=0 (staging_bytes; 0: its default) comm=auto (or mpi, for all runs and before their other keys)
  *     seed=1 delay_us=300 fault=0 (async_fault_t) trace=0
@@ -44,7 +45,7 @@
 
 typedef struct settings {
     int stage, prefetch, micro_steps, every, steps, overlap, nan_at, seed, delay_us, fault, trace, is_async, offload,
-        nccl, threads, pins, available, update, buffer, activations;
+        nccl, threads, pins, available, update, buffer, activations, spans;
     int rows, untied, staging, blocks, calls;
     const char *load, *save;
     zero_dtype_t dtype;
@@ -424,6 +425,11 @@ static void save(run_t *run)
     OK(zero_save_end(writing));
 }
 
+static zero_unit_t earlier(zero_unit_t unit, int n)
+{
+    return unit > n ? unit - n : 0;
+}
+
 static void run_all(const settings_t *s, zero_comm_t *comm)
 {
     run_t run = {
@@ -466,7 +472,8 @@ static void run_all(const settings_t *s, zero_comm_t *comm)
     run.loss = loss;
     for (zero_unit_t u = 0; u < run.toy.n_units && s->activations > 0; u++) {
         void *kept;
-        OK(zero_alloc_activations(run.engine, u, u, (size_t)s->activations, &kept));
+        OK(zero_alloc_activations(run.engine, earlier(u, 7 * u % (s->spans + 1)), earlier(u, 5 * u % (s->spans + 1)),
+                                  (size_t)s->activations, &kept));
         run.kept[u] = kept;
     }
     OK(zero_init_parameters(run.engine));
@@ -529,6 +536,7 @@ static const setting_row_t setting_rows[] = {{"stage", offsetof(settings_t, stag
                                              {"update", offsetof(settings_t, update), "auto device host"},
                                              {"buffer", offsetof(settings_t, buffer), NULL},
                                              {"activations", offsetof(settings_t, activations), NULL},
+                                             {"spans", offsetof(settings_t, spans), NULL},
                                              {"nccl", offsetof(settings_t, nccl), NULL},
                                              {"rows", offsetof(settings_t, rows), NULL},
                                              {"untied", offsetof(settings_t, untied), NULL},
