@@ -29,10 +29,10 @@ zero_status_t zero_begin(zero_engine_t *engine, zero_pass_t pass, zero_stream_t 
     if (pass == ZERO_PASS_EVAL && engine->micro_step != 0)
         return zero_fail(ZERO_ERROR_ORDER, "an eval pass between micro-steps %d and %d: finish the step first",
                          engine->micro_step, engine->micro_step + 1);
-    if (pass == ZERO_PASS_TRAIN && engine->micro_step == 0)
-        ZERO_TRY(zero_engine_begin_step(engine, stream));
     if (!engine->started)
         ZERO_TRY(zero_offload_start(engine));
+    if (pass == ZERO_PASS_TRAIN && engine->micro_step == 0)
+        ZERO_TRY(zero_engine_begin_step(engine, stream));
     engine->in_pass = engine->started = true;
     engine->pass = pass;
     engine->position = 0;
