@@ -76,6 +76,16 @@ START_TEST(so_they_are_where_activations_are_lent)
 }
 END_TEST
 
+/* What has passed into the device and not yet gone home is home before anybody reads it or writes another. */
+START_TEST(so_is_the_state_that_is_asked_for_between_steps)
+{
+    static const char *const variants[] = {"offload=100 stage=3", "offload=100 stage=2 activations=9000 buffer=1000",
+                                           "offload=40 stage=3 buffer=600",
+                                           "offload=100 stage=3 activations=30000 spans=3", NULL};
+    expect_plain_text_of(updates[_i % N_UPDATES], 1 + _i / N_UPDATES, "asks=1 dtype=bf16", variants);
+}
+END_TEST
+
 /* Where nobody says who updates, it is the device if memory is pinned, else the host: by the plan's bytes, which
  * stream_cases compares with what is held. */
 START_TEST(the_host_updates_where_its_memory_is_not_pinned)
@@ -167,6 +177,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tcase, so_they_are_however_gradients_travel, 0, N_UPDATES);
     tcase_add_loop_test(tcase, so_they_are_after_two_hundred_steps, 0, N_UPDATES);
     tcase_add_loop_test(tcase, so_they_are_where_activations_are_lent, 0, N_SETTINGS);
+    tcase_add_loop_test(tcase, so_is_the_state_that_is_asked_for_between_steps, 0, 3 * N_UPDATES);
     tcase_add_test(tcase, the_host_updates_where_its_memory_is_not_pinned);
     tcase_add_loop_test(tcase, checkpoints_do_not_know_who_updated, 0, 3);
     tcase_add_loop_test(tcase, a_missing_wait_shows, 0, N_FAULTS);

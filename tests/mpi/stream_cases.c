@@ -10,6 +10,7 @@
  *     available=BYTES (that the device tells) nccl=0 (nccl_reduction) nan_at=0 (the step)
  *     activations=0 (bytes a unit keeps from its forward to its backward) spans=0 (units more, at most, that these are
  *     said to matter for on either side)
+ *     asks=0 (1: the state is read after every third step and set after every fifth, while steps are under way)
  *     rows=61 (of the embedding's table) untied=0 (1: the head has a table of its own)
  *     staging=0 (staging_bytes; 0: its default) comm=auto (or mpi, for all runs and before their other keys)
  *     seed=1 delay_us=300 fault=0 (async_fault_t) trace=0
@@ -45,7 +46,7 @@
 
 typedef struct settings {
     int stage, prefetch, micro_steps, every, steps, overlap, nan_at, seed, delay_us, fault, trace, is_async, offload,
-        nccl, threads, pins, available, update, buffer, activations, spans;
+        nccl, threads, pins, available, update, buffer, activations, spans, asks;
     int rows, untied, staging, blocks, calls;
     const char *load, *save;
     zero_dtype_t dtype;
@@ -322,28 +323,6 @@ static void tell_calls(const run_t *run, const uint64_t *n_calls)
     printf("\n");
 }
 
-static void train(run_t *run)
-{
-    const settings_t *s = run->s;
-    uint64_t n_calls[ASYNC_N_CALLS];
-    for (int64_t step = 1; step <= s->steps; step++) {
-        count_calls(NULL, n_calls);
-        queue(run, clear, &run->loss, sizeof run->loss);
-        for (int k = 0; k < s->micro_steps; k++)
-            pass(run, ZERO_PASS_TRAIN, step, k, NULL);
-        set_notice(run->engine, zero_comm_rank(run->comm), (uint64_t)step);
-        OK(zero_step(run->engine, 0.01f, run->loss, run->stream));
-        count_calls(n_calls, n_calls);
-        if (step % 4 == 2) /* an evaluation while the step is still under way */
-            pass(run, ZERO_PASS_EVAL, step, 0, &run->hash);
-        if (step > 1)
-            tell(run);
-    }
-    tell(run);
-    if (s->calls)
-        tell_calls(run, n_calls);
-}
-
 /* Of master weights and moments, wherever they lie: a sum over elements, so that no order of ranks or runs counts. */
 static zero_status_t add_state(void *user, const zero_chunk_t *chunk)
 {
@@ -379,6 +358,40 @@ static zero_status_t fill_state(void *user, const zero_chunk_t *chunk)
         chunk->v[i] = 1e-7f * x;
     }
     return ZERO_OK;
+}
+
+/* Between two steps, with one or two under way: the state may be asked for, and set. */
+static void ask(run_t *run, int64_t step)
+{
+    uint64_t state = step % 3 == 0 ? hash_state(run) : 0;
+    if (step % 3 == 0 && zero_comm_rank(run->comm) == 0)
+        printf("state %016llx\n", (unsigned long long)state);
+    if (step % 5 == 0)
+        OK(zero_set_state(run->engine, true, fill_state, NULL));
+}
+
+static void train(run_t *run)
+{
+    const settings_t *s = run->s;
+    uint64_t n_calls[ASYNC_N_CALLS];
+    for (int64_t step = 1; step <= s->steps; step++) {
+        count_calls(NULL, n_calls);
+        queue(run, clear, &run->loss, sizeof run->loss);
+        for (int k = 0; k < s->micro_steps; k++)
+            pass(run, ZERO_PASS_TRAIN, step, k, NULL);
+        set_notice(run->engine, zero_comm_rank(run->comm), (uint64_t)step);
+        OK(zero_step(run->engine, 0.01f, run->loss, run->stream));
+        count_calls(n_calls, n_calls);
+        if (step % 4 == 2) /* an evaluation while the step is still under way */
+            pass(run, ZERO_PASS_EVAL, step, 0, &run->hash);
+        if (s->asks)
+            ask(run, step);
+        if (step > 1)
+            tell(run);
+    }
+    tell(run);
+    if (s->calls)
+        tell_calls(run, n_calls);
 }
 
 static void tell_state(run_t *run)
@@ -537,6 +550,7 @@ static const setting_row_t setting_rows[] = {{"stage", offsetof(settings_t, stag
                                              {"buffer", offsetof(settings_t, buffer), NULL},
                                              {"activations", offsetof(settings_t, activations), NULL},
                                              {"spans", offsetof(settings_t, spans), NULL},
+                                             {"asks", offsetof(settings_t, asks), NULL},
                                              {"nccl", offsetof(settings_t, nccl), NULL},
                                              {"rows", offsetof(settings_t, rows), NULL},
                                              {"untied", offsetof(settings_t, untied), NULL},
