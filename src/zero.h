@@ -261,7 +261,7 @@ typedef struct zero_config {
     bool offload;
     float offload_ratio;
     zero_offload_update_t offload_update;
-    size_t offload_buffer_bytes; /* DEVICE: of device memory that state passes through, at most */
+    size_t offload_buffer_bytes; /* DEVICE: of device memory that state passes through, at most, beside activations */
     int offload_threads; /* HOST: a rank's; 0: as many as its share of the cores near its GPU, but one; with more than
                           * cores all their hardware threads are used */
     float offload_ram;   /* what it may take at most of the host's memory, all ranks of a host together, above 0..1 */

@@ -235,8 +235,12 @@ START_TEST(calls_out_of_order_are_errors_on_the_spot)
     ck_assert_int_eq(zero_step(f.engine, 0.1f, NULL, NULL), ZERO_ERROR_ORDER);
     ck_assert_int_eq(zero_step_wait(f.engine, &result), ZERO_ERROR_ORDER);
     ck_assert_int_eq(zero_alloc(f.engine, ZERO_MEMORY_DATA, 10, &data), ZERO_OK);
+    ck_assert_int_eq(zero_alloc_activations(f.engine, 1, 0, 10, &data), ZERO_OK);
+    ck_assert_int_eq(zero_alloc_activations(f.engine, 0, 2, 10, &data), ZERO_ERROR_ARGUMENT); /* there are two units */
+    ck_assert_int_eq(zero_alloc_activations(f.engine, -1, 0, 10, &data), ZERO_ERROR_ARGUMENT);
     ck_assert_int_eq(zero_begin(f.engine, ZERO_PASS_TRAIN, NULL), ZERO_OK);
     ck_assert_int_eq(zero_alloc(f.engine, ZERO_MEMORY_DATA, 10, &data), ZERO_ERROR_ORDER); /* too late */
+    ck_assert_int_eq(zero_alloc_activations(f.engine, 0, 0, 10, &data), ZERO_ERROR_ORDER); /* likewise */
     ck_assert_int_eq(zero_begin(f.engine, ZERO_PASS_TRAIN, NULL), ZERO_ERROR_ORDER);       /* in a pass */
     ck_assert_int_eq(zero_acquire(f.engine, 1, NULL), ZERO_ERROR_ORDER);                   /* 0 comes first */
     ck_assert_int_eq(zero_acquire(f.engine, 2, NULL), ZERO_ERROR_ARGUMENT);

@@ -22,11 +22,14 @@ static void expect_plain_text_of(const char *update, int n_ranks, const char *se
  * to gather from. Memory that cannot be pinned is slower and no different. */
 START_TEST(the_bits_are_those_without_offload)
 {
-    static const char *const variants[] = {
-        "offload=100 stage=3 seed=2 threads=3", "offload=100 stage=1 seed=3 buffer=0",
-        "offload=100 stage=2 pins=0",           "offload=30 stage=1 threads=2 buffer=20000",
-        "offload=30 stage=2 seed=4 threads=7",  "offload=30 stage=3 prefetch=3 delay_us=800",
-        "offload=30 stage=3 overlap=0",         NULL};
+    static const char *const variants[] = {"offload=100 stage=3 seed=2 threads=3 trace=1",
+                                           "offload=100 stage=1 seed=3 buffer=0",
+                                           "offload=100 stage=2 pins=0",
+                                           "offload=30 stage=1 threads=2 buffer=20000",
+                                           "offload=30 stage=2 seed=4 threads=7",
+                                           "offload=30 stage=3 prefetch=3 delay_us=800",
+                                           "offload=30 stage=3 overlap=0",
+                                           NULL};
     expect_plain_text_of(updates[_i % N_UPDATES], 1 + _i / N_UPDATES, settings_of[_i / N_UPDATES], variants);
 }
 END_TEST
@@ -56,14 +59,14 @@ START_TEST(so_they_are_with_as_much_as_must_be)
 }
 END_TEST
 
-/* All of it passes through idle activations; some of it; in pieces of which none fits. Micro-steps before the last need
- * them. */
+/* All of it passes through idle activations; some of it; in pieces of which none fits; in such as several units use.
+ * Micro-steps before the last need them. */
 START_TEST(so_they_are_where_activations_are_lent)
 {
     static const char *const variants[] = {"offload=100 stage=3 activations=30000 seed=2",
                                            "offload=100 stage=1 activations=3000 buffer=2000 seed=3",
-                                           "offload=100 stage=2 activations=9000 buffer=30000",
-                                           "offload=40 stage=3 activations=5000 prefetch=2 delay_us=800",
+                                           "offload=100 stage=2 activations=9000 buffer=30000 spans=3",
+                                           "offload=40 stage=3 activations=5000 prefetch=2 delay_us=800 spans=2",
                                            "offload=100 stage=3 activations=30000 overlap=0",
                                            NULL};
     static const char *const each[] = {"offload=100 stage=3 activations=20000",
@@ -71,6 +74,16 @@ START_TEST(so_they_are_where_activations_are_lent)
     expect_plain_text_of("update=device", 1 + _i, settings_of[_i], variants);
     if (_i == 0)
         expect_plain_text_of("update=device", 3, "micro_steps=3 steps=8", each);
+}
+END_TEST
+
+/* What has passed into the device and not yet gone home is home before anybody reads it or writes another. */
+START_TEST(so_is_the_state_that_is_asked_for_between_steps)
+{
+    static const char *const variants[] = {"offload=100 stage=3", "offload=100 stage=2 activations=9000 buffer=1000",
+                                           "offload=40 stage=3 buffer=600",
+                                           "offload=100 stage=3 activations=30000 spans=3", NULL};
+    expect_plain_text_of(updates[_i % N_UPDATES], 1 + _i / N_UPDATES, "asks=1 dtype=bf16", variants);
 }
 END_TEST
 
@@ -167,6 +180,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tcase, so_they_are_however_gradients_travel, 0, N_UPDATES);
     tcase_add_loop_test(tcase, so_they_are_after_two_hundred_steps, 0, N_UPDATES);
     tcase_add_loop_test(tcase, so_they_are_where_activations_are_lent, 0, N_SETTINGS);
+    tcase_add_loop_test(tcase, so_is_the_state_that_is_asked_for_between_steps, 0, 3 * N_UPDATES);
     tcase_add_test(tcase, the_host_updates_where_its_memory_is_not_pinned);
     tcase_add_loop_test(tcase, checkpoints_do_not_know_who_updated, 0, 3);
     tcase_add_loop_test(tcase, a_missing_wait_shows, 0, N_FAULTS);

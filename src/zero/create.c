@@ -173,6 +173,7 @@ static zero_status_t build_tables(zero_engine_t *engine)
         !engine->used || !engine->slot_freed)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for the tables of %d units", layout->n_units);
     engine->overlapped = plan->overlapped;
+    engine->n_gathered = layout->n_units;
     for (int u = 0; u < layout->n_units; u++) {
         engine->partials_of[u] = engine->n_partials;
         engine->n_partials += zero_norm_n_partials(layout->units[u].shard_elems);

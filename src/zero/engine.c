@@ -29,10 +29,10 @@ zero_status_t zero_begin(zero_engine_t *engine, zero_pass_t pass, zero_stream_t 
     if (pass == ZERO_PASS_EVAL && engine->micro_step != 0)
         return zero_fail(ZERO_ERROR_ORDER, "an eval pass between micro-steps %d and %d: finish the step first",
                          engine->micro_step, engine->micro_step + 1);
-    if (pass == ZERO_PASS_TRAIN && engine->micro_step == 0)
-        ZERO_TRY(zero_engine_begin_step(engine, stream));
     if (!engine->started)
         ZERO_TRY(zero_offload_start(engine));
+    if (pass == ZERO_PASS_TRAIN && engine->micro_step == 0)
+        ZERO_TRY(zero_engine_begin_step(engine, stream));
     engine->in_pass = engine->started = true;
     engine->pass = pass;
     engine->position = 0;
@@ -60,8 +60,7 @@ static zero_status_t check_order(const zero_engine_t *engine, const char *call, 
 zero_status_t zero_acquire(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
 {
     ZERO_TRY(check_order(engine, "zero_acquire", unit, false));
-    if (engine->plan.stage.shard_params)
-        ZERO_TRY(zero_engine_gather_ahead(engine, stream));
+    ZERO_TRY(zero_engine_gather_ahead(engine, stream));
     for (int i = 0; i < zero_model_n_flats(engine->model, unit); i++)
         ZERO_TRY(zero_engine_await_params(engine, zero_model_flat(engine->model, unit, i), stream));
     if (zero_order_is_backward(engine->position, engine->model->n_units))

@@ -74,6 +74,7 @@ struct zero_engine {
     zero_slots_t param_slots;   /* in private_data */
     zero_event_t *slot_freed;   /* by slot: of the unit that used it last, in `used`; NULL: none did */
     zero_event_t *params_ready; /* by unit, in gather_stream: its full parameters are here */
+    zero_unit_t n_gathered;     /* stages 1-2: the gathers of so many units are queued since weights changed */
     bool *params_under_way;     /* by unit: compute has yet to wait for params_ready */
     zero_unit_t n_early_units;  /* updated and published before the others */
     zero_event_t early_updated; /* in the caller's stream: these are */
@@ -168,7 +169,8 @@ zero_status_t zero_engine_await_readers(zero_engine_t *engine, zero_unit_t flat,
                                         zero_stream_t stream);
 
 /* ---- gather.c: parameters ---- */
-/* Brings in what the unit at the current position needs and what the next ones will need (stage 3). */
+/* Brings in what the unit at the current position needs and what the next ones will need: at stage 3 everything, at
+ * stages 1-2 hosted units. */
 zero_status_t zero_engine_gather_ahead(zero_engine_t *engine, zero_stream_t stream);
 /* What comes next in `stream` finds the flat's full parameters in place. */
 zero_status_t zero_engine_await_params(zero_engine_t *engine, zero_unit_t flat, zero_stream_t stream);

@@ -3,7 +3,7 @@
  * Stage 3 gathers a unit into a slot ahead of its use. The gather waits until the slot's last user has been computed;
  * compute waits for the gather when it comes to the unit. Shards are rewritten by zero_step alone, after a fence that
  * every rank reaches when its gathers are done. Stages 1-2 gather every unit once, in place, after the update, while
- * the next forward is already under way.
+ * the next forward is already under way; hosted units, whose update comes later, some way ahead of their use.
  *
  * The units that the next pass begins with are updated first and published by a fence of their own, so that they travel
  * while the rest is updated.
@@ -97,7 +97,7 @@ static zero_status_t make_resident(zero_engine_t *engine, zero_unit_t flat, zero
     return gather_into_slot(engine, flat, slot, stream);
 }
 
-zero_status_t zero_engine_gather_ahead(zero_engine_t *engine, zero_stream_t stream)
+static zero_status_t fill_slots_ahead(zero_engine_t *engine, zero_stream_t stream)
 {
     int n_units = engine->model->n_units;
     int n_positions = zero_order_n_positions(engine->pass, n_units);
@@ -139,6 +139,37 @@ zero_status_t zero_engine_gather_in_place(zero_engine_t *engine, zero_unit_t uni
     return zero_timeline_end(engine->timeline, span, stream);
 }
 
+/* Stages 1-2: what is not on its way yet of units 0, 1 ... end - 1. */
+static zero_status_t gather_full_up_to(zero_engine_t *engine, zero_unit_t end, zero_stream_t gathers_in)
+{
+    for (; engine->n_gathered < end; engine->n_gathered++) {
+        zero_unit_t unit = engine->n_gathered;
+        ZERO_TRY(await_published(engine, unit));
+        ZERO_TRY(publish_hosted(engine, unit, gathers_in));
+        ZERO_TRY(zero_engine_gather_in_place(engine, unit, engine->plan.params, zero_dtype_size(engine->config.dtype),
+                                             gathers_in));
+        ZERO_TRY(note_under_way(engine, unit));
+    }
+    return ZERO_OK;
+}
+
+/* Hosted units follow in the next pass, so many ahead of their use: before one can be gathered all of its update must
+ * be queued, and all at once would fill the streams (offload_device.c) and hold up the host before that pass. */
+#define HOSTED_AHEAD 4
+
+static zero_status_t gather_hosted_ahead(zero_engine_t *engine, zero_stream_t stream)
+{
+    int n_units = engine->model->n_units;
+    zero_unit_t end = zero_order_unit(engine->position, n_units) + 1 + HOSTED_AHEAD;
+    return gather_full_up_to(engine, end < n_units ? end : n_units,
+                             zero_engine_stream(engine, engine->gather_stream, stream));
+}
+
+zero_status_t zero_engine_gather_ahead(zero_engine_t *engine, zero_stream_t stream)
+{
+    return engine->plan.stage.shard_params ? fill_slots_ahead(engine, stream) : gather_hosted_ahead(engine, stream);
+}
+
 /* ---- after the update ---- */
 
 /* In the gather stream, which has nothing else to do: compute goes on with the update. */
@@ -160,14 +191,8 @@ zero_status_t zero_engine_publish_params(zero_engine_t *engine, zero_stream_t st
         zero_slots_clear(&engine->param_slots);
         return ZERO_OK;
     }
-    if (!stage->shard_state)
+    if (!stage->shard_state || engine->comm->size == 1)
         return ZERO_OK;
-    for (zero_unit_t unit = 0; unit < engine->layout.n_units; unit++) {
-        ZERO_TRY(await_published(engine, unit));
-        ZERO_TRY(publish_hosted(engine, unit, gathers_in));
-        ZERO_TRY(zero_engine_gather_in_place(engine, unit, engine->plan.params, zero_dtype_size(engine->config.dtype),
-                                             gathers_in));
-        ZERO_TRY(note_under_way(engine, unit));
-    }
-    return ZERO_OK;
+    engine->n_gathered = 0;
+    return gather_full_up_to(engine, engine->plan.host.first, gathers_in);
 }

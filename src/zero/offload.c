@@ -277,7 +277,9 @@ zero_status_t zero_offload_await_grads(zero_engine_t *engine, zero_unit_t unit, 
 
 zero_status_t zero_offload_start(zero_engine_t *engine)
 {
-    return engine->offload && engine->offload->way->start ? engine->offload->way->start(engine) : ZERO_OK;
+    if (!engine->offload || !engine->offload->way->start)
+        return ZERO_OK;
+    return zero_comm_agree(engine->host_comm, engine->offload->way->start(engine));
 }
 
 zero_status_t zero_offload_lend(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)

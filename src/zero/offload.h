@@ -24,7 +24,7 @@ zero_status_t zero_offload_reserve(zero_engine_t *engine);
 bool zero_offload_is_held_up(const zero_engine_t *engine);
 /* The rest, once the device's memory stands. */
 zero_status_t zero_offload_create(zero_engine_t *engine);
-/* Before the first pass: the caller has all its memory. */
+/* Before the first pass: the caller has all its memory. [collective] */
 zero_status_t zero_offload_start(zero_engine_t *engine);
 void zero_offload_destroy(zero_engine_t *engine); /* when the device is idle; NULL is allowed */
 

@@ -274,7 +274,7 @@ static void destroy(zero_engine_t *engine)
 
 /* ---- a step ---- */
 
-/* low, m and v of a piece: their home and their place. */
+/* m, v and low (none with fp32) of a piece: their home and their place. */
 typedef struct passage {
     void *home, *place;
     size_t n_bytes;
@@ -284,12 +284,11 @@ typedef struct passage {
 static void find_passages(const zero_engine_t *engine, const piece_t *piece, passage_t passages[N_PASSAGES])
 {
     zero_host_place_t home = zero_offload_place(engine, engine->plan.state_elems + piece->begin);
-    const zero_adam_t *adam = &piece->adam;
-    size_t low_size = zero_low_size(engine->config.dtype), at = adam->state_begin, n = piece->n_elems;
-    unsigned char *low = adam->low;
-    passages[0] = (passage_t){home.m, adam->m + at, n * sizeof(float)};
-    passages[1] = (passage_t){home.v, adam->v + at, n * sizeof(float)};
-    passages[2] = (passage_t){home.low, low ? low + at * low_size : NULL, n * low_size};
+    const place_t *place = piece->place;
+    size_t n = piece->n_elems;
+    passages[0] = (passage_t){home.m, place_m(place), n * sizeof(float)};
+    passages[1] = (passage_t){home.v, place_v(engine, place), n * sizeof(float)};
+    passages[2] = (passage_t){home.low, place_low(engine, place), n * zero_low_size(engine->config.dtype)};
 }
 
 /* The piece's state into its place, which may still be on its way out. */

@@ -36,8 +36,9 @@ typedef struct zero_host_plan {
     uint64_t params, low, m, v, grads, scalars; /* offsets in bytes. params, scalars: HOST; grads: of first_sent ... */
 } zero_host_plan_t;
 
-/* Places on the device that hosted state passes through, with DEVICE: piece p of all hosted units', in forward order,
- * takes place p % n_places. Enough of them that one is on its way in and one on its way out while others change. */
+/* Places on the device that hosted state passes through, with DEVICE: pieces of all hosted units, in forward order,
+ * take turns in them, but for the first ones where idle activations have places for these (offload_device.c). Enough of
+ * them that one is on its way in and one on its way out while others change. */
 #define ZERO_N_PASSING 4
 typedef struct zero_passing_plan {
     int n_pieces, n_places;

@@ -8,7 +8,9 @@
  *     offload=0 (percent of the state; -1: auto) update=auto (or device, host) threads=0 (of the host's update)
  *     buffer=4096 (offload_buffer_bytes; 0: its default) pins=1 (memory can be pinned)
  *     available=BYTES (that the device tells) nccl=0 (nccl_reduction) nan_at=0 (the step)
- *     activations=0 (bytes a unit keeps from its forward to its backward)
+ *     activations=0 (bytes a unit keeps from its forward to its backward) spans=0 (units more, at most, that these are
+ *     said to matter for on either side)
+ *     asks=0 (1: the state is read after every third step and set after every fifth, while steps are under way)
  *     rows=61 (of the embedding's table) untied=0 (1: the head has a table of its own)
  *     staging=0 (staging_bytes; 0: its default) comm=auto (or mpi, for all runs and before their other keys)
  *     seed=1 delay_us=300 fault=0 (async_fault_t) trace=0
@@ -44,7 +46,7 @@
 
 typedef struct settings {
     int stage, prefetch, micro_steps, every, steps, overlap, nan_at, seed, delay_us, fault, trace, is_async, offload,
-        nccl, threads, pins, available, update, buffer, activations;
+        nccl, threads, pins, available, update, buffer, activations, spans, asks;
     int rows, untied, staging, blocks, calls;
     const char *load, *save;
     zero_dtype_t dtype;
@@ -210,6 +212,7 @@ typedef struct run {
     /* What the trace told so far. */
     int n_spans[ZERO_N_WORKS];
     double ended_ms[ZERO_N_WORKS], waited_ms; /* the last span's end; waits of the steps that are not told of yet */
+    zero_unit_t computed;                     /* last */
 } run_t;
 
 static void queue(const run_t *run, void (*work)(void *), const void *args, size_t n_bytes)
@@ -264,7 +267,8 @@ static void pass(run_t *run, zero_pass_t kind, int64_t step, int micro_step, uin
     }
 }
 
-/* Each kind of work is one stream's, so its spans follow each other. */
+/* Each kind of work is one stream's, so its spans follow each other. One rank waits for its host alone, and for a
+ * unit's new parameters no sooner than it comes to the unit. */
 static void on_span(void *user, const zero_trace_span_t *span)
 {
     run_t *run = user;
@@ -275,6 +279,11 @@ static void on_span(void *user, const zero_trace_span_t *span)
     run->n_spans[span->work]++;
     if (span->work == ZERO_WORK_WAIT)
         run->waited_ms += span->end_ms - span->begin_ms;
+    if (span->work == ZERO_WORK_WAIT && span->unit > 0 && zero_comm_size(run->comm) == 1)
+        CHECK(run->computed == span->unit - 1, "step %d: waits for unit %d behind the compute of unit %d",
+              (int)span->step, span->unit, run->computed);
+    if (span->work == ZERO_WORK_COMPUTE)
+        run->computed = span->unit;
 }
 
 static void tell(run_t *run)
@@ -314,28 +323,6 @@ static void tell_calls(const run_t *run, const uint64_t *n_calls)
     printf("\n");
 }
 
-static void train(run_t *run)
-{
-    const settings_t *s = run->s;
-    uint64_t n_calls[ASYNC_N_CALLS];
-    for (int64_t step = 1; step <= s->steps; step++) {
-        count_calls(NULL, n_calls);
-        queue(run, clear, &run->loss, sizeof run->loss);
-        for (int k = 0; k < s->micro_steps; k++)
-            pass(run, ZERO_PASS_TRAIN, step, k, NULL);
-        set_notice(run->engine, zero_comm_rank(run->comm), (uint64_t)step);
-        OK(zero_step(run->engine, 0.01f, run->loss, run->stream));
-        count_calls(n_calls, n_calls);
-        if (step % 4 == 2) /* an evaluation while the step is still under way */
-            pass(run, ZERO_PASS_EVAL, step, 0, &run->hash);
-        if (step > 1)
-            tell(run);
-    }
-    tell(run);
-    if (s->calls)
-        tell_calls(run, n_calls);
-}
-
 /* Of master weights and moments, wherever they lie: a sum over elements, so that no order of ranks or runs counts. */
 static zero_status_t add_state(void *user, const zero_chunk_t *chunk)
 {
@@ -371,6 +358,40 @@ static zero_status_t fill_state(void *user, const zero_chunk_t *chunk)
         chunk->v[i] = 1e-7f * x;
     }
     return ZERO_OK;
+}
+
+/* Between two steps, with one or two under way: the state may be asked for, and set. */
+static void ask(run_t *run, int64_t step)
+{
+    uint64_t state = step % 3 == 0 ? hash_state(run) : 0;
+    if (step % 3 == 0 && zero_comm_rank(run->comm) == 0)
+        printf("state %016llx\n", (unsigned long long)state);
+    if (step % 5 == 0)
+        OK(zero_set_state(run->engine, true, fill_state, NULL));
+}
+
+static void train(run_t *run)
+{
+    const settings_t *s = run->s;
+    uint64_t n_calls[ASYNC_N_CALLS];
+    for (int64_t step = 1; step <= s->steps; step++) {
+        count_calls(NULL, n_calls);
+        queue(run, clear, &run->loss, sizeof run->loss);
+        for (int k = 0; k < s->micro_steps; k++)
+            pass(run, ZERO_PASS_TRAIN, step, k, NULL);
+        set_notice(run->engine, zero_comm_rank(run->comm), (uint64_t)step);
+        OK(zero_step(run->engine, 0.01f, run->loss, run->stream));
+        count_calls(n_calls, n_calls);
+        if (step % 4 == 2) /* an evaluation while the step is still under way */
+            pass(run, ZERO_PASS_EVAL, step, 0, &run->hash);
+        if (s->asks)
+            ask(run, step);
+        if (step > 1)
+            tell(run);
+    }
+    tell(run);
+    if (s->calls)
+        tell_calls(run, n_calls);
 }
 
 static void tell_state(run_t *run)
@@ -417,6 +438,11 @@ static void save(run_t *run)
     OK(zero_save_end(writing));
 }
 
+static zero_unit_t earlier(zero_unit_t unit, int n)
+{
+    return unit > n ? unit - n : 0;
+}
+
 static void run_all(const settings_t *s, zero_comm_t *comm)
 {
     run_t run = {
@@ -459,7 +485,8 @@ static void run_all(const settings_t *s, zero_comm_t *comm)
     run.loss = loss;
     for (zero_unit_t u = 0; u < run.toy.n_units && s->activations > 0; u++) {
         void *kept;
-        OK(zero_alloc_activations(run.engine, u, u, (size_t)s->activations, &kept));
+        OK(zero_alloc_activations(run.engine, earlier(u, 7 * u % (s->spans + 1)), earlier(u, 5 * u % (s->spans + 1)),
+                                  (size_t)s->activations, &kept));
         run.kept[u] = kept;
     }
     OK(zero_init_parameters(run.engine));
@@ -474,7 +501,7 @@ static void run_all(const settings_t *s, zero_comm_t *comm)
     CHECK(hash_state(&run) == state, "the state changed without a step");
     if (s->save)
         save(&run);
-    for (int work = 0; work < ZERO_N_WORKS && s->trace && s->is_async; work++)
+    for (int work = 0; work < ZERO_N_WORKS && s->trace && s->is_async && zero_comm_size(comm) > 1; work++)
         CHECK(run.n_spans[work] >= s->steps, "%d spans of %s", run.n_spans[work], zero_work_name((zero_work_t)work));
     double hashes[2] = {(double)(run.hash >> 32), (double)(run.hash & 0xffffffffu)}, sums[2];
     memcpy(sums, hashes, sizeof sums);
@@ -522,6 +549,8 @@ static const setting_row_t setting_rows[] = {{"stage", offsetof(settings_t, stag
                                              {"update", offsetof(settings_t, update), "auto device host"},
                                              {"buffer", offsetof(settings_t, buffer), NULL},
                                              {"activations", offsetof(settings_t, activations), NULL},
+                                             {"spans", offsetof(settings_t, spans), NULL},
+                                             {"asks", offsetof(settings_t, asks), NULL},
                                              {"nccl", offsetof(settings_t, nccl), NULL},
                                              {"rows", offsetof(settings_t, rows), NULL},
                                              {"untied", offsetof(settings_t, untied), NULL},
