@@ -27,8 +27,8 @@ zero_status_t zero_begin(zero_engine_t *engine, zero_pass_t pass, zero_stream_t 
         return zero_fail(ZERO_ERROR_ORDER, "zero_begin after all %d micro-steps: zero_step must come first",
                          engine->config.micro_steps);
     if (pass == ZERO_PASS_EVAL && engine->micro_step != 0)
-        return zero_fail(ZERO_ERROR_ORDER, "an eval pass between micro-steps %d and %d: finish the step first",
-                         engine->micro_step, engine->micro_step + 1);
+        return zero_fail(ZERO_ERROR_ORDER, "an eval pass after %d of a step's %d micro-steps: finish the step first",
+                         engine->micro_step, engine->config.micro_steps);
     if (!engine->started)
         ZERO_TRY(zero_offload_start(engine));
     if (pass == ZERO_PASS_TRAIN && engine->micro_step == 0)
