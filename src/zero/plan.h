@@ -37,7 +37,7 @@ typedef struct zero_host_plan {
 } zero_host_plan_t;
 
 /* Places on the device that hosted state passes through, with DEVICE: pieces of all hosted units, in forward order,
- * take turns in them, but for the first ones where idle activations have places for these (offload_device.c). Enough of
+ * take turns in them, but for the first ones where idle activations have places for these (passing.h). Enough of
  * them that one is on its way in and one on its way out while others change. */
 #define ZERO_N_PASSING 4
 typedef struct zero_passing_plan {
