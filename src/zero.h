@@ -40,8 +40,8 @@
  *
  * Streams. A zero_stream_t names an ordered queue of device work: a cudaStream_t on CUDA; on the CPU, where work is
  * done when the call returns, NULL. Calls that take a stream order themselves after the work already in it, and what
- * you queue there afterwards is ordered after them. Passes and steps of one engine take one stream, or streams whose work
- * you order after each other yourself.
+ * you queue there afterwards is ordered after them. Passes and steps of one engine take one stream, or streams whose
+ * work you order after each other yourself.
  *
  * Collective calls, marked [collective], must be made by every rank in the same order.
  */
