@@ -26,37 +26,34 @@
 /* Pieces queued ahead: two gigabytes on their way, where pieces are of the largest. */
 #define N_AHEAD 32
 
-/* m, v and low (none with fp32) of a piece: their home and their place. */
-typedef struct passage {
-    void *home, *place;
-    size_t n_bytes;
-} passage_t;
-#define N_PASSAGES 3
-
-static void find_passages(const zero_engine_t *engine, const zero_passing_piece_t *piece,
-                          passage_t passages[N_PASSAGES])
+/* m, v and low (none with fp32) of a piece: from home to its place, or back. */
+static zero_status_t copy_state(zero_engine_t *engine, const zero_passing_piece_t *piece, bool fetches,
+                                zero_stream_t stream)
 {
-    zero_host_place_t home = zero_offload_place(engine, engine->plan.state_elems + piece->begin);
+    const zero_host_place_t home = zero_offload_place(engine, engine->plan.state_elems + piece->begin);
     const zero_place_t *place = piece->place;
-    size_t n = piece->n_elems;
-    passages[0] = (passage_t){home.m, zero_place_m(place), n * sizeof(float)};
-    passages[1] = (passage_t){home.v, zero_place_v(engine, place), n * sizeof(float)};
-    passages[2] = (passage_t){home.low, zero_place_low(engine, place), n * zero_low_size(engine->config.dtype)};
+    const struct {
+        void *home, *place;
+        size_t n_bytes;
+    } parts[] = {
+        {home.m, zero_place_m(place), piece->n_elems * sizeof(float)},
+        {home.v, zero_place_v(engine, place), piece->n_elems * sizeof(float)},
+        {home.low, zero_place_low(engine, place), piece->n_elems * zero_low_size(engine->config.dtype)},
+    };
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        if (parts[i].n_bytes > 0)
+            ZERO_TRY(zero_device_copy(engine->device, fetches ? parts[i].place : parts[i].home,
+                                      fetches ? parts[i].home : parts[i].place, parts[i].n_bytes, stream));
+    return ZERO_OK;
 }
 
 /* The piece's state into its place, which may still be on its way out. */
 static zero_status_t fetch_state(zero_engine_t *engine, int p)
 {
-    zero_device_t *device = engine->device;
     zero_stream_t in_stream = engine->offload->in_stream;
     const zero_passing_piece_t *piece = &zero_passing_of(engine)->pieces[p];
-    passage_t passages[N_PASSAGES];
-    find_passages(engine, piece, passages);
-    ZERO_TRY(device->ops->stream_wait(device, in_stream, piece->place->stored));
-    for (int i = 0; i < N_PASSAGES; i++)
-        if (passages[i].n_bytes > 0)
-            ZERO_TRY(zero_device_copy(device, passages[i].place, passages[i].home, passages[i].n_bytes, in_stream));
-    return ZERO_OK;
+    ZERO_TRY(engine->device->ops->stream_wait(engine->device, in_stream, piece->place->stored));
+    return copy_state(engine, piece, true, in_stream);
 }
 
 static zero_status_t fetch_grads(zero_engine_t *engine, int p)
@@ -93,12 +90,8 @@ static zero_status_t store_state(zero_engine_t *engine, int p)
     zero_device_t *device = engine->device;
     zero_stream_t out_stream = engine->offload->out_stream;
     const zero_passing_piece_t *piece = &zero_passing_of(engine)->pieces[p];
-    passage_t passages[N_PASSAGES];
-    find_passages(engine, piece, passages);
     ZERO_TRY(device->ops->stream_wait(device, out_stream, piece->place->updated));
-    for (int i = 0; i < N_PASSAGES; i++)
-        if (passages[i].n_bytes > 0)
-            ZERO_TRY(zero_device_copy(device, passages[i].home, passages[i].place, passages[i].n_bytes, out_stream));
+    ZERO_TRY(copy_state(engine, piece, false, out_stream));
     return device->ops->event_record(device, piece->place->stored, out_stream);
 }
 
