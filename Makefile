@@ -98,7 +98,7 @@ ALL_LDFLAGS = $(LDFLAGS) $(SANFLAGS) -fopenmp -pthread
 SHARD_ISA  := adam reduce step cast philox shard_table
 SHARD_CUDA := $(if $(NVCC),adam.cu reduce.cu step.cu cast.cu philox.cu shard_cuda)
 MODEL_CUDA := $(if $(NVCC),attention.cu column_sum.cu elementwise.cu embed.cu gelu.cu layernorm.cu loss.cu rmsnorm.cu rope.cu \
-              swiglu.cu linear_cuda loss_cuda model_cuda recording_cuda $(if $(HAVE_CUDNN),attention_cudnn))
+              swiglu.cu gemm_cuda linear_cuda loss_cuda model_cuda recording_cuda $(if $(HAVE_CUDNN),attention_cudnn))
 MODEL_ISA  := sgemm linear attention layernorm rmsnorm rope gelu swiglu loss embed model_table
 CUDA_SRC   := src/zero/device_cuda.c comm/nccl.c comm/copy_engine.c comm/peer_window.c
 LIB_SRC    := $(filter-out $(CUDA_SRC),$(wildcard src/zero/*.c comm/*.c)) kernels/shard_cpu.c $(if $(NVCC),$(CUDA_SRC))

@@ -14,7 +14,7 @@
 #include "kernels/model_launch.h"
 #include "zero/log.h"
 
-typedef struct zero_gemm_plans zero_gemm_plans_t; /* linear_cuda.c: cuBLASLt's algorithm for each shape met */
+typedef struct zero_gemm_plans zero_gemm_plans_t; /* gemm_cuda.c: cuBLASLt's algorithm for each shape met */
 typedef struct zero_cudnn zero_cudnn_t;           /* attention_cudnn.c: cuDNN's plan for each shape met */
 
 /* zero_model_context_t's backend. */
@@ -89,7 +89,7 @@ static inline void *zero_cuda_take(zero_cuda_scratch_t *scratch, size_t n_bytes)
     return data;
 }
 
-/* ---- Products of matrices: linear_cuda.c ---- */
+/* ---- Products of matrices: gemm_cuda.c; linear layers: linear_cuda.c ---- */
 
 zero_status_t zero_gemm_plans_create(zero_gemm_plans_t **plans);
 void zero_gemm_plans_destroy(zero_gemm_plans_t *plans); /* NULL is allowed */
