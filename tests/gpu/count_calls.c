@@ -1,6 +1,7 @@
-/* count_calls.c - zerotrain that counts and times its calls of CUDA: linked into it (Makefile), with ld's --wrap of
- * every function below, so that each call comes here first. At exit rank 0 prints a line a function: "calls NAME N NS".
- * What libraries call (cuBLAS, cuDNN) is not seen; in recorded graphs they call nothing. For tests/gpu/count-calls.
+/* count_calls.c - zerotrain that counts and times its calls of CUDA and of the engine: linked into it (Makefile), with
+ * ld's --wrap of every function below, so that each call comes here first. At exit rank 0 prints a line a function,
+ * "calls NAME N US", of a step: the mean of COUNTED_STEPS. What libraries call (cuBLAS, cuDNN) is not seen; in recorded
+ * graphs they call nothing. For tests/gpu/count-calls.
  */
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -9,6 +10,12 @@
 #include <string.h>
 
 #include "comm/deadline.h"
+#include "train/data.h"
+#include "train/model.h"
+#include "train/recordings.h"
+
+#define FIRST_STEP 20 /* when all is warm and recorded */
+#define COUNTED_STEPS 20
 
 #define CUDA_CALLS(X)                                                                                                  \
     X(cudaEventRecord, (cudaEvent_t event, cudaStream_t stream), (event, stream))                                      \
@@ -30,9 +37,24 @@
     X(cudaEventQuery, (cudaEvent_t event), (event))                                                                    \
     X(cudaEventElapsedTime, (float *ms, cudaEvent_t begin, cudaEvent_t end), (ms, begin, end))
 
+/* Of zerotrain and libzero: with what they call themselves. */
+#define ZERO_CALLS(X)                                                                                                  \
+    X(zero_begin, (zero_engine_t * engine, zero_pass_t pass, zero_stream_t stream), (engine, pass, stream))            \
+    X(zero_acquire, (zero_engine_t * engine, zero_unit_t unit, zero_stream_t stream), (engine, unit, stream))          \
+    X(zero_release, (zero_engine_t * engine, zero_unit_t unit, zero_stream_t stream), (engine, unit, stream))          \
+    X(zero_grad_ready, (zero_engine_t * engine, zero_unit_t unit, zero_stream_t stream), (engine, unit, stream))       \
+    X(zero_step, (zero_engine_t * engine, float lr, const double *loss, zero_stream_t stream),                         \
+      (engine, lr, loss, stream))                                                                                      \
+    X(recordings_run,                                                                                                  \
+      (recordings_t * recordings, model_t * model, zero_unit_t unit,                                                   \
+       zero_status_t(*compute)(model_t * model, zero_unit_t unit)),                                                    \
+      (recordings, model, unit, compute))                                                                              \
+    X(data_batch, (data_t * data, int64_t step, int micro_step, const int32_t **inputs, const int32_t **targets),      \
+      (data, step, micro_step, inputs, targets))
+
 enum {
 #define NUMBER(name, parameters, arguments) NUMBER_##name,
-    CUDA_CALLS(NUMBER)
+    ZERO_CALLS(NUMBER) CUDA_CALLS(NUMBER)
 #undef NUMBER
         NUMBER_cuStreamBatchMemOp,
     N_CALLS
@@ -40,19 +62,22 @@ enum {
 
 static const char *const names[N_CALLS] = {
 #define NAME(name, parameters, arguments) #name,
-    CUDA_CALLS(NAME)
+    ZERO_CALLS(NAME) CUDA_CALLS(NAME)
 #undef NAME
         "cuStreamBatchMemOp"};
 
 static struct {
     long long n, ns;
 } calls[N_CALLS];
+static int n_steps;
 
 static void print_calls(void)
 {
     const char *rank = getenv("OMPI_COMM_WORLD_RANK");
     for (int i = 0; i < N_CALLS && (!rank || strcmp(rank, "0") == 0); i++)
-        printf("calls %s %lld %lld\n", names[i], calls[i].n, calls[i].ns);
+        if (calls[i].n > 0)
+            printf("calls %s %.1f %.1f\n", names[i], (double)calls[i].n / COUNTED_STEPS,
+                   (double)calls[i].ns / COUNTED_STEPS * 1e-3);
 }
 
 static void note(int call, int64_t begin_ns)
@@ -60,22 +85,27 @@ static void note(int call, int64_t begin_ns)
     static int is_awaited;
     if (!is_awaited++)
         atexit(print_calls);
+    n_steps += call == NUMBER_zero_step;
+    if (n_steps < FIRST_STEP || n_steps >= FIRST_STEP + COUNTED_STEPS)
+        return;
     calls[call].ns += zero_now_ns() - begin_ns;
     calls[call].n++;
 }
 
-#define WRAP(name, parameters, arguments)                                                                              \
-    cudaError_t __real_##name parameters;                                                                              \
-    cudaError_t __wrap_##name parameters;                                                                              \
-    cudaError_t __wrap_##name parameters                                                                               \
+#define WRAP(type, name, parameters, arguments)                                                                        \
+    type __real_##name parameters;                                                                                     \
+    type __wrap_##name parameters;                                                                                     \
+    type __wrap_##name parameters                                                                                      \
     {                                                                                                                  \
         int64_t begin_ns = zero_now_ns();                                                                              \
-        cudaError_t error = __real_##name arguments;                                                                   \
+        type status = __real_##name arguments;                                                                         \
         note(NUMBER_##name, begin_ns);                                                                                 \
-        return error;                                                                                                  \
+        return status;                                                                                                 \
     }
-CUDA_CALLS(WRAP)
-#undef WRAP
+#define WRAP_CUDA(name, parameters, arguments) WRAP(cudaError_t, name, parameters, arguments)
+#define WRAP_ZERO(name, parameters, arguments) WRAP(zero_status_t, name, parameters, arguments)
+CUDA_CALLS(WRAP_CUDA)
+ZERO_CALLS(WRAP_ZERO)
 
 /* The driver's, which comm/copy_engine.c asks the runtime for. */
 typedef CUresult (*mem_ops_fn_t)(CUstream stream, unsigned n_ops, CUstreamBatchMemOpParams *ops, unsigned flags);
