@@ -196,7 +196,8 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_COMMON) $(TRAIN_LIB_OBJ) $(MODEL_OBJ
 	$(call say,LINK,$@) $(CC) -o $@ $^ $(ALL_LDFLAGS) $(TRAIN_LIBS) $(CHECK_LIBS)
 
 # Tests and measurements that need a GPU: programs that run on a machine with little more than its driver.
-GPU_TESTS := $(if $(NVCC),$(patsubst tests/gpu/%.c,$(BUILD)/tests/gpu/%,$(wildcard tests/gpu/*.c)))
+GPU_TESTS := $(if $(NVCC),$(patsubst tests/gpu/%.c,$(BUILD)/tests/gpu/%,$(filter-out %/kernel_times.c,\
+               $(wildcard tests/gpu/*.c))) $(if $(call finds,cupti.h),$(BUILD)/tests/gpu/kernel_times.so))
 gpu-tests: $(GPU_TESTS)
 $(BUILD)/tests/gpu/%_model_cuda: $(BUILD)/tests/gpu/%_model_cuda.o $(MODEL_OBJ) $(BUILD)/libzero.a
 	@mkdir -p $(@D)
@@ -209,6 +210,9 @@ $(BUILD)/tests/gpu/count_calls: $(BUILD)/tests/gpu/count_calls.o $(TRAIN_OBJ) $(
 	@mkdir -p $(@D)
 	$(call say,LINK,$@) $(CC) -o $@ $^ $(ALL_LDFLAGS) -Wl,--wrap=cudaGetDriverEntryPointByVersion \
 	    $$(sed -nE 's/^ *X.([A-Za-z_]+),.*/-Wl,--wrap=\1/p' $(<:$(BUILD)/%.o=%.c)) -Wl,--as-needed $(TRAIN_LIBS)
+# What CUDA's driver loads into zerotrain.
+$(BUILD)/tests/gpu/kernel_times.so: $(BUILD)/tests/gpu/kernel_times.o
+	$(call say,LINK,$@) $(CC) -shared -Wl,--no-undefined -o $@ $^ $(LDFLAGS) -ldl
 $(BUILD)/tests/gpu/%: $(BUILD)/tests/gpu/%.o $(BUILD)/libzero.a
 	@mkdir -p $(@D)
 	$(call say,LINK,$@) $(CC) -o $@ $^ $(ALL_LDFLAGS) -Wl,--as-needed $(LIB_LIBS)
