@@ -1,5 +1,5 @@
 /* elementwise.cu - small kernels on CUDA that are no layer of their own: rows filled with a bias, and the fingerprint
- * by which linear_cuda.c sees that two algorithms give the same bits.
+ * by which gemm_cuda.c sees that two algorithms give the same bits.
  */
 #include "kernels/pack.cuh"
 
