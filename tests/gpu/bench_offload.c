@@ -4,8 +4,9 @@
  *     mpirun -np GPUS bench_offload [MILLIONS]     parameters of a rank, 128 million unless given
  *
  * Threads, cores and memory are those of offload itself: host_cores.h, host_pool.h, host_memory.h. Counted are the
- * bytes that the code names: 12 an element for the triad, 28 for AdamW in bf16 (28 in fp32 too). Medians; with all
- * ranks at work each rank's own rate, added up. Prints one line a figure, from rank 0.
+ * bytes that the code names: 12 an element for the triad, 28 for AdamW in bf16 (with the low halves of the master
+ * weights) and in fp32, which is what torch and DeepSpeed update. Medians; with all ranks at work each rank's own rate,
+ * added up. Prints one line a figure, from rank 0.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,7 +40,7 @@ typedef struct bench {
     size_t n_elems;
     unsigned char *host;
     size_t n_bytes;
-    float *m, *v, *grad; /* in host, with param and low */
+    float *m, *v, *grad, *master; /* in host, with param and low; master: the parameters in fp32 */
     uint16_t *param;
     int16_t *low;
     zero_adam_scalars_t scalars;
@@ -82,12 +83,13 @@ static void touch(void *args, int item, int part, int n_parts)
         b->m[i] = 1e-3f * random;
         b->v[i] = 1e-6f * random;
         b->grad[i] = 1e-3f * (random - 0.5f);
+        b->master[i] = 0.04f * (random - 0.5f);
         b->param[i] = (uint16_t)(0x3c00 + (seed >> 58));
         b->low[i] = (int16_t)(seed >> 48);
     }
 }
 
-/* v = m + s * grad: what is read and written in AdamW too. */
+/* v = m^2 + s * grad^2: what is read and written in AdamW too, and leaves v positive for it. */
 static void triad(void *args, int item, int part, int n_parts)
 {
     const bench_t *b = args;
@@ -96,19 +98,17 @@ static void triad(void *args, int item, int part, int n_parts)
     const float *restrict x = b->m, *restrict y = b->grad;
     size_t end = cut(b, part + 1, n_parts);
     for (size_t i = cut(b, part, n_parts); i < end; i++)
-        to[i] = x[i] + 0.5f * y[i] * y[i];
+        to[i] = x[i] * x[i] + 0.5f * y[i] * y[i];
 }
 
-static void adam(void *args, int item, int part, int n_parts)
+static void adam(bench_t *b, zero_dtype_t dtype, int part, int n_parts)
 {
-    bench_t *b = args;
-    (void)item;
     size_t begin = cut(b, part, n_parts);
     zero_adam_segment_t segment = {
         .n_elems = cut(b, part + 1, n_parts) - begin, .param = begin, .state = begin, .grad = begin, .decay = 0.1f};
-    zero_adam_t update = {.param_dtype = ZERO_BF16,
-                          .param = b->param,
-                          .low = b->low,
+    zero_adam_t update = {.param_dtype = dtype,
+                          .param = dtype == ZERO_FP32 ? (void *)b->master : (void *)b->param,
+                          .low = dtype == ZERO_FP32 ? NULL : b->low,
                           .m = b->m,
                           .v = b->v,
                           .grad = b->grad,
@@ -116,6 +116,18 @@ static void adam(void *args, int item, int part, int n_parts)
                           .n_segments = 1,
                           .scalars = &b->scalars};
     (void)zero_shard_kernels_cpu()->adam(&update, NULL);
+}
+
+static void adam_bf16(void *args, int item, int part, int n_parts)
+{
+    (void)item;
+    adam(args, ZERO_BF16, part, n_parts);
+}
+
+static void adam_fp32(void *args, int item, int part, int n_parts)
+{
+    (void)item;
+    adam(args, ZERO_FP32, part, n_parts);
 }
 
 static double seconds_of(bench_t *b, zero_host_pool_t *pool, zero_host_part_fn fn)
@@ -126,10 +138,18 @@ static double seconds_of(bench_t *b, zero_host_pool_t *pool, zero_host_part_fn f
     return now_s() - begin;
 }
 
-/* Bytes per second of both, by turns; with `together`, of all ranks, which begin each round together. */
+typedef struct work {
+    zero_host_part_fn fn;
+    int n_bytes; /* of an element */
+} work_t;
+
+enum { TRIAD, BF16, FP32, N_WORKS };
+static const work_t works[N_WORKS] = {{triad, TRIAD_BYTES}, {adam_bf16, ADAM_BYTES}, {adam_fp32, ADAM_BYTES}};
+
+/* Bytes per second of each, by turns; with `together`, of all ranks, which begin each round together. */
 static void compare_on(bench_t *b, const cpu_set_t *cores, int n_threads, bool together, const char *where)
 {
-    double rates[2][N_ROUNDS];
+    double rates[N_WORKS][N_ROUNDS], of[N_WORKS];
     zero_host_pool_t *pool;
     if (!together && zero_comm_rank(b->comm) > 0)
         return;
@@ -137,11 +157,10 @@ static void compare_on(bench_t *b, const cpu_set_t *cores, int n_threads, bool t
     b->n_elems = n_threads == 1 ? all / 8 : all; /* as far from the caches, and not as long */
     REQUIRE(zero_host_pool_create(cores, n_threads, 1, &pool) == ZERO_OK);
     for (int round = -1; round < N_ROUNDS; round++)
-        for (int k = 0; k < 2; k++) {
+        for (int k = 0; k < N_WORKS; k++) {
             if (together)
                 REQUIRE(zero_comm_barrier(b->comm) == ZERO_OK);
-            double rate = (k == 0 ? TRIAD_BYTES : ADAM_BYTES) * (double)b->n_elems * 1e-9 /
-                          seconds_of(b, pool, k == 0 ? triad : adam);
+            double rate = works[k].n_bytes * (double)b->n_elems * 1e-9 / seconds_of(b, pool, works[k].fn);
             if (together)
                 REQUIRE(zero_comm_sum(b->comm, &rate, 1) == ZERO_OK);
             if (round >= 0)
@@ -149,11 +168,14 @@ static void compare_on(bench_t *b, const cpu_set_t *cores, int n_threads, bool t
         }
     zero_host_pool_destroy(pool);
     b->n_elems = all;
-    double of_triad = median(rates[0], N_ROUNDS), of_adam = median(rates[1], N_ROUNDS);
+    for (int k = 0; k < N_WORKS; k++)
+        of[k] = median(rates[k], N_ROUNDS);
+    double ns = ADAM_BYTES * (together ? zero_comm_size(b->comm) : 1); /* of a parameter, times the rate */
     if (zero_comm_rank(b->comm) == 0)
-        printf("ADAMW %s, %d threads%s: triad %.1f GB/s, AdamW %.1f GB/s, %.2f of it; %.2f ns a parameter\n", where,
-               n_threads, together ? " a rank" : "", of_triad, of_adam, of_adam / of_triad,
-               ADAM_BYTES / of_adam * (together ? zero_comm_size(b->comm) : 1));
+        printf("ADAMW %s, %d threads%s: triad %.1f GB/s, AdamW %.1f GB/s, %.2f of it; %.3f ns a parameter; fp32 %.1f "
+               "GB/s, %.3f ns\n",
+               where, n_threads, together ? " a rank" : "", of[TRIAD], of[BF16], of[BF16] / of[TRIAD], ns / of[BF16],
+               of[FP32], ns / of[FP32]);
 }
 
 /* ---- copies ---- */
@@ -230,13 +252,14 @@ int main(int argc, char **argv)
     REQUIRE(b.device->ops->pci_address(b.device, address, sizeof address));
     REQUIRE(zero_host_cores_find(b.comm, address, &cores) == ZERO_OK);
     int n_threads = zero_host_cores_n_threads(&cores, 0, zero_comm_local_size(b.comm));
-    b.n_bytes = b.n_elems * 16;
+    b.n_bytes = b.n_elems * 20;
     REQUIRE(zero_host_map(b.n_bytes, &host) == ZERO_OK);
     b.host = host;
     b.m = host;
     b.v = b.m + b.n_elems;
     b.grad = b.v + b.n_elems;
-    b.param = (uint16_t *)(void *)(b.grad + b.n_elems);
+    b.master = b.grad + b.n_elems;
+    b.param = (uint16_t *)(void *)(b.master + b.n_elems);
     b.low = (int16_t *)(void *)(b.param + b.n_elems);
     zero_adam_scalars_decide(&b.scalars, 1e-4f, 0.9f, 0.95f, 1e-8f, 1.0f, 1.0f, 1.0f, 10);
     REQUIRE(zero_host_pool_create(&cores, n_threads, 1, &pool) == ZERO_OK);
