@@ -3,7 +3,7 @@
  *     engine_cases train [key=value ...]
  *         Keys: stage=3 dtype=bf16|fp32|fp16 prefetch=1 micro_steps=1 every=0|1 steps=6 nan_at=0 poison=0|1
  *               comm=auto|mpi nccl=0|1 (nccl_reduction) device=cpu|cuda rows=101 (of the largest tensor)
- *               staging=0 (staging_bytes; 0: its default)
+ *               staging=0 (staging_bytes; 0: its default) offload=0 (percent of the state) update=auto|device|host
  *         Trains and prints, from rank 0, a line a step: loss, grad norm (%.9g) and a hash of every full parameter as
  *         an eval pass sees it. Checks on every rank: parameters equal on all ranks; weights against an fp64 AdamW on
  *         the exact global gradient; what is held equals the plan; no allocation after step 2; notices are the
@@ -37,7 +37,8 @@
 #define SEQ_STEPS 32
 
 typedef struct settings {
-    int stage, prefetch, micro_steps, every, steps, nan_at, poison, nccl, rows, staging;
+    int stage, prefetch, micro_steps, every, steps, nan_at, poison, nccl, rows, staging, offload;
+    zero_offload_update_t update;
     zero_dtype_t dtype;
     zero_comm_kind_t kind;
     zero_device_type_t device;
@@ -301,6 +302,9 @@ static zero_config_t make_config(const settings_t *s)
     config.micro_steps = s->micro_steps;
     config.reduce_every_micro_step = s->every;
     config.nccl_reduction = s->nccl;
+    config.offload = s->offload > 0;
+    config.offload_ratio = (float)s->offload / 100.0f;
+    config.offload_update = s->update;
     if (s->staging > 0)
         config.staging_bytes = (size_t)s->staging;
     config.initial_loss_scale = 1024.0f;
@@ -456,6 +460,8 @@ static const setting_row_t setting_rows[] = {{"stage", offsetof(settings_t, stag
                                              {"nccl", offsetof(settings_t, nccl), NULL},
                                              {"rows", offsetof(settings_t, rows), NULL},
                                              {"staging", offsetof(settings_t, staging), NULL},
+                                             {"offload", offsetof(settings_t, offload), NULL},
+                                             {"update", offsetof(settings_t, update), "auto device host"},
                                              {"dtype", offsetof(settings_t, dtype), SETTING_DTYPES},
                                              {"device", offsetof(settings_t, device), "auto cpu cuda"},
                                              {"comm", offsetof(settings_t, kind), "auto mpi nccl"}};
