@@ -463,12 +463,13 @@ typedef struct zero_save_options {
 typedef struct zero_save zero_save_t;
 
 /* Makes `directory`, with its parents, where it is missing, removes what saves that were killed have left in it, and
- * finds out whether it can be written: better before step 0 than after a day. [collective] */
+ * finds out whether it can be written: better before step 0 than after a day. ZERO_ERROR_IO while a save into it is
+ * under way. [collective] */
 ZERO_API zero_status_t zero_save_prepare(zero_comm_t *comm, const char *directory);
 
 /* Begins to save the step that zero_step_wait returned last, with no step unwaited. With `background` steps may follow
- * while a thread writes; without, the writing is done on return. zero_save_end must follow. options may go.
- * [collective] */
+ * while a thread writes; without, the writing is done on return. zero_save_end must follow, and before another save
+ * into the same directory: that is ZERO_ERROR_IO, and takes nothing from this one. options may go. [collective] */
 ZERO_API zero_status_t zero_save_begin(zero_engine_t *engine, const char *directory, const zero_save_options_t *options,
                                        zero_save_t **save);
 /* Takes the save on as far as it goes without waiting; call it now and then, after each step say. *done: it is complete

@@ -642,6 +642,29 @@ START_TEST(a_directory_that_cannot_be_written_is_found_out_before_it_matters)
 }
 END_TEST
 
+/* Of this step or, as after another step, of another name; and what a run does before its first step. */
+START_TEST(a_save_under_way_is_not_taken_for_one_that_was_killed)
+{
+    zero_save_t *first = NULL, *second = NULL;
+    zero_save_options_t options = PLAIN;
+    session_t session = session_open(3, ZERO_BF16, 0);
+    options.background = true;
+    ck_assert_int_eq(zero_set_state(session.engine, true, fill, NULL), ZERO_OK);
+    ck_assert_int_eq(zero_set_adam_step(session.engine, ADAM_STEP), ZERO_OK);
+    ck_assert_int_eq(run("mkdir -p ck/tmp.step-00000008"), 0); /* killed */
+    ck_assert_int_eq(zero_save_begin(session.engine, path_of("ck"), &options, &first), ZERO_OK);
+    ck_assert_int_eq(run("test ! -e ck/tmp.step-00000008"), 0);
+    n_lines = 0;
+    ck_assert_int_eq(zero_save_begin(session.engine, path_of("ck"), &options, &second), ZERO_ERROR_IO);
+    ck_assert_msg(n_lines == 1 && strstr(last_line, "ck/tmp.step-00000000' is being written"), "%s", last_line);
+    ck_assert_int_eq(zero_save_prepare(session.comm, path_of("ck")), ZERO_ERROR_IO);
+    ck_assert_msg(zero_save_end(first) == ZERO_OK, "%s", last_line);
+    ck_assert_int_eq(zero_save_prepare(session.comm, path_of("ck")), ZERO_OK);
+    session_close(&session);
+    expect_formula("ck", ZERO_BF16);
+}
+END_TEST
+
 /* The parent kills a child that does nothing but save, at moments of a random choice; what is there then loads. */
 START_TEST(killed_at_any_moment_a_checkpoint_is_complete_or_absent)
 {
@@ -684,6 +707,7 @@ static Suite *suite(void)
     tcase_add_test(tc, where_there_is_no_checkpoint_the_directory_is_named);
     tcase_add_test(tc, a_full_disk_leaves_what_was_there);
     tcase_add_test(tc, a_directory_that_cannot_be_written_is_found_out_before_it_matters);
+    tcase_add_test(tc, a_save_under_way_is_not_taken_for_one_that_was_killed);
     tcase_add_test(tc, killed_at_any_moment_a_checkpoint_is_complete_or_absent);
     suite_add_tcase(s, tc);
 

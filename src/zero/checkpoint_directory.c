@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -113,11 +114,27 @@ static zero_status_t remove_in(const char *parent, const char *name)
     return status;
 }
 
+/* File systems that lock no directories have none locked. */
+static bool is_locked(int parent_fd, const char *name)
+{
+    int fd = openat(parent_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    bool is_free = flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+    close(fd);
+    return !is_free;
+}
+
 static zero_status_t remove_leftover(listing_t *listing, const char *parent, int fd, const char *name)
 {
-    (void)listing, (void)fd;
+    (void)listing;
     bool is_ours = strncmp(name, TEMPORARY_PREFIX STEP_PREFIX, strlen(TEMPORARY_PREFIX STEP_PREFIX)) == 0 ||
                    strcmp(name, TEMPORARY_PREFIX ZERO_LATEST_NAME) == 0;
+    if (is_ours && is_locked(fd, name))
+        return zero_fail(ZERO_ERROR_IO,
+                         "'%s/%s' is being written: a save into '%s' is under way; end it first, and let no other run "
+                         "save there",
+                         parent, name, parent);
     return is_ours ? remove_in(parent, name) : ZERO_OK;
 }
 
@@ -128,22 +145,34 @@ zero_status_t zero_checkpoints_temporary(const char *parent, uint64_t step, char
     return zero_path_join(parent, name, temporary);
 }
 
-zero_status_t zero_checkpoints_begin(const char *parent, const char *temporary)
+zero_status_t zero_checkpoints_begin(const char *parent, const char *temporary, int *lock)
 {
     ZERO_TRY(zero_directory_make(parent));
     ZERO_TRY(for_each_name(parent, NULL, remove_leftover));
     if (mkdir(temporary, 0777) != 0)
         return zero_fail(ZERO_ERROR_IO, "cannot write checkpoints in '%s': %s", parent, strerror(errno));
+    int fd = open(temporary, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) {
+        zero_status_t status =
+            zero_fail(ZERO_ERROR_IO, "cannot open the directory '%s': %s", temporary, strerror(errno));
+        rmdir(temporary);
+        return status;
+    }
+    (void)flock(fd, LOCK_EX | LOCK_NB);
+    *lock = fd;
     return ZERO_OK;
 }
 
 zero_status_t zero_checkpoints_prepare(const char *parent)
 {
     char *temporary = NULL;
+    int lock;
     ZERO_TRY(zero_checkpoints_temporary(parent, 0, &temporary));
-    zero_status_t status = zero_checkpoints_begin(parent, temporary);
-    if (status == ZERO_OK)
+    zero_status_t status = zero_checkpoints_begin(parent, temporary, &lock);
+    if (status == ZERO_OK) {
         status = zero_directory_remove(temporary);
+        close(lock);
+    }
     free(temporary);
     return status;
 }

@@ -17,9 +17,11 @@
 
 /* Makes `parent` where it is missing, removes what was left behind there, and finds out whether it can be written. */
 zero_status_t zero_checkpoints_prepare(const char *parent);
-/* Where that step is written before it is complete, for free(). Every rank asks; rank 0 makes it, empty. */
+/* Where that step is written before it is complete, for free(). Every rank asks; rank 0 makes it, empty, and holds it
+ * locked for as long as it keeps *lock open: whoever finds it locked, in this process or another, finds a save under
+ * way, and not what a run that was killed has left. */
 zero_status_t zero_checkpoints_temporary(const char *parent, uint64_t step, char **temporary);
-zero_status_t zero_checkpoints_begin(const char *parent, const char *temporary);
+zero_status_t zero_checkpoints_begin(const char *parent, const char *temporary, int *lock);
 /* Renames it into place, makes it the latest, and removes the oldest beyond `keep` (0: none). */
 zero_status_t zero_checkpoints_commit(const char *parent, uint64_t step, const char *temporary, int keep);
 /* The checkpoint that `directory` is, or the latest one in it. ZERO_ERROR_USAGE where there is none. */

@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "zero/checkpoint_directory.h"
 #include "zero/checkpoint_layout.h"
@@ -42,6 +43,7 @@ struct zero_save {
     zero_comm_t *comm;
     zero_engine_t *engine; /* not touched by the thread */
     char *parent, *temporary;
+    int lock; /* rank 0: on `temporary`, which it has made; -1 before that, and elsewhere */
     char *config_json;
     json_t *state;
     uint64_t step;
@@ -245,7 +247,7 @@ static void abandon(zero_save_t *save)
     if (save->has_thread)
         pthread_join(save->thread, NULL);
     save->has_thread = false;
-    if (save->comm->rank == 0 && save->temporary)
+    if (save->lock >= 0)
         zero_directory_remove(save->temporary);
 }
 
@@ -275,6 +277,8 @@ static void destroy(zero_save_t *save)
     free(save->low);
     free(save->weights);
     free(save->config_json);
+    if (save->lock >= 0)
+        close(save->lock);
     free(save->temporary);
     free(save->parent);
     free(save);
@@ -325,9 +329,9 @@ static zero_status_t write_index(const zero_save_t *save)
 }
 
 /* Rank 0: all but the arrays' numbers. */
-static zero_status_t make_files(const zero_save_t *save)
+static zero_status_t make_files(zero_save_t *save)
 {
-    ZERO_TRY(zero_checkpoints_begin(save->parent, save->temporary));
+    ZERO_TRY(zero_checkpoints_begin(save->parent, save->temporary, &save->lock));
     for (int f = 0; f < save->layout.n_files; f++)
         ZERO_TRY(write_header(save, &save->layout.files[f]));
     ZERO_TRY(write_index(save));
@@ -442,6 +446,7 @@ zero_status_t zero_save_begin(zero_engine_t *engine, const char *directory, cons
         return zero_comm_agree(engine->host_comm, zero_fail(ZERO_ERROR_MEMORY, "no memory to save a checkpoint"));
     made->comm = engine->host_comm;
     made->engine = engine;
+    made->lock = -1;
     zero_status_t status = begin(made, directory, options);
     if (status == ZERO_OK) {
         *save = made;
