@@ -133,6 +133,14 @@ START_TEST(a_schedule_that_differs_between_ranks_is_an_error_on_all)
 }
 END_TEST
 
+/* Whoever is wrong, somebody says so. */
+START_TEST(a_setting_that_one_rank_has_wrong_is_named)
+{
+    expect_case(3, "odd_setting", "rank 1 has another configuration than rank 0");
+    expect_case(3, "odd_threads", "rank 1: offload_threads -1: it must be in 0..");
+}
+END_TEST
+
 START_TEST(what_does_not_fit_is_refused_with_the_numbers)
 {
     expect_case(2, "too_large", "are free: take more ranks");
@@ -374,6 +382,7 @@ static Suite *suite(void)
     tcase_add_test(several, fp16_halves_its_loss_scale_after_an_overflow_and_goes_on);
     tcase_add_test(several, a_schedule_that_differs_between_ranks_is_an_error_on_all);
     tcase_add_test(several, what_does_not_fit_is_refused_with_the_numbers);
+    tcase_add_test(several, a_setting_that_one_rank_has_wrong_is_named);
     tcase_add_test(several, settings_that_are_none_are_refused);
     tcase_add_test(several, a_rank_that_leaves_ends_the_others_soon);
     suite_add_tcase(s, several);

@@ -234,8 +234,8 @@ zero_status_t zero_engine_create(zero_comm_t *comm, zero_device_t *device, const
                                  const zero_config_t *config, zero_engine_t **engine)
 {
     zero_status_t status;
+    ZERO_TRY(compare_across_ranks(comm, model, config)); /* before what all ranks then find alike */
     ZERO_TRY(zero_comm_agree(comm, zero_config_check(config)));
-    ZERO_TRY(compare_across_ranks(comm, model, config));
     zero_engine_t *made = calloc(1, sizeof *made);
     if (!made)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for an engine");

@@ -85,15 +85,16 @@ zero_status_t zero_config_check(const zero_config_t *c)
     if ((unsigned)c->offload_update > ZERO_OFFLOAD_UPDATE_HOST)
         return zero_fail_alike(ZERO_ERROR_USAGE, "offload_update %d: it must be one of zero_offload_update_t",
                                (int)c->offload_update);
-    if (c->offload_threads < 0 || c->offload_threads > ZERO_MAX_OFFLOAD_THREADS)
-        return zero_fail_alike(ZERO_ERROR_USAGE, "offload_threads %d: it must be in 0..%d", c->offload_threads,
-                               ZERO_MAX_OFFLOAD_THREADS);
-    if (!(c->offload_ram > 0.0f && c->offload_ram <= 1.0f))
-        return zero_fail_alike(ZERO_ERROR_USAGE, "offload_ram %g: it must be in (0, 1]", (double)c->offload_ram);
     if (c->loss_scale_window < 1 || c->loss_scale_hysteresis < 1)
         return zero_fail_alike(ZERO_ERROR_USAGE,
                                "loss_scale_window %d, loss_scale_hysteresis %d: both must be at least 1",
                                c->loss_scale_window, c->loss_scale_hysteresis);
+    /* The rest is each rank's own. */
+    if (c->offload_threads < 0 || c->offload_threads > ZERO_MAX_OFFLOAD_THREADS)
+        return zero_fail(ZERO_ERROR_USAGE, "offload_threads %d: it must be in 0..%d", c->offload_threads,
+                         ZERO_MAX_OFFLOAD_THREADS);
+    if (!(c->offload_ram > 0.0f && c->offload_ram <= 1.0f))
+        return zero_fail(ZERO_ERROR_USAGE, "offload_ram %g: it must be in (0, 1]", (double)c->offload_ram);
     return ZERO_OK;
 }
 

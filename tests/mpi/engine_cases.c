@@ -10,6 +10,10 @@
  *         largest of all ranks'.
  *     engine_cases mismatch
  *         Rank 1 declares another shape: MISMATCH on all ranks.
+ *     engine_cases odd_setting
+ *         Rank 1 has a setting that is out of range: MISMATCH on all ranks.
+ *     engine_cases odd_threads
+ *         The same of one that may differ: USAGE there, PEER on the others.
  *     engine_cases too_large
  *         Rank 1 asks for more memory than any machine has: MEMORY there, PEER on the others.
  *     engine_cases lost_rank
@@ -396,18 +400,18 @@ static int train(const settings_t *s)
     return 0;
 }
 
-static int expect_create(int64_t width_of_rank_1, size_t user_bytes, zero_status_t expected)
+/* Rank 1 has another width, or another configuration: a mismatch is one on all ranks, the rest is its own. */
+static int expect_create(int64_t width_of_rank_1, const zero_config_t *config_of_rank_1, zero_status_t expected)
 {
     zero_comm_t *comm;
     zero_device_t *device;
     zero_engine_t *engine;
     OK(zero_comm_create(ZERO_COMM_AUTO, &comm));
     toy_t toy = toy_create(zero_comm_rank(comm) == 1 ? width_of_rank_1 : 37, ROWS);
-    zero_config_t config = zero_config_default();
-    config.user_bytes = zero_comm_rank(comm) == 1 ? user_bytes : 0;
+    zero_config_t config = zero_comm_rank(comm) == 1 ? *config_of_rank_1 : zero_config_default();
     OK(zero_device_create(ZERO_DEVICE_CPU, comm, &device));
     zero_status_t status = zero_engine_create(comm, device, toy.model, &config, &engine);
-    bool peer = expected == ZERO_ERROR_MEMORY && zero_comm_rank(comm) != 1;
+    bool peer = expected != ZERO_ERROR_MISMATCH && zero_comm_rank(comm) != 1;
     CHECK(status == (peer ? ZERO_ERROR_PEER : expected), "%s", zero_status_name(status));
     zero_model_destroy(toy.model);
     zero_device_destroy(device);
@@ -480,10 +484,20 @@ int main(int argc, char **argv)
         setting_take(argv[i], setting_rows, sizeof setting_rows / sizeof setting_rows[0], &s);
     if (strcmp(argv[1], "train") == 0)
         return train(&s);
+    zero_config_t odd = zero_config_default();
     if (strcmp(argv[1], "mismatch") == 0)
-        return expect_create(38, 0, ZERO_ERROR_MISMATCH);
+        return expect_create(38, &odd, ZERO_ERROR_MISMATCH);
+    odd.eps = -1.0f;
+    if (strcmp(argv[1], "odd_setting") == 0)
+        return expect_create(37, &odd, ZERO_ERROR_MISMATCH);
+    odd = zero_config_default();
+    odd.offload_threads = -1;
+    if (strcmp(argv[1], "odd_threads") == 0)
+        return expect_create(37, &odd, ZERO_ERROR_USAGE);
+    odd = zero_config_default();
+    odd.user_bytes = (size_t)1 << 50;
     if (strcmp(argv[1], "too_large") == 0)
-        return expect_create(37, (size_t)1 << 50, ZERO_ERROR_MEMORY);
+        return expect_create(37, &odd, ZERO_ERROR_MEMORY);
     if (strcmp(argv[1], "lost_rank") == 0)
         return lost_rank();
     CHECK(false, "no case %s", argv[1]);
