@@ -200,7 +200,7 @@ typedef struct zero_tensor_desc {
     int n_dims;                   /* 1..ZERO_MAX_DIMS */
     int64_t shape[ZERO_MAX_DIMS]; /* row-major, each at least 1 */
     zero_init_t init;             /* what zero_init_parameters writes */
-    float init_std;               /* of ZERO_INIT_NORMAL, mean 0 */
+    float init_std;               /* of ZERO_INIT_NORMAL, mean 0; finite */
     bool decay;                   /* weight decay applies */
     bool packed; /* starts where the unit's tensor before it ends, without padding: the two can be used as one matrix */
 } zero_tensor_desc_t;
@@ -384,8 +384,9 @@ ZERO_API zero_grad_t zero_grad(const zero_engine_t *engine, zero_tensor_t tensor
 ZERO_API const float *zero_loss_scale(const zero_engine_t *engine);
 
 /* Ends the step: global gradient norm, clipping, AdamW on this rank's shard, new parameters to all that hold them.
- * A non-finite norm skips the update. lr: learning rate of this step. local_loss: device memory, this rank's share of
- * the loss (summed over ranks in rank order), or NULL. At most two steps may be unwaited. [collective] */
+ * A non-finite norm skips the update. lr: learning rate of this step, a finite number. local_loss: device memory, this
+ * rank's share of the loss (summed over ranks in rank order), or NULL. At most two steps may be unwaited. [collective]
+ */
 ZERO_API zero_status_t zero_step(zero_engine_t *engine, float lr, const double *local_loss, zero_stream_t stream);
 
 /* A number for all ranks to know, without a wait: it goes with this rank's part of every zero_step from now on, and

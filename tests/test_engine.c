@@ -305,6 +305,30 @@ START_TEST(two_steps_may_be_unwaited_and_results_come_in_order)
 }
 END_TEST
 
+static zero_status_t count_other_than_one(void *n_others, const zero_chunk_t *chunk)
+{
+    for (size_t i = 0; i < chunk->n_elems; i++)
+        *(size_t *)n_others += chunk->master[i] != 1.0f;
+    return ZERO_OK;
+}
+
+START_TEST(a_learning_rate_that_is_none_reaches_no_weight)
+{
+    fixture_t f = fixture_create(1);
+    zero_step_result_t result;
+    size_t n_others = 0;
+    micro_step(&f, 0x3c00);
+    ck_assert_int_eq(zero_step(f.engine, NAN, NULL, NULL), ZERO_ERROR_ARGUMENT);
+    ck_assert_int_eq(zero_step(f.engine, INFINITY, NULL, NULL), ZERO_ERROR_ARGUMENT);
+    ck_assert_int_eq(zero_get_state(f.engine, count_other_than_one, &n_others), ZERO_ERROR_ORDER); /* still in it */
+    ck_assert_int_eq(zero_step(f.engine, 0.0f, NULL, NULL), ZERO_OK);
+    ck_assert_int_eq(zero_step_wait(f.engine, &result), ZERO_OK);
+    ck_assert_int_eq(zero_get_state(f.engine, count_other_than_one, &n_others), ZERO_OK);
+    ck_assert_uint_eq(n_others, 0);
+    fixture_destroy(&f);
+}
+END_TEST
+
 START_TEST(many_steps_without_finite_gradients_end_the_run)
 {
     fixture_t f = fixture_create(1);
@@ -390,6 +414,7 @@ static Suite *suite(void)
     tcase_set_timeout(one, 60);
     tcase_add_test(one, calls_out_of_order_are_errors_on_the_spot);
     tcase_add_test(one, two_steps_may_be_unwaited_and_results_come_in_order);
+    tcase_add_test(one, a_learning_rate_that_is_none_reaches_no_weight);
     tcase_add_test(one, many_steps_without_finite_gradients_end_the_run);
     tcase_add_test(one, bad_configurations_are_refused);
     tcase_add_test(one, nccl_is_refused_on_the_cpu);

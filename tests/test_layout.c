@@ -1,5 +1,6 @@
 /* test_layout.c - claims about layout, order and plan: pure arithmetic, so checked over many random models. */
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -595,6 +596,10 @@ START_TEST(bad_declarations_are_refused)
     desc.shape[1] = 0;
     ck_assert_int_eq(zero_model_add_tensor(model, b, &desc, &other), ZERO_ERROR_ARGUMENT);
     desc.n_dims = ZERO_MAX_DIMS + 1;
+    ck_assert_int_eq(zero_model_add_tensor(model, b, &desc, &other), ZERO_ERROR_ARGUMENT);
+    desc = (zero_tensor_desc_t){.name = "z", .n_dims = 1, .shape = {1}, .init = ZERO_INIT_NORMAL, .init_std = NAN};
+    ck_assert_int_eq(zero_model_add_tensor(model, b, &desc, &other), ZERO_ERROR_ARGUMENT);
+    desc.init = (zero_init_t)3;
     ck_assert_int_eq(zero_model_add_tensor(model, b, &desc, &other), ZERO_ERROR_ARGUMENT);
     ck_assert_int_eq(zero_model_share_tensor(model, a, in_b), ZERO_ERROR_ARGUMENT); /* the owner comes later */
     ck_assert_int_eq(zero_model_share_tensor(model, b, in_b), ZERO_ERROR_ARGUMENT); /* it is its own */

@@ -2,6 +2,7 @@
  * names that repeat, tensors that are shared backwards. */
 #include "zero/declaration.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -100,6 +101,12 @@ zero_status_t zero_model_add_tensor(zero_model_t *model, zero_unit_t unit, const
     if (desc->packed && (model->n_tensors == 0 || model->tensors[model->n_tensors - 1].owner != unit))
         return zero_fail(ZERO_ERROR_ARGUMENT, "tensor %s is packed, but unit %s owns no tensor declared just before it",
                          desc->name, model->units[unit].name);
+    if ((unsigned)desc->init > ZERO_INIT_NORMAL)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "tensor %s has init %d: it must be one of zero_init_t", desc->name,
+                         (int)desc->init);
+    if (desc->init == ZERO_INIT_NORMAL && !isfinite(desc->init_std))
+        return zero_fail(ZERO_ERROR_ARGUMENT, "tensor %s has init_std %g: it must be finite", desc->name,
+                         (double)desc->init_std);
     uint64_t n_elems = 0;
     ZERO_TRY(count_elems(desc, &n_elems));
     if (zero_model_n_params(model) + n_elems > MAX_ELEMS)

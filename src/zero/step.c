@@ -6,6 +6,7 @@
  * zero_engine_publish_params). All of it is decided on the device: the host learns the outcome in zero_step_wait, when
  * the next step may long be queued.
  */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -169,7 +170,7 @@ zero_status_t zero_engine_begin_step(zero_engine_t *engine, zero_stream_t stream
     return engine->device->ops->event_record(engine->device, engine->timed[at].began, stream);
 }
 
-static zero_status_t check_step_order(const zero_engine_t *engine)
+static zero_status_t check_step(const zero_engine_t *engine, float lr)
 {
     if (engine->in_pass || engine->micro_step != engine->config.micro_steps)
         return zero_fail(ZERO_ERROR_ORDER, "zero_step after %d of %d micro-steps%s", engine->micro_step,
@@ -185,7 +186,7 @@ zero_status_t zero_step(zero_engine_t *engine, float lr, const double *local_los
     zero_device_t *device = engine->device;
     int in_flight = (int)(engine->step % ZERO_MAX_STEPS_IN_FLIGHT), span;
     zero_step_scratch_t *on_device = scratch(engine);
-    ZERO_TRY(check_step_order(engine));
+    ZERO_TRY(check_step(engine, lr));
 
     ZERO_TRY(zero_engine_finish_reductions(engine, stream));
     if (engine->overlapped && !engine->plan.stage.shard_state) {
