@@ -327,7 +327,7 @@ ZERO_API zero_status_t zero_engine_create(zero_comm_t *comm, zero_device_t *devi
 ZERO_API void zero_engine_destroy(zero_engine_t *engine); /* NULL is allowed. [collective] */
 
 /* Initial values from the declaration: a counter-based generator (Philox4x32-10, Salmon et al. 2011) keyed by seed,
- * tensor and element, so they depend neither on the world size nor on the stage. [collective] */
+ * tensor and element, so they depend neither on the world size nor on the stage. With no step unwaited. [collective] */
 ZERO_API zero_status_t zero_init_parameters(zero_engine_t *engine);
 
 /* A run of one tensor's elements [first, first + n_elems) in row-major order, as fp32. */

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/stderr_capture.h"
 #include "tests/support.h"
 #include "zero.h"
 
@@ -329,6 +330,49 @@ START_TEST(a_learning_rate_that_is_none_reaches_no_weight)
 }
 END_TEST
 
+/* What is refused has changed nothing, and is named as the caller knows it. */
+START_TEST(weights_are_not_made_anew_while_a_step_is_under_way)
+{
+    fixture_t f = fixture_create(2);
+    zero_step_result_t result;
+    size_t n_before = 0, n_after = 0;
+    micro_step(&f, 0x3c00);
+    micro_step(&f, 0x3c00);
+    ck_assert_int_eq(zero_step(f.engine, 0.5f, NULL, NULL), ZERO_OK);
+    ck_assert_int_eq(zero_get_state(f.engine, count_other_than_one, &n_before), ZERO_OK);
+    ck_assert_uint_gt(n_before, 0);
+    capture_begin();
+    zero_status_t status = zero_init_parameters(f.engine);
+    const char *said = capture_end();
+    ck_assert_int_eq(status, ZERO_ERROR_ORDER);
+    ck_assert_msg(strstr(said, "zero_init_parameters with a step under way"), "%s", said);
+    ck_assert_int_eq(zero_get_state(f.engine, count_other_than_one, &n_after), ZERO_OK);
+    ck_assert_uint_eq(n_after, n_before);
+    ck_assert_int_eq(zero_step_wait(f.engine, &result), ZERO_OK);
+    ck_assert_int_eq(zero_init_parameters(f.engine), ZERO_OK);
+    fixture_destroy(&f);
+}
+END_TEST
+
+START_TEST(nothing_is_saved_inside_a_step)
+{
+    fixture_t f = fixture_create(2);
+    zero_save_t *save = NULL;
+    char *directory = support_scratch(), listing[512];
+    micro_step(&f, 0x3c00);
+    capture_begin();
+    zero_status_t status = zero_save_begin(f.engine, directory, &(zero_save_options_t){0}, &save);
+    const char *said = capture_end();
+    ck_assert_int_eq(status, ZERO_ERROR_ORDER);
+    ck_assert_msg(strstr(said, "zero_save_begin inside a step"), "%s", said);
+    ck_assert_int_eq(zero_set_adam_step(f.engine, 3), ZERO_ERROR_ORDER);
+    snprintf(listing, sizeof listing, "test -z \"$(ls -A %s)\"", directory);
+    ck_assert_int_eq(support_run(NULL, LIMIT_S, "%s", listing), 0);
+    free(directory);
+    fixture_destroy(&f);
+}
+END_TEST
+
 START_TEST(many_steps_without_finite_gradients_end_the_run)
 {
     fixture_t f = fixture_create(1);
@@ -415,6 +459,8 @@ static Suite *suite(void)
     tcase_add_test(one, calls_out_of_order_are_errors_on_the_spot);
     tcase_add_test(one, two_steps_may_be_unwaited_and_results_come_in_order);
     tcase_add_test(one, a_learning_rate_that_is_none_reaches_no_weight);
+    tcase_add_test(one, weights_are_not_made_anew_while_a_step_is_under_way);
+    tcase_add_test(one, nothing_is_saved_inside_a_step);
     tcase_add_test(one, many_steps_without_finite_gradients_end_the_run);
     tcase_add_test(one, bad_configurations_are_refused);
     tcase_add_test(one, nccl_is_refused_on_the_cpu);

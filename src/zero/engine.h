@@ -192,10 +192,13 @@ zero_status_t zero_engine_reduce(zero_engine_t *engine, zero_unit_t unit, zero_s
 /* Queues the sums that are still due. */
 zero_status_t zero_engine_finish_reductions(zero_engine_t *engine, zero_stream_t stream);
 /* ---- step.c ---- */
+/* No pass is under way and all micro-steps have been updated with; and no step's result is unread either. call: who
+ * asks, for the error line. */
+zero_status_t zero_engine_check_between_steps(const zero_engine_t *engine, const char *call);
+zero_status_t zero_engine_check_no_step(const zero_engine_t *engine, const char *call);
 /* Notes when the first micro-step of a step begins. */
 zero_status_t zero_engine_begin_step(zero_engine_t *engine, zero_stream_t stream);
-/* What a step hands to the next, for checkpoints: with no step under way; call: who asks, for the error line. `step`:
- * steps so far. */
+/* What a step hands to the next, for checkpoints: with no step under way; call: as above. `step`: steps so far. */
 zero_status_t zero_engine_get_step_state(zero_engine_t *engine, const char *call, zero_step_state_t *state);
 zero_status_t zero_engine_set_step_state(zero_engine_t *engine, uint64_t step, const zero_step_state_t *state);
 /* Writes the segments that AdamW walks over and the step's state to the device; create.c calls it. */

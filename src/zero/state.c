@@ -204,17 +204,10 @@ static zero_status_t set_run(zero_engine_t *engine, zero_tensor_t tensor, const 
     return zero_device_synchronize(engine->device); /* the host buffers are used again */
 }
 
-static zero_status_t check_between_steps(const zero_engine_t *engine, const char *call)
-{
-    if (engine->in_pass || engine->micro_step != 0)
-        return zero_fail(ZERO_ERROR_ORDER, "%s inside a step: finish it first", call);
-    return ZERO_OK;
-}
-
 zero_status_t zero_set_state(zero_engine_t *engine, bool with_moments, zero_chunk_fn fill, void *user)
 {
     set_request_t request = {.fill = fill, .user = user, .with_moments = with_moments};
-    ZERO_TRY(check_between_steps(engine, "zero_set_state"));
+    ZERO_TRY(zero_engine_check_between_steps(engine, "zero_set_state"));
     ZERO_TRY(quiet(engine));
     ZERO_TRY(zero_comm_agree(engine->comm, for_each_run(engine, false, set_run, &request)));
     return publish(engine);
@@ -244,7 +237,7 @@ static zero_status_t init_run(zero_engine_t *engine, zero_tensor_t tensor, const
 
 zero_status_t zero_init_parameters(zero_engine_t *engine)
 {
-    ZERO_TRY(check_between_steps(engine, "zero_init_parameters"));
+    ZERO_TRY(zero_engine_check_no_step(engine, "zero_init_parameters"));
     ZERO_TRY(quiet(engine));
     ZERO_TRY(zero_comm_agree(engine->comm, for_each_run(engine, false, init_run, NULL)));
     ZERO_TRY(publish(engine));
@@ -276,7 +269,7 @@ static zero_status_t get_run(zero_engine_t *engine, zero_tensor_t tensor, const 
 zero_status_t zero_get_state(zero_engine_t *engine, zero_chunk_fn visit, void *user)
 {
     get_request_t request = {.visit = visit, .user = user};
-    ZERO_TRY(check_between_steps(engine, "zero_get_state"));
+    ZERO_TRY(zero_engine_check_between_steps(engine, "zero_get_state"));
     ZERO_TRY(zero_offload_finish_update(engine)); /* hosted state may be on its way */
     ZERO_TRY(zero_device_synchronize(engine->device));
     return for_each_run(engine, true, get_run, &request);

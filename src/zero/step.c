@@ -178,6 +178,8 @@ static zero_status_t check_step(const zero_engine_t *engine, float lr)
     if (engine->step - engine->n_steps_waited == ZERO_MAX_STEPS_IN_FLIGHT)
         return zero_fail(ZERO_ERROR_ORDER, "zero_step with %d results unread: call zero_step_wait",
                          ZERO_MAX_STEPS_IN_FLIGHT);
+    if (!isfinite(lr))
+        return zero_fail(ZERO_ERROR_ARGUMENT, "zero_step: a learning rate of %g would be in every weight", (double)lr);
     return ZERO_OK;
 }
 
@@ -252,8 +254,16 @@ uint64_t zero_get_adam_step(const zero_engine_t *engine)
     return engine->adam_step;
 }
 
-static zero_status_t check_waited(const zero_engine_t *engine, const char *call)
+zero_status_t zero_engine_check_between_steps(const zero_engine_t *engine, const char *call)
 {
+    if (engine->in_pass || engine->micro_step != 0)
+        return zero_fail(ZERO_ERROR_ORDER, "%s inside a step: finish it first", call);
+    return ZERO_OK;
+}
+
+zero_status_t zero_engine_check_no_step(const zero_engine_t *engine, const char *call)
+{
+    ZERO_TRY(zero_engine_check_between_steps(engine, call));
     if (engine->step != engine->n_steps_waited)
         return zero_fail(ZERO_ERROR_ORDER, "%s with a step under way: call zero_step_wait first", call);
     return ZERO_OK;
@@ -261,7 +271,7 @@ static zero_status_t check_waited(const zero_engine_t *engine, const char *call)
 
 zero_status_t zero_engine_get_step_state(zero_engine_t *engine, const char *call, zero_step_state_t *state)
 {
-    ZERO_TRY(check_waited(engine, call));
+    ZERO_TRY(zero_engine_check_no_step(engine, call));
     ZERO_TRY(zero_device_synchronize(engine->device));
     ZERO_TRY(zero_device_copy(engine->device, state, &scratch(engine)->state, sizeof *state, engine->gather_stream));
     return zero_device_synchronize(engine->device);
@@ -269,7 +279,7 @@ zero_status_t zero_engine_get_step_state(zero_engine_t *engine, const char *call
 
 zero_status_t zero_engine_set_step_state(zero_engine_t *engine, uint64_t step, const zero_step_state_t *state)
 {
-    ZERO_TRY(check_waited(engine, "zero_load"));
+    ZERO_TRY(zero_engine_check_no_step(engine, "zero_load"));
     engine->step = engine->n_steps_waited = step;
     engine->adam_step = state->adam_step;
     return set_step_state(engine, state);
