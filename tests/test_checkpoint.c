@@ -634,6 +634,7 @@ START_TEST(a_directory_that_cannot_be_written_is_found_out_before_it_matters)
     session_t session = session_open(3, ZERO_BF16, 0);
     ck_assert_int_eq(zero_save_prepare(session.comm, "/proc/checkpoints"), ZERO_ERROR_IO);
     ck_assert_msg(n_lines == 1 && strstr(last_line, "/proc/checkpoints"), "%s", last_line);
+    ck_assert_int_eq(zero_save_prepare(session.comm, ""), ZERO_ERROR_IO);
     support_write_file(path_of("file"), "", 0);
     ck_assert_int_eq(zero_save_prepare(session.comm, path_of("file")), ZERO_ERROR_IO);
     ck_assert_int_eq(zero_save_prepare(session.comm, path_of("a/b/c")), ZERO_OK);

@@ -184,7 +184,7 @@ zero_status_t zero_directory_make(const char *path)
     char *copy = strdup(path);
     if (!copy)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory to make '%s'", path);
-    for (char *slash = strchr(copy + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+    for (char *slash = *copy ? strchr(copy + 1, '/') : NULL; slash; slash = strchr(slash + 1, '/')) {
         *slash = 0;
         mkdir(copy, 0777); /* what this cannot make, the last one tells of */
         *slash = '/';
