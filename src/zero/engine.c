@@ -23,6 +23,8 @@ zero_status_t zero_begin(zero_engine_t *engine, zero_pass_t pass, zero_stream_t 
         return zero_fail(ZERO_ERROR_ORDER, "zero_begin inside a pass: unit %s (%s) has not been used yet",
                          engine->model->units[zero_order_unit(engine->position, engine->model->n_units)].name,
                          position_text(engine));
+    if (pass != ZERO_PASS_TRAIN && pass != ZERO_PASS_EVAL)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "zero_begin: there is no pass %d", (int)pass);
     if (pass == ZERO_PASS_TRAIN && engine->micro_step == engine->config.micro_steps)
         return zero_fail(ZERO_ERROR_ORDER, "zero_begin after all %d micro-steps: zero_step must come first",
                          engine->config.micro_steps);
