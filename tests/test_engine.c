@@ -393,8 +393,9 @@ START_TEST(bad_configurations_are_refused)
 {
     fixture_t f = fixture_create(1);
     zero_engine_t *engine;
+    zero_model_t *empty;
     zero_memory_t plan;
-    zero_config_t bad[7];
+    zero_config_t bad[7], good = zero_config_default();
     for (int i = 0; i < 7; i++)
         bad[i] = zero_config_default();
     bad[0].stage = 4;
@@ -408,6 +409,10 @@ START_TEST(bad_configurations_are_refused)
         ck_assert_int_eq(zero_engine_create(f.comm, f.device, f.model, &bad[i], &engine), ZERO_ERROR_USAGE);
         ck_assert_int_eq(zero_plan(f.model, &bad[i], ZERO_COMM_AUTO, 2, &plan), ZERO_ERROR_USAGE);
     }
+    ck_assert_int_eq(zero_model_create(&empty), ZERO_OK); /* it declares nothing */
+    ck_assert_int_eq(zero_engine_create(f.comm, f.device, empty, &good, &engine), ZERO_ERROR_ARGUMENT);
+    ck_assert_int_eq(zero_plan(empty, &good, ZERO_COMM_AUTO, 2, &plan), ZERO_ERROR_ARGUMENT);
+    zero_model_destroy(empty);
     fixture_destroy(&f);
 }
 END_TEST

@@ -183,12 +183,13 @@ zero_status_t zero_model_copy(const zero_model_t *model, zero_model_t **copy)
 {
     zero_model_t *made;
     ZERO_TRY(zero_model_create(&made));
-    made->units = calloc((size_t)model->n_units, sizeof *made->units);
-    made->tensors = calloc((size_t)model->n_tensors, sizeof *made->tensors);
+    made->units = calloc((size_t)model->n_units + 1, sizeof *made->units);
+    made->tensors = calloc((size_t)model->n_tensors + 1, sizeof *made->tensors);
     if (!made->units || !made->tensors)
         goto no_memory;
     made->n_tensors = made->tensor_capacity = model->n_tensors;
-    memcpy(made->tensors, model->tensors, (size_t)model->n_tensors * sizeof *made->tensors);
+    for (int t = 0; t < model->n_tensors; t++)
+        made->tensors[t] = model->tensors[t];
     made->unit_capacity = model->n_units;
     for (int i = 0; i < model->n_units; i++) {
         zero_unit_decl_t *unit = &made->units[made->n_units++];
