@@ -407,7 +407,7 @@ typedef struct zero_step_result {
 } zero_step_result_t;
 
 /* The oldest unwaited step's result, waiting for it if need be; every rank gets the same bits. ZERO_ERROR_NONFINITE
- * after max_skipped_steps skipped steps in a row. */
+ * after max_skipped_steps skipped steps in a row; the result is set then, too. */
 ZERO_API zero_status_t zero_step_wait(zero_engine_t *engine, zero_step_result_t *result);
 
 /* Steps that changed the weights, AdamW's t, as of the last step that zero_step_wait returned; and setting it when a
