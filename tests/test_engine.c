@@ -244,6 +244,9 @@ START_TEST(calls_out_of_order_are_errors_on_the_spot)
     ck_assert_int_eq(zero_step(f.engine, 0.1f, NULL, NULL), ZERO_ERROR_ORDER);
     ck_assert_int_eq(zero_step_wait(f.engine, &result), ZERO_ERROR_ORDER);
     ck_assert_int_eq(zero_begin(f.engine, (zero_pass_t)2, NULL), ZERO_ERROR_ARGUMENT); /* there are two kinds */
+    ck_assert_int_eq(zero_engine_trace(f.engine, ZERO_ALL_WORKS, NULL, NULL), ZERO_ERROR_ARGUMENT); /* to whom? */
+    for (int i = 0; i < 2; i++) /* the second leaks nothing of the first */
+        ck_assert_int_eq(zero_engine_trace(f.engine, 0, NULL, NULL), ZERO_OK);
     ck_assert_int_eq(zero_alloc(f.engine, ZERO_MEMORY_DATA, 10, &data), ZERO_OK);
     ck_assert_int_eq(zero_alloc_activations(f.engine, 1, 0, 10, &data), ZERO_OK);
     ck_assert_int_eq(zero_alloc_activations(f.engine, 0, 2, 10, &data), ZERO_ERROR_ARGUMENT); /* there are two units */

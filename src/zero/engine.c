@@ -163,6 +163,8 @@ zero_status_t zero_engine_trace(zero_engine_t *engine, unsigned works, zero_trac
 {
     if (engine->started)
         return zero_fail(ZERO_ERROR_ORDER, "zero_engine_trace after the first zero_begin");
+    if (works != 0 && !fn)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "zero_engine_trace: fn is NULL, and works are to be traced");
     return zero_timeline_trace(engine->timeline, works, fn, user);
 }
 

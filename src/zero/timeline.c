@@ -85,7 +85,8 @@ zero_status_t zero_timeline_trace(zero_timeline_t *timeline, unsigned works, zer
 {
     zero_device_t *device = timeline->device;
     zero_stream_t stream;
-    ZERO_TRY(device->ops->event_create(device, true, &timeline->base));
+    if (!timeline->base)
+        ZERO_TRY(device->ops->event_create(device, true, &timeline->base));
     ZERO_TRY(device->ops->stream_create(device, false, &stream));
     ZERO_TRY(device->ops->synchronize(device));
     zero_status_t status = device->ops->event_record(device, timeline->base, stream);
