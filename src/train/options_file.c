@@ -133,6 +133,24 @@ static zero_status_t scan_section(scan_t *scan, int line, char *text)
     return ZERO_OK;
 }
 
+/* What iniparser would drop in silence: a quote that another should close, and what stands behind two. */
+static zero_status_t check_quotes(const scan_t *scan, int line, const char *key, char *value)
+{
+    char quote = value[0], *end;
+    if (quote != '"' && quote != '\'')
+        return ZERO_OK;
+    if (!(end = strchr(value + 1, quote)))
+        return report_error(ZERO_ERROR_USAGE, "%s:%d: [%s] %s: a quote %c that is not closed", scan->path, line,
+                            scan->section, key, quote);
+    const char *behind = strip(end + 1);
+    if (behind[0] && behind[0] != '#' && behind[0] != ';')
+        return report_error(ZERO_ERROR_USAGE,
+                            "%s:%d: [%s] %s: '%.100s' stands behind the quotes, of which one pair takes all of the "
+                            "value",
+                            scan->path, line, scan->section, key, behind);
+    return ZERO_OK;
+}
+
 /* key = value; the value is iniparser's. */
 static zero_status_t scan_key(scan_t *scan, int line, char *text)
 {
@@ -159,7 +177,7 @@ static zero_status_t scan_key(scan_t *scan, int line, char *text)
             return report_error(ZERO_ERROR_USAGE, "%s:%d: [%s] %s is already set in line %d", scan->path, line,
                                 scan->section, key, scan->entries[i].line);
     scan->entries[scan->n_entries++] = (entry_t){.line = line, .section = scan->section, .key = key};
-    return ZERO_OK;
+    return check_quotes(scan, line, key, strip(equals + 1));
 }
 
 static zero_status_t scan_line(scan_t *scan, int line, char *text)
