@@ -550,6 +550,20 @@ START_TEST(version_goes_to_stdout_once)
 }
 END_TEST
 
+START_TEST(results_that_cannot_be_written_are_a_failure)
+{
+    static const char *const runs[] = {"--help", "--plan cfg.ini"};
+    for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++) {
+        support_output_t output;
+        int exit_code = support_run(&output, RUN_LIMIT_S, "cd %s && exec %s/zerotrain %s > /dev/full", scratch,
+                                    support_build(), runs[i]);
+        ck_assert_msg(exit_code == 1 && strstr(output.err, "cannot write to stdout: No space left"), "%s: %d, %s",
+                      runs[i], exit_code, output.err);
+        support_output_free(&output);
+    }
+}
+END_TEST
+
 /* The four numbers of the plan's row of that name; the row must be there once. */
 static void read_plan_row(const char *plan, const char *name, long long bytes[4])
 {
@@ -796,6 +810,7 @@ static Suite *suite(void)
 
     tcase_add_loop_test(good, help_names_every_section_and_option_and_goes_to_stdout, 0, 2);
     tcase_add_loop_test(good, version_goes_to_stdout_once, 0, 2);
+    tcase_add_test(good, results_that_cannot_be_written_are_a_failure);
     tcase_add_loop_test(good, the_plan_adds_up_and_training_holds_what_it_says, 0, 2);
     tcase_add_loop_test(good, metrics_have_every_field_with_its_type, 0, 2);
     tcase_add_loop_test(good, tensorboards_events_say_what_the_metrics_say, 0, 2);

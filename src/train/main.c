@@ -1,4 +1,7 @@
 /* main.c - zerotrain: arguments, ranks, run, exit code. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "train/hf_config.h"
@@ -40,6 +43,16 @@ static int exit_code_of(zero_status_t status, loop_end_t end)
     return status == ZERO_OK ? codes[end] : report_exit_code(status);
 }
 
+/* Help, a plan or samples that could not be written were not given. */
+static int finish_output(int exit_code)
+{
+    errno = 0;
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return exit_code;
+    report_rank_error(ZERO_ERROR_IO, "cannot write to stdout: %s", strerror(errno != 0 ? errno : EIO));
+    return exit_code != 0 ? exit_code : report_exit_code(ZERO_ERROR_IO);
+}
+
 int main(int argc, char **argv)
 {
     static options_t options; /* large: paths */
@@ -50,7 +63,7 @@ int main(int argc, char **argv)
     report_init(zero_comm_launch_rank(), 1);
     zero_status_t parsed = options_parse(argc, argv, &options, &action);
     if (parsed == ZERO_OK && action == OPTIONS_EXIT_OK) /* --help needs no communicator */
-        return report_exit_code(parsed);
+        return finish_output(report_exit_code(parsed));
 
     /* With a bad configuration the ranks meet, too: the first to exit would end the job before rank 0 has spoken, and a
      * rank that is alone with it (its host has another file) must speak for itself. */
@@ -62,7 +75,7 @@ int main(int argc, char **argv)
     status = report_agree(comm, parsed);
     if (status == ZERO_OK)
         status = run(&options, comm, &end);
-    int exit_code = exit_code_of(status, end);
+    int exit_code = finish_output(exit_code_of(status, end));
     /* Usage errors are seen by every rank alike and end in good order; after any other, peers may be waiting. */
     if (status != ZERO_OK && status != ZERO_ERROR_USAGE)
         zero_comm_abort(comm, exit_code);
