@@ -1,13 +1,14 @@
 /* deepspeed_adam.cpp - how long DeepSpeed's CPU Adam (csrc/adam, its entry ds_adam_step) takes beside our kernel and a
  * triad loop: by turns, on the same arrays and threads, since on a machine that others use too only such ratios hold.
- * build-deepspeed-adam builds it.
+ * build-deepspeed-adam builds it, with other versions of our kernel where it is given some, to be compared likewise.
  *
  *     OMP_NUM_THREADS=N deepspeed_adam [MILLIONS]     parameters, 64 million unless given; an eighth with one thread
  *
  * Before anything is timed three steps of each are held against AdamW in fp64. Then a line for each: medians of
- * N_ROUNDS steps after one, the best, and the median over rounds of its time over ours in fp32. Counted are the bytes
- * that the code names: parameter, m and v read and written, the gradient read. Memory is malloc's, each page first
- * written by the thread that updates it; GLIBC_TUNABLES=glibc.malloc.hugetlb=1 asks for huge pages.
+ * N_ROUNDS steps after one, the best, and the median over rounds of its time over ours in fp32 (a version's in bf16:
+ * over ours in bf16). Counted are the bytes that the code names: parameter, m and v read and written, the gradient
+ * read. Each page is first written by the thread that updates it; GLIBC_TUNABLES=glibc.malloc.hugetlb=1 asks for huge
+ * pages.
  */
 #include <algorithm>
 #include <chrono>
@@ -20,6 +21,9 @@
 extern "C" {
 #include "kernels/shard.h"
 #include "kernels/step_math.h"
+#define VERSION(name) zero_status_t zero_shard_adam_##name(const zero_adam_t *args, zero_stream_t stream);
+#include "versions.h" /* a VERSION(name) for each */
+#undef VERSION
 }
 
 namespace
@@ -37,9 +41,10 @@ float random_at(size_t index)
     return (float)((x ^ x >> 31) >> 40) * 0x1p-24f;
 }
 
+/* Starting with a cache line, as PyTorch's tensors do, and ours. */
 template <typename T> T *elements(size_t n)
 {
-    T *memory = (T *)std::malloc(n * sizeof(T));
+    T *memory = (T *)std::aligned_alloc(64, (n * sizeof(T) + 63) / 64 * 64);
     if (!memory) {
         std::fprintf(stderr, "deepspeed_adam: no memory for %zu elements\n", n);
         std::exit(1);
@@ -79,7 +84,9 @@ template <typename T> void deepspeed(const arrays &x, T *param, T *grad, size_t 
     ds_adam_step(OPTIMIZER, number, lr, BETA1, BETA2, EPS, DECAY, true, p, g, m, v);
 }
 
-void ours(const arrays &x, zero_dtype_t dtype, size_t number, float lr)
+using kernel = decltype(zero_shard_kernels_t::adam);
+
+void ours(kernel adam, zero_dtype_t dtype, const arrays &x, size_t number, float lr)
 {
     zero_adam_scalars_t scalars;
     zero_adam_scalars_decide(&scalars, lr, BETA1, BETA2, EPS, 1.0f, 1.0f, 1.0f, number);
@@ -96,7 +103,7 @@ void ours(const arrays &x, zero_dtype_t dtype, size_t number, float lr)
     update.segments = &segment;
     update.n_segments = 1;
     update.scalars = &scalars;
-    (void)zero_shard_kernels_cpu()->adam(&update, nullptr);
+    (void)adam(&update, nullptr);
 }
 
 void triad(const arrays &x, size_t, float)
@@ -106,14 +113,14 @@ void triad(const arrays &x, size_t, float)
         x.out[i] = x.m[i] + 0.5f * x.grad[i];
 }
 
-void ours_fp32(const arrays &x, size_t number, float lr)
+template <zero_dtype_t dtype> void ours(const arrays &x, size_t number, float lr)
 {
-    ours(x, ZERO_FP32, number, lr);
+    ours(zero_shard_kernels_cpu()->adam, dtype, x, number, lr);
 }
 
-void ours_bf16(const arrays &x, size_t number, float lr)
+template <kernel adam, zero_dtype_t dtype> void version(const arrays &x, size_t number, float lr)
 {
-    ours(x, ZERO_BF16, number, lr);
+    ours(adam, dtype, x, number, lr);
 }
 
 void deepspeed_fp32(const arrays &x, size_t number, float lr)
@@ -127,22 +134,30 @@ void deepspeed_bf16(const arrays &x, size_t number, float lr)
 }
 
 /* param_bound: relative to the parameter and the learning rate; 0 for what is no AdamW. Where half is all that holds
- * the parameter each step rounds it to 8 bits. Ours in bf16 is test_adam's: half + low is no number to be read here. */
+ * the parameter each step rounds it to 8 bits. Ours in bf16 is test_adam's: half + low is no number to be read here.
+ * base: whose time it is compared to, an index here. */
 struct work {
     const char *what;
     void (*step)(const arrays &x, size_t number, float lr);
     int n_bytes; /* of a parameter */
     double param_bound;
     bool is_half;
+    size_t base;
 };
 
+constexpr size_t OURS_FP32 = 0, OURS_BF16 = 1;
 constexpr work works[] = {
-    {"ours, fp32", ours_fp32, 28, 1e-5, false},
-    {"deepspeed " DEEPSPEED_COMMIT ", fp32", deepspeed_fp32, 28, 1e-5, false},
-    {"ours, bf16 parameters, fp32 master, gradients, m and v", ours_bf16, 28, 0.0, true},
+    {"ours, fp32", ours<ZERO_FP32>, 28, 1e-5, false, OURS_FP32},
+    {"ours, bf16 parameters, fp32 master, gradients, m and v", ours<ZERO_BF16>, 28, 0.0, true, OURS_FP32},
+    {"deepspeed " DEEPSPEED_COMMIT ", fp32", deepspeed_fp32, 28, 1e-5, false, OURS_FP32},
     {"deepspeed " DEEPSPEED_COMMIT ", bf16 parameters and gradients, fp32 m and v, no master", deepspeed_bf16, 22,
-     0x1p-8, true},
-    {"triad", triad, 12, 0.0, false},
+     0x1p-8, true, OURS_FP32},
+    {"triad", triad, 12, 0.0, false, OURS_FP32},
+#define VERSION(name)                                                                                                  \
+    {"version " #name ", fp32", version<zero_shard_adam_##name, ZERO_FP32>, 28, 1e-5, false, OURS_FP32},               \
+        {"version " #name ", bf16", version<zero_shard_adam_##name, ZERO_BF16>, 28, 0.0, true, OURS_BF16},
+#include "versions.h"
+#undef VERSION
 };
 constexpr size_t N_WORKS = sizeof works / sizeof works[0];
 
@@ -196,7 +211,7 @@ double median(std::vector<double> values)
 void measure(size_t n_elems)
 {
     arrays x(n_elems);
-    std::vector<double> ns[N_WORKS], over_ours[N_WORKS];
+    std::vector<double> ns[N_WORKS], over_base[N_WORKS];
     for (size_t round = 0; round <= N_ROUNDS; round++) {
         double took[N_WORKS];
         for (size_t i = 0; i < N_WORKS; i++) {
@@ -205,16 +220,16 @@ void measure(size_t n_elems)
         }
         for (size_t k = 0; k < N_WORKS && round > 0; k++) {
             ns[k].push_back(took[k]);
-            over_ours[k].push_back(took[k] / took[0]);
+            over_base[k].push_back(took[k] / took[works[k].base]);
         }
     }
     for (size_t k = 0; k < N_WORKS; k++) {
         double middle = median(ns[k]), best = *std::min_element(ns[k].begin(), ns[k].end());
         std::printf(
             "ADAMW %s, %d threads: %.1f GB/s; %.3f ns a parameter of %d bytes; best %.1f GB/s; %.2f of the time "
-            "of ours in fp32\n",
+            "of ours in %s\n",
             works[k].what, omp_get_max_threads(), works[k].n_bytes / middle, middle, works[k].n_bytes,
-            works[k].n_bytes / best, median(over_ours[k]));
+            works[k].n_bytes / best, median(over_base[k]), works[k].base == OURS_FP32 ? "fp32" : "bf16");
     }
 }
 } // namespace
