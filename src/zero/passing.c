@@ -78,8 +78,7 @@ static zero_status_t create_places(zero_engine_t *engine)
     way->n_places = way->n_lent + passing->n_places;
     for (int i = 0; i < passing->n_places; i++)
         way->places[way->n_lent + i] =
-            (zero_place_t){.memory = zero_engine_private(engine, passing->places + (uint64_t)i * passing->place_bytes),
-                           .is_planned = true};
+            (zero_place_t){.memory = zero_engine_private(engine, passing->places + (uint64_t)i * passing->place_bytes)};
     return create_events(engine);
 }
 
@@ -87,11 +86,13 @@ static zero_status_t create_places(zero_engine_t *engine)
 
 /* Sums of the first units stay. Those of a unit leave before the pass goes on to the unit before it: what was lent when
  * it was done with can take them. */
-static zero_grads_at_t find_grads(const zero_engine_t *engine, const zero_passing_piece_t *piece)
+static zero_grads_at_t find_grads(const zero_engine_t *engine, int p)
 {
+    const zero_passing_t *way = zero_passing_of(engine);
+    const zero_passing_piece_t *piece = &way->pieces[p];
     if (piece->unit < engine->plan.host.first_sent)
         return ZERO_GRADS_IN_SUM;
-    return piece->place->is_planned || piece->place->last < piece->unit ? ZERO_GRADS_HOME : ZERO_GRADS_IN_PLACE;
+    return p < way->n_lent && piece->place->last >= piece->unit ? ZERO_GRADS_IN_PLACE : ZERO_GRADS_HOME;
 }
 
 /* What AdamW walks over, at `segments` on the device and in `copy`, counted from the piece's beginning, or its unit's
@@ -141,7 +142,7 @@ static size_t prepare_pieces(const zero_engine_t *engine, zero_adam_segment_t *s
             piece->is_last = n_left <= passing->piece_elems;
             piece->n_elems = piece->is_last ? n_left : passing->piece_elems;
             piece->place = &way->places[p < way->n_lent ? p : way->n_lent + (p - way->n_lent) % passing->n_places];
-            piece->grads_at = find_grads(engine, piece);
+            piece->grads_at = find_grads(engine, p);
             prepare_piece(engine, piece, on_device + n_segments, segments + n_segments);
             n_segments += piece->adam.n_segments;
         }

@@ -13,9 +13,8 @@
 #include "zero/offload_way.h"
 
 typedef struct zero_place {
-    unsigned char *memory; /* plan.passing.place_bytes */
-    bool is_planned;
-    zero_unit_t first, last;               /* else: the activations' */
+    unsigned char *memory;                 /* plan.passing.place_bytes */
+    zero_unit_t first, last;               /* the activations', where it lies in such */
     bool is_lent;                          /* not wanted back since something was fetched into it */
     zero_event_t fetched, updated, stored; /* what is in it */
 } zero_place_t;
