@@ -8,6 +8,14 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 NCCL_NVLS_ENABL
 # ranks LIMIT_S N COMMAND...
 ranks() { timeout -k 3 "$1" mpirun --oversubscribe --bind-to none -np "${@:2}"; }
 
+# sixteen GPUS PROGRAM OPTION...: zerotrain or what is made of it, 16 sequences a GPU, stage 3, bf16; one without mpirun
+sixteen() {
+    local launch=()
+    [ "$1" = 1 ] || launch=(mpirun --oversubscribe --bind-to none -np "$1")
+    "${launch[@]}" "$2" --set train.micro_batch=16 --set train.global_batch=$((16 * $1)) --set train.precision=bf16 \
+        --set zero.stage=3 --set log.every=0 "${@:3}"
+}
+
 passed=0 failed=0
 # claim STATUS TEXT
 claim() { if [ "$1" = 0 ]; then passed=$((passed + 1)); echo "ok: $2"; else failed=$((failed + 1)); echo "FAILED: $2"; fi; }

@@ -73,8 +73,7 @@ static int n_steps;
 
 static void print_calls(void)
 {
-    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
-    for (int i = 0; i < N_CALLS && (!rank || strcmp(rank, "0") == 0); i++)
+    for (int i = 0; i < N_CALLS && zero_comm_launch_rank() == 0; i++)
         if (calls[i].n > 0)
             printf("calls %s %.1f %.1f\n", names[i], (double)calls[i].n / COUNTED_STEPS,
                    (double)calls[i].ns / COUNTED_STEPS * 1e-3);
