@@ -52,21 +52,23 @@ START_TEST(each_unit_costs_what_the_others_do_with_any_number_of_ranks)
 END_TEST
 
 /* A gather into a slot: a wait for the slot, the peers' slices in one batch, the own slice with an event each way, a
- * record, and compute's wait with its two times. A reduction: a wait for the gradients, a fence with a record, the
- * slices in one batch, a record, compute's wait with its times, and the sum. One record says that a unit has been used.
+ * record, and compute's wait. A reduction: a wait for the gradients, a fence with a record, the slices in one batch, a
+ * record, compute's wait, and the sum. One record says that a unit has been used, and when compute came to its next
+ * wait; where it has done something since, another does.
  */
-#define GATHER_TO_SLOT 11
-#define GATHER_IN_PLACE 5 /* once a step, behind all others, so without a wait */
-#define REDUCTION 9
+#define GATHER_TO_SLOT 9
+#define GATHER_IN_PLACE 3 /* once a step, behind all others, so without a wait */
+#define REDUCTION 7
 #define USE 1
+#define COME 1
 START_TEST(a_unit_costs_so_many_calls)
 {
     static const struct {
         const char *settings;
         int n_ranks, per_unit;
     } costs[] = {
-        {"stage=3", 2, 2 * (GATHER_TO_SLOT + USE) + REDUCTION},
-        {"stage=2", 2, GATHER_IN_PLACE + USE + REDUCTION},
+        {"stage=3", 2, 2 * (GATHER_TO_SLOT + USE) + REDUCTION + COME},
+        {"stage=2", 2, COME + GATHER_IN_PLACE + USE + REDUCTION},
         {"stage=0", 2, USE + REDUCTION + 5}, /* its sum is gathered: a record, a wait, a fence with a record, a batch */
         {"stage=3", 1, 1}};                  /* the sum */
     int n_calls[3];

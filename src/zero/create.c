@@ -190,14 +190,7 @@ static zero_status_t for_each_event(zero_engine_t *engine,
     ZERO_TRY(visit(device, &engine->published));
     ZERO_TRY(visit(device, &engine->sums_ready));
     ZERO_TRY(visit(device, &engine->sums_over));
-    ZERO_TRY(visit(device, &engine->fences_passed));
-    for (int i = 0; i < engine->plan.n_staging; i++)
-        ZERO_TRY(visit(device, &engine->pieces[i].staged));
-    for (int u = 0; engine->params_ready && u < engine->layout.n_units; u++)
-        ZERO_TRY(visit(device, &engine->params_ready[u]));
-    for (int u = 0; engine->used && u < engine->layout.n_units; u++)
-        ZERO_TRY(visit(device, &engine->used[u]));
-    return ZERO_OK;
+    return visit(device, &engine->fences_passed);
 }
 
 static zero_status_t create_event(zero_device_t *device, zero_event_t *event)

@@ -70,6 +70,7 @@ zero_status_t zero_acquire(zero_engine_t *engine, zero_unit_t unit, zero_stream_
     else
         ZERO_TRY(zero_offload_take_back(engine, unit, stream));
     engine->acquired = true;
+    engine->arrived = 0;
     return zero_engine_begin_span(engine, ZERO_WORK_COMPUTE, unit, stream, &engine->compute_span);
 }
 
@@ -77,8 +78,10 @@ zero_status_t zero_acquire(zero_engine_t *engine, zero_unit_t unit, zero_stream_
 static zero_status_t end_use(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
 {
     ZERO_TRY(zero_timeline_end(engine->timeline, engine->compute_span, stream));
-    if (engine->plan.stage.shard_params || zero_order_is_backward(engine->position, engine->model->n_units))
-        ZERO_TRY(zero_engine_mark(engine, engine->used[unit], stream));
+    if (engine->plan.stage.shard_params || zero_order_is_backward(engine->position, engine->model->n_units)) {
+        ZERO_TRY(zero_engine_set_mark(engine, &engine->used[unit], stream));
+        engine->arrived = engine->used[unit];
+    }
     zero_engine_free_params(engine, unit);
     return ZERO_OK;
 }

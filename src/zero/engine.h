@@ -33,9 +33,9 @@ typedef struct zero_piece {
     uint64_t first, n_elems; /* of the shard */
     const void **slices;     /* n_slices: where each rank's can be read; or the sum, where the transport adds */
     int n_slices;
-    uint64_t staging;    /* in private_data */
-    zero_event_t staged; /* in reduce_stream: the slices are here */
-    uint64_t sum;        /* which of compute's sums read it last: as in n_sums */
+    uint64_t staging;   /* in private_data */
+    zero_mark_t staged; /* in reduce_stream: the slices are here */
+    uint64_t sum;       /* which of compute's sums read it last: as in n_sums */
 } zero_piece_t;
 
 /* A unit's gradients between grad_ready and the sum. */
@@ -65,15 +65,16 @@ struct zero_engine {
     bool overlapped;
     zero_stream_t gather_stream, reduce_stream;
     zero_timeline_t *timeline;
-    int compute_span;   /* the acquired unit's, in the timeline */
-    zero_event_t *used; /* by unit, in the caller's stream: what its last release or grad_ready ended is over */
+    int compute_span;    /* the acquired unit's, in the timeline */
+    zero_mark_t *used;   /* by unit, in the caller's stream: what its last release or grad_ready ended is over */
+    zero_mark_t arrived; /* where compute is, since nothing has been queued in its stream since; 0: it has gone on */
 
     zero_offload_t *offload; /* NULL: the device updates everything */
 
     /* Parameters: gather.c. */
     zero_slots_t param_slots;   /* in private_data */
-    zero_event_t *slot_freed;   /* by slot: of the unit that used it last, in `used`; NULL: none did */
-    zero_event_t *params_ready; /* by unit, in gather_stream: its full parameters are here */
+    zero_mark_t *slot_freed;    /* by slot: of the unit that used it last, as in `used`; 0: none did */
+    zero_mark_t *params_ready;  /* by unit, in gather_stream: its full parameters are here */
     zero_unit_t n_gathered;     /* stages 1-2: the gathers of so many units are queued since weights changed */
     bool *params_under_way;     /* by unit: compute has yet to wait for params_ready */
     zero_unit_t n_early_units;  /* updated and published before the others */
@@ -151,12 +152,16 @@ bool zero_engine_segment(const zero_engine_t *engine, zero_tensor_t tensor, zero
  * compute all is in one stream, and both do nothing. */
 zero_status_t zero_engine_mark(zero_engine_t *engine, zero_event_t event, zero_stream_t stream);
 zero_status_t zero_engine_follow(zero_engine_t *engine, zero_stream_t stream, zero_event_t event);
+/* The same with a mark, by which time is told, too. */
+zero_status_t zero_engine_set_mark(zero_engine_t *engine, zero_mark_t *mark, zero_stream_t stream);
+zero_status_t zero_engine_follow_mark(zero_engine_t *engine, zero_stream_t stream, zero_mark_t mark);
 /* Communication that compute in `stream` waits for, since both are in one stream; another kind where it is beside. */
 zero_work_t zero_engine_work(const zero_engine_t *engine, zero_work_t beside);
 zero_status_t zero_engine_begin_span(zero_engine_t *engine, zero_work_t work, zero_unit_t unit, zero_stream_t stream,
                                      int *span);
-/* Makes `stream` wait for an event of a communication stream, and notes how long. */
+/* Makes `stream`, which computes, wait for an event or a mark of a communication stream, and notes how long. */
 zero_status_t zero_engine_wait(zero_engine_t *engine, zero_unit_t unit, zero_event_t event, zero_stream_t stream);
+zero_status_t zero_engine_wait_mark(zero_engine_t *engine, zero_unit_t unit, zero_mark_t mark, zero_stream_t stream);
 /* A fence after everything: what `stream` does next finds all that other ranks did, and may overwrite what they read.
  */
 zero_status_t zero_engine_fence(zero_engine_t *engine, zero_stream_t stream);

@@ -22,7 +22,7 @@ static void count_gather(zero_engine_t *engine, uint64_t slice_bytes)
 static zero_status_t note_under_way(zero_engine_t *engine, zero_unit_t flat)
 {
     engine->params_under_way[flat] = engine->overlapped;
-    return zero_engine_mark(engine, engine->params_ready[flat], engine->gather_stream);
+    return zero_engine_set_mark(engine, &engine->params_ready[flat], engine->gather_stream);
 }
 
 /* What was published with the step's own fence is gathered behind it. */
@@ -52,12 +52,12 @@ zero_status_t zero_engine_await_params(zero_engine_t *engine, zero_unit_t flat, 
     if (!engine->params_under_way[flat])
         return ZERO_OK;
     engine->params_under_way[flat] = false;
-    return zero_engine_wait(engine, flat, engine->params_ready[flat], stream);
+    return zero_engine_wait_mark(engine, flat, engine->params_ready[flat], stream);
 }
 
 /* ---- stage 3: slots ---- */
 
-static zero_event_t *slot_freed(const zero_engine_t *engine, const zero_slot_t *slot)
+static zero_mark_t *slot_freed(const zero_engine_t *engine, const zero_slot_t *slot)
 {
     return &engine->slot_freed[slot - engine->param_slots.slots];
 }
@@ -72,8 +72,7 @@ static zero_status_t gather_into_slot(zero_engine_t *engine, zero_unit_t flat, c
     if (layout->shard_elems == 0)
         return ZERO_OK;
     zero_stream_t gathers_in = zero_engine_stream(engine, engine->gather_stream, stream);
-    if (*slot_freed(engine, slot))
-        ZERO_TRY(zero_engine_follow(engine, gathers_in, *slot_freed(engine, slot)));
+    ZERO_TRY(zero_engine_follow_mark(engine, gathers_in, *slot_freed(engine, slot)));
     ZERO_TRY(await_published(engine, flat));
     ZERO_TRY(publish_hosted(engine, flat, gathers_in));
     ZERO_TRY(zero_engine_begin_span(engine, zero_engine_work(engine, ZERO_WORK_GATHER), flat, gathers_in, &span));

@@ -65,6 +65,7 @@ static zero_status_t sum(zero_engine_t *engine, const zero_piece_t *piece, zero_
 {
     const zero_reduction_t *reduction = &engine->reduction;
     zero_unit_t unit = reduction->unit;
+    engine->arrived = 0;
     double *partials = zero_engine_private(engine, engine->plan.partials);
     partials += engine->partials_of[unit] + piece->first / ZERO_NORM_CHUNK; /* pieces begin at chunks */
     if (engine->offload && zero_offload_hosts(engine, unit))
@@ -98,7 +99,7 @@ static zero_status_t start_piece(zero_engine_t *engine, uint64_t first, zero_str
         engine->n_sums_over = engine->n_sums;
     }
     ZERO_TRY(travel(engine, reduction->unit, piece, travels_in));
-    return zero_engine_mark(engine, piece->staged, travels_in);
+    return zero_engine_set_mark(engine, &piece->staged, travels_in);
 }
 
 /* The unit was used behind n_sums_before of the sums in `stream`: the journey, which waits for that, is too. */
@@ -112,7 +113,7 @@ static zero_status_t start(zero_engine_t *engine, zero_unit_t unit, uint64_t n_s
         .last = engine->micro_step == engine->config.micro_steps - 1,
         .add = engine->micro_step > 0 && !engine->plan.stage.accumulate_locally,
     };
-    ZERO_TRY(zero_engine_follow(engine, travels_in, engine->used[unit]));
+    ZERO_TRY(zero_engine_follow_mark(engine, travels_in, engine->used[unit]));
     engine->n_sums_over = n_sums_before;
     if (engine->comm->size > 1) /* else nothing travels */
         ZERO_TRY(zero_engine_begin_span(engine, zero_engine_work(engine, ZERO_WORK_REDUCE), unit, travels_in, &span));
@@ -147,7 +148,7 @@ zero_status_t zero_engine_finish_reductions(zero_engine_t *engine, zero_stream_t
     for (; reduction->n_held > 0; reduction->n_held--) {
         zero_piece_t *oldest = piece_at(engine, reduction->n_held - 1);
         if (engine->overlapped)
-            ZERO_TRY(zero_engine_wait(engine, unit, oldest->staged, stream));
+            ZERO_TRY(zero_engine_wait_mark(engine, unit, oldest->staged, stream));
         ZERO_TRY(sum(engine, oldest, stream));
         oldest->sum = ++engine->n_sums;
     }

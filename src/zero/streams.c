@@ -14,6 +14,18 @@ zero_status_t zero_engine_follow(zero_engine_t *engine, zero_stream_t stream, ze
     return engine->overlapped ? engine->device->ops->stream_wait(engine->device, stream, event) : ZERO_OK;
 }
 
+/* Marks of gathers may be waited for in the next step. */
+zero_status_t zero_engine_set_mark(zero_engine_t *engine, zero_mark_t *mark, zero_stream_t stream)
+{
+    return engine->overlapped ? zero_timeline_mark(engine->timeline, engine->step + 2, stream, mark) : ZERO_OK;
+}
+
+zero_status_t zero_engine_follow_mark(zero_engine_t *engine, zero_stream_t stream, zero_mark_t mark)
+{
+    zero_event_t event = zero_timeline_event(engine->timeline, mark);
+    return event ? zero_engine_follow(engine, stream, event) : ZERO_OK;
+}
+
 zero_work_t zero_engine_work(const zero_engine_t *engine, zero_work_t beside)
 {
     return engine->overlapped ? beside : ZERO_WORK_WAIT;
@@ -28,9 +40,25 @@ zero_status_t zero_engine_begin_span(zero_engine_t *engine, zero_work_t work, ze
 zero_status_t zero_engine_wait(zero_engine_t *engine, zero_unit_t unit, zero_event_t event, zero_stream_t stream)
 {
     int span;
+    engine->arrived = 0;
     ZERO_TRY(zero_engine_begin_span(engine, ZERO_WORK_WAIT, unit, stream, &span));
     ZERO_TRY(engine->device->ops->stream_wait(engine->device, stream, event));
     return zero_timeline_end(engine->timeline, span, stream);
+}
+
+/* The wait itself is all that is queued in `stream`: both ends of its time are marked already, unless compute has gone
+ * on since its last mark. Records and waits between two graphs cost a GPU more than what they are for. */
+zero_status_t zero_engine_wait_mark(zero_engine_t *engine, zero_unit_t unit, zero_mark_t mark, zero_stream_t stream)
+{
+    zero_event_t event = zero_timeline_event(engine->timeline, mark);
+    if (!event)
+        return ZERO_OK;
+    if (engine->arrived == 0)
+        ZERO_TRY(zero_engine_set_mark(engine, &engine->arrived, stream));
+    event = zero_timeline_event(engine->timeline, mark);
+    if (event)
+        ZERO_TRY(engine->device->ops->stream_wait(engine->device, stream, event));
+    return zero_timeline_add(engine->timeline, ZERO_WORK_WAIT, engine->step + 1, unit, engine->arrived, mark);
 }
 
 /* ---- fences ---- */
@@ -48,6 +76,7 @@ zero_status_t zero_engine_fence(zero_engine_t *engine, zero_stream_t stream)
     int span;
     if (engine->comm->size == 1)
         return ZERO_OK;
+    engine->arrived = 0;
     ZERO_TRY(zero_engine_begin_span(engine, ZERO_WORK_WAIT, -1, stream, &span));
     ZERO_TRY(zero_engine_fence_in(engine, ZERO_LANE_STEP, stream));
     engine->n_fences_passed = engine->n_fences;

@@ -1,8 +1,13 @@
-/* timeline.h - when the device did what: spans between two timed events of a stream, read when they are over.
+/* timeline.h - when the device did what: marks, which are timed events in streams, and spans from one mark to another,
+ * read when they are over.
  *
- * ZERO_WORK_WAIT is compute standing still for communication; its sum is a step's exposed_comm_ms and is always taken.
- * The other kinds are recorded only while somebody traces. Spans are kept in a ring that is made once; whoever would
- * overtake it waits for its oldest span, which is long over in practice.
+ * A mark is also what another stream waits for: one record serves both. Marks lie in a ring that is made once and are
+ * given out again when their step was harvested; whoever would overtake the oldest waits for it, which is long over in
+ * practice. A mark that was given out again is over, and nobody need wait for it.
+ *
+ * ZERO_WORK_WAIT is compute standing still for communication: from the mark where compute came to, to the mark that it
+ * waited for, where that was later. Their sum is a step's exposed_comm_ms and is always taken. The other kinds are
+ * recorded only while somebody traces.
  */
 #ifndef ZERO_TIMELINE_H
 #define ZERO_TIMELINE_H
@@ -10,8 +15,9 @@
 #include "zero/device.h"
 
 typedef struct zero_timeline zero_timeline_t;
+typedef uint64_t zero_mark_t; /* marks are counted from 1; 0: none */
 
-/* host: says how long an event may be waited for. capacity: spans under way at once. */
+/* host: says how long an event may be waited for. capacity: spans under way at once; marks: twice as many. */
 zero_status_t zero_timeline_create(zero_device_t *device, const zero_comm_t *host, int capacity,
                                    zero_timeline_t **timeline);
 void zero_timeline_destroy(zero_timeline_t *timeline); /* NULL is allowed */
@@ -19,7 +25,19 @@ void zero_timeline_destroy(zero_timeline_t *timeline); /* NULL is allowed */
 /* Sends spans of `works` (zero_engine_trace's bits) to `fn` from now on, when they are over. */
 zero_status_t zero_timeline_trace(zero_timeline_t *timeline, unsigned works, zero_trace_fn fn, void *user);
 
-/* A span of `step` starts in `stream`; *span names it for zero_timeline_end, or is -1 where it is not recorded. */
+/* Where `stream` is now. The mark may be given out again when `step` has been harvested: all that waits for it has been
+ * queued then, and compute has come by what it stands for. */
+zero_status_t zero_timeline_mark(zero_timeline_t *timeline, uint64_t step, zero_stream_t stream, zero_mark_t *mark);
+/* What to wait for; NULL: nothing, it is over. */
+zero_event_t zero_timeline_event(const zero_timeline_t *timeline, zero_mark_t mark);
+
+/* A span of `step` between two marks. Of several waits with one `begin`, in the order of these calls, each begins where
+ * the one before ended. */
+zero_status_t zero_timeline_add(zero_timeline_t *timeline, zero_work_t work, uint64_t step, zero_unit_t unit,
+                                zero_mark_t begin, zero_mark_t end);
+
+/* The same of one stream: a span starts in `stream`; *span names it for zero_timeline_end, or is -1 where it is not
+ * recorded. */
 zero_status_t zero_timeline_begin(zero_timeline_t *timeline, zero_work_t work, uint64_t step, zero_unit_t unit,
                                   zero_stream_t stream, int *span);
 zero_status_t zero_timeline_end(zero_timeline_t *timeline, int span, zero_stream_t stream);
