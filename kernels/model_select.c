@@ -5,7 +5,7 @@
 
 const zero_model_kernels_t *zero_model_kernels(zero_device_type_t type)
 {
-    if (type != ZERO_DEVICE_CUDA)
+    if (type == ZERO_DEVICE_AUTO || type == ZERO_DEVICE_CPU)
         return zero_model_kernels_cpu();
 #ifdef ZERO_HAVE_CUDA
     return zero_model_kernels_cuda();

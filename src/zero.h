@@ -158,16 +158,22 @@ ZERO_API void zero_comm_abort(zero_comm_t *comm, int exit_code);
 typedef struct zero_device zero_device_t;
 typedef struct zero_stream *zero_stream_t; /* a cudaStream_t on CUDA (cast it); NULL on the CPU */
 
-typedef enum zero_device_type { ZERO_DEVICE_AUTO, ZERO_DEVICE_CPU, ZERO_DEVICE_CUDA } zero_device_type_t;
+typedef enum zero_device_type {
+    ZERO_DEVICE_AUTO,
+    ZERO_DEVICE_CPU,
+    ZERO_DEVICE_CUDA,
+    ZERO_DEVICE_CUDA_SHARED /* as CUDA, but several ranks may share a GPU: to try more ranks than there are GPUs */
+} zero_device_type_t;
 
 /* What ZERO_DEVICE_AUTO means here: never ZERO_DEVICE_AUTO. Looks for GPUs but opens none. */
 ZERO_API zero_device_type_t zero_device_resolve(zero_device_type_t type, const zero_comm_t *comm);
 
-/* Opens the device of this rank: on CUDA the GPU with the number of the local rank. ZERO_DEVICE_AUTO takes CUDA where
- * the library was built with it and the host has a GPU for every local rank, else the CPU. */
+/* Opens the device of this rank: on CUDA the GPU with the number of the local rank, which is counted round where GPUs
+ * are shared. ZERO_DEVICE_AUTO takes CUDA where the library was built with it and the host has a GPU for every local
+ * rank, else the CPU. ZERO_ERROR_USAGE where there are too few GPUs, or none. */
 ZERO_API zero_status_t zero_device_create(zero_device_type_t type, const zero_comm_t *comm, zero_device_t **device);
 ZERO_API void zero_device_destroy(zero_device_t *device);                      /* NULL is allowed */
-ZERO_API zero_device_type_t zero_device_get_type(const zero_device_t *device); /* never ZERO_DEVICE_AUTO */
+ZERO_API zero_device_type_t zero_device_get_type(const zero_device_t *device); /* ZERO_DEVICE_CPU or _CUDA */
 ZERO_API zero_status_t zero_device_synchronize(zero_device_t *device);         /* waits for all streams of the device */
 
 /* A queue of its own for the device's work; on the CPU there is none and *stream is NULL. */

@@ -376,7 +376,7 @@ START_TEST(mistakes_in_the_file_are_named_with_line_and_near_miss)
         {MINIMAL "[train]\nbatch_size = 8\n",
          {"cfg.ini:8: unknown key 'batch_size' in [train]; here it is [train] micro_batch"}},
         {MINIMAL "[optimizer]\nlr = 1\n", {"cfg.ini:7: unknown section [optimizer]; did you mean [train]?"}},
-        {MINIMAL "[device]\ntype = GPU\n", {"'GPU' is not one of auto, cuda, cpu; did you mean cuda?"}},
+        {MINIMAL "[device]\ntype = GPU\n", {"'GPU' is not one of auto, cuda, cuda-shared, cpu; did you mean cuda?"}},
         {"\xef\xbb\xbf" MINIMAL, {"cfg.ini:1: ", "byte order mark"}},
         {MINIMAL "[train]\nlr =\n", {"cfg.ini:8: [train] lr: the value is empty"}},
         {MINIMAL "[train]\nlr = # 3\n", {"cfg.ini:8: [train] lr: the value is empty"}},
@@ -492,6 +492,7 @@ START_TEST(what_the_device_cannot_do_is_refused)
         const char *says; /* NULL: accepted */
     } cases[] = {{"zero.comm=nccl", ZERO_DEVICE_CPU, "[zero] comm = nccl: NCCL is for GPUs"},
                  {"zero.comm=nccl", ZERO_DEVICE_CUDA, NULL},
+                 {"zero.comm=nccl", ZERO_DEVICE_CUDA_SHARED, NULL}, /* where ranks have a GPU each */
                  {"zero.comm=mpi", ZERO_DEVICE_CPU, NULL},
                  {"zero.offload=optimizer", ZERO_DEVICE_CUDA, NULL},
                  {"zero.offload=optimizer", ZERO_DEVICE_CPU, NULL},

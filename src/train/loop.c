@@ -429,7 +429,7 @@ zero_status_t loop_run(const options_t *options, zero_comm_t *comm, loop_end_t *
 /* What staging an engine of this configuration will need here. */
 static zero_comm_kind_t plan_kind(const options_t *options, const zero_comm_t *comm)
 {
-    if (options->device.type == ZERO_DEVICE_CUDA)
+    if (options->device.type != ZERO_DEVICE_CPU)
         return ZERO_COMM_NCCL;
     return strcmp(zero_comm_name(comm), "mpi") == 0 ? ZERO_COMM_MPI : ZERO_COMM_AUTO;
 }

@@ -12,7 +12,8 @@
 /* Each rank looks for GPUs on its own host; hosts that find different things cannot train together. */
 static zero_status_t resolve_device(options_t *options, zero_comm_t *comm)
 {
-    static const char *const NAMES[] = {[ZERO_DEVICE_CPU] = "cpu", [ZERO_DEVICE_CUDA] = "cuda"};
+    static const char *const NAMES[] = {
+        [ZERO_DEVICE_CPU] = "cpu", [ZERO_DEVICE_CUDA] = "cuda", [ZERO_DEVICE_CUDA_SHARED] = "cuda-shared"};
     zero_device_type_t mine = zero_device_resolve((zero_device_type_t)options->device.type, comm), first = mine;
     zero_status_t status = ZERO_OK;
     char host[256] = "?";

@@ -9,7 +9,7 @@
 
 zero_status_t options_check_device(const options_t *options)
 {
-    bool on_gpu = options->device.type == ZERO_DEVICE_CUDA;
+    bool on_gpu = options->device.type != ZERO_DEVICE_CPU;
     if (on_gpu && options->zero.offload == OFFLOAD_OPTIMIZER && options->zero.stage == 0 && !options->plan)
         return report_error(ZERO_ERROR_USAGE, "[zero] offload = optimizer: there is none at stage 0, where every rank "
                                               "holds all state: take stage 1, 2 or 3");

@@ -24,7 +24,11 @@ static const option_choice_t COMMS[] = {
     {"auto", ZERO_COMM_AUTO}, {"nccl", ZERO_COMM_NCCL}, {"mpi", ZERO_COMM_MPI}, {0}};
 static const option_choice_t REDUCTIONS[] = {{"ordered", REDUCTION_ORDERED}, {"nccl", REDUCTION_NCCL}, {0}};
 static const option_choice_t DEVICES[] = {
-    {"auto", ZERO_DEVICE_AUTO}, {"cuda", ZERO_DEVICE_CUDA}, {"cpu", ZERO_DEVICE_CPU}, {0}};
+    {"auto", ZERO_DEVICE_AUTO},
+                                           {"cuda", ZERO_DEVICE_CUDA},
+                                           {"cuda-shared", ZERO_DEVICE_CUDA_SHARED},
+                                           {"cpu", ZERO_DEVICE_CPU},
+                                           {0}};
 
 /* Each row's name is written once and gives section, key and field. */
 #define NAMED(section_, key_) .section = #section_, .key = #key_, .offset = offsetof(options_t, section_.key_)
@@ -117,7 +121,7 @@ const option_row_t option_rows[] = {
     CHOICE(zero, comm, "auto", COMMS, "How ranks communicate. auto: copy engines between the GPUs of one host, else NCCL."),
     CHOICE(zero, reduction, "ordered", REDUCTIONS, "Sum of gradients: in rank order, for equal bits, or as NCCL does."),
 
-    CHOICE(device, type, "auto", DEVICES, "Where to compute. auto: on GPUs where every rank has one."),
+    CHOICE(device, type, "auto", DEVICES, "Where to compute. auto: on GPUs where every rank has one. cuda-shared: ranks may share a GPU, to try things."),
     BOOL(device, graphs, "true", "GPUs: a unit's kernels start together, as a CUDA graph."),
 
     TEXT(checkpoint, dir, "", true, "Directory of the checkpoints. Empty: none."),

@@ -15,9 +15,9 @@ int zero_device_cuda_count(void)
     return 0;
 }
 
-zero_status_t zero_device_cuda_create(const zero_comm_t *comm, zero_device_t **device)
+zero_status_t zero_device_cuda_create(const zero_comm_t *comm, bool may_share, zero_device_t **device)
 {
-    (void)comm, (void)device;
+    (void)comm, (void)may_share, (void)device;
     return zero_fail_alike(ZERO_ERROR_USAGE, "this build has no CUDA: use the CPU, or build where nvcc is");
 }
 #endif
@@ -40,9 +40,10 @@ zero_device_type_t zero_device_resolve(zero_device_type_t type, const zero_comm_
 
 zero_status_t zero_device_create(zero_device_type_t type, const zero_comm_t *comm, zero_device_t **device)
 {
-    if (zero_device_resolve(type, comm) == ZERO_DEVICE_CUDA)
-        return zero_device_cuda_create(comm, device);
-    return zero_device_cpu_create(comm, device);
+    type = zero_device_resolve(type, comm);
+    if (type == ZERO_DEVICE_CPU)
+        return zero_device_cpu_create(comm, device);
+    return zero_device_cuda_create(comm, type == ZERO_DEVICE_CUDA_SHARED, device);
 }
 
 zero_comm_kind_t zero_device_comm_kind(const zero_device_t *device, const zero_comm_t *comm)

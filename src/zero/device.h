@@ -56,7 +56,7 @@ struct zero_device {
 };
 
 zero_status_t zero_device_cpu_create(const zero_comm_t *comm, zero_device_t **device);
-zero_status_t zero_device_cuda_create(const zero_comm_t *comm, zero_device_t **device);
+zero_status_t zero_device_cuda_create(const zero_comm_t *comm, bool may_share, zero_device_t **device);
 int zero_device_cuda_count(void); /* GPUs of this host; 0 without a driver */
 
 /* Waits on the host until the event is reached. ZERO_ERROR_TIMEOUT, with a line that begins with `what`, after the

@@ -228,6 +228,11 @@ static zero_status_t cuda_join(zero_device_t *device, zero_comm_t *host, bool ad
     zero_status_t status = ZERO_ERROR_UNSUPPORTED;
     if (host->kind == ZERO_COMM_AUTO && !adds)
         status = zero_comm_copy_engine_create(host, bulk);
+    if (status == ZERO_ERROR_UNSUPPORTED && host->local_size > zero_device_cuda_count())
+        return zero_fail_alike(ZERO_ERROR_USAGE,
+                               "NCCL joins ranks that have a GPU each, and this host has %d GPUs for %d ranks: share "
+                               "GPUs where copy engines serve (comm auto, reduction ordered, one host)",
+                               zero_device_cuda_count(), host->local_size);
     if (status == ZERO_ERROR_UNSUPPORTED)
         status = zero_comm_nccl_create(host, bulk);
     if (status == ZERO_OK && host->rank == 0)
@@ -271,17 +276,19 @@ int zero_device_cuda_count(void)
     return cudaGetDeviceCount(&n_gpus) == cudaSuccess ? n_gpus : 0;
 }
 
-zero_status_t zero_device_cuda_create(const zero_comm_t *comm, zero_device_t **device)
+zero_status_t zero_device_cuda_create(const zero_comm_t *comm, bool may_share, zero_device_t **device)
 {
     int n_gpus = zero_device_cuda_count(), n_ranks = zero_comm_local_size(comm);
-    if (n_gpus < n_ranks)
+    if (n_gpus < (may_share ? 1 : n_ranks))
         return zero_comm_local_rank(comm) > 0
                    ? ZERO_ERROR_USAGE
                    : zero_fail(ZERO_ERROR_USAGE,
                                "CUDA finds %d GPU%s on this host for %d rank%s: start fewer ranks, let every rank see "
-                               "all GPUs (Slurm: --gpus-per-node, not --gpus-per-task), or use the CPU",
+                               "all GPUs (Slurm: --gpus-per-node, not --gpus-per-task), or use the CPU; to try "
+                               "things out, device type cuda-shared lets ranks share a GPU",
                                n_gpus, n_gpus == 1 ? "" : "s", n_ranks, n_ranks == 1 ? "" : "s");
-    ZERO_TRY_CUDA(cudaSetDevice(zero_comm_local_rank(comm)));
+    int gpu = zero_comm_local_rank(comm) % n_gpus;
+    ZERO_TRY_CUDA(cudaSetDevice(gpu));
     zero_device_t *made = calloc(1, sizeof *made);
     if (!made)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for a device");
@@ -295,7 +302,7 @@ zero_status_t zero_device_cuda_create(const zero_comm_t *comm, zero_device_t **d
     made->ops = &cuda_ops;
     made->type = ZERO_DEVICE_CUDA;
     made->kernels = zero_shard_kernels_cuda();
-    made->n_sharers = 1;
+    made->n_sharers = (n_ranks - gpu + n_gpus - 1) / n_gpus;
     *device = made;
     return ZERO_OK;
 }

@@ -16,19 +16,21 @@ sixteen() {
         --set zero.stage=3 --set log.every=0 "${@:3}"
 }
 
-passed=0 failed=0
+passed=0 failed=0 skipped=0
 # claim STATUS TEXT
 claim() { if [ "$1" = 0 ]; then passed=$((passed + 1)); echo "ok: $2"; else failed=$((failed + 1)); echo "FAILED: $2"; fi; }
+# skip TEXT: a claim that means nothing here, with the reason
+skip() { skipped=$((skipped + 1)); echo "skipped: $1"; }
 closing() {
-    echo "$passed passed, $failed failed"
+    echo "$passed passed, $failed failed, $skipped skipped"
     [ "$failed" = 0 ]
 }
 
 # text METRICS: loss and gradient norm of every step; equal text means equal bits.
 text() { sed -nE 's/.*("loss": [^,]*, "grad_norm": [^,]*).*/\1/p' "$1"; }
 
-# config NAME layers dim heads vocab seq: $work/NAME.ini, of a GPT-2 that trains on $work/train.txt
+# config NAME layers dim heads vocab seq: $work/NAME.ini, of a GPT-2 that trains on $work/train.txt, on DEVICE or GPUs
 config() {
-    printf '[model]\nlayers = %s\ndim = %s\nheads = %s\nvocab_size = %s\nseq_len = %s\n[data]\ntrain = %s\n[device]\ntype = cuda\n' \
-        "$2" "$3" "$4" "$5" "$6" "$work/train.txt" > "$work/$1.ini"
+    printf '[model]\nlayers = %s\ndim = %s\nheads = %s\nvocab_size = %s\nseq_len = %s\n[data]\ntrain = %s\n[device]\ntype = %s\n' \
+        "$2" "$3" "$4" "$5" "$6" "$work/train.txt" "${DEVICE:-cuda}" > "$work/$1.ini"
 }

@@ -2,7 +2,7 @@
  *
  *     engine_cases train [key=value ...]
  *         Keys: stage=3 dtype=bf16|fp32|fp16 prefetch=1 micro_steps=1 every=0|1 steps=6 nan_at=0 poison=0|1
- *               comm=auto|mpi nccl=0|1 (nccl_reduction) device=cpu|cuda rows=101 (of the largest tensor)
+ *               comm=auto|mpi nccl=0|1 (nccl_reduction) device=cpu|cuda|cuda-shared rows=101 (of the largest tensor)
  *               staging=0 (staging_bytes; 0: its default) offload=0 (percent of the state) update=auto|device|host
  *         Trains and prints, from rank 0, a line a step: loss, grad norm (%.9g) and a hash of every full parameter as
  *         an eval pass sees it. Checks on every rank: parameters equal on all ranks; weights against an fp64 AdamW on
@@ -333,7 +333,7 @@ static int train(const settings_t *s)
     OK(zero_engine_create(comm, device, toy.model, &config, &engine));
     int rank = zero_comm_rank(comm), n_ranks = zero_comm_size(comm);
     OK(zero_plan(toy.model, &config,
-                 s->device == ZERO_DEVICE_CUDA              ? ZERO_COMM_NCCL
+                 s->device >= ZERO_DEVICE_CUDA              ? ZERO_COMM_NCCL
                  : strcmp(zero_comm_name(comm), "mpi") == 0 ? ZERO_COMM_MPI
                                                             : ZERO_COMM_AUTO,
                  n_ranks, &plan));
@@ -363,7 +363,7 @@ static int train(const settings_t *s)
         OK(zero_step_wait(engine, &result));
         unsigned long allocations = allocations_stop();
         /* MPI's messages may allocate within MPI, CUDA's and NCCL's calls within those. */
-        CHECK(step < 3 || allocations == 0 || strcmp(zero_comm_name(comm), "mpi") == 0 || s->device == ZERO_DEVICE_CUDA,
+        CHECK(step < 3 || allocations == 0 || strcmp(zero_comm_name(comm), "mpi") == 0 || s->device >= ZERO_DEVICE_CUDA,
               "%lu allocations in step %lld", allocations, (long long)step);
         uint64_t hash = hash_params(engine, device, &toy, s->dtype);
         check_same_on_all_ranks(comm, hash);
@@ -467,7 +467,7 @@ static const setting_row_t setting_rows[] = {{"stage", offsetof(settings_t, stag
                                              {"offload", offsetof(settings_t, offload), NULL},
                                              {"update", offsetof(settings_t, update), "auto device host"},
                                              {"dtype", offsetof(settings_t, dtype), SETTING_DTYPES},
-                                             {"device", offsetof(settings_t, device), "auto cpu cuda"},
+                                             {"device", offsetof(settings_t, device), "auto cpu cuda cuda-shared"},
                                              {"comm", offsetof(settings_t, kind), "auto mpi nccl"}};
 
 int main(int argc, char **argv)
