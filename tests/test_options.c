@@ -376,7 +376,7 @@ START_TEST(mistakes_in_the_file_are_named_with_line_and_near_miss)
         {MINIMAL "[train]\nbatch_size = 8\n",
          {"cfg.ini:8: unknown key 'batch_size' in [train]; here it is [train] micro_batch"}},
         {MINIMAL "[optimizer]\nlr = 1\n", {"cfg.ini:7: unknown section [optimizer]; did you mean [train]?"}},
-        {MINIMAL "[device]\ntype = GPU\n", {"'GPU' is not one of auto, cuda, cuda-shared, cpu; did you mean cuda?"}},
+        {MINIMAL "[device]\ntype = GPU\n", {"'GPU' is not one of auto, cuda, cpu, cuda-shared; did you mean cuda?"}},
         {"\xef\xbb\xbf" MINIMAL, {"cfg.ini:1: ", "byte order mark"}},
         {MINIMAL "[train]\nlr =\n", {"cfg.ini:8: [train] lr: the value is empty"}},
         {MINIMAL "[train]\nlr = # 3\n", {"cfg.ini:8: [train] lr: the value is empty"}},

@@ -26,8 +26,8 @@ static const option_choice_t REDUCTIONS[] = {{"ordered", REDUCTION_ORDERED}, {"n
 static const option_choice_t DEVICES[] = {
     {"auto", ZERO_DEVICE_AUTO},
                                            {"cuda", ZERO_DEVICE_CUDA},
-                                           {"cuda-shared", ZERO_DEVICE_CUDA_SHARED},
                                            {"cpu", ZERO_DEVICE_CPU},
+                                           {"cuda-shared", ZERO_DEVICE_CUDA_SHARED},
                                            {0}};
 
 /* Each row's name is written once and gives section, key and field. */
