@@ -23,12 +23,11 @@ static const option_choice_t OFFLOAD_UPDATES[] = {{"auto", ZERO_OFFLOAD_UPDATE_A
 static const option_choice_t COMMS[] = {
     {"auto", ZERO_COMM_AUTO}, {"nccl", ZERO_COMM_NCCL}, {"mpi", ZERO_COMM_MPI}, {0}};
 static const option_choice_t REDUCTIONS[] = {{"ordered", REDUCTION_ORDERED}, {"nccl", REDUCTION_NCCL}, {0}};
-static const option_choice_t DEVICES[] = {
-    {"auto", ZERO_DEVICE_AUTO},
-                                           {"cuda", ZERO_DEVICE_CUDA},
-                                           {"cpu", ZERO_DEVICE_CPU},
-                                           {"cuda-shared", ZERO_DEVICE_CUDA_SHARED},
-                                           {0}};
+static const option_choice_t DEVICES[] = {{"auto", ZERO_DEVICE_AUTO},
+                                          {"cuda", ZERO_DEVICE_CUDA},
+                                          {"cpu", ZERO_DEVICE_CPU},
+                                          {"cuda-shared", ZERO_DEVICE_CUDA_SHARED},
+                                          {0}};
 
 /* Each row's name is written once and gives section, key and field. */
 #define NAMED(section_, key_) .section = #section_, .key = #key_, .offset = offsetof(options_t, section_.key_)
