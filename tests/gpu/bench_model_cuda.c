@@ -5,7 +5,8 @@
  * Each row is the median of several timed runs over several input sets, so that nothing stays in the cache from one run
  * to the next. Bytes are the fewest that the work must move: each input read once, each output written once. The last
  * lines are sums over a training step's calls, without the optimizer: of products and attention, the step's floor, and
- * of all.
+ * of all. Beside them is what the same calls take one after another for seconds: rows are timed on a GPU that is cool
+ * and at its highest clock, and training is not.
  *
  *     bench_model_cuda [124m|1558m|8b [NAME...]]
  *
@@ -21,6 +22,7 @@
 
 #define N_SETS 3
 #define N_RUNS 21
+#define LOAD_MS 2000.0
 
 static _Noreturn void give_up(const char *what)
 {
@@ -442,6 +444,41 @@ static bool is_named(const row_t *row, char *const *names, size_t n_names)
     return n_names == 0;
 }
 
+/* A step's calls, those of a layer together, as many in each layer as there are in all. */
+static void queue_step(bench_t *b, const row_t *rows, size_t n_rows, bool products_only)
+{
+    size_t layers = b->model->layers;
+    for (size_t layer = 0; layer < layers; ++layer) {
+        b->s = &b->sets[layer % N_SETS];
+        for (size_t i = 0; i < n_rows; ++i) {
+            size_t begin = rows[i].n_per_step * layer / layers, end = rows[i].n_per_step * (layer + 1) / layers;
+            if (products_only && rows[i].flops <= 0.0)
+                continue;
+            for (size_t call = begin; call < end; ++call)
+                NEED(rows[i].run(b, rows[i].first, rows[i].second) == ZERO_OK);
+        }
+    }
+}
+
+/* The mean of LOAD_MS, behind as long a time of the same. */
+static double loaded_ms(bench_t *b, const row_t *rows, size_t n_rows, bool products_only, double about_ms)
+{
+    int n_steps = (int)(LOAD_MS / about_ms) + 1;
+    float ms;
+    cudaEvent_t start, end;
+    NEED(cudaEventCreate(&start) == cudaSuccess && cudaEventCreate(&end) == cudaSuccess);
+    for (int step = 0; step < 2 * n_steps; ++step) {
+        if (step == n_steps)
+            NEED(cudaEventRecord(start, b->stream) == cudaSuccess);
+        queue_step(b, rows, n_rows, products_only);
+    }
+    NEED(cudaEventRecord(end, b->stream) == cudaSuccess);
+    NEED(cudaStreamSynchronize(b->stream) == cudaSuccess);
+    NEED(cudaEventElapsedTime(&ms, start, end) == cudaSuccess);
+    cudaEventDestroy(start), cudaEventDestroy(end);
+    return (double)ms / n_steps;
+}
+
 static void run_model(const model_t *model, char *const *names, size_t n_names)
 {
     static bench_t b;
@@ -467,6 +504,12 @@ static void run_model(const model_t *model, char *const *names, size_t n_names)
     }
     printf("%-30s %9s %16s %6s %9.3f\n", "products and attention", "", "", "", floor);
     printf("%-30s %9s %16s %6s %9.3f\n", "forward and backward", "", "", "", step);
+    if (n_names == 0) {
+        printf("%-57s %15.3f\n", "products and attention, one after another for seconds",
+               loaded_ms(&b, rows, n_rows, true, floor));
+        printf("%-57s %15.3f\n", "forward and backward, one after another for seconds",
+               loaded_ms(&b, rows, n_rows, false, step));
+    }
     close_bench(&b);
 }
 
