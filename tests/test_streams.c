@@ -100,6 +100,15 @@ START_TEST(a_trace_has_every_kind_of_work_and_changes_no_bit)
 }
 END_TEST
 
+/* Embedding and head take turns in one slot, so that the pass behind the pause begins with a gather: compute, which had
+ * nothing to do until the host came back, did not stand still for it. */
+START_TEST(a_pause_after_an_evaluation_is_no_wait)
+{
+    expect_plain_text(3, "rows=480 untied=1 steps=3 delay_us=20 idle_ms=500",
+                      (const char *const[]){"stage=3", "stage=3 prefetch=0 trace=1", "stage=1", NULL});
+}
+END_TEST
+
 /* The engine's settings, and the toy's, which the plain CPU trains too. */
 static const struct {
     async_fault_t fault;
@@ -130,6 +139,7 @@ static Suite *suite(void)
     tcase_add_test(tcase, a_transport_that_adds_gives_its_own_sums_at_every_stage);
     tcase_add_test(tcase, one_rank_and_the_cpu_have_no_use_for_a_transport_that_adds);
     tcase_add_test(tcase, a_trace_has_every_kind_of_work_and_changes_no_bit);
+    tcase_add_test(tcase, a_pause_after_an_evaluation_is_no_wait);
     tcase_add_loop_test(tcase, a_missing_wait_shows, 0, N_FAULTS);
     suite_add_tcase(s, tcase);
     return s;

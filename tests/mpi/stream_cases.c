@@ -15,6 +15,7 @@
  *     staging=0 (staging_bytes; 0: its default) comm=auto (or mpi, for all runs and before their other keys)
  *     seed=1 delay_us=300 fault=0 (async_fault_t) trace=0
  *     blocks=5 (units between the embedding and the head) calls=0 (1: prints the last step's calls of the driver, too)
+ *     idle_ms=0 (that the host lets the device stand still after an evaluation, which is nobody's wait)
  *     load= (a directory of checkpoints, whose latest the run goes on from) save= (one to write to after the steps)
  *
  * Trains a toy whose forward reads every parameter and whose backward reads them again and writes every gradient, all
@@ -47,7 +48,7 @@
 typedef struct settings {
     int stage, prefetch, micro_steps, every, steps, overlap, nan_at, seed, delay_us, fault, trace, is_async, offload,
         nccl, threads, pins, available, update, buffer, activations, spans, asks;
-    int rows, untied, staging, blocks, calls;
+    int rows, untied, staging, blocks, calls, idle_ms;
     const char *load, *save;
     zero_dtype_t dtype;
 } settings_t;
@@ -296,6 +297,9 @@ static void tell(run_t *run)
     CHECK(!run->s->trace || fabs(run->waited_ms - result.exposed_comm_ms) < 1e-6 * (1.0 + result.exposed_comm_ms),
           "step %d: the trace has waits of %g ms, exposed_comm_ms is %g", (int)result.step, run->waited_ms,
           result.exposed_comm_ms);
+    CHECK(run->s->idle_ms == 0 || result.exposed_comm_ms < run->s->idle_ms / 2.0,
+          "step %d: exposed_comm_ms is %g, and the host did nothing for %d ms", (int)result.step,
+          result.exposed_comm_ms, run->s->idle_ms);
     run->waited_ms = 0.0;
     if (zero_comm_rank(run->comm) == 0)
         printf("%llu %.9g %.9g %d\n", (unsigned long long)result.step, (double)result.loss, (double)result.grad_norm,
@@ -370,6 +374,14 @@ static void ask(run_t *run, int64_t step)
         OK(zero_set_state(run->engine, true, fill_state, NULL));
 }
 
+/* All ranks stand still at once: no one waits for another. */
+static void idle(run_t *run)
+{
+    OK(zero_device_synchronize(run->device));
+    OK(zero_comm_barrier(run->comm));
+    usleep((unsigned)run->s->idle_ms * 1000);
+}
+
 static void train(run_t *run)
 {
     const settings_t *s = run->s;
@@ -384,6 +396,8 @@ static void train(run_t *run)
         count_calls(n_calls, n_calls);
         if (step % 4 == 2) /* an evaluation while the step is still under way */
             pass(run, ZERO_PASS_EVAL, step, 0, &run->hash);
+        if (step % 4 == 2 && s->idle_ms > 0)
+            idle(run);
         if (s->asks)
             ask(run, step);
         if (step > 1)
@@ -557,6 +571,7 @@ static const setting_row_t setting_rows[] = {{"stage", offsetof(settings_t, stag
                                              {"staging", offsetof(settings_t, staging), NULL},
                                              {"blocks", offsetof(settings_t, blocks), NULL},
                                              {"calls", offsetof(settings_t, calls), NULL},
+                                             {"idle_ms", offsetof(settings_t, idle_ms), NULL},
                                              {"trace", offsetof(settings_t, trace), NULL},
                                              {"load", offsetof(settings_t, load), SETTING_TEXT},
                                              {"save", offsetof(settings_t, save), SETTING_TEXT},
