@@ -276,17 +276,22 @@ int zero_device_cuda_count(void)
     return cudaGetDeviceCount(&n_gpus) == cudaSuccess ? n_gpus : 0;
 }
 
+static zero_status_t too_few_gpus(int n_gpus, int n_ranks)
+{
+    if (n_gpus == 0)
+        return zero_fail(ZERO_ERROR_USAGE, "CUDA finds no GPU on this host: let the ranks see one, or use the CPU");
+    return zero_fail(ZERO_ERROR_USAGE,
+                     "CUDA finds %d GPU%s on this host for %d ranks: start fewer ranks, let every rank see all GPUs "
+                     "(Slurm: --gpus-per-node, not --gpus-per-task), or use the CPU; to try things out, device type "
+                     "cuda-shared lets ranks share a GPU",
+                     n_gpus, n_gpus == 1 ? "" : "s", n_ranks);
+}
+
 zero_status_t zero_device_cuda_create(const zero_comm_t *comm, bool may_share, zero_device_t **device)
 {
     int n_gpus = zero_device_cuda_count(), n_ranks = zero_comm_local_size(comm);
     if (n_gpus < (may_share ? 1 : n_ranks))
-        return zero_comm_local_rank(comm) > 0
-                   ? ZERO_ERROR_USAGE
-                   : zero_fail(ZERO_ERROR_USAGE,
-                               "CUDA finds %d GPU%s on this host for %d rank%s: start fewer ranks, let every rank see "
-                               "all GPUs (Slurm: --gpus-per-node, not --gpus-per-task), or use the CPU; to try "
-                               "things out, device type cuda-shared lets ranks share a GPU",
-                               n_gpus, n_gpus == 1 ? "" : "s", n_ranks, n_ranks == 1 ? "" : "s");
+        return zero_comm_local_rank(comm) > 0 ? ZERO_ERROR_USAGE : too_few_gpus(n_gpus, n_ranks);
     int gpu = zero_comm_local_rank(comm) % n_gpus;
     ZERO_TRY_CUDA(cudaSetDevice(gpu));
     zero_device_t *made = calloc(1, sizeof *made);
