@@ -220,6 +220,23 @@ static uint64_t cuda_available_bytes(const zero_device_t *device)
     return n_free / (uint64_t)device->n_sharers;
 }
 
+/* NCCL takes one rank a GPU. Hosts may differ in how many they have: all ranks learn of it, and end alike. */
+static zero_status_t refuse_shared_gpus(zero_comm_t *host)
+{
+    int n_gpus = zero_device_cuda_count();
+    bool shares = host->local_size > n_gpus;
+    double n_sharing = shares;
+    ZERO_TRY(zero_comm_sum(host, &n_sharing, 1));
+    if (n_sharing == 0.0)
+        return ZERO_OK;
+    if (!shares || host->local_rank > 0)
+        return ZERO_ERROR_USAGE;
+    return zero_fail(ZERO_ERROR_USAGE,
+                     "NCCL joins ranks that have a GPU each, and this host has %d GPU%s for %d ranks: share GPUs where "
+                     "copy engines serve (comm auto, reduction ordered, one host)",
+                     n_gpus, n_gpus == 1 ? "" : "s", host->local_size);
+}
+
 /* Copy engines where they serve, unless NCCL was asked for, or sums, which they cannot make; the log says which it is.
  */
 static zero_status_t cuda_join(zero_device_t *device, zero_comm_t *host, bool adds, zero_comm_t **bulk)
@@ -228,11 +245,8 @@ static zero_status_t cuda_join(zero_device_t *device, zero_comm_t *host, bool ad
     zero_status_t status = ZERO_ERROR_UNSUPPORTED;
     if (host->kind == ZERO_COMM_AUTO && !adds)
         status = zero_comm_copy_engine_create(host, bulk);
-    if (status == ZERO_ERROR_UNSUPPORTED && host->local_size > zero_device_cuda_count())
-        return zero_fail_alike(ZERO_ERROR_USAGE,
-                               "NCCL joins ranks that have a GPU each, and this host has %d GPUs for %d ranks: share "
-                               "GPUs where copy engines serve (comm auto, reduction ordered, one host)",
-                               zero_device_cuda_count(), host->local_size);
+    if (status == ZERO_ERROR_UNSUPPORTED)
+        ZERO_TRY(refuse_shared_gpus(host));
     if (status == ZERO_ERROR_UNSUPPORTED)
         status = zero_comm_nccl_create(host, bulk);
     if (status == ZERO_OK && host->rank == 0)
