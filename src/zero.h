@@ -409,7 +409,9 @@ typedef struct zero_step_result {
     uint32_t notice;  /* the largest that a rank gave zero_set_notice before this zero_step */
     double step_ms; /* by this rank's device: from the step before's end, or from the first zero_begin where none was */
                     /* under way then, to the end of the update */
-    double exposed_comm_ms; /* this rank's: compute stood still for communication */
+    /* This rank's: compute stood still for communication. Within a pass that is counted from a unit's end on, so work
+     * of yours between it and the next acquire is taken for standing still, where communication takes longer. */
+    double exposed_comm_ms;
 } zero_step_result_t;
 
 /* The oldest unwaited step's result, waiting for it if need be; every rank gets the same bits. ZERO_ERROR_NONFINITE
@@ -527,7 +529,7 @@ typedef struct zero_trace_span {
     double begin_ms, end_ms; /* CLOCK_MONOTONIC of this host */
 } zero_trace_span_t;
 
-/* Called from zero_step_wait and other calls of the engine, in the order in which spans began. */
+/* Called from zero_step_wait and other calls of the engine; spans of one work in the order in which they began. */
 typedef void (*zero_trace_fn)(void *user, const zero_trace_span_t *span);
 
 /* Sends what the device does from now on to `fn`, some steps later: the works whose bit (1u << ZERO_WORK_UPDATE, say)

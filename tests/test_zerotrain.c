@@ -234,6 +234,7 @@ static const bad_input_t BAD_INPUTS[] = {
     {"a bad --stage", 2, "", "--stage 5", {"--stage", "5", "0..3"}, ANY},
     {"a data file that is not there", 2, "", "--set data.train=nosuch.txt", {"data file 'nosuch.txt'", "No such file"}, ANY},
     {"GPUs where there are none", 2, "", "--set device.type=cuda", {"CUDA", "use the CPU"}, ANY},
+    {"GPUs to share where there are none", 2, "", "--set device.type=cuda-shared", {"CUDA", "use the CPU"}, ANY},
     {"NCCL without GPUs", 2, "", "--set zero.comm=nccl", {"[zero] comm = nccl", "the CPU"}, ANY},
     {"a directory as data", 2, "", "--set data.train=/", {"data file '/'", "directory"}, ANY},
     {"a pattern as data", 2, "", "--set data.train=./*.tx", {"'./*.tx'", "patterns are the shell's"}, ANY},

@@ -220,6 +220,23 @@ static uint64_t cuda_available_bytes(const zero_device_t *device)
     return n_free / (uint64_t)device->n_sharers;
 }
 
+/* NCCL takes one rank a GPU. Hosts may differ in how many they have: all ranks learn of it, and end alike. */
+static zero_status_t refuse_shared_gpus(zero_comm_t *host)
+{
+    int n_gpus = zero_device_cuda_count();
+    bool shares = host->local_size > n_gpus;
+    double n_sharing = shares;
+    ZERO_TRY(zero_comm_sum(host, &n_sharing, 1));
+    if (n_sharing == 0.0)
+        return ZERO_OK;
+    if (!shares || host->local_rank > 0)
+        return ZERO_ERROR_USAGE;
+    return zero_fail(ZERO_ERROR_USAGE,
+                     "NCCL joins ranks that have a GPU each, and this host has %d GPU%s for %d ranks: share GPUs where "
+                     "copy engines serve (comm auto, reduction ordered, one host)",
+                     n_gpus, n_gpus == 1 ? "" : "s", host->local_size);
+}
+
 /* Copy engines where they serve, unless NCCL was asked for, or sums, which they cannot make; the log says which it is.
  */
 static zero_status_t cuda_join(zero_device_t *device, zero_comm_t *host, bool adds, zero_comm_t **bulk)
@@ -228,11 +245,8 @@ static zero_status_t cuda_join(zero_device_t *device, zero_comm_t *host, bool ad
     zero_status_t status = ZERO_ERROR_UNSUPPORTED;
     if (host->kind == ZERO_COMM_AUTO && !adds)
         status = zero_comm_copy_engine_create(host, bulk);
-    if (status == ZERO_ERROR_UNSUPPORTED && host->local_size > zero_device_cuda_count())
-        return zero_fail_alike(ZERO_ERROR_USAGE,
-                               "NCCL joins ranks that have a GPU each, and this host has %d GPUs for %d ranks: share "
-                               "GPUs where copy engines serve (comm auto, reduction ordered, one host)",
-                               zero_device_cuda_count(), host->local_size);
+    if (status == ZERO_ERROR_UNSUPPORTED)
+        ZERO_TRY(refuse_shared_gpus(host));
     if (status == ZERO_ERROR_UNSUPPORTED)
         status = zero_comm_nccl_create(host, bulk);
     if (status == ZERO_OK && host->rank == 0)
@@ -276,17 +290,22 @@ int zero_device_cuda_count(void)
     return cudaGetDeviceCount(&n_gpus) == cudaSuccess ? n_gpus : 0;
 }
 
+static zero_status_t too_few_gpus(int n_gpus, int n_ranks)
+{
+    if (n_gpus == 0)
+        return zero_fail(ZERO_ERROR_USAGE, "CUDA finds no GPU on this host: let the ranks see one, or use the CPU");
+    return zero_fail(ZERO_ERROR_USAGE,
+                     "CUDA finds %d GPU%s on this host for %d ranks: start fewer ranks, let every rank see all GPUs "
+                     "(Slurm: --gpus-per-node, not --gpus-per-task), or use the CPU; to try things out, device type "
+                     "cuda-shared lets ranks share a GPU",
+                     n_gpus, n_gpus == 1 ? "" : "s", n_ranks);
+}
+
 zero_status_t zero_device_cuda_create(const zero_comm_t *comm, bool may_share, zero_device_t **device)
 {
     int n_gpus = zero_device_cuda_count(), n_ranks = zero_comm_local_size(comm);
     if (n_gpus < (may_share ? 1 : n_ranks))
-        return zero_comm_local_rank(comm) > 0
-                   ? ZERO_ERROR_USAGE
-                   : zero_fail(ZERO_ERROR_USAGE,
-                               "CUDA finds %d GPU%s on this host for %d rank%s: start fewer ranks, let every rank see "
-                               "all GPUs (Slurm: --gpus-per-node, not --gpus-per-task), or use the CPU; to try "
-                               "things out, device type cuda-shared lets ranks share a GPU",
-                               n_gpus, n_gpus == 1 ? "" : "s", n_ranks, n_ranks == 1 ? "" : "s");
+        return zero_comm_local_rank(comm) > 0 ? ZERO_ERROR_USAGE : too_few_gpus(n_gpus, n_ranks);
     int gpu = zero_comm_local_rank(comm) % n_gpus;
     ZERO_TRY_CUDA(cudaSetDevice(gpu));
     zero_device_t *made = calloc(1, sizeof *made);

@@ -93,6 +93,7 @@ static void advance(zero_engine_t *engine)
     if (engine->position < zero_order_n_positions(engine->pass, engine->model->n_units))
         return;
     engine->in_pass = false;
+    engine->arrived = 0; /* between passes the stream is the caller's, and may stand still for the host */
     if (engine->pass == ZERO_PASS_TRAIN)
         engine->micro_step++;
 }

@@ -99,6 +99,8 @@ static zero_status_t start_piece(zero_engine_t *engine, uint64_t first, zero_str
         engine->n_sums_over = engine->n_sums;
     }
     ZERO_TRY(travel(engine, reduction->unit, piece, travels_in));
+    if (n_left > (uint64_t)engine->plan.n_staging * engine->plan.piece_elems)
+        return ZERO_OK; /* it is summed on the way: nobody waits for it */
     return zero_engine_set_mark(engine, &piece->staged, travels_in);
 }
 

@@ -164,6 +164,7 @@ static zero_status_t tell(zero_timeline_t *timeline, const span_t *span)
     return ZERO_OK;
 }
 
+/* A span without an end is not told of: something failed, or more marks than there are places lie behind its begin. */
 static zero_status_t take_oldest(zero_timeline_t *timeline, bool step_is_over)
 {
     span_t *oldest = &timeline->ring[timeline->first];

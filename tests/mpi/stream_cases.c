@@ -15,15 +15,17 @@
  *     staging=0 (staging_bytes; 0: its default) comm=auto (or mpi, for all runs and before their other keys)
  *     seed=1 delay_us=300 fault=0 (async_fault_t) trace=0
  *     blocks=5 (units between the embedding and the head) calls=0 (1: prints the last step's calls of the driver, too)
+ *     late=1 (0: each step is waited for before the next begins)
+ *     idle_ms=0 (that the host lets the device stand still after an evaluation, which is nobody's wait)
  *     load= (a directory of checkpoints, whose latest the run goes on from) save= (one to write to after the steps)
  *
  * Trains a toy whose forward reads every parameter and whose backward reads them again and writes every gradient, all
- * of it queued in a compute stream, two steps under way at a time. Each piece of compute takes a while between its
- * first and its last touch, reads twice what it reads, and leaves NaN where it will write. What it keeps from a unit's
- * forward to its backward must be there as it was. Prints, from rank 0, a line
- * a step (loss and grad norm, %.9g), and hashes of all full parameters and of the optimizer's state, at the end and
- * again after other state was set. The same text on every device means that nothing was read before it was there or
- * written before its readers were done.
+ * of it queued in a compute stream, two steps under way at a time unless told otherwise. Each piece of compute takes a
+ * while between its first and its last touch, reads twice what it reads, and leaves NaN where it will write. What it
+ * keeps from a unit's forward to its backward must be there as it was. Prints, from rank 0, a line a step (loss and
+ * grad norm, %.9g), and hashes of all full parameters and of the optimizer's state, at the end and again after other
+ * state was set. The same text on every device means that nothing was read before it was there or written before its
+ * readers were done.
  *
  * Exit code 0 when every check held.
  */
@@ -47,7 +49,7 @@
 typedef struct settings {
     int stage, prefetch, micro_steps, every, steps, overlap, nan_at, seed, delay_us, fault, trace, is_async, offload,
         nccl, threads, pins, available, update, buffer, activations, spans, asks;
-    int rows, untied, staging, blocks, calls;
+    int rows, untied, staging, blocks, calls, idle_ms, late;
     const char *load, *save;
     zero_dtype_t dtype;
 } settings_t;
@@ -296,6 +298,9 @@ static void tell(run_t *run)
     CHECK(!run->s->trace || fabs(run->waited_ms - result.exposed_comm_ms) < 1e-6 * (1.0 + result.exposed_comm_ms),
           "step %d: the trace has waits of %g ms, exposed_comm_ms is %g", (int)result.step, run->waited_ms,
           result.exposed_comm_ms);
+    CHECK(run->s->idle_ms == 0 || result.exposed_comm_ms < run->s->idle_ms / 2.0,
+          "step %d: exposed_comm_ms is %g, and the host did nothing for %d ms", (int)result.step,
+          result.exposed_comm_ms, run->s->idle_ms);
     run->waited_ms = 0.0;
     if (zero_comm_rank(run->comm) == 0)
         printf("%llu %.9g %.9g %d\n", (unsigned long long)result.step, (double)result.loss, (double)result.grad_norm,
@@ -370,6 +375,14 @@ static void ask(run_t *run, int64_t step)
         OK(zero_set_state(run->engine, true, fill_state, NULL));
 }
 
+/* All ranks stand still at once: no one waits for another. */
+static void idle(run_t *run)
+{
+    OK(zero_device_synchronize(run->device));
+    OK(zero_comm_barrier(run->comm));
+    usleep((unsigned)run->s->idle_ms * 1000);
+}
+
 static void train(run_t *run)
 {
     const settings_t *s = run->s;
@@ -384,12 +397,15 @@ static void train(run_t *run)
         count_calls(n_calls, n_calls);
         if (step % 4 == 2) /* an evaluation while the step is still under way */
             pass(run, ZERO_PASS_EVAL, step, 0, &run->hash);
+        if (step % 4 == 2 && s->idle_ms > 0)
+            idle(run);
         if (s->asks)
             ask(run, step);
-        if (step > 1)
+        if (step > s->late)
             tell(run);
     }
-    tell(run);
+    for (int i = 0; i < s->late && i < s->steps; i++)
+        tell(run);
     if (s->calls)
         tell_calls(run, n_calls);
 }
@@ -525,6 +541,7 @@ static const settings_t defaults = {.stage = 3,
                                     .rows = 61,
                                     .blocks = 5,
                                     .overlap = 1,
+                                    .late = 1,
                                     .seed = 1,
                                     .delay_us = 300,
                                     .pins = 1,
@@ -557,6 +574,8 @@ static const setting_row_t setting_rows[] = {{"stage", offsetof(settings_t, stag
                                              {"staging", offsetof(settings_t, staging), NULL},
                                              {"blocks", offsetof(settings_t, blocks), NULL},
                                              {"calls", offsetof(settings_t, calls), NULL},
+                                             {"late", offsetof(settings_t, late), NULL},
+                                             {"idle_ms", offsetof(settings_t, idle_ms), NULL},
                                              {"trace", offsetof(settings_t, trace), NULL},
                                              {"load", offsetof(settings_t, load), SETTING_TEXT},
                                              {"save", offsetof(settings_t, save), SETTING_TEXT},
