@@ -161,7 +161,9 @@ static uint64_t host_bytes(void)
     ssize_t n_bytes = read(fd, text, sizeof text - 1);
     close(fd);
     text[n_bytes > 0 ? n_bytes : 0] = 0;
-    return sscanf(text, "%llu %llu", &total, &resident) == 2 ? (uint64_t)resident * 4096 : 0;
+    if (sscanf(text, "%llu %llu", &total, &resident) != 2)
+        return 0;
+    return (uint64_t)resident * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
 static metrics_row_t make_row(const run_t *run, const zero_step_result_t *result)
