@@ -458,9 +458,10 @@ zero_status_t loop_print_plan(const options_t *options, const zero_comm_t *comm)
         model_plan(&model, &without[stage]);
     }
     if (status == ZERO_OK && zero_comm_rank(comm) == 0) {
-        printf("bytes held by each of %d rank%s, %.2fM parameters, %s; [zero] stage is %lld\n", n_ranks,
+        printf("bytes held by each of %d rank%s, %.2fM parameters, %s, on %s; [zero] stage is %lld\n", n_ranks,
                n_ranks == 1 ? "" : "s", (double)zero_model_n_params(model.declaration) * 1e-6,
-               zero_dtype_name((zero_dtype_t)options->train.precision), (long long)options->zero.stage);
+               zero_dtype_name((zero_dtype_t)options->train.precision),
+               options->device.type == ZERO_DEVICE_CPU ? "the CPU" : "GPUs", (long long)options->zero.stage);
         printf("%-18s %15s %15s %15s %15s\n", "", "stage 0", "stage 1", "stage 2", "stage 3");
         for (int c = 0; c < ZERO_MEMORY_N_CATEGORIES; c++) {
             printf("%-18s", zero_memory_name((zero_memory_category_t)c));
