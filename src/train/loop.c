@@ -137,9 +137,15 @@ static void report_progress(const run_t *run, const metrics_row_t *row)
     const options_t *o = run->options;
     double n_done = (double)(row->step - run->checkpoints.first_step + 1);
     double left_s = (now_ms() - run->started_ms) / n_done * (double)(run->last_step - row->step) * 1e-3;
-    report("step %lld/%lld  loss %.4f  grad_norm %.3f  lr %.2e  %.0f tokens/s  %d:%02d left%s", (long long)row->step,
-           (long long)run->last_step, (double)row->loss, (double)row->grad_norm, row->lr, row->tokens_per_s,
-           (int)left_s / 60, (int)left_s % 60, row->skipped ? "  SKIPPED: gradients were not finite" : "");
+    long long left_min = (long long)(left_s / 60.0);
+    char left[32];
+    if (left_min < 60)
+        snprintf(left, sizeof left, "%lld:%02d", left_min, (int)(left_s - 60.0 * (double)left_min));
+    else
+        snprintf(left, sizeof left, "%lld h %02d min", left_min / 60, (int)(left_min % 60));
+    report("step %lld/%lld  loss %.4f  grad_norm %.3f  lr %.2e  %.0f tokens/s  %s left%s", (long long)row->step,
+           (long long)run->last_step, (double)row->loss, (double)row->grad_norm, row->lr, row->tokens_per_s, left,
+           row->skipped ? "  SKIPPED: gradients were not finite" : "");
     if (row->has_val_loss)
         report("step %lld/%lld  validation loss %.4f nats per %s", (long long)row->step, (long long)run->last_step,
                (double)row->val_loss, o->model.vocab_size == 256 ? "byte" : "token");
