@@ -3,10 +3,9 @@
  * The idea is published memory. A window is a block of memory of the same size on every rank, from which peers read.
  * What a rank wrote into its windows before fence() may be read by any peer's all_gather() or exchange() after the
  * peer's fence(), for as long as the writer leaves it as it is; and the writer may change it again only after a later
- * fence(), which every peer reaches when its reads are done. A transport that can read peers'
- * memory (shared memory on a host, copy engines between GPUs) makes fence a barrier and the rest plain reads; one that
- * sends messages (MPI, NCCL) makes fence nothing and the rest collectives. Callers keep to the contract and need not
- * know which.
+ * fence(), which every peer reaches when its reads are done. A transport that can read peers' memory (shared memory on
+ * a host, copy engines between GPUs) makes fence a barrier and the rest plain reads; one that sends messages (MPI,
+ * NCCL) makes fence nothing and the rest collectives. Callers keep to the contract and need not know which.
  *
  * A lane is work that may be under way beside other lanes' work, in a stream of its own. In a lane, all ranks make the
  * same calls in the same order; between lanes there is no order but what the caller makes (by events), and a fence

@@ -122,7 +122,8 @@ typedef enum zero_comm_kind {
     ZERO_COMM_NCCL, /* as auto between hosts' memories; NCCL between GPUs, which it asks for */
 } zero_comm_kind_t;
 
-/* Joins the ranks that mpirun started; a program started without mpirun is one rank and MPI is not touched.
+/* Joins all ranks that mpirun started (MPI_COMM_WORLD); a program started without mpirun is one rank and MPI is not
+ * touched.
  * Initializes MPI where the program has not, and then also finalizes it in zero_comm_destroy. [collective] */
 ZERO_API zero_status_t zero_comm_create(zero_comm_kind_t kind, zero_comm_t **comm);
 ZERO_API void zero_comm_destroy(zero_comm_t *comm); /* NULL is allowed. [collective] */
@@ -135,12 +136,18 @@ ZERO_API int zero_comm_rank(const zero_comm_t *comm);
 ZERO_API int zero_comm_size(const zero_comm_t *comm);
 ZERO_API int zero_comm_local_rank(const zero_comm_t *comm); /* among the ranks of this host */
 ZERO_API int zero_comm_local_size(const zero_comm_t *comm);
-ZERO_API const char *zero_comm_name(const zero_comm_t *comm); /* how bulk data travels: "self", "node", "mpi", "nccl" */
+/* How bulk data travels between the ranks' host memories: "self" (one rank), "node" (shared memory) or "mpi". What
+ * joins GPUs is found out by zero_engine_create, which logs it at ZERO_LOG_INFO. */
+ZERO_API const char *zero_comm_name(const zero_comm_t *comm);
 
-/* values[i] becomes the sum over ranks, added in rank order 0..N-1, so every rank holds the same bits. Host memory.
- * [collective] */
+/* The next four are for small data in host memory, and block the host. They wait for a peer ZERO_TIMEOUT_S seconds
+ * (environment; 600) at most: then ZERO_ERROR_TIMEOUT, and ZERO_ERROR_PEER as soon as one is gone where that shows. */
+
+/* values[i] becomes the sum over ranks, added in rank order 0..N-1, so every rank holds the same bits. [collective] */
 ZERO_API zero_status_t zero_comm_sum(zero_comm_t *comm, double *values, size_t n_values);
+/* The n_bytes at `data` of rank `root` to every rank's `data`. [collective] */
 ZERO_API zero_status_t zero_comm_broadcast(zero_comm_t *comm, void *data, size_t n_bytes, int root);
+/* Returns when every rank has called it. [collective] */
 ZERO_API zero_status_t zero_comm_barrier(zero_comm_t *comm);
 
 /* Makes all ranks take the same way: returns ZERO_OK when `mine` is ZERO_OK on every rank, `mine` where it is not, and
@@ -279,8 +286,9 @@ typedef struct zero_config {
     size_t user_bytes; /* zero_alloc will ask for this much in all: counted in the plan's limit */
 } zero_config_t;
 
-/* Stage 3, bf16, one micro-step, prefetch 1, AdamW(0.9, 0.95, 1e-8, 0.1), clip 1.0, 512 MiB of staging,
- * 256 MiB of offload's buffers. */
+/* Stage 3, bf16, one micro-step, prefetch 1, overlap, seed 1, AdamW(0.9, 0.95, 1e-8, 0.1), clip 1.0, an end after 20
+ * skipped steps; fp16's loss scale from 65536, window 1000, hysteresis 1; no offload (if it is turned on: ratio 1,
+ * 256 MiB of buffers, half of the host's memory at most); 512 MiB of staging. */
 ZERO_API zero_config_t zero_config_default(void);
 
 /* ---- Memory plan ---------------------------------------------------------------------------------------------------
@@ -326,8 +334,9 @@ ZERO_API zero_status_t zero_plan(const zero_model_t *model, const zero_config_t 
 typedef struct zero_engine zero_engine_t;
 
 /* Lays out and allocates everything the plan names; afterwards steps allocate nothing. Declaration and configuration
- * are hashed and compared: ZERO_ERROR_MISMATCH names the first rank that differs. ZERO_ERROR_MEMORY when the plan does
- * not fit, with the numbers. comm and device must outlive the engine; model may go. [collective] */
+ * are hashed and compared: ZERO_ERROR_MISMATCH names the first rank that differs. ZERO_ERROR_USAGE where a number of
+ * the configuration is out of its range, ZERO_ERROR_MEMORY when the plan does not fit, with the numbers. comm and
+ * device must outlive the engine; model may go. [collective] */
 ZERO_API zero_status_t zero_engine_create(zero_comm_t *comm, zero_device_t *device, const zero_model_t *model,
                                           const zero_config_t *config, zero_engine_t **engine);
 ZERO_API void zero_engine_destroy(zero_engine_t *engine); /* NULL is allowed. [collective] */
@@ -355,8 +364,8 @@ ZERO_API zero_status_t zero_set_state(zero_engine_t *engine, bool with_moments, 
  * it names, with F32, BF16 or F16 tensors of the declared names and shapes ("transformer." or "model." in front is
  * tolerated on either side). Each rank reads only what it holds. Moments become zero. [collective] */
 ZERO_API zero_status_t zero_load_weights(zero_engine_t *engine, const char *directory);
-/* Reads it: calls `visit` for every run this rank owns (each element is owned by exactly one rank, at every stage),
- * in order of unit and offset. */
+/* Reads it, between steps: calls `visit` for every run this rank owns (each element is owned by exactly one rank, at
+ * every stage), in order of tensor and element. */
 ZERO_API zero_status_t zero_get_state(zero_engine_t *engine, zero_chunk_fn visit, void *user);
 
 typedef enum zero_pass {
@@ -364,7 +373,8 @@ typedef enum zero_pass {
     ZERO_PASS_EVAL,  /* forward only */
 } zero_pass_t;
 
-/* Starts a micro-step (train) or a forward pass (eval). Eval passes are allowed between steps. [collective] */
+/* Starts a micro-step (train) or a forward pass (eval). Eval passes are allowed between steps. ZERO_ERROR_ORDER inside
+ * a pass, or where zero_step is due. [collective] */
 ZERO_API zero_status_t zero_begin(zero_engine_t *engine, zero_pass_t pass, zero_stream_t stream);
 /* Makes the unit's parameters resident, and in backward gives its gradients a place. Units come in the declared order,
  * one at a time; anything else is ZERO_ERROR_ORDER at once. [collective] */
@@ -374,11 +384,13 @@ ZERO_API zero_status_t zero_release(zero_engine_t *engine, zero_unit_t unit, zer
 /* Ends it in backward: every gradient of the unit is written; they leave for their owners. [collective] */
 ZERO_API zero_status_t zero_grad_ready(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
 
-/* The tensor's full parameter, row-major, of the configured dtype; NULL unless a unit that uses it is acquired. */
+/* The tensor's full parameter in device memory: row-major, of the configured dtype, aligned to 128 bytes unless it is
+ * packed. Valid until the unit is released, for work queued in the stream that it was acquired in; another acquire may
+ * give another address. NULL unless a unit that uses it is acquired. */
 ZERO_API const void *zero_param(const zero_engine_t *engine, zero_tensor_t tensor);
 
 typedef struct zero_grad {
-    void *data;         /* the tensor's full gradient, row-major; NULL outside backward */
+    void *data;         /* the tensor's full gradient: memory, layout and life as zero_param's; NULL outside backward */
     zero_dtype_t dtype; /* the configured dtype, or fp32 where micro-steps are accumulated before they are reduced */
     bool accumulate;    /* true: add to what is there; false: overwrite every element */
 } zero_grad_t;
@@ -390,9 +402,16 @@ ZERO_API zero_grad_t zero_grad(const zero_engine_t *engine, zero_tensor_t tensor
 ZERO_API const float *zero_loss_scale(const zero_engine_t *engine);
 
 /* Ends the step: global gradient norm, clipping, AdamW on this rank's shard, new parameters to all that hold them.
- * A non-finite norm skips the update. lr: learning rate of this step, a finite number. local_loss: device memory, this
- * rank's share of the loss (summed over ranks in rank order), or NULL. At most two steps may be unwaited. [collective]
- */
+ * With norm the root of the sum of squares of all gradients, g = gradient * min(1, grad_clip / (norm + 1e-6)), and t
+ * counting the steps that were not skipped:
+ *
+ *     m = beta1 m + (1 - beta1) g                  v = beta2 v + (1 - beta2) g^2
+ *     w = w - lr decay w - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
+ *
+ * where decay is weight_decay for tensors declared with it, else 0. A non-finite norm skips the update. lr: learning
+ * rate of this step, a finite number. local_loss: one double in device memory, this rank's share of the loss (summed
+ * over ranks in rank order), or NULL. At most two steps may be unwaited: a third is ZERO_ERROR_ORDER, as is a step with
+ * micro-steps missing. [collective] */
 ZERO_API zero_status_t zero_step(zero_engine_t *engine, float lr, const double *local_loss, zero_stream_t stream);
 
 /* A number for all ranks to know, without a wait: it goes with this rank's part of every zero_step from now on, and

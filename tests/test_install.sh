@@ -1,6 +1,7 @@
 #!/bin/bash
 # `make install` gives a tree from which another program builds: DESTDIR and PREFIX are kept apart, pkg-config's answer
-# is enough for shared and static linking, find_package for CMake, uninstall takes back every file. And make rebuilds what it must and no more.
+# is enough for shared and static linking, find_package for CMake, uninstall takes back every file. And make rebuilds
+# what it must and no more.
 # Run by tests/run-all; prints "ok: claim" or "FAILED: claim" for each.
 # shellcheck disable=SC2317 # functions are called through claim
 

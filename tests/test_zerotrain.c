@@ -589,6 +589,8 @@ START_TEST(the_plan_adds_up_and_training_holds_what_it_says)
     ck_assert(!exists("metrics.jsonl")); /* it did not train */
     if (n_ranks == ALONE)
         ck_assert_str_eq(outcome.output.err, "");
+    ck_assert(strstr(outcome.output.out, ", on the CPU; ") ||
+              strstr(outcome.output.out, ", on GPUs; ")); /* whose it is */
 
     long long sum[4] = {0}, bytes[4], total[4], state[4];
     for (size_t i = 0; i < sizeof categories / sizeof categories[0]; i++) {

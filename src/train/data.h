@@ -19,7 +19,7 @@ typedef struct data_spec {
     int64_t global_batch, micro_batch; /* sequences */
     int rank, world_size;
     uint64_t seed;
-    bool shuffle; /* false: sequences in file order (validation) */
+    bool shuffle; /* false: sequences in file order, for tests that count on it */
 } data_spec_t;
 
 /* Opens and checks every file: sizes against headers in 64-bit arithmetic, every token against the vocabulary (the

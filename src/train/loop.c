@@ -137,9 +137,15 @@ static void report_progress(const run_t *run, const metrics_row_t *row)
     const options_t *o = run->options;
     double n_done = (double)(row->step - run->checkpoints.first_step + 1);
     double left_s = (now_ms() - run->started_ms) / n_done * (double)(run->last_step - row->step) * 1e-3;
-    report("step %lld/%lld  loss %.4f  grad_norm %.3f  lr %.2e  %.0f tokens/s  %d:%02d left%s", (long long)row->step,
-           (long long)run->last_step, (double)row->loss, (double)row->grad_norm, row->lr, row->tokens_per_s,
-           (int)left_s / 60, (int)left_s % 60, row->skipped ? "  SKIPPED: gradients were not finite" : "");
+    long long left_min = (long long)(left_s / 60.0);
+    char left[32];
+    if (left_min < 60)
+        snprintf(left, sizeof left, "%lld:%02d", left_min, (int)(left_s - 60.0 * (double)left_min));
+    else
+        snprintf(left, sizeof left, "%lld h %02d min", left_min / 60, (int)(left_min % 60));
+    report("step %lld/%lld  loss %.4f  grad_norm %.3f  lr %.2e  %.0f tokens/s  %s left%s", (long long)row->step,
+           (long long)run->last_step, (double)row->loss, (double)row->grad_norm, row->lr, row->tokens_per_s, left,
+           row->skipped ? "  SKIPPED: gradients were not finite" : "");
     if (row->has_val_loss)
         report("step %lld/%lld  validation loss %.4f nats per %s", (long long)row->step, (long long)run->last_step,
                (double)row->val_loss, o->model.vocab_size == 256 ? "byte" : "token");
@@ -161,7 +167,9 @@ static uint64_t host_bytes(void)
     ssize_t n_bytes = read(fd, text, sizeof text - 1);
     close(fd);
     text[n_bytes > 0 ? n_bytes : 0] = 0;
-    return sscanf(text, "%llu %llu", &total, &resident) == 2 ? (uint64_t)resident * 4096 : 0;
+    if (sscanf(text, "%llu %llu", &total, &resident) != 2)
+        return 0;
+    return (uint64_t)resident * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
 static metrics_row_t make_row(const run_t *run, const zero_step_result_t *result)
@@ -456,9 +464,10 @@ zero_status_t loop_print_plan(const options_t *options, const zero_comm_t *comm)
         model_plan(&model, &without[stage]);
     }
     if (status == ZERO_OK && zero_comm_rank(comm) == 0) {
-        printf("bytes held by each of %d rank%s, %.2fM parameters, %s; [zero] stage is %lld\n", n_ranks,
+        printf("bytes held by each of %d rank%s, %.2fM parameters, %s, on %s; [zero] stage is %lld\n", n_ranks,
                n_ranks == 1 ? "" : "s", (double)zero_model_n_params(model.declaration) * 1e-6,
-               zero_dtype_name((zero_dtype_t)options->train.precision), (long long)options->zero.stage);
+               zero_dtype_name((zero_dtype_t)options->train.precision),
+               options->device.type == ZERO_DEVICE_CPU ? "the CPU" : "GPUs", (long long)options->zero.stage);
         printf("%-18s %15s %15s %15s %15s\n", "", "stage 0", "stage 1", "stage 2", "stage 3");
         for (int c = 0; c < ZERO_MEMORY_N_CATEGORIES; c++) {
             printf("%-18s", zero_memory_name((zero_memory_category_t)c));

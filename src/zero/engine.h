@@ -196,9 +196,10 @@ zero_status_t zero_engine_place_grads(zero_engine_t *engine, zero_unit_t unit, z
 zero_status_t zero_engine_reduce(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
 /* Queues the sums that are still due. */
 zero_status_t zero_engine_finish_reductions(zero_engine_t *engine, zero_stream_t stream);
-/* ---- step.c ---- */
-/* No pass is under way and all micro-steps have been updated with; and no step's result is unread either. call: who
- * asks, for the error line. */
+
+/* ---- step.c: the update ---- */
+/* ZERO_ERROR_ORDER inside a pass or between the micro-steps of a step; the second also where a step's result is unread.
+ * call: who asks, for the error line. */
 zero_status_t zero_engine_check_between_steps(const zero_engine_t *engine, const char *call);
 zero_status_t zero_engine_check_no_step(const zero_engine_t *engine, const char *call);
 /* Notes when the first micro-step of a step begins. */

@@ -1,9 +1,9 @@
 /* layout.h - where every tensor lies in its unit's flat buffer, and which slice of it each rank owns. Pure arithmetic.
  *
  * A unit's tensors stand one after another in declared order, each starting at a multiple of ZERO_ALIGN_ELEMS unless it
- * is packed. The
- * whole is padded so that it splits into world_size shards of equal size, each a multiple of ZERO_ALIGN_ELEMS. Rank r
- * owns flat elements [r * shard_elems, (r + 1) * shard_elems). Padding is never written by gradients and stays zero.
+ * is packed. The whole is padded so that it splits into world_size shards of equal size, each a multiple of
+ * ZERO_ALIGN_ELEMS. Rank r owns flat elements [r * shard_elems, (r + 1) * shard_elems). Padding is never written by
+ * gradients and stays zero.
  *
  *     | tensor 0 ..pad| tensor 1 ......pad| tensor 2 .pad|...pad|
  *     |<- rank 0 ->|<- rank 1 ->|<- rank 2 ->|<- rank 3 ->|
