@@ -13,7 +13,10 @@
 #include "zero/log.h"
 
 #define SPIN_NS 50000           /* about what going to sleep and being woken costs */
-#define LOOK_AFTER_NS 100000000 /* a sleeper looks after its peers this often */
+#define LOOK_AFTER_NS 100000000 /* who waits looks after its peers this often */
+/* Looks in a row at which a rank was stopped, until it is given up: 5 s. Looks, not time: a job that is suspended as a
+ * whole does not look at itself, and is not found at fault when it goes on. */
+#define STOPPED_LOOKS 50
 
 _Static_assert(ATOMIC_INT_LOCK_FREE == 2, "atomics between processes must not hide a lock");
 
@@ -120,6 +123,16 @@ static zero_status_t fail_ended(zero_barrier_t *barrier, int rank, const char *w
     return end_all_waits(barrier);
 }
 
+static zero_status_t fail_stopped(zero_barrier_t *barrier, int rank, const char *waiting_in)
+{
+    if (claim_failure(barrier, ZERO_ERROR_TIMEOUT))
+        zero_log(ZERO_LOG_ERROR,
+                 "rank %d (process %" PRId64 ") has been stopped (SIGSTOP, say) for %g s while other ranks wait for it "
+                 "in %s",
+                 rank, barrier->seats[rank]->pid, STOPPED_LOOKS * (LOOK_AFTER_NS * 1e-9), waiting_in);
+    return end_all_waits(barrier);
+}
+
 static zero_status_t fail_late(zero_barrier_t *barrier, uint32_t epoch, const char *waiting_in)
 {
     char late[512] = "";
@@ -136,18 +149,36 @@ static zero_status_t fail_late(zero_barrier_t *barrier, uint32_t epoch, const ch
     return end_all_waits(barrier);
 }
 
-/* Looks after the ranks that have not come. Whether one ended is read before whether it came: it may come and then end.
- */
+static void begin_looking(zero_barrier_t *barrier)
+{
+    barrier->last_look_ns = zero_now_ns();
+    barrier->n_looks_stopped = 0;
+    barrier->stopped_rank = -1;
+}
+
+/* Looks after the ranks that have not come, if it is time to. Whether one ended is read before whether it came: it may
+ * come and then end. A rank in a debugger's hands is in another state than a stopped one, and is waited for. */
 static zero_status_t check_late_ranks(zero_barrier_t *barrier, uint32_t epoch, const char *waiting_in)
 {
+    int64_t now = zero_now_ns();
+    int stopped = -1;
+    if (now - barrier->last_look_ns < LOOK_AFTER_NS)
+        return ZERO_OK;
+    barrier->last_look_ns = now;
     for (int rank = 0; rank < barrier->size; rank++) {
-        const zero_barrier_seat_t *seat = barrier->seats[rank];
         if (!is_late(barrier, rank, epoch))
             continue;
-        if (process_state(seat) == 'X' && is_late(barrier, rank, epoch))
+        char state = process_state(barrier->seats[rank]);
+        if (state == 'X' && is_late(barrier, rank, epoch))
             return fail_ended(barrier, rank, waiting_in);
+        if (state == 'T' && stopped < 0)
+            stopped = rank;
     }
-    return ZERO_OK;
+    if (stopped != barrier->stopped_rank)
+        barrier->n_looks_stopped = 0;
+    barrier->n_looks_stopped += stopped >= 0;
+    barrier->stopped_rank = stopped;
+    return barrier->n_looks_stopped < STOPPED_LOOKS ? ZERO_OK : fail_stopped(barrier, stopped, waiting_in);
 }
 
 /* ---- Waiting ---- */
@@ -174,18 +205,16 @@ static zero_status_t sleep_until_passed(zero_barrier_t *barrier, uint32_t epoch,
 {
     zero_barrier_seat_t *common = barrier->seats[0];
     const int64_t start = zero_now_ns();
-    int64_t last_look = start;
     zero_status_t status = ZERO_OK;
+    begin_looking(barrier);
     atomic_fetch_add(&common->n_asleep, 1);
     while (status == ZERO_OK && !passed(barrier, epoch)) {
         sleep_while(&common->epoch, epoch, LOOK_AFTER_NS);
-        int64_t now = zero_now_ns();
         status = failure_status(barrier);
-        if (status != ZERO_OK || passed(barrier, epoch) || now - last_look < LOOK_AFTER_NS)
+        if (status != ZERO_OK || passed(barrier, epoch))
             continue;
-        last_look = now;
         status = check_late_ranks(barrier, epoch, waiting_in);
-        if (status == ZERO_OK && now - start > barrier->timeout_ns)
+        if (status == ZERO_OK && zero_now_ns() - start > barrier->timeout_ns)
             status = fail_late(barrier, epoch, waiting_in);
     }
     atomic_fetch_sub(&common->n_asleep, 1);

@@ -2,8 +2,8 @@
  *
  * The last rank to come bumps an epoch on which the others wait: by looking for a moment where every rank has a core of
  * its own, then asleep on a futex. A sleeper wakes at intervals and looks at the ranks that have not come: one that has
- * ended or does not come until the deadline is a failure. The first to see one says
- * so, once for the job, and all ranks, the late ones too, get the same status.
+ * ended, that stays stopped for some seconds or does not come until the deadline is a failure. The first to see one
+ * says so, once for the job, and all ranks, the late ones too, get the same status.
  *
  * Each rank also states what it is calling. Ranks that meet in a barrier from different calls learn that there, rather
  * than read each other's bytes as something else.
@@ -43,7 +43,9 @@ typedef struct zero_barrier {
     int rank, size;
     int64_t timeout_ns;
     bool may_spin;
-    zero_barrier_seat_t *seats[]; /* [size] */
+    int64_t last_look_ns;              /* at the ranks that have not come */
+    int stopped_rank, n_looks_stopped; /* of which this one was stopped at so many looks in a row; -1: none was */
+    zero_barrier_seat_t *seats[];      /* [size] */
 } zero_barrier_t;
 
 /* Takes this rank's seat in seats[rank] (zeroed). When all ranks have, the barrier must be opened and may be used. */

@@ -427,8 +427,8 @@ typedef struct zero_step_result {
     bool skipped;     /* the norm was not finite: weights and moments are unchanged */
     uint32_t notice;  /* the largest that a rank gave zero_set_notice before this zero_step */
     double step_ms; /* by this rank's device: from the step before's end, or from the first zero_begin where none was */
-                    /* under way then, to the end of the update */
-    /* This rank's: compute stood still for communication. Within a pass that is counted from a unit's end on, so work
+                    /* under way then, to the end of the update on all ranks */
+    /* This rank's: compute stood still for communication, in this step. Within a pass that is counted from a unit's end on, so work
      * of yours between it and the next acquire is taken for standing still, where communication takes longer. */
     double exposed_comm_ms;
 } zero_step_result_t;
@@ -544,7 +544,7 @@ ZERO_API const char *zero_work_name(zero_work_t work); /* "gather" */
 typedef struct zero_trace_span {
     zero_work_t work;
     zero_unit_t unit;        /* -1: of no unit */
-    uint64_t step;           /* counts from 1 */
+    uint64_t step;           /* counts from 1; 0: between steps (evaluation, initial values) */
     double begin_ms, end_ms; /* CLOCK_MONOTONIC of this host */
 } zero_trace_span_t;
 

@@ -67,6 +67,7 @@ END_TEST
  * deadline is minutes. */
 #define DEADLINE_S 1.5
 #define ENDING_S 10.0
+#define STOPPED_S 5.0 /* after which a rank that shares memory and stays stopped is given up, whatever the deadline */
 #define ANY (-1)
 
 static double now_s(void)
@@ -95,7 +96,7 @@ static int one_goes_wrong(int n_ranks, const char *transport, const char *name, 
     double wrong_s;
     ck_assert_msg(wrong && sscanf(wrong, "rank 1 goes wrong at %lf", &wrong_s) == 1, "%s, %s: no start in\n%s",
                   transport, name, *log);
-    ck_assert_msg(ended_s - wrong_s < DEADLINE_S + ENDING_S, "%s, %s: took %.1f s to end\n%s", transport, name,
+    ck_assert_msg(ended_s - wrong_s < STOPPED_S + ENDING_S, "%s, %s: took %.1f s to end\n%s", transport, name,
                   ended_s - wrong_s, *log);
     return exit_code;
 }
@@ -161,6 +162,20 @@ START_TEST(rank_that_stops_is_named_at_the_deadline)
     const int late = strstr(log, "rank 1 got ZERO_ERROR_TIMEOUT after 0.0") != NULL;
     expect_reports(log, failure_rank_counts[_i] - 1 + late, "ZERO_ERROR_TIMEOUT", 4.0, ": rank 1 (process ",
                    ", stopped) did not come to fence within 1.5 s (ZERO_TIMEOUT_S)\n");
+    support_output_free(&output);
+    free(log);
+}
+END_TEST
+
+/* The deadline is for ranks of which nobody knows whether they will come. */
+START_TEST(rank_that_stays_stopped_is_named_long_before_the_deadline)
+{
+    char *log;
+    support_output_t output;
+    one_goes_wrong(3, "node", "one_stops", 600.0, &log, &output);
+    const int late = strstr(log, "rank 1 got ZERO_ERROR_TIMEOUT after 0.0") != NULL;
+    expect_reports(log, 2 + late, "ZERO_ERROR_TIMEOUT", STOPPED_S + 2.5, ": rank 1 (process ",
+                   ") has been stopped (SIGSTOP, say) for 5 s while other ranks wait for it in fence\n");
     support_output_free(&output);
     free(log);
 }
@@ -264,6 +279,7 @@ static Suite *suite(void)
     tcase_add_loop_test(failures, rank_that_exits_is_named, 0, N_FAILURE_RANK_COUNTS);
     tcase_add_loop_test(failures, rank_that_is_killed_is_named, 0, N_FAILURE_RANK_COUNTS);
     tcase_add_loop_test(failures, rank_that_stops_is_named_at_the_deadline, 0, N_FAILURE_RANK_COUNTS);
+    tcase_add_test(failures, rank_that_stays_stopped_is_named_long_before_the_deadline);
     tcase_add_loop_test(failures, rank_that_closes_before_the_others_is_named, 0, N_FAILURE_RANK_COUNTS);
     tcase_add_loop_test(failures, ranks_that_call_different_things_are_named, 0, N_FAILURE_RANK_COUNTS);
     tcase_add_loop_test(failures, abort_wakes_ranks_that_share_memory, 0, N_FAILURE_RANK_COUNTS);

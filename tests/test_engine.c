@@ -144,7 +144,7 @@ END_TEST
 
 START_TEST(what_does_not_fit_is_refused_with_the_numbers)
 {
-    expect_case(2, "too_large", "are free: take more ranks");
+    expect_case(2, "too_large", "are free: take more ranks, a smaller micro-batch or recompute");
 }
 END_TEST
 

@@ -205,7 +205,7 @@ static void shift(trace_t *trace, double by_ms)
 static void write_spans(const trace_t *trace, int rank, uint64_t first_step, const trace_span_t *spans, size_t n_spans)
 {
     for (size_t i = 0; i < n_spans; i++)
-        if (spans[i].step >= first_step)
+        if (spans[i].step >= first_step || spans[i].step == 0)
             trace_file_add(trace->file, rank, zero_model_unit_name(trace->model, spans[i].unit), &spans[i]);
 }
 

@@ -10,7 +10,7 @@
 typedef struct trace_span {
     int32_t row;             /* zero_work_t or trace_row_t */
     zero_unit_t unit;        /* -1: of none */
-    uint64_t step;           /* counts from 1 */
+    uint64_t step;           /* counts from 1; 0: between steps */
     double begin_ms, end_ms; /* since the trace's origin, once it is written */
 } trace_span_t;
 

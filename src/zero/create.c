@@ -64,14 +64,17 @@ static zero_status_t check_fits(const zero_engine_t *engine)
     const double mib = 1024.0 * 1024.0;
     uint64_t needed = zero_memory_total(&engine->plan.memory) + engine->config.user_bytes;
     uint64_t available = engine->device->ops->available_bytes(engine->device);
+    /* Only what would make a difference is advised. */
+    const char *stage = engine->config.stage < 3 ? ", a higher stage" : "";
+    const char *offload = !engine->config.offload && engine->device->type != ZERO_DEVICE_CPU ? ", offload" : "";
     if (needed <= available)
         return ZERO_OK;
     return zero_fail(
         ZERO_ERROR_MEMORY,
         "the plan needs %.1f MiB (%.1f for parameters, gradients and optimizer state, %.1f of the caller's) "
-        "and %.1f MiB are free: take more ranks, a higher stage, offload, a smaller micro-batch or recompute",
+        "and %.1f MiB are free: take more ranks%s%s, a smaller micro-batch or recompute",
         (double)needed / mib, (double)zero_memory_total(&engine->plan.memory) / mib,
-        (double)engine->config.user_bytes / mib, (double)available / mib);
+        (double)engine->config.user_bytes / mib, (double)available / mib, stage, offload);
 }
 
 /* What libraries, graphs, streams and events will take of the device once the plan is made: nvidia-smi shows 0.6 GiB

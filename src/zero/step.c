@@ -167,6 +167,7 @@ zero_status_t zero_engine_begin_step(zero_engine_t *engine, zero_stream_t stream
 {
     int at = (int)(engine->step % ZERO_N_STEPS_TIMED);
     engine->timed[at].follows = engine->step > engine->n_steps_waited;
+    zero_timeline_set_in_step(engine->timeline, true);
     return engine->device->ops->event_record(engine->device, engine->timed[at].began, stream);
 }
 
@@ -204,8 +205,9 @@ zero_status_t zero_step(zero_engine_t *engine, float lr, const double *local_los
         ZERO_TRY(zero_offload_update(engine, stream));
     ZERO_TRY(update(engine, stream));
     ZERO_TRY(zero_timeline_end(engine->timeline, span, stream));
-    ZERO_TRY(device->ops->event_record(device, engine->timed[engine->step % ZERO_N_STEPS_TIMED].ended, stream));
     ZERO_TRY(zero_engine_publish_params(engine, stream));
+    ZERO_TRY(device->ops->event_record(device, engine->timed[engine->step % ZERO_N_STEPS_TIMED].ended, stream));
+    zero_timeline_set_in_step(engine->timeline, false);
     engine->step++;
     engine->micro_step = 0;
     return ZERO_OK;

@@ -17,12 +17,14 @@ typedef struct span {
     uint64_t step;
     zero_mark_t begin, end; /* end 0: it has not come yet */
     bool is_over_with_step; /* both marks are, for sure */
+    bool is_of_step;        /* else it lies before it: an evaluation's, say */
 } span_t;
 
 struct zero_timeline {
     zero_device_t *device;
     const zero_comm_t *host;
     double exposed_ms; /* harvested and not yet told */
+    bool in_step;
 
     uint64_t n_places, n_marks; /* mark n lies in place (n - 1) % n_places */
     uint64_t n_over;            /* marks 1, 2 ... n_over are over, and their places free */
@@ -124,6 +126,11 @@ static place_t *place_of(const zero_timeline_t *timeline, zero_mark_t mark)
     return &timeline->places[(mark - 1) % timeline->n_places];
 }
 
+void zero_timeline_set_in_step(zero_timeline_t *timeline, bool in_step)
+{
+    timeline->in_step = in_step;
+}
+
 zero_event_t zero_timeline_event(const zero_timeline_t *timeline, zero_mark_t mark)
 {
     return mark > timeline->n_over ? place_of(timeline, mark)->event : NULL;
@@ -150,14 +157,15 @@ static zero_status_t tell(zero_timeline_t *timeline, const span_t *span)
             end_ms = from_ms;
         timeline->waits_begin = span->begin;
         timeline->waits_ms = end_ms;
-        timeline->exposed_ms += end_ms - from_ms;
+        if (span->is_of_step)
+            timeline->exposed_ms += end_ms - from_ms;
     }
     if (!is_traced(timeline, span->work) || (span->work == ZERO_WORK_WAIT && end_ms <= from_ms))
         return ZERO_OK;
     ZERO_TRY(device->ops->event_elapsed_ms(device, timeline->base, begin, &begin_ms));
     zero_trace_span_t told = {.work = span->work,
                               .unit = span->unit,
-                              .step = span->step,
+                              .step = span->is_of_step ? span->step : 0,
                               .begin_ms = timeline->base_ms + begin_ms + from_ms,
                               .end_ms = timeline->base_ms + begin_ms + end_ms};
     timeline->fn(timeline->user, &told);
@@ -233,6 +241,7 @@ static zero_status_t add(zero_timeline_t *timeline, span_t span, int *at)
     if (timeline->n_spans == timeline->capacity)
         ZERO_TRY(take_oldest(timeline, false));
     *at = (timeline->first + timeline->n_spans++) % timeline->capacity;
+    span.is_of_step = timeline->in_step;
     timeline->ring[*at] = span;
     return ZERO_OK;
 }

@@ -6,8 +6,8 @@
  * practice. A mark that was given out again is over, and nobody need wait for it.
  *
  * ZERO_WORK_WAIT is compute standing still for communication: from the mark where compute came to, to the mark that it
- * waited for, where that was later. Their sum is a step's exposed_comm_ms and is always taken. The other kinds are
- * recorded only while somebody traces.
+ * waited for, where that was later. Their sum over a step is its exposed_comm_ms and is always taken. The other kinds
+ * are recorded only while somebody traces.
  */
 #ifndef ZERO_TIMELINE_H
 #define ZERO_TIMELINE_H
@@ -28,6 +28,9 @@ zero_status_t zero_timeline_trace(zero_timeline_t *timeline, unsigned works, zer
 /* Where `stream` is now. The mark may be given out again when `step` has been harvested: all that waits for it has been
  * queued then, and compute has come by what it stands for. */
 zero_status_t zero_timeline_mark(zero_timeline_t *timeline, uint64_t step, zero_stream_t stream, zero_mark_t *mark);
+/* From now on spans are of the step at hand, or (false) of none: they are told with step 0, and waits among them are no
+ * step's exposed communication. */
+void zero_timeline_set_in_step(zero_timeline_t *timeline, bool in_step);
 /* What to wait for; NULL: nothing, it is over. */
 zero_event_t zero_timeline_event(const zero_timeline_t *timeline, zero_mark_t mark);
 

@@ -279,7 +279,7 @@ static void on_span(void *user, const zero_trace_span_t *span)
           zero_work_name(span->work), span->unit, run->ended_ms[span->work] - span->begin_ms);
     run->ended_ms[span->work] = span->end_ms;
     run->n_spans[span->work]++;
-    if (span->work == ZERO_WORK_WAIT)
+    if (span->work == ZERO_WORK_WAIT && span->step != 0)
         run->waited_ms += span->end_ms - span->begin_ms;
     if (span->work == ZERO_WORK_WAIT && span->unit > 0 && zero_comm_size(run->comm) == 1)
         CHECK(run->computed == span->unit - 1, "step %d: waits for unit %d behind the compute of unit %d",
