@@ -60,6 +60,9 @@ typedef struct zero_comm_ops {
     /* Small host data: all[r * n_bytes ..] = rank r's `mine`. Blocks the host. */
     zero_status_t (*host_all_gather)(zero_comm_t *comm, const void *mine, size_t n_bytes, void *all);
     zero_status_t (*host_broadcast)(zero_comm_t *comm, void *data, size_t n_bytes, int root);
+    /* While the host waits for its device: whether a peer that shares this host has ended or stays stopped, which the
+     * device would wait for forever. To be called again and again. NULL where peers cannot be seen. */
+    zero_status_t (*look_at_peers)(const zero_comm_t *comm, const char *waiting_in);
     /* After a failure: ends what waits for peers in this rank's streams, so that these run empty and memory can be
      * freed; sets comm->failed. NULL where nothing waits but the host. */
     void (*release)(zero_comm_t *comm);

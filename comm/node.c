@@ -163,6 +163,12 @@ static void node_abort(zero_comm_t *comm, int exit_code)
     transport->mpi.ops->abort(&transport->mpi, exit_code);
 }
 
+static zero_status_t node_look_at_peers(const zero_comm_t *comm, const char *waiting_in)
+{
+    const node_transport_t *transport = comm->transport;
+    return zero_barrier_look(transport->barrier, waiting_in);
+}
+
 static void node_destroy(zero_comm_t *comm)
 {
     node_transport_t *transport = comm->transport;
@@ -185,6 +191,7 @@ static const zero_comm_ops_t node_ops = {
     .staging_bytes = node_staging_bytes,
     .host_all_gather = node_host_all_gather,
     .host_broadcast = node_host_broadcast,
+    .look_at_peers = node_look_at_peers,
     .abort = node_abort,
     .destroy = node_destroy,
 };

@@ -262,6 +262,14 @@ zero_status_t zero_barrier_wait(zero_barrier_t *barrier, const zero_barrier_call
     return compare_calls(barrier, epoch);
 }
 
+zero_status_t zero_barrier_look(zero_barrier_t *barrier, const char *waiting_in)
+{
+    if (zero_now_ns() - barrier->last_look_ns > STOPPED_LOOKS * (int64_t)LOOK_AFTER_NS)
+        begin_looking(barrier); /* what was seen that long ago does not count */
+    ZERO_TRY(failure_status(barrier));
+    return check_late_ranks(barrier, atomic_load(&barrier->seats[0]->epoch), waiting_in);
+}
+
 void zero_barrier_abort(zero_barrier_t *barrier)
 {
     claim_failure(barrier, ZERO_ERROR_PEER);

@@ -56,6 +56,8 @@ void zero_barrier_open(zero_barrier_t *barrier);
 zero_status_t zero_barrier_wait(zero_barrier_t *barrier, const zero_barrier_call_t *call);
 
 /* Makes all ranks' present and future waits return ZERO_ERROR_PEER. */
+/* Looks after the ranks that have not come to the barrier, for one that waits for them elsewhere, in `waiting_in`. */
+zero_status_t zero_barrier_look(zero_barrier_t *barrier, const char *waiting_in);
 void zero_barrier_abort(zero_barrier_t *barrier);
 
 #endif

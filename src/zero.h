@@ -176,8 +176,8 @@ typedef enum zero_device_type {
 ZERO_API zero_device_type_t zero_device_resolve(zero_device_type_t type, const zero_comm_t *comm);
 
 /* Opens the device of this rank: on CUDA the GPU with the number of the local rank, which is counted round where GPUs
- * are shared. ZERO_DEVICE_AUTO takes CUDA where the library was built with it and the host has a GPU for every local
- * rank, else the CPU. ZERO_ERROR_USAGE where there are too few GPUs, or none. */
+ * are shared. ZERO_DEVICE_AUTO takes CUDA where the library was built with it and the host has a GPU, else the CPU.
+ * ZERO_ERROR_USAGE where there are fewer GPUs than ranks that may have one. */
 ZERO_API zero_status_t zero_device_create(zero_device_type_t type, const zero_comm_t *comm, zero_device_t **device);
 ZERO_API void zero_device_destroy(zero_device_t *device);                      /* NULL is allowed */
 ZERO_API zero_device_type_t zero_device_get_type(const zero_device_t *device); /* ZERO_DEVICE_CPU or _CUDA */
@@ -428,8 +428,9 @@ typedef struct zero_step_result {
     uint32_t notice;  /* the largest that a rank gave zero_set_notice before this zero_step */
     double step_ms; /* by this rank's device: from the step before's end, or from the first zero_begin where none was */
                     /* under way then, to the end of the update on all ranks */
-    /* This rank's: compute stood still for communication, in this step. Within a pass that is counted from a unit's end on, so work
-     * of yours between it and the next acquire is taken for standing still, where communication takes longer. */
+    /* This rank's: compute stood still for communication, in this step. Within a pass that is counted from a unit's end
+     * on, so work of yours between it and the next acquire is taken for standing still, where communication takes
+     * longer. */
     double exposed_comm_ms;
 } zero_step_result_t;
 

@@ -181,6 +181,25 @@ START_TEST(rank_that_stays_stopped_is_named_long_before_the_deadline)
 }
 END_TEST
 
+/* The same where ranks wait for their devices, which wait for each other: a host looks after a second. */
+START_TEST(ranks_that_wait_for_their_devices_look_after_each_other)
+{
+    char *log;
+    support_output_t output;
+    one_goes_wrong(3, "node", "one_stops_beside_devices", 600.0, &log, &output);
+    const int late = strstr(log, "rank 1 got ZERO_ERROR_TIMEOUT after 1.0") != NULL;
+    expect_reports(log, 2 + late, "ZERO_ERROR_TIMEOUT", STOPPED_S + 3.5, ": rank 1 (process ",
+                   ") has been stopped (SIGSTOP, say) for 5 s while other ranks wait for it in step 7\n");
+    support_output_free(&output);
+    free(log);
+    one_goes_wrong(3, "node", "one_is_killed_beside_devices", 600.0, &log, &output);
+    expect_reports(log, 2, "ZERO_ERROR_PEER", 3.0, ": rank 1 (process ",
+                   ") has exited or was killed while other ranks wait for it in step 7\n");
+    support_output_free(&output);
+    free(log);
+}
+END_TEST
+
 START_TEST(rank_that_closes_before_the_others_is_named)
 {
     if (support_leaves_out(failure_rank_counts[_i]))
@@ -280,6 +299,7 @@ static Suite *suite(void)
     tcase_add_loop_test(failures, rank_that_is_killed_is_named, 0, N_FAILURE_RANK_COUNTS);
     tcase_add_loop_test(failures, rank_that_stops_is_named_at_the_deadline, 0, N_FAILURE_RANK_COUNTS);
     tcase_add_test(failures, rank_that_stays_stopped_is_named_long_before_the_deadline);
+    tcase_add_test(failures, ranks_that_wait_for_their_devices_look_after_each_other);
     tcase_add_loop_test(failures, rank_that_closes_before_the_others_is_named, 0, N_FAILURE_RANK_COUNTS);
     tcase_add_loop_test(failures, ranks_that_call_different_things_are_named, 0, N_FAILURE_RANK_COUNTS);
     tcase_add_loop_test(failures, abort_wakes_ranks_that_share_memory, 0, N_FAILURE_RANK_COUNTS);

@@ -22,7 +22,7 @@ static zero_status_t resolve_device(options_t *options, zero_comm_t *comm)
     if (mine != first)
         status = report_error(ZERO_ERROR_USAGE,
                               "[device] type: on host %s, with %d ranks, it comes to %s, on rank 0's to %s: set it to "
-                              "cpu, or start no more ranks on any host than it has GPUs",
+                              "cpu, or take hosts that all have GPUs",
                               host, zero_comm_local_size(comm), NAMES[mine], NAMES[first]);
     options->device.type = (int)mine;
     return report_agree(comm, status);

@@ -120,7 +120,7 @@ const option_row_t option_rows[] = {
     CHOICE(zero, comm, "auto", COMMS, "How ranks communicate. auto: copy engines between the GPUs of one host, else NCCL."),
     CHOICE(zero, reduction, "ordered", REDUCTIONS, "Sum of gradients: in rank order, for equal bits, or as NCCL does."),
 
-    CHOICE(device, type, "auto", DEVICES, "Where to compute. auto: on GPUs, where each rank has one; shared: where not."),
+    CHOICE(device, type, "auto", DEVICES, "Where to compute. auto: on GPUs where there are any; shared: ranks may share."),
     BOOL(device, graphs, "true", "GPUs: a unit's kernels start together, as a CUDA graph."),
 
     TEXT(checkpoint, dir, "", true, "Directory of the checkpoints. Empty: none."),

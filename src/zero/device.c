@@ -24,18 +24,10 @@ zero_status_t zero_device_cuda_create(const zero_comm_t *comm, bool may_share, z
 
 zero_device_type_t zero_device_resolve(zero_device_type_t type, const zero_comm_t *comm)
 {
+    (void)comm; /* of whose ranks each looks on its own host */
     if (type != ZERO_DEVICE_AUTO)
         return type;
-    int n_gpus = zero_device_cuda_count(), n_ranks = zero_comm_local_size(comm);
-    if (n_gpus >= n_ranks)
-        return ZERO_DEVICE_CUDA;
-    if (n_gpus > 0 && comm->rank == 0)
-        zero_log(
-            ZERO_LOG_WARNING,
-            "%d GPU%s for this host's %d ranks: computing on the CPU. For GPUs start one rank a GPU, and let every "
-            "rank see all of them (Slurm: --gpus-per-node, not --gpus-per-task)",
-            n_gpus, n_gpus == 1 ? "" : "s", n_ranks);
-    return ZERO_DEVICE_CPU;
+    return zero_device_cuda_count() > 0 ? ZERO_DEVICE_CUDA : ZERO_DEVICE_CPU;
 }
 
 zero_status_t zero_device_create(zero_device_type_t type, const zero_comm_t *comm, zero_device_t **device)
@@ -85,13 +77,18 @@ zero_status_t zero_device_synchronize(zero_device_t *device)
     return device->ops->synchronize(device);
 }
 
+#define PEERS_AFTER_NS 1000000000 /* a step that takes longer is time enough to look whether all are still there */
+
 zero_status_t zero_device_await(zero_device_t *device, const zero_comm_t *host, zero_event_t event, const char *what)
 {
-    int64_t deadline = zero_now_ns() + host->timeout_ns;
+    int64_t begin = zero_now_ns(), waited;
     bool reached = false;
     ZERO_TRY(device->ops->event_query(device, event, &reached));
     while (!reached) {
-        if (zero_now_ns() > deadline)
+        waited = zero_now_ns() - begin;
+        if (waited > PEERS_AFTER_NS && host->ops->look_at_peers)
+            ZERO_TRY(host->ops->look_at_peers(host, what));
+        if (waited > host->timeout_ns)
             return zero_fail(ZERO_ERROR_TIMEOUT,
                              "%s did not end on this rank's device within %g s (ZERO_TIMEOUT_S): a rank or its device "
                              "stands still",

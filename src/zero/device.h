@@ -60,8 +60,7 @@ zero_status_t zero_device_cuda_create(const zero_comm_t *comm, bool may_share, z
 int zero_device_cuda_count(void); /* GPUs of this host; 0 without a driver */
 
 /* Waits on the host until the event is reached. ZERO_ERROR_TIMEOUT, with a line that begins with `what`, after the
- * longest that `host` waits for a peer: a peer that is gone ends the job through the launcher, one that stands still is
- * found here. */
+ * longest that `host` waits for a peer, and within seconds where a peer of the same host has ended or stays stopped. */
 zero_status_t zero_device_await(zero_device_t *device, const zero_comm_t *host, zero_event_t event, const char *what);
 
 /* How bulk data travels between ranks with this device: `comm` itself for the CPU; copy engines or NCCL for GPUs, NCCL

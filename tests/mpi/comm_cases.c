@@ -20,6 +20,7 @@
 
 #include "comm/comm.h"
 #include "tests/support.h"
+#include "zero/device.h"
 
 static const size_t sizes[] = {0, 1, 17, 4095, 65537, 300007};
 #define N_SIZES (sizeof(sizes) / sizeof(sizes[0]))
@@ -375,7 +376,23 @@ static _Noreturn void wait_for_the_others(void)
     report_failure(status, start_s);
 }
 
-static void misbehave(void (*act)(void))
+static zero_status_t never(zero_device_t *device, zero_event_t event, bool *reached)
+{
+    (void)device, (void)event;
+    *reached = false;
+    return ZERO_OK;
+}
+
+/* What they wait for where a device waits for peers, and the host for the device. */
+static _Noreturn void wait_for_a_device(void)
+{
+    const zero_device_ops_t ops = {.event_query = never};
+    zero_device_t device = {.ops = &ops};
+    const double start_s = now_s();
+    report_failure(zero_device_await(&device, comm, NULL, "step 7"), start_s);
+}
+
+static void misbehave_while(void (*act)(void), void (*wait)(void))
 {
     signal(SIGTERM, SIG_IGN); /* mpirun sends it to the ranks that are left, a while before it kills them */
     EXPECT_OK(zero_comm_barrier(comm));
@@ -384,7 +401,12 @@ static void misbehave(void (*act)(void))
         fprintf(stderr, "rank 1 goes wrong at %.2f s\n", now_s());
         act();
     }
-    wait_for_the_others();
+    wait();
+}
+
+static void misbehave(void (*act)(void))
+{
+    misbehave_while(act, wait_for_the_others);
 }
 
 static void act_exit(void)
@@ -432,6 +454,16 @@ static void one_is_killed(void)
 static void one_stops(void)
 {
     misbehave(act_stop);
+}
+
+static void one_stops_beside_devices(void)
+{
+    misbehave_while(act_stop, wait_for_a_device);
+}
+
+static void one_is_killed_beside_devices(void)
+{
+    misbehave_while(act_kill, wait_for_a_device);
 }
 
 static void one_leaves(void)
@@ -517,6 +549,8 @@ static const struct {
     CASE(one_exits, false),
     CASE(one_is_killed, false),
     CASE(one_stops, false),
+    CASE(one_stops_beside_devices, false),
+    CASE(one_is_killed_beside_devices, false),
     CASE(one_leaves, false),
     CASE(one_aborts, false),
     CASE(one_calls_something_else, false),
