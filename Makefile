@@ -104,7 +104,8 @@ CUDA_SRC   := src/zero/device_cuda.c comm/nccl.c comm/copy_engine.c comm/peer_wi
 LIB_SRC    := $(filter-out $(CUDA_SRC),$(wildcard src/zero/*.c comm/*.c)) kernels/shard_cpu.c $(if $(NVCC),$(CUDA_SRC))
 MODEL_SRC  := kernels/model_cpu.c kernels/model_select.c
 TRAIN_SRC  := $(wildcard src/train/*.c)
-EXAMPLES   := $(patsubst examples/%.c,$(BUILD)/examples/%,$(wildcard examples/*.c))
+EXAMPLES   := $(patsubst examples/%.c,$(BUILD)/examples/%,$(wildcard examples/*.c)) \
+              $(if $(NVCC),$(patsubst examples/%.cu,$(BUILD)/examples/%_cuda,$(wildcard examples/*.cu)))
 TESTS      := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
 MPI_TESTS  := $(patsubst tests/mpi/%.c,$(BUILD)/tests/mpi/%,$(wildcard tests/mpi/*.c))
 BENCHES    := $(patsubst tests/bench/%.c,$(BUILD)/tests/bench/%,$(wildcard tests/bench/*.c))
@@ -146,7 +147,7 @@ endif
 all: $(BUILD)/zerotrain $(BUILD)/libzero.a $(BUILD)/libzero.so $(BUILD)/zero.pc $(BUILD)/zero-config-version.cmake $(EXAMPLES)
 objects: $(LIB_OBJ) $(MODEL_OBJ) $(TRAIN_OBJ)
 tests-objects: $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/*.c tests/mpi/*.c tests/bench/*.c examples/*.c))
-cuda-objects: $(patsubst %,$(BUILD)/%.o,$(wildcard kernels/*.cu comm/*.cu))
+cuda-objects: $(patsubst %,$(BUILD)/%.o,$(wildcard kernels/*.cu comm/*.cu examples/*.cu))
 tests: all $(TESTS) $(MPI_TESTS)
 
 $(BUILD)/libzero.a: $(LIB_OBJ)
@@ -188,6 +189,9 @@ $(BUILD)/%.cu.o: %.cu $(BUILD)/settings
 $(BUILD)/examples/%: examples/%.c src/zero.h $(BUILD)/libzero.a
 	@mkdir -p $(@D)
 	$(call say,CC,$<) $(CC) -std=c17 $(CFLAGS) $(WARNINGS) $(SANFLAGS) -Isrc -o $@ $< $(BUILD)/libzero.a $(ALL_LDFLAGS) $(LIB_LIBS)
+# One with kernels takes the library's flags of nvcc, which need no C++ runtime; test_install builds it as a user would.
+$(BUILD)/examples/%_cuda: $(BUILD)/examples/%.cu.o $(BUILD)/libzero.a
+	$(call say,LINK,$@) $(CC) -o $@ $^ $(ALL_LDFLAGS) $(LIB_LIBS)
 
 TEST_COMMON := $(patsubst %,$(BUILD)/tests/%.o,support fp64_model gpt2_fp64 llama_fp64 allocations async_device)
 CHECK_LIBS = $(if $(filter 1,$(STATIC)),-l:libcheck_pic.a -l:libsubunit.a -lrt -lm,$(shell pkg-config --libs check))

@@ -23,7 +23,7 @@
  *         zero_step(engine, lr, local_loss, stream);
  *         zero_step_wait(engine, &result);
  *
- * examples/linear.c is a complete program of this shape.
+ * examples/linear.c is a complete program of this shape; examples/linear.cu is the same on GPUs.
  *
  * Words. rank, world size: as in MPI. unit: tensors that are gathered and released together (one transformer block,
  * say), stored as one flat, padded buffer. shard: one rank's 1/N slice of that buffer. acquire / release: make a unit's
@@ -176,8 +176,9 @@ typedef enum zero_device_type {
 ZERO_API zero_device_type_t zero_device_resolve(zero_device_type_t type, const zero_comm_t *comm);
 
 /* Opens the device of this rank: on CUDA the GPU with the number of the local rank, which is counted round where GPUs
- * are shared. ZERO_DEVICE_AUTO takes CUDA where the library was built with it and the host has a GPU, else the CPU.
- * ZERO_ERROR_USAGE where there are fewer GPUs than ranks that may have one. */
+ * are shared, which becomes the calling thread's current one. ZERO_DEVICE_AUTO takes CUDA where the library was built
+ * with it and the host has a GPU, else the CPU. ZERO_ERROR_USAGE where there are fewer GPUs than ranks that may have
+ * one. */
 ZERO_API zero_status_t zero_device_create(zero_device_type_t type, const zero_comm_t *comm, zero_device_t **device);
 ZERO_API void zero_device_destroy(zero_device_t *device);                      /* NULL is allowed */
 ZERO_API zero_device_type_t zero_device_get_type(const zero_device_t *device); /* ZERO_DEVICE_CPU or _CUDA */

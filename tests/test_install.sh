@@ -71,6 +71,20 @@ claim "it prints version $version" prints_version "$scratch/version"
 claim "examples/linear.c links with it" compile "" examples/linear.c "$scratch/linear"
 claim "examples/linear.c runs alone" timeout 60 "$scratch/linear"
 claim "examples/linear.c runs on 2 ranks" mpirun_2 "$scratch/linear"
+if command -v nvcc >/dev/null; then
+    # shellcheck disable=SC2046 # one word a flag
+    compile_cuda() { nvcc -Xcompiler -Wall,-Wextra -Werror all-warnings -o "$2" "$1" $(pkg --cflags --libs); }
+    fails_for_a_gpu()
+    {
+        local line status=0
+        line=$(CUDA_VISIBLE_DEVICES='' timeout 60 "$1" 2>&1) || status=$?
+        [[ $status == 1 && $line == "zero: rank 0: "*CUDA* ]]
+    }
+    claim "examples/linear.cu links with it" compile_cuda examples/linear.cu "$scratch/linear_cuda"
+    claim "examples/linear.cu ends with libzero's line where there is no GPU" fails_for_a_gpu "$scratch/linear_cuda"
+else
+    echo "SKIP: examples/linear.cu: nvcc is not on PATH"
+fi
 
 if command -v cmake >/dev/null; then
     cmake_project() # VERSION: as a user's would be, which wants so new a libzero
@@ -112,7 +126,7 @@ claim "a second make has nothing to do" "${make_here[@]}" --question all
 # again if zero.h were new (-W pretends that it is, so nothing is touched).
 objects_of_header()
 {
-    find "$build/src" "$build/comm" "$build/kernels" -name '*.d' -exec grep -l 'src/zero\.h' {} + | sed 's/\.d$/.o/' | sort
+    find "$build/src" "$build/comm" "$build/kernels" "$build/examples" -name '*.d' -exec grep -l 'src/zero\.h' {} + | sed 's/\.d$/.o/' | sort
 }
 objects_rebuilt()
 {
