@@ -261,30 +261,6 @@ static zero_status_t loop(run_t *run)
 
 /* ---- before and after ---- */
 
-zero_config_t loop_config(const options_t *o, int world_size)
-{
-    zero_config_t config = zero_config_default();
-    config.stage = (int)o->zero.stage;
-    config.dtype = (zero_dtype_t)o->train.precision;
-    config.micro_steps = options_micro_steps(o, world_size);
-    config.prefetch = (int)o->zero.prefetch;
-    config.overlap = o->zero.overlap;
-    config.reduce_every_micro_step = o->zero.reduce_every_micro_step;
-    config.nccl_reduction = o->zero.reduction == REDUCTION_NCCL;
-    config.seed = (uint64_t)o->train.seed;
-    config.beta1 = (float)o->train.beta1;
-    config.beta2 = (float)o->train.beta2;
-    config.eps = (float)o->train.eps;
-    config.weight_decay = (float)o->train.weight_decay;
-    config.grad_clip = (float)o->train.grad_clip;
-    config.offload = o->zero.offload == OFFLOAD_OPTIMIZER;
-    config.offload_ratio = (float)o->zero.offload_ratio;
-    config.offload_update = (zero_offload_update_t)o->zero.offload_update;
-    config.offload_threads = (int)o->zero.offload_threads;
-    config.offload_ram = (float)o->zero.offload_ram;
-    return config;
-}
-
 static zero_status_t open_data(run_t *run, const char *paths, data_t **data)
 {
     const options_t *o = run->options;
@@ -335,7 +311,7 @@ static zero_status_t open_device(run_t *run)
 static zero_status_t create_engine(run_t *run)
 {
     zero_memory_t user = {0};
-    zero_config_t config = loop_config(run->options, zero_comm_size(run->comm));
+    zero_config_t config = options_config(run->options, zero_comm_size(run->comm));
     model_plan(&run->model, &user);
     run->model.trace = run->trace;
     config.user_bytes = zero_memory_total(&user);
@@ -431,71 +407,5 @@ zero_status_t loop_run(const options_t *options, zero_comm_t *comm, loop_end_t *
     *end = run.end_step == run.last_step ? LOOP_COMPLETE
            : options->checkpoint.dir[0]  ? LOOP_STOPPED_SAVED
                                          : LOOP_STOPPED_UNSAVED;
-    return status;
-}
-
-/* What staging an engine of this configuration will need here. */
-static zero_comm_kind_t plan_kind(const options_t *options, const zero_comm_t *comm)
-{
-    if (options->device.type != ZERO_DEVICE_CPU)
-        return ZERO_COMM_NCCL;
-    return strcmp(zero_comm_name(comm), "mpi") == 0 ? ZERO_COMM_MPI : ZERO_COMM_AUTO;
-}
-
-zero_status_t loop_print_plan(const options_t *options, const zero_comm_t *comm)
-{
-    int n_ranks = zero_comm_size(comm);
-    zero_memory_t plans[4] = {0}, without[4] = {0}; /* the second with everything on the device */
-    model_t model;
-    zero_device_t *device; /* settles how many threads a rank has, which workspaces depend on */
-    TRY(zero_device_create(ZERO_DEVICE_CPU, comm, &device));
-    zero_device_destroy(device);
-    TRY(model_create(options, &model));
-    zero_status_t status = ZERO_OK;
-    for (int stage = 0; stage < 4 && status == ZERO_OK; stage++) {
-        zero_config_t config = loop_config(options, n_ranks);
-        config.stage = stage;
-        config.offload &= stage > 0; /* there is none at stage 0 */
-        status = zero_plan(model.declaration, &config, plan_kind(options, comm), n_ranks, &plans[stage]);
-        model_plan(&model, &plans[stage]);
-        config.offload = false;
-        if (status == ZERO_OK)
-            status = zero_plan(model.declaration, &config, plan_kind(options, comm), n_ranks, &without[stage]);
-        model_plan(&model, &without[stage]);
-    }
-    if (status == ZERO_OK && zero_comm_rank(comm) == 0) {
-        printf("bytes held by each of %d rank%s, %.2fM parameters, %s, on %s; [zero] stage is %lld\n", n_ranks,
-               n_ranks == 1 ? "" : "s", (double)zero_model_n_params(model.declaration) * 1e-6,
-               zero_dtype_name((zero_dtype_t)options->train.precision),
-               options->device.type == ZERO_DEVICE_CPU ? "the CPU" : "GPUs", (long long)options->zero.stage);
-        printf("%-18s %15s %15s %15s %15s\n", "", "stage 0", "stage 1", "stage 2", "stage 3");
-        for (int c = 0; c < ZERO_MEMORY_N_CATEGORIES; c++) {
-            printf("%-18s", zero_memory_name((zero_memory_category_t)c));
-            for (int stage = 0; stage < 4; stage++)
-                printf(" %15llu", (unsigned long long)plans[stage].bytes[c]);
-            printf("\n");
-        }
-        printf("%-18s", "total");
-        for (int stage = 0; stage < 4; stage++)
-            printf(" %15llu", (unsigned long long)zero_memory_total(&plans[stage]));
-        printf("\n");
-        if (options->device.type != ZERO_DEVICE_CPU)
-            printf("beside it, for CUDA, its libraries and graphs: about 590000000 (seen on H200s)\n");
-        if (options->zero.offload == OFFLOAD_OPTIMIZER && plans[1].pinned_bytes > 0) {
-            printf("%-18s", "pinned host memory");
-            for (int stage = 0; stage < 4; stage++)
-                printf(" %15llu", (unsigned long long)plans[stage].pinned_bytes);
-            printf("\n");
-        }
-        if (options->zero.offload_ratio == (double)ZERO_OFFLOAD_AUTO && plans[1].pinned_bytes > 0) {
-            printf("%-18s", "total, no offload");
-            for (int stage = 0; stage < 4; stage++)
-                printf(" %15llu", (unsigned long long)zero_memory_total(&without[stage]));
-            printf(
-                "\noffload_ratio = auto lies between the two totals, as near to the latter as fits what the GPUs have "
-                "free\n");
-        }
-    }
-    model_destroy(&model);
     return status;
 }

@@ -13,10 +13,4 @@ typedef enum loop_end {
 /* Trains, evaluates, samples, logs. *end: how it ended, where the status is ZERO_OK. [collective] */
 zero_status_t loop_run(const options_t *options, zero_comm_t *comm, loop_end_t *end);
 
-/* Prints to stdout (rank 0) what each rank will hold at every stage, by category; allocates nothing. */
-zero_status_t loop_print_plan(const options_t *options, const zero_comm_t *comm);
-
-/* libzero's configuration from the options. */
-zero_config_t loop_config(const options_t *options, int world_size);
-
 #endif

@@ -8,6 +8,7 @@
 #include "train/loop.h"
 #include "train/options.h"
 #include "train/report.h"
+#include "train/show_plan.h"
 
 /* Each rank looks for GPUs on its own host; hosts that find different things cannot train together. */
 static zero_status_t resolve_device(options_t *options, zero_comm_t *comm)
@@ -34,7 +35,7 @@ static zero_status_t run(options_t *options, zero_comm_t *comm, loop_end_t *end)
     TRY(options_resolve(options, zero_comm_size(comm)));
     TRY(resolve_device(options, comm));
     TRY(report_agree(comm, options_check_device(options)));
-    return options->plan ? loop_print_plan(options, comm) : loop_run(options, comm, end);
+    return options->plan ? show_plan(options, comm) : loop_run(options, comm, end);
 }
 
 /* A run that a signal stopped is not complete, but where it was saved nothing is lost: a batch script can tell. */

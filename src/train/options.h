@@ -91,6 +91,9 @@ zero_status_t options_check_device(const options_t *options);
 /* Sequences per rank and micro-step come from micro_batch; this is global_batch / (micro_batch * world_size). */
 int options_micro_steps(const options_t *options, int world_size);
 
+/* libzero's configuration. */
+zero_config_t options_config(const options_t *options, int world_size);
+
 void options_dump(const options_t *options, FILE *file); /* the effective configuration, as an ini file */
 void options_print_reference(FILE *file);                /* the README's table, in Markdown */
 
