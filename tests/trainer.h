@@ -7,7 +7,6 @@
 #ifndef ZERO_TEST_TRAINER_H
 #define ZERO_TEST_TRAINER_H
 
-#include "train/loop.h"
 #include "train/model.h"
 #include "train/options_table.h"
 #include "train/report.h"
@@ -38,7 +37,7 @@ static inline options_t trainer_options(int64_t layers, int64_t dim, int64_t hea
 static inline zero_status_t trainer_open(trainer_t *t, const options_t *options, zero_comm_t *comm)
 {
     *t = (trainer_t){.options = options, .comm = comm};
-    zero_config_t config = loop_config(options, zero_comm_size(comm));
+    zero_config_t config = options_config(options, zero_comm_size(comm));
     TRY(model_create(options, &t->model));
     TRY(zero_device_create(ZERO_DEVICE_CPU, comm, &t->device));
     TRY(zero_engine_create(comm, t->device, t->model.declaration, &config, &t->engine));
