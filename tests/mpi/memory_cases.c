@@ -16,6 +16,7 @@
 #include "tests/allocations.h"
 #include "tests/mpi/expect.h"
 #include "tests/trainer.h"
+#include "train/loop.h"
 
 /* ---- measuring ---- */
 
