@@ -58,7 +58,7 @@ zero_status_t zero_engine_wait_mark(zero_engine_t *engine, zero_unit_t unit, zer
     event = zero_timeline_event(engine->timeline, mark);
     if (event)
         ZERO_TRY(engine->device->ops->stream_wait(engine->device, stream, event));
-    return zero_timeline_add(engine->timeline, ZERO_WORK_WAIT, engine->step + 1, unit, engine->arrived, mark);
+    return zero_timeline_add_wait(engine->timeline, engine->step + 1, unit, engine->arrived, mark);
 }
 
 /* ---- fences ---- */

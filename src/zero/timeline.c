@@ -246,14 +246,15 @@ static zero_status_t add(zero_timeline_t *timeline, span_t span, int *at)
     return ZERO_OK;
 }
 
-zero_status_t zero_timeline_add(zero_timeline_t *timeline, zero_work_t work, uint64_t step, zero_unit_t unit,
-                                zero_mark_t begin, zero_mark_t end)
+zero_status_t zero_timeline_add_wait(zero_timeline_t *timeline, uint64_t step, zero_unit_t unit, zero_mark_t begin,
+                                     zero_mark_t end)
 {
     int at;
-    if (begin <= timeline->n_over || end <= timeline->n_over || (work != ZERO_WORK_WAIT && !is_traced(timeline, work)))
+    if (begin <= timeline->n_over || end <= timeline->n_over)
         return ZERO_OK;
-    span_t span = {.work = work, .unit = unit, .step = step, .begin = begin, .end = end, .is_over_with_step = true};
-    return add(timeline, span, &at);
+    span_t wait = {
+        .work = ZERO_WORK_WAIT, .unit = unit, .step = step, .begin = begin, .end = end, .is_over_with_step = true};
+    return add(timeline, wait, &at);
 }
 
 zero_status_t zero_timeline_begin(zero_timeline_t *timeline, zero_work_t work, uint64_t step, zero_unit_t unit,

@@ -34,12 +34,12 @@ void zero_timeline_set_in_step(zero_timeline_t *timeline, bool in_step);
 /* What to wait for; NULL: nothing, it is over. */
 zero_event_t zero_timeline_event(const zero_timeline_t *timeline, zero_mark_t mark);
 
-/* A span of `step` between two marks. Of several waits with one `begin`, in the order of these calls, each begins where
- * the one before ended. */
-zero_status_t zero_timeline_add(zero_timeline_t *timeline, zero_work_t work, uint64_t step, zero_unit_t unit,
-                                zero_mark_t begin, zero_mark_t end);
+/* A wait of `step` between two marks. Of several with one `begin`, in the order of these calls, each begins where the
+ * one before ended. */
+zero_status_t zero_timeline_add_wait(zero_timeline_t *timeline, uint64_t step, zero_unit_t unit, zero_mark_t begin,
+                                     zero_mark_t end);
 
-/* The same of one stream: a span starts in `stream`; *span names it for zero_timeline_end, or is -1 where it is not
+/* Work of one stream: a span starts in `stream`; *span names it for zero_timeline_end, or is -1 where it is not
  * recorded. */
 zero_status_t zero_timeline_begin(zero_timeline_t *timeline, zero_work_t work, uint64_t step, zero_unit_t unit,
                                   zero_stream_t stream, int *span);
