@@ -81,11 +81,11 @@ zero_status_t zero_device_synchronize(zero_device_t *device)
 
 zero_status_t zero_device_await(zero_device_t *device, const zero_comm_t *host, zero_event_t event, const char *what)
 {
-    int64_t begin = zero_now_ns(), waited;
+    const int64_t begin = zero_now_ns();
     bool reached = false;
     ZERO_TRY(device->ops->event_query(device, event, &reached));
     while (!reached) {
-        waited = zero_now_ns() - begin;
+        const int64_t waited = zero_now_ns() - begin;
         if (waited > PEERS_AFTER_NS && host->ops->look_at_peers)
             ZERO_TRY(host->ops->look_at_peers(host, what));
         if (waited > host->timeout_ns)
