@@ -5,13 +5,14 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 NCCL_NVLS_ENABLE=0 OMP_NUM_THREADS=4
 
+on_ranks=(mpirun --oversubscribe --bind-to none -np)
 # ranks LIMIT_S N COMMAND...
-ranks() { timeout -k 3 "$1" mpirun --oversubscribe --bind-to none -np "${@:2}"; }
+ranks() { timeout -k 3 "$1" "${on_ranks[@]}" "${@:2}"; }
 
 # sixteen GPUS PROGRAM OPTION...: zerotrain or what is made of it, 16 sequences a GPU, stage 3, bf16; one without mpirun
 sixteen() {
     local launch=()
-    [ "$1" = 1 ] || launch=(mpirun --oversubscribe --bind-to none -np "$1")
+    [ "$1" = 1 ] || launch=("${on_ranks[@]}" "$1")
     "${launch[@]}" "$2" --set train.micro_batch=16 --set train.global_batch=$((16 * $1)) --set train.precision=bf16 \
         --set zero.stage=3 --set log.every=0 "${@:3}"
 }
