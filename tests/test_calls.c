@@ -67,7 +67,7 @@ START_TEST(a_unit_costs_so_many_calls)
         const char *settings;
         int n_ranks, per_unit;
     } costs[] = {
-        {"stage=3", 2, 2 * (GATHER_TO_SLOT + USE) + REDUCTION + COME},
+        {"stage=3", 2, 2 * (GATHER_TO_SLOT + USE) + REDUCTION}, /* one place for all waits behind a unit */
         {"stage=2", 2, COME + GATHER_IN_PLACE + USE + REDUCTION},
         {"stage=0", 2, USE + REDUCTION + 5}, /* its sum is gathered: a record, a wait, a fence with a record, a batch */
         {"stage=3", 1, 1}};                  /* the sum */

@@ -169,10 +169,10 @@ static zero_status_t build_tables(zero_engine_t *engine)
     engine->partials_of = calloc((size_t)layout->n_units, sizeof *engine->partials_of);
     engine->grads_read_in_fence = calloc((size_t)layout->n_units, sizeof *engine->grads_read_in_fence);
     engine->params_ready = calloc((size_t)layout->n_units, sizeof *engine->params_ready);
-    engine->params_under_way = calloc((size_t)layout->n_units, sizeof *engine->params_under_way);
+    engine->params_are = calloc((size_t)layout->n_units, sizeof *engine->params_are);
     engine->used = calloc((size_t)layout->n_units, sizeof *engine->used);
     engine->slot_freed = calloc((size_t)plan->n_param_slots + 1, sizeof *engine->slot_freed);
-    if (!engine->partials_of || !engine->grads_read_in_fence || !engine->params_ready || !engine->params_under_way ||
+    if (!engine->partials_of || !engine->grads_read_in_fence || !engine->params_ready || !engine->params_are ||
         !engine->used || !engine->slot_freed)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for the tables of %d units", layout->n_units);
     engine->overlapped = plan->overlapped;
@@ -299,7 +299,7 @@ void zero_engine_destroy(zero_engine_t *engine)
     free(engine->partials_of);
     free(engine->grads_read_in_fence);
     free(engine->params_ready);
-    free(engine->params_under_way);
+    free(engine->params_are);
     free(engine->used);
     free(engine->slot_freed);
     zero_slots_destroy(&engine->param_slots);

@@ -116,6 +116,7 @@ zero_status_t zero_grad_ready(zero_engine_t *engine, zero_unit_t unit, zero_stre
         return zero_fail(ZERO_ERROR_ORDER, "zero_grad_ready(%s) in forward: zero_release ends a unit there",
                          engine->model->units[unit].name);
     ZERO_TRY(end_use(engine, unit, stream));
+    ZERO_TRY(zero_engine_await_next_params(engine, stream));
     ZERO_TRY(zero_engine_reduce(engine, unit, stream));
     if (engine->micro_step == engine->config.micro_steps - 1)
         ZERO_TRY(zero_offload_lend(engine, unit, stream));

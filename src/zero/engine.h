@@ -47,6 +47,13 @@ typedef struct zero_reduction {
     int n_held;       /* pieces that are not summed yet: the newest */
 } zero_reduction_t;
 
+/* A unit's full parameters, where they are gathered. */
+typedef enum zero_params_are {
+    ZERO_PARAMS_SEEN,      /* by an acquire since their last gather, if there was one */
+    ZERO_PARAMS_UNDER_WAY, /* compute has yet to wait for params_ready */
+    ZERO_PARAMS_FRESH,     /* it need not wait, and no acquire has come to them */
+} zero_params_are_t;
+
 struct zero_engine {
     zero_comm_t *host_comm; /* the caller's */
     zero_comm_t *comm;      /* how bulk data travels with this device: host_comm itself, or NCCL */
@@ -72,15 +79,15 @@ struct zero_engine {
     zero_offload_t *offload; /* NULL: the device updates everything */
 
     /* Parameters: gather.c. */
-    zero_slots_t param_slots;   /* in private_data */
-    zero_mark_t *slot_freed;    /* by slot: of the unit that used it last, as in `used`; 0: none did */
-    zero_mark_t *params_ready;  /* by unit, in gather_stream: its full parameters are here */
-    zero_unit_t n_gathered;     /* stages 1-2: the gathers of so many units are queued since weights changed */
-    bool *params_under_way;     /* by unit: compute has yet to wait for params_ready */
-    zero_unit_t n_early_units;  /* updated and published before the others */
-    zero_event_t early_updated; /* in the caller's stream: these are */
-    zero_event_t published;     /* in the caller's stream: new weights stand in every rank's window */
-    bool published_awaited;     /* the gather stream has yet to wait for it */
+    zero_slots_t param_slots;      /* in private_data */
+    zero_mark_t *slot_freed;       /* by slot: of the unit that used it last, as in `used`; 0: none did */
+    zero_mark_t *params_ready;     /* by unit, in gather_stream: its full parameters are here */
+    zero_unit_t n_gathered;        /* stages 1-2: the gathers of so many units are queued since weights changed */
+    zero_params_are_t *params_are; /* by unit */
+    zero_unit_t n_early_units;     /* updated and published before the others */
+    zero_event_t early_updated;    /* in the caller's stream: these are */
+    zero_event_t published;        /* in the caller's stream: new weights stand in every rank's window */
+    bool published_awaited;        /* the gather stream has yet to wait for it */
 
     /* Gradients: reduce.c. */
     zero_slots_t grad_slots;       /* in window */
@@ -179,6 +186,8 @@ zero_status_t zero_engine_await_readers(zero_engine_t *engine, zero_unit_t flat,
 zero_status_t zero_engine_gather_ahead(zero_engine_t *engine, zero_stream_t stream);
 /* What comes next in `stream` finds the flat's full parameters in place. */
 zero_status_t zero_engine_await_params(zero_engine_t *engine, zero_unit_t flat, zero_stream_t stream);
+/* The same for the unit at the next position, of those of its flats that are on their way. */
+zero_status_t zero_engine_await_next_params(zero_engine_t *engine, zero_stream_t stream);
 /* The unit has been used: its slots may be taken behind that. */
 void zero_engine_free_params(zero_engine_t *engine, zero_unit_t unit);
 /* Every rank's slices of a unit's full buffer in the window, at `offset`, to every rank. */

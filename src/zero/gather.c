@@ -21,7 +21,7 @@ static void count_gather(zero_engine_t *engine, uint64_t slice_bytes)
 /* The gather that was just queued is one that compute must wait for, unless it is in compute's own stream. */
 static zero_status_t note_under_way(zero_engine_t *engine, zero_unit_t flat)
 {
-    engine->params_under_way[flat] = engine->overlapped;
+    engine->params_are[flat] = engine->overlapped ? ZERO_PARAMS_UNDER_WAY : ZERO_PARAMS_FRESH;
     return zero_engine_set_mark(engine, &engine->params_ready[flat], engine->gather_stream);
 }
 
@@ -49,10 +49,28 @@ zero_status_t zero_engine_await_params(zero_engine_t *engine, zero_unit_t flat, 
 {
     if (engine->comm->size == 1) /* used where they lie */
         return publish_hosted(engine, flat, stream);
-    if (!engine->params_under_way[flat])
+    bool waits = engine->params_are[flat] == ZERO_PARAMS_UNDER_WAY;
+    engine->params_are[flat] = ZERO_PARAMS_SEEN;
+    return !waits ? ZERO_OK : zero_engine_wait_mark(engine, flat, engine->params_ready[flat], stream);
+}
+
+/* Once a unit's backward is queued, sums are, which wait for slices: the next unit's parameters, if they are on their
+ * way by then, are waited for in the same place. A GPU loses time wherever its stream has to wait, even for what is
+ * there. */
+zero_status_t zero_engine_await_next_params(zero_engine_t *engine, zero_stream_t stream)
+{
+    int n_units = engine->model->n_units, next = engine->position + 1;
+    if (next == zero_order_n_positions(engine->pass, n_units))
         return ZERO_OK;
-    engine->params_under_way[flat] = false;
-    return zero_engine_wait_mark(engine, flat, engine->params_ready[flat], stream);
+    zero_unit_t unit = zero_order_unit(next, n_units);
+    for (int i = 0; i < zero_model_n_flats(engine->model, unit); i++) {
+        zero_unit_t flat = zero_model_flat(engine->model, unit, i);
+        if (engine->params_are[flat] != ZERO_PARAMS_UNDER_WAY)
+            continue;
+        ZERO_TRY(zero_engine_await_params(engine, flat, stream));
+        engine->params_are[flat] = ZERO_PARAMS_FRESH;
+    }
+    return ZERO_OK;
 }
 
 /* ---- stage 3: slots ---- */
@@ -104,7 +122,8 @@ static zero_status_t fill_slots_ahead(zero_engine_t *engine, zero_stream_t strea
         zero_unit_t unit = zero_order_unit(engine->position + ahead, n_units);
         for (int i = 0; i < zero_model_n_flats(engine->model, unit); i++) {
             zero_unit_t flat = zero_model_flat(engine->model, unit, i);
-            if (ahead == 0 && zero_slots_find(&engine->param_slots, flat) && !engine->params_under_way[flat])
+            if (ahead == 0 && engine->params_are[flat] == ZERO_PARAMS_SEEN &&
+                zero_slots_find(&engine->param_slots, flat))
                 engine->stats.n_slot_hits++;
             ZERO_TRY(make_resident(engine, flat, stream));
         }

@@ -215,6 +215,7 @@ typedef struct run {
     int n_spans[ZERO_N_WORKS];
     double ended_ms[ZERO_N_WORKS], waited_ms; /* the last span's end; waits of the steps that are not told of yet */
     zero_unit_t computed;                     /* last */
+    uint64_t n_acquired;                      /* flats, so far */
 } run_t;
 
 static void queue(const run_t *run, void (*work)(void *), const void *args, size_t n_bytes)
@@ -254,19 +255,36 @@ static void use_unit(run_t *run, zero_unit_t unit, int64_t step, int micro_step,
     queue(run, compute, &c, sizeof c);
 }
 
+/* Of what stage 3 acquired each flat was gathered for it, or was there still. */
+static void check_stats(const run_t *run)
+{
+    zero_stats_t stats = zero_engine_stats(run->engine);
+    if (run->s->stage == 3 && zero_comm_size(run->comm) > 1)
+        CHECK(stats.n_gathers + stats.n_slot_hits == run->n_acquired, "%llu gathers, %llu slot hits, %llu acquired",
+              (unsigned long long)stats.n_gathers, (unsigned long long)stats.n_slot_hits,
+              (unsigned long long)run->n_acquired);
+}
+
+static void acquire(run_t *run, zero_unit_t unit)
+{
+    OK(zero_acquire(run->engine, unit, run->stream));
+    run->n_acquired += unit == run->toy.n_units - 1 && !run->s->untied ? 2 : 1;
+}
+
 static void pass(run_t *run, zero_pass_t kind, int64_t step, int micro_step, uint64_t *hash)
 {
     OK(zero_begin(run->engine, kind, run->stream));
     for (zero_unit_t u = 0; u < run->toy.n_units; u++) {
-        OK(zero_acquire(run->engine, u, run->stream));
+        acquire(run, u);
         use_unit(run, u, step, micro_step, false, hash);
         OK(zero_release(run->engine, u, run->stream));
     }
     for (zero_unit_t u = run->toy.n_units - 1; u >= 0 && kind == ZERO_PASS_TRAIN; u--) {
-        OK(zero_acquire(run->engine, u, run->stream));
+        acquire(run, u);
         use_unit(run, u, step, micro_step, true, NULL);
         OK(zero_grad_ready(run->engine, u, run->stream));
     }
+    check_stats(run);
 }
 
 /* Each kind of work is one stream's, so its spans follow each other. One rank waits for its host alone, and for a
