@@ -118,7 +118,7 @@ typedef struct zero_comm zero_comm_t;
 
 typedef enum zero_comm_kind {
     ZERO_COMM_AUTO, /* the fastest that serves: shared memory between ranks of one host, else MPI messages */
-    ZERO_COMM_MPI,  /* MPI messages, whatever the topology */
+    ZERO_COMM_MPI,  /* MPI messages, whatever the topology; between GPUs by way of host memory, which is slow */
     ZERO_COMM_NCCL, /* as auto between hosts' memories; NCCL between GPUs, which it asks for */
 } zero_comm_kind_t;
 

@@ -13,6 +13,7 @@
 #include "comm/beside_host.h"
 #include "comm/deadline.h"
 #include "comm/shared_block.h"
+#include "comm/through_host.h"
 #include "tests/elements.h"
 #include "tests/mpi/expect.h"
 #include "tests/support.h"
@@ -158,16 +159,26 @@ static void stream_destroy(zero_device_t *device, zero_stream_t stream)
     (void)device, (void)stream;
 }
 
+static void drain(stream_t *s)
+{
+    pthread_mutex_lock(&s->mutex);
+    while (s->n_done < s->n_queued)
+        pthread_cond_wait(&s->changed, &s->mutex);
+    pthread_mutex_unlock(&s->mutex);
+}
+
 static zero_status_t synchronize(zero_device_t *device)
 {
     (void)device;
-    for (int i = 0; i < the.n_streams; i++) {
-        stream_t *s = the.streams[i];
-        pthread_mutex_lock(&s->mutex);
-        while (s->n_done < s->n_queued)
-            pthread_cond_wait(&s->changed, &s->mutex);
-        pthread_mutex_unlock(&s->mutex);
-    }
+    for (int i = 0; i < the.n_streams; i++)
+        drain(the.streams[i]);
+    return ZERO_OK;
+}
+
+static zero_status_t synchronize_stream(zero_device_t *device, zero_stream_t stream)
+{
+    (void)device;
+    drain(stream_of(stream));
     return ZERO_OK;
 }
 
@@ -693,10 +704,18 @@ static const zero_comm_ops_t transport_ops = {
     .destroy = transport_destroy,
 };
 
-/* One that adds is asked for nothing else. */
+/* Where messages are asked for, what serves GPUs then; one that adds is asked for nothing else. */
 static zero_status_t join(zero_device_t *device, zero_comm_t *host, bool adds, zero_comm_t **bulk)
 {
-    (void)device;
+    const zero_device_memory_t memory = {.device = device,
+                                         .alloc = the.ops.alloc,
+                                         .free = the.ops.free,
+                                         .host_alloc = the.ops.host_alloc,
+                                         .host_free = the.ops.host_free,
+                                         .copy = the.ops.copy,
+                                         .synchronize_stream = synchronize_stream};
+    if (host->kind == ZERO_COMM_MPI)
+        return zero_comm_through_host_create(host, &memory, ZERO_PASSAGE_BYTES, bulk);
     zero_comm_t *made;
     static zero_comm_ops_t adding_ops;
     adding_ops = transport_ops;
@@ -743,6 +762,7 @@ zero_status_t async_device_create(const zero_comm_t *comm, const async_options_t
     the.ops.host_unpin = host_unpin;
     the.ops.copy = copy;
     the.ops.synchronize = synchronize;
+    the.ops.synchronize_stream = synchronize_stream;
     the.ops.stream_create = stream_create;
     the.ops.stream_destroy = stream_destroy;
     the.ops.event_create = event_create;

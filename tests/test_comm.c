@@ -37,6 +37,16 @@ START_TEST(messages_keep_every_promise)
 }
 END_TEST
 
+START_TEST(host_memory_between_devices_keeps_every_promise)
+{
+    if (support_leaves_out(rank_counts[_i]))
+        return;
+    all_cases_hold(rank_counts[_i], "through-mpi");
+    if (rank_counts[_i] == 3)
+        all_cases_hold(3, "through-node");
+}
+END_TEST
+
 START_TEST(ranks_that_cannot_share_memory_send_messages)
 {
     all_cases_hold(2, "mpi-fallback");
@@ -282,6 +292,7 @@ static Suite *suite(void)
     tcase_add_test(promises, one_rank_without_mpirun_leaves_mpi_alone);
     tcase_add_loop_test(promises, shared_memory_keeps_every_promise, 0, N_RANK_COUNTS);
     tcase_add_loop_test(promises, messages_keep_every_promise, 0, N_RANK_COUNTS);
+    tcase_add_loop_test(promises, host_memory_between_devices_keeps_every_promise, 0, N_RANK_COUNTS);
     tcase_add_test(promises, ranks_that_cannot_share_memory_send_messages);
     suite_add_tcase(suite, promises);
 

@@ -91,6 +91,28 @@ START_TEST(one_rank_and_the_cpu_have_no_use_for_a_transport_that_adds)
 }
 END_TEST
 
+/* Where `auto` would take copy engines: every stage, with the optimizer's state here, there and on the host. */
+START_TEST(messages_between_devices_give_the_same_bits)
+{
+    static const char *const runs[] = {" seed=2 delay_us=800",    " prefetch=3 seed=3", " stage=2 seed=4",
+                                       " stage=1 offload=60",     " stage=0 seed=5",    " overlap=0",
+                                       " offload=60 update=host", " trace=1 staging=1"};
+    const size_t n_runs = sizeof runs / sizeof runs[0];
+    char settings[1024] = "comm=mpi", plain[128];
+    for (size_t i = 0; i < n_runs; i++)
+        snprintf(settings + strlen(settings), sizeof settings - strlen(settings), "%s %s%s", i > 0 ? " /" : "",
+                 settings_of[_i], runs[i]);
+    snprintf(plain, sizeof plain, "device=cpu %s", settings_of[_i]);
+    char *want = text_of(3, plain), *got = text_of(3, settings);
+    ck_assert(want && got);
+    ck_assert_uint_eq(strlen(got), n_runs * strlen(want));
+    for (size_t i = 0; i < n_runs; i++)
+        ck_assert_msg(strncmp(got + i * strlen(want), want, strlen(want)) == 0, "%s, %s", settings_of[_i], runs[i]);
+    free(want);
+    free(got);
+}
+END_TEST
+
 /* stream_cases checks what it is told: every kind of work, one after another, waits that are exposed_comm_ms. */
 START_TEST(a_trace_has_every_kind_of_work_and_changes_no_bit)
 {
@@ -153,6 +175,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tcase, pieces_give_the_bits_of_the_whole, 0, 2);
     tcase_add_test(tcase, pieces_travel_as_messages_too);
     tcase_add_test(tcase, two_hundred_steps_at_random_speeds);
+    tcase_add_loop_test(tcase, messages_between_devices_give_the_same_bits, 0, N_SETTINGS);
     tcase_add_test(tcase, a_transport_that_adds_gives_its_own_sums_at_every_stage);
     tcase_add_test(tcase, one_rank_and_the_cpu_have_no_use_for_a_transport_that_adds);
     tcase_add_test(tcase, a_trace_has_every_kind_of_work_and_changes_no_bit);

@@ -117,7 +117,7 @@ const option_row_t option_rows[] = {
     INTEGER(zero, prefetch, "1", 0, 1000, NULL, "Stage 3: units gathered ahead of their use."),
     BOOL(zero, overlap, "true", "Communication beside computation."),
     BOOL(zero, reduce_every_micro_step, "false", "Stages 0-1: reduce gradients as stages 2-3 do, for equal bits."),
-    CHOICE(zero, comm, "auto", COMMS, "How ranks communicate. auto: copy engines between the GPUs of one host, else NCCL."),
+    CHOICE(zero, comm, "auto", COMMS, "auto: between the GPUs of one host copy engines, else NCCL; mpi: host memory, slow."),
     CHOICE(zero, reduction, "ordered", REDUCTIONS, "Sum of gradients: in rank order, for equal bits, or as NCCL does."),
 
     CHOICE(device, type, "auto", DEVICES, "Where to compute. auto: on GPUs where there are any; shared: ranks may share."),

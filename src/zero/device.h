@@ -24,6 +24,8 @@ typedef struct zero_device_ops {
     bool (*pci_address)(zero_device_t *device, char *address, int n_bytes);
     zero_status_t (*copy)(zero_device_t *device, void *dst, const void *src, size_t n_bytes, zero_stream_t stream);
     zero_status_t (*synchronize)(zero_device_t *device);
+    /* Returns when what was queued in one stream is done. NULL where join is. */
+    zero_status_t (*synchronize_stream)(zero_device_t *device, zero_stream_t stream);
     /* urgent: its work goes before that of other streams where both wait for the device. */
     zero_status_t (*stream_create)(zero_device_t *device, bool urgent, zero_stream_t *stream);
     void (*stream_destroy)(zero_device_t *device, zero_stream_t stream);
@@ -64,7 +66,8 @@ int zero_device_cuda_count(void); /* GPUs of this host; 0 without a driver */
 zero_status_t zero_device_await(zero_device_t *device, const zero_comm_t *host, zero_event_t event, const char *what);
 
 /* How bulk data travels between ranks with this device: `comm` itself for the CPU; copy engines or NCCL for GPUs, NCCL
- * where the transport is to add (`adds`). *bulk is the caller's, for zero_device_comm_destroy. [collective] */
+ * where the transport is to add (`adds`), or through host memory, where `comm` is of messages alone. *bulk is the
+ * caller's, for zero_device_comm_destroy. [collective] */
 zero_status_t zero_device_comm_create(zero_device_t *device, zero_comm_t *comm, bool adds, zero_comm_t **bulk);
 void zero_device_comm_destroy(zero_comm_t *comm, zero_comm_t *bulk);
 /* The same, for the plan: what staging is needed. */

@@ -1,11 +1,12 @@
 /* test_collectives.c - what comm.h promises, held by the transports between GPUs, one case per promise; for mpirun.
  *
- *     test_collectives nccl|copy-engine [CASE]      every case that leaves the communicator whole, or one by name
+ *     test_collectives nccl|copy-engine|through-host [CASE]
+ *                                      every case that leaves the communicator whole, or one by name
  *
  * Bytes in windows follow from (rank, round, position) by a formula, so every rank knows what it must find; kernels
  * fill and check them in the stream, so that the host never stands between a write, a fence and a read. Delays of
- * random length in the streams make ranks and lanes come in every order. Copy engines also serve several ranks on one
- * GPU: four ranks can be tested on two GPUs, slowly. Needs no Check.
+ * random length in the streams make ranks and lanes come in every order. Copy engines and host memory also serve
+ * several ranks on one GPU: four ranks can be tested on two GPUs, slowly. Needs no Check.
  */
 #include <cuda_runtime_api.h>
 #include <stdio.h>
@@ -17,6 +18,7 @@
 #include "comm/deadline.h"
 #include "tests/elements.h"
 #include "tests/gpu/collectives.h"
+#include "zero/device.h"
 #include "zero/log.h"
 
 static const size_t sizes[] = {0, 1, 17, 4095, 65537, 300007, (4 << 20) + 3};
@@ -26,8 +28,8 @@ static const size_t sizes[] = {0, 1, 17, 4095, 65537, 300007, (4 << 20) + 3};
 
 static const char *current_case = "start";
 static zero_comm_t *host, *comm;
-static bool is_copy_engine, crowded; /* crowded: ranks share GPUs, which take turns of milliseconds */
-static unsigned long long *n_wrong;  /* device memory */
+static bool is_copy_engine, adds, crowded; /* crowded: ranks share GPUs, which take turns of milliseconds */
+static unsigned long long *n_wrong;        /* device memory */
 static uint64_t seed;
 
 #define EXPECT(condition)                                                                                              \
@@ -371,7 +373,7 @@ static void a_stuck_peer_can_be_left(void)
 }
 
 /* Where a case has a meaning; and those that run alone. */
-enum { ONE_RANK = 1, NCCL = 2, BY_NAME = 4, NOT_COPY_ENGINE = 8 };
+enum { ONE_RANK = 1, MESSAGES = 2, BY_NAME = 4, ADDS = 8 };
 
 static const struct {
     const char *name;
@@ -382,15 +384,15 @@ static const struct {
     {                                                                                                                  \
 #name, name, flags                                                                                             \
     }
-    CASE(windows_are_zeroed_and_aligned, ONE_RANK | NCCL),
-    CASE(every_move_of_every_size, ONE_RANK | NCCL),
-    CASE(rounds_do_not_mix, ONE_RANK | NCCL),
-    CASE(lanes_run_beside_each_other, ONE_RANK | NCCL),
+    CASE(windows_are_zeroed_and_aligned, ONE_RANK | MESSAGES),
+    CASE(every_move_of_every_size, ONE_RANK | MESSAGES),
+    CASE(rounds_do_not_mix, ONE_RANK | MESSAGES),
+    CASE(lanes_run_beside_each_other, ONE_RANK | MESSAGES),
     CASE(ten_thousand_fences, 0),
     CASE(a_fence_that_waits_holds_up_no_other_lane, 0),
-    CASE(a_reduce_scatter_adds_in_place, ONE_RANK | NCCL | NOT_COPY_ENGINE),
-    CASE(a_window_that_cannot_be_had, ONE_RANK | NCCL),
-    CASE(a_stuck_peer_can_be_left, NCCL | BY_NAME),
+    CASE(a_reduce_scatter_adds_in_place, ONE_RANK | MESSAGES | ADDS),
+    CASE(a_window_that_cannot_be_had, ONE_RANK | MESSAGES),
+    CASE(a_stuck_peer_can_be_left, MESSAGES | BY_NAME),
 #undef CASE
 };
 
@@ -398,27 +400,37 @@ static bool is_to_run(size_t i, const char *name)
 {
     if (name ? strcmp(name, cases[i].name) != 0 : (cases[i].flags & BY_NAME) != 0)
         return false;
-    bool serves = is_copy_engine ? !(cases[i].flags & NOT_COPY_ENGINE) : (cases[i].flags & NCCL) != 0;
-    return serves && (comm->size > 1 || (cases[i].flags & ONE_RANK));
+    bool serves = is_copy_engine || (cases[i].flags & MESSAGES) != 0;
+    return serves && (adds || !(cases[i].flags & ADDS)) && (comm->size > 1 || (cases[i].flags & ONE_RANK));
 }
+
+static const struct {
+    const char *name;
+    zero_comm_kind_t kind;
+} transports[] = {{"nccl", ZERO_COMM_NCCL}, {"copy-engine", ZERO_COMM_AUTO}, {"through-host", ZERO_COMM_MPI}};
+#define N_TRANSPORTS (sizeof transports / sizeof transports[0])
 
 int main(int argc, char **argv)
 {
     int n_gpus, n_run = 0;
-    if (argc < 2 || (strcmp(argv[1], "nccl") != 0 && strcmp(argv[1], "copy-engine") != 0)) {
-        fprintf(stderr, "usage: test_collectives nccl|copy-engine [CASE]\n");
+    zero_device_t *device;
+    size_t transport = 0;
+    while (transport < N_TRANSPORTS && (argc < 2 || strcmp(argv[1], transports[transport].name) != 0))
+        transport++;
+    if (transport == N_TRANSPORTS) {
+        fprintf(stderr, "usage: test_collectives nccl|copy-engine|through-host [CASE]\n");
         return 2;
     }
     setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
-    is_copy_engine = strcmp(argv[1], "copy-engine") == 0;
+    is_copy_engine = transports[transport].kind == ZERO_COMM_AUTO;
     zero_log_set(ZERO_LOG_DEBUG, NULL, NULL); /* why copy engines do not serve */
-    EXPECT_OK(zero_comm_create(ZERO_COMM_AUTO, &host));
+    EXPECT_OK(zero_comm_create(transports[transport].kind, &host));
     CUDA(cudaGetDeviceCount(&n_gpus));
-    EXPECT(n_gpus > 0);
-    CUDA(cudaSetDevice(host->local_rank % n_gpus));
+    EXPECT_OK(zero_device_create(ZERO_DEVICE_CUDA_SHARED, host, &device)); /* makes its GPU the current one */
     crowded = host->size > n_gpus;
     const double start_s = now_s();
-    EXPECT_OK(is_copy_engine ? zero_comm_copy_engine_create(host, &comm) : zero_comm_nccl_create(host, &comm));
+    EXPECT_OK(zero_device_comm_create(device, host, false, &comm));
+    adds = comm->ops->reduce_scatter != NULL;
     EXPECT(strcmp(comm->ops->name, argv[1]) == 0);
     if (comm->rank == 0)
         printf("%s, %d ranks on %d GPUs, created in %.0f ms\n", argv[1], comm->size, n_gpus, 1e3 * (now_s() - start_s));
@@ -439,7 +451,8 @@ int main(int argc, char **argv)
     }
     EXPECT(n_run > 0);
     CUDA(cudaFree(n_wrong));
-    comm->ops->destroy(comm);
+    zero_device_comm_destroy(host, comm);
+    zero_device_destroy(device);
     zero_comm_destroy(host);
     host = NULL;
     return EXIT_SUCCESS;

@@ -1,7 +1,8 @@
 /* comm_cases.c - what a communicator promises, one case per promise, as a program to run under mpirun.
  *
- *     comm_cases TRANSPORT CASE [LOG]      TRANSPORT: self, node or mpi; CASE: a name below, or "all" for those that
- * end well; LOG: a file that takes what all ranks write to stderr
+ *     comm_cases TRANSPORT CASE [LOG]      TRANSPORT: self, node or mpi, or "through-" and one of these: the transport
+ * through host memory, with that one there and the CPU for a device; CASE: a name below, or "all" for those that end
+ * well; LOG: a file that takes what all ranks write to stderr
  *
  * Exit code 0: the promise held on every rank. Bytes in windows follow from (rank, round, position) by a formula, so
  * every rank knows what it must find without asking another. In the cases about failure one rank does wrong and the
@@ -19,6 +20,7 @@
 #include <unistd.h>
 
 #include "comm/comm.h"
+#include "comm/through_host.h"
 #include "tests/support.h"
 #include "zero/device.h"
 
@@ -572,21 +574,60 @@ static void create_without_shared_memory(void)
     EXPECT(setrlimit(RLIMIT_FSIZE, &before) == 0);
 }
 
+/* ---- Through host memory ---- */
+
+static zero_status_t copy_on_host(zero_device_t *device, void *dst, const void *src, size_t n_bytes,
+                                  zero_stream_t stream)
+{
+    (void)device, (void)stream;
+    memcpy(dst, src, n_bytes);
+    return ZERO_OK;
+}
+
+static zero_status_t nothing_is_queued(zero_device_t *device, zero_stream_t stream)
+{
+    (void)device, (void)stream;
+    return ZERO_OK;
+}
+
+/* Pages for pieces, so that most sizes take several of them. */
+static zero_comm_t *through(zero_comm_t *host, zero_device_t *cpu)
+{
+    zero_comm_t *made;
+    const zero_device_memory_t memory = {.device = cpu,
+                                         .alloc = cpu->ops->alloc,
+                                         .free = cpu->ops->free,
+                                         .host_alloc = cpu->ops->host_alloc,
+                                         .host_free = cpu->ops->host_free,
+                                         .copy = copy_on_host,
+                                         .synchronize_stream = nothing_is_queued};
+    EXPECT_OK(zero_comm_through_host_create(host, &memory, 3 * 4096, &made));
+    return made;
+}
+
 int main(int argc, char **argv)
 {
     current_case = "start";
     if (argc < 3 || argc > 4 || (argc == 4 && !freopen(argv[3], "a", stderr))) {
-        fprintf(stderr, "usage: comm_cases self|node|mpi|mpi-fallback CASE [LOG]\n");
+        fprintf(stderr, "usage: comm_cases [through-]self|node|mpi|mpi-fallback CASE [LOG]\n");
         return 2;
     }
     setvbuf(stderr, NULL, _IOLBF, BUFSIZ); /* whole lines at once, whatever stderr is */
     const bool fallback = strcmp(argv[1], "mpi-fallback") == 0;
-    const char *transport = fallback ? "mpi" : argv[1];
+    const bool is_through_host = strncmp(argv[1], "through-", 8) == 0;
+    const char *transport = fallback ? "mpi" : argv[1] + (is_through_host ? 8 : 0);
+    zero_comm_t *host = NULL;
+    zero_device_t *cpu = NULL;
     if (fallback)
         create_without_shared_memory();
     else
         EXPECT_OK(zero_comm_create(strcmp(transport, "mpi") == 0 ? ZERO_COMM_MPI : ZERO_COMM_AUTO, &comm));
     EXPECT(strcmp(zero_comm_name(comm), transport) == 0);
+    if (is_through_host) {
+        host = comm;
+        EXPECT_OK(zero_device_create(ZERO_DEVICE_CPU, host, &cpu));
+        comm = through(host, cpu);
+    }
 
     int n_run = 0;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -599,6 +640,11 @@ int main(int argc, char **argv)
     EXPECT(n_run > 0);
 
     const int rank = comm->rank;
+    if (is_through_host) {
+        comm->ops->destroy(comm);
+        comm = host;
+        zero_device_destroy(cpu);
+    }
     zero_comm_destroy(comm);
     comm = NULL;
     int initialized = 0, finalized = 0;
