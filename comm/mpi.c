@@ -24,8 +24,12 @@
 #include "comm/private_window.h"
 #include "zero/log.h"
 
-#define POLL_NS 200000      /* poll this long before sleeping between polls */
-#define MAX_SLEEP_NS 500000 /* MPI moves large messages only inside its calls, so sleeps stay short */
+/* Polls without sleeps for so long, and then between sleeps. MPI moves large messages only inside its calls, a fragment
+ * or two in each where it cannot read a peer's memory (in containers, mostly): slept through, they took 6 to 15
+ * times as long. So polling goes on for as long as a slow network takes, 50 MB/s. */
+#define POLL_NS 200000
+#define POLL_NS_PER_BYTE 20
+#define MAX_SLEEP_NS 500000
 #define TELL_AFTER_NS 1000000000
 #define LAST_WORDS_NS 200000000 /* mpirun reads its pipes within milliseconds, when it gets a core */
 #define ARRIVED_TAG 1
@@ -108,9 +112,9 @@ static zero_status_t timed_out(const zero_comm_t *comm, const char *what)
                      missing);
 }
 
-static zero_status_t wait_for_peers(zero_comm_t *comm, MPI_Request *request, const char *what)
+static zero_status_t wait_for_peers(zero_comm_t *comm, MPI_Request *request, size_t n_bytes, const char *what)
 {
-    const int64_t start = zero_now_ns();
+    const int64_t start = zero_now_ns(), poll_ns = POLL_NS + POLL_NS_PER_BYTE * (int64_t)n_bytes;
     int64_t sleep_ns = 20000;
     bool told = false;
     for (;;) {
@@ -119,7 +123,7 @@ static zero_status_t wait_for_peers(zero_comm_t *comm, MPI_Request *request, con
         if (done)
             return ZERO_OK;
         int64_t waited = zero_now_ns() - start;
-        if (waited < POLL_NS) {
+        if (waited < poll_ns && waited < TELL_AFTER_NS) {
             sched_yield();
             continue;
         }
@@ -137,10 +141,12 @@ static zero_status_t wait_for_peers(zero_comm_t *comm, MPI_Request *request, con
     }
 }
 
-/* The second half of every collective; the first has given `error` and, if that is MPI_SUCCESS, started `request`. */
-static zero_status_t finish(zero_comm_t *comm, int error, MPI_Request *request, const char *what)
+/* The second half of every collective; the first has given `error` and, if that is MPI_SUCCESS, started `request`.
+ * n_bytes: that come from each rank. */
+static zero_status_t finish(zero_comm_t *comm, int error, MPI_Request *request, size_t n_bytes, const char *what)
 {
-    zero_status_t status = error == MPI_SUCCESS ? wait_for_peers(comm, request, what) : zero_mpi_fail(error, what);
+    zero_status_t status =
+        error == MPI_SUCCESS ? wait_for_peers(comm, request, n_bytes, what) : zero_mpi_fail(error, what);
     comm->failed |= status != ZERO_OK;
     return status;
 }
@@ -219,7 +225,7 @@ static zero_status_t gather(zero_comm_t *comm, const void *mine, size_t n_bytes,
     ZERO_TRY(message_create(n_bytes, &message));
     int error = MPI_Iallgather(in_place ? MPI_IN_PLACE : mine, message.count, message.type, all, message.count,
                                message.type, transport->mpi, &request);
-    zero_status_t status = finish(comm, error, &request, what);
+    zero_status_t status = finish(comm, error, &request, n_bytes, what);
     message_destroy(&message);
     return status;
 }
@@ -251,7 +257,7 @@ static zero_status_t mpi_exchange(zero_comm_t *comm, zero_lane_t lane, const zer
     if (status == ZERO_OK) {
         int error = MPI_Ialltoall(mine, sent.count, sent.type, staging, received.count, received.type, transport->mpi,
                                   &request);
-        status = finish(comm, error, &request, "gradient exchange");
+        status = finish(comm, error, &request, n_bytes, "gradient exchange");
         message_destroy(&sent);
     }
     message_destroy(&received);
@@ -279,7 +285,7 @@ static zero_status_t mpi_host_broadcast(zero_comm_t *comm, void *data, size_t n_
     ZERO_TRY(begin(comm, "broadcast"));
     ZERO_TRY(message_create(n_bytes, &message));
     int error = MPI_Ibcast(data, message.count, message.type, root, transport->mpi, &request);
-    zero_status_t status = finish(comm, error, &request, "broadcast");
+    zero_status_t status = finish(comm, error, &request, n_bytes, "broadcast");
     message_destroy(&message);
     return status;
 }
@@ -299,7 +305,7 @@ static void close_with_peers(zero_comm_t *comm)
     MPI_Request request;
     transport->n_collectives = CLOSING;
     int error = MPI_Ibarrier(transport->closing, &request);
-    finish(comm, error, &request, "close");
+    finish(comm, error, &request, 0, "close");
 }
 
 static void mpi_destroy(zero_comm_t *comm)
