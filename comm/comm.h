@@ -29,6 +29,7 @@ typedef enum zero_lane { ZERO_LANE_GATHER, ZERO_LANE_REDUCE, ZERO_LANE_STEP, ZER
 
 typedef struct zero_comm_ops {
     const char *name;
+    bool blocks; /* calls return when their bytes have moved, and the host with them: nothing can be beside them */
 
     zero_status_t (*window_create)(zero_comm_t *comm, size_t n_bytes, zero_window_t *window);
     void (*window_destroy)(zero_comm_t *comm, zero_window_t *window);

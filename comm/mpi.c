@@ -326,6 +326,7 @@ static void mpi_destroy(zero_comm_t *comm)
 
 static const zero_comm_ops_t mpi_ops = {
     .name = "mpi",
+    .blocks = true,
     .window_create = zero_private_window_create,
     .window_destroy = zero_private_window_destroy,
     .fence = mpi_fence,

@@ -183,6 +183,7 @@ static void node_destroy(zero_comm_t *comm)
 
 static const zero_comm_ops_t node_ops = {
     .name = "node",
+    .blocks = true,
     .window_create = node_window_create,
     .window_destroy = node_window_destroy,
     .fence = node_fence,

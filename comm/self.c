@@ -62,6 +62,7 @@ static void self_destroy(zero_comm_t *comm)
 
 static const zero_comm_ops_t self_ops = {
     .name = "self",
+    .blocks = true,
     .window_create = zero_private_window_create,
     .window_destroy = zero_private_window_destroy,
     .fence = self_fence,

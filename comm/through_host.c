@@ -162,6 +162,7 @@ static void destroy(zero_comm_t *comm)
 
 static const zero_comm_ops_t through_host_ops = {
     .name = "through-host",
+    .blocks = true,
     .window_create = window_create,
     .window_destroy = window_destroy,
     .fence = fence,

@@ -175,7 +175,7 @@ static zero_status_t build_tables(zero_engine_t *engine)
     if (!engine->partials_of || !engine->grads_read_in_fence || !engine->params_ready || !engine->params_are ||
         !engine->used || !engine->slot_freed)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for the tables of %d units", layout->n_units);
-    engine->overlapped = plan->overlapped;
+    engine->overlapped = plan->overlapped && !engine->comm->ops->blocks;
     engine->n_gathered = layout->n_units;
     for (int u = 0; u < layout->n_units; u++) {
         engine->partials_of[u] = engine->n_partials;

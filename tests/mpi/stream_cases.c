@@ -477,6 +477,15 @@ static zero_unit_t earlier(zero_unit_t unit, int n)
     return unit > n ? unit - n : 0;
 }
 
+/* Every kind of work was told of; messages between devices, which compute waits for, as waits. */
+static void check_spans(const run_t *run, zero_work_t work)
+{
+    bool waits =
+        strcmp(zero_comm_name(run->comm), "mpi") == 0 && (work == ZERO_WORK_GATHER || work == ZERO_WORK_REDUCE);
+    CHECK(waits ? run->n_spans[work] == 0 : run->n_spans[work] >= run->s->steps, "%d spans of %s", run->n_spans[work],
+          zero_work_name(work));
+}
+
 static void run_all(const settings_t *s, zero_comm_t *comm)
 {
     run_t run = {
@@ -536,7 +545,7 @@ static void run_all(const settings_t *s, zero_comm_t *comm)
     if (s->save)
         save(&run);
     for (int work = 0; work < ZERO_N_WORKS && s->trace && s->is_async && zero_comm_size(comm) > 1; work++)
-        CHECK(run.n_spans[work] >= s->steps, "%d spans of %s", run.n_spans[work], zero_work_name((zero_work_t)work));
+        check_spans(&run, (zero_work_t)work);
     double hashes[2] = {(double)(run.hash >> 32), (double)(run.hash & 0xffffffffu)}, sums[2];
     memcpy(sums, hashes, sizeof sums);
     OK(zero_comm_sum(run.comm, sums, 2));
