@@ -137,7 +137,7 @@ ZERO_API int zero_comm_size(const zero_comm_t *comm);
 ZERO_API int zero_comm_local_rank(const zero_comm_t *comm); /* among the ranks of this host */
 ZERO_API int zero_comm_local_size(const zero_comm_t *comm);
 /* How bulk data travels between the ranks' host memories: "self" (one rank), "node" (shared memory) or "mpi". What
- * joins GPUs is found out by zero_engine_create, which logs it at ZERO_LOG_INFO. */
+ * joins GPUs is found out by zero_engine_create: zero_engine_transport. */
 ZERO_API const char *zero_comm_name(const zero_comm_t *comm);
 
 /* The next four are for small data in host memory, and block the host. They wait for a peer ZERO_TIMEOUT_S seconds
@@ -464,6 +464,10 @@ typedef struct zero_stats {
     double exposed_comm_ms;             /* compute stood still for communication, over the steps waited for */
 } zero_stats_t;
 ZERO_API zero_stats_t zero_engine_stats(const zero_engine_t *engine); /* since creation */
+
+/* What carries parameters and gradients between ranks: "copy-engine", "nccl" or "through-host" between GPUs, else as
+ * zero_comm_name; "self" for one rank. */
+ZERO_API const char *zero_engine_transport(const zero_engine_t *engine);
 
 /* ---- Checkpoints ---------------------------------------------------------------------------------------------------
  *

@@ -333,7 +333,7 @@ static void report_start(const run_t *run)
     report("%s of %.2fM parameters (%lld layers, dim %lld), %s, stage %lld on %d rank%s (%s), %.1f MiB each, on %s",
            run->model.ops->name, (double)zero_model_n_params(run->model.declaration) * 1e-6, (long long)o->model.layers,
            (long long)o->model.dim, zero_dtype_name((zero_dtype_t)o->train.precision), (long long)o->zero.stage,
-           zero_comm_size(run->comm), zero_comm_size(run->comm) == 1 ? "" : "s", zero_comm_name(run->comm),
+           zero_comm_size(run->comm), zero_comm_size(run->comm) == 1 ? "" : "s", zero_engine_transport(run->engine),
            (double)zero_memory_total(&held) / 1048576.0,
            zero_device_get_type(run->device) == ZERO_DEVICE_CUDA ? "GPUs" : "the CPU");
     report("%lld training tokens; a step takes %lld sequences of %lld (%lld per rank, %d micro-step%s)",

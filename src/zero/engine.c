@@ -182,3 +182,8 @@ zero_stats_t zero_engine_stats(const zero_engine_t *engine)
 {
     return engine->stats;
 }
+
+const char *zero_engine_transport(const zero_engine_t *engine)
+{
+    return engine->comm->size == 1 ? "self" : engine->comm->ops->name;
+}

@@ -218,6 +218,11 @@ typedef struct run {
     uint64_t n_acquired;                      /* flats, so far */
 } run_t;
 
+static bool sends_messages(const run_t *run)
+{
+    return strcmp(zero_comm_name(run->comm), "mpi") == 0;
+}
+
 static void queue(const run_t *run, void (*work)(void *), const void *args, size_t n_bytes)
 {
     if (run->s->is_async) {
@@ -451,7 +456,7 @@ static void check_memory(const run_t *run, const zero_config_t *of_run)
                   held.pinned_bytes < plan.pinned_bytes,
               "auto: %llu bytes held, %llu on the host", (unsigned long long)zero_memory_total(&held),
               (unsigned long long)held.pinned_bytes);
-    else if (strcmp(zero_comm_name(run->comm), "mpi") != 0)
+    else if (!sends_messages(run))
         CHECK(memcmp(&plan, &held, sizeof plan) == 0, "plan %llu bytes, held %llu",
               (unsigned long long)zero_memory_total(&plan), (unsigned long long)zero_memory_total(&held));
 }
@@ -477,11 +482,17 @@ static zero_unit_t earlier(zero_unit_t unit, int n)
     return unit > n ? unit - n : 0;
 }
 
+static void check_transport(const run_t *run)
+{
+    const char *name = zero_engine_transport(run->engine), *between = sends_messages(run) ? "through-host" : "async";
+    const char *want = zero_comm_size(run->comm) == 1 ? "self" : run->s->is_async ? between : zero_comm_name(run->comm);
+    CHECK(strcmp(name, want) == 0, "what carries is %s, not %s", name, want);
+}
+
 /* Every kind of work was told of; messages between devices, which compute waits for, as waits. */
 static void check_spans(const run_t *run, zero_work_t work)
 {
-    bool waits =
-        strcmp(zero_comm_name(run->comm), "mpi") == 0 && (work == ZERO_WORK_GATHER || work == ZERO_WORK_REDUCE);
+    bool waits = sends_messages(run) && (work == ZERO_WORK_GATHER || work == ZERO_WORK_REDUCE);
     CHECK(waits ? run->n_spans[work] == 0 : run->n_spans[work] >= run->s->steps, "%d spans of %s", run->n_spans[work],
           zero_work_name(work));
 }
@@ -520,6 +531,7 @@ static void run_all(const settings_t *s, zero_comm_t *comm)
     else
         OK(zero_device_create(ZERO_DEVICE_CPU, run.comm, &run.device));
     OK(zero_engine_create(run.comm, run.device, run.toy.model, &config, &run.engine));
+    check_transport(&run);
     check_memory(&run, &config);
     OK(zero_stream_create(run.device, &run.stream));
     if (s->is_async)
