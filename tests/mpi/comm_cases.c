@@ -468,6 +468,21 @@ static void one_is_killed_beside_devices(void)
     misbehave_while(act_kill, wait_for_a_device);
 }
 
+/* Messages for which a wait would go without sleeps for longer than the deadline that test_comm.c gives. */
+static _Noreturn void wait_for_much(void)
+{
+    const size_t n_bytes = (size_t)48 << 20;
+    char *all = calloc((size_t)comm->size, n_bytes);
+    EXPECT(all != NULL);
+    const double start_s = now_s();
+    report_failure(comm->ops->host_all_gather(comm, all + (size_t)comm->rank * n_bytes, n_bytes, all), start_s);
+}
+
+static void one_stops_before_much(void)
+{
+    misbehave_while(act_stop, wait_for_much);
+}
+
 static void one_leaves(void)
 {
     misbehave(act_destroy);
@@ -551,6 +566,7 @@ static const struct {
     CASE(one_exits, false),
     CASE(one_is_killed, false),
     CASE(one_stops, false),
+    CASE(one_stops_before_much, false),
     CASE(one_stops_beside_devices, false),
     CASE(one_is_killed_beside_devices, false),
     CASE(one_leaves, false),
