@@ -88,7 +88,10 @@ const char *async_call_name(async_call_t call)
 
 static void delay(const stream_t *s, uint64_t *seed)
 {
-    double u = support_uniform(seed), most = the.options.max_delay_us * (s->number == OUT_STREAM ? OUT_IS_SLOWER : 1.0);
+    unsigned slower = s->number == OUT_STREAM      ? OUT_IS_SLOWER
+                      : s->number == GATHER_STREAM ? the.options.slow_gathers
+                                                   : 0;
+    double u = support_uniform(seed), most = (double)the.options.max_delay_us * (slower > 0 ? slower : 1);
     unsigned us = (unsigned)(u * u * u * u * most); /* seldom long */
     if (us > 0)
         usleep(us);

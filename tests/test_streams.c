@@ -8,6 +8,7 @@ START_TEST(streams_of_any_speed_give_the_bits_of_one_order)
 {
     static const char *const variants[] = {"stage=3 seed=2 prefetch=3 delay_us=800",
                                            "stage=3 seed=3",
+                                           "stage=3 seed=7 slow_gathers=20 delay_us=200",
                                            "stage=2 seed=4",
                                            "stage=1 seed=5",
                                            "stage=0 seed=6",

@@ -13,7 +13,7 @@
  *     asks=0 (1: the state is read after every third step and set after every fifth, while steps are under way)
  *     rows=61 (of the embedding's table) untied=0 (1: the head has a table of its own)
  *     staging=0 (staging_bytes; 0: its default) comm=auto (or mpi, for all runs and before their other keys)
- *     seed=1 delay_us=300 fault=0 (async_fault_t) trace=0
+ *     seed=1 delay_us=300 slow_gathers=0 (times as late as other work) fault=0 (async_fault_t) trace=0
  *     blocks=5 (units between the embedding and the head) calls=0 (1: prints the last step's calls of the driver, too)
  *     late=1 (0: each step is waited for before the next begins)
  *     idle_ms=0 (that the host lets the device stand still after an evaluation, which is nobody's wait)
@@ -48,7 +48,7 @@
 
 typedef struct settings {
     int stage, prefetch, micro_steps, every, steps, overlap, nan_at, seed, delay_us, fault, trace, is_async, offload,
-        nccl, threads, pins, available, update, buffer, activations, spans, asks;
+        nccl, threads, pins, available, update, buffer, activations, spans, asks, slow_gathers;
     int rows, untied, staging, blocks, calls, idle_ms, late;
     const char *load, *save;
     zero_dtype_t dtype;
@@ -524,6 +524,7 @@ static void run_all(const settings_t *s, zero_comm_t *comm)
         OK(async_device_create(run.comm,
                                &(async_options_t){.seed = run.seed,
                                                   .max_delay_us = (unsigned)s->delay_us,
+                                                  .slow_gathers = (unsigned)s->slow_gathers,
                                                   .available = (uint64_t)s->available,
                                                   .pins = s->pins != 0,
                                                   .fault = (async_fault_t)s->fault},
@@ -597,6 +598,7 @@ static const setting_row_t setting_rows[] = {{"stage", offsetof(settings_t, stag
                                              {"nan_at", offsetof(settings_t, nan_at), NULL},
                                              {"seed", offsetof(settings_t, seed), NULL},
                                              {"delay_us", offsetof(settings_t, delay_us), NULL},
+                                             {"slow_gathers", offsetof(settings_t, slow_gathers), NULL},
                                              {"fault", offsetof(settings_t, fault), NULL},
                                              {"offload", offsetof(settings_t, offload), NULL},
                                              {"threads", offsetof(settings_t, threads), NULL},
