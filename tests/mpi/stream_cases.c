@@ -17,6 +17,7 @@
  *     blocks=5 (units between the embedding and the head) calls=0 (1: prints the last step's calls of the driver, too)
  *     late=1 (0: each step is waited for before the next begins)
  *     idle_ms=0 (that the host lets the device stand still after an evaluation, which is nobody's wait)
+ *     loses=0 (1: in the end, or so it seems, a peer, with work under way)
  *     load= (a directory of checkpoints, whose latest the run goes on from) save= (one to write to after the steps)
  *
  * Trains a toy whose forward reads every parameter and whose backward reads them again and writes every gradient, all
@@ -34,6 +35,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "comm/comm.h"
 #include "tests/async_device.h"
 #include "tests/elements.h"
 #include "tests/mpi/expect.h"
@@ -49,7 +51,7 @@
 typedef struct settings {
     int stage, prefetch, micro_steps, every, steps, overlap, nan_at, seed, delay_us, fault, trace, is_async, offload,
         nccl, threads, pins, available, update, buffer, activations, spans, asks, slow_gathers;
-    int rows, untied, staging, blocks, calls, idle_ms, late;
+    int rows, untied, staging, blocks, calls, idle_ms, late, loses;
     const char *load, *save;
     zero_dtype_t dtype;
 } settings_t;
@@ -497,6 +499,23 @@ static void check_spans(const run_t *run, zero_work_t work)
           zero_work_name(work));
 }
 
+static void linger(void *args)
+{
+    usleep(200000);
+    **(bool **)args = true;
+}
+
+/* What the streams have to do then is done before the memory goes that they do it in. */
+static void lose_a_peer(run_t *run)
+{
+    bool is_over = false, *at = &is_over;
+    queue(run, linger, &at, sizeof at);
+    run->comm->failed = true;
+    zero_engine_destroy(run->engine);
+    CHECK(is_over, "the engine is gone while its streams are at work");
+    run->comm->failed = false;
+}
+
 static void run_all(const settings_t *s, zero_comm_t *comm)
 {
     run_t run = {
@@ -569,7 +588,10 @@ static void run_all(const settings_t *s, zero_comm_t *comm)
     pass(&run, ZERO_PASS_EVAL, 0, 0, &run.hash);
     OK(zero_device_synchronize(run.device));
     tell_state(&run);
-    zero_engine_destroy(run.engine);
+    if (s->loses)
+        lose_a_peer(&run);
+    else
+        zero_engine_destroy(run.engine);
     zero_device_destroy(run.device);
     zero_model_destroy(run.toy.model);
 }
@@ -617,6 +639,7 @@ static const setting_row_t setting_rows[] = {{"stage", offsetof(settings_t, stag
                                              {"calls", offsetof(settings_t, calls), NULL},
                                              {"late", offsetof(settings_t, late), NULL},
                                              {"idle_ms", offsetof(settings_t, idle_ms), NULL},
+                                             {"loses", offsetof(settings_t, loses), NULL},
                                              {"trace", offsetof(settings_t, trace), NULL},
                                              {"load", offsetof(settings_t, load), SETTING_TEXT},
                                              {"save", offsetof(settings_t, save), SETTING_TEXT},
