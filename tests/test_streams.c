@@ -122,6 +122,16 @@ START_TEST(streams_end_before_their_memory_when_a_peer_is_lost)
 }
 END_TEST
 
+START_TEST(messages_between_devices_add_nothing_on_the_way)
+{
+    support_output_t output;
+    int code = support_mpirun(&output, LIMIT_S, 2, "%s/tests/mpi/stream_cases comm=mpi nccl=1", support_build());
+    ck_assert_int_ne(code, 0);
+    ck_assert_msg(support_count(output.err, "nothing adds them on the way") == 1, "%s", output.err);
+    support_output_free(&output);
+}
+END_TEST
+
 /* stream_cases checks what it is told: every kind of work, one after another, waits that are exposed_comm_ms. */
 START_TEST(a_trace_has_every_kind_of_work_and_changes_no_bit)
 {
@@ -186,6 +196,7 @@ static Suite *suite(void)
     tcase_add_test(tcase, two_hundred_steps_at_random_speeds);
     tcase_add_loop_test(tcase, messages_between_devices_give_the_same_bits, 0, N_SETTINGS);
     tcase_add_test(tcase, streams_end_before_their_memory_when_a_peer_is_lost);
+    tcase_add_test(tcase, messages_between_devices_add_nothing_on_the_way);
     tcase_add_test(tcase, a_transport_that_adds_gives_its_own_sums_at_every_stage);
     tcase_add_test(tcase, one_rank_and_the_cpu_have_no_use_for_a_transport_that_adds);
     tcase_add_test(tcase, a_trace_has_every_kind_of_work_and_changes_no_bit);
