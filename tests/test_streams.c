@@ -135,8 +135,8 @@ END_TEST
 /* stream_cases checks what it is told: every kind of work, one after another, waits that are exposed_comm_ms. */
 START_TEST(a_trace_has_every_kind_of_work_and_changes_no_bit)
 {
-    static const char *const variants[] = {"trace=1 stage=3", "trace=1 stage=2", "trace=1 stage=1", "trace=1 stage=0",
-                                           NULL};
+    static const char *const variants[] = {"trace=1 stage=3", "trace=1 stage=2",   "trace=1 stage=1",
+                                           "trace=1 stage=0", "trace=1 overlap=0", NULL};
     expect_plain_text(3, "steps=4 micro_steps=2 every=1", variants);
 }
 END_TEST

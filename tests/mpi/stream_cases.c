@@ -451,14 +451,14 @@ static void check_memory(const run_t *run, const zero_config_t *of_run)
     zero_config_t settled = *of_run, *config = &settled;
     if (!s->pins && config->offload_update == ZERO_OFFLOAD_UPDATE_AUTO)
         config->offload_update = ZERO_OFFLOAD_UPDATE_HOST;
-    OK(zero_plan(run->toy.model, config, s->is_async ? ZERO_COMM_NCCL : ZERO_COMM_AUTO, zero_comm_size(run->comm),
-                 &plan));
+    zero_comm_kind_t kind = s->is_async ? ZERO_COMM_NCCL : sends_messages(run) ? ZERO_COMM_MPI : ZERO_COMM_AUTO;
+    OK(zero_plan(run->toy.model, config, kind, zero_comm_size(run->comm), &plan));
     if (config->offload_ratio == ZERO_OFFLOAD_AUTO)
         CHECK(zero_memory_total(&held) <= (uint64_t)s->available && held.pinned_bytes > 0 &&
                   held.pinned_bytes < plan.pinned_bytes,
               "auto: %llu bytes held, %llu on the host", (unsigned long long)zero_memory_total(&held),
               (unsigned long long)held.pinned_bytes);
-    else if (!sends_messages(run))
+    else
         CHECK(memcmp(&plan, &held, sizeof plan) == 0, "plan %llu bytes, held %llu",
               (unsigned long long)zero_memory_total(&plan), (unsigned long long)zero_memory_total(&held));
 }
@@ -491,10 +491,10 @@ static void check_transport(const run_t *run)
     CHECK(strcmp(name, want) == 0, "what carries is %s, not %s", name, want);
 }
 
-/* Every kind of work was told of; messages between devices, which compute waits for, as waits. */
+/* Every kind of work was told of; what compute waits for, messages between devices among it, as waits. */
 static void check_spans(const run_t *run, zero_work_t work)
 {
-    bool waits = sends_messages(run) && (work == ZERO_WORK_GATHER || work == ZERO_WORK_REDUCE);
+    bool waits = (sends_messages(run) || !run->s->overlap) && (work == ZERO_WORK_GATHER || work == ZERO_WORK_REDUCE);
     CHECK(waits ? run->n_spans[work] == 0 : run->n_spans[work] >= run->s->steps, "%d spans of %s", run->n_spans[work],
           zero_work_name(work));
 }
