@@ -115,6 +115,7 @@ static zero_status_t timed_out(const zero_comm_t *comm, const char *what)
 static zero_status_t wait_for_peers(zero_comm_t *comm, MPI_Request *request, size_t n_bytes, const char *what)
 {
     const int64_t start = zero_now_ns(), poll_ns = POLL_NS + POLL_NS_PER_BYTE * (int64_t)n_bytes;
+    const int64_t tell_after_ns = TELL_AFTER_NS < comm->timeout_ns / 2 ? TELL_AFTER_NS : comm->timeout_ns / 2;
     int64_t sleep_ns = 20000;
     bool told = false;
     for (;;) {
@@ -123,11 +124,11 @@ static zero_status_t wait_for_peers(zero_comm_t *comm, MPI_Request *request, siz
         if (done)
             return ZERO_OK;
         int64_t waited = zero_now_ns() - start;
-        if (waited < poll_ns && waited < TELL_AFTER_NS) {
+        if (waited < poll_ns && waited < tell_after_ns) {
             sched_yield();
             continue;
         }
-        if (waited > TELL_AFTER_NS || waited > comm->timeout_ns / 2) {
+        if (waited > tell_after_ns) {
             if (!told)
                 ZERO_TRY(tell_arrival(comm));
             told = true;

@@ -2,12 +2,12 @@
  * communicator carries it, and what has come is copied back. It needs nothing of the devices but copies, so it serves
  * where they reach neither each other nor NCCL, and shows whether a fault lies with those that do; it is slow.
  *
- * Every call returns when all of it is done: it waits for its stream, and peers wait for it. That holds nothing up for
- * ever, since ranks make their calls in one order and a stream waits only for what was queued before. The bytes are
- * taken from the window within the call that moves them, so a fence has nothing to do.
+ * Every call among several ranks returns when all of it is done: it waits for its stream, and peers wait for it. That
+ * holds nothing up for ever, since ranks make their calls in one order and a stream waits only for what was queued
+ * before. The bytes are taken from the window within the call that moves them, so a fence has nothing to do.
  *
- * They pass in pieces, through two blocks of host memory: one that is sent from, a window of the
- * host's, and one that is received into. Between two fences of the host's the former is read, by whoever it is for.
+ * They pass in pieces, through two blocks of host memory: one that is sent from, a window of the host's, and one that
+ * is received into. Between two fences of the host's the former is read, by whoever it is for.
  */
 #include <stdlib.h>
 

@@ -13,7 +13,6 @@
 #include "comm/beside_host.h"
 #include "comm/deadline.h"
 #include "comm/shared_block.h"
-#include "comm/through_host.h"
 #include "tests/elements.h"
 #include "tests/mpi/expect.h"
 #include "tests/support.h"
@@ -88,7 +87,10 @@ const char *async_call_name(async_call_t call)
 
 static void delay(const stream_t *s, uint64_t *seed)
 {
-    double u = support_uniform(seed), most = the.options.max_delay_us * (s->number == OUT_STREAM ? OUT_IS_SLOWER : 1.0);
+    unsigned slower = s->number == OUT_STREAM      ? OUT_IS_SLOWER
+                      : s->number == GATHER_STREAM ? the.options.slow_gathers
+                                                   : 0;
+    double u = support_uniform(seed), most = (double)the.options.max_delay_us * (slower > 0 ? slower : 1);
     unsigned us = (unsigned)(u * u * u * u * most); /* seldom long */
     if (us > 0)
         usleep(us);
@@ -704,18 +706,10 @@ static const zero_comm_ops_t transport_ops = {
     .destroy = transport_destroy,
 };
 
-/* Where messages are asked for, what serves GPUs then; one that adds is asked for nothing else. */
+/* One that adds is asked for nothing else. */
 static zero_status_t join(zero_device_t *device, zero_comm_t *host, bool adds, zero_comm_t **bulk)
 {
-    const zero_device_memory_t memory = {.device = device,
-                                         .alloc = the.ops.alloc,
-                                         .free = the.ops.free,
-                                         .host_alloc = the.ops.host_alloc,
-                                         .host_free = the.ops.host_free,
-                                         .copy = the.ops.copy,
-                                         .synchronize_stream = synchronize_stream};
-    if (host->kind == ZERO_COMM_MPI)
-        return zero_comm_through_host_create(host, &memory, ZERO_PASSAGE_BYTES, bulk);
+    (void)device;
     zero_comm_t *made;
     static zero_comm_ops_t adding_ops;
     adding_ops = transport_ops;

@@ -38,6 +38,7 @@ typedef enum async_fault {
 typedef struct async_options {
     uint64_t seed;         /* of this rank's delays */
     unsigned max_delay_us; /* before a piece of work; most are much shorter */
+    unsigned slow_gathers; /* so many times as long in the stream that gathers; 0: once */
     uint64_t available;    /* bytes that are free, as the device tells; 0: the machine's */
     bool pins;             /* host memory can be pinned; it makes no other difference here */
     async_fault_t fault;

@@ -8,6 +8,7 @@ START_TEST(streams_of_any_speed_give_the_bits_of_one_order)
 {
     static const char *const variants[] = {"stage=3 seed=2 prefetch=3 delay_us=800",
                                            "stage=3 seed=3",
+                                           "stage=3 seed=7 slow_gathers=20 delay_us=200",
                                            "stage=2 seed=4",
                                            "stage=1 seed=5",
                                            "stage=0 seed=6",
@@ -111,11 +112,29 @@ START_TEST(messages_between_devices_give_the_same_bits)
 }
 END_TEST
 
+START_TEST(streams_end_before_their_memory_when_a_peer_is_lost)
+{
+    char *text = text_of(2, "comm=mpi steps=2 loses=1");
+    ck_assert(text);
+    free(text);
+}
+END_TEST
+
+START_TEST(messages_between_devices_add_nothing_on_the_way)
+{
+    support_output_t output;
+    int code = support_mpirun(&output, LIMIT_S, 2, "%s/tests/mpi/stream_cases comm=mpi nccl=1", support_build());
+    ck_assert_int_ne(code, 0);
+    ck_assert_msg(support_count(output.err, "nothing adds them on the way") == 1, "%s", output.err);
+    support_output_free(&output);
+}
+END_TEST
+
 /* stream_cases checks what it is told: every kind of work, one after another, waits that are exposed_comm_ms. */
 START_TEST(a_trace_has_every_kind_of_work_and_changes_no_bit)
 {
-    static const char *const variants[] = {"trace=1 stage=3", "trace=1 stage=2", "trace=1 stage=1", "trace=1 stage=0",
-                                           NULL};
+    static const char *const variants[] = {"trace=1 stage=3", "trace=1 stage=2",   "trace=1 stage=1",
+                                           "trace=1 stage=0", "trace=1 overlap=0", NULL};
     expect_plain_text(3, "steps=4 micro_steps=2 every=1", variants);
 }
 END_TEST
@@ -174,6 +193,8 @@ static Suite *suite(void)
     tcase_add_test(tcase, pieces_travel_as_messages_too);
     tcase_add_test(tcase, two_hundred_steps_at_random_speeds);
     tcase_add_loop_test(tcase, messages_between_devices_give_the_same_bits, 0, N_SETTINGS);
+    tcase_add_test(tcase, streams_end_before_their_memory_when_a_peer_is_lost);
+    tcase_add_test(tcase, messages_between_devices_add_nothing_on_the_way);
     tcase_add_test(tcase, a_transport_that_adds_gives_its_own_sums_at_every_stage);
     tcase_add_test(tcase, one_rank_and_the_cpu_have_no_use_for_a_transport_that_adds);
     tcase_add_test(tcase, a_trace_has_every_kind_of_work_and_changes_no_bit);

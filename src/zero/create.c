@@ -258,15 +258,13 @@ fail:
     return status;
 }
 
-/* Memory is not freed while a stream may still touch it, nor waited for where a peer that failed may never let it go.
- */
+/* Memory is not freed while a stream may still touch it, nor a stream waited for that waits for a peer which failed. */
 static void settle(zero_engine_t *engine)
 {
     bool failed = engine->comm && (engine->comm->failed || engine->host_comm->failed);
     if (failed && engine->comm->ops->release)
         engine->comm->ops->release(engine->comm);
-    if (!failed || engine->comm->ops->release)
-        zero_device_synchronize(engine->device);
+    zero_device_synchronize(engine->device);
 }
 
 void zero_engine_destroy(zero_engine_t *engine)

@@ -6,6 +6,7 @@
 
 #include "comm/comm.h"
 #include "comm/deadline.h"
+#include "comm/through_host.h"
 #include "zero/log.h"
 
 #ifndef ZERO_HAVE_CUDA
@@ -45,10 +46,36 @@ zero_comm_kind_t zero_device_comm_kind(const zero_device_t *device, const zero_c
     return strcmp(comm->ops->name, "mpi") == 0 ? ZERO_COMM_MPI : ZERO_COMM_AUTO;
 }
 
+static zero_status_t join_through_host(zero_device_t *device, zero_comm_t *comm, bool adds, zero_comm_t **bulk)
+{
+    const zero_device_ops_t *ops = device->ops;
+    const zero_device_memory_t memory = {.device = device,
+                                         .alloc = ops->alloc,
+                                         .free = ops->free,
+                                         .host_alloc = ops->host_alloc,
+                                         .host_free = ops->host_free,
+                                         .copy = ops->copy,
+                                         .synchronize_stream = ops->synchronize_stream};
+    if (adds)
+        return zero_fail_alike(ZERO_ERROR_USAGE, "MPI messages bring gradients together, and nothing adds them on the "
+                                                 "way: NCCL's sums need comm auto or nccl");
+    return zero_comm_through_host_create(comm, &memory, ZERO_PASSAGE_BYTES, bulk);
+}
+
+/* Through host memory where messages alone were asked for, else as the device chooses. */
+static zero_status_t join(zero_device_t *device, zero_comm_t *comm, bool adds, zero_comm_t **bulk)
+{
+    ZERO_TRY(comm->kind == ZERO_COMM_MPI ? join_through_host(device, comm, adds, bulk)
+                                         : device->ops->join(device, comm, adds, bulk));
+    if (comm->rank == 0)
+        zero_log(ZERO_LOG_INFO, "between GPUs: %s", (*bulk)->ops->name);
+    return ZERO_OK;
+}
+
 zero_status_t zero_device_comm_create(zero_device_t *device, zero_comm_t *comm, bool adds, zero_comm_t **bulk)
 {
     if (device->ops->join)
-        return device->ops->join(device, comm, adds, bulk);
+        return join(device, comm, adds, bulk);
     if (comm->kind == ZERO_COMM_NCCL)
         return zero_fail_alike(ZERO_ERROR_USAGE, "NCCL is for GPUs, and the device is the CPU: use comm auto or mpi");
     *bulk = comm;

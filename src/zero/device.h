@@ -41,9 +41,9 @@ typedef struct zero_device_ops {
     zero_status_t (*host_call)(zero_device_t *device, zero_stream_t stream, void (*fn)(void *args), void *args);
     zero_status_t (*event_query)(zero_device_t *device, zero_event_t event, bool *reached);
     zero_status_t (*event_elapsed_ms)(zero_device_t *device, zero_event_t begin, zero_event_t end, double *ms);
-    /* A transport of bulk data between the ranks' devices, beside `host`, with reduce_scatter where it is to add; the
-     * caller's, for zero_device_comm_destroy. NULL for a device whose memory the host communicator reaches itself and
-     * whose work is done when a call returns: then there is nothing to overlap. [collective] */
+    /* The fastest transport of bulk data between the ranks' devices, beside `host`, with reduce_scatter where it is to
+     * add; the caller's, for zero_device_comm_destroy. NULL for a device whose memory the host communicator reaches
+     * itself and whose work is done when a call returns: then there is nothing to overlap. [collective] */
     zero_status_t (*join)(zero_device_t *device, zero_comm_t *host, bool adds, zero_comm_t **bulk);
     /* Bytes this rank may take now: what is free, shared fairly with the ranks that use the same memory. */
     uint64_t (*available_bytes)(const zero_device_t *device);

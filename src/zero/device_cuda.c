@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include "comm/comm.h"
-#include "comm/through_host.h"
 #include "kernels/cuda_status.h"
 #include "zero/device.h"
 #include "zero/log.h"
@@ -246,42 +245,17 @@ static zero_status_t refuse_shared_gpus(zero_comm_t *host)
         n_gpus, n_gpus == 1 ? "" : "s", host->local_size);
 }
 
-static zero_status_t join_through_host(zero_device_t *device, zero_comm_t *host, bool adds, zero_comm_t **bulk)
-{
-    const zero_device_memory_t memory = {.device = device,
-                                         .alloc = cuda_alloc,
-                                         .free = cuda_free,
-                                         .host_alloc = cuda_host_alloc,
-                                         .host_free = cuda_host_free,
-                                         .copy = cuda_copy,
-                                         .synchronize_stream = cuda_synchronize_stream};
-    if (adds)
-        return zero_fail_alike(ZERO_ERROR_USAGE, "MPI messages bring gradients together, and nothing adds them on the "
-                                                 "way: NCCL's sums need comm auto or nccl");
-    return zero_comm_through_host_create(host, &memory, ZERO_PASSAGE_BYTES, bulk);
-}
-
-/* Copy engines where they serve, unless NCCL was asked for, or sums, which they cannot make; through host memory where
- * messages were asked for. */
-static zero_status_t choose(zero_device_t *device, zero_comm_t *host, bool adds, zero_comm_t **bulk)
+/* Copy engines where they serve, unless NCCL was asked for, or sums, which they cannot make. */
+static zero_status_t cuda_join(zero_device_t *device, zero_comm_t *host, bool adds, zero_comm_t **bulk)
 {
     zero_status_t status = ZERO_ERROR_UNSUPPORTED;
-    if (host->kind == ZERO_COMM_MPI)
-        return join_through_host(device, host, adds, bulk);
+    (void)device;
     if (host->kind == ZERO_COMM_AUTO && !adds)
         status = zero_comm_copy_engine_create(host, bulk);
     if (status != ZERO_ERROR_UNSUPPORTED)
         return status;
     ZERO_TRY(refuse_shared_gpus(host));
     return zero_comm_nccl_create(host, bulk);
-}
-
-static zero_status_t cuda_join(zero_device_t *device, zero_comm_t *host, bool adds, zero_comm_t **bulk)
-{
-    ZERO_TRY(choose(device, host, adds, bulk));
-    if (host->rank == 0)
-        zero_log(ZERO_LOG_INFO, "between GPUs: %s", (*bulk)->ops->name);
-    return ZERO_OK;
 }
 
 static void cuda_destroy(zero_device_t *device)

@@ -3,9 +3,9 @@
  * those after it, and below them places.c and streams.c; by state.c (reading and writing it) and create.c (building
  * it).
  *
- * Streams. The caller's stream computes. Where communication is overlapped (`overlapped`: on GPUs, with several ranks),
- * gathers run in gather_stream and reductions in reduce_stream, and events order the three; else everything is in the
- * caller's stream and the events change nothing. */
+ * Streams. The caller's stream computes. Where communication is overlapped (`overlapped`: on GPUs, with several ranks,
+ * by a transport that does not block), gathers run in gather_stream and reductions in reduce_stream, and events order
+ * the three; else everything is in the caller's stream and the events change nothing. */
 #ifndef ZERO_ENGINE_H
 #define ZERO_ENGINE_H
 
@@ -56,7 +56,7 @@ typedef enum zero_params_are {
 
 struct zero_engine {
     zero_comm_t *host_comm; /* the caller's */
-    zero_comm_t *comm;      /* how bulk data travels with this device: host_comm itself, or NCCL */
+    zero_comm_t *comm;      /* how bulk data travels with this device: host_comm itself, or what joins GPUs */
     zero_device_t *device;
     zero_model_t *model; /* own copy */
     zero_config_t config;

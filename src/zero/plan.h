@@ -52,7 +52,7 @@ typedef struct zero_passing_plan {
 
 typedef struct zero_arena_plan {
     zero_stage_t stage;
-    bool overlapped;      /* communication has streams of its own: asked for, on GPUs, with several ranks */
+    bool overlapped;      /* room for communication in streams of its own: asked for, on GPUs, with several ranks */
     bool transport_adds;  /* slices are summed on their way (nccl_reduction), and none is staged */
     uint64_t state_elems; /* elements of optimizer state on the device: all flats at stage 0, else all shards but for */
     zero_host_plan_t host; /* those that are offloaded */

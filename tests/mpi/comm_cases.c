@@ -30,7 +30,8 @@ static const size_t sizes[] = {0, 1, 17, 4095, 65537, 300007};
 #define FAILURE_SEEN 3
 
 static const char *current_case;
-static zero_comm_t *comm;
+static zero_comm_t *comm, *host; /* host: what `comm` stands beside, through host memory; else NULL */
+static zero_device_t *cpu;       /* with it */
 
 #define EXPECT(condition)                                                                                              \
     do {                                                                                                               \
@@ -361,11 +362,22 @@ static void communicators_share_mpi(void)
 
 /* ---- Failure ---- */
 
+static void leave(void)
+{
+    if (host) {
+        comm->ops->destroy(comm);
+        zero_device_destroy(cpu);
+        comm = host;
+    }
+    zero_comm_destroy(comm);
+    comm = host = NULL;
+}
+
 static _Noreturn void report_failure(zero_status_t status, double start_s)
 {
     fprintf(stderr, "rank %d got %s after %.2f s\n", comm->rank, zero_status_name(status), now_s() - start_s);
-    pause_s(0.5);            /* mpirun kills the other ranks as soon as one exits: let them report too */
-    zero_comm_destroy(comm); /* must not hang */
+    pause_s(0.5); /* mpirun kills the other ranks as soon as one exits: let them report too */
+    leave();      /* must not hang */
     exit(status == ZERO_OK ? EXIT_FAILURE : FAILURE_SEEN);
 }
 
@@ -428,7 +440,7 @@ static void act_stop(void)
 
 static void act_destroy(void)
 {
-    zero_comm_destroy(comm); /* as a program does that has failed on its own */
+    leave(); /* as a program does that has failed on its own */
     pause_s(0.5);
     exit(FAILURE_SEEN);
 }
@@ -466,6 +478,40 @@ static void one_stops_beside_devices(void)
 static void one_is_killed_beside_devices(void)
 {
     misbehave_while(act_kill, wait_for_a_device);
+}
+
+/* Messages for which a wait would go without sleeps for longer than the deadline that test_comm.c gives. */
+static _Noreturn void wait_for_much(void)
+{
+    const size_t n_bytes = (size_t)48 << 20;
+    char *all = calloc((size_t)comm->size, n_bytes);
+    EXPECT(all != NULL);
+    const double start_s = now_s();
+    report_failure(comm->ops->host_all_gather(comm, all + (size_t)comm->rank * n_bytes, n_bytes, all), start_s);
+}
+
+static void one_stops_before_much(void)
+{
+    misbehave_while(act_stop, wait_for_much);
+}
+
+static zero_window_t window_of_pieces;
+
+static _Noreturn void wait_in_a_gather(void)
+{
+    void *all = allocate(window_of_pieces.n_bytes * (size_t)comm->size);
+    const double start_s = now_s();
+    zero_status_t status =
+        comm->ops->all_gather(comm, ZERO_LANE_GATHER, &window_of_pieces, 0, 0, all, window_of_pieces.n_bytes, NULL);
+    EXPECT(comm->failed);
+    comm->ops->window_destroy(comm, &window_of_pieces);
+    report_failure(status, start_s);
+}
+
+static void one_stops_before_a_gather(void)
+{
+    EXPECT_OK(comm->ops->window_create(comm, 50000, &window_of_pieces));
+    misbehave_while(act_stop, wait_in_a_gather);
 }
 
 static void one_leaves(void)
@@ -551,6 +597,8 @@ static const struct {
     CASE(one_exits, false),
     CASE(one_is_killed, false),
     CASE(one_stops, false),
+    CASE(one_stops_before_much, false),
+    CASE(one_stops_before_a_gather, false),
     CASE(one_stops_beside_devices, false),
     CASE(one_is_killed_beside_devices, false),
     CASE(one_leaves, false),
@@ -576,22 +624,34 @@ static void create_without_shared_memory(void)
 
 /* ---- Through host memory ---- */
 
-static zero_status_t copy_on_host(zero_device_t *device, void *dst, const void *src, size_t n_bytes,
-                                  zero_stream_t stream)
+/* The slowest of devices: it copies nothing before somebody waits for it. */
+static struct {
+    void *dst;
+    const void *src;
+    size_t n_bytes;
+} queued[16];
+static size_t n_queued;
+
+static zero_status_t wait_for_copies(zero_device_t *device, zero_stream_t stream)
 {
     (void)device, (void)stream;
-    memcpy(dst, src, n_bytes);
+    for (size_t i = 0; i < n_queued; i++)
+        memcpy(queued[i].dst, queued[i].src, queued[i].n_bytes);
+    n_queued = 0;
     return ZERO_OK;
 }
 
-static zero_status_t nothing_is_queued(zero_device_t *device, zero_stream_t stream)
+static zero_status_t copy_late(zero_device_t *device, void *dst, const void *src, size_t n_bytes, zero_stream_t stream)
 {
-    (void)device, (void)stream;
-    return ZERO_OK;
+    EXPECT(n_queued < sizeof queued / sizeof queued[0]);
+    queued[n_queued].dst = dst;
+    queued[n_queued].src = src;
+    queued[n_queued++].n_bytes = n_bytes;
+    return comm->size > 1 ? ZERO_OK : wait_for_copies(device, stream); /* one rank has nobody to wait for */
 }
 
 /* Pages for pieces, so that most sizes take several of them. */
-static zero_comm_t *through(zero_comm_t *host, zero_device_t *cpu)
+static zero_comm_t *through_host(void)
 {
     zero_comm_t *made;
     const zero_device_memory_t memory = {.device = cpu,
@@ -599,8 +659,8 @@ static zero_comm_t *through(zero_comm_t *host, zero_device_t *cpu)
                                          .free = cpu->ops->free,
                                          .host_alloc = cpu->ops->host_alloc,
                                          .host_free = cpu->ops->host_free,
-                                         .copy = copy_on_host,
-                                         .synchronize_stream = nothing_is_queued};
+                                         .copy = copy_late,
+                                         .synchronize_stream = wait_for_copies};
     EXPECT_OK(zero_comm_through_host_create(host, &memory, 3 * 4096, &made));
     return made;
 }
@@ -616,8 +676,6 @@ int main(int argc, char **argv)
     const bool fallback = strcmp(argv[1], "mpi-fallback") == 0;
     const bool is_through_host = strncmp(argv[1], "through-", 8) == 0;
     const char *transport = fallback ? "mpi" : argv[1] + (is_through_host ? 8 : 0);
-    zero_comm_t *host = NULL;
-    zero_device_t *cpu = NULL;
     if (fallback)
         create_without_shared_memory();
     else
@@ -626,7 +684,7 @@ int main(int argc, char **argv)
     if (is_through_host) {
         host = comm;
         EXPECT_OK(zero_device_create(ZERO_DEVICE_CPU, host, &cpu));
-        comm = through(host, cpu);
+        comm = through_host();
     }
 
     int n_run = 0;
@@ -640,13 +698,7 @@ int main(int argc, char **argv)
     EXPECT(n_run > 0);
 
     const int rank = comm->rank;
-    if (is_through_host) {
-        comm->ops->destroy(comm);
-        comm = host;
-        zero_device_destroy(cpu);
-    }
-    zero_comm_destroy(comm);
-    comm = NULL;
+    leave();
     int initialized = 0, finalized = 0;
     MPI_Initialized(&initialized);
     MPI_Finalized(&finalized);

@@ -13,10 +13,11 @@
  *     asks=0 (1: the state is read after every third step and set after every fifth, while steps are under way)
  *     rows=61 (of the embedding's table) untied=0 (1: the head has a table of its own)
  *     staging=0 (staging_bytes; 0: its default) comm=auto (or mpi, for all runs and before their other keys)
- *     seed=1 delay_us=300 fault=0 (async_fault_t) trace=0
+ *     seed=1 delay_us=300 slow_gathers=0 (times as late as other work) fault=0 (async_fault_t) trace=0
  *     blocks=5 (units between the embedding and the head) calls=0 (1: prints the last step's calls of the driver, too)
  *     late=1 (0: each step is waited for before the next begins)
  *     idle_ms=0 (that the host lets the device stand still after an evaluation, which is nobody's wait)
+ *     loses=0 (1: in the end, or so it seems, a peer, with work under way)
  *     load= (a directory of checkpoints, whose latest the run goes on from) save= (one to write to after the steps)
  *
  * Trains a toy whose forward reads every parameter and whose backward reads them again and writes every gradient, all
@@ -34,6 +35,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "comm/comm.h"
 #include "tests/async_device.h"
 #include "tests/elements.h"
 #include "tests/mpi/expect.h"
@@ -48,8 +50,8 @@
 
 typedef struct settings {
     int stage, prefetch, micro_steps, every, steps, overlap, nan_at, seed, delay_us, fault, trace, is_async, offload,
-        nccl, threads, pins, available, update, buffer, activations, spans, asks;
-    int rows, untied, staging, blocks, calls, idle_ms, late;
+        nccl, threads, pins, available, update, buffer, activations, spans, asks, slow_gathers;
+    int rows, untied, staging, blocks, calls, idle_ms, late, loses;
     const char *load, *save;
     zero_dtype_t dtype;
 } settings_t;
@@ -449,14 +451,14 @@ static void check_memory(const run_t *run, const zero_config_t *of_run)
     zero_config_t settled = *of_run, *config = &settled;
     if (!s->pins && config->offload_update == ZERO_OFFLOAD_UPDATE_AUTO)
         config->offload_update = ZERO_OFFLOAD_UPDATE_HOST;
-    OK(zero_plan(run->toy.model, config, s->is_async ? ZERO_COMM_NCCL : ZERO_COMM_AUTO, zero_comm_size(run->comm),
-                 &plan));
+    zero_comm_kind_t kind = s->is_async ? ZERO_COMM_NCCL : sends_messages(run) ? ZERO_COMM_MPI : ZERO_COMM_AUTO;
+    OK(zero_plan(run->toy.model, config, kind, zero_comm_size(run->comm), &plan));
     if (config->offload_ratio == ZERO_OFFLOAD_AUTO)
         CHECK(zero_memory_total(&held) <= (uint64_t)s->available && held.pinned_bytes > 0 &&
                   held.pinned_bytes < plan.pinned_bytes,
               "auto: %llu bytes held, %llu on the host", (unsigned long long)zero_memory_total(&held),
               (unsigned long long)held.pinned_bytes);
-    else if (!sends_messages(run))
+    else
         CHECK(memcmp(&plan, &held, sizeof plan) == 0, "plan %llu bytes, held %llu",
               (unsigned long long)zero_memory_total(&plan), (unsigned long long)zero_memory_total(&held));
 }
@@ -489,12 +491,29 @@ static void check_transport(const run_t *run)
     CHECK(strcmp(name, want) == 0, "what carries is %s, not %s", name, want);
 }
 
-/* Every kind of work was told of; messages between devices, which compute waits for, as waits. */
+/* Every kind of work was told of; what compute waits for, messages between devices among it, as waits. */
 static void check_spans(const run_t *run, zero_work_t work)
 {
-    bool waits = sends_messages(run) && (work == ZERO_WORK_GATHER || work == ZERO_WORK_REDUCE);
+    bool waits = (sends_messages(run) || !run->s->overlap) && (work == ZERO_WORK_GATHER || work == ZERO_WORK_REDUCE);
     CHECK(waits ? run->n_spans[work] == 0 : run->n_spans[work] >= run->s->steps, "%d spans of %s", run->n_spans[work],
           zero_work_name(work));
+}
+
+static void linger(void *args)
+{
+    usleep(200000);
+    **(bool **)args = true;
+}
+
+/* What the streams have to do then is done before the memory goes that they do it in. */
+static void lose_a_peer(run_t *run)
+{
+    bool is_over = false, *at = &is_over;
+    queue(run, linger, &at, sizeof at);
+    run->comm->failed = true;
+    zero_engine_destroy(run->engine);
+    CHECK(is_over, "the engine is gone while its streams are at work");
+    run->comm->failed = false;
 }
 
 static void run_all(const settings_t *s, zero_comm_t *comm)
@@ -524,6 +543,7 @@ static void run_all(const settings_t *s, zero_comm_t *comm)
         OK(async_device_create(run.comm,
                                &(async_options_t){.seed = run.seed,
                                                   .max_delay_us = (unsigned)s->delay_us,
+                                                  .slow_gathers = (unsigned)s->slow_gathers,
                                                   .available = (uint64_t)s->available,
                                                   .pins = s->pins != 0,
                                                   .fault = (async_fault_t)s->fault},
@@ -568,7 +588,10 @@ static void run_all(const settings_t *s, zero_comm_t *comm)
     pass(&run, ZERO_PASS_EVAL, 0, 0, &run.hash);
     OK(zero_device_synchronize(run.device));
     tell_state(&run);
-    zero_engine_destroy(run.engine);
+    if (s->loses)
+        lose_a_peer(&run);
+    else
+        zero_engine_destroy(run.engine);
     zero_device_destroy(run.device);
     zero_model_destroy(run.toy.model);
 }
@@ -597,6 +620,7 @@ static const setting_row_t setting_rows[] = {{"stage", offsetof(settings_t, stag
                                              {"nan_at", offsetof(settings_t, nan_at), NULL},
                                              {"seed", offsetof(settings_t, seed), NULL},
                                              {"delay_us", offsetof(settings_t, delay_us), NULL},
+                                             {"slow_gathers", offsetof(settings_t, slow_gathers), NULL},
                                              {"fault", offsetof(settings_t, fault), NULL},
                                              {"offload", offsetof(settings_t, offload), NULL},
                                              {"threads", offsetof(settings_t, threads), NULL},
@@ -615,6 +639,7 @@ static const setting_row_t setting_rows[] = {{"stage", offsetof(settings_t, stag
                                              {"calls", offsetof(settings_t, calls), NULL},
                                              {"late", offsetof(settings_t, late), NULL},
                                              {"idle_ms", offsetof(settings_t, idle_ms), NULL},
+                                             {"loses", offsetof(settings_t, loses), NULL},
                                              {"trace", offsetof(settings_t, trace), NULL},
                                              {"load", offsetof(settings_t, load), SETTING_TEXT},
                                              {"save", offsetof(settings_t, save), SETTING_TEXT},
