@@ -12,6 +12,19 @@
 
 #define LIMIT_S 120.0
 
+/* Under sanitizers, which look at memory and not at bits, every kind of run is tried once; the plain build's tests do
+ * the rest. */
+static inline bool is_left_to_the_plain_build(void)
+{
+#ifdef __SANITIZE_ADDRESS__
+    printf("SKIP: more of the same runs, under sanitizers\n");
+    fflush(stdout);
+    return true;
+#else
+    return false;
+#endif
+}
+
 /* What `settings` prints; NULL where the run fails. Free it. */
 static inline char *text_of(int n_ranks, const char *settings)
 {

@@ -18,19 +18,6 @@ static void expect_plain_text_of(const char *update, int n_ranks, const char *se
     expect_plain_text(n_ranks, settings, with_update);
 }
 
-/* Under sanitizers, which look at memory and not at bits, every kind of run is tried once; the plain build's tests do
- * the rest. */
-static bool is_left_to_the_plain_build(void)
-{
-#ifdef __SANITIZE_ADDRESS__
-    printf("SKIP: more of the same runs, under sanitizers\n");
-    fflush(stdout);
-    return true;
-#else
-    return false;
-#endif
-}
-
 /* All of the state, some of it, in one piece a unit or in many (buffer), by any number of threads; one rank has nobody
  * to gather from. Memory that cannot be pinned is slower and no different. */
 START_TEST(the_bits_are_those_without_offload)
@@ -78,6 +65,8 @@ END_TEST
  * Micro-steps before the last need them. */
 START_TEST(so_they_are_where_activations_are_lent)
 {
+    if (_i > 0 && is_left_to_the_plain_build())
+        return;
     static const char *const variants[] = {"offload=100 stage=3 activations=30000 seed=2",
                                            "offload=100 stage=1 activations=3000 buffer=2000 seed=3",
                                            "offload=100 stage=2 activations=9000 buffer=30000 spans=3",
