@@ -43,6 +43,11 @@ size_t zero_comm_beside_host_window_bytes(size_t n_bytes)
     return n_bytes == 0 ? page : (n_bytes + page - 1) / page * page;
 }
 
+size_t zero_comm_beside_host_staging_bytes(int size, size_t n_bytes)
+{
+    return zero_comm_staging_bytes(ZERO_COMM_NCCL, size, n_bytes);
+}
+
 zero_status_t zero_comm_beside_host_all_gather(zero_comm_t *comm, const void *mine, size_t n_bytes, void *all)
 {
     return comm->host->ops->host_all_gather(comm->host, mine, n_bytes, all);
@@ -51,4 +56,11 @@ zero_status_t zero_comm_beside_host_all_gather(zero_comm_t *comm, const void *mi
 zero_status_t zero_comm_beside_host_broadcast(zero_comm_t *comm, void *data, size_t n_bytes, int root)
 {
     return comm->host->ops->host_broadcast(comm->host, data, n_bytes, root);
+}
+
+void zero_comm_beside_host_abort(zero_comm_t *comm, int exit_code)
+{
+    if (comm->ops->release)
+        comm->ops->release(comm);
+    comm->host->ops->abort(comm->host, exit_code);
 }

@@ -18,8 +18,11 @@ bool zero_comm_beside_host_failed(const zero_comm_t *comm);
  * and puts several into one page, which would be mapped by peers as a whole. */
 size_t zero_comm_beside_host_window_bytes(size_t n_bytes);
 
-/* For the table of functions. */
+/* For the table of functions. Slices of peers come into staging. */
+size_t zero_comm_beside_host_staging_bytes(int size, size_t n_bytes);
 zero_status_t zero_comm_beside_host_all_gather(zero_comm_t *comm, const void *mine, size_t n_bytes, void *all);
 zero_status_t zero_comm_beside_host_broadcast(zero_comm_t *comm, void *data, size_t n_bytes, int root);
+/* After the transport's `release`, where it has one. */
+void zero_comm_beside_host_abort(zero_comm_t *comm, int exit_code);
 
 #endif

@@ -261,21 +261,10 @@ static zero_status_t exchange(zero_comm_t *comm, zero_lane_t lane, const zero_wi
     return ZERO_OK;
 }
 
-static size_t staging_bytes(int size, size_t n_bytes)
-{
-    return zero_comm_staging_bytes(ZERO_COMM_NCCL, size, n_bytes);
-}
-
 /* ---- beginning and end ---- */
 
 /* A GPU that cannot serve here is no error. */
 #define TRIED(call) ZERO_CUDA_STATUS_AT(ZERO_LOG_WARNING, call)
-
-static void copy_engine_abort(zero_comm_t *comm, int exit_code)
-{
-    copy_engine_release(comm);
-    comm->host->ops->abort(comm->host, exit_code);
-}
 
 static zero_status_t prepare_lane(lane_t *lane, int priority)
 {
@@ -314,11 +303,11 @@ static const zero_comm_ops_t copy_engine_ops = {
     .fence = fence,
     .all_gather = all_gather,
     .exchange = exchange,
-    .staging_bytes = staging_bytes,
+    .staging_bytes = zero_comm_beside_host_staging_bytes,
     .host_all_gather = zero_comm_beside_host_all_gather,
     .host_broadcast = zero_comm_beside_host_broadcast,
     .release = copy_engine_release,
-    .abort = copy_engine_abort,
+    .abort = zero_comm_beside_host_abort,
     .destroy = copy_engine_destroy,
 };
 

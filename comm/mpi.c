@@ -210,12 +210,6 @@ static void message_destroy(message_t *message)
 
 /* ---- Operations ---- */
 
-static zero_status_t mpi_fence(zero_comm_t *comm, zero_lane_t lane, zero_stream_t stream)
-{
-    (void)lane, (void)comm, (void)stream;
-    return ZERO_OK;
-}
-
 static zero_status_t gather(zero_comm_t *comm, const void *mine, size_t n_bytes, void *all, const char *what)
 {
     mpi_transport_t *transport = comm->transport;
@@ -330,7 +324,7 @@ static const zero_comm_ops_t mpi_ops = {
     .blocks = true,
     .window_create = zero_private_window_create,
     .window_destroy = zero_private_window_destroy,
-    .fence = mpi_fence,
+    .fence = zero_private_window_fence,
     .all_gather = mpi_all_gather,
     .exchange = mpi_exchange,
     .staging_bytes = mpi_staging_bytes,

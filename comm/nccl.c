@@ -15,6 +15,7 @@
 
 #include "comm/beside_host.h"
 #include "comm/deadline.h"
+#include "comm/private_window.h"
 #include "kernels/cuda_status.h"
 
 enum { COMM_GATHER, COMM_REDUCE, N_COMMS };
@@ -89,12 +90,6 @@ static void nccl_window_destroy(zero_comm_t *comm, zero_window_t *window)
 
 /* ---- bulk data ---- */
 
-static zero_status_t nccl_fence(zero_comm_t *comm, zero_lane_t lane, zero_stream_t stream)
-{
-    (void)comm, (void)lane, (void)stream;
-    return ZERO_OK;
-}
-
 static zero_status_t nccl_all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window,
                                      size_t src_offset, size_t src_stride, void *dst, size_t n_bytes,
                                      zero_stream_t stream)
@@ -158,11 +153,6 @@ static zero_status_t nccl_reduce_scatter(zero_comm_t *comm, zero_lane_t lane, co
     return ZERO_OK;
 }
 
-static size_t nccl_staging_bytes(int size, size_t n_bytes)
-{
-    return zero_comm_staging_bytes(ZERO_COMM_NCCL, size, n_bytes);
-}
-
 /* ---- the end ---- */
 
 /* NCCL's kernels that wait for a peer end by this, and with them what is queued behind. */
@@ -175,12 +165,6 @@ static void nccl_release(zero_comm_t *comm)
             ncclCommAbort(transport->comms[i]);
         transport->comms[i] = NULL;
     }
-}
-
-static void nccl_abort(zero_comm_t *comm, int exit_code)
-{
-    nccl_release(comm);
-    comm->host->ops->abort(comm->host, exit_code);
 }
 
 static void nccl_destroy(zero_comm_t *comm)
@@ -200,15 +184,15 @@ static const zero_comm_ops_t nccl_ops = {
     .name = "nccl",
     .window_create = nccl_window_create,
     .window_destroy = nccl_window_destroy,
-    .fence = nccl_fence,
+    .fence = zero_private_window_fence,
     .all_gather = nccl_all_gather,
     .exchange = nccl_exchange,
-    .staging_bytes = nccl_staging_bytes,
+    .staging_bytes = zero_comm_beside_host_staging_bytes,
     .reduce_scatter = nccl_reduce_scatter,
     .host_all_gather = zero_comm_beside_host_all_gather,
     .host_broadcast = zero_comm_beside_host_broadcast,
     .release = nccl_release,
-    .abort = nccl_abort,
+    .abort = zero_comm_beside_host_abort,
     .destroy = nccl_destroy,
 };
 

@@ -6,5 +6,7 @@
 
 zero_status_t zero_private_window_create(zero_comm_t *comm, size_t n_bytes, zero_window_t *window);
 void zero_private_window_destroy(zero_comm_t *comm, zero_window_t *window);
+/* Nothing: what moves the bytes orders them. Also for transports between GPUs whose windows no peer reads. */
+zero_status_t zero_private_window_fence(zero_comm_t *comm, zero_lane_t lane, zero_stream_t stream);
 
 #endif

@@ -4,12 +4,6 @@
 #include "comm/comm.h"
 #include "comm/private_window.h"
 
-static zero_status_t self_fence(zero_comm_t *comm, zero_lane_t lane, zero_stream_t stream)
-{
-    (void)lane, (void)comm, (void)stream;
-    return ZERO_OK;
-}
-
 static zero_status_t self_all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window,
                                      size_t src_offset, size_t src_stride, void *dst, size_t n_bytes,
                                      zero_stream_t stream)
@@ -65,7 +59,7 @@ static const zero_comm_ops_t self_ops = {
     .blocks = true,
     .window_create = zero_private_window_create,
     .window_destroy = zero_private_window_destroy,
-    .fence = self_fence,
+    .fence = zero_private_window_fence,
     .all_gather = self_all_gather,
     .exchange = self_exchange,
     .staging_bytes = self_staging_bytes,

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 
 #include "comm/beside_host.h"
+#include "comm/private_window.h"
 #include "comm/through_host.h"
 #include "zero/log.h"
 
@@ -45,12 +46,6 @@ static void window_destroy(zero_comm_t *comm, zero_window_t *window)
     const zero_device_memory_t *memory = &((through_host_t *)comm->transport)->memory;
     memory->free(memory->device, window->local, zero_comm_beside_host_window_bytes(window->n_bytes));
     *window = (zero_window_t){0};
-}
-
-static zero_status_t fence(zero_comm_t *comm, zero_lane_t lane, zero_stream_t stream)
-{
-    (void)comm, (void)lane, (void)stream;
-    return ZERO_OK;
 }
 
 /* ---- bulk data ---- */
@@ -138,17 +133,7 @@ static zero_status_t exchange(zero_comm_t *comm, zero_lane_t lane, const zero_wi
     return status;
 }
 
-static size_t staging_bytes(int size, size_t n_bytes)
-{
-    return zero_comm_staging_bytes(ZERO_COMM_MPI, size, n_bytes);
-}
-
 /* ---- beginning and end ---- */
-
-static void abort_job(zero_comm_t *comm, int exit_code)
-{
-    comm->host->ops->abort(comm->host, exit_code);
-}
 
 static void destroy(zero_comm_t *comm)
 {
@@ -165,13 +150,13 @@ static const zero_comm_ops_t through_host_ops = {
     .blocks = true,
     .window_create = window_create,
     .window_destroy = window_destroy,
-    .fence = fence,
+    .fence = zero_private_window_fence,
     .all_gather = all_gather,
     .exchange = exchange,
-    .staging_bytes = staging_bytes,
+    .staging_bytes = zero_comm_beside_host_staging_bytes,
     .host_all_gather = zero_comm_beside_host_all_gather,
     .host_broadcast = zero_comm_beside_host_broadcast,
-    .abort = abort_job,
+    .abort = zero_comm_beside_host_abort,
     .destroy = destroy,
 };
 

@@ -673,16 +673,6 @@ static zero_status_t reduce_scatter(zero_comm_t *comm, zero_lane_t lane, const z
     return ZERO_OK;
 }
 
-static size_t staging_bytes(int size, size_t n_bytes)
-{
-    return zero_comm_staging_bytes(ZERO_COMM_NCCL, size, n_bytes);
-}
-
-static void transport_abort(zero_comm_t *comm, int exit_code)
-{
-    comm->host->ops->abort(comm->host, exit_code);
-}
-
 static void transport_destroy(zero_comm_t *comm)
 {
     OK(synchronize(&the.device));
@@ -699,10 +689,10 @@ static const zero_comm_ops_t transport_ops = {
     .fence = fence,
     .all_gather = all_gather,
     .exchange = exchange,
-    .staging_bytes = staging_bytes,
+    .staging_bytes = zero_comm_beside_host_staging_bytes,
     .host_all_gather = zero_comm_beside_host_all_gather,
     .host_broadcast = zero_comm_beside_host_broadcast,
-    .abort = transport_abort,
+    .abort = zero_comm_beside_host_abort,
     .destroy = transport_destroy,
 };
 
