@@ -68,6 +68,7 @@ char *support_scratch(void)
 
 int support_main(Suite *suite)
 {
+    setenv("CK_MAX_MSG_SIZE", "65536", 0); /* a message of its 8 KiB would be one too long for Check itself */
     make_scratch_root(); /* here, in the parent of Check's children, so that a failed test leaves nothing behind */
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);
@@ -264,6 +265,12 @@ void support_output_free(support_output_t *output)
     free(output->out);
     free(output->err);
     *output = (support_output_t){0};
+}
+
+const char *support_tail(const char *text)
+{
+    const size_t n_bytes = strlen(text), at_most = 3072;
+    return n_bytes > at_most ? text + n_bytes - at_most : text;
 }
 
 size_t support_count(const char *text, const char *needle)

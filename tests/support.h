@@ -55,6 +55,9 @@ bool support_leaves_out(int n_ranks);
 
 void support_output_free(support_output_t *output);
 
+/* The last 3 KiB of a text, for a failure's message: Check cuts off what is past 8 KiB, and the reason stands last. */
+const char *support_tail(const char *text);
+
 /* Times that `needle` occurs in `text`, without overlap. */
 size_t support_count(const char *text, const char *needle);
 

@@ -127,7 +127,7 @@ START_TEST(memory_is_as_planned_printed_and_tabled)
     ck_assert_msg(code == 0, "--plan: exit code %d\n%s", code, plan.err);
     code = support_mpirun(&held, LIMIT_S, n_ranks, "%s/tests/mpi/memory_cases held --stage %d %s", support_build(),
                           stage, config);
-    ck_assert_msg(code == 0, "%d ranks, stage %d: exit code %d\n%s", n_ranks, stage, code, held.err);
+    ck_assert_msg(code == 0, "%d ranks, stage %d: exit code %d\n%s", n_ranks, stage, code, support_tail(held.err));
     check_against_plan(held.out, plan.out, stage);
     check_against_table(held.out, stage, n_ranks);
     check_against_process(held.out);
@@ -175,7 +175,7 @@ START_TEST(steady_state_allocates_nothing)
     int code = support_mpirun(&output, LIMIT_S, allocation_cases[_i].n_ranks,
                               "-wdir %s -x OMP_NUM_THREADS=%d %s/tests/mpi/memory_cases allocations %s small.ini",
                               directory, allocation_cases[_i].n_threads, support_build(), allocation_cases[_i].options);
-    ck_assert_msg(code == 0, "%s: exit code %d\n%s", allocation_cases[_i].options, code, output.err);
+    ck_assert_msg(code == 0, "%s: exit code %d\n%s", allocation_cases[_i].options, code, support_tail(output.err));
     if (support_count(output.out, "nothing counted") > 0)
         printf("SKIP: this build's allocator is not ours to count\n");
     else

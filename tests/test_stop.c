@@ -96,7 +96,7 @@ static void expect_line(const char *signal_name, const char *rest)
     snprintf(begin, sizeof begin, "zerotrain: %s: stopping after step ", signal_name);
     ck_assert_msg(support_count(output.err, ": stopping after step ") == 1 && strstr(output.err, begin) &&
                       strstr(output.err, rest),
-                  "%s%s", output.out, output.err);
+                  "%s%s", output.out, support_tail(output.err));
 }
 
 static void expect_same(const char *ranks)
@@ -112,7 +112,7 @@ static void expect_same(const char *ranks)
                                 "OMP_NUM_THREADS=1 exec sh same.sh mpirun --oversubscribe --bind-to none -n %d "
                                 "%s/zerotrain",
                                 root, n_ranks, support_build());
-    ck_assert_msg(exit_code == 0, "exit code %d\n%s%s", exit_code, same.out, same.err);
+    ck_assert_msg(exit_code == 0, "exit code %d\n%s%s", exit_code, same.out, support_tail(same.err));
     support_output_free(&same);
 }
 
@@ -133,7 +133,7 @@ static const struct {
 START_TEST(whoever_gets_it_all_ranks_stop_after_one_step_and_resume_as_if_never_stopped)
 {
     int exit_code = stop(STOPS[_i].how, STOPS[_i].ranks, STOPS[_i].options);
-    ck_assert_msg(exit_code == 3, "exit code %d\n%s%s", exit_code, output.out, output.err);
+    ck_assert_msg(exit_code == 3, "exit code %d\n%s%s", exit_code, output.out, support_tail(output.err));
     expect_line(STOPS[_i].signal_name, " of 1000000, which is saved in ck\n");
     expect_same(STOPS[_i].ranks);
 }
@@ -143,7 +143,7 @@ END_TEST
 START_TEST(two_signals_to_two_ranks_are_one_stop)
 {
     int exit_code = stop("kill -USR1 $(cat pid.0); kill -TERM $(cat pid.1)", "2", "");
-    ck_assert_msg(exit_code == 3, "exit code %d\n%s%s", exit_code, output.out, output.err);
+    ck_assert_msg(exit_code == 3, "exit code %d\n%s%s", exit_code, output.out, support_tail(output.err));
     ck_assert_msg(support_count(output.err, ": stopping after step ") == 1, "%s", output.err);
     expect_same("2");
 }
@@ -159,7 +159,7 @@ START_TEST(the_launcher_turns_sigterm_and_ctrl_c_into_a_stop)
         int exit_code =
             support_run(&output, RUN_LIMIT_S, "cd %s && exec sh stop.sh 'kill -%s $job' launcher %s/launch/%s", root,
                         _i ? "INT" : "TERM", repository, "zerotrain -np 2");
-        ck_assert_msg(exit_code == 3, "exit code %d\n%s%s", exit_code, output.out, output.err);
+        ck_assert_msg(exit_code == 3, "exit code %d\n%s%s", exit_code, output.out, support_tail(output.err));
         expect_line("SIGUSR1", "saved in ck\n");
         ck_assert_msg(!strstr(output.err, "failed"), "%s", output.err); /* it did what it was asked */
     } else {
@@ -169,11 +169,18 @@ START_TEST(the_launcher_turns_sigterm_and_ctrl_c_into_a_stop)
 }
 END_TEST
 
-/* mpirun sends its ranks SIGTERM, and a second later SIGKILL: enough for a small model. Its exit code is its own. */
+/* Told to give its ranks 3 s, Open MPI 4 stands still so long before it sends them SIGTERM, and again before SIGKILL.
+ * It reads no pipe meanwhile, so the ranks write to a file. Its exit code is its own. */
 START_TEST(mpirun_that_is_terminated_leaves_a_checkpoint)
 {
+    write_file("meet.sh", "exec \"$@\" 2>> said\n");
+    setenv("OMPI_MCA_odls_base_sigkill_timeout", "3", 1);
+    setenv("PRTE_MCA_odls_base_sigkill_timeout", "3", 1);
     int exit_code = stop("kill -TERM $job", "2", "");
-    ck_assert_msg(exit_code != 0 && exit_code != SUPPORT_TIMED_OUT, "exit code %d\n%s", exit_code, output.err);
+    ck_assert_msg(exit_code != 0 && exit_code != SUPPORT_TIMED_OUT, "exit code %d\n%s", exit_code,
+                  support_tail(output.err));
+    support_output_free(&output);
+    ck_assert_int_eq(support_run(&output, RUN_LIMIT_S, "cat %s/said >&2", root), 0);
     expect_line("SIGTERM", "saved in ck\n");
     expect_same("2");
 }
@@ -184,7 +191,7 @@ END_TEST
 START_TEST(without_a_directory_it_says_that_nothing_is_saved)
 {
     int exit_code = stop("kill -TERM $(cat pid.0)", _i ? "2" : "alone", "--set checkpoint.dir=");
-    ck_assert_msg(exit_code == 1, "exit code %d\n%s%s", exit_code, output.out, output.err);
+    ck_assert_msg(exit_code == 1, "exit code %d\n%s%s", exit_code, output.out, support_tail(output.err));
     expect_line("SIGTERM", "; nothing is saved: [checkpoint] dir is not set\n");
     ck_assert_int_eq(support_run(NULL, RUN_LIMIT_S, "cd %s && test ! -e ck", root), 0);
 }
@@ -206,8 +213,9 @@ START_TEST(a_second_signal_ends_it_at_once)
     int took_s = -1;
     int exit_code =
         stop("kill -STOP $(cat pid.1); kill -TERM $(cat pid.0); sleep 1.2; kill -TERM $(cat pid.0)", "2", "");
-    ck_assert_msg(exit_code > 0 && exit_code != 3, "exit code %d\n%s", exit_code, output.err);
-    ck_assert_msg(sscanf(output.out, "took %d s", &took_s) == 1 && took_s <= 10, "%s%s", output.out, output.err);
+    ck_assert_msg(exit_code > 0 && exit_code != 3, "exit code %d\n%s", exit_code, support_tail(output.err));
+    ck_assert_msg(sscanf(output.out, "took %d s", &took_s) == 1 && took_s <= 10, "%s%s", output.out,
+                  support_tail(output.err));
     ck_assert_msg(!strstr(output.err, "stopping after"), "%s", output.err);
 }
 END_TEST

@@ -164,7 +164,7 @@ END_TEST
  * nothing to do until the host came back, did not stand still for it. */
 START_TEST(a_pause_after_an_evaluation_is_no_wait)
 {
-    expect_plain_text(3, "rows=480 untied=1 steps=3 delay_us=20 idle_ms=500",
+    expect_plain_text(3, "rows=480 untied=1 steps=11 delay_us=20 idle_ms=200",
                       (const char *const[]){"stage=3", "stage=3 prefetch=0 trace=1", "stage=1", NULL});
 }
 END_TEST
