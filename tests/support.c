@@ -68,7 +68,8 @@ char *support_scratch(void)
 
 int support_main(Suite *suite)
 {
-    setenv("CK_MAX_MSG_SIZE", "65536", 0); /* a message of its 8 KiB would be one too long for Check itself */
+    setenv("CK_MAX_MSG_SIZE", "65536",
+           0);           /* Check makes messages of up to 8 KiB, and by default fails to pass them on */
     make_scratch_root(); /* here, in the parent of Check's children, so that a failed test leaves nothing behind */
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);

@@ -15,6 +15,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Check's own, but that nothing is done where all is well: Check tells its runner of every assertion that holds, which
+ * took half the time of tests that look at every element. After a crash it knows the test, not the line. */
+#undef ck_assert_msg
+#define ck_assert_msg(expr, ...) ((expr) ? (void)0 : ck_abort_msg(__VA_ARGS__))
+#undef ck_assert
+#define ck_assert(expr) ck_assert_msg(expr, "Assertion '%s' failed", #expr)
+
 /* Runs the suite; returns main's exit code. Owns the scratch directories and removes them, whatever happens. */
 int support_main(Suite *suite);
 
