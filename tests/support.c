@@ -68,8 +68,8 @@ char *support_scratch(void)
 
 int support_main(Suite *suite)
 {
-    setenv("CK_MAX_MSG_SIZE", "65536",
-           0);           /* Check makes messages of up to 8 KiB, and by default fails to pass them on */
+    /* Check makes messages of up to 8 KiB, and by default fails to pass those on. */
+    setenv("CK_MAX_MSG_SIZE", "65536", 0);
     make_scratch_root(); /* here, in the parent of Check's children, so that a failed test leaves nothing behind */
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);
