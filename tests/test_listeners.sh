@@ -37,8 +37,10 @@ END
 descendants()
 {
     local pid=$1 child
+    local -a children
     echo "$pid"
-    for child in $(cat "/proc/$pid/task/"*/children 2>/dev/null); do descendants "$child"; done
+    mapfile -t -d ' ' children < <(cat "/proc/$pid/task/"*/children 2>/dev/null)
+    for child in "${children[@]}"; do descendants "$child"; done
 }
 
 # Addresses other than loopback's, as /proc/net has them, at which the process takes connections or datagrams.
