@@ -4,24 +4,56 @@
 #   make check        every test             make bench      speed, as ratios
 #   make lint         clang-format, cppcheck, clang's warnings
 #   make install PREFIX=/usr/local DESTDIR=        make uninstall        make clean
+#   make compile_commands.json                     for clangd and other tools that read C
 #
 # Options: V=1 full commands · WERROR=1 warnings are errors · SANITIZE=1 AddressSanitizer and UBSan, in build/sanitize
-#          CC, CFLAGS, LDFLAGS as usual · CUDA=0 leaves CUDA out though nvcc is there · STATIC=1 links iniparser,
-#          jansson and xxhash statically, for machines that lack them
+#          CC, CFLAGS, CPPFLAGS, LDFLAGS as usual: yours come after ours · CUDA=0 leaves CUDA out though nvcc is there
+#          STATIC=1 links iniparser, jansson and xxhash statically, for machines that lack them
+#          HARDEN=0 leaves out stack protector, fortified libc calls, PIE and early binding
+#          BINDIR, LIBDIR, INCLUDEDIR below PREFIX unless set. `make install` takes what was built, with its options
 
 VERSION   := 0.1.0
 SOVERSION := 0
 PREFIX    ?= /usr/local
+BINDIR    ?= $(PREFIX)/bin
+LIBDIR    ?= $(PREFIX)/lib
+INCLUDEDIR ?= $(PREFIX)/include
+BUILD     ?= build$(if $(filter 1,$(SANITIZE)),/sanitize)
+
+# What a build was asked for, kept in BUILD/options. `make install` alone, without any of these on its command line,
+# reads it again: it installs that build, also where root has another PATH or environment.
+OPTIONS   := CC CFLAGS CPPFLAGS LDFLAGS CUDA NVCC STATIC HARDEN
+INSTALLS_WHAT_IS_THERE := $(if $(filter install,$(MAKECMDGOALS)),$(if $(filter-out install,$(MAKECMDGOALS))$(strip \
+    $(foreach option,$(OPTIONS),$(findstring command,$(origin $(option))))),,$(wildcard $(BUILD)/options)))
+ifneq ($(INSTALLS_WHAT_IS_THERE),)
+include $(BUILD)/options
+endif
 CC        := $(if $(filter default,$(origin CC)),gcc,$(CC))
 CFLAGS    ?= -O3 -g
 SANITIZE  ?= 0
 WERROR    ?= 0
 STATIC    ?= 0
-BUILD     ?= build$(if $(filter 1,$(SANITIZE)),/sanitize)
+HARDEN    ?= 1
 
 ifneq ($(V),1)
 Q := @
 say = @printf '  %-7s %s\n' $(1) $(2);
+endif
+
+# ---- hardening: what makes a defect end the program instead of serving an attacker -------------------------------
+# Fortified calls need optimization, and sanitizers watch them better themselves. Level 3 also knows sizes that are
+# computed at run time; compilers and C libraries before 2022 have level 2. Some distributions' gcc define one of their own.
+HARDEN_CFLAGS :=
+HARDEN_LDFLAGS :=
+ifeq ($(HARDEN),1)
+ifneq ($(SANITIZE),1)
+accepts = $(shell printf '\043include <string.h>\n' | $(CC) $(1) -Werror -fsyntax-only -x c - 2>/dev/null && echo yes)
+HARDEN_CFLAGS := -fstack-protector-strong $(if $(call accepts,-fcf-protection),-fcf-protection)
+ifneq ($(filter -O1 -O2 -O3 -Os -Og -Ofast,$(lastword $(filter -O%,$(CFLAGS)))),)
+HARDEN_CFLAGS += -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=$(if $(call accepts,-O1 -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3),3,2)
+endif
+HARDEN_LDFLAGS := -Wl,-z,relro,-z,now,-z,noexecstack
+endif
 endif
 
 # ---- what this machine has ---------------------------------------------------------------------------------------
@@ -44,7 +76,8 @@ HWLOC_CFLAGS := $(if $(HWLOC_LIBS),-DZERO_HAVE_HWLOC=1 $(shell pkg-config --cfla
 # CUDA: nvcc on PATH or in its usual place. What it builds runs on machines without a GPU or driver too: the runtime is
 # linked statically and looks for the driver when it is first called.
 CUDA ?= 1
-NVCC := $(if $(filter 0,$(CUDA)),,$(firstword $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc)))
+NVCC ?= $(firstword $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc))
+NVCC := $(if $(filter 0,$(CUDA)),,$(NVCC))
 ifneq ($(NVCC),)
 CUDA_HOME := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
 # A distribution's package has headers and libraries where compilers look anyway.
@@ -72,16 +105,19 @@ ifneq ($(NVCC),)
 NVCC_FLAGS := -std=c++17 -O3 -ftz=false -prec-div=true -prec-sqrt=true --fmad=false -gencode arch=compute_80,code=sm_80 \
               -gencode arch=compute_90,code=sm_90 -gencode arch=compute_90,code=compute_90 \
               -Xcompiler -fPIC,-fvisibility=hidden,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-Wall,-Wextra \
+              $(addprefix -Xcompiler ,$(HARDEN_CFLAGS)) \
               $(if $(filter 1,$(WERROR)),-Werror all-warnings)
 endif
-ifeq ($(filter clean uninstall install,$(MAKECMDGOALS))$(MAKE_RESTARTS),)
+ifeq ($(filter clean uninstall install compile_commands.json,$(MAKECMDGOALS))$(MAKE_RESTARTS),)
 $(info $(if $(NVCC),  CUDA    $(CUDA_HOME)$(shell $(NVCC) --version | sed -n 's/.*\(release [0-9.]*\).*/, \1/p')$(_comma) NCCL$(if $(HAVE_CUDNN),$(_comma) cuDNN),\
        $(if $(filter 0,$(CUDA)),  CUDA    left out (CUDA=0),  CUDA    left out: $(or $(CUDA_LEFT_OUT),no nvcc on PATH or in /usr/local/cuda))))
 endif
 
-ifeq ($(filter clean uninstall install,$(MAKECMDGOALS))$(MAKE_RESTARTS),)
+ifeq ($(filter clean uninstall install compile_commands.json,$(MAKECMDGOALS))$(MAKE_RESTARTS),)
 $(info $(if $(HWLOC_LIBS),  hwloc   $(shell pkg-config --modversion hwloc),  hwloc   left out: libhwloc-dev is not installed$(_comma) threads of offload are not bound near their GPU))
 endif
+
+MACHINE := $(shell $(CC) -dumpmachine)
 
 # Numbers get their names from enums here, also those that floats are multiplied with: clang 18 warns of that.
 WARNINGS := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-prototypes -Wmissing-prototypes \
@@ -90,9 +126,12 @@ WARNINGS := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-pr
 # IEEE arithmetic as written: the promise of equal bits rests on these.
 FLOAT    := -ffp-contract=off -fno-math-errno -fno-trapping-math
 SANFLAGS := $(if $(filter 1,$(SANITIZE)),-fsanitize=address -fsanitize=undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
-CPPFLAGS += -D_GNU_SOURCE -DZERO_VERSION_STRING='"$(VERSION)"' -Isrc -I. $(INI_CFLAGS) $(HWLOC_CFLAGS) $(CUDA_CFLAGS)
-ALL_CFLAGS = -std=c17 $(CFLAGS) $(FLOAT) $(WARNINGS) $(SANFLAGS) -fopenmp -fPIC -fvisibility=hidden -pthread
-ALL_LDFLAGS = $(LDFLAGS) $(SANFLAGS) -fopenmp -pthread
+# Yours come after ours: they add, and take nothing away that the code needs. Only FLOAT goes before them.
+ALL_CPPFLAGS := -D_GNU_SOURCE -DZERO_VERSION_STRING='"$(VERSION)"' -Isrc -I. $(INI_CFLAGS) $(HWLOC_CFLAGS) $(CUDA_CFLAGS) \
+                $(if $(filter x86_64%,$(MACHINE)),-DZERO_HAVE_X86=1) $(CPPFLAGS)
+ALL_CFLAGS := -std=c17 $(WARNINGS) $(HARDEN_CFLAGS) $(CFLAGS) $(FLOAT) $(SANFLAGS) -fopenmp -fPIC -fvisibility=hidden -pthread
+ALL_LDFLAGS := $(HARDEN_LDFLAGS) $(SANFLAGS) -fopenmp -pthread $(LDFLAGS)
+PIE := $(if $(filter 1,$(HARDEN)),-pie)
 
 # ---- sources -----------------------------------------------------------------------------------------------------
 SHARD_ISA  := adam reduce step cast philox shard_table
@@ -113,11 +152,10 @@ BENCHES    := $(patsubst tests/bench/%.c,$(BUILD)/tests/bench/%,$(wildcard tests
 # CPU kernels are compiled once per instruction set (kernels/isa.h).
 ISAS := scalar
 ISA_FLAGS_scalar :=
-ifneq ($(filter x86_64%,$(shell $(CC) -dumpmachine)),)
+ifneq ($(filter x86_64%,$(MACHINE)),)
 ISAS += avx2 avx512
 ISA_FLAGS_avx2   := -mavx2 -mfma -mf16c -mbmi2
 ISA_FLAGS_avx512 := $(ISA_FLAGS_avx2) -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512
-CPPFLAGS += -DZERO_HAVE_X86=1
 endif
 isa_objects = $(foreach isa,$(ISAS),$(patsubst %,$(BUILD)/kernels/%.$(isa).o,$(1)))
 
@@ -130,18 +168,23 @@ LIB_LIBS   := $(MPI_LIBS) $(call STATIC_LIB,jansson) $(call STATIC_LIB,xxhash) $
 TRAIN_LIBS := $(LIB_LIBS) $(call STATIC_LIB,iniparser) $(CUDA_MODEL_LIBS) -lopenblas
 
 # What objects are built with. Where it changes (another compiler, a CUDA toolkit that has come since), they are built
-# again; WERROR makes no difference to them. `make install` takes what is there.
-SETTINGS := $(strip $(subst -Werror,,$(subst -Werror all-warnings,,$(CC) $(CPPFLAGS) $(MPI_CFLAGS) $(BLAS_CFLAGS) \
-            $(ALL_CFLAGS) $(LDFLAGS) $(TRAIN_LIBS) $(NVCC) $(NVCC_FLAGS))))
-ifeq ($(filter clean uninstall $(if $(wildcard $(BUILD)/settings),install),$(MAKECMDGOALS)),)
+# again; WERROR makes no difference to them.
+SETTINGS := $(strip $(subst -Werror,,$(subst -Werror all-warnings,,$(CC) $(ALL_CPPFLAGS) $(MPI_CFLAGS) $(BLAS_CFLAGS) \
+            $(ALL_CFLAGS) $(ALL_LDFLAGS) $(PIE) $(TRAIN_LIBS) $(NVCC) $(NVCC_FLAGS))))
+# make -n and -q change nothing, unless there is nothing yet.
+ASKS_ONLY := $(findstring n,$(firstword -$(MAKEFLAGS)))$(findstring q,$(firstword -$(MAKEFLAGS)))
+ifeq ($(filter clean uninstall compile_commands.json,$(MAKECMDGOALS))$(INSTALLS_WHAT_IS_THERE)$(if $(ASKS_ONLY),$(wildcard $(BUILD)/settings)),)
 ifneq ($(strip $(file <$(BUILD)/settings)),$(SETTINGS))
 $(shell mkdir -p $(BUILD))
 $(file >$(BUILD)/settings,$(SETTINGS))
+$(file >$(BUILD)/options,# Of the last build, for `make install`. The Makefile writes it.)
+$(foreach option,$(OPTIONS),$(file >>$(BUILD)/options,$(option) := $(subst $$,$$$$,$(if $(filter CUDA,$(option)),$(if $(NVCC),1,0),$($(option))))))
 endif
 endif
 
 # ---- targets -----------------------------------------------------------------------------------------------------
-.PHONY: all check bench lint install uninstall clean objects tests tests-objects cuda-objects gpu-tests
+.PHONY: all check bench lint install uninstall clean objects tests tests-objects cuda-objects gpu-tests \
+        compile_commands.json
 .DELETE_ON_ERROR:
 .SECONDARY:
 all: $(BUILD)/zerotrain $(BUILD)/libzero.a $(BUILD)/libzero.so $(BUILD)/zero.pc $(BUILD)/zero-config-version.cmake $(EXAMPLES)
@@ -159,13 +202,13 @@ $(BUILD)/libzero.so.$(SOVERSION): $(BUILD)/libzero.so.$(VERSION)
 $(BUILD)/libzero.so: $(BUILD)/libzero.so.$(SOVERSION)
 	$(Q)ln -sf $(<F) $@
 $(BUILD)/zerotrain: $(TRAIN_OBJ) $(MODEL_OBJ) $(BUILD)/libzero.a
-	$(call say,LINK,$@) $(CC) -o $@ $^ $(ALL_LDFLAGS) $(TRAIN_LIBS)
-$(BUILD)/zero.pc: Makefile
-	$(call say,GEN,$@) printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$${prefix}/lib' 'includedir=$${prefix}/include' '' \
+	$(call say,LINK,$@) $(CC) $(PIE) -o $@ $^ $(ALL_LDFLAGS) $(TRAIN_LIBS)
+# PREFIX and the folders below it are filled in by `make install`.
+$(BUILD)/zero.pc: Makefile $(BUILD)/settings
+	$(call say,GEN,$@) printf '%s\n' 'prefix=@PREFIX@' 'libdir=@LIBDIR@' 'includedir=@INCLUDEDIR@' '' \
 	    'Name: zero' 'Description: ZeRO/FSDP sharding for C training codes' 'Version: $(VERSION)' \
 	    'Cflags: -I$${includedir}' 'Libs: -L$${libdir} -lzero' \
 	    'Libs.private: $(LIB_LIBS) -lgomp -lpthread' > $@
-
 $(BUILD)/zero-config-version.cmake: Makefile
 	$(call say,GEN,$@) printf '%s\n' 'set(PACKAGE_VERSION $(VERSION))' \
 	    'if(NOT PACKAGE_FIND_VERSION VERSION_GREATER PACKAGE_VERSION)' '    set(PACKAGE_VERSION_COMPATIBLE TRUE)' 'endif()' \
@@ -173,31 +216,31 @@ $(BUILD)/zero-config-version.cmake: Makefile
 
 $(BUILD)/%.o: %.c $(BUILD)/settings
 	@mkdir -p $(@D)
-	$(call say,CC,$<) $(CC) $(CPPFLAGS) $(MPI_CFLAGS) $(BLAS_CFLAGS) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
+	$(call say,CC,$<) $(CC) $(ALL_CPPFLAGS) $(MPI_CFLAGS) $(BLAS_CFLAGS) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
 define isa_rule
 $(BUILD)/kernels/%.$(1).o: kernels/%.c $(BUILD)/settings
 	@mkdir -p $$(@D)
-	$$(call say,CC,'$$< ($(1))') $$(CC) $$(CPPFLAGS) $$(BLAS_CFLAGS) $$(ALL_CFLAGS) $$(ISA_FLAGS_$(1)) \
+	$$(call say,CC,'$$< ($(1))') $$(CC) $$(ALL_CPPFLAGS) $$(BLAS_CFLAGS) $$(ALL_CFLAGS) $$(ISA_FLAGS_$(1)) \
 	    -DZERO_ISA_NAME=$(1) -MMD -MP -c -o $$@ $$<
 endef
 $(foreach isa,$(ISAS),$(eval $(call isa_rule,$(isa))))
 $(BUILD)/%.cu.o: %.cu $(BUILD)/settings
 	@mkdir -p $(@D)
-	$(call say,NVCC,$<) $(NVCC) $(NVCC_FLAGS) $(CPPFLAGS) -MMD -MP -c -o $@ $<
+	$(call say,NVCC,$<) $(NVCC) $(NVCC_FLAGS) $(ALL_CPPFLAGS) -MMD -MP -c -o $@ $<
 
 # An example is built as a user would build it: one header, one library.
 $(BUILD)/examples/%: examples/%.c src/zero.h $(BUILD)/libzero.a
 	@mkdir -p $(@D)
-	$(call say,CC,$<) $(CC) -std=c17 $(CFLAGS) $(WARNINGS) $(SANFLAGS) -Isrc -o $@ $< $(BUILD)/libzero.a $(ALL_LDFLAGS) $(LIB_LIBS)
+	$(call say,CC,$<) $(CC) -std=c17 $(WARNINGS) $(HARDEN_CFLAGS) $(CFLAGS) $(SANFLAGS) -fPIE $(PIE) -Isrc $(CPPFLAGS) -o $@ $< $(BUILD)/libzero.a $(ALL_LDFLAGS) $(LIB_LIBS)
 # One with kernels takes the library's flags of nvcc, which need no C++ runtime; test_install builds it as a user would.
 $(BUILD)/examples/%_cuda: $(BUILD)/examples/%.cu.o $(BUILD)/libzero.a
-	$(call say,LINK,$@) $(CC) -o $@ $^ $(ALL_LDFLAGS) $(LIB_LIBS)
+	$(call say,LINK,$@) $(CC) $(PIE) -o $@ $^ $(ALL_LDFLAGS) $(LIB_LIBS)
 
 TEST_COMMON := $(patsubst %,$(BUILD)/tests/%.o,support fp64_model gpt2_fp64 llama_fp64 allocations async_device)
 CHECK_LIBS = $(if $(filter 1,$(STATIC)),-l:libcheck_pic.a -l:libsubunit.a -lrt -lm,$(shell pkg-config --libs check))
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_COMMON) $(TRAIN_LIB_OBJ) $(MODEL_OBJ) $(BUILD)/libzero.a
 	@mkdir -p $(@D)
-	$(call say,LINK,$@) $(CC) -o $@ $^ $(ALL_LDFLAGS) $(TRAIN_LIBS) $(CHECK_LIBS)
+	$(call say,LINK,$@) $(CC) $(PIE) -o $@ $^ $(ALL_LDFLAGS) $(TRAIN_LIBS) $(CHECK_LIBS)
 
 # Tests and measurements that need a GPU: programs that run on a machine with little more than its driver.
 GPU_TESTS := $(if $(NVCC),$(patsubst tests/gpu/%.c,$(BUILD)/tests/gpu/%,$(filter-out %/kernel_times.c,\
@@ -205,21 +248,21 @@ GPU_TESTS := $(if $(NVCC),$(patsubst tests/gpu/%.c,$(BUILD)/tests/gpu/%,$(filter
 gpu-tests: $(GPU_TESTS)
 $(BUILD)/tests/gpu/%_model_cuda: $(BUILD)/tests/gpu/%_model_cuda.o $(MODEL_OBJ) $(BUILD)/libzero.a
 	@mkdir -p $(@D)
-	$(call say,LINK,$@) $(CC) -o $@ $^ $(ALL_LDFLAGS) -Wl,--as-needed $(TRAIN_LIBS)
+	$(call say,LINK,$@) $(CC) $(PIE) -o $@ $^ $(ALL_LDFLAGS) -Wl,--as-needed $(TRAIN_LIBS)
 $(BUILD)/tests/gpu/%_collectives: $(BUILD)/tests/gpu/%_collectives.o $(BUILD)/tests/gpu/collectives.cu.o $(BUILD)/libzero.a
 	@mkdir -p $(@D)
-	$(call say,LINK,$@) $(CC) -o $@ $^ $(ALL_LDFLAGS) -Wl,--as-needed $(LIB_LIBS) $(CUDA_MODEL_LIBS)
+	$(call say,LINK,$@) $(CC) $(PIE) -o $@ $^ $(ALL_LDFLAGS) -Wl,--as-needed $(LIB_LIBS) $(CUDA_MODEL_LIBS)
 # zerotrain itself, whose calls of CUDA come to count_calls.c first.
 $(BUILD)/tests/gpu/count_calls: $(BUILD)/tests/gpu/count_calls.o $(TRAIN_OBJ) $(MODEL_OBJ) $(BUILD)/libzero.a
 	@mkdir -p $(@D)
-	$(call say,LINK,$@) $(CC) -o $@ $^ $(ALL_LDFLAGS) -Wl,--wrap=cudaGetDriverEntryPointByVersion \
+	$(call say,LINK,$@) $(CC) $(PIE) -o $@ $^ $(ALL_LDFLAGS) -Wl,--wrap=cudaGetDriverEntryPointByVersion \
 	    $$(sed -nE 's/^ *X.([A-Za-z_]+),.*/-Wl,--wrap=\1/p' $(<:$(BUILD)/%.o=%.c)) -Wl,--as-needed $(TRAIN_LIBS)
 # What CUDA's driver loads into zerotrain.
 $(BUILD)/tests/gpu/kernel_times.so: $(BUILD)/tests/gpu/kernel_times.o
-	$(call say,LINK,$@) $(CC) -shared -Wl,--no-undefined -o $@ $^ $(LDFLAGS) -ldl
+	$(call say,LINK,$@) $(CC) -shared -Wl,--no-undefined -o $@ $^ $(HARDEN_LDFLAGS) $(LDFLAGS) -ldl
 $(BUILD)/tests/gpu/%: $(BUILD)/tests/gpu/%.o $(BUILD)/libzero.a
 	@mkdir -p $(@D)
-	$(call say,LINK,$@) $(CC) -o $@ $^ $(ALL_LDFLAGS) -Wl,--as-needed $(LIB_LIBS)
+	$(call say,LINK,$@) $(CC) $(PIE) -o $@ $^ $(ALL_LDFLAGS) -Wl,--as-needed $(LIB_LIBS)
 
 check: tests
 	$(Q)tests/run-all $(BUILD)
@@ -228,22 +271,35 @@ bench: all $(BENCHES)
 lint:
 	$(Q)tests/lint
 
+# Below PREFIX a folder is written as relative to it, so that the installed tree may be moved.
+below_prefix = $(patsubst $(PREFIX)/%,$${prefix}/%,$(1))
+CMAKE_DIR = $(LIBDIR)/cmake/zero
 install: all
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/lib/cmake/zero \
-	    $(DESTDIR)$(PREFIX)/include
-	install -m 755 $(BUILD)/zerotrain $(DESTDIR)$(PREFIX)/bin/
-	install -m 644 $(BUILD)/libzero.a $(DESTDIR)$(PREFIX)/lib/
-	install -m 755 $(BUILD)/libzero.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/
-	ln -sf libzero.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/libzero.so.$(SOVERSION)
-	ln -sf libzero.so.$(SOVERSION) $(DESTDIR)$(PREFIX)/lib/libzero.so
-	sed 's|^prefix=.*|prefix=$(PREFIX)|' $(BUILD)/zero.pc > $(DESTDIR)$(PREFIX)/lib/pkgconfig/zero.pc
-	chmod 644 $(DESTDIR)$(PREFIX)/lib/pkgconfig/zero.pc
-	install -m 644 src/zero-config.cmake $(BUILD)/zero-config-version.cmake $(DESTDIR)$(PREFIX)/lib/cmake/zero/
-	install -m 644 src/zero.h $(DESTDIR)$(PREFIX)/include/
+	install -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(CMAKE_DIR) $(DESTDIR)$(INCLUDEDIR)
+	install -m 755 $(BUILD)/zerotrain $(DESTDIR)$(BINDIR)/
+	install -m 644 $(BUILD)/libzero.a $(DESTDIR)$(LIBDIR)/
+	install -m 755 $(BUILD)/libzero.so.$(VERSION) $(DESTDIR)$(LIBDIR)/
+	ln -sf libzero.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libzero.so.$(SOVERSION)
+	ln -sf libzero.so.$(SOVERSION) $(DESTDIR)$(LIBDIR)/libzero.so
+	sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(call below_prefix,$(LIBDIR))|; s|@INCLUDEDIR@|$(call below_prefix,$(INCLUDEDIR))|' \
+	    $(BUILD)/zero.pc > $(DESTDIR)$(LIBDIR)/pkgconfig/zero.pc
+	sed "s|@LIBDIR@|../..|; s|@INCLUDEDIR@|$$(realpath -ms --relative-to=$(CMAKE_DIR) $(INCLUDEDIR))|" \
+	    src/zero-config.cmake > $(DESTDIR)$(CMAKE_DIR)/zero-config.cmake
+	install -m 644 $(BUILD)/zero-config-version.cmake $(DESTDIR)$(CMAKE_DIR)/
+	chmod 644 $(DESTDIR)$(LIBDIR)/pkgconfig/zero.pc $(DESTDIR)$(CMAKE_DIR)/zero-config.cmake
+	install -m 644 src/zero.h $(DESTDIR)$(INCLUDEDIR)/
 uninstall:
-	rm -f $(DESTDIR)$(PREFIX)/bin/zerotrain $(DESTDIR)$(PREFIX)/lib/libzero.a $(DESTDIR)$(PREFIX)/lib/libzero.so* \
-	    $(DESTDIR)$(PREFIX)/lib/pkgconfig/zero.pc $(DESTDIR)$(PREFIX)/include/zero.h
-	rm -rf $(DESTDIR)$(PREFIX)/lib/cmake/zero
+	rm -f $(DESTDIR)$(BINDIR)/zerotrain $(DESTDIR)$(LIBDIR)/libzero.a $(DESTDIR)$(LIBDIR)/libzero.so* \
+	    $(DESTDIR)$(LIBDIR)/pkgconfig/zero.pc $(DESTDIR)$(INCLUDEDIR)/zero.h
+	rm -rf $(DESTDIR)$(CMAKE_DIR)
+
+# The commands that make itself would run, one entry for each that compiles a C source (clangd knows no nvcc): kernels
+# stand in it once for each instruction set.
+compile_commands.json:
+	$(call say,GEN,$@) $(MAKE) -s --no-print-directory -B -n V=1 objects tests-objects | \
+	    sed -n -e ':join' -e '/\\$$/{' -e 'N' -e 's/\\\n *//' -e 'bjoin' -e '}' -e '/ -c -o [^ ]* [^ ]*\.c$$/p' | \
+	    sed -e 's/[\\"]/\\&/g' -e 's|^.* \([^ ]*\)$$|  {"directory": "$(CURDIR)", "file": "\1", "command": "&"},|' \
+	        -e '1s/^/[\n/' -e '$$s/,$$/\n]/' > $@
 clean:
 	rm -rf build
 

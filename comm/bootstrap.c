@@ -12,6 +12,7 @@
 #include "comm/comm.h"
 #include "comm/deadline.h"
 #include "comm/mpi_status.h"
+#include "comm/one_host.h"
 #include "zero/log.h"
 
 /* MPI is one per process: communicators share it, and it can be neither started twice nor used once it is finalized. */
@@ -76,6 +77,7 @@ static zero_status_t initialize_mpi(void)
     if (finalized)
         return zero_fail_alike(ZERO_ERROR_UNSUPPORTED, "MPI was finalized and cannot be started again in the same "
                                                        "process: keep one communicator for the program's life");
+    zero_one_host_restrict_mpi();
     ZERO_TRY_MPI(MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided));
     mpi_use.initialized = true;
     if (provided < MPI_THREAD_FUNNELED)
@@ -141,6 +143,8 @@ zero_status_t zero_comm_create(zero_comm_kind_t kind, zero_comm_t **comm)
         if (!mpi_is_running())
             ZERO_TRY_GOTO(initialize_mpi(), leave);
         ZERO_TRY_GOTO(find_ranks(made), leave);
+        if (made->local_size == made->size)
+            zero_one_host_restrict_nccl();
     }
     ZERO_TRY_GOTO(check_not_left_alone(made, speaker, n_launched), leave);
     made->scratch = calloc((size_t)made->size, ZERO_COMM_SCRATCH_BYTES);

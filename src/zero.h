@@ -124,7 +124,12 @@ typedef enum zero_comm_kind {
 
 /* Joins all ranks that mpirun started (MPI_COMM_WORLD); a program started without mpirun is one rank and MPI is not
  * touched.
- * Initializes MPI where the program has not, and then also finalizes it in zero_comm_destroy. [collective] */
+ * Initializes MPI where the program has not, and then also finalizes it in zero_comm_destroy.
+ * If mpirun started all ranks on one host, nothing but its own daemon need listen on the network: before MPI_Init this
+ * sets OMPI_MCA_pml and OMPI_MCA_btl in the environment so that Open MPI uses shared memory alone, and
+ * NCCL_SOCKET_IFNAME to loopback, unless they are set already. Where the program has initialized MPI (or used NCCL)
+ * itself, that is for the program to do. Like setenv, it must not run beside threads that read the environment.
+ * [collective] */
 ZERO_API zero_status_t zero_comm_create(zero_comm_kind_t kind, zero_comm_t **comm);
 ZERO_API void zero_comm_destroy(zero_comm_t *comm); /* NULL is allowed. [collective] */
 

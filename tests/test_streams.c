@@ -188,6 +188,23 @@ START_TEST(a_missing_wait_shows)
 }
 END_TEST
 
+/* A run that fails for another reason would pass for a fault that is found. */
+START_TEST(only_wrong_values_count_as_a_fault_that_shows)
+{
+    ck_assert(fault_shows(0, "other", "", "text"));
+    ck_assert(!fault_shows(0, "text", "", "text"));
+    ck_assert(fault_shows(1, "", "stream_cases.c:9: not so: x: parameters differ by rank\n", "text"));
+    ck_assert(!fault_shows(139, "", "not so: x: parameters differ by rank\n", "text"));
+    ck_assert(!fault_shows(SUPPORT_TIMED_OUT, "", "", "text"));
+
+    support_output_t output;
+    int code = support_mpirun(&output, LIMIT_S, 1, "%s/tests/mpi/stream_cases steps=20 nonsense=1", support_build());
+    ck_assert_int_ne(code, 0);
+    ck_assert(!fault_shows(code, output.out, output.err, "text"));
+    support_output_free(&output);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("streams");
@@ -208,6 +225,7 @@ static Suite *suite(void)
     tcase_add_test(tcase, a_unit_of_many_pieces_has_its_place_in_the_trace);
     tcase_add_test(tcase, a_pause_after_an_evaluation_is_no_wait);
     tcase_add_loop_test(tcase, a_missing_wait_shows, 0, N_FAULTS);
+    tcase_add_test(tcase, only_wrong_values_count_as_a_fault_that_shows);
     suite_add_tcase(s, tcase);
     return s;
 }
