@@ -268,6 +268,27 @@ check: tests
 	$(Q)tests/run-all $(BUILD)
 bench: all $(BENCHES)
 	$(Q)tests/bench/run-all $(BUILD)
+
+# clang's libFuzzer over every reader of files (tests/fuzz/run): SECONDS each, TARGETS='safetensors ini' or all of them.
+# It comes back for `fuzzers`, with clang and BUILD=build/fuzz; tests/test_fuzz_corpus.c is linked with the same targets.
+FUZZ_PARTS   := $(patsubst %,$(BUILD)/tests/fuzz/%.o,input engine tokens)
+FUZZ_TARGETS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/fuzz/fuzz_*.c))
+FUZZ_MUTATOR := $(patsubst %,$(BUILD)/tests/fuzz/%.o,mutate_json mutator_safetensors mutator_json)
+.PHONY: fuzz fuzzers
+fuzz:
+	$(Q)tests/fuzz/run $(or $(SECONDS),10) $(TARGETS)
+fuzzers: $(FUZZ_TARGETS)
+$(BUILD)/tests/fuzz/parts.a: $(FUZZ_PARTS) $(BUILD)/tests/fuzz/mutate_json.o $(TRAIN_LIB_OBJ)
+	$(call say,AR,$@) rm -f $@; ar rcs $@ $^
+# Those that read JSON have a mutator of their own, where this finds it.
+$(FUZZ_TARGETS): $(BUILD)/tests/fuzz/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(FUZZ_MUTATOR) \
+                 $(BUILD)/tests/fuzz/parts.a $(BUILD)/libzero.a
+	$(call say,LINK,$@) $(CC) -fsanitize=fuzzer -Wl,--defsym=LLVMFuzzerTestOneInput=fuzz_$* -o $@ $< \
+	    $(filter %/mutator_$(if $(filter config_json index manifest state,$*),json,$*).o,$^) $(filter %.a,$^) \
+	    $(ALL_LDFLAGS) $(LIB_LIBS) $(call STATIC_LIB,iniparser)
+$(BUILD)/tests/test_fuzz_corpus: $(FUZZ_TARGETS:%=%.o) $(FUZZ_PARTS)
+tests-objects: $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/fuzz/*.c))
+
 lint:
 	$(Q)tests/lint
 

@@ -201,6 +201,14 @@ static void format_real(double value, char *text, size_t n_bytes)
     }
 }
 
+/* Quotes keep iniparser from taking ; and # for the start of a comment, and the line from going on behind a backslash.
+ * They are quotes at the beginning alone: a path with one of each kind inside stands as it is. */
+static bool needs_quotes(const char *value)
+{
+    size_t length = strlen(value);
+    return strpbrk(value, ";#") || value[0] == '"' || value[0] == '\'' || (length > 0 && value[length - 1] == '\\');
+}
+
 void option_format(const option_row_t *row, const options_t *options, char text[OPTIONS_MAX_PATH + 2])
 {
     const size_t n_bytes = OPTIONS_MAX_PATH + 2;
@@ -225,9 +233,8 @@ void option_format(const option_row_t *row, const options_t *options, char text[
                 snprintf(text, n_bytes, "%s", choice->name);
         break;
     case OPTION_TEXT: {
-        /* Quotes keep iniparser from taking ; and # for the start of a comment. */
         const char *value = field, *quote = "";
-        if (strpbrk(value, ";#'\""))
+        if (needs_quotes(value))
             quote = strchr(value, '"') ? "'" : "\"";
         snprintf(text, n_bytes, "%s%s%s", quote, value, quote);
         break;

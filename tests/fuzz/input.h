@@ -1,0 +1,40 @@
+/* input.h - what every fuzz target stands on.
+ *
+ * A target is the function fuzz_NAME in fuzz_NAME.c. It gives its input to one of the readers as a file and requires
+ * what the reader promises: of what it takes, that it holds together; of what it refuses, that one line says so.
+ * libFuzzer calls it as LLVMFuzzerTestOneInput (the Makefile names it so), tests/test_fuzz_corpus.c once for every file
+ * of corpus/NAME. The same input always does the same, whatever came before it.
+ */
+#ifndef ZERO_FUZZ_INPUT_H
+#define ZERO_FUZZ_INPUT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "zero.h"
+
+#define FUZZ_TARGETS(X)                                                                                                \
+    X(safetensors) X(config_json) X(index) X(manifest) X(state) X(ini) X(tokens) X(megatron) X(metrics)
+
+#define FUZZ_DECLARE(name) int fuzz_##name(const uint8_t *data, size_t n_bytes);
+FUZZ_TARGETS(FUZZ_DECLARE)
+#undef FUZZ_DECLARE
+
+/* Begins an input: what the trainer and the library say from here on is kept and not printed. */
+void fuzz_begin(void);
+/* Ends the process with this line where the condition does not hold. */
+#define FUZZ_REQUIRE(condition, ...) ((condition) ? (void)0 : fuzz_give_up(__FILE__, __LINE__, __VA_ARGS__))
+_Noreturn void fuzz_give_up(const char *file, int line, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* Requires that a refusal was said in one line, without control characters. */
+void fuzz_refused(zero_status_t status);
+/* Whether the reader took the input, for tests/test_fuzz_corpus.c: fuzz_begin says no. */
+extern bool fuzz_accepted;
+
+/* The path of a file in the scratch directory, which is below TMPDIR or else in memory; for the next few calls. */
+const char *fuzz_path(const char *name);
+void fuzz_write(const char *name, const void *data, size_t n_bytes);
+void fuzz_write_text(const char *name, const char *text);
+/* The whole file, closed by a zero that *n_bytes does not count; for free(). */
+char *fuzz_read(const char *name, size_t *n_bytes);
+
+#endif
