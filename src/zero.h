@@ -104,7 +104,8 @@ ZERO_API const char *zero_status_text(zero_status_t status); /* "input or output
 
 typedef enum zero_log_level { ZERO_LOG_ERROR, ZERO_LOG_WARNING, ZERO_LOG_INFO, ZERO_LOG_DEBUG } zero_log_level_t;
 
-/* Receives one line, without newline or prefix. Called from the thread that made the library call. */
+/* Receives one line, without newline or prefix. Control characters and bytes that are not UTF-8, which may come from
+ * names in files, are escaped: \x1b, say. Called from the thread that made the library call. */
 typedef void (*zero_log_fn)(void *user, zero_log_level_t level, int rank, const char *line);
 
 /* Sends log lines up to `level` to `fn`. fn = NULL restores the default: "zero: rank R: line" on stderr. Before this is
