@@ -536,7 +536,11 @@ START_TEST(any_damage_to_any_file_is_refused_and_the_file_named)
         expect_refusal("no file", STEP, names[f]);
         ck_assert_int_eq(run("mkdir %s", path), 0);
         expect_refusal("a directory", "ck", names[f]);
-        ck_assert_int_eq(run("rmdir %s && cp good/%s %s", path, names[f], path), 0);
+        ck_assert_msg(strstr(last_line, "it is a directory"), "%s", last_line);
+        ck_assert_int_eq(run("rmdir %s && mkfifo %s", path, path), 0);
+        expect_refusal("a named pipe", "ck", names[f]);
+        ck_assert_msg(strstr(last_line, "it is a named pipe"), "%s", last_line);
+        ck_assert_int_eq(run("rm %s && cp good/%s %s", path, names[f], path), 0);
     }
     expect_formula("ck", ZERO_BF16); /* it was the damage, each time */
 }

@@ -422,7 +422,8 @@ static const struct {
     zero_status_t status;
     const char *text;
 } BAD_INDEXES[] = {
-    {"", ZERO_ERROR_FORMAT, "not good JSON"},
+    {"", ZERO_ERROR_FORMAT, "is empty"},
+    {"{\"weight_map\": {", ZERO_ERROR_FORMAT, "not good JSON"},
     {"[]", ZERO_ERROR_FORMAT, "no weight_map"},
     {"{\"weight_map\": 3}", ZERO_ERROR_FORMAT, "no weight_map"},
     {"{\"weight_map\": {\"a\": \"x\", \"a\": \"x\"}}", ZERO_ERROR_FORMAT, "duplicate object key"},
@@ -436,6 +437,10 @@ static const struct {
      "tensor h.0.w is not there"},
     {"{\"weight_map\": {\"h.0.w\": \"model-00001-of-00002.safetensors\"}}", ZERO_ERROR_FORMAT, "lacks 5 of"},
     {"{\"weight_map\": {}}", ZERO_ERROR_FORMAT, "lacks 6 of"},
+    {"{\"weight_map\": {\"\\u001b[31m\\nx\": \"absent.safetensors\"}}", ZERO_ERROR_FORMAT,
+     "a tensor's name, '\\x1b[31m\\x0ax', is empty or has"},
+    {"{\"weight_map\": {\"a/b\": \"absent.safetensors\"}}", ZERO_ERROR_FORMAT,
+     "a tensor's name, 'a/b', is empty or has"},
 };
 
 START_TEST(a_bad_index_is_an_error_that_says_what_is_wrong)
@@ -443,6 +448,30 @@ START_TEST(a_bad_index_is_an_error_that_says_what_is_wrong)
     write_parts();
     write_in_directory("model.safetensors.index.json", BAD_INDEXES[_i].index, strlen(BAD_INDEXES[_i].index));
     expect_failure(BAD_INDEXES[_i].status, BAD_INDEXES[_i].text);
+}
+END_TEST
+
+/* What stands where a file should, and what the line must say: at once, for nobody writes to those pipes. */
+static const struct {
+    const char *name, *make;
+    const char *text;
+} NO_FILES[] = {
+    {"model.safetensors.index.json", "mkdir", "is not a regular file: it is a directory"},
+    {"model.safetensors.index.json", "mkfifo", "is not a regular file: it is a named pipe"},
+    {"model.safetensors.index.json", "ln -s /dev/zero", "is not a regular file: it is a device"},
+    {"model-00002-of-00002.safetensors", "mkdir", "is not a regular file: it is a directory"},
+    {"model-00002-of-00002.safetensors", "mkfifo", "is not a regular file: it is a named pipe"},
+    {"model.safetensors", "mkfifo", "is not a regular file: it is a named pipe"},
+};
+
+START_TEST(what_is_no_file_is_named_and_not_waited_for)
+{
+    write_parts();
+    ck_assert_int_eq(support_run(NULL, 10, "cd '%s' && rm -f %s && %s %s", directory, NO_FILES[_i].name,
+                                 NO_FILES[_i].make, NO_FILES[_i].name),
+                     0);
+    expect_failure(ZERO_ERROR_IO, NO_FILES[_i].text);
+    ck_assert_msg(strstr(last_line, NO_FILES[_i].name) != NULL, "%s", last_line);
 }
 END_TEST
 
@@ -599,6 +628,7 @@ static Suite *suite(void)
     tcase_add_test(tc, a_truncated_file_is_named);
     tcase_add_loop_test(tc, a_bad_index_is_an_error_that_says_what_is_wrong, 0,
                         sizeof BAD_INDEXES / sizeof BAD_INDEXES[0]);
+    tcase_add_loop_test(tc, what_is_no_file_is_named_and_not_waited_for, 0, sizeof NO_FILES / sizeof NO_FILES[0]);
     tcase_add_test(tc, a_model_saved_by_transformers_loads);
     suite_add_tcase(s, tc);
 

@@ -33,7 +33,7 @@ static zero_status_t read_state(zero_checkpoint_t *checkpoint)
 {
     zero_step_state_t unused = {0};
     ZERO_TRY(zero_path_join(checkpoint->path, ZERO_STATE_FILE, &checkpoint->state_path));
-    ZERO_TRY(zero_file_read_json(checkpoint->state_path, &checkpoint->state));
+    ZERO_TRY(zero_file_read_json(checkpoint->state_path, "take another checkpoint", &checkpoint->state));
     checkpoint->state_text = json_dumps(checkpoint->state, JSON_SORT_KEYS | JSON_INDENT(2));
     if (!checkpoint->state_text)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for '%s'", checkpoint->state_path);

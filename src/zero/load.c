@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "zero/engine.h"
+#include "zero/files.h"
 #include "zero/log.h"
 #include "zero/safetensors.h"
 
@@ -162,13 +163,6 @@ static zero_status_t check_complete(const checkpoint_t *checkpoint)
 
 /* ---- opening files ---- */
 
-static zero_status_t make_path(const checkpoint_t *checkpoint, const char *name, char **path)
-{
-    if (asprintf(path, "%s/%s", checkpoint->directory, name) < 0)
-        return zero_fail(ZERO_ERROR_MEMORY, "no memory for the path of %s", name);
-    return ZERO_OK;
-}
-
 /* The file at `path`, opened once. */
 static zero_status_t open_once(checkpoint_t *checkpoint, const char *path, const zero_safetensors_t **file)
 {
@@ -205,11 +199,16 @@ static zero_status_t take_indexed(checkpoint_t *checkpoint, const char *name, co
 {
     const zero_safetensors_t *file = NULL;
     char *path = NULL;
+    if (!zero_safetensors_name_is_safe(name))
+        return zero_fail(ZERO_ERROR_FORMAT,
+                         "'%s/%s': a tensor's name, '%.100s', is empty or has a '/', a '..' or a control character in "
+                         "it",
+                         checkpoint->directory, INDEX_NAME, name);
     if (!json_is_string(file_name) || !zero_safetensors_name_is_safe(json_string_value(file_name)))
         return zero_fail(ZERO_ERROR_FORMAT,
                          "'%s/%s': the file of tensor %.100s is not the name of a file in that directory",
                          checkpoint->directory, INDEX_NAME, name);
-    ZERO_TRY(make_path(checkpoint, json_string_value(file_name), &path));
+    ZERO_TRY(zero_path_join(checkpoint->directory, json_string_value(file_name), &path));
     zero_status_t status = open_once(checkpoint, path, &file);
     free(path);
     ZERO_TRY(status);
@@ -222,15 +221,10 @@ static zero_status_t take_indexed(checkpoint_t *checkpoint, const char *name, co
 
 static zero_status_t take_index(checkpoint_t *checkpoint, const char *path)
 {
-    json_error_t error;
     const char *name;
-    json_t *file_name;
+    json_t *index, *file_name;
     zero_status_t status = ZERO_OK;
-    json_t *index = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
-    if (!index && json_error_code(&error) == json_error_cannot_open_file)
-        return zero_fail(ZERO_ERROR_IO, "cannot open '%s': %s", path, strerror(errno));
-    if (!index)
-        return zero_fail(ZERO_ERROR_FORMAT, "'%s' is not good JSON: %s, in line %d", path, error.text, error.line);
+    ZERO_TRY(zero_file_read_json(path, "fetch the model again", &index));
     json_t *weight_map = json_object_get(index, "weight_map");
     if (!json_is_object(weight_map))
         status = zero_fail(ZERO_ERROR_FORMAT, "'%s' has no weight_map that says which file holds which tensor", path);
@@ -248,8 +242,8 @@ static zero_status_t take_directory(checkpoint_t *checkpoint)
 {
     char *single = NULL, *index = NULL;
     zero_status_t status;
-    ZERO_TRY_GOTO(make_path(checkpoint, SINGLE_NAME, &single), done);
-    ZERO_TRY_GOTO(make_path(checkpoint, INDEX_NAME, &index), done);
+    ZERO_TRY_GOTO(zero_path_join(checkpoint->directory, SINGLE_NAME, &single), done);
+    ZERO_TRY_GOTO(zero_path_join(checkpoint->directory, INDEX_NAME, &index), done);
     /* Whatever else may be wrong with a file that is there, opening it will say. */
     if (access(single, F_OK) == 0)
         status = take_single(checkpoint, single);

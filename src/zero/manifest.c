@@ -110,7 +110,7 @@ zero_status_t zero_manifest_read(const char *directory, zero_manifest_t *manifes
     if (access(path, F_OK) != 0)
         status = zero_fail(ZERO_ERROR_IO, "'%s' is not there, so this is no complete checkpoint: take another", path);
     if (status == ZERO_OK)
-        status = zero_file_read_json(path, &object);
+        status = zero_file_read_json(path, "take another checkpoint", &object);
     if (status == ZERO_OK)
         status = take_object(&taken, path, object);
     json_decref(object);
