@@ -136,26 +136,32 @@ typedef struct source {
 typedef struct loader {
     const zero_checkpoint_t *checkpoint;
     const zero_model_t *model;
+    zero_names_t declared;
     source_t (*sources)[ZERO_N_KEPT]; /* by tensor; the weights' own, which the masters contain, are not looked for */
     size_t n_files;
     zero_safetensors_t *files;
 } loader_t;
 
-/* Whether `name` is that of a tensor's array. */
-static bool is_array_of(const char *name, const char *tensor, const char *suffix)
+static const char *declared_name(const void *user, size_t i)
 {
-    size_t n = strlen(tensor);
-    return strncmp(name, tensor, n) == 0 && strcmp(name + n, suffix) == 0;
+    const zero_model_t *model = user;
+    return model->tensors[i].name;
 }
 
+/* NULL where no declared tensor has an array of that name. No suffix is the end of another: at most one fits. */
 static source_t *find_source(const loader_t *loader, const char *name, zero_tensor_t *tensor)
 {
-    for (zero_tensor_t t = 0; t < loader->model->n_tensors; t++)
-        for (int kept = ZERO_KEPT_MASTER; kept < ZERO_N_KEPT; kept++)
-            if (is_array_of(name, loader->model->tensors[t].name, zero_kept_suffixes[kept])) {
-                *tensor = t;
-                return &loader->sources[t][kept];
-            }
+    size_t n_bytes = strlen(name);
+    for (int kept = ZERO_KEPT_MASTER; kept < ZERO_N_KEPT; kept++) {
+        size_t n_suffix = strlen(zero_kept_suffixes[kept]);
+        if (n_bytes < n_suffix || strcmp(name + n_bytes - n_suffix, zero_kept_suffixes[kept]) != 0)
+            continue;
+        size_t at = zero_names_find(&loader->declared, name, n_bytes - n_suffix);
+        if (at == loader->declared.n_names)
+            return NULL;
+        *tensor = (zero_tensor_t)loader->declared.names[at].index;
+        return &loader->sources[*tensor][kept];
+    }
     return NULL;
 }
 
@@ -218,6 +224,7 @@ static zero_status_t find_arrays(loader_t *loader)
     loader->files = calloc(manifest->n_files, sizeof *loader->files);
     if (!loader->sources || !loader->files)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory to load '%s'", loader->checkpoint->path);
+    ZERO_TRY(zero_names_create((size_t)loader->model->n_tensors, declared_name, loader->model, &loader->declared));
     for (size_t i = 0; i < manifest->n_files; i++)
         if (strncmp(manifest->files[i].name, ZERO_OPTIMIZER_PREFIX, strlen(ZERO_OPTIMIZER_PREFIX)) == 0)
             ZERO_TRY(take_file(loader, manifest->files[i].name));
@@ -253,6 +260,7 @@ static void destroy(loader_t *loader)
     for (size_t i = 0; i < loader->n_files; i++)
         zero_safetensors_close(&loader->files[i]);
     free(loader->files);
+    zero_names_destroy(&loader->declared);
     free(loader->sources);
 }
 

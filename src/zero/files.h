@@ -1,6 +1,6 @@
-/* files.h - files and directories that must be whole after a crash: written at offsets, synced, renamed, hashed; and the
- * one way in which files of others are opened. Every failure is one line that names the path. Used by what reads and
- * writes checkpoints and models. */
+/* files.h - files and directories that must be whole after a crash: written at offsets, synced, renamed, hashed; and
+ * the one way in which files of others are opened. Every failure is one line that names the path. Used by what reads
+ * and writes checkpoints and models. */
 #ifndef ZERO_FILES_H
 #define ZERO_FILES_H
 

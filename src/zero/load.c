@@ -39,7 +39,8 @@ typedef struct open_file {
 typedef struct checkpoint {
     const char *directory;
     const zero_model_t *model;
-    source_t *sources; /* by declared tensor */
+    zero_names_t declared; /* bare_name of every declared tensor */
+    source_t *sources;     /* by declared tensor */
     open_file_t *files;
     size_t n_unknown;            /* tensors of the files that the model does not declare */
     size_t n_listed;             /* the first of them, as many as fit: */
@@ -57,17 +58,22 @@ static const char *bare_name(const char *name)
     return name;
 }
 
-/* Of two declared tensors that differ in the prefix alone, the one with the file's very name. -1: none. */
-static zero_tensor_t find_declared(const zero_model_t *model, const char *name)
+static const char *declared_name(const void *user, size_t i)
 {
-    zero_tensor_t found = -1;
-    for (zero_tensor_t t = 0; t < model->n_tensors; t++) {
-        if (strcmp(model->tensors[t].name, name) == 0)
-            return t;
-        if (found < 0 && strcmp(bare_name(model->tensors[t].name), bare_name(name)) == 0)
-            found = t;
-    }
-    return found;
+    const zero_model_t *model = user;
+    return bare_name(model->tensors[i].name);
+}
+
+/* Of declared tensors that differ in the prefix alone, the one with the file's very name, else the first. -1: none. */
+static zero_tensor_t find_declared(const checkpoint_t *checkpoint, const char *name)
+{
+    const zero_names_t *declared = &checkpoint->declared;
+    const char *bare = bare_name(name);
+    size_t first = zero_names_find(declared, bare, strlen(bare));
+    for (size_t i = first; i < declared->n_names && strcmp(declared->names[i].name, bare) == 0; i++)
+        if (strcmp(checkpoint->model->tensors[declared->names[i].index].name, name) == 0)
+            return (zero_tensor_t)declared->names[i].index;
+    return first < declared->n_names ? (zero_tensor_t)declared->names[first].index : -1;
 }
 
 /* What Hugging Face's models save beside their parameters: masks and frequencies that are constants, and the output
@@ -131,7 +137,7 @@ static void note_unknown(checkpoint_t *checkpoint, const char *name)
 static zero_status_t take_tensor(checkpoint_t *checkpoint, const zero_safetensors_t *file,
                                  const zero_safetensors_tensor_t *tensor)
 {
-    zero_tensor_t t = find_declared(checkpoint->model, tensor->name);
+    zero_tensor_t t = find_declared(checkpoint, tensor->name);
     if (t < 0) {
         if (!is_known_extra(tensor->name))
             note_unknown(checkpoint, tensor->name);
@@ -265,6 +271,7 @@ static void checkpoint_close(checkpoint_t *checkpoint)
         zero_safetensors_close(&file->file);
         free(file);
     }
+    zero_names_destroy(&checkpoint->declared);
     free(checkpoint->sources);
     *checkpoint = (checkpoint_t){0};
 }
@@ -277,6 +284,7 @@ static zero_status_t checkpoint_open(checkpoint_t *checkpoint, const zero_model_
     opened.sources = calloc((size_t)model->n_tensors, sizeof *opened.sources);
     if (!opened.sources)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory to find %d tensors in '%s'", model->n_tensors, directory);
+    ZERO_TRY_GOTO(zero_names_create((size_t)model->n_tensors, declared_name, model, &opened.declared), fail);
     ZERO_TRY_GOTO(take_directory(&opened), fail);
     ZERO_TRY_GOTO(check_complete(&opened), fail);
     *checkpoint = opened;

@@ -219,6 +219,12 @@ static zero_status_t check_places(zero_safetensors_t *file)
     return ZERO_OK;
 }
 
+static const char *name_of(const void *user, size_t i)
+{
+    const zero_safetensors_t *file = user;
+    return file->tensors[i].name;
+}
+
 /* ---- what callers use ---- */
 
 zero_status_t zero_safetensors_open(const char *path, zero_safetensors_t *file)
@@ -232,6 +238,7 @@ zero_status_t zero_safetensors_open(const char *path, zero_safetensors_t *file)
     ZERO_TRY_GOTO(read_header(&opened, file_bytes), fail);
     ZERO_TRY_GOTO(parse_tensors(&opened), fail);
     ZERO_TRY_GOTO(check_places(&opened), fail);
+    ZERO_TRY_GOTO(zero_names_create(opened.n_tensors, name_of, &opened, &opened.names), fail);
     *file = opened;
     return ZERO_OK;
 fail:
@@ -245,6 +252,7 @@ void zero_safetensors_close(zero_safetensors_t *file)
         return;
     if (file->fd >= 0)
         close(file->fd);
+    zero_names_destroy(&file->names);
     json_decref(file->header);
     free(file->tensors);
     free(file->path);
@@ -253,10 +261,8 @@ void zero_safetensors_close(zero_safetensors_t *file)
 
 const zero_safetensors_tensor_t *zero_safetensors_find(const zero_safetensors_t *file, const char *name)
 {
-    for (size_t i = 0; i < file->n_tensors; i++)
-        if (strcmp(file->tensors[i].name, name) == 0)
-            return &file->tensors[i];
-    return NULL;
+    size_t at = zero_names_find(&file->names, name, strlen(name));
+    return at < file->names.n_names ? &file->tensors[file->names.names[at].index] : NULL;
 }
 
 zero_status_t zero_safetensors_read(const zero_safetensors_t *file, const zero_safetensors_tensor_t *tensor,

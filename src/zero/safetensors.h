@@ -13,7 +13,7 @@
 
 #include <jansson.h>
 
-#include "zero.h"
+#include "zero/names.h"
 
 #define ZERO_SAFETENSORS_MAX_DIMS 8
 
@@ -40,6 +40,7 @@ typedef struct zero_safetensors {
     uint64_t data_offset, data_bytes; /* of the data section in the file */
     size_t n_tensors;
     zero_safetensors_tensor_t *tensors; /* in the order of their data */
+    zero_names_t names;                 /* of these */
 } zero_safetensors_t;
 
 /* Opens a file and checks all of its header. One line names the file, the tensor and what is wrong: ZERO_ERROR_IO
