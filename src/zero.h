@@ -364,7 +364,8 @@ typedef zero_status_t (*zero_chunk_fn)(void *user, const zero_chunk_t *chunk);
 ZERO_API zero_status_t zero_set_state(zero_engine_t *engine, bool with_moments, zero_chunk_fn fill, void *user);
 /* The same from a directory in Hugging Face's layout: model.safetensors, or model.safetensors.index.json and the files
  * it names, with F32, BF16 or F16 tensors of the declared names and shapes ("transformer." or "model." in front is
- * tolerated on either side). Each rank reads only what it holds. Moments become zero. [collective] */
+ * tolerated on either side). Each rank reads only what it holds. Moments become zero. A number that is not finite is
+ * ZERO_ERROR_FORMAT, with a line that names it; weights may be overwritten in part by then. [collective] */
 ZERO_API zero_status_t zero_load_weights(zero_engine_t *engine, const char *directory);
 /* Reads it, between steps: calls `visit` for every run this rank owns (each element is owned by exactly one rank, at
  * every stage), in order of tensor and element. */
@@ -526,7 +527,8 @@ ZERO_API const char *zero_checkpoint_state(const zero_checkpoint_t *checkpoint);
 
 /* Weights, moments and everything else a step depends on, as they were: the next zero_step is step
  * zero_checkpoint_step + 1. Before the first zero_begin. ZERO_ERROR_FORMAT where the checkpoint's tensors are not those
- * that were declared. [collective] */
+ * that were declared; and where a weight or moment is not finite, or a second moment negative: then with a line that
+ * names it, and weights may be overwritten in part. [collective] */
 ZERO_API zero_status_t zero_load(zero_engine_t *engine, const zero_checkpoint_t *checkpoint);
 
 /* ---- Trace ---------------------------------------------------------------------------------------------------------

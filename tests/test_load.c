@@ -508,6 +508,42 @@ START_TEST(what_is_no_file_is_named_and_not_waited_for)
 }
 END_TEST
 
+/* A number, by its bits in each dtype, in the place of one of a tensor's; and what the line must say. */
+static const struct {
+    const char *dtype;
+    uint32_t bits;
+    int tensor;
+    size_t element;
+    const char *text;
+} NOT_FINITE[] = {
+    {"F32", 0x7fc00000, 0, 0, "wte.weight holds nan at element 0, where"},
+    {"F32", 0xff800000, 0, 65536, "wte.weight holds -inf at element 65536, where"},
+    {"BF16", 0x7f80, 0, 77099, "wte.weight holds inf at element 77099, where"},
+    {"BF16", 0x7fff, 5, 99, "ln_f.weight holds nan at element 99, where"},
+    {"F16", 0x7c00, 4, 0, "h.1.w holds inf at element 0, where"},
+    {"F16", 0xfc01, 2, 41, "h.0.w holds nan at element 41, where"},
+};
+
+START_TEST(a_weight_that_is_not_finite_is_named)
+{
+    const int tensor = NOT_FINITE[_i].tensor;
+    writer_t writer = writer_begin();
+    for (int t = 0; t < N_TENSORS; t++) {
+        size_t begin = writer.n_bytes, element_bytes = strcmp(NOT_FINITE[_i].dtype, "F32") == 0 ? 4 : 2;
+        writer_add(&writer, "", NOT_FINITE[_i].dtype, t);
+        if (t == tensor)
+            memcpy(writer.data + begin + NOT_FINITE[_i].element * element_bytes, &NOT_FINITE[_i].bits, element_bytes);
+    }
+    writer_end(&writer, "model.safetensors");
+    session_t session = session_open(_i % 2 ? 0 : 3, ZERO_BF16, "");
+    zero_status_t status = zero_load_weights(session.engine, directory);
+    session_close(&session);
+    ck_assert_msg(status == ZERO_ERROR_FORMAT, "%s: %s", zero_status_name(status), last_line);
+    ck_assert_msg(n_lines == 1 && strstr(last_line, NOT_FINITE[_i].text), "%d lines: %s", n_lines, last_line);
+    ck_assert_msg(strstr(last_line, directory) && strstr(last_line, "model.safetensors"), "%s", last_line);
+}
+END_TEST
+
 /* ---- several ranks ---- */
 
 /* One rank: loads, checks what it owns, and prints one line. */
@@ -663,6 +699,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, a_bad_index_is_an_error_that_says_what_is_wrong, 0,
                         sizeof BAD_INDEXES / sizeof BAD_INDEXES[0]);
     tcase_add_loop_test(tc, what_is_no_file_is_named_and_not_waited_for, 0, sizeof NO_FILES / sizeof NO_FILES[0]);
+    tcase_add_loop_test(tc, a_weight_that_is_not_finite_is_named, 0, sizeof NOT_FINITE / sizeof NOT_FINITE[0]);
     tcase_add_test(tc, a_model_saved_by_transformers_loads);
     suite_add_tcase(s, tc);
 

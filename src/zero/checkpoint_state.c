@@ -5,7 +5,7 @@
  */
 #include "zero/checkpoint_state.h"
 
-#include <math.h>
+#include <float.h>
 #include <string.h>
 
 #include "zero/log.h"
@@ -65,7 +65,8 @@ zero_status_t zero_checkpoint_state_parse(const json_t *object, const char *path
         return fail(path, "adam_step");
     if (!saved_dtype)
         return fail(path, "dtype");
-    if (!(loss_scale > 0.0) || !isfinite(loss_scale))
+    /* As a float, which it becomes, neither infinite nor 0. */
+    if (!(loss_scale >= (double)FLT_MIN && loss_scale <= (double)FLT_MAX))
         return fail(path, "loss_scale");
     if (!get_count(object, "good_steps", UINT32_MAX, &good_steps))
         return fail(path, "good_steps");

@@ -39,6 +39,7 @@ typedef struct open_file {
 typedef struct checkpoint {
     const char *directory;
     const zero_model_t *model;
+    bool alike;            /* every rank reads every number */
     zero_names_t declared; /* bare_name of every declared tensor */
     source_t *sources;     /* by declared tensor */
     open_file_t *files;
@@ -300,7 +301,9 @@ static zero_status_t fill(void *user, const zero_chunk_t *chunk)
 {
     const checkpoint_t *checkpoint = user;
     const source_t *source = &checkpoint->sources[chunk->tensor];
-    return zero_safetensors_read(source->file, source->tensor, chunk->first, chunk->n_elems, chunk->master);
+    ZERO_TRY(zero_safetensors_read(source->file, source->tensor, chunk->first, chunk->n_elems, chunk->master));
+    return zero_safetensors_check_finite(source->file, source->tensor, chunk->first, chunk->n_elems, chunk->master,
+                                         checkpoint->alike, "fetch the model again, or start from another");
 }
 
 static void warn_unknown(const checkpoint_t *checkpoint)
@@ -331,6 +334,7 @@ zero_status_t zero_load_weights(zero_engine_t *engine, const char *directory)
 {
     checkpoint_t checkpoint = {0};
     zero_status_t status = open_on_all_ranks(engine->comm, engine->model, directory, &checkpoint);
+    checkpoint.alike = !engine->plan.stage.shard_state;
     if (status == ZERO_OK)
         status = zero_set_state(engine, false, fill, &checkpoint);
     if (status == ZERO_OK)

@@ -3,6 +3,7 @@
 #include "zero/safetensors.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -283,4 +284,28 @@ zero_status_t zero_safetensors_read(const zero_safetensors_t *file, const zero_s
         ZERO_TRY(zero_shard_kernels_cpu()->cast(elems + done, ZERO_FP32, halves, dtype->dtype, n, NULL));
     }
     return ZERO_OK;
+}
+
+static bool is_finite_bits(const float *elem)
+{
+    uint32_t bits;
+    memcpy(&bits, elem, sizeof bits);
+    return (bits & UINT32_C(0x7f800000)) != UINT32_C(0x7f800000);
+}
+
+zero_status_t zero_safetensors_check_finite(const zero_safetensors_t *file, const zero_safetensors_tensor_t *tensor,
+                                            uint64_t first, size_t n_elems, const float *elems, bool alike,
+                                            const char *remedy)
+{
+    unsigned n_bad = 0;
+    for (size_t i = 0; i < n_elems; i++) /* without a branch: this is done to every number that is loaded */
+        n_bad |= !is_finite_bits(&elems[i]);
+    if (n_bad == 0)
+        return ZERO_OK;
+    size_t at = 0;
+    while (is_finite_bits(&elems[at]))
+        at++;
+    return (alike ? zero_fail_alike : zero_fail)(
+        ZERO_ERROR_FORMAT, "'%s': %s holds %g at element %" PRIu64 ", where a finite number should be: %s", file->path,
+        tensor->name, isnan(elems[at]) ? (double)NAN : (double)elems[at], first + at, remedy); /* not "-nan" */
 }
