@@ -489,8 +489,9 @@ ZERO_API const char *zero_engine_transport(const zero_engine_t *engine);
  */
 
 typedef struct zero_save_options {
-    const char *config_json; /* text of config.json; NULL: no such file */
-    const char *state_json;  /* an object whose keys are added to state.json's; NULL: none */
+    /* Texts of JSON objects, without a key twice; else zero_save_begin returns ZERO_ERROR_ARGUMENT. */
+    const char *config_json; /* config.json, written as it is; NULL: no such file */
+    const char *state_json;  /* its keys are added to state.json's, none of which it may have; NULL: none */
     int keep;                /* newest checkpoints that stay when this one is complete; 0: all */
     uint64_t max_file_bytes; /* of data in a file; 0: 4 GiB. One tensor's array is never split */
     bool background;         /* write from a copy in host memory (12 bytes for each element that this rank owns) */
