@@ -486,6 +486,10 @@ ZERO_API const char *zero_engine_transport(const zero_engine_t *engine);
  *
  * Where a number stands depends on neither stage nor world size: any number of ranks at any stage and of any dtype
  * goes on from it, with the same weights and moments to the bit. All ranks must see the same directory.
+ *
+ * What else is kept beside checkpoints is safe: a directory is removed only if it has a manifest of libzero's, or the
+ * mark that it was being written, or is empty; and what is not libzero's but has the name of the step to be saved is
+ * renamed, to step-00000010.moved say, with a warning.
  */
 
 typedef struct zero_save_options {
@@ -501,7 +505,7 @@ typedef struct zero_save zero_save_t;
 
 /* Makes `directory`, with its parents, where it is missing, removes what saves that were killed have left in it, and
  * finds out whether it can be written: better before step 0 than after a day. ZERO_ERROR_IO while a save into it is
- * under way. [collective] */
+ * under way, and where `latest` is there and no link. [collective] */
 ZERO_API zero_status_t zero_save_prepare(zero_comm_t *comm, const char *directory);
 
 /* Begins to save the step that zero_step_wait returned last, with no step unwaited. With `background` steps may follow

@@ -248,7 +248,7 @@ static void abandon(zero_save_t *save)
         pthread_join(save->thread, NULL);
     save->has_thread = false;
     if (save->lock >= 0)
-        zero_directory_remove(save->temporary);
+        zero_checkpoints_abandon(save->parent, save->step);
 }
 
 zero_status_t zero_save_poll(zero_save_t *save, bool *done)

@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +14,6 @@
 #include "zero/log.h"
 
 #define HASH_BLOCK ((size_t)1 << 20)
-#define N_REMOVE_FDS 8
 /* The limit that safetensors sets to its headers: no index or state comes near it. */
 #define MAX_JSON_BYTES UINT64_C(100000000)
 
@@ -252,18 +250,4 @@ zero_status_t zero_directory_sync(const char *path)
     zero_status_t status = fsync(fd) == 0 || errno == EINVAL ? ZERO_OK : fail("sync the directory", path);
     close(fd);
     return status;
-}
-
-static int remove_one(const char *path, const struct stat *info, int type, struct FTW *at)
-{
-    (void)info, (void)type, (void)at;
-    return remove(path);
-}
-
-zero_status_t zero_directory_remove(const char *path)
-{
-    if (nftw(path, remove_one, N_REMOVE_FDS, FTW_DEPTH | FTW_PHYS | FTW_MOUNT) != 0 && errno != ENOENT &&
-        errno != ENOTDIR)
-        return fail("remove", path);
-    return ZERO_OK;
 }

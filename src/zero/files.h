@@ -37,7 +37,5 @@ zero_status_t zero_file_write_json(const char *directory, const char *name, cons
 zero_status_t zero_directory_make(const char *path);
 /* Names in a directory are on the disk. */
 zero_status_t zero_directory_sync(const char *path);
-/* With all that is in it; not there is fine. */
-zero_status_t zero_directory_remove(const char *path);
 
 #endif
