@@ -104,7 +104,8 @@ ZERO_API const char *zero_status_text(zero_status_t status); /* "input or output
 
 typedef enum zero_log_level { ZERO_LOG_ERROR, ZERO_LOG_WARNING, ZERO_LOG_INFO, ZERO_LOG_DEBUG } zero_log_level_t;
 
-/* Receives one line, without newline or prefix. Called from the thread that made the library call. */
+/* Receives one line, without newline or prefix. Control characters and bytes that are not UTF-8, which may come from
+ * names in files, are escaped: \x1b, say. Called from the thread that made the library call. */
 typedef void (*zero_log_fn)(void *user, zero_log_level_t level, int rank, const char *line);
 
 /* Sends log lines up to `level` to `fn`. fn = NULL restores the default: "zero: rank R: line" on stderr. Before this is
@@ -368,7 +369,8 @@ typedef zero_status_t (*zero_chunk_fn)(void *user, const zero_chunk_t *chunk);
 ZERO_API zero_status_t zero_set_state(zero_engine_t *engine, bool with_moments, zero_chunk_fn fill, void *user);
 /* The same from a directory in Hugging Face's layout: model.safetensors, or model.safetensors.index.json and the files
  * it names, with F32, BF16 or F16 tensors of the declared names and shapes ("transformer." or "model." in front is
- * tolerated on either side). Each rank reads only what it holds. Moments become zero. [collective] */
+ * tolerated on either side). Each rank reads only what it holds. Moments become zero. A number that is not finite is
+ * ZERO_ERROR_FORMAT, with a line that names it; weights may be overwritten in part by then. [collective] */
 ZERO_API zero_status_t zero_load_weights(zero_engine_t *engine, const char *directory);
 /* Reads it, between steps: calls `visit` for every run this rank owns (each element is owned by exactly one rank, at
  * every stage), in order of tensor and element. */
@@ -489,11 +491,16 @@ ZERO_API const char *zero_engine_transport(const zero_engine_t *engine);
  *
  * Where a number stands depends on neither stage nor world size: any number of ranks at any stage and of any dtype
  * goes on from it, with the same weights and moments to the bit. All ranks must see the same directory.
+ *
+ * What else is kept beside checkpoints is safe: a directory is removed only if it has a manifest of libzero's, or the
+ * mark that it was being written, or is empty; and what is not libzero's but has the name of the step to be saved is
+ * renamed, to step-00000010.moved say, with a warning.
  */
 
 typedef struct zero_save_options {
-    const char *config_json; /* text of config.json; NULL: no such file */
-    const char *state_json;  /* an object whose keys are added to state.json's; NULL: none */
+    /* Texts of JSON objects, without a key twice; else zero_save_begin returns ZERO_ERROR_ARGUMENT. */
+    const char *config_json; /* config.json, written as it is; NULL: no such file */
+    const char *state_json;  /* its keys are added to state.json's, none of which it may have; NULL: none */
     int keep;                /* newest checkpoints that stay when this one is complete; 0: all */
     uint64_t max_file_bytes; /* of data in a file; 0: 4 GiB. One tensor's array is never split */
     bool background;         /* write from a copy in host memory (12 bytes for each element that this rank owns) */
@@ -503,7 +510,7 @@ typedef struct zero_save zero_save_t;
 
 /* Makes `directory`, with its parents, where it is missing, removes what saves that were killed have left in it, and
  * finds out whether it can be written: better before step 0 than after a day. ZERO_ERROR_IO while a save into it is
- * under way. [collective] */
+ * under way, and where `latest` is there and no link. [collective] */
 ZERO_API zero_status_t zero_save_prepare(zero_comm_t *comm, const char *directory);
 
 /* Begins to save the step that zero_step_wait returned last, with no step unwaited. With `background` steps may follow
@@ -530,7 +537,8 @@ ZERO_API const char *zero_checkpoint_state(const zero_checkpoint_t *checkpoint);
 
 /* Weights, moments and everything else a step depends on, as they were: the next zero_step is step
  * zero_checkpoint_step + 1. Before the first zero_begin. ZERO_ERROR_FORMAT where the checkpoint's tensors are not those
- * that were declared. [collective] */
+ * that were declared; and where a weight or moment is not finite, or a second moment negative: then with a line that
+ * names it, and weights may be overwritten in part. [collective] */
 ZERO_API zero_status_t zero_load(zero_engine_t *engine, const zero_checkpoint_t *checkpoint);
 
 /* ---- Trace ---------------------------------------------------------------------------------------------------------

@@ -536,7 +536,11 @@ START_TEST(any_damage_to_any_file_is_refused_and_the_file_named)
         expect_refusal("no file", STEP, names[f]);
         ck_assert_int_eq(run("mkdir %s", path), 0);
         expect_refusal("a directory", "ck", names[f]);
-        ck_assert_int_eq(run("rmdir %s && cp good/%s %s", path, names[f], path), 0);
+        ck_assert_msg(strstr(last_line, "it is a directory"), "%s", last_line);
+        ck_assert_int_eq(run("rmdir %s && mkfifo %s", path, path), 0);
+        expect_refusal("a named pipe", "ck", names[f]);
+        ck_assert_msg(strstr(last_line, "it is a named pipe"), "%s", last_line);
+        ck_assert_int_eq(run("rm %s && cp good/%s %s", path, names[f], path), 0);
     }
     expect_formula("ck", ZERO_BF16); /* it was the damage, each time */
 }
@@ -590,6 +594,34 @@ START_TEST(where_there_is_no_checkpoint_the_directory_is_named)
 END_TEST
 
 /* ---- saves that fail ---- */
+
+static const struct {
+    const char *text, *says; /* of config_json and state_json alike */
+} TEXTS[] = {
+    {"", "is not a JSON object"},
+    {"not JSON", "is not a JSON object"},
+    {"[1]", "is not a JSON object: it is another value"},
+    {"{\"a\": 1, \"a\": 2}", "is not a JSON object: duplicate"},
+    {"{\"a\": 1} {}", "is not a JSON object: end of file expected"},
+    {"{\"a\": NaN}", "is not a JSON object"},
+    {"{\"a\": \"\xff\"}", "is not a JSON object"},
+};
+enum { N_TEXTS = sizeof TEXTS / sizeof TEXTS[0] };
+
+START_TEST(a_text_of_the_callers_that_is_no_object_is_refused_before_anything_is_made)
+{
+    bool is_config = _i < N_TEXTS;
+    zero_save_options_t options = PLAIN;
+    *(is_config ? &options.config_json : &options.state_json) = TEXTS[_i % N_TEXTS].text;
+    session_t session = session_open(3, ZERO_BF16, 0);
+    ck_assert_int_eq(save_into(session.engine, path_of("ck"), &options), ZERO_ERROR_ARGUMENT);
+    ck_assert_int_eq(n_lines, 1);
+    ck_assert_msg(strstr(last_line, TEXTS[_i % N_TEXTS].says), "%s", last_line);
+    ck_assert_msg(strstr(last_line, is_config ? "config_json" : "state_json"), "%s", last_line);
+    ck_assert_int_ne(access(path_of("ck"), F_OK), 0);
+    session_close(&session);
+}
+END_TEST
 
 START_TEST(a_rank_that_cannot_write_fails_all_ranks_and_leaves_what_was_there)
 {
@@ -706,6 +738,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, a_manifest_that_lies_is_refused, 0, N_LIES);
     tcase_add_loop_test(tc, a_checkpoint_of_another_model_is_refused_and_changes_nothing, 1, 4);
     tcase_add_test(tc, where_there_is_no_checkpoint_the_directory_is_named);
+    tcase_add_loop_test(tc, a_text_of_the_callers_that_is_no_object_is_refused_before_anything_is_made, 0, 2 * N_TEXTS);
     tcase_add_test(tc, a_full_disk_leaves_what_was_there);
     tcase_add_test(tc, a_directory_that_cannot_be_written_is_found_out_before_it_matters);
     tcase_add_test(tc, a_save_under_way_is_not_taken_for_one_that_was_killed);

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "support.h"
@@ -347,6 +348,38 @@ START_TEST(other_tensors_are_named_in_one_warning_and_known_buffers_in_none)
 }
 END_TEST
 
+/* 60,000 took 8.8 s of a processor when each was looked for among all others, and 0.3 s since. */
+START_TEST(an_index_of_many_tensors_is_read_in_no_time)
+{
+    enum { N_MORE = 60000, LIMIT_S = 4 };
+    writer_t writer = writer_begin();
+    json_t *map = json_object();
+    for (int t = 0; t < N_TENSORS; t++) {
+        writer_add(&writer, "", "F32", t);
+        json_object_set_new(map, TENSORS[t].name, json_string("all.safetensors"));
+    }
+    for (int k = 0; k < N_MORE; k++) {
+        char name[64];
+        snprintf(name, sizeof name, "layers.%d.experts.%d.down_proj.weight", k / 128, k % 128);
+        json_object_set_new(writer.header, name,
+                            json_pack("{s:s, s:[i], s:[I,I]}", "dtype", "F32", "shape", 0, "data_offsets",
+                                      (json_int_t)writer.n_bytes, (json_int_t)writer.n_bytes));
+        json_object_set_new(map, name, json_string("all.safetensors"));
+    }
+    writer_end(&writer, "all.safetensors");
+    json_t *index = json_pack("{s:o}", "weight_map", map);
+    char *text = json_dumps(index, 0);
+    write_in_directory("model.safetensors.index.json", text, strlen(text));
+    clock_t begin = clock();
+    expect_loaded(ZERO_FP32, "", 1);
+    double seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;
+    ck_assert_msg(strstr(last_line, "holds 60000 tensors that the model does not declare"), "%s", last_line);
+    ck_assert_msg(seconds < LIMIT_S, "%.1f s of a processor", seconds);
+    free(text);
+    json_decref(index);
+}
+END_TEST
+
 /* ---- what can be wrong ---- */
 
 START_TEST(a_missing_tensor_is_named)
@@ -422,7 +455,8 @@ static const struct {
     zero_status_t status;
     const char *text;
 } BAD_INDEXES[] = {
-    {"", ZERO_ERROR_FORMAT, "not good JSON"},
+    {"", ZERO_ERROR_FORMAT, "is empty"},
+    {"{\"weight_map\": {", ZERO_ERROR_FORMAT, "not good JSON"},
     {"[]", ZERO_ERROR_FORMAT, "no weight_map"},
     {"{\"weight_map\": 3}", ZERO_ERROR_FORMAT, "no weight_map"},
     {"{\"weight_map\": {\"a\": \"x\", \"a\": \"x\"}}", ZERO_ERROR_FORMAT, "duplicate object key"},
@@ -436,6 +470,10 @@ static const struct {
      "tensor h.0.w is not there"},
     {"{\"weight_map\": {\"h.0.w\": \"model-00001-of-00002.safetensors\"}}", ZERO_ERROR_FORMAT, "lacks 5 of"},
     {"{\"weight_map\": {}}", ZERO_ERROR_FORMAT, "lacks 6 of"},
+    {"{\"weight_map\": {\"\\u001b[31m\\nx\": \"absent.safetensors\"}}", ZERO_ERROR_FORMAT,
+     "a tensor's name, '\\x1b[31m\\x0ax', is empty or has"},
+    {"{\"weight_map\": {\"a/b\": \"absent.safetensors\"}}", ZERO_ERROR_FORMAT,
+     "a tensor's name, 'a/b', is empty or has"},
 };
 
 START_TEST(a_bad_index_is_an_error_that_says_what_is_wrong)
@@ -443,6 +481,66 @@ START_TEST(a_bad_index_is_an_error_that_says_what_is_wrong)
     write_parts();
     write_in_directory("model.safetensors.index.json", BAD_INDEXES[_i].index, strlen(BAD_INDEXES[_i].index));
     expect_failure(BAD_INDEXES[_i].status, BAD_INDEXES[_i].text);
+}
+END_TEST
+
+/* What stands where a file should, and what the line must say: at once, for nobody writes to those pipes. */
+static const struct {
+    const char *name, *make;
+    const char *text;
+} NO_FILES[] = {
+    {"model.safetensors.index.json", "mkdir", "is not a regular file: it is a directory"},
+    {"model.safetensors.index.json", "mkfifo", "is not a regular file: it is a named pipe"},
+    {"model.safetensors.index.json", "ln -s /dev/zero", "is not a regular file: it is a device"},
+    {"model-00002-of-00002.safetensors", "mkdir", "is not a regular file: it is a directory"},
+    {"model-00002-of-00002.safetensors", "mkfifo", "is not a regular file: it is a named pipe"},
+    {"model.safetensors", "mkfifo", "is not a regular file: it is a named pipe"},
+};
+
+START_TEST(what_is_no_file_is_named_and_not_waited_for)
+{
+    write_parts();
+    ck_assert_int_eq(support_run(NULL, 10, "cd '%s' && rm -f %s && %s %s", directory, NO_FILES[_i].name,
+                                 NO_FILES[_i].make, NO_FILES[_i].name),
+                     0);
+    expect_failure(ZERO_ERROR_IO, NO_FILES[_i].text);
+    ck_assert_msg(strstr(last_line, NO_FILES[_i].name) != NULL, "%s", last_line);
+}
+END_TEST
+
+/* A number, by its bits in each dtype, in the place of one of a tensor's; and what the line must say. */
+static const struct {
+    const char *dtype;
+    uint32_t bits;
+    int tensor;
+    size_t element;
+    const char *text;
+} NOT_FINITE[] = {
+    {"F32", 0x7fc00000, 0, 0, "wte.weight holds nan at element 0, where"},
+    {"F32", 0xff800000, 0, 65536, "wte.weight holds -inf at element 65536, where"},
+    {"BF16", 0x7f80, 0, 77099, "wte.weight holds inf at element 77099, where"},
+    {"BF16", 0x7fff, 5, 99, "ln_f.weight holds nan at element 99, where"},
+    {"F16", 0x7c00, 4, 0, "h.1.w holds inf at element 0, where"},
+    {"F16", 0xfc01, 2, 41, "h.0.w holds nan at element 41, where"},
+};
+
+START_TEST(a_weight_that_is_not_finite_is_named)
+{
+    const int tensor = NOT_FINITE[_i].tensor;
+    writer_t writer = writer_begin();
+    for (int t = 0; t < N_TENSORS; t++) {
+        size_t begin = writer.n_bytes, element_bytes = strcmp(NOT_FINITE[_i].dtype, "F32") == 0 ? 4 : 2;
+        writer_add(&writer, "", NOT_FINITE[_i].dtype, t);
+        if (t == tensor)
+            memcpy(writer.data + begin + NOT_FINITE[_i].element * element_bytes, &NOT_FINITE[_i].bits, element_bytes);
+    }
+    writer_end(&writer, "model.safetensors");
+    session_t session = session_open(_i % 2 ? 0 : 3, ZERO_BF16, "");
+    zero_status_t status = zero_load_weights(session.engine, directory);
+    session_close(&session);
+    ck_assert_msg(status == ZERO_ERROR_FORMAT, "%s: %s", zero_status_name(status), last_line);
+    ck_assert_msg(n_lines == 1 && strstr(last_line, NOT_FINITE[_i].text), "%d lines: %s", n_lines, last_line);
+    ck_assert_msg(strstr(last_line, directory) && strstr(last_line, "model.safetensors"), "%s", last_line);
 }
 END_TEST
 
@@ -591,6 +689,7 @@ static Suite *suite(void)
     tcase_add_test(tc, parts_load_by_their_index);
     tcase_add_loop_test(tc, other_tensors_are_named_in_one_warning_and_known_buffers_in_none, 0, 3);
     tcase_add_loop_test(tc, other_tensors_are_named_in_one_warning_and_known_buffers_in_none, 40, 41);
+    tcase_add_test(tc, an_index_of_many_tensors_is_read_in_no_time);
     tcase_add_test(tc, a_missing_tensor_is_named);
     tcase_add_loop_test(tc, a_wrong_shape_is_named_with_both, 0, 2);
     tcase_add_test(tc, a_dtype_that_weights_cannot_have_is_named);
@@ -599,6 +698,8 @@ static Suite *suite(void)
     tcase_add_test(tc, a_truncated_file_is_named);
     tcase_add_loop_test(tc, a_bad_index_is_an_error_that_says_what_is_wrong, 0,
                         sizeof BAD_INDEXES / sizeof BAD_INDEXES[0]);
+    tcase_add_loop_test(tc, what_is_no_file_is_named_and_not_waited_for, 0, sizeof NO_FILES / sizeof NO_FILES[0]);
+    tcase_add_loop_test(tc, a_weight_that_is_not_finite_is_named, 0, sizeof NOT_FINITE / sizeof NOT_FINITE[0]);
     tcase_add_test(tc, a_model_saved_by_transformers_loads);
     suite_add_tcase(s, tc);
 

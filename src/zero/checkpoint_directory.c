@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "zero/checkpoint_removal.h"
 #include "zero/files.h"
 #include "zero/log.h"
 #include "zero/manifest.h"
@@ -19,7 +20,11 @@
 
 #define STEP_PREFIX "step-"
 #define TEMPORARY_PREFIX "tmp."
+#define REPLACED_SUFFIX ".old" /* a step's earlier directory, while another takes its name */
+#define MOVED_SUFFIX ".moved"  /* what is not libzero's, out of a step's way */
+#define MAX_MOVED 1000
 #define NAME_BYTES 64
+#define TEMPORARY_NAME_BYTES (NAME_BYTES + 16) /* with what is put before it and behind it */
 
 static void step_name(char name[NAME_BYTES], const char *prefix, uint64_t step)
 {
@@ -37,6 +42,21 @@ static bool parse_step_name(const char *name, uint64_t *step)
     return strcmp(name, again) == 0;
 }
 
+/* Whether it is a name that a save gives to what it will remove. */
+static bool is_temporary_name(const char *name)
+{
+    char step_text[NAME_BYTES];
+    uint64_t step;
+    size_t n_prefix = strlen(TEMPORARY_PREFIX), n_suffix = strlen(REPLACED_SUFFIX), n_bytes = strlen(name);
+    if (strncmp(name, TEMPORARY_PREFIX, n_prefix) != 0 || n_bytes >= NAME_BYTES)
+        return false;
+    strcpy(step_text, name + n_prefix);
+    n_bytes -= n_prefix;
+    if (n_bytes > n_suffix && strcmp(step_text + n_bytes - n_suffix, REPLACED_SUFFIX) == 0)
+        step_text[n_bytes - n_suffix] = 0;
+    return parse_step_name(step_text, &step);
+}
+
 /* ---- what is there ---- */
 
 typedef struct entry {
@@ -47,7 +67,7 @@ typedef struct entry {
 
 typedef struct listing {
     size_t n_entries, capacity;
-    entry_t *entries; /* checkpoints, in the order in which they were written */
+    entry_t *entries; /* libzero's checkpoints, in the order in which they were written */
 } listing_t;
 
 static int by_age(const void *a, const void *b)
@@ -64,7 +84,8 @@ static zero_status_t list_one(listing_t *listing, const char *parent, int fd, co
 {
     struct stat info;
     uint64_t step;
-    if (!parse_step_name(name, &step) || fstatat(fd, name, &info, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISDIR(info.st_mode))
+    if (!parse_step_name(name, &step) || fstatat(fd, name, &info, AT_SYMLINK_NOFOLLOW) != 0 ||
+        !zero_checkpoint_is_there(fd, name))
         return ZERO_OK;
     if (listing->n_entries == listing->capacity) {
         size_t capacity = 2 * listing->capacity + 16;
@@ -105,15 +126,6 @@ static zero_status_t list(const char *parent, listing_t *listing)
 
 /* ---- writing ---- */
 
-static zero_status_t remove_in(const char *parent, const char *name)
-{
-    char *path = NULL;
-    ZERO_TRY(zero_path_join(parent, name, &path));
-    zero_status_t status = zero_directory_remove(path);
-    free(path);
-    return status;
-}
-
 /* File systems that lock no directories have none locked. */
 static bool is_locked(int parent_fd, const char *name)
 {
@@ -128,14 +140,36 @@ static bool is_locked(int parent_fd, const char *name)
 static zero_status_t remove_leftover(listing_t *listing, const char *parent, int fd, const char *name)
 {
     (void)listing;
-    bool is_ours = strncmp(name, TEMPORARY_PREFIX STEP_PREFIX, strlen(TEMPORARY_PREFIX STEP_PREFIX)) == 0 ||
-                   strcmp(name, TEMPORARY_PREFIX ZERO_LATEST_NAME) == 0;
-    if (is_ours && is_locked(fd, name))
+    if (!is_temporary_name(name) || !zero_checkpoint_may_go(fd, name))
+        return ZERO_OK;
+    if (is_locked(fd, name))
         return zero_fail(ZERO_ERROR_IO,
                          "'%s/%s' is being written: a save into '%s' is under way; end it first, and let no other run "
                          "save there",
                          parent, name, parent);
-    return is_ours ? remove_in(parent, name) : ZERO_OK;
+    return zero_checkpoint_remove(parent, name);
+}
+
+/* `name` will be a link: nothing else may stand there, for nothing else is given up for it. */
+static zero_status_t check_link(const char *parent, const char *name)
+{
+    char *path = NULL;
+    struct stat info;
+    ZERO_TRY(zero_path_join(parent, name, &path));
+    zero_status_t status = ZERO_OK;
+    if (lstat(path, &info) == 0 && !S_ISLNK(info.st_mode))
+        status =
+            zero_fail(ZERO_ERROR_IO,
+                      "'%s' is a %s, and has to be a link to the newest checkpoint when one is saved: move it away",
+                      path, S_ISDIR(info.st_mode) ? "directory" : "file");
+    free(path);
+    return status;
+}
+
+static zero_status_t check_links(const char *parent)
+{
+    ZERO_TRY(check_link(parent, ZERO_LATEST_NAME));
+    return check_link(parent, TEMPORARY_PREFIX ZERO_LATEST_NAME);
 }
 
 zero_status_t zero_checkpoints_temporary(const char *parent, uint64_t step, char **temporary)
@@ -145,13 +179,16 @@ zero_status_t zero_checkpoints_temporary(const char *parent, uint64_t step, char
     return zero_path_join(parent, name, temporary);
 }
 
-zero_status_t zero_checkpoints_begin(const char *parent, const char *temporary, int *lock)
+/* A new directory, locked and marked as libzero's; *lock is set where it was made. */
+static zero_status_t make_temporary(const char *parent, const char *temporary, int *lock)
 {
-    ZERO_TRY(zero_directory_make(parent));
-    ZERO_TRY(for_each_name(parent, NULL, remove_leftover));
-    if (mkdir(temporary, 0777) != 0)
-        return zero_fail(ZERO_ERROR_IO, "cannot write checkpoints in '%s': %s", parent, strerror(errno));
-    int fd = open(temporary, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int error = mkdir(temporary, 0777) == 0 ? 0 : errno;
+    if (error == EEXIST)
+        return zero_fail(ZERO_ERROR_IO, "'%s' is where a checkpoint is to be written, and not libzero's: move it away",
+                         temporary);
+    if (error != 0)
+        return zero_fail(ZERO_ERROR_IO, "cannot write checkpoints in '%s': %s", parent, strerror(error));
+    int fd = open(temporary, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0) {
         zero_status_t status =
             zero_fail(ZERO_ERROR_IO, "cannot open the directory '%s': %s", temporary, strerror(errno));
@@ -160,17 +197,33 @@ zero_status_t zero_checkpoints_begin(const char *parent, const char *temporary, 
     }
     (void)flock(fd, LOCK_EX | LOCK_NB);
     *lock = fd;
-    return ZERO_OK;
+    return zero_marker_make(fd, temporary);
+}
+
+zero_status_t zero_checkpoints_begin(const char *parent, const char *temporary, int *lock)
+{
+    ZERO_TRY(zero_directory_make(parent));
+    ZERO_TRY(check_links(parent));
+    ZERO_TRY(for_each_name(parent, NULL, remove_leftover));
+    return make_temporary(parent, temporary, lock);
+}
+
+zero_status_t zero_checkpoints_abandon(const char *parent, uint64_t step)
+{
+    char name[NAME_BYTES];
+    step_name(name, TEMPORARY_PREFIX, step);
+    return zero_checkpoint_remove(parent, name);
 }
 
 zero_status_t zero_checkpoints_prepare(const char *parent)
 {
     char *temporary = NULL;
-    int lock;
+    int lock = -1;
     ZERO_TRY(zero_checkpoints_temporary(parent, 0, &temporary));
     zero_status_t status = zero_checkpoints_begin(parent, temporary, &lock);
-    if (status == ZERO_OK) {
-        status = zero_directory_remove(temporary);
+    if (lock >= 0) {
+        zero_status_t removed = zero_checkpoints_abandon(parent, 0);
+        status = status == ZERO_OK ? removed : status;
         close(lock);
     }
     free(temporary);
@@ -184,25 +237,62 @@ static zero_status_t rename_in(const char *parent, const char *from, const char 
     return zero_directory_sync(parent);
 }
 
-/* A step that was saved before gives way: in one exchange where the file system can, so that a complete checkpoint of
- * that name is there at any time. What was there is then called `temporary`, or gone. */
-static zero_status_t take_place(const char *parent, const char *temporary, const char *final)
+/* What is not libzero's gives way, too, and keeps all that it holds. */
+static zero_status_t move_away(const char *parent, const char *path)
 {
+    char *moved = NULL;
+    struct stat info;
+    zero_status_t status = ZERO_ERROR_IO;
+    for (int n = 1; n <= MAX_MOVED; n++) {
+        int made =
+            n == 1 ? asprintf(&moved, "%s" MOVED_SUFFIX, path) : asprintf(&moved, "%s" MOVED_SUFFIX ".%d", path, n);
+        if (made < 0)
+            return zero_fail(ZERO_ERROR_MEMORY, "no memory to rename '%s'", path);
+        if (lstat(moved, &info) != 0) {
+            status = rename_in(parent, path, moved);
+            if (status == ZERO_OK)
+                zero_log(ZERO_LOG_WARNING, "'%s' was not libzero's and stood where a step is saved: it is now '%s'",
+                         path, moved);
+            free(moved);
+            return status;
+        }
+        free(moved);
+    }
+    return zero_fail(status, "'%s' is not libzero's and stands where a step is saved: move it away", path);
+}
+
+/* A step that was saved before gives way: in one exchange where the file system can, so that a complete checkpoint of
+ * that name is there at any time. What was there has then a temporary's name, or is gone. */
+static zero_status_t take_place(const char *parent, const char *name, const char *temporary, const char *final)
+{
+    char temporary_name[TEMPORARY_NAME_BYTES], replaced_name[TEMPORARY_NAME_BYTES];
+    char *replaced = NULL;
     struct stat info;
     if (lstat(final, &info) != 0)
         return rename_in(parent, temporary, final);
+    if (!zero_checkpoint_may_go(AT_FDCWD, final)) {
+        ZERO_TRY(move_away(parent, final));
+        return rename_in(parent, temporary, final);
+    }
+    snprintf(temporary_name, sizeof temporary_name, TEMPORARY_PREFIX "%s", name);
     if (renameat2(AT_FDCWD, temporary, AT_FDCWD, final, RENAME_EXCHANGE) == 0) {
         ZERO_TRY(zero_directory_sync(parent));
-        return zero_directory_remove(temporary);
+        return zero_checkpoint_remove(parent, temporary_name);
     }
-    ZERO_TRY(zero_directory_remove(final));
-    return rename_in(parent, temporary, final);
+    snprintf(replaced_name, sizeof replaced_name, TEMPORARY_PREFIX "%s" REPLACED_SUFFIX, name);
+    ZERO_TRY(zero_path_join(parent, replaced_name, &replaced));
+    zero_status_t status = rename_in(parent, final, replaced);
+    free(replaced);
+    ZERO_TRY(status);
+    ZERO_TRY(rename_in(parent, temporary, final));
+    return zero_checkpoint_remove(parent, replaced_name);
 }
 
 static zero_status_t set_latest(const char *parent, const char *name)
 {
     char *link = NULL, *latest = NULL;
     zero_status_t status;
+    ZERO_TRY(check_links(parent)); /* they may have changed since it began */
     ZERO_TRY_GOTO(zero_path_join(parent, TEMPORARY_PREFIX ZERO_LATEST_NAME, &link), done);
     ZERO_TRY_GOTO(zero_path_join(parent, ZERO_LATEST_NAME, &latest), done);
     unlink(link);
@@ -219,16 +309,15 @@ done:
 /* First out of sight, then away: a removal that is interrupted leaves nothing that looks complete. */
 static zero_status_t remove_checkpoint(const char *parent, const char *name)
 {
+    char hidden_name[TEMPORARY_NAME_BYTES];
     char *path = NULL, *hidden = NULL;
     zero_status_t status;
-    ZERO_TRY(zero_path_join(parent, name, &path));
-    if (asprintf(&hidden, "%s/" TEMPORARY_PREFIX "%s", parent, name) < 0) {
-        free(path);
-        return zero_fail(ZERO_ERROR_MEMORY, "no memory to remove '%s'", name);
-    }
-    status = rename_in(parent, path, hidden);
-    if (status == ZERO_OK)
-        status = zero_directory_remove(hidden);
+    snprintf(hidden_name, sizeof hidden_name, TEMPORARY_PREFIX "%s", name);
+    ZERO_TRY_GOTO(zero_path_join(parent, name, &path), done);
+    ZERO_TRY_GOTO(zero_path_join(parent, hidden_name, &hidden), done);
+    ZERO_TRY_GOTO(rename_in(parent, path, hidden), done);
+    status = zero_checkpoint_remove(parent, hidden_name);
+done:
     free(hidden);
     free(path);
     return status;
@@ -254,9 +343,12 @@ zero_status_t zero_checkpoints_commit(const char *parent, uint64_t step, const c
 {
     char name[NAME_BYTES], *final = NULL;
     step_name(name, "", step);
+    /* Never neither mark nor manifest, whatever is lost with the power. */
+    ZERO_TRY(zero_directory_sync(temporary));
+    ZERO_TRY(zero_marker_remove(temporary));
     ZERO_TRY(zero_directory_sync(temporary));
     ZERO_TRY(zero_path_join(parent, name, &final));
-    zero_status_t status = take_place(parent, temporary, final);
+    zero_status_t status = take_place(parent, name, temporary, final);
     free(final);
     ZERO_TRY(status);
     ZERO_TRY(set_latest(parent, name));
@@ -323,7 +415,9 @@ zero_status_t zero_checkpoints_find(const char *directory, char path[ZERO_MAX_PA
     if (!is_one)
         ZERO_TRY(latest_name(directory, name));
     if (!is_one && !name[0])
-        return zero_fail(ZERO_ERROR_USAGE, "no checkpoint in '%s': it has neither %s nor a step-... directory",
+        return zero_fail(ZERO_ERROR_USAGE,
+                         "no checkpoint in '%s': it has neither %s nor a step-... directory "
+                         "with a manifest",
                          directory, ZERO_LATEST_NAME);
     if (snprintf(path, ZERO_MAX_PATH, "%s%s%s", directory, is_one ? "" : "/", name) >= ZERO_MAX_PATH)
         return zero_fail(ZERO_ERROR_USAGE, "the path of '%s' is too long", directory);

@@ -5,6 +5,7 @@
  * state is wrong for all and said once. Then every rank checks its share of the files, and one that finds damage says
  * which.
  */
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,7 +34,7 @@ static zero_status_t read_state(zero_checkpoint_t *checkpoint)
 {
     zero_step_state_t unused = {0};
     ZERO_TRY(zero_path_join(checkpoint->path, ZERO_STATE_FILE, &checkpoint->state_path));
-    ZERO_TRY(zero_file_read_json(checkpoint->state_path, &checkpoint->state));
+    ZERO_TRY(zero_file_read_json(checkpoint->state_path, "take another checkpoint", &checkpoint->state));
     checkpoint->state_text = json_dumps(checkpoint->state, JSON_SORT_KEYS | JSON_INDENT(2));
     if (!checkpoint->state_text)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for '%s'", checkpoint->state_path);
@@ -136,26 +137,33 @@ typedef struct source {
 typedef struct loader {
     const zero_checkpoint_t *checkpoint;
     const zero_model_t *model;
+    bool alike; /* every rank reads every number */
+    zero_names_t declared;
     source_t (*sources)[ZERO_N_KEPT]; /* by tensor; the weights' own, which the masters contain, are not looked for */
     size_t n_files;
     zero_safetensors_t *files;
 } loader_t;
 
-/* Whether `name` is that of a tensor's array. */
-static bool is_array_of(const char *name, const char *tensor, const char *suffix)
+static const char *declared_name(const void *user, size_t i)
 {
-    size_t n = strlen(tensor);
-    return strncmp(name, tensor, n) == 0 && strcmp(name + n, suffix) == 0;
+    const zero_model_t *model = user;
+    return model->tensors[i].name;
 }
 
+/* NULL where no declared tensor has an array of that name. No suffix is the end of another: at most one fits. */
 static source_t *find_source(const loader_t *loader, const char *name, zero_tensor_t *tensor)
 {
-    for (zero_tensor_t t = 0; t < loader->model->n_tensors; t++)
-        for (int kept = ZERO_KEPT_MASTER; kept < ZERO_N_KEPT; kept++)
-            if (is_array_of(name, loader->model->tensors[t].name, zero_kept_suffixes[kept])) {
-                *tensor = t;
-                return &loader->sources[t][kept];
-            }
+    size_t n_bytes = strlen(name);
+    for (int kept = ZERO_KEPT_MASTER; kept < ZERO_N_KEPT; kept++) {
+        size_t n_suffix = strlen(zero_kept_suffixes[kept]);
+        if (n_bytes < n_suffix || strcmp(name + n_bytes - n_suffix, zero_kept_suffixes[kept]) != 0)
+            continue;
+        size_t at = zero_names_find(&loader->declared, name, n_bytes - n_suffix);
+        if (at == loader->declared.n_names)
+            return NULL;
+        *tensor = (zero_tensor_t)loader->declared.names[at].index;
+        return &loader->sources[*tensor][kept];
+    }
     return NULL;
 }
 
@@ -218,6 +226,7 @@ static zero_status_t find_arrays(loader_t *loader)
     loader->files = calloc(manifest->n_files, sizeof *loader->files);
     if (!loader->sources || !loader->files)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory to load '%s'", loader->checkpoint->path);
+    ZERO_TRY(zero_names_create((size_t)loader->model->n_tensors, declared_name, loader->model, &loader->declared));
     for (size_t i = 0; i < manifest->n_files; i++)
         if (strncmp(manifest->files[i].name, ZERO_OPTIMIZER_PREFIX, strlen(ZERO_OPTIMIZER_PREFIX)) == 0)
             ZERO_TRY(take_file(loader, manifest->files[i].name));
@@ -237,15 +246,33 @@ static zero_status_t find_arrays_on_all_ranks(zero_comm_t *comm, loader_t *loade
 
 /* ---- taking it over ---- */
 
+/* AdamW takes v's root. Every number was compared with the manifest: such a one was saved so. */
+static zero_status_t check_not_negative(const loader_t *loader, const source_t *source, const zero_chunk_t *chunk)
+{
+    size_t at = 0;
+    while (at < chunk->n_elems && !(chunk->v[at] < 0.0f))
+        at++;
+    if (at == chunk->n_elems)
+        return ZERO_OK;
+    return (loader->alike ? zero_fail_alike : zero_fail)(
+        ZERO_ERROR_FORMAT,
+        "'%s': %s holds %g at element %" PRIu64 ", where no negative number can be: take another "
+        "checkpoint",
+        source->file->path, source->tensor->name, (double)chunk->v[at], chunk->first + at);
+}
+
 static zero_status_t fill(void *user, const zero_chunk_t *chunk)
 {
     const loader_t *loader = user;
+    const source_t *sources = loader->sources[chunk->tensor];
     float *values[ZERO_N_KEPT] = {NULL, chunk->master, chunk->m, chunk->v};
     for (int kept = ZERO_KEPT_MASTER; kept < ZERO_N_KEPT; kept++) {
-        const source_t *source = &loader->sources[chunk->tensor][kept];
-        ZERO_TRY(zero_safetensors_read(source->file, source->tensor, chunk->first, chunk->n_elems, values[kept]));
+        ZERO_TRY(zero_safetensors_read(sources[kept].file, sources[kept].tensor, chunk->first, chunk->n_elems,
+                                       values[kept]));
+        ZERO_TRY(zero_safetensors_check_finite(sources[kept].file, sources[kept].tensor, chunk->first, chunk->n_elems,
+                                               values[kept], loader->alike, "take another checkpoint"));
     }
-    return ZERO_OK;
+    return check_not_negative(loader, &sources[ZERO_KEPT_V], chunk);
 }
 
 static void destroy(loader_t *loader)
@@ -253,6 +280,7 @@ static void destroy(loader_t *loader)
     for (size_t i = 0; i < loader->n_files; i++)
         zero_safetensors_close(&loader->files[i]);
     free(loader->files);
+    zero_names_destroy(&loader->declared);
     free(loader->sources);
 }
 
@@ -271,7 +299,7 @@ static zero_status_t load(zero_engine_t *engine, loader_t *loader)
 
 zero_status_t zero_load(zero_engine_t *engine, const zero_checkpoint_t *checkpoint)
 {
-    loader_t loader = {.checkpoint = checkpoint, .model = engine->model};
+    loader_t loader = {.checkpoint = checkpoint, .model = engine->model, .alike = !engine->plan.stage.shard_state};
     if (engine->started)
         return zero_fail(ZERO_ERROR_ORDER, "zero_load after the first zero_begin");
     zero_status_t status = load(engine, &loader);

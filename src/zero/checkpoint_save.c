@@ -248,7 +248,7 @@ static void abandon(zero_save_t *save)
         pthread_join(save->thread, NULL);
     save->has_thread = false;
     if (save->lock >= 0)
-        zero_directory_remove(save->temporary);
+        zero_checkpoints_abandon(save->parent, save->step);
 }
 
 zero_status_t zero_save_poll(zero_save_t *save, bool *done)
@@ -351,6 +351,16 @@ static zero_status_t list_files(zero_save_t *save)
     return zero_manifest_add(&save->manifest, ZERO_STATE_FILE);
 }
 
+/* It is written as it is; but a file that nothing can read is found out now. */
+static zero_status_t check_config(const char *config_json)
+{
+    json_t *config = NULL;
+    if (config_json)
+        ZERO_TRY(zero_checkpoint_parse_callers("config_json", config_json, &config));
+    json_decref(config);
+    return ZERO_OK;
+}
+
 /* What needs no other rank and no disk. */
 static zero_status_t fill(zero_save_t *save, const char *directory, const zero_save_options_t *options)
 {
@@ -359,6 +369,7 @@ static zero_status_t fill(zero_save_t *save, const char *directory, const zero_s
     for (int kept = 0; kept < ZERO_N_KEPT; kept++)
         save->writers[kept].file = -1;
     ZERO_TRY(zero_engine_get_step_state(engine, "zero_save_begin", &state));
+    ZERO_TRY(check_config(options->config_json));
     save->step = engine->n_steps_waited;
     save->dtype = engine->config.dtype;
     save->keep = options->keep;

@@ -5,20 +5,29 @@
  */
 #include "zero/checkpoint_state.h"
 
-#include <math.h>
+#include <float.h>
 #include <string.h>
 
 #include "zero/log.h"
 
+zero_status_t zero_checkpoint_parse_callers(const char *what, const char *text, json_t **object)
+{
+    json_error_t error;
+    json_t *parsed = json_loads(text, JSON_REJECT_DUPLICATES, &error);
+    if (!json_is_object(parsed)) {
+        json_decref(parsed);
+        return zero_fail_alike(ZERO_ERROR_ARGUMENT, "zero_save_begin: %s is not a JSON object: %s", what,
+                               parsed ? "it is another value" : error.text);
+    }
+    *object = parsed;
+    return ZERO_OK;
+}
+
 zero_status_t zero_checkpoint_state_make(uint64_t step, zero_dtype_t dtype, const zero_step_state_t *state,
                                          const char *caller_json, json_t **object)
 {
-    json_error_t error;
-    json_t *caller = caller_json ? json_loads(caller_json, JSON_REJECT_DUPLICATES, &error) : json_object();
-    if (!json_is_object(caller)) {
-        json_decref(caller);
-        return zero_fail_alike(ZERO_ERROR_ARGUMENT, "zero_save_begin: state_json is not a JSON object");
-    }
+    json_t *caller = NULL;
+    ZERO_TRY(zero_checkpoint_parse_callers("state_json", caller_json ? caller_json : "{}", &caller));
     json_t *made = json_pack("{s:I, s:I, s:s, s:f, s:I, s:I, s:I, s:s}", "step", (json_int_t)step, "adam_step",
                              (json_int_t)state->adam_step, "dtype", zero_dtype_name(dtype), "loss_scale",
                              (double)state->loss_scale, "good_steps", (json_int_t)state->good_steps, "overflows",
@@ -65,7 +74,8 @@ zero_status_t zero_checkpoint_state_parse(const json_t *object, const char *path
         return fail(path, "adam_step");
     if (!saved_dtype)
         return fail(path, "dtype");
-    if (!(loss_scale > 0.0) || !isfinite(loss_scale))
+    /* As a float, which it becomes, neither infinite nor 0. */
+    if (!(loss_scale >= (double)FLT_MIN && loss_scale <= (double)FLT_MAX))
         return fail(path, "loss_scale");
     if (!get_count(object, "good_steps", UINT32_MAX, &good_steps))
         return fail(path, "good_steps");

@@ -11,6 +11,9 @@
 #define ZERO_CONFIG_FILE "config.json"
 #define ZERO_STATE_FILE "state.json"
 
+/* Reads what the caller of zero_save_begin gives as `what`: ZERO_ERROR_ARGUMENT where it is not a JSON object's text,
+ * or has a key twice. For json_decref. */
+zero_status_t zero_checkpoint_parse_callers(const char *what, const char *text, json_t **object);
 /* caller_json: an object whose keys are added, or NULL; for json_decref. */
 zero_status_t zero_checkpoint_state_make(uint64_t step, zero_dtype_t dtype, const zero_step_state_t *state,
                                          const char *caller_json, json_t **object);

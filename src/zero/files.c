@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +14,8 @@
 #include "zero/log.h"
 
 #define HASH_BLOCK ((size_t)1 << 20)
-#define N_REMOVE_FDS 8
+/* The limit that safetensors sets to its headers: no index or state comes near it. */
+#define MAX_JSON_BYTES UINT64_C(100000000)
 
 static zero_status_t fail(const char *what, const char *path)
 {
@@ -109,19 +109,49 @@ zero_status_t zero_file_write_json(const char *directory, const char *name, cons
 
 /* ---- reading ---- */
 
-/* A named pipe must not block here. */
-static zero_status_t open_regular(const char *path, int *fd, uint64_t *n_bytes)
+static const char *kind_of(mode_t mode)
+{
+    return S_ISDIR(mode) ? "directory" : S_ISFIFO(mode) ? "named pipe" : S_ISSOCK(mode) ? "socket" : "device";
+}
+
+/* A named pipe must not block here, nor a terminal become this process's own. */
+zero_status_t zero_file_open(const char *path, int *fd, uint64_t *n_bytes)
 {
     struct stat info;
-    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (*fd < 0)
+    int opened = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (opened < 0)
         return fail("open", path);
-    if (fstat(*fd, &info) == 0 && S_ISREG(info.st_mode)) {
-        *n_bytes = (uint64_t)info.st_size;
-        return ZERO_OK;
+    zero_status_t status = ZERO_OK;
+    if (fstat(opened, &info) != 0)
+        status = fail("look at", path);
+    else if (!S_ISREG(info.st_mode))
+        status = zero_fail(ZERO_ERROR_IO, "'%s' is not a regular file: it is a %s", path, kind_of(info.st_mode));
+    if (status != ZERO_OK) {
+        close(opened);
+        return status;
     }
-    close(*fd);
-    return zero_fail(ZERO_ERROR_IO, "'%s' is not a regular file", path);
+    *fd = opened;
+    *n_bytes = (uint64_t)info.st_size;
+    return ZERO_OK;
+}
+
+zero_status_t zero_file_read(int fd, const char *path, uint64_t offset, void *data, size_t n_bytes)
+{
+    unsigned char *at = data;
+    while (n_bytes > 0) {
+        ssize_t n_read = pread(fd, at, n_bytes, (off_t)offset);
+        if (n_read < 0 && errno == EINTR)
+            continue;
+        if (n_read < 0)
+            return zero_fail(ZERO_ERROR_IO, "cannot read '%s' at byte %" PRIu64 ": %s", path, offset, strerror(errno));
+        if (n_read == 0)
+            return zero_fail(ZERO_ERROR_IO, "'%s' became shorter while it was read: it ends at byte %" PRIu64, path,
+                             offset);
+        at += n_read;
+        offset += (uint64_t)n_read;
+        n_bytes -= (size_t)n_read;
+    }
+    return ZERO_OK;
 }
 
 static zero_status_t hash_blocks(int fd, const char *path, XXH3_state_t *state, void *block)
@@ -141,7 +171,7 @@ static zero_status_t hash_blocks(int fd, const char *path, XXH3_state_t *state, 
 zero_status_t zero_file_hash(const char *path, uint64_t *n_bytes, uint64_t *xxh3)
 {
     int fd;
-    ZERO_TRY(open_regular(path, &fd, n_bytes));
+    ZERO_TRY(zero_file_open(path, &fd, n_bytes));
     XXH3_state_t *state = XXH3_createState();
     void *block = malloc(HASH_BLOCK);
     zero_status_t status = ZERO_ERROR_MEMORY;
@@ -157,23 +187,36 @@ zero_status_t zero_file_hash(const char *path, uint64_t *n_bytes, uint64_t *xxh3
     return status;
 }
 
-zero_status_t zero_file_read_json(const char *path, json_t **object)
+static zero_status_t parse(int fd, const char *path, uint64_t n_bytes, const char *remedy, json_t **value)
 {
-    int fd;
-    uint64_t n_bytes;
     json_error_t error;
-    ZERO_TRY(open_regular(path, &fd, &n_bytes));
-    json_t *read = json_loadfd(fd, JSON_REJECT_DUPLICATES, &error);
+    if (n_bytes == 0)
+        return zero_fail(ZERO_ERROR_FORMAT, "'%s' is empty: %s", path, remedy);
+    if (n_bytes > MAX_JSON_BYTES)
+        return zero_fail(ZERO_ERROR_FORMAT, "'%s' has %" PRIu64 " bytes, at most %" PRIu64 " are allowed: %s", path,
+                         n_bytes, MAX_JSON_BYTES, remedy);
+    char *text = malloc(n_bytes);
+    if (!text)
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory for '%s', %" PRIu64 " bytes", path, n_bytes);
+    zero_status_t status = zero_file_read(fd, path, 0, text, n_bytes);
+    json_t *parsed = status == ZERO_OK ? json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES, &error) : NULL;
+    if (status == ZERO_OK && !parsed)
+        status = zero_fail(ZERO_ERROR_FORMAT, "'%s' is not good JSON: %s, in line %d: %s", path, error.text, error.line,
+                           remedy);
+    free(text);
+    if (status == ZERO_OK)
+        *value = parsed;
+    return status;
+}
+
+zero_status_t zero_file_read_json(const char *path, const char *remedy, json_t **value)
+{
+    int fd = -1;
+    uint64_t n_bytes = 0;
+    ZERO_TRY(zero_file_open(path, &fd, &n_bytes));
+    zero_status_t status = parse(fd, path, n_bytes, remedy, value);
     close(fd);
-    if (!read)
-        return zero_fail(ZERO_ERROR_FORMAT, "'%s' is not good JSON: %s, in line %d: take another checkpoint", path,
-                         error.text, error.line);
-    if (!json_is_object(read)) {
-        json_decref(read);
-        return zero_fail(ZERO_ERROR_FORMAT, "'%s' is not a JSON object: take another checkpoint", path);
-    }
-    *object = read;
-    return ZERO_OK;
+    return status;
 }
 
 /* ---- directories ---- */
@@ -207,18 +250,4 @@ zero_status_t zero_directory_sync(const char *path)
     zero_status_t status = fsync(fd) == 0 || errno == EINVAL ? ZERO_OK : fail("sync the directory", path);
     close(fd);
     return status;
-}
-
-static int remove_one(const char *path, const struct stat *info, int type, struct FTW *at)
-{
-    (void)info, (void)type, (void)at;
-    return remove(path);
-}
-
-zero_status_t zero_directory_remove(const char *path)
-{
-    if (nftw(path, remove_one, N_REMOVE_FDS, FTW_DEPTH | FTW_PHYS | FTW_MOUNT) != 0 && errno != ENOENT &&
-        errno != ENOTDIR)
-        return fail("remove", path);
-    return ZERO_OK;
 }

@@ -1,5 +1,6 @@
-/* files.h - files and directories that must be whole after a crash: written at offsets, synced, renamed, hashed. Every
- * failure is one line that names the path. Used by the checkpoint's files alone. */
+/* files.h - files and directories that must be whole after a crash: written at offsets, synced, renamed, hashed; and
+ * the one way in which files of others are opened. Every failure is one line that names the path. Used by what reads
+ * and writes checkpoints and models. */
 #ifndef ZERO_FILES_H
 #define ZERO_FILES_H
 
@@ -19,11 +20,16 @@ zero_status_t zero_file_write(int fd, const char *path, uint64_t offset, const v
 zero_status_t zero_file_close_synced(int fd, const char *path);
 /* A whole small file, synced. */
 zero_status_t zero_file_write_text(const char *directory, const char *name, const char *text);
+
+/* Opens a regular file for reading, whatever stands under its name: nothing that is not one is waited for. */
+zero_status_t zero_file_open(const char *path, int *fd, uint64_t *n_bytes);
+/* Reads n_bytes at an offset; ZERO_ERROR_IO where the file ends before that. */
+zero_status_t zero_file_read(int fd, const char *path, uint64_t offset, void *data, size_t n_bytes);
 /* Size and XXH3 (64 bits) of a regular file. */
 zero_status_t zero_file_hash(const char *path, uint64_t *n_bytes, uint64_t *xxh3);
 
-/* An object as it is in the file, no key twice; for json_decref. */
-zero_status_t zero_file_read_json(const char *path, json_t **object);
+/* Reads the one JSON value of a file, no key twice; for json_decref. remedy: what the line of a failure ends with. */
+zero_status_t zero_file_read_json(const char *path, const char *remedy, json_t **value);
 /* An object with sorted keys, two spaces a level. */
 zero_status_t zero_file_write_json(const char *directory, const char *name, const json_t *object);
 
@@ -31,7 +37,5 @@ zero_status_t zero_file_write_json(const char *directory, const char *name, cons
 zero_status_t zero_directory_make(const char *path);
 /* Names in a directory are on the disk. */
 zero_status_t zero_directory_sync(const char *path);
-/* With all that is in it; not there is fine. */
-zero_status_t zero_directory_remove(const char *path);
 
 #endif

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "zero/engine.h"
+#include "zero/files.h"
 #include "zero/log.h"
 #include "zero/safetensors.h"
 
@@ -38,7 +39,9 @@ typedef struct open_file {
 typedef struct checkpoint {
     const char *directory;
     const zero_model_t *model;
-    source_t *sources; /* by declared tensor */
+    bool alike;            /* every rank reads every number */
+    zero_names_t declared; /* bare_name of every declared tensor */
+    source_t *sources;     /* by declared tensor */
     open_file_t *files;
     size_t n_unknown;            /* tensors of the files that the model does not declare */
     size_t n_listed;             /* the first of them, as many as fit: */
@@ -56,17 +59,22 @@ static const char *bare_name(const char *name)
     return name;
 }
 
-/* Of two declared tensors that differ in the prefix alone, the one with the file's very name. -1: none. */
-static zero_tensor_t find_declared(const zero_model_t *model, const char *name)
+static const char *declared_name(const void *user, size_t i)
 {
-    zero_tensor_t found = -1;
-    for (zero_tensor_t t = 0; t < model->n_tensors; t++) {
-        if (strcmp(model->tensors[t].name, name) == 0)
-            return t;
-        if (found < 0 && strcmp(bare_name(model->tensors[t].name), bare_name(name)) == 0)
-            found = t;
-    }
-    return found;
+    const zero_model_t *model = user;
+    return bare_name(model->tensors[i].name);
+}
+
+/* Of declared tensors that differ in the prefix alone, the one with the file's very name, else the first. -1: none. */
+static zero_tensor_t find_declared(const checkpoint_t *checkpoint, const char *name)
+{
+    const zero_names_t *declared = &checkpoint->declared;
+    const char *bare = bare_name(name);
+    size_t first = zero_names_find(declared, bare, strlen(bare));
+    for (size_t i = first; i < declared->n_names && strcmp(declared->names[i].name, bare) == 0; i++)
+        if (strcmp(checkpoint->model->tensors[declared->names[i].index].name, name) == 0)
+            return (zero_tensor_t)declared->names[i].index;
+    return first < declared->n_names ? (zero_tensor_t)declared->names[first].index : -1;
 }
 
 /* What Hugging Face's models save beside their parameters: masks and frequencies that are constants, and the output
@@ -130,7 +138,7 @@ static void note_unknown(checkpoint_t *checkpoint, const char *name)
 static zero_status_t take_tensor(checkpoint_t *checkpoint, const zero_safetensors_t *file,
                                  const zero_safetensors_tensor_t *tensor)
 {
-    zero_tensor_t t = find_declared(checkpoint->model, tensor->name);
+    zero_tensor_t t = find_declared(checkpoint, tensor->name);
     if (t < 0) {
         if (!is_known_extra(tensor->name))
             note_unknown(checkpoint, tensor->name);
@@ -161,13 +169,6 @@ static zero_status_t check_complete(const checkpoint_t *checkpoint)
 }
 
 /* ---- opening files ---- */
-
-static zero_status_t make_path(const checkpoint_t *checkpoint, const char *name, char **path)
-{
-    if (asprintf(path, "%s/%s", checkpoint->directory, name) < 0)
-        return zero_fail(ZERO_ERROR_MEMORY, "no memory for the path of %s", name);
-    return ZERO_OK;
-}
 
 /* The file at `path`, opened once. */
 static zero_status_t open_once(checkpoint_t *checkpoint, const char *path, const zero_safetensors_t **file)
@@ -205,11 +206,16 @@ static zero_status_t take_indexed(checkpoint_t *checkpoint, const char *name, co
 {
     const zero_safetensors_t *file = NULL;
     char *path = NULL;
+    if (!zero_safetensors_name_is_safe(name))
+        return zero_fail(ZERO_ERROR_FORMAT,
+                         "'%s/%s': a tensor's name, '%.100s', is empty or has a '/', a '..' or a control character in "
+                         "it",
+                         checkpoint->directory, INDEX_NAME, name);
     if (!json_is_string(file_name) || !zero_safetensors_name_is_safe(json_string_value(file_name)))
         return zero_fail(ZERO_ERROR_FORMAT,
                          "'%s/%s': the file of tensor %.100s is not the name of a file in that directory",
                          checkpoint->directory, INDEX_NAME, name);
-    ZERO_TRY(make_path(checkpoint, json_string_value(file_name), &path));
+    ZERO_TRY(zero_path_join(checkpoint->directory, json_string_value(file_name), &path));
     zero_status_t status = open_once(checkpoint, path, &file);
     free(path);
     ZERO_TRY(status);
@@ -222,15 +228,10 @@ static zero_status_t take_indexed(checkpoint_t *checkpoint, const char *name, co
 
 static zero_status_t take_index(checkpoint_t *checkpoint, const char *path)
 {
-    json_error_t error;
     const char *name;
-    json_t *file_name;
+    json_t *index, *file_name;
     zero_status_t status = ZERO_OK;
-    json_t *index = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
-    if (!index && json_error_code(&error) == json_error_cannot_open_file)
-        return zero_fail(ZERO_ERROR_IO, "cannot open '%s': %s", path, strerror(errno));
-    if (!index)
-        return zero_fail(ZERO_ERROR_FORMAT, "'%s' is not good JSON: %s, in line %d", path, error.text, error.line);
+    ZERO_TRY(zero_file_read_json(path, "fetch the model again", &index));
     json_t *weight_map = json_object_get(index, "weight_map");
     if (!json_is_object(weight_map))
         status = zero_fail(ZERO_ERROR_FORMAT, "'%s' has no weight_map that says which file holds which tensor", path);
@@ -248,8 +249,8 @@ static zero_status_t take_directory(checkpoint_t *checkpoint)
 {
     char *single = NULL, *index = NULL;
     zero_status_t status;
-    ZERO_TRY_GOTO(make_path(checkpoint, SINGLE_NAME, &single), done);
-    ZERO_TRY_GOTO(make_path(checkpoint, INDEX_NAME, &index), done);
+    ZERO_TRY_GOTO(zero_path_join(checkpoint->directory, SINGLE_NAME, &single), done);
+    ZERO_TRY_GOTO(zero_path_join(checkpoint->directory, INDEX_NAME, &index), done);
     /* Whatever else may be wrong with a file that is there, opening it will say. */
     if (access(single, F_OK) == 0)
         status = take_single(checkpoint, single);
@@ -271,6 +272,7 @@ static void checkpoint_close(checkpoint_t *checkpoint)
         zero_safetensors_close(&file->file);
         free(file);
     }
+    zero_names_destroy(&checkpoint->declared);
     free(checkpoint->sources);
     *checkpoint = (checkpoint_t){0};
 }
@@ -283,6 +285,7 @@ static zero_status_t checkpoint_open(checkpoint_t *checkpoint, const zero_model_
     opened.sources = calloc((size_t)model->n_tensors, sizeof *opened.sources);
     if (!opened.sources)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory to find %d tensors in '%s'", model->n_tensors, directory);
+    ZERO_TRY_GOTO(zero_names_create((size_t)model->n_tensors, declared_name, model, &opened.declared), fail);
     ZERO_TRY_GOTO(take_directory(&opened), fail);
     ZERO_TRY_GOTO(check_complete(&opened), fail);
     *checkpoint = opened;
@@ -298,7 +301,9 @@ static zero_status_t fill(void *user, const zero_chunk_t *chunk)
 {
     const checkpoint_t *checkpoint = user;
     const source_t *source = &checkpoint->sources[chunk->tensor];
-    return zero_safetensors_read(source->file, source->tensor, chunk->first, chunk->n_elems, chunk->master);
+    ZERO_TRY(zero_safetensors_read(source->file, source->tensor, chunk->first, chunk->n_elems, chunk->master));
+    return zero_safetensors_check_finite(source->file, source->tensor, chunk->first, chunk->n_elems, chunk->master,
+                                         checkpoint->alike, "fetch the model again, or start from another");
 }
 
 static void warn_unknown(const checkpoint_t *checkpoint)
@@ -329,6 +334,7 @@ zero_status_t zero_load_weights(zero_engine_t *engine, const char *directory)
 {
     checkpoint_t checkpoint = {0};
     zero_status_t status = open_on_all_ranks(engine->comm, engine->model, directory, &checkpoint);
+    checkpoint.alike = !engine->plan.stage.shard_state;
     if (status == ZERO_OK)
         status = zero_set_state(engine, false, fill, &checkpoint);
     if (status == ZERO_OK)

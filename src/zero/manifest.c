@@ -5,10 +5,12 @@
  */
 #include "zero/manifest.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "zero/files.h"
@@ -110,7 +112,7 @@ zero_status_t zero_manifest_read(const char *directory, zero_manifest_t *manifes
     if (access(path, F_OK) != 0)
         status = zero_fail(ZERO_ERROR_IO, "'%s' is not there, so this is no complete checkpoint: take another", path);
     if (status == ZERO_OK)
-        status = zero_file_read_json(path, &object);
+        status = zero_file_read_json(path, "take another checkpoint", &object);
     if (status == ZERO_OK)
         status = take_object(&taken, path, object);
     json_decref(object);
@@ -120,6 +122,21 @@ zero_status_t zero_manifest_read(const char *directory, zero_manifest_t *manifes
     else
         zero_manifest_destroy(&taken);
     return status;
+}
+
+bool zero_manifest_is_there(int directory)
+{
+    struct stat info;
+    int fd = openat(directory, ZERO_MANIFEST_NAME, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    bool is_file = fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
+    json_t *object = is_file ? json_loadfd(fd, 0, NULL) : NULL;
+    const char *format = json_string_value(json_object_get(object, "format"));
+    bool is_ours = format && strcmp(format, FORMAT) == 0;
+    json_decref(object);
+    close(fd);
+    return is_ours;
 }
 
 static zero_status_t compare(const zero_manifest_file_t *file, const char *path)

@@ -22,6 +22,8 @@ zero_status_t zero_manifest_add(zero_manifest_t *manifest, const char *name);
 zero_status_t zero_manifest_write(const zero_manifest_t *manifest, const char *directory);
 /* Reads it and checks its form alone. */
 zero_status_t zero_manifest_read(const char *directory, zero_manifest_t *manifest);
+/* Whether a directory has a file that is a manifest of libzero's, whatever it lists; says nothing. */
+bool zero_manifest_is_there(int directory);
 /* That file i is there as it was written. */
 zero_status_t zero_manifest_check(const zero_manifest_t *manifest, const char *directory, size_t i);
 bool zero_manifest_has(const zero_manifest_t *manifest, const char *name);

@@ -2,15 +2,14 @@
  * each tensor alone, then all tensors together. */
 #include "zero/safetensors.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "kernels/shard.h"
+#include "zero/files.h"
 #include "zero/log.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors data is little-endian, and read as it is");
@@ -41,41 +40,6 @@ bool zero_safetensors_name_is_safe(const char *name)
     return true;
 }
 
-/* ---- bytes ---- */
-
-static zero_status_t read_bytes(const zero_safetensors_t *file, uint64_t offset, void *data, size_t n_bytes)
-{
-    unsigned char *at = data;
-    while (n_bytes > 0) {
-        ssize_t n_read = pread(file->fd, at, n_bytes, (off_t)offset);
-        if (n_read < 0 && errno == EINTR)
-            continue;
-        if (n_read < 0)
-            return zero_fail(ZERO_ERROR_IO, "cannot read '%s' at byte %" PRIu64 ": %s", file->path, offset,
-                             strerror(errno));
-        if (n_read == 0)
-            return zero_fail(ZERO_ERROR_IO, "'%s' became shorter while it was read: it ends at byte %" PRIu64,
-                             file->path, offset);
-        at += n_read;
-        offset += (uint64_t)n_read;
-        n_bytes -= (size_t)n_read;
-    }
-    return ZERO_OK;
-}
-
-static zero_status_t open_file(zero_safetensors_t *file, uint64_t *file_bytes)
-{
-    struct stat stat;
-    /* A named pipe must not block here. */
-    file->fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (file->fd < 0 || fstat(file->fd, &stat) != 0)
-        return zero_fail(ZERO_ERROR_IO, "cannot open '%s': %s", file->path, strerror(errno));
-    if (!S_ISREG(stat.st_mode))
-        return zero_fail(ZERO_ERROR_IO, "'%s' is not a regular file", file->path);
-    *file_bytes = (uint64_t)stat.st_size;
-    return ZERO_OK;
-}
-
 /* ---- the header ---- */
 
 static zero_status_t parse_header(zero_safetensors_t *file, const char *text, size_t n_bytes)
@@ -99,7 +63,7 @@ static zero_status_t read_header(zero_safetensors_t *file, uint64_t file_bytes)
     if (file_bytes < LENGTH_BYTES)
         return zero_fail(ZERO_ERROR_FORMAT, "'%s' is truncated: it has %" PRIu64 " bytes, not even a header's length",
                          file->path, file_bytes);
-    ZERO_TRY(read_bytes(file, 0, length, sizeof length));
+    ZERO_TRY(zero_file_read(file->fd, file->path, 0, length, sizeof length));
     for (int i = LENGTH_BYTES - 1; i >= 0; i--)
         n_bytes = n_bytes << 8 | length[i];
     if (n_bytes > MAX_HEADER_BYTES)
@@ -118,7 +82,7 @@ static zero_status_t read_header(zero_safetensors_t *file, uint64_t file_bytes)
     if (!text)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for the header of '%s', %" PRIu64 " bytes", file->path, n_bytes);
     text[n_bytes] = 0;
-    zero_status_t status = read_bytes(file, LENGTH_BYTES, text, n_bytes);
+    zero_status_t status = zero_file_read(file->fd, file->path, LENGTH_BYTES, text, n_bytes);
     if (status == ZERO_OK)
         status = parse_header(file, text, n_bytes);
     free(text);
@@ -256,6 +220,12 @@ static zero_status_t check_places(zero_safetensors_t *file)
     return ZERO_OK;
 }
 
+static const char *name_of(const void *user, size_t i)
+{
+    const zero_safetensors_t *file = user;
+    return file->tensors[i].name;
+}
+
 /* ---- what callers use ---- */
 
 zero_status_t zero_safetensors_open(const char *path, zero_safetensors_t *file)
@@ -265,10 +235,11 @@ zero_status_t zero_safetensors_open(const char *path, zero_safetensors_t *file)
     zero_safetensors_t opened = {.path = strdup(path), .fd = -1};
     if (!opened.path)
         return zero_fail(status, "no memory to open '%s'", path);
-    ZERO_TRY_GOTO(open_file(&opened, &file_bytes), fail);
+    ZERO_TRY_GOTO(zero_file_open(opened.path, &opened.fd, &file_bytes), fail);
     ZERO_TRY_GOTO(read_header(&opened, file_bytes), fail);
     ZERO_TRY_GOTO(parse_tensors(&opened), fail);
     ZERO_TRY_GOTO(check_places(&opened), fail);
+    ZERO_TRY_GOTO(zero_names_create(opened.n_tensors, name_of, &opened, &opened.names), fail);
     *file = opened;
     return ZERO_OK;
 fail:
@@ -282,6 +253,7 @@ void zero_safetensors_close(zero_safetensors_t *file)
         return;
     if (file->fd >= 0)
         close(file->fd);
+    zero_names_destroy(&file->names);
     json_decref(file->header);
     free(file->tensors);
     free(file->path);
@@ -290,10 +262,8 @@ void zero_safetensors_close(zero_safetensors_t *file)
 
 const zero_safetensors_tensor_t *zero_safetensors_find(const zero_safetensors_t *file, const char *name)
 {
-    for (size_t i = 0; i < file->n_tensors; i++)
-        if (strcmp(file->tensors[i].name, name) == 0)
-            return &file->tensors[i];
-    return NULL;
+    size_t at = zero_names_find(&file->names, name, strlen(name));
+    return at < file->names.n_names ? &file->tensors[file->names.names[at].index] : NULL;
 }
 
 zero_status_t zero_safetensors_read(const zero_safetensors_t *file, const zero_safetensors_tensor_t *tensor,
@@ -305,13 +275,37 @@ zero_status_t zero_safetensors_read(const zero_safetensors_t *file, const zero_s
                          file->path, first, n_elems, tensor->name, dtype->name);
     uint64_t offset = file->data_offset + tensor->begin + first * dtype->n_bytes;
     if (dtype->dtype == ZERO_FP32)
-        return read_bytes(file, offset, elems, n_elems * sizeof *elems);
+        return zero_file_read(file->fd, file->path, offset, elems, n_elems * sizeof *elems);
 
     uint16_t halves[HALF_RUN];
     for (size_t done = 0; done < n_elems; done += HALF_RUN) {
         size_t n = n_elems - done < HALF_RUN ? n_elems - done : HALF_RUN;
-        ZERO_TRY(read_bytes(file, offset + done * sizeof halves[0], halves, n * sizeof halves[0]));
+        ZERO_TRY(zero_file_read(file->fd, file->path, offset + done * sizeof halves[0], halves, n * sizeof halves[0]));
         ZERO_TRY(zero_shard_kernels_cpu()->cast(elems + done, ZERO_FP32, halves, dtype->dtype, n, NULL));
     }
     return ZERO_OK;
+}
+
+static bool is_finite_bits(const float *elem)
+{
+    uint32_t bits;
+    memcpy(&bits, elem, sizeof bits);
+    return (bits & UINT32_C(0x7f800000)) != UINT32_C(0x7f800000);
+}
+
+zero_status_t zero_safetensors_check_finite(const zero_safetensors_t *file, const zero_safetensors_tensor_t *tensor,
+                                            uint64_t first, size_t n_elems, const float *elems, bool alike,
+                                            const char *remedy)
+{
+    unsigned n_bad = 0;
+    for (size_t i = 0; i < n_elems; i++) /* without a branch: this is done to every number that is loaded */
+        n_bad |= !is_finite_bits(&elems[i]);
+    if (n_bad == 0)
+        return ZERO_OK;
+    size_t at = 0;
+    while (is_finite_bits(&elems[at]))
+        at++;
+    return (alike ? zero_fail_alike : zero_fail)(
+        ZERO_ERROR_FORMAT, "'%s': %s holds %g at element %" PRIu64 ", where a finite number should be: %s", file->path,
+        tensor->name, isnan(elems[at]) ? (double)NAN : (double)elems[at], first + at, remedy); /* not "-nan" */
 }

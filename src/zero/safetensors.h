@@ -13,7 +13,7 @@
 
 #include <jansson.h>
 
-#include "zero.h"
+#include "zero/names.h"
 
 #define ZERO_SAFETENSORS_MAX_DIMS 8
 
@@ -40,6 +40,7 @@ typedef struct zero_safetensors {
     uint64_t data_offset, data_bytes; /* of the data section in the file */
     size_t n_tensors;
     zero_safetensors_tensor_t *tensors; /* in the order of their data */
+    zero_names_t names;                 /* of these */
 } zero_safetensors_t;
 
 /* Opens a file and checks all of its header. One line names the file, the tensor and what is wrong: ZERO_ERROR_IO
@@ -53,6 +54,13 @@ const zero_safetensors_tensor_t *zero_safetensors_find(const zero_safetensors_t 
 /* Elements [first, first + n_elems) of a tensor of loadable dtype, as fp32 (exact: fp32 holds every BF16 and F16). */
 zero_status_t zero_safetensors_read(const zero_safetensors_t *file, const zero_safetensors_tensor_t *tensor,
                                     uint64_t first, size_t n_elems, float *elems);
+
+/* Returns ZERO_OK where all of elems[n_elems], which are elements [first, first + n_elems) of a tensor, are finite;
+ * else ZERO_ERROR_FORMAT, with a line that names the first that is not and ends with `remedy`. alike: every rank finds
+ * it, so that rank 0 alone says it. */
+zero_status_t zero_safetensors_check_finite(const zero_safetensors_t *file, const zero_safetensors_tensor_t *tensor,
+                                            uint64_t first, size_t n_elems, const float *elems, bool alike,
+                                            const char *remedy);
 
 /* Whether a name from a file may be used as a file's name or be printed: not empty, no '/', no "..", no control
  * characters. */
