@@ -3,6 +3,9 @@
  * Two batches take turns: the caller holds one while the reader fills the other with what comes next in order. The
  * reader owns the back batch from a request until it says it is done; otherwise the calling thread owns both. A batch
  * that was not foreseen (a run that resumes, an evaluation that starts over) is read by the caller itself.
+ *
+ * A file may change after its check. Every token is checked again where it is copied into a batch, and what is found is
+ * kept with the batch until someone asks for it: a batch that is read ahead may be none of the run.
  */
 #include "train/data.h"
 #include "train/report.h"
@@ -19,6 +22,8 @@ typedef struct batch {
     int64_t step;
     int micro_step;
     int32_t *inputs, *targets; /* [micro_batch, seq_len] each */
+    token_fault_t fault;       /* status ZERO_OK: every token is there, and of the vocabulary */
+    const token_file_t *at;    /* the file that has it */
 } batch_t;
 
 typedef enum reader_state { READER_IDLE, READER_BUSY, READER_DONE, READER_QUIT } reader_state_t;
@@ -142,14 +147,17 @@ static int file_of(const data_t *data, int64_t sequence)
     return low;
 }
 
-static void read_sequence(const data_t *data, int64_t sequence, int32_t *inputs, int32_t *targets)
+/* Of the batch, sequence `place`. */
+static zero_status_t read_sequence(const data_t *data, int64_t sequence, int64_t place, batch_t *batch)
 {
-    const int64_t seq_len = data->spec.seq_len;
+    const int64_t seq_len = data->spec.seq_len, vocab_size = data->spec.vocab_size;
+    int32_t *inputs = batch->inputs + place * seq_len, *targets = batch->targets + place * seq_len;
     int i = file_of(data, sequence);
     int64_t first = (sequence - data->first_sequence[i]) * seq_len;
-    token_file_read(&data->files[i], first, seq_len, inputs);
+    batch->at = &data->files[i];
+    TRY(token_file_read(batch->at, first, seq_len, vocab_size, inputs, &batch->fault));
     memcpy(targets, inputs + 1, (size_t)(seq_len - 1) * sizeof *targets);
-    token_file_read(&data->files[i], first + seq_len, 1, targets + seq_len - 1);
+    return token_file_read(batch->at, first + seq_len, 1, vocab_size, targets + seq_len - 1, &batch->fault);
 }
 
 /* Where a step begins in the endless order. */
@@ -165,9 +173,9 @@ static void read_batch(const data_t *data, batch_t *batch)
     const data_spec_t *spec = &data->spec;
     int64_t first = place_of(data, batch->step) + spec->rank * (spec->global_batch / spec->world_size) +
                     batch->micro_step * spec->micro_batch;
-    for (int64_t i = 0; i < spec->micro_batch; i++)
-        read_sequence(data, sequence_at(data, first + i), batch->inputs + i * spec->seq_len,
-                      batch->targets + i * spec->seq_len);
+    batch->fault.status = ZERO_OK;
+    for (int64_t i = 0; i < spec->micro_batch && batch->fault.status == ZERO_OK; i++)
+        (void)read_sequence(data, sequence_at(data, first + i), i, batch);
 }
 
 /* ---- The reader ---- */
@@ -327,6 +335,14 @@ void data_start_at(data_t *data, int64_t step, int64_t place)
     data->back.step = -1; /* what was read ahead had another place */
 }
 
+/* Only this rank may have met it; the others hear of it when this one is gone. */
+static zero_status_t report_fault(const data_t *data, const batch_t *batch)
+{
+    char text[TOKEN_FAULT_TEXT];
+    token_fault_describe(&batch->fault, batch->at, data->spec.vocab_size, true, text);
+    return report_rank_error(batch->fault.status, "%s", text);
+}
+
 zero_status_t data_batch(data_t *data, int64_t step, int micro_step, const int32_t **inputs, const int32_t **targets)
 {
     /* The step that is read ahead must have a place, too. */
@@ -338,6 +354,8 @@ zero_status_t data_batch(data_t *data, int64_t step, int micro_step, const int32
         data->back.micro_step = micro_step;
         read_batch(data, &data->back);
     }
+    if (data->back.fault.status != ZERO_OK)
+        return report_fault(data, &data->back);
     batch_t ready = data->back;
     data->back = data->front;
     data->front = ready;
