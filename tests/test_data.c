@@ -493,7 +493,32 @@ START_TEST(sizes_that_do_not_fit_are_refused)
     ck_assert_int_eq(data_batch(data, 0, 1, &inputs, &targets), ZERO_ERROR_ARGUMENT);
     capture_end();
     ck_assert_int_eq(data_batch(data, INT64_MAX / 24 - 2, 0, &inputs, &targets), ZERO_OK);
+    /* Places that a checkpoint gives: to the last step that ends, with the one after it, below 2^63. */
+    data_start_at(data, 7, INT64_MAX - 2 * 24);
+    ck_assert_int_eq(data_batch(data, 7, 0, &inputs, &targets), ZERO_OK);
+    capture_begin();
+    ck_assert_int_eq(data_batch(data, 8, 0, &inputs, &targets), ZERO_ERROR_ARGUMENT);
+    ck_assert_int_eq(data_batch(data, INT64_MAX, 0, &inputs, &targets), ZERO_ERROR_ARGUMENT);
+    capture_end();
     data_close(data);
+}
+END_TEST
+
+/* A file may be larger than any disk where nothing is written to most of it. */
+START_TEST(more_tokens_than_can_be_counted_are_refused)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/dev/shm/zero-test-%d", (int)getpid());
+    support_write_file(path, "x", 1);
+    data_spec_t spec = spec_of(0, 1, 24, true);
+    spec.paths = path;
+    spec.seq_len = 1;
+    int refused = truncate(path, (off_t)((INT64_C(1) << 62) + 4096));
+    if (refused)
+        printf("SKIP: /dev/shm takes no file of 2^62 bytes\n");
+    else
+        expect_refusal(&spec, ZERO_ERROR_OVERFLOW, path, "more than 2^62 tokens");
+    unlink(path);
 }
 END_TEST
 
@@ -532,6 +557,7 @@ static Suite *suite(void)
     tcase_add_test(c, a_token_that_is_overwritten_in_use_is_named);
     tcase_add_test(c, what_is_read_ahead_and_never_asked_for_is_no_fault);
     tcase_add_test(c, sizes_that_do_not_fit_are_refused);
+    tcase_add_test(c, more_tokens_than_can_be_counted_are_refused);
     tcase_add_test(c, closing_at_any_moment_ends_the_reader);
     suite_add_tcase(s, c);
     return s;

@@ -415,6 +415,27 @@ START_TEST(processes_that_no_mpi_joins_are_refused)
 }
 END_TEST
 
+/* libgomp dies of 100,000 threads. A large number that a machine may have is as good as any: bits do not depend on it.
+ */
+START_TEST(more_threads_than_a_machine_has_are_refused)
+{
+    static const char *const arguments[] = {"--steps 1 cfg.ini", "--plan cfg.ini"};
+    for (size_t i = 0; i < sizeof arguments / sizeof *arguments; i++)
+        for (int n_ranks = ALONE; n_ranks <= 3; n_ranks += 3) {
+            setenv("OMP_NUM_THREADS", i == 0 ? "100000" : "4097", 1);
+            outcome_t outcome = run_arguments(n_ranks, arguments[i]);
+            const char *line = only_line(outcome.output.err);
+            expect_exit(&outcome, 2);
+            ck_assert_msg(line && strstr(line, "OMP_NUM_THREADS") && strstr(line, "4096 are the most"), "%s: %s",
+                          arguments[i], outcome.output.err);
+            forget(&outcome);
+        }
+    ck_assert(!exists("metrics.jsonl"));
+    setenv("OMP_NUM_THREADS", "64", 1);
+    expect_success(ALONE, "--steps 1 cfg.ini");
+}
+END_TEST
+
 /* ---- What goes wrong on the way ---- */
 
 START_TEST(diverging_steps_are_skipped_and_logged_and_many_end_the_run)
@@ -854,6 +875,7 @@ static Suite *suite(void)
     tcase_add_test(refusals, bad_input_is_refused_with_one_line_by_three_ranks);
     tcase_add_test(refusals, processes_that_no_mpi_joins_are_refused);
     tcase_add_test(refusals, one_rank_alone_with_bad_input_speaks_for_itself);
+    tcase_add_test(refusals, more_threads_than_a_machine_has_are_refused);
 
     /* Loops: alone, and under mpirun. */
     tcase_add_loop_test(failures, diverging_steps_are_skipped_and_logged_and_many_end_the_run, 0, 2);

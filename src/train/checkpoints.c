@@ -74,8 +74,9 @@ static zero_status_t take_state(checkpoints_t *checkpoints)
     json_t *state = json_loads(zero_checkpoint_state(checkpoints->resumed), JSON_REJECT_DUPLICATES, NULL);
     const json_t *sequences = json_object_get(json_object_get(state, "data"), "sequences");
     zero_status_t status = ZERO_OK;
-    if (!json_is_integer(sequences) || json_integer_value(sequences) < 0 ||
-        json_integer_value(sequences) > INT64_MAX / 4)
+    /* With the tokens of the run that goes on, fewer than 2^61 (options_resolve.c), they can still be counted. */
+    const int64_t most = (INT64_C(1) << 61) / checkpoints->options->model.seq_len;
+    if (!json_is_integer(sequences) || json_integer_value(sequences) < 0 || json_integer_value(sequences) > most)
         status = report_error(ZERO_ERROR_FORMAT,
                               "'%s/state.json': data.sequences is missing or not what it should be: zerotrain did not "
                               "make this checkpoint",

@@ -19,7 +19,7 @@
 #include <string.h>
 
 typedef struct batch {
-    int64_t step;
+    int64_t step, place; /* of the step's first sequence */
     int micro_step;
     int32_t *inputs, *targets; /* [micro_batch, seq_len] each */
     token_fault_t fault;       /* status ZERO_OK: every token is there, and of the vocabulary */
@@ -49,6 +49,8 @@ struct data {
 
 /* ---- Files ---- */
 
+#define MAX_TOKENS (INT64_C(1) << 62) /* and so of sequences: shuffle.h */
+
 static zero_status_t open_file(data_t *data, const char *path)
 {
     const int64_t seq_len = data->spec.seq_len;
@@ -56,9 +58,10 @@ static zero_status_t open_file(data_t *data, const char *path)
     TRY(token_file_open(path, data->spec.format, file));
     data->n_files++;
     int64_t n_sequences = file->n_tokens > 0 ? (file->n_tokens - 1) / seq_len : 0;
-    if (__builtin_add_overflow(data->n_tokens, file->n_tokens, &data->n_tokens) ||
-        __builtin_add_overflow(data->n_sequences, n_sequences, &data->n_sequences))
-        return report_error(ZERO_ERROR_OVERFLOW, "data: more than 2^63 tokens");
+    if (file->n_tokens > MAX_TOKENS - data->n_tokens)
+        return report_error(ZERO_ERROR_OVERFLOW, "data: with '%s' there are more than 2^62 tokens", file->path);
+    data->n_tokens += file->n_tokens;
+    data->n_sequences += n_sequences;
     data->first_sequence[data->n_files] = data->n_sequences;
     return ZERO_OK;
 }
@@ -160,19 +163,21 @@ static zero_status_t read_sequence(const data_t *data, int64_t sequence, int64_t
     return token_file_read(batch->at, first + seq_len, 1, vocab_size, targets + seq_len - 1, &batch->fault);
 }
 
-/* Where a step begins in the endless order. */
-static int64_t place_of(const data_t *data, int64_t step)
+/* Where a step begins in the endless order. False where that, or the step's end, is beyond 2^63. */
+static bool find_place(const data_t *data, int64_t step, int64_t *place)
 {
-    if (step < data->start_step)
-        return step * data->spec.global_batch;
-    return data->start_place + (step - data->start_step) * data->spec.global_batch;
+    const int64_t global_batch = data->spec.global_batch;
+    bool is_before = step < data->start_step;
+    return !__builtin_mul_overflow(is_before ? step : step - data->start_step, global_batch, place) &&
+           !__builtin_add_overflow(*place, is_before ? 0 : data->start_place, place) &&
+           *place <= INT64_MAX - global_batch;
 }
 
 static void read_batch(const data_t *data, batch_t *batch)
 {
     const data_spec_t *spec = &data->spec;
-    int64_t first = place_of(data, batch->step) + spec->rank * (spec->global_batch / spec->world_size) +
-                    batch->micro_step * spec->micro_batch;
+    int64_t first =
+        batch->place + spec->rank * (spec->global_batch / spec->world_size) + batch->micro_step * spec->micro_batch;
     batch->fault.status = ZERO_OK;
     for (int64_t i = 0; i < spec->micro_batch && batch->fault.status == ZERO_OK; i++)
         (void)read_sequence(data, sequence_at(data, first + i), i, batch);
@@ -238,9 +243,9 @@ static zero_status_t start_reader(data_t *data)
 
 static bool spec_is_sound(const data_spec_t *spec)
 {
-    return spec->paths && spec->vocab_size >= 1 && spec->seq_len >= 1 && spec->seq_len < INT64_MAX &&
-           spec->world_size >= 1 && spec->rank >= 0 && spec->rank < spec->world_size && spec->micro_batch >= 1 &&
-           spec->global_batch >= 1 && spec->global_batch % spec->world_size == 0 &&
+    return spec->paths && spec->vocab_size >= 1 && spec->vocab_size <= INT32_MAX && spec->seq_len >= 1 &&
+           spec->seq_len < INT64_MAX && spec->world_size >= 1 && spec->rank >= 0 && spec->rank < spec->world_size &&
+           spec->micro_batch >= 1 && spec->global_batch >= 1 && spec->global_batch % spec->world_size == 0 &&
            spec->global_batch / spec->world_size % spec->micro_batch == 0 &&
            spec->global_batch / spec->world_size / spec->micro_batch <= INT32_MAX;
 }
@@ -345,12 +350,15 @@ static zero_status_t report_fault(const data_t *data, const batch_t *batch)
 
 zero_status_t data_batch(data_t *data, int64_t step, int micro_step, const int32_t **inputs, const int32_t **targets)
 {
+    int64_t place, next_place;
     /* The step that is read ahead must have a place, too. */
-    if (step < 0 || step > INT64_MAX / data->spec.global_batch - 2 || micro_step < 0 || micro_step >= data->micro_steps)
+    if (step < 0 || step == INT64_MAX || !find_place(data, step, &place) || !find_place(data, step + 1, &next_place) ||
+        micro_step < 0 || micro_step >= data->micro_steps)
         return report_error(ZERO_ERROR_ARGUMENT, "data: no micro-step %d of step %" PRId64, micro_step, step);
     bool foreseen = wait_for_reader(data) && data->back.step == step && data->back.micro_step == micro_step;
     if (!foreseen) {
         data->back.step = step;
+        data->back.place = place;
         data->back.micro_step = micro_step;
         read_batch(data, &data->back);
     }
@@ -361,6 +369,7 @@ zero_status_t data_batch(data_t *data, int64_t step, int micro_step, const int32
     data->front = ready;
     bool last = micro_step + 1 == data->micro_steps;
     data->back.step = last ? step + 1 : step;
+    data->back.place = last ? next_place : place;
     data->back.micro_step = last ? 0 : micro_step + 1;
     set_state(data, READER_BUSY);
     *inputs = data->front.inputs;
