@@ -35,11 +35,11 @@ static void add_row(float *out, zero_weight_t table, size_t row, size_t dim)
 
 zero_status_t ZERO_MODEL_FN(embed)(zero_model_context_t *ctx, void *out, const int32_t *tokens,
                                    zero_weight_t token_table, zero_weight_t position_table, size_t n_batch,
-                                   size_t seq_len, size_t dim)
+                                   size_t seq_len, size_t dim, size_t vocab_size)
 {
     (void)ctx;
     size_t n_rows = n_batch * seq_len;
-    ZERO_TRY(check_tokens(tokens, n_rows, INT32_MAX)); /* the table's height is not ours to know */
+    ZERO_TRY(check_tokens(tokens, n_rows, vocab_size));
 #pragma omp parallel for schedule(static) if (n_rows * dim >= ZERO_MODEL_PARALLEL_MIN)
     for (size_t row = 0; row < n_rows; ++row) {
         float *y = (float *)out + row * dim;

@@ -16,49 +16,50 @@
 
 /* ---- Forward ---- */
 
-/* A token below 0 gives NaN rather than a read outside the table, whose height is not known here. */
+/* A token outside the vocabulary gives NaN rather than a read outside the table. */
 template <typename T, int N>
 static __global__ void __launch_bounds__(THREADS)
     embed(T *out, const int32_t *tokens, const T *token_table, const T *position_table, size_t seq_len, size_t dim,
-          size_t n_packs)
+          size_t vocab_size, size_t n_packs)
 {
     size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= n_packs)
         return;
     size_t row_packs = dim / N, row = i / row_packs, column = i % row_packs * N;
     int32_t token = tokens[row];
-    zero_pack<T, N> x = zero_load<N>(token_table, (size_t)(token < 0 ? 0 : token) * dim + column), p = {};
+    bool valid = token >= 0 && (size_t)token < vocab_size;
+    zero_pack<T, N> x = zero_load<N>(token_table, (size_t)(valid ? token : 0) * dim + column), p = {};
     if (position_table != nullptr)
         p = zero_load<N>(position_table, row % seq_len * dim + column);
     float sum[N];
 #pragma unroll
     for (int k = 0; k < N; ++k)
-        sum[k] = token < 0 ? NAN : position_table != nullptr ? x[k] + p[k] : x[k];
+        sum[k] = !valid ? NAN : position_table != nullptr ? x[k] + p[k] : x[k];
     zero_store(out, i * N, sum);
 }
 
 template <int N, typename T>
 static cudaError_t launch_embed(cudaStream_t stream, T *out, const int32_t *tokens, const T *token_table,
-                                const T *position_table, size_t n_rows, size_t seq_len, size_t dim)
+                                const T *position_table, size_t n_rows, size_t seq_len, size_t dim, size_t vocab_size)
 {
     size_t n_packs = n_rows * (dim / N);
     embed<T, N><<<(unsigned)zero_divide_up(n_packs, THREADS), THREADS, 0, stream>>>(
-        out, tokens, token_table, position_table, seq_len, dim, n_packs);
+        out, tokens, token_table, position_table, seq_len, dim, vocab_size, n_packs);
     return cudaGetLastError();
 }
 
 extern "C" cudaError_t zero_launch_embed(cudaStream_t stream, zero_dtype_t dtype, void *out, const int32_t *tokens,
                                          const void *token_table, const void *position_table, size_t n_rows,
-                                         size_t seq_len, size_t dim)
+                                         size_t seq_len, size_t dim, size_t vocab_size)
 {
     return zero_with_type(dtype, [&](auto type) {
         using T = decltype(type);
         constexpr int N = 16 / sizeof(T);
         if (zero_aligned(out) && zero_aligned(token_table) && zero_aligned(position_table) && dim % N == 0)
             return launch_embed<N>(stream, (T *)out, tokens, (const T *)token_table, (const T *)position_table, n_rows,
-                                   seq_len, dim);
+                                   seq_len, dim, vocab_size);
         return launch_embed<1>(stream, (T *)out, tokens, (const T *)token_table, (const T *)position_table, n_rows,
-                               seq_len, dim);
+                               seq_len, dim, vocab_size);
     });
 }
 

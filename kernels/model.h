@@ -130,9 +130,9 @@ typedef struct zero_model_kernels {
                                         size_t n_heads, size_t n_kv_heads, size_t head_dim);
 
     /* out[B*T, dim] = token_table[token] + position_table[position] (none where its data is NULL).
-     * tokens int32 [B, T], device memory. */
+     * tokens int32 [B, T], device memory; token_table[vocab_size, dim]. */
     zero_status_t (*embed)(zero_model_context_t *ctx, void *out, const int32_t *tokens, zero_weight_t token_table,
-                           zero_weight_t position_table, size_t n_batch, size_t seq_len, size_t dim);
+                           zero_weight_t position_table, size_t n_batch, size_t seq_len, size_t dim, size_t vocab_size);
     /* Rows of dtokens[vocab_size, dim] that no token names are zeroed unless dtokens.accumulate. Sums in position
      * order, no float atomics. */
     zero_status_t (*embed_backward)(zero_model_context_t *ctx, zero_grad_t dtokens, zero_grad_t dpositions,

@@ -248,7 +248,7 @@ zero_status_t ZERO_MODEL_FN(attention_backward)(zero_model_context_t *ctx, void 
                                                 size_t head_dim);
 zero_status_t ZERO_MODEL_FN(embed)(zero_model_context_t *ctx, void *out, const int32_t *tokens,
                                    zero_weight_t token_table, zero_weight_t position_table, size_t n_batch,
-                                   size_t seq_len, size_t dim);
+                                   size_t seq_len, size_t dim, size_t vocab_size);
 zero_status_t ZERO_MODEL_FN(embed_backward)(zero_model_context_t *ctx, zero_grad_t dtokens, zero_grad_t dpositions,
                                             const void *dout, const int32_t *tokens, size_t n_batch, size_t seq_len,
                                             size_t dim, size_t vocab_size);

@@ -290,12 +290,12 @@ static zero_status_t attention_backward(zero_model_context_t *ctx, void *dqkv, c
 /* ---- Embedding ---- */
 
 static zero_status_t embed(zero_model_context_t *ctx, void *out, const int32_t *tokens, zero_weight_t token_table,
-                           zero_weight_t position_table, size_t n_batch, size_t seq_len, size_t dim)
+                           zero_weight_t position_table, size_t n_batch, size_t seq_len, size_t dim, size_t vocab_size)
 {
     ZERO_TRY(zero_check_weight(ctx, token_table));
     ZERO_TRY(zero_check_weight(ctx, position_table));
     ZERO_TRY_CUDA(zero_launch_embed(zero_model_stream(ctx), token_table.dtype, out, tokens, token_table.data,
-                                    position_table.data, n_batch * seq_len, seq_len, dim));
+                                    position_table.data, n_batch * seq_len, seq_len, dim, vocab_size));
     return ZERO_OK;
 }
 

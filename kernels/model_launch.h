@@ -123,7 +123,7 @@ cudaError_t zero_launch_add_losses(cudaStream_t stream, double *loss_sum, const 
 /* ---- embed.cu ---- */
 cudaError_t zero_launch_embed(cudaStream_t stream, zero_dtype_t dtype, void *out, const int32_t *tokens,
                               const void *token_table, const void *position_table, size_t n_rows, size_t seq_len,
-                              size_t dim);
+                              size_t dim, size_t vocab_size);
 /* The positions in the order of their tokens, those of one token next to each other and ascending; see embed.cu. */
 typedef struct zero_embed_place zero_embed_place_t;
 size_t zero_embed_places_bytes(size_t n_rows);

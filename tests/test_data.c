@@ -6,6 +6,7 @@
 
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 /* Two text files and an llm.c file, whose tokens are known here: the naive reference. */
 enum { SEQ_LEN = 17, N_TEXT = 17 * 40 + 9, N_SECOND = 17 * 3, N_LLMC = 17 * 21 + 1, VOCAB = 50257 };
@@ -354,6 +355,121 @@ START_TEST(every_token_is_checked_by_exactly_one_rank)
 }
 END_TEST
 
+/* A text whose token i is token_of(i), in a file of this name; of 24 sequences. */
+enum { N_USED = 24 * SEQ_LEN + 1 };
+static char used_path[2100];
+
+static int32_t token_of(int i)
+{
+    return 'a' + i * 7 % 26;
+}
+
+static data_t *open_used(int64_t vocab_size)
+{
+    char bytes[N_USED];
+    for (int i = 0; i < N_USED; i++)
+        bytes[i] = (char)token_of(i);
+    snprintf(used_path, sizeof used_path, "%s/used.txt", scratch);
+    support_write_file(used_path, bytes, N_USED);
+    data_spec_t spec = spec_of(0, 1, 8, false);
+    spec.paths = used_path;
+    spec.vocab_size = vocab_size;
+    return must_open(spec);
+}
+
+/* In place, as whoever has it open sees it. */
+static void overwrite(const char *path, long at, char byte)
+{
+    FILE *file = fopen(path, "r+");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_eq(fseek(file, at, SEEK_SET), 0);
+    ck_assert_int_eq(fputc(byte, file), byte);
+    ck_assert_int_eq(fclose(file), 0);
+}
+
+static void expect_batch(data_t *data, int micro_step)
+{
+    const int32_t *inputs, *targets;
+    ck_assert_int_eq(data_batch(data, 0, micro_step, &inputs, &targets), ZERO_OK);
+    for (int i = 0; i < 8 * SEQ_LEN; i++) {
+        ck_assert_int_eq(inputs[i], token_of(micro_step * 8 * SEQ_LEN + i));
+        ck_assert_int_eq(targets[i], token_of(micro_step * 8 * SEQ_LEN + i + 1));
+    }
+}
+
+static void expect_fault(data_t *data, int micro_step, zero_status_t want, const char *const *parts)
+{
+    const int32_t *inputs = NULL, *targets = NULL;
+    capture_begin();
+    zero_status_t status = data_batch(data, 0, micro_step, &inputs, &targets);
+    expect_line(capture_end(), parts);
+    ck_assert_int_eq(status, want);
+    ck_assert(inputs == NULL && targets == NULL);
+}
+
+/* Wherever it is cut: what is left can be read, what is gone is named, again and again. It is the reading caller's
+ * first batch, or one that was read ahead. */
+START_TEST(a_file_that_is_truncated_in_use_is_named)
+{
+    const int third = 8 * SEQ_LEN; /* tokens of a micro-step */
+    const int lengths[] = {0, 1, third, third + 1, third + 5, 2 * third, 2 * third + 1, N_USED - 1};
+    for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++)
+        for (int ahead = 0; ahead < 2; ahead++) {
+            data_t *data = open_used(256);
+            int whole = (lengths[i] - 1) / third; /* micro-steps that are left: each needs a token more than its own */
+            if (ahead)
+                expect_batch(data, 0); /* and then micro-step 1 is read, before or after the cut */
+            ck_assert_int_eq(truncate(used_path, lengths[i]), 0);
+            for (int k = ahead; k < whole; k++)
+                expect_batch(data, k);
+            for (int k = ahead && whole < 2 ? 2 : whole; k < 3; k++) /* micro-step 1 may have been read in time */
+                for (int again = 0; again < 2; again++)
+                    expect_fault(data, k, ZERO_ERROR_IO,
+                                 (const char *[]){used_path, "409 bytes", "truncated while in use", NULL});
+            data_close(data);
+        }
+}
+END_TEST
+
+START_TEST(a_token_that_is_overwritten_in_use_is_named)
+{
+    const int third = 8 * SEQ_LEN;
+    const int places[] = {2 * third, 2 * third + 1, N_USED - 2, N_USED - 1}; /* of micro-step 2, first and last */
+    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+        char token[32], position[32];
+        data_t *data = open_used('z' + 1);
+        expect_batch(data, 0);
+        overwrite(used_path, places[i], '~');
+        expect_batch(data, 0); /* not what was read ahead: micro-step 1 follows again */
+        snprintf(token, sizeof token, "token %d ", '~');
+        snprintf(position, sizeof position, "position %d ", places[i]);
+        expect_fault(data, 2, ZERO_ERROR_FORMAT,
+                     (const char *[]){used_path, token, position, "vocab_size is 123", "changed while in use", NULL});
+        overwrite(used_path, places[i], (char)token_of(places[i])); /* who reads on where it is mended may */
+        expect_batch(data, 2);
+        data_close(data);
+    }
+}
+END_TEST
+
+/* A run reads one batch more than it uses: nothing is wrong with a run that ends before what is gone. */
+START_TEST(what_is_read_ahead_and_never_asked_for_is_no_fault)
+{
+    capture_begin();
+    for (int round = 0; round < 50; round++) {
+        data_t *data = open_used(256);
+        ck_assert_int_eq(truncate(used_path, 8 * SEQ_LEN + 1), 0);
+        expect_batch(data, 0);
+        if (round % 2) {
+            const struct timespec moment = {.tv_nsec = 200000};
+            nanosleep(&moment, NULL);
+        }
+        data_close(data);
+    }
+    ck_assert_str_eq(capture_end(), "");
+}
+END_TEST
+
 START_TEST(sizes_that_do_not_fit_are_refused)
 {
     data_t *data = NULL;
@@ -377,7 +493,32 @@ START_TEST(sizes_that_do_not_fit_are_refused)
     ck_assert_int_eq(data_batch(data, 0, 1, &inputs, &targets), ZERO_ERROR_ARGUMENT);
     capture_end();
     ck_assert_int_eq(data_batch(data, INT64_MAX / 24 - 2, 0, &inputs, &targets), ZERO_OK);
+    /* Places that a checkpoint gives: to the last step that ends, with the one after it, below 2^63. */
+    data_start_at(data, 7, INT64_MAX - 2 * 24);
+    ck_assert_int_eq(data_batch(data, 7, 0, &inputs, &targets), ZERO_OK);
+    capture_begin();
+    ck_assert_int_eq(data_batch(data, 8, 0, &inputs, &targets), ZERO_ERROR_ARGUMENT);
+    ck_assert_int_eq(data_batch(data, INT64_MAX, 0, &inputs, &targets), ZERO_ERROR_ARGUMENT);
+    capture_end();
     data_close(data);
+}
+END_TEST
+
+/* A file may be larger than any disk where nothing is written to most of it. */
+START_TEST(more_tokens_than_can_be_counted_are_refused)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/dev/shm/zero-test-%d", (int)getpid());
+    support_write_file(path, "x", 1);
+    data_spec_t spec = spec_of(0, 1, 24, true);
+    spec.paths = path;
+    spec.seq_len = 1;
+    int refused = truncate(path, (off_t)((INT64_C(1) << 62) + 4096));
+    if (refused)
+        printf("SKIP: /dev/shm takes no file of 2^62 bytes\n");
+    else
+        expect_refusal(&spec, ZERO_ERROR_OVERFLOW, path, "more than 2^62 tokens");
+    unlink(path);
 }
 END_TEST
 
@@ -412,7 +553,11 @@ static Suite *suite(void)
     tcase_add_test(c, a_megatron_pair_gives_the_batches_of_the_same_tokens_in_llmc);
     tcase_add_test(c, data_too_short_for_one_sequence_names_the_numbers);
     tcase_add_test(c, every_token_is_checked_by_exactly_one_rank);
+    tcase_add_test(c, a_file_that_is_truncated_in_use_is_named);
+    tcase_add_test(c, a_token_that_is_overwritten_in_use_is_named);
+    tcase_add_test(c, what_is_read_ahead_and_never_asked_for_is_no_fault);
     tcase_add_test(c, sizes_that_do_not_fit_are_refused);
+    tcase_add_test(c, more_tokens_than_can_be_counted_are_refused);
     tcase_add_test(c, closing_at_any_moment_ends_the_reader);
     suite_add_tcase(s, c);
     return s;

@@ -45,7 +45,8 @@ static void check_forward(int isa, shape_t s, zero_dtype_t dtype, bool with_posi
     int32_t *tokens = random_tokens(s);
     zero_weight_t none = {NULL, dtype};
     ck_assert_int_eq(f.kernels->embed(&f.ctx, out.data, tokens, array_weight(&table),
-                                      with_positions ? array_weight(&positions) : none, s.n_batch, s.seq_len, s.dim),
+                                      with_positions ? array_weight(&positions) : none, s.n_batch, s.seq_len, s.dim,
+                                      s.vocab_size),
                      ZERO_OK);
     for (size_t row = 0; row < s.n_batch * s.seq_len; ++row)
         for (size_t i = 0; i < s.dim; ++i) {
@@ -124,8 +125,11 @@ START_TEST(tokens_beyond_the_vocabulary_are_refused)
     ck_assert_int_eq(
         f.kernels->embed_backward(&f.ctx, array_grad(&dtokens, false), none, dout.data, beyond, 1, 2, 4, 3),
         ZERO_ERROR_ARGUMENT);
-    ck_assert_int_eq(f.kernels->embed(&f.ctx, out.data, negative, array_weight(&table), (zero_weight_t){0}, 1, 2, 4),
-                     ZERO_ERROR_ARGUMENT);
+    const int32_t *const bad[] = {negative, beyond};
+    for (int i = 0; i < 2; ++i)
+        ck_assert_int_eq(
+            f.kernels->embed(&f.ctx, out.data, bad[i], array_weight(&table), (zero_weight_t){0}, 1, 2, 4, 3),
+            ZERO_ERROR_ARGUMENT);
     array_free(&table), array_free(&dout), array_free(&dtokens), array_free(&out);
     fixture_close(&f);
 }

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "tests/fp64_model.h"
+#include "tests/stderr_capture.h"
 #include "tests/support.h"
 #include "tests/trainer.h"
 #include "train/sample.h"
@@ -456,6 +457,74 @@ START_TEST(ready_configurations_have_the_published_sizes)
 }
 END_TEST
 
+/* A size from `low` to `high`, each power of two as likely as any other. */
+static int64_t random_size(uint64_t *seed, int64_t low, int64_t high)
+{
+    double size = (double)low * pow((double)high / (double)low, support_uniform(seed));
+    return size < (double)high ? (int64_t)size : high;
+}
+
+static void randomize(uint64_t *seed, options_t *o)
+{
+    o->model.heads = random_size(seed, 1, 1 << 16);
+    o->model.dim = o->model.heads * random_size(seed, 1, (1 << 20) / o->model.heads);
+    o->model.ffn_dim = random_size(seed, 1, 1 << 24);
+    o->model.layers = random_size(seed, 1, 8);
+    o->model.vocab_size = random_size(seed, 1, INT32_MAX);
+    o->model.seq_len = random_size(seed, 1, 1 << 24);
+    o->model.kv_heads = 0;
+    o->train.micro_batch = random_size(seed, 1, 1 << 20);
+    o->train.global_batch = 0;
+    o->train.steps = random_size(seed, 1, INT64_C(1000000000000));
+}
+
+/* Activations of GPT-2 on the CPU, by the list at the top of gpt2.c. */
+static double gpt2_activations(const options_t *o)
+{
+    double C = (double)o->model.dim, F = (double)o->model.ffn_dim, heads = (double)o->model.heads;
+    double R = (double)o->train.micro_batch * (double)o->model.seq_len, L = (double)o->model.layers;
+    double layer = 8 * C + 2 * F + 4 + heads, shared = 2 + 2 * C + (F > 3 * C ? F : 3 * C);
+    return 4 * (R * (L * layer + shared) + C);
+}
+
+/* Whatever the sizes, they are refused in a line, or the plan is what it is in fp64: no product wraps. */
+START_TEST(sizes_are_planned_without_overflow_or_refused)
+{
+    static options_t base, options;
+    char path[256], *argv[] = {(char *)"zerotrain", path};
+    options_action_t action;
+    uint64_t seed = 5;
+    int n_planned = 0, n_large = 0;
+    snprintf(path, sizeof path, "configs/%s.ini", READY[0].name);
+    ck_assert_int_eq(options_parse(2, argv, &base, &action), ZERO_OK);
+    base.model.arch = ARCH_GPT2;
+    base.model.recompute = RECOMPUTE_NONE;
+    for (int round = 0; round < 3000; round++) {
+        model_t model;
+        zero_memory_t memory = {0};
+        options = base;
+        randomize(&seed, &options);
+        capture_begin();
+        bool is_planned = options_resolve(&options, 1) == ZERO_OK && model_create(&options, &model) == ZERO_OK;
+        bool is_silent = capture_end()[0] == 0;
+        ck_assert(is_silent == is_planned);
+        if (!is_planned)
+            continue;
+        model_plan(&model, &memory);
+        double want = gpt2_activations(&options), got = (double)memory.bytes[ZERO_MEMORY_ACTIVATIONS];
+        double table = 4.0 * (double)options.model.dim * (double)options.model.vocab_size; /* cast to fp32 */
+        ck_assert_msg(fabs(got - want) <= 1e-9 * want + 256.0 * (double)(13 * options.model.layers + 7),
+                      "%.0f bytes planned, %.0f needed", got, want);
+        ck_assert_double_ge((double)memory.bytes[ZERO_MEMORY_WORKSPACE], table * (1 - 1e-9));
+        ck_assert_double_lt((double)zero_memory_total(&memory), 0x1p62);
+        n_planned++;
+        n_large += got > 0x1p50;
+        model_destroy(&model);
+    }
+    ck_assert_msg(n_planned > 500 && n_planned < 2500 && n_large > 50, "%d, %d", n_planned, n_large);
+}
+END_TEST
+
 /* ---- Sampling ---- */
 
 /* sample_draw maps [0, 1) onto tokens: on a regular grid of n numbers each token's share is its probability, give or
@@ -574,6 +643,7 @@ static Suite *suite(void)
     suite_add_tcase(s, passes);
     TCase *configurations = tcase_create("configurations");
     tcase_add_loop_test(configurations, ready_configurations_have_the_published_sizes, 0, N_READY);
+    tcase_add_test(configurations, sizes_are_planned_without_overflow_or_refused);
     suite_add_tcase(s, configurations);
     TCase *sampling = tcase_create("sampling");
     tcase_set_timeout(sampling, 60);

@@ -649,7 +649,7 @@ START_TEST(what_does_not_fit_together_is_refused)
     static const struct {
         const char *given;
         int world_size;
-        const char *fragments[4];
+        const char *fragments[5];
     } cases[] = {
         {"global_batch = 24", 5, {"global_batch", "24", "5"}},
         {"global_batch = 24\nmicro_batch = 5", 2, {"global_batch", "24 is not divisible", "5 * 2"}},
@@ -661,6 +661,8 @@ START_TEST(what_does_not_fit_together_is_refused)
         {"[checkpoint]\nevery = 5", 1, {"[checkpoint] every: 5", "[checkpoint] dir"}},
         {"[model]\nkv_heads = 2", 1, {"heads: 3 is not divisible by kv_heads = 2"}},
         {"[model]\nkv_heads = 1", 1, {"kv_heads", "gpt2"}},
+        {"steps = 1000000000000\nglobal_batch = 2147483647", 1, {"steps", "2147483647 sequences", "1024", "2.2e+24"}},
+        {"micro_batch = 1048576\n[model]\nseq_len = 2048", 1, {"micro_batch", "1048576", "2048", "2^31 - 1"}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         static options_t options;
@@ -682,6 +684,32 @@ START_TEST(what_does_not_fit_together_is_refused)
     capture_begin();
     ck_assert_int_eq(options_resolve(&options, 1), ZERO_ERROR_USAGE);
     expect_line(capture_end(), (const char *[]){"--resume", "[checkpoint] dir is empty", NULL});
+}
+END_TEST
+
+/* Each within its range; multiplied, more than 64 bits hold: activations, logits, matrices, scores. */
+START_TEST(sizes_whose_product_is_no_memory_are_refused)
+{
+    static const struct {
+        int64_t micro_batch, seq_len, layers, dim, heads, ffn_dim, vocab_size;
+    } cases[] = {{127, 1 << 24, 10000, 1 << 20, 1, 1, 1},
+                 {127, 1 << 24, 1, 1, 1, 1 << 24, 1},
+                 {127, 1 << 24, 1, 1, 1, 1, INT32_MAX},
+                 {127, 1 << 24, 1, 1 << 16, 1 << 16, 1, 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        options_t options = must_parse(MINIMAL, NULL);
+        options.train.micro_batch = cases[i].micro_batch;
+        options.model.seq_len = cases[i].seq_len;
+        options.model.layers = cases[i].layers;
+        options.model.dim = cases[i].dim;
+        options.model.heads = cases[i].heads;
+        options.model.ffn_dim = cases[i].ffn_dim;
+        options.model.vocab_size = cases[i].vocab_size;
+        capture_begin();
+        zero_status_t status = options_resolve(&options, 1);
+        expect_line(capture_end(), (const char *[]){"[model]", "[train] micro_batch", "bytes", NULL});
+        ck_assert_int_eq(status, ZERO_ERROR_USAGE);
+    }
 }
 END_TEST
 
@@ -793,6 +821,7 @@ static Suite *suite(void)
     tcase_add_test(c, resume_takes_a_directory_in_each_form);
     tcase_add_test(c, batches_are_derived);
     tcase_add_test(c, what_does_not_fit_together_is_refused);
+    tcase_add_test(c, sizes_whose_product_is_no_memory_are_refused);
     tcase_add_test(c, sizes_and_rates_are_derived_by_architecture);
     tcase_add_test(c, random_bytes_never_crash);
     tcase_add_test(c, mutations_of_a_good_file_never_crash);

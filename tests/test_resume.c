@@ -4,12 +4,15 @@
  *
  * Text of loss and grad_norm is compared as it stands in the metrics: %.9g gives every fp32 value a text of its own.
  */
+#include <inttypes.h>
+#include <jansson.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "support.h"
 
@@ -253,6 +256,45 @@ START_TEST(what_cannot_be_resumed_is_one_line)
 }
 END_TEST
 
+/* Gives ck/latest/state.json another data.sequences, and the manifest what it then is: a checkpoint that is whole. */
+static void forge_sequences(int64_t sequences)
+{
+    json_t *state = json_load_file(path_of("ck/latest/state.json"), 0, NULL);
+    json_t *manifest = json_load_file(path_of("ck/latest/manifest.json"), 0, NULL);
+    ck_assert(state && manifest);
+    json_object_set_new(json_object_get(state, "data"), "sequences", json_integer(sequences));
+    char *text = json_dumps(state, JSON_INDENT(2)), hash[20];
+    snprintf(hash, sizeof hash, "%016" PRIx64, (uint64_t)XXH3_64bits(text, strlen(text)));
+    json_t *file = json_object_get(json_object_get(manifest, "files"), "state.json");
+    json_object_set_new(file, "bytes", json_integer((json_int_t)strlen(text)));
+    json_object_set_new(file, "xxh3", json_string(hash));
+    support_write_file(path_of("ck/latest/state.json"), text, strlen(text));
+    ck_assert_int_eq(json_dump_file(manifest, path_of("ck/latest/manifest.json"), JSON_INDENT(2)), 0);
+    free(text);
+    json_decref(manifest);
+    json_decref(state);
+}
+
+/* Their tokens are counted in 63 bits, those of the rest of the run among them. */
+START_TEST(a_cursor_beyond_what_can_be_counted_is_refused)
+{
+    EXPECT_RUN(ALONE, "--steps 2");
+    const int64_t most = (INT64_C(1) << 61) / 17, bad[] = {INT64_C(1) << 60, most + 1, INT64_MAX / 4, INT64_MAX, -1};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        forge_sequences(bad[i]);
+        int exit_code = run(ALONE, "--resume");
+        ck_assert_msg(exit_code == 1 && strstr(output.err, "state.json': data.sequences"), "%" PRId64 ": %d\n%s",
+                      bad[i], exit_code, output.err);
+    }
+    forge_sequences(most);
+    EXPECT_RUN(ALONE, "--steps 3 --resume");
+    char *rows = support_read_file(path_of("m.jsonl"), NULL), tokens[64];
+    snprintf(tokens, sizeof tokens, "\"tokens\": %" PRId64 ",", (most + 24) * 17);
+    ck_assert_msg(strstr(rows, tokens) != NULL, "no %s in\n%s", tokens, rows);
+    free(rows);
+}
+END_TEST
+
 /* A file may grow to so many blocks: enough for metrics, not for the moments. (One rank alone: several share memory
  * through files. test_checkpoint.c has them.) */
 START_TEST(a_save_that_fails_ends_the_run_and_leaves_the_one_before)
@@ -313,6 +355,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, a_checkpoint_is_a_model_to_start_from, 0, 2);
     tcase_add_loop_test(tc, what_cannot_be_resumed_is_one_line, ALONE, ALONE + 1);
     tcase_add_loop_test(tc, what_cannot_be_resumed_is_one_line, 2, 3);
+    tcase_add_test(tc, a_cursor_beyond_what_can_be_counted_is_refused);
     tcase_add_loop_test(tc, a_save_that_fails_ends_the_run_and_leaves_the_one_before, 0, 2);
     tcase_add_test(tc, killed_again_and_again_it_ends_as_if_never_killed);
     suite_add_tcase(s, tc);

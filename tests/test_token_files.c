@@ -44,6 +44,14 @@ static size_t make_llmc(uint32_t magic, uint32_t version, uint32_t header_count,
 
 static unsigned char buffer[1 << 16];
 
+/* Tokens of a file that stays as it is, against the largest vocabulary there is. */
+static void must_read(const token_file_t *file, int64_t first, int64_t n_tokens, int32_t *out)
+{
+    token_fault_t fault = {0};
+    ck_assert_int_eq(token_file_read(file, first, n_tokens, INT32_MAX, out, &fault), ZERO_OK);
+    ck_assert_int_eq(fault.status, ZERO_OK);
+}
+
 START_TEST(llmc_tokens_of_both_widths_are_read)
 {
     const struct {
@@ -60,7 +68,7 @@ START_TEST(llmc_tokens_of_both_widths_are_read)
             ck_assert_int_eq(file.n_tokens, 100);
             ck_assert_int_eq(file.token_bytes, kinds[k].width);
             int32_t tokens[90];
-            token_file_read(&file, 7, 90, tokens);
+            must_read(&file, 7, 90, tokens);
             for (int i = 0; i < 90; i++)
                 ck_assert_int_eq(tokens[i], ((i + 7) * 37) & 0xff);
             token_file_close(&file);
@@ -75,12 +83,12 @@ START_TEST(nanogpt_and_text_are_read_and_recognised_by_name)
     int32_t tokens[6];
     ck_assert_int_eq(token_file_open(write_named("x.bin", bytes, 6), FORMAT_AUTO, &file), ZERO_OK);
     ck_assert_int_eq(file.n_tokens, 3);
-    token_file_read(&file, 0, 3, tokens);
+    must_read(&file, 0, 3, tokens);
     ck_assert(tokens[0] == 1 && tokens[1] == 65535 && tokens[2] == 0x1234);
     token_file_close(&file);
     ck_assert_int_eq(token_file_open(write_named("x.txt", bytes, 6), FORMAT_AUTO, &file), ZERO_OK);
     ck_assert_int_eq(file.n_tokens, 6);
-    token_file_read(&file, 0, 6, tokens);
+    must_read(&file, 0, 6, tokens);
     for (int i = 0; i < 6; i++)
         ck_assert_int_eq(tokens[i], bytes[i]);
     token_file_close(&file);
@@ -259,7 +267,7 @@ START_TEST(megatron_tokens_of_every_integer_type_are_one_stream_by_any_name_of_t
                 ck_assert_int_eq(file.token_bytes, integers[t].token_bytes);
                 ck_assert_int_eq(token_file_check(&file, 0, PAIR_TOKENS, 100), ZERO_OK);
                 int32_t tokens[PAIR_TOKENS];
-                token_file_read(&file, 3, PAIR_TOKENS - 3, tokens);
+                must_read(&file, 3, PAIR_TOKENS - 3, tokens);
                 for (int i = 3; i < PAIR_TOKENS; i++)
                     ck_assert_int_eq(tokens[i - 3], (i * 37) % 100);
                 token_file_close(&file);
@@ -267,11 +275,37 @@ START_TEST(megatron_tokens_of_every_integer_type_are_one_stream_by_any_name_of_t
 }
 END_TEST
 
+/* Reading lets no token through that checking would not: 2^32 + 5 is not 5. Token 7 may be bad. */
+static void expect_read(const token_file_t *file, int64_t vocab_size, bool is_bad, int64_t bad)
+{
+    int32_t tokens[PAIR_TOKENS] = {0};
+    token_fault_t fault = {0};
+    capture_begin();
+    zero_status_t status = token_file_read(file, 0, PAIR_TOKENS, vocab_size, tokens, &fault);
+    ck_assert_str_eq(capture_end(), "");
+    ck_assert_int_eq(status, is_bad ? ZERO_ERROR_FORMAT : ZERO_OK);
+    ck_assert_int_eq(fault.status, status);
+    if (is_bad)
+        ck_assert(fault.position == 7 && fault.token == bad);
+    else
+        ck_assert_int_eq(tokens[7], bad);
+}
+
 /* In a vocabulary that every positive number of the type is in, and in one of 100. */
 START_TEST(negative_and_too_large_megatron_tokens_are_found)
 {
-    const int64_t bad[] = {-1,  -100,     INT8_MIN,  INT16_MIN, INT32_MIN,        INT64_MIN,
-                           100, INT8_MAX, INT16_MAX, INT32_MAX, INT64_C(1) << 32, INT64_MAX};
+    const int64_t bad[] = {-1,
+                           -100,
+                           INT8_MIN,
+                           INT16_MIN,
+                           INT32_MIN,
+                           INT64_MIN,
+                           100,
+                           INT8_MAX,
+                           INT16_MAX,
+                           INT32_MAX,
+                           (INT64_C(1) << 32) + 5,
+                           INT64_MAX};
     for (int t = 0; t < N_INTEGERS; t++)
         for (size_t b = 0; b < sizeof bad / sizeof bad[0]; b++) {
             int bits = 8 * integers[t].token_bytes - integers[t].is_signed;
@@ -295,6 +329,7 @@ START_TEST(negative_and_too_large_megatron_tokens_are_found)
                 ck_assert_int_eq(status, is_bad ? ZERO_ERROR_FORMAT : ZERO_OK);
                 if (is_bad)
                     expect_line(said, (const char *[]){token, "bad.bin", "beyond the vocabulary", NULL});
+                expect_read(&file, vocabularies[v], is_bad, bad[b]);
             }
             token_file_close(&file);
         }
@@ -436,7 +471,7 @@ START_TEST(damaged_megatron_indices_never_crash)
         if (status == ZERO_OK) {
             int32_t tokens[8 * PAIR_TOKENS];
             ck_assert(file.n_tokens >= 0 && file.n_tokens <= 8 * PAIR_TOKENS);
-            token_file_read(&file, 0, file.n_tokens, tokens);
+            must_read(&file, 0, file.n_tokens, tokens);
             token_file_close(&file);
         }
         const char *said = capture_end();
@@ -453,6 +488,7 @@ START_TEST(the_first_token_beyond_the_vocabulary_is_found_anywhere)
 {
     enum { N = 200000 };
     static unsigned char bytes[4 * N + 1024];
+    static int32_t tokens[N];
     const int positions[] = {0, 1, 65535, 65536, 131071, N - 1};
     for (int width = 1; width <= 4; width *= 2)
         for (size_t p = 0; p < sizeof positions / sizeof positions[0]; p++) {
@@ -467,6 +503,10 @@ START_TEST(the_first_token_beyond_the_vocabulary_is_found_anywhere)
             const char *path = write_named("w.bin", bytes, start + (size_t)(N * width));
             ck_assert_int_eq(token_file_open(path, format, &file), ZERO_OK);
             ck_assert_int_eq(token_file_check(&file, 0, N, 104), ZERO_OK);
+            must_read(&file, 0, N, tokens);
+            for (int i = 0; i < N - 1; i++)
+                ck_assert_int_eq(tokens[i], i == positions[p] ? 101 : i % 100);
+            ck_assert_int_eq(tokens[N - 1], 103);
             ck_assert_int_eq(token_file_check(&file, 0, positions[p], 101), ZERO_OK); /* only the range counts */
             char token[32], position[32];
             snprintf(token, sizeof token, "token %d ", positions[p] == N - 1 ? 103 : 101);
@@ -513,7 +553,7 @@ START_TEST(damaged_headers_never_crash)
         if (status == ZERO_OK) {
             int32_t tokens[4096];
             ck_assert(file.n_tokens >= 0 && file.n_tokens <= 4096);
-            token_file_read(&file, 0, file.n_tokens, tokens);
+            must_read(&file, 0, file.n_tokens, tokens);
             status = token_file_check(&file, 0, file.n_tokens, 256);
             token_file_close(&file);
         }

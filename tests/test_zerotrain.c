@@ -415,6 +415,27 @@ START_TEST(processes_that_no_mpi_joins_are_refused)
 }
 END_TEST
 
+/* libgomp dies of 100,000 threads. A large number that a machine may have is as good as any: bits do not depend on it.
+ */
+START_TEST(more_threads_than_a_machine_has_are_refused)
+{
+    static const char *const arguments[] = {"--steps 1 cfg.ini", "--plan cfg.ini"};
+    for (size_t i = 0; i < sizeof arguments / sizeof *arguments; i++)
+        for (int n_ranks = ALONE; n_ranks <= 3; n_ranks += 3) {
+            setenv("OMP_NUM_THREADS", i == 0 ? "100000" : "4097", 1);
+            outcome_t outcome = run_arguments(n_ranks, arguments[i]);
+            const char *line = only_line(outcome.output.err);
+            expect_exit(&outcome, 2);
+            ck_assert_msg(line && strstr(line, "OMP_NUM_THREADS") && strstr(line, "4096 are the most"), "%s: %s",
+                          arguments[i], outcome.output.err);
+            forget(&outcome);
+        }
+    ck_assert(!exists("metrics.jsonl"));
+    setenv("OMP_NUM_THREADS", "64", 1);
+    expect_success(ALONE, "--steps 1 cfg.ini");
+}
+END_TEST
+
 /* ---- What goes wrong on the way ---- */
 
 START_TEST(diverging_steps_are_skipped_and_logged_and_many_end_the_run)
@@ -507,6 +528,56 @@ START_TEST(a_stuck_rank_ends_the_job_and_is_named)
     ck_assert_msg(line && support_count(line, "zerotrain: ") == 1, "%s", outcome.output.err);
     ck_assert_msg(strstr(line, "rank 1 ") && strstr(line, "has been stopped"), "%s", outcome.output.err);
     forget(&outcome);
+}
+END_TEST
+
+/* Trains on used.bin until 3 steps are in the metrics, changes it as `sh change.sh TRUNCATE|OVERWRITE zerotrain ...`
+ * says, and waits for the end. */
+static const char CHANGE_SCRIPT[] =
+    "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_NUM_THREADS=1\n"
+    "change=$1\n"
+    "shift\n"
+    "cp nanogpt.bin used.bin\n"
+    "rm -f metrics.jsonl\n"
+    "\"$@\" --set data.train=used.bin --set train.steps=1000000 --set log.every=0 cfg.ini &\n"
+    "job=$!\n"
+    "until [ -s metrics.jsonl ] && [ $(wc -l < metrics.jsonl) -ge 3 ]; do sleep 0.1; done\n"
+    "begin=$(date +%s)\n"
+    "[ $change = OVERWRITE ] || : > used.bin\n"
+    "[ $change = TRUNCATE ] || dd if=beyond.raw of=used.bin conv=notrunc 2>/dev/null\n"
+    "wait $job\n"
+    "code=$?\n"
+    "echo took $(($(date +%s) - begin)) s\n"
+    "exit $code\n";
+
+/* One rank may meet it and end the job, or several at once: each has one line. */
+START_TEST(a_token_file_that_changes_in_use_ends_the_run_and_is_named)
+{
+    static const struct {
+        const char *change, *says[3];
+    } cases[] = {{"TRUNCATE", {"cannot read data file 'used.bin'", "12000 bytes", "truncated while in use"}},
+                 {"OVERWRITE", {"'used.bin': token 65535 at position ", "vocab_size is 259", "changed while in use"}}};
+    static unsigned char beyond[2 * N_TOKENS];
+    const char *launcher = _i == 0 ? "" : "mpirun --oversubscribe --bind-to none -n 3";
+    memset(beyond, 0xff, sizeof beyond);
+    write_file("beyond.raw", beyond, sizeof beyond);
+    write_file("change.sh", CHANGE_SCRIPT, sizeof CHANGE_SCRIPT - 1);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        outcome_t outcome;
+        int took_s = -1;
+        outcome.exit_code = support_run(&outcome.output, RUN_LIMIT_S, "cd %s && sh change.sh %s %s %s/zerotrain",
+                                        scratch, cases[i].change, launcher, support_build());
+        expect_exit(&outcome, 1);
+        const char *err = outcome.output.err;
+        size_t n_lines = support_count(err, "data file 'used.bin'") + support_count(err, "'used.bin': token");
+        ck_assert_msg(n_lines >= 1 && n_lines <= (_i == 0 ? 1 : 3), "%s: %s", cases[i].change, err);
+        for (size_t part = 0; part < 3; part++)
+            ck_assert_msg(support_count(err, cases[i].says[part]) == n_lines, "%s: '%s': %s", cases[i].change,
+                          cases[i].says[part], err);
+        ck_assert_msg(sscanf(outcome.output.out, "took %d s", &took_s) == 1 && took_s <= 10, "%s%s", outcome.output.out,
+                      err);
+        forget(&outcome);
+    }
 }
 END_TEST
 
@@ -804,12 +875,14 @@ static Suite *suite(void)
     tcase_add_test(refusals, bad_input_is_refused_with_one_line_by_three_ranks);
     tcase_add_test(refusals, processes_that_no_mpi_joins_are_refused);
     tcase_add_test(refusals, one_rank_alone_with_bad_input_speaks_for_itself);
+    tcase_add_test(refusals, more_threads_than_a_machine_has_are_refused);
 
     /* Loops: alone, and under mpirun. */
     tcase_add_loop_test(failures, diverging_steps_are_skipped_and_logged_and_many_end_the_run, 0, 2);
     tcase_add_loop_test(failures, a_full_disk_ends_the_run_and_is_named, 0, 2);
     tcase_add_test(failures, a_killed_rank_ends_the_job_and_is_named);
     tcase_add_test(failures, a_stuck_rank_ends_the_job_and_is_named);
+    tcase_add_loop_test(failures, a_token_file_that_changes_in_use_ends_the_run_and_is_named, 0, 2);
 
     tcase_add_loop_test(good, help_names_every_section_and_option_and_goes_to_stdout, 0, 2);
     tcase_add_loop_test(good, version_goes_to_stdout_once, 0, 2);

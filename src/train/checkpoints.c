@@ -73,8 +73,8 @@ static zero_status_t take_state(checkpoints_t *checkpoints)
     const char *path = zero_checkpoint_path(checkpoints->resumed);
     json_t *state = json_loads(zero_checkpoint_state(checkpoints->resumed), JSON_REJECT_DUPLICATES, NULL);
     const json_t *sequences = json_object_get(json_object_get(state, "data"), "sequences");
-    /* Their tokens are counted, too, and those of the steps to come. */
-    int64_t most = INT64_MAX / 4 / checkpoints->options->model.seq_len;
+    /* With the tokens of the run that goes on, fewer than 2^61 (options_resolve.c), they can still be counted. */
+    const int64_t most = (INT64_C(1) << 61) / checkpoints->options->model.seq_len;
     zero_status_t status = ZERO_OK;
     if (!json_is_integer(sequences) || json_integer_value(sequences) < 0 || json_integer_value(sequences) > most)
         status = report_error(ZERO_ERROR_FORMAT,

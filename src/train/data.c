@@ -3,6 +3,9 @@
  * Two batches take turns: the caller holds one while the reader fills the other with what comes next in order. The
  * reader owns the back batch from a request until it says it is done; otherwise the calling thread owns both. A batch
  * that was not foreseen (a run that resumes, an evaluation that starts over) is read by the caller itself.
+ *
+ * A file may change after its check. Every token is checked again where it is copied into a batch, and what is found is
+ * kept with the batch until someone asks for it: a batch that is read ahead may be none of the run.
  */
 #include "train/data.h"
 #include "train/report.h"
@@ -16,9 +19,11 @@
 #include <string.h>
 
 typedef struct batch {
-    int64_t step;
+    int64_t step, place; /* of the step's first sequence */
     int micro_step;
     int32_t *inputs, *targets; /* [micro_batch, seq_len] each */
+    token_fault_t fault;       /* status ZERO_OK: every token is there, and of the vocabulary */
+    const token_file_t *at;    /* the file that has it */
 } batch_t;
 
 typedef enum reader_state { READER_IDLE, READER_BUSY, READER_DONE, READER_QUIT } reader_state_t;
@@ -44,6 +49,8 @@ struct data {
 
 /* ---- Files ---- */
 
+#define MAX_TOKENS (INT64_C(1) << 62) /* and so of sequences: shuffle.h */
+
 static zero_status_t open_file(data_t *data, const char *path)
 {
     const int64_t seq_len = data->spec.seq_len;
@@ -51,9 +58,10 @@ static zero_status_t open_file(data_t *data, const char *path)
     TRY(token_file_open(path, data->spec.format, file));
     data->n_files++;
     int64_t n_sequences = file->n_tokens > 0 ? (file->n_tokens - 1) / seq_len : 0;
-    if (__builtin_add_overflow(data->n_tokens, file->n_tokens, &data->n_tokens) ||
-        __builtin_add_overflow(data->n_sequences, n_sequences, &data->n_sequences))
-        return report_error(ZERO_ERROR_OVERFLOW, "data: more than 2^63 tokens");
+    if (file->n_tokens > MAX_TOKENS - data->n_tokens)
+        return report_error(ZERO_ERROR_OVERFLOW, "data: with '%s' there are more than 2^62 tokens", file->path);
+    data->n_tokens += file->n_tokens;
+    data->n_sequences += n_sequences;
     data->first_sequence[data->n_files] = data->n_sequences;
     return ZERO_OK;
 }
@@ -142,32 +150,37 @@ static int file_of(const data_t *data, int64_t sequence)
     return low;
 }
 
-static void read_sequence(const data_t *data, int64_t sequence, int32_t *inputs, int32_t *targets)
+/* Of the batch, sequence `place`. */
+static zero_status_t read_sequence(const data_t *data, int64_t sequence, int64_t place, batch_t *batch)
 {
-    const int64_t seq_len = data->spec.seq_len;
+    const int64_t seq_len = data->spec.seq_len, vocab_size = data->spec.vocab_size;
+    int32_t *inputs = batch->inputs + place * seq_len, *targets = batch->targets + place * seq_len;
     int i = file_of(data, sequence);
     int64_t first = (sequence - data->first_sequence[i]) * seq_len;
-    token_file_read(&data->files[i], first, seq_len, inputs);
+    batch->at = &data->files[i];
+    TRY(token_file_read(batch->at, first, seq_len, vocab_size, inputs, &batch->fault));
     memcpy(targets, inputs + 1, (size_t)(seq_len - 1) * sizeof *targets);
-    token_file_read(&data->files[i], first + seq_len, 1, targets + seq_len - 1);
+    return token_file_read(batch->at, first + seq_len, 1, vocab_size, targets + seq_len - 1, &batch->fault);
 }
 
-/* Where a step begins in the endless order. */
-static int64_t place_of(const data_t *data, int64_t step)
+/* Where a step begins in the endless order. False where that, or the step's end, is beyond 2^63. */
+static bool find_place(const data_t *data, int64_t step, int64_t *place)
 {
-    if (step < data->start_step)
-        return step * data->spec.global_batch;
-    return data->start_place + (step - data->start_step) * data->spec.global_batch;
+    const int64_t global_batch = data->spec.global_batch;
+    bool is_before = step < data->start_step;
+    return !__builtin_mul_overflow(is_before ? step : step - data->start_step, global_batch, place) &&
+           !__builtin_add_overflow(*place, is_before ? 0 : data->start_place, place) &&
+           *place <= INT64_MAX - global_batch;
 }
 
 static void read_batch(const data_t *data, batch_t *batch)
 {
     const data_spec_t *spec = &data->spec;
-    int64_t first = place_of(data, batch->step) + spec->rank * (spec->global_batch / spec->world_size) +
-                    batch->micro_step * spec->micro_batch;
-    for (int64_t i = 0; i < spec->micro_batch; i++)
-        read_sequence(data, sequence_at(data, first + i), batch->inputs + i * spec->seq_len,
-                      batch->targets + i * spec->seq_len);
+    int64_t first =
+        batch->place + spec->rank * (spec->global_batch / spec->world_size) + batch->micro_step * spec->micro_batch;
+    batch->fault.status = ZERO_OK;
+    for (int64_t i = 0; i < spec->micro_batch && batch->fault.status == ZERO_OK; i++)
+        (void)read_sequence(data, sequence_at(data, first + i), i, batch);
 }
 
 /* ---- The reader ---- */
@@ -230,9 +243,9 @@ static zero_status_t start_reader(data_t *data)
 
 static bool spec_is_sound(const data_spec_t *spec)
 {
-    return spec->paths && spec->vocab_size >= 1 && spec->seq_len >= 1 && spec->seq_len < INT64_MAX &&
-           spec->world_size >= 1 && spec->rank >= 0 && spec->rank < spec->world_size && spec->micro_batch >= 1 &&
-           spec->global_batch >= 1 && spec->global_batch % spec->world_size == 0 &&
+    return spec->paths && spec->vocab_size >= 1 && spec->vocab_size <= INT32_MAX && spec->seq_len >= 1 &&
+           spec->seq_len < INT64_MAX && spec->world_size >= 1 && spec->rank >= 0 && spec->rank < spec->world_size &&
+           spec->micro_batch >= 1 && spec->global_batch >= 1 && spec->global_batch % spec->world_size == 0 &&
            spec->global_batch / spec->world_size % spec->micro_batch == 0 &&
            spec->global_batch / spec->world_size / spec->micro_batch <= INT32_MAX;
 }
@@ -327,22 +340,36 @@ void data_start_at(data_t *data, int64_t step, int64_t place)
     data->back.step = -1; /* what was read ahead had another place */
 }
 
+/* Only this rank may have met it; the others hear of it when this one is gone. */
+static zero_status_t report_fault(const data_t *data, const batch_t *batch)
+{
+    char text[TOKEN_FAULT_TEXT];
+    token_fault_describe(&batch->fault, batch->at, data->spec.vocab_size, true, text);
+    return report_rank_error(batch->fault.status, "%s", text);
+}
+
 zero_status_t data_batch(data_t *data, int64_t step, int micro_step, const int32_t **inputs, const int32_t **targets)
 {
+    int64_t place, next_place;
     /* The step that is read ahead must have a place, too. */
-    if (step < 0 || step > INT64_MAX / data->spec.global_batch - 2 || micro_step < 0 || micro_step >= data->micro_steps)
+    if (step < 0 || step == INT64_MAX || !find_place(data, step, &place) || !find_place(data, step + 1, &next_place) ||
+        micro_step < 0 || micro_step >= data->micro_steps)
         return report_error(ZERO_ERROR_ARGUMENT, "data: no micro-step %d of step %" PRId64, micro_step, step);
     bool foreseen = wait_for_reader(data) && data->back.step == step && data->back.micro_step == micro_step;
     if (!foreseen) {
         data->back.step = step;
+        data->back.place = place;
         data->back.micro_step = micro_step;
         read_batch(data, &data->back);
     }
+    if (data->back.fault.status != ZERO_OK)
+        return report_fault(data, &data->back);
     batch_t ready = data->back;
     data->back = data->front;
     data->front = ready;
     bool last = micro_step + 1 == data->micro_steps;
     data->back.step = last ? step + 1 : step;
+    data->back.place = last ? next_place : place;
     data->back.micro_step = last ? 0 : micro_step + 1;
     set_state(data, READER_BUSY);
     *inputs = data->front.inputs;

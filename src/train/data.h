@@ -36,8 +36,10 @@ int64_t data_n_sequences(const data_t *data); /* at least 1 */
 void data_start_at(data_t *data, int64_t step, int64_t place);
 
 /* The batch of (step, micro_step), both from 0, for this rank: inputs and targets int32 [micro_batch, seq_len], targets
- * one position ahead. Valid until the next call. Rank r's sequence i in micro-step k has place
- * (step's own) + r * (global_batch / world_size) + k * micro_batch + i in the endless order. */
+ * one position ahead, every one of them of the vocabulary. Valid until the next call. ZERO_ERROR_FORMAT or
+ * ZERO_ERROR_IO, with a line, where a file has changed since data_open: tokens beyond the vocabulary, or cut off. Rank
+ * r's sequence i in micro-step k has place (step's own) + r * (global_batch / world_size) + k * micro_batch + i in the
+ * endless order. */
 zero_status_t data_batch(data_t *data, int64_t step, int micro_step, const int32_t **inputs, const int32_t **targets);
 
 #endif

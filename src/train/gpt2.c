@@ -213,7 +213,7 @@ static zero_status_t embed_forward(model_t *model)
     gpt2_t *g = model->arch;
     return model->kernels->embed(&model->ctx, g->layers[0].x, model->tokens, model_weight(model, g->wte),
                                  model_weight(model, g->wpe), model->n_batch, model->seq_len,
-                                 (size_t)model->options->model.dim);
+                                 (size_t)model->options->model.dim, (size_t)model->options->model.vocab_size);
 }
 
 /* x W + b, in HF's Conv1D layout */

@@ -261,7 +261,8 @@ static zero_status_t embed_forward(model_t *model)
 {
     llama_t *g = model->arch;
     return model->kernels->embed(&model->ctx, g->layers[0].x, model->tokens, model_weight(model, g->embed),
-                                 (zero_weight_t){0}, model->n_batch, model->seq_len, (size_t)model->options->model.dim);
+                                 (zero_weight_t){0}, model->n_batch, model->seq_len, (size_t)model->options->model.dim,
+                                 (size_t)model->options->model.vocab_size);
 }
 
 /* From layer->x on to the input of the last matrix. `residual` and `addend` sum to x; x itself and NULL when it is

@@ -316,8 +316,8 @@ static zero_status_t create_engine(run_t *run)
     run->model.trace = run->trace;
     config.user_bytes = zero_memory_total(&user);
     TRY(zero_engine_create(run->comm, run->device, run->model.declaration, &config, &run->engine));
-    TRY(zero_comm_agree(run->comm,
-                        model_attach(&run->model, run->device, run->engine, run->micro_steps * (run->n_late + 1))));
+    TRY(zero_comm_agree(
+        run->comm, model_attach(&run->model, run->device, run->engine, (int64_t)run->micro_steps * (run->n_late + 1))));
     TRY(zero_comm_agree(run->comm, trace_attach(run->trace, run->device, run->engine)));
     if (run->options->resume)
         return checkpoints_load(&run->checkpoints, run->engine);

@@ -62,7 +62,7 @@ void model_plan(const model_t *model, zero_memory_t *memory)
     memory->bytes[ZERO_MEMORY_DATA] += 2 * batch_bytes(model) + sizeof(double) + sizes.vocab_size * sizeof(float);
 }
 
-zero_status_t model_attach(model_t *model, zero_device_t *device, zero_engine_t *engine, int n_in_flight)
+zero_status_t model_attach(model_t *model, zero_device_t *device, zero_engine_t *engine, int64_t n_in_flight)
 {
     zero_model_limits_t sizes = limits(model);
     activations_t activations = {.engine = engine};

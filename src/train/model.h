@@ -52,7 +52,7 @@ struct model {
     int32_t *tokens;         /* device, int32 [n_batch, seq_len] */
     int32_t *targets;        /* device, int32 [n_batch, seq_len] */
     int32_t *uploads; /* host, pinned: batches on their way to the device, a ring of n_uploads inputs and targets */
-    int n_uploads, next_upload;
+    int64_t n_uploads, next_upload;
     double loss_weight; /* of each token's loss */
     double *loss;       /* device: += this pass's weighted losses */
     float *logits;      /* device, fp32 [vocab_size]: of position logits_at, MODEL_LOGITS */
@@ -64,7 +64,7 @@ zero_status_t model_create(const options_t *options, model_t *model);
 /* Bytes the model will take beside what libzero plans: activations, workspace, data. Before model_attach. */
 void model_plan(const model_t *model, zero_memory_t *memory);
 /* Allocates them. n_in_flight: batches of training that may be queued before the oldest of them is computed. */
-zero_status_t model_attach(model_t *model, zero_device_t *device, zero_engine_t *engine, int n_in_flight);
+zero_status_t model_attach(model_t *model, zero_device_t *device, zero_engine_t *engine, int64_t n_in_flight);
 void model_destroy(model_t *model);
 
 /* One micro-step: copies the batch (host, int32 [micro_batch, seq_len]; free again on return), forward, backward,

@@ -77,6 +77,36 @@ static zero_status_t resolve_batch(options_t *options, int64_t world_size)
     return ZERO_OK;
 }
 
+/* What later multiplies these counts may take for granted: the tokens of a whole run stay below 2^61, the positions of
+ * a pass below 2^31, and every array of activations or workspace, with all of them together, below 2^62 bytes. */
+static zero_status_t check_sizes(const options_t *o)
+{
+    const double rows = (double)o->train.micro_batch * (double)o->model.seq_len, vocab = (double)o->model.vocab_size;
+    const double dim = (double)o->model.dim, ffn = (double)o->model.ffn_dim, heads = (double)o->model.heads;
+    const double tokens = (double)o->train.steps * (double)o->train.global_batch * (double)o->model.seq_len;
+    /* Generous, in fp32: no layer of any architecture keeps as much (gpt2.c), nor works with as much (kernels). */
+    const double bytes[] = {4.0 * rows * (double)(o->model.layers + 4) * (16.0 * dim + 8.0 * ffn + 4.0 * heads + 16.0),
+                            16.0 * rows * vocab, 16.0 * dim * (vocab + 4.0 * ffn + 4.0 * dim),
+                            4.0 * rows * heads * (double)o->model.seq_len};
+    if (tokens >= 0x1p61)
+        return report_error(ZERO_ERROR_USAGE,
+                            "[train] steps: %" PRId64 " of %" PRId64 " sequences (global_batch) of %" PRId64
+                            " tokens (seq_len) are %.2g tokens, more than can be counted",
+                            o->train.steps, o->train.global_batch, o->model.seq_len, tokens);
+    if (rows >= 0x1p31)
+        return report_error(ZERO_ERROR_USAGE,
+                            "[train] micro_batch: %" PRId64 " sequences of %" PRId64
+                            " tokens (seq_len) in one pass are more than 2^31 - 1 tokens",
+                            o->train.micro_batch, o->model.seq_len);
+    for (size_t i = 0; i < sizeof bytes / sizeof bytes[0]; i++)
+        if (bytes[i] >= 0x1p60)
+            return report_error(ZERO_ERROR_USAGE,
+                                "[model], [train] micro_batch: to train a model of these sizes takes up to %.2g bytes "
+                                "beside its weights, more than any memory has",
+                                bytes[i]);
+    return ZERO_OK;
+}
+
 static zero_status_t resolve_schedule(options_t *options)
 {
     double lr = options->train.lr;
@@ -112,6 +142,7 @@ zero_status_t options_resolve(options_t *options, int world_size)
     options_t resolved = *options;
     TRY(resolve_model(&resolved));
     TRY(resolve_batch(&resolved, world_size));
+    TRY(check_sizes(&resolved));
     TRY(resolve_schedule(&resolved));
     TRY(resolve_checkpoints(&resolved));
     *options = resolved;

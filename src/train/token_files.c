@@ -2,8 +2,8 @@
  *
  * FORMATS has a row per format: how a file is recognised and how its header, or the index beside it, checked against
  * the file's true size, gives the first token, the width and the count. Nothing in a file is trusted before it is
- * checked. A file is mapped, so ranks of one host share its pages and opening costs nothing; whoever truncates it
- * during a run ends the run.
+ * checked, and a file may change at any moment: its bytes are copied by pread, and it is the copy that is checked and
+ * used. A mapping would be shorter, but whoever truncated the file would kill the run by a signal.
  */
 #include "train/token_files.h"
 #include "train/megatron_index.h"
@@ -14,7 +14,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -23,9 +22,9 @@
 
 typedef struct format_row {
     options_format_t format;
-    /* Whether a file, mapped already, is of this format: asked row by row for format auto. */
+    /* Whether a file, opened already, is of this format: asked row by row for format auto. */
     bool (*recognise)(const token_file_t *file);
-    /* Fills tokens, token_bytes, is_signed and n_tokens. */
+    /* Fills tokens_at, token_bytes, is_signed and n_tokens. */
     zero_status_t (*read_header)(token_file_t *file);
 } format_row_t;
 
@@ -59,7 +58,7 @@ static uint64_t load_64(const unsigned char *array, int64_t i)
 static const llmc_kind_t *llmc_kind(const token_file_t *file)
 {
     for (size_t i = 0; i < sizeof LLMC_KINDS / sizeof LLMC_KINDS[0]; i++)
-        if (file->map_bytes >= 4 && load(file->map, 4, 0) == LLMC_KINDS[i].magic)
+        if (file->n_bytes >= 4 && load(file->head, 4, 0) == LLMC_KINDS[i].magic)
             return &LLMC_KINDS[i];
     return NULL;
 }
@@ -77,11 +76,11 @@ static zero_status_t read_llmc(token_file_t *file)
                             "'%s' is not an llm.c token file: it does not begin with 20240520 or 20240801; set [data] "
                             "format",
                             file->path);
-    if (file->map_bytes < LLMC_HEADER_BYTES)
+    if (file->n_bytes < LLMC_HEADER_BYTES)
         return report_error(ZERO_ERROR_FORMAT,
-                            "'%s': the llm.c header is truncated: %zu bytes instead of %d; write the file anew",
-                            file->path, file->map_bytes, LLMC_HEADER_BYTES);
-    uint32_t version = load(file->map, 4, 1), count = load(file->map, 4, 2);
+                            "'%s': the llm.c header is truncated: %" PRIu64 " bytes instead of %d; write the file anew",
+                            file->path, file->n_bytes, LLMC_HEADER_BYTES);
+    uint32_t version = load(file->head, 4, 1), count = load(file->head, 4, 2);
     if (version != kind->version)
         return report_error(ZERO_ERROR_FORMAT, "'%s': llm.c version %u with magic %u is unknown, only %u is read",
                             file->path, version, kind->magic, kind->version);
@@ -90,12 +89,12 @@ static zero_status_t read_llmc(token_file_t *file)
                             file->path, (int32_t)count);
     /* At most 2^31 * 4 + 1024: no overflow. */
     uint64_t n_bytes = LLMC_HEADER_BYTES + (uint64_t)count * (uint64_t)kind->token_bytes;
-    if (n_bytes != file->map_bytes)
+    if (n_bytes != file->n_bytes)
         return report_error(ZERO_ERROR_FORMAT,
                             "'%s': the llm.c header names %u tokens, which make %" PRIu64 " bytes, but the file has "
-                            "%zu; write the file anew",
-                            file->path, count, n_bytes, file->map_bytes);
-    file->tokens = file->map + LLMC_HEADER_BYTES;
+                            "%" PRIu64 "; write the file anew",
+                            file->path, count, n_bytes, file->n_bytes);
+    file->tokens_at = LLMC_HEADER_BYTES;
     file->token_bytes = kind->token_bytes;
     file->n_tokens = (int64_t)count;
     return ZERO_OK;
@@ -114,14 +113,14 @@ static bool is_named_bin(const token_file_t *file)
 
 static zero_status_t read_nanogpt(token_file_t *file)
 {
-    if (file->map_bytes % 2)
+    if (file->n_bytes % 2)
         return report_error(ZERO_ERROR_FORMAT,
-                            "'%s': %zu bytes are not a whole number of uint16 tokens (nanoGPT); set [data] format if "
-                            "it is something else",
-                            file->path, file->map_bytes);
-    file->tokens = file->map;
+                            "'%s': %" PRIu64
+                            " bytes are not a whole number of uint16 tokens (nanoGPT); set [data] format if it is "
+                            "something else",
+                            file->path, file->n_bytes);
     file->token_bytes = 2;
-    file->n_tokens = (int64_t)(file->map_bytes / 2);
+    file->n_tokens = (int64_t)(file->n_bytes / 2);
     return ZERO_OK;
 }
 
@@ -134,37 +133,53 @@ static const char *missing_hint(const char *path)
                                   : "";
 }
 
-/* Maps the whole of a non-empty regular file. O_NONBLOCK: opening a pipe must not wait for its writer. */
-static zero_status_t map_file(const char *path, const unsigned char **map, size_t *n_bytes)
+/* Opens a non-empty regular file for reading; *fd is -1 after a failure. O_NONBLOCK: opening a pipe must not wait for
+ * its writer. */
+static zero_status_t open_regular(const char *path, int *fd, uint64_t *n_bytes)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0)
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (*fd < 0)
         return report_error(ZERO_ERROR_USAGE, "cannot read data file '%s': %s%s", path, strerror(errno),
                             errno == ENOENT ? missing_hint(path) : "");
     zero_status_t status = ZERO_OK;
     struct stat info;
-    if (fstat(fd, &info) != 0)
+    if (fstat(*fd, &info) != 0)
         status = report_error(ZERO_ERROR_IO, "cannot read data file '%s': %s", path, strerror(errno));
     else if (S_ISDIR(info.st_mode))
         status = report_error(ZERO_ERROR_USAGE, "data file '%s' is a directory: name the files in it", path);
     else if (!S_ISREG(info.st_mode))
-        status =
-            report_error(ZERO_ERROR_USAGE, "data file '%s' is not a regular file: it must be one to be mapped", path);
+        status = report_error(ZERO_ERROR_USAGE, "data file '%s' is not a regular file: it must be one", path);
     else if (info.st_size == 0)
         status = report_error(ZERO_ERROR_FORMAT, "data file '%s' is empty", path);
-    else if ((uint64_t)info.st_size > SIZE_MAX)
-        status = report_error(ZERO_ERROR_OVERFLOW, "data file '%s' is larger than the address space", path);
     if (status == ZERO_OK) {
-        void *mapped = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (mapped == MAP_FAILED) {
-            status = report_error(ZERO_ERROR_IO, "cannot map data file '%s': %s", path, strerror(errno));
-        } else {
-            *map = mapped;
-            *n_bytes = (size_t)info.st_size;
-        }
+        *n_bytes = (uint64_t)info.st_size;
+    } else {
+        close(*fd);
+        *fd = -1;
     }
-    close(fd);
     return status;
+}
+
+#define FILE_ENDS (-1) /* where an errno may stand: there are fewer bytes */
+
+/* Reads exactly n_bytes from `offset` on. Returns 0, an errno or FILE_ENDS. */
+static int read_at(int fd, uint64_t offset, void *out, size_t n_bytes)
+{
+    for (size_t n_done = 0; n_done < n_bytes;) {
+        ssize_t n = pread(fd, (char *)out + n_done, n_bytes - n_done, (off_t)(offset + n_done));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return n == 0 ? FILE_ENDS : errno;
+        n_done += (size_t)n;
+    }
+    return 0;
+}
+
+/* Describes what read_at returned. */
+static const char *read_error_text(int error)
+{
+    return error == FILE_ENDS ? "it was truncated while in use" : strerror(error);
 }
 
 /* ---- Megatron-LM's pairs of files ---- */
@@ -191,7 +206,7 @@ static bool has_index(const token_file_t *file)
     return found;
 }
 
-/* What to map for a path that the user gave: of a pair the .bin. NULL: no memory. */
+/* The file that has the tokens, for a path that the user gave: of a pair the .bin. NULL: no memory. */
 static char *tokens_path(const char *path, options_format_t format)
 {
     char *index_path = pair_path(path, ".idx");
@@ -200,6 +215,32 @@ static char *tokens_path(const char *path, options_format_t format)
         is_pair = ends_in(path, ".idx") || (!is_file(path) && is_file(index_path));
     free(index_path);
     return is_pair ? pair_path(path, ".bin") : strdup(path);
+}
+
+static zero_status_t read_into_memory(const char *path, int fd, uint64_t n_bytes, unsigned char **data)
+{
+    if (n_bytes > PTRDIFF_MAX)
+        return report_error(ZERO_ERROR_OVERFLOW, "data file '%s' is larger than the address space", path);
+    *data = malloc((size_t)n_bytes);
+    if (!*data)
+        return report_rank_error(ZERO_ERROR_MEMORY, "out of memory: '%s' takes %" PRIu64 " bytes", path, n_bytes);
+    int error = read_at(fd, 0, *data, (size_t)n_bytes);
+    if (error == 0)
+        return ZERO_OK;
+    free(*data);
+    return report_error(ZERO_ERROR_IO, "cannot read data file '%s': %s", path, read_error_text(error));
+}
+
+/* The whole of a file, for free(). */
+static zero_status_t read_whole(const char *path, unsigned char **data, size_t *n_bytes)
+{
+    int fd;
+    uint64_t size;
+    TRY(open_regular(path, &fd, &size));
+    zero_status_t status = read_into_memory(path, fd, size, data);
+    close(fd);
+    *n_bytes = (size_t)size;
+    return status;
 }
 
 static zero_status_t read_pair(token_file_t *file, const char *index_path)
@@ -211,14 +252,13 @@ static zero_status_t read_pair(token_file_t *file, const char *index_path)
                             "'%s' has no Megatron index: cannot read '%s': %s; put it there, or set [data] format if "
                             "it is something else",
                             file->path, index_path, strerror(errno));
-    const unsigned char *index;
-    size_t index_bytes;
-    TRY(map_file(index_path, &index, &index_bytes));
+    unsigned char *index = NULL;
+    size_t index_bytes = 0;
+    TRY(read_whole(index_path, &index, &index_bytes));
     megatron_tokens_t tokens = {0};
-    zero_status_t status = megatron_index_read(index_path, index, index_bytes, file->path, file->map_bytes, &tokens);
-    munmap((void *)index, index_bytes);
+    zero_status_t status = megatron_index_read(index_path, index, index_bytes, file->path, file->n_bytes, &tokens);
+    free(index);
     TRY(status);
-    file->tokens = file->map;
     file->token_bytes = tokens.token_bytes;
     file->is_signed = tokens.is_signed;
     file->n_tokens = tokens.n_tokens;
@@ -243,9 +283,8 @@ static bool is_anything(const token_file_t *file)
 
 static zero_status_t read_text(token_file_t *file)
 {
-    file->tokens = file->map;
     file->token_bytes = 1;
-    file->n_tokens = (int64_t)file->map_bytes;
+    file->n_tokens = (int64_t)file->n_bytes;
     return ZERO_OK;
 }
 
@@ -286,7 +325,7 @@ static const char *packed_as(const token_file_t *file)
         {"PDF", "%PDF-", 5},
     };
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
-        if (file->map_bytes >= kinds[i].n_bytes && memcmp(file->map, kinds[i].begins, kinds[i].n_bytes) == 0)
+        if (file->n_bytes >= kinds[i].n_bytes && memcmp(file->head, kinds[i].begins, kinds[i].n_bytes) == 0)
             return kinds[i].name;
     return NULL;
 }
@@ -294,7 +333,10 @@ static const char *packed_as(const token_file_t *file)
 /* Fills what is not yet known of file->path. */
 static zero_status_t read_file(options_format_t format, token_file_t *file)
 {
-    TRY(map_file(file->path, &file->map, &file->map_bytes));
+    TRY(open_regular(file->path, &file->fd, &file->n_bytes));
+    int error = read_at(file->fd, 0, file->head, file->n_bytes < sizeof file->head ? file->n_bytes : sizeof file->head);
+    if (error != 0)
+        return report_error(ZERO_ERROR_IO, "cannot read data file '%s': %s", file->path, read_error_text(error));
     const format_row_t *row = find_format(format, file);
     file->format = row->format;
     const char *kind = format == FORMAT_AUTO && row->format == FORMAT_TEXT ? packed_as(file) : NULL;
@@ -308,7 +350,7 @@ static zero_status_t read_file(options_format_t format, token_file_t *file)
 
 zero_status_t token_file_open(const char *path, options_format_t format, token_file_t *file)
 {
-    token_file_t opened = {.path = tokens_path(path, format)};
+    token_file_t opened = {.path = tokens_path(path, format), .fd = -1};
     if (!opened.path)
         return report_error(ZERO_ERROR_MEMORY, "data file '%s': out of memory", path);
     zero_status_t status = read_file(format, &opened);
@@ -322,51 +364,53 @@ zero_status_t token_file_open(const char *path, options_format_t format, token_f
 
 void token_file_close(token_file_t *file)
 {
-    if (file->map)
-        munmap((void *)file->map, file->map_bytes);
+    if (file->fd >= 0)
+        close(file->fd);
     free((char *)file->path);
-    *file = (token_file_t){0};
+    *file = (token_file_t){.fd = -1};
 }
+
+/* ---- Tokens ---- */
 
 /* One loop per width, so that the compiler sees a constant and vectorises. Signs need no thought: there are none in a
  * vocabulary. */
-void token_file_read(const token_file_t *file, int64_t first, int64_t n_tokens, int32_t *out)
+static void widen(const unsigned char *tokens, int token_bytes, size_t n_tokens, int32_t *out)
 {
-    const unsigned char *tokens = file->tokens + (size_t)first * (size_t)file->token_bytes;
-    switch (file->token_bytes) {
+    const int64_t n = (int64_t)n_tokens;
+    switch (token_bytes) {
     case 1:
-        for (int64_t i = 0; i < n_tokens; i++)
+        for (int64_t i = 0; i < n; i++)
             out[i] = (int32_t)load(tokens, 1, i);
         break;
     case 2:
-        for (int64_t i = 0; i < n_tokens; i++)
+        for (int64_t i = 0; i < n; i++)
             out[i] = (int32_t)load(tokens, 2, i);
         break;
     case 4:
-        for (int64_t i = 0; i < n_tokens; i++)
+        for (int64_t i = 0; i < n; i++)
             out[i] = (int32_t)load(tokens, 4, i);
         break;
     default:
-        for (int64_t i = 0; i < n_tokens; i++)
+        for (int64_t i = 0; i < n; i++)
             out[i] = (int32_t)load_64(tokens, i);
         break;
     }
 }
 
-static uint32_t largest(const unsigned char *tokens, int token_bytes, int64_t n_tokens)
+static uint32_t largest(const unsigned char *tokens, int token_bytes, size_t n_tokens)
 {
     uint32_t most = 0;
-    for (int64_t i = 0; i < n_tokens; i++) {
+    for (int64_t i = 0; i < (int64_t)n_tokens; i++) {
         uint32_t token = load(tokens, token_bytes, i);
         most = token > most ? token : most;
     }
     return most;
 }
 
-static uint64_t largest_64(const unsigned char *tokens, int64_t n_tokens)
+static uint64_t largest_64(const unsigned char *tokens, size_t n_tokens)
 {
     uint64_t most = 0;
-    for (int64_t i = 0; i < n_tokens; i++) {
+    for (int64_t i = 0; i < (int64_t)n_tokens; i++) {
         uint64_t token = load_64(tokens, i);
         most = token > most ? token : most;
     }
@@ -374,10 +418,9 @@ static uint64_t largest_64(const unsigned char *tokens, int64_t n_tokens)
 }
 
 /* As unsigned numbers, where negative ones come last. A constant width in each loop. */
-static uint64_t largest_token(const token_file_t *file, int64_t first, int64_t n_tokens)
+static uint64_t largest_token(const unsigned char *tokens, int token_bytes, size_t n_tokens)
 {
-    const unsigned char *tokens = file->tokens + (size_t)first * (size_t)file->token_bytes;
-    switch (file->token_bytes) {
+    switch (token_bytes) {
     case 1:
         return largest(tokens, 1, n_tokens);
     case 2:
@@ -389,9 +432,18 @@ static uint64_t largest_token(const token_file_t *file, int64_t first, int64_t n
     }
 }
 
-static uint64_t token_at(const token_file_t *file, int64_t i)
+static uint64_t token_at(const unsigned char *tokens, int token_bytes, int64_t i)
 {
-    return file->token_bytes == 8 ? load_64(file->tokens, i) : load(file->tokens, file->token_bytes, i);
+    return token_bytes == 8 ? load_64(tokens, i) : load(tokens, token_bytes, i);
+}
+
+/* Unsigned numbers of the file's width below this one are the vocabulary; 0: all are. */
+static uint64_t n_allowed(const token_file_t *file, int64_t vocab_size)
+{
+    uint64_t n = (uint64_t)vocab_size, n_positive = UINT64_C(1) << (8 * file->token_bytes - 1);
+    if (file->is_signed)
+        return n < n_positive ? n : n_positive;
+    return n > 2 * n_positive - 1 ? 0 : n;
 }
 
 /* What an unsigned number of the file's width means there. Types of 8 bytes are signed. */
@@ -401,27 +453,69 @@ static int64_t token_value(const token_file_t *file, uint64_t token)
     return file->is_signed ? (int64_t)((token ^ sign) - sign) : (int64_t)token;
 }
 
-zero_status_t token_file_check(const token_file_t *file, int64_t first, int64_t n_tokens, int64_t vocab_size)
+/* The chunk's tokens begin with token `first` of the file. */
+static zero_status_t check_chunk(const token_file_t *file, const unsigned char *chunk, int64_t first, size_t n_tokens,
+                                 uint64_t allowed, token_fault_t *fault)
 {
-    const int64_t block = 1 << 16;
-    uint64_t n_allowed = (uint64_t)vocab_size, n_positive = UINT64_C(1) << (8 * file->token_bytes - 1);
-    if (file->is_signed)
-        n_allowed = n_allowed < n_positive ? n_allowed : n_positive;
-    else if (n_allowed >= 2 * n_positive)
-        return ZERO_OK; /* every token of this width is in the vocabulary */
-    for (int64_t start = first, end = first + n_tokens; start < end; start += block) {
-        int64_t n = end - start < block ? end - start : block;
-        if (largest_token(file, start, n) < n_allowed)
-            continue;
-        int64_t at = start;
-        while (token_at(file, at) < n_allowed)
-            at++;
-        return report_error(ZERO_ERROR_FORMAT,
-                            "'%s': token %" PRId64 " at position %" PRId64
-                            " is beyond the vocabulary: [model] vocab_size is %" PRId64 "%s",
-                            file->path, token_value(file, token_at(file, at)), at, vocab_size,
-                            file->format == FORMAT_TEXT ? ", and text needs up to 256"
-                                                        : "; it must be that of the tokenizer which made the file");
+    if (allowed == 0 || largest_token(chunk, file->token_bytes, n_tokens) < allowed)
+        return ZERO_OK;
+    int64_t i = 0;
+    while (token_at(chunk, file->token_bytes, i) < allowed)
+        i++;
+    *fault = (token_fault_t){.status = ZERO_ERROR_FORMAT,
+                             .position = first + i,
+                             .token = token_value(file, token_at(chunk, file->token_bytes, i))};
+    return fault->status;
+}
+
+/* Read at a time, on the stack: a sequence, mostly. */
+#define CHUNK_BYTES 65536
+
+zero_status_t token_file_read(const token_file_t *file, int64_t first, int64_t n_tokens, int64_t vocab_size,
+                              int32_t *out, token_fault_t *fault)
+{
+    unsigned char chunk[CHUNK_BYTES];
+    const size_t width = (size_t)file->token_bytes;
+    const uint64_t allowed = n_allowed(file, vocab_size);
+    for (int64_t done = 0; done < n_tokens;) {
+        size_t n = CHUNK_BYTES / width;
+        n = n_tokens - done < (int64_t)n ? (size_t)(n_tokens - done) : n;
+        int error = read_at(file->fd, file->tokens_at + (uint64_t)(first + done) * width, chunk, n * width);
+        if (error != 0) {
+            *fault = (token_fault_t){.status = ZERO_ERROR_IO, .position = first + done, .error = error};
+            return fault->status;
+        }
+        TRY(check_chunk(file, chunk, first + done, n, allowed, fault));
+        if (out)
+            widen(chunk, file->token_bytes, n, out + done);
+        done += (int64_t)n;
     }
     return ZERO_OK;
+}
+
+void token_fault_describe(const token_fault_t *fault, const token_file_t *file, int64_t vocab_size, bool in_use,
+                          char text[TOKEN_FAULT_TEXT])
+{
+    const char *advice = in_use ? ", and it was not when the run began: the file was changed while in use"
+                         : file->format == FORMAT_TEXT ? ", and text needs up to 256"
+                                                       : "; it must be that of the tokenizer which made the file";
+    if (fault->status == ZERO_ERROR_FORMAT)
+        snprintf(text, TOKEN_FAULT_TEXT,
+                 "'%s': token %" PRId64 " at position %" PRId64
+                 " is beyond the vocabulary: [model] vocab_size is %" PRId64 "%s",
+                 file->path, fault->token, fault->position, vocab_size, advice);
+    else
+        snprintf(text, TOKEN_FAULT_TEXT,
+                 "cannot read data file '%s', of %" PRIu64 " bytes, from token %" PRId64 " on: %s", file->path,
+                 file->n_bytes, fault->position, read_error_text(fault->error));
+}
+
+zero_status_t token_file_check(const token_file_t *file, int64_t first, int64_t n_tokens, int64_t vocab_size)
+{
+    token_fault_t fault;
+    char text[TOKEN_FAULT_TEXT];
+    if (n_allowed(file, vocab_size) == 0 || token_file_read(file, first, n_tokens, vocab_size, NULL, &fault) == ZERO_OK)
+        return ZERO_OK;
+    token_fault_describe(&fault, file, vocab_size, false, text);
+    return report_error(fault.status, "%s", text);
 }

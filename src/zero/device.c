@@ -1,6 +1,8 @@
 /* device.c - opening a device and its way between ranks: the one place that knows which were built in. */
 #include "zero/device.h"
 
+#include <omp.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -31,8 +33,27 @@ zero_device_type_t zero_device_resolve(zero_device_type_t type, const zero_comm_
     return zero_device_cuda_count() > 0 ? ZERO_DEVICE_CUDA : ZERO_DEVICE_CPU;
 }
 
+/* More than any machine's cores; libgomp keeps its threads' starting points on the stack, which some ten thousand
+ * overrun. */
+#define MAX_THREADS 4096
+
+/* What the environment says is mostly the same for all ranks of a host: one of them speaks. */
+static zero_status_t check_threads(const zero_comm_t *comm)
+{
+    int n_threads = omp_get_max_threads();
+    if (!getenv("OMP_NUM_THREADS") || n_threads <= MAX_THREADS)
+        return ZERO_OK;
+    if (zero_comm_local_rank(comm) > 0)
+        return ZERO_ERROR_USAGE;
+    return zero_fail(ZERO_ERROR_USAGE,
+                     "OMP_NUM_THREADS in the environment gives a rank %d threads, and %d are the most: set it to a "
+                     "rank's share of the cores, or leave it out",
+                     n_threads, MAX_THREADS);
+}
+
 zero_status_t zero_device_create(zero_device_type_t type, const zero_comm_t *comm, zero_device_t **device)
 {
+    ZERO_TRY(check_threads(comm));
     type = zero_device_resolve(type, comm);
     if (type == ZERO_DEVICE_CPU)
         return zero_device_cpu_create(comm, device);

@@ -90,6 +90,8 @@ zero_status_t zero_config_check(const zero_config_t *c)
                                "loss_scale_window %d, loss_scale_hysteresis %d: both must be at least 1",
                                c->loss_scale_window, c->loss_scale_hysteresis);
     /* The rest is each rank's own. */
+    if (c->user_bytes > (size_t)1 << 62) /* what is planned stays below that, and their sum below 2^64 */
+        return zero_fail(ZERO_ERROR_USAGE, "user_bytes %zu: more than any memory has", c->user_bytes);
     if (c->offload_threads < 0 || c->offload_threads > ZERO_MAX_OFFLOAD_THREADS)
         return zero_fail(ZERO_ERROR_USAGE, "offload_threads %d: it must be in 0..%d", c->offload_threads,
                          ZERO_MAX_OFFLOAD_THREADS);

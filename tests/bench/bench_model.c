@@ -127,7 +127,8 @@ static zero_status_t swiglu_backward(bench_t *b, size_t n_rows, size_t width)
 
 static zero_status_t embed(bench_t *b, size_t n_rows, size_t dim)
 {
-    return b->k->embed(&b->ctx, b->out, b->tokens, weight_of(b->weight), weight_of(b->in), n_rows / SEQ, SEQ, dim);
+    return b->k->embed(&b->ctx, b->out, b->tokens, weight_of(b->weight), weight_of(b->in), n_rows / SEQ, SEQ, dim,
+                       VOCAB);
 }
 
 static zero_status_t embed_backward(bench_t *b, size_t n_rows, size_t dim)

@@ -204,7 +204,7 @@ static zero_status_t embed(bench_t *b, size_t rows, size_t dim)
 {
     return b->k->embed(&b->ctx, b->s->out, b->tokens, weight_of(b->s->weight),
                        weight_of(b->model->is_llama ? NULL : b->s->in), rows / b->model->seq_len, b->model->seq_len,
-                       dim);
+                       dim, b->model->vocab_size);
 }
 /* GPT-2's table is the output head's too, and has its gradient already. */
 static zero_status_t embed_backward(bench_t *b, size_t rows, size_t dim)
