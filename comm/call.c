@@ -64,11 +64,11 @@ zero_status_t zero_call_mismatch(int rank, const zero_call_t *call, int other_ra
     zero_call_text(call, mine);
     zero_call_text(other, others);
     if (strcmp(mine, others) != 0)
-        return zero_fail(ZERO_ERROR_MISMATCH, "ranks call different things: rank %d is in %s, rank %d in %s", rank, mine,
-                         other_rank, others);
+        return zero_fail(ZERO_ERROR_MISMATCH, "ranks call different things: rank %d is in %s, rank %d is in %s", rank,
+                         mine, other_rank, others);
     return zero_fail(ZERO_ERROR_MISMATCH,
                      "ranks call different things: rank %d is in %s (%s, %" PRIu64 " bytes, root %" PRId64
-                     "), rank %d in %s (%s, %" PRIu64 " bytes, root %" PRId64 ")",
+                     "), rank %d is in %s (%s, %" PRIu64 " bytes, root %" PRId64 ")",
                      rank, mine, call->what, call->n_bytes, call->root, other_rank, others, other->what, other->n_bytes,
                      other->root);
 }
