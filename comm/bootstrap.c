@@ -12,6 +12,7 @@
 #include "comm/comm.h"
 #include "comm/deadline.h"
 #include "comm/mpi_status.h"
+#include "comm/roll_call.h"
 #include "zero/log.h"
 
 /* MPI is one per process: communicators share it, and it can be neither started twice nor used once it is finalized. */
@@ -90,6 +91,7 @@ static zero_status_t find_ranks(zero_comm_t *comm)
     ZERO_TRY_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &comm->rank));
     ZERO_TRY_MPI(MPI_Comm_size(MPI_COMM_WORLD, &comm->size));
     zero_log_set_rank(comm->rank);
+    ZERO_TRY(zero_roll_call(comm)); /* what follows has no end of its own where one is missing */
     ZERO_TRY_MPI(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host));
     ZERO_TRY_MPI(MPI_Comm_rank(host, &comm->local_rank));
     ZERO_TRY_MPI(MPI_Comm_size(host, &comm->local_size));

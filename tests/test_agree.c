@@ -10,6 +10,7 @@
 #include "zero.h"
 
 #define LIMIT_S 40.0
+#define ENDING_S 10.0 /* to start, to report and for mpirun to end it, beside other tests */
 #define N_RANKS 3
 #define N_AT_ONCE 4 /* mpirun mostly waits */
 
@@ -35,6 +36,7 @@ static const struct {
     {"auto", "cpu", "one_leaves", "zero_comm_destroy", "zero_grad_ready(engine 0, unit head, step 2, micro-step 0)", 1},
     {"mpi", "cpu", "one_leaves", "zero_comm_destroy", "zero_acquire(engine 0, unit embed, step 2, micro-step 0)", 2},
     {"mpi", "cpu", "one_broadcasts_twice", "zero_comm_broadcast", "zero_comm_barrier", 2},
+    {"auto", "cpu", "other_kind", "zero_comm_create(ZERO_COMM_NCCL)", "zero_comm_create(ZERO_COMM_AUTO)", 1},
 };
 #define N_ROWS ((int)(sizeof rows / sizeof rows[0]))
 
@@ -61,10 +63,11 @@ static int count_lines(const char *log, const char *odd, const char *others)
 
 typedef struct run {
     int exit_code;
+    double seconds;
     char *log;
 } run_t;
 
-static run_t start(const char *directory, const char *comm, const char *device, const char *name)
+static run_t start(const char *directory, int deadline_s, const char *comm, const char *device, const char *name)
 {
     char path[512];
     run_t run;
@@ -72,8 +75,9 @@ static run_t start(const char *directory, const char *comm, const char *device, 
     support_write_file(path, "", 0);
     support_output_t output;
     run.exit_code =
-        support_mpirun(&output, LIMIT_S, N_RANKS, "-x ZERO_TIMEOUT_S=20 %s/tests/mpi/disagree_cases %s %s %s %s",
-                       support_build(), comm, device, name, path);
+        support_mpirun(&output, LIMIT_S, N_RANKS, "-x ZERO_TIMEOUT_S=%d %s/tests/mpi/disagree_cases %s %s %s %s",
+                       deadline_s, support_build(), comm, device, name, path);
+    run.seconds = output.seconds;
     support_output_free(&output);
     run.log = support_read_file(path, NULL);
     return run;
@@ -86,7 +90,7 @@ START_TEST(ranks_in_different_calls_are_named_with_them)
     (void)support_build(); /* found once, before the threads */
 #pragma omp parallel for schedule(dynamic) num_threads(N_AT_ONCE)
     for (int i = 0; i < N_ROWS; i++)
-        runs[i] = start(scratch, rows[i].comm, rows[i].device, rows[i].name);
+        runs[i] = start(scratch, 20, rows[i].comm, rows[i].device, rows[i].name);
     for (int i = 0; i < N_ROWS; i++) {
         char *log = runs[i].log;
         ck_assert_msg(runs[i].exit_code == 3, "%s, %s, %s: exit code %d\n%s", rows[i].comm, rows[i].device,
@@ -108,9 +112,24 @@ START_TEST(ranks_that_do_the_same_are_left_alone)
 {
     static const char *const ways[][2] = {{"auto", "cpu"}, {"mpi", "cpu"}, {"auto", "async"}};
     char *scratch = support_scratch();
-    run_t run = start(scratch, ways[_i][0], ways[_i][1], "nothing");
-    ck_assert_msg(run.exit_code == 0 && support_count(run.log, "got ZERO_OK\n") == N_RANKS, "exit code %d\n%s",
-                  run.exit_code, run.log);
+    run_t run = start(scratch, 20, ways[_i][0], ways[_i][1], "nothing");
+    ck_assert_msg(run.exit_code == 0 && run.log[0] == '\0', "exit code %d\n%s", run.exit_code, run.log);
+    free(run.log);
+    free(scratch);
+}
+END_TEST
+
+/* In a program that runs MPI itself: else MPI's own beginning waits. */
+START_TEST(a_rank_that_does_not_come_is_named_at_the_deadline)
+{
+    char *scratch = support_scratch();
+    run_t run = start(scratch, 3, "auto", "cpu", "absent");
+    ck_assert_int_eq(run.exit_code, 3);
+    ck_assert_msg(
+        support_count(run.log, "got ZERO_ERROR_TIMEOUT\n") == 2 &&
+            support_count(run.log, ": rank 1 did not come to zero_comm_create within 3 s (ZERO_TIMEOUT_S)\n") == 2,
+        "%s", run.log);
+    ck_assert_msg(run.seconds > 3.0 && run.seconds < 3.0 + ENDING_S, "it took %.1f s", run.seconds);
     free(run.log);
     free(scratch);
 }
@@ -164,6 +183,7 @@ static Suite *suite(void)
     TCase *ranks = tcase_create("ranks");
     tcase_set_timeout(ranks, 150);
     tcase_add_test(ranks, ranks_in_different_calls_are_named_with_them);
+    tcase_add_test(ranks, a_rank_that_does_not_come_is_named_at_the_deadline);
     tcase_add_loop_test(ranks, ranks_that_do_the_same_are_left_alone, 0, 3);
     suite_add_tcase(suite, ranks);
     TCase *device = tcase_create("device");

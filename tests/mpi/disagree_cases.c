@@ -1,14 +1,17 @@
 /* disagree_cases.c - ranks that do not do the same, one case a mistake, as a program to run under mpirun.
  *
  *     disagree_cases COMM DEVICE CASE LOG      COMM: auto or mpi; DEVICE: cpu or async (async_device.h); CASE: a name
- * below; LOG: takes what all ranks write to stderr, which mpirun drops when it ends a job
+ * below, or "absent" or "other_kind", which is about zero_comm_create itself, in a program that runs MPI already; LOG:
+ * takes what all ranks write to stderr, which mpirun drops when it ends a job
  *
  * Every rank trains a toy of three units, and one of them does something else than the others. Each says which status
  * it got first, "rank 1 got ZERO_ERROR_MISMATCH", and ends with code 3. What it should say before is test_agree.c's to
  * know. In the first case all do the same, and end with code 0.
  */
+#include <mpi.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "tests/async_device.h"
 #include "tests/mpi/expect.h"
@@ -171,6 +174,26 @@ static const struct {
     {"one_broadcasts_twice", one_broadcasts_twice},
 };
 
+/* ---- before there is a communicator ---- */
+
+static zero_status_t create(const char *name, zero_comm_kind_t kind)
+{
+    MPI_Init(NULL, NULL);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    if (rank == ODD && strcmp(name, "absent") == 0)
+        for (int s = 0; s < 60; s++) /* mpirun ends it before */
+            sleep(1);
+    return zero_comm_create(rank == ODD ? ZERO_COMM_NCCL : kind, &comm);
+}
+
+/* Says what came of it. Returns the program's exit code. */
+static int finish(zero_status_t status)
+{
+    fprintf(stderr, "rank %d got %s\n", rank, zero_status_name(status));
+    nanosleep(&(struct timespec){.tv_nsec = 500000000}, NULL); /* mpirun ends the others soon: they report, too */
+    return 3;
+}
+
 static void leave(void)
 {
     zero_engine_destroy(engines[0]);
@@ -183,7 +206,10 @@ int main(int argc, char **argv)
 {
     CHECK(argc == 5 && freopen(argv[4], "a", stderr), "usage: disagree_cases COMM DEVICE CASE LOG");
     setvbuf(stderr, NULL, _IOLBF, BUFSIZ); /* whole lines at once */
-    OK(zero_comm_create(strcmp(argv[1], "mpi") == 0 ? ZERO_COMM_MPI : ZERO_COMM_AUTO, &comm));
+    const zero_comm_kind_t kind = strcmp(argv[1], "mpi") == 0 ? ZERO_COMM_MPI : ZERO_COMM_AUTO;
+    if (strcmp(argv[3], "absent") == 0 || strcmp(argv[3], "other_kind") == 0)
+        return finish(create(argv[3], kind));
+    OK(zero_comm_create(kind, &comm));
     rank = zero_comm_rank(comm);
     if (strcmp(argv[2], "async") == 0)
         OK(async_device_create(comm, &(async_options_t){.seed = 1 + (uint64_t)rank, .max_delay_us = 50}, &device));
@@ -195,13 +221,10 @@ int main(int argc, char **argv)
         if (strcmp(cases[i].name, argv[3]) != 0)
             continue;
         zero_status_t status = cases[i].run();
-        fprintf(stderr, "rank %d got %s\n", rank, zero_status_name(status));
-        if (i == 0) {
-            leave();
-            return status == ZERO_OK ? 0 : 1;
-        }
-        nanosleep(&(struct timespec){.tv_nsec = 500000000}, NULL); /* mpirun ends the others soon: they report, too */
-        return 3;
+        if (i > 0)
+            return finish(status);
+        leave();
+        return status == ZERO_OK ? 0 : 1;
     }
     CHECK(false, "no case %s", argv[3]);
 }
