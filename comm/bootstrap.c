@@ -13,6 +13,7 @@
 #include "comm/deadline.h"
 #include "comm/mpi_status.h"
 #include "comm/one_host.h"
+#include "comm/roll_call.h"
 #include "zero/log.h"
 
 /* MPI is one per process: communicators share it, and it can be neither started twice nor used once it is finalized. */
@@ -92,6 +93,7 @@ static zero_status_t find_ranks(zero_comm_t *comm)
     ZERO_TRY_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &comm->rank));
     ZERO_TRY_MPI(MPI_Comm_size(MPI_COMM_WORLD, &comm->size));
     zero_log_set_rank(comm->rank);
+    ZERO_TRY(zero_roll_call(comm)); /* what follows has no end of its own where one is missing */
     ZERO_TRY_MPI(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host));
     ZERO_TRY_MPI(MPI_Comm_rank(host, &comm->local_rank));
     ZERO_TRY_MPI(MPI_Comm_size(host, &comm->local_size));
@@ -136,6 +138,7 @@ zero_status_t zero_comm_create(zero_comm_kind_t kind, zero_comm_t **comm)
     if (!made)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for a communicator");
     *made = (zero_comm_t){.kind = kind, .size = 1, .local_size = 1};
+    zero_comm_enter(made, &(zero_call_t){.name = "zero_comm_create"}, true);
     ZERO_TRY_GOTO(zero_timeout_ns(&made->timeout_ns), free_comm);
     if (rank >= 0 || mpi_is_running()) {
         made->uses_mpi = true;
@@ -156,7 +159,7 @@ zero_status_t zero_comm_create(zero_comm_kind_t kind, zero_comm_t **comm)
     zero_log(ZERO_LOG_DEBUG, "communicator %s: rank %d of %d, %d of %d on this host", made->ops->name, made->rank,
              made->size, made->local_rank, made->local_size);
     *comm = made;
-    return ZERO_OK;
+    return zero_comm_leave(made, ZERO_OK);
 
 leave:
     made->failed = true; /* whether the others came as far is not known */
@@ -171,6 +174,7 @@ void zero_comm_destroy(zero_comm_t *comm)
 {
     if (!comm)
         return;
+    zero_comm_enter(comm, &(zero_call_t){.name = "zero_comm_destroy"}, true);
     comm->ops->destroy(comm);
     leave_mpi(comm);
     free(comm->scratch);
@@ -202,6 +206,33 @@ const char *zero_comm_name(const zero_comm_t *comm)
     return comm->ops->name;
 }
 
+/* ---- Small collectives ----
+ * Each goes by its own name, unless it is part of a larger call (comm->call_covers). */
+
+static zero_call_t begin_small(zero_comm_t *comm, const char *name)
+{
+    const zero_comm_t *host = comm->host ? comm->host : comm;
+    const zero_call_t before = host->call;
+    zero_call_t call = {.name = ""};
+    zero_call_set_text(call.name, sizeof call.name, name);
+    if (!host->call_covers)
+        zero_comm_enter(comm, &call, false);
+    return before;
+}
+
+static zero_status_t end_small(zero_comm_t *comm, const zero_call_t *before, zero_status_t status)
+{
+    const zero_comm_t *host = comm->host ? comm->host : comm;
+    zero_comm_enter(comm, before, host->call_covers);
+    return status;
+}
+
+static zero_status_t gather_small(zero_comm_t *comm, const char *name, const void *mine, size_t n_bytes, void *all)
+{
+    const zero_call_t before = begin_small(comm, name);
+    return end_small(comm, &before, comm->ops->host_all_gather(comm, mine, n_bytes, all));
+}
+
 zero_status_t zero_comm_sum(zero_comm_t *comm, double *values, size_t n_values)
 {
     if (!comm || (!values && n_values > 0))
@@ -210,7 +241,7 @@ zero_status_t zero_comm_sum(zero_comm_t *comm, double *values, size_t n_values)
     double *all = comm->scratch;
     for (size_t first = 0; first < n_values; first += max_values) {
         size_t n = n_values - first < max_values ? n_values - first : max_values;
-        ZERO_TRY(comm->ops->host_all_gather(comm, values + first, n * sizeof(double), all));
+        ZERO_TRY(gather_small(comm, "zero_comm_sum", values + first, n * sizeof(double), all));
         for (size_t i = 0; i < n; i++) {
             double sum = all[i];
             for (int rank = 1; rank < comm->size; rank++)
@@ -225,7 +256,10 @@ zero_status_t zero_comm_broadcast(zero_comm_t *comm, void *data, size_t n_bytes,
 {
     if (!comm || (!data && n_bytes > 0) || root < 0 || root >= comm->size)
         return zero_fail(ZERO_ERROR_ARGUMENT, "zero_comm_broadcast: comm or data is NULL, or no rank %d", root);
-    return n_bytes > 0 ? comm->ops->host_broadcast(comm, data, n_bytes, root) : ZERO_OK;
+    if (n_bytes == 0)
+        return ZERO_OK;
+    const zero_call_t before = begin_small(comm, "zero_comm_broadcast");
+    return end_small(comm, &before, comm->ops->host_broadcast(comm, data, n_bytes, root));
 }
 
 zero_status_t zero_comm_barrier(zero_comm_t *comm)
@@ -233,7 +267,7 @@ zero_status_t zero_comm_barrier(zero_comm_t *comm)
     if (!comm)
         return zero_fail(ZERO_ERROR_ARGUMENT, "zero_comm_barrier: comm is NULL");
     const char here = 1; /* who has everyone's byte knows that everyone came */
-    return comm->ops->host_all_gather(comm, &here, 1, comm->scratch);
+    return gather_small(comm, "zero_comm_barrier", &here, 1, comm->scratch);
 }
 
 zero_status_t zero_comm_agree(zero_comm_t *comm, zero_status_t mine)
@@ -242,7 +276,7 @@ zero_status_t zero_comm_agree(zero_comm_t *comm, zero_status_t mine)
         return zero_fail(ZERO_ERROR_ARGUMENT, "zero_comm_agree: comm is NULL");
     const int32_t word = (int32_t)mine;
     int32_t *all = comm->scratch;
-    zero_status_t status = comm->ops->host_all_gather(comm, &word, sizeof(word), all);
+    zero_status_t status = gather_small(comm, "zero_comm_agree", &word, sizeof(word), all);
     if (mine != ZERO_OK || status != ZERO_OK)
         return mine != ZERO_OK ? mine : status;
     for (int rank = 0; rank < comm->size; rank++) {

@@ -12,11 +12,14 @@
  * speaks for what its stream did before it, on every rank, up to that same fence.
  *
  * Every function here is collective: all ranks call it in the same order with matching sizes. Asynchronous ones take
- * the stream they are ordered in. Used by src/zero/; knows nothing of units, stages or tensors.
+ * the stream they are ordered in. Used by src/zero/; knows nothing of units, stages or tensors but the words in which
+ * ranks tell each other what they are in (call.h). Between host memories those are compared in every collective that
+ * ranks meet in, before its bytes are used; between GPUs, where the host does not wait, comm->paired sums them up.
  */
 #ifndef ZERO_COMM_H
 #define ZERO_COMM_H
 
+#include "comm/call.h"
 #include "zero.h"
 
 typedef struct zero_window {
@@ -83,7 +86,24 @@ struct zero_comm {
     bool uses_mpi;              /* counts among those that keep MPI running */
     int64_t timeout_ns;         /* the longest that a collective waits for a peer */
     void *scratch;              /* bootstrap.c's: ZERO_COMM_SCRATCH_BYTES for each rank */
+    zero_call_t call;           /* what this rank is in; of a transport beside a host's, the host's counts */
+    bool call_covers;           /* what is called of zero_comm_* within it is part of it */
+    uint32_t n_engines;         /* created over it so far */
+    /* Transports that compare nothing themselves: a hash of all calls so far in which ranks meet, in order. Equal on
+     * all ranks; step.c compares it. */
+    uint64_t paired;
 };
+
+/* Names what this rank is in from now on: one of zero.h's functions, until the next or zero_comm_leave. covers: the
+ * small collectives (zero_comm_agree ...) that it calls go by its name, too; it then must end in zero_comm_leave, but
+ * where it fails alike on all ranks. */
+void zero_comm_enter(zero_comm_t *comm, const zero_call_t *call, bool covers);
+/* Ends it. Returns `status`. */
+zero_status_t zero_comm_leave(zero_comm_t *comm, zero_status_t status);
+/* What this rank is in, and what its transport is asked for there. */
+zero_call_t zero_comm_call(const zero_comm_t *comm, const char *what, size_t n_bytes, int root);
+/* Notes in comm->paired that ranks meet here. */
+void zero_comm_pair(zero_comm_t *comm, const char *what, size_t n_bytes);
 
 /* The transports. Each fills *comm. */
 zero_status_t zero_comm_self_create(zero_comm_t *comm); /* one rank */

@@ -178,6 +178,7 @@ static cudaError_t issue_fence(zero_comm_t *comm, zero_lane_t lane, cudaStream_t
 
 static zero_status_t fence(zero_comm_t *comm, zero_lane_t lane, zero_stream_t stream)
 {
+    zero_comm_pair(comm, "fence", 0);
     zero_status_t status = ZERO_CUDA_STATUS(issue_fence(comm, lane, (cudaStream_t)stream));
     comm->failed |= status != ZERO_OK; /* peers wait for it */
     return status;

@@ -98,6 +98,7 @@ static zero_status_t nccl_all_gather(zero_comm_t *comm, zero_lane_t lane, const 
     ncclComm_t nccl = comm_of(comm, lane);
     if (n_bytes == 0)
         return ZERO_OK;
+    zero_comm_pair(comm, "all-gather", n_bytes);
     if (comm->size > 1)
         ZERO_TRY_NCCL(comm, nccl, ncclAllGather(src, dst, n_bytes, ncclInt8, nccl, (cudaStream_t)stream));
     else if (dst != src)
@@ -114,6 +115,7 @@ static zero_status_t nccl_exchange(zero_comm_t *comm, zero_lane_t lane, const ze
     slices[comm->rank] = src + (size_t)comm->rank * src_stride; /* its own needs no journey */
     if (comm->size == 1)
         return ZERO_OK;
+    zero_comm_pair(comm, "gradient exchange", n_bytes);
     ZERO_TRY_NCCL(comm, nccl, ncclGroupStart());
     for (int rank = 0; rank < comm->size; rank++) {
         if (rank == comm->rank)
@@ -147,6 +149,7 @@ static zero_status_t nccl_reduce_scatter(zero_comm_t *comm, zero_lane_t lane, co
     char *src = (char *)window->local + src_offset;
     char *own = src + (size_t)comm->rank * n_elems * zero_dtype_size(dtype);
     ncclComm_t nccl = comm_of(comm, lane);
+    zero_comm_pair(comm, "reduce-scatter", n_elems);
     if (comm->size > 1 && n_elems > 0)
         ZERO_TRY_NCCL(comm, nccl,
                       ncclReduceScatter(src, own, n_elems, nccl_type(dtype), ncclSum, nccl, (cudaStream_t)stream));

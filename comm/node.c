@@ -33,10 +33,11 @@ typedef struct node_transport {
     uint32_t n_pieces; /* sent through mailboxes so far: the lowest bit is the side */
 } node_transport_t;
 
-static zero_status_t meet(zero_comm_t *comm, const zero_barrier_call_t *call)
+static zero_status_t meet(zero_comm_t *comm, const char *what, size_t n_bytes, int root)
 {
     node_transport_t *transport = comm->transport;
-    zero_status_t status = zero_barrier_wait(transport->barrier, call);
+    const zero_call_t call = zero_comm_call(comm, what, n_bytes, root);
+    zero_status_t status = zero_barrier_wait(transport->barrier, &call);
     comm->failed |= status != ZERO_OK;
     return status;
 }
@@ -61,7 +62,7 @@ static void node_window_destroy(zero_comm_t *comm, zero_window_t *window)
 static zero_status_t node_fence(zero_comm_t *comm, zero_lane_t lane, zero_stream_t stream)
 {
     (void)lane, (void)stream;
-    return meet(comm, &(zero_barrier_call_t){.name = "fence"});
+    return meet(comm, "fence", 0, 0);
 }
 
 static void copy(char *dst, const char *src, size_t n_bytes)
@@ -122,14 +123,13 @@ static unsigned char *mailbox(const node_transport_t *transport, int rank)
 static zero_status_t node_host_all_gather(zero_comm_t *comm, const void *mine, size_t n_bytes, void *all)
 {
     node_transport_t *transport = comm->transport;
-    const zero_barrier_call_t call = {.name = "host all-gather", .n_bytes = n_bytes};
     if (n_bytes == 0)
-        return meet(comm, &call);
+        return meet(comm, "host all-gather", 0, 0);
     size_t n = 0;
     for (size_t first = 0; first < n_bytes; first += n) {
         n = n_bytes - first < MAILBOX_BYTES ? n_bytes - first : MAILBOX_BYTES;
         memcpy(mailbox(transport, comm->rank), (const char *)mine + first, n);
-        ZERO_TRY(meet(comm, &call));
+        ZERO_TRY(meet(comm, "host all-gather", n_bytes, 0));
         for (int rank = 0; rank < comm->size; rank++)
             memcpy((char *)all + (size_t)rank * n_bytes + first, mailbox(transport, rank), n);
         transport->n_pieces++;
@@ -140,13 +140,12 @@ static zero_status_t node_host_all_gather(zero_comm_t *comm, const void *mine, s
 static zero_status_t node_host_broadcast(zero_comm_t *comm, void *data, size_t n_bytes, int root)
 {
     node_transport_t *transport = comm->transport;
-    const zero_barrier_call_t call = {.name = "broadcast", .n_bytes = n_bytes, .root = root};
     size_t n = 0;
     for (size_t first = 0; first < n_bytes; first += n) {
         n = n_bytes - first < MAILBOX_BYTES ? n_bytes - first : MAILBOX_BYTES;
         if (comm->rank == root)
             memcpy(mailbox(transport, root), (char *)data + first, n);
-        ZERO_TRY(meet(comm, &call));
+        ZERO_TRY(meet(comm, "broadcast", n_bytes, root));
         if (comm->rank != root)
             memcpy((char *)data + first, mailbox(transport, root), n);
         transport->n_pieces++;
@@ -173,10 +172,11 @@ static void node_destroy(zero_comm_t *comm)
 {
     node_transport_t *transport = comm->transport;
     if (!comm->failed)
-        meet(comm, &(zero_barrier_call_t){.name = "close"});
+        meet(comm, "close", 0, 0);
     free(transport->barrier);
     zero_shared_block_destroy(transport->controls);
     transport->mpi.failed = comm->failed;
+    transport->mpi.call = comm->call;
     transport->mpi.ops->destroy(&transport->mpi);
     free(transport);
 }

@@ -5,8 +5,8 @@
  * ended, that stays stopped for some seconds or does not come until the deadline is a failure. The first to see one
  * says so, once for the job, and all ranks, the late ones too, get the same status.
  *
- * Each rank also states what it is calling. Ranks that meet in a barrier from different calls learn that there, rather
- * than read each other's bytes as something else.
+ * Each rank also states what it is in (call.h). Ranks that meet in a barrier from different calls learn that there,
+ * rather than read each other's bytes as something else.
  */
 #ifndef ZERO_SHARED_BARRIER_H
 #define ZERO_SHARED_BARRIER_H
@@ -14,16 +14,9 @@
 #include <sched.h>
 #include <stdatomic.h>
 
-#include "zero.h"
+#include "comm/call.h"
 
 #define ZERO_CACHE_LINES 128 /* bytes: neighbouring lines are fetched in pairs */
-
-/* What a rank calls, as all ranks must: compared byte by byte, so set by an initializer that leaves no padding. */
-typedef struct zero_barrier_call {
-    char name[32];
-    uint64_t n_bytes;
-    int64_t root;
-} zero_barrier_call_t;
 
 /* One rank's place, in memory that it shares. The first rank's also holds what all ranks have in common. */
 typedef struct zero_barrier_seat {
@@ -33,7 +26,10 @@ typedef struct zero_barrier_seat {
     _Alignas(ZERO_CACHE_LINES) _Atomic uint32_t n_arrived; /* common */
 
     _Alignas(ZERO_CACHE_LINES) _Atomic uint32_t arrived; /* barriers this rank has come to */
-    zero_barrier_call_t calls[2]; /* by the epoch's lowest bit: a rank may be one barrier ahead of those who read it */
+    /* What it is in, as all ranks must be, by the epoch's lowest bit: a rank may be one barrier ahead of those who read
+     * it. The others look at the hash. */
+    uint64_t call_hashes[2];
+    zero_call_t calls[2];
     int64_t pid;
     uint64_t start_time; /* tells a process from a later one with the same number */
     cpu_set_t cores;     /* it may run on */
@@ -53,11 +49,11 @@ zero_status_t zero_barrier_take_seat(zero_barrier_t *barrier);
 void zero_barrier_open(zero_barrier_t *barrier);
 
 /* Returns when all ranks have come. ZERO_ERROR_PEER, _TIMEOUT or _MISMATCH, which all later waits return too. */
-zero_status_t zero_barrier_wait(zero_barrier_t *barrier, const zero_barrier_call_t *call);
+zero_status_t zero_barrier_wait(zero_barrier_t *barrier, const zero_call_t *call);
 
-/* Makes all ranks' present and future waits return ZERO_ERROR_PEER. */
 /* Looks after the ranks that have not come to the barrier, for one that waits for them elsewhere, in `waiting_in`. */
 zero_status_t zero_barrier_look(zero_barrier_t *barrier, const char *waiting_in);
+/* Makes all ranks' present and future waits return ZERO_ERROR_PEER. */
 void zero_barrier_abort(zero_barrier_t *barrier);
 
 #endif

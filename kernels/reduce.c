@@ -57,8 +57,8 @@ zero_status_t ZERO_ISA(zero_shard_sum_squares)(const float *x, size_t n_elems, d
 /* A few thousand numbers at most per billion elements: one thread. */
 #define PARTIAL_LANES 256
 
-zero_status_t ZERO_ISA(zero_shard_sum_partials)(const double *partials, size_t n_partials, double *out,
-                                                zero_stream_t stream)
+zero_status_t ZERO_ISA(zero_shard_contribute)(const double *partials, size_t n_partials, const zero_agreed_t *agreed,
+                                              zero_contribution_t *mine, zero_stream_t stream)
 {
     (void)stream;
     double lanes[PARTIAL_LANES] = {0.0};
@@ -68,7 +68,9 @@ zero_status_t ZERO_ISA(zero_shard_sum_partials)(const double *partials, size_t n
         for (size_t i = 0; i < half; ++i)
             lanes[i] += lanes[i + half];
     }
-    *out = lanes[0] == lanes[0] ? lanes[0] : (double)zero_float_of_bits(ZERO_FLOAT_NAN_BITS);
+    mine->sum_of_squares = lanes[0] == lanes[0] ? lanes[0] : (double)zero_float_of_bits(ZERO_FLOAT_NAN_BITS);
+    mine->calls = agreed->calls;
+    mine->lr = agreed->lr;
     return ZERO_OK;
 }
 

@@ -150,7 +150,7 @@ static __global__ void __launch_bounds__(THREADS)
 constexpr unsigned PARTIAL_LANES = 256, PARTIAL_BATCH = 32;
 
 static __global__ void __launch_bounds__(PARTIAL_LANES)
-    sum_partials_kernel(const double *partials, size_t n_partials, double *out)
+    contribute_kernel(const double *partials, size_t n_partials, zero_agreed_t agreed, zero_contribution_t *mine)
 {
     __shared__ double lanes[PARTIAL_LANES];
     double sum = 0.0;
@@ -172,8 +172,11 @@ static __global__ void __launch_bounds__(PARTIAL_LANES)
             lanes[threadIdx.x] += lanes[threadIdx.x + half];
         __syncthreads();
     }
-    if (threadIdx.x == 0)
-        *out = lanes[0] == lanes[0] ? lanes[0] : double_of(zero_float_of_bits(ZERO_FLOAT_NAN_BITS));
+    if (threadIdx.x == 0) {
+        mine->sum_of_squares = lanes[0] == lanes[0] ? lanes[0] : double_of(zero_float_of_bits(ZERO_FLOAT_NAN_BITS));
+        mine->calls = agreed.calls;
+        mine->lr = agreed.lr;
+    }
 }
 
 /* ---- Slices in rank order ------------------------------------------------------------------------------------------
@@ -253,8 +256,9 @@ cudaError_t zero_cuda_sum_squares(const float *x, size_t n_elems, double *partia
     return cudaGetLastError();
 }
 
-cudaError_t zero_cuda_sum_partials(const double *partials, size_t n_partials, double *out, cudaStream_t stream)
+cudaError_t zero_cuda_contribute(const double *partials, size_t n_partials, const zero_agreed_t *agreed,
+                                 zero_contribution_t *mine, cudaStream_t stream)
 {
-    sum_partials_kernel<<<1, PARTIAL_LANES, 0, stream>>>(partials, n_partials, out);
+    contribute_kernel<<<1, PARTIAL_LANES, 0, stream>>>(partials, n_partials, *agreed, mine);
     return cudaGetLastError();
 }

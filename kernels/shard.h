@@ -71,9 +71,16 @@ typedef struct zero_step_rules { /* constant for a run */
     uint32_t loss_scale_hysteresis; /* overflows that are borne before it is halved, the halving one included */
 } zero_step_rules_t;
 
+typedef struct zero_agreed { /* what must be the same on all ranks */
+    uint64_t calls;          /* a hash of those in which ranks have met so far */
+    float lr;
+} zero_agreed_t;
+
 typedef struct zero_contribution { /* a rank's share of what a step decides for all of them */
     double sum_of_squares;         /* of its shard of the summed gradient, loss scale included */
     double loss;
+    uint64_t calls; /* zero_agreed_t's, as is lr */
+    float lr;
     uint32_t notice; /* zero_set_notice's */
 } zero_contribution_t;
 
@@ -90,7 +97,10 @@ typedef struct zero_step_outcome {
     float loss, grad_norm;
     float loss_scale; /* that the step used */
     uint32_t skipped, skipped_in_row;
-    uint32_t notice; /* the largest of all ranks' */
+    uint32_t notice;     /* the largest of all ranks' */
+    uint32_t odd_rank;   /* the first with which rank 0 does not agree, and the step changed nothing; 0: all agree */
+    uint32_t odd_lr;     /* ... upon the learning rate, not the calls */
+    float lr, lr_of_odd; /* rank 0's and its */
 } zero_step_outcome_t;
 
 /* Norms. n_elems numbers are cut into chunks of ZERO_NORM_CHUNK. In a chunk, lane l of ZERO_NORM_LANES adds the squares
@@ -117,11 +127,14 @@ typedef struct zero_shard_kernels {
                                 bool accumulate, double *partials, zero_stream_t stream);
     /* partials as above, of x alone. */
     zero_status_t (*sum_squares)(const float *x, size_t n_elems, double *partials, zero_stream_t stream);
-    /* *out = partials added in a fixed order: 256 lanes as above (lane l adds l, l + 256 ... from 0), folded in
-     * halves, in double. */
-    zero_status_t (*sum_partials)(const double *partials, size_t n_partials, double *out, zero_stream_t stream);
+    /* mine->sum_of_squares = partials added in a fixed order: 256 lanes as above (lane l adds l, l + 256 ... from 0),
+     * folded in halves, in double; calls and lr = agreed's, which is host memory, read before the call returns. The
+     * rest of *mine stays. */
+    zero_status_t (*contribute)(const double *partials, size_t n_partials, const zero_agreed_t *agreed,
+                                zero_contribution_t *mine, zero_stream_t stream);
 
-    /* Takes the contributions[n_ranks] together, in rank order, decides, and takes *state to the next step. rules are
+    /* Takes the contributions[n_ranks] together, in rank order, decides, and takes *state to the next step; where ranks
+     * do not agree it stays, and *scalars say to skip. rules are
      * host memory; the rest is device memory. outcome may be host memory that the device can write (pinned). */
     zero_status_t (*decide_step)(const zero_step_rules_t *rules, float lr, const zero_contribution_t *contributions,
                                  int n_ranks, zero_step_state_t *state, zero_adam_scalars_t *scalars,

@@ -43,9 +43,10 @@ static zero_status_t sum_squares(const float *x, size_t n_elems, double *partial
     return ZERO_OK;
 }
 
-static zero_status_t sum_partials(const double *partials, size_t n_partials, double *out, zero_stream_t stream)
+static zero_status_t contribute(const double *partials, size_t n_partials, const zero_agreed_t *agreed,
+                                zero_contribution_t *mine, zero_stream_t stream)
 {
-    ZERO_TRY_CUDA(zero_cuda_sum_partials(partials, n_partials, out, stream_of(stream)));
+    ZERO_TRY_CUDA(zero_cuda_contribute(partials, n_partials, agreed, mine, stream_of(stream)));
     return ZERO_OK;
 }
 
@@ -111,7 +112,7 @@ const zero_shard_kernels_t *zero_shard_kernels_cuda(void)
         .adam = adam,
         .sum_slices = sum_slices,
         .sum_squares = sum_squares,
-        .sum_partials = sum_partials,
+        .contribute = contribute,
         .decide_step = decide_step,
         .cast = cast,
         .split_master = split_master,

@@ -65,6 +65,24 @@ ZERO_MATH void zero_loss_scale_decide(const zero_step_rules_t *rules, uint32_t s
     }
 }
 
+/* Which rank is the first with which rank 0 does not agree, and upon what. */
+ZERO_MATH void zero_step_compare(const zero_contribution_t *contributions, int n_ranks, zero_step_outcome_t *outcome)
+{
+    const zero_contribution_t *first = &contributions[0];
+    outcome->odd_rank = 0;
+    outcome->odd_lr = 0;
+    outcome->lr = outcome->lr_of_odd = first->lr;
+    for (int r = n_ranks - 1; r > 0; r--) {
+        const zero_contribution_t *other = &contributions[r];
+        uint32_t odd_lr = zero_bits_of_float(other->lr) != zero_bits_of_float(first->lr);
+        if (!odd_lr && other->calls == first->calls)
+            continue;
+        outcome->odd_rank = (uint32_t)r;
+        outcome->odd_lr = odd_lr;
+        outcome->lr_of_odd = other->lr;
+    }
+}
+
 ZERO_MATH void zero_step_decide(const zero_step_rules_t *rules, float lr, const zero_contribution_t *contributions,
                                 int n_ranks, zero_step_state_t *state, zero_adam_scalars_t *scalars,
                                 zero_step_outcome_t *outcome)
@@ -84,9 +102,14 @@ ZERO_MATH void zero_step_decide(const zero_step_rules_t *rules, float lr, const 
     outcome->loss_scale = state->loss_scale;
     outcome->skipped = skipped;
     outcome->notice = total.notice;
-    state->adam_step += !skipped;
-    state->skipped_in_row = skipped ? state->skipped_in_row + 1 : 0;
-    zero_loss_scale_decide(rules, skipped, state);
+    zero_step_compare(contributions, n_ranks, outcome);
+    if (outcome->odd_rank != 0) {
+        scalars->skip = 1;
+    } else {
+        state->adam_step += !skipped;
+        state->skipped_in_row = skipped ? state->skipped_in_row + 1 : 0;
+        zero_loss_scale_decide(rules, skipped, state);
+    }
     outcome->adam_step = state->adam_step;
     outcome->skipped_in_row = state->skipped_in_row;
 }

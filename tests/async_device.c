@@ -459,21 +459,24 @@ static zero_status_t sum_slices(float *out, const void *const *slices, int n_sli
     return ZERO_OK;
 }
 
-typedef struct partials_task {
+typedef struct contribute_task {
     const double *partials;
     size_t n_partials;
-    double *out;
-} partials_task_t;
+    zero_agreed_t agreed;
+    zero_contribution_t *mine;
+} contribute_task_t;
 
-static void do_sum_partials(void *args)
+static void do_contribute(void *args)
 {
-    partials_task_t *t = args;
-    OK(cpu_kernels()->sum_partials(t->partials, t->n_partials, t->out, NULL));
+    contribute_task_t *t = args;
+    OK(cpu_kernels()->contribute(t->partials, t->n_partials, &t->agreed, t->mine, NULL));
 }
 
-static zero_status_t sum_partials(const double *partials, size_t n_partials, double *out, zero_stream_t stream)
+static zero_status_t contribute(const double *partials, size_t n_partials, const zero_agreed_t *agreed,
+                                zero_contribution_t *mine, zero_stream_t stream)
 {
-    queue_kernel(stream, do_sum_partials, &(partials_task_t){partials, n_partials, out}, sizeof(partials_task_t));
+    contribute_task_t t = {partials, n_partials, *agreed, mine};
+    queue_kernel(stream, do_contribute, &t, sizeof t);
     return ZERO_OK;
 }
 
@@ -579,6 +582,7 @@ static zero_status_t fence(zero_comm_t *comm, zero_lane_t lane, zero_stream_t st
     if (comm->size == 1)
         return ZERO_OK;
     fence_task_t t = {comm, lane, ++((transport_t *)comm->transport)->epochs[lane]};
+    zero_comm_pair(comm, "fence", 0);
     count(ASYNC_FENCE, 1);
     count(ASYNC_RECORD, 1); /* what says that it has passed */
     async_queue(stream, do_fence, &t, sizeof t);
@@ -761,7 +765,7 @@ zero_status_t async_device_create(const zero_comm_t *comm, const async_options_t
     the.kernels = *the.cpu->kernels;
     the.kernels.adam = adam;
     the.kernels.sum_slices = sum_slices;
-    the.kernels.sum_partials = sum_partials;
+    the.kernels.contribute = contribute;
     the.kernels.decide_step = decide_step;
     the.kernels.split_master = split_master;
     the.kernels.join_master = join_master;

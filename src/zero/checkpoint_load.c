@@ -302,7 +302,8 @@ zero_status_t zero_load(zero_engine_t *engine, const zero_checkpoint_t *checkpoi
     loader_t loader = {.checkpoint = checkpoint, .model = engine->model, .alike = !engine->plan.stage.shard_state};
     if (engine->started)
         return zero_fail(ZERO_ERROR_ORDER, "zero_load after the first zero_begin");
+    zero_engine_enter(engine, "zero_load");
     zero_status_t status = load(engine, &loader);
     destroy(&loader);
-    return status;
+    return zero_comm_leave(engine->host_comm, status);
 }

@@ -458,7 +458,8 @@ zero_status_t zero_save_begin(zero_engine_t *engine, const char *directory, cons
     made->comm = engine->host_comm;
     made->engine = engine;
     made->lock = -1;
-    zero_status_t status = begin(made, directory, options);
+    zero_engine_enter(engine, "zero_save_begin");
+    zero_status_t status = zero_comm_leave(engine->host_comm, begin(made, directory, options));
     if (status == ZERO_OK) {
         *save = made;
         return ZERO_OK;

@@ -230,11 +230,17 @@ zero_status_t zero_engine_create(zero_comm_t *comm, zero_device_t *device, const
                                  const zero_config_t *config, zero_engine_t **engine)
 {
     zero_status_t status;
-    ZERO_TRY(compare_across_ranks(comm, model, config)); /* before what all ranks then find alike */
-    ZERO_TRY(zero_comm_agree(comm, zero_config_check(config)));
-    zero_engine_t *made = calloc(1, sizeof *made);
-    if (!made)
-        return zero_fail(ZERO_ERROR_MEMORY, "no memory for an engine");
+    zero_call_t call = {.name = "zero_engine_create", .has_engine = 1, .engine = comm->n_engines++};
+    zero_comm_enter(comm, &call, true);
+    zero_engine_t *made = NULL;
+    ZERO_TRY_GOTO(compare_across_ranks(comm, model, config), fail); /* before what all ranks then find alike */
+    ZERO_TRY_GOTO(zero_comm_agree(comm, zero_config_check(config)), fail);
+    made = calloc(1, sizeof *made);
+    if (!made) {
+        status = zero_fail(ZERO_ERROR_MEMORY, "no memory for an engine");
+        goto fail;
+    }
+    made->number = call.engine;
     made->host_comm = comm;
     made->device = device;
     made->config = *config;
@@ -252,10 +258,10 @@ zero_status_t zero_engine_create(zero_comm_t *comm, zero_device_t *device, const
     ZERO_TRY_GOTO(zero_comm_agree(comm, zero_offload_create(made)), fail);
     ZERO_TRY_GOTO(zero_comm_agree(comm, zero_engine_prepare_steps(made)), fail);
     *engine = made;
-    return ZERO_OK;
+    return zero_comm_leave(comm, ZERO_OK);
 fail:
     zero_engine_destroy(made);
-    return status;
+    return zero_comm_leave(comm, status);
 }
 
 /* Memory is not freed while a stream may still touch it, nor a stream waited for that waits for a peer which failed. */
@@ -271,6 +277,8 @@ void zero_engine_destroy(zero_engine_t *engine)
 {
     if (!engine)
         return;
+    zero_comm_t *host_comm = engine->host_comm;
+    zero_engine_enter(engine, "zero_engine_destroy");
     settle(engine);
     for (zero_user_block_t *block = engine->user_blocks, *next; block; block = next) {
         next = block->next;
@@ -305,8 +313,9 @@ void zero_engine_destroy(zero_engine_t *engine)
     zero_arena_plan_destroy(&engine->plan);
     zero_layout_destroy(&engine->layout);
     zero_model_destroy(engine->model);
-    zero_device_comm_destroy(engine->host_comm, engine->comm);
+    zero_device_comm_destroy(host_comm, engine->comm);
     free(engine);
+    zero_comm_leave(host_comm, ZERO_OK);
 }
 
 static zero_status_t alloc(zero_engine_t *engine, zero_memory_category_t category, size_t n_bytes,

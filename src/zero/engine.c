@@ -62,6 +62,7 @@ static zero_status_t check_order(const zero_engine_t *engine, const char *call, 
 zero_status_t zero_acquire(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
 {
     ZERO_TRY(check_order(engine, "zero_acquire", unit, false));
+    zero_engine_enter_unit(engine, "zero_acquire", unit);
     ZERO_TRY(zero_engine_gather_ahead(engine, stream));
     for (int i = 0; i < zero_model_n_flats(engine->model, unit); i++)
         ZERO_TRY(zero_engine_await_params(engine, zero_model_flat(engine->model, unit, i), stream));
@@ -115,6 +116,7 @@ zero_status_t zero_grad_ready(zero_engine_t *engine, zero_unit_t unit, zero_stre
     if (!zero_order_is_backward(engine->position, engine->model->n_units))
         return zero_fail(ZERO_ERROR_ORDER, "zero_grad_ready(%s) in forward: zero_release ends a unit there",
                          engine->model->units[unit].name);
+    zero_engine_enter_unit(engine, "zero_grad_ready", unit);
     ZERO_TRY(end_use(engine, unit, stream));
     ZERO_TRY(zero_engine_await_next_params(engine, stream));
     ZERO_TRY(zero_engine_reduce(engine, unit, stream));

@@ -56,6 +56,7 @@ typedef enum zero_params_are {
 
 struct zero_engine {
     zero_comm_t *host_comm; /* the caller's */
+    uint32_t number;        /* of the engines over it, in the order of their creation, from 0 */
     zero_comm_t *comm;      /* how bulk data travels with this device: host_comm itself, or what joins GPUs */
     zero_device_t *device;
     zero_model_t *model; /* own copy */
@@ -155,6 +156,11 @@ zero_adam_segment_t zero_engine_place(const zero_engine_t *engine, zero_unit_t u
 bool zero_engine_segment(const zero_engine_t *engine, zero_tensor_t tensor, zero_adam_segment_t *segment);
 
 /* ---- streams.c: how they wait ---- */
+/* Tells the communicator what this rank is in, for it to be compared with the others: a call about a unit, zero_step,
+ * or a call that covers small collectives (comm.h) and ends in zero_comm_leave. */
+void zero_engine_enter_unit(zero_engine_t *engine, const char *call, zero_unit_t unit);
+void zero_engine_enter_step(zero_engine_t *engine, float lr);
+void zero_engine_enter(zero_engine_t *engine, const char *call);
 /* An event's place in `stream`, and that what comes next in `stream` comes after it. Where communication is not beside
  * compute all is in one stream, and both do nothing. */
 zero_status_t zero_engine_mark(zero_engine_t *engine, zero_event_t event, zero_stream_t stream);

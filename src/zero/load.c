@@ -333,6 +333,7 @@ static zero_status_t open_on_all_ranks(zero_comm_t *comm, const zero_model_t *mo
 zero_status_t zero_load_weights(zero_engine_t *engine, const char *directory)
 {
     checkpoint_t checkpoint = {0};
+    zero_engine_enter(engine, "zero_load_weights");
     zero_status_t status = open_on_all_ranks(engine->comm, engine->model, directory, &checkpoint);
     checkpoint.alike = !engine->plan.stage.shard_state;
     if (status == ZERO_OK)
@@ -340,5 +341,5 @@ zero_status_t zero_load_weights(zero_engine_t *engine, const char *directory)
     if (status == ZERO_OK)
         status = zero_set_adam_step(engine, 0); /* moments that are zero again are those of step 0 */
     checkpoint_close(&checkpoint);
-    return status;
+    return zero_comm_leave(engine->host_comm, status);
 }

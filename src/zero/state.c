@@ -163,9 +163,10 @@ static zero_status_t read_master(zero_engine_t *engine, const zero_adam_segment_
     return zero_device_copy(device, buffers->host, buffers->weights, n_elems * sizeof(float), NULL);
 }
 
-/* Nobody reads or writes weights any more, on any rank. */
-static zero_status_t quiet(zero_engine_t *engine)
+/* Nobody reads or writes weights any more, on any rank. call: which of zero.h's this is, until publish. */
+static zero_status_t quiet(zero_engine_t *engine, const char *call)
 {
+    zero_engine_enter(engine, call);
     ZERO_TRY(zero_offload_finish_update(engine));
     ZERO_TRY(zero_device_synchronize(engine->device));
     return zero_engine_fence(engine, engine->gather_stream);
@@ -175,7 +176,7 @@ static zero_status_t quiet(zero_engine_t *engine)
 static zero_status_t publish(zero_engine_t *engine)
 {
     ZERO_TRY(zero_engine_publish_params(engine, engine->gather_stream));
-    return zero_device_synchronize(engine->device);
+    return zero_comm_leave(engine->host_comm, zero_device_synchronize(engine->device));
 }
 
 typedef struct set_request {
@@ -208,7 +209,7 @@ zero_status_t zero_set_state(zero_engine_t *engine, bool with_moments, zero_chun
 {
     set_request_t request = {.fill = fill, .user = user, .with_moments = with_moments};
     ZERO_TRY(zero_engine_check_between_steps(engine, "zero_set_state"));
-    ZERO_TRY(quiet(engine));
+    ZERO_TRY(quiet(engine, "zero_set_state"));
     ZERO_TRY(zero_comm_agree(engine->comm, for_each_run(engine, false, set_run, &request)));
     return publish(engine);
 }
@@ -238,7 +239,7 @@ static zero_status_t init_run(zero_engine_t *engine, zero_tensor_t tensor, const
 zero_status_t zero_init_parameters(zero_engine_t *engine)
 {
     ZERO_TRY(zero_engine_check_no_step(engine, "zero_init_parameters"));
-    ZERO_TRY(quiet(engine));
+    ZERO_TRY(quiet(engine, "zero_init_parameters"));
     ZERO_TRY(zero_comm_agree(engine->comm, for_each_run(engine, false, init_run, NULL)));
     ZERO_TRY(publish(engine));
     return zero_set_adam_step(engine, 0);

@@ -114,15 +114,18 @@ static zero_status_t write_notice(zero_engine_t *engine, uint32_t *in_window, ze
     return zero_device_copy(engine->device, in_window, leaving, sizeof *leaving, stream);
 }
 
-/* This rank's sum of squares, loss and notice into the window, for all ranks to read; then all ranks' here, in rank
- * order. The fence between the two also says that every rank has gathered what it wanted of this step's weights. */
-static zero_status_t exchange_contributions(zero_engine_t *engine, const double *local_loss, zero_stream_t stream)
+/* This rank's sum of squares, what all must agree upon, its loss and notice into the window, for all ranks to read;
+ * then all ranks' here, in rank order. The fence between the two also says that every rank has gathered what it wanted
+ * of this step's weights. */
+static zero_status_t exchange_contributions(zero_engine_t *engine, float lr, const double *local_loss,
+                                            zero_stream_t stream)
 {
     zero_device_t *device = engine->device;
     uint64_t offset = engine->plan.contribution;
     zero_contribution_t *mine = (void *)((unsigned char *)engine->window.local + offset);
-    ZERO_TRY(device->kernels->sum_partials(zero_engine_private(engine, engine->plan.partials), engine->n_partials,
-                                           &mine->sum_of_squares, stream));
+    const zero_agreed_t agreed = {.calls = engine->comm->paired, .lr = lr};
+    ZERO_TRY(device->kernels->contribute(zero_engine_private(engine, engine->plan.partials), engine->n_partials,
+                                         &agreed, mine, stream));
     ZERO_TRY(zero_device_copy(device, &mine->loss, local_loss ? local_loss : &scratch(engine)->no_loss,
                               sizeof mine->loss, stream));
     ZERO_TRY(write_notice(engine, &mine->notice, stream));
@@ -190,13 +193,14 @@ zero_status_t zero_step(zero_engine_t *engine, float lr, const double *local_los
     int in_flight = (int)(engine->step % ZERO_MAX_STEPS_IN_FLIGHT), span;
     zero_step_scratch_t *on_device = scratch(engine);
     ZERO_TRY(check_step(engine, lr));
+    zero_engine_enter_step(engine, lr);
 
     ZERO_TRY(zero_engine_finish_reductions(engine, stream));
     if (engine->overlapped && !engine->plan.stage.shard_state) {
         ZERO_TRY(zero_engine_mark(engine, engine->sums_ready, engine->gather_stream));
         ZERO_TRY(zero_engine_wait(engine, -1, engine->sums_ready, stream));
     }
-    ZERO_TRY(exchange_contributions(engine, local_loss, stream));
+    ZERO_TRY(exchange_contributions(engine, lr, local_loss, stream));
     ZERO_TRY(zero_engine_begin_span(engine, ZERO_WORK_UPDATE, -1, stream, &span));
     ZERO_TRY(device->kernels->decide_step(&engine->rules, lr, zero_engine_private(engine, engine->plan.contributions),
                                           engine->comm->size, &on_device->state, &on_device->scalars,
@@ -211,6 +215,26 @@ zero_status_t zero_step(zero_engine_t *engine, float lr, const double *local_los
     engine->step++;
     engine->micro_step = 0;
     return ZERO_OK;
+}
+
+/* What the device compared, since the host did not wait: with the same numbers on every rank. */
+static zero_status_t check_agreed(const zero_engine_t *engine, const zero_step_outcome_t *outcome)
+{
+    unsigned long long step = engine->n_steps_waited;
+    if (outcome->odd_rank == 0)
+        return ZERO_OK;
+    if (outcome->odd_lr)
+        return zero_fail_alike(ZERO_ERROR_MISMATCH,
+                               "ranks call different things: rank %u is in zero_step(engine %u, step %llu, lr %.9g), "
+                               "rank 0 is in zero_step(engine %u, step %llu, lr %.9g); nothing was updated",
+                               outcome->odd_rank, engine->number, step, (double)outcome->lr_of_odd, engine->number,
+                               step, (double)outcome->lr);
+    return zero_fail_alike(
+        ZERO_ERROR_MISMATCH,
+        "ranks call different things: rank %u came to zero_step(engine %u, step %llu) by other calls "
+        "than rank 0 (zero_begin, zero_acquire, zero_grad_ready): another pass, unit or micro-step; "
+        "nothing was updated",
+        outcome->odd_rank, engine->number, step);
 }
 
 zero_status_t zero_step_wait(zero_engine_t *engine, zero_step_result_t *result)
@@ -232,6 +256,7 @@ zero_status_t zero_step_wait(zero_engine_t *engine, zero_step_result_t *result)
     const zero_step_outcome_t *outcome = &engine->outcomes[in_flight];
     engine->adam_step = outcome->adam_step;
     engine->stats.exposed_comm_ms += exposed_ms;
+    ZERO_TRY(check_agreed(engine, outcome));
     *result = (zero_step_result_t){
         .step = engine->n_steps_waited,
         .loss = outcome->loss,

@@ -1,4 +1,7 @@
-/* streams.c - how streams wait for one another and for peers: events, the time that they cost, fences. */
+/* streams.c - how streams wait for one another and for peers: events, the time that they cost, fences; and what peers
+ * are told of what this rank is in. */
+#include <string.h>
+
 #include "zero/engine.h"
 #include "zero/log.h"
 
@@ -59,6 +62,43 @@ zero_status_t zero_engine_wait_mark(zero_engine_t *engine, zero_unit_t unit, zer
     if (event)
         ZERO_TRY(engine->device->ops->stream_wait(engine->device, stream, event));
     return zero_timeline_add_wait(engine->timeline, engine->step + 1, unit, engine->arrived, mark);
+}
+
+/* ---- what this rank is in ---- */
+
+static zero_call_t make_call(const zero_engine_t *engine, const char *name)
+{
+    zero_call_t call = {
+        .name = "",
+        .has_engine = 1,
+        .engine = engine->number,
+        .pass = engine->in_pass ? engine->pass : ZERO_PASS_TRAIN,
+        .micro_step = (uint32_t)engine->micro_step,
+        .step = engine->step + 1,
+    };
+    zero_call_set_text(call.name, sizeof call.name, name);
+    return call;
+}
+
+void zero_engine_enter_unit(zero_engine_t *engine, const char *name, zero_unit_t unit)
+{
+    zero_call_t call = make_call(engine, name);
+    zero_call_set_text(call.unit_name, sizeof call.unit_name, engine->model->units[unit].name);
+    call.unit = unit;
+    zero_comm_enter(engine->host_comm, &call, false);
+}
+
+void zero_engine_enter_step(zero_engine_t *engine, float lr)
+{
+    zero_call_t call = make_call(engine, "zero_step");
+    memcpy(&call.lr_bits, &lr, sizeof lr);
+    zero_comm_enter(engine->host_comm, &call, false);
+}
+
+void zero_engine_enter(zero_engine_t *engine, const char *name)
+{
+    zero_call_t call = make_call(engine, name);
+    zero_comm_enter(engine->host_comm, &call, true);
 }
 
 /* ---- fences ---- */

@@ -26,11 +26,13 @@ static bool is_in_vocabulary(const token_file_t *file, const uint8_t *tokens, in
     return true;
 }
 
-static void check_read(const token_file_t *file, const uint8_t *tokens)
+static void check_read(const token_file_t *file, const uint8_t *tokens, int64_t vocab_size)
 {
+    token_fault_t fault;
     int32_t *values = malloc((size_t)file->n_tokens * sizeof *values + 1);
     FUZZ_REQUIRE(values, "out of memory");
-    token_file_read(file, 0, file->n_tokens, values);
+    zero_status_t status = token_file_read(file, 0, file->n_tokens, vocab_size, values, &fault);
+    FUZZ_REQUIRE(status == ZERO_OK, "%s where all tokens are in the vocabulary", zero_status_name(status));
     for (int64_t i = 0; i < file->n_tokens; i++)
         FUZZ_REQUIRE(values[i] == token_at(file, tokens, i), "token %" PRId64 " is read as %" PRId32, i, values[i]);
     free(values);
@@ -57,7 +59,7 @@ void fuzz_token_file(const char *path, options_format_t format, const uint8_t *c
         FUZZ_REQUIRE((status == ZERO_OK) == is_good, "%s with a vocabulary of %" PRId64, zero_status_name(status),
                      VOCABULARIES[i]);
         if (is_good)
-            check_read(&file, content + header_bytes);
+            check_read(&file, content + header_bytes, VOCABULARIES[i]);
         else
             fuzz_refused(status);
         accepted = accepted || is_good;

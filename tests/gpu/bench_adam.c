@@ -35,6 +35,7 @@ static struct {
     uint16_t *param_bf16, *param_fp16;
     int16_t *low_bf16;
     double *partials;
+    zero_contribution_t *contribution;
     zero_adam_scalars_t *scalars;
     zero_adam_segment_t *one_segment, *segments;
 } d;
@@ -90,6 +91,7 @@ static void prepare(void)
     d.param_fp16 = device_alloc(n_params * 2);
     d.low_bf16 = device_alloc(n_params * 2);
     d.partials = device_alloc(zero_norm_n_partials(n_params) * sizeof(double));
+    d.contribution = device_alloc(sizeof *d.contribution);
     d.scalars = device_alloc(sizeof *d.scalars);
     d.one_segment = device_alloc(sizeof *d.one_segment);
     d.segments = device_alloc(N_SEGMENTS * sizeof *d.segments);
@@ -170,7 +172,8 @@ static void squares(int unused)
 static void partials(int unused)
 {
     (void)unused;
-    REQUIRE(cuda->sum_partials(d.partials, zero_norm_n_partials(n_params), d.partials, NULL) == ZERO_OK);
+    const zero_agreed_t agreed = {.lr = 1e-3f};
+    REQUIRE(cuda->contribute(d.partials, zero_norm_n_partials(n_params), &agreed, d.contribution, NULL) == ZERO_OK);
 }
 
 static void cast(int unused)

@@ -310,14 +310,15 @@ static bool check_sum(const sum_t *sum)
     }
     twin_t out = twin_of_any_floats((sum->n_elems + sum->offset + MARGIN) * sizeof(float));
     twin_t partials = twin_of_any_floats((n_chunks + 1) * sizeof(double));
-    twin_t total = twin_of_any_floats(sizeof(double));
+    twin_t total = twin_of_any_floats(sizeof(zero_contribution_t));
     float *host_out = (float *)out.host + sum->offset, *device_out = (float *)out.device + sum->offset;
     double *host_partials = sum->with_partials ? (double *)partials.host : NULL;
     double *device_partials = sum->with_partials ? (double *)partials.device : NULL;
     ON_BOTH(sum_slices, (host_out, host, sum->n_slices, sum->dtype, sum->n_elems, sum->accumulate, host_partials, NULL),
             (device_out, device, sum->n_slices, sum->dtype, sum->n_elems, sum->accumulate, device_partials, NULL));
-    ON_BOTH(sum_partials, ((double *)partials.host, n_chunks, (double *)total.host, NULL),
-            ((double *)partials.device, n_chunks, (double *)total.device, NULL));
+    const zero_agreed_t agreed = {.calls = 0x123456789abcdef0u, .lr = 3e-4f};
+    ON_BOTH(contribute, ((double *)partials.host, n_chunks, &agreed, (zero_contribution_t *)total.host, NULL),
+            ((double *)partials.device, n_chunks, &agreed, (zero_contribution_t *)total.device, NULL));
     bool same = twin_is_same(&out, "out");
     same = twin_is_same(&partials, "partials") && same;
     same = twin_is_same(&total, "sum of partials") && same;
@@ -396,11 +397,13 @@ static bool check_squares(size_t n, size_t offset, bool ordinary)
     for (size_t i = 0; ordinary && i < n + offset; ++i)
         bits[i] = (bits[i] & 0x807fffffu) | (uint32_t)(97 + bits[i] % 40) << 23;
     twin_upload(&x);
-    twin_t partials = twin_of_any_floats((n_chunks + 1) * sizeof(double)), total = twin_of_any_floats(sizeof(double));
+    twin_t partials = twin_of_any_floats((n_chunks + 1) * sizeof(double));
+    twin_t total = twin_of_any_floats(sizeof(zero_contribution_t));
     ON_BOTH(sum_squares, ((float *)x.host + offset, n, (double *)partials.host, NULL),
             ((float *)x.device + offset, n, (double *)partials.device, NULL));
-    ON_BOTH(sum_partials, ((double *)partials.host, n_chunks, (double *)total.host, NULL),
-            ((double *)partials.device, n_chunks, (double *)total.device, NULL));
+    const zero_agreed_t agreed = {.calls = 0x123456789abcdef0u, .lr = 3e-4f};
+    ON_BOTH(contribute, ((double *)partials.host, n_chunks, &agreed, (zero_contribution_t *)total.host, NULL),
+            ((double *)partials.device, n_chunks, &agreed, (zero_contribution_t *)total.device, NULL));
     bool same = twin_is_same(&partials, "partials") && twin_is_same(&total, "sum of partials");
     if (ordinary && n > 0)
         same = isfinite(*(double *)total.host) && *(double *)total.host > 0.0 && same;

@@ -1,0 +1,230 @@
+/* disagree_cases.c - ranks that do not do the same, one case a mistake, as a program to run under mpirun.
+ *
+ *     disagree_cases COMM DEVICE CASE LOG      COMM: auto or mpi; DEVICE: cpu or async (async_device.h); CASE: a name
+ * below, or "absent" or "other_kind", which is about zero_comm_create itself, in a program that runs MPI already; LOG:
+ * takes what all ranks write to stderr, which mpirun drops when it ends a job
+ *
+ * Every rank trains a toy of three units, and one of them does something else than the others. Each says which status
+ * it got first, "rank 1 got ZERO_ERROR_MISMATCH", and ends with code 3. What it should say before is test_agree.c's to
+ * know. In the first case all do the same, and end with code 0.
+ */
+#include <mpi.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tests/async_device.h"
+#include "tests/mpi/expect.h"
+#include "tests/support.h"
+#include "zero.h"
+
+enum { N_UNITS = 3, N_ELEMS = 1000, ODD = 1 };
+
+static zero_comm_t *comm;
+static zero_device_t *device;
+static zero_stream_t stream;
+static zero_engine_t *engines[2]; /* of equal shapes */
+static zero_tensor_t tensors[N_UNITS];
+static int rank;
+
+#define TRY(call)                                                                                                      \
+    do {                                                                                                               \
+        zero_status_t try_status = (call);                                                                             \
+        if (try_status != ZERO_OK)                                                                                     \
+            return try_status;                                                                                         \
+    } while (0)
+
+/* ---- a program that trains ---- */
+
+static zero_engine_t *make_engine(int micro_steps)
+{
+    static const char *const names[N_UNITS] = {"embed", "layer.0", "head"};
+    zero_model_t *model;
+    zero_engine_t *engine;
+    zero_config_t config = zero_config_default();
+    config.dtype = ZERO_FP32;
+    config.micro_steps = micro_steps;
+    OK(zero_model_create(&model));
+    for (int u = 0; u < N_UNITS; u++) {
+        zero_unit_t unit;
+        zero_tensor_desc_t desc = {
+            .name = names[u], .n_dims = 1, .shape = {N_ELEMS}, .init = ZERO_INIT_NORMAL, .init_std = 0.1f};
+        OK(zero_model_add_unit(model, names[u], &unit));
+        OK(zero_model_add_tensor(model, unit, &desc, &tensors[u]));
+    }
+    OK(zero_engine_create(comm, device, model, &config, &engine));
+    OK(zero_init_parameters(engine));
+    zero_model_destroy(model);
+    return engine;
+}
+
+static zero_status_t forward(zero_engine_t *engine, zero_pass_t pass)
+{
+    TRY(zero_begin(engine, pass, stream));
+    for (zero_unit_t u = 0; u < N_UNITS; u++) {
+        TRY(zero_acquire(engine, u, stream));
+        TRY(zero_release(engine, u, stream));
+    }
+    return ZERO_OK;
+}
+
+static zero_status_t backward(zero_engine_t *engine)
+{
+    static float grads[N_ELEMS];
+    uint64_t random = 7 + (uint64_t)rank;
+    for (zero_unit_t u = N_UNITS - 1; u >= 0; u--) {
+        TRY(zero_acquire(engine, u, stream));
+        for (int i = 0; i < N_ELEMS; i++)
+            grads[i] = (float)support_normal(&random);
+        TRY(zero_device_copy(device, zero_grad(engine, tensors[u]).data, grads, sizeof grads, stream));
+        TRY(zero_device_synchronize(device));
+        TRY(zero_grad_ready(engine, u, stream));
+    }
+    return ZERO_OK;
+}
+
+static zero_status_t train(zero_engine_t *engine, float lr)
+{
+    zero_step_result_t result;
+    TRY(forward(engine, ZERO_PASS_TRAIN));
+    TRY(backward(engine));
+    TRY(zero_step(engine, lr, NULL, stream));
+    return zero_step_wait(engine, &result);
+}
+
+/* ---- mistakes ---- */
+
+/* All seems well for a step. */
+static zero_status_t other_lr(void)
+{
+    TRY(train(engines[0], 0.25f));
+    return train(engines[0], rank == ODD ? 0.5f : 0.25f);
+}
+
+static zero_status_t other_engine(void)
+{
+    TRY(train(engines[rank == ODD], 0.25f));
+    return train(engines[rank != ODD], 0.25f);
+}
+
+static zero_status_t other_engine_backward(void)
+{
+    TRY(forward(engines[0], ZERO_PASS_TRAIN));
+    TRY(forward(engines[1], ZERO_PASS_TRAIN));
+    TRY(backward(engines[rank == ODD]));
+    return backward(engines[rank != ODD]);
+}
+
+/* `if (rank == 0)` around an evaluation, here of the odd one. */
+static zero_status_t one_evaluates(void)
+{
+    TRY(train(engines[0], 0.25f));
+    if (rank == ODD)
+        TRY(forward(engines[0], ZERO_PASS_EVAL));
+    for (int i = 0; i < 3; i++)
+        TRY(train(engines[0], 0.25f));
+    return ZERO_OK;
+}
+
+static zero_status_t other_call(void)
+{
+    TRY(forward(engines[0], ZERO_PASS_TRAIN));
+    if (rank == ODD)
+        return zero_comm_barrier(comm);
+    return backward(engines[0]);
+}
+
+static zero_status_t one_leaves(void)
+{
+    TRY(train(engines[0], 0.25f));
+    if (rank == ODD) {
+        zero_comm_destroy(comm);
+        comm = NULL;
+        return ZERO_OK;
+    }
+    return train(engines[0], 0.25f);
+}
+
+/* Bytes that a later broadcast of as many would take for its own. */
+static zero_status_t one_broadcasts_twice(void)
+{
+    double data = rank;
+    for (int i = 0; i < (rank == ODD ? 2 : 1); i++)
+        TRY(zero_comm_broadcast(comm, &data, sizeof data, ODD));
+    TRY(zero_comm_barrier(comm));
+    return zero_comm_barrier(comm);
+}
+
+static zero_status_t nothing(void)
+{
+    return train(engines[0], 0.25f);
+}
+
+static const struct {
+    const char *name;
+    zero_status_t (*run)(void);
+} cases[] = {
+    {"nothing", nothing},
+    {"other_lr", other_lr},
+    {"other_engine", other_engine},
+    {"other_engine_backward", other_engine_backward},
+    {"one_evaluates", one_evaluates},
+    {"other_call", other_call},
+    {"one_leaves", one_leaves},
+    {"one_broadcasts_twice", one_broadcasts_twice},
+};
+
+/* ---- before there is a communicator ---- */
+
+static zero_status_t create(const char *name, zero_comm_kind_t kind)
+{
+    MPI_Init(NULL, NULL);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    if (rank == ODD && strcmp(name, "absent") == 0)
+        for (int s = 0; s < 60; s++) /* mpirun ends it before */
+            sleep(1);
+    return zero_comm_create(rank == ODD ? ZERO_COMM_NCCL : kind, &comm);
+}
+
+/* Says what came of it. Returns the program's exit code. */
+static int finish(zero_status_t status)
+{
+    fprintf(stderr, "rank %d got %s\n", rank, zero_status_name(status));
+    nanosleep(&(struct timespec){.tv_nsec = 500000000}, NULL); /* mpirun ends the others soon: they report, too */
+    return 3;
+}
+
+static void leave(void)
+{
+    zero_engine_destroy(engines[0]);
+    zero_engine_destroy(engines[1]);
+    zero_device_destroy(device);
+    zero_comm_destroy(comm);
+}
+
+int main(int argc, char **argv)
+{
+    CHECK(argc == 5 && freopen(argv[4], "a", stderr), "usage: disagree_cases COMM DEVICE CASE LOG");
+    setvbuf(stderr, NULL, _IOLBF, BUFSIZ); /* whole lines at once */
+    const zero_comm_kind_t kind = strcmp(argv[1], "mpi") == 0 ? ZERO_COMM_MPI : ZERO_COMM_AUTO;
+    if (strcmp(argv[3], "absent") == 0 || strcmp(argv[3], "other_kind") == 0)
+        return finish(create(argv[3], kind));
+    OK(zero_comm_create(kind, &comm));
+    rank = zero_comm_rank(comm);
+    if (strcmp(argv[2], "async") == 0)
+        OK(async_device_create(comm, &(async_options_t){.seed = 1 + (uint64_t)rank, .max_delay_us = 50}, &device));
+    else
+        OK(zero_device_create(ZERO_DEVICE_CPU, comm, &device));
+    for (int i = 0; i < 2; i++)
+        engines[i] = make_engine(1);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        if (strcmp(cases[i].name, argv[3]) != 0)
+            continue;
+        zero_status_t status = cases[i].run();
+        if (i > 0)
+            return finish(status);
+        leave();
+        return status == ZERO_OK ? 0 : 1;
+    }
+    CHECK(false, "no case %s", argv[3]);
+}
