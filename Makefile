@@ -141,7 +141,7 @@ MODEL_CUDA := $(if $(NVCC),attention.cu column_sum.cu elementwise.cu embed.cu ge
 MODEL_ISA  := sgemm linear attention layernorm rmsnorm rope gelu swiglu loss embed model_table
 CUDA_SRC   := src/zero/device_cuda.c comm/nccl.c comm/copy_engine.c comm/peer_window.c
 LIB_SRC    := $(filter-out $(CUDA_SRC),$(wildcard src/zero/*.c comm/*.c)) kernels/shard_cpu.c $(if $(NVCC),$(CUDA_SRC))
-MODEL_SRC  := kernels/model_cpu.c kernels/model_select.c
+MODEL_SRC  := kernels/attention_shape.c kernels/model_cpu.c kernels/model_select.c
 TRAIN_SRC  := $(wildcard src/train/*.c)
 EXAMPLES   := $(patsubst examples/%.c,$(BUILD)/examples/%,$(wildcard examples/*.c)) \
               $(if $(NVCC),$(patsubst examples/%.cu,$(BUILD)/examples/%_cuda,$(wildcard examples/*.cu)))

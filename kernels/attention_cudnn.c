@@ -10,9 +10,10 @@
  * heads at a time as keep that within bounds, one slice after another, each its own dQ, dK and dV.
  *
  * Plans are kept per shape. One that cuDNN calls nondeterministic, or that wants more workspace than there is, is
- * passed over; a shape left without one is attention.cu's, forward and backward alike.
+ * passed over; a shape left without one is attention.cu's, forward and backward alike, and keeps the reason.
  */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include <cudnn.h>
@@ -321,6 +322,9 @@ typedef struct plan {
     graph_t graph; /* owns what execution_plan refers to */
     descriptor_t execution_plan;
     size_t workspace_bytes;
+    /* Of configs that were passed over. */
+    size_t least_wanted;         /* workspace; 0: none asked for too much */
+    cudnnStatus_t config_status; /* of the last that cuDNN itself could not make a plan of */
 } plan_t;
 
 #define MAX_NOTES 16
@@ -352,7 +356,11 @@ static bool try_config(plan_t *plan, descriptor_t config, size_t most_bytes)
     if (g->status == CUDNN_STATUS_SUCCESS)
         g->status = cudnnBackendGetAttribute(execution_plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64,
                                              1, &n, &bytes);
-    bool usable = g->status == CUDNN_STATUS_SUCCESS && (size_t)bytes <= most_bytes;
+    bool made = g->status == CUDNN_STATUS_SUCCESS, usable = made && (size_t)bytes <= most_bytes;
+    if (!made)
+        plan->config_status = g->status;
+    else if (!usable && (plan->least_wanted == 0 || (size_t)bytes < plan->least_wanted))
+        plan->least_wanted = (size_t)bytes;
     g->status = CUDNN_STATUS_SUCCESS; /* the next config may do */
     if (usable) {
         plan->execution_plan = execution_plan;
@@ -385,16 +393,45 @@ static bool choose_config(plan_t *plan, cudnnBackendHeurMode_t mode, descriptor_
     return false;
 }
 
+/* Says why there is no plan. */
+static void explain(const plan_t *plan, const char *pass, size_t most_bytes, char why[ZERO_MODEL_WHY])
+{
+    cudnnStatus_t status = plan->graph.status != CUDNN_STATUS_SUCCESS ? plan->graph.status : plan->config_status;
+    char message[256] = "";
+    if (plan->least_wanted > 0)
+        snprintf(why, ZERO_MODEL_WHY,
+                 "cuDNN %zu wants a workspace of %zu bytes for the %s pass, and %zu are planned: a smaller micro-batch "
+                 "may do",
+                 cudnnGetVersion(), plan->least_wanted, pass, most_bytes);
+    else if (status == CUDNN_STATUS_SUCCESS)
+        snprintf(why, ZERO_MODEL_WHY, "cuDNN %zu has no deterministic %s pass: another version may", cudnnGetVersion(),
+                 pass);
+    else {
+        cudnnGetLastErrorString(message, sizeof message);
+        for (char *c = message; *c != 0; ++c)
+            *c = *c == '\n' ? ' ' : *c;
+        snprintf(why, ZERO_MODEL_WHY, "cuDNN %zu does not make the %s pass (%s: %s): another version may",
+                 cudnnGetVersion(), pass, cudnnGetErrorString(status), message);
+    }
+}
+
 typedef void (*graph_fn)(graph_t *g, const zero_attention_shape_t *s, slice_t slice);
 
-static bool plan_create(plan_t *plan, cudnnHandle_t handle, zero_dtype_t dtype, graph_fn build,
-                        const zero_attention_shape_t *shape, slice_t slice, size_t most_bytes)
+/* What a plan is made of: one of the two passes. */
+typedef struct pass {
+    const char *name;
+    graph_fn build;
+} pass_t;
+static const pass_t FORWARD = {"forward", forward_graph}, BACKWARD = {"backward", backward_graph};
+
+static bool plan_create(plan_t *plan, cudnnHandle_t handle, zero_dtype_t dtype, pass_t pass,
+                        const zero_attention_shape_t *shape, slice_t slice, size_t most_bytes, char why[ZERO_MODEL_WHY])
 {
     graph_t *g = &plan->graph;
     *g = (graph_t){.handle = handle,
                    .dtype = dtype == ZERO_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF,
                    .next_virtual = FIRST_VIRTUAL};
-    build(g, shape, slice);
+    pass.build(g, shape, slice);
     descriptor_t operation_graph = create(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
     set(g, operation_graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, (int64_t)g->n_operations,
         g->operations);
@@ -402,10 +439,9 @@ static bool plan_create(plan_t *plan, cudnnHandle_t handle, zero_dtype_t dtype, 
     finalize(g, operation_graph);
     if (g->status == CUDNN_STATUS_SUCCESS && choose_config(plan, CUDNN_HEUR_MODE_A, operation_graph, most_bytes))
         return true;
-    char message[256] = "";
-    cudnnGetLastErrorString(message, sizeof message);
-    zero_log(ZERO_LOG_DEBUG, "cuDNN has no plan for attention of %zu heads of %zu at %zu positions: %s: %s",
-             shape->n_heads, shape->head_dim, shape->seq_len, cudnnGetErrorString(g->status), message);
+    explain(plan, pass.name, most_bytes, why);
+    zero_log(ZERO_LOG_DEBUG, "no plan for attention of %zu heads of %zu at %zu positions: %s", shape->n_heads,
+             shape->head_dim, shape->seq_len, why);
     graph_release(g);
     return false;
 }
@@ -417,7 +453,8 @@ static bool plan_create(plan_t *plan, cudnnHandle_t handle, zero_dtype_t dtype, 
 typedef struct shape_plans {
     zero_attention_shape_t shape;
     bool served;
-    slice_t slice; /* of backward; forward takes the whole */
+    char why[ZERO_MODEL_WHY]; /* it is not */
+    slice_t slice;            /* of backward; forward takes the whole */
     plan_t forward, backward;
 } shape_plans_t;
 
@@ -463,12 +500,6 @@ void zero_cudnn_destroy(zero_cudnn_t *cudnn)
     if (cudnn->handle != NULL)
         cudnnDestroy(cudnn->handle);
     free(cudnn);
-}
-
-/* Multiples of 128 positions: cuDNN masks other lengths wrongly in some versions (9.15 and before, backward). */
-static bool may_serve(zero_dtype_t dtype, const zero_attention_shape_t *s)
-{
-    return dtype != ZERO_FP32 && s->seq_len % 128 == 0 && s->head_dim % 8 == 0 && s->head_dim <= 128;
 }
 
 /* dS of a slice, and cuDNN's own needs beside it and delta. The fewer slices, the shorter: 16 x 1024 of GPT-2 1558M
@@ -519,7 +550,7 @@ size_t zero_cudnn_workspace(const zero_model_limits_t *limits)
                                 .n_heads = limits->n_heads,
                                 .n_kv_heads = limits->n_heads,
                                 .head_dim = limits->head_dim};
-    if (!may_serve(limits->dtype, &s))
+    if (!zero_cudnn_may_serve(limits->dtype, &s, NULL))
         return 0;
     slice_t whole = {s.n_batch, s.n_heads, s.n_kv_heads};
     size_t scores = slice_bytes(&s, slice_of(&s)), most = slice_bytes(&s, whole);
@@ -534,11 +565,14 @@ static void build_plans(zero_model_context_t *ctx, shape_plans_t *plans)
     slice_t whole = {s->n_batch, s->n_heads, s->n_kv_heads};
     size_t bytes = zero_cuda_scratch(ctx).bytes_left, delta = delta_bytes(s);
     plans->slice = slice_of(s);
-    if (delta > bytes ||
-        !plan_create(&plans->forward, cuda->cudnn->handle, cuda->dtype, forward_graph, s, whole, bytes))
+    if (delta > bytes) {
+        snprintf(plans->why, sizeof plans->why, "the workspace of %zu bytes is for smaller sizes", bytes);
         return;
-    plans->served =
-        plan_create(&plans->backward, cuda->cudnn->handle, cuda->dtype, backward_graph, s, plans->slice, bytes - delta);
+    }
+    if (!plan_create(&plans->forward, cuda->cudnn->handle, cuda->dtype, FORWARD, s, whole, bytes, plans->why))
+        return;
+    plans->served = plan_create(&plans->backward, cuda->cudnn->handle, cuda->dtype, BACKWARD, s, plans->slice,
+                                bytes - delta, plans->why);
     if (!plans->served)
         graph_release(&plans->forward.graph);
     zero_log(ZERO_LOG_DEBUG, "cuDNN attention: %s, workspace %zu and %zu bytes for slices of %zu x %zu",
@@ -546,7 +580,7 @@ static void build_plans(zero_model_context_t *ctx, shape_plans_t *plans)
              plans->slice.n_batch, plans->slice.n_heads);
 }
 
-/* NULL where attention.cu must do it. */
+/* NULL where there is no room for another, or cuDNN is not asked. */
 static shape_plans_t *find_plans(zero_model_context_t *ctx, const zero_attention_shape_t *shape)
 {
     zero_cudnn_t *cudnn = zero_model_cuda(ctx)->cudnn;
@@ -554,19 +588,26 @@ static shape_plans_t *find_plans(zero_model_context_t *ctx, const zero_attention
         const zero_attention_shape_t *s = &cudnn->shapes[i].shape;
         if (s->n_batch == shape->n_batch && s->seq_len == shape->seq_len && s->n_heads == shape->n_heads &&
             s->n_kv_heads == shape->n_kv_heads && s->head_dim == shape->head_dim)
-            return cudnn->shapes[i].served ? &cudnn->shapes[i] : NULL;
+            return &cudnn->shapes[i];
     }
-    if (cudnn->n_shapes == MAX_SHAPES || !may_serve(zero_model_cuda(ctx)->dtype, shape))
+    if (cudnn->n_shapes == MAX_SHAPES || !zero_cudnn_may_serve(zero_model_cuda(ctx)->dtype, shape, NULL))
         return NULL;
     shape_plans_t *plans = &cudnn->shapes[cudnn->n_shapes++];
     plans->shape = *shape;
     build_plans(ctx, plans);
-    return plans->served ? plans : NULL;
+    return plans;
 }
 
-bool zero_cudnn_serves(zero_model_context_t *ctx, const zero_attention_shape_t *shape)
+bool zero_cudnn_serves(zero_model_context_t *ctx, const zero_attention_shape_t *shape, char why[ZERO_MODEL_WHY])
 {
-    return find_plans(ctx, shape) != NULL;
+    const shape_plans_t *plans = find_plans(ctx, shape);
+    if (plans != NULL && plans->served)
+        return true;
+    if (why != NULL && plans != NULL)
+        snprintf(why, ZERO_MODEL_WHY, "%s", plans->why);
+    else if (why != NULL && zero_cudnn_may_serve(zero_model_cuda(ctx)->dtype, shape, why))
+        snprintf(why, ZERO_MODEL_WHY, "plans are kept for %d shapes, and there have been as many", MAX_SHAPES);
+    return false;
 }
 
 /* Where a run's tensors lie, named as in the graph; scalars lie in host memory. */

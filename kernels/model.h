@@ -40,6 +40,8 @@ typedef struct zero_model_limits {
     zero_dtype_t dtype; /* of weights */
 } zero_model_limits_t;
 
+#define ZERO_MODEL_WHY 768 /* bytes of a reason, one clause without a newline */
+
 /* Work that was recorded, to be replayed. */
 typedef struct zero_recording zero_recording_t;
 
@@ -128,6 +130,12 @@ typedef struct zero_model_kernels {
     zero_status_t (*attention_backward)(zero_model_context_t *ctx, void *dqkv, const void *dout, const void *qkv,
                                         const void *out, const float *logsumexp, size_t n_batch, size_t seq_len,
                                         size_t n_heads, size_t n_kv_heads, size_t head_dim);
+
+    /* Whether this device has a faster way to compute attention, and takes the slower for these sizes, forward and
+     * backward alike. `why` then says what stands in the way, and what would do. Before or after the first call; it may
+     * take a while. NULL: there is one way. */
+    bool (*attention_is_slow)(zero_model_context_t *ctx, size_t n_batch, size_t seq_len, size_t n_heads,
+                              size_t n_kv_heads, size_t head_dim, char why[ZERO_MODEL_WHY]);
 
     /* out[B*T, dim] = token_table[token] + position_table[position] (none where its data is NULL).
      * tokens int32 [B, T], device memory; token_table[vocab_size, dim]. */

@@ -1,6 +1,7 @@
 /* model_cuda.c - the CUDA table of model kernels: the context, the workspace's size, who computes attention, and the
  * functions that are a launch and no more.
  */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "kernels/model_cuda.h"
@@ -247,10 +248,26 @@ static zero_status_t check_attention(const zero_attention_shape_t *s)
 static bool cudnn_serves(zero_model_context_t *ctx, const zero_attention_shape_t *shape, const void *qkv)
 {
 #ifdef ZERO_HAVE_CUDNN
-    return zero_model_cuda(ctx)->cudnn != NULL && (uintptr_t)qkv % 16 == 0 && zero_cudnn_serves(ctx, shape);
+    return zero_model_cuda(ctx)->cudnn != NULL && (uintptr_t)qkv % 16 == 0 && zero_cudnn_serves(ctx, shape, NULL);
 #else
     (void)ctx, (void)shape, (void)qkv;
     return false;
+#endif
+}
+
+/* Fp32 has no cuDNN context, and no shape that cuDNN may serve. */
+static bool attention_is_slow(zero_model_context_t *ctx, size_t n_batch, size_t seq_len, size_t n_heads,
+                              size_t n_kv_heads, size_t head_dim, char why[ZERO_MODEL_WHY])
+{
+#ifdef ZERO_HAVE_CUDNN
+    zero_attention_shape_t shape = {n_batch, seq_len, n_heads, n_kv_heads, head_dim};
+    return !zero_cudnn_may_serve(zero_model_cuda(ctx)->dtype, &shape, why) || !zero_cudnn_serves(ctx, &shape, why);
+#else
+    (void)ctx, (void)n_batch, (void)seq_len, (void)n_heads, (void)n_kv_heads, (void)head_dim;
+    snprintf(why, ZERO_MODEL_WHY,
+             "this program was built without cuDNN: install its development files (libcudnn9-dev-cuda-13, say) and "
+             "build it again");
+    return true;
 #endif
 }
 
@@ -347,6 +364,7 @@ static const zero_model_kernels_t table = {
     .swiglu_backward = swiglu_backward,
     .gelu = gelu,
     .gelu_backward = gelu_backward,
+    .attention_is_slow = attention_is_slow,
     .attention = attention,
     .attention_backward = attention_backward,
     .embed = embed,

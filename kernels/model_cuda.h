@@ -10,6 +10,7 @@
 
 #include <cublasLt.h>
 
+#include "kernels/attention_shape.h"
 #include "kernels/model.h"
 #include "kernels/model_launch.h"
 #include "zero/log.h"
@@ -140,15 +141,11 @@ zero_status_t zero_cuda_head_logits(zero_model_context_t *ctx, float *logits, co
 
 /* ---- Attention by cuDNN: attention_cudnn.c ---- */
 
-typedef struct zero_attention_shape {
-    size_t n_batch, seq_len, n_heads, n_kv_heads, head_dim;
-} zero_attention_shape_t;
-
 zero_status_t zero_cudnn_create(zero_model_context_t *ctx, zero_cudnn_t **cudnn);
 void zero_cudnn_destroy(zero_cudnn_t *cudnn); /* NULL is allowed */
 /* Whether cuDNN computes this shape here, deterministically and within the workspace; the same answer at every call
- * for a shape, forward and backward alike. May build the shape's plans. */
-bool zero_cudnn_serves(zero_model_context_t *ctx, const zero_attention_shape_t *shape);
+ * for a shape, forward and backward alike. May build the shape's plans. `why` as for zero_cudnn_may_serve. */
+bool zero_cudnn_serves(zero_model_context_t *ctx, const zero_attention_shape_t *shape, char why[ZERO_MODEL_WHY]);
 size_t zero_cudnn_workspace(const zero_model_limits_t *limits);
 zero_status_t zero_cudnn_attention(zero_model_context_t *ctx, const zero_attention_shape_t *shape, void *out,
                                    float *logsumexp, const void *qkv);

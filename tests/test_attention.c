@@ -1,6 +1,7 @@
 /* test_attention.c - causal attention, plain and with shared key/value heads, against fp64 loops over whole rows of
  * scores; backward against the closed form in fp64 and, at a small size, against central differences.
  */
+#include "kernels/attention_shape.h"
 #include "model_fixture.h"
 
 typedef struct shape {
@@ -268,8 +269,44 @@ START_TEST(backward_equals_central_differences)
 }
 END_TEST
 
+/* ---- What cuDNN is asked for, on whatever machine ---- */
+
+START_TEST(what_keeps_a_shape_from_cudnn_is_said_with_what_would_do)
+{
+    static const struct {
+        zero_dtype_t dtype;
+        size_t seq_len, head_dim;
+        const char *says[3]; /* none: cuDNN may serve */
+    } cases[] = {
+        {ZERO_BF16, 1024, 64, {NULL}},
+        {ZERO_FP16, 128, 8, {NULL}},
+        {ZERO_BF16, 4096, 128, {NULL}},
+        {ZERO_BF16, 1024, 80, {NULL}},
+        {ZERO_FP32, 1024, 64, {"fp32", "bf16"}},
+        {ZERO_BF16, 1000, 64, {"1000 positions", "multiple of 128", "take 896 or 1024"}},
+        {ZERO_BF16, 1025, 64, {"1025 positions", "take 1024 or 1152"}},
+        {ZERO_FP16, 17, 64, {"17 positions", "take 128"}},
+        {ZERO_BF16, 1024, 12, {"heads of 12 elements", "no multiple of 8", "128 at most"}},
+        {ZERO_BF16, 1024, 136, {"heads of 136 elements", "more than 128"}},
+        {ZERO_BF16, 1024, 129, {"heads of 129 elements", "more than 128", "multiple of 8"}},
+        {ZERO_BF16, 1 << 24, 1 << 20, {"heads of 1048576 elements"}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
+        zero_attention_shape_t shape = {2, cases[i].seq_len, 4, 2, cases[i].head_dim};
+        char why[ZERO_MODEL_WHY] = "";
+        bool may_serve = zero_cudnn_may_serve(cases[i].dtype, &shape, why);
+        ck_assert_int_eq(may_serve, cases[i].says[0] == NULL);
+        ck_assert_int_eq(zero_cudnn_may_serve(cases[i].dtype, &shape, NULL), may_serve);
+        ck_assert_msg((why[0] == 0) == may_serve && !strchr(why, '\n'), "case %zu: '%s'", i, why);
+        for (size_t part = 0; part < 3 && cases[i].says[part] != NULL; ++part)
+            ck_assert_msg(strstr(why, cases[i].says[part]) != NULL, "no '%s' in '%s'", cases[i].says[part], why);
+    }
+}
+END_TEST
+
 static void add_tests(TCase *tests)
 {
+    tcase_add_test(tests, what_keeps_a_shape_from_cudnn_is_said_with_what_would_do);
     tcase_add_loop_test(tests, forward_and_backward_equal_fp64, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, sharp_softmax_equals_fp64, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, huge_scores_stay_finite, 0, FIXTURE_N_ISAS);

@@ -525,6 +525,65 @@ START_TEST(sizes_are_planned_without_overflow_or_refused)
 }
 END_TEST
 
+/* ---- Attention that is slow ---- */
+
+static size_t asked_for[5];
+
+static bool says_slow(zero_model_context_t *ctx, size_t n_batch, size_t seq_len, size_t n_heads, size_t n_kv_heads,
+                      size_t head_dim, char why[ZERO_MODEL_WHY])
+{
+    const size_t shape[5] = {n_batch, seq_len, n_heads, n_kv_heads, head_dim};
+    ck_assert_ptr_nonnull(ctx->workspace); /* which plans are made for */
+    memcpy(asked_for, shape, sizeof shape);
+    snprintf(why, ZERO_MODEL_WHY, "the reason");
+    return true;
+}
+
+static bool says_fast(zero_model_context_t *ctx, size_t n_batch, size_t seq_len, size_t n_heads, size_t n_kv_heads,
+                      size_t head_dim, char why[ZERO_MODEL_WHY])
+{
+    (void)says_slow(ctx, n_batch, seq_len, n_heads, n_kv_heads, head_dim, why);
+    return false;
+}
+
+/* What the table says as the trainer is opened. */
+static const char *attach_with(bool (*attention_is_slow)(zero_model_context_t *, size_t, size_t, size_t, size_t, size_t,
+                                                         char *))
+{
+    zero_comm_t *comm;
+    trainer_t t = {0};
+    options_t options = trainer_options(2, 48, 6, 259, 17);
+    zero_model_kernels_t kernels;
+    options.model.arch = ARCH_LLAMA;
+    options.model.kv_heads = 2;
+    options.train.micro_batch = 5;
+    ck_assert_int_eq(options_resolve(&options, 1), ZERO_OK);
+    ck_assert_int_eq(zero_comm_create(ZERO_COMM_AUTO, &comm), ZERO_OK);
+    ck_assert_int_eq(trainer_prepare(&t, &options, comm), ZERO_OK);
+    kernels = *t.model.kernels;
+    kernels.attention_is_slow = attention_is_slow;
+    t.model.kernels = &kernels;
+    capture_begin();
+    zero_status_t status = model_attach(&t.model, t.device, t.engine, 1);
+    const char *said = capture_end();
+    ck_assert_int_eq(status, ZERO_OK);
+    trainer_close(&t);
+    zero_comm_destroy(comm);
+    return said;
+}
+
+START_TEST(attention_that_is_slow_is_one_warning_before_the_first_step)
+{
+    const size_t want[5] = {5, 17, 6, 2, 8};
+    expect_line(attach_with(says_slow), (const char *[]){"warning: attention", "not cuDNN's", ": the reason\n", NULL});
+    ck_assert_mem_eq(asked_for, want, sizeof want);
+    ck_assert_str_eq(attach_with(says_fast), "");
+    ck_assert_str_eq(attach_with(NULL), ""); /* as the CPU's table */
+    report_init(1, 2);                       /* one rank speaks for all */
+    ck_assert_str_eq(attach_with(says_slow), "");
+}
+END_TEST
+
 /* ---- Sampling ---- */
 
 /* sample_draw maps [0, 1) onto tokens: on a regular grid of n numbers each token's share is its probability, give or
@@ -644,6 +703,7 @@ static Suite *suite(void)
     TCase *configurations = tcase_create("configurations");
     tcase_add_loop_test(configurations, ready_configurations_have_the_published_sizes, 0, N_READY);
     tcase_add_test(configurations, sizes_are_planned_without_overflow_or_refused);
+    tcase_add_test(configurations, attention_that_is_slow_is_one_warning_before_the_first_step);
     suite_add_tcase(s, configurations);
     TCase *sampling = tcase_create("sampling");
     tcase_set_timeout(sampling, 60);

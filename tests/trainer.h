@@ -33,14 +33,20 @@ static inline options_t trainer_options(int64_t layers, int64_t dim, int64_t hea
     return options;
 }
 
-/* Declares, creates and attaches; weights are zero. The caller closes it whatever is returned. */
-static inline zero_status_t trainer_open(trainer_t *t, const options_t *options, zero_comm_t *comm)
+/* Declares and creates: model_attach is next. The caller closes it whatever is returned. */
+static inline zero_status_t trainer_prepare(trainer_t *t, const options_t *options, zero_comm_t *comm)
 {
     *t = (trainer_t){.options = options, .comm = comm};
     zero_config_t config = options_config(options, zero_comm_size(comm));
     TRY(model_create(options, &t->model));
     TRY(zero_device_create(ZERO_DEVICE_CPU, comm, &t->device));
-    TRY(zero_engine_create(comm, t->device, t->model.declaration, &config, &t->engine));
+    return zero_engine_create(comm, t->device, t->model.declaration, &config, &t->engine);
+}
+
+/* The same, and attaches; weights are zero. */
+static inline zero_status_t trainer_open(trainer_t *t, const options_t *options, zero_comm_t *comm)
+{
+    TRY(trainer_prepare(t, options, comm));
     return model_attach(&t->model, t->device, t->engine, 1);
 }
 

@@ -62,6 +62,20 @@ void model_plan(const model_t *model, zero_memory_t *memory)
     memory->bytes[ZERO_MEMORY_DATA] += 2 * batch_bytes(model) + sizeof(double) + sizes.vocab_size * sizeof(float);
 }
 
+/* One rank speaks: they compute alike. Plans that a library makes for the shape are then there before the first step.
+ */
+static void report_attention(model_t *model)
+{
+    const options_t *o = model->options;
+    char why[ZERO_MODEL_WHY];
+    if (model->kernels->attention_is_slow &&
+        model->kernels->attention_is_slow(&model->ctx, (size_t)o->train.micro_batch, (size_t)o->model.seq_len,
+                                          (size_t)o->model.heads, (size_t)o->model.kv_heads,
+                                          (size_t)(o->model.dim / o->model.heads), why))
+        report("warning: attention is computed by our own kernel, not cuDNN's, and takes several times as long: %s",
+               why);
+}
+
 zero_status_t model_attach(model_t *model, zero_device_t *device, zero_engine_t *engine, int64_t n_in_flight)
 {
     zero_model_limits_t sizes = limits(model);
@@ -85,6 +99,7 @@ zero_status_t model_attach(model_t *model, zero_device_t *device, zero_engine_t 
     TRY(zero_stream_create(device, &model->stream));
     TRY(model->kernels->context_create(&model->ctx, model->stream, workspace, &sizes));
     model->attached = true;
+    report_attention(model);
     if (model->options->device.graphs)
         TRY(recordings_create(model->kernels, zero_model_n_units(model->declaration), &model->recordings));
     model->ops->place(model, &activations);

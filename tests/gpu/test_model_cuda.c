@@ -801,6 +801,23 @@ static void test_elementwise(void)
 
 /* ---- Attention ---- */
 
+/* What the table says of a shape is what it does: with cuDNN every shape that it may be asked for is its own. */
+static void check_who_attends(tables_t *t, zero_dtype_t dtype, attention_shape_t s, const char *what)
+{
+    char why[ZERO_MODEL_WHY] = "";
+    bool is_slow =
+        t->gpu->attention_is_slow(&t->gpu_ctx, s.n_batch, s.seq_len, s.n_heads, s.n_kv_heads, s.head_dim, why);
+    bool may_serve = dtype != ZERO_FP32 && s.seq_len % 128 == 0 && s.head_dim % 8 == 0 && s.head_dim <= 128;
+#ifndef ZERO_HAVE_CUDNN
+    may_serve = false;
+#endif
+    ++n_checks;
+    if (is_slow == may_serve || (why[0] != 0) != is_slow) {
+        ++n_failed;
+        printf("FAILED %s: %s: '%s'\n", what, is_slow ? "slow" : "fast", why);
+    }
+}
+
 static void check_attention(zero_dtype_t dtype, attention_shape_t s, double std)
 {
     size_t n_out = s.n_batch * s.seq_len * s.n_heads * s.head_dim;
@@ -826,6 +843,7 @@ static void check_attention(zero_dtype_t dtype, attention_shape_t s, double std)
     float *rlse = check_output(&c, "logsumexp", &lse, bound + 0x1p-20);
     float *rdqkv = check_output(&c, "dqkv", &dqkv, 2.0 * bound + (dtype == ZERO_FP32 ? 0.0 : 3.0 * unit(dtype)));
     attention_fp64(rout, rlse, rdqkv, dout.values, qkv.values, s);
+    check_who_attends(&t, dtype, s, c.what);
     for (int run = 0; run < 2; ++run) {
         zero_status_t status = t.gpu->attention(&t.gpu_ctx, out.data, lse.data, qkv.data, s.n_batch, s.seq_len,
                                                 s.n_heads, s.n_kv_heads, s.head_dim);
