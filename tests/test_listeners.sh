@@ -85,7 +85,14 @@ look()
         fi
     done
     echo $ranks >"$scratch/$name.count"
-    # The ranks themselves: mpirun would wait for seconds.
+    # The ranks end after their step, and mpirun removes what it has in /tmp and /dev/shm.
+    for pid in $(descendants "$job"); do
+        [[ $(cat "/proc/$pid/comm" 2>/dev/null) != zerotrain ]] || kill -TERM "$pid"
+    done
+    for ((i = 0; i < 100; i++)); do
+        kill -0 "$job" 2>/dev/null || break
+        sleep 0.1
+    done
     for pid in $(descendants "$job" | tac); do kill -KILL "$pid" 2>/dev/null; done
     wait "$job" 2>/dev/null
 }
