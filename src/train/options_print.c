@@ -55,10 +55,10 @@ void options_print_help(FILE *file)
           file);
 }
 
-/* A required setting that is not given has no value to show: 0, which its range does not have, or empty. */
+/* A required setting that is not given has no value to show: 0, which its range does not have, or an empty text. */
 static bool is_given(const option_row_t *row, const char *text)
 {
-    return row->initial || (strcmp(text, "0") != 0 && text[0]);
+    return row->initial || (row->type == OPTION_TEXT ? text[0] != 0 : strcmp(text, "0") != 0);
 }
 
 void options_dump(const options_t *options, FILE *file)
