@@ -127,25 +127,27 @@ WARNINGS := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-pr
 FLOAT    := -ffp-contract=off -fno-math-errno -fno-trapping-math
 SANFLAGS := $(if $(filter 1,$(SANITIZE)),-fsanitize=address -fsanitize=undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
 # Yours come after ours: they add, and take nothing away that the code needs. Only FLOAT goes before them.
-ALL_CPPFLAGS := -D_GNU_SOURCE -DZERO_VERSION_STRING='"$(VERSION)"' -Isrc -I. $(INI_CFLAGS) $(HWLOC_CFLAGS) $(CUDA_CFLAGS) \
+ALL_CPPFLAGS := -D_GNU_SOURCE -DZERO_VERSION_STRING='"$(VERSION)"' -Iinclude -Isrc -I. $(INI_CFLAGS) $(HWLOC_CFLAGS) $(CUDA_CFLAGS) \
                 $(if $(filter x86_64%,$(MACHINE)),-DZERO_HAVE_X86=1) $(CPPFLAGS)
 ALL_CFLAGS := -std=c17 $(WARNINGS) $(HARDEN_CFLAGS) $(CFLAGS) $(FLOAT) $(SANFLAGS) -fopenmp -fPIC -fvisibility=hidden -pthread
 ALL_LDFLAGS := $(HARDEN_LDFLAGS) $(SANFLAGS) -fopenmp -pthread $(LDFLAGS)
 PIE := $(if $(filter 1,$(HARDEN)),-pie)
 
 # ---- sources -----------------------------------------------------------------------------------------------------
-SHARD_ISA  := adam reduce step cast philox shard_table
-SHARD_CUDA := $(if $(NVCC),adam.cu reduce.cu step.cu cast.cu philox.cu shard_cuda)
-MODEL_CUDA := $(if $(NVCC),attention.cu column_sum.cu elementwise.cu embed.cu gelu.cu layernorm.cu loss.cu rmsnorm.cu rope.cu \
-              swiglu.cu gemm_cuda linear_cuda loss_cuda model_cuda recording_cuda $(if $(HAVE_CUDNN),attention_cudnn))
-MODEL_ISA  := sgemm linear attention layernorm rmsnorm rope gelu swiglu loss embed model_table
-CUDA_SRC   := src/zero/device_cuda.c comm/nccl.c comm/copy_engine.c comm/peer_window.c
-LIB_SRC    := $(filter-out $(CUDA_SRC),$(wildcard src/zero/*.c comm/*.c)) kernels/shard_cpu.c $(if $(NVCC),$(CUDA_SRC))
-MODEL_SRC  := kernels/attention_shape.c kernels/model_cpu.c kernels/model_select.c
-TRAIN_SRC  := $(wildcard src/train/*.c)
+SHARD_ISA  := $(addprefix kernels/shard/,adam reduce step cast philox shard_table)
+SHARD_CUDA := $(if $(NVCC),$(addprefix kernels/shard/cuda/,adam.cu reduce.cu step.cu cast.cu philox.cu shard_cuda))
+MODEL_ISA  := $(addprefix kernels/model/,sgemm linear attention layernorm rmsnorm rope gelu swiglu loss embed model_table)
+MODEL_CUDA := $(if $(NVCC),$(addprefix kernels/model/cuda/,attention.cu column_sum.cu elementwise.cu embed.cu gelu.cu \
+              layernorm.cu loss.cu rmsnorm.cu rope.cu swiglu.cu gemm_cuda linear_cuda loss_cuda model_cuda graph_cuda \
+              $(if $(HAVE_CUDNN),attention_cudnn)))
+CUDA_SRC   := src/zero/device/device_cuda.c comm/gpu/nccl.c comm/gpu/copy_engine.c comm/gpu/peer_window.c
+LIB_SRC    := $(filter-out $(CUDA_SRC),$(wildcard src/base/*.c src/zero/*/*.c comm/*.c comm/*/*.c)) \
+              kernels/shard/shard_cpu.c $(if $(NVCC),$(CUDA_SRC))
+MODEL_SRC  := kernels/model/attention_shape.c kernels/model/model_cpu.c kernels/model/model_select.c
+TRAIN_SRC  := $(wildcard src/train/*.c src/train/*/*.c)
 EXAMPLES   := $(patsubst examples/%.c,$(BUILD)/examples/%,$(wildcard examples/*.c)) \
               $(if $(NVCC),$(patsubst examples/%.cu,$(BUILD)/examples/%_cuda,$(wildcard examples/*.cu)))
-TESTS      := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
+TESTS      := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/unit/*/test_*.c tests/project/test_*.c tests/fuzz/test_*.c))
 MPI_TESTS  := $(patsubst tests/mpi/%.c,$(BUILD)/tests/mpi/%,$(wildcard tests/mpi/*.c))
 BENCHES    := $(patsubst tests/bench/%.c,$(BUILD)/tests/bench/%,$(wildcard tests/bench/*.c))
 
@@ -157,10 +159,10 @@ ISAS += avx2 avx512
 ISA_FLAGS_avx2   := -mavx2 -mfma -mf16c -mbmi2
 ISA_FLAGS_avx512 := $(ISA_FLAGS_avx2) -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512
 endif
-isa_objects = $(foreach isa,$(ISAS),$(patsubst %,$(BUILD)/kernels/%.$(isa).o,$(1)))
+isa_objects = $(foreach isa,$(ISAS),$(patsubst %,$(BUILD)/%.$(isa).o,$(1)))
 
-LIB_OBJ   := $(LIB_SRC:%.c=$(BUILD)/%.o) $(call isa_objects,$(SHARD_ISA)) $(SHARD_CUDA:%=$(BUILD)/kernels/%.o)
-MODEL_OBJ := $(MODEL_SRC:%.c=$(BUILD)/%.o) $(call isa_objects,$(MODEL_ISA)) $(MODEL_CUDA:%=$(BUILD)/kernels/%.o)
+LIB_OBJ   := $(LIB_SRC:%.c=$(BUILD)/%.o) $(call isa_objects,$(SHARD_ISA)) $(SHARD_CUDA:%=$(BUILD)/%.o)
+MODEL_OBJ := $(MODEL_SRC:%.c=$(BUILD)/%.o) $(call isa_objects,$(MODEL_ISA)) $(MODEL_CUDA:%=$(BUILD)/%.o)
 TRAIN_OBJ := $(TRAIN_SRC:%.c=$(BUILD)/%.o)
 TRAIN_LIB_OBJ := $(filter-out %/main.o,$(TRAIN_OBJ))
 
@@ -189,8 +191,8 @@ endif
 .SECONDARY:
 all: $(BUILD)/zerotrain $(BUILD)/libzero.a $(BUILD)/libzero.so $(BUILD)/zero.pc $(BUILD)/zero-config-version.cmake $(EXAMPLES)
 objects: $(LIB_OBJ) $(MODEL_OBJ) $(TRAIN_OBJ)
-tests-objects: $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/*.c tests/mpi/*.c tests/bench/*.c examples/*.c))
-cuda-objects: $(patsubst %,$(BUILD)/%.o,$(wildcard kernels/*.cu comm/*.cu examples/*.cu))
+tests-objects: $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/support/*.c tests/unit/*/*.c tests/project/*.c tests/mpi/*.c tests/bench/*.c examples/*.c))
+cuda-objects: $(patsubst %,$(BUILD)/%.o,$(wildcard kernels/*/cuda/*.cu examples/*.cu))
 tests: all $(TESTS) $(MPI_TESTS)
 
 $(BUILD)/libzero.a: $(LIB_OBJ)
@@ -218,7 +220,7 @@ $(BUILD)/%.o: %.c $(BUILD)/settings
 	@mkdir -p $(@D)
 	$(call say,CC,$<) $(CC) $(ALL_CPPFLAGS) $(MPI_CFLAGS) $(BLAS_CFLAGS) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
 define isa_rule
-$(BUILD)/kernels/%.$(1).o: kernels/%.c $(BUILD)/settings
+$(BUILD)/%.$(1).o: %.c $(BUILD)/settings
 	@mkdir -p $$(@D)
 	$$(call say,CC,'$$< ($(1))') $$(CC) $$(ALL_CPPFLAGS) $$(BLAS_CFLAGS) $$(ALL_CFLAGS) $$(ISA_FLAGS_$(1)) \
 	    -DZERO_ISA_NAME=$(1) -MMD -MP -c -o $$@ $$<
@@ -229,40 +231,59 @@ $(BUILD)/%.cu.o: %.cu $(BUILD)/settings
 	$(call say,NVCC,$<) $(NVCC) $(NVCC_FLAGS) $(ALL_CPPFLAGS) -MMD -MP -c -o $@ $<
 
 # An example is built as a user would build it: one header, one library.
-$(BUILD)/examples/%: examples/%.c src/zero.h $(BUILD)/libzero.a
+$(BUILD)/examples/%: examples/%.c include/zero.h $(BUILD)/libzero.a
 	@mkdir -p $(@D)
-	$(call say,CC,$<) $(CC) -std=c17 $(WARNINGS) $(HARDEN_CFLAGS) $(CFLAGS) $(SANFLAGS) -fPIE $(PIE) -Isrc $(CPPFLAGS) -o $@ $< $(BUILD)/libzero.a $(ALL_LDFLAGS) $(LIB_LIBS)
+	$(call say,CC,$<) $(CC) -std=c17 $(WARNINGS) $(HARDEN_CFLAGS) $(CFLAGS) $(SANFLAGS) -fPIE $(PIE) -Iinclude $(CPPFLAGS) -o $@ $< $(BUILD)/libzero.a $(ALL_LDFLAGS) $(LIB_LIBS)
 # One with kernels takes the library's flags of nvcc, which need no C++ runtime; test_install builds it as a user would.
 $(BUILD)/examples/%_cuda: $(BUILD)/examples/%.cu.o $(BUILD)/libzero.a
 	$(call say,LINK,$@) $(CC) $(PIE) -o $@ $^ $(ALL_LDFLAGS) $(LIB_LIBS)
 
-TEST_COMMON := $(patsubst %,$(BUILD)/tests/%.o,support fp64_model gpt2_fp64 llama_fp64 allocations async_device)
+TEST_COMMON := $(patsubst %,$(BUILD)/tests/support/%.o,support fp64_model gpt2_fp64 llama_fp64 allocations async_device)
 CHECK_LIBS = $(if $(filter 1,$(STATIC)),-l:libcheck_pic.a -l:libsubunit.a -lrt -lm,$(shell pkg-config --libs check))
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_COMMON) $(TRAIN_LIB_OBJ) $(MODEL_OBJ) $(BUILD)/libzero.a
 	@mkdir -p $(@D)
 	$(call say,LINK,$@) $(CC) $(PIE) -o $@ $^ $(ALL_LDFLAGS) $(TRAIN_LIBS) $(CHECK_LIBS)
 
 # Tests and measurements that need a GPU: programs that run on a machine with little more than its driver.
-GPU_TESTS := $(if $(NVCC),$(patsubst tests/gpu/%.c,$(BUILD)/tests/gpu/%,$(filter-out %/kernel_times.c,\
-               $(wildcard tests/gpu/*.c))) $(if $(call finds,cupti.h),$(BUILD)/tests/gpu/kernel_times.so))
+GPU_TESTS := $(if $(NVCC),$(patsubst tests/gpu/programs/%.c,$(BUILD)/tests/gpu/programs/%,$(filter-out %/kernel_times.c,\
+               $(wildcard tests/gpu/programs/*.c))) $(if $(call finds,cupti.h),$(BUILD)/tests/gpu/programs/kernel_times.so))
 gpu-tests: $(GPU_TESTS)
-$(BUILD)/tests/gpu/%_model_cuda: $(BUILD)/tests/gpu/%_model_cuda.o $(MODEL_OBJ) $(BUILD)/libzero.a
+$(BUILD)/tests/gpu/programs/%_model_cuda: $(BUILD)/tests/gpu/programs/%_model_cuda.o $(MODEL_OBJ) $(BUILD)/libzero.a
 	@mkdir -p $(@D)
 	$(call say,LINK,$@) $(CC) $(PIE) -o $@ $^ $(ALL_LDFLAGS) -Wl,--as-needed $(TRAIN_LIBS)
-$(BUILD)/tests/gpu/%_collectives: $(BUILD)/tests/gpu/%_collectives.o $(BUILD)/tests/gpu/collectives.cu.o $(BUILD)/libzero.a
+$(BUILD)/tests/gpu/programs/%_collectives: $(BUILD)/tests/gpu/programs/%_collectives.o $(BUILD)/tests/gpu/programs/collectives.cu.o $(BUILD)/libzero.a
 	@mkdir -p $(@D)
 	$(call say,LINK,$@) $(CC) $(PIE) -o $@ $^ $(ALL_LDFLAGS) -Wl,--as-needed $(LIB_LIBS) $(CUDA_MODEL_LIBS)
 # zerotrain itself, whose calls of CUDA come to count_calls.c first.
-$(BUILD)/tests/gpu/count_calls: $(BUILD)/tests/gpu/count_calls.o $(TRAIN_OBJ) $(MODEL_OBJ) $(BUILD)/libzero.a
+$(BUILD)/tests/gpu/programs/count_calls: $(BUILD)/tests/gpu/programs/count_calls.o $(TRAIN_OBJ) $(MODEL_OBJ) $(BUILD)/libzero.a
 	@mkdir -p $(@D)
 	$(call say,LINK,$@) $(CC) $(PIE) -o $@ $^ $(ALL_LDFLAGS) -Wl,--wrap=cudaGetDriverEntryPointByVersion \
 	    $$(sed -nE 's/^ *X.([A-Za-z_]+),.*/-Wl,--wrap=\1/p' $(<:$(BUILD)/%.o=%.c)) -Wl,--as-needed $(TRAIN_LIBS)
 # What CUDA's driver loads into zerotrain.
-$(BUILD)/tests/gpu/kernel_times.so: $(BUILD)/tests/gpu/kernel_times.o
+$(BUILD)/tests/gpu/programs/kernel_times.so: $(BUILD)/tests/gpu/programs/kernel_times.o
 	$(call say,LINK,$@) $(CC) -shared -Wl,--no-undefined -o $@ $^ $(HARDEN_LDFLAGS) $(LDFLAGS) -ldl
-$(BUILD)/tests/gpu/%: $(BUILD)/tests/gpu/%.o $(BUILD)/libzero.a
+$(BUILD)/tests/gpu/programs/%: $(BUILD)/tests/gpu/programs/%.o $(BUILD)/libzero.a
 	@mkdir -p $(@D)
 	$(call say,LINK,$@) $(CC) $(PIE) -o $@ $^ $(ALL_LDFLAGS) -Wl,--as-needed $(LIB_LIBS)
+
+# ---- documents ---------------------------------------------------------------------------------------------------
+# Man pages and bash's completion, from the option table and zero.h; docs/configuration.md, which is in the repository.
+DOCS := $(addprefix $(BUILD)/docs/,zerotrain.1 libzero.3 zerotrain.bash)
+.PHONY: docs docs/configuration.md
+docs: $(DOCS) docs/configuration.md
+$(BUILD)/docs/options: $(BUILD)/docs/generate/options.o $(TRAIN_LIB_OBJ) $(MODEL_OBJ) $(BUILD)/libzero.a
+	@mkdir -p $(@D)
+	$(call say,LINK,$@) $(CC) -o $@ $^ $(ALL_LDFLAGS) $(TRAIN_LIBS)
+$(BUILD)/docs/zerotrain.1: $(BUILD)/docs/options
+	$(call say,GEN,$@) $< man > $@
+$(BUILD)/docs/zerotrain.bash: $(BUILD)/docs/options
+	$(call say,GEN,$@) $< bash > $@
+$(BUILD)/docs/libzero.3: include/zero.h docs/generate/libzero.awk
+	@mkdir -p $(@D)
+	$(call say,GEN,$@) awk -v version=$(VERSION) -f docs/generate/libzero.awk $< > $@
+docs/configuration.md: $(BUILD)/docs/options
+	$(Q)$< markdown > $(BUILD)/docs/reference
+	$(Q)sed -i -e '/<!-- begin reference -->/r $(BUILD)/docs/reference' -e '/<!-- begin reference -->/,/<!-- end reference -->/{/<!-- /!d}' $@
 
 check: tests
 	$(Q)tests/run-all $(BUILD)
@@ -286,7 +307,7 @@ $(FUZZ_TARGETS): $(BUILD)/tests/fuzz/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(FUZZ
 	$(call say,LINK,$@) $(CC) -fsanitize=fuzzer -Wl,--defsym=LLVMFuzzerTestOneInput=fuzz_$* -o $@ $< \
 	    $(filter %/mutator_$(if $(filter config_json index manifest state,$*),json,$*).o,$^) $(filter %.a,$^) \
 	    $(ALL_LDFLAGS) $(LIB_LIBS) $(call STATIC_LIB,iniparser)
-$(BUILD)/tests/test_fuzz_corpus: $(FUZZ_TARGETS:%=%.o) $(FUZZ_PARTS)
+$(BUILD)/tests/fuzz/test_fuzz_corpus: $(FUZZ_TARGETS:%=%.o) $(FUZZ_PARTS)
 tests-objects: $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/fuzz/*.c))
 
 lint:
@@ -308,7 +329,7 @@ install: all
 	    src/zero-config.cmake > $(DESTDIR)$(CMAKE_DIR)/zero-config.cmake
 	install -m 644 $(BUILD)/zero-config-version.cmake $(DESTDIR)$(CMAKE_DIR)/
 	chmod 644 $(DESTDIR)$(LIBDIR)/pkgconfig/zero.pc $(DESTDIR)$(CMAKE_DIR)/zero-config.cmake
-	install -m 644 src/zero.h $(DESTDIR)$(INCLUDEDIR)/
+	install -m 644 include/zero.h $(DESTDIR)$(INCLUDEDIR)/
 uninstall:
 	rm -f $(DESTDIR)$(BINDIR)/zerotrain $(DESTDIR)$(LIBDIR)/libzero.a $(DESTDIR)$(LIBDIR)/libzero.so* \
 	    $(DESTDIR)$(LIBDIR)/pkgconfig/zero.pc $(DESTDIR)$(INCLUDEDIR)/zero.h

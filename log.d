@@ -1,3 +1,3 @@
-log.o: src/zero/log.c src/zero/log.h src/zero.h
-src/zero/log.h:
-src/zero.h:
+log.o: src/base/log.c src/base/log.h include/zero.h
+src/base/log.h:
+include/zero.h:

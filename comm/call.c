@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "comm/comm.h"
-#include "zero/hash.h"
-#include "zero/log.h"
+#include "base/hash.h"
+#include "base/log.h"
 
 _Static_assert(sizeof(zero_call_t) == 32 + 64 + 6 * 4 + 8 + 32 + 8 + 8, "padding would be compared, too");
 

@@ -4,7 +4,7 @@
 #include <sys/mman.h>
 
 #include "comm/private_window.h"
-#include "zero/log.h"
+#include "base/log.h"
 
 static size_t mapped_bytes(size_t n_bytes)
 {

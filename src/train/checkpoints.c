@@ -13,9 +13,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "train/hf_config.h"
-#include "train/options_table.h"
-#include "train/report.h"
+#include "train/model/hf_config.h"
+#include "train/options/options_table.h"
+#include "train/report/report.h"
 
 /* ---- what is added ---- */
 

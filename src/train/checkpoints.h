@@ -2,7 +2,7 @@
 #ifndef ZEROTRAIN_CHECKPOINTS_H
 #define ZEROTRAIN_CHECKPOINTS_H
 
-#include "train/options.h"
+#include "train/options/options.h"
 
 typedef struct checkpoints {
     const options_t *options;

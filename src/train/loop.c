@@ -9,15 +9,15 @@
 #include <unistd.h>
 
 #include "train/checkpoints.h"
-#include "train/data.h"
+#include "train/data/data.h"
 #include "train/lr.h"
-#include "train/metrics.h"
-#include "train/model.h"
-#include "train/report.h"
+#include "train/report/metrics.h"
+#include "train/model/model.h"
+#include "train/report/report.h"
 #include "train/sample.h"
 #include "train/stop.h"
-#include "train/tensorboard.h"
-#include "train/trace.h"
+#include "train/report/tensorboard.h"
+#include "train/report/trace.h"
 
 #define SAMPLE_PROMPT 64
 #define SAMPLE_TOKENS 400

@@ -2,7 +2,7 @@
 #ifndef ZEROTRAIN_LOOP_H
 #define ZEROTRAIN_LOOP_H
 
-#include "train/options.h"
+#include "train/options/options.h"
 
 typedef enum loop_end {
     LOOP_COMPLETE,

@@ -2,7 +2,7 @@
 #ifndef ZEROTRAIN_LR_H
 #define ZEROTRAIN_LR_H
 
-#include "train/options.h"
+#include "train/options/options.h"
 
 /* Rate of step 1..steps: linear warm-up from lr / warmup_steps to lr over warmup_steps, then
  *   cosine    half a cosine from lr to min_lr at the last step

@@ -4,10 +4,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "train/hf_config.h"
+#include "train/model/hf_config.h"
 #include "train/loop.h"
-#include "train/options.h"
-#include "train/report.h"
+#include "train/options/options.h"
+#include "train/report/report.h"
 #include "train/show_plan.h"
 
 /* Each rank looks for GPUs on its own host; hosts that find different things cannot train together. */

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "train/report.h"
+#include "train/report/report.h"
 
 /* Moves the k largest logits' indices to the front of order, largest first; ties go to the smaller index. */
 static void select_top(const float *logits, int n, int k, int32_t *order)

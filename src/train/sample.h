@@ -2,7 +2,7 @@
 #ifndef ZEROTRAIN_SAMPLE_H
 #define ZEROTRAIN_SAMPLE_H
 
-#include "train/model.h"
+#include "train/model/model.h"
 
 typedef struct sample_spec {
     int n_tokens;      /* to generate */

@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "train/model.h"
-#include "train/report.h"
+#include "train/model/model.h"
+#include "train/report/report.h"
 
 enum { N_STAGES = 4 };
 

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "input.h"
-#include "train/hf_config.h"
-#include "train/options_table.h"
+#include "train/model/hf_config.h"
+#include "train/options/options_table.h"
 
 static void check_ranges(const options_t *options)
 {

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "input.h"
-#include "train/options_table.h"
+#include "train/options/options_table.h"
 
 static void write_dump(const options_t *options)
 {

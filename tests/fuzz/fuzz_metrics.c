@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "input.h"
-#include "train/metrics.h"
+#include "train/report/metrics.h"
 
 #define MOST_DIGITS 18
 #define ROW_BEGINS "{\"step\": "

@@ -9,7 +9,7 @@
 #include "engine.h"
 #include "input.h"
 #include "train/checkpoints.h"
-#include "train/options_table.h"
+#include "train/options/options_table.h"
 
 static const char *const FILES[] = {"state.json", "model.safetensors.index.json",
                                     "optimizer-00001-of-00001.safetensors"};

@@ -2,8 +2,8 @@
  *
  * A target is the function fuzz_NAME in fuzz_NAME.c. It gives its input to one of the readers as a file and requires
  * what the reader promises: of what it takes, that it holds together; of what it refuses, that one line says so.
- * libFuzzer calls it as LLVMFuzzerTestOneInput (the Makefile names it so), tests/test_fuzz_corpus.c once for every file
- * of corpus/NAME. The same input always does the same, whatever came before it.
+ * libFuzzer calls it as LLVMFuzzerTestOneInput (the Makefile names it so), tests/fuzz/test_fuzz_corpus.c once for every
+ * file of corpus/NAME. The same input always does the same, whatever came before it.
  */
 #ifndef ZERO_FUZZ_INPUT_H
 #define ZERO_FUZZ_INPUT_H
@@ -27,7 +27,7 @@ void fuzz_begin(void);
 _Noreturn void fuzz_give_up(const char *file, int line, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* Requires that a refusal was said in one line, without control characters. */
 void fuzz_refused(zero_status_t status);
-/* Whether the reader took the input, for tests/test_fuzz_corpus.c: fuzz_begin says no. */
+/* Whether the reader took the input, for tests/fuzz/test_fuzz_corpus.c: fuzz_begin says no. */
 extern bool fuzz_accepted;
 
 /* The path of a file in the scratch directory, which is below TMPDIR or else in memory; for the next few calls. */

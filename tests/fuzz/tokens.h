@@ -2,7 +2,7 @@
 #ifndef ZERO_FUZZ_TOKENS_H
 #define ZERO_FUZZ_TOKENS_H
 
-#include "train/token_files.h"
+#include "train/data/token_files.h"
 
 /* Opens the file, whose tokens stand in `content`, and checks and reads it with several vocabularies. What is taken is
  * full of tokens; what passes token_file_check is read as it stands in the file, every token of the vocabulary; what

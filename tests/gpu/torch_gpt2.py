@@ -7,7 +7,7 @@
         trains it on TEXT's bytes with the batches and the schedule that zerotrain has, and compares loss and grad norm
 
 Independent of zerotrain's code: transformers' model, PyTorch's AdamW and clip_grad_norm_. Only the order of sequences is
-rebuilt here, from the description in src/train/shuffle.c.
+rebuilt here, from the description in src/train/data/shuffle.c.
 
 PyTorch has two ways to train in bf16, both with fp32 weights for the optimizer. --mixed parameters casts them to bf16 and
 computes everything in it, residual stream included, as FSDP2's MixedPrecisionPolicy(param_dtype=bfloat16) does and

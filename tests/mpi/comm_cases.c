@@ -20,9 +20,9 @@
 #include <unistd.h>
 
 #include "comm/comm.h"
-#include "comm/through_host.h"
-#include "tests/support.h"
-#include "zero/device.h"
+#include "comm/gpu/through_host.h"
+#include "tests/support/support.h"
+#include "zero/device/device.h"
 
 static const size_t sizes[] = {0, 1, 17, 4095, 65537, 300007};
 #define N_SIZES (sizeof(sizes) / sizeof(sizes[0]))

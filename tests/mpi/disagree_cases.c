@@ -13,9 +13,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tests/async_device.h"
+#include "tests/support/async_device.h"
 #include "tests/mpi/expect.h"
-#include "tests/support.h"
+#include "tests/support/support.h"
 #include "zero.h"
 
 enum { N_UNITS = 3, N_ELEMS = 1000, ODD = 1 };

@@ -27,8 +27,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/allocations.h"
-#include "tests/elements.h"
+#include "tests/support/allocations.h"
+#include "tests/support/elements.h"
 #include "tests/mpi/expect.h"
 #include "tests/mpi/notices.h"
 #include "tests/mpi/settings.h"

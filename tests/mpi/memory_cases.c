@@ -16,9 +16,9 @@
 #include <sys/time.h>
 #include <time.h>
 
-#include "tests/allocations.h"
+#include "tests/support/allocations.h"
 #include "tests/mpi/expect.h"
-#include "tests/trainer.h"
+#include "tests/support/trainer.h"
 #include "train/loop.h"
 
 /* ---- measuring ---- */

@@ -36,12 +36,12 @@
 #include <unistd.h>
 
 #include "comm/comm.h"
-#include "tests/async_device.h"
-#include "tests/elements.h"
+#include "tests/support/async_device.h"
+#include "tests/support/elements.h"
 #include "tests/mpi/expect.h"
 #include "tests/mpi/notices.h"
 #include "tests/mpi/settings.h"
-#include "tests/support.h"
+#include "tests/support/support.h"
 
 #define MAX_BLOCKS 48
 #define MAX_UNITS (MAX_BLOCKS + 2)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the golden numbers that tests/test_golden.c holds zerotrain against: transformers' own GPT-2 and Llama, trained
+"""Writes the golden numbers that tests/unit/train/test_golden.c holds zerotrain against: transformers' own GPT-2 and Llama, trained
 50 steps by PyTorch, in fp32 and again in fp64. Run by hand and rarely; README.md beside this file says how and when.
 
     tiny.txt            the training text, one byte a token

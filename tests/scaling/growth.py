@@ -28,7 +28,7 @@ POWERS = (
     ("ranks", (("host_least_ms", "ranks"), ("device_bytes", "ranks"), ("host_bytes", "ranks"))),
 )
 # No power may be above 1; what is measured may miss that by so much. On the CPU other processes' time is in the host's,
-# and the device's work, from caches to memory: there tests/test_calls.c is the sharper test.
+# and the device's work, from caches to memory: there tests/unit/zero/test_calls.c is the sharper test.
 STEEPEST = {"device_bytes": 1.05, "host_bytes": 1.1, "host_least_ms": 1.2}
 STEEPEST_ON_THE_CPU = {**STEEPEST, "host_least_ms": 1.6}
 ON_THE_CPU = """\

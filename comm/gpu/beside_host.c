@@ -1,0 +1,66 @@
+/* beside_host.c - see beside_host.h. */
+#include <stdlib.h>
+
+#include "comm/gpu/beside_host.h"
+#include "base/log.h"
+
+zero_status_t zero_comm_beside_host_create(zero_comm_t *host, const zero_comm_ops_t *ops, size_t transport_bytes,
+                                           zero_comm_t **comm)
+{
+    zero_comm_t *made = calloc(1, sizeof *made);
+    void *transport = calloc(1, transport_bytes);
+    void *scratch = calloc((size_t)host->size, ZERO_COMM_SCRATCH_BYTES);
+    if (!made || !transport || !scratch) {
+        free(made);
+        free(transport);
+        free(scratch);
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory for a communicator of %d GPUs", host->size);
+    }
+    *made = *host;
+    made->ops = ops;
+    made->host = host;
+    made->transport = transport;
+    made->scratch = scratch;
+    *comm = made;
+    return ZERO_OK;
+}
+
+void zero_comm_beside_host_destroy(zero_comm_t *comm)
+{
+    free(comm->transport);
+    free(comm->scratch);
+    free(comm);
+}
+
+bool zero_comm_beside_host_failed(const zero_comm_t *comm)
+{
+    return comm->failed || comm->host->failed;
+}
+
+size_t zero_comm_beside_host_window_bytes(size_t n_bytes)
+{
+    const size_t page = (size_t)2 << 20;
+    return n_bytes == 0 ? page : (n_bytes + page - 1) / page * page;
+}
+
+size_t zero_comm_beside_host_staging_bytes(int size, size_t n_bytes)
+{
+    return zero_comm_staging_bytes(ZERO_COMM_NCCL, size, n_bytes);
+}
+
+zero_status_t zero_comm_beside_host_all_gather(zero_comm_t *comm, const void *mine, size_t n_bytes, void *all)
+{
+    return comm->host->ops->host_all_gather(comm->host, mine, n_bytes, all);
+}
+
+zero_status_t zero_comm_beside_host_broadcast(zero_comm_t *comm, void *data, size_t n_bytes, int root)
+{
+    return comm->host->ops->host_broadcast(comm->host, data, n_bytes, root);
+}
+
+void zero_comm_beside_host_abort(zero_comm_t *comm, int exit_code)
+{
+    if (comm->ops->release)
+        comm->ops->release(comm);
+    comm->host->ops->abort(comm->host, exit_code);
+}

@@ -1,0 +1,433 @@
+/* copy_engine.c - the transport between the GPUs of one host that keeps off their SMs: copy engines pull what peers
+ * have published, and fences are stream memory operations, so that compute loses bandwidth at most.
+ *
+ * A window is device memory that every peer maps (CUDA IPC). Nobody writes into a peer's window: data are pulled. What
+ * is written across is one word of a fence: each rank has a block of epochs [lane][rank], how far every rank has come
+ * in every lane. A fence writes this rank's new epoch into all peers' blocks and waits until all peers' epochs in its
+ * own block have come as far. Both are done by the stream's front end, without a kernel and without the host. Lanes
+ * have epochs of their own and so pass on their own. A peer is one epoch ahead at most, and the comparison is cyclic,
+ * so the 32 bits may wrap around: they begin at the last value, and every run does it at its first fence.
+ *
+ * Why a copy behind a fence reads what was written before it:
+ *     - the writer's kernels and copies are done when its stream comes to the fence, and cuStreamWriteValue puts a
+ *       fence at system scope before its write: the data are in the owner's L2, through which everyone reads that
+ *       memory, before any peer can see the epoch;
+ *     - the reader's copies start when its stream has passed all waits. They read through NVLink from the owner's L2;
+ *       no cache of the reader's holds peers' memory, so nothing old can be found;
+ *     - CU_STREAM_WAIT_VALUE_FLUSH is for data that peers wrote into this GPU's memory ahead of the word that it waits
+ *       for. There are none: only epochs are written across.
+ * And why memory may be written again behind a fence: a reader's epoch follows its copies in its stream, so it is
+ * written when they have read all.
+ *
+ * A fence that waits for a stuck peer shows as an event that does not come. Who finds that (zero_step_wait has a
+ * deadline) sets comm->failed; `release` then writes the awaited epochs itself, and the streams run empty.
+ *
+ * A rank's own slice needs no journey but, where it is gathered elsewhere, a local copy, which CUDA runs as a kernel
+ * whatever it is asked (seen with CUDA 13 on an H200): beside a GEMM that fills the SMs it waits for that to end. So it
+ * has a stream beside the pulls'. In place there is none.
+ *
+ * CUDA lays streams onto few hardware queues (CUDA_DEVICE_MAX_CONNECTIONS, 8 unless set), and a fence that waits can
+ * hold up what another stream has behind it in the same queue. Therefore every rank must issue all lanes' calls in one
+ * order: then each rank comes to the earliest fence that has not passed, even with a single queue, and it passes.
+ *
+ * Calls cannot be captured into a CUDA graph: epochs are arguments, and a replay would write old ones.
+ */
+#include <cuda.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "comm/gpu/beside_host.h"
+#include "base/deadline.h"
+#include "comm/gpu/peer_window.h"
+#include "base/cuda_status.h"
+
+#define MAX_RANKS ZERO_PEER_WINDOW_MAX_RANKS /* a fence is two operations a peer, a batch takes fewer than 256 */
+#define CHECK_BYTES 40961
+#define CHECK_TIMEOUT_NS 10000000000
+#define RELEASE_TIMEOUT_NS 2000000000
+
+typedef CUresult (*mem_ops_fn_t)(CUstream stream, unsigned n_ops, CUstreamBatchMemOpParams *ops, unsigned flags);
+
+/* What a lane has of its own. */
+typedef struct lane {
+    uint32_t epoch;     /* of the last fence that was issued */
+    cudaEvent_t passed; /* behind that fence */
+    /* Local copies run here, beside the pulls, with events where they leave the lane's stream and come back. */
+    cudaStream_t aside;
+    cudaEvent_t leave, back;
+} lane_t;
+
+typedef struct copy_engine {
+    mem_ops_fn_t mem_ops;  /* the driver's cuStreamBatchMemOp */
+    zero_window_t control; /* the epochs: uint32_t [ZERO_N_LANES][MAX_RANKS] */
+    lane_t lanes[ZERO_N_LANES];
+    cudaStream_t stream; /* for the check at creation and for release */
+} copy_engine_t;
+
+/* Copies of one collective. */
+typedef struct copies {
+    void *dst[MAX_RANKS];
+    const void *src[MAX_RANKS];
+    size_t n_bytes[MAX_RANKS];
+    size_t n;
+} copies_t;
+
+static mem_ops_fn_t find_mem_ops(void)
+{
+    void *function = NULL;
+    enum cudaDriverEntryPointQueryResult found;
+#if CUDART_VERSION >= 12050
+    cudaError_t error =
+        cudaGetDriverEntryPointByVersion("cuStreamBatchMemOp", &function, 12000, cudaEnableDefault, &found);
+#else
+    cudaError_t error = cudaGetDriverEntryPoint("cuStreamBatchMemOp", &function, cudaEnableDefault, &found);
+#endif
+    return error == cudaSuccess && found == cudaDriverEntryPointSuccess ? (mem_ops_fn_t)function : NULL;
+}
+
+/* ---- copies ---- */
+
+static void add_copy(copies_t *copies, void *dst, const void *src, size_t n_bytes)
+{
+    copies->dst[copies->n] = dst;
+    copies->src[copies->n] = src;
+    copies->n_bytes[copies->n++] = n_bytes;
+}
+
+static cudaError_t copy_all(copies_t *copies, cudaStream_t stream)
+{
+    if (copies->n == 0)
+        return cudaSuccess;
+#if CUDART_VERSION >= 13000
+    if (stream) { /* several engines at once, and none of the SMs; CUDA does not batch in the legacy null stream */
+        struct cudaMemcpyAttributes overlap = {.srcAccessOrder = cudaMemcpySrcAccessOrderStream,
+                                               .flags = cudaMemcpyFlagPreferOverlapWithCompute};
+        size_t first = 0;
+        return cudaMemcpyBatchAsync(copies->dst, copies->src, copies->n_bytes, copies->n, &overlap, &first, 1, stream);
+    }
+#endif
+    cudaError_t error = cudaSuccess;
+    for (size_t i = 0; i < copies->n && error == cudaSuccess; i++)
+        error = cudaMemcpyAsync(copies->dst[i], copies->src[i], copies->n_bytes[i], cudaMemcpyDeviceToDevice, stream);
+    return error;
+}
+
+/* ---- windows ---- */
+
+static zero_status_t window_create(zero_comm_t *comm, size_t n_bytes, zero_window_t *window)
+{
+    return zero_peer_window_create(comm, n_bytes, 0, ZERO_LOG_ERROR, window);
+}
+
+static void copy_engine_release(zero_comm_t *comm);
+static bool some_fence_waits(const copy_engine_t *engine);
+
+/* Where a fence waits though it was released, memory goes with the process. */
+static void window_destroy(zero_comm_t *comm, zero_window_t *window)
+{
+    if (zero_comm_beside_host_failed(comm)) {
+        copy_engine_release(comm);
+        if (some_fence_waits(comm->transport))
+            return;
+    }
+    cudaDeviceSynchronize();
+    zero_peer_window_destroy(comm, window);
+}
+
+/* ---- fences ---- */
+
+/* Where `owner` sees how far `rank` has come in a lane. */
+static CUdeviceptr epoch_at(const copy_engine_t *engine, int owner, int lane, int rank)
+{
+    return (CUdeviceptr)(zero_peer_window_part(&engine->control, owner) +
+                         (size_t)(lane * MAX_RANKS + rank) * sizeof(uint32_t));
+}
+
+static CUstreamBatchMemOpParams write_epoch(CUdeviceptr address, uint32_t epoch)
+{
+    return (CUstreamBatchMemOpParams){
+        .writeValue = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32, .address = address, .value = epoch}};
+}
+
+static CUstreamBatchMemOpParams wait_for_epoch(CUdeviceptr address, uint32_t epoch)
+{
+    return (CUstreamBatchMemOpParams){.waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32,
+                                                    .address = address,
+                                                    .value = epoch,
+                                                    .flags = CU_STREAM_WAIT_VALUE_GEQ}};
+}
+
+static cudaError_t issue_fence(zero_comm_t *comm, zero_lane_t lane, cudaStream_t stream)
+{
+    copy_engine_t *engine = comm->transport;
+    CUstreamBatchMemOpParams ops[2 * MAX_RANKS];
+    unsigned n_ops = 0;
+    if (comm->size == 1)
+        return cudaSuccess;
+    const uint32_t epoch = ++engine->lanes[lane].epoch;
+    for (int i = 1; i < comm->size; i++)
+        ops[n_ops++] = write_epoch(epoch_at(engine, (comm->rank + i) % comm->size, lane, comm->rank), epoch);
+    for (int i = 1; i < comm->size; i++)
+        ops[n_ops++] = wait_for_epoch(epoch_at(engine, comm->rank, lane, (comm->rank + i) % comm->size), epoch);
+    CUresult result = engine->mem_ops((CUstream)stream, n_ops, ops, 0);
+    if (result != CUDA_SUCCESS)
+        return (cudaError_t)result; /* the runtime's numbers are the driver's */
+    return cudaEventRecord(engine->lanes[lane].passed, stream);
+}
+
+static zero_status_t fence(zero_comm_t *comm, zero_lane_t lane, zero_stream_t stream)
+{
+    zero_comm_pair(comm, "fence", 0);
+    zero_status_t status = ZERO_CUDA_STATUS(issue_fence(comm, lane, (cudaStream_t)stream));
+    comm->failed |= status != ZERO_OK; /* peers wait for it */
+    return status;
+}
+
+static bool some_fence_waits(const copy_engine_t *engine)
+{
+    for (int lane = 0; lane < ZERO_N_LANES; lane++)
+        if (engine->lanes[lane].passed && cudaEventQuery(engine->lanes[lane].passed) == cudaErrorNotReady)
+            return true;
+    return false;
+}
+
+/* Again and again, since a peer that lives may write an older epoch over it. */
+static void copy_engine_release(zero_comm_t *comm)
+{
+    copy_engine_t *engine = comm->transport;
+    CUstreamBatchMemOpParams ops[ZERO_N_LANES * MAX_RANKS];
+    unsigned n_ops = 0;
+    comm->failed = true;
+    for (int lane = 0; lane < ZERO_N_LANES && engine->control.local; lane++)
+        for (int rank = 0; rank < comm->size; rank++)
+            ops[n_ops++] = write_epoch(epoch_at(engine, comm->rank, lane, rank), engine->lanes[lane].epoch);
+    for (int64_t end = zero_now_ns() + RELEASE_TIMEOUT_NS; some_fence_waits(engine) && zero_now_ns() < end;) {
+        if (engine->mem_ops(engine->stream, n_ops, ops, 0) != CUDA_SUCCESS)
+            return;
+        usleep(1000);
+    }
+}
+
+/* ---- bulk data ---- */
+
+/* The rank's own slice. *lane tells when it is done. */
+static zero_status_t copy_aside(lane_t *lane, void *dst, const void *src, size_t n_bytes, cudaStream_t stream)
+{
+    ZERO_TRY_CUDA(cudaEventRecord(lane->leave, stream));
+    ZERO_TRY_CUDA(cudaStreamWaitEvent(lane->aside, lane->leave, 0));
+    ZERO_TRY_CUDA(cudaMemcpyAsync(dst, src, n_bytes, cudaMemcpyDeviceToDevice, lane->aside));
+    ZERO_TRY_CUDA(cudaEventRecord(lane->back, lane->aside));
+    return ZERO_OK;
+}
+
+static zero_status_t all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
+                                size_t src_stride, void *dst, size_t n_bytes, zero_stream_t stream)
+{
+    lane_t *own_lane = &((copy_engine_t *)comm->transport)->lanes[lane];
+    const char *own = zero_peer_window_part(window, comm->rank) + src_offset + (size_t)comm->rank * src_stride;
+    char *own_slice = (char *)dst + (size_t)comm->rank * n_bytes;
+    copies_t copies = {.n = 0};
+    if (n_bytes == 0)
+        return ZERO_OK;
+    if (own_slice != own)
+        ZERO_TRY(copy_aside(own_lane, own_slice, own, n_bytes, (cudaStream_t)stream));
+    for (int i = 1; i < comm->size; i++) {
+        int rank = (comm->rank + i) % comm->size; /* each starts elsewhere, so that not all read from one */
+        add_copy(&copies, (char *)dst + (size_t)rank * n_bytes,
+                 zero_peer_window_part(window, rank) + src_offset + (size_t)rank * src_stride, n_bytes);
+    }
+    ZERO_TRY_CUDA(copy_all(&copies, (cudaStream_t)stream));
+    if (own_slice != own)
+        ZERO_TRY_CUDA(cudaStreamWaitEvent((cudaStream_t)stream, own_lane->back, 0));
+    return ZERO_OK;
+}
+
+static zero_status_t exchange(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
+                              size_t src_stride, size_t n_bytes, void *staging, const void **slices,
+                              zero_stream_t stream)
+{
+    copies_t copies = {.n = 0};
+    (void)lane;
+    const size_t offset = src_offset + (size_t)comm->rank * src_stride;
+    slices[comm->rank] = zero_peer_window_part(window, comm->rank) + offset; /* its own needs no journey */
+    for (int i = 1; i < comm->size; i++) {
+        int rank = (comm->rank + i) % comm->size;
+        char *staged = (char *)staging + (size_t)rank * n_bytes;
+        slices[rank] = staged;
+        if (n_bytes > 0)
+            add_copy(&copies, staged, zero_peer_window_part(window, rank) + offset, n_bytes);
+    }
+    ZERO_TRY_CUDA(copy_all(&copies, (cudaStream_t)stream));
+    return ZERO_OK;
+}
+
+/* ---- beginning and end ---- */
+
+/* A GPU that cannot serve here is no error. */
+#define TRIED(call) ZERO_CUDA_STATUS_AT(ZERO_LOG_WARNING, call)
+
+static zero_status_t prepare_lane(lane_t *lane, int priority)
+{
+    cudaEvent_t *const events[] = {&lane->passed, &lane->leave, &lane->back};
+    for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
+        ZERO_TRY(TRIED(cudaEventCreateWithFlags(events[i], cudaEventDisableTiming)));
+    return TRIED(cudaStreamCreateWithPriority(&lane->aside, cudaStreamNonBlocking, priority));
+}
+
+static void destroy_lane(lane_t *lane)
+{
+    cudaEvent_t const events[] = {lane->passed, lane->leave, lane->back};
+    for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
+        if (events[i])
+            cudaEventDestroy(events[i]);
+    if (lane->aside)
+        cudaStreamDestroy(lane->aside);
+}
+
+static void copy_engine_destroy(zero_comm_t *comm)
+{
+    copy_engine_t *engine = comm->transport;
+    if (engine->control.local)
+        window_destroy(comm, &engine->control);
+    for (int i = 0; i < ZERO_N_LANES; i++)
+        destroy_lane(&engine->lanes[i]);
+    if (engine->stream)
+        cudaStreamDestroy(engine->stream);
+    zero_comm_beside_host_destroy(comm);
+}
+
+static const zero_comm_ops_t copy_engine_ops = {
+    .name = "copy-engine",
+    .window_create = window_create,
+    .window_destroy = window_destroy,
+    .fence = fence,
+    .all_gather = all_gather,
+    .exchange = exchange,
+    .staging_bytes = zero_comm_beside_host_staging_bytes,
+    .host_all_gather = zero_comm_beside_host_all_gather,
+    .host_broadcast = zero_comm_beside_host_broadcast,
+    .release = copy_engine_release,
+    .abort = zero_comm_beside_host_abort,
+    .destroy = copy_engine_destroy,
+};
+
+static zero_status_t unsupported(const char *why)
+{
+    zero_log(ZERO_LOG_INFO, "copy engines do not serve: %s", why);
+    return ZERO_ERROR_UNSUPPORTED;
+}
+
+enum { BUS_ID_BYTES = 20 }; /* "00000000:00:00.0" at most */
+
+/* Whether this rank's GPU reaches those of all others. */
+static zero_status_t check_reach(const zero_comm_t *comm, char (*bus_ids)[BUS_ID_BYTES])
+{
+    int mine, peer, reaches;
+    ZERO_TRY(TRIED(cudaGetDevice(&mine)));
+    for (int rank = 0; rank < comm->size; rank++) {
+        if (cudaDeviceGetByPCIBusId(&peer, bus_ids[rank]) != cudaSuccess) {
+            cudaGetLastError();
+            return unsupported("a peer's GPU is not visible to this process");
+        }
+        if (peer == mine)
+            continue;
+        ZERO_TRY(TRIED(cudaDeviceCanAccessPeer(&reaches, mine, peer)));
+        if (!reaches)
+            return unsupported("a GPU has no access to a peer's memory");
+    }
+    return ZERO_OK;
+}
+
+static zero_status_t prepare(copy_engine_t *engine, char bus_id[BUS_ID_BYTES])
+{
+    int mine, lowest, highest;
+    ZERO_TRY(TRIED(cudaGetDevice(&mine)));
+    ZERO_TRY(TRIED(cudaDeviceGetPCIBusId(bus_id, BUS_ID_BYTES, mine)));
+    ZERO_TRY(TRIED(cudaDeviceGetStreamPriorityRange(&lowest, &highest)));
+    ZERO_TRY(TRIED(cudaStreamCreateWithPriority(&engine->stream, cudaStreamNonBlocking, highest)));
+    for (int i = 0; i < ZERO_N_LANES; i++)
+        ZERO_TRY(prepare_lane(&engine->lanes[i], highest));
+    engine->mem_ops = find_mem_ops();
+    return engine->mem_ops ? ZERO_OK : unsupported("the driver has no cuStreamBatchMemOp");
+}
+
+static unsigned char check_byte(int rank, size_t i)
+{
+    return (unsigned char)((i * 2654435761u + (unsigned)rank * 40503u) >> 13);
+}
+
+/* Fills the window's own slice, gathers all slices between fences of every lane, and looks at every byte. */
+static zero_status_t run_check(zero_comm_t *comm, const zero_window_t *window, unsigned char *host, void *device)
+{
+    copy_engine_t *engine = comm->transport;
+    const size_t n_all = (size_t)comm->size * CHECK_BYTES;
+    for (size_t i = 0; i < CHECK_BYTES; i++)
+        host[i] = check_byte(comm->rank, i);
+    ZERO_TRY(TRIED(cudaMemcpyAsync(window->local, host, CHECK_BYTES, cudaMemcpyHostToDevice, engine->stream)));
+    for (int lane = 0; lane < ZERO_N_LANES; lane++)
+        ZERO_TRY(TRIED(issue_fence(comm, (zero_lane_t)lane, engine->stream)));
+    ZERO_TRY(all_gather(comm, ZERO_LANE_GATHER, window, 0, 0, device, CHECK_BYTES, (zero_stream_t)engine->stream));
+    for (int64_t end = zero_now_ns() + CHECK_TIMEOUT_NS; cudaStreamQuery(engine->stream) == cudaErrorNotReady;) {
+        if (zero_now_ns() > end)
+            return unsupported("the check at creation did not end");
+        sched_yield();
+    }
+    ZERO_TRY(TRIED(cudaMemcpy(host, device, n_all, cudaMemcpyDeviceToHost)));
+    for (size_t i = 0; i < n_all; i++)
+        if (host[i] != check_byte((int)(i / CHECK_BYTES), i % CHECK_BYTES))
+            return unsupported("the check at creation read wrong bytes");
+    return ZERO_OK;
+}
+
+/* A small gather through the whole path: what the driver promises is not believed unseen. */
+static zero_status_t check_path(zero_comm_t *comm)
+{
+    zero_window_t window;
+    const size_t n_all = (size_t)comm->size * CHECK_BYTES;
+    void *device = NULL;
+    ZERO_TRY(zero_peer_window_create(comm, CHECK_BYTES, 0, ZERO_LOG_DEBUG, &window));
+    unsigned char *host = malloc(n_all);
+    zero_status_t status = host ? TRIED(cudaMalloc(&device, n_all)) : ZERO_ERROR_MEMORY;
+    status = zero_comm_agree(comm, status);
+    if (status == ZERO_OK) {
+        status = run_check(comm, &window, host, device);
+        if (status != ZERO_OK)
+            copy_engine_release(comm);
+        comm->failed = false; /* the ranks are all here still, and part in order */
+        status = zero_comm_agree(comm, status);
+    }
+    window_destroy(comm, &window);
+    cudaFree(device);
+    free(host);
+    return status;
+}
+
+static zero_status_t connect(zero_comm_t *comm)
+{
+    copy_engine_t *engine = comm->transport;
+    char bus_id[BUS_ID_BYTES] = "", bus_ids[MAX_RANKS][BUS_ID_BYTES];
+    ZERO_TRY(zero_comm_agree(comm, prepare(engine, bus_id)));
+    ZERO_TRY(zero_comm_beside_host_all_gather(comm, bus_id, sizeof bus_id, bus_ids));
+    ZERO_TRY(zero_comm_agree(comm, check_reach(comm, bus_ids)));
+    ZERO_TRY(zero_peer_window_create(comm, sizeof(uint32_t) * ZERO_N_LANES * MAX_RANKS, 0xff, ZERO_LOG_DEBUG,
+                                     &engine->control));
+    for (int lane = 0; lane < ZERO_N_LANES; lane++)
+        engine->lanes[lane].epoch = UINT32_MAX; /* as filled */
+    return check_path(comm);
+}
+
+zero_status_t zero_comm_copy_engine_create(zero_comm_t *host, zero_comm_t **comm)
+{
+    zero_comm_t *made;
+    if (host->local_size != host->size || host->size > MAX_RANKS)
+        return unsupported("the ranks are on several hosts, or too many");
+    ZERO_TRY(zero_comm_beside_host_create(host, &copy_engine_ops, sizeof(copy_engine_t), &made));
+    zero_status_t status = connect(made);
+    if (status == ZERO_OK) {
+        *comm = made;
+        return ZERO_OK;
+    }
+    copy_engine_destroy(made);
+    return host->failed ? status : ZERO_ERROR_UNSUPPORTED;
+}

@@ -1,0 +1,234 @@
+/* nccl.c - the transport between GPUs: NCCL's all-gather, and sends and receives for the slices that a reduce-scatter
+ * adds; or, where it is asked for, NCCL's reduce-scatter.
+ *
+ * It stands beside a host communicator (node, mpi or self), which brings the ranks together and still carries small
+ * host data: an engine on a GPU makes one for itself. Windows are device memory. NCCL's calls order themselves in their
+ * stream on both sides, so a fence has nothing to do. The communicator is non-blocking: a call that is still under way
+ * is polled, with the host communicator's deadline, so that a peer that never comes is an error and not a hang.
+ *
+ * One rank needs no NCCL: what others send, it already has.
+ */
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+#include <sched.h>
+#include <stdlib.h>
+
+#include "comm/gpu/beside_host.h"
+#include "base/deadline.h"
+#include "comm/private_window.h"
+#include "base/cuda_status.h"
+
+enum { COMM_GATHER, COMM_REDUCE, N_COMMS };
+
+typedef struct nccl_transport {
+    /* One for gathers, one for reductions and the step's end, which are never under way together; none for one rank. */
+    ncclComm_t comms[N_COMMS];
+} nccl_transport_t;
+
+static nccl_transport_t *transport_of(const zero_comm_t *comm)
+{
+    return comm->transport;
+}
+
+static ncclComm_t comm_of(const zero_comm_t *comm, zero_lane_t lane)
+{
+    return transport_of(comm)->comms[lane == ZERO_LANE_GATHER ? COMM_GATHER : COMM_REDUCE];
+}
+
+static zero_status_t nccl_fail(zero_comm_t *comm, ncclComm_t nccl, ncclResult_t result, const char *call)
+{
+    comm->failed = true;
+    return zero_fail(ZERO_ERROR_COMM, "NCCL: %s from %s (%s)", ncclGetErrorString(result), call,
+                     ncclGetLastError(nccl));
+}
+
+/* Waits until the communicator has taken a call in, which is at once in all cases but the first use of a connection. */
+static zero_status_t settle(zero_comm_t *comm, ncclComm_t nccl, ncclResult_t result, const char *call)
+{
+    int64_t deadline = zero_now_ns() + comm->timeout_ns;
+    while (result == ncclInProgress) {
+        ncclResult_t asked = ncclCommGetAsyncError(nccl, &result);
+        if (asked != ncclSuccess)
+            return nccl_fail(comm, nccl, asked, "ncclCommGetAsyncError");
+        if (result == ncclInProgress && zero_now_ns() > deadline) {
+            comm->failed = true;
+            return zero_fail(ZERO_ERROR_TIMEOUT, "%s did not end within %g s (ZERO_TIMEOUT_S)", call,
+                             (double)comm->timeout_ns * 1e-9);
+        }
+        sched_yield();
+    }
+    return result == ncclSuccess ? ZERO_OK : nccl_fail(comm, nccl, result, call);
+}
+
+#define ZERO_TRY_NCCL(comm, nccl, call) ZERO_TRY(settle((comm), (nccl), (call), #call))
+
+/* ---- windows ---- */
+
+static zero_status_t nccl_window_create(zero_comm_t *comm, size_t n_bytes, zero_window_t *window)
+{
+    void *data = NULL;
+    zero_status_t status = ZERO_CUDA_STATUS(cudaMalloc(&data, zero_comm_beside_host_window_bytes(n_bytes)));
+    if (status == ZERO_OK)
+        status = ZERO_CUDA_STATUS(cudaMemset(data, 0, n_bytes));
+    if (status == ZERO_OK)
+        status = ZERO_CUDA_STATUS(cudaDeviceSynchronize());
+    status = zero_comm_agree(comm, status);
+    if (status != ZERO_OK) {
+        cudaFree(data);
+        return status;
+    }
+    *window = (zero_window_t){.local = data, .n_bytes = n_bytes};
+    return ZERO_OK;
+}
+
+static void nccl_window_destroy(zero_comm_t *comm, zero_window_t *window)
+{
+    (void)comm;
+    cudaFree(window->local);
+    *window = (zero_window_t){0};
+}
+
+/* ---- bulk data ---- */
+
+static zero_status_t nccl_all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window,
+                                     size_t src_offset, size_t src_stride, void *dst, size_t n_bytes,
+                                     zero_stream_t stream)
+{
+    const char *src = (const char *)window->local + src_offset + (size_t)comm->rank * src_stride;
+    ncclComm_t nccl = comm_of(comm, lane);
+    if (n_bytes == 0)
+        return ZERO_OK;
+    zero_comm_pair(comm, "all-gather", n_bytes);
+    if (comm->size > 1)
+        ZERO_TRY_NCCL(comm, nccl, ncclAllGather(src, dst, n_bytes, ncclInt8, nccl, (cudaStream_t)stream));
+    else if (dst != src)
+        ZERO_TRY_CUDA(cudaMemcpyAsync(dst, src, n_bytes, cudaMemcpyDeviceToDevice, (cudaStream_t)stream));
+    return ZERO_OK;
+}
+
+static zero_status_t nccl_exchange(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
+                                   size_t src_stride, size_t n_bytes, void *staging, const void **slices,
+                                   zero_stream_t stream)
+{
+    const char *src = (const char *)window->local + src_offset;
+    ncclComm_t nccl = comm_of(comm, lane);
+    slices[comm->rank] = src + (size_t)comm->rank * src_stride; /* its own needs no journey */
+    if (comm->size == 1)
+        return ZERO_OK;
+    zero_comm_pair(comm, "gradient exchange", n_bytes);
+    ZERO_TRY_NCCL(comm, nccl, ncclGroupStart());
+    for (int rank = 0; rank < comm->size; rank++) {
+        if (rank == comm->rank)
+            continue;
+        char *received = (char *)staging + (size_t)rank * n_bytes;
+        slices[rank] = received;
+        ncclResult_t result =
+            ncclSend(src + (size_t)rank * src_stride, n_bytes, ncclInt8, rank, nccl, (cudaStream_t)stream);
+        if (result == ncclSuccess || result == ncclInProgress)
+            result = ncclRecv(received, n_bytes, ncclInt8, rank, nccl, (cudaStream_t)stream);
+        if (result != ncclSuccess && result != ncclInProgress) {
+            ncclGroupEnd();
+            return nccl_fail(comm, nccl, result, "ncclSend or ncclRecv");
+        }
+    }
+    ZERO_TRY_NCCL(comm, nccl, ncclGroupEnd());
+    return ZERO_OK;
+}
+
+static ncclDataType_t nccl_type(zero_dtype_t dtype)
+{
+    static const ncclDataType_t types[] = {
+        [ZERO_FP32] = ncclFloat32, [ZERO_BF16] = ncclBfloat16, [ZERO_FP16] = ncclFloat16};
+    return types[dtype];
+}
+
+/* In place, as NCCL knows it: the result stands where the rank's own slice stood. */
+static zero_status_t nccl_reduce_scatter(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window,
+                                         size_t src_offset, size_t n_elems, zero_dtype_t dtype, zero_stream_t stream)
+{
+    char *src = (char *)window->local + src_offset;
+    char *own = src + (size_t)comm->rank * n_elems * zero_dtype_size(dtype);
+    ncclComm_t nccl = comm_of(comm, lane);
+    zero_comm_pair(comm, "reduce-scatter", n_elems);
+    if (comm->size > 1 && n_elems > 0)
+        ZERO_TRY_NCCL(comm, nccl,
+                      ncclReduceScatter(src, own, n_elems, nccl_type(dtype), ncclSum, nccl, (cudaStream_t)stream));
+    return ZERO_OK;
+}
+
+/* ---- the end ---- */
+
+/* NCCL's kernels that wait for a peer end by this, and with them what is queued behind. */
+static void nccl_release(zero_comm_t *comm)
+{
+    nccl_transport_t *transport = comm->transport;
+    comm->failed = true;
+    for (int i = 0; i < N_COMMS; i++) {
+        if (transport->comms[i])
+            ncclCommAbort(transport->comms[i]);
+        transport->comms[i] = NULL;
+    }
+}
+
+static void nccl_destroy(zero_comm_t *comm)
+{
+    nccl_transport_t *transport = comm->transport;
+    if (zero_comm_beside_host_failed(comm))
+        nccl_release(comm);
+    for (int i = 0; i < N_COMMS; i++) {
+        ncclComm_t nccl = transport->comms[i];
+        if (nccl && settle(comm, nccl, ncclCommFinalize(nccl), "ncclCommFinalize") == ZERO_OK)
+            ncclCommDestroy(nccl);
+    }
+    zero_comm_beside_host_destroy(comm);
+}
+
+static const zero_comm_ops_t nccl_ops = {
+    .name = "nccl",
+    .window_create = nccl_window_create,
+    .window_destroy = nccl_window_destroy,
+    .fence = zero_private_window_fence,
+    .all_gather = nccl_all_gather,
+    .exchange = nccl_exchange,
+    .staging_bytes = zero_comm_beside_host_staging_bytes,
+    .reduce_scatter = nccl_reduce_scatter,
+    .host_all_gather = zero_comm_beside_host_all_gather,
+    .host_broadcast = zero_comm_beside_host_broadcast,
+    .release = nccl_release,
+    .abort = zero_comm_beside_host_abort,
+    .destroy = nccl_destroy,
+};
+
+/* Joins the ranks' GPUs: rank 0's id goes to all through the host communicator. */
+static zero_status_t connect(zero_comm_t *comm, ncclComm_t *nccl)
+{
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclUniqueId id = {{0}};
+    zero_status_t status = ZERO_OK;
+    config.blocking = 0;
+    if (comm->rank == 0) {
+        ncclResult_t result = ncclGetUniqueId(&id);
+        if (result != ncclSuccess)
+            status = nccl_fail(comm, NULL, result, "ncclGetUniqueId");
+    }
+    ZERO_TRY(zero_comm_agree(comm, status));
+    ZERO_TRY(zero_comm_beside_host_broadcast(comm, &id, sizeof id, 0));
+    ncclResult_t result = ncclCommInitRankConfig(nccl, comm->size, id, comm->rank, &config);
+    return zero_comm_agree(comm, settle(comm, *nccl, result, "ncclCommInitRankConfig"));
+}
+
+zero_status_t zero_comm_nccl_create(zero_comm_t *host, zero_comm_t **comm)
+{
+    zero_comm_t *made;
+    ZERO_TRY(zero_comm_beside_host_create(host, &nccl_ops, sizeof(nccl_transport_t), &made));
+    nccl_transport_t *transport = made->transport;
+    zero_status_t status = ZERO_OK;
+    for (int i = 0; i < N_COMMS && host->size > 1 && status == ZERO_OK; i++)
+        status = connect(made, &transport->comms[i]);
+    if (status != ZERO_OK) {
+        nccl_destroy(made);
+        return status;
+    }
+    *comm = made;
+    return ZERO_OK;
+}

@@ -1,0 +1,71 @@
+/* peer_window.c - GPU memory that peers map, through CUDA's handles for other processes.
+ *
+ * A handle stands for a whole allocation of cudaMalloc, so each window is one, of whole pages. Memory must be unmapped
+ * everywhere before it is freed: what maps is undone first, by all, and then what was allocated.
+ */
+#include <cuda_runtime_api.h>
+#include <stdlib.h>
+
+#include "comm/gpu/beside_host.h"
+#include "comm/gpu/peer_window.h"
+#include "base/cuda_status.h"
+
+/* As this process sees them; its own part is the window's memory. */
+typedef struct mapped_parts {
+    void *of[ZERO_PEER_WINDOW_MAX_RANKS];
+} mapped_parts_t;
+
+char *zero_peer_window_part(const zero_window_t *window, int rank)
+{
+    const mapped_parts_t *parts = window->transport;
+    return parts->of[rank];
+}
+
+void zero_peer_window_destroy(zero_comm_t *comm, zero_window_t *window)
+{
+    mapped_parts_t *parts = window->transport;
+    for (int rank = 0; rank < comm->size && parts; rank++)
+        if (rank != comm->rank && parts->of[rank])
+            cudaIpcCloseMemHandle(parts->of[rank]);
+    if (!zero_comm_beside_host_failed(comm))
+        zero_comm_barrier(comm);
+    cudaFree(window->local);
+    free(parts);
+    *window = (zero_window_t){0};
+}
+
+static zero_status_t allocate(size_t n_bytes, int fill, zero_log_level_t level, void **data, cudaIpcMemHandle_t *handle)
+{
+    ZERO_TRY(ZERO_CUDA_STATUS_AT(level, cudaMalloc(data, zero_comm_beside_host_window_bytes(n_bytes))));
+    ZERO_TRY(ZERO_CUDA_STATUS_AT(level, cudaMemset(*data, fill, n_bytes)));
+    ZERO_TRY(ZERO_CUDA_STATUS_AT(level, cudaDeviceSynchronize()));
+    return ZERO_CUDA_STATUS_AT(level, cudaIpcGetMemHandle(handle, *data));
+}
+
+static zero_status_t map_peers(const zero_comm_t *comm, const cudaIpcMemHandle_t *handles, zero_log_level_t level,
+                               mapped_parts_t *parts)
+{
+    for (int rank = 0; rank < comm->size; rank++)
+        if (rank != comm->rank)
+            ZERO_TRY(ZERO_CUDA_STATUS_AT(
+                level, cudaIpcOpenMemHandle(&parts->of[rank], handles[rank], cudaIpcMemLazyEnablePeerAccess)));
+    return ZERO_OK;
+}
+
+zero_status_t zero_peer_window_create(zero_comm_t *comm, size_t n_bytes, int fill, zero_log_level_t level,
+                                      zero_window_t *window)
+{
+    zero_window_t made = {.n_bytes = n_bytes};
+    mapped_parts_t *parts = made.transport = calloc(1, sizeof *parts);
+    cudaIpcMemHandle_t mine, handles[ZERO_PEER_WINDOW_MAX_RANKS];
+    zero_status_t status = parts ? allocate(n_bytes, fill, level, &made.local, &mine) : ZERO_ERROR_MEMORY;
+    ZERO_TRY_GOTO(zero_comm_agree(comm, status), fail);
+    parts->of[comm->rank] = made.local;
+    ZERO_TRY_GOTO(zero_comm_beside_host_all_gather(comm, &mine, sizeof mine, handles), fail);
+    ZERO_TRY_GOTO(zero_comm_agree(comm, map_peers(comm, handles, level, parts)), fail);
+    *window = made;
+    return ZERO_OK;
+fail:
+    zero_peer_window_destroy(comm, &made);
+    return status;
+}

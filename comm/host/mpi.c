@@ -1,0 +1,434 @@
+/* mpi.c - the transport of messages: collectives of our own making over a communicator of our own, whatever the
+ * topology.
+ *
+ * Windows are private memory and fence does nothing: a collective is what orders its reads after its peers' writes.
+ *
+ * A collective is a message between every two ranks (from the root, in a broadcast), and its tag is a hash of what the
+ * sender is in (call.h), sizes included, and of how many collectives came before. So only ranks that are in the same
+ * call take each other's messages, none is cut short or taken for another, and it costs nothing. Ranks that are in
+ * different calls wait.
+ *
+ * All messages are nonblocking and polled, so that such ranks, and one that never comes, are an error with a name and
+ * not a hang. Nothing in MPI tells who is missing; so a rank that has waited for TELL_AFTER_NS tells each peer which
+ * collective it has come to and what it is in there. Who hears of another call reports both; at the deadline those who
+ * were not heard of are named. Nothing is told while all goes well.
+ *
+ * Closing is a collective, too. MPI_Finalize comes only after it, for while one rank waits there and others end in
+ * failure, the mpirun of Open MPI 4.1 with PMIx 4.2 has been seen to hang or crash instead of ending the job.
+ */
+#include <limits.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "comm/comm.h"
+#include "base/deadline.h"
+#include "comm/host/mpi_status.h"
+#include "comm/private_window.h"
+#include "base/log.h"
+
+/* Polls without sleeps for so long, and then between sleeps. MPI moves large messages only inside its calls, a fragment
+ * or two in each where it cannot read a peer's memory (in containers, mostly): slept through, they took 6 to 15
+ * times as long. So polling goes on for as long as a slow network takes, 50 MB/s. */
+#define POLL_NS 200000
+#define POLL_NS_PER_BYTE 20
+#define MAX_SLEEP_NS 500000
+#define TELL_AFTER_NS 1000000000
+#define LAST_WORDS_NS 200000000 /* mpirun reads its pipes within milliseconds, when it gets a core */
+#define ARRIVED_TAG 0           /* collectives have those above */
+#define LEAST_TAG_BOUND 32767   /* that MPI promises */
+#define N_RECENT 4              /* a root may have gone on when its broadcast is compared */
+#define BLOCK_BYTES (1 << 20)   /* of which counts beyond int are made */
+
+/* Which collective a rank has come to, and what it was in in the last ones. */
+typedef struct progress {
+    uint64_t n_collectives;       /* started so far: the number of the current one */
+    zero_call_t recent[N_RECENT]; /* collective n at n % N_RECENT */
+} progress_t;
+
+typedef struct arrival {
+    progress_t told; /* what we told this peer; MPI may read it while `request` is active */
+    MPI_Request request;
+    progress_t heard; /* the latest that this peer told us */
+} arrival_t;
+
+typedef struct mpi_transport {
+    MPI_Comm mpi;
+    int tag_bound; /* the largest tag */
+    progress_t own;
+    arrival_t *arrivals; /* [size] */
+    /* The messages of the current collective. */
+    int tag, n_requests;
+    MPI_Request *requests; /* [2 * size] */
+    MPI_Status *statuses;  /* [2 * size] */
+} mpi_transport_t;
+
+zero_status_t zero_mpi_fail(int error, const char *call)
+{
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int length = 0;
+    MPI_Error_string(error, text, &length);
+    return zero_fail(ZERO_ERROR_COMM, "%.*s: %s", (int)strcspn(call, "("), call, text);
+}
+
+/* ---- Waiting ---- */
+
+static zero_status_t tell_arrival(zero_comm_t *comm)
+{
+    mpi_transport_t *transport = comm->transport;
+    for (int rank = 0; rank < comm->size; rank++) {
+        arrival_t *arrival = &transport->arrivals[rank];
+        int sent = 1;
+        ZERO_TRY_MPI(MPI_Test(&arrival->request, &sent, MPI_STATUS_IGNORE));
+        if (rank == comm->rank || !sent)
+            continue;
+        arrival->told = transport->own;
+        ZERO_TRY_MPI(MPI_Isend(&arrival->told, (int)sizeof arrival->told, MPI_BYTE, rank, ARRIVED_TAG, transport->mpi,
+                               &arrival->request));
+    }
+    return ZERO_OK;
+}
+
+static zero_status_t hear_arrivals(mpi_transport_t *transport)
+{
+    for (;;) {
+        int pending = 0;
+        MPI_Status from;
+        progress_t heard;
+        ZERO_TRY_MPI(MPI_Iprobe(MPI_ANY_SOURCE, ARRIVED_TAG, transport->mpi, &pending, &from));
+        if (!pending)
+            return ZERO_OK;
+        ZERO_TRY_MPI(
+            MPI_Recv(&heard, (int)sizeof heard, MPI_BYTE, from.MPI_SOURCE, ARRIVED_TAG, transport->mpi, &from));
+        transport->arrivals[from.MPI_SOURCE].heard = heard;
+    }
+}
+
+/* What a rank was in in collective n; NULL where that is not known any more, or not yet. */
+static const zero_call_t *call_in(const progress_t *progress, uint64_t n)
+{
+    return n <= progress->n_collectives && progress->n_collectives - n < N_RECENT ? &progress->recent[n % N_RECENT]
+                                                                                  : NULL;
+}
+
+/* Compares the latest collective that both this rank and a peer have come to, as far as is known. */
+static zero_status_t compare_calls(const zero_comm_t *comm)
+{
+    const mpi_transport_t *transport = comm->transport;
+    const progress_t *own = &transport->own;
+    for (int rank = 0; rank < comm->size; rank++) {
+        const progress_t *heard = &transport->arrivals[rank].heard;
+        uint64_t n = heard->n_collectives < own->n_collectives ? heard->n_collectives : own->n_collectives;
+        const zero_call_t *mine = call_in(own, n), *others = call_in(heard, n);
+        if (n > 0 && mine && others && memcmp(mine, others, sizeof *mine) != 0)
+            return zero_call_mismatch(comm->rank, mine, rank, others);
+    }
+    return ZERO_OK;
+}
+
+static zero_status_t timed_out(const zero_comm_t *comm)
+{
+    const mpi_transport_t *transport = comm->transport;
+    const uint64_t current = transport->own.n_collectives;
+    char missing[256] = "", call[ZERO_CALL_TEXT_BYTES];
+    size_t length = 0;
+    for (int rank = 0; rank < comm->size; rank++)
+        if (rank != comm->rank && transport->arrivals[rank].heard.n_collectives < current &&
+            length < sizeof(missing) - 16)
+            length += (size_t)snprintf(missing + length, sizeof(missing) - length, "%s%d", length ? ", " : "", rank);
+    return zero_fail(ZERO_ERROR_TIMEOUT, "%s did not end within %g s (ZERO_TIMEOUT_S): %s%s",
+                     zero_call_text(&transport->own.recent[current % N_RECENT], call), (double)comm->timeout_ns * 1e-9,
+                     length ? "not heard of: rank " : "all ranks have come to it", missing);
+}
+
+/* The first message that failed tells why. */
+static zero_status_t message_failed(const mpi_transport_t *transport, int error)
+{
+    for (int i = 0; error == MPI_ERR_IN_STATUS && i < transport->n_requests; i++)
+        if (transport->statuses[i].MPI_ERROR != MPI_SUCCESS && transport->statuses[i].MPI_ERROR != MPI_ERR_PENDING)
+            error = transport->statuses[i].MPI_ERROR;
+    return zero_mpi_fail(error, "MPI_Testall");
+}
+
+static zero_status_t wait_for_peers(zero_comm_t *comm, size_t n_bytes)
+{
+    mpi_transport_t *transport = comm->transport;
+    const int64_t start = zero_now_ns(), poll_ns = POLL_NS + POLL_NS_PER_BYTE * (int64_t)n_bytes;
+    const int64_t tell_after_ns = TELL_AFTER_NS < comm->timeout_ns / 2 ? TELL_AFTER_NS : comm->timeout_ns / 2;
+    int64_t sleep_ns = 20000;
+    bool told = false;
+    for (;;) {
+        int done = 0;
+        int error = MPI_Testall(transport->n_requests, transport->requests, &done, transport->statuses);
+        if (error != MPI_SUCCESS)
+            return message_failed(transport, error);
+        if (done)
+            return ZERO_OK;
+        int64_t waited = zero_now_ns() - start;
+        if (waited < poll_ns && waited < tell_after_ns) {
+            sched_yield();
+            continue;
+        }
+        if (waited > tell_after_ns) {
+            if (!told)
+                ZERO_TRY(tell_arrival(comm));
+            told = true;
+            ZERO_TRY(hear_arrivals(transport));
+            ZERO_TRY(compare_calls(comm));
+        }
+        if (waited > comm->timeout_ns)
+            return timed_out(comm);
+        nanosleep(&(struct timespec){.tv_nsec = sleep_ns}, NULL);
+        sleep_ns = sleep_ns < MAX_SLEEP_NS / 2 ? 2 * sleep_ns : MAX_SLEEP_NS;
+    }
+}
+
+/* ---- Counts beyond int ---- */
+
+/* Bytes as MPI counts them: `count` elements of `type`. */
+typedef struct message {
+    int count;
+    MPI_Datatype type;
+    bool owns_type;
+} message_t;
+
+static zero_status_t message_create(size_t n_bytes, message_t *message)
+{
+    if (n_bytes <= INT_MAX) {
+        *message = (message_t){.count = (int)n_bytes, .type = MPI_BYTE};
+        return ZERO_OK;
+    }
+    size_t n_blocks = n_bytes / BLOCK_BYTES, n_rest = n_bytes % BLOCK_BYTES;
+    if (n_blocks > INT_MAX)
+        return zero_fail(ZERO_ERROR_OVERFLOW, "a message of %zu bytes", n_bytes);
+    MPI_Datatype block, blocks, type;
+    ZERO_TRY_MPI(MPI_Type_contiguous(BLOCK_BYTES, MPI_BYTE, &block));
+    ZERO_TRY_MPI(MPI_Type_contiguous((int)n_blocks, block, &blocks));
+    ZERO_TRY_MPI(MPI_Type_create_struct(2, (int[]){1, (int)n_rest}, (MPI_Aint[]){0, (MPI_Aint)(n_blocks * BLOCK_BYTES)},
+                                        (MPI_Datatype[]){blocks, MPI_BYTE}, &type));
+    ZERO_TRY_MPI(MPI_Type_commit(&type));
+    ZERO_TRY_MPI(MPI_Type_free(&blocks));
+    ZERO_TRY_MPI(MPI_Type_free(&block));
+    *message = (message_t){.count = 1, .type = type, .owns_type = true};
+    return ZERO_OK;
+}
+
+static void message_destroy(message_t *message)
+{
+    if (message->owns_type)
+        MPI_Type_free(&message->type);
+}
+
+/* ---- A collective's messages ---- */
+
+static int tag_of(const zero_comm_t *comm)
+{
+    const mpi_transport_t *transport = comm->transport;
+    const progress_t *own = &transport->own;
+    uint64_t hash = zero_call_hash(&own->recent[own->n_collectives % N_RECENT]) ^ own->n_collectives;
+    return ARRIVED_TAG + 1 + (int)(hash % (uint64_t)(transport->tag_bound - ARRIVED_TAG));
+}
+
+/* n_bytes: that come from each rank. */
+static zero_status_t begin(zero_comm_t *comm, const char *what, size_t n_bytes, int root)
+{
+    mpi_transport_t *transport = comm->transport;
+    progress_t *own = &transport->own;
+    if (comm->failed)
+        return zero_fail(ZERO_ERROR_COMM, "%s: an earlier operation of this communicator has failed", what);
+    own->n_collectives++;
+    own->recent[own->n_collectives % N_RECENT] = zero_comm_call(comm, what, n_bytes, root);
+    transport->tag = tag_of(comm);
+    transport->n_requests = 0;
+    return ZERO_OK;
+}
+
+static zero_status_t send_to(mpi_transport_t *transport, int rank, const void *data, const message_t *message)
+{
+    ZERO_TRY_MPI(MPI_Isend(data, message->count, message->type, rank, transport->tag, transport->mpi,
+                           &transport->requests[transport->n_requests]));
+    transport->n_requests++;
+    return ZERO_OK;
+}
+
+static zero_status_t receive_from(mpi_transport_t *transport, int rank, void *data, const message_t *message)
+{
+    ZERO_TRY_MPI(MPI_Irecv(data, message->count, message->type, rank, transport->tag, transport->mpi,
+                           &transport->requests[transport->n_requests]));
+    transport->n_requests++;
+    return ZERO_OK;
+}
+
+/* n_bytes from src + r * src_stride to every other rank r, and from it to dst + r * n_bytes. Each begins elsewhere, so
+ * that not all send to one. */
+static zero_status_t exchange_messages(zero_comm_t *comm, const char *src, size_t src_stride, char *dst, size_t n_bytes,
+                                       const message_t *message)
+{
+    mpi_transport_t *transport = comm->transport;
+    for (int i = 1; i < comm->size; i++) {
+        int rank = (comm->rank + comm->size - i) % comm->size;
+        ZERO_TRY(receive_from(transport, rank, dst + (size_t)rank * n_bytes, message));
+    }
+    for (int i = 1; i < comm->size; i++) {
+        int rank = (comm->rank + i) % comm->size;
+        ZERO_TRY(send_to(transport, rank, src + (size_t)rank * src_stride, message));
+    }
+    return wait_for_peers(comm, n_bytes);
+}
+
+static zero_status_t broadcast_messages(zero_comm_t *comm, void *data, size_t n_bytes, int root,
+                                        const message_t *message)
+{
+    mpi_transport_t *transport = comm->transport;
+    if (comm->rank != root)
+        ZERO_TRY(receive_from(transport, root, data, message));
+    for (int i = 1; i < comm->size && comm->rank == root; i++)
+        ZERO_TRY(send_to(transport, (root + i) % comm->size, data, message));
+    return wait_for_peers(comm, n_bytes);
+}
+
+/* ---- Operations ---- */
+
+static zero_status_t finish(zero_comm_t *comm, message_t *message, zero_status_t status)
+{
+    message_destroy(message);
+    comm->failed |= status != ZERO_OK;
+    return status;
+}
+
+static zero_status_t gather(zero_comm_t *comm, const void *mine, size_t n_bytes, void *all, const char *what)
+{
+    message_t message;
+    char *own_slice = (char *)all + (size_t)comm->rank * n_bytes;
+    ZERO_TRY(begin(comm, what, n_bytes, 0));
+    ZERO_TRY(message_create(n_bytes, &message));
+    if (mine != own_slice && n_bytes > 0)
+        memcpy(own_slice, mine, n_bytes);
+    return finish(comm, &message, exchange_messages(comm, own_slice, 0, all, n_bytes, &message));
+}
+
+static zero_status_t mpi_all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
+                                    size_t src_stride, void *dst, size_t n_bytes, zero_stream_t stream)
+{
+    (void)lane, (void)stream;
+    const char *mine = (const char *)window->local + src_offset + (size_t)comm->rank * src_stride;
+    return gather(comm, mine, n_bytes, dst, "all-gather");
+}
+
+static zero_status_t mpi_exchange(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
+                                  size_t src_stride, size_t n_bytes, void *staging, const void **slices,
+                                  zero_stream_t stream)
+{
+    (void)lane, (void)stream;
+    const char *src = (const char *)window->local + src_offset;
+    message_t message;
+    for (int rank = 0; rank < comm->size; rank++) /* its own needs no journey */
+        slices[rank] = rank == comm->rank ? src + (size_t)rank * src_stride : (char *)staging + (size_t)rank * n_bytes;
+    if (comm->size == 1) /* no staging is planned for it */
+        return ZERO_OK;
+    ZERO_TRY(begin(comm, "gradient exchange", n_bytes, 0));
+    ZERO_TRY(message_create(n_bytes, &message));
+    return finish(comm, &message, exchange_messages(comm, src, src_stride, staging, n_bytes, &message));
+}
+
+static size_t mpi_staging_bytes(int size, size_t n_bytes)
+{
+    return zero_comm_staging_bytes(ZERO_COMM_MPI, size, n_bytes);
+}
+
+static zero_status_t mpi_host_all_gather(zero_comm_t *comm, const void *mine, size_t n_bytes, void *all)
+{
+    return gather(comm, mine, n_bytes, all, "host all-gather");
+}
+
+static zero_status_t mpi_host_broadcast(zero_comm_t *comm, void *data, size_t n_bytes, int root)
+{
+    message_t message;
+    ZERO_TRY(begin(comm, "broadcast", n_bytes, root));
+    ZERO_TRY(message_create(n_bytes, &message));
+    return finish(comm, &message, broadcast_messages(comm, data, n_bytes, root, &message));
+}
+
+/* Lines on their way through mpirun's pipes are lost when Open MPI 5 ends the job: the reason of this very end among
+ * them, which another rank may have just written. */
+static void mpi_abort(zero_comm_t *comm, int exit_code)
+{
+    mpi_transport_t *transport = comm->transport;
+    nanosleep(&(struct timespec){.tv_nsec = LAST_WORDS_NS}, NULL);
+    MPI_Abort(transport->mpi, exit_code != 0 ? exit_code : 1);
+}
+
+static void transport_free(mpi_transport_t *transport)
+{
+    free(transport->arrivals);
+    free(transport->requests);
+    free(transport->statuses);
+    free(transport);
+}
+
+static void mpi_destroy(zero_comm_t *comm)
+{
+    mpi_transport_t *transport = comm->transport;
+    if (!comm->failed)
+        gather(comm, NULL, 0, NULL, "close");
+    if (comm->failed)
+        return; /* requests that never ended may still use the communicator and the arrivals */
+    for (int rank = 0; rank < comm->size; rank++)
+        MPI_Wait(&transport->arrivals[rank].request,
+                 MPI_STATUS_IGNORE); /* so little leaves without a receiver's help */
+    MPI_Comm_free(&transport->mpi);
+    transport_free(transport);
+    comm->transport = NULL;
+}
+
+static const zero_comm_ops_t mpi_ops = {
+    .name = "mpi",
+    .blocks = true,
+    .window_create = zero_private_window_create,
+    .window_destroy = zero_private_window_destroy,
+    .fence = zero_private_window_fence,
+    .all_gather = mpi_all_gather,
+    .exchange = mpi_exchange,
+    .staging_bytes = mpi_staging_bytes,
+    .host_all_gather = mpi_host_all_gather,
+    .host_broadcast = mpi_host_broadcast,
+    .abort = mpi_abort,
+    .destroy = mpi_destroy,
+};
+
+static zero_status_t open_communicator(mpi_transport_t *transport)
+{
+    int *bound = NULL, found = 0;
+    ZERO_TRY_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &transport->mpi));
+    ZERO_TRY_MPI(MPI_Comm_set_errhandler(transport->mpi, MPI_ERRORS_RETURN));
+    ZERO_TRY_MPI(MPI_Comm_get_attr(transport->mpi, MPI_TAG_UB, &bound, &found));
+    transport->tag_bound = found ? *bound : LEAST_TAG_BOUND;
+    return ZERO_OK;
+}
+
+zero_status_t zero_comm_mpi_create(zero_comm_t *comm)
+{
+    zero_status_t status = ZERO_OK;
+    const size_t size = (size_t)comm->size;
+    mpi_transport_t *transport = calloc(1, sizeof *transport);
+    if (!transport)
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory for a communicator of %d ranks", comm->size);
+    transport->arrivals = calloc(size, sizeof *transport->arrivals);
+    transport->requests = calloc(2 * size, sizeof *transport->requests);
+    transport->statuses = calloc(2 * size, sizeof *transport->statuses);
+    if (!transport->arrivals || !transport->requests || !transport->statuses)
+        status = zero_fail(ZERO_ERROR_MEMORY, "no memory for a communicator of %d ranks", comm->size);
+    for (int rank = 0; rank < comm->size && status == ZERO_OK; rank++)
+        transport->arrivals[rank].request = MPI_REQUEST_NULL;
+    if (status == ZERO_OK)
+        status = open_communicator(transport);
+    if (status != ZERO_OK) {
+        transport_free(transport);
+        return status;
+    }
+    comm->ops = &mpi_ops;
+    comm->transport = transport;
+    return ZERO_OK;
+}

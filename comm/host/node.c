@@ -1,0 +1,241 @@
+/* node.c - the transport of one host: ranks read each other's memory.
+ *
+ * Windows are shared blocks. fence is a barrier; all_gather copies from the peers' windows and exchange only says where
+ * they are. Small host data goes through a mailbox that each rank has beside its seat in the barrier. A mailbox has two
+ * sides that are used in turn, so one barrier per piece is enough: a side is written again only after another barrier,
+ * which its readers join when they have read.
+ *
+ * MPI is used to set this up and to end the job. What waits here waits in the barrier, so that dead and stuck ranks are
+ * found and named in one place.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/comm.h"
+#include "comm/host/shared_barrier.h"
+#include "comm/host/shared_block.h"
+#include "base/log.h"
+
+#define MAILBOX_BYTES (32 << 10)
+#define PARALLEL_COPY_BYTES (1 << 20) /* from here a copy is shared out to threads, in pieces of: */
+#define COPY_PIECE_BYTES (256 << 10)
+
+/* What a rank shares of itself. */
+typedef struct node_control {
+    zero_barrier_seat_t seat;
+    unsigned char mailbox[2][MAILBOX_BYTES];
+} node_control_t;
+
+typedef struct node_transport {
+    zero_comm_t mpi; /* the communicator that this one took over */
+    zero_shared_block_t *controls;
+    zero_barrier_t *barrier;
+    uint32_t n_pieces; /* sent through mailboxes so far: the lowest bit is the side */
+} node_transport_t;
+
+static zero_status_t meet(zero_comm_t *comm, const char *what, size_t n_bytes, int root)
+{
+    node_transport_t *transport = comm->transport;
+    const zero_call_t call = zero_comm_call(comm, what, n_bytes, root);
+    zero_status_t status = zero_barrier_wait(transport->barrier, &call);
+    comm->failed |= status != ZERO_OK;
+    return status;
+}
+
+/* ---- Windows ---- */
+
+static zero_status_t node_window_create(zero_comm_t *comm, size_t n_bytes, zero_window_t *window)
+{
+    zero_shared_block_t *block;
+    ZERO_TRY(zero_shared_block_create(comm, n_bytes, false, ZERO_LOG_ERROR, &block));
+    *window = (zero_window_t){.local = block->parts[comm->rank], .n_bytes = n_bytes, .transport = block};
+    return ZERO_OK;
+}
+
+static void node_window_destroy(zero_comm_t *comm, zero_window_t *window)
+{
+    (void)comm; /* the memory itself goes when the last rank has unmapped it */
+    zero_shared_block_destroy(window->transport);
+    *window = (zero_window_t){0};
+}
+
+static zero_status_t node_fence(zero_comm_t *comm, zero_lane_t lane, zero_stream_t stream)
+{
+    (void)lane, (void)stream;
+    return meet(comm, "fence", 0, 0);
+}
+
+static void copy(char *dst, const char *src, size_t n_bytes)
+{
+    if (n_bytes < PARALLEL_COPY_BYTES) {
+        memcpy(dst, src, n_bytes);
+        return;
+    }
+    const size_t n_pieces = (n_bytes + COPY_PIECE_BYTES - 1) / COPY_PIECE_BYTES;
+#pragma omp parallel for schedule(static)
+    for (size_t i = 0; i < n_pieces; i++) {
+        size_t first = i * COPY_PIECE_BYTES;
+        memcpy(dst + first, src + first, n_bytes - first < COPY_PIECE_BYTES ? n_bytes - first : COPY_PIECE_BYTES);
+    }
+}
+
+static zero_status_t node_all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window,
+                                     size_t src_offset, size_t src_stride, void *dst, size_t n_bytes,
+                                     zero_stream_t stream)
+{
+    (void)lane, (void)stream;
+    const zero_shared_block_t *block = window->transport;
+    for (int i = 0; i < comm->size && n_bytes > 0; i++) {
+        int rank = (comm->rank + i) % comm->size; /* each starts elsewhere, so that not all read from one */
+        const char *src = (const char *)block->parts[rank] + src_offset + (size_t)rank * src_stride;
+        char *slice = (char *)dst + (size_t)rank * n_bytes;
+        if (slice != src)
+            copy(slice, src, n_bytes);
+    }
+    return ZERO_OK;
+}
+
+static zero_status_t node_exchange(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
+                                   size_t src_stride, size_t n_bytes, void *staging, const void **slices,
+                                   zero_stream_t stream)
+{
+    (void)lane, (void)n_bytes, (void)staging, (void)stream;
+    const zero_shared_block_t *block = window->transport;
+    for (int rank = 0; rank < comm->size; rank++)
+        slices[rank] = (const char *)block->parts[rank] + src_offset + (size_t)comm->rank * src_stride;
+    return ZERO_OK;
+}
+
+static size_t node_staging_bytes(int size, size_t n_bytes)
+{
+    (void)size, (void)n_bytes;
+    return 0;
+}
+
+/* ---- Small host data ---- */
+
+static unsigned char *mailbox(const node_transport_t *transport, int rank)
+{
+    node_control_t *control = transport->controls->parts[rank];
+    return control->mailbox[transport->n_pieces & 1];
+}
+
+static zero_status_t node_host_all_gather(zero_comm_t *comm, const void *mine, size_t n_bytes, void *all)
+{
+    node_transport_t *transport = comm->transport;
+    if (n_bytes == 0)
+        return meet(comm, "host all-gather", 0, 0);
+    size_t n = 0;
+    for (size_t first = 0; first < n_bytes; first += n) {
+        n = n_bytes - first < MAILBOX_BYTES ? n_bytes - first : MAILBOX_BYTES;
+        memcpy(mailbox(transport, comm->rank), (const char *)mine + first, n);
+        ZERO_TRY(meet(comm, "host all-gather", n_bytes, 0));
+        for (int rank = 0; rank < comm->size; rank++)
+            memcpy((char *)all + (size_t)rank * n_bytes + first, mailbox(transport, rank), n);
+        transport->n_pieces++;
+    }
+    return ZERO_OK;
+}
+
+static zero_status_t node_host_broadcast(zero_comm_t *comm, void *data, size_t n_bytes, int root)
+{
+    node_transport_t *transport = comm->transport;
+    size_t n = 0;
+    for (size_t first = 0; first < n_bytes; first += n) {
+        n = n_bytes - first < MAILBOX_BYTES ? n_bytes - first : MAILBOX_BYTES;
+        if (comm->rank == root)
+            memcpy(mailbox(transport, root), (char *)data + first, n);
+        ZERO_TRY(meet(comm, "broadcast", n_bytes, root));
+        if (comm->rank != root)
+            memcpy((char *)data + first, mailbox(transport, root), n);
+        transport->n_pieces++;
+    }
+    return ZERO_OK;
+}
+
+/* ---- Beginning and end ---- */
+
+static void node_abort(zero_comm_t *comm, int exit_code)
+{
+    node_transport_t *transport = comm->transport;
+    zero_barrier_abort(transport->barrier);
+    transport->mpi.ops->abort(&transport->mpi, exit_code);
+}
+
+static zero_status_t node_look_at_peers(const zero_comm_t *comm, const char *waiting_in)
+{
+    const node_transport_t *transport = comm->transport;
+    return zero_barrier_look(transport->barrier, waiting_in);
+}
+
+static void node_destroy(zero_comm_t *comm)
+{
+    node_transport_t *transport = comm->transport;
+    if (!comm->failed)
+        meet(comm, "close", 0, 0);
+    free(transport->barrier);
+    zero_shared_block_destroy(transport->controls);
+    transport->mpi.failed = comm->failed;
+    transport->mpi.call = comm->call;
+    transport->mpi.ops->destroy(&transport->mpi);
+    free(transport);
+}
+
+static const zero_comm_ops_t node_ops = {
+    .name = "node",
+    .blocks = true,
+    .window_create = node_window_create,
+    .window_destroy = node_window_destroy,
+    .fence = node_fence,
+    .all_gather = node_all_gather,
+    .exchange = node_exchange,
+    .staging_bytes = node_staging_bytes,
+    .host_all_gather = node_host_all_gather,
+    .host_broadcast = node_host_broadcast,
+    .look_at_peers = node_look_at_peers,
+    .abort = node_abort,
+    .destroy = node_destroy,
+};
+
+static zero_barrier_t *make_barrier(const zero_comm_t *comm, const zero_shared_block_t *controls)
+{
+    zero_barrier_t *barrier = calloc(1, sizeof(*barrier) + (size_t)comm->size * sizeof(barrier->seats[0]));
+    if (!barrier)
+        return NULL;
+    barrier->rank = comm->rank;
+    barrier->size = comm->size;
+    barrier->timeout_ns = comm->timeout_ns;
+    for (int rank = 0; rank < comm->size; rank++)
+        barrier->seats[rank] = &((node_control_t *)controls->parts[rank])->seat;
+    return barrier;
+}
+
+zero_status_t zero_comm_node_create(zero_comm_t *comm)
+{
+    zero_shared_block_t *controls = NULL;
+    zero_barrier_t *barrier = NULL;
+    zero_status_t status = ZERO_OK;
+    node_transport_t *transport = calloc(1, sizeof(*transport));
+    if (!transport)
+        status = ZERO_ERROR_MEMORY;
+    ZERO_TRY_GOTO(zero_comm_agree(comm, status), fail);
+    ZERO_TRY_GOTO(zero_shared_block_create(comm, sizeof(node_control_t), true, ZERO_LOG_DEBUG, &controls), fail);
+    barrier = make_barrier(comm, controls);
+    status = barrier ? zero_barrier_take_seat(barrier) : ZERO_ERROR_MEMORY;
+    ZERO_TRY_GOTO(zero_comm_agree(comm, status), fail);
+    zero_barrier_open(barrier);
+
+    *transport = (node_transport_t){.mpi = *comm, .controls = controls, .barrier = barrier};
+    comm->ops = &node_ops;
+    comm->transport = transport;
+    return ZERO_OK;
+
+fail:
+    free(barrier);
+    zero_shared_block_destroy(controls);
+    free(transport);
+    if (comm->failed)
+        return status;
+    zero_log(ZERO_LOG_DEBUG, "no memory can be shared between the ranks of this host: they send messages");
+    return ZERO_ERROR_UNSUPPORTED;
+}

@@ -1,0 +1,146 @@
+/* shared_block.c - see shared_block.h. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "comm/host/shared_block.h"
+#include "base/log.h"
+
+/* Where a rank's part is found. The inode tells that a number in /proc means the same file here as there, which it does
+ * not between containers. */
+typedef struct place {
+    int64_t pid, fd;
+    uint64_t device, inode;
+} place_t;
+
+/* Memory that could be had now without swapping, or UINT64_MAX where that is not known. */
+static uint64_t available_bytes(void)
+{
+    char line[128];
+    uint64_t kilobytes = UINT64_MAX / 1024;
+    FILE *file = fopen("/proc/meminfo", "re");
+    while (file && fgets(line, sizeof(line), file))
+        if (sscanf(line, "MemAvailable: %" SCNu64, &kilobytes) == 1)
+            break;
+    if (file)
+        fclose(file);
+    return kilobytes * 1024;
+}
+
+/* Reserving pages beyond what there is would wake the kernel's out-of-memory killer rather than fail. All ranks would
+ * find the same, so one looks. */
+static zero_status_t check_available(const zero_comm_t *via, size_t n_bytes, zero_log_level_t level)
+{
+    if (via->rank != 0)
+        return ZERO_OK;
+    uint64_t available = available_bytes();
+    if (n_bytes <= available / (uint64_t)via->size)
+        return ZERO_OK;
+    zero_log(level, "no memory for shared blocks of %zu bytes on each of %d ranks: %" PRIu64 " bytes are available",
+             n_bytes, via->size, available);
+    return ZERO_ERROR_MEMORY;
+}
+
+static void *map_part(int fd, size_t n_bytes, bool writable)
+{
+    int access = PROT_READ | (writable ? PROT_WRITE : 0);
+    void *part = mmap(NULL, n_bytes, access, MAP_SHARED, fd, 0);
+    return part == MAP_FAILED ? NULL : part;
+}
+
+static zero_status_t make_own_part(size_t n_bytes, zero_log_level_t level, place_t *place, void **part)
+{
+    struct stat stat;
+    int fd = memfd_create("zero", MFD_CLOEXEC);
+    if (fd < 0 || ftruncate(fd, (off_t)n_bytes) != 0)
+        goto fail;
+    errno = posix_fallocate(fd, 0, (off_t)n_bytes);
+    if (errno != 0 || fstat(fd, &stat) != 0 || !(*part = map_part(fd, n_bytes, true)))
+        goto fail;
+    *place = (place_t){.pid = getpid(), .fd = fd, .device = stat.st_dev, .inode = stat.st_ino};
+    return ZERO_OK;
+
+fail:
+    zero_log(level, "no shared memory block of %zu bytes: %s", n_bytes, strerror(errno));
+    if (fd >= 0)
+        close(fd);
+    return ZERO_ERROR_MEMORY;
+}
+
+static zero_status_t map_peer_part(int peer, const place_t *place, size_t n_bytes, bool writable,
+                                   zero_log_level_t level, void **part)
+{
+    char path[64];
+    struct stat stat;
+    snprintf(path, sizeof(path), "/proc/%" PRId64 "/fd/%" PRId64, place->pid, place->fd);
+    int fd = open(path, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &stat) != 0) {
+        zero_log(level, "cannot open the memory of rank %d, %s: %s", peer, path, strerror(errno));
+    } else if (stat.st_dev != place->device || stat.st_ino != place->inode) {
+        zero_log(level, "%s is not the memory of rank %d: it runs in another container", path, peer);
+    } else if (!(*part = map_part(fd, n_bytes, writable))) {
+        zero_log(level, "cannot map the memory of rank %d, %zu bytes: %s", peer, n_bytes, strerror(errno));
+    }
+    if (fd >= 0)
+        close(fd);
+    return *part ? ZERO_OK : ZERO_ERROR_COMM;
+}
+
+static zero_status_t map_peer_parts(const zero_comm_t *via, const place_t *places, bool all_write,
+                                    zero_log_level_t level, zero_shared_block_t *block)
+{
+    for (int rank = 0; rank < via->size; rank++)
+        if (rank != via->rank)
+            ZERO_TRY(map_peer_part(rank, &places[rank], block->mapped_bytes, all_write, level, &block->parts[rank]));
+    return ZERO_OK;
+}
+
+zero_status_t zero_shared_block_create(zero_comm_t *via, size_t n_bytes, bool all_write, zero_log_level_t level,
+                                       zero_shared_block_t **block)
+{
+    const size_t size = (size_t)via->size, page = (size_t)sysconf(_SC_PAGESIZE);
+    place_t mine = {.fd = -1};
+    zero_status_t status = check_available(via, n_bytes, level);
+    place_t *places = calloc(size, sizeof(*places));
+    zero_shared_block_t *made = calloc(1, sizeof(*made) + size * sizeof(made->parts[0]));
+    if (status == ZERO_OK && (!places || !made)) {
+        zero_log(level, "no memory for the table of a shared block of %d ranks", via->size);
+        status = ZERO_ERROR_MEMORY;
+    }
+    ZERO_TRY_GOTO(zero_comm_agree(via, status), fail); /* before anyone reserves: what is available is still whole */
+
+    made->size = via->size;
+    made->mapped_bytes = n_bytes == 0 ? page : (n_bytes + page - 1) / page * page;
+    status = make_own_part(made->mapped_bytes, level, &mine, &made->parts[via->rank]);
+    ZERO_TRY_GOTO(zero_comm_agree(via, status), fail);
+    ZERO_TRY_GOTO(via->ops->host_all_gather(via, &mine, sizeof(mine), places), fail);
+    status = map_peer_parts(via, places, all_write, level, made);
+    ZERO_TRY_GOTO(zero_comm_agree(via, status), fail); /* and from here nobody needs the descriptor */
+    close((int)mine.fd);
+    free(places);
+    *block = made;
+    return ZERO_OK;
+
+fail:
+    if (mine.fd >= 0)
+        close((int)mine.fd);
+    zero_shared_block_destroy(made);
+    free(places);
+    return status;
+}
+
+void zero_shared_block_destroy(zero_shared_block_t *block)
+{
+    if (!block)
+        return;
+    for (int rank = 0; rank < block->size; rank++)
+        if (block->parts[rank])
+            munmap(block->parts[rank], block->mapped_bytes);
+    free(block);
+}

@@ -1,0 +1,208 @@
+/* attention.c - causal self-attention on the CPU, one block of query rows at a time.
+ *
+ * As in FlashAttention (Dao et al. 2022, arXiv:2205.14135) no T x T matrix exists: a block of ATTENTION_ROWS queries
+ * meets the keys up to its last row, its scores live in one thread's scratch, and what is kept for backward is the
+ * logarithm of each row's sum. Backward computes the scores again. The products are small single-threaded sgemms that
+ * read q, k and v where they lie, by row length; threads take heads (forward: blocks of heads), and each output element
+ * is computed by one thread in a fixed order.
+ */
+#include "kernels/model/model_cpu.h"
+
+#include <omp.h>
+
+#include "kernels/model/vector_math.h"
+
+#define ATTENTION_ROWS ((size_t)64)
+
+/* One head of one sequence. Rows t = 0..T-1 start `width` (q, k, v) or `out_width` elements apart. */
+typedef struct head {
+    size_t seq_len, head_dim, width, out_width;
+    float scale;
+    size_t q, k, v, out, lse; /* offsets of the head's first elements in qkv, out and logsumexp */
+} head_t;
+
+static head_t head_at(size_t batch, size_t head, size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim)
+{
+    size_t width = (n_heads + 2 * n_kv_heads) * head_dim;
+    size_t kv_head = head / (n_heads / n_kv_heads);
+    size_t first = batch * seq_len * width;
+    return (head_t){
+        .seq_len = seq_len,
+        .head_dim = head_dim,
+        .width = width,
+        .out_width = n_heads * head_dim,
+        .scale = 1.0f / sqrtf((float)head_dim),
+        .q = first + head * head_dim,
+        .k = first + (n_heads + kv_head) * head_dim,
+        .v = first + (n_heads + n_kv_heads + kv_head) * head_dim,
+        .out = (batch * seq_len * n_heads + head) * head_dim,
+        .lse = (batch * n_heads + head) * seq_len,
+    };
+}
+
+/* Rows of a block of scores start this far apart: not a power of two, whose rows would share cache sets. */
+static size_t score_stride(size_t seq_len)
+{
+    return (seq_len + 15) / 16 * 16 + 16;
+}
+
+static size_t block_rows(const head_t *h, size_t first)
+{
+    return h->seq_len - first < ATTENTION_ROWS ? h->seq_len - first : ATTENTION_ROWS;
+}
+
+static size_t scores_bytes(size_t seq_len)
+{
+    return zero_scratch_bytes(ATTENTION_ROWS * score_stride(seq_len) * sizeof(float));
+}
+
+size_t ZERO_MODEL_FN(attention_workspace)(const zero_model_limits_t *limits)
+{
+    return (size_t)omp_get_max_threads() * 2 * scores_bytes(limits->seq_len);
+}
+
+/* n_blocks score blocks for each of *n_threads threads, fewer threads where the workspace is short. */
+static zero_status_t take_scores(zero_model_context_t *ctx, size_t seq_len, size_t n_blocks, int *n_threads,
+                                 float **scores)
+{
+    zero_scratch_t scratch = zero_scratch_begin(ctx);
+    size_t bytes = n_blocks * scores_bytes(seq_len);
+    size_t n_slots = scratch.bytes_left / bytes;
+    size_t n_wanted = (size_t)omp_get_max_threads();
+    size_t n = n_slots < n_wanted ? n_slots : n_wanted;
+    *n_threads = (int)n;
+    return zero_scratch_take(&scratch, (n == 0 ? 1 : n) * bytes, scores);
+}
+
+static zero_status_t check_shape(size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim)
+{
+    if (n_kv_heads == 0 || n_heads % n_kv_heads != 0)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "attention: %zu heads cannot share %zu key/value heads", n_heads,
+                         n_kv_heads);
+    ZERO_TRY(zero_check_blas_size((n_heads + 2 * n_kv_heads) * head_dim));
+    return zero_check_blas_size(score_stride(seq_len));
+}
+
+/* ---- Forward ---- */
+
+static void forward_block(const head_t *h, size_t first, float *out, float *logsumexp, const float *qkv, float *scores)
+{
+    size_t rows = block_rows(h, first), columns = first + rows, stride = score_stride(h->seq_len);
+    float inverse_sum[ATTENTION_ROWS];
+    const float *q = qkv + h->q + first * h->width;
+    ZERO_ISA(zero_model_sgemm)
+    (CblasNoTrans, CblasTrans, rows, columns, h->head_dim, h->scale, q, h->width, qkv + h->k, h->width, 0.0f, scores,
+     stride);
+    for (size_t i = 0; i < rows; ++i) {
+        float *row = scores + i * stride;
+        size_t n = first + i + 1; /* a query sees keys up to its own position */
+        float max = zero_row_max(row, n);
+        float sum = zero_row_exp(row, n, max);
+        memset(row + n, 0, (columns - n) * sizeof *row);
+        inverse_sum[i] = 1.0f / sum;
+        logsumexp[h->lse + first + i] = max + logf(sum);
+    }
+    float *o = out + h->out + first * h->out_width;
+    ZERO_ISA(zero_model_sgemm)
+    (CblasNoTrans, CblasNoTrans, rows, h->head_dim, columns, 1.0f, scores, stride, qkv + h->v, h->width, 0.0f, o,
+     h->out_width);
+    for (size_t i = 0; i < rows; ++i)
+        for (size_t d = 0; d < h->head_dim; ++d)
+            o[i * h->out_width + d] *= inverse_sum[i];
+}
+
+zero_status_t ZERO_MODEL_FN(attention)(zero_model_context_t *ctx, void *out, float *logsumexp, const void *qkv,
+                                       size_t n_batch, size_t seq_len, size_t n_heads, size_t n_kv_heads,
+                                       size_t head_dim)
+{
+    float *scores;
+    int n_threads;
+    ZERO_TRY(check_shape(seq_len, n_heads, n_kv_heads, head_dim));
+    ZERO_TRY(take_scores(ctx, seq_len, 1, &n_threads, &scores));
+    size_t n_all_heads = n_batch * n_heads;
+    size_t n_blocks = (seq_len + ATTENTION_ROWS - 1) / ATTENTION_ROWS;
+    /* The longest blocks first, so that threads end together. */
+#pragma omp parallel for schedule(dynamic) num_threads(n_threads)
+    for (size_t task = 0; task < n_blocks * n_all_heads; ++task) {
+        size_t first = (n_blocks - 1 - task / n_all_heads) * ATTENTION_ROWS, head = task % n_all_heads;
+        head_t h = head_at(head / n_heads, head % n_heads, seq_len, n_heads, n_kv_heads, head_dim);
+        float *own = scores + (size_t)omp_get_thread_num() * (scores_bytes(seq_len) / sizeof *scores);
+        forward_block(&h, first, out, logsumexp, qkv, own);
+    }
+    return ZERO_OK;
+}
+
+/* ---- Backward ---- */
+
+typedef struct backward {
+    float *dqkv;
+    const float *dout, *qkv, *out, *logsumexp;
+    float *probs, *dscores; /* one block each */
+} backward_t;
+
+/* probs = P; dscores, which holds dP, becomes dS = scale P (dP - rowsum(dO O)). */
+static void softmax_backward(const head_t *h, const backward_t *t, size_t first, size_t rows)
+{
+    size_t stride = score_stride(h->seq_len);
+    for (size_t i = 0; i < rows; ++i) {
+        size_t n = first + i + 1, at = h->out + (first + i) * h->out_width;
+        float *p = t->probs + i * stride, *ds = t->dscores + i * stride;
+        float lse = t->logsumexp[h->lse + first + i];
+        float delta = zero_row_dot(t->dout + at, t->out + at, h->head_dim);
+        for (size_t j = 0; j < n; ++j) {
+            p[j] = zero_exp(p[j] - lse);
+            ds[j] = h->scale * p[j] * (ds[j] - delta);
+        }
+        memset(p + n, 0, (first + rows - n) * sizeof *p);
+        memset(ds + n, 0, (first + rows - n) * sizeof *ds);
+    }
+}
+
+/* dq of the block's rows; dk and dv of the columns are overwritten (beta 0) or added to (beta 1). */
+static void backward_block(const head_t *h, const backward_t *t, size_t first, float beta)
+{
+    size_t rows = block_rows(h, first), columns = first + rows, stride = score_stride(h->seq_len), hd = h->head_dim;
+    const float *q = t->qkv + h->q + first * h->width, *k = t->qkv + h->k, *v = t->qkv + h->v;
+    const float *dout = t->dout + h->out + first * h->out_width;
+    float *dq = t->dqkv + h->q + first * h->width, *dk = t->dqkv + h->k, *dv = t->dqkv + h->v;
+
+    ZERO_ISA(zero_model_sgemm)
+    (CblasNoTrans, CblasTrans, rows, columns, hd, h->scale, q, h->width, k, h->width, 0.0f, t->probs, stride);
+    ZERO_ISA(zero_model_sgemm)
+    (CblasNoTrans, CblasTrans, rows, columns, hd, 1.0f, dout, h->out_width, v, h->width, 0.0f, t->dscores, stride);
+    softmax_backward(h, t, first, rows);
+    ZERO_ISA(zero_model_sgemm)
+    (CblasTrans, CblasNoTrans, columns, hd, rows, 1.0f, t->probs, stride, dout, h->out_width, beta, dv, h->width);
+    ZERO_ISA(zero_model_sgemm)
+    (CblasNoTrans, CblasNoTrans, rows, hd, columns, 1.0f, t->dscores, stride, k, h->width, 0.0f, dq, h->width);
+    ZERO_ISA(zero_model_sgemm)
+    (CblasTrans, CblasNoTrans, columns, hd, rows, 1.0f, t->dscores, stride, q, h->width, beta, dk, h->width);
+}
+
+zero_status_t ZERO_MODEL_FN(attention_backward)(zero_model_context_t *ctx, void *dqkv, const void *dout,
+                                                const void *qkv, const void *out, const float *logsumexp,
+                                                size_t n_batch, size_t seq_len, size_t n_heads, size_t n_kv_heads,
+                                                size_t head_dim)
+{
+    float *scores;
+    int n_threads;
+    ZERO_TRY(check_shape(seq_len, n_heads, n_kv_heads, head_dim));
+    ZERO_TRY(take_scores(ctx, seq_len, 2, &n_threads, &scores));
+    size_t group = n_heads / n_kv_heads, n_blocks = (seq_len + ATTENTION_ROWS - 1) / ATTENTION_ROWS;
+    size_t block_elems = scores_bytes(seq_len) / sizeof *scores;
+    /* The query heads that share a key/value head add to the same dk and dv: they are one thread's, in order. */
+#pragma omp parallel for schedule(dynamic) num_threads(n_threads)
+    for (size_t task = 0; task < n_batch * n_kv_heads; ++task) {
+        float *own = scores + (size_t)omp_get_thread_num() * 2 * block_elems;
+        backward_t tensors = {dqkv, dout, qkv, out, logsumexp, own, own + block_elems};
+        for (size_t member = 0; member < group; ++member) {
+            head_t h =
+                head_at(task / n_kv_heads, task % n_kv_heads * group + member, seq_len, n_heads, n_kv_heads, head_dim);
+            /* The last block reaches every key, so it may overwrite; those before it add. */
+            for (size_t block = n_blocks; block-- > 0;)
+                backward_block(&h, &tensors, block * ATTENTION_ROWS,
+                               member == 0 && block == n_blocks - 1 ? 0.0f : 1.0f);
+        }
+    }
+    return ZERO_OK;
+}

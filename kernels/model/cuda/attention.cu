@@ -1,0 +1,360 @@
+/* attention.cu - causal self-attention on CUDA for every dtype and head size: what runs where cuDNN does not serve.
+ *
+ * As in FlashAttention (Dao et al. 2022, arXiv:2205.14135) no T x T matrix exists. A block owns TILE rows of one head
+ * and walks over the other side's tiles in ascending order, everything in fp32 in shared memory; forward keeps running
+ * maxima and sums, backward makes the probabilities again from logsumexp. Thread (row, lane) of a block is one of LANES
+ * that share a row: it computes the row's scores of every LANES-th partner, and owns every LANES-th column of the row's
+ * results in registers. A row's lanes are neighbours in one warp, so scores need no barrier beyond the warp's.
+ *
+ * Backward takes dq and (dk, dv) in two kernels, each computing the scores anew, so that every element has one owner
+ * and no atomics are needed. Query heads that share a key/value head are walked in order by the block that owns it.
+ */
+#include "kernels/model/cuda/pack.cuh"
+
+#define TILE 32
+#define LANES 8
+#define THREADS (TILE * LANES)
+#define PARTNERS (TILE / LANES) /* of a tile, a thread's */
+
+/* One head of one sequence: elements of its rows start `width` (q, k, v) or `out_width` apart. */
+typedef struct head {
+    size_t q, k, v, out, lse; /* offsets of row 0 in qkv, out and logsumexp */
+    size_t width, out_width;
+} head_t;
+
+typedef struct sizes {
+    int n_batch, seq_len, n_heads, n_kv_heads, head_dim;
+} sizes_t;
+
+static __device__ __forceinline__ head_t head_at(sizes_t s, int batch, int head)
+{
+    size_t width = (size_t)(s.n_heads + 2 * s.n_kv_heads) * s.head_dim, first = (size_t)batch * s.seq_len * width;
+    int kv_head = head / (s.n_heads / s.n_kv_heads);
+    head_t h;
+    h.q = first + (size_t)head * s.head_dim;
+    h.k = first + (size_t)(s.n_heads + kv_head) * s.head_dim;
+    h.v = first + (size_t)(s.n_heads + s.n_kv_heads + kv_head) * s.head_dim;
+    h.out = ((size_t)batch * s.seq_len * s.n_heads + head) * s.head_dim;
+    h.lse = ((size_t)batch * s.n_heads + head) * s.seq_len;
+    h.width = width;
+    h.out_width = (size_t)s.n_heads * s.head_dim;
+    return h;
+}
+
+/* A tile of rows in shared memory, fp32; rows are an odd number of words apart, so lanes meet different banks. */
+static __device__ __forceinline__ int tile_stride(int head_dim)
+{
+    return head_dim | 1;
+}
+
+/* Rows first .. first + TILE, zeros beyond the sequence. */
+template <typename T>
+static __device__ __forceinline__ void load_tile(float *tile, const T *data, size_t offset, size_t width, int first,
+                                                 sizes_t s)
+{
+    for (int i = threadIdx.x; i < TILE * s.head_dim; i += THREADS) {
+        int row = i / s.head_dim, d = i % s.head_dim;
+        tile[row * tile_stride(s.head_dim) + d] =
+            first + row < s.seq_len ? zero_to_float(data[offset + (size_t)(first + row) * width + d]) : 0.0f;
+    }
+}
+
+/* dots[p] = a[row] . b[lane + p LANES] */
+static __device__ __forceinline__ void tile_dots(float (&dots)[PARTNERS], const float *a, const float *b, int row,
+                                                 int lane, int head_dim)
+{
+    int stride = tile_stride(head_dim);
+#pragma unroll
+    for (int p = 0; p < PARTNERS; ++p)
+        dots[p] = 0.0f;
+    for (int d = 0; d < head_dim; ++d) {
+        float x = a[row * stride + d];
+#pragma unroll
+        for (int p = 0; p < PARTNERS; ++p)
+            dots[p] = fmaf(x, b[(lane + p * LANES) * stride + d], dots[p]);
+    }
+}
+
+/* sums[c] += sum over partners of weights[row][partner] * b[partner][lane + c LANES] */
+template <int COLUMNS>
+static __device__ __forceinline__ void tile_accumulate(float (&sums)[COLUMNS], const float *weights, const float *b,
+                                                       int row, int lane, int head_dim)
+{
+    int stride = tile_stride(head_dim);
+    for (int partner = 0; partner < TILE; ++partner) {
+        float w = weights[row * (TILE + 1) + partner];
+#pragma unroll
+        for (int c = 0; c < COLUMNS; ++c)
+            if (lane + c * LANES < head_dim)
+                sums[c] = fmaf(w, b[partner * stride + lane + c * LANES], sums[c]);
+    }
+}
+
+/* Over the LANES threads of a row. */
+static __device__ __forceinline__ float lanes_max(float x)
+{
+#pragma unroll
+    for (int offset = LANES / 2; offset > 0; offset /= 2)
+        x = fmaxf(x, __shfl_xor_sync(ZERO_FULL_WARP, x, offset));
+    return x;
+}
+static __device__ __forceinline__ float lanes_sum(float x)
+{
+#pragma unroll
+    for (int offset = LANES / 2; offset > 0; offset /= 2)
+        x += __shfl_xor_sync(ZERO_FULL_WARP, x, offset);
+    return x;
+}
+
+template <typename T, int COLUMNS>
+static __device__ __forceinline__ void store_row(T *data, size_t start, const float (&values)[COLUMNS], float factor,
+                                                 int lane, int head_dim)
+{
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c)
+        if (lane + c * LANES < head_dim)
+            data[start + lane + c * LANES] = zero_from_float<T>(values[c] * factor);
+}
+
+/* ---- Forward ---- */
+
+/* Blocks: x the tile of queries, longest first; y the head; z the sequence. */
+template <typename T, int COLUMNS>
+static __global__ void __launch_bounds__(THREADS)
+    attention(T *out, float *logsumexp, const T *qkv, sizes_t s, float scale)
+{
+    extern __shared__ float shared[];
+    int tile = TILE * tile_stride(s.head_dim);
+    float *q = shared, *k = q + tile, *v = k + tile, *probs = v + tile; /* probs [TILE, TILE + 1] */
+    int row = threadIdx.x / LANES, lane = threadIdx.x % LANES;
+    int first = (int)(gridDim.x - 1 - blockIdx.x) * TILE, query = first + row;
+    head_t h = head_at(s, blockIdx.z, blockIdx.y);
+    float max = -INFINITY, sum = 0.0f, acc[COLUMNS] = {};
+    load_tile(q, qkv, h.q, h.width, first, s);
+    for (int keys = 0; keys <= first; keys += TILE) {
+        __syncthreads(); /* the tiles before have been read */
+        load_tile(k, qkv, h.k, h.width, keys, s);
+        load_tile(v, qkv, h.v, h.width, keys, s);
+        __syncthreads();
+        float score[PARTNERS];
+        tile_dots(score, q, k, row, lane, s.head_dim);
+        float new_max = max;
+#pragma unroll
+        for (int p = 0; p < PARTNERS; ++p) {
+            score[p] = keys + lane + p * LANES <= query ? score[p] * scale : -INFINITY;
+            new_max = fmaxf(new_max, score[p]);
+        }
+        new_max = lanes_max(new_max); /* a row's first key is in its first tile: finite from there on */
+        float tile_sum = 0.0f, rescale = expf(max - new_max);
+#pragma unroll
+        for (int p = 0; p < PARTNERS; ++p) {
+            float prob = expf(score[p] - new_max);
+            tile_sum += prob;
+            probs[row * (TILE + 1) + lane + p * LANES] = prob;
+        }
+        sum = fmaf(sum, rescale, lanes_sum(tile_sum));
+        max = new_max;
+#pragma unroll
+        for (int c = 0; c < COLUMNS; ++c)
+            acc[c] *= rescale;
+        __syncwarp();
+        tile_accumulate(acc, probs, v, row, lane, s.head_dim);
+    }
+    if (query >= s.seq_len)
+        return;
+    store_row(out, h.out + query * h.out_width, acc, 1.0f / sum, lane, s.head_dim);
+    if (lane == 0)
+        logsumexp[h.lse + query] = max + logf(sum);
+}
+
+/* ---- Backward ---- */
+
+/* delta[b, h, t] = dout . out of a query's row: a warp each. */
+template <typename T>
+static __global__ void __launch_bounds__(THREADS)
+    dot_rows(float *delta, const T *dout, const T *out, sizes_t s, size_t n_rows)
+{
+    size_t row = (size_t)blockIdx.x * (THREADS / ZERO_WARP) + threadIdx.x / ZERO_WARP; /* of [b, t, h] */
+    if (row >= n_rows)
+        return;
+    float sum = 0.0f;
+    for (int d = threadIdx.x % ZERO_WARP; d < s.head_dim; d += ZERO_WARP)
+        sum = fmaf(zero_to_float(dout[row * s.head_dim + d]), zero_to_float(out[row * s.head_dim + d]), sum);
+    sum = zero_warp_sum(sum);
+    size_t head = row % s.n_heads, t = row / s.n_heads % s.seq_len, batch = row / s.n_heads / s.seq_len;
+    if (threadIdx.x % ZERO_WARP == 0)
+        delta[(batch * s.n_heads + head) * s.seq_len + t] = sum;
+}
+
+/* dq of a tile of queries. dS = scale P (dP - delta). */
+template <typename T, int COLUMNS>
+static __global__ void __launch_bounds__(THREADS)
+    attention_backward_queries(T *dqkv, const float *delta, const T *dout, const T *qkv, const float *logsumexp,
+                               sizes_t s, float scale)
+{
+    extern __shared__ float shared[];
+    int tile = TILE * tile_stride(s.head_dim);
+    float *q = shared, *g = q + tile, *k = g + tile, *v = k + tile, *dscores = v + tile;
+    int row = threadIdx.x / LANES, lane = threadIdx.x % LANES;
+    int first = (int)(gridDim.x - 1 - blockIdx.x) * TILE, query = first + row;
+    head_t h = head_at(s, blockIdx.z, blockIdx.y);
+    bool valid = query < s.seq_len;
+    float lse = valid ? logsumexp[h.lse + query] : 0.0f, center = valid ? delta[h.lse + query] : 0.0f;
+    float acc[COLUMNS] = {};
+    load_tile(q, qkv, h.q, h.width, first, s);
+    load_tile(g, dout, h.out, h.out_width, first, s);
+    for (int keys = 0; keys <= first; keys += TILE) {
+        __syncthreads();
+        load_tile(k, qkv, h.k, h.width, keys, s);
+        load_tile(v, qkv, h.v, h.width, keys, s);
+        __syncthreads();
+        float score[PARTNERS], dprob[PARTNERS];
+        tile_dots(score, q, k, row, lane, s.head_dim);
+        tile_dots(dprob, g, v, row, lane, s.head_dim);
+#pragma unroll
+        for (int p = 0; p < PARTNERS; ++p) {
+            bool seen = valid && keys + lane + p * LANES <= query;
+            float prob = seen ? expf(fmaf(score[p], scale, -lse)) : 0.0f;
+            dscores[row * (TILE + 1) + lane + p * LANES] = scale * prob * (dprob[p] - center);
+        }
+        __syncwarp();
+        tile_accumulate(acc, dscores, k, row, lane, s.head_dim);
+    }
+    if (valid)
+        store_row(dqkv, h.q + query * h.width, acc, 1.0f, lane, s.head_dim);
+}
+
+/* dk and dv of a tile of keys, which is what `row` counts here; partners are queries. blockIdx.y: key/value head. */
+template <typename T, int COLUMNS>
+static __global__ void __launch_bounds__(THREADS)
+    attention_backward_keys(T *dqkv, const float *delta, const T *dout, const T *qkv, const float *logsumexp, sizes_t s,
+                            float scale)
+{
+    extern __shared__ float shared[];
+    int tile = TILE * tile_stride(s.head_dim);
+    float *k = shared, *v = k + tile, *q = v + tile, *g = q + tile;
+    float *probs = g + tile, *dscores = probs + TILE * (TILE + 1);
+    int row = threadIdx.x / LANES, lane = threadIdx.x % LANES, group = s.n_heads / s.n_kv_heads;
+    int first = (int)blockIdx.x * TILE, key = first + row;
+    head_t h = head_at(s, blockIdx.z, blockIdx.y * group);
+    float dk[COLUMNS] = {}, dv[COLUMNS] = {};
+    load_tile(k, qkv, h.k, h.width, first, s);
+    load_tile(v, qkv, h.v, h.width, first, s);
+    for (int member = 0; member < group; ++member) {
+        h = head_at(s, blockIdx.z, blockIdx.y * group + member);
+        for (int queries = first; queries < s.seq_len; queries += TILE) {
+            __syncthreads();
+            load_tile(q, qkv, h.q, h.width, queries, s);
+            load_tile(g, dout, h.out, h.out_width, queries, s);
+            __syncthreads();
+            float score[PARTNERS], dprob[PARTNERS];
+            tile_dots(score, k, q, row, lane, s.head_dim);
+            tile_dots(dprob, v, g, row, lane, s.head_dim);
+#pragma unroll
+            for (int p = 0; p < PARTNERS; ++p) {
+                int query = queries + lane + p * LANES;
+                float prob = 0.0f, dscore = 0.0f;
+                if (key <= query && query < s.seq_len) {
+                    prob = expf(fmaf(score[p], scale, -logsumexp[h.lse + query]));
+                    dscore = scale * prob * (dprob[p] - delta[h.lse + query]);
+                }
+                probs[row * (TILE + 1) + lane + p * LANES] = prob;
+                dscores[row * (TILE + 1) + lane + p * LANES] = dscore;
+            }
+            __syncwarp();
+            tile_accumulate(dv, probs, g, row, lane, s.head_dim);
+            tile_accumulate(dk, dscores, q, row, lane, s.head_dim);
+        }
+    }
+    if (key >= s.seq_len)
+        return;
+    store_row(dqkv, h.k + key * h.width, dk, 1.0f, lane, s.head_dim);
+    store_row(dqkv, h.v + key * h.width, dv, 1.0f, lane, s.head_dim);
+}
+
+/* ---- Launching ---- */
+
+/* Calls f with a compile-time number of columns a thread that covers head_dim. */
+template <int N> struct constant {
+    static constexpr int value = N;
+};
+template <typename F> static cudaError_t with_columns(int head_dim, F f)
+{
+    if (head_dim <= 8 * LANES)
+        return f(constant<8>());
+    if (head_dim <= 16 * LANES)
+        return f(constant<16>());
+    return f(constant<ZERO_ATTENTION_MAX_HEAD_DIM / LANES>());
+}
+
+/* More than 48 KiB of shared memory must be asked for. */
+static cudaError_t allow_shared(const void *kernel, size_t n_bytes)
+{
+    return n_bytes <= 48 << 10
+               ? cudaSuccess
+               : cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)n_bytes);
+}
+
+static size_t shared_bytes(size_t n_tiles, size_t n_score_tiles, size_t head_dim)
+{
+    return (n_tiles * TILE * (head_dim | 1) + n_score_tiles * TILE * (TILE + 1)) * sizeof(float);
+}
+
+static sizes_t sizes_of(size_t n_batch, size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim)
+{
+    return {(int)n_batch, (int)seq_len, (int)n_heads, (int)n_kv_heads, (int)head_dim};
+}
+
+extern "C" cudaError_t zero_launch_attention(cudaStream_t stream, zero_dtype_t dtype, void *out, float *logsumexp,
+                                             const void *qkv, size_t n_batch, size_t seq_len, size_t n_heads,
+                                             size_t n_kv_heads, size_t head_dim)
+{
+    sizes_t s = sizes_of(n_batch, seq_len, n_heads, n_kv_heads, head_dim);
+    dim3 grid((unsigned)zero_divide_up(seq_len, TILE), (unsigned)n_heads, (unsigned)n_batch);
+    size_t bytes = shared_bytes(3, 1, head_dim);
+    float scale = 1.0f / sqrtf((float)head_dim);
+    return zero_with_type(dtype, [&](auto type) {
+        using T = decltype(type);
+        return with_columns(s.head_dim, [&](auto columns) {
+            auto kernel = attention<T, decltype(columns)::value>;
+            cudaError_t error = allow_shared((const void *)kernel, bytes);
+            if (error != cudaSuccess)
+                return error;
+            kernel<<<grid, THREADS, bytes, stream>>>((T *)out, logsumexp, (const T *)qkv, s, scale);
+            return cudaGetLastError();
+        });
+    });
+}
+
+extern "C" cudaError_t zero_launch_attention_backward(cudaStream_t stream, zero_dtype_t dtype, void *dqkv, float *delta,
+                                                      const void *dout, const void *qkv, const void *out,
+                                                      const float *logsumexp, size_t n_batch, size_t seq_len,
+                                                      size_t n_heads, size_t n_kv_heads, size_t head_dim)
+{
+    sizes_t s = sizes_of(n_batch, seq_len, n_heads, n_kv_heads, head_dim);
+    unsigned n_tiles = (unsigned)zero_divide_up(seq_len, TILE);
+    dim3 query_grid(n_tiles, (unsigned)n_heads, (unsigned)n_batch);
+    dim3 key_grid(n_tiles, (unsigned)n_kv_heads, (unsigned)n_batch);
+    size_t query_bytes = shared_bytes(4, 1, head_dim), key_bytes = shared_bytes(4, 2, head_dim);
+    size_t n_rows = n_batch * seq_len * n_heads;
+    float scale = 1.0f / sqrtf((float)head_dim);
+    return zero_with_type(dtype, [&](auto type) {
+        using T = decltype(type);
+        dot_rows<T><<<(unsigned)zero_divide_up(n_rows, THREADS / ZERO_WARP), THREADS, 0, stream>>>(
+            delta, (const T *)dout, (const T *)out, s, n_rows);
+        return with_columns(s.head_dim, [&](auto columns) {
+            auto queries = attention_backward_queries<T, decltype(columns)::value>;
+            auto keys = attention_backward_keys<T, decltype(columns)::value>;
+            cudaError_t error = allow_shared((const void *)queries, query_bytes);
+            if (error == cudaSuccess)
+                error = allow_shared((const void *)keys, key_bytes);
+            if (error != cudaSuccess)
+                return error;
+            queries<<<query_grid, THREADS, query_bytes, stream>>>((T *)dqkv, delta, (const T *)dout, (const T *)qkv,
+                                                                  logsumexp, s, scale);
+            keys<<<key_grid, THREADS, key_bytes, stream>>>((T *)dqkv, delta, (const T *)dout, (const T *)qkv, logsumexp,
+                                                           s, scale);
+            return cudaGetLastError();
+        });
+    });
+}

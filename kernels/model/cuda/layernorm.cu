@@ -1,0 +1,181 @@
+/* layernorm.cu - LayerNorm on CUDA, with the residual sum before it (Ba, Kiros, Hinton 2016, arXiv:1607.06450).
+ *
+ * Forward: a row belongs to one or more warps, which hold it in registers from the only read to the only write, so each
+ * tensor crosses memory once. Mean and variance are taken of the sum as it was rounded and stored, and y comes from one
+ * expression, so backward repeats its bits where it makes y again. Backward is norm_backward.cuh's.
+ */
+#include "kernels/model/cuda/norm_backward.cuh"
+
+#define MAX_WARPS 16 /* of a block: leaves 128 registers a thread */
+
+/* Sums over the threads of a row: `n_warps` warps side by side from `first_warp`. Every thread gets the result.
+ * shared[MAX_WARPS] is used once. */
+static __device__ __forceinline__ float row_sum(float x, int n_warps, int first_warp, float *shared)
+{
+    x = zero_warp_sum(x);
+    if (n_warps == 1)
+        return x;
+    int lane = threadIdx.x % ZERO_WARP, warp = threadIdx.x / ZERO_WARP;
+    if (lane == 0)
+        shared[warp] = x;
+    __syncthreads();
+    float sum = shared[first_warp];
+    for (int w = 1; w < n_warps; ++w)
+        sum += shared[first_warp + w];
+    return sum;
+}
+
+struct layer_norm {
+    static constexpr int SUMS = 3;
+    static __device__ __forceinline__ float unit(float x, float mean, float rstd)
+    {
+        return (x - mean) * rstd;
+    }
+    /* bias may be NULL: then b is 0, which adds nothing but the sign of a zero. */
+    static __device__ __forceinline__ float scaled(float h, float w, float b)
+    {
+        return fmaf(h, w, b);
+    }
+};
+
+#define BLOCK_WARPS 4 /* of a block whose rows take one warp each */
+
+/* blockDim.x threads: BLOCK_WARPS rows of one warp, or one row of all warps. Thread t of a row owns packs t, t + width,
+ * ... below n_packs, PACKS at most. */
+template <typename T, int N, int PACKS>
+static __global__ void __launch_bounds__(MAX_WARPS *ZERO_WARP)
+    layernorm(T *y, float *mean, float *rstd, T *residual_out, const T *residual, const T *addend, const T *weight,
+              const T *bias, float eps, size_t n_rows, int dim, int row_warps)
+{
+    __shared__ float shared[2][MAX_WARPS];
+    int warp = threadIdx.x / ZERO_WARP, width = row_warps * ZERO_WARP, t = threadIdx.x % width;
+    size_t row = (size_t)blockIdx.x * (blockDim.x / width) + warp / row_warps;
+    if (row >= n_rows) /* whole warps, and only where rows take one warp: nobody waits for them */
+        return;
+    int n_packs = dim / N;
+    size_t start = row * dim;
+    zero_pack<T, N> x[PACKS];
+#pragma unroll
+    for (int p = 0; p < PACKS; ++p)
+        if (t + p * width < n_packs)
+            x[p] = zero_load<N>(residual, start + (size_t)(t + p * width) * N);
+    float sum = 0.0f, variation = 0.0f;
+    if (addend != nullptr) {
+#pragma unroll
+        for (int p = 0; p < PACKS; ++p) {
+            if (t + p * width >= n_packs)
+                continue;
+            zero_pack<T, N> other = zero_load<N>(addend, start + (size_t)(t + p * width) * N);
+            float total[N];
+#pragma unroll
+            for (int i = 0; i < N; ++i)
+                total[i] = x[p][i] + other[i];
+            x[p] = zero_packed<T>(total);
+        }
+    }
+#pragma unroll
+    for (int p = 0; p < PACKS; ++p) {
+        if (t + p * width >= n_packs)
+            continue;
+        if (residual_out != residual || addend != nullptr)
+            zero_store_pack<N>(residual_out, start + (size_t)(t + p * width) * N, x[p]);
+#pragma unroll
+        for (int i = 0; i < N; ++i)
+            sum += x[p][i];
+    }
+    float center = row_sum(sum, row_warps, warp - warp % row_warps, shared[0]) / (float)dim;
+#pragma unroll
+    for (int p = 0; p < PACKS; ++p) {
+        if (t + p * width >= n_packs)
+            continue;
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+            float d = x[p][i] - center;
+            variation = fmaf(d, d, variation);
+        }
+    }
+    variation = row_sum(variation, row_warps, warp - warp % row_warps, shared[1]);
+    float scale = 1.0f / sqrtf(variation / (float)dim + eps);
+    if (t == 0) {
+        mean[row] = center;
+        rstd[row] = scale;
+    }
+#pragma unroll
+    for (int p = 0; p < PACKS; ++p) {
+        int pack = t + p * width;
+        if (pack >= n_packs)
+            continue;
+        zero_pack<T, N> w = zero_load<N>(weight, (size_t)pack * N), b = {};
+        float out[N];
+        if (bias != nullptr)
+            b = zero_load<N>(bias, (size_t)pack * N);
+#pragma unroll
+        for (int i = 0; i < N; ++i)
+            out[i] = layer_norm::scaled(layer_norm::unit(x[p][i], center, scale), w[i], b[i]);
+        zero_store(y, start + (size_t)pack * N, out);
+    }
+}
+
+template <typename T, int N, int PACKS>
+static cudaError_t launch_forward(cudaStream_t stream, T *y, float *mean, float *rstd, T *residual_out,
+                                  const T *residual, const T *addend, const T *weight, const T *bias, float eps,
+                                  size_t n_rows, size_t dim)
+{
+    size_t row_warps = zero_divide_up(dim / N, (size_t)ZERO_WARP * PACKS);
+    if (row_warps > MAX_WARPS)
+        return cudaErrorInvalidValue;
+    size_t rows = row_warps == 1 ? BLOCK_WARPS : 1;
+    layernorm<T, N, PACKS>
+        <<<(unsigned)zero_divide_up(n_rows, rows), (unsigned)(rows * row_warps * ZERO_WARP), 0, stream>>>(
+            y, mean, rstd, residual_out, residual, addend, weight, bias, eps, n_rows, (int)dim, (int)row_warps);
+    return cudaGetLastError();
+}
+
+/* A warp a row where three packs a lane are enough; else 2 packs a thread: many warps with few registers hide the
+ * reductions' latency better than few with many. */
+template <typename T>
+static cudaError_t choose_forward(cudaStream_t stream, T *y, float *mean, float *rstd, T *residual_out,
+                                  const T *residual, const T *addend, const T *weight, const T *bias, float eps,
+                                  size_t n_rows, size_t dim)
+{
+    constexpr int N = 16 / sizeof(T);
+    bool packs = zero_aligned(y) && zero_aligned(residual_out) && zero_aligned(residual) && zero_aligned(addend) &&
+                 zero_aligned(weight) && zero_aligned(bias) && dim % N == 0;
+    if (packs && dim / N <= 3 * ZERO_WARP)
+        return launch_forward<T, N, 3>(stream, y, mean, rstd, residual_out, residual, addend, weight, bias, eps, n_rows,
+                                       dim);
+    if (packs && dim / N <= 2 * 8 * ZERO_WARP)
+        return launch_forward<T, N, 2>(stream, y, mean, rstd, residual_out, residual, addend, weight, bias, eps, n_rows,
+                                       dim);
+    if (packs)
+        return launch_forward<T, N, 4>(stream, y, mean, rstd, residual_out, residual, addend, weight, bias, eps, n_rows,
+                                       dim);
+    return launch_forward<T, 1, 16>(stream, y, mean, rstd, residual_out, residual, addend, weight, bias, eps, n_rows,
+                                    dim);
+}
+
+extern "C" cudaError_t zero_launch_layernorm(cudaStream_t stream, zero_dtype_t dtype, void *y, float *mean, float *rstd,
+                                             void *residual_out, const void *residual, const void *addend,
+                                             const void *weight, const void *bias, float eps, size_t n_rows, size_t dim)
+{
+    return zero_with_type(dtype, [&](auto type) {
+        using T = decltype(type);
+        return choose_forward(stream, (T *)y, mean, rstd, (T *)residual_out, (const T *)residual, (const T *)addend,
+                              (const T *)weight, (const T *)bias, eps, n_rows, dim);
+    });
+}
+
+/* ---- Backward ---- */
+
+extern "C" cudaError_t zero_launch_layernorm_backward(cudaStream_t stream, zero_dtype_t dtype, void *dresidual,
+                                                      float *partials, void *y, const void *dy, const void *residual,
+                                                      const float *mean, const float *rstd, const void *weight,
+                                                      const void *bias, size_t n_rows, size_t dim)
+{
+    return zero_with_type(dtype, [&](auto type) {
+        using T = decltype(type);
+        return norm_choose_backward<layer_norm>(stream, norm_rows<T>{(T *)dresidual, partials, (T *)y, (const T *)dy,
+                                                                     (const T *)residual, mean, rstd, (const T *)weight,
+                                                                     (const T *)bias, n_rows, (int)dim});
+    });
+}

@@ -1,0 +1,179 @@
+/* loss.cu - softmax cross-entropy on a chunk of logits on CUDA: losses out, logits turned into their gradient in place.
+ *
+ * A block takes a row. The first pass keeps each thread's running maximum and sum of exponentials, which are combined
+ * in a fixed tree; the second needs the row again and overwrites it. A row that fits is kept in shared memory
+ * meanwhile, where each thread finds what it put there itself: L2 does not keep it until it is read anew.
+ */
+#include "kernels/model/cuda/pack.cuh"
+
+#define THREADS 512
+#define WARPS (THREADS / ZERO_WARP)
+
+/* Running maximum m and sum of e^(x - m). */
+typedef struct running {
+    float max, sum;
+} running_t;
+
+/* e^(old - new) of two maxima; 1 where both are still -infinity, whose difference is NaN. */
+static __device__ __forceinline__ float rescale(float from, float to)
+{
+    return from == to ? 1.0f : zero_fast_exp(from - to);
+}
+
+static __device__ __forceinline__ running_t combine(running_t a, running_t b)
+{
+    float max = fmaxf(a.max, b.max);
+    return {max, fmaf(a.sum, rescale(a.max, max), b.sum * rescale(b.max, max))};
+}
+
+/* A whole pack at a time: one rescaling for N elements. A NaN is passed over by the maximum and enters the sum. */
+template <int N> static __device__ __forceinline__ running_t take(running_t state, const float (&x)[N])
+{
+    float max = state.max;
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+        max = fmaxf(max, x[i]);
+    float sum = state.sum * rescale(state.max, max);
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+        sum += zero_fast_exp(x[i] - max);
+    return {max, sum};
+}
+
+static __device__ __forceinline__ running_t combine_warp(running_t state)
+{
+#pragma unroll
+    for (int offset = ZERO_WARP / 2; offset > 0; offset /= 2) {
+        running_t other = {__shfl_xor_sync(ZERO_FULL_WARP, state.max, offset),
+                           __shfl_xor_sync(ZERO_FULL_WARP, state.sum, offset)};
+        state = combine(state, other);
+    }
+    return state;
+}
+
+static __device__ __forceinline__ running_t combine_block(running_t state)
+{
+    __shared__ running_t shared[WARPS];
+    state = combine_warp(state);
+    if (threadIdx.x % ZERO_WARP == 0)
+        shared[threadIdx.x / ZERO_WARP] = state;
+    __syncthreads();
+    state = shared[0];
+    for (int w = 1; w < WARPS; ++w)
+        state = combine(state, shared[w]);
+    return state;
+}
+
+template <typename T, int N> static __device__ __forceinline__ void to_floats(float (&x)[N], zero_pack<T, N> pack)
+{
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+        x[i] = pack[i];
+}
+
+/* Packs up to the last whole one, then single elements. Rows start at aligned addresses: loss_cuda.c pads them. KEEP:
+ * dynamic shared memory holds the row's packs. */
+template <typename T, int N, bool KEEP>
+static __global__ void __launch_bounds__(THREADS)
+    cross_entropy(T *logits, double *losses, const int32_t *targets, const float *grad_scale, double loss_weight,
+                  size_t vocab_size, size_t ld)
+{
+    size_t row_index = blockIdx.x, n_packs = vocab_size / N;
+    extern __shared__ uint4 row_memory[];
+    T *row = logits + row_index * ld, *kept = (T *)row_memory;
+    int32_t target = targets[row_index];
+    bool valid = target >= 0 && (size_t)target < vocab_size;
+    float target_logit = valid ? zero_to_float(row[target]) : NAN;
+    running_t state = {-INFINITY, 0.0f};
+#pragma unroll 4
+    for (size_t pack = threadIdx.x; pack < n_packs; pack += THREADS) {
+        float x[N];
+        zero_pack<T, N> loaded = zero_load<N>(row, pack * N);
+        if constexpr (KEEP)
+            zero_store_pack<N>(kept, pack * N, loaded);
+        to_floats<T>(x, loaded);
+        state = take(state, x);
+    }
+    for (size_t i = n_packs * N + threadIdx.x; i < vocab_size; i += THREADS) {
+        float x[1] = {zero_to_float(row[i])};
+        state = take(state, x);
+    }
+    state = combine_block(state); /* its barrier also stands between reading the target's logit and writing it */
+    if (threadIdx.x == 0)
+        losses[row_index] = (double)logf(state.sum) + ((double)state.max - (double)target_logit);
+    if (grad_scale == nullptr)
+        return;
+    float scale = (float)((double)grad_scale[0] * loss_weight);
+    float factor = valid ? scale / state.sum : NAN;
+#pragma unroll 4
+    for (size_t pack = threadIdx.x; pack < n_packs; pack += THREADS) {
+        float x[N];
+        to_floats<T>(x, zero_load<N>(KEEP ? kept : row, pack * N));
+#pragma unroll
+        for (int i = 0; i < N; ++i)
+            x[i] = factor * zero_fast_exp(x[i] - state.max);
+        zero_store(row, pack * N, x);
+    }
+    for (size_t i = n_packs * N + threadIdx.x; i < vocab_size; i += THREADS)
+        row[i] = zero_from_float<T>(factor * zero_fast_exp(zero_to_float(row[i]) - state.max));
+    /* Once more the target's, by the thread that wrote it. */
+    size_t at = (size_t)target, writer = at < n_packs * N ? at / N : at - n_packs * N;
+    if (valid && threadIdx.x == writer % THREADS)
+        row[at] = zero_from_float<T>(factor * zero_fast_exp(target_logit - state.max) - scale);
+}
+
+/* Two rows on a multiprocessor of 227 KiB, so that one is read while the other is written. */
+#define KEPT_MAX_BYTES ((size_t)112 << 10)
+
+template <bool KEEP, typename T>
+static cudaError_t launch(cudaStream_t stream, T *logits, double *losses, const int32_t *targets,
+                          const float *grad_scale, double loss_weight, size_t n_rows, size_t vocab_size, size_t ld)
+{
+    auto kernel = cross_entropy<T, 16 / sizeof(T), KEEP>;
+    size_t kept_bytes = KEEP ? vocab_size * sizeof(T) / 16 * 16 : 0;
+    if (KEEP) {
+        cudaError_t error =
+            cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)kept_bytes);
+        if (error != cudaSuccess)
+            return error;
+    }
+    kernel<<<(unsigned)n_rows, THREADS, kept_bytes, stream>>>(logits, losses, targets, grad_scale, loss_weight,
+                                                              vocab_size, ld);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t zero_launch_cross_entropy(cudaStream_t stream, zero_dtype_t dtype, void *logits, double *losses,
+                                                 const int32_t *targets, const float *grad_scale, double loss_weight,
+                                                 size_t n_rows, size_t vocab_size, size_t ld)
+{
+    return zero_with_type(dtype, [&](auto type) {
+        using T = decltype(type);
+        if (grad_scale != nullptr && vocab_size * sizeof(T) <= KEPT_MAX_BYTES)
+            return launch<true>(stream, (T *)logits, losses, targets, grad_scale, loss_weight, n_rows, vocab_size, ld);
+        return launch<false>(stream, (T *)logits, losses, targets, grad_scale, loss_weight, n_rows, vocab_size, ld);
+    });
+}
+
+static __global__ void __launch_bounds__(THREADS)
+    add_losses(double *loss_sum, const double *losses, double loss_weight, size_t n_rows)
+{
+    __shared__ double sums[THREADS];
+    double sum = 0.0;
+    for (size_t row = threadIdx.x; row < n_rows; row += THREADS)
+        sum += losses[row];
+    sums[threadIdx.x] = sum;
+    for (int half = THREADS / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (threadIdx.x < half)
+            sums[threadIdx.x] += sums[threadIdx.x + half];
+    }
+    if (threadIdx.x == 0)
+        *loss_sum += loss_weight * sums[0];
+}
+
+extern "C" cudaError_t zero_launch_add_losses(cudaStream_t stream, double *loss_sum, const double *losses,
+                                              double loss_weight, size_t n_rows)
+{
+    add_losses<<<1, THREADS, 0, stream>>>(loss_sum, losses, loss_weight, n_rows);
+    return cudaGetLastError();
+}

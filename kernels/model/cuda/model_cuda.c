@@ -1,0 +1,382 @@
+/* model_cuda.c - the CUDA table of model kernels: the context, the workspace's size, who computes attention, and the
+ * functions that are a launch and no more.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "kernels/model/cuda/model_cuda.h"
+#include "kernels/model/rope.h"
+
+static zero_dtype_t activation_dtype(zero_dtype_t weight_dtype)
+{
+    return weight_dtype;
+}
+
+/* By the data sheets of the A100 (312 TFLOP/s bf16, 19.5 fp32, 108 SMs) and the H100 and H200 (989 and 67, 132 SMs). */
+static double peak_flops(zero_dtype_t weight_dtype)
+{
+    static const struct {
+        int major, minor;
+        double half, single; /* per SM */
+    } chips[] = {{8, 0, 312e12 / 108, 19.5e12 / 108}, {9, 0, 989.4e12 / 132, 66.9e12 / 132}};
+    int gpu, major, minor, n_sms;
+    if (cudaGetDevice(&gpu) != cudaSuccess ||
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, gpu) != cudaSuccess ||
+        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, gpu) != cudaSuccess ||
+        cudaDeviceGetAttribute(&n_sms, cudaDevAttrMultiProcessorCount, gpu) != cudaSuccess)
+        return 0.0;
+    for (size_t i = 0; i < sizeof chips / sizeof *chips; ++i)
+        if (chips[i].major == major && chips[i].minor == minor)
+            return n_sms * (weight_dtype == ZERO_FP32 ? chips[i].single : chips[i].half);
+    return 0.0;
+}
+
+/* ---- Workspace: cuBLASLt's part, then scratch that the calls share, since one runs at a time ---- */
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+static size_t attention_workspace(const zero_model_limits_t *limits)
+{
+    size_t own = zero_cuda_bytes(limits->n_rows * limits->n_heads * sizeof(float)); /* delta */
+#ifdef ZERO_HAVE_CUDNN
+    return limits->dtype == ZERO_FP32 ? own : larger(own, zero_cudnn_workspace(limits));
+#else
+    return own;
+#endif
+}
+
+static size_t embed_workspace(const zero_model_limits_t *limits)
+{
+    return zero_cuda_bytes(zero_embed_places_bytes(limits->n_rows)) +
+           zero_cuda_bytes(zero_embed_partials_bytes(limits->n_rows, limits->max_width)) +
+           zero_cuda_bytes(zero_embed_sort_bytes(limits->n_rows, limits->vocab_size));
+}
+
+static size_t workspace_bytes(const zero_model_limits_t *limits)
+{
+    size_t bytes = zero_cuda_linear_workspace(limits);
+    bytes = larger(bytes, attention_workspace(limits));
+    bytes = larger(bytes, zero_cuda_bytes(3 * zero_norm_most_partials(limits->max_width) * sizeof(float)));
+    bytes = larger(bytes, zero_cuda_loss_workspace(limits));
+    return ZERO_GEMM_WORKSPACE_BYTES + larger(bytes, embed_workspace(limits));
+}
+
+/* ---- Context ---- */
+
+static void context_destroy(zero_model_context_t *ctx)
+{
+    zero_model_cuda_t *cuda = zero_model_cuda(ctx);
+    if (cuda != NULL) {
+        zero_gemm_plans_destroy(cuda->gemms);
+#ifdef ZERO_HAVE_CUDNN
+        zero_cudnn_destroy(cuda->cudnn);
+#endif
+        free(cuda);
+    }
+    *ctx = (zero_model_context_t){0};
+}
+
+static zero_status_t context_create(zero_model_context_t *ctx, zero_stream_t stream, void *workspace,
+                                    const zero_model_limits_t *limits)
+{
+    zero_model_cuda_t *cuda = calloc(1, sizeof *cuda);
+    if (cuda == NULL)
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory for the CUDA kernels' context");
+    cuda->dtype = limits->dtype;
+    *ctx = (zero_model_context_t){stream, workspace, workspace_bytes(limits), cuda};
+    zero_status_t status = zero_gemm_plans_create(&cuda->gemms);
+#ifdef ZERO_HAVE_CUDNN
+    if (status == ZERO_OK && limits->dtype != ZERO_FP32)
+        status = zero_cudnn_create(ctx, &cuda->cudnn);
+#endif
+    if (status != ZERO_OK)
+        context_destroy(ctx);
+    return status;
+}
+
+/* ---- LayerNorm ---- */
+
+static zero_status_t layernorm(zero_model_context_t *ctx, void *y, float *mean, float *rstd, void *residual_out,
+                               const void *residual, const void *addend, zero_weight_t weight, zero_weight_t bias,
+                               float eps, size_t n_rows, size_t dim)
+{
+    ZERO_TRY(zero_check_weight(ctx, weight));
+    ZERO_TRY(zero_check_weight(ctx, bias));
+    ZERO_TRY_CUDA(zero_launch_layernorm(zero_model_stream(ctx), weight.dtype, y, mean, rstd, residual_out, residual,
+                                        addend, weight.data, bias.data, eps, n_rows, dim));
+    return ZERO_OK;
+}
+
+static zero_status_t layernorm_backward(zero_model_context_t *ctx, void *dresidual, zero_grad_t dweight,
+                                        zero_grad_t dbias, zero_grad_t dcolumns, void *y, const void *dy,
+                                        const void *residual, const float *mean, const float *rstd,
+                                        zero_weight_t weight, zero_weight_t bias, size_t n_rows, size_t dim)
+{
+    const zero_grad_t grads[] = {dweight, dbias, dcolumns};
+    cudaStream_t stream = zero_model_stream(ctx);
+    zero_cuda_scratch_t scratch = zero_cuda_scratch(ctx);
+    ZERO_TRY(zero_check_weight(ctx, weight));
+    ZERO_TRY(zero_check_weight(ctx, bias));
+    size_t n_parts = zero_norm_parts(n_rows, dim, zero_dtype_size(weight.dtype));
+    float *partials = zero_cuda_take(&scratch, n_parts * 3 * dim * sizeof *partials); /* [n_parts, 3, dim] */
+    if (partials == NULL)
+        return ZERO_ERROR_ARGUMENT;
+    ZERO_TRY_CUDA(zero_launch_layernorm_backward(stream, weight.dtype, dresidual, partials, y, dy, residual, mean, rstd,
+                                                 weight.data, bias.data, n_rows, dim));
+    ZERO_TRY_CUDA(zero_launch_put_partials(stream, grads, 3, partials, n_parts, dim));
+    return ZERO_OK;
+}
+
+/* ---- RMSNorm ---- */
+
+static zero_status_t rmsnorm(zero_model_context_t *ctx, void *y, float *rstd, void *residual_out, const void *residual,
+                             const void *addend, zero_weight_t weight, float eps, size_t n_rows, size_t dim)
+{
+    ZERO_TRY(zero_check_weight(ctx, weight));
+    ZERO_TRY_CUDA(zero_launch_rmsnorm(zero_model_stream(ctx), weight.dtype, y, rstd, residual_out, residual, addend,
+                                      weight.data, eps, n_rows, dim));
+    return ZERO_OK;
+}
+
+static zero_status_t rmsnorm_backward(zero_model_context_t *ctx, void *dresidual, zero_grad_t dweight, void *y,
+                                      const void *dy, const void *residual, const float *rstd, zero_weight_t weight,
+                                      size_t n_rows, size_t dim)
+{
+    cudaStream_t stream = zero_model_stream(ctx);
+    zero_cuda_scratch_t scratch = zero_cuda_scratch(ctx);
+    ZERO_TRY(zero_check_weight(ctx, weight));
+    size_t n_parts = zero_norm_parts(n_rows, dim, zero_dtype_size(weight.dtype));
+    float *partials = zero_cuda_take(&scratch, n_parts * dim * sizeof *partials); /* [n_parts, dim] */
+    if (partials == NULL)
+        return ZERO_ERROR_ARGUMENT;
+    ZERO_TRY_CUDA(zero_launch_rmsnorm_backward(stream, weight.dtype, dresidual, partials, y, dy, residual, rstd,
+                                               weight.data, n_rows, dim));
+    ZERO_TRY_CUDA(zero_launch_put_partials(stream, &dweight, 1, partials, n_parts, dim));
+    return ZERO_OK;
+}
+
+/* ---- Rotary positions ---- */
+
+static zero_status_t rope(zero_model_context_t *ctx, void *qkv, bool inverse, float theta, size_t n_batch,
+                          size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim)
+{
+    if (head_dim % 2 != 0 || head_dim > UINT32_MAX)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "rope: heads of %zu elements, which are no pairs", head_dim);
+    for (size_t first = 0; first < head_dim / 2; first += ZERO_ROPE_FREQUENCIES) {
+        zero_rope_frequencies_t some = {.head_dim = (uint32_t)head_dim, .first = (uint32_t)first};
+        for (; some.n < ZERO_ROPE_FREQUENCIES && first + some.n < head_dim / 2; ++some.n)
+            some.of[some.n] = zero_rope_frequency(theta, first + some.n, head_dim);
+        ZERO_TRY_CUDA(zero_launch_rope(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, qkv, &some, inverse,
+                                       n_batch * seq_len, seq_len, n_heads + n_kv_heads,
+                                       (n_heads + 2 * n_kv_heads) * head_dim));
+    }
+    return ZERO_OK;
+}
+
+/* ---- GELU and elementwise ---- */
+
+static zero_status_t swiglu(zero_model_context_t *ctx, void *y, const void *gate_up, size_t n_rows, size_t width)
+{
+    ZERO_TRY_CUDA(zero_launch_swiglu(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, y, gate_up, n_rows, width));
+    return ZERO_OK;
+}
+
+static zero_status_t swiglu_backward(zero_model_context_t *ctx, void *dgate_up, void *y, const void *dy,
+                                     const void *gate_up, size_t n_rows, size_t width)
+{
+    ZERO_TRY_CUDA(zero_launch_swiglu_backward(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, dgate_up, y, dy,
+                                              gate_up, n_rows, width));
+    return ZERO_OK;
+}
+
+static zero_status_t gelu(zero_model_context_t *ctx, void *y, const void *x, size_t n_elems)
+{
+    ZERO_TRY_CUDA(zero_launch_gelu(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, y, x, n_elems));
+    return ZERO_OK;
+}
+
+static zero_status_t gelu_backward(zero_model_context_t *ctx, void *dx, zero_grad_t dcolumns, void *y, const void *dy,
+                                   const void *x, size_t n_rows, size_t width)
+{
+    cudaStream_t stream = zero_model_stream(ctx);
+    zero_cuda_scratch_t scratch = zero_cuda_scratch(ctx);
+    size_t n_parts = zero_column_sum_parts(n_rows, width);
+    float *partials = zero_cuda_take(&scratch, n_parts * width * sizeof *partials);
+    if (partials == NULL)
+        return ZERO_ERROR_ARGUMENT;
+    ZERO_TRY_CUDA(
+        zero_launch_gelu_backward(stream, zero_model_cuda(ctx)->dtype, dx, partials, y, dy, x, n_rows, width));
+    if (dcolumns.data != NULL)
+        ZERO_TRY_CUDA(zero_launch_put_partials(stream, &dcolumns, 1, partials, n_parts, width));
+    return ZERO_OK;
+}
+
+static zero_status_t add(zero_model_context_t *ctx, void *y, const void *x, size_t n_elems)
+{
+    ZERO_TRY_CUDA(zero_launch_add(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, y, x, n_elems));
+    return ZERO_OK;
+}
+
+static zero_status_t put_grad(zero_model_context_t *ctx, zero_grad_t grad, const float *sums, size_t n_elems)
+{
+    ZERO_TRY_CUDA(zero_launch_put_grad(zero_model_stream(ctx), grad, sums, n_elems));
+    return ZERO_OK;
+}
+
+static zero_status_t zero_fill(zero_model_context_t *ctx, void *y, size_t n_bytes)
+{
+    ZERO_TRY_CUDA(cudaMemsetAsync(y, 0, n_bytes, zero_model_stream(ctx)));
+    return ZERO_OK;
+}
+
+/* ---- Attention: cuDNN's where it serves ---- */
+
+static zero_status_t check_attention(const zero_attention_shape_t *s)
+{
+    if (s->n_kv_heads == 0 || s->n_heads % s->n_kv_heads != 0)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "attention: %zu heads cannot share %zu key/value heads", s->n_heads,
+                         s->n_kv_heads);
+    if (s->head_dim > ZERO_ATTENTION_MAX_HEAD_DIM)
+        return zero_fail(ZERO_ERROR_UNSUPPORTED, "attention heads of %zu; on CUDA %d is the most", s->head_dim,
+                         ZERO_ATTENTION_MAX_HEAD_DIM);
+    return ZERO_OK;
+}
+
+static bool cudnn_serves(zero_model_context_t *ctx, const zero_attention_shape_t *shape, const void *qkv)
+{
+#ifdef ZERO_HAVE_CUDNN
+    return zero_model_cuda(ctx)->cudnn != NULL && (uintptr_t)qkv % 16 == 0 && zero_cudnn_serves(ctx, shape, NULL);
+#else
+    (void)ctx, (void)shape, (void)qkv;
+    return false;
+#endif
+}
+
+/* Fp32 has no cuDNN context, and no shape that cuDNN may serve. */
+static bool attention_is_slow(zero_model_context_t *ctx, size_t n_batch, size_t seq_len, size_t n_heads,
+                              size_t n_kv_heads, size_t head_dim, char why[ZERO_MODEL_WHY])
+{
+#ifdef ZERO_HAVE_CUDNN
+    zero_attention_shape_t shape = {n_batch, seq_len, n_heads, n_kv_heads, head_dim};
+    return !zero_cudnn_may_serve(zero_model_cuda(ctx)->dtype, &shape, why) || !zero_cudnn_serves(ctx, &shape, why);
+#else
+    (void)ctx, (void)n_batch, (void)seq_len, (void)n_heads, (void)n_kv_heads, (void)head_dim;
+    snprintf(why, ZERO_MODEL_WHY,
+             "this program was built without cuDNN: install its development files (libcudnn9-dev-cuda-13, say) and "
+             "build it again");
+    return true;
+#endif
+}
+
+static zero_status_t attention(zero_model_context_t *ctx, void *out, float *logsumexp, const void *qkv, size_t n_batch,
+                               size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim)
+{
+    zero_attention_shape_t shape = {n_batch, seq_len, n_heads, n_kv_heads, head_dim};
+    ZERO_TRY(check_attention(&shape));
+#ifdef ZERO_HAVE_CUDNN
+    if (cudnn_serves(ctx, &shape, qkv))
+        return zero_cudnn_attention(ctx, &shape, out, logsumexp, qkv);
+#endif
+    ZERO_TRY_CUDA(zero_launch_attention(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, out, logsumexp, qkv,
+                                        n_batch, seq_len, n_heads, n_kv_heads, head_dim));
+    return ZERO_OK;
+}
+
+static zero_status_t attention_backward(zero_model_context_t *ctx, void *dqkv, const void *dout, const void *qkv,
+                                        const void *out, const float *logsumexp, size_t n_batch, size_t seq_len,
+                                        size_t n_heads, size_t n_kv_heads, size_t head_dim)
+{
+    zero_attention_shape_t shape = {n_batch, seq_len, n_heads, n_kv_heads, head_dim};
+    ZERO_TRY(check_attention(&shape));
+#ifdef ZERO_HAVE_CUDNN
+    if (cudnn_serves(ctx, &shape, qkv))
+        return zero_cudnn_attention_backward(ctx, &shape, dqkv, dout, qkv, out, logsumexp);
+#endif
+    zero_cuda_scratch_t scratch = zero_cuda_scratch(ctx);
+    float *delta = zero_cuda_take(&scratch, n_batch * n_heads * seq_len * sizeof *delta);
+    if (delta == NULL)
+        return ZERO_ERROR_ARGUMENT;
+    ZERO_TRY_CUDA(zero_launch_attention_backward(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, dqkv, delta, dout,
+                                                 qkv, out, logsumexp, n_batch, seq_len, n_heads, n_kv_heads, head_dim));
+    return ZERO_OK;
+}
+
+/* ---- Embedding ---- */
+
+static zero_status_t embed(zero_model_context_t *ctx, void *out, const int32_t *tokens, zero_weight_t token_table,
+                           zero_weight_t position_table, size_t n_batch, size_t seq_len, size_t dim, size_t vocab_size)
+{
+    ZERO_TRY(zero_check_weight(ctx, token_table));
+    ZERO_TRY(zero_check_weight(ctx, position_table));
+    ZERO_TRY_CUDA(zero_launch_embed(zero_model_stream(ctx), token_table.dtype, out, tokens, token_table.data,
+                                    position_table.data, n_batch * seq_len, seq_len, dim, vocab_size));
+    return ZERO_OK;
+}
+
+static zero_status_t embed_backward(zero_model_context_t *ctx, zero_grad_t dtokens, zero_grad_t dpositions,
+                                    const void *dout, const int32_t *tokens, size_t n_batch, size_t seq_len, size_t dim,
+                                    size_t vocab_size)
+{
+    cudaStream_t stream = zero_model_stream(ctx);
+    zero_dtype_t dtype = zero_model_cuda(ctx)->dtype;
+    zero_cuda_scratch_t scratch = zero_cuda_scratch(ctx);
+    size_t n_rows = n_batch * seq_len;
+    if (n_rows > INT32_MAX)
+        return zero_fail(ZERO_ERROR_OVERFLOW, "%zu positions do not fit 31 bits", n_rows);
+    zero_embed_place_t *places = zero_cuda_take(&scratch, zero_embed_places_bytes(n_rows));
+    float *partials = zero_cuda_take(&scratch, zero_embed_partials_bytes(n_rows, dim));
+    void *sort = zero_cuda_take(&scratch, zero_embed_sort_bytes(n_rows, vocab_size));
+    if (places == NULL || partials == NULL || sort == NULL)
+        return ZERO_ERROR_ARGUMENT;
+    if (!dtokens.accumulate)
+        ZERO_TRY_CUDA(cudaMemsetAsync(dtokens.data, 0, vocab_size * dim * zero_dtype_size(dtokens.dtype), stream));
+    ZERO_TRY_CUDA(zero_launch_embed_sort(stream, sort, places, tokens, n_rows, vocab_size));
+    ZERO_TRY_CUDA(
+        zero_launch_embed_tokens_backward(stream, dtype, dtokens, partials, dout, places, n_rows, dim, vocab_size));
+    if (dpositions.data != NULL)
+        ZERO_TRY_CUDA(zero_launch_embed_positions_backward(stream, dtype, dpositions, dout, n_batch, seq_len, dim));
+    return ZERO_OK;
+}
+
+static const zero_model_kernels_t table = {
+    .name = "cuda",
+    .activation_dtype = activation_dtype,
+    .peak_flops = peak_flops,
+    .workspace_bytes = workspace_bytes,
+    .context_create = context_create,
+    .context_destroy = context_destroy,
+    .record_begin = zero_cuda_record_begin,
+    .record_end = zero_cuda_record_end,
+    .replay = zero_cuda_replay,
+    .recording_destroy = zero_cuda_recording_destroy,
+    .linear = zero_cuda_linear,
+    .linear_backward_input = zero_cuda_linear_backward_input,
+    .linear_backward_weight = zero_cuda_linear_backward_weight,
+    .layernorm = layernorm,
+    .layernorm_backward = layernorm_backward,
+    .rmsnorm = rmsnorm,
+    .rmsnorm_backward = rmsnorm_backward,
+    .rope = rope,
+    .swiglu = swiglu,
+    .swiglu_backward = swiglu_backward,
+    .gelu = gelu,
+    .gelu_backward = gelu_backward,
+    .attention_is_slow = attention_is_slow,
+    .attention = attention,
+    .attention_backward = attention_backward,
+    .embed = embed,
+    .embed_backward = embed_backward,
+    .head_loss = zero_cuda_head_loss,
+    .head_logits = zero_cuda_head_logits,
+    .add = add,
+    .put_grad = put_grad,
+    .zero_fill = zero_fill,
+};
+
+const zero_model_kernels_t *zero_model_kernels_cuda(void)
+{
+    return &table;
+}

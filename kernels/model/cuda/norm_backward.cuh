@@ -1,0 +1,245 @@
+/* norm_backward.cuh - what the backward passes of LayerNorm and RMSNorm share: how rows, columns and sums are dealt
+ * out.
+ *
+ * A group of warps takes a row at a time, with the next rows on their way to shared memory by asynchronous copies: each
+ * thread reads back what it copied itself, as often as it needs it, so there is nothing to wait for but the copies. A
+ * row that fits three packs a lane takes one warp, and no barrier at all; a block is several such groups. Longer rows
+ * take one barrier each, of a block that is one group: several blocks share an SM instead, and do not wait for one
+ * another. (Barriers of groups within a block are as fast, but compute-sanitizer's racecheck does not follow them.)
+ *
+ * Groups take rows in turn, so that at any time all of them are in one stretch of memory. Columns are summed in
+ * registers over a group's rows; a block adds its groups in order and writes one part, and column_sum.cu adds the
+ * parts. Which rows a group takes depends on their number and length alone. A block takes at most the 99 KiB of shared
+ * memory that every device has.
+ */
+#ifndef ZERO_NORM_BACKWARD_CUH
+#define ZERO_NORM_BACKWARD_CUH
+
+#include <cuda_pipeline_primitives.h>
+
+#include "kernels/model/cuda/pack.cuh"
+
+/* [n_rows, dim] but where said otherwise. */
+template <typename T> struct norm_rows {
+    T *dresidual;
+    float *partials; /* [zero_norm_parts, SUMS, dim] */
+    T *y;            /* NULL, or where the norm's output is made again */
+    const T *dy, *residual;
+    const float *mean, *rstd; /* [n_rows]; RMSNorm has no mean */
+    const T *weight, *bias;   /* [dim]; RMSNorm has no bias, LayerNorm may have none */
+    size_t n_rows;
+    int dim;
+};
+
+/* Sums of two numbers over the group's threads, in a fixed tree; every thread gets them. A group of several warps is
+ * the block. `shared` has a place for each, and must have been read by all of them before it is used again. */
+static __device__ __forceinline__ float2 norm_group_sums(float2 x, int n_warps, float2 *shared)
+{
+    x.x = zero_warp_sum(x.x);
+    x.y = zero_warp_sum(x.y);
+    if (n_warps == 1)
+        return x;
+    if (threadIdx.x % ZERO_WARP == 0)
+        shared[threadIdx.x / ZERO_WARP] = x;
+    __syncthreads();
+    x = shared[0];
+#pragma unroll 4
+    for (int w = 1; w < n_warps; ++w) {
+        float2 other = shared[w];
+        x.x += other.x;
+        x.y += other.y;
+    }
+    return x;
+}
+
+/* Adds the sums of a block's groups in order, through `shared` [n_groups, SUMS, dim], which nobody uses any more. */
+template <int N, int PACKS, int SUMS>
+static __device__ __forceinline__ void norm_put_part(float *part, const float (&sums)[SUMS][PACKS][N], float *shared,
+                                                     int group, int n_groups, int t, int width, int dim)
+{
+    float *own = n_groups == 1 ? part : shared + group * SUMS * dim;
+#pragma unroll
+    for (int p = 0; p < PACKS; ++p)
+#pragma unroll
+        for (int s = 0; s < SUMS; ++s)
+            if ((t + p * width) * N < dim)
+                zero_store(own, (size_t)s * dim + (t + p * width) * N, sums[s][p]);
+    if (n_groups == 1)
+        return;
+    __syncthreads();
+    for (int i = threadIdx.x; i < SUMS * dim / N; i += blockDim.x) {
+        zero_pack<float, N> sum = zero_load<N>(shared, (size_t)i * N);
+        for (int g = 1; g < n_groups; ++g) {
+            zero_pack<float, N> other = zero_load<N>(shared, (size_t)g * SUMS * dim + i * N);
+#pragma unroll
+            for (int k = 0; k < N; ++k)
+                sum.elem[k] += other.elem[k];
+        }
+        zero_store_pack<N>(part, (size_t)i * N, sum);
+    }
+}
+
+enum { NORM_DY, NORM_X, NORM_DX, NORM_N_READ };
+enum { NORM_DWEIGHT, NORM_DBIAS, NORM_DCOLUMNS };
+
+/* With h the normalized row and g = dy w:  dx += rstd (g - mean(g) - h mean(g h)), where RMSNorm leaves mean(g) out;
+ * dweight = sum of dy h. LayerNorm has two sums more: dbias, of dy, and dcolumns, of the new dx. NORM gives h, y and
+ * the number of sums. group_warps warps to a row; thread t of a group owns packs t, t + width, ..., PACKS at most.
+ * Without STAGES rows are read from where they are, and a block is one group.
+ *
+ * Threads that own less than others compute on zeros instead of branching, so that loads of all packs overlap. */
+template <typename NORM, typename T, int N, int PACKS, int STAGES, bool REMAKE, bool ONE_WARP, int MAX_THREADS>
+static __global__ void __launch_bounds__(MAX_THREADS, 1) norm_backward(norm_rows<T> a, int group_warps)
+{
+    constexpr int SUMS = NORM::SUMS;
+    constexpr bool CENTERED = SUMS == 3;
+    extern __shared__ uint4 stages[];                     /* [n_groups, STAGES, NORM_N_READ, PACKS, width] */
+    __shared__ float2 shared[2][MAX_THREADS / ZERO_WARP]; /* rows take turns, so that one barrier a row is enough */
+    int n_warps = ONE_WARP ? 1 : group_warps, width = n_warps * ZERO_WARP, n_groups = blockDim.x / width;
+    int group = threadIdx.x / width, t = threadIdx.x % width, n_packs = a.dim / N, stage = 0, turn = 0;
+    size_t first = (size_t)blockIdx.x * n_groups + group, step = (size_t)gridDim.x * n_groups;
+    const T *tensors[] = {a.dy, a.residual, a.dresidual};
+    uint4 *own = stages + group * (STAGES * NORM_N_READ * PACKS) * width + t;
+    zero_may_launch_next();
+    auto is_mine = [&](int p) { return t + p * width < n_packs; };
+    auto column = [&](int p) { return (t + p * width) * N; };
+    auto slot = [&](int s, int tensor, int p) { return own + ((s * NORM_N_READ + tensor) * PACKS + p) * width; };
+    auto fetch = [&](size_t row, int into) {
+        if (row < a.n_rows) {
+#pragma unroll
+            for (int tensor = 0; tensor < NORM_N_READ; ++tensor)
+#pragma unroll
+                for (int p = 0; p < PACKS; ++p)
+                    if (is_mine(p))
+                        __pipeline_memcpy_async(slot(into, tensor, p), tensors[tensor] + row * a.dim + column(p),
+                                                sizeof(uint4));
+        }
+        __pipeline_commit();
+    };
+    auto get = [&](int tensor, size_t row, int p) {
+        if constexpr (STAGES > 0)
+            return *reinterpret_cast<const zero_pack<T, N> *>(slot(stage, tensor, p));
+        else
+            return is_mine(p) ? zero_load<N>(tensors[tensor], row * a.dim + column(p)) : zero_pack<T, N>{};
+    };
+    float sums[SUMS][PACKS][N] = {}, inv_dim = 1.0f / (float)a.dim, next_mean = 0.0f, next_rstd = 0.0f;
+    zero_pack<T, N> w[PACKS] = {}, b[PACKS] = {};
+    for (int i = 0; i < STAGES * NORM_N_READ; ++i)
+#pragma unroll
+        for (int p = 0; p < PACKS; ++p)
+            if (!is_mine(p))
+                *slot(0, i, p) = uint4{};
+    for (int ahead = 0; ahead < STAGES - 1; ++ahead)
+        fetch(first + ahead * step, ahead);
+    if (first < a.n_rows) {
+        next_mean = CENTERED ? a.mean[first] : 0.0f;
+        next_rstd = a.rstd[first];
+    }
+#pragma unroll
+    for (int p = 0; p < PACKS; ++p) {
+        if (is_mine(p))
+            w[p] = zero_load<N>(a.weight, column(p));
+        if (REMAKE && is_mine(p) && a.bias != nullptr)
+            b[p] = zero_load<N>(a.bias, column(p));
+    }
+    for (size_t row = first; row < a.n_rows; row += step) {
+        float mean = next_mean, rstd = next_rstd;
+        float2 means = {0.0f, 0.0f}; /* of g and g h */
+        size_t next = row + step < a.n_rows ? row + step : first;
+        if constexpr (STAGES > 0)
+            fetch(row + (STAGES - 1) * step, stage == 0 ? STAGES - 1 : stage - 1);
+        next_mean = CENTERED ? a.mean[next] : 0.0f;
+        next_rstd = a.rstd[next];
+        if constexpr (STAGES > 0)
+            __pipeline_wait_prior(STAGES - 1);
+#pragma unroll
+        for (int p = 0; p < PACKS; ++p) {
+            zero_pack<T, N> dy = get(NORM_DY, row, p), x = get(NORM_X, row, p);
+            float again[N];
+#pragma unroll
+            for (int i = 0; i < N; ++i) {
+                float h = NORM::unit(x[i], mean, rstd), g = dy[i] * w[p][i];
+                again[i] = NORM::scaled(h, w[p][i], b[p][i]);
+                means.y = fmaf(g, h, means.y);
+                sums[NORM_DWEIGHT][p][i] = fmaf(dy[i], h, sums[NORM_DWEIGHT][p][i]);
+                if constexpr (CENTERED) {
+                    means.x += g;
+                    sums[NORM_DBIAS][p][i] += dy[i];
+                }
+            }
+            if (REMAKE && is_mine(p))
+                zero_store(a.y, row * a.dim + column(p), again);
+        }
+        means = norm_group_sums(means, n_warps, shared[turn]);
+        float g_center = -means.x * inv_dim, gh_center = -means.y * inv_dim;
+#pragma unroll
+        for (int p = 0; p < PACKS; ++p) {
+            zero_pack<T, N> dy = get(NORM_DY, row, p), x = get(NORM_X, row, p), dx = get(NORM_DX, row, p);
+            float sum[N];
+#pragma unroll
+            for (int i = 0; i < N; ++i) {
+                float g = dy[i] * w[p][i]; /* rounded as in its mean, so that alike values cancel */
+                float centered = fmaf(gh_center, NORM::unit(x[i], mean, rstd), CENTERED ? g + g_center : g);
+                sum[i] = fmaf(rstd, centered, dx[i]);
+            }
+            dx = zero_packed<T>(sum);
+            if (is_mine(p))
+                zero_store_pack<N>(a.dresidual, row * a.dim + column(p), dx);
+            if constexpr (CENTERED) {
+#pragma unroll
+                for (int i = 0; i < N; ++i)
+                    sums[NORM_DCOLUMNS][p][i] += dx[i];
+            }
+        }
+        stage = stage == STAGES - 1 ? 0 : stage + 1;
+        turn ^= 1;
+    }
+    if (n_groups > 1)
+        __syncthreads(); /* every group has read its last rows */
+    norm_put_part(a.partials + (size_t)blockIdx.x * SUMS * a.dim, sums, reinterpret_cast<float *>(stages), group,
+                  n_groups, t, width, a.dim);
+}
+
+/* zero_norm_parts blocks of n_groups groups of group_warps warps. */
+template <typename NORM, int N, int PACKS, int STAGES, bool ONE_WARP, int MAX_THREADS, typename T>
+static cudaError_t norm_launch_backward(cudaStream_t stream, norm_rows<T> rows, size_t n_groups, size_t group_warps)
+{
+    auto kernel = rows.y == nullptr ? norm_backward<NORM, T, N, PACKS, STAGES, false, ONE_WARP, MAX_THREADS>
+                                    : norm_backward<NORM, T, N, PACKS, STAGES, true, ONE_WARP, MAX_THREADS>;
+    size_t n_threads = n_groups * group_warps * ZERO_WARP;
+    size_t shared_bytes = n_threads * (STAGES * NORM_N_READ * PACKS * sizeof(uint4));
+    if (n_threads > MAX_THREADS)
+        return cudaErrorInvalidValue;
+    if (STAGES > 0) { /* more than the 48 KiB that need no asking */
+        cudaError_t error =
+            cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes);
+        if (error != cudaSuccess)
+            return error;
+    }
+    size_t n_parts = zero_norm_parts(rows.n_rows, (size_t)rows.dim, sizeof(T));
+    kernel<<<(unsigned)n_parts, (unsigned)n_threads, shared_bytes, stream>>>(rows, (int)group_warps);
+    return cudaGetLastError();
+}
+
+/* Two packs a lane, or three where a warp then spans the row. What is longer than a block of those, or not made of
+ * packs, is read from where it is. */
+template <typename NORM, typename T> static cudaError_t norm_choose_backward(cudaStream_t stream, norm_rows<T> rows)
+{
+    constexpr int N = 16 / sizeof(T), SINGLES = NORM::SUMS == 1 ? 32 : 16;
+    size_t dim = (size_t)rows.dim, n_packs = dim / N, row_warps = zero_norm_row_warps(dim, sizeof(T));
+    auto warps = [](size_t n, size_t packs) { return zero_divide_up(n, ZERO_WARP * packs); };
+    bool packs = zero_aligned(rows.dresidual) && zero_aligned(rows.y) && zero_aligned(rows.dy) &&
+                 zero_aligned(rows.residual) && zero_aligned(rows.weight) && zero_aligned(rows.bias) && dim % N == 0 &&
+                 warps(n_packs, 4) <= ZERO_NORM_WARPS;
+    if (!packs)
+        return norm_launch_backward<NORM, 1, SINGLES, 0, false, 512>(stream, rows, 1, warps(dim, SINGLES));
+    if (row_warps == 1 && warps(n_packs, 2) > 1)
+        return norm_launch_backward<NORM, N, 3, 2, true, 256>(stream, rows, 8, 1);
+    if (row_warps == 1)
+        return norm_launch_backward<NORM, N, 2, 2, true, 512>(stream, rows, ZERO_NORM_WARPS, 1);
+    if (row_warps <= ZERO_NORM_WARPS)
+        return norm_launch_backward<NORM, N, 2, 2, false, 512>(stream, rows, 1, row_warps);
+    return norm_launch_backward<NORM, N, 4, 0, false, 512>(stream, rows, 1, warps(n_packs, 4));
+}
+
+#endif

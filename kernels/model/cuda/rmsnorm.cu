@@ -1,0 +1,154 @@
+/* rmsnorm.cu - RMSNorm on CUDA, with the residual sum before it (Zhang, Sennrich 2019, arXiv:1910.07467).
+ *
+ * Forward: a row belongs to one or more warps, which hold it in registers from the only read to the only write, so each
+ * tensor crosses memory once. The mean square is taken of the sum as it was rounded and stored, and y comes from one
+ * expression, so backward repeats its bits where it makes y again. Backward is norm_backward.cuh's.
+ */
+#include "kernels/model/cuda/norm_backward.cuh"
+
+#define MAX_WARPS 16  /* of a block: leaves 128 registers a thread */
+#define MAX_PACKS 4   /* of 16 bytes, a thread's; longer rows go element by element */
+#define BLOCK_WARPS 4 /* of a forward block whose rows take one warp each */
+
+/* Sum over the threads of a row, `n_warps` warps side by side from `first_warp`, in a fixed tree. Every thread gets the
+ * result. shared[MAX_WARPS] must have been read before it is used again. */
+static __device__ __forceinline__ float row_sum(float x, int n_warps, int first_warp, float *shared)
+{
+    x = zero_warp_sum(x);
+    if (n_warps == 1)
+        return x;
+    int lane = threadIdx.x % ZERO_WARP, warp = threadIdx.x / ZERO_WARP;
+    if (lane == 0)
+        shared[warp] = x;
+    __syncthreads();
+    return zero_warp_sum(lane < n_warps ? shared[first_warp + lane] : 0.0f);
+}
+
+struct rms_norm {
+    static constexpr int SUMS = 1;
+    static __device__ __forceinline__ float unit(float x, float, float rstd)
+    {
+        return x * rstd;
+    }
+    static __device__ __forceinline__ float scaled(float h, float w, float)
+    {
+        return h * w;
+    }
+};
+
+/* ---- Forward ---- */
+
+/* blockDim.x threads: BLOCK_WARPS rows of one warp, or one row of all warps. Thread t of a row owns packs t, t + width,
+ * ... below n_packs, PACKS at most. */
+template <typename T, int N, int PACKS>
+static __global__ void __launch_bounds__(MAX_WARPS *ZERO_WARP, N > 1 && PACKS == 1 ? 4 : 1)
+    rmsnorm(T *y, float *rstd, T *residual_out, const T *residual, const T *addend, const T *weight, float eps,
+            size_t n_rows, int dim, int row_warps)
+{
+    __shared__ float shared[MAX_WARPS];
+    int warp = threadIdx.x / ZERO_WARP, width = row_warps * ZERO_WARP, t = threadIdx.x % width, n_packs = dim / N;
+    size_t row = (size_t)blockIdx.x * (blockDim.x / width) + warp / row_warps, start = row * dim;
+    if (row >= n_rows) /* whole warps, and only where rows take one warp: nobody waits for them */
+        return;
+    zero_pack<T, N> x[PACKS], w[PACKS];
+#pragma unroll
+    for (int p = 0; p < PACKS; ++p)
+        if (t + p * width < n_packs)
+            x[p] = zero_load<N>(residual, start + (size_t)(t + p * width) * N);
+    if (addend != nullptr) {
+#pragma unroll
+        for (int p = 0; p < PACKS; ++p) {
+            if (t + p * width >= n_packs)
+                continue;
+            zero_pack<T, N> other = zero_load<N>(addend, start + (size_t)(t + p * width) * N);
+            float total[N];
+#pragma unroll
+            for (int i = 0; i < N; ++i)
+                total[i] = x[p][i] + other[i];
+            x[p] = zero_packed<T>(total);
+        }
+    }
+#pragma unroll
+    for (int p = 0; p < PACKS; ++p) /* before the warps wait for each other */
+        if (t + p * width < n_packs)
+            w[p] = zero_load<N>(weight, (size_t)(t + p * width) * N);
+    float squares = 0.0f;
+#pragma unroll
+    for (int p = 0; p < PACKS; ++p) {
+        if (t + p * width >= n_packs)
+            continue;
+        if (residual_out != residual || addend != nullptr)
+            zero_store_pack<N>(residual_out, start + (size_t)(t + p * width) * N, x[p]);
+#pragma unroll
+        for (int i = 0; i < N; ++i)
+            squares = fmaf(x[p][i], x[p][i], squares);
+    }
+    float scale = 1.0f / sqrtf(row_sum(squares, row_warps, warp - warp % row_warps, shared) / (float)dim + eps);
+    if (t == 0)
+        rstd[row] = scale;
+#pragma unroll
+    for (int p = 0; p < PACKS; ++p) {
+        if (t + p * width >= n_packs)
+            continue;
+        float out[N];
+#pragma unroll
+        for (int i = 0; i < N; ++i)
+            out[i] = rms_norm::scaled(rms_norm::unit(x[p][i], 0.0f, scale), w[p][i], 0.0f);
+        zero_store(y, start + (size_t)(t + p * width) * N, out);
+    }
+}
+
+template <typename T, int N, int PACKS>
+static cudaError_t launch_forward(cudaStream_t stream, T *y, float *rstd, T *residual_out, const T *residual,
+                                  const T *addend, const T *weight, float eps, size_t n_rows, size_t dim)
+{
+    size_t row_warps = zero_divide_up(dim / N, (size_t)ZERO_WARP * PACKS);
+    if (row_warps > MAX_WARPS)
+        return cudaErrorInvalidValue;
+    size_t rows = row_warps == 1 ? BLOCK_WARPS : 1;
+    rmsnorm<T, N, PACKS>
+        <<<(unsigned)zero_divide_up(n_rows, rows), (unsigned)(rows * row_warps * ZERO_WARP), 0, stream>>>(
+            y, rstd, residual_out, residual, addend, weight, eps, n_rows, (int)dim, (int)row_warps);
+    return cudaGetLastError();
+}
+
+/* Few packs a thread: many warps with few registers hide latency better than few with many. The sum loads two packs for
+ * each that it keeps, so it keeps one where a block then spans the row. */
+template <typename T>
+static cudaError_t choose_forward(cudaStream_t stream, T *y, float *rstd, T *residual_out, const T *residual,
+                                  const T *addend, const T *weight, float eps, size_t n_rows, size_t dim)
+{
+    constexpr int N = 16 / sizeof(T);
+    bool packs = zero_aligned(y) && zero_aligned(residual_out) && zero_aligned(residual) && zero_aligned(addend) &&
+                 zero_aligned(weight) && dim % N == 0 && dim / N <= MAX_PACKS * MAX_WARPS * ZERO_WARP;
+    auto launch = !packs                                 ? launch_forward<T, 1, 32>
+                  : dim / N <= MAX_WARPS * ZERO_WARP     ? launch_forward<T, N, 1>
+                  : dim / N <= 2 * MAX_WARPS * ZERO_WARP ? launch_forward<T, N, 2>
+                                                         : launch_forward<T, N, MAX_PACKS>;
+    return launch(stream, y, rstd, residual_out, residual, addend, weight, eps, n_rows, dim);
+}
+
+extern "C" cudaError_t zero_launch_rmsnorm(cudaStream_t stream, zero_dtype_t dtype, void *y, float *rstd,
+                                           void *residual_out, const void *residual, const void *addend,
+                                           const void *weight, float eps, size_t n_rows, size_t dim)
+{
+    return zero_with_type(dtype, [&](auto type) {
+        using T = decltype(type);
+        return choose_forward(stream, (T *)y, rstd, (T *)residual_out, (const T *)residual, (const T *)addend,
+                              (const T *)weight, eps, n_rows, dim);
+    });
+}
+
+/* ---- Backward ---- */
+
+extern "C" cudaError_t zero_launch_rmsnorm_backward(cudaStream_t stream, zero_dtype_t dtype, void *dresidual,
+                                                    float *partials, void *y, const void *dy, const void *residual,
+                                                    const float *rstd, const void *weight, size_t n_rows, size_t dim)
+{
+    return zero_with_type(dtype, [&](auto type) {
+        using T = decltype(type);
+        return norm_choose_backward<rms_norm>(stream, norm_rows<T>{(T *)dresidual, partials, (T *)y, (const T *)dy,
+                                                                   (const T *)residual, nullptr, rstd,
+                                                                   (const T *)weight, nullptr, n_rows, (int)dim});
+    });
+}

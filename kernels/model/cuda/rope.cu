@@ -1,0 +1,86 @@
+/* rope.cu - rotary positions on CUDA (Su et al. 2021, arXiv:2104.09864), as in Hugging Face's Llama.
+ *
+ * A block owns a row, one position of one sequence: sine and cosine of its angles are computed once, into shared
+ * memory, for all of its heads, while the heads' first elements are on their way. The angle is the position times the
+ * frequency, rounded to fp32 as Hugging Face rounds it; its sine and cosine are accurate at any size.
+ */
+#include "kernels/model/cuda/pack.cuh"
+
+#define MAX_THREADS 256
+#define PAIRS 2 /* of packs, a thread at a time */
+
+/* Elements i and i + half of a head for `first` <= i < first + n_frequencies, in heads 0 .. n_heads of the row. */
+template <typename T, int N>
+static __global__ void __launch_bounds__(MAX_THREADS)
+    rope(T *qkv, const __grid_constant__ zero_rope_frequencies_t frequencies, float sign, size_t seq_len,
+         unsigned n_heads, size_t row_elems)
+{
+    __shared__ alignas(sizeof(float) * N) float cosine[ZERO_ROPE_FREQUENCIES], sine[ZERO_ROPE_FREQUENCIES];
+    unsigned head_packs = frequencies.n / N, n_packs = n_heads * head_packs;
+    size_t half = frequencies.head_dim / 2;
+    T *row = qkv + blockIdx.x * row_elems;
+    zero_pack<T, N> a[PAIRS], b[PAIRS];
+    auto start = [&](unsigned pack) {
+        return pack / head_packs * frequencies.head_dim + frequencies.first + pack % head_packs * N;
+    };
+    auto load = [&](unsigned base) {
+#pragma unroll
+        for (int k = 0; k < PAIRS; ++k) {
+            unsigned pack = base + k * blockDim.x;
+            if (pack >= n_packs)
+                continue;
+            a[k] = zero_load<N>(row, start(pack));
+            b[k] = zero_load<N>(row, start(pack) + half);
+        }
+    };
+    load(threadIdx.x);
+    for (unsigned i = threadIdx.x; i < frequencies.n; i += blockDim.x) {
+        float s, c;
+        sincosf((float)(blockIdx.x % seq_len) * frequencies.of[i], &s, &c);
+        cosine[i] = c;
+        sine[i] = sign * s;
+    }
+    __syncthreads();
+    for (unsigned base = threadIdx.x; base < n_packs; base += PAIRS * blockDim.x, load(base)) {
+#pragma unroll
+        for (int k = 0; k < PAIRS; ++k) {
+            unsigned pack = base + k * blockDim.x;
+            if (pack >= n_packs)
+                continue;
+            zero_pack<float, N> c = zero_load<N>(cosine, pack % head_packs * N);
+            zero_pack<float, N> s = zero_load<N>(sine, pack % head_packs * N);
+            float first[N], second[N];
+#pragma unroll
+            for (int i = 0; i < N; ++i) {
+                first[i] = fmaf(a[k][i], c[i], -(b[k][i] * s[i]));
+                second[i] = fmaf(b[k][i], c[i], a[k][i] * s[i]);
+            }
+            zero_store(row, start(pack), first);
+            zero_store(row, start(pack) + half, second);
+        }
+    }
+}
+
+template <typename T, int N>
+static cudaError_t launch(cudaStream_t stream, T *qkv, const zero_rope_frequencies_t *frequencies, bool inverse,
+                          size_t n_rows, size_t seq_len, size_t n_heads, size_t row_elems)
+{
+    size_t threads = zero_divide_up(n_heads * (frequencies->n / N), PAIRS * ZERO_WARP) * ZERO_WARP;
+    rope<T, N><<<(unsigned)n_rows, (unsigned)(threads < MAX_THREADS ? threads : MAX_THREADS), 0, stream>>>(
+        qkv, *frequencies, inverse ? -1.0f : 1.0f, seq_len, (unsigned)n_heads, row_elems);
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t zero_launch_rope(cudaStream_t stream, zero_dtype_t dtype, void *qkv,
+                                        const zero_rope_frequencies_t *frequencies, bool inverse, size_t n_rows,
+                                        size_t seq_len, size_t n_heads, size_t row_elems)
+{
+    return zero_with_type(dtype, [&](auto type) {
+        using T = decltype(type);
+        constexpr int N = 16 / sizeof(T);
+        bool packs = zero_aligned(qkv) && frequencies->head_dim / 2 % N == 0 && frequencies->n % N == 0 &&
+                     frequencies->first % N == 0;
+        auto launcher = packs ? launch<T, N> : launch<T, 1>;
+        return launcher(stream, (T *)qkv, frequencies, inverse, n_rows, seq_len, n_heads, row_elems);
+    });
+}

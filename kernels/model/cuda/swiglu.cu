@@ -1,0 +1,122 @@
+/* swiglu.cu - SwiGLU on CUDA: silu(gate) * up and its gradient (Shazeer 2020, arXiv:2002.05202).
+ *
+ * Memory-bound: one 16-byte pack of each tensor a thread and no loop. Blocks are cut along rows, so that a thread finds
+ * its place with one division, the same all over the block. 16-bit types take the fast exponential and division, whose
+ * errors they cannot show.
+ */
+#include "kernels/model/cuda/pack.cuh"
+
+#define THREADS 256
+
+/* s = 1 / (1 + exp(-gate)), and 1 - s: neither a difference of near-equal numbers nor an exponential that overflows. */
+struct logistic {
+    float s, rest;
+};
+
+template <bool FAST> static __device__ __forceinline__ logistic logistic_of(float gate)
+{
+    float e = FAST ? __expf(-fabsf(gate)) : expf(-fabsf(gate));
+    float larger = FAST ? __fdividef(1.0f, 1.0f + e) : 1.0f / (1.0f + e), smaller = e * larger;
+    return gate < 0.0f ? logistic{smaller, larger} : logistic{larger, smaller};
+}
+
+static __device__ __forceinline__ float swiglu_value(float gate, float up, float s)
+{
+    return gate * s * up;
+}
+
+/* Where this thread's pack begins: `at` in y, `gate` in gate_up. */
+template <int N> struct place {
+    size_t at, gate;
+    bool exists;
+
+    __device__ __forceinline__ place(unsigned row_blocks, size_t width)
+    {
+        size_t row = blockIdx.x / row_blocks;
+        size_t column = ((size_t)(blockIdx.x % row_blocks) * THREADS + threadIdx.x) * N;
+        at = row * width + column;
+        gate = at + row * width;
+        exists = column < width;
+    }
+};
+
+template <typename T, int N>
+static __global__ void __launch_bounds__(THREADS) swiglu(T *y, const T *gate_up, unsigned row_blocks, size_t width)
+{
+    place<N> p(row_blocks, width);
+    if (!p.exists)
+        return;
+    zero_pack<T, N> gate = zero_load<N>(gate_up, p.gate), up = zero_load<N>(gate_up, p.gate + width);
+    float out[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+        out[i] = swiglu_value(gate[i], up[i], logistic_of<sizeof(T) == 2>(gate[i]).s);
+    zero_store(y, p.at, out);
+}
+
+/* dup = dy silu(gate); dgate = dy up (s + gate s (1 - s)). dgate_up may be gate_up: a thread writes what it read. */
+template <typename T, int N>
+static __global__ void __launch_bounds__(THREADS)
+    swiglu_backward(T *dgate_up, T *y, const T *dy, const T *gate_up, unsigned row_blocks, size_t width)
+{
+    place<N> p(row_blocks, width);
+    if (!p.exists)
+        return;
+    zero_pack<T, N> gate = zero_load<N>(gate_up, p.gate), up = zero_load<N>(gate_up, p.gate + width);
+    zero_pack<T, N> d = zero_load<N>(dy, p.at);
+    float dgate[N], dup[N], out[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+        logistic f = logistic_of<sizeof(T) == 2>(gate[i]);
+        dgate[i] = d[i] * up[i] * fmaf(gate[i] * f.s, f.rest, f.s);
+        dup[i] = d[i] * (gate[i] * f.s);
+        out[i] = swiglu_value(gate[i], up[i], f.s);
+    }
+    zero_store(dgate_up, p.gate, dgate);
+    zero_store(dgate_up, p.gate + width, dup);
+    if (y != nullptr)
+        zero_store(y, p.at, out);
+}
+
+/* Calls f with the pack's length as a type, the blocks that a row takes and all blocks. */
+template <typename T, typename F> static cudaError_t with_packs(bool aligned, size_t n_rows, size_t width, F f)
+{
+    constexpr int N = 16 / sizeof(T);
+    bool packs = aligned && width % N == 0;
+    size_t row_blocks = zero_divide_up(width, THREADS * (packs ? N : 1));
+    if (n_rows * row_blocks > INT32_MAX)
+        return cudaErrorInvalidValue;
+    if (packs)
+        f(zero_pack<T, N>(), (unsigned)row_blocks, (unsigned)(n_rows * row_blocks));
+    else
+        f(zero_pack<T, 1>(), (unsigned)row_blocks, (unsigned)(n_rows * row_blocks));
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t zero_launch_swiglu(cudaStream_t stream, zero_dtype_t dtype, void *y, const void *gate_up,
+                                          size_t n_rows, size_t width)
+{
+    return zero_with_type(dtype, [&](auto type) {
+        using T = decltype(type);
+        return with_packs<T>(zero_aligned(y) && zero_aligned(gate_up), n_rows, width,
+                             [&](auto pack, unsigned row_blocks, unsigned blocks) {
+                                 constexpr int N = sizeof(pack) / sizeof(T);
+                                 swiglu<T, N>
+                                     <<<blocks, THREADS, 0, stream>>>((T *)y, (const T *)gate_up, row_blocks, width);
+                             });
+    });
+}
+
+extern "C" cudaError_t zero_launch_swiglu_backward(cudaStream_t stream, zero_dtype_t dtype, void *dgate_up, void *y,
+                                                   const void *dy, const void *gate_up, size_t n_rows, size_t width)
+{
+    return zero_with_type(dtype, [&](auto type) {
+        using T = decltype(type);
+        bool aligned = zero_aligned(dgate_up) && zero_aligned(y) && zero_aligned(dy) && zero_aligned(gate_up);
+        return with_packs<T>(aligned, n_rows, width, [&](auto pack, unsigned row_blocks, unsigned blocks) {
+            constexpr int N = sizeof(pack) / sizeof(T);
+            swiglu_backward<T, N><<<blocks, THREADS, 0, stream>>>((T *)dgate_up, (T *)y, (const T *)dy,
+                                                                  (const T *)gate_up, row_blocks, width);
+        });
+    });
+}

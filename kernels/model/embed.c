@@ -1,0 +1,122 @@
+/* embed.c - token and position embedding on the CPU.
+ *
+ * Backward turns the scatter around: the positions of each token are chained in ascending order, and then every row of
+ * the table is summed by one thread along its chain, in fp32, and rounded once. No two threads write one element, the
+ * order is the positions', and rows without a token cost a memset.
+ */
+#include "kernels/model/model_cpu.h"
+
+#include "kernels/model/vector_math.h"
+
+#define NO_POSITION UINT32_MAX
+#define COLUMN_TILE ((size_t)256) /* of a row, summed at a time */
+#define ROW_GROUP 16              /* table rows that a thread takes at a time */
+
+static zero_status_t check_tokens(const int32_t *tokens, size_t n_rows, size_t vocab_size)
+{
+    for (size_t row = 0; row < n_rows; ++row) {
+        if (tokens[row] < 0 || (size_t)tokens[row] >= vocab_size)
+            return zero_fail(ZERO_ERROR_ARGUMENT, "position %zu holds token %d, the vocabulary has %zu", row,
+                             (int)tokens[row], vocab_size);
+    }
+    return ZERO_OK;
+}
+
+static void add_row(float *out, zero_weight_t table, size_t row, size_t dim)
+{
+    float tile[COLUMN_TILE];
+    for (size_t first = 0; first < dim; first += COLUMN_TILE) {
+        size_t n = dim - first < COLUMN_TILE ? dim - first : COLUMN_TILE;
+        zero_read_fp32(tile, table, row * dim + first, n);
+        for (size_t i = 0; i < n; ++i)
+            out[first + i] += tile[i];
+    }
+}
+
+zero_status_t ZERO_MODEL_FN(embed)(zero_model_context_t *ctx, void *out, const int32_t *tokens,
+                                   zero_weight_t token_table, zero_weight_t position_table, size_t n_batch,
+                                   size_t seq_len, size_t dim, size_t vocab_size)
+{
+    (void)ctx;
+    size_t n_rows = n_batch * seq_len;
+    ZERO_TRY(check_tokens(tokens, n_rows, vocab_size));
+#pragma omp parallel for schedule(static) if (n_rows * dim >= ZERO_MODEL_PARALLEL_MIN)
+    for (size_t row = 0; row < n_rows; ++row) {
+        float *y = (float *)out + row * dim;
+        zero_read_fp32(y, token_table, (size_t)tokens[row] * dim, dim);
+        if (position_table.data != NULL)
+            add_row(y, position_table, row % seq_len, dim);
+    }
+    return ZERO_OK;
+}
+
+size_t ZERO_MODEL_FN(embed_workspace)(const zero_model_limits_t *limits)
+{
+    return zero_scratch_bytes(limits->vocab_size * sizeof(uint32_t)) +
+           zero_scratch_bytes(limits->n_rows * sizeof(uint32_t));
+}
+
+/* Sums the rows first, next[first] ... of dout and puts them into row `row` of the gradient. No rows: zeros. */
+static void put_chain(zero_grad_t grad, size_t row, const float *dout, const uint32_t *next, uint32_t first, size_t dim)
+{
+    if (first == NO_POSITION && grad.accumulate)
+        return;
+    for (size_t column = 0; column < dim; column += COLUMN_TILE) {
+        size_t n = dim - column < COLUMN_TILE ? dim - column : COLUMN_TILE;
+        float sum[COLUMN_TILE] = {0};
+        for (uint32_t position = first; position != NO_POSITION; position = next[position])
+            for (size_t i = 0; i < n; ++i)
+                sum[i] += dout[position * dim + column + i];
+        zero_grad_put(grad, row * dim + column, sum, n);
+    }
+}
+
+static zero_status_t backward_tokens(zero_scratch_t *scratch, zero_grad_t dtokens, const float *dout,
+                                     const int32_t *tokens, size_t n_rows, size_t dim, size_t vocab_size)
+{
+    uint32_t *first; /* [vocab_size]: a token's first position */
+    uint32_t *next;  /* [n_rows]: the next position of the same token */
+    ZERO_TRY(zero_scratch_take(scratch, vocab_size * sizeof *first, &first));
+    ZERO_TRY(zero_scratch_take(scratch, n_rows * sizeof *next, &next));
+    for (size_t token = 0; token < vocab_size; ++token)
+        first[token] = NO_POSITION;
+    for (size_t row = n_rows; row-- > 0;) {
+        next[row] = first[tokens[row]];
+        first[tokens[row]] = (uint32_t)row;
+    }
+#pragma omp parallel for schedule(dynamic, ROW_GROUP)
+    for (size_t token = 0; token < vocab_size; ++token)
+        put_chain(dtokens, token, dout, next, first[token], dim);
+    return ZERO_OK;
+}
+
+/* dpositions[t] = sum of dout[b, t] over b, in order. */
+static void backward_positions(zero_grad_t dpositions, const float *dout, size_t n_batch, size_t seq_len, size_t dim)
+{
+#pragma omp parallel for schedule(static) if (n_batch * seq_len * dim >= ZERO_MODEL_PARALLEL_MIN)
+    for (size_t t = 0; t < seq_len; ++t) {
+        for (size_t column = 0; column < dim; column += COLUMN_TILE) {
+            size_t n = dim - column < COLUMN_TILE ? dim - column : COLUMN_TILE;
+            float sum[COLUMN_TILE] = {0};
+            for (size_t batch = 0; batch < n_batch; ++batch)
+                for (size_t i = 0; i < n; ++i)
+                    sum[i] += dout[(batch * seq_len + t) * dim + column + i];
+            zero_grad_put(dpositions, t * dim + column, sum, n);
+        }
+    }
+}
+
+zero_status_t ZERO_MODEL_FN(embed_backward)(zero_model_context_t *ctx, zero_grad_t dtokens, zero_grad_t dpositions,
+                                            const void *dout, const int32_t *tokens, size_t n_batch, size_t seq_len,
+                                            size_t dim, size_t vocab_size)
+{
+    zero_scratch_t scratch = zero_scratch_begin(ctx);
+    size_t n_rows = n_batch * seq_len;
+    if (n_rows >= NO_POSITION)
+        return zero_fail(ZERO_ERROR_OVERFLOW, "%zu positions do not fit 32 bits", n_rows);
+    ZERO_TRY(check_tokens(tokens, n_rows, vocab_size));
+    ZERO_TRY(backward_tokens(&scratch, dtokens, dout, tokens, n_rows, dim, vocab_size));
+    if (dpositions.data != NULL)
+        backward_positions(dpositions, dout, n_batch, seq_len, dim);
+    return ZERO_OK;
+}

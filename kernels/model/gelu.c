@@ -1,0 +1,93 @@
+/* gelu.c - the tanh form of GELU on the CPU (Hendrycks, Gimpel 2016, arXiv:1606.08415; HF's gelu_new).
+ *
+ * With u = sqrt(2/pi) (x + 0.044715 x^3), (1 + tanh u) / 2 = 1 / (1 + e^-2u) = s: one exponential, and no difference of
+ * near-equal numbers in the tails.
+ *
+ * Backward also sums the columns of what it writes, in layernorm.c's way: a fixed number of row parts, added in order.
+ */
+#include "kernels/model/model_cpu.h"
+
+#include "kernels/model/vector_math.h"
+
+#define MINUS_TWO_SQRT_2_OVER_PI (-1.59576912f)
+#define CUBIC 0.044715f
+
+/* -2u */
+static inline float gelu_exponent(float x)
+{
+    return MINUS_TWO_SQRT_2_OVER_PI * x * zero_multiply_add(CUBIC * x, x, 1.0f);
+}
+
+static inline float gelu_value(float x)
+{
+    return x / (1.0f + zero_exp(gelu_exponent(x)));
+}
+
+/* d/dx (x s) = s + x s (1 - s) 2 u', where 1 - s = e s. Beyond |x| = 10 the second term is below 1e-40: x * x is
+ * kept from overflowing there, and e from infinity. */
+static inline float gelu_slope(float x)
+{
+    float t = gelu_exponent(x);
+    float e = zero_exp(t > 88.0f ? 88.0f : t);
+    float s = 1.0f / (1.0f + e);
+    float bounded = x > 10.0f ? 10.0f : x;
+    bounded = bounded < -10.0f ? -10.0f : bounded;
+    float two_u_slope = -MINUS_TWO_SQRT_2_OVER_PI * zero_multiply_add(3.0f * CUBIC * bounded, bounded, 1.0f);
+    return zero_multiply_add(bounded * two_u_slope, e * s * s, s);
+}
+
+zero_status_t ZERO_MODEL_FN(gelu)(zero_model_context_t *ctx, void *y, const void *x, size_t n_elems)
+{
+    (void)ctx;
+    float *out = y;
+    const float *in = x;
+#pragma omp parallel for simd schedule(static) if (parallel : n_elems >= ZERO_MODEL_PARALLEL_MIN)
+    for (size_t i = 0; i < n_elems; ++i)
+        out[i] = gelu_value(in[i]);
+    return ZERO_OK;
+}
+
+size_t ZERO_MODEL_FN(gelu_workspace)(const zero_model_limits_t *limits)
+{
+    return zero_scratch_bytes(ZERO_ROW_PARTS * limits->max_width * sizeof(float));
+}
+
+static void row_backward(float *dx, const float *dy, const float *x, size_t width)
+{
+#pragma omp simd
+    for (size_t i = 0; i < width; ++i)
+        dx[i] = dy[i] * gelu_slope(x[i]);
+}
+
+static void row_values(float *y, const float *x, size_t width)
+{
+#pragma omp simd
+    for (size_t i = 0; i < width; ++i)
+        y[i] = gelu_value(x[i]);
+}
+
+zero_status_t ZERO_MODEL_FN(gelu_backward)(zero_model_context_t *ctx, void *dx, zero_grad_t dcolumns, void *y,
+                                           const void *dy, const void *x, size_t n_rows, size_t width)
+{
+    zero_scratch_t scratch = zero_scratch_begin(ctx);
+    size_t n_parts = zero_row_parts(n_rows);
+    float *partials; /* [n_parts, width] */
+    ZERO_TRY(zero_scratch_take(&scratch, n_parts * width * sizeof *partials, &partials));
+#pragma omp parallel for schedule(static) if (n_rows * width >= ZERO_MODEL_PARALLEL_MIN)
+    for (size_t part = 0; part < n_parts; ++part) {
+        float *sums = partials + part * width;
+        memset(sums, 0, width * sizeof *sums);
+        for (size_t row = part * n_rows / n_parts; row < (part + 1) * n_rows / n_parts; ++row) {
+            float *out = (float *)dx + row * width;
+            const float *in = (const float *)x + row * width;
+            row_backward(out, (const float *)dy + row * width, in, width);
+            if (y != NULL)
+                row_values((float *)y + row * width, in, width);
+            for (size_t i = 0; i < width; ++i)
+                sums[i] += out[i];
+        }
+    }
+    if (dcolumns.data != NULL)
+        ZERO_ISA(zero_model_put_partials)(dcolumns, partials, n_parts, width, width);
+    return ZERO_OK;
+}

@@ -1,0 +1,151 @@
+/* layernorm.c - LayerNorm on the CPU, with the residual sum before it (Ba, Kiros, Hinton 2016, arXiv:1607.06450).
+ *
+ * Rows are independent and go to threads as they come. Mean and variance are taken in two passes over the row while it
+ * is in cache, in fixed lanes. Weight and bias gradients and dcolumns are column sums: a fixed number of row parts each
+ * sum their rows in order, then the parts are added in order, so the bits do not depend on the number of threads.
+ */
+#include "kernels/model/model_cpu.h"
+
+#include "kernels/model/vector_math.h"
+
+static float row_sum(const float *x, size_t n)
+{
+    float lanes[ZERO_LANES] = {0};
+    size_t i = 0;
+    for (; i + ZERO_LANES <= n; i += ZERO_LANES)
+        for (size_t l = 0; l < ZERO_LANES; ++l)
+            lanes[l] += x[i + l];
+    for (size_t l = 0; i + l < n; ++l)
+        lanes[l] += x[i + l];
+    return zero_fold_sum(lanes);
+}
+
+/* Sum of (x - mean)^2. */
+static float row_variation(const float *x, float mean, size_t n)
+{
+    float lanes[ZERO_LANES] = {0};
+    size_t i = 0;
+    for (; i + ZERO_LANES <= n; i += ZERO_LANES) {
+#pragma omp simd
+        for (size_t l = 0; l < ZERO_LANES; ++l) {
+            float d = x[i + l] - mean;
+            lanes[l] = zero_multiply_add(d, d, lanes[l]);
+        }
+    }
+    for (size_t l = 0; i + l < n; ++l) {
+        float d = x[i + l] - mean;
+        lanes[l] = zero_multiply_add(d, d, lanes[l]);
+    }
+    return zero_fold_sum(lanes);
+}
+
+/* The one expression of y, wherever it is made. bias may be NULL. */
+static void row_apply(float *y, const float *x, float mean, float rstd, const float *weight, const float *bias,
+                      size_t dim)
+{
+    if (bias == NULL) {
+        for (size_t i = 0; i < dim; ++i)
+            y[i] = (x[i] - mean) * rstd * weight[i];
+        return;
+    }
+    for (size_t i = 0; i < dim; ++i)
+        y[i] = zero_multiply_add((x[i] - mean) * rstd, weight[i], bias[i]);
+}
+
+size_t ZERO_MODEL_FN(layernorm_workspace)(const zero_model_limits_t *limits)
+{
+    size_t row = zero_scratch_bytes(limits->max_width * sizeof(float));
+    return 2 * row + zero_scratch_bytes(3 * ZERO_ROW_PARTS * limits->max_width * sizeof(float));
+}
+
+static zero_status_t read_weights(zero_scratch_t *scratch, zero_weight_t weight, zero_weight_t bias, size_t dim,
+                                  const float **w, const float **b)
+{
+    *b = NULL;
+    ZERO_TRY(zero_weight_fp32(scratch, weight, dim, w));
+    return bias.data == NULL ? ZERO_OK : zero_weight_fp32(scratch, bias, dim, b);
+}
+
+zero_status_t ZERO_MODEL_FN(layernorm)(zero_model_context_t *ctx, void *y, float *mean, float *rstd, void *residual_out,
+                                       const void *residual, const void *addend, zero_weight_t weight,
+                                       zero_weight_t bias, float eps, size_t n_rows, size_t dim)
+{
+    zero_scratch_t scratch = zero_scratch_begin(ctx);
+    const float *w, *b;
+    ZERO_TRY(read_weights(&scratch, weight, bias, dim, &w, &b));
+#pragma omp parallel for schedule(static) if (n_rows * dim >= ZERO_MODEL_PARALLEL_MIN)
+    for (size_t row = 0; row < n_rows; ++row) {
+        float *x = (float *)residual_out + row * dim;
+        zero_row_add(x, (const float *)residual + row * dim, addend == NULL ? NULL : (const float *)addend + row * dim,
+                     dim);
+        float center = row_sum(x, dim) / (float)dim;
+        float scale = 1.0f / sqrtf(row_variation(x, center, dim) / (float)dim + eps);
+        row_apply((float *)y + row * dim, x, center, scale, w, b, dim);
+        mean[row] = center;
+        rstd[row] = scale;
+    }
+    return ZERO_OK;
+}
+
+/* With h = (x - mean) rstd and g = dy w:  dx += rstd (g - mean(g) - h mean(g h)). Also adds the row to the sums of
+ * dy h, dy and dx. */
+static void row_backward(float *dx, float *dweight, float *dbias, float *dcolumns, const float *dy, const float *x,
+                         float mean, float rstd, const float *weight, size_t dim)
+{
+    float g_lanes[ZERO_LANES] = {0}, gh_lanes[ZERO_LANES] = {0};
+    size_t i = 0;
+    for (; i + ZERO_LANES <= dim; i += ZERO_LANES) {
+#pragma omp simd
+        for (size_t l = 0; l < ZERO_LANES; ++l) {
+            float g = dy[i + l] * weight[i + l];
+            g_lanes[l] += g;
+            gh_lanes[l] = zero_multiply_add(g, (x[i + l] - mean) * rstd, gh_lanes[l]);
+        }
+    }
+    for (size_t l = 0; i + l < dim; ++l) {
+        float g = dy[i + l] * weight[i + l];
+        g_lanes[l] += g;
+        gh_lanes[l] = zero_multiply_add(g, (x[i + l] - mean) * rstd, gh_lanes[l]);
+    }
+    float g_mean = zero_fold_sum(g_lanes) / (float)dim;
+    float gh_mean = zero_fold_sum(gh_lanes) / (float)dim;
+#pragma omp simd
+    for (i = 0; i < dim; ++i) {
+        float h = (x[i] - mean) * rstd;
+        float centered = zero_multiply_add(-gh_mean, h, dy[i] * weight[i] - g_mean);
+        dx[i] = zero_multiply_add(rstd, centered, dx[i]);
+        dweight[i] = zero_multiply_add(dy[i], h, dweight[i]);
+        dbias[i] += dy[i];
+        dcolumns[i] += dx[i];
+    }
+}
+
+zero_status_t ZERO_MODEL_FN(layernorm_backward)(zero_model_context_t *ctx, void *dresidual, zero_grad_t dweight,
+                                                zero_grad_t dbias, zero_grad_t dcolumns, void *y, const void *dy,
+                                                const void *residual, const float *mean, const float *rstd,
+                                                zero_weight_t weight, zero_weight_t bias, size_t n_rows, size_t dim)
+{
+    zero_scratch_t scratch = zero_scratch_begin(ctx);
+    const float *w, *b;
+    float *partials; /* [n_parts, 3, dim]: sums of dy h, of dy, of dresidual */
+    size_t n_parts = zero_row_parts(n_rows);
+    ZERO_TRY(read_weights(&scratch, weight, bias, dim, &w, &b));
+    ZERO_TRY(zero_scratch_take(&scratch, n_parts * 3 * dim * sizeof *partials, &partials));
+#pragma omp parallel for schedule(static) if (n_rows * dim >= ZERO_MODEL_PARALLEL_MIN)
+    for (size_t part = 0; part < n_parts; ++part) {
+        float *sums = partials + part * 3 * dim;
+        memset(sums, 0, 3 * dim * sizeof *sums);
+        for (size_t row = part * n_rows / n_parts; row < (part + 1) * n_rows / n_parts; ++row) {
+            const float *x = (const float *)residual + row * dim;
+            row_backward((float *)dresidual + row * dim, sums, sums + dim, sums + 2 * dim,
+                         (const float *)dy + row * dim, x, mean[row], rstd[row], w, dim);
+            if (y != NULL)
+                row_apply((float *)y + row * dim, x, mean[row], rstd[row], w, b, dim);
+        }
+    }
+    const zero_grad_t grads[] = {dweight, dbias, dcolumns};
+    for (size_t i = 0; i < 3; ++i)
+        if (grads[i].data != NULL)
+            ZERO_ISA(zero_model_put_partials)(grads[i], partials + i * dim, n_parts, 3 * dim, dim);
+    return ZERO_OK;
+}

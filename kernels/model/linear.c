@@ -1,0 +1,197 @@
+/* linear.c - linear layers on the CPU: three products of matrices by OpenBLAS, each cut into one block of the output
+ * per thread.
+ *
+ * A block is one single-threaded sgemm over the whole inner extent, so its elements are summed in one fixed order and
+ * the same number of threads gives the same bits. Blocks are as large and as square as can be, since every sgemm packs
+ * its operands anew. Weight gradients that are fp32 are summed in place by sgemm itself.
+ */
+#include "kernels/model/model_cpu.h"
+
+#include <omp.h>
+
+#include "kernels/model/vector_math.h"
+
+/* ---- One product over all threads ---- */
+
+/* Below this many multiply-adds one thread is done before others wake. */
+#define GEMM_PARALLEL_MIN ((size_t)1 << 17)
+/* OpenBLAS's x86 kernels compute tiles of 16 elements of a row; measured, packing a row of an operand costs about as
+ * much as 32 multiply-adds per element. */
+#define GEMM_TILE 16
+#define GEMM_PACK_COST 32
+
+static size_t divide_up(size_t a, size_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static size_t block_extent(size_t extent, size_t n_blocks)
+{
+    return divide_up(divide_up(extent, n_blocks), GEMM_TILE) * GEMM_TILE;
+}
+
+/* The blocks' extents for which the slowest thread is done first. */
+static void choose_blocks(const zero_gemm_t *gemm, size_t *block_m, size_t *block_n)
+{
+    size_t n_threads = (size_t)omp_get_max_threads();
+    if (gemm->m * gemm->n * gemm->k < GEMM_PARALLEL_MIN)
+        n_threads = 1;
+    size_t least = SIZE_MAX;
+    for (size_t across = 1; across <= n_threads; ++across) {
+        size_t m = block_extent(gemm->m, n_threads / across);
+        size_t n = block_extent(gemm->n, across);
+        size_t cost = m * n + GEMM_PACK_COST * (m + n);
+        if (cost < least) {
+            least = cost;
+            *block_m = m;
+            *block_n = n;
+        }
+    }
+}
+
+static void compute_block(const zero_gemm_t *g, size_t row, size_t column, size_t m, size_t n)
+{
+    const float *a = g->a + (g->op_a == CblasNoTrans ? row * g->lda : row);
+    const float *b = g->b + (g->op_b == CblasNoTrans ? column : column * g->ldb);
+    float *c = g->c + row * g->ldc + column;
+    ZERO_ISA(zero_model_sgemm)(g->op_a, g->op_b, m, n, g->k, 1.0f, a, g->lda, b, g->ldb, g->beta, c, g->ldc);
+    if (g->bias == NULL)
+        return;
+    for (size_t i = 0; i < m; ++i)
+        for (size_t j = 0; j < n; ++j)
+            c[i * g->ldc + j] += g->bias[column + j];
+}
+
+void ZERO_ISA(zero_model_gemm)(const zero_gemm_t *gemm)
+{
+    size_t block_m = gemm->m, block_n = gemm->n;
+    choose_blocks(gemm, &block_m, &block_n);
+    size_t n_across = divide_up(gemm->n, block_n);
+    size_t n_blocks = divide_up(gemm->m, block_m) * n_across;
+#pragma omp parallel for schedule(static, 1) if (n_blocks > 1)
+    for (size_t block = 0; block < n_blocks; ++block) {
+        size_t row = block / n_across * block_m, column = block % n_across * block_n;
+        size_t m = gemm->m - row < block_m ? gemm->m - row : block_m;
+        size_t n = gemm->n - column < block_n ? gemm->n - column : block_n;
+        compute_block(gemm, row, column, m, n);
+    }
+}
+
+/* ---- Column sums ---- */
+
+#define COLUMN_TILE ((size_t)256)
+
+void ZERO_ISA(zero_model_put_partials)(zero_grad_t grad, const float *partials, size_t n_parts, size_t stride,
+                                       size_t width)
+{
+#pragma omp parallel for schedule(static) if (n_parts * width >= ZERO_MODEL_PARALLEL_MIN)
+    for (size_t first = 0; first < width; first += COLUMN_TILE) {
+        size_t n = width - first < COLUMN_TILE ? width - first : COLUMN_TILE;
+        float sum[COLUMN_TILE];
+        memcpy(sum, partials + first, n * sizeof *sum);
+        for (size_t part = 1; part < n_parts; ++part)
+            for (size_t i = 0; i < n; ++i)
+                sum[i] += partials[part * stride + first + i];
+        zero_grad_put(grad, first, sum, n);
+    }
+}
+
+/* dbias[n_out] = column sums of dy[n_rows, n_out] */
+static zero_status_t sum_columns(zero_scratch_t *scratch, zero_grad_t dbias, const float *dy, size_t n_rows,
+                                 size_t n_out)
+{
+    size_t n_parts = zero_row_parts(n_rows);
+    float *partials; /* [n_parts, n_out] */
+    ZERO_TRY(zero_scratch_take(scratch, n_parts * n_out * sizeof *partials, &partials));
+#pragma omp parallel for schedule(static) if (n_rows * n_out >= ZERO_MODEL_PARALLEL_MIN)
+    for (size_t part = 0; part < n_parts; ++part) {
+        float *sum = partials + part * n_out;
+        size_t first = part * n_rows / n_parts, last = (part + 1) * n_rows / n_parts;
+        memcpy(sum, dy + first * n_out, n_out * sizeof *sum);
+        for (size_t row = first + 1; row < last; ++row)
+            for (size_t i = 0; i < n_out; ++i)
+                sum[i] += dy[row * n_out + i];
+    }
+    ZERO_ISA(zero_model_put_partials)(dbias, partials, n_parts, n_out, n_out);
+    return ZERO_OK;
+}
+
+/* ---- The table's functions ---- */
+
+static zero_status_t check_sizes(size_t n_rows, size_t n_in, size_t n_out)
+{
+    size_t largest = n_rows > n_in ? n_rows : n_in;
+    return zero_check_blas_size(largest > n_out ? largest : n_out);
+}
+
+size_t ZERO_MODEL_FN(linear_workspace)(const zero_model_limits_t *limits)
+{
+    size_t matrix = limits->dtype == ZERO_FP32 ? 0 : zero_scratch_bytes(limits->max_linear * sizeof(float));
+    return matrix + zero_scratch_bytes(ZERO_ROW_PARTS * limits->max_width * sizeof(float));
+}
+
+zero_status_t ZERO_MODEL_FN(linear)(zero_model_context_t *ctx, void *y, const void *x, zero_weight_t weight,
+                                    zero_linear_layout_t layout, zero_weight_t bias, size_t n_rows, size_t n_in,
+                                    size_t n_out)
+{
+    zero_scratch_t scratch = zero_scratch_begin(ctx);
+    zero_gemm_t gemm = {CblasNoTrans, layout == ZERO_LINEAR_IN_OUT ? CblasNoTrans : CblasTrans,
+                        .m = n_rows,  .n = n_out,
+                        .k = n_in,    .a = x,
+                        .lda = n_in,  .ldb = layout == ZERO_LINEAR_IN_OUT ? n_out : n_in,
+                        .c = y,       .ldc = n_out};
+    ZERO_TRY(check_sizes(n_rows, n_in, n_out));
+    ZERO_TRY(zero_weight_fp32(&scratch, weight, n_in * n_out, &gemm.b));
+    if (bias.data != NULL)
+        ZERO_TRY(zero_weight_fp32(&scratch, bias, n_out, &gemm.bias));
+    ZERO_ISA(zero_model_gemm)(&gemm);
+    return ZERO_OK;
+}
+
+zero_status_t ZERO_MODEL_FN(linear_backward_input)(zero_model_context_t *ctx, void *dx, bool accumulate, const void *dy,
+                                                   zero_weight_t weight, zero_linear_layout_t layout, size_t n_rows,
+                                                   size_t n_in, size_t n_out)
+{
+    zero_scratch_t scratch = zero_scratch_begin(ctx);
+    zero_gemm_t gemm = {CblasNoTrans,
+                        layout == ZERO_LINEAR_IN_OUT ? CblasTrans : CblasNoTrans,
+                        .m = n_rows,
+                        .n = n_in,
+                        .k = n_out,
+                        .a = dy,
+                        .lda = n_out,
+                        .ldb = layout == ZERO_LINEAR_IN_OUT ? n_out : n_in,
+                        .beta = accumulate ? 1.0f : 0.0f,
+                        .c = dx,
+                        .ldc = n_in};
+    ZERO_TRY(check_sizes(n_rows, n_in, n_out));
+    ZERO_TRY(zero_weight_fp32(&scratch, weight, n_in * n_out, &gemm.b));
+    ZERO_ISA(zero_model_gemm)(&gemm);
+    return ZERO_OK;
+}
+
+zero_status_t ZERO_MODEL_FN(linear_backward_weight)(zero_model_context_t *ctx, zero_grad_t dweight,
+                                                    zero_linear_layout_t layout, zero_grad_t dbias, const void *x,
+                                                    const void *dy, size_t n_rows, size_t n_in, size_t n_out)
+{
+    zero_scratch_t scratch = zero_scratch_begin(ctx);
+    zero_grad_sum_t sum;
+    ZERO_TRY(check_sizes(n_rows, n_in, n_out));
+    ZERO_TRY(zero_grad_sum_begin(&scratch, dweight, n_in * n_out, &sum));
+    bool in_out = layout == ZERO_LINEAR_IN_OUT; /* dW = x^T dy, else dW = dy^T x */
+    zero_gemm_t gemm = {CblasTrans,
+                        CblasNoTrans,
+                        .m = in_out ? n_in : n_out,
+                        .n = in_out ? n_out : n_in,
+                        .k = n_rows,
+                        .a = in_out ? x : dy,
+                        .lda = in_out ? n_in : n_out,
+                        .b = in_out ? dy : x,
+                        .ldb = in_out ? n_out : n_in,
+                        .beta = sum.beta,
+                        .c = sum.data,
+                        .ldc = in_out ? n_out : n_in};
+    ZERO_ISA(zero_model_gemm)(&gemm);
+    zero_grad_sum_end(&sum, dweight, n_in * n_out);
+    return dbias.data == NULL ? ZERO_OK : sum_columns(&scratch, dbias, dy, n_rows, n_out);
+}

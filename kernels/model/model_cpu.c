@@ -1,0 +1,39 @@
+/* model_cpu.c - picks the CPU's model kernels at run time: the best instruction set that was built, that the machine
+ * has, and that ZERO_CPU_ISA allows; the same rule as shard_cpu.c. Builds agree to float tolerance, not to the bit.
+ */
+#include "kernels/model/model_cpu.h"
+
+#include <string.h>
+
+#include "kernels/shard/shard.h"
+
+extern const zero_model_kernels_t zero_model_kernels_scalar;
+#ifdef ZERO_HAVE_X86
+extern const zero_model_kernels_t zero_model_kernels_avx2;
+extern const zero_model_kernels_t zero_model_kernels_avx512;
+#endif
+
+/* Best first; the last always serves. */
+static const zero_model_kernels_t *const builds[] = {
+#ifdef ZERO_HAVE_X86
+    &zero_model_kernels_avx512,
+    &zero_model_kernels_avx2,
+#endif
+    &zero_model_kernels_scalar,
+};
+#define N_BUILDS (sizeof builds / sizeof builds[0])
+
+/* The shard kernels are built for the same instruction sets and know which of them the machine has. */
+const zero_model_kernels_t *zero_model_kernels_cpu_named(const char *name)
+{
+    for (size_t i = 0; i < N_BUILDS; ++i) {
+        if (strcmp(builds[i]->name, name) == 0)
+            return zero_shard_kernels_cpu_named(name) != NULL ? builds[i] : NULL;
+    }
+    return NULL;
+}
+
+const zero_model_kernels_t *zero_model_kernels_cpu(void)
+{
+    return zero_model_kernels_cpu_named(zero_shard_kernels_cpu()->name);
+}

@@ -1,0 +1,68 @@
+/* rope.c - rotary positions on the CPU (Su et al. 2021, arXiv:2104.09864).
+ *
+ * Frequencies and angles are rounded to fp32 where Hugging Face rounds them (rope.h), so that its models mean the same
+ * here; sines and cosines of those angles are exact to the last bit. An angle serves all heads and sequences of its
+ * position. Threads take positions. The rotation is written without fused operations: every build turns alike, to the
+ * bit.
+ */
+#include "kernels/model/model_cpu.h"
+
+#include <math.h>
+
+#include "kernels/model/rope.h"
+
+#define ROPE_PAIRS ((size_t)64) /* whose angles are held at a time */
+
+typedef struct angles {
+    float cosines[ROPE_PAIRS], sines[ROPE_PAIRS];
+} angles_t;
+
+static void set_frequencies(float *frequencies, size_t first, size_t n, float theta, size_t head_dim)
+{
+    for (size_t i = 0; i < n; ++i)
+        frequencies[i] = zero_rope_frequency(theta, first + i, head_dim);
+}
+
+static void set_angles(angles_t *angles, const float *frequencies, size_t n, size_t position, bool inverse)
+{
+    for (size_t i = 0; i < n; ++i) {
+        double angle = (double)((float)position * frequencies[i]);
+        angles->cosines[i] = (float)cos(angle);
+        angles->sines[i] = (float)(inverse ? -sin(angle) : sin(angle));
+    }
+}
+
+/* Turns the pairs (x[i], y[i]). */
+static void turn(float *x, float *y, const angles_t *angles, size_t n)
+{
+#pragma omp simd
+    for (size_t i = 0; i < n; ++i) {
+        float a = x[i], b = y[i];
+        x[i] = a * angles->cosines[i] - b * angles->sines[i];
+        y[i] = b * angles->cosines[i] + a * angles->sines[i];
+    }
+}
+
+zero_status_t ZERO_MODEL_FN(rope)(zero_model_context_t *ctx, void *qkv, bool inverse, float theta, size_t n_batch,
+                                  size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim)
+{
+    (void)ctx;
+    size_t half = head_dim / 2, n_turned = n_heads + n_kv_heads, width = (n_turned + n_kv_heads) * head_dim;
+#pragma omp parallel if (n_batch * seq_len * width >= ZERO_MODEL_PARALLEL_MIN)
+    for (size_t first = 0; first < half; first += ROPE_PAIRS) {
+        float frequencies[ROPE_PAIRS];
+        angles_t angles;
+        size_t n = half - first < ROPE_PAIRS ? half - first : ROPE_PAIRS;
+        set_frequencies(frequencies, first, n, theta, head_dim);
+#pragma omp for schedule(static) nowait
+        for (size_t position = 0; position < seq_len; ++position) {
+            set_angles(&angles, frequencies, n, position, inverse);
+            for (size_t batch = 0; batch < n_batch; ++batch) {
+                float *row = (float *)qkv + (batch * seq_len + position) * width + first;
+                for (size_t head = 0; head < n_turned; ++head)
+                    turn(row + head * head_dim, row + head * head_dim + half, &angles, n);
+            }
+        }
+    }
+    return ZERO_OK;
+}

@@ -1,0 +1,123 @@
+/* shard_cuda.c - the shard kernels on CUDA as a table: turns launch errors into statuses, leaves out launches that have
+ * nothing to do (CUDA refuses empty grids) and makes plain copies of what changes no bit. The kernels are in the .cu
+ * files beside the .c files that do the same on the CPU.
+ */
+#include "kernels/shard/cuda/shard_cuda.h"
+
+#include "base/cuda_status.h"
+
+static cudaStream_t stream_of(zero_stream_t stream)
+{
+    return (cudaStream_t)stream;
+}
+
+static zero_status_t adam(const zero_adam_t *args, zero_stream_t stream)
+{
+    if (args->n_segments == 0 || args->state_begin >= args->state_end)
+        return ZERO_OK;
+    ZERO_TRY_CUDA(zero_cuda_adam(args, stream_of(stream)));
+    return ZERO_OK;
+}
+
+static zero_status_t sum_slices(float *out, const void *const *slices, int n_slices, zero_dtype_t dtype, size_t n_elems,
+                                bool accumulate, double *partials, zero_stream_t stream)
+{
+    if (n_elems == 0)
+        return ZERO_OK;
+    if (n_slices < 1 || n_slices > ZERO_CUDA_MAX_SLICES)
+        return zero_fail(ZERO_ERROR_UNSUPPORTED, "cannot sum %d gradient slices, only 1 to %d: use reduction = nccl",
+                         n_slices, ZERO_CUDA_MAX_SLICES);
+    zero_cuda_slices_t by_value = {{NULL}};
+    for (int r = 0; r < n_slices; ++r)
+        by_value.at[r] = slices[r];
+    ZERO_TRY_CUDA(
+        zero_cuda_sum_slices(out, &by_value, n_slices, dtype, n_elems, accumulate, partials, stream_of(stream)));
+    return ZERO_OK;
+}
+
+static zero_status_t sum_squares(const float *x, size_t n_elems, double *partials, zero_stream_t stream)
+{
+    if (n_elems == 0)
+        return ZERO_OK;
+    ZERO_TRY_CUDA(zero_cuda_sum_squares(x, n_elems, partials, stream_of(stream)));
+    return ZERO_OK;
+}
+
+static zero_status_t contribute(const double *partials, size_t n_partials, const zero_agreed_t *agreed,
+                                zero_contribution_t *mine, zero_stream_t stream)
+{
+    ZERO_TRY_CUDA(zero_cuda_contribute(partials, n_partials, agreed, mine, stream_of(stream)));
+    return ZERO_OK;
+}
+
+static zero_status_t decide_step(const zero_step_rules_t *rules, float lr, const zero_contribution_t *contributions,
+                                 int n_ranks, zero_step_state_t *state, zero_adam_scalars_t *scalars,
+                                 zero_step_outcome_t *outcome, zero_stream_t stream)
+{
+    ZERO_TRY_CUDA(zero_cuda_decide_step(rules, lr, contributions, n_ranks, state, scalars, outcome, stream_of(stream)));
+    return ZERO_OK;
+}
+
+static zero_status_t cast(void *dst, zero_dtype_t dst_dtype, const void *src, zero_dtype_t src_dtype, size_t n_elems,
+                          zero_stream_t stream)
+{
+    if (n_elems == 0)
+        return ZERO_OK;
+    if (dst_dtype == src_dtype)
+        ZERO_TRY_CUDA(cudaMemcpyAsync(dst, src, n_elems * zero_dtype_size(src_dtype), cudaMemcpyDeviceToDevice,
+                                      stream_of(stream)));
+    else
+        ZERO_TRY_CUDA(zero_cuda_cast(dst, dst_dtype, src, src_dtype, n_elems, stream_of(stream)));
+    return ZERO_OK;
+}
+
+static zero_status_t split_master(void *param, void *low, zero_dtype_t param_dtype, const float *master, size_t n_elems,
+                                  zero_stream_t stream)
+{
+    if (n_elems == 0)
+        return ZERO_OK;
+    if (param_dtype == ZERO_BF16) {
+        ZERO_TRY_CUDA(zero_cuda_split_bf16(param, low, master, n_elems, stream_of(stream)));
+        return ZERO_OK;
+    }
+    if (param_dtype == ZERO_FP16)
+        ZERO_TRY(cast(low, ZERO_FP32, master, ZERO_FP32, n_elems, stream));
+    return cast(param, param_dtype, master, ZERO_FP32, n_elems, stream);
+}
+
+static zero_status_t join_master(float *master, const void *param, const void *low, zero_dtype_t param_dtype,
+                                 size_t n_elems, zero_stream_t stream)
+{
+    if (n_elems == 0)
+        return ZERO_OK;
+    if (param_dtype != ZERO_BF16)
+        return cast(master, ZERO_FP32, param_dtype == ZERO_FP16 ? low : param, ZERO_FP32, n_elems, stream);
+    ZERO_TRY_CUDA(zero_cuda_join_bf16(master, param, low, n_elems, stream_of(stream)));
+    return ZERO_OK;
+}
+
+static zero_status_t fill_normal(float *dst, size_t n_elems, uint64_t seed, uint64_t key, uint64_t first, float std,
+                                 zero_stream_t stream)
+{
+    if (n_elems == 0)
+        return ZERO_OK;
+    ZERO_TRY_CUDA(zero_cuda_fill_normal(dst, n_elems, seed, key, first, std, stream_of(stream)));
+    return ZERO_OK;
+}
+
+const zero_shard_kernels_t *zero_shard_kernels_cuda(void)
+{
+    static const zero_shard_kernels_t kernels = {
+        .name = "cuda",
+        .adam = adam,
+        .sum_slices = sum_slices,
+        .sum_squares = sum_squares,
+        .contribute = contribute,
+        .decide_step = decide_step,
+        .cast = cast,
+        .split_master = split_master,
+        .join_master = join_master,
+        .fill_normal = fill_normal,
+    };
+    return &kernels;
+}

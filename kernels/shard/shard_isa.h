@@ -1,0 +1,35 @@
+/* shard_isa.h - what the per-instruction-set shard kernel files tell one another: the functions that shard_table.c
+ * gathers, named for the build (isa.h), and from which size on work is spread over threads.
+ */
+#ifndef ZERO_SHARD_ISA_H
+#define ZERO_SHARD_ISA_H
+
+#include "kernels/isa.h"
+#include "kernels/shard/shard.h"
+
+/* Below this many elements waking the other threads costs more than they save. */
+#define ZERO_SHARD_PARALLEL_MIN ((size_t)1 << 16)
+
+zero_status_t ZERO_ISA(zero_shard_adam)(const zero_adam_t *args, zero_stream_t stream);
+zero_status_t ZERO_ISA(zero_shard_sum_slices)(float *out, const void *const *slices, int n_slices, zero_dtype_t dtype,
+                                              size_t n_elems, bool accumulate, double *partials, zero_stream_t stream);
+zero_status_t ZERO_ISA(zero_shard_sum_squares)(const float *x, size_t n_elems, double *partials, zero_stream_t stream);
+zero_status_t ZERO_ISA(zero_shard_contribute)(const double *partials, size_t n_partials, const zero_agreed_t *agreed,
+                                              zero_contribution_t *mine, zero_stream_t stream);
+zero_status_t ZERO_ISA(zero_shard_decide_step)(const zero_step_rules_t *rules, float lr,
+                                               const zero_contribution_t *contributions, int n_ranks,
+                                               zero_step_state_t *state, zero_adam_scalars_t *scalars,
+                                               zero_step_outcome_t *outcome, zero_stream_t stream);
+zero_status_t ZERO_ISA(zero_shard_cast)(void *dst, zero_dtype_t dst_dtype, const void *src, zero_dtype_t src_dtype,
+                                        size_t n_elems, zero_stream_t stream);
+zero_status_t ZERO_ISA(zero_shard_split_master)(void *param, void *low, zero_dtype_t param_dtype, const float *master,
+                                                size_t n_elems, zero_stream_t stream);
+zero_status_t ZERO_ISA(zero_shard_join_master)(float *master, const void *param, const void *low,
+                                               zero_dtype_t param_dtype, size_t n_elems, zero_stream_t stream);
+zero_status_t ZERO_ISA(zero_shard_fill_normal)(float *dst, size_t n_elems, uint64_t seed, uint64_t key, uint64_t first,
+                                               float std, zero_stream_t stream);
+
+/* The table of this build; shard_cpu.c names all of them. */
+extern const zero_shard_kernels_t ZERO_ISA(zero_shard_kernels);
+
+#endif

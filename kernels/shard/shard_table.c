@@ -1,0 +1,18 @@
+/* shard_table.c - the shard kernels of one instruction set as a table. shard_cpu.c picks among the builds' tables. */
+#include "kernels/shard/shard_isa.h"
+
+#define NAME_OF_(isa) #isa
+#define NAME_OF(isa) NAME_OF_(isa)
+
+const zero_shard_kernels_t ZERO_ISA(zero_shard_kernels) = {
+    .name = NAME_OF(ZERO_ISA_NAME),
+    .adam = ZERO_ISA(zero_shard_adam),
+    .sum_slices = ZERO_ISA(zero_shard_sum_slices),
+    .sum_squares = ZERO_ISA(zero_shard_sum_squares),
+    .contribute = ZERO_ISA(zero_shard_contribute),
+    .decide_step = ZERO_ISA(zero_shard_decide_step),
+    .cast = ZERO_ISA(zero_shard_cast),
+    .split_master = ZERO_ISA(zero_shard_split_master),
+    .join_master = ZERO_ISA(zero_shard_join_master),
+    .fill_normal = ZERO_ISA(zero_shard_fill_normal),
+};

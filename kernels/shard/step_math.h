@@ -1,0 +1,117 @@
+/* step_math.h - what the end of a step decides, as one pure function that the CPU and a CUDA thread both run: the
+ * global norm from all ranks' contributions, whether the update is skipped, what AdamW multiplies by, and fp16's loss
+ * scale for the next step. Because the device decides, the host need not wait for the norm.
+ *
+ * The rules of shard_math.h hold here too: operations that IEEE 754 defines, in a fixed order, so that every rank and
+ * every device comes to the same bits.
+ */
+#ifndef ZERO_STEP_MATH_H
+#define ZERO_STEP_MATH_H
+
+#include "kernels/shard/shard_math.h"
+
+#define ZERO_LOSS_SCALE_MAX 16777216.0f
+
+ZERO_MATH uint32_t zero_is_finite(float x)
+{
+    return (zero_bits_of_float(x) & 0x7fffffffu) < ZERO_FLOAT_INF_BITS;
+}
+
+/* base^n by squaring. pow may round differently from one library or device to the next; this does not. */
+ZERO_MATH double zero_power(double base, uint64_t n)
+{
+    double result = 1.0;
+    for (; n != 0; n >>= 1) {
+        if (n & 1)
+            result *= base;
+        base *= base;
+    }
+    return result;
+}
+
+/* The clip coefficient min(1, grad_clip / (norm + 1e-6)) (1 when grad_clip is 0) over the loss scale, and the rest of
+ * *out, from the loss-scale-free norm. adam_step is the t of this update, from 1. */
+ZERO_MATH void zero_adam_scalars_decide(zero_adam_scalars_t *out, float lr, float beta1, float beta2, float eps,
+                                        float grad_norm, float grad_clip, float loss_scale, uint64_t adam_step)
+{
+    out->lr = lr;
+    out->beta1 = beta1;
+    out->beta2 = beta2;
+    out->eps = eps;
+    out->one_minus_beta1 = 1.0f - beta1;
+    out->one_minus_beta2 = 1.0f - beta2;
+    out->inv_bias1 = (float)(1.0 / (1.0 - zero_power((double)beta1, adam_step)));
+    out->inv_sqrt_bias2 = (float)(1.0 / sqrt(1.0 - zero_power((double)beta2, adam_step)));
+    out->grad_scale = zero_clip_coefficient(grad_norm, grad_clip) / loss_scale;
+    out->skip = !zero_is_finite(grad_norm);
+}
+
+/* fp16's dynamic loss scale, as Megatron-LM's DynamicGradScaler: halved when `hysteresis` steps have overflowed since
+ * it last grew, and by every one after that; doubled after a window of good steps in a row. */
+ZERO_MATH void zero_loss_scale_decide(const zero_step_rules_t *rules, uint32_t skipped, zero_step_state_t *state)
+{
+    if (!rules->dynamic_loss_scale)
+        return;
+    if (skipped) {
+        state->good_steps = 0;
+        state->overflows++;
+        if (state->overflows >= rules->loss_scale_hysteresis)
+            state->loss_scale = state->loss_scale > 2.0f ? state->loss_scale * 0.5f : 1.0f;
+    } else if (++state->good_steps >= rules->loss_scale_window) {
+        state->good_steps = 0;
+        state->overflows = 0;
+        state->loss_scale =
+            state->loss_scale * 2.0f < ZERO_LOSS_SCALE_MAX ? state->loss_scale * 2.0f : ZERO_LOSS_SCALE_MAX;
+    }
+}
+
+/* Which rank is the first with which rank 0 does not agree, and upon what. */
+ZERO_MATH void zero_step_compare(const zero_contribution_t *contributions, int n_ranks, zero_step_outcome_t *outcome)
+{
+    const zero_contribution_t *first = &contributions[0];
+    outcome->odd_rank = 0;
+    outcome->odd_lr = 0;
+    outcome->lr = outcome->lr_of_odd = first->lr;
+    for (int r = n_ranks - 1; r > 0; r--) {
+        const zero_contribution_t *other = &contributions[r];
+        uint32_t odd_lr = zero_bits_of_float(other->lr) != zero_bits_of_float(first->lr);
+        if (!odd_lr && other->calls == first->calls)
+            continue;
+        outcome->odd_rank = (uint32_t)r;
+        outcome->odd_lr = odd_lr;
+        outcome->lr_of_odd = other->lr;
+    }
+}
+
+ZERO_MATH void zero_step_decide(const zero_step_rules_t *rules, float lr, const zero_contribution_t *contributions,
+                                int n_ranks, zero_step_state_t *state, zero_adam_scalars_t *scalars,
+                                zero_step_outcome_t *outcome)
+{
+    zero_contribution_t total = contributions[0];
+    for (int r = 1; r < n_ranks; r++) {
+        total.sum_of_squares += contributions[r].sum_of_squares;
+        total.loss += contributions[r].loss;
+        total.notice = contributions[r].notice > total.notice ? contributions[r].notice : total.notice;
+    }
+    float grad_norm = (float)(sqrt(total.sum_of_squares) / (double)state->loss_scale);
+    uint32_t skipped = !zero_is_finite(grad_norm);
+    zero_adam_scalars_decide(scalars, lr, rules->beta1, rules->beta2, rules->eps, grad_norm, rules->grad_clip,
+                             state->loss_scale, state->adam_step + 1);
+    outcome->loss = (float)total.loss;
+    outcome->grad_norm = grad_norm;
+    outcome->loss_scale = state->loss_scale;
+    outcome->skipped = skipped;
+    outcome->notice = total.notice;
+    zero_step_compare(contributions, n_ranks, outcome);
+    if (outcome->odd_rank != 0) {
+        scalars->skip = 1;
+    } else {
+        state->adam_step += !skipped;
+        state->skipped_in_row = skipped ? state->skipped_in_row + 1 : 0;
+        zero_loss_scale_decide(rules, skipped, state);
+    }
+    outcome->adam_step = state->adam_step;
+    outcome->skipped_in_row = state->skipped_in_row;
+}
+
+#endif

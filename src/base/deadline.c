@@ -1,0 +1,28 @@
+/* deadline.c - see deadline.h. */
+#include <stdlib.h>
+#include <time.h>
+
+#include "base/deadline.h"
+#include "base/log.h"
+
+int64_t zero_now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+zero_status_t zero_timeout_ns(int64_t *timeout_ns)
+{
+    const char *text = getenv("ZERO_TIMEOUT_S");
+    double seconds = 600.0;
+    if (text && text[0] != '\0') {
+        char *end;
+        seconds = strtod(text, &end);
+        if (*end != '\0' || !(seconds > 0.0 && seconds <= 1e9))
+            return zero_fail_alike(ZERO_ERROR_USAGE,
+                                   "ZERO_TIMEOUT_S=%s in the environment is not a number of seconds above 0", text);
+    }
+    *timeout_ns = (int64_t)(seconds * 1e9);
+    return ZERO_OK;
+}

@@ -1,0 +1,253 @@
+/* files.c - see files.h. */
+#include "base/files.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "base/log.h"
+
+#define HASH_BLOCK ((size_t)1 << 20)
+/* The limit that safetensors sets to its headers: no index or state comes near it. */
+#define MAX_JSON_BYTES UINT64_C(100000000)
+
+static zero_status_t fail(const char *what, const char *path)
+{
+    return zero_fail(ZERO_ERROR_IO, "cannot %s '%s': %s", what, path, strerror(errno));
+}
+
+zero_status_t zero_path_join(const char *directory, const char *name, char **path)
+{
+    if (asprintf(path, "%s/%s", directory, name) < 0)
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory for the path of %s", name);
+    return ZERO_OK;
+}
+
+/* ---- writing ---- */
+
+zero_status_t zero_file_create(const char *path, uint64_t n_bytes)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return fail("create", path);
+    /* Not posix_fallocate, which writes zeros where the file system cannot reserve. */
+    bool reserved = n_bytes == 0 || fallocate(fd, 0, 0, (off_t)n_bytes) == 0;
+    if (!reserved && (errno == EOPNOTSUPP || errno == ENOSYS))
+        reserved = ftruncate(fd, (off_t)n_bytes) == 0;
+    zero_status_t status = ZERO_OK;
+    if (!reserved)
+        status = zero_fail(ZERO_ERROR_IO, "cannot take %" PRIu64 " bytes for '%s': %s", n_bytes, path, strerror(errno));
+    close(fd);
+    return status;
+}
+
+zero_status_t zero_file_open_for_writing(const char *path, int *fd)
+{
+    *fd = open(path, O_WRONLY | O_CLOEXEC);
+    return *fd < 0 ? fail("open", path) : ZERO_OK;
+}
+
+zero_status_t zero_file_write(int fd, const char *path, uint64_t offset, const void *data, size_t n_bytes)
+{
+    const unsigned char *at = data;
+    while (n_bytes > 0) {
+        ssize_t n_written = pwrite(fd, at, n_bytes, (off_t)offset);
+        if (n_written < 0 && errno == EINTR)
+            continue;
+        if (n_written < 0)
+            return zero_fail(ZERO_ERROR_IO, "cannot write '%s' at byte %" PRIu64 ": %s", path, offset, strerror(errno));
+        at += n_written;
+        offset += (uint64_t)n_written;
+        n_bytes -= (size_t)n_written;
+    }
+    return ZERO_OK;
+}
+
+zero_status_t zero_file_close_synced(int fd, const char *path)
+{
+    zero_status_t status = fsync(fd) == 0 ? ZERO_OK : fail("sync", path);
+    if (close(fd) != 0 && status == ZERO_OK)
+        status = fail("close", path);
+    return status;
+}
+
+zero_status_t zero_file_write_text(const char *directory, const char *name, const char *text)
+{
+    int fd = -1;
+    char *path = NULL;
+    zero_status_t status;
+    ZERO_TRY(zero_path_join(directory, name, &path));
+    ZERO_TRY_GOTO(zero_file_create(path, 0), done);
+    ZERO_TRY_GOTO(zero_file_open_for_writing(path, &fd), done);
+    status = zero_file_write(fd, path, 0, text, strlen(text));
+    zero_status_t closed = zero_file_close_synced(fd, path);
+    if (status == ZERO_OK)
+        status = closed;
+done:
+    free(path);
+    return status;
+}
+
+zero_status_t zero_file_write_json(const char *directory, const char *name, const json_t *object)
+{
+    char *body = json_dumps(object, JSON_SORT_KEYS | JSON_INDENT(2)), *text = NULL;
+    if (!body || asprintf(&text, "%s\n", body) < 0) {
+        free(body);
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory to write %s in '%s'", name, directory);
+    }
+    zero_status_t status = zero_file_write_text(directory, name, text);
+    free(text);
+    free(body);
+    return status;
+}
+
+/* ---- reading ---- */
+
+static const char *kind_of(mode_t mode)
+{
+    return S_ISDIR(mode) ? "directory" : S_ISFIFO(mode) ? "named pipe" : S_ISSOCK(mode) ? "socket" : "device";
+}
+
+/* A named pipe must not block here, nor a terminal become this process's own. */
+zero_status_t zero_file_open(const char *path, int *fd, uint64_t *n_bytes)
+{
+    struct stat info;
+    int opened = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (opened < 0)
+        return fail("open", path);
+    zero_status_t status = ZERO_OK;
+    if (fstat(opened, &info) != 0)
+        status = fail("look at", path);
+    else if (!S_ISREG(info.st_mode))
+        status = zero_fail(ZERO_ERROR_IO, "'%s' is not a regular file: it is a %s", path, kind_of(info.st_mode));
+    if (status != ZERO_OK) {
+        close(opened);
+        return status;
+    }
+    *fd = opened;
+    *n_bytes = (uint64_t)info.st_size;
+    return ZERO_OK;
+}
+
+zero_status_t zero_file_read(int fd, const char *path, uint64_t offset, void *data, size_t n_bytes)
+{
+    unsigned char *at = data;
+    while (n_bytes > 0) {
+        ssize_t n_read = pread(fd, at, n_bytes, (off_t)offset);
+        if (n_read < 0 && errno == EINTR)
+            continue;
+        if (n_read < 0)
+            return zero_fail(ZERO_ERROR_IO, "cannot read '%s' at byte %" PRIu64 ": %s", path, offset, strerror(errno));
+        if (n_read == 0)
+            return zero_fail(ZERO_ERROR_IO, "'%s' became shorter while it was read: it ends at byte %" PRIu64, path,
+                             offset);
+        at += n_read;
+        offset += (uint64_t)n_read;
+        n_bytes -= (size_t)n_read;
+    }
+    return ZERO_OK;
+}
+
+static zero_status_t hash_blocks(int fd, const char *path, XXH3_state_t *state, void *block)
+{
+    for (;;) {
+        ssize_t n_read = read(fd, block, HASH_BLOCK);
+        if (n_read < 0 && errno == EINTR)
+            continue;
+        if (n_read < 0)
+            return fail("read", path);
+        if (n_read == 0)
+            return ZERO_OK;
+        XXH3_64bits_update(state, block, (size_t)n_read);
+    }
+}
+
+zero_status_t zero_file_hash(const char *path, uint64_t *n_bytes, uint64_t *xxh3)
+{
+    int fd;
+    ZERO_TRY(zero_file_open(path, &fd, n_bytes));
+    XXH3_state_t *state = XXH3_createState();
+    void *block = malloc(HASH_BLOCK);
+    zero_status_t status = ZERO_ERROR_MEMORY;
+    if (state && block && XXH3_64bits_reset(state) == XXH_OK)
+        status = hash_blocks(fd, path, state, block);
+    else
+        zero_fail(status, "no memory to check '%s'", path);
+    if (status == ZERO_OK)
+        *xxh3 = XXH3_64bits_digest(state);
+    free(block);
+    XXH3_freeState(state);
+    close(fd);
+    return status;
+}
+
+static zero_status_t parse(int fd, const char *path, uint64_t n_bytes, const char *remedy, json_t **value)
+{
+    json_error_t error;
+    if (n_bytes == 0)
+        return zero_fail(ZERO_ERROR_FORMAT, "'%s' is empty: %s", path, remedy);
+    if (n_bytes > MAX_JSON_BYTES)
+        return zero_fail(ZERO_ERROR_FORMAT, "'%s' has %" PRIu64 " bytes, at most %" PRIu64 " are allowed: %s", path,
+                         n_bytes, MAX_JSON_BYTES, remedy);
+    char *text = malloc(n_bytes);
+    if (!text)
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory for '%s', %" PRIu64 " bytes", path, n_bytes);
+    zero_status_t status = zero_file_read(fd, path, 0, text, n_bytes);
+    json_t *parsed = status == ZERO_OK ? json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES, &error) : NULL;
+    if (status == ZERO_OK && !parsed)
+        status = zero_fail(ZERO_ERROR_FORMAT, "'%s' is not good JSON: %s, in line %d: %s", path, error.text, error.line,
+                           remedy);
+    free(text);
+    if (status == ZERO_OK)
+        *value = parsed;
+    return status;
+}
+
+zero_status_t zero_file_read_json(const char *path, const char *remedy, json_t **value)
+{
+    int fd = -1;
+    uint64_t n_bytes = 0;
+    ZERO_TRY(zero_file_open(path, &fd, &n_bytes));
+    zero_status_t status = parse(fd, path, n_bytes, remedy, value);
+    close(fd);
+    return status;
+}
+
+/* ---- directories ---- */
+
+zero_status_t zero_directory_make(const char *path)
+{
+    struct stat info;
+    char *copy = strdup(path);
+    if (!copy)
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory to make '%s'", path);
+    for (char *slash = *copy ? strchr(copy + 1, '/') : NULL; slash; slash = strchr(slash + 1, '/')) {
+        *slash = 0;
+        mkdir(copy, 0777); /* what this cannot make, the last one tells of */
+        *slash = '/';
+    }
+    bool made = mkdir(copy, 0777) == 0 || errno == EEXIST;
+    free(copy);
+    if (!made)
+        return fail("make the directory", path);
+    if (stat(path, &info) != 0 || !S_ISDIR(info.st_mode))
+        return zero_fail(ZERO_ERROR_IO, "cannot make the directory '%s': it is there, but not a directory", path);
+    return ZERO_OK;
+}
+
+zero_status_t zero_directory_sync(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return fail("open the directory", path);
+    /* Some file systems cannot, and need not, sync a directory. */
+    zero_status_t status = fsync(fd) == 0 || errno == EINVAL ? ZERO_OK : fail("sync the directory", path);
+    close(fd);
+    return status;
+}

@@ -1,0 +1,121 @@
+/* log.c - one line at a time to the program's log function, or to stderr.
+ *
+ * Names and values from files are quoted in many lines, so what could move a terminal's cursor or begin a line of its
+ * own is escaped here, once for all: control characters and bytes that are not UTF-8 become \x1b, say.
+ */
+#include "base/log.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Two paths of the longest kind and the words around them. */
+#define LINE_BYTES 10240
+#define ESCAPE_BYTES 4
+#define CUT "..."
+
+static struct {
+    zero_log_level_t level;
+    zero_log_fn fn;
+    void *user;
+    int rank;
+} logger = {ZERO_LOG_WARNING, NULL, NULL, -1};
+
+void zero_log_set(zero_log_level_t level, zero_log_fn fn, void *user)
+{
+    logger.level = level;
+    logger.fn = fn;
+    logger.user = user;
+}
+
+void zero_log_set_rank(int rank)
+{
+    logger.rank = rank;
+}
+
+/* Returns how many bytes the UTF-8 character at `at` has; 0 for a control character and for what is not UTF-8. */
+static size_t printable_bytes(const unsigned char *at)
+{
+    static const struct {
+        unsigned char mask, lead;
+        uint32_t least; /* code: less has a shorter form. Of two bytes, U+0080 to U+009F are control characters */
+    } FORMS[] = {{0x80, 0x00, 0x20}, {0xe0, 0xc0, 0xa0}, {0xf0, 0xe0, 0x800}, {0xf8, 0xf0, 0x10000}};
+    size_t n = 0;
+    while (n < sizeof FORMS / sizeof FORMS[0] && (at[0] & FORMS[n].mask) != FORMS[n].lead)
+        n++;
+    if (n == sizeof FORMS / sizeof FORMS[0])
+        return 0;
+    uint32_t code = at[0] & (unsigned char)~FORMS[n].mask;
+    for (size_t i = 1; i <= n; i++) {
+        if ((at[i] & 0xc0) != 0x80) /* the string's end, too */
+            return 0;
+        code = code << 6 | (at[i] & 0x3f);
+    }
+    bool is_surrogate = code >= 0xd800 && code <= 0xdfff;
+    return code < FORMS[n].least || code == 0x7f || is_surrogate || code > 0x10ffff ? 0 : n + 1;
+}
+
+/* Writes `text` with escapes; what does not fit ends with CUT. */
+static void escape(const char *text, char line[LINE_BYTES])
+{
+    char *to = line, *const last = line + LINE_BYTES - ESCAPE_BYTES - sizeof CUT;
+    for (const char *from = text; *from;) {
+        size_t n = printable_bytes((const unsigned char *)from);
+        if (to > last) {
+            memcpy(to, CUT, sizeof CUT);
+            return;
+        }
+        if (n > 0)
+            memcpy(to, from, n);
+        else
+            snprintf(to, ESCAPE_BYTES + 1, "\\x%02x", (unsigned)(unsigned char)*from);
+        to += n > 0 ? n : ESCAPE_BYTES;
+        from += n > 0 ? n : 1;
+    }
+    *to = 0;
+}
+
+static void write_line(zero_log_level_t level, const char *format, va_list args) ZERO_PRINTF(2, 0);
+static void write_line(zero_log_level_t level, const char *format, va_list args)
+{
+    if (level > logger.level)
+        return;
+    char text[LINE_BYTES], line[LINE_BYTES];
+    vsnprintf(text, sizeof text, format, args);
+    escape(text, line);
+    if (logger.fn)
+        logger.fn(logger.user, level, logger.rank, line);
+    else if (logger.rank >= 0)
+        fprintf(stderr, "zero: rank %d: %s\n", logger.rank, line);
+    else
+        fprintf(stderr, "zero: %s\n", line);
+}
+
+void zero_log(zero_log_level_t level, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    write_line(level, format, args);
+    va_end(args);
+}
+
+zero_status_t zero_fail(zero_status_t status, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    write_line(ZERO_LOG_ERROR, format, args);
+    va_end(args);
+    return status;
+}
+
+zero_status_t zero_fail_alike(zero_status_t status, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    if (logger.rank <= 0)
+        write_line(ZERO_LOG_ERROR, format, args);
+    va_end(args);
+    return status;
+}

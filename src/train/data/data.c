@@ -1,0 +1,378 @@
+/* data.c - batches of tokens: which sequence stands where (pure arithmetic), and a thread that reads one batch ahead.
+ *
+ * Two batches take turns: the caller holds one while the reader fills the other with what comes next in order. The
+ * reader owns the back batch from a request until it says it is done; otherwise the calling thread owns both. A batch
+ * that was not foreseen (a run that resumes, an evaluation that starts over) is read by the caller itself.
+ *
+ * A file may change after its check. Every token is checked again where it is copied into a batch, and what is found is
+ * kept with the batch until someone asks for it: a batch that is read ahead may be none of the run.
+ */
+#include "train/data/data.h"
+#include "train/report/report.h"
+#include "train/data/shuffle.h"
+#include "train/data/token_files.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct batch {
+    int64_t step, place; /* of the step's first sequence */
+    int micro_step;
+    int32_t *inputs, *targets; /* [micro_batch, seq_len] each */
+    token_fault_t fault;       /* status ZERO_OK: every token is there, and of the vocabulary */
+    const token_file_t *at;    /* the file that has it */
+} batch_t;
+
+typedef enum reader_state { READER_IDLE, READER_BUSY, READER_DONE, READER_QUIT } reader_state_t;
+
+struct data {
+    data_spec_t spec; /* without paths */
+    int n_files;
+    token_file_t *files;
+    int64_t *first_sequence; /* [n_files + 1]: file i has sequences first_sequence[i] .. first_sequence[i + 1] - 1 */
+    int64_t n_tokens, n_sequences;
+    int micro_steps;
+    int64_t start_step, start_place; /* steps from this one on are counted from there: data_start_at */
+
+    batch_t front, back;
+    int32_t *tokens; /* what the batches point into */
+
+    pthread_t reader;
+    bool has_reader;
+    pthread_mutex_t mutex; /* guards state */
+    pthread_cond_t changed;
+    reader_state_t state;
+};
+
+/* ---- Files ---- */
+
+#define MAX_TOKENS (INT64_C(1) << 62) /* and so of sequences: shuffle.h */
+
+static zero_status_t open_file(data_t *data, const char *path)
+{
+    const int64_t seq_len = data->spec.seq_len;
+    token_file_t *file = &data->files[data->n_files];
+    TRY(token_file_open(path, data->spec.format, file));
+    data->n_files++;
+    int64_t n_sequences = file->n_tokens > 0 ? (file->n_tokens - 1) / seq_len : 0;
+    if (file->n_tokens > MAX_TOKENS - data->n_tokens)
+        return report_error(ZERO_ERROR_OVERFLOW, "data: with '%s' there are more than 2^62 tokens", file->path);
+    data->n_tokens += file->n_tokens;
+    data->n_sequences += n_sequences;
+    data->first_sequence[data->n_files] = data->n_sequences;
+    return ZERO_OK;
+}
+
+/* Without the spaces at both ends, in place. */
+static char *stripped(char *text)
+{
+    text += strspn(text, " \t");
+    size_t length = strlen(text);
+    while (length > 0 && strchr(" \t", text[length - 1]))
+        text[--length] = 0;
+    return text;
+}
+
+/* Of a list that has sequences: which files have none. */
+static void report_left_out(const data_t *data)
+{
+    for (int i = 0; i < data->n_files; i++)
+        if (data->first_sequence[i] == data->first_sequence[i + 1])
+            report("data file '%s' has %" PRId64 " tokens, fewer than the %" PRId64 " of one sequence: it is left out",
+                   data->files[i].path, data->files[i].n_tokens, data->spec.seq_len + 1);
+}
+
+/* `list`, a copy of `paths`, is cut up. */
+static zero_status_t open_files(data_t *data, const char *paths, char *list)
+{
+    size_t n_paths = 1;
+    for (const char *c = list; *c; c++)
+        n_paths += *c == ',';
+    data->files = calloc(n_paths, sizeof *data->files);
+    data->first_sequence = calloc(n_paths + 1, sizeof *data->first_sequence);
+    if (!data->files || !data->first_sequence)
+        return report_error(ZERO_ERROR_MEMORY, "data: out of memory");
+    for (char *rest = list, *item; (item = strsep(&rest, ","));) {
+        const char *path = stripped(item);
+        if (!path[0])
+            return report_error(ZERO_ERROR_USAGE, "[data]: an empty path in the list of files '%s': a comma too many",
+                                paths);
+        TRY(open_file(data, path));
+    }
+    if (data->n_sequences == 0)
+        return report_error(ZERO_ERROR_FORMAT,
+                            "data: '%s'%s has %" PRId64
+                            " tokens, too few for one sequence of [model] seq_len = %" PRId64 ", which takes %" PRId64,
+                            data->files[0].path, n_paths > 1 ? " with the rest of its list" : "", data->n_tokens,
+                            data->spec.seq_len, data->spec.seq_len + 1);
+    report_left_out(data);
+    return ZERO_OK;
+}
+
+/* Every token against the vocabulary: of each file this rank checks its share. */
+static zero_status_t check_tokens(const data_t *data)
+{
+    const int64_t rank = data->spec.rank, n_ranks = data->spec.world_size;
+    for (int i = 0; i < data->n_files; i++) {
+        int64_t n_tokens = data->files[i].n_tokens, each = n_tokens / n_ranks, rest = n_tokens % n_ranks;
+        int64_t first = each * rank + (rank < rest ? rank : rest);
+        int64_t n_mine = each + (rank < rest);
+        TRY(token_file_check(&data->files[i], first, n_mine, data->spec.vocab_size));
+    }
+    return ZERO_OK;
+}
+
+/* ---- Which sequence stands where ---- */
+
+/* The sequence at `place` of the endless order. */
+static int64_t sequence_at(const data_t *data, int64_t place)
+{
+    int64_t epoch = place / data->n_sequences, index = place % data->n_sequences;
+    if (!data->spec.shuffle)
+        return index;
+    return (int64_t)shuffle_index(data->spec.seed, (uint64_t)epoch, (uint64_t)data->n_sequences, (uint64_t)index);
+}
+
+/* The file that has the sequence: the last whose first sequence is not beyond it. */
+static int file_of(const data_t *data, int64_t sequence)
+{
+    int low = 0, high = data->n_files;
+    while (high - low > 1) {
+        int middle = low + (high - low) / 2;
+        if (data->first_sequence[middle] <= sequence)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Of the batch, sequence `place`. */
+static zero_status_t read_sequence(const data_t *data, int64_t sequence, int64_t place, batch_t *batch)
+{
+    const int64_t seq_len = data->spec.seq_len, vocab_size = data->spec.vocab_size;
+    int32_t *inputs = batch->inputs + place * seq_len, *targets = batch->targets + place * seq_len;
+    int i = file_of(data, sequence);
+    int64_t first = (sequence - data->first_sequence[i]) * seq_len;
+    batch->at = &data->files[i];
+    TRY(token_file_read(batch->at, first, seq_len, vocab_size, inputs, &batch->fault));
+    memcpy(targets, inputs + 1, (size_t)(seq_len - 1) * sizeof *targets);
+    return token_file_read(batch->at, first + seq_len, 1, vocab_size, targets + seq_len - 1, &batch->fault);
+}
+
+/* Where a step begins in the endless order. False where that, or the step's end, is beyond 2^63. */
+static bool find_place(const data_t *data, int64_t step, int64_t *place)
+{
+    const int64_t global_batch = data->spec.global_batch;
+    bool is_before = step < data->start_step;
+    return !__builtin_mul_overflow(is_before ? step : step - data->start_step, global_batch, place) &&
+           !__builtin_add_overflow(*place, is_before ? 0 : data->start_place, place) &&
+           *place <= INT64_MAX - global_batch;
+}
+
+static void read_batch(const data_t *data, batch_t *batch)
+{
+    const data_spec_t *spec = &data->spec;
+    int64_t first =
+        batch->place + spec->rank * (spec->global_batch / spec->world_size) + batch->micro_step * spec->micro_batch;
+    batch->fault.status = ZERO_OK;
+    for (int64_t i = 0; i < spec->micro_batch && batch->fault.status == ZERO_OK; i++)
+        (void)read_sequence(data, sequence_at(data, first + i), i, batch);
+}
+
+/* ---- The reader ---- */
+
+static void *run_reader(void *argument)
+{
+    data_t *data = argument;
+    pthread_mutex_lock(&data->mutex);
+    while (data->state != READER_QUIT) {
+        if (data->state != READER_BUSY) {
+            pthread_cond_wait(&data->changed, &data->mutex);
+            continue;
+        }
+        pthread_mutex_unlock(&data->mutex);
+        read_batch(data, &data->back);
+        pthread_mutex_lock(&data->mutex);
+        if (data->state == READER_BUSY)
+            data->state = READER_DONE;
+        pthread_cond_broadcast(&data->changed);
+    }
+    pthread_mutex_unlock(&data->mutex);
+    return NULL;
+}
+
+static void set_state(data_t *data, reader_state_t state)
+{
+    pthread_mutex_lock(&data->mutex);
+    data->state = state;
+    pthread_cond_broadcast(&data->changed);
+    pthread_mutex_unlock(&data->mutex);
+}
+
+/* Returns when the back batch is the caller's again: true when the reader has filled it. */
+static bool wait_for_reader(data_t *data)
+{
+    pthread_mutex_lock(&data->mutex);
+    while (data->state == READER_BUSY)
+        pthread_cond_wait(&data->changed, &data->mutex);
+    bool filled = data->state == READER_DONE;
+    data->state = READER_IDLE;
+    pthread_mutex_unlock(&data->mutex);
+    return filled;
+}
+
+/* The reader takes no signals: they are the main thread's business. */
+static zero_status_t start_reader(data_t *data)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&data->reader, NULL, run_reader, data);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error)
+        return report_rank_error(ZERO_ERROR_MEMORY, "data: cannot start the reader thread: %s", strerror(error));
+    data->has_reader = true;
+    return ZERO_OK;
+}
+
+/* ---- The public calls ---- */
+
+static bool spec_is_sound(const data_spec_t *spec)
+{
+    return spec->paths && spec->vocab_size >= 1 && spec->vocab_size <= INT32_MAX && spec->seq_len >= 1 &&
+           spec->seq_len < INT64_MAX && spec->world_size >= 1 && spec->rank >= 0 && spec->rank < spec->world_size &&
+           spec->micro_batch >= 1 && spec->global_batch >= 1 && spec->global_batch % spec->world_size == 0 &&
+           spec->global_batch / spec->world_size % spec->micro_batch == 0 &&
+           spec->global_batch / spec->world_size / spec->micro_batch <= INT32_MAX;
+}
+
+/* Two batches of inputs and targets. */
+static zero_status_t allocate_batches(data_t *data)
+{
+    size_t n_tokens, n_bytes;
+    if (__builtin_mul_overflow((size_t)data->spec.micro_batch, (size_t)data->spec.seq_len, &n_tokens) ||
+        __builtin_mul_overflow(n_tokens, 4 * sizeof(int32_t), &n_bytes))
+        return report_error(ZERO_ERROR_OVERFLOW, "data: micro_batch %" PRId64 " x seq_len %" PRId64 " is too large",
+                            data->spec.micro_batch, data->spec.seq_len);
+    data->tokens = malloc(n_bytes);
+    if (!data->tokens)
+        return report_rank_error(ZERO_ERROR_MEMORY, "data: out of memory: a batch takes %zu bytes", n_bytes);
+    int32_t *next = data->tokens;
+    for (batch_t *batch = &data->front; batch; batch = batch == &data->front ? &data->back : NULL) {
+        batch->inputs = next;
+        batch->targets = next + n_tokens;
+        next += 2 * n_tokens;
+    }
+    return ZERO_OK;
+}
+
+static zero_status_t open_all(data_t *data, const char *paths)
+{
+    char *list = strdup(paths);
+    if (!list)
+        return report_error(ZERO_ERROR_MEMORY, "data: out of memory");
+    zero_status_t status = open_files(data, paths, list);
+    free(list);
+    TRY(status);
+    TRY(check_tokens(data));
+    TRY(allocate_batches(data));
+    return start_reader(data);
+}
+
+zero_status_t data_open(const data_spec_t *spec, data_t **data)
+{
+    if (!spec_is_sound(spec))
+        return report_error(ZERO_ERROR_ARGUMENT, "data: sizes of the batch do not fit each other");
+    data_t *opened = calloc(1, sizeof *opened);
+    if (!opened)
+        return report_error(ZERO_ERROR_MEMORY, "data: out of memory");
+    opened->spec = *spec;
+    opened->spec.paths = NULL;
+    opened->micro_steps = (int)(spec->global_batch / spec->world_size / spec->micro_batch);
+    pthread_mutex_init(&opened->mutex, NULL);
+    pthread_cond_init(&opened->changed, NULL);
+    zero_status_t status = open_all(opened, spec->paths);
+    if (status != ZERO_OK) {
+        data_close(opened);
+        return status;
+    }
+    *data = opened;
+    return ZERO_OK;
+}
+
+void data_close(data_t *data)
+{
+    if (!data)
+        return;
+    if (data->has_reader) {
+        set_state(data, READER_QUIT);
+        pthread_join(data->reader, NULL);
+    }
+    pthread_cond_destroy(&data->changed);
+    pthread_mutex_destroy(&data->mutex);
+    for (int i = 0; i < data->n_files; i++)
+        token_file_close(&data->files[i]);
+    free(data->files);
+    free(data->first_sequence);
+    free(data->tokens);
+    free(data);
+}
+
+int64_t data_n_tokens(const data_t *data)
+{
+    return data->n_tokens;
+}
+
+int64_t data_n_sequences(const data_t *data)
+{
+    return data->n_sequences;
+}
+
+void data_start_at(data_t *data, int64_t step, int64_t place)
+{
+    wait_for_reader(data);
+    data->start_step = step;
+    data->start_place = place;
+    data->back.step = -1; /* what was read ahead had another place */
+}
+
+/* Only this rank may have met it; the others hear of it when this one is gone. */
+static zero_status_t report_fault(const data_t *data, const batch_t *batch)
+{
+    char text[TOKEN_FAULT_TEXT];
+    token_fault_describe(&batch->fault, batch->at, data->spec.vocab_size, true, text);
+    return report_rank_error(batch->fault.status, "%s", text);
+}
+
+zero_status_t data_batch(data_t *data, int64_t step, int micro_step, const int32_t **inputs, const int32_t **targets)
+{
+    int64_t place, next_place;
+    /* The step that is read ahead must have a place, too. */
+    if (step < 0 || step == INT64_MAX || !find_place(data, step, &place) || !find_place(data, step + 1, &next_place) ||
+        micro_step < 0 || micro_step >= data->micro_steps)
+        return report_error(ZERO_ERROR_ARGUMENT, "data: no micro-step %d of step %" PRId64, micro_step, step);
+    bool foreseen = wait_for_reader(data) && data->back.step == step && data->back.micro_step == micro_step;
+    if (!foreseen) {
+        data->back.step = step;
+        data->back.place = place;
+        data->back.micro_step = micro_step;
+        read_batch(data, &data->back);
+    }
+    if (data->back.fault.status != ZERO_OK)
+        return report_fault(data, &data->back);
+    batch_t ready = data->back;
+    data->back = data->front;
+    data->front = ready;
+    bool last = micro_step + 1 == data->micro_steps;
+    data->back.step = last ? step + 1 : step;
+    data->back.place = last ? next_place : place;
+    data->back.micro_step = last ? 0 : micro_step + 1;
+    set_state(data, READER_BUSY);
+    *inputs = data->front.inputs;
+    *targets = data->front.targets;
+    return ZERO_OK;
+}

@@ -1,0 +1,341 @@
+/* hf_config.c - the sizes and settings of a model in its config.json: read where it is loaded, written where it is
+ * saved.
+ *
+ * The file says what the weights are, so it fills what the user left at its default; what the user set must agree. Keys
+ * that change what the model computes must have the one value that ours computes with; other keys are of no interest.
+ * Every rank reads the file for itself and finds the same.
+ */
+#include "train/model/hf_config.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "train/options/options_table.h"
+#include "train/report/report.h"
+
+/* One setting of [model] and its key in the file. Keys stand in an order in which `otherwise` can use those before. */
+typedef struct key_row {
+    const char *key, *hf_key;
+    double (*otherwise)(const options_t *filled); /* where the file is silent or has null; NULL: it must be there */
+} key_row_t;
+
+/* A key and the one value that can be trained, as JSON. Where the file is silent, transformers takes this very value.
+ */
+typedef struct fixed_row {
+    const char *hf_key, *value;
+} fixed_row_t;
+
+static double four_dims(const options_t *filled)
+{
+    return 4.0 * (double)filled->model.dim;
+}
+
+static double as_many_as_heads(const options_t *filled)
+{
+    return (double)filled->model.heads;
+}
+
+static double gpt2_eps(const options_t *filled)
+{
+    (void)filled;
+    return 1e-5;
+}
+
+static double llama_eps(const options_t *filled)
+{
+    (void)filled;
+    return 1e-6;
+}
+
+static double llama_theta(const options_t *filled)
+{
+    (void)filled;
+    return 10000.0;
+}
+
+static const key_row_t GPT2_KEYS[] = {
+    {"layers", "n_layer", NULL},
+    {"dim", "n_embd", NULL},
+    {"heads", "n_head", NULL},
+    {"ffn_dim", "n_inner", four_dims},
+    {"vocab_size", "vocab_size", NULL},
+    {"seq_len", "n_positions", NULL},
+    {"norm_eps", "layer_norm_epsilon", gpt2_eps},
+    {0},
+};
+static const fixed_row_t GPT2_FIXED[] = {
+    {"activation_function", "\"gelu_new\""},
+    {"scale_attn_weights", "true"},
+    {"scale_attn_by_inverse_layer_idx", "false"},
+    {"add_cross_attention", "false"},
+    {"tie_word_embeddings", "true"},
+    {0},
+};
+
+/* Llama has no table of positions: how long sequences are is the user's to say. */
+static const key_row_t LLAMA_KEYS[] = {
+    {"layers", "num_hidden_layers", NULL},
+    {"dim", "hidden_size", NULL},
+    {"heads", "num_attention_heads", NULL},
+    {"kv_heads", "num_key_value_heads", as_many_as_heads},
+    {"ffn_dim", "intermediate_size", NULL},
+    {"vocab_size", "vocab_size", NULL},
+    {"norm_eps", "rms_norm_eps", llama_eps},
+    {"rope_theta", "rope_theta", llama_theta},
+    {0},
+};
+static const fixed_row_t LLAMA_FIXED[] = {
+    {"hidden_act", "\"silu\""},
+    {"attention_bias", "false"},
+    {"mlp_bias", "false"},
+    {"tie_word_embeddings", "false"},
+    {0},
+};
+
+/* What is written beside these and not read: without dropout, as it was trained, and without special tokens, of which a
+ * trainer knows nothing. */
+static const fixed_row_t GPT2_WRITTEN[] = {
+    {"architectures", "[\"GPT2LMHeadModel\"]"},
+    {"embd_pdrop", "0.0"},
+    {"attn_pdrop", "0.0"},
+    {"resid_pdrop", "0.0"},
+    {0},
+};
+static const fixed_row_t LLAMA_WRITTEN[] = {
+    {"architectures", "[\"LlamaForCausalLM\"]"},
+    {"attention_dropout", "0.0"},
+    {0},
+};
+static const fixed_row_t ALL_WRITTEN[] = {
+    {"bos_token_id", "null"},
+    {"eos_token_id", "null"},
+    {0},
+};
+
+static const struct {
+    const char *model_type;
+    const key_row_t *keys;
+    const fixed_row_t *fixed, *written;
+} ARCHS[] = {
+    [ARCH_GPT2] = {"gpt2", GPT2_KEYS, GPT2_FIXED, GPT2_WRITTEN},
+    [ARCH_LLAMA] = {"llama", LLAMA_KEYS, LLAMA_FIXED, LLAMA_WRITTEN},
+};
+
+typedef struct hf_config {
+    char path[OPTIONS_MAX_PATH + 16];
+    json_t *json;
+    options_t *options;
+    options_t defaults;
+} hf_config_t;
+
+static const void *field_of(const options_t *options, const option_row_t *row)
+{
+    return (const char *)options + row->offset;
+}
+
+static void *field(options_t *options, const option_row_t *row)
+{
+    return (char *)options + row->offset;
+}
+
+static zero_status_t take_integer(hf_config_t *config, const key_row_t *key, const option_row_t *row, int64_t value)
+{
+    int64_t *setting = field(config->options, row), *untouched = field(&config->defaults, row);
+    if (value < row->low || value > row->high)
+        return report_error(ZERO_ERROR_FORMAT, "'%s': %s is %" PRId64 "; [model] %s can be %" PRId64 " to %" PRId64,
+                            config->path, key->hf_key, value, key->key, row->low, row->high);
+    if (*setting != *untouched && *setting != value)
+        return report_error(ZERO_ERROR_USAGE,
+                            "[model] %s = %" PRId64 ", but the model in init has %s = %" PRId64
+                            " ('%s'): leave it out, or load another model",
+                            key->key, *setting, key->hf_key, value, config->path);
+    *setting = value;
+    return ZERO_OK;
+}
+
+static zero_status_t take_real(hf_config_t *config, const key_row_t *key, const option_row_t *row, double value)
+{
+    double *setting = field(config->options, row), *untouched = field(&config->defaults, row);
+    if (!(value >= row->real_low && value <= row->real_high))
+        return report_error(ZERO_ERROR_FORMAT, "'%s': %s is %g; [model] %s can be %g to %g", config->path, key->hf_key,
+                            value, key->key, row->real_low, row->real_high);
+    if (*setting != *untouched && *setting != value)
+        return report_error(ZERO_ERROR_USAGE,
+                            "[model] %s = %g, but the model in init has %s = %g ('%s'): leave it out, or load another "
+                            "model",
+                            key->key, *setting, key->hf_key, value, config->path);
+    *setting = value;
+    return ZERO_OK;
+}
+
+static zero_status_t take_key(hf_config_t *config, const key_row_t *key)
+{
+    const option_row_t *row = option_row_find("model", key->key);
+    const json_t *value = json_object_get(config->json, key->hf_key);
+    bool is_silent = !value || json_is_null(value), is_integer = row->type == OPTION_INTEGER;
+    double otherwise = is_silent && key->otherwise ? key->otherwise(config->options) : 0.0;
+    bool is_good = is_silent ? key->otherwise != NULL : is_integer ? json_is_integer(value) : json_is_number(value);
+    if (!is_good)
+        return report_error(ZERO_ERROR_FORMAT, "'%s': %s is missing or not a %s", config->path, key->hf_key,
+                            is_integer ? "whole number" : "number");
+    if (is_integer)
+        return take_integer(config, key, row, is_silent ? (int64_t)otherwise : json_integer_value(value));
+    return take_real(config, key, row, is_silent ? otherwise : json_number_value(value));
+}
+
+static zero_status_t refuse(const hf_config_t *config, const char *hf_key, const json_t *value, const char *wanted)
+{
+    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
+    report_error(ZERO_ERROR_USAGE, "'%s': %s is %.60s; only models with %s can be trained", config->path, hf_key,
+                 text ? text : "?", wanted);
+    free(text);
+    return ZERO_ERROR_USAGE;
+}
+
+static zero_status_t check_fixed(const hf_config_t *config, const fixed_row_t *fixed)
+{
+    json_t *value = json_object_get(config->json, fixed->hf_key);
+    json_t *wanted = json_loads(fixed->value, JSON_DECODE_ANY, NULL);
+    bool good = !value || json_equal(value, wanted);
+    json_decref(wanted);
+    return good ? ZERO_OK : refuse(config, fixed->hf_key, value, fixed->value);
+}
+
+/* Rotary settings: older files have rope_theta and rope_scaling, those of transformers 5 have both in rope_parameters.
+ * Angles that are scaled are refused; theta is put where older files have it. */
+static zero_status_t check_rope(const hf_config_t *config)
+{
+    static const char *const objects[] = {"rope_scaling", "rope_parameters"};
+    for (size_t i = 0; i < sizeof objects / sizeof objects[0]; i++) {
+        json_t *rope = json_object_get(config->json, objects[i]);
+        if (!rope || json_is_null(rope))
+            continue;
+        json_t *type = json_object_get(rope, "rope_type"), *theta = json_object_get(rope, "rope_theta");
+        if (!type)
+            type = json_object_get(rope, "type");
+        if (!json_is_object(rope) || (type && (!json_is_string(type) || strcmp(json_string_value(type), "default"))))
+            return refuse(config, objects[i], type ? type : rope, "\"default\" or null");
+        if (theta)
+            json_object_set(config->json, "rope_theta", theta);
+    }
+    return ZERO_OK;
+}
+
+/* After the sizes are there. */
+static zero_status_t check_head_dim(const hf_config_t *config)
+{
+    const json_t *head_dim = json_object_get(config->json, "head_dim");
+    int64_t dim = config->options->model.dim, heads = config->options->model.heads;
+    if (!head_dim || json_is_null(head_dim) ||
+        (json_is_integer(head_dim) && dim % heads == 0 && json_integer_value(head_dim) == dim / heads))
+        return ZERO_OK;
+    return refuse(config, "head_dim", head_dim, "hidden_size / num_attention_heads");
+}
+
+static zero_status_t take_arch(hf_config_t *config)
+{
+    const char *model_type = json_string_value(json_object_get(config->json, "model_type"));
+    int *setting = &config->options->model.arch;
+    for (int arch = 0; model_type && arch < (int)(sizeof ARCHS / sizeof ARCHS[0]); arch++) {
+        if (strcmp(ARCHS[arch].model_type, model_type) != 0)
+            continue;
+        if (*setting != config->defaults.model.arch && *setting != arch)
+            return report_error(ZERO_ERROR_USAGE, "[model] arch = %s, but the model in init is a %s ('%s')",
+                                ARCHS[*setting].model_type, model_type, config->path);
+        *setting = arch;
+        return ZERO_OK;
+    }
+    return report_error(ZERO_ERROR_USAGE, "'%s': model_type is %.60s; gpt2 and llama can be loaded", config->path,
+                        model_type ? model_type : "missing");
+}
+
+static zero_status_t open_config(hf_config_t *config)
+{
+    json_error_t error;
+    snprintf(config->path, sizeof config->path, "%s/config.json", config->options->model.init);
+    config->json = json_load_file(config->path, JSON_REJECT_DUPLICATES, &error);
+    if (!config->json && json_error_code(&error) == json_error_cannot_open_file)
+        return report_error(ZERO_ERROR_USAGE, "[model] init: cannot open '%s': %s; name a model's directory, or random",
+                            config->path, strerror(errno));
+    if (!config->json)
+        return report_error(ZERO_ERROR_FORMAT, "'%s' is not good JSON: %s, in line %d", config->path, error.text,
+                            error.line);
+    return ZERO_OK;
+}
+
+static zero_status_t apply(hf_config_t *config)
+{
+    TRY(open_config(config));
+    TRY(take_arch(config));
+    int arch = config->options->model.arch;
+    for (const fixed_row_t *fixed = ARCHS[arch].fixed; fixed->hf_key; fixed++)
+        TRY(check_fixed(config, fixed));
+    if (arch == ARCH_LLAMA)
+        TRY(check_rope(config));
+    for (const key_row_t *key = ARCHS[arch].keys; key->key; key++)
+        TRY(take_key(config, key));
+    return arch == ARCH_LLAMA ? check_head_dim(config) : ZERO_OK;
+}
+
+zero_status_t hf_config_apply(options_t *options)
+{
+    if (strcmp(options->model.init, "random") == 0)
+        return ZERO_OK;
+    hf_config_t *config = calloc(1, sizeof *config);
+    options_t *filled = malloc(sizeof *filled);
+    zero_status_t status = ZERO_ERROR_MEMORY;
+    if (config && filled) {
+        *filled = *options; /* not touched unless all is well */
+        config->options = filled;
+        options_set_defaults(&config->defaults);
+        status = apply(config);
+        json_decref(config->json);
+    } else {
+        report_error(status, "no memory to read the configuration of '%s'", options->model.init);
+    }
+    if (status == ZERO_OK)
+        *options = *filled;
+    free(filled);
+    free(config);
+    return status;
+}
+
+/* ---- writing ---- */
+
+static void write_fixed(json_t *json, const fixed_row_t *rows)
+{
+    for (const fixed_row_t *row = rows; row->hf_key; row++)
+        json_object_set_new(json, row->hf_key, json_loads(row->value, JSON_DECODE_ANY, NULL));
+}
+
+static void write_keys(json_t *json, const options_t *options, const key_row_t *keys)
+{
+    for (const key_row_t *key = keys; key->key; key++) {
+        const option_row_t *row = option_row_find("model", key->key);
+        const void *value = field_of(options, row);
+        json_object_set_new(json, key->hf_key,
+                            row->type == OPTION_INTEGER ? json_integer(*(const int64_t *)value)
+                                                        : json_real(*(const double *)value));
+    }
+}
+
+char *hf_config_text(const options_t *options)
+{
+    static const char *const DTYPES[] = {[ZERO_FP32] = "float32", [ZERO_BF16] = "bfloat16", [ZERO_FP16] = "float16"};
+    int arch = options->model.arch;
+    json_t *json = json_object();
+    json_object_set_new(json, "model_type", json_string(ARCHS[arch].model_type));
+    json_object_set_new(json, "torch_dtype", json_string(DTYPES[options->train.precision]));
+    write_keys(json, options, ARCHS[arch].keys);
+    write_fixed(json, ARCHS[arch].fixed);
+    write_fixed(json, ARCHS[arch].written);
+    write_fixed(json, ALL_WRITTEN);
+    if (arch == ARCH_LLAMA)
+        json_object_set_new(json, "max_position_embeddings", json_integer(options->model.seq_len));
+    char *text = json_dumps(json, JSON_SORT_KEYS | JSON_INDENT(2));
+    json_decref(json);
+    return text;
+}

@@ -1,0 +1,257 @@
+/* model.c - walking a model through libzero, unit by unit: the same for every architecture. */
+#include "train/model/model.h"
+
+#include <string.h>
+
+#include "train/report/report.h"
+
+static const model_ops_t *const architectures[] = {
+    [ARCH_GPT2] = &gpt2_ops,
+    [ARCH_LLAMA] = &llama_ops,
+};
+
+/* ---- building ---- */
+
+static zero_model_limits_t limits(const model_t *model)
+{
+    const options_t *o = model->options;
+    size_t dim = (size_t)o->model.dim, ffn_dim = (size_t)o->model.ffn_dim, vocab = (size_t)o->model.vocab_size;
+    size_t mlp = (size_t)model->ops->mlp_inputs * ffn_dim;
+    size_t widest = mlp > 3 * dim ? mlp : 3 * dim; /* q, k and v: 3 dim at most */
+    return (zero_model_limits_t){
+        .n_rows = (size_t)(o->train.micro_batch * o->model.seq_len),
+        .seq_len = (size_t)o->model.seq_len,
+        .max_linear = dim * (widest > vocab ? widest : vocab),
+        .max_width = widest,
+        .n_heads = (size_t)o->model.heads,
+        .head_dim = dim / (size_t)o->model.heads,
+        .vocab_size = vocab,
+        .dtype = (zero_dtype_t)o->train.precision,
+    };
+}
+
+zero_status_t model_create(const options_t *options, model_t *model)
+{
+    *model = (model_t){.options = options,
+                       .ops = architectures[options->model.arch],
+                       .kernels = zero_model_kernels((zero_device_type_t)options->device.type),
+                       .declaration = NULL};
+    if (!model->kernels)
+        return report_error(ZERO_ERROR_USAGE,
+                            "[device] type = cuda: this build has no CUDA: use the CPU, or build where nvcc is");
+    zero_status_t status = zero_model_create(&model->declaration);
+    if (status == ZERO_OK)
+        status = model->ops->declare(model);
+    if (status != ZERO_OK)
+        model_destroy(model);
+    return status;
+}
+
+static size_t batch_bytes(const model_t *model)
+{
+    return (size_t)(model->options->train.micro_batch * model->options->model.seq_len) * sizeof(int32_t);
+}
+
+void model_plan(const model_t *model, zero_memory_t *memory)
+{
+    zero_model_limits_t sizes = limits(model);
+    activations_t counter = {0};
+    model->ops->place(model, &counter);
+    memory->bytes[ZERO_MEMORY_ACTIVATIONS] += counter.n_bytes;
+    memory->bytes[ZERO_MEMORY_WORKSPACE] += model->kernels->workspace_bytes(&sizes);
+    memory->bytes[ZERO_MEMORY_DATA] += 2 * batch_bytes(model) + sizeof(double) + sizes.vocab_size * sizeof(float);
+}
+
+/* One rank speaks: they compute alike. Plans that a library makes for the shape are then there before the first step.
+ */
+static void report_attention(model_t *model)
+{
+    const options_t *o = model->options;
+    char why[ZERO_MODEL_WHY];
+    if (model->kernels->attention_is_slow &&
+        model->kernels->attention_is_slow(&model->ctx, (size_t)o->train.micro_batch, (size_t)o->model.seq_len,
+                                          (size_t)o->model.heads, (size_t)o->model.kv_heads,
+                                          (size_t)(o->model.dim / o->model.heads), why))
+        report("warning: attention is computed by our own kernel, not cuDNN's, and takes several times as long: %s",
+               why);
+}
+
+zero_status_t model_attach(model_t *model, zero_device_t *device, zero_engine_t *engine, int64_t n_in_flight)
+{
+    zero_model_limits_t sizes = limits(model);
+    activations_t activations = {.engine = engine};
+    size_t workspace_bytes = model->kernels->workspace_bytes(&sizes);
+    void *workspace, *tokens, *targets, *loss, *logits, *uploads;
+    model->device = device;
+    model->engine = engine;
+    TRY(zero_alloc(engine, ZERO_MEMORY_WORKSPACE, workspace_bytes, &workspace));
+    TRY(zero_alloc(engine, ZERO_MEMORY_DATA, batch_bytes(model), &tokens));
+    TRY(zero_alloc(engine, ZERO_MEMORY_DATA, batch_bytes(model), &targets));
+    TRY(zero_alloc(engine, ZERO_MEMORY_DATA, sizeof(double), &loss));
+    TRY(zero_alloc(engine, ZERO_MEMORY_DATA, sizes.vocab_size * sizeof(float), &logits));
+    model->tokens = tokens;
+    model->targets = targets;
+    model->loss = loss;
+    model->logits = logits;
+    TRY(zero_host_alloc(device, (size_t)n_in_flight * 2 * batch_bytes(model), &uploads));
+    model->uploads = uploads;
+    model->n_uploads = n_in_flight;
+    TRY(zero_stream_create(device, &model->stream));
+    TRY(model->kernels->context_create(&model->ctx, model->stream, workspace, &sizes));
+    model->attached = true;
+    report_attention(model);
+    if (model->options->device.graphs)
+        TRY(recordings_create(model->kernels, zero_model_n_units(model->declaration), &model->recordings));
+    model->ops->place(model, &activations);
+    return activations.status;
+}
+
+void model_destroy(model_t *model)
+{
+    if (model->arch)
+        model->ops->destroy(model);
+    recordings_destroy(model->recordings);
+    if (model->attached)
+        model->kernels->context_destroy(&model->ctx);
+    if (model->device) {
+        zero_stream_destroy(model->device, model->stream);
+        zero_host_free(model->device, model->uploads);
+    }
+    zero_model_destroy(model->declaration);
+    *model = (model_t){0};
+}
+
+double model_flops_utilization(const model_t *model, double tokens_per_s, int n_devices)
+{
+    double peak = model->kernels->peak_flops
+                      ? model->kernels->peak_flops((zero_dtype_t)model->options->train.precision) * n_devices
+                      : 0.0;
+    return peak > 0.0 ? model->ops->flops_per_token(model) * tokens_per_s / peak : -1.0;
+}
+
+zero_weight_t model_weight(const model_t *model, zero_tensor_t tensor)
+{
+    zero_weight_t weight = {.data = zero_param(model->engine, tensor),
+                            .dtype = (zero_dtype_t)model->options->train.precision};
+    recordings_note_weight(model->recordings, tensor, weight);
+    return weight;
+}
+
+zero_grad_t model_grad(const model_t *model, zero_tensor_t tensor)
+{
+    zero_grad_t grad = zero_grad(model->engine, tensor);
+    recordings_note_grad(model->recordings, tensor, grad);
+    return grad;
+}
+
+/* ---- passes ---- */
+
+/* A training pass is the same every time: once what it calls is settled it is recorded, a unit at a time. */
+static zero_status_t compute(model_t *model, zero_unit_t unit, zero_status_t (*fn)(model_t *model, zero_unit_t unit))
+{
+    if (model->recordings && model->pass == MODEL_TRAIN && model->n_trained == RECORDINGS_WARM_UP)
+        return recordings_run(model->recordings, model, unit, fn);
+    return fn(model, unit);
+}
+
+static zero_status_t forward(model_t *model, zero_pass_t pass)
+{
+    zero_stream_t stream = model->ctx.stream;
+    TRY(zero_begin(model->engine, pass, stream));
+    for (zero_unit_t unit = 0; unit < zero_model_n_units(model->declaration); unit++) {
+        TRY(trace_pause(model->trace, model->device));
+        TRY(zero_acquire(model->engine, unit, stream));
+        TRY(compute(model, unit, model->ops->forward));
+        TRY(zero_release(model->engine, unit, stream));
+    }
+    return ZERO_OK;
+}
+
+static zero_status_t backward(model_t *model)
+{
+    zero_stream_t stream = model->ctx.stream;
+    for (zero_unit_t unit = zero_model_n_units(model->declaration) - 1; unit >= 0; unit--) {
+        TRY(trace_pause(model->trace, model->device));
+        TRY(zero_acquire(model->engine, unit, stream));
+        TRY(compute(model, unit, model->ops->backward));
+        TRY(zero_grad_ready(model->engine, unit, stream));
+    }
+    return ZERO_OK;
+}
+
+static zero_status_t upload(model_t *model, void *dst, const void *src, size_t n_bytes)
+{
+    return zero_device_copy(model->device, dst, src, n_bytes, model->ctx.stream);
+}
+
+/* The batch leaves from pinned memory, so that neither the caller nor the host has to wait for its copy. Training never
+ * has more batches under way than the ring has places; evaluation, which nobody waits for, stops when it is through. */
+static zero_status_t upload_batch(model_t *model, model_pass_t pass, const int32_t *inputs, const int32_t *targets)
+{
+    size_t n_bytes = batch_bytes(model), n_tokens = n_bytes / sizeof *inputs;
+    if (pass == MODEL_LOSS && model->next_upload == 0)
+        TRY(zero_device_synchronize(model->device));
+    int32_t *staged = model->uploads + (size_t)model->next_upload * 2 * n_tokens;
+    model->next_upload = (model->next_upload + 1) % model->n_uploads;
+    memcpy(staged, inputs, n_bytes);
+    memcpy(staged + n_tokens, targets, n_bytes);
+    TRY(upload(model, model->tokens, staged, n_bytes));
+    return upload(model, model->targets, staged + n_tokens, n_bytes);
+}
+
+static zero_status_t set_batch(model_t *model, model_pass_t pass, const int32_t *inputs, const int32_t *targets,
+                               double loss_weight)
+{
+    model->pass = pass;
+    model->n_batch = (size_t)model->options->train.micro_batch;
+    model->seq_len = (size_t)model->options->model.seq_len;
+    model->loss_weight = loss_weight;
+    return upload_batch(model, pass, inputs, targets);
+}
+
+zero_status_t model_train(model_t *model, const int32_t *inputs, const int32_t *targets, double loss_weight)
+{
+    TRY(set_batch(model, MODEL_TRAIN, inputs, targets, loss_weight));
+    TRY(forward(model, ZERO_PASS_TRAIN));
+    TRY(backward(model));
+    model->n_trained += model->n_trained < RECORDINGS_WARM_UP;
+    return ZERO_OK;
+}
+
+zero_status_t model_loss(model_t *model, const int32_t *inputs, const int32_t *targets, double loss_weight)
+{
+    TRY(set_batch(model, MODEL_LOSS, inputs, targets, loss_weight));
+    return forward(model, ZERO_PASS_EVAL);
+}
+
+/* Lengths are rounded up to this, so that a growing text means few shapes: a GPU's libraries plan each anew. Positions
+ * behind the text change nothing before them, since attention is causal. */
+#define LOGITS_ROUND 64
+
+zero_status_t model_logits(model_t *model, const int32_t *tokens, size_t n_tokens, float *logits)
+{
+    size_t longest = (size_t)model->options->model.seq_len;
+    size_t rounded = (n_tokens + LOGITS_ROUND - 1) / LOGITS_ROUND * LOGITS_ROUND;
+    model->pass = MODEL_LOGITS;
+    model->n_batch = 1;
+    model->seq_len = rounded < longest ? rounded : longest;
+    model->logits_at = n_tokens - 1;
+    TRY(model->kernels->zero_fill(&model->ctx, model->tokens, model->seq_len * sizeof *tokens));
+    TRY(upload(model, model->tokens, tokens, n_tokens * sizeof *tokens));
+    TRY(forward(model, ZERO_PASS_EVAL));
+    TRY(zero_device_copy(model->device, logits, model->logits, (size_t)model->options->model.vocab_size * sizeof(float),
+                         model->ctx.stream));
+    return zero_device_synchronize(model->device);
+}
+
+zero_status_t model_clear_loss(model_t *model)
+{
+    return model->kernels->zero_fill(&model->ctx, model->loss, sizeof *model->loss);
+}
+
+zero_status_t model_take_loss(model_t *model, double *loss)
+{
+    TRY(zero_device_copy(model->device, loss, model->loss, sizeof *loss, model->ctx.stream));
+    TRY(zero_device_synchronize(model->device));
+    return model_clear_loss(model);
+}

@@ -1,0 +1,228 @@
+/* options_command_line.c - argv: options by getopt_long, from a table that --help prints, and the one CFG.ini.
+ *
+ * Settings (--set, --stage, --trace) are only collected here: they are applied after the file, which they override.
+ */
+#include "train/options/options_table.h"
+#include "train/report/report.h"
+
+#include <ctype.h>
+#include <getopt.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { ROW_STAGE, ROW_STEPS, ROW_SET, ROW_TRACE, ROW_RESUME, ROW_PLAN, ROW_HELP, ROW_VERSION, N_ROWS };
+
+const command_line_row_t command_line_rows[] = {
+    [ROW_STAGE] = {"stage", required_argument, "N", "ZeRO stage 0..3; the same as --set zero.stage=N"},
+    [ROW_STEPS] = {"steps", required_argument, "N", "stop after step N; schedules still follow train.steps"},
+    [ROW_SET] = {"set", required_argument, "SECTION.KEY=VALUE", "change a setting of the file; may be repeated"},
+    [ROW_TRACE] = {"trace", required_argument, "FILE", "write a trace of the steps; the same as --set log.trace=FILE"},
+    [ROW_RESUME] = {"resume", optional_argument, "[DIR]", "go on from the checkpoint DIR; checkpoint.dir's latest"},
+    [ROW_PLAN] = {"plan", no_argument, "", "print what memory each rank will hold, and exit"},
+    [ROW_HELP] = {"help", no_argument, "", "print this help, and exit"},
+    [ROW_VERSION] = {"version", no_argument, "", "print the version, and exit"},
+};
+const int n_command_line_rows = N_ROWS;
+
+/* Options that are a setting's short name. */
+static const struct {
+    int row;
+    const char *section, *key;
+} short_names[] = {{ROW_STAGE, "zero", "stage"}, {ROW_TRACE, "log", "trace"}};
+
+typedef struct reader {
+    command_line_t *line;
+    options_t *options;
+    int n_files;
+    const char *after_resume; /* what stood behind a --resume and was no directory; NULL when nothing did */
+} reader_t;
+
+static zero_status_t copy_path(const char *what, const char *path, char out[OPTIONS_MAX_PATH])
+{
+    if (!path[0])
+        return report_error(ZERO_ERROR_USAGE, "%s: the path is empty", what);
+    if (strlen(path) >= OPTIONS_MAX_PATH)
+        return report_error(ZERO_ERROR_USAGE, "%s: the path is longer than %d bytes", what, OPTIONS_MAX_PATH - 1);
+    memcpy(out, path, strlen(path) + 1);
+    return ZERO_OK;
+}
+
+static bool is_directory(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+static zero_status_t take_file(reader_t *reader, const char *path)
+{
+    if (++reader->n_files == 1)
+        return copy_path("configuration file", path, reader->options->config_path);
+    if (reader->after_resume)
+        return report_error(ZERO_ERROR_USAGE, "--resume: '%s' is not a directory", reader->after_resume);
+    return report_error(ZERO_ERROR_USAGE, "one configuration file is read, not two: '%s' and '%s'",
+                        reader->options->config_path, path);
+}
+
+/* --resume, --resume=DIR or --resume DIR: a directory cannot be the configuration file, so it is --resume's. */
+static zero_status_t take_resume(reader_t *reader, const char *value, int argc, char **argv)
+{
+    reader->options->resume = true;
+    if (!value && optind < argc && argv[optind][0] != '-') {
+        if (is_directory(argv[optind]))
+            value = argv[optind++];
+        else
+            reader->after_resume = argv[optind];
+    }
+    return value ? copy_path("--resume", value, reader->options->resume_dir) : ZERO_OK;
+}
+
+static zero_status_t take_steps(reader_t *reader, const char *value)
+{
+    char problem[OPTION_MAX_PROBLEM];
+    const option_row_t *steps = option_row_find("train", "steps");
+    if (option_parse_integer(value, 1, steps->high, &reader->options->stop_after, problem))
+        return ZERO_OK;
+    return report_error(ZERO_ERROR_USAGE, "--steps: %s", problem);
+}
+
+static zero_status_t take_option(reader_t *reader, int row, const char *value, int argc, char **argv)
+{
+    command_line_t *line = reader->line;
+    switch (row) {
+    case ROW_STAGE:
+    case ROW_TRACE:
+    case ROW_SET:
+        line->settings[line->n_settings++] = (command_line_setting_t){.row = row, .text = value};
+        return ZERO_OK;
+    case ROW_STEPS:
+        return take_steps(reader, value);
+    case ROW_RESUME:
+        return take_resume(reader, value, argc, argv);
+    case ROW_PLAN:
+        reader->options->plan = true;
+        return ZERO_OK;
+    case ROW_HELP:
+        line->help = true;
+        return ZERO_OK;
+    default:
+        line->version = true;
+        return ZERO_OK;
+    }
+}
+
+/* What getopt_long could not take; `typed` is the argument with it. */
+static zero_status_t fail_option(int result, const char *typed)
+{
+    if (result == ':')
+        return report_error(ZERO_ERROR_USAGE, "%s: a value is missing; see zerotrain --help", typed);
+    if (optopt > 0 && optopt <= N_ROWS)
+        return report_error(ZERO_ERROR_USAGE, "%s: this option takes no value", typed);
+    if (strcmp(typed, "-n") == 0 || strcmp(typed, "-np") == 0)
+        return report_error(ZERO_ERROR_USAGE,
+                            "unknown option '%s': the number of ranks is the launcher's: mpirun %s N zerotrain CFG.ini",
+                            typed, typed);
+    char name[64];
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(typed + strspn(typed, "-"), "="), typed + strspn(typed, "-"));
+    near_miss_t near = near_miss_begin(name);
+    for (int i = 0; i < N_ROWS; i++)
+        near_miss_offer(&near, command_line_rows[i].name, command_line_rows[i].name);
+    if (near.best)
+        return report_error(ZERO_ERROR_USAGE, "unknown option '%s'; did you mean --%s?", typed,
+                            (const char *)near.best);
+    return report_error(ZERO_ERROR_USAGE, "unknown option '%s'; see zerotrain --help", typed);
+}
+
+static zero_status_t read_arguments(reader_t *reader, int argc, char **argv)
+{
+    /* getopt's values for long options begin at 1: 0 would say nothing in optopt. */
+    struct option long_options[N_ROWS + 1] = {0};
+    for (int i = 0; i < N_ROWS; i++)
+        long_options[i] = (struct option){command_line_rows[i].name, command_line_rows[i].takes_value, NULL, i + 1};
+    opterr = 0;
+    optind = 0; /* glibc: begin anew */
+    /* "-": arguments that are no options come in their place, as 1, so that a directory behind --resume is seen there;
+     * ":": a missing value is told from an unknown option. */
+    for (;;) {
+        int before = optind, is_long = -1;
+        int result = getopt_long(argc, argv, "-:h", long_options, &is_long);
+        if (result == -1)
+            break;
+        if (result == '?' || result == ':')
+            TRY(fail_option(result, argv[before > 0 ? before : 1]));
+        else if (result == 'h')
+            TRY(take_option(reader, ROW_HELP, NULL, argc, argv));
+        else if (is_long < 0)
+            TRY(take_file(reader, optarg));
+        else
+            TRY(take_option(reader, is_long, optarg, argc, argv));
+    }
+    for (; optind < argc; optind++) /* behind "--" */
+        TRY(take_file(reader, argv[optind]));
+    return ZERO_OK;
+}
+
+zero_status_t command_line_read(int argc, char **argv, command_line_t *line, options_t *options)
+{
+    *line = (command_line_t){.settings = calloc((size_t)argc + 1, sizeof *line->settings)};
+    if (!line->settings)
+        return report_error(ZERO_ERROR_MEMORY, "command line: out of memory");
+    reader_t reader = {.line = line, .options = options};
+    zero_status_t status = read_arguments(&reader, argc, argv);
+    if (status == ZERO_OK && reader.n_files == 0 && !line->help && !line->version)
+        status = report_error(ZERO_ERROR_USAGE,
+                              "the configuration file is missing: zerotrain [options] CFG.ini; see zerotrain --help");
+    if (status != ZERO_OK)
+        command_line_free(line);
+    return status;
+}
+
+void command_line_free(command_line_t *line)
+{
+    free(line->settings);
+    *line = (command_line_t){0};
+}
+
+/* SECTION.KEY=VALUE; section and key in any case, as in the file. */
+static zero_status_t apply_set(const char *text, options_t *options)
+{
+    char name[128];
+    const char *equals = strchr(text, '=');
+    size_t length = equals ? (size_t)(equals - text) : 0;
+    char *dot = NULL;
+    if (length > 0 && length < sizeof name) {
+        for (size_t i = 0; i < length; i++)
+            name[i] = (char)tolower((unsigned char)text[i]);
+        name[length] = 0;
+        dot = strchr(name, '.');
+    }
+    char suggestion[OPTION_MAX_PROBLEM] = "";
+    if (length > 0 && length < sizeof name && !dot)
+        suggest_key("", name, suggestion, sizeof suggestion);
+    if (!dot || dot == name || !dot[1])
+        return report_error(ZERO_ERROR_USAGE, "--set %s: this is not of the form SECTION.KEY=VALUE%s", text,
+                            suggestion);
+    *dot = 0;
+    char where[256];
+    snprintf(where, sizeof where, "--set %s", text);
+    return options_set(options, where, name, dot + 1, equals + 1);
+}
+
+static zero_status_t apply_short_name(const command_line_setting_t *setting, options_t *options)
+{
+    char where[64];
+    int i = 0;
+    while (short_names[i].row != setting->row)
+        i++;
+    snprintf(where, sizeof where, "--%s", command_line_rows[setting->row].name);
+    return options_set(options, where, short_names[i].section, short_names[i].key, setting->text);
+}
+
+zero_status_t command_line_apply(const command_line_t *line, options_t *options)
+{
+    for (int i = 0; i < line->n_settings; i++) {
+        const command_line_setting_t *setting = &line->settings[i];
+        TRY(setting->row == ROW_SET ? apply_set(setting->text, options) : apply_short_name(setting, options));
+    }
+    return ZERO_OK;
+}

@@ -1,0 +1,26 @@
+/* options_config.c - libzero's configuration from zerotrain's options. */
+#include "train/options/options.h"
+
+zero_config_t options_config(const options_t *o, int world_size)
+{
+    zero_config_t config = zero_config_default();
+    config.stage = (int)o->zero.stage;
+    config.dtype = (zero_dtype_t)o->train.precision;
+    config.micro_steps = options_micro_steps(o, world_size);
+    config.prefetch = (int)o->zero.prefetch;
+    config.overlap = o->zero.overlap;
+    config.reduce_every_micro_step = o->zero.reduce_every_micro_step;
+    config.nccl_reduction = o->zero.reduction == REDUCTION_NCCL;
+    config.seed = (uint64_t)o->train.seed;
+    config.beta1 = (float)o->train.beta1;
+    config.beta2 = (float)o->train.beta2;
+    config.eps = (float)o->train.eps;
+    config.weight_decay = (float)o->train.weight_decay;
+    config.grad_clip = (float)o->train.grad_clip;
+    config.offload = o->zero.offload == OFFLOAD_OPTIMIZER;
+    config.offload_ratio = (float)o->zero.offload_ratio;
+    config.offload_update = (zero_offload_update_t)o->zero.offload_update;
+    config.offload_threads = (int)o->zero.offload_threads;
+    config.offload_ram = (float)o->zero.offload_ram;
+    return config;
+}

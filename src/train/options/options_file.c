@@ -1,0 +1,290 @@
+/* options_file.c - CFG.ini, parsed by iniparser and checked line by line beside it.
+ *
+ * iniparser gives values (comments, quotes, continued lines), but it keeps no line numbers, lets a later key replace an
+ * earlier one in silence and cannot tell where a key of no section stood. So the file is first scanned here, by
+ * iniparser's own rules for what is a line: that finds every section and key with its line and refuses what iniparser
+ * would take differently than it looks. Then each key's value is taken from iniparser.
+ */
+#include "train/options/options_table.h"
+#include "train/report/report.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <iniparser.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* iniparser's buffer for a line, the lines that continue it included: 1023 characters with the newline. */
+#define MAX_LINE 1022
+#define MAX_FILE_BYTES (1 << 20)
+
+typedef struct entry {
+    int line;
+    const char *section, *key; /* in the scanned text; in small letters, as iniparser has them */
+} entry_t;
+
+typedef struct scan {
+    const char *path;
+    char *text; /* the whole file; lines are cut out of it in place */
+    entry_t *entries;
+    int n_entries;
+    const char *section; /* the current one; "" before the first */
+} scan_t;
+
+static zero_status_t fail_at(const scan_t *scan, int line, const char *what)
+{
+    return report_error(ZERO_ERROR_USAGE, "%s:%d: %s", scan->path, line, what);
+}
+
+/* ---- Reading ---- */
+
+static zero_status_t read_all(int fd, const char *path, size_t n_bytes, char *text)
+{
+    size_t n_read = 0;
+    while (n_read < n_bytes) {
+        ssize_t n = read(fd, text + n_read, n_bytes - n_read);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return report_error(ZERO_ERROR_USAGE, "cannot read '%s': %s", path, strerror(errno));
+        if (n == 0)
+            break;
+        n_read += (size_t)n;
+    }
+    text[n_read] = 0;
+    if (strlen(text) != n_read)
+        return report_error(ZERO_ERROR_USAGE, "'%s' is not a text file: it has a zero byte", path);
+    return ZERO_OK;
+}
+
+/* O_NONBLOCK: opening a pipe must not wait for its writer. */
+static zero_status_t read_text(const char *path, char **text)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    struct stat info;
+    if (fd < 0 || fstat(fd, &info) != 0) {
+        int error = errno;
+        if (fd >= 0)
+            close(fd);
+        return report_error(ZERO_ERROR_USAGE, "cannot read '%s': %s", path, strerror(error));
+    }
+    zero_status_t status = ZERO_OK;
+    char *buffer = NULL;
+    if (S_ISDIR(info.st_mode))
+        status = report_error(ZERO_ERROR_USAGE, "'%s' is a directory, not a configuration file", path);
+    else if (!S_ISREG(info.st_mode))
+        status = report_error(ZERO_ERROR_USAGE, "'%s' is not a regular file", path);
+    else if (info.st_size > MAX_FILE_BYTES)
+        status = report_error(ZERO_ERROR_USAGE, "'%s' is no configuration file: it has more than %d bytes", path,
+                              MAX_FILE_BYTES);
+    else if (!(buffer = malloc((size_t)info.st_size + 1)))
+        status = report_error(ZERO_ERROR_MEMORY, "'%s': out of memory", path);
+    else
+        status = read_all(fd, path, (size_t)info.st_size, buffer);
+    close(fd);
+    if (status != ZERO_OK) {
+        free(buffer);
+        return status;
+    }
+    *text = buffer;
+    return ZERO_OK;
+}
+
+/* ---- Scanning ---- */
+
+static char *strip(char *text)
+{
+    while (isspace((unsigned char)*text))
+        text++;
+    size_t length = strlen(text);
+    while (length > 0 && isspace((unsigned char)text[length - 1]))
+        text[--length] = 0;
+    return text;
+}
+
+static void lower(char *text)
+{
+    for (; *text; text++)
+        *text = (char)tolower((unsigned char)*text);
+}
+
+/* [section], alone in its line. */
+static zero_status_t scan_section(scan_t *scan, int line, char *text)
+{
+    char *end = strchr(text, ']');
+    if (!end || end[1])
+        return fail_at(scan, line, "a section must stand alone in its line, like [train]");
+    *end = 0;
+    char *section = strip(text + 1);
+    lower(section);
+    char suggestion[OPTION_MAX_PROBLEM];
+    if (!section[0])
+        return fail_at(scan, line, "a section without a name");
+    if (!option_section_exists(section)) {
+        suggest_section(section, suggestion, sizeof suggestion);
+        return report_error(ZERO_ERROR_USAGE, "%s:%d: unknown section [%.100s]%s", scan->path, line, section,
+                            suggestion);
+    }
+    scan->section = section;
+    return ZERO_OK;
+}
+
+/* What iniparser would drop in silence: a quote that another should close, and what stands behind two. */
+static zero_status_t check_quotes(const scan_t *scan, int line, const char *key, char *value)
+{
+    char quote = value[0], *end;
+    if (quote != '"' && quote != '\'')
+        return ZERO_OK;
+    if (!(end = strchr(value + 1, quote)))
+        return report_error(ZERO_ERROR_USAGE, "%s:%d: [%s] %s: a quote %c that is not closed", scan->path, line,
+                            scan->section, key, quote);
+    const char *behind = strip(end + 1);
+    if (behind[0] && behind[0] != '#' && behind[0] != ';')
+        return report_error(ZERO_ERROR_USAGE,
+                            "%s:%d: [%s] %s: '%.100s' stands behind the quotes, of which one pair takes all of the "
+                            "value",
+                            scan->path, line, scan->section, key, behind);
+    return ZERO_OK;
+}
+
+/* key = value; the value is iniparser's. */
+static zero_status_t scan_key(scan_t *scan, int line, char *text)
+{
+    char *equals = strchr(text, '=');
+    if (!equals)
+        return report_error(ZERO_ERROR_USAGE, "%s:%d: '%.100s' is neither [section] nor key = value", scan->path, line,
+                            text);
+    *equals = 0;
+    char *key = strip(text);
+    lower(key);
+    char suggestion[OPTION_MAX_PROBLEM];
+    if (!key[0])
+        return fail_at(scan, line, "a value without a key");
+    if (!option_row_find(scan->section, key)) {
+        suggest_key(scan->section, key, suggestion, sizeof suggestion);
+        if (!scan->section[0])
+            return report_error(ZERO_ERROR_USAGE, "%s:%d: key '%.100s' stands before any section%s", scan->path, line,
+                                key, suggestion);
+        return report_error(ZERO_ERROR_USAGE, "%s:%d: unknown key '%.100s' in [%s]%s", scan->path, line, key,
+                            scan->section, suggestion);
+    }
+    for (int i = 0; i < scan->n_entries; i++)
+        if (strcmp(scan->entries[i].section, scan->section) == 0 && strcmp(scan->entries[i].key, key) == 0)
+            return report_error(ZERO_ERROR_USAGE, "%s:%d: [%s] %s is already set in line %d", scan->path, line,
+                                scan->section, key, scan->entries[i].line);
+    scan->entries[scan->n_entries++] = (entry_t){.line = line, .section = scan->section, .key = key};
+    return check_quotes(scan, line, key, strip(equals + 1));
+}
+
+static zero_status_t scan_line(scan_t *scan, int line, char *text)
+{
+    if (strlen(text) > MAX_LINE)
+        return report_error(ZERO_ERROR_USAGE, "%s:%d: the line is longer than %d characters", scan->path, line,
+                            MAX_LINE);
+    char *stripped = strip(text);
+    if (!stripped[0] || stripped[0] == '#' || stripped[0] == ';')
+        return ZERO_OK;
+    return stripped[0] == '[' ? scan_section(scan, line, stripped) : scan_key(scan, line, stripped);
+}
+
+/* Removes the spaces at the end of *line, and the backslash that stands before them: then the next line goes on. */
+static bool is_continued(char *line)
+{
+    size_t length = strlen(line);
+    while (length > 0 && isspace((unsigned char)line[length - 1]))
+        length--;
+    if (length == 0 || line[length - 1] != '\\')
+        return false;
+    line[length - 1] = 0;
+    return true;
+}
+
+/* Joins continued lines, in place: what is joined only becomes shorter. */
+static zero_status_t scan_text(scan_t *scan)
+{
+    int n_lines = 0;
+    if (strncmp(scan->text, "\xef\xbb\xbf", 3) == 0)
+        return fail_at(scan, 1, "the file begins with a byte order mark: save it as UTF-8 without one");
+    for (char *rest = scan->text, *text; (text = strsep(&rest, "\n"));) {
+        int first_line = ++n_lines;
+        while (strlen(text) <= MAX_LINE && is_continued(text)) {
+            char *next = strsep(&rest, "\n");
+            if (!next || (!rest && !next[0]))
+                return fail_at(scan, n_lines, "the file ends after a backslash, which continues a line");
+            n_lines++;
+            memmove(text + strlen(text), next, strlen(next) + 1);
+        }
+        TRY(scan_line(scan, first_line, text));
+    }
+    return ZERO_OK;
+}
+
+/* ---- iniparser ---- */
+
+/* The first thing it complained about; its callback has no argument of ours. */
+static char complaint[512];
+
+static int on_complaint(const char *format, ...)
+{
+    if (complaint[0])
+        return 0;
+    va_list args;
+    va_start(args, format);
+    int length = vsnprintf(complaint, sizeof complaint, format, args);
+    va_end(args);
+    return length;
+}
+
+static zero_status_t load(const char *path, dictionary **dict)
+{
+    complaint[0] = 0;
+    iniparser_set_error_callback(on_complaint);
+    dictionary *loaded = iniparser_load(path);
+    iniparser_set_error_callback(NULL);
+    if (loaded && !complaint[0]) {
+        *dict = loaded;
+        return ZERO_OK;
+    }
+    if (loaded)
+        iniparser_freedict(loaded);
+    return report_error(ZERO_ERROR_USAGE, "'%s': %s", path, complaint[0] ? strip(complaint) : "cannot be parsed");
+}
+
+static zero_status_t take_values(const scan_t *scan, const dictionary *dict, options_t *options)
+{
+    for (int i = 0; i < scan->n_entries; i++) {
+        const entry_t *entry = &scan->entries[i];
+        char name[2 * MAX_LINE], where[OPTIONS_MAX_PATH + 16];
+        snprintf(name, sizeof name, "%s:%s", entry->section, entry->key);
+        snprintf(where, sizeof where, "%s:%d", scan->path, entry->line);
+        const char *value = iniparser_getstring(dict, name, NULL);
+        if (!value)
+            return report_error(ZERO_ERROR_USAGE, "%s: the line cannot be parsed", where);
+        TRY(options_set(options, where, entry->section, entry->key, value));
+    }
+    return ZERO_OK;
+}
+
+zero_status_t options_read_file(const char *path, options_t *options)
+{
+    scan_t scan = {.path = path, .section = ""};
+    dictionary *dict = NULL;
+    zero_status_t status = read_text(path, &scan.text);
+    if (status != ZERO_OK)
+        return status;
+    scan.entries = calloc((size_t)n_option_rows, sizeof *scan.entries); /* no key stands there twice */
+    status = scan.entries ? scan_text(&scan) : report_error(ZERO_ERROR_MEMORY, "'%s': out of memory", path);
+    if (status == ZERO_OK)
+        status = load(path, &dict);
+    if (status == ZERO_OK)
+        status = take_values(&scan, dict, options);
+    if (dict)
+        iniparser_freedict(dict);
+    free(scan.entries);
+    free(scan.text);
+    return status;
+}

@@ -1,0 +1,86 @@
+/* options_print.c - the table of settings as text: --help, the effective configuration, the README's reference. */
+#include "train/options/options_table.h"
+
+#include <string.h>
+
+/* The first row of its section. */
+static bool begins_section(const option_row_t *row)
+{
+    return row == option_rows || strcmp(row->section, row[-1].section) != 0;
+}
+
+/* "default 1024", "required", "empty by default". */
+static void describe_default(const option_row_t *row, char *text, size_t n_bytes)
+{
+    if (!row->initial)
+        snprintf(text, n_bytes, "required");
+    else if (!row->initial[0])
+        snprintf(text, n_bytes, "empty by default");
+    else
+        snprintf(text, n_bytes, "default %s", row->initial);
+}
+
+void options_print_help(FILE *file)
+{
+    fputs("Usage: zerotrain [options] CFG.ini\n"
+          "       mpirun -np N zerotrain [options] CFG.ini\n"
+          "\n"
+          "Trains a decoder-only transformer, sharded over the ranks (ZeRO stages 0-3).\n"
+          "\n"
+          "Options; they override the file:\n",
+          file);
+    for (int i = 0; i < n_command_line_rows; i++) {
+        const command_line_row_t *row = &command_line_rows[i];
+        char name[64];
+        snprintf(name, sizeof name, "--%s %s", row->name, row->argument);
+        fprintf(file, "  %-25s %s\n", name, row->help);
+    }
+    fputs("\n"
+          "Settings of CFG.ini, [section] and key = value; also --set SECTION.KEY=VALUE:\n",
+          file);
+    for (const option_row_t *row = option_rows; row < option_rows + n_option_rows; row++) {
+        char values[128], initial[64];
+        option_describe_values(row, "|", values, sizeof values);
+        describe_default(row, initial, sizeof initial);
+        if (begins_section(row))
+            fprintf(file, "\n[%s]\n", row->section);
+        fprintf(file, "  %s = %s  (%s)\n      %s\n", row->key, values, initial, row->help);
+    }
+    fputs("\n"
+          "A signal (SIGTERM, SIGINT, SIGUSR1) to any rank ends the run after a step, which is saved where\n"
+          "[checkpoint] dir is set; a second SIGTERM or SIGINT ends it at once.\n"
+          "\n"
+          "Exit code: 0 success, 2 a mistake in the command line or the file, 3 stopped by a signal and saved\n"
+          "(--resume goes on from there), 1 any other failure.\n",
+          file);
+}
+
+/* A required setting that is not given has no value to show: 0, which its range does not have, or an empty text. */
+static bool is_given(const option_row_t *row, const char *text)
+{
+    return row->initial || (row->type == OPTION_TEXT ? text[0] != 0 : strcmp(text, "0") != 0);
+}
+
+void options_dump(const options_t *options, FILE *file)
+{
+    for (const option_row_t *row = option_rows; row < option_rows + n_option_rows; row++) {
+        char text[OPTIONS_MAX_PATH + 2];
+        option_format(row, options, text);
+        if (begins_section(row))
+            fprintf(file, "%s[%s]\n", row == option_rows ? "" : "\n", row->section);
+        fprintf(file, "%s%s =%s%s\n", is_given(row, text) ? "" : "# ", row->key, text[0] ? " " : "", text);
+    }
+}
+
+void options_print_reference(FILE *file)
+{
+    for (const option_row_t *row = option_rows; row < option_rows + n_option_rows; row++) {
+        char values[128];
+        option_describe_values(row, "`, `", values, sizeof values);
+        if (begins_section(row))
+            fprintf(file, "%s### [%s]\n\n| key | default | values | meaning |\n|---|---|---|---|\n",
+                    row == option_rows ? "" : "\n", row->section);
+        const char *initial = row->initial ? row->initial : "required", *tick = row->initial && *initial ? "`" : "";
+        fprintf(file, "| `%s` | %s%s%s | `%s` | %s |\n", row->key, tick, initial, tick, values, row->help);
+    }
+}

@@ -1,0 +1,155 @@
+/* options_resolve.c - what must hold between settings and with the number of ranks, and what is derived from them. */
+#include "train/options/options_table.h"
+#include "train/report/report.h"
+
+#include <inttypes.h>
+
+/* ffn_dim of llama where none is given: 8/3 dim, which makes its three matrices as large as two of 4 dim (Shazeer 2020,
+ * arXiv:2002.05202), rounded up to a multiple that GEMMs like. */
+static int64_t llama_ffn_dim(int64_t dim)
+{
+    int64_t exact = (8 * dim + 2) / 3;
+    return (exact + 255) / 256 * 256;
+}
+
+static zero_status_t require_size(const char *key, int64_t value)
+{
+    if (value > 0)
+        return ZERO_OK;
+    return report_error(ZERO_ERROR_USAGE, "[model] %s is missing: set it, or init to a directory with a model", key);
+}
+
+static zero_status_t resolve_model(options_t *options)
+{
+    int64_t dim = options->model.dim, heads = options->model.heads;
+    TRY(require_size("layers", options->model.layers));
+    TRY(require_size("dim", dim));
+    TRY(require_size("heads", heads));
+    if (dim % heads)
+        return report_error(ZERO_ERROR_USAGE, "[model] dim: %" PRId64 " is not divisible by heads = %" PRId64, dim,
+                            heads);
+    if (options->model.kv_heads == 0)
+        options->model.kv_heads = heads;
+    if (heads % options->model.kv_heads)
+        return report_error(ZERO_ERROR_USAGE, "[model] heads: %" PRId64 " is not divisible by kv_heads = %" PRId64,
+                            heads, options->model.kv_heads);
+    if (options->model.arch == ARCH_GPT2 && options->model.kv_heads != heads)
+        return report_error(ZERO_ERROR_USAGE, "[model] kv_heads: gpt2 has as many as heads = %" PRId64 ", not %" PRId64,
+                            heads, options->model.kv_heads);
+    if (options->model.arch == ARCH_LLAMA && dim / heads % 2)
+        return report_error(ZERO_ERROR_USAGE,
+                            "[model] dim: %" PRId64 " / heads %" PRId64 " = %" PRId64
+                            " is odd, but llama rotates pairs",
+                            dim, heads, dim / heads);
+    if (options->model.vocab_size == 0)
+        options->model.vocab_size = 256; /* bytes */
+    if (options->model.seq_len == 0)
+        options->model.seq_len = 1024;
+    if (options->model.ffn_dim == 0)
+        options->model.ffn_dim = options->model.arch == ARCH_LLAMA ? llama_ffn_dim(dim) : 4 * dim;
+    return ZERO_OK;
+}
+
+static zero_status_t resolve_batch(options_t *options, int64_t world_size)
+{
+    int64_t micro = options->train.micro_batch, global = options->train.global_batch;
+    if (micro == 0 && global == 0)
+        micro = 8;
+    if (global == 0)
+        global = micro * world_size; /* at most 2^20 * 2^31: no overflow */
+    if (global < world_size)
+        return report_error(ZERO_ERROR_USAGE,
+                            "[train] global_batch: %" PRId64 " sequences are fewer than the %" PRId64 " ranks", global,
+                            world_size);
+    if (global % world_size)
+        return report_error(ZERO_ERROR_USAGE,
+                            "[train] global_batch: %" PRId64 " is not divisible by the number of ranks, %" PRId64,
+                            global, world_size);
+    if (micro == 0)
+        micro = global / world_size;
+    if (global / world_size % micro)
+        return report_error(ZERO_ERROR_USAGE,
+                            "[train] global_batch: %" PRId64 " is not divisible by micro_batch * ranks = %" PRId64
+                            " * %" PRId64,
+                            global, micro, world_size);
+    options->train.micro_batch = micro;
+    options->train.global_batch = global;
+    return ZERO_OK;
+}
+
+/* What later multiplies these counts may take for granted: the tokens of a whole run stay below 2^61, the positions of
+ * a pass below 2^31, and every array of activations or workspace, with all of them together, below 2^62 bytes. */
+static zero_status_t check_sizes(const options_t *o)
+{
+    const double rows = (double)o->train.micro_batch * (double)o->model.seq_len, vocab = (double)o->model.vocab_size;
+    const double dim = (double)o->model.dim, ffn = (double)o->model.ffn_dim, heads = (double)o->model.heads;
+    const double tokens = (double)o->train.steps * (double)o->train.global_batch * (double)o->model.seq_len;
+    /* Generous, in fp32: no layer of any architecture keeps as much (gpt2.c), nor works with as much (kernels). */
+    const double bytes[] = {4.0 * rows * (double)(o->model.layers + 4) * (16.0 * dim + 8.0 * ffn + 4.0 * heads + 16.0),
+                            16.0 * rows * vocab, 16.0 * dim * (vocab + 4.0 * ffn + 4.0 * dim),
+                            4.0 * rows * heads * (double)o->model.seq_len};
+    if (tokens >= 0x1p61)
+        return report_error(ZERO_ERROR_USAGE,
+                            "[train] steps: %" PRId64 " of %" PRId64 " sequences (global_batch) of %" PRId64
+                            " tokens (seq_len) are %.2g tokens, more than can be counted",
+                            o->train.steps, o->train.global_batch, o->model.seq_len, tokens);
+    if (rows >= 0x1p31)
+        return report_error(ZERO_ERROR_USAGE,
+                            "[train] micro_batch: %" PRId64 " sequences of %" PRId64
+                            " tokens (seq_len) in one pass are more than 2^31 - 1 tokens",
+                            o->train.micro_batch, o->model.seq_len);
+    for (size_t i = 0; i < sizeof bytes / sizeof bytes[0]; i++)
+        if (bytes[i] >= 0x1p60)
+            return report_error(ZERO_ERROR_USAGE,
+                                "[model], [train] micro_batch: to train a model of these sizes takes up to %.2g bytes "
+                                "beside its weights, more than any memory has",
+                                bytes[i]);
+    return ZERO_OK;
+}
+
+static zero_status_t resolve_schedule(options_t *options)
+{
+    double lr = options->train.lr;
+    if (options->train.min_lr < 0)
+        options->train.min_lr = lr / 10;
+    if (options->train.min_lr > lr)
+        return report_error(ZERO_ERROR_USAGE, "[train] min_lr: %g is larger than lr = %g", options->train.min_lr, lr);
+    if (options->train.warmup_steps > options->train.steps)
+        return report_error(ZERO_ERROR_USAGE, "[train] warmup_steps: %" PRId64 " are more than steps = %" PRId64,
+                            options->train.warmup_steps, options->train.steps);
+    if (options->train.eval_every > 0 && !options->data.val[0])
+        return report_error(ZERO_ERROR_USAGE, "[train] eval_every: %" PRId64 ", but [data] val names no file",
+                            options->train.eval_every);
+    return ZERO_OK;
+}
+
+static zero_status_t resolve_checkpoints(const options_t *options)
+{
+    if (options->checkpoint.dir[0])
+        return ZERO_OK;
+    if (options->checkpoint.every > 0)
+        return report_error(ZERO_ERROR_USAGE, "[checkpoint] every: %" PRId64 ", but [checkpoint] dir is empty",
+                            options->checkpoint.every);
+    if (options->resume && !options->resume_dir[0])
+        return report_error(
+            ZERO_ERROR_USAGE,
+            "--resume: [checkpoint] dir is empty, so there is nothing to resume from: name a directory");
+    return ZERO_OK;
+}
+
+zero_status_t options_resolve(options_t *options, int world_size)
+{
+    options_t resolved = *options;
+    TRY(resolve_model(&resolved));
+    TRY(resolve_batch(&resolved, world_size));
+    TRY(check_sizes(&resolved));
+    TRY(resolve_schedule(&resolved));
+    TRY(resolve_checkpoints(&resolved));
+    *options = resolved;
+    return ZERO_OK;
+}
+
+int options_micro_steps(const options_t *options, int world_size)
+{
+    return (int)(options->train.global_batch / (options->train.micro_batch * world_size));
+}

@@ -1,0 +1,125 @@
+/* metrics.c - the metrics file: one JSON object per line and step.
+ *
+ * Lines are printed here and not by jansson because loss and grad_norm have a promised text (%.9g, which gives each
+ * fp32 value its own); the tests parse them back with jansson. Each line is flushed, so what a run has reached can be
+ * followed and survives its end.
+ */
+#include "train/report/metrics.h"
+#include "train/report/report.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct metrics {
+    FILE *file;
+    char *path;
+};
+
+/* Bytes of the file up to the first row that is not whole or of a later step. Rows begin as write_row has it. */
+static off_t bytes_until(FILE *file, int64_t step)
+{
+    char *line = NULL;
+    size_t capacity = 0;
+    off_t n_bytes = 0;
+    ssize_t length;
+    while ((length = getline(&line, &capacity, file)) > 0 && line[length - 1] == '\n') {
+        int64_t row_step;
+        if (sscanf(line, "{\"step\": %" SCNd64, &row_step) != 1 || row_step > step)
+            break;
+        n_bytes += length;
+    }
+    free(line);
+    return n_bytes;
+}
+
+zero_status_t metrics_rewind(const char *path, int64_t step)
+{
+    struct stat info;
+    if (!path[0] || stat(path, &info) != 0 || !S_ISREG(info.st_mode))
+        return ZERO_OK;
+    FILE *file = fopen(path, "re");
+    bool good = file && truncate(path, bytes_until(file, step)) == 0;
+    int error = errno;
+    if (file)
+        fclose(file);
+    if (!good)
+        return report_error(ZERO_ERROR_IO, "[log] metrics: cannot take later rows from '%s': %s", path,
+                            strerror(error));
+    return ZERO_OK;
+}
+
+zero_status_t metrics_open(const char *path, bool append, metrics_t **metrics)
+{
+    if (!path[0]) {
+        *metrics = NULL;
+        return ZERO_OK;
+    }
+    metrics_t *opened = calloc(1, sizeof *opened);
+    char *copy = strdup(path);
+    if (!opened || !copy) {
+        free(opened);
+        free(copy);
+        return report_error(ZERO_ERROR_MEMORY, "[log] metrics: out of memory");
+    }
+    opened->path = copy;
+    opened->file = fopen(path, append ? "ae" : "we");
+    if (!opened->file) {
+        int error = errno;
+        free(opened->path);
+        free(opened);
+        return report_error(ZERO_ERROR_IO, "[log] metrics: cannot write '%s': %s", path, strerror(error));
+    }
+    *metrics = opened;
+    return ZERO_OK;
+}
+
+/* JSON has no NaN and no infinity. */
+static void write_number(FILE *file, const char *name, double value)
+{
+    if (isfinite(value))
+        fprintf(file, ", \"%s\": %.9g", name, value);
+    else
+        fprintf(file, ", \"%s\": null", name);
+}
+
+static void write_row(FILE *file, const metrics_row_t *row)
+{
+    fprintf(file, "{\"step\": %" PRId64, row->step);
+    write_number(file, "loss", row->loss);
+    write_number(file, "grad_norm", row->grad_norm);
+    write_number(file, "lr", row->lr);
+    fprintf(file, ", \"skipped\": %s, \"tokens\": %" PRId64, row->skipped ? "true" : "false", row->tokens);
+    write_number(file, "step_ms", row->step_ms);
+    write_number(file, "tokens_per_s", row->tokens_per_s);
+    write_number(file, "mfu", row->mfu < 0 ? (double)NAN : row->mfu);
+    fprintf(file, ", \"device_bytes\": %" PRIu64 ", \"host_bytes\": %" PRIu64, row->device_bytes, row->host_bytes);
+    write_number(file, "exposed_comm_ms", row->exposed_comm_ms);
+    if (row->has_val_loss)
+        write_number(file, "val_loss", row->val_loss);
+    fputs("}\n", file);
+}
+
+zero_status_t metrics_write(metrics_t *metrics, const metrics_row_t *row)
+{
+    if (!metrics)
+        return ZERO_OK;
+    write_row(metrics->file, row);
+    if (fflush(metrics->file) != 0 || ferror(metrics->file))
+        return report_error(ZERO_ERROR_IO, "[log] metrics: writing '%s' failed: %s", metrics->path, strerror(errno));
+    return ZERO_OK;
+}
+
+void metrics_close(metrics_t *metrics)
+{
+    if (!metrics)
+        return;
+    fclose(metrics->file); /* nothing is left in its buffer: every row was flushed */
+    free(metrics->path);
+    free(metrics);
+}

@@ -1,0 +1,270 @@
+/* tensorboard.c - the scalars of every step as an event file of TensorBoard.
+ *
+ * The file is TFRecords (https://www.tensorflow.org/tutorials/load_data/tfrecord): uint64 length, masked CRC-32C of it,
+ * that many bytes, masked CRC-32C of them. Each record is an Event in the encoding of protocol buffers, the first with
+ * the version of the file, then one per step with a Summary of its scalars. The few fields that this takes are encoded
+ * here, into buffers of fixed size: a step allocates nothing.
+ */
+#include "train/report/tensorboard.h"
+#include "train/report/report.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+struct tensorboard {
+    FILE *file;
+    char *path;
+    uint32_t crc_table[256];
+};
+
+/* ---- Protocol buffers ---- */
+
+/* Numbers of fields, from tensorflow/core/util/event.proto and framework/summary.proto. */
+enum { EVENT_WALL_TIME = 1, EVENT_STEP = 2, EVENT_FILE_VERSION = 3, EVENT_SUMMARY = 5 };
+enum { SUMMARY_VALUE = 1 };
+enum { VALUE_TAG = 1, VALUE_SIMPLE = 2 };
+
+typedef enum wire_type { WIRE_VARINT = 0, WIRE_64 = 1, WIRE_BYTES = 2, WIRE_32 = 5 } wire_type_t;
+
+#define MAX_TAG_BYTES 16
+/* Key and length of a value, of its tag, the tag itself, key and float. */
+#define MAX_VALUE_BYTES (2 + 2 + MAX_TAG_BYTES + 5)
+#define MAX_VALUES 8
+#define MAX_SUMMARY_BYTES (MAX_VALUES * MAX_VALUE_BYTES)
+/* Wall time; step; key and length of the summary. */
+#define MAX_EVENT_BYTES (9 + 11 + 3 + MAX_SUMMARY_BYTES)
+#define RECORD_HEADER_BYTES 12
+#define RECORD_FOOTER_BYTES 4
+
+typedef struct message {
+    size_t n_bytes;
+    unsigned char bytes[RECORD_HEADER_BYTES + MAX_EVENT_BYTES + RECORD_FOOTER_BYTES];
+} message_t;
+
+/* The low n_bytes of value, least first. */
+static void put_number(message_t *message, uint64_t value, int n_bytes)
+{
+    for (int i = 0; i < n_bytes; i++)
+        message->bytes[message->n_bytes++] = (unsigned char)(value >> (8 * i));
+}
+
+static void put_varint(message_t *message, uint64_t value)
+{
+    for (; value >= 0x80; value >>= 7)
+        message->bytes[message->n_bytes++] = (unsigned char)(value | 0x80);
+    message->bytes[message->n_bytes++] = (unsigned char)value;
+}
+
+static void put_key(message_t *message, int field, wire_type_t type)
+{
+    put_varint(message, (uint64_t)field << 3 | type);
+}
+
+static void put_bytes(message_t *message, int field, const void *bytes, size_t n_bytes)
+{
+    put_key(message, field, WIRE_BYTES);
+    put_varint(message, n_bytes);
+    memcpy(message->bytes + message->n_bytes, bytes, n_bytes);
+    message->n_bytes += n_bytes;
+}
+
+static void put_double(message_t *message, int field, double value)
+{
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    put_key(message, field, WIRE_64);
+    put_number(message, bits, 8);
+}
+
+static void put_float(message_t *message, int field, float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    put_key(message, field, WIRE_32);
+    put_number(message, bits, 4);
+}
+
+/* ---- Records ---- */
+
+/* CRC-32C (Castagnoli), of which bits go in and come out least first. */
+static void fill_crc_table(uint32_t table[256])
+{
+    for (uint32_t byte = 0; byte < 256; byte++) {
+        uint32_t crc = byte;
+        for (int bit = 0; bit < 8; bit++)
+            crc = crc & 1 ? crc >> 1 ^ 0x82f63b78u : crc >> 1;
+        table[byte] = crc;
+    }
+}
+
+/* Masked as TFRecords have it, so that a CRC of bytes that hold CRCs is a good one. */
+static uint32_t masked_crc(const uint32_t table[256], const unsigned char *bytes, size_t n_bytes)
+{
+    uint32_t crc = 0xffffffffu;
+    for (size_t i = 0; i < n_bytes; i++)
+        crc = crc >> 8 ^ table[(crc ^ bytes[i]) & 0xff];
+    crc = ~crc;
+    return (crc >> 15 | crc << 17) + 0xa282ead8u;
+}
+
+/* An event begins where the record's header will stand before it. */
+static void begin_event(message_t *record)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    record->n_bytes = RECORD_HEADER_BYTES;
+    put_double(record, EVENT_WALL_TIME, (double)now.tv_sec + (double)now.tv_nsec * 1e-9);
+}
+
+static zero_status_t write_event(tensorboard_t *tensorboard, message_t *record)
+{
+    const uint32_t *table = tensorboard->crc_table;
+    size_t end = record->n_bytes, n_bytes = end - RECORD_HEADER_BYTES;
+    record->n_bytes = 0;
+    put_number(record, n_bytes, 8);
+    put_number(record, masked_crc(table, record->bytes, 8), 4);
+    record->n_bytes = end;
+    put_number(record, masked_crc(table, record->bytes + RECORD_HEADER_BYTES, n_bytes), 4);
+    if (fwrite(record->bytes, record->n_bytes, 1, tensorboard->file) != 1 || fflush(tensorboard->file) != 0)
+        return report_error(ZERO_ERROR_IO, "[log] tensorboard: writing '%s' failed: %s", tensorboard->path,
+                            strerror(errno));
+    return ZERO_OK;
+}
+
+/* ---- The public calls ---- */
+
+/* Whether it is one now. errno says why not. */
+static bool make_directory(const char *path)
+{
+    struct stat info;
+    if (mkdir(path, 0777) == 0)
+        return true;
+    int error = errno;
+    bool is_there = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+    errno = error;
+    return is_there;
+}
+
+/* The directory with those above it. */
+static zero_status_t make_directories(const char *directory)
+{
+    char *path = strdup(directory);
+    if (!path)
+        return report_error(ZERO_ERROR_MEMORY, "[log] tensorboard: out of memory");
+    zero_status_t status = ZERO_OK;
+    for (char *end = path; *end && status == ZERO_OK;) {
+        end += strspn(end, "/");
+        end += strcspn(end, "/");
+        char separator = *end;
+        *end = 0;
+        if (!make_directory(path))
+            status = report_error(ZERO_ERROR_IO, "[log] tensorboard: cannot make directory '%s' of '%s': %s", path,
+                                  directory, strerror(errno));
+        *end = separator;
+    }
+    free(path);
+    return status;
+}
+
+/* The name is one that TensorBoard looks for. NULL: no memory. */
+static char *event_path(const char *directory)
+{
+    char host[256] = "localhost", *path = NULL;
+    if (gethostname(host, sizeof host - 1) != 0)
+        snprintf(host, sizeof host, "localhost");
+    int n =
+        asprintf(&path, "%s/events.out.tfevents.%010lld.%s.%d", directory, (long long)time(NULL), host, (int)getpid());
+    return n < 0 ? NULL : path;
+}
+
+static zero_status_t open_file(const char *directory, tensorboard_t *tensorboard)
+{
+    static const char version[] = "brain.Event:2";
+    TRY(make_directories(directory));
+    tensorboard->path = event_path(directory);
+    if (!tensorboard->path)
+        return report_error(ZERO_ERROR_MEMORY, "[log] tensorboard: out of memory");
+    tensorboard->file = fopen(tensorboard->path, "ae"); /* never over another run's, whatever its name */
+    if (!tensorboard->file)
+        return report_error(ZERO_ERROR_IO, "[log] tensorboard: cannot write '%s': %s", tensorboard->path,
+                            strerror(errno));
+    message_t record;
+    begin_event(&record);
+    put_bytes(&record, EVENT_FILE_VERSION, version, sizeof version - 1);
+    return write_event(tensorboard, &record);
+}
+
+zero_status_t tensorboard_open(const char *directory, tensorboard_t **tensorboard)
+{
+    if (!directory[0]) {
+        *tensorboard = NULL;
+        return ZERO_OK;
+    }
+    tensorboard_t *opened = calloc(1, sizeof *opened);
+    if (!opened)
+        return report_error(ZERO_ERROR_MEMORY, "[log] tensorboard: out of memory");
+    fill_crc_table(opened->crc_table);
+    zero_status_t status = open_file(directory, opened);
+    if (status != ZERO_OK) {
+        tensorboard_close(opened);
+        return status;
+    }
+    *tensorboard = opened;
+    return ZERO_OK;
+}
+
+static void put_summary(message_t *event, const metrics_row_t *row)
+{
+    const struct {
+        const char *tag; /* at most MAX_TAG_BYTES */
+        bool is_known;
+        double value;
+    } values[] = {
+        {"loss", true, row->loss},
+        {"grad_norm", true, row->grad_norm},
+        {"lr", true, row->lr},
+        {"tokens_per_s", true, row->tokens_per_s},
+        {"step_ms", true, row->step_ms},
+        {"mfu", row->mfu >= 0, row->mfu},
+        {"exposed_comm_ms", true, row->exposed_comm_ms},
+        {"val_loss", row->has_val_loss, row->val_loss},
+    };
+    _Static_assert(sizeof values / sizeof values[0] <= MAX_VALUES, "a summary's buffer has room for fewer");
+    message_t summary = {.n_bytes = 0}, value;
+    for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
+        if (!values[i].is_known)
+            continue;
+        value.n_bytes = 0;
+        put_bytes(&value, VALUE_TAG, values[i].tag, strlen(values[i].tag));
+        put_float(&value, VALUE_SIMPLE, (float)values[i].value);
+        put_bytes(&summary, SUMMARY_VALUE, value.bytes, value.n_bytes);
+    }
+    put_bytes(event, EVENT_SUMMARY, summary.bytes, summary.n_bytes);
+}
+
+zero_status_t tensorboard_write(tensorboard_t *tensorboard, const metrics_row_t *row)
+{
+    if (!tensorboard)
+        return ZERO_OK;
+    message_t record;
+    begin_event(&record);
+    put_key(&record, EVENT_STEP, WIRE_VARINT);
+    put_varint(&record, (uint64_t)row->step);
+    put_summary(&record, row);
+    return write_event(tensorboard, &record);
+}
+
+void tensorboard_close(tensorboard_t *tensorboard)
+{
+    if (!tensorboard)
+        return;
+    if (tensorboard->file)
+        fclose(tensorboard->file); /* nothing is left in its buffer: every event was flushed */
+    free(tensorboard->path);
+    free(tensorboard);
+}

@@ -1,0 +1,312 @@
+/* trace.c - collecting spans while a run goes on, and bringing them together when it has ended.
+ *
+ * What must hold: while steps run nothing is allocated and nobody waits. So the spans lie in a ring made beforehand,
+ * and the oldest make room. A step of which a rank has lost a part is left out altogether, on all ranks.
+ */
+#include "train/report/trace.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "train/report/report.h"
+#include "train/report/trace_file.h"
+
+/* Of each rank: 2 MiB of memory, some 10 MB of the file; 500 steps of a model of 12 blocks, 130 of one of 48. */
+#define MAX_SPANS 65536
+#define SPANS_AT_ONCE 1024
+#define N_CLOCK_ROUNDS 15
+
+struct trace {
+    char *path;
+    FILE *file; /* rank 0's; the others open theirs where they must write alone */
+    zero_comm_t *comm;
+    const zero_model_t *model;
+    double origin_ms;  /* rank 0's clock when the trace was opened */
+    bool is_paced;     /* ZERO_TRACE_PACED */
+    int64_t open_step; /* the host queues its work since open_ms; 0: none */
+    double open_ms;
+    uint64_t n_taken;    /* spans so far; the last MAX_SPANS of them are kept */
+    uint64_t lost_step;  /* the last of which a span was lost; 0: none was */
+    double *kept, *lost; /* [ranks] each: the ranks' numbers of spans kept, and their lost_step */
+    trace_span_t *ring;  /* [MAX_SPANS] */
+};
+
+static double now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+}
+
+/* ---- opening ---- */
+
+static void destroy(trace_t *trace)
+{
+    if (trace->file)
+        fclose(trace->file);
+    free(trace->path);
+    free(trace->kept);
+    free(trace->lost);
+    free(trace->ring);
+    free(trace);
+}
+
+static zero_status_t create(const char *path, zero_comm_t *comm, const zero_model_t *model, trace_t **trace)
+{
+    size_t n_ranks = (size_t)zero_comm_size(comm);
+    const char *paced = getenv("ZERO_TRACE_PACED");
+    trace_t *made = calloc(1, sizeof *made);
+    if (!made)
+        return report_error(ZERO_ERROR_MEMORY, "[log] trace: out of memory");
+    made->comm = comm;
+    made->model = model;
+    made->is_paced = paced && strcmp(paced, "1") == 0;
+    made->path = strdup(path);
+    made->kept = calloc(n_ranks, sizeof *made->kept);
+    made->lost = calloc(n_ranks, sizeof *made->lost);
+    made->ring = calloc(MAX_SPANS, sizeof *made->ring);
+    zero_status_t status = ZERO_OK;
+    if (!made->path || !made->kept || !made->lost || !made->ring)
+        status = report_error(ZERO_ERROR_MEMORY, "[log] trace: out of memory");
+    else if (zero_comm_rank(comm) == 0 && !(made->file = fopen(path, "we")))
+        status = report_error(ZERO_ERROR_IO, "[log] trace: cannot write '%s': %s", path, strerror(errno));
+    if (status != ZERO_OK)
+        destroy(made);
+    else
+        *trace = made;
+    return status;
+}
+
+zero_status_t trace_open(const char *path, zero_comm_t *comm, const zero_model_t *model, trace_t **trace)
+{
+    trace_t *made = NULL;
+    *trace = NULL;
+    if (!path[0])
+        return ZERO_OK;
+    zero_status_t status = report_agree(comm, create(path, comm, model, &made));
+    if (status == ZERO_OK) {
+        made->origin_ms = now_ms();
+        status = zero_comm_broadcast(comm, &made->origin_ms, sizeof made->origin_ms, 0);
+    }
+    if (status == ZERO_OK)
+        *trace = made;
+    else if (made)
+        destroy(made);
+    return status;
+}
+
+/* ---- collecting ---- */
+
+static void take(trace_t *trace, trace_span_t span)
+{
+    trace_span_t *at = &trace->ring[trace->n_taken % MAX_SPANS];
+    if (trace->n_taken >= MAX_SPANS && at->step > trace->lost_step)
+        trace->lost_step = at->step;
+    *at = span;
+    trace->n_taken++;
+}
+
+static void on_device_span(void *user, const zero_trace_span_t *span)
+{
+    take(user, (trace_span_t){.row = (int32_t)span->work,
+                              .unit = span->unit,
+                              .step = span->step,
+                              .begin_ms = span->begin_ms,
+                              .end_ms = span->end_ms});
+}
+
+zero_status_t trace_attach(trace_t *trace, const zero_device_t *device, zero_engine_t *engine)
+{
+    if (!trace)
+        return ZERO_OK;
+    /* A GPU is timed by events, and a paced run shows the host without that work of recording them. */
+    bool shows_the_host = trace->is_paced && zero_device_get_type(device) == ZERO_DEVICE_CUDA;
+    return zero_engine_trace(engine, shows_the_host ? 1u << ZERO_WORK_UPDATE : ZERO_ALL_WORKS, on_device_span, trace);
+}
+
+void trace_host(trace_t *trace, trace_row_t row, int64_t step, double begin_ms, double end_ms)
+{
+    if (trace)
+        take(trace,
+             (trace_span_t){
+                 .row = (int32_t)row, .unit = -1, .step = (uint64_t)step, .begin_ms = begin_ms, .end_ms = end_ms});
+}
+
+void trace_begin_step(trace_t *trace, int64_t step)
+{
+    if (!trace)
+        return;
+    trace->open_step = step;
+    trace->open_ms = now_ms();
+}
+
+zero_status_t trace_pause(trace_t *trace, zero_device_t *device)
+{
+    if (!trace || !trace->is_paced || trace->open_step == 0)
+        return ZERO_OK;
+    trace_host(trace, TRACE_HOST, trace->open_step, trace->open_ms, now_ms());
+    TRY(zero_device_synchronize(device));
+    trace->open_ms = now_ms();
+    return ZERO_OK;
+}
+
+void trace_end_step(trace_t *trace)
+{
+    if (!trace)
+        return;
+    trace_host(trace, TRACE_HOST, trace->open_step, trace->open_ms, now_ms());
+    trace->open_step = 0;
+}
+
+static uint64_t n_kept(const trace_t *trace)
+{
+    return trace->n_taken < MAX_SPANS ? trace->n_taken : MAX_SPANS;
+}
+
+/* ---- one clock ---- */
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* How far this rank's clock is ahead of rank 0's. On one host they are one clock. Between hosts, ranks come out of a
+ * barrier at about the same time: the median of some rounds is good to what a message takes, when the run ends. */
+static zero_status_t clock_lead_ms(zero_comm_t *comm, double *lead_ms)
+{
+    double leads[N_CLOCK_ROUNDS];
+    *lead_ms = 0.0;
+    if (zero_comm_local_size(comm) == zero_comm_size(comm))
+        return ZERO_OK;
+    for (int i = 0; i < N_CLOCK_ROUNDS; i++) {
+        TRY(zero_comm_barrier(comm));
+        double mine = now_ms(), first = mine;
+        TRY(zero_comm_broadcast(comm, &first, sizeof first, 0));
+        leads[i] = mine - first;
+    }
+    qsort(leads, N_CLOCK_ROUNDS, sizeof *leads, by_value);
+    *lead_ms = leads[N_CLOCK_ROUNDS / 2];
+    return ZERO_OK;
+}
+
+static void shift(trace_t *trace, double by_ms)
+{
+    for (uint64_t i = 0; i < n_kept(trace); i++) {
+        trace->ring[i].begin_ms -= by_ms;
+        trace->ring[i].end_ms -= by_ms;
+    }
+}
+
+/* ---- writing ---- */
+
+static void write_spans(const trace_t *trace, int rank, uint64_t first_step, const trace_span_t *spans, size_t n_spans)
+{
+    for (size_t i = 0; i < n_spans; i++)
+        if (spans[i].step >= first_step || spans[i].step == 0)
+            trace_file_add(trace->file, rank, zero_model_unit_name(trace->model, spans[i].unit), &spans[i]);
+}
+
+/* The spans [first, first + n_spans) of those kept, the oldest first. */
+static void copy_out(const trace_t *trace, uint64_t first, size_t n_spans, trace_span_t *spans)
+{
+    for (size_t i = 0; i < n_spans; i++)
+        spans[i] = trace->ring[(trace->n_taken - n_kept(trace) + first + i) % MAX_SPANS];
+}
+
+/* From `rank` to rank 0, a piece at a time. [collective] */
+static zero_status_t send_spans(const trace_t *trace, int rank, uint64_t n_spans, uint64_t first_step)
+{
+    trace_span_t piece[SPANS_AT_ONCE];
+    for (uint64_t first = 0; first < n_spans; first += SPANS_AT_ONCE) {
+        size_t n = n_spans - first < SPANS_AT_ONCE ? (size_t)(n_spans - first) : SPANS_AT_ONCE;
+        if (zero_comm_rank(trace->comm) == rank)
+            copy_out(trace, first, n, piece);
+        TRY(zero_comm_broadcast(trace->comm, piece, n * sizeof *piece, rank));
+        if (trace->file)
+            write_spans(trace, rank, first_step, piece, n);
+    }
+    return ZERO_OK;
+}
+
+static zero_status_t write_together(trace_t *trace)
+{
+    int n_ranks = zero_comm_size(trace->comm), me = zero_comm_rank(trace->comm);
+    double lead_ms;
+    TRY(clock_lead_ms(trace->comm, &lead_ms));
+    shift(trace, trace->origin_ms + lead_ms);
+    trace->kept[me] = (double)n_kept(trace);
+    trace->lost[me] = (double)trace->lost_step;
+    TRY(zero_comm_sum(trace->comm, trace->kept, (size_t)n_ranks));
+    TRY(zero_comm_sum(trace->comm, trace->lost, (size_t)n_ranks));
+    uint64_t first_step = 1;
+    for (int rank = 0; rank < n_ranks; rank++)
+        if ((uint64_t)trace->lost[rank] >= first_step)
+            first_step = (uint64_t)trace->lost[rank] + 1;
+    if (first_step > 1)
+        report("[log] trace: a rank keeps %d spans, so the trace begins with step %llu", MAX_SPANS,
+               (unsigned long long)first_step);
+
+    if (trace->file)
+        trace_file_begin(trace->file);
+    for (int rank = 0; rank < n_ranks; rank++) {
+        if (trace->file)
+            trace_file_name_rank(trace->file, rank);
+        TRY(send_spans(trace, rank, (uint64_t)trace->kept[rank], first_step));
+    }
+    if (trace->file)
+        trace_file_end(trace->file, n_ranks, first_step);
+    return ZERO_OK;
+}
+
+/* Where ranks are lost, so is their part; clocks of other hosts are as they are. */
+static void write_alone(trace_t *trace)
+{
+    int me = zero_comm_rank(trace->comm);
+    char path[4200];
+    snprintf(path, sizeof path, "%s.rank%d", trace->path, me);
+    if (me != 0 && trace->n_taken > 0)
+        trace->file = fopen(path, "we");
+    if (!trace->file)
+        return;
+    shift(trace, trace->origin_ms);
+    trace_file_begin(trace->file);
+    trace_file_name_rank(trace->file, me);
+    for (uint64_t i = 0; i < n_kept(trace); i++) {
+        trace_span_t span;
+        copy_out(trace, i, 1, &span);
+        write_spans(trace, me, trace->lost_step + 1, &span, 1);
+    }
+    trace_file_end(trace->file, zero_comm_size(trace->comm), trace->lost_step + 1);
+}
+
+/* What stdio kept back may only now meet a full disk. */
+static zero_status_t close_file(trace_t *trace)
+{
+    FILE *file = trace->file;
+    trace->file = NULL;
+    if (!file)
+        return ZERO_OK;
+    bool failed = ferror(file) != 0;
+    if (fclose(file) != 0 || failed)
+        return report_error(ZERO_ERROR_IO, "[log] trace: writing '%s' failed: %s", trace->path, strerror(errno));
+    return ZERO_OK;
+}
+
+zero_status_t trace_close(trace_t *trace, bool together)
+{
+    zero_status_t status = ZERO_OK;
+    if (!trace)
+        return ZERO_OK;
+    if (together) {
+        status = write_together(trace);
+        if (status == ZERO_OK)
+            status = report_agree(trace->comm, close_file(trace));
+    } else {
+        write_alone(trace); /* the run has failed for another reason, which has been told */
+    }
+    destroy(trace);
+    return status;
+}

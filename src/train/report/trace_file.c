@@ -1,0 +1,77 @@
+/* trace_file.c - see trace_file.h. Printed here and not by jansson, which would hold all of it in memory. */
+#include "train/report/trace_file.h"
+
+#include <inttypes.h>
+
+static const char *row_name(int row)
+{
+    switch (row) {
+    case TRACE_HOST:
+        return "host";
+    case TRACE_DATA:
+        return "data";
+    default:
+        return zero_work_name((zero_work_t)row);
+    }
+}
+
+/* Thread 0 is a machine's idle thread in some viewers. */
+static int thread_of(int row)
+{
+    return row + 1;
+}
+
+static void write_string(FILE *file, const char *text)
+{
+    putc('"', file);
+    for (const char *at = text; *at; at++) {
+        unsigned char c = (unsigned char)*at;
+        if (c < 0x20)
+            fprintf(file, "\\u%04x", c);
+        else if (c == '"' || c == '\\')
+            fprintf(file, "\\%c", c);
+        else
+            putc(c, file);
+    }
+    putc('"', file);
+}
+
+/* What follows it begins with a comma. */
+void trace_file_begin(FILE *file)
+{
+    fprintf(file, "{\"displayTimeUnit\": \"ms\",\n\"traceEvents\": [\n"
+                  "{\"name\": \"process_labels\", \"ph\": \"M\", \"pid\": 0, \"args\": {\"labels\": \"zerotrain\"}}");
+}
+
+void trace_file_name_rank(FILE *file, int rank)
+{
+    static const char format[] = ",\n{\"name\": \"%s\", \"ph\": \"M\", \"pid\": %d, \"tid\": %d, \"args\": {";
+    fprintf(file, format, "process_name", rank, 0);
+    fprintf(file, "\"name\": \"rank %d\"}}", rank);
+    fprintf(file, format, "process_sort_index", rank, 0);
+    fprintf(file, "\"sort_index\": %d}}", rank);
+    for (int row = 0; row < TRACE_N_ROWS; row++) {
+        fprintf(file, format, "thread_name", rank, thread_of(row));
+        fprintf(file, "\"name\": \"%s\"}}", row_name(row));
+        fprintf(file, format, "thread_sort_index", rank, thread_of(row));
+        fprintf(file, "\"sort_index\": %d}}", row);
+    }
+}
+
+/* A nanosecond is what the clocks tell. */
+void trace_file_add(FILE *file, int rank, const char *name, const trace_span_t *span)
+{
+    fputs(",\n{\"name\": ", file);
+    write_string(file, name ? name : row_name(span->row));
+    fprintf(file,
+            ", \"cat\": \"%s\", \"ph\": \"X\", \"ts\": %.3f, \"dur\": %.3f, \"pid\": %d, \"tid\": %d, "
+            "\"args\": {\"step\": %" PRIu64 "}}",
+            row_name(span->row), span->begin_ms * 1e3, (span->end_ms - span->begin_ms) * 1e3, rank,
+            thread_of(span->row), span->step);
+}
+
+void trace_file_end(FILE *file, int n_ranks, uint64_t first_step)
+{
+    fprintf(file, "\n],\n\"otherData\": {\"program\": \"zerotrain %s\", \"ranks\": %d, \"first_step\": %" PRIu64 "}}\n",
+            zero_version(), n_ranks, first_step);
+}

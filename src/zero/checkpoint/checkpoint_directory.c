@@ -1,0 +1,425 @@
+/* checkpoint_directory.c - see checkpoint_directory.h. */
+#include "zero/checkpoint/checkpoint_directory.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "zero/checkpoint/checkpoint_removal.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "zero/checkpoint/manifest.h"
+#include "zero/checkpoint/safetensors.h"
+
+#define STEP_PREFIX "step-"
+#define TEMPORARY_PREFIX "tmp."
+#define REPLACED_SUFFIX ".old" /* a step's earlier directory, while another takes its name */
+#define MOVED_SUFFIX ".moved"  /* what is not libzero's, out of a step's way */
+#define MAX_MOVED 1000
+#define NAME_BYTES 64
+#define TEMPORARY_NAME_BYTES (NAME_BYTES + 16) /* with what is put before it and behind it */
+
+static void step_name(char name[NAME_BYTES], const char *prefix, uint64_t step)
+{
+    snprintf(name, NAME_BYTES, "%s" STEP_PREFIX "%08" PRIu64, prefix, step);
+}
+
+/* Whether a name is one that step_name makes. */
+static bool parse_step_name(const char *name, uint64_t *step)
+{
+    char again[NAME_BYTES];
+    if (strncmp(name, STEP_PREFIX, strlen(STEP_PREFIX)) != 0 || strlen(name) >= NAME_BYTES)
+        return false;
+    *step = strtoull(name + strlen(STEP_PREFIX), NULL, 10);
+    step_name(again, "", *step);
+    return strcmp(name, again) == 0;
+}
+
+/* Whether it is a name that a save gives to what it will remove. */
+static bool is_temporary_name(const char *name)
+{
+    char step_text[NAME_BYTES];
+    uint64_t step;
+    size_t n_prefix = strlen(TEMPORARY_PREFIX), n_suffix = strlen(REPLACED_SUFFIX), n_bytes = strlen(name);
+    if (strncmp(name, TEMPORARY_PREFIX, n_prefix) != 0 || n_bytes >= NAME_BYTES)
+        return false;
+    strcpy(step_text, name + n_prefix);
+    n_bytes -= n_prefix;
+    if (n_bytes > n_suffix && strcmp(step_text + n_bytes - n_suffix, REPLACED_SUFFIX) == 0)
+        step_text[n_bytes - n_suffix] = 0;
+    return parse_step_name(step_text, &step);
+}
+
+/* ---- what is there ---- */
+
+typedef struct entry {
+    char name[NAME_BYTES];
+    uint64_t step;
+    struct timespec written; /* when the last file came into it */
+} entry_t;
+
+typedef struct listing {
+    size_t n_entries, capacity;
+    entry_t *entries; /* libzero's checkpoints, in the order in which they were written */
+} listing_t;
+
+static int by_age(const void *a, const void *b)
+{
+    const entry_t *x = a, *y = b;
+    if (x->written.tv_sec != y->written.tv_sec)
+        return x->written.tv_sec < y->written.tv_sec ? -1 : 1;
+    if (x->written.tv_nsec != y->written.tv_nsec)
+        return x->written.tv_nsec < y->written.tv_nsec ? -1 : 1;
+    return (x->step > y->step) - (x->step < y->step);
+}
+
+static zero_status_t list_one(listing_t *listing, const char *parent, int fd, const char *name)
+{
+    struct stat info;
+    uint64_t step;
+    if (!parse_step_name(name, &step) || fstatat(fd, name, &info, AT_SYMLINK_NOFOLLOW) != 0 ||
+        !zero_checkpoint_is_there(fd, name))
+        return ZERO_OK;
+    if (listing->n_entries == listing->capacity) {
+        size_t capacity = 2 * listing->capacity + 16;
+        entry_t *entries = realloc(listing->entries, capacity * sizeof *entries);
+        if (!entries)
+            return zero_fail(ZERO_ERROR_MEMORY, "no memory to list '%s'", parent);
+        listing->entries = entries;
+        listing->capacity = capacity;
+    }
+    entry_t *entry = &listing->entries[listing->n_entries++];
+    *entry = (entry_t){.step = step, .written = info.st_mtim};
+    snprintf(entry->name, sizeof entry->name, "%s", name);
+    return ZERO_OK;
+}
+
+/* visit: for every name in the directory. */
+static zero_status_t for_each_name(const char *parent, listing_t *listing,
+                                   zero_status_t (*visit)(listing_t *listing, const char *parent, int fd,
+                                                          const char *name))
+{
+    zero_status_t status = ZERO_OK;
+    DIR *directory = opendir(parent);
+    if (!directory)
+        return zero_fail(ZERO_ERROR_IO, "cannot read the directory '%s': %s", parent, strerror(errno));
+    for (struct dirent *item; status == ZERO_OK && (item = readdir(directory)) != NULL;)
+        status = visit(listing, parent, dirfd(directory), item->d_name);
+    closedir(directory);
+    return status;
+}
+
+static zero_status_t list(const char *parent, listing_t *listing)
+{
+    zero_status_t status = for_each_name(parent, listing, list_one);
+    if (status == ZERO_OK && listing->n_entries > 0)
+        qsort(listing->entries, listing->n_entries, sizeof *listing->entries, by_age);
+    return status;
+}
+
+/* ---- writing ---- */
+
+/* File systems that lock no directories have none locked. */
+static bool is_locked(int parent_fd, const char *name)
+{
+    int fd = openat(parent_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    bool is_free = flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+    close(fd);
+    return !is_free;
+}
+
+static zero_status_t remove_leftover(listing_t *listing, const char *parent, int fd, const char *name)
+{
+    (void)listing;
+    if (!is_temporary_name(name) || !zero_checkpoint_may_go(fd, name))
+        return ZERO_OK;
+    if (is_locked(fd, name))
+        return zero_fail(ZERO_ERROR_IO,
+                         "'%s/%s' is being written: a save into '%s' is under way; end it first, and let no other run "
+                         "save there",
+                         parent, name, parent);
+    return zero_checkpoint_remove(parent, name);
+}
+
+/* `name` will be a link: nothing else may stand there, for nothing else is given up for it. */
+static zero_status_t check_link(const char *parent, const char *name)
+{
+    char *path = NULL;
+    struct stat info;
+    ZERO_TRY(zero_path_join(parent, name, &path));
+    zero_status_t status = ZERO_OK;
+    if (lstat(path, &info) == 0 && !S_ISLNK(info.st_mode))
+        status =
+            zero_fail(ZERO_ERROR_IO,
+                      "'%s' is a %s, and has to be a link to the newest checkpoint when one is saved: move it away",
+                      path, S_ISDIR(info.st_mode) ? "directory" : "file");
+    free(path);
+    return status;
+}
+
+static zero_status_t check_links(const char *parent)
+{
+    ZERO_TRY(check_link(parent, ZERO_LATEST_NAME));
+    return check_link(parent, TEMPORARY_PREFIX ZERO_LATEST_NAME);
+}
+
+zero_status_t zero_checkpoints_temporary(const char *parent, uint64_t step, char **temporary)
+{
+    char name[NAME_BYTES];
+    step_name(name, TEMPORARY_PREFIX, step);
+    return zero_path_join(parent, name, temporary);
+}
+
+/* A new directory, locked and marked as libzero's; *lock is set where it was made. */
+static zero_status_t make_temporary(const char *parent, const char *temporary, int *lock)
+{
+    int error = mkdir(temporary, 0777) == 0 ? 0 : errno;
+    if (error == EEXIST)
+        return zero_fail(ZERO_ERROR_IO, "'%s' is where a checkpoint is to be written, and not libzero's: move it away",
+                         temporary);
+    if (error != 0)
+        return zero_fail(ZERO_ERROR_IO, "cannot write checkpoints in '%s': %s", parent, strerror(error));
+    int fd = open(temporary, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) {
+        zero_status_t status =
+            zero_fail(ZERO_ERROR_IO, "cannot open the directory '%s': %s", temporary, strerror(errno));
+        rmdir(temporary);
+        return status;
+    }
+    (void)flock(fd, LOCK_EX | LOCK_NB);
+    *lock = fd;
+    return zero_marker_make(fd, temporary);
+}
+
+zero_status_t zero_checkpoints_begin(const char *parent, const char *temporary, int *lock)
+{
+    ZERO_TRY(zero_directory_make(parent));
+    ZERO_TRY(check_links(parent));
+    ZERO_TRY(for_each_name(parent, NULL, remove_leftover));
+    return make_temporary(parent, temporary, lock);
+}
+
+zero_status_t zero_checkpoints_abandon(const char *parent, uint64_t step)
+{
+    char name[NAME_BYTES];
+    step_name(name, TEMPORARY_PREFIX, step);
+    return zero_checkpoint_remove(parent, name);
+}
+
+zero_status_t zero_checkpoints_prepare(const char *parent)
+{
+    char *temporary = NULL;
+    int lock = -1;
+    ZERO_TRY(zero_checkpoints_temporary(parent, 0, &temporary));
+    zero_status_t status = zero_checkpoints_begin(parent, temporary, &lock);
+    if (lock >= 0) {
+        zero_status_t removed = zero_checkpoints_abandon(parent, 0);
+        status = status == ZERO_OK ? removed : status;
+        close(lock);
+    }
+    free(temporary);
+    return status;
+}
+
+static zero_status_t rename_in(const char *parent, const char *from, const char *to)
+{
+    if (rename(from, to) != 0)
+        return zero_fail(ZERO_ERROR_IO, "cannot rename '%s' to '%s': %s", from, to, strerror(errno));
+    return zero_directory_sync(parent);
+}
+
+/* What is not libzero's gives way, too, and keeps all that it holds. */
+static zero_status_t move_away(const char *parent, const char *path)
+{
+    char *moved = NULL;
+    struct stat info;
+    zero_status_t status = ZERO_ERROR_IO;
+    for (int n = 1; n <= MAX_MOVED; n++) {
+        int made =
+            n == 1 ? asprintf(&moved, "%s" MOVED_SUFFIX, path) : asprintf(&moved, "%s" MOVED_SUFFIX ".%d", path, n);
+        if (made < 0)
+            return zero_fail(ZERO_ERROR_MEMORY, "no memory to rename '%s'", path);
+        if (lstat(moved, &info) != 0) {
+            status = rename_in(parent, path, moved);
+            if (status == ZERO_OK)
+                zero_log(ZERO_LOG_WARNING, "'%s' was not libzero's and stood where a step is saved: it is now '%s'",
+                         path, moved);
+            free(moved);
+            return status;
+        }
+        free(moved);
+    }
+    return zero_fail(status, "'%s' is not libzero's and stands where a step is saved: move it away", path);
+}
+
+/* A step that was saved before gives way: in one exchange where the file system can, so that a complete checkpoint of
+ * that name is there at any time. What was there has then a temporary's name, or is gone. */
+static zero_status_t take_place(const char *parent, const char *name, const char *temporary, const char *final)
+{
+    char temporary_name[TEMPORARY_NAME_BYTES], replaced_name[TEMPORARY_NAME_BYTES];
+    char *replaced = NULL;
+    struct stat info;
+    if (lstat(final, &info) != 0)
+        return rename_in(parent, temporary, final);
+    if (!zero_checkpoint_may_go(AT_FDCWD, final)) {
+        ZERO_TRY(move_away(parent, final));
+        return rename_in(parent, temporary, final);
+    }
+    snprintf(temporary_name, sizeof temporary_name, TEMPORARY_PREFIX "%s", name);
+    if (renameat2(AT_FDCWD, temporary, AT_FDCWD, final, RENAME_EXCHANGE) == 0) {
+        ZERO_TRY(zero_directory_sync(parent));
+        return zero_checkpoint_remove(parent, temporary_name);
+    }
+    snprintf(replaced_name, sizeof replaced_name, TEMPORARY_PREFIX "%s" REPLACED_SUFFIX, name);
+    ZERO_TRY(zero_path_join(parent, replaced_name, &replaced));
+    zero_status_t status = rename_in(parent, final, replaced);
+    free(replaced);
+    ZERO_TRY(status);
+    ZERO_TRY(rename_in(parent, temporary, final));
+    return zero_checkpoint_remove(parent, replaced_name);
+}
+
+static zero_status_t set_latest(const char *parent, const char *name)
+{
+    char *link = NULL, *latest = NULL;
+    zero_status_t status;
+    ZERO_TRY(check_links(parent)); /* they may have changed since it began */
+    ZERO_TRY_GOTO(zero_path_join(parent, TEMPORARY_PREFIX ZERO_LATEST_NAME, &link), done);
+    ZERO_TRY_GOTO(zero_path_join(parent, ZERO_LATEST_NAME, &latest), done);
+    unlink(link);
+    if (symlink(name, link) != 0)
+        status = zero_fail(ZERO_ERROR_IO, "cannot make the link '%s': %s", link, strerror(errno));
+    else
+        status = rename_in(parent, link, latest);
+done:
+    free(latest);
+    free(link);
+    return status;
+}
+
+/* First out of sight, then away: a removal that is interrupted leaves nothing that looks complete. */
+static zero_status_t remove_checkpoint(const char *parent, const char *name)
+{
+    char hidden_name[TEMPORARY_NAME_BYTES];
+    char *path = NULL, *hidden = NULL;
+    zero_status_t status;
+    snprintf(hidden_name, sizeof hidden_name, TEMPORARY_PREFIX "%s", name);
+    ZERO_TRY_GOTO(zero_path_join(parent, name, &path), done);
+    ZERO_TRY_GOTO(zero_path_join(parent, hidden_name, &hidden), done);
+    ZERO_TRY_GOTO(rename_in(parent, path, hidden), done);
+    status = zero_checkpoint_remove(parent, hidden_name);
+done:
+    free(hidden);
+    free(path);
+    return status;
+}
+
+/* That an old one cannot be removed takes nothing from the new one. */
+static void remove_oldest(const char *parent, const char *newest, int keep)
+{
+    listing_t listing = {0};
+    zero_status_t status = list(parent, &listing);
+    size_t n_left = listing.n_entries;
+    for (size_t i = 0; i < listing.n_entries && n_left > (size_t)keep && status == ZERO_OK; i++)
+        if (strcmp(listing.entries[i].name, newest) != 0) {
+            status = remove_checkpoint(parent, listing.entries[i].name);
+            n_left--;
+        }
+    if (status != ZERO_OK)
+        zero_log(ZERO_LOG_WARNING, "more checkpoints than %d are kept in '%s'", keep, parent);
+    free(listing.entries);
+}
+
+zero_status_t zero_checkpoints_commit(const char *parent, uint64_t step, const char *temporary, int keep)
+{
+    char name[NAME_BYTES], *final = NULL;
+    step_name(name, "", step);
+    /* Never neither mark nor manifest, whatever is lost with the power. */
+    ZERO_TRY(zero_directory_sync(temporary));
+    ZERO_TRY(zero_marker_remove(temporary));
+    ZERO_TRY(zero_directory_sync(temporary));
+    ZERO_TRY(zero_path_join(parent, name, &final));
+    zero_status_t status = take_place(parent, name, temporary, final);
+    free(final);
+    ZERO_TRY(status);
+    ZERO_TRY(set_latest(parent, name));
+    if (keep > 0)
+        remove_oldest(parent, name, keep);
+    return ZERO_OK;
+}
+
+/* ---- finding ---- */
+
+static bool has_manifest(const char *directory)
+{
+    char *path = NULL;
+    if (zero_path_join(directory, ZERO_MANIFEST_NAME, &path) != ZERO_OK)
+        return false;
+    bool is_there = access(path, F_OK) == 0;
+    free(path);
+    return is_there;
+}
+
+/* The name that `latest` links to; where there is no such link, as after a crash between the first checkpoint and its
+ * link, the newest checkpoint. "" where there is none. */
+static zero_status_t latest_name(const char *parent, char name[NAME_BYTES])
+{
+    char *link = NULL;
+    uint64_t step;
+    name[0] = 0;
+    ZERO_TRY(zero_path_join(parent, ZERO_LATEST_NAME, &link));
+    ssize_t n_bytes = readlink(link, name, NAME_BYTES - 1);
+    int error = errno;
+    zero_status_t status = ZERO_OK;
+    if (n_bytes >= 0) {
+        name[n_bytes] = 0;
+        if (!parse_step_name(name, &step))
+            status =
+                zero_fail(ZERO_ERROR_FORMAT, "'%s' does not link to a checkpoint beside it: name one instead", link);
+    } else if (error != ENOENT) {
+        status = zero_fail(ZERO_ERROR_FORMAT, "'%s' is not a link to a checkpoint: name one instead", link);
+    }
+    free(link);
+    if (status != ZERO_OK || n_bytes >= 0)
+        return status;
+
+    listing_t listing = {0};
+    status = list(parent, &listing);
+    if (status == ZERO_OK && listing.n_entries > 0)
+        memcpy(name, listing.entries[listing.n_entries - 1].name, NAME_BYTES);
+    free(listing.entries);
+    return status;
+}
+
+zero_status_t zero_checkpoints_find(const char *directory, char path[ZERO_MAX_PATH])
+{
+    char name[NAME_BYTES] = "";
+    struct stat info;
+    uint64_t step;
+    const char *base = strrchr(directory, '/') ? strrchr(directory, '/') + 1 : directory;
+    if (stat(directory, &info) != 0)
+        return zero_fail(ZERO_ERROR_USAGE, "no checkpoint in '%s': %s", directory, strerror(errno));
+    if (!S_ISDIR(info.st_mode))
+        return zero_fail(ZERO_ERROR_USAGE, "no checkpoint in '%s': it is not a directory", directory);
+    /* One whose manifest is lost is still meant itself: reading it will say what is wrong. */
+    bool is_one = has_manifest(directory) || parse_step_name(base, &step);
+    if (!is_one)
+        ZERO_TRY(latest_name(directory, name));
+    if (!is_one && !name[0])
+        return zero_fail(ZERO_ERROR_USAGE,
+                         "no checkpoint in '%s': it has neither %s nor a step-... directory "
+                         "with a manifest",
+                         directory, ZERO_LATEST_NAME);
+    if (snprintf(path, ZERO_MAX_PATH, "%s%s%s", directory, is_one ? "" : "/", name) >= ZERO_MAX_PATH)
+        return zero_fail(ZERO_ERROR_USAGE, "the path of '%s' is too long", directory);
+    return ZERO_OK;
+}

@@ -1,0 +1,309 @@
+/* checkpoint_load.c - opening a checkpoint and taking it over.
+ *
+ * What must hold: nothing is trusted before it was compared with the manifest, and nothing of the engine changes before
+ * every array of every declared tensor was found in its shape. Rank 0 goes first: what it finds wrong with manifest and
+ * state is wrong for all and said once. Then every rank checks its share of the files, and one that finds damage says
+ * which.
+ */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "zero/checkpoint/checkpoint_directory.h"
+#include "zero/checkpoint/checkpoint_layout.h"
+#include "zero/checkpoint/checkpoint_state.h"
+#include "zero/engine/engine.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "zero/checkpoint/manifest.h"
+#include "zero/checkpoint/safetensors.h"
+
+struct zero_checkpoint {
+    zero_comm_t *comm;
+    char path[ZERO_MAX_PATH];
+    zero_manifest_t manifest;
+    char *state_path;
+    json_t *state;
+    char *state_text;
+    uint64_t step;
+};
+
+/* ---- opening ---- */
+
+static zero_status_t read_state(zero_checkpoint_t *checkpoint)
+{
+    zero_step_state_t unused = {0};
+    ZERO_TRY(zero_path_join(checkpoint->path, ZERO_STATE_FILE, &checkpoint->state_path));
+    ZERO_TRY(zero_file_read_json(checkpoint->state_path, "take another checkpoint", &checkpoint->state));
+    checkpoint->state_text = json_dumps(checkpoint->state, JSON_SORT_KEYS | JSON_INDENT(2));
+    if (!checkpoint->state_text)
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory for '%s'", checkpoint->state_path);
+    return zero_checkpoint_state_parse(checkpoint->state, checkpoint->state_path, ZERO_FP32, &checkpoint->step,
+                                       &unused);
+}
+
+static zero_status_t read_small_files(zero_checkpoint_t *checkpoint)
+{
+    static const char *const WANTED[] = {ZERO_STATE_FILE, ZERO_INDEX_FILE};
+    ZERO_TRY(zero_manifest_read(checkpoint->path, &checkpoint->manifest));
+    for (size_t i = 0; i < sizeof WANTED / sizeof WANTED[0]; i++)
+        if (!zero_manifest_has(&checkpoint->manifest, WANTED[i]))
+            return zero_fail(ZERO_ERROR_FORMAT, "'%s/" ZERO_MANIFEST_NAME "' does not list %s: take another checkpoint",
+                             checkpoint->path, WANTED[i]);
+    for (size_t i = 0; i < checkpoint->manifest.n_files; i++)
+        if (strcmp(checkpoint->manifest.files[i].name, ZERO_STATE_FILE) == 0)
+            ZERO_TRY(zero_manifest_check(&checkpoint->manifest, checkpoint->path, i));
+    return read_state(checkpoint);
+}
+
+static zero_status_t check_share(const zero_checkpoint_t *checkpoint)
+{
+    size_t n_ranks = (size_t)checkpoint->comm->size;
+    for (size_t i = (size_t)checkpoint->comm->rank; i < checkpoint->manifest.n_files; i += n_ranks)
+        ZERO_TRY(zero_manifest_check(&checkpoint->manifest, checkpoint->path, i));
+    return ZERO_OK;
+}
+
+/* See the top of this file for who says what. */
+static zero_status_t open_on_all_ranks(zero_checkpoint_t *checkpoint, const char *directory)
+{
+    zero_comm_t *comm = checkpoint->comm;
+    zero_status_t status = ZERO_OK;
+    if (comm->rank == 0) {
+        status = zero_checkpoints_find(directory, checkpoint->path);
+        if (status == ZERO_OK)
+            status = read_small_files(checkpoint);
+    }
+    ZERO_TRY(zero_comm_broadcast(comm, &status, sizeof status, 0));
+    ZERO_TRY(status);
+    ZERO_TRY(zero_comm_broadcast(comm, checkpoint->path, sizeof checkpoint->path, 0));
+    if (comm->rank != 0)
+        status = read_small_files(checkpoint);
+    ZERO_TRY(zero_comm_agree(comm, status));
+    return zero_comm_agree(comm, check_share(checkpoint));
+}
+
+zero_status_t zero_checkpoint_open(zero_comm_t *comm, const char *directory, zero_checkpoint_t **checkpoint)
+{
+    zero_checkpoint_t *opened = calloc(1, sizeof *opened);
+    zero_status_t status = opened ? ZERO_OK : zero_fail(ZERO_ERROR_MEMORY, "no memory to open '%s'", directory);
+    status = zero_comm_agree(comm, status);
+    if (status == ZERO_OK) {
+        opened->comm = comm;
+        status = open_on_all_ranks(opened, directory);
+    }
+    if (status != ZERO_OK) {
+        zero_checkpoint_close(opened);
+        return status;
+    }
+    *checkpoint = opened;
+    return ZERO_OK;
+}
+
+void zero_checkpoint_close(zero_checkpoint_t *checkpoint)
+{
+    if (!checkpoint)
+        return;
+    zero_manifest_destroy(&checkpoint->manifest);
+    json_decref(checkpoint->state);
+    free(checkpoint->state_text);
+    free(checkpoint->state_path);
+    free(checkpoint);
+}
+
+const char *zero_checkpoint_path(const zero_checkpoint_t *checkpoint)
+{
+    return checkpoint->path;
+}
+
+uint64_t zero_checkpoint_step(const zero_checkpoint_t *checkpoint)
+{
+    return checkpoint->step;
+}
+
+const char *zero_checkpoint_state(const zero_checkpoint_t *checkpoint)
+{
+    return checkpoint->state_text;
+}
+
+/* ---- finding the arrays ---- */
+
+/* Where an array's numbers are; file NULL until it is found. */
+typedef struct source {
+    const zero_safetensors_t *file;
+    const zero_safetensors_tensor_t *tensor;
+} source_t;
+
+typedef struct loader {
+    const zero_checkpoint_t *checkpoint;
+    const zero_model_t *model;
+    bool alike; /* every rank reads every number */
+    zero_names_t declared;
+    source_t (*sources)[ZERO_N_KEPT]; /* by tensor; the weights' own, which the masters contain, are not looked for */
+    size_t n_files;
+    zero_safetensors_t *files;
+} loader_t;
+
+static const char *declared_name(const void *user, size_t i)
+{
+    const zero_model_t *model = user;
+    return model->tensors[i].name;
+}
+
+/* NULL where no declared tensor has an array of that name. No suffix is the end of another: at most one fits. */
+static source_t *find_source(const loader_t *loader, const char *name, zero_tensor_t *tensor)
+{
+    size_t n_bytes = strlen(name);
+    for (int kept = ZERO_KEPT_MASTER; kept < ZERO_N_KEPT; kept++) {
+        size_t n_suffix = strlen(zero_kept_suffixes[kept]);
+        if (n_bytes < n_suffix || strcmp(name + n_bytes - n_suffix, zero_kept_suffixes[kept]) != 0)
+            continue;
+        size_t at = zero_names_find(&loader->declared, name, n_bytes - n_suffix);
+        if (at == loader->declared.n_names)
+            return NULL;
+        *tensor = (zero_tensor_t)loader->declared.names[at].index;
+        return &loader->sources[*tensor][kept];
+    }
+    return NULL;
+}
+
+static zero_status_t take_array(const loader_t *loader, const zero_safetensors_t *file,
+                                const zero_safetensors_tensor_t *array)
+{
+    zero_tensor_t t;
+    source_t *source = find_source(loader, array->name, &t);
+    if (!source)
+        return zero_fail(ZERO_ERROR_FORMAT,
+                         "'%s' holds %s, which this model does not have: the checkpoint is of another model; resume "
+                         "with that one's settings",
+                         file->path, array->name);
+    const zero_tensor_decl_t *tensor = &loader->model->tensors[t];
+    if (source->file)
+        return zero_fail(ZERO_ERROR_FORMAT, "'%s': %s is in '%s', too: take another checkpoint", file->path,
+                         array->name, source->file->path);
+    if (array->n_dims != tensor->n_dims ||
+        memcmp(array->shape, tensor->shape, (size_t)tensor->n_dims * sizeof tensor->shape[0]) != 0)
+        return zero_fail(ZERO_ERROR_FORMAT,
+                         "'%s': %s has another shape than this model's tensor: the checkpoint is of another model; "
+                         "resume with that one's settings",
+                         file->path, array->name);
+    if (!array->dtype->loadable || array->dtype->dtype != ZERO_FP32)
+        return zero_fail(ZERO_ERROR_FORMAT, "'%s': %s is of dtype %s and not F32: take another checkpoint", file->path,
+                         array->name, array->dtype->name);
+    *source = (source_t){.file = file, .tensor = array};
+    return ZERO_OK;
+}
+
+static zero_status_t take_file(loader_t *loader, const char *name)
+{
+    char *path = NULL;
+    ZERO_TRY(zero_path_join(loader->checkpoint->path, name, &path));
+    zero_safetensors_t *file = &loader->files[loader->n_files];
+    zero_status_t status = zero_safetensors_open(path, file);
+    free(path);
+    ZERO_TRY(status);
+    loader->n_files++;
+    for (size_t i = 0; i < file->n_tensors; i++)
+        ZERO_TRY(take_array(loader, file, &file->tensors[i]));
+    return ZERO_OK;
+}
+
+static zero_status_t check_complete(const loader_t *loader)
+{
+    for (zero_tensor_t t = 0; t < loader->model->n_tensors; t++)
+        for (int kept = ZERO_KEPT_MASTER; kept < ZERO_N_KEPT; kept++)
+            if (!loader->sources[t][kept].file)
+                return zero_fail(ZERO_ERROR_FORMAT,
+                                 "'%s' lacks %s%s: the checkpoint is of another model; resume with that one's settings",
+                                 loader->checkpoint->path, loader->model->tensors[t].name, zero_kept_suffixes[kept]);
+    return ZERO_OK;
+}
+
+static zero_status_t find_arrays(loader_t *loader)
+{
+    const zero_manifest_t *manifest = &loader->checkpoint->manifest;
+    loader->sources = calloc((size_t)loader->model->n_tensors, sizeof *loader->sources);
+    loader->files = calloc(manifest->n_files, sizeof *loader->files);
+    if (!loader->sources || !loader->files)
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory to load '%s'", loader->checkpoint->path);
+    ZERO_TRY(zero_names_create((size_t)loader->model->n_tensors, declared_name, loader->model, &loader->declared));
+    for (size_t i = 0; i < manifest->n_files; i++)
+        if (strncmp(manifest->files[i].name, ZERO_OPTIMIZER_PREFIX, strlen(ZERO_OPTIMIZER_PREFIX)) == 0)
+            ZERO_TRY(take_file(loader, manifest->files[i].name));
+    return check_complete(loader);
+}
+
+/* As in opening: what rank 0 finds is said once. */
+static zero_status_t find_arrays_on_all_ranks(zero_comm_t *comm, loader_t *loader)
+{
+    zero_status_t status = ZERO_OK;
+    if (comm->rank == 0)
+        status = find_arrays(loader);
+    ZERO_TRY(zero_comm_broadcast(comm, &status, sizeof status, 0));
+    ZERO_TRY(status);
+    return zero_comm_agree(comm, comm->rank == 0 ? ZERO_OK : find_arrays(loader));
+}
+
+/* ---- taking it over ---- */
+
+/* AdamW takes v's root. Every number was compared with the manifest: such a one was saved so. */
+static zero_status_t check_not_negative(const loader_t *loader, const source_t *source, const zero_chunk_t *chunk)
+{
+    size_t at = 0;
+    while (at < chunk->n_elems && !(chunk->v[at] < 0.0f))
+        at++;
+    if (at == chunk->n_elems)
+        return ZERO_OK;
+    return (loader->alike ? zero_fail_alike : zero_fail)(
+        ZERO_ERROR_FORMAT,
+        "'%s': %s holds %g at element %" PRIu64 ", where no negative number can be: take another "
+        "checkpoint",
+        source->file->path, source->tensor->name, (double)chunk->v[at], chunk->first + at);
+}
+
+static zero_status_t fill(void *user, const zero_chunk_t *chunk)
+{
+    const loader_t *loader = user;
+    const source_t *sources = loader->sources[chunk->tensor];
+    float *values[ZERO_N_KEPT] = {NULL, chunk->master, chunk->m, chunk->v};
+    for (int kept = ZERO_KEPT_MASTER; kept < ZERO_N_KEPT; kept++) {
+        ZERO_TRY(zero_safetensors_read(sources[kept].file, sources[kept].tensor, chunk->first, chunk->n_elems,
+                                       values[kept]));
+        ZERO_TRY(zero_safetensors_check_finite(sources[kept].file, sources[kept].tensor, chunk->first, chunk->n_elems,
+                                               values[kept], loader->alike, "take another checkpoint"));
+    }
+    return check_not_negative(loader, &sources[ZERO_KEPT_V], chunk);
+}
+
+static void destroy(loader_t *loader)
+{
+    for (size_t i = 0; i < loader->n_files; i++)
+        zero_safetensors_close(&loader->files[i]);
+    free(loader->files);
+    zero_names_destroy(&loader->declared);
+    free(loader->sources);
+}
+
+static zero_status_t load(zero_engine_t *engine, loader_t *loader)
+{
+    const zero_checkpoint_t *checkpoint = loader->checkpoint;
+    zero_step_state_t state;
+    uint64_t step;
+    ZERO_TRY(zero_engine_get_step_state(engine, "zero_load", &state));
+    ZERO_TRY(
+        zero_checkpoint_state_parse(checkpoint->state, checkpoint->state_path, engine->config.dtype, &step, &state));
+    ZERO_TRY(find_arrays_on_all_ranks(engine->host_comm, loader));
+    ZERO_TRY(zero_set_state(engine, true, fill, loader));
+    return zero_engine_set_step_state(engine, step, &state);
+}
+
+zero_status_t zero_load(zero_engine_t *engine, const zero_checkpoint_t *checkpoint)
+{
+    loader_t loader = {.checkpoint = checkpoint, .model = engine->model, .alike = !engine->plan.stage.shard_state};
+    if (engine->started)
+        return zero_fail(ZERO_ERROR_ORDER, "zero_load after the first zero_begin");
+    zero_engine_enter(engine, "zero_load");
+    zero_status_t status = load(engine, &loader);
+    destroy(&loader);
+    return zero_comm_leave(engine->host_comm, status);
+}

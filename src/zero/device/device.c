@@ -1,0 +1,174 @@
+/* device.c - opening a device and its way between ranks: the one place that knows which were built in. */
+#include "zero/device/device.h"
+
+#include <omp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "comm/comm.h"
+#include "base/deadline.h"
+#include "comm/gpu/through_host.h"
+#include "base/log.h"
+
+#ifndef ZERO_HAVE_CUDA
+/* In place of device_cuda.c: a build without CUDA finds no GPU. */
+int zero_device_cuda_count(void)
+{
+    return 0;
+}
+
+zero_status_t zero_device_cuda_create(const zero_comm_t *comm, bool may_share, zero_device_t **device)
+{
+    (void)comm, (void)may_share, (void)device;
+    return zero_fail_alike(ZERO_ERROR_USAGE, "this build has no CUDA: use the CPU, or build where nvcc is");
+}
+#endif
+
+zero_device_type_t zero_device_resolve(zero_device_type_t type, const zero_comm_t *comm)
+{
+    (void)comm; /* of whose ranks each looks on its own host */
+    if (type != ZERO_DEVICE_AUTO)
+        return type;
+    return zero_device_cuda_count() > 0 ? ZERO_DEVICE_CUDA : ZERO_DEVICE_CPU;
+}
+
+/* More than any machine's cores; libgomp keeps its threads' starting points on the stack, which some ten thousand
+ * overrun. */
+#define MAX_THREADS 4096
+
+/* What the environment says is mostly the same for all ranks of a host: one of them speaks. */
+static zero_status_t check_threads(const zero_comm_t *comm)
+{
+    int n_threads = omp_get_max_threads();
+    if (!getenv("OMP_NUM_THREADS") || n_threads <= MAX_THREADS)
+        return ZERO_OK;
+    if (zero_comm_local_rank(comm) > 0)
+        return ZERO_ERROR_USAGE;
+    return zero_fail(ZERO_ERROR_USAGE,
+                     "OMP_NUM_THREADS in the environment gives a rank %d threads, and %d are the most: set it to a "
+                     "rank's share of the cores, or leave it out",
+                     n_threads, MAX_THREADS);
+}
+
+zero_status_t zero_device_create(zero_device_type_t type, const zero_comm_t *comm, zero_device_t **device)
+{
+    ZERO_TRY(check_threads(comm));
+    type = zero_device_resolve(type, comm);
+    if (type == ZERO_DEVICE_CPU)
+        return zero_device_cpu_create(comm, device);
+    return zero_device_cuda_create(comm, type == ZERO_DEVICE_CUDA_SHARED, device);
+}
+
+zero_comm_kind_t zero_device_comm_kind(const zero_device_t *device, const zero_comm_t *comm)
+{
+    if (device->ops->join)
+        return ZERO_COMM_NCCL; /* copy engines need the same staging */
+    return strcmp(comm->ops->name, "mpi") == 0 ? ZERO_COMM_MPI : ZERO_COMM_AUTO;
+}
+
+static zero_status_t join_through_host(zero_device_t *device, zero_comm_t *comm, bool adds, zero_comm_t **bulk)
+{
+    const zero_device_ops_t *ops = device->ops;
+    const zero_device_memory_t memory = {.device = device,
+                                         .alloc = ops->alloc,
+                                         .free = ops->free,
+                                         .host_alloc = ops->host_alloc,
+                                         .host_free = ops->host_free,
+                                         .copy = ops->copy,
+                                         .synchronize_stream = ops->synchronize_stream};
+    if (adds)
+        return zero_fail_alike(ZERO_ERROR_USAGE, "MPI messages bring gradients together, and nothing adds them on the "
+                                                 "way: NCCL's sums need comm auto or nccl");
+    return zero_comm_through_host_create(comm, &memory, ZERO_PASSAGE_BYTES, bulk);
+}
+
+/* Through host memory where messages alone were asked for, else as the device chooses. */
+static zero_status_t join(zero_device_t *device, zero_comm_t *comm, bool adds, zero_comm_t **bulk)
+{
+    ZERO_TRY(comm->kind == ZERO_COMM_MPI ? join_through_host(device, comm, adds, bulk)
+                                         : device->ops->join(device, comm, adds, bulk));
+    if (comm->rank == 0)
+        zero_log(ZERO_LOG_INFO, "between GPUs: %s", (*bulk)->ops->name);
+    return ZERO_OK;
+}
+
+zero_status_t zero_device_comm_create(zero_device_t *device, zero_comm_t *comm, bool adds, zero_comm_t **bulk)
+{
+    if (device->ops->join)
+        return join(device, comm, adds, bulk);
+    if (comm->kind == ZERO_COMM_NCCL)
+        return zero_fail_alike(ZERO_ERROR_USAGE, "NCCL is for GPUs, and the device is the CPU: use comm auto or mpi");
+    *bulk = comm;
+    return ZERO_OK;
+}
+
+void zero_device_comm_destroy(zero_comm_t *comm, zero_comm_t *bulk)
+{
+    if (bulk && bulk != comm)
+        bulk->ops->destroy(bulk);
+}
+
+void zero_device_destroy(zero_device_t *device)
+{
+    if (device)
+        device->ops->destroy(device);
+}
+
+zero_device_type_t zero_device_get_type(const zero_device_t *device)
+{
+    return device->type;
+}
+
+zero_status_t zero_device_synchronize(zero_device_t *device)
+{
+    return device->ops->synchronize(device);
+}
+
+#define PEERS_AFTER_NS 1000000000 /* a step that takes longer is time enough to look whether all are still there */
+
+zero_status_t zero_device_await(zero_device_t *device, const zero_comm_t *host, zero_event_t event, const char *what)
+{
+    const int64_t begin = zero_now_ns();
+    bool reached = false;
+    ZERO_TRY(device->ops->event_query(device, event, &reached));
+    while (!reached) {
+        const int64_t waited = zero_now_ns() - begin;
+        if (waited > PEERS_AFTER_NS && host->ops->look_at_peers)
+            ZERO_TRY(host->ops->look_at_peers(host, what));
+        if (waited > host->timeout_ns)
+            return zero_fail(ZERO_ERROR_TIMEOUT,
+                             "%s did not end on this rank's device within %g s (ZERO_TIMEOUT_S): a rank or its device "
+                             "stands still",
+                             what, (double)host->timeout_ns * 1e-9);
+        nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+        ZERO_TRY(device->ops->event_query(device, event, &reached));
+    }
+    return ZERO_OK;
+}
+
+zero_status_t zero_stream_create(zero_device_t *device, zero_stream_t *stream)
+{
+    return device->ops->stream_create(device, false, stream);
+}
+
+void zero_stream_destroy(zero_device_t *device, zero_stream_t stream)
+{
+    device->ops->stream_destroy(device, stream);
+}
+
+zero_status_t zero_host_alloc(zero_device_t *device, size_t n_bytes, void **data)
+{
+    return device->ops->host_alloc(device, n_bytes, data);
+}
+
+void zero_host_free(zero_device_t *device, void *data)
+{
+    if (data)
+        device->ops->host_free(device, data);
+}
+
+zero_status_t zero_device_copy(zero_device_t *device, void *dst, const void *src, size_t n_bytes, zero_stream_t stream)
+{
+    return device->ops->copy(device, dst, src, n_bytes, stream);
+}

@@ -1,0 +1,208 @@
+/* device_cpu.c - host memory and CPU kernels. Streams are NULL: work is done when a call returns. */
+#include <errno.h>
+#include <omp.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/deadline.h"
+#include "zero/device/device.h"
+#include "zero/device/host_memory.h"
+#include "base/log.h"
+
+static zero_status_t cpu_alloc(zero_device_t *device, size_t n_bytes, void **data)
+{
+    (void)device;
+    *data = NULL;
+    if (n_bytes == 0)
+        return ZERO_OK;
+    /* Whole pages, zeroed by the kernel, and touched now: what is planned is held from the start, and lack of memory
+     * shows here and not in the middle of a step. */
+    void *mapped = mmap(NULL, n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (mapped == MAP_FAILED)
+        return zero_fail(ZERO_ERROR_MEMORY, "cannot allocate %zu bytes of host memory: %s", n_bytes, strerror(errno));
+    *data = mapped;
+    return ZERO_OK;
+}
+
+static void cpu_free(zero_device_t *device, void *data, size_t n_bytes)
+{
+    (void)device;
+    if (data)
+        munmap(data, n_bytes);
+}
+
+static zero_status_t cpu_host_alloc(zero_device_t *device, size_t n_bytes, void **data)
+{
+    (void)device;
+    *data = calloc(1, n_bytes);
+    return *data ? ZERO_OK : zero_fail(ZERO_ERROR_MEMORY, "cannot allocate %zu bytes of host memory", n_bytes);
+}
+
+static void cpu_host_free(zero_device_t *device, void *data)
+{
+    (void)device;
+    free(data);
+}
+
+static zero_status_t cpu_copy(zero_device_t *device, void *dst, const void *src, size_t n_bytes, zero_stream_t stream)
+{
+    (void)device;
+    (void)stream;
+    memmove(dst, src, n_bytes);
+    return ZERO_OK;
+}
+
+static zero_status_t cpu_synchronize(zero_device_t *device)
+{
+    (void)device;
+    return ZERO_OK;
+}
+
+static zero_status_t cpu_stream_create(zero_device_t *device, bool urgent, zero_stream_t *stream)
+{
+    (void)device, (void)urgent;
+    *stream = NULL;
+    return ZERO_OK;
+}
+
+static void cpu_stream_destroy(zero_device_t *device, zero_stream_t stream)
+{
+    (void)device;
+    (void)stream;
+}
+
+struct zero_event {
+    int64_t reached_ns;
+};
+
+static zero_status_t cpu_event_create(zero_device_t *device, bool timed, zero_event_t *event)
+{
+    (void)device, (void)timed;
+    zero_event_t created = calloc(1, sizeof *created);
+    if (!created)
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory for an event");
+    *event = created;
+    return ZERO_OK;
+}
+
+static void cpu_event_destroy(zero_device_t *device, zero_event_t event)
+{
+    (void)device;
+    free(event);
+}
+
+static zero_status_t cpu_event_record(zero_device_t *device, zero_event_t event, zero_stream_t stream)
+{
+    (void)device, (void)stream;
+    event->reached_ns = zero_now_ns();
+    return ZERO_OK;
+}
+
+static zero_status_t cpu_stream_wait(zero_device_t *device, zero_stream_t stream, zero_event_t event)
+{
+    (void)device, (void)stream, (void)event;
+    return ZERO_OK;
+}
+
+static zero_status_t cpu_event_query(zero_device_t *device, zero_event_t event, bool *reached)
+{
+    (void)device, (void)event;
+    *reached = true;
+    return ZERO_OK;
+}
+
+static zero_status_t cpu_event_elapsed_ms(zero_device_t *device, zero_event_t begin, zero_event_t end, double *ms)
+{
+    (void)device;
+    *ms = (double)(end->reached_ns - begin->reached_ns) * 1e-6;
+    return ZERO_OK;
+}
+
+static uint64_t mem_available(void)
+{
+    char line[256];
+    unsigned long long kib = 0;
+    FILE *file = fopen("/proc/meminfo", "r");
+    if (!file)
+        return UINT64_MAX;
+    while (fgets(line, sizeof line, file))
+        if (sscanf(line, "MemAvailable: %llu", &kib) == 1)
+            break;
+    fclose(file);
+    return kib ? kib * 1024 : UINT64_MAX;
+}
+
+/* What a container's limit (cgroup v2) leaves; UINT64_MAX without one. */
+static uint64_t cgroup_available(void)
+{
+    uint64_t limit = zero_host_read_number("/sys/fs/cgroup/memory.max");
+    uint64_t used = zero_host_read_number("/sys/fs/cgroup/memory.current");
+    if (limit == UINT64_MAX || used == UINT64_MAX)
+        return UINT64_MAX;
+    return used < limit ? limit - used : 0;
+}
+
+static uint64_t cpu_available_bytes(const zero_device_t *device)
+{
+    uint64_t machine = mem_available();
+    uint64_t container = cgroup_available();
+    uint64_t available = machine < container ? machine : container;
+    return available == UINT64_MAX ? available : available / (uint64_t)device->n_sharers;
+}
+
+/* Threads of a rank: its share of the machine, unless the user says otherwise (OMP_NUM_THREADS). A launcher that binds
+ * ranks leaves each fewer processors than that only when asked to. */
+static int threads_of_rank(int n_sharers)
+{
+    cpu_set_t allowed;
+    int n_allowed = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    int share = n_allowed / n_sharers;
+    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0)
+        n_allowed = CPU_COUNT(&allowed);
+    share = share < n_allowed ? share : n_allowed;
+    return share > 0 ? share : 1;
+}
+
+static void cpu_destroy(zero_device_t *device)
+{
+    free(device);
+}
+
+static const zero_device_ops_t cpu_ops = {
+    .name = "cpu",
+    .alloc = cpu_alloc,
+    .free = cpu_free,
+    .host_alloc = cpu_host_alloc,
+    .host_free = cpu_host_free,
+    .copy = cpu_copy,
+    .synchronize = cpu_synchronize,
+    .stream_create = cpu_stream_create,
+    .stream_destroy = cpu_stream_destroy,
+    .event_create = cpu_event_create,
+    .event_destroy = cpu_event_destroy,
+    .event_record = cpu_event_record,
+    .stream_wait = cpu_stream_wait,
+    .event_query = cpu_event_query,
+    .event_elapsed_ms = cpu_event_elapsed_ms,
+    .available_bytes = cpu_available_bytes,
+    .destroy = cpu_destroy,
+};
+
+zero_status_t zero_device_cpu_create(const zero_comm_t *comm, zero_device_t **device)
+{
+    zero_device_t *made = calloc(1, sizeof *made);
+    if (!made)
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory for a device");
+    made->ops = &cpu_ops;
+    made->type = ZERO_DEVICE_CPU;
+    made->kernels = zero_shard_kernels_cpu();
+    made->n_sharers = zero_comm_local_size(comm);
+    if (!getenv("OMP_NUM_THREADS"))
+        omp_set_num_threads(threads_of_rank(made->n_sharers));
+    *device = made;
+    return ZERO_OK;
+}

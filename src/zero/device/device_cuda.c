@@ -1,0 +1,333 @@
+/* device_cuda.c - one GPU a rank: memory, streams and copies through the CUDA runtime,
+ * kernels/shard/cuda/shard_cuda.c's kernels.
+ *
+ * The runtime is linked statically and finds the driver when it is first called, so a program with this in it runs on
+ * machines without one: there are then no GPUs.
+ */
+#include <ctype.h>
+#include <cuda_runtime.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "comm/comm.h"
+#include "base/cuda_status.h"
+#include "zero/device/device.h"
+#include "base/log.h"
+
+static cudaStream_t as_cuda(zero_stream_t stream)
+{
+    return (cudaStream_t)stream;
+}
+
+static zero_status_t cuda_alloc(zero_device_t *device, size_t n_bytes, void **data)
+{
+    void *allocated = NULL;
+    (void)device;
+    *data = NULL;
+    if (n_bytes == 0)
+        return ZERO_OK;
+    cudaError_t error = cudaMalloc(&allocated, n_bytes);
+    if (error != cudaSuccess)
+        return zero_fail(ZERO_ERROR_MEMORY, "cannot allocate %zu bytes of GPU memory: %s", n_bytes,
+                         cudaGetErrorString(error));
+    ZERO_TRY_CUDA(cudaMemset(allocated, 0, n_bytes));
+    ZERO_TRY_CUDA(cudaDeviceSynchronize());
+    *data = allocated;
+    return ZERO_OK;
+}
+
+static void cuda_free(zero_device_t *device, void *data, size_t n_bytes)
+{
+    (void)device;
+    (void)n_bytes;
+    cudaFree(data);
+}
+
+static zero_status_t cuda_host_alloc(zero_device_t *device, size_t n_bytes, void **data)
+{
+    void *allocated;
+    (void)device;
+    ZERO_TRY_CUDA(cudaMallocHost(&allocated, n_bytes));
+    memset(allocated, 0, n_bytes);
+    *data = allocated;
+    return ZERO_OK;
+}
+
+static void cuda_host_free(zero_device_t *device, void *data)
+{
+    (void)device;
+    cudaFreeHost(data);
+}
+
+static zero_status_t cuda_host_pin(zero_device_t *device, void *data, size_t n_bytes)
+{
+    (void)device;
+    zero_status_t status =
+        ZERO_CUDA_STATUS_AT(ZERO_LOG_WARNING, cudaHostRegister(data, n_bytes, cudaHostRegisterPortable));
+    return status == ZERO_OK ? ZERO_OK : ZERO_ERROR_UNSUPPORTED;
+}
+
+static void cuda_host_unpin(zero_device_t *device, void *data)
+{
+    (void)device;
+    cudaHostUnregister(data);
+}
+
+static bool cuda_pci_address(zero_device_t *device, char *address, int n_bytes)
+{
+    int gpu;
+    (void)device;
+    if (cudaGetDevice(&gpu) != cudaSuccess || cudaDeviceGetPCIBusId(address, n_bytes, gpu) != cudaSuccess)
+        return false;
+    for (char *c = address; *c; c++)
+        *c = (char)tolower((unsigned char)*c);
+    return true;
+}
+
+static zero_status_t cuda_copy(zero_device_t *device, void *dst, const void *src, size_t n_bytes, zero_stream_t stream)
+{
+    (void)device;
+    ZERO_TRY_CUDA(cudaMemcpyAsync(dst, src, n_bytes, cudaMemcpyDefault, as_cuda(stream)));
+    return ZERO_OK;
+}
+
+static zero_status_t cuda_synchronize(zero_device_t *device)
+{
+    (void)device;
+    ZERO_TRY_CUDA(cudaDeviceSynchronize());
+    return ZERO_OK;
+}
+
+static zero_status_t cuda_synchronize_stream(zero_device_t *device, zero_stream_t stream)
+{
+    (void)device;
+    ZERO_TRY_CUDA(cudaStreamSynchronize(as_cuda(stream)));
+    return ZERO_OK;
+}
+
+static zero_status_t cuda_stream_create(zero_device_t *device, bool urgent, zero_stream_t *stream)
+{
+    cudaStream_t created;
+    int least, greatest;
+    (void)device;
+    ZERO_TRY_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    /* Non-blocking: the legacy null stream would serialize it, and copy-engine collectives do not serve that. */
+    ZERO_TRY_CUDA(cudaStreamCreateWithPriority(&created, cudaStreamNonBlocking, urgent ? greatest : least));
+    *stream = (zero_stream_t)created;
+    return ZERO_OK;
+}
+
+static void cuda_stream_destroy(zero_device_t *device, zero_stream_t stream)
+{
+    (void)device;
+    if (stream)
+        cudaStreamDestroy(as_cuda(stream));
+}
+
+/* For tests: ZERO_STREAM_DELAY_US in the environment makes every stream stop for a random time, up to that, wherever an
+ * event is recorded or waited for. What is ordered by luck then comes out wrong. */
+static unsigned most_delay_us;
+
+/* And to see that such a test can fail: with delays, ZERO_STREAM_FAULT leaves out the waits of the streams that compute
+ * ("compute"), or of those beside them ("beside"), which are urgent. */
+static enum { NO_FAULT, COMPUTE_WAITS_FOR_NOTHING, BESIDE_WAITS_FOR_NOTHING } fault;
+
+static bool wait_is_left_out(zero_stream_t stream)
+{
+    int priority = 0;
+    if (fault == NO_FAULT || cudaStreamGetPriority(as_cuda(stream), &priority) != cudaSuccess)
+        return false;
+    return (priority < 0) == (fault == BESIDE_WAITS_FOR_NOTHING);
+}
+
+static void CUDART_CB sleep_us(void *user)
+{
+    usleep((unsigned)(uintptr_t)user);
+}
+
+static cudaError_t delay(zero_stream_t stream)
+{
+    static unsigned seed = 1;
+    if (most_delay_us == 0)
+        return cudaSuccess;
+    seed = seed * 1103515245u + 12345u + (unsigned)getpid();
+    return cudaLaunchHostFunc(as_cuda(stream), sleep_us, (void *)(uintptr_t)(seed / 7 % most_delay_us));
+}
+
+static cudaEvent_t as_cuda_event(zero_event_t event)
+{
+    return (cudaEvent_t)event;
+}
+
+static zero_status_t cuda_event_create(zero_device_t *device, bool timed, zero_event_t *event)
+{
+    cudaEvent_t created;
+    (void)device;
+    ZERO_TRY_CUDA(cudaEventCreateWithFlags(&created, timed ? cudaEventDefault : cudaEventDisableTiming));
+    *event = (zero_event_t)created;
+    return ZERO_OK;
+}
+
+static void cuda_event_destroy(zero_device_t *device, zero_event_t event)
+{
+    (void)device;
+    if (event)
+        cudaEventDestroy(as_cuda_event(event));
+}
+
+static zero_status_t cuda_event_record(zero_device_t *device, zero_event_t event, zero_stream_t stream)
+{
+    (void)device;
+    ZERO_TRY_CUDA(delay(stream));
+    ZERO_TRY_CUDA(cudaEventRecord(as_cuda_event(event), as_cuda(stream)));
+    return ZERO_OK;
+}
+
+static zero_status_t cuda_stream_wait(zero_device_t *device, zero_stream_t stream, zero_event_t event)
+{
+    (void)device;
+    ZERO_TRY_CUDA(delay(stream));
+    if (wait_is_left_out(stream))
+        return ZERO_OK;
+    ZERO_TRY_CUDA(cudaStreamWaitEvent(as_cuda(stream), as_cuda_event(event), 0));
+    return ZERO_OK;
+}
+
+static zero_status_t cuda_host_call(zero_device_t *device, zero_stream_t stream, void (*fn)(void *args), void *args)
+{
+    (void)device;
+    ZERO_TRY_CUDA(cudaLaunchHostFunc(as_cuda(stream), fn, args));
+    return ZERO_OK;
+}
+
+static zero_status_t cuda_event_query(zero_device_t *device, zero_event_t event, bool *reached)
+{
+    (void)device;
+    cudaError_t error = cudaEventQuery(as_cuda_event(event));
+    *reached = error == cudaSuccess;
+    if (error != cudaErrorNotReady)
+        ZERO_TRY_CUDA(error);
+    return ZERO_OK;
+}
+
+static zero_status_t cuda_event_elapsed_ms(zero_device_t *device, zero_event_t begin, zero_event_t end, double *ms)
+{
+    float elapsed;
+    (void)device;
+    ZERO_TRY_CUDA(cudaEventElapsedTime(&elapsed, as_cuda_event(begin), as_cuda_event(end)));
+    *ms = (double)elapsed;
+    return ZERO_OK;
+}
+
+static uint64_t cuda_available_bytes(const zero_device_t *device)
+{
+    size_t n_free = 0, n_total = 0;
+    if (cudaMemGetInfo(&n_free, &n_total) != cudaSuccess)
+        return 0;
+    return n_free / (uint64_t)device->n_sharers;
+}
+
+/* NCCL takes one rank a GPU. Hosts may differ in how many they have: all ranks learn of it, and end alike. */
+static zero_status_t refuse_shared_gpus(zero_comm_t *host)
+{
+    int n_gpus = zero_device_cuda_count();
+    bool shares = host->local_size > n_gpus;
+    double n_sharing = shares;
+    ZERO_TRY(zero_comm_sum(host, &n_sharing, 1));
+    if (n_sharing == 0.0)
+        return ZERO_OK;
+    if (!shares || host->local_rank > 0)
+        return ZERO_ERROR_USAGE;
+    return zero_fail(
+        ZERO_ERROR_USAGE,
+        "NCCL joins ranks that have a GPU each, and this host has %d GPU%s for %d ranks: take comm mpi, or "
+        "comm auto where copy engines serve (reduction ordered, one host)",
+        n_gpus, n_gpus == 1 ? "" : "s", host->local_size);
+}
+
+/* Copy engines where they serve, unless NCCL was asked for, or sums, which they cannot make. */
+static zero_status_t cuda_join(zero_device_t *device, zero_comm_t *host, bool adds, zero_comm_t **bulk)
+{
+    zero_status_t status = ZERO_ERROR_UNSUPPORTED;
+    (void)device;
+    if (host->kind == ZERO_COMM_AUTO && !adds)
+        status = zero_comm_copy_engine_create(host, bulk);
+    if (status != ZERO_ERROR_UNSUPPORTED)
+        return status;
+    ZERO_TRY(refuse_shared_gpus(host));
+    return zero_comm_nccl_create(host, bulk);
+}
+
+static void cuda_destroy(zero_device_t *device)
+{
+    free(device);
+}
+
+static const zero_device_ops_t cuda_ops = {
+    .name = "cuda",
+    .alloc = cuda_alloc,
+    .free = cuda_free,
+    .host_alloc = cuda_host_alloc,
+    .host_free = cuda_host_free,
+    .host_pin = cuda_host_pin,
+    .host_unpin = cuda_host_unpin,
+    .pci_address = cuda_pci_address,
+    .copy = cuda_copy,
+    .synchronize = cuda_synchronize,
+    .synchronize_stream = cuda_synchronize_stream,
+    .stream_create = cuda_stream_create,
+    .stream_destroy = cuda_stream_destroy,
+    .event_create = cuda_event_create,
+    .event_destroy = cuda_event_destroy,
+    .event_record = cuda_event_record,
+    .stream_wait = cuda_stream_wait,
+    .host_call = cuda_host_call,
+    .event_query = cuda_event_query,
+    .event_elapsed_ms = cuda_event_elapsed_ms,
+    .join = cuda_join,
+    .available_bytes = cuda_available_bytes,
+    .destroy = cuda_destroy,
+};
+
+int zero_device_cuda_count(void)
+{
+    int n_gpus = 0;
+    return cudaGetDeviceCount(&n_gpus) == cudaSuccess ? n_gpus : 0;
+}
+
+static zero_status_t too_few_gpus(int n_gpus, int n_ranks)
+{
+    if (n_gpus == 0)
+        return zero_fail(ZERO_ERROR_USAGE, "CUDA finds no GPU on this host: let the ranks see one, or use the CPU");
+    return zero_fail(ZERO_ERROR_USAGE,
+                     "CUDA finds %d GPU%s on this host for %d ranks: start fewer ranks, let every rank see all GPUs "
+                     "(Slurm: --gpus-per-node, not --gpus-per-task), or use the CPU; to try things out, device type "
+                     "cuda-shared lets ranks share a GPU",
+                     n_gpus, n_gpus == 1 ? "" : "s", n_ranks);
+}
+
+zero_status_t zero_device_cuda_create(const zero_comm_t *comm, bool may_share, zero_device_t **device)
+{
+    int n_gpus = zero_device_cuda_count(), n_ranks = zero_comm_local_size(comm);
+    if (n_gpus < (may_share ? 1 : n_ranks))
+        return zero_comm_local_rank(comm) > 0 ? ZERO_ERROR_USAGE : too_few_gpus(n_gpus, n_ranks);
+    int gpu = zero_comm_local_rank(comm) % n_gpus;
+    ZERO_TRY_CUDA(cudaSetDevice(gpu));
+    zero_device_t *made = calloc(1, sizeof *made);
+    if (!made)
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory for a device");
+    const char *delay_us = getenv("ZERO_STREAM_DELAY_US");
+    most_delay_us = delay_us ? (unsigned)strtoul(delay_us, NULL, 10) : 0;
+    const char *fault_name = getenv("ZERO_STREAM_FAULT");
+    if (most_delay_us > 0 && fault_name)
+        fault = strcmp(fault_name, "compute") == 0  ? COMPUTE_WAITS_FOR_NOTHING
+                : strcmp(fault_name, "beside") == 0 ? BESIDE_WAITS_FOR_NOTHING
+                                                    : NO_FAULT;
+    made->ops = &cuda_ops;
+    made->type = ZERO_DEVICE_CUDA;
+    made->kernels = zero_shard_kernels_cuda();
+    made->n_sharers = (n_ranks - gpu + n_gpus - 1) / n_gpus;
+    *device = made;
+    return ZERO_OK;
+}

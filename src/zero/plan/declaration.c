@@ -1,0 +1,233 @@
+/* declaration.c - declaring units and tensors. Everything a later step relies on is checked here: sizes that overflow,
+ * names that repeat, tensors that are shared backwards. */
+#include "zero/plan/declaration.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "base/log.h"
+
+/* A flat buffer, in bytes of fp32 and padded for any number of ranks, must stay well inside 64 bits. */
+#define MAX_ELEMS (UINT64_C(1) << 56)
+
+zero_status_t zero_model_create(zero_model_t **model)
+{
+    zero_model_t *created = calloc(1, sizeof *created);
+    if (!created)
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory for a model declaration");
+    *model = created;
+    return ZERO_OK;
+}
+
+void zero_model_destroy(zero_model_t *model)
+{
+    if (!model)
+        return;
+    for (int i = 0; i < model->n_units; i++)
+        free(model->units[i].shared);
+    free(model->units);
+    free(model->tensors);
+    free(model);
+}
+
+/* Room for one more element of an array that doubles. */
+static void *grow(void *array, int n, int *capacity, size_t element_bytes)
+{
+    if (n < *capacity)
+        return array;
+    int grown = *capacity ? 2 * *capacity : 16;
+    void *moved = realloc(array, (size_t)grown * element_bytes);
+    if (moved)
+        *capacity = grown;
+    return moved;
+}
+
+static zero_status_t check_name(const char *what, const char *name)
+{
+    if (!name || !name[0])
+        return zero_fail(ZERO_ERROR_ARGUMENT, "a %s needs a name", what);
+    if (strlen(name) >= ZERO_MAX_NAME)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "the name of %s %.40s... has %zu bytes; at most %d fit", what, name,
+                         strlen(name), ZERO_MAX_NAME - 1);
+    return ZERO_OK;
+}
+
+zero_status_t zero_model_add_unit(zero_model_t *model, const char *name, zero_unit_t *unit)
+{
+    ZERO_TRY(check_name("unit", name));
+    for (int i = 0; i < model->n_units; i++)
+        if (strcmp(model->units[i].name, name) == 0)
+            return zero_fail(ZERO_ERROR_ARGUMENT, "unit %s is declared twice", name);
+    zero_unit_decl_t *units = grow(model->units, model->n_units, &model->unit_capacity, sizeof *units);
+    if (!units)
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory for unit %s", name);
+    model->units = units;
+    zero_unit_decl_t *added = &units[model->n_units];
+    memset(added, 0, sizeof *added);
+    strcpy(added->name, name);
+    added->last_user = model->n_units;
+    *unit = model->n_units++;
+    return ZERO_OK;
+}
+
+static zero_status_t count_elems(const zero_tensor_desc_t *desc, uint64_t *n_elems)
+{
+    if (desc->n_dims < 1 || desc->n_dims > ZERO_MAX_DIMS)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "tensor %s has %d dimensions; 1 to %d are possible", desc->name,
+                         desc->n_dims, ZERO_MAX_DIMS);
+    uint64_t n = 1;
+    for (int d = 0; d < desc->n_dims; d++) {
+        if (desc->shape[d] < 1)
+            return zero_fail(ZERO_ERROR_ARGUMENT, "tensor %s has size %lld in dimension %d; it must be at least 1",
+                             desc->name, (long long)desc->shape[d], d);
+        if (__builtin_mul_overflow(n, (uint64_t)desc->shape[d], &n) || n > MAX_ELEMS)
+            return zero_fail(ZERO_ERROR_OVERFLOW, "tensor %s has more than 2^56 elements", desc->name);
+    }
+    *n_elems = n;
+    return ZERO_OK;
+}
+
+zero_status_t zero_model_add_tensor(zero_model_t *model, zero_unit_t unit, const zero_tensor_desc_t *desc,
+                                    zero_tensor_t *tensor)
+{
+    ZERO_TRY(check_name("tensor", desc->name));
+    if (unit < 0 || unit >= model->n_units)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "tensor %s: there is no unit %d", desc->name, unit);
+    for (int i = 0; i < model->n_tensors; i++)
+        if (strcmp(model->tensors[i].name, desc->name) == 0)
+            return zero_fail(ZERO_ERROR_ARGUMENT, "tensor %s is declared twice", desc->name);
+    if (desc->packed && (model->n_tensors == 0 || model->tensors[model->n_tensors - 1].owner != unit))
+        return zero_fail(ZERO_ERROR_ARGUMENT, "tensor %s is packed, but unit %s owns no tensor declared just before it",
+                         desc->name, model->units[unit].name);
+    if ((unsigned)desc->init > ZERO_INIT_NORMAL)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "tensor %s has init %d: it must be one of zero_init_t", desc->name,
+                         (int)desc->init);
+    if (desc->init == ZERO_INIT_NORMAL && !isfinite(desc->init_std))
+        return zero_fail(ZERO_ERROR_ARGUMENT, "tensor %s has init_std %g: it must be finite", desc->name,
+                         (double)desc->init_std);
+    uint64_t n_elems = 0;
+    ZERO_TRY(count_elems(desc, &n_elems));
+    if (zero_model_n_params(model) + n_elems > MAX_ELEMS)
+        return zero_fail(ZERO_ERROR_OVERFLOW, "with tensor %s the model has more than 2^56 elements", desc->name);
+    zero_tensor_decl_t *tensors = grow(model->tensors, model->n_tensors, &model->tensor_capacity, sizeof *tensors);
+    if (!tensors)
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory for tensor %s", desc->name);
+    model->tensors = tensors;
+    zero_tensor_decl_t *added = &tensors[model->n_tensors];
+    memset(added, 0, sizeof *added);
+    strcpy(added->name, desc->name);
+    added->owner = unit;
+    added->last_user = unit;
+    added->n_dims = desc->n_dims;
+    memcpy(added->shape, desc->shape, (size_t)desc->n_dims * sizeof desc->shape[0]);
+    added->n_elems = n_elems;
+    added->init = desc->init;
+    added->init_std = desc->init_std;
+    added->decay = desc->decay;
+    added->packed = desc->packed;
+    *tensor = model->n_tensors++;
+    return ZERO_OK;
+}
+
+zero_status_t zero_model_share_tensor(zero_model_t *model, zero_unit_t unit, zero_tensor_t tensor)
+{
+    if (unit < 0 || unit >= model->n_units || tensor < 0 || tensor >= model->n_tensors)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "there is no unit %d or no tensor %d to share", unit, tensor);
+    zero_tensor_decl_t *shared = &model->tensors[tensor];
+    zero_unit_decl_t *user = &model->units[unit];
+    if (shared->owner >= unit)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "unit %s cannot share tensor %s: its owner, unit %s, must come earlier",
+                         user->name, shared->name, model->units[shared->owner].name);
+    zero_unit_decl_t *owner = &model->units[shared->owner];
+    if (shared->last_user < unit)
+        shared->last_user = unit;
+    if (owner->last_user < unit)
+        owner->last_user = unit;
+    for (int i = 0; i < user->n_shared; i++)
+        if (user->shared[i] == shared->owner)
+            return ZERO_OK;
+    zero_unit_t *grown = grow(user->shared, user->n_shared, &user->shared_capacity, sizeof *grown);
+    if (!grown)
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory to share tensor %s", shared->name);
+    user->shared = grown;
+    user->shared[user->n_shared++] = shared->owner;
+    return ZERO_OK;
+}
+
+int zero_model_n_units(const zero_model_t *model)
+{
+    return model->n_units;
+}
+
+const char *zero_model_unit_name(const zero_model_t *model, zero_unit_t unit)
+{
+    return unit >= 0 && unit < model->n_units ? model->units[unit].name : NULL;
+}
+
+int zero_model_n_tensors(const zero_model_t *model)
+{
+    return model->n_tensors;
+}
+
+uint64_t zero_model_n_params(const zero_model_t *model)
+{
+    uint64_t n = 0;
+    for (int i = 0; i < model->n_tensors; i++)
+        n += model->tensors[i].n_elems;
+    return n;
+}
+
+zero_status_t zero_model_copy(const zero_model_t *model, zero_model_t **copy)
+{
+    zero_model_t *made;
+    ZERO_TRY(zero_model_create(&made));
+    made->units = calloc((size_t)model->n_units + 1, sizeof *made->units);
+    made->tensors = calloc((size_t)model->n_tensors + 1, sizeof *made->tensors);
+    if (!made->units || !made->tensors)
+        goto no_memory;
+    made->n_tensors = made->tensor_capacity = model->n_tensors;
+    for (int t = 0; t < model->n_tensors; t++)
+        made->tensors[t] = model->tensors[t];
+    made->unit_capacity = model->n_units;
+    for (int i = 0; i < model->n_units; i++) {
+        zero_unit_decl_t *unit = &made->units[made->n_units++];
+        *unit = model->units[i];
+        unit->shared_capacity = unit->n_shared;
+        unit->shared = NULL;
+        if (unit->n_shared == 0)
+            continue;
+        unit->shared = malloc((size_t)unit->n_shared * sizeof *unit->shared);
+        if (!unit->shared)
+            goto no_memory;
+        memcpy(unit->shared, model->units[i].shared, (size_t)unit->n_shared * sizeof *unit->shared);
+    }
+    *copy = made;
+    return ZERO_OK;
+no_memory:
+    zero_model_destroy(made);
+    return zero_fail(ZERO_ERROR_MEMORY, "no memory to copy a model declaration");
+}
+
+uint64_t zero_model_hash(const zero_model_t *model)
+{
+    uint64_t hash = zero_hash_fold(0, &model->n_units, sizeof model->n_units);
+    for (int i = 0; i < model->n_units; i++) {
+        const zero_unit_decl_t *unit = &model->units[i];
+        hash = zero_hash_fold(hash, unit->name, strlen(unit->name));
+        hash = zero_hash_fold(hash, unit->shared, (size_t)unit->n_shared * sizeof *unit->shared);
+    }
+    for (int i = 0; i < model->n_tensors; i++) {
+        const zero_tensor_decl_t *tensor = &model->tensors[i];
+        hash = zero_hash_fold(hash, tensor->name, strlen(tensor->name));
+        hash = zero_hash_fold(hash, &tensor->owner, sizeof tensor->owner);
+        hash = zero_hash_fold(hash, &tensor->last_user, sizeof tensor->last_user);
+        hash = zero_hash_fold(hash, tensor->shape, (size_t)tensor->n_dims * sizeof tensor->shape[0]);
+        hash = zero_hash_fold(hash, &tensor->init, sizeof tensor->init);
+        hash = zero_hash_fold(hash, &tensor->init_std, sizeof tensor->init_std);
+        hash = zero_hash_fold(hash, &tensor->decay, sizeof tensor->decay);
+        hash = zero_hash_fold(hash, &tensor->packed, sizeof tensor->packed);
+    }
+    return hash;
+}

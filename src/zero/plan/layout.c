@@ -1,0 +1,174 @@
+/* layout.c - see layout.h. */
+#include "zero/plan/layout.h"
+
+#include <stdlib.h>
+
+#include "base/log.h"
+
+static uint64_t round_up(uint64_t n, uint64_t multiple)
+{
+    return (n + multiple - 1) / multiple * multiple;
+}
+
+/* The extents of all units' tensors, [begin, end) in the unit's flat, in ascending order; unit u's are
+ * all[first[u]] .. all[first[u + 1] - 1]. */
+typedef struct extent {
+    uint64_t begin, end;
+} extent_t;
+
+typedef struct extents {
+    int *first; /* [n_units + 1] */
+    extent_t *all;
+} extents_t;
+
+static void extents_destroy(extents_t *extents)
+{
+    free(extents->first);
+    free(extents->all);
+}
+
+static zero_status_t extents_create(const zero_model_t *model, const zero_layout_t *layout, extents_t *extents)
+{
+    extents_t made = {.first = calloc((size_t)model->n_units + 2, sizeof *made.first),
+                      .all = calloc((size_t)model->n_tensors, sizeof *made.all)};
+    if (!made.first || !made.all) {
+        extents_destroy(&made);
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory for the layout of %d tensors", model->n_tensors);
+    }
+    /* Counts, two places on; their sums, one place on; which move to the unit's own place as it is filled. */
+    for (int t = 0; t < model->n_tensors; t++)
+        made.first[model->tensors[t].owner + 2]++;
+    for (int u = 2; u <= model->n_units; u++)
+        made.first[u] += made.first[u - 1];
+    for (int t = 0; t < model->n_tensors; t++)
+        made.all[made.first[model->tensors[t].owner + 1]++] =
+            (extent_t){layout->tensor_offsets[t], layout->tensor_offsets[t] + model->tensors[t].n_elems};
+    *extents = made;
+    return ZERO_OK;
+}
+
+/* Whether tensors of `writer`, in the same slot, leave the padding of `unit` as it is. */
+static bool spares_padding(const zero_layout_t *layout, const extents_t *extents, zero_unit_t unit, zero_unit_t writer)
+{
+    int i = extents->first[unit], n = extents->first[unit + 1];
+    uint64_t flat = layout->units[unit].flat_elems;
+    for (int j = extents->first[writer]; j < extents->first[writer + 1]; j++) {
+        uint64_t at = extents->all[j].begin, end = extents->all[j].end < flat ? extents->all[j].end : flat;
+        while (at < end) { /* to the end of the tensor of `unit` that is there */
+            while (i < n && extents->all[i].end <= at)
+                i++;
+            if (i == n || extents->all[i].begin > at)
+                return false;
+            at = extents->all[i].end;
+        }
+    }
+    return true;
+}
+
+/* Slots are as large as the largest unit that uses them: by a sixteenth more is worth a slot less. */
+static bool are_alike_in_size(uint64_t a, uint64_t b)
+{
+    uint64_t smaller = a < b ? a : b, larger = a < b ? b : a;
+    return larger - smaller <= smaller / 16;
+}
+
+static bool can_take_turns(const zero_layout_t *layout, const extents_t *extents, zero_unit_t a, zero_unit_t b)
+{
+    return are_alike_in_size(layout->units[a].flat_elems, layout->units[b].flat_elems) &&
+           spares_padding(layout, extents, a, b) && spares_padding(layout, extents, b, a);
+}
+
+/* The first class all of whose units so far can take turns with `unit`, or a new one. */
+static int find_slot_class(const zero_layout_t *layout, const extents_t *extents, zero_unit_t unit)
+{
+    for (int c = 0; c < layout->n_slot_classes; c++) {
+        int other = 0;
+        while (other < unit && (layout->units[other].slot_class != c || can_take_turns(layout, extents, other, unit)))
+            other++;
+        if (other == unit)
+            return c;
+    }
+    return layout->n_slot_classes;
+}
+
+static zero_status_t assign_slot_classes(const zero_model_t *model, zero_layout_t *layout)
+{
+    extents_t extents = {0};
+    ZERO_TRY(extents_create(model, layout, &extents));
+    for (int u = 0; u < layout->n_units; u++) {
+        int slot_class = find_slot_class(layout, &extents, u);
+        layout->units[u].slot_class = slot_class;
+        layout->n_slot_classes += slot_class == layout->n_slot_classes;
+    }
+    extents_destroy(&extents);
+    return ZERO_OK;
+}
+
+uint64_t zero_layout_slot_elems(const zero_layout_t *layout, int slot_class)
+{
+    uint64_t most = 0;
+    for (int u = 0; u < layout->n_units; u++)
+        if (layout->units[u].slot_class == slot_class && layout->units[u].flat_elems > most)
+            most = layout->units[u].flat_elems;
+    return most;
+}
+
+zero_status_t zero_layout_create(const zero_model_t *model, int world_size, zero_layout_t *layout)
+{
+    zero_layout_t made = {.world_size = world_size, .n_units = model->n_units, .n_tensors = model->n_tensors};
+    if (world_size < 1)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "world size %d: there must be at least one rank", world_size);
+    if (model->n_units < 1 || model->n_tensors < 1)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "the model declares %d units and %d tensors; both need at least one",
+                         model->n_units, model->n_tensors);
+    made.units = calloc((size_t)model->n_units, sizeof *made.units);
+    made.tensor_offsets = calloc((size_t)model->n_tensors, sizeof *made.tensor_offsets);
+    if (!made.units || !made.tensor_offsets) {
+        zero_layout_destroy(&made);
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory for the layout of %d tensors", model->n_tensors);
+    }
+
+    /* Sums cannot overflow: the declaration keeps all tensors together under 2^56 elements. */
+    for (int t = 0; t < model->n_tensors; t++) {
+        zero_unit_layout_t *unit = &made.units[model->tensors[t].owner];
+        made.tensor_offsets[t] =
+            model->tensors[t].packed ? unit->flat_elems : round_up(unit->flat_elems, ZERO_ALIGN_ELEMS);
+        unit->flat_elems = made.tensor_offsets[t] + model->tensors[t].n_elems;
+    }
+    for (int u = 0; u < model->n_units; u++) {
+        zero_unit_layout_t *unit = &made.units[u];
+        uint64_t n = (uint64_t)world_size;
+        unit->shard_elems = round_up((unit->flat_elems + n - 1) / n, ZERO_ALIGN_ELEMS);
+        unit->flat_elems = unit->shard_elems * n;
+        unit->flat_offset = made.total_flat_elems;
+        unit->shard_offset = made.total_shard_elems;
+        made.total_flat_elems += unit->flat_elems;
+        made.total_shard_elems += unit->shard_elems;
+    }
+    zero_status_t status = assign_slot_classes(model, &made);
+    if (status != ZERO_OK) {
+        zero_layout_destroy(&made);
+        return status;
+    }
+    *layout = made;
+    return ZERO_OK;
+}
+
+void zero_layout_destroy(zero_layout_t *layout)
+{
+    free(layout->units);
+    free(layout->tensor_offsets);
+    *layout = (zero_layout_t){0};
+}
+
+zero_span_t zero_layout_span(const zero_layout_t *layout, const zero_model_t *model, zero_tensor_t tensor,
+                             uint64_t begin, uint64_t end)
+{
+    uint64_t tensor_begin = layout->tensor_offsets[tensor];
+    uint64_t tensor_end = tensor_begin + model->tensors[tensor].n_elems;
+    uint64_t lo = begin > tensor_begin ? begin : tensor_begin;
+    uint64_t hi = end < tensor_end ? end : tensor_end;
+    if (lo >= hi)
+        return (zero_span_t){0};
+    return (zero_span_t){.first = lo - tensor_begin, .flat_offset = lo, .n_elems = hi - lo};
+}

@@ -1,0 +1,45 @@
+/* order.h - the declared order of a pass, as arithmetic on positions.
+ *
+ * A train pass over units 0..U-1 has positions 0..2U-1: forward 0, 1 .. U-1, then backward U-1 .. 1, 0. An eval pass
+ * has the first half only. Because the order is known before step 0 there is no tracing: what to prefetch, what a slot
+ * may be reused for and how many slots are needed all follow from positions.
+ */
+#ifndef ZERO_ORDER_H
+#define ZERO_ORDER_H
+
+#include "zero/plan/layout.h"
+
+static inline int zero_order_n_positions(zero_pass_t pass, int n_units)
+{
+    return pass == ZERO_PASS_TRAIN ? 2 * n_units : n_units;
+}
+
+static inline bool zero_order_is_backward(int position, int n_units)
+{
+    return position >= n_units;
+}
+
+static inline zero_unit_t zero_order_unit(int position, int n_units)
+{
+    return position < n_units ? position : 2 * n_units - 1 - position;
+}
+
+/* Whether the flat of unit `flat` is needed at `position`: the unit there owns it or shares a tensor of it. */
+bool zero_order_needs(const zero_model_t *model, int position, zero_unit_t flat);
+
+/* The next position >= from of the pass that needs `flat`; INT_MAX where none does. */
+int zero_order_next_use(const zero_model_t *model, zero_pass_t pass, int from, zero_unit_t flat);
+
+/* The first backward position at which a gradient in `flat` is written; at the owner's own position it is complete. */
+int zero_order_first_grad(const zero_model_t *model, zero_unit_t flat);
+
+/* Slots each class needs so that at every position of a train pass the units there and up to `prefetch` positions on
+ * are resident together. n_slots has layout->n_slot_classes entries. */
+zero_status_t zero_order_param_slots(const zero_model_t *model, const zero_layout_t *layout, int prefetch,
+                                     int *n_slots);
+
+/* Slots for full gradients: the most that are unfinished at once, or were finished at one of the `n_spare` positions
+ * before, so that a unit's backward need not wait for the reductions just before it. */
+void zero_order_grad_slots(const zero_model_t *model, const zero_layout_t *layout, int n_spare, int *n_slots);
+
+#endif

@@ -1,0 +1,397 @@
+/* plan.c - see plan.h. */
+#include "zero/plan/plan.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "comm/comm.h"
+#include "base/log.h"
+#include "zero/plan/order.h"
+
+/* Pages: windows are registered and mapped by page, and buffers that start one never share it with a neighbour. */
+#define ALIGN_BYTES 4096
+/* Hosted state passes in pieces of a multiple of this, so that arrays of any type lie end to end at multiples of 256
+ * bytes. */
+#define PASSING_RUN_ELEMS 128
+/* Of all ranks' slices together: on 8 GPUs a copy is 8 MiB. */
+#define LEAST_PIECE_BYTES ((uint64_t)64 << 20)
+
+zero_config_t zero_config_default(void)
+{
+    return (zero_config_t){
+        .stage = 3,
+        .dtype = ZERO_BF16,
+        .micro_steps = 1,
+        .prefetch = 1,
+        .overlap = true,
+        .reduce_every_micro_step = false,
+        .nccl_reduction = false,
+        .seed = 1,
+        .beta1 = 0.9f,
+        .beta2 = 0.95f,
+        .eps = 1e-8f,
+        .weight_decay = 0.1f,
+        .grad_clip = 1.0f,
+        .max_skipped_steps = 20,
+        .initial_loss_scale = 65536.0f,
+        .loss_scale_window = 1000,
+        .loss_scale_hysteresis = 1,
+        .offload = false,
+        .offload_ratio = 1.0f,
+        .offload_update = ZERO_OFFLOAD_UPDATE_AUTO,
+        .offload_buffer_bytes = (size_t)256 << 20,
+        .offload_threads = 0,
+        .offload_ram = 0.5f,
+        .staging_bytes = (size_t)512 << 20,
+        .user_bytes = 0,
+    };
+}
+
+static bool is_fraction(float x)
+{
+    return x >= 0.0f && x < 1.0f;
+}
+
+static bool is_amount(float x)
+{
+    return isfinite(x) && x >= 0.0f;
+}
+
+zero_status_t zero_config_check(const zero_config_t *c)
+{
+    if (c->stage < 0 || c->stage > 3)
+        return zero_fail_alike(ZERO_ERROR_USAGE, "stage %d: it must be 0, 1, 2 or 3", c->stage);
+    if (c->dtype != ZERO_FP32 && c->dtype != ZERO_BF16 && c->dtype != ZERO_FP16)
+        return zero_fail_alike(ZERO_ERROR_USAGE, "dtype %d: it must be ZERO_FP32, ZERO_BF16 or ZERO_FP16",
+                               (int)c->dtype);
+    if (c->micro_steps < 1)
+        return zero_fail_alike(ZERO_ERROR_USAGE, "micro_steps %d: it must be at least 1", c->micro_steps);
+    if (c->prefetch < 0)
+        return zero_fail_alike(ZERO_ERROR_USAGE, "prefetch %d: it must be at least 0", c->prefetch);
+    if (!is_fraction(c->beta1) || !is_fraction(c->beta2))
+        return zero_fail_alike(ZERO_ERROR_USAGE, "beta1 %g, beta2 %g: both must be in [0, 1)", (double)c->beta1,
+                               (double)c->beta2);
+    if (!is_amount(c->eps) || !is_amount(c->weight_decay) || !is_amount(c->grad_clip))
+        return zero_fail_alike(ZERO_ERROR_USAGE, "eps %g, weight_decay %g, grad_clip %g: none may be negative",
+                               (double)c->eps, (double)c->weight_decay, (double)c->grad_clip);
+    if (c->max_skipped_steps < 1)
+        return zero_fail_alike(ZERO_ERROR_USAGE, "max_skipped_steps %d: it must be at least 1", c->max_skipped_steps);
+    if (!(c->initial_loss_scale >= 1.0f) || isinf(c->initial_loss_scale))
+        return zero_fail_alike(ZERO_ERROR_USAGE, "initial_loss_scale %g: it must be at least 1",
+                               (double)c->initial_loss_scale);
+    if (!(c->offload_ratio >= 0.0f && c->offload_ratio <= 1.0f) && c->offload_ratio != ZERO_OFFLOAD_AUTO)
+        return zero_fail_alike(ZERO_ERROR_USAGE, "offload_ratio %g: it must be in [0, 1], or ZERO_OFFLOAD_AUTO",
+                               (double)c->offload_ratio);
+    if ((unsigned)c->offload_update > ZERO_OFFLOAD_UPDATE_HOST)
+        return zero_fail_alike(ZERO_ERROR_USAGE, "offload_update %d: it must be one of zero_offload_update_t",
+                               (int)c->offload_update);
+    if (c->loss_scale_window < 1 || c->loss_scale_hysteresis < 1)
+        return zero_fail_alike(ZERO_ERROR_USAGE,
+                               "loss_scale_window %d, loss_scale_hysteresis %d: both must be at least 1",
+                               c->loss_scale_window, c->loss_scale_hysteresis);
+    /* The rest is each rank's own. */
+    if (c->user_bytes > (size_t)1 << 62) /* what is planned stays below that, and their sum below 2^64 */
+        return zero_fail(ZERO_ERROR_USAGE, "user_bytes %zu: more than any memory has", c->user_bytes);
+    if (c->offload_threads < 0 || c->offload_threads > ZERO_MAX_OFFLOAD_THREADS)
+        return zero_fail(ZERO_ERROR_USAGE, "offload_threads %d: it must be in 0..%d", c->offload_threads,
+                         ZERO_MAX_OFFLOAD_THREADS);
+    if (!(c->offload_ram > 0.0f && c->offload_ram <= 1.0f))
+        return zero_fail(ZERO_ERROR_USAGE, "offload_ram %g: it must be in (0, 1]", (double)c->offload_ram);
+    return ZERO_OK;
+}
+
+static uint64_t slots_elems(const zero_layout_t *layout, const int *n_slots)
+{
+    uint64_t n = 0;
+    for (int c = 0; c < layout->n_slot_classes; c++)
+        n += (uint64_t)n_slots[c] * zero_layout_slot_elems(layout, c);
+    return n;
+}
+
+static int sum(const int *n_slots, int n_classes)
+{
+    int n = 0;
+    for (int c = 0; c < n_classes; c++)
+        n += n_slots[c];
+    return n;
+}
+
+/* Takes the next n_bytes of an arena, rounded up to whole pages, and counts them. */
+static uint64_t take(uint64_t *arena_bytes, zero_memory_t *memory, zero_memory_category_t category, uint64_t n_bytes)
+{
+    uint64_t offset = *arena_bytes;
+    uint64_t padded = (n_bytes + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
+    *arena_bytes += padded;
+    memory->bytes[category] += padded;
+    return offset;
+}
+
+static void plan_window(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config)
+{
+    const zero_stage_t *stage = &plan->stage;
+    uint64_t param_size = zero_dtype_size(config->dtype), grad_size = zero_dtype_size(stage->grad_dtype);
+    uint64_t param_elems = stage->shard_params ? layout->total_shard_elems : layout->total_flat_elems;
+    uint64_t *bytes = &plan->window_bytes;
+    zero_memory_t *memory = &plan->memory;
+
+    plan->params = take(bytes, memory, ZERO_MEMORY_PARAMETERS, param_elems * param_size);
+    if (stage->shard_grads)
+        plan->grad_slots =
+            take(bytes, memory, ZERO_MEMORY_GRADIENT_SLOTS, slots_elems(layout, plan->grad_slot_counts) * grad_size);
+    else
+        plan->grads = take(bytes, memory, ZERO_MEMORY_GRADIENTS, layout->total_flat_elems * grad_size);
+    if (stage->sums_in_place)
+        plan->sums = plan->grads;
+    else if (!stage->shard_state)
+        plan->sums = take(bytes, memory, ZERO_MEMORY_GRADIENTS, layout->total_flat_elems * sizeof(float));
+    plan->contribution = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, sizeof(zero_contribution_t));
+}
+
+/* The first unit whose state is on the host: as many from the end as make up the ratio. n_units: none. */
+static zero_unit_t first_hosted(const zero_layout_t *layout, const zero_config_t *config, zero_comm_kind_t kind)
+{
+    zero_unit_t first = layout->n_units;
+    if (!config->offload || kind != ZERO_COMM_NCCL)
+        return first;
+    double ratio = config->offload_ratio == ZERO_OFFLOAD_AUTO ? 1.0 : (double)config->offload_ratio;
+    double wanted = ratio * (double)layout->total_shard_elems, hosted = 0.0;
+    while (first > 0 && hosted < wanted)
+        hosted += (double)layout->units[--first].shard_elems;
+    return first;
+}
+
+/* What is hosted, and who updates it. */
+static void choose_hosted(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config,
+                          zero_comm_kind_t kind)
+{
+    zero_host_plan_t *host = &plan->host;
+    host->first = host->first_sent = first_hosted(layout, config, kind);
+    if (host->first == layout->n_units)
+        return;
+    plan->state_elems = layout->units[host->first].shard_offset;
+    host->n_elems = layout->total_shard_elems - plan->state_elems;
+    host->sums_take_turns = !plan->stage.sums_are_full && (config->micro_steps == 1 || plan->stage.accumulate_locally);
+    host->update =
+        config->offload_update == ZERO_OFFLOAD_UPDATE_HOST ? ZERO_OFFLOAD_UPDATE_HOST : ZERO_OFFLOAD_UPDATE_DEVICE;
+    if (host->update == ZERO_OFFLOAD_UPDATE_HOST)
+        return;
+    host->first_sent = host->first + ZERO_N_HOSTED_SUMS; /* backward writes theirs last */
+    if (!host->sums_take_turns || host->first_sent > layout->n_units)
+        host->first_sent = layout->n_units;
+}
+
+/* What AdamW keeps of the hosted units and gradient sums that were sent; for the host's update also parameters and the
+ * step's scalars. */
+static void plan_host(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config)
+{
+    zero_host_plan_t *host = &plan->host;
+    uint64_t *bytes = &plan->memory.pinned_bytes, n = host->n_elems;
+    uint64_t n_sent = host->first_sent < layout->n_units
+                          ? layout->total_shard_elems - layout->units[host->first_sent].shard_offset
+                          : 0;
+    bool on_host = host->update == ZERO_OFFLOAD_UPDATE_HOST;
+    zero_memory_t unused = {0};
+    if (host->first == layout->n_units)
+        return;
+    if (on_host)
+        host->params = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n * zero_dtype_size(config->dtype));
+    if (config->dtype != ZERO_FP32)
+        host->low = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n * zero_low_size(config->dtype));
+    host->m = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n * sizeof(float));
+    host->v = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n * sizeof(float));
+    host->grads = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n_sent * sizeof(float));
+    if (on_host)
+        host->scalars = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, sizeof(zero_adam_scalars_t));
+}
+
+/* Sums that lie on the device, in elements: those of its own units, then those of hosted units on their way out. */
+static uint64_t plan_hosted_sums(zero_arena_plan_t *plan, const zero_layout_t *layout)
+{
+    zero_host_plan_t *host = &plan->host;
+    uint64_t largest[ZERO_N_HOSTED_SUMS] = {0}, n_elems = plan->state_elems;
+    if (!host->sums_take_turns)
+        return layout->total_shard_elems;
+    for (zero_unit_t unit = host->first; unit < layout->n_units; unit++) {
+        uint64_t *at = &largest[zero_plan_hosted_sum(plan, unit)];
+        *at = layout->units[unit].shard_elems > *at ? layout->units[unit].shard_elems : *at;
+    }
+    for (int i = 0; i < ZERO_N_HOSTED_SUMS; i++) {
+        host->sums[i] = n_elems;
+        n_elems += largest[i];
+    }
+    return n_elems;
+}
+
+static uint64_t at_least(uint64_t n, uint64_t least)
+{
+    return n < least ? least : n;
+}
+
+static uint64_t at_most(uint64_t n, uint64_t most)
+{
+    return n > most ? most : n;
+}
+
+/* Large units pass in pieces that fit into the buffers; where all are small, so are the buffers. */
+static void plan_passing(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config)
+{
+    const zero_host_plan_t *host = &plan->host;
+    zero_passing_plan_t *passing = &plan->passing;
+    uint64_t *bytes = &plan->private_bytes, run = PASSING_RUN_ELEMS, largest = 0;
+    zero_memory_t *memory = &plan->memory;
+    passing->grads_pass = host->first_sent < layout->n_units;
+    size_t element_bytes = zero_low_size(config->dtype) + (passing->grads_pass ? 3 : 2) * sizeof(float);
+    if (host->update != ZERO_OFFLOAD_UPDATE_DEVICE)
+        return;
+    for (zero_unit_t unit = host->first; unit < layout->n_units; unit++)
+        largest = at_least(largest, layout->units[unit].shard_elems);
+    uint64_t n_runs = at_least(config->offload_buffer_bytes / ZERO_N_PASSING / element_bytes / run, 1);
+    passing->piece_elems = at_most(n_runs, (largest + run - 1) / run) * run;
+    for (zero_unit_t unit = host->first; unit < layout->n_units && largest > 0; unit++)
+        passing->n_pieces += (int)((layout->units[unit].shard_elems + passing->piece_elems - 1) / passing->piece_elems);
+    passing->n_places = passing->n_pieces < ZERO_N_PASSING ? passing->n_pieces : ZERO_N_PASSING;
+    passing->place_bytes = passing->piece_elems * element_bytes;
+    passing->places = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, (uint64_t)passing->n_places * passing->place_bytes);
+    passing->max_segments = (size_t)layout->n_tensors + (size_t)passing->n_pieces; /* a cut makes one more */
+    passing->segments =
+        take(bytes, memory, ZERO_MEMORY_COMMUNICATION, passing->max_segments * sizeof(zero_adam_segment_t));
+}
+
+/* A piece is half of what may lie in staging, but not so small that copies lose speed; small units travel whole. */
+static void plan_staging(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config,
+                         zero_comm_kind_t kind)
+{
+    uint64_t largest = 0, size = zero_dtype_size(plan->stage.grad_dtype);
+    uint64_t chunk_bytes = (uint64_t)layout->world_size * ZERO_NORM_CHUNK * size; /* of all ranks' slices */
+    for (int u = 0; u < layout->n_units; u++)
+        largest = at_least(largest, layout->units[u].shard_elems);
+    plan->piece_elems = largest;
+    plan->n_staging = plan->overlapped ? ZERO_MAX_STAGING : 1;
+    if (plan->transport_adds || zero_comm_staging_bytes(kind, layout->world_size, 1) == 0)
+        return;
+    uint64_t half = at_most(largest * (uint64_t)layout->world_size * size, config->staging_bytes) / 2;
+    uint64_t least = at_most(LEAST_PIECE_BYTES, config->staging_bytes / 2);
+    plan->piece_elems = at_most(largest, at_least(at_least(half, least) / chunk_bytes, 1) * ZERO_NORM_CHUNK);
+    plan->staging_bytes = zero_comm_staging_bytes(kind, layout->world_size, plan->piece_elems * size);
+}
+
+static void plan_private(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config,
+                         zero_comm_kind_t kind)
+{
+    const zero_stage_t *stage = &plan->stage;
+    uint64_t state_bytes = plan->state_elems * sizeof(float);
+    uint64_t *bytes = &plan->private_bytes;
+    zero_memory_t *memory = &plan->memory;
+
+    if (stage->shard_params)
+        plan->param_slots = take(bytes, memory, ZERO_MEMORY_PARAMETER_SLOTS,
+                                 slots_elems(layout, plan->param_slot_counts) * zero_dtype_size(config->dtype));
+    if (stage->shard_state && !stage->sums_in_place)
+        plan->private_sums = take(bytes, memory, ZERO_MEMORY_GRADIENTS, plan_hosted_sums(plan, layout) * sizeof(float));
+    if (config->dtype != ZERO_FP32)
+        plan->low = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, plan->state_elems * zero_low_size(config->dtype));
+    plan->m = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, state_bytes);
+    plan->v = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, state_bytes);
+    plan_passing(plan, layout, config);
+
+    uint64_t n_partials = 0;
+    for (int u = 0; u < layout->n_units; u++)
+        n_partials += zero_norm_n_partials(layout->units[u].shard_elems);
+    plan_staging(plan, layout, config, kind);
+    plan->staging = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, (uint64_t)plan->n_staging * plan->staging_bytes);
+    plan->partials = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, n_partials * sizeof(double));
+    plan->segments =
+        take(bytes, memory, ZERO_MEMORY_COMMUNICATION, (uint64_t)layout->n_tensors * sizeof(zero_adam_segment_t));
+    plan->contributions =
+        take(bytes, memory, ZERO_MEMORY_COMMUNICATION, (uint64_t)layout->world_size * sizeof(zero_contribution_t));
+    plan->step_scratch = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, sizeof(zero_step_scratch_t));
+}
+
+zero_status_t zero_arena_plan_create(const zero_model_t *model, const zero_layout_t *layout,
+                                     const zero_config_t *config, zero_comm_kind_t kind, zero_arena_plan_t *plan)
+{
+    zero_status_t status;
+    zero_arena_plan_t made = {.stage = zero_stage_get(config, layout->world_size)};
+    made.overlapped = config->overlap && kind == ZERO_COMM_NCCL && layout->world_size > 1;
+    made.transport_adds = config->nccl_reduction && kind == ZERO_COMM_NCCL && layout->world_size > 1;
+    made.param_slot_counts = calloc((size_t)layout->n_slot_classes, sizeof(int));
+    made.grad_slot_counts = calloc((size_t)layout->n_slot_classes, sizeof(int));
+    if (!made.param_slot_counts || !made.grad_slot_counts) {
+        status = zero_fail(ZERO_ERROR_MEMORY, "no memory for the plan");
+        goto fail;
+    }
+    if (made.stage.shard_params) {
+        ZERO_TRY_GOTO(zero_order_param_slots(model, layout, config->prefetch, made.param_slot_counts), fail);
+        made.n_param_slots = sum(made.param_slot_counts, layout->n_slot_classes);
+    }
+    if (made.stage.shard_grads) {
+        zero_order_grad_slots(model, layout, made.overlapped ? 2 : 1, made.grad_slot_counts);
+        made.n_grad_slots = sum(made.grad_slot_counts, layout->n_slot_classes);
+    }
+    if (config->offload && config->stage == 0 && kind == ZERO_COMM_NCCL) {
+        status = zero_fail_alike(
+            ZERO_ERROR_USAGE, "offload at stage 0: there every rank holds all state, and so would every host several "
+                              "times over; take stage 1, 2 or 3");
+        goto fail;
+    }
+    made.state_elems = made.stage.shard_state ? layout->total_shard_elems : layout->total_flat_elems;
+    choose_hosted(&made, layout, config, kind);
+    plan_window(&made, layout, config);
+    plan_private(&made, layout, config, kind);
+    plan_host(&made, layout, config);
+    *plan = made;
+    return ZERO_OK;
+fail:
+    zero_arena_plan_destroy(&made);
+    return status;
+}
+
+/* The ratio with which first_hosted is `first`: rounded down, so that not one unit more is taken. */
+static float ratio_from(const zero_layout_t *layout, zero_unit_t first)
+{
+    double total = (double)layout->total_shard_elems;
+    double hosted = first < layout->n_units ? total - (double)layout->units[first].shard_offset : 0.0;
+    float ratio = total > 0.0 ? (float)(hosted / total) : 0.0f;
+    return (double)ratio * total > hosted ? nextafterf(ratio, 0.0f) : ratio;
+}
+
+/* From the least on: one unit more may need larger buffers than it frees, so that halving could miss the first that
+ * fits. */
+zero_status_t zero_plan_smallest_offload(const zero_model_t *model, const zero_layout_t *layout,
+                                         const zero_config_t *config, zero_comm_kind_t kind, uint64_t available,
+                                         float *ratio)
+{
+    zero_config_t tried = *config;
+    bool is_within = false;
+    for (zero_unit_t first = layout->n_units; first >= 0 && !is_within; first--) {
+        zero_arena_plan_t plan;
+        tried.offload_ratio = ratio_from(layout, first);
+        ZERO_TRY(zero_arena_plan_create(model, layout, &tried, kind, &plan));
+        is_within = zero_memory_total(&plan.memory) + config->user_bytes <= available;
+        zero_arena_plan_destroy(&plan);
+    }
+    *ratio = tried.offload_ratio;
+    return ZERO_OK;
+}
+
+void zero_arena_plan_destroy(zero_arena_plan_t *plan)
+{
+    free(plan->param_slot_counts);
+    free(plan->grad_slot_counts);
+    *plan = (zero_arena_plan_t){0};
+}
+
+zero_status_t zero_plan(const zero_model_t *model, const zero_config_t *config, zero_comm_kind_t kind, int world_size,
+                        zero_memory_t *plan)
+{
+    zero_layout_t layout;
+    zero_arena_plan_t arenas;
+    ZERO_TRY(zero_config_check(config));
+    ZERO_TRY(zero_layout_create(model, world_size, &layout));
+    zero_status_t status = zero_arena_plan_create(model, &layout, config, kind, &arenas);
+    zero_layout_destroy(&layout);
+    ZERO_TRY(status);
+    *plan = arenas.memory;
+    zero_arena_plan_destroy(&arenas);
+    return ZERO_OK;
+}

@@ -1,0 +1,1133 @@
+/* test_model_cuda.c - every CUDA model kernel on a GPU against a reference: random shapes, odd sizes, misaligned
+ * starts, every dtype, gradients added and overwritten, and the same bits when run again.
+ *
+ * The reference is fp64 (kernels_fp64.h) or the CPU table in fp32 (which tests/test_*.c hold to fp64), on the very
+ * values that the GPU reads, so a bound is made of what the GPU rounds: outputs once to their dtype, probabilities and
+ * logits once in between. Outputs start as NaN and have guards around them, so what is left out or written beside
+ * shows. Needs no Check: the machines with GPUs may lack it.
+ *
+ *     test_model_cuda [small] [SEED] [NAME]
+ *
+ * prints a line for each kernel, or for NAME alone; exit code 1 when one failed. small: fewer and smaller cases, for
+ * compute-sanitizer.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/model/model.h"
+#include "tests/gpu/programs/kernels_fp64.h"
+
+static int n_checks, n_failed;
+static uint64_t seed = 1;
+static bool small; /* a tenth of the work */
+
+static _Noreturn void give_up(const char *what)
+{
+    fprintf(stderr, "test_model_cuda: %s: %s\n", what, cudaGetErrorString(cudaGetLastError()));
+    exit(1);
+}
+
+#define NEED(call)                                                                                                     \
+    do {                                                                                                               \
+        if (!(call))                                                                                                   \
+            give_up(#call);                                                                                            \
+    } while (0)
+
+/* ---- Random numbers ---- */
+
+static uint64_t random_bits(void) /* SplitMix64 */
+{
+    uint64_t z = seed += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+static size_t random_below(size_t n)
+{
+    return (size_t)(random_bits() % n);
+}
+
+/* Sums of twelve uniform numbers: normal enough. */
+static double random_normal(void)
+{
+    double sum = -6.0;
+    for (int i = 0; i < 12; ++i)
+        sum += (double)(random_bits() >> 11) * 0x1p-53;
+    return sum;
+}
+
+/* ---- Arrays: host values, and the same on the device in any dtype ---- */
+
+#define GUARD 64 /* elements on either side */
+
+typedef struct array {
+    zero_dtype_t dtype;
+    size_t n, shift;      /* elements that the data starts behind an aligned address */
+    float *values;        /* owned, host: what was put there; NaN for outputs */
+    unsigned char *block; /* owned, device: guard, data, guard */
+    void *data;
+} array_t;
+
+static double unit(zero_dtype_t dtype) /* the relative error of one rounding, at most */
+{
+    return dtype == ZERO_FP32 ? 0x1p-24 : dtype == ZERO_BF16 ? 0x1p-8 : 0x1p-11;
+}
+
+static uint16_t bits16(float x, zero_dtype_t dtype)
+{
+    int exponent, bits = dtype == ZERO_BF16 ? 8 : 11, least = dtype == ZERO_BF16 ? -125 : -13;
+    int bias = dtype == ZERO_BF16 ? 126 : 14;
+    if (isnan(x))
+        return 0xffff;
+    double mantissa = frexp(fabs((double)x), &exponent); /* in [0.5, 1) */
+    int scale = bits - (exponent < least ? least - exponent : 0);
+    unsigned whole = (unsigned)nearbyint(ldexp(mantissa, scale));
+    unsigned magnitude = whole; /* of a denormal; else exponent and mantissa, a carry moving into the exponent */
+    if (exponent >= least)
+        magnitude = ((unsigned)(exponent + bias) << (bits - 1)) + whole - (1u << (bits - 1));
+    return (uint16_t)((x < 0.0f ? 0x8000u : 0u) | (x == 0.0f ? 0u : magnitude));
+}
+
+static float value16(uint16_t half, zero_dtype_t dtype)
+{
+    int mantissa_bits = dtype == ZERO_BF16 ? 7 : 10, bias = dtype == ZERO_BF16 ? 127 : 15;
+    int exponent = (half & 0x7fff) >> mantissa_bits, top = dtype == ZERO_BF16 ? 255 : 31;
+    int mantissa = half & ((1 << mantissa_bits) - 1);
+    float sign = half & 0x8000 ? -1.0f : 1.0f;
+    if (exponent == top)
+        return mantissa ? NAN : sign * INFINITY;
+    if (exponent == 0)
+        return sign * (float)ldexp(mantissa, 1 - bias - mantissa_bits);
+    return sign * (float)ldexp(mantissa + (1 << mantissa_bits), exponent - bias - mantissa_bits);
+}
+
+static float rounded(float x, zero_dtype_t dtype)
+{
+    return dtype == ZERO_FP32 ? x : value16(bits16(x, dtype), dtype);
+}
+
+static void upload(array_t *a)
+{
+    size_t size = zero_dtype_size(a->dtype);
+    unsigned char *bytes = malloc(a->n * size + 1);
+    NEED(bytes != NULL);
+    for (size_t i = 0; i < a->n; ++i) {
+        uint16_t half = a->dtype == ZERO_FP32 ? 0 : bits16(a->values[i], a->dtype);
+        memcpy(bytes + i * size, a->dtype == ZERO_FP32 ? (void *)&a->values[i] : (void *)&half, size);
+    }
+    NEED(cudaMemset(a->block, 0xff, (a->n + a->shift + 2 * GUARD) * size) == cudaSuccess);
+    NEED(cudaMemcpy(a->data, bytes, a->n * size, cudaMemcpyHostToDevice) == cudaSuccess);
+    NEED(cudaDeviceSynchronize() ==
+         cudaSuccess); /* a small copy may still be on its way; the kernels' stream is apart */
+    free(bytes);
+}
+
+/* std 0: an output, all NaN. */
+static array_t array_make(size_t n, zero_dtype_t dtype, size_t shift, double mean, double std)
+{
+    array_t a = {.dtype = dtype, .n = n, .shift = shift, .values = malloc((n + 1) * sizeof(float))};
+    size_t size = zero_dtype_size(dtype);
+    NEED(a.values != NULL);
+    NEED(cudaMalloc((void **)&a.block, (n + shift + 2 * GUARD) * size) == cudaSuccess);
+    a.data = a.block + (GUARD + shift) * size;
+    for (size_t i = 0; i < n; ++i)
+        a.values[i] = std == 0.0 ? NAN : rounded((float)(mean + std * random_normal()), dtype);
+    upload(&a);
+    return a;
+}
+
+/* A gradient to be written: NaN where it is overwritten, numbers where it is added to. */
+static array_t array_grad_target(size_t n, zero_dtype_t dtype, size_t shift, bool accumulate)
+{
+    return array_make(n, dtype, shift, 0.0, accumulate ? 1.0 : 0.0);
+}
+
+static void array_free(array_t *a)
+{
+    free(a->values);
+    cudaFree(a->block);
+    *a = (array_t){0};
+}
+
+static zero_weight_t weight_of(const array_t *a)
+{
+    return (zero_weight_t){a->data, a->dtype};
+}
+static zero_grad_t grad_of(const array_t *a, bool accumulate)
+{
+    return (zero_grad_t){a->data, a->dtype, accumulate};
+}
+static zero_weight_t host_weight(const array_t *a)
+{
+    return (zero_weight_t){a->values, ZERO_FP32};
+}
+
+/* ---- What a check compares ---- */
+
+/* An output of the GPU beside the reference; `reference` is owned, and starts as what the output started as. */
+typedef struct output {
+    const char *name;
+    array_t *array;
+    float *reference;
+    double bound;
+    unsigned char *first_run; /* owned: the whole block's bytes */
+} output_t;
+
+#define MAX_OUTPUTS 8
+
+typedef struct check {
+    char what[200];
+    size_t n;
+    output_t outputs[MAX_OUTPUTS];
+} check_t;
+
+static float *check_output(check_t *c, const char *name, array_t *array, double bound)
+{
+    output_t *o = &c->outputs[c->n++];
+    *o = (output_t){name, array, malloc((array->n + 1) * sizeof(float)), bound, NULL};
+    NEED(o->reference != NULL);
+    memcpy(o->reference, array->values, array->n * sizeof(float));
+    return o->reference;
+}
+
+static unsigned char *download(const array_t *a)
+{
+    size_t n_bytes = (a->n + a->shift + 2 * GUARD) * zero_dtype_size(a->dtype);
+    unsigned char *bytes = malloc(n_bytes);
+    NEED(bytes != NULL);
+    NEED(cudaMemcpy(bytes, a->block, n_bytes, cudaMemcpyDeviceToHost) == cudaSuccess);
+    return bytes;
+}
+
+static void fail(const check_t *c, const output_t *o, const char *why, double got, double bound)
+{
+    ++n_failed;
+    printf("FAILED %s: %s: %s (%.3g, bound %.3g)\n", c->what, o->name, why, got, bound);
+}
+
+static double relative_error(const output_t *o, const unsigned char *bytes)
+{
+    size_t size = zero_dtype_size(o->array->dtype);
+    double difference = 0.0, norm = 0.0;
+    for (size_t i = 0; i < o->array->n; ++i) {
+        const unsigned char *at = bytes + (GUARD + o->array->shift + i) * size;
+        float x;
+        uint16_t half;
+        if (size == 4) {
+            memcpy(&x, at, 4);
+        } else {
+            memcpy(&half, at, 2);
+            x = value16(half, o->array->dtype);
+        }
+        double d = (double)x - (double)o->reference[i];
+        difference += d * d;
+        norm += (double)o->reference[i] * (double)o->reference[i];
+    }
+    return norm == 0.0 ? sqrt(difference) : sqrt(difference / norm);
+}
+
+static bool guards_hold(const output_t *o, const unsigned char *bytes)
+{
+    size_t size = zero_dtype_size(o->array->dtype), before = (GUARD + o->array->shift) * size;
+    size_t behind = before + o->array->n * size;
+    for (size_t i = 0; i < before; ++i)
+        if (bytes[i] != 0xff)
+            return false;
+    for (size_t i = 0; i < GUARD * size; ++i)
+        if (bytes[behind + i] != 0xff)
+            return false;
+    return true;
+}
+
+/* Runs of a case: call between check_begin and check_end, twice; the second starts from the same outputs. */
+static void check_run_done(check_t *c, zero_status_t status)
+{
+    if (status != ZERO_OK) {
+        ++n_failed;
+        printf("FAILED %s: %s\n", c->what, zero_status_text(status));
+    }
+    NEED(cudaDeviceSynchronize() == cudaSuccess);
+    for (size_t i = 0; i < c->n; ++i) {
+        output_t *o = &c->outputs[i];
+        unsigned char *bytes = download(o->array);
+        size_t n_bytes = (o->array->n + o->array->shift + 2 * GUARD) * zero_dtype_size(o->array->dtype);
+        if (o->first_run == NULL) {
+            o->first_run = bytes;
+            upload(o->array);
+            continue;
+        }
+        ++n_checks;
+        double error = relative_error(o, bytes);
+        if (!(error <= o->bound))
+            fail(c, o, "too far from the reference", error, o->bound);
+        if (memcmp(bytes, o->first_run, n_bytes) != 0)
+            fail(c, o, "other bits when run again", 0, 0);
+        if (!guards_hold(o, bytes))
+            fail(c, o, "written beside the array", 0, 0);
+        free(bytes);
+    }
+}
+
+static void check_free(check_t *c)
+{
+    for (size_t i = 0; i < c->n; ++i) {
+        free(c->outputs[i].reference);
+        free(c->outputs[i].first_run);
+    }
+}
+
+/* ---- The two tables ---- */
+
+typedef struct tables {
+    const zero_model_kernels_t *cpu, *gpu;
+    zero_model_context_t cpu_ctx, gpu_ctx;
+    void *cpu_workspace, *gpu_workspace;
+    cudaStream_t stream;
+} tables_t;
+
+static tables_t tables_open(zero_model_limits_t limits)
+{
+    tables_t t = {.cpu = zero_model_kernels_cpu(), .gpu = zero_model_kernels_cuda()};
+    size_t gpu_bytes = t.gpu->workspace_bytes(&limits);
+    NEED(cudaStreamCreateWithFlags(&t.stream, cudaStreamNonBlocking) == cudaSuccess);
+    NEED(cudaMalloc(&t.gpu_workspace, gpu_bytes) == cudaSuccess);
+    NEED(cudaMemset(t.gpu_workspace, 0xff, gpu_bytes) == cudaSuccess);
+    NEED(t.gpu->context_create(&t.gpu_ctx, (zero_stream_t)t.stream, t.gpu_workspace, &limits) == ZERO_OK);
+    limits.dtype = ZERO_FP32;
+    t.cpu_workspace = aligned_alloc(256, (t.cpu->workspace_bytes(&limits) + 511) / 256 * 256);
+    NEED(t.cpu_workspace != NULL);
+    NEED(t.cpu->context_create(&t.cpu_ctx, NULL, t.cpu_workspace, &limits) == ZERO_OK);
+    NEED(cudaDeviceSynchronize() == cudaSuccess);
+    return t;
+}
+
+static void tables_close(tables_t *t)
+{
+    t->gpu->context_destroy(&t->gpu_ctx);
+    t->cpu->context_destroy(&t->cpu_ctx);
+    cudaFree(t->gpu_workspace);
+    free(t->cpu_workspace);
+    cudaStreamDestroy(t->stream);
+}
+
+/* A size up to `most`: of any kind, or a multiple of 8 half of the time, so that both paths of a kernel are met. */
+static size_t random_size(size_t most)
+{
+    size_t n = 1 + random_below(most);
+    return random_below(2) ? n : (n + 7) / 8 * 8;
+}
+
+/* fp32 sums of k products of random signs; the factor is margin for both sides. */
+static double sum_bound(size_t k)
+{
+    return 8.0 * sqrt((double)k + 4.0) * 0x1p-24;
+}
+
+static double norm_of(const float *values, size_t n)
+{
+    double squares = 0.0;
+    for (size_t i = 0; i < n; ++i)
+        squares += (double)values[i] * (double)values[i];
+    return sqrt(squares);
+}
+
+/* The GPU sums what it rounded, the CPU what it did not: the sums of n `values` of random signs, each wrong by
+ * `relative`, are wrong by that part of the root of all squares, which is more than of themselves where they cancel. */
+static void allow_for_summands(check_t *c, const float *sums, double relative, const float *values, size_t n)
+{
+    output_t *o = c->outputs;
+    while (o->reference != sums)
+        ++o;
+    double norm = norm_of(sums, o->array->n), of_values = norm_of(values, n);
+    o->bound += relative * (of_values > norm && norm > 0.0 ? of_values / norm : 1.0);
+}
+
+static const zero_dtype_t dtypes[] = {ZERO_FP32, ZERO_BF16, ZERO_FP16};
+
+/* ---- Linear ---- */
+
+static void check_linear(zero_dtype_t dtype, size_t rows, size_t n_in, size_t n_out, int flags)
+{
+    bool accumulate = flags & 1, with_bias = flags & 2, wide_grad = flags & 8;
+    zero_linear_layout_t layout = flags & 4 ? ZERO_LINEAR_OUT_IN : ZERO_LINEAR_IN_OUT;
+    zero_dtype_t grad_dtype = wide_grad ? ZERO_FP32 : dtype;
+    size_t shift = flags & 16 ? 1 + random_below(7) : 0;
+    tables_t t = tables_open((zero_model_limits_t){.n_rows = rows,
+                                                   .seq_len = 1,
+                                                   .max_linear = n_in * n_out,
+                                                   .max_width = n_in > n_out ? n_in : n_out,
+                                                   .n_heads = 1,
+                                                   .head_dim = 1,
+                                                   .vocab_size = 1,
+                                                   .dtype = dtype});
+    check_t c = {.n = 0};
+    snprintf(c.what, sizeof c.what, "linear %s %zux%zux%zu flags %d shift %zu", zero_dtype_name(dtype), rows, n_in,
+             n_out, flags, shift);
+    array_t x = array_make(rows * n_in, dtype, shift, 0.0, 1.0), dy = array_make(rows * n_out, dtype, shift, 0.0, 1.0);
+    array_t w = array_make(n_in * n_out, dtype, shift, 0.0, 0.2), b = array_make(n_out, dtype, shift, 0.0, 1.0);
+    array_t y = array_make(rows * n_out, dtype, shift, 0.0, 0.0);
+    array_t dx = array_grad_target(rows * n_in, dtype, shift, accumulate);
+    array_t dw = array_grad_target(n_in * n_out, grad_dtype, shift, accumulate);
+    array_t db = array_grad_target(n_out, grad_dtype, shift, accumulate);
+    float *ry = check_output(&c, "y", &y, sum_bound(n_in) + unit(dtype));
+    float *rdx = check_output(&c, "dx", &dx, sum_bound(n_out) + unit(dtype));
+    float *rdw = check_output(&c, "dweight", &dw, sum_bound(rows) + unit(grad_dtype));
+    float *rdb = with_bias ? check_output(&c, "dbias", &db, sum_bound(rows) + unit(grad_dtype)) : NULL;
+    zero_weight_t none = {NULL, dtype};
+    NEED(t.cpu->linear(&t.cpu_ctx, ry, x.values, host_weight(&w), layout, with_bias ? host_weight(&b) : none, rows,
+                       n_in, n_out) == ZERO_OK);
+    NEED(t.cpu->linear_backward_input(&t.cpu_ctx, rdx, accumulate, dy.values, host_weight(&w), layout, rows, n_in,
+                                      n_out) == ZERO_OK);
+    NEED(t.cpu->linear_backward_weight(&t.cpu_ctx, (zero_grad_t){rdw, ZERO_FP32, accumulate}, layout,
+                                       (zero_grad_t){rdb, ZERO_FP32, accumulate}, x.values, dy.values, rows, n_in,
+                                       n_out) == ZERO_OK);
+    for (int run = 0; run < 2; ++run) {
+        zero_status_t status = t.gpu->linear(&t.gpu_ctx, y.data, x.data, weight_of(&w), layout,
+                                             with_bias ? weight_of(&b) : none, rows, n_in, n_out);
+        if (status == ZERO_OK)
+            status = t.gpu->linear_backward_input(&t.gpu_ctx, dx.data, accumulate, dy.data, weight_of(&w), layout, rows,
+                                                  n_in, n_out);
+        zero_grad_t dbias = with_bias ? grad_of(&db, accumulate) : (zero_grad_t){NULL, dtype, false};
+        if (status == ZERO_OK)
+            status = t.gpu->linear_backward_weight(&t.gpu_ctx, grad_of(&dw, accumulate), layout, dbias, x.data, dy.data,
+                                                   rows, n_in, n_out);
+        check_run_done(&c, status);
+    }
+    check_free(&c);
+    array_free(&x), array_free(&dy), array_free(&w), array_free(&b);
+    array_free(&y), array_free(&dx), array_free(&dw), array_free(&db);
+    tables_close(&t);
+}
+
+static void test_linear(void)
+{
+    for (int d = 0; d < 3; ++d) {
+        check_linear(dtypes[d], 1, 1, 1, 2);
+        check_linear(dtypes[d], 512, 768, 2304, 2);
+        for (int i = 0; i < (small ? 8 : 48); ++i)
+            check_linear(dtypes[d], random_size(400), random_size(300), random_size(500), i % 32);
+    }
+}
+
+/* ---- LayerNorm ---- */
+
+static void check_layernorm(zero_dtype_t dtype, size_t rows, size_t dim, int flags)
+{
+    bool accumulate = flags & 1, with_addend = flags & 2, with_bias = flags & 4, in_place = flags & 8;
+    zero_dtype_t grad_dtype = flags & 16 ? ZERO_FP32 : dtype;
+    size_t n = rows * dim, shift = flags & 32 ? 1 + random_below(7) : 0;
+    tables_t t = tables_open((zero_model_limits_t){.n_rows = rows,
+                                                   .seq_len = 1,
+                                                   .max_linear = 1,
+                                                   .max_width = dim,
+                                                   .n_heads = 1,
+                                                   .head_dim = 1,
+                                                   .vocab_size = 1,
+                                                   .dtype = dtype});
+    check_t c = {.n = 0}, again = {.n = 0};
+    snprintf(c.what, sizeof c.what, "layernorm %s %zux%zu flags %d shift %zu", zero_dtype_name(dtype), rows, dim, flags,
+             shift);
+    memcpy(again.what, c.what, sizeof again.what);
+    array_t residual = array_make(n, dtype, shift, 0.5, 1.0), addend = array_make(n, dtype, shift, 0.0, 1.0);
+    array_t w = array_make(dim, dtype, shift, 1.0, 0.5), b = array_make(dim, dtype, shift, 0.0, 1.0);
+    array_t dy = array_make(n, dtype, shift, 0.0, 1.0), dx = array_make(n, dtype, shift, 0.0, 0.1);
+    array_t out = array_make(n, dtype, shift, 0.0, 0.0), y = array_make(n, dtype, shift, 0.0, 0.0);
+    array_t y2 = array_make(n, dtype, shift, 0.0, 0.0);
+    array_t mean = array_make(rows, ZERO_FP32, 0, 0.0, 0.0), rstd = array_make(rows, ZERO_FP32, 0, 0.0, 0.0);
+    array_t dw = array_grad_target(dim, grad_dtype, shift, accumulate);
+    array_t db = array_grad_target(dim, grad_dtype, shift, accumulate);
+    array_t dc = array_grad_target(dim, grad_dtype, shift, accumulate);
+    zero_weight_t none = {NULL, dtype};
+
+    /* The sum is rounded when it is stored, and the statistics are of what is stored. */
+    float *sum = malloc(n * sizeof *sum);
+    NEED(sum != NULL);
+    for (size_t i = 0; i < n; ++i)
+        sum[i] = rounded(residual.values[i] + (with_addend ? addend.values[i] : 0.0f), dtype);
+    if (in_place)
+        memcpy(out.values, residual.values, n * sizeof(float)), upload(&out);
+    float *rout = check_output(&c, "residual_out", &out, 0.0);
+    float *ry = check_output(&c, "y", &y, 64 * 0x1p-24 + unit(dtype));
+    float *rmean = check_output(&c, "mean", &mean, 64 * 0x1p-24),
+          *rrstd = check_output(&c, "rstd", &rstd, 64 * 0x1p-24);
+    NEED(t.cpu->layernorm(&t.cpu_ctx, ry, rmean, rrstd, rout, sum, NULL, host_weight(&w),
+                          with_bias ? host_weight(&b) : none, 1e-5f, rows, dim) == ZERO_OK);
+    for (int run = 0; run < 2; ++run)
+        check_run_done(&c, t.gpu->layernorm(&t.gpu_ctx, y.data, mean.data, rstd.data, out.data,
+                                            in_place ? out.data : residual.data, with_addend ? addend.data : NULL,
+                                            weight_of(&w), with_bias ? weight_of(&b) : none, 1e-5f, rows, dim));
+
+    float *ry2 = check_output(&again, "y", &y2, 64 * 0x1p-24 + unit(dtype));
+    float *rdx = check_output(&again, "dresidual", &dx, 256 * 0x1p-24 + unit(dtype));
+    float *rdw = check_output(&again, "dweight", &dw, 4 * sum_bound(rows) + unit(grad_dtype));
+    float *rdb = with_bias ? check_output(&again, "dbias", &db, sum_bound(rows) + unit(grad_dtype)) : NULL;
+    float *rdc = check_output(&again, "dcolumns", &dc, unit(grad_dtype));
+    memcpy(ry2, ry, n * sizeof *ry2);
+    NEED(t.cpu->layernorm_backward(&t.cpu_ctx, rdx, (zero_grad_t){rdw, ZERO_FP32, accumulate},
+                                   (zero_grad_t){rdb, ZERO_FP32, accumulate}, (zero_grad_t){rdc, ZERO_FP32, accumulate},
+                                   NULL, dy.values, sum, rmean, rrstd, host_weight(&w), none, rows, dim) == ZERO_OK);
+    allow_for_summands(&again, rdc, 256 * 0x1p-24 + sum_bound(rows) + unit(dtype), rdx, n);
+    for (int run = 0; run < 2; ++run) {
+        zero_grad_t dbias = with_bias ? grad_of(&db, accumulate) : (zero_grad_t){NULL, dtype, false};
+        check_run_done(&again, t.gpu->layernorm_backward(&t.gpu_ctx, dx.data, grad_of(&dw, accumulate), dbias,
+                                                         grad_of(&dc, accumulate), y2.data, dy.data, out.data,
+                                                         mean.data, rstd.data, weight_of(&w),
+                                                         with_bias ? weight_of(&b) : none, rows, dim));
+    }
+    ++n_checks;
+    unsigned char *first = download(&y), *second = download(&y2);
+    if (memcmp(first, second, n * zero_dtype_size(dtype)) != 0)
+        fail(&again, &again.outputs[0], "made again, it has other bits than layernorm's", 0, 0);
+    free(first), free(second);
+
+    /* Nothing else depends on whether y is made again, nor dresidual on whether columns are summed. */
+    unsigned char *with = download(&dx);
+    zero_grad_t nowhere = {NULL, dtype, false};
+    upload(&dx), upload(&dw);
+    NEED(t.gpu->layernorm_backward(&t.gpu_ctx, dx.data, grad_of(&dw, accumulate), nowhere, nowhere, NULL, dy.data,
+                                   out.data, mean.data, rstd.data, weight_of(&w), none, rows, dim) == ZERO_OK);
+    NEED(cudaDeviceSynchronize() == cudaSuccess);
+    unsigned char *without = download(&dx);
+    ++n_checks;
+    if (memcmp(with, without, n * zero_dtype_size(dtype)) != 0)
+        fail(&again, &again.outputs[1], "other bits without y and dcolumns", 0, 0);
+    free(with), free(without), free(sum);
+    check_free(&c), check_free(&again);
+    array_free(&residual), array_free(&addend), array_free(&w), array_free(&b), array_free(&dy), array_free(&dx);
+    array_free(&out), array_free(&y), array_free(&y2), array_free(&mean), array_free(&rstd), array_free(&dw);
+    array_free(&db), array_free(&dc);
+    tables_close(&t);
+}
+
+static void test_layernorm(void)
+{
+    static const size_t dims[] = {1, 5, 36, 256, 768, 1600, 2048, 4096, 5120, 8192};
+    for (int d = 0; d < 3; ++d) {
+        for (size_t i = 0; i < sizeof dims / sizeof dims[0]; ++i)
+            check_layernorm(dtypes[d], 131, dims[i], (int)random_below(64));
+        check_layernorm(dtypes[d], small ? 901 : 9001, 64, 7);
+        for (int i = 0; i < (small ? 12 : 64); ++i)
+            check_layernorm(dtypes[d], random_size(200), random_size(2500), i);
+    }
+}
+
+/* ---- RMSNorm ---- */
+
+static void expect_same_bits(const check_t *c, const char *name, const array_t *a, const array_t *b)
+{
+    output_t o = {.name = name};
+    unsigned char *first = download(a), *second = download(b);
+    ++n_checks;
+    if (memcmp(first, second, (a->n + a->shift + 2 * GUARD) * zero_dtype_size(a->dtype)) != 0)
+        fail(c, &o, "other bits than forward's", 0, 0);
+    free(first), free(second);
+}
+
+static void check_rmsnorm(zero_dtype_t dtype, size_t rows, size_t dim, int flags)
+{
+    bool accumulate = flags & 1, with_addend = flags & 2, remake_y = flags & 4, in_place = flags & 8;
+    zero_dtype_t grad_dtype = flags & 16 ? ZERO_FP32 : dtype;
+    size_t n = rows * dim, shift = flags & 32 ? 1 + random_below(7) : 0;
+    const float eps = 1e-5f;
+    tables_t t = tables_open((zero_model_limits_t){.n_rows = rows,
+                                                   .seq_len = 1,
+                                                   .max_linear = 1,
+                                                   .max_width = dim,
+                                                   .n_heads = 1,
+                                                   .head_dim = 1,
+                                                   .vocab_size = 1,
+                                                   .dtype = dtype});
+    check_t c = {.n = 0}, again = {.n = 0};
+    snprintf(c.what, sizeof c.what, "rmsnorm %s %zux%zu flags %d shift %zu", zero_dtype_name(dtype), rows, dim, flags,
+             shift);
+    memcpy(again.what, c.what, sizeof again.what);
+    array_t residual = array_make(n, dtype, shift, 0.5, 1.0), addend = array_make(n, dtype, shift, 0.0, 1.0);
+    array_t w = array_make(dim, dtype, shift, 1.0, 0.5), dy = array_make(n, dtype, shift, 0.0, 1.0);
+    array_t out = array_make(n, dtype, shift, 0.0, 0.0), y = array_make(n, dtype, shift, 0.0, 0.0);
+    array_t remade = array_make(n, dtype, shift, 0.0, 0.0);
+    array_t rstd = array_make(rows, ZERO_FP32, 0, 0.0, 0.0), dx = array_make(n, dtype, shift, 0.0, 0.1);
+    array_t dw = array_grad_target(dim, grad_dtype, shift, accumulate);
+
+    /* The sum is rounded when it is stored, and rstd is of what is stored. */
+    float *rout = check_output(&c, "residual_out", &out, 0.0);
+    float *ry = check_output(&c, "y", &y, 64 * 0x1p-24 + unit(dtype));
+    float *rrstd = check_output(&c, "rstd", &rstd, 64 * 0x1p-24);
+    for (size_t i = 0; i < n; ++i)
+        rout[i] = rounded(residual.values[i] + (with_addend ? addend.values[i] : 0.0f), dtype);
+    if (in_place)
+        memcpy(out.values, residual.values, n * sizeof(float)), upload(&out);
+    rmsnorm_fp64(ry, rrstd, rout, w.values, (double)eps, rows, dim);
+    for (int run = 0; run < 2; ++run)
+        check_run_done(&c, t.gpu->rmsnorm(&t.gpu_ctx, y.data, rstd.data, out.data, in_place ? out.data : residual.data,
+                                          with_addend ? addend.data : NULL, weight_of(&w), eps, rows, dim));
+
+    double *sums = calloc(dim, sizeof *sums);
+    NEED(sums != NULL);
+    float *rremade = remake_y ? check_output(&again, "y remade", &remade, 64 * 0x1p-24 + unit(dtype)) : NULL;
+    float *rdx = check_output(&again, "dresidual", &dx, 0.0);
+    output_t *dx_output = &again.outputs[again.n - 1];
+    float *rdw = check_output(&again, "dweight", &dw, 4 * sum_bound(rows) + unit(grad_dtype));
+    if (remake_y)
+        memcpy(rremade, ry, n * sizeof *ry);
+    double condition = rmsnorm_backward_fp64(rdx, sums, dy.values, rout, w.values, (double)eps, rows, dim);
+    dx_output->bound = 64 * 0x1p-24 * condition + unit(dtype);
+    for (size_t i = 0; i < dim; ++i)
+        rdw[i] = (float)(sums[i] + (accumulate ? (double)rdw[i] : 0.0));
+    for (int run = 0; run < 2; ++run)
+        check_run_done(&again, t.gpu->rmsnorm_backward(&t.gpu_ctx, dx.data, grad_of(&dw, accumulate),
+                                                       remake_y ? remade.data : NULL, dy.data, out.data, rstd.data,
+                                                       weight_of(&w), rows, dim));
+    if (remake_y)
+        expect_same_bits(&again, "y remade", &y, &remade);
+    free(sums);
+    check_free(&c), check_free(&again);
+    array_free(&residual), array_free(&addend), array_free(&w), array_free(&dy), array_free(&dx), array_free(&out);
+    array_free(&y), array_free(&remade), array_free(&rstd), array_free(&dw);
+    tables_close(&t);
+}
+
+static void test_rmsnorm(void)
+{
+    /* One warp a row of one and of three packs a lane, several, a block, from shared memory and not; the last is the
+     * most there is. */
+    static const size_t dims[] = {1, 5, 36, 256, 768, 2048, 4096, 5120, 8192, 16384};
+    for (int d = 0; d < 3; ++d) {
+        for (size_t i = 0; i < sizeof dims / sizeof dims[0]; ++i)
+            for (int shifted = 0; shifted <= 32; shifted += 32)
+                check_rmsnorm(dtypes[d], small || dims[i] > 1000 ? 37 : 331, dims[i], (int)random_below(32) + shifted);
+        check_rmsnorm(dtypes[d], small ? 901 : 9001, 64, 7);
+        for (int i = 0; i < (small ? 12 : 64); ++i)
+            check_rmsnorm(dtypes[d], random_size(200), random_size(2500), i);
+    }
+    if (!small)
+        check_rmsnorm(ZERO_FP32, 4300, 4096, 6); /* as many parts as there may be */
+}
+
+/* ---- Rotary positions ---- */
+
+/* as_rounded: against the angle as Hugging Face rounds it, at any position; else against the formula, from which the
+ * frequency's and the angle's roundings turn position * 2^-22 away at most. */
+static void check_rope(zero_dtype_t dtype, attention_shape_t s, float theta, size_t shift, bool as_rounded)
+{
+    size_t n = s.n_batch * s.seq_len * (s.n_heads + 2 * s.n_kv_heads) * s.head_dim;
+    tables_t t = tables_open((zero_model_limits_t){.n_rows = s.n_batch * s.seq_len,
+                                                   .seq_len = s.seq_len,
+                                                   .max_linear = 1,
+                                                   .max_width = 1,
+                                                   .n_heads = s.n_heads,
+                                                   .head_dim = s.head_dim,
+                                                   .vocab_size = 1,
+                                                   .dtype = dtype});
+    check_t c = {.n = 0};
+    snprintf(c.what, sizeof c.what, "rope %s B %zu T %zu heads %zu/%zu of %zu shift %zu%s", zero_dtype_name(dtype),
+             s.n_batch, s.seq_len, s.n_heads, s.n_kv_heads, s.head_dim, shift, as_rounded ? "" : " exact angles");
+    array_t turned = array_make(n, dtype, shift, 0.0, 1.0), back = array_make(n, dtype, shift, 0.0, 1.0);
+    double bound = 8.0 * 0x1p-24 + unit(dtype) + (as_rounded ? 0.0 : (double)s.seq_len * 0x1p-22);
+    float *rturned = check_output(&c, "rope", &turned, bound), *rback = check_output(&c, "inverse", &back, bound);
+    rope_fp64(rturned, false, (double)theta, as_rounded, s.n_batch, s.seq_len, s.n_heads, s.n_kv_heads, s.head_dim);
+    rope_fp64(rback, true, (double)theta, as_rounded, s.n_batch, s.seq_len, s.n_heads, s.n_kv_heads, s.head_dim);
+    for (int run = 0; run < 2; ++run) {
+        zero_status_t status = t.gpu->rope(&t.gpu_ctx, turned.data, false, theta, s.n_batch, s.seq_len, s.n_heads,
+                                           s.n_kv_heads, s.head_dim);
+        if (status == ZERO_OK)
+            status = t.gpu->rope(&t.gpu_ctx, back.data, true, theta, s.n_batch, s.seq_len, s.n_heads, s.n_kv_heads,
+                                 s.head_dim);
+        check_run_done(&c, status);
+    }
+    check_free(&c);
+    array_free(&turned), array_free(&back);
+    tables_close(&t);
+}
+
+static void test_rope(void)
+{
+    static const attention_shape_t shapes[] = {{1, 1, 1, 1, 2},     {3, 17, 3, 3, 12},  {2, 33, 6, 2, 10},
+                                               {2, 65, 32, 8, 128}, {2, 129, 9, 3, 64}, {1, 40, 71, 1, 64},
+                                               {1, 9, 2, 1, 512},   {1, 9, 2, 2, 1040}, {1, 5, 1, 1, 522}};
+    for (int d = 0; d < 3; ++d) {
+        for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; ++i) {
+            check_rope(dtypes[d], shapes[i], 500000.0f, 0, true);
+            check_rope(dtypes[d], shapes[i], 10000.0f, 1 + random_below(7), false);
+        }
+        for (int i = 0; i < (small ? 4 : 24); ++i) {
+            size_t kv = 1 + random_below(3);
+            attention_shape_t s = {1 + random_below(3), 1 + random_below(300), kv * (1 + random_below(4)), kv,
+                                   2 * (1 + random_below(80))};
+            check_rope(dtypes[d], s, 10000.0f, i % 2 ? random_below(8) : 0, i % 4 < 2);
+        }
+    }
+    if (!small)
+        check_rope(ZERO_FP32, (attention_shape_t){1, ((size_t)1 << 20) + 1, 1, 1, 4}, 500000.0f, 0, true);
+}
+
+/* ---- SwiGLU ---- */
+
+/* gate 0: random gates; else this one in every place. */
+static void check_swiglu(zero_dtype_t dtype, size_t rows, size_t width, size_t shift, float gate)
+{
+    size_t n = rows * width;
+    tables_t t = tables_open((zero_model_limits_t){.n_rows = rows,
+                                                   .seq_len = 1,
+                                                   .max_linear = 1,
+                                                   .max_width = 1,
+                                                   .n_heads = 1,
+                                                   .head_dim = 1,
+                                                   .vocab_size = 1,
+                                                   .dtype = dtype});
+    check_t c = {.n = 0};
+    snprintf(c.what, sizeof c.what, "swiglu %s %zux%zu shift %zu gate %g", zero_dtype_name(dtype), rows, width, shift,
+             (double)gate);
+    array_t gate_up = array_make(2 * n, dtype, shift, 0.0, gate != 0.0f ? fabs((double)gate) : 2.0);
+    array_t dy = array_make(n, dtype, shift, 0.0, 1.0), y = array_make(n, dtype, shift, 0.0, 0.0);
+    array_t remade = array_make(n, dtype, shift, 0.0, 0.0), d = array_make(2 * n, dtype, shift, 0.0, 0.0);
+    array_t in_place = array_make(2 * n, dtype, shift, 0.0, 1.0);
+    for (size_t i = 0; gate != 0.0f && i < 2 * n; ++i)
+        gate_up.values[i] = i / width % 2 == 0 ? rounded(gate, dtype) : gate_up.values[i];
+    memcpy(in_place.values, gate_up.values, 2 * n * sizeof(float));
+    upload(&gate_up), upload(&in_place);
+    /* The exponential and the quotient are good to a few units; 16 bits do not show it. */
+    double bound = (dtype == ZERO_FP32 ? 16.0 : 1.0) * unit(dtype);
+    float *ry = check_output(&c, "y", &y, bound), *rd = check_output(&c, "dgate_up", &d, bound);
+    float *rremade = check_output(&c, "y remade", &remade, bound);
+    float *rin = check_output(&c, "dgate_up in place", &in_place, bound);
+    swiglu_fp64(ry, rd, dy.values, gate_up.values, rows, width);
+    memcpy(rremade, ry, n * sizeof *ry), memcpy(rin, rd, 2 * n * sizeof *rd);
+    for (int run = 0; run < 2; ++run) {
+        zero_status_t status = t.gpu->swiglu(&t.gpu_ctx, y.data, gate_up.data, rows, width);
+        if (status == ZERO_OK)
+            status = t.gpu->swiglu_backward(&t.gpu_ctx, d.data, NULL, dy.data, gate_up.data, rows, width);
+        if (status == ZERO_OK)
+            status =
+                t.gpu->swiglu_backward(&t.gpu_ctx, in_place.data, remade.data, dy.data, in_place.data, rows, width);
+        check_run_done(&c, status);
+    }
+    expect_same_bits(&c, "y remade", &y, &remade);
+    expect_same_bits(&c, "dgate_up in place", &d, &in_place);
+    check_free(&c);
+    array_free(&gate_up), array_free(&dy), array_free(&y), array_free(&remade), array_free(&d), array_free(&in_place);
+    tables_close(&t);
+}
+
+static void test_swiglu(void)
+{
+    static const float tails[] = {-3e4f, -80.0f, -9.0f, 9.0f, 80.0f, 3e4f}; /* nothing overflows on the way */
+    for (int d = 0; d < 3; ++d) {
+        check_swiglu(dtypes[d], 1, 1, 0, 0.0f);
+        check_swiglu(dtypes[d], small ? 3 : 70, 14336, 0, 0.0f);
+        for (size_t i = 0; i < sizeof tails / sizeof tails[0]; ++i)
+            if (dtypes[d] != ZERO_FP16 || (tails[i] > 0.0f && tails[i] < 100.0f)) /* the others leave fp16's range */
+                check_swiglu(dtypes[d], 3, 40, i % 2, tails[i]);
+        for (int i = 0; i < (small ? 6 : 24); ++i)
+            check_swiglu(dtypes[d], random_size(100), random_size(3000), i % 3 == 0 ? 0 : random_below(8), 0.0f);
+    }
+}
+
+/* ---- GELU, addition ---- */
+
+static void check_elementwise(zero_dtype_t dtype, size_t rows, size_t width, size_t shift, bool accumulate)
+{
+    size_t n = rows * width;
+    zero_dtype_t grad_dtype = rows % 2 ? dtype : ZERO_FP32;
+    tables_t t = tables_open((zero_model_limits_t){.n_rows = rows,
+                                                   .seq_len = 1,
+                                                   .max_linear = 1,
+                                                   .max_width = width,
+                                                   .n_heads = 1,
+                                                   .head_dim = 1,
+                                                   .vocab_size = 1,
+                                                   .dtype = dtype});
+    check_t c = {.n = 0};
+    snprintf(c.what, sizeof c.what, "elementwise %s %zux%zu shift %zu", zero_dtype_name(dtype), rows, width, shift);
+    array_t x = array_make(n, dtype, shift, 0.0, 2.0), dy = array_make(n, dtype, shift, 0.0, 1.0);
+    array_t y = array_make(n, dtype, shift, 0.0, 0.0), dx = array_make(n, dtype, shift, 0.0, 0.0);
+    array_t in_place = array_make(n, dtype, shift, 0.0, 1.0), sum = array_make(n, dtype, shift, 0.0, 1.0);
+    array_t again = array_make(n, dtype, shift, 0.0, 0.0), sums = array_make(width, ZERO_FP32, 0, 0.0, 1.0);
+    array_t dc = array_grad_target(width, grad_dtype, shift, accumulate);
+    array_t put = array_grad_target(width, grad_dtype, shift, accumulate);
+    zero_grad_t nowhere = {NULL, dtype, false};
+    for (size_t i = 0; i < n && i < 6; ++i) /* the tails: nothing overflows on the way */
+        x.values[i] = rounded((i % 2 ? -1.0f : 1.0f) * (i < 2 ? 9.0f : i < 4 ? 90.0f : 3e4f), dtype);
+    upload(&x);
+    double bound = (dtype == ZERO_FP32 ? 16.0 : 1.0) * unit(dtype);
+    float *ry = check_output(&c, "gelu", &y, bound), *rdx = check_output(&c, "gelu backward", &dx, bound);
+    float *rin = check_output(&c, "gelu backward in place", &in_place, bound);
+    float *ragain = check_output(&c, "gelu made again", &again, bound);
+    float *rdc = check_output(&c, "gelu backward's columns", &dc, unit(grad_dtype));
+    float *rput = check_output(&c, "put_grad", &put, unit(grad_dtype));
+    float *rsum = check_output(&c, "add", &sum, unit(dtype));
+    NEED(t.cpu->gelu(&t.cpu_ctx, ry, x.values, n) == ZERO_OK);
+    NEED(t.cpu->gelu_backward(&t.cpu_ctx, rdx, (zero_grad_t){rdc, ZERO_FP32, accumulate}, ragain, dy.values, x.values,
+                              rows, width) == ZERO_OK);
+    allow_for_summands(&c, rdc, bound + sum_bound(rows), rdx, n);
+    NEED(t.cpu->gelu_backward(&t.cpu_ctx, rin, nowhere, NULL, rin, x.values, rows, width) == ZERO_OK);
+    NEED(t.cpu->put_grad(&t.cpu_ctx, (zero_grad_t){rput, ZERO_FP32, accumulate}, sums.values, width) == ZERO_OK);
+    NEED(t.cpu->add(&t.cpu_ctx, rsum, x.values, n) == ZERO_OK);
+    for (int run = 0; run < 2; ++run) {
+        zero_status_t status = t.gpu->gelu(&t.gpu_ctx, y.data, x.data, n);
+        if (status == ZERO_OK)
+            status = t.gpu->gelu_backward(&t.gpu_ctx, dx.data, grad_of(&dc, accumulate), again.data, dy.data, x.data,
+                                          rows, width);
+        if (status == ZERO_OK)
+            status = t.gpu->gelu_backward(&t.gpu_ctx, in_place.data, nowhere, NULL, in_place.data, x.data, rows, width);
+        if (status == ZERO_OK)
+            status = t.gpu->put_grad(&t.gpu_ctx, grad_of(&put, accumulate), sums.data, width);
+        if (status == ZERO_OK)
+            status = t.gpu->add(&t.gpu_ctx, sum.data, x.data, n);
+        check_run_done(&c, status);
+    }
+    ++n_checks;
+    unsigned char *first = download(&y), *second = download(&again);
+    if (memcmp(first, second, n * zero_dtype_size(dtype)) != 0)
+        fail(&c, &c.outputs[3], "other bits than gelu's", 0, 0);
+    free(first), free(second);
+    check_free(&c);
+    array_free(&x), array_free(&dy), array_free(&y), array_free(&dx), array_free(&in_place), array_free(&sum);
+    array_free(&again), array_free(&sums), array_free(&dc), array_free(&put);
+    tables_close(&t);
+}
+
+static void test_elementwise(void)
+{
+    for (int d = 0; d < 3; ++d)
+        for (int i = 0; i < 12; ++i)
+            check_elementwise(dtypes[d], i == 0 ? 1 : 1 + random_below(400), i == 0 ? 1 : random_size(600),
+                              i % 3 == 0 ? 0 : random_below(8), i % 2 == 0);
+}
+
+/* ---- Attention ---- */
+
+/* What the table says of a shape is what it does: with cuDNN every shape that it may be asked for is its own. */
+static void check_who_attends(tables_t *t, zero_dtype_t dtype, attention_shape_t s, const char *what)
+{
+    char why[ZERO_MODEL_WHY] = "";
+    bool is_slow =
+        t->gpu->attention_is_slow(&t->gpu_ctx, s.n_batch, s.seq_len, s.n_heads, s.n_kv_heads, s.head_dim, why);
+    bool may_serve = dtype != ZERO_FP32 && s.seq_len % 128 == 0 && s.head_dim % 8 == 0 && s.head_dim <= 128;
+#ifndef ZERO_HAVE_CUDNN
+    may_serve = false;
+#endif
+    ++n_checks;
+    if (is_slow == may_serve || (why[0] != 0) != is_slow) {
+        ++n_failed;
+        printf("FAILED %s: %s: '%s'\n", what, is_slow ? "slow" : "fast", why);
+    }
+}
+
+static void check_attention(zero_dtype_t dtype, attention_shape_t s, double std)
+{
+    size_t n_out = s.n_batch * s.seq_len * s.n_heads * s.head_dim;
+    size_t n_qkv = s.n_batch * s.seq_len * (s.n_heads + 2 * s.n_kv_heads) * s.head_dim;
+    tables_t t = tables_open((zero_model_limits_t){.n_rows = s.n_batch * s.seq_len,
+                                                   .seq_len = s.seq_len,
+                                                   .max_linear = 1,
+                                                   .max_width = 1,
+                                                   .n_heads = s.n_heads,
+                                                   .head_dim = s.head_dim,
+                                                   .vocab_size = 1,
+                                                   .dtype = dtype});
+    check_t c = {.n = 0};
+    snprintf(c.what, sizeof c.what, "attention %s B %zu T %zu heads %zu/%zu of %zu std %g", zero_dtype_name(dtype),
+             s.n_batch, s.seq_len, s.n_heads, s.n_kv_heads, s.head_dim, std);
+    array_t qkv = array_make(n_qkv, dtype, 0, 0.0, std), dout = array_make(n_out, dtype, 0, 0.0, 1.0);
+    array_t out = array_make(n_out, dtype, 0, 0.0, 0.0), dqkv = array_make(n_qkv, dtype, 0, 0.0, 0.0);
+    array_t lse = array_make(s.n_batch * s.n_heads * s.seq_len, ZERO_FP32, 0, 0.0, 0.0);
+    /* A score of size S is off by S u, and its exponential relatively; probabilities and score gradients are rounded
+     * to 16 bits on their way into a product, and backward reads the rounded out. */
+    double bound = (32.0 + 32.0 * std * std) * 0x1p-24;
+    float *rout = check_output(&c, "out", &out, bound + (dtype == ZERO_FP32 ? 0.0 : 2.0 * unit(dtype)));
+    float *rlse = check_output(&c, "logsumexp", &lse, bound + 0x1p-20);
+    float *rdqkv = check_output(&c, "dqkv", &dqkv, 2.0 * bound + (dtype == ZERO_FP32 ? 0.0 : 3.0 * unit(dtype)));
+    attention_fp64(rout, rlse, rdqkv, dout.values, qkv.values, s);
+    check_who_attends(&t, dtype, s, c.what);
+    for (int run = 0; run < 2; ++run) {
+        zero_status_t status = t.gpu->attention(&t.gpu_ctx, out.data, lse.data, qkv.data, s.n_batch, s.seq_len,
+                                                s.n_heads, s.n_kv_heads, s.head_dim);
+        if (status == ZERO_OK)
+            status = t.gpu->attention_backward(&t.gpu_ctx, dqkv.data, dout.data, qkv.data, out.data, lse.data,
+                                               s.n_batch, s.seq_len, s.n_heads, s.n_kv_heads, s.head_dim);
+        check_run_done(&c, status);
+    }
+    check_free(&c);
+    array_free(&qkv), array_free(&dout), array_free(&out), array_free(&dqkv), array_free(&lse);
+    tables_close(&t);
+}
+
+/* Multiples of 128 positions with heads of a multiple of 8 are cuDNN's in 16 bits, the others are ours. */
+static void test_attention(void)
+{
+    static const attention_shape_t shapes[] = {
+        {1, 1, 1, 1, 1},     {3, 17, 3, 3, 12},  {2, 33, 6, 2, 5},     {1, 64, 2, 1, 8},    {2, 201, 4, 4, 40},
+        {1, 130, 4, 1, 256}, {2, 128, 3, 3, 64}, {2, 256, 12, 12, 64}, {1, 1024, 5, 5, 64}, {2, 384, 8, 2, 128},
+        {1, 128, 4, 4, 80},  {3, 256, 6, 1, 8},  {2, 256, 32, 8, 64},  {1, 2048, 4, 2, 64}, {1, 4096, 2, 1, 128}};
+    for (int d = 0; d < 3; ++d) {
+        for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; ++i)
+            if (!small || shapes[i].n_batch * shapes[i].seq_len * shapes[i].n_heads < 1000)
+                check_attention(dtypes[d], shapes[i], 1.0);
+        check_attention(dtypes[d], (attention_shape_t){2, 128, 2, 2, 64}, 3.0);
+        for (int i = 0; i < (small ? 2 : 12); ++i) {
+            size_t kv = 1 + random_below(3);
+            check_attention(dtypes[d],
+                            (attention_shape_t){1 + random_below(3), 1 + random_below(300), kv * (1 + random_below(3)),
+                                                kv, 1 + random_below(130)},
+                            1.0);
+        }
+    }
+}
+
+/* ---- Embedding ---- */
+
+static int32_t *random_tokens(size_t n, size_t vocab_size, int32_t **device)
+{
+    int32_t *tokens = malloc(n * sizeof *tokens);
+    NEED(tokens != NULL);
+    for (size_t i = 0; i < n; ++i) /* a third of them one token, as spaces are in text */
+        tokens[i] = (int32_t)(random_below(3) ? random_below(vocab_size) : vocab_size / 2);
+    NEED(cudaMalloc((void **)device, n * sizeof *tokens) == cudaSuccess);
+    NEED(cudaMemcpy(*device, tokens, n * sizeof *tokens, cudaMemcpyHostToDevice) == cudaSuccess);
+    return tokens;
+}
+
+static void check_embed(zero_dtype_t dtype, size_t n_batch, size_t seq_len, size_t dim, size_t vocab_size, int flags)
+{
+    bool accumulate = flags & 1, with_positions = flags & 2;
+    zero_dtype_t grad_dtype = flags & 4 ? ZERO_FP32 : dtype;
+    size_t rows = n_batch * seq_len, shift = flags & 8 ? 1 + random_below(7) : 0;
+    tables_t t = tables_open((zero_model_limits_t){.n_rows = rows,
+                                                   .seq_len = seq_len,
+                                                   .max_linear = vocab_size * dim,
+                                                   .max_width = dim,
+                                                   .n_heads = 1,
+                                                   .head_dim = dim,
+                                                   .vocab_size = vocab_size,
+                                                   .dtype = dtype});
+    check_t c = {.n = 0};
+    snprintf(c.what, sizeof c.what, "embed %s %zux%zux%zu vocabulary %zu flags %d", zero_dtype_name(dtype), n_batch,
+             seq_len, dim, vocab_size, flags);
+    int32_t *device_tokens, *tokens = random_tokens(rows, vocab_size, &device_tokens);
+    array_t table = array_make(vocab_size * dim, dtype, shift, 0.0, 1.0);
+    array_t positions = array_make(seq_len * dim, dtype, shift, 0.0, 1.0);
+    array_t dout = array_make(rows * dim, dtype, shift, 0.0, 1.0), out = array_make(rows * dim, dtype, shift, 0.0, 0.0);
+    array_t dtable = array_grad_target(vocab_size * dim, grad_dtype, shift, accumulate);
+    array_t dpositions = array_grad_target(seq_len * dim, grad_dtype, shift, accumulate);
+    zero_weight_t none = {NULL, dtype};
+    float *rout = check_output(&c, "out", &out, unit(dtype));
+    float *rdt = check_output(&c, "dtokens", &dtable, sum_bound(rows) + unit(grad_dtype));
+    float *rdp =
+        with_positions ? check_output(&c, "dpositions", &dpositions, sum_bound(n_batch) + unit(grad_dtype)) : NULL;
+    NEED(t.cpu->embed(&t.cpu_ctx, rout, tokens, host_weight(&table), with_positions ? host_weight(&positions) : none,
+                      n_batch, seq_len, dim, vocab_size) == ZERO_OK);
+    NEED(t.cpu->embed_backward(&t.cpu_ctx, (zero_grad_t){rdt, ZERO_FP32, accumulate},
+                               (zero_grad_t){rdp, ZERO_FP32, accumulate}, dout.values, tokens, n_batch, seq_len, dim,
+                               vocab_size) == ZERO_OK);
+    for (int run = 0; run < 2; ++run) {
+        zero_status_t status =
+            t.gpu->embed(&t.gpu_ctx, out.data, device_tokens, weight_of(&table),
+                         with_positions ? weight_of(&positions) : none, n_batch, seq_len, dim, vocab_size);
+        zero_grad_t dp = with_positions ? grad_of(&dpositions, accumulate) : (zero_grad_t){NULL, dtype, false};
+        if (status == ZERO_OK)
+            status = t.gpu->embed_backward(&t.gpu_ctx, grad_of(&dtable, accumulate), dp, dout.data, device_tokens,
+                                           n_batch, seq_len, dim, vocab_size);
+        check_run_done(&c, status);
+    }
+    check_free(&c);
+    free(tokens), cudaFree(device_tokens);
+    array_free(&table), array_free(&positions), array_free(&dout), array_free(&out), array_free(&dtable);
+    array_free(&dpositions);
+    tables_close(&t);
+}
+
+static void test_embed(void)
+{
+    for (int d = 0; d < 3; ++d) {
+        check_embed(dtypes[d], 1, 1, 1, 1, 0);
+        check_embed(dtypes[d], 8, 1024, 64, 50304, 2);
+        for (int i = 0; i < (small ? 4 : 16); ++i)
+            check_embed(dtypes[d], 1 + random_below(4), 1 + random_below(300), random_size(400), 1 + random_below(1000),
+                        i);
+    }
+}
+
+/* ---- Output head and loss ---- */
+
+#define LOSS_WEIGHT 0.3
+
+static void check_loss(zero_dtype_t dtype, size_t rows, size_t dim, size_t vocab_size, int flags)
+{
+    bool accumulate = flags & 1, in_place = flags & 2;
+    zero_dtype_t grad_dtype = flags & 4 ? ZERO_FP32 : dtype;
+    tables_t t = tables_open((zero_model_limits_t){.n_rows = rows,
+                                                   .seq_len = 1,
+                                                   .max_linear = vocab_size * dim,
+                                                   .max_width = dim,
+                                                   .n_heads = 1,
+                                                   .head_dim = dim,
+                                                   .vocab_size = vocab_size,
+                                                   .dtype = dtype});
+    check_t c = {.n = 0};
+    snprintf(c.what, sizeof c.what, "loss %s %zux%zu vocabulary %zu flags %d", zero_dtype_name(dtype), rows, dim,
+             vocab_size, flags);
+    const float scale = 8.0f;
+    int32_t *device_targets, *targets = random_tokens(rows, vocab_size, &device_targets);
+    array_t x = array_make(rows * dim, dtype, 0, 0.0, 1.0);
+    array_t w = array_make(vocab_size * dim, dtype, 0, 0.0, 1.5 / sqrt((double)dim)); /* logits of a few units */
+    array_t dx = array_make(rows * dim, dtype, 0, 0.0, 0.0);
+    array_t dw = array_grad_target(vocab_size * dim, grad_dtype, 0, accumulate);
+    array_t logits = array_make(rows * vocab_size, ZERO_FP32, 0, 0.0, 0.0);
+    if (in_place)
+        memcpy(dx.values, x.values, x.n * sizeof(float)), upload(&dx);
+    array_t device_scale = array_make(1, ZERO_FP32, 0, 0.0, 0.0);
+    device_scale.values[0] = scale;
+    upload(&device_scale);
+    double *device_loss, cpu_loss[2] = {1.5, 1.5}, gpu_loss[2];
+    NEED(cudaMalloc((void **)&device_loss, 2 * sizeof *device_loss) == cudaSuccess);
+    /* Logits of 2 units or so are rounded to the dtype, and a probability is off by as much as its logit; then their
+     * gradient is rounded. */
+    double logit_bound = 4.0 * sum_bound(dim) + (dtype == ZERO_FP32 ? 0.0 : 3.0 * unit(dtype));
+    float *rdx = check_output(&c, "dx", &dx, logit_bound + sum_bound(vocab_size) + unit(dtype));
+    float *rdw = check_output(&c, "dweight", &dw, logit_bound + sum_bound(rows) + unit(grad_dtype));
+    float *rl = check_output(&c, "logits", &logits, sum_bound(dim));
+    NEED(t.cpu->head_loss(&t.cpu_ctx, &cpu_loss[0], rdx, (zero_grad_t){rdw, ZERO_FP32, accumulate}, x.values,
+                          host_weight(&w), targets, LOSS_WEIGHT, &scale, rows, dim, vocab_size) == ZERO_OK);
+    NEED(t.cpu->head_logits(&t.cpu_ctx, rl, x.values, host_weight(&w), rows, dim, vocab_size) == ZERO_OK);
+    double losses[2];
+    for (int run = 0; run < 2; ++run) {
+        NEED(cudaMemcpy(device_loss, cpu_loss + 1, sizeof(double), cudaMemcpyHostToDevice) == cudaSuccess);
+        NEED(cudaMemcpy(device_loss + 1, cpu_loss + 1, sizeof(double), cudaMemcpyHostToDevice) == cudaSuccess);
+        zero_status_t status =
+            t.gpu->head_loss(&t.gpu_ctx, device_loss + 1, NULL, (zero_grad_t){0}, x.data, weight_of(&w), device_targets,
+                             LOSS_WEIGHT, NULL, rows, dim, vocab_size);
+        if (status == ZERO_OK)
+            status = t.gpu->head_loss(&t.gpu_ctx, device_loss, dx.data, grad_of(&dw, accumulate),
+                                      in_place ? dx.data : x.data, weight_of(&w), device_targets, LOSS_WEIGHT,
+                                      device_scale.data, rows, dim, vocab_size);
+        if (status == ZERO_OK)
+            status = t.gpu->head_logits(&t.gpu_ctx, logits.data, x.data, weight_of(&w), rows, dim, vocab_size);
+        check_run_done(&c, status);
+        NEED(cudaMemcpy(gpu_loss, device_loss, sizeof gpu_loss, cudaMemcpyDeviceToHost) == cudaSuccess);
+        losses[run] = gpu_loss[0];
+    }
+    n_checks += 2;
+    output_t o = {.name = "loss"};
+    double error = fabs(gpu_loss[0] - cpu_loss[0]) / cpu_loss[0], loss_bound = 1e-6 + 2.0 * unit(dtype);
+    if (!(error <= loss_bound))
+        fail(&c, &o, "too far from the reference", error, loss_bound);
+    if (memcmp(&losses[0], &losses[1], sizeof(double)) != 0 || memcmp(&gpu_loss[0], &gpu_loss[1], sizeof(double)) != 0)
+        fail(&c, &o, "other bits when run again, or without gradients", gpu_loss[0], gpu_loss[1]);
+    check_free(&c);
+    free(targets), cudaFree(device_targets), cudaFree(device_loss);
+    array_free(&x), array_free(&w), array_free(&dx), array_free(&dw), array_free(&logits), array_free(&device_scale);
+    tables_close(&t);
+}
+
+static void test_loss(void)
+{
+    for (int d = 0; d < 3; ++d) {
+        check_loss(dtypes[d], 1, 3, 1, 0);
+        if (!small) {
+            check_loss(dtypes[d], 300, 8, 1050000, 0); /* several chunks of logits: 128, 128 and 44 rows */
+            check_loss(dtypes[d], 300, 8, 1050000, 1);
+            check_loss(dtypes[d], 512, 768, 50257, 2);
+        }
+        for (int i = 0; i < (small ? 4 : 16); ++i)
+            check_loss(dtypes[d], 1 + random_below(300), random_size(200), 1 + random_below(3000), i % 8);
+    }
+}
+
+/* NaN in the rows of bad tokens, by any of the kernels (wide or element by element), and in no others. The table ends
+ * with its allocation or nearly: compute-sanitizer sees a read beyond it. */
+static void check_bad_embed(tables_t *t, const int32_t *device_tokens, const int32_t tokens[3], size_t dim,
+                            size_t vocab_size)
+{
+    array_t table = array_make(vocab_size * dim, ZERO_BF16, 0, 0.0, 1.0);
+    array_t out = array_make(3 * dim, ZERO_BF16, 0, 0.0, 1.0);
+    NEED(t->gpu->embed(&t->gpu_ctx, out.data, device_tokens, weight_of(&table), (zero_weight_t){NULL, ZERO_BF16}, 1, 3,
+                       dim, vocab_size) == ZERO_OK);
+    NEED(cudaDeviceSynchronize() == cudaSuccess);
+    uint16_t *got = malloc(3 * dim * sizeof *got);
+    NEED(got != NULL && cudaMemcpy(got, out.data, 3 * dim * sizeof *got, cudaMemcpyDeviceToHost) == cudaSuccess);
+    for (size_t i = 0; i < 3 * dim; ++i) {
+        int32_t token = tokens[i / dim];
+        float x = value16(got[i], ZERO_BF16);
+        bool is_token = token >= 0 && (size_t)token < vocab_size;
+        ++n_checks;
+        if (is_token ? x != table.values[(size_t)token * dim + i % dim] : !isnan(x)) {
+            ++n_failed;
+            printf("FAILED bad tokens: token %d of %zu gives %g\n", token, vocab_size, (double)x);
+        }
+    }
+    free(got);
+    array_free(&table), array_free(&out);
+}
+
+/* A target or token outside the vocabulary cannot be refused on the GPU: it must come out as NaN. */
+static void test_bad_tokens(void)
+{
+    tables_t t = tables_open((zero_model_limits_t){.n_rows = 3,
+                                                   .seq_len = 3,
+                                                   .max_linear = 40,
+                                                   .max_width = 8,
+                                                   .n_heads = 1,
+                                                   .head_dim = 8,
+                                                   .vocab_size = 5,
+                                                   .dtype = ZERO_BF16});
+    static const int32_t bad[] = {-1, 5, INT32_MIN, INT32_MAX};
+    array_t x = array_make(24, ZERO_BF16, 0, 0.0, 1.0), w = array_make(40, ZERO_BF16, 0, 0.0, 1.0);
+    int32_t *targets;
+    double *device_loss, loss;
+    NEED(cudaMalloc((void **)&targets, 3 * sizeof *targets) == cudaSuccess);
+    NEED(cudaMalloc((void **)&device_loss, sizeof loss) == cudaSuccess);
+    for (size_t i = 0; i < 4; ++i) {
+        int32_t some[3] = {0, 4, bad[i]};
+        NEED(cudaMemcpy(targets, some, sizeof some, cudaMemcpyHostToDevice) == cudaSuccess);
+        NEED(cudaMemset(device_loss, 0, sizeof loss) == cudaSuccess);
+        NEED(t.gpu->head_loss(&t.gpu_ctx, device_loss, NULL, (zero_grad_t){0}, x.data, weight_of(&w), targets, 1.0,
+                              NULL, 3, 8, 5) == ZERO_OK);
+        NEED(cudaDeviceSynchronize() == cudaSuccess);
+        NEED(cudaMemcpy(&loss, device_loss, sizeof loss, cudaMemcpyDeviceToHost) == cudaSuccess);
+        ++n_checks;
+        if (!isnan(loss)) {
+            ++n_failed;
+            printf("FAILED bad tokens: target %d gives a loss of %g\n", bad[i], loss);
+        }
+        check_bad_embed(&t, targets, some, 8, 5); /* a pack is a row */
+        check_bad_embed(&t, targets, some, 7, 5);
+    }
+    cudaFree(targets), cudaFree(device_loss);
+    array_free(&x), array_free(&w);
+    tables_close(&t);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        void (*run)(void);
+    } tests[] = {{"linear", test_linear},       {"layernorm", test_layernorm},
+                 {"rmsnorm", test_rmsnorm},     {"rope", test_rope},
+                 {"swiglu", test_swiglu},       {"elementwise", test_elementwise},
+                 {"attention", test_attention}, {"embed", test_embed},
+                 {"loss", test_loss},           {"bad tokens", test_bad_tokens}};
+    const char *only = NULL;
+    for (int i = 1; i < argc; ++i) {
+        if (strcmp(argv[i], "small") == 0)
+            small = true;
+        else if (argv[i][0] >= '0' && argv[i][0] <= '9')
+            seed = strtoull(argv[i], NULL, 10);
+        else
+            only = argv[i];
+    }
+    for (size_t i = 0; i < sizeof tests / sizeof tests[0]; ++i) {
+        int checks_before = n_checks, failed_before = n_failed;
+        if (only != NULL && strcmp(only, tests[i].name) != 0)
+            continue;
+        tests[i].run();
+        printf("%-12s %5d checks, %d failed\n", tests[i].name, n_checks - checks_before, n_failed - failed_before);
+        fflush(stdout);
+    }
+    return n_failed == 0 ? 0 : 1;
+}

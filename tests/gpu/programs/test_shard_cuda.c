@@ -1,0 +1,599 @@
+/* test_shard_cuda.c - the shard kernels of CUDA give the CPU's bits, whatever the numbers (denormals, infinities,
+ * NaNs), sizes, alignment and segments. The CPU kernels are the reference; tests/unit/kernels/test_adam.c and its
+ * neighbours hold those against formulas. Whole arrays are compared, so that a write beside what was asked for shows as
+ * well.
+ *
+ *     test_shard_cuda [small]
+ *
+ * Prints "ok: claim" or "FAILED: claim" a line. small leaves out the runs over 10^8 elements (compute-sanitizer would
+ * take hours for them). Needs a GPU and no more than its driver: no Check, no MPI.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/shard/shard.h"
+#include "kernels/shard/step_math.h"
+
+#define LARGE ((size_t)100000000)
+#define N_OF(array) (sizeof(array) / sizeof(array)[0])
+
+static const zero_shard_kernels_t *cpu, *cuda;
+
+/* What the tests themselves cannot do without. */
+#define REQUIRE(condition)                                                                                             \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            fprintf(stderr, "test_shard_cuda: line %d: %s does not hold (CUDA: %s)\n", __LINE__, #condition,           \
+                    cudaGetErrorString(cudaPeekAtLastError()));                                                        \
+            exit(1);                                                                                                   \
+        }                                                                                                              \
+    } while (0)
+
+/* Runs one function of both tables. */
+#define ON_BOTH(function, cpu_args, cuda_args)                                                                         \
+    do {                                                                                                               \
+        REQUIRE(cpu->function cpu_args == ZERO_OK);                                                                    \
+        REQUIRE(cuda->function cuda_args == ZERO_OK);                                                                  \
+    } while (0)
+
+/* ---- Numbers of every kind -----------------------------------------------------------------------------------------
+ */
+
+/* Number i of a stream (Steele, Lea, Flood: SplitMix, OOPSLA'14). */
+static uint64_t random_at(uint64_t stream, uint64_t i)
+{
+    uint64_t x = (stream << 40) + (i + 1) * 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+/* The bits of a float: of 16, four are special, two lie half way between two fp16 or bf16 numbers, six are ordinary
+ * (2^-40 to 2^8) and four are any bits at all. */
+static uint32_t any_float_bits(uint64_t draw)
+{
+    static const uint32_t special[] = {0x00000000, 0x00000001, 0x007fffff, 0x00800000, 0x7f7fffff, 0x7f800000,
+                                       0x7f800001, 0x7fc00000, 0x7fffffff, 0x7fc12345, 0x3f800000, 0x00012345};
+    const uint32_t bits = (uint32_t)(draw >> 32), sign = bits & 0x80000000u;
+    const unsigned kind = draw % 16;
+    if (kind < 4)
+        return special[(draw >> 8) % N_OF(special)] | sign;
+    if (kind == 4)
+        return (bits & ~0x1fffu) | 0x1000u;
+    if (kind == 5)
+        return (bits & ~0xffffu) | 0x8000u;
+    if (kind < 12)
+        return (bits & 0x807fffffu) | (uint32_t)(87 + (draw >> 8) % 48) << 23;
+    return bits;
+}
+
+/* ---- The same array in host and device memory ----------------------------------------------------------------------
+ */
+
+typedef struct twin {
+    char *host, *device;
+    size_t n_bytes;
+} twin_t;
+
+static uint64_t last_stream;
+
+static twin_t twin_of_any_floats(size_t n_bytes)
+{
+    const size_t n_words = n_bytes / 4 + 1;
+    twin_t twin = {.host = malloc(n_words * 4), .n_bytes = n_bytes};
+    REQUIRE(twin.host != NULL && cudaMalloc((void **)&twin.device, n_words * 4) == cudaSuccess);
+    const uint64_t stream = ++last_stream;
+    uint32_t *words = (uint32_t *)twin.host;
+#pragma omp parallel for schedule(static)
+    for (size_t i = 0; i < n_words; ++i)
+        words[i] = any_float_bits(random_at(stream, i));
+    REQUIRE(cudaMemcpy(twin.device, twin.host, n_words * 4, cudaMemcpyHostToDevice) == cudaSuccess);
+    return twin;
+}
+
+static void twin_upload(const twin_t *twin)
+{
+    REQUIRE(cudaMemcpy(twin->device, twin->host, twin->n_bytes, cudaMemcpyHostToDevice) == cudaSuccess);
+}
+
+static bool twin_is_same(const twin_t *twin, const char *what)
+{
+    char *device = malloc(twin->n_bytes + 1);
+    REQUIRE(device != NULL);
+    REQUIRE(cudaMemcpy(device, twin->device, twin->n_bytes, cudaMemcpyDeviceToHost) == cudaSuccess);
+    size_t at = 0;
+    if (memcmp(device, twin->host, twin->n_bytes) == 0)
+        at = twin->n_bytes;
+    while (at < twin->n_bytes && device[at] == twin->host[at])
+        ++at;
+    free(device);
+    if (at < twin->n_bytes)
+        printf("%s: first difference in byte %zu of %zu\n", what, at, twin->n_bytes);
+    return at == twin->n_bytes;
+}
+
+static void twin_free(twin_t *twin)
+{
+    free(twin->host);
+    REQUIRE(cudaFree(twin->device) == cudaSuccess);
+}
+
+/* ---- AdamW ---------------------------------------------------------------------------------------------------------
+ */
+
+typedef struct shard {
+    twin_t param, low, m, v, grad, segments, scalars;
+    zero_dtype_t dtype;
+    size_t n_elems, n_segments;
+} shard_t;
+
+/* How segments lie: starts are multiples of `align`; param and grad are shifted against the state. */
+typedef struct cut {
+    size_t n_elems, align, max_segment, base; /* base: elements by which every array's own start is moved */
+    uint64_t param_shift, grad_shift;
+} cut_t;
+
+enum { MARGIN = 64 }; /* elements behind the last one, and room for shifts */
+
+static shard_t shard_create(zero_dtype_t dtype, const cut_t *cut, zero_adam_scalars_t scalars)
+{
+    const size_t n = cut->n_elems + 2 * MARGIN;
+    const size_t max_segments = 4 + 4 * cut->n_elems / cut->max_segment;
+    shard_t s = {.dtype = dtype, .n_elems = cut->n_elems};
+    s.param = twin_of_any_floats(n * zero_dtype_size(dtype));
+    s.low = twin_of_any_floats(n * sizeof(float));
+    s.m = twin_of_any_floats(n * sizeof(float));
+    s.v = twin_of_any_floats(n * sizeof(float));
+    s.grad = twin_of_any_floats(n * sizeof(float));
+    s.segments = twin_of_any_floats(max_segments * sizeof(zero_adam_segment_t));
+    s.scalars = twin_of_any_floats(sizeof scalars);
+    memcpy(s.scalars.host, &scalars, sizeof scalars);
+    twin_upload(&s.scalars);
+    /* AdamW's v is not negative: leave one in 16 so. */
+    for (size_t i = 0; i < n; ++i)
+        if (i % 16 != 0)
+            ((float *)s.v.host)[i] = fabsf(((float *)s.v.host)[i]);
+    twin_upload(&s.v);
+
+    zero_adam_segment_t *segments = (zero_adam_segment_t *)s.segments.host;
+    for (uint64_t at = cut->align, i = 0; at < cut->n_elems && s.n_segments < max_segments; ++i) {
+        uint64_t length = random_at(99, i) % cut->max_segment; /* 0 among them */
+        length = length < cut->n_elems - at ? length : cut->n_elems - at;
+        segments[s.n_segments++] = (zero_adam_segment_t){.n_elems = length,
+                                                         .param = at + cut->param_shift,
+                                                         .state = at,
+                                                         .grad = at + cut->grad_shift,
+                                                         .decay = i % 3 == 0 ? 0.0f : 0.1f};
+        at = (at + length + i % 2 + cut->align - 1) / cut->align * cut->align;
+    }
+    twin_upload(&s.segments);
+    return s;
+}
+
+static bool shard_is_same(const shard_t *s)
+{
+    bool same = twin_is_same(&s->param, "param");
+    same = twin_is_same(&s->low, "low") && same;
+    same = twin_is_same(&s->m, "m") && same;
+    return twin_is_same(&s->v, "v") && same;
+}
+
+static void shard_free(shard_t *s)
+{
+    twin_t *const twins[] = {&s->param, &s->low, &s->m, &s->v, &s->grad, &s->segments, &s->scalars};
+    for (size_t i = 0; i < N_OF(twins); ++i)
+        twin_free(twins[i]);
+}
+
+static void shard_update(const shard_t *s, size_t base, const zero_shard_kernels_t *kernels, size_t memory)
+{
+    char *const arrays[2][7] = {
+        {s->param.host, s->low.host, s->m.host, s->v.host, s->grad.host, s->segments.host, s->scalars.host},
+        {s->param.device, s->low.device, s->m.device, s->v.device, s->grad.device, s->segments.device,
+         s->scalars.device}};
+    char *const *a = arrays[memory];
+    const size_t low_size = s->dtype == ZERO_BF16 ? 2 : 4;
+    const zero_adam_t args = {.param_dtype = s->dtype,
+                              .param = a[0] + base * zero_dtype_size(s->dtype),
+                              .low = s->dtype == ZERO_FP32 ? NULL : a[1] + base * low_size,
+                              .m = (float *)a[2] + base,
+                              .v = (float *)a[3] + base,
+                              .grad = (const float *)a[4] + base,
+                              .segments = (const zero_adam_segment_t *)a[5],
+                              .n_segments = s->n_segments,
+                              .state_begin = ((const zero_adam_segment_t *)s->segments.host)[0].state,
+                              .state_end = s->n_elems,
+                              .scalars = (const zero_adam_scalars_t *)a[6]};
+    REQUIRE(kernels->adam(&args, NULL) == ZERO_OK);
+}
+
+static zero_adam_scalars_t usual_scalars(void)
+{
+    zero_adam_scalars_t s;
+    zero_adam_scalars_decide(&s, 3e-4f, 0.9f, 0.95f, 1e-8f, 2.0f, 1.0f, 1.0f, 7);
+    return s;
+}
+
+/* The reference must have changed m, and a good part of it to ordinary numbers, or the comparison says little. */
+static bool is_telling(const float *before, const float *after, size_t n)
+{
+    size_t n_telling = 0;
+    for (size_t i = 0; i < n; ++i)
+        n_telling += isfinite(after[i]) && memcmp(&before[i], &after[i], sizeof after[i]) != 0;
+    if (n_telling < n / 4)
+        printf("only %zu of %zu elements changed to finite numbers\n", n_telling, n);
+    return n_telling >= n / 4;
+}
+
+static bool check_adam(zero_dtype_t dtype, const cut_t *cut)
+{
+    shard_t s = shard_create(dtype, cut, usual_scalars());
+    float *m_before = malloc(s.m.n_bytes);
+    REQUIRE(m_before != NULL && s.n_segments > 0);
+    memcpy(m_before, s.m.host, s.m.n_bytes);
+    shard_update(&s, cut->base, cpu, 0);
+    shard_update(&s, cut->base, cuda, 1);
+    bool same = shard_is_same(&s);
+    if (cut->n_elems >= 100000)
+        same = is_telling(m_before, (const float *)s.m.host, cut->n_elems) && same;
+    free(m_before);
+    shard_free(&s);
+    return same;
+}
+
+static bool adam_large(void)
+{
+    const cut_t cut = {.n_elems = LARGE, .align = 64, .max_segment = 400000, .param_shift = 64};
+    bool same = true;
+    for (zero_dtype_t dtype = ZERO_FP32; dtype <= ZERO_FP16; ++dtype)
+        same = check_adam(dtype, &cut) && same;
+    return same;
+}
+
+static bool adam_of_any_segments(void)
+{
+    static const cut_t cuts[] = {
+        {.n_elems = 300007, .align = 64, .max_segment = 5000, .grad_shift = 64},
+        {.n_elems = 100003, .align = 1, .max_segment = 400},                     /* groups cut by segments' ends */
+        {.n_elems = 30011, .align = 1, .max_segment = 3, .param_shift = 1},      /* several segments a group */
+        {.n_elems = 100003, .align = 4, .max_segment = 3000, .grad_shift = 2},   /* state aligned, gradients not */
+        {.n_elems = 100003, .align = 64, .max_segment = 3000, .param_shift = 3}, /* parameters not */
+        {.n_elems = 100003, .align = 64, .max_segment = 3000, .base = 1},        /* nothing aligned */
+        {.n_elems = 5, .align = 1, .max_segment = 5},
+        {.n_elems = 1025, .align = 1024, .max_segment = 2},
+    };
+    bool same = true;
+    for (size_t c = 0; c < N_OF(cuts); ++c)
+        for (zero_dtype_t dtype = ZERO_FP32; dtype <= ZERO_FP16; ++dtype)
+            if (!check_adam(dtype, &cuts[c])) {
+                printf("... in cut %zu, %s\n", c, zero_dtype_name(dtype));
+                same = false;
+            }
+    return same;
+}
+
+static bool adam_skips(void)
+{
+    const cut_t cut = {.n_elems = 10007, .align = 64, .max_segment = 1000};
+    zero_adam_scalars_t scalars = usual_scalars();
+    scalars.skip = 1;
+    shard_t s = shard_create(ZERO_BF16, &cut, scalars);
+    shard_update(&s, 0, cuda, 1);
+    bool same = shard_is_same(&s);
+    shard_free(&s);
+    return same;
+}
+
+/* ---- Sums ----------------------------------------------------------------------------------------------------------
+ */
+
+typedef struct sum {
+    zero_dtype_t dtype;
+    int n_slices;
+    size_t n_elems, offset; /* offset: of all arrays, in elements from an aligned address */
+    bool accumulate, with_partials;
+} sum_t;
+
+static bool check_sum(const sum_t *sum)
+{
+    enum { MAX_SLICES = 256 };
+    const size_t elem = zero_dtype_size(sum->dtype), n_chunks = zero_norm_n_partials(sum->n_elems);
+    static twin_t slices[MAX_SLICES];
+    const void *host[MAX_SLICES], *device[MAX_SLICES];
+    for (int r = 0; r < sum->n_slices; ++r) {
+        slices[r] = twin_of_any_floats((sum->n_elems + sum->offset) * elem);
+        host[r] = slices[r].host + sum->offset * elem;
+        device[r] = slices[r].device + sum->offset * elem;
+    }
+    twin_t out = twin_of_any_floats((sum->n_elems + sum->offset + MARGIN) * sizeof(float));
+    twin_t partials = twin_of_any_floats((n_chunks + 1) * sizeof(double));
+    twin_t total = twin_of_any_floats(sizeof(zero_contribution_t));
+    float *host_out = (float *)out.host + sum->offset, *device_out = (float *)out.device + sum->offset;
+    double *host_partials = sum->with_partials ? (double *)partials.host : NULL;
+    double *device_partials = sum->with_partials ? (double *)partials.device : NULL;
+    ON_BOTH(sum_slices, (host_out, host, sum->n_slices, sum->dtype, sum->n_elems, sum->accumulate, host_partials, NULL),
+            (device_out, device, sum->n_slices, sum->dtype, sum->n_elems, sum->accumulate, device_partials, NULL));
+    const zero_agreed_t agreed = {.calls = 0x123456789abcdef0u, .lr = 3e-4f};
+    ON_BOTH(contribute, ((double *)partials.host, n_chunks, &agreed, (zero_contribution_t *)total.host, NULL),
+            ((double *)partials.device, n_chunks, &agreed, (zero_contribution_t *)total.device, NULL));
+    bool same = twin_is_same(&out, "out");
+    same = twin_is_same(&partials, "partials") && same;
+    same = twin_is_same(&total, "sum of partials") && same;
+    for (int r = 0; r < sum->n_slices; ++r)
+        twin_free(&slices[r]);
+    twin_free(&out);
+    twin_free(&partials);
+    twin_free(&total);
+    if (!same)
+        printf("... of %d slices of %zu %s, offset %zu, accumulate %d\n", sum->n_slices, sum->n_elems,
+               zero_dtype_name(sum->dtype), sum->offset, sum->accumulate);
+    return same;
+}
+
+static bool sums_large(void)
+{
+    bool same = true;
+    for (zero_dtype_t dtype = ZERO_FP32; dtype <= ZERO_FP16; ++dtype)
+        same = check_sum(&(sum_t){dtype, 4, LARGE, 0, true, true}) && same;
+    return same;
+}
+
+static bool sums_of_any_size(void)
+{
+    static const size_t sizes[] = {1, 3, 1023, 1025, 8191, 8192, 8193, 5 * 8192 + 77, 100003};
+    static const int counts[] = {1, 2, 3, 8, 17};
+    bool same = true;
+    for (size_t i = 0; i < N_OF(sizes) * N_OF(counts) * 3 * 2; ++i) {
+        sum_t sum = {.n_elems = sizes[i % 9], .n_slices = counts[i / 9 % 5], .dtype = (zero_dtype_t)(i / 45 % 3)};
+        sum.offset = i / 135 % 2;
+        for (int form = 0; form < 4; ++form) {
+            sum.accumulate = form & 1;
+            sum.with_partials = form & 2;
+            same = check_sum(&sum) && same;
+        }
+    }
+    return check_sum(&(sum_t){ZERO_BF16, 256, 20001, 0, false, true}) && same;
+}
+
+static bool sums_in_place(void)
+{
+    const size_t n = 50021;
+    twin_t a = twin_of_any_floats(n * 4), b = twin_of_any_floats(n * 4);
+    const void *host[] = {a.host, b.host}, *device[] = {a.device, b.device};
+    ON_BOTH(sum_slices, ((float *)b.host, host, 2, ZERO_FP32, n, false, NULL, NULL),
+            ((float *)b.device, device, 2, ZERO_FP32, n, false, NULL, NULL));
+    bool same = twin_is_same(&b, "sum in place of the second slice");
+    twin_free(&a);
+    twin_free(&b);
+    return same;
+}
+
+static void count_lines(void *user, zero_log_level_t level, int rank, const char *line)
+{
+    (void)level;
+    (void)rank;
+    *(int *)user += strstr(line, "257") != NULL;
+}
+
+static bool too_many_slices_are_refused(void)
+{
+    const void *slices[257] = {NULL};
+    int n_lines = 0;
+    zero_log_set(ZERO_LOG_ERROR, count_lines, &n_lines);
+    zero_status_t status = cuda->sum_slices(NULL, slices, 257, ZERO_FP32, 1, false, NULL, NULL);
+    zero_log_set(ZERO_LOG_WARNING, NULL, NULL);
+    return status == ZERO_ERROR_UNSUPPORTED && n_lines == 1;
+}
+
+/* Sums of squares of n floats from `offset`, numbers being ordinary where any NaN would hide the rest. */
+static bool check_squares(size_t n, size_t offset, bool ordinary)
+{
+    const size_t n_chunks = zero_norm_n_partials(n);
+    twin_t x = twin_of_any_floats((n + offset) * sizeof(float));
+    uint32_t *bits = (uint32_t *)x.host;
+    for (size_t i = 0; ordinary && i < n + offset; ++i)
+        bits[i] = (bits[i] & 0x807fffffu) | (uint32_t)(97 + bits[i] % 40) << 23;
+    twin_upload(&x);
+    twin_t partials = twin_of_any_floats((n_chunks + 1) * sizeof(double));
+    twin_t total = twin_of_any_floats(sizeof(zero_contribution_t));
+    ON_BOTH(sum_squares, ((float *)x.host + offset, n, (double *)partials.host, NULL),
+            ((float *)x.device + offset, n, (double *)partials.device, NULL));
+    const zero_agreed_t agreed = {.calls = 0x123456789abcdef0u, .lr = 3e-4f};
+    ON_BOTH(contribute, ((double *)partials.host, n_chunks, &agreed, (zero_contribution_t *)total.host, NULL),
+            ((double *)partials.device, n_chunks, &agreed, (zero_contribution_t *)total.device, NULL));
+    bool same = twin_is_same(&partials, "partials") && twin_is_same(&total, "sum of partials");
+    if (ordinary && n > 0)
+        same = isfinite(*(double *)total.host) && *(double *)total.host > 0.0 && same;
+    twin_free(&x);
+    twin_free(&partials);
+    twin_free(&total);
+    return same;
+}
+
+static bool squares_large(void)
+{
+    bool same = check_squares(LARGE, 0, true);
+    return check_squares(LARGE, 0, false) && same;
+}
+
+static bool squares_of_any_size(void)
+{
+    static const size_t sizes[] = {0, 1, 2, 1000, 8191, 8192, 8193, 257 * 8192 + 1, 3000003};
+    bool same = true;
+    for (size_t i = 0; i < N_OF(sizes) * 4; ++i)
+        same = check_squares(sizes[i / 4], i % 2, i % 4 < 2) && same;
+    return same;
+}
+
+/* ---- Other forms ---------------------------------------------------------------------------------------------------
+ */
+
+static bool check_cast(zero_dtype_t to, zero_dtype_t from, size_t n, size_t offset, bool all_halves)
+{
+    const size_t to_size = zero_dtype_size(to), from_size = zero_dtype_size(from);
+    twin_t src = twin_of_any_floats((n + offset) * from_size);
+    for (size_t i = 0; all_halves && i < n; ++i)
+        ((uint16_t *)src.host)[offset + i] = (uint16_t)i;
+    twin_upload(&src);
+    twin_t dst = twin_of_any_floats((n + offset + MARGIN) * to_size);
+    ON_BOTH(cast, (dst.host + offset * to_size, to, src.host + offset * from_size, from, n, NULL),
+            (dst.device + offset * to_size, to, src.device + offset * from_size, from, n, NULL));
+    bool same = twin_is_same(&dst, "cast");
+    if (!same)
+        printf("... of %zu from %s to %s, offset %zu\n", n, zero_dtype_name(from), zero_dtype_name(to), offset);
+    twin_free(&src);
+    twin_free(&dst);
+    return same;
+}
+
+/* Every pair of dtypes over these sizes. */
+static bool check_casts(const size_t *sizes, size_t n_sizes, size_t offset)
+{
+    bool same = true;
+    for (zero_dtype_t to = ZERO_FP32; to <= ZERO_FP16; ++to)
+        for (zero_dtype_t from = ZERO_FP32; from <= ZERO_FP16; ++from)
+            for (size_t i = 0; i < n_sizes; ++i)
+                same = check_cast(to, from, sizes[i], offset, from != ZERO_FP32 && sizes[i] == 65536) && same;
+    return same;
+}
+
+static bool casts_large(void)
+{
+    static const size_t sizes[] = {LARGE};
+    return check_casts(sizes, 1, 0);
+}
+
+static bool casts_of_any_size(void)
+{
+    static const size_t sizes[] = {0, 1, 5, 1023, 1024, 1025, 65536, 100003};
+    bool same = check_casts(sizes, N_OF(sizes), 0);
+    return check_casts(sizes, N_OF(sizes), 1) && same;
+}
+
+static bool check_split(zero_dtype_t dtype, size_t n, size_t offset)
+{
+    const size_t size = zero_dtype_size(dtype), low_size = dtype == ZERO_BF16 ? 2 : 4;
+    twin_t master = twin_of_any_floats((n + offset) * sizeof(float)), back = twin_of_any_floats(master.n_bytes);
+    twin_t param = twin_of_any_floats((n + offset + MARGIN) * size);
+    twin_t low = twin_of_any_floats((n + offset + MARGIN) * low_size);
+    void *host_low = dtype == ZERO_FP32 ? NULL : low.host + offset * low_size;
+    void *device_low = dtype == ZERO_FP32 ? NULL : low.device + offset * low_size;
+    char *host_param = param.host + offset * size, *device_param = param.device + offset * size;
+    ON_BOTH(split_master, (host_param, host_low, dtype, (float *)master.host + offset, n, NULL),
+            (device_param, device_low, dtype, (float *)master.device + offset, n, NULL));
+    ON_BOTH(join_master, ((float *)back.host + offset, host_param, host_low, dtype, n, NULL),
+            ((float *)back.device + offset, device_param, device_low, dtype, n, NULL));
+    bool same = twin_is_same(&param, "param");
+    same = twin_is_same(&low, "low") && same;
+    same = twin_is_same(&back, "joined") && same;
+    same = memcmp(back.host + offset * 4, master.host + offset * 4, n * 4) == 0 && same;
+    twin_free(&master);
+    twin_free(&back);
+    twin_free(&param);
+    twin_free(&low);
+    return same;
+}
+
+static bool splits_large(void)
+{
+    bool same = true;
+    for (zero_dtype_t dtype = ZERO_FP32; dtype <= ZERO_FP16; ++dtype)
+        same = check_split(dtype, LARGE, 0) && same;
+    return same;
+}
+
+static bool splits_of_any_size(void)
+{
+    static const size_t sizes[] = {0, 1, 255, 257, 100003};
+    bool same = true;
+    for (zero_dtype_t dtype = ZERO_FP32; dtype <= ZERO_FP16; ++dtype)
+        for (size_t i = 0; i < N_OF(sizes) * 2; ++i)
+            same = check_split(dtype, sizes[i / 2], i % 2) && same;
+    return same;
+}
+
+/* ---- Initial values ------------------------------------------------------------------------------------------------
+ */
+
+static bool check_fill(size_t n, uint64_t first, size_t offset)
+{
+    twin_t x = twin_of_any_floats((n + offset + MARGIN) * sizeof(float));
+    const uint64_t seed = 0x123456789abcdefu + n, key = 0xfedcba9876543210u;
+    ON_BOTH(fill_normal, ((float *)x.host + offset, n, seed, key, first, 0.02f, NULL),
+            ((float *)x.device + offset, n, seed, key, first, 0.02f, NULL));
+    bool same = twin_is_same(&x, "normal numbers");
+    if (!same)
+        printf("... %zu from %llu, offset %zu\n", n, (unsigned long long)first, offset);
+    twin_free(&x);
+    return same;
+}
+
+static bool fills_large(void)
+{
+    return check_fill(LARGE, 3, 0) && check_fill(LARGE, ((uint64_t)1 << 34) - LARGE / 2, 0);
+}
+
+static bool fills_of_any_size(void)
+{
+    static const size_t sizes[] = {0, 1, 2, 3, 4, 5, 1023, 1024, 100003};
+    static const uint64_t firsts[] = {0, 1, 2, 3, 4, 1022, ((uint64_t)1 << 34) - 3};
+    bool same = true;
+    for (size_t i = 0; i < N_OF(sizes) * N_OF(firsts) * 2; ++i)
+        same = check_fill(sizes[i / 2 % N_OF(sizes)], firsts[i / 2 / N_OF(sizes)], i % 2) && same;
+    return same;
+}
+
+/* ---- All of them ---------------------------------------------------------------------------------------------------
+ */
+
+static const struct {
+    const char *claim;
+    bool (*check)(void);
+    bool is_large;
+} claims[] = {
+    {"AdamW: the CPU's bits over segments of any size, start and alignment", adam_of_any_segments, false},
+    {"AdamW: a skipped step writes nothing", adam_skips, false},
+    {"slices: the CPU's sums and partials at any size, count and alignment", sums_of_any_size, false},
+    {"slices: out may be one of them", sums_in_place, false},
+    {"slices: more than 256 are refused, with one line that says so", too_many_slices_are_refused, false},
+    {"sum of squares: the CPU's bits at any size and alignment", squares_of_any_size, false},
+    {"casts: the CPU's bits between all dtypes, for all 65536 halves", casts_of_any_size, false},
+    {"split and join of master weights: the CPU's bits, and back exactly", splits_of_any_size, false},
+    {"normal numbers: the CPU's bits from any element on", fills_of_any_size, false},
+    {"AdamW over 10^8 elements: the CPU's bits in fp32, bf16 and fp16", adam_large, true},
+    {"slices, 4 of 10^8 elements: the CPU's bits in fp32, bf16 and fp16", sums_large, true},
+    {"sum of squares of 10^8 elements: the CPU's bits", squares_large, true},
+    {"casts of 10^8 elements: the CPU's bits between all dtypes", casts_large, true},
+    {"split and join of 10^8 master weights: the CPU's bits", splits_large, true},
+    {"10^8 normal numbers: the CPU's bits", fills_large, true},
+};
+
+int main(int argc, char **argv)
+{
+    const bool small = argc == 2 && strcmp(argv[1], "small") == 0;
+    if (argc > 1 && !small) {
+        fprintf(stderr, "usage: test_shard_cuda [small]\n");
+        return 2;
+    }
+    int n_devices = 0;
+    if (cudaGetDeviceCount(&n_devices) != cudaSuccess || n_devices == 0) {
+        printf("SKIP: no GPU here\n");
+        return 0;
+    }
+    cpu = zero_shard_kernels_cpu();
+    cuda = zero_shard_kernels_cuda();
+    int n_failed = 0;
+    for (size_t i = 0; i < N_OF(claims); ++i) {
+        if (claims[i].is_large && small)
+            continue;
+        bool holds = claims[i].check();
+        printf("%s: %s\n", holds ? "ok" : "FAILED", claims[i].claim);
+        fflush(stdout);
+        n_failed += !holds;
+    }
+    return n_failed != 0;
+}

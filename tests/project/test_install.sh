@@ -1,0 +1,244 @@
+#!/bin/bash
+# `make install` gives a tree from which another program builds: DESTDIR and PREFIX are kept apart, pkg-config's answer
+# is enough for shared and static linking, find_package for CMake, a distribution's folders are taken, uninstall takes
+# back every file. What is installed is hardened. Flags of the user's add to ours, install takes what was built, and make
+# rebuilds what it must and no more.
+# Run by tests/run-all; prints "ok: claim" or "FAILED: claim" for each.
+# shellcheck disable=SC2317 # functions are called through claim
+
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
+
+# The make that runs this test must not pass its own settings down.
+unset MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES SANITIZE WERROR V
+# Relative, as when it was built: the dependency files name objects that way.
+build=$(realpath --relative-to=. "${ZERO_BUILD:-build}")
+if [[ $(basename "$build") == sanitize ]]; then
+    echo "SKIP: a sanitizer build is not for installing"
+    exit 0
+fi
+make_here=(make --no-print-directory BUILD="$build")
+cuda=$(sed -n 's/^\(CUDA\) := /\1=/p' "$build/options") # as this build has it, whatever the machine has
+prefix=/opt/x
+# shellcheck source=tests/support/claims.sh
+source tests/support/claims.sh
+dest=$scratch/dest
+
+not() { ! "$@"; }
+installed_files() { (cd "$dest" && find . ! -type d | sort); }
+
+expected_files()
+{
+    printf ".$prefix/%s\n" bin/zerotrain include/zero.h lib/libzero.a lib/libzero.so lib/libzero.so.0 \
+        "lib/libzero.so.$version" lib/cmake/zero/zero-config.cmake lib/cmake/zero/zero-config-version.cmake \
+        lib/pkgconfig/zero.pc | sort
+}
+
+# pkg-config's answer for the tree as it lies under DESTDIR.
+pkg()
+{
+    PKG_CONFIG_PATH=$dest$prefix/lib/pkgconfig pkg-config --define-variable=prefix="$dest$prefix" "$@" zero
+}
+
+# ---- installed files -----------------------------------------------------------------------------------------------
+version=$(sed -n 's/^VERSION *:= *//p' Makefile)
+claim "make install" "${make_here[@]}" install DESTDIR="$dest" PREFIX="$prefix"
+claim "it installs these files and no others" diff <(expected_files) <(installed_files)
+claim "zero.pc names PREFIX, without DESTDIR" grep -qx "prefix=$prefix" "$dest$prefix/lib/pkgconfig/zero.pc"
+claim "the soname is libzero.so.0" bash -c "readelf -d '$dest$prefix/lib/libzero.so' | grep -q 'SONAME.*\[libzero.so.0\]'"
+version_is() { [[ $("$@") == *"$version"* ]] && [[ $(pkg --modversion) == "$version" ]]; }
+claim "the installed zerotrain and zero.pc have version $version" version_is "$dest$prefix/bin/zerotrain" --version
+
+# ---- hardening -----------------------------------------------------------------------------------------------------
+installed=("$dest$prefix/bin/zerotrain" "$dest$prefix/lib/libzero.so")
+# shows TOOL PATTERN: the tool's output for both files has the pattern, an extended regular expression.
+shows()
+{
+    local file
+    for file in "${installed[@]}"; do
+        # shellcheck disable=SC2086 # a tool and its options
+        $1 "$file" | grep -E "$2" >/dev/null || { echo "$file has no $2"; return 1; }
+    done
+}
+lacks() # TOOL PATTERN: for both files
+{
+    local file
+    # shellcheck disable=SC2086 # a tool and its options
+    for file in "${installed[@]}"; do $1 "$file" >"$scratch/elf" && ! grep -E "$2" "$scratch/elf" || return 1; done
+}
+zerotrain_shows() { local installed=("${installed[0]}"); shows "$@"; }
+if grep -qx 'HARDEN := 1' "$build/options" && grep -qx 'CFLAGS := -O3 -g' "$build/options"; then
+    claim "hardened: what is relocated is read-only" shows "readelf -Wl" GNU_RELRO
+    claim "hardened: symbols are bound at the start" shows "readelf -d" 'FLAGS.*(BIND_NOW|NOW)'
+    claim "hardened: the stack is not executable" shows "readelf -Wl" 'GNU_STACK.* RW +0x'
+    claim "hardened: code is not relocated" lacks "readelf -d" TEXTREL
+    claim "hardened: stacks are guarded" shows "nm -D -u" __stack_chk_fail
+    claim "hardened: libc checks sizes" shows "nm -D -u" '__(snprintf|memcpy|vsnprintf)_chk'
+    claim "hardened: zerotrain is position-independent" zerotrain_shows "readelf -d" 'FLAGS_1.*PIE'
+else
+    echo "SKIP: hardening: this build has CFLAGS or HARDEN of its own"
+fi
+
+# ---- programs of others --------------------------------------------------------------------------------------------
+cat >"$scratch/version.c" <<'EOF'
+#include <stdio.h>
+#include <zero.h>
+int main(void)
+{
+    return puts(zero_version()) < 0;
+}
+EOF
+compile() # STATIC_OPTION SOURCE PROGRAM
+{
+    # shellcheck disable=SC2046,SC2086 # one word a flag
+    gcc -std=c17 -Wall -Wextra -Werror -o "$3" "$2" $(pkg $1 --cflags --libs)
+}
+prints_version() { [[ $("$@") == "$version" ]]; }
+uses_shared() { [[ $(ldd "$1") == *"libzero.so.0 => $dest$prefix/lib/"* ]]; }
+mpirun_2() { timeout 60 mpirun --bind-to none --map-by :OVERSUBSCRIBE -np 2 "$@"; }
+
+export LD_LIBRARY_PATH=$dest$prefix/lib
+claim "a program links with pkg-config --libs" compile "" "$scratch/version.c" "$scratch/version"
+claim "it runs with the shared library" uses_shared "$scratch/version"
+claim "it prints version $version" prints_version "$scratch/version"
+claim "examples/linear.c links with it" compile "" examples/linear.c "$scratch/linear"
+claim "examples/linear.c runs alone" timeout 60 "$scratch/linear"
+claim "examples/linear.c runs on 2 ranks" mpirun_2 "$scratch/linear"
+if command -v nvcc >/dev/null; then
+    # shellcheck disable=SC2046 # one word a flag
+    compile_cuda() { nvcc -Xcompiler -Wall,-Wextra -Werror all-warnings -o "$2" "$1" $(pkg --cflags --libs); }
+    fails_for_a_gpu()
+    {
+        local line status=0
+        line=$(CUDA_VISIBLE_DEVICES='' timeout 60 "$1" 2>&1) || status=$?
+        [[ $status == 1 && $line == "zero: rank 0: "*CUDA* ]]
+    }
+    claim "examples/linear.cu links with it" compile_cuda examples/linear.cu "$scratch/linear_cuda"
+    claim "examples/linear.cu ends with libzero's line where there is no GPU" fails_for_a_gpu "$scratch/linear_cuda"
+else
+    echo "SKIP: examples/linear.cu: nvcc is not on PATH"
+fi
+
+if command -v cmake >/dev/null; then
+    cmake_project() # VERSION: as a user's would be, which wants so new a libzero
+    {
+        rm -rf "$scratch/cmake"
+        mkdir "$scratch/cmake"
+        cat >"$scratch/cmake/CMakeLists.txt" <<EOF
+cmake_minimum_required(VERSION 3.13)
+project(linear C)
+find_package(zero $1 REQUIRED)
+add_executable(linear $PWD/examples/linear.c)
+target_link_libraries(linear zero::zero)
+EOF
+        cmake -S "$scratch/cmake" -B "$scratch/cmake/build" -DCMAKE_PREFIX_PATH="$dest$prefix" && cmake --build "$scratch/cmake/build"
+    }
+    claim "a CMake project builds it with find_package(zero)" cmake_project "$version"
+    claim "it runs with the shared library" uses_shared "$scratch/cmake/build/linear"
+    claim "it runs on 2 ranks" mpirun_2 "$scratch/cmake/build/linear"
+    claim "find_package refuses a version that is not there" not cmake_project 99.0
+else
+    echo "SKIP: find_package: cmake is not installed"
+fi
+
+# Where the archive lies alone, -lzero means it, and pkg-config --static must name all that it needs.
+rm -f "$dest$prefix"/lib/libzero.so*
+claim "examples/linear.c links with pkg-config --static --libs" compile --static examples/linear.c "$scratch/static"
+LD_LIBRARY_PATH=
+claim "the static one runs alone" timeout 60 "$scratch/static"
+
+"${make_here[@]}" install DESTDIR="$dest" PREFIX="$prefix" >/dev/null
+claim "make uninstall" "${make_here[@]}" uninstall DESTDIR="$dest" PREFIX="$prefix"
+claim "it leaves no file" diff /dev/null <(installed_files)
+
+# ---- folders of a distribution -------------------------------------------------------------------------------------
+multiarch=(DESTDIR="$dest" PREFIX=/usr LIBDIR=/usr/lib/x-y-z BINDIR=/usr/libexec INCLUDEDIR=/usr/include/zero-0)
+"${make_here[@]}" install "${multiarch[@]}" >/dev/null
+expected_multiarch()
+{
+    printf './usr/%s\n' libexec/zerotrain include/zero-0/zero.h lib/x-y-z/libzero.a lib/x-y-z/libzero.so \
+        lib/x-y-z/libzero.so.0 "lib/x-y-z/libzero.so.$version" lib/x-y-z/cmake/zero/zero-config.cmake \
+        lib/x-y-z/cmake/zero/zero-config-version.cmake lib/x-y-z/pkgconfig/zero.pc | sort
+}
+claim "LIBDIR, BINDIR and INCLUDEDIR are taken" diff <(expected_multiarch) <(installed_files)
+pc=$dest/usr/lib/x-y-z/pkgconfig/zero.pc
+# shellcheck disable=SC2016 # pkg-config expands it
+claim "zero.pc says them below its prefix" diff <(sed -n 's/^libdir=//p; s/^includedir=//p' "$pc") \
+    <(printf '%s\n' '${prefix}/lib/x-y-z' '${prefix}/include/zero-0')
+compile_multiarch()
+{
+    local -a flags
+    read -r -a flags < <(PKG_CONFIG_PATH=$(dirname "$pc") pkg-config --define-variable=prefix="$dest/usr" --cflags --libs zero)
+    gcc -std=c17 -Wall -Wextra -Werror -o "$scratch/multiarch" "$scratch/version.c" "${flags[@]}"
+}
+claim "a program links with its pkg-config --libs" compile_multiarch
+# Where /lib is a link to /usr/lib, as in Debian, CMake may find the package by either name. A script reads it as a
+# project would, but that the target is only remembered.
+cmake_finds() # CMAKE_DIR
+{
+    cat >"$scratch/find.cmake" <<END
+function(add_library)
+endfunction()
+function(set_target_properties target properties)
+    list(GET ARGN 1 library)
+    list(GET ARGN 3 header)
+    if(NOT EXISTS "\${library}" OR NOT EXISTS "\${header}/zero.h")
+        message(FATAL_ERROR "\${library} or \${header}/zero.h is not there")
+    endif()
+    message(STATUS "found")
+endfunction()
+include("$1/zero-config.cmake")
+END
+    cmake -P "$scratch/find.cmake" | grep found
+}
+if command -v cmake >/dev/null; then
+    claim "CMake finds library and header" cmake_finds "$dest/usr/lib/x-y-z/cmake/zero"
+    ln -sfn usr/lib "$dest/lib"
+    claim "it does through a /lib that is a link" cmake_finds "$dest/lib/x-y-z/cmake/zero"
+    rm -f "$dest/lib"
+fi
+"${make_here[@]}" uninstall "${multiarch[@]}" >/dev/null
+claim "make uninstall with the same folders leaves no file" diff /dev/null <(installed_files)
+
+# ---- flags and options ---------------------------------------------------------------------------------------------
+# In folders of their own, one object each or none.
+make_in() { make --no-print-directory BUILD="$scratch/$1" "${@:2}"; }
+compiles_with_both()
+{
+    make_in flags CUDA=0 V=1 CPPFLAGS=-DUSERS_CPP CFLAGS='-O1 -DUSERS_C' "$scratch/flags/src/zero/log.o" >"$scratch/flags.log" 2>&1 ||
+        { cat "$scratch/flags.log"; return 1; }
+    grep -- '-Isrc.*-DUSERS_CPP.*-O1 -DUSERS_C .*-ffp-contract=off.*-fPIC' "$scratch/flags.log"
+}
+claim "CPPFLAGS and CFLAGS on make's command line add to what the code needs" compiles_with_both
+claim "so does LDFLAGS" grep -q -- '-pthread -LUSERS_LD' <(make_in flags CUDA=0 V=1 -n LDFLAGS=-LUSERS_LD "$scratch/flags/zerotrain")
+
+# A CUDA toolkit that looks whole enough for the Makefile, first on PATH.
+mkdir -p "$scratch/cuda/bin" "$scratch/cuda/include"
+printf '#!/bin/sh\necho "nvcc: release 0.0"\n' >"$scratch/cuda/bin/nvcc"
+chmod +x "$scratch/cuda/bin/nvcc"
+touch "$scratch/cuda/include/cuda_runtime_api.h" "$scratch/cuda/include/nccl.h"
+nvcc_commands() { PATH=$scratch/cuda/bin:$PATH make_in "$@" V=1 -n | grep -c "^$scratch/cuda/bin/nvcc "; }
+make_in without CUDA=0 "$scratch/without/src/zero/log.o" >/dev/null 2>&1
+claim "make takes nvcc from PATH" test "$(nvcc_commands with all)" -gt 0
+claim "make install after make CUDA=0 does not" test "$(nvcc_commands without install)" -eq 0
+claim "nor does make CUDA=0 install" test "$(nvcc_commands without CUDA=0 install)" -eq 0
+claim "make CUDA=1 install does: what is said now goes before what was said then" test "$(nvcc_commands without CUDA=1 install)" -gt 0
+claim "make -n has changed no settings" grep -qx 'CUDA := 0' "$scratch/without/options"
+
+# ---- rebuilding ----------------------------------------------------------------------------------------------------
+claim "a second make has nothing to do" "${make_here[@]}" "$cuda" --question all
+
+# Objects whose sources include zero.h, by the compiler's own word, and those that make would build
+# again if zero.h were new (-W pretends that it is, so nothing is touched).
+objects_of_header()
+{
+    find "$build/src" "$build/comm" "$build/kernels" "$build/examples" -name '*.d' -exec grep -l 'src/zero\.h' {} + | sed 's/\.d$/.o/' | sort
+}
+objects_rebuilt()
+{
+    "${make_here[@]}" "$cuda" -n -W include/zero.h all | grep -o -E -- "-o $build/[^ ]*\.o( |\$)" | sed 's/^-o //; s/ $//' | sort -u
+}
+claim "a new zero.h rebuilds the objects that include it, and only those" \
+    diff <(objects_of_header) <(objects_rebuilt)
+claim "they are more than ten" test "$(objects_rebuilt | wc -l)" -gt 10
+exit $status

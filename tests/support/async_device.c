@@ -1,0 +1,779 @@
+/* async_device.c - see async_device.h. */
+#include "tests/support/async_device.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "comm/gpu/beside_host.h"
+#include "base/deadline.h"
+#include "comm/host/shared_block.h"
+#include "tests/support/elements.h"
+#include "tests/mpi/expect.h"
+#include "tests/support/support.h"
+#include "base/log.h"
+
+#define QUEUE_LENGTH 4096
+#define MAX_STREAMS 8
+#define MAX_RANKS 16
+#define PATIENCE_S 30 /* of a wait in a stream: a deadlock ends the program */
+
+/* ---- streams ---- */
+
+typedef struct task {
+    void (*run)(void *args);
+    _Alignas(16) unsigned char args[ASYNC_ARGS_BYTES];
+} task_t;
+
+/* The order in which the engine and the test make streams tells what they are for. */
+enum { DEFAULT_STREAM, GATHER_STREAM, REDUCE_STREAM, OUT_STREAM, UPDATE_STREAM, IN_STREAM };
+
+typedef struct stream {
+    int number;
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    uint64_t n_queued, n_done;
+    bool ends_in_sum; /* what was queued last */
+    bool ends;
+    uint64_t seed;
+    task_t queue[QUEUE_LENGTH];
+} stream_t;
+
+static struct {
+    zero_device_t device;
+    zero_device_ops_t ops;
+    zero_shard_kernels_t kernels;
+    zero_device_t *cpu;
+    async_options_t options;
+    stream_t *streams[MAX_STREAMS];
+    int n_streams;
+    int compute; /* the number of the stream that async_compute_in named */
+    uint64_t n_calls[ASYNC_N_CALLS];
+    const struct async_event *grads_home; /* the first one of OUT_STREAM that IN_STREAM waited for */
+} the;
+
+/* ---- what is counted ---- */
+
+static void count(async_call_t call, unsigned n)
+{
+    the.n_calls[call] += n;
+}
+
+uint64_t async_n_calls(async_call_t call)
+{
+    return the.n_calls[call];
+}
+
+const char *async_call_name(async_call_t call)
+{
+    static const char *const names[] = {
+#define NAME(kind, name) name,
+        ASYNC_CALL_MAP(NAME)
+#undef NAME
+    };
+    return names[call];
+}
+
+/* ---- work ---- */
+
+/* What leaves for the host is slow, as beside other GPUs' copies, so that sums pile up. */
+#define OUT_IS_SLOWER 6
+
+static void delay(const stream_t *s, uint64_t *seed)
+{
+    unsigned slower = s->number == OUT_STREAM      ? OUT_IS_SLOWER
+                      : s->number == GATHER_STREAM ? the.options.slow_gathers
+                                                   : 0;
+    double u = support_uniform(seed), most = (double)the.options.max_delay_us * (slower > 0 ? slower : 1);
+    unsigned us = (unsigned)(u * u * u * u * most); /* seldom long */
+    if (us > 0)
+        usleep(us);
+}
+
+static void *work(void *user)
+{
+    stream_t *s = user;
+    prctl(PR_SET_TIMERSLACK, 1); /* a sleep is as long as it says: Linux may else make it 50 us longer */
+    pthread_mutex_lock(&s->mutex);
+    for (;;) {
+        while (s->n_done == s->n_queued && !s->ends)
+            pthread_cond_wait(&s->changed, &s->mutex);
+        if (s->n_done == s->n_queued)
+            break;
+        task_t *task = &s->queue[s->n_done % QUEUE_LENGTH];
+        pthread_mutex_unlock(&s->mutex);
+        delay(s, &s->seed);
+        task->run(task->args);
+        pthread_mutex_lock(&s->mutex);
+        s->n_done++;
+        pthread_cond_broadcast(&s->changed);
+    }
+    pthread_mutex_unlock(&s->mutex);
+    return NULL;
+}
+
+static stream_t *stream_of(zero_stream_t stream)
+{
+    return stream ? (stream_t *)(void *)stream : the.streams[DEFAULT_STREAM];
+}
+
+void async_queue(zero_stream_t stream, void (*run)(void *args), const void *args, size_t n_bytes)
+{
+    stream_t *s = stream_of(stream);
+    CHECK(n_bytes <= ASYNC_ARGS_BYTES, "%zu bytes of arguments", n_bytes);
+    pthread_mutex_lock(&s->mutex);
+    while (s->n_queued - s->n_done == QUEUE_LENGTH)
+        pthread_cond_wait(&s->changed, &s->mutex);
+    task_t *task = &s->queue[s->n_queued % QUEUE_LENGTH];
+    task->run = run;
+    memcpy(task->args, args, n_bytes);
+    s->ends_in_sum = false;
+    s->n_queued++;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->mutex);
+}
+
+static zero_status_t stream_create(zero_device_t *device, bool urgent, zero_stream_t *stream)
+{
+    (void)device, (void)urgent;
+    CHECK(the.n_streams < MAX_STREAMS, "too many streams");
+    stream_t *s = calloc(1, sizeof *s);
+    CHECK(s, "no memory");
+    s->number = the.n_streams;
+    s->seed = the.options.seed * 1000 + (uint64_t)s->number;
+    pthread_mutex_init(&s->mutex, NULL);
+    pthread_cond_init(&s->changed, NULL);
+    CHECK(pthread_create(&s->thread, NULL, work, s) == 0, "no thread");
+    the.streams[the.n_streams++] = s;
+    *stream = (zero_stream_t)(void *)s;
+    return ZERO_OK;
+}
+
+/* All streams end with the device: numbers stay what they were. */
+static void stream_destroy(zero_device_t *device, zero_stream_t stream)
+{
+    (void)device, (void)stream;
+}
+
+static void drain(stream_t *s)
+{
+    pthread_mutex_lock(&s->mutex);
+    while (s->n_done < s->n_queued)
+        pthread_cond_wait(&s->changed, &s->mutex);
+    pthread_mutex_unlock(&s->mutex);
+}
+
+static zero_status_t synchronize(zero_device_t *device)
+{
+    (void)device;
+    for (int i = 0; i < the.n_streams; i++)
+        drain(the.streams[i]);
+    return ZERO_OK;
+}
+
+static zero_status_t synchronize_stream(zero_device_t *device, zero_stream_t stream)
+{
+    (void)device;
+    drain(stream_of(stream));
+    return ZERO_OK;
+}
+
+/* ---- events ---- */
+
+struct async_event {
+    bool timed;
+    uint64_t n_recorded;        /* by the host */
+    int recorded_in;            /* the last record's stream */
+    bool follows_sum;           /* that record, in its stream */
+    _Atomic uint64_t n_reached; /* of those records */
+    _Atomic int64_t reached_ns;
+};
+typedef struct async_event async_event_t;
+
+static async_event_t *event_of(zero_event_t event)
+{
+    return (async_event_t *)(void *)event;
+}
+
+static zero_status_t event_create(zero_device_t *device, bool timed, zero_event_t *event)
+{
+    (void)device;
+    async_event_t *created = calloc(1, sizeof *created);
+    CHECK(created, "no memory");
+    created->timed = timed;
+    *event = (zero_event_t)(void *)created;
+    return ZERO_OK;
+}
+
+static void event_destroy(zero_device_t *device, zero_event_t event)
+{
+    (void)device;
+    free(event);
+}
+
+typedef struct event_task {
+    async_event_t *event;
+    uint64_t record;
+} event_task_t;
+
+static pthread_mutex_t reached_mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t one_was_reached = PTHREAD_COND_INITIALIZER;
+
+static void reach(void *args)
+{
+    event_task_t *t = args;
+    pthread_mutex_lock(&reached_mutex);
+    atomic_store(&t->event->reached_ns, zero_now_ns());
+    atomic_store(&t->event->n_reached, t->record);
+    pthread_cond_broadcast(&one_was_reached);
+    pthread_mutex_unlock(&reached_mutex);
+}
+
+static void await(void *args)
+{
+    event_task_t *t = args;
+    struct timespec deadline;
+    clock_gettime(CLOCK_REALTIME, &deadline);
+    deadline.tv_sec += PATIENCE_S;
+    pthread_mutex_lock(&reached_mutex);
+    while (atomic_load(&t->event->n_reached) < t->record)
+        CHECK(pthread_cond_timedwait(&one_was_reached, &reached_mutex, &deadline) == 0,
+              "an event was not reached: deadlock");
+    pthread_mutex_unlock(&reached_mutex);
+}
+
+static zero_status_t event_record(zero_device_t *device, zero_event_t event, zero_stream_t stream)
+{
+    (void)device;
+    event_task_t t = {event_of(event), ++event_of(event)->n_recorded};
+    t.event->recorded_in = stream_of(stream)->number;
+    t.event->follows_sum = stream_of(stream)->ends_in_sum;
+    count(t.event->timed ? ASYNC_TIMED : ASYNC_RECORD, 1);
+    async_queue(stream, reach, &t, sizeof t);
+    return ZERO_OK;
+}
+
+static bool is_left_out(int waiting, const async_event_t *event)
+{
+    int recorded_in = event->recorded_in;
+    bool computes = waiting == the.compute, computed = recorded_in == the.compute;
+    switch (the.options.fault) {
+    case ASYNC_COMPUTE_AHEAD_OF_GATHER:
+        return computes && recorded_in == GATHER_STREAM;
+    case ASYNC_GATHER_AHEAD_OF_COMPUTE:
+        return waiting == GATHER_STREAM && computed;
+    case ASYNC_REDUCE_AHEAD_OF_COMPUTE:
+        return waiting == REDUCE_STREAM && computed;
+    case ASYNC_COMPUTE_AHEAD_OF_REDUCE:
+        return computes && recorded_in == REDUCE_STREAM;
+    case ASYNC_STAGING_BEFORE_SUM:
+        return waiting == REDUCE_STREAM && computed && event->follows_sum;
+    case ASYNC_HOST_AHEAD_OF_DEVICE:
+        return waiting == OUT_STREAM || waiting == UPDATE_STREAM;
+    case ASYNC_DEVICE_AHEAD_OF_HOST:
+        return recorded_in == IN_STREAM || waiting == IN_STREAM;
+    case ASYNC_COMPUTE_AHEAD_OF_COPY:
+        return computes && recorded_in == OUT_STREAM;
+    case ASYNC_UPDATE_AHEAD_OF_DECISION:
+        return waiting == UPDATE_STREAM && computed;
+    case ASYNC_UPDATE_AHEAD_OF_FETCH:
+        return waiting == UPDATE_STREAM && recorded_in == IN_STREAM;
+    case ASYNC_STORE_AHEAD_OF_UPDATE:
+        return waiting == OUT_STREAM && recorded_in == UPDATE_STREAM;
+    case ASYNC_FETCH_AHEAD_OF_STORE:
+        return waiting == IN_STREAM && recorded_in == OUT_STREAM && event != the.grads_home;
+    case ASYNC_FETCH_AHEAD_OF_GRADS:
+        return waiting == IN_STREAM && event == the.grads_home;
+    case ASYNC_FETCH_AHEAD_OF_COMPUTE:
+        return waiting == IN_STREAM && computed;
+    case ASYNC_GATHER_AHEAD_OF_UPDATE:
+        return waiting == GATHER_STREAM && recorded_in == UPDATE_STREAM;
+    default:
+        return false;
+    }
+}
+
+void async_compute_in(zero_stream_t stream)
+{
+    the.compute = stream_of(stream)->number;
+}
+
+static zero_status_t stream_wait(zero_device_t *device, zero_stream_t stream, zero_event_t event)
+{
+    (void)device;
+    event_task_t t = {event_of(event), event_of(event)->n_recorded};
+    int waiting = stream_of(stream)->number;
+    count(ASYNC_WAIT, 1);
+    if (waiting == IN_STREAM && !the.grads_home && t.event->n_recorded > 0 && t.event->recorded_in == OUT_STREAM)
+        the.grads_home = t.event;
+    if (!is_left_out(waiting, t.event))
+        async_queue(stream, await, &t, sizeof t);
+    return ZERO_OK;
+}
+
+typedef struct host_task {
+    void (*fn)(void *args);
+    void *args;
+} host_task_t;
+
+static void do_host_call(void *args)
+{
+    host_task_t *t = args;
+    t->fn(t->args);
+}
+
+static zero_status_t host_call(zero_device_t *device, zero_stream_t stream, void (*fn)(void *args), void *args)
+{
+    (void)device;
+    count(ASYNC_HOST_CALL, 1);
+    async_queue(stream, do_host_call, &(host_task_t){fn, args}, sizeof(host_task_t));
+    return ZERO_OK;
+}
+
+static zero_status_t event_query(zero_device_t *device, zero_event_t event, bool *reached)
+{
+    (void)device;
+    *reached = atomic_load(&event_of(event)->n_reached) == event_of(event)->n_recorded;
+    return ZERO_OK;
+}
+
+static zero_status_t event_elapsed_ms(zero_device_t *device, zero_event_t begin, zero_event_t end, double *ms)
+{
+    (void)device;
+    zero_event_t const both[] = {begin, end};
+    for (int i = 0; i < 2; i++) /* CUDA tells no time of an event that was recorded again and is not reached */
+        CHECK(atomic_load(&event_of(both[i])->n_reached) == event_of(both[i])->n_recorded, "a time of what is to come");
+    *ms = (double)(atomic_load(&event_of(end)->reached_ns) - atomic_load(&event_of(begin)->reached_ns)) * 1e-6;
+    return ZERO_OK;
+}
+
+/* ---- copies and kernels ---- */
+
+typedef struct copy_task {
+    void *dst;
+    const void *src;
+    size_t n_bytes;
+} copy_task_t;
+
+/* In two halves: who reads too early may see the one and not the other. */
+static void do_copy(void *args)
+{
+    copy_task_t *t = args;
+    size_t half = t->n_bytes / 2;
+    memcpy(t->dst, t->src, half);
+    if (t->n_bytes > 64)
+        usleep(20);
+    memcpy((char *)t->dst + half, (const char *)t->src + half, t->n_bytes - half);
+}
+
+static void queue_copy(void *dst, const void *src, size_t n_bytes, zero_stream_t stream)
+{
+    async_queue(stream, do_copy, &(copy_task_t){dst, src, n_bytes}, sizeof(copy_task_t));
+}
+
+static zero_status_t copy(zero_device_t *device, void *dst, const void *src, size_t n_bytes, zero_stream_t stream)
+{
+    (void)device;
+    count(ASYNC_COPY, 1);
+    queue_copy(dst, src, n_bytes, stream);
+    return ZERO_OK;
+}
+
+static void queue_kernel(zero_stream_t stream, void (*run)(void *args), const void *args, size_t n_bytes)
+{
+    count(ASYNC_KERNEL, 1);
+    async_queue(stream, run, args, n_bytes);
+}
+
+static uint64_t available_bytes(const zero_device_t *device)
+{
+    return the.options.available ? the.options.available : the.cpu->ops->available_bytes(device);
+}
+
+static zero_status_t host_pin(zero_device_t *device, void *data, size_t n_bytes)
+{
+    (void)device, (void)data, (void)n_bytes;
+    return the.options.pins ? ZERO_OK : ZERO_ERROR_UNSUPPORTED;
+}
+
+static void host_unpin(zero_device_t *device, void *data)
+{
+    (void)device;
+    CHECK(the.options.pins && data, "unpinned what was not pinned");
+}
+
+static const zero_shard_kernels_t *cpu_kernels(void)
+{
+    return the.cpu->kernels;
+}
+
+static void do_adam(void *args)
+{
+    OK(cpu_kernels()->adam(args, NULL));
+}
+
+static zero_status_t adam(const zero_adam_t *args, zero_stream_t stream)
+{
+    queue_kernel(stream, do_adam, args, sizeof *args);
+    return ZERO_OK;
+}
+
+typedef struct sum_task {
+    float *out;
+    const void *slices[MAX_RANKS];
+    int n_slices;
+    zero_dtype_t dtype;
+    size_t n_elems;
+    bool accumulate;
+    double *partials;
+} sum_task_t;
+
+static void do_sum_slices(void *args)
+{
+    sum_task_t *t = args;
+    if (the.options.fault == ASYNC_STAGING_BEFORE_SUM)
+        usleep(3000); /* who does not wait for it comes first */
+    OK(cpu_kernels()->sum_slices(t->out, t->slices, t->n_slices, t->dtype, t->n_elems, t->accumulate, t->partials,
+                                 NULL));
+}
+
+static zero_status_t sum_slices(float *out, const void *const *slices, int n_slices, zero_dtype_t dtype, size_t n_elems,
+                                bool accumulate, double *partials, zero_stream_t stream)
+{
+    sum_task_t t = {.out = out,
+                    .n_slices = n_slices,
+                    .dtype = dtype,
+                    .n_elems = n_elems,
+                    .accumulate = accumulate,
+                    .partials = partials};
+    CHECK(n_slices <= MAX_RANKS, "%d ranks", n_slices);
+    memcpy(t.slices, slices, (size_t)n_slices * sizeof *slices);
+    queue_kernel(stream, do_sum_slices, &t, sizeof t);
+    stream_of(stream)->ends_in_sum = true;
+    return ZERO_OK;
+}
+
+typedef struct contribute_task {
+    const double *partials;
+    size_t n_partials;
+    zero_agreed_t agreed;
+    zero_contribution_t *mine;
+} contribute_task_t;
+
+static void do_contribute(void *args)
+{
+    contribute_task_t *t = args;
+    OK(cpu_kernels()->contribute(t->partials, t->n_partials, &t->agreed, t->mine, NULL));
+}
+
+static zero_status_t contribute(const double *partials, size_t n_partials, const zero_agreed_t *agreed,
+                                zero_contribution_t *mine, zero_stream_t stream)
+{
+    contribute_task_t t = {partials, n_partials, *agreed, mine};
+    queue_kernel(stream, do_contribute, &t, sizeof t);
+    return ZERO_OK;
+}
+
+typedef struct decide_task {
+    zero_step_rules_t rules;
+    float lr;
+    const zero_contribution_t *contributions;
+    int n_ranks;
+    zero_step_state_t *state;
+    zero_adam_scalars_t *scalars;
+    zero_step_outcome_t *outcome;
+} decide_task_t;
+
+static void do_decide_step(void *args)
+{
+    decide_task_t *t = args;
+    OK(cpu_kernels()->decide_step(&t->rules, t->lr, t->contributions, t->n_ranks, t->state, t->scalars, t->outcome,
+                                  NULL));
+}
+
+static zero_status_t decide_step(const zero_step_rules_t *rules, float lr, const zero_contribution_t *contributions,
+                                 int n_ranks, zero_step_state_t *state, zero_adam_scalars_t *scalars,
+                                 zero_step_outcome_t *outcome, zero_stream_t stream)
+{
+    decide_task_t t = {*rules, lr, contributions, n_ranks, state, scalars, outcome};
+    queue_kernel(stream, do_decide_step, &t, sizeof t);
+    return ZERO_OK;
+}
+
+/* What libzero calls outside steps alone, between synchronizations, is done at once: cast, split_master, join_master,
+ * fill_normal, sum_squares. It may read what was queued before. */
+static zero_status_t split_master(void *param, void *low, zero_dtype_t param_dtype, const float *master, size_t n_elems,
+                                  zero_stream_t stream)
+{
+    (void)stream;
+    OK(synchronize(&the.device));
+    return cpu_kernels()->split_master(param, low, param_dtype, master, n_elems, NULL);
+}
+
+static zero_status_t join_master(float *master, const void *param, const void *low, zero_dtype_t param_dtype,
+                                 size_t n_elems, zero_stream_t stream)
+{
+    (void)stream;
+    OK(synchronize(&the.device));
+    return cpu_kernels()->join_master(master, param, low, param_dtype, n_elems, NULL);
+}
+
+static zero_status_t fill_normal(float *dst, size_t n_elems, uint64_t seed, uint64_t key, uint64_t first, float std,
+                                 zero_stream_t stream)
+{
+    (void)stream;
+    OK(synchronize(&the.device));
+    return cpu_kernels()->fill_normal(dst, n_elems, seed, key, first, std, NULL);
+}
+
+/* ---- the transport ---- */
+
+typedef struct transport {
+    zero_shared_block_t *control; /* _Atomic uint32_t [ZERO_N_LANES][size] on every rank: how far each has come */
+    uint32_t epochs[ZERO_N_LANES];
+} transport_t;
+
+static _Atomic uint32_t *epoch_at(const zero_comm_t *comm, int owner, zero_lane_t lane, int rank)
+{
+    const transport_t *transport = comm->transport;
+    return (_Atomic uint32_t *)transport->control->parts[owner] + lane * comm->size + rank;
+}
+
+static zero_status_t window_create(zero_comm_t *comm, size_t n_bytes, zero_window_t *window)
+{
+    return comm->host->ops->window_create(comm->host, n_bytes, window);
+}
+
+static void window_destroy(zero_comm_t *comm, zero_window_t *window)
+{
+    OK(synchronize(&the.device));
+    OK(zero_comm_barrier(comm->host));
+    comm->host->ops->window_destroy(comm->host, window);
+}
+
+typedef struct fence_task {
+    zero_comm_t *comm;
+    zero_lane_t lane;
+    uint32_t epoch;
+} fence_task_t;
+
+static void do_fence(void *args)
+{
+    fence_task_t *t = args;
+    int64_t deadline = zero_now_ns() + PATIENCE_S * INT64_C(1000000000);
+    for (int peer = 0; peer < t->comm->size; peer++)
+        atomic_store(epoch_at(t->comm, peer, t->lane, t->comm->rank), t->epoch);
+    for (int peer = 0; peer < t->comm->size && the.options.fault != ASYNC_NO_FENCE; peer++)
+        while (atomic_load(epoch_at(t->comm, t->comm->rank, t->lane, peer)) < t->epoch) {
+            CHECK(zero_now_ns() < deadline, "rank %d did not come to fence %u of lane %d: deadlock", peer, t->epoch,
+                  (int)t->lane);
+            usleep(50);
+        }
+}
+
+static zero_status_t fence(zero_comm_t *comm, zero_lane_t lane, zero_stream_t stream)
+{
+    if (comm->size == 1)
+        return ZERO_OK;
+    fence_task_t t = {comm, lane, ++((transport_t *)comm->transport)->epochs[lane]};
+    zero_comm_pair(comm, "fence", 0);
+    count(ASYNC_FENCE, 1);
+    count(ASYNC_RECORD, 1); /* what says that it has passed */
+    async_queue(stream, do_fence, &t, sizeof t);
+    return ZERO_OK;
+}
+
+static const char *part_of(const zero_comm_t *comm, const zero_window_t *window, int rank)
+{
+    return rank == comm->rank ? window->local : ((const zero_shared_block_t *)window->transport)->parts[rank];
+}
+
+/* Pulls from peers are one call; the own slice is another, in a stream aside, with an event each way. */
+static void count_pulls(const zero_comm_t *comm, size_t n_bytes, bool own_is_copied)
+{
+    bool pulls = n_bytes > 0 && comm->size > 1;
+    count(ASYNC_BATCH, pulls ? 1 : 0);
+    count(ASYNC_COPY, own_is_copied ? 1 : 0);
+    count(ASYNC_RECORD, own_is_copied ? 2 : 0);
+    count(ASYNC_WAIT, own_is_copied ? 2 : 0);
+}
+
+static zero_status_t all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
+                                size_t src_stride, void *dst, size_t n_bytes, zero_stream_t stream)
+{
+    (void)lane;
+    bool own_is_copied = false;
+    for (int i = 0; i < comm->size && n_bytes > 0; i++) {
+        int rank = (comm->rank + i) % comm->size;
+        const char *src = part_of(comm, window, rank) + src_offset + (size_t)rank * src_stride;
+        char *slice = (char *)dst + (size_t)rank * n_bytes;
+        own_is_copied |= i == 0 && slice != src;
+        if (slice != src)
+            queue_copy(slice, src, n_bytes, stream);
+    }
+    count_pulls(comm, n_bytes, own_is_copied);
+    return ZERO_OK;
+}
+
+static zero_status_t exchange(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
+                              size_t src_stride, size_t n_bytes, void *staging, const void **slices,
+                              zero_stream_t stream)
+{
+    (void)lane;
+    for (int i = 0; i < comm->size; i++) {
+        int rank = (comm->rank + i) % comm->size;
+        const char *src = part_of(comm, window, rank) + src_offset + (size_t)comm->rank * src_stride;
+        char *staged = (char *)staging + (size_t)rank * n_bytes;
+        slices[rank] = rank == comm->rank ? src : staged;
+        if (rank != comm->rank && n_bytes > 0)
+            queue_copy(staged, src, n_bytes, stream);
+    }
+    count_pulls(comm, n_bytes, false);
+    return ZERO_OK;
+}
+
+typedef struct reduce_task {
+    const zero_comm_t *comm;
+    const zero_window_t *window;
+    size_t offset; /* of this rank's slice, in every window */
+    size_t n_elems;
+    zero_dtype_t dtype;
+} reduce_task_t;
+
+/* Adds one rank after another in dtype, as a network would, in two halves: see do_copy. */
+static void do_reduce_scatter(void *args)
+{
+    const reduce_task_t *t = args;
+    void *own = (char *)t->window->local + t->offset;
+    for (size_t e = 0; e < t->n_elems; e++) {
+        float sum; /* an element of dtype */
+        element_store(&sum, t->dtype, 0, element_load(part_of(t->comm, t->window, 0) + t->offset, t->dtype, e));
+        for (int rank = 1; rank < t->comm->size; rank++)
+            element_store(&sum, t->dtype, 0,
+                          element_load(&sum, t->dtype, 0) +
+                              element_load(part_of(t->comm, t->window, rank) + t->offset, t->dtype, e));
+        element_store(own, t->dtype, e, element_load(&sum, t->dtype, 0));
+        if (e == t->n_elems / 2)
+            usleep(20);
+    }
+}
+
+static zero_status_t reduce_scatter(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
+                                    size_t n_elems, zero_dtype_t dtype, zero_stream_t stream)
+{
+    (void)lane;
+    reduce_task_t t = {.comm = comm,
+                       .window = window,
+                       .offset = src_offset + (size_t)comm->rank * n_elems * zero_dtype_size(dtype),
+                       .n_elems = n_elems,
+                       .dtype = dtype};
+    async_queue(stream, do_reduce_scatter, &t, sizeof t);
+    return ZERO_OK;
+}
+
+static void transport_destroy(zero_comm_t *comm)
+{
+    OK(synchronize(&the.device));
+    OK(zero_comm_barrier(comm->host));
+    if (comm->size > 1)
+        zero_shared_block_destroy(((transport_t *)comm->transport)->control);
+    zero_comm_beside_host_destroy(comm);
+}
+
+static const zero_comm_ops_t transport_ops = {
+    .name = "async",
+    .window_create = window_create,
+    .window_destroy = window_destroy,
+    .fence = fence,
+    .all_gather = all_gather,
+    .exchange = exchange,
+    .staging_bytes = zero_comm_beside_host_staging_bytes,
+    .host_all_gather = zero_comm_beside_host_all_gather,
+    .host_broadcast = zero_comm_beside_host_broadcast,
+    .abort = zero_comm_beside_host_abort,
+    .destroy = transport_destroy,
+};
+
+/* One that adds is asked for nothing else. */
+static zero_status_t join(zero_device_t *device, zero_comm_t *host, bool adds, zero_comm_t **bulk)
+{
+    (void)device;
+    zero_comm_t *made;
+    static zero_comm_ops_t adding_ops;
+    adding_ops = transport_ops;
+    adding_ops.exchange = NULL;
+    adding_ops.reduce_scatter = reduce_scatter;
+    OK(zero_comm_beside_host_create(host, adds && host->size > 1 ? &adding_ops : &transport_ops, sizeof(transport_t),
+                                    &made));
+    if (host->size > 1)
+        OK(zero_shared_block_create(host, sizeof(uint32_t) * ZERO_N_LANES * (size_t)host->size, true, ZERO_LOG_ERROR,
+                                    &((transport_t *)made->transport)->control));
+    *bulk = made;
+    return ZERO_OK;
+}
+
+/* ---- the device ---- */
+
+static void destroy(zero_device_t *device)
+{
+    OK(synchronize(device));
+    for (int i = 0; i < the.n_streams; i++) {
+        stream_t *s = the.streams[i];
+        pthread_mutex_lock(&s->mutex);
+        s->ends = true;
+        pthread_cond_broadcast(&s->changed);
+        pthread_mutex_unlock(&s->mutex);
+        pthread_join(s->thread, NULL);
+        free(s);
+    }
+    the.n_streams = 0;
+    zero_device_destroy(the.cpu);
+}
+
+zero_status_t async_device_create(const zero_comm_t *comm, const async_options_t *options, zero_device_t **device)
+{
+    zero_stream_t stream;
+    the.options = *options;
+    memset(the.n_calls, 0, sizeof the.n_calls);
+    the.grads_home = NULL;
+    OK(zero_device_cpu_create(comm, &the.cpu));
+    the.ops = *the.cpu->ops; /* memory */
+    the.ops.name = "async";
+    the.ops.available_bytes = available_bytes;
+    the.ops.host_pin = host_pin;
+    the.ops.host_unpin = host_unpin;
+    the.ops.copy = copy;
+    the.ops.synchronize = synchronize;
+    the.ops.synchronize_stream = synchronize_stream;
+    the.ops.stream_create = stream_create;
+    the.ops.stream_destroy = stream_destroy;
+    the.ops.event_create = event_create;
+    the.ops.event_destroy = event_destroy;
+    the.ops.event_record = event_record;
+    the.ops.stream_wait = stream_wait;
+    the.ops.host_call = host_call;
+    the.ops.event_query = event_query;
+    the.ops.event_elapsed_ms = event_elapsed_ms;
+    the.ops.join = join;
+    the.ops.destroy = destroy;
+    the.kernels = *the.cpu->kernels;
+    the.kernels.adam = adam;
+    the.kernels.sum_slices = sum_slices;
+    the.kernels.contribute = contribute;
+    the.kernels.decide_step = decide_step;
+    the.kernels.split_master = split_master;
+    the.kernels.join_master = join_master;
+    the.kernels.fill_normal = fill_normal;
+    the.device = *the.cpu;
+    the.device.ops = &the.ops;
+    the.device.kernels = &the.kernels;
+    OK(stream_create(&the.device, false, &stream)); /* DEFAULT_STREAM */
+    *device = &the.device;
+    return ZERO_OK;
+}

@@ -1,0 +1,99 @@
+/* stream_runs.h - what tests on the device of random speed share: the text that tests/mpi/stream_cases prints for some
+ * settings, on that device and on the plain CPU, and what it must be. */
+#ifndef ZERO_TEST_STREAM_RUNS_H
+#define ZERO_TEST_STREAM_RUNS_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/async_device.h"
+#include "tests/support/support.h"
+
+#define LIMIT_S 120.0
+
+/* Under sanitizers, which look at memory and not at bits, every kind of run is tried once; the plain build's tests do
+ * the rest. */
+static inline bool is_left_to_the_plain_build(void)
+{
+#ifdef __SANITIZE_ADDRESS__
+    printf("SKIP: more of the same runs, under sanitizers\n");
+    fflush(stdout);
+    return true;
+#else
+    return false;
+#endif
+}
+
+/* What `settings` prints; NULL where the run fails. Free it. */
+static inline char *text_of(int n_ranks, const char *settings)
+{
+    support_output_t output;
+    int code = support_mpirun(&output, LIMIT_S, n_ranks, "%s/tests/mpi/stream_cases %s", support_build(), settings);
+    char *text = code == 0 ? strdup(output.out) : NULL;
+    if (code != 0)
+        fprintf(stderr, "%d ranks, %s: exit code %d\n%.600s\n", n_ranks, settings, code, output.err);
+    support_output_free(&output);
+    return text;
+}
+
+/* The runs of all `variants` of `settings` give the text that the plain CPU gives, which the same ranks run first. NULL
+ * ends the variants. */
+static inline void expect_plain_text(int n_ranks, const char *settings, const char *const *variants)
+{
+    char runs[1024];
+    size_t n_runs = 1;
+    snprintf(runs, sizeof runs, "device=cpu %s", settings);
+    for (; variants[n_runs - 1]; n_runs++)
+        snprintf(runs + strlen(runs), sizeof runs - strlen(runs), " / %s %s", settings, variants[n_runs - 1]);
+    char *got = text_of(n_ranks, runs);
+    ck_assert_msg(got != NULL, "%d ranks, %s", n_ranks, runs);
+    size_t length = strlen(got) / n_runs;
+    ck_assert_msg(length > 100 && strlen(got) == n_runs * length, "%d ranks, %s: %s", n_ranks, runs, got);
+    for (size_t i = 1; i < n_runs; i++)
+        ck_assert_msg(strncmp(got + i * length, got, length) == 0, "%d ranks, %s: %s gives\n%sinstead of\n%s", n_ranks,
+                      settings, variants[i - 1], got + i * length, got);
+    free(got);
+}
+
+/* One of each type: plain, with accumulation, with a step that is skipped. */
+static const char *const settings_of[] = {"steps=12 dtype=bf16", "steps=6 dtype=fp32 micro_steps=3 every=1",
+                                          "steps=12 dtype=fp16 nan_at=5"};
+#define N_SETTINGS 3
+
+/* Whether what a faulty run did comes of work in the wrong order: it ends well with another text than `want`, or one of
+ * its checks of values fails. Any other failure (no memory, a crash, a wrong setting) says nothing about the fault. */
+static inline bool fault_shows(int exit_code, const char *out, const char *err, const char *want)
+{
+    static const char *const signs[] = {"parameters changed while they were in use",
+                                        "of what was kept for backward has changed",
+                                        "parameters differ by rank",
+                                        "the state changed without a step",
+                                        "not so: result->notice == want",
+                                        "gradients were not finite 20 steps in a row"};
+    if (exit_code == 0)
+        return strcmp(out, want) != 0;
+    for (size_t i = 0; exit_code == 1 && i < sizeof signs / sizeof signs[0]; i++)
+        if (strstr(err, signs[i]))
+            return true;
+    return false;
+}
+
+/* `settings` with a fault give another text than the plain CPU with `toy`, or a value that is seen to be wrong. */
+static inline void expect_fault_shows(async_fault_t fault, const char *settings, const char *toy)
+{
+    char plain[96];
+    support_output_t output;
+    snprintf(plain, sizeof plain, "device=cpu dtype=fp32 steps=20 %s", toy);
+    char *want = text_of(3, plain);
+    ck_assert(want != NULL);
+    int code = support_mpirun(&output, LIMIT_S, 3, "%s/tests/mpi/stream_cases dtype=fp32 steps=20 %s %s fault=%d",
+                              support_build(), settings, toy, (int)fault);
+    ck_assert_msg(fault_shows(code, output.out, output.err, want),
+                  "%s %s fault=%d: exit code %d shows nothing of it: %s", settings, toy, (int)fault, code,
+                  support_tail(output.err));
+    support_output_free(&output);
+    free(want);
+}
+
+#endif

@@ -1,0 +1,434 @@
+/* test_adam.c - AdamW on the CPU: the bits that shard.h promises, whatever the instruction set, threads and slicing;
+ * the numbers of an fp64 AdamW; what each form of the master weights holds.
+ */
+#include <math.h>
+#include <omp.h>
+
+#include "kernels/shard/step_math.h"
+#include "tests/support/shard_support.h"
+
+/* ---- A shard and its copies ---- */
+
+typedef struct shard {
+    zero_dtype_t dtype;
+    size_t n_elems; /* of every array, gaps included */
+    void *param, *low;
+    float *m, *v, *grad;
+} shard_t;
+
+static size_t param_bytes(const shard_t *s)
+{
+    return s->n_elems * zero_dtype_size(s->dtype);
+}
+
+static size_t low_bytes(const shard_t *s)
+{
+    static const size_t bytes_of_elem[] = {[ZERO_FP32] = 0, [ZERO_BF16] = 2, [ZERO_FP16] = 4};
+    return s->n_elems * bytes_of_elem[s->dtype];
+}
+
+static shard_t shard_of_any_bits(zero_dtype_t dtype, size_t n_elems, uint64_t seed)
+{
+    shard_t s = {.dtype = dtype, .n_elems = n_elems};
+    s.param = shard_any_floats(&seed, n_elems);
+    s.low = shard_any_floats(&seed, n_elems);
+    s.m = shard_any_floats(&seed, n_elems);
+    s.v = shard_any_floats(&seed, n_elems);
+    s.grad = shard_any_floats(&seed, n_elems);
+    return s;
+}
+
+static shard_t shard_clone(const shard_t *s)
+{
+    shard_t copy = *s;
+    copy.param = shard_copy(s->param, param_bytes(s));
+    copy.low = shard_copy(s->low, low_bytes(s));
+    copy.m = shard_copy(s->m, s->n_elems * sizeof(float));
+    copy.v = shard_copy(s->v, s->n_elems * sizeof(float));
+    copy.grad = shard_copy(s->grad, s->n_elems * sizeof(float));
+    return copy;
+}
+
+static void shard_free(shard_t *s)
+{
+    free(s->param);
+    free(s->low);
+    free(s->m);
+    free(s->v);
+    free(s->grad);
+}
+
+static void assert_same_shard(const shard_t *got, const shard_t *want, const char *where)
+{
+    shard_assert_same_bits(got->param, want->param, param_bytes(want), "param", where);
+    shard_assert_same_bits(got->low, want->low, low_bytes(want), "low", where);
+    shard_assert_same_bits(got->m, want->m, want->n_elems * sizeof(float), "m", where);
+    shard_assert_same_bits(got->v, want->v, want->n_elems * sizeof(float), "v", where);
+}
+
+static void update(const zero_shard_kernels_t *kernels, const shard_t *s, const zero_adam_segment_t *segments,
+                   size_t n_segments, const zero_adam_scalars_t *scalars)
+{
+    zero_adam_t args = {.param_dtype = s->dtype,
+                        .param = s->param,
+                        .low = s->dtype == ZERO_FP32 ? NULL : s->low,
+                        .m = s->m,
+                        .v = s->v,
+                        .grad = s->grad,
+                        .segments = segments,
+                        .n_segments = n_segments,
+                        .scalars = scalars};
+    ck_assert_int_eq(kernels->adam(&args, NULL), ZERO_OK);
+}
+
+static zero_adam_scalars_t usual_scalars(void)
+{
+    zero_adam_scalars_t s;
+    zero_adam_scalars_decide(&s, 3e-4f, 0.9f, 0.95f, 1e-8f, 2.0f, 1.0f, 1.0f, 7);
+    return s;
+}
+
+static float get_master(const shard_t *s, size_t i)
+{
+    if (s->dtype == ZERO_FP32)
+        return ((const float *)s->param)[i];
+    if (s->dtype == ZERO_FP16)
+        return ((const float *)s->low)[i];
+    return shard_float(((uint32_t)((const uint16_t *)s->param)[i] << 16) + (uint32_t)((const int16_t *)s->low)[i]);
+}
+
+/* ---- The bits ---- */
+
+/* The lines of zero_adam_t's comment, one rounding at a time. */
+static void written_out_adam(const zero_adam_scalars_t *s, float decay, float grad, float *w, float *m, float *v)
+{
+    volatile float g = grad * s->grad_scale;
+    volatile float share_of_m = s->one_minus_beta1 * g;
+    volatile float square = g * g;
+    volatile float share_of_v = s->one_minus_beta2 * square;
+    *m = fmaf(s->beta1, *m, share_of_m);
+    *v = fmaf(s->beta2, *v, share_of_v);
+    volatile float root = sqrtf(*v);
+    volatile float d = fmaf(root, s->inv_sqrt_bias2, s->eps);
+    volatile float rate = s->lr * decay;
+    *w = fmaf(-rate, *w, *w);
+    volatile float unbiased = *m * s->inv_bias1;
+    volatile float quotient = unbiased / d;
+    *w = fmaf(-s->lr, quotient, *w);
+}
+
+static void assert_bits_or_nan(float got, float want, const char *what, size_t i)
+{
+    uint32_t expected = isnan(want) ? 0x7fc00000u : shard_bits(want);
+    if (shard_bits(got) != expected)
+        ck_abort_msg("%s[%zu] is %08x, not %08x", what, i, shard_bits(got), expected);
+}
+
+START_TEST(every_element_is_the_written_expression)
+{
+    const zero_dtype_t dtype = (zero_dtype_t)_i;
+    const zero_adam_scalars_t scalars = usual_scalars();
+    shard_t before = shard_of_any_bits(dtype, 400003, 11);
+    /* v of an AdamW is never negative, and half of the numbers are ordinary so that few results are NaN. */
+    uint64_t seed = 12;
+    for (size_t i = 0; i < before.n_elems; ++i) {
+        before.v[i] = fabsf(before.v[i]);
+        if (i % 2 == 0) {
+            before.m[i] = shard_ordinary_float(&seed, -30, 0);
+            before.v[i] = fabsf(shard_ordinary_float(&seed, -60, 0));
+            before.grad[i] = shard_ordinary_float(&seed, -30, 5);
+        }
+    }
+    shard_t after = shard_clone(&before);
+    zero_adam_segment_t segment = {.n_elems = before.n_elems, .decay = 0.1f};
+    update(zero_shard_kernels_cpu(), &after, &segment, 1, &scalars);
+    for (size_t i = 0; i < before.n_elems; ++i) {
+        float w = get_master(&before, i), m = before.m[i], v = before.v[i];
+        written_out_adam(&scalars, 0.1f, before.grad[i], &w, &m, &v);
+        assert_bits_or_nan(get_master(&after, i), w, "w", i);
+        assert_bits_or_nan(after.m[i], m, "m", i);
+        assert_bits_or_nan(after.v[i], v, "v", i);
+    }
+    shard_free(&before);
+    shard_free(&after);
+}
+END_TEST
+
+START_TEST(instruction_sets_and_threads_give_the_same_bits)
+{
+    const zero_dtype_t dtype = (zero_dtype_t)_i;
+    const zero_adam_scalars_t scalars = usual_scalars();
+    shard_t before = shard_of_any_bits(dtype, 1000003, 21);
+    /* Offsets that differ by array and are odd: no array starts where a vector would. */
+    const zero_adam_segment_t segments[] = {
+        {.n_elems = 999001, .param = 3, .state = 1, .grad = 5, .decay = 0.1f},
+        {.n_elems = 17, .param = 999980, .state = 999300, .grad = 999100},
+    };
+    shard_t want = shard_clone(&before);
+    omp_set_num_threads(1);
+    update(zero_shard_kernels_cpu_named("scalar"), &want, segments, 2, &scalars);
+    ck_assert_int_ne(memcmp(want.m, before.m, before.n_elems * sizeof(float)), 0);
+    for (size_t b = 0; b < SHARD_N_BUILDS; ++b) {
+        const zero_shard_kernels_t *kernels = zero_shard_kernels_cpu_named(shard_build_names[b]);
+        for (size_t t = 0; kernels != NULL && t < SHARD_N_THREAD_COUNTS; ++t) {
+            shard_t got = shard_clone(&before);
+            omp_set_num_threads(shard_thread_counts[t]);
+            update(kernels, &got, segments, 2, &scalars);
+            assert_same_shard(&got, &want, kernels->name);
+            shard_free(&got);
+        }
+    }
+    shard_free(&want);
+    shard_free(&before);
+}
+END_TEST
+
+START_TEST(slicing_changes_no_bits)
+{
+    enum { MAX_SEGMENTS = 4096 };
+    const zero_dtype_t dtype = (zero_dtype_t)_i;
+    const zero_adam_scalars_t scalars = usual_scalars();
+    const zero_shard_kernels_t *kernels = zero_shard_kernels_cpu();
+    shard_t want = shard_of_any_bits(dtype, 300007, 31);
+    shard_t got = shard_clone(&want);
+    zero_adam_segment_t whole = {.n_elems = want.n_elems, .decay = 0.1f};
+    update(kernels, &want, &whole, 1, &scalars);
+
+    static zero_adam_segment_t cuts[MAX_SEGMENTS];
+    size_t n_cuts = 0;
+    uint64_t seed = 32;
+    for (size_t at = 0; at < got.n_elems; ++n_cuts) {
+        size_t n = n_cuts % 5 == 4 ? 0 : (size_t)(support_random(&seed) % 400) + 1;
+        if (n > got.n_elems - at || n_cuts + 1 == MAX_SEGMENTS)
+            n = got.n_elems - at;
+        cuts[n_cuts] = (zero_adam_segment_t){.n_elems = n, .param = at, .state = at, .grad = at, .decay = 0.1f};
+        at += n;
+    }
+    ck_assert_uint_gt(n_cuts, 1000);
+    update(kernels, &got, cuts, n_cuts, &scalars);
+    assert_same_shard(&got, &want, "cut into segments");
+    shard_free(&got);
+    shard_free(&want);
+}
+END_TEST
+
+START_TEST(elements_outside_the_segments_are_untouched)
+{
+    const zero_dtype_t dtype = (zero_dtype_t)_i;
+    const zero_adam_scalars_t scalars = usual_scalars();
+    shard_t before = shard_of_any_bits(dtype, 1000, 41);
+    shard_t after = shard_clone(&before);
+    const zero_adam_segment_t segment = {.n_elems = 501, .param = 33, .state = 33, .grad = 33};
+    update(zero_shard_kernels_cpu(), &after, &segment, 1, &scalars);
+    const size_t elem = zero_dtype_size(dtype), low = low_bytes(&before) / before.n_elems, end = 33 + 501;
+    shard_assert_same_bits(after.param, before.param, 33 * elem, "param", "before the segment");
+    shard_assert_same_bits((char *)after.param + end * elem, (char *)before.param + end * elem, (1000 - end) * elem,
+                           "param", "behind the segment");
+    shard_assert_same_bits((char *)after.low + end * low, (char *)before.low + end * low, (1000 - end) * low, "low",
+                           "behind the segment");
+    shard_assert_same_bits(after.m, before.m, 33 * sizeof(float), "m", "before the segment");
+    shard_assert_same_bits(after.v + end, before.v + end, (1000 - end) * sizeof(float), "v", "behind the segment");
+    shard_free(&after);
+    shard_free(&before);
+}
+END_TEST
+
+START_TEST(a_skipped_step_writes_nothing)
+{
+    const zero_dtype_t dtype = (zero_dtype_t)_i;
+    zero_adam_scalars_t scalars;
+    zero_adam_scalars_decide(&scalars, 1e-3f, 0.9f, 0.95f, 1e-8f, NAN, 1.0f, 1.0f, 1);
+    shard_t before = shard_of_any_bits(dtype, 100001, 51);
+    shard_t after = shard_clone(&before);
+    const zero_adam_segment_t segment = {.n_elems = before.n_elems, .decay = 0.1f};
+    update(zero_shard_kernels_cpu(), &after, &segment, 1, &scalars);
+    assert_same_shard(&after, &before, "skipped");
+    shard_free(&after);
+    shard_free(&before);
+}
+END_TEST
+
+START_TEST(parameters_are_the_rounded_master_weights)
+{
+    uint64_t seed = 61;
+    zero_adam_scalars_t scalars = usual_scalars();
+    const zero_shard_kernels_t *kernels = zero_shard_kernels_cpu();
+    const zero_adam_segment_t segment = {.n_elems = 100000, .decay = 0.1f};
+    for (zero_dtype_t dtype = ZERO_BF16; dtype <= ZERO_FP16; ++dtype) {
+        shard_t s = shard_of_any_bits(dtype, segment.n_elems, 62);
+        for (size_t i = 0; i < s.n_elems; ++i) {
+            s.m[i] = shard_ordinary_float(&seed, -20, 0);
+            s.v[i] = fabsf(shard_ordinary_float(&seed, -20, 0));
+            s.grad[i] = shard_ordinary_float(&seed, -20, 0);
+        }
+        update(kernels, &s, &segment, 1, &scalars);
+        for (size_t i = 0; i < s.n_elems; ++i) {
+            float w = get_master(&s, i);
+            float param;
+            kernels->cast(&param, ZERO_FP32, (const uint16_t *)s.param + i, dtype, 1, NULL);
+            if (!isfinite(w) || isinf(param))
+                continue;
+            /* The unit in the last place of param's binade; half of it is what rounding may cost. */
+            double unit = ldexp(1.0, (int)fmax(ilogb((double)w), dtype == ZERO_BF16 ? -126 : -14) -
+                                         (dtype == ZERO_BF16 ? 7 : 10));
+            if (!(fabs((double)w - (double)param) <= unit / 2))
+                ck_abort_msg("%a is not %a rounded", (double)param, (double)w);
+        }
+        shard_free(&s);
+    }
+}
+END_TEST
+
+/* ---- The numbers ---- */
+
+/* One step of AdamW as in the paper, in fp64, beside how far fp32 may be from it. With u = 2^-24, each operation being
+ * within u of exact, relatively: g 1u. m is a sum that may cancel, so its error is measured against M = |beta1 m| +
+ * |(1-beta1) g|: 2u in the second part and 1u for the sum, 3u. v has no cancellation: 1 - beta2 is exact, (1-beta2) g g
+ * has 4u, the sum 1u more: 5u. sqrt halves that and adds 1u, 3.5u; the bias factor was rounded, 1u; fma 1u: d has 5.5u.
+ * The quotient: 3u + 1u (factor) + 1u (product) + 5.5u + 1u (division) = 11.5u of Q = M inv_bias1 / d. Then decay and
+ * the update round w twice and lr * decay once. 1.01 covers products of errors. */
+typedef struct reference {
+    double w, m, v;
+    double w_bound, m_bound, v_bound;
+} reference_t;
+
+static reference_t adamw_fp64(double lr, double beta1, double beta2, double eps, double decay, uint64_t t, double grad,
+                              double w, double m, double v)
+{
+    const double u = 0x1p-24 * 1.01;
+    reference_t r;
+    r.m = beta1 * m + (1 - beta1) * grad;
+    r.v = beta2 * v + (1 - beta2) * grad * grad;
+    double bias1 = 1 - pow(beta1, (double)t), bias2 = 1 - pow(beta2, (double)t);
+    double d = sqrt(r.v / bias2) + eps;
+    double decayed = w - lr * decay * w;
+    r.w = decayed - lr * (r.m / bias1) / d;
+    double magnitude = fabs(beta1 * m) + fabs((1 - beta1) * grad);
+    r.m_bound = 3 * u * magnitude;
+    r.v_bound = 5 * u * r.v;
+    r.w_bound = u * (lr * decay * fabs(w) + fabs(decayed) + fabs(r.w) + 11.5 * lr * magnitude / bias1 / d);
+    return r;
+}
+
+START_TEST(numbers_are_those_of_an_fp64_adamw)
+{
+    const zero_dtype_t dtype = (zero_dtype_t)_i;
+    const float lr = 6e-4f, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, decay = 0.1f;
+    const size_t n = 50000;
+    const float loss_scale = 1024.0f;
+    uint64_t seed = 71;
+    shard_t s = shard_of_any_bits(dtype, n, 72);
+    float *master = shard_alloc(n * sizeof *master);
+    for (size_t i = 0; i < n; ++i)
+        master[i] = shard_ordinary_float(&seed, -12, 2);
+    const zero_shard_kernels_t *kernels = zero_shard_kernels_cpu();
+    kernels->split_master(s.param, s.low, dtype, master, n, NULL);
+    memset(s.m, 0, n * sizeof(float));
+    memset(s.v, 0, n * sizeof(float));
+    const zero_adam_segment_t segment = {.n_elems = n, .decay = decay};
+    double largest_w = 0.0;
+    for (uint64_t t = 1; t <= 12; ++t) {
+        for (size_t i = 0; i < n; ++i)
+            s.grad[i] = shard_ordinary_float(&seed, -14, 12);
+        shard_t before = shard_clone(&s);
+        zero_adam_scalars_t scalars;
+        zero_adam_scalars_decide(&scalars, lr, beta1, beta2, eps, 0.5f, 0.0f, loss_scale, t);
+        update(kernels, &s, &segment, 1, &scalars);
+        for (size_t i = 0; i < n; ++i) {
+            reference_t r = adamw_fp64(lr, beta1, beta2, eps, decay, t, (double)s.grad[i] / loss_scale,
+                                       get_master(&before, i), before.m[i], before.v[i]);
+            double w_error = fabs((double)get_master(&s, i) - r.w) / r.w_bound;
+            largest_w = fmax(largest_w, w_error);
+            double m_error = fabs((double)s.m[i] - r.m) / r.m_bound, v_error = fabs((double)s.v[i] - r.v) / r.v_bound;
+            if (!(w_error <= 1.0 && m_error <= 1.0 && v_error <= 1.0))
+                ck_abort_msg("step %d, element %zu: w, m, v are %.3g, %.3g, %.3g bounds off", (int)t, i, w_error,
+                             m_error, v_error);
+        }
+        shard_free(&before);
+    }
+    /* The bound is one that the arithmetic comes near to: a bound that nothing reaches would test nothing. */
+    ck_assert_double_gt(largest_w, 0.25);
+    free(master);
+    shard_free(&s);
+}
+END_TEST
+
+START_TEST(scalars_are_the_formulas)
+{
+    static const uint64_t steps[] = {1, 2, 3, 10, 1000, 65537, 10000000};
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; ++i) {
+        zero_adam_scalars_t s;
+        zero_adam_scalars_decide(&s, 1e-3f, 0.9f, 0.999f, 1e-8f, 3.0f, 1.5f, 2.0f, steps[i]);
+        double bias1 = 1 - pow((double)0.9f, (double)steps[i]), bias2 = 1 - pow((double)0.999f, (double)steps[i]);
+        ck_assert_double_le(support_relative_error(s.inv_bias1, 1 / bias1), 0x1p-24 * 1.0001);
+        ck_assert_double_le(support_relative_error(s.inv_sqrt_bias2, 1 / sqrt(bias2)), 0x1p-24 * 1.0001);
+        ck_assert_float_eq(s.one_minus_beta1, 1.0f - 0.9f);
+        ck_assert_float_eq(s.one_minus_beta2, 1.0f - 0.999f);
+        ck_assert_double_le(support_relative_error(s.grad_scale, 1.5 / (3.0 + 1e-6) / 2.0), 3 * 0x1p-24);
+        ck_assert_uint_eq(s.skip, 0);
+    }
+}
+END_TEST
+
+START_TEST(clipping_scales_only_norms_above_the_limit)
+{
+    static const struct {
+        float norm, clip, loss_scale, scale;
+        uint32_t skip;
+    } cases[] = {
+        {0.5f, 1.0f, 1.0f, 1.0f, 0},      {0.0f, 1.0f, 8.0f, 0.125f, 0},  {1e30f, 0.0f, 1.0f, 1.0f, 0},
+        {4.0f, 1.0f, 1.0f, 0.25f, 0},     {3e38f, 3.0f, 1.0f, 1e-38f, 0}, {INFINITY, 1.0f, 1.0f, 0.0f, 1},
+        {-INFINITY, 0.0f, 1.0f, 1.0f, 1}, {NAN, 1.0f, 4.0f, 0.25f, 1},    {NAN, 0.0f, 1.0f, 1.0f, 1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
+        zero_adam_scalars_t s;
+        zero_adam_scalars_decide(&s, 1e-3f, 0.9f, 0.95f, 1e-8f, cases[i].norm, cases[i].clip, cases[i].loss_scale, 1);
+        ck_assert_uint_eq(s.skip, cases[i].skip);
+        ck_assert_float_le(fabsf(s.grad_scale - cases[i].scale), 1e-6f * cases[i].scale);
+    }
+}
+END_TEST
+
+START_TEST(builds_are_found_by_name)
+{
+    ck_assert_str_eq(zero_shard_kernels_cpu_named("scalar")->name, "scalar");
+    ck_assert_ptr_null(zero_shard_kernels_cpu_named("sse9"));
+    ck_assert_ptr_eq(zero_shard_kernels_cpu(), zero_shard_kernels_cpu_named(zero_shard_kernels_cpu()->name));
+}
+END_TEST
+
+START_TEST(environment_takes_a_lesser_build)
+{
+    /* Check runs each test in a process of its own: nothing has chosen yet. */
+    setenv("ZERO_CPU_ISA", "scalar", 1);
+    ck_assert_str_eq(zero_shard_kernels_cpu()->name, "scalar");
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("adam");
+    TCase *bits = tcase_create("bits");
+    tcase_set_timeout(bits, 120);
+    tcase_add_loop_test(bits, every_element_is_the_written_expression, ZERO_FP32, ZERO_FP16 + 1);
+    tcase_add_loop_test(bits, instruction_sets_and_threads_give_the_same_bits, ZERO_FP32, ZERO_FP16 + 1);
+    tcase_add_loop_test(bits, slicing_changes_no_bits, ZERO_FP32, ZERO_FP16 + 1);
+    tcase_add_loop_test(bits, elements_outside_the_segments_are_untouched, ZERO_FP32, ZERO_FP16 + 1);
+    tcase_add_loop_test(bits, a_skipped_step_writes_nothing, ZERO_FP32, ZERO_FP16 + 1);
+    tcase_add_test(bits, parameters_are_the_rounded_master_weights);
+    tcase_add_test(bits, builds_are_found_by_name);
+    tcase_add_test(bits, environment_takes_a_lesser_build);
+    suite_add_tcase(s, bits);
+    TCase *numbers = tcase_create("numbers");
+    tcase_set_timeout(numbers, 120);
+    tcase_add_loop_test(numbers, numbers_are_those_of_an_fp64_adamw, ZERO_FP32, ZERO_FP16 + 1);
+    tcase_add_test(numbers, scalars_are_the_formulas);
+    tcase_add_test(numbers, clipping_scales_only_norms_above_the_limit);
+    suite_add_tcase(s, numbers);
+    return s;
+}
+
+int main(void)
+{
+    return support_main(suite());
+}

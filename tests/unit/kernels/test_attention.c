@@ -1,0 +1,320 @@
+/* test_attention.c - causal attention, plain and with shared key/value heads, against fp64 loops over whole rows of
+ * scores; backward against the closed form in fp64 and, at a small size, against central differences.
+ */
+#include "kernels/model/attention_shape.h"
+#include "tests/support/model_fixture.h"
+
+typedef struct shape {
+    size_t n_batch, seq_len, n_heads, n_kv_heads, head_dim;
+} shape_t;
+
+/* One token; GPT-2 at dim 36 with 3 heads; shared heads; several blocks of rows, the last one short; exactly one. */
+static const shape_t shapes[] = {
+    {1, 1, 1, 1, 1}, {3, 17, 3, 3, 12}, {2, 33, 6, 2, 5}, {1, 64, 2, 1, 8}, {2, 201, 4, 4, 40}, {1, 130, 4, 1, 64},
+};
+#define N_SHAPES (sizeof shapes / sizeof shapes[0])
+
+static size_t qkv_width(shape_t s)
+{
+    return (s.n_heads + 2 * s.n_kv_heads) * s.head_dim;
+}
+
+static size_t qkv_elems(shape_t s)
+{
+    return s.n_batch * s.seq_len * qkv_width(s);
+}
+
+static size_t out_elems(shape_t s)
+{
+    return s.n_batch * s.seq_len * s.n_heads * s.head_dim;
+}
+
+static zero_model_limits_t limits_of(shape_t s)
+{
+    return (zero_model_limits_t){.n_rows = s.n_batch * s.seq_len,
+                                 .seq_len = s.seq_len,
+                                 .max_linear = 1,
+                                 .max_width = 1,
+                                 .n_heads = s.n_heads,
+                                 .head_dim = s.head_dim,
+                                 .vocab_size = 1};
+}
+
+/* ---- The reference, one query row at a time ---- */
+
+typedef struct row {
+    size_t q, k, v, out, lse; /* k and v: of position 0 */
+    size_t last_key;
+} row_t;
+
+static row_t row_at(shape_t s, size_t b, size_t h, size_t t)
+{
+    size_t kv = h / (s.n_heads / s.n_kv_heads), width = qkv_width(s);
+    return (row_t){.q = (b * s.seq_len + t) * width + h * s.head_dim,
+                   .k = b * s.seq_len * width + (s.n_heads + kv) * s.head_dim,
+                   .v = b * s.seq_len * width + (s.n_heads + s.n_kv_heads + kv) * s.head_dim,
+                   .out = ((b * s.seq_len + t) * s.n_heads + h) * s.head_dim,
+                   .lse = (b * s.n_heads + h) * s.seq_len + t,
+                   .last_key = t};
+}
+
+/* Probabilities of one row; returns the logarithm of the sum of exponentials. */
+static double row_probs(shape_t s, row_t row, const double *qkv, double *probs)
+{
+    double sum = 0.0;
+    for (size_t j = 0; j <= row.last_key; ++j) {
+        double dot = 0.0;
+        for (size_t d = 0; d < s.head_dim; ++d)
+            dot += qkv[row.q + d] * qkv[row.k + j * qkv_width(s) + d];
+        probs[j] = exp(dot / sqrt((double)s.head_dim));
+        sum += probs[j];
+    }
+    for (size_t j = 0; j <= row.last_key; ++j)
+        probs[j] /= sum;
+    return log(sum);
+}
+
+static void row_forward(shape_t s, row_t row, const double *qkv, double *probs, double *out, double *lse)
+{
+    lse[row.lse] = row_probs(s, row, qkv, probs);
+    for (size_t d = 0; d < s.head_dim; ++d) {
+        out[row.out + d] = 0.0;
+        for (size_t j = 0; j <= row.last_key; ++j)
+            out[row.out + d] += probs[j] * qkv[row.v + j * qkv_width(s) + d];
+    }
+}
+
+static void row_backward(shape_t s, row_t row, const double *qkv, const double *dout, double *probs, double *dprobs,
+                         double *dqkv)
+{
+    double mean = 0.0, scale = 1.0 / sqrt((double)s.head_dim);
+    row_probs(s, row, qkv, probs);
+    for (size_t j = 0; j <= row.last_key; ++j) {
+        dprobs[j] = 0.0;
+        for (size_t d = 0; d < s.head_dim; ++d)
+            dprobs[j] += dout[row.out + d] * qkv[row.v + j * qkv_width(s) + d];
+        mean += probs[j] * dprobs[j];
+    }
+    for (size_t j = 0; j <= row.last_key; ++j)
+        for (size_t d = 0; d < s.head_dim; ++d) {
+            size_t at = j * qkv_width(s) + d;
+            double dscore = probs[j] * (dprobs[j] - mean) * scale;
+            dqkv[row.v + at] += probs[j] * dout[row.out + d];
+            dqkv[row.q + d] += dscore * qkv[row.k + at];
+            dqkv[row.k + at] += dscore * qkv[row.q + d];
+        }
+}
+
+static void reference_forward(shape_t s, const double *qkv, double *out, double *lse)
+{
+    double *probs = fixture_doubles(s.seq_len);
+    for (size_t b = 0; b < s.n_batch; ++b)
+        for (size_t h = 0; h < s.n_heads; ++h)
+            for (size_t t = 0; t < s.seq_len; ++t)
+                row_forward(s, row_at(s, b, h, t), qkv, probs, out, lse);
+    free(probs);
+}
+
+static double *reference_backward(shape_t s, const double *qkv, const double *dout)
+{
+    double *dqkv = fixture_doubles(qkv_elems(s));
+    double *probs = fixture_doubles(2 * s.seq_len);
+    for (size_t b = 0; b < s.n_batch; ++b)
+        for (size_t h = 0; h < s.n_heads; ++h)
+            for (size_t t = 0; t < s.seq_len; ++t)
+                row_backward(s, row_at(s, b, h, t), qkv, dout, probs, probs + s.seq_len, dqkv);
+    free(probs);
+    return dqkv;
+}
+
+/* ---- The kernels ---- */
+
+typedef struct result {
+    array_t out, lse, dqkv;
+} result_t;
+
+static result_t run(fixture_t *f, shape_t s, const array_t *qkv, const array_t *dout)
+{
+    result_t r = {array_poison(out_elems(s), ZERO_FP32), array_poison(s.n_batch * s.n_heads * s.seq_len, ZERO_FP32),
+                  array_poison(qkv_elems(s), ZERO_FP32)};
+    ck_assert_int_eq(f->kernels->attention(&f->ctx, r.out.data, r.lse.data, qkv->data, s.n_batch, s.seq_len, s.n_heads,
+                                           s.n_kv_heads, s.head_dim),
+                     ZERO_OK);
+    ck_assert_int_eq(f->kernels->attention_backward(&f->ctx, r.dqkv.data, dout->data, qkv->data, r.out.data, r.lse.data,
+                                                    s.n_batch, s.seq_len, s.n_heads, s.n_kv_heads, s.head_dim),
+                     ZERO_OK);
+    return r;
+}
+
+static void result_free(result_t *r)
+{
+    array_free(&r->out), array_free(&r->lse), array_free(&r->dqkv);
+}
+
+static void check(int isa, shape_t s, double std)
+{
+    fixture_t f;
+    zero_model_limits_t limits = limits_of(s);
+    if (!fixture_open(&f, isa, &limits))
+        return;
+    array_t qkv = array_normal(qkv_elems(s), ZERO_FP32, 0.0, std, 1);
+    array_t dout = array_normal(out_elems(s), ZERO_FP32, 0.0, 1.0, 2);
+    result_t got = run(&f, s, &qkv, &dout), again = run(&f, s, &qkv, &dout);
+    double *out = fixture_doubles(got.out.n), *lse = fixture_doubles(got.lse.n);
+    reference_forward(s, qkv.values, out, lse);
+    double *dqkv = reference_backward(s, qkv.values, dout.values);
+    /* A score of size S is off by about S u, and so is its exponential, relatively: scores reach some 5 std^2. */
+    double bound = (16.0 + 16.0 * std * std) * 0x1p-24;
+    array_expect(&got.out, out, bound, "out");
+    array_expect(&got.lse, lse, bound, "logsumexp");
+    array_expect(&got.dqkv, dqkv, 2 * bound, "dqkv");
+    array_expect_same_bits(&got.out, &again.out, "out, run to run");
+    array_expect_same_bits(&got.lse, &again.lse, "logsumexp, run to run");
+    array_expect_same_bits(&got.dqkv, &again.dqkv, "dqkv, run to run");
+    free(out), free(lse), free(dqkv);
+    result_free(&got), result_free(&again);
+    array_free(&qkv), array_free(&dout);
+    fixture_close(&f);
+}
+
+START_TEST(forward_and_backward_equal_fp64)
+{
+    for (size_t s = 0; s < N_SHAPES; ++s)
+        check(_i, shapes[s], 1.0);
+}
+END_TEST
+
+START_TEST(sharp_softmax_equals_fp64)
+{
+    check(_i, (shape_t){2, 70, 3, 3, 12}, 4.0);
+}
+END_TEST
+
+/* Scores of thousands would overflow exp without the shift by the maximum. */
+START_TEST(huge_scores_stay_finite)
+{
+    const shape_t s = {1, 70, 1, 1, 8};
+    fixture_t f;
+    zero_model_limits_t limits = limits_of(s);
+    if (!fixture_open(&f, _i, &limits))
+        return;
+    array_t qkv = array_normal(qkv_elems(s), ZERO_FP32, 0.0, 60.0, 3);
+    array_t dout = array_normal(out_elems(s), ZERO_FP32, 0.0, 1.0, 4);
+    result_t got = run(&f, s, &qkv, &dout);
+    for (size_t i = 0; i < got.out.n; ++i)
+        ck_assert(isfinite(array_get(&got.out, i)));
+    for (size_t i = 0; i < got.dqkv.n; ++i)
+        ck_assert(isfinite(array_get(&got.dqkv, i)));
+    result_free(&got);
+    array_free(&qkv), array_free(&dout);
+    fixture_close(&f);
+}
+END_TEST
+
+/* What comes later does not exist: the first rows of a long sequence keep their bits whatever follows.
+ */
+START_TEST(later_positions_do_not_matter)
+{
+    const shape_t s = {1, 90, 2, 2, 12};
+    const size_t n_seen = 40;
+    fixture_t f;
+    zero_model_limits_t limits = limits_of(s);
+    if (!fixture_open(&f, _i, &limits))
+        return;
+    array_t qkv = array_normal(qkv_elems(s), ZERO_FP32, 0.0, 1.0, 5), changed = array_copy(&qkv);
+    for (size_t i = n_seen * qkv_width(s); i < changed.n; ++i)
+        array_set(&changed, i, -3.0 * qkv.values[i]);
+    array_t dout = array_normal(out_elems(s), ZERO_FP32, 0.0, 1.0, 6);
+    result_t a = run(&f, s, &qkv, &dout), b = run(&f, s, &changed, &dout);
+    ck_assert(memcmp(a.out.data, b.out.data, n_seen * s.n_heads * s.head_dim * sizeof(float)) == 0);
+    result_free(&a), result_free(&b);
+    array_free(&qkv), array_free(&changed), array_free(&dout);
+    fixture_close(&f);
+}
+END_TEST
+
+typedef struct scalar {
+    shape_t s;
+    const double *qkv, *dout;
+    double *out, *lse;
+} scalar_t;
+
+static double scalar_loss(void *arg)
+{
+    const scalar_t *p = arg;
+    double loss = 0.0;
+    reference_forward(p->s, p->qkv, p->out, p->lse);
+    for (size_t i = 0; i < out_elems(p->s); ++i)
+        loss += p->dout[i] * p->out[i];
+    return loss;
+}
+
+START_TEST(backward_equals_central_differences)
+{
+    const shape_t s = {1, 9, 4, 2, 3};
+    fixture_t f;
+    zero_model_limits_t limits = limits_of(s);
+    if (!fixture_open(&f, _i, &limits))
+        return;
+    array_t qkv = array_normal(qkv_elems(s), ZERO_FP32, 0.0, 1.0, 7);
+    array_t dout = array_normal(out_elems(s), ZERO_FP32, 0.0, 1.0, 8);
+    result_t got = run(&f, s, &qkv, &dout);
+    scalar_t scalar = {s, qkv.values, dout.values, fixture_doubles(got.out.n), fixture_doubles(got.lse.n)};
+    double *dqkv = fixture_slopes(scalar_loss, &scalar, qkv.values, qkv.n);
+    array_expect(&got.dqkv, dqkv, 2e-6, "dqkv"); /* fp32 arithmetic; the differences are better than that */
+    free(dqkv), free(scalar.out), free(scalar.lse);
+    result_free(&got);
+    array_free(&qkv), array_free(&dout);
+    fixture_close(&f);
+}
+END_TEST
+
+/* ---- What cuDNN is asked for, on whatever machine ---- */
+
+START_TEST(what_keeps_a_shape_from_cudnn_is_said_with_what_would_do)
+{
+    static const struct {
+        zero_dtype_t dtype;
+        size_t seq_len, head_dim;
+        const char *says[3]; /* none: cuDNN may serve */
+    } cases[] = {
+        {ZERO_BF16, 1024, 64, {NULL}},
+        {ZERO_FP16, 128, 8, {NULL}},
+        {ZERO_BF16, 4096, 128, {NULL}},
+        {ZERO_BF16, 1024, 80, {NULL}},
+        {ZERO_FP32, 1024, 64, {"fp32", "bf16"}},
+        {ZERO_BF16, 1000, 64, {"1000 positions", "multiple of 128", "take 896 or 1024"}},
+        {ZERO_BF16, 1025, 64, {"1025 positions", "take 1024 or 1152"}},
+        {ZERO_FP16, 17, 64, {"17 positions", "take 128"}},
+        {ZERO_BF16, 1024, 12, {"heads of 12 elements", "no multiple of 8", "128 at most"}},
+        {ZERO_BF16, 1024, 136, {"heads of 136 elements", "more than 128"}},
+        {ZERO_BF16, 1024, 129, {"heads of 129 elements", "more than 128", "multiple of 8"}},
+        {ZERO_BF16, 1 << 24, 1 << 20, {"heads of 1048576 elements"}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
+        zero_attention_shape_t shape = {2, cases[i].seq_len, 4, 2, cases[i].head_dim};
+        char why[ZERO_MODEL_WHY] = "";
+        bool may_serve = zero_cudnn_may_serve(cases[i].dtype, &shape, why);
+        ck_assert_int_eq(may_serve, cases[i].says[0] == NULL);
+        ck_assert_int_eq(zero_cudnn_may_serve(cases[i].dtype, &shape, NULL), may_serve);
+        ck_assert_msg((why[0] == 0) == may_serve && !strchr(why, '\n'), "case %zu: '%s'", i, why);
+        for (size_t part = 0; part < 3 && cases[i].says[part] != NULL; ++part)
+            ck_assert_msg(strstr(why, cases[i].says[part]) != NULL, "no '%s' in '%s'", cases[i].says[part], why);
+    }
+}
+END_TEST
+
+static void add_tests(TCase *tests)
+{
+    tcase_add_test(tests, what_keeps_a_shape_from_cudnn_is_said_with_what_would_do);
+    tcase_add_loop_test(tests, forward_and_backward_equal_fp64, 0, FIXTURE_N_ISAS);
+    tcase_add_loop_test(tests, sharp_softmax_equals_fp64, 0, FIXTURE_N_ISAS);
+    tcase_add_loop_test(tests, huge_scores_stay_finite, 0, FIXTURE_N_ISAS);
+    tcase_add_loop_test(tests, later_positions_do_not_matter, 0, FIXTURE_N_ISAS);
+    tcase_add_loop_test(tests, backward_equals_central_differences, 0, FIXTURE_N_ISAS);
+}
+
+int main(void)
+{
+    return fixture_main("attention", add_tests);
+}

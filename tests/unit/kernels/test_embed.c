@@ -1,0 +1,148 @@
+/* test_embed.c - embedding against plain fp64 loops: tables of every dtype, tokens that repeat, rows that no token
+ * names.
+ */
+#include "tests/support/model_fixture.h"
+
+typedef struct shape {
+    size_t n_batch, seq_len, dim, vocab_size;
+} shape_t;
+
+/* More rows than a column tile's width, and fewer tokens than rows of the table and the other way round. */
+static const shape_t shapes[] = {{1, 1, 1, 1}, {3, 17, 36, 259}, {5, 40, 515, 11}};
+#define N_SHAPES (sizeof shapes / sizeof shapes[0])
+
+static zero_model_limits_t limits_of(shape_t s, zero_dtype_t dtype)
+{
+    return (zero_model_limits_t){.n_rows = s.n_batch * s.seq_len,
+                                 .seq_len = 1,
+                                 .max_linear = s.dim * s.vocab_size,
+                                 .max_width = s.dim,
+                                 .n_heads = 1,
+                                 .head_dim = 1,
+                                 .vocab_size = s.vocab_size,
+                                 .dtype = dtype};
+}
+
+static int32_t *random_tokens(shape_t s)
+{
+    uint64_t seed = 1;
+    int32_t *tokens = malloc(s.n_batch * s.seq_len * sizeof *tokens);
+    ck_assert_ptr_nonnull(tokens);
+    for (size_t i = 0; i < s.n_batch * s.seq_len; ++i)
+        tokens[i] = (int32_t)(support_random(&seed) % s.vocab_size);
+    return tokens;
+}
+
+static void check_forward(int isa, shape_t s, zero_dtype_t dtype, bool with_positions)
+{
+    fixture_t f;
+    zero_model_limits_t limits = limits_of(s, dtype);
+    if (!fixture_open(&f, isa, &limits))
+        return;
+    array_t table = array_normal(s.vocab_size * s.dim, dtype, 0.0, 1.0, 2);
+    array_t positions = array_normal(s.seq_len * s.dim, dtype, 0.0, 1.0, 3);
+    array_t out = array_poison(s.n_batch * s.seq_len * s.dim, ZERO_FP32);
+    int32_t *tokens = random_tokens(s);
+    zero_weight_t none = {NULL, dtype};
+    ck_assert_int_eq(f.kernels->embed(&f.ctx, out.data, tokens, array_weight(&table),
+                                      with_positions ? array_weight(&positions) : none, s.n_batch, s.seq_len, s.dim,
+                                      s.vocab_size),
+                     ZERO_OK);
+    for (size_t row = 0; row < s.n_batch * s.seq_len; ++row)
+        for (size_t i = 0; i < s.dim; ++i) {
+            double want = table.values[(size_t)tokens[row] * s.dim + i];
+            if (with_positions)
+                want = fixture_round(want + positions.values[row % s.seq_len * s.dim + i], ZERO_FP32);
+            ck_assert(array_get(&out, row * s.dim + i) == want); /* one fp32 sum, exactly */
+        }
+    free(tokens);
+    array_free(&table), array_free(&positions), array_free(&out);
+    fixture_close(&f);
+}
+
+START_TEST(forward_is_exact)
+{
+    for (size_t s = 0; s < N_SHAPES; ++s)
+        for (size_t d = 0; d < FIXTURE_N_DTYPES; ++d)
+            for (int positions = 0; positions < 2; ++positions)
+                check_forward(_i, shapes[s], fixture_dtypes[d], positions != 0);
+}
+END_TEST
+
+static void check_backward(int isa, shape_t s, zero_dtype_t dtype, bool accumulate)
+{
+    fixture_t f;
+    zero_model_limits_t limits = limits_of(s, dtype);
+    if (!fixture_open(&f, isa, &limits))
+        return;
+    size_t n_rows = s.n_batch * s.seq_len;
+    array_t dout = array_normal(n_rows * s.dim, ZERO_FP32, 0.0, 1.0, 4);
+    array_t dtokens = array_grad_target(s.vocab_size * s.dim, dtype, accumulate, 5), dtokens2 = array_copy(&dtokens);
+    array_t dpositions = array_grad_target(s.seq_len * s.dim, dtype, accumulate, 6);
+    array_t dpositions2 = array_copy(&dpositions);
+    int32_t *tokens = random_tokens(s);
+    for (int run = 0; run < 2; ++run)
+        ck_assert_int_eq(f.kernels->embed_backward(&f.ctx, array_grad(run == 0 ? &dtokens : &dtokens2, accumulate),
+                                                   array_grad(run == 0 ? &dpositions : &dpositions2, accumulate),
+                                                   dout.data, tokens, s.n_batch, s.seq_len, s.dim, s.vocab_size),
+                         ZERO_OK);
+    for (size_t row = 0; row < n_rows; ++row)
+        for (size_t i = 0; i < s.dim; ++i) {
+            dtokens.values[(size_t)tokens[row] * s.dim + i] += dout.values[row * s.dim + i];
+            dpositions.values[row % s.seq_len * s.dim + i] += dout.values[row * s.dim + i];
+        }
+    /* At most 200 numbers are added one by one, with random signs; then one rounding to the dtype. */
+    double bound = sqrt(200.0) * 0x1p-24 + fixture_unit(dtype);
+    array_expect(&dtokens, dtokens.values, bound, "dtokens");
+    array_expect(&dpositions, dpositions.values, bound, "dpositions");
+    array_expect_same_bits(&dtokens, &dtokens2, "dtokens, run to run");
+    array_expect_same_bits(&dpositions, &dpositions2, "dpositions, run to run");
+    free(tokens);
+    array_free(&dout), array_free(&dtokens), array_free(&dtokens2), array_free(&dpositions), array_free(&dpositions2);
+    fixture_close(&f);
+}
+
+START_TEST(backward_equals_fp64)
+{
+    for (size_t s = 0; s < N_SHAPES; ++s)
+        for (size_t d = 0; d < FIXTURE_N_DTYPES; ++d)
+            for (int accumulate = 0; accumulate < 2; ++accumulate)
+                check_backward(_i, shapes[s], fixture_dtypes[d], accumulate != 0);
+}
+END_TEST
+
+START_TEST(tokens_beyond_the_vocabulary_are_refused)
+{
+    const shape_t s = {1, 2, 4, 3};
+    fixture_t f;
+    zero_model_limits_t limits = limits_of(s, ZERO_FP32);
+    if (!fixture_open(&f, _i, &limits))
+        return;
+    array_t table = array_normal(12, ZERO_FP32, 0.0, 1.0, 7), dout = array_normal(8, ZERO_FP32, 0.0, 1.0, 8);
+    array_t dtokens = array_poison(12, ZERO_FP32), out = array_poison(8, ZERO_FP32);
+    const int32_t beyond[] = {0, 3}, negative[] = {-1, 0};
+    zero_grad_t none = {0};
+    ck_assert_int_eq(
+        f.kernels->embed_backward(&f.ctx, array_grad(&dtokens, false), none, dout.data, beyond, 1, 2, 4, 3),
+        ZERO_ERROR_ARGUMENT);
+    const int32_t *const bad[] = {negative, beyond};
+    for (int i = 0; i < 2; ++i)
+        ck_assert_int_eq(
+            f.kernels->embed(&f.ctx, out.data, bad[i], array_weight(&table), (zero_weight_t){0}, 1, 2, 4, 3),
+            ZERO_ERROR_ARGUMENT);
+    array_free(&table), array_free(&dout), array_free(&dtokens), array_free(&out);
+    fixture_close(&f);
+}
+END_TEST
+
+static void add_tests(TCase *tests)
+{
+    tcase_add_loop_test(tests, forward_is_exact, 0, FIXTURE_N_ISAS);
+    tcase_add_loop_test(tests, backward_equals_fp64, 0, FIXTURE_N_ISAS);
+    tcase_add_loop_test(tests, tokens_beyond_the_vocabulary_are_refused, 0, FIXTURE_N_ISAS);
+}
+
+int main(void)
+{
+    return fixture_main("embed", add_tests);
+}

@@ -1,0 +1,262 @@
+/* test_linear.c - linear layers against plain fp64 loops: both layouts, every dtype, bias or none, accumulate or not.
+ * And that no product allocates, of whatever size.
+ */
+#include "tests/support/allocations.h"
+#include "tests/support/model_fixture.h"
+
+typedef struct shape {
+    size_t n_rows, n_in, n_out;
+} shape_t;
+
+/* One element; GPT-2's c_attn and c_proj at dim 36; odd everything; enough for several blocks on any machine; and an
+ * inner extent of more than the rows that sgemm.c copies at a time, with columns copied behind others and alone. */
+static const shape_t shapes[] = {{1, 1, 1},       {51, 36, 108}, {51, 144, 36}, {3, 7, 259},
+                                 {333, 130, 517}, {2, 1100, 36}, {9, 1030, 7}};
+#define N_SHAPES (sizeof shapes / sizeof shapes[0])
+
+static zero_model_limits_t limits_of(shape_t s, zero_dtype_t dtype)
+{
+    return (zero_model_limits_t){.n_rows = s.n_rows,
+                                 .seq_len = 1,
+                                 .max_linear = s.n_in * s.n_out,
+                                 .max_width = s.n_in > s.n_out ? s.n_in : s.n_out,
+                                 .n_heads = 1,
+                                 .head_dim = 1,
+                                 .vocab_size = 1,
+                                 .dtype = dtype};
+}
+
+/* An fp32 sum of k products of random signs is off by about sqrt(k) u of its norm at most; the factor 4 is margin. */
+static double sum_bound(size_t k)
+{
+    return 4.0 * sqrt((double)k + 4.0) * 0x1p-24;
+}
+
+static size_t weight_at(shape_t s, zero_linear_layout_t layout, size_t in, size_t out)
+{
+    return layout == ZERO_LINEAR_IN_OUT ? in * s.n_out + out : out * s.n_in + in;
+}
+
+static void check_forward(int isa, shape_t s, zero_dtype_t dtype, zero_linear_layout_t layout, bool with_bias)
+{
+    fixture_t f;
+    zero_model_limits_t limits = limits_of(s, dtype);
+    if (!fixture_open(&f, isa, &limits))
+        return;
+    array_t x = array_normal(s.n_rows * s.n_in, ZERO_FP32, 0.0, 1.0, 1);
+    array_t weight = array_normal(s.n_in * s.n_out, dtype, 0.0, 0.2, 2);
+    array_t bias = array_normal(s.n_out, dtype, 0.0, 1.0, 3);
+    array_t y = array_poison(s.n_rows * s.n_out, ZERO_FP32), again = array_copy(&y);
+    double *want = fixture_doubles(y.n);
+    for (size_t r = 0; r < s.n_rows; ++r)
+        for (size_t o = 0; o < s.n_out; ++o) {
+            double sum = with_bias ? bias.values[o] : 0.0;
+            for (size_t i = 0; i < s.n_in; ++i)
+                sum += x.values[r * s.n_in + i] * weight.values[weight_at(s, layout, i, o)];
+            want[r * s.n_out + o] = sum;
+        }
+    zero_weight_t b = with_bias ? array_weight(&bias) : (zero_weight_t){NULL, dtype};
+    for (int run = 0; run < 2; ++run)
+        ck_assert_int_eq(f.kernels->linear(&f.ctx, run == 0 ? y.data : again.data, x.data, array_weight(&weight),
+                                           layout, b, s.n_rows, s.n_in, s.n_out),
+                         ZERO_OK);
+    array_expect(&y, want, sum_bound(s.n_in), "y");
+    array_expect_same_bits(&y, &again, "y, run to run");
+    free(want);
+    array_free(&x), array_free(&weight), array_free(&bias), array_free(&y), array_free(&again);
+    fixture_close(&f);
+}
+
+static void check_backward_input(int isa, shape_t s, zero_dtype_t dtype, zero_linear_layout_t layout, bool accumulate)
+{
+    fixture_t f;
+    zero_model_limits_t limits = limits_of(s, dtype);
+    if (!fixture_open(&f, isa, &limits))
+        return;
+    array_t dy = array_normal(s.n_rows * s.n_out, ZERO_FP32, 0.0, 1.0, 4);
+    array_t weight = array_normal(s.n_in * s.n_out, dtype, 0.0, 0.2, 5);
+    array_t dx = array_grad_target(s.n_rows * s.n_in, ZERO_FP32, accumulate, 6), again = array_copy(&dx);
+    double *want = fixture_doubles(dx.n);
+    for (size_t r = 0; r < s.n_rows; ++r)
+        for (size_t i = 0; i < s.n_in; ++i) {
+            double sum = accumulate ? dx.values[r * s.n_in + i] : 0.0;
+            for (size_t o = 0; o < s.n_out; ++o)
+                sum += dy.values[r * s.n_out + o] * weight.values[weight_at(s, layout, i, o)];
+            want[r * s.n_in + i] = sum;
+        }
+    for (int run = 0; run < 2; ++run)
+        ck_assert_int_eq(f.kernels->linear_backward_input(&f.ctx, run == 0 ? dx.data : again.data, accumulate, dy.data,
+                                                          array_weight(&weight), layout, s.n_rows, s.n_in, s.n_out),
+                         ZERO_OK);
+    array_expect(&dx, want, sum_bound(s.n_out), "dx");
+    array_expect_same_bits(&dx, &again, "dx, run to run");
+    free(want);
+    array_free(&dy), array_free(&weight), array_free(&dx), array_free(&again);
+    fixture_close(&f);
+}
+
+static void check_backward_weight(int isa, shape_t s, zero_dtype_t dtype, zero_linear_layout_t layout, bool accumulate)
+{
+    fixture_t f;
+    zero_model_limits_t limits = limits_of(s, dtype);
+    if (!fixture_open(&f, isa, &limits))
+        return;
+    array_t x = array_normal(s.n_rows * s.n_in, ZERO_FP32, 0.0, 1.0, 7);
+    array_t dy = array_normal(s.n_rows * s.n_out, ZERO_FP32, 0.0, 1.0, 8);
+    array_t dweight = array_grad_target(s.n_in * s.n_out, dtype, accumulate, 9), dweight2 = array_copy(&dweight);
+    array_t dbias = array_grad_target(s.n_out, dtype, accumulate, 10), dbias2 = array_copy(&dbias);
+    double *want = fixture_doubles(dweight.n), *want_bias = fixture_doubles(dbias.n);
+    for (size_t o = 0; o < s.n_out; ++o) {
+        for (size_t i = 0; i < s.n_in; ++i) {
+            size_t at = weight_at(s, layout, i, o);
+            want[at] = accumulate ? dweight.values[at] : 0.0;
+            for (size_t r = 0; r < s.n_rows; ++r)
+                want[at] += x.values[r * s.n_in + i] * dy.values[r * s.n_out + o];
+        }
+        want_bias[o] = accumulate ? dbias.values[o] : 0.0;
+        for (size_t r = 0; r < s.n_rows; ++r)
+            want_bias[o] += dy.values[r * s.n_out + o];
+    }
+    for (int run = 0; run < 2; ++run)
+        ck_assert_int_eq(f.kernels->linear_backward_weight(&f.ctx,
+                                                           array_grad(run == 0 ? &dweight : &dweight2, accumulate),
+                                                           layout, array_grad(run == 0 ? &dbias : &dbias2, accumulate),
+                                                           x.data, dy.data, s.n_rows, s.n_in, s.n_out),
+                         ZERO_OK);
+    /* The sum's own error, and one rounding to the gradient's dtype. */
+    double bound = sum_bound(s.n_rows) + fixture_unit(dtype);
+    array_expect(&dweight, want, bound, "dweight");
+    array_expect(&dbias, want_bias, bound, "dbias");
+    array_expect_same_bits(&dweight, &dweight2, "dweight, run to run");
+    array_expect_same_bits(&dbias, &dbias2, "dbias, run to run");
+    free(want), free(want_bias);
+    array_free(&x), array_free(&dy), array_free(&dweight), array_free(&dbias), array_free(&dweight2);
+    array_free(&dbias2);
+    fixture_close(&f);
+}
+
+static void for_every_case(int isa, void (*check)(int, shape_t, zero_dtype_t, zero_linear_layout_t, bool))
+{
+    for (size_t s = 0; s < N_SHAPES; ++s)
+        for (size_t d = 0; d < FIXTURE_N_DTYPES; ++d)
+            for (int flags = 0; flags < 4; ++flags)
+                check(isa, shapes[s], fixture_dtypes[d], flags & 1 ? ZERO_LINEAR_OUT_IN : ZERO_LINEAR_IN_OUT,
+                      (flags & 2) != 0);
+}
+
+START_TEST(forward_equals_fp64)
+{
+    for_every_case(_i, check_forward);
+}
+END_TEST
+
+START_TEST(input_gradient_equals_fp64)
+{
+    for_every_case(_i, check_backward_input);
+}
+END_TEST
+
+START_TEST(weight_and_bias_gradients_equal_fp64)
+{
+    for_every_case(_i, check_backward_weight);
+}
+END_TEST
+
+START_TEST(weight_gradient_without_bias_touches_nothing_else)
+{
+    fixture_t f;
+    shape_t s = {5, 3, 4};
+    zero_model_limits_t limits = limits_of(s, ZERO_FP32);
+    if (!fixture_open(&f, _i, &limits))
+        return;
+    array_t x = array_normal(15, ZERO_FP32, 0.0, 1.0, 1), dy = array_normal(20, ZERO_FP32, 0.0, 1.0, 2);
+    array_t dweight = array_poison(12, ZERO_FP32);
+    zero_grad_t none = {NULL, ZERO_FP32, false};
+    ck_assert_int_eq(f.kernels->linear_backward_weight(&f.ctx, array_grad(&dweight, false), ZERO_LINEAR_IN_OUT, none,
+                                                       x.data, dy.data, s.n_rows, s.n_in, s.n_out),
+                     ZERO_OK);
+    for (size_t i = 0; i < dweight.n; ++i)
+        ck_assert(isfinite(array_get(&dweight, i)));
+    array_free(&x), array_free(&dy), array_free(&dweight);
+    fixture_close(&f);
+}
+END_TEST
+
+/* A call beyond the limits is refused with a status, not written past the workspace. */
+START_TEST(workspace_too_small_is_refused)
+{
+    fixture_t f;
+    shape_t s = {5, 3, 4};
+    zero_model_limits_t limits = limits_of(s, ZERO_BF16);
+    if (!fixture_open(&f, _i, &limits))
+        return;
+    array_t weight = array_normal(300 * 400, ZERO_BF16, 0.0, 1.0, 1), x = array_normal(300, ZERO_FP32, 0.0, 1.0, 2);
+    array_t y = array_poison(400, ZERO_FP32);
+    ck_assert_int_eq(f.kernels->linear(&f.ctx, y.data, x.data, array_weight(&weight), ZERO_LINEAR_IN_OUT,
+                                       (zero_weight_t){NULL, ZERO_BF16}, 1, 300, 400),
+                     ZERO_ERROR_ARGUMENT);
+    array_free(&weight), array_free(&x), array_free(&y);
+    fixture_close(&f);
+}
+END_TEST
+
+/* ---- Allocations ---- */
+
+static bool allocations_are_counted(void)
+{
+    allocations_start();
+    void *volatile block = malloc(1);
+    free(block);
+    return allocations_stop() == 1;
+}
+
+/* Widths on both sides of every border of OpenBLAS's small kernels, 16 columns and 32 products; two layouts, so that
+ * either operand lies transposed or not. Only the build that this machine uses knows what its OpenBLAS does. */
+START_TEST(no_product_allocates)
+{
+    static const size_t rows[] = {1, 17, 40}, inner[] = {1, 16, 31, 32, 33, 108, 513};
+    enum { N_ROWS = sizeof rows / sizeof *rows, N_INNER = sizeof inner / sizeof *inner, WIDEST = 50 };
+    shape_t largest = {40, 513, WIDEST};
+    zero_model_limits_t limits = limits_of(largest, ZERO_FP32);
+    fixture_t f;
+    if (zero_model_kernels_cpu_named(fixture_isas[_i]) != zero_model_kernels_cpu())
+        return;
+    if (!allocations_are_counted()) {
+        printf("SKIP: this build's allocator is not ours to count\n");
+        return;
+    }
+    ck_assert(fixture_open(&f, _i, &limits));
+    zero_weight_t no_bias = {NULL, ZERO_FP32};
+    array_t x = array_normal(largest.n_rows * largest.n_in, ZERO_FP32, 0.0, 1.0, 1), y = array_poison(x.n, ZERO_FP32);
+    array_t weight = array_normal(limits.max_linear, ZERO_FP32, 0.0, 1.0, 2);
+    for (size_t i = 0; i < (size_t)N_ROWS * N_INNER * WIDEST * 2; ++i) {
+        zero_linear_layout_t layout = i % 2 ? ZERO_LINEAR_OUT_IN : ZERO_LINEAR_IN_OUT;
+        size_t n = i / 2 % WIDEST + 1, k = inner[i / 2 / WIDEST % N_INNER], m = rows[i / 2 / WIDEST / N_INNER];
+        /* The first call makes threads and OpenBLAS's packing buffers; they stay. */
+        for (int run = 0; run < 2; ++run) {
+            allocations_start();
+            f.kernels->linear(&f.ctx, y.data, x.data, array_weight(&weight), layout, no_bias, m, k, n);
+            f.kernels->linear_backward_input(&f.ctx, y.data, false, x.data, array_weight(&weight), layout, m, n, k);
+        }
+        unsigned long count = allocations_stop();
+        ck_assert_msg(count == 0, "%zu x %zu x %zu, layout %d: %lu allocations", m, n, k, layout, count);
+    }
+    array_free(&x), array_free(&y), array_free(&weight);
+    fixture_close(&f);
+}
+END_TEST
+
+static void add_tests(TCase *tests)
+{
+    tcase_add_loop_test(tests, forward_equals_fp64, 0, FIXTURE_N_ISAS);
+    tcase_add_loop_test(tests, input_gradient_equals_fp64, 0, FIXTURE_N_ISAS);
+    tcase_add_loop_test(tests, weight_and_bias_gradients_equal_fp64, 0, FIXTURE_N_ISAS);
+    tcase_add_loop_test(tests, weight_gradient_without_bias_touches_nothing_else, 0, FIXTURE_N_ISAS);
+    tcase_add_loop_test(tests, workspace_too_small_is_refused, 0, FIXTURE_N_ISAS);
+    tcase_add_loop_test(tests, no_product_allocates, 0, FIXTURE_N_ISAS);
+}
+
+int main(void)
+{
+    return fixture_main("linear", add_tests);
+}

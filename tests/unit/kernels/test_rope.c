@@ -1,0 +1,166 @@
+/* test_rope.c - rotary positions against complex multiplication in fp64, by angles with Hugging Face's fp32 roundings,
+ * and against what they are for: turned queries and keys know their distance and nothing else of where they are.
+ */
+#include <complex.h>
+
+#include "tests/support/model_fixture.h"
+
+#define THETA 10000.0
+
+typedef struct shape {
+    size_t n_batch, seq_len, n_heads, n_kv_heads, head_dim;
+} shape_t;
+
+/* One pair; the tests' odd model; shared heads; Llama's heads over several threads; more pairs than are held at once.
+ */
+static const shape_t shapes[] = {
+    {1, 3, 1, 1, 2}, {3, 17, 3, 1, 12}, {2, 33, 6, 2, 10}, {2, 130, 8, 2, 64}, {1, 5, 2, 1, 262},
+};
+#define N_SHAPES (sizeof shapes / sizeof shapes[0])
+
+static const zero_model_limits_t limits = {
+    .n_rows = 1, .seq_len = 1, .max_linear = 1, .max_width = 1, .n_heads = 1, .head_dim = 1, .vocab_size = 1};
+
+static size_t n_elems_of(shape_t s)
+{
+    return s.n_batch * s.seq_len * (s.n_heads + 2 * s.n_kv_heads) * s.head_dim;
+}
+
+/* Elements i and i + head_dim / 2 of every q and k head are one complex number, times e^(i angle). */
+static void turn(double *qkv, shape_t s, double theta, double sign)
+{
+    size_t half = s.head_dim / 2, n_all = s.n_heads + 2 * s.n_kv_heads;
+    for (size_t row = 0; row < s.n_batch * s.seq_len; ++row)
+        for (size_t head = 0; head < s.n_heads + s.n_kv_heads; ++head)
+            for (size_t i = 0; i < half; ++i) {
+                double *x = qkv + (row * n_all + head) * s.head_dim + i;
+                float frequency = 1.0f / powf((float)theta, (float)(2 * i) / (float)s.head_dim);
+                float angle = (float)(row % s.seq_len) * frequency;
+                double complex z = (x[0] + x[half] * I) * cexp(I * sign * (double)angle);
+                x[0] = creal(z);
+                x[half] = cimag(z);
+            }
+}
+
+static void run(fixture_t *f, array_t *qkv, shape_t s, double theta, bool inverse)
+{
+    ck_assert_int_eq(f->kernels->rope(&f->ctx, qkv->data, inverse, (float)theta, s.n_batch, s.seq_len, s.n_heads,
+                                      s.n_kv_heads, s.head_dim),
+                     ZERO_OK);
+}
+
+START_TEST(both_ways_equal_complex_multiplication)
+{
+    static const double thetas[] = {THETA, 500000.0};
+    fixture_t f;
+    if (!fixture_open(&f, _i, &limits))
+        return;
+    for (size_t i = 0; i < 4 * N_SHAPES; ++i) {
+        shape_t s = shapes[i / 4];
+        double theta = thetas[i % 2];
+        bool inverse = i / 2 % 2 == 1;
+        array_t qkv = array_normal(n_elems_of(s), ZERO_FP32, 0.0, 1.0, i);
+        turn(qkv.values, s, theta, inverse ? -1.0 : 1.0);
+        run(&f, &qkv, s, theta, inverse);
+        array_expect(&qkv, qkv.values, 4 * 0x1p-24, "qkv"); /* sine, cosine, two products and their sum are rounded */
+        array_free(&qkv);
+    }
+    fixture_close(&f);
+}
+END_TEST
+
+START_TEST(values_and_position_0_keep_their_bits)
+{
+    const shape_t s = {2, 7, 4, 2, 6};
+    const size_t width = (s.n_heads + 2 * s.n_kv_heads) * s.head_dim, turned = (s.n_heads + s.n_kv_heads) * s.head_dim;
+    fixture_t f;
+    if (!fixture_open(&f, _i, &limits))
+        return;
+    array_t qkv = array_normal(n_elems_of(s), ZERO_FP32, 0.0, 1.0, 1);
+    run(&f, &qkv, s, THETA, false);
+    for (size_t i = 0; i < qkv.n; ++i)
+        if (i % width >= turned || i / width % s.seq_len == 0)
+            ck_assert(array_get(&qkv, i) == qkv.values[i]);
+    array_free(&qkv);
+    fixture_close(&f);
+}
+END_TEST
+
+/* A turn is orthogonal, so its inverse is its transpose, the gradient: <turn(x), y> = <x, turned back(y)>. */
+START_TEST(turning_back_is_the_gradient)
+{
+    const shape_t s = {2, 17, 3, 1, 12};
+    fixture_t f;
+    if (!fixture_open(&f, _i, &limits))
+        return;
+    array_t x = array_normal(n_elems_of(s), ZERO_FP32, 0.0, 1.0, 2);
+    array_t y = array_normal(n_elems_of(s), ZERO_FP32, 0.0, 1.0, 3);
+    double left = 0.0, right = 0.0;
+    run(&f, &x, s, THETA, false);
+    run(&f, &y, s, THETA, true);
+    for (size_t i = 0; i < x.n; ++i) {
+        left += array_get(&x, i) * y.values[i];
+        right += x.values[i] * array_get(&y, i);
+    }
+    ck_assert_double_eq_tol(left, right, 1e-5);
+    array_free(&x), array_free(&y);
+    fixture_close(&f);
+}
+END_TEST
+
+/* The same q and k at every position: q_t . k_u depends on t - u alone, as far as angles in fp32 tell: at position
+ * 5,000 they are good to 2^-12. */
+START_TEST(scores_depend_on_the_distance_alone)
+{
+    const shape_t s = {1, 5000, 1, 1, 8};
+    const size_t width = 3 * s.head_dim, far = 4900;
+    fixture_t f;
+    if (!fixture_open(&f, _i, &limits))
+        return;
+    array_t qkv = array_poison(n_elems_of(s), ZERO_FP32);
+    uint64_t seed = 4;
+    for (size_t i = 0; i < qkv.n; ++i)
+        array_set(&qkv, i, i < width ? support_normal(&seed) : qkv.values[i % width]);
+    run(&f, &qkv, s, THETA, false);
+    for (size_t distance = 0; distance < 100; ++distance) {
+        double near_origin = 0.0, far_away = 0.0;
+        for (size_t i = 0; i < s.head_dim; ++i) {
+            near_origin += array_get(&qkv, distance * width + i) * array_get(&qkv, s.head_dim + i);
+            far_away += array_get(&qkv, (far + distance) * width + i) * array_get(&qkv, far * width + s.head_dim + i);
+        }
+        ck_assert_double_eq_tol(near_origin, far_away, 4 * 0x1p-12);
+    }
+    array_free(&qkv);
+    fixture_close(&f);
+}
+END_TEST
+
+START_TEST(every_build_gives_the_same_bits)
+{
+    fixture_t f, scalar;
+    if (!fixture_open(&f, _i, &limits) || !fixture_open(&scalar, 0, &limits))
+        return;
+    for (size_t i = 0; i < N_SHAPES; ++i) {
+        array_t a = array_normal(n_elems_of(shapes[i]), ZERO_FP32, 0.0, 1.0, i), b = array_copy(&a);
+        run(&f, &a, shapes[i], THETA, false);
+        run(&scalar, &b, shapes[i], THETA, false);
+        array_expect_same_bits(&a, &b, "qkv");
+        array_free(&a), array_free(&b);
+    }
+    fixture_close(&f), fixture_close(&scalar);
+}
+END_TEST
+
+static void add_tests(TCase *tests)
+{
+    tcase_add_loop_test(tests, both_ways_equal_complex_multiplication, 0, FIXTURE_N_ISAS);
+    tcase_add_loop_test(tests, values_and_position_0_keep_their_bits, 0, FIXTURE_N_ISAS);
+    tcase_add_loop_test(tests, turning_back_is_the_gradient, 0, FIXTURE_N_ISAS);
+    tcase_add_loop_test(tests, scores_depend_on_the_distance_alone, 0, FIXTURE_N_ISAS);
+    tcase_add_loop_test(tests, every_build_gives_the_same_bits, 0, FIXTURE_N_ISAS);
+}
+
+int main(void)
+{
+    return fixture_main("rope", add_tests);
+}

@@ -1,0 +1,322 @@
+/* Tests of src/train/model/hf_config.c: a model's config.json fills what the user left open, and what does not fit is
+ * refused in one line. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/support/support.h"
+#include "train/model/hf_config.h"
+#include "train/options/options_table.h"
+#include "train/report/report.h"
+
+static options_t options;
+
+static const char GPT2[] = "{\"model_type\": \"gpt2\", \"n_layer\": 3, \"n_embd\": 48, \"n_head\": 4, "
+                           "\"vocab_size\": 777, \"n_positions\": 65%s}";
+
+static const char LLAMA[] = "{\"model_type\": \"llama\", \"num_hidden_layers\": 3, \"hidden_size\": 48, "
+                            "\"num_attention_heads\": 4, \"intermediate_size\": 100, \"vocab_size\": 777, "
+                            "\"max_position_embeddings\": 65%s}";
+
+static void set_up(void)
+{
+    char *directory = support_scratch();
+    options_set_defaults(&options);
+    snprintf(options.model.init, sizeof options.model.init, "%s", directory);
+    free(directory);
+    report_init(0, 1);
+}
+
+static void write_config(const char *text)
+{
+    char *path;
+    ck_assert_int_gt(asprintf(&path, "%s/config.json", options.model.init), 0);
+    support_write_file(path, text, strlen(text));
+    free(path);
+}
+
+/* GPT2 with more keys. */
+static void write_gpt2(const char *more)
+{
+    char text[1024];
+    snprintf(text, sizeof text, GPT2, more);
+    write_config(text);
+}
+
+static void write_llama(const char *more)
+{
+    char text[1024];
+    snprintf(text, sizeof text, LLAMA, more);
+    write_config(text);
+}
+
+/* hf_config_apply, with what it wrote to stderr. */
+static zero_status_t apply(char line[4096])
+{
+    FILE *captured = tmpfile();
+    int saved = dup(STDERR_FILENO);
+    fflush(stderr);
+    dup2(fileno(captured), STDERR_FILENO);
+    zero_status_t status = hf_config_apply(&options);
+    fflush(stderr);
+    dup2(saved, STDERR_FILENO);
+    close(saved);
+    rewind(captured);
+    line[fread(line, 1, 4095, captured)] = 0;
+    fclose(captured);
+    return status;
+}
+
+static void expect_failure(zero_status_t wanted, const char *text)
+{
+    char line[4096];
+    options_t before = options;
+    zero_status_t status = apply(line);
+    ck_assert_msg(status == wanted, "%s instead of %s: %s", zero_status_name(status), zero_status_name(wanted), line);
+    ck_assert_msg(support_count(line, "\n") == 1 && strstr(line, text), "'%s' is not in: %s", text, line);
+    ck_assert_mem_eq(&options, &before, sizeof before);
+}
+
+static void expect_ok(void)
+{
+    char line[4096];
+    zero_status_t status = apply(line);
+    ck_assert_msg(status == ZERO_OK && line[0] == 0, "%s", line);
+}
+
+START_TEST(random_reads_no_file)
+{
+    strcpy(options.model.init, "random");
+    options_t before = options;
+    expect_ok();
+    ck_assert_mem_eq(&options, &before, sizeof before);
+}
+END_TEST
+
+START_TEST(sizes_of_gpt2_come_from_the_file)
+{
+    write_gpt2(_i ? ", \"n_inner\": 100, \"layer_norm_epsilon\": 0.001, \"activation_function\": \"gelu_new\""
+                  : ", \"n_inner\": null");
+    expect_ok();
+    ck_assert_int_eq(options.model.arch, ARCH_GPT2);
+    ck_assert_int_eq(options.model.layers, 3);
+    ck_assert_int_eq(options.model.dim, 48);
+    ck_assert_int_eq(options.model.heads, 4);
+    ck_assert_int_eq(options.model.ffn_dim, _i ? 100 : 192);
+    ck_assert_int_eq(options.model.vocab_size, 777);
+    ck_assert_int_eq(options.model.seq_len, 65);
+    ck_assert(options.model.norm_eps == (_i ? 1e-3 : 1e-5));
+}
+END_TEST
+
+START_TEST(settings_that_agree_are_welcome)
+{
+    write_gpt2("");
+    options.model.layers = 3;
+    options.model.dim = 48;
+    options.model.vocab_size = 777;
+    options.model.ffn_dim = 192;
+    expect_ok();
+}
+END_TEST
+
+START_TEST(a_setting_that_disagrees_is_a_usage_error_that_names_both)
+{
+    static const struct {
+        const char *key, *value, *text;
+    } CASES[] = {
+        {"layers", "5", "[model] layers = 5, but the model in init has n_layer = 3"},
+        {"dim", "5", "[model] dim = 5, but the model in init has n_embd = 48"},
+        {"heads", "5", "[model] heads = 5, but the model in init has n_head = 4"},
+        {"ffn_dim", "5", "[model] ffn_dim = 5, but the model in init has n_inner = 192"},
+        {"vocab_size", "5", "[model] vocab_size = 5, but the model in init has vocab_size = 777"},
+        {"seq_len", "5", "[model] seq_len = 5, but the model in init has n_positions = 65"},
+        /* what would be derived without init is as good a setting as any */
+        {"vocab_size", "256", "[model] vocab_size = 256, but the model in init has vocab_size = 777"},
+        {"seq_len", "1024", "[model] seq_len = 1024, but the model in init has n_positions = 65"},
+    };
+    write_gpt2("");
+    ck_assert_int_eq(options_set(&options, "test", "model", CASES[_i].key, CASES[_i].value), ZERO_OK);
+    expect_failure(ZERO_ERROR_USAGE, CASES[_i].text);
+}
+END_TEST
+
+START_TEST(an_arch_that_disagrees_is_a_usage_error)
+{
+    write_gpt2("");
+    options.model.arch = ARCH_LLAMA;
+    expect_failure(ZERO_ERROR_USAGE, "[model] arch = llama, but the model in init is a gpt2");
+}
+END_TEST
+
+START_TEST(a_model_that_computes_otherwise_is_refused)
+{
+    static const struct {
+        const char *more, *text;
+    } CASES[] = {
+        {", \"activation_function\": \"gelu\"", "activation_function is \"gelu\"; only models with \"gelu_new\""},
+        {", \"tie_word_embeddings\": false", "tie_word_embeddings is false"},
+        {", \"scale_attn_weights\": false", "scale_attn_weights is false"},
+        {", \"scale_attn_by_inverse_layer_idx\": true", "scale_attn_by_inverse_layer_idx is true"},
+        {", \"add_cross_attention\": true", "add_cross_attention is true"},
+    };
+    write_gpt2(CASES[_i].more);
+    expect_failure(ZERO_ERROR_USAGE, CASES[_i].text);
+}
+END_TEST
+
+START_TEST(sizes_of_llama_come_from_the_file)
+{
+    static const struct {
+        const char *more;
+        int64_t kv_heads;
+        double norm_eps, rope_theta;
+    } CASES[] = {
+        {"", 4, 1e-6, 10000.0}, /* as transformers has it */
+        {", \"num_key_value_heads\": 2, \"rms_norm_eps\": 1e-05, \"rope_theta\": 500000.0, \"rope_scaling\": null", 2,
+         1e-5, 500000.0},
+        {", \"rope_parameters\": {\"rope_theta\": 5000, \"rope_type\": \"default\"}, \"head_dim\": 12", 4, 1e-6,
+         5000.0},
+        {", \"rope_scaling\": {\"type\": \"default\"}, \"head_dim\": null, \"hidden_act\": \"silu\"", 4, 1e-6, 10000.0},
+    };
+    write_llama(CASES[_i].more);
+    options.model.seq_len = 4096; /* the user's to say */
+    expect_ok();
+    ck_assert_int_eq(options.model.arch, ARCH_LLAMA);
+    ck_assert_int_eq(options.model.layers, 3);
+    ck_assert_int_eq(options.model.dim, 48);
+    ck_assert_int_eq(options.model.heads, 4);
+    ck_assert_int_eq(options.model.kv_heads, CASES[_i].kv_heads);
+    ck_assert_int_eq(options.model.ffn_dim, 100);
+    ck_assert_int_eq(options.model.vocab_size, 777);
+    ck_assert_int_eq(options.model.seq_len, 4096);
+    ck_assert(options.model.norm_eps == CASES[_i].norm_eps);
+    ck_assert(options.model.rope_theta == CASES[_i].rope_theta);
+}
+END_TEST
+
+START_TEST(a_llama_that_computes_otherwise_is_refused)
+{
+    static const struct {
+        const char *more, *text;
+    } CASES[] = {
+        {", \"hidden_act\": \"gelu\"", "hidden_act is \"gelu\"; only models with \"silu\" can be trained"},
+        {", \"attention_bias\": true", "attention_bias is true; only models with false"},
+        {", \"mlp_bias\": true", "mlp_bias is true"},
+        {", \"tie_word_embeddings\": true", "tie_word_embeddings is true"},
+        {", \"head_dim\": 16", "head_dim is 16; only models with hidden_size / num_attention_heads"},
+        {", \"head_dim\": \"12\"", "head_dim is \"12\"; only"},
+        {", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 32.0}", "rope_scaling is \"llama3\"; only"},
+        {", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.0}", "rope_scaling is \"linear\"; only"},
+        {", \"rope_parameters\": {\"rope_type\": \"yarn\", \"rope_theta\": 1e4}", "rope_parameters is \"yarn\"; only"},
+        {", \"rope_scaling\": 2", "rope_scaling is 2; only models with \"default\" or null"},
+    };
+    write_llama(CASES[_i].more);
+    expect_failure(ZERO_ERROR_USAGE, CASES[_i].text);
+}
+END_TEST
+
+START_TEST(numbers_of_llama_are_checked_and_must_agree)
+{
+    static const struct {
+        const char *more, *setting, *value;
+        zero_status_t status;
+        const char *text;
+    } CASES[] = {
+        {", \"rms_norm_eps\": 0", NULL, NULL, ZERO_ERROR_FORMAT,
+         "rms_norm_eps is 0; [model] norm_eps can be 1e-30 to 1"},
+        {", \"rms_norm_eps\": \"1e-5\"", NULL, NULL, ZERO_ERROR_FORMAT, "rms_norm_eps is missing or not a number"},
+        {", \"rope_theta\": -1", NULL, NULL, ZERO_ERROR_FORMAT,
+         "rope_theta is -1; [model] rope_theta can be 1 to 1e+12"},
+        {", \"num_key_value_heads\": 2.0", NULL, NULL, ZERO_ERROR_FORMAT, "not a whole number"},
+        {"", "kv_heads", "2", ZERO_ERROR_USAGE,
+         "[model] kv_heads = 2, but the model in init has num_key_value_heads = 4"},
+        {", \"rope_theta\": 500000", "rope_theta", "20000", ZERO_ERROR_USAGE,
+         "[model] rope_theta = 20000, but the model in init has rope_theta = 500000"},
+    };
+    write_llama(CASES[_i].more);
+    if (CASES[_i].setting)
+        ck_assert_int_eq(options_set(&options, "test", "model", CASES[_i].setting, CASES[_i].value), ZERO_OK);
+    expect_failure(CASES[_i].status, CASES[_i].text);
+}
+END_TEST
+
+START_TEST(a_bad_file_is_an_error_that_says_what_is_wrong)
+{
+    static const struct {
+        const char *config;
+        zero_status_t status;
+        const char *text;
+    } CASES[] = {
+        {"", ZERO_ERROR_FORMAT, "not good JSON"},
+        {"{\"n_layer\": 3", ZERO_ERROR_FORMAT, "not good JSON"},
+        {"{\"n_layer\": 3, \"n_layer\": 4}", ZERO_ERROR_FORMAT, "duplicate object key"},
+        {"[1]", ZERO_ERROR_USAGE, "model_type is missing"},
+        {"{\"model_type\": 3}", ZERO_ERROR_USAGE, "model_type is missing"},
+        {"{\"model_type\": \"bert\"}", ZERO_ERROR_USAGE, "model_type is bert"},
+        {"{\"model_type\": \"gpt2\"}", ZERO_ERROR_FORMAT, "n_layer is missing or not a whole number"},
+        {"{\"model_type\": \"gpt2\", \"n_layer\": \"3\"}", ZERO_ERROR_FORMAT, "n_layer is missing or not a whole"},
+        {"{\"model_type\": \"gpt2\", \"n_layer\": 3.0}", ZERO_ERROR_FORMAT, "n_layer is missing or not a whole"},
+        {"{\"model_type\": \"gpt2\", \"n_layer\": 0}", ZERO_ERROR_FORMAT, "n_layer is 0; [model] layers can be 1 to"},
+        {"{\"model_type\": \"gpt2\", \"n_layer\": 3, \"n_embd\": 4611686018427387904}", ZERO_ERROR_FORMAT,
+         "n_embd is 4611686018427387904; [model] dim can be 1 to"},
+    };
+    write_config(CASES[_i].config);
+    expect_failure(CASES[_i].status, CASES[_i].text);
+}
+END_TEST
+
+START_TEST(a_directory_without_a_model_is_a_usage_error)
+{
+    expect_failure(ZERO_ERROR_USAGE, "config.json': No such file or directory; name a model's directory, or random");
+}
+END_TEST
+
+START_TEST(models_saved_by_transformers_are_understood)
+{
+    bool is_llama = _i == 1;
+    if (access("tests/reference/gpt2_tiny/config.json", R_OK) != 0) {
+        printf("SKIP: tests/reference/gpt2_tiny is not there\n");
+        return;
+    }
+    strcpy(options.model.init, is_llama ? "tests/reference/llama_tiny" : "tests/reference/gpt2_tiny");
+    expect_ok();
+    ck_assert_int_eq(options.model.layers, 4);
+    ck_assert_int_eq(options.model.dim, 64);
+    ck_assert_int_eq(options.model.heads, 4);
+    ck_assert_int_eq(options.model.kv_heads, is_llama ? 2 : 0);
+    ck_assert_int_eq(options.model.ffn_dim, is_llama ? 172 : 256);
+    ck_assert_int_eq(options.model.vocab_size, 256);
+    ck_assert_int_eq(options.model.seq_len, is_llama ? 0 : 32); /* 0: yet to be derived */
+    ck_assert(options.model.norm_eps == 1e-5);
+    ck_assert(options.model.rope_theta == (is_llama ? 5000.0 : 10000.0));
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("hf_config");
+    TCase *tc = tcase_create("config.json");
+    tcase_add_checked_fixture(tc, set_up, NULL);
+    tcase_set_timeout(tc, 30);
+    tcase_add_test(tc, random_reads_no_file);
+    tcase_add_loop_test(tc, sizes_of_gpt2_come_from_the_file, 0, 2);
+    tcase_add_test(tc, settings_that_agree_are_welcome);
+    tcase_add_loop_test(tc, a_setting_that_disagrees_is_a_usage_error_that_names_both, 0, 8);
+    tcase_add_test(tc, an_arch_that_disagrees_is_a_usage_error);
+    tcase_add_loop_test(tc, a_model_that_computes_otherwise_is_refused, 0, 5);
+    tcase_add_loop_test(tc, sizes_of_llama_come_from_the_file, 0, 4);
+    tcase_add_loop_test(tc, a_llama_that_computes_otherwise_is_refused, 0, 10);
+    tcase_add_loop_test(tc, numbers_of_llama_are_checked_and_must_agree, 0, 6);
+    tcase_add_loop_test(tc, a_bad_file_is_an_error_that_says_what_is_wrong, 0, 11);
+    tcase_add_test(tc, a_directory_without_a_model_is_a_usage_error);
+    tcase_add_loop_test(tc, models_saved_by_transformers_are_understood, 0, 2);
+    suite_add_tcase(s, tc);
+    return s;
+}
+
+int main(void)
+{
+    return support_main(suite());
+}

@@ -1,0 +1,369 @@
+/* test_resume.c - checkpoints and --resume as a user of zerotrain meets them: a run that stops and resumes is the run
+ * that never stopped, to the bit and to the row of its metrics, also where it resumes at another stage; what cannot be
+ * resumed or saved is one line and an exit code; nothing that was saved is lost.
+ *
+ * Text of loss and grad_norm is compared as it stands in the metrics: %.9g gives every fp32 value a text of its own.
+ */
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "tests/support/support.h"
+
+#define RUN_LIMIT_S 60.0
+#define N_STEPS 20
+#define ALONE 0 /* ranks: one, without mpirun */
+
+/* Sizes that divide by nothing, and two micro-steps, so that batches of a step are several. */
+static const char CONFIG[] = "[model]\nlayers = 2\ndim = 36\nheads = 3\nvocab_size = 259\nseq_len = 17\n"
+                             "[data]\ntrain = text.txt\n"
+                             "[train]\nsteps = 20\nglobal_batch = 24\nlr = 3e-3\nwarmup_steps = 3\n"
+                             "[checkpoint]\ndir = ck\n"
+                             "[log]\nevery = 0\nmetrics = m.jsonl\n";
+
+static char root[400];
+
+static const char *path_of(const char *name)
+{
+    static char path[512];
+    snprintf(path, sizeof path, "%s/%s", root, name);
+    return path;
+}
+
+static void set_up(void)
+{
+    char *directory = support_scratch(), text[9000] = "a";
+    uint64_t seed = 1;
+    snprintf(root, sizeof root, "%s", directory);
+    free(directory);
+    for (size_t i = 1; i < sizeof text; i++) /* letters that follow their predecessors: something to learn */
+        text[i] = (char)('a' + (text[i - 1] - 'a' + 1 + (int)(support_random(&seed) % 3)) % 26);
+    support_write_file(path_of("text.txt"), text, sizeof text);
+    support_write_file(path_of("cfg.ini"), CONFIG, sizeof CONFIG - 1);
+}
+
+/* ---- runs ---- */
+
+static support_output_t output; /* of the last run */
+
+__attribute__((format(printf, 2, 3))) static int run(int n_ranks, const char *format, ...)
+{
+    char arguments[1024];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(arguments, sizeof arguments, format, args);
+    va_end(args);
+    support_output_free(&output);
+    if (n_ranks == ALONE)
+        return support_run(&output, RUN_LIMIT_S, "cd %s && exec %s/zerotrain %s cfg.ini", root, support_build(),
+                           arguments);
+    return support_mpirun(&output, RUN_LIMIT_S, n_ranks, "--wdir %s %s/zerotrain %s cfg.ini", root, support_build(),
+                          arguments);
+}
+
+#define EXPECT_RUN(...) ck_assert_msg(run(__VA_ARGS__) == 0, "%s", output.err)
+
+static int shell(const char *command)
+{
+    return support_run(NULL, RUN_LIMIT_S, "cd %s && %s", root, command);
+}
+
+/* step, loss and grad_norm of every row; for free(). */
+static char *rows_of(const char *name)
+{
+    char *text = support_read_file(path_of(name), NULL), *rest = text;
+    char *rows = calloc(1, strlen(text) + 1);
+    for (char *line; (line = strsep(&rest, "\n")) && line[0];) {
+        char *end = strstr(line, ", \"lr\"");
+        ck_assert_msg(end != NULL, "%s", line);
+        *end = 0;
+        strcat(strcat(rows, line), "\n");
+    }
+    free(text);
+    return rows;
+}
+
+static void expect_same_rows(const char *what, const char *a, const char *b)
+{
+    char *rows_a = rows_of(a), *rows_b = rows_of(b);
+    ck_assert_uint_eq(support_count(rows_a, "\n"), N_STEPS);
+    ck_assert_msg(strcmp(rows_a, rows_b) == 0, "%s:\n%s\nis not\n%s", what, rows_b, rows_a);
+    free(rows_a);
+    free(rows_b);
+}
+
+/* ---- the same run ---- */
+
+/* Stage of the first half and of the second: bf16 takes those that are alike, fp32 and fp16 the others. */
+static const int STAGES[][2] = {{0, 0}, {1, 1}, {2, 2}, {3, 3}, {3, 0}, {0, 2}, {2, 1}, {1, 3}};
+#define N_STAGES ((int)(sizeof STAGES / sizeof STAGES[0]))
+
+START_TEST(stopped_and_resumed_is_never_stopped)
+{
+    static const char *const precisions[] = {"fp32", "bf16", "fp16"};
+    const char *precision = precisions[_i];
+    EXPECT_RUN(2, "--set train.precision=%s --set checkpoint.dir= --set log.metrics=whole.jsonl", precision);
+    for (int s = _i == 1 ? 0 : N_STAGES / 2; s < (_i == 1 ? N_STAGES / 2 + 1 : N_STAGES); s++) {
+        EXPECT_RUN(2, "--set train.precision=%s --stage %d --steps 10", precision, STAGES[s][0]);
+        EXPECT_RUN(2, "--set train.precision=%s --stage %d --resume", precision, STAGES[s][1]);
+        expect_same_rows(precision, "whole.jsonl", "m.jsonl");
+        ck_assert_int_eq(shell("rm -r ck"), 0);
+    }
+}
+END_TEST
+
+START_TEST(one_rank_and_micro_steps_and_a_synchronous_save_too)
+{
+    EXPECT_RUN(ALONE, "--set train.micro_batch=6 --set checkpoint.dir= --set log.metrics=whole.jsonl");
+    EXPECT_RUN(ALONE, "--set train.micro_batch=6 --set checkpoint.async=false --set checkpoint.every=3 --steps 7");
+    EXPECT_RUN(ALONE, "--set train.micro_batch=6 --set checkpoint.async=false --resume ck");
+    expect_same_rows("one rank", "whole.jsonl", "m.jsonl");
+}
+END_TEST
+
+/* The sum over another number of ranks has another order: equal to tolerance, and the data is the same. */
+START_TEST(another_number_of_ranks_goes_on_with_the_same_data)
+{
+    EXPECT_RUN(ALONE, "--set train.precision=fp32 --set checkpoint.dir= --set log.metrics=whole.jsonl");
+    EXPECT_RUN(2, "--set train.precision=fp32 --steps 10");
+    EXPECT_RUN(3, "--set train.precision=fp32 --stage 1 --resume");
+    char *whole = rows_of("whole.jsonl"), *parts = rows_of("m.jsonl"), *a = whole, *b = parts;
+    for (int step = 1; step <= N_STEPS; step++) {
+        double want = strtod(strstr(strsep(&a, "\n"), "\"loss\": ") + 8, NULL);
+        double got = strtod(strstr(strsep(&b, "\n"), "\"loss\": ") + 8, NULL);
+        ck_assert_msg(fabs(got - want) < 1e-4, "step %d: %g is not %g", step, got, want); /* fp32: measured 2e-6 */
+    }
+    free(whole);
+    free(parts);
+}
+END_TEST
+
+START_TEST(metrics_read_as_one_run_though_later_rows_were_there)
+{
+    EXPECT_RUN(ALONE, "--set checkpoint.every=5 --set checkpoint.keep=9 --set log.metrics=whole.jsonl");
+    ck_assert_int_eq(shell("cp whole.jsonl m.jsonl; printf '{\"step\": 21, \"lo' >> m.jsonl"), 0);
+    EXPECT_RUN(ALONE, "--set checkpoint.keep=9 --resume=ck/step-00000005");
+    expect_same_rows("from step 5", "whole.jsonl", "m.jsonl");
+    char *text = support_read_file(path_of("m.jsonl"), NULL);
+    ck_assert_uint_eq(support_count(text, "\n"), N_STEPS);
+    ck_assert_ptr_nonnull(strstr(text, "\"tokens\": 8160,")); /* 20 steps of 24 sequences of 17 */
+    free(text);
+}
+END_TEST
+
+START_TEST(a_run_that_is_over_has_nothing_to_resume)
+{
+    EXPECT_RUN(2, "--steps 4");
+    ck_assert_int_eq(shell("cp -r ck before; cp m.jsonl before.jsonl"), 0);
+    EXPECT_RUN(2, "--steps 4 --resume");
+    ck_assert_msg(strstr(output.err, "nothing to do"), "%s", output.err);
+    ck_assert_int_eq(shell("diff -r ck before && diff m.jsonl before.jsonl"), 0);
+}
+END_TEST
+
+/* ---- what is there ---- */
+
+START_TEST(keep_newest_and_link_the_latest)
+{
+    EXPECT_RUN(2, "--set checkpoint.every=3 --set checkpoint.keep=2");
+    ck_assert_int_eq(shell("test \"$(ls -A ck | tr '\\n' ' ')\" = 'latest step-00000018 step-00000020 '"), 0);
+    ck_assert_int_eq(shell("test $(readlink ck/latest) = step-00000020"), 0);
+    /* What a run that went further once left there is older than what is saved now. */
+    EXPECT_RUN(2, "--set checkpoint.every=1 --set checkpoint.keep=1 --steps 19 --resume ck/step-00000018");
+    ck_assert_int_eq(shell("test \"$(ls -A ck | tr '\\n' ' ')\" = 'latest step-00000019 '"), 0);
+}
+END_TEST
+
+START_TEST(saving_in_the_background_saves_the_same_bytes)
+{
+    EXPECT_RUN(2, "--set checkpoint.every=1 --set checkpoint.keep=99");
+    EXPECT_RUN(2, "--set checkpoint.every=1 --set checkpoint.keep=99 --set checkpoint.async=false --set "
+                  "checkpoint.dir=sync");
+    for (int step = 1; step <= N_STEPS; step++) {
+        char command[300];
+        snprintf(command, sizeof command,
+                 "for f in ck/step-%08d/*.safetensors; do cmp $f sync/${f#ck/} || exit 1; done", step);
+        ck_assert_int_eq(shell(command), 0);
+    }
+}
+END_TEST
+
+START_TEST(a_checkpoint_is_a_model_to_start_from)
+{
+    EXPECT_RUN(2, "--set model.arch=%s --set model.heads=6 --steps 3", _i ? "llama" : "gpt2");
+    char *text = support_read_file(path_of("ck/latest/config.json"), NULL);
+    ck_assert_ptr_nonnull(strstr(text, _i ? "\"LlamaForCausalLM\"" : "\"GPT2LMHeadModel\""));
+    free(text);
+    EXPECT_RUN(ALONE,
+               "--set model.arch=%s --set model.heads=6 --set model.init=ck/latest --set checkpoint.dir= --steps 1",
+               _i ? "llama" : "gpt2");
+    ck_assert_msg(!strstr(output.err, "left alone"), "%s", output.err); /* no tensor that is not of the model */
+}
+END_TEST
+
+/* ---- refusals ---- */
+
+static const struct {
+    const char *what, *before, *arguments; /* a command first */
+    int exit_code;
+    const char *says[2];
+} REFUSALS[] = {
+    {"no directory", "rm -r ck", "--resume", 2, {"no checkpoint", "'ck'"}},
+    {"an empty directory", "mkdir e", "--resume=e", 2, {"no checkpoint", "'e'"}},
+    {"no [checkpoint] dir", "true", "--set checkpoint.dir= --resume", 2, {"--resume", "[checkpoint] dir"}},
+    {"every without dir", "true", "--set checkpoint.dir= --set checkpoint.every=2", 2, {"every", "[checkpoint] dir"}},
+    {"another depth", "true", "--set model.layers=3 --resume", 2, {"[model] layers = 3", "made with 2"}},
+    {"another architecture",
+     "true",
+     "--set model.arch=llama --set model.heads=6 --resume",
+     2,
+     {"[model] arch", "gpt2"}},
+    {"a truncated file", "truncate -s -9 ck/latest/optimizer-*", "--resume", 1, {"optimizer-00001", "take another"}},
+    {"a flipped byte",
+     "printf X | dd of=$(echo ck/latest/model-*rs) bs=1 seek=9000 conv=notrunc",
+     "--resume",
+     1,
+     {"model-00001", "take another"}},
+    {"no manifest", "rm ck/latest/manifest.json", "--resume", 1, {"manifest.json", "take another"}},
+    {"a place that cannot be written", "touch f", "--set checkpoint.dir=f", 1, {"'f'", "not a directory"}},
+};
+#define N_REFUSALS ((int)(sizeof REFUSALS / sizeof REFUSALS[0]))
+
+START_TEST(what_cannot_be_resumed_is_one_line)
+{
+    EXPECT_RUN(2, "--steps 2");
+    ck_assert_int_eq(shell("mv ck ck.0"), 0);
+    for (int i = 0; i < N_REFUSALS; i++) {
+        char command[400];
+        snprintf(command, sizeof command, "rm -rf ck && cp -r ck.0 ck && { %s; } 2>/dev/null", REFUSALS[i].before);
+        ck_assert_int_eq(shell(command), 0);
+        int exit_code = run(_i, "%s", REFUSALS[i].arguments);
+        ck_assert_msg(exit_code == REFUSALS[i].exit_code, "%s: exit code %d\n%s", REFUSALS[i].what, exit_code,
+                      output.err);
+        /* "resuming after" is no complaint. */
+        size_t n_lines = support_count(output.err, "zerotrain: ") - support_count(output.err, "zerotrain: resuming");
+        ck_assert_msg(n_lines == 1, "%s:\n%s", REFUSALS[i].what, output.err);
+        for (int s = 0; s < 2; s++)
+            ck_assert_msg(strstr(output.err, REFUSALS[i].says[s]) != NULL, "%s: no '%s' in\n%s", REFUSALS[i].what,
+                          REFUSALS[i].says[s], output.err);
+    }
+}
+END_TEST
+
+/* Gives ck/latest/state.json another data.sequences, and the manifest what it then is: a checkpoint that is whole. */
+static void forge_sequences(int64_t sequences)
+{
+    json_t *state = json_load_file(path_of("ck/latest/state.json"), 0, NULL);
+    json_t *manifest = json_load_file(path_of("ck/latest/manifest.json"), 0, NULL);
+    ck_assert(state && manifest);
+    json_object_set_new(json_object_get(state, "data"), "sequences", json_integer(sequences));
+    char *text = json_dumps(state, JSON_INDENT(2)), hash[20];
+    snprintf(hash, sizeof hash, "%016" PRIx64, (uint64_t)XXH3_64bits(text, strlen(text)));
+    json_t *file = json_object_get(json_object_get(manifest, "files"), "state.json");
+    json_object_set_new(file, "bytes", json_integer((json_int_t)strlen(text)));
+    json_object_set_new(file, "xxh3", json_string(hash));
+    support_write_file(path_of("ck/latest/state.json"), text, strlen(text));
+    ck_assert_int_eq(json_dump_file(manifest, path_of("ck/latest/manifest.json"), JSON_INDENT(2)), 0);
+    free(text);
+    json_decref(manifest);
+    json_decref(state);
+}
+
+/* Their tokens are counted in 63 bits, those of the rest of the run among them. */
+START_TEST(a_cursor_beyond_what_can_be_counted_is_refused)
+{
+    EXPECT_RUN(ALONE, "--steps 2");
+    const int64_t most = (INT64_C(1) << 61) / 17, bad[] = {INT64_C(1) << 60, most + 1, INT64_MAX / 4, INT64_MAX, -1};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        forge_sequences(bad[i]);
+        int exit_code = run(ALONE, "--resume");
+        ck_assert_msg(exit_code == 1 && strstr(output.err, "state.json': data.sequences"), "%" PRId64 ": %d\n%s",
+                      bad[i], exit_code, output.err);
+    }
+    forge_sequences(most);
+    EXPECT_RUN(ALONE, "--steps 3 --resume");
+    char *rows = support_read_file(path_of("m.jsonl"), NULL), tokens[64];
+    snprintf(tokens, sizeof tokens, "\"tokens\": %" PRId64 ",", (most + 24) * 17);
+    ck_assert_msg(strstr(rows, tokens) != NULL, "no %s in\n%s", tokens, rows);
+    free(rows);
+}
+END_TEST
+
+/* A file may grow to so many blocks: enough for metrics, not for the moments. (One rank alone: several share memory
+ * through files. test_checkpoint.c has them.) */
+START_TEST(a_save_that_fails_ends_the_run_and_leaves_the_one_before)
+{
+    EXPECT_RUN(2, "--steps 5");
+    ck_assert_int_eq(shell("cp -r ck before"), 0);
+    support_output_free(&output);
+    int exit_code = support_run(&output, RUN_LIMIT_S,
+                                "cd %s && ulimit -f 100 && exec %s/zerotrain --set checkpoint.async=%s "
+                                "--set checkpoint.every=2 --resume cfg.ini",
+                                root, support_build(), _i ? "true" : "false");
+    ck_assert_msg(exit_code == 1, "exit code %d\n%s", exit_code, output.err);
+    ck_assert_msg(support_count(output.err, "File too large") == 1 && strstr(output.err, "ck/tmp.step-00000006"), "%s",
+                  output.err);
+    ck_assert_int_eq(shell("diff -r ck before"), 0);
+    EXPECT_RUN(2, "--steps 6 --resume");
+}
+END_TEST
+
+/* The whole job is killed while it trains and saves at every step; it resumes from what is there, and ends as a run
+ * that nobody touched. */
+static const char KILL_SCRIPT[] =
+    "n=0\n"
+    "while [ $n -lt 4 ]; do\n"
+    "    \"$1\" --set checkpoint.every=1 --set train.steps=20 $resume cfg.ini 2>>log & job=$!\n"
+    "    sleep 0.$((n * 13 % 7 + 1)); kill -9 $job 2>/dev/null; wait $job 2>/dev/null\n"
+    "    if [ -e ck/latest ]; then resume=--resume; fi\n"
+    "    n=$((n + 1))\n"
+    "done\n"
+    "exec \"$1\" --set checkpoint.every=1 $resume cfg.ini 2>>log\n";
+
+START_TEST(killed_again_and_again_it_ends_as_if_never_killed)
+{
+    support_write_file(path_of("kill.sh"), KILL_SCRIPT, sizeof KILL_SCRIPT - 1);
+    EXPECT_RUN(ALONE, "--set checkpoint.dir= --set log.metrics=whole.jsonl");
+    support_output_free(&output);
+    int exit_code = support_run(&output, RUN_LIMIT_S, "cd %s && sh kill.sh %s/zerotrain; code=$?; cat log; exit $code",
+                                root, support_build());
+    ck_assert_msg(exit_code == 0, "exit code %d\n%s%s", exit_code, output.out, output.err);
+    expect_same_rows("killed", "whole.jsonl", "m.jsonl");
+    ck_assert_int_eq(shell("test $(ls -A ck | wc -l) = 3"), 0); /* two and latest: nothing is left behind */
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("resume");
+    TCase *tc = tcase_create("resume");
+    tcase_add_checked_fixture(tc, set_up, NULL);
+    tcase_set_timeout(tc, 280);
+    tcase_add_loop_test(tc, stopped_and_resumed_is_never_stopped, 0, 3);
+    tcase_add_test(tc, one_rank_and_micro_steps_and_a_synchronous_save_too);
+    tcase_add_test(tc, another_number_of_ranks_goes_on_with_the_same_data);
+    tcase_add_test(tc, metrics_read_as_one_run_though_later_rows_were_there);
+    tcase_add_test(tc, a_run_that_is_over_has_nothing_to_resume);
+    tcase_add_test(tc, keep_newest_and_link_the_latest);
+    tcase_add_test(tc, saving_in_the_background_saves_the_same_bytes);
+    tcase_add_loop_test(tc, a_checkpoint_is_a_model_to_start_from, 0, 2);
+    tcase_add_loop_test(tc, what_cannot_be_resumed_is_one_line, ALONE, ALONE + 1);
+    tcase_add_loop_test(tc, what_cannot_be_resumed_is_one_line, 2, 3);
+    tcase_add_test(tc, a_cursor_beyond_what_can_be_counted_is_refused);
+    tcase_add_loop_test(tc, a_save_that_fails_ends_the_run_and_leaves_the_one_before, 0, 2);
+    tcase_add_test(tc, killed_again_and_again_it_ends_as_if_never_killed);
+    suite_add_tcase(s, tc);
+    return s;
+}
+
+int main(void)
+{
+    setenv("CUDA_VISIBLE_DEVICES", "", 1);
+    return support_main(suite());
+}

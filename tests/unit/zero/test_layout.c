@@ -1,0 +1,667 @@
+/* test_layout.c - claims about layout, order and plan: pure arithmetic, so checked over many random models. */
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/support.h"
+#include "zero/plan/layout.h"
+#include "zero/plan/order.h"
+#include "zero/plan/plan.h"
+
+#define N_RANDOM_MODELS 400
+
+/* A model of 1..9 units with 0..5 tensors of 1..3 dimensions each, some of them shared forward. `even`: tensors of 8 to
+ * 10 times 192 elements, so that three ranks need no padding and many units are nearly of a size. */
+static zero_model_t *random_model_of(uint64_t *seed, bool even)
+{
+    zero_model_t *model;
+    ck_assert_int_eq(zero_model_create(&model), ZERO_OK);
+    int n_units = 1 + (int)(support_random(seed) % 9), n_tensors = 0;
+    for (int u = 0; u < n_units; u++) {
+        char name[64];
+        zero_unit_t unit;
+        snprintf(name, sizeof name, "unit %d", u);
+        ck_assert_int_eq(zero_model_add_unit(model, name, &unit), ZERO_OK);
+        ck_assert_int_eq(unit, u);
+        int here = (int)(support_random(seed) % 6) + (u == 0);
+        for (int t = 0; t < here; t++) {
+            zero_tensor_desc_t desc = {.name = name, .n_dims = 1 + (int)(support_random(seed) % 3), .decay = true};
+            desc.packed = t > 0 && support_random(seed) % 3 == 0;
+            zero_tensor_t tensor;
+            snprintf(name, sizeof name, "tensor %d", n_tensors++);
+            for (int d = 0; d < desc.n_dims; d++)
+                desc.shape[d] = 1 + (int64_t)(support_random(seed) % 23);
+            if (even) {
+                desc.n_dims = 1;
+                desc.shape[0] = 192 * (8 + (int64_t)(support_random(seed) % 3));
+            }
+            ck_assert_int_eq(zero_model_add_tensor(model, unit, &desc, &tensor), ZERO_OK);
+        }
+        if (u > 0 && support_random(seed) % 3 == 0) {
+            zero_tensor_t shared = (zero_tensor_t)(support_random(seed) % (uint64_t)n_tensors);
+            if (model->tensors[shared].owner < u)
+                ck_assert_int_eq(zero_model_share_tensor(model, u, shared), ZERO_OK);
+        }
+    }
+    return model;
+}
+
+static zero_model_t *random_model(uint64_t *seed)
+{
+    return random_model_of(seed, false);
+}
+
+START_TEST(every_element_has_one_owner_and_no_tensors_overlap)
+{
+    uint64_t seed = 1;
+    for (int i = 0; i < N_RANDOM_MODELS; i++) {
+        zero_model_t *model = random_model(&seed);
+        int n_ranks = 1 + (int)(support_random(&seed) % 13);
+        zero_layout_t layout;
+        ck_assert_int_eq(zero_layout_create(model, n_ranks, &layout), ZERO_OK);
+        uint64_t flats = 0, shards = 0;
+        for (int u = 0; u < model->n_units; u++) {
+            const zero_unit_layout_t *unit = &layout.units[u];
+            ck_assert_uint_eq(unit->flat_elems, unit->shard_elems * (uint64_t)n_ranks);
+            ck_assert_uint_eq(unit->shard_elems % ZERO_ALIGN_ELEMS, 0);
+            ck_assert_uint_eq(unit->flat_offset, flats);
+            ck_assert_uint_eq(unit->shard_offset, shards);
+            flats += unit->flat_elems;
+            shards += unit->shard_elems;
+            /* The elements of each tensor, seen shard by shard, are each of its elements once, in order. */
+            unsigned char *taken = calloc(unit->flat_elems + 1, 1);
+            for (int t = 0; t < model->n_tensors; t++) {
+                if (model->tensors[t].owner != u)
+                    continue;
+                if (model->tensors[t].packed)
+                    ck_assert_uint_eq(layout.tensor_offsets[t],
+                                      layout.tensor_offsets[t - 1] + model->tensors[t - 1].n_elems);
+                else
+                    ck_assert_uint_eq(layout.tensor_offsets[t] % ZERO_ALIGN_ELEMS, 0);
+                uint64_t seen = 0;
+                for (int r = 0; r < n_ranks; r++) {
+                    uint64_t begin = (uint64_t)r * unit->shard_elems;
+                    zero_span_t span = zero_layout_span(&layout, model, t, begin, begin + unit->shard_elems);
+                    if (span.n_elems == 0)
+                        continue;
+                    ck_assert_uint_eq(span.first, seen);
+                    ck_assert_uint_eq(span.flat_offset, layout.tensor_offsets[t] + seen);
+                    ck_assert(span.flat_offset >= begin &&
+                              span.flat_offset + span.n_elems <= begin + unit->shard_elems);
+                    for (uint64_t e = 0; e < span.n_elems; e++)
+                        ck_assert_int_eq(taken[span.flat_offset + e]++, 0);
+                    seen += span.n_elems;
+                }
+                ck_assert_uint_eq(seen, model->tensors[t].n_elems);
+            }
+            free(taken);
+        }
+        ck_assert_uint_eq(layout.total_flat_elems, flats);
+        ck_assert_uint_eq(layout.total_shard_elems, shards);
+        zero_layout_destroy(&layout);
+        zero_model_destroy(model);
+    }
+}
+END_TEST
+
+/* Marks what the tensors of a unit occupy of a slot. */
+static void occupy(const zero_model_t *model, const zero_layout_t *layout, zero_unit_t unit, unsigned char *slot)
+{
+    for (int t = 0; t < model->n_tensors; t++)
+        if (model->tensors[t].owner == unit)
+            memset(slot + layout->tensor_offsets[t], 1, model->tensors[t].n_elems);
+}
+
+/* Element by element: of two units of a class, none writes where the other has padding. Twins are always together. */
+START_TEST(units_of_a_slot_class_keep_each_others_padding)
+{
+    uint64_t seed = 2;
+    int n_unlike = 0;
+    for (int i = 0; i < N_RANDOM_MODELS; i++) {
+        zero_model_t *model = random_model_of(&seed, i % 2 == 1);
+        zero_layout_t layout;
+        ck_assert_int_eq(zero_layout_create(model, 3, &layout), ZERO_OK);
+        for (int a = 0; a < model->n_units; a++)
+            for (int b = 0; b < model->n_units; b++) {
+                const zero_unit_layout_t *units[2] = {&layout.units[a], &layout.units[b]};
+                uint64_t n = zero_layout_slot_elems(&layout, units[0]->slot_class);
+                uint64_t both =
+                    units[0]->flat_elems < units[1]->flat_elems ? units[0]->flat_elems : units[1]->flat_elems;
+                ck_assert_uint_ge(n, units[0]->flat_elems);
+                unsigned char *slots[2] = {calloc(n + units[1]->flat_elems + 1, 1),
+                                           calloc(n + units[1]->flat_elems + 1, 1)};
+                occupy(model, &layout, a, slots[0]);
+                occupy(model, &layout, b, slots[1]);
+                bool same = memcmp(slots[0], slots[1], both) == 0;
+                if (units[0]->slot_class == units[1]->slot_class) {
+                    ck_assert(same);
+                    ck_assert_uint_le(n, units[1]->flat_elems + units[1]->flat_elems / 16);
+                    n_unlike += units[0]->flat_elems != units[1]->flat_elems;
+                } else {
+                    ck_assert(!same || units[0]->flat_elems != units[1]->flat_elems);
+                }
+                free(slots[0]);
+                free(slots[1]);
+            }
+        zero_layout_destroy(&layout);
+        zero_model_destroy(model);
+    }
+    ck_assert_int_gt(n_unlike, 0); /* some classes were of unlike units */
+}
+END_TEST
+
+/* Llama's table and head: sizes that divide make one class, of which one slot serves both; else padding keeps them
+ * apart. */
+START_TEST(an_embedding_and_a_head_take_turns)
+{
+    static const struct {
+        int n_ranks;
+        int64_t rows;
+        bool together;
+    } cases[] = {{2, 512, true}, {8, 512, true}, {3, 384, true}, {3, 512, false}, {8, 513, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const int n_blocks = 4;
+        zero_model_t *model;
+        ck_assert_int_eq(zero_model_create(&model), ZERO_OK);
+        for (int u = 0; u < n_blocks + 2; u++) {
+            char name[2][32];
+            zero_unit_t unit;
+            zero_tensor_t tensor;
+            snprintf(name[0], sizeof name[0], "unit %d", u);
+            snprintf(name[1], sizeof name[1], "norm %d", u);
+            ck_assert_int_eq(zero_model_add_unit(model, name[0], &unit), ZERO_OK);
+            zero_tensor_desc_t norm = {.name = name[1], .n_dims = 1, .shape = {512}};
+            bool is_block = u > 0 && u <= n_blocks;
+            zero_tensor_desc_t matrix = {.name = name[0], .n_dims = 2, .shape = {is_block ? 200 : cases[i].rows, 128}};
+            if (u > 0)
+                ck_assert_int_eq(zero_model_add_tensor(model, unit, &norm, &tensor), ZERO_OK);
+            ck_assert_int_eq(zero_model_add_tensor(model, unit, &matrix, &tensor), ZERO_OK);
+        }
+        zero_layout_t layout;
+        ck_assert_int_eq(zero_layout_create(model, cases[i].n_ranks, &layout), ZERO_OK);
+        ck_assert_msg((layout.units[0].slot_class == layout.units[n_blocks + 1].slot_class) == cases[i].together,
+                      "%d ranks, %d rows", cases[i].n_ranks, (int)cases[i].rows);
+        int n_slots[3] = {0};
+        zero_order_grad_slots(model, &layout, 2, n_slots);
+        ck_assert_int_eq(n_slots[layout.units[0].slot_class], 1);
+        ck_assert_int_eq(n_slots[layout.units[1].slot_class], 3);
+        ck_assert_int_eq(zero_order_param_slots(model, &layout, 1, n_slots), ZERO_OK);
+        ck_assert_int_eq(n_slots[layout.units[0].slot_class], 1);
+        ck_assert_int_eq(n_slots[layout.units[1].slot_class], 2);
+        zero_layout_destroy(&layout);
+        zero_model_destroy(model);
+    }
+}
+END_TEST
+
+/* By walking a backward pass: a slot is taken at the first gradient and given back n_spare positions after the last. */
+START_TEST(gradient_slots_are_as_many_as_backward_takes)
+{
+    uint64_t seed = 6;
+    for (int i = 0; i < N_RANDOM_MODELS; i++) {
+        zero_model_t *model = random_model(&seed);
+        const int n_units = model->n_units, n_spare = (int)(support_random(&seed) % 4);
+        zero_layout_t layout;
+        ck_assert_int_eq(zero_layout_create(model, 2, &layout), ZERO_OK);
+        int *n_slots = calloc((size_t)layout.n_slot_classes, sizeof *n_slots);
+        zero_order_grad_slots(model, &layout, n_spare, n_slots);
+        for (int c = 0; c < layout.n_slot_classes; c++) {
+            int given_back[64] = {0}, most = 0; /* given_back: by unit, at which position; 0: not taken yet */
+            for (int position = n_units; position < 2 * n_units; position++) {
+                int taken = 0;
+                for (int flat = 0; flat < n_units; flat++)
+                    if (layout.units[flat].slot_class == c && !given_back[flat] &&
+                        zero_order_needs(model, position, flat))
+                        given_back[flat] = 2 * n_units - flat + n_spare;
+                for (int flat = 0; flat < n_units; flat++)
+                    taken += given_back[flat] > position;
+                most = taken > most ? taken : most;
+            }
+            ck_assert_int_eq(n_slots[c], most);
+        }
+        free(n_slots);
+        zero_layout_destroy(&layout);
+        zero_model_destroy(model);
+    }
+}
+END_TEST
+
+START_TEST(param_slots_hold_every_window_and_not_one_more)
+{
+    uint64_t seed = 3;
+    for (int i = 0; i < N_RANDOM_MODELS; i++) {
+        zero_model_t *model = random_model(&seed);
+        int prefetch = (int)(support_random(&seed) % 12);
+        if (prefetch == 11)
+            prefetch = INT_MAX;
+        zero_layout_t layout;
+        ck_assert_int_eq(zero_layout_create(model, 2, &layout), ZERO_OK);
+        int *n_slots = calloc((size_t)layout.n_slot_classes, sizeof *n_slots);
+        ck_assert_int_eq(zero_order_param_slots(model, &layout, prefetch, n_slots), ZERO_OK);
+        /* By brute force: which flats does each window of positions touch? */
+        for (int c = 0; c < layout.n_slot_classes; c++) {
+            int most = 0;
+            for (int begin = 0; begin < 2 * model->n_units; begin++) {
+                int n = 0;
+                for (int flat = 0; flat < model->n_units; flat++) {
+                    bool touched = false;
+                    for (int p = begin; p < 2 * model->n_units && p - begin <= prefetch && p - begin <= model->n_units;
+                         p++)
+                        touched |= zero_order_needs(model, p, flat);
+                    n += touched && layout.units[flat].slot_class == c;
+                }
+                most = n > most ? n : most;
+            }
+            ck_assert_int_eq(n_slots[c], most);
+        }
+        free(n_slots);
+        zero_layout_destroy(&layout);
+        zero_model_destroy(model);
+    }
+}
+END_TEST
+
+START_TEST(the_order_is_forward_then_backward)
+{
+    for (int n = 1; n < 50; n++) {
+        for (int p = 0; p < n; p++) {
+            ck_assert_int_eq(zero_order_unit(p, n), p);
+            ck_assert(!zero_order_is_backward(p, n));
+            ck_assert_int_eq(zero_order_unit(n + p, n), n - 1 - p);
+            ck_assert(zero_order_is_backward(n + p, n));
+        }
+        ck_assert_int_eq(zero_order_n_positions(ZERO_PASS_TRAIN, n), 2 * n);
+        ck_assert_int_eq(zero_order_n_positions(ZERO_PASS_EVAL, n), n);
+    }
+}
+END_TEST
+
+START_TEST(the_next_use_is_the_first_position_that_needs_the_flat)
+{
+    uint64_t seed = 8;
+    for (int i = 0; i < N_RANDOM_MODELS; i++) {
+        zero_model_t *model = random_model(&seed);
+        for (int flat = 0; flat < model->n_units; flat++)
+            for (int pass = ZERO_PASS_TRAIN; pass <= ZERO_PASS_EVAL; pass++) {
+                int next = INT_MAX;
+                for (int p = zero_order_n_positions((zero_pass_t)pass, model->n_units) - 1; p >= 0; p--) {
+                    next = zero_order_needs(model, p, flat) ? p : next;
+                    ck_assert_int_eq(zero_order_next_use(model, (zero_pass_t)pass, p, flat), next);
+                }
+            }
+        zero_model_destroy(model);
+    }
+}
+END_TEST
+
+/* Units of one matrix each. */
+#define EVEN_ROWS 8192
+#define EVEN_COLUMNS 512
+
+static zero_model_t *even_model(int n_units)
+{
+    zero_model_t *model;
+    zero_unit_t unit;
+    zero_tensor_t tensor;
+    ck_assert_int_eq(zero_model_create(&model), ZERO_OK);
+    for (int u = 0; u < n_units; u++) {
+        char name[32];
+        snprintf(name, sizeof name, "u%d", u);
+        ck_assert_int_eq(zero_model_add_unit(model, name, &unit), ZERO_OK);
+        zero_tensor_desc_t desc = {.name = name, .n_dims = 2, .shape = {EVEN_ROWS, EVEN_COLUMNS}};
+        ck_assert_int_eq(zero_model_add_tensor(model, unit, &desc, &tensor), ZERO_OK);
+    }
+    return model;
+}
+
+/* Bytes per parameter of the design's table, on a model so large that padding does not show. */
+START_TEST(the_plan_is_the_table_of_stages)
+{
+    const int n_ranks = 8, n_units = 16;
+    const double P = 16.0 * EVEN_ROWS * EVEN_COLUMNS;
+    zero_model_t *model = even_model(n_units);
+    /* parameters, gradients (fp32 sums and full), optimizer, in bytes a parameter; N = 8 */
+    const double want[4][2][3] = {
+        /* bf16                               fp32 */
+        {{2, 2 + 4, 10}, {4, 4, 8}},
+        {{2, 2 + 4 / 8.0, 10 / 8.0}, {4, 4, 8 / 8.0}},
+        {{2, 4 / 8.0, 10 / 8.0}, {4, 4 / 8.0, 8 / 8.0}},
+        {{2 / 8.0, 4 / 8.0, 10 / 8.0}, {4 / 8.0, 4 / 8.0, 8 / 8.0}},
+    };
+    for (int stage = 0; stage < 4; stage++)
+        for (int fp32 = 0; fp32 < 2; fp32++) {
+            zero_config_t config = zero_config_default();
+            zero_memory_t plan;
+            config.stage = stage;
+            config.dtype = fp32 ? ZERO_FP32 : ZERO_BF16;
+            ck_assert_int_eq(zero_plan(model, &config, ZERO_COMM_AUTO, n_ranks, &plan), ZERO_OK);
+            ck_assert_double_eq_tol((double)plan.bytes[ZERO_MEMORY_PARAMETERS] / P, want[stage][fp32][0], 1e-3);
+            ck_assert_double_eq_tol((double)plan.bytes[ZERO_MEMORY_GRADIENTS] / P, want[stage][fp32][1], 1e-3);
+            ck_assert_double_eq_tol((double)plan.bytes[ZERO_MEMORY_OPTIMIZER] / P, want[stage][fp32][2], 1e-3);
+            /* Two slots of one unit each: this one and the next, of 16 units. */
+            double slot = (fp32 ? 4.0 : 2.0) * P / n_units;
+            ck_assert_double_eq_tol((double)plan.bytes[ZERO_MEMORY_PARAMETER_SLOTS], stage == 3 ? 2 * slot : 0, 8192);
+            ck_assert_double_eq_tol((double)plan.bytes[ZERO_MEMORY_GRADIENT_SLOTS], stage >= 2 ? 2 * slot : 0, 8192);
+        }
+    zero_model_destroy(model);
+}
+END_TEST
+
+/* Between GPUs slices are staged, one of each rank; but none where the transport adds them on their way. */
+START_TEST(slices_are_staged_unless_the_transport_adds_them)
+{
+    uint64_t seed = 5;
+    for (int i = 0; i < 100; i++) {
+        zero_model_t *model = random_model(&seed);
+        zero_config_t config = zero_config_default();
+        zero_memory_t plans[2][2]; /* kind, transport adds */
+        int n_ranks = 1 + (int)(support_random(&seed) % 5);
+        const zero_comm_kind_t kinds[] = {ZERO_COMM_AUTO, ZERO_COMM_NCCL};
+        config.stage = (int)(support_random(&seed) % 4);
+        for (int kind = 0; kind < 2; kind++)
+            for (int adds = 0; adds < 2; adds++) {
+                config.nccl_reduction = adds;
+                ck_assert_int_eq(zero_plan(model, &config, kinds[kind], n_ranks, &plans[kind][adds]), ZERO_OK);
+            }
+        ck_assert_mem_eq(&plans[0][0], &plans[0][1], sizeof plans[0][0]);
+        uint64_t staged = plans[1][0].bytes[ZERO_MEMORY_COMMUNICATION];
+        uint64_t added = plans[1][1].bytes[ZERO_MEMORY_COMMUNICATION];
+        ck_assert_uint_eq(added, plans[0][0].bytes[ZERO_MEMORY_COMMUNICATION]);
+        ck_assert(n_ranks == 1 ? staged == added : staged > added);
+        zero_model_destroy(model);
+    }
+}
+END_TEST
+
+/* Of an even model in bf16, with `hosted` units' state on the host: bytes of state and buffers that stay, units whose
+ * sums stay, and pinned bytes. */
+typedef struct offloaded {
+    uint64_t optimizer, n_sums, pinned;
+} offloaded_t;
+
+/* Sums that grow over micro-steps have no place but their own (stage 1 reduces once a step, then from fp32 gradients
+ * whose slices are the sums); others take turns in two. */
+static offloaded_t offloaded_by_hand(uint64_t n_units, uint64_t hosted, bool take_turns, zero_offload_update_t update,
+                                     uint64_t shard)
+{
+    uint64_t n_passing = hosted < 4 ? hosted : 4;
+    uint64_t n_sent = take_turns && hosted > 2 ? hosted - 2 : 0; /* the last two sums of backward are still there */
+    offloaded_t want = {.optimizer = 10 * shard * (n_units - hosted),
+                        .n_sums = take_turns ? n_units - hosted + (hosted < 2 ? hosted : 2) : n_units};
+    if (update == ZERO_OFFLOAD_UPDATE_HOST) { /* parameter, low half, m, v, gradient, and a page of scalars */
+        want.pinned = hosted ? 16 * shard * hosted + 4096 : 0;
+        return want;
+    }
+    want.pinned = 10 * shard * hosted + 4 * shard * n_sent;
+    want.optimizer += (n_sent > 0 ? 14 : 10) * shard * n_passing;
+    return want;
+}
+
+/* Per hosted parameter over N the device loses 10 bytes of state and 4 of sums. */
+START_TEST(what_is_offloaded_leaves_the_device_to_the_byte)
+{
+    const int n_ranks = 8, n_units = 16;
+    const uint64_t shard = EVEN_ROWS * EVEN_COLUMNS / 8;
+    zero_model_t *model = even_model(n_units);
+    for (int update = ZERO_OFFLOAD_UPDATE_AUTO; update <= ZERO_OFFLOAD_UPDATE_HOST; update++)
+        for (int stage = 1; stage <= 3; stage++)
+            for (int hosted = 0; hosted <= n_units; hosted++)
+                for (int micro_steps = 1; micro_steps <= 2; micro_steps++) {
+                    zero_config_t config = zero_config_default();
+                    zero_memory_t plan, whole;
+                    config.stage = stage;
+                    config.micro_steps = micro_steps;
+                    ck_assert_int_eq(zero_plan(model, &config, ZERO_COMM_NCCL, n_ranks, &whole), ZERO_OK);
+                    config.offload = true;
+                    config.offload_ratio = (float)hosted / (float)n_units;
+                    config.offload_update = (zero_offload_update_t)update;
+                    ck_assert_int_eq(zero_plan(model, &config, ZERO_COMM_NCCL, n_ranks, &plan), ZERO_OK);
+                    offloaded_t want = offloaded_by_hand((uint64_t)n_units, (uint64_t)hosted, micro_steps == 1,
+                                                         config.offload_update, shard);
+                    ck_assert_uint_eq(plan.bytes[ZERO_MEMORY_OPTIMIZER], want.optimizer);
+                    ck_assert_uint_eq(whole.bytes[ZERO_MEMORY_GRADIENTS] - plan.bytes[ZERO_MEMORY_GRADIENTS],
+                                      4 * shard * ((uint64_t)n_units - want.n_sums));
+                    ck_assert_uint_eq(plan.pinned_bytes, want.pinned);
+                }
+    zero_model_destroy(model);
+}
+END_TEST
+
+/* Every hosted element passes once, in whole runs, through places that together are what was allowed, or less. */
+START_TEST(hosted_state_passes_in_pieces_that_fit_into_the_buffers)
+{
+    uint64_t seed = 13;
+    for (int i = 0; i < 200; i++) {
+        zero_model_t *model = random_model(&seed);
+        zero_layout_t layout;
+        zero_arena_plan_t plan;
+        zero_config_t config = zero_config_default();
+        uint64_t n_pieces = 0;
+        config.offload = true;
+        config.offload_ratio = (float)support_uniform(&seed);
+        config.stage = 1 + i % 3;
+        config.micro_steps = 1 + i % 2;
+        config.dtype = (zero_dtype_t)(i / 2 % 3);
+        config.offload_buffer_bytes = support_random(&seed) % (1 << (4 + i % 20));
+        ck_assert_int_eq(zero_layout_create(model, 1 + i % 5, &layout), ZERO_OK);
+        ck_assert_int_eq(zero_arena_plan_create(model, &layout, &config, ZERO_COMM_NCCL, &plan), ZERO_OK);
+        const zero_passing_plan_t *passing = &plan.passing;
+        for (zero_unit_t u = plan.host.first; u < layout.n_units; u++)
+            for (uint64_t at = 0; at < layout.units[u].shard_elems; at += passing->piece_elems)
+                n_pieces++;
+        ck_assert_uint_eq((uint64_t)passing->n_pieces, n_pieces);
+        ck_assert_int_le(passing->n_places, passing->n_pieces);
+        ck_assert(passing->piece_elems % 4 == 0); /* vectors of four in every place */
+        uint64_t n_elems = (uint64_t)passing->n_places * passing->piece_elems;
+        uint64_t least = 128 * 4 * 16; /* one run in four places: there is nothing smaller */
+        ck_assert_uint_le(n_elems * (8 + zero_low_size(config.dtype)),
+                          config.offload_buffer_bytes > least ? config.offload_buffer_bytes : least);
+        zero_arena_plan_destroy(&plan);
+        zero_layout_destroy(&layout);
+        zero_model_destroy(model);
+    }
+}
+END_TEST
+
+static uint64_t bytes_with(const zero_model_t *model, zero_config_t config, float ratio, int n_ranks,
+                           zero_unit_t *first)
+{
+    zero_layout_t layout;
+    zero_arena_plan_t plan;
+    config.offload_ratio = ratio;
+    ck_assert_int_eq(zero_layout_create(model, n_ranks, &layout), ZERO_OK);
+    ck_assert_int_eq(zero_arena_plan_create(model, &layout, &config, ZERO_COMM_NCCL, &plan), ZERO_OK);
+    uint64_t total = zero_memory_total(&plan.memory);
+    *first = plan.host.first;
+    zero_arena_plan_destroy(&plan);
+    zero_layout_destroy(&layout);
+    return total;
+}
+
+/* Beside every ratio in steps of 1/64: what fits with the ratio found hosts no more than any of those that fit. */
+START_TEST(auto_offloads_the_least_that_fits)
+{
+    uint64_t seed = 11;
+    for (int i = 0; i < 60; i++) {
+        zero_model_t *model = random_model(&seed);
+        zero_layout_t layout;
+        zero_unit_t most, found;
+        zero_config_t config = zero_config_default();
+        int n_ranks = 1 + i % 5;
+        float ratio;
+        config.offload = true;
+        config.stage = 1 + i % 3;
+        config.offload_update = i % 2 ? ZERO_OFFLOAD_UPDATE_DEVICE : ZERO_OFFLOAD_UPDATE_HOST;
+        config.offload_buffer_bytes = (size_t)1 << (12 + i % 10);
+        config.user_bytes = 1000;
+        uint64_t least = bytes_with(model, config, 1.0f, n_ranks, &most);
+        uint64_t all = bytes_with(model, config, 0.0f, n_ranks, &most);
+        uint64_t available =
+            config.user_bytes + least + (uint64_t)((double)(all - least) * (1.1 * support_uniform(&seed)));
+        ck_assert_int_eq(zero_layout_create(model, n_ranks, &layout), ZERO_OK);
+        ck_assert_int_eq(zero_plan_smallest_offload(model, &layout, &config, ZERO_COMM_NCCL, available, &ratio),
+                         ZERO_OK);
+        ck_assert_uint_le(bytes_with(model, config, ratio, n_ranks, &found) + config.user_bytes, available);
+        for (int step = 0; step <= 64; step++)
+            if (bytes_with(model, config, (float)step / 64.0f, n_ranks, &most) + config.user_bytes <= available)
+                ck_assert_msg(found >= most, "units from %d on with %g, but %d/64 fits from %d on", found,
+                              (double)ratio, step, most);
+        ck_assert_int_eq(zero_plan_smallest_offload(model, &layout, &config, ZERO_COMM_NCCL, 0, &ratio), ZERO_OK);
+        ck_assert_uint_eq(bytes_with(model, config, ratio, n_ranks, &found), least);
+        zero_layout_destroy(&layout);
+        zero_model_destroy(model);
+    }
+}
+END_TEST
+
+/* Small enough for what staging may hold, but never less than a chunk of the norm, at whose bounds all pieces begin. */
+START_TEST(pieces_are_chunks_of_the_norm_and_fit_into_staging)
+{
+    uint64_t seed = 7;
+    for (int i = 0; i < 200; i++) {
+        zero_model_t *model;
+        zero_unit_t unit;
+        zero_tensor_t tensor;
+        zero_layout_t layout;
+        zero_arena_plan_t plan;
+        const int n_ranks = 2 + (int)(support_random(&seed) % 7);
+        const zero_comm_kind_t kind = i % 2 ? ZERO_COMM_MPI : ZERO_COMM_NCCL;
+        zero_config_t config = zero_config_default();
+        config.staging_bytes = (size_t)1 << (support_random(&seed) % 31);
+        config.stage = (int)(support_random(&seed) % 4);
+        int64_t n_elems = INT64_C(1) << (support_random(&seed) % 31);
+        ck_assert_int_eq(zero_model_create(&model), ZERO_OK);
+        ck_assert_int_eq(zero_model_add_unit(model, "unit", &unit), ZERO_OK);
+        zero_tensor_desc_t desc = {.name = "tensor", .n_dims = 1, .shape = {n_elems}};
+        ck_assert_int_eq(zero_model_add_tensor(model, unit, &desc, &tensor), ZERO_OK);
+        ck_assert_int_eq(zero_layout_create(model, n_ranks, &layout), ZERO_OK);
+        ck_assert_int_eq(zero_arena_plan_create(model, &layout, &config, kind, &plan), ZERO_OK);
+        ck_assert_int_eq(plan.n_staging, kind == ZERO_COMM_NCCL ? 2 : 1);
+        ck_assert_uint_eq(plan.staging_bytes, plan.piece_elems * (uint64_t)n_ranks * 2);
+        uint64_t chunk_bytes = (uint64_t)n_ranks * ZERO_NORM_CHUNK * 2;
+        if (plan.piece_elems < layout.units[0].shard_elems) {
+            ck_assert_uint_eq(plan.piece_elems % ZERO_NORM_CHUNK, 0);
+            ck_assert(plan.staging_bytes <= config.staging_bytes / 2 || plan.piece_elems == ZERO_NORM_CHUNK);
+            /* not smaller than it must be: half of staging, or copies of 64 MiB together */
+            ck_assert(plan.staging_bytes + chunk_bytes > config.staging_bytes / 2 ||
+                      plan.staging_bytes + chunk_bytes > UINT64_C(64) << 20);
+        } else {
+            ck_assert_uint_eq(plan.piece_elems, layout.units[0].shard_elems);
+        }
+        zero_arena_plan_destroy(&plan);
+        zero_layout_destroy(&layout);
+        zero_model_destroy(model);
+    }
+}
+END_TEST
+
+START_TEST(sizes_that_overflow_are_refused)
+{
+    zero_model_t *model;
+    zero_unit_t unit;
+    zero_tensor_t tensor;
+    ck_assert_int_eq(zero_model_create(&model), ZERO_OK);
+    ck_assert_int_eq(zero_model_add_unit(model, "u", &unit), ZERO_OK);
+    zero_tensor_desc_t desc = {.name = "t", .n_dims = 3, .shape = {INT64_C(1) << 32, INT64_C(1) << 32, 2}};
+    ck_assert_int_eq(zero_model_add_tensor(model, unit, &desc, &tensor), ZERO_ERROR_OVERFLOW);
+    desc.shape[0] = INT64_MAX;
+    ck_assert_int_eq(zero_model_add_tensor(model, unit, &desc, &tensor), ZERO_ERROR_OVERFLOW);
+    desc = (zero_tensor_desc_t){.name = "t", .n_dims = 1, .shape = {INT64_C(1) << 56}};
+    ck_assert_int_eq(zero_model_add_tensor(model, unit, &desc, &tensor), ZERO_OK);
+    desc = (zero_tensor_desc_t){.name = "one more", .n_dims = 1, .shape = {1}};
+    ck_assert_int_eq(zero_model_add_tensor(model, unit, &desc, &tensor), ZERO_ERROR_OVERFLOW);
+    zero_model_destroy(model);
+}
+END_TEST
+
+START_TEST(bad_declarations_are_refused)
+{
+    zero_model_t *model;
+    zero_unit_t a, b;
+    zero_tensor_t in_a, in_b, other;
+    ck_assert_int_eq(zero_model_create(&model), ZERO_OK);
+    ck_assert_int_eq(zero_model_add_unit(model, "a", &a), ZERO_OK);
+    ck_assert_int_eq(zero_model_add_unit(model, "a", &b), ZERO_ERROR_ARGUMENT);
+    ck_assert_int_eq(zero_model_add_unit(model, "", &b), ZERO_ERROR_ARGUMENT);
+    ck_assert_int_eq(zero_model_add_unit(model, "b", &b), ZERO_OK);
+    zero_tensor_desc_t desc = {.name = "x", .n_dims = 2, .shape = {3, 4}};
+    ck_assert_int_eq(zero_model_add_tensor(model, a, &desc, &in_a), ZERO_OK);
+    ck_assert_int_eq(zero_model_add_tensor(model, b, &desc, &in_b), ZERO_ERROR_ARGUMENT); /* the same name */
+    desc.name = "y";
+    ck_assert_int_eq(zero_model_add_tensor(model, 7, &desc, &other), ZERO_ERROR_ARGUMENT);
+    ck_assert_int_eq(zero_model_add_tensor(model, b, &desc, &in_b), ZERO_OK);
+    desc.name = "z";
+    desc.shape[1] = 0;
+    ck_assert_int_eq(zero_model_add_tensor(model, b, &desc, &other), ZERO_ERROR_ARGUMENT);
+    desc.n_dims = ZERO_MAX_DIMS + 1;
+    ck_assert_int_eq(zero_model_add_tensor(model, b, &desc, &other), ZERO_ERROR_ARGUMENT);
+    desc = (zero_tensor_desc_t){.name = "z", .n_dims = 1, .shape = {1}, .init = ZERO_INIT_NORMAL, .init_std = NAN};
+    ck_assert_int_eq(zero_model_add_tensor(model, b, &desc, &other), ZERO_ERROR_ARGUMENT);
+    desc.init = (zero_init_t)3;
+    ck_assert_int_eq(zero_model_add_tensor(model, b, &desc, &other), ZERO_ERROR_ARGUMENT);
+    ck_assert_int_eq(zero_model_share_tensor(model, a, in_b), ZERO_ERROR_ARGUMENT); /* the owner comes later */
+    ck_assert_int_eq(zero_model_share_tensor(model, b, in_b), ZERO_ERROR_ARGUMENT); /* it is its own */
+    ck_assert_int_eq(zero_model_share_tensor(model, b, in_a), ZERO_OK);
+    char longest[ZERO_MAX_NAME + 1];
+    memset(longest, 'n', ZERO_MAX_NAME);
+    longest[ZERO_MAX_NAME] = 0;
+    ck_assert_int_eq(zero_model_add_unit(model, longest, &other), ZERO_ERROR_ARGUMENT);
+    longest[ZERO_MAX_NAME - 1] = 0;
+    ck_assert_int_eq(zero_model_add_unit(model, longest, &other), ZERO_OK);
+    zero_model_destroy(model);
+}
+END_TEST
+
+START_TEST(equal_declarations_have_equal_hashes_and_any_change_shows)
+{
+    uint64_t seed = 4;
+    for (int i = 0; i < 200; i++) {
+        zero_model_t *model = random_model(&seed), *copy;
+        ck_assert_int_eq(zero_model_copy(model, &copy), ZERO_OK);
+        uint64_t hash = zero_model_hash(model);
+        ck_assert_uint_eq(hash, zero_model_hash(copy));
+        copy->tensors[0].shape[0]++;
+        ck_assert_uint_ne(hash, zero_model_hash(copy));
+        copy->tensors[0].shape[0]--;
+        copy->tensors[0].decay = !copy->tensors[0].decay;
+        ck_assert_uint_ne(hash, zero_model_hash(copy));
+        copy->tensors[0].decay = !copy->tensors[0].decay;
+        copy->units[0].name[0]++;
+        ck_assert_uint_ne(hash, zero_model_hash(copy));
+        zero_model_destroy(copy);
+        zero_model_destroy(model);
+    }
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("layout, order and plan");
+    TCase *tc = tcase_create("arithmetic");
+    tcase_set_timeout(tc, 120);
+    tcase_add_test(tc, every_element_has_one_owner_and_no_tensors_overlap);
+    tcase_add_test(tc, units_of_a_slot_class_keep_each_others_padding);
+    tcase_add_test(tc, an_embedding_and_a_head_take_turns);
+    tcase_add_test(tc, gradient_slots_are_as_many_as_backward_takes);
+    tcase_add_test(tc, param_slots_hold_every_window_and_not_one_more);
+    tcase_add_test(tc, the_order_is_forward_then_backward);
+    tcase_add_test(tc, the_next_use_is_the_first_position_that_needs_the_flat);
+    tcase_add_test(tc, the_plan_is_the_table_of_stages);
+    tcase_add_test(tc, slices_are_staged_unless_the_transport_adds_them);
+    tcase_add_test(tc, what_is_offloaded_leaves_the_device_to_the_byte);
+    tcase_add_test(tc, hosted_state_passes_in_pieces_that_fit_into_the_buffers);
+    tcase_add_test(tc, auto_offloads_the_least_that_fits);
+    tcase_add_test(tc, pieces_are_chunks_of_the_norm_and_fit_into_staging);
+    tcase_add_test(tc, sizes_that_overflow_are_refused);
+    tcase_add_test(tc, bad_declarations_are_refused);
+    tcase_add_test(tc, equal_declarations_have_equal_hashes_and_any_change_shows);
+    suite_add_tcase(s, tc);
+    return s;
+}
+
+int main(void)
+{
+    return support_main(suite());
+}

@@ -1,0 +1,202 @@
+/* test_offload.c - optimizer state on the host, without a GPU, by either update: on a device whose streams are threads
+ * of random speed (async_device.h) every run gives the text of the plain CPU, which has no offload. And it would show
+ * if a wait were missing. The runs are tests/mpi/stream_cases, whose header says what they check on every rank. */
+#include "tests/support/stream_runs.h"
+
+static const char *const updates[] = {"update=device", "update=host"};
+#define N_UPDATES 2
+
+/* As expect_plain_text, with every variant of offload updated by `update`. */
+static void expect_plain_text_of(const char *update, int n_ranks, const char *settings, const char *const *variants)
+{
+    char text[8][128];
+    const char *with_update[9] = {NULL};
+    for (int i = 0; variants[i]; i++) {
+        snprintf(text[i], sizeof text[i], "%s %s", variants[i], update);
+        with_update[i] = text[i];
+    }
+    expect_plain_text(n_ranks, settings, with_update);
+}
+
+/* All of the state, some of it, in one piece a unit or in many (buffer), by any number of threads; one rank has nobody
+ * to gather from. Memory that cannot be pinned is slower and no different. */
+START_TEST(the_bits_are_those_without_offload)
+{
+    static const char *const variants[] = {"offload=100 stage=3 seed=2 threads=3 trace=1",
+                                           "offload=100 stage=1 seed=3 buffer=0",
+                                           "offload=100 stage=2 pins=0",
+                                           "offload=30 stage=1 threads=2 buffer=20000",
+                                           "offload=30 stage=2 seed=4 threads=7",
+                                           "offload=30 stage=3 prefetch=3 delay_us=800",
+                                           "offload=30 stage=3 overlap=0",
+                                           NULL};
+    expect_plain_text_of(updates[_i % N_UPDATES], 1 + _i / N_UPDATES, settings_of[_i / N_UPDATES], variants);
+}
+END_TEST
+
+/* Sums that grow over the micro-steps stay on the device until the last; those of one reduction take turns. Stages 0
+ * and 1 add up the micro-steps before they reduce, so theirs are other bits. */
+START_TEST(so_they_are_with_accumulation)
+{
+    static const char *const each[] = {"offload=100 stage=3 threads=2", "offload=30 stage=2", NULL};
+    static const char *const once[] = {"offload=100 stage=1 threads=2", "offload=30 stage=1", NULL};
+    expect_plain_text_of(updates[_i], 3, "micro_steps=4 steps=8", each);
+    expect_plain_text_of(updates[_i], 5, "micro_steps=4 steps=8 stage=1", once);
+    expect_plain_text_of(updates[_i], 2, "micro_steps=4 steps=8 stage=1 dtype=fp32", once);
+}
+END_TEST
+
+#define TABLES "rows=1920 untied=1 steps=6"
+
+/* stream_cases checks that it hosts some of the state and not all, and fits; the toy's tables are so large that buffers
+ * and the rounding to pages are little beside them. */
+START_TEST(so_they_are_with_as_much_as_must_be)
+{
+    if (is_left_to_the_plain_build())
+        return;
+    static const char *const variants[] = {"offload=-1 stage=1 available=1900000",
+                                           "offload=-1 stage=2 available=1700000",
+                                           "offload=-1 stage=3 available=1700000", NULL};
+    expect_plain_text_of(updates[_i], 3, TABLES, variants);
+}
+END_TEST
+
+/* All of it passes through idle activations; some of it; in pieces of which none fits; in such as several units use.
+ * Micro-steps before the last need them. */
+START_TEST(so_they_are_where_activations_are_lent)
+{
+    if (_i > 0 && is_left_to_the_plain_build())
+        return;
+    static const char *const variants[] = {"offload=100 stage=3 activations=30000 seed=2",
+                                           "offload=100 stage=1 activations=3000 buffer=2000 seed=3",
+                                           "offload=100 stage=2 activations=9000 buffer=30000 spans=3",
+                                           "offload=40 stage=3 activations=5000 prefetch=2 delay_us=800 spans=2",
+                                           "offload=100 stage=3 activations=30000 overlap=0",
+                                           NULL};
+    static const char *const each[] = {"offload=100 stage=3 activations=20000",
+                                       "offload=60 stage=2 activations=4000 buffer=2000", NULL};
+    expect_plain_text_of("update=device", 1 + _i, settings_of[_i], variants);
+    if (_i == 0)
+        expect_plain_text_of("update=device", 3, "micro_steps=3 steps=8", each);
+}
+END_TEST
+
+/* What has passed into the device and not yet gone home is home before anybody reads it or writes another. */
+START_TEST(so_is_the_state_that_is_asked_for_between_steps)
+{
+    static const char *const variants[] = {"offload=100 stage=3", "offload=100 stage=2 activations=9000 buffer=1000",
+                                           "offload=40 stage=3 buffer=600",
+                                           "offload=100 stage=3 activations=30000 spans=3", NULL};
+    expect_plain_text_of(updates[_i % N_UPDATES], 1 + _i / N_UPDATES, "asks=1 dtype=bf16", variants);
+}
+END_TEST
+
+/* Where nobody says who updates, it is the device if memory is pinned, else the host: by the plan's bytes, which
+ * stream_cases compares with what is held. */
+START_TEST(the_host_updates_where_its_memory_is_not_pinned)
+{
+    expect_plain_text(3, "steps=6", (const char *const[]){"offload=60 stage=3", "offload=60 stage=2 pins=0", NULL});
+}
+END_TEST
+
+/* What one update wrote to a checkpoint the other goes on from, and a run without offload from that. */
+START_TEST(checkpoints_do_not_know_who_updated)
+{
+    static const char *const runs[][3] = {{"device=cpu", "device=cpu", "device=cpu"},
+                                          {"offload=100 update=device", "offload=30 update=host", "stage=2"},
+                                          {"offload=60 update=host", "offload=100 update=device stage=1", "stage=3"}};
+    const char *dtype = _i == 0 ? "bf16" : _i == 1 ? "fp32" : "fp16";
+    char *scratch = support_scratch(), *want = NULL;
+    for (int i = 0; i < 3; i++) {
+        char settings[1024] = "";
+        for (int link = 0; link < 3; link++) {
+            char directory[256];
+            snprintf(directory, sizeof directory, "%s/checkpoints-%d", scratch, i);
+            size_t at = strlen(settings);
+            at += (size_t)snprintf(settings + at, sizeof settings - at, "%s%s dtype=%s steps=5 nan_at=3 save=%s",
+                                   link ? " / " : "", runs[i][link], dtype, directory);
+            if (link > 0)
+                snprintf(settings + at, sizeof settings - at, " load=%s", directory);
+        }
+        char *text = text_of(3, settings);
+        ck_assert_msg(text != NULL, "%s", settings);
+        if (want)
+            ck_assert_msg(strcmp(text, want) == 0, "%s gives\n%sinstead of\n%s", settings, text, want);
+        else
+            want = strdup(text);
+        free(text);
+    }
+    free(scratch);
+    free(want);
+}
+END_TEST
+
+/* Gradients that travel in pieces, or that the transport adds on their way. */
+START_TEST(so_they_are_however_gradients_travel)
+{
+    static const char *const pieces[] = {"staging=1 stage=1 offload=40 buffer=100000",
+                                         "staging=1 stage=3 offload=100 buffer=60000", NULL};
+    static const char *const added[] = {"nccl=1 stage=1 offload=40 buffer=20000", NULL};
+    expect_plain_text_of(updates[_i], 3, TABLES, pieces);
+    expect_plain_text_of(updates[_i], 3, TABLES " dtype=fp16 nan_at=5", pieces);
+    expect_plain_text_of(updates[_i], 3, "steps=6 dtype=fp32 micro_steps=3 every=1", added);
+}
+END_TEST
+
+START_TEST(so_they_are_after_two_hundred_steps)
+{
+    if (is_left_to_the_plain_build())
+        return;
+    expect_plain_text_of(updates[_i], 2, "steps=200",
+                         (const char *const[]){"stage=1 seed=4 offload=100 buffer=20000", NULL});
+}
+END_TEST
+
+static const struct {
+    async_fault_t fault;
+    const char *settings, *toy;
+} FAULTS[] = {{ASYNC_HOST_AHEAD_OF_DEVICE, "stage=1 offload=100 update=host", ""},
+              {ASYNC_DEVICE_AHEAD_OF_HOST, "stage=3 offload=100 update=host", ""},
+              {ASYNC_COMPUTE_AHEAD_OF_COPY, "stage=3 offload=100 update=device", ""},
+              {ASYNC_UPDATE_AHEAD_OF_DECISION, "stage=1 offload=100 update=device", ""},
+              {ASYNC_UPDATE_AHEAD_OF_FETCH, "stage=1 offload=100 update=device", ""},
+              {ASYNC_STORE_AHEAD_OF_UPDATE, "stage=1 offload=100 update=device", ""},
+              {ASYNC_FETCH_AHEAD_OF_STORE, "stage=1 offload=100 update=device", ""},
+              {ASYNC_FETCH_AHEAD_OF_GRADS, "stage=1 offload=100 update=device", ""},
+              {ASYNC_GATHER_AHEAD_OF_UPDATE, "stage=1 offload=100 update=device", ""},
+              {ASYNC_FETCH_AHEAD_OF_COMPUTE, "stage=3 offload=100 update=device activations=20000", ""},
+              /* Sums that grow have places of their own: activations alone are written too early. */
+              {ASYNC_COMPUTE_AHEAD_OF_COPY, "stage=3 offload=100 update=device activations=20000", "micro_steps=2"}};
+#define N_FAULTS (int)(sizeof FAULTS / sizeof FAULTS[0])
+
+START_TEST(a_missing_wait_shows)
+{
+    if (is_left_to_the_plain_build())
+        return;
+    expect_fault_shows(FAULTS[_i].fault, FAULTS[_i].settings, FAULTS[_i].toy);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("offload");
+    TCase *tcase = tcase_create("offload");
+    tcase_set_timeout(tcase, 300);
+    tcase_add_loop_test(tcase, the_bits_are_those_without_offload, 0, N_SETTINGS * N_UPDATES);
+    tcase_add_loop_test(tcase, so_they_are_with_accumulation, 0, N_UPDATES);
+    tcase_add_loop_test(tcase, so_they_are_with_as_much_as_must_be, 0, N_UPDATES);
+    tcase_add_loop_test(tcase, so_they_are_however_gradients_travel, 0, N_UPDATES);
+    tcase_add_loop_test(tcase, so_they_are_after_two_hundred_steps, 0, N_UPDATES);
+    tcase_add_loop_test(tcase, so_they_are_where_activations_are_lent, 0, N_SETTINGS);
+    tcase_add_loop_test(tcase, so_is_the_state_that_is_asked_for_between_steps, 0, 3 * N_UPDATES);
+    tcase_add_test(tcase, the_host_updates_where_its_memory_is_not_pinned);
+    tcase_add_loop_test(tcase, checkpoints_do_not_know_who_updated, 0, 3);
+    tcase_add_loop_test(tcase, a_missing_wait_shows, 0, N_FAULTS);
+    suite_add_tcase(s, tcase);
+    return s;
+}
+
+int main(void)
+{
+    return support_main(suite());
+}

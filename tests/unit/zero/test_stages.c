@@ -1,0 +1,439 @@
+/* test_stages.c - the first promise, as a user meets it: sharding, prefetching, recomputing and the way the ranks talk
+ * change where bytes live and when they move, never a bit of the result.
+ *
+ * zerotrain is run on sizes that divide by nothing (dim 36, 3 heads, vocab 259, seq 17), and the text of loss and
+ * grad_norm is compared as it stands in the metrics: %.9g gives every fp32 value a text of its own, so equal text is
+ * equal bits. Runs of one case are started a few at a time: mpirun mostly waits.
+ */
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/support.h"
+
+#define N_STEPS 20
+#define N_AT_ONCE 4
+#define RUN_LIMIT_S 120.0
+
+/* One run of zerotrain. */
+typedef struct training {
+    int n_ranks;
+    char arguments[256];
+    char metrics_path[512];
+    char *metrics; /* what it wrote there */
+    int exit_code;
+    support_output_t output;
+} training_t;
+
+static char scratch[400];
+
+static const char CONFIG[] = "[model]\nlayers = 3\ndim = 36\nheads = 3\nvocab_size = 259\nseq_len = 17\n"
+                             "[data]\ntrain = %s/train.txt\n"
+                             "[train]\nsteps = %d\nglobal_batch = 24\nlr = 3e-3\nwarmup_steps = 3\nprecision = fp32\n"
+                             "[log]\nevery = 0\n";
+
+/* Words drawn at random: something to learn, so that weights move and differences would show. */
+static void write_text(const char *name, size_t n_bytes, uint64_t seed)
+{
+    static const char *const words[] = {"static ", "int ", "const char *", "return ", "if (", ") {\n", "}\n", "0;\n"};
+    char path[512], *text = malloc(n_bytes + 16);
+    size_t n = 0;
+    while (n < n_bytes) {
+        uint64_t random = support_random(&seed);
+        const char *word = words[random % 8];
+        if (random >> 32 & 1)
+            text[n++] = (char)('a' + (random >> 40) % 26);
+        memcpy(text + n, word, strlen(word));
+        n += strlen(word);
+    }
+    snprintf(path, sizeof path, "%s/%s", scratch, name);
+    support_write_file(path, text, n_bytes);
+    free(text);
+}
+
+static void set_up(void)
+{
+    char *directory = support_scratch(), path[512], text[1024];
+    snprintf(scratch, sizeof scratch, "%s", directory);
+    free(directory);
+    write_text("train.txt", 200000, 1);
+    write_text("val.txt", 3000, 2);
+    snprintf(path, sizeof path, "%s/cfg.ini", scratch);
+    int n_bytes = snprintf(text, sizeof text, CONFIG, scratch, N_STEPS);
+    support_write_file(path, text, (size_t)n_bytes);
+}
+
+/* ---- Runs ---- */
+
+__attribute__((format(printf, 2, 3))) static training_t with(int n_ranks, const char *format, ...)
+{
+    static int n_made;
+    training_t run = {.n_ranks = n_ranks};
+    va_list args;
+    va_start(args, format);
+    vsnprintf(run.arguments, sizeof run.arguments, format, args);
+    va_end(args);
+    snprintf(run.metrics_path, sizeof run.metrics_path, "%s/metrics.%d", scratch, n_made++);
+    return run;
+}
+
+static void train(training_t *run)
+{
+    run->exit_code =
+        support_mpirun(&run->output, RUN_LIMIT_S, run->n_ranks, "%s/zerotrain %s --set log.metrics=%s %s/cfg.ini",
+                       support_build(), run->arguments, run->metrics_path, scratch);
+}
+
+/* Runs them all; each must succeed and write all its steps. */
+static void train_all(training_t *runs, int n_runs)
+{
+    (void)support_build(); /* found once, before the threads */
+#pragma omp parallel for schedule(dynamic) num_threads(N_AT_ONCE)
+    for (int i = 0; i < n_runs; i++)
+        train(&runs[i]);
+    for (int i = 0; i < n_runs; i++) {
+        ck_assert_msg(runs[i].exit_code == 0, "%d ranks, %s: exit code %d\n%s", runs[i].n_ranks, runs[i].arguments,
+                      runs[i].exit_code, runs[i].output.err);
+        runs[i].metrics = support_read_file(runs[i].metrics_path, NULL);
+        ck_assert_msg(support_count(runs[i].metrics, "\n") == N_STEPS, "%d ranks, %s wrote\n%s", runs[i].n_ranks,
+                      runs[i].arguments, runs[i].metrics);
+    }
+}
+
+static void forget(training_t *runs, int n_runs)
+{
+    for (int i = 0; i < n_runs; i++) {
+        support_output_free(&runs[i].output);
+        free(runs[i].metrics);
+    }
+}
+
+/* ---- What they wrote ---- */
+
+typedef struct field {
+    char text[40];
+} field_t;
+
+/* The text of a field of step 1..N_STEPS; "absent" where the step has no such field. */
+static field_t field_of(const training_t *run, int step, const char *name)
+{
+    field_t field = {"absent"};
+    char pattern[64];
+    snprintf(pattern, sizeof pattern, "\"%s\": ", name);
+    const char *line = run->metrics;
+    for (int i = 1; i < step; i++)
+        line = strchr(line, '\n') + 1;
+    const char *end = strchr(line, '\n'), *at = strstr(line, pattern);
+    if (at && at < end) {
+        at += strlen(pattern);
+        snprintf(field.text, sizeof field.text, "%.*s", (int)strcspn(at, ",}\n"), at);
+    }
+    return field;
+}
+
+static double number_of(const training_t *run, int step, const char *name)
+{
+    field_t field = field_of(run, step, name);
+    char *end;
+    double number = strtod(field.text, &end);
+    return end != field.text && *end == 0 ? number : (double)NAN;
+}
+
+static bool is_same(const training_t *a, const training_t *b, int step, const char *name)
+{
+    return strcmp(field_of(a, step, name).text, field_of(b, step, name).text) == 0;
+}
+
+static void expect_same(const training_t *a, const training_t *b)
+{
+    static const char *const names[] = {"loss", "grad_norm", "val_loss"};
+    for (int step = 1; step <= N_STEPS; step++)
+        for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+            ck_assert_msg(is_same(a, b, step, names[i]), "step %d: %s is %s with %d ranks, %s; %s with %d ranks, %s",
+                          step, names[i], field_of(a, step, names[i]).text, a->n_ranks, a->arguments,
+                          field_of(b, step, names[i]).text, b->n_ranks, b->arguments);
+}
+
+/* Some step differs: the comparison is able to see it. */
+static void expect_different(const training_t *a, const training_t *b)
+{
+    for (int step = 1; step <= N_STEPS; step++)
+        if (!is_same(a, b, step, "loss") || !is_same(a, b, step, "grad_norm"))
+            return;
+    ck_abort_msg("the same results with %d ranks, %s and with %d ranks, %s", a->n_ranks, a->arguments, b->n_ranks,
+                 b->arguments);
+}
+
+/* Largest relative difference over the steps. */
+static double distance(const training_t *a, const training_t *b, const char *name)
+{
+    double largest = 0.0;
+    for (int step = 1; step <= N_STEPS; step++)
+        largest = fmax(largest, support_relative_error(number_of(a, step, name), number_of(b, step, name)));
+    return largest;
+}
+
+static void expect_close(const training_t *a, const training_t *b, double loss_bound, double norm_bound)
+{
+    double loss = distance(a, b, "loss"), norm = distance(a, b, "grad_norm");
+    ck_assert_msg(loss <= loss_bound && norm <= norm_bound,
+                  "loss differs by %.2e (bound %.1e), grad_norm by %.2e (bound %.1e): %d ranks, %s; %d ranks, %s", loss,
+                  loss_bound, norm, norm_bound, a->n_ranks, a->arguments, b->n_ranks, b->arguments);
+}
+
+/* It trained: finite numbers, and a loss that fell. fp16 may skip steps while it looks for its loss scale. */
+static void expect_learning(const training_t *run, int n_skipped_allowed)
+{
+    int n_skipped = 0;
+    for (int step = 1; step <= N_STEPS; step++)
+        n_skipped += strcmp(field_of(run, step, "skipped").text, "false") != 0 ||
+                     !isfinite(number_of(run, step, "grad_norm")) || !isfinite(number_of(run, step, "loss"));
+    ck_assert_msg(n_skipped <= n_skipped_allowed, "%d ranks, %s: %d steps were skipped", run->n_ranks, run->arguments,
+                  n_skipped);
+    double first = number_of(run, 1, "loss"), last = number_of(run, N_STEPS, "loss");
+    ck_assert_msg(last < 0.95 * first, "%d ranks, %s: the loss went from %g to %g", run->n_ranks, run->arguments, first,
+                  last);
+}
+
+/* ---- Promises ---- */
+
+static const struct {
+    int n_ranks;
+    const char *precision;
+} CASES[] = {{1, "fp32"}, {2, "fp32"}, {3, "fp32"}, {4, "fp32"}, {8, "fp32"},
+             {1, "bf16"}, {2, "bf16"}, {3, "bf16"}, {8, "bf16"}, {3, "fp16"}};
+#define N_CASES ((int)(sizeof CASES / sizeof CASES[0]))
+
+START_TEST(every_stage_and_prefetch_gives_the_same_bits)
+{
+    const int n_ranks = CASES[_i].n_ranks;
+    const char *precision = CASES[_i].precision;
+    if (support_leaves_out(n_ranks))
+        return;
+    enum { PREFETCH_0 = 4, PREFETCH_3, N };
+    training_t runs[N];
+    for (int stage = 0; stage < 4; stage++)
+        runs[stage] = with(n_ranks, "--stage %d --set train.precision=%s", stage, precision);
+    runs[PREFETCH_0] = with(n_ranks, "--stage 3 --set train.precision=%s --set zero.prefetch=0", precision);
+    runs[PREFETCH_3] = with(n_ranks, "--stage 3 --set train.precision=%s --set zero.prefetch=3", precision);
+    train_all(runs, N);
+    expect_learning(&runs[0], strcmp(precision, "fp16") == 0 ? 5 : 0);
+    for (int i = 1; i < N; i++)
+        expect_same(&runs[0], &runs[i]);
+    /* They did differ in what they held: the options were not ignored. */
+    if (n_ranks > 1) {
+        for (int stage = 1; stage < 4; stage++)
+            ck_assert(number_of(&runs[0], 1, "device_bytes") > number_of(&runs[stage], 1, "device_bytes"));
+        ck_assert(number_of(&runs[PREFETCH_0], 1, "device_bytes") < number_of(&runs[PREFETCH_3], 1, "device_bytes"));
+    }
+    forget(runs, N);
+}
+END_TEST
+
+/* A Llama whose heads share keys and values: its gradients are written by products over packed tensors. */
+#define LLAMA "--set model.arch=llama --set model.kv_heads=1 --set model.ffn_dim=77 "
+
+START_TEST(llama_has_the_same_bits_at_every_stage_and_recomputation)
+{
+    const int n_ranks = _i + 1;
+    const char *precision = n_ranks == 2 ? "bf16" : "fp32";
+    enum { LIGHT = 4, FULL, ACCUMULATED_2, ACCUMULATED_3, N };
+    training_t runs[N];
+    for (int stage = 0; stage < 4; stage++)
+        runs[stage] = with(n_ranks, LLAMA "--stage %d --set train.precision=%s", stage, precision);
+    runs[LIGHT] = with(n_ranks, LLAMA "--stage 3 --set train.precision=%s --set model.recompute=light", precision);
+    runs[FULL] = with(n_ranks, LLAMA "--stage 1 --set train.precision=%s --set model.recompute=full", precision);
+    for (int stage = 2; stage < 4; stage++)
+        runs[ACCUMULATED_2 + stage - 2] =
+            with(n_ranks, LLAMA "--stage %d --set train.precision=%s --set train.micro_batch=2", stage, precision);
+    train_all(runs, N);
+    expect_learning(&runs[0], 0);
+    for (int i = 1; i <= FULL; i++)
+        expect_same(&runs[0], &runs[i]);
+    expect_same(&runs[ACCUMULATED_2], &runs[ACCUMULATED_3]);
+    ck_assert_msg(strstr(runs[0].output.err, "Llama of "), "%s", runs[0].output.err);
+    forget(runs, N);
+}
+END_TEST
+
+START_TEST(two_runs_are_equal)
+{
+    setenv("OMP_NUM_THREADS", _i == 0 ? "1" : "2", 1);
+    enum { N = 4 };
+    training_t runs[N] = {with(3, "--set train.precision=fp32"), with(3, "--set train.precision=fp32"),
+                          with(2, "--set train.precision=bf16"), with(2, "--set train.precision=bf16")};
+    train_all(runs, N);
+    expect_same(&runs[0], &runs[1]);
+    expect_same(&runs[2], &runs[3]);
+    forget(runs, N);
+}
+END_TEST
+
+/* A comparison that cannot fail proves nothing. */
+START_TEST(another_seed_rate_or_precision_differs)
+{
+    enum { N = 5 };
+    training_t runs[N] = {with(2, "--set train.seed=1"), with(2, "--set train.seed=2"),
+                          with(2, "--set train.lr=3.001e-3"), with(2, "--set train.precision=bf16"),
+                          with(2, "--set train.global_batch=26")};
+    train_all(runs, N);
+    for (int i = 1; i < N; i++)
+        expect_different(&runs[0], &runs[i]);
+    ck_assert(!is_same(&runs[0], &runs[1], 1, "loss")); /* other weights and other data from the start */
+    ck_assert(is_same(&runs[0], &runs[2], 1, "loss"));  /* the rate shows only after an update */
+    forget(runs, N);
+}
+END_TEST
+
+START_TEST(recomputing_gives_the_same_bits)
+{
+    const char *precision = _i == 0 ? "fp32" : "bf16";
+    enum { N = 5 };
+    training_t runs[N] = {
+        with(2, "--stage 3 --set train.precision=%s --set model.recompute=none", precision),
+        with(2, "--stage 3 --set train.precision=%s --set model.recompute=light", precision),
+        with(2, "--stage 3 --set train.precision=%s --set model.recompute=full", precision),
+        with(2, "--stage 0 --set train.precision=%s --set model.recompute=full", precision),
+        with(2, "--stage 3 --set train.precision=%s --set model.recompute=full --set zero.prefetch=0", precision)};
+    train_all(runs, N);
+    for (int i = 1; i < N; i++)
+        expect_same(&runs[0], &runs[i]);
+    for (int i = 1; i < 3; i++) /* it did save memory */
+        ck_assert(number_of(&runs[i], 1, "device_bytes") < number_of(&runs[i - 1], 1, "device_bytes"));
+    forget(runs, N);
+}
+END_TEST
+
+START_TEST(messages_give_the_bits_of_shared_memory)
+{
+    const int n_ranks = _i == 0 ? 3 : 8;
+    if (support_leaves_out(n_ranks))
+        return;
+    enum { N = 6 };
+    training_t runs[N] = {with(n_ranks, "--stage 3 --set train.precision=bf16"),
+                          with(n_ranks, "--stage 3 --set train.precision=bf16 --set zero.overlap=false")};
+    for (int stage = 0; stage < 4; stage++)
+        runs[2 + stage] = with(n_ranks, "--stage %d --set train.precision=bf16 --set zero.comm=mpi", stage);
+    train_all(runs, N);
+    for (int i = 1; i < N; i++)
+        expect_same(&runs[0], &runs[i]);
+    ck_assert_msg(strstr(runs[0].output.err, "(node)") && strstr(runs[2].output.err, "(mpi)"), "%s%s",
+                  runs[0].output.err, runs[2].output.err);
+    forget(runs, N);
+}
+END_TEST
+
+/* The same file runs on GPUs and here; here it says that the setting has no meaning. */
+START_TEST(reduction_by_nccl_changes_nothing_on_the_cpu)
+{
+    enum { N = 2 };
+    training_t runs[N] = {with(2, "--set train.precision=bf16"),
+                          with(2, "--set train.precision=bf16 --set zero.reduction=nccl")};
+    train_all(runs, N);
+    expect_same(&runs[0], &runs[1]);
+    ck_assert(!strstr(runs[0].output.err, "reduction"));
+    ck_assert_msg(strstr(runs[1].output.err, "[zero] reduction = nccl changes nothing here"), "%s", runs[1].output.err);
+    forget(runs, N);
+}
+END_TEST
+
+/* Stages 0-1 sum the micro-steps' gradients locally and reduce once; 2-3 reduce every micro-step. */
+START_TEST(accumulating_gives_the_same_bits_where_it_is_promised)
+{
+    const int n_ranks = _i < 2 ? 2 : 3;
+    const int micro_batch = n_ranks == 2 ? 4 : 2; /* 3 and 4 micro-steps */
+    const char *precision = _i % 2 == 0 ? "fp32" : "bf16";
+    enum { EVERY = 4, PREFETCH_0 = 8, FULL, N };
+    training_t runs[N];
+    for (int stage = 0; stage < 4; stage++) {
+        runs[stage] = with(n_ranks, "--stage %d --set train.precision=%s --set train.micro_batch=%d", stage, precision,
+                           micro_batch);
+        runs[EVERY + stage] = with(n_ranks,
+                                   "--stage %d --set train.precision=%s --set train.micro_batch=%d "
+                                   "--set zero.reduce_every_micro_step=true",
+                                   stage, precision, micro_batch);
+    }
+    runs[PREFETCH_0] =
+        with(n_ranks, "--stage 3 --set train.precision=%s --set train.micro_batch=%d --set zero.prefetch=0", precision,
+             micro_batch);
+    runs[FULL] =
+        with(n_ranks, "--stage 3 --set train.precision=%s --set train.micro_batch=%d --set model.recompute=full",
+             precision, micro_batch);
+    train_all(runs, N);
+    expect_learning(&runs[0], 0);
+    expect_same(&runs[0], &runs[1]);
+    for (int i = 3; i < N; i++)
+        expect_same(&runs[2], &runs[i]);
+    expect_different(&runs[0], &runs[2]); /* or the setting would have nothing to do */
+    forget(runs, N);
+}
+END_TEST
+
+/* The ranks' gradients are summed in another grouping. fp32: a sum's rounding, 2^-24, some of it grown over 20 steps;
+ * measured 1.6e-7 in grad_norm and at most two units of the last place in loss. bf16: gradients are rounded (2^-9)
+ * before they travel, so other parts are rounded; measured 7e-5 in loss, 2.2e-3 in grad_norm. The bounds are about ten
+ * times that; a wrong weight of one rank's share would be seen at once. */
+START_TEST(another_number_of_ranks_agrees_to_rounding)
+{
+    static const int rank_counts[] = {1, 2, 3, 4, 8};
+    enum { N = 5 };
+    const char *precision = _i == 0 ? "fp32" : "bf16";
+    const double loss_bound = _i == 0 ? 2e-6 : 1e-3, norm_bound = _i == 0 ? 2e-6 : 2e-2;
+    training_t runs[N + 1];
+    for (int i = 0; i < N; i++)
+        runs[i] = with(rank_counts[i], "--set train.precision=%s", precision);
+    runs[N] = with(1, "--set train.precision=%s --set train.micro_batch=8", precision);
+    train_all(runs, N + 1);
+    for (int i = 1; i <= N; i++)
+        expect_close(&runs[0], &runs[i], loss_bound, norm_bound);
+    forget(runs, N + 1);
+}
+END_TEST
+
+/* Evaluation and sampling use the same slots between steps; they must leave no trace in the training. */
+START_TEST(evaluating_and_sampling_change_nothing_and_agree_over_stages)
+{
+    enum { N = 5 };
+    training_t runs[N];
+    for (int stage = 0; stage < 4; stage++)
+        runs[stage] = with(3, "--stage %d --set train.eval_every=7 --set data.val=%s/val.txt%s", stage, scratch,
+                           stage == 3 ? " --set train.sample_every=10" : "");
+    runs[4] = with(3, "--stage 3");
+    train_all(runs, N);
+    for (int stage = 1; stage < 4; stage++)
+        expect_same(&runs[0], &runs[stage]);
+    ck_assert(isfinite(number_of(&runs[3], 7, "val_loss")));
+    ck_assert_str_eq(field_of(&runs[3], 8, "val_loss").text, "absent");
+    for (int step = 1; step <= N_STEPS; step++)
+        ck_assert_msg(is_same(&runs[3], &runs[4], step, "loss") && is_same(&runs[3], &runs[4], step, "grad_norm"),
+                      "step %d: evaluating or sampling changed the training", step);
+    forget(runs, N);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *suite = suite_create("stages");
+    TCase *promises = tcase_create("bits");
+    tcase_add_checked_fixture(promises, set_up, NULL);
+    tcase_set_timeout(promises, 10 * RUN_LIMIT_S);
+    tcase_add_loop_test(promises, every_stage_and_prefetch_gives_the_same_bits, 0, N_CASES);
+    tcase_add_loop_test(promises, llama_has_the_same_bits_at_every_stage_and_recomputation, 0, 3);
+    tcase_add_loop_test(promises, two_runs_are_equal, 0, 2);
+    tcase_add_test(promises, another_seed_rate_or_precision_differs);
+    tcase_add_loop_test(promises, recomputing_gives_the_same_bits, 0, 2);
+    tcase_add_test(promises, reduction_by_nccl_changes_nothing_on_the_cpu);
+    tcase_add_loop_test(promises, messages_give_the_bits_of_shared_memory, 0, 2);
+    tcase_add_loop_test(promises, accumulating_gives_the_same_bits_where_it_is_promised, 0, 4);
+    tcase_add_loop_test(promises, another_number_of_ranks_agrees_to_rounding, 0, 2);
+    tcase_add_test(promises, evaluating_and_sampling_change_nothing_and_agree_over_stages);
+    suite_add_tcase(suite, promises);
+    return suite;
+}
+
+int main(void)
+{
+    return support_main(suite());
+}

@@ -1,0 +1,236 @@
+/* test_streams.c - the engine's streams and fences, without a GPU: on a device whose streams are threads of random
+ * speed (async_device.h), every run gives the text of the plain CPU, where everything happens in one order. And it
+ * would show if a wait were missing: with each kind of wait taken out, a run fails or gives another text. The runs are
+ * tests/mpi/stream_cases, whose header says what they check on every rank. */
+#include "tests/support/stream_runs.h"
+
+START_TEST(streams_of_any_speed_give_the_bits_of_one_order)
+{
+    static const char *const variants[] = {"stage=3 seed=2 prefetch=3 delay_us=800",
+                                           "stage=3 seed=3",
+                                           "stage=3 seed=7 slow_gathers=20 delay_us=200",
+                                           "stage=2 seed=4",
+                                           "stage=1 seed=5",
+                                           "stage=0 seed=6",
+                                           "stage=3 overlap=0",
+                                           NULL};
+    expect_plain_text(_i == 1 ? 2 : 3, settings_of[_i], variants);
+}
+END_TEST
+
+/* Sizes that need no padding, so that embedding and head are one class (test_layout.c): what one left in a slot would
+ * show in the other's norm. */
+START_TEST(an_embedding_and_a_head_in_one_slot_give_the_same_bits)
+{
+    static const char *const variants[] = {"stage=3 seed=2 delay_us=800",
+                                           "stage=3 prefetch=3 seed=3",
+                                           "stage=2 seed=4",
+                                           "stage=3 overlap=0",
+                                           "stage=0",
+                                           NULL};
+    expect_plain_text(3, "rows=480 untied=1 steps=6 micro_steps=2 every=1", variants);
+}
+END_TEST
+
+/* A shard of 25,600 elements travels in four pieces of 8192, two of which are summed on the way; in two of 16,384;
+ * where nothing is beside anything, one after the other. */
+#define PIECES "rows=1920 untied=1 steps=6"
+START_TEST(pieces_give_the_bits_of_the_whole)
+{
+    static const char *const settings[] = {PIECES " dtype=fp32 micro_steps=2 every=1", PIECES " dtype=fp16 nan_at=5"};
+    static const char *const variants[] = {"staging=1 stage=3 seed=2 delay_us=800",
+                                           "staging=200000 stage=2 seed=3",
+                                           "staging=1 stage=1 seed=4",
+                                           "staging=1 stage=0 seed=5",
+                                           "staging=1 stage=3 overlap=0",
+                                           NULL};
+    expect_plain_text(3, settings[_i], variants);
+}
+END_TEST
+
+START_TEST(pieces_travel_as_messages_too)
+{
+    char *whole = text_of(3, PIECES " device=cpu");
+    char *pieces = text_of(3, "comm=mpi " PIECES " device=cpu staging=1 stage=3");
+    ck_assert(whole && pieces);
+    ck_assert_str_eq(whole, pieces);
+    free(whole);
+    free(pieces);
+}
+END_TEST
+
+START_TEST(two_hundred_steps_at_random_speeds)
+{
+    expect_plain_text(3, "steps=200", (const char *const[]){"stage=3 seed=3 prefetch=2", NULL});
+}
+END_TEST
+
+/* The device's transport adds slices in rank order, so in fp32 the text is that of sums in our order; in narrower
+ * types, where it rounds after every rank, no stage gives another text than the others. */
+START_TEST(a_transport_that_adds_gives_its_own_sums_at_every_stage)
+{
+    expect_plain_text(3, "steps=6 dtype=fp32 micro_steps=2 every=1",
+                      (const char *const[]){"nccl=1 stage=3 seed=2 prefetch=3 delay_us=800", "nccl=1 stage=1 seed=4",
+                                            "nccl=1 stage=0 seed=5", "nccl=1 stage=3 overlap=0", NULL});
+    char *all = text_of(3, "dtype=bf16 nccl=1 stage=3 / dtype=bf16 nccl=1 stage=2 seed=2 / "
+                           "dtype=bf16 nccl=1 stage=1 seed=3 delay_us=800 / dtype=bf16 nccl=1 stage=0 seed=4");
+    char *ordered = text_of(3, "dtype=bf16 stage=3");
+    ck_assert(all && ordered && strlen(all) % 4 == 0);
+    size_t length = strlen(all) / 4;
+    for (int stage = 1; stage < 4; stage++)
+        ck_assert_msg(strncmp(all, all + (size_t)stage * length, length) == 0, "%s", all);
+    ck_assert_msg(strncmp(all, ordered, length) != 0, "sums rounded after every rank are those rounded never");
+    free(all);
+    free(ordered);
+}
+END_TEST
+
+START_TEST(one_rank_and_the_cpu_have_no_use_for_a_transport_that_adds)
+{
+    expect_plain_text(1, "steps=12", (const char *const[]){"nccl=1 stage=3", "nccl=1 stage=0", NULL});
+    expect_plain_text(2, "steps=12", (const char *const[]){"device=cpu nccl=1", NULL});
+}
+END_TEST
+
+/* Where `auto` would take copy engines: every stage, with the optimizer's state here, there and on the host. */
+START_TEST(messages_between_devices_give_the_same_bits)
+{
+    if (_i > 0 && is_left_to_the_plain_build())
+        return;
+    static const char *const runs[N_SETTINGS][3] = {{"seed=2 delay_us=800", "stage=2 seed=4", "offload=60"},
+                                                    {"prefetch=3 seed=3", "stage=1 offload=60", "stage=0"},
+                                                    {"trace=1 staging=1", "overlap=0", "offload=60 update=host"}};
+    char plain[128], messages[512];
+    snprintf(plain, sizeof plain, "device=cpu %s", settings_of[_i]);
+    snprintf(messages, sizeof messages, "comm=mpi %s %s / %s %s / %s %s", settings_of[_i], runs[_i][0], settings_of[_i],
+             runs[_i][1], settings_of[_i], runs[_i][2]);
+    char *want = text_of(3, plain), *got = text_of(3, messages);
+    ck_assert(want && got);
+    ck_assert_uint_eq(strlen(got), 3 * strlen(want));
+    for (size_t i = 0; i < 3; i++)
+        ck_assert_msg(strncmp(got + i * strlen(want), want, strlen(want)) == 0, "%s, %s", settings_of[_i], runs[_i][i]);
+    free(want);
+    free(got);
+}
+END_TEST
+
+START_TEST(streams_end_before_their_memory_when_a_peer_is_lost)
+{
+    char *text = text_of(2, "comm=mpi steps=2 loses=1");
+    ck_assert(text);
+    free(text);
+}
+END_TEST
+
+START_TEST(messages_between_devices_add_nothing_on_the_way)
+{
+    support_output_t output;
+    int code = support_mpirun(&output, LIMIT_S, 2, "%s/tests/mpi/stream_cases comm=mpi nccl=1", support_build());
+    ck_assert_int_ne(code, 0);
+    ck_assert_msg(support_count(output.err, "nothing adds them on the way") == 1, "%s", output.err);
+    support_output_free(&output);
+}
+END_TEST
+
+/* stream_cases checks what it is told: every kind of work, one after another, waits that are exposed_comm_ms. */
+START_TEST(a_trace_has_every_kind_of_work_and_changes_no_bit)
+{
+    static const char *const variants[] = {"trace=1 stage=3", "trace=1 stage=2",   "trace=1 stage=1",
+                                           "trace=1 stage=0", "trace=1 overlap=0", NULL};
+    expect_plain_text(3, "steps=4 micro_steps=2 every=1", variants);
+}
+END_TEST
+
+/* A step that has ended may have left gathers on their way, for the next, which is not queued yet when it is told of.
+ */
+START_TEST(steps_that_are_waited_for_one_by_one_give_the_same_bits)
+{
+    if (is_left_to_the_plain_build())
+        return;
+    static const char *const variants[] = {"stage=1 delay_us=4000", "stage=2 seed=2 delay_us=4000",
+                                           "stage=3 seed=3 prefetch=2", NULL};
+    expect_plain_text(3, "late=0 dtype=fp32", variants);
+}
+END_TEST
+
+/* 269 pieces a unit, and a ring of 256 marks: those that are summed on the way need none. */
+START_TEST(a_unit_of_many_pieces_has_its_place_in_the_trace)
+{
+    expect_plain_text(2, "rows=110000 untied=1 blocks=0 steps=1", (const char *const[]){"staging=1 trace=1", NULL});
+}
+END_TEST
+
+/* Embedding and head take turns in one slot, so that the pass behind the pause begins with a gather: compute, which had
+ * nothing to do until the host came back, did not stand still for it. */
+START_TEST(a_pause_after_an_evaluation_is_no_wait)
+{
+    expect_plain_text(3, "rows=480 untied=1 steps=11 delay_us=20 idle_ms=200",
+                      (const char *const[]){"stage=3", "stage=3 prefetch=0 trace=1", "stage=1", NULL});
+}
+END_TEST
+
+/* The engine's settings, and the toy's, which the plain CPU trains too. */
+static const struct {
+    async_fault_t fault;
+    const char *settings, *toy;
+} FAULTS[] = {
+    {ASYNC_COMPUTE_AHEAD_OF_GATHER, "stage=3", ""},          {ASYNC_GATHER_AHEAD_OF_COMPUTE, "stage=1", ""},
+    {ASYNC_REDUCE_AHEAD_OF_COMPUTE, "stage=3", ""},          {ASYNC_REDUCE_AHEAD_OF_COMPUTE, "stage=1 nccl=1", ""},
+    {ASYNC_COMPUTE_AHEAD_OF_REDUCE, "stage=1", ""},          {ASYNC_COMPUTE_AHEAD_OF_REDUCE, "stage=3 nccl=1", ""},
+    {ASYNC_STAGING_BEFORE_SUM, "stage=3 staging=1", PIECES}, {ASYNC_NO_FENCE, "stage=3", ""}};
+#define N_FAULTS (int)(sizeof FAULTS / sizeof FAULTS[0])
+
+START_TEST(a_missing_wait_shows)
+{
+    if (is_left_to_the_plain_build())
+        return;
+    expect_fault_shows(FAULTS[_i].fault, FAULTS[_i].settings, FAULTS[_i].toy);
+}
+END_TEST
+
+/* A run that fails for another reason would pass for a fault that is found. */
+START_TEST(only_wrong_values_count_as_a_fault_that_shows)
+{
+    ck_assert(fault_shows(0, "other", "", "text"));
+    ck_assert(!fault_shows(0, "text", "", "text"));
+    ck_assert(fault_shows(1, "", "stream_cases.c:9: not so: x: parameters differ by rank\n", "text"));
+    ck_assert(!fault_shows(139, "", "not so: x: parameters differ by rank\n", "text"));
+    ck_assert(!fault_shows(SUPPORT_TIMED_OUT, "", "", "text"));
+
+    support_output_t output;
+    int code = support_mpirun(&output, LIMIT_S, 1, "%s/tests/mpi/stream_cases steps=20 nonsense=1", support_build());
+    ck_assert_int_ne(code, 0);
+    ck_assert(!fault_shows(code, output.out, output.err, "text"));
+    support_output_free(&output);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("streams");
+    TCase *tcase = tcase_create("at random speeds");
+    tcase_set_timeout(tcase, 300);
+    tcase_add_loop_test(tcase, streams_of_any_speed_give_the_bits_of_one_order, 0, N_SETTINGS);
+    tcase_add_test(tcase, an_embedding_and_a_head_in_one_slot_give_the_same_bits);
+    tcase_add_loop_test(tcase, pieces_give_the_bits_of_the_whole, 0, 2);
+    tcase_add_test(tcase, pieces_travel_as_messages_too);
+    tcase_add_test(tcase, two_hundred_steps_at_random_speeds);
+    tcase_add_loop_test(tcase, messages_between_devices_give_the_same_bits, 0, N_SETTINGS);
+    tcase_add_test(tcase, streams_end_before_their_memory_when_a_peer_is_lost);
+    tcase_add_test(tcase, messages_between_devices_add_nothing_on_the_way);
+    tcase_add_test(tcase, a_transport_that_adds_gives_its_own_sums_at_every_stage);
+    tcase_add_test(tcase, one_rank_and_the_cpu_have_no_use_for_a_transport_that_adds);
+    tcase_add_test(tcase, a_trace_has_every_kind_of_work_and_changes_no_bit);
+    tcase_add_test(tcase, steps_that_are_waited_for_one_by_one_give_the_same_bits);
+    tcase_add_test(tcase, a_unit_of_many_pieces_has_its_place_in_the_trace);
+    tcase_add_test(tcase, a_pause_after_an_evaluation_is_no_wait);
+    tcase_add_loop_test(tcase, a_missing_wait_shows, 0, N_FAULTS);
+    tcase_add_test(tcase, only_wrong_values_count_as_a_fault_that_shows);
+    suite_add_tcase(s, tcase);
+    return s;
+}
+
+int main(void)
+{
+    return support_main(suite());
+}
