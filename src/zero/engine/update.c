@@ -39,7 +39,8 @@ static zero_unit_t count_early_units(const zero_engine_t *engine)
     zero_unit_t n_on_device = engine->plan.host.first;
     if (!engine->overlapped || !engine->plan.stage.shard_state)
         return 0;
-    return engine->config.prefetch + 1 < n_on_device ? engine->config.prefetch + 1 : n_on_device;
+    /* Any int from 0 is a prefetch, so prefetch + 1 may overflow. */
+    return engine->config.prefetch < n_on_device ? engine->config.prefetch + 1 : n_on_device;
 }
 
 /* Where their state ends. */

@@ -24,6 +24,7 @@ START_TEST(an_embedding_and_a_head_in_one_slot_give_the_same_bits)
 {
     static const char *const variants[] = {"stage=3 seed=2 delay_us=800",
                                            "stage=3 prefetch=3 seed=3",
+                                           "stage=3 prefetch=2147483647",
                                            "stage=2 seed=4",
                                            "stage=3 overlap=0",
                                            "stage=0",
