@@ -1,39 +1,49 @@
-/* test_readme.c - what README.md repeats from the sources is what the sources say: the configuration reference (from
- * the option table) and the example program. README_UPDATE=1 in the environment writes them into README.md instead. */
+/* test_readme.c - README.md and docs/ say what the sources say: the configuration reference is the option table's, the
+ * example is the program, every file, heading and function that is named exists, README's figures are those of
+ * docs/performance.md. DOCS_UPDATE=1 in the environment writes the reference and the example anew instead. Run from the
+ * repository's root.
+ */
+#include <ctype.h>
+#include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tests/support/support.h"
 #include "train/options/options.h"
 
-/* The text between the lines "<!-- begin NAME -->" and "<!-- end NAME -->", which must stand in README.md once. */
-static void find_block(const char *readme, const char *name, const char **begin, const char **end)
+#define MAX_PATH_BYTES 512
+
+/* ---- blocks that repeat a source ---- */
+
+/* Finds the text between the lines "<!-- begin NAME -->" and "<!-- end NAME -->", of which there must be one pair. */
+static void find_block(const char *path, const char *text, const char *name, const char **begin, const char **end)
 {
     char mark[64];
     snprintf(mark, sizeof mark, "<!-- begin %s -->\n", name);
-    ck_assert_msg(support_count(readme, mark) == 1, "README.md has no line %s", mark);
-    *begin = strstr(readme, mark) + strlen(mark);
+    ck_assert_msg(support_count(text, mark) == 1, "%s has no line %s", path, mark);
+    *begin = strstr(text, mark) + strlen(mark);
     snprintf(mark, sizeof mark, "<!-- end %s -->\n", name);
     *end = strstr(*begin, mark);
-    ck_assert_msg(*end != NULL, "README.md has no line %s", mark);
+    ck_assert_msg(*end != NULL, "%s has no line %s", path, mark);
 }
 
-static void expect_block(const char *name, const char *want)
+static void expect_block(const char *path, const char *name, const char *want)
 {
     const char *begin, *end;
-    char *readme = support_read_file("README.md", NULL);
-    find_block(readme, name, &begin, &end);
+    char *text = support_read_file(path, NULL);
+    find_block(path, text, name, &begin, &end);
     bool same = strlen(want) == (size_t)(end - begin) && strncmp(want, begin, strlen(want)) == 0;
-    if (!same && getenv("README_UPDATE")) {
-        FILE *file = fopen("README.md", "w");
+    if (!same && getenv("DOCS_UPDATE")) {
+        FILE *file = fopen(path, "w");
         ck_assert_ptr_nonnull(file);
-        fprintf(file, "%.*s%s%s", (int)(begin - readme), readme, want, end);
+        fprintf(file, "%.*s%s%s", (int)(begin - text), text, want, end);
         fclose(file);
         same = true;
     }
-    ck_assert_msg(same, "README.md: %s is out of date; README_UPDATE=1 build/tests/project/test_readme mends it", name);
-    free(readme);
+    ck_assert_msg(same, "%s: %s is out of date; DOCS_UPDATE=1 build/tests/project/test_readme mends it", path, name);
+    free(text);
 }
 
 START_TEST(the_configuration_reference_is_the_option_table)
@@ -43,7 +53,7 @@ START_TEST(the_configuration_reference_is_the_option_table)
     FILE *file = open_memstream(&text, &n_bytes);
     options_print_reference(file);
     fclose(file);
-    expect_block("reference", text);
+    expect_block("docs/configuration.md", "reference", text);
     free(text);
 }
 END_TEST
@@ -54,18 +64,235 @@ START_TEST(the_example_is_examples_linear)
     size_t n_bytes = strlen(source) + 16;
     text = malloc(n_bytes);
     snprintf(text, n_bytes, "```c\n%s```\n", source);
-    expect_block("example", text);
+    expect_block("docs/using-libzero.md", "example", text);
     free(text);
     free(source);
 }
 END_TEST
 
+/* ---- what the pages name ---- */
+
+typedef struct page {
+    const char *path;
+    char *text;
+} page_t;
+
+/* Calls `visit` with README.md, CONTRIBUTING.md and every page of docs/; returns the sum of what it counted. */
+static int visit_pages(int (*visit)(const page_t *page))
+{
+    glob_t pages;
+    int n = 0;
+    ck_assert_int_eq(glob("docs/*.md", 0, NULL, &pages), 0);
+    ck_assert_int_eq(glob("README.md", GLOB_APPEND, NULL, &pages), 0);
+    ck_assert_int_eq(glob("CONTRIBUTING.md", GLOB_APPEND, NULL, &pages), 0);
+    for (size_t i = 0; i < pages.gl_pathc; i++) {
+        page_t page = {.path = pages.gl_pathv[i], .text = support_read_file(pages.gl_pathv[i], NULL)};
+        n += visit(&page);
+        free(page.text);
+    }
+    globfree(&pages);
+    return n;
+}
+
+static bool exists(const char *path)
+{
+    return access(path, F_OK) == 0;
+}
+
+/* Where the text begins with a folder at the top of the repository that `make` does not fill. */
+static bool names_a_source(const char *text)
+{
+    static const char *const FOLDERS[] = {"src/",      "include/", "comm/",   "kernels/", "tests/",
+                                          "examples/", "configs/", "launch/", "docs/"};
+    for (size_t i = 0; i < sizeof FOLDERS / sizeof FOLDERS[0]; i++)
+        if (strncmp(text, FOLDERS[i], strlen(FOLDERS[i])) == 0)
+            return true;
+    return false;
+}
+
+/* In prose, a path begins behind a backtick and ends at the next one or at a space, when arguments follow. */
+static int expect_files(const page_t *page)
+{
+    int n = 0;
+    for (const char *at = strchr(page->text, '`'); at; at = strchr(at + 1, '`')) {
+        char path[MAX_PATH_BYTES];
+        if (!names_a_source(at + 1))
+            continue;
+        snprintf(path, sizeof path, "%.*s", (int)strcspn(at + 1, "` \n"), at + 1);
+        ck_assert_msg(exists(path), "%s names %s, which does not exist", page->path, path);
+        n++;
+    }
+    return n;
+}
+
+START_TEST(every_file_that_is_named_exists)
+{
+    ck_assert_int_gt(visit_pages(expect_files), 100);
+}
+END_TEST
+
+/* Whether the page has a heading whose anchor on GitHub is `anchor`: lower case, '-' for spaces, no punctuation. */
+static bool has_heading(const char *text, const char *anchor, size_t n_bytes)
+{
+    for (const char *line = text; line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL) {
+        char made[MAX_PATH_BYTES];
+        size_t n = 0;
+        if (*line != '#')
+            continue;
+        for (const char *c = line + strspn(line, "# "); *c && *c != '\n' && n + 1 < sizeof made; c++)
+            if (isalnum((unsigned char)*c) || *c == '-' || *c == '_' || *c == ' ')
+                made[n++] = *c == ' ' ? '-' : (char)tolower((unsigned char)*c);
+        if (n == n_bytes && strncmp(made, anchor, n) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Links are relative to the page's folder; one that begins with '#' is within the page. */
+static int expect_links(const page_t *page)
+{
+    int n = 0;
+    for (const char *at = strstr(page->text, "]("); at; at = strstr(at + 1, "](")) {
+        const char *link = at + 2, *folder_end = strrchr(page->path, '/');
+        int n_path = (int)strcspn(link, "#)"), n_anchor = (int)strcspn(link, ")") - n_path - 1;
+        char path[2 * MAX_PATH_BYTES];
+        if (strncmp(link, "http", 4) == 0)
+            continue;
+        snprintf(path, sizeof path, "%.*s%.*s", folder_end ? (int)(folder_end - page->path) + 1 : 0, page->path, n_path,
+                 link);
+        if (n_path == 0)
+            snprintf(path, sizeof path, "%s", page->path);
+        ck_assert_msg(exists(path), "%s links to %s, which does not exist", page->path, path);
+        n++;
+        if (n_anchor <= 0)
+            continue;
+        char *target = support_read_file(path, NULL);
+        ck_assert_msg(has_heading(target, link + n_path + 1, (size_t)n_anchor), "%s: %s has no heading #%.*s",
+                      page->path, path, n_anchor, link + n_path + 1);
+        free(target);
+    }
+    return n;
+}
+
+START_TEST(every_link_leads_somewhere)
+{
+    ck_assert_int_gt(visit_pages(expect_links), 50);
+}
+END_TEST
+
+static char *sources; /* all of them, one after another */
+
+static void read_sources(void)
+{
+    static const char *const PATTERNS[] = {"include/*.h",      "comm/*.[ch]",  "comm/*/*.[ch]",  "kernels/*.h",
+                                           "kernels/*/*.[ch]", "src/*/*.[ch]", "src/*/*/*.[ch]", "examples/*.c"};
+    size_t n_bytes;
+    FILE *file = open_memstream(&sources, &n_bytes);
+    for (size_t i = 0; i < sizeof PATTERNS / sizeof PATTERNS[0]; i++) {
+        glob_t files;
+        ck_assert_msg(glob(PATTERNS[i], 0, NULL, &files) == 0, "no file is named %s", PATTERNS[i]);
+        for (size_t f = 0; f < files.gl_pathc; f++) {
+            char *text = support_read_file(files.gl_pathv[f], NULL);
+            fputs(text, file);
+            free(text);
+        }
+        globfree(&files);
+    }
+    fclose(file);
+}
+
+static bool is_word_char(char c)
+{
+    return isalnum((unsigned char)c) || c == '_';
+}
+
+/* Whether the word stands in `text`, whole. */
+static bool has_word(const char *text, const char *word)
+{
+    size_t n = strlen(word);
+    for (const char *at = strstr(text, word); at; at = strstr(at + 1, word))
+        if ((at == text || !is_word_char(at[-1])) && !is_word_char(at[n]))
+            return true;
+    return false;
+}
+
+/* libzero's names stand out by their prefix. */
+static int expect_names(const page_t *page)
+{
+    int n = 0;
+    for (const char *at = strstr(page->text, "zero_"); at; at = strstr(at + 1, "zero_")) {
+        char name[MAX_PATH_BYTES];
+        size_t n_bytes = 0;
+        if (at > page->text && is_word_char(at[-1]))
+            continue;
+        while (is_word_char(at[n_bytes]) && n_bytes + 1 < sizeof name)
+            n_bytes++;
+        snprintf(name, sizeof name, "%.*s", (int)n_bytes, at);
+        ck_assert_msg(has_word(sources, name), "%s names %s, which no source has", page->path, name);
+        n++;
+    }
+    return n;
+}
+
+START_TEST(every_name_of_the_library_exists)
+{
+    read_sources();
+    ck_assert_int_gt(visit_pages(expect_names), 50);
+    free(sources);
+}
+END_TEST
+
+/* ---- README ---- */
+
+START_TEST(the_readme_is_short)
+{
+    char *readme = support_read_file("README.md", NULL);
+    ck_assert_msg(support_count(readme, "\n") <= 200,
+                  "README.md has %d lines, and 200 are allowed: the rest is for docs/",
+                  (int)support_count(readme, "\n"));
+    free(readme);
+}
+END_TEST
+
+START_TEST(every_speed_in_the_readme_is_in_docs_performance)
+{
+    char *readme = support_read_file("README.md", NULL), *performance = support_read_file("docs/performance.md", NULL);
+    const char *begin, *end;
+    int n = 0;
+    find_block("README.md", readme, "speed", &begin, &end);
+    for (const char *at = begin; at < end; at++) {
+        char figure[32];
+        size_t n_bytes = strspn(at, "0123456789.");
+        if (n_bytes == 0 || is_word_char(at[-1]))
+            continue;
+        snprintf(figure, sizeof figure, "%.*s", (int)n_bytes, at);
+        at += n_bytes;
+        if (!strchr(figure, '.') || is_word_char(*at)) /* sizes of the work */
+            continue;
+        ck_assert_msg(has_word(performance, figure), "README.md has %s, docs/performance.md has not", figure);
+        n++;
+    }
+    ck_assert_int_gt(n, 10);
+    free(performance);
+    free(readme);
+}
+END_TEST
+
 static Suite *suite(void)
 {
-    Suite *s = suite_create("README");
+    Suite *s = suite_create("README and docs");
     TCase *tc = tcase_create("blocks");
     tcase_add_test(tc, the_configuration_reference_is_the_option_table);
     tcase_add_test(tc, the_example_is_examples_linear);
+    suite_add_tcase(s, tc);
+    tc = tcase_create("names");
+    tcase_add_test(tc, every_file_that_is_named_exists);
+    tcase_add_test(tc, every_link_leads_somewhere);
+    tcase_add_test(tc, every_name_of_the_library_exists);
+    suite_add_tcase(s, tc);
+    tc = tcase_create("README");
+    tcase_add_test(tc, the_readme_is_short);
+    tcase_add_test(tc, every_speed_in_the_readme_is_in_docs_performance);
     suite_add_tcase(s, tc);
     return s;
 }
