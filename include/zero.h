@@ -487,7 +487,8 @@ ZERO_API const char *zero_engine_transport(const zero_engine_t *engine);
  *     optimizer-00001-of-0000n.safetensors                               fp32: NAME.master, NAME.m, NAME.v
  *     state.json                                                         step, AdamW's t, loss scale; the caller's own
  *     config.json                                                        the caller's
- *     manifest.json                                                      size and XXH3 of every other file
+ *     manifest.json                                                      size and XXH3 of every other file, which are
+ *                                                                        those of what was meant to be written
  *
  * Where a number stands depends on neither stage nor world size: any number of ranks at any stage and of any dtype
  * goes on from it, with the same weights and moments to the bit. All ranks must see the same directory.

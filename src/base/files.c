@@ -13,7 +13,7 @@
 
 #include "base/log.h"
 
-#define HASH_BLOCK ((size_t)1 << 20)
+#define READ_BLOCK ((size_t)1 << 20)
 /* The limit that safetensors sets to its headers: no index or state comes near it. */
 #define MAX_JSON_BYTES UINT64_C(100000000)
 
@@ -29,11 +29,29 @@ zero_status_t zero_path_join(const char *directory, const char *name, char **pat
     return ZERO_OK;
 }
 
+/* While it opens, what nothing can be written to takes the places of standard descriptors that are closed. */
+int zero_open(int directory, const char *path, int flags, mode_t mode)
+{
+    int held[STDERR_FILENO + 1], n_held = 0, fd = -1;
+    while (n_held <= STDERR_FILENO && (fd = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC)) >= 0) {
+        held[n_held++] = fd;
+        if (fd > STDERR_FILENO)
+            break;
+    }
+    if (fd >= 0)
+        fd = openat(directory, path, flags | O_CLOEXEC, mode);
+    int error = errno;
+    while (n_held > 0)
+        close(held[--n_held]);
+    errno = error;
+    return fd;
+}
+
 /* ---- writing ---- */
 
 zero_status_t zero_file_create(const char *path, uint64_t n_bytes)
 {
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    int fd = zero_open(AT_FDCWD, path, O_WRONLY | O_CREAT | O_EXCL, 0666);
     if (fd < 0)
         return fail("create", path);
     /* Not posix_fallocate, which writes zeros where the file system cannot reserve. */
@@ -49,7 +67,7 @@ zero_status_t zero_file_create(const char *path, uint64_t n_bytes)
 
 zero_status_t zero_file_open_for_writing(const char *path, int *fd)
 {
-    *fd = open(path, O_WRONLY | O_CLOEXEC);
+    *fd = zero_open(AT_FDCWD, path, O_WRONLY | O_NOFOLLOW, 0);
     return *fd < 0 ? fail("open", path) : ZERO_OK;
 }
 
@@ -94,16 +112,23 @@ done:
     return status;
 }
 
+zero_status_t zero_json_text(const char *name, const json_t *value, char **text)
+{
+    char *body = json_dumps(value, JSON_SORT_KEYS | JSON_INDENT(2)), *made = NULL;
+    int n_bytes = body ? asprintf(&made, "%s\n", body) : -1;
+    free(body);
+    if (n_bytes < 0)
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory for the text of %s", name);
+    *text = made;
+    return ZERO_OK;
+}
+
 zero_status_t zero_file_write_json(const char *directory, const char *name, const json_t *object)
 {
-    char *body = json_dumps(object, JSON_SORT_KEYS | JSON_INDENT(2)), *text = NULL;
-    if (!body || asprintf(&text, "%s\n", body) < 0) {
-        free(body);
-        return zero_fail(ZERO_ERROR_MEMORY, "no memory to write %s in '%s'", name, directory);
-    }
+    char *text = NULL;
+    ZERO_TRY(zero_json_text(name, object, &text));
     zero_status_t status = zero_file_write_text(directory, name, text);
     free(text);
-    free(body);
     return status;
 }
 
@@ -118,7 +143,7 @@ static const char *kind_of(mode_t mode)
 zero_status_t zero_file_open(const char *path, int *fd, uint64_t *n_bytes)
 {
     struct stat info;
-    int opened = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    int opened = zero_open(AT_FDCWD, path, O_RDONLY | O_NONBLOCK | O_NOCTTY, 0);
     if (opened < 0)
         return fail("open", path);
     zero_status_t status = ZERO_OK;
@@ -154,36 +179,59 @@ zero_status_t zero_file_read(int fd, const char *path, uint64_t offset, void *da
     return ZERO_OK;
 }
 
-static zero_status_t hash_blocks(int fd, const char *path, XXH3_state_t *state, void *block)
+static zero_status_t read_blocks(int fd, const char *path, zero_block_fn take, void *user, void *block)
 {
     for (;;) {
-        ssize_t n_read = read(fd, block, HASH_BLOCK);
+        ssize_t n_read = read(fd, block, READ_BLOCK);
         if (n_read < 0 && errno == EINTR)
             continue;
         if (n_read < 0)
             return fail("read", path);
         if (n_read == 0)
             return ZERO_OK;
-        XXH3_64bits_update(state, block, (size_t)n_read);
+        ZERO_TRY(take(user, block, (size_t)n_read));
     }
+}
+
+zero_status_t zero_file_read_blocks(const char *path, zero_block_fn take, void *user)
+{
+    int fd = -1;
+    uint64_t n_bytes = 0;
+    ZERO_TRY(zero_file_open(path, &fd, &n_bytes));
+    void *block = malloc(READ_BLOCK);
+    zero_status_t status =
+        block ? read_blocks(fd, path, take, user, block) : zero_fail(ZERO_ERROR_MEMORY, "no memory to read '%s'", path);
+    free(block);
+    close(fd);
+    return status;
+}
+
+typedef struct hashed {
+    XXH3_state_t *state;
+    uint64_t n_bytes;
+} hashed_t;
+
+static zero_status_t hash_block(void *user, const void *block, size_t n_bytes)
+{
+    hashed_t *hashed = user;
+    XXH3_64bits_update(hashed->state, block, n_bytes);
+    hashed->n_bytes += n_bytes;
+    return ZERO_OK;
 }
 
 zero_status_t zero_file_hash(const char *path, uint64_t *n_bytes, uint64_t *xxh3)
 {
-    int fd;
-    ZERO_TRY(zero_file_open(path, &fd, n_bytes));
-    XXH3_state_t *state = XXH3_createState();
-    void *block = malloc(HASH_BLOCK);
+    hashed_t hashed = {.state = XXH3_createState()};
     zero_status_t status = ZERO_ERROR_MEMORY;
-    if (state && block && XXH3_64bits_reset(state) == XXH_OK)
-        status = hash_blocks(fd, path, state, block);
+    if (hashed.state && XXH3_64bits_reset(hashed.state) == XXH_OK)
+        status = zero_file_read_blocks(path, hash_block, &hashed);
     else
         zero_fail(status, "no memory to check '%s'", path);
-    if (status == ZERO_OK)
-        *xxh3 = XXH3_64bits_digest(state);
-    free(block);
-    XXH3_freeState(state);
-    close(fd);
+    if (status == ZERO_OK) {
+        *n_bytes = hashed.n_bytes;
+        *xxh3 = XXH3_64bits_digest(hashed.state);
+    }
+    XXH3_freeState(hashed.state);
     return status;
 }
 

@@ -1,5 +1,6 @@
 /* main.c - zerotrain: arguments, ranks, run, exit code. */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -9,6 +10,16 @@
 #include "train/options/options.h"
 #include "train/report/report.h"
 #include "train/show_plan.h"
+
+/* Takes descriptors 0 to 2 where the program was started without them: the next file to be opened would get one, and
+ * what is logged would stand in it. The wrong way round, so that they fail like closed ones: output is still missed. */
+static bool take_standard_descriptors(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) != fd)
+            return false;
+    return true;
+}
 
 /* Each rank looks for GPUs on its own host; hosts that find different things cannot train together. */
 static zero_status_t resolve_device(options_t *options, zero_comm_t *comm)
@@ -62,6 +73,8 @@ int main(int argc, char **argv)
     zero_comm_t *comm;
     loop_end_t end = LOOP_COMPLETE;
 
+    if (!take_standard_descriptors())
+        return report_exit_code(report_rank_error(ZERO_ERROR_IO, "cannot open /dev/null: %s", strerror(errno)));
     report_init(zero_comm_launch_rank(), 1);
     zero_status_t parsed = options_parse(argc, argv, &options, &action);
     if (parsed == ZERO_OK && action == OPTIONS_EXIT_OK) /* --help needs no communicator */

@@ -188,7 +188,7 @@ static zero_status_t make_temporary(const char *parent, const char *temporary, i
                          temporary);
     if (error != 0)
         return zero_fail(ZERO_ERROR_IO, "cannot write checkpoints in '%s': %s", parent, strerror(error));
-    int fd = open(temporary, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    int fd = zero_open(AT_FDCWD, temporary, O_RDONLY | O_DIRECTORY | O_NOFOLLOW, 0);
     if (fd < 0) {
         zero_status_t status =
             zero_fail(ZERO_ERROR_IO, "cannot open the directory '%s': %s", temporary, strerror(errno));

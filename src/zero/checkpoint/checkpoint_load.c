@@ -47,12 +47,11 @@ static zero_status_t read_small_files(zero_checkpoint_t *checkpoint)
     static const char *const WANTED[] = {ZERO_STATE_FILE, ZERO_INDEX_FILE};
     ZERO_TRY(zero_manifest_read(checkpoint->path, &checkpoint->manifest));
     for (size_t i = 0; i < sizeof WANTED / sizeof WANTED[0]; i++)
-        if (!zero_manifest_has(&checkpoint->manifest, WANTED[i]))
+        if (zero_manifest_find(&checkpoint->manifest, WANTED[i]) == checkpoint->manifest.n_files)
             return zero_fail(ZERO_ERROR_FORMAT, "'%s/" ZERO_MANIFEST_NAME "' does not list %s: take another checkpoint",
                              checkpoint->path, WANTED[i]);
-    for (size_t i = 0; i < checkpoint->manifest.n_files; i++)
-        if (strcmp(checkpoint->manifest.files[i].name, ZERO_STATE_FILE) == 0)
-            ZERO_TRY(zero_manifest_check(&checkpoint->manifest, checkpoint->path, i));
+    ZERO_TRY(zero_manifest_check(&checkpoint->manifest, checkpoint->path,
+                                 zero_manifest_find(&checkpoint->manifest, ZERO_STATE_FILE)));
     return read_state(checkpoint);
 }
 

@@ -20,7 +20,7 @@
 
 zero_status_t zero_marker_make(int directory, const char *path)
 {
-    int fd = openat(directory, ZERO_MARKER_NAME, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    int fd = zero_open(directory, ZERO_MARKER_NAME, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0666);
     if (fd < 0)
         return zero_fail(ZERO_ERROR_IO, "cannot create '%s/" ZERO_MARKER_NAME "': %s", path, strerror(errno));
     close(fd);

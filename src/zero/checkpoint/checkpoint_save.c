@@ -4,8 +4,9 @@
  * of other ranks; then all ranks agree that it went well, and go on to the next:
  *
  *     begin     rank 0 makes the temporary directory with all files in full size, headers, state.json, config.json
- *     write     each rank: the arrays' elements that it owns, into their places; synced
- *     hash      each rank: XXH3 of every size-th file, as it stands on the disk now
+ *     write     each rank: the arrays' elements that it owns, into their places; synced. Then all ranks share hashes of
+ *               what they meant to write (checkpoint_extents.h)
+ *     hash      each rank: XXH3 of every size-th file, as it stands on the disk now, where that is what was meant
  *     commit    rank 0: manifest.json, rename to the step's name, `latest`, away with the oldest
  *
  * So no manifest is written, and no name given, unless every rank's numbers are on the disk. Whoever fails says so;
@@ -27,6 +28,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "zero/checkpoint/manifest.h"
+#include "zero/checkpoint/checkpoint_extents.h"
 
 /* Fewer than the kernels share out among threads: a save has one of its own and leaves the others to training. */
 #define RUN_ELEMS ((size_t)1 << 15)
@@ -38,6 +40,9 @@ typedef struct writer {
     int fd;
     char *path;
 } writer_t;
+
+/* What this rank means to write: of each kind what its writer writes, and rank 0's headers and texts. */
+enum { MEANT_BESIDE = ZERO_N_KEPT, N_MEANT };
 
 struct zero_save {
     zero_comm_t *comm;
@@ -53,7 +58,9 @@ struct zero_save {
     zero_manifest_t manifest;
 
     writer_t writers[ZERO_N_KEPT];
-    void *weights, *low; /* RUN_ELEMS of weights in the dtype, and what split_master makes beside them */
+    zero_extents_t meant[N_MEANT];
+    zero_extents_t to_hash; /* what all ranks meant to write into the files that this rank hashes */
+    void *weights, *low;    /* RUN_ELEMS of weights in the dtype, and what split_master makes beside them */
 
     zero_chunk_t *chunks; /* a copy of what this rank owns, in the background */
     size_t n_chunks, chunk_capacity;
@@ -95,10 +102,11 @@ static zero_status_t write_array(zero_save_t *save, zero_tensor_t tensor, zero_k
 {
     const zero_checkpoint_array_t *array = &save->layout.arrays[tensor][kept];
     writer_t *writer = &save->writers[kept];
-    size_t element_bytes = save->layout.element_bytes[kept];
+    size_t element_bytes = save->layout.element_bytes[kept], n_bytes = n_elems * element_bytes;
+    uint64_t offset = array->offset + first * element_bytes;
+    ZERO_TRY(zero_extents_add(&save->meant[kept], (size_t)array->file, offset, data, n_bytes));
     ZERO_TRY(open_writer(save, writer, array->file));
-    return zero_file_write(writer->fd, writer->path, array->offset + first * element_bytes, data,
-                           n_elems * element_bytes);
+    return zero_file_write(writer->fd, writer->path, offset, data, n_bytes);
 }
 
 /* Weights as the model computes with them: rounded from the master as AdamW does it. */
@@ -147,6 +155,11 @@ static zero_status_t write_phase(zero_save_t *save)
     return status == ZERO_OK ? closed : status;
 }
 
+static zero_status_t share_meant(zero_save_t *save)
+{
+    return zero_extents_share(save->comm, save->meant, N_MEANT, &save->to_hash);
+}
+
 /* ---- hash ---- */
 
 static zero_status_t hash_phase(zero_save_t *save)
@@ -155,7 +168,7 @@ static zero_status_t hash_phase(zero_save_t *save)
         zero_manifest_file_t *file = &save->manifest.files[i];
         char *path = NULL;
         ZERO_TRY(zero_path_join(save->temporary, file->name, &path));
-        zero_status_t status = zero_file_hash(path, &file->n_bytes, &file->xxh3);
+        zero_status_t status = zero_extents_verify(&save->to_hash, i, path, &file->n_bytes, &file->xxh3);
         free(path);
         ZERO_TRY(status);
     }
@@ -202,7 +215,7 @@ static zero_status_t commit_phase(zero_save_t *save)
 static const struct {
     zero_status_t (*work)(zero_save_t *save);  /* this rank's own */
     zero_status_t (*share)(zero_save_t *save); /* collective, when all ranks' work went well; or NULL */
-} PHASES[] = {{write_phase, NULL}, {hash_phase, share_hashes}, {commit_phase, NULL}};
+} PHASES[] = {{write_phase, share_meant}, {hash_phase, share_hashes}, {commit_phase, NULL}};
 enum { N_PHASES = sizeof PHASES / sizeof PHASES[0] };
 
 static void *run_thread(void *argument)
@@ -269,6 +282,9 @@ zero_status_t zero_save_poll(zero_save_t *save, bool *done)
 static void destroy(zero_save_t *save)
 {
     close_writers(save);
+    for (int list = 0; list < N_MEANT; list++)
+        zero_extents_destroy(&save->meant[list]);
+    zero_extents_destroy(&save->to_hash);
     zero_checkpoint_layout_destroy(&save->layout);
     zero_manifest_destroy(&save->manifest);
     json_decref(save->state);
@@ -301,11 +317,13 @@ zero_status_t zero_save_end(zero_save_t *save)
 
 /* ---- begin ---- */
 
-static zero_status_t write_header(const zero_save_t *save, const zero_checkpoint_file_t *file)
+static zero_status_t write_header(zero_save_t *save, int number)
 {
     int fd = -1;
     char *path = NULL;
     zero_status_t status;
+    const zero_checkpoint_file_t *file = &save->layout.files[number];
+    ZERO_TRY(zero_extents_add(&save->meant[MEANT_BESIDE], (size_t)number, 0, file->header, file->header_bytes));
     ZERO_TRY(zero_path_join(save->temporary, file->name, &path));
     ZERO_TRY_GOTO(zero_file_create(path, file->n_bytes), done);
     ZERO_TRY_GOTO(zero_file_open_for_writing(path, &fd), done);
@@ -318,12 +336,28 @@ done:
     return status;
 }
 
-static zero_status_t write_index(const zero_save_t *save)
+static zero_status_t write_text(zero_save_t *save, const char *name, const char *text)
+{
+    size_t number = zero_manifest_find(&save->manifest, name);
+    ZERO_TRY(zero_extents_add(&save->meant[MEANT_BESIDE], number, 0, text, strlen(text)));
+    return zero_file_write_text(save->temporary, name, text);
+}
+
+static zero_status_t write_json(zero_save_t *save, const char *name, const json_t *value)
+{
+    char *text = NULL;
+    ZERO_TRY(zero_json_text(name, value, &text));
+    zero_status_t status = write_text(save, name, text);
+    free(text);
+    return status;
+}
+
+static zero_status_t write_index(zero_save_t *save)
 {
     json_t *index = zero_checkpoint_index(&save->layout, save->engine->model);
     if (!index)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for the index of '%s'", save->temporary);
-    zero_status_t status = zero_file_write_json(save->temporary, ZERO_INDEX_FILE, index);
+    zero_status_t status = write_json(save, ZERO_INDEX_FILE, index);
     json_decref(index);
     return status;
 }
@@ -333,14 +367,15 @@ static zero_status_t make_files(zero_save_t *save)
 {
     ZERO_TRY(zero_checkpoints_begin(save->parent, save->temporary, &save->lock));
     for (int f = 0; f < save->layout.n_files; f++)
-        ZERO_TRY(write_header(save, &save->layout.files[f]));
+        ZERO_TRY(write_header(save, f));
     ZERO_TRY(write_index(save));
     if (save->config_json)
-        ZERO_TRY(zero_file_write_text(save->temporary, ZERO_CONFIG_FILE, save->config_json));
-    ZERO_TRY(zero_file_write_json(save->temporary, ZERO_STATE_FILE, save->state));
+        ZERO_TRY(write_text(save, ZERO_CONFIG_FILE, save->config_json));
+    ZERO_TRY(write_json(save, ZERO_STATE_FILE, save->state));
     return zero_directory_sync(save->temporary);
 }
 
+/* The layout's files come first, so that a file has one number in both. */
 static zero_status_t list_files(zero_save_t *save)
 {
     for (int f = 0; f < save->layout.n_files; f++)

@@ -127,7 +127,7 @@ zero_status_t zero_manifest_read(const char *directory, zero_manifest_t *manifes
 bool zero_manifest_is_there(int directory)
 {
     struct stat info;
-    int fd = openat(directory, ZERO_MANIFEST_NAME, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    int fd = zero_open(directory, ZERO_MANIFEST_NAME, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0);
     if (fd < 0)
         return false;
     bool is_file = fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
@@ -167,10 +167,10 @@ zero_status_t zero_manifest_check(const zero_manifest_t *manifest, const char *d
     return status;
 }
 
-bool zero_manifest_has(const zero_manifest_t *manifest, const char *name)
+size_t zero_manifest_find(const zero_manifest_t *manifest, const char *name)
 {
-    for (size_t i = 0; i < manifest->n_files; i++)
-        if (strcmp(manifest->files[i].name, name) == 0)
-            return true;
-    return false;
+    size_t i = 0;
+    while (i < manifest->n_files && strcmp(manifest->files[i].name, name) != 0)
+        i++;
+    return i;
 }

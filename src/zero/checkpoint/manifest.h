@@ -26,7 +26,8 @@ zero_status_t zero_manifest_read(const char *directory, zero_manifest_t *manifes
 bool zero_manifest_is_there(int directory);
 /* That file i is there as it was written. */
 zero_status_t zero_manifest_check(const zero_manifest_t *manifest, const char *directory, size_t i);
-bool zero_manifest_has(const zero_manifest_t *manifest, const char *name);
+/* The number of the file of that name; n_files where there is none. */
+size_t zero_manifest_find(const zero_manifest_t *manifest, const char *name);
 void zero_manifest_destroy(zero_manifest_t *manifest);
 
 #endif

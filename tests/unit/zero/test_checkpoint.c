@@ -199,6 +199,7 @@ static zero_status_t load_from(session_t *session, const char *directory)
 /* ---- one rank ---- */
 
 /*     save DIRECTORY DTYPE STAGE BACKGROUND     the formula
+ *     spoil DIRECTORY DTYPE STAGE               saves while a byte of each file is changed; 0 where all ranks were told
  *     load DIRECTORY DTYPE                      at every stage; exit code 1 unless it is the formula
  *     fail DIRECTORY RANK                       saves while that rank may write little; exit code 0 where every rank
  * was told of a failure, and nothing but what was there before is left */
@@ -215,6 +216,27 @@ static int run_load(const char *directory, zero_dtype_t dtype)
         session_close(&session);
     }
     return 0;
+}
+
+/* After all ranks have written and before any reads, the last byte of every file of optimizer state is another: the
+ * file and the rank whose byte that was are not the same rank's. 0 where every rank was told. */
+static int run_spoil(const char *directory, zero_dtype_t dtype, int stage)
+{
+    zero_save_t *save = NULL;
+    session_t session = session_open(stage, dtype, 0);
+    must(zero_set_state(session.engine, true, fill, NULL));
+    must(zero_save_begin(session.engine, directory, &PLAIN, &save));
+    if (zero_comm_rank(session.comm) == 1) {
+        char command[1024];
+        snprintf(command, sizeof command,
+                 "for f in %s/tmp.step-*/optimizer-*; do truncate -s -1 $f && printf 4 >> $f; done", directory);
+        if (system(command) != 0)
+            return 2;
+    }
+    must(zero_comm_barrier(session.comm));
+    zero_status_t status = zero_save_end(save);
+    session_close(&session);
+    return status == ZERO_OK;
 }
 
 /* odd_rank: may write little; -1: none. */
@@ -237,8 +259,9 @@ static int run_save(const char *directory, zero_dtype_t dtype, int stage, bool b
 static int run_rank(char **argv)
 {
     must(zero_comm_create(ZERO_COMM_AUTO, &ranks_comm));
-    int exit_code = strcmp(argv[1], "load") == 0
-                        ? run_load(argv[2], (zero_dtype_t)atoi(argv[3]))
+    int exit_code = strcmp(argv[1], "load") == 0 ? run_load(argv[2], (zero_dtype_t)atoi(argv[3]))
+                    : strcmp(argv[1], "spoil") == 0
+                        ? run_spoil(argv[2], (zero_dtype_t)atoi(argv[3]), atoi(argv[4]))
                         : run_save(argv[2], (zero_dtype_t)atoi(argv[3]), atoi(argv[4]), atoi(argv[5]), atoi(argv[6]));
     zero_comm_destroy(ranks_comm);
     return exit_code;
@@ -438,13 +461,20 @@ END_TEST
 
 /* ---- any number of ranks ---- */
 
-static void run_ranks(int n_ranks, const char *arguments)
+/* A text that what they said must have in it, or NULL. */
+static void run_ranks_that_say(int n_ranks, const char *arguments, const char *says)
 {
     support_output_t output;
     int exit_code = support_mpirun(&output, RUN_LIMIT_S, n_ranks, "%s/tests/unit/zero/test_checkpoint %s",
                                    support_build(), arguments);
     ck_assert_msg(exit_code == 0, "%d ranks, %s: exit code %d\n%s", n_ranks, arguments, exit_code, output.err);
+    ck_assert_msg(!says || strstr(output.err, says), "'%s' is not in: %s", says, output.err);
     support_output_free(&output);
+}
+
+static void run_ranks(int n_ranks, const char *arguments)
+{
+    run_ranks_that_say(n_ranks, arguments, NULL);
 }
 
 START_TEST(files_are_the_same_bytes_whoever_saves)
@@ -635,6 +665,56 @@ START_TEST(a_rank_that_cannot_write_fails_all_ranks_and_leaves_what_was_there)
 }
 END_TEST
 
+START_TEST(a_rank_that_hashes_finds_what_another_did_not_write)
+{
+    char arguments[600];
+    save_formula("ck", ZERO_BF16);
+    ck_assert_int_eq(run("cp -r ck before"), 0);
+    snprintf(arguments, sizeof arguments, "spoil %s %d %d", path_of("ck"), ZERO_BF16, _i);
+    run_ranks_that_say(3, arguments, "what was written there: something else writes into it");
+    ck_assert_int_eq(run("diff -r ck before"), 0);
+}
+END_TEST
+
+/* What else may happen to a file (T is the directory that is written) between its writing and its hashing. */
+static const struct {
+    const char *file, *spoil;
+} SPOILT[] = {
+    {"model-00001", "printf 'zero: a line' | dd conv=notrunc of=$(ls T/model-00001*)"},
+    {"model-00001", "printf 'four' | dd bs=1 seek=1000 conv=notrunc of=$(ls T/model-00001*)"},
+    {"optimizer-00001", "printf 'four' | dd bs=1 seek=150000 conv=notrunc of=$(ls T/optimizer-00001*)"},
+    {"optimizer-00003",
+     "f=$(ls T/optimizer-00003*); printf 4 | dd bs=1 seek=$(($(stat -c %s $f) - 1)) conv=notrunc of=$f"},
+    {"optimizer-00002", "truncate -s -1 T/optimizer-00002*"},
+    {"optimizer-00001", "truncate -s 0 T/optimizer-00001*"},
+    {"model-00001", "printf x >> $(ls T/model-00001*)"},
+    {"model.safetensors.index.json", "sed -i s/h.0.w/h.0.x/ T/model.safetensors.index.json"},
+    {"config.json", "echo '[]' > T/config.json"},
+    {"config.json", "printf '{ ' | dd conv=notrunc of=T/config.json"},
+    {"state.json", "sed -i s/12/21/ T/state.json"},
+    {"state.json", "rm T/state.json"},
+    {"state.json", "rm T/state.json; mkfifo T/state.json"},
+};
+
+START_TEST(what_stands_in_a_file_and_was_not_written_there_fails_the_save)
+{
+    zero_save_t *save = NULL;
+    save_formula("ck", ZERO_BF16);
+    ck_assert_int_eq(run("cp -r ck before"), 0);
+    session_t session = session_open(3, ZERO_BF16, 0);
+    must(zero_set_state(session.engine, true, fill, NULL));
+    ck_assert_int_eq(zero_save_begin(session.engine, path_of("ck"), &PLAIN, &save), ZERO_OK);
+    ck_assert_int_eq(run("ln -s ck/tmp.step-00000000 T; { %s; } 2>dd.log; rm T", SPOILT[_i].spoil), 0);
+    n_lines = 0;
+    zero_status_t status = zero_save_end(save);
+    session_close(&session);
+    ck_assert_msg(status == ZERO_ERROR_IO, "%s: %s", SPOILT[_i].spoil, zero_status_name(status));
+    ck_assert_msg(n_lines == 1 && strstr(last_line, SPOILT[_i].file), "%s: %d lines: %s", SPOILT[_i].spoil, n_lines,
+                  last_line);
+    ck_assert_int_eq(run("diff -r ck before"), 0);
+}
+END_TEST
+
 START_TEST(a_full_disk_leaves_what_was_there)
 {
     if (run("mkdir disk && mount -t tmpfs -o size=1800k none disk 2>/dev/null") != 0) {
@@ -739,6 +819,8 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, a_checkpoint_of_another_model_is_refused_and_changes_nothing, 1, 4);
     tcase_add_test(tc, where_there_is_no_checkpoint_the_directory_is_named);
     tcase_add_loop_test(tc, a_text_of_the_callers_that_is_no_object_is_refused_before_anything_is_made, 0, 2 * N_TEXTS);
+    tcase_add_loop_test(tc, what_stands_in_a_file_and_was_not_written_there_fails_the_save, 0,
+                        sizeof SPOILT / sizeof SPOILT[0]);
     tcase_add_test(tc, a_full_disk_leaves_what_was_there);
     tcase_add_test(tc, a_directory_that_cannot_be_written_is_found_out_before_it_matters);
     tcase_add_test(tc, a_save_under_way_is_not_taken_for_one_that_was_killed);
@@ -750,6 +832,7 @@ static Suite *suite(void)
     tcase_set_timeout(ranks, 250);
     tcase_add_loop_test(ranks, files_are_the_same_bytes_whoever_saves, ZERO_FP32, ZERO_FP16 + 1);
     tcase_add_loop_test(ranks, any_number_of_ranks_at_any_stage_loads_the_same_bits, ZERO_FP32, ZERO_FP16 + 1);
+    tcase_add_loop_test(ranks, a_rank_that_hashes_finds_what_another_did_not_write, 2, 4);
     tcase_add_loop_test(ranks, a_rank_that_cannot_write_fails_all_ranks_and_leaves_what_was_there, 0, 6);
     suite_add_tcase(s, ranks);
     return s;
