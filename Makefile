@@ -95,8 +95,8 @@ ALL_CFLAGS = -std=c17 $(CFLAGS) $(FLOAT) $(WARNINGS) $(SANFLAGS) -fopenmp -fPIC 
 ALL_LDFLAGS = $(LDFLAGS) $(SANFLAGS) -fopenmp -pthread
 
 # ---- sources -----------------------------------------------------------------------------------------------------
-SHARD_ISA  := adam reduce step cast philox shard_table
-SHARD_CUDA := $(if $(NVCC),adam.cu reduce.cu step.cu cast.cu philox.cu shard_cuda)
+SHARD_ISA  := adam reduce step cast philox poison shard_table
+SHARD_CUDA := $(if $(NVCC),adam.cu reduce.cu step.cu cast.cu philox.cu poison.cu shard_cuda)
 MODEL_CUDA := $(if $(NVCC),attention.cu column_sum.cu elementwise.cu embed.cu gelu.cu layernorm.cu loss.cu rmsnorm.cu rope.cu \
               swiglu.cu gemm_cuda linear_cuda loss_cuda model_cuda recording_cuda $(if $(HAVE_CUDNN),attention_cudnn))
 MODEL_ISA  := sgemm linear attention layernorm rmsnorm rope gelu swiglu loss embed model_table
