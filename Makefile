@@ -134,8 +134,8 @@ ALL_LDFLAGS := $(HARDEN_LDFLAGS) $(SANFLAGS) -fopenmp -pthread $(LDFLAGS)
 PIE := $(if $(filter 1,$(HARDEN)),-pie)
 
 # ---- sources -----------------------------------------------------------------------------------------------------
-SHARD_ISA  := $(addprefix kernels/shard/,adam reduce step cast philox shard_table)
-SHARD_CUDA := $(if $(NVCC),$(addprefix kernels/shard/cuda/,adam.cu reduce.cu step.cu cast.cu philox.cu shard_cuda))
+SHARD_ISA  := $(addprefix kernels/shard/,adam reduce step cast philox poison shard_table)
+SHARD_CUDA := $(if $(NVCC),$(addprefix kernels/shard/cuda/,adam.cu reduce.cu step.cu cast.cu philox.cu poison.cu shard_cuda))
 MODEL_ISA  := $(addprefix kernels/model/,sgemm linear attention layernorm rmsnorm rope gelu swiglu loss embed model_table)
 MODEL_CUDA := $(if $(NVCC),$(addprefix kernels/model/cuda/,attention.cu column_sum.cu elementwise.cu embed.cu gelu.cu \
               layernorm.cu loss.cu rmsnorm.cu rope.cu swiglu.cu gemm_cuda linear_cuda loss_cuda model_cuda graph_cuda \

@@ -291,11 +291,17 @@ typedef struct zero_config {
      * takes a little from compute. */
     size_t staging_bytes;
     size_t user_bytes; /* zero_alloc will ask for this much in all: counted in the plan's limit */
+    /* Finds gradients that nobody writes, an unused branch's say, which would be summed as they were left before:
+     * zero_acquire fills with a NaN of its own what is to be overwritten (zero_grad_t), and zero_grad_ready waits for
+     * the stream and returns ZERO_ERROR_ARGUMENT, with a line that names unit and tensor, where an element still is
+     * that NaN; the unit stays acquired. Gradients that are to be added to are not looked at. For tests: it takes time.
+     * ZERO_CHECK=1 in the environment turns it on, too. */
+    bool check;
 } zero_config_t;
 
 /* Stage 3, bf16, one micro-step, prefetch 1, overlap, seed 1, AdamW(0.9, 0.95, 1e-8, 0.1), clip 1.0, an end after 20
  * skipped steps; fp16's loss scale from 65536, window 1000, hysteresis 1; no offload (if it is turned on: ratio 1,
- * 256 MiB of buffers, half of the host's memory at most); 512 MiB of staging. */
+ * 256 MiB of buffers, half of the host's memory at most); 512 MiB of staging; no check. */
 ZERO_API zero_config_t zero_config_default(void);
 
 /* ---- Memory plan ---------------------------------------------------------------------------------------------------

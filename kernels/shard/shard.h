@@ -114,6 +114,9 @@ static inline size_t zero_norm_n_partials(size_t n_elems)
     return n_elems / ZERO_NORM_CHUNK + (n_elems % ZERO_NORM_CHUNK != 0);
 }
 
+/* Quiet, so that nothing changes it on its way, and with a payload of its own, in bf16, fp16 and, twice, in fp32. */
+#define ZERO_POISON ((uint16_t)0xffd5)
+
 typedef struct zero_shard_kernels {
     const char *name; /* "scalar", "avx2", "avx512", "cuda" */
 
@@ -151,6 +154,12 @@ typedef struct zero_shard_kernels {
                                   zero_stream_t stream);
     zero_status_t (*join_master)(float *master, const void *param, const void *low, zero_dtype_t param_dtype,
                                  size_t n_elems, zero_stream_t stream);
+
+    /* data[0 .. n_elems) become a NaN that no arithmetic makes: every 16 bits of it are ZERO_POISON. */
+    zero_status_t (*poison)(void *data, zero_dtype_t dtype, size_t n_elems, zero_stream_t stream);
+    /* *n_found (device memory) = how many of data's elements are that NaN, bit for bit. */
+    zero_status_t (*count_poison)(const void *data, zero_dtype_t dtype, size_t n_elems, uint64_t *n_found,
+                                  zero_stream_t stream);
 
     /* dst[i] = std * normal(seed, key, first + i), i < n_elems: element e takes Philox4x32-10 with counter
      * (e / 4 as 64 bits, key as 64 bits) and the 64-bit seed as key, word e % 4; words 2k and 2k+1 become two normals

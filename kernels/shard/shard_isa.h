@@ -28,6 +28,9 @@ zero_status_t ZERO_ISA(zero_shard_join_master)(float *master, const void *param,
                                                zero_dtype_t param_dtype, size_t n_elems, zero_stream_t stream);
 zero_status_t ZERO_ISA(zero_shard_fill_normal)(float *dst, size_t n_elems, uint64_t seed, uint64_t key, uint64_t first,
                                                float std, zero_stream_t stream);
+zero_status_t ZERO_ISA(zero_shard_poison)(void *data, zero_dtype_t dtype, size_t n_elems, zero_stream_t stream);
+zero_status_t ZERO_ISA(zero_shard_count_poison)(const void *data, zero_dtype_t dtype, size_t n_elems, uint64_t *n_found,
+                                                zero_stream_t stream);
 
 /* The table of this build; shard_cpu.c names all of them. */
 extern const zero_shard_kernels_t ZERO_ISA(zero_shard_kernels);

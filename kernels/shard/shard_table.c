@@ -14,5 +14,7 @@ const zero_shard_kernels_t ZERO_ISA(zero_shard_kernels) = {
     .cast = ZERO_ISA(zero_shard_cast),
     .split_master = ZERO_ISA(zero_shard_split_master),
     .join_master = ZERO_ISA(zero_shard_join_master),
+    .poison = ZERO_ISA(zero_shard_poison),
+    .count_poison = ZERO_ISA(zero_shard_count_poison),
     .fill_normal = ZERO_ISA(zero_shard_fill_normal),
 };

@@ -15,6 +15,7 @@
  *     staging=0 (staging_bytes; 0: its default) comm=auto (or mpi, for all runs and before their other keys)
  *     seed=1 delay_us=300 slow_gathers=0 (times as late as other work) fault=0 (async_fault_t) trace=0
  *     blocks=5 (units between the embedding and the head) calls=0 (1: prints the last step's calls of the driver, too)
+ *     check=0 (config.check)
  *     late=1 (0: each step is waited for before the next begins)
  *     idle_ms=0 (that the host lets the device stand still after an evaluation, which is nobody's wait)
  *     loses=0 (1: in the end, or so it seems, a peer, with work under way)
@@ -51,7 +52,7 @@
 typedef struct settings {
     int stage, prefetch, micro_steps, every, steps, overlap, nan_at, seed, delay_us, fault, trace, is_async, offload,
         nccl, threads, pins, available, update, buffer, activations, spans, asks, slow_gathers;
-    int rows, untied, staging, blocks, calls, idle_ms, late, loses;
+    int rows, untied, staging, blocks, calls, idle_ms, late, loses, check;
     const char *load, *save;
     zero_dtype_t dtype;
 } settings_t;
@@ -536,6 +537,7 @@ static void run_all(const settings_t *s, zero_comm_t *comm)
     if (s->staging > 0)
         config.staging_bytes = (size_t)s->staging;
     config.initial_loss_scale = 1024.0f;
+    config.check = s->check;
     config.offload = s->offload != 0;
     config.offload_ratio = s->offload < 0 ? ZERO_OFFLOAD_AUTO : (float)s->offload / 100.0f;
     config.offload_threads = s->threads;
@@ -642,6 +644,7 @@ static const setting_row_t setting_rows[] = {{"stage", offsetof(settings_t, stag
                                              {"blocks", offsetof(settings_t, blocks), NULL},
                                              {"calls", offsetof(settings_t, calls), NULL},
                                              {"late", offsetof(settings_t, late), NULL},
+                                             {"check", offsetof(settings_t, check), NULL},
                                              {"idle_ms", offsetof(settings_t, idle_ms), NULL},
                                              {"loses", offsetof(settings_t, loses), NULL},
                                              {"trace", offsetof(settings_t, trace), NULL},

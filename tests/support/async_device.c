@@ -480,6 +480,35 @@ static zero_status_t contribute(const double *partials, size_t n_partials, const
     return ZERO_OK;
 }
 
+typedef struct poison_task {
+    void *data;
+    zero_dtype_t dtype;
+    size_t n_elems;
+    uint64_t *n_found; /* NULL: it is to be written */
+} poison_task_t;
+
+static void do_poison(void *args)
+{
+    poison_task_t *t = args;
+    if (t->n_found)
+        OK(cpu_kernels()->count_poison(t->data, t->dtype, t->n_elems, t->n_found, NULL));
+    else
+        OK(cpu_kernels()->poison(t->data, t->dtype, t->n_elems, NULL));
+}
+
+static zero_status_t poison(void *data, zero_dtype_t dtype, size_t n_elems, zero_stream_t stream)
+{
+    queue_kernel(stream, do_poison, &(poison_task_t){data, dtype, n_elems, NULL}, sizeof(poison_task_t));
+    return ZERO_OK;
+}
+
+static zero_status_t count_poison(const void *data, zero_dtype_t dtype, size_t n_elems, uint64_t *n_found,
+                                  zero_stream_t stream)
+{
+    queue_kernel(stream, do_poison, &(poison_task_t){(void *)data, dtype, n_elems, n_found}, sizeof(poison_task_t));
+    return ZERO_OK;
+}
+
 typedef struct decide_task {
     zero_step_rules_t rules;
     float lr;
@@ -767,6 +796,8 @@ zero_status_t async_device_create(const zero_comm_t *comm, const async_options_t
     the.kernels.sum_slices = sum_slices;
     the.kernels.contribute = contribute;
     the.kernels.decide_step = decide_step;
+    the.kernels.poison = poison;
+    the.kernels.count_poison = count_poison;
     the.kernels.split_master = split_master;
     the.kernels.join_master = join_master;
     the.kernels.fill_normal = fill_normal;

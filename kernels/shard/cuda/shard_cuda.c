@@ -96,6 +96,24 @@ static zero_status_t join_master(float *master, const void *param, const void *l
     return ZERO_OK;
 }
 
+static zero_status_t poison(void *data, zero_dtype_t dtype, size_t n_elems, zero_stream_t stream)
+{
+    if (n_elems == 0)
+        return ZERO_OK;
+    ZERO_TRY_CUDA(zero_cuda_poison(data, dtype, n_elems, stream_of(stream)));
+    return ZERO_OK;
+}
+
+static zero_status_t count_poison(const void *data, zero_dtype_t dtype, size_t n_elems, uint64_t *n_found,
+                                  zero_stream_t stream)
+{
+    if (n_elems == 0)
+        ZERO_TRY_CUDA(cudaMemsetAsync(n_found, 0, sizeof *n_found, stream_of(stream)));
+    else
+        ZERO_TRY_CUDA(zero_cuda_count_poison(data, dtype, n_elems, n_found, stream_of(stream)));
+    return ZERO_OK;
+}
+
 static zero_status_t fill_normal(float *dst, size_t n_elems, uint64_t seed, uint64_t key, uint64_t first, float std,
                                  zero_stream_t stream)
 {
@@ -117,6 +135,8 @@ const zero_shard_kernels_t *zero_shard_kernels_cuda(void)
         .cast = cast,
         .split_master = split_master,
         .join_master = join_master,
+        .poison = poison,
+        .count_poison = count_poison,
         .fill_normal = fill_normal,
     };
     return &kernels;

@@ -41,6 +41,11 @@ cudaError_t zero_cuda_split_bf16(uint16_t *param, int16_t *low, const float *mas
 cudaError_t zero_cuda_join_bf16(float *master, const uint16_t *param, const int16_t *low, size_t n_elems,
                                 cudaStream_t stream);
 
+/* poison.cu. */
+cudaError_t zero_cuda_poison(void *data, zero_dtype_t dtype, size_t n_elems, cudaStream_t stream);
+cudaError_t zero_cuda_count_poison(const void *data, zero_dtype_t dtype, size_t n_elems, uint64_t *n_found,
+                                   cudaStream_t stream);
+
 /* philox.cu. */
 cudaError_t zero_cuda_fill_normal(float *dst, size_t n_elems, uint64_t seed, uint64_t key, uint64_t first, float std,
                                   cudaStream_t stream);

@@ -49,7 +49,7 @@ typedef struct options {
         int64_t offload_threads;
         double offload_ram;
         int64_t prefetch;
-        bool overlap, reduce_every_micro_step;
+        bool overlap, reduce_every_micro_step, check;
         int comm;      /* zero_comm_kind_t */
         int reduction; /* options_reduction_t */
     } zero;

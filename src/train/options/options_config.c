@@ -22,5 +22,6 @@ zero_config_t options_config(const options_t *o, int world_size)
     config.offload_update = (zero_offload_update_t)o->zero.offload_update;
     config.offload_threads = (int)o->zero.offload_threads;
     config.offload_ram = (float)o->zero.offload_ram;
+    config.check = o->zero.check;
     return config;
 }

@@ -119,6 +119,7 @@ const option_row_t option_rows[] = {
     BOOL(zero, reduce_every_micro_step, "false", "Stages 0-1: reduce gradients as stages 2-3 do, for equal bits."),
     CHOICE(zero, comm, "auto", COMMS, "auto: between the GPUs of one host copy engines, else NCCL; mpi: host memory, slow."),
     CHOICE(zero, reduction, "ordered", REDUCTIONS, "Sum of gradients: in rank order, for equal bits, or as NCCL does."),
+    BOOL(zero, check, "false", "Find gradients that nobody writes, by name. For tests: it takes time."),
 
     CHOICE(device, type, "auto", DEVICES, "Where to compute. auto: on GPUs where there are any; shared: ranks may share."),
     BOOL(device, graphs, "true", "GPUs: a unit's kernels start together, as a CUDA graph."),

@@ -11,7 +11,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 
-/* Field by field: padding never counts. user_bytes is each rank's own. */
+/* Field by field: padding never counts. user_bytes and check are each rank's own. */
 static uint64_t config_hash(const zero_config_t *c)
 {
     uint64_t hash = zero_hash_fold(0, &c->stage, sizeof c->stage);
@@ -36,6 +36,13 @@ static uint64_t config_hash(const zero_config_t *c)
     hash = zero_hash_fold(hash, &c->loss_scale_window, sizeof c->loss_scale_window);
     hash = zero_hash_fold(hash, &c->loss_scale_hysteresis, sizeof c->loss_scale_hysteresis);
     return zero_hash_fold(hash, &c->initial_loss_scale, sizeof c->initial_loss_scale);
+}
+
+/* ZERO_CHECK=1 turns it on for any program, on the ranks that have it. */
+static bool is_to_check(const zero_config_t *config)
+{
+    const char *text = getenv("ZERO_CHECK");
+    return config->check || (text && strcmp(text, "") != 0 && strcmp(text, "0") != 0);
 }
 
 /* Every rank must hold the same declaration and configuration: different ones would wait for each other forever. */
@@ -244,6 +251,7 @@ zero_status_t zero_engine_create(zero_comm_t *comm, zero_device_t *device, const
     made->host_comm = comm;
     made->device = device;
     made->config = *config;
+    made->config.check = is_to_check(config);
     ZERO_TRY_GOTO(zero_device_comm_create(device, comm, config->nccl_reduction, &made->comm), fail);
     ZERO_TRY_GOTO(zero_model_copy(model, &made->model), fail);
     ZERO_TRY_GOTO(zero_layout_create(model, comm->size, &made->layout), fail);

@@ -212,6 +212,12 @@ zero_status_t zero_engine_reduce(zero_engine_t *engine, zero_unit_t unit, zero_s
 /* Queues the sums that are still due. */
 zero_status_t zero_engine_finish_reductions(zero_engine_t *engine, zero_stream_t stream);
 
+/* ---- check.c: gradients that nobody wrote, where config.check asks ---- */
+/* Fills the places of the gradients that the unit, which is acquired, is to overwrite. */
+zero_status_t zero_engine_poison_grads(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
+/* ZERO_ERROR_ARGUMENT, with a line, where one still holds what it was filled with. */
+zero_status_t zero_engine_check_grads(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
+
 /* ---- update.c: the update ---- */
 /* ZERO_ERROR_ORDER inside a pass or between the micro-steps of a step; the second also where a step's result is unread.
  * call: who asks, for the error line. */

@@ -72,6 +72,8 @@ zero_status_t zero_acquire(zero_engine_t *engine, zero_unit_t unit, zero_stream_
         ZERO_TRY(zero_offload_take_back(engine, unit, stream));
     engine->acquired = true;
     engine->arrived = 0;
+    if (zero_order_is_backward(engine->position, engine->model->n_units))
+        ZERO_TRY(zero_engine_poison_grads(engine, unit, stream));
     return zero_engine_begin_span(engine, ZERO_WORK_COMPUTE, unit, stream, &engine->compute_span);
 }
 
@@ -116,6 +118,7 @@ zero_status_t zero_grad_ready(zero_engine_t *engine, zero_unit_t unit, zero_stre
     if (!zero_order_is_backward(engine->position, engine->model->n_units))
         return zero_fail(ZERO_ERROR_ORDER, "zero_grad_ready(%s) in forward: zero_release ends a unit there",
                          engine->model->units[unit].name);
+    ZERO_TRY(zero_engine_check_grads(engine, unit, stream));
     zero_engine_enter_unit(engine, "zero_grad_ready", unit);
     ZERO_TRY(end_use(engine, unit, stream));
     ZERO_TRY(zero_engine_await_next_params(engine, stream));

@@ -95,7 +95,8 @@ static inline int zero_plan_hosted_sum(const zero_arena_plan_t *plan, zero_unit_
 typedef struct zero_step_scratch {
     zero_step_state_t state;
     zero_adam_scalars_t scalars;
-    double no_loss; /* 0 */
+    double no_loss;       /* 0 */
+    uint64_t n_unwritten; /* check.c's: elements of a gradient */
 } zero_step_scratch_t;
 
 zero_status_t zero_arena_plan_create(const zero_model_t *model, const zero_layout_t *layout,

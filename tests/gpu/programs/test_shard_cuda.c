@@ -547,6 +547,112 @@ static bool fills_of_any_size(void)
     return same;
 }
 
+/* ---- The end of a step --------------------------------------------------------------------------------------------
+ */
+
+/* odd: the rank with another learning rate, or, where it is negative, with other calls; 0: none. */
+static bool check_decision(int n_ranks, int odd, bool finite)
+{
+    const zero_step_rules_t rules = {.beta1 = 0.9f,
+                                     .beta2 = 0.95f,
+                                     .eps = 1e-8f,
+                                     .grad_clip = 1.0f,
+                                     .dynamic_loss_scale = true,
+                                     .loss_scale_window = 5,
+                                     .loss_scale_hysteresis = 1};
+    const zero_step_state_t before = {.adam_step = 7, .loss_scale = 1024.0f, .good_steps = 4};
+    twin_t contributions = twin_of_any_floats((size_t)n_ranks * sizeof(zero_contribution_t));
+    twin_t state = twin_of_any_floats(sizeof before), scalars = twin_of_any_floats(sizeof(zero_adam_scalars_t));
+    twin_t outcome = twin_of_any_floats(sizeof(zero_step_outcome_t));
+    zero_contribution_t *of_rank = (zero_contribution_t *)contributions.host;
+    for (int r = 0; r < n_ranks; ++r)
+        of_rank[r] = (zero_contribution_t){.sum_of_squares = finite || r != n_ranks / 2 ? 1.0 / (3 + r) : INFINITY,
+                                           .loss = 0.1 * r,
+                                           .calls = 0x123456789abcdef0u + (r > 0 && r == -odd),
+                                           .lr = r > 0 && r == odd ? 0.5f : 3e-4f,
+                                           .notice = (uint32_t)(r * 7 % 5)};
+    memcpy(state.host, &before, sizeof before);
+    twin_upload(&contributions);
+    twin_upload(&state);
+    ON_BOTH(decide_step,
+            (&rules, 3e-4f, of_rank, n_ranks, (zero_step_state_t *)state.host, (zero_adam_scalars_t *)scalars.host,
+             (zero_step_outcome_t *)outcome.host, NULL),
+            (&rules, 3e-4f, (zero_contribution_t *)contributions.device, n_ranks, (zero_step_state_t *)state.device,
+             (zero_adam_scalars_t *)scalars.device, (zero_step_outcome_t *)outcome.device, NULL));
+    bool same = twin_is_same(&state, "state") && twin_is_same(&scalars, "scalars") && twin_is_same(&outcome, "outcome");
+    const zero_step_outcome_t *decided = (zero_step_outcome_t *)outcome.host;
+    same = decided->odd_rank == (uint32_t)abs(odd) && decided->odd_lr == (odd > 0) && same;
+    same = (((zero_adam_scalars_t *)scalars.host)->skip != 0) == (odd != 0 || !finite) && same;
+    same = (memcmp(state.host, &before, sizeof before) == 0) == (odd != 0) && same;
+    twin_t *const twins[] = {&contributions, &state, &scalars, &outcome};
+    for (size_t i = 0; i < N_OF(twins); ++i)
+        twin_free(twins[i]);
+    if (!same)
+        printf("... of %d ranks, odd %d, finite %d\n", n_ranks, odd, finite);
+    return same;
+}
+
+static bool decisions(void)
+{
+    static const int odds[] = {0, 1, -1, 3, -3};
+    bool same = true;
+    for (size_t i = 0; i < N_OF(odds) * 2; ++i)
+        same = check_decision(5, odds[i / 2], i % 2 == 0) && same;
+    return check_decision(1, 0, true) && same;
+}
+
+/* ---- Gradients that nobody wrote -----------------------------------------------------------------------------------
+ */
+
+/* All of it is poisoned, and then every third element and the last written over, with any bits. */
+static bool check_poison(zero_dtype_t dtype, size_t n, size_t offset)
+{
+    const size_t size = zero_dtype_size(dtype);
+    twin_t data = twin_of_any_floats((n + offset + MARGIN) * size), found = twin_of_any_floats(sizeof(uint64_t));
+    char *host = data.host + offset * size, *device = data.device + offset * size;
+    ON_BOTH(count_poison, (host, dtype, n, (uint64_t *)found.host, NULL),
+            (device, dtype, n, (uint64_t *)found.device, NULL));
+    size_t n_before = 0; /* any bits may be these */
+    for (size_t i = 0; i < n; ++i)
+        n_before += memcmp(host + i * size, "\xd5\xff\xd5\xff", size) == 0;
+    bool same = twin_is_same(&found, "few") && *(uint64_t *)found.host == n_before;
+    ON_BOTH(poison, (host, dtype, n, NULL), (device, dtype, n, NULL));
+    same = twin_is_same(&data, "poison") && same;
+    ON_BOTH(count_poison, (host, dtype, n, (uint64_t *)found.host, NULL),
+            (device, dtype, n, (uint64_t *)found.device, NULL));
+    same = twin_is_same(&found, "all") && *(uint64_t *)found.host == n && same;
+    size_t n_left = n;
+    for (size_t i = 0; i < n; ++i)
+        if (i % 3 == 0 || i == n - 1) {
+            memset(host + i * size, (int)(random_at(31, i) % 200), size); /* not 0xd5 */
+            n_left--;
+        }
+    twin_upload(&data);
+    ON_BOTH(count_poison, (host, dtype, n, (uint64_t *)found.host, NULL),
+            (device, dtype, n, (uint64_t *)found.device, NULL));
+    same = twin_is_same(&found, "some") && *(uint64_t *)found.host == n_left && same;
+    twin_free(&data);
+    twin_free(&found);
+    if (!same)
+        printf("... of %zu %s, offset %zu\n", n, zero_dtype_name(dtype), offset);
+    return same;
+}
+
+static bool poison_of_any_size(void)
+{
+    static const size_t sizes[] = {0, 1, 2, 255, 256, 257, 100003};
+    bool same = true;
+    for (zero_dtype_t dtype = ZERO_FP32; dtype <= ZERO_FP16; ++dtype)
+        for (size_t i = 0; i < N_OF(sizes) * 2; ++i)
+            same = check_poison(dtype, sizes[i / 2], i % 2) && same;
+    return same;
+}
+
+static bool poison_large(void)
+{
+    return check_poison(ZERO_BF16, LARGE, 0) && check_poison(ZERO_FP32, LARGE, 0);
+}
+
 /* ---- All of them ---------------------------------------------------------------------------------------------------
  */
 
@@ -564,12 +670,15 @@ static const struct {
     {"casts: the CPU's bits between all dtypes, for all 65536 halves", casts_of_any_size, false},
     {"split and join of master weights: the CPU's bits, and back exactly", splits_of_any_size, false},
     {"normal numbers: the CPU's bits from any element on", fills_of_any_size, false},
+    {"a step's decision: the CPU's bits, whether ranks agree or not", decisions, false},
+    {"poison: written and counted as on the CPU, to the element", poison_of_any_size, false},
     {"AdamW over 10^8 elements: the CPU's bits in fp32, bf16 and fp16", adam_large, true},
     {"slices, 4 of 10^8 elements: the CPU's bits in fp32, bf16 and fp16", sums_large, true},
     {"sum of squares of 10^8 elements: the CPU's bits", squares_large, true},
     {"casts of 10^8 elements: the CPU's bits between all dtypes", casts_large, true},
     {"split and join of 10^8 master weights: the CPU's bits", splits_large, true},
     {"10^8 normal numbers: the CPU's bits", fills_large, true},
+    {"poison in 10^8 elements: counted as on the CPU", poison_large, true},
 };
 
 int main(int argc, char **argv)

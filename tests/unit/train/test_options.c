@@ -133,6 +133,7 @@ static const struct setting {
     {"zero", "reduce_every_micro_step", "false", {"1", "0", "yes", "off"}, {"-1", "t"}},
     {"zero", "comm", "auto", {"auto", "mpi"}, {"gloo"}},
     {"zero", "reduction", "ordered", {"ordered", "nccl"}, {"ring"}},
+    {"zero", "check", "false", {"true", "false", "1", "0"}, {"2", "all"}},
     {"device", "type", "auto", {"auto", "cpu"}, {"gpu", "CPU"}},
     {"device", "graphs", "true", {"true", "false", "no", "ON"}, {"2", "maybe", ""}},
     {"checkpoint", "dir", "", {""}, {NULL}},

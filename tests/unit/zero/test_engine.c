@@ -219,6 +219,13 @@ static void fixture_destroy(fixture_t *f)
     zero_comm_destroy(f->comm);
 }
 
+static void write_grad(fixture_t *f, int u, uint16_t bits)
+{
+    uint16_t *grad = zero_grad(f->engine, f->tensors[u]).data;
+    for (int i = 0; i < 5; i++)
+        grad[i] = bits;
+}
+
 static void micro_step(fixture_t *f, uint16_t bits)
 {
     ck_assert_int_eq(zero_begin(f->engine, ZERO_PASS_TRAIN, NULL), ZERO_OK);
@@ -228,9 +235,7 @@ static void micro_step(fixture_t *f, uint16_t bits)
     }
     for (int u = 1; u >= 0; u--) {
         ck_assert_int_eq(zero_acquire(f->engine, u, NULL), ZERO_OK);
-        uint16_t *grad = zero_grad(f->engine, f->tensors[u]).data;
-        for (int i = 0; i < 5; i++)
-            grad[i] = bits;
+        write_grad(f, u, bits);
         ck_assert_int_eq(zero_grad_ready(f->engine, u, NULL), ZERO_OK);
     }
 }
@@ -276,8 +281,10 @@ START_TEST(calls_out_of_order_are_errors_on_the_spot)
     ck_assert_int_eq(zero_release(f.engine, 1, NULL), ZERO_ERROR_ORDER); /* backward */
     ck_assert_int_eq(zero_step(f.engine, 0.1f, NULL, NULL), ZERO_ERROR_ORDER);
     ck_assert_int_eq(zero_get_state(f.engine, NULL, NULL), ZERO_ERROR_ORDER);
+    write_grad(&f, 1, 0x3c00);
     ck_assert_int_eq(zero_grad_ready(f.engine, 1, NULL), ZERO_OK);
     ck_assert_int_eq(zero_acquire(f.engine, 0, NULL), ZERO_OK);
+    write_grad(&f, 0, 0x3c00);
     ck_assert_int_eq(zero_grad_ready(f.engine, 0, NULL), ZERO_OK);
     ck_assert_int_eq(zero_begin(f.engine, ZERO_PASS_EVAL, NULL), ZERO_ERROR_ORDER); /* in the middle of a step */
     ck_assert_int_eq(zero_step(f.engine, 0.1f, NULL, NULL), ZERO_ERROR_ORDER);      /* one micro-step is missing */

@@ -1,0 +1,67 @@
+/* check.c - config.check: finds gradients that nobody wrote.
+ *
+ * A gradient that is to be overwritten and is not keeps what its place held before, another unit's or step's, which
+ * then is summed in silence. So its place is filled with a NaN that no arithmetic makes when the unit is acquired, and
+ * searched for exactly these bits when its gradients are said to be ready. A NaN of the caller's own is left to the
+ * step, which is skipped. Gradients that are added to (accumulate) hold numbers by then, and are left out.
+ */
+#include "zero/engine/engine.h"
+#include "base/log.h"
+
+/* Whether the tensor's gradient is to be overwritten in `unit`, which is acquired: where backward meets it first. */
+static bool begins_in(const zero_engine_t *engine, zero_unit_t unit, zero_tensor_t tensor, zero_grad_t *grad)
+{
+    if (engine->model->tensors[tensor].last_user != unit)
+        return false;
+    *grad = zero_grad(engine, tensor);
+    return grad->data && !grad->accumulate;
+}
+
+zero_status_t zero_engine_poison_grads(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
+{
+    zero_grad_t grad;
+    for (zero_tensor_t t = 0; t < engine->model->n_tensors && engine->config.check; t++)
+        if (begins_in(engine, unit, t, &grad))
+            ZERO_TRY(engine->device->kernels->poison(grad.data, grad.dtype, engine->model->tensors[t].n_elems, stream));
+    return ZERO_OK;
+}
+
+/* Waits for the stream. */
+static zero_status_t count_unwritten(zero_engine_t *engine, zero_tensor_t tensor, zero_grad_t grad, uint64_t *n,
+                                     zero_stream_t stream)
+{
+    zero_device_t *device = engine->device;
+    zero_step_scratch_t *scratch = zero_engine_private(engine, engine->plan.step_scratch);
+    ZERO_TRY(device->kernels->count_poison(grad.data, grad.dtype, engine->model->tensors[tensor].n_elems,
+                                           &scratch->n_unwritten, stream));
+    ZERO_TRY(zero_device_copy(device, n, &scratch->n_unwritten, sizeof *n, stream));
+    return device->ops->synchronize_stream ? device->ops->synchronize_stream(device, stream) : ZERO_OK;
+}
+
+zero_status_t zero_engine_check_grads(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
+{
+    const zero_model_t *model = engine->model;
+    zero_tensor_t first = -1;
+    uint64_t n_of_first = 0, n;
+    int n_others = 0;
+    zero_grad_t grad;
+    for (zero_tensor_t t = 0; t < model->n_tensors && engine->config.check; t++) {
+        if (!begins_in(engine, unit, t, &grad))
+            continue;
+        ZERO_TRY(count_unwritten(engine, t, grad, &n, stream));
+        n_others += n > 0 && first >= 0;
+        if (n > 0 && first < 0) {
+            first = t;
+            n_of_first = n;
+        }
+    }
+    if (first < 0)
+        return ZERO_OK;
+    return zero_fail(
+        ZERO_ERROR_ARGUMENT,
+        "zero_grad_ready(%s): %llu of %llu elements of %s's gradient were not written, and %d more tensors' "
+        "were not whole: where zero_grad says accumulate = false every element is to be overwritten, with 0 "
+        "where there is nothing to add",
+        model->units[unit].name, (unsigned long long)n_of_first, (unsigned long long)model->tensors[first].n_elems,
+        model->tensors[first].name, n_others);
+}
