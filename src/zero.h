@@ -358,15 +358,20 @@ typedef struct zero_chunk {
 
 typedef zero_status_t (*zero_chunk_fn)(void *user, const zero_chunk_t *chunk);
 
-/* Writes the state: calls `fill` for every run this rank holds; it fills chunk->master, m and v. m and v are NULL, and
- * become zero, unless with_moments. Then publishes the weights to all ranks. [collective] */
+/* Writes the state, between steps: calls `fill` for every run this rank owns (each element is owned by exactly one
+ * rank, at every stage); it fills chunk->master, m and v. Then publishes the state to all ranks. Without with_moments,
+ * which takes that no step is unwaited, m and v are NULL and become zero, as does AdamW's t.
+ *
+ * Where `fill` fails on a rank, that rank returns its status and the others ZERO_ERROR_PEER. The weights are incomplete
+ * then: until this, zero_init_parameters, zero_load_weights or zero_load succeeds, zero_begin, zero_get_state and
+ * zero_save_begin return ZERO_ERROR_ORDER. [collective] */
 ZERO_API zero_status_t zero_set_state(zero_engine_t *engine, bool with_moments, zero_chunk_fn fill, void *user);
 /* The same from a directory in Hugging Face's layout: model.safetensors, or model.safetensors.index.json and the files
  * it names, with F32, BF16 or F16 tensors of the declared names and shapes ("transformer." or "model." in front is
- * tolerated on either side). Each rank reads only what it holds. Moments become zero. [collective] */
+ * tolerated on either side). Each rank reads only what it owns. Moments become zero, as does AdamW's t. With no step
+ * unwaited. [collective] */
 ZERO_API zero_status_t zero_load_weights(zero_engine_t *engine, const char *directory);
-/* Reads it, between steps: calls `visit` for every run this rank owns (each element is owned by exactly one rank, at
- * every stage), in order of tensor and element. */
+/* Reads it, between steps: calls `visit` for every run this rank owns, in order of tensor and element. */
 ZERO_API zero_status_t zero_get_state(zero_engine_t *engine, zero_chunk_fn visit, void *user);
 
 typedef enum zero_pass {

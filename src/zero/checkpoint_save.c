@@ -359,6 +359,7 @@ static zero_status_t fill(zero_save_t *save, const char *directory, const zero_s
     for (int kept = 0; kept < ZERO_N_KEPT; kept++)
         save->writers[kept].file = -1;
     ZERO_TRY(zero_engine_get_step_state(engine, "zero_save_begin", &state));
+    ZERO_TRY(zero_engine_check_weights(engine, "zero_save_begin"));
     save->step = engine->n_steps_waited;
     save->dtype = engine->config.dtype;
     save->keep = options->keep;

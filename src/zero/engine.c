@@ -31,6 +31,7 @@ zero_status_t zero_begin(zero_engine_t *engine, zero_pass_t pass, zero_stream_t 
     if (pass == ZERO_PASS_EVAL && engine->micro_step != 0)
         return zero_fail(ZERO_ERROR_ORDER, "an eval pass after %d of a step's %d micro-steps: finish the step first",
                          engine->micro_step, engine->config.micro_steps);
+    ZERO_TRY(zero_engine_check_weights(engine, "zero_begin"));
     if (!engine->started)
         ZERO_TRY(zero_offload_start(engine));
     if (pass == ZERO_PASS_TRAIN && engine->micro_step == 0)

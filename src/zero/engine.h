@@ -110,6 +110,8 @@ struct zero_engine {
     bool acquired;  /* between acquire and release / grad_ready */
     int micro_step; /* of the current step, from 0; micro_steps: only zero_step may come */
     bool started;   /* zero_begin was called: no more zero_alloc */
+    /* Weights that a call which failed has left half written, on some rank: nobody computes with them (state.c). */
+    bool weights_are_partial, partial_weights_told;
 
     /* The update. */
     size_t n_segments;       /* of this rank's share of the state: in private_data, at plan.segments */
@@ -205,6 +207,10 @@ zero_status_t zero_engine_place_grads(zero_engine_t *engine, zero_unit_t unit, z
 zero_status_t zero_engine_reduce(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
 /* Queues the sums that are still due. */
 zero_status_t zero_engine_finish_reductions(zero_engine_t *engine, zero_stream_t stream);
+
+/* ---- state.c ---- */
+/* ZERO_ERROR_ORDER where weights were written in part; the reason is logged once. call: who asks. */
+zero_status_t zero_engine_check_weights(zero_engine_t *engine, const char *call);
 
 /* ---- step.c: the update ---- */
 /* ZERO_ERROR_ORDER inside a pass or between the micro-steps of a step; the second also where a step's result is unread.

@@ -331,8 +331,6 @@ zero_status_t zero_load_weights(zero_engine_t *engine, const char *directory)
     zero_status_t status = open_on_all_ranks(engine->comm, engine->model, directory, &checkpoint);
     if (status == ZERO_OK)
         status = zero_set_state(engine, false, fill, &checkpoint);
-    if (status == ZERO_OK)
-        status = zero_set_adam_step(engine, 0); /* moments that are zero again are those of step 0 */
     checkpoint_close(&checkpoint);
     return status;
 }
