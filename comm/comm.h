@@ -17,6 +17,7 @@
 #ifndef ZERO_COMM_H
 #define ZERO_COMM_H
 
+#include "comm/users.h"
 #include "zero.h"
 
 typedef struct zero_window {
@@ -83,7 +84,11 @@ struct zero_comm {
     bool uses_mpi;              /* counts among those that keep MPI running */
     int64_t timeout_ns;         /* the longest that a collective waits for a peer */
     void *scratch;              /* bootstrap.c's: ZERO_COMM_SCRATCH_BYTES for each rank */
+    zero_users_t users;
 };
+
+/* What a program made with the communicator is gone. [collective] where it is the last after zero_comm_destroy */
+void zero_comm_leave(zero_comm_t *comm, zero_user_t user);
 
 /* The transports. Each fills *comm. */
 zero_status_t zero_comm_self_create(zero_comm_t *comm); /* one rank */

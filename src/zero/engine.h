@@ -55,6 +55,7 @@ typedef enum zero_params_are {
 } zero_params_are_t;
 
 struct zero_engine {
+    zero_users_t users;
     zero_comm_t *host_comm; /* the caller's */
     zero_comm_t *comm;      /* how bulk data travels with this device: host_comm itself, or what joins GPUs */
     zero_device_t *device;
@@ -138,6 +139,10 @@ static inline zero_stream_t zero_engine_stream(const zero_engine_t *engine, zero
 {
     return engine->overlapped ? beside : stream;
 }
+
+/* ---- create.c ---- */
+/* A save of the engine's state has ended. [collective] where it is the last after zero_engine_destroy */
+void zero_engine_leave(zero_engine_t *engine, zero_user_t user);
 
 /* ---- places.c: what the plan's offsets mean ---- */
 /* This unit's full gradient: offset in the window. The unit has a slot, or gradients are not sharded. */

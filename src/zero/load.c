@@ -328,6 +328,8 @@ static zero_status_t open_on_all_ranks(zero_comm_t *comm, const zero_model_t *mo
 zero_status_t zero_load_weights(zero_engine_t *engine, const char *directory)
 {
     checkpoint_t checkpoint = {0};
+    ZERO_REQUIRE(engine);
+    ZERO_TRY(zero_comm_agree(engine->comm, directory ? ZERO_OK : zero_refuse_null("zero_load_weights", "directory")));
     zero_status_t status = open_on_all_ranks(engine->comm, engine->model, directory, &checkpoint);
     if (status == ZERO_OK)
         status = zero_set_state(engine, false, fill, &checkpoint);

@@ -291,9 +291,11 @@ static zero_status_t set_run(zero_engine_t *engine, zero_tensor_t tensor, const 
 zero_status_t zero_set_state(zero_engine_t *engine, bool with_moments, zero_chunk_fn fill, void *user)
 {
     set_request_t request = {.fill = fill, .user = user, .with_moments = with_moments};
+    ZERO_REQUIRE(engine);
     /* A step under way would bring its own t. */
     ZERO_TRY(with_moments ? zero_engine_check_between_steps(engine, "zero_set_state")
                           : zero_engine_check_no_step(engine, "zero_set_state without moments"));
+    ZERO_TRY(zero_comm_agree(engine->comm, fill ? ZERO_OK : zero_refuse_null("zero_set_state", "fill")));
     ZERO_TRY(quiet(engine));
     ZERO_TRY(write_all(engine, true, set_run, &request));
     return with_moments ? ZERO_OK : zero_set_adam_step(engine, 0);
@@ -323,6 +325,7 @@ static zero_status_t init_run(zero_engine_t *engine, zero_tensor_t tensor, const
 
 zero_status_t zero_init_parameters(zero_engine_t *engine)
 {
+    ZERO_REQUIRE(engine);
     ZERO_TRY(zero_engine_check_no_step(engine, "zero_init_parameters"));
     ZERO_TRY(quiet(engine));
     ZERO_TRY(write_all(engine, false, init_run, NULL));
@@ -354,7 +357,9 @@ static zero_status_t get_run(zero_engine_t *engine, zero_tensor_t tensor, const 
 zero_status_t zero_get_state(zero_engine_t *engine, zero_chunk_fn visit, void *user)
 {
     get_request_t request = {.visit = visit, .user = user};
+    ZERO_REQUIRE(engine);
     ZERO_TRY(zero_engine_check_between_steps(engine, "zero_get_state"));
+    ZERO_REQUIRE(visit);
     ZERO_TRY(zero_engine_check_weights(engine, "zero_get_state"));
     ZERO_TRY(zero_offload_finish_update(engine)); /* hosted state may be on its way */
     ZERO_TRY(zero_device_synchronize(engine->device));

@@ -20,6 +20,10 @@
  *     engine_cases failed_fill [key=value ...]
  *         Rank 1 fails in the middle of zero_set_state: IO there, PEER on the others, and nobody computes with what was
  *         written until all is written again.
+ *     engine_cases null_on_one_rank
+ *         Rank 1 passes NULL to every call that tells the others: ARGUMENT there, PEER on the others.
+ *     engine_cases destroy_order
+ *         Communicator, device and engine are destroyed while a save and a checkpoint use them.
  *     engine_cases lost_rank
  *         Rank 1 leaves in the middle of a pass: the others get a status.
  *
@@ -530,6 +534,80 @@ static int failed_fill(const settings_t *s)
     return 0;
 }
 
+/* Every call with NULL in one place on rank 1, with nothing wrong on the others. */
+static int null_on_one_rank(void)
+{
+    zero_comm_t *comm;
+    zero_device_t *device;
+    zero_engine_t *engine, *other;
+    zero_save_t *save;
+    zero_checkpoint_t *checkpoint;
+    zero_config_t config = zero_config_default();
+    toy_t toy = toy_create(37, ROWS);
+    OK(zero_comm_create(ZERO_COMM_AUTO, &comm));
+    OK(zero_device_create(ZERO_DEVICE_CPU, comm, &device));
+    OK(zero_engine_create(comm, device, toy.model, &config, &engine));
+    OK(zero_init_parameters(engine));
+    bool odd = zero_comm_rank(comm) == 1;
+    uint64_t hash = hash_params(engine, device, &toy, ZERO_BF16);
+    zero_save_options_t options = {0};
+    filler_t filler = {.rank = zero_comm_rank(comm)};
+#define TOLD(call) CHECK((call) == (odd ? ZERO_ERROR_ARGUMENT : ZERO_ERROR_PEER), "not told to all ranks")
+    TOLD(zero_engine_create(comm, odd ? NULL : device, toy.model, &config, &other));
+    TOLD(zero_engine_create(comm, device, toy.model, odd ? NULL : &config, &other));
+    TOLD(zero_set_state(engine, false, odd ? NULL : fill_chunk, &filler));
+    TOLD(zero_load_weights(engine, odd ? NULL : "nowhere"));
+    TOLD(zero_save_prepare(comm, odd ? NULL : "nowhere"));
+    TOLD(zero_save_begin(engine, odd ? NULL : "nowhere", &options, &save));
+    TOLD(zero_save_begin(engine, "nowhere", odd ? NULL : &options, &save));
+    TOLD(zero_checkpoint_open(comm, odd ? NULL : "nowhere", &checkpoint));
+    TOLD(zero_checkpoint_open(comm, "nowhere", odd ? NULL : &checkpoint));
+#undef TOLD
+    CHECK(filler.n_chunks == 0 && hash_params(engine, device, &toy, ZERO_BF16) == hash, "something was written");
+    zero_engine_destroy(engine);
+    zero_device_destroy(device);
+    zero_model_destroy(toy.model);
+    zero_comm_destroy(comm);
+    rmdir("nowhere"); /* rank 0 made it */
+    return 0;
+}
+
+static int destroy_order(void)
+{
+    zero_comm_t *comm;
+    zero_device_t *device;
+    zero_engine_t *engine;
+    zero_save_t *save;
+    zero_step_result_t result;
+    settings_t s = {.stage = 3, .micro_steps = 1};
+    zero_config_t config = zero_config_default();
+    toy_t toy = toy_create(37, ROWS);
+    char directory[] = "/tmp/engine_cases.XXXXXX";
+    OK(zero_comm_create(ZERO_COMM_AUTO, &comm));
+    int rank = zero_comm_rank(comm);
+    OK(zero_comm_agree(comm, rank > 0 || mkdtemp(directory) ? ZERO_OK : ZERO_ERROR_IO));
+    OK(zero_comm_broadcast(comm, directory, sizeof directory, 0));
+    OK(zero_device_create(ZERO_DEVICE_CPU, comm, &device));
+    OK(zero_engine_create(comm, device, toy.model, &config, &engine));
+    OK(zero_init_parameters(engine));
+    micro_step_pass(engine, device, &toy, rank, 1, 0, &s);
+    OK(zero_step(engine, 0.01f, NULL, NULL));
+    OK(zero_step_wait(engine, &result));
+    OK(zero_save_begin(engine, directory, &(zero_save_options_t){.background = true}, &save));
+    zero_comm_destroy(comm);
+    zero_device_destroy(device);
+    micro_step_pass(engine, device, &toy, rank, 2, 0, &s);
+    zero_engine_destroy(engine);
+    zero_model_destroy(toy.model);
+    OK(zero_save_end(save));
+    if (rank == 0) {
+        char command[128];
+        snprintf(command, sizeof command, "rm -r %s", directory);
+        CHECK(system(command) == 0, "%s", command);
+    }
+    return 0;
+}
+
 /* Rank 1 leaves in backward; what the others return is the program's exit code: 3, "a status and no hang". */
 static int lost_rank(void)
 {
@@ -612,6 +690,10 @@ int main(int argc, char **argv)
     odd.user_bytes = (size_t)1 << 50;
     if (strcmp(argv[1], "too_large") == 0)
         return expect_create(37, &odd, ZERO_ERROR_MEMORY);
+    if (strcmp(argv[1], "null_on_one_rank") == 0)
+        return null_on_one_rank();
+    if (strcmp(argv[1], "destroy_order") == 0)
+        return destroy_order();
     if (strcmp(argv[1], "lost_rank") == 0)
         return lost_rank();
     CHECK(false, "no case %s", argv[1]);
