@@ -20,6 +20,7 @@
 #define ZERO_COMM_H
 
 #include "comm/call.h"
+#include "comm/users.h"
 #include "zero.h"
 
 typedef struct zero_window {
@@ -92,6 +93,7 @@ struct zero_comm {
     /* Transports that compare nothing themselves: a hash of all calls so far in which ranks meet, in order. Equal on
      * all ranks; step.c compares it. */
     uint64_t paired;
+    zero_users_t users;
 };
 
 /* Names what this rank is in from now on: one of zero.h's functions, until the next or zero_comm_leave. covers: the
@@ -104,6 +106,8 @@ zero_status_t zero_comm_leave(zero_comm_t *comm, zero_status_t status);
 zero_call_t zero_comm_call(const zero_comm_t *comm, const char *what, size_t n_bytes, int root);
 /* Notes in comm->paired that ranks meet here. */
 void zero_comm_pair(zero_comm_t *comm, const char *what, size_t n_bytes);
+/* What a program made with the communicator is gone. [collective] where it is the last after zero_comm_destroy */
+void zero_comm_drop(zero_comm_t *comm, zero_user_t user);
 
 /* The transports. Each fills *comm. */
 zero_status_t zero_comm_self_create(zero_comm_t *comm); /* one rank */

@@ -35,6 +35,15 @@
  * failure writes one log line (rank, object, numbers, what to do); callers just pass the status up. The library never
  * exits, aborts or prints to stdout.
  *
+ * Wrong arguments. A call that returns a status refuses NULL, where it is not said to be allowed, and what is out of
+ * range, with ZERO_ERROR_ARGUMENT and a log line that names function and argument; where the call is out of order, too,
+ * it may be ZERO_ERROR_ORDER. Nothing has changed then. A call that returns a value returns one that means nothing for
+ * NULL: 0, -1 for a rank, NULL, "" for a text, ZERO_DEVICE_AUTO for a type. One that returns nothing does nothing.
+ *
+ * Lifetimes. Engines use their communicator and device, saves their engine and its communicator, checkpoints the
+ * communicator that they were opened with. What is destroyed before its users is kept until the last of them is gone,
+ * and an error line names them; its handle must not be used any more, but theirs work on.
+ *
  * Threads. An engine, its communicator and its device belong to one host thread at a time. Nothing here is a signal
  * handler's business.
  *
@@ -43,7 +52,10 @@
  * you queue there afterwards is ordered after them. Passes and steps of one engine take one stream, or streams whose
  * work you order after each other yourself.
  *
- * Collective calls, marked [collective], must be made by every rank in the same order.
+ * Collective calls, marked [collective], must be made by every rank in the same order. Where one rank's call is refused
+ * for an argument, the others return ZERO_ERROR_PEER from zero_engine_create, zero_set_state, zero_load_weights,
+ * zero_load, zero_save_prepare, zero_save_begin and zero_checkpoint_open. In the others, which every step makes, they
+ * wait for it as for any rank that does not come: until it calls zero_comm_abort or ends, or ZERO_TIMEOUT_S at most.
  */
 #ifndef ZERO_H
 #define ZERO_H
@@ -243,7 +255,7 @@ ZERO_API uint64_t zero_model_n_params(const zero_model_t *model); /* elements, s
  */
 
 typedef enum zero_dtype { ZERO_FP32, ZERO_BF16, ZERO_FP16 } zero_dtype_t;
-ZERO_API size_t zero_dtype_size(zero_dtype_t dtype); /* bytes of an element */
+ZERO_API size_t zero_dtype_size(zero_dtype_t dtype); /* bytes of an element; 0 for other numbers */
 ZERO_API const char *zero_dtype_name(zero_dtype_t dtype);
 
 #define ZERO_OFFLOAD_AUTO (-1.0f)
@@ -349,7 +361,7 @@ typedef struct zero_engine zero_engine_t;
 /* Lays out and allocates everything the plan names; afterwards steps allocate nothing. Declaration and configuration
  * are hashed and compared: ZERO_ERROR_MISMATCH names the first rank that differs. ZERO_ERROR_USAGE where a number of
  * the configuration is out of its range, ZERO_ERROR_MEMORY when the plan does not fit, with the numbers. comm and
- * device must outlive the engine; model may go. [collective] */
+ * device must outlive the engine (see Lifetimes); model may go. [collective] */
 ZERO_API zero_status_t zero_engine_create(zero_comm_t *comm, zero_device_t *device, const zero_model_t *model,
                                           const zero_config_t *config, zero_engine_t **engine);
 ZERO_API void zero_engine_destroy(zero_engine_t *engine); /* NULL is allowed. [collective] */
@@ -370,16 +382,21 @@ typedef struct zero_chunk {
 
 typedef zero_status_t (*zero_chunk_fn)(void *user, const zero_chunk_t *chunk);
 
-/* Writes the state: calls `fill` for every run this rank holds; it fills chunk->master, m and v. m and v are NULL, and
- * become zero, unless with_moments. Then publishes the weights to all ranks. [collective] */
+/* Writes the state, between steps: calls `fill` for every run this rank owns (each element is owned by exactly one
+ * rank, at every stage); it fills chunk->master, m and v. Then publishes the state to all ranks. Without with_moments,
+ * which takes that no step is unwaited, m and v are NULL and become zero, as does AdamW's t.
+ *
+ * Where `fill` fails on a rank, that rank returns its status and the others ZERO_ERROR_PEER. The weights are incomplete
+ * then: until this, zero_init_parameters, zero_load_weights or zero_load succeeds, zero_begin, zero_get_state and
+ * zero_save_begin return ZERO_ERROR_ORDER. [collective] */
 ZERO_API zero_status_t zero_set_state(zero_engine_t *engine, bool with_moments, zero_chunk_fn fill, void *user);
 /* The same from a directory in Hugging Face's layout: model.safetensors, or model.safetensors.index.json and the files
  * it names, with F32, BF16 or F16 tensors of the declared names and shapes ("transformer." or "model." in front is
- * tolerated on either side). Each rank reads only what it holds. Moments become zero. A number that is not finite is
- * ZERO_ERROR_FORMAT, with a line that names it; weights may be overwritten in part by then. [collective] */
+ * tolerated on either side). Each rank reads only what it owns. Moments become zero, as does AdamW's t. A number that is
+ * not finite is ZERO_ERROR_FORMAT, with a line that names it; weights may be overwritten in part by then, and the engine
+ * refuses to use them. With no step unwaited. [collective] */
 ZERO_API zero_status_t zero_load_weights(zero_engine_t *engine, const char *directory);
-/* Reads it, between steps: calls `visit` for every run this rank owns (each element is owned by exactly one rank, at
- * every stage), in order of tensor and element. */
+/* Reads it, between steps: calls `visit` for every run this rank owns, in order of tensor and element. */
 ZERO_API zero_status_t zero_get_state(zero_engine_t *engine, zero_chunk_fn visit, void *user);
 
 typedef enum zero_pass {
@@ -508,7 +525,7 @@ typedef struct zero_save_options {
     /* Texts of JSON objects, without a key twice; else zero_save_begin returns ZERO_ERROR_ARGUMENT. */
     const char *config_json; /* config.json, written as it is; NULL: no such file */
     const char *state_json;  /* its keys are added to state.json's, none of which it may have; NULL: none */
-    int keep;                /* newest checkpoints that stay when this one is complete; 0: all */
+    int keep;                /* newest checkpoints that stay when this one is complete; 0: all; at least 0 */
     uint64_t max_file_bytes; /* of data in a file; 0: 4 GiB. One tensor's array is never split */
     bool background;         /* write from a copy in host memory (12 bytes for each element that this rank owns) */
 } zero_save_options_t;

@@ -128,8 +128,9 @@ static zero_status_t create_transport(zero_comm_t *comm)
 
 zero_status_t zero_comm_create(zero_comm_kind_t kind, zero_comm_t **comm)
 {
-    if (!comm || (kind != ZERO_COMM_AUTO && kind != ZERO_COMM_MPI && kind != ZERO_COMM_NCCL))
-        return zero_fail(ZERO_ERROR_ARGUMENT, "zero_comm_create: comm is NULL or kind %d does not exist", (int)kind);
+    ZERO_REQUIRE(comm);
+    if (kind != ZERO_COMM_AUTO && kind != ZERO_COMM_MPI && kind != ZERO_COMM_NCCL)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "zero_comm_create: there is no kind %d", (int)kind);
     const int rank = launched_rank(), speaker = zero_comm_launch_rank(), n_launched = launched_size();
     zero_log_set_rank(speaker);
 
@@ -170,10 +171,8 @@ free_comm:
     return status;
 }
 
-void zero_comm_destroy(zero_comm_t *comm)
+static void end(zero_comm_t *comm)
 {
-    if (!comm)
-        return;
     zero_comm_enter(comm, &(zero_call_t){.name = "zero_comm_destroy"}, true);
     comm->ops->destroy(comm);
     leave_mpi(comm);
@@ -181,29 +180,41 @@ void zero_comm_destroy(zero_comm_t *comm)
     free(comm);
 }
 
+void zero_comm_destroy(zero_comm_t *comm)
+{
+    if (comm && zero_users_let_go(&comm->users, "zero_comm_destroy"))
+        end(comm);
+}
+
+void zero_comm_drop(zero_comm_t *comm, zero_user_t user)
+{
+    if (zero_users_leave(&comm->users, user))
+        end(comm);
+}
+
 int zero_comm_rank(const zero_comm_t *comm)
 {
-    return comm->rank;
+    return comm ? comm->rank : -1;
 }
 
 int zero_comm_size(const zero_comm_t *comm)
 {
-    return comm->size;
+    return comm ? comm->size : 0;
 }
 
 int zero_comm_local_rank(const zero_comm_t *comm)
 {
-    return comm->local_rank;
+    return comm ? comm->local_rank : -1;
 }
 
 int zero_comm_local_size(const zero_comm_t *comm)
 {
-    return comm->local_size;
+    return comm ? comm->local_size : 0;
 }
 
 const char *zero_comm_name(const zero_comm_t *comm)
 {
-    return comm->ops->name;
+    return comm ? comm->ops->name : "";
 }
 
 /* ---- Small collectives ----
@@ -235,8 +246,9 @@ static zero_status_t gather_small(zero_comm_t *comm, const char *name, const voi
 
 zero_status_t zero_comm_sum(zero_comm_t *comm, double *values, size_t n_values)
 {
-    if (!comm || (!values && n_values > 0))
-        return zero_fail(ZERO_ERROR_ARGUMENT, "zero_comm_sum: comm or values is NULL");
+    ZERO_REQUIRE(comm);
+    if (n_values > 0)
+        ZERO_REQUIRE(values);
     const size_t max_values = ZERO_COMM_SCRATCH_BYTES / sizeof(double);
     double *all = comm->scratch;
     for (size_t first = 0; first < n_values; first += max_values) {
@@ -254,8 +266,11 @@ zero_status_t zero_comm_sum(zero_comm_t *comm, double *values, size_t n_values)
 
 zero_status_t zero_comm_broadcast(zero_comm_t *comm, void *data, size_t n_bytes, int root)
 {
-    if (!comm || (!data && n_bytes > 0) || root < 0 || root >= comm->size)
-        return zero_fail(ZERO_ERROR_ARGUMENT, "zero_comm_broadcast: comm or data is NULL, or no rank %d", root);
+    ZERO_REQUIRE(comm);
+    if (n_bytes > 0)
+        ZERO_REQUIRE(data);
+    if (root < 0 || root >= comm->size)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "zero_comm_broadcast: there is no rank %d among %d", root, comm->size);
     if (n_bytes == 0)
         return ZERO_OK;
     const zero_call_t before = begin_small(comm, "zero_comm_broadcast");
@@ -264,16 +279,14 @@ zero_status_t zero_comm_broadcast(zero_comm_t *comm, void *data, size_t n_bytes,
 
 zero_status_t zero_comm_barrier(zero_comm_t *comm)
 {
-    if (!comm)
-        return zero_fail(ZERO_ERROR_ARGUMENT, "zero_comm_barrier: comm is NULL");
+    ZERO_REQUIRE(comm);
     const char here = 1; /* who has everyone's byte knows that everyone came */
     return gather_small(comm, "zero_comm_barrier", &here, 1, comm->scratch);
 }
 
 zero_status_t zero_comm_agree(zero_comm_t *comm, zero_status_t mine)
 {
-    if (!comm)
-        return zero_fail(ZERO_ERROR_ARGUMENT, "zero_comm_agree: comm is NULL");
+    ZERO_REQUIRE(comm);
     const int32_t word = (int32_t)mine;
     int32_t *all = comm->scratch;
     zero_status_t status = gather_small(comm, "zero_comm_agree", &word, sizeof(word), all);
@@ -290,6 +303,8 @@ zero_status_t zero_comm_agree(zero_comm_t *comm, zero_status_t mine)
 
 void zero_comm_abort(zero_comm_t *comm, int exit_code)
 {
+    if (!comm)
+        return;
     comm->ops->abort(comm, exit_code);
     if (mpi_is_running()) /* one rank under mpirun, whose transport knows no MPI */
         MPI_Abort(MPI_COMM_WORLD, exit_code != 0 ? exit_code : 1);

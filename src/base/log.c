@@ -110,6 +110,11 @@ zero_status_t zero_fail(zero_status_t status, const char *format, ...)
     return status;
 }
 
+zero_status_t zero_refuse_null(const char *call, const char *argument)
+{
+    return zero_fail(ZERO_ERROR_ARGUMENT, "%s: %s is NULL", call, argument);
+}
+
 zero_status_t zero_fail_alike(zero_status_t status, const char *format, ...)
 {
     va_list args;

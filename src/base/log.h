@@ -19,6 +19,16 @@ zero_status_t zero_fail(zero_status_t status, const char *format, ...) ZERO_PRIN
 /* The same for a failure that every rank detects alike: rank 0 alone logs it. */
 zero_status_t zero_fail_alike(zero_status_t status, const char *format, ...) ZERO_PRINTF(2, 3);
 
+/* Logs that an argument of `call` is NULL and returns ZERO_ERROR_ARGUMENT. */
+zero_status_t zero_refuse_null(const char *call, const char *argument);
+
+/* Refuses an argument that is NULL: the first thing that a public function which returns a status does. */
+#define ZERO_REQUIRE(argument)                                                                                         \
+    do {                                                                                                               \
+        if (!(argument))                                                                                               \
+            return zero_refuse_null(__func__, #argument);                                                              \
+    } while (0)
+
 /* Passes a failure up. */
 #define ZERO_TRY(call)                                                                                                 \
     do {                                                                                                               \

@@ -32,7 +32,14 @@ const char *zero_status_text(zero_status_t status)
 
 size_t zero_dtype_size(zero_dtype_t dtype)
 {
-    return dtype == ZERO_FP32 ? 4 : 2;
+    switch (dtype) {
+    case ZERO_FP32:
+        return 4;
+    case ZERO_BF16:
+    case ZERO_FP16:
+        return 2;
+    }
+    return 0;
 }
 
 const char *zero_dtype_name(zero_dtype_t dtype)
@@ -61,7 +68,7 @@ const char *zero_memory_name(zero_memory_category_t category)
 uint64_t zero_memory_total(const zero_memory_t *memory)
 {
     uint64_t total = 0;
-    for (int i = 0; i < ZERO_MEMORY_N_CATEGORIES; i++)
+    for (int i = 0; memory && i < ZERO_MEMORY_N_CATEGORIES; i++)
         total += memory->bytes[i];
     return total;
 }

@@ -4,6 +4,7 @@
  *         Keys: stage=3 dtype=bf16|fp32|fp16 prefetch=1 micro_steps=1 every=0|1 steps=6 nan_at=0 poison=0|1
  *               comm=auto|mpi nccl=0|1 (nccl_reduction) device=cpu|cuda|cuda-shared rows=101 (of the largest tensor)
  *               staging=0 (staging_bytes; 0: its default) offload=0 (percent of the state) update=auto|device|host
+ *               fill=0|1 (weights and moments come from zero_set_state, and are others on every rank)
  *         Trains and prints, from rank 0, a line a step: loss, grad norm (%.9g) and a hash of every full parameter as
  *         an eval pass sees it. Checks on every rank: parameters equal on all ranks; weights against an fp64 AdamW on
  *         the exact global gradient; what is held equals the plan; no allocation after step 2; notices are the
@@ -16,6 +17,13 @@
  *         The same of one that may differ: USAGE there, PEER on the others.
  *     engine_cases too_large
  *         Rank 1 asks for more memory than any machine has: MEMORY there, PEER on the others.
+ *     engine_cases failed_fill [key=value ...]
+ *         Rank 1 fails in the middle of zero_set_state: IO there, PEER on the others, and nobody computes with what was
+ *         written until all is written again.
+ *     engine_cases null_on_one_rank
+ *         Rank 1 passes NULL to every call that tells the others: ARGUMENT there, PEER on the others.
+ *     engine_cases destroy_order
+ *         Communicator, device and engine are destroyed while a save and a checkpoint use them.
  *     engine_cases lost_rank
  *         Rank 1 leaves in the middle of a pass: the others get a status.
  *
@@ -41,7 +49,7 @@
 #define SEQ_STEPS 32
 
 typedef struct settings {
-    int stage, prefetch, micro_steps, every, steps, nan_at, poison, nccl, rows, staging, offload;
+    int stage, prefetch, micro_steps, every, steps, nan_at, poison, nccl, rows, staging, offload, fill;
     zero_offload_update_t update;
     zero_dtype_t dtype;
     zero_comm_kind_t kind;
@@ -158,7 +166,7 @@ static double reference_step(reference_t *ref, const toy_t *toy, int n_ranks, co
 typedef struct visit {
     const toy_t *toy;
     reference_t *ref;
-    bool copy;        /* take the engine's weights as the reference's, else compare */
+    bool copy;        /* take the engine's state as the reference's, else compare its weights */
     double worst;     /* largest |difference| */
     uint64_t n_elems; /* seen */
 } visit_t;
@@ -168,8 +176,11 @@ static zero_status_t visit_chunk(void *user, const zero_chunk_t *chunk)
     visit_t *visit = user;
     double *w = visit->ref->w[chunk->tensor] + chunk->first;
     for (size_t i = 0; i < chunk->n_elems; i++) {
-        if (visit->copy)
+        if (visit->copy) {
             w[i] = (double)chunk->master[i];
+            visit->ref->m[chunk->tensor][chunk->first + i] = (double)chunk->m[i];
+            visit->ref->v[chunk->tensor][chunk->first + i] = (double)chunk->v[i];
+        }
         visit->worst = fmax(visit->worst, fabs((double)chunk->master[i] - w[i]));
     }
     visit->n_elems += chunk->n_elems;
@@ -185,6 +196,60 @@ static double visit_all(zero_engine_t *engine, zero_comm_t *comm, const toy_t *t
     OK(zero_comm_sum(comm, &n, 1));
     CHECK((uint64_t)n == zero_model_n_params(toy->model), "all ranks together own %.0f elements", n);
     return visit.worst;
+}
+
+/* ---- weights and moments that a rank makes up: every rank its own, with every bit of fp32 in use ---- */
+
+static float made_up(int rank, zero_tensor_t tensor, uint64_t element, int array)
+{
+    uint64_t x = (element + 1) * UINT64_C(0x9e3779b97f4a7c15) + (uint64_t)(1000 * rank + 10 * tensor + array);
+    x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return (float)((x ^ (x >> 31)) >> 40) / 16777216.0f; /* in [0, 1) */
+}
+
+typedef struct filler {
+    int rank;
+    int n_chunks; /* seen */
+    int fails_at; /* this chunk, from 1; 0: none */
+    bool with_moments;
+} filler_t;
+
+static zero_status_t fill_chunk(void *user, const zero_chunk_t *chunk)
+{
+    filler_t *filler = user;
+    if (++filler->n_chunks == filler->fails_at)
+        return ZERO_ERROR_IO;
+    CHECK((chunk->m != NULL) == filler->with_moments && (chunk->v != NULL) == filler->with_moments, "moments");
+    for (size_t i = 0; i < chunk->n_elems; i++) {
+        chunk->master[i] = made_up(filler->rank, chunk->tensor, chunk->first + i, 0) - 0.5f;
+        if (filler->with_moments) {
+            chunk->m[i] = made_up(filler->rank, chunk->tensor, chunk->first + i, 1) - 0.5f;
+            chunk->v[i] = made_up(filler->rank, chunk->tensor, chunk->first + i, 2);
+        }
+    }
+    return ZERO_OK;
+}
+
+/* What a rank reads back is what it wrote itself. */
+static zero_status_t expect_made_up(void *user, const zero_chunk_t *chunk)
+{
+    const filler_t *filler = user;
+    for (size_t i = 0; i < chunk->n_elems; i++) {
+        uint64_t e = chunk->first + i;
+        CHECK(chunk->master[i] == made_up(filler->rank, chunk->tensor, e, 0) - 0.5f, "w of %d, %llu: %a", chunk->tensor,
+              (unsigned long long)e, (double)chunk->master[i]);
+        CHECK(chunk->m[i] == (filler->with_moments ? made_up(filler->rank, chunk->tensor, e, 1) - 0.5f : 0.0f), "m");
+        CHECK(chunk->v[i] == (filler->with_moments ? made_up(filler->rank, chunk->tensor, e, 2) : 0.0f), "v");
+    }
+    return ZERO_OK;
+}
+
+static void make_up_state(zero_engine_t *engine, int rank, bool with_moments)
+{
+    filler_t filler = {.rank = rank, .with_moments = with_moments};
+    OK(zero_set_state(engine, with_moments, fill_chunk, &filler));
+    OK(zero_get_state(engine, expect_made_up, &filler));
 }
 
 /* ---- passes ---- */
@@ -348,6 +413,10 @@ static int train(const settings_t *s)
     OK(zero_alloc(engine, ZERO_MEMORY_DATA, sizeof *device_loss, &block));
     device_loss = block;
     OK(zero_init_parameters(engine));
+    if (s->fill) {
+        make_up_state(engine, rank, false);
+        make_up_state(engine, rank, true);
+    }
     visit_all(engine, comm, &toy, &ref, true);
 
     uint64_t before = hash_params(engine, device, &toy, s->dtype);
@@ -419,6 +488,126 @@ static int expect_create(int64_t width_of_rank_1, const zero_config_t *config_of
     return 0;
 }
 
+static zero_status_t count_calls(void *user, const zero_chunk_t *chunk)
+{
+    (void)chunk;
+    ++*(int *)user;
+    return ZERO_OK;
+}
+
+/* The weights of rank 1 are written by half: nobody trains, evaluates, reads or saves before they are whole again. */
+static int failed_fill(const settings_t *s)
+{
+    zero_comm_t *comm;
+    zero_device_t *device;
+    zero_engine_t *engine;
+    zero_save_t *save;
+    int n_calls = 0;
+    zero_config_t config = make_config(s);
+    toy_t toy = toy_create(37, s->rows);
+    OK(zero_comm_create(s->kind, &comm));
+    OK(zero_device_create(s->device, comm, &device));
+    OK(zero_engine_create(comm, device, toy.model, &config, &engine));
+    OK(zero_init_parameters(engine));
+    int rank = zero_comm_rank(comm);
+    uint64_t initial = hash_params(engine, device, &toy, s->dtype);
+
+    filler_t filler = {.rank = rank, .fails_at = rank == 1 ? 3 : 0};
+    zero_status_t status = zero_set_state(engine, false, fill_chunk, &filler);
+    CHECK(status == (rank == 1 ? ZERO_ERROR_IO : ZERO_ERROR_PEER), "%s", zero_status_name(status));
+    for (int again = 0; again < 2; again++) {
+        CHECK(zero_begin(engine, ZERO_PASS_TRAIN, NULL) == ZERO_ERROR_ORDER, "trains with half-written weights");
+        CHECK(zero_begin(engine, ZERO_PASS_EVAL, NULL) == ZERO_ERROR_ORDER, "evaluates half-written weights");
+        CHECK(zero_get_state(engine, count_calls, &n_calls) == ZERO_ERROR_ORDER, "reads half-written weights");
+        CHECK(zero_save_begin(engine, "nowhere", &(zero_save_options_t){0}, &save) == ZERO_ERROR_ORDER,
+              "saves half-written weights");
+    }
+    CHECK(n_calls == 0 && access("nowhere", F_OK) != 0, "something was read or made");
+    OK(zero_init_parameters(engine));
+    CHECK(hash_params(engine, device, &toy, s->dtype) == initial, "initial weights are others than before");
+    make_up_state(engine, rank, false);
+    check_same_on_all_ranks(comm, hash_params(engine, device, &toy, s->dtype));
+    zero_engine_destroy(engine);
+    zero_device_destroy(device);
+    zero_model_destroy(toy.model);
+    zero_comm_destroy(comm);
+    return 0;
+}
+
+/* Every call with NULL in one place on rank 1, with nothing wrong on the others. */
+static int null_on_one_rank(void)
+{
+    zero_comm_t *comm;
+    zero_device_t *device;
+    zero_engine_t *engine, *other;
+    zero_save_t *save;
+    zero_checkpoint_t *checkpoint;
+    zero_config_t config = zero_config_default();
+    toy_t toy = toy_create(37, ROWS);
+    OK(zero_comm_create(ZERO_COMM_AUTO, &comm));
+    OK(zero_device_create(ZERO_DEVICE_CPU, comm, &device));
+    OK(zero_engine_create(comm, device, toy.model, &config, &engine));
+    OK(zero_init_parameters(engine));
+    bool odd = zero_comm_rank(comm) == 1;
+    uint64_t hash = hash_params(engine, device, &toy, ZERO_BF16);
+    zero_save_options_t options = {0};
+    filler_t filler = {.rank = zero_comm_rank(comm)};
+#define TOLD(call) CHECK((call) == (odd ? ZERO_ERROR_ARGUMENT : ZERO_ERROR_PEER), "not told to all ranks")
+    TOLD(zero_engine_create(comm, odd ? NULL : device, toy.model, &config, &other));
+    TOLD(zero_engine_create(comm, device, toy.model, odd ? NULL : &config, &other));
+    TOLD(zero_set_state(engine, false, odd ? NULL : fill_chunk, &filler));
+    TOLD(zero_load_weights(engine, odd ? NULL : "nowhere"));
+    TOLD(zero_save_prepare(comm, odd ? NULL : "nowhere"));
+    TOLD(zero_save_begin(engine, odd ? NULL : "nowhere", &options, &save));
+    TOLD(zero_save_begin(engine, "nowhere", odd ? NULL : &options, &save));
+    TOLD(zero_checkpoint_open(comm, odd ? NULL : "nowhere", &checkpoint));
+    TOLD(zero_checkpoint_open(comm, "nowhere", odd ? NULL : &checkpoint));
+#undef TOLD
+    CHECK(filler.n_chunks == 0 && hash_params(engine, device, &toy, ZERO_BF16) == hash, "something was written");
+    zero_engine_destroy(engine);
+    zero_device_destroy(device);
+    zero_model_destroy(toy.model);
+    zero_comm_destroy(comm);
+    rmdir("nowhere"); /* rank 0 made it */
+    return 0;
+}
+
+static int destroy_order(void)
+{
+    zero_comm_t *comm;
+    zero_device_t *device;
+    zero_engine_t *engine;
+    zero_save_t *save;
+    zero_step_result_t result;
+    settings_t s = {.stage = 3, .micro_steps = 1};
+    zero_config_t config = zero_config_default();
+    toy_t toy = toy_create(37, ROWS);
+    char directory[] = "/tmp/engine_cases.XXXXXX";
+    OK(zero_comm_create(ZERO_COMM_AUTO, &comm));
+    int rank = zero_comm_rank(comm);
+    OK(zero_comm_agree(comm, rank > 0 || mkdtemp(directory) ? ZERO_OK : ZERO_ERROR_IO));
+    OK(zero_comm_broadcast(comm, directory, sizeof directory, 0));
+    OK(zero_device_create(ZERO_DEVICE_CPU, comm, &device));
+    OK(zero_engine_create(comm, device, toy.model, &config, &engine));
+    OK(zero_init_parameters(engine));
+    micro_step_pass(engine, device, &toy, rank, 1, 0, &s);
+    OK(zero_step(engine, 0.01f, NULL, NULL));
+    OK(zero_step_wait(engine, &result));
+    OK(zero_save_begin(engine, directory, &(zero_save_options_t){.background = true}, &save));
+    zero_comm_destroy(comm);
+    zero_device_destroy(device);
+    micro_step_pass(engine, device, &toy, rank, 2, 0, &s);
+    zero_engine_destroy(engine);
+    zero_model_destroy(toy.model);
+    OK(zero_save_end(save));
+    if (rank == 0) {
+        char command[128];
+        snprintf(command, sizeof command, "rm -r %s", directory);
+        CHECK(system(command) == 0, "%s", command);
+    }
+    return 0;
+}
+
 /* Rank 1 leaves in backward; what the others return is the program's exit code: 3, "a status and no hang". */
 static int lost_rank(void)
 {
@@ -465,6 +654,7 @@ static const setting_row_t setting_rows[] = {{"stage", offsetof(settings_t, stag
                                              {"rows", offsetof(settings_t, rows), NULL},
                                              {"staging", offsetof(settings_t, staging), NULL},
                                              {"offload", offsetof(settings_t, offload), NULL},
+                                             {"fill", offsetof(settings_t, fill), NULL},
                                              {"update", offsetof(settings_t, update), "auto device host"},
                                              {"dtype", offsetof(settings_t, dtype), SETTING_DTYPES},
                                              {"device", offsetof(settings_t, device), "auto cpu cuda cuda-shared"},
@@ -484,6 +674,8 @@ int main(int argc, char **argv)
         setting_take(argv[i], setting_rows, sizeof setting_rows / sizeof setting_rows[0], &s);
     if (strcmp(argv[1], "train") == 0)
         return train(&s);
+    if (strcmp(argv[1], "failed_fill") == 0)
+        return failed_fill(&s);
     zero_config_t odd = zero_config_default();
     if (strcmp(argv[1], "mismatch") == 0)
         return expect_create(38, &odd, ZERO_ERROR_MISMATCH);
@@ -498,6 +690,10 @@ int main(int argc, char **argv)
     odd.user_bytes = (size_t)1 << 50;
     if (strcmp(argv[1], "too_large") == 0)
         return expect_create(37, &odd, ZERO_ERROR_MEMORY);
+    if (strcmp(argv[1], "null_on_one_rank") == 0)
+        return null_on_one_rank();
+    if (strcmp(argv[1], "destroy_order") == 0)
+        return destroy_order();
     if (strcmp(argv[1], "lost_rank") == 0)
         return lost_rank();
     CHECK(false, "no case %s", argv[1]);

@@ -84,11 +84,15 @@ static zero_status_t open_on_all_ranks(zero_checkpoint_t *checkpoint, const char
 
 zero_status_t zero_checkpoint_open(zero_comm_t *comm, const char *directory, zero_checkpoint_t **checkpoint)
 {
+    ZERO_REQUIRE(comm);
+    if (!directory || !checkpoint) /* told to all ranks, where they agree that there is memory */
+        return zero_comm_agree(comm, zero_refuse_null("zero_checkpoint_open", !directory ? "directory" : "checkpoint"));
     zero_checkpoint_t *opened = calloc(1, sizeof *opened);
     zero_status_t status = opened ? ZERO_OK : zero_fail(ZERO_ERROR_MEMORY, "no memory to open '%s'", directory);
     status = zero_comm_agree(comm, status);
     if (status == ZERO_OK) {
         opened->comm = comm;
+        zero_users_join(&comm->users, ZERO_USER_CHECKPOINT);
         status = open_on_all_ranks(opened, directory);
     }
     if (status != ZERO_OK) {
@@ -103,6 +107,8 @@ void zero_checkpoint_close(zero_checkpoint_t *checkpoint)
 {
     if (!checkpoint)
         return;
+    if (checkpoint->comm)
+        zero_comm_drop(checkpoint->comm, ZERO_USER_CHECKPOINT);
     zero_manifest_destroy(&checkpoint->manifest);
     json_decref(checkpoint->state);
     free(checkpoint->state_text);
@@ -112,17 +118,17 @@ void zero_checkpoint_close(zero_checkpoint_t *checkpoint)
 
 const char *zero_checkpoint_path(const zero_checkpoint_t *checkpoint)
 {
-    return checkpoint->path;
+    return checkpoint ? checkpoint->path : "";
 }
 
 uint64_t zero_checkpoint_step(const zero_checkpoint_t *checkpoint)
 {
-    return checkpoint->step;
+    return checkpoint ? checkpoint->step : 0;
 }
 
 const char *zero_checkpoint_state(const zero_checkpoint_t *checkpoint)
 {
-    return checkpoint->state_text;
+    return checkpoint ? checkpoint->state_text : "";
 }
 
 /* ---- finding the arrays ---- */
@@ -298,9 +304,11 @@ static zero_status_t load(zero_engine_t *engine, loader_t *loader)
 
 zero_status_t zero_load(zero_engine_t *engine, const zero_checkpoint_t *checkpoint)
 {
-    loader_t loader = {.checkpoint = checkpoint, .model = engine->model, .alike = !engine->plan.stage.shard_state};
+    ZERO_REQUIRE(engine);
     if (engine->started)
         return zero_fail(ZERO_ERROR_ORDER, "zero_load after the first zero_begin");
+    ZERO_TRY(zero_comm_agree(engine->host_comm, checkpoint ? ZERO_OK : zero_refuse_null("zero_load", "checkpoint")));
+    loader_t loader = {.checkpoint = checkpoint, .model = engine->model, .alike = !engine->plan.stage.shard_state};
     zero_engine_enter(engine, "zero_load");
     zero_status_t status = load(engine, &loader);
     destroy(&loader);

@@ -266,6 +266,8 @@ static void abandon(zero_save_t *save)
 
 zero_status_t zero_save_poll(zero_save_t *save, bool *done)
 {
+    ZERO_REQUIRE(save);
+    ZERO_REQUIRE(done);
     double n_done = atomic_load(&save->thread_done) ? 1.0 : 0.0;
     if (save->status == ZERO_OK && save->phase < N_PHASES) {
         save->status = zero_comm_sum(save->comm, &n_done, 1);
@@ -297,6 +299,9 @@ static void destroy(zero_save_t *save)
         close(save->lock);
     free(save->temporary);
     free(save->parent);
+    zero_comm_t *comm = save->comm;
+    zero_engine_leave(save->engine, ZERO_USER_SAVE);
+    zero_comm_drop(comm, ZERO_USER_SAVE);
     free(save);
 }
 
@@ -405,6 +410,7 @@ static zero_status_t fill(zero_save_t *save, const char *directory, const zero_s
         save->writers[kept].file = -1;
     ZERO_TRY(zero_engine_get_step_state(engine, "zero_save_begin", &state));
     ZERO_TRY(check_config(options->config_json));
+    ZERO_TRY(zero_engine_check_weights(engine, "zero_save_begin"));
     save->step = engine->n_steps_waited;
     save->dtype = engine->config.dtype;
     save->keep = options->keep;
@@ -487,12 +493,23 @@ static zero_status_t begin(zero_save_t *save, const char *directory, const zero_
 zero_status_t zero_save_begin(zero_engine_t *engine, const char *directory, const zero_save_options_t *options,
                               zero_save_t **save)
 {
+    ZERO_REQUIRE(engine);
+    const char *missing = !directory ? "directory" : !options ? "options" : !save ? "save" : NULL;
+    if (missing) /* told to all ranks, where they agree that the step can be saved */
+        return zero_comm_agree(engine->host_comm, zero_refuse_null("zero_save_begin", missing));
+    if (options->keep < 0)
+        return zero_comm_agree(engine->host_comm, zero_fail(ZERO_ERROR_ARGUMENT,
+                                                            "zero_save_begin: keep %d: it must be "
+                                                            "at least 0",
+                                                            options->keep));
     zero_save_t *made = calloc(1, sizeof *made);
     if (!made)
         return zero_comm_agree(engine->host_comm, zero_fail(ZERO_ERROR_MEMORY, "no memory to save a checkpoint"));
     made->comm = engine->host_comm;
     made->engine = engine;
     made->lock = -1;
+    zero_users_join(&made->comm->users, ZERO_USER_SAVE);
+    zero_users_join(&engine->users, ZERO_USER_SAVE);
     zero_engine_enter(engine, "zero_save_begin");
     zero_status_t status = zero_comm_leave(engine->host_comm, begin(made, directory, options));
     if (status == ZERO_OK) {
@@ -506,5 +523,8 @@ zero_status_t zero_save_begin(zero_engine_t *engine, const char *directory, cons
 
 zero_status_t zero_save_prepare(zero_comm_t *comm, const char *directory)
 {
+    ZERO_REQUIRE(comm);
+    if (!directory)
+        return zero_comm_agree(comm, zero_refuse_null("zero_save_prepare", "directory"));
     return zero_comm_agree(comm, comm->rank == 0 ? zero_checkpoints_prepare(directory) : ZERO_OK);
 }

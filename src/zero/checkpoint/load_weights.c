@@ -333,13 +333,13 @@ static zero_status_t open_on_all_ranks(zero_comm_t *comm, const zero_model_t *mo
 zero_status_t zero_load_weights(zero_engine_t *engine, const char *directory)
 {
     checkpoint_t checkpoint = {0};
+    ZERO_REQUIRE(engine);
+    ZERO_TRY(zero_comm_agree(engine->comm, directory ? ZERO_OK : zero_refuse_null("zero_load_weights", "directory")));
     zero_engine_enter(engine, "zero_load_weights");
     zero_status_t status = open_on_all_ranks(engine->comm, engine->model, directory, &checkpoint);
     checkpoint.alike = !engine->plan.stage.shard_state;
     if (status == ZERO_OK)
         status = zero_set_state(engine, false, fill, &checkpoint);
-    if (status == ZERO_OK)
-        status = zero_set_adam_step(engine, 0); /* moments that are zero again are those of step 0 */
     checkpoint_close(&checkpoint);
     return zero_comm_leave(engine->host_comm, status);
 }

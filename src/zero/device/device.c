@@ -53,6 +53,10 @@ static zero_status_t check_threads(const zero_comm_t *comm)
 
 zero_status_t zero_device_create(zero_device_type_t type, const zero_comm_t *comm, zero_device_t **device)
 {
+    ZERO_REQUIRE(comm);
+    ZERO_REQUIRE(device);
+    if ((unsigned)type > ZERO_DEVICE_CUDA_SHARED)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "zero_device_create: there is no type %d", (int)type);
     ZERO_TRY(check_threads(comm));
     type = zero_device_resolve(type, comm);
     if (type == ZERO_DEVICE_CPU)
@@ -111,17 +115,24 @@ void zero_device_comm_destroy(zero_comm_t *comm, zero_comm_t *bulk)
 
 void zero_device_destroy(zero_device_t *device)
 {
-    if (device)
+    if (device && zero_users_let_go(&device->users, "zero_device_destroy"))
+        device->ops->destroy(device);
+}
+
+void zero_device_leave(zero_device_t *device)
+{
+    if (zero_users_leave(&device->users, ZERO_USER_ENGINE))
         device->ops->destroy(device);
 }
 
 zero_device_type_t zero_device_get_type(const zero_device_t *device)
 {
-    return device->type;
+    return device ? device->type : ZERO_DEVICE_AUTO;
 }
 
 zero_status_t zero_device_synchronize(zero_device_t *device)
 {
+    ZERO_REQUIRE(device);
     return device->ops->synchronize(device);
 }
 
@@ -149,26 +160,36 @@ zero_status_t zero_device_await(zero_device_t *device, const zero_comm_t *host, 
 
 zero_status_t zero_stream_create(zero_device_t *device, zero_stream_t *stream)
 {
+    ZERO_REQUIRE(device);
+    ZERO_REQUIRE(stream);
     return device->ops->stream_create(device, false, stream);
 }
 
 void zero_stream_destroy(zero_device_t *device, zero_stream_t stream)
 {
-    device->ops->stream_destroy(device, stream);
+    if (device)
+        device->ops->stream_destroy(device, stream);
 }
 
 zero_status_t zero_host_alloc(zero_device_t *device, size_t n_bytes, void **data)
 {
+    ZERO_REQUIRE(device);
+    ZERO_REQUIRE(data);
     return device->ops->host_alloc(device, n_bytes, data);
 }
 
 void zero_host_free(zero_device_t *device, void *data)
 {
-    if (data)
+    if (device && data)
         device->ops->host_free(device, data);
 }
 
 zero_status_t zero_device_copy(zero_device_t *device, void *dst, const void *src, size_t n_bytes, zero_stream_t stream)
 {
+    ZERO_REQUIRE(device);
+    if (n_bytes == 0)
+        return ZERO_OK;
+    ZERO_REQUIRE(dst);
+    ZERO_REQUIRE(src);
     return device->ops->copy(device, dst, src, n_bytes, stream);
 }

@@ -3,6 +3,7 @@
 #ifndef ZERO_DEVICE_H
 #define ZERO_DEVICE_H
 
+#include "comm/users.h"
 #include "kernels/shard/shard.h"
 
 typedef struct zero_event *zero_event_t;
@@ -55,7 +56,11 @@ struct zero_device {
     zero_device_type_t type;
     const zero_shard_kernels_t *kernels;
     int n_sharers; /* ranks that use the same memory */
+    zero_users_t users;
 };
+
+/* An engine on the device is gone. */
+void zero_device_leave(zero_device_t *device);
 
 zero_status_t zero_device_cpu_create(const zero_comm_t *comm, zero_device_t **device);
 zero_status_t zero_device_cuda_create(const zero_comm_t *comm, bool may_share, zero_device_t **device);

@@ -233,10 +233,22 @@ static zero_status_t create_streams(zero_engine_t *engine)
     return zero_timeline_create(device, engine->host_comm, timeline_capacity(engine), &engine->timeline);
 }
 
+/* NULL on one rank is told to all. */
+static zero_status_t check_arguments(zero_comm_t *comm, const char *missing)
+{
+    return zero_comm_agree(comm, missing ? zero_refuse_null("zero_engine_create", missing) : ZERO_OK);
+}
+
 zero_status_t zero_engine_create(zero_comm_t *comm, zero_device_t *device, const zero_model_t *model,
                                  const zero_config_t *config, zero_engine_t **engine)
 {
     zero_status_t status;
+    ZERO_REQUIRE(comm);
+    ZERO_TRY(check_arguments(comm, !device   ? "device"
+                                   : !model  ? "model"
+                                   : !config ? "config"
+                                   : !engine ? "engine"
+                                             : NULL));
     zero_call_t call = {.name = "zero_engine_create", .has_engine = 1, .engine = comm->n_engines++};
     zero_comm_enter(comm, &call, true);
     zero_engine_t *made = NULL;
@@ -250,6 +262,8 @@ zero_status_t zero_engine_create(zero_comm_t *comm, zero_device_t *device, const
     made->number = call.engine;
     made->host_comm = comm;
     made->device = device;
+    zero_users_join(&comm->users, ZERO_USER_ENGINE);
+    zero_users_join(&device->users, ZERO_USER_ENGINE);
     made->config = *config;
     made->config.check = is_to_check(config);
     ZERO_TRY_GOTO(zero_device_comm_create(device, comm, config->nccl_reduction, &made->comm), fail);
@@ -281,10 +295,8 @@ static void settle(zero_engine_t *engine)
     zero_device_synchronize(engine->device);
 }
 
-void zero_engine_destroy(zero_engine_t *engine)
+static void end(zero_engine_t *engine)
 {
-    if (!engine)
-        return;
     zero_comm_t *host_comm = engine->host_comm;
     zero_engine_enter(engine, "zero_engine_destroy");
     settle(engine);
@@ -322,8 +334,22 @@ void zero_engine_destroy(zero_engine_t *engine)
     zero_layout_destroy(&engine->layout);
     zero_model_destroy(engine->model);
     zero_device_comm_destroy(host_comm, engine->comm);
+    zero_device_leave(engine->device);
     free(engine);
     zero_comm_leave(host_comm, ZERO_OK);
+    zero_comm_drop(host_comm, ZERO_USER_ENGINE);
+}
+
+void zero_engine_destroy(zero_engine_t *engine)
+{
+    if (engine && zero_users_let_go(&engine->users, "zero_engine_destroy"))
+        end(engine);
+}
+
+void zero_engine_leave(zero_engine_t *engine, zero_user_t user)
+{
+    if (zero_users_leave(&engine->users, user))
+        end(engine);
 }
 
 static zero_status_t alloc(zero_engine_t *engine, zero_memory_category_t category, size_t n_bytes,
@@ -351,6 +377,8 @@ static zero_status_t alloc(zero_engine_t *engine, zero_memory_category_t categor
 
 zero_status_t zero_alloc(zero_engine_t *engine, zero_memory_category_t category, size_t n_bytes, void **data)
 {
+    ZERO_REQUIRE(engine);
+    ZERO_REQUIRE(data);
     if ((unsigned)category >= ZERO_MEMORY_N_CATEGORIES)
         return zero_fail(ZERO_ERROR_ARGUMENT, "zero_alloc: there is no memory category %d", (int)category);
     return alloc(engine, category, n_bytes, (zero_user_block_t){.always_in_use = true}, data);
@@ -359,6 +387,8 @@ zero_status_t zero_alloc(zero_engine_t *engine, zero_memory_category_t category,
 zero_status_t zero_alloc_activations(zero_engine_t *engine, zero_unit_t first, zero_unit_t last, size_t n_bytes,
                                      void **data)
 {
+    ZERO_REQUIRE(engine);
+    ZERO_REQUIRE(data);
     zero_unit_t n_units = engine->model->n_units;
     if (first < 0 || first >= n_units || last < 0 || last >= n_units)
         return zero_fail(ZERO_ERROR_ARGUMENT, "zero_alloc_activations: units %d and %d, of %d", first, last, n_units);

@@ -55,6 +55,7 @@ typedef enum zero_params_are {
 } zero_params_are_t;
 
 struct zero_engine {
+    zero_users_t users;
     zero_comm_t *host_comm; /* the caller's */
     uint32_t number;        /* of the engines over it, in the order of their creation, from 0 */
     zero_comm_t *comm;      /* how bulk data travels with this device: host_comm itself, or what joins GPUs */
@@ -111,6 +112,8 @@ struct zero_engine {
     bool acquired;  /* between acquire and release / grad_ready */
     int micro_step; /* of the current step, from 0; micro_steps: only zero_step may come */
     bool started;   /* zero_begin was called: no more zero_alloc */
+    /* Weights that a call which failed has left half written, on some rank: nobody computes with them (state.c). */
+    bool weights_are_partial, partial_weights_told;
 
     /* The update. */
     size_t n_segments;       /* of this rank's share of the state: in private_data, at plan.segments */
@@ -137,6 +140,10 @@ static inline zero_stream_t zero_engine_stream(const zero_engine_t *engine, zero
 {
     return engine->overlapped ? beside : stream;
 }
+
+/* ---- create.c ---- */
+/* A save of the engine's state has ended. [collective] where it is the last after zero_engine_destroy */
+void zero_engine_leave(zero_engine_t *engine, zero_user_t user);
 
 /* ---- addresses.c: what the plan's offsets mean ---- */
 /* This unit's full gradient: offset in the window. The unit has a slot, or gradients are not sharded. */
@@ -217,6 +224,10 @@ zero_status_t zero_engine_finish_reductions(zero_engine_t *engine, zero_stream_t
 zero_status_t zero_engine_poison_grads(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
 /* ZERO_ERROR_ARGUMENT, with a line, where one still holds what it was filled with. */
 zero_status_t zero_engine_check_grads(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
+
+/* ---- state.c ---- */
+/* ZERO_ERROR_ORDER where weights were written in part; the reason is logged once. call: who asks. */
+zero_status_t zero_engine_check_weights(zero_engine_t *engine, const char *call);
 
 /* ---- update.c: the update ---- */
 /* ZERO_ERROR_ORDER inside a pass or between the micro-steps of a step; the second also where a step's result is unread.

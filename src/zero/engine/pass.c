@@ -19,6 +19,7 @@ static const char *position_text(const zero_engine_t *engine)
 
 zero_status_t zero_begin(zero_engine_t *engine, zero_pass_t pass, zero_stream_t stream)
 {
+    ZERO_REQUIRE(engine);
     if (engine->in_pass)
         return zero_fail(ZERO_ERROR_ORDER, "zero_begin inside a pass: unit %s (%s) has not been used yet",
                          engine->model->units[zero_order_unit(engine->position, engine->model->n_units)].name,
@@ -31,6 +32,7 @@ zero_status_t zero_begin(zero_engine_t *engine, zero_pass_t pass, zero_stream_t 
     if (pass == ZERO_PASS_EVAL && engine->micro_step != 0)
         return zero_fail(ZERO_ERROR_ORDER, "an eval pass after %d of a step's %d micro-steps: finish the step first",
                          engine->micro_step, engine->config.micro_steps);
+    ZERO_TRY(zero_engine_check_weights(engine, "zero_begin"));
     if (!engine->started)
         ZERO_TRY(zero_offload_start(engine));
     if (pass == ZERO_PASS_TRAIN && engine->micro_step == 0)
@@ -61,6 +63,7 @@ static zero_status_t check_order(const zero_engine_t *engine, const char *call, 
 
 zero_status_t zero_acquire(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
 {
+    ZERO_REQUIRE(engine);
     ZERO_TRY(check_order(engine, "zero_acquire", unit, false));
     zero_engine_enter_unit(engine, "zero_acquire", unit);
     ZERO_TRY(zero_engine_gather_ahead(engine, stream));
@@ -103,6 +106,7 @@ static void advance(zero_engine_t *engine)
 
 zero_status_t zero_release(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
 {
+    ZERO_REQUIRE(engine);
     ZERO_TRY(check_order(engine, "zero_release", unit, true));
     if (zero_order_is_backward(engine->position, engine->model->n_units))
         return zero_fail(ZERO_ERROR_ORDER, "zero_release(%s) in backward: zero_grad_ready ends a unit there",
@@ -114,6 +118,7 @@ zero_status_t zero_release(zero_engine_t *engine, zero_unit_t unit, zero_stream_
 
 zero_status_t zero_grad_ready(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
 {
+    ZERO_REQUIRE(engine);
     ZERO_TRY(check_order(engine, "zero_grad_ready", unit, true));
     if (!zero_order_is_backward(engine->position, engine->model->n_units))
         return zero_fail(ZERO_ERROR_ORDER, "zero_grad_ready(%s) in forward: zero_release ends a unit there",
@@ -142,7 +147,7 @@ static const unsigned char *full_params(const zero_engine_t *engine, zero_unit_t
 
 static bool is_usable(const zero_engine_t *engine, zero_tensor_t tensor)
 {
-    return engine->acquired && tensor >= 0 && tensor < engine->model->n_tensors &&
+    return engine && engine->acquired && tensor >= 0 && tensor < engine->model->n_tensors &&
            zero_order_needs(engine->model, engine->position, engine->model->tensors[tensor].owner);
 }
 
@@ -156,10 +161,10 @@ const void *zero_param(const zero_engine_t *engine, zero_tensor_t tensor)
 
 zero_grad_t zero_grad(const zero_engine_t *engine, zero_tensor_t tensor)
 {
-    int n_units = engine->model->n_units;
-    zero_grad_t grad = {.data = NULL, .dtype = engine->plan.stage.grad_dtype, .accumulate = false};
-    if (!is_usable(engine, tensor) || !zero_order_is_backward(engine->position, n_units))
+    zero_grad_t grad = {.data = NULL, .dtype = engine ? engine->plan.stage.grad_dtype : ZERO_FP32, .accumulate = false};
+    if (!is_usable(engine, tensor) || !zero_order_is_backward(engine->position, engine->model->n_units))
         return grad;
+    int n_units = engine->model->n_units;
     const zero_tensor_decl_t *decl = &engine->model->tensors[tensor];
     uint64_t flat = zero_engine_grad_offset(engine, decl->owner);
     grad.data = zero_engine_window(engine, flat + engine->layout.tensor_offsets[tensor] * zero_dtype_size(grad.dtype));
@@ -171,24 +176,29 @@ zero_grad_t zero_grad(const zero_engine_t *engine, zero_tensor_t tensor)
 
 zero_status_t zero_engine_trace(zero_engine_t *engine, unsigned works, zero_trace_fn fn, void *user)
 {
+    ZERO_REQUIRE(engine);
+    if (works != 0)
+        ZERO_REQUIRE(fn);
+    if ((works & ~ZERO_ALL_WORKS) != 0)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "zero_engine_trace: works 0x%x are not all of ZERO_ALL_WORKS", works);
     if (engine->started)
         return zero_fail(ZERO_ERROR_ORDER, "zero_engine_trace after the first zero_begin");
-    if (works != 0 && !fn)
-        return zero_fail(ZERO_ERROR_ARGUMENT, "zero_engine_trace: fn is NULL, and works are to be traced");
     return zero_timeline_trace(engine->timeline, works, fn, user);
 }
 
 zero_memory_t zero_engine_memory(const zero_engine_t *engine)
 {
-    return engine->memory;
+    return engine ? engine->memory : (zero_memory_t){0};
 }
 
 zero_stats_t zero_engine_stats(const zero_engine_t *engine)
 {
-    return engine->stats;
+    return engine ? engine->stats : (zero_stats_t){0};
 }
 
 const char *zero_engine_transport(const zero_engine_t *engine)
 {
+    if (!engine)
+        return "";
     return engine->comm->size == 1 ? "self" : engine->comm->ops->name;
 }

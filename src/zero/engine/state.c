@@ -1,8 +1,12 @@
 /* state.c - writing and reading weights and moments, by tensor and element, whatever the stage and the world size.
  *
- * A rank holds, of each tensor, the part that lies in its slice of the unit's flat (all of it at stage 0). Values pass
- * in runs of at most CHUNK_ELEMS through fp32 buffers, because bf16 weights are kept as two halves
+ * A rank owns, of each tensor, the part that lies in its slice of the unit's flat. Callers write and read what their
+ * rank owns; at stage 0, where every rank holds all of the state, what is written then goes from its owners to the
+ * others. Values pass in runs of at most CHUNK_ELEMS through fp32 buffers, because bf16 weights are kept as two halves
  * (kernels/shard/shard.h).
+ *
+ * What must hold: a rank computes with no weights that were written in part, here or on another rank. From the first
+ * element on until every rank has written its last, and all is published, the engine refuses to use them.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -102,7 +106,7 @@ static zero_status_t for_each_chunk(zero_engine_t *engine, zero_tensor_t tensor,
     return ZERO_OK;
 }
 
-/* Every run this rank holds; with `owned_only`, those of its own shard alone, which differs at stage 0. */
+/* Every run this rank holds; with `owned_only`, those of its own shard alone, which is less at stage 0. */
 static zero_status_t for_each_run(zero_engine_t *engine, bool owned_only, run_fn fn, void *user)
 {
     chunk_buffers_t buffers = {0};
@@ -180,6 +184,85 @@ static zero_status_t publish(zero_engine_t *engine)
     return zero_comm_leave(engine->host_comm, zero_device_synchronize(engine->device));
 }
 
+/* ---- stage 0: the state from its owners to all ranks ---- */
+
+/* Copies this rank's slices of all flats to where peers read them. */
+static zero_status_t offer_slices(zero_engine_t *engine, const unsigned char *array, size_t element_bytes)
+{
+    const zero_layout_t *layout = &engine->layout;
+    unsigned char *offered = zero_engine_window(engine, engine->plan.sums);
+    for (zero_unit_t unit = 0; unit < layout->n_units; unit++) {
+        const zero_unit_layout_t *flat = &layout->units[unit];
+        size_t at = (flat->flat_offset + (uint64_t)engine->comm->rank * flat->shard_elems) * element_bytes;
+        ZERO_TRY(zero_device_copy(engine->device, offered + at, array + at, flat->shard_elems * element_bytes,
+                                  engine->gather_stream));
+    }
+    return ZERO_OK;
+}
+
+/* Every rank's slices of all flats at `offset` in the window to every rank, which may overwrite them afterwards. */
+static zero_status_t gather_flats(zero_engine_t *engine, uint64_t offset, size_t element_bytes)
+{
+    zero_comm_t *comm = engine->comm;
+    ZERO_TRY(comm->ops->fence(comm, ZERO_LANE_GATHER, engine->gather_stream));
+    for (zero_unit_t unit = 0; unit < engine->layout.n_units; unit++)
+        ZERO_TRY(zero_engine_gather_in_place(engine, unit, offset, element_bytes, engine->gather_stream));
+    return comm->ops->fence(comm, ZERO_LANE_GATHER, engine->gather_stream);
+}
+
+/* One array of the private state. It passes through the sums' place, which is in the window, as large as fp32's flats
+ * and free between steps. */
+static zero_status_t share_array(zero_engine_t *engine, uint64_t offset, size_t element_bytes)
+{
+    unsigned char *array = zero_engine_private(engine, offset);
+    if (element_bytes == 0)
+        return ZERO_OK;
+    ZERO_TRY(offer_slices(engine, array, element_bytes));
+    ZERO_TRY(gather_flats(engine, engine->plan.sums, element_bytes));
+    return zero_device_copy(engine->device, array, zero_engine_window(engine, engine->plan.sums),
+                            engine->layout.total_flat_elems * element_bytes, engine->gather_stream);
+}
+
+/* v comes last: its padding is zero, as the sums' must be. */
+static zero_status_t share_state(zero_engine_t *engine)
+{
+    const zero_arena_plan_t *plan = &engine->plan;
+    zero_dtype_t dtype = engine->config.dtype;
+    if (plan->stage.shard_state || engine->comm->size == 1)
+        return ZERO_OK;
+    ZERO_TRY(gather_flats(engine, plan->params, zero_dtype_size(dtype)));
+    ZERO_TRY(share_array(engine, plan->low, zero_low_size(dtype)));
+    ZERO_TRY(share_array(engine, plan->m, sizeof(float)));
+    return share_array(engine, plan->v, sizeof(float));
+}
+
+/* Writes this rank's runs by `fn`: all that it holds, or (`owned_only`) what it owns, which then goes to all that hold
+ * it. */
+static zero_status_t write_all(zero_engine_t *engine, bool owned_only, run_fn fn, void *user)
+{
+    engine->weights_are_partial = true;
+    engine->partial_weights_told = false;
+    ZERO_TRY(zero_comm_agree(engine->comm, for_each_run(engine, owned_only, fn, user)));
+    if (owned_only)
+        ZERO_TRY(share_state(engine));
+    ZERO_TRY(publish(engine));
+    engine->weights_are_partial = false;
+    return ZERO_OK;
+}
+
+zero_status_t zero_engine_check_weights(zero_engine_t *engine, const char *call)
+{
+    if (!engine->weights_are_partial)
+        return ZERO_OK;
+    if (!engine->partial_weights_told)
+        zero_fail_alike(ZERO_ERROR_ORDER,
+                        "%s: the weights are incomplete, because the last call that wrote them failed: "
+                        "zero_init_parameters, zero_set_state, zero_load_weights or zero_load must succeed first",
+                        call);
+    engine->partial_weights_told = true;
+    return ZERO_ERROR_ORDER;
+}
+
 typedef struct set_request {
     zero_chunk_fn fill;
     void *user;
@@ -209,10 +292,14 @@ static zero_status_t set_run(zero_engine_t *engine, zero_tensor_t tensor, const 
 zero_status_t zero_set_state(zero_engine_t *engine, bool with_moments, zero_chunk_fn fill, void *user)
 {
     set_request_t request = {.fill = fill, .user = user, .with_moments = with_moments};
-    ZERO_TRY(zero_engine_check_between_steps(engine, "zero_set_state"));
+    ZERO_REQUIRE(engine);
+    /* A step under way would bring its own t. */
+    ZERO_TRY(with_moments ? zero_engine_check_between_steps(engine, "zero_set_state")
+                          : zero_engine_check_no_step(engine, "zero_set_state without moments"));
+    ZERO_TRY(zero_comm_agree(engine->comm, fill ? ZERO_OK : zero_refuse_null("zero_set_state", "fill")));
     ZERO_TRY(quiet(engine, "zero_set_state"));
-    ZERO_TRY(zero_comm_agree(engine->comm, for_each_run(engine, false, set_run, &request)));
-    return publish(engine);
+    ZERO_TRY(write_all(engine, true, set_run, &request));
+    return with_moments ? ZERO_OK : zero_set_adam_step(engine, 0);
 }
 
 static zero_status_t init_run(zero_engine_t *engine, zero_tensor_t tensor, const zero_span_t *run,
@@ -239,10 +326,10 @@ static zero_status_t init_run(zero_engine_t *engine, zero_tensor_t tensor, const
 
 zero_status_t zero_init_parameters(zero_engine_t *engine)
 {
+    ZERO_REQUIRE(engine);
     ZERO_TRY(zero_engine_check_no_step(engine, "zero_init_parameters"));
     ZERO_TRY(quiet(engine, "zero_init_parameters"));
-    ZERO_TRY(zero_comm_agree(engine->comm, for_each_run(engine, false, init_run, NULL)));
-    ZERO_TRY(publish(engine));
+    ZERO_TRY(write_all(engine, false, init_run, NULL));
     return zero_set_adam_step(engine, 0);
 }
 
@@ -271,7 +358,10 @@ static zero_status_t get_run(zero_engine_t *engine, zero_tensor_t tensor, const 
 zero_status_t zero_get_state(zero_engine_t *engine, zero_chunk_fn visit, void *user)
 {
     get_request_t request = {.visit = visit, .user = user};
+    ZERO_REQUIRE(engine);
     ZERO_TRY(zero_engine_check_between_steps(engine, "zero_get_state"));
+    ZERO_REQUIRE(visit);
+    ZERO_TRY(zero_engine_check_weights(engine, "zero_get_state"));
     ZERO_TRY(zero_offload_finish_update(engine)); /* hosted state may be on its way */
     ZERO_TRY(zero_device_synchronize(engine->device));
     return for_each_run(engine, true, get_run, &request);

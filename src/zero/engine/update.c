@@ -57,7 +57,7 @@ static zero_step_scratch_t *scratch(const zero_engine_t *engine)
 
 const float *zero_loss_scale(const zero_engine_t *engine)
 {
-    return &scratch(engine)->state.loss_scale;
+    return engine ? &scratch(engine)->state.loss_scale : NULL;
 }
 
 /* From the host, outside steps. */
@@ -102,7 +102,8 @@ zero_status_t zero_engine_prepare_steps(zero_engine_t *engine)
 
 void zero_set_notice(zero_engine_t *engine, uint32_t notice)
 {
-    engine->notice = notice;
+    if (engine)
+        engine->notice = notice;
 }
 
 /* Only when it is another than before: it costs a step nothing. */
@@ -190,6 +191,7 @@ static zero_status_t check_step(const zero_engine_t *engine, float lr)
 
 zero_status_t zero_step(zero_engine_t *engine, float lr, const double *local_loss, zero_stream_t stream)
 {
+    ZERO_REQUIRE(engine);
     zero_device_t *device = engine->device;
     int in_flight = (int)(engine->step % ZERO_MAX_STEPS_IN_FLIGHT), span;
     zero_step_scratch_t *on_device = scratch(engine);
@@ -240,6 +242,8 @@ static zero_status_t check_agreed(const zero_engine_t *engine, const zero_step_o
 
 zero_status_t zero_step_wait(zero_engine_t *engine, zero_step_result_t *result)
 {
+    ZERO_REQUIRE(engine);
+    ZERO_REQUIRE(result);
     int in_flight = (int)(engine->n_steps_waited % ZERO_MAX_STEPS_IN_FLIGHT);
     int at = (int)(engine->n_steps_waited % ZERO_N_STEPS_TIMED),
         before = (at + ZERO_N_STEPS_TIMED - 1) % ZERO_N_STEPS_TIMED;
@@ -279,7 +283,7 @@ zero_status_t zero_step_wait(zero_engine_t *engine, zero_step_result_t *result)
 
 uint64_t zero_get_adam_step(const zero_engine_t *engine)
 {
-    return engine->adam_step;
+    return engine ? engine->adam_step : 0;
 }
 
 zero_status_t zero_engine_check_between_steps(const zero_engine_t *engine, const char *call)
@@ -316,6 +320,7 @@ zero_status_t zero_engine_set_step_state(zero_engine_t *engine, uint64_t step, c
 zero_status_t zero_set_adam_step(zero_engine_t *engine, uint64_t adam_step)
 {
     zero_step_state_t state;
+    ZERO_REQUIRE(engine);
     ZERO_TRY(zero_engine_get_step_state(engine, "zero_set_adam_step", &state));
     state.adam_step = adam_step;
     engine->adam_step = adam_step;

@@ -3,6 +3,7 @@
 #include "zero/plan/declaration.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,6 +15,7 @@
 
 zero_status_t zero_model_create(zero_model_t **model)
 {
+    ZERO_REQUIRE(model);
     zero_model_t *created = calloc(1, sizeof *created);
     if (!created)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for a model declaration");
@@ -27,6 +29,8 @@ void zero_model_destroy(zero_model_t *model)
         return;
     for (int i = 0; i < model->n_units; i++)
         free(model->units[i].shared);
+    zero_name_table_destroy(&model->unit_names);
+    zero_name_table_destroy(&model->tensor_names);
     free(model->units);
     free(model->tensors);
     free(model);
@@ -46,7 +50,7 @@ static void *grow(void *array, int n, int *capacity, size_t element_bytes)
 
 static zero_status_t check_name(const char *what, const char *name)
 {
-    if (!name || !name[0])
+    if (!name[0])
         return zero_fail(ZERO_ERROR_ARGUMENT, "a %s needs a name", what);
     if (strlen(name) >= ZERO_MAX_NAME)
         return zero_fail(ZERO_ERROR_ARGUMENT, "the name of %s %.40s... has %zu bytes; at most %d fit", what, name,
@@ -54,12 +58,24 @@ static zero_status_t check_name(const char *what, const char *name)
     return ZERO_OK;
 }
 
+static zero_named_t named_units(const zero_model_t *model)
+{
+    return (zero_named_t){model->units, sizeof *model->units, offsetof(zero_unit_decl_t, name)};
+}
+
+static zero_named_t named_tensors(const zero_model_t *model)
+{
+    return (zero_named_t){model->tensors, sizeof *model->tensors, offsetof(zero_tensor_decl_t, name)};
+}
+
 zero_status_t zero_model_add_unit(zero_model_t *model, const char *name, zero_unit_t *unit)
 {
+    ZERO_REQUIRE(model);
+    ZERO_REQUIRE(name);
+    ZERO_REQUIRE(unit);
     ZERO_TRY(check_name("unit", name));
-    for (int i = 0; i < model->n_units; i++)
-        if (strcmp(model->units[i].name, name) == 0)
-            return zero_fail(ZERO_ERROR_ARGUMENT, "unit %s is declared twice", name);
+    if (zero_name_table_find(&model->unit_names, named_units(model), name) >= 0)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "unit %s is declared twice", name);
     zero_unit_decl_t *units = grow(model->units, model->n_units, &model->unit_capacity, sizeof *units);
     if (!units)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for unit %s", name);
@@ -68,6 +84,7 @@ zero_status_t zero_model_add_unit(zero_model_t *model, const char *name, zero_un
     memset(added, 0, sizeof *added);
     strcpy(added->name, name);
     added->last_user = model->n_units;
+    ZERO_TRY(zero_name_table_add(&model->unit_names, named_units(model), model->n_units));
     *unit = model->n_units++;
     return ZERO_OK;
 }
@@ -92,12 +109,15 @@ static zero_status_t count_elems(const zero_tensor_desc_t *desc, uint64_t *n_ele
 zero_status_t zero_model_add_tensor(zero_model_t *model, zero_unit_t unit, const zero_tensor_desc_t *desc,
                                     zero_tensor_t *tensor)
 {
+    ZERO_REQUIRE(model);
+    ZERO_REQUIRE(desc);
+    ZERO_REQUIRE(desc->name);
+    ZERO_REQUIRE(tensor);
     ZERO_TRY(check_name("tensor", desc->name));
     if (unit < 0 || unit >= model->n_units)
         return zero_fail(ZERO_ERROR_ARGUMENT, "tensor %s: there is no unit %d", desc->name, unit);
-    for (int i = 0; i < model->n_tensors; i++)
-        if (strcmp(model->tensors[i].name, desc->name) == 0)
-            return zero_fail(ZERO_ERROR_ARGUMENT, "tensor %s is declared twice", desc->name);
+    if (zero_name_table_find(&model->tensor_names, named_tensors(model), desc->name) >= 0)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "tensor %s is declared twice", desc->name);
     if (desc->packed && (model->n_tensors == 0 || model->tensors[model->n_tensors - 1].owner != unit))
         return zero_fail(ZERO_ERROR_ARGUMENT, "tensor %s is packed, but unit %s owns no tensor declared just before it",
                          desc->name, model->units[unit].name);
@@ -109,7 +129,7 @@ zero_status_t zero_model_add_tensor(zero_model_t *model, zero_unit_t unit, const
                          (double)desc->init_std);
     uint64_t n_elems = 0;
     ZERO_TRY(count_elems(desc, &n_elems));
-    if (zero_model_n_params(model) + n_elems > MAX_ELEMS)
+    if (model->n_params + n_elems > MAX_ELEMS)
         return zero_fail(ZERO_ERROR_OVERFLOW, "with tensor %s the model has more than 2^56 elements", desc->name);
     zero_tensor_decl_t *tensors = grow(model->tensors, model->n_tensors, &model->tensor_capacity, sizeof *tensors);
     if (!tensors)
@@ -127,12 +147,15 @@ zero_status_t zero_model_add_tensor(zero_model_t *model, zero_unit_t unit, const
     added->init_std = desc->init_std;
     added->decay = desc->decay;
     added->packed = desc->packed;
+    ZERO_TRY(zero_name_table_add(&model->tensor_names, named_tensors(model), model->n_tensors));
+    model->n_params += n_elems;
     *tensor = model->n_tensors++;
     return ZERO_OK;
 }
 
 zero_status_t zero_model_share_tensor(zero_model_t *model, zero_unit_t unit, zero_tensor_t tensor)
 {
+    ZERO_REQUIRE(model);
     if (unit < 0 || unit >= model->n_units || tensor < 0 || tensor >= model->n_tensors)
         return zero_fail(ZERO_ERROR_ARGUMENT, "there is no unit %d or no tensor %d to share", unit, tensor);
     zero_tensor_decl_t *shared = &model->tensors[tensor];
@@ -158,25 +181,22 @@ zero_status_t zero_model_share_tensor(zero_model_t *model, zero_unit_t unit, zer
 
 int zero_model_n_units(const zero_model_t *model)
 {
-    return model->n_units;
+    return model ? model->n_units : 0;
 }
 
 const char *zero_model_unit_name(const zero_model_t *model, zero_unit_t unit)
 {
-    return unit >= 0 && unit < model->n_units ? model->units[unit].name : NULL;
+    return model && unit >= 0 && unit < model->n_units ? model->units[unit].name : NULL;
 }
 
 int zero_model_n_tensors(const zero_model_t *model)
 {
-    return model->n_tensors;
+    return model ? model->n_tensors : 0;
 }
 
 uint64_t zero_model_n_params(const zero_model_t *model)
 {
-    uint64_t n = 0;
-    for (int i = 0; i < model->n_tensors; i++)
-        n += model->tensors[i].n_elems;
-    return n;
+    return model ? model->n_params : 0;
 }
 
 zero_status_t zero_model_copy(const zero_model_t *model, zero_model_t **copy)
@@ -188,6 +208,7 @@ zero_status_t zero_model_copy(const zero_model_t *model, zero_model_t **copy)
     if (!made->units || !made->tensors)
         goto no_memory;
     made->n_tensors = made->tensor_capacity = model->n_tensors;
+    made->n_params = model->n_params;
     for (int t = 0; t < model->n_tensors; t++)
         made->tensors[t] = model->tensors[t];
     made->unit_capacity = model->n_units;

@@ -4,6 +4,7 @@
 #define ZERO_MODEL_DECLARATION_H
 
 #include "zero.h"
+#include "zero/plan/name_table.h"
 
 typedef struct zero_tensor_decl {
     char name[ZERO_MAX_NAME];
@@ -32,6 +33,8 @@ struct zero_model {
     zero_unit_decl_t *units;
     int n_tensors, tensor_capacity;
     zero_tensor_decl_t *tensors;
+    uint64_t n_params;                     /* of all tensors */
+    zero_name_table_t unit_names, tensor_names; /* of the declaration itself; copies, to which nothing is added, have none */
 };
 
 /* The flats a unit's use needs: its own first, then those whose tensors it shares. */

@@ -78,39 +78,58 @@ static bool can_take_turns(const zero_layout_t *layout, const extents_t *extents
            spares_padding(layout, extents, a, b) && spares_padding(layout, extents, b, a);
 }
 
+/* What tells whether a unit can take turns with all of a class. They agree on where tensors lie, each as far as it
+ * reaches: so who agrees with the largest agrees with all. */
+typedef struct slot_class {
+    zero_unit_t largest;
+    uint64_t least_elems;
+} slot_class_t;
+
 /* The first class all of whose units so far can take turns with `unit`, or a new one. */
-static int find_slot_class(const zero_layout_t *layout, const extents_t *extents, zero_unit_t unit)
+static int find_slot_class(const zero_layout_t *layout, const extents_t *extents, const slot_class_t *classes,
+                           zero_unit_t unit)
 {
-    for (int c = 0; c < layout->n_slot_classes; c++) {
-        int other = 0;
-        while (other < unit && (layout->units[other].slot_class != c || can_take_turns(layout, extents, other, unit)))
-            other++;
-        if (other == unit)
-            return c;
+    int c = 0;
+    while (c < layout->n_slot_classes && (!are_alike_in_size(classes[c].least_elems, layout->units[unit].flat_elems) ||
+                                          !can_take_turns(layout, extents, classes[c].largest, unit)))
+        c++;
+    return c;
+}
+
+static void put_into_class(zero_layout_t *layout, slot_class_t *classes, zero_unit_t unit, int slot_class)
+{
+    uint64_t n_elems = layout->units[unit].flat_elems;
+    slot_class_t *class = &classes[slot_class];
+    layout->units[unit].slot_class = slot_class;
+    if (slot_class == layout->n_slot_classes) {
+        layout->n_slot_classes++;
+        *class = (slot_class_t){.largest = unit, .least_elems = n_elems};
+    } else if (n_elems > layout->slot_elems[slot_class]) {
+        class->largest = unit;
+    } else if (n_elems < class->least_elems) {
+        class->least_elems = n_elems;
     }
-    return layout->n_slot_classes;
+    layout->slot_elems[slot_class] = layout->units[class->largest].flat_elems;
 }
 
 static zero_status_t assign_slot_classes(const zero_model_t *model, zero_layout_t *layout)
 {
     extents_t extents = {0};
-    ZERO_TRY(extents_create(model, layout, &extents));
-    for (int u = 0; u < layout->n_units; u++) {
-        int slot_class = find_slot_class(layout, &extents, u);
-        layout->units[u].slot_class = slot_class;
-        layout->n_slot_classes += slot_class == layout->n_slot_classes;
-    }
+    slot_class_t *classes = calloc((size_t)layout->n_units, sizeof *classes);
+    layout->slot_elems = calloc((size_t)layout->n_units, sizeof *layout->slot_elems);
+    zero_status_t status = classes && layout->slot_elems
+                               ? extents_create(model, layout, &extents)
+                               : zero_fail(ZERO_ERROR_MEMORY, "no memory for the slots of %d units", layout->n_units);
+    for (zero_unit_t unit = 0; unit < layout->n_units && status == ZERO_OK; unit++)
+        put_into_class(layout, classes, unit, find_slot_class(layout, &extents, classes, unit));
     extents_destroy(&extents);
-    return ZERO_OK;
+    free(classes);
+    return status;
 }
 
 uint64_t zero_layout_slot_elems(const zero_layout_t *layout, int slot_class)
 {
-    uint64_t most = 0;
-    for (int u = 0; u < layout->n_units; u++)
-        if (layout->units[u].slot_class == slot_class && layout->units[u].flat_elems > most)
-            most = layout->units[u].flat_elems;
-    return most;
+    return layout->slot_elems[slot_class];
 }
 
 zero_status_t zero_layout_create(const zero_model_t *model, int world_size, zero_layout_t *layout)
@@ -158,6 +177,7 @@ void zero_layout_destroy(zero_layout_t *layout)
 {
     free(layout->units);
     free(layout->tensor_offsets);
+    free(layout->slot_elems);
     *layout = (zero_layout_t){0};
 }
 

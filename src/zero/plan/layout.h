@@ -31,6 +31,7 @@ typedef struct zero_layout {
     int n_units, n_tensors;
     int n_slot_classes;
     zero_unit_layout_t *units;
+    uint64_t *slot_elems;     /* by slot class */
     uint64_t *tensor_offsets; /* of each tensor in its unit's flat, in elements */
     uint64_t total_flat_elems, total_shard_elems;
 } zero_layout_t;

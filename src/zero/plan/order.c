@@ -42,15 +42,38 @@ int zero_order_first_grad(const zero_model_t *model, zero_unit_t flat)
     return 2 * model->n_units - 1 - model->units[flat].last_user;
 }
 
-/* Adds the flats of the unit at `position` to their classes' counts, but for those that the window had before. */
-static void count_new(const zero_model_t *model, const zero_layout_t *layout, int window_begin, int position,
-                      int *resident)
+/* The flats that a window of positions needs, counted by class: each is counted once, however often it is needed. */
+typedef struct window {
+    int *n_uses;     /* by flat: of the window's positions */
+    int *n_resident; /* by slot class */
+} window_t;
+
+static void window_enter(window_t *window, const zero_model_t *model, const zero_layout_t *layout, int position)
 {
     zero_unit_t unit = zero_order_unit(position, model->n_units);
     for (int i = 0; i < zero_model_n_flats(model, unit); i++) {
         zero_unit_t flat = zero_model_flat(model, unit, i);
-        if (first_use_between(model, window_begin, position, flat) == INT_MAX)
-            resident[layout->units[flat].slot_class]++;
+        window->n_resident[layout->units[flat].slot_class] += window->n_uses[flat]++ == 0;
+    }
+}
+
+static void window_leave(window_t *window, const zero_model_t *model, const zero_layout_t *layout, int position)
+{
+    zero_unit_t unit = zero_order_unit(position, model->n_units);
+    for (int i = 0; i < zero_model_n_flats(model, unit); i++) {
+        zero_unit_t flat = zero_model_flat(model, unit, i);
+        window->n_resident[layout->units[flat].slot_class] -= --window->n_uses[flat] == 0;
+    }
+}
+
+/* n_slots where a class has more resident than ever before: those of the flats that have just come. */
+static void take_most(const window_t *window, const zero_model_t *model, const zero_layout_t *layout, int position,
+                      int *n_slots)
+{
+    zero_unit_t unit = zero_order_unit(position, model->n_units);
+    for (int i = 0; i < zero_model_n_flats(model, unit); i++) {
+        int c = layout->units[zero_model_flat(model, unit, i)].slot_class;
+        n_slots[c] = window->n_resident[c] > n_slots[c] ? window->n_resident[c] : n_slots[c];
     }
 }
 
@@ -58,34 +81,51 @@ zero_status_t zero_order_param_slots(const zero_model_t *model, const zero_layou
 {
     int n_positions = zero_order_n_positions(ZERO_PASS_TRAIN, model->n_units);
     int n_ahead = prefetch < model->n_units ? prefetch : model->n_units;
-    int *resident = calloc((size_t)layout->n_slot_classes, sizeof *resident);
-    if (!resident)
-        return zero_fail(ZERO_ERROR_MEMORY, "no memory to plan %d slot classes", layout->n_slot_classes);
+    window_t window = {.n_uses = calloc((size_t)model->n_units, sizeof(int)),
+                       .n_resident = calloc((size_t)layout->n_slot_classes, sizeof(int))};
+    bool has_memory = window.n_uses && window.n_resident;
     memset(n_slots, 0, (size_t)layout->n_slot_classes * sizeof *n_slots);
-    for (int begin = 0; begin < n_positions; begin++) {
-        memset(resident, 0, (size_t)layout->n_slot_classes * sizeof *resident);
-        for (int position = begin; position <= begin + n_ahead && position < n_positions; position++)
-            count_new(model, layout, begin, position, resident);
-        for (int c = 0; c < layout->n_slot_classes; c++)
-            n_slots[c] = resident[c] > n_slots[c] ? resident[c] : n_slots[c];
+    for (int position = 0; position < n_positions && has_memory; position++) {
+        if (position > n_ahead)
+            window_leave(&window, model, layout, position - n_ahead - 1);
+        window_enter(&window, model, layout, position);
+        take_most(&window, model, layout, position, n_slots);
     }
-    free(resident);
-    return ZERO_OK;
+    free(window.n_uses);
+    free(window.n_resident);
+    return has_memory ? ZERO_OK
+                      : zero_fail(ZERO_ERROR_MEMORY, "no memory to plan the slots of %d units", model->n_units);
 }
 
-void zero_order_grad_slots(const zero_model_t *model, const zero_layout_t *layout, int n_spare, int *n_slots)
+/* Position by position of backward: gradients begin where the last user of their flat is, and are complete at the
+ * flat's own unit. */
+zero_status_t zero_order_grad_slots(const zero_model_t *model, const zero_layout_t *layout, int n_spare, int *n_slots)
 {
-    for (int c = 0; c < layout->n_slot_classes; c++) {
-        int most = 0;
-        for (int position = model->n_units; position < 2 * model->n_units; position++) {
-            int in_use = 0;
-            for (int u = 0; u < layout->n_units; u++) {
-                int complete = 2 * model->n_units - 1 - u;
-                in_use += layout->units[u].slot_class == c && zero_order_first_grad(model, u) <= position &&
-                          position <= complete + n_spare;
-            }
-            most = in_use > most ? in_use : most;
-        }
-        n_slots[c] = most;
+    int n_units = model->n_units;
+    int *n_in_use = calloc((size_t)layout->n_slot_classes, sizeof *n_in_use);
+    int *first = malloc((size_t)n_units * sizeof *first); /* by last user: a flat, -1: none */
+    int *next = malloc((size_t)n_units * sizeof *next);   /* by flat: another with the same last user */
+    bool has_memory = n_in_use && first && next;
+    memset(n_slots, 0, (size_t)layout->n_slot_classes * sizeof *n_slots);
+    for (zero_unit_t unit = 0; unit < n_units && has_memory; unit++)
+        first[unit] = -1;
+    for (zero_unit_t flat = 0; flat < n_units && has_memory; flat++) {
+        zero_unit_t last_user = model->units[flat].last_user;
+        next[flat] = first[last_user];
+        first[last_user] = flat;
     }
+    for (zero_unit_t unit = n_units - 1; unit >= 0 && has_memory; unit--) {
+        zero_unit_t freed = unit + n_spare + 1;
+        if (freed < n_units)
+            n_in_use[layout->units[freed].slot_class]--;
+        for (zero_unit_t flat = first[unit]; flat >= 0; flat = next[flat]) {
+            int c = layout->units[flat].slot_class;
+            n_in_use[c]++;
+            n_slots[c] = n_in_use[c] > n_slots[c] ? n_in_use[c] : n_slots[c];
+        }
+    }
+    free(n_in_use);
+    free(first);
+    free(next);
+    return has_memory ? ZERO_OK : zero_fail(ZERO_ERROR_MEMORY, "no memory to plan the slots of %d units", n_units);
 }

@@ -40,6 +40,6 @@ zero_status_t zero_order_param_slots(const zero_model_t *model, const zero_layou
 
 /* Slots for full gradients: the most that are unfinished at once, or were finished at one of the `n_spare` positions
  * before, so that a unit's backward need not wait for the reductions just before it. */
-void zero_order_grad_slots(const zero_model_t *model, const zero_layout_t *layout, int n_spare, int *n_slots);
+zero_status_t zero_order_grad_slots(const zero_model_t *model, const zero_layout_t *layout, int n_spare, int *n_slots);
 
 #endif

@@ -325,7 +325,7 @@ zero_status_t zero_arena_plan_create(const zero_model_t *model, const zero_layou
         made.n_param_slots = sum(made.param_slot_counts, layout->n_slot_classes);
     }
     if (made.stage.shard_grads) {
-        zero_order_grad_slots(model, layout, made.overlapped ? 2 : 1, made.grad_slot_counts);
+        ZERO_TRY_GOTO(zero_order_grad_slots(model, layout, made.overlapped ? 2 : 1, made.grad_slot_counts), fail);
         made.n_grad_slots = sum(made.grad_slot_counts, layout->n_slot_classes);
     }
     if (config->offload && config->stage == 0 && kind == ZERO_COMM_NCCL) {
@@ -386,6 +386,11 @@ zero_status_t zero_plan(const zero_model_t *model, const zero_config_t *config, 
 {
     zero_layout_t layout;
     zero_arena_plan_t arenas;
+    ZERO_REQUIRE(model);
+    ZERO_REQUIRE(config);
+    ZERO_REQUIRE(plan);
+    if ((unsigned)kind > ZERO_COMM_NCCL)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "zero_plan: there is no kind %d", (int)kind);
     ZERO_TRY(zero_config_check(config));
     ZERO_TRY(zero_layout_create(model, world_size, &layout));
     zero_status_t status = zero_arena_plan_create(model, &layout, config, kind, &arenas);

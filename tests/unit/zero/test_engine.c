@@ -86,6 +86,26 @@ START_TEST(prefetch_and_transport_give_equal_bits)
 }
 END_TEST
 
+/* Each element is the value of the rank that owns it, on all ranks and at every stage: weights, moments and what bf16
+ * and fp16 keep beside their weights, which shows in the steps that follow. */
+START_TEST(state_that_each_rank_makes_up_is_published_at_every_stage)
+{
+    static const char *const dtypes[] = {"fp32", "bf16", "fp16"};
+    training_t runs[8] = {0}; /* stage; then the same by messages */
+    for (int i = 0; i < 8; i++) {
+        runs[i].n_ranks = 3;
+        snprintf(runs[i].settings, sizeof runs[i].settings, "fill=1 stage=%d dtype=%s poison=1%s", i % 4, dtypes[_i],
+                 i < 4 ? "" : " comm=mpi");
+    }
+    train_all(runs, 8);
+    for (int i = 1; i < 8; i++)
+        expect_same(&runs[0], &runs[i]);
+    forget(runs, 8);
+    expect_equal(2, "fill=1 stage=0 micro_steps=3 every=1", "fill=1 stage=3 micro_steps=3");
+    expect_equal(2, "fill=1 stage=0 micro_steps=2", "fill=1 stage=1 micro_steps=2");
+}
+END_TEST
+
 START_TEST(accumulation_gives_equal_bits_when_every_micro_step_is_reduced)
 {
     for (int stage = 0; stage < 3; stage++) {
@@ -139,6 +159,18 @@ START_TEST(a_setting_that_one_rank_has_wrong_is_named)
 {
     expect_case(3, "odd_setting", "rank 1 has another configuration than rank 0");
     expect_case(3, "odd_threads", "rank 1: offload_threads -1: it must be in 0..");
+}
+END_TEST
+
+/* The reason is told once, by rank 0. */
+START_TEST(nobody_computes_with_weights_that_were_written_by_half)
+{
+    const char *reason = "zero_begin: the weights are incomplete, because the last call that wrote them failed";
+    for (int stage = 0; stage < 4; stage += 3) {
+        char name[64];
+        snprintf(name, sizeof name, "failed_fill stage=%d", stage);
+        expect_case(3, name, reason);
+    }
 }
 END_TEST
 
@@ -365,6 +397,67 @@ START_TEST(weights_are_not_made_anew_while_a_step_is_under_way)
 }
 END_TEST
 
+static zero_status_t fill_with_ones(void *n_fails, const zero_chunk_t *chunk)
+{
+    for (size_t i = 0; i < chunk->n_elems; i++)
+        chunk->master[i] = 1.0f;
+    return --*(int *)n_fails == 0 ? ZERO_ERROR_IO : ZERO_OK;
+}
+
+static zero_status_t take_first(void *weight, const zero_chunk_t *chunk)
+{
+    if (chunk->tensor == 0 && chunk->first == 0)
+        *(float *)weight = chunk->master[0];
+    return ZERO_OK;
+}
+
+/* AdamW's t goes with the moments: a first step after them is as large as the first of all. */
+START_TEST(state_without_moments_starts_adamw_anew)
+{
+    fixture_t f = fixture_create(1);
+    zero_step_result_t result;
+    float stepped[2];
+    for (int i = 0; i < 2; i++) {
+        int never = 0;
+        ck_assert_int_eq(zero_set_state(f.engine, false, fill_with_ones, &never), ZERO_OK);
+        ck_assert_uint_eq(zero_get_adam_step(f.engine), 0);
+        for (int step = 0; step < 5; step++) {
+            micro_step(&f, 0x3c00);
+            ck_assert_int_eq(zero_step(f.engine, 0.1f, NULL, NULL), ZERO_OK);
+            if (step == 4) { /* its t is still to come */
+                ck_assert_int_eq(zero_set_state(f.engine, false, fill_with_ones, &never), ZERO_ERROR_ORDER);
+                ck_assert_int_eq(never, -2); /* not called but for the two tensors before */
+            }
+            ck_assert_int_eq(zero_step_wait(f.engine, &result), ZERO_OK);
+            if (step == 0)
+                ck_assert_int_eq(zero_get_state(f.engine, take_first, &stepped[i]), ZERO_OK);
+        }
+        ck_assert_uint_eq(zero_get_adam_step(f.engine), 5);
+    }
+    ck_assert(stepped[0] < 1.0f);
+    ck_assert(memcmp(&stepped[0], &stepped[1], sizeof stepped[0]) == 0);
+    fixture_destroy(&f);
+}
+END_TEST
+
+/* A load that was refused before it wrote anything takes nothing away. */
+START_TEST(weights_stay_where_nothing_was_written)
+{
+    fixture_t f = fixture_create(1);
+    int second = 2, never = 0;
+    size_t n_others = 0;
+    ck_assert_int_eq(zero_load_weights(f.engine, "/nowhere"), ZERO_ERROR_IO);
+    ck_assert_int_eq(zero_get_state(f.engine, count_other_than_one, &n_others), ZERO_OK);
+    ck_assert_uint_eq(n_others, 0);
+    ck_assert_int_eq(zero_set_state(f.engine, true, fill_with_ones, &second), ZERO_ERROR_IO);
+    ck_assert_int_eq(zero_load_weights(f.engine, "/nowhere"), ZERO_ERROR_IO); /* it repairs nothing either */
+    ck_assert_int_eq(zero_begin(f.engine, ZERO_PASS_TRAIN, NULL), ZERO_ERROR_ORDER);
+    ck_assert_int_eq(zero_set_state(f.engine, false, fill_with_ones, &never), ZERO_OK);
+    micro_step(&f, 0x3c00);
+    fixture_destroy(&f);
+}
+END_TEST
+
 START_TEST(nothing_is_saved_inside_a_step)
 {
     fixture_t f = fixture_create(2);
@@ -462,6 +555,8 @@ static Suite *suite(void)
     tcase_set_timeout(several, 300);
     tcase_add_loop_test(several, stages_give_equal_bits, 0, (int)(sizeof rank_counts / sizeof rank_counts[0]));
     tcase_add_test(several, prefetch_and_transport_give_equal_bits);
+    tcase_add_loop_test(several, state_that_each_rank_makes_up_is_published_at_every_stage, 0, 3);
+    tcase_add_test(several, nobody_computes_with_weights_that_were_written_by_half);
     tcase_add_test(several, accumulation_gives_equal_bits_when_every_micro_step_is_reduced);
     tcase_add_test(several, a_step_with_nan_is_skipped_and_weights_stay);
     tcase_add_test(several, fp16_halves_its_loss_scale_after_an_overflow_and_goes_on);
@@ -477,6 +572,8 @@ static Suite *suite(void)
     tcase_add_test(one, two_steps_may_be_unwaited_and_results_come_in_order);
     tcase_add_test(one, a_learning_rate_that_is_none_reaches_no_weight);
     tcase_add_test(one, weights_are_not_made_anew_while_a_step_is_under_way);
+    tcase_add_test(one, state_without_moments_starts_adamw_anew);
+    tcase_add_test(one, weights_stay_where_nothing_was_written);
     tcase_add_test(one, nothing_is_saved_inside_a_step);
     tcase_add_test(one, many_steps_without_finite_gradients_end_the_run);
     tcase_add_test(one, bad_configurations_are_refused);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "tests/support/support.h"
 #include "zero/plan/layout.h"
@@ -152,6 +153,48 @@ START_TEST(units_of_a_slot_class_keep_each_others_padding)
 }
 END_TEST
 
+static bool take_turns(const zero_model_t *model, const zero_layout_t *layout, zero_unit_t a, zero_unit_t b)
+{
+    uint64_t n[2] = {layout->units[a].flat_elems, layout->units[b].flat_elems};
+    uint64_t both = n[0] < n[1] ? n[0] : n[1], most = n[0] < n[1] ? n[1] : n[0];
+    unsigned char *slots[2] = {calloc(most + 1, 1), calloc(most + 1, 1)};
+    occupy(model, layout, a, slots[0]);
+    occupy(model, layout, b, slots[1]);
+    bool same = memcmp(slots[0], slots[1], both) == 0;
+    free(slots[0]);
+    free(slots[1]);
+    return same && most - both <= both / 16;
+}
+
+/* By comparing all pairs, which would take too long for many units. */
+START_TEST(a_unit_joins_the_first_class_with_all_of_whose_units_it_can_take_turns)
+{
+    uint64_t seed = 12;
+    int most_classes = 0;
+    for (int i = 0; i < N_RANDOM_MODELS; i++) {
+        zero_model_t *model = random_model_of(&seed, i % 2 == 1);
+        zero_layout_t layout;
+        int class_of[64], n_classes = 0;
+        ck_assert_int_eq(zero_layout_create(model, 1 + i % 5, &layout), ZERO_OK);
+        for (int unit = 0; unit < model->n_units; unit++) {
+            int c = 0, other = 0;
+            for (; c < n_classes && other < unit; c += other < unit)
+                for (other = 0; other < unit; other++)
+                    if (class_of[other] == c && !take_turns(model, &layout, other, unit))
+                        break;
+            class_of[unit] = c;
+            n_classes += c == n_classes;
+            ck_assert_int_eq(layout.units[unit].slot_class, c);
+        }
+        ck_assert_int_eq(layout.n_slot_classes, n_classes);
+        most_classes = n_classes > most_classes ? n_classes : most_classes;
+        zero_layout_destroy(&layout);
+        zero_model_destroy(model);
+    }
+    ck_assert_int_gt(most_classes, 3);
+}
+END_TEST
+
 /* Llama's table and head: sizes that divide make one class, of which one slot serves both; else padding keeps them
  * apart. */
 START_TEST(an_embedding_and_a_head_take_turns)
@@ -206,7 +249,7 @@ START_TEST(gradient_slots_are_as_many_as_backward_takes)
         zero_layout_t layout;
         ck_assert_int_eq(zero_layout_create(model, 2, &layout), ZERO_OK);
         int *n_slots = calloc((size_t)layout.n_slot_classes, sizeof *n_slots);
-        zero_order_grad_slots(model, &layout, n_spare, n_slots);
+        ck_assert_int_eq(zero_order_grad_slots(model, &layout, n_spare, n_slots), ZERO_OK);
         for (int c = 0; c < layout.n_slot_classes; c++) {
             int given_back[64] = {0}, most = 0; /* given_back: by unit, at which position; 0: not taken yet */
             for (int position = n_units; position < 2 * n_units; position++) {
@@ -636,6 +679,78 @@ START_TEST(equal_declarations_have_equal_hashes_and_any_change_shows)
 }
 END_TEST
 
+/* ---- many units ---- */
+
+typedef enum kind { ALIKE, ALL_DIFFERENT, TIED, N_KINDS } kind_t;
+
+static zero_model_t *large_model(kind_t kind, int n_units)
+{
+    zero_model_t *model;
+    zero_unit_t unit;
+    zero_tensor_t tensors[2];
+    ck_assert_int_eq(zero_model_create(&model), ZERO_OK);
+    for (int u = 0; u < n_units; u++) {
+        char name[64];
+        snprintf(name, sizeof name, "model.layers.%d", u);
+        ck_assert_int_eq(zero_model_add_unit(model, name, &unit), ZERO_OK);
+        for (int t = 0; t < 2; t++) {
+            snprintf(name, sizeof name, "model.layers.%d.weight %d", u, t);
+            zero_tensor_desc_t desc = {.name = name, .n_dims = 1, .shape = {kind == ALL_DIFFERENT ? 7 * u + 1 : 100}};
+            ck_assert_int_eq(zero_model_add_tensor(model, unit, &desc, &tensors[t]), ZERO_OK);
+        }
+        if (kind == TIED && u > 0)
+            ck_assert_int_eq(zero_model_share_tensor(model, unit, 0), ZERO_OK);
+        ck_assert_int_eq(zero_model_add_unit(model, "model.layers.0", &unit), ZERO_ERROR_ARGUMENT);
+    }
+    return model;
+}
+
+static void say_nothing(void *user, zero_log_level_t level, int rank, const char *line)
+{
+    (void)user, (void)level, (void)rank, (void)line;
+}
+
+static double cpu_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* Declares a model and plans every stage: seconds of this process, the least of three. */
+static double seconds_to_plan(kind_t kind, int n_units)
+{
+    double least = INFINITY;
+    for (int i = 0; i < 3; i++) {
+        double begin = cpu_seconds();
+        zero_model_t *model = large_model(kind, n_units);
+        for (int stage = 0; stage < 4; stage++)
+            for (int prefetch = 1; prefetch < 100000; prefetch += 99990) {
+                zero_config_t config = zero_config_default();
+                zero_memory_t plan;
+                config.stage = stage;
+                config.prefetch = prefetch;
+                ck_assert_int_eq(zero_plan(model, &config, ZERO_COMM_AUTO, 8, &plan), ZERO_OK);
+            }
+        zero_model_destroy(model);
+        least = fmin(least, cpu_seconds() - begin);
+    }
+    return least;
+}
+
+/* Eight times the units take eight times as long, and more where caches end; with the square it would be 64 times.
+ * Units that are all different are compared with one unit of every class, of which there are as many: that grows with
+ * the square, but is a look at two numbers mostly. */
+START_TEST(models_are_declared_and_planned_in_time_that_grows_with_them)
+{
+    zero_log_set(ZERO_LOG_ERROR, say_nothing, NULL);
+    double few = seconds_to_plan((kind_t)_i, 1250), many = seconds_to_plan((kind_t)_i, 10000);
+    printf("%d: 2500 tensors %.3f s, 20000 tensors %.3f s, %.1f times\n", _i, few, many, many / few);
+    ck_assert_msg(_i == ALL_DIFFERENT || many < 24.0 * few, "%.4f s, %.4f s", few, many);
+    ck_assert_msg(many < 3.0, "20,000 tensors take %.1f s", many);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("layout, order and plan");
@@ -643,6 +758,7 @@ static Suite *suite(void)
     tcase_set_timeout(tc, 120);
     tcase_add_test(tc, every_element_has_one_owner_and_no_tensors_overlap);
     tcase_add_test(tc, units_of_a_slot_class_keep_each_others_padding);
+    tcase_add_test(tc, a_unit_joins_the_first_class_with_all_of_whose_units_it_can_take_turns);
     tcase_add_test(tc, an_embedding_and_a_head_take_turns);
     tcase_add_test(tc, gradient_slots_are_as_many_as_backward_takes);
     tcase_add_test(tc, param_slots_hold_every_window_and_not_one_more);
@@ -657,6 +773,7 @@ static Suite *suite(void)
     tcase_add_test(tc, sizes_that_overflow_are_refused);
     tcase_add_test(tc, bad_declarations_are_refused);
     tcase_add_test(tc, equal_declarations_have_equal_hashes_and_any_change_shows);
+    tcase_add_loop_test(tc, models_are_declared_and_planned_in_time_that_grows_with_them, 0, N_KINDS);
     suite_add_tcase(s, tc);
     return s;
 }

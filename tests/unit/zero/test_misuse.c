@@ -1,0 +1,387 @@
+/* test_misuse.c - what the library does with calls that are wrong: NULL, arguments out of their range, objects
+ * destroyed while others use them. Nothing crashes, a status says what kind of error it is, and one line names the
+ * function and the argument. Several ranks: runs tests/mpi/engine_cases. */
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/stderr_capture.h"
+#include "tests/support/support.h"
+#include "zero.h"
+
+#define LIMIT_S 60.0
+
+typedef struct fixture {
+    zero_comm_t *comm;
+    zero_device_t *device;
+    zero_model_t *model;
+    zero_engine_t *engine;
+    zero_unit_t unit;
+    zero_tensor_t tensor;
+    zero_config_t config;
+} fixture_t;
+
+#define MUST(call) ck_assert_int_eq(call, ZERO_OK)
+
+static fixture_t fixture_create(void)
+{
+    fixture_t f = {.config = zero_config_default()};
+    zero_tensor_desc_t desc = {.name = "w", .n_dims = 1, .shape = {5}, .init = ZERO_INIT_ONES};
+    f.config.dtype = ZERO_FP32;
+    MUST(zero_comm_create(ZERO_COMM_AUTO, &f.comm));
+    MUST(zero_device_create(ZERO_DEVICE_CPU, f.comm, &f.device));
+    MUST(zero_model_create(&f.model));
+    MUST(zero_model_add_unit(f.model, "a", &f.unit));
+    MUST(zero_model_add_tensor(f.model, f.unit, &desc, &f.tensor));
+    MUST(zero_engine_create(f.comm, f.device, f.model, &f.config, &f.engine));
+    MUST(zero_init_parameters(f.engine));
+    return f;
+}
+
+static void fixture_destroy(fixture_t *f)
+{
+    zero_engine_destroy(f->engine);
+    zero_model_destroy(f->model);
+    zero_device_destroy(f->device);
+    zero_comm_destroy(f->comm);
+}
+
+static void train(fixture_t *f)
+{
+    zero_step_result_t result;
+    MUST(zero_begin(f->engine, ZERO_PASS_TRAIN, NULL));
+    MUST(zero_acquire(f->engine, f->unit, NULL));
+    MUST(zero_release(f->engine, f->unit, NULL));
+    MUST(zero_acquire(f->engine, f->unit, NULL));
+    float *grad = zero_grad(f->engine, f->tensor).data;
+    for (int i = 0; i < 5; i++)
+        grad[i] = 0.25f * (float)(i + 1);
+    MUST(zero_grad_ready(f->engine, f->unit, NULL));
+    MUST(zero_step(f->engine, 0.1f, NULL, NULL));
+    MUST(zero_step_wait(f->engine, &result));
+}
+
+/* ---- arguments ---- */
+
+static void expect_refused(const char *call, zero_status_t status, const char *said, const char *names)
+{
+    ck_assert_msg(status == ZERO_ERROR_ARGUMENT, "%s: %s", call, zero_status_name(status));
+    ck_assert_msg(strstr(said, names) && support_count(said, "\n") == 1, "%s: '%s' is not the one line of\n%s", call,
+                  names, said);
+}
+
+#define REFUSED(call, names)                                                                                           \
+    do {                                                                                                               \
+        capture_begin();                                                                                               \
+        zero_status_t refused_status = (call);                                                                         \
+        const char *refused_said = capture_end();                                                                      \
+        expect_refused(#call, refused_status, refused_said, names);                                                    \
+    } while (0)
+
+static zero_status_t visit(void *user, const zero_chunk_t *chunk)
+{
+    (void)user, (void)chunk;
+    return ZERO_OK;
+}
+
+START_TEST(communicators_and_devices_refuse_null)
+{
+    fixture_t f = fixture_create();
+    zero_comm_t *comm = NULL;
+    zero_device_t *device = NULL;
+    zero_stream_t stream;
+    void *data;
+    double number = 1.0;
+    REFUSED(zero_comm_create(ZERO_COMM_AUTO, NULL), "zero_comm_create: comm is NULL");
+    REFUSED(zero_comm_create((zero_comm_kind_t)9, &comm), "zero_comm_create: there is no kind 9");
+    REFUSED(zero_comm_sum(NULL, &number, 1), "zero_comm_sum: comm is NULL");
+    REFUSED(zero_comm_sum(f.comm, NULL, 1), "zero_comm_sum: values is NULL");
+    MUST(zero_comm_sum(f.comm, NULL, 0));
+    REFUSED(zero_comm_broadcast(NULL, &number, 8, 0), "zero_comm_broadcast: comm is NULL");
+    REFUSED(zero_comm_broadcast(f.comm, NULL, 8, 0), "zero_comm_broadcast: data is NULL");
+    REFUSED(zero_comm_broadcast(f.comm, &number, 8, 1), "zero_comm_broadcast: there is no rank 1");
+    REFUSED(zero_comm_broadcast(f.comm, &number, 8, -1), "zero_comm_broadcast: there is no rank -1");
+    REFUSED(zero_comm_barrier(NULL), "zero_comm_barrier: comm is NULL");
+    REFUSED(zero_comm_agree(NULL, ZERO_OK), "zero_comm_agree: comm is NULL");
+    REFUSED(zero_device_create(ZERO_DEVICE_CPU, NULL, &device), "zero_device_create: comm is NULL");
+    REFUSED(zero_device_create(ZERO_DEVICE_CPU, f.comm, NULL), "zero_device_create: device is NULL");
+    REFUSED(zero_device_create((zero_device_type_t)7, f.comm, &device), "zero_device_create: there is no type 7");
+    REFUSED(zero_device_synchronize(NULL), "zero_device_synchronize: device is NULL");
+    REFUSED(zero_stream_create(NULL, &stream), "zero_stream_create: device is NULL");
+    REFUSED(zero_stream_create(f.device, NULL), "zero_stream_create: stream is NULL");
+    REFUSED(zero_device_copy(NULL, &number, &number, 8, NULL), "zero_device_copy: device is NULL");
+    REFUSED(zero_device_copy(f.device, NULL, &number, 8, NULL), "zero_device_copy: dst is NULL");
+    REFUSED(zero_device_copy(f.device, &number, NULL, 8, NULL), "zero_device_copy: src is NULL");
+    MUST(zero_device_copy(f.device, NULL, NULL, 0, NULL));
+    REFUSED(zero_host_alloc(NULL, 8, &data), "zero_host_alloc: device is NULL");
+    REFUSED(zero_host_alloc(f.device, 8, NULL), "zero_host_alloc: data is NULL");
+    fixture_destroy(&f);
+}
+END_TEST
+
+START_TEST(declarations_and_plans_refuse_null)
+{
+    fixture_t f = fixture_create();
+    zero_unit_t unit;
+    zero_tensor_t tensor;
+    zero_memory_t plan;
+    zero_tensor_desc_t desc = {.name = "q", .n_dims = 1, .shape = {5}}, nameless = {.n_dims = 1, .shape = {5}};
+    REFUSED(zero_model_create(NULL), "zero_model_create: model is NULL");
+    REFUSED(zero_model_add_unit(NULL, "z", &unit), "zero_model_add_unit: model is NULL");
+    REFUSED(zero_model_add_unit(f.model, NULL, &unit), "zero_model_add_unit: name is NULL");
+    REFUSED(zero_model_add_unit(f.model, "z", NULL), "zero_model_add_unit: unit is NULL");
+    REFUSED(zero_model_add_tensor(NULL, 0, &desc, &tensor), "zero_model_add_tensor: model is NULL");
+    REFUSED(zero_model_add_tensor(f.model, 0, NULL, &tensor), "zero_model_add_tensor: desc is NULL");
+    REFUSED(zero_model_add_tensor(f.model, 0, &nameless, &tensor), "zero_model_add_tensor: desc->name is NULL");
+    REFUSED(zero_model_add_tensor(f.model, 0, &desc, NULL), "zero_model_add_tensor: tensor is NULL");
+    REFUSED(zero_model_share_tensor(NULL, 0, 0), "zero_model_share_tensor: model is NULL");
+    ck_assert_int_eq(zero_model_n_units(f.model), 1); /* what is refused has added nothing */
+    ck_assert_int_eq(zero_model_n_tensors(f.model), 1);
+    REFUSED(zero_plan(NULL, &f.config, ZERO_COMM_AUTO, 1, &plan), "zero_plan: model is NULL");
+    REFUSED(zero_plan(f.model, NULL, ZERO_COMM_AUTO, 1, &plan), "zero_plan: config is NULL");
+    REFUSED(zero_plan(f.model, &f.config, ZERO_COMM_AUTO, 1, NULL), "zero_plan: plan is NULL");
+    REFUSED(zero_plan(f.model, &f.config, (zero_comm_kind_t)3, 1, &plan), "zero_plan: there is no kind 3");
+    REFUSED(zero_plan(f.model, &f.config, ZERO_COMM_AUTO, 0, &plan), "world size 0");
+    fixture_destroy(&f);
+}
+END_TEST
+
+START_TEST(engines_refuse_null)
+{
+    fixture_t f = fixture_create();
+    zero_engine_t *engine = NULL;
+    zero_step_result_t result;
+    void *data;
+    REFUSED(zero_engine_create(NULL, f.device, f.model, &f.config, &engine), "zero_engine_create: comm is NULL");
+    REFUSED(zero_engine_create(f.comm, NULL, f.model, &f.config, &engine), "zero_engine_create: device is NULL");
+    REFUSED(zero_engine_create(f.comm, f.device, NULL, &f.config, &engine), "zero_engine_create: model is NULL");
+    REFUSED(zero_engine_create(f.comm, f.device, f.model, NULL, &engine), "zero_engine_create: config is NULL");
+    REFUSED(zero_engine_create(f.comm, f.device, f.model, &f.config, NULL), "zero_engine_create: engine is NULL");
+    ck_assert_ptr_null(engine);
+    REFUSED(zero_init_parameters(NULL), "zero_init_parameters: engine is NULL");
+    REFUSED(zero_set_state(NULL, false, visit, NULL), "zero_set_state: engine is NULL");
+    REFUSED(zero_set_state(f.engine, false, NULL, NULL), "zero_set_state: fill is NULL");
+    REFUSED(zero_get_state(NULL, visit, NULL), "zero_get_state: engine is NULL");
+    REFUSED(zero_get_state(f.engine, NULL, NULL), "zero_get_state: visit is NULL");
+    REFUSED(zero_load_weights(NULL, "x"), "zero_load_weights: engine is NULL");
+    REFUSED(zero_load_weights(f.engine, NULL), "zero_load_weights: directory is NULL");
+    REFUSED(zero_begin(NULL, ZERO_PASS_TRAIN, NULL), "zero_begin: engine is NULL");
+    REFUSED(zero_begin(f.engine, (zero_pass_t)7, NULL), "zero_begin: there is no pass 7");
+    REFUSED(zero_acquire(NULL, 0, NULL), "zero_acquire: engine is NULL");
+    REFUSED(zero_acquire(f.engine, 1, NULL), "zero_acquire(unit 1): there are 1 units");
+    REFUSED(zero_release(NULL, 0, NULL), "zero_release: engine is NULL");
+    REFUSED(zero_grad_ready(NULL, 0, NULL), "zero_grad_ready: engine is NULL");
+    REFUSED(zero_step(NULL, 0.1f, NULL, NULL), "zero_step: engine is NULL");
+    REFUSED(zero_step_wait(NULL, &result), "zero_step_wait: engine is NULL");
+    REFUSED(zero_step_wait(f.engine, NULL), "zero_step_wait: result is NULL");
+    REFUSED(zero_set_adam_step(NULL, 1), "zero_set_adam_step: engine is NULL");
+    REFUSED(zero_alloc(NULL, ZERO_MEMORY_DATA, 8, &data), "zero_alloc: engine is NULL");
+    REFUSED(zero_alloc(f.engine, ZERO_MEMORY_DATA, 8, NULL), "zero_alloc: data is NULL");
+    REFUSED(zero_alloc(f.engine, (zero_memory_category_t)99, 8, &data), "zero_alloc: there is no memory category 99");
+    REFUSED(zero_alloc_activations(NULL, 0, 0, 8, &data), "zero_alloc_activations: engine is NULL");
+    REFUSED(zero_alloc_activations(f.engine, 0, 0, 8, NULL), "zero_alloc_activations: data is NULL");
+    REFUSED(zero_engine_trace(NULL, 0, NULL, NULL), "zero_engine_trace: engine is NULL");
+    REFUSED(zero_engine_trace(f.engine, 1, NULL, NULL), "zero_engine_trace: fn is NULL");
+    train(&f); /* none of it has left anything behind */
+    fixture_destroy(&f);
+}
+END_TEST
+
+START_TEST(checkpoints_refuse_null)
+{
+    fixture_t f = fixture_create();
+    zero_save_options_t options = {0}, negative = {.keep = -1};
+    zero_save_t *save = NULL;
+    zero_checkpoint_t *checkpoint = NULL;
+    bool done;
+    char *directory = support_scratch();
+    train(&f);
+    REFUSED(zero_save_prepare(NULL, directory), "zero_save_prepare: comm is NULL");
+    REFUSED(zero_save_prepare(f.comm, NULL), "zero_save_prepare: directory is NULL");
+    REFUSED(zero_save_begin(NULL, directory, &options, &save), "zero_save_begin: engine is NULL");
+    REFUSED(zero_save_begin(f.engine, NULL, &options, &save), "zero_save_begin: directory is NULL");
+    REFUSED(zero_save_begin(f.engine, directory, NULL, &save), "zero_save_begin: options is NULL");
+    REFUSED(zero_save_begin(f.engine, directory, &options, NULL), "zero_save_begin: save is NULL");
+    REFUSED(zero_save_begin(f.engine, directory, &negative, &save), "zero_save_begin: keep -1");
+    ck_assert_ptr_null(save);
+    REFUSED(zero_save_poll(NULL, &done), "zero_save_poll: save is NULL");
+    MUST(zero_save_begin(f.engine, directory, &options, &save));
+    REFUSED(zero_save_poll(save, NULL), "zero_save_poll: done is NULL");
+    MUST(zero_save_end(save));
+    MUST(zero_save_end(NULL));
+    REFUSED(zero_checkpoint_open(NULL, directory, &checkpoint), "zero_checkpoint_open: comm is NULL");
+    REFUSED(zero_checkpoint_open(f.comm, NULL, &checkpoint), "zero_checkpoint_open: directory is NULL");
+    REFUSED(zero_checkpoint_open(f.comm, directory, NULL), "zero_checkpoint_open: checkpoint is NULL");
+    zero_engine_destroy(f.engine);
+    MUST(zero_engine_create(f.comm, f.device, f.model, &f.config, &f.engine));
+    REFUSED(zero_load(f.engine, NULL), "zero_load: checkpoint is NULL");
+    MUST(zero_checkpoint_open(f.comm, directory, &checkpoint));
+    REFUSED(zero_load(NULL, checkpoint), "zero_load: engine is NULL");
+    MUST(zero_load(f.engine, checkpoint));
+    zero_checkpoint_close(checkpoint);
+    free(directory);
+    fixture_destroy(&f);
+}
+END_TEST
+
+/* What returns a value returns one that means nothing, what returns none does nothing, and neither says anything. */
+START_TEST(what_returns_no_status_takes_null)
+{
+    capture_begin();
+    bool neutral = zero_comm_rank(NULL) == -1 && zero_comm_size(NULL) == 0 && zero_comm_local_rank(NULL) == -1 &&
+                   zero_comm_local_size(NULL) == 0 && strcmp(zero_comm_name(NULL), "") == 0 &&
+                   zero_device_get_type(NULL) == ZERO_DEVICE_AUTO &&
+                   zero_device_resolve(ZERO_DEVICE_CPU, NULL) == ZERO_DEVICE_CPU && zero_model_n_units(NULL) == 0 &&
+                   !zero_model_unit_name(NULL, 0) && zero_model_n_tensors(NULL) == 0 &&
+                   zero_model_n_params(NULL) == 0 && zero_memory_total(NULL) == 0 && !zero_param(NULL, 0) &&
+                   !zero_grad(NULL, 0).data && !zero_loss_scale(NULL) && zero_get_adam_step(NULL) == 0 &&
+                   zero_engine_memory(NULL).pinned_bytes == 0 && zero_engine_stats(NULL).n_gathers == 0 &&
+                   strcmp(zero_engine_transport(NULL), "") == 0 && strcmp(zero_checkpoint_path(NULL), "") == 0 &&
+                   zero_checkpoint_step(NULL) == 0 && strcmp(zero_checkpoint_state(NULL), "") == 0;
+    zero_comm_destroy(NULL);
+    zero_comm_abort(NULL, 1);
+    zero_device_destroy(NULL);
+    zero_stream_destroy(NULL, NULL);
+    zero_host_free(NULL, NULL);
+    zero_model_destroy(NULL);
+    zero_engine_destroy(NULL);
+    zero_set_notice(NULL, 1);
+    zero_checkpoint_close(NULL);
+    const char *said = capture_end();
+    ck_assert(neutral);
+    ck_assert_str_eq(said, "");
+}
+END_TEST
+
+START_TEST(numbers_that_are_none_have_no_name_and_no_size)
+{
+    fixture_t f = fixture_create();
+    ck_assert_uint_eq(zero_dtype_size((zero_dtype_t)9), 0);
+    ck_assert_str_eq(zero_dtype_name((zero_dtype_t)9), "unknown dtype");
+    ck_assert_str_eq(zero_memory_name((zero_memory_category_t)99), "unknown category");
+    ck_assert_str_eq(zero_work_name((zero_work_t)99), "unknown");
+    ck_assert_ptr_null(zero_model_unit_name(f.model, 1));
+    ck_assert_ptr_null(zero_model_unit_name(f.model, -1));
+    ck_assert_ptr_null(zero_param(f.engine, -1));
+    ck_assert_ptr_null(zero_grad(f.engine, -1).data);
+    REFUSED(zero_engine_trace(f.engine, 1u << ZERO_N_WORKS, NULL, NULL), "zero_engine_trace: fn is NULL");
+    fixture_destroy(&f);
+}
+END_TEST
+
+/* ---- objects that are destroyed too early ---- */
+
+/* An error line for the first destroy, none for the last; what is kept works until then, and all is freed:
+ * LeakSanitizer looks in sanitized builds. */
+START_TEST(what_is_destroyed_too_early_is_kept_for_its_users)
+{
+    fixture_t f = fixture_create();
+    zero_save_t *save = NULL;
+    zero_checkpoint_t *checkpoint;
+    zero_save_options_t options = {.background = true};
+    char *directory = support_scratch();
+    train(&f);
+    MUST(zero_save_begin(f.engine, directory, &options, &save));
+    MUST(zero_save_end(save));
+    MUST(zero_checkpoint_open(f.comm, directory, &checkpoint));
+    train(&f);
+    MUST(zero_save_begin(f.engine, directory, &options, &save));
+
+    capture_begin();
+    zero_comm_destroy(f.comm);
+    zero_device_destroy(f.device);
+    zero_device_destroy(f.device);
+    train(&f);
+    zero_engine_destroy(f.engine);
+    zero_status_t ended = zero_save_end(save); /* the engine, and with it the device */
+    const char *said = capture_end();
+    ck_assert_int_eq(ended, ZERO_OK);
+    ck_assert_msg(support_count(said, "\n") == 4, "%s", said);
+    ck_assert_msg(strstr(said, "zero_comm_destroy while something still uses it (1 engine, 1 save, 1 checkpoint)"),
+                  "%s", said);
+    ck_assert_msg(strstr(said, "zero_device_destroy while something still uses it (1 engine)"), "%s", said);
+    ck_assert_msg(strstr(said, "zero_device_destroy, once more, while"), "%s", said);
+    ck_assert_msg(strstr(said, "zero_engine_destroy while something still uses it (1 save)"), "%s", said);
+    ck_assert_uint_eq(zero_checkpoint_step(checkpoint), 1);
+    zero_checkpoint_close(checkpoint); /* and now the communicator */
+    zero_model_destroy(f.model);
+    free(directory);
+}
+END_TEST
+
+START_TEST(engines_may_be_destroyed_in_any_order)
+{
+    fixture_t f = fixture_create();
+    zero_engine_t *second;
+    MUST(zero_engine_create(f.comm, f.device, f.model, &f.config, &second));
+    zero_engine_destroy(f.engine);
+    MUST(zero_init_parameters(second));
+    f.engine = second;
+    train(&f);
+    capture_begin();
+    fixture_destroy(&f);
+    ck_assert_str_eq(capture_end(), "");
+}
+END_TEST
+
+/* ---- several ranks ---- */
+
+static void run_case(int n_ranks, const char *name, support_output_t *output)
+{
+    int code = support_mpirun(output, LIMIT_S, n_ranks, "%s/tests/mpi/engine_cases %s", support_build(), name);
+    ck_assert_msg(code == 0, "%s: exit code %d\n%s", name, code, output->err);
+}
+
+/* The innocent ranks return at once: the case takes no longer than one in which all is well. */
+START_TEST(null_on_one_rank_is_told_to_the_others)
+{
+    support_output_t output;
+    run_case(3, "null_on_one_rank", &output);
+    ck_assert_msg(support_count(output.err, " is NULL\n") == 9, "%s", output.err);
+    ck_assert_msg(support_count(output.err, "zero: rank 1: ") == 9, "%s", output.err);
+    support_output_free(&output);
+}
+END_TEST
+
+/* MPI is finalized with the last user: mpirun takes anything else for a failure. */
+START_TEST(ranks_that_destroy_in_the_wrong_order_end_well)
+{
+    support_output_t output;
+    run_case(2, "destroy_order", &output);
+    for (int rank = 0; rank < 2; rank++) {
+        char line[64];
+        snprintf(line, sizeof line, "zero: rank %d: zero_comm_destroy while", rank);
+        ck_assert_msg(support_count(output.err, line) == 1, "%s", output.err);
+    }
+    support_output_free(&output);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("misuse");
+    TCase *one = tcase_create("one rank");
+    tcase_set_timeout(one, 60);
+    tcase_add_test(one, communicators_and_devices_refuse_null);
+    tcase_add_test(one, declarations_and_plans_refuse_null);
+    tcase_add_test(one, engines_refuse_null);
+    tcase_add_test(one, checkpoints_refuse_null);
+    tcase_add_test(one, what_returns_no_status_takes_null);
+    tcase_add_test(one, numbers_that_are_none_have_no_name_and_no_size);
+    tcase_add_test(one, what_is_destroyed_too_early_is_kept_for_its_users);
+    tcase_add_test(one, engines_may_be_destroyed_in_any_order);
+    suite_add_tcase(s, one);
+    TCase *several = tcase_create("several ranks");
+    tcase_set_timeout(several, 130);
+    tcase_add_test(several, null_on_one_rank_is_told_to_the_others);
+    tcase_add_test(several, ranks_that_destroy_in_the_wrong_order_end_well);
+    suite_add_tcase(s, several);
+    return s;
+}
+
+int main(void)
+{
+    return support_main(suite());
+}
