@@ -134,12 +134,22 @@ static zero_status_t other_call(void)
     return backward(engines[0]);
 }
 
+static void leave(void)
+{
+    zero_engine_destroy(engines[0]);
+    zero_engine_destroy(engines[1]);
+    zero_device_destroy(device);
+    zero_comm_destroy(comm);
+    engines[0] = engines[1] = NULL;
+    device = NULL;
+    comm = NULL;
+}
+
 static zero_status_t one_leaves(void)
 {
     TRY(train(engines[0], 0.25f));
     if (rank == ODD) {
-        zero_comm_destroy(comm);
-        comm = NULL;
+        leave();
         return ZERO_OK;
     }
     return train(engines[0], 0.25f);
@@ -192,14 +202,6 @@ static int finish(zero_status_t status)
     fprintf(stderr, "rank %d got %s\n", rank, zero_status_name(status));
     nanosleep(&(struct timespec){.tv_nsec = 500000000}, NULL); /* mpirun ends the others soon: they report, too */
     return 3;
-}
-
-static void leave(void)
-{
-    zero_engine_destroy(engines[0]);
-    zero_engine_destroy(engines[1]);
-    zero_device_destroy(device);
-    zero_comm_destroy(comm);
 }
 
 int main(int argc, char **argv)

@@ -490,28 +490,37 @@ static zero_status_t begin(zero_save_t *save, const char *directory, const zero_
     return ZERO_OK;
 }
 
-zero_status_t zero_save_begin(zero_engine_t *engine, const char *directory, const zero_save_options_t *options,
-                              zero_save_t **save)
+/* Checks this rank's arguments and makes an empty save. */
+static zero_status_t create(zero_engine_t *engine, const char *directory, const zero_save_options_t *options,
+                            zero_save_t **save)
 {
-    ZERO_REQUIRE(engine);
     const char *missing = !directory ? "directory" : !options ? "options" : !save ? "save" : NULL;
-    if (missing) /* told to all ranks, where they agree that the step can be saved */
-        return zero_comm_agree(engine->host_comm, zero_refuse_null("zero_save_begin", missing));
+    if (missing)
+        return zero_refuse_null("zero_save_begin", missing);
     if (options->keep < 0)
-        return zero_comm_agree(engine->host_comm, zero_fail(ZERO_ERROR_ARGUMENT,
-                                                            "zero_save_begin: keep %d: it must be "
-                                                            "at least 0",
-                                                            options->keep));
+        return zero_fail(ZERO_ERROR_ARGUMENT, "zero_save_begin: keep %d: it must be at least 0", options->keep);
     zero_save_t *made = calloc(1, sizeof *made);
     if (!made)
-        return zero_comm_agree(engine->host_comm, zero_fail(ZERO_ERROR_MEMORY, "no memory to save a checkpoint"));
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory to save a checkpoint");
     made->comm = engine->host_comm;
     made->engine = engine;
     made->lock = -1;
     zero_users_join(&made->comm->users, ZERO_USER_SAVE);
     zero_users_join(&engine->users, ZERO_USER_SAVE);
+    *save = made;
+    return ZERO_OK;
+}
+
+zero_status_t zero_save_begin(zero_engine_t *engine, const char *directory, const zero_save_options_t *options,
+                              zero_save_t **save)
+{
+    ZERO_REQUIRE(engine);
+    zero_save_t *made = NULL;
     zero_engine_enter(engine, "zero_save_begin");
-    zero_status_t status = zero_comm_leave(engine->host_comm, begin(made, directory, options));
+    zero_status_t status = create(engine, directory, options, save ? &made : NULL);
+    if (status != ZERO_OK) /* told to the other ranks, where they agree that the step can be saved */
+        return zero_comm_leave(engine->host_comm, zero_comm_agree(engine->host_comm, status));
+    status = zero_comm_leave(made->comm, begin(made, directory, options));
     if (status == ZERO_OK) {
         *save = made;
         return ZERO_OK;
