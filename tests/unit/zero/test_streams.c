@@ -73,6 +73,14 @@ START_TEST(checks_change_no_bit)
 }
 END_TEST
 
+/* At stage 0 what is set goes from its owners to all ranks, behind what the steps under way still read. */
+START_TEST(state_is_set_at_stage_0_while_steps_are_under_way)
+{
+    static const char *const variants[] = {"stage=0 seed=2", "stage=0 seed=3 delay_us=800", NULL};
+    expect_plain_text(3, "asks=1 steps=6", variants);
+}
+END_TEST
+
 START_TEST(two_hundred_steps_at_random_speeds)
 {
     expect_plain_text(3, "steps=200", (const char *const[]){"stage=3 seed=3 prefetch=2", NULL});
@@ -229,6 +237,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tcase, pieces_give_the_bits_of_the_whole, 0, 2);
     tcase_add_test(tcase, pieces_travel_as_messages_too);
     tcase_add_loop_test(tcase, checks_change_no_bit, 0, N_SETTINGS);
+    tcase_add_test(tcase, state_is_set_at_stage_0_while_steps_are_under_way);
     tcase_add_test(tcase, two_hundred_steps_at_random_speeds);
     tcase_add_loop_test(tcase, messages_between_devices_give_the_same_bits, 0, N_SETTINGS);
     tcase_add_test(tcase, streams_end_before_their_memory_when_a_peer_is_lost);
