@@ -37,10 +37,10 @@
 #define MAX_SLEEP_NS 500000
 #define TELL_AFTER_NS 1000000000
 #define LAST_WORDS_NS 200000000 /* mpirun reads its pipes within milliseconds, when it gets a core */
-#define ARRIVED_TAG 0         /* collectives have those above */
-#define LEAST_TAG_BOUND 32767 /* that MPI promises */
-#define N_RECENT 4            /* a root may have gone on when its broadcast is compared */
-#define BLOCK_BYTES (1 << 20) /* of which counts beyond int are made */
+#define ARRIVED_TAG 0           /* collectives have those above */
+#define LEAST_TAG_BOUND 32767   /* that MPI promises */
+#define N_RECENT 4              /* a root may have gone on when its broadcast is compared */
+#define BLOCK_BYTES (1 << 20)   /* of which counts beyond int are made */
 
 /* Which collective a rank has come to, and what it was in in the last ones. */
 typedef struct progress {
@@ -371,12 +371,14 @@ static void transport_free(mpi_transport_t *transport)
 static void mpi_destroy(zero_comm_t *comm)
 {
     mpi_transport_t *transport = comm->transport;
+    char nothing;
     if (!comm->failed)
-        gather(comm, NULL, 0, NULL, "close");
+        gather(comm, &nothing, 0, &nothing, "close");
     if (comm->failed)
         return; /* requests that never ended may still use the communicator and the arrivals */
     for (int rank = 0; rank < comm->size; rank++)
-        MPI_Wait(&transport->arrivals[rank].request, MPI_STATUS_IGNORE); /* so little leaves without a receiver's help */
+        MPI_Wait(&transport->arrivals[rank].request,
+                 MPI_STATUS_IGNORE); /* so little leaves without a receiver's help */
     MPI_Comm_free(&transport->mpi);
     transport_free(transport);
     comm->transport = NULL;
