@@ -56,6 +56,16 @@
  * for an argument, the others return ZERO_ERROR_PEER from zero_engine_create, zero_set_state, zero_load_weights,
  * zero_load, zero_save_prepare, zero_save_begin and zero_checkpoint_open. In the others, which every step makes, they
  * wait for it as for any rank that does not come: until it calls zero_comm_abort or ends, or ZERO_TIMEOUT_S at most.
+ *
+ * Where ranks meet in a collective call they compare what they are in: the call, of which engine, with which unit, pass, step, micro-step, learning rate and number of
+ * bytes. Where that differs they get ZERO_ERROR_MISMATCH, a line names two ranks with their calls, and what they have
+ * is not used. This costs no message and no wait:
+ *     - ranks that share memory: at once, in every call that communicates;
+ *     - MPI messages: likewise, when a rank has waited for a second, since it takes none of another call;
+ *     - GPUs, for which the host does not wait: once a step, the learning rate and all calls so far in which GPUs met.
+ *       zero_step_wait returns it, and the step has changed nothing.
+ * A call in which nobody waits for another is not compared: an eval pass of one rank alone where parameters are whole,
+ * or are read from the peers' memory, say.
  */
 #ifndef ZERO_H
 #define ZERO_H
@@ -117,7 +127,8 @@ ZERO_API const char *zero_status_text(zero_status_t status); /* "input or output
 typedef enum zero_log_level { ZERO_LOG_ERROR, ZERO_LOG_WARNING, ZERO_LOG_INFO, ZERO_LOG_DEBUG } zero_log_level_t;
 
 /* Receives one line, without newline or prefix. Control characters and bytes that are not UTF-8, which may come from
- * names in files, are escaped: \x1b, say. Called from the thread that made the library call. */
+ * names in files, are escaped: \x1b, say. Called from the thread that made the library call, but for
+ * zero_comm_create's warning while that thread waits in MPI. */
 typedef void (*zero_log_fn)(void *user, zero_log_level_t level, int rank, const char *line);
 
 /* Sends log lines up to `level` to `fn`. fn = NULL restores the default: "zero: rank R: line" on stderr. Before this is
@@ -138,6 +149,9 @@ typedef enum zero_comm_kind {
 /* Joins all ranks that mpirun started (MPI_COMM_WORLD); a program started without mpirun is one rank and MPI is not
  * touched.
  * Initializes MPI where the program has not, and then also finalizes it in zero_comm_destroy.
+ * ZERO_ERROR_TIMEOUT, with a line that names the ranks that have not come after ZERO_TIMEOUT_S seconds;
+ * ZERO_ERROR_MISMATCH where they ask for different kinds. MPI's own start, which waits for all ranks, cannot be left:
+ * there a warning names those of this host, from a thread that watches, and the wait goes on.
  * If mpirun started all ranks on one host, nothing but its own daemon need listen on the network: before MPI_Init this
  * sets OMPI_MCA_pml and OMPI_MCA_btl in the environment so that Open MPI uses shared memory alone, and
  * NCCL_SOCKET_IFNAME to loopback, unless they are set already. Where the program has initialized MPI (or used NCCL)
@@ -412,7 +426,8 @@ ZERO_API zero_status_t zero_begin(zero_engine_t *engine, zero_pass_t pass, zero_
 ZERO_API zero_status_t zero_acquire(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
 /* Ends the unit's use in forward. */
 ZERO_API zero_status_t zero_release(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
-/* Ends it in backward: every gradient of the unit is written; they leave for their owners. [collective] */
+/* Ends it in backward: every gradient of the unit is written; they leave for their owners. ZERO_ERROR_ARGUMENT where
+ * zero_config_t's check finds one that is not. [collective] */
 ZERO_API zero_status_t zero_grad_ready(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
 
 /* The tensor's full parameter in device memory: row-major, of the configured dtype, aligned to 128 bytes unless it is
@@ -466,7 +481,8 @@ typedef struct zero_step_result {
 } zero_step_result_t;
 
 /* The oldest unwaited step's result, waiting for it if need be; every rank gets the same bits. ZERO_ERROR_NONFINITE
- * after max_skipped_steps skipped steps in a row; the result is set then, too. */
+ * after max_skipped_steps skipped steps in a row; the result is set then, too. ZERO_ERROR_MISMATCH where ranks came to
+ * the step by different calls, or with different learning rates. */
 ZERO_API zero_status_t zero_step_wait(zero_engine_t *engine, zero_step_result_t *result);
 
 /* Steps that changed the weights, AdamW's t, as of the last step that zero_step_wait returned; and setting it when a

@@ -15,6 +15,7 @@
 #include "comm/bootstrap/one_host.h"
 #include "comm/bootstrap/roll_call.h"
 #include "base/log.h"
+#include "comm/bootstrap/start_watch.h"
 
 /* MPI is one per process: communicators share it, and it can be neither started twice nor used once it is finalized. */
 static struct {
@@ -71,15 +72,20 @@ static bool mpi_is_running(void)
            !finalized;
 }
 
-static zero_status_t initialize_mpi(void)
+static zero_status_t initialize_mpi(int64_t timeout_ns)
 {
+    zero_start_watch_t watch;
     int finalized = 0, provided = MPI_THREAD_SINGLE;
     ZERO_TRY_MPI(MPI_Finalized(&finalized));
     if (finalized)
         return zero_fail_alike(ZERO_ERROR_UNSUPPORTED, "MPI was finalized and cannot be started again in the same "
                                                        "process: keep one communicator for the program's life");
     zero_one_host_restrict_mpi();
-    ZERO_TRY_MPI(MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided));
+    zero_start_watch_begin(&watch, timeout_ns);
+    int error = MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided);
+    zero_start_watch_end(&watch);
+    if (error != MPI_SUCCESS)
+        return zero_mpi_fail(error, "MPI_Init_thread");
     mpi_use.initialized = true;
     if (provided < MPI_THREAD_FUNNELED)
         return zero_fail_alike(ZERO_ERROR_UNSUPPORTED, "this MPI does not allow threads (MPI_THREAD_FUNNELED)");
@@ -145,7 +151,7 @@ zero_status_t zero_comm_create(zero_comm_kind_t kind, zero_comm_t **comm)
         made->uses_mpi = true;
         mpi_use.n_users++;
         if (!mpi_is_running())
-            ZERO_TRY_GOTO(initialize_mpi(), leave);
+            ZERO_TRY_GOTO(initialize_mpi(made->timeout_ns), leave);
         ZERO_TRY_GOTO(find_ranks(made), leave);
         if (made->local_size == made->size)
             zero_one_host_restrict_nccl();

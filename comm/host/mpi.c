@@ -371,8 +371,9 @@ static void transport_free(mpi_transport_t *transport)
 static void mpi_destroy(zero_comm_t *comm)
 {
     mpi_transport_t *transport = comm->transport;
+    char nothing;
     if (!comm->failed)
-        gather(comm, NULL, 0, NULL, "close");
+        gather(comm, &nothing, 0, &nothing, "close");
     if (comm->failed)
         return; /* requests that never ended may still use the communicator and the arrivals */
     for (int rank = 0; rank < comm->size; rank++)

@@ -135,6 +135,22 @@ START_TEST(a_rank_that_does_not_come_is_named_at_the_deadline)
 }
 END_TEST
 
+/* MPI's own start waits for all, and cannot be left: who has not come is said all the same, and all is well when it
+ * does. */
+START_TEST(a_rank_that_mpi_waits_for_is_named_at_the_deadline)
+{
+    char *scratch = support_scratch();
+    run_t run = start(scratch, 2, "auto", "cpu", "late");
+    ck_assert_int_eq(run.exit_code, 0);
+    ck_assert_msg(support_count(run.log,
+                                "MPI_Init has waited for other ranks of this job for 2 s (ZERO_TIMEOUT_S), and "
+                                "waits on: not every rank has come to zero_comm_create: rank 1\n") == 2,
+                  "%s", run.log);
+    free(run.log);
+    free(scratch);
+}
+END_TEST
+
 /* ---- what a device decides ---- */
 
 static zero_step_outcome_t decide(const zero_contribution_t *contributions, int n_ranks, zero_step_state_t *state,
@@ -184,6 +200,7 @@ static Suite *suite(void)
     tcase_set_timeout(ranks, 150);
     tcase_add_test(ranks, ranks_in_different_calls_are_named_with_them);
     tcase_add_test(ranks, a_rank_that_does_not_come_is_named_at_the_deadline);
+    tcase_add_test(ranks, a_rank_that_mpi_waits_for_is_named_at_the_deadline);
     tcase_add_loop_test(ranks, ranks_that_do_the_same_are_left_alone, 0, 3);
     suite_add_tcase(suite, ranks);
     TCase *device = tcase_create("device");

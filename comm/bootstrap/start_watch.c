@@ -1,0 +1,162 @@
+/* start_watch.c - see start_watch.h.
+ *
+ * A rank that has come has this thread, by whose name the others of its host find it in /proc, whatever MPI is doing. A
+ * process of this job is one with the launcher's name for it in its environment; the launcher's wrappers have it, too,
+ * so a rank has come when any of its processes has the thread.
+ */
+#include "comm/bootstrap/start_watch.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/deadline.h"
+#include "base/log.h"
+
+#define THREAD_NAME "zero-start"
+#define JOB "PMIX_NAMESPACE=" /* of Open MPI's launchers, as is: */
+#define RANK "PMIX_RANK="
+#define MAX_LISTED 64
+
+typedef enum presence { UNSEEN, MISSING, HERE } presence_t;
+
+/* ---- who is here ---- */
+
+/* The first bytes of a file, closed by two zeros; 0 where there is none. */
+static size_t read_some(const char *path, char *text, size_t n_bytes)
+{
+    FILE *file = fopen(path, "re");
+    size_t n = file ? fread(text, 1, n_bytes - 2, file) : 0;
+    text[n] = text[n + 1] = '\0';
+    if (file)
+        fclose(file);
+    return n;
+}
+
+/* The value of "NAME=" among strings that zeros end; NULL. */
+static const char *value_of(const char *strings, const char *name)
+{
+    for (; *strings != '\0'; strings += strlen(strings) + 1)
+        if (strncmp(strings, name, strlen(name)) == 0)
+            return strings + strlen(name);
+    return NULL;
+}
+
+static bool has_thread(const char *pid)
+{
+    char path[300], name[32];
+    bool found = false;
+    snprintf(path, sizeof path, "/proc/%.20s/task", pid);
+    DIR *tasks = opendir(path);
+    for (const struct dirent *task; !found && tasks && (task = readdir(tasks)) != NULL;) {
+        snprintf(path, sizeof path, "/proc/%.20s/task/%.20s/comm", pid, task->d_name);
+        size_t n = read_some(path, name, sizeof name);
+        found = n == strlen(THREAD_NAME "\n") && memcmp(name, THREAD_NAME "\n", n) == 0;
+    }
+    if (tasks)
+        closedir(tasks);
+    return found;
+}
+
+/* Looks through the processes of this host for those of this job. */
+static void look(const char *job, presence_t *ranks, int n_ranks)
+{
+    static char environment[1 << 16];
+    char path[64];
+    DIR *processes = opendir("/proc");
+    for (const struct dirent *process; processes && (process = readdir(processes)) != NULL;) {
+        if (process->d_name[0] < '1' || process->d_name[0] > '9')
+            continue;
+        snprintf(path, sizeof path, "/proc/%.20s/environ", process->d_name);
+        read_some(path, environment, sizeof environment);
+        const char *its_job = value_of(environment, JOB), *its_rank = value_of(environment, RANK);
+        int rank = its_rank ? atoi(its_rank) : -1;
+        if (!its_job || strcmp(its_job, job) != 0 || rank < 0 || rank >= n_ranks || ranks[rank] == HERE)
+            continue;
+        ranks[rank] = has_thread(process->d_name) ? HERE : MISSING;
+    }
+    if (processes)
+        closedir(processes);
+}
+
+/* ", rank 1, rank 3 of this host", or nothing where it is not known. */
+static void name_missing(char *text, size_t n_bytes)
+{
+    const char *job = getenv("PMIX_NAMESPACE"), *size = getenv("OMPI_COMM_WORLD_SIZE");
+    int n_ranks = size ? atoi(size) : 0, n_listed = 0;
+    size_t length = 0;
+    text[0] = '\0';
+    presence_t *ranks = job && n_ranks > 0 ? calloc((size_t)n_ranks, sizeof *ranks) : NULL;
+    if (!ranks)
+        return;
+    look(job, ranks, n_ranks);
+    for (int rank = 0; rank < n_ranks && n_listed < MAX_LISTED && length < n_bytes - 32; rank++)
+        if (ranks[rank] == MISSING) {
+            length += (size_t)snprintf(text + length, n_bytes - length, "%s%d", n_listed ? ", " : ": rank ", rank);
+            n_listed++;
+        }
+    free(ranks);
+}
+
+static void say_who_is_missing(const zero_start_watch_t *watch)
+{
+    char missing[400];
+    name_missing(missing, sizeof missing);
+    zero_log(
+        ZERO_LOG_WARNING,
+        "MPI_Init has waited for other ranks of this job for %g s (ZERO_TIMEOUT_S), and waits on: not every rank has "
+        "come to zero_comm_create%s",
+        (double)watch->timeout_ns * 1e-9, missing);
+}
+
+/* ---- the thread ---- */
+
+static void *run(void *user)
+{
+    zero_start_watch_t *watch = user;
+    int64_t end_ns = zero_now_ns() + watch->timeout_ns;
+    struct timespec end = {.tv_sec = end_ns / 1000000000, .tv_nsec = end_ns % 1000000000};
+    int error = 0;
+    pthread_setname_np(pthread_self(), THREAD_NAME);
+    pthread_mutex_lock(&watch->mutex);
+    while (!watch->is_over && error != ETIMEDOUT)
+        error = pthread_cond_timedwait(&watch->changed, &watch->mutex, &end);
+    if (!watch->is_over)
+        say_who_is_missing(watch);
+    while (!watch->is_over) /* the others look for this thread */
+        pthread_cond_wait(&watch->changed, &watch->mutex);
+    pthread_mutex_unlock(&watch->mutex);
+    return NULL;
+}
+
+void zero_start_watch_begin(zero_start_watch_t *watch, int64_t timeout_ns)
+{
+    pthread_condattr_t by_clock;
+    sigset_t all, before;
+    *watch = (zero_start_watch_t){.timeout_ns = timeout_ns};
+    pthread_condattr_init(&by_clock);
+    pthread_condattr_setclock(&by_clock, CLOCK_MONOTONIC);
+    pthread_mutex_init(&watch->mutex, NULL);
+    pthread_cond_init(&watch->changed, &by_clock);
+    pthread_condattr_destroy(&by_clock);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the program's threads' to take */
+    watch->runs = pthread_create(&watch->thread, NULL, run, watch) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+void zero_start_watch_end(zero_start_watch_t *watch)
+{
+    pthread_mutex_lock(&watch->mutex);
+    watch->is_over = true;
+    pthread_cond_signal(&watch->changed);
+    pthread_mutex_unlock(&watch->mutex);
+    if (watch->runs)
+        pthread_join(watch->thread, NULL);
+    pthread_cond_destroy(&watch->changed);
+    pthread_mutex_destroy(&watch->mutex);
+}
