@@ -112,6 +112,10 @@ static void write_data(void)
     write_llmc("beyond.bin", 2, 1000, 1000, 900, 300);
     write_llmc("header.bin", 2, 1000, 0, -1, 0);
     ck_assert_int_eq(truncate(path_of("header.bin"), 500), 0);
+    write_file("short.bin", text, 3);
+    write_file("empty.bin", "", 0);
+    write_file("alien.bin", nanogpt, sizeof nanogpt);
+    write_file("alien.idx", text, sizeof text);
 }
 
 static void set_up(void)
@@ -215,7 +219,8 @@ typedef struct bad_input {
     int n_ranks;           /* only with so many, or ANY */
 } bad_input_t;
 
-/* 2: the command line, the file, or a path in it is wrong; 1: what is in a file is, or it cannot be written. */
+/* 2: the command line, the file, or a path in it is wrong; 1: what is in a data file is, whatever its format, or a file
+ * cannot be written. */
 /* clang-format off */
 static const bad_input_t BAD_INPUTS[] = {
     {"an unknown key", 2, "[zero]\nstgae = 3\n", "",
@@ -250,6 +255,12 @@ static const bad_input_t BAD_INPUTS[] = {
     {"a header that disagrees with the size", 1, "", "--set data.train=count.bin",
         {"'count.bin'", "1000 tokens", "3024", "3022"}, ANY},
     {"half a token", 1, "", "--set data.train=half.bin", {"'half.bin'", "4001 bytes", "uint16"}, ANY},
+    {"text as llm.c's tokens", 1, "", "--set data.format=llmc", {"'text.txt'", "not an llm.c token file"}, ANY},
+    {"a short file as llm.c's tokens", 1, "", "--set data.format=llmc --set data.train=short.bin",
+        {"'short.bin'", "not an llm.c token file"}, ANY},
+    {"a short file of tokens", 1, "", "--set data.train=short.bin", {"'short.bin'", "3 bytes", "uint16"}, ANY},
+    {"an empty file of tokens", 1, "", "--set data.train=empty.bin", {"'empty.bin'", "empty"}, ANY},
+    {"text as a Megatron index", 1, "", "--set data.train=alien", {"'alien.idx'", "not a Megatron index"}, ANY},
     {"a token beyond the vocabulary", 1, "", "--set data.train=beyond.bin",
         {"'beyond.bin'", "token 300", "position 900", "vocab_size is 259"}, ANY},
     {"every token beyond the vocabulary", 1, "", "--set model.vocab_size=10",
