@@ -302,8 +302,8 @@ static zero_status_t open_metrics(run_t *run)
 static zero_status_t open_device(run_t *run)
 {
     zero_device_type_t type = (zero_device_type_t)run->options->device.type;
-    TRY(model_create(run->options, &run->model));
-    TRY(zero_comm_agree(run->comm, zero_device_create(type, run->comm, &run->device)));
+    TRY(report_agree(run->comm, model_create(run->options, &run->model)));
+    TRY(report_agree(run->comm, zero_device_create(type, run->comm, &run->device)));
     run->n_late = zero_device_get_type(run->device) == ZERO_DEVICE_CUDA ? 1 : 0;
     return ZERO_OK;
 }
@@ -360,9 +360,35 @@ static void report_start(const run_t *run)
         report("step %lld was the last one: there is nothing to do", (long long)run->last_step);
 }
 
+static zero_status_t set_up(run_t *run)
+{
+    const options_t *o = run->options;
+    TRY(open_device(run));
+    TRY(open_data(run, o->data.train, &run->train));
+    if (o->data.val[0])
+        TRY(open_data(run, o->data.val, &run->val));
+    TRY(open_checkpoints(run));
+    TRY(trace_open(o->log.trace, run->comm, run->model.declaration, &run->trace));
+    TRY(open_metrics(run));
+    return create_engine(run);
+}
+
+static loop_end_t end_of(const run_t *run)
+{
+    if (run->end_step == run->last_step)
+        return LOOP_COMPLETE;
+    return run->options->checkpoint.dir[0] ? LOOP_STOPPED_SAVED : LOOP_STOPPED_UNSAVED;
+}
+
+static void close_files(run_t *run)
+{
+    checkpoints_close(&run->checkpoints);
+    metrics_close(run->metrics);
+    tensorboard_close(run->tensorboard);
+}
+
 zero_status_t loop_run(const options_t *options, zero_comm_t *comm, loop_end_t *end)
 {
-    zero_status_t status;
     run_t run = {.options = options, .comm = comm};
     run.micro_steps = options_micro_steps(options, zero_comm_size(comm));
     run.last_step = options->train.steps;
@@ -370,28 +396,15 @@ zero_status_t loop_run(const options_t *options, zero_comm_t *comm, loop_end_t *
         run.last_step = options->stop_after;
     run.end_step = run.last_step;
 
-    status = open_device(&run);
-    if (status == ZERO_OK)
-        status = open_data(&run, options->data.train, &run.train);
-    if (status == ZERO_OK && options->data.val[0])
-        status = open_data(&run, options->data.val, &run.val);
-    if (status == ZERO_OK)
-        status = open_checkpoints(&run);
-    if (status == ZERO_OK)
-        status = trace_open(options->log.trace, comm, run.model.declaration, &run.trace);
-    if (status == ZERO_OK)
-        status = open_metrics(&run);
-    if (status == ZERO_OK)
-        status = create_engine(&run);
+    zero_status_t status = report_agree(comm, set_up(&run));
+    report_hold_errors(false); /* from here on ranks fail for reasons of their own, and at any place */
     if (status == ZERO_OK) {
         report_start(&run);
         status = loop(&run);
     }
     if (status == ZERO_ERROR_NONFINITE) /* all ranks alike: what was good before is saved to the end */
         checkpoints_finish(&run.checkpoints);
-    checkpoints_close(&run.checkpoints);
-    metrics_close(run.metrics);
-    tensorboard_close(run.tensorboard);
+    close_files(&run);
     /* Steps that are not finite end the run on all ranks alike; after another failure peers may be lost. */
     zero_status_t traced = trace_close(run.trace, status == ZERO_OK || status == ZERO_ERROR_NONFINITE);
     if (status == ZERO_OK)
@@ -404,8 +417,7 @@ zero_status_t loop_run(const options_t *options, zero_comm_t *comm, loop_end_t *
     zero_device_destroy(run.device);
     data_close(run.val);
     data_close(run.train);
-    *end = run.end_step == run.last_step ? LOOP_COMPLETE
-           : options->checkpoint.dir[0]  ? LOOP_STOPPED_SAVED
-                                         : LOOP_STOPPED_UNSAVED;
+    if (status == ZERO_OK)
+        *end = end_of(&run);
     return status;
 }
