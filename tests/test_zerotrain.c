@@ -640,7 +640,8 @@ START_TEST(metrics_have_every_field_with_its_type)
 {
     static const char *const numbers[] = {"loss", "grad_norm", "lr", "step_ms", "tokens_per_s", "exposed_comm_ms"};
     static const char *const integers[] = {"step", "tokens", "device_bytes", "host_bytes"};
-    write_file("metrics.jsonl", "of an earlier run\n", 18);
+    static const char earlier[] = "{\"step\": 99, \"loss\": 1.5}\n";
+    write_file("metrics.jsonl", earlier, sizeof earlier - 1);
     expect_success(_i == 0 ? ALONE : 3, "--set data.val=val.txt --set train.eval_every=5 cfg.ini");
     json_t *rows = read_metrics("metrics.jsonl");
     ck_assert_uint_eq(json_array_size(rows), N_STEPS);

@@ -101,29 +101,38 @@ static zero_status_t resume(checkpoints_t *checkpoints)
     return ZERO_OK;
 }
 
-/* Nothing is lost by it at once, but [checkpoint] keep counts the earlier run's checkpoints, too. */
-static void warn_of_earlier_run(const options_t *options)
+zero_status_t checkpoints_open(const options_t *options, zero_comm_t *comm, checkpoints_t *checkpoints)
 {
+    *checkpoints = (checkpoints_t){.options = options, .comm = comm, .first_step = 1};
+    return options->resume ? resume(checkpoints) : ZERO_OK;
+}
+
+zero_status_t checkpoints_prepare(const checkpoints_t *checkpoints)
+{
+    const char *directory = checkpoints->options->checkpoint.dir;
+    if (!directory[0])
+        return ZERO_OK;
+    signal(SIGXFSZ, SIG_IGN); /* a file that may grow no further is an error of write's, with a line */
+    return zero_save_prepare(checkpoints->comm, directory);
+}
+
+/* Nothing is lost by it at once, but [checkpoint] keep counts the earlier run's checkpoints, too. */
+void checkpoints_report(const checkpoints_t *checkpoints)
+{
+    const options_t *options = checkpoints->options;
     char latest[OPTIONS_MAX_PATH + 16], name[64];
+    if (!options->checkpoint.dir[0]) {
+        report("nothing will be saved: [checkpoint] dir is not set");
+        return;
+    }
+    if (options->resume)
+        return;
     snprintf(latest, sizeof latest, "%s/latest", options->checkpoint.dir);
     ssize_t n_bytes = readlink(latest, name, sizeof name);
     if (n_bytes > 0)
         report("%s has checkpoints of an earlier run, up to %.*s; this run begins anew and will replace them: --resume "
                "would go on from there",
                options->checkpoint.dir, (int)n_bytes, name);
-}
-
-zero_status_t checkpoints_open(const options_t *options, zero_comm_t *comm, checkpoints_t *checkpoints)
-{
-    *checkpoints = (checkpoints_t){.options = options, .comm = comm, .first_step = 1};
-    if (options->resume)
-        TRY(resume(checkpoints));
-    if (!options->checkpoint.dir[0])
-        return ZERO_OK;
-    if (!options->resume)
-        warn_of_earlier_run(options);
-    signal(SIGXFSZ, SIG_IGN); /* a file that may grow no further is an error of write's, with a line */
-    return zero_save_prepare(comm, options->checkpoint.dir);
 }
 
 zero_status_t checkpoints_load(checkpoints_t *checkpoints, zero_engine_t *engine)

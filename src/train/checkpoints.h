@@ -14,9 +14,14 @@ typedef struct checkpoints {
     int64_t last_saved;         /* step; 0: none */
 } checkpoints_t;
 
-/* Opens and checks what --resume names, and makes sure that [checkpoint] dir can be written. The model's settings must
- * be those that the checkpoint was made with: ZERO_ERROR_USAGE names the first that is not. [collective] */
+/* Opens and checks what --resume names. The model's settings must be those that the checkpoint was made with:
+ * ZERO_ERROR_USAGE names the first that is not. Changes nothing. [collective] */
 zero_status_t checkpoints_open(const options_t *options, zero_comm_t *comm, checkpoints_t *checkpoints);
+/* Makes sure that [checkpoint] dir can be written, and removes what saves that were killed have left there: when it is
+ * certain that the run begins. [collective] */
+zero_status_t checkpoints_prepare(const checkpoints_t *checkpoints);
+/* Says, before the first step, where nothing will be saved or an earlier run's checkpoints are. */
+void checkpoints_report(const checkpoints_t *checkpoints);
 /* Takes over what was resumed. [collective] */
 zero_status_t checkpoints_load(checkpoints_t *checkpoints, zero_engine_t *engine);
 /* Sequences that all ranks have seen when `step` is done. */

@@ -13,6 +13,7 @@
 #include "train/lr.h"
 #include "train/metrics.h"
 #include "train/model.h"
+#include "train/named_files.h"
 #include "train/report.h"
 #include "train/sample.h"
 #include "train/stop.h"
@@ -285,6 +286,12 @@ static zero_status_t open_checkpoints(run_t *run)
     return ZERO_OK;
 }
 
+/* A checkpoint may be that of the last step or of a later one. */
+static bool has_steps(const run_t *run)
+{
+    return run->checkpoints.first_step <= run->last_step;
+}
+
 static zero_status_t open_metrics(run_t *run)
 {
     zero_status_t status = ZERO_OK;
@@ -296,6 +303,17 @@ static zero_status_t open_metrics(run_t *run)
     if (zero_comm_rank(run->comm) == 0 && status == ZERO_OK)
         status = metrics_open(o->log.metrics, o->resume, &run->metrics);
     return report_agree(run->comm, status);
+}
+
+/* Opens what the run will write. Until here nothing of an earlier run has been touched, and all else that could refuse
+ * this one has let it pass, on all ranks. */
+static zero_status_t open_outputs(run_t *run)
+{
+    if (!has_steps(run))
+        return ZERO_OK;
+    TRY(checkpoints_prepare(&run->checkpoints));
+    TRY(trace_claim_file(run->trace));
+    return open_metrics(run);
 }
 
 /* Before anything is read or written: a device that is not there is a mistake of the configuration. */
@@ -348,29 +366,31 @@ static void report_start(const run_t *run)
         report("[zero] offload = optimizer: nothing is offloaded, all of AdamW's state is on the GPUs");
     if (o->zero.reduction == REDUCTION_NCCL && zero_device_get_type(run->device) == ZERO_DEVICE_CPU)
         report("[zero] reduction = nccl changes nothing here: on the CPU gradients are summed in rank order");
-    if (!o->checkpoint.dir[0])
-        report("nothing will be saved: [checkpoint] dir is not set");
+    if (!has_steps(run)) {
+        report("step %lld was the last one: there is nothing to do", (long long)run->last_step);
+        return;
+    }
+    checkpoints_report(&run->checkpoints);
     if (o->log.metrics[0])
         report("metrics of every step go to %s", o->log.metrics);
     if (o->log.tensorboard[0])
         report("TensorBoard's event file is in %s", o->log.tensorboard);
     if (o->log.trace[0])
         report("a trace of all ranks goes to %s when the run ends", o->log.trace);
-    if (run->checkpoints.first_step > run->last_step)
-        report("step %lld was the last one: there is nothing to do", (long long)run->last_step);
 }
 
 static zero_status_t set_up(run_t *run)
 {
     const options_t *o = run->options;
+    TRY(report_agree(run->comm, zero_comm_rank(run->comm) == 0 ? named_files_check(o) : ZERO_OK));
     TRY(open_device(run));
     TRY(open_data(run, o->data.train, &run->train));
     if (o->data.val[0])
         TRY(open_data(run, o->data.val, &run->val));
     TRY(open_checkpoints(run));
     TRY(trace_open(o->log.trace, run->comm, run->model.declaration, &run->trace));
-    TRY(open_metrics(run));
-    return create_engine(run);
+    TRY(create_engine(run));
+    return open_outputs(run);
 }
 
 static loop_end_t end_of(const run_t *run)

@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 
+#include "train/output_file.h"
 #include "train/trace.h"
 
 typedef struct trace_span {
@@ -13,6 +14,9 @@ typedef struct trace_span {
     uint64_t step;           /* counts from 1; 0: between steps */
     double begin_ms, end_ms; /* since the trace's origin, once it is written */
 } trace_span_t;
+
+/* A trace may be written over another trace. */
+extern const output_kind_t trace_file_kind;
 
 /* In this order: begin; name_rank and the spans of each rank in turn; end. What goes wrong is in ferror(file). */
 void trace_file_begin(FILE *file);
