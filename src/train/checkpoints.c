@@ -1,7 +1,7 @@
 /* checkpoints.c - see checkpoints.h. Files are libzero's business; here is what zerotrain adds to state.json:
  *
  *     "config": {"model": {"arch": "gpt2", ...}, ...}    the effective configuration, as an ini file would have it
- *     "data": {"sequences": 240}                         how far the run is in the order of its data
+ *     "data": {"sequences": 240, "tokens": 9000, ...}    how far the run is in the order of its data, and what they are
  *     "seed": 1                                          of initial weights and of that order
  */
 #include "train/checkpoints.h"
@@ -16,6 +16,7 @@
 #include "train/hf_config.h"
 #include "train/options_table.h"
 #include "train/report.h"
+#include "train/resume_check.h"
 
 /* ---- what is added ---- */
 
@@ -38,35 +39,14 @@ static char *state_text(const checkpoints_t *checkpoints, int64_t step)
     json_t *state = json_pack("{s:o, s:{s:I}, s:I}", "config", config_object(checkpoints->options), "data", "sequences",
                               (json_int_t)checkpoints_sequences(checkpoints, step), "seed",
                               (json_int_t)checkpoints->options->train.seed);
+    if (state)
+        resume_check_add(&checkpoints->data, json_object_get(state, "data"));
     char *text = state ? json_dumps(state, 0) : NULL;
     json_decref(state);
     return text;
 }
 
 /* ---- what is found ---- */
-
-/* Settings of [model] that may change from run to run: they change neither weights nor what is computed. */
-static bool may_differ(const char *key)
-{
-    return strcmp(key, "init") == 0 || strcmp(key, "recompute") == 0;
-}
-
-static zero_status_t check_model(const options_t *options, const char *path, const json_t *state)
-{
-    const json_t *model = json_object_get(json_object_get(state, "config"), "model");
-    for (const option_row_t *row = option_rows; row < option_rows + n_option_rows; row++) {
-        char mine[OPTIONS_MAX_PATH + 2];
-        if (strcmp(row->section, "model") != 0 || may_differ(row->key))
-            continue;
-        const char *saved = json_string_value(json_object_get(model, row->key));
-        option_format(row, options, mine);
-        if (saved && strcmp(saved, mine) != 0)
-            return report_error(ZERO_ERROR_USAGE,
-                                "[model] %s = %s, but the checkpoint '%s' was made with %s: resume with the same model",
-                                row->key, mine, path, saved);
-    }
-    return ZERO_OK;
-}
 
 static zero_status_t take_state(checkpoints_t *checkpoints)
 {
@@ -83,7 +63,7 @@ static zero_status_t take_state(checkpoints_t *checkpoints)
     else
         checkpoints->sequences_before = json_integer_value(sequences);
     if (status == ZERO_OK)
-        status = check_model(checkpoints->options, path, state);
+        status = resume_check(checkpoints->options, path, state, &checkpoints->data);
     json_decref(state);
     return status;
 }
@@ -101,9 +81,10 @@ static zero_status_t resume(checkpoints_t *checkpoints)
     return ZERO_OK;
 }
 
-zero_status_t checkpoints_open(const options_t *options, zero_comm_t *comm, checkpoints_t *checkpoints)
+zero_status_t checkpoints_open(const options_t *options, zero_comm_t *comm, const data_identity_t *data,
+                               checkpoints_t *checkpoints)
 {
-    *checkpoints = (checkpoints_t){.options = options, .comm = comm, .first_step = 1};
+    *checkpoints = (checkpoints_t){.options = options, .comm = comm, .data = *data, .first_step = 1};
     return options->resume ? resume(checkpoints) : ZERO_OK;
 }
 

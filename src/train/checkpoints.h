@@ -2,11 +2,13 @@
 #ifndef ZEROTRAIN_CHECKPOINTS_H
 #define ZEROTRAIN_CHECKPOINTS_H
 
+#include "train/data_identity.h"
 #include "train/options.h"
 
 typedef struct checkpoints {
     const options_t *options;
     zero_comm_t *comm;
+    data_identity_t data;       /* that the run trains on */
     zero_save_t *save;          /* under way; NULL: none */
     zero_checkpoint_t *resumed; /* until it is loaded */
     int64_t first_step;         /* of this run: 1, or the one after the checkpoint's */
@@ -14,9 +16,10 @@ typedef struct checkpoints {
     int64_t last_saved;         /* step; 0: none */
 } checkpoints_t;
 
-/* Opens and checks what --resume names. The model's settings must be those that the checkpoint was made with:
- * ZERO_ERROR_USAGE names the first that is not. Changes nothing. [collective] */
-zero_status_t checkpoints_open(const options_t *options, zero_comm_t *comm, checkpoints_t *checkpoints);
+/* Opens and checks what --resume names, and compares what it was made with (resume_check.h). data: of this run. Changes
+ * nothing. [collective] */
+zero_status_t checkpoints_open(const options_t *options, zero_comm_t *comm, const data_identity_t *data,
+                               checkpoints_t *checkpoints);
 /* Makes sure that [checkpoint] dir can be written, and removes what saves that were killed have left there: when it is
  * certain that the run begins. [collective] */
 zero_status_t checkpoints_prepare(const checkpoints_t *checkpoints);

@@ -281,7 +281,10 @@ static zero_status_t open_data(run_t *run, const char *paths, data_t **data)
 /* A run that resumes reads on where the one before ended. */
 static zero_status_t open_checkpoints(run_t *run)
 {
-    TRY(checkpoints_open(run->options, run->comm, &run->checkpoints));
+    const char *paths = run->options->data.train;
+    data_identity_t data = {0};
+    TRY(report_agree(run->comm, data_identity_read(paths, data_n_tokens(run->train), &data)));
+    TRY(checkpoints_open(run->options, run->comm, &data, &run->checkpoints));
     data_start_at(run->train, run->checkpoints.first_step - 1, run->checkpoints.sequences_before);
     return ZERO_OK;
 }
