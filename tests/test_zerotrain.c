@@ -451,6 +451,32 @@ START_TEST(diverging_steps_are_skipped_and_logged_and_many_end_the_run)
 }
 END_TEST
 
+/* fp16's first loss scale is too large for sequences of one token, of which a batch has but one a rank; three steps on
+ * it has settled. */
+START_TEST(a_run_of_which_every_step_was_skipped_is_no_success)
+{
+    static const struct {
+        const char *arguments;
+        int exit_code;
+        bool says;
+    } cases[] = {{"--steps 1", 1, true}, {"--set train.steps=1", 1, true}, {"--steps 3", 0, false}};
+    const int n_ranks = _i == 0 ? ALONE : 2;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        outcome_t outcome = run(n_ranks,
+                                "--set train.precision=fp16 --set model.seq_len=1 --set train.global_batch=0 "
+                                "--set train.micro_batch=1 %s cfg.ini",
+                                cases[i].arguments);
+        expect_exit(&outcome, cases[i].exit_code);
+        ck_assert_msg(support_count(outcome.output.err, "all steps of this run (1) were skipped") == cases[i].says,
+                      "%s", outcome.output.err);
+        json_t *rows = read_metrics("metrics.jsonl");
+        ck_assert(json_is_true(json_object_get(json_array_get(rows, 0), "skipped")));
+        json_decref(rows);
+        forget(&outcome);
+    }
+}
+END_TEST
+
 START_TEST(a_full_disk_ends_the_run_and_is_named)
 {
     outcome_t outcome = run(_i == 0 ? ALONE : 3, "--set log.metrics=/dev/full cfg.ini");
@@ -819,6 +845,7 @@ static Suite *suite(void)
 
     /* Loops: alone, and under mpirun. */
     tcase_add_loop_test(failures, diverging_steps_are_skipped_and_logged_and_many_end_the_run, 0, 2);
+    tcase_add_loop_test(failures, a_run_of_which_every_step_was_skipped_is_no_success, 0, 2);
     tcase_add_loop_test(failures, a_full_disk_ends_the_run_and_is_named, 0, 2);
     tcase_add_test(failures, a_killed_rank_ends_the_job_and_is_named);
     tcase_add_test(failures, a_stuck_rank_ends_the_job_and_is_named);

@@ -42,6 +42,7 @@ typedef struct run {
     checkpoints_t checkpoints;
     int n_late; /* steps that are told of late, while the next is under way: the host need not wait for a GPU */
     int n_queued;
+    int64_t n_done, n_skipped; /* steps of this run */
     double started_ms;
 } run_t;
 
@@ -218,6 +219,8 @@ static zero_status_t finish_step(run_t *run)
     int64_t step = (int64_t)result.step;
     metrics_row_t row = make_row(run, &result);
     run->n_queued--;
+    run->n_done++;
+    run->n_skipped += result.skipped;
     if (status == ZERO_OK)
         heed_signal(run, &result);
 
@@ -396,11 +399,19 @@ static zero_status_t set_up(run_t *run)
     return open_outputs(run);
 }
 
+/* A run that changed nothing has not done what it was asked for, though it came to its end. */
 static loop_end_t end_of(const run_t *run)
 {
-    if (run->end_step == run->last_step)
+    if (run->end_step != run->last_step)
+        return run->options->checkpoint.dir[0] ? LOOP_STOPPED_SAVED : LOOP_STOPPED_UNSAVED;
+    if (run->n_done == 0 || run->n_skipped < run->n_done)
         return LOOP_COMPLETE;
-    return run->options->checkpoint.dir[0] ? LOOP_STOPPED_SAVED : LOOP_STOPPED_UNSAVED;
+    report("all steps of this run (%lld) were skipped, so the weights are as they were: gradients were not finite; %s",
+           (long long)run->n_done,
+           run->options->train.precision == ZERO_FP16
+               ? "fp16's loss scale may need more steps to settle, else look at the data and the initial weights"
+               : "lower the learning rate, or look at the data and the initial weights");
+    return LOOP_ALL_SKIPPED;
 }
 
 static void close_files(run_t *run)

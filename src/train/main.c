@@ -41,7 +41,8 @@ static zero_status_t run(options_t *options, zero_comm_t *comm, loop_end_t *end)
 /* A run that a signal stopped is not complete, but where it was saved nothing is lost: a batch script can tell. */
 static int exit_code_of(zero_status_t status, loop_end_t end)
 {
-    static const int codes[] = {[LOOP_COMPLETE] = 0, [LOOP_STOPPED_SAVED] = 3, [LOOP_STOPPED_UNSAVED] = 1};
+    static const int codes[] = {
+        [LOOP_COMPLETE] = 0, [LOOP_STOPPED_SAVED] = 3, [LOOP_STOPPED_UNSAVED] = 1, [LOOP_ALL_SKIPPED] = 1};
     return status == ZERO_OK ? codes[end] : report_exit_code(status);
 }
 

@@ -52,7 +52,7 @@ void options_print_help(FILE *file)
           "\n"
           "Exit code: 0 success, 2 a mistake in the command line, the file or a path in it, 3 stopped by a\n"
           "signal and saved (--resume goes on from there), 1 any other failure, such as bad content of a\n"
-          "data file.\n",
+          "data file, or a run of which no step changed the weights.\n",
           file);
 }
 
