@@ -294,7 +294,8 @@ typedef struct zero_config {
      * nothing: there gradients are summed in rank order. */
     bool nccl_reduction;
     uint64_t seed;                         /* of zero_init_parameters */
-    float beta1, beta2, eps, weight_decay; /* AdamW, decoupled decay (Loshchilov & Hutter 2019, arXiv:1711.05101) */
+    float beta1, beta2, eps, weight_decay; /* AdamW, decoupled decay (Loshchilov & Hutter 2019, arXiv:1711.05101);
+                                            * eps above 0: it divides where all gradients so far were 0 */
     float grad_clip;                       /* largest global gradient norm; 0 turns clipping off */
     int max_skipped_steps;                 /* this many non-finite steps in a row end the run (ZERO_ERROR_NONFINITE) */
     /* fp16 only: dynamic loss scaling starts at initial_loss_scale, doubles after loss_scale_window good steps in a

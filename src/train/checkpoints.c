@@ -1,7 +1,7 @@
 /* checkpoints.c - see checkpoints.h. Files are libzero's business; here is what zerotrain adds to state.json:
  *
  *     "config": {"model": {"arch": "gpt2", ...}, ...}    the effective configuration, as an ini file would have it
- *     "data": {"sequences": 240}                         how far the run is in the order of its data
+ *     "data": {"sequences": 240, "tokens": 9000, ...}    how far the run is in the order of its data, and what they are
  *     "seed": 1                                          of initial weights and of that order
  */
 #include "train/checkpoints.h"
@@ -16,6 +16,7 @@
 #include "train/model/hf_config.h"
 #include "train/options/options_table.h"
 #include "train/report/report.h"
+#include "train/resume_check.h"
 
 /* ---- what is added ---- */
 
@@ -38,35 +39,14 @@ static char *state_text(const checkpoints_t *checkpoints, int64_t step)
     json_t *state = json_pack("{s:o, s:{s:I}, s:I}", "config", config_object(checkpoints->options), "data", "sequences",
                               (json_int_t)checkpoints_sequences(checkpoints, step), "seed",
                               (json_int_t)checkpoints->options->train.seed);
+    if (state)
+        resume_check_add(&checkpoints->data, json_object_get(state, "data"));
     char *text = state ? json_dumps(state, 0) : NULL;
     json_decref(state);
     return text;
 }
 
 /* ---- what is found ---- */
-
-/* Settings of [model] that may change from run to run: they change neither weights nor what is computed. */
-static bool may_differ(const char *key)
-{
-    return strcmp(key, "init") == 0 || strcmp(key, "recompute") == 0;
-}
-
-static zero_status_t check_model(const options_t *options, const char *path, const json_t *state)
-{
-    const json_t *model = json_object_get(json_object_get(state, "config"), "model");
-    for (const option_row_t *row = option_rows; row < option_rows + n_option_rows; row++) {
-        char mine[OPTIONS_MAX_PATH + 2];
-        if (strcmp(row->section, "model") != 0 || may_differ(row->key))
-            continue;
-        const char *saved = json_string_value(json_object_get(model, row->key));
-        option_format(row, options, mine);
-        if (saved && strcmp(saved, mine) != 0)
-            return report_error(ZERO_ERROR_USAGE,
-                                "[model] %s = %s, but the checkpoint '%s' was made with %s: resume with the same model",
-                                row->key, mine, path, saved);
-    }
-    return ZERO_OK;
-}
 
 static zero_status_t take_state(checkpoints_t *checkpoints)
 {
@@ -84,7 +64,7 @@ static zero_status_t take_state(checkpoints_t *checkpoints)
     else
         checkpoints->sequences_before = json_integer_value(sequences);
     if (status == ZERO_OK)
-        status = check_model(checkpoints->options, path, state);
+        status = resume_check(checkpoints->options, path, state, &checkpoints->data);
     json_decref(state);
     return status;
 }
@@ -102,29 +82,39 @@ static zero_status_t resume(checkpoints_t *checkpoints)
     return ZERO_OK;
 }
 
-/* Nothing is lost by it at once, but [checkpoint] keep counts the earlier run's checkpoints, too. */
-static void warn_of_earlier_run(const options_t *options)
+zero_status_t checkpoints_open(const options_t *options, zero_comm_t *comm, const data_identity_t *data,
+                               checkpoints_t *checkpoints)
 {
+    *checkpoints = (checkpoints_t){.options = options, .comm = comm, .data = *data, .first_step = 1};
+    return options->resume ? resume(checkpoints) : ZERO_OK;
+}
+
+zero_status_t checkpoints_prepare(const checkpoints_t *checkpoints)
+{
+    const char *directory = checkpoints->options->checkpoint.dir;
+    if (!directory[0])
+        return ZERO_OK;
+    signal(SIGXFSZ, SIG_IGN); /* a file that may grow no further is an error of write's, with a line */
+    return zero_save_prepare(checkpoints->comm, directory);
+}
+
+/* Nothing is lost by it at once, but [checkpoint] keep counts the earlier run's checkpoints, too. */
+void checkpoints_report(const checkpoints_t *checkpoints)
+{
+    const options_t *options = checkpoints->options;
     char latest[OPTIONS_MAX_PATH + 16], name[64];
+    if (!options->checkpoint.dir[0]) {
+        report("nothing will be saved: [checkpoint] dir is not set");
+        return;
+    }
+    if (options->resume)
+        return;
     snprintf(latest, sizeof latest, "%s/latest", options->checkpoint.dir);
     ssize_t n_bytes = readlink(latest, name, sizeof name);
     if (n_bytes > 0)
         report("%s has checkpoints of an earlier run, up to %.*s; this run begins anew and will replace them: --resume "
                "would go on from there",
                options->checkpoint.dir, (int)n_bytes, name);
-}
-
-zero_status_t checkpoints_open(const options_t *options, zero_comm_t *comm, checkpoints_t *checkpoints)
-{
-    *checkpoints = (checkpoints_t){.options = options, .comm = comm, .first_step = 1};
-    if (options->resume)
-        TRY(resume(checkpoints));
-    if (!options->checkpoint.dir[0])
-        return ZERO_OK;
-    if (!options->resume)
-        warn_of_earlier_run(options);
-    signal(SIGXFSZ, SIG_IGN); /* a file that may grow no further is an error of write's, with a line */
-    return zero_save_prepare(comm, options->checkpoint.dir);
 }
 
 zero_status_t checkpoints_load(checkpoints_t *checkpoints, zero_engine_t *engine)

@@ -14,6 +14,7 @@
 #include "train/report/metrics.h"
 #include "train/model/model.h"
 #include "train/report/report.h"
+#include "train/named_files.h"
 #include "train/sample.h"
 #include "train/stop.h"
 #include "train/report/tensorboard.h"
@@ -41,6 +42,7 @@ typedef struct run {
     checkpoints_t checkpoints;
     int n_late; /* steps that are told of late, while the next is under way: the host need not wait for a GPU */
     int n_queued;
+    int64_t n_done, n_skipped; /* steps of this run */
     double started_ms;
 } run_t;
 
@@ -217,6 +219,8 @@ static zero_status_t finish_step(run_t *run)
     int64_t step = (int64_t)result.step;
     metrics_row_t row = make_row(run, &result);
     run->n_queued--;
+    run->n_done++;
+    run->n_skipped += result.skipped;
     if (status == ZERO_OK)
         heed_signal(run, &result);
 
@@ -280,9 +284,18 @@ static zero_status_t open_data(run_t *run, const char *paths, data_t **data)
 /* A run that resumes reads on where the one before ended. */
 static zero_status_t open_checkpoints(run_t *run)
 {
-    TRY(checkpoints_open(run->options, run->comm, &run->checkpoints));
+    const char *paths = run->options->data.train;
+    data_identity_t data = {0};
+    TRY(report_agree(run->comm, data_identity_read(paths, data_n_tokens(run->train), &data)));
+    TRY(checkpoints_open(run->options, run->comm, &data, &run->checkpoints));
     data_start_at(run->train, run->checkpoints.first_step - 1, run->checkpoints.sequences_before);
     return ZERO_OK;
+}
+
+/* A checkpoint may be that of the last step or of a later one. */
+static bool has_steps(const run_t *run)
+{
+    return run->checkpoints.first_step <= run->last_step;
 }
 
 static zero_status_t open_metrics(run_t *run)
@@ -298,12 +311,23 @@ static zero_status_t open_metrics(run_t *run)
     return report_agree(run->comm, status);
 }
 
+/* Opens what the run will write. Until here nothing of an earlier run has been touched, and all else that could refuse
+ * this one has let it pass, on all ranks. */
+static zero_status_t open_outputs(run_t *run)
+{
+    if (!has_steps(run))
+        return ZERO_OK;
+    TRY(checkpoints_prepare(&run->checkpoints));
+    TRY(trace_claim_file(run->trace));
+    return open_metrics(run);
+}
+
 /* Before anything is read or written: a device that is not there is a mistake of the configuration. */
 static zero_status_t open_device(run_t *run)
 {
     zero_device_type_t type = (zero_device_type_t)run->options->device.type;
-    TRY(model_create(run->options, &run->model));
-    TRY(zero_comm_agree(run->comm, zero_device_create(type, run->comm, &run->device)));
+    TRY(report_agree(run->comm, model_create(run->options, &run->model)));
+    TRY(report_agree(run->comm, zero_device_create(type, run->comm, &run->device)));
     run->n_late = zero_device_get_type(run->device) == ZERO_DEVICE_CUDA ? 1 : 0;
     return ZERO_OK;
 }
@@ -348,21 +372,57 @@ static void report_start(const run_t *run)
         report("[zero] offload = optimizer: nothing is offloaded, all of AdamW's state is on the GPUs");
     if (o->zero.reduction == REDUCTION_NCCL && zero_device_get_type(run->device) == ZERO_DEVICE_CPU)
         report("[zero] reduction = nccl changes nothing here: on the CPU gradients are summed in rank order");
-    if (!o->checkpoint.dir[0])
-        report("nothing will be saved: [checkpoint] dir is not set");
+    if (!has_steps(run)) {
+        report("step %lld was the last one: there is nothing to do", (long long)run->last_step);
+        return;
+    }
+    checkpoints_report(&run->checkpoints);
     if (o->log.metrics[0])
         report("metrics of every step go to %s", o->log.metrics);
     if (o->log.tensorboard[0])
         report("TensorBoard's event file is in %s", o->log.tensorboard);
     if (o->log.trace[0])
         report("a trace of all ranks goes to %s when the run ends", o->log.trace);
-    if (run->checkpoints.first_step > run->last_step)
-        report("step %lld was the last one: there is nothing to do", (long long)run->last_step);
+}
+
+static zero_status_t set_up(run_t *run)
+{
+    const options_t *o = run->options;
+    TRY(report_agree(run->comm, zero_comm_rank(run->comm) == 0 ? named_files_check(o) : ZERO_OK));
+    TRY(open_device(run));
+    TRY(open_data(run, o->data.train, &run->train));
+    if (o->data.val[0])
+        TRY(open_data(run, o->data.val, &run->val));
+    TRY(open_checkpoints(run));
+    TRY(trace_open(o->log.trace, run->comm, run->model.declaration, &run->trace));
+    TRY(create_engine(run));
+    return open_outputs(run);
+}
+
+/* A run that changed nothing has not done what it was asked for, though it came to its end. */
+static loop_end_t end_of(const run_t *run)
+{
+    if (run->end_step != run->last_step)
+        return run->options->checkpoint.dir[0] ? LOOP_STOPPED_SAVED : LOOP_STOPPED_UNSAVED;
+    if (run->n_done == 0 || run->n_skipped < run->n_done)
+        return LOOP_COMPLETE;
+    report("all steps of this run (%lld) were skipped, so the weights are as they were: gradients were not finite; %s",
+           (long long)run->n_done,
+           run->options->train.precision == ZERO_FP16
+               ? "fp16's loss scale may need more steps to settle, else look at the data and the initial weights"
+               : "lower the learning rate, or look at the data and the initial weights");
+    return LOOP_ALL_SKIPPED;
+}
+
+static void close_files(run_t *run)
+{
+    checkpoints_close(&run->checkpoints);
+    metrics_close(run->metrics);
+    tensorboard_close(run->tensorboard);
 }
 
 zero_status_t loop_run(const options_t *options, zero_comm_t *comm, loop_end_t *end)
 {
-    zero_status_t status;
     run_t run = {.options = options, .comm = comm};
     run.micro_steps = options_micro_steps(options, zero_comm_size(comm));
     run.last_step = options->train.steps;
@@ -370,28 +430,15 @@ zero_status_t loop_run(const options_t *options, zero_comm_t *comm, loop_end_t *
         run.last_step = options->stop_after;
     run.end_step = run.last_step;
 
-    status = open_device(&run);
-    if (status == ZERO_OK)
-        status = open_data(&run, options->data.train, &run.train);
-    if (status == ZERO_OK && options->data.val[0])
-        status = open_data(&run, options->data.val, &run.val);
-    if (status == ZERO_OK)
-        status = open_checkpoints(&run);
-    if (status == ZERO_OK)
-        status = trace_open(options->log.trace, comm, run.model.declaration, &run.trace);
-    if (status == ZERO_OK)
-        status = open_metrics(&run);
-    if (status == ZERO_OK)
-        status = create_engine(&run);
+    zero_status_t status = report_agree(comm, set_up(&run));
+    report_hold_errors(false); /* from here on ranks fail for reasons of their own, and at any place */
     if (status == ZERO_OK) {
         report_start(&run);
         status = loop(&run);
     }
     if (status == ZERO_ERROR_NONFINITE) /* all ranks alike: what was good before is saved to the end */
         checkpoints_finish(&run.checkpoints);
-    checkpoints_close(&run.checkpoints);
-    metrics_close(run.metrics);
-    tensorboard_close(run.tensorboard);
+    close_files(&run);
     /* Steps that are not finite end the run on all ranks alike; after another failure peers may be lost. */
     zero_status_t traced = trace_close(run.trace, status == ZERO_OK || status == ZERO_ERROR_NONFINITE);
     if (status == ZERO_OK)
@@ -404,8 +451,7 @@ zero_status_t loop_run(const options_t *options, zero_comm_t *comm, loop_end_t *
     zero_device_destroy(run.device);
     data_close(run.val);
     data_close(run.train);
-    *end = run.end_step == run.last_step ? LOOP_COMPLETE
-           : options->checkpoint.dir[0]  ? LOOP_STOPPED_SAVED
-                                         : LOOP_STOPPED_UNSAVED;
+    if (status == ZERO_OK)
+        *end = end_of(&run);
     return status;
 }

@@ -43,16 +43,17 @@ static zero_status_t resolve_device(options_t *options, zero_comm_t *comm)
 static zero_status_t run(options_t *options, zero_comm_t *comm, loop_end_t *end)
 {
     TRY(report_agree(comm, hf_config_apply(options)));
-    TRY(options_resolve(options, zero_comm_size(comm)));
+    TRY(report_agree(comm, options_resolve(options, zero_comm_size(comm))));
     TRY(resolve_device(options, comm));
     TRY(report_agree(comm, options_check_device(options)));
-    return options->plan ? show_plan(options, comm) : loop_run(options, comm, end);
+    return options->plan ? report_agree(comm, show_plan(options, comm)) : loop_run(options, comm, end);
 }
 
 /* A run that a signal stopped is not complete, but where it was saved nothing is lost: a batch script can tell. */
 static int exit_code_of(zero_status_t status, loop_end_t end)
 {
-    static const int codes[] = {[LOOP_COMPLETE] = 0, [LOOP_STOPPED_SAVED] = 3, [LOOP_STOPPED_UNSAVED] = 1};
+    static const int codes[] = {
+        [LOOP_COMPLETE] = 0, [LOOP_STOPPED_SAVED] = 3, [LOOP_STOPPED_UNSAVED] = 1, [LOOP_ALL_SKIPPED] = 1};
     return status == ZERO_OK ? codes[end] : report_exit_code(status);
 }
 
@@ -63,6 +64,7 @@ static int finish_output(int exit_code)
     if (fflush(stdout) == 0 && !ferror(stdout))
         return exit_code;
     report_rank_error(ZERO_ERROR_IO, "cannot write to stdout: %s", strerror(errno != 0 ? errno : EIO));
+    report_flush();
     return exit_code != 0 ? exit_code : report_exit_code(ZERO_ERROR_IO);
 }
 
@@ -76,6 +78,7 @@ int main(int argc, char **argv)
     if (!take_standard_descriptors())
         return report_exit_code(report_rank_error(ZERO_ERROR_IO, "cannot open /dev/null: %s", strerror(errno)));
     report_init(zero_comm_launch_rank(), 1);
+    report_hold_errors(true);
     zero_status_t parsed = options_parse(argc, argv, &options, &action);
     if (parsed == ZERO_OK && action == OPTIONS_EXIT_OK) /* --help needs no communicator */
         return finish_output(report_exit_code(parsed));
@@ -84,12 +87,15 @@ int main(int argc, char **argv)
      * rank that is alone with it (its host has another file) must speak for itself. */
     zero_status_t status =
         zero_comm_create(parsed == ZERO_OK ? (zero_comm_kind_t)options.zero.comm : ZERO_COMM_AUTO, &comm);
-    if (status != ZERO_OK)
+    if (status != ZERO_OK) {
+        report_flush();
         return report_exit_code(status);
+    }
     report_init(zero_comm_rank(comm), zero_comm_size(comm));
     status = report_agree(comm, parsed);
     if (status == ZERO_OK)
         status = run(&options, comm, &end);
+    report_hold_errors(false);
     int exit_code = finish_output(exit_code_of(status, end));
     /* Usage errors are seen by every rank alike and end in good order; after any other, peers may be waiting. */
     if (status != ZERO_OK && status != ZERO_ERROR_USAGE)

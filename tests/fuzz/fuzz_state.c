@@ -41,6 +41,7 @@ static void set_options(options_t *options)
     options->model.dim = 32;
     options->model.heads = 4;
     options->resume = true;
+    options->force = true; /* what state.json says of data and settings is compared, and refuses nothing */
     strcpy(options->resume_dir, fuzz_path(FUZZ_CHECKPOINT));
     FUZZ_REQUIRE(options_resolve(options, 1) == ZERO_OK, "the target's own settings are refused");
 }
@@ -67,7 +68,8 @@ int fuzz_state(const uint8_t *data, size_t n_bytes)
     fuzz_write(FUZZ_CHECKPOINT "/state.json", data, n_bytes);
     write_manifest();
     set_options(&options);
-    zero_status_t status = checkpoints_open(&options, fuzz_comm(), &checkpoints);
+    const data_identity_t trains_on = {.n_tokens = 1000, .sample = 42};
+    zero_status_t status = checkpoints_open(&options, fuzz_comm(), &trains_on, &checkpoints);
     if (status == ZERO_OK) {
         check_counts(&checkpoints);
         fuzz_begin();

@@ -23,8 +23,9 @@ typedef struct data_spec {
 } data_spec_t;
 
 /* Opens and checks every file: sizes against headers in 64-bit arithmetic, every token against the vocabulary (the
- * ranks share that work, so a rank may fail alone: agree afterwards). ZERO_ERROR_USAGE where the path or the format is
- * wrong, ZERO_ERROR_FORMAT where the content is; one line names file, place and what to do. */
+ * ranks share that work, so a rank may fail alone: agree afterwards). ZERO_ERROR_USAGE where a path is wrong,
+ * ZERO_ERROR_FORMAT where the content is, also for the format that was set; one line names file, place and what to do.
+ */
 zero_status_t data_open(const data_spec_t *spec, data_t **data);
 void data_close(data_t *data);
 

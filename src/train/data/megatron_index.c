@@ -59,7 +59,7 @@ static zero_status_t check_header(const char *path, const unsigned char *index, 
 {
     size_t n_magic = index_bytes < sizeof MAGIC ? index_bytes : sizeof MAGIC;
     if (memcmp(index, MAGIC, n_magic) != 0)
-        return report_error(ZERO_ERROR_USAGE,
+        return report_error(ZERO_ERROR_FORMAT,
                             "'%s' is not a Megatron index: it does not begin with MMIDIDX; set [data] format if the "
                             "file beside it is something else",
                             path);

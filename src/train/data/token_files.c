@@ -72,7 +72,7 @@ static zero_status_t read_llmc(token_file_t *file)
 {
     const llmc_kind_t *kind = llmc_kind(file);
     if (!kind)
-        return report_error(ZERO_ERROR_USAGE,
+        return report_error(ZERO_ERROR_FORMAT,
                             "'%s' is not an llm.c token file: it does not begin with 20240520 or 20240801; set [data] "
                             "format",
                             file->path);

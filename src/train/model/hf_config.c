@@ -7,7 +7,6 @@
  */
 #include "train/model/hf_config.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
@@ -15,6 +14,9 @@
 
 #include "train/options/options_table.h"
 #include "train/report/report.h"
+#include "train/options/input_file.h"
+
+#define MAX_FILE_BYTES ((size_t)16 << 20)
 
 /* One setting of [model] and its key in the file. Keys stand in an order in which `otherwise` can use those before. */
 typedef struct key_row {
@@ -254,12 +256,14 @@ static zero_status_t take_arch(hf_config_t *config)
 
 static zero_status_t open_config(hf_config_t *config)
 {
+    static const input_words_t words = {"[model] init: ", "; name a model's directory, or random"};
     json_error_t error;
+    char *text;
+    size_t n_bytes;
     snprintf(config->path, sizeof config->path, "%s/config.json", config->options->model.init);
-    config->json = json_load_file(config->path, JSON_REJECT_DUPLICATES, &error);
-    if (!config->json && json_error_code(&error) == json_error_cannot_open_file)
-        return report_error(ZERO_ERROR_USAGE, "[model] init: cannot open '%s': %s; name a model's directory, or random",
-                            config->path, strerror(errno));
+    TRY(input_file_read(config->path, MAX_FILE_BYTES, words, &text, &n_bytes));
+    config->json = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES, &error);
+    free(text);
     if (!config->json)
         return report_error(ZERO_ERROR_FORMAT, "'%s' is not good JSON: %s, in line %d", config->path, error.text,
                             error.line);

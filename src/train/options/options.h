@@ -70,6 +70,7 @@ typedef struct options {
     int64_t stop_after; /* --steps N: stop after step N though schedules follow train.steps; 0 = train.steps */
     bool resume;        /* --resume [DIR] */
     char resume_dir[OPTIONS_MAX_PATH]; /* "" = checkpoint.dir's latest */
+    bool force;                        /* --force: resume though data or seed are others */
     bool plan;                         /* --plan */
     char config_path[OPTIONS_MAX_PATH];
 } options_t;

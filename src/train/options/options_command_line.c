@@ -11,7 +11,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { ROW_STAGE, ROW_STEPS, ROW_SET, ROW_TRACE, ROW_RESUME, ROW_PLAN, ROW_HELP, ROW_VERSION, N_ROWS };
+enum { ROW_STAGE, ROW_STEPS, ROW_SET, ROW_TRACE, ROW_RESUME, ROW_FORCE, ROW_PLAN, ROW_HELP, ROW_VERSION, N_ROWS };
 
 const command_line_row_t command_line_rows[] = {
     [ROW_STAGE] = {"stage", required_argument, "N", "ZeRO stage 0..3; the same as --set zero.stage=N"},
@@ -19,6 +19,7 @@ const command_line_row_t command_line_rows[] = {
     [ROW_SET] = {"set", required_argument, "SECTION.KEY=VALUE", "change a setting of the file; may be repeated"},
     [ROW_TRACE] = {"trace", required_argument, "FILE", "write a trace of the steps; the same as --set log.trace=FILE"},
     [ROW_RESUME] = {"resume", optional_argument, "[DIR]", "go on from the checkpoint DIR; checkpoint.dir's latest"},
+    [ROW_FORCE] = {"force", no_argument, "", "with --resume: go on with other training data or another seed, too"},
     [ROW_PLAN] = {"plan", no_argument, "", "print what memory each rank will hold, and exit"},
     [ROW_HELP] = {"help", no_argument, "", "print this help, and exit"},
     [ROW_VERSION] = {"version", no_argument, "", "print the version, and exit"},
@@ -99,6 +100,9 @@ static zero_status_t take_option(reader_t *reader, int row, const char *value, i
         return take_steps(reader, value);
     case ROW_RESUME:
         return take_resume(reader, value, argc, argv);
+    case ROW_FORCE:
+        reader->options->force = true;
+        return ZERO_OK;
     case ROW_PLAN:
         reader->options->plan = true;
         return ZERO_OK;

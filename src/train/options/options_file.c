@@ -7,16 +7,13 @@
  */
 #include "train/options/options_table.h"
 #include "train/report/report.h"
+#include "train/options/input_file.h"
 
 #include <ctype.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <iniparser.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 /* iniparser's buffer for a line, the lines that continue it included: 1023 characters with the newline. */
 #define MAX_LINE 1022
@@ -40,58 +37,15 @@ static zero_status_t fail_at(const scan_t *scan, int line, const char *what)
     return report_error(ZERO_ERROR_USAGE, "%s:%d: %s", scan->path, line, what);
 }
 
-/* ---- Reading ---- */
-
-static zero_status_t read_all(int fd, const char *path, size_t n_bytes, char *text)
-{
-    size_t n_read = 0;
-    while (n_read < n_bytes) {
-        ssize_t n = read(fd, text + n_read, n_bytes - n_read);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return report_error(ZERO_ERROR_USAGE, "cannot read '%s': %s", path, strerror(errno));
-        if (n == 0)
-            break;
-        n_read += (size_t)n;
-    }
-    text[n_read] = 0;
-    if (strlen(text) != n_read)
-        return report_error(ZERO_ERROR_USAGE, "'%s' is not a text file: it has a zero byte", path);
-    return ZERO_OK;
-}
-
-/* O_NONBLOCK: opening a pipe must not wait for its writer. */
 static zero_status_t read_text(const char *path, char **text)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    struct stat info;
-    if (fd < 0 || fstat(fd, &info) != 0) {
-        int error = errno;
-        if (fd >= 0)
-            close(fd);
-        return report_error(ZERO_ERROR_USAGE, "cannot read '%s': %s", path, strerror(error));
-    }
-    zero_status_t status = ZERO_OK;
-    char *buffer = NULL;
-    if (S_ISDIR(info.st_mode))
-        status = report_error(ZERO_ERROR_USAGE, "'%s' is a directory, not a configuration file", path);
-    else if (!S_ISREG(info.st_mode))
-        status = report_error(ZERO_ERROR_USAGE, "'%s' is not a regular file", path);
-    else if (info.st_size > MAX_FILE_BYTES)
-        status = report_error(ZERO_ERROR_USAGE, "'%s' is no configuration file: it has more than %d bytes", path,
-                              MAX_FILE_BYTES);
-    else if (!(buffer = malloc((size_t)info.st_size + 1)))
-        status = report_error(ZERO_ERROR_MEMORY, "'%s': out of memory", path);
-    else
-        status = read_all(fd, path, (size_t)info.st_size, buffer);
-    close(fd);
-    if (status != ZERO_OK) {
-        free(buffer);
-        return status;
-    }
-    *text = buffer;
-    return ZERO_OK;
+    size_t n_bytes;
+    TRY(input_file_read(path, MAX_FILE_BYTES, (input_words_t){"", ""}, text, &n_bytes));
+    if (strlen(*text) == n_bytes)
+        return ZERO_OK;
+    free(*text);
+    *text = NULL;
+    return report_error(ZERO_ERROR_USAGE, "'%s' is not a text file: it has a zero byte", path);
 }
 
 /* ---- Scanning ---- */

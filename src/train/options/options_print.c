@@ -50,8 +50,9 @@ void options_print_help(FILE *file)
           "A signal (SIGTERM, SIGINT, SIGUSR1) to any rank ends the run after a step, which is saved where\n"
           "[checkpoint] dir is set; a second SIGTERM or SIGINT ends it at once.\n"
           "\n"
-          "Exit code: 0 success, 2 a mistake in the command line or the file, 3 stopped by a signal and saved\n"
-          "(--resume goes on from there), 1 any other failure.\n",
+          "Exit code: 0 success, 2 a mistake in the command line, the file or a path in it, 3 stopped by a\n"
+          "signal and saved (--resume goes on from there), 1 any other failure, such as bad content of a\n"
+          "data file, or a run of which no step changed the weights.\n",
           file);
 }
 

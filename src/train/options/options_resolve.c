@@ -125,6 +125,8 @@ static zero_status_t resolve_schedule(options_t *options)
 
 static zero_status_t resolve_checkpoints(const options_t *options)
 {
+    if (options->force && !options->resume)
+        return report_error(ZERO_ERROR_USAGE, "--force: there is nothing to force without --resume");
     if (options->checkpoint.dir[0])
         return ZERO_OK;
     if (options->checkpoint.every > 0)

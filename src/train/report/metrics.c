@@ -6,20 +6,50 @@
  */
 #include "train/report/metrics.h"
 #include "train/report/report.h"
+#include "train/report/output_file.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 struct metrics {
     FILE *file;
     char *path;
 };
+
+/* ---- What is there ---- */
+
+#define ROW_BEGINS "{\"step\": "
+
+/* A whole row is an object with a step and a loss; one that a full disk cut short is known by how it begins. */
+static bool begins_as_metrics(const char *text, size_t n_bytes)
+{
+    const size_t n_begins = strlen(ROW_BEGINS);
+    if (memcmp(text, ROW_BEGINS, n_bytes < n_begins ? n_bytes : n_begins) != 0)
+        return false;
+    if (n_bytes > n_begins && !isdigit((unsigned char)text[n_begins]))
+        return false;
+    const char *end = memchr(text, '\n', n_bytes);
+    if (!end)
+        return n_bytes < OUTPUT_FILE_HEAD;
+    json_t *row = json_loadb(text, (size_t)(end - text), JSON_REJECT_DUPLICATES, NULL);
+    bool is_ours = json_is_integer(json_object_get(row, "step")) && json_object_get(row, "loss");
+    json_decref(row);
+    return is_ours;
+}
+
+static const output_kind_t METRICS = {"[log] metrics", "a file of metrics", begins_as_metrics};
+
+zero_status_t metrics_check(const char *path)
+{
+    return path[0] ? output_file_check(&METRICS, path) : ZERO_OK;
+}
 
 /* Bytes of the file up to the first row that is not whole or of a later step. Rows begin as write_row has it. */
 static off_t bytes_until(FILE *file, int64_t step)
@@ -30,7 +60,7 @@ static off_t bytes_until(FILE *file, int64_t step)
     ssize_t length;
     while ((length = getline(&line, &capacity, file)) > 0 && line[length - 1] == '\n') {
         int64_t row_step;
-        if (sscanf(line, "{\"step\": %" SCNd64, &row_step) != 1 || row_step > step)
+        if (sscanf(line, ROW_BEGINS "%" SCNd64, &row_step) != 1 || row_step > step)
             break;
         n_bytes += length;
     }
@@ -40,8 +70,8 @@ static off_t bytes_until(FILE *file, int64_t step)
 
 zero_status_t metrics_rewind(const char *path, int64_t step)
 {
-    struct stat info;
-    if (!path[0] || stat(path, &info) != 0 || !S_ISREG(info.st_mode))
+    TRY(metrics_check(path));
+    if (!path[0] || !output_file_can_be_cut(path))
         return ZERO_OK;
     FILE *file = fopen(path, "re");
     bool good = file && truncate(path, bytes_until(file, step)) == 0;
@@ -54,6 +84,8 @@ zero_status_t metrics_rewind(const char *path, int64_t step)
     return ZERO_OK;
 }
 
+/* ---- Writing ---- */
+
 zero_status_t metrics_open(const char *path, bool append, metrics_t **metrics)
 {
     if (!path[0]) {
@@ -62,19 +94,21 @@ zero_status_t metrics_open(const char *path, bool append, metrics_t **metrics)
     }
     metrics_t *opened = calloc(1, sizeof *opened);
     char *copy = strdup(path);
-    if (!opened || !copy) {
+    zero_status_t status = ZERO_OK;
+    if (!opened || !copy)
+        status = report_error(ZERO_ERROR_MEMORY, "[log] metrics: out of memory");
+    if (status == ZERO_OK)
+        status = output_file_open(&METRICS, path, &opened->file);
+    if (status == ZERO_OK && !append)
+        status = output_file_empty(&METRICS, path, opened->file);
+    if (status != ZERO_OK) {
+        if (opened && opened->file)
+            fclose(opened->file);
         free(opened);
         free(copy);
-        return report_error(ZERO_ERROR_MEMORY, "[log] metrics: out of memory");
+        return status;
     }
     opened->path = copy;
-    opened->file = fopen(path, append ? "ae" : "we");
-    if (!opened->file) {
-        int error = errno;
-        free(opened->path);
-        free(opened);
-        return report_error(ZERO_ERROR_IO, "[log] metrics: cannot write '%s': %s", path, strerror(error));
-    }
     *metrics = opened;
     return ZERO_OK;
 }

@@ -2,45 +2,230 @@
  *
  * A line is composed in memory and written at once, so that lines of several ranks do not mix. Control characters,
  * which come from file names and values that we quote, become '?': a message is one line whatever is in it.
+ *
+ * While a run is set up most errors are found by all ranks alike. There a line is held back until the ranks meet in
+ * report_agree, which says it once, with the ranks that found it. A line that is held is not lost: this rank says it by
+ * itself when the ranks cannot meet, when main ends, when a signal ends the process, and after HOLD_S in any case,
+ * since a peer may be waited for long. So the buffer is one that a signal handler can write out: a text of finished
+ * lines that only grows until it is taken.
  */
 #include "train/report/report.h"
 
+#include <errno.h>
+#include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
 
 /* Two paths of the longest kind and the words around them. */
 #define LINE_BYTES 10240
+#define HELD_BYTES (4 * LINE_BYTES)
+#define HOLD_S 2
 
 static int my_rank;
 static int n_ranks = 1;
-/* What report_error did not say because this is not rank 0; report_agree may have to say it after all. */
-static char kept_back[LINE_BYTES];
+static bool holds_errors; /* report_hold_errors */
+static bool is_meeting;   /* in report_agree, and what is wrong has been told */
+
+static struct {
+    char text[HELD_BYTES];         /* each line with its newline and with this rank's number, which MARK ends */
+    atomic_size_t n_bytes, n_said; /* the second is behind the first where there is something to say */
+    uint64_t kind;                 /* of the messages: ranks where it is the same found the same */
+} held;
+
+#define MARK ": "
+
+/* ---- one line ---- */
+
+/* Bytes of the character at `text` that can be shown as they are: of UTF-8, no control character (C0, DEL, C1). 0: it
+ * is none. */
+static size_t printable_bytes(const unsigned char *text)
+{
+    static const struct {
+        unsigned char mask, begins;
+        uint32_t least; /* that needs so many bytes */
+    } forms[] = {{0x80, 0x00, 0x20}, {0xe0, 0xc0, 0xa0}, {0xf0, 0xe0, 0x800}, {0xf8, 0xf0, 0x10000}};
+    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+        if ((text[0] & forms[i].mask) != forms[i].begins)
+            continue;
+        uint32_t code = text[0] & (unsigned char)~forms[i].mask;
+        for (size_t k = 1; k <= i; k++) {
+            if ((text[k] & 0xc0) != 0x80)
+                return 0;
+            code = code << 6 | (text[k] & 0x3f);
+        }
+        bool is_surrogate = code >= 0xd800 && code <= 0xdfff;
+        return code < forms[i].least || code == 0x7f || is_surrogate || code > 0x10ffff ? 0 : i + 1;
+    }
+    return 0;
+}
 
 static void make_printable(char *text)
 {
-    for (; *text; text++)
-        if ((unsigned char)*text < 0x20 || *text == 0x7f)
+    while (*text) {
+        size_t n_bytes = printable_bytes((const unsigned char *)text);
+        if (n_bytes == 0)
             *text = '?';
+        text += n_bytes > 0 ? n_bytes : 1;
+    }
 }
 
-/* with_rank: the line is this rank's own, so it names the rank. A message that fills its LINE_BYTES was cut. */
+/* who: "rank 2: ", or empty. Returns the line's length with its newline. A message that fills its LINE_BYTES was cut.
+ */
+static size_t compose(const char *who, const char *message, char line[LINE_BYTES + 128])
+{
+    snprintf(line, LINE_BYTES + 64, "zerotrain: %s%s%s", who, message, strlen(message) == LINE_BYTES - 1 ? "..." : "");
+    make_printable(line);
+    size_t length = strlen(line);
+    memcpy(line + length, "\n", 2);
+    return length + 1;
+}
+
+/* Of this rank's own lines. */
+static void name_me(char who[32])
+{
+    snprintf(who, 32, "rank %d" MARK, my_rank);
+}
+
 static void write_line(bool with_rank, const char *message)
 {
-    char who[32] = "", line[LINE_BYTES + 64];
+    char who[32] = "", line[LINE_BYTES + 128];
     if (with_rank)
-        snprintf(who, sizeof who, "rank %d: ", my_rank);
-    snprintf(line, sizeof line, "zerotrain: %s%s%s", who, message, strlen(message) == LINE_BYTES - 1 ? "..." : "");
-    make_printable(line);
-    fprintf(stderr, "%s\n", line);
+        name_me(who);
+    compose(who, message, line);
+    fputs(line, stderr);
     fflush(stderr);
 }
 
+/* ---- lines that are held ---- */
+
+/* The lines that nobody has said are the caller's to say: returns where they end, and in *begin where they begin. */
+static size_t take_held(size_t *begin)
+{
+    size_t end = atomic_load(&held.n_bytes);
+    *begin = atomic_exchange(&held.n_said, end);
+    return end;
+}
+
+static void forget_held(void)
+{
+    if (atomic_load(&held.n_bytes) == 0)
+        return;
+    atomic_store(&held.n_bytes, 0);
+    atomic_store(&held.n_said, 0);
+    held.kind = 0;
+    alarm(0);
+}
+
+static void on_signal(int number)
+{
+    int error = errno;
+    size_t begin, end = take_held(&begin);
+    while (begin < end) {
+        ssize_t n = write(STDERR_FILENO, held.text + begin, end - begin);
+        if (n <= 0 && errno != EINTR)
+            break;
+        begin += n > 0 ? (size_t)n : 0;
+    }
+    errno = error;
+    if (number == SIGALRM)
+        return;
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
+/* Signals that have been given another meaning keep it. */
+static void listen_for_the_end(void)
+{
+    static const int numbers[] = {SIGALRM, SIGTERM, SIGINT, SIGHUP};
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, before;
+        sigemptyset(&action.sa_mask);
+        if (sigaction(numbers[i], NULL, &before) == 0 && before.sa_handler == SIG_DFL)
+            sigaction(numbers[i], &action, NULL);
+    }
+}
+
+/* Of a message all but its numbers: ranks that lack memory, say, do not lack the same amount. */
+static uint64_t hash_kind(const char *text, uint64_t seed)
+{
+    static const char digits[] = "0123456789.";
+    uint64_t hash = seed;
+    while (*text) {
+        size_t n_bytes = strcspn(text, digits);
+        hash = XXH3_64bits_withSeed(text, n_bytes, hash + 1);
+        text += n_bytes;
+        text += strspn(text, digits);
+    }
+    return hash;
+}
+
+/* kind: text that messages of one kind have in common, numbers aside. */
+static void hold(const char *kind, const char *message)
+{
+    char who[32], line[LINE_BYTES + 128];
+    size_t n_held = atomic_load(&held.n_bytes);
+    name_me(who);
+    size_t n_bytes = compose(who, message, line);
+    if (n_bytes > HELD_BYTES - n_held) {
+        fputs(line, stderr);
+        return;
+    }
+    held.kind = hash_kind(kind, held.kind);
+    memcpy(held.text + n_held, line, n_bytes);
+    atomic_store(&held.n_bytes, n_held + n_bytes);
+    listen_for_the_end();
+    alarm(HOLD_S);
+}
+
+/* The message of a held line, up to its newline. */
+static const char *message_of(const char *line)
+{
+    const char *rank = strstr(line, MARK) + strlen(MARK);
+    return strstr(rank, MARK) + strlen(MARK);
+}
+
+/* Says what is held as what `who` found. */
+static void say_held(const char *who)
+{
+    size_t begin, end = take_held(&begin);
+    for (const char *line = held.text + begin; line < held.text + end; line = strchr(line, '\n') + 1) {
+        const char *message = message_of(line);
+        fprintf(stderr, "zerotrain: %s%.*s\n", who, (int)strcspn(message, "\n"), message);
+    }
+    fflush(stderr);
+    forget_held();
+}
+
+void report_flush(void)
+{
+    char who[32] = "";
+    if (n_ranks > 1)
+        name_me(who);
+    say_held(who);
+}
+
+void report_hold_errors(bool on)
+{
+    report_flush();
+    holds_errors = on;
+}
+
+/* ---- who says what ---- */
+
 static void on_library_line(void *user, zero_log_level_t level, int rank, const char *line)
 {
-    (void)user, (void)level, (void)rank;
-    write_line(true, line);
+    (void)user, (void)rank;
+    if (level == ZERO_LOG_ERROR && is_meeting)
+        return;
+    if (level == ZERO_LOG_ERROR && holds_errors)
+        hold(line, line);
+    else
+        write_line(true, line);
 }
 
 void report_init(int rank, int world_size)
@@ -74,10 +259,10 @@ zero_status_t report_error(zero_status_t status, const char *format, ...)
     va_start(args, format);
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
-    if (report_is_speaker())
-        write_line(false, message);
+    if (holds_errors || !report_is_speaker())
+        hold(format, message);
     else
-        memcpy(kept_back, message, strlen(message) + 1);
+        write_line(false, message);
     return status;
 }
 
@@ -88,27 +273,121 @@ zero_status_t report_rank_error(zero_status_t status, const char *format, ...)
     va_start(args, format);
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
-    write_line(n_ranks > 1, message);
+    if (holds_errors)
+        hold(message, message);
+    else
+        write_line(n_ranks > 1, message);
     return status;
+}
+
+/* ---- what all ranks found ---- */
+
+/* A rank's part of a meeting; sums of doubles carry it. Hashes in two halves, zeros where nothing is held. */
+enum { WORD_STATUS, WORD_KIND, WORD_TEXT = WORD_KIND + 2, N_WORDS = WORD_TEXT + 2 };
+
+static void put_hash(uint64_t hash, double words[2])
+{
+    words[0] = (double)(hash & UINT32_MAX);
+    words[1] = (double)(hash >> 32);
+}
+
+static void describe_held(double words[N_WORDS])
+{
+    size_t begin = atomic_load(&held.n_said), end = atomic_load(&held.n_bytes);
+    uint64_t hash = 0;
+    for (const char *line = held.text + begin; line < held.text + end; line = strchr(line, '\n') + 1) {
+        const char *message = message_of(line);
+        hash = XXH3_64bits_withSeed(message, strcspn(message, "\n"), hash + 1);
+    }
+    put_hash(begin < end ? held.kind : 0, words + WORD_KIND);
+    put_hash(hash, words + WORD_TEXT);
+}
+
+/* word: WORD_KIND or WORD_TEXT */
+static bool holds_same(const double *words, int word, int a, int b)
+{
+    const double *of_a = words + a * N_WORDS + word, *of_b = words + b * N_WORDS + word;
+    return of_a[0] == of_b[0] && of_a[1] == of_b[1];
+}
+
+/* Who found what this rank found: "ranks 0-2, 5: ", "rank 2: "; empty where it is all of them, who need no number.
+ * Where their numbers or paths differ, this rank's are said for all: "ranks 0-2 (here rank 0): ". */
+static void name_ranks(const double *words, char who[512])
+{
+    char list[400] = "", mine[40] = "";
+    int n_named = 0;
+    bool is_same = true;
+    for (int first = 0; first < n_ranks; first++) {
+        int last = first - 1;
+        while (last + 1 < n_ranks && holds_same(words, WORD_KIND, last + 1, my_rank))
+            is_same &= holds_same(words, WORD_TEXT, ++last, my_rank);
+        if (last < first)
+            continue;
+        size_t length = strlen(list);
+        length += (size_t)snprintf(list + length, sizeof list - length, "%s%d", length > 0 ? ", " : "", first);
+        if (last > first && length < sizeof list) /* what does not fit is cut */
+            snprintf(list + length, sizeof list - length, "-%d", last);
+        n_named += last - first + 1;
+        first = last;
+    }
+    if (!is_same)
+        snprintf(mine, sizeof mine, " (here rank %d)", my_rank);
+    snprintf(who, 512, "%s %s%s" MARK, n_named > 1 ? "ranks" : "rank", list, mine);
+    if (n_named == n_ranks && is_same)
+        who[0] = 0;
+}
+
+/* The lowest of the ranks that found the same says it. */
+static void say_together(const double *words)
+{
+    char who[512] = "";
+    int first = 0;
+    while (!holds_same(words, WORD_KIND, first, my_rank))
+        first++;
+    name_ranks(words, who);
+    if (first == my_rank)
+        say_held(who);
+    else
+        forget_held();
+}
+
+/* What the ranks end with: the status of the lowest that failed itself. */
+static zero_status_t common_status(const double *words)
+{
+    zero_status_t found = ZERO_OK;
+    for (int rank = 0; rank < n_ranks && (found == ZERO_OK || found == ZERO_ERROR_PEER); rank++)
+        if (words[rank * N_WORDS + WORD_STATUS] != ZERO_OK)
+            found = (zero_status_t)words[rank * N_WORDS + WORD_STATUS];
+    return found;
+}
+
+/* Whether the peers may be gone, or elsewhere. A rank that was only told of another's failure holds no line. */
+static bool cannot_meet(zero_status_t mine)
+{
+    return mine == ZERO_ERROR_COMM || mine == ZERO_ERROR_TIMEOUT ||
+           (mine == ZERO_ERROR_PEER && atomic_load(&held.n_bytes) > 0);
 }
 
 zero_status_t report_agree(zero_comm_t *comm, zero_status_t mine)
 {
-    double *failed = calloc((size_t)n_ranks, sizeof *failed);
-    if (!failed)
-        return zero_comm_agree(comm, report_rank_error(ZERO_ERROR_MEMORY, "out of memory"));
-    failed[my_rank] = mine != ZERO_OK;
-    zero_status_t status = zero_comm_sum(comm, failed, (size_t)n_ranks);
-    int first = 0;
-    while (first < n_ranks && failed[first] == 0)
-        first++;
-    free(failed);
-    if (status != ZERO_OK)
-        return status;
-    if (first == my_rank && kept_back[0])
-        write_line(true, kept_back);
-    kept_back[0] = 0;
-    return zero_comm_agree(comm, mine);
+    double *words = cannot_meet(mine) ? NULL : calloc((size_t)n_ranks * N_WORDS, sizeof *words);
+    if (!words) {
+        report_flush();
+        return mine == ZERO_OK ? report_rank_error(ZERO_ERROR_MEMORY, "out of memory") : mine;
+    }
+    words[my_rank * N_WORDS + WORD_STATUS] = mine;
+    describe_held(words + my_rank * N_WORDS);
+    is_meeting = mine != ZERO_OK; /* that a peer is gone, too, is no news */
+    zero_status_t status = zero_comm_sum(comm, words, (size_t)n_ranks * N_WORDS);
+    if (status == ZERO_OK) {
+        say_together(words);
+        status = zero_comm_barrier(comm); /* whoever ends the job does so when all is said */
+    }
+    is_meeting = false;
+    report_flush();
+    zero_status_t agreed = status == ZERO_OK ? common_status(words) : status;
+    free(words);
+    return mine != ZERO_OK && status != ZERO_OK ? mine : agreed;
 }
 
 int report_exit_code(zero_status_t status)

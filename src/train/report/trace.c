@@ -20,7 +20,9 @@
 
 struct trace {
     char *path;
-    FILE *file; /* rank 0's; the others open theirs where they must write alone */
+    bool has_steps;      /* one was begun: before that a run that fails leaves files as they are */
+    zero_status_t begun; /* begin_file's, which has said why */
+    FILE *file;          /* rank 0's; the others open theirs where they must write alone */
     zero_comm_t *comm;
     const zero_model_t *model;
     double origin_ms;  /* rank 0's clock when the trace was opened */
@@ -70,8 +72,6 @@ static zero_status_t create(const char *path, zero_comm_t *comm, const zero_mode
     zero_status_t status = ZERO_OK;
     if (!made->path || !made->kept || !made->lost || !made->ring)
         status = report_error(ZERO_ERROR_MEMORY, "[log] trace: out of memory");
-    else if (zero_comm_rank(comm) == 0 && !(made->file = fopen(path, "we")))
-        status = report_error(ZERO_ERROR_IO, "[log] trace: cannot write '%s': %s", path, strerror(errno));
     if (status != ZERO_OK)
         destroy(made);
     else
@@ -95,6 +95,21 @@ zero_status_t trace_open(const char *path, zero_comm_t *comm, const zero_model_t
     else if (made)
         destroy(made);
     return status;
+}
+
+zero_status_t trace_check(const char *path)
+{
+    return path[0] ? output_file_check(&trace_file_kind, path) : ZERO_OK;
+}
+
+zero_status_t trace_claim_file(trace_t *trace)
+{
+    zero_status_t status = ZERO_OK;
+    if (!trace)
+        return ZERO_OK;
+    if (zero_comm_rank(trace->comm) == 0)
+        status = output_file_open(&trace_file_kind, trace->path, &trace->file);
+    return report_agree(trace->comm, status);
 }
 
 /* ---- collecting ---- */
@@ -138,6 +153,7 @@ void trace_begin_step(trace_t *trace, int64_t step)
 {
     if (!trace)
         return;
+    trace->has_steps = true;
     trace->open_step = step;
     trace->open_ms = now_ms();
 }
@@ -202,6 +218,20 @@ static void shift(trace_t *trace, double by_ms)
 
 /* ---- writing ---- */
 
+/* An earlier run's trace goes now. */
+static void begin_file(trace_t *trace, const char *path)
+{
+    if (!trace->file)
+        return;
+    trace->begun = output_file_empty(&trace_file_kind, path, trace->file);
+    if (trace->begun == ZERO_OK) {
+        trace_file_begin(trace->file);
+        return;
+    }
+    fclose(trace->file);
+    trace->file = NULL;
+}
+
 static void write_spans(const trace_t *trace, int rank, uint64_t first_step, const trace_span_t *spans, size_t n_spans)
 {
     for (size_t i = 0; i < n_spans; i++)
@@ -249,8 +279,7 @@ static zero_status_t write_together(trace_t *trace)
         report("[log] trace: a rank keeps %d spans, so the trace begins with step %llu", MAX_SPANS,
                (unsigned long long)first_step);
 
-    if (trace->file)
-        trace_file_begin(trace->file);
+    begin_file(trace, trace->path);
     for (int rank = 0; rank < n_ranks; rank++) {
         if (trace->file)
             trace_file_name_rank(trace->file, rank);
@@ -267,12 +296,16 @@ static void write_alone(trace_t *trace)
     int me = zero_comm_rank(trace->comm);
     char path[4200];
     snprintf(path, sizeof path, "%s.rank%d", trace->path, me);
-    if (me != 0 && trace->n_taken > 0)
-        trace->file = fopen(path, "we");
+    if (!trace->has_steps)
+        return;
+    if (me == 0)
+        snprintf(path, sizeof path, "%s", trace->path);
+    else if (trace->n_taken > 0)
+        (void)output_file_open(&trace_file_kind, path, &trace->file); /* else it has said why not */
+    begin_file(trace, path);
     if (!trace->file)
         return;
     shift(trace, trace->origin_ms);
-    trace_file_begin(trace->file);
     trace_file_name_rank(trace->file, me);
     for (uint64_t i = 0; i < n_kept(trace); i++) {
         trace_span_t span;
@@ -288,7 +321,7 @@ static zero_status_t close_file(trace_t *trace)
     FILE *file = trace->file;
     trace->file = NULL;
     if (!file)
-        return ZERO_OK;
+        return trace->begun;
     bool failed = ferror(file) != 0;
     if (fclose(file) != 0 || failed)
         return report_error(ZERO_ERROR_IO, "[log] trace: writing '%s' failed: %s", trace->path, strerror(errno));

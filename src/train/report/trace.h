@@ -17,9 +17,16 @@ typedef enum trace_row {
     TRACE_N_ROWS
 } trace_row_t;
 
-/* path "" gives *trace = NULL, which the others accept and ignore. Rank 0 opens the file, so that a bad path is known
- * before training. model, whose units' names are used, and comm must outlive the trace. [collective] */
+/* Whether trace_claim_file would take what is at `path`; changes nothing. A file that does not begin as a trace does,
+ * or is none to write to, is ZERO_ERROR_USAGE with a line. "" is fine. */
+zero_status_t trace_check(const char *path);
+/* path "" gives *trace = NULL, which the others accept and ignore. model, whose units' names are used, and comm must
+ * outlive the trace. Nothing is written yet. [collective] */
 zero_status_t trace_open(const char *path, zero_comm_t *comm, const zero_model_t *model, trace_t **trace);
+/* Opens the file on rank 0, so that a bad path is known before training; an earlier run's trace stays until trace_close
+ * writes, which it does only after this call, and where a run has failed only after its first step began. [collective]
+ */
+zero_status_t trace_claim_file(trace_t *trace);
 /* From here on libzero tells what the device does. Before the first zero_begin. */
 zero_status_t trace_attach(trace_t *trace, const zero_device_t *device, zero_engine_t *engine);
 

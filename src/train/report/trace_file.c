@@ -2,6 +2,18 @@
 #include "train/report/trace_file.h"
 
 #include <inttypes.h>
+#include <string.h>
+
+#define TRACE_BEGINS "{\"displayTimeUnit\": \"ms\",\n\"traceEvents\": ["
+
+/* One that a full disk cut short, too. */
+static bool begins_as_trace(const char *text, size_t n_bytes)
+{
+    const size_t n_begins = strlen(TRACE_BEGINS);
+    return memcmp(text, TRACE_BEGINS, n_bytes < n_begins ? n_bytes : n_begins) == 0;
+}
+
+const output_kind_t trace_file_kind = {"[log] trace", "a trace", begins_as_trace};
 
 static const char *row_name(int row)
 {
@@ -39,8 +51,9 @@ static void write_string(FILE *file, const char *text)
 /* What follows it begins with a comma. */
 void trace_file_begin(FILE *file)
 {
-    fprintf(file, "{\"displayTimeUnit\": \"ms\",\n\"traceEvents\": [\n"
-                  "{\"name\": \"process_labels\", \"ph\": \"M\", \"pid\": 0, \"args\": {\"labels\": \"zerotrain\"}}");
+    fprintf(file, TRACE_BEGINS
+            "\n"
+            "{\"name\": \"process_labels\", \"ph\": \"M\", \"pid\": 0, \"args\": {\"labels\": \"zerotrain\"}}");
 }
 
 void trace_file_name_rank(FILE *file, int rank)

@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "train/report/trace.h"
+#include "train/report/output_file.h"
 
 typedef struct trace_span {
     int32_t row;             /* zero_work_t or trace_row_t */
@@ -13,6 +14,9 @@ typedef struct trace_span {
     uint64_t step;           /* counts from 1; 0: between steps */
     double begin_ms, end_ms; /* since the trace's origin, once it is written */
 } trace_span_t;
+
+/* A trace may be written over another trace. */
+extern const output_kind_t trace_file_kind;
 
 /* In this order: begin; name_rank and the spans of each rank in turn; end. What goes wrong is in ferror(file). */
 void trace_file_begin(FILE *file);

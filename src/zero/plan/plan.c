@@ -71,9 +71,11 @@ zero_status_t zero_config_check(const zero_config_t *c)
     if (!is_fraction(c->beta1) || !is_fraction(c->beta2))
         return zero_fail_alike(ZERO_ERROR_USAGE, "beta1 %g, beta2 %g: both must be in [0, 1)", (double)c->beta1,
                                (double)c->beta2);
-    if (!is_amount(c->eps) || !is_amount(c->weight_decay) || !is_amount(c->grad_clip))
-        return zero_fail_alike(ZERO_ERROR_USAGE, "eps %g, weight_decay %g, grad_clip %g: none may be negative",
-                               (double)c->eps, (double)c->weight_decay, (double)c->grad_clip);
+    if (!is_amount(c->eps) || c->eps == 0.0f) /* AdamW divides by it where all gradients so far were 0 */
+        return zero_fail_alike(ZERO_ERROR_USAGE, "eps %g: it must be above 0 and finite", (double)c->eps);
+    if (!is_amount(c->weight_decay) || !is_amount(c->grad_clip))
+        return zero_fail_alike(ZERO_ERROR_USAGE, "weight_decay %g, grad_clip %g: neither may be negative",
+                               (double)c->weight_decay, (double)c->grad_clip);
     if (c->max_skipped_steps < 1)
         return zero_fail_alike(ZERO_ERROR_USAGE, "max_skipped_steps %d: it must be at least 1", c->max_skipped_steps);
     if (!(c->initial_loss_scale >= 1.0f) || isinf(c->initial_loss_scale))

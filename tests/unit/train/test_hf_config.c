@@ -273,6 +273,22 @@ START_TEST(a_directory_without_a_model_is_a_usage_error)
 }
 END_TEST
 
+/* A pipe that nobody writes is not waited for. */
+START_TEST(what_is_no_regular_file_is_a_usage_error)
+{
+    static const struct {
+        const char *make, *text;
+    } cases[] = {{"mkfifo %s/config.json", "config.json': it is not a regular file; name a model's directory"},
+                 {"mkdir %s/config.json", "config.json': it is a directory; name a model's directory"},
+                 {"ln -s /dev/zero %s/config.json", "config.json': it is not a regular file"},
+                 {"truncate -s 20M %s/config.json", "config.json': it has more than 16777216 bytes"}};
+    char command[OPTIONS_MAX_PATH + 100];
+    snprintf(command, sizeof command, cases[_i].make, options.model.init);
+    ck_assert_int_eq(support_run(NULL, 10, "%s", command), 0);
+    expect_failure(ZERO_ERROR_USAGE, cases[_i].text);
+}
+END_TEST
+
 START_TEST(models_saved_by_transformers_are_understood)
 {
     bool is_llama = _i == 1;
@@ -311,6 +327,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, numbers_of_llama_are_checked_and_must_agree, 0, 6);
     tcase_add_loop_test(tc, a_bad_file_is_an_error_that_says_what_is_wrong, 0, 11);
     tcase_add_test(tc, a_directory_without_a_model_is_a_usage_error);
+    tcase_add_loop_test(tc, what_is_no_regular_file_is_a_usage_error, 0, 4);
     tcase_add_loop_test(tc, models_saved_by_transformers_are_understood, 0, 2);
     suite_add_tcase(s, tc);
     return s;

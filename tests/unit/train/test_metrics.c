@@ -170,6 +170,58 @@ START_TEST(rewinding_leaves_the_rows_up_to_a_step)
 }
 END_TEST
 
+/* A whole row of ours, or the beginning of one; nothing else is cut or written over. */
+START_TEST(only_what_begins_as_metrics_is_touched)
+{
+    static char padded[3 * 4096];
+    memset(padded, ' ', sizeof padded - 1);
+    memcpy(padded, "{\"step\": 1, \"loss\": 2", 21);
+    const struct {
+        const char *text;
+        bool is_ours;
+    } cases[] = {
+        {"", true},
+        {"{\"step\": 1, \"loss\": 2.5, \"lr\": 1}\n", true},
+        {"{\"step\": 12, \"loss\": null}\nwhatever", true},
+        {"{\"step\": 1, \"lo", true}, /* its run was killed */
+        {"{\"st", true},
+        {"my notes\n", false},
+        {"\n", false},
+        {"{}\n", false},
+        {"{\"step\": \"one\", \"loss\": 1}\n", false},
+        {"{\"step\": -1, \"loss\": 1}\n", false},
+        {"{\"step\": 1}\n", false},              /* another program's */
+        {"{\"loss\": 1, \"step\": 1}\n", false}, /* likewise */
+        {"{\"step\": 1, \"loss\": 2} and more\n", false},
+        {"{\"step\": 1, \"loss\": 2\n", false},
+        {"[model]\nlayers = 2\n", false},
+        {padded, false}, /* no row is that long */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        metrics_t *metrics = NULL;
+        new_path();
+        support_write_file(path, cases[i].text, strlen(cases[i].text));
+        capture_begin();
+        zero_status_t checked = metrics_check(path), rewound = metrics_rewind(path, 1000),
+                      opened = metrics_open(path, true, &metrics);
+        const char *said = capture_end();
+        zero_status_t expected = cases[i].is_ours ? ZERO_OK : ZERO_ERROR_USAGE;
+        ck_assert_msg(checked == expected && rewound == expected && opened == expected, "%s: %d %d %d", cases[i].text,
+                      checked, rewound, opened);
+        ck_assert_uint_eq(support_count(said, "does not begin as a file of metrics does"), cases[i].is_ours ? 0 : 3);
+        metrics_close(metrics);
+        if (cases[i].is_ours)
+            continue;
+        capture_begin();
+        ck_assert_int_eq(metrics_open(path, false, &metrics), ZERO_ERROR_USAGE);
+        capture_end();
+        char *text = support_read_file(path, NULL);
+        ck_assert_str_eq(text, cases[i].text);
+        free(text);
+    }
+}
+END_TEST
+
 START_TEST(append_keeps_what_is_there_and_a_new_run_does_not)
 {
     metrics_row_t first = plain_row(1), second = plain_row(2), third = plain_row(3);
@@ -236,6 +288,7 @@ static Suite *suite(void)
     tcase_add_test(c, each_row_is_in_the_file_when_write_returns);
     tcase_add_test(c, append_keeps_what_is_there_and_a_new_run_does_not);
     tcase_add_test(c, rewinding_leaves_the_rows_up_to_a_step);
+    tcase_add_test(c, only_what_begins_as_metrics_is_touched);
     tcase_add_test(c, no_path_means_no_metrics);
     tcase_add_test(c, a_path_that_cannot_be_written_is_named);
     tcase_add_test(c, a_full_disk_is_an_error_of_the_row_that_meets_it);

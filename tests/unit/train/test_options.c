@@ -268,7 +268,7 @@ START_TEST(help_and_reference_name_every_setting_and_option)
         ck_assert_msg(strstr(help, in_help) != NULL, "%s", in_help);
         ck_assert_msg(strstr(reference, in_reference) != NULL, "%s", in_reference);
     }
-    const char *const words[] = {"--stage",   "--steps",  "--set", "--resume",      "--plan",       "--help",
+    const char *const words[] = {"--stage",   "--steps",  "--set", "--resume",      "--plan",       "--help", "--force",
                                  "--version", "\n[zero]", "[log]", "cosine|linear", "default 1000", "0..3"};
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
         ck_assert_msg(strstr(help, words[i]) != NULL, "%s", words[i]);
@@ -685,6 +685,11 @@ START_TEST(what_does_not_fit_together_is_refused)
     capture_begin();
     ck_assert_int_eq(options_resolve(&options, 1), ZERO_ERROR_USAGE);
     expect_line(capture_end(), (const char *[]){"--resume", "[checkpoint] dir is empty", NULL});
+    options = must_parse(MINIMAL, ARGUMENTS("--force"));
+    ck_assert(options.force);
+    capture_begin();
+    ck_assert_int_eq(options_resolve(&options, 1), ZERO_ERROR_USAGE);
+    expect_line(capture_end(), (const char *[]){"--force", "without --resume", NULL});
 }
 END_TEST
 

@@ -15,6 +15,9 @@
 #include <xxhash.h>
 
 #include "tests/support/support.h"
+#include "tests/support/stderr_capture.h"
+#include "train/options/options_table.h"
+#include "train/resume_check.h"
 
 #define RUN_LIMIT_S 60.0
 #define N_STEPS 20
@@ -45,6 +48,9 @@ static void set_up(void)
     for (size_t i = 1; i < sizeof text; i++) /* letters that follow their predecessors: something to learn */
         text[i] = (char)('a' + (text[i - 1] - 'a' + 1 + (int)(support_random(&seed) % 3)) % 26);
     support_write_file(path_of("text.txt"), text, sizeof text);
+    support_write_file(path_of("short.txt"), text, sizeof text - 500);
+    text[sizeof text / 2] = 'X'; /* as many bytes */
+    support_write_file(path_of("other.txt"), text, sizeof text);
     support_write_file(path_of("cfg.ini"), CONFIG, sizeof CONFIG - 1);
 }
 
@@ -224,6 +230,19 @@ static const struct {
      "--set model.arch=llama --set model.heads=6 --resume",
      2,
      {"[model] arch", "gpt2"}},
+    {"another seed", "true", "--set train.seed=7 --resume", 2, {"[train] seed = 7", "made with 1"}},
+    {"other data",
+     "true",
+     "--set data.train=other.txt --resume",
+     2,
+     {"'other.txt'", "9000 tokens then, 9000 now, but"}},
+    {"less data", "true", "--set data.train=short.txt --resume", 2, {"'short.txt'", "9000 tokens then, 8500 now"}},
+    {"more data",
+     "true",
+     "--set data.train=text.txt,other.txt --resume",
+     2,
+     {"'text.txt,other.txt'", "9000 tokens then, 18000 now"}},
+    {"--force alone", "true", "--force", 2, {"--force", "without --resume"}},
     {"a truncated file", "truncate -s -9 ck/latest/optimizer-*", "--resume", 1, {"optimizer-00001", "take another"}},
     {"a flipped byte",
      "printf X | dd of=$(echo ck/latest/model-*rs) bs=1 seek=9000 conv=notrunc",
@@ -295,6 +314,74 @@ START_TEST(a_cursor_beyond_what_can_be_counted_is_refused)
 }
 END_TEST
 
+/* Runs on from step 2 with these arguments; what may change is told in one line, once. */
+static const struct {
+    const char *arguments, *line; /* NULL: none */
+} CHANGES[] = {
+    {"--resume", NULL},
+    {"--resume --stage 1 --set zero.prefetch=0 --set model.recompute=full --set checkpoint.every=3 --set "
+     "train.eval_every=0 --set log.every=1",
+     NULL}, /* none of it changes what is computed */
+    {"--resume --set train.lr=1e-3", "resume: train.lr was 0.003, is 0.001; train.min_lr was 0.0003, is 0.0001\n"},
+    {"--resume --set train.steps=30 --set train.weight_decay=0 --set data.val=short.txt",
+     "resume: data.val was , is short.txt; train.steps was 20, is 30; train.weight_decay was 0.1, is 0\n"},
+    {"--resume --set train.global_batch=12", "resume: train.global_batch was 24, is 12\n"},
+    {"--resume --set data.train=copy.txt", "resume: data.train was text.txt, is copy.txt\n"},
+    {"--resume --force --set train.seed=7", "resume: train.seed was 1, is 7\n"},
+    {"--resume --force --set data.train=text.txt,other.txt",
+     "resume: data.train was text.txt, is text.txt,other.txt; the training data were 9000 tokens, are 18000\n"},
+    {"--resume --force --set data.train=other.txt",
+     "resume: data.train was text.txt, is other.txt; the training data were 9000 tokens, are 9000, but other ones\n"},
+};
+
+START_TEST(what_has_changed_is_told_in_one_line)
+{
+    EXPECT_RUN(2, "--steps 2");
+    ck_assert_int_eq(shell("mv ck ck.0 && cp text.txt copy.txt"), 0);
+    for (size_t i = 0; i < sizeof CHANGES / sizeof CHANGES[0]; i++) {
+        ck_assert_int_eq(shell("rm -rf ck && cp -r ck.0 ck"), 0);
+        EXPECT_RUN(ALONE, "--steps 4 %s", CHANGES[i].arguments);
+        ck_assert_msg(support_count(output.err, "resume: ") == (CHANGES[i].line ? 1 : 0), "%s:\n%s",
+                      CHANGES[i].arguments, output.err);
+        ck_assert_msg(!CHANGES[i].line || strstr(output.err, CHANGES[i].line), "%s: no '%s' in\n%s",
+                      CHANGES[i].arguments, CHANGES[i].line, output.err);
+        ck_assert_msg(strstr(output.err, "step 4/4"), "%s:\n%s", CHANGES[i].arguments, output.err);
+    }
+}
+END_TEST
+
+/* What this version adds to state.json is compared where it is there, and not asked for where it is not. */
+START_TEST(checkpoints_of_older_versions_are_resumed)
+{
+    static const struct {
+        const char *state;
+        zero_status_t status;
+    } cases[] = {
+        {"{\"data\": {\"sequences\": 5}, \"seed\": 1}", ZERO_OK},
+        {"{\"data\": {\"sequences\": 5}, \"config\": {\"train\": {\"seed\": \"1\"}}}", ZERO_OK},
+        {"{\"data\": {\"sequences\": 5, \"tokens\": 9000}}", ZERO_OK},
+        {"{\"data\": {\"sequences\": 5, \"tokens\": 9000, \"sample\": \"00000000000000ff\"}}", ZERO_OK},
+        {"{\"data\": {\"sequences\": 5, \"tokens\": 9001, \"sample\": \"00000000000000ff\"}}", ZERO_ERROR_USAGE},
+        {"{\"data\": {\"sequences\": 5, \"tokens\": 9000, \"sample\": \"0000000000000000\"}}", ZERO_ERROR_USAGE},
+        {"{\"config\": {\"train\": {\"seed\": \"2\"}}}", ZERO_ERROR_USAGE},
+        {"{\"config\": {\"model\": {\"layers\": \"77\"}}}", ZERO_ERROR_USAGE},
+        {"{\"config\": [], \"data\": 3}", ZERO_OK}, /* who made it so has no settings to compare */
+    };
+    static options_t options;
+    const data_identity_t data = {.n_tokens = 9000, .sample = 255};
+    options_set_defaults(&options);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        json_t *state = json_loads(cases[i].state, 0, NULL);
+        capture_begin();
+        zero_status_t status = resume_check(&options, "ck", state, &data);
+        const char *said = capture_end();
+        json_decref(state);
+        ck_assert_msg(status == cases[i].status, "%s: %s", cases[i].state, said);
+        ck_assert_msg((said[0] == 0) == (status == ZERO_OK), "%s: %s", cases[i].state, said);
+    }
+}
+END_TEST
+
 /* A file may grow to so many blocks: enough for metrics, not for the moments. (One rank alone: several share memory
  * through files. test_checkpoint.c has them.) */
 START_TEST(a_save_that_fails_ends_the_run_and_leaves_the_one_before)
@@ -356,6 +443,8 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, what_cannot_be_resumed_is_one_line, ALONE, ALONE + 1);
     tcase_add_loop_test(tc, what_cannot_be_resumed_is_one_line, 2, 3);
     tcase_add_test(tc, a_cursor_beyond_what_can_be_counted_is_refused);
+    tcase_add_test(tc, what_has_changed_is_told_in_one_line);
+    tcase_add_test(tc, checkpoints_of_older_versions_are_resumed);
     tcase_add_loop_test(tc, a_save_that_fails_ends_the_run_and_leaves_the_one_before, 0, 2);
     tcase_add_test(tc, killed_again_and_again_it_ends_as_if_never_killed);
     suite_add_tcase(s, tc);

@@ -152,8 +152,8 @@ END_TEST
 
 START_TEST(llmc_is_refused_where_the_file_is_something_else)
 {
-    expect_refusal(write_named("x.bin", "hello", 5), FORMAT_LLMC, ZERO_ERROR_USAGE, "not an llm.c token file");
-    expect_refusal(write_named("x.bin", "h", 1), FORMAT_LLMC, ZERO_ERROR_USAGE, "not an llm.c token file");
+    expect_refusal(write_named("x.bin", "hello", 5), FORMAT_LLMC, ZERO_ERROR_FORMAT, "not an llm.c token file");
+    expect_refusal(write_named("x.bin", "h", 1), FORMAT_LLMC, ZERO_ERROR_FORMAT, "not an llm.c token file");
     size_t n = make_llmc(20240520, 7, 10, 10, 2, 0, buffer);
     expect_refusal(write_named("v.bin", buffer, n), FORMAT_AUTO, ZERO_ERROR_FORMAT, "version 7");
 }
@@ -415,7 +415,7 @@ START_TEST(a_megatron_index_cut_anywhere_is_refused)
     expect_refusal(write_named("cut.idx", buffer, n + 4), FORMAT_AUTO, ZERO_ERROR_FORMAT, "multimodal");
     expect_refusal(write_named("cut.idx", buffer, n + 1), FORMAT_AUTO, ZERO_ERROR_FORMAT, "but the file has 107");
     buffer[3] = 'x';
-    expect_refusal(write_named("cut.idx", buffer, n), FORMAT_AUTO, ZERO_ERROR_USAGE, "not a Megatron index");
+    expect_refusal(write_named("cut.idx", buffer, n), FORMAT_AUTO, ZERO_ERROR_FORMAT, "not a Megatron index");
 }
 END_TEST
 

@@ -383,6 +383,7 @@ static trace_t *open_here(const char *path)
     ck_assert_int_eq(zero_model_create(&model), ZERO_OK);
     ck_assert_int_eq(zero_model_add_unit(model, "unit", &unit), ZERO_OK);
     ck_assert_int_eq(trace_open(path, comm, model, &trace), ZERO_OK);
+    ck_assert_int_eq(trace_claim_file(trace), ZERO_OK);
     return trace;
 }
 

@@ -112,6 +112,10 @@ static void write_data(void)
     write_llmc("beyond.bin", 2, 1000, 1000, 900, 300);
     write_llmc("header.bin", 2, 1000, 0, -1, 0);
     ck_assert_int_eq(truncate(path_of("header.bin"), 500), 0);
+    write_file("short.bin", text, 3);
+    write_file("empty.bin", "", 0);
+    write_file("alien.bin", nanogpt, sizeof nanogpt);
+    write_file("alien.idx", text, sizeof text);
 }
 
 static void set_up(void)
@@ -215,7 +219,8 @@ typedef struct bad_input {
     int n_ranks;           /* only with so many, or ANY */
 } bad_input_t;
 
-/* 2: the command line, the file, or a path in it is wrong; 1: what is in a file is, or it cannot be written. */
+/* 2: the command line, the file, or a path in it is wrong; 1: what is in a data file is, whatever its format, or a file
+ * cannot be written. */
 /* clang-format off */
 static const bad_input_t BAD_INPUTS[] = {
     {"an unknown key", 2, "[zero]\nstgae = 3\n", "",
@@ -250,6 +255,12 @@ static const bad_input_t BAD_INPUTS[] = {
     {"a header that disagrees with the size", 1, "", "--set data.train=count.bin",
         {"'count.bin'", "1000 tokens", "3024", "3022"}, ANY},
     {"half a token", 1, "", "--set data.train=half.bin", {"'half.bin'", "4001 bytes", "uint16"}, ANY},
+    {"text as llm.c's tokens", 1, "", "--set data.format=llmc", {"'text.txt'", "not an llm.c token file"}, ANY},
+    {"a short file as llm.c's tokens", 1, "", "--set data.format=llmc --set data.train=short.bin",
+        {"'short.bin'", "not an llm.c token file"}, ANY},
+    {"a short file of tokens", 1, "", "--set data.train=short.bin", {"'short.bin'", "3 bytes", "uint16"}, ANY},
+    {"an empty file of tokens", 1, "", "--set data.train=empty.bin", {"'empty.bin'", "empty"}, ANY},
+    {"text as a Megatron index", 1, "", "--set data.train=alien", {"'alien.idx'", "not a Megatron index"}, ANY},
     {"a token beyond the vocabulary", 1, "", "--set data.train=beyond.bin",
         {"'beyond.bin'", "token 300", "position 900", "vocab_size is 259"}, ANY},
     {"every token beyond the vocabulary", 1, "", "--set model.vocab_size=10",
@@ -458,6 +469,32 @@ START_TEST(diverging_steps_are_skipped_and_logged_and_many_end_the_run)
     ck_assert_uint_eq(support_count(outcome.output.err, "SKIPPED"), n_skipped);
     json_decref(rows);
     forget(&outcome);
+}
+END_TEST
+
+/* fp16's first loss scale is too large for sequences of one token, of which a batch has but one a rank; three steps on
+ * it has settled. */
+START_TEST(a_run_of_which_every_step_was_skipped_is_no_success)
+{
+    static const struct {
+        const char *arguments;
+        int exit_code;
+        bool says;
+    } cases[] = {{"--steps 1", 1, true}, {"--set train.steps=1", 1, true}, {"--steps 3", 0, false}};
+    const int n_ranks = _i == 0 ? ALONE : 2;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        outcome_t outcome = run(n_ranks,
+                                "--set train.precision=fp16 --set model.seq_len=1 --set train.global_batch=0 "
+                                "--set train.micro_batch=1 %s cfg.ini",
+                                cases[i].arguments);
+        expect_exit(&outcome, cases[i].exit_code);
+        ck_assert_msg(support_count(outcome.output.err, "all steps of this run (1) were skipped") == cases[i].says,
+                      "%s", outcome.output.err);
+        json_t *rows = read_metrics("metrics.jsonl");
+        ck_assert(json_is_true(json_object_get(json_array_get(rows, 0), "skipped")));
+        json_decref(rows);
+        forget(&outcome);
+    }
 }
 END_TEST
 
@@ -700,7 +737,8 @@ START_TEST(metrics_have_every_field_with_its_type)
 {
     static const char *const numbers[] = {"loss", "grad_norm", "lr", "step_ms", "tokens_per_s", "exposed_comm_ms"};
     static const char *const integers[] = {"step", "tokens", "device_bytes", "host_bytes"};
-    write_file("metrics.jsonl", "of an earlier run\n", 18);
+    static const char earlier[] = "{\"step\": 99, \"loss\": 1.5}\n";
+    write_file("metrics.jsonl", earlier, sizeof earlier - 1);
     expect_success(_i == 0 ? ALONE : 3, "--set data.val=val.txt --set train.eval_every=5 cfg.ini");
     json_t *rows = read_metrics("metrics.jsonl");
     ck_assert_uint_eq(json_array_size(rows), N_STEPS);
@@ -879,6 +917,7 @@ static Suite *suite(void)
 
     /* Loops: alone, and under mpirun. */
     tcase_add_loop_test(failures, diverging_steps_are_skipped_and_logged_and_many_end_the_run, 0, 2);
+    tcase_add_loop_test(failures, a_run_of_which_every_step_was_skipped_is_no_success, 0, 2);
     tcase_add_loop_test(failures, a_full_disk_ends_the_run_and_is_named, 0, 2);
     tcase_add_test(failures, a_killed_rank_ends_the_job_and_is_named);
     tcase_add_test(failures, a_stuck_rank_ends_the_job_and_is_named);

@@ -498,8 +498,8 @@ START_TEST(bad_configurations_are_refused)
     zero_engine_t *engine;
     zero_model_t *empty;
     zero_memory_t plan;
-    zero_config_t bad[8], good = zero_config_default();
-    for (int i = 0; i < 8; i++)
+    zero_config_t bad[11], good = zero_config_default();
+    for (int i = 0; i < 11; i++)
         bad[i] = zero_config_default();
     bad[0].stage = 4;
     bad[1].stage = -1;
@@ -508,7 +508,10 @@ START_TEST(bad_configurations_are_refused)
     bad[4].eps = -1.0f;
     bad[5].dtype = (zero_dtype_t)7;
     bad[6].grad_clip = NAN;
-    bad[7].user_bytes = SIZE_MAX - 4096; /* which, with the plan, would come to little */
+    bad[7].eps = 0.0f; /* 0 / 0 where a weight has had no gradient */
+    bad[8].eps = NAN;
+    bad[9].eps = INFINITY;
+    bad[10].user_bytes = SIZE_MAX - 4096; /* which, with the plan, would come to little */
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         ck_assert_int_eq(zero_engine_create(f.comm, f.device, f.model, &bad[i], &engine), ZERO_ERROR_USAGE);
         ck_assert_int_eq(zero_plan(f.model, &bad[i], ZERO_COMM_AUTO, 2, &plan), ZERO_ERROR_USAGE);

@@ -1,0 +1,153 @@
+/* output_file.c - see output_file.h. */
+#include "train/report/output_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "train/report/report.h"
+
+static zero_status_t fail(const output_kind_t *kind, const char *path, const char *why)
+{
+    return report_error(ZERO_ERROR_IO, "%s: cannot write '%s': %s", kind->setting, path, why);
+}
+
+/* The standard stream that this is, open for writing; -1: none. */
+static int standard_stream(const struct stat *info)
+{
+    for (int fd = STDOUT_FILENO; fd <= STDERR_FILENO; fd++) {
+        struct stat stream;
+        int flags = fcntl(fd, F_GETFL);
+        if (flags >= 0 && (flags & O_ACCMODE) != O_RDONLY && fstat(fd, &stream) == 0 && stream.st_dev == info->st_dev &&
+            stream.st_ino == info->st_ino)
+            return fd;
+    }
+    return -1;
+}
+
+static zero_status_t check_type(const output_kind_t *kind, const char *path, const struct stat *info)
+{
+    const char *what = S_ISDIR(info->st_mode)    ? "a directory"
+                       : S_ISBLK(info->st_mode)  ? "a block device"
+                       : S_ISSOCK(info->st_mode) ? "a socket"
+                                                 : NULL;
+    if (!what)
+        return ZERO_OK;
+    return report_error(ZERO_ERROR_USAGE, "%s: '%s' is %s: name a file", kind->setting, path, what);
+}
+
+/* Of a regular file, open for reading. */
+static zero_status_t check_content(const output_kind_t *kind, const char *path, int fd)
+{
+    char head[OUTPUT_FILE_HEAD];
+    size_t n_bytes = 0;
+    while (n_bytes < sizeof head) {
+        ssize_t n = pread(fd, head + n_bytes, sizeof head - n_bytes, (off_t)n_bytes);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return fail(kind, path, strerror(errno));
+        if (n == 0)
+            break;
+        n_bytes += (size_t)n;
+    }
+    if (n_bytes == 0 || kind->begins_so(head, n_bytes))
+        return ZERO_OK;
+    return report_error(ZERO_ERROR_USAGE,
+                        "%s: '%s' is there and does not begin as %s does, so it is left as it is: name another file",
+                        kind->setting, path, kind->name);
+}
+
+zero_status_t output_file_check(const output_kind_t *kind, const char *path)
+{
+    struct stat info;
+    if (stat(path, &info) != 0)
+        return errno == ENOENT ? ZERO_OK : fail(kind, path, strerror(errno));
+    if (standard_stream(&info) >= 0)
+        return ZERO_OK;
+    TRY(check_type(kind, path, &info));
+    if (!S_ISREG(info.st_mode))
+        return ZERO_OK;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return fail(kind, path, strerror(errno));
+    zero_status_t status = check_content(kind, path, fd);
+    close(fd);
+    return status;
+}
+
+bool output_file_can_be_cut(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISREG(info.st_mode) && standard_stream(&info) < 0;
+}
+
+/* A regular file is opened for reading, too, to look at it; a pipe or terminal must not be. O_NONBLOCK: nobody is
+ * waited for. */
+static int open_for_writing(const char *path, const struct stat *there)
+{
+    int access_mode = !there || S_ISREG(there->st_mode) ? O_RDWR | O_CREAT : O_WRONLY;
+    return open(path, access_mode | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666);
+}
+
+/* Once it is known what was opened, which may be another than was there before. */
+static zero_status_t settle(const output_kind_t *kind, const char *path, int fd)
+{
+    struct stat info;
+    int flags = fcntl(fd, F_GETFL);
+    if (fstat(fd, &info) != 0 || flags < 0)
+        return fail(kind, path, strerror(errno));
+    TRY(check_type(kind, path, &info));
+    if (S_ISREG(info.st_mode)) {
+        if ((flags & O_ACCMODE) != O_RDWR)
+            return fail(kind, path, "it has become another file");
+        TRY(check_content(kind, path, fd));
+    }
+    if (fcntl(fd, F_SETFL, flags & ~O_NONBLOCK) != 0) /* from here on a reader that is slow is waited for */
+        return fail(kind, path, strerror(errno));
+    return ZERO_OK;
+}
+
+static zero_status_t open_path(const output_kind_t *kind, const char *path, const struct stat *there, int *fd)
+{
+    *fd = open_for_writing(path, there);
+    if (*fd < 0 && errno == ENXIO)
+        return fail(kind, path, "nobody reads this pipe: start its reader first, or name a file");
+    if (*fd < 0)
+        return fail(kind, path, strerror(errno));
+    zero_status_t status = settle(kind, path, *fd);
+    if (status != ZERO_OK)
+        close(*fd);
+    return status;
+}
+
+zero_status_t output_file_open(const output_kind_t *kind, const char *path, FILE **file)
+{
+    struct stat info;
+    bool is_there = stat(path, &info) == 0;
+    int fd, stream = is_there ? standard_stream(&info) : -1;
+    if (is_there && stream < 0)
+        TRY(check_type(kind, path, &info));
+    if (stream < 0)
+        TRY(open_path(kind, path, is_there ? &info : NULL, &fd));
+    else if ((fd = fcntl(stream, F_DUPFD_CLOEXEC, STDERR_FILENO + 1)) < 0)
+        return fail(kind, path, strerror(errno));
+    if (!output_file_can_be_cut(path))
+        signal(SIGPIPE, SIG_IGN); /* a reader that has gone is an error of write's, with a line */
+    *file = fdopen(fd, "w");
+    if (*file)
+        return ZERO_OK;
+    int error = errno;
+    close(fd);
+    return fail(kind, path, strerror(error));
+}
+
+zero_status_t output_file_empty(const output_kind_t *kind, const char *path, FILE *file)
+{
+    if (output_file_can_be_cut(path) && ftruncate(fileno(file), 0) != 0)
+        return fail(kind, path, strerror(errno));
+    return ZERO_OK;
+}
