@@ -211,7 +211,7 @@ START_TEST(what_ranks_found_alike_is_said_once_and_nothing_is_lost)
 {
     support_output_t output;
     size_t n_lines = 0;
-    int code = support_mpirun(&output, RUN_LIMIT_S, N_RANKS, "%s/tests/test_report meet", support_build());
+    int code = support_mpirun(&output, RUN_LIMIT_S, N_RANKS, "%s/tests/unit/train/test_report meet", support_build());
     ck_assert_msg(code == 0, "exit code %d\n%s", code, output.err);
     for (int i = 0; i < N_MEETINGS; i++)
         for (int l = 0; l < N_RANKS && MEETINGS[i].lines[l]; l++) {
@@ -257,7 +257,7 @@ START_TEST(a_line_that_is_held_is_said_whatever_comes)
     } cases[] = {{"term", 128 + SIGTERM}, {"int", 128 + SIGINT}, {"flush", 0}, {"wait", 0}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         support_output_t output;
-        int code = support_run(&output, RUN_LIMIT_S, "exec %s/tests/test_report %s", support_build(), cases[i].how);
+        int code = support_run(&output, RUN_LIMIT_S, "exec %s/tests/unit/train/test_report %s", support_build(), cases[i].how);
         ck_assert_msg(code == cases[i].exit_code, "%s: exit code %d", cases[i].how, code);
         ck_assert_msg(strcmp(output.err, "zerotrain: rank 1: mine\nzerotrain: rank 1: mine, too\n") == 0, "%s: %s",
                       cases[i].how, output.err);
@@ -286,7 +286,7 @@ static int meet_the_dead(void)
 START_TEST(a_line_outlives_the_death_of_a_peer)
 {
     support_output_t output;
-    int code = support_mpirun(&output, RUN_LIMIT_S, 2, "%s/tests/test_report dead", support_build());
+    int code = support_mpirun(&output, RUN_LIMIT_S, 2, "%s/tests/unit/train/test_report dead", support_build());
     ck_assert_int_ne(code, 0);
     ck_assert_msg(support_count(output.err, "zerotrain: rank 0: mine\n") == 1, "%s", output.err);
     support_output_free(&output);
