@@ -448,7 +448,8 @@ zero_status_t loop_run(const options_t *options, zero_comm_t *comm, loop_end_t *
         model_destroy(&run.model);
     if (status == ZERO_OK)
         zero_engine_destroy(run.engine);
-    zero_device_destroy(run.device);
+    if (status == ZERO_OK || !run.engine)
+        zero_device_destroy(run.device); /* not under an engine that stays */
     data_close(run.val);
     data_close(run.train);
     if (status == ZERO_OK)

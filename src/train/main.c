@@ -99,7 +99,8 @@ int main(int argc, char **argv)
     int exit_code = finish_output(exit_code_of(status, end));
     /* Usage errors are seen by every rank alike and end in good order; after any other, peers may be waiting. */
     if (status != ZERO_OK && status != ZERO_ERROR_USAGE)
-        zero_comm_abort(comm, exit_code);
-    zero_comm_destroy(comm);
+        zero_comm_abort(comm, exit_code); /* a rank alone returns, and leaves the rest to the end of the process */
+    else
+        zero_comm_destroy(comm);
     return exit_code;
 }
