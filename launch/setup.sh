@@ -16,6 +16,8 @@ build_packages=(gcc libc6-dev make pkg-config openmpi-bin libopenmpi-dev libopen
     libjansson-dev libxxhash-dev libhwloc-dev)
 # What the tests need besides.
 check_packages=(check cppcheck clang libomp-dev g++ shellcheck valgrind libc6-dbg)
+# What the slow parts of the check need besides.
+slow_packages=(iproute2 procps util-linux python3 python3-venv)
 # Taken where the distribution has it: the layout of the sources is pinned to this version's (tests/lint).
 check_packages_optional=(clang-format-14)
 

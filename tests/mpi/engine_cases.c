@@ -394,6 +394,7 @@ static int train(const settings_t *s)
     toy_t toy = toy_create(37, s->rows);
     reference_t ref = {0};
     OK(zero_comm_create(s->kind, &comm));
+    allocations_leave_out_other_threads();
     OK(zero_device_create(s->device, comm, &device));
     OK(zero_engine_create(comm, device, toy.model, &config, &engine));
     int rank = zero_comm_rank(comm), n_ranks = zero_comm_size(comm);

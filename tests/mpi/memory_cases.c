@@ -60,6 +60,7 @@ static void read_options(int argc, char **argv, options_t *options, zero_comm_t 
     options_action_t action;
     OK(options_parse(argc, argv, options, &action));
     OK(zero_comm_create((zero_comm_kind_t)options->zero.comm, comm));
+    allocations_leave_out_other_threads();
     report_init(zero_comm_rank(*comm), zero_comm_size(*comm));
     OK(options_resolve(options, zero_comm_size(*comm)));
 }

@@ -10,7 +10,7 @@ set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 
 # The make that runs this test must not pass its own settings down.
-unset MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES SANITIZE WERROR V
+unset MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES SANITIZE WERROR V CC CFLAGS CPPFLAGS LDFLAGS CUDA NVCC STATIC HARDEN
 # Relative, as when it was built: the dependency files name objects that way.
 build=$(realpath --relative-to=. "${ZERO_BUILD:-build}")
 if [[ $(basename "$build") == sanitize ]]; then

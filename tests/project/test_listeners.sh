@@ -1,6 +1,9 @@
 #!/bin/bash
 # On one host no rank listens beyond loopback, whoever started it, and the launcher no more than the out-of-band port
 # of its own daemon (SECURITY.md, Network). Sockets are read from /proc, by process.
+#
+#   tests/test_listeners.sh [OPTION...]       of zerotrain: on GPUs, --set zero.comm=nccl
+#
 # Run by tests/run-all; prints "ok: claim", "FAILED: claim" or "SKIP: reason" for each.
 # shellcheck disable=SC2317 # functions are called through claim
 
@@ -112,13 +115,13 @@ daemon_has_no_more_than_its_port() # NAME MORE
 mpirun=(mpirun --oversubscribe --bind-to none -np 2)
 export OMP_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
-look plain "${mpirun[@]}" "$build/zerotrain" "$scratch/long.ini"
+look plain "${mpirun[@]}" "$build/zerotrain" "$@" "$scratch/long.ini"
 claim "mpirun zerotrain: 2 ranks, of which none listens beyond loopback" ranks_keep_to_themselves plain
 # Open MPI 5 has PMIx's port on the host's first address too, unless PMIX_MCA_ptl_base_if_include says otherwise.
 claim "mpirun itself listens on no more than its daemon's ports" daemon_has_no_more_than_its_port plain 1
 
 if [[ $build == "$PWD/build" ]]; then
-    look launched launch/zerotrain -np 2 "$scratch/long.ini"
+    look launched launch/zerotrain -np 2 "$@" "$scratch/long.ini"
     claim "launch/zerotrain: 2 ranks, of which none listens beyond loopback" ranks_keep_to_themselves launched
     claim "its mpirun listens on no more than the daemon's out-of-band port" daemon_has_no_more_than_its_port launched 0
 else
@@ -128,7 +131,7 @@ fi
 # What the user has chosen stays; and it shows that this test sees what listens.
 has_open_door() { [[ $(wc -l <"$scratch/$1.ranks") -ge 2 ]] || { cat "$scratch/$1.log"; return 1; }; }
 if ompi_info 2>/dev/null | grep -q 'MCA btl: tcp'; then
-    look chosen "${mpirun[@]}" --mca btl ^ofi "$build/zerotrain" "$scratch/long.ini"
+    look chosen "${mpirun[@]}" --mca btl ^ofi "$build/zerotrain" "$@" "$scratch/long.ini"
     claim "mpirun --mca btl ^ofi: both ranks listen for TCP, as was asked for" has_open_door chosen
 else
     echo "SKIP: this Open MPI has no TCP"

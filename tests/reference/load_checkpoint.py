@@ -3,8 +3,8 @@
     python tests/reference/load_checkpoint.py CHECKPOINT TEXT SEQ_LEN
 
 CHECKPOINT is a step's directory (or the link `latest`). Prints the mean loss over the text's sequences of SEQ_LEN byte
-tokens, in fp32; zerotrain's val_loss of the same step and the same text, run over all of it, is to agree with it. Run
-by hand: CI has neither torch nor transformers.
+tokens, in fp32; zerotrain's val_loss of the same step and the same text, run over all of it, is to agree with it:
+tests/reference/run holds the two against each other.
 """
 import sys
 
