@@ -4,21 +4,22 @@
  * tensor crosses memory once. Mean and variance are taken of the sum as it was rounded and stored, and y comes from one
  * expression, so backward repeats its bits where it makes y again. Backward is norm_backward.cuh's.
  */
+<<<<<<< HEAD:kernels/model/cuda/layernorm.cu
 #include "kernels/model/cuda/norm_backward.cuh"
 
 #define MAX_WARPS 16 /* of a block: leaves 128 registers a thread */
+=======
+#include "kernels/model/cuda/norm_forward.cuh"
+>>>>>>> habits:kernels/layernorm.cu
 
 /* Sums over the threads of a row: `n_warps` warps side by side from `first_warp`. Every thread gets the result.
- * shared[MAX_WARPS] is used once. */
+ * shared[NORM_MAX_WARPS] is used once. */
 static __device__ __forceinline__ float row_sum(float x, int n_warps, int first_warp, float *shared)
 {
     x = zero_warp_sum(x);
     if (n_warps == 1)
         return x;
-    int lane = threadIdx.x % ZERO_WARP, warp = threadIdx.x / ZERO_WARP;
-    if (lane == 0)
-        shared[warp] = x;
-    __syncthreads();
+    norm_share_warp_sums(x, shared);
     float sum = shared[first_warp];
     for (int w = 1; w < n_warps; ++w)
         sum += shared[first_warp + w];
@@ -38,82 +39,83 @@ struct layer_norm {
     }
 };
 
-#define BLOCK_WARPS 4 /* of a block whose rows take one warp each */
-
-/* blockDim.x threads: BLOCK_WARPS rows of one warp, or one row of all warps. Thread t of a row owns packs t, t + width,
- * ... below n_packs, PACKS at most. */
+/* Stores the row's new residual, if it is stored elsewhere or has changed, and returns this thread's sum of it. */
 template <typename T, int N, int PACKS>
-static __global__ void __launch_bounds__(MAX_WARPS *ZERO_WARP)
-    layernorm(T *y, float *mean, float *rstd, T *residual_out, const T *residual, const T *addend, const T *weight,
-              const T *bias, float eps, size_t n_rows, int dim, int row_warps)
+static __device__ __forceinline__ float store_residual(const norm_row<T, N, PACKS> &row, T *residual_out, bool changed)
 {
-    __shared__ float shared[2][MAX_WARPS];
-    int warp = threadIdx.x / ZERO_WARP, width = row_warps * ZERO_WARP, t = threadIdx.x % width;
-    size_t row = (size_t)blockIdx.x * (blockDim.x / width) + warp / row_warps;
-    if (row >= n_rows) /* whole warps, and only where rows take one warp: nobody waits for them */
-        return;
-    int n_packs = dim / N;
-    size_t start = row * dim;
-    zero_pack<T, N> x[PACKS];
-#pragma unroll
-    for (int p = 0; p < PACKS; ++p)
-        if (t + p * width < n_packs)
-            x[p] = zero_load<N>(residual, start + (size_t)(t + p * width) * N);
-    float sum = 0.0f, variation = 0.0f;
-    if (addend != nullptr) {
-#pragma unroll
-        for (int p = 0; p < PACKS; ++p) {
-            if (t + p * width >= n_packs)
-                continue;
-            zero_pack<T, N> other = zero_load<N>(addend, start + (size_t)(t + p * width) * N);
-            float total[N];
-#pragma unroll
-            for (int i = 0; i < N; ++i)
-                total[i] = x[p][i] + other[i];
-            x[p] = zero_packed<T>(total);
-        }
-    }
+    float sum = 0.0f;
 #pragma unroll
     for (int p = 0; p < PACKS; ++p) {
-        if (t + p * width >= n_packs)
+        if (!row.is_mine(p))
             continue;
-        if (residual_out != residual || addend != nullptr)
-            zero_store_pack<N>(residual_out, start + (size_t)(t + p * width) * N, x[p]);
+        if (changed)
+            zero_store_pack<N>(residual_out, row.start + row.column(p), row.x[p]);
 #pragma unroll
         for (int i = 0; i < N; ++i)
-            sum += x[p][i];
+            sum += row.x[p][i];
     }
-    float center = row_sum(sum, row_warps, warp - warp % row_warps, shared[0]) / (float)dim;
+    return sum;
+}
+
+/* This thread's sum of squared differences from the mean. */
+template <typename T, int N, int PACKS>
+static __device__ __forceinline__ float sum_variation(const norm_row<T, N, PACKS> &row, float mean)
+{
+    float variation = 0.0f;
 #pragma unroll
     for (int p = 0; p < PACKS; ++p) {
-        if (t + p * width >= n_packs)
+        if (!row.is_mine(p))
             continue;
 #pragma unroll
         for (int i = 0; i < N; ++i) {
-            float d = x[p][i] - center;
+            float d = row.x[p][i] - mean;
             variation = fmaf(d, d, variation);
         }
     }
-    variation = row_sum(variation, row_warps, warp - warp % row_warps, shared[1]);
+    return variation;
+}
+
+template <typename T, int N, int PACKS>
+static __device__ __forceinline__ void store_normalized(const norm_row<T, N, PACKS> &row, T *y, const T *weight,
+                                                        const T *bias, float mean, float rstd)
+{
+#pragma unroll
+    for (int p = 0; p < PACKS; ++p) {
+        if (!row.is_mine(p))
+            continue;
+        zero_pack<T, N> w = zero_load<N>(weight, row.column(p)), b = {};
+        float out[N];
+        if (bias != nullptr)
+            b = zero_load<N>(bias, row.column(p));
+#pragma unroll
+        for (int i = 0; i < N; ++i)
+            out[i] = layer_norm::scaled(layer_norm::unit(row.x[p][i], mean, rstd), w[i], b[i]);
+        zero_store(y, row.start + row.column(p), out);
+    }
+}
+
+/* blockDim.x threads: NORM_BLOCK_WARPS rows of one warp, or one row of all warps. */
+template <typename T, int N, int PACKS>
+static __global__ void __launch_bounds__(NORM_MAX_WARPS *ZERO_WARP)
+    layernorm(T *y, float *mean, float *rstd, T *residual_out, const T *residual, const T *addend, const T *weight,
+              const T *bias, float eps, size_t n_rows, int dim, int row_warps)
+{
+    __shared__ float shared[2][NORM_MAX_WARPS];
+    int warp = threadIdx.x / ZERO_WARP, width = row_warps * ZERO_WARP, t = threadIdx.x % width;
+    size_t row = (size_t)blockIdx.x * (blockDim.x / width) + warp / row_warps;
+    if (row >= n_rows) /* whole warps, and only if rows take one warp each: no barrier waits for them */
+        return;
+    norm_row<T, N, PACKS> own{row * dim, t, width, dim / N};
+    own.read(residual, addend);
+    float sum = store_residual(own, residual_out, residual_out != residual || addend != nullptr);
+    float center = row_sum(sum, row_warps, warp - warp % row_warps, shared[0]) / (float)dim;
+    float variation = row_sum(sum_variation(own, center), row_warps, warp - warp % row_warps, shared[1]);
     float scale = 1.0f / sqrtf(variation / (float)dim + eps);
     if (t == 0) {
         mean[row] = center;
         rstd[row] = scale;
     }
-#pragma unroll
-    for (int p = 0; p < PACKS; ++p) {
-        int pack = t + p * width;
-        if (pack >= n_packs)
-            continue;
-        zero_pack<T, N> w = zero_load<N>(weight, (size_t)pack * N), b = {};
-        float out[N];
-        if (bias != nullptr)
-            b = zero_load<N>(bias, (size_t)pack * N);
-#pragma unroll
-        for (int i = 0; i < N; ++i)
-            out[i] = layer_norm::scaled(layer_norm::unit(x[p][i], center, scale), w[i], b[i]);
-        zero_store(y, start + (size_t)pack * N, out);
-    }
+    store_normalized(own, y, weight, bias, center, scale);
 }
 
 template <typename T, int N, int PACKS>
@@ -122,9 +124,9 @@ static cudaError_t launch_forward(cudaStream_t stream, T *y, float *mean, float 
                                   size_t n_rows, size_t dim)
 {
     size_t row_warps = zero_divide_up(dim / N, (size_t)ZERO_WARP * PACKS);
-    if (row_warps > MAX_WARPS)
+    if (row_warps > NORM_MAX_WARPS)
         return cudaErrorInvalidValue;
-    size_t rows = row_warps == 1 ? BLOCK_WARPS : 1;
+    size_t rows = row_warps == 1 ? NORM_BLOCK_WARPS : 1;
     layernorm<T, N, PACKS>
         <<<(unsigned)zero_divide_up(n_rows, rows), (unsigned)(rows * row_warps * ZERO_WARP), 0, stream>>>(
             y, mean, rstd, residual_out, residual, addend, weight, bias, eps, n_rows, (int)dim, (int)row_warps);

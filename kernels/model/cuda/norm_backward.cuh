@@ -82,12 +82,129 @@ static __device__ __forceinline__ void norm_put_part(float *part, const float (&
 enum { NORM_DY, NORM_X, NORM_DX, NORM_N_READ };
 enum { NORM_DWEIGHT, NORM_DBIAS, NORM_DCOLUMNS };
 
+/* How one thread reads its packs of the rows that its group takes: packs t, t + width, ... below n_packs. With STAGES,
+ * rows are fetched ahead into shared memory; without, each is read from global memory when it is needed. */
+template <typename T, int N, int PACKS, int STAGES> struct norm_reader {
+    const norm_rows<T> &a;
+    uint4 *own; /* this thread's part of [STAGES, NORM_N_READ, PACKS, width] in shared memory */
+    int width, t, n_packs;
+    int stage = 0; /* that holds the row at hand */
+
+    __device__ __forceinline__ bool is_mine(int p) const
+    {
+        return t + p * width < n_packs;
+    }
+    __device__ __forceinline__ int column(int p) const
+    {
+        return (t + p * width) * N;
+    }
+    __device__ __forceinline__ uint4 *buffer(int s, int tensor, int p) const
+    {
+        return own + ((s * NORM_N_READ + tensor) * PACKS + p) * width;
+    }
+    __device__ __forceinline__ const T *tensor_data(int tensor) const
+    {
+        return tensor == NORM_DY ? a.dy : tensor == NORM_X ? a.residual : a.dresidual;
+    }
+    /* Begins to copy a row, if there is such a row, into stage `into`. */
+    __device__ __forceinline__ void fetch(size_t row, int into) const
+    {
+        if (row < a.n_rows) {
+#pragma unroll
+            for (int tensor = 0; tensor < NORM_N_READ; ++tensor)
+#pragma unroll
+                for (int p = 0; p < PACKS; ++p)
+                    if (is_mine(p))
+                        __pipeline_memcpy_async(buffer(into, tensor, p), tensor_data(tensor) + row * a.dim + column(p),
+                                                sizeof(uint4));
+        }
+        __pipeline_commit();
+    }
+    /* Zeroes what no copy will write, and fetches the first rows. */
+    __device__ __forceinline__ void begin(size_t first, size_t step) const
+    {
+        for (int i = 0; i < STAGES * NORM_N_READ; ++i)
+#pragma unroll
+            for (int p = 0; p < PACKS; ++p)
+                if (!is_mine(p))
+                    *buffer(0, i, p) = uint4{};
+        for (int ahead = 0; ahead < STAGES - 1; ++ahead)
+            fetch(first + ahead * step, ahead);
+    }
+    __device__ __forceinline__ zero_pack<T, N> get(int tensor, size_t row, int p) const
+    {
+        if constexpr (STAGES > 0)
+            return *reinterpret_cast<const zero_pack<T, N> *>(buffer(stage, tensor, p));
+        else
+            return is_mine(p) ? zero_load<N>(tensor_data(tensor), row * a.dim + column(p)) : zero_pack<T, N>{};
+    }
+};
+
+/* A row's first pass: adds to the column sums dweight and dbias, stores y if it is made again, and returns this
+ * thread's part of the sums of g (if CENTERED) and g h. */
+template <typename NORM, bool REMAKE, typename T, int N, int PACKS, int STAGES>
+static __device__ __forceinline__ float2 norm_sum_row(const norm_reader<T, N, PACKS, STAGES> &rows, size_t row,
+                                                      float mean, float rstd, const zero_pack<T, N> (&w)[PACKS],
+                                                      const zero_pack<T, N> (&b)[PACKS],
+                                                      float (&sums)[NORM::SUMS][PACKS][N])
+{
+    constexpr bool CENTERED = NORM::SUMS == 3;
+    float2 part = {0.0f, 0.0f};
+#pragma unroll
+    for (int p = 0; p < PACKS; ++p) {
+        zero_pack<T, N> dy = rows.get(NORM_DY, row, p), x = rows.get(NORM_X, row, p);
+        float again[N];
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+            float h = NORM::unit(x[i], mean, rstd), g = dy[i] * w[p][i];
+            again[i] = NORM::scaled(h, w[p][i], b[p][i]);
+            part.y = fmaf(g, h, part.y);
+            sums[NORM_DWEIGHT][p][i] = fmaf(dy[i], h, sums[NORM_DWEIGHT][p][i]);
+            if constexpr (CENTERED) {
+                part.x += g;
+                sums[NORM_DBIAS][p][i] += dy[i];
+            }
+        }
+        if (REMAKE && rows.is_mine(p))
+            zero_store(rows.a.y, row * rows.a.dim + rows.column(p), again);
+    }
+    return part;
+}
+
+/* A row's second pass: adds to dx what the norm's backward gives, with the negative means of g and g h. */
+template <typename NORM, typename T, int N, int PACKS, int STAGES>
+static __device__ __forceinline__ void
+norm_add_row(const norm_reader<T, N, PACKS, STAGES> &rows, size_t row, float mean, float rstd, float g_center,
+             float gh_center, const zero_pack<T, N> (&w)[PACKS], float (&sums)[NORM::SUMS][PACKS][N])
+{
+    constexpr bool CENTERED = NORM::SUMS == 3;
+#pragma unroll
+    for (int p = 0; p < PACKS; ++p) {
+        zero_pack<T, N> dy = rows.get(NORM_DY, row, p), x = rows.get(NORM_X, row, p), dx = rows.get(NORM_DX, row, p);
+        float sum[N];
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+            float g = dy[i] * w[p][i]; /* rounded as in its mean, so that equal values cancel */
+            float centered = fmaf(gh_center, NORM::unit(x[i], mean, rstd), CENTERED ? g + g_center : g);
+            sum[i] = fmaf(rstd, centered, dx[i]);
+        }
+        dx = zero_packed<T>(sum);
+        if (rows.is_mine(p))
+            zero_store_pack<N>(rows.a.dresidual, row * rows.a.dim + rows.column(p), dx);
+        if constexpr (CENTERED) {
+#pragma unroll
+            for (int i = 0; i < N; ++i)
+                sums[NORM_DCOLUMNS][p][i] += dx[i];
+        }
+    }
+}
+
 /* With h the normalized row and g = dy w:  dx += rstd (g - mean(g) - h mean(g h)), where RMSNorm leaves mean(g) out;
  * dweight = sum of dy h. LayerNorm has two sums more: dbias, of dy, and dcolumns, of the new dx. NORM gives h, y and
- * the number of sums. group_warps warps to a row; thread t of a group owns packs t, t + width, ..., PACKS at most.
- * Without STAGES rows are read from where they are, and a block is one group.
+ * the number of sums. A row takes group_warps warps. Without STAGES a block is one group.
  *
- * Threads that own less than others compute on zeros instead of branching, so that loads of all packs overlap. */
+ * Threads that own fewer packs than others compute on zeros instead of branching, so that loads of all packs overlap.
+ */
 template <typename NORM, typename T, int N, int PACKS, int STAGES, bool REMAKE, bool ONE_WARP, int MAX_THREADS>
 static __global__ void __launch_bounds__(MAX_THREADS, 1) norm_backward(norm_rows<T> a, int group_warps)
 {
@@ -96,102 +213,38 @@ static __global__ void __launch_bounds__(MAX_THREADS, 1) norm_backward(norm_rows
     extern __shared__ uint4 stages[];                     /* [n_groups, STAGES, NORM_N_READ, PACKS, width] */
     __shared__ float2 shared[2][MAX_THREADS / ZERO_WARP]; /* rows take turns, so that one barrier a row is enough */
     int n_warps = ONE_WARP ? 1 : group_warps, width = n_warps * ZERO_WARP, n_groups = blockDim.x / width;
-    int group = threadIdx.x / width, t = threadIdx.x % width, n_packs = a.dim / N, stage = 0, turn = 0;
+    int group = threadIdx.x / width, t = threadIdx.x % width, turn = 0;
     size_t first = (size_t)blockIdx.x * n_groups + group, step = (size_t)gridDim.x * n_groups;
-    const T *tensors[] = {a.dy, a.residual, a.dresidual};
     uint4 *own = stages + group * (STAGES * NORM_N_READ * PACKS) * width + t;
+    norm_reader<T, N, PACKS, STAGES> rows{a, own, width, t, a.dim / N};
     zero_may_launch_next();
-    auto is_mine = [&](int p) { return t + p * width < n_packs; };
-    auto column = [&](int p) { return (t + p * width) * N; };
-    auto slot = [&](int s, int tensor, int p) { return own + ((s * NORM_N_READ + tensor) * PACKS + p) * width; };
-    auto fetch = [&](size_t row, int into) {
-        if (row < a.n_rows) {
-#pragma unroll
-            for (int tensor = 0; tensor < NORM_N_READ; ++tensor)
-#pragma unroll
-                for (int p = 0; p < PACKS; ++p)
-                    if (is_mine(p))
-                        __pipeline_memcpy_async(slot(into, tensor, p), tensors[tensor] + row * a.dim + column(p),
-                                                sizeof(uint4));
-        }
-        __pipeline_commit();
-    };
-    auto get = [&](int tensor, size_t row, int p) {
-        if constexpr (STAGES > 0)
-            return *reinterpret_cast<const zero_pack<T, N> *>(slot(stage, tensor, p));
-        else
-            return is_mine(p) ? zero_load<N>(tensors[tensor], row * a.dim + column(p)) : zero_pack<T, N>{};
-    };
+    rows.begin(first, step);
     float sums[SUMS][PACKS][N] = {}, inv_dim = 1.0f / (float)a.dim, next_mean = 0.0f, next_rstd = 0.0f;
     zero_pack<T, N> w[PACKS] = {}, b[PACKS] = {};
-    for (int i = 0; i < STAGES * NORM_N_READ; ++i)
-#pragma unroll
-        for (int p = 0; p < PACKS; ++p)
-            if (!is_mine(p))
-                *slot(0, i, p) = uint4{};
-    for (int ahead = 0; ahead < STAGES - 1; ++ahead)
-        fetch(first + ahead * step, ahead);
     if (first < a.n_rows) {
         next_mean = CENTERED ? a.mean[first] : 0.0f;
         next_rstd = a.rstd[first];
     }
 #pragma unroll
     for (int p = 0; p < PACKS; ++p) {
-        if (is_mine(p))
-            w[p] = zero_load<N>(a.weight, column(p));
-        if (REMAKE && is_mine(p) && a.bias != nullptr)
-            b[p] = zero_load<N>(a.bias, column(p));
+        if (rows.is_mine(p))
+            w[p] = zero_load<N>(a.weight, rows.column(p));
+        if (REMAKE && rows.is_mine(p) && a.bias != nullptr)
+            b[p] = zero_load<N>(a.bias, rows.column(p));
     }
     for (size_t row = first; row < a.n_rows; row += step) {
         float mean = next_mean, rstd = next_rstd;
-        float2 means = {0.0f, 0.0f}; /* of g and g h */
         size_t next = row + step < a.n_rows ? row + step : first;
         if constexpr (STAGES > 0)
-            fetch(row + (STAGES - 1) * step, stage == 0 ? STAGES - 1 : stage - 1);
+            rows.fetch(row + (STAGES - 1) * step, rows.stage == 0 ? STAGES - 1 : rows.stage - 1);
         next_mean = CENTERED ? a.mean[next] : 0.0f;
         next_rstd = a.rstd[next];
         if constexpr (STAGES > 0)
             __pipeline_wait_prior(STAGES - 1);
-#pragma unroll
-        for (int p = 0; p < PACKS; ++p) {
-            zero_pack<T, N> dy = get(NORM_DY, row, p), x = get(NORM_X, row, p);
-            float again[N];
-#pragma unroll
-            for (int i = 0; i < N; ++i) {
-                float h = NORM::unit(x[i], mean, rstd), g = dy[i] * w[p][i];
-                again[i] = NORM::scaled(h, w[p][i], b[p][i]);
-                means.y = fmaf(g, h, means.y);
-                sums[NORM_DWEIGHT][p][i] = fmaf(dy[i], h, sums[NORM_DWEIGHT][p][i]);
-                if constexpr (CENTERED) {
-                    means.x += g;
-                    sums[NORM_DBIAS][p][i] += dy[i];
-                }
-            }
-            if (REMAKE && is_mine(p))
-                zero_store(a.y, row * a.dim + column(p), again);
-        }
+        float2 means = norm_sum_row<NORM, REMAKE>(rows, row, mean, rstd, w, b, sums);
         means = norm_group_sums(means, n_warps, shared[turn]);
-        float g_center = -means.x * inv_dim, gh_center = -means.y * inv_dim;
-#pragma unroll
-        for (int p = 0; p < PACKS; ++p) {
-            zero_pack<T, N> dy = get(NORM_DY, row, p), x = get(NORM_X, row, p), dx = get(NORM_DX, row, p);
-            float sum[N];
-#pragma unroll
-            for (int i = 0; i < N; ++i) {
-                float g = dy[i] * w[p][i]; /* rounded as in its mean, so that alike values cancel */
-                float centered = fmaf(gh_center, NORM::unit(x[i], mean, rstd), CENTERED ? g + g_center : g);
-                sum[i] = fmaf(rstd, centered, dx[i]);
-            }
-            dx = zero_packed<T>(sum);
-            if (is_mine(p))
-                zero_store_pack<N>(a.dresidual, row * a.dim + column(p), dx);
-            if constexpr (CENTERED) {
-#pragma unroll
-                for (int i = 0; i < N; ++i)
-                    sums[NORM_DCOLUMNS][p][i] += dx[i];
-            }
-        }
-        stage = stage == STAGES - 1 ? 0 : stage + 1;
+        norm_add_row<NORM>(rows, row, mean, rstd, -means.x * inv_dim, -means.y * inv_dim, w, sums);
+        rows.stage = rows.stage == STAGES - 1 ? 0 : rows.stage + 1;
         turn ^= 1;
     }
     if (n_groups > 1)

@@ -5,22 +5,19 @@
  * expression, so backward repeats its bits where it makes y again. Backward is norm_backward.cuh's.
  */
 #include "kernels/model/cuda/norm_backward.cuh"
+#include "kernels/model/cuda/norm_forward.cuh"
 
-#define MAX_WARPS 16  /* of a block: leaves 128 registers a thread */
-#define MAX_PACKS 4   /* of 16 bytes, a thread's; longer rows go element by element */
-#define BLOCK_WARPS 4 /* of a forward block whose rows take one warp each */
+#define MAX_PACKS 4 /* of 16 bytes, a thread's; longer rows go element by element */
 
 /* Sum over the threads of a row, `n_warps` warps side by side from `first_warp`, in a fixed tree. Every thread gets the
- * result. shared[MAX_WARPS] must have been read before it is used again. */
+ * result. shared[NORM_MAX_WARPS] must have been read before it is used again. */
 static __device__ __forceinline__ float row_sum(float x, int n_warps, int first_warp, float *shared)
 {
     x = zero_warp_sum(x);
     if (n_warps == 1)
         return x;
-    int lane = threadIdx.x % ZERO_WARP, warp = threadIdx.x / ZERO_WARP;
-    if (lane == 0)
-        shared[warp] = x;
-    __syncthreads();
+    norm_share_warp_sums(x, shared);
+    int lane = threadIdx.x % ZERO_WARP;
     return zero_warp_sum(lane < n_warps ? shared[first_warp + lane] : 0.0f);
 }
 
@@ -38,63 +35,47 @@ struct rms_norm {
 
 /* ---- Forward ---- */
 
-/* blockDim.x threads: BLOCK_WARPS rows of one warp, or one row of all warps. Thread t of a row owns packs t, t + width,
- * ... below n_packs, PACKS at most. */
+/* blockDim.x threads: NORM_BLOCK_WARPS rows of one warp, or one row of all warps. */
 template <typename T, int N, int PACKS>
-static __global__ void __launch_bounds__(MAX_WARPS *ZERO_WARP, N > 1 && PACKS == 1 ? 4 : 1)
+static __global__ void __launch_bounds__(NORM_MAX_WARPS *ZERO_WARP, N > 1 && PACKS == 1 ? 4 : 1)
     rmsnorm(T *y, float *rstd, T *residual_out, const T *residual, const T *addend, const T *weight, float eps,
             size_t n_rows, int dim, int row_warps)
 {
-    __shared__ float shared[MAX_WARPS];
-    int warp = threadIdx.x / ZERO_WARP, width = row_warps * ZERO_WARP, t = threadIdx.x % width, n_packs = dim / N;
-    size_t row = (size_t)blockIdx.x * (blockDim.x / width) + warp / row_warps, start = row * dim;
-    if (row >= n_rows) /* whole warps, and only where rows take one warp: nobody waits for them */
+    __shared__ float shared[NORM_MAX_WARPS];
+    int warp = threadIdx.x / ZERO_WARP, width = row_warps * ZERO_WARP, t = threadIdx.x % width;
+    size_t row = (size_t)blockIdx.x * (blockDim.x / width) + warp / row_warps;
+    if (row >= n_rows) /* whole warps, and only if rows take one warp each: no barrier waits for them */
         return;
-    zero_pack<T, N> x[PACKS], w[PACKS];
-#pragma unroll
-    for (int p = 0; p < PACKS; ++p)
-        if (t + p * width < n_packs)
-            x[p] = zero_load<N>(residual, start + (size_t)(t + p * width) * N);
-    if (addend != nullptr) {
-#pragma unroll
-        for (int p = 0; p < PACKS; ++p) {
-            if (t + p * width >= n_packs)
-                continue;
-            zero_pack<T, N> other = zero_load<N>(addend, start + (size_t)(t + p * width) * N);
-            float total[N];
-#pragma unroll
-            for (int i = 0; i < N; ++i)
-                total[i] = x[p][i] + other[i];
-            x[p] = zero_packed<T>(total);
-        }
-    }
+    norm_row<T, N, PACKS> own{row * dim, t, width, dim / N};
+    zero_pack<T, N> w[PACKS];
+    own.read(residual, addend);
 #pragma unroll
     for (int p = 0; p < PACKS; ++p) /* before the warps wait for each other */
-        if (t + p * width < n_packs)
-            w[p] = zero_load<N>(weight, (size_t)(t + p * width) * N);
+        if (own.is_mine(p))
+            w[p] = zero_load<N>(weight, own.column(p));
     float squares = 0.0f;
 #pragma unroll
     for (int p = 0; p < PACKS; ++p) {
-        if (t + p * width >= n_packs)
+        if (!own.is_mine(p))
             continue;
         if (residual_out != residual || addend != nullptr)
-            zero_store_pack<N>(residual_out, start + (size_t)(t + p * width) * N, x[p]);
+            zero_store_pack<N>(residual_out, own.start + own.column(p), own.x[p]);
 #pragma unroll
         for (int i = 0; i < N; ++i)
-            squares = fmaf(x[p][i], x[p][i], squares);
+            squares = fmaf(own.x[p][i], own.x[p][i], squares);
     }
     float scale = 1.0f / sqrtf(row_sum(squares, row_warps, warp - warp % row_warps, shared) / (float)dim + eps);
     if (t == 0)
         rstd[row] = scale;
 #pragma unroll
     for (int p = 0; p < PACKS; ++p) {
-        if (t + p * width >= n_packs)
+        if (!own.is_mine(p))
             continue;
         float out[N];
 #pragma unroll
         for (int i = 0; i < N; ++i)
-            out[i] = rms_norm::scaled(rms_norm::unit(x[p][i], 0.0f, scale), w[p][i], 0.0f);
-        zero_store(y, start + (size_t)(t + p * width) * N, out);
+            out[i] = rms_norm::scaled(rms_norm::unit(own.x[p][i], 0.0f, scale), w[p][i], 0.0f);
+        zero_store(y, own.start + own.column(p), out);
     }
 }
 
@@ -103,9 +84,9 @@ static cudaError_t launch_forward(cudaStream_t stream, T *y, float *rstd, T *res
                                   const T *addend, const T *weight, float eps, size_t n_rows, size_t dim)
 {
     size_t row_warps = zero_divide_up(dim / N, (size_t)ZERO_WARP * PACKS);
-    if (row_warps > MAX_WARPS)
+    if (row_warps > NORM_MAX_WARPS)
         return cudaErrorInvalidValue;
-    size_t rows = row_warps == 1 ? BLOCK_WARPS : 1;
+    size_t rows = row_warps == 1 ? NORM_BLOCK_WARPS : 1;
     rmsnorm<T, N, PACKS>
         <<<(unsigned)zero_divide_up(n_rows, rows), (unsigned)(rows * row_warps * ZERO_WARP), 0, stream>>>(
             y, rstd, residual_out, residual, addend, weight, eps, n_rows, (int)dim, (int)row_warps);
@@ -120,11 +101,11 @@ static cudaError_t choose_forward(cudaStream_t stream, T *y, float *rstd, T *res
 {
     constexpr int N = 16 / sizeof(T);
     bool packs = zero_aligned(y) && zero_aligned(residual_out) && zero_aligned(residual) && zero_aligned(addend) &&
-                 zero_aligned(weight) && dim % N == 0 && dim / N <= MAX_PACKS * MAX_WARPS * ZERO_WARP;
-    auto launch = !packs                                 ? launch_forward<T, 1, 32>
-                  : dim / N <= MAX_WARPS * ZERO_WARP     ? launch_forward<T, N, 1>
-                  : dim / N <= 2 * MAX_WARPS * ZERO_WARP ? launch_forward<T, N, 2>
-                                                         : launch_forward<T, N, MAX_PACKS>;
+                 zero_aligned(weight) && dim % N == 0 && dim / N <= MAX_PACKS * NORM_MAX_WARPS * ZERO_WARP;
+    auto launch = !packs                                      ? launch_forward<T, 1, 32>
+                  : dim / N <= NORM_MAX_WARPS * ZERO_WARP     ? launch_forward<T, N, 1>
+                  : dim / N <= 2 * NORM_MAX_WARPS * ZERO_WARP ? launch_forward<T, N, 2>
+                                                              : launch_forward<T, N, MAX_PACKS>;
     return launch(stream, y, rstd, residual_out, residual, addend, weight, eps, n_rows, dim);
 }
 

@@ -1,0 +1,58 @@
+/* norm_forward.cuh - what the forward passes of LayerNorm and RMSNorm share: reading a row with the residual sum before
+ * it, and sums over the warps of a row.
+ */
+#ifndef ZERO_NORM_FORWARD_CUH
+#define ZERO_NORM_FORWARD_CUH
+
+#include "kernels/model/cuda/pack.cuh"
+
+#define NORM_MAX_WARPS 16  /* of a forward block: leaves 128 registers a thread */
+#define NORM_BLOCK_WARPS 4 /* of a forward block whose rows take one warp each */
+
+/* One thread's share of a row: packs t, t + width, ... below n_packs, PACKS at most. */
+template <typename T, int N, int PACKS> struct norm_row {
+    size_t start; /* element of the tensor where the row begins */
+    int t, width, n_packs;
+    zero_pack<T, N> x[PACKS];
+
+    __device__ __forceinline__ bool is_mine(int p) const
+    {
+        return t + p * width < n_packs;
+    }
+    __device__ __forceinline__ size_t column(int p) const
+    {
+        return (size_t)(t + p * width) * N;
+    }
+    /* x = residual, or residual + addend (which may be NULL), rounded. */
+    __device__ __forceinline__ void read(const T *residual, const T *addend)
+    {
+#pragma unroll
+        for (int p = 0; p < PACKS; ++p)
+            if (is_mine(p))
+                x[p] = zero_load<N>(residual, start + column(p));
+        if (addend == nullptr)
+            return;
+#pragma unroll
+        for (int p = 0; p < PACKS; ++p) {
+            if (!is_mine(p))
+                continue;
+            zero_pack<T, N> other = zero_load<N>(addend, start + column(p));
+            float total[N];
+#pragma unroll
+            for (int i = 0; i < N; ++i)
+                total[i] = x[p][i] + other[i];
+            x[p] = zero_packed<T>(total);
+        }
+    }
+};
+
+/* Puts each warp's sum of x into shared[warp], for the threads of a row of several warps. shared[NORM_MAX_WARPS] must
+ * have been read before it is used again. */
+static __device__ __forceinline__ void norm_share_warp_sums(float warp_sum, float *shared)
+{
+    if (threadIdx.x % ZERO_WARP == 0)
+        shared[threadIdx.x / ZERO_WARP] = warp_sum;
+    __syncthreads();
+}
+
+#endif
