@@ -10,7 +10,7 @@
 #          CC, CFLAGS, CPPFLAGS, LDFLAGS as usual: yours come after ours · CUDA=0 leaves CUDA out though nvcc is there
 #          STATIC=1 links iniparser, jansson and xxhash statically, for machines that lack them
 #          HARDEN=0 leaves out stack protector, fortified libc calls, PIE and early binding
-#          BINDIR, LIBDIR, INCLUDEDIR below PREFIX unless set. `make install` takes what was built, with its options
+#          BINDIR, LIBDIR, INCLUDEDIR, DATADIR, MANDIR below PREFIX unless set. `make install` takes what was built, with its options
 
 VERSION   := 0.1.0
 SOVERSION := 0
@@ -18,6 +18,8 @@ PREFIX    ?= /usr/local
 BINDIR    ?= $(PREFIX)/bin
 LIBDIR    ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
+DATADIR   ?= $(PREFIX)/share
+MANDIR    ?= $(DATADIR)/man
 BUILD     ?= build$(if $(filter 1,$(SANITIZE)),/sanitize)
 
 # What a build was asked for, kept in BUILD/options. `make install` alone, without any of these on its command line,
@@ -184,12 +186,14 @@ $(foreach option,$(OPTIONS),$(file >>$(BUILD)/options,$(option) := $(subst $$,$$
 endif
 endif
 
+DOCS := $(addprefix $(BUILD)/docs/,zerotrain.1 libzero.3 zerotrain.bash)
+
 # ---- targets -----------------------------------------------------------------------------------------------------
 .PHONY: all check bench lint install uninstall clean objects tests tests-objects cuda-objects gpu-tests \
         compile_commands.json
 .DELETE_ON_ERROR:
 .SECONDARY:
-all: $(BUILD)/zerotrain $(BUILD)/libzero.a $(BUILD)/libzero.so $(BUILD)/zero.pc $(BUILD)/zero-config-version.cmake $(EXAMPLES)
+all: $(BUILD)/zerotrain $(BUILD)/libzero.a $(BUILD)/libzero.so $(BUILD)/zero.pc $(BUILD)/zero-config-version.cmake $(EXAMPLES) $(DOCS)
 objects: $(LIB_OBJ) $(MODEL_OBJ) $(TRAIN_OBJ)
 tests-objects: $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/support/*.c tests/unit/*/*.c tests/project/*.c tests/mpi/*.c tests/bench/*.c examples/*.c))
 cuda-objects: $(patsubst %,$(BUILD)/%.o,$(wildcard kernels/*/cuda/*.cu examples/*.cu))
@@ -268,7 +272,6 @@ $(BUILD)/tests/gpu/programs/%: $(BUILD)/tests/gpu/programs/%.o $(BUILD)/libzero.
 
 # ---- documents ---------------------------------------------------------------------------------------------------
 # Man pages and bash's completion, from the option table and zero.h; docs/configuration.md, which is in the repository.
-DOCS := $(addprefix $(BUILD)/docs/,zerotrain.1 libzero.3 zerotrain.bash)
 .PHONY: docs docs/configuration.md
 docs: $(DOCS) docs/configuration.md
 $(BUILD)/docs/options: $(BUILD)/docs/generate/options.o $(TRAIN_LIB_OBJ) $(MODEL_OBJ) $(BUILD)/libzero.a
@@ -316,6 +319,7 @@ lint:
 # Below PREFIX a folder is written as relative to it, so that the installed tree may be moved.
 below_prefix = $(patsubst $(PREFIX)/%,$${prefix}/%,$(1))
 CMAKE_DIR = $(LIBDIR)/cmake/zero
+COMPLETION_DIR = $(DATADIR)/bash-completion/completions
 install: all
 	install -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(CMAKE_DIR) $(DESTDIR)$(INCLUDEDIR)
 	install -m 755 $(BUILD)/zerotrain $(DESTDIR)$(BINDIR)/
@@ -330,9 +334,14 @@ install: all
 	install -m 644 $(BUILD)/zero-config-version.cmake $(DESTDIR)$(CMAKE_DIR)/
 	chmod 644 $(DESTDIR)$(LIBDIR)/pkgconfig/zero.pc $(DESTDIR)$(CMAKE_DIR)/zero-config.cmake
 	install -m 644 include/zero.h $(DESTDIR)$(INCLUDEDIR)/
+	install -d $(DESTDIR)$(MANDIR)/man1 $(DESTDIR)$(MANDIR)/man3 $(DESTDIR)$(COMPLETION_DIR)
+	install -m 644 $(BUILD)/docs/zerotrain.1 $(DESTDIR)$(MANDIR)/man1/
+	install -m 644 $(BUILD)/docs/libzero.3 $(DESTDIR)$(MANDIR)/man3/
+	install -m 644 $(BUILD)/docs/zerotrain.bash $(DESTDIR)$(COMPLETION_DIR)/zerotrain
 uninstall:
 	rm -f $(DESTDIR)$(BINDIR)/zerotrain $(DESTDIR)$(LIBDIR)/libzero.a $(DESTDIR)$(LIBDIR)/libzero.so* \
-	    $(DESTDIR)$(LIBDIR)/pkgconfig/zero.pc $(DESTDIR)$(INCLUDEDIR)/zero.h
+	    $(DESTDIR)$(LIBDIR)/pkgconfig/zero.pc $(DESTDIR)$(INCLUDEDIR)/zero.h \
+	    $(DESTDIR)$(MANDIR)/man1/zerotrain.1 $(DESTDIR)$(MANDIR)/man3/libzero.3 $(DESTDIR)$(COMPLETION_DIR)/zerotrain
 	rm -rf $(DESTDIR)$(CMAKE_DIR)
 
 # The commands that make itself would run, one entry for each that compiles a C source (clangd knows no nvcc): kernels

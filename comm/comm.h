@@ -1,7 +1,7 @@
 /* comm.h - how ranks move bytes: one small table of functions per transport.
  *
  * The idea is published memory. A window is a block of memory of the same size on every rank, from which peers read.
- * What a rank wrote into its windows before fence() may be read by any peer's all_gather() or exchange() after the
+ * What a rank wrote into its windows before fence() may be read by any peer's all_gather() or all_to_all() after the
  * peer's fence(), for as long as the writer leaves it as it is; and the writer may change it again only after a later
  * fence(), which every peer reaches when its reads are done. A transport that can read peers' memory (shared memory on
  * a host, copy engines between GPUs) makes fence a barrier and the rest plain reads; one that sends messages (MPI,
@@ -51,9 +51,9 @@ typedef struct zero_comm_ops {
      * [src_offset + me * src_stride, + n_bytes) can be read until the next fence: in the peer's own memory, or in
      * staging (staging_bytes(size, n_bytes) bytes of device memory). src_stride is n_bytes, or more where only a piece
      * of every slice is meant. */
-    zero_status_t (*exchange)(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
-                              size_t src_stride, size_t n_bytes, void *staging, const void **slices,
-                              zero_stream_t stream);
+    zero_status_t (*all_to_all)(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
+                                size_t src_stride, size_t n_bytes, void *staging, const void **slices,
+                                zero_stream_t stream);
     size_t (*staging_bytes)(int size, size_t n_bytes);
     /* The whole of a reduce-scatter, for networks that add: this rank's slice of the full buffer at src_offset, n_elems
      * of dtype, becomes the sum of what all ranks published there, added in dtype in an order of the transport's own.
@@ -67,7 +67,7 @@ typedef struct zero_comm_ops {
     zero_status_t (*host_broadcast)(zero_comm_t *comm, void *data, size_t n_bytes, int root);
     /* While the host waits for its device: whether a peer that shares this host has ended or stays stopped, which the
      * device would wait for forever. To be called again and again. NULL where peers cannot be seen. */
-    zero_status_t (*look_at_peers)(const zero_comm_t *comm, const char *waiting_in);
+    zero_status_t (*check_peers)(const zero_comm_t *comm, const char *waiting_in);
     /* After a failure: ends what waits for peers in this rank's streams, so that these run empty and memory can be
      * freed; sets comm->failed. NULL where nothing waits but the host. */
     void (*release)(zero_comm_t *comm);
@@ -123,7 +123,7 @@ zero_status_t zero_comm_nccl_create(zero_comm_t *host, zero_comm_t **comm);
  * ZERO_ERROR_UNSUPPORTED, on all ranks alike and logged at debug level, where they cannot serve. [collective] */
 zero_status_t zero_comm_copy_engine_create(zero_comm_t *host, zero_comm_t **comm);
 
-/* Staging that `kind` needs per exchange, for the memory plan. */
+/* Staging that `kind` needs per all_to_all, for the memory plan. */
 size_t zero_comm_staging_bytes(zero_comm_kind_t kind, int size, size_t n_bytes);
 
 #endif

@@ -5,10 +5,10 @@
  *     mpirun -np 2 build/examples/linear_cuda 2      two GPUs at stage 2; without the 2, at stage 3
  *     nvcc examples/linear.cu $(pkg-config --cflags --libs zero)     after `make install`
  *
- * Data, steps and printing are linear.c's. The parameters that kernels see and the gradients that travel are bf16 (the
- * master weights, which AdamW updates, are fp32), so the losses differ from linear.c's, in the third digit or so until
- * they are small. Every stage prints the same text on one number of ranks; on another number the samples, and so the
- * roundings, are split in another way.
+ * Data, steps and printing are linear.c's. The parameters that kernels see and the gradients that transfer are bf16
+ * (the master weights, which AdamW updates, are fp32), so the losses differ from linear.c's, in the third digit or so
+ * until they are small. Every stage prints the same text on one number of ranks; on another number the samples, and so
+ * the roundings, are split in another way.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -57,9 +57,9 @@
  * zero_load, zero_save_prepare, zero_save_begin and zero_checkpoint_open. In the others, which every step makes, they
  * wait for it as for any rank that does not come: until it calls zero_comm_abort or ends, or ZERO_TIMEOUT_S at most.
  *
- * Where ranks meet in a collective call they compare what they are in: the call, of which engine, with which unit, pass, step, micro-step, learning rate and number of
- * bytes. Where that differs they get ZERO_ERROR_MISMATCH, a line names two ranks with their calls, and what they have
- * is not used. This costs no message and no wait:
+ * Where ranks meet in a collective call they compare what they are in: the call, of which engine, with which unit,
+ * pass, step, micro-step, learning rate and number of bytes. Where that differs they get ZERO_ERROR_MISMATCH, a line
+ * names two ranks with their calls, and what they have is not used. This costs no message and no wait:
  *     - ranks that share memory: at once, in every call that communicates;
  *     - MPI messages: likewise, when a rank has waited for a second, since it takes none of another call;
  *     - GPUs, for which the host does not wait: once a step, the learning rate and all calls so far in which GPUs met.
@@ -314,7 +314,7 @@ typedef struct zero_config {
                           * cores all their hardware threads are used */
     float offload_ram;   /* what it may take at most of the host's memory, all ranks of a host together, above 0..1 */
     /* Where gradient slices are brought together before they are summed, the most that lies there at once; units with
-     * more travel in pieces, to the same bits. Large units need not fit: what does not is summed on the way, which
+     * more transfer in pieces, to the same bits. Large units need not fit: what does not is summed on the way, which
      * takes a little from compute. */
     size_t staging_bytes;
     size_t user_bytes; /* zero_alloc will ask for this much in all: counted in the plan's limit */
@@ -336,9 +336,9 @@ ZERO_API zero_config_t zero_config_default(void);
 
 #define ZERO_MEMORY_MAP(X)                                                                                             \
     X(PARAMETERS, "parameters", "full copy, or this rank's shard at stage 3")                                          \
-    X(PARAMETER_SLOTS, "parameter slots", "full units in turn, stage 3")                                               \
+    X(UNSHARDED_PARAMETERS, "parameter slots", "full units in turn, stage 3")                                          \
     X(GRADIENTS, "gradients", "full copy at stages 0-1; fp32 sums of this rank's shard")                               \
-    X(GRADIENT_SLOTS, "gradient slots", "full units in turn, stages 2-3")                                              \
+    X(UNSHARDED_GRADIENTS, "gradient slots", "full units in turn, stages 2-3")                                         \
     X(OPTIMIZER, "optimizer state", "fp32 master weights (with bf16: their low halves), m, v; offload's buffers")      \
     X(COMMUNICATION, "communication", "staging of gradient slices, tables, norm partials")                             \
     X(ACTIVATIONS, "activations", "the caller's: kept from forward to backward")                                       \
@@ -362,7 +362,7 @@ typedef struct zero_memory {
 ZERO_API uint64_t zero_memory_total(const zero_memory_t *memory); /* on the device */
 
 /* What an engine with this configuration will hold on each rank, by pure arithmetic: no device, no communication. The
- * same on every rank. `kind` is how bulk data will travel: ZERO_COMM_NCCL for GPUs, whatever joins them there;
+ * same on every rank. `kind` is how bulk data will transfer: ZERO_COMM_NCCL for GPUs, whatever joins them there;
  * ZERO_COMM_MPI for messages between hosts' memories; else ZERO_COMM_AUTO. With ZERO_OFFLOAD_AUTO, which needs a device
  * to decide: as with ratio 1, the least that the device can hold; with ZERO_OFFLOAD_UPDATE_AUTO: as with _DEVICE. */
 ZERO_API zero_status_t zero_plan(const zero_model_t *model, const zero_config_t *config, zero_comm_kind_t kind,
@@ -407,9 +407,9 @@ typedef zero_status_t (*zero_chunk_fn)(void *user, const zero_chunk_t *chunk);
 ZERO_API zero_status_t zero_set_state(zero_engine_t *engine, bool with_moments, zero_chunk_fn fill, void *user);
 /* The same from a directory in Hugging Face's layout: model.safetensors, or model.safetensors.index.json and the files
  * it names, with F32, BF16 or F16 tensors of the declared names and shapes ("transformer." or "model." in front is
- * tolerated on either side). Each rank reads only what it owns. Moments become zero, as does AdamW's t. A number that is
- * not finite is ZERO_ERROR_FORMAT, with a line that names it; weights may be overwritten in part by then, and the engine
- * refuses to use them. With no step unwaited. [collective] */
+ * tolerated on either side). Each rank reads only what it owns. Moments become zero, as does AdamW's t. A number that
+ * is not finite is ZERO_ERROR_FORMAT, with a line that names it; weights may be overwritten in part by then, and the
+ * engine refuses to use them. With no step unwaited. [collective] */
 ZERO_API zero_status_t zero_load_weights(zero_engine_t *engine, const char *directory);
 /* Reads it, between steps: calls `visit` for every run this rank owns, in order of tensor and element. */
 ZERO_API zero_status_t zero_get_state(zero_engine_t *engine, zero_chunk_fn visit, void *user);
@@ -507,7 +507,7 @@ ZERO_API zero_memory_t zero_engine_memory(const zero_engine_t *engine);
 typedef struct zero_stats {
     uint64_t n_gathers, gathered_bytes; /* units gathered, and bytes that came from other ranks */
     uint64_t n_reduces, reduced_bytes;  /* units reduced, and bytes of gradient slices from other ranks */
-    uint64_t n_slot_hits;               /* acquired while still resident: no gather */
+    uint64_t n_gathers_saved;           /* acquired while still resident: no gather */
     double exposed_comm_ms;             /* compute stood still for communication, over the steps waited for */
 } zero_stats_t;
 ZERO_API zero_stats_t zero_engine_stats(const zero_engine_t *engine); /* since creation */

@@ -4,8 +4,8 @@
  * none is, nothing beyond loopback needs to listen. Both libraries read their settings from the process's environment,
  * so they are set there, and only if the user has not chosen otherwise.
  */
-#ifndef ZERO_COMM_ONE_HOST_H
-#define ZERO_COMM_ONE_HOST_H
+#ifndef ZERO_ONE_HOST_H
+#define ZERO_ONE_HOST_H
 
 /* Restricts Open MPI to shared memory if mpirun says that all ranks are on this host. Takes effect before MPI_Init. */
 void zero_one_host_restrict_mpi(void);

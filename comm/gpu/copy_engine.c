@@ -243,9 +243,9 @@ static zero_status_t all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_
     return ZERO_OK;
 }
 
-static zero_status_t exchange(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
-                              size_t src_stride, size_t n_bytes, void *staging, const void **slices,
-                              zero_stream_t stream)
+static zero_status_t all_to_all(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
+                                size_t src_stride, size_t n_bytes, void *staging, const void **slices,
+                                zero_stream_t stream)
 {
     copies_t copies = {.n = 0};
     (void)lane;
@@ -303,7 +303,7 @@ static const zero_comm_ops_t copy_engine_ops = {
     .window_destroy = window_destroy,
     .fence = fence,
     .all_gather = all_gather,
-    .exchange = exchange,
+    .all_to_all = all_to_all,
     .staging_bytes = zero_comm_beside_host_staging_bytes,
     .host_all_gather = zero_comm_beside_host_all_gather,
     .host_broadcast = zero_comm_beside_host_broadcast,

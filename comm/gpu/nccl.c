@@ -106,16 +106,16 @@ static zero_status_t nccl_all_gather(zero_comm_t *comm, zero_lane_t lane, const 
     return ZERO_OK;
 }
 
-static zero_status_t nccl_exchange(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
-                                   size_t src_stride, size_t n_bytes, void *staging, const void **slices,
-                                   zero_stream_t stream)
+static zero_status_t nccl_all_to_all(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window,
+                                     size_t src_offset, size_t src_stride, size_t n_bytes, void *staging,
+                                     const void **slices, zero_stream_t stream)
 {
     const char *src = (const char *)window->local + src_offset;
     ncclComm_t nccl = comm_of(comm, lane);
     slices[comm->rank] = src + (size_t)comm->rank * src_stride; /* its own needs no journey */
     if (comm->size == 1)
         return ZERO_OK;
-    zero_comm_pair(comm, "gradient exchange", n_bytes);
+    zero_comm_pair(comm, "gradient all_to_all", n_bytes);
     ZERO_TRY_NCCL(comm, nccl, ncclGroupStart());
     for (int rank = 0; rank < comm->size; rank++) {
         if (rank == comm->rank)
@@ -189,7 +189,7 @@ static const zero_comm_ops_t nccl_ops = {
     .window_destroy = nccl_window_destroy,
     .fence = zero_private_window_fence,
     .all_gather = nccl_all_gather,
-    .exchange = nccl_exchange,
+    .all_to_all = nccl_all_to_all,
     .staging_bytes = zero_comm_beside_host_staging_bytes,
     .reduce_scatter = nccl_reduce_scatter,
     .host_all_gather = zero_comm_beside_host_all_gather,

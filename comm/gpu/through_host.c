@@ -20,7 +20,7 @@
 
 typedef struct through_host {
     zero_device_memory_t memory;
-    size_t piece_bytes;   /* of one rank's data that pass at once, at most */
+    size_t chunk_bytes;   /* of one rank's data that pass at once, at most */
     zero_window_t sent;   /* the host's: a piece for each rank */
     void *received;       /* a piece of each rank */
     const void **arrived; /* [rank]: where the host brought what came from it */
@@ -66,7 +66,7 @@ static size_t at_most(size_t a, size_t b)
 }
 
 /* A piece of each slice: this rank's begins at src, rank r's will at dst + r * dst_stride. */
-static zero_status_t gather_piece(zero_comm_t *comm, zero_lane_t lane, const char *src, size_t n_bytes, char *dst,
+static zero_status_t gather_chunk(zero_comm_t *comm, zero_lane_t lane, const char *src, size_t n_bytes, char *dst,
                                   size_t dst_stride, zero_stream_t stream)
 {
     const through_host_t *way = comm->transport;
@@ -89,8 +89,8 @@ static zero_status_t all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_
     const through_host_t *way = comm->transport;
     const char *own = (const char *)window->local + src_offset + (size_t)comm->rank * src_stride;
     zero_status_t status = copy(way, (char *)dst + (size_t)comm->rank * n_bytes, own, n_bytes, stream);
-    for (size_t at = 0; at < n_bytes && comm->size > 1 && status == ZERO_OK; at += way->piece_bytes)
-        status = gather_piece(comm, lane, own + at, at_most(way->piece_bytes, n_bytes - at), (char *)dst + at, n_bytes,
+    for (size_t at = 0; at < n_bytes && comm->size > 1 && status == ZERO_OK; at += way->chunk_bytes)
+        status = gather_chunk(comm, lane, own + at, at_most(way->chunk_bytes, n_bytes - at), (char *)dst + at, n_bytes,
                               stream);
     comm->failed |= status != ZERO_OK; /* peers wait for it */
     return status;
@@ -98,8 +98,8 @@ static zero_status_t all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_
 
 /* A piece of each slice: what goes to rank r begins at src + r * src_stride, what comes from it will at
  * dst + r * dst_stride. */
-static zero_status_t exchange_piece(zero_comm_t *comm, zero_lane_t lane, const char *src, size_t src_stride,
-                                    size_t n_bytes, char *dst, size_t dst_stride, zero_stream_t stream)
+static zero_status_t all_to_all_chunk(zero_comm_t *comm, zero_lane_t lane, const char *src, size_t src_stride,
+                                      size_t n_bytes, char *dst, size_t dst_stride, zero_stream_t stream)
 {
     const through_host_t *way = comm->transport;
     zero_comm_t *host = comm->host;
@@ -109,7 +109,7 @@ static zero_status_t exchange_piece(zero_comm_t *comm, zero_lane_t lane, const c
                           n_bytes, stream));
     ZERO_TRY(finish_copies(way, stream));
     ZERO_TRY(host->ops->fence(host, lane, NULL));
-    ZERO_TRY(host->ops->exchange(host, lane, &way->sent, 0, n_bytes, n_bytes, way->received, way->arrived, NULL));
+    ZERO_TRY(host->ops->all_to_all(host, lane, &way->sent, 0, n_bytes, n_bytes, way->received, way->arrived, NULL));
     for (int rank = 0; rank < comm->size; rank++)
         if (rank != comm->rank)
             ZERO_TRY(copy(way, dst + (size_t)rank * dst_stride, way->arrived[rank], n_bytes, stream));
@@ -117,18 +117,18 @@ static zero_status_t exchange_piece(zero_comm_t *comm, zero_lane_t lane, const c
     return host->ops->fence(host, lane, NULL);
 }
 
-static zero_status_t exchange(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
-                              size_t src_stride, size_t n_bytes, void *staging, const void **slices,
-                              zero_stream_t stream)
+static zero_status_t all_to_all(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
+                                size_t src_stride, size_t n_bytes, void *staging, const void **slices,
+                                zero_stream_t stream)
 {
     const through_host_t *way = comm->transport;
     const char *src = (const char *)window->local + src_offset;
     zero_status_t status = ZERO_OK;
     for (int rank = 0; rank < comm->size; rank++)
         slices[rank] = rank == comm->rank ? src + (size_t)rank * src_stride : (char *)staging + (size_t)rank * n_bytes;
-    for (size_t at = 0; at < n_bytes && comm->size > 1 && status == ZERO_OK; at += way->piece_bytes)
-        status = exchange_piece(comm, lane, src + at, src_stride, at_most(way->piece_bytes, n_bytes - at),
-                                (char *)staging + at, n_bytes, stream);
+    for (size_t at = 0; at < n_bytes && comm->size > 1 && status == ZERO_OK; at += way->chunk_bytes)
+        status = all_to_all_chunk(comm, lane, src + at, src_stride, at_most(way->chunk_bytes, n_bytes - at),
+                                  (char *)staging + at, n_bytes, stream);
     comm->failed |= status != ZERO_OK; /* peers wait for it */
     return status;
 }
@@ -152,7 +152,7 @@ static const zero_comm_ops_t through_host_ops = {
     .window_destroy = window_destroy,
     .fence = zero_private_window_fence,
     .all_gather = all_gather,
-    .exchange = exchange,
+    .all_to_all = all_to_all,
     .staging_bytes = zero_comm_beside_host_staging_bytes,
     .host_all_gather = zero_comm_beside_host_all_gather,
     .host_broadcast = zero_comm_beside_host_broadcast,
@@ -167,10 +167,10 @@ static zero_status_t prepare(zero_comm_t *comm, size_t passage_bytes)
     way->arrived = calloc(n_ranks, sizeof *way->arrived);
     if (!way->arrived)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for a communicator of %d devices", comm->size);
-    way->piece_bytes = passage_bytes / n_ranks / PAGE_BYTES * PAGE_BYTES;
-    if (way->piece_bytes == 0)
-        way->piece_bytes = PAGE_BYTES;
-    return way->memory.host_alloc(way->memory.device, n_ranks * way->piece_bytes, &way->received);
+    way->chunk_bytes = passage_bytes / n_ranks / PAGE_BYTES * PAGE_BYTES;
+    if (way->chunk_bytes == 0)
+        way->chunk_bytes = PAGE_BYTES;
+    return way->memory.host_alloc(way->memory.device, n_ranks * way->chunk_bytes, &way->received);
 }
 
 zero_status_t zero_comm_through_host_create(zero_comm_t *host, const zero_device_memory_t *memory, size_t passage_bytes,
@@ -182,7 +182,7 @@ zero_status_t zero_comm_through_host_create(zero_comm_t *host, const zero_device
     way->memory = *memory;
     zero_status_t status = zero_comm_agree(made, prepare(made, passage_bytes));
     if (status == ZERO_OK)
-        status = host->ops->window_create(host, (size_t)host->size * way->piece_bytes, &way->sent);
+        status = host->ops->window_create(host, (size_t)host->size * way->chunk_bytes, &way->sent);
     if (status != ZERO_OK) {
         destroy(made);
         return status;

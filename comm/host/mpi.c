@@ -317,9 +317,9 @@ static zero_status_t mpi_all_gather(zero_comm_t *comm, zero_lane_t lane, const z
     return gather(comm, mine, n_bytes, dst, "all-gather");
 }
 
-static zero_status_t mpi_exchange(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
-                                  size_t src_stride, size_t n_bytes, void *staging, const void **slices,
-                                  zero_stream_t stream)
+static zero_status_t mpi_all_to_all(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
+                                    size_t src_stride, size_t n_bytes, void *staging, const void **slices,
+                                    zero_stream_t stream)
 {
     (void)lane, (void)stream;
     const char *src = (const char *)window->local + src_offset;
@@ -328,7 +328,7 @@ static zero_status_t mpi_exchange(zero_comm_t *comm, zero_lane_t lane, const zer
         slices[rank] = rank == comm->rank ? src + (size_t)rank * src_stride : (char *)staging + (size_t)rank * n_bytes;
     if (comm->size == 1) /* no staging is planned for it */
         return ZERO_OK;
-    ZERO_TRY(begin(comm, "gradient exchange", n_bytes, 0));
+    ZERO_TRY(begin(comm, "gradient all_to_all", n_bytes, 0));
     ZERO_TRY(message_create(n_bytes, &message));
     return finish(comm, &message, exchange_messages(comm, src, src_stride, staging, n_bytes, &message));
 }
@@ -391,7 +391,7 @@ static const zero_comm_ops_t mpi_ops = {
     .window_destroy = zero_private_window_destroy,
     .fence = zero_private_window_fence,
     .all_gather = mpi_all_gather,
-    .exchange = mpi_exchange,
+    .all_to_all = mpi_all_to_all,
     .staging_bytes = mpi_staging_bytes,
     .host_all_gather = mpi_host_all_gather,
     .host_broadcast = mpi_host_broadcast,

@@ -1,9 +1,9 @@
 /* node.c - the transport of one host: ranks read each other's memory.
  *
- * Windows are shared blocks. fence is a barrier; all_gather copies from the peers' windows and exchange only says where
- * they are. Small host data goes through a mailbox that each rank has beside its seat in the barrier. A mailbox has two
- * sides that are used in turn, so one barrier per piece is enough: a side is written again only after another barrier,
- * which its readers join when they have read.
+ * Windows are shared blocks. fence is a barrier; all_gather copies from the peers' windows and all_to_all only says
+ * where they are. Small host data goes through a mailbox that each rank has beside its seat in the barrier. A mailbox
+ * has two sides that are used in turn, so one barrier per piece is enough: a side is written again only after another
+ * barrier, which its readers join when they have read.
  *
  * MPI is used to set this up and to end the job. What waits here waits in the barrier, so that dead and stuck ranks are
  * found and named in one place.
@@ -22,7 +22,7 @@
 
 /* What a rank shares of itself. */
 typedef struct node_control {
-    zero_barrier_seat_t seat;
+    zero_barrier_entry_t seat;
     unsigned char mailbox[2][MAILBOX_BYTES];
 } node_control_t;
 
@@ -30,7 +30,7 @@ typedef struct node_transport {
     zero_comm_t mpi; /* the communicator that this one took over */
     zero_shared_block_t *controls;
     zero_barrier_t *barrier;
-    uint32_t n_pieces; /* sent through mailboxes so far: the lowest bit is the side */
+    uint32_t n_chunks; /* sent through mailboxes so far: the lowest bit is the side */
 } node_transport_t;
 
 static zero_status_t meet(zero_comm_t *comm, const char *what, size_t n_bytes, int root)
@@ -71,9 +71,9 @@ static void copy(char *dst, const char *src, size_t n_bytes)
         memcpy(dst, src, n_bytes);
         return;
     }
-    const size_t n_pieces = (n_bytes + COPY_PIECE_BYTES - 1) / COPY_PIECE_BYTES;
+    const size_t n_chunks = (n_bytes + COPY_PIECE_BYTES - 1) / COPY_PIECE_BYTES;
 #pragma omp parallel for schedule(static)
-    for (size_t i = 0; i < n_pieces; i++) {
+    for (size_t i = 0; i < n_chunks; i++) {
         size_t first = i * COPY_PIECE_BYTES;
         memcpy(dst + first, src + first, n_bytes - first < COPY_PIECE_BYTES ? n_bytes - first : COPY_PIECE_BYTES);
     }
@@ -95,9 +95,9 @@ static zero_status_t node_all_gather(zero_comm_t *comm, zero_lane_t lane, const 
     return ZERO_OK;
 }
 
-static zero_status_t node_exchange(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
-                                   size_t src_stride, size_t n_bytes, void *staging, const void **slices,
-                                   zero_stream_t stream)
+static zero_status_t node_all_to_all(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window,
+                                     size_t src_offset, size_t src_stride, size_t n_bytes, void *staging,
+                                     const void **slices, zero_stream_t stream)
 {
     (void)lane, (void)n_bytes, (void)staging, (void)stream;
     const zero_shared_block_t *block = window->transport;
@@ -117,7 +117,7 @@ static size_t node_staging_bytes(int size, size_t n_bytes)
 static unsigned char *mailbox(const node_transport_t *transport, int rank)
 {
     node_control_t *control = transport->controls->parts[rank];
-    return control->mailbox[transport->n_pieces & 1];
+    return control->mailbox[transport->n_chunks & 1];
 }
 
 static zero_status_t node_host_all_gather(zero_comm_t *comm, const void *mine, size_t n_bytes, void *all)
@@ -132,7 +132,7 @@ static zero_status_t node_host_all_gather(zero_comm_t *comm, const void *mine, s
         ZERO_TRY(meet(comm, "host all-gather", n_bytes, 0));
         for (int rank = 0; rank < comm->size; rank++)
             memcpy((char *)all + (size_t)rank * n_bytes + first, mailbox(transport, rank), n);
-        transport->n_pieces++;
+        transport->n_chunks++;
     }
     return ZERO_OK;
 }
@@ -148,7 +148,7 @@ static zero_status_t node_host_broadcast(zero_comm_t *comm, void *data, size_t n
         ZERO_TRY(meet(comm, "broadcast", n_bytes, root));
         if (comm->rank != root)
             memcpy((char *)data + first, mailbox(transport, root), n);
-        transport->n_pieces++;
+        transport->n_chunks++;
     }
     return ZERO_OK;
 }
@@ -162,10 +162,10 @@ static void node_abort(zero_comm_t *comm, int exit_code)
     transport->mpi.ops->abort(&transport->mpi, exit_code);
 }
 
-static zero_status_t node_look_at_peers(const zero_comm_t *comm, const char *waiting_in)
+static zero_status_t node_check_peers(const zero_comm_t *comm, const char *waiting_in)
 {
     const node_transport_t *transport = comm->transport;
-    return zero_barrier_look(transport->barrier, waiting_in);
+    return zero_barrier_check_peers(transport->barrier, waiting_in);
 }
 
 static void node_destroy(zero_comm_t *comm)
@@ -188,11 +188,11 @@ static const zero_comm_ops_t node_ops = {
     .window_destroy = node_window_destroy,
     .fence = node_fence,
     .all_gather = node_all_gather,
-    .exchange = node_exchange,
+    .all_to_all = node_all_to_all,
     .staging_bytes = node_staging_bytes,
     .host_all_gather = node_host_all_gather,
     .host_broadcast = node_host_broadcast,
-    .look_at_peers = node_look_at_peers,
+    .check_peers = node_check_peers,
     .abort = node_abort,
     .destroy = node_destroy,
 };
@@ -221,7 +221,7 @@ zero_status_t zero_comm_node_create(zero_comm_t *comm)
     ZERO_TRY_GOTO(zero_comm_agree(comm, status), fail);
     ZERO_TRY_GOTO(zero_shared_block_create(comm, sizeof(node_control_t), true, ZERO_LOG_DEBUG, &controls), fail);
     barrier = make_barrier(comm, controls);
-    status = barrier ? zero_barrier_take_seat(barrier) : ZERO_ERROR_MEMORY;
+    status = barrier ? zero_barrier_join(barrier) : ZERO_ERROR_MEMORY;
     ZERO_TRY_GOTO(zero_comm_agree(comm, status), fail);
     zero_barrier_open(barrier);
 

@@ -15,9 +15,9 @@ static zero_status_t self_all_gather(zero_comm_t *comm, zero_lane_t lane, const 
     return ZERO_OK;
 }
 
-static zero_status_t self_exchange(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
-                                   size_t src_stride, size_t n_bytes, void *staging, const void **slices,
-                                   zero_stream_t stream)
+static zero_status_t self_all_to_all(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window,
+                                     size_t src_offset, size_t src_stride, size_t n_bytes, void *staging,
+                                     const void **slices, zero_stream_t stream)
 {
     (void)lane, (void)comm, (void)src_stride, (void)n_bytes, (void)staging, (void)stream;
     slices[0] = (const char *)window->local + src_offset;
@@ -61,7 +61,7 @@ static const zero_comm_ops_t self_ops = {
     .window_destroy = zero_private_window_destroy,
     .fence = zero_private_window_fence,
     .all_gather = self_all_gather,
-    .exchange = self_exchange,
+    .all_to_all = self_all_to_all,
     .staging_bytes = self_staging_bytes,
     .host_all_gather = self_host_all_gather,
     .host_broadcast = self_host_broadcast,

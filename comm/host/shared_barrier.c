@@ -42,7 +42,7 @@ static bool read_process(int64_t pid, char *state, uint64_t *start_time)
 }
 
 /* The state letter; 'X' when the process has ended, be it collected by its parent or not. */
-static char process_state(const zero_barrier_seat_t *seat)
+static char process_state(const zero_barrier_entry_t *seat)
 {
     char state = 'X';
     uint64_t start_time = 0;
@@ -140,7 +140,7 @@ static zero_status_t fail_late(zero_barrier_t *barrier, uint32_t epoch, const ch
     char late[512] = "";
     size_t length = 0;
     for (int rank = 0; rank < barrier->size; rank++) {
-        const zero_barrier_seat_t *seat = barrier->seats[rank];
+        const zero_barrier_entry_t *seat = barrier->seats[rank];
         if (is_late(barrier, rank, epoch) && length < sizeof(late) - 80)
             length += (size_t)snprintf(late + length, sizeof(late) - length, "%srank %d (process %" PRId64 ", %s)",
                                        length ? ", " : "", rank, seat->pid, state_text(process_state(seat)));
@@ -151,10 +151,10 @@ static zero_status_t fail_late(zero_barrier_t *barrier, uint32_t epoch, const ch
     return end_all_waits(barrier);
 }
 
-static void begin_looking(zero_barrier_t *barrier)
+static void begin_checking(zero_barrier_t *barrier)
 {
-    barrier->last_look_ns = zero_now_ns();
-    barrier->n_looks_stopped = 0;
+    barrier->last_check_ns = zero_now_ns();
+    barrier->n_checks_stopped = 0;
     barrier->stopped_rank = -1;
 }
 
@@ -164,9 +164,9 @@ static zero_status_t check_late_ranks(zero_barrier_t *barrier, uint32_t epoch, c
 {
     int64_t now = zero_now_ns();
     int stopped = -1;
-    if (now - barrier->last_look_ns < LOOK_AFTER_NS)
+    if (now - barrier->last_check_ns < LOOK_AFTER_NS)
         return ZERO_OK;
-    barrier->last_look_ns = now;
+    barrier->last_check_ns = now;
     for (int rank = 0; rank < barrier->size; rank++) {
         if (!is_late(barrier, rank, epoch))
             continue;
@@ -177,10 +177,10 @@ static zero_status_t check_late_ranks(zero_barrier_t *barrier, uint32_t epoch, c
             stopped = rank;
     }
     if (stopped != barrier->stopped_rank)
-        barrier->n_looks_stopped = 0;
-    barrier->n_looks_stopped += stopped >= 0;
+        barrier->n_checks_stopped = 0;
+    barrier->n_checks_stopped += stopped >= 0;
     barrier->stopped_rank = stopped;
-    return barrier->n_looks_stopped < STOPPED_LOOKS ? ZERO_OK : fail_stopped(barrier, stopped, waiting_in);
+    return barrier->n_checks_stopped < STOPPED_LOOKS ? ZERO_OK : fail_stopped(barrier, stopped, waiting_in);
 }
 
 /* ---- Waiting ---- */
@@ -205,10 +205,10 @@ static bool spin(const zero_barrier_t *barrier, uint32_t epoch)
 
 static zero_status_t sleep_until_passed(zero_barrier_t *barrier, uint32_t epoch, const char *waiting_in)
 {
-    zero_barrier_seat_t *common = barrier->seats[0];
+    zero_barrier_entry_t *common = barrier->seats[0];
     const int64_t start = zero_now_ns();
     zero_status_t status = ZERO_OK;
-    begin_looking(barrier);
+    begin_checking(barrier);
     atomic_fetch_add(&common->n_asleep, 1);
     while (status == ZERO_OK && !passed(barrier, epoch)) {
         sleep_while(&common->epoch, epoch, LOOK_AFTER_NS);
@@ -225,7 +225,7 @@ static zero_status_t sleep_until_passed(zero_barrier_t *barrier, uint32_t epoch,
 
 static void let_pass(zero_barrier_t *barrier, uint32_t epoch)
 {
-    zero_barrier_seat_t *common = barrier->seats[0];
+    zero_barrier_entry_t *common = barrier->seats[0];
     atomic_store_explicit(&common->n_arrived, 0, memory_order_relaxed); /* published by the epoch */
     atomic_store(&common->epoch, epoch + 1);
     if (atomic_load(&common->n_asleep) != 0) /* who counts itself after this finds the new epoch in its futex call */
@@ -235,9 +235,9 @@ static void let_pass(zero_barrier_t *barrier, uint32_t epoch)
 /* The others' hashes stand in the lines that tell whether they have come; their calls are read where one differs. */
 static zero_status_t compare_calls(zero_barrier_t *barrier, uint32_t epoch)
 {
-    const zero_barrier_seat_t *own = barrier->seats[barrier->rank];
+    const zero_barrier_entry_t *own = barrier->seats[barrier->rank];
     for (int rank = 0; rank < barrier->size; rank++) {
-        const zero_barrier_seat_t *other = barrier->seats[rank];
+        const zero_barrier_entry_t *other = barrier->seats[rank];
         if (own->call_hashes[epoch & 1] == other->call_hashes[epoch & 1])
             continue;
         if (claim_failure(barrier, ZERO_ERROR_MISMATCH))
@@ -249,7 +249,7 @@ static zero_status_t compare_calls(zero_barrier_t *barrier, uint32_t epoch)
 
 zero_status_t zero_barrier_wait(zero_barrier_t *barrier, const zero_call_t *call)
 {
-    zero_barrier_seat_t *common = barrier->seats[0], *own = barrier->seats[barrier->rank];
+    zero_barrier_entry_t *common = barrier->seats[0], *own = barrier->seats[barrier->rank];
     ZERO_TRY(failure_status(barrier));
     const uint32_t epoch = atomic_load(&common->epoch); /* cannot move before this rank has come */
     own->calls[epoch & 1] = *call;
@@ -264,10 +264,10 @@ zero_status_t zero_barrier_wait(zero_barrier_t *barrier, const zero_call_t *call
     return compare_calls(barrier, epoch);
 }
 
-zero_status_t zero_barrier_look(zero_barrier_t *barrier, const char *waiting_in)
+zero_status_t zero_barrier_check_peers(zero_barrier_t *barrier, const char *waiting_in)
 {
-    if (zero_now_ns() - barrier->last_look_ns > STOPPED_LOOKS * (int64_t)LOOK_AFTER_NS)
-        begin_looking(barrier); /* what was seen that long ago does not count */
+    if (zero_now_ns() - barrier->last_check_ns > STOPPED_LOOKS * (int64_t)LOOK_AFTER_NS)
+        begin_checking(barrier); /* what was seen that long ago does not count */
     ZERO_TRY(failure_status(barrier));
     return check_late_ranks(barrier, atomic_load(&barrier->seats[0]->epoch), waiting_in);
 }
@@ -280,9 +280,9 @@ void zero_barrier_abort(zero_barrier_t *barrier)
 
 /* ---- Setting up ---- */
 
-zero_status_t zero_barrier_take_seat(zero_barrier_t *barrier)
+zero_status_t zero_barrier_join(zero_barrier_t *barrier)
 {
-    zero_barrier_seat_t *seat = barrier->seats[barrier->rank];
+    zero_barrier_entry_t *seat = barrier->seats[barrier->rank];
     char state;
     seat->pid = getpid();
     if (!read_process(seat->pid, &state, &seat->start_time)) {

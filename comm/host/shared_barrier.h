@@ -19,7 +19,7 @@
 #define ZERO_CACHE_LINES 128 /* bytes: neighbouring lines are fetched in pairs */
 
 /* One rank's place, in memory that it shares. The first rank's also holds what all ranks have in common. */
-typedef struct zero_barrier_seat {
+typedef struct zero_barrier_entry {
     _Alignas(ZERO_CACHE_LINES) _Atomic uint32_t epoch;     /* common: barriers completed; the futex */
     _Atomic uint32_t n_asleep;                             /* common: who might wait for a wake-up */
     _Atomic uint32_t failure;                              /* common: a zero_status_t, set once */
@@ -33,26 +33,26 @@ typedef struct zero_barrier_seat {
     int64_t pid;
     uint64_t start_time; /* tells a process from a later one with the same number */
     cpu_set_t cores;     /* it may run on */
-} zero_barrier_seat_t;
+} zero_barrier_entry_t;
 
 typedef struct zero_barrier {
     int rank, size;
     int64_t timeout_ns;
     bool may_spin;
-    int64_t last_look_ns;              /* at the ranks that have not come */
-    int stopped_rank, n_looks_stopped; /* of which this one was stopped at so many looks in a row; -1: none was */
-    zero_barrier_seat_t *seats[];      /* [size] */
+    int64_t last_check_ns;              /* at the ranks that have not come */
+    int stopped_rank, n_checks_stopped; /* of which this one was stopped at so many looks in a row; -1: none was */
+    zero_barrier_entry_t *seats[];      /* [size] */
 } zero_barrier_t;
 
 /* Takes this rank's seat in seats[rank] (zeroed). When all ranks have, the barrier must be opened and may be used. */
-zero_status_t zero_barrier_take_seat(zero_barrier_t *barrier);
+zero_status_t zero_barrier_join(zero_barrier_t *barrier);
 void zero_barrier_open(zero_barrier_t *barrier);
 
 /* Returns when all ranks have come. ZERO_ERROR_PEER, _TIMEOUT or _MISMATCH, which all later waits return too. */
 zero_status_t zero_barrier_wait(zero_barrier_t *barrier, const zero_call_t *call);
 
 /* Looks after the ranks that have not come to the barrier, for one that waits for them elsewhere, in `waiting_in`. */
-zero_status_t zero_barrier_look(zero_barrier_t *barrier, const char *waiting_in);
+zero_status_t zero_barrier_check_peers(zero_barrier_t *barrier, const char *waiting_in);
 /* Makes all ranks' present and future waits return ZERO_ERROR_PEER. */
 void zero_barrier_abort(zero_barrier_t *barrier);
 

@@ -67,9 +67,9 @@ static zero_status_t take_scores(zero_model_context_t *ctx, size_t seq_len, size
 {
     zero_scratch_t scratch = zero_scratch_begin(ctx);
     size_t bytes = n_blocks * scores_bytes(seq_len);
-    size_t n_slots = scratch.bytes_left / bytes;
+    size_t n_buffers = scratch.bytes_left / bytes;
     size_t n_wanted = (size_t)omp_get_max_threads();
-    size_t n = n_slots < n_wanted ? n_slots : n_wanted;
+    size_t n = n_buffers < n_wanted ? n_buffers : n_wanted;
     *n_threads = (int)n;
     return zero_scratch_take(&scratch, (n == 0 ? 1 : n) * bytes, scores);
 }

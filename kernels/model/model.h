@@ -43,7 +43,7 @@ typedef struct zero_model_limits {
 #define ZERO_MODEL_WHY 768 /* bytes of a reason, one clause without a newline */
 
 /* Work that was recorded, to be replayed. */
-typedef struct zero_recording zero_recording_t;
+typedef struct zero_cuda_graph zero_cuda_graph_t;
 
 typedef struct zero_model_kernels {
     const char *name;
@@ -62,9 +62,9 @@ typedef struct zero_model_kernels {
      * it has run with the same sizes. After a failure in between record_end is still due, and fails. NULL where a
      * recording would save nothing. */
     zero_status_t (*record_begin)(zero_model_context_t *ctx);
-    zero_status_t (*record_end)(zero_model_context_t *ctx, zero_recording_t **recording);
-    zero_status_t (*replay)(zero_model_context_t *ctx, zero_recording_t *recording);
-    void (*recording_destroy)(zero_recording_t *recording); /* when it is not under way; NULL is allowed */
+    zero_status_t (*record_end)(zero_model_context_t *ctx, zero_cuda_graph_t **recording);
+    zero_status_t (*replay)(zero_model_context_t *ctx, zero_cuda_graph_t *recording);
+    void (*cuda_graph_destroy)(zero_cuda_graph_t *recording); /* when it is not under way; NULL is allowed */
 
     /* y[n_rows, n_out] = x[n_rows, n_in] W + bias[n_out] */
     zero_status_t (*linear)(zero_model_context_t *ctx, void *y, const void *x, zero_weight_t weight,

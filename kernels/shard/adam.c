@@ -55,7 +55,7 @@ static inline void update_bf16(const row_t *row, size_t begin, size_t n)
         float w = zero_join_master(param[i], low[i]), new_m = m[i], new_v = v[i];
         zero_adam_element(&row->scalars, row->shrink, grad[i], &w, &new_m, &new_v);
         param[i] = zero_split_param(w);
-        low[i] = zero_split_low(w);
+        low[i] = zero_split_master_lo(w);
         m[i] = new_m;
         v[i] = new_v;
     }

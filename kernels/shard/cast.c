@@ -68,7 +68,7 @@ static void split_bf16(uint16_t *restrict param, int16_t *restrict low, const fl
 #pragma omp simd
     for (size_t i = 0; i < n; ++i) {
         param[i] = zero_split_param(master[i]);
-        low[i] = zero_split_low(master[i]);
+        low[i] = zero_split_master_lo(master[i]);
     }
 }
 

@@ -108,7 +108,7 @@ ZERO_MATH uint16_t zero_split_param(float master)
     return (uint16_t)((zero_bits_of_float(master) + 0x8000u) >> 16);
 }
 
-ZERO_MATH int16_t zero_split_low(float master)
+ZERO_MATH int16_t zero_split_master_lo(float master)
 {
     return (int16_t)(uint16_t)zero_bits_of_float(master);
 }

@@ -177,8 +177,8 @@ static void exchange_brings_my_slice_of_every_rank(void)
         fill(window.local, comm->rank, 2, OFFSET + n_all);
         EXPECT_OK(comm->ops->fence(comm, ZERO_LANE_STEP, NULL));
         for (size_t first = 0; first <= n / 3; first += n / 3 + (n < 3)) {
-            EXPECT_OK(comm->ops->exchange(comm, ZERO_LANE_REDUCE, &window, OFFSET + first, n, n - first, staging,
-                                          slices, NULL));
+            EXPECT_OK(comm->ops->all_to_all(comm, ZERO_LANE_REDUCE, &window, OFFSET + first, n, n - first, staging,
+                                            slices, NULL));
             for (int rank = 0; rank < comm->size; rank++)
                 EXPECT(holds(slices[rank], rank, 2, OFFSET + (size_t)comm->rank * n + first, n - first));
         }
@@ -206,7 +206,7 @@ static void rounds_do_not_mix(void)
         if (support_random(&random) % 4 == 0)
             pause_s(0.002 * support_uniform(&random));
         EXPECT_OK(comm->ops->all_gather(comm, ZERO_LANE_GATHER, &window, 0, 0, all, n, NULL));
-        EXPECT_OK(comm->ops->exchange(comm, ZERO_LANE_REDUCE, &window, 0, n, n, staging, slices, NULL));
+        EXPECT_OK(comm->ops->all_to_all(comm, ZERO_LANE_REDUCE, &window, 0, n, n, staging, slices, NULL));
         for (int rank = 0; rank < comm->size; rank++) {
             EXPECT(holds(all + (size_t)rank * n, rank, round, 0, n));
             EXPECT(holds(slices[rank], rank, round, (size_t)comm->rank * n, n));

@@ -31,6 +31,7 @@ expected_files()
 {
     printf ".$prefix/%s\n" bin/zerotrain include/zero.h lib/libzero.a lib/libzero.so lib/libzero.so.0 \
         "lib/libzero.so.$version" lib/cmake/zero/zero-config.cmake lib/cmake/zero/zero-config-version.cmake \
+        share/bash-completion/completions/zerotrain share/man/man1/zerotrain.1 share/man/man3/libzero.3 \
         lib/pkgconfig/zero.pc | sort
 }
 
@@ -205,7 +206,7 @@ claim "make uninstall with the same folders leaves no file" diff /dev/null <(ins
 make_in() { make --no-print-directory BUILD="$scratch/$1" "${@:2}"; }
 compiles_with_both()
 {
-    make_in flags CUDA=0 V=1 CPPFLAGS=-DUSERS_CPP CFLAGS='-O1 -DUSERS_C' "$scratch/flags/src/zero/log.o" >"$scratch/flags.log" 2>&1 ||
+    make_in flags CUDA=0 V=1 CPPFLAGS=-DUSERS_CPP CFLAGS='-O1 -DUSERS_C' "$scratch/flags/src/base/log.o" >"$scratch/flags.log" 2>&1 ||
         { cat "$scratch/flags.log"; return 1; }
     grep -- '-Isrc.*-DUSERS_CPP.*-O1 -DUSERS_C .*-ffp-contract=off.*-fPIC' "$scratch/flags.log"
 }
@@ -218,7 +219,7 @@ printf '#!/bin/sh\necho "nvcc: release 0.0"\n' >"$scratch/cuda/bin/nvcc"
 chmod +x "$scratch/cuda/bin/nvcc"
 touch "$scratch/cuda/include/cuda_runtime_api.h" "$scratch/cuda/include/nccl.h"
 nvcc_commands() { PATH=$scratch/cuda/bin:$PATH make_in "$@" V=1 -n | grep -c "^$scratch/cuda/bin/nvcc "; }
-make_in without CUDA=0 "$scratch/without/src/zero/log.o" >/dev/null 2>&1
+make_in without CUDA=0 "$scratch/without/src/base/log.o" >/dev/null 2>&1
 claim "make takes nvcc from PATH" test "$(nvcc_commands with all)" -gt 0
 claim "make install after make CUDA=0 does not" test "$(nvcc_commands without install)" -eq 0
 claim "nor does make CUDA=0 install" test "$(nvcc_commands without CUDA=0 install)" -eq 0
@@ -232,7 +233,7 @@ claim "a second make has nothing to do" "${make_here[@]}" "$cuda" --question all
 # again if zero.h were new (-W pretends that it is, so nothing is touched).
 objects_of_header()
 {
-    find "$build/src" "$build/comm" "$build/kernels" "$build/examples" -name '*.d' -exec grep -l 'src/zero\.h' {} + | sed 's/\.d$/.o/' | sort
+    find "$build/src" "$build/comm" "$build/kernels" "$build/examples" -name '*.d' -exec grep -l 'include/zero\.h' {} + | sed 's/\.d$/.o/' | sort
 }
 objects_rebuilt()
 {

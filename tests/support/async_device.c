@@ -650,9 +650,9 @@ static zero_status_t all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_
     return ZERO_OK;
 }
 
-static zero_status_t exchange(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
-                              size_t src_stride, size_t n_bytes, void *staging, const void **slices,
-                              zero_stream_t stream)
+static zero_status_t all_to_all(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
+                                size_t src_stride, size_t n_bytes, void *staging, const void **slices,
+                                zero_stream_t stream)
 {
     (void)lane;
     for (int i = 0; i < comm->size; i++) {
@@ -721,7 +721,7 @@ static const zero_comm_ops_t transport_ops = {
     .window_destroy = window_destroy,
     .fence = fence,
     .all_gather = all_gather,
-    .exchange = exchange,
+    .all_to_all = all_to_all,
     .staging_bytes = zero_comm_beside_host_staging_bytes,
     .host_all_gather = zero_comm_beside_host_all_gather,
     .host_broadcast = zero_comm_beside_host_broadcast,
@@ -736,7 +736,7 @@ static zero_status_t join(zero_device_t *device, zero_comm_t *host, bool adds, z
     zero_comm_t *made;
     static zero_comm_ops_t adding_ops;
     adding_ops = transport_ops;
-    adding_ops.exchange = NULL;
+    adding_ops.all_to_all = NULL;
     adding_ops.reduce_scatter = reduce_scatter;
     OK(zero_comm_beside_host_create(host, adds && host->size > 1 ? &adding_ops : &transport_ops, sizeof(transport_t),
                                     &made));

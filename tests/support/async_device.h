@@ -17,9 +17,9 @@ typedef enum async_fault {
     ASYNC_NO_FAULT,
     ASYNC_COMPUTE_AHEAD_OF_GATHER, /* compute does not wait for what gather streams recorded */
     ASYNC_GATHER_AHEAD_OF_COMPUTE, /* nor they for compute: slots are overwritten in use, weights read too early */
-    ASYNC_REDUCE_AHEAD_OF_COMPUTE, /* slices travel before they are written, staging is reused before it is read */
+    ASYNC_REDUCE_AHEAD_OF_COMPUTE, /* slices transfer before they are written, staging is reused before it is read */
     ASYNC_COMPUTE_AHEAD_OF_REDUCE, /* sums before slices have come */
-    ASYNC_STAGING_BEFORE_SUM,      /* slices travel into staging that has not been read yet */
+    ASYNC_STAGING_BEFORE_SUM,      /* slices transfer into staging that has not been read yet */
     ASYNC_NO_FENCE,                /* fences do not wait for peers */
     ASYNC_HOST_AHEAD_OF_DEVICE,    /* offload: gradients leave before they are whole, updates before they are decided */
     ASYNC_DEVICE_AHEAD_OF_HOST,    /* offload: parameters are gathered before they are updated */

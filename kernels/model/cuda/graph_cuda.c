@@ -8,7 +8,7 @@ zero_status_t zero_cuda_record_begin(zero_model_context_t *ctx)
     return ZERO_OK;
 }
 
-zero_status_t zero_cuda_record_end(zero_model_context_t *ctx, zero_recording_t **recording)
+zero_status_t zero_cuda_record_end(zero_model_context_t *ctx, zero_cuda_graph_t **recording)
 {
     cudaGraph_t graph = NULL;
     cudaGraphExec_t made = NULL;
@@ -20,17 +20,17 @@ zero_status_t zero_cuda_record_end(zero_model_context_t *ctx, zero_recording_t *
     if (error != cudaSuccess)
         (void)cudaGetLastError(); /* or the next launch would be taken to have failed */
     ZERO_TRY_CUDA(error);
-    *recording = (zero_recording_t *)made;
+    *recording = (zero_cuda_graph_t *)made;
     return ZERO_OK;
 }
 
-zero_status_t zero_cuda_replay(zero_model_context_t *ctx, zero_recording_t *recording)
+zero_status_t zero_cuda_replay(zero_model_context_t *ctx, zero_cuda_graph_t *recording)
 {
     ZERO_TRY_CUDA(cudaGraphLaunch((cudaGraphExec_t)recording, zero_model_stream(ctx)));
     return ZERO_OK;
 }
 
-void zero_cuda_recording_destroy(zero_recording_t *recording)
+void zero_cuda_graph_destroy(zero_cuda_graph_t *recording)
 {
     if (recording != NULL)
         cudaGraphExecDestroy((cudaGraphExec_t)recording);

@@ -4,13 +4,8 @@
  * tensor crosses memory once. Mean and variance are taken of the sum as it was rounded and stored, and y comes from one
  * expression, so backward repeats its bits where it makes y again. Backward is norm_backward.cuh's.
  */
-<<<<<<< HEAD:kernels/model/cuda/layernorm.cu
 #include "kernels/model/cuda/norm_backward.cuh"
-
-#define MAX_WARPS 16 /* of a block: leaves 128 registers a thread */
-=======
 #include "kernels/model/cuda/norm_forward.cuh"
->>>>>>> habits:kernels/layernorm.cu
 
 /* Sums over the threads of a row: `n_warps` warps side by side from `first_warp`. Every thread gets the result.
  * shared[NORM_MAX_WARPS] is used once. */

@@ -126,9 +126,9 @@ zero_status_t zero_cuda_linear_backward_weight(zero_model_context_t *ctx, zero_g
 /* ---- Recordings: graph_cuda.c ---- */
 
 zero_status_t zero_cuda_record_begin(zero_model_context_t *ctx);
-zero_status_t zero_cuda_record_end(zero_model_context_t *ctx, zero_recording_t **recording);
-zero_status_t zero_cuda_replay(zero_model_context_t *ctx, zero_recording_t *recording);
-void zero_cuda_recording_destroy(zero_recording_t *recording);
+zero_status_t zero_cuda_record_end(zero_model_context_t *ctx, zero_cuda_graph_t **recording);
+zero_status_t zero_cuda_replay(zero_model_context_t *ctx, zero_cuda_graph_t *recording);
+void zero_cuda_graph_destroy(zero_cuda_graph_t *recording);
 
 /* ---- Output head: loss_cuda.c ---- */
 

@@ -41,7 +41,7 @@ struct bf16_master {
     static __device__ void split(float master, uint16_t *param, int16_t *low)
     {
         *param = zero_split_param(master);
-        *low = zero_split_low(master);
+        *low = zero_split_master_lo(master);
     }
 };
 

@@ -115,7 +115,7 @@ static __global__ void __launch_bounds__(THREADS)
     if (i >= n_elems)
         return;
     param[i] = zero_split_param(master[i]);
-    low[i] = zero_split_low(master[i]);
+    low[i] = zero_split_master_lo(master[i]);
 }
 
 static __global__ void __launch_bounds__(THREADS)

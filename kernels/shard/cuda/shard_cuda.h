@@ -16,7 +16,7 @@ extern "C" {
 /* adam.cu. `args` itself is host memory, read before the call returns. */
 cudaError_t zero_cuda_adam(const zero_adam_t *args, cudaStream_t stream);
 
-/* reduce.cu. The pointers travel by value with the launch, whose arguments must fit 4 KiB. */
+/* reduce.cu. The pointers transfer by value with the launch, whose arguments must fit 4 KiB. */
 #define ZERO_CUDA_MAX_SLICES 256
 typedef struct zero_cuda_slices {
     const void *at[ZERO_CUDA_MAX_SLICES];

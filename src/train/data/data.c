@@ -35,7 +35,7 @@ struct data {
     int64_t *first_sequence; /* [n_files + 1]: file i has sequences first_sequence[i] .. first_sequence[i + 1] - 1 */
     int64_t n_tokens, n_sequences;
     int micro_steps;
-    int64_t start_step, start_place; /* steps from this one on are counted from there: data_start_at */
+    int64_t start_step, start_buffer; /* steps from this one on are counted from there: data_start_at */
 
     batch_t front, back;
     int32_t *tokens; /* what the batches point into */
@@ -169,7 +169,7 @@ static bool find_place(const data_t *data, int64_t step, int64_t *place)
     const int64_t global_batch = data->spec.global_batch;
     bool is_before = step < data->start_step;
     return !__builtin_mul_overflow(is_before ? step : step - data->start_step, global_batch, place) &&
-           !__builtin_add_overflow(*place, is_before ? 0 : data->start_place, place) &&
+           !__builtin_add_overflow(*place, is_before ? 0 : data->start_buffer, place) &&
            *place <= INT64_MAX - global_batch;
 }
 
@@ -336,7 +336,7 @@ void data_start_at(data_t *data, int64_t step, int64_t place)
 {
     wait_for_reader(data);
     data->start_step = step;
-    data->start_place = place;
+    data->start_buffer = place;
     data->back.step = -1; /* what was read ahead had another place */
 }
 

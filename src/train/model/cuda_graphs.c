@@ -21,28 +21,28 @@ typedef struct recording {
     struct recording *next;
     zero_status_t (*compute)(model_t *model, zero_unit_t unit);
     double loss_weight;
-    zero_recording_t *work; /* NULL: it could not be recorded, or asked too much */
+    zero_cuda_graph_t *work; /* NULL: it could not be recorded, or asked too much */
     int n_notes;
     note_t notes[MAX_NOTES];
-} recording_t;
+} cuda_graph_t;
 
-typedef struct recordings_of_unit {
-    recording_t *first;
+typedef struct cuda_graphs_of_unit {
+    cuda_graph_t *first;
     int n;
-} recordings_of_unit_t;
+} cuda_graphs_of_unit_t;
 
 struct recordings {
     const zero_model_kernels_t *kernels;
-    recording_t *at_hand; /* being made; else NULL */
+    cuda_graph_t *at_hand; /* being made; else NULL */
     int n_units;
-    recordings_of_unit_t units[];
+    cuda_graphs_of_unit_t units[];
 };
 
-zero_status_t recordings_create(const zero_model_kernels_t *kernels, int n_units, recordings_t **recordings)
+zero_status_t cuda_graphs_create(const zero_model_kernels_t *kernels, int n_units, cuda_graphs_t **recordings)
 {
     if (!kernels->record_begin)
         return ZERO_OK;
-    recordings_t *made = calloc(1, sizeof *made + (size_t)n_units * sizeof made->units[0]);
+    cuda_graphs_t *made = calloc(1, sizeof *made + (size_t)n_units * sizeof made->units[0]);
     if (!made)
         return report_rank_error(ZERO_ERROR_MEMORY, "no memory for the recordings of %d units", n_units);
     made->kernels = kernels;
@@ -51,39 +51,39 @@ zero_status_t recordings_create(const zero_model_kernels_t *kernels, int n_units
     return ZERO_OK;
 }
 
-static void recording_destroy(const recordings_t *recordings, recording_t *recording)
+static void cuda_graph_destroy(const cuda_graphs_t *recordings, cuda_graph_t *recording)
 {
-    recordings->kernels->recording_destroy(recording->work);
+    recordings->kernels->cuda_graph_destroy(recording->work);
     free(recording);
 }
 
-void recordings_destroy(recordings_t *recordings)
+void cuda_graphs_destroy(cuda_graphs_t *recordings)
 {
     if (!recordings)
         return;
     for (int unit = 0; unit < recordings->n_units; unit++)
-        for (recording_t *r = recordings->units[unit].first, *next; r; r = next) {
+        for (cuda_graph_t *r = recordings->units[unit].first, *next; r; r = next) {
             next = r->next;
-            recording_destroy(recordings, r);
+            cuda_graph_destroy(recordings, r);
         }
     free(recordings);
 }
 
 /* ---- what a recording depends on ---- */
 
-static void note(recordings_t *recordings, note_t noted)
+static void note(cuda_graphs_t *recordings, note_t noted)
 {
-    recording_t *recording = recordings ? recordings->at_hand : NULL;
+    cuda_graph_t *recording = recordings ? recordings->at_hand : NULL;
     if (recording && recording->n_notes++ < MAX_NOTES)
         recording->notes[recording->n_notes - 1] = noted;
 }
 
-void recordings_note_weight(recordings_t *recordings, zero_tensor_t tensor, zero_weight_t weight)
+void cuda_graphs_note_weight(cuda_graphs_t *recordings, zero_tensor_t tensor, zero_weight_t weight)
 {
     note(recordings, (note_t){.tensor = tensor, .answer = {.data = (void *)weight.data}});
 }
 
-void recordings_note_grad(recordings_t *recordings, zero_tensor_t tensor, zero_grad_t grad)
+void cuda_graphs_note_grad(cuda_graphs_t *recordings, zero_tensor_t tensor, zero_grad_t grad)
 {
     note(recordings, (note_t){.tensor = tensor, .is_grad = true, .answer = grad});
 }
@@ -97,7 +97,7 @@ static bool still_holds(const zero_engine_t *engine, const note_t *noted)
            now.accumulate == noted->answer.accumulate;
 }
 
-static bool serves(const recording_t *recording, const model_t *model,
+static bool serves(const cuda_graph_t *recording, const model_t *model,
                    zero_status_t (*compute)(model_t *model, zero_unit_t unit))
 {
     if (recording->compute != compute || recording->loss_weight != model->loss_weight)
@@ -110,7 +110,7 @@ static bool serves(const recording_t *recording, const model_t *model,
 
 /* ---- making and replaying ---- */
 
-static zero_status_t record(recordings_t *recordings, model_t *model, zero_unit_t unit, recording_t *recording)
+static zero_status_t record(cuda_graphs_t *recordings, model_t *model, zero_unit_t unit, cuda_graph_t *recording)
 {
     const zero_model_kernels_t *kernels = recordings->kernels;
     TRY(kernels->record_begin(&model->ctx));
@@ -123,22 +123,22 @@ static zero_status_t record(recordings_t *recordings, model_t *model, zero_unit_
     return status;
 }
 
-static zero_status_t make(recordings_t *recordings, model_t *model, zero_unit_t unit,
-                          zero_status_t (*compute)(model_t *model, zero_unit_t unit), recording_t **made)
+static zero_status_t make(cuda_graphs_t *recordings, model_t *model, zero_unit_t unit,
+                          zero_status_t (*compute)(model_t *model, zero_unit_t unit), cuda_graph_t **made)
 {
-    recordings_of_unit_t *of_unit = &recordings->units[unit];
-    recording_t *recording = calloc(1, sizeof *recording);
+    cuda_graphs_of_unit_t *of_unit = &recordings->units[unit];
+    cuda_graph_t *recording = calloc(1, sizeof *recording);
     if (!recording)
         return report_rank_error(ZERO_ERROR_MEMORY, "no memory for a recording of unit %d", unit);
     recording->compute = compute;
     recording->loss_weight = model->loss_weight;
     zero_status_t status = record(recordings, model, unit, recording);
     if (status != ZERO_OK) {
-        recording_destroy(recordings, recording);
+        cuda_graph_destroy(recordings, recording);
         return status;
     }
     if (recording->n_notes > MAX_NOTES) {
-        recordings->kernels->recording_destroy(recording->work);
+        recordings->kernels->cuda_graph_destroy(recording->work);
         recording->work = NULL;
     }
     recording->next = of_unit->first;
@@ -148,11 +148,11 @@ static zero_status_t make(recordings_t *recordings, model_t *model, zero_unit_t 
     return ZERO_OK;
 }
 
-zero_status_t recordings_run(recordings_t *recordings, model_t *model, zero_unit_t unit,
-                             zero_status_t (*compute)(model_t *model, zero_unit_t unit))
+zero_status_t cuda_graphs_run(cuda_graphs_t *recordings, model_t *model, zero_unit_t unit,
+                              zero_status_t (*compute)(model_t *model, zero_unit_t unit))
 {
-    recordings_of_unit_t *of_unit = &recordings->units[unit];
-    recording_t *recording = of_unit->first;
+    cuda_graphs_of_unit_t *of_unit = &recordings->units[unit];
+    cuda_graph_t *recording = of_unit->first;
     while (recording && !serves(recording, model, compute))
         recording = recording->next;
     if (!recording && of_unit->n < MAX_PER_UNIT)

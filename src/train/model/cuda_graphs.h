@@ -15,19 +15,19 @@
 #define RECORDINGS_WARM_UP 3
 
 typedef struct model model_t;
-typedef struct recordings recordings_t;
+typedef struct recordings cuda_graphs_t;
 
 /* *recordings stays NULL where the kernels record nothing. */
-zero_status_t recordings_create(const zero_model_kernels_t *kernels, int n_units, recordings_t **recordings);
-void recordings_destroy(recordings_t *recordings); /* when the device is idle; NULL is allowed */
+zero_status_t cuda_graphs_create(const zero_model_kernels_t *kernels, int n_units, cuda_graphs_t **recordings);
+void cuda_graphs_destroy(cuda_graphs_t *recordings); /* when the device is idle; NULL is allowed */
 
 /* Does what compute(model, unit) does, which must depend on nothing but the model's addresses, its loss_weight, and
  * what it asks through model_weight and model_grad. The unit is acquired. */
-zero_status_t recordings_run(recordings_t *recordings, model_t *model, zero_unit_t unit,
-                             zero_status_t (*compute)(model_t *model, zero_unit_t unit));
+zero_status_t cuda_graphs_run(cuda_graphs_t *recordings, model_t *model, zero_unit_t unit,
+                              zero_status_t (*compute)(model_t *model, zero_unit_t unit));
 
 /* What the engine answered; for model.c. Nothing is noted where no recording is being made. */
-void recordings_note_weight(recordings_t *recordings, zero_tensor_t tensor, zero_weight_t weight);
-void recordings_note_grad(recordings_t *recordings, zero_tensor_t tensor, zero_grad_t grad);
+void cuda_graphs_note_weight(cuda_graphs_t *recordings, zero_tensor_t tensor, zero_weight_t weight);
+void cuda_graphs_note_grad(cuda_graphs_t *recordings, zero_tensor_t tensor, zero_grad_t grad);
 
 #endif

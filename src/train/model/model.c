@@ -101,7 +101,7 @@ zero_status_t model_attach(model_t *model, zero_device_t *device, zero_engine_t 
     model->attached = true;
     report_attention(model);
     if (model->options->device.graphs)
-        TRY(recordings_create(model->kernels, zero_model_n_units(model->declaration), &model->recordings));
+        TRY(cuda_graphs_create(model->kernels, zero_model_n_units(model->declaration), &model->recordings));
     model->ops->place(model, &activations);
     return activations.status;
 }
@@ -110,7 +110,7 @@ void model_destroy(model_t *model)
 {
     if (model->arch)
         model->ops->destroy(model);
-    recordings_destroy(model->recordings);
+    cuda_graphs_destroy(model->recordings);
     if (model->attached)
         model->kernels->context_destroy(&model->ctx);
     if (model->device) {
@@ -133,14 +133,14 @@ zero_weight_t model_weight(const model_t *model, zero_tensor_t tensor)
 {
     zero_weight_t weight = {.data = zero_param(model->engine, tensor),
                             .dtype = (zero_dtype_t)model->options->train.precision};
-    recordings_note_weight(model->recordings, tensor, weight);
+    cuda_graphs_note_weight(model->recordings, tensor, weight);
     return weight;
 }
 
 zero_grad_t model_grad(const model_t *model, zero_tensor_t tensor)
 {
     zero_grad_t grad = zero_grad(model->engine, tensor);
-    recordings_note_grad(model->recordings, tensor, grad);
+    cuda_graphs_note_grad(model->recordings, tensor, grad);
     return grad;
 }
 
@@ -150,7 +150,7 @@ zero_grad_t model_grad(const model_t *model, zero_tensor_t tensor)
 static zero_status_t compute(model_t *model, zero_unit_t unit, zero_status_t (*fn)(model_t *model, zero_unit_t unit))
 {
     if (model->recordings && model->pass == MODEL_TRAIN && model->n_trained == RECORDINGS_WARM_UP)
-        return recordings_run(model->recordings, model, unit, fn);
+        return cuda_graphs_run(model->recordings, model, unit, fn);
     return fn(model, unit);
 }
 

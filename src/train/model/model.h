@@ -40,11 +40,11 @@ struct model {
     trace_t *trace; /* may ask for a pause before each unit; NULL: none is written */
     const zero_model_kernels_t *kernels;
     zero_model_context_t ctx;
-    zero_stream_t stream;     /* all of the model's work is queued in */
-    bool attached;            /* ctx is there */
-    void *arch;               /* the architecture's own: tensor ids, activations */
-    recordings_t *recordings; /* NULL: every pass is queued anew */
-    int n_trained;            /* micro-steps so far, up to RECORDINGS_WARM_UP */
+    zero_stream_t stream;      /* all of the model's work is queued in */
+    bool attached;             /* ctx is there */
+    void *arch;                /* the architecture's own: tensor ids, activations */
+    cuda_graphs_t *recordings; /* NULL: every pass is queued anew */
+    int n_trained;             /* micro-steps so far, up to RECORDINGS_WARM_UP */
 
     /* The pass at hand. */
     model_pass_t pass;

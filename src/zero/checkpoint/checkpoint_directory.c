@@ -261,9 +261,9 @@ static zero_status_t move_away(const char *parent, const char *path)
     return zero_fail(status, "'%s' is not libzero's and stands where a step is saved: move it away", path);
 }
 
-/* A step that was saved before gives way: in one exchange where the file system can, so that a complete checkpoint of
+/* A step that was saved before gives way: in one all_to_all where the file system can, so that a complete checkpoint of
  * that name is there at any time. What was there has then a temporary's name, or is gone. */
-static zero_status_t take_place(const char *parent, const char *name, const char *temporary, const char *final)
+static zero_status_t take_buffer(const char *parent, const char *name, const char *temporary, const char *final)
 {
     char temporary_name[TEMPORARY_NAME_BYTES], replaced_name[TEMPORARY_NAME_BYTES];
     char *replaced = NULL;
@@ -348,7 +348,7 @@ zero_status_t zero_checkpoints_commit(const char *parent, uint64_t step, const c
     ZERO_TRY(zero_marker_remove(temporary));
     ZERO_TRY(zero_directory_sync(temporary));
     ZERO_TRY(zero_path_join(parent, name, &final));
-    zero_status_t status = take_place(parent, name, temporary, final);
+    zero_status_t status = take_buffer(parent, name, temporary, final);
     free(final);
     ZERO_TRY(status);
     ZERO_TRY(set_latest(parent, name));

@@ -142,7 +142,6 @@ typedef struct source {
 typedef struct loader {
     const zero_checkpoint_t *checkpoint;
     const zero_model_t *model;
-    bool alike; /* every rank reads every number */
     zero_names_t declared;
     source_t (*sources)[ZERO_N_KEPT]; /* by tensor; the weights' own, which the masters contain, are not looked for */
     size_t n_files;
@@ -252,18 +251,17 @@ static zero_status_t find_arrays_on_all_ranks(zero_comm_t *comm, loader_t *loade
 /* ---- taking it over ---- */
 
 /* AdamW takes v's root. Every number was compared with the manifest: such a one was saved so. */
-static zero_status_t check_not_negative(const loader_t *loader, const source_t *source, const zero_chunk_t *chunk)
+static zero_status_t check_not_negative(const source_t *source, const zero_chunk_t *chunk)
 {
     size_t at = 0;
     while (at < chunk->n_elems && !(chunk->v[at] < 0.0f))
         at++;
     if (at == chunk->n_elems)
         return ZERO_OK;
-    return (loader->alike ? zero_fail_alike : zero_fail)(
-        ZERO_ERROR_FORMAT,
-        "'%s': %s holds %g at element %" PRIu64 ", where no negative number can be: take another "
-        "checkpoint",
-        source->file->path, source->tensor->name, (double)chunk->v[at], chunk->first + at);
+    return zero_fail(ZERO_ERROR_FORMAT,
+                     "'%s': %s holds %g at element %" PRIu64 ", where no negative number can be: take another "
+                     "checkpoint",
+                     source->file->path, source->tensor->name, (double)chunk->v[at], chunk->first + at);
 }
 
 static zero_status_t fill(void *user, const zero_chunk_t *chunk)
@@ -275,9 +273,9 @@ static zero_status_t fill(void *user, const zero_chunk_t *chunk)
         ZERO_TRY(zero_safetensors_read(sources[kept].file, sources[kept].tensor, chunk->first, chunk->n_elems,
                                        values[kept]));
         ZERO_TRY(zero_safetensors_check_finite(sources[kept].file, sources[kept].tensor, chunk->first, chunk->n_elems,
-                                               values[kept], loader->alike, "take another checkpoint"));
+                                               values[kept], "take another checkpoint"));
     }
-    return check_not_negative(loader, &sources[ZERO_KEPT_V], chunk);
+    return check_not_negative(&sources[ZERO_KEPT_V], chunk);
 }
 
 static void destroy(loader_t *loader)
@@ -308,7 +306,7 @@ zero_status_t zero_load(zero_engine_t *engine, const zero_checkpoint_t *checkpoi
     if (engine->started)
         return zero_fail(ZERO_ERROR_ORDER, "zero_load after the first zero_begin");
     ZERO_TRY(zero_comm_agree(engine->host_comm, checkpoint ? ZERO_OK : zero_refuse_null("zero_load", "checkpoint")));
-    loader_t loader = {.checkpoint = checkpoint, .model = engine->model, .alike = !engine->plan.stage.shard_state};
+    loader_t loader = {.checkpoint = checkpoint, .model = engine->model};
     zero_engine_enter(engine, "zero_load");
     zero_status_t status = load(engine, &loader);
     destroy(&loader);

@@ -39,7 +39,6 @@ typedef struct open_file {
 typedef struct checkpoint {
     const char *directory;
     const zero_model_t *model;
-    bool alike;            /* every rank reads every number */
     zero_names_t declared; /* bare_name of every declared tensor */
     source_t *sources;     /* by declared tensor */
     open_file_t *files;
@@ -303,7 +302,7 @@ static zero_status_t fill(void *user, const zero_chunk_t *chunk)
     const source_t *source = &checkpoint->sources[chunk->tensor];
     ZERO_TRY(zero_safetensors_read(source->file, source->tensor, chunk->first, chunk->n_elems, chunk->master));
     return zero_safetensors_check_finite(source->file, source->tensor, chunk->first, chunk->n_elems, chunk->master,
-                                         checkpoint->alike, "fetch the model again, or start from another");
+                                         "fetch the model again, or start from another");
 }
 
 static void warn_unknown(const checkpoint_t *checkpoint)
@@ -337,7 +336,6 @@ zero_status_t zero_load_weights(zero_engine_t *engine, const char *directory)
     ZERO_TRY(zero_comm_agree(engine->comm, directory ? ZERO_OK : zero_refuse_null("zero_load_weights", "directory")));
     zero_engine_enter(engine, "zero_load_weights");
     zero_status_t status = open_on_all_ranks(engine->comm, engine->model, directory, &checkpoint);
-    checkpoint.alike = !engine->plan.stage.shard_state;
     if (status == ZERO_OK)
         status = zero_set_state(engine, false, fill, &checkpoint);
     checkpoint_close(&checkpoint);

@@ -190,7 +190,7 @@ static zero_status_t parse_tensors(zero_safetensors_t *file)
     return ZERO_OK;
 }
 
-static int compare_places(const void *a, const void *b)
+static int compare_buffers(const void *a, const void *b)
 {
     const zero_safetensors_tensor_t *x = a, *y = b;
     if (x->begin != y->begin)
@@ -202,7 +202,7 @@ static int compare_places(const void *a, const void *b)
 static zero_status_t check_places(zero_safetensors_t *file)
 {
     uint64_t end = 0;
-    qsort(file->tensors, file->n_tensors, sizeof *file->tensors, compare_places);
+    qsort(file->tensors, file->n_tensors, sizeof *file->tensors, compare_buffers);
     for (size_t i = 0; i < file->n_tensors; i++) {
         const zero_safetensors_tensor_t *tensor = &file->tensors[i];
         if (tensor->begin != end)
@@ -294,8 +294,7 @@ static bool is_finite_bits(const float *elem)
 }
 
 zero_status_t zero_safetensors_check_finite(const zero_safetensors_t *file, const zero_safetensors_tensor_t *tensor,
-                                            uint64_t first, size_t n_elems, const float *elems, bool alike,
-                                            const char *remedy)
+                                            uint64_t first, size_t n_elems, const float *elems, const char *remedy)
 {
     unsigned n_bad = 0;
     for (size_t i = 0; i < n_elems; i++) /* without a branch: this is done to every number that is loaded */
@@ -305,7 +304,7 @@ zero_status_t zero_safetensors_check_finite(const zero_safetensors_t *file, cons
     size_t at = 0;
     while (is_finite_bits(&elems[at]))
         at++;
-    return (alike ? zero_fail_alike : zero_fail)(
-        ZERO_ERROR_FORMAT, "'%s': %s holds %g at element %" PRIu64 ", where a finite number should be: %s", file->path,
-        tensor->name, isnan(elems[at]) ? (double)NAN : (double)elems[at], first + at, remedy); /* not "-nan" */
+    return zero_fail(ZERO_ERROR_FORMAT, "'%s': %s holds %g at element %" PRIu64 ", where a finite number should be: %s",
+                     file->path, tensor->name, isnan(elems[at]) ? (double)NAN : (double)elems[at], first + at,
+                     remedy); /* not "-nan" */
 }

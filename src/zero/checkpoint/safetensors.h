@@ -56,11 +56,9 @@ zero_status_t zero_safetensors_read(const zero_safetensors_t *file, const zero_s
                                     uint64_t first, size_t n_elems, float *elems);
 
 /* Returns ZERO_OK where all of elems[n_elems], which are elements [first, first + n_elems) of a tensor, are finite;
- * else ZERO_ERROR_FORMAT, with a line that names the first that is not and ends with `remedy`. alike: every rank finds
- * it, so that rank 0 alone says it. */
+ * else ZERO_ERROR_FORMAT, with a line that names the first that is not and ends with `remedy`. */
 zero_status_t zero_safetensors_check_finite(const zero_safetensors_t *file, const zero_safetensors_tensor_t *tensor,
-                                            uint64_t first, size_t n_elems, const float *elems, bool alike,
-                                            const char *remedy);
+                                            uint64_t first, size_t n_elems, const float *elems, const char *remedy);
 
 /* Whether a name from a file may be used as a file's name or be printed: not empty, no '/', no "..", no control
  * characters. */

@@ -145,8 +145,8 @@ zero_status_t zero_device_await(zero_device_t *device, const zero_comm_t *host, 
     ZERO_TRY(device->ops->event_query(device, event, &reached));
     while (!reached) {
         const int64_t waited = zero_now_ns() - begin;
-        if (waited > PEERS_AFTER_NS && host->ops->look_at_peers)
-            ZERO_TRY(host->ops->look_at_peers(host, what));
+        if (waited > PEERS_AFTER_NS && host->ops->check_peers)
+            ZERO_TRY(host->ops->check_peers(host, what));
         if (waited > host->timeout_ns)
             return zero_fail(ZERO_ERROR_TIMEOUT,
                              "%s did not end on this rank's device within %g s (ZERO_TIMEOUT_S): a rank or its device "

@@ -18,27 +18,28 @@ void *zero_engine_params(const zero_engine_t *engine)
 }
 
 /* Full sums lie in the window, so that stage 0 can gather them; shards alone are private. */
-float *zero_engine_sums(const zero_engine_t *engine)
+float *zero_engine_reduced_grads(const zero_engine_t *engine)
 {
-    if (engine->plan.stage.sums_are_full)
+    if (engine->plan.stage.reduced_grads_are_full)
         return (float *)(void *)zero_engine_window(engine, engine->plan.sums);
-    return zero_engine_private(engine, engine->plan.private_sums);
+    return zero_engine_private(engine, engine->plan.private_reduced_grads);
 }
 
-float *zero_engine_sum(const zero_engine_t *engine, zero_unit_t unit)
+float *zero_engine_reduced_grads_of(const zero_engine_t *engine, zero_unit_t unit)
 {
     const zero_unit_layout_t *layout = &engine->layout.units[unit];
     const zero_host_plan_t *host = &engine->plan.host;
     uint64_t in_full = layout->flat_offset + (uint64_t)engine->comm->rank * layout->shard_elems;
-    if (host->sums_take_turns && unit >= host->first)
-        return zero_engine_sums(engine) + host->sums[zero_plan_hosted_sum(&engine->plan, unit)];
-    return zero_engine_sums(engine) + (engine->plan.stage.sums_are_full ? in_full : layout->shard_offset);
+    if (host->grads_take_turns && unit >= host->first)
+        return zero_engine_reduced_grads(engine) + host->sums[zero_plan_offloaded_grads(&engine->plan, unit)];
+    return zero_engine_reduced_grads(engine) +
+           (engine->plan.stage.reduced_grads_are_full ? in_full : layout->shard_offset);
 }
 
 uint64_t zero_engine_grad_offset(const zero_engine_t *engine, zero_unit_t unit)
 {
     if (engine->plan.stage.shard_grads)
-        return zero_slots_find(&engine->grad_slots, unit)->offset;
+        return zero_unsharded_find(&engine->unsharded_grads, unit)->offset;
     return engine->plan.grads + engine->layout.units[unit].flat_offset * zero_dtype_size(engine->plan.stage.grad_dtype);
 }
 
@@ -51,7 +52,7 @@ void zero_engine_held(const zero_engine_t *engine, zero_unit_t unit, uint64_t *b
     *end = engine->plan.stage.shard_state ? *begin + layout->shard_elems : layout->flat_elems;
 }
 
-zero_adam_segment_t zero_engine_place(const zero_engine_t *engine, zero_unit_t unit, uint64_t at)
+zero_adam_segment_t zero_engine_segment_at(const zero_engine_t *engine, zero_unit_t unit, uint64_t at)
 {
     const zero_unit_layout_t *layout = &engine->layout.units[unit];
     const zero_stage_t *stage = &engine->plan.stage;
@@ -60,7 +61,7 @@ zero_adam_segment_t zero_engine_place(const zero_engine_t *engine, zero_unit_t u
     return (zero_adam_segment_t){
         .param = stage->shard_params ? in_shard : in_full,
         .state = stage->shard_state ? in_shard : in_full,
-        .grad = stage->sums_are_full ? in_full : in_shard,
+        .grad = stage->reduced_grads_are_full ? in_full : in_shard,
     };
 }
 
@@ -72,7 +73,7 @@ bool zero_engine_segment(const zero_engine_t *engine, zero_tensor_t t, zero_adam
     zero_span_t span = zero_layout_span(&engine->layout, engine->model, t, begin, end);
     if (span.n_elems == 0)
         return false;
-    *segment = zero_engine_place(engine, tensor->owner, span.flat_offset);
+    *segment = zero_engine_segment_at(engine, tensor->owner, span.flat_offset);
     segment->n_elems = span.n_elems;
     segment->decay = tensor->decay ? engine->config.weight_decay : 0.0f;
     return true;

@@ -161,13 +161,13 @@ static zero_status_t build_tables(zero_engine_t *engine)
 {
     const zero_layout_t *layout = &engine->layout;
     const zero_arena_plan_t *plan = &engine->plan;
-    ZERO_TRY(zero_slots_create(layout, plan->param_slot_counts, plan->param_slots,
-                               zero_dtype_size(engine->config.dtype), &engine->param_slots));
-    ZERO_TRY(zero_slots_create(layout, plan->grad_slot_counts, plan->grad_slots,
-                               zero_dtype_size(plan->stage.grad_dtype), &engine->grad_slots));
+    ZERO_TRY(zero_unsharded_create(layout, plan->unsharded_param_counts, plan->unsharded_params,
+                                   zero_dtype_size(engine->config.dtype), &engine->unsharded_params));
+    ZERO_TRY(zero_unsharded_create(layout, plan->unsharded_grad_counts, plan->unsharded_grads,
+                                   zero_dtype_size(plan->stage.grad_dtype), &engine->unsharded_grads));
     engine->reduction.unit = -1;
     for (int i = 0; i < plan->n_staging; i++) {
-        zero_piece_t *piece = &engine->pieces[i];
+        zero_grad_chunk_t *piece = &engine->pieces[i];
         piece->slices = calloc((size_t)engine->comm->size, sizeof *piece->slices);
         piece->staging = plan->staging + (uint64_t)i * plan->staging_bytes;
         if (!piece->slices)
@@ -178,9 +178,9 @@ static zero_status_t build_tables(zero_engine_t *engine)
     engine->params_ready = calloc((size_t)layout->n_units, sizeof *engine->params_ready);
     engine->params_are = calloc((size_t)layout->n_units, sizeof *engine->params_are);
     engine->used = calloc((size_t)layout->n_units, sizeof *engine->used);
-    engine->slot_freed = calloc((size_t)plan->n_param_slots + 1, sizeof *engine->slot_freed);
+    engine->buffer_freed = calloc((size_t)plan->n_unsharded_params + 1, sizeof *engine->buffer_freed);
     if (!engine->partials_of || !engine->grads_read_in_fence || !engine->params_ready || !engine->params_are ||
-        !engine->used || !engine->slot_freed)
+        !engine->used || !engine->buffer_freed)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for the tables of %d units", layout->n_units);
     engine->overlapped = plan->overlapped && !engine->comm->ops->blocks;
     engine->n_gathered = layout->n_units;
@@ -198,8 +198,8 @@ static zero_status_t for_each_event(zero_engine_t *engine,
     zero_device_t *device = engine->device;
     ZERO_TRY(visit(device, &engine->early_updated));
     ZERO_TRY(visit(device, &engine->published));
-    ZERO_TRY(visit(device, &engine->sums_ready));
-    ZERO_TRY(visit(device, &engine->sums_over));
+    ZERO_TRY(visit(device, &engine->reduced_grads_ready));
+    ZERO_TRY(visit(device, &engine->reductions_done));
     return visit(device, &engine->fences_passed);
 }
 
@@ -327,9 +327,9 @@ static void end(zero_engine_t *engine)
     free(engine->params_ready);
     free(engine->params_are);
     free(engine->used);
-    free(engine->slot_freed);
-    zero_slots_destroy(&engine->param_slots);
-    zero_slots_destroy(&engine->grad_slots);
+    free(engine->buffer_freed);
+    zero_unsharded_destroy(&engine->unsharded_params);
+    zero_unsharded_destroy(&engine->unsharded_grads);
     zero_arena_plan_destroy(&engine->plan);
     zero_layout_destroy(&engine->layout);
     zero_model_destroy(engine->model);

@@ -29,14 +29,14 @@ typedef struct zero_user_block {
 } zero_user_block_t;
 
 /* A place in staging, and what is on its way there: the ranks' slices of a piece of a unit's shard. */
-typedef struct zero_piece {
+typedef struct zero_grad_chunk {
     uint64_t first, n_elems; /* of the shard */
     const void **slices;     /* n_slices: where each rank's can be read; or the sum, where the transport adds */
     int n_slices;
-    uint64_t staging;   /* in private_data */
-    zero_mark_t staged; /* in reduce_stream: the slices are here */
-    uint64_t sum;       /* which of compute's sums read it last: as in n_sums */
-} zero_piece_t;
+    uint64_t staging;          /* in private_data */
+    zero_timed_event_t staged; /* in reduce_stream: the slices are here */
+    uint64_t sum;              /* which of compute's sums read it last: as in n_reductions */
+} zero_grad_chunk_t;
 
 /* A unit's gradients between grad_ready and the sum. */
 typedef struct zero_reduction {
@@ -74,36 +74,37 @@ struct zero_engine {
     bool overlapped;
     zero_stream_t gather_stream, reduce_stream;
     zero_timeline_t *timeline;
-    int compute_span;    /* the acquired unit's, in the timeline */
-    zero_mark_t *used;   /* by unit, in the caller's stream: what its last release or grad_ready ended is over */
-    zero_mark_t arrived; /* where compute is, since nothing has been queued in its stream since; 0: it has gone on */
+    int compute_span;         /* the acquired unit's, in the timeline */
+    zero_timed_event_t *used; /* by unit, in the caller's stream: what its last release or grad_ready ended is over */
+    zero_timed_event_t
+        arrived; /* where compute is, since nothing has been queued in its stream since; 0: it has gone on */
 
     zero_offload_t *offload; /* NULL: the device updates everything */
 
     /* Parameters: parameters.c. */
-    zero_slots_t param_slots;      /* in private_data */
-    zero_mark_t *slot_freed;       /* by slot: of the unit that used it last, as in `used`; 0: none did */
-    zero_mark_t *params_ready;     /* by unit, in gather_stream: its full parameters are here */
-    zero_unit_t n_gathered;        /* stages 1-2: the gathers of so many units are queued since weights changed */
-    zero_params_are_t *params_are; /* by unit */
-    zero_unit_t n_early_units;     /* updated and published before the others */
-    zero_event_t early_updated;    /* in the caller's stream: these are */
-    zero_event_t published;        /* in the caller's stream: new weights stand in every rank's window */
-    bool published_awaited;        /* the gather stream has yet to wait for it */
+    zero_unsharded_t unsharded_params; /* in private_data */
+    zero_timed_event_t *buffer_freed;  /* by slot: of the unit that used it last, as in `used`; 0: none did */
+    zero_timed_event_t *params_ready;  /* by unit, in gather_stream: its full parameters are here */
+    zero_unit_t n_gathered;            /* stages 1-2: the gathers of so many units are queued since weights changed */
+    zero_params_are_t *params_are;     /* by unit */
+    zero_unit_t n_early_units;         /* updated and published before the others */
+    zero_event_t early_updated;        /* in the caller's stream: these are */
+    zero_event_t published;            /* in the caller's stream: new weights stand in every rank's window */
+    bool published_awaited;            /* the gather stream has yet to wait for it */
 
     /* Gradients: gradients.c. */
-    zero_slots_t grad_slots;       /* in window */
-    uint64_t *grads_read_in_fence; /* by unit, for full gradients: as zero_slot_t's */
+    zero_unsharded_t unsharded_grads; /* in window */
+    uint64_t *grads_read_in_fence;    /* by unit, for full gradients: as zero_unsharded_buffer_t's */
     zero_reduction_t reduction;
-    zero_piece_t pieces[ZERO_MAX_STAGING]; /* plan.n_staging, taken in turn */
-    uint64_t n_pieces;                     /* that have left, so far */
-    zero_event_t sums_ready;               /* stage 0, in gather_stream: all sums gathered so far are here */
-    uint64_t n_sums;                       /* queued in the caller's stream */
-    uint64_t n_sums_over;                  /* that reduce_stream is known to come after */
-    zero_event_t sums_over;                /* in the caller's stream: all are, so far */
-    uint64_t n_fences;                     /* issued */
-    uint64_t n_fences_passed;              /* that compute is known to come after */
-    zero_event_t fences_passed;            /* in reduce_stream: all are, so far */
+    zero_grad_chunk_t pieces[ZERO_MAX_STAGING]; /* plan.n_staging, taken in turn */
+    uint64_t n_chunks;                          /* that have left, so far */
+    zero_event_t reduced_grads_ready;           /* stage 0, in gather_stream: all sums gathered so far are here */
+    uint64_t n_reductions;                      /* queued in the caller's stream */
+    uint64_t n_reductions_done;                 /* that reduce_stream is known to come after */
+    zero_event_t reductions_done;               /* in the caller's stream: all are, so far */
+    uint64_t n_fences;                          /* issued */
+    uint64_t n_fences_passed;                   /* that compute is known to come after */
+    zero_event_t fences_passed;                 /* in reduce_stream: all are, so far */
 
     /* Where in the declared order the caller is. */
     bool in_pass;
@@ -149,16 +150,16 @@ void zero_engine_leave(zero_engine_t *engine, zero_user_t user);
 /* This unit's full gradient: offset in the window. The unit has a slot, or gradients are not sharded. */
 uint64_t zero_engine_grad_offset(const zero_engine_t *engine, zero_unit_t unit);
 /* fp32 sums of this rank's shard of a unit. */
-float *zero_engine_sum(const zero_engine_t *engine, zero_unit_t unit);
+float *zero_engine_reduced_grads_of(const zero_engine_t *engine, zero_unit_t unit);
 /* Where all parameters, all fp32 sums and the state lie: the base pointers of zero_adam_t. */
 void *zero_engine_params(const zero_engine_t *engine);
-float *zero_engine_sums(const zero_engine_t *engine);
+float *zero_engine_reduced_grads(const zero_engine_t *engine);
 void *zero_engine_private(const zero_engine_t *engine, uint64_t offset);
 unsigned char *zero_engine_window(const zero_engine_t *engine, uint64_t offset); /* this rank's part of it */
 /* The part of a unit's flat whose state this rank holds: its shard, or all of it at stage 0. */
 void zero_engine_held(const zero_engine_t *engine, zero_unit_t unit, uint64_t *begin, uint64_t *end);
 /* Where flat element `at` of a unit lies for AdamW: a segment without its length and decay. */
-zero_adam_segment_t zero_engine_place(const zero_engine_t *engine, zero_unit_t unit, uint64_t at);
+zero_adam_segment_t zero_engine_segment_at(const zero_engine_t *engine, zero_unit_t unit, uint64_t at);
 /* What AdamW walks over of a tensor: the part whose state this rank holds. False where it holds none. */
 bool zero_engine_segment(const zero_engine_t *engine, zero_tensor_t tensor, zero_adam_segment_t *segment);
 
@@ -170,18 +171,20 @@ void zero_engine_enter_step(zero_engine_t *engine, float lr);
 void zero_engine_enter(zero_engine_t *engine, const char *call);
 /* An event's place in `stream`, and that what comes next in `stream` comes after it. Where communication is not beside
  * compute all is in one stream, and both do nothing. */
-zero_status_t zero_engine_mark(zero_engine_t *engine, zero_event_t event, zero_stream_t stream);
-zero_status_t zero_engine_follow(zero_engine_t *engine, zero_stream_t stream, zero_event_t event);
+zero_status_t zero_engine_record(zero_engine_t *engine, zero_event_t event, zero_stream_t stream);
+zero_status_t zero_engine_stream_wait(zero_engine_t *engine, zero_stream_t stream, zero_event_t event);
 /* The same with a mark, by which time is told, too. */
-zero_status_t zero_engine_set_mark(zero_engine_t *engine, zero_mark_t *mark, zero_stream_t stream);
-zero_status_t zero_engine_follow_mark(zero_engine_t *engine, zero_stream_t stream, zero_mark_t mark);
+zero_status_t zero_engine_record_timed(zero_engine_t *engine, zero_timed_event_t *mark, zero_stream_t stream);
+zero_status_t zero_engine_stream_wait_timed(zero_engine_t *engine, zero_stream_t stream, zero_timed_event_t mark);
 /* Communication that compute in `stream` waits for, since both are in one stream; another kind where it is beside. */
 zero_work_t zero_engine_work(const zero_engine_t *engine, zero_work_t beside);
 zero_status_t zero_engine_begin_span(zero_engine_t *engine, zero_work_t work, zero_unit_t unit, zero_stream_t stream,
                                      int *span);
 /* Makes `stream`, which computes, wait for an event or a mark of a communication stream, and notes how long. */
-zero_status_t zero_engine_wait(zero_engine_t *engine, zero_unit_t unit, zero_event_t event, zero_stream_t stream);
-zero_status_t zero_engine_wait_mark(zero_engine_t *engine, zero_unit_t unit, zero_mark_t mark, zero_stream_t stream);
+zero_status_t zero_engine_compute_wait(zero_engine_t *engine, zero_unit_t unit, zero_event_t event,
+                                       zero_stream_t stream);
+zero_status_t zero_engine_compute_wait_timed(zero_engine_t *engine, zero_unit_t unit, zero_timed_event_t mark,
+                                             zero_stream_t stream);
 /* A fence after everything: what `stream` does next finds all that other ranks did, and may overwrite what they read.
  */
 zero_status_t zero_engine_fence(zero_engine_t *engine, zero_stream_t stream);
@@ -213,7 +216,7 @@ zero_status_t zero_engine_publish_params(zero_engine_t *engine, zero_stream_t st
 
 /* ---- gradients.c: gradients ---- */
 /* A place for every gradient the unit will write, where nobody reads any more. */
-zero_status_t zero_engine_place_grads(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
+zero_status_t zero_engine_prepare_grads(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
 /* The unit's gradients are whole: they leave for their owners, whose sums are queued now or soon. */
 zero_status_t zero_engine_reduce(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
 /* Queues the sums that are still due. */

@@ -70,9 +70,9 @@ zero_status_t zero_acquire(zero_engine_t *engine, zero_unit_t unit, zero_stream_
     for (int i = 0; i < zero_model_n_flats(engine->model, unit); i++)
         ZERO_TRY(zero_engine_await_params(engine, zero_model_flat(engine->model, unit, i), stream));
     if (zero_order_is_backward(engine->position, engine->model->n_units))
-        ZERO_TRY(zero_engine_place_grads(engine, unit, stream));
+        ZERO_TRY(zero_engine_prepare_grads(engine, unit, stream));
     else
-        ZERO_TRY(zero_offload_take_back(engine, unit, stream));
+        ZERO_TRY(zero_offload_reclaim_activations(engine, unit, stream));
     engine->acquired = true;
     engine->arrived = 0;
     if (zero_order_is_backward(engine->position, engine->model->n_units))
@@ -85,7 +85,7 @@ static zero_status_t end_use(zero_engine_t *engine, zero_unit_t unit, zero_strea
 {
     ZERO_TRY(zero_timeline_end(engine->timeline, engine->compute_span, stream));
     if (engine->plan.stage.shard_params || zero_order_is_backward(engine->position, engine->model->n_units)) {
-        ZERO_TRY(zero_engine_set_mark(engine, &engine->used[unit], stream));
+        ZERO_TRY(zero_engine_record_timed(engine, &engine->used[unit], stream));
         engine->arrived = engine->used[unit];
     }
     zero_engine_free_params(engine, unit);
@@ -129,7 +129,7 @@ zero_status_t zero_grad_ready(zero_engine_t *engine, zero_unit_t unit, zero_stre
     ZERO_TRY(zero_engine_await_next_params(engine, stream));
     ZERO_TRY(zero_engine_reduce(engine, unit, stream));
     if (engine->micro_step == engine->config.micro_steps - 1)
-        ZERO_TRY(zero_offload_lend(engine, unit, stream));
+        ZERO_TRY(zero_offload_lend_activations(engine, unit, stream));
     advance(engine);
     return ZERO_OK;
 }
@@ -140,7 +140,7 @@ zero_status_t zero_grad_ready(zero_engine_t *engine, zero_unit_t unit, zero_stre
 static const unsigned char *full_params(const zero_engine_t *engine, zero_unit_t unit)
 {
     if (engine->plan.stage.shard_params)
-        return zero_engine_private(engine, zero_slots_find(&engine->param_slots, unit)->offset);
+        return zero_engine_private(engine, zero_unsharded_find(&engine->unsharded_params, unit)->offset);
     return zero_engine_window(engine, engine->plan.params + engine->layout.units[unit].flat_offset *
                                                                 zero_dtype_size(engine->config.dtype));
 }

@@ -61,7 +61,7 @@ static void *param_at(const zero_engine_t *engine, const zero_adam_segment_t *at
     return bytes_at(zero_engine_params(engine), at->param, zero_dtype_size(engine->config.dtype));
 }
 
-static bool is_hosted(const zero_engine_t *engine, const zero_adam_segment_t *at)
+static bool is_offloaded(const zero_engine_t *engine, const zero_adam_segment_t *at)
 {
     return engine->offload && at->state >= engine->plan.state_elems;
 }
@@ -71,23 +71,24 @@ static void *low_at(const zero_engine_t *engine, const zero_adam_segment_t *at)
 {
     if (engine->config.dtype == ZERO_FP32)
         return NULL;
-    if (is_hosted(engine, at))
-        return zero_offload_place(engine, at->state).low;
-    return bytes_at(zero_engine_private(engine, engine->plan.low), at->state, zero_low_size(engine->config.dtype));
+    if (is_offloaded(engine, at))
+        return zero_offload_address(engine, at->state).low;
+    return bytes_at(zero_engine_private(engine, engine->plan.low), at->state,
+                    zero_master_lo_size(engine->config.dtype));
 }
 
 /* m and v. With all state hosted the device's have the same offset, being empty: so they are not told apart by it. */
 static float *m_at(const zero_engine_t *engine, const zero_adam_segment_t *at)
 {
-    if (is_hosted(engine, at))
-        return zero_offload_place(engine, at->state).m;
+    if (is_offloaded(engine, at))
+        return zero_offload_address(engine, at->state).m;
     return (float *)zero_engine_private(engine, engine->plan.m) + at->state;
 }
 
 static float *v_at(const zero_engine_t *engine, const zero_adam_segment_t *at)
 {
-    if (is_hosted(engine, at))
-        return zero_offload_place(engine, at->state).v;
+    if (is_offloaded(engine, at))
+        return zero_offload_address(engine, at->state).v;
     return (float *)zero_engine_private(engine, engine->plan.v) + at->state;
 }
 
@@ -122,8 +123,8 @@ static zero_status_t for_each_run(zero_engine_t *engine, bool owned_only, run_fn
         zero_span_t span = zero_layout_span(&engine->layout, engine->model, t, begin, end);
         if (span.n_elems == 0)
             continue;
-        status =
-            for_each_chunk(engine, t, &span, zero_engine_place(engine, unit, span.flat_offset), &buffers, fn, user);
+        status = for_each_chunk(engine, t, &span, zero_engine_segment_at(engine, unit, span.flat_offset), &buffers, fn,
+                                user);
     }
     if (buffers.host)
         buffers_destroy(engine, &buffers);
@@ -146,11 +147,11 @@ static zero_status_t write_master(zero_engine_t *engine, const zero_adam_segment
 {
     zero_device_t *device = engine->device;
     zero_dtype_t dtype = engine->config.dtype;
-    void *held = low_at(engine, at), *low = held && is_hosted(engine, at) ? buffers->low : held;
+    void *held = low_at(engine, at), *low = held && is_offloaded(engine, at) ? buffers->low : held;
     ZERO_TRY(device->kernels->split_master(param_at(engine, at), low, dtype, buffers->weights, n_elems, NULL));
     if (low != held)
-        ZERO_TRY(zero_device_copy(device, held, low, n_elems * zero_low_size(dtype), NULL));
-    void *twin = is_hosted(engine, at) ? zero_offload_place(engine, at->state).param : NULL; /* the host's copy */
+        ZERO_TRY(zero_device_copy(device, held, low, n_elems * zero_master_lo_size(dtype), NULL));
+    void *twin = is_offloaded(engine, at) ? zero_offload_address(engine, at->state).param : NULL; /* the host's copy */
     return twin ? zero_device_copy(device, twin, param_at(engine, at), n_elems * zero_dtype_size(dtype), NULL)
                 : ZERO_OK;
 }
@@ -161,9 +162,9 @@ static zero_status_t read_master(zero_engine_t *engine, const zero_adam_segment_
 {
     zero_device_t *device = engine->device;
     zero_dtype_t dtype = engine->config.dtype;
-    void *held = low_at(engine, at), *low = held && is_hosted(engine, at) ? buffers->low : held;
+    void *held = low_at(engine, at), *low = held && is_offloaded(engine, at) ? buffers->low : held;
     if (low != held)
-        ZERO_TRY(zero_device_copy(device, low, held, n_elems * zero_low_size(dtype), NULL));
+        ZERO_TRY(zero_device_copy(device, low, held, n_elems * zero_master_lo_size(dtype), NULL));
     ZERO_TRY(device->kernels->join_master(buffers->weights, param_at(engine, at), low, dtype, n_elems, NULL));
     return zero_device_copy(device, buffers->host, buffers->weights, n_elems * sizeof(float), NULL);
 }
@@ -231,7 +232,7 @@ static zero_status_t share_state(zero_engine_t *engine)
     if (plan->stage.shard_state || engine->comm->size == 1)
         return ZERO_OK;
     ZERO_TRY(gather_flats(engine, plan->params, zero_dtype_size(dtype)));
-    ZERO_TRY(share_array(engine, plan->low, zero_low_size(dtype)));
+    ZERO_TRY(share_array(engine, plan->low, zero_master_lo_size(dtype)));
     ZERO_TRY(share_array(engine, plan->m, sizeof(float)));
     return share_array(engine, plan->v, sizeof(float));
 }

@@ -7,26 +7,26 @@
 
 /* ---- events, and time ---- */
 
-zero_status_t zero_engine_mark(zero_engine_t *engine, zero_event_t event, zero_stream_t stream)
+zero_status_t zero_engine_record(zero_engine_t *engine, zero_event_t event, zero_stream_t stream)
 {
     return engine->overlapped ? engine->device->ops->event_record(engine->device, event, stream) : ZERO_OK;
 }
 
-zero_status_t zero_engine_follow(zero_engine_t *engine, zero_stream_t stream, zero_event_t event)
+zero_status_t zero_engine_stream_wait(zero_engine_t *engine, zero_stream_t stream, zero_event_t event)
 {
     return engine->overlapped ? engine->device->ops->stream_wait(engine->device, stream, event) : ZERO_OK;
 }
 
 /* Marks of gathers may be waited for in the next step. */
-zero_status_t zero_engine_set_mark(zero_engine_t *engine, zero_mark_t *mark, zero_stream_t stream)
+zero_status_t zero_engine_record_timed(zero_engine_t *engine, zero_timed_event_t *mark, zero_stream_t stream)
 {
-    return engine->overlapped ? zero_timeline_mark(engine->timeline, engine->step + 2, stream, mark) : ZERO_OK;
+    return engine->overlapped ? zero_timeline_record(engine->timeline, engine->step + 2, stream, mark) : ZERO_OK;
 }
 
-zero_status_t zero_engine_follow_mark(zero_engine_t *engine, zero_stream_t stream, zero_mark_t mark)
+zero_status_t zero_engine_stream_wait_timed(zero_engine_t *engine, zero_stream_t stream, zero_timed_event_t mark)
 {
     zero_event_t event = zero_timeline_event(engine->timeline, mark);
-    return event ? zero_engine_follow(engine, stream, event) : ZERO_OK;
+    return event ? zero_engine_stream_wait(engine, stream, event) : ZERO_OK;
 }
 
 zero_work_t zero_engine_work(const zero_engine_t *engine, zero_work_t beside)
@@ -40,7 +40,8 @@ zero_status_t zero_engine_begin_span(zero_engine_t *engine, zero_work_t work, ze
     return zero_timeline_begin(engine->timeline, work, engine->step + 1, unit, stream, span);
 }
 
-zero_status_t zero_engine_wait(zero_engine_t *engine, zero_unit_t unit, zero_event_t event, zero_stream_t stream)
+zero_status_t zero_engine_compute_wait(zero_engine_t *engine, zero_unit_t unit, zero_event_t event,
+                                       zero_stream_t stream)
 {
     int span;
     engine->arrived = 0;
@@ -51,13 +52,14 @@ zero_status_t zero_engine_wait(zero_engine_t *engine, zero_unit_t unit, zero_eve
 
 /* The wait itself is all that is queued in `stream`: both ends of its time are marked already, unless compute has gone
  * on since its last mark. Records and waits between two graphs cost a GPU more than what they are for. */
-zero_status_t zero_engine_wait_mark(zero_engine_t *engine, zero_unit_t unit, zero_mark_t mark, zero_stream_t stream)
+zero_status_t zero_engine_compute_wait_timed(zero_engine_t *engine, zero_unit_t unit, zero_timed_event_t mark,
+                                             zero_stream_t stream)
 {
     zero_event_t event = zero_timeline_event(engine->timeline, mark);
     if (!event)
         return ZERO_OK;
     if (engine->arrived == 0)
-        ZERO_TRY(zero_engine_set_mark(engine, &engine->arrived, stream));
+        ZERO_TRY(zero_engine_record_timed(engine, &engine->arrived, stream));
     event = zero_timeline_event(engine->timeline, mark);
     if (event)
         ZERO_TRY(engine->device->ops->stream_wait(engine->device, stream, event));
@@ -135,6 +137,6 @@ zero_status_t zero_engine_await_readers(zero_engine_t *engine, zero_unit_t flat,
     engine->n_fences_passed = engine->n_fences;
     if (!engine->overlapped)
         return ZERO_OK;
-    ZERO_TRY(zero_engine_mark(engine, engine->fences_passed, fences_in));
-    return zero_engine_wait(engine, flat, engine->fences_passed, stream);
+    ZERO_TRY(zero_engine_record(engine, engine->fences_passed, fences_in));
+    return zero_engine_compute_wait(engine, flat, engine->fences_passed, stream);
 }

@@ -15,9 +15,9 @@ typedef struct span {
     zero_work_t work;
     zero_unit_t unit;
     uint64_t step;
-    zero_mark_t begin, end; /* end 0: it has not come yet */
-    bool is_over_with_step; /* both marks are, for sure */
-    bool is_of_step;        /* else it lies before it: an evaluation's, say */
+    zero_timed_event_t begin, end; /* end 0: it has not come yet */
+    bool is_over_with_step;        /* both marks are, for sure */
+    bool is_of_step;               /* else it lies before it: an evaluation's, say */
 } span_t;
 
 struct zero_timeline {
@@ -26,15 +26,15 @@ struct zero_timeline {
     double exposed_ms; /* harvested and not yet told */
     bool in_step;
 
-    uint64_t n_places, n_marks; /* mark n lies in place (n - 1) % n_places */
-    uint64_t n_over;            /* marks 1, 2 ... n_over are over, and their places free */
+    uint64_t n_buffers, n_timed_events; /* mark n lies in place (n - 1) % n_buffers */
+    uint64_t n_over;                    /* marks 1, 2 ... n_over are over, and their places free */
     place_t *places;
 
     int capacity, first, n_spans;
     span_t *ring;
 
     /* Of the last wait that was told: where its row of waits begins, and how long they took together. */
-    zero_mark_t waits_begin;
+    zero_timed_event_t waits_begin;
     double waits_ms;
 
     /* Tracing: events are timed against `base`, which was reached at base_ms by the host's clock. CUDA tells times as
@@ -73,9 +73,9 @@ zero_status_t zero_timeline_create(zero_device_t *device, const zero_comm_t *hos
     made->host = host;
     made->capacity = capacity;
     made->ring = ring;
-    made->n_places = 2 * (uint64_t)capacity;
+    made->n_buffers = 2 * (uint64_t)capacity;
     made->places = places;
-    for (uint64_t i = 0; i < made->n_places && status == ZERO_OK; i++)
+    for (uint64_t i = 0; i < made->n_buffers && status == ZERO_OK; i++)
         status = device->ops->event_create(device, true, &places[i].event);
     if (status != ZERO_OK) {
         zero_timeline_destroy(made);
@@ -89,7 +89,7 @@ void zero_timeline_destroy(zero_timeline_t *timeline)
 {
     if (!timeline)
         return;
-    for (uint64_t i = 0; i < timeline->n_places; i++)
+    for (uint64_t i = 0; i < timeline->n_buffers; i++)
         timeline->device->ops->event_destroy(timeline->device, timeline->places[i].event);
     timeline->device->ops->event_destroy(timeline->device, timeline->base);
     free(timeline->places);
@@ -121,9 +121,9 @@ static bool is_traced(const zero_timeline_t *timeline, zero_work_t work)
     return (timeline->works >> work & 1u) != 0;
 }
 
-static place_t *place_of(const zero_timeline_t *timeline, zero_mark_t mark)
+static place_t *place_of(const zero_timeline_t *timeline, zero_timed_event_t mark)
 {
-    return &timeline->places[(mark - 1) % timeline->n_places];
+    return &timeline->places[(mark - 1) % timeline->n_buffers];
 }
 
 void zero_timeline_set_in_step(zero_timeline_t *timeline, bool in_step)
@@ -131,14 +131,14 @@ void zero_timeline_set_in_step(zero_timeline_t *timeline, bool in_step)
     timeline->in_step = in_step;
 }
 
-zero_event_t zero_timeline_event(const zero_timeline_t *timeline, zero_mark_t mark)
+zero_event_t zero_timeline_event(const zero_timeline_t *timeline, zero_timed_event_t mark)
 {
     return mark > timeline->n_over ? place_of(timeline, mark)->event : NULL;
 }
 
 /* ---- telling ---- */
 
-static zero_status_t await_mark(zero_timeline_t *timeline, zero_mark_t mark)
+static zero_status_t await_timed_event(zero_timeline_t *timeline, zero_timed_event_t mark)
 {
     return zero_device_await(timeline->device, timeline->host, place_of(timeline, mark)->event, "what a span times");
 }
@@ -178,9 +178,9 @@ static zero_status_t take_oldest(zero_timeline_t *timeline, bool step_is_over)
     span_t *oldest = &timeline->ring[timeline->first];
     if (oldest->end != 0) {
         if (oldest->is_over_with_step && !step_is_over)
-            ZERO_TRY(await_mark(timeline, oldest->begin)); /* in another stream than its end */
+            ZERO_TRY(await_timed_event(timeline, oldest->begin)); /* in another stream than its end */
         if (!oldest->is_over_with_step || !step_is_over)
-            ZERO_TRY(await_mark(timeline, oldest->end));
+            ZERO_TRY(await_timed_event(timeline, oldest->end));
         ZERO_TRY(tell(timeline, oldest));
     }
     timeline->first = (timeline->first + 1) % timeline->capacity;
@@ -189,12 +189,12 @@ static zero_status_t take_oldest(zero_timeline_t *timeline, bool step_is_over)
 }
 
 /* The last mark before those that spans still need. */
-static zero_mark_t last_unneeded(const zero_timeline_t *timeline)
+static zero_timed_event_t last_unneeded(const zero_timeline_t *timeline)
 {
-    zero_mark_t last = timeline->n_marks;
+    zero_timed_event_t last = timeline->n_timed_events;
     for (int i = 0; i < timeline->n_spans; i++) {
         const span_t *span = &timeline->ring[(timeline->first + i) % timeline->capacity];
-        zero_mark_t needed = span->end != 0 && span->end < span->begin ? span->end : span->begin;
+        zero_timed_event_t needed = span->end != 0 && span->end < span->begin ? span->end : span->begin;
         last = needed <= last ? needed - 1 : last;
     }
     return last;
@@ -204,7 +204,7 @@ zero_status_t zero_timeline_harvest(zero_timeline_t *timeline, uint64_t step, do
 {
     while (timeline->n_spans > 0 && timeline->ring[timeline->first].step <= step)
         ZERO_TRY(take_oldest(timeline, true));
-    zero_mark_t last = last_unneeded(timeline);
+    zero_timed_event_t last = last_unneeded(timeline);
     while (timeline->n_over < last && place_of(timeline, timeline->n_over + 1)->step <= step)
         timeline->n_over++;
     *exposed_ms = timeline->exposed_ms;
@@ -215,24 +215,25 @@ zero_status_t zero_timeline_harvest(zero_timeline_t *timeline, uint64_t step, do
 /* ---- recording ---- */
 
 /* Many micro-steps come before a harvest: the older half of the places is made free, when it is over. */
-static zero_status_t free_places(zero_timeline_t *timeline)
+static zero_status_t free_buffers(zero_timeline_t *timeline)
 {
-    uint64_t wanted = timeline->n_over + timeline->n_places / 2, last;
+    uint64_t wanted = timeline->n_over + timeline->n_buffers / 2, last;
     while ((last = last_unneeded(timeline)) < wanted && timeline->n_spans > 0)
         ZERO_TRY(take_oldest(timeline, false));
     for (wanted = last < wanted ? last : wanted; timeline->n_over < wanted; timeline->n_over++)
-        ZERO_TRY(await_mark(timeline, timeline->n_over + 1));
+        ZERO_TRY(await_timed_event(timeline, timeline->n_over + 1));
     return ZERO_OK;
 }
 
-zero_status_t zero_timeline_mark(zero_timeline_t *timeline, uint64_t step, zero_stream_t stream, zero_mark_t *mark)
+zero_status_t zero_timeline_record(zero_timeline_t *timeline, uint64_t step, zero_stream_t stream,
+                                   zero_timed_event_t *mark)
 {
-    if (timeline->n_marks - timeline->n_over == timeline->n_places)
-        ZERO_TRY(free_places(timeline));
-    place_t *place = place_of(timeline, timeline->n_marks + 1);
+    if (timeline->n_timed_events - timeline->n_over == timeline->n_buffers)
+        ZERO_TRY(free_buffers(timeline));
+    place_t *place = place_of(timeline, timeline->n_timed_events + 1);
     ZERO_TRY(timeline->device->ops->event_record(timeline->device, place->event, stream));
     place->step = step;
-    *mark = ++timeline->n_marks;
+    *mark = ++timeline->n_timed_events;
     return ZERO_OK;
 }
 
@@ -246,8 +247,8 @@ static zero_status_t add(zero_timeline_t *timeline, span_t span, int *at)
     return ZERO_OK;
 }
 
-zero_status_t zero_timeline_add_wait(zero_timeline_t *timeline, uint64_t step, zero_unit_t unit, zero_mark_t begin,
-                                     zero_mark_t end)
+zero_status_t zero_timeline_add_wait(zero_timeline_t *timeline, uint64_t step, zero_unit_t unit,
+                                     zero_timed_event_t begin, zero_timed_event_t end)
 {
     int at;
     if (begin <= timeline->n_over || end <= timeline->n_over)
@@ -264,7 +265,7 @@ zero_status_t zero_timeline_begin(zero_timeline_t *timeline, zero_work_t work, u
     *span = -1;
     if (work != ZERO_WORK_WAIT && !is_traced(timeline, work))
         return ZERO_OK;
-    ZERO_TRY(zero_timeline_mark(timeline, step, stream, &begun.begin));
+    ZERO_TRY(zero_timeline_record(timeline, step, stream, &begun.begin));
     return add(timeline, begun, span);
 }
 
@@ -273,5 +274,5 @@ zero_status_t zero_timeline_end(zero_timeline_t *timeline, int span, zero_stream
     if (span < 0)
         return ZERO_OK;
     span_t *ended = &timeline->ring[span];
-    return zero_timeline_mark(timeline, ended->step, stream, &ended->end);
+    return zero_timeline_record(timeline, ended->step, stream, &ended->end);
 }

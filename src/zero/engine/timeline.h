@@ -15,7 +15,7 @@
 #include "zero/device/device.h"
 
 typedef struct zero_timeline zero_timeline_t;
-typedef uint64_t zero_mark_t; /* marks are counted from 1; 0: none */
+typedef uint64_t zero_timed_event_t; /* marks are counted from 1; 0: none */
 
 /* host: says how long an event may be waited for. capacity: spans under way at once; marks: twice as many. */
 zero_status_t zero_timeline_create(zero_device_t *device, const zero_comm_t *host, int capacity,
@@ -27,17 +27,18 @@ zero_status_t zero_timeline_trace(zero_timeline_t *timeline, unsigned works, zer
 
 /* Where `stream` is now. The mark may be given out again when `step` has been harvested: all that waits for it has been
  * queued then, and compute has come by what it stands for. */
-zero_status_t zero_timeline_mark(zero_timeline_t *timeline, uint64_t step, zero_stream_t stream, zero_mark_t *mark);
+zero_status_t zero_timeline_record(zero_timeline_t *timeline, uint64_t step, zero_stream_t stream,
+                                   zero_timed_event_t *mark);
 /* From now on spans are of the step at hand, or (false) of none: they are told with step 0, and waits among them are no
  * step's exposed communication. */
 void zero_timeline_set_in_step(zero_timeline_t *timeline, bool in_step);
 /* What to wait for; NULL: nothing, it is over. */
-zero_event_t zero_timeline_event(const zero_timeline_t *timeline, zero_mark_t mark);
+zero_event_t zero_timeline_event(const zero_timeline_t *timeline, zero_timed_event_t mark);
 
 /* A wait of `step` between two marks. Of several with one `begin`, in the order of these calls, each begins where the
  * one before ended. */
-zero_status_t zero_timeline_add_wait(zero_timeline_t *timeline, uint64_t step, zero_unit_t unit, zero_mark_t begin,
-                                     zero_mark_t end);
+zero_status_t zero_timeline_add_wait(zero_timeline_t *timeline, uint64_t step, zero_unit_t unit,
+                                     zero_timed_event_t begin, zero_timed_event_t end);
 
 /* Work of one stream: a span starts in `stream`; *span names it for zero_timeline_end, or is -1 where it is not
  * recorded. */

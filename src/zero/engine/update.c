@@ -27,13 +27,13 @@ static size_t build_segments(const zero_engine_t *engine, zero_adam_segment_t *s
 {
     size_t n = 0;
     for (zero_tensor_t t = 0; t < engine->model->n_tensors; t++)
-        if (!zero_offload_hosts(engine, engine->model->tensors[t].owner))
+        if (!zero_offload_has(engine, engine->model->tensors[t].owner))
             n += zero_engine_segment(engine, t, &segments[n]);
     qsort(segments, n, sizeof *segments, by_state);
     return n;
 }
 
-/* The units that the next pass asks for at once: where others travel meanwhile, they are updated first. */
+/* The units that the next pass asks for at once: where others transfer meanwhile, they are updated first. */
 static zero_unit_t count_early_units(const zero_engine_t *engine)
 {
     zero_unit_t n_on_device = engine->plan.host.first;
@@ -119,8 +119,8 @@ static zero_status_t write_notice(zero_engine_t *engine, uint32_t *in_window, ze
 /* This rank's sum of squares, what all must agree upon, its loss and notice into the window, for all ranks to read;
  * then all ranks' here, in rank order. The fence between the two also says that every rank has gathered what it wanted
  * of this step's weights. */
-static zero_status_t exchange_contributions(zero_engine_t *engine, float lr, const double *local_loss,
-                                            zero_stream_t stream)
+static zero_status_t all_gather_contributions(zero_engine_t *engine, float lr, const double *local_loss,
+                                              zero_stream_t stream)
 {
     zero_device_t *device = engine->device;
     uint64_t offset = engine->plan.contribution;
@@ -148,7 +148,7 @@ static zero_status_t update_range(zero_engine_t *engine, size_t first, size_t n_
         .low = config->dtype == ZERO_FP32 ? NULL : zero_engine_private(engine, engine->plan.low),
         .m = zero_engine_private(engine, engine->plan.m),
         .v = zero_engine_private(engine, engine->plan.v),
-        .grad = zero_engine_sums(engine),
+        .grad = zero_engine_reduced_grads(engine),
         .segments = segments + first,
         .n_segments = n_segments,
         .state_begin = begin,
@@ -200,10 +200,10 @@ zero_status_t zero_step(zero_engine_t *engine, float lr, const double *local_los
 
     ZERO_TRY(zero_engine_finish_reductions(engine, stream));
     if (engine->overlapped && !engine->plan.stage.shard_state) {
-        ZERO_TRY(zero_engine_mark(engine, engine->sums_ready, engine->gather_stream));
-        ZERO_TRY(zero_engine_wait(engine, -1, engine->sums_ready, stream));
+        ZERO_TRY(zero_engine_record(engine, engine->reduced_grads_ready, engine->gather_stream));
+        ZERO_TRY(zero_engine_compute_wait(engine, -1, engine->reduced_grads_ready, stream));
     }
-    ZERO_TRY(exchange_contributions(engine, lr, local_loss, stream));
+    ZERO_TRY(all_gather_contributions(engine, lr, local_loss, stream));
     ZERO_TRY(zero_engine_begin_span(engine, ZERO_WORK_UPDATE, -1, stream, &span));
     ZERO_TRY(device->kernels->decide_step(&engine->rules, lr, zero_engine_private(engine, engine->plan.contributions),
                                           engine->comm->size, &on_device->state, &on_device->scalars,

@@ -1,7 +1,7 @@
 /* host_cores.h - which cores a rank's host threads are bound to: those that the process may use and that are nearest to
  * its device, one hardware thread of each, shared out among the ranks of the host so that no two have the same.
  *
- * The sharing is arithmetic on sets that all ranks exchange; finding the sets is hwloc's work. A build without hwloc
+ * The sharing is arithmetic on sets that all ranks all_to_all; finding the sets is hwloc's work. A build without hwloc
  * takes all that the process may use for near, and each hardware thread for a core.
  */
 #ifndef ZERO_HOST_CORES_H

@@ -17,25 +17,25 @@ void *zero_offload_host_at(const zero_engine_t *engine, uint64_t offset)
     return engine->offload->host + offset;
 }
 
-bool zero_offload_hosts(const zero_engine_t *engine, zero_unit_t unit)
+bool zero_offload_has(const zero_engine_t *engine, zero_unit_t unit)
 {
     return unit >= engine->plan.host.first;
 }
 
-zero_event_t zero_offload_sums_left(const zero_engine_t *engine, zero_unit_t unit)
+zero_event_t zero_offload_grads_left(const zero_engine_t *engine, zero_unit_t unit)
 {
-    return engine->offload->sums_left[zero_plan_hosted_sum(&engine->plan, unit)];
+    return engine->offload->grads_left[zero_plan_offloaded_grads(&engine->plan, unit)];
 }
 
-zero_host_place_t zero_offload_place(const zero_engine_t *engine, uint64_t state)
+zero_host_address_t zero_offload_address(const zero_engine_t *engine, uint64_t state)
 {
     const zero_host_plan_t *host = &engine->plan.host;
     uint64_t at = state - engine->plan.state_elems;
     zero_dtype_t dtype = engine->config.dtype;
     unsigned char *params = zero_offload_host_at(engine, host->params), *low = zero_offload_host_at(engine, host->low);
-    return (zero_host_place_t){
+    return (zero_host_address_t){
         .param = host->update == ZERO_OFFLOAD_UPDATE_HOST ? params + at * zero_dtype_size(dtype) : NULL,
-        .low = dtype == ZERO_FP32 ? NULL : low + at * zero_low_size(dtype),
+        .low = dtype == ZERO_FP32 ? NULL : low + at * zero_master_lo_size(dtype),
         .m = (float *)zero_offload_host_at(engine, host->m) + at,
         .v = (float *)zero_offload_host_at(engine, host->v) + at,
     };
@@ -48,9 +48,9 @@ static uint64_t first_sent(const zero_engine_t *engine)
     return unit < engine->layout.n_units ? engine->offload->units[unit].begin : engine->plan.host.n_elems;
 }
 
-float *zero_offload_grads_home(const zero_engine_t *engine, uint64_t hosted_elem)
+float *zero_offload_host_grads(const zero_engine_t *engine, uint64_t offloaded_elem)
 {
-    return (float *)zero_offload_host_at(engine, engine->plan.host.grads) + (hosted_elem - first_sent(engine));
+    return (float *)zero_offload_host_at(engine, engine->plan.host.grads) + (offloaded_elem - first_sent(engine));
 }
 
 /* Parts of a unit are cut at multiples of this, so that no two threads write to one cache line. */
@@ -92,7 +92,7 @@ static zero_status_t prepare_units(zero_engine_t *engine)
     if (!offload->units)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for offload's tables");
     for (zero_unit_t unit = engine->plan.host.first; unit < engine->layout.n_units; unit++) {
-        zero_hosted_unit_t *hosted = &offload->units[unit];
+        zero_offloaded_unit_t *hosted = &offload->units[unit];
         hosted->begin = engine->layout.units[unit].shard_offset - engine->plan.state_elems;
         hosted->end = hosted->begin + engine->layout.units[unit].shard_elems;
     }
@@ -104,19 +104,19 @@ static void touch_part(void *args, int item, int part, int n_parts)
 {
     const zero_engine_t *engine = args;
     const zero_host_plan_t *host = &engine->plan.host;
-    const zero_hosted_unit_t *unit = &engine->offload->units[host->first + item];
+    const zero_offloaded_unit_t *unit = &engine->offload->units[host->first + item];
     uint64_t from = zero_offload_part_begin(unit->begin, unit->end, part, n_parts);
     uint64_t n = zero_offload_part_begin(unit->begin, unit->end, part + 1, n_parts) - from;
-    zero_host_place_t place = zero_offload_place(engine, engine->plan.state_elems + from);
+    zero_host_address_t place = zero_offload_address(engine, engine->plan.state_elems + from);
     zero_dtype_t dtype = engine->config.dtype;
     memset(place.m, 0, n * sizeof *place.m);
     memset(place.v, 0, n * sizeof *place.v);
     if (place.low)
-        memset(place.low, 0, n * zero_low_size(dtype));
+        memset(place.low, 0, n * zero_master_lo_size(dtype));
     if (place.param)
         memset(place.param, 0, n * zero_dtype_size(dtype));
     if (host->first + item >= host->first_sent)
-        memset(zero_offload_grads_home(engine, from), 0, n * sizeof(float));
+        memset(zero_offload_host_grads(engine, from), 0, n * sizeof(float));
 }
 
 static zero_status_t create_memory(zero_engine_t *engine, const cpu_set_t *cores)
@@ -202,13 +202,13 @@ static zero_status_t create_queues(zero_engine_t *engine)
     zero_offload_t *offload = engine->offload;
     zero_device_t *device = engine->device;
     zero_stream_t *const streams[] = {&offload->out_stream, &offload->update_stream, &offload->in_stream};
-    zero_event_t *const events[] = {&offload->sums_whole, &offload->grads_home, &offload->decided};
+    zero_event_t *const events[] = {&offload->grads_reduced, &offload->grads_home, &offload->decided};
     for (size_t i = 0; i < 3; i++) {
         ZERO_TRY(device->ops->stream_create(device, true, streams[i]));
         ZERO_TRY(device->ops->event_create(device, false, events[i]));
     }
-    for (int i = 0; i < ZERO_N_HOSTED_SUMS; i++)
-        ZERO_TRY(device->ops->event_create(device, false, &offload->sums_left[i]));
+    for (int i = 0; i < ZERO_N_OFFLOADED_GRADS; i++)
+        ZERO_TRY(device->ops->event_create(device, false, &offload->grads_left[i]));
     for (zero_unit_t unit = engine->plan.host.first; unit < engine->layout.n_units; unit++)
         ZERO_TRY(device->ops->event_create(device, false, &offload->units[unit].arrived));
     return ZERO_OK;
@@ -216,7 +216,7 @@ static zero_status_t create_queues(zero_engine_t *engine)
 
 zero_status_t zero_offload_create(zero_engine_t *engine)
 {
-    static const zero_offload_way_t *const ways[] = {
+    static const zero_offload_backend_t *const ways[] = {
         [ZERO_OFFLOAD_UPDATE_DEVICE] = &zero_offload_by_device, [ZERO_OFFLOAD_UPDATE_HOST] = &zero_offload_by_host};
     if (!engine->offload)
         return ZERO_OK;
@@ -236,9 +236,9 @@ void zero_offload_destroy(zero_engine_t *engine)
         offload->way->destroy(engine);
     for (zero_unit_t unit = 0; offload->units && unit < engine->layout.n_units; unit++)
         device->ops->event_destroy(device, offload->units[unit].arrived);
-    for (int i = 0; i < ZERO_N_HOSTED_SUMS; i++)
-        device->ops->event_destroy(device, offload->sums_left[i]);
-    device->ops->event_destroy(device, offload->sums_whole);
+    for (int i = 0; i < ZERO_N_OFFLOADED_GRADS; i++)
+        device->ops->event_destroy(device, offload->grads_left[i]);
+    device->ops->event_destroy(device, offload->grads_reduced);
     device->ops->event_destroy(device, offload->grads_home);
     device->ops->event_destroy(device, offload->decided);
     device->ops->stream_destroy(device, offload->out_stream);
@@ -263,16 +263,16 @@ zero_status_t zero_offload_send_grads(zero_engine_t *engine, zero_unit_t unit, z
         ZERO_TRY(offload->way->begin(engine));
     if (unit < engine->plan.host.first_sent)
         return ZERO_OK;
-    ZERO_TRY(device->ops->event_record(device, offload->sums_whole, stream));
-    ZERO_TRY(device->ops->stream_wait(device, offload->out_stream, offload->sums_whole));
+    ZERO_TRY(device->ops->event_record(device, offload->grads_reduced, stream));
+    ZERO_TRY(device->ops->stream_wait(device, offload->out_stream, offload->grads_reduced));
     ZERO_TRY(offload->way->send_grads(engine, unit));
-    ZERO_TRY(device->ops->event_record(device, zero_offload_sums_left(engine, unit), offload->out_stream));
+    ZERO_TRY(device->ops->event_record(device, zero_offload_grads_left(engine, unit), offload->out_stream));
     return device->ops->event_record(device, offload->grads_home, offload->out_stream);
 }
 
 zero_status_t zero_offload_await_grads(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
 {
-    return engine->device->ops->stream_wait(engine->device, stream, zero_offload_sums_left(engine, unit));
+    return engine->device->ops->stream_wait(engine->device, stream, zero_offload_grads_left(engine, unit));
 }
 
 zero_status_t zero_offload_start(zero_engine_t *engine)
@@ -282,12 +282,12 @@ zero_status_t zero_offload_start(zero_engine_t *engine)
     return zero_comm_agree(engine->host_comm, engine->offload->way->start(engine));
 }
 
-zero_status_t zero_offload_lend(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
+zero_status_t zero_offload_lend_activations(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
 {
     return engine->offload && engine->offload->way->lend ? engine->offload->way->lend(engine, unit, stream) : ZERO_OK;
 }
 
-zero_status_t zero_offload_take_back(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
+zero_status_t zero_offload_reclaim_activations(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
 {
     return engine->offload && engine->offload->way->take_back ? engine->offload->way->take_back(engine, unit, stream)
                                                               : ZERO_OK;
@@ -315,13 +315,13 @@ zero_status_t zero_offload_finish_update(zero_engine_t *engine)
 
 zero_status_t zero_offload_await_params(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream, bool *is_new)
 {
-    zero_hosted_unit_t *hosted = &engine->offload->units[unit];
+    zero_offloaded_unit_t *hosted = &engine->offload->units[unit];
     *is_new = hosted->is_new;
     if (!hosted->is_new)
         return ZERO_OK;
     hosted->is_new = false;
     ZERO_TRY(reach(engine, unit));
     if (!engine->overlapped) /* compute itself stands still */
-        return zero_engine_wait(engine, unit, hosted->arrived, stream);
+        return zero_engine_compute_wait(engine, unit, hosted->arrived, stream);
     return engine->device->ops->stream_wait(engine->device, stream, hosted->arrived);
 }

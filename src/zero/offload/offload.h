@@ -28,14 +28,14 @@ zero_status_t zero_offload_create(zero_engine_t *engine);
 zero_status_t zero_offload_start(zero_engine_t *engine);
 void zero_offload_destroy(zero_engine_t *engine); /* when the device is idle; NULL is allowed */
 
-bool zero_offload_hosts(const zero_engine_t *engine, zero_unit_t unit);
+bool zero_offload_has(const zero_engine_t *engine, zero_unit_t unit);
 /* Where element `state` (of zero_adam_segment_t) of a hosted unit lies on the host. low is NULL for fp32, param where
  * the device updates. */
-typedef struct zero_host_place {
+typedef struct zero_host_address {
     void *param, *low;
     float *m, *v;
-} zero_host_place_t;
-zero_host_place_t zero_offload_place(const zero_engine_t *engine, uint64_t state);
+} zero_host_address_t;
+zero_host_address_t zero_offload_address(const zero_engine_t *engine, uint64_t state);
 
 /* The sums of a hosted unit are whole in `stream`: they leave, or stay until the update. */
 zero_status_t zero_offload_send_grads(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
@@ -51,7 +51,7 @@ zero_status_t zero_offload_await_params(zero_engine_t *engine, zero_unit_t unit,
 /* Activations that matter up to `unit`'s backward are idle behind what is in `stream`, in the step's last pass; and
  * those that matter from its forward on are wanted by what comes next in it. Where there is no offload, no difference.
  */
-zero_status_t zero_offload_lend(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
-zero_status_t zero_offload_take_back(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
+zero_status_t zero_offload_lend_activations(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
+zero_status_t zero_offload_reclaim_activations(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
 
 #endif

@@ -27,18 +27,19 @@
 #define N_AHEAD 32
 
 /* m, v and low (none with fp32) of a piece: from home to its place, or back. */
-static zero_status_t copy_state(zero_engine_t *engine, const zero_passing_piece_t *piece, bool fetches,
+static zero_status_t copy_state(zero_engine_t *engine, const zero_state_chunk_t *piece, bool fetches,
                                 zero_stream_t stream)
 {
-    const zero_host_place_t home = zero_offload_place(engine, engine->plan.state_elems + piece->begin);
-    const zero_place_t *place = piece->place;
+    const zero_host_address_t home = zero_offload_address(engine, engine->plan.state_elems + piece->begin);
+    const zero_state_buffer_t *place = piece->place;
     const struct {
         void *home, *place;
         size_t n_bytes;
     } parts[] = {
-        {home.m, zero_place_m(place), piece->n_elems * sizeof(float)},
-        {home.v, zero_place_v(engine, place), piece->n_elems * sizeof(float)},
-        {home.low, zero_place_low(engine, place), piece->n_elems * zero_low_size(engine->config.dtype)},
+        {home.m, zero_state_buffer_m(place), piece->n_elems * sizeof(float)},
+        {home.v, zero_state_buffer_v(engine, place), piece->n_elems * sizeof(float)},
+        {home.low, zero_state_buffer_master_lo(engine, place),
+         piece->n_elems * zero_master_lo_size(engine->config.dtype)},
     };
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         if (parts[i].n_bytes > 0)
@@ -51,27 +52,27 @@ static zero_status_t copy_state(zero_engine_t *engine, const zero_passing_piece_
 static zero_status_t fetch_state(zero_engine_t *engine, int p)
 {
     zero_stream_t in_stream = engine->offload->in_stream;
-    const zero_passing_piece_t *piece = &zero_passing_of(engine)->pieces[p];
+    const zero_state_chunk_t *piece = &zero_state_staging_of(engine)->pieces[p];
     ZERO_TRY(engine->device->ops->stream_wait(engine->device, in_stream, piece->place->stored));
     return copy_state(engine, piece, true, in_stream);
 }
 
 static zero_status_t fetch_grads(zero_engine_t *engine, int p)
 {
-    const zero_passing_piece_t *piece = &zero_passing_of(engine)->pieces[p];
-    if (piece->grads_at != ZERO_GRADS_HOME)
+    const zero_state_chunk_t *piece = &zero_state_staging_of(engine)->pieces[p];
+    if (piece->grads_at != ZERO_GRADS_ON_HOST)
         return ZERO_OK;
-    return zero_device_copy(engine->device, zero_place_grads(engine, piece->place),
-                            zero_offload_grads_home(engine, piece->begin), piece->n_elems * sizeof(float),
+    return zero_device_copy(engine->device, zero_state_buffer_grads(engine, piece->place),
+                            zero_offload_host_grads(engine, piece->begin), piece->n_elems * sizeof(float),
                             engine->offload->in_stream);
 }
 
-static zero_status_t update_piece(zero_engine_t *engine, int p)
+static zero_status_t update_chunk(zero_engine_t *engine, int p)
 {
     zero_offload_t *offload = engine->offload;
     zero_device_t *device = engine->device;
-    const zero_passing_piece_t *piece = &zero_passing_of(engine)->pieces[p];
-    const zero_place_t *place = piece->place;
+    const zero_state_chunk_t *piece = &zero_state_staging_of(engine)->pieces[p];
+    const zero_state_buffer_t *place = piece->place;
     ZERO_TRY(device->ops->event_record(device, place->fetched, offload->in_stream));
     ZERO_TRY(device->ops->stream_wait(device, offload->update_stream, place->fetched));
     if (piece->adam.n_segments > 0)
@@ -79,9 +80,9 @@ static zero_status_t update_piece(zero_engine_t *engine, int p)
     ZERO_TRY(device->ops->event_record(device, place->updated, offload->update_stream));
     if (!piece->is_last)
         return ZERO_OK;
-    if (piece->grads_at == ZERO_GRADS_IN_SUM)
+    if (piece->grads_at == ZERO_GRADS_REDUCED)
         ZERO_TRY(
-            device->ops->event_record(device, zero_offload_sums_left(engine, piece->unit), offload->update_stream));
+            device->ops->event_record(device, zero_offload_grads_left(engine, piece->unit), offload->update_stream));
     return device->ops->event_record(device, offload->units[piece->unit].arrived, offload->update_stream);
 }
 
@@ -89,7 +90,7 @@ static zero_status_t store_state(zero_engine_t *engine, int p)
 {
     zero_device_t *device = engine->device;
     zero_stream_t out_stream = engine->offload->out_stream;
-    const zero_passing_piece_t *piece = &zero_passing_of(engine)->pieces[p];
+    const zero_state_chunk_t *piece = &zero_state_staging_of(engine)->pieces[p];
     ZERO_TRY(device->ops->stream_wait(device, out_stream, piece->place->updated));
     ZERO_TRY(copy_state(engine, piece, false, out_stream));
     return device->ops->event_record(device, piece->place->stored, out_stream);
@@ -100,7 +101,7 @@ static zero_status_t store_state(zero_engine_t *engine, int p)
 static zero_status_t lend(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
 {
     zero_device_t *device = engine->device;
-    zero_passing_t *way = zero_passing_of(engine);
+    zero_state_staging_t *way = zero_state_staging_of(engine);
     bool is_idle = false;
     for (int p = way->n_lent - 1; p >= 0; p--) {
         if (way->places[p].last != unit)
@@ -118,12 +119,12 @@ static zero_status_t lend(zero_engine_t *engine, zero_unit_t unit, zero_stream_t
 /* As much as there are planned places for; no gradients, which are not there yet. */
 static zero_status_t fetch_ahead(zero_engine_t *engine)
 {
-    const zero_passing_plan_t *passing = &engine->plan.passing;
-    zero_passing_t *way = zero_passing_of(engine);
+    const zero_state_staging_plan_t *passing = &engine->plan.passing;
+    zero_state_staging_t *way = zero_state_staging_of(engine);
     if (way->fetched_ahead)
         return ZERO_OK;
     way->fetched_ahead = true;
-    for (int p = way->n_lent; p < way->n_places && p < passing->n_pieces; p++)
+    for (int p = way->n_lent; p < way->n_buffers && p < passing->n_chunks; p++)
         ZERO_TRY(fetch_state(engine, p));
     return ZERO_OK;
 }
@@ -132,42 +133,42 @@ static zero_status_t fetch_ahead(zero_engine_t *engine)
 static zero_status_t send_grads(zero_engine_t *engine, zero_unit_t unit)
 {
     zero_offload_t *offload = engine->offload;
-    const zero_hosted_unit_t *hosted = &offload->units[unit];
-    const float *sum = zero_engine_sum(engine, unit);
-    const zero_passing_piece_t *piece = zero_passing_of(engine)->pieces;
+    const zero_offloaded_unit_t *hosted = &offload->units[unit];
+    const float *sum = zero_engine_reduced_grads_of(engine, unit);
+    const zero_state_chunk_t *piece = zero_state_staging_of(engine)->pieces;
     for (; piece->unit != unit; piece++)
         ;
     for (uint64_t at = hosted->begin; at < hosted->end; at += piece->n_elems, piece++)
         ZERO_TRY(zero_device_copy(engine->device,
-                                  piece->grads_at == ZERO_GRADS_HOME ? zero_offload_grads_home(engine, piece->begin)
-                                                                     : zero_place_grads(engine, piece->place),
+                                  piece->grads_at == ZERO_GRADS_ON_HOST ? zero_offload_host_grads(engine, piece->begin)
+                                                                        : zero_state_buffer_grads(engine, piece->place),
                                   sum + (at - hosted->begin), piece->n_elems * sizeof(float), offload->out_stream));
     return ZERO_OK;
 }
 
-static zero_status_t queue_piece(zero_engine_t *engine, int p)
+static zero_status_t queue_chunk(zero_engine_t *engine, int p)
 {
-    if (p >= zero_passing_of(engine)->n_places)
+    if (p >= zero_state_staging_of(engine)->n_buffers)
         ZERO_TRY(fetch_state(engine, p));
     ZERO_TRY(fetch_grads(engine, p));
-    ZERO_TRY(update_piece(engine, p));
+    ZERO_TRY(update_chunk(engine, p));
     return store_state(engine, p);
 }
 
 /* The unit's pieces, and N_AHEAD more. */
 static zero_status_t reach(zero_engine_t *engine, zero_unit_t unit)
 {
-    zero_passing_t *way = zero_passing_of(engine);
-    while (way->n_queued < engine->plan.passing.n_pieces &&
+    zero_state_staging_t *way = zero_state_staging_of(engine);
+    while (way->n_queued < engine->plan.passing.n_chunks &&
            (way->n_queued < N_AHEAD || way->pieces[way->n_queued - N_AHEAD].unit <= unit))
-        ZERO_TRY(queue_piece(engine, way->n_queued++));
+        ZERO_TRY(queue_chunk(engine, way->n_queued++));
     return ZERO_OK;
 }
 
 /* They are stored in the order of pieces: the last of those that this unit wants is the last to go. */
 static zero_status_t take_back(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
 {
-    zero_passing_t *way = zero_passing_of(engine);
+    zero_state_staging_t *way = zero_state_staging_of(engine);
     int last = -1;
     for (int p = 0; p < way->n_lent; p++)
         if (way->places[p].first == unit && way->places[p].is_lent) {
@@ -177,14 +178,14 @@ static zero_status_t take_back(zero_engine_t *engine, zero_unit_t unit, zero_str
     if (last < 0)
         return ZERO_OK;
     ZERO_TRY(reach(engine, way->pieces[last].unit));
-    return zero_engine_wait(engine, unit, way->places[last].stored, stream);
+    return zero_engine_compute_wait(engine, unit, way->places[last].stored, stream);
 }
 
 static zero_status_t update(zero_engine_t *engine)
 {
     zero_offload_t *offload = engine->offload;
     zero_device_t *device = engine->device;
-    zero_passing_t *way = zero_passing_of(engine);
+    zero_state_staging_t *way = zero_state_staging_of(engine);
     ZERO_TRY(fetch_ahead(engine));
     way->fetched_ahead = false;
     way->n_queued = 0;
@@ -193,10 +194,10 @@ static zero_status_t update(zero_engine_t *engine)
     return reach(engine, engine->plan.host.first);
 }
 
-const zero_offload_way_t zero_offload_by_device = {
-    .create = zero_passing_create,
-    .start = zero_passing_start,
-    .destroy = zero_passing_destroy,
+const zero_offload_backend_t zero_offload_by_device = {
+    .create = zero_state_staging_create,
+    .start = zero_state_staging_start,
+    .destroy = zero_state_staging_destroy,
     .begin = fetch_ahead,
     .send_grads = send_grads,
     .update = update,

@@ -15,18 +15,18 @@ typedef struct item {
     zero_event_t done; /* in update_stream: the host has new parameters */
 } item_t;
 
-typedef struct host_way {
+typedef struct host_backend {
     const zero_shard_kernels_t *kernels;
     zero_host_pool_t *pool;
     int n_items;
     item_t *items;
     zero_adam_segment_t *segments; /* of all parts */
     zero_adam_t *parts;            /* [n_items][threads] */
-} host_way_t;
+} host_backend_t;
 
-static host_way_t *way_of(const zero_engine_t *engine)
+static host_backend_t *backend_of(const zero_engine_t *engine)
 {
-    return engine->offload->way_state;
+    return engine->offload->backend_state;
 }
 
 /* ---- building: who updates what ---- */
@@ -34,7 +34,7 @@ static host_way_t *way_of(const zero_engine_t *engine)
 static zero_adam_t part_of(const zero_engine_t *engine, zero_unit_t unit, int part, zero_adam_segment_t *segments)
 {
     const zero_host_plan_t *host = &engine->plan.host;
-    const zero_hosted_unit_t *hosted = &engine->offload->units[unit];
+    const zero_offloaded_unit_t *hosted = &engine->offload->units[unit];
     int n_parts = zero_host_pool_n_threads(engine->offload->pool);
     uint64_t from = zero_offload_part_begin(hosted->begin, hosted->end, part, n_parts);
     uint64_t to = zero_offload_part_begin(hosted->begin, hosted->end, part + 1, n_parts);
@@ -57,8 +57,8 @@ static zero_adam_t part_of(const zero_engine_t *engine, zero_unit_t unit, int pa
 static zero_status_t create(zero_engine_t *engine)
 {
     zero_unit_t first = engine->plan.host.first;
-    host_way_t *way = calloc(1, sizeof *way);
-    engine->offload->way_state = way;
+    host_backend_t *way = calloc(1, sizeof *way);
+    engine->offload->backend_state = way;
     if (!way)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for offload's tables");
     way->kernels = zero_shard_kernels_cpu();
@@ -86,7 +86,7 @@ static zero_status_t create(zero_engine_t *engine)
 
 static void destroy(zero_engine_t *engine)
 {
-    host_way_t *way = way_of(engine);
+    host_backend_t *way = backend_of(engine);
     if (!way)
         return;
     for (int i = 0; way->items && i < way->n_items; i++)
@@ -101,21 +101,21 @@ static void destroy(zero_engine_t *engine)
 
 static zero_status_t send_grads(zero_engine_t *engine, zero_unit_t unit)
 {
-    return zero_device_copy(engine->device, zero_offload_grads_home(engine, engine->offload->units[unit].begin),
-                            zero_engine_sum(engine, unit), engine->layout.units[unit].shard_elems * sizeof(float),
-                            engine->offload->out_stream);
+    return zero_device_copy(engine->device, zero_offload_host_grads(engine, engine->offload->units[unit].begin),
+                            zero_engine_reduced_grads_of(engine, unit),
+                            engine->layout.units[unit].shard_elems * sizeof(float), engine->offload->out_stream);
 }
 
 static void update_part(void *args, int item, int part, int n_parts)
 {
-    const host_way_t *way = args;
+    const host_backend_t *way = args;
     (void)way->kernels->adam(&way->parts[item * n_parts + part], NULL); /* cannot fail on the CPU */
 }
 
 /* On the host, in a thread of the device's. */
 static void start_update(void *args)
 {
-    host_way_t *way = args;
+    host_backend_t *way = args;
     zero_host_pool_start(way->pool, way->n_items, update_part, way);
 }
 
@@ -130,16 +130,16 @@ static zero_status_t bring_params(zero_engine_t *engine, zero_unit_t unit)
 {
     zero_offload_t *offload = engine->offload;
     zero_device_t *device = engine->device;
-    item_t *item = &way_of(engine)->items[unit - engine->plan.host.first];
+    item_t *item = &backend_of(engine)->items[unit - engine->plan.host.first];
     size_t size = zero_dtype_size(engine->config.dtype);
     uint64_t begin, end;
     zero_engine_held(engine, unit, &begin, &end);
-    zero_adam_segment_t at = zero_engine_place(engine, unit, begin);
+    zero_adam_segment_t at = zero_engine_segment_at(engine, unit, begin);
     ZERO_TRY(device->ops->host_call(device, offload->update_stream, await_update, item));
     ZERO_TRY(device->ops->event_record(device, item->done, offload->update_stream));
     ZERO_TRY(device->ops->stream_wait(device, offload->in_stream, item->done));
     ZERO_TRY(zero_device_copy(device, (unsigned char *)zero_engine_params(engine) + at.param * size,
-                              zero_offload_place(engine, at.state).param, (end - begin) * size, offload->in_stream));
+                              zero_offload_address(engine, at.state).param, (end - begin) * size, offload->in_stream));
     return device->ops->event_record(device, offload->units[unit].arrived, offload->in_stream);
 }
 
@@ -149,7 +149,7 @@ static zero_status_t update(zero_engine_t *engine)
     zero_device_t *device = engine->device;
     const zero_device_ops_t *ops = device->ops;
     const zero_step_scratch_t *decision = zero_engine_private(engine, engine->plan.step_scratch);
-    host_way_t *way = way_of(engine);
+    host_backend_t *way = backend_of(engine);
     ZERO_TRY(ops->stream_wait(device, offload->update_stream, offload->decided));
     ZERO_TRY(ops->stream_wait(device, offload->update_stream, offload->grads_home));
     ZERO_TRY(zero_device_copy(device, zero_offload_host_at(engine, engine->plan.host.scalars), &decision->scalars,
@@ -163,5 +163,5 @@ static zero_status_t update(zero_engine_t *engine)
     return ops->stream_wait(device, offload->update_stream, offload->units[engine->layout.n_units - 1].arrived);
 }
 
-const zero_offload_way_t zero_offload_by_host = {
+const zero_offload_backend_t zero_offload_by_host = {
     .create = create, .destroy = destroy, .send_grads = send_grads, .update = update};

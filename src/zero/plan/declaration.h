@@ -1,7 +1,7 @@
 /* declaration.h - a model as declared: which tensors a model has and which units use them. Filled by the
  * zero_model_add_* calls, then read-only; engines keep a copy. */
-#ifndef ZERO_MODEL_DECLARATION_H
-#define ZERO_MODEL_DECLARATION_H
+#ifndef ZERO_DECLARATION_H
+#define ZERO_DECLARATION_H
 
 #include "zero.h"
 #include "zero/plan/name_table.h"
@@ -33,8 +33,9 @@ struct zero_model {
     zero_unit_decl_t *units;
     int n_tensors, tensor_capacity;
     zero_tensor_decl_t *tensors;
-    uint64_t n_params;                     /* of all tensors */
-    zero_name_table_t unit_names, tensor_names; /* of the declaration itself; copies, to which nothing is added, have none */
+    uint64_t n_params; /* of all tensors */
+    zero_name_table_t unit_names,
+        tensor_names; /* of the declaration itself; copies, to which nothing is added, have none */
 };
 
 /* The flats a unit's use needs: its own first, then those whose tensors it shares. */

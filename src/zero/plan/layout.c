@@ -80,39 +80,40 @@ static bool can_take_turns(const zero_layout_t *layout, const extents_t *extents
 
 /* What tells whether a unit can take turns with all of a class. They agree on where tensors lie, each as far as it
  * reaches: so who agrees with the largest agrees with all. */
-typedef struct slot_class {
+typedef struct buffer_class {
     zero_unit_t largest;
     uint64_t least_elems;
 } slot_class_t;
 
 /* The first class all of whose units so far can take turns with `unit`, or a new one. */
-static int find_slot_class(const zero_layout_t *layout, const extents_t *extents, const slot_class_t *classes,
-                           zero_unit_t unit)
+static int find_buffer_class(const zero_layout_t *layout, const extents_t *extents, const slot_class_t *classes,
+                             zero_unit_t unit)
 {
     int c = 0;
-    while (c < layout->n_slot_classes && (!are_alike_in_size(classes[c].least_elems, layout->units[unit].flat_elems) ||
-                                          !can_take_turns(layout, extents, classes[c].largest, unit)))
+    while (c < layout->n_buffer_classes &&
+           (!are_alike_in_size(classes[c].least_elems, layout->units[unit].flat_elems) ||
+            !can_take_turns(layout, extents, classes[c].largest, unit)))
         c++;
     return c;
 }
 
-static void put_into_class(zero_layout_t *layout, slot_class_t *classes, zero_unit_t unit, int slot_class)
+static void put_into_class(zero_layout_t *layout, slot_class_t *classes, zero_unit_t unit, int buffer_class)
 {
     uint64_t n_elems = layout->units[unit].flat_elems;
-    slot_class_t *class = &classes[slot_class];
-    layout->units[unit].slot_class = slot_class;
-    if (slot_class == layout->n_slot_classes) {
-        layout->n_slot_classes++;
+    slot_class_t *class = &classes[buffer_class];
+    layout->units[unit].buffer_class = buffer_class;
+    if (buffer_class == layout->n_buffer_classes) {
+        layout->n_buffer_classes++;
         *class = (slot_class_t){.largest = unit, .least_elems = n_elems};
-    } else if (n_elems > layout->slot_elems[slot_class]) {
+    } else if (n_elems > layout->slot_elems[buffer_class]) {
         class->largest = unit;
     } else if (n_elems < class->least_elems) {
         class->least_elems = n_elems;
     }
-    layout->slot_elems[slot_class] = layout->units[class->largest].flat_elems;
+    layout->slot_elems[buffer_class] = layout->units[class->largest].flat_elems;
 }
 
-static zero_status_t assign_slot_classes(const zero_model_t *model, zero_layout_t *layout)
+static zero_status_t assign_buffer_classes(const zero_model_t *model, zero_layout_t *layout)
 {
     extents_t extents = {0};
     slot_class_t *classes = calloc((size_t)layout->n_units, sizeof *classes);
@@ -121,15 +122,15 @@ static zero_status_t assign_slot_classes(const zero_model_t *model, zero_layout_
                                ? extents_create(model, layout, &extents)
                                : zero_fail(ZERO_ERROR_MEMORY, "no memory for the slots of %d units", layout->n_units);
     for (zero_unit_t unit = 0; unit < layout->n_units && status == ZERO_OK; unit++)
-        put_into_class(layout, classes, unit, find_slot_class(layout, &extents, classes, unit));
+        put_into_class(layout, classes, unit, find_buffer_class(layout, &extents, classes, unit));
     extents_destroy(&extents);
     free(classes);
     return status;
 }
 
-uint64_t zero_layout_slot_elems(const zero_layout_t *layout, int slot_class)
+uint64_t zero_layout_buffer_elems(const zero_layout_t *layout, int buffer_class)
 {
-    return layout->slot_elems[slot_class];
+    return layout->slot_elems[buffer_class];
 }
 
 zero_status_t zero_layout_create(const zero_model_t *model, int world_size, zero_layout_t *layout)
@@ -164,7 +165,7 @@ zero_status_t zero_layout_create(const zero_model_t *model, int world_size, zero
         made.total_flat_elems += unit->flat_elems;
         made.total_shard_elems += unit->shard_elems;
     }
-    zero_status_t status = assign_slot_classes(model, &made);
+    zero_status_t status = assign_buffer_classes(model, &made);
     if (status != ZERO_OK) {
         zero_layout_destroy(&made);
         return status;

@@ -23,13 +23,13 @@ typedef struct zero_unit_layout {
     uint64_t shard_elems;
     uint64_t flat_offset;  /* of this unit among all flats, in elements */
     uint64_t shard_offset; /* of this unit among all shards */
-    int slot_class;        /* units of a class can take turns in slots, see zero_layout_slot_elems */
+    int buffer_class;      /* units of a class can take turns in slots, see zero_layout_buffer_elems */
 } zero_unit_layout_t;
 
 typedef struct zero_layout {
     int world_size;
     int n_units, n_tensors;
-    int n_slot_classes;
+    int n_buffer_classes;
     zero_unit_layout_t *units;
     uint64_t *slot_elems;     /* by slot class */
     uint64_t *tensor_offsets; /* of each tensor in its unit's flat, in elements */
@@ -43,7 +43,7 @@ void zero_layout_destroy(zero_layout_t *layout);
 /* Elements of a slot of the class: as many as its largest unit has. Its units are alike in size, and none has a tensor
  * where another has padding: so padding stays zero whoever was there before. Transformer blocks are one class; so are
  * an embedding and a head of its own, mostly. */
-uint64_t zero_layout_slot_elems(const zero_layout_t *layout, int slot_class);
+uint64_t zero_layout_buffer_elems(const zero_layout_t *layout, int buffer_class);
 
 /* The part of a tensor inside flat elements [begin, end) of its unit: its first element there, counted in the tensor,
  * and how many; n_elems 0 where they do not meet. */

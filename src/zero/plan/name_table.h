@@ -1,6 +1,6 @@
-/* name_table.h - which of many records has a name: a hash table of their numbers, so that a model of any size is declared in
- * time that grows with its size. The records themselves, and their names, are the caller's: an array that may move
- * between calls. */
+/* name_table.h - which of many records has a name: a hash table of their numbers, so that a model of any size is
+ * declared in time that grows with its size. The records themselves, and their names, are the caller's: an array that
+ * may move between calls. */
 #ifndef ZERO_NAME_TABLE_H
 #define ZERO_NAME_TABLE_H
 
@@ -11,7 +11,7 @@
 
 /* All zero: empty. */
 typedef struct zero_name_table {
-    uint32_t n_places; /* a power of two, or 0 */
+    uint32_t n_buffers; /* a power of two, or 0 */
     uint32_t n_names;
     int32_t *places; /* open addressing: a record's number + 1; 0: free */
 } zero_name_table_t;

@@ -53,7 +53,7 @@ static void window_enter(window_t *window, const zero_model_t *model, const zero
     zero_unit_t unit = zero_order_unit(position, model->n_units);
     for (int i = 0; i < zero_model_n_flats(model, unit); i++) {
         zero_unit_t flat = zero_model_flat(model, unit, i);
-        window->n_resident[layout->units[flat].slot_class] += window->n_uses[flat]++ == 0;
+        window->n_resident[layout->units[flat].buffer_class] += window->n_uses[flat]++ == 0;
     }
 }
 
@@ -62,34 +62,35 @@ static void window_leave(window_t *window, const zero_model_t *model, const zero
     zero_unit_t unit = zero_order_unit(position, model->n_units);
     for (int i = 0; i < zero_model_n_flats(model, unit); i++) {
         zero_unit_t flat = zero_model_flat(model, unit, i);
-        window->n_resident[layout->units[flat].slot_class] -= --window->n_uses[flat] == 0;
+        window->n_resident[layout->units[flat].buffer_class] -= --window->n_uses[flat] == 0;
     }
 }
 
-/* n_slots where a class has more resident than ever before: those of the flats that have just come. */
+/* n_buffers where a class has more resident than ever before: those of the flats that have just come. */
 static void take_most(const window_t *window, const zero_model_t *model, const zero_layout_t *layout, int position,
-                      int *n_slots)
+                      int *n_buffers)
 {
     zero_unit_t unit = zero_order_unit(position, model->n_units);
     for (int i = 0; i < zero_model_n_flats(model, unit); i++) {
-        int c = layout->units[zero_model_flat(model, unit, i)].slot_class;
-        n_slots[c] = window->n_resident[c] > n_slots[c] ? window->n_resident[c] : n_slots[c];
+        int c = layout->units[zero_model_flat(model, unit, i)].buffer_class;
+        n_buffers[c] = window->n_resident[c] > n_buffers[c] ? window->n_resident[c] : n_buffers[c];
     }
 }
 
-zero_status_t zero_order_param_slots(const zero_model_t *model, const zero_layout_t *layout, int prefetch, int *n_slots)
+zero_status_t zero_order_unsharded_params(const zero_model_t *model, const zero_layout_t *layout, int prefetch,
+                                          int *n_buffers)
 {
     int n_positions = zero_order_n_positions(ZERO_PASS_TRAIN, model->n_units);
     int n_ahead = prefetch < model->n_units ? prefetch : model->n_units;
     window_t window = {.n_uses = calloc((size_t)model->n_units, sizeof(int)),
-                       .n_resident = calloc((size_t)layout->n_slot_classes, sizeof(int))};
+                       .n_resident = calloc((size_t)layout->n_buffer_classes, sizeof(int))};
     bool has_memory = window.n_uses && window.n_resident;
-    memset(n_slots, 0, (size_t)layout->n_slot_classes * sizeof *n_slots);
+    memset(n_buffers, 0, (size_t)layout->n_buffer_classes * sizeof *n_buffers);
     for (int position = 0; position < n_positions && has_memory; position++) {
         if (position > n_ahead)
             window_leave(&window, model, layout, position - n_ahead - 1);
         window_enter(&window, model, layout, position);
-        take_most(&window, model, layout, position, n_slots);
+        take_most(&window, model, layout, position, n_buffers);
     }
     free(window.n_uses);
     free(window.n_resident);
@@ -99,14 +100,15 @@ zero_status_t zero_order_param_slots(const zero_model_t *model, const zero_layou
 
 /* Position by position of backward: gradients begin where the last user of their flat is, and are complete at the
  * flat's own unit. */
-zero_status_t zero_order_grad_slots(const zero_model_t *model, const zero_layout_t *layout, int n_spare, int *n_slots)
+zero_status_t zero_order_unsharded_grads(const zero_model_t *model, const zero_layout_t *layout, int n_spare,
+                                         int *n_buffers)
 {
     int n_units = model->n_units;
-    int *n_in_use = calloc((size_t)layout->n_slot_classes, sizeof *n_in_use);
+    int *n_in_use = calloc((size_t)layout->n_buffer_classes, sizeof *n_in_use);
     int *first = malloc((size_t)n_units * sizeof *first); /* by last user: a flat, -1: none */
     int *next = malloc((size_t)n_units * sizeof *next);   /* by flat: another with the same last user */
     bool has_memory = n_in_use && first && next;
-    memset(n_slots, 0, (size_t)layout->n_slot_classes * sizeof *n_slots);
+    memset(n_buffers, 0, (size_t)layout->n_buffer_classes * sizeof *n_buffers);
     for (zero_unit_t unit = 0; unit < n_units && has_memory; unit++)
         first[unit] = -1;
     for (zero_unit_t flat = 0; flat < n_units && has_memory; flat++) {
@@ -117,11 +119,11 @@ zero_status_t zero_order_grad_slots(const zero_model_t *model, const zero_layout
     for (zero_unit_t unit = n_units - 1; unit >= 0 && has_memory; unit--) {
         zero_unit_t freed = unit + n_spare + 1;
         if (freed < n_units)
-            n_in_use[layout->units[freed].slot_class]--;
+            n_in_use[layout->units[freed].buffer_class]--;
         for (zero_unit_t flat = first[unit]; flat >= 0; flat = next[flat]) {
-            int c = layout->units[flat].slot_class;
+            int c = layout->units[flat].buffer_class;
             n_in_use[c]++;
-            n_slots[c] = n_in_use[c] > n_slots[c] ? n_in_use[c] : n_slots[c];
+            n_buffers[c] = n_in_use[c] > n_buffers[c] ? n_in_use[c] : n_buffers[c];
         }
     }
     free(n_in_use);

@@ -34,12 +34,13 @@ int zero_order_next_use(const zero_model_t *model, zero_pass_t pass, int from, z
 int zero_order_first_grad(const zero_model_t *model, zero_unit_t flat);
 
 /* Slots each class needs so that at every position of a train pass the units there and up to `prefetch` positions on
- * are resident together. n_slots has layout->n_slot_classes entries. */
-zero_status_t zero_order_param_slots(const zero_model_t *model, const zero_layout_t *layout, int prefetch,
-                                     int *n_slots);
+ * are resident together. n_buffers has layout->n_buffer_classes entries. */
+zero_status_t zero_order_unsharded_params(const zero_model_t *model, const zero_layout_t *layout, int prefetch,
+                                          int *n_buffers);
 
 /* Slots for full gradients: the most that are unfinished at once, or were finished at one of the `n_spare` positions
  * before, so that a unit's backward need not wait for the reductions just before it. */
-zero_status_t zero_order_grad_slots(const zero_model_t *model, const zero_layout_t *layout, int n_spare, int *n_slots);
+zero_status_t zero_order_unsharded_grads(const zero_model_t *model, const zero_layout_t *layout, int n_spare,
+                                         int *n_buffers);
 
 #endif

@@ -102,19 +102,19 @@ zero_status_t zero_config_check(const zero_config_t *c)
     return ZERO_OK;
 }
 
-static uint64_t slots_elems(const zero_layout_t *layout, const int *n_slots)
+static uint64_t buffers_elems(const zero_layout_t *layout, const int *n_buffers)
 {
     uint64_t n = 0;
-    for (int c = 0; c < layout->n_slot_classes; c++)
-        n += (uint64_t)n_slots[c] * zero_layout_slot_elems(layout, c);
+    for (int c = 0; c < layout->n_buffer_classes; c++)
+        n += (uint64_t)n_buffers[c] * zero_layout_buffer_elems(layout, c);
     return n;
 }
 
-static int sum(const int *n_slots, int n_classes)
+static int sum(const int *n_buffers, int n_classes)
 {
     int n = 0;
     for (int c = 0; c < n_classes; c++)
-        n += n_slots[c];
+        n += n_buffers[c];
     return n;
 }
 
@@ -138,11 +138,11 @@ static void plan_window(zero_arena_plan_t *plan, const zero_layout_t *layout, co
 
     plan->params = take(bytes, memory, ZERO_MEMORY_PARAMETERS, param_elems * param_size);
     if (stage->shard_grads)
-        plan->grad_slots =
-            take(bytes, memory, ZERO_MEMORY_GRADIENT_SLOTS, slots_elems(layout, plan->grad_slot_counts) * grad_size);
+        plan->unsharded_grads = take(bytes, memory, ZERO_MEMORY_UNSHARDED_GRADIENTS,
+                                     buffers_elems(layout, plan->unsharded_grad_counts) * grad_size);
     else
         plan->grads = take(bytes, memory, ZERO_MEMORY_GRADIENTS, layout->total_flat_elems * grad_size);
-    if (stage->sums_in_place)
+    if (stage->reduced_in_place)
         plan->sums = plan->grads;
     else if (!stage->shard_state)
         plan->sums = take(bytes, memory, ZERO_MEMORY_GRADIENTS, layout->total_flat_elems * sizeof(float));
@@ -150,7 +150,7 @@ static void plan_window(zero_arena_plan_t *plan, const zero_layout_t *layout, co
 }
 
 /* The first unit whose state is on the host: as many from the end as make up the ratio. n_units: none. */
-static zero_unit_t first_hosted(const zero_layout_t *layout, const zero_config_t *config, zero_comm_kind_t kind)
+static zero_unit_t first_offloaded(const zero_layout_t *layout, const zero_config_t *config, zero_comm_kind_t kind)
 {
     zero_unit_t first = layout->n_units;
     if (!config->offload || kind != ZERO_COMM_NCCL)
@@ -163,22 +163,23 @@ static zero_unit_t first_hosted(const zero_layout_t *layout, const zero_config_t
 }
 
 /* What is hosted, and who updates it. */
-static void choose_hosted(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config,
-                          zero_comm_kind_t kind)
+static void choose_offloaded(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config,
+                             zero_comm_kind_t kind)
 {
     zero_host_plan_t *host = &plan->host;
-    host->first = host->first_sent = first_hosted(layout, config, kind);
+    host->first = host->first_sent = first_offloaded(layout, config, kind);
     if (host->first == layout->n_units)
         return;
     plan->state_elems = layout->units[host->first].shard_offset;
     host->n_elems = layout->total_shard_elems - plan->state_elems;
-    host->sums_take_turns = !plan->stage.sums_are_full && (config->micro_steps == 1 || plan->stage.accumulate_locally);
+    host->grads_take_turns =
+        !plan->stage.reduced_grads_are_full && (config->micro_steps == 1 || plan->stage.accumulate_locally);
     host->update =
         config->offload_update == ZERO_OFFLOAD_UPDATE_HOST ? ZERO_OFFLOAD_UPDATE_HOST : ZERO_OFFLOAD_UPDATE_DEVICE;
     if (host->update == ZERO_OFFLOAD_UPDATE_HOST)
         return;
-    host->first_sent = host->first + ZERO_N_HOSTED_SUMS; /* backward writes theirs last */
-    if (!host->sums_take_turns || host->first_sent > layout->n_units)
+    host->first_sent = host->first + ZERO_N_OFFLOADED_GRADS; /* backward writes theirs last */
+    if (!host->grads_take_turns || host->first_sent > layout->n_units)
         host->first_sent = layout->n_units;
 }
 
@@ -198,7 +199,7 @@ static void plan_host(zero_arena_plan_t *plan, const zero_layout_t *layout, cons
     if (on_host)
         host->params = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n * zero_dtype_size(config->dtype));
     if (config->dtype != ZERO_FP32)
-        host->low = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n * zero_low_size(config->dtype));
+        host->low = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n * zero_master_lo_size(config->dtype));
     host->m = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n * sizeof(float));
     host->v = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n * sizeof(float));
     host->grads = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n_sent * sizeof(float));
@@ -207,17 +208,17 @@ static void plan_host(zero_arena_plan_t *plan, const zero_layout_t *layout, cons
 }
 
 /* Sums that lie on the device, in elements: those of its own units, then those of hosted units on their way out. */
-static uint64_t plan_hosted_sums(zero_arena_plan_t *plan, const zero_layout_t *layout)
+static uint64_t plan_offloaded_grads(zero_arena_plan_t *plan, const zero_layout_t *layout)
 {
     zero_host_plan_t *host = &plan->host;
-    uint64_t largest[ZERO_N_HOSTED_SUMS] = {0}, n_elems = plan->state_elems;
-    if (!host->sums_take_turns)
+    uint64_t largest[ZERO_N_OFFLOADED_GRADS] = {0}, n_elems = plan->state_elems;
+    if (!host->grads_take_turns)
         return layout->total_shard_elems;
     for (zero_unit_t unit = host->first; unit < layout->n_units; unit++) {
-        uint64_t *at = &largest[zero_plan_hosted_sum(plan, unit)];
+        uint64_t *at = &largest[zero_plan_offloaded_grads(plan, unit)];
         *at = layout->units[unit].shard_elems > *at ? layout->units[unit].shard_elems : *at;
     }
-    for (int i = 0; i < ZERO_N_HOSTED_SUMS; i++) {
+    for (int i = 0; i < ZERO_N_OFFLOADED_GRADS; i++) {
         host->sums[i] = n_elems;
         n_elems += largest[i];
     }
@@ -235,31 +236,31 @@ static uint64_t at_most(uint64_t n, uint64_t most)
 }
 
 /* Large units pass in pieces that fit into the buffers; where all are small, so are the buffers. */
-static void plan_passing(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config)
+static void plan_state_staging(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config)
 {
     const zero_host_plan_t *host = &plan->host;
-    zero_passing_plan_t *passing = &plan->passing;
+    zero_state_staging_plan_t *passing = &plan->passing;
     uint64_t *bytes = &plan->private_bytes, run = PASSING_RUN_ELEMS, largest = 0;
     zero_memory_t *memory = &plan->memory;
     passing->grads_pass = host->first_sent < layout->n_units;
-    size_t element_bytes = zero_low_size(config->dtype) + (passing->grads_pass ? 3 : 2) * sizeof(float);
+    size_t element_bytes = zero_master_lo_size(config->dtype) + (passing->grads_pass ? 3 : 2) * sizeof(float);
     if (host->update != ZERO_OFFLOAD_UPDATE_DEVICE)
         return;
     for (zero_unit_t unit = host->first; unit < layout->n_units; unit++)
         largest = at_least(largest, layout->units[unit].shard_elems);
-    uint64_t n_runs = at_least(config->offload_buffer_bytes / ZERO_N_PASSING / element_bytes / run, 1);
-    passing->piece_elems = at_most(n_runs, (largest + run - 1) / run) * run;
+    uint64_t n_runs = at_least(config->offload_buffer_bytes / ZERO_N_STATE_STAGING / element_bytes / run, 1);
+    passing->chunk_elems = at_most(n_runs, (largest + run - 1) / run) * run;
     for (zero_unit_t unit = host->first; unit < layout->n_units && largest > 0; unit++)
-        passing->n_pieces += (int)((layout->units[unit].shard_elems + passing->piece_elems - 1) / passing->piece_elems);
-    passing->n_places = passing->n_pieces < ZERO_N_PASSING ? passing->n_pieces : ZERO_N_PASSING;
-    passing->place_bytes = passing->piece_elems * element_bytes;
-    passing->places = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, (uint64_t)passing->n_places * passing->place_bytes);
-    passing->max_segments = (size_t)layout->n_tensors + (size_t)passing->n_pieces; /* a cut makes one more */
+        passing->n_chunks += (int)((layout->units[unit].shard_elems + passing->chunk_elems - 1) / passing->chunk_elems);
+    passing->n_buffers = passing->n_chunks < ZERO_N_STATE_STAGING ? passing->n_chunks : ZERO_N_STATE_STAGING;
+    passing->buffer_bytes = passing->chunk_elems * element_bytes;
+    passing->places = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, (uint64_t)passing->n_buffers * passing->buffer_bytes);
+    passing->max_segments = (size_t)layout->n_tensors + (size_t)passing->n_chunks; /* a cut makes one more */
     passing->segments =
         take(bytes, memory, ZERO_MEMORY_COMMUNICATION, passing->max_segments * sizeof(zero_adam_segment_t));
 }
 
-/* A piece is half of what may lie in staging, but not so small that copies lose speed; small units travel whole. */
+/* A piece is half of what may lie in staging, but not so small that copies lose speed; small units transfer whole. */
 static void plan_staging(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config,
                          zero_comm_kind_t kind)
 {
@@ -267,14 +268,14 @@ static void plan_staging(zero_arena_plan_t *plan, const zero_layout_t *layout, c
     uint64_t chunk_bytes = (uint64_t)layout->world_size * ZERO_NORM_CHUNK * size; /* of all ranks' slices */
     for (int u = 0; u < layout->n_units; u++)
         largest = at_least(largest, layout->units[u].shard_elems);
-    plan->piece_elems = largest;
+    plan->chunk_elems = largest;
     plan->n_staging = plan->overlapped ? ZERO_MAX_STAGING : 1;
-    if (plan->transport_adds || zero_comm_staging_bytes(kind, layout->world_size, 1) == 0)
+    if (plan->transport_reduces || zero_comm_staging_bytes(kind, layout->world_size, 1) == 0)
         return;
     uint64_t half = at_most(largest * (uint64_t)layout->world_size * size, config->staging_bytes) / 2;
     uint64_t least = at_most(LEAST_PIECE_BYTES, config->staging_bytes / 2);
-    plan->piece_elems = at_most(largest, at_least(at_least(half, least) / chunk_bytes, 1) * ZERO_NORM_CHUNK);
-    plan->staging_bytes = zero_comm_staging_bytes(kind, layout->world_size, plan->piece_elems * size);
+    plan->chunk_elems = at_most(largest, at_least(at_least(half, least) / chunk_bytes, 1) * ZERO_NORM_CHUNK);
+    plan->staging_bytes = zero_comm_staging_bytes(kind, layout->world_size, plan->chunk_elems * size);
 }
 
 static void plan_private(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config,
@@ -286,15 +287,17 @@ static void plan_private(zero_arena_plan_t *plan, const zero_layout_t *layout, c
     zero_memory_t *memory = &plan->memory;
 
     if (stage->shard_params)
-        plan->param_slots = take(bytes, memory, ZERO_MEMORY_PARAMETER_SLOTS,
-                                 slots_elems(layout, plan->param_slot_counts) * zero_dtype_size(config->dtype));
-    if (stage->shard_state && !stage->sums_in_place)
-        plan->private_sums = take(bytes, memory, ZERO_MEMORY_GRADIENTS, plan_hosted_sums(plan, layout) * sizeof(float));
+        plan->unsharded_params =
+            take(bytes, memory, ZERO_MEMORY_UNSHARDED_PARAMETERS,
+                 buffers_elems(layout, plan->unsharded_param_counts) * zero_dtype_size(config->dtype));
+    if (stage->shard_state && !stage->reduced_in_place)
+        plan->private_reduced_grads =
+            take(bytes, memory, ZERO_MEMORY_GRADIENTS, plan_offloaded_grads(plan, layout) * sizeof(float));
     if (config->dtype != ZERO_FP32)
-        plan->low = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, plan->state_elems * zero_low_size(config->dtype));
+        plan->low = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, plan->state_elems * zero_master_lo_size(config->dtype));
     plan->m = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, state_bytes);
     plan->v = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, state_bytes);
-    plan_passing(plan, layout, config);
+    plan_state_staging(plan, layout, config);
 
     uint64_t n_partials = 0;
     for (int u = 0; u < layout->n_units; u++)
@@ -315,20 +318,21 @@ zero_status_t zero_arena_plan_create(const zero_model_t *model, const zero_layou
     zero_status_t status;
     zero_arena_plan_t made = {.stage = zero_stage_get(config, layout->world_size)};
     made.overlapped = config->overlap && kind == ZERO_COMM_NCCL && layout->world_size > 1;
-    made.transport_adds = config->nccl_reduction && kind == ZERO_COMM_NCCL && layout->world_size > 1;
-    made.param_slot_counts = calloc((size_t)layout->n_slot_classes, sizeof(int));
-    made.grad_slot_counts = calloc((size_t)layout->n_slot_classes, sizeof(int));
-    if (!made.param_slot_counts || !made.grad_slot_counts) {
+    made.transport_reduces = config->nccl_reduction && kind == ZERO_COMM_NCCL && layout->world_size > 1;
+    made.unsharded_param_counts = calloc((size_t)layout->n_buffer_classes, sizeof(int));
+    made.unsharded_grad_counts = calloc((size_t)layout->n_buffer_classes, sizeof(int));
+    if (!made.unsharded_param_counts || !made.unsharded_grad_counts) {
         status = zero_fail(ZERO_ERROR_MEMORY, "no memory for the plan");
         goto fail;
     }
     if (made.stage.shard_params) {
-        ZERO_TRY_GOTO(zero_order_param_slots(model, layout, config->prefetch, made.param_slot_counts), fail);
-        made.n_param_slots = sum(made.param_slot_counts, layout->n_slot_classes);
+        ZERO_TRY_GOTO(zero_order_unsharded_params(model, layout, config->prefetch, made.unsharded_param_counts), fail);
+        made.n_unsharded_params = sum(made.unsharded_param_counts, layout->n_buffer_classes);
     }
     if (made.stage.shard_grads) {
-        ZERO_TRY_GOTO(zero_order_grad_slots(model, layout, made.overlapped ? 2 : 1, made.grad_slot_counts), fail);
-        made.n_grad_slots = sum(made.grad_slot_counts, layout->n_slot_classes);
+        ZERO_TRY_GOTO(zero_order_unsharded_grads(model, layout, made.overlapped ? 2 : 1, made.unsharded_grad_counts),
+                      fail);
+        made.n_unsharded_grads = sum(made.unsharded_grad_counts, layout->n_buffer_classes);
     }
     if (config->offload && config->stage == 0 && kind == ZERO_COMM_NCCL) {
         status = zero_fail_alike(
@@ -337,7 +341,7 @@ zero_status_t zero_arena_plan_create(const zero_model_t *model, const zero_layou
         goto fail;
     }
     made.state_elems = made.stage.shard_state ? layout->total_shard_elems : layout->total_flat_elems;
-    choose_hosted(&made, layout, config, kind);
+    choose_offloaded(&made, layout, config, kind);
     plan_window(&made, layout, config);
     plan_private(&made, layout, config, kind);
     plan_host(&made, layout, config);
@@ -348,7 +352,7 @@ fail:
     return status;
 }
 
-/* The ratio with which first_hosted is `first`: rounded down, so that not one unit more is taken. */
+/* The ratio with which first_offloaded is `first`: rounded down, so that not one unit more is taken. */
 static float ratio_from(const zero_layout_t *layout, zero_unit_t first)
 {
     double total = (double)layout->total_shard_elems;
@@ -378,8 +382,8 @@ zero_status_t zero_plan_smallest_offload(const zero_model_t *model, const zero_l
 
 void zero_arena_plan_destroy(zero_arena_plan_t *plan)
 {
-    free(plan->param_slot_counts);
-    free(plan->grad_slot_counts);
+    free(plan->unsharded_param_counts);
+    free(plan->unsharded_grad_counts);
     *plan = (zero_arena_plan_t){0};
 }
 

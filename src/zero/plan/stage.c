@@ -18,7 +18,7 @@ zero_stage_t zero_stage_get(const zero_config_t *config, int world_size)
     stage.grad_dtype = stage.accumulate_locally ? ZERO_FP32 : config->dtype;
     /* The full gradient must not be overwritten by the next micro-step while sums still grow in it. */
     bool one_reduction = config->micro_steps == 1 || stage.accumulate_locally;
-    stage.sums_in_place = !stage.shard_grads && stage.grad_dtype == ZERO_FP32 && one_reduction;
-    stage.sums_are_full = stage.sums_in_place || !stage.shard_state;
+    stage.reduced_in_place = !stage.shard_grads && stage.grad_dtype == ZERO_FP32 && one_reduction;
+    stage.reduced_grads_are_full = stage.reduced_in_place || !stage.shard_state;
     return stage;
 }

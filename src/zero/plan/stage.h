@@ -13,10 +13,11 @@ typedef struct zero_stage {
     bool shard_params; /* full parameters live in slots, from acquire to release */
 
     /* Derived from these, the configuration and the world size: */
-    bool accumulate_locally; /* micro-steps add up in the full gradient, in fp32, and are reduced once per step */
-    zero_dtype_t grad_dtype; /* of full gradients, and so of what travels */
-    bool sums_in_place;      /* reduced sums replace this rank's slice of the full gradient, which is fp32 then */
-    bool sums_are_full; /* they have a place for every rank's slice: in place, or gathered because state is whole */
+    bool accumulate_locally;     /* micro-steps add up in the full gradient, in fp32, and are reduced once per step */
+    zero_dtype_t grad_dtype;     /* of full gradients, and so of what travels */
+    bool reduced_in_place;       /* reduced sums replace this rank's slice of the full gradient, which is fp32 then */
+    bool reduced_grads_are_full; /* they have a place for every rank's slice: in place, or gathered because state is
+                                    whole */
 } zero_stage_t;
 
 /* The row for a configuration, its derived columns filled. config->stage must be 0..3. */

@@ -220,7 +220,7 @@ static void gather_in_place(void)
     fence(ZERO_LANE_GATHER);
 }
 
-static void gather_into_slot(void)
+static void gather_into_buffer(void)
 {
     fence(ZERO_LANE_GATHER);
     OK(comm->ops->all_gather(comm, ZERO_LANE_GATHER, &window, 0, 0, elsewhere, slice_bytes, (zero_stream_t)high));
@@ -230,8 +230,8 @@ static void gather_into_slot(void)
 static void scatter(void)
 {
     fence(ZERO_LANE_REDUCE);
-    OK(comm->ops->exchange(comm, ZERO_LANE_REDUCE, &window, 0, slice_bytes, slice_bytes, elsewhere, slices,
-                           (zero_stream_t)high));
+    OK(comm->ops->all_to_all(comm, ZERO_LANE_REDUCE, &window, 0, slice_bytes, slice_bytes, elsewhere, slices,
+                             (zero_stream_t)high));
     fence(ZERO_LANE_REDUCE);
 }
 
@@ -249,7 +249,7 @@ static void bench_transport(zero_status_t (*create)(zero_comm_t *, zero_comm_t *
     const struct {
         const char *name;
         void (*issue)(void);
-    } rows[] = {{"gather in place", gather_in_place}, {"gather into a slot", gather_into_slot}, {"scatter", scatter}};
+    } rows[] = {{"gather in place", gather_in_place}, {"gather into a slot", gather_into_buffer}, {"scatter", scatter}};
     for (int i = 0; i < 3; i++) {
         snprintf(name, sizeof name, "%s, %s", comm->ops->name, rows[i].name);
         report(name, slice_bytes * (size_t)(host->size - 1), rows[i].issue);

@@ -45,8 +45,8 @@
     X(zero_grad_ready, (zero_engine_t * engine, zero_unit_t unit, zero_stream_t stream), (engine, unit, stream))       \
     X(zero_step, (zero_engine_t * engine, float lr, const double *loss, zero_stream_t stream),                         \
       (engine, lr, loss, stream))                                                                                      \
-    X(recordings_run,                                                                                                  \
-      (recordings_t * recordings, model_t * model, zero_unit_t unit,                                                   \
+    X(cuda_graphs_run,                                                                                                 \
+      (cuda_graphs_t * recordings, model_t * model, zero_unit_t unit,                                                  \
        zero_status_t(*compute)(model_t * model, zero_unit_t unit)),                                                    \
       (recordings, model, unit, compute))                                                                              \
     X(data_batch, (data_t * data, int64_t step, int micro_step, const int32_t **inputs, const int32_t **targets),      \

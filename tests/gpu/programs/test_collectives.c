@@ -161,8 +161,8 @@ static void move(worker_t *w, move_t what, size_t n)
     delay(w);
     if (what == EXCHANGE || what == EXCHANGE_PIECE) {
         const size_t first = what == EXCHANGE ? 0 : n / 3;
-        EXPECT_OK(comm->ops->exchange(comm, w->lane, &w->window, OFFSET + first, n, n - first, w->all, w->slices,
-                                      (zero_stream_t)w->stream));
+        EXPECT_OK(comm->ops->all_to_all(comm, w->lane, &w->window, OFFSET + first, n, n - first, w->all, w->slices,
+                                        (zero_stream_t)w->stream));
         EXPECT(w->slices[comm->rank] == published + own + first);
         for (int rank = 0; rank < comm->size; rank++)
             check(w, w->slices[rank], rank, own + first, n - first);

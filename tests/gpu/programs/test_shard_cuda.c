@@ -359,7 +359,7 @@ static bool sums_of_any_size(void)
     return check_sum(&(sum_t){ZERO_BF16, 256, 20001, 0, false, true}) && same;
 }
 
-static bool sums_in_place(void)
+static bool reduced_in_place(void)
 {
     const size_t n = 50021;
     twin_t a = twin_of_any_floats(n * 4), b = twin_of_any_floats(n * 4);
@@ -664,7 +664,7 @@ static const struct {
     {"AdamW: the CPU's bits over segments of any size, start and alignment", adam_of_any_segments, false},
     {"AdamW: a skipped step writes nothing", adam_skips, false},
     {"slices: the CPU's sums and partials at any size, count and alignment", sums_of_any_size, false},
-    {"slices: out may be one of them", sums_in_place, false},
+    {"slices: out may be one of them", reduced_in_place, false},
     {"slices: more than 256 are refused, with one line that says so", too_many_slices_are_refused, false},
     {"sum of squares: the CPU's bits at any size and alignment", squares_of_any_size, false},
     {"casts: the CPU's bits between all dtypes, for all 65536 halves", casts_of_any_size, false},

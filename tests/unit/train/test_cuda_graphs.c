@@ -22,20 +22,20 @@ typedef struct operation {
     size_t n_elems;
 } operation_t;
 
-struct zero_recording {
+struct zero_cuda_graph {
     operation_t ops[MAX_OPS];
     int n_ops;
 };
 
 static struct {
-    zero_recording_t *being_made;
+    zero_cuda_graph_t *being_made;
     int n_made, n_replayed, n_alive;
     bool fails; /* record_end does */
 } the;
 
 static zero_status_t put_grad(zero_model_context_t *ctx, zero_grad_t grad, const float *sums, size_t n_elems)
 {
-    zero_recording_t *recording = the.being_made;
+    zero_cuda_graph_t *recording = the.being_made;
     if (!recording)
         return zero_model_kernels_cpu()->put_grad(ctx, grad, sums, n_elems);
     ck_assert_int_lt(recording->n_ops, MAX_OPS);
@@ -51,7 +51,7 @@ static zero_status_t record_begin(zero_model_context_t *ctx)
     return ZERO_OK;
 }
 
-static zero_status_t record_end(zero_model_context_t *ctx, zero_recording_t **recording)
+static zero_status_t record_end(zero_model_context_t *ctx, zero_cuda_graph_t **recording)
 {
     (void)ctx;
     if (the.fails) {
@@ -66,7 +66,7 @@ static zero_status_t record_end(zero_model_context_t *ctx, zero_recording_t **re
     return ZERO_OK;
 }
 
-static zero_status_t replay(zero_model_context_t *ctx, zero_recording_t *recording)
+static zero_status_t replay(zero_model_context_t *ctx, zero_cuda_graph_t *recording)
 {
     ck_assert_ptr_null(the.being_made);
     for (int i = 0; i < recording->n_ops; i++)
@@ -75,7 +75,7 @@ static zero_status_t replay(zero_model_context_t *ctx, zero_recording_t *recordi
     return ZERO_OK;
 }
 
-static void recording_destroy(zero_recording_t *recording)
+static void cuda_graph_destroy(zero_cuda_graph_t *recording)
 {
     the.n_alive -= recording != NULL;
     free(recording);
@@ -87,7 +87,7 @@ static zero_model_kernels_t recording_kernels(void)
     kernels.record_begin = record_begin;
     kernels.record_end = record_end;
     kernels.replay = replay;
-    kernels.recording_destroy = recording_destroy;
+    kernels.cuda_graph_destroy = cuda_graph_destroy;
     kernels.put_grad = put_grad;
     return kernels;
 }
@@ -159,13 +159,13 @@ static void setup(void)
         ck_assert_int_eq(zero_model_add_tensor(toy.declaration, unit, &desc, &toy.tensors[u]), ZERO_OK);
     }
     toy.model = (model_t){.options = &toy.options, .kernels = &toy.kernels, .loss_weight = 1.0};
-    ck_assert_int_eq(recordings_create(&toy.kernels, N_UNITS, &toy.model.recordings), ZERO_OK);
+    ck_assert_int_eq(cuda_graphs_create(&toy.kernels, N_UNITS, &toy.model.recordings), ZERO_OK);
     ck_assert_ptr_nonnull(toy.model.recordings);
 }
 
 static void teardown(void)
 {
-    recordings_destroy(toy.model.recordings);
+    cuda_graphs_destroy(toy.model.recordings);
     ck_assert_int_eq(the.n_alive, 0);
     zero_model_destroy(toy.declaration);
     zero_device_destroy(toy.device);
@@ -183,7 +183,7 @@ static void micro_step(zero_engine_t *engine, zero_status_t (*compute)(model_t *
     }
     for (zero_unit_t u = N_UNITS - 1; u >= 0; u--) {
         ck_assert_int_eq(zero_acquire(engine, u, NULL), ZERO_OK);
-        ck_assert_int_eq(recordings_run(toy.model.recordings, &toy.model, u, compute), ZERO_OK);
+        ck_assert_int_eq(cuda_graphs_run(toy.model.recordings, &toy.model, u, compute), ZERO_OK);
         const float *weight = zero_param(engine, toy.tensors[u]), *grad = zero_grad(engine, toy.tensors[u]).data;
         for (int i = 0; i < N_ELEMS; i++)
             ck_assert_float_eq(grad[i], times * weight[i]);
@@ -296,7 +296,7 @@ START_TEST(a_failure_while_recording_is_told_and_leaves_nothing)
     toy.model.engine = engine;
     ck_assert_int_eq(zero_begin(engine, ZERO_PASS_TRAIN, NULL), ZERO_OK);
     ck_assert_int_eq(zero_acquire(engine, 0, NULL), ZERO_OK);
-    ck_assert_int_eq(recordings_run(toy.model.recordings, &toy.model, 0, failing), ZERO_ERROR_ARGUMENT);
+    ck_assert_int_eq(cuda_graphs_run(toy.model.recordings, &toy.model, 0, failing), ZERO_ERROR_ARGUMENT);
     ck_assert_ptr_null(the.being_made);
     ck_assert_int_eq(the.n_alive, 0);
     zero_engine_destroy(engine);
@@ -316,7 +316,7 @@ START_TEST(training_is_recorded_when_it_has_settled_and_evaluation_never)
     ck_assert_int_eq(trainer_open(&trainer, &options, toy.comm), ZERO_OK);
     ck_assert_int_eq(zero_init_parameters(trainer.engine), ZERO_OK);
     ck_assert_int_eq(
-        recordings_create(&toy.kernels, zero_model_n_units(trainer.model.declaration), &trainer.model.recordings),
+        cuda_graphs_create(&toy.kernels, zero_model_n_units(trainer.model.declaration), &trainer.model.recordings),
         ZERO_OK);
     for (int i = 0; i < RECORDINGS_WARM_UP; i++) {
         ck_assert_int_eq(trainer_step(&trainer, inputs, targets, 1e-3, &result), ZERO_OK);

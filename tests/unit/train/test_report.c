@@ -257,7 +257,8 @@ START_TEST(a_line_that_is_held_is_said_whatever_comes)
     } cases[] = {{"term", 128 + SIGTERM}, {"int", 128 + SIGINT}, {"flush", 0}, {"wait", 0}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         support_output_t output;
-        int code = support_run(&output, RUN_LIMIT_S, "exec %s/tests/unit/train/test_report %s", support_build(), cases[i].how);
+        int code =
+            support_run(&output, RUN_LIMIT_S, "exec %s/tests/unit/train/test_report %s", support_build(), cases[i].how);
         ck_assert_msg(code == cases[i].exit_code, "%s: exit code %d", cases[i].how, code);
         ck_assert_msg(strcmp(output.err, "zerotrain: rank 1: mine\nzerotrain: rank 1: mine, too\n") == 0, "%s: %s",
                       cases[i].how, output.err);

@@ -127,7 +127,7 @@ START_TEST(units_of_a_slot_class_keep_each_others_padding)
         for (int a = 0; a < model->n_units; a++)
             for (int b = 0; b < model->n_units; b++) {
                 const zero_unit_layout_t *units[2] = {&layout.units[a], &layout.units[b]};
-                uint64_t n = zero_layout_slot_elems(&layout, units[0]->slot_class);
+                uint64_t n = zero_layout_buffer_elems(&layout, units[0]->buffer_class);
                 uint64_t both =
                     units[0]->flat_elems < units[1]->flat_elems ? units[0]->flat_elems : units[1]->flat_elems;
                 ck_assert_uint_ge(n, units[0]->flat_elems);
@@ -136,7 +136,7 @@ START_TEST(units_of_a_slot_class_keep_each_others_padding)
                 occupy(model, &layout, a, slots[0]);
                 occupy(model, &layout, b, slots[1]);
                 bool same = memcmp(slots[0], slots[1], both) == 0;
-                if (units[0]->slot_class == units[1]->slot_class) {
+                if (units[0]->buffer_class == units[1]->buffer_class) {
                     ck_assert(same);
                     ck_assert_uint_le(n, units[1]->flat_elems + units[1]->flat_elems / 16);
                     n_unlike += units[0]->flat_elems != units[1]->flat_elems;
@@ -184,9 +184,9 @@ START_TEST(a_unit_joins_the_first_class_with_all_of_whose_units_it_can_take_turn
                         break;
             class_of[unit] = c;
             n_classes += c == n_classes;
-            ck_assert_int_eq(layout.units[unit].slot_class, c);
+            ck_assert_int_eq(layout.units[unit].buffer_class, c);
         }
-        ck_assert_int_eq(layout.n_slot_classes, n_classes);
+        ck_assert_int_eq(layout.n_buffer_classes, n_classes);
         most_classes = n_classes > most_classes ? n_classes : most_classes;
         zero_layout_destroy(&layout);
         zero_model_destroy(model);
@@ -224,15 +224,15 @@ START_TEST(an_embedding_and_a_head_take_turns)
         }
         zero_layout_t layout;
         ck_assert_int_eq(zero_layout_create(model, cases[i].n_ranks, &layout), ZERO_OK);
-        ck_assert_msg((layout.units[0].slot_class == layout.units[n_blocks + 1].slot_class) == cases[i].together,
+        ck_assert_msg((layout.units[0].buffer_class == layout.units[n_blocks + 1].buffer_class) == cases[i].together,
                       "%d ranks, %d rows", cases[i].n_ranks, (int)cases[i].rows);
-        int n_slots[3] = {0};
-        zero_order_grad_slots(model, &layout, 2, n_slots);
-        ck_assert_int_eq(n_slots[layout.units[0].slot_class], 1);
-        ck_assert_int_eq(n_slots[layout.units[1].slot_class], 3);
-        ck_assert_int_eq(zero_order_param_slots(model, &layout, 1, n_slots), ZERO_OK);
-        ck_assert_int_eq(n_slots[layout.units[0].slot_class], 1);
-        ck_assert_int_eq(n_slots[layout.units[1].slot_class], 2);
+        int n_buffers[3] = {0};
+        zero_order_unsharded_grads(model, &layout, 2, n_buffers);
+        ck_assert_int_eq(n_buffers[layout.units[0].buffer_class], 1);
+        ck_assert_int_eq(n_buffers[layout.units[1].buffer_class], 3);
+        ck_assert_int_eq(zero_order_unsharded_params(model, &layout, 1, n_buffers), ZERO_OK);
+        ck_assert_int_eq(n_buffers[layout.units[0].buffer_class], 1);
+        ck_assert_int_eq(n_buffers[layout.units[1].buffer_class], 2);
         zero_layout_destroy(&layout);
         zero_model_destroy(model);
     }
@@ -248,23 +248,23 @@ START_TEST(gradient_slots_are_as_many_as_backward_takes)
         const int n_units = model->n_units, n_spare = (int)(support_random(&seed) % 4);
         zero_layout_t layout;
         ck_assert_int_eq(zero_layout_create(model, 2, &layout), ZERO_OK);
-        int *n_slots = calloc((size_t)layout.n_slot_classes, sizeof *n_slots);
-        ck_assert_int_eq(zero_order_grad_slots(model, &layout, n_spare, n_slots), ZERO_OK);
-        for (int c = 0; c < layout.n_slot_classes; c++) {
+        int *n_buffers = calloc((size_t)layout.n_buffer_classes, sizeof *n_buffers);
+        ck_assert_int_eq(zero_order_unsharded_grads(model, &layout, n_spare, n_buffers), ZERO_OK);
+        for (int c = 0; c < layout.n_buffer_classes; c++) {
             int given_back[64] = {0}, most = 0; /* given_back: by unit, at which position; 0: not taken yet */
             for (int position = n_units; position < 2 * n_units; position++) {
                 int taken = 0;
                 for (int flat = 0; flat < n_units; flat++)
-                    if (layout.units[flat].slot_class == c && !given_back[flat] &&
+                    if (layout.units[flat].buffer_class == c && !given_back[flat] &&
                         zero_order_needs(model, position, flat))
                         given_back[flat] = 2 * n_units - flat + n_spare;
                 for (int flat = 0; flat < n_units; flat++)
                     taken += given_back[flat] > position;
                 most = taken > most ? taken : most;
             }
-            ck_assert_int_eq(n_slots[c], most);
+            ck_assert_int_eq(n_buffers[c], most);
         }
-        free(n_slots);
+        free(n_buffers);
         zero_layout_destroy(&layout);
         zero_model_destroy(model);
     }
@@ -281,10 +281,10 @@ START_TEST(param_slots_hold_every_window_and_not_one_more)
             prefetch = INT_MAX;
         zero_layout_t layout;
         ck_assert_int_eq(zero_layout_create(model, 2, &layout), ZERO_OK);
-        int *n_slots = calloc((size_t)layout.n_slot_classes, sizeof *n_slots);
-        ck_assert_int_eq(zero_order_param_slots(model, &layout, prefetch, n_slots), ZERO_OK);
+        int *n_buffers = calloc((size_t)layout.n_buffer_classes, sizeof *n_buffers);
+        ck_assert_int_eq(zero_order_unsharded_params(model, &layout, prefetch, n_buffers), ZERO_OK);
         /* By brute force: which flats does each window of positions touch? */
-        for (int c = 0; c < layout.n_slot_classes; c++) {
+        for (int c = 0; c < layout.n_buffer_classes; c++) {
             int most = 0;
             for (int begin = 0; begin < 2 * model->n_units; begin++) {
                 int n = 0;
@@ -293,13 +293,13 @@ START_TEST(param_slots_hold_every_window_and_not_one_more)
                     for (int p = begin; p < 2 * model->n_units && p - begin <= prefetch && p - begin <= model->n_units;
                          p++)
                         touched |= zero_order_needs(model, p, flat);
-                    n += touched && layout.units[flat].slot_class == c;
+                    n += touched && layout.units[flat].buffer_class == c;
                 }
                 most = n > most ? n : most;
             }
-            ck_assert_int_eq(n_slots[c], most);
+            ck_assert_int_eq(n_buffers[c], most);
         }
-        free(n_slots);
+        free(n_buffers);
         zero_layout_destroy(&layout);
         zero_model_destroy(model);
     }
@@ -385,8 +385,10 @@ START_TEST(the_plan_is_the_table_of_stages)
             ck_assert_double_eq_tol((double)plan.bytes[ZERO_MEMORY_OPTIMIZER] / P, want[stage][fp32][2], 1e-3);
             /* Two slots of one unit each: this one and the next, of 16 units. */
             double slot = (fp32 ? 4.0 : 2.0) * P / n_units;
-            ck_assert_double_eq_tol((double)plan.bytes[ZERO_MEMORY_PARAMETER_SLOTS], stage == 3 ? 2 * slot : 0, 8192);
-            ck_assert_double_eq_tol((double)plan.bytes[ZERO_MEMORY_GRADIENT_SLOTS], stage >= 2 ? 2 * slot : 0, 8192);
+            ck_assert_double_eq_tol((double)plan.bytes[ZERO_MEMORY_UNSHARDED_PARAMETERS], stage == 3 ? 2 * slot : 0,
+                                    8192);
+            ck_assert_double_eq_tol((double)plan.bytes[ZERO_MEMORY_UNSHARDED_GRADIENTS], stage >= 2 ? 2 * slot : 0,
+                                    8192);
         }
     zero_model_destroy(model);
 }
@@ -421,7 +423,7 @@ END_TEST
 /* Of an even model in bf16, with `hosted` units' state on the host: bytes of state and buffers that stay, units whose
  * sums stay, and pinned bytes. */
 typedef struct offloaded {
-    uint64_t optimizer, n_sums, pinned;
+    uint64_t optimizer, n_reductions, pinned;
 } offloaded_t;
 
 /* Sums that grow over micro-steps have no place but their own (stage 1 reduces once a step, then from fp32 gradients
@@ -432,7 +434,7 @@ static offloaded_t offloaded_by_hand(uint64_t n_units, uint64_t hosted, bool tak
     uint64_t n_passing = hosted < 4 ? hosted : 4;
     uint64_t n_sent = take_turns && hosted > 2 ? hosted - 2 : 0; /* the last two sums of backward are still there */
     offloaded_t want = {.optimizer = 10 * shard * (n_units - hosted),
-                        .n_sums = take_turns ? n_units - hosted + (hosted < 2 ? hosted : 2) : n_units};
+                        .n_reductions = take_turns ? n_units - hosted + (hosted < 2 ? hosted : 2) : n_units};
     if (update == ZERO_OFFLOAD_UPDATE_HOST) { /* parameter, low half, m, v, gradient, and a page of scalars */
         want.pinned = hosted ? 16 * shard * hosted + 4096 : 0;
         return want;
@@ -465,7 +467,7 @@ START_TEST(what_is_offloaded_leaves_the_device_to_the_byte)
                                                          config.offload_update, shard);
                     ck_assert_uint_eq(plan.bytes[ZERO_MEMORY_OPTIMIZER], want.optimizer);
                     ck_assert_uint_eq(whole.bytes[ZERO_MEMORY_GRADIENTS] - plan.bytes[ZERO_MEMORY_GRADIENTS],
-                                      4 * shard * ((uint64_t)n_units - want.n_sums));
+                                      4 * shard * ((uint64_t)n_units - want.n_reductions));
                     ck_assert_uint_eq(plan.pinned_bytes, want.pinned);
                 }
     zero_model_destroy(model);
@@ -481,7 +483,7 @@ START_TEST(hosted_state_passes_in_pieces_that_fit_into_the_buffers)
         zero_layout_t layout;
         zero_arena_plan_t plan;
         zero_config_t config = zero_config_default();
-        uint64_t n_pieces = 0;
+        uint64_t n_chunks = 0;
         config.offload = true;
         config.offload_ratio = (float)support_uniform(&seed);
         config.stage = 1 + i % 3;
@@ -490,16 +492,16 @@ START_TEST(hosted_state_passes_in_pieces_that_fit_into_the_buffers)
         config.offload_buffer_bytes = support_random(&seed) % (1 << (4 + i % 20));
         ck_assert_int_eq(zero_layout_create(model, 1 + i % 5, &layout), ZERO_OK);
         ck_assert_int_eq(zero_arena_plan_create(model, &layout, &config, ZERO_COMM_NCCL, &plan), ZERO_OK);
-        const zero_passing_plan_t *passing = &plan.passing;
+        const zero_state_staging_plan_t *passing = &plan.passing;
         for (zero_unit_t u = plan.host.first; u < layout.n_units; u++)
-            for (uint64_t at = 0; at < layout.units[u].shard_elems; at += passing->piece_elems)
-                n_pieces++;
-        ck_assert_uint_eq((uint64_t)passing->n_pieces, n_pieces);
-        ck_assert_int_le(passing->n_places, passing->n_pieces);
-        ck_assert(passing->piece_elems % 4 == 0); /* vectors of four in every place */
-        uint64_t n_elems = (uint64_t)passing->n_places * passing->piece_elems;
+            for (uint64_t at = 0; at < layout.units[u].shard_elems; at += passing->chunk_elems)
+                n_chunks++;
+        ck_assert_uint_eq((uint64_t)passing->n_chunks, n_chunks);
+        ck_assert_int_le(passing->n_buffers, passing->n_chunks);
+        ck_assert(passing->chunk_elems % 4 == 0); /* vectors of four in every place */
+        uint64_t n_elems = (uint64_t)passing->n_buffers * passing->chunk_elems;
         uint64_t least = 128 * 4 * 16; /* one run in four places: there is nothing smaller */
-        ck_assert_uint_le(n_elems * (8 + zero_low_size(config.dtype)),
+        ck_assert_uint_le(n_elems * (8 + zero_master_lo_size(config.dtype)),
                           config.offload_buffer_bytes > least ? config.offload_buffer_bytes : least);
         zero_arena_plan_destroy(&plan);
         zero_layout_destroy(&layout);
@@ -582,16 +584,16 @@ START_TEST(pieces_are_chunks_of_the_norm_and_fit_into_staging)
         ck_assert_int_eq(zero_layout_create(model, n_ranks, &layout), ZERO_OK);
         ck_assert_int_eq(zero_arena_plan_create(model, &layout, &config, kind, &plan), ZERO_OK);
         ck_assert_int_eq(plan.n_staging, kind == ZERO_COMM_NCCL ? 2 : 1);
-        ck_assert_uint_eq(plan.staging_bytes, plan.piece_elems * (uint64_t)n_ranks * 2);
+        ck_assert_uint_eq(plan.staging_bytes, plan.chunk_elems * (uint64_t)n_ranks * 2);
         uint64_t chunk_bytes = (uint64_t)n_ranks * ZERO_NORM_CHUNK * 2;
-        if (plan.piece_elems < layout.units[0].shard_elems) {
-            ck_assert_uint_eq(plan.piece_elems % ZERO_NORM_CHUNK, 0);
-            ck_assert(plan.staging_bytes <= config.staging_bytes / 2 || plan.piece_elems == ZERO_NORM_CHUNK);
+        if (plan.chunk_elems < layout.units[0].shard_elems) {
+            ck_assert_uint_eq(plan.chunk_elems % ZERO_NORM_CHUNK, 0);
+            ck_assert(plan.staging_bytes <= config.staging_bytes / 2 || plan.chunk_elems == ZERO_NORM_CHUNK);
             /* not smaller than it must be: half of staging, or copies of 64 MiB together */
             ck_assert(plan.staging_bytes + chunk_bytes > config.staging_bytes / 2 ||
                       plan.staging_bytes + chunk_bytes > UINT64_C(64) << 20);
         } else {
-            ck_assert_uint_eq(plan.piece_elems, layout.units[0].shard_elems);
+            ck_assert_uint_eq(plan.chunk_elems, layout.units[0].shard_elems);
         }
         zero_arena_plan_destroy(&plan);
         zero_layout_destroy(&layout);

@@ -131,7 +131,7 @@ START_TEST(checkpoints_do_not_know_who_updated)
 }
 END_TEST
 
-/* Gradients that travel in pieces, or that the transport adds on their way. */
+/* Gradients that transfer in pieces, or that the transport adds on their way. */
 START_TEST(so_they_are_however_gradients_travel)
 {
     static const char *const pieces[] = {"staging=1 stage=1 offload=40 buffer=100000",

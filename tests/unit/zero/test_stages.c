@@ -373,8 +373,8 @@ END_TEST
 
 /* The ranks' gradients are summed in another grouping. fp32: a sum's rounding, 2^-24, some of it grown over 20 steps;
  * measured 1.6e-7 in grad_norm and at most two units of the last place in loss. bf16: gradients are rounded (2^-9)
- * before they travel, so other parts are rounded; measured 7e-5 in loss, 2.2e-3 in grad_norm. The bounds are about ten
- * times that; a wrong weight of one rank's share would be seen at once. */
+ * before they transfer, so other parts are rounded; measured 7e-5 in loss, 2.2e-3 in grad_norm. The bounds are about
+ * ten times that; a wrong weight of one rank's share would be seen at once. */
 START_TEST(another_number_of_ranks_agrees_to_rounding)
 {
     static const int rank_counts[] = {1, 2, 3, 4, 8};

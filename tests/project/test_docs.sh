@@ -1,0 +1,128 @@
+#!/bin/bash
+# Tests of what is generated: help, man pages, bash's completion, docs/configuration.md and the reference of zero.h say
+# the same as the option table and zero.h.
+
+set -uo pipefail
+export LC_ALL=C
+cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
+build=${ZERO_BUILD:-build}
+docs=$build/docs
+# shellcheck source=tests/support/claims.sh
+source tests/support/claims.sh
+
+# ---- the settings ---------------------------------------------------------------------------------------------------
+# Lists of section.key, one a line. --help is printed from the table itself, so it is what the others are held to.
+
+help_settings()
+{
+    awk '/^\[/ { gsub(/[][]/, ""); section = $1 } section && /^  [a-z_0-9]+ = / { print section "." $1 }' "$scratch/help"
+}
+
+markdown_settings()
+{
+    awk '/^### \[/ { gsub(/[][]/, "", $2); section = $2 }
+         section && /^\| `/ { gsub(/`/, "", $2); print section "." $2 }' docs/configuration.md
+}
+
+man_settings()
+{
+    awk '/^\.SS / { gsub(/[][]/, "", $2); section = $2 }
+         section && /^\.B [a-z_0-9]+ =/ { print section "." $2 }' "$docs/zerotrain.1"
+}
+
+# What bash offers for the last WORD: complete_words WORD...
+complete_words()
+{
+    bash -c 'compopt() { :; }; source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _zerotrain
+        [[ ${#COMPREPLY[@]} -eq 0 ]] || printf "%s\n" "${COMPREPLY[@]}"' bash "$docs/zerotrain.bash" "$@"
+}
+
+completed_settings()
+{
+    complete_words zerotrain --set "" | sed 's/=$//'
+}
+
+# same_list COMMAND LIST: the command prints the lines of LIST, which is sorted and not empty.
+same_list()
+{
+    [[ -s $2 ]] && "$1" | sort | diff "$2" -
+}
+
+"$build/zerotrain" --help >"$scratch/help"
+help_settings | sort >"$scratch/settings"
+n_settings=$(wc -l <"$scratch/settings")
+claim "docs/configuration.md has the $n_settings settings of --help and no other" same_list markdown_settings "$scratch/settings"
+claim "zerotrain(1) has the $n_settings settings of --help and no other" same_list man_settings "$scratch/settings"
+claim "completion offers the $n_settings settings of --help and no other" same_list completed_settings "$scratch/settings"
+
+reference_is_up_to_date()
+{
+    sed -n '/<!-- begin reference -->/,/<!-- end reference -->/p' docs/configuration.md | sed '1d;$d' |
+        diff - <("$docs/options" markdown)
+}
+claim "docs/configuration.md says what the table says (else: make docs/configuration.md)" reference_is_up_to_date
+
+# ---- the options of the command line --------------------------------------------------------------------------------
+man_options()
+{
+    sed -n '/^\.SH OPTIONS/,/^\.SH SETTINGS/s/^\.B \(\\-\\-[a-z\\-]*\).*/\1/p' "$docs/zerotrain.1" | tr -d '\\'
+}
+
+completed_options()
+{
+    complete_words zerotrain --
+}
+
+sed -n 's/^  \(--[a-z-]*\) .*/\1/p' "$scratch/help" | sort >"$scratch/options"
+n_options=$(wc -l <"$scratch/options")
+claim "zerotrain(1) has the $n_options options of --help and no other" same_list man_options "$scratch/options"
+claim "completion offers the $n_options options of --help and no other" same_list completed_options "$scratch/options"
+
+offers()
+{
+    local want=$1
+    shift
+    [[ $(complete_words "$@" | tr '\n' ' ') == "$want " ]]
+}
+claim "completion offers a setting's values" offers "bf16 fp32 fp16" zerotrain --set train.precision = ""
+touch "$scratch/model.ini"
+claim "completion offers files" offers "$scratch/model.ini" zerotrain "$scratch/mod"
+
+# ---- zero.h ---------------------------------------------------------------------------------------------------------
+nm -D --defined-only "$build/libzero.so" | awk '{ print $3 }' | sort >"$scratch/functions"
+
+# has_functions BEFORE AFTER FILE: each function stands there between the two.
+has_functions()
+{
+    local name status=0
+    [[ -s $scratch/functions ]] || return 1
+    while read -r name; do
+        grep -q "$1$name$2" "$3" || { echo "$name is missing" && status=1; }
+    done <"$scratch/functions"
+    return $status
+}
+claim "libzero(3) has the $(wc -l <"$scratch/functions") functions of libzero.so" has_functions '[ *]' '(' "$docs/libzero.3"
+
+has_no_warnings()
+{
+    ! mandoc -Tlint -Wwarning "$1" | grep -v 'missing date'
+}
+if command -v mandoc >/dev/null; then
+    claim "mandoc has nothing against zerotrain(1)" has_no_warnings "$docs/zerotrain.1"
+    claim "mandoc has nothing against libzero(3)" has_no_warnings "$docs/libzero.3"
+else
+    echo "SKIP: man pages: mandoc is not installed"
+fi
+
+# docs/Doxyfile makes warnings errors.
+run_doxygen()
+{
+    { cat docs/Doxyfile && echo "OUTPUT_DIRECTORY = $scratch"; } | doxygen -
+}
+if command -v doxygen >/dev/null; then
+    claim "doxygen reads zero.h without a warning" run_doxygen
+    claim "its reference has the functions of libzero.so" has_functions '' '</a>' "$scratch/html/zero_8h.html"
+else
+    echo "SKIP: the reference of zero.h: doxygen is not installed"
+fi
+exit $status
