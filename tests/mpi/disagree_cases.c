@@ -219,7 +219,7 @@ int main(int argc, char **argv)
     if (strcmp(argv[2], "async") == 0)
         OK(async_device_create(comm, &(async_options_t){.seed = 1 + (uint64_t)rank, .max_delay_us = 50}, &device));
     else
-        OK(zero_device_create(ZERO_DEVICE_CPU, comm, &device));
+        OK(zero_device_create(strcmp(argv[2], "cuda") == 0 ? ZERO_DEVICE_CUDA : ZERO_DEVICE_CPU, comm, &device));
     for (int i = 0; i < 2; i++)
         engines[i] = make_engine(1);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
