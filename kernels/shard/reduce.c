@@ -39,21 +39,6 @@ static size_t chunk_end(size_t chunk, size_t n_elems)
     return n_elems - begin < ZERO_NORM_CHUNK ? n_elems : begin + ZERO_NORM_CHUNK;
 }
 
-zero_status_t ZERO_ISA(zero_shard_sum_squares)(const float *x, size_t n_elems, double *partials, zero_stream_t stream)
-{
-    (void)stream;
-    const size_t n_chunks = zero_norm_n_partials(n_elems);
-#pragma omp parallel for schedule(static) if (n_elems >= ZERO_SHARD_PARALLEL_MIN)
-    for (size_t chunk = 0; chunk < n_chunks; ++chunk) {
-        const size_t end = chunk_end(chunk, n_elems);
-        float lanes[ZERO_NORM_LANES] = {0.0f};
-        for (size_t at = chunk * ZERO_NORM_CHUNK; at < end; at += ZERO_NORM_LANES)
-            add_squares(lanes, x + at, row_length(at, end));
-        partials[chunk] = fold_lanes(lanes);
-    }
-    return ZERO_OK;
-}
-
 /* A few thousand numbers at most per billion elements: one thread. */
 #define PARTIAL_LANES 256
 

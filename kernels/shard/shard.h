@@ -128,8 +128,6 @@ typedef struct zero_shard_kernels {
      * partials: NULL, or zero_norm_n_partials(n_elems) doubles that receive the sums of squares of the new out. */
     zero_status_t (*sum_slices)(float *out, const void *const *slices, int n_slices, zero_dtype_t dtype, size_t n_elems,
                                 bool accumulate, double *partials, zero_stream_t stream);
-    /* partials as above, of x alone. */
-    zero_status_t (*sum_squares)(const float *x, size_t n_elems, double *partials, zero_stream_t stream);
     /* mine->sum_of_squares = partials added in a fixed order: 256 lanes as above (lane l adds l, l + 256 ... from 0),
      * folded in halves, in double; calls and lr = agreed's, which is host memory, read before the call returns. The
      * rest of *mine stays. */

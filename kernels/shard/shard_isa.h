@@ -13,7 +13,6 @@
 zero_status_t ZERO_ISA(zero_shard_adam)(const zero_adam_t *args, zero_stream_t stream);
 zero_status_t ZERO_ISA(zero_shard_sum_slices)(float *out, const void *const *slices, int n_slices, zero_dtype_t dtype,
                                               size_t n_elems, bool accumulate, double *partials, zero_stream_t stream);
-zero_status_t ZERO_ISA(zero_shard_sum_squares)(const float *x, size_t n_elems, double *partials, zero_stream_t stream);
 zero_status_t ZERO_ISA(zero_shard_contribute)(const double *partials, size_t n_partials, const zero_agreed_t *agreed,
                                               zero_contribution_t *mine, zero_stream_t stream);
 zero_status_t ZERO_ISA(zero_shard_decide_step)(const zero_step_rules_t *rules, float lr,

@@ -8,7 +8,6 @@ const zero_shard_kernels_t ZERO_ISA(zero_shard_kernels) = {
     .name = NAME_OF(ZERO_ISA_NAME),
     .adam = ZERO_ISA(zero_shard_adam),
     .sum_slices = ZERO_ISA(zero_shard_sum_slices),
-    .sum_squares = ZERO_ISA(zero_shard_sum_squares),
     .contribute = ZERO_ISA(zero_shard_contribute),
     .decide_step = ZERO_ISA(zero_shard_decide_step),
     .cast = ZERO_ISA(zero_shard_cast),

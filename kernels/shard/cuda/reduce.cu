@@ -131,20 +131,6 @@ __device__ static double sum_of_squares(const rows &values)
     return double_of((lanes[0] + lanes[2]) + (lanes[1] + lanes[3]));
 }
 
-static __global__ void __launch_bounds__(THREADS)
-    sum_squares_kernel(const float *x, size_t n_elems, bool aligned, double *partials)
-{
-    const size_t begin = (size_t)blockIdx.x * ZERO_NORM_CHUNK, n_left = n_elems - begin;
-    rows values;
-    if (aligned && n_left >= ZERO_NORM_CHUNK)
-        load_rows<true, ZERO_FP32>(x + begin, n_left, &values);
-    else
-        load_rows<false, ZERO_FP32>(x + begin, n_left, &values);
-    const double sum = sum_of_squares(values);
-    if (threadIdx.x == 0)
-        partials[blockIdx.x] = sum;
-}
-
 /* 122,071 numbers per billion elements: one block, a thread a lane, with a batch of loads in flight at a time. Missing
  * numbers count as 0, which changes no sum: no lane is ever -0. */
 constexpr unsigned PARTIAL_LANES = 256, PARTIAL_BATCH = 32;
@@ -246,13 +232,6 @@ cudaError_t zero_cuda_sum_slices(float *out, const zero_cuda_slices_t *slices, i
         launch_sum_slices<ZERO_FP16, uint16_t>(out, slices, n_slices, n_elems, accumulate, partials, stream);
     else
         launch_sum_slices<ZERO_FP32, float>(out, slices, n_slices, n_elems, accumulate, partials, stream);
-    return cudaGetLastError();
-}
-
-cudaError_t zero_cuda_sum_squares(const float *x, size_t n_elems, double *partials, cudaStream_t stream)
-{
-    sum_squares_kernel<<<blocks_for(n_elems, ZERO_NORM_CHUNK), THREADS, 0, stream>>>(x, n_elems, is_group_aligned(x),
-                                                                                     partials);
     return cudaGetLastError();
 }
 

@@ -35,14 +35,6 @@ static zero_status_t sum_slices(float *out, const void *const *slices, int n_sli
     return ZERO_OK;
 }
 
-static zero_status_t sum_squares(const float *x, size_t n_elems, double *partials, zero_stream_t stream)
-{
-    if (n_elems == 0)
-        return ZERO_OK;
-    ZERO_TRY_CUDA(zero_cuda_sum_squares(x, n_elems, partials, stream_of(stream)));
-    return ZERO_OK;
-}
-
 static zero_status_t contribute(const double *partials, size_t n_partials, const zero_agreed_t *agreed,
                                 zero_contribution_t *mine, zero_stream_t stream)
 {
@@ -129,7 +121,6 @@ const zero_shard_kernels_t *zero_shard_kernels_cuda(void)
         .name = "cuda",
         .adam = adam,
         .sum_slices = sum_slices,
-        .sum_squares = sum_squares,
         .contribute = contribute,
         .decide_step = decide_step,
         .cast = cast,

@@ -23,7 +23,6 @@ typedef struct zero_cuda_slices {
 } zero_cuda_slices_t;
 cudaError_t zero_cuda_sum_slices(float *out, const zero_cuda_slices_t *slices, int n_slices, zero_dtype_t dtype,
                                  size_t n_elems, bool accumulate, double *partials, cudaStream_t stream);
-cudaError_t zero_cuda_sum_squares(const float *x, size_t n_elems, double *partials, cudaStream_t stream);
 /* n_partials may be 0. `agreed` is host memory, read before the call returns. */
 cudaError_t zero_cuda_contribute(const double *partials, size_t n_partials, const zero_agreed_t *agreed,
                                  zero_contribution_t *mine, cudaStream_t stream);
