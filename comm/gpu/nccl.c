@@ -115,7 +115,7 @@ static zero_status_t nccl_all_to_all(zero_comm_t *comm, zero_lane_t lane, const 
     slices[comm->rank] = src + (size_t)comm->rank * src_stride; /* its own needs no journey */
     if (comm->size == 1)
         return ZERO_OK;
-    zero_comm_pair(comm, "gradient all_to_all", n_bytes);
+    zero_comm_pair(comm, "gradient all-to-all", n_bytes);
     ZERO_TRY_NCCL(comm, nccl, ncclGroupStart());
     for (int rank = 0; rank < comm->size; rank++) {
         if (rank == comm->rank)

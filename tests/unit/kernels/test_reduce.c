@@ -192,7 +192,7 @@ END_TEST
 
 /* ---- Norms ---- */
 
-/* Takes the norm of n floats as the engine does if the network has summed them: a sum of one slice, in place. */
+/* Takes the norm of n floats as the engine does if the network has summed them: as a sum of one slice. */
 static void sum_squares(const zero_shard_kernels_t *kernels, float *x, size_t n_elems, double *partials)
 {
     const void *slices[] = {x};
