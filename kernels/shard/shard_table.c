@@ -1,4 +1,5 @@
-/* shard_table.c - the shard kernels of one instruction set as a table. shard_cpu.c picks among the builds' tables. */
+/* shard_table.c - the table of the shard kernels of one instruction set. shard_cpu.c chooses among the builds' tables.
+ */
 #include "kernels/shard/shard_isa.h"
 
 #define NAME_OF_(isa) #isa

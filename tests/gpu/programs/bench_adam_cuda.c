@@ -66,9 +66,9 @@ static zero_adam_t adam_args(zero_dtype_t dtype, bool many_segments)
         .param = dtype == ZERO_FP32   ? (void *)d.param32
                  : dtype == ZERO_BF16 ? d.param_bf16
                                       : d.param_fp16,
-        .low = dtype == ZERO_FP32   ? NULL
-               : dtype == ZERO_BF16 ? (void *)d.low_bf16
-                                    : (void *)d.low16f,
+        .master_lo = dtype == ZERO_FP32   ? NULL
+                     : dtype == ZERO_BF16 ? (void *)d.low_bf16
+                                          : (void *)d.low16f,
         .m = d.m,
         .v = d.v,
         .grad = d.grad,

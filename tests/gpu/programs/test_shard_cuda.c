@@ -199,7 +199,7 @@ static void shard_update(const shard_t *s, size_t base, const zero_shard_kernels
     const size_t low_size = s->dtype == ZERO_BF16 ? 2 : 4;
     const zero_adam_t args = {.param_dtype = s->dtype,
                               .param = a[0] + base * zero_dtype_size(s->dtype),
-                              .low = s->dtype == ZERO_FP32 ? NULL : a[1] + base * low_size,
+                              .master_lo = s->dtype == ZERO_FP32 ? NULL : a[1] + base * low_size,
                               .m = (float *)a[2] + base,
                               .v = (float *)a[3] + base,
                               .grad = (const float *)a[4] + base,
