@@ -84,14 +84,14 @@ struct zero_comm {
     int rank, size;             /* in the job */
     int local_rank, local_size; /* on this host */
     void *transport;            /* the transport's state */
-    zero_comm_t *host;  /* the host communicator beside which a transport between GPUs stands; NULL for others */
-    bool failed;        /* a collective failed: peers may be gone, so no collective may follow */
-    bool uses_mpi;      /* is one of the communicators that keep MPI running */
-    int64_t timeout_ns; /* the longest that a collective waits for a peer */
-    void *scratch;      /* of collectives.c: ZERO_COMM_SCRATCH_BYTES for each rank */
-    zero_call_t call;   /* the call that this rank is in; unused if `host` is set, whose call counts */
-    bool call_covers;   /* small collectives made within the call go by its name */
-    uint32_t n_engines; /* created over it so far */
+    zero_comm_t *host;          /* of a transport between GPUs: the host communicator beside it; else NULL */
+    bool failed;                /* a collective failed: peers may be gone, so no collective may follow */
+    bool uses_mpi;              /* is one of the communicators that keep MPI running */
+    int64_t timeout_ns;         /* the longest that a collective waits for a peer */
+    void *scratch;              /* of collectives.c: ZERO_COMM_SCRATCH_BYTES for each rank */
+    zero_call_t call;           /* the call that this rank is in; unused if `host` is set, whose call counts */
+    bool call_covers;           /* small collectives made within the call go by its name */
+    uint32_t n_engines;         /* created over it so far */
     /* For transports that do not compare calls themselves: a hash of all calls so far in which ranks meet, in order. It
      * is equal on all ranks; the end of each step compares it (kernels/shard/step_math.h). */
     uint64_t paired;

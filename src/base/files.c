@@ -60,7 +60,8 @@ zero_status_t zero_file_create(const char *path, uint64_t n_bytes)
         reserved = ftruncate(fd, (off_t)n_bytes) == 0;
     zero_status_t status = ZERO_OK;
     if (!reserved)
-        status = zero_fail(ZERO_ERROR_IO, "cannot reserve %" PRIu64 " bytes for '%s': %s", n_bytes, path, strerror(errno));
+        status =
+            zero_fail(ZERO_ERROR_IO, "cannot reserve %" PRIu64 " bytes for '%s': %s", n_bytes, path, strerror(errno));
     close(fd);
     return status;
 }
