@@ -1,4 +1,4 @@
-/* call.c - see call.h; and which call a communicator's rank is in (comm.h). */
+/* call.c - see call.h. */
 #include "comm/call.h"
 
 #include <inttypes.h>
@@ -6,11 +6,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "comm/comm.h"
 #include "base/hash.h"
 #include "base/log.h"
 
-_Static_assert(sizeof(zero_call_t) == 32 + 64 + 6 * 4 + 8 + 32 + 8 + 8, "padding would be compared, too");
+_Static_assert(sizeof(zero_call_t) == 32 + 64 + 6 * 4 + 8 + 32 + 8 + 8, "padding would be compared too");
 
 void zero_call_set_text(char *text, size_t n_bytes, const char *value)
 {
@@ -23,9 +22,9 @@ uint64_t zero_call_hash(const zero_call_t *call)
     return zero_hash_fold(0, call, sizeof *call);
 }
 
-/* ---- Words ---- */
+/* ---- Text ---- */
 
-/* ", unit layer.3", ", lr 0.001", what there is of them. */
+/* Appends to `text` as much as fits. */
 static void append(char text[ZERO_CALL_TEXT_BYTES], const char *format, ...) ZERO_PRINTF(2, 3);
 static void append(char text[ZERO_CALL_TEXT_BYTES], const char *format, ...)
 {
@@ -71,40 +70,4 @@ zero_status_t zero_call_mismatch(int rank, const zero_call_t *call, int other_ra
                      "), rank %d is in %s (%s, %" PRIu64 " bytes, root %" PRId64 ")",
                      rank, mine, call->what, call->n_bytes, call->root, other_rank, others, other->what, other->n_bytes,
                      other->root);
-}
-
-/* ---- Which call a rank is in ---- */
-
-/* Transports between GPUs stand beside the host's communicator, which knows. */
-static zero_comm_t *host_of(zero_comm_t *comm)
-{
-    return comm->host ? comm->host : comm;
-}
-
-void zero_comm_enter(zero_comm_t *comm, const zero_call_t *call, bool covers)
-{
-    zero_comm_t *host = host_of(comm);
-    host->call = *call;
-    host->call_covers = covers;
-}
-
-zero_status_t zero_comm_leave(zero_comm_t *comm, zero_status_t status)
-{
-    zero_comm_enter(comm, &(zero_call_t){.name = ""}, false);
-    return status;
-}
-
-zero_call_t zero_comm_call(const zero_comm_t *comm, const char *what, size_t n_bytes, int root)
-{
-    zero_call_t call = comm->host ? comm->host->call : comm->call;
-    zero_call_set_text(call.what, sizeof call.what, what);
-    call.n_bytes = n_bytes;
-    call.root = root;
-    return call;
-}
-
-void zero_comm_pair(zero_comm_t *comm, const char *what, size_t n_bytes)
-{
-    const zero_call_t call = zero_comm_call(comm, what, n_bytes, 0);
-    comm->paired = zero_hash_fold(comm->paired, &call, sizeof call);
 }

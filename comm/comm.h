@@ -1,20 +1,22 @@
 /* comm.h - how ranks move bytes: one small table of functions per transport.
  *
- * The idea is published memory. A window is a block of memory of the same size on every rank, from which peers read.
- * What a rank wrote into its windows before fence() may be read by any peer's all_gather() or all_to_all() after the
- * peer's fence(), for as long as the writer leaves it as it is; and the writer may change it again only after a later
- * fence(), which every peer reaches when its reads are done. A transport that can read peers' memory (shared memory on
- * a host, copy engines between GPUs) makes fence a barrier and the rest plain reads; one that sends messages (MPI,
- * NCCL) makes fence nothing and the rest collectives. Callers keep to the contract and need not know which.
+ * The idea is published memory. A window is a block of memory, of the same size on every rank, from which peers read.
+ * What a rank wrote to its window before its fence() may be read by a peer's all_gather() or all_to_all() after the
+ * peer's fence(). The writer must leave it unchanged until a later fence(), which every peer reaches only when its
+ * reads are done. In a transport that reads peers' memory directly (shared memory on a host, copy engines between
+ * GPUs), fence is a barrier and the rest are plain reads. In one that sends messages (MPI, NCCL), fence does nothing
+ * and the rest are collectives. Callers keep to the contract and need not know which it is.
  *
- * A lane is work that may be under way beside other lanes' work, in a stream of its own. In a lane, all ranks make the
- * same calls in the same order; between lanes there is no order but what the caller makes (by events), and a fence
- * speaks for what its stream did before it, on every rank, up to that same fence.
+ * A lane is a sequence of communication that may run beside other lanes, in a stream of its own. Within a lane, all
+ * ranks make the same calls in the same order. Between lanes there is no order unless the caller makes one with events.
+ * A fence covers what its stream did before it, on every rank, up to that same fence.
  *
  * Every function here is collective: all ranks call it in the same order with matching sizes. Asynchronous ones take
- * the stream they are ordered in. Used by src/zero/; knows nothing of units, stages or tensors but the words in which
- * ranks tell each other what they are in (call.h). Between host memories those are compared in every collective that
- * ranks meet in, before its bytes are used; between GPUs, where the host does not wait, comm->paired sums them up.
+ * the stream in which they are ordered.
+ *
+ * Used by src/zero/. Knows nothing of units, stages or tensors, except as text in the call that a rank is in (call.h).
+ * Between host memories, ranks compare their calls in every collective in which they meet, before they use its bytes.
+ * Between GPUs the host does not wait, so comm->paired folds the calls into a hash that each step compares.
  */
 #ifndef ZERO_COMM_H
 #define ZERO_COMM_H
@@ -33,45 +35,45 @@ typedef enum zero_lane { ZERO_LANE_GATHER, ZERO_LANE_REDUCE, ZERO_LANE_STEP, ZER
 
 typedef struct zero_comm_ops {
     const char *name;
-    bool blocks; /* calls return when their bytes have moved, and the host with them: nothing can be beside them */
+    bool blocks; /* calls block the host until their bytes have moved, so nothing can overlap them */
 
     zero_status_t (*window_create)(zero_comm_t *comm, size_t n_bytes, zero_window_t *window);
     void (*window_destroy)(zero_comm_t *comm, zero_window_t *window);
 
-    /* See above. */
+    /* See the top of this file. */
     zero_status_t (*fence)(zero_comm_t *comm, zero_lane_t lane, zero_stream_t stream);
 
-    /* dst[r * n_bytes .. + n_bytes) = rank r's window at src_offset + r * src_stride, for every r.
-     * src_stride is 0 (each rank publishes its shard at the same place) or n_bytes (each publishes its slice of a full
-     * buffer); then dst may be that full buffer in the window itself, and the rank's own slice stays where it is. */
+    /* Sets dst[r * n_bytes .. + n_bytes) to rank r's window at src_offset + r * src_stride, for every r.
+     * If src_stride is 0, each rank publishes its shard at the same offset. If it is n_bytes, each publishes its slice
+     * of a full buffer; dst may then be that full buffer in the window itself, and the rank's own slice is not
+     * copied. */
     zero_status_t (*all_gather)(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
                                 size_t src_stride, void *dst, size_t n_bytes, zero_stream_t stream);
 
-    /* Brings together what a reduce-scatter adds: slices[r] = where rank r's window bytes
+    /* Collects the slices that a reduce-scatter adds. Sets slices[r] to where rank r's window bytes
      * [src_offset + me * src_stride, + n_bytes) can be read until the next fence: in the peer's own memory, or in
-     * staging (staging_bytes(size, n_bytes) bytes of device memory). src_stride is n_bytes, or more where only a piece
-     * of every slice is meant. */
+     * `staging` (staging_bytes(size, n_bytes) bytes of device memory). src_stride is n_bytes, or more if only a chunk
+     * of every slice is wanted. */
     zero_status_t (*all_to_all)(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
                                 size_t src_stride, size_t n_bytes, void *staging, const void **slices,
                                 zero_stream_t stream);
     size_t (*staging_bytes)(int size, size_t n_bytes);
-    /* The whole of a reduce-scatter, for networks that add: this rank's slice of the full buffer at src_offset, n_elems
-     * of dtype, becomes the sum of what all ranks published there, added in dtype in an order of the transport's own.
-     * Other slices stay as they are, and may be read until the next fence. NULL where a transport only carries bytes.
-     */
+    /* Does a whole reduce-scatter, in networks that add. This rank's slice of the full buffer at src_offset, n_elems of
+     * dtype, becomes the sum of what all ranks published there, added in dtype and in the transport's own order. The
+     * other slices stay as they are, and may be read until the next fence. NULL if the transport only carries bytes. */
     zero_status_t (*reduce_scatter)(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
                                     size_t n_elems, zero_dtype_t dtype, zero_stream_t stream);
 
-    /* Small host data: all[r * n_bytes ..] = rank r's `mine`. Blocks the host. */
+    /* Sets all[r * n_bytes ..] to rank r's `mine`. For small data in host memory; blocks the host. */
     zero_status_t (*host_all_gather)(zero_comm_t *comm, const void *mine, size_t n_bytes, void *all);
     zero_status_t (*host_broadcast)(zero_comm_t *comm, void *data, size_t n_bytes, int root);
-    /* While the host waits for its device: whether a peer that shares this host has ended or stays stopped, which the
-     * device would wait for forever. To be called again and again. NULL where peers cannot be seen. */
+    /* Fails if a peer on this host has ended or stays stopped: the device would wait for it forever. Called again and
+     * again while the host waits for its device. NULL if peers cannot be seen. */
     zero_status_t (*check_peers)(const zero_comm_t *comm, const char *waiting_in);
-    /* After a failure: ends what waits for peers in this rank's streams, so that these run empty and memory can be
-     * freed; sets comm->failed. NULL where nothing waits but the host. */
+    /* After a failure: ends the waits for peers in this rank's streams, so that the streams drain and memory can be
+     * freed. Sets comm->failed. NULL if only the host ever waits. */
     void (*release)(zero_comm_t *comm);
-    void (*abort)(zero_comm_t *comm, int exit_code); /* tells peers, then ends the job where the transport can */
+    void (*abort)(zero_comm_t *comm, int exit_code); /* notifies peers, then ends the job if the transport can */
     void (*destroy)(zero_comm_t *comm);
 } zero_comm_ops_t;
 
@@ -82,48 +84,48 @@ struct zero_comm {
     int rank, size;             /* in the job */
     int local_rank, local_size; /* on this host */
     void *transport;            /* the transport's state */
-    zero_comm_t *host;          /* what a transport between GPUs stands beside; NULL for the others */
-    bool failed;                /* a collective failed: peers may be gone, so nothing collective may follow */
-    bool uses_mpi;              /* counts among those that keep MPI running */
+    zero_comm_t *host;          /* of a transport between GPUs: the host communicator beside it; else NULL */
+    bool failed;                /* a collective failed: peers may be gone, so no collective may follow */
+    bool uses_mpi;              /* is one of the communicators that keep MPI running */
     int64_t timeout_ns;         /* the longest that a collective waits for a peer */
-    void *scratch;              /* bootstrap.c's: ZERO_COMM_SCRATCH_BYTES for each rank */
-    zero_call_t call;           /* what this rank is in; of a transport beside a host's, the host's counts */
-    bool call_covers;           /* what is called of zero_comm_* within it is part of it */
+    void *scratch;              /* of collectives.c: ZERO_COMM_SCRATCH_BYTES for each rank */
+    zero_call_t call;           /* the call that this rank is in; unused if `host` is set, whose call counts */
+    bool call_covers;           /* small collectives made within the call go by its name */
     uint32_t n_engines;         /* created over it so far */
-    /* Transports that compare nothing themselves: a hash of all calls so far in which ranks meet, in order. Equal on
-     * all ranks; step.c compares it. */
+    /* For transports that do not compare calls themselves: a hash of all calls so far in which ranks meet, in order. It
+     * is equal on all ranks; the end of each step compares it (kernels/shard/step_math.h). */
     uint64_t paired;
     zero_users_t users;
 };
 
-/* Names what this rank is in from now on: one of zero.h's functions, until the next or zero_comm_leave. covers: the
- * small collectives (zero_comm_agree ...) that it calls go by its name, too; it then must end in zero_comm_leave, but
- * where it fails alike on all ranks. */
+/* Sets the call of zero.h that this rank is in, until the next zero_comm_enter or zero_comm_leave. If `covers`, the
+ * small collectives that it makes (zero_comm_agree ...) go by its name too. Such a call must end in zero_comm_leave,
+ * unless it fails on all ranks alike. */
 void zero_comm_enter(zero_comm_t *comm, const zero_call_t *call, bool covers);
-/* Ends it. Returns `status`. */
+/* Ends the call. Returns `status`. */
 zero_status_t zero_comm_leave(zero_comm_t *comm, zero_status_t status);
-/* What this rank is in, and what its transport is asked for there. */
+/* Returns the call that this rank is in, with what it asks of its transport. */
 zero_call_t zero_comm_call(const zero_comm_t *comm, const char *what, size_t n_bytes, int root);
-/* Notes in comm->paired that ranks meet here. */
+/* Folds a call in which ranks meet into comm->paired. */
 void zero_comm_pair(zero_comm_t *comm, const char *what, size_t n_bytes);
-/* What a program made with the communicator is gone. [collective] where it is the last after zero_comm_destroy */
+/* Notes that something made with the communicator is gone. [collective] if it was the last after zero_comm_destroy */
 void zero_comm_drop(zero_comm_t *comm, zero_user_t user);
 
-/* The transports. Each fills *comm. */
+/* The transports. Each fills *comm, whose rank, size and timeout are known. */
 zero_status_t zero_comm_self_create(zero_comm_t *comm); /* one rank */
-zero_status_t zero_comm_mpi_create(zero_comm_t *comm);  /* MPI messages; comm->rank etc. from bootstrap */
-/* Shared memory between the ranks of one host; ZERO_ERROR_UNSUPPORTED (on all ranks alike, logged at debug level) where
- * that cannot be had. Takes over an mpi communicator, which then only starts and ends the job. */
+zero_status_t zero_comm_mpi_create(zero_comm_t *comm);  /* MPI messages */
+/* Shared memory between the ranks of one host. Returns ZERO_ERROR_UNSUPPORTED, on all ranks alike and logged at debug
+ * level, if memory cannot be shared. Takes over an mpi communicator, which from then on only ends the job. */
 zero_status_t zero_comm_node_create(zero_comm_t *comm);
 
-/* NCCL between the ranks' GPUs, each of which is the current CUDA device; destroyed before `host`, whose ranks it
- * joins. In builds with CUDA. [collective] */
+/* NCCL between the ranks' GPUs, each of which is its rank's current CUDA device. Joins the ranks of `host` and must be
+ * destroyed before it. In builds with CUDA. [collective] */
 zero_status_t zero_comm_nccl_create(zero_comm_t *host, zero_comm_t **comm);
-/* Copy engines between the GPUs of one host, likewise: they read peers' memory and leave the SMs alone.
- * ZERO_ERROR_UNSUPPORTED, on all ranks alike and logged at debug level, where they cannot serve. [collective] */
+/* The same with copy engines, between the GPUs of one host: they read peers' memory and leave the SMs to compute.
+ * Returns ZERO_ERROR_UNSUPPORTED, on all ranks alike and logged at debug level, if they cannot be used. [collective] */
 zero_status_t zero_comm_copy_engine_create(zero_comm_t *host, zero_comm_t **comm);
 
-/* Staging that `kind` needs per all_to_all, for the memory plan. */
+/* Returns the bytes of staging that `kind` needs for one all_to_all, for the memory plan. */
 size_t zero_comm_staging_bytes(zero_comm_kind_t kind, int size, size_t n_bytes);
 
 #endif

@@ -1,4 +1,4 @@
-/* private_window.c - see private_window.h. Fresh pages from the kernel: zeroed, and aligned to a page. */
+/* private_window.c - see private_window.h. Windows are fresh pages from the kernel: zeroed, and aligned to a page. */
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -8,7 +8,7 @@
 
 static size_t mapped_bytes(size_t n_bytes)
 {
-    return n_bytes > 0 ? n_bytes : 1; /* a window of nothing still has an address */
+    return n_bytes > 0 ? n_bytes : 1; /* an empty window still has an address */
 }
 
 zero_status_t zero_private_window_create(zero_comm_t *comm, size_t n_bytes, zero_window_t *window)
@@ -23,7 +23,7 @@ zero_status_t zero_private_window_create(zero_comm_t *comm, size_t n_bytes, zero
             munmap(memory, mapped_bytes(n_bytes));
         return agreed;
     }
-    madvise(memory, n_bytes, MADV_HUGEPAGE); /* only a wish: large flat buffers, read from end to end */
+    madvise(memory, n_bytes, MADV_HUGEPAGE); /* a hint: flat buffers are large and read from end to end */
     *window = (zero_window_t){.local = memory, .n_bytes = n_bytes};
     return ZERO_OK;
 }

@@ -18,7 +18,7 @@ static int count(const zero_users_t *users)
     return n;
 }
 
-/* "2 engines, 1 save" */
+/* Writes "2 engines, 1 save". */
 static void list(const zero_users_t *users, char *text, size_t n_bytes)
 {
     static const char *const names[ZERO_N_USERS] = {"engine", "save", "checkpoint"};

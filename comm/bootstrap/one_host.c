@@ -12,7 +12,8 @@ static bool is_set_any(const char *const *names)
     return false;
 }
 
-/* mpirun counts the ranks of this host for each rank. Slurm's srun does not, and its jobs are left as they are. */
+/* Returns true if mpirun says that all ranks are on this host. Slurm's srun does not say, so its jobs are left alone.
+ */
 static bool launched_on_one_host(void)
 {
     const char *all = getenv("OMPI_COMM_WORLD_SIZE"), *local = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
@@ -21,12 +22,12 @@ static bool launched_on_one_host(void)
 
 void zero_one_host_restrict_mpi(void)
 {
-    /* `mpirun --mca btl tcp,self` arrives as a variable too. The three choose each other: all are left alone if any is
-     * set. */
+    /* `mpirun --mca btl tcp,self` arrives as a variable too. The three depend on each other, so if any is set, all are
+     * left alone. */
     static const char *const chosen[] = {"OMPI_MCA_pml", "OMPI_MCA_btl", "OMPI_MCA_mtl", NULL};
     if (!launched_on_one_host() || is_set_any(chosen))
         return;
-    /* Names what is left out, because shared memory is "vader" in Open MPI 4 and "sm" in 5. */
+    /* Lists what to exclude, because shared memory is "vader" in Open MPI 4 and "sm" in 5. */
     setenv("OMPI_MCA_btl", "^tcp,ofi,openib,usnic,uct", 0);
     setenv("OMPI_MCA_pml", "ob1", 0);
 }

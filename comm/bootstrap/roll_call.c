@@ -1,7 +1,7 @@
 /* roll_call.c - see roll_call.h.
  *
- * Every rank's byte goes to every other, in a collective that is polled: where one has not come its place stays empty.
- * It is one of MPI_COMM_WORLD, whose collectives never meet the program's own messages, wildcards among them.
+ * Every rank sends a byte to every other in a collective that is polled. The byte of a rank that has not come stays 0.
+ * The collective is on MPI_COMM_WORLD: collectives never match the program's own messages, not even wildcard receives.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 
 typedef struct roll_call {
     unsigned char mine;
-    unsigned char of[]; /* [size] the kind and 1; 0: has not come */
+    unsigned char of[]; /* [size] each rank's kind + 1; 0 if it has not come */
 } roll_call_t;
 
 static zero_status_t name_missing(const zero_comm_t *comm, const roll_call_t *calls)
@@ -55,7 +55,7 @@ static zero_status_t wait_for_all(const zero_comm_t *comm, const roll_call_t *ca
     }
 }
 
-/* What MPI may still write to stays when it fails. */
+/* On failure `calls` is not freed, because MPI may still write to it. */
 zero_status_t zero_roll_call(const zero_comm_t *comm)
 {
     MPI_Request request;

@@ -1,8 +1,8 @@
 /* start_watch.c - see start_watch.h.
  *
- * A rank that has come has this thread, by whose name the others of its host find it in /proc, whatever MPI is doing. A
- * process of this job is one with the launcher's name for it in its environment; the launcher's wrappers have it, too,
- * so a rank has come when any of its processes has the thread.
+ * Every rank that has come runs this thread. The other ranks of its host find it in /proc by the thread's name,
+ * whatever MPI is doing. Processes of this job are found by the job's name, which the launcher puts in their
+ * environment. The launcher's wrapper processes have it too, so a rank has come if any of its processes has the thread.
  */
 #include "comm/bootstrap/start_watch.h"
 
@@ -18,15 +18,15 @@
 #include "base/log.h"
 
 #define THREAD_NAME "zero-start"
-#define JOB "PMIX_NAMESPACE=" /* of Open MPI's launchers, as is: */
+#define JOB "PMIX_NAMESPACE=" /* set by Open MPI's launchers, as is PMIX_RANK */
 #define RANK "PMIX_RANK="
 #define MAX_LISTED 64
 
 typedef enum presence { UNSEEN, MISSING, HERE } presence_t;
 
-/* ---- who is here ---- */
+/* ---- Which ranks are here ---- */
 
-/* The first bytes of a file, closed by two zeros; 0 where there is none. */
+/* Reads the first bytes of a file and ends them with two zeros. Returns their number; 0 if there is no such file. */
 static size_t read_some(const char *path, char *text, size_t n_bytes)
 {
     FILE *file = fopen(path, "re");
@@ -37,7 +37,7 @@ static size_t read_some(const char *path, char *text, size_t n_bytes)
     return n;
 }
 
-/* The value of "NAME=" among strings that zeros end; NULL. */
+/* Returns the value of "NAME=" in a list of zero-terminated strings; NULL if it is not there. */
 static const char *value_of(const char *strings, const char *name)
 {
     for (; *strings != '\0'; strings += strlen(strings) + 1)
@@ -62,8 +62,8 @@ static bool has_thread(const char *pid)
     return found;
 }
 
-/* Looks through the processes of this host for those of this job. */
-static void look(const char *job, presence_t *ranks, int n_ranks)
+/* Finds this job's ranks among the processes of this host. */
+static void find_ranks(const char *job, presence_t *ranks, int n_ranks)
 {
     static char environment[1 << 16];
     char path[64];
@@ -83,7 +83,7 @@ static void look(const char *job, presence_t *ranks, int n_ranks)
         closedir(processes);
 }
 
-/* ", rank 1, rank 3 of this host", or nothing where it is not known. */
+/* Writes ": rank 1, 3" for the missing ranks of this host, or nothing if they are not known. */
 static void name_missing(char *text, size_t n_bytes)
 {
     const char *job = getenv("PMIX_NAMESPACE"), *size = getenv("OMPI_COMM_WORLD_SIZE");
@@ -93,7 +93,7 @@ static void name_missing(char *text, size_t n_bytes)
     presence_t *ranks = job && n_ranks > 0 ? calloc((size_t)n_ranks, sizeof *ranks) : NULL;
     if (!ranks)
         return;
-    look(job, ranks, n_ranks);
+    find_ranks(job, ranks, n_ranks);
     for (int rank = 0; rank < n_ranks && n_listed < MAX_LISTED && length < n_bytes - 32; rank++)
         if (ranks[rank] == MISSING) {
             length += (size_t)snprintf(text + length, n_bytes - length, "%s%d", n_listed ? ", " : ": rank ", rank);
@@ -102,7 +102,7 @@ static void name_missing(char *text, size_t n_bytes)
     free(ranks);
 }
 
-static void say_who_is_missing(const zero_start_watch_t *watch)
+static void log_missing_ranks(const zero_start_watch_t *watch)
 {
     char missing[400];
     name_missing(missing, sizeof missing);
@@ -113,7 +113,7 @@ static void say_who_is_missing(const zero_start_watch_t *watch)
         (double)watch->timeout_ns * 1e-9, missing);
 }
 
-/* ---- the thread ---- */
+/* ---- The thread ---- */
 
 static void *run(void *user)
 {
@@ -126,8 +126,8 @@ static void *run(void *user)
     while (!watch->is_over && error != ETIMEDOUT)
         error = pthread_cond_timedwait(&watch->changed, &watch->mutex, &end);
     if (!watch->is_over)
-        say_who_is_missing(watch);
-    while (!watch->is_over) /* the others look for this thread */
+        log_missing_ranks(watch);
+    while (!watch->is_over) /* the other ranks look for this thread */
         pthread_cond_wait(&watch->changed, &watch->mutex);
     pthread_mutex_unlock(&watch->mutex);
     return NULL;
@@ -144,7 +144,7 @@ void zero_start_watch_begin(zero_start_watch_t *watch, int64_t timeout_ns)
     pthread_cond_init(&watch->changed, &by_clock);
     pthread_condattr_destroy(&by_clock);
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the program's threads' to take */
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the program's own threads */
     watch->runs = pthread_create(&watch->thread, NULL, run, watch) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }

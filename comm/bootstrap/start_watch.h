@@ -1,5 +1,5 @@
-/* start_watch.h - says whom MPI's start waits for. MPI_Init_thread returns when every rank has called it, and cannot be
- * left before: that it takes long is all that can be said, with the ranks of this host that have not come.
+/* start_watch.h - warns if MPI's start takes long. MPI_Init_thread returns only when every rank has called it and
+ * cannot be interrupted, so the watch can do no more than log a line with the ranks of this host that are missing.
  */
 #ifndef ZERO_START_WATCH_H
 #define ZERO_START_WATCH_H
@@ -16,8 +16,8 @@ typedef struct zero_start_watch {
     bool runs, is_over;
 } zero_start_watch_t;
 
-/* A thread that logs one line unless zero_start_watch_end comes within timeout_ns. Where none can be made, nobody
- * watches. */
+/* Starts a thread that logs one line unless zero_start_watch_end is called within timeout_ns. If no thread can be
+ * started, nothing is logged. */
 void zero_start_watch_begin(zero_start_watch_t *watch, int64_t timeout_ns);
 void zero_start_watch_end(zero_start_watch_t *watch);
 

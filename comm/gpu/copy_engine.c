@@ -1,34 +1,35 @@
-/* copy_engine.c - the transport between the GPUs of one host that keeps off their SMs: copy engines pull what peers
- * have published, and fences are stream memory operations, so that compute loses bandwidth at most.
+/* copy_engine.c - the transport between the GPUs of one host that leaves the SMs to compute: copy engines read what
+ * peers have published, and fences are stream memory operations. Compute loses memory bandwidth at most.
  *
- * A window is device memory that every peer maps (CUDA IPC). Nobody writes into a peer's window: data are pulled. What
- * is written across is one word of a fence: each rank has a block of epochs [lane][rank], how far every rank has come
- * in every lane. A fence writes this rank's new epoch into all peers' blocks and waits until all peers' epochs in its
- * own block have come as far. Both are done by the stream's front end, without a kernel and without the host. Lanes
- * have epochs of their own and so pass on their own. A peer is one epoch ahead at most, and the comparison is cyclic,
- * so the 32 bits may wrap around: they begin at the last value, and every run does it at its first fence.
+ * A window is device memory that every peer maps (CUDA IPC). Data is always read from peers, never written to them. A
+ * fence alone writes to peers, one word: each rank has a block of epochs [lane][rank], which says how far every rank
+ * has come in every lane. A fence writes this rank's new epoch to all peers' blocks, and waits until all peers' epochs
+ * in its own block are as high. The stream's front end does both, without a kernel and without the host. Each lane has
+ * its own epochs, so its fences do not depend on other lanes. A peer is at most one epoch ahead and the comparison is
+ * cyclic, so the 32 bits may wrap around. They start at the last value, so that every run wraps at its first fence.
  *
- * Why a copy behind a fence reads what was written before it:
- *     - the writer's kernels and copies are done when its stream comes to the fence, and cuStreamWriteValue puts a
- *       fence at system scope before its write: the data are in the owner's L2, through which everyone reads that
- *       memory, before any peer can see the epoch;
- *     - the reader's copies start when its stream has passed all waits. They read through NVLink from the owner's L2;
- *       no cache of the reader's holds peers' memory, so nothing old can be found;
- *     - CU_STREAM_WAIT_VALUE_FLUSH is for data that peers wrote into this GPU's memory ahead of the word that it waits
- *       for. There are none: only epochs are written across.
- * And why memory may be written again behind a fence: a reader's epoch follows its copies in its stream, so it is
- * written when they have read all.
+ * Why a copy after a fence reads what was written before it:
+ *     - The writer's kernels and copies are done when its stream comes to the fence, and cuStreamWriteValue puts a
+ *       system-scope fence before its write. So the data is in the owner's L2, through which all GPUs read that memory,
+ *       before any peer can see the epoch.
+ *     - The reader's copies start when its stream has passed all waits. They read from the owner's L2 through NVLink.
+ *       No cache of the reader holds peers' memory, so it cannot read old data.
+ *     - CU_STREAM_WAIT_VALUE_FLUSH is for data that peers wrote to this GPU's memory before the word that it waits for.
+ *       There is none: only epochs are written to peers.
+ * Why memory may be overwritten after a fence: a reader's epoch follows its copies in its stream, so it is written only
+ * when they are done.
  *
- * A fence that waits for a stuck peer shows as an event that does not come. Who finds that (zero_step_wait has a
- * deadline) sets comm->failed; `release` then writes the awaited epochs itself, and the streams run empty.
+ * A fence that waits for a stuck peer shows as an event that does not complete. Whichever call detects that
+ * (zero_step_wait has a deadline) sets comm->failed. `release` then writes the awaited epochs itself, so that the
+ * streams drain.
  *
- * A rank's own slice needs no journey but, where it is gathered elsewhere, a local copy, which CUDA runs as a kernel
- * whatever it is asked (seen with CUDA 13 on an H200): beside a GEMM that fills the SMs it waits for that to end. So it
- * has a stream beside the pulls'. In place there is none.
+ * A gather that is not in place must copy the rank's own slice locally. CUDA always runs such a copy as a kernel (seen
+ * with CUDA 13 on an H200), which has to wait if a GEMM fills the SMs. So it has a stream of its own, beside the copies
+ * from peers.
  *
- * CUDA lays streams onto few hardware queues (CUDA_DEVICE_MAX_CONNECTIONS, 8 unless set), and a fence that waits can
- * hold up what another stream has behind it in the same queue. Therefore every rank must issue all lanes' calls in one
- * order: then each rank comes to the earliest fence that has not passed, even with a single queue, and it passes.
+ * CUDA maps streams to few hardware queues (CUDA_DEVICE_MAX_CONNECTIONS, 8 by default), so a waiting fence can hold up
+ * what another stream has queued behind it. Therefore every rank must issue the calls of all lanes in the same order.
+ * Then each rank comes to the earliest fence that has not completed, even with a single queue, and it completes.
  *
  * Calls cannot be captured into a CUDA graph: epochs are arguments, and a replay would write old ones.
  */
@@ -37,25 +38,23 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "comm/gpu/beside_host.h"
-#include "base/deadline.h"
-#include "comm/gpu/peer_window.h"
 #include "base/cuda_status.h"
+#include "base/deadline.h"
+#include "comm/gpu/beside_host.h"
+#include "comm/gpu/peer_window.h"
 
-#define MAX_RANKS ZERO_PEER_WINDOW_MAX_RANKS /* a fence is two operations a peer, a batch takes fewer than 256 */
+#define MAX_RANKS ZERO_PEER_WINDOW_MAX_RANKS /* a fence is two operations per peer; a batch takes fewer than 256 */
 #define CHECK_BYTES 40961
 #define CHECK_TIMEOUT_NS 10000000000
 #define RELEASE_TIMEOUT_NS 2000000000
 
 typedef CUresult (*mem_ops_fn_t)(CUstream stream, unsigned n_ops, CUstreamBatchMemOpParams *ops, unsigned flags);
 
-/* What a lane has of its own. */
 typedef struct lane {
-    uint32_t epoch;     /* of the last fence that was issued */
-    cudaEvent_t passed; /* behind that fence */
-    /* Local copies run here, beside the pulls, with events where they leave the lane's stream and come back. */
-    cudaStream_t aside;
-    cudaEvent_t leave, back;
+    uint32_t epoch;          /* of the last fence that was issued */
+    cudaEvent_t passed;      /* recorded after that fence */
+    cudaStream_t own_copies; /* for copies of the own slice, beside the lane's stream */
+    cudaEvent_t fork, join;  /* order own_copies after and before the lane's stream */
 } lane_t;
 
 typedef struct copy_engine {
@@ -86,7 +85,7 @@ static mem_ops_fn_t find_mem_ops(void)
     return error == cudaSuccess && found == cudaDriverEntryPointSuccess ? (mem_ops_fn_t)function : NULL;
 }
 
-/* ---- copies ---- */
+/* ---- Copies ---- */
 
 static void add_copy(copies_t *copies, void *dst, const void *src, size_t n_bytes)
 {
@@ -100,7 +99,7 @@ static cudaError_t copy_all(copies_t *copies, cudaStream_t stream)
     if (copies->n == 0)
         return cudaSuccess;
 #if CUDART_VERSION >= 13000
-    if (stream) { /* several engines at once, and none of the SMs; CUDA does not batch in the legacy null stream */
+    if (stream) { /* uses several engines at once and no SMs; CUDA does not batch in the legacy null stream */
         struct cudaMemcpyAttributes overlap = {.srcAccessOrder = cudaMemcpySrcAccessOrderStream,
                                                .flags = cudaMemcpyFlagPreferOverlapWithCompute};
         size_t first = 0;
@@ -113,7 +112,7 @@ static cudaError_t copy_all(copies_t *copies, cudaStream_t stream)
     return error;
 }
 
-/* ---- windows ---- */
+/* ---- Windows ---- */
 
 static zero_status_t window_create(zero_comm_t *comm, size_t n_bytes, zero_window_t *window)
 {
@@ -121,23 +120,23 @@ static zero_status_t window_create(zero_comm_t *comm, size_t n_bytes, zero_windo
 }
 
 static void copy_engine_release(zero_comm_t *comm);
-static bool some_fence_waits(const copy_engine_t *engine);
+static bool any_fence_waits(const copy_engine_t *engine);
 
-/* Where a fence waits though it was released, memory goes with the process. */
+/* If a fence still waits after the release, the memory is not freed: the process's end does that. */
 static void window_destroy(zero_comm_t *comm, zero_window_t *window)
 {
     if (zero_comm_beside_host_failed(comm)) {
         copy_engine_release(comm);
-        if (some_fence_waits(comm->transport))
+        if (any_fence_waits(comm->transport))
             return;
     }
     cudaDeviceSynchronize();
     zero_peer_window_destroy(comm, window);
 }
 
-/* ---- fences ---- */
+/* ---- Fences ---- */
 
-/* Where `owner` sees how far `rank` has come in a lane. */
+/* Returns the address of `rank`'s epoch in a lane, in the block of `owner`. */
 static CUdeviceptr epoch_at(const copy_engine_t *engine, int owner, int lane, int rank)
 {
     return (CUdeviceptr)(zero_peer_window_part(&engine->control, owner) +
@@ -172,7 +171,7 @@ static cudaError_t issue_fence(zero_comm_t *comm, zero_lane_t lane, cudaStream_t
         ops[n_ops++] = wait_for_epoch(epoch_at(engine, comm->rank, lane, (comm->rank + i) % comm->size), epoch);
     CUresult result = engine->mem_ops((CUstream)stream, n_ops, ops, 0);
     if (result != CUDA_SUCCESS)
-        return (cudaError_t)result; /* the runtime's numbers are the driver's */
+        return (cudaError_t)result; /* runtime and driver number their errors alike */
     return cudaEventRecord(engine->lanes[lane].passed, stream);
 }
 
@@ -184,7 +183,7 @@ static zero_status_t fence(zero_comm_t *comm, zero_lane_t lane, zero_stream_t st
     return status;
 }
 
-static bool some_fence_waits(const copy_engine_t *engine)
+static bool any_fence_waits(const copy_engine_t *engine)
 {
     for (int lane = 0; lane < ZERO_N_LANES; lane++)
         if (engine->lanes[lane].passed && cudaEventQuery(engine->lanes[lane].passed) == cudaErrorNotReady)
@@ -192,7 +191,7 @@ static bool some_fence_waits(const copy_engine_t *engine)
     return false;
 }
 
-/* Again and again, since a peer that lives may write an older epoch over it. */
+/* Writes the awaited epochs until no fence waits. Repeats it, since a live peer may overwrite them with older ones. */
 static void copy_engine_release(zero_comm_t *comm)
 {
     copy_engine_t *engine = comm->transport;
@@ -202,22 +201,22 @@ static void copy_engine_release(zero_comm_t *comm)
     for (int lane = 0; lane < ZERO_N_LANES && engine->control.local; lane++)
         for (int rank = 0; rank < comm->size; rank++)
             ops[n_ops++] = write_epoch(epoch_at(engine, comm->rank, lane, rank), engine->lanes[lane].epoch);
-    for (int64_t end = zero_now_ns() + RELEASE_TIMEOUT_NS; some_fence_waits(engine) && zero_now_ns() < end;) {
+    for (int64_t end = zero_now_ns() + RELEASE_TIMEOUT_NS; any_fence_waits(engine) && zero_now_ns() < end;) {
         if (engine->mem_ops(engine->stream, n_ops, ops, 0) != CUDA_SUCCESS)
             return;
         usleep(1000);
     }
 }
 
-/* ---- bulk data ---- */
+/* ---- Bulk data ---- */
 
-/* The rank's own slice. *lane tells when it is done. */
-static zero_status_t copy_aside(lane_t *lane, void *dst, const void *src, size_t n_bytes, cudaStream_t stream)
+/* Queues the copy of the rank's own slice beside `stream`. The caller must wait for lane->join. */
+static zero_status_t copy_own_slice(lane_t *lane, void *dst, const void *src, size_t n_bytes, cudaStream_t stream)
 {
-    ZERO_TRY_CUDA(cudaEventRecord(lane->leave, stream));
-    ZERO_TRY_CUDA(cudaStreamWaitEvent(lane->aside, lane->leave, 0));
-    ZERO_TRY_CUDA(cudaMemcpyAsync(dst, src, n_bytes, cudaMemcpyDeviceToDevice, lane->aside));
-    ZERO_TRY_CUDA(cudaEventRecord(lane->back, lane->aside));
+    ZERO_TRY_CUDA(cudaEventRecord(lane->fork, stream));
+    ZERO_TRY_CUDA(cudaStreamWaitEvent(lane->own_copies, lane->fork, 0));
+    ZERO_TRY_CUDA(cudaMemcpyAsync(dst, src, n_bytes, cudaMemcpyDeviceToDevice, lane->own_copies));
+    ZERO_TRY_CUDA(cudaEventRecord(lane->join, lane->own_copies));
     return ZERO_OK;
 }
 
@@ -231,7 +230,7 @@ static zero_status_t all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_
     if (n_bytes == 0)
         return ZERO_OK;
     if (own_slice != own)
-        ZERO_TRY(copy_aside(own_lane, own_slice, own, n_bytes, (cudaStream_t)stream));
+        ZERO_TRY(copy_own_slice(own_lane, own_slice, own, n_bytes, (cudaStream_t)stream));
     for (int i = 1; i < comm->size; i++) {
         int rank = (comm->rank + i) % comm->size; /* each starts elsewhere, so that not all read from one */
         add_copy(&copies, (char *)dst + (size_t)rank * n_bytes,
@@ -239,7 +238,7 @@ static zero_status_t all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_
     }
     ZERO_TRY_CUDA(copy_all(&copies, (cudaStream_t)stream));
     if (own_slice != own)
-        ZERO_TRY_CUDA(cudaStreamWaitEvent((cudaStream_t)stream, own_lane->back, 0));
+        ZERO_TRY_CUDA(cudaStreamWaitEvent((cudaStream_t)stream, own_lane->join, 0));
     return ZERO_OK;
 }
 
@@ -250,7 +249,7 @@ static zero_status_t all_to_all(zero_comm_t *comm, zero_lane_t lane, const zero_
     copies_t copies = {.n = 0};
     (void)lane;
     const size_t offset = src_offset + (size_t)comm->rank * src_stride;
-    slices[comm->rank] = zero_peer_window_part(window, comm->rank) + offset; /* its own needs no journey */
+    slices[comm->rank] = zero_peer_window_part(window, comm->rank) + offset; /* the own slice stays in the window */
     for (int i = 1; i < comm->size; i++) {
         int rank = (comm->rank + i) % comm->size;
         char *staged = (char *)staging + (size_t)rank * n_bytes;
@@ -262,27 +261,27 @@ static zero_status_t all_to_all(zero_comm_t *comm, zero_lane_t lane, const zero_
     return ZERO_OK;
 }
 
-/* ---- beginning and end ---- */
+/* ---- Beginning and end ---- */
 
-/* A GPU that cannot serve here is no error. */
+/* For calls at creation, whose failure is only a warning: another transport is used instead. */
 #define TRIED(call) ZERO_CUDA_STATUS_AT(ZERO_LOG_WARNING, call)
 
 static zero_status_t prepare_lane(lane_t *lane, int priority)
 {
-    cudaEvent_t *const events[] = {&lane->passed, &lane->leave, &lane->back};
+    cudaEvent_t *const events[] = {&lane->passed, &lane->fork, &lane->join};
     for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
         ZERO_TRY(TRIED(cudaEventCreateWithFlags(events[i], cudaEventDisableTiming)));
-    return TRIED(cudaStreamCreateWithPriority(&lane->aside, cudaStreamNonBlocking, priority));
+    return TRIED(cudaStreamCreateWithPriority(&lane->own_copies, cudaStreamNonBlocking, priority));
 }
 
 static void destroy_lane(lane_t *lane)
 {
-    cudaEvent_t const events[] = {lane->passed, lane->leave, lane->back};
+    cudaEvent_t const events[] = {lane->passed, lane->fork, lane->join};
     for (size_t i = 0; i < sizeof events / sizeof events[0]; i++)
         if (events[i])
             cudaEventDestroy(events[i]);
-    if (lane->aside)
-        cudaStreamDestroy(lane->aside);
+    if (lane->own_copies)
+        cudaStreamDestroy(lane->own_copies);
 }
 
 static void copy_engine_destroy(zero_comm_t *comm)
@@ -314,16 +313,16 @@ static const zero_comm_ops_t copy_engine_ops = {
 
 static zero_status_t unsupported(const char *why)
 {
-    zero_log(ZERO_LOG_INFO, "copy engines do not serve: %s", why);
+    zero_log(ZERO_LOG_INFO, "copy engines cannot be used: %s", why);
     return ZERO_ERROR_UNSUPPORTED;
 }
 
 enum { BUS_ID_BYTES = 20 }; /* "00000000:00:00.0" at most */
 
-/* Whether this rank's GPU reaches those of all others. */
-static zero_status_t check_reach(const zero_comm_t *comm, char (*bus_ids)[BUS_ID_BYTES])
+/* Fails if this rank's GPU cannot access the memory of every peer's. */
+static zero_status_t check_access(const zero_comm_t *comm, char (*bus_ids)[BUS_ID_BYTES])
 {
-    int mine, peer, reaches;
+    int mine, peer, has_access;
     ZERO_TRY(TRIED(cudaGetDevice(&mine)));
     for (int rank = 0; rank < comm->size; rank++) {
         if (cudaDeviceGetByPCIBusId(&peer, bus_ids[rank]) != cudaSuccess) {
@@ -332,8 +331,8 @@ static zero_status_t check_reach(const zero_comm_t *comm, char (*bus_ids)[BUS_ID
         }
         if (peer == mine)
             continue;
-        ZERO_TRY(TRIED(cudaDeviceCanAccessPeer(&reaches, mine, peer)));
-        if (!reaches)
+        ZERO_TRY(TRIED(cudaDeviceCanAccessPeer(&has_access, mine, peer)));
+        if (!has_access)
             return unsupported("a GPU has no access to a peer's memory");
     }
     return ZERO_OK;
@@ -357,7 +356,7 @@ static unsigned char check_byte(int rank, size_t i)
     return (unsigned char)((i * 2654435761u + (unsigned)rank * 40503u) >> 13);
 }
 
-/* Fills the window's own slice, gathers all slices between fences of every lane, and looks at every byte. */
+/* Fills the own slice, passes a fence in every lane, gathers all slices, and checks every byte. */
 static zero_status_t run_check(zero_comm_t *comm, const zero_window_t *window, unsigned char *host, void *device)
 {
     copy_engine_t *engine = comm->transport;
@@ -380,7 +379,7 @@ static zero_status_t run_check(zero_comm_t *comm, const zero_window_t *window, u
     return ZERO_OK;
 }
 
-/* A small gather through the whole path: what the driver promises is not believed unseen. */
+/* Makes a small gather through the whole path, so as not to rely on what the driver claims. */
 static zero_status_t check_path(zero_comm_t *comm)
 {
     zero_window_t window;
@@ -394,7 +393,7 @@ static zero_status_t check_path(zero_comm_t *comm)
         status = run_check(comm, &window, host, device);
         if (status != ZERO_OK)
             copy_engine_release(comm);
-        comm->failed = false; /* the ranks are all here still, and part in order */
+        comm->failed = false; /* all ranks are still here and can close it together */
         status = zero_comm_agree(comm, status);
     }
     window_destroy(comm, &window);
@@ -409,11 +408,11 @@ static zero_status_t connect(zero_comm_t *comm)
     char bus_id[BUS_ID_BYTES] = "", bus_ids[MAX_RANKS][BUS_ID_BYTES];
     ZERO_TRY(zero_comm_agree(comm, prepare(engine, bus_id)));
     ZERO_TRY(zero_comm_beside_host_all_gather(comm, bus_id, sizeof bus_id, bus_ids));
-    ZERO_TRY(zero_comm_agree(comm, check_reach(comm, bus_ids)));
+    ZERO_TRY(zero_comm_agree(comm, check_access(comm, bus_ids)));
     ZERO_TRY(zero_peer_window_create(comm, sizeof(uint32_t) * ZERO_N_LANES * MAX_RANKS, 0xff, ZERO_LOG_DEBUG,
                                      &engine->control));
     for (int lane = 0; lane < ZERO_N_LANES; lane++)
-        engine->lanes[lane].epoch = UINT32_MAX; /* as filled */
+        engine->lanes[lane].epoch = UINT32_MAX; /* the block is filled with it */
     return check_path(comm);
 }
 

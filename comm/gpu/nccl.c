@@ -1,27 +1,27 @@
-/* nccl.c - the transport between GPUs: NCCL's all-gather, and sends and receives for the slices that a reduce-scatter
- * adds; or, where it is asked for, NCCL's reduce-scatter.
+/* nccl.c - the NCCL transport between GPUs: NCCL's all-gather, and an all-to-all made of sends and receives, or NCCL's
+ * reduce-scatter if the configuration asks for it.
  *
- * It stands beside a host communicator (node, mpi or self), which brings the ranks together and still carries small
- * host data: an engine on a GPU makes one for itself. Windows are device memory. NCCL's calls order themselves in their
- * stream on both sides, so a fence has nothing to do. The communicator is non-blocking: a call that is still under way
- * is polled, with the host communicator's deadline, so that a peer that never comes is an error and not a hang.
+ * It stands beside a host communicator (node, mpi or self), which brings the ranks together and carries small host
+ * data. Windows are device memory. NCCL's calls are ordered by their streams on both sides, so a fence does nothing.
+ * NCCL's communicators are non-blocking: a call that is still in progress is polled until the host communicator's
+ * deadline, so that a peer that never comes is an error and not a hang.
  *
- * One rank needs no NCCL: what others send, it already has.
+ * A single rank does not use NCCL.
  */
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 #include <sched.h>
 #include <stdlib.h>
 
-#include "comm/gpu/beside_host.h"
-#include "base/deadline.h"
-#include "comm/private_window.h"
 #include "base/cuda_status.h"
+#include "base/deadline.h"
+#include "comm/gpu/beside_host.h"
+#include "comm/private_window.h"
 
 enum { COMM_GATHER, COMM_REDUCE, N_COMMS };
 
 typedef struct nccl_transport {
-    /* One for gathers, one for reductions and the step's end, which are never under way together; none for one rank. */
+    /* One for gathers, and one for reductions and the end of a step, which never overlap. NULL with one rank. */
     ncclComm_t comms[N_COMMS];
 } nccl_transport_t;
 
@@ -42,7 +42,7 @@ static zero_status_t nccl_fail(zero_comm_t *comm, ncclComm_t nccl, ncclResult_t 
                      ncclGetLastError(nccl));
 }
 
-/* Waits until the communicator has taken a call in, which is at once in all cases but the first use of a connection. */
+/* Waits until NCCL has accepted a call. It does so at once, except when a connection is used for the first time. */
 static zero_status_t settle(zero_comm_t *comm, ncclComm_t nccl, ncclResult_t result, const char *call)
 {
     int64_t deadline = zero_now_ns() + comm->timeout_ns;
@@ -62,7 +62,7 @@ static zero_status_t settle(zero_comm_t *comm, ncclComm_t nccl, ncclResult_t res
 
 #define ZERO_TRY_NCCL(comm, nccl, call) ZERO_TRY(settle((comm), (nccl), (call), #call))
 
-/* ---- windows ---- */
+/* ---- Windows ---- */
 
 static zero_status_t nccl_window_create(zero_comm_t *comm, size_t n_bytes, zero_window_t *window)
 {
@@ -88,7 +88,7 @@ static void nccl_window_destroy(zero_comm_t *comm, zero_window_t *window)
     *window = (zero_window_t){0};
 }
 
-/* ---- bulk data ---- */
+/* ---- Bulk data ---- */
 
 static zero_status_t nccl_all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window,
                                      size_t src_offset, size_t src_stride, void *dst, size_t n_bytes,
@@ -112,10 +112,10 @@ static zero_status_t nccl_all_to_all(zero_comm_t *comm, zero_lane_t lane, const 
 {
     const char *src = (const char *)window->local + src_offset;
     ncclComm_t nccl = comm_of(comm, lane);
-    slices[comm->rank] = src + (size_t)comm->rank * src_stride; /* its own needs no journey */
+    slices[comm->rank] = src + (size_t)comm->rank * src_stride; /* the own slice stays in the window */
     if (comm->size == 1)
         return ZERO_OK;
-    zero_comm_pair(comm, "gradient all_to_all", n_bytes);
+    zero_comm_pair(comm, "gradient all-to-all", n_bytes);
     ZERO_TRY_NCCL(comm, nccl, ncclGroupStart());
     for (int rank = 0; rank < comm->size; rank++) {
         if (rank == comm->rank)
@@ -142,7 +142,7 @@ static ncclDataType_t nccl_type(zero_dtype_t dtype)
     return types[dtype];
 }
 
-/* In place, as NCCL knows it: the result stands where the rank's own slice stood. */
+/* Uses NCCL's in-place form: the result replaces the rank's own slice. */
 static zero_status_t nccl_reduce_scatter(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window,
                                          size_t src_offset, size_t n_elems, zero_dtype_t dtype, zero_stream_t stream)
 {
@@ -156,9 +156,9 @@ static zero_status_t nccl_reduce_scatter(zero_comm_t *comm, zero_lane_t lane, co
     return ZERO_OK;
 }
 
-/* ---- the end ---- */
+/* ---- Beginning and end ---- */
 
-/* NCCL's kernels that wait for a peer end by this, and with them what is queued behind. */
+/* Aborts NCCL's communicators. This ends NCCL's kernels that wait for a peer, so the work queued behind them runs. */
 static void nccl_release(zero_comm_t *comm)
 {
     nccl_transport_t *transport = comm->transport;
@@ -199,7 +199,7 @@ static const zero_comm_ops_t nccl_ops = {
     .destroy = nccl_destroy,
 };
 
-/* Joins the ranks' GPUs: rank 0's id goes to all through the host communicator. */
+/* Joins the ranks' GPUs: rank 0 creates an id and broadcasts it through the host communicator. */
 static zero_status_t connect(zero_comm_t *comm, ncclComm_t *nccl)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;

@@ -1,7 +1,7 @@
-/* peer_window.c - GPU memory that peers map, through CUDA's handles for other processes.
+/* peer_window.c - see peer_window.h. Uses CUDA's handles for other processes (CUDA IPC).
  *
- * A handle stands for a whole allocation of cudaMalloc, so each window is one, of whole pages. Memory must be unmapped
- * everywhere before it is freed: what maps is undone first, by all, and then what was allocated.
+ * A handle stands for a whole allocation of cudaMalloc, so each window is an allocation of its own, of whole pages.
+ * Memory must be unmapped everywhere before it is freed: all ranks unmap, pass a barrier, and then free.
  */
 #include <cuda_runtime_api.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include "comm/gpu/peer_window.h"
 #include "base/cuda_status.h"
 
-/* As this process sees them; its own part is the window's memory. */
+/* Every rank's part, as mapped in this process. The own part is the window's memory. */
 typedef struct mapped_parts {
     void *of[ZERO_PEER_WINDOW_MAX_RANKS];
 } mapped_parts_t;

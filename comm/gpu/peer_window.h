@@ -1,5 +1,4 @@
-/* peer_window.h - windows in GPU memory that the other ranks of the host map: for transports that read it where it is.
- */
+/* peer_window.h - windows in GPU memory that the other ranks of the host map and read directly. */
 #ifndef ZERO_PEER_WINDOW_H
 #define ZERO_PEER_WINDOW_H
 
@@ -8,13 +7,13 @@
 
 #define ZERO_PEER_WINDOW_MAX_RANKS 64
 
-/* A window with every byte `fill`. What fails is logged at `level`; all ranks fail alike. [collective] */
+/* Creates a window with every byte set to `fill`. Failures are logged at `level`; all ranks fail alike. [collective] */
 zero_status_t zero_peer_window_create(zero_comm_t *comm, size_t n_bytes, int fill, zero_log_level_t level,
                                       zero_window_t *window);
-/* When no stream of this rank uses it any more. [collective, unless the communicator failed] */
+/* Destroys it, when no stream of this rank uses it any more. [collective, unless the communicator failed] */
 void zero_peer_window_destroy(zero_comm_t *comm, zero_window_t *window);
 
-/* Where this process reads what `rank` published. */
+/* Returns the address at which this process reads what `rank` published. */
 char *zero_peer_window_part(const zero_window_t *window, int rank);
 
 #endif

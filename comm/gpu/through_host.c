@@ -1,32 +1,33 @@
-/* through_host.c - the transport between devices by way of host memory: what a rank sends is copied there, the host
- * communicator carries it, and what has come is copied back. It needs nothing of the devices but copies, so it serves
- * where they reach neither each other nor NCCL, and shows whether a fault lies with those that do; it is slow.
+/* through_host.c - the transport between devices that stages everything in host memory. Data is copied to the host,
+ * sent by the host communicator, and copied to the receiving device. It needs nothing of the devices but copies, so it
+ * works if they can reach neither each other nor NCCL, and helps to find out whether a fault lies with those. It is
+ * slow.
  *
- * Every call among several ranks returns when all of it is done: it waits for its stream, and peers wait for it. That
- * holds nothing up for ever, since ranks make their calls in one order and a stream waits only for what was queued
- * before. The bytes are taken from the window within the call that moves them, so a fence has nothing to do.
+ * With several ranks, every call returns when all of it is done: it waits for its stream, and peers wait for it. This
+ * cannot deadlock, since all ranks make their calls in the same order and a stream waits only for what was queued
+ * before. The bytes are read from the window within the call that moves them, so a fence does nothing.
  *
- * They pass in pieces, through two blocks of host memory: one that is sent from, a window of the host's, and one that
- * is received into. Between two fences of the host's the former is read, by whoever it is for.
+ * Data moves in chunks, through two buffers of host memory: `outgoing`, a window of the host communicator, and
+ * `incoming`. Peers read `outgoing` between two fences of the host communicator.
  */
 #include <stdlib.h>
 
-#include "comm/gpu/beside_host.h"
-#include "comm/private_window.h"
-#include "comm/gpu/through_host.h"
 #include "base/log.h"
+#include "comm/gpu/beside_host.h"
+#include "comm/gpu/through_host.h"
+#include "comm/private_window.h"
 
 #define PAGE_BYTES ((size_t)4096)
 
 typedef struct through_host {
     zero_device_memory_t memory;
-    size_t chunk_bytes;   /* of one rank's data that pass at once, at most */
-    zero_window_t sent;   /* the host's: a piece for each rank */
-    void *received;       /* a piece of each rank */
-    const void **arrived; /* [rank]: where the host brought what came from it */
+    size_t chunk_bytes;     /* the most of one rank's data that moves at once */
+    zero_window_t outgoing; /* a window of the host communicator: a chunk for each rank */
+    void *incoming;         /* a chunk from each rank */
+    const void **slices;    /* [rank]: where the host communicator left that rank's chunk */
 } through_host_t;
 
-/* ---- windows ---- */
+/* ---- Windows ---- */
 
 static zero_status_t window_create(zero_comm_t *comm, size_t n_bytes, zero_window_t *window)
 {
@@ -48,16 +49,18 @@ static void window_destroy(zero_comm_t *comm, zero_window_t *window)
     *window = (zero_window_t){0};
 }
 
-/* ---- bulk data ---- */
+/* ---- Bulk data ---- */
 
-static zero_status_t copy(const through_host_t *way, void *dst, const void *src, size_t n_bytes, zero_stream_t stream)
+static zero_status_t copy(const through_host_t *transport, void *dst, const void *src, size_t n_bytes,
+                          zero_stream_t stream)
 {
-    return dst == src || n_bytes == 0 ? ZERO_OK : way->memory.copy(way->memory.device, dst, src, n_bytes, stream);
+    return dst == src || n_bytes == 0 ? ZERO_OK
+                                      : transport->memory.copy(transport->memory.device, dst, src, n_bytes, stream);
 }
 
-static zero_status_t finish_copies(const through_host_t *way, zero_stream_t stream)
+static zero_status_t finish_copies(const through_host_t *transport, zero_stream_t stream)
 {
-    return way->memory.synchronize_stream(way->memory.device, stream);
+    return transport->memory.synchronize_stream(transport->memory.device, stream);
 }
 
 static size_t at_most(size_t a, size_t b)
@@ -65,55 +68,56 @@ static size_t at_most(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* A piece of each slice: this rank's begins at src, rank r's will at dst + r * dst_stride. */
+/* Gathers a chunk of each slice: this rank's is read at src, rank r's is written to dst + r * dst_stride. */
 static zero_status_t gather_chunk(zero_comm_t *comm, zero_lane_t lane, const char *src, size_t n_bytes, char *dst,
                                   size_t dst_stride, zero_stream_t stream)
 {
-    const through_host_t *way = comm->transport;
+    const through_host_t *transport = comm->transport;
     zero_comm_t *host = comm->host;
-    ZERO_TRY(copy(way, way->sent.local, src, n_bytes, stream));
-    ZERO_TRY(finish_copies(way, stream));
+    ZERO_TRY(copy(transport, transport->outgoing.local, src, n_bytes, stream));
+    ZERO_TRY(finish_copies(transport, stream));
     ZERO_TRY(host->ops->fence(host, lane, NULL));
-    ZERO_TRY(host->ops->all_gather(host, lane, &way->sent, 0, 0, way->received, n_bytes, NULL));
+    ZERO_TRY(host->ops->all_gather(host, lane, &transport->outgoing, 0, 0, transport->incoming, n_bytes, NULL));
     ZERO_TRY(host->ops->fence(host, lane, NULL));
     for (int rank = 0; rank < comm->size; rank++)
         if (rank != comm->rank)
-            ZERO_TRY(copy(way, dst + (size_t)rank * dst_stride, (const char *)way->received + (size_t)rank * n_bytes,
-                          n_bytes, stream));
-    return finish_copies(way, stream);
+            ZERO_TRY(copy(transport, dst + (size_t)rank * dst_stride,
+                          (const char *)transport->incoming + (size_t)rank * n_bytes, n_bytes, stream));
+    return finish_copies(transport, stream);
 }
 
 static zero_status_t all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
                                 size_t src_stride, void *dst, size_t n_bytes, zero_stream_t stream)
 {
-    const through_host_t *way = comm->transport;
+    const through_host_t *transport = comm->transport;
     const char *own = (const char *)window->local + src_offset + (size_t)comm->rank * src_stride;
-    zero_status_t status = copy(way, (char *)dst + (size_t)comm->rank * n_bytes, own, n_bytes, stream);
-    for (size_t at = 0; at < n_bytes && comm->size > 1 && status == ZERO_OK; at += way->chunk_bytes)
-        status = gather_chunk(comm, lane, own + at, at_most(way->chunk_bytes, n_bytes - at), (char *)dst + at, n_bytes,
-                              stream);
+    zero_status_t status = copy(transport, (char *)dst + (size_t)comm->rank * n_bytes, own, n_bytes, stream);
+    for (size_t at = 0; at < n_bytes && comm->size > 1 && status == ZERO_OK; at += transport->chunk_bytes)
+        status = gather_chunk(comm, lane, own + at, at_most(transport->chunk_bytes, n_bytes - at), (char *)dst + at,
+                              n_bytes, stream);
     comm->failed |= status != ZERO_OK; /* peers wait for it */
     return status;
 }
 
-/* A piece of each slice: what goes to rank r begins at src + r * src_stride, what comes from it will at
+/* Exchanges a chunk of each slice: rank r's is read at src + r * src_stride, the one from rank r is written to
  * dst + r * dst_stride. */
 static zero_status_t all_to_all_chunk(zero_comm_t *comm, zero_lane_t lane, const char *src, size_t src_stride,
                                       size_t n_bytes, char *dst, size_t dst_stride, zero_stream_t stream)
 {
-    const through_host_t *way = comm->transport;
+    const through_host_t *transport = comm->transport;
     zero_comm_t *host = comm->host;
     for (int rank = 0; rank < comm->size; rank++)
         if (rank != comm->rank)
-            ZERO_TRY(copy(way, (char *)way->sent.local + (size_t)rank * n_bytes, src + (size_t)rank * src_stride,
-                          n_bytes, stream));
-    ZERO_TRY(finish_copies(way, stream));
+            ZERO_TRY(copy(transport, (char *)transport->outgoing.local + (size_t)rank * n_bytes,
+                          src + (size_t)rank * src_stride, n_bytes, stream));
+    ZERO_TRY(finish_copies(transport, stream));
     ZERO_TRY(host->ops->fence(host, lane, NULL));
-    ZERO_TRY(host->ops->all_to_all(host, lane, &way->sent, 0, n_bytes, n_bytes, way->received, way->arrived, NULL));
+    ZERO_TRY(host->ops->all_to_all(host, lane, &transport->outgoing, 0, n_bytes, n_bytes, transport->incoming,
+                                   transport->slices, NULL));
     for (int rank = 0; rank < comm->size; rank++)
         if (rank != comm->rank)
-            ZERO_TRY(copy(way, dst + (size_t)rank * dst_stride, way->arrived[rank], n_bytes, stream));
-    ZERO_TRY(finish_copies(way, stream));
+            ZERO_TRY(copy(transport, dst + (size_t)rank * dst_stride, transport->slices[rank], n_bytes, stream));
+    ZERO_TRY(finish_copies(transport, stream));
     return host->ops->fence(host, lane, NULL);
 }
 
@@ -121,27 +125,27 @@ static zero_status_t all_to_all(zero_comm_t *comm, zero_lane_t lane, const zero_
                                 size_t src_stride, size_t n_bytes, void *staging, const void **slices,
                                 zero_stream_t stream)
 {
-    const through_host_t *way = comm->transport;
+    const through_host_t *transport = comm->transport;
     const char *src = (const char *)window->local + src_offset;
     zero_status_t status = ZERO_OK;
     for (int rank = 0; rank < comm->size; rank++)
         slices[rank] = rank == comm->rank ? src + (size_t)rank * src_stride : (char *)staging + (size_t)rank * n_bytes;
-    for (size_t at = 0; at < n_bytes && comm->size > 1 && status == ZERO_OK; at += way->chunk_bytes)
-        status = all_to_all_chunk(comm, lane, src + at, src_stride, at_most(way->chunk_bytes, n_bytes - at),
+    for (size_t at = 0; at < n_bytes && comm->size > 1 && status == ZERO_OK; at += transport->chunk_bytes)
+        status = all_to_all_chunk(comm, lane, src + at, src_stride, at_most(transport->chunk_bytes, n_bytes - at),
                                   (char *)staging + at, n_bytes, stream);
     comm->failed |= status != ZERO_OK; /* peers wait for it */
     return status;
 }
 
-/* ---- beginning and end ---- */
+/* ---- Beginning and end ---- */
 
 static void destroy(zero_comm_t *comm)
 {
-    through_host_t *way = comm->transport;
-    if (way->sent.local)
-        comm->host->ops->window_destroy(comm->host, &way->sent);
-    way->memory.host_free(way->memory.device, way->received);
-    free(way->arrived);
+    through_host_t *transport = comm->transport;
+    if (transport->outgoing.local)
+        comm->host->ops->window_destroy(comm->host, &transport->outgoing);
+    transport->memory.host_free(transport->memory.device, transport->incoming);
+    free(transport->slices);
     zero_comm_beside_host_destroy(comm);
 }
 
@@ -160,29 +164,30 @@ static const zero_comm_ops_t through_host_ops = {
     .destroy = destroy,
 };
 
-static zero_status_t prepare(zero_comm_t *comm, size_t passage_bytes)
+static zero_status_t prepare(zero_comm_t *comm, size_t staging_bytes)
 {
-    through_host_t *way = comm->transport;
+    through_host_t *transport = comm->transport;
     size_t n_ranks = (size_t)comm->size;
-    way->arrived = calloc(n_ranks, sizeof *way->arrived);
-    if (!way->arrived)
+    transport->slices = calloc(n_ranks, sizeof *transport->slices);
+    if (!transport->slices)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for a communicator of %d devices", comm->size);
-    way->chunk_bytes = passage_bytes / n_ranks / PAGE_BYTES * PAGE_BYTES;
-    if (way->chunk_bytes == 0)
-        way->chunk_bytes = PAGE_BYTES;
-    return way->memory.host_alloc(way->memory.device, n_ranks * way->chunk_bytes, &way->received);
+    transport->chunk_bytes = staging_bytes / n_ranks / PAGE_BYTES * PAGE_BYTES;
+    if (transport->chunk_bytes == 0)
+        transport->chunk_bytes = PAGE_BYTES;
+    return transport->memory.host_alloc(transport->memory.device, n_ranks * transport->chunk_bytes,
+                                        &transport->incoming);
 }
 
-zero_status_t zero_comm_through_host_create(zero_comm_t *host, const zero_device_memory_t *memory, size_t passage_bytes,
+zero_status_t zero_comm_through_host_create(zero_comm_t *host, const zero_device_memory_t *memory, size_t staging_bytes,
                                             zero_comm_t **comm)
 {
     zero_comm_t *made;
     ZERO_TRY(zero_comm_beside_host_create(host, &through_host_ops, sizeof(through_host_t), &made));
-    through_host_t *way = made->transport;
-    way->memory = *memory;
-    zero_status_t status = zero_comm_agree(made, prepare(made, passage_bytes));
+    through_host_t *transport = made->transport;
+    transport->memory = *memory;
+    zero_status_t status = zero_comm_agree(made, prepare(made, staging_bytes));
     if (status == ZERO_OK)
-        status = host->ops->window_create(host, (size_t)host->size * way->chunk_bytes, &way->sent);
+        status = host->ops->window_create(host, (size_t)host->size * transport->chunk_bytes, &transport->outgoing);
     if (status != ZERO_OK) {
         destroy(made);
         return status;

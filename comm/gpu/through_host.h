@@ -1,4 +1,4 @@
-/* through_host.h - what the transport through host memory needs of the ranks' devices. */
+/* through_host.h - the transport through host memory, and what it needs of the ranks' devices. */
 #ifndef ZERO_THROUGH_HOST_H
 #define ZERO_THROUGH_HOST_H
 
@@ -15,12 +15,12 @@ typedef struct zero_device_memory {
     zero_status_t (*synchronize_stream)(zero_device_t *device, zero_stream_t stream);
 } zero_device_memory_t;
 
-/* Between any devices, several of them one GPU too: by way of host memory, where `host` carries the bytes, while the
- * calling thread waits. passage_bytes: of host memory in use each way, at least a page for each rank. Destroyed before
- * `host`, whose ranks it joins. [collective] */
-zero_status_t zero_comm_through_host_create(zero_comm_t *host, const zero_device_memory_t *memory, size_t passage_bytes,
+/* Joins any devices, even several ranks on one GPU: data is staged in host memory, `host` carries it, and the calling
+ * thread waits. staging_bytes: the size of each of the two buffers in host memory; at least a page per rank is used.
+ * Joins the ranks of `host` and must be destroyed before it. [collective] */
+zero_status_t zero_comm_through_host_create(zero_comm_t *host, const zero_device_memory_t *memory, size_t staging_bytes,
                                             zero_comm_t **comm);
 
-#define ZERO_PASSAGE_BYTES ((size_t)16 << 20) /* more is not faster */
+#define ZERO_HOST_STAGING_BYTES ((size_t)16 << 20) /* more is not faster */
 
 #endif

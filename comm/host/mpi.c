@@ -1,19 +1,20 @@
-/* mpi.c - the transport of messages: collectives of our own making over a communicator of our own, whatever the
- * topology.
+/* mpi.c - the transport of messages: our own collectives, made of point-to-point messages over our own MPI
+ * communicator, for any topology.
  *
- * Windows are private memory and fence does nothing: a collective is what orders its reads after its peers' writes.
+ * Windows are private memory and fence does nothing: each collective orders its reads after its peers' writes.
  *
- * A collective is a message between every two ranks (from the root, in a broadcast), and its tag is a hash of what the
- * sender is in (call.h), sizes included, and of how many collectives came before. So only ranks that are in the same
- * call take each other's messages, none is cut short or taken for another, and it costs nothing. Ranks that are in
- * different calls wait.
+ * A collective sends a message from every rank to every other (in a broadcast, from the root). The message's tag is a
+ * hash of the call that the sender is in (call.h), sizes included, and of the number of collectives before it. So only
+ * ranks in the same call receive each other's messages, no message is truncated or mistaken for another, and the check
+ * costs nothing. Ranks in different calls wait.
  *
- * All messages are nonblocking and polled, so that such ranks, and one that never comes, are an error with a name and
- * not a hang. Nothing in MPI tells who is missing; so a rank that has waited for TELL_AFTER_NS tells each peer which
- * collective it has come to and what it is in there. Who hears of another call reports both; at the deadline those who
- * were not heard of are named. Nothing is told while all goes well.
+ * All messages are nonblocking and polled, so that different calls, or a rank that never comes, give an error that
+ * names the ranks instead of a hang. MPI cannot tell which rank is missing. So a rank that has waited for
+ * ANNOUNCE_AFTER_NS announces to each peer which collective it has come to, and in which call. A rank that learns of
+ * another call than its own reports both. At the deadline, the ranks that announced nothing are reported. While all
+ * goes well, nothing is announced.
  *
- * Closing is a collective, too. MPI_Finalize comes only after it, for while one rank waits there and others end in
+ * Closing is a collective too. MPI_Finalize comes only after it: if one rank waits in MPI_Finalize while others end in
  * failure, the mpirun of Open MPI 4.1 with PMIx 4.2 has been seen to hang or crash instead of ending the job.
  */
 #include <limits.h>
@@ -23,42 +24,42 @@
 #include <string.h>
 #include <time.h>
 
-#include "comm/comm.h"
 #include "base/deadline.h"
+#include "base/log.h"
+#include "comm/comm.h"
 #include "comm/host/mpi_status.h"
 #include "comm/private_window.h"
-#include "base/log.h"
 
-/* Polls without sleeps for so long, and then between sleeps. MPI moves large messages only inside its calls, a fragment
- * or two in each where it cannot read a peer's memory (in containers, mostly): slept through, they took 6 to 15
- * times as long. So polling goes on for as long as a slow network takes, 50 MB/s. */
+/* How long to poll before sleeping between polls. MPI moves large messages only inside its calls, and if it cannot read
+ * a peer's memory (mostly in containers) only a fragment or two in each: with sleeps they took 6 to 15 times as long.
+ * So polling lasts as long as the transfer would on a slow network, 50 MB/s. */
 #define POLL_NS 200000
 #define POLL_NS_PER_BYTE 20
 #define MAX_SLEEP_NS 500000
-#define TELL_AFTER_NS 1000000000
-#define LAST_WORDS_NS 200000000 /* mpirun reads its pipes within milliseconds, when it gets a core */
-#define ARRIVED_TAG 0           /* collectives have those above */
-#define LEAST_TAG_BOUND 32767   /* that MPI promises */
-#define N_RECENT 4              /* a root may have gone on when its broadcast is compared */
-#define BLOCK_BYTES (1 << 20)   /* of which counts beyond int are made */
+#define ANNOUNCE_AFTER_NS 1000000000
+#define LAST_LINES_NS 200000000 /* mpirun reads its pipes within milliseconds, if it gets a core */
+#define PROGRESS_TAG 0          /* collectives have the tags above */
+#define MIN_TAG_BOUND 32767     /* guaranteed by MPI */
+#define N_RECENT 4              /* the root may be further on when its broadcast is compared */
+#define BLOCK_BYTES (1 << 20)   /* messages longer than INT_MAX are counted in blocks */
 
-/* Which collective a rank has come to, and what it was in in the last ones. */
+/* Which collective a rank has come to, and its calls in the last ones. */
 typedef struct progress {
     uint64_t n_collectives;       /* started so far: the number of the current one */
     zero_call_t recent[N_RECENT]; /* collective n at n % N_RECENT */
 } progress_t;
 
-typedef struct arrival {
-    progress_t told; /* what we told this peer; MPI may read it while `request` is active */
+typedef struct peer {
+    progress_t sent; /* our last announcement to this peer; MPI may read it while `request` is active */
     MPI_Request request;
-    progress_t heard; /* the latest that this peer told us */
-} arrival_t;
+    progress_t received; /* this peer's last announcement to us */
+} peer_t;
 
 typedef struct mpi_transport {
     MPI_Comm mpi;
     int tag_bound; /* the largest tag */
     progress_t own;
-    arrival_t *arrivals; /* [size] */
+    peer_t *peers; /* [size] */
     /* The messages of the current collective. */
     int tag, n_requests;
     MPI_Request *requests; /* [2 * size] */
@@ -75,53 +76,53 @@ zero_status_t zero_mpi_fail(int error, const char *call)
 
 /* ---- Waiting ---- */
 
-static zero_status_t tell_arrival(zero_comm_t *comm)
+static zero_status_t announce_progress(zero_comm_t *comm)
 {
     mpi_transport_t *transport = comm->transport;
     for (int rank = 0; rank < comm->size; rank++) {
-        arrival_t *arrival = &transport->arrivals[rank];
-        int sent = 1;
-        ZERO_TRY_MPI(MPI_Test(&arrival->request, &sent, MPI_STATUS_IGNORE));
-        if (rank == comm->rank || !sent)
+        peer_t *peer = &transport->peers[rank];
+        int is_free = 1;
+        ZERO_TRY_MPI(MPI_Test(&peer->request, &is_free, MPI_STATUS_IGNORE));
+        if (rank == comm->rank || !is_free)
             continue;
-        arrival->told = transport->own;
-        ZERO_TRY_MPI(MPI_Isend(&arrival->told, (int)sizeof arrival->told, MPI_BYTE, rank, ARRIVED_TAG, transport->mpi,
-                               &arrival->request));
+        peer->sent = transport->own;
+        ZERO_TRY_MPI(MPI_Isend(&peer->sent, (int)sizeof peer->sent, MPI_BYTE, rank, PROGRESS_TAG, transport->mpi,
+                               &peer->request));
     }
     return ZERO_OK;
 }
 
-static zero_status_t hear_arrivals(mpi_transport_t *transport)
+static zero_status_t receive_progress(mpi_transport_t *transport)
 {
     for (;;) {
         int pending = 0;
         MPI_Status from;
-        progress_t heard;
-        ZERO_TRY_MPI(MPI_Iprobe(MPI_ANY_SOURCE, ARRIVED_TAG, transport->mpi, &pending, &from));
+        progress_t received;
+        ZERO_TRY_MPI(MPI_Iprobe(MPI_ANY_SOURCE, PROGRESS_TAG, transport->mpi, &pending, &from));
         if (!pending)
             return ZERO_OK;
         ZERO_TRY_MPI(
-            MPI_Recv(&heard, (int)sizeof heard, MPI_BYTE, from.MPI_SOURCE, ARRIVED_TAG, transport->mpi, &from));
-        transport->arrivals[from.MPI_SOURCE].heard = heard;
+            MPI_Recv(&received, (int)sizeof received, MPI_BYTE, from.MPI_SOURCE, PROGRESS_TAG, transport->mpi, &from));
+        transport->peers[from.MPI_SOURCE].received = received;
     }
 }
 
-/* What a rank was in in collective n; NULL where that is not known any more, or not yet. */
+/* Returns the call that a rank was in in collective n; NULL if that is not known yet, or no longer. */
 static const zero_call_t *call_in(const progress_t *progress, uint64_t n)
 {
     return n <= progress->n_collectives && progress->n_collectives - n < N_RECENT ? &progress->recent[n % N_RECENT]
                                                                                   : NULL;
 }
 
-/* Compares the latest collective that both this rank and a peer have come to, as far as is known. */
+/* Compares with each peer the calls in the latest collective to which both are known to have come. */
 static zero_status_t compare_calls(const zero_comm_t *comm)
 {
     const mpi_transport_t *transport = comm->transport;
     const progress_t *own = &transport->own;
     for (int rank = 0; rank < comm->size; rank++) {
-        const progress_t *heard = &transport->arrivals[rank].heard;
-        uint64_t n = heard->n_collectives < own->n_collectives ? heard->n_collectives : own->n_collectives;
-        const zero_call_t *mine = call_in(own, n), *others = call_in(heard, n);
+        const progress_t *received = &transport->peers[rank].received;
+        uint64_t n = received->n_collectives < own->n_collectives ? received->n_collectives : own->n_collectives;
+        const zero_call_t *mine = call_in(own, n), *others = call_in(received, n);
         if (n > 0 && mine && others && memcmp(mine, others, sizeof *mine) != 0)
             return zero_call_mismatch(comm->rank, mine, rank, others);
     }
@@ -135,15 +136,15 @@ static zero_status_t timed_out(const zero_comm_t *comm)
     char missing[256] = "", call[ZERO_CALL_TEXT_BYTES];
     size_t length = 0;
     for (int rank = 0; rank < comm->size; rank++)
-        if (rank != comm->rank && transport->arrivals[rank].heard.n_collectives < current &&
+        if (rank != comm->rank && transport->peers[rank].received.n_collectives < current &&
             length < sizeof(missing) - 16)
             length += (size_t)snprintf(missing + length, sizeof(missing) - length, "%s%d", length ? ", " : "", rank);
     return zero_fail(ZERO_ERROR_TIMEOUT, "%s did not end within %g s (ZERO_TIMEOUT_S): %s%s",
                      zero_call_text(&transport->own.recent[current % N_RECENT], call), (double)comm->timeout_ns * 1e-9,
-                     length ? "not heard of: rank " : "all ranks have come to it", missing);
+                     length ? "not heard from: rank " : "all ranks have come to it", missing);
 }
 
-/* The first message that failed tells why. */
+/* Reports the error of the first message that failed. */
 static zero_status_t message_failed(const mpi_transport_t *transport, int error)
 {
     for (int i = 0; error == MPI_ERR_IN_STATUS && i < transport->n_requests; i++)
@@ -156,9 +157,10 @@ static zero_status_t wait_for_peers(zero_comm_t *comm, size_t n_bytes)
 {
     mpi_transport_t *transport = comm->transport;
     const int64_t start = zero_now_ns(), poll_ns = POLL_NS + POLL_NS_PER_BYTE * (int64_t)n_bytes;
-    const int64_t tell_after_ns = TELL_AFTER_NS < comm->timeout_ns / 2 ? TELL_AFTER_NS : comm->timeout_ns / 2;
+    const int64_t announce_after_ns =
+        ANNOUNCE_AFTER_NS < comm->timeout_ns / 2 ? ANNOUNCE_AFTER_NS : comm->timeout_ns / 2;
     int64_t sleep_ns = 20000;
-    bool told = false;
+    bool announced = false;
     for (;;) {
         int done = 0;
         int error = MPI_Testall(transport->n_requests, transport->requests, &done, transport->statuses);
@@ -167,15 +169,15 @@ static zero_status_t wait_for_peers(zero_comm_t *comm, size_t n_bytes)
         if (done)
             return ZERO_OK;
         int64_t waited = zero_now_ns() - start;
-        if (waited < poll_ns && waited < tell_after_ns) {
+        if (waited < poll_ns && waited < announce_after_ns) {
             sched_yield();
             continue;
         }
-        if (waited > tell_after_ns) {
-            if (!told)
-                ZERO_TRY(tell_arrival(comm));
-            told = true;
-            ZERO_TRY(hear_arrivals(transport));
+        if (waited > announce_after_ns) {
+            if (!announced)
+                ZERO_TRY(announce_progress(comm));
+            announced = true;
+            ZERO_TRY(receive_progress(transport));
             ZERO_TRY(compare_calls(comm));
         }
         if (waited > comm->timeout_ns)
@@ -187,7 +189,7 @@ static zero_status_t wait_for_peers(zero_comm_t *comm, size_t n_bytes)
 
 /* ---- Counts beyond int ---- */
 
-/* Bytes as MPI counts them: `count` elements of `type`. */
+/* A number of bytes as MPI counts them: `count` elements of `type`. */
 typedef struct message {
     int count;
     MPI_Datatype type;
@@ -223,15 +225,17 @@ static void message_destroy(message_t *message)
 
 /* ---- A collective's messages ---- */
 
+/* Returns the tag of the current collective; see the top of this file. */
+
 static int tag_of(const zero_comm_t *comm)
 {
     const mpi_transport_t *transport = comm->transport;
     const progress_t *own = &transport->own;
     uint64_t hash = zero_call_hash(&own->recent[own->n_collectives % N_RECENT]) ^ own->n_collectives;
-    return ARRIVED_TAG + 1 + (int)(hash % (uint64_t)(transport->tag_bound - ARRIVED_TAG));
+    return PROGRESS_TAG + 1 + (int)(hash % (uint64_t)(transport->tag_bound - PROGRESS_TAG));
 }
 
-/* n_bytes: that come from each rank. */
+/* Begins a collective in which n_bytes come from each rank. */
 static zero_status_t begin(zero_comm_t *comm, const char *what, size_t n_bytes, int root)
 {
     mpi_transport_t *transport = comm->transport;
@@ -261,8 +265,8 @@ static zero_status_t receive_from(mpi_transport_t *transport, int rank, void *da
     return ZERO_OK;
 }
 
-/* n_bytes from src + r * src_stride to every other rank r, and from it to dst + r * n_bytes. Each begins elsewhere, so
- * that not all send to one. */
+/* Sends n_bytes at src + r * src_stride to every other rank r, and receives as many from it at dst + r * n_bytes. Each
+ * rank begins with another peer, so that they do not all send to the same one. */
 static zero_status_t exchange_messages(zero_comm_t *comm, const char *src, size_t src_stride, char *dst, size_t n_bytes,
                                        const message_t *message)
 {
@@ -324,11 +328,11 @@ static zero_status_t mpi_all_to_all(zero_comm_t *comm, zero_lane_t lane, const z
     (void)lane, (void)stream;
     const char *src = (const char *)window->local + src_offset;
     message_t message;
-    for (int rank = 0; rank < comm->size; rank++) /* its own needs no journey */
+    for (int rank = 0; rank < comm->size; rank++) /* the rank's own slice stays in the window */
         slices[rank] = rank == comm->rank ? src + (size_t)rank * src_stride : (char *)staging + (size_t)rank * n_bytes;
     if (comm->size == 1) /* no staging is planned for it */
         return ZERO_OK;
-    ZERO_TRY(begin(comm, "gradient all_to_all", n_bytes, 0));
+    ZERO_TRY(begin(comm, "gradient all-to-all", n_bytes, 0));
     ZERO_TRY(message_create(n_bytes, &message));
     return finish(comm, &message, exchange_messages(comm, src, src_stride, staging, n_bytes, &message));
 }
@@ -351,18 +355,18 @@ static zero_status_t mpi_host_broadcast(zero_comm_t *comm, void *data, size_t n_
     return finish(comm, &message, broadcast_messages(comm, data, n_bytes, root, &message));
 }
 
-/* Lines on their way through mpirun's pipes are lost when Open MPI 5 ends the job: the reason of this very end among
- * them, which another rank may have just written. */
+/* Waits before it ends the job, because Open MPI 5 then loses lines that are still in mpirun's pipes. Another rank may
+ * have just written there why the job ends. */
 static void mpi_abort(zero_comm_t *comm, int exit_code)
 {
     mpi_transport_t *transport = comm->transport;
-    nanosleep(&(struct timespec){.tv_nsec = LAST_WORDS_NS}, NULL);
+    nanosleep(&(struct timespec){.tv_nsec = LAST_LINES_NS}, NULL);
     MPI_Abort(transport->mpi, exit_code != 0 ? exit_code : 1);
 }
 
 static void transport_free(mpi_transport_t *transport)
 {
-    free(transport->arrivals);
+    free(transport->peers);
     free(transport->requests);
     free(transport->statuses);
     free(transport);
@@ -375,10 +379,9 @@ static void mpi_destroy(zero_comm_t *comm)
     if (!comm->failed)
         gather(comm, &nothing, 0, &nothing, "close");
     if (comm->failed)
-        return; /* requests that never ended may still use the communicator and the arrivals */
-    for (int rank = 0; rank < comm->size; rank++)
-        MPI_Wait(&transport->arrivals[rank].request,
-                 MPI_STATUS_IGNORE); /* so little leaves without a receiver's help */
+        return;                                   /* unfinished requests may still use the communicator and `peers` */
+    for (int rank = 0; rank < comm->size; rank++) /* messages this small are sent without the receiver's help */
+        MPI_Wait(&transport->peers[rank].request, MPI_STATUS_IGNORE);
     MPI_Comm_free(&transport->mpi);
     transport_free(transport);
     comm->transport = NULL;
@@ -405,7 +408,7 @@ static zero_status_t open_communicator(mpi_transport_t *transport)
     ZERO_TRY_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &transport->mpi));
     ZERO_TRY_MPI(MPI_Comm_set_errhandler(transport->mpi, MPI_ERRORS_RETURN));
     ZERO_TRY_MPI(MPI_Comm_get_attr(transport->mpi, MPI_TAG_UB, &bound, &found));
-    transport->tag_bound = found ? *bound : LEAST_TAG_BOUND;
+    transport->tag_bound = found ? *bound : MIN_TAG_BOUND;
     return ZERO_OK;
 }
 
@@ -416,13 +419,13 @@ zero_status_t zero_comm_mpi_create(zero_comm_t *comm)
     mpi_transport_t *transport = calloc(1, sizeof *transport);
     if (!transport)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for a communicator of %d ranks", comm->size);
-    transport->arrivals = calloc(size, sizeof *transport->arrivals);
+    transport->peers = calloc(size, sizeof *transport->peers);
     transport->requests = calloc(2 * size, sizeof *transport->requests);
     transport->statuses = calloc(2 * size, sizeof *transport->statuses);
-    if (!transport->arrivals || !transport->requests || !transport->statuses)
+    if (!transport->peers || !transport->requests || !transport->statuses)
         status = zero_fail(ZERO_ERROR_MEMORY, "no memory for a communicator of %d ranks", comm->size);
     for (int rank = 0; rank < comm->size && status == ZERO_OK; rank++)
-        transport->arrivals[rank].request = MPI_REQUEST_NULL;
+        transport->peers[rank].request = MPI_REQUEST_NULL;
     if (status == ZERO_OK)
         status = open_communicator(transport);
     if (status != ZERO_OK) {

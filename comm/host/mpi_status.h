@@ -1,4 +1,4 @@
-/* mpi_status.h - MPI's error codes become a status here and nowhere else. */
+/* mpi_status.h - the one way in which an MPI error code becomes a status. */
 #ifndef ZERO_MPI_STATUS_H
 #define ZERO_MPI_STATUS_H
 
@@ -6,7 +6,7 @@
 
 #include "zero.h"
 
-/* Logs MPI's own text for `error` and the call it came from. Returns ZERO_ERROR_COMM. */
+/* Logs the MPI call that failed with the text that MPI has for `error`. Returns ZERO_ERROR_COMM. */
 zero_status_t zero_mpi_fail(int error, const char *call);
 
 #define ZERO_TRY_MPI(call)                                                                                             \

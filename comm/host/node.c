@@ -1,28 +1,28 @@
 /* node.c - the transport of one host: ranks read each other's memory.
  *
- * Windows are shared blocks. fence is a barrier; all_gather copies from the peers' windows and all_to_all only says
- * where they are. Small host data goes through a mailbox that each rank has beside its seat in the barrier. A mailbox
- * has two sides that are used in turn, so one barrier per piece is enough: a side is written again only after another
- * barrier, which its readers join when they have read.
+ * Windows are shared blocks. fence is a barrier, all_gather copies from the peers' windows, and all_to_all only returns
+ * addresses in them. Small host data goes through a mailbox that each rank has beside its entry in the barrier. A
+ * mailbox has two sides that are used in turn, so one barrier per chunk is enough: before a side is written again there
+ * is another barrier, to which its readers come only when they have read it.
  *
- * MPI is used to set this up and to end the job. What waits here waits in the barrier, so that dead and stuck ranks are
- * found and named in one place.
+ * MPI is used only to set this up and to end the job. All waiting is done in the barrier, so that dead and stopped
+ * ranks are found and named in one place.
  */
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "comm/comm.h"
 #include "comm/host/shared_barrier.h"
 #include "comm/host/shared_block.h"
-#include "base/log.h"
 
 #define MAILBOX_BYTES (32 << 10)
-#define PARALLEL_COPY_BYTES (1 << 20) /* from here a copy is shared out to threads, in pieces of: */
-#define COPY_PIECE_BYTES (256 << 10)
+#define PARALLEL_COPY_BYTES (1 << 20) /* copies of at least so many bytes are split among threads, in chunks of: */
+#define COPY_CHUNK_BYTES (256 << 10)
 
-/* What a rank shares of itself. */
+/* What a rank shares with its peers besides windows. */
 typedef struct node_control {
-    zero_barrier_entry_t seat;
+    zero_barrier_entry_t entry;
     unsigned char mailbox[2][MAILBOX_BYTES];
 } node_control_t;
 
@@ -54,7 +54,7 @@ static zero_status_t node_window_create(zero_comm_t *comm, size_t n_bytes, zero_
 
 static void node_window_destroy(zero_comm_t *comm, zero_window_t *window)
 {
-    (void)comm; /* the memory itself goes when the last rank has unmapped it */
+    (void)comm; /* the kernel frees the memory when the last rank has unmapped it */
     zero_shared_block_destroy(window->transport);
     *window = (zero_window_t){0};
 }
@@ -71,11 +71,11 @@ static void copy(char *dst, const char *src, size_t n_bytes)
         memcpy(dst, src, n_bytes);
         return;
     }
-    const size_t n_chunks = (n_bytes + COPY_PIECE_BYTES - 1) / COPY_PIECE_BYTES;
+    const size_t n_chunks = (n_bytes + COPY_CHUNK_BYTES - 1) / COPY_CHUNK_BYTES;
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < n_chunks; i++) {
-        size_t first = i * COPY_PIECE_BYTES;
-        memcpy(dst + first, src + first, n_bytes - first < COPY_PIECE_BYTES ? n_bytes - first : COPY_PIECE_BYTES);
+        size_t first = i * COPY_CHUNK_BYTES;
+        memcpy(dst + first, src + first, n_bytes - first < COPY_CHUNK_BYTES ? n_bytes - first : COPY_CHUNK_BYTES);
     }
 }
 
@@ -199,14 +199,14 @@ static const zero_comm_ops_t node_ops = {
 
 static zero_barrier_t *make_barrier(const zero_comm_t *comm, const zero_shared_block_t *controls)
 {
-    zero_barrier_t *barrier = calloc(1, sizeof(*barrier) + (size_t)comm->size * sizeof(barrier->seats[0]));
+    zero_barrier_t *barrier = calloc(1, sizeof(*barrier) + (size_t)comm->size * sizeof(barrier->entries[0]));
     if (!barrier)
         return NULL;
     barrier->rank = comm->rank;
     barrier->size = comm->size;
     barrier->timeout_ns = comm->timeout_ns;
     for (int rank = 0; rank < comm->size; rank++)
-        barrier->seats[rank] = &((node_control_t *)controls->parts[rank])->seat;
+        barrier->entries[rank] = &((node_control_t *)controls->parts[rank])->entry;
     return barrier;
 }
 

@@ -1,4 +1,4 @@
-/* self.c - the transport of one rank: what others send, it already has. */
+/* self.c - the transport of one rank: there are no peers, so the collectives are local copies. */
 #include <string.h>
 
 #include "comm/comm.h"

@@ -10,21 +10,21 @@
 #include <unistd.h>
 
 #include "base/deadline.h"
-#include "comm/host/shared_barrier.h"
 #include "base/log.h"
+#include "comm/host/shared_barrier.h"
 
-#define SPIN_NS 50000           /* about what going to sleep and being woken costs */
-#define LOOK_AFTER_NS 100000000 /* who waits looks after its peers this often */
-/* Looks in a row at which a rank was stopped, until it is given up: 5 s. Looks, not time: a job that is suspended as a
- * whole does not look at itself, and is not found at fault when it goes on. */
-#define STOPPED_LOOKS 50
+#define SPIN_NS 50000               /* about what it costs to sleep and be woken */
+#define CHECK_INTERVAL_NS 100000000 /* a waiting rank checks its peers this often */
+/* A rank is given up when it was stopped at so many checks in a row: 5 s. Checks are counted, not time: a job that is
+ * suspended as a whole does not check itself meanwhile, so it is not at fault when it continues. */
+#define N_STOPPED_CHECKS 50
 
 _Static_assert(ATOMIC_INT_LOCK_FREE == 2, "atomics between processes must not hide a lock");
 
 /* ---- Processes ---- */
 
-/* State letter and start time of a process, false where there is none. By system calls: stdio would allocate, and who
- * waits long for a peer allocates no more than who waits briefly. */
+/* Reads a process's state letter and start time; false if there is no such process. Uses system calls, because stdio
+ * would allocate, and a rank that waits long must not allocate more than one that waits briefly. */
 static bool read_process(int64_t pid, char *state, uint64_t *start_time)
 {
     char path[64], text[1024];
@@ -35,18 +35,18 @@ static bool read_process(int64_t pid, char *state, uint64_t *start_time)
     ssize_t n_bytes = read(fd, text, sizeof(text) - 1);
     close(fd);
     text[n_bytes > 0 ? n_bytes : 0] = '\0';
-    const char *after_name = strrchr(text, ')'); /* the name may hold blanks and parentheses itself */
+    const char *after_name = strrchr(text, ')'); /* the name itself may contain blanks and parentheses */
     return after_name && sscanf(after_name + 1,
                                 " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %" SCNu64,
                                 state, start_time) == 2;
 }
 
-/* The state letter; 'X' when the process has ended, be it collected by its parent or not. */
-static char process_state(const zero_barrier_entry_t *seat)
+/* Returns the state letter; 'X' if the process has ended, even if its parent has not reaped it yet. */
+static char process_state(const zero_barrier_entry_t *entry)
 {
     char state = 'X';
     uint64_t start_time = 0;
-    if (!read_process(seat->pid, &state, &start_time) || start_time != seat->start_time || state == 'Z')
+    if (!read_process(entry->pid, &state, &start_time) || start_time != entry->start_time || state == 'Z')
         return 'X';
     return state;
 }
@@ -73,7 +73,7 @@ static const char *state_text(char state)
 static void sleep_while(_Atomic uint32_t *word, uint32_t value, int64_t at_most_ns)
 {
     struct timespec limit = {.tv_sec = at_most_ns / 1000000000, .tv_nsec = at_most_ns % 1000000000};
-    syscall(SYS_futex, word, FUTEX_WAIT, value, &limit, NULL, 0); /* wakes early at will: callers look again */
+    syscall(SYS_futex, word, FUTEX_WAIT, value, &limit, NULL, 0); /* may wake early: callers check again */
 }
 
 static void wake_all(_Atomic uint32_t *word)
@@ -92,28 +92,28 @@ static inline void relax(void)
 
 /* ---- Failure ---- */
 
-/* True for the one rank that gets to name the job's first failure. It does so before it calls the others awake: they
- * may end the job. */
+/* Returns true on the one rank that may log the job's first failure. It must log before it wakes the others, which may
+ * end the job. */
 static bool claim_failure(zero_barrier_t *barrier, zero_status_t status)
 {
     uint32_t none = 0;
-    return atomic_compare_exchange_strong(&barrier->seats[0]->failure, &none, (uint32_t)status);
+    return atomic_compare_exchange_strong(&barrier->entries[0]->failure, &none, (uint32_t)status);
 }
 
 static zero_status_t failure_status(const zero_barrier_t *barrier)
 {
-    return (zero_status_t)atomic_load(&barrier->seats[0]->failure);
+    return (zero_status_t)atomic_load(&barrier->entries[0]->failure);
 }
 
 static zero_status_t end_all_waits(zero_barrier_t *barrier)
 {
-    wake_all(&barrier->seats[0]->epoch);
+    wake_all(&barrier->entries[0]->epoch);
     return failure_status(barrier);
 }
 
 static bool is_late(const zero_barrier_t *barrier, int rank, uint32_t epoch)
 {
-    return atomic_load(&barrier->seats[rank]->arrived) != epoch + 1;
+    return atomic_load(&barrier->entries[rank]->arrived) != epoch + 1;
 }
 
 static zero_status_t fail_ended(zero_barrier_t *barrier, int rank, const char *waiting_in)
@@ -121,7 +121,7 @@ static zero_status_t fail_ended(zero_barrier_t *barrier, int rank, const char *w
     if (claim_failure(barrier, ZERO_ERROR_PEER))
         zero_log(ZERO_LOG_ERROR,
                  "rank %d (process %" PRId64 ") has exited or was killed while other ranks wait for it in %s", rank,
-                 barrier->seats[rank]->pid, waiting_in);
+                 barrier->entries[rank]->pid, waiting_in);
     return end_all_waits(barrier);
 }
 
@@ -131,7 +131,7 @@ static zero_status_t fail_stopped(zero_barrier_t *barrier, int rank, const char 
         zero_log(ZERO_LOG_ERROR,
                  "rank %d (process %" PRId64 ") has been stopped (SIGSTOP, say) for %g s while other ranks wait for it "
                  "in %s",
-                 rank, barrier->seats[rank]->pid, STOPPED_LOOKS * (LOOK_AFTER_NS * 1e-9), waiting_in);
+                 rank, barrier->entries[rank]->pid, N_STOPPED_CHECKS * (CHECK_INTERVAL_NS * 1e-9), waiting_in);
     return end_all_waits(barrier);
 }
 
@@ -140,10 +140,10 @@ static zero_status_t fail_late(zero_barrier_t *barrier, uint32_t epoch, const ch
     char late[512] = "";
     size_t length = 0;
     for (int rank = 0; rank < barrier->size; rank++) {
-        const zero_barrier_entry_t *seat = barrier->seats[rank];
+        const zero_barrier_entry_t *entry = barrier->entries[rank];
         if (is_late(barrier, rank, epoch) && length < sizeof(late) - 80)
             length += (size_t)snprintf(late + length, sizeof(late) - length, "%srank %d (process %" PRId64 ", %s)",
-                                       length ? ", " : "", rank, seat->pid, state_text(process_state(seat)));
+                                       length ? ", " : "", rank, entry->pid, state_text(process_state(entry)));
     }
     if (claim_failure(barrier, ZERO_ERROR_TIMEOUT))
         zero_log(ZERO_LOG_ERROR, "%s did not come to %s within %g s (ZERO_TIMEOUT_S)", late, waiting_in,
@@ -158,19 +158,20 @@ static void begin_checking(zero_barrier_t *barrier)
     barrier->stopped_rank = -1;
 }
 
-/* Looks after the ranks that have not come, if it is time to. Whether one ended is read before whether it came: it may
- * come and then end. A rank in a debugger's hands is in another state than a stopped one, and is waited for. */
+/* Checks the ranks that have not come, if the interval is over. Whether a rank has ended is read before whether it
+ * came, since it may come and then end. A rank under a debugger is in another state ('t') than a stopped one, and is
+ * waited for. */
 static zero_status_t check_late_ranks(zero_barrier_t *barrier, uint32_t epoch, const char *waiting_in)
 {
     int64_t now = zero_now_ns();
     int stopped = -1;
-    if (now - barrier->last_check_ns < LOOK_AFTER_NS)
+    if (now - barrier->last_check_ns < CHECK_INTERVAL_NS)
         return ZERO_OK;
     barrier->last_check_ns = now;
     for (int rank = 0; rank < barrier->size; rank++) {
         if (!is_late(barrier, rank, epoch))
             continue;
-        char state = process_state(barrier->seats[rank]);
+        char state = process_state(barrier->entries[rank]);
         if (state == 'X' && is_late(barrier, rank, epoch))
             return fail_ended(barrier, rank, waiting_in);
         if (state == 'T' && stopped < 0)
@@ -180,14 +181,14 @@ static zero_status_t check_late_ranks(zero_barrier_t *barrier, uint32_t epoch, c
         barrier->n_checks_stopped = 0;
     barrier->n_checks_stopped += stopped >= 0;
     barrier->stopped_rank = stopped;
-    return barrier->n_checks_stopped < STOPPED_LOOKS ? ZERO_OK : fail_stopped(barrier, stopped, waiting_in);
+    return barrier->n_checks_stopped < N_STOPPED_CHECKS ? ZERO_OK : fail_stopped(barrier, stopped, waiting_in);
 }
 
 /* ---- Waiting ---- */
 
 static bool passed(const zero_barrier_t *barrier, uint32_t epoch)
 {
-    return atomic_load_explicit(&barrier->seats[0]->epoch, memory_order_acquire) != epoch;
+    return atomic_load_explicit(&barrier->entries[0]->epoch, memory_order_acquire) != epoch;
 }
 
 static bool spin(const zero_barrier_t *barrier, uint32_t epoch)
@@ -205,13 +206,13 @@ static bool spin(const zero_barrier_t *barrier, uint32_t epoch)
 
 static zero_status_t sleep_until_passed(zero_barrier_t *barrier, uint32_t epoch, const char *waiting_in)
 {
-    zero_barrier_entry_t *common = barrier->seats[0];
+    zero_barrier_entry_t *common = barrier->entries[0];
     const int64_t start = zero_now_ns();
     zero_status_t status = ZERO_OK;
     begin_checking(barrier);
     atomic_fetch_add(&common->n_asleep, 1);
     while (status == ZERO_OK && !passed(barrier, epoch)) {
-        sleep_while(&common->epoch, epoch, LOOK_AFTER_NS);
+        sleep_while(&common->epoch, epoch, CHECK_INTERVAL_NS);
         status = failure_status(barrier);
         if (status != ZERO_OK || passed(barrier, epoch))
             continue;
@@ -225,19 +226,20 @@ static zero_status_t sleep_until_passed(zero_barrier_t *barrier, uint32_t epoch,
 
 static void let_pass(zero_barrier_t *barrier, uint32_t epoch)
 {
-    zero_barrier_entry_t *common = barrier->seats[0];
+    zero_barrier_entry_t *common = barrier->entries[0];
     atomic_store_explicit(&common->n_arrived, 0, memory_order_relaxed); /* published by the epoch */
     atomic_store(&common->epoch, epoch + 1);
-    if (atomic_load(&common->n_asleep) != 0) /* who counts itself after this finds the new epoch in its futex call */
+    if (atomic_load(&common->n_asleep) != 0) /* a rank that adds itself later finds the new epoch in its futex call */
         wake_all(&common->epoch);
 }
 
-/* The others' hashes stand in the lines that tell whether they have come; their calls are read where one differs. */
+/* Fails if a rank is in another call. Reads only the hashes, which share a cache line with `arrived`; the calls
+ * themselves are read only if a hash differs. */
 static zero_status_t compare_calls(zero_barrier_t *barrier, uint32_t epoch)
 {
-    const zero_barrier_entry_t *own = barrier->seats[barrier->rank];
+    const zero_barrier_entry_t *own = barrier->entries[barrier->rank];
     for (int rank = 0; rank < barrier->size; rank++) {
-        const zero_barrier_entry_t *other = barrier->seats[rank];
+        const zero_barrier_entry_t *other = barrier->entries[rank];
         if (own->call_hashes[epoch & 1] == other->call_hashes[epoch & 1])
             continue;
         if (claim_failure(barrier, ZERO_ERROR_MISMATCH))
@@ -249,9 +251,9 @@ static zero_status_t compare_calls(zero_barrier_t *barrier, uint32_t epoch)
 
 zero_status_t zero_barrier_wait(zero_barrier_t *barrier, const zero_call_t *call)
 {
-    zero_barrier_entry_t *common = barrier->seats[0], *own = barrier->seats[barrier->rank];
+    zero_barrier_entry_t *common = barrier->entries[0], *own = barrier->entries[barrier->rank];
     ZERO_TRY(failure_status(barrier));
-    const uint32_t epoch = atomic_load(&common->epoch); /* cannot move before this rank has come */
+    const uint32_t epoch = atomic_load(&common->epoch); /* cannot change before this rank has come */
     own->calls[epoch & 1] = *call;
     own->call_hashes[epoch & 1] = zero_call_hash(call);
     atomic_store(&own->arrived, epoch + 1);
@@ -266,10 +268,10 @@ zero_status_t zero_barrier_wait(zero_barrier_t *barrier, const zero_call_t *call
 
 zero_status_t zero_barrier_check_peers(zero_barrier_t *barrier, const char *waiting_in)
 {
-    if (zero_now_ns() - barrier->last_check_ns > STOPPED_LOOKS * (int64_t)LOOK_AFTER_NS)
-        begin_checking(barrier); /* what was seen that long ago does not count */
+    if (zero_now_ns() - barrier->last_check_ns > N_STOPPED_CHECKS * (int64_t)CHECK_INTERVAL_NS)
+        begin_checking(barrier); /* checks from that long ago do not count */
     ZERO_TRY(failure_status(barrier));
-    return check_late_ranks(barrier, atomic_load(&barrier->seats[0]->epoch), waiting_in);
+    return check_late_ranks(barrier, atomic_load(&barrier->entries[0]->epoch), waiting_in);
 }
 
 void zero_barrier_abort(zero_barrier_t *barrier)
@@ -282,15 +284,15 @@ void zero_barrier_abort(zero_barrier_t *barrier)
 
 zero_status_t zero_barrier_join(zero_barrier_t *barrier)
 {
-    zero_barrier_entry_t *seat = barrier->seats[barrier->rank];
+    zero_barrier_entry_t *entry = barrier->entries[barrier->rank];
     char state;
-    seat->pid = getpid();
-    if (!read_process(seat->pid, &state, &seat->start_time)) {
-        zero_log(ZERO_LOG_DEBUG, "cannot read /proc/%" PRId64 "/stat: peers could not see this rank end", seat->pid);
+    entry->pid = getpid();
+    if (!read_process(entry->pid, &state, &entry->start_time)) {
+        zero_log(ZERO_LOG_DEBUG, "cannot read /proc/%" PRId64 "/stat: peers could not see this rank end", entry->pid);
         return ZERO_ERROR_UNSUPPORTED;
     }
-    CPU_ZERO(&seat->cores);
-    sched_getaffinity(0, sizeof(seat->cores), &seat->cores); /* fails beyond 1024 cores: then nobody spins */
+    CPU_ZERO(&entry->cores);
+    sched_getaffinity(0, sizeof(entry->cores), &entry->cores); /* fails beyond 1024 cores: then no rank spins */
     return ZERO_OK;
 }
 
@@ -299,6 +301,6 @@ void zero_barrier_open(zero_barrier_t *barrier)
     cpu_set_t cores;
     CPU_ZERO(&cores);
     for (int rank = 0; rank < barrier->size; rank++)
-        CPU_OR(&cores, &cores, &barrier->seats[rank]->cores);
+        CPU_OR(&cores, &cores, &barrier->entries[rank]->cores);
     barrier->may_spin = CPU_COUNT(&cores) >= barrier->size;
 }

@@ -9,17 +9,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "comm/host/shared_block.h"
 #include "base/log.h"
+#include "comm/host/shared_block.h"
 
-/* Where a rank's part is found. The inode tells that a number in /proc means the same file here as there, which it does
- * not between containers. */
-typedef struct place {
+/* Where a rank's part is found. Device and inode verify that /proc/PID/fd/FD is the same file here as on that rank;
+ * between containers it is not. */
+typedef struct location {
     int64_t pid, fd;
     uint64_t device, inode;
-} place_t;
+} location_t;
 
-/* Memory that could be had now without swapping, or UINT64_MAX where that is not known. */
+/* Returns how much memory can be allocated now without swapping, or about UINT64_MAX if that is not known. */
 static uint64_t available_bytes(void)
 {
     char line[128];
@@ -33,8 +33,8 @@ static uint64_t available_bytes(void)
     return kilobytes * 1024;
 }
 
-/* Reserving pages beyond what there is would wake the kernel's out-of-memory killer rather than fail. All ranks would
- * find the same, so one looks. */
+/* Fails if the ranks together ask for more memory than there is. Reserving too many pages would wake the kernel's
+ * out-of-memory killer instead of failing. All ranks would get the same answer, so only rank 0 checks. */
 static zero_status_t check_available(const zero_comm_t *via, size_t n_bytes, zero_log_level_t level)
 {
     if (via->rank != 0)
@@ -54,7 +54,7 @@ static void *map_part(int fd, size_t n_bytes, bool writable)
     return part == MAP_FAILED ? NULL : part;
 }
 
-static zero_status_t make_own_part(size_t n_bytes, zero_log_level_t level, place_t *place, void **part)
+static zero_status_t make_own_part(size_t n_bytes, zero_log_level_t level, location_t *location, void **part)
 {
     struct stat stat;
     int fd = memfd_create("zero", MFD_CLOEXEC);
@@ -63,7 +63,7 @@ static zero_status_t make_own_part(size_t n_bytes, zero_log_level_t level, place
     errno = posix_fallocate(fd, 0, (off_t)n_bytes);
     if (errno != 0 || fstat(fd, &stat) != 0 || !(*part = map_part(fd, n_bytes, true)))
         goto fail;
-    *place = (place_t){.pid = getpid(), .fd = fd, .device = stat.st_dev, .inode = stat.st_ino};
+    *location = (location_t){.pid = getpid(), .fd = fd, .device = stat.st_dev, .inode = stat.st_ino};
     return ZERO_OK;
 
 fail:
@@ -73,16 +73,16 @@ fail:
     return ZERO_ERROR_MEMORY;
 }
 
-static zero_status_t map_peer_part(int peer, const place_t *place, size_t n_bytes, bool writable,
+static zero_status_t map_peer_part(int peer, const location_t *location, size_t n_bytes, bool writable,
                                    zero_log_level_t level, void **part)
 {
     char path[64];
     struct stat stat;
-    snprintf(path, sizeof(path), "/proc/%" PRId64 "/fd/%" PRId64, place->pid, place->fd);
+    snprintf(path, sizeof(path), "/proc/%" PRId64 "/fd/%" PRId64, location->pid, location->fd);
     int fd = open(path, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC);
     if (fd < 0 || fstat(fd, &stat) != 0) {
         zero_log(level, "cannot open the memory of rank %d, %s: %s", peer, path, strerror(errno));
-    } else if (stat.st_dev != place->device || stat.st_ino != place->inode) {
+    } else if (stat.st_dev != location->device || stat.st_ino != location->inode) {
         zero_log(level, "%s is not the memory of rank %d: it runs in another container", path, peer);
     } else if (!(*part = map_part(fd, n_bytes, writable))) {
         zero_log(level, "cannot map the memory of rank %d, %zu bytes: %s", peer, n_bytes, strerror(errno));
@@ -92,12 +92,12 @@ static zero_status_t map_peer_part(int peer, const place_t *place, size_t n_byte
     return *part ? ZERO_OK : ZERO_ERROR_COMM;
 }
 
-static zero_status_t map_peer_parts(const zero_comm_t *via, const place_t *places, bool all_write,
+static zero_status_t map_peer_parts(const zero_comm_t *via, const location_t *locations, bool all_write,
                                     zero_log_level_t level, zero_shared_block_t *block)
 {
     for (int rank = 0; rank < via->size; rank++)
         if (rank != via->rank)
-            ZERO_TRY(map_peer_part(rank, &places[rank], block->mapped_bytes, all_write, level, &block->parts[rank]));
+            ZERO_TRY(map_peer_part(rank, &locations[rank], block->mapped_bytes, all_write, level, &block->parts[rank]));
     return ZERO_OK;
 }
 
@@ -105,25 +105,25 @@ zero_status_t zero_shared_block_create(zero_comm_t *via, size_t n_bytes, bool al
                                        zero_shared_block_t **block)
 {
     const size_t size = (size_t)via->size, page = (size_t)sysconf(_SC_PAGESIZE);
-    place_t mine = {.fd = -1};
+    location_t mine = {.fd = -1};
     zero_status_t status = check_available(via, n_bytes, level);
-    place_t *places = calloc(size, sizeof(*places));
+    location_t *locations = calloc(size, sizeof(*locations));
     zero_shared_block_t *made = calloc(1, sizeof(*made) + size * sizeof(made->parts[0]));
-    if (status == ZERO_OK && (!places || !made)) {
+    if (status == ZERO_OK && (!locations || !made)) {
         zero_log(level, "no memory for the table of a shared block of %d ranks", via->size);
         status = ZERO_ERROR_MEMORY;
     }
-    ZERO_TRY_GOTO(zero_comm_agree(via, status), fail); /* before anyone reserves: what is available is still whole */
+    ZERO_TRY_GOTO(zero_comm_agree(via, status), fail); /* no rank may reserve pages before rank 0 has checked */
 
     made->size = via->size;
     made->mapped_bytes = n_bytes == 0 ? page : (n_bytes + page - 1) / page * page;
     status = make_own_part(made->mapped_bytes, level, &mine, &made->parts[via->rank]);
     ZERO_TRY_GOTO(zero_comm_agree(via, status), fail);
-    ZERO_TRY_GOTO(via->ops->host_all_gather(via, &mine, sizeof(mine), places), fail);
-    status = map_peer_parts(via, places, all_write, level, made);
-    ZERO_TRY_GOTO(zero_comm_agree(via, status), fail); /* and from here nobody needs the descriptor */
+    ZERO_TRY_GOTO(via->ops->host_all_gather(via, &mine, sizeof(mine), locations), fail);
+    status = map_peer_parts(via, locations, all_write, level, made);
+    ZERO_TRY_GOTO(zero_comm_agree(via, status), fail); /* after this no rank needs the descriptor */
     close((int)mine.fd);
-    free(places);
+    free(locations);
     *block = made;
     return ZERO_OK;
 
@@ -131,7 +131,7 @@ fail:
     if (mine.fd >= 0)
         close((int)mine.fd);
     zero_shared_block_destroy(made);
-    free(places);
+    free(locations);
     return status;
 }
 

@@ -1,34 +1,34 @@
 /* adam.c - AdamW over a flat shard on the CPU (Loshchilov & Hutter 2019, arXiv:1711.05101), in one pass over memory.
  *
- * The segments are read as one long row of elements that is cut evenly among threads; each element's result depends on
- * nothing but itself (zero_adam_element), so cuts change no bits. Memory bandwidth is the limit: the pass reads the
- * parameter, its low half, m, v and the gradient once and writes all but the gradient once. What is written was read
- * just before, so plain stores fetch nothing that streaming stores would spare: these measured 0.5 to 0.8 of the speed.
- * Called through the table.
+ * The segments form one long row of elements, which is split evenly among threads. Each element's result depends only
+ * on that element (zero_adam_element), so the split changes no bits. Memory bandwidth is the limit: the pass reads the
+ * parameter, master_lo, m, v and the gradient once, and writes all but the gradient once. Each location is read just
+ * before it is written, so streaming stores would save no reads; they measured 0.5 to 0.8 of the speed. Called through
+ * the table.
  *
- * Square root and division take more than half of the time that memory does, and what waits for them fills the core's
- * window, so that it comes to the next loads late and memory idles. Hence the prefetches.
+ * Square root and division take more than half as long as memory does. Instructions that wait for them fill the core's
+ * window, so the next loads are issued late and memory idles. Hence the prefetches.
  */
 #include <omp.h>
 
 #include "kernels/shard/shard_isa.h"
 #include "kernels/shard/shard_math.h"
 
-/* Elements that are updated between two rounds of prefetches (a line of halves, two of floats), and how many elements
- * ahead these are. On a Zen 4, from memory, with AVX2 or AVX-512, the time fell to 0.86-0.97 in bf16 and 0.90-1.00 in
- * fp32; with 128 ahead fp32 took 1.04, with 512 1.3. */
+/* RUN: elements updated between two rounds of prefetches (one cache line of 16-bit elements, two of floats). AHEAD: how
+ * many elements ahead these reach. On a Zen 4, from memory, with AVX2 or AVX-512, the time fell to 0.86-0.97 in bf16
+ * and 0.90-1.00 in fp32. With 128 ahead fp32 took 1.04, with 512 ahead 1.3. */
 enum { RUN = 32, AHEAD = 96, CACHE_LINE = 64 };
 
-/* Elements in a row: where they lie, and what they share. */
+/* Consecutive elements of one segment: their addresses, and what they share. */
 typedef struct row {
     zero_adam_scalars_t scalars;
     float shrink; /* zero_adam_element's */
-    void *param, *low;
+    void *param, *master_lo;
     float *m, *v;
     const float *grad;
 } row_t;
 
-/* These update elements [begin, begin + n) of the row. */
+/* The following update elements [begin, begin + n) of the row. */
 
 static inline void update_fp32(const row_t *row, size_t begin, size_t n)
 {
@@ -47,15 +47,15 @@ static inline void update_fp32(const row_t *row, size_t begin, size_t n)
 static inline void update_bf16(const row_t *row, size_t begin, size_t n)
 {
     uint16_t *param = (uint16_t *)row->param + begin;
-    int16_t *low = (int16_t *)row->low + begin;
+    int16_t *master_lo = (int16_t *)row->master_lo + begin;
     float *m = row->m + begin, *v = row->v + begin;
     const float *grad = row->grad + begin;
 #pragma omp simd
     for (size_t i = 0; i < n; ++i) {
-        float w = zero_join_master(param[i], low[i]), new_m = m[i], new_v = v[i];
+        float w = zero_join_master(param[i], master_lo[i]), new_m = m[i], new_v = v[i];
         zero_adam_element(&row->scalars, row->shrink, grad[i], &w, &new_m, &new_v);
         param[i] = zero_split_param(w);
-        low[i] = zero_split_master_lo(w);
+        master_lo[i] = zero_split_master_lo(w);
         m[i] = new_m;
         v[i] = new_v;
     }
@@ -64,7 +64,7 @@ static inline void update_bf16(const row_t *row, size_t begin, size_t n)
 static inline void update_fp16(const row_t *row, size_t begin, size_t n)
 {
     uint16_t *param = (uint16_t *)row->param + begin;
-    float *master = (float *)row->low + begin, *m = row->m + begin, *v = row->v + begin;
+    float *master = (float *)row->master_lo + begin, *m = row->m + begin, *v = row->v + begin;
     const float *grad = row->grad + begin;
 #pragma omp simd
     for (size_t i = 0; i < n; ++i) {
@@ -83,8 +83,8 @@ static inline void prefetch_run(const void *array, size_t elem_size, size_t begi
         __builtin_prefetch((const char *)array + begin * elem_size + byte);
 }
 
-/* The first n elements. Inlined, with all arguments but row and n known. */
-static inline void update_row(const row_t *row, size_t n, size_t param_size, size_t low_size,
+/* Updates the first n elements. Inlined, with all arguments but row and n known. */
+static inline void update_row(const row_t *row, size_t n, size_t param_size, size_t master_lo_size,
                               void (*update)(const row_t *row, size_t begin, size_t n))
 {
     size_t begin = 0;
@@ -93,29 +93,29 @@ static inline void update_row(const row_t *row, size_t n, size_t param_size, siz
         prefetch_run(row->m, sizeof(float), begin + AHEAD);
         prefetch_run(row->v, sizeof(float), begin + AHEAD);
         prefetch_run(row->param, param_size, begin + AHEAD);
-        prefetch_run(row->low, low_size, begin + AHEAD);
+        prefetch_run(row->master_lo, master_lo_size, begin + AHEAD);
         update(row, begin, RUN);
     }
     update(row, begin, n - begin);
 }
 
-/* `first`: elements skipped from the segment's start. */
+/* Returns the row that begins at element `first` of the segment. */
 static row_t row_of(const zero_adam_t *args, const zero_adam_segment_t *segment, size_t first, size_t param_size,
-                    size_t low_size)
+                    size_t master_lo_size)
 {
     size_t state = segment->state + first;
     return (row_t){
         .scalars = *args->scalars,
         .shrink = -(args->scalars->lr * segment->decay),
         .param = (char *)args->param + (segment->param + first) * param_size,
-        .low = low_size ? (char *)args->low + state * low_size : NULL,
+        .master_lo = master_lo_size ? (char *)args->master_lo + state * master_lo_size : NULL,
         .m = args->m + state,
         .v = args->v + state,
         .grad = args->grad + segment->grad + first,
     };
 }
 
-/* Elements [first, first + n) of the segment. */
+/* The following update elements [first, first + n) of the segment. */
 static void adam_fp32(const zero_adam_t *args, const zero_adam_segment_t *segment, size_t first, size_t n)
 {
     const row_t row = row_of(args, segment, first, sizeof(float), 0);
@@ -163,7 +163,7 @@ zero_status_t ZERO_ISA(zero_shard_adam)(const zero_adam_t *args, zero_stream_t s
 #pragma omp parallel if (n_elems >= ZERO_SHARD_PARALLEL_MIN)
     {
         uint64_t n_threads = (uint64_t)omp_get_num_threads(), thread = (uint64_t)omp_get_thread_num();
-        uint64_t share = (n_elems / n_threads / RUN + 1) * RUN; /* of whole lines, where arrays begin with one */
+        uint64_t share = (n_elems / n_threads / RUN + 1) * RUN; /* whole cache lines, if the arrays begin with one */
         uint64_t begin = thread * share;
         uint64_t end = begin + share < n_elems ? begin + share : n_elems;
         adam_range(args, begin, end);

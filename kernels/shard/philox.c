@@ -1,10 +1,10 @@
-/* philox.c - initial values on the CPU: normal numbers that depend on seed, key and element index alone, so that they
- * are the same at every world size and however the work is cut.
+/* philox.c - initial values on the CPU: normal numbers that depend only on seed, key and element index. So they are the
+ * same at every world size and however the work is split.
  *
- * Element e is word e % 4 of Philox block e / 4, two words making two normals (shard_math.h). Numbers are made by whole
- * tiles that begin at a multiple of TILE_ELEMS in the index; the part of a tile that was asked for is copied out. In a
- * tile the four words of all blocks lie in four rows, so that the loop over blocks vectorizes. Called through the
- * table.
+ * Element e is word e % 4 of Philox block e / 4; two words make two normals (shard_math.h). Numbers are computed in
+ * whole tiles, which begin at multiples of TILE_ELEMS in the index, and the part of a tile that was asked for is copied
+ * out. A tile holds the four words of all its blocks in four rows, so that the loop over blocks vectorizes. Called
+ * through the table.
  */
 #include "kernels/shard/shard_isa.h"
 #include "kernels/shard/shard_math.h"
@@ -19,7 +19,7 @@ typedef struct tile {
 static void make_tile(tile_t *restrict tile, uint64_t first_block, uint64_t seed, uint64_t key, float std)
 {
     const uint32_t key0 = (uint32_t)seed, key1 = (uint32_t)(seed >> 32);
-    /* A tile begins at a multiple of its length: only the low bits of the block number change inside it. */
+    /* A tile begins at a multiple of its length, so only the low bits of the block number change inside it. */
     const uint32_t block0 = (uint32_t)first_block, block1 = (uint32_t)(first_block >> 32);
 #pragma omp simd
     for (uint32_t b = 0; b < TILE_BLOCKS; ++b) {

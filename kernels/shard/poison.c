@@ -1,5 +1,6 @@
-/* poison.c - what is written where gradients will be, so that those that nobody writes show, on the CPU. The CUDA twin
- * is poison.cu. Called through the table, where an engine checks (zero_config_t).
+/* poison.c - fills gradient buffers with a NaN that no arithmetic makes, and counts the elements that still have it, so
+ * that gradients that the program did not write are found. On the CPU; the CUDA twin is poison.cu. Called through the
+ * table, if the engine's checks are on (zero_config_t).
  */
 #include "kernels/shard/shard_isa.h"
 

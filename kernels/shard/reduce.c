@@ -1,9 +1,9 @@
-/* reduce.c - the sums whose order is fixed: gradient slices in rank order, and the norm's tree, on the CPU.
+/* reduce.c - sums in a fixed order on the CPU: gradient slices in rank order, and the norm's tree.
  *
- * Work goes by norm chunks (ZERO_NORM_CHUNK elements), which threads share; within a chunk by rows of ZERO_NORM_LANES
- * elements, small enough that a row of sums stays in the first-level cache while slice after slice is added to it, is
- * written out, and has its squares added to the chunk's lanes. So gradients are read once, whether or not the norm is
- * wanted, and no bit depends on the threads. Called through the table.
+ * Threads share the norm chunks (ZERO_NORM_CHUNK elements). A chunk is processed in rows of ZERO_NORM_LANES elements,
+ * small enough that a row of sums stays in the first-level cache: slice after slice is added to it, then it is written
+ * out and its squares are added to the chunk's lanes. So gradients are read only once even if the norm is wanted, and
+ * no bit depends on the threads. Called through the table.
  */
 #include "kernels/shard/shard_isa.h"
 #include "kernels/shard/shard_math.h"
@@ -39,22 +39,7 @@ static size_t chunk_end(size_t chunk, size_t n_elems)
     return n_elems - begin < ZERO_NORM_CHUNK ? n_elems : begin + ZERO_NORM_CHUNK;
 }
 
-zero_status_t ZERO_ISA(zero_shard_sum_squares)(const float *x, size_t n_elems, double *partials, zero_stream_t stream)
-{
-    (void)stream;
-    const size_t n_chunks = zero_norm_n_partials(n_elems);
-#pragma omp parallel for schedule(static) if (n_elems >= ZERO_SHARD_PARALLEL_MIN)
-    for (size_t chunk = 0; chunk < n_chunks; ++chunk) {
-        const size_t end = chunk_end(chunk, n_elems);
-        float lanes[ZERO_NORM_LANES] = {0.0f};
-        for (size_t at = chunk * ZERO_NORM_CHUNK; at < end; at += ZERO_NORM_LANES)
-            add_squares(lanes, x + at, row_length(at, end));
-        partials[chunk] = fold_lanes(lanes);
-    }
-    return ZERO_OK;
-}
-
-/* A few thousand numbers at most per billion elements: one thread. */
+/* There are only 122,071 partials per billion elements, so one thread adds them. */
 #define PARTIAL_LANES 256
 
 zero_status_t ZERO_ISA(zero_shard_contribute)(const double *partials, size_t n_partials, const zero_agreed_t *agreed,
@@ -77,7 +62,7 @@ zero_status_t ZERO_ISA(zero_shard_contribute)(const double *partials, size_t n_p
 /* ---- Slices in rank order ------------------------------------------------------------------------------------------
  */
 
-/* A row of slice elements [at, at + n) becomes, or is added to, the row of sums. One pair per dtype. */
+/* For each dtype: take_ sets the row of sums to elements [at, at + n) of a slice, add_ adds them to it. */
 #define SLICE_LOOPS(suffix, type, to_float)                                                                            \
     static void take_##suffix(float *restrict sums, const void *slice, size_t at, size_t n)                            \
     {                                                                                                                  \
@@ -102,7 +87,7 @@ static const struct {
     [ZERO_FP16] = {take_fp16, add_fp16},
 };
 
-/* Writes a row of sums to out and leaves in `sums` what was written. */
+/* Writes a row of sums to out, and leaves in `sums` what was written. */
 static void put_row(float *restrict out, float *restrict sums, size_t n, bool accumulate)
 {
     if (accumulate) {

@@ -1,12 +1,12 @@
-/* shard_cpu.c - picks the CPU's shard kernels at run time: the best instruction set that was built, that the machine
- * has, and that ZERO_CPU_ISA allows. Since all builds give the same bits, the choice is one of speed alone.
+/* shard_cpu.c - chooses the CPU's shard kernels at run time: the best instruction set that was built and that the
+ * machine has, or the one that ZERO_CPU_ISA names. All builds give the same bits, so the choice affects only speed.
  */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/shard/shard.h"
 #include "base/log.h"
+#include "kernels/shard/shard.h"
 
 extern const zero_shard_kernels_t zero_shard_kernels_scalar;
 
@@ -19,7 +19,7 @@ static bool always(void)
 extern const zero_shard_kernels_t zero_shard_kernels_avx2;
 extern const zero_shard_kernels_t zero_shard_kernels_avx512;
 
-/* Every CPU with AVX2 has F16C too; not all compilers know that name here. */
+/* Does not ask for F16C, which every CPU with AVX2 has: not all compilers know that name here. */
 static bool has_avx2(void)
 {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
@@ -32,7 +32,7 @@ static bool has_avx512(void)
 }
 #endif
 
-/* Best first; the last always serves. */
+/* Best first. The last one works on every machine. */
 static const struct {
     const zero_shard_kernels_t *kernels;
     bool (*is_supported)(void);

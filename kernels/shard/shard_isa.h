@@ -1,5 +1,5 @@
-/* shard_isa.h - what the per-instruction-set shard kernel files tell one another: the functions that shard_table.c
- * gathers, named for the build (isa.h), and from which size on work is spread over threads.
+/* shard_isa.h - what the shard kernel files of one instruction set share: the functions that shard_table.c collects,
+ * named for the build (isa.h), and the size from which work is split among threads.
  */
 #ifndef ZERO_SHARD_ISA_H
 #define ZERO_SHARD_ISA_H
@@ -7,13 +7,12 @@
 #include "kernels/isa.h"
 #include "kernels/shard/shard.h"
 
-/* Below this many elements waking the other threads costs more than they save. */
+/* With fewer elements, waking the other threads costs more than they save. */
 #define ZERO_SHARD_PARALLEL_MIN ((size_t)1 << 16)
 
 zero_status_t ZERO_ISA(zero_shard_adam)(const zero_adam_t *args, zero_stream_t stream);
 zero_status_t ZERO_ISA(zero_shard_sum_slices)(float *out, const void *const *slices, int n_slices, zero_dtype_t dtype,
                                               size_t n_elems, bool accumulate, double *partials, zero_stream_t stream);
-zero_status_t ZERO_ISA(zero_shard_sum_squares)(const float *x, size_t n_elems, double *partials, zero_stream_t stream);
 zero_status_t ZERO_ISA(zero_shard_contribute)(const double *partials, size_t n_partials, const zero_agreed_t *agreed,
                                               zero_contribution_t *mine, zero_stream_t stream);
 zero_status_t ZERO_ISA(zero_shard_decide_step)(const zero_step_rules_t *rules, float lr,
@@ -22,9 +21,9 @@ zero_status_t ZERO_ISA(zero_shard_decide_step)(const zero_step_rules_t *rules, f
                                                zero_step_outcome_t *outcome, zero_stream_t stream);
 zero_status_t ZERO_ISA(zero_shard_cast)(void *dst, zero_dtype_t dst_dtype, const void *src, zero_dtype_t src_dtype,
                                         size_t n_elems, zero_stream_t stream);
-zero_status_t ZERO_ISA(zero_shard_split_master)(void *param, void *low, zero_dtype_t param_dtype, const float *master,
-                                                size_t n_elems, zero_stream_t stream);
-zero_status_t ZERO_ISA(zero_shard_join_master)(float *master, const void *param, const void *low,
+zero_status_t ZERO_ISA(zero_shard_split_master)(void *param, void *master_lo, zero_dtype_t param_dtype,
+                                                const float *master, size_t n_elems, zero_stream_t stream);
+zero_status_t ZERO_ISA(zero_shard_join_master)(float *master, const void *param, const void *master_lo,
                                                zero_dtype_t param_dtype, size_t n_elems, zero_stream_t stream);
 zero_status_t ZERO_ISA(zero_shard_fill_normal)(float *dst, size_t n_elems, uint64_t seed, uint64_t key, uint64_t first,
                                                float std, zero_stream_t stream);
@@ -32,7 +31,7 @@ zero_status_t ZERO_ISA(zero_shard_poison)(void *data, zero_dtype_t dtype, size_t
 zero_status_t ZERO_ISA(zero_shard_count_poison)(const void *data, zero_dtype_t dtype, size_t n_elems, uint64_t *n_found,
                                                 zero_stream_t stream);
 
-/* The table of this build; shard_cpu.c names all of them. */
+/* The table of this build; shard_cpu.c lists all of them. */
 extern const zero_shard_kernels_t ZERO_ISA(zero_shard_kernels);
 
 #endif

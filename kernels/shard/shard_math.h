@@ -1,10 +1,10 @@
 /* shard_math.h - the arithmetic of one element, shared by the CPU and the CUDA shard kernels.
  *
- * Equal bits everywhere rest on this file: every device includes these very functions, and they consist of operations
- * that IEEE 754 defines to the last bit (+, -, *, /, fmaf, sqrtf, conversions between integers and floats, integer
- * arithmetic) in an order that no compiler may change. Products that are added to something are written as fmaf, so
- * there is nothing left to contract; the C library's log, sin and cos do not appear, since each library rounds them its
- * own way. What IEEE leaves open is which NaN an operation makes: results that are stored pass zero_one_nan first.
+ * Equal bits everywhere rest on this file. All devices use these same functions, which consist of operations that IEEE
+ * 754 defines to the last bit (+, -, *, /, fmaf, sqrtf, conversions between integers and floats, integer arithmetic),
+ * in an order that no compiler may change. Products that are added to something are written as fmaf, so that there is
+ * nothing to contract. The C library's log, sin and cos are not used, since libraries round them differently. IEEE does
+ * not define which NaN an operation makes, so results pass zero_one_nan before they are stored.
  *
  * Everything is branch-free (selections, not jumps), so that loops over these functions vectorize. Valid as C17 and as
  * CUDA C++; nvcc must keep its IEEE defaults (-ftz=false -prec-div=true -prec-sqrt=true).
@@ -44,7 +44,7 @@ ZERO_MATH float zero_float_of_bits(uint32_t bits)
     return x;
 }
 
-/* x, or the one NaN 0x7fc00000 for any NaN: x86, Arm and CUDA make different ones of inf - inf and of two NaNs. */
+/* Returns x, but 0x7fc00000 for any NaN: x86, Arm and CUDA make different NaNs of inf - inf and of two NaNs. */
 ZERO_MATH float zero_one_nan(float x)
 {
     return x == x ? x : zero_float_of_bits(ZERO_FLOAT_NAN_BITS);
@@ -60,8 +60,8 @@ ZERO_MATH float zero_float_of_bf16(uint16_t half)
     return zero_float_of_bits(bits | quiet);
 }
 
-/* Adding half a unit (less one where the kept part is even) carries into it exactly when it must round up; the carry
- * out of the largest number makes infinity. */
+/* Adds half a unit (less one if the kept part is even), which carries into the kept part exactly when it must round up.
+ * A carry out of the largest number makes infinity. */
 ZERO_MATH uint16_t zero_bf16_of_float(float x)
 {
     uint32_t bits = zero_bits_of_float(x);
@@ -77,7 +77,7 @@ ZERO_MATH float zero_float_of_fp16(uint16_t half)
     uint32_t shifted = ((uint32_t)half & 0x7fffu) << 13;
     uint32_t normal = shifted + (112u << 23);
     uint32_t special = (shifted + (224u << 23)) | (shifted > 0x0f800000u ? 0x00400000u : 0u); /* exponent 31 to 255 */
-    /* A denormal is mantissa * 2^-24: set it behind the leading one of 2^-14, then take 2^-14 away. Exact. */
+    /* A denormal is mantissa * 2^-24: put the mantissa after the leading one of 2^-14, then subtract 2^-14. Exact. */
     float denormal = zero_float_of_bits(shifted + (113u << 23)) - zero_float_of_bits(113u << 23);
     uint32_t bits = shifted >= 0x0f800000u ? special : shifted >= 0x00800000u ? normal : zero_bits_of_float(denormal);
     return zero_float_of_bits(sign | bits);
@@ -89,8 +89,8 @@ ZERO_MATH uint16_t zero_fp16_of_float(float x)
     uint32_t sign = (bits >> 16) & 0x8000u;
     uint32_t magnitude = bits & 0x7fffffffu;
     uint32_t normal = (magnitude - (112u << 23) + 0xfffu + ((magnitude >> 13) & 1u)) >> 13; /* as for bf16 */
-    /* Below 2^-14 the unit is 2^-24, which is that of 0.5f: adding 0.5f rounds to it, and leaves the count in the low
-     * bits of the sum. */
+    /* Below 2^-14 the unit is 2^-24, like that of 0.5f. So adding 0.5f rounds to this unit, and the low bits of the sum
+     * count the units. */
     uint32_t denormal = zero_bits_of_float(zero_float_of_bits(magnitude) + 0.5f) - zero_bits_of_float(0.5f);
     uint32_t special = magnitude > ZERO_FLOAT_INF_BITS ? 0x7e00u | ((magnitude >> 13) & 0x3ffu) : 0x7c00u;
     uint32_t rounded = magnitude >= (143u << 23)   ? special /* 2^16 and beyond */
@@ -102,7 +102,8 @@ ZERO_MATH uint16_t zero_fp16_of_float(float x)
 /* ---- Master weights split into a bf16 parameter and 16 low bits ----------------------------------------------------
  */
 
-/* bits = (param << 16) + low modulo 2^32, low from -2^15 to 2^15 - 1: one pair for every bit pattern there is. */
+/* The master weight's bits are (param << 16) + master_lo modulo 2^32, with master_lo from -2^15 to 2^15 - 1. Every bit
+ * pattern has exactly one such pair. */
 ZERO_MATH uint16_t zero_split_param(float master)
 {
     return (uint16_t)((zero_bits_of_float(master) + 0x8000u) >> 16);
@@ -113,15 +114,15 @@ ZERO_MATH int16_t zero_split_master_lo(float master)
     return (int16_t)(uint16_t)zero_bits_of_float(master);
 }
 
-ZERO_MATH float zero_join_master(uint16_t param, int16_t low)
+ZERO_MATH float zero_join_master(uint16_t param, int16_t master_lo)
 {
-    return zero_float_of_bits(((uint32_t)param << 16) + (uint32_t)(int32_t)low);
+    return zero_float_of_bits(((uint32_t)param << 16) + (uint32_t)(int32_t)master_lo);
 }
 
 /* ---- AdamW ---------------------------------------------------------------------------------------------------------
  */
 
-/* The expressions of zero_adam_t. `shrink` is -(lr * decay). */
+/* Evaluates the expressions of zero_adam_t. shrink is -(lr * decay). */
 ZERO_MATH void zero_adam_element(const zero_adam_scalars_t *s, float shrink, float grad, float *w, float *m, float *v)
 {
     float g = grad * s->grad_scale;
@@ -135,7 +136,8 @@ ZERO_MATH void zero_adam_element(const zero_adam_scalars_t *s, float shrink, flo
     *w = zero_one_nan(new_w);
 }
 
-/* What clipping multiplies gradients by; 1 where grad_clip is 0 or the norm is NaN (such a step is skipped). */
+/* Returns the factor by which clipping multiplies gradients; 1 if grad_clip is 0 or the norm is NaN (such a step is
+ * skipped). */
 ZERO_MATH float zero_clip_coefficient(float grad_norm, float grad_clip)
 {
     float coefficient = grad_clip / (grad_norm + 1e-6f);
@@ -147,7 +149,8 @@ ZERO_MATH float zero_clip_coefficient(float grad_norm, float grad_clip)
 
 #define ZERO_PHILOX_ROUNDS 10
 
-/* Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3 (SC'11). counter[4] becomes the output. */
+/* Replaces the counter c0..c3 by the output. Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3
+ * (SC'11). */
 ZERO_MATH void zero_philox(uint32_t *c0, uint32_t *c1, uint32_t *c2, uint32_t *c3, uint32_t key0, uint32_t key1)
 {
     for (int round = 0; round < ZERO_PHILOX_ROUNDS; ++round) {
@@ -162,9 +165,9 @@ ZERO_MATH void zero_philox(uint32_t *c0, uint32_t *c1, uint32_t *c2, uint32_t *c
     }
 }
 
-/* Natural logarithm of a positive normal float, below 1 ulp wrong on (0, 1]. x = 2^e * f with f in [sqrt(1/2),
- * sqrt(2)), log f by the polynomial of Cephes' logf (Moshier), log 2 in two parts of which the first is exact times e.
- */
+/* Returns the natural logarithm of a positive normal float, with an error below 1 ulp on (0, 1]. x = 2^e * f with f in
+ * [sqrt(1/2), sqrt(2)). log f is the polynomial of Cephes' logf (Moshier). log 2 is added in two parts, the first of
+ * which gives an exact product with e. */
 ZERO_MATH float zero_math_log(float x)
 {
     uint32_t bits = zero_bits_of_float(x);
@@ -186,8 +189,8 @@ ZERO_MATH float zero_math_log(float x)
     return fmaf(0.693359375f, e, f + tail);
 }
 
-/* sin and cos of a whole turn times turn / 2^32. The nearest quarter is split off in integers, so what is left is exact
- * and at most an eighth of a turn; polynomials of Cephes' sinf and cosf there. */
+/* Computes sin and cos of 2 pi turn / 2^32. The nearest quarter turn is split off in integers, so the rest is exact and
+ * at most an eighth of a turn, for which the polynomials of Cephes' sinf and cosf are used. */
 ZERO_MATH void zero_math_sin_cos(uint32_t turn, float *sine, float *cosine)
 {
     uint32_t quarter = (turn + 0x20000000u) >> 30;
@@ -208,8 +211,9 @@ ZERO_MATH void zero_math_sin_cos(uint32_t turn, float *sine, float *cosine)
     *cosine = zero_float_of_bits(zero_bits_of_float(odd ? s : c) ^ cosine_sign);
 }
 
-/* Box and Muller (1958): two words become r cos(t) and r sin(t), r = sqrt(-2 log u), u = (word0 + 1/2) / 2^32 rounded
- * once, t = 2 pi word1 / 2^32. All 32 bits count in u, so the tails reach 6.7 standard deviations. */
+/* Turns two words into two normals, r cos(t) and r sin(t), with r = sqrt(-2 log u), u = (word0 + 1/2) / 2^32 rounded
+ * once, and t = 2 pi word1 / 2^32 (Box and Muller 1958). u uses all 32 bits, so the tails reach 6.7 standard
+ * deviations. */
 ZERO_MATH void zero_box_muller(uint32_t word0, uint32_t word1, float *first, float *second)
 {
     float high = (float)(int32_t)(word0 >> 8) * 5.9604644775390625e-8f; /* 2^-24 */

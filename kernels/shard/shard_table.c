@@ -1,4 +1,5 @@
-/* shard_table.c - the shard kernels of one instruction set as a table. shard_cpu.c picks among the builds' tables. */
+/* shard_table.c - the table of the shard kernels of one instruction set. shard_cpu.c chooses among the builds' tables.
+ */
 #include "kernels/shard/shard_isa.h"
 
 #define NAME_OF_(isa) #isa
@@ -8,7 +9,6 @@ const zero_shard_kernels_t ZERO_ISA(zero_shard_kernels) = {
     .name = NAME_OF(ZERO_ISA_NAME),
     .adam = ZERO_ISA(zero_shard_adam),
     .sum_slices = ZERO_ISA(zero_shard_sum_slices),
-    .sum_squares = ZERO_ISA(zero_shard_sum_squares),
     .contribute = ZERO_ISA(zero_shard_contribute),
     .decide_step = ZERO_ISA(zero_shard_decide_step),
     .cast = ZERO_ISA(zero_shard_cast),

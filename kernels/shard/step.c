@@ -1,4 +1,4 @@
-/* step.c - the end of a step on the CPU: step_math.h's decision. The CUDA twin is step.cu. */
+/* step.c - the decision at the end of a step (step_math.h), on the CPU. The CUDA twin is step.cu. */
 #include "kernels/shard/shard_isa.h"
 #include "kernels/shard/step_math.h"
 

@@ -1,9 +1,9 @@
-/* step_math.h - what the end of a step decides, as one pure function that the CPU and a CUDA thread both run: the
- * global norm from all ranks' contributions, whether the update is skipped, what AdamW multiplies by, and fp16's loss
- * scale for the next step. Because the device decides, the host need not wait for the norm.
+/* step_math.h - the decision at the end of a step, as one pure function that the CPU and a CUDA thread both run. From
+ * all ranks' contributions it computes the global norm, whether the update is skipped, AdamW's scalars, and fp16's loss
+ * scale for the next step. The device decides, so the host need not wait for the norm.
  *
- * The rules of shard_math.h hold here too: operations that IEEE 754 defines, in a fixed order, so that every rank and
- * every device comes to the same bits.
+ * The rules of shard_math.h hold here too: only operations that IEEE 754 defines, in a fixed order, so that every rank
+ * and every device gets the same bits.
  */
 #ifndef ZERO_STEP_MATH_H
 #define ZERO_STEP_MATH_H
@@ -17,7 +17,7 @@ ZERO_MATH uint32_t zero_is_finite(float x)
     return (zero_bits_of_float(x) & 0x7fffffffu) < ZERO_FLOAT_INF_BITS;
 }
 
-/* base^n by squaring. pow may round differently from one library or device to the next; this does not. */
+/* Returns base^n, by squaring. pow rounds differently between libraries and devices; this does not. */
 ZERO_MATH double zero_power(double base, uint64_t n)
 {
     double result = 1.0;
@@ -29,8 +29,8 @@ ZERO_MATH double zero_power(double base, uint64_t n)
     return result;
 }
 
-/* The clip coefficient min(1, grad_clip / (norm + 1e-6)) (1 when grad_clip is 0) over the loss scale, and the rest of
- * *out, from the loss-scale-free norm. adam_step is the t of this update, from 1. */
+/* Fills *out. grad_scale is the clip coefficient min(1, grad_clip / (norm + 1e-6)) (1 if grad_clip is 0) divided by the
+ * loss scale. grad_norm is free of the loss scale. adam_step is the t of this update, from 1. */
 ZERO_MATH void zero_adam_scalars_decide(zero_adam_scalars_t *out, float lr, float beta1, float beta2, float eps,
                                         float grad_norm, float grad_clip, float loss_scale, uint64_t adam_step)
 {
@@ -46,8 +46,9 @@ ZERO_MATH void zero_adam_scalars_decide(zero_adam_scalars_t *out, float lr, floa
     out->skip = !zero_is_finite(grad_norm);
 }
 
-/* fp16's dynamic loss scale, as Megatron-LM's DynamicGradScaler: halved when `hysteresis` steps have overflowed since
- * it last grew, and by every one after that; doubled after a window of good steps in a row. */
+/* Updates fp16's dynamic loss scale, as Megatron-LM's DynamicGradScaler does. It is halved when `hysteresis` steps have
+ * overflowed since it last grew, and by every overflow after that. It is doubled after a window of good steps in a
+ * row. */
 ZERO_MATH void zero_loss_scale_decide(const zero_step_rules_t *rules, uint32_t skipped, zero_step_state_t *state)
 {
     if (!rules->dynamic_loss_scale)
@@ -65,7 +66,7 @@ ZERO_MATH void zero_loss_scale_decide(const zero_step_rules_t *rules, uint32_t s
     }
 }
 
-/* Which rank is the first with which rank 0 does not agree, and upon what. */
+/* Finds the first rank that disagrees with rank 0, and whether on the learning rate or the calls. */
 ZERO_MATH void zero_step_compare(const zero_contribution_t *contributions, int n_ranks, zero_step_outcome_t *outcome)
 {
     const zero_contribution_t *first = &contributions[0];
@@ -83,6 +84,7 @@ ZERO_MATH void zero_step_compare(const zero_contribution_t *contributions, int n
     }
 }
 
+/* Decides the step: fills *scalars and *outcome, and advances *state unless the ranks disagree. */
 ZERO_MATH void zero_step_decide(const zero_step_rules_t *rules, float lr, const zero_contribution_t *contributions,
                                 int n_ranks, zero_step_state_t *state, zero_adam_scalars_t *scalars,
                                 zero_step_outcome_t *outcome)

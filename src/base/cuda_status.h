@@ -1,5 +1,5 @@
-/* cuda_status.h - turns what the CUDA runtime returns into a zero_status_t, and says once what failed. For C files: a
- * .cu file returns its cudaError_t to the C file that called it.
+/* cuda_status.h - turns an error of the CUDA runtime into a zero_status_t and logs it once. For C files: a .cu file
+ * returns its cudaError_t to the C file that called it.
  */
 #ifndef ZERO_CUDA_STATUS_H
 #define ZERO_CUDA_STATUS_H
@@ -12,15 +12,17 @@ static inline zero_status_t zero_cuda_status(zero_log_level_t level, cudaError_t
 {
     if (error == cudaSuccess)
         return ZERO_OK;
-    cudaGetLastError(); /* what is told here is not found again by whoever asks next */
+    cudaGetLastError(); /* clears the error, so that later calls do not report it again */
     zero_log(level, "CUDA: %s (%s) from %s", cudaGetErrorString(error), cudaGetErrorName(error), call);
     return error == cudaErrorMemoryAllocation ? ZERO_ERROR_MEMORY : ZERO_ERROR_DEVICE;
 }
 
-/* The status of a call that returns cudaError_t, at the level that its failure has here; as an error; and the same,
- * passed up where it is a failure. */
+/* The status of a call that returns cudaError_t. A failure is logged at `level`. */
 #define ZERO_CUDA_STATUS_AT(level, call) zero_cuda_status((level), (call), #call)
+/* The same at the level of errors. */
 #define ZERO_CUDA_STATUS(call) ZERO_CUDA_STATUS_AT(ZERO_LOG_ERROR, call)
+/* Returns the status from the calling function if it is a failure. A launch may also return the error of earlier work:
+ * the line names the call that met it. */
 #define ZERO_TRY_CUDA(call) ZERO_TRY(ZERO_CUDA_STATUS(call))
 
 #endif

@@ -1,4 +1,4 @@
-/* deadline.h - how long a rank waits for its peers before it says which of them it waited for, and stops. */
+/* deadline.h - how long a rank waits for its peers before it gives up and logs which of them did not come. */
 #ifndef ZERO_DEADLINE_H
 #define ZERO_DEADLINE_H
 
@@ -6,8 +6,8 @@
 
 int64_t zero_now_ns(void); /* monotonic */
 
-/* ZERO_TIMEOUT_S from the environment, in seconds (fractions allowed), else 600: more than the longest step and the
- * longest checkpoint. */
+/* Reads ZERO_TIMEOUT_S, in seconds (fractions allowed), from the environment. The default is 600: more than the longest
+ * step or checkpoint takes. */
 zero_status_t zero_timeout_ns(int64_t *timeout_ns);
 
 #endif

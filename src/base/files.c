@@ -14,7 +14,7 @@
 #include "base/log.h"
 
 #define READ_BLOCK ((size_t)1 << 20)
-/* The limit that safetensors sets to its headers: no index or state comes near it. */
+/* The limit that safetensors sets for its headers. No index or state comes near it. */
 #define MAX_JSON_BYTES UINT64_C(100000000)
 
 static zero_status_t fail(const char *what, const char *path)
@@ -29,7 +29,7 @@ zero_status_t zero_path_join(const char *directory, const char *name, char **pat
     return ZERO_OK;
 }
 
-/* While it opens, what nothing can be written to takes the places of standard descriptors that are closed. */
+/* Standard descriptors that are closed are occupied by unwritable ones while the file is opened. */
 int zero_open(int directory, const char *path, int flags, mode_t mode)
 {
     int held[STDERR_FILENO + 1], n_held = 0, fd = -1;
@@ -47,20 +47,21 @@ int zero_open(int directory, const char *path, int flags, mode_t mode)
     return fd;
 }
 
-/* ---- writing ---- */
+/* ---- Writing ---- */
 
 zero_status_t zero_file_create(const char *path, uint64_t n_bytes)
 {
     int fd = zero_open(AT_FDCWD, path, O_WRONLY | O_CREAT | O_EXCL, 0666);
     if (fd < 0)
         return fail("create", path);
-    /* Not posix_fallocate, which writes zeros where the file system cannot reserve. */
+    /* Not posix_fallocate, which writes zeros if the file system cannot reserve. */
     bool reserved = n_bytes == 0 || fallocate(fd, 0, 0, (off_t)n_bytes) == 0;
     if (!reserved && (errno == EOPNOTSUPP || errno == ENOSYS))
         reserved = ftruncate(fd, (off_t)n_bytes) == 0;
     zero_status_t status = ZERO_OK;
     if (!reserved)
-        status = zero_fail(ZERO_ERROR_IO, "cannot take %" PRIu64 " bytes for '%s': %s", n_bytes, path, strerror(errno));
+        status =
+            zero_fail(ZERO_ERROR_IO, "cannot reserve %" PRIu64 " bytes for '%s': %s", n_bytes, path, strerror(errno));
     close(fd);
     return status;
 }
@@ -132,14 +133,14 @@ zero_status_t zero_file_write_json(const char *directory, const char *name, cons
     return status;
 }
 
-/* ---- reading ---- */
+/* ---- Reading ---- */
 
 static const char *kind_of(mode_t mode)
 {
     return S_ISDIR(mode) ? "directory" : S_ISFIFO(mode) ? "named pipe" : S_ISSOCK(mode) ? "socket" : "device";
 }
 
-/* A named pipe must not block here, nor a terminal become this process's own. */
+/* O_NONBLOCK and O_NOCTTY: a named pipe must not block, and a terminal must not become the controlling one. */
 zero_status_t zero_file_open(const char *path, int *fd, uint64_t *n_bytes)
 {
     struct stat info;
@@ -148,7 +149,7 @@ zero_status_t zero_file_open(const char *path, int *fd, uint64_t *n_bytes)
         return fail("open", path);
     zero_status_t status = ZERO_OK;
     if (fstat(opened, &info) != 0)
-        status = fail("look at", path);
+        status = fail("stat", path);
     else if (!S_ISREG(info.st_mode))
         status = zero_fail(ZERO_ERROR_IO, "'%s' is not a regular file: it is a %s", path, kind_of(info.st_mode));
     if (status != ZERO_OK) {
@@ -226,7 +227,7 @@ zero_status_t zero_file_hash(const char *path, uint64_t *n_bytes, uint64_t *xxh3
     if (hashed.state && XXH3_64bits_reset(hashed.state) == XXH_OK)
         status = zero_file_read_blocks(path, hash_block, &hashed);
     else
-        zero_fail(status, "no memory to check '%s'", path);
+        zero_fail(status, "no memory to hash '%s'", path);
     if (status == ZERO_OK) {
         *n_bytes = hashed.n_bytes;
         *xxh3 = XXH3_64bits_digest(hashed.state);
@@ -267,7 +268,7 @@ zero_status_t zero_file_read_json(const char *path, const char *remedy, json_t *
     return status;
 }
 
-/* ---- directories ---- */
+/* ---- Directories ---- */
 
 zero_status_t zero_directory_make(const char *path)
 {
@@ -277,7 +278,7 @@ zero_status_t zero_directory_make(const char *path)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory to make '%s'", path);
     for (char *slash = *copy ? strchr(copy + 1, '/') : NULL; slash; slash = strchr(slash + 1, '/')) {
         *slash = 0;
-        mkdir(copy, 0777); /* what this cannot make, the last one tells of */
+        mkdir(copy, 0777); /* the last mkdir reports what these could not make */
         *slash = '/';
     }
     bool made = mkdir(copy, 0777) == 0 || errno == EEXIST;
@@ -294,7 +295,7 @@ zero_status_t zero_directory_sync(const char *path)
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
         return fail("open the directory", path);
-    /* Some file systems cannot, and need not, sync a directory. */
+    /* Some file systems cannot sync a directory, and need not. */
     zero_status_t status = fsync(fd) == 0 || errno == EINVAL ? ZERO_OK : fail("sync the directory", path);
     close(fd);
     return status;

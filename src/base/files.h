@@ -1,6 +1,6 @@
-/* files.h - files and directories that must be whole after a crash: written at offsets, synced, renamed, hashed; and
- * the one way in which files of others are opened. Every failure is one line that names the path. Used by what reads
- * and writes checkpoints and models. */
+/* files.h - reads and writes files: safely against crashes (sync after writing), at offsets, hashed, and as JSON. Also
+ * the one way in which input files are opened. Every failure is logged in one line with the path. Used by whatever
+ * reads and writes checkpoints and models. */
 #ifndef ZERO_FILES_H
 #define ZERO_FILES_H
 
@@ -9,42 +9,45 @@
 
 #include "zero.h"
 
-/* "directory/name", for free(). */
+/* Sets *path to "directory/name"; the caller frees it. */
 zero_status_t zero_path_join(const char *directory, const char *name, char **path);
 
-/* Opens as openat does, with O_CLOEXEC and at a descriptor above 2. Where a program has closed its standard ones a file
- * would get one of them, and the next line that anybody writes to stderr would stand in it. */
+/* Opens a file as openat does, with O_CLOEXEC and at a descriptor above 2. If a program has closed its standard
+ * descriptors, a file could get one of them, and lines written to stderr would end up in it. */
 int zero_open(int directory, const char *path, int flags, mode_t mode);
 
-/* A new file of n_bytes whose place on the disk is taken now where the file system can do so: a full disk is found here
- * and not after half of the writing. */
+/* Creates a file of n_bytes. Reserves its space on the disk if the file system can, so that a full disk is found here
+ * and not halfway through the writing. */
 zero_status_t zero_file_create(const char *path, uint64_t n_bytes);
 zero_status_t zero_file_open_for_writing(const char *path, int *fd);
 zero_status_t zero_file_write(int fd, const char *path, uint64_t offset, const void *data, size_t n_bytes);
-/* What was written is on the disk when this returns ZERO_OK; fd is closed in any case. */
+/* Syncs and closes fd. If it returns ZERO_OK, what was written is on the disk; fd is closed in any case. */
 zero_status_t zero_file_close_synced(int fd, const char *path);
-/* A whole small file, synced. */
+/* Creates a small file with this text, synced. */
 zero_status_t zero_file_write_text(const char *directory, const char *name, const char *text);
 
-/* Opens a regular file for reading, whatever stands under its name: nothing that is not one is waited for. */
+/* Opens a regular file for reading. Fails for anything else, such as a named pipe, without waiting for it. */
 zero_status_t zero_file_open(const char *path, int *fd, uint64_t *n_bytes);
-/* Reads n_bytes at an offset; ZERO_ERROR_IO where the file ends before that. */
+/* Reads n_bytes at an offset. Returns ZERO_ERROR_IO if the file ends before that. */
 zero_status_t zero_file_read(int fd, const char *path, uint64_t offset, void *data, size_t n_bytes);
 typedef zero_status_t (*zero_block_fn)(void *user, const void *block, size_t n_bytes);
-/* Reads a whole regular file: `take` gets one block after the other and ends it with a status that is not ZERO_OK. */
+/* Reads a whole regular file and passes it to `take` block by block. Stops if `take` returns another status than
+ * ZERO_OK. */
 zero_status_t zero_file_read_blocks(const char *path, zero_block_fn take, void *user);
-/* Size and XXH3 (64 bits) of a regular file. */
+/* Computes the size and the 64-bit XXH3 hash of a regular file. */
 zero_status_t zero_file_hash(const char *path, uint64_t *n_bytes, uint64_t *xxh3);
 
-/* Reads the one JSON value of a file, no key twice; for json_decref. remedy: what the line of a failure ends with. */
+/* Reads the JSON value in a file, in which no key may occur twice. The caller releases it with json_decref. remedy:
+ * ends the line of a failure. */
 zero_status_t zero_file_read_json(const char *path, const char *remedy, json_t **value);
-/* The text of a file of JSON: sorted keys, two spaces a level; for free(). name: for the line of a failure. */
+/* Writes a JSON value as text, with sorted keys and an indent of two spaces. The caller frees it. name: for the line of
+ * a failure. */
 zero_status_t zero_json_text(const char *name, const json_t *value, char **text);
 zero_status_t zero_file_write_json(const char *directory, const char *name, const json_t *object);
 
-/* With its parents; there already is fine. */
+/* Creates a directory and its parents, unless they exist. */
 zero_status_t zero_directory_make(const char *path);
-/* Names in a directory are on the disk. */
+/* Syncs a directory: the names in it are then on the disk. */
 zero_status_t zero_directory_sync(const char *path);
 
 #endif

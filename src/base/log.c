@@ -1,7 +1,7 @@
-/* log.c - one line at a time to the program's log function, or to stderr.
+/* log.c - passes one line at a time to the program's log function, or to stderr.
  *
- * Names and values from files are quoted in many lines, so what could move a terminal's cursor or begin a line of its
- * own is escaped here, once for all: control characters and bytes that are not UTF-8 become \x1b, say.
+ * Many lines quote names and values from files, which could contain control sequences or newlines. So all lines are
+ * escaped here: control characters and bytes that are not UTF-8 become \x1b, for example.
  */
 #include "base/log.h"
 
@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Two paths of the longest kind and the words around them. */
+/* Room for two paths of the greatest length and the text around them. */
 #define LINE_BYTES 10240
 #define ESCAPE_BYTES 4
 #define CUT "..."
@@ -40,7 +40,8 @@ static size_t printable_bytes(const unsigned char *at)
 {
     static const struct {
         unsigned char mask, lead;
-        uint32_t least; /* code: less has a shorter form. Of two bytes, U+0080 to U+009F are control characters */
+        uint32_t
+            least; /* the lowest code allowed: lower ones have a shorter form, or are the controls U+0080 to U+009F */
     } FORMS[] = {{0x80, 0x00, 0x20}, {0xe0, 0xc0, 0xa0}, {0xf0, 0xe0, 0x800}, {0xf8, 0xf0, 0x10000}};
     size_t n = 0;
     while (n < sizeof FORMS / sizeof FORMS[0] && (at[0] & FORMS[n].mask) != FORMS[n].lead)
@@ -49,7 +50,7 @@ static size_t printable_bytes(const unsigned char *at)
         return 0;
     uint32_t code = at[0] & (unsigned char)~FORMS[n].mask;
     for (size_t i = 1; i <= n; i++) {
-        if ((at[i] & 0xc0) != 0x80) /* the string's end, too */
+        if ((at[i] & 0xc0) != 0x80) /* also at the end of the string */
             return 0;
         code = code << 6 | (at[i] & 0x3f);
     }
@@ -57,7 +58,7 @@ static size_t printable_bytes(const unsigned char *at)
     return code < FORMS[n].least || code == 0x7f || is_surrogate || code > 0x10ffff ? 0 : n + 1;
 }
 
-/* Writes `text` with escapes; what does not fit ends with CUT. */
+/* Writes `text` to `line` with escapes. If it does not fit, it is truncated and ends with CUT. */
 static void escape(const char *text, char line[LINE_BYTES])
 {
     char *to = line, *const last = line + LINE_BYTES - ESCAPE_BYTES - sizeof CUT;

@@ -1,4 +1,4 @@
-/* log.h - the one way libzero says something and the one way it fails. Used by comm/ and kernels/ too. */
+/* log.h - how libzero logs a line and how it reports a failure. */
 #ifndef ZERO_LOG_H
 #define ZERO_LOG_H
 
@@ -10,26 +10,27 @@
 #define ZERO_PRINTF(format_at, args_at)
 #endif
 
-/* Who speaks: set once the rank is known; -1 before that. */
+/* Sets the rank that lines are logged with; -1 until it is known. */
 void zero_log_set_rank(int rank);
 void zero_log(zero_log_level_t level, const char *format, ...) ZERO_PRINTF(2, 3);
 
-/* Logs one error line and returns `status`: for the place that detects a failure. Callers pass the status up. */
+/* Logs one error line and returns `status`. Only the function that detects a failure calls it; its callers pass the
+ * status up. */
 zero_status_t zero_fail(zero_status_t status, const char *format, ...) ZERO_PRINTF(2, 3);
-/* The same for a failure that every rank detects alike: rank 0 alone logs it. */
+/* The same for a failure that every rank detects: only rank 0 logs it. */
 zero_status_t zero_fail_alike(zero_status_t status, const char *format, ...) ZERO_PRINTF(2, 3);
 
 /* Logs that an argument of `call` is NULL and returns ZERO_ERROR_ARGUMENT. */
 zero_status_t zero_refuse_null(const char *call, const char *argument);
 
-/* Refuses an argument that is NULL: the first thing that a public function which returns a status does. */
+/* Returns ZERO_ERROR_ARGUMENT if the argument is NULL. Public functions that return a status begin with it. */
 #define ZERO_REQUIRE(argument)                                                                                         \
     do {                                                                                                               \
         if (!(argument))                                                                                               \
             return zero_refuse_null(__func__, #argument);                                                              \
     } while (0)
 
-/* Passes a failure up. */
+/* Returns the status from the calling function if it is a failure. */
 #define ZERO_TRY(call)                                                                                                 \
     do {                                                                                                               \
         zero_status_t zero_try_status = (call);                                                                        \
@@ -37,7 +38,7 @@ zero_status_t zero_refuse_null(const char *call, const char *argument);
             return zero_try_status;                                                                                    \
     } while (0)
 
-/* The same, to the clean-up at `label`, for functions that keep their status in `status`. */
+/* Jumps to the clean-up at `label` if the status, which is kept in `status`, is a failure. */
 #define ZERO_TRY_GOTO(call, label)                                                                                     \
     do {                                                                                                               \
         status = (call);                                                                                               \

@@ -26,7 +26,7 @@ zero_status_t zero_names_create(size_t n_names, const char *(*name_of)(const voi
     return ZERO_OK;
 }
 
-/* Orders a name of the list against the n_bytes at `name`, as strcmp does. */
+/* Compares a name of the list with the n_bytes at `name`, as strcmp does. */
 static int compare(const char *listed, const char *name, size_t n_bytes)
 {
     int order = strncmp(listed, name, n_bytes);

@@ -82,7 +82,7 @@ static double adam_seconds(const arrays_t *x, zero_dtype_t dtype, uint64_t step)
     const zero_adam_segment_t segment = {.n_elems = x->n_elems, .decay = 0.1f};
     const zero_adam_t args = {.param_dtype = dtype,
                               .param = dtype == ZERO_FP32 ? (void *)x->master : (void *)x->param,
-                              .low = dtype == ZERO_FP32 ? NULL : x->low,
+                              .master_lo = dtype == ZERO_FP32 ? NULL : x->low,
                               .m = x->m,
                               .v = x->v,
                               .grad = x->grad,

@@ -26,7 +26,7 @@ PARTS = (
     ("cross-entropy", r"cross_entropy<|add_losses$"),
     ("embedding", r"(embed|sum_chunks|add_chunks|sum_positions)<|(count_tokens|\w+_buckets)$"),
     ("bias and norm gradients", r"sum_part<|put_(partials|grad)$"),
-    ("gradient sums and norm", r"sum_slices_kernel<|sum_(squares|partials)_kernel$|contribute_kernel$|decide_step_kernel$"),
+    ("gradient sums and norm", r"sum_slices_kernel<|contribute_kernel$|decide_step_kernel$"),
     ("AdamW", r"adam_kernel<"),
     ("NCCL", r"nccl"),
     ("copies, fills, casts", r"mem(cpy|set)|cast_kernel<|(split|join)_bf16_kernel$|fill_normal_kernel$|(count_)?poison_kernel$"),

@@ -536,7 +536,7 @@ static zero_status_t decide_step(const zero_step_rules_t *rules, float lr, const
 }
 
 /* What libzero calls outside steps alone, between synchronizations, is done at once: cast, split_master, join_master,
- * fill_normal, sum_squares. It may read what was queued before. */
+ * fill_normal. It may read what was queued before. */
 static zero_status_t split_master(void *param, void *low, zero_dtype_t param_dtype, const float *master, size_t n_elems,
                                   zero_stream_t stream)
 {

@@ -13,6 +13,7 @@
 #include "kernels/model/attention_shape.h"
 #include "kernels/model/model.h"
 #include "kernels/model/cuda/model_launch.h"
+#include "base/cuda_status.h"
 #include "base/log.h"
 
 typedef struct zero_gemm_plans zero_gemm_plans_t; /* gemm_cuda.c: cuBLASLt's algorithm for each shape met */
@@ -36,14 +37,6 @@ static inline cudaStream_t zero_model_stream(const zero_model_context_t *ctx)
 }
 
 /* ---- Status ---- */
-
-/* Launch errors are sticky or late; the line names the call that met them. */
-#define ZERO_TRY_CUDA(call)                                                                                            \
-    do {                                                                                                               \
-        cudaError_t zero_cuda_error = (call);                                                                          \
-        if (zero_cuda_error != cudaSuccess)                                                                            \
-            return zero_fail(ZERO_ERROR_DEVICE, "%s: %s", #call, cudaGetErrorString(zero_cuda_error));                 \
-    } while (0)
 
 /* Weights of another dtype than the context's are the trainer's mistake. */
 static inline zero_status_t zero_check_weight(const zero_model_context_t *ctx, zero_weight_t weight)

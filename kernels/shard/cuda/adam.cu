@@ -1,11 +1,10 @@
 /* adam.cu - AdamW over a flat shard on CUDA, in one launch at the speed of memory: adam.c's twin.
  *
- * Each thread updates one group of four elements that follow one another in the state arrays, and finds the segment
- * they belong to by bisection. There is no loop over groups: measured on an H200, a grid that covers everything moves
- * 4.2 TB/s, one whose threads stride over it 4.0; blocks of 512 threads cost 3%, streaming hints on loads or stores 1
- * to 3%, and loading m and v ahead of the bisection gains nothing. Groups that are cut by a segment's end, or whose
- * arrays do not all start where a vector may, go element by element. Every element is zero_adam_element whatever its
- * path, so the paths give the same bits.
+ * Each thread updates one group of four consecutive elements of the state arrays, and finds their segment by bisection.
+ * There is no loop over groups: on an H200 a grid that covers everything moved 4.2 TB/s, and one whose threads loop
+ * over groups 4.0. Blocks of 512 threads cost 3%, streaming hints on loads or stores 1 to 3%, and loading m and v
+ * before the bisection gained nothing. Groups that cross a segment's end, or whose arrays are not all aligned, are
+ * updated element by element. Both paths use zero_adam_element, so they give the same bits.
  */
 #include "kernels/shard/cuda/group.cuh"
 #include "kernels/shard/cuda/shard_cuda.h"
@@ -18,8 +17,8 @@ constexpr unsigned THREADS = 128;
 
 struct fp32_master {
     typedef float param_t;
-    typedef float low_t;
-    static constexpr bool reads_param = true, has_low = false;
+    typedef float master_lo_t;
+    static constexpr bool reads_param = true, has_master_lo = false;
     static __device__ float join(float param, float)
     {
         return param;
@@ -32,59 +31,59 @@ struct fp32_master {
 
 struct bf16_master {
     typedef uint16_t param_t;
-    typedef int16_t low_t;
-    static constexpr bool reads_param = true, has_low = true;
-    static __device__ float join(uint16_t param, int16_t low)
+    typedef int16_t master_lo_t;
+    static constexpr bool reads_param = true, has_master_lo = true;
+    static __device__ float join(uint16_t param, int16_t master_lo)
     {
-        return zero_join_master(param, low);
+        return zero_join_master(param, master_lo);
     }
-    static __device__ void split(float master, uint16_t *param, int16_t *low)
+    static __device__ void split(float master, uint16_t *param, int16_t *master_lo)
     {
         *param = zero_split_param(master);
-        *low = zero_split_master_lo(master);
+        *master_lo = zero_split_master_lo(master);
     }
 };
 
 struct fp16_master {
     typedef uint16_t param_t;
-    typedef float low_t;
-    static constexpr bool reads_param = false, has_low = true;
-    static __device__ float join(uint16_t, float low)
+    typedef float master_lo_t;
+    static constexpr bool reads_param = false, has_master_lo = true;
+    static __device__ float join(uint16_t, float master_lo)
     {
-        return low;
+        return master_lo;
     }
-    static __device__ void split(float master, uint16_t *param, float *low)
+    static __device__ void split(float master, uint16_t *param, float *master_lo)
     {
         *param = zero_fp16_of_float(master);
-        *low = master;
+        *master_lo = master;
     }
 };
 
 /* ---- One thread's work ---------------------------------------------------------------------------------------------
  */
 
-/* Where an element, or a group of them, lies in each array. low is not to be followed where the form has none. */
-template <typename FORM> struct place {
+/* The address of an element, or of a group of them, in each array. master_lo is not valid if the form has none. */
+template <typename FORM> struct element_t {
     typename FORM::param_t *param;
-    typename FORM::low_t *low;
+    typename FORM::master_lo_t *master_lo;
     float *m, *v;
     const float *grad;
 
-    __device__ place(const zero_adam_t &args, const zero_adam_segment_t &segment, uint64_t state)
+    __device__ element_t(const zero_adam_t &args, const zero_adam_segment_t &segment, uint64_t state)
         : param((typename FORM::param_t *)args.param + segment.param + (state - segment.state)),
-          low((typename FORM::low_t *)args.low + state), m(args.m + state), v(args.v + state),
+          master_lo((typename FORM::master_lo_t *)args.master_lo + state), m(args.m + state), v(args.v + state),
           grad(args.grad + segment.grad + (state - segment.state))
     {
     }
 
     __device__ bool is_aligned() const
     {
-        return is_group_aligned(param) && (!FORM::has_low || is_group_aligned(low)) && is_group_aligned(m) &&
-               is_group_aligned(v) && is_group_aligned(grad);
+        return is_group_aligned(param) && (!FORM::has_master_lo || is_group_aligned(master_lo)) &&
+               is_group_aligned(m) && is_group_aligned(v) && is_group_aligned(grad);
     }
 };
 
-/* The last segment that begins at or before `state`, or the first. */
+/* Returns the last segment that begins at or before `state`, or the first. */
 __device__ static size_t find_segment(const zero_adam_t &args, uint64_t state)
 {
     size_t found = 0, n = args.n_segments;
@@ -103,43 +102,43 @@ __device__ static bool holds(const zero_adam_segment_t &segment, uint64_t state,
 }
 
 template <typename FORM>
-__device__ static void update_group(const place<FORM> &at, const zero_adam_scalars_t &scalars, float decay)
+__device__ static void update_group(const element_t<FORM> &at, const zero_adam_scalars_t &scalars, float decay)
 {
     const float shrink = -(scalars.lr * decay);
     group<typename FORM::param_t> param = {};
-    group<typename FORM::low_t> low = {};
+    group<typename FORM::master_lo_t> master_lo = {};
     if constexpr (FORM::reads_param)
         param = load_group(at.param);
-    if constexpr (FORM::has_low)
-        low = load_group(at.low);
+    if constexpr (FORM::has_master_lo)
+        master_lo = load_group(at.master_lo);
     group<float> m = load_group(at.m), v = load_group(at.v);
     const group<float> grad = load_group(at.grad);
 #pragma unroll
     for (unsigned i = 0; i < GROUP_ELEMS; ++i) {
-        float w = FORM::join(param.at[i], low.at[i]);
+        float w = FORM::join(param.at[i], master_lo.at[i]);
         zero_adam_element(&scalars, shrink, grad.at[i], &w, &m.at[i], &v.at[i]);
-        FORM::split(w, &param.at[i], &low.at[i]);
+        FORM::split(w, &param.at[i], &master_lo.at[i]);
     }
     store_group(at.param, param);
-    if constexpr (FORM::has_low)
-        store_group(at.low, low);
+    if constexpr (FORM::has_master_lo)
+        store_group(at.master_lo, master_lo);
     store_group(at.m, m);
     store_group(at.v, v);
 }
 
 template <typename FORM>
-__device__ static void update_element(const place<FORM> &at, const zero_adam_scalars_t &scalars, float decay)
+__device__ static void update_element(const element_t<FORM> &at, const zero_adam_scalars_t &scalars, float decay)
 {
     typename FORM::param_t param = FORM::reads_param ? *at.param : 0;
-    typename FORM::low_t low = 0;
-    if constexpr (FORM::has_low)
-        low = *at.low;
-    float w = FORM::join(param, low);
+    typename FORM::master_lo_t master_lo = 0;
+    if constexpr (FORM::has_master_lo)
+        master_lo = *at.master_lo;
+    float w = FORM::join(param, master_lo);
     zero_adam_element(&scalars, -(scalars.lr * decay), *at.grad, &w, at.m, at.v);
-    FORM::split(w, &param, &low);
+    FORM::split(w, &param, &master_lo);
     *at.param = param;
-    if constexpr (FORM::has_low)
-        *at.low = low;
+    if constexpr (FORM::has_master_lo)
+        *at.master_lo = master_lo;
 }
 
 template <typename FORM>
@@ -151,7 +150,7 @@ static __global__ void __launch_bounds__(THREADS) adam_kernel(const __grid_const
         return;
     size_t s = find_segment(args, state);
     zero_adam_segment_t segment = args.segments[s];
-    const place<FORM> at(args, segment, state);
+    const element_t<FORM> at(args, segment, state);
     if (holds(segment, state, GROUP_ELEMS) && at.is_aligned()) {
         update_group(at, scalars, segment.decay);
         return;
@@ -160,7 +159,7 @@ static __global__ void __launch_bounds__(THREADS) adam_kernel(const __grid_const
         while (s + 1 < args.n_segments && args.segments[s + 1].state <= e)
             segment = args.segments[++s];
         if (holds(segment, e, 1))
-            update_element(place<FORM>(args, segment, e), scalars, segment.decay);
+            update_element(element_t<FORM>(args, segment, e), scalars, segment.decay);
     }
 }
 
@@ -169,7 +168,7 @@ static __global__ void __launch_bounds__(THREADS) adam_kernel(const __grid_const
 
 cudaError_t zero_cuda_adam(const zero_adam_t *args, cudaStream_t stream)
 {
-    /* Groups are counted from a multiple of their size, so that they are aligned wherever the arrays are. */
+    /* Groups begin at multiples of their size, so that they are aligned if the arrays are. */
     const uint64_t first = args->state_begin / GROUP_ELEMS * GROUP_ELEMS;
     const unsigned n_blocks = blocks_for(args->state_end - first, THREADS * GROUP_ELEMS);
     if (args->param_dtype == ZERO_BF16)

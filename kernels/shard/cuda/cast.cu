@@ -1,8 +1,8 @@
-/* cast.cu - the same numbers in another form, on CUDA: cast.c's twin.
+/* cast.cu - casts between dtypes on CUDA, and the split of master weights and its inverse: cast.c's twin.
  *
- * A cast gives each thread one group of elements where both arrays allow vectors, and goes element by element, still
- * with neighbouring threads at neighbouring elements, where they do not. Splitting and joining master weights happens
- * when weights are loaded and saved, not in a step, and always goes by elements.
+ * If both arrays are aligned, each thread casts one group of elements. Otherwise threads cast single elements,
+ * neighbouring threads neighbouring elements. Master weights are split and joined when weights are loaded and saved,
+ * not in a step, so that always goes by single elements.
  */
 #include "kernels/shard/cuda/group.cuh"
 #include "kernels/shard/cuda/shard_cuda.h"
@@ -46,7 +46,7 @@ struct fp16_of_fp32 {
         return zero_fp16_of_float(x);
     }
 };
-/* Upward is exact, so going through fp32 rounds once. */
+/* Widening is exact, so casting through fp32 rounds once. */
 struct fp16_of_bf16 {
     typedef uint16_t dst_t;
     typedef uint16_t src_t;
@@ -109,33 +109,33 @@ cudaError_t zero_cuda_cast(void *dst, zero_dtype_t dst_dtype, const void *src, z
  */
 
 static __global__ void __launch_bounds__(THREADS)
-    split_bf16_kernel(uint16_t *param, int16_t *low, const float *master, size_t n_elems)
+    split_bf16_kernel(uint16_t *param, int16_t *master_lo, const float *master, size_t n_elems)
 {
     const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= n_elems)
         return;
     param[i] = zero_split_param(master[i]);
-    low[i] = zero_split_master_lo(master[i]);
+    master_lo[i] = zero_split_master_lo(master[i]);
 }
 
 static __global__ void __launch_bounds__(THREADS)
-    join_bf16_kernel(float *master, const uint16_t *param, const int16_t *low, size_t n_elems)
+    join_bf16_kernel(float *master, const uint16_t *param, const int16_t *master_lo, size_t n_elems)
 {
     const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (i < n_elems)
-        master[i] = zero_join_master(param[i], low[i]);
+        master[i] = zero_join_master(param[i], master_lo[i]);
 }
 
-cudaError_t zero_cuda_split_bf16(uint16_t *param, int16_t *low, const float *master, size_t n_elems,
+cudaError_t zero_cuda_split_bf16(uint16_t *param, int16_t *master_lo, const float *master, size_t n_elems,
                                  cudaStream_t stream)
 {
-    split_bf16_kernel<<<blocks_for(n_elems, THREADS), THREADS, 0, stream>>>(param, low, master, n_elems);
+    split_bf16_kernel<<<blocks_for(n_elems, THREADS), THREADS, 0, stream>>>(param, master_lo, master, n_elems);
     return cudaGetLastError();
 }
 
-cudaError_t zero_cuda_join_bf16(float *master, const uint16_t *param, const int16_t *low, size_t n_elems,
+cudaError_t zero_cuda_join_bf16(float *master, const uint16_t *param, const int16_t *master_lo, size_t n_elems,
                                 cudaStream_t stream)
 {
-    join_bf16_kernel<<<blocks_for(n_elems, THREADS), THREADS, 0, stream>>>(master, param, low, n_elems);
+    join_bf16_kernel<<<blocks_for(n_elems, THREADS), THREADS, 0, stream>>>(master, param, master_lo, n_elems);
     return cudaGetLastError();
 }

@@ -1,5 +1,5 @@
-/* group.cuh - four elements at a time: the unit in which the shard kernels read and write memory. A group of floats is
- * one 16-byte access, one of bf16 or fp16 an 8-byte access; neighbouring threads take neighbouring groups.
+/* group.cuh - groups of four elements, in which the shard kernels read and write memory. A group of floats is one
+ * 16-byte access, a group of bf16 or fp16 one 8-byte access. Neighbouring threads take neighbouring groups.
  */
 #ifndef ZERO_GROUP_CUH
 #define ZERO_GROUP_CUH
@@ -28,7 +28,7 @@ template <typename T> __device__ inline void store_group(T *p, const group<T> &v
     *(group<T> *)p = values;
 }
 
-/* Blocks that it takes to give each of n_items one of n_per_block places. */
+/* Returns how many blocks of n_per_block items hold n_items. */
 inline unsigned blocks_for(uint64_t n_items, uint64_t n_per_block)
 {
     return (unsigned)((n_items + n_per_block - 1) / n_per_block);

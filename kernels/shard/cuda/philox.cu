@@ -1,5 +1,5 @@
-/* philox.cu - initial values on CUDA: philox.c's twin. A thread makes the four normal numbers of one Philox block and
- * writes those that were asked for.
+/* philox.cu - initial values on CUDA: philox.c's twin. Each thread makes the four normal numbers of one Philox block
+ * and writes those that were asked for.
  */
 #include "kernels/shard/cuda/group.cuh"
 #include "kernels/shard/cuda/shard_cuda.h"

@@ -1,4 +1,5 @@
-/* poison.cu - what is written where gradients will be, so that those that nobody writes show, on CUDA: poison.c's twin.
+/* poison.cu - poison.c's twin on CUDA: fills gradient buffers with a NaN that no arithmetic makes, and counts what is
+ * left of it.
  */
 #include "kernels/shard/cuda/group.cuh"
 #include "kernels/shard/cuda/shard_cuda.h"
@@ -12,7 +13,7 @@ static __global__ void __launch_bounds__(THREADS) poison_kernel(uint16_t *halves
         halves[i] = ZERO_POISON;
 }
 
-/* stride: halves of an element, 1 or 2. */
+/* stride: the 16-bit halves per element, 1 or 2. */
 static __global__ void __launch_bounds__(THREADS)
     count_poison_kernel(const uint16_t *halves, unsigned stride, size_t n_elems, unsigned long long *n_found)
 {

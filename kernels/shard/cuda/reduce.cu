@@ -1,10 +1,9 @@
-/* reduce.cu - the sums whose order is fixed: gradient slices in rank order, and the norm's tree, on CUDA: reduce.c's
- * twin.
+/* reduce.cu - sums in a fixed order on CUDA: gradient slices in rank order, and the norm's tree. reduce.c's twin.
  *
- * One block of threads takes one norm chunk, so that the chunk's sum of squares needs nobody else. A thread owns four
- * neighbouring lanes of the tree, that is one group of elements in each of the chunk's rows: it has the loads of all
- * rows in flight at once, keeps their sums in registers while slice after slice is added, writes them out and squares
- * them. Gradients are read once, whether or not the norm is wanted.
+ * One block of threads processes one norm chunk, so that the chunk's sum of squares needs no other block. A thread owns
+ * four neighbouring lanes of the tree, which is one group of elements in each of the chunk's rows. It has the loads of
+ * all rows in flight at once, keeps their sums in registers while slice after slice is added, writes them out and
+ * squares them. So gradients are read only once even if the norm is wanted.
  */
 #include "kernels/shard/cuda/group.cuh"
 #include "kernels/shard/cuda/shard_cuda.h"
@@ -14,7 +13,7 @@ constexpr unsigned THREADS = ZERO_NORM_LANES / GROUP_ELEMS;
 constexpr unsigned ROWS = ZERO_NORM_CHUNK / ZERO_NORM_LANES;
 constexpr unsigned WARP = 32;
 
-/* CUDA does not say which double a NaN float becomes. */
+/* Widens x. CUDA does not specify which double a NaN float becomes. */
 __device__ static double double_of(float x)
 {
     return x == x ? (double)x : __longlong_as_double(0x7ff8000000000000);
@@ -23,7 +22,7 @@ __device__ static double double_of(float x)
 /* ---- A thread's part of a chunk ------------------------------------------------------------------------------------
  */
 
-/* A group in each row. */
+/* A thread's group in each row. */
 struct rows {
     float at[ROWS][GROUP_ELEMS];
 };
@@ -42,7 +41,8 @@ __device__ static float to_float(uint16_t x, zero_dtype_t dtype)
     return dtype == ZERO_BF16 ? zero_float_of_bf16(x) : zero_float_of_fp16(x);
 }
 
-/* WHOLE: the chunk is full and aligned, and goes by vectors. Else element by element, those beyond n_elems being 0. */
+/* Loads the thread's groups. WHOLE: the chunk is full and aligned, so whole groups are loaded. Otherwise elements are
+ * loaded one by one, and those beyond n_elems are 0. */
 template <bool WHOLE, zero_dtype_t DTYPE, typename T>
 __device__ static void load_rows(const T *chunk, size_t n_elems, rows *values)
 {
@@ -99,8 +99,8 @@ __device__ static void add_lanes(float *lanes, const float *others)
         lanes[i] += others[i];
 }
 
-/* The chunk's sum of squares, from all threads of the block; valid in thread 0. Halving the lanes is halving the
- * threads until one holds the last four: first through shared memory, then within a warp. */
+/* Returns the chunk's sum of squares, in thread 0. All threads of the block call it. Lanes are folded by halving the
+ * threads until one holds the last four, first through shared memory, then within a warp. */
 __device__ static double sum_of_squares(const rows &values)
 {
     __shared__ group<float> shared[THREADS / 2];
@@ -131,22 +131,8 @@ __device__ static double sum_of_squares(const rows &values)
     return double_of((lanes[0] + lanes[2]) + (lanes[1] + lanes[3]));
 }
 
-static __global__ void __launch_bounds__(THREADS)
-    sum_squares_kernel(const float *x, size_t n_elems, bool aligned, double *partials)
-{
-    const size_t begin = (size_t)blockIdx.x * ZERO_NORM_CHUNK, n_left = n_elems - begin;
-    rows values;
-    if (aligned && n_left >= ZERO_NORM_CHUNK)
-        load_rows<true, ZERO_FP32>(x + begin, n_left, &values);
-    else
-        load_rows<false, ZERO_FP32>(x + begin, n_left, &values);
-    const double sum = sum_of_squares(values);
-    if (threadIdx.x == 0)
-        partials[blockIdx.x] = sum;
-}
-
-/* 122,071 numbers per billion elements: one block, a thread a lane, with a batch of loads in flight at a time. Missing
- * numbers count as 0, which changes no sum: no lane is ever -0. */
+/* There are 122,071 partials per billion elements: one block adds them, one thread per lane, with a batch of loads in
+ * flight at a time. Missing partials count as 0, which changes no sum, since no lane is ever -0. */
 constexpr unsigned PARTIAL_LANES = 256, PARTIAL_BATCH = 32;
 
 static __global__ void __launch_bounds__(PARTIAL_LANES)
@@ -195,7 +181,7 @@ __device__ static void sum_chunk(float *out, const zero_cuda_slices_t &slices, i
     if (accumulate) {
         rows old;
         load_rows<WHOLE, ZERO_FP32>(out + begin, n_left, &old);
-        add_rows(sums, old); /* as out + t: IEEE addition commutes but for NaNs, which become one */
+        add_rows(sums, old); /* equals out + t: IEEE addition commutes except for NaNs, which become one */
     }
 #pragma unroll
     for (unsigned row = 0; row < ROWS; ++row)
@@ -246,13 +232,6 @@ cudaError_t zero_cuda_sum_slices(float *out, const zero_cuda_slices_t *slices, i
         launch_sum_slices<ZERO_FP16, uint16_t>(out, slices, n_slices, n_elems, accumulate, partials, stream);
     else
         launch_sum_slices<ZERO_FP32, float>(out, slices, n_slices, n_elems, accumulate, partials, stream);
-    return cudaGetLastError();
-}
-
-cudaError_t zero_cuda_sum_squares(const float *x, size_t n_elems, double *partials, cudaStream_t stream)
-{
-    sum_squares_kernel<<<blocks_for(n_elems, ZERO_NORM_CHUNK), THREADS, 0, stream>>>(x, n_elems, is_group_aligned(x),
-                                                                                     partials);
     return cudaGetLastError();
 }
 

@@ -1,6 +1,6 @@
-/* shard_cuda.c - the shard kernels on CUDA as a table: turns launch errors into statuses, leaves out launches that have
- * nothing to do (CUDA refuses empty grids) and makes plain copies of what changes no bit. The kernels are in the .cu
- * files beside the .c files that do the same on the CPU.
+/* shard_cuda.c - the table of the shard kernels on CUDA. Its functions turn launch errors into statuses, skip launches
+ * that have nothing to do (CUDA refuses empty grids), and use plain copies for casts that change no bit. The kernels
+ * are in the .cu files of this folder; the .c files of the same names do the same on the CPU.
  */
 #include "kernels/shard/cuda/shard_cuda.h"
 
@@ -35,14 +35,6 @@ static zero_status_t sum_slices(float *out, const void *const *slices, int n_sli
     return ZERO_OK;
 }
 
-static zero_status_t sum_squares(const float *x, size_t n_elems, double *partials, zero_stream_t stream)
-{
-    if (n_elems == 0)
-        return ZERO_OK;
-    ZERO_TRY_CUDA(zero_cuda_sum_squares(x, n_elems, partials, stream_of(stream)));
-    return ZERO_OK;
-}
-
 static zero_status_t contribute(const double *partials, size_t n_partials, const zero_agreed_t *agreed,
                                 zero_contribution_t *mine, zero_stream_t stream)
 {
@@ -71,28 +63,28 @@ static zero_status_t cast(void *dst, zero_dtype_t dst_dtype, const void *src, ze
     return ZERO_OK;
 }
 
-static zero_status_t split_master(void *param, void *low, zero_dtype_t param_dtype, const float *master, size_t n_elems,
-                                  zero_stream_t stream)
+static zero_status_t split_master(void *param, void *master_lo, zero_dtype_t param_dtype, const float *master,
+                                  size_t n_elems, zero_stream_t stream)
 {
     if (n_elems == 0)
         return ZERO_OK;
     if (param_dtype == ZERO_BF16) {
-        ZERO_TRY_CUDA(zero_cuda_split_bf16(param, low, master, n_elems, stream_of(stream)));
+        ZERO_TRY_CUDA(zero_cuda_split_bf16(param, master_lo, master, n_elems, stream_of(stream)));
         return ZERO_OK;
     }
     if (param_dtype == ZERO_FP16)
-        ZERO_TRY(cast(low, ZERO_FP32, master, ZERO_FP32, n_elems, stream));
+        ZERO_TRY(cast(master_lo, ZERO_FP32, master, ZERO_FP32, n_elems, stream));
     return cast(param, param_dtype, master, ZERO_FP32, n_elems, stream);
 }
 
-static zero_status_t join_master(float *master, const void *param, const void *low, zero_dtype_t param_dtype,
+static zero_status_t join_master(float *master, const void *param, const void *master_lo, zero_dtype_t param_dtype,
                                  size_t n_elems, zero_stream_t stream)
 {
     if (n_elems == 0)
         return ZERO_OK;
     if (param_dtype != ZERO_BF16)
-        return cast(master, ZERO_FP32, param_dtype == ZERO_FP16 ? low : param, ZERO_FP32, n_elems, stream);
-    ZERO_TRY_CUDA(zero_cuda_join_bf16(master, param, low, n_elems, stream_of(stream)));
+        return cast(master, ZERO_FP32, param_dtype == ZERO_FP16 ? master_lo : param, ZERO_FP32, n_elems, stream);
+    ZERO_TRY_CUDA(zero_cuda_join_bf16(master, param, master_lo, n_elems, stream_of(stream)));
     return ZERO_OK;
 }
 
@@ -129,7 +121,6 @@ const zero_shard_kernels_t *zero_shard_kernels_cuda(void)
         .name = "cuda",
         .adam = adam,
         .sum_slices = sum_slices,
-        .sum_squares = sum_squares,
         .contribute = contribute,
         .decide_step = decide_step,
         .cast = cast,

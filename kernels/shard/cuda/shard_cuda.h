@@ -1,6 +1,6 @@
-/* shard_cuda.h - what the .cu files of the shard kernels offer to shard_cuda.c: launchers, one for each function of the
- * table in shard.h that needs a kernel. All arrays are device memory, all work is queued in `stream` and nothing waits
- * for it. n_elems is at least 1. They return the launch's error.
+/* shard_cuda.h - the launchers of the shard kernels, which shard_cuda.c calls: one for each function of the table in
+ * shard.h that needs a kernel. All arrays are device memory. The launchers queue their work in `stream`, do not wait
+ * for it, and return the launch's error. n_elems is at least 1.
  */
 #ifndef ZERO_SHARD_CUDA_H
 #define ZERO_SHARD_CUDA_H
@@ -16,14 +16,13 @@ extern "C" {
 /* adam.cu. `args` itself is host memory, read before the call returns. */
 cudaError_t zero_cuda_adam(const zero_adam_t *args, cudaStream_t stream);
 
-/* reduce.cu. The pointers transfer by value with the launch, whose arguments must fit 4 KiB. */
+/* reduce.cu. The pointers are passed by value as launch arguments, which must fit in 4 KiB. */
 #define ZERO_CUDA_MAX_SLICES 256
 typedef struct zero_cuda_slices {
     const void *at[ZERO_CUDA_MAX_SLICES];
 } zero_cuda_slices_t;
 cudaError_t zero_cuda_sum_slices(float *out, const zero_cuda_slices_t *slices, int n_slices, zero_dtype_t dtype,
                                  size_t n_elems, bool accumulate, double *partials, cudaStream_t stream);
-cudaError_t zero_cuda_sum_squares(const float *x, size_t n_elems, double *partials, cudaStream_t stream);
 /* n_partials may be 0. `agreed` is host memory, read before the call returns. */
 cudaError_t zero_cuda_contribute(const double *partials, size_t n_partials, const zero_agreed_t *agreed,
                                  zero_contribution_t *mine, cudaStream_t stream);
@@ -36,9 +35,9 @@ cudaError_t zero_cuda_decide_step(const zero_step_rules_t *rules, float lr, cons
 /* cast.cu. dst_dtype and src_dtype differ. */
 cudaError_t zero_cuda_cast(void *dst, zero_dtype_t dst_dtype, const void *src, zero_dtype_t src_dtype, size_t n_elems,
                            cudaStream_t stream);
-cudaError_t zero_cuda_split_bf16(uint16_t *param, int16_t *low, const float *master, size_t n_elems,
+cudaError_t zero_cuda_split_bf16(uint16_t *param, int16_t *master_lo, const float *master, size_t n_elems,
                                  cudaStream_t stream);
-cudaError_t zero_cuda_join_bf16(float *master, const uint16_t *param, const int16_t *low, size_t n_elems,
+cudaError_t zero_cuda_join_bf16(float *master, const uint16_t *param, const int16_t *master_lo, size_t n_elems,
                                 cudaStream_t stream);
 
 /* poison.cu. */

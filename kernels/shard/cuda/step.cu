@@ -1,4 +1,4 @@
-/* step.cu - the end of a step on the GPU: step_math.h's decision, by one thread. The CPU's twin is step.c. */
+/* step.cu - the decision at the end of a step (step_math.h), by one GPU thread. The CPU's twin is step.c. */
 #include "kernels/shard/cuda/shard_cuda.h"
 #include "kernels/shard/step_math.h"
 

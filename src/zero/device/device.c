@@ -84,7 +84,7 @@ static zero_status_t join_through_host(zero_device_t *device, zero_comm_t *comm,
     if (adds)
         return zero_fail_alike(ZERO_ERROR_USAGE, "MPI messages bring gradients together, and nothing adds them on the "
                                                  "way: NCCL's sums need comm auto or nccl");
-    return zero_comm_through_host_create(comm, &memory, ZERO_PASSAGE_BYTES, bulk);
+    return zero_comm_through_host_create(comm, &memory, ZERO_HOST_STAGING_BYTES, bulk);
 }
 
 /* Through host memory where messages alone were asked for, else as the device chooses. */

@@ -145,7 +145,7 @@ static zero_status_t update_range(zero_engine_t *engine, size_t first, size_t n_
     zero_adam_t adam = {
         .param_dtype = config->dtype,
         .param = zero_engine_params(engine),
-        .low = config->dtype == ZERO_FP32 ? NULL : zero_engine_private(engine, engine->plan.low),
+        .master_lo = config->dtype == ZERO_FP32 ? NULL : zero_engine_private(engine, engine->plan.low),
         .m = zero_engine_private(engine, engine->plan.m),
         .v = zero_engine_private(engine, engine->plan.v),
         .grad = zero_engine_reduced_grads(engine),

@@ -113,7 +113,7 @@ static void prepare_chunk(const zero_engine_t *engine, zero_state_chunk_t *piece
     piece->adam = (zero_adam_t){
         .param_dtype = engine->config.dtype,
         .param = zero_engine_params(engine),
-        .low = zero_state_buffer_master_lo(engine, place),
+        .master_lo = zero_state_buffer_master_lo(engine, place),
         .m = zero_state_buffer_m(place),
         .v = zero_state_buffer_v(engine, place),
         .grad = in_sum ? zero_engine_reduced_grads_of(engine, piece->unit) : zero_state_buffer_grads(engine, place),

@@ -44,7 +44,7 @@ static zero_adam_t part_of(const zero_engine_t *engine, zero_unit_t unit, int pa
     return (zero_adam_t){
         .param_dtype = engine->config.dtype,
         .param = zero_offload_host_at(engine, host->params),
-        .low = engine->config.dtype == ZERO_FP32 ? NULL : zero_offload_host_at(engine, host->low),
+        .master_lo = engine->config.dtype == ZERO_FP32 ? NULL : zero_offload_host_at(engine, host->low),
         .m = zero_offload_host_at(engine, host->m),
         .v = zero_offload_host_at(engine, host->v),
         .grad = zero_offload_host_at(engine, host->grads),

@@ -13,7 +13,7 @@
 /* Places in staging: what is in one waits for its sum while the other is filled. */
 #define ZERO_MAX_STAGING 2
 
-/* Bytes of zero_adam_t's `low` for an element. */
+/* Bytes of zero_adam_t's master_lo for an element. */
 static inline size_t zero_master_lo_size(zero_dtype_t dtype)
 {
     return dtype == ZERO_FP32 ? 0 : dtype == ZERO_BF16 ? sizeof(int16_t) : sizeof(float);

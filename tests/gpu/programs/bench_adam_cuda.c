@@ -66,9 +66,9 @@ static zero_adam_t adam_args(zero_dtype_t dtype, bool many_segments)
         .param = dtype == ZERO_FP32   ? (void *)d.param32
                  : dtype == ZERO_BF16 ? d.param_bf16
                                       : d.param_fp16,
-        .low = dtype == ZERO_FP32   ? NULL
-               : dtype == ZERO_BF16 ? (void *)d.low_bf16
-                                    : (void *)d.low16f,
+        .master_lo = dtype == ZERO_FP32   ? NULL
+                     : dtype == ZERO_BF16 ? (void *)d.low_bf16
+                                          : (void *)d.low16f,
         .m = d.m,
         .v = d.v,
         .grad = d.grad,
@@ -163,10 +163,12 @@ static void sum_accumulate_norm(int n_slices)
     sum(n_slices, true, d.partials);
 }
 
-static void squares(int unused)
+/* What is left to do if the network has summed the gradients. */
+static void norm_in_place(int unused)
 {
     (void)unused;
-    REQUIRE(cuda->sum_squares(d.grad, n_params, d.partials, NULL) == ZERO_OK);
+    const void *slices[] = {d.grad};
+    REQUIRE(cuda->sum_slices(d.grad, slices, 1, ZERO_FP32, n_params, false, d.partials, NULL) == ZERO_OK);
 }
 
 static void partials(int unused)
@@ -203,7 +205,7 @@ static const struct {
     {"sum of 8 bf16 slices", sum_overwrite, 8, 20.0 / 8},
     {"sum of 4, accumulated, norm", sum_accumulate_norm, 4, 16.0 / 8},
     {"sum of 8, accumulated, norm", sum_accumulate_norm, 8, 24.0 / 8},
-    {"sum of squares", squares, 0, 4},
+    {"sum of 1 in place, norm", norm_in_place, 0, 8},
     {"sum of its partials", partials, 0, 8.0 / ZERO_NORM_CHUNK},
     {"cast fp32 to bf16", cast, 0, 6},
     {"normal numbers", fill, 0, 4},

@@ -108,7 +108,7 @@ static void adam(bench_t *b, zero_dtype_t dtype, int part, int n_parts)
         .n_elems = cut(b, part + 1, n_parts) - begin, .param = begin, .state = begin, .grad = begin, .decay = 0.1f};
     zero_adam_t update = {.param_dtype = dtype,
                           .param = dtype == ZERO_FP32 ? (void *)b->master : (void *)b->param,
-                          .low = dtype == ZERO_FP32 ? NULL : b->low,
+                          .master_lo = dtype == ZERO_FP32 ? NULL : b->low,
                           .m = b->m,
                           .v = b->v,
                           .grad = b->grad,

@@ -423,7 +423,7 @@ int main(int argc, char **argv)
     }
     setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
     is_copy_engine = transports[transport].kind == ZERO_COMM_AUTO;
-    zero_log_set(ZERO_LOG_DEBUG, NULL, NULL); /* why copy engines do not serve */
+    zero_log_set(ZERO_LOG_DEBUG, NULL, NULL); /* why copy engines cannot be used */
     EXPECT_OK(zero_comm_create(transports[transport].kind, &host));
     CUDA(cudaGetDeviceCount(&n_gpus));
     EXPECT_OK(zero_device_create(ZERO_DEVICE_CUDA_SHARED, host, &device)); /* makes its GPU the current one */

@@ -199,7 +199,7 @@ static void shard_update(const shard_t *s, size_t base, const zero_shard_kernels
     const size_t low_size = s->dtype == ZERO_BF16 ? 2 : 4;
     const zero_adam_t args = {.param_dtype = s->dtype,
                               .param = a[0] + base * zero_dtype_size(s->dtype),
-                              .low = s->dtype == ZERO_FP32 ? NULL : a[1] + base * low_size,
+                              .master_lo = s->dtype == ZERO_FP32 ? NULL : a[1] + base * low_size,
                               .m = (float *)a[2] + base,
                               .v = (float *)a[3] + base,
                               .grad = (const float *)a[4] + base,
@@ -389,7 +389,8 @@ static bool too_many_slices_are_refused(void)
     return status == ZERO_ERROR_UNSUPPORTED && n_lines == 1;
 }
 
-/* Sums of squares of n floats from `offset`, numbers being ordinary where any NaN would hide the rest. */
+/* Compares sums of squares of n floats from `offset`, taken as the engine takes them if the network has summed the
+ * gradients: a sum of one slice, in place. `ordinary` numbers are for sums that one NaN would hide. */
 static bool check_squares(size_t n, size_t offset, bool ordinary)
 {
     const size_t n_chunks = zero_norm_n_partials(n);
@@ -400,12 +401,15 @@ static bool check_squares(size_t n, size_t offset, bool ordinary)
     twin_upload(&x);
     twin_t partials = twin_of_any_floats((n_chunks + 1) * sizeof(double));
     twin_t total = twin_of_any_floats(sizeof(zero_contribution_t));
-    ON_BOTH(sum_squares, ((float *)x.host + offset, n, (double *)partials.host, NULL),
-            ((float *)x.device + offset, n, (double *)partials.device, NULL));
+    float *host = (float *)x.host + offset, *device = (float *)x.device + offset;
+    const void *host_slice[] = {host}, *device_slice[] = {device};
+    ON_BOTH(sum_slices, (host, host_slice, 1, ZERO_FP32, n, false, (double *)partials.host, NULL),
+            (device, device_slice, 1, ZERO_FP32, n, false, (double *)partials.device, NULL));
     const zero_agreed_t agreed = {.calls = 0x123456789abcdef0u, .lr = 3e-4f};
     ON_BOTH(contribute, ((double *)partials.host, n_chunks, &agreed, (zero_contribution_t *)total.host, NULL),
             ((double *)partials.device, n_chunks, &agreed, (zero_contribution_t *)total.device, NULL));
     bool same = twin_is_same(&partials, "partials") && twin_is_same(&total, "sum of partials");
+    same = twin_is_same(&x, "slice in place") && same;
     if (ordinary && n > 0)
         same = isfinite(*(double *)total.host) && *(double *)total.host > 0.0 && same;
     twin_free(&x);

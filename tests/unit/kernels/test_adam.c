@@ -71,7 +71,7 @@ static void update(const zero_shard_kernels_t *kernels, const shard_t *s, const 
 {
     zero_adam_t args = {.param_dtype = s->dtype,
                         .param = s->param,
-                        .low = s->dtype == ZERO_FP32 ? NULL : s->low,
+                        .master_lo = s->dtype == ZERO_FP32 ? NULL : s->low,
                         .m = s->m,
                         .v = s->v,
                         .grad = s->grad,

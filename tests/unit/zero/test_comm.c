@@ -260,7 +260,7 @@ START_TEST(rank_that_sends_no_message_is_named_at_the_deadline)
 {
     char line[96], *log;
     support_output_t output;
-    snprintf(line, sizeof line, "did not end within %g s (ZERO_TIMEOUT_S): not heard of: rank 1\n",
+    snprintf(line, sizeof line, "did not end within %g s (ZERO_TIMEOUT_S): not heard from: rank 1\n",
              silent[_i].deadline_s);
     one_goes_wrong(3, silent[_i].transport, silent[_i].name, silent[_i].deadline_s, &log, &output);
     ck_assert_msg(support_count(log, line) == 2, "%s", log);

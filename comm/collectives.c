@@ -1,0 +1,88 @@
+/* collectives.c - the small collectives of zero.h: sum, broadcast, barrier, agree.
+ *
+ * They are written on the transport's host_all_gather and host_broadcast, so their results do not depend on it. Each is
+ * known to peers by its own name, unless it is part of a larger call (comm->call_covers).
+ */
+#include "base/log.h"
+#include "comm/comm.h"
+
+static zero_call_t begin_small(zero_comm_t *comm, const char *name)
+{
+    const zero_comm_t *host = comm->host ? comm->host : comm;
+    const zero_call_t before = host->call;
+    zero_call_t call = {.name = ""};
+    zero_call_set_text(call.name, sizeof call.name, name);
+    if (!host->call_covers)
+        zero_comm_enter(comm, &call, false);
+    return before;
+}
+
+static zero_status_t end_small(zero_comm_t *comm, const zero_call_t *before, zero_status_t status)
+{
+    const zero_comm_t *host = comm->host ? comm->host : comm;
+    zero_comm_enter(comm, before, host->call_covers);
+    return status;
+}
+
+static zero_status_t gather_small(zero_comm_t *comm, const char *name, const void *mine, size_t n_bytes, void *all)
+{
+    const zero_call_t before = begin_small(comm, name);
+    return end_small(comm, &before, comm->ops->host_all_gather(comm, mine, n_bytes, all));
+}
+
+zero_status_t zero_comm_sum(zero_comm_t *comm, double *values, size_t n_values)
+{
+    ZERO_REQUIRE(comm);
+    if (n_values > 0)
+        ZERO_REQUIRE(values);
+    const size_t max_values = ZERO_COMM_SCRATCH_BYTES / sizeof(double);
+    double *all = comm->scratch;
+    for (size_t first = 0; first < n_values; first += max_values) {
+        size_t n = n_values - first < max_values ? n_values - first : max_values;
+        ZERO_TRY(gather_small(comm, "zero_comm_sum", values + first, n * sizeof(double), all));
+        for (size_t i = 0; i < n; i++) {
+            double sum = all[i];
+            for (int rank = 1; rank < comm->size; rank++)
+                sum += all[(size_t)rank * n + i];
+            values[first + i] = sum;
+        }
+    }
+    return ZERO_OK;
+}
+
+zero_status_t zero_comm_broadcast(zero_comm_t *comm, void *data, size_t n_bytes, int root)
+{
+    ZERO_REQUIRE(comm);
+    if (n_bytes > 0)
+        ZERO_REQUIRE(data);
+    if (root < 0 || root >= comm->size)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "zero_comm_broadcast: there is no rank %d among %d", root, comm->size);
+    if (n_bytes == 0)
+        return ZERO_OK;
+    const zero_call_t before = begin_small(comm, "zero_comm_broadcast");
+    return end_small(comm, &before, comm->ops->host_broadcast(comm, data, n_bytes, root));
+}
+
+zero_status_t zero_comm_barrier(zero_comm_t *comm)
+{
+    ZERO_REQUIRE(comm);
+    const char here = 1; /* a rank that has every byte knows that every rank came */
+    return gather_small(comm, "zero_comm_barrier", &here, 1, comm->scratch);
+}
+
+zero_status_t zero_comm_agree(zero_comm_t *comm, zero_status_t mine)
+{
+    ZERO_REQUIRE(comm);
+    const int32_t word = (int32_t)mine;
+    int32_t *all = comm->scratch;
+    zero_status_t status = gather_small(comm, "zero_comm_agree", &word, sizeof(word), all);
+    if (mine != ZERO_OK || status != ZERO_OK)
+        return mine != ZERO_OK ? mine : status;
+    for (int rank = 0; rank < comm->size; rank++) {
+        if (all[rank] != ZERO_OK) {
+            zero_log(ZERO_LOG_DEBUG, "rank %d failed: %s", rank, zero_status_text((zero_status_t)all[rank]));
+            return ZERO_ERROR_PEER;
+        }
+    }
+    return ZERO_OK;
+}
