@@ -15,6 +15,12 @@ template <typename T, int N, int PACKS> struct norm_row {
     int t, width, n_packs;
     zero_pack<T, N> x[PACKS];
 
+    /* Leaves x as it is: zeros in packs that are never used would take registers. */
+    __device__ __forceinline__ norm_row(size_t start, int t, int width, int n_packs)
+        : start(start), t(t), width(width), n_packs(n_packs)
+    {
+    }
+
     __device__ __forceinline__ bool is_mine(int p) const
     {
         return t + p * width < n_packs;
