@@ -160,8 +160,6 @@ typedef struct zero_model_kernels {
     zero_status_t (*head_logits)(zero_model_context_t *ctx, float *logits, const void *x, zero_weight_t weight,
                                  size_t n_rows, size_t dim, size_t vocab_size);
 
-    /* y[i] += x[i] / y[i] = 0, activations */
-    zero_status_t (*add)(zero_model_context_t *ctx, void *y, const void *x, size_t n_elems);
     /* grad[n_elems] = fp32 sums, added or overwritten, one rounding */
     zero_status_t (*put_grad)(zero_model_context_t *ctx, zero_grad_t grad, const float *sums, size_t n_elems);
     zero_status_t (*zero_fill)(zero_model_context_t *ctx, void *y, size_t n_bytes);

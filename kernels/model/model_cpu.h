@@ -12,9 +12,8 @@
 #include <string.h>
 
 #include "kernels/isa.h"
-#include "kernels/model/model.h"
+#include "kernels/model/scratch.h"
 #include "kernels/shard/shard_math.h"
-#include "base/log.h"
 
 /* One build's table by name (scalar, avx2, avx512); NULL where it was not built or the machine lacks it. For tests. */
 const zero_model_kernels_t *zero_model_kernels_cpu_named(const char *name);
@@ -22,36 +21,9 @@ const zero_model_kernels_t *zero_model_kernels_cpu_named(const char *name);
 /* Below this many elements waking the other threads costs more than they save. */
 #define ZERO_MODEL_PARALLEL_MIN ((size_t)1 << 14)
 
-/* ---- Scratch: taken from the workspace from its start, afresh by each call ---- */
-
-#define ZERO_SCRATCH_ALIGN 256
-
-typedef struct zero_scratch {
-    char *next;
-    size_t bytes_left;
-} zero_scratch_t;
-
-static inline size_t zero_scratch_bytes(size_t n_bytes)
-{
-    return (n_bytes + ZERO_SCRATCH_ALIGN - 1) / ZERO_SCRATCH_ALIGN * ZERO_SCRATCH_ALIGN;
-}
-
 static inline zero_scratch_t zero_scratch_begin(const zero_model_context_t *ctx)
 {
     return (zero_scratch_t){ctx->workspace, ctx->workspace_bytes};
-}
-
-/* The call is larger than the limits that the workspace was sized by: the trainer's mistake. */
-static inline zero_status_t zero_scratch_take(zero_scratch_t *scratch, size_t n_bytes, void *out)
-{
-    size_t taken = zero_scratch_bytes(n_bytes);
-    if (taken > scratch->bytes_left)
-        return zero_fail(ZERO_ERROR_ARGUMENT, "workspace too small: %zu bytes wanted, %zu left", taken,
-                         scratch->bytes_left);
-    memcpy(out, &scratch->next, sizeof scratch->next);
-    scratch->next += taken;
-    scratch->bytes_left -= taken;
-    return ZERO_OK;
 }
 
 /* ---- Casts ---- */

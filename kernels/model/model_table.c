@@ -39,17 +39,6 @@ static void context_destroy(zero_model_context_t *ctx)
     *ctx = (zero_model_context_t){0};
 }
 
-static zero_status_t add(zero_model_context_t *ctx, void *y, const void *x, size_t n_elems)
-{
-    (void)ctx;
-    float *sum = y;
-    const float *addend = x;
-#pragma omp parallel for simd schedule(static) if (parallel : n_elems >= ZERO_MODEL_PARALLEL_MIN)
-    for (size_t i = 0; i < n_elems; ++i)
-        sum[i] += addend[i];
-    return ZERO_OK;
-}
-
 static zero_status_t put_grad(zero_model_context_t *ctx, zero_grad_t grad, const float *sums, size_t n_elems)
 {
     (void)ctx;
@@ -91,7 +80,6 @@ const zero_model_kernels_t ZERO_ISA(zero_model_kernels) = {
     .embed_backward = ZERO_MODEL_FN(embed_backward),
     .head_loss = ZERO_MODEL_FN(head_loss),
     .head_logits = ZERO_MODEL_FN(head_logits),
-    .add = add,
     .put_grad = put_grad,
     .zero_fill = zero_fill,
 };

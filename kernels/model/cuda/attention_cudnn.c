@@ -18,7 +18,7 @@
 
 #include <cudnn.h>
 
-#include "kernels/model/cuda/model_cuda.h"
+#include "kernels/model/cuda/attention_cudnn.h"
 
 /* ---- Building graphs ---- */
 
@@ -509,7 +509,7 @@ void zero_cudnn_destroy(zero_cudnn_t *cudnn)
 
 static size_t delta_bytes(const zero_attention_shape_t *s)
 {
-    return zero_cuda_bytes(s->n_batch * s->n_heads * s->seq_len * sizeof(float));
+    return zero_scratch_bytes(s->n_batch * s->n_heads * s->seq_len * sizeof(float));
 }
 
 static size_t slice_bytes(const zero_attention_shape_t *s, slice_t slice)
@@ -699,10 +699,9 @@ zero_status_t zero_cudnn_attention_backward(zero_model_context_t *ctx, const zer
                                             const void *dout, const void *qkv, const void *out, const float *logsumexp)
 {
     const shape_plans_t *plans = find_plans(ctx, s);
-    zero_cuda_scratch_t scratch = zero_cuda_scratch(ctx);
-    backward_t tensors = {dqkv, dout, qkv, out, logsumexp, zero_cuda_take(&scratch, delta_bytes(s)), NULL};
-    if (tensors.delta == NULL)
-        return ZERO_ERROR_ARGUMENT;
+    zero_scratch_t scratch = zero_cuda_scratch(ctx);
+    backward_t tensors = {.dqkv = dqkv, .dout = dout, .qkv = qkv, .out = out, .logsumexp = logsumexp};
+    ZERO_TRY(zero_scratch_take(&scratch, delta_bytes(s), &tensors.delta));
     tensors.workspace = scratch.next;
     for (size_t batch = 0; batch < s->n_batch; batch += plans->slice.n_batch)
         for (size_t head = 0; head < s->n_heads; head += plans->slice.n_heads)

@@ -10,7 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/model/cuda/model_cuda.h"
+#include <cublasLt.h>
+
+#include "kernels/model/cuda/gemm_cuda.h"
 
 /* ---- Plans ---- */
 

@@ -1,5 +1,6 @@
 /* graph_cuda.c - work recorded once and replayed: CUDA graphs, captured from the context's stream. */
-#include "kernels/model/cuda/model_cuda.h"
+#include "kernels/model/cuda/context.h"
+#include "kernels/model/cuda/table_entries.h"
 
 zero_status_t zero_cuda_record_begin(zero_model_context_t *ctx)
 {
@@ -17,9 +18,7 @@ zero_status_t zero_cuda_record_end(zero_model_context_t *ctx, zero_cuda_graph_t 
         error = cudaGraphInstantiate(&made, graph, 0);
     if (graph != NULL)
         cudaGraphDestroy(graph);
-    if (error != cudaSuccess)
-        (void)cudaGetLastError(); /* or the next launch would be taken to have failed */
-    ZERO_TRY_CUDA(error);
+    ZERO_TRY(zero_cuda_status(ZERO_LOG_ERROR, error, "capturing a CUDA graph"));
     *recording = (zero_cuda_graph_t *)made;
     return ZERO_OK;
 }

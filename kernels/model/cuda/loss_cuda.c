@@ -6,7 +6,8 @@
  * than 2 dim, about) that scratch would be larger than all the logits: then there is one chunk. Chunks are cut by sizes
  * alone.
  */
-#include "kernels/model/cuda/model_cuda.h"
+#include "kernels/model/cuda/gemm_cuda.h"
+#include "kernels/model/cuda/table_entries.h"
 
 /* Of a chunk's logits: 16 x 1024 rows of GPT-2's vocabulary in three chunks. Larger chunks read and write dweight less
  * often; smaller ones leave memory to activations. */
@@ -27,12 +28,12 @@ static size_t logits_stride(size_t vocab_size)
 /* Sums of dweight, where it is narrower and there are several chunks. */
 static size_t sums_bytes(size_t chunk, size_t n_rows, size_t dim, size_t vocab_size, zero_dtype_t dtype)
 {
-    return dtype != ZERO_FP32 && chunk < n_rows ? zero_cuda_bytes(vocab_size * dim * sizeof(float)) : 0;
+    return dtype != ZERO_FP32 && chunk < n_rows ? zero_scratch_bytes(vocab_size * dim * sizeof(float)) : 0;
 }
 
 static size_t logits_bytes(size_t chunk, size_t vocab_size, zero_dtype_t dtype)
 {
-    return zero_cuda_bytes(chunk * logits_stride(vocab_size) * zero_dtype_size(dtype));
+    return zero_scratch_bytes(chunk * logits_stride(vocab_size) * zero_dtype_size(dtype));
 }
 
 /* As few chunks as fit, of equal size; and one where that takes no more memory than their sums would. */
@@ -53,7 +54,8 @@ size_t zero_cuda_loss_workspace(const zero_model_limits_t *limits)
     /* The head's, or more where another layer is larger. */
     size_t dim = (limits->max_linear + limits->vocab_size - 1) / limits->vocab_size;
     size_t chunk = chunk_rows(limits->n_rows, dim, limits->vocab_size, limits->dtype);
-    return logits_bytes(chunk, limits->vocab_size, limits->dtype) + zero_cuda_bytes(limits->n_rows * sizeof(double)) +
+    return logits_bytes(chunk, limits->vocab_size, limits->dtype) +
+           zero_scratch_bytes(limits->n_rows * sizeof(double)) +
            sums_bytes(chunk, limits->n_rows, dim, limits->vocab_size, limits->dtype);
 }
 
@@ -116,7 +118,7 @@ zero_status_t zero_cuda_head_loss(zero_model_context_t *ctx, double *loss_sum, v
                                   const void *x, zero_weight_t weight, const int32_t *targets, double loss_weight,
                                   const float *grad_scale, size_t n_rows, size_t dim, size_t vocab_size)
 {
-    zero_cuda_scratch_t scratch = zero_cuda_scratch(ctx);
+    zero_scratch_t scratch = zero_cuda_scratch(ctx);
     cudaStream_t stream = zero_model_stream(ctx);
     ZERO_TRY(zero_check_weight(ctx, weight));
     head_t head = {.weight = weight.data,
@@ -127,14 +129,12 @@ zero_status_t zero_cuda_head_loss(zero_model_context_t *ctx, double *loss_sum, v
                    .dtype = weight.dtype};
     size_t size = zero_dtype_size(head.dtype), chunk = chunk_rows(n_rows, dim, vocab_size, head.dtype);
     bool narrow = dx != NULL && dweight.dtype != ZERO_FP32 && chunk < n_rows;
-    head.logits = zero_cuda_take(&scratch, chunk * head.stride * size);
-    double *losses = zero_cuda_take(&scratch, n_rows * sizeof *losses);
-    if (head.logits == NULL || losses == NULL)
-        return ZERO_ERROR_ARGUMENT;
+    ZERO_TRY(zero_scratch_take(&scratch, chunk * head.stride * size, &head.logits));
+    double *losses;
+    ZERO_TRY(zero_scratch_take(&scratch, n_rows * sizeof *losses, &losses));
     if (narrow) {
-        void *sums = zero_cuda_take(&scratch, vocab_size * dim * sizeof(float));
-        if (sums == NULL)
-            return ZERO_ERROR_ARGUMENT;
+        void *sums;
+        ZERO_TRY(zero_scratch_take(&scratch, vocab_size * dim * sizeof(float), &sums));
         head.dweight = (zero_grad_t){.data = sums, .dtype = ZERO_FP32};
     }
 

@@ -20,7 +20,6 @@ cudaError_t zero_launch_gelu(cudaStream_t stream, zero_dtype_t dtype, void *y, c
 /* partials: fp32 [zero_column_sum_parts(n_rows, width), width], sums of dx's columns, written by this call. */
 cudaError_t zero_launch_gelu_backward(cudaStream_t stream, zero_dtype_t dtype, void *dx, float *partials, void *y,
                                       const void *dy, const void *x, size_t n_rows, size_t width);
-cudaError_t zero_launch_add(cudaStream_t stream, zero_dtype_t dtype, void *y, const void *x, size_t n_elems);
 
 /* y[n_rows, n_columns] = row[n_columns] in every row */
 cudaError_t zero_launch_fill_rows(cudaStream_t stream, zero_dtype_t dtype, void *y, const void *row, size_t n_rows,

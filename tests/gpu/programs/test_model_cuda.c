@@ -315,6 +315,19 @@ static void tables_close(tables_t *t)
     cudaStreamDestroy(t->stream);
 }
 
+/* Limits for a kernel that works on rows alone. */
+static zero_model_limits_t limits_of_rows(size_t rows, size_t width, zero_dtype_t dtype)
+{
+    return (zero_model_limits_t){.n_rows = rows,
+                                 .seq_len = 1,
+                                 .max_linear = 1,
+                                 .max_width = width,
+                                 .n_heads = 1,
+                                 .head_dim = 1,
+                                 .vocab_size = 1,
+                                 .dtype = dtype};
+}
+
 /* A size up to `most`: of any kind, or a multiple of 8 half of the time, so that both paths of a kernel are met. */
 static size_t random_size(size_t most)
 {
@@ -416,92 +429,146 @@ static void test_linear(void)
 
 /* ---- LayerNorm ---- */
 
+static void expect_same_bits(const check_t *c, const char *name, const array_t *a, const array_t *b)
+{
+    output_t o = {.name = name};
+    unsigned char *first = download(a), *second = download(b);
+    ++n_checks;
+    if (memcmp(first, second, (a->n + a->shift + 2 * GUARD) * zero_dtype_size(a->dtype)) != 0)
+        fail(c, &o, "other bits than forward's", 0, 0);
+    free(first), free(second);
+}
+
+typedef struct layernorm_case {
+    tables_t t;
+    zero_dtype_t dtype;
+    size_t rows, dim, n; /* n: of both */
+    bool accumulate, with_addend, in_place;
+    zero_weight_t none, gpu_bias, cpu_bias; /* biases are `none` in cases without one */
+    array_t residual, addend, w, b, dy, dx, out, y, remade, mean, rstd, dw, db, dc;
+    float *sum; /* owned: residual and addend, rounded as they are stored */
+} layernorm_case_t;
+
+static layernorm_case_t layernorm_open(zero_dtype_t dtype, size_t rows, size_t dim, int flags, size_t shift)
+{
+    zero_dtype_t grad_dtype = flags & 16 ? ZERO_FP32 : dtype;
+    bool accumulate = flags & 1;
+    size_t n = rows * dim;
+    layernorm_case_t l = {.t = tables_open(limits_of_rows(rows, dim, dtype)),
+                          .dtype = dtype,
+                          .rows = rows,
+                          .dim = dim,
+                          .n = n,
+                          .accumulate = accumulate,
+                          .with_addend = flags & 2,
+                          .in_place = flags & 8,
+                          .none = {NULL, dtype},
+                          .sum = malloc(n * sizeof(float))};
+    NEED(l.sum != NULL);
+    l.residual = array_make(n, dtype, shift, 0.5, 1.0), l.addend = array_make(n, dtype, shift, 0.0, 1.0);
+    l.w = array_make(dim, dtype, shift, 1.0, 0.5), l.b = array_make(dim, dtype, shift, 0.0, 1.0);
+    l.dy = array_make(n, dtype, shift, 0.0, 1.0), l.dx = array_make(n, dtype, shift, 0.0, 0.1);
+    l.out = array_make(n, dtype, shift, 0.0, 0.0), l.y = array_make(n, dtype, shift, 0.0, 0.0);
+    l.remade = array_make(n, dtype, shift, 0.0, 0.0);
+    l.mean = array_make(rows, ZERO_FP32, 0, 0.0, 0.0), l.rstd = array_make(rows, ZERO_FP32, 0, 0.0, 0.0);
+    l.dw = array_grad_target(dim, grad_dtype, shift, accumulate);
+    l.db = array_grad_target(dim, grad_dtype, shift, accumulate);
+    l.dc = array_grad_target(dim, grad_dtype, shift, accumulate);
+    l.gpu_bias = flags & 4 ? weight_of(&l.b) : l.none;
+    l.cpu_bias = flags & 4 ? host_weight(&l.b) : l.none;
+    /* The sum is rounded when it is stored, and the statistics are of what is stored. */
+    for (size_t i = 0; i < n; ++i)
+        l.sum[i] = rounded(l.residual.values[i] + (l.with_addend ? l.addend.values[i] : 0.0f), dtype);
+    if (l.in_place)
+        memcpy(l.out.values, l.residual.values, n * sizeof(float)), upload(&l.out);
+    return l;
+}
+
+static void layernorm_close(layernorm_case_t *l)
+{
+    array_t *arrays[] = {&l->residual, &l->addend, &l->w,    &l->b,    &l->dy, &l->dx, &l->out,
+                         &l->y,        &l->remade, &l->mean, &l->rstd, &l->dw, &l->db, &l->dc};
+    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; ++i)
+        array_free(arrays[i]);
+    free(l->sum);
+    tables_close(&l->t);
+}
+
+/* The references of forward, which backward reads too. */
+typedef struct layernorm_references {
+    float *y, *mean, *rstd;
+} layernorm_references_t;
+
+static layernorm_references_t check_layernorm_forward(layernorm_case_t *l, check_t *c)
+{
+    float *rout = check_output(c, "residual_out", &l->out, 0.0);
+    layernorm_references_t r = {.y = check_output(c, "y", &l->y, 64 * 0x1p-24 + unit(l->dtype)),
+                                .mean = check_output(c, "mean", &l->mean, 64 * 0x1p-24),
+                                .rstd = check_output(c, "rstd", &l->rstd, 64 * 0x1p-24)};
+    NEED(l->t.cpu->layernorm(&l->t.cpu_ctx, r.y, r.mean, r.rstd, rout, l->sum, NULL, host_weight(&l->w), l->cpu_bias,
+                             1e-5f, l->rows, l->dim) == ZERO_OK);
+    for (int run = 0; run < 2; ++run)
+        check_run_done(c, l->t.gpu->layernorm(&l->t.gpu_ctx, l->y.data, l->mean.data, l->rstd.data, l->out.data,
+                                              l->in_place ? l->out.data : l->residual.data,
+                                              l->with_addend ? l->addend.data : NULL, weight_of(&l->w), l->gpu_bias,
+                                              1e-5f, l->rows, l->dim));
+    return r;
+}
+
+static void check_layernorm_backward(layernorm_case_t *l, check_t *c, layernorm_references_t forward)
+{
+    bool with_bias = l->gpu_bias.data != NULL;
+    float *ry = check_output(c, "y", &l->remade, 64 * 0x1p-24 + unit(l->dtype));
+    float *rdx = check_output(c, "dresidual", &l->dx, 256 * 0x1p-24 + unit(l->dtype));
+    float *rdw = check_output(c, "dweight", &l->dw, 4 * sum_bound(l->rows) + unit(l->dw.dtype));
+    float *rdb = with_bias ? check_output(c, "dbias", &l->db, sum_bound(l->rows) + unit(l->db.dtype)) : NULL;
+    float *rdc = check_output(c, "dcolumns", &l->dc, unit(l->dc.dtype));
+    memcpy(ry, forward.y, l->n * sizeof *ry);
+    NEED(l->t.cpu->layernorm_backward(&l->t.cpu_ctx, rdx, (zero_grad_t){rdw, ZERO_FP32, l->accumulate},
+                                      (zero_grad_t){rdb, ZERO_FP32, l->accumulate},
+                                      (zero_grad_t){rdc, ZERO_FP32, l->accumulate}, NULL, l->dy.values, l->sum,
+                                      forward.mean, forward.rstd, host_weight(&l->w), l->none, l->rows,
+                                      l->dim) == ZERO_OK);
+    allow_for_summands(c, rdc, 256 * 0x1p-24 + sum_bound(l->rows) + unit(l->dtype), rdx, l->n);
+    zero_grad_t dbias = with_bias ? grad_of(&l->db, l->accumulate) : (zero_grad_t){NULL, l->dtype, false};
+    for (int run = 0; run < 2; ++run)
+        check_run_done(c, l->t.gpu->layernorm_backward(&l->t.gpu_ctx, l->dx.data, grad_of(&l->dw, l->accumulate), dbias,
+                                                       grad_of(&l->dc, l->accumulate), l->remade.data, l->dy.data,
+                                                       l->out.data, l->mean.data, l->rstd.data, weight_of(&l->w),
+                                                       l->gpu_bias, l->rows, l->dim));
+}
+
+/* dresidual has the same bits if y is not made again and no columns are summed. */
+static void check_layernorm_backward_alone(layernorm_case_t *l, const check_t *c)
+{
+    zero_grad_t nowhere = {NULL, l->dtype, false};
+    unsigned char *with = download(&l->dx);
+    upload(&l->dx), upload(&l->dw);
+    NEED(l->t.gpu->layernorm_backward(&l->t.gpu_ctx, l->dx.data, grad_of(&l->dw, l->accumulate), nowhere, nowhere, NULL,
+                                      l->dy.data, l->out.data, l->mean.data, l->rstd.data, weight_of(&l->w), l->none,
+                                      l->rows, l->dim) == ZERO_OK);
+    NEED(cudaDeviceSynchronize() == cudaSuccess);
+    unsigned char *without = download(&l->dx);
+    ++n_checks;
+    if (memcmp(with, without, l->n * zero_dtype_size(l->dtype)) != 0)
+        fail(c, &c->outputs[1], "other bits without y and dcolumns", 0, 0);
+    free(with), free(without);
+}
+
 static void check_layernorm(zero_dtype_t dtype, size_t rows, size_t dim, int flags)
 {
-    bool accumulate = flags & 1, with_addend = flags & 2, with_bias = flags & 4, in_place = flags & 8;
-    zero_dtype_t grad_dtype = flags & 16 ? ZERO_FP32 : dtype;
-    size_t n = rows * dim, shift = flags & 32 ? 1 + random_below(7) : 0;
-    tables_t t = tables_open((zero_model_limits_t){.n_rows = rows,
-                                                   .seq_len = 1,
-                                                   .max_linear = 1,
-                                                   .max_width = dim,
-                                                   .n_heads = 1,
-                                                   .head_dim = 1,
-                                                   .vocab_size = 1,
-                                                   .dtype = dtype});
+    size_t shift = flags & 32 ? 1 + random_below(7) : 0;
+    layernorm_case_t l = layernorm_open(dtype, rows, dim, flags, shift);
     check_t c = {.n = 0}, again = {.n = 0};
     snprintf(c.what, sizeof c.what, "layernorm %s %zux%zu flags %d shift %zu", zero_dtype_name(dtype), rows, dim, flags,
              shift);
     memcpy(again.what, c.what, sizeof again.what);
-    array_t residual = array_make(n, dtype, shift, 0.5, 1.0), addend = array_make(n, dtype, shift, 0.0, 1.0);
-    array_t w = array_make(dim, dtype, shift, 1.0, 0.5), b = array_make(dim, dtype, shift, 0.0, 1.0);
-    array_t dy = array_make(n, dtype, shift, 0.0, 1.0), dx = array_make(n, dtype, shift, 0.0, 0.1);
-    array_t out = array_make(n, dtype, shift, 0.0, 0.0), y = array_make(n, dtype, shift, 0.0, 0.0);
-    array_t y2 = array_make(n, dtype, shift, 0.0, 0.0);
-    array_t mean = array_make(rows, ZERO_FP32, 0, 0.0, 0.0), rstd = array_make(rows, ZERO_FP32, 0, 0.0, 0.0);
-    array_t dw = array_grad_target(dim, grad_dtype, shift, accumulate);
-    array_t db = array_grad_target(dim, grad_dtype, shift, accumulate);
-    array_t dc = array_grad_target(dim, grad_dtype, shift, accumulate);
-    zero_weight_t none = {NULL, dtype};
-
-    /* The sum is rounded when it is stored, and the statistics are of what is stored. */
-    float *sum = malloc(n * sizeof *sum);
-    NEED(sum != NULL);
-    for (size_t i = 0; i < n; ++i)
-        sum[i] = rounded(residual.values[i] + (with_addend ? addend.values[i] : 0.0f), dtype);
-    if (in_place)
-        memcpy(out.values, residual.values, n * sizeof(float)), upload(&out);
-    float *rout = check_output(&c, "residual_out", &out, 0.0);
-    float *ry = check_output(&c, "y", &y, 64 * 0x1p-24 + unit(dtype));
-    float *rmean = check_output(&c, "mean", &mean, 64 * 0x1p-24),
-          *rrstd = check_output(&c, "rstd", &rstd, 64 * 0x1p-24);
-    NEED(t.cpu->layernorm(&t.cpu_ctx, ry, rmean, rrstd, rout, sum, NULL, host_weight(&w),
-                          with_bias ? host_weight(&b) : none, 1e-5f, rows, dim) == ZERO_OK);
-    for (int run = 0; run < 2; ++run)
-        check_run_done(&c, t.gpu->layernorm(&t.gpu_ctx, y.data, mean.data, rstd.data, out.data,
-                                            in_place ? out.data : residual.data, with_addend ? addend.data : NULL,
-                                            weight_of(&w), with_bias ? weight_of(&b) : none, 1e-5f, rows, dim));
-
-    float *ry2 = check_output(&again, "y", &y2, 64 * 0x1p-24 + unit(dtype));
-    float *rdx = check_output(&again, "dresidual", &dx, 256 * 0x1p-24 + unit(dtype));
-    float *rdw = check_output(&again, "dweight", &dw, 4 * sum_bound(rows) + unit(grad_dtype));
-    float *rdb = with_bias ? check_output(&again, "dbias", &db, sum_bound(rows) + unit(grad_dtype)) : NULL;
-    float *rdc = check_output(&again, "dcolumns", &dc, unit(grad_dtype));
-    memcpy(ry2, ry, n * sizeof *ry2);
-    NEED(t.cpu->layernorm_backward(&t.cpu_ctx, rdx, (zero_grad_t){rdw, ZERO_FP32, accumulate},
-                                   (zero_grad_t){rdb, ZERO_FP32, accumulate}, (zero_grad_t){rdc, ZERO_FP32, accumulate},
-                                   NULL, dy.values, sum, rmean, rrstd, host_weight(&w), none, rows, dim) == ZERO_OK);
-    allow_for_summands(&again, rdc, 256 * 0x1p-24 + sum_bound(rows) + unit(dtype), rdx, n);
-    for (int run = 0; run < 2; ++run) {
-        zero_grad_t dbias = with_bias ? grad_of(&db, accumulate) : (zero_grad_t){NULL, dtype, false};
-        check_run_done(&again, t.gpu->layernorm_backward(&t.gpu_ctx, dx.data, grad_of(&dw, accumulate), dbias,
-                                                         grad_of(&dc, accumulate), y2.data, dy.data, out.data,
-                                                         mean.data, rstd.data, weight_of(&w),
-                                                         with_bias ? weight_of(&b) : none, rows, dim));
-    }
-    ++n_checks;
-    unsigned char *first = download(&y), *second = download(&y2);
-    if (memcmp(first, second, n * zero_dtype_size(dtype)) != 0)
-        fail(&again, &again.outputs[0], "made again, it has other bits than layernorm's", 0, 0);
-    free(first), free(second);
-
-    /* Nothing else depends on whether y is made again, nor dresidual on whether columns are summed. */
-    unsigned char *with = download(&dx);
-    zero_grad_t nowhere = {NULL, dtype, false};
-    upload(&dx), upload(&dw);
-    NEED(t.gpu->layernorm_backward(&t.gpu_ctx, dx.data, grad_of(&dw, accumulate), nowhere, nowhere, NULL, dy.data,
-                                   out.data, mean.data, rstd.data, weight_of(&w), none, rows, dim) == ZERO_OK);
-    NEED(cudaDeviceSynchronize() == cudaSuccess);
-    unsigned char *without = download(&dx);
-    ++n_checks;
-    if (memcmp(with, without, n * zero_dtype_size(dtype)) != 0)
-        fail(&again, &again.outputs[1], "other bits without y and dcolumns", 0, 0);
-    free(with), free(without), free(sum);
+    layernorm_references_t forward = check_layernorm_forward(&l, &c);
+    check_layernorm_backward(&l, &again, forward);
+    expect_same_bits(&again, "y made again", &l.y, &l.remade);
+    check_layernorm_backward_alone(&l, &again);
     check_free(&c), check_free(&again);
-    array_free(&residual), array_free(&addend), array_free(&w), array_free(&b), array_free(&dy), array_free(&dx);
-    array_free(&out), array_free(&y), array_free(&y2), array_free(&mean), array_free(&rstd), array_free(&dw);
-    array_free(&db), array_free(&dc);
-    tables_close(&t);
+    layernorm_close(&l);
 }
 
 static void test_layernorm(void)
@@ -518,30 +585,13 @@ static void test_layernorm(void)
 
 /* ---- RMSNorm ---- */
 
-static void expect_same_bits(const check_t *c, const char *name, const array_t *a, const array_t *b)
-{
-    output_t o = {.name = name};
-    unsigned char *first = download(a), *second = download(b);
-    ++n_checks;
-    if (memcmp(first, second, (a->n + a->shift + 2 * GUARD) * zero_dtype_size(a->dtype)) != 0)
-        fail(c, &o, "other bits than forward's", 0, 0);
-    free(first), free(second);
-}
-
 static void check_rmsnorm(zero_dtype_t dtype, size_t rows, size_t dim, int flags)
 {
     bool accumulate = flags & 1, with_addend = flags & 2, remake_y = flags & 4, in_place = flags & 8;
     zero_dtype_t grad_dtype = flags & 16 ? ZERO_FP32 : dtype;
     size_t n = rows * dim, shift = flags & 32 ? 1 + random_below(7) : 0;
     const float eps = 1e-5f;
-    tables_t t = tables_open((zero_model_limits_t){.n_rows = rows,
-                                                   .seq_len = 1,
-                                                   .max_linear = 1,
-                                                   .max_width = dim,
-                                                   .n_heads = 1,
-                                                   .head_dim = 1,
-                                                   .vocab_size = 1,
-                                                   .dtype = dtype});
+    tables_t t = tables_open(limits_of_rows(rows, dim, dtype));
     check_t c = {.n = 0}, again = {.n = 0};
     snprintf(c.what, sizeof c.what, "rmsnorm %s %zux%zu flags %d shift %zu", zero_dtype_name(dtype), rows, dim, flags,
              shift);
@@ -671,14 +721,7 @@ static void test_rope(void)
 static void check_swiglu(zero_dtype_t dtype, size_t rows, size_t width, size_t shift, float gate)
 {
     size_t n = rows * width;
-    tables_t t = tables_open((zero_model_limits_t){.n_rows = rows,
-                                                   .seq_len = 1,
-                                                   .max_linear = 1,
-                                                   .max_width = 1,
-                                                   .n_heads = 1,
-                                                   .head_dim = 1,
-                                                   .vocab_size = 1,
-                                                   .dtype = dtype});
+    tables_t t = tables_open(limits_of_rows(rows, 1, dtype));
     check_t c = {.n = 0};
     snprintf(c.what, sizeof c.what, "swiglu %s %zux%zu shift %zu gate %g", zero_dtype_name(dtype), rows, width, shift,
              (double)gate);
@@ -727,25 +770,18 @@ static void test_swiglu(void)
     }
 }
 
-/* ---- GELU, addition ---- */
+/* ---- GELU, put_grad ---- */
 
 static void check_elementwise(zero_dtype_t dtype, size_t rows, size_t width, size_t shift, bool accumulate)
 {
     size_t n = rows * width;
     zero_dtype_t grad_dtype = rows % 2 ? dtype : ZERO_FP32;
-    tables_t t = tables_open((zero_model_limits_t){.n_rows = rows,
-                                                   .seq_len = 1,
-                                                   .max_linear = 1,
-                                                   .max_width = width,
-                                                   .n_heads = 1,
-                                                   .head_dim = 1,
-                                                   .vocab_size = 1,
-                                                   .dtype = dtype});
+    tables_t t = tables_open(limits_of_rows(rows, width, dtype));
     check_t c = {.n = 0};
     snprintf(c.what, sizeof c.what, "elementwise %s %zux%zu shift %zu", zero_dtype_name(dtype), rows, width, shift);
     array_t x = array_make(n, dtype, shift, 0.0, 2.0), dy = array_make(n, dtype, shift, 0.0, 1.0);
     array_t y = array_make(n, dtype, shift, 0.0, 0.0), dx = array_make(n, dtype, shift, 0.0, 0.0);
-    array_t in_place = array_make(n, dtype, shift, 0.0, 1.0), sum = array_make(n, dtype, shift, 0.0, 1.0);
+    array_t in_place = array_make(n, dtype, shift, 0.0, 1.0);
     array_t again = array_make(n, dtype, shift, 0.0, 0.0), sums = array_make(width, ZERO_FP32, 0, 0.0, 1.0);
     array_t dc = array_grad_target(width, grad_dtype, shift, accumulate);
     array_t put = array_grad_target(width, grad_dtype, shift, accumulate);
@@ -759,14 +795,12 @@ static void check_elementwise(zero_dtype_t dtype, size_t rows, size_t width, siz
     float *ragain = check_output(&c, "gelu made again", &again, bound);
     float *rdc = check_output(&c, "gelu backward's columns", &dc, unit(grad_dtype));
     float *rput = check_output(&c, "put_grad", &put, unit(grad_dtype));
-    float *rsum = check_output(&c, "add", &sum, unit(dtype));
     NEED(t.cpu->gelu(&t.cpu_ctx, ry, x.values, n) == ZERO_OK);
     NEED(t.cpu->gelu_backward(&t.cpu_ctx, rdx, (zero_grad_t){rdc, ZERO_FP32, accumulate}, ragain, dy.values, x.values,
                               rows, width) == ZERO_OK);
     allow_for_summands(&c, rdc, bound + sum_bound(rows), rdx, n);
     NEED(t.cpu->gelu_backward(&t.cpu_ctx, rin, nowhere, NULL, rin, x.values, rows, width) == ZERO_OK);
     NEED(t.cpu->put_grad(&t.cpu_ctx, (zero_grad_t){rput, ZERO_FP32, accumulate}, sums.values, width) == ZERO_OK);
-    NEED(t.cpu->add(&t.cpu_ctx, rsum, x.values, n) == ZERO_OK);
     for (int run = 0; run < 2; ++run) {
         zero_status_t status = t.gpu->gelu(&t.gpu_ctx, y.data, x.data, n);
         if (status == ZERO_OK)
@@ -776,8 +810,6 @@ static void check_elementwise(zero_dtype_t dtype, size_t rows, size_t width, siz
             status = t.gpu->gelu_backward(&t.gpu_ctx, in_place.data, nowhere, NULL, in_place.data, x.data, rows, width);
         if (status == ZERO_OK)
             status = t.gpu->put_grad(&t.gpu_ctx, grad_of(&put, accumulate), sums.data, width);
-        if (status == ZERO_OK)
-            status = t.gpu->add(&t.gpu_ctx, sum.data, x.data, n);
         check_run_done(&c, status);
     }
     ++n_checks;
@@ -786,7 +818,7 @@ static void check_elementwise(zero_dtype_t dtype, size_t rows, size_t width, siz
         fail(&c, &c.outputs[3], "other bits than gelu's", 0, 0);
     free(first), free(second);
     check_free(&c);
-    array_free(&x), array_free(&dy), array_free(&y), array_free(&dx), array_free(&in_place), array_free(&sum);
+    array_free(&x), array_free(&dy), array_free(&y), array_free(&dx), array_free(&in_place);
     array_free(&again), array_free(&sums), array_free(&dc), array_free(&put);
     tables_close(&t);
 }
@@ -956,18 +988,26 @@ static void test_embed(void)
 
 #define LOSS_WEIGHT 0.3
 
+/* losses: of both runs; gpu_loss: of the second, with gradients and without. */
+static void check_loss_value(const check_t *c, zero_dtype_t dtype, const double losses[2], const double gpu_loss[2],
+                             double reference)
+{
+    output_t o = {.name = "loss"};
+    double error = fabs(gpu_loss[0] - reference) / reference, bound = 1e-6 + 2.0 * unit(dtype);
+    n_checks += 2;
+    if (!(error <= bound))
+        fail(c, &o, "too far from the reference", error, bound);
+    if (memcmp(&losses[0], &losses[1], sizeof(double)) != 0 || memcmp(&gpu_loss[0], &gpu_loss[1], sizeof(double)) != 0)
+        fail(c, &o, "other bits when run again, or without gradients", gpu_loss[0], gpu_loss[1]);
+}
+
 static void check_loss(zero_dtype_t dtype, size_t rows, size_t dim, size_t vocab_size, int flags)
 {
     bool accumulate = flags & 1, in_place = flags & 2;
     zero_dtype_t grad_dtype = flags & 4 ? ZERO_FP32 : dtype;
-    tables_t t = tables_open((zero_model_limits_t){.n_rows = rows,
-                                                   .seq_len = 1,
-                                                   .max_linear = vocab_size * dim,
-                                                   .max_width = dim,
-                                                   .n_heads = 1,
-                                                   .head_dim = dim,
-                                                   .vocab_size = vocab_size,
-                                                   .dtype = dtype});
+    zero_model_limits_t limits = limits_of_rows(rows, dim, dtype);
+    limits.max_linear = vocab_size * dim, limits.head_dim = dim, limits.vocab_size = vocab_size;
+    tables_t t = tables_open(limits);
     check_t c = {.n = 0};
     snprintf(c.what, sizeof c.what, "loss %s %zux%zu vocabulary %zu flags %d", zero_dtype_name(dtype), rows, dim,
              vocab_size, flags);
@@ -1011,13 +1051,7 @@ static void check_loss(zero_dtype_t dtype, size_t rows, size_t dim, size_t vocab
         NEED(cudaMemcpy(gpu_loss, device_loss, sizeof gpu_loss, cudaMemcpyDeviceToHost) == cudaSuccess);
         losses[run] = gpu_loss[0];
     }
-    n_checks += 2;
-    output_t o = {.name = "loss"};
-    double error = fabs(gpu_loss[0] - cpu_loss[0]) / cpu_loss[0], loss_bound = 1e-6 + 2.0 * unit(dtype);
-    if (!(error <= loss_bound))
-        fail(&c, &o, "too far from the reference", error, loss_bound);
-    if (memcmp(&losses[0], &losses[1], sizeof(double)) != 0 || memcmp(&gpu_loss[0], &gpu_loss[1], sizeof(double)) != 0)
-        fail(&c, &o, "other bits when run again, or without gradients", gpu_loss[0], gpu_loss[1]);
+    check_loss_value(&c, dtype, losses, gpu_loss, cpu_loss[0]);
     check_free(&c);
     free(targets), cudaFree(device_targets), cudaFree(device_loss);
     array_free(&x), array_free(&w), array_free(&dx), array_free(&dw), array_free(&logits), array_free(&device_scale);
