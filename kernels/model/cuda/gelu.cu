@@ -1,9 +1,9 @@
-/* gelu.cu - elementwise kernels on CUDA: the tanh form of GELU, its gradient, addition.
+/* gelu.cu - the tanh form of GELU and its gradient on CUDA.
  *
- * Memory-bound: one 16-byte pack a thread and no loop, which moves more bytes a second than a grid-stride loop does.
- * GELU's gradient goes down the rows instead, as column.cuh does, since it sums the columns of what it writes: a pass
- * of its own over that tensor would take a third of the time again. The formulas are gelu.c's; 16-bit types take the
- * fast exponential and reciprocal, whose errors they cannot show.
+ * Both are bound by memory. Forward takes one 16-byte pack per thread, without a loop, which moves more bytes per
+ * second than a grid-stride loop. Backward goes down the rows instead, as column.cuh does, since it also sums the
+ * columns of dx: a separate pass for that would take a third longer. The formulas are gelu.c's. 16-bit types use the
+ * fast exponential and reciprocal, whose errors are below their rounding.
  */
 #include "kernels/model/cuda/column.cuh"
 
@@ -11,19 +11,19 @@
 #define MINUS_TWO_SQRT_2_OVER_PI (-1.59576912f)
 #define CUBIC 0.044715f
 
-/* With u = sqrt(2/pi) (x + 0.044715 x^3): -2u, given x^2. */
+/* Returns -2u, with u = sqrt(2/pi) (x + 0.044715 x^3), given x^2. */
 __device__ __forceinline__ float gelu_exponent(float x, float square)
 {
     return MINUS_TWO_SQRT_2_OVER_PI * x * fmaf(CUBIC, square, 1.0f);
 }
 
-/* (1 + tanh u) / 2 = s = 1 / (1 + e^-2u), as 16 bits need it: 0 and 1 in the tails. */
+/* Returns s = (1 + tanh u) / 2 = 1 / (1 + e^-2u), precise enough for 16 bits: 0 and 1 in the tails. */
 __device__ __forceinline__ float gelu_gate(float x, float square)
 {
     return zero_fast_reciprocal(1.0f + zero_fast_exp(gelu_exponent(x, square)));
 }
 
-/* x s; fp32 divides, which is one rounding less. */
+/* Returns x s; in fp32 by a division, which rounds once less. */
 template <bool FAST> __device__ __forceinline__ float gelu_value(float x)
 {
     if (FAST)
@@ -31,8 +31,8 @@ template <bool FAST> __device__ __forceinline__ float gelu_value(float x)
     return x / (1.0f + expf(gelu_exponent(x, x * x)));
 }
 
-/* s + x s (1 - s) 2u', where 1 - s = e^-2u s in fp32 as in gelu.c; bounded where the second term has died out. In 16
- * bits s (1 - s) is 0 there, and comes first. */
+/* Returns s + x s (1 - s) 2u'. In fp32 1 - s = e^-2u s, as in gelu.c, and x is bounded once the second term vanishes.
+ * In 16 bits s (1 - s) is 0 there, so it is multiplied first. */
 template <bool FAST> __device__ __forceinline__ float gelu_slope(float x)
 {
     float square = x * x, bounded = square > 100.0f ? 100.0f : square;

@@ -1,4 +1,4 @@
-/* gemm_cuda.h - products of matrices in a CUDA context. */
+/* gemm_cuda.h - matrix products of a CUDA context. */
 #ifndef ZERO_GEMM_CUDA_H
 #define ZERO_GEMM_CUDA_H
 
@@ -7,8 +7,8 @@
 zero_status_t zero_gemm_plans_create(zero_gemm_plans_t **plans);
 void zero_gemm_plans_destroy(zero_gemm_plans_t *plans); /* NULL is allowed */
 
-/* c[m, n] = op(a)[m, k] op(b)[k, n] (+ c) (+ bias[n]), row-major; rows start ld elements apart. op transposes what is
- * stored. a, b and bias are of the context's dtype; sums are fp32, rounded once to c's. */
+/* c[m, n] = op(a)[m, k] op(b)[k, n] (+ c) (+ bias[n]), row-major, with rows that start ld elements apart; op may
+ * transpose. a, b and bias have the context's dtype; sums are fp32, rounded once to c's dtype. */
 typedef struct zero_cuda_gemm {
     bool transpose_a, transpose_b;
     size_t m, n, k;
@@ -22,6 +22,7 @@ typedef struct zero_cuda_gemm {
     bool accumulate;
     const void *bias; /* NULL: none */
 } zero_cuda_gemm_t;
+/* Queues the product. The first calls of a shape also choose its algorithm, and wait for the device. */
 zero_status_t zero_cuda_gemm(zero_model_context_t *ctx, const zero_cuda_gemm_t *gemm);
 
 #endif

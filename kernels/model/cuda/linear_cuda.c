@@ -1,5 +1,5 @@
-/* linear_cuda.c - linear layers on CUDA: products of matrices (gemm_cuda.c), bias in the epilogue, weight gradients
- * summed into the gradient by the product itself.
+/* linear_cuda.c - linear layers on CUDA: matrix products (gemm_cuda.c) that add the bias in their epilogue, and that
+ * accumulate into the weight's gradient themselves.
  */
 #include "kernels/model/cuda/gemm_cuda.h"
 #include "kernels/model/cuda/table_entries.h"

@@ -1,5 +1,5 @@
-/* model_cuda.c - the CUDA table of model kernels: the context, the workspace's size, who computes attention, and the
- * functions that are a launch and no more.
+/* model_cuda.c - the CUDA table of model kernels: the context, the workspace's size, the choice of attention's backend,
+ * and the functions that only launch kernels.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,7 +33,7 @@ static double peak_flops(zero_dtype_t weight_dtype)
     return 0.0;
 }
 
-/* ---- Workspace: cuBLASLt's part, then scratch that the calls share, since one runs at a time ---- */
+/* ---- Workspace: cuBLASLt's part, then scratch for one call at a time ---- */
 
 static size_t larger(size_t a, size_t b)
 {
@@ -52,7 +52,7 @@ static size_t attention_workspace(const zero_model_limits_t *limits)
 
 static size_t embed_workspace(const zero_model_limits_t *limits)
 {
-    return zero_scratch_bytes(zero_embed_places_bytes(limits->n_rows)) +
+    return zero_scratch_bytes(zero_embed_entries_bytes(limits->n_rows)) +
            zero_scratch_bytes(zero_embed_partials_bytes(limits->n_rows, limits->max_width)) +
            zero_scratch_bytes(zero_embed_sort_bytes(limits->n_rows, limits->vocab_size));
 }
@@ -164,19 +164,19 @@ static zero_status_t rope(zero_model_context_t *ctx, void *qkv, bool inverse, fl
                           size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim)
 {
     if (head_dim % 2 != 0 || head_dim > UINT32_MAX)
-        return zero_fail(ZERO_ERROR_ARGUMENT, "rope: heads of %zu elements, which are no pairs", head_dim);
+        return zero_fail(ZERO_ERROR_ARGUMENT, "rope: heads of %zu elements cannot be rotated in pairs", head_dim);
     for (size_t first = 0; first < head_dim / 2; first += ZERO_ROPE_FREQUENCIES) {
-        zero_rope_frequencies_t some = {.head_dim = (uint32_t)head_dim, .first = (uint32_t)first};
-        for (; some.n < ZERO_ROPE_FREQUENCIES && first + some.n < head_dim / 2; ++some.n)
-            some.of[some.n] = zero_rope_frequency(theta, first + some.n, head_dim);
-        ZERO_TRY_CUDA(zero_launch_rope(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, qkv, &some, inverse,
+        zero_rope_frequencies_t frequencies = {.head_dim = (uint32_t)head_dim, .first = (uint32_t)first};
+        for (; frequencies.n < ZERO_ROPE_FREQUENCIES && first + frequencies.n < head_dim / 2; ++frequencies.n)
+            frequencies.of[frequencies.n] = zero_rope_frequency(theta, first + frequencies.n, head_dim);
+        ZERO_TRY_CUDA(zero_launch_rope(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, qkv, &frequencies, inverse,
                                        n_batch * seq_len, seq_len, n_heads + n_kv_heads,
                                        (n_heads + 2 * n_kv_heads) * head_dim));
     }
     return ZERO_OK;
 }
 
-/* ---- GELU and elementwise ---- */
+/* ---- SwiGLU, GELU, gradients ---- */
 
 static zero_status_t swiglu(zero_model_context_t *ctx, void *y, const void *gate_up, size_t n_rows, size_t width)
 {
@@ -225,7 +225,7 @@ static zero_status_t zero_fill(zero_model_context_t *ctx, void *y, size_t n_byte
     return ZERO_OK;
 }
 
-/* ---- Attention: cuDNN's where it serves ---- */
+/* ---- Attention: by cuDNN if it serves the shape, else by attention.cu ---- */
 
 static zero_status_t check_attention(const zero_attention_shape_t *s)
 {
@@ -233,8 +233,8 @@ static zero_status_t check_attention(const zero_attention_shape_t *s)
         return zero_fail(ZERO_ERROR_ARGUMENT, "attention: %zu heads cannot share %zu key/value heads", s->n_heads,
                          s->n_kv_heads);
     if (s->head_dim > ZERO_ATTENTION_MAX_HEAD_DIM)
-        return zero_fail(ZERO_ERROR_UNSUPPORTED, "attention heads of %zu; on CUDA %d is the most", s->head_dim,
-                         ZERO_ATTENTION_MAX_HEAD_DIM);
+        return zero_fail(ZERO_ERROR_UNSUPPORTED, "attention: heads of %zu elements; on CUDA %d is the most",
+                         s->head_dim, ZERO_ATTENTION_MAX_HEAD_DIM);
     return ZERO_OK;
 }
 
@@ -248,7 +248,7 @@ static bool cudnn_serves(zero_model_context_t *ctx, const zero_attention_shape_t
 #endif
 }
 
-/* Fp32 has no cuDNN context, and no shape that cuDNN may serve. */
+/* In fp32 there is no cuDNN context, and zero_cudnn_may_serve refuses every shape. */
 static bool attention_is_slow(zero_model_context_t *ctx, size_t n_batch, size_t seq_len, size_t n_heads,
                               size_t n_kv_heads, size_t head_dim, char why[ZERO_MODEL_WHY])
 {
@@ -258,8 +258,8 @@ static bool attention_is_slow(zero_model_context_t *ctx, size_t n_batch, size_t 
 #else
     (void)ctx, (void)n_batch, (void)seq_len, (void)n_heads, (void)n_kv_heads, (void)head_dim;
     snprintf(why, ZERO_MODEL_WHY,
-             "this program was built without cuDNN: install its development files (libcudnn9-dev-cuda-13, say) and "
-             "build it again");
+             "this program was built without cuDNN: install its development files (for example libcudnn9-dev-cuda-13) "
+             "and build it again");
     return true;
 #endif
 }
@@ -318,17 +318,17 @@ static zero_status_t embed_backward(zero_model_context_t *ctx, zero_grad_t dtoke
     size_t n_rows = n_batch * seq_len;
     if (n_rows > INT32_MAX)
         return zero_fail(ZERO_ERROR_OVERFLOW, "%zu positions do not fit 31 bits", n_rows);
-    zero_embed_place_t *places;
-    ZERO_TRY(zero_scratch_take(&scratch, zero_embed_places_bytes(n_rows), &places));
+    zero_embed_entry_t *entries;
+    ZERO_TRY(zero_scratch_take(&scratch, zero_embed_entries_bytes(n_rows), &entries));
     float *partials;
     ZERO_TRY(zero_scratch_take(&scratch, zero_embed_partials_bytes(n_rows, dim), &partials));
     void *sort;
     ZERO_TRY(zero_scratch_take(&scratch, zero_embed_sort_bytes(n_rows, vocab_size), &sort));
     if (!dtokens.accumulate)
         ZERO_TRY_CUDA(cudaMemsetAsync(dtokens.data, 0, vocab_size * dim * zero_dtype_size(dtokens.dtype), stream));
-    ZERO_TRY_CUDA(zero_launch_embed_sort(stream, sort, places, tokens, n_rows, vocab_size));
+    ZERO_TRY_CUDA(zero_launch_embed_sort(stream, sort, entries, tokens, n_rows, vocab_size));
     ZERO_TRY_CUDA(
-        zero_launch_embed_tokens_backward(stream, dtype, dtokens, partials, dout, places, n_rows, dim, vocab_size));
+        zero_launch_embed_tokens_backward(stream, dtype, dtokens, partials, dout, entries, n_rows, dim, vocab_size));
     if (dpositions.data != NULL)
         ZERO_TRY_CUDA(zero_launch_embed_positions_backward(stream, dtype, dpositions, dout, n_batch, seq_len, dim));
     return ZERO_OK;

@@ -31,8 +31,8 @@ zero_status_t zero_cuda_head_logits(zero_model_context_t *ctx, float *logits, co
 /* ---- graph_cuda.c ---- */
 
 zero_status_t zero_cuda_record_begin(zero_model_context_t *ctx);
-zero_status_t zero_cuda_record_end(zero_model_context_t *ctx, zero_cuda_graph_t **recording);
-zero_status_t zero_cuda_replay(zero_model_context_t *ctx, zero_cuda_graph_t *recording);
-void zero_cuda_graph_destroy(zero_cuda_graph_t *recording);
+zero_status_t zero_cuda_record_end(zero_model_context_t *ctx, zero_cuda_graph_t **graph);
+zero_status_t zero_cuda_replay(zero_model_context_t *ctx, zero_cuda_graph_t *graph);
+void zero_cuda_graph_destroy(zero_cuda_graph_t *graph);
 
 #endif
