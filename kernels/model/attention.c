@@ -1,10 +1,10 @@
 /* attention.c - causal self-attention on the CPU, one block of query rows at a time.
  *
- * As in FlashAttention (Dao et al. 2022, arXiv:2205.14135) no T x T matrix exists: a block of ATTENTION_ROWS queries
- * meets the keys up to its last row, its scores live in one thread's scratch, and what is kept for backward is the
- * logarithm of each row's sum. Backward computes the scores again. The products are small single-threaded sgemms that
- * read q, k and v where they lie, by row length; threads take heads (forward: blocks of heads), and each output element
- * is computed by one thread in a fixed order.
+ * As in FlashAttention (Dao et al. 2022, arXiv:2205.14135) no T x T matrix exists. A block of ATTENTION_ROWS queries is
+ * multiplied with the keys up to its last row, and its scores are in one thread's scratch. For backward, only the
+ * logarithm of each row's sum of exponentials is kept, and the scores are recomputed. The products are small
+ * single-threaded sgemms that read q, k and v in place, by the length of qkv's rows. Threads take heads (in forward:
+ * blocks of heads). One thread computes each output element, in a fixed order.
  */
 #include "kernels/model/model_cpu.h"
 
@@ -40,7 +40,8 @@ static head_t head_at(size_t batch, size_t head, size_t seq_len, size_t n_heads,
     };
 }
 
-/* Rows of a block of scores start this far apart: not a power of two, whose rows would share cache sets. */
+/* Returns how far apart the rows of a block of scores start: never a power of two, whose rows would share cache sets.
+ */
 static size_t score_stride(size_t seq_len)
 {
     return (seq_len + 15) / 16 * 16 + 16;
@@ -61,7 +62,7 @@ size_t ZERO_MODEL_FN(attention_workspace)(const zero_model_limits_t *limits)
     return (size_t)omp_get_max_threads() * 2 * scores_bytes(limits->seq_len);
 }
 
-/* n_blocks score blocks for each of *n_threads threads, fewer threads where the workspace is short. */
+/* Takes n_blocks score blocks for each of *n_threads threads: all threads, or as many as the workspace has room for. */
 static zero_status_t take_scores(zero_model_context_t *ctx, size_t seq_len, size_t n_blocks, int *n_threads,
                                  float **scores)
 {
@@ -95,7 +96,7 @@ static void forward_block(const head_t *h, size_t first, float *out, float *logs
      stride);
     for (size_t i = 0; i < rows; ++i) {
         float *row = scores + i * stride;
-        size_t n = first + i + 1; /* a query sees keys up to its own position */
+        size_t n = first + i + 1; /* a query attends to keys up to its own position */
         float max = zero_row_max(row, n);
         float sum = zero_row_exp(row, n, max);
         memset(row + n, 0, (columns - n) * sizeof *row);
@@ -121,7 +122,7 @@ zero_status_t ZERO_MODEL_FN(attention)(zero_model_context_t *ctx, void *out, flo
     ZERO_TRY(take_scores(ctx, seq_len, 1, &n_threads, &scores));
     size_t n_all_heads = n_batch * n_heads;
     size_t n_blocks = (seq_len + ATTENTION_ROWS - 1) / ATTENTION_ROWS;
-    /* The longest blocks first, so that threads end together. */
+    /* The longest blocks first, so that the threads finish together. */
 #pragma omp parallel for schedule(dynamic) num_threads(n_threads)
     for (size_t task = 0; task < n_blocks * n_all_heads; ++task) {
         size_t first = (n_blocks - 1 - task / n_all_heads) * ATTENTION_ROWS, head = task % n_all_heads;
@@ -140,7 +141,7 @@ typedef struct backward {
     float *probs, *dscores; /* one block each */
 } backward_t;
 
-/* probs = P; dscores, which holds dP, becomes dS = scale P (dP - rowsum(dO O)). */
+/* Turns probs from scores into P, and dscores from dP into dS = scale P (dP - rowsum(dO O)). */
 static void softmax_backward(const head_t *h, const backward_t *t, size_t first, size_t rows)
 {
     size_t stride = score_stride(h->seq_len);
@@ -158,7 +159,7 @@ static void softmax_backward(const head_t *h, const backward_t *t, size_t first,
     }
 }
 
-/* dq of the block's rows; dk and dv of the columns are overwritten (beta 0) or added to (beta 1). */
+/* Computes dq of the block's rows, and overwrites (beta 0) or adds to (beta 1) dk and dv of its columns. */
 static void backward_block(const head_t *h, const backward_t *t, size_t first, float beta)
 {
     size_t rows = block_rows(h, first), columns = first + rows, stride = score_stride(h->seq_len), hd = h->head_dim;
@@ -190,7 +191,7 @@ zero_status_t ZERO_MODEL_FN(attention_backward)(zero_model_context_t *ctx, void 
     ZERO_TRY(take_scores(ctx, seq_len, 2, &n_threads, &scores));
     size_t group = n_heads / n_kv_heads, n_blocks = (seq_len + ATTENTION_ROWS - 1) / ATTENTION_ROWS;
     size_t block_elems = scores_bytes(seq_len) / sizeof *scores;
-    /* The query heads that share a key/value head add to the same dk and dv: they are one thread's, in order. */
+    /* Query heads that share a key/value head add to the same dk and dv, so one thread takes them, in order. */
 #pragma omp parallel for schedule(dynamic) num_threads(n_threads)
     for (size_t task = 0; task < n_batch * n_kv_heads; ++task) {
         float *own = scores + (size_t)omp_get_thread_num() * 2 * block_elems;
@@ -198,7 +199,7 @@ zero_status_t ZERO_MODEL_FN(attention_backward)(zero_model_context_t *ctx, void 
         for (size_t member = 0; member < group; ++member) {
             head_t h =
                 head_at(task / n_kv_heads, task % n_kv_heads * group + member, seq_len, n_heads, n_kv_heads, head_dim);
-            /* The last block reaches every key, so it may overwrite; those before it add. */
+            /* The last block covers every key, so it comes first and overwrites; the others add. */
             for (size_t block = n_blocks; block-- > 0;)
                 backward_block(&h, &tensors, block * ATTENTION_ROWS,
                                member == 0 && block == n_blocks - 1 ? 0.0f : 1.0f);

@@ -1,8 +1,8 @@
 /* embed.c - token and position embedding on the CPU.
  *
- * Backward turns the scatter around: the positions of each token are chained in ascending order, and then every row of
- * the table is summed by one thread along its chain, in fp32, and rounded once. No two threads write one element, the
- * order is the positions', and rows without a token cost a memset.
+ * Backward gathers instead of scattering. The positions of each token form a chain in ascending order; one thread sums
+ * a row of the table along its chain, in fp32, and rounds it once. So no two threads write the same element, and the
+ * sums are taken in the order of positions. Rows whose token does not occur are only zeroed.
  */
 #include "kernels/model/model_cpu.h"
 
@@ -56,7 +56,7 @@ size_t ZERO_MODEL_FN(embed_workspace)(const zero_model_limits_t *limits)
            zero_scratch_bytes(limits->n_rows * sizeof(uint32_t));
 }
 
-/* Sums the rows first, next[first] ... of dout and puts them into row `row` of the gradient. No rows: zeros. */
+/* Puts the sum of the rows first, next[first], ... of dout into row `row` of the gradient: zeros if there are none. */
 static void put_chain(zero_grad_t grad, size_t row, const float *dout, const uint32_t *next, uint32_t first, size_t dim)
 {
     if (first == NO_POSITION && grad.accumulate)
@@ -90,7 +90,7 @@ static zero_status_t backward_tokens(zero_scratch_t *scratch, zero_grad_t dtoken
     return ZERO_OK;
 }
 
-/* dpositions[t] = sum of dout[b, t] over b, in order. */
+/* Computes dpositions[t] = sum of dout[b, t] over b, in order. */
 static void backward_positions(zero_grad_t dpositions, const float *dout, size_t n_batch, size_t seq_len, size_t dim)
 {
 #pragma omp parallel for schedule(static) if (n_batch * seq_len * dim >= ZERO_MODEL_PARALLEL_MIN)

@@ -1,9 +1,9 @@
-/* gelu.c - the tanh form of GELU on the CPU (Hendrycks, Gimpel 2016, arXiv:1606.08415; HF's gelu_new).
+/* gelu.c - the tanh form of GELU on the CPU (Hendrycks, Gimpel 2016, arXiv:1606.08415; Hugging Face's gelu_new).
  *
- * With u = sqrt(2/pi) (x + 0.044715 x^3), (1 + tanh u) / 2 = 1 / (1 + e^-2u) = s: one exponential, and no difference of
- * near-equal numbers in the tails.
+ * With u = sqrt(2/pi) (x + 0.044715 x^3), (1 + tanh u) / 2 = 1 / (1 + e^-2u) = s. This form takes one exponential, and
+ * subtracts no near-equal numbers in the tails.
  *
- * Backward also sums the columns of what it writes, in layernorm.c's way: a fixed number of row parts, added in order.
+ * Backward also sums the columns of dx, as layernorm.c does: a fixed number of row parts, added in order.
  */
 #include "kernels/model/model_cpu.h"
 
@@ -12,7 +12,7 @@
 #define MINUS_TWO_SQRT_2_OVER_PI (-1.59576912f)
 #define CUBIC 0.044715f
 
-/* -2u */
+/* Returns -2u. */
 static inline float gelu_exponent(float x)
 {
     return MINUS_TWO_SQRT_2_OVER_PI * x * zero_multiply_add(CUBIC * x, x, 1.0f);
@@ -23,8 +23,8 @@ static inline float gelu_value(float x)
     return x / (1.0f + zero_exp(gelu_exponent(x)));
 }
 
-/* d/dx (x s) = s + x s (1 - s) 2 u', where 1 - s = e s. Beyond |x| = 10 the second term is below 1e-40: x * x is
- * kept from overflowing there, and e from infinity. */
+/* Returns d/dx (x s) = s + x s (1 - s) 2 u', where 1 - s = e s. Beyond |x| = 10 the second term is below 1e-40;
+ * bounding x and the exponent there keeps x * x and e finite. */
 static inline float gelu_slope(float x)
 {
     float t = gelu_exponent(x);

@@ -1,8 +1,9 @@
 /* layernorm.c - LayerNorm on the CPU, with the residual sum before it (Ba, Kiros, Hinton 2016, arXiv:1607.06450).
  *
- * Rows are independent and go to threads as they come. Mean and variance are taken in two passes over the row while it
- * is in cache, in fixed lanes. Weight and bias gradients and dcolumns are column sums: a fixed number of row parts each
- * sum their rows in order, then the parts are added in order, so the bits do not depend on the number of threads.
+ * Threads take rows, which are independent. Mean and variance take two passes over a row, which stays in cache, in a
+ * fixed number of lanes. The gradients of weight and bias and dcolumns are column sums: the rows are divided into a
+ * fixed number of parts, each part sums its rows in order, and the parts are added in order. So the bits do not depend
+ * on the number of threads.
  */
 #include "kernels/model/model_cpu.h"
 
@@ -20,7 +21,7 @@ static float row_sum(const float *x, size_t n)
     return zero_fold_sum(lanes);
 }
 
-/* Sum of (x - mean)^2. */
+/* Returns the sum of (x - mean)^2. */
 static float row_variation(const float *x, float mean, size_t n)
 {
     float lanes[ZERO_LANES] = {0};
@@ -39,7 +40,7 @@ static float row_variation(const float *x, float mean, size_t n)
     return zero_fold_sum(lanes);
 }
 
-/* The one expression of y, wherever it is made. bias may be NULL. */
+/* Computes y for forward and backward alike, so that both get the same bits. bias may be NULL. */
 static void row_apply(float *y, const float *x, float mean, float rstd, const float *weight, const float *bias,
                       size_t dim)
 {
@@ -87,8 +88,8 @@ zero_status_t ZERO_MODEL_FN(layernorm)(zero_model_context_t *ctx, void *y, float
     return ZERO_OK;
 }
 
-/* With h = (x - mean) rstd and g = dy w:  dx += rstd (g - mean(g) - h mean(g h)). Also adds the row to the sums of
- * dy h, dy and dx. */
+/* Computes, with h = (x - mean) rstd and g = dy w, dx += rstd (g - mean(g) - h mean(g h)). Also adds the row to the
+ * column sums of dy h, dy and dx. */
 static void row_backward(float *dx, float *dweight, float *dbias, float *dcolumns, const float *dy, const float *x,
                          float mean, float rstd, const float *weight, size_t dim)
 {

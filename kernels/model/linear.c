@@ -1,9 +1,8 @@
-/* linear.c - linear layers on the CPU: three products of matrices by OpenBLAS, each cut into one block of the output
- * per thread.
+/* linear.c - linear layers on the CPU: three matrix products by OpenBLAS, with one block of the output per thread.
  *
- * A block is one single-threaded sgemm over the whole inner extent, so its elements are summed in one fixed order and
- * the same number of threads gives the same bits. Blocks are as large and as square as can be, since every sgemm packs
- * its operands anew. Weight gradients that are fp32 are summed in place by sgemm itself.
+ * A block is one single-threaded sgemm over the whole inner extent, so its elements are summed in one fixed order, and
+ * the same number of threads gives the same bits. Blocks are as large and as square as possible, since every sgemm
+ * packs its operands anew. sgemm itself adds to weight gradients that are fp32.
  */
 #include "kernels/model/model_cpu.h"
 
@@ -13,10 +12,10 @@
 
 /* ---- One product over all threads ---- */
 
-/* Below this many multiply-adds one thread is done before others wake. */
+/* With fewer multiply-adds, one thread is done before others wake. */
 #define GEMM_PARALLEL_MIN ((size_t)1 << 17)
-/* OpenBLAS's x86 kernels compute tiles of 16 elements of a row; measured, packing a row of an operand costs about as
- * much as 32 multiply-adds per element. */
+/* OpenBLAS's x86 kernels compute tiles of 16 elements of a row. Packing a row of an operand costs about as much as 32
+ * multiply-adds per element (measured). */
 #define GEMM_TILE 16
 #define GEMM_PACK_COST 32
 
@@ -30,7 +29,7 @@ static size_t block_extent(size_t extent, size_t n_blocks)
     return divide_up(divide_up(extent, n_blocks), GEMM_TILE) * GEMM_TILE;
 }
 
-/* The blocks' extents for which the slowest thread is done first. */
+/* Chooses the blocks' extents for which the slowest thread finishes earliest. */
 static void choose_blocks(const zero_gemm_t *gemm, size_t *block_m, size_t *block_n)
 {
     size_t n_threads = (size_t)omp_get_max_threads();
@@ -96,7 +95,7 @@ void ZERO_ISA(zero_model_put_partials)(zero_grad_t grad, const float *partials, 
     }
 }
 
-/* dbias[n_out] = column sums of dy[n_rows, n_out] */
+/* Computes dbias[n_out] = column sums of dy[n_rows, n_out]. */
 static zero_status_t sum_columns(zero_scratch_t *scratch, zero_grad_t dbias, const float *dy, size_t n_rows,
                                  size_t n_out)
 {

@@ -1,14 +1,15 @@
-/* loss.c - the output head and softmax cross-entropy on the CPU, fused and taken a chunk of rows at a time.
+/* loss.c - the output head and softmax cross-entropy on the CPU, fused, a chunk of rows at a time.
  *
- * The logits of one chunk exist at a time. In one pass they give the rows' losses, become the gradient of the logits in
- * place, and are multiplied into dweight and dx. Losses are summed in double in row order. Chunks are cut by size
- * alone, so the sums have one order on every machine.
+ * Only one chunk's logits exist. They give the rows' losses, become their own gradient in place, and are multiplied
+ * into dweight and dx. Losses are summed in double in row order. A chunk's size depends on shapes alone, so the sums
+ * have the same order on every machine.
  */
 #include "kernels/model/model_cpu.h"
 
 #include "kernels/model/vector_math.h"
 
-/* A chunk's logits: large enough that reading and writing dweight once per chunk is little beside the products. */
+/* Elements of a chunk's logits: so many that reading and writing dweight once per chunk costs little beside the
+ * products. */
 #define LOGITS_MAX ((size_t)1 << 23)
 #define CHUNK_ROWS_MIN ((size_t)64)
 
@@ -37,7 +38,7 @@ static zero_status_t check_targets(const int32_t *targets, size_t n_rows, size_t
     return ZERO_OK;
 }
 
-/* Returns -log softmax(logits)[target]; logits become scale * (softmax(logits) - onehot(target)). */
+/* Returns -log softmax(logits)[target], and turns logits into scale * (softmax(logits) - onehot(target)). */
 static double row_loss(float *logits, int32_t target, float scale, size_t vocab_size)
 {
     float max = zero_row_max(logits, vocab_size);
@@ -50,7 +51,7 @@ static double row_loss(float *logits, int32_t target, float scale, size_t vocab_
     return log((double)sum) + ((double)max - target_logit);
 }
 
-/* What head_loss computes with; a chunk's pointers are its rows of x and dx. */
+/* What all chunks of head_loss share. */
 typedef struct head {
     const float *weight; /* [vocab_size, dim] */
     zero_grad_sum_t dweight;
@@ -80,7 +81,7 @@ static double chunk_loss(const head_t *h, const float *x, const int32_t *targets
     return sum;
 }
 
-/* dweight (+)= dlogits^T x, dx = dlogits weight, in this order since dx may be x. */
+/* Computes dweight (+)= dlogits^T x, then dx = dlogits weight: in this order, since dx may be x. */
 static void chunk_backward(const head_t *h, float *dx, const float *x, size_t rows, float beta)
 {
     zero_gemm_t for_weight = {CblasTrans,    CblasNoTrans,   .m = h->vocab_size,   .n = h->dim,

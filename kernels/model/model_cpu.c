@@ -1,5 +1,5 @@
 /* model_cpu.c - picks the CPU's model kernels at run time: the best instruction set that was built, that the machine
- * has, and that ZERO_CPU_ISA allows; the same rule as shard_cpu.c. Builds agree to float tolerance, not to the bit.
+ * has and that ZERO_CPU_ISA allows, by the rule of shard_cpu.c. The builds agree to float tolerance, not to the bit.
  */
 #include "kernels/model/model_cpu.h"
 
@@ -13,7 +13,7 @@ extern const zero_model_kernels_t zero_model_kernels_avx2;
 extern const zero_model_kernels_t zero_model_kernels_avx512;
 #endif
 
-/* Best first; the last always serves. */
+/* Best first; the last runs everywhere. */
 static const zero_model_kernels_t *const builds[] = {
 #ifdef ZERO_HAVE_X86
     &zero_model_kernels_avx512,
@@ -23,7 +23,7 @@ static const zero_model_kernels_t *const builds[] = {
 };
 #define N_BUILDS (sizeof builds / sizeof builds[0])
 
-/* The shard kernels are built for the same instruction sets and know which of them the machine has. */
+/* Asks the shard kernels, which are built for the same instruction sets, what the machine has. */
 const zero_model_kernels_t *zero_model_kernels_cpu_named(const char *name)
 {
     for (size_t i = 0; i < N_BUILDS; ++i) {

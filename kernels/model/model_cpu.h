@@ -1,8 +1,9 @@
-/* model_cpu.h - what the CPU's model kernel files share: the functions that each build (isa.h) gathers in its table,
- * scratch from the workspace, casts between a tensor's dtype and fp32, and the way to OpenBLAS.
+/* model_cpu.h - what the CPU's model kernels share: the functions that each build (isa.h) puts into its table, casts
+ * between a tensor's dtype and fp32, and calls of OpenBLAS.
  *
- * All computing is in fp32: weights of another dtype are cast to scratch before use, their gradients are summed in fp32
- * and rounded once. Work is spread by OpenMP; OpenBLAS gets one thread per call, so that the two pools do not fight.
+ * All arithmetic is in fp32. Weights of another dtype are first cast into scratch; their gradients are summed in fp32
+ * and rounded once. OpenMP divides the work; OpenBLAS runs each call on one thread, so that two thread pools do not
+ * compete.
  */
 #ifndef ZERO_MODEL_CPU_H
 #define ZERO_MODEL_CPU_H
@@ -12,51 +13,24 @@
 #include <string.h>
 
 #include "kernels/isa.h"
-#include "kernels/model/model.h"
+#include "kernels/model/scratch.h"
 #include "kernels/shard/shard_math.h"
-#include "base/log.h"
 
-/* One build's table by name (scalar, avx2, avx512); NULL where it was not built or the machine lacks it. For tests. */
+/* Returns one build's table by name (scalar, avx2, avx512), or NULL if it was not built or the machine lacks the
+ * instructions. Tests use it too. */
 const zero_model_kernels_t *zero_model_kernels_cpu_named(const char *name);
 
-/* Below this many elements waking the other threads costs more than they save. */
+/* With fewer elements, waking the other threads costs more than they save. */
 #define ZERO_MODEL_PARALLEL_MIN ((size_t)1 << 14)
-
-/* ---- Scratch: taken from the workspace from its start, afresh by each call ---- */
-
-#define ZERO_SCRATCH_ALIGN 256
-
-typedef struct zero_scratch {
-    char *next;
-    size_t bytes_left;
-} zero_scratch_t;
-
-static inline size_t zero_scratch_bytes(size_t n_bytes)
-{
-    return (n_bytes + ZERO_SCRATCH_ALIGN - 1) / ZERO_SCRATCH_ALIGN * ZERO_SCRATCH_ALIGN;
-}
 
 static inline zero_scratch_t zero_scratch_begin(const zero_model_context_t *ctx)
 {
     return (zero_scratch_t){ctx->workspace, ctx->workspace_bytes};
 }
 
-/* The call is larger than the limits that the workspace was sized by: the trainer's mistake. */
-static inline zero_status_t zero_scratch_take(zero_scratch_t *scratch, size_t n_bytes, void *out)
-{
-    size_t taken = zero_scratch_bytes(n_bytes);
-    if (taken > scratch->bytes_left)
-        return zero_fail(ZERO_ERROR_ARGUMENT, "workspace too small: %zu bytes wanted, %zu left", taken,
-                         scratch->bytes_left);
-    memcpy(out, &scratch->next, sizeof scratch->next);
-    scratch->next += taken;
-    scratch->bytes_left -= taken;
-    return ZERO_OK;
-}
-
 /* ---- Casts ---- */
 
-/* out[0..n) = elements first .. first + n of a tensor of any dtype. */
+/* Reads elements first .. first + n of a tensor of any dtype into out[n]. */
 static inline void zero_read_fp32(float *out, zero_weight_t tensor, size_t first, size_t n)
 {
     if (tensor.dtype == ZERO_FP32) {
@@ -72,7 +46,7 @@ static inline void zero_read_fp32(float *out, zero_weight_t tensor, size_t first
     }
 }
 
-/* Adds values[n], or writes them over, at elements first .. first + n of a gradient; one rounding to its dtype. */
+/* Adds values[n] to elements first .. first + n of a gradient, or overwrites them, and rounds once to its dtype. */
 static inline void zero_grad_put(zero_grad_t grad, size_t first, const float *values, size_t n)
 {
     bool add = grad.accumulate;
@@ -93,7 +67,7 @@ static inline void zero_grad_put(zero_grad_t grad, size_t first, const float *va
 
 #define ZERO_CAST_BLOCK ((size_t)4096) /* elements that one thread casts at a time */
 
-/* A weight of n_elems as fp32: its own data, or a copy in scratch. */
+/* Sets *out to a weight of n_elems in fp32: its own data, or a copy in scratch. */
 static inline zero_status_t zero_weight_fp32(zero_scratch_t *scratch, zero_weight_t weight, size_t n_elems,
                                              const float **out)
 {
@@ -112,10 +86,10 @@ static inline zero_status_t zero_weight_fp32(zero_scratch_t *scratch, zero_weigh
 
 /* ---- Gradients that a GEMM sums ---- */
 
-/* Where dW is summed in fp32: the gradient itself when it is fp32, else scratch that starts from nothing. */
+/* Where dW is summed in fp32: the gradient itself if it is fp32, else scratch, which the first product overwrites. */
 typedef struct zero_grad_sum {
     float *data;
-    float beta; /* of the first product that is added */
+    float beta; /* for the first product */
 } zero_grad_sum_t;
 
 static inline zero_status_t zero_grad_sum_begin(zero_scratch_t *scratch, zero_grad_t grad, size_t n_elems,
@@ -140,7 +114,8 @@ static inline void zero_grad_sum_end(const zero_grad_sum_t *sum, zero_grad_t gra
 
 /* ---- OpenBLAS ---- */
 
-/* OpenBLAS counts in int. `largest`: the greatest extent or row length of a call. */
+/* Refuses extents that OpenBLAS, which counts in int, cannot take. `largest`: the greatest extent or row length of a
+ * call. */
 static inline zero_status_t zero_check_blas_size(size_t largest)
 {
     if (largest > INT_MAX)
@@ -148,12 +123,12 @@ static inline zero_status_t zero_check_blas_size(size_t largest)
     return ZERO_OK;
 }
 
-/* c[m, n] = alpha op(a) op(b) + beta c, row-major, one thread. beta 0 overwrites whatever c holds, NaN too. */
+/* Computes c[m, n] = alpha op(a) op(b) + beta c, row-major, on one thread. beta 0 overwrites c, even NaN. */
 void ZERO_ISA(zero_model_sgemm)(CBLAS_TRANSPOSE op_a, CBLAS_TRANSPOSE op_b, size_t m, size_t n, size_t k, float alpha,
                                 const float *a, size_t lda, const float *b, size_t ldb, float beta, float *c,
                                 size_t ldc);
 
-/* c[m, n] = op(a) op(b) + beta c + bias[n] (NULL: none), row-major, over all threads. */
+/* c[m, n] = op(a) op(b) + beta c + bias[n] (NULL: none), row-major, on all threads. */
 typedef struct zero_gemm {
     CBLAS_TRANSPOSE op_a, op_b;
     size_t m, n, k;
@@ -168,7 +143,7 @@ typedef struct zero_gemm {
 } zero_gemm_t;
 void ZERO_ISA(zero_model_gemm)(const zero_gemm_t *gemm);
 
-/* ---- Column sums: a fixed partition of the rows, whatever the number of threads ---- */
+/* ---- Column sums: rows are divided into parts by their number alone, whatever the number of threads ---- */
 
 #define ZERO_ROW_PARTS 64
 
@@ -178,13 +153,13 @@ static inline size_t zero_row_parts(size_t n_rows)
     return parts < ZERO_ROW_PARTS ? parts : ZERO_ROW_PARTS;
 }
 
-/* Puts partials[0] + partials[1] + ..., rows of `width` elements that start `stride` apart, into the gradient. */
+/* Puts the sum of the partials, n_parts rows of `width` elements that start `stride` apart, into the gradient. */
 void ZERO_ISA(zero_model_put_partials)(zero_grad_t grad, const float *partials, size_t n_parts, size_t stride,
                                        size_t width);
 
 /* ---- Norms ---- */
 
-/* out = residual + addend, or a copy where addend is NULL. out may be residual. */
+/* Computes out = residual + addend, or copies residual if addend is NULL. out may be residual. */
 static inline void zero_row_add(float *out, const float *residual, const float *addend, size_t dim)
 {
     if (addend != NULL) {
@@ -195,11 +170,11 @@ static inline void zero_row_add(float *out, const float *residual, const float *
     }
 }
 
-/* ---- What the files give to the table; contracts in model.h ---- */
+/* ---- The functions of the table; contracts are in model.h ---- */
 
 #define ZERO_MODEL_FN(name) ZERO_ISA(zero_model_##name)
 
-/* Workspace that a call within the limits can take. */
+/* Return the most workspace that a call within the limits takes. */
 size_t ZERO_MODEL_FN(linear_workspace)(const zero_model_limits_t *limits);
 size_t ZERO_MODEL_FN(attention_workspace)(const zero_model_limits_t *limits);
 size_t ZERO_MODEL_FN(layernorm_workspace)(const zero_model_limits_t *limits);
@@ -258,7 +233,7 @@ zero_status_t ZERO_MODEL_FN(head_loss)(zero_model_context_t *ctx, double *loss_s
 zero_status_t ZERO_MODEL_FN(head_logits)(zero_model_context_t *ctx, float *logits, const void *x, zero_weight_t weight,
                                          size_t n_rows, size_t dim, size_t vocab_size);
 
-/* The table of this build; model_cpu.c names all of them. */
+/* This build's table; model_cpu.c lists all of them. */
 extern const zero_model_kernels_t ZERO_ISA(zero_model_kernels);
 
 #endif

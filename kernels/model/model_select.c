@@ -1,4 +1,4 @@
-/* model_select.c - which tables of model kernels this build has: the one place that knows. */
+/* model_select.c - returns a device's table of model kernels. Only this file knows which tables the build has. */
 #include "kernels/model/model.h"
 
 #include <stddef.h>

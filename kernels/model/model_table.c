@@ -1,5 +1,5 @@
-/* model_table.c - the CPU's table of model kernels for one instruction set, with the functions that are no kernel of
- * their own: the context, the workspace's size, sums and zeros.
+/* model_table.c - the CPU's table of model kernels, built once for each instruction set, with the functions that have
+ * no file of their own: the context, the workspace's size, put_grad, zero_fill.
  */
 #include "kernels/model/model_cpu.h"
 
@@ -14,7 +14,7 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/* One call runs at a time and keeps nothing in the workspace, so calls share it. */
+/* The largest need counts: one call runs at a time and leaves nothing in the workspace. */
 static size_t workspace_bytes(const zero_model_limits_t *limits)
 {
     size_t bytes = ZERO_MODEL_FN(linear_workspace)(limits);
@@ -29,7 +29,7 @@ static size_t workspace_bytes(const zero_model_limits_t *limits)
 static zero_status_t context_create(zero_model_context_t *ctx, zero_stream_t stream, void *workspace,
                                     const zero_model_limits_t *limits)
 {
-    openblas_set_num_threads(1); /* our threads each call it for their own block */
+    openblas_set_num_threads(1); /* each of our threads calls it for a block of its own */
     *ctx = (zero_model_context_t){stream, workspace, workspace_bytes(limits), NULL};
     return ZERO_OK;
 }
@@ -37,17 +37,6 @@ static zero_status_t context_create(zero_model_context_t *ctx, zero_stream_t str
 static void context_destroy(zero_model_context_t *ctx)
 {
     *ctx = (zero_model_context_t){0};
-}
-
-static zero_status_t add(zero_model_context_t *ctx, void *y, const void *x, size_t n_elems)
-{
-    (void)ctx;
-    float *sum = y;
-    const float *addend = x;
-#pragma omp parallel for simd schedule(static) if (parallel : n_elems >= ZERO_MODEL_PARALLEL_MIN)
-    for (size_t i = 0; i < n_elems; ++i)
-        sum[i] += addend[i];
-    return ZERO_OK;
 }
 
 static zero_status_t put_grad(zero_model_context_t *ctx, zero_grad_t grad, const float *sums, size_t n_elems)
@@ -91,7 +80,6 @@ const zero_model_kernels_t ZERO_ISA(zero_model_kernels) = {
     .embed_backward = ZERO_MODEL_FN(embed_backward),
     .head_loss = ZERO_MODEL_FN(head_loss),
     .head_logits = ZERO_MODEL_FN(head_logits),
-    .add = add,
     .put_grad = put_grad,
     .zero_fill = zero_fill,
 };

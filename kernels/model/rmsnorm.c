@@ -1,13 +1,13 @@
 /* rmsnorm.c - RMSNorm on the CPU, with the residual sum before it (Zhang & Sennrich 2019, arXiv:1910.07467).
  *
- * As layernorm.c: rows go to threads as they come, sums within a row run in fixed lanes, and the weight's gradient is
- * summed by a fixed number of row parts that are added in order.
+ * As in layernorm.c, threads take rows, sums within a row run in a fixed number of lanes, and the weight's gradient is
+ * summed in a fixed number of row parts, which are added in order.
  */
 #include "kernels/model/model_cpu.h"
 
 #include "kernels/model/vector_math.h"
 
-/* The one expression of y, for both functions. */
+/* Computes y for forward and backward alike, so that both get the same bits. */
 static void row_apply(float *y, const float *x, float rstd, const float *weight, size_t dim)
 {
     for (size_t i = 0; i < dim; ++i)
@@ -38,7 +38,8 @@ zero_status_t ZERO_MODEL_FN(rmsnorm)(zero_model_context_t *ctx, void *y, float *
     return ZERO_OK;
 }
 
-/* With h = x rstd and g = dy w:  dx += rstd (g - h mean(g h)). Also adds the row to the sums of dy h. */
+/* Computes, with h = x rstd and g = dy w, dx += rstd (g - h mean(g h)). Also adds the row to the column sums of dy h.
+ */
 static void row_backward(float *dx, float *dweight, const float *dy, const float *x, float rstd, const float *weight,
                          size_t dim)
 {

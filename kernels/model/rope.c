@@ -1,9 +1,8 @@
-/* rope.c - rotary positions on the CPU (Su et al. 2021, arXiv:2104.09864).
+/* rope.c - rotary position embedding on the CPU (Su et al. 2021, arXiv:2104.09864).
  *
- * Frequencies and angles are rounded to fp32 where Hugging Face rounds them (rope.h), so that its models mean the same
- * here; sines and cosines of those angles are exact to the last bit. An angle serves all heads and sequences of its
- * position. Threads take positions. The rotation is written without fused operations: every build turns alike, to the
- * bit.
+ * Frequencies and angles are rounded to fp32 where Hugging Face rounds them (rope.h), so that its models behave the
+ * same here; sines and cosines of those angles are exact to the last bit. All heads and sequences share the angles of a
+ * position. Threads take positions. The rotation has no fused operations, so every build gives the same bits.
  */
 #include "kernels/model/model_cpu.h"
 
@@ -11,7 +10,7 @@
 
 #include "kernels/model/rope.h"
 
-#define ROPE_PAIRS ((size_t)64) /* whose angles are held at a time */
+#define ROPE_PAIRS ((size_t)64) /* angles that are kept at a time */
 
 typedef struct angles {
     float cosines[ROPE_PAIRS], sines[ROPE_PAIRS];
@@ -32,8 +31,8 @@ static void set_angles(angles_t *angles, const float *frequencies, size_t n, siz
     }
 }
 
-/* Turns the pairs (x[i], y[i]). */
-static void turn(float *x, float *y, const angles_t *angles, size_t n)
+/* Rotates the pairs (x[i], y[i]). */
+static void rotate(float *x, float *y, const angles_t *angles, size_t n)
 {
 #pragma omp simd
     for (size_t i = 0; i < n; ++i) {
@@ -47,7 +46,7 @@ zero_status_t ZERO_MODEL_FN(rope)(zero_model_context_t *ctx, void *qkv, bool inv
                                   size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim)
 {
     (void)ctx;
-    size_t half = head_dim / 2, n_turned = n_heads + n_kv_heads, width = (n_turned + n_kv_heads) * head_dim;
+    size_t half = head_dim / 2, n_rotated = n_heads + n_kv_heads, width = (n_rotated + n_kv_heads) * head_dim;
 #pragma omp parallel if (n_batch * seq_len * width >= ZERO_MODEL_PARALLEL_MIN)
     for (size_t first = 0; first < half; first += ROPE_PAIRS) {
         float frequencies[ROPE_PAIRS];
@@ -59,8 +58,8 @@ zero_status_t ZERO_MODEL_FN(rope)(zero_model_context_t *ctx, void *qkv, bool inv
             set_angles(&angles, frequencies, n, position, inverse);
             for (size_t batch = 0; batch < n_batch; ++batch) {
                 float *row = (float *)qkv + (batch * seq_len + position) * width + first;
-                for (size_t head = 0; head < n_turned; ++head)
-                    turn(row + head * head_dim, row + head * head_dim + half, &angles, n);
+                for (size_t head = 0; head < n_rotated; ++head)
+                    rotate(row + head * head_dim, row + head * head_dim + half, &angles, n);
             }
         }
     }

@@ -1,7 +1,7 @@
-/* rope.h - the frequencies of rotary positions, the same bits wherever they are used.
+/* rope.h - the frequencies of rotary position embedding, with the same bits on every device.
  *
- * Hugging Face's Llama computes them in fp32: 1 / theta^(2 i / head_dim), each step rounded. A last bit more or less
- * turns a pair at position 10^6 by 0.06, so the steps and their roundings are kept.
+ * Hugging Face's Llama computes them in fp32, as 1 / theta^(2 i / head_dim), each step rounded. A difference in the
+ * last bit rotates a pair at position 10^6 by 0.06, so the same steps are rounded here.
  */
 #ifndef ZERO_ROPE_H
 #define ZERO_ROPE_H
@@ -9,7 +9,7 @@
 #include <math.h>
 #include <stddef.h>
 
-/* Radians that pair i of a head turns by from one position to the next. */
+/* Returns the radians that pair i of a head is rotated by from one position to the next. */
 static inline float zero_rope_frequency(float theta, size_t i, size_t head_dim)
 {
     float exponent = (float)(2 * i) / (float)head_dim;

@@ -1,20 +1,20 @@
-/* sgemm.c - the one way to OpenBLAS's sgemm, around the products for which it allocates memory.
+/* sgemm.c - calls OpenBLAS's sgemm so that it never allocates memory. All products go through here.
  *
- * Its AVX-512 kernel for small products of two matrices as they lie (neither transposed) copies the last 1 to 8 columns
- * beyond a multiple of 16 to memory that it takes from malloc in every call: in 0.3.20, 0.3.21, 0.3.26 and 0.3.29
- * alike. Here these columns are copied, transposed, to the stack, and multiplied in a call of their own, for which
- * OpenBLAS has a kernel that allocates nothing: the same work, about as fast. Machines without AVX-512 never see that
- * kernel, so their builds leave every product whole.
+ * For small products of two matrices, neither transposed, OpenBLAS's AVX-512 kernel copies the last 1 to 8 columns
+ * beyond a multiple of 16 to memory from malloc, in every call (in 0.3.20, 0.3.21, 0.3.26 and 0.3.29). Instead, this
+ * file copies these columns to the stack, transposed, and multiplies them in a second call, whose kernel allocates
+ * nothing. That is the same work and about as fast. Machines without AVX-512 do not have that kernel, so their builds
+ * never split a product.
  */
 #include "kernels/model/model_cpu.h"
 
 enum {
     SMALL_LANES = 16,     /* floats of an AVX-512 register */
-    SMALL_MAX_COPIED = 8, /* more columns than these are computed under a mask, in place */
-    SMALL_MIN_INNER = 32, /* the same for a shorter inner extent */
+    SMALL_MAX_COPIED = 8, /* with more columns, OpenBLAS masks them instead of copying */
+    SMALL_MIN_INNER = 32, /* likewise with a shorter inner extent */
     COPIED_ROWS = 512,    /* of b, at a time: 16 KiB of stack */
 };
-#define SMALL_MAX_PRODUCTS 1e6 /* m n k of a small product */
+#define SMALL_MAX_PRODUCTS 1e6 /* m n k of the largest small product */
 
 #ifdef __AVX512F__
 enum { BLAS_HAS_AVX512 = 1 };
@@ -22,7 +22,7 @@ enum { BLAS_HAS_AVX512 = 1 };
 enum { BLAS_HAS_AVX512 = 0 };
 #endif
 
-/* How many of the last columns OpenBLAS would copy to memory of its own. */
+/* Returns how many of the last columns OpenBLAS would copy to memory of its own. */
 static size_t copied_columns(CBLAS_TRANSPOSE op_a, CBLAS_TRANSPOSE op_b, size_t m, size_t n, size_t k)
 {
     size_t rest = n % SMALL_LANES;
@@ -37,7 +37,7 @@ static void multiply(CBLAS_TRANSPOSE op_a, CBLAS_TRANSPOSE op_b, size_t m, size_
     cblas_sgemm(CblasRowMajor, op_a, op_b, (int)m, (int)n, (int)k, alpha, a, (int)lda, b, (int)ldb, beta, c, (int)ldc);
 }
 
-/* c[m, n] = alpha a[m, k] b[k, n] + beta c for n <= SMALL_MAX_COPIED. */
+/* Computes c[m, n] = alpha a[m, k] b[k, n] + beta c for n <= SMALL_MAX_COPIED. */
 static void multiply_copied(size_t m, size_t n, size_t k, float alpha, const float *a, size_t lda, const float *b,
                             size_t ldb, float beta, float *c, size_t ldc)
 {

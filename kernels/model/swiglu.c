@@ -1,6 +1,6 @@
 /* swiglu.c - SwiGLU's product on the CPU: silu(gate) * up, silu(x) = x / (1 + e^-x) (Shazeer 2020, arXiv:2002.05202).
  *
- * One exponential an element, as in gelu.c; no difference of near-equal numbers in the tails.
+ * It takes one exponential per element, and subtracts no near-equal numbers in the tails, as in gelu.c.
  */
 #include "kernels/model/model_cpu.h"
 
@@ -11,8 +11,8 @@ static inline float silu(float x)
     return x / (1.0f + zero_exp(-x));
 }
 
-/* With s = 1 / (1 + e^-x): s + x s (1 - s), where 1 - s = e^-x s. Beyond |x| = 88 the second term is below 1e-35: x and
- * e^-x are kept from multiplying to more there. */
+/* Returns, with s = 1 / (1 + e^-x), s + x s (1 - s), where 1 - s = e^-x s. Beyond |x| = 88 the second term is below
+ * 1e-35; bounding x there keeps the product of x and e^-x finite. */
 static inline float silu_slope(float x)
 {
     float bounded = x > 88.0f ? 88.0f : x;
@@ -59,7 +59,7 @@ zero_status_t ZERO_MODEL_FN(swiglu_backward)(zero_model_context_t *ctx, void *dg
 #pragma omp parallel for schedule(static) if (n_rows * width >= ZERO_MODEL_PARALLEL_MIN)
     for (size_t row = 0; row < n_rows; ++row) {
         const float *inputs = (const float *)gate_up + row * 2 * width;
-        if (y != NULL) /* before its inputs may be overwritten */
+        if (y != NULL) /* first: row_backward may overwrite the inputs */
             row_forward((float *)y + row * width, inputs, width);
         row_backward((float *)dgate_up + row * 2 * width, (const float *)dy + row * width, inputs, width);
     }

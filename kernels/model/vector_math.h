@@ -1,9 +1,9 @@
 /* vector_math.h - exp for loops that the compiler vectorizes, and sums in an order that it may not change.
  *
- * The C library's expf is a call per element; this one is branch-free arithmetic, so a plain loop over it becomes SIMD
- * in every build. Likewise a sum into one variable may not be vectorized under IEEE rules: sums here run in
- * ZERO_LANES separate lanes, folded in halves at the end, which is fast and the same order in every build.
- * Included by the per-instruction-set model kernels (isa.h).
+ * The C library's expf is a call per element. This one is branch-free arithmetic, so the compiler turns a plain loop
+ * over it into SIMD in every build. IEEE rules forbid vectorizing a sum into one variable, so sums here run in
+ * ZERO_LANES separate lanes, folded in halves at the end: fast, and in the same order in every build.
+ * Included by the model kernels that are built per instruction set (isa.h).
  */
 #ifndef ZERO_VECTOR_MATH_H
 #define ZERO_VECTOR_MATH_H
@@ -13,8 +13,8 @@
 
 #include "kernels/shard/shard_math.h"
 
-/* a * b + c, rounded once where the machine does that in one instruction: here speed matters and the last bit does not,
- * and fmaf without such an instruction is a slow call. */
+/* Returns a * b + c, rounded once if the machine has an instruction for that. Without one, fmaf would be a slow call,
+ * and here speed matters more than the last bit. */
 static inline float zero_multiply_add(float a, float b, float c)
 {
 #if defined(__FMA__) || defined(__ARM_FEATURE_FMA) || defined(__FP_FAST_FMAF)
@@ -24,9 +24,9 @@ static inline float zero_multiply_add(float a, float b, float c)
 #endif
 }
 
-/* e^x within 1 ulp (2 without fma); 0 below the smallest normal result, infinity above the largest, NaN stays NaN.
- * x = k log 2 + r, |r| <= log(2)/2; e^r by the polynomial of Cephes' expf (Moshier); 2^k by exponent bits, in two
- * factors since 2^128 is no float. log 2 in two parts, of which the first is exact times k. */
+/* Returns e^x within 1 ulp (2 without fma): 0 if it would be denormal, infinity if it is too large, NaN for NaN.
+ * x = k log 2 + r, |r| <= log(2)/2. e^r is the polynomial of Cephes' expf (Moshier); 2^k is made of exponent bits, in
+ * two factors since 2^128 is not a float. log 2 is in two parts, and k times the first is exact. */
 static inline float zero_exp(float x)
 {
     const float magic = 12582912.0f; /* 1.5 * 2^23: adding it leaves the nearest integer in the low bits */
@@ -48,7 +48,7 @@ static inline float zero_exp(float x)
     float scale0 = zero_float_of_bits((uint32_t)(half + 127) << 23);
     float scale1 = zero_float_of_bits((uint32_t)(exponent - half + 127) << 23);
     float result = p * scale0 * scale1;
-    return x < -87.3365448f ? 0.0f : result; /* denormals would slow whatever reads them */
+    return x < -87.3365448f ? 0.0f : result; /* denormals would slow down what reads them */
 }
 
 /* ---- Sums and maxima in lanes ---- */
@@ -66,7 +66,7 @@ static inline float zero_fold_sum(const float lanes[ZERO_LANES])
     return t[0];
 }
 
-/* Largest of x[n], -infinity for none. A NaN is passed over: whoever needs it meets it again in the exponentials. */
+/* Returns the largest of x[n], or -infinity if n is 0. Ignores NaN, which the exponentials bring back. */
 static inline float zero_row_max(const float *x, size_t n)
 {
     float lanes[ZERO_LANES];
@@ -86,7 +86,7 @@ static inline float zero_row_max(const float *x, size_t n)
     return lanes[0];
 }
 
-/* x[i] = exp(x[i] - shift); returns their sum. */
+/* Replaces x[i] by exp(x[i] - shift) and returns their sum. */
 static inline float zero_row_exp(float *x, size_t n, float shift)
 {
     float lanes[ZERO_LANES] = {0};

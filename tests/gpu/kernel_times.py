@@ -21,8 +21,8 @@ Record = collections.namedtuple("Record", "stream begin end name")
 PARTS = (
     ("attention", r"(attention|dot_rows|attention_backward_\w+)<|.*(cudnn|sdpa|flash|fmha)"),
     ("matrix products", r"nvjet|fill_rows<|fingerprint_rows<|.*(cublas|cutlass|gemm|gemv|splitK)"),
-    ("norms, residual sums", r"(layernorm|rmsnorm|norm_backward)<|elementwise<.*\badd_op\b"),
-    ("GELU, SwiGLU, RoPE", r"elementwise<.*\bgelu_op\b|(gelu_backward|swiglu|swiglu_backward|rope)<"),
+    ("norms, residual sums", r"(layernorm|rmsnorm|norm_backward)<"),
+    ("GELU, SwiGLU, RoPE", r"(gelu|gelu_backward|swiglu|swiglu_backward|rope)<"),
     ("cross-entropy", r"cross_entropy<|add_losses$"),
     ("embedding", r"(embed|sum_chunks|add_chunks|sum_positions)<|(count_tokens|\w+_buckets)$"),
     ("bias and norm gradients", r"sum_part<|put_(partials|grad)$"),

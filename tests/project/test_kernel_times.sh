@@ -21,14 +21,14 @@ step()
         echo "$stream $(($1 + begin))000 $(($1 + end))000 $name"
     done <<END
 7 0 100 _Z11adam_kernelI11bf16_masterEv9zero_adamm
-7 100 130 _Z10sum_chunksI13__nv_bfloat16Li8EEv9zero_gradPfPKT_PK16zero_embed_placemmm
+7 100 130 _Z10sum_chunksI13__nv_bfloat16Li8EEv9zero_gradPfPKT_PK16zero_embed_entrymmm
 13 200 400 memcpy PtoP
 7 150 450 nvjet_tst_128x256_64x4_2x1_v_bz_coopA_NNT
-7 440 460 _Z11elementwiseI13__nv_bfloat16Li8E7gelu_opEvPT_PKS2_S5_m
+7 440 460 _Z4geluI13__nv_bfloat16Li8EEvPT_PKS1_m
 7 460 500 _ZN8cublasLt8epilogue4impl12globalKernelILi8ELi32E6__halfS3_S3_Lb1ELb0ELi1EEEviilPT1_18cublasLtEpilogue_tiPT2_lPvlllPT3_lPi
 7 500 600 cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_31_64x64x64_4x1x1_kernel0_0
 7 600 640 _Z13norm_backwardI10layer_norm13__nv_bfloat16Li8ELi2ELi2ELb0ELb1ELi512EEv9norm_rowsIT0_Ei
-7 640 650 _Z11elementwiseI13__nv_bfloat16Li8E6add_opEvPT_PKS2_S5_m
+7 640 650 _Z9layernormI13__nv_bfloat16Li8ELi3EEvPT_PfS3_S2_PKS1_S5_S5_S5_fmii
 7 650 660 _Z12put_partials11put_targetsPKfmmm
 7 660 700 _Z13cross_entropyI13__nv_bfloat16Li8ELb1EEvPT_PdPKiPKfdmm
 7 700 800 _ZN7library13unknown_thingIiLi8EEEvPT_

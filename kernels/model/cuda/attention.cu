@@ -1,20 +1,21 @@
-/* attention.cu - causal self-attention on CUDA for every dtype and head size: what runs where cuDNN does not serve.
+/* attention.cu - causal self-attention on CUDA for every dtype and head size. It runs if cuDNN does not serve a shape.
  *
- * As in FlashAttention (Dao et al. 2022, arXiv:2205.14135) no T x T matrix exists. A block owns TILE rows of one head
- * and walks over the other side's tiles in ascending order, everything in fp32 in shared memory; forward keeps running
- * maxima and sums, backward makes the probabilities again from logsumexp. Thread (row, lane) of a block is one of LANES
- * that share a row: it computes the row's scores of every LANES-th partner, and owns every LANES-th column of the row's
- * results in registers. A row's lanes are neighbours in one warp, so scores need no barrier beyond the warp's.
+ * As in FlashAttention (Dao et al. 2022, arXiv:2205.14135) no T x T matrix exists. A block owns TILE rows of one head,
+ * its own side, and walks over the tiles of the other side (keys for queries, queries for keys) in ascending order,
+ * everything in fp32 in shared memory. Forward keeps running maxima and sums; backward recomputes the probabilities
+ * from logsumexp. LANES threads share a row: each computes the row's scores with every LANES-th row of the other tile,
+ * its partners, and owns every LANES-th column of the row's results, in registers. The threads of a row are neighbours
+ * in one warp, so scores need no barrier beyond the warp's.
  *
- * Backward takes dq and (dk, dv) in two kernels, each computing the scores anew, so that every element has one owner
- * and no atomics are needed. Query heads that share a key/value head are walked in order by the block that owns it.
+ * Backward computes dq in one kernel and dk and dv in another. Both recompute the scores, so that every element has one
+ * owner and no atomics are needed. The block that owns a key/value head walks over its query heads in order.
  */
 #include "kernels/model/cuda/pack.cuh"
 
 #define TILE 32
 #define LANES 8
 #define THREADS (TILE * LANES)
-#define PARTNERS (TILE / LANES) /* of a tile, a thread's */
+#define PARTNERS (TILE / LANES) /* per thread and tile */
 
 /* One head of one sequence: elements of its rows start `width` (q, k, v) or `out_width` apart. */
 typedef struct head {
@@ -41,13 +42,14 @@ static __device__ __forceinline__ head_t head_at(sizes_t s, int batch, int head)
     return h;
 }
 
-/* A tile of rows in shared memory, fp32; rows are an odd number of words apart, so lanes meet different banks. */
+/* Returns how far apart the rows of a tile are, in fp32 words of shared memory: an odd number, so that lanes read
+ * different banks. */
 static __device__ __forceinline__ int tile_stride(int head_dim)
 {
     return head_dim | 1;
 }
 
-/* Rows first .. first + TILE, zeros beyond the sequence. */
+/* Loads rows first .. first + TILE, and zeros beyond the sequence. */
 template <typename T>
 static __device__ __forceinline__ void load_tile(float *tile, const T *data, size_t offset, size_t width, int first,
                                                  sizes_t s)
@@ -59,7 +61,7 @@ static __device__ __forceinline__ void load_tile(float *tile, const T *data, siz
     }
 }
 
-/* dots[p] = a[row] . b[lane + p LANES] */
+/* Computes dots[p] = a[row] . b[lane + p LANES]. */
 static __device__ __forceinline__ void tile_dots(float (&dots)[PARTNERS], const float *a, const float *b, int row,
                                                  int lane, int head_dim)
 {
@@ -75,7 +77,7 @@ static __device__ __forceinline__ void tile_dots(float (&dots)[PARTNERS], const 
     }
 }
 
-/* sums[c] += sum over partners of weights[row][partner] * b[partner][lane + c LANES] */
+/* Adds to sums[c] the sum over partners of weights[row][partner] * b[partner][lane + c LANES]. */
 template <int COLUMNS>
 static __device__ __forceinline__ void tile_accumulate(float (&sums)[COLUMNS], const float *weights, const float *b,
                                                        int row, int lane, int head_dim)
@@ -90,7 +92,7 @@ static __device__ __forceinline__ void tile_accumulate(float (&sums)[COLUMNS], c
     }
 }
 
-/* Over the LANES threads of a row. */
+/* Maximum and sum over the LANES threads of a row; each gets the result. */
 static __device__ __forceinline__ float lanes_max(float x)
 {
 #pragma unroll
@@ -118,7 +120,7 @@ static __device__ __forceinline__ void store_row(T *data, size_t start, const fl
 
 /* ---- Forward ---- */
 
-/* Blocks: x the tile of queries, longest first; y the head; z the sequence. */
+/* A block's tile of queries is in x, the longest first; its head in y, its sequence in z. */
 template <typename T, int COLUMNS>
 static __global__ void __launch_bounds__(THREADS)
     attention(T *out, float *logsumexp, const T *qkv, sizes_t s, float scale)
@@ -132,7 +134,7 @@ static __global__ void __launch_bounds__(THREADS)
     float max = -INFINITY, sum = 0.0f, acc[COLUMNS] = {};
     load_tile(q, qkv, h.q, h.width, first, s);
     for (int keys = 0; keys <= first; keys += TILE) {
-        __syncthreads(); /* the tiles before have been read */
+        __syncthreads(); /* the last tiles have been read */
         load_tile(k, qkv, h.k, h.width, keys, s);
         load_tile(v, qkv, h.v, h.width, keys, s);
         __syncthreads();
@@ -144,7 +146,8 @@ static __global__ void __launch_bounds__(THREADS)
             score[p] = keys + lane + p * LANES <= query ? score[p] * scale : -INFINITY;
             new_max = fmaxf(new_max, score[p]);
         }
-        new_max = lanes_max(new_max); /* a row's first key is in its first tile: finite from there on */
+        new_max =
+            lanes_max(new_max); /* finite: every row attends to its sequence's first key, which is in the first tile */
         float tile_sum = 0.0f, rescale = expf(max - new_max);
 #pragma unroll
         for (int p = 0; p < PARTNERS; ++p) {
@@ -169,7 +172,7 @@ static __global__ void __launch_bounds__(THREADS)
 
 /* ---- Backward ---- */
 
-/* delta[b, h, t] = dout . out of a query's row: a warp each. */
+/* Computes delta[b, h, t] = dout . out of each query's row, one warp per row. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
     dot_rows(float *delta, const T *dout, const T *out, sizes_t s, size_t n_rows)
@@ -186,7 +189,7 @@ static __global__ void __launch_bounds__(THREADS)
         delta[(batch * s.n_heads + head) * s.seq_len + t] = sum;
 }
 
-/* dq of a tile of queries. dS = scale P (dP - delta). */
+/* Computes dq of a tile of queries: dS = scale P (dP - delta), dq = dS K. */
 template <typename T, int COLUMNS>
 static __global__ void __launch_bounds__(THREADS)
     attention_backward_queries(T *dqkv, const float *delta, const T *dout, const T *qkv, const float *logsumexp,
@@ -224,7 +227,7 @@ static __global__ void __launch_bounds__(THREADS)
         store_row(dqkv, h.q + query * h.width, acc, 1.0f, lane, s.head_dim);
 }
 
-/* dk and dv of a tile of keys, which is what `row` counts here; partners are queries. blockIdx.y: key/value head. */
+/* Computes dk and dv of a tile of keys: `row` is a key here and partners are queries. blockIdx.y: key/value head. */
 template <typename T, int COLUMNS>
 static __global__ void __launch_bounds__(THREADS)
     attention_backward_keys(T *dqkv, const float *delta, const T *dout, const T *qkv, const float *logsumexp, sizes_t s,
@@ -274,7 +277,7 @@ static __global__ void __launch_bounds__(THREADS)
 
 /* ---- Launching ---- */
 
-/* Calls f with a compile-time number of columns a thread that covers head_dim. */
+/* Calls f with the columns per thread, a compile-time number, that cover head_dim. */
 template <int N> struct constant {
     static constexpr int value = N;
 };
@@ -287,7 +290,7 @@ template <typename F> static cudaError_t with_columns(int head_dim, F f)
     return f(constant<ZERO_ATTENTION_MAX_HEAD_DIM / LANES>());
 }
 
-/* More than 48 KiB of shared memory must be asked for. */
+/* Allows a kernel to use more than 48 KiB of shared memory, if it needs that much. */
 static cudaError_t allow_shared(const void *kernel, size_t n_bytes)
 {
     return n_bytes <= 48 << 10

@@ -1,16 +1,16 @@
 /* attention_cudnn.c - causal self-attention by cuDNN's fused kernels, through its backend API in C.
  *
- * A graph of operations on tensors says what is computed; cuDNN recognizes attention in it and answers with a plan.
+ * We describe attention to cuDNN as a graph of operations on tensors; cuDNN recognizes it and returns a plan.
  * Forward:   S = scale Q K^T, masked;  P = softmax S, with logsumexp;  O = P V
  * Backward:  P = e^(scale Q K^T - logsumexp), masked;  dV = P^T dO;  dS = scale P (dO V^T - rowsum(dO O));
  *            dK = dS^T Q;  dQ = dS K                            (as in FlashAttention-2, Dao 2023, arXiv:2307.08691)
  * Shared key/value heads: K and V have fewer heads, dK and dV are reduced over the query heads of each.
  *
- * cuDNN's deterministic backward writes dS to memory, 16 bits for each query and key: it runs on as many sequences and
- * heads at a time as keep that within bounds, one slice after another, each its own dQ, dK and dV.
+ * cuDNN's deterministic backward writes dS to memory, 16 bits for each pair of query and key. To bound that, backward
+ * runs on a slice of the sequences and heads at a time, each with its own dQ, dK and dV.
  *
- * Plans are kept per shape. One that cuDNN calls nondeterministic, or that wants more workspace than there is, is
- * passed over; a shape left without one is attention.cu's, forward and backward alike, and keeps the reason.
+ * Plans are kept per shape. A plan that cuDNN calls nondeterministic, or that needs more workspace than there is, is
+ * not used. If a shape has no plan for one of the passes, attention.cu computes both, and the reason is kept.
  */
 #include <math.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@
 
 #include <cudnn.h>
 
-#include "kernels/model/cuda/model_cuda.h"
+#include "kernels/model/cuda/attention_cudnn.h"
 
 /* ---- Building graphs ---- */
 
@@ -27,11 +27,11 @@
 
 typedef cudnnBackendDescriptor_t descriptor_t;
 
-/* Names of the tensors in memory; those between operations count on from FIRST_VIRTUAL. */
+/* Ids of the tensors in memory. Those between operations are numbered from FIRST_VIRTUAL on. */
 enum { ID_Q = 1, ID_K, ID_V, ID_OUT, ID_LSE, ID_DOUT, ID_DQ, ID_DK, ID_DV, ID_DELTA, ID_SCALE, ID_MINUS_INF, ID_ONE };
 #define FIRST_VIRTUAL 100
 
-/* After the first failure every call is a no-op, so that a graph reads as its formulas. */
+/* After the first failure every call does nothing, so that the code of a graph reads like its formulas. */
 typedef struct graph {
     cudnnHandle_t handle;
     cudnnStatus_t status;
@@ -146,7 +146,7 @@ static void add_operation(graph_t *g, descriptor_t operation)
         g->operations[g->n_operations++] = operation;
 }
 
-/* c = a b */
+/* Adds c = a b. */
 static void matmul(graph_t *g, descriptor_t a, descriptor_t b, descriptor_t c)
 {
     cudnnDataType_t compute = CUDNN_DATA_FLOAT;
@@ -161,7 +161,7 @@ static void matmul(graph_t *g, descriptor_t a, descriptor_t b, descriptor_t c)
     add_operation(g, operation);
 }
 
-/* y = mode(x, b, t); b and t NULL where the mode has fewer operands. axis: of an index, else below 0. */
+/* Adds y = mode(x, b, t); b and t are NULL if the mode has fewer operands. axis: of an index, else below 0. */
 static void pointwise(graph_t *g, cudnnPointwiseMode_t mode, cudnnDataType_t compute, int64_t axis, descriptor_t y,
                       descriptor_t x, descriptor_t b, descriptor_t t)
 {
@@ -182,7 +182,7 @@ static void pointwise(graph_t *g, cudnnPointwiseMode_t mode, cudnnDataType_t com
     add_operation(g, operation);
 }
 
-/* mode(x, b) in fp32, between operations */
+/* Adds mode(x, b) in fp32 and returns it, a tensor between operations. */
 static descriptor_t computed(graph_t *g, cudnnPointwiseMode_t mode, extents_t e, descriptor_t x, descriptor_t b)
 {
     descriptor_t y = between(g, e);
@@ -204,7 +204,7 @@ static void reduce(graph_t *g, cudnnReduceTensorOp_t mode, descriptor_t y, descr
     add_operation(g, operation);
 }
 
-/* x seen as y, which has other extents */
+/* Returns x with other extents. */
 static descriptor_t reshaped(graph_t *g, descriptor_t x, extents_t e)
 {
     descriptor_t y = between_of(g, g->dtype, e);
@@ -217,14 +217,14 @@ static descriptor_t reshaped(graph_t *g, descriptor_t x, extents_t e)
 
 /* ---- Attention ---- */
 
-/* n_batch sequences and n_heads heads of a shape that has more: the strides are the whole shape's. */
+/* The sequences and heads that run at a time, out of a shape's; strides are those of the whole shape. */
 typedef struct slice {
     size_t n_batch, n_heads, n_kv_heads;
 } slice_t;
 
-/* What the tensors of a slice look like where model.h puts them. */
+/* Extents and strides of a slice's tensors, which are laid out as in model.h. */
 typedef struct layouts {
-    extents_t q, k, v, out, scores, row; /* row: one number a query */
+    extents_t q, k, v, out, scores, row; /* row: one number per query */
 } layouts_t;
 
 static layouts_t layouts_of(const zero_attention_shape_t *s, slice_t slice)
@@ -241,7 +241,7 @@ static layouts_t layouts_of(const zero_attention_shape_t *s, slice_t slice)
                        .row = {{b, h, t, 1}, {every_head * t, t, 1, 1}}};
 }
 
-/* scale q k^T, -infinity where the key comes after the query; minus `row` first, if there is one */
+/* Returns scale q k^T, minus `row` if it is not NULL, with -infinity for keys that come after the query. */
 static descriptor_t masked_scores(graph_t *g, const layouts_t *l, descriptor_t q, descriptor_t k, descriptor_t row)
 {
     descriptor_t products = between(g, l->scores);
@@ -275,7 +275,7 @@ static void forward_graph(graph_t *g, const zero_attention_shape_t *s, slice_t s
     matmul(g, probs, v, stored(g, ID_OUT, l.out));
 }
 
-/* gradient = weights^T x, reduced over the query heads that share a key/value head */
+/* Adds gradient = weights^T x, summed over the query heads that share a key/value head. */
 static void key_gradient(graph_t *g, const layouts_t *l, slice_t slice, descriptor_t weights, descriptor_t x,
                          descriptor_t gradient)
 {
@@ -297,7 +297,7 @@ static void backward_graph(graph_t *g, const zero_attention_shape_t *s, slice_t 
     descriptor_t v = stored(g, ID_V, transposed(l.v)), out = stored(g, ID_OUT, l.out);
     descriptor_t dout = stored(g, ID_DOUT, l.out), lse = tensor(g, ID_LSE, CUDNN_DATA_FLOAT, l.row, IN_MEMORY);
 
-    /* delta = rowsum(dO O): cuDNN wants it in memory, and multiplied by something */
+    /* delta = rowsum(dO O). cuDNN wants it in memory, and multiplied by something. */
     descriptor_t products = between(g, dense(l.out.dims[0], l.out.dims[1], l.out.dims[2], l.out.dims[3]));
     descriptor_t sums = between(g, l.row), delta = tensor(g, ID_DELTA, CUDNN_DATA_FLOAT, l.row, IN_MEMORY);
     pointwise(g, CUDNN_POINTWISE_MUL, CUDNN_DATA_FLOAT, -1, products, dout, out, NULL);
@@ -322,9 +322,9 @@ typedef struct plan {
     graph_t graph; /* owns what execution_plan refers to */
     descriptor_t execution_plan;
     size_t workspace_bytes;
-    /* Of configs that were passed over. */
-    size_t least_wanted;         /* workspace; 0: none asked for too much */
-    cudnnStatus_t config_status; /* of the last that cuDNN itself could not make a plan of */
+    /* Of configs that are not used: */
+    size_t least_wanted;         /* the least workspace that was too much; 0: none wanted too much */
+    cudnnStatus_t config_status; /* of the last one that cuDNN could not make a plan for */
 } plan_t;
 
 #define MAX_NOTES 16
@@ -344,7 +344,7 @@ static bool is_deterministic(descriptor_t config, descriptor_t engine)
     return true;
 }
 
-/* Makes config's plan; false where cuDNN cannot, or it wants more than `most_bytes`. */
+/* Makes config's plan. Returns false if cuDNN cannot, or if the plan needs more than `most_bytes`. */
 static bool try_config(plan_t *plan, descriptor_t config, size_t most_bytes)
 {
     graph_t *g = &plan->graph;
@@ -361,7 +361,7 @@ static bool try_config(plan_t *plan, descriptor_t config, size_t most_bytes)
         plan->config_status = g->status;
     else if (!usable && (plan->least_wanted == 0 || (size_t)bytes < plan->least_wanted))
         plan->least_wanted = (size_t)bytes;
-    g->status = CUDNN_STATUS_SUCCESS; /* the next config may do */
+    g->status = CUDNN_STATUS_SUCCESS; /* the next config may work */
     if (usable) {
         plan->execution_plan = execution_plan;
         plan->workspace_bytes = (size_t)bytes;
@@ -400,24 +400,24 @@ static void explain(const plan_t *plan, const char *pass, size_t most_bytes, cha
     char message[256] = "";
     if (plan->least_wanted > 0)
         snprintf(why, ZERO_MODEL_WHY,
-                 "cuDNN %zu wants a workspace of %zu bytes for the %s pass, and %zu are planned: a smaller micro-batch "
-                 "may do",
+                 "cuDNN %zu needs a workspace of %zu bytes for the %s pass, and %zu are planned: a smaller micro-batch "
+                 "may help",
                  cudnnGetVersion(), plan->least_wanted, pass, most_bytes);
     else if (status == CUDNN_STATUS_SUCCESS)
-        snprintf(why, ZERO_MODEL_WHY, "cuDNN %zu has no deterministic %s pass: another version may", cudnnGetVersion(),
-                 pass);
+        snprintf(why, ZERO_MODEL_WHY, "cuDNN %zu has no deterministic %s pass: another version may have one",
+                 cudnnGetVersion(), pass);
     else {
         cudnnGetLastErrorString(message, sizeof message);
         for (char *c = message; *c != 0; ++c)
             *c = *c == '\n' ? ' ' : *c;
-        snprintf(why, ZERO_MODEL_WHY, "cuDNN %zu does not make the %s pass (%s: %s): another version may",
+        snprintf(why, ZERO_MODEL_WHY, "cuDNN %zu cannot build the %s pass (%s: %s): another version may",
                  cudnnGetVersion(), pass, cudnnGetErrorString(status), message);
     }
 }
 
 typedef void (*graph_fn)(graph_t *g, const zero_attention_shape_t *s, slice_t slice);
 
-/* What a plan is made of: one of the two passes. */
+/* One of the two passes, for which plans are made. */
 typedef struct pass {
     const char *name;
     graph_fn build;
@@ -453,8 +453,8 @@ static bool plan_create(plan_t *plan, cudnnHandle_t handle, zero_dtype_t dtype, 
 typedef struct shape_plans {
     zero_attention_shape_t shape;
     bool served;
-    char why[ZERO_MODEL_WHY]; /* it is not */
-    slice_t slice;            /* of backward; forward takes the whole */
+    char why[ZERO_MODEL_WHY]; /* if it is not served */
+    slice_t slice;            /* of backward; forward runs on the whole shape */
     plan_t forward, backward;
 } shape_plans_t;
 
@@ -502,14 +502,14 @@ void zero_cudnn_destroy(zero_cudnn_t *cudnn)
     free(cudnn);
 }
 
-/* dS of a slice, and cuDNN's own needs beside it and delta. The fewer slices, the shorter: 16 x 1024 of GPT-2 1558M
- * take 0.61 ms at once, 0.65 in two, 0.74 in four. */
+/* The most that dS of a slice takes, and what cuDNN needs beside dS and delta. Fewer slices are faster: 16 x 1024 of
+ * GPT-2 1558M take 0.61 ms at once, 0.65 ms in two slices, 0.74 ms in four. */
 #define SLICE_MAX_BYTES ((size_t)800 << 20)
 #define OWN_BYTES ((size_t)16 << 20)
 
 static size_t delta_bytes(const zero_attention_shape_t *s)
 {
-    return zero_cuda_bytes(s->n_batch * s->n_heads * s->seq_len * sizeof(float));
+    return zero_scratch_bytes(s->n_batch * s->n_heads * s->seq_len * sizeof(float));
 }
 
 static size_t slice_bytes(const zero_attention_shape_t *s, slice_t slice)
@@ -517,7 +517,7 @@ static size_t slice_bytes(const zero_attention_shape_t *s, slice_t slice)
     return slice.n_batch * slice.n_heads * s->seq_len * s->seq_len * sizeof(uint16_t);
 }
 
-/* The largest divisor of n that is at most `most`, 1 at least. */
+/* Returns the largest divisor of n that is at most `most`, and at least 1. */
 static size_t divisor_up_to(size_t n, size_t most)
 {
     size_t divisor = most < n ? most : n;
@@ -526,8 +526,8 @@ static size_t divisor_up_to(size_t n, size_t most)
     return divisor > 0 ? divisor : 1;
 }
 
-/* Whole sequences, as many as fit; else key/value heads of one, each with its query heads. Equal slices, so that one
- * plan serves them all. */
+/* Returns the largest slice that fits: whole sequences, or else some key/value heads of one, each with its query heads.
+ * All slices are equal, so that one plan serves them all. */
 static slice_t slice_of(const zero_attention_shape_t *s)
 {
     slice_t one = {1, s->n_heads, s->n_kv_heads};
@@ -541,8 +541,8 @@ static slice_t slice_of(const zero_attention_shape_t *s)
     return one;
 }
 
-/* Shared key/value heads are not known here; with them slices are no larger, but where one group alone exceeds the
- * bound, and then that shape is attention.cu's. */
+/* The limits do not say whether key/value heads are shared. Sharing makes no slice larger, unless one group of heads
+ * alone exceeds the bound; then attention.cu computes that shape. */
 size_t zero_cudnn_workspace(const zero_model_limits_t *limits)
 {
     zero_attention_shape_t s = {.n_batch = limits->n_rows / limits->seq_len,
@@ -580,7 +580,7 @@ static void build_plans(zero_model_context_t *ctx, shape_plans_t *plans)
              plans->slice.n_batch, plans->slice.n_heads);
 }
 
-/* NULL where there is no room for another, or cuDNN is not asked. */
+/* Returns the plans of a shape, built on its first use. NULL if the table is full or cuDNN does not take the shape. */
 static shape_plans_t *find_plans(zero_model_context_t *ctx, const zero_attention_shape_t *shape)
 {
     zero_cudnn_t *cudnn = zero_model_cuda(ctx)->cudnn;
@@ -606,11 +606,11 @@ bool zero_cudnn_serves(zero_model_context_t *ctx, const zero_attention_shape_t *
     if (why != NULL && plans != NULL)
         snprintf(why, ZERO_MODEL_WHY, "%s", plans->why);
     else if (why != NULL && zero_cudnn_may_serve(zero_model_cuda(ctx)->dtype, shape, why))
-        snprintf(why, ZERO_MODEL_WHY, "plans are kept for %d shapes, and there have been as many", MAX_SHAPES);
+        snprintf(why, ZERO_MODEL_WHY, "cuDNN's plans are kept for %d shapes, and this run has had as many", MAX_SHAPES);
     return false;
 }
 
-/* Where a run's tensors lie, named as in the graph; scalars lie in host memory. */
+/* The addresses of a run's tensors, by their ids in the graph. Scalars are in host memory. */
 typedef struct bindings {
     int64_t ids[16];
     void *data[16];
@@ -638,13 +638,13 @@ static zero_status_t execute(const plan_t *plan, bindings_t *b, void *workspace)
     return status;
 }
 
-/* Element `index` of a tensor of the context's dtype. */
+/* Returns the address of element `index` of a tensor of the context's dtype. */
 static void *element(const zero_model_context_t *ctx, const void *data, size_t index)
 {
     return (char *)data + index * zero_dtype_size(zero_model_cuda(ctx)->dtype);
 }
 
-/* q, k and v of qkv, or their gradients of dqkv, from query head `head` of sequence `batch` on. */
+/* Binds q, k and v in qkv, or their gradients in dqkv, from query head `head` of sequence `batch` on. */
 static void bind_qkv(const zero_model_context_t *ctx, bindings_t *b, const zero_attention_shape_t *s, int64_t first_id,
                      const void *qkv, size_t batch, size_t head)
 {
@@ -667,7 +667,7 @@ zero_status_t zero_cudnn_attention(zero_model_context_t *ctx, const zero_attenti
     return execute(&find_plans(ctx, s)->forward, &b, zero_cuda_scratch(ctx).next);
 }
 
-/* What backward reads and writes. */
+/* The tensors of backward. */
 typedef struct backward {
     void *dqkv;
     const void *dout, *qkv, *out;
@@ -699,10 +699,9 @@ zero_status_t zero_cudnn_attention_backward(zero_model_context_t *ctx, const zer
                                             const void *dout, const void *qkv, const void *out, const float *logsumexp)
 {
     const shape_plans_t *plans = find_plans(ctx, s);
-    zero_cuda_scratch_t scratch = zero_cuda_scratch(ctx);
-    backward_t tensors = {dqkv, dout, qkv, out, logsumexp, zero_cuda_take(&scratch, delta_bytes(s)), NULL};
-    if (tensors.delta == NULL)
-        return ZERO_ERROR_ARGUMENT;
+    zero_scratch_t scratch = zero_cuda_scratch(ctx);
+    backward_t tensors = {.dqkv = dqkv, .dout = dout, .qkv = qkv, .out = out, .logsumexp = logsumexp};
+    ZERO_TRY(zero_scratch_take(&scratch, delta_bytes(s), &tensors.delta));
     tensors.workspace = scratch.next;
     for (size_t batch = 0; batch < s->n_batch; batch += plans->slice.n_batch)
         for (size_t head = 0; head < s->n_heads; head += plans->slice.n_heads)

@@ -1,21 +1,23 @@
-/* column.cuh - column sums inside a kernel: the warps of all blocks take the rows of a tile of columns in turn, so that
- * at any time they read one stretch of memory; a block's rows are a part, and it adds what its warps hold in order. For
- * column_sum.cu, which says how parts are cut, and for kernels that sum what they write anyway.
+/* column.cuh - column sums inside a kernel, for column_sum.cu and for kernels that sum the columns they write.
+ *
+ * The warps of all blocks take turns with the rows of a tile of columns, so that together they read one stretch of
+ * memory at any time. The rows of a block are a part; the block adds the sums of its warps in order. column_sum.cu sets
+ * the number of parts.
  */
 #ifndef ZERO_COLUMN_CUH
 #define ZERO_COLUMN_CUH
 
 #include "kernels/model/cuda/pack.cuh"
 
-#define ZERO_COLUMN_WARPS 8 /* of a block, a row each */
+#define ZERO_COLUMN_WARPS 8 /* per block; each takes a row */
 
-/* A warp's first row; gridDim.y * ZERO_COLUMN_WARPS rows further is its next. */
+/* Returns a warp's first row; its next is gridDim.y * ZERO_COLUMN_WARPS rows further. */
 static __device__ __forceinline__ size_t zero_first_row(void)
 {
     return (size_t)blockIdx.y * ZERO_COLUMN_WARPS + threadIdx.y;
 }
 
-/* Adds what WARPS warps hold for N columns a lane; the result is the first warp's. The whole block calls it. */
+/* Adds the sums of WARPS warps, for N columns per lane; the first warp gets the result. The whole block calls it. */
 template <int WARPS, int N> static __device__ __forceinline__ void zero_add_warps(float (&sum)[N])
 {
     __shared__ float sums[WARPS][N][ZERO_WARP];
@@ -33,7 +35,8 @@ template <int WARPS, int N> static __device__ __forceinline__ void zero_add_warp
             sum[i] += sums[w][i][lane];
 }
 
-/* The end of such a kernel: the block's part of fp32 partials [gridDim.y, n_columns], from `column` on for a lane. */
+/* Ends such a kernel: stores the block's part of partials, fp32 [gridDim.y, n_columns]. A lane's columns begin at
+ * `column`. */
 template <int N>
 static __device__ __forceinline__ void zero_put_part(float *partials, size_t column, size_t n_columns, float (&sum)[N])
 {
@@ -45,7 +48,7 @@ static __device__ __forceinline__ void zero_put_part(float *partials, size_t col
         partials[blockIdx.y * n_columns + column + i] = sum[i];
 }
 
-/* Blocks of a launch over n_columns, N of them a lane. */
+/* Returns the grid of a launch over n_columns, N of them per lane. */
 template <int N> static inline dim3 zero_column_grid(size_t n_rows, size_t n_columns)
 {
     return dim3((unsigned)zero_divide_up(n_columns, ZERO_WARP * N), (unsigned)zero_column_sum_parts(n_rows, n_columns));

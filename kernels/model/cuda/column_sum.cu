@@ -1,18 +1,18 @@
 /* column_sum.cu - column sums on CUDA in a fixed order: bias gradients, and the last step of every gradient that is
  * summed in parts.
  *
- * Rows are dealt to parts by their number alone. A block sums a part's rows for one tile of columns (column.cuh). The
- * parts are added by a second kernel: each warp takes every so many-th part, then the warps' sums are added in order.
- * No atomics: the order depends on shapes alone.
+ * Rows are divided into parts by their number alone. A block sums a part's rows for one tile of columns (column.cuh). A
+ * second kernel adds the parts: each of its PUT_WARPS warps adds every PUT_WARPS-th part, then the sums of the warps
+ * are added in order. Without atomics, the order depends on shapes alone.
  */
 #include "kernels/model/cuda/column.cuh"
 
-#define PUT_WARPS 32     /* of a block that adds parts: many, since each waits for its own few loads */
+#define PUT_WARPS 32     /* per block that adds parts: many, since each waits for a few loads of its own */
 #define PARTS_AHEAD 5    /* parts whose loads are in flight together */
-#define TILE_COLUMNS 256 /* of a block that reads packs of 16-bit elements */
+#define TILE_COLUMNS 256 /* per block that reads packs of 16-bit elements */
 #define MIN_PART_ROWS 32
 #define ROWS_AHEAD 8 /* rows whose loads are in flight together */
-/* Blocks that an H200 holds at once: with so many, none waits for a place while others idle. */
+/* Blocks that an H200 runs at once. With more, the last ones would run while most of the GPU idles. */
 #define MAX_BLOCKS 528
 
 extern "C" size_t zero_column_sum_parts(size_t n_rows, size_t n_columns)
@@ -21,7 +21,7 @@ extern "C" size_t zero_column_sum_parts(size_t n_rows, size_t n_columns)
     return most < 1 ? 1 : most < wanted ? most : wanted;
 }
 
-/* Parts times tiles are at most MAX_BLOCKS, but for one part of many columns. */
+/* Parts times tiles are at most MAX_BLOCKS, except for a single part of many columns. */
 extern "C" size_t zero_column_sum_bytes(size_t max_columns)
 {
     size_t most = (size_t)MAX_BLOCKS * TILE_COLUMNS;
@@ -52,7 +52,7 @@ static __global__ void __launch_bounds__(ZERO_WARP *ZERO_COLUMN_WARPS, 4)
     zero_put_part(partials, column, n_columns, sum);
 }
 
-/* Partials [n_parts, n_grads, n_columns] go to n_grads gradients, of which some may have no data. */
+/* Where partials [n_parts, n_grads, n_columns] go; some of the n_grads gradients may have no data. */
 typedef struct put_targets {
     zero_grad_t grad[ZERO_MAX_PUT];
 } put_targets_t;
@@ -116,7 +116,7 @@ extern "C" cudaError_t zero_launch_column_sum(cudaStream_t stream, zero_dtype_t 
 }
 
 #define PUT_THREADS 256
-#define PUT_ELEMS 4 /* a thread's */
+#define PUT_ELEMS 4 /* per thread */
 
 static __global__ void __launch_bounds__(PUT_THREADS) put_grad(zero_grad_t grad, const float *sums, size_t n_elems)
 {
@@ -131,7 +131,7 @@ static __global__ void __launch_bounds__(PUT_THREADS) put_grad(zero_grad_t grad,
     }
 }
 
-/* sums: of the workspace, so aligned. */
+/* sums are in the workspace, so they are aligned. */
 extern "C" cudaError_t zero_launch_put_grad(cudaStream_t stream, zero_grad_t grad, const float *sums, size_t n_elems)
 {
     put_grad<<<(unsigned)zero_divide_up(n_elems, PUT_THREADS * PUT_ELEMS), PUT_THREADS, 0, stream>>>(grad, sums,

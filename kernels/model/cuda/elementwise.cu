@@ -1,5 +1,5 @@
-/* elementwise.cu - small kernels on CUDA that are no layer of their own: rows filled with a bias, and the fingerprint
- * by which gemm_cuda.c sees that two algorithms give the same bits.
+/* elementwise.cu - two small kernels for gemm_cuda.c: one fills rows with a bias, one computes the fingerprint that
+ * shows whether two algorithms give the same bits.
  */
 #include "kernels/model/cuda/pack.cuh"
 
@@ -25,8 +25,8 @@ extern "C" cudaError_t zero_launch_fill_rows(cudaStream_t stream, zero_dtype_t d
     });
 }
 
-/* Every element's bits and place, mixed as SplitMix64 does (Steele, Lea, Flood 2014), and all of them added: integers,
- * so in any order. */
+/* Mixes every element's bits and index as SplitMix64 does (Steele, Lea, Flood 2014) and adds the results. They are
+ * integers, so the order does not matter. */
 template <typename WORD>
 static __global__ void __launch_bounds__(THREADS)
     fingerprint_rows(zero_fingerprint_t *fingerprint, const WORD *x, size_t n_rows, size_t n_columns, size_t ld)

@@ -1,14 +1,14 @@
 /* embed.cu - token and position embedding on CUDA.
  *
- * Backward turns the scatter around: the positions of each token are brought together in ascending order, a run, and
- * summed along it in fp32, rounded once. No two warps write one element; the order is the positions'. For the runs,
- * tokens are counted and positions dropped into their token's bucket in whatever order atomics give (of integers: no
- * sum depends on it), and then each bucket is ranked by position, which makes the order the one there is. Ranking takes
- * time quadratic in the longest bucket, but spread over as many threads.
+ * Backward gathers instead of scattering. It sorts positions by token: the positions of one token, in ascending order,
+ * form a run, which is summed in fp32 and rounded once. So no two warps write the same element, and the sums are taken
+ * in the order of positions. To sort, tokens are counted, and positions are put into their token's bucket in any order
+ * (the atomics are on integers, and no sum depends on them). Then each position is ranked within its bucket, which
+ * fixes the order. Ranking takes time quadratic in the longest bucket, but on as many threads.
  *
- * Runs are as uneven as words: most are of one position, some hold a tenth of all. So a warp sums a chunk of a run, and
- * what is longer is added up afterwards, chunk by chunk. The kernels are short and many; each is started while the one
- * before it still runs.
+ * Runs are as uneven as words are frequent: most have one position, some a tenth of all. So a warp sums one chunk of a
+ * run, and the chunks of longer runs are added afterwards, in order. The kernels are many and short; each is started
+ * while the one before it still runs.
  */
 #include "kernels/model/cuda/pack.cuh"
 
@@ -16,7 +16,7 @@
 
 /* ---- Forward ---- */
 
-/* A token outside the vocabulary gives NaN rather than a read outside the table. */
+/* A token outside the vocabulary gives NaN instead of reading outside the table. */
 template <typename T, int N>
 static __global__ void __launch_bounds__(THREADS)
     embed(T *out, const int32_t *tokens, const T *token_table, const T *position_table, size_t seq_len, size_t dim,
@@ -65,23 +65,23 @@ extern "C" cudaError_t zero_launch_embed(cudaStream_t stream, zero_dtype_t dtype
 
 /* ---- Backward: the tokens' order ---- */
 
-#define CHUNK ZERO_WARP /* places of a run that one warp sums, and that one warp looks through */
+#define CHUNK ZERO_WARP /* entries that one warp sums in sum_chunks, and searches in add_chunks */
 
-/* A place of the order: places of one token follow each other, in the order of their positions. */
-typedef struct __align__(16) zero_embed_place
+/* One position in sorted order: the entries of a token are next to each other, by ascending position. */
+typedef struct __align__(16) zero_embed_entry
 {
-    uint32_t position, token; /* vocab_size where it is none of the vocabulary */
-    uint32_t rank, count;     /* how many of the token's positions come before, and how many there are */
+    uint32_t position, token; /* token: vocab_size if it is outside the vocabulary */
+    uint32_t rank, count;     /* positions of the same token before this one, and in all */
 }
-place_t;
+entry_t;
 
-/* What the sort keeps by bucket and by position; the last bucket holds what is no token of the vocabulary. */
+/* The sort's scratch. Buckets are tokens; the last is for tokens outside the vocabulary. */
 typedef struct sort {
-    uint32_t *counts;    /* [n_buckets] */
-    uint32_t *n_placed;  /* [1], behind counts: one call clears both */
-    uint32_t *starts;    /* [n_buckets] */
-    uint32_t *arrivals;  /* [n_rows]: which of its bucket a position was, as it happened */
-    uint32_t *unordered; /* [n_rows]: positions by bucket */
+    uint32_t *counts;     /* [n_buckets] */
+    uint32_t *n_assigned; /* [1], positions that have their range; behind counts, so that one call clears both */
+    uint32_t *starts;     /* [n_buckets]: a bucket's first index in `unordered` */
+    uint32_t *arrivals;   /* [n_rows]: a position's index in its bucket, in the order of the atomics */
+    uint32_t *unordered;  /* [n_rows]: positions by bucket */
 } sort_t;
 
 static size_t sort_words(size_t n_rows, size_t vocab_size)
@@ -93,8 +93,8 @@ static sort_t sort_in(uint32_t *scratch, size_t n_rows, size_t vocab_size)
 {
     sort_t sort;
     sort.counts = scratch;
-    sort.n_placed = sort.counts + vocab_size + 1;
-    sort.starts = sort.n_placed + 1;
+    sort.n_assigned = sort.counts + vocab_size + 1;
+    sort.starts = sort.n_assigned + 1;
     sort.arrivals = sort.starts + vocab_size + 1;
     sort.unordered = sort.arrivals + n_rows;
     return sort;
@@ -114,10 +114,11 @@ static __global__ void __launch_bounds__(THREADS)
         sort.arrivals[i] = atomicAdd(&sort.counts[bucket_of(tokens[i], vocab_size)], 1u);
 }
 
-/* The first of each bucket finds it a stretch of its own, next to each other in whatever order they come: runs are
- * summed one by one, so where they lie makes no difference. A warp asks once for all of its buckets. */
+/* Assigns each bucket a range of its own, by the thread of the position that arrived first. The ranges are in any
+ * order, which does not matter, since runs are summed one by one. A warp takes the ranges of all its buckets at once.
+ */
 static __global__ void __launch_bounds__(THREADS)
-    place_buckets(sort_t sort, const int32_t *tokens, size_t n_rows, size_t vocab_size)
+    start_buckets(sort_t sort, const int32_t *tokens, size_t n_rows, size_t vocab_size)
 {
     size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
     uint32_t bucket = 0, count = 0, lane = threadIdx.x % ZERO_WARP, start = 0;
@@ -127,13 +128,13 @@ static __global__ void __launch_bounds__(THREADS)
         bucket = bucket_of(tokens[i], vocab_size);
         count = sort.counts[bucket];
     }
-    uint32_t end = count; /* of this lane's stretch within the warp's */
+    uint32_t end = count; /* of this lane's range within the warp's */
     for (uint32_t offset = 1; offset < ZERO_WARP; offset *= 2) {
         uint32_t before = __shfl_up_sync(ZERO_FULL_WARP, end, offset);
         end += lane >= offset ? before : 0;
     }
     if (lane == ZERO_WARP - 1 && end > 0)
-        start = atomicAdd(sort.n_placed, end);
+        start = atomicAdd(sort.n_assigned, end);
     start = __shfl_sync(ZERO_FULL_WARP, start, ZERO_WARP - 1);
     if (count > 0)
         sort.starts[bucket] = start + end - count;
@@ -150,7 +151,7 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 static __global__ void __launch_bounds__(THREADS)
-    rank_buckets(place_t *places, sort_t sort, const int32_t *tokens, size_t n_rows, size_t vocab_size)
+    rank_buckets(entry_t *entries, sort_t sort, const int32_t *tokens, size_t n_rows, size_t vocab_size)
 {
     size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
     zero_may_launch_next();
@@ -162,12 +163,12 @@ static __global__ void __launch_bounds__(THREADS)
 #pragma unroll 16
     for (uint32_t j = 0; j < count; ++j)
         rank += sort.unordered[start + j] < position;
-    places[start + rank] = place_t{position, bucket, rank, count};
+    entries[start + rank] = entry_t{position, bucket, rank, count};
 }
 
-extern "C" size_t zero_embed_places_bytes(size_t n_rows)
+extern "C" size_t zero_embed_entries_bytes(size_t n_rows)
 {
-    return n_rows * sizeof(place_t);
+    return n_rows * sizeof(entry_t);
 }
 
 extern "C" size_t zero_embed_sort_bytes(size_t n_rows, size_t vocab_size)
@@ -175,7 +176,7 @@ extern "C" size_t zero_embed_sort_bytes(size_t n_rows, size_t vocab_size)
     return sort_words(n_rows, vocab_size) * sizeof(uint32_t);
 }
 
-extern "C" cudaError_t zero_launch_embed_sort(cudaStream_t stream, void *scratch, zero_embed_place_t *places,
+extern "C" cudaError_t zero_launch_embed_sort(cudaStream_t stream, void *scratch, zero_embed_entry_t *entries,
                                               const int32_t *tokens, size_t n_rows, size_t vocab_size)
 {
     sort_t sort = sort_in((uint32_t *)scratch, n_rows, vocab_size);
@@ -186,25 +187,25 @@ extern "C" cudaError_t zero_launch_embed_sort(cudaStream_t stream, void *scratch
     count_tokens<<<n_blocks, THREADS, 0, stream>>>(sort, tokens, n_rows, vocab_size);
     error = cudaGetLastError();
     if (error == cudaSuccess)
-        error = zero_launch_next(stream, place_buckets, n_blocks, THREADS, sort, tokens, n_rows, vocab_size);
+        error = zero_launch_next(stream, start_buckets, n_blocks, THREADS, sort, tokens, n_rows, vocab_size);
     if (error == cudaSuccess)
         error = zero_launch_next(stream, fill_buckets, n_blocks, THREADS, sort, tokens, n_rows, vocab_size);
     if (error == cudaSuccess)
-        error = zero_launch_next(stream, rank_buckets, n_blocks, THREADS, places, sort, tokens, n_rows, vocab_size);
+        error = zero_launch_next(stream, rank_buckets, n_blocks, THREADS, entries, sort, tokens, n_rows, vocab_size);
     return error;
 }
 
 /* ---- Backward: sums ---- */
 
-#define CHUNK_WARPS 4  /* of a block, a chunk each */
+#define CHUNK_WARPS 4  /* per block; each takes a chunk */
 #define ROWS_AHEAD 4   /* rows whose loads are in flight together */
 #define CHUNKS_AHEAD 8 /* likewise, of partial sums */
 
-/* Where the sums of a chunk are kept that is not the whole run. Within CHUNK places begin at most one chunk that goes
- * on with a run, and one that begins a run of several. */
-static __device__ __forceinline__ size_t partial_of(size_t place, bool begins)
+/* Returns which partial sum belongs to the chunk that starts at `entry`, if its run has several chunks. Among any CHUNK
+ * aligned entries, at most one chunk starts that continues a run and at most one that begins a run of several. */
+static __device__ __forceinline__ size_t partial_of(size_t entry, bool begins)
 {
-    return 2 * (place / CHUNK) + (begins ? 1 : 0);
+    return 2 * (entry / CHUNK) + (begins ? 1 : 0);
 }
 
 extern "C" size_t zero_embed_partials_bytes(size_t n_rows, size_t dim)
@@ -212,11 +213,11 @@ extern "C" size_t zero_embed_partials_bytes(size_t n_rows, size_t dim)
     return 2 * zero_divide_up(n_rows, CHUNK) * dim * sizeof(float);
 }
 
-/* A warp for each place, which sums the chunk that begins there, if one does; blockIdx.y and the lanes take columns.
- * Rows are added in order. */
+/* Sums chunks, their rows in order. There is a warp for each entry, which works if a chunk starts there; blockIdx.y and
+ * the lanes take columns. */
 template <typename T, int N>
 static __global__ void __launch_bounds__(ZERO_WARP *CHUNK_WARPS)
-    sum_chunks(zero_grad_t dtokens, float *partials, const T *dout, const place_t *places, size_t n_rows, size_t dim,
+    sum_chunks(zero_grad_t dtokens, float *partials, const T *dout, const entry_t *entries, size_t n_rows, size_t dim,
                size_t vocab_size)
 {
     size_t at = (size_t)blockIdx.x * CHUNK_WARPS + threadIdx.y;
@@ -225,12 +226,12 @@ static __global__ void __launch_bounds__(ZERO_WARP *CHUNK_WARPS)
     zero_wait_for_last();
     if (at >= n_rows)
         return;
-    place_t place = places[at];
-    if (place.rank % CHUNK != 0 || place.token >= vocab_size)
+    entry_t entry = entries[at];
+    if (entry.rank % CHUNK != 0 || entry.token >= vocab_size)
         return;
-    uint32_t left = place.count - place.rank, n = left < CHUNK ? left : CHUNK, position = place.position;
+    uint32_t left = entry.count - entry.rank, n = left < CHUNK ? left : CHUNK, position = entry.position;
     if (threadIdx.x > 0 && threadIdx.x < n)
-        position = places[at + threadIdx.x].position;
+        position = entries[at + threadIdx.x].position;
     float sum[N] = {};
     for (uint32_t i = 0; i < n; i += ROWS_AHEAD) {
         zero_pack<T, N> rows[ROWS_AHEAD];
@@ -249,16 +250,17 @@ static __global__ void __launch_bounds__(ZERO_WARP *CHUNK_WARPS)
     }
     if (column >= dim)
         return;
-    if (place.count <= CHUNK)
-        zero_put_grad(dtokens, place.token * dim + column, sum);
+    if (entry.count <= CHUNK)
+        zero_put_grad(dtokens, entry.token * dim + column, sum);
     else
-        zero_store(partials, partial_of(at, place.rank == 0) * dim + column, sum);
+        zero_store(partials, partial_of(at, entry.rank == 0) * dim + column, sum);
 }
 
-/* A warp for each CHUNK places: where a run of several chunks begins there, it adds their sums in order. */
+/* Adds the sums of the chunks of longer runs, in order. There is a warp for each CHUNK entries, among which at most one
+ * such run begins. */
 template <int N>
 static __global__ void __launch_bounds__(ZERO_WARP)
-    add_chunks(zero_grad_t dtokens, const float *partials, const place_t *places, size_t n_rows, size_t dim,
+    add_chunks(zero_grad_t dtokens, const float *partials, const entry_t *entries, size_t n_rows, size_t dim,
                size_t vocab_size)
 {
     size_t at = (size_t)blockIdx.x * CHUNK + threadIdx.x, column = ((size_t)blockIdx.y * ZERO_WARP + threadIdx.x) * N;
@@ -266,10 +268,10 @@ static __global__ void __launch_bounds__(ZERO_WARP)
     bool begins = false;
     zero_wait_for_last();
     if (at < n_rows) {
-        place_t place = places[at];
-        begins = place.rank == 0 && place.count > CHUNK && place.token < vocab_size;
-        token = place.token;
-        count = place.count;
+        entry_t entry = entries[at];
+        begins = entry.rank == 0 && entry.count > CHUNK && entry.token < vocab_size;
+        token = entry.token;
+        count = entry.count;
     }
     unsigned found = __ballot_sync(ZERO_FULL_WARP, begins);
     if (found == 0)
@@ -298,7 +300,7 @@ static __global__ void __launch_bounds__(ZERO_WARP)
     zero_put_grad(dtokens, token * dim + column, sum);
 }
 
-/* dpositions[t] = sum of dout[b, t] over b, in order. */
+/* Computes dpositions[t] = sum of dout[b, t] over b, in order. */
 template <typename T, int N>
 static __global__ void __launch_bounds__(THREADS)
     sum_positions(zero_grad_t dpositions, const T *dout, size_t n_batch, size_t n_elems)
@@ -319,30 +321,30 @@ static __global__ void __launch_bounds__(THREADS)
 
 template <int N, typename T>
 static cudaError_t launch_tokens(cudaStream_t stream, zero_grad_t dtokens, float *partials, const T *dout,
-                                 const place_t *places, size_t n_rows, size_t dim, size_t vocab_size)
+                                 const entry_t *entries, size_t n_rows, size_t dim, size_t vocab_size)
 {
     dim3 block(ZERO_WARP, CHUNK_WARPS);
     dim3 grid((unsigned)zero_divide_up(n_rows, CHUNK_WARPS), (unsigned)zero_divide_up(dim, ZERO_WARP * N));
     dim3 windows((unsigned)zero_divide_up(n_rows, CHUNK), (unsigned)zero_divide_up(dim, ZERO_WARP * N));
-    cudaError_t error = zero_launch_next(stream, sum_chunks<T, N>, grid, block, dtokens, partials, dout, places, n_rows,
-                                         dim, vocab_size);
+    cudaError_t error = zero_launch_next(stream, sum_chunks<T, N>, grid, block, dtokens, partials, dout, entries,
+                                         n_rows, dim, vocab_size);
     if (error != cudaSuccess)
         return error;
-    return zero_launch_next(stream, add_chunks<N>, windows, ZERO_WARP, dtokens, (const float *)partials, places, n_rows,
-                            dim, vocab_size);
+    return zero_launch_next(stream, add_chunks<N>, windows, ZERO_WARP, dtokens, (const float *)partials, entries,
+                            n_rows, dim, vocab_size);
 }
 
 extern "C" cudaError_t zero_launch_embed_tokens_backward(cudaStream_t stream, zero_dtype_t dtype, zero_grad_t dtokens,
                                                          float *partials, const void *dout,
-                                                         const zero_embed_place_t *places, size_t n_rows, size_t dim,
+                                                         const zero_embed_entry_t *entries, size_t n_rows, size_t dim,
                                                          size_t vocab_size)
 {
     return zero_with_type(dtype, [&](auto type) {
         using T = decltype(type);
         constexpr int N = 16 / sizeof(T);
         if (zero_aligned(dout) && dim % N == 0)
-            return launch_tokens<N>(stream, dtokens, partials, (const T *)dout, places, n_rows, dim, vocab_size);
-        return launch_tokens<1>(stream, dtokens, partials, (const T *)dout, places, n_rows, dim, vocab_size);
+            return launch_tokens<N>(stream, dtokens, partials, (const T *)dout, entries, n_rows, dim, vocab_size);
+        return launch_tokens<1>(stream, dtokens, partials, (const T *)dout, entries, n_rows, dim, vocab_size);
     });
 }
 

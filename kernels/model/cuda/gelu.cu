@@ -1,9 +1,9 @@
-/* gelu.cu - elementwise kernels on CUDA: the tanh form of GELU, its gradient, addition.
+/* gelu.cu - the tanh form of GELU and its gradient on CUDA.
  *
- * Memory-bound: one 16-byte pack a thread and no loop, which moves more bytes a second than a grid-stride loop does.
- * GELU's gradient goes down the rows instead, as column.cuh does, since it sums the columns of what it writes: a pass
- * of its own over that tensor would take a third of the time again. The formulas are gelu.c's; 16-bit types take the
- * fast exponential and reciprocal, whose errors they cannot show.
+ * Both are bound by memory. Forward takes one 16-byte pack per thread, without a loop, which moves more bytes per
+ * second than a grid-stride loop. Backward goes down the rows instead, as column.cuh does, since it also sums the
+ * columns of dx: a separate pass for that would take a third longer. The formulas are gelu.c's. 16-bit types use the
+ * fast exponential and reciprocal, whose errors are below their rounding.
  */
 #include "kernels/model/cuda/column.cuh"
 
@@ -11,19 +11,19 @@
 #define MINUS_TWO_SQRT_2_OVER_PI (-1.59576912f)
 #define CUBIC 0.044715f
 
-/* With u = sqrt(2/pi) (x + 0.044715 x^3): -2u, given x^2. */
+/* Returns -2u, with u = sqrt(2/pi) (x + 0.044715 x^3), given x^2. */
 __device__ __forceinline__ float gelu_exponent(float x, float square)
 {
     return MINUS_TWO_SQRT_2_OVER_PI * x * fmaf(CUBIC, square, 1.0f);
 }
 
-/* (1 + tanh u) / 2 = s = 1 / (1 + e^-2u), as 16 bits need it: 0 and 1 in the tails. */
+/* Returns s = (1 + tanh u) / 2 = 1 / (1 + e^-2u), precise enough for 16 bits: 0 and 1 in the tails. */
 __device__ __forceinline__ float gelu_gate(float x, float square)
 {
     return zero_fast_reciprocal(1.0f + zero_fast_exp(gelu_exponent(x, square)));
 }
 
-/* x s; fp32 divides, which is one rounding less. */
+/* Returns x s; in fp32 by a division, which rounds once less. */
 template <bool FAST> __device__ __forceinline__ float gelu_value(float x)
 {
     if (FAST)
@@ -31,8 +31,8 @@ template <bool FAST> __device__ __forceinline__ float gelu_value(float x)
     return x / (1.0f + expf(gelu_exponent(x, x * x)));
 }
 
-/* s + x s (1 - s) 2u', where 1 - s = e^-2u s in fp32 as in gelu.c; bounded where the second term has died out. In 16
- * bits s (1 - s) is 0 there, and comes first. */
+/* Returns s + x s (1 - s) 2u'. In fp32 1 - s = e^-2u s, as in gelu.c, and x is bounded once the second term vanishes.
+ * In 16 bits s (1 - s) is 0 there, so it is multiplied first. */
 template <bool FAST> __device__ __forceinline__ float gelu_slope(float x)
 {
     float square = x * x, bounded = square > 100.0f ? 100.0f : square;
@@ -47,47 +47,28 @@ template <bool FAST> __device__ __forceinline__ float gelu_slope(float x)
     return fmaf(bounded_x * two_u_slope, e * s * s, s);
 }
 
-template <typename T> struct gelu_op {
-    static __device__ __forceinline__ float apply(float, float x)
-    {
-        return gelu_value<sizeof(T) == 2>(x);
-    }
-};
-template <typename T> struct add_op {
-    static __device__ __forceinline__ float apply(float y, float x)
-    {
-        return y + x;
-    }
-};
-
-/* out[i] = OP(a[i], b[i]); a NULL where the operation has one operand. out may be a. */
-template <typename T, int N, template <typename> class OP>
-static __global__ void __launch_bounds__(THREADS) elementwise(T *out, const T *a, const T *b, size_t n_packs)
+template <typename T, int N> static __global__ void __launch_bounds__(THREADS) gelu(T *y, const T *x, size_t n_packs)
 {
     size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= n_packs)
         return;
-    zero_pack<T, N> second = zero_load<N>(b, i * N), first = second;
-    float result[N];
-    if (a != nullptr)
-        first = zero_load<N>(a, i * N);
+    zero_pack<T, N> in = zero_load<N>(x, i * N);
+    float out[N];
 #pragma unroll
     for (int k = 0; k < N; ++k)
-        result[k] = OP<T>::apply(first[k], second[k]);
-    zero_store(out, i * N, result);
+        out[k] = gelu_value<sizeof(T) == 2>(in[k]);
+    zero_store(y, i * N, out);
 }
 
-/* Packs as far as they go, single elements behind them. */
-template <typename T, template <typename> class OP>
-static cudaError_t launch(cudaStream_t stream, T *out, const T *a, const T *b, size_t n)
+/* Launches whole packs, then single elements for the rest. */
+template <typename T> static cudaError_t launch_forward(cudaStream_t stream, T *y, const T *x, size_t n)
 {
     constexpr int N = 16 / sizeof(T);
-    size_t n_packs = zero_aligned(out) && zero_aligned(a) && zero_aligned(b) ? n / N : 0, done = n_packs * N;
+    size_t n_packs = zero_aligned(y) && zero_aligned(x) ? n / N : 0, done = n_packs * N;
     if (n_packs > 0)
-        elementwise<T, N, OP><<<(unsigned)zero_divide_up(n_packs, THREADS), THREADS, 0, stream>>>(out, a, b, n_packs);
+        gelu<T, N><<<(unsigned)zero_divide_up(n_packs, THREADS), THREADS, 0, stream>>>(y, x, n_packs);
     if (n > done)
-        elementwise<T, 1, OP><<<(unsigned)zero_divide_up(n - done, THREADS), THREADS, 0, stream>>>(
-            out + done, a == nullptr ? nullptr : a + done, b + done, n - done);
+        gelu<T, 1><<<(unsigned)zero_divide_up(n - done, THREADS), THREADS, 0, stream>>>(y + done, x + done, n - done);
     return cudaGetLastError();
 }
 
@@ -95,7 +76,7 @@ extern "C" cudaError_t zero_launch_gelu(cudaStream_t stream, zero_dtype_t dtype,
 {
     return zero_with_type(dtype, [&](auto type) {
         using T = decltype(type);
-        return launch<T, gelu_op>(stream, (T *)y, nullptr, (const T *)x, n_elems);
+        return launch_forward(stream, (T *)y, (const T *)x, n_elems);
     });
 }
 
@@ -172,13 +153,5 @@ extern "C" cudaError_t zero_launch_gelu_backward(cudaStream_t stream, zero_dtype
         if (zero_aligned(dx) && zero_aligned(y) && zero_aligned(dy) && zero_aligned(x) && width % N == 0)
             return launch_backward<N>(stream, (T *)dx, partials, (T *)y, (const T *)dy, (const T *)x, n_rows, width);
         return launch_backward<1>(stream, (T *)dx, partials, (T *)y, (const T *)dy, (const T *)x, n_rows, width);
-    });
-}
-
-extern "C" cudaError_t zero_launch_add(cudaStream_t stream, zero_dtype_t dtype, void *y, const void *x, size_t n_elems)
-{
-    return zero_with_type(dtype, [&](auto type) {
-        using T = decltype(type);
-        return launch<T, add_op>(stream, (T *)y, (const T *)y, (const T *)x, n_elems);
     });
 }

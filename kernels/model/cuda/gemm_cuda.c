@@ -1,16 +1,18 @@
-/* gemm_cuda.c - products of matrices on CUDA, by cuBLASLt.
+/* gemm_cuda.c - matrix products on CUDA, by cuBLASLt.
  *
- * The algorithm is chosen once for each shape and kept. cuBLASLt's heuristics name candidates, the likely best first;
- * the first sets the bits, and the fastest of those that give the very same bits is taken. So timing decides how long a
- * product takes and never what comes out: two runs agree though their clocks do not. Measured on an H200, nearly all
- * candidates are equal in bits, and the fastest of them saves 5% of a step's products over the first. Algorithms that
- * add partial sums by atomics or in a narrow type are ruled out beforehand.
+ * The algorithm is chosen once for each shape and kept. cuBLASLt's heuristics name candidates, the likely best first.
+ * The first defines the bits of the result; of those that give the same bits, the fastest is used. So timing decides
+ * how long a product takes but never what it computes, and two runs agree even if their timings differ. Measured on an
+ * H200, nearly all candidates give the same bits, and the fastest saves 5% of the time of a step's products over the
+ * first. Algorithms that add partial sums by atomics or in a narrow type are excluded beforehand.
  */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/model/cuda/model_cuda.h"
+#include <cublasLt.h>
+
+#include "kernels/model/cuda/gemm_cuda.h"
 
 /* ---- Plans ---- */
 
@@ -24,14 +26,14 @@ typedef struct plan_key {
     bool transpose_a, transpose_b, bias;
 } plan_key_t;
 
-/* Everything a call needs but the pointers. */
+/* All that a call needs except the pointers. */
 typedef struct plan {
     plan_key_t key;
     cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t a, b, c;
     cublasLtMatmulHeuristicResult_t candidates[MAX_CANDIDATES]; /* usable ones */
     int n_candidates, chosen;
-    bool timed; /* else the first is in use */
+    bool timed; /* if not, the first candidate is used */
 } plan_t;
 
 struct zero_gemm_plans {
@@ -106,7 +108,7 @@ static cudaDataType_t blas_type(zero_dtype_t dtype)
     return dtype == ZERO_FP32 ? CUDA_R_32F : dtype == ZERO_BF16 ? CUDA_R_16BF : CUDA_R_16F;
 }
 
-/* The largest power of two up to 16 that divides the address. */
+/* Returns the largest power of two, up to 16, that divides the address. */
 static unsigned alignment(const void *data)
 {
     uintptr_t address = (uintptr_t)data | 16;
@@ -116,7 +118,7 @@ static unsigned alignment(const void *data)
 static plan_key_t key_of(zero_dtype_t dtype, const zero_cuda_gemm_t *g)
 {
     plan_key_t key;
-    memset(&key, 0, sizeof key); /* keys are compared as bytes: padding too */
+    memset(&key, 0, sizeof key); /* padding too, since keys are compared as bytes */
     key.m = g->m, key.n = g->n, key.k = g->k;
     key.lda = g->lda, key.ldb = g->ldb, key.ldc = g->ldc;
     key.dtype = dtype, key.c_dtype = g->c_dtype;
@@ -126,8 +128,8 @@ static plan_key_t key_of(zero_dtype_t dtype, const zero_cuda_gemm_t *g)
     return key;
 }
 
-/* cuBLASLt counts columns first: it computes c^T = op(b)^T op(a)^T, and what is stored by rows it takes for the
- * transpose. So its A is b, its B is a, and both keep their flags. */
+/* Describes the product to cuBLASLt, whose matrices are column-major: it reads each of our matrices as its transpose
+ * and computes c^T = op(b)^T op(a)^T. So its A is b, its B is a, and both keep their flags. */
 static zero_status_t describe(plan_t *plan)
 {
     const plan_key_t *key = &plan->key;
@@ -151,7 +153,7 @@ static zero_status_t describe(plan_t *plan)
 static cublasStatus_t set_preference(cublasLtMatmulPreference_t preference, const plan_key_t *key)
 {
     size_t workspace = ZERO_GEMM_WORKSPACE_BYTES;
-    uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; /* not INPLACE, whose atomics add in any order */
+    uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; /* not INPLACE: atomics add in any order */
     uint32_t aligns[] = {key->b_align, key->a_align, key->c_align, key->c_align};
     static const cublasLtMatmulPreferenceAttributes_t names[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
@@ -228,7 +230,7 @@ static cublasStatus_t run(zero_model_context_t *ctx, const plan_t *plan, const z
 
 #define N_TIMED_RUNS 3
 
-/* Runs a candidate several times: the least time, and what c then holds. */
+/* Runs a candidate several times and returns its least time and the fingerprint of c. */
 static zero_status_t time_candidate(zero_model_context_t *ctx, const plan_t *plan, const zero_cuda_gemm_t *gemm,
                                     int candidate, float *least_ms, zero_fingerprint_t *fingerprint)
 {
@@ -253,8 +255,8 @@ static zero_status_t time_candidate(zero_model_context_t *ctx, const plan_t *pla
     return ZERO_OK;
 }
 
-/* Uses c as its scratch: for products that overwrite it. Where c comes out all alike, bits show nothing, and the choice
- * is left to a later call. */
+/* Times all candidates, with c as scratch: only for products that overwrite c. If most of c's elements are equal, the
+ * bits prove nothing, and a later call chooses. */
 static zero_status_t choose_fastest(zero_model_context_t *ctx, plan_t *plan, const zero_cuda_gemm_t *gemm)
 {
     zero_fingerprint_t first, other;
@@ -273,7 +275,7 @@ static zero_status_t choose_fastest(zero_model_context_t *ctx, plan_t *plan, con
     return ZERO_OK;
 }
 
-/* Waiting for the device, as timing does, is not allowed while a graph is captured. */
+/* Returns whether waiting for the device, as timing does, is allowed: not while a graph is captured. */
 static bool may_wait(zero_model_context_t *ctx)
 {
     enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusActive;
@@ -281,8 +283,8 @@ static bool may_wait(zero_model_context_t *ctx)
            capture == cudaStreamCaptureStatusNone;
 }
 
-/* A bias that is not aligned to 16 bytes: no algorithm promises to read it. It is laid into c and added to there, so it
- * is still rounded once. */
+/* Fills c with the bias and accumulates the product there, so that each sum is still rounded once. For a bias that is
+ * not aligned to 16 bytes, which no algorithm promises to read. */
 static zero_status_t gemm_onto_bias(zero_model_context_t *ctx, const zero_cuda_gemm_t *gemm)
 {
     zero_cuda_gemm_t onto = *gemm;

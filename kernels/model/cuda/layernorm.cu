@@ -1,14 +1,14 @@
 /* layernorm.cu - LayerNorm on CUDA, with the residual sum before it (Ba, Kiros, Hinton 2016, arXiv:1607.06450).
  *
- * Forward: a row belongs to one or more warps, which hold it in registers from the only read to the only write, so each
- * tensor crosses memory once. Mean and variance are taken of the sum as it was rounded and stored, and y comes from one
- * expression, so backward repeats its bits where it makes y again. Backward is norm_backward.cuh's.
+ * Forward: one or more warps own a row and keep it in registers, so each tensor is read or written once. Mean and
+ * variance are those of the residual sum as it was rounded and stored. Backward is in norm_backward.cuh; it computes y
+ * by the same expressions as forward, so a recomputed y has the same bits.
  */
 #include "kernels/model/cuda/norm_backward.cuh"
 #include "kernels/model/cuda/norm_forward.cuh"
 
-/* Sums over the threads of a row: `n_warps` warps side by side from `first_warp`. Every thread gets the result.
- * shared[NORM_MAX_WARPS] is used once. */
+/* Returns the sum over the threads of a row, `n_warps` neighbouring warps from `first_warp` on; every thread gets it.
+ * shared[NORM_MAX_WARPS] must not be used twice. */
 static __device__ __forceinline__ float row_sum(float x, int n_warps, int first_warp, float *shared)
 {
     x = zero_warp_sum(x);
@@ -27,14 +27,14 @@ struct layer_norm {
     {
         return (x - mean) * rstd;
     }
-    /* bias may be NULL: then b is 0, which adds nothing but the sign of a zero. */
+    /* Without a bias b is 0, which changes at most the sign of a zero. */
     static __device__ __forceinline__ float scaled(float h, float w, float b)
     {
         return fmaf(h, w, b);
     }
 };
 
-/* Stores the row's new residual, if it is stored elsewhere or has changed, and returns this thread's sum of it. */
+/* Stores the row's new residual if it has changed or goes elsewhere, and returns this thread's sum of it. */
 template <typename T, int N, int PACKS>
 static __device__ __forceinline__ float store_residual(const norm_row<T, N, PACKS> &row, T *residual_out, bool changed)
 {
@@ -52,7 +52,7 @@ static __device__ __forceinline__ float store_residual(const norm_row<T, N, PACK
     return sum;
 }
 
-/* This thread's sum of squared differences from the mean. */
+/* Returns this thread's sum of squared differences from the mean. */
 template <typename T, int N, int PACKS>
 static __device__ __forceinline__ float sum_variation(const norm_row<T, N, PACKS> &row, float mean)
 {
@@ -98,7 +98,7 @@ static __global__ void __launch_bounds__(NORM_MAX_WARPS *ZERO_WARP)
     __shared__ float shared[2][NORM_MAX_WARPS];
     int warp = threadIdx.x / ZERO_WARP, width = row_warps * ZERO_WARP, t = threadIdx.x % width;
     size_t row = (size_t)blockIdx.x * (blockDim.x / width) + warp / row_warps;
-    if (row >= n_rows) /* whole warps, and only if rows take one warp each: no barrier waits for them */
+    if (row >= n_rows) /* whole warps, and only if each row takes one warp: no barrier waits for them */
         return;
     norm_row<T, N, PACKS> own{row * dim, t, width, dim / N};
     own.read(residual, addend);
@@ -128,8 +128,8 @@ static cudaError_t launch_forward(cudaStream_t stream, T *y, float *mean, float 
     return cudaGetLastError();
 }
 
-/* A warp a row where three packs a lane are enough; else 2 packs a thread: many warps with few registers hide the
- * reductions' latency better than few with many. */
+/* A row takes one warp if three packs per lane are enough. Else a thread takes two packs: many warps with few registers
+ * hide the latency of the reductions better than few warps with many. The longest rows take four. */
 template <typename T>
 static cudaError_t choose_forward(cudaStream_t stream, T *y, float *mean, float *rstd, T *residual_out,
                                   const T *residual, const T *addend, const T *weight, const T *bias, float eps,

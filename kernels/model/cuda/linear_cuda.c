@@ -1,11 +1,12 @@
-/* linear_cuda.c - linear layers on CUDA: products of matrices (gemm_cuda.c), bias in the epilogue, weight gradients
- * summed into the gradient by the product itself.
+/* linear_cuda.c - linear layers on CUDA: matrix products (gemm_cuda.c) that add the bias in their epilogue, and that
+ * accumulate into the weight's gradient themselves.
  */
-#include "kernels/model/cuda/model_cuda.h"
+#include "kernels/model/cuda/gemm_cuda.h"
+#include "kernels/model/cuda/table_entries.h"
 
 size_t zero_cuda_linear_workspace(const zero_model_limits_t *limits)
 {
-    return zero_cuda_bytes(zero_column_sum_bytes(limits->max_width));
+    return zero_scratch_bytes(zero_column_sum_bytes(limits->max_width));
 }
 
 zero_status_t zero_cuda_linear(zero_model_context_t *ctx, void *y, const void *x, zero_weight_t weight,
@@ -71,10 +72,9 @@ zero_status_t zero_cuda_linear_backward_weight(zero_model_context_t *ctx, zero_g
     ZERO_TRY(zero_cuda_gemm(ctx, &gemm));
     if (dbias.data == NULL)
         return ZERO_OK;
-    zero_cuda_scratch_t scratch = zero_cuda_scratch(ctx);
-    float *partials = zero_cuda_take(&scratch, zero_column_sum_parts(n_rows, n_out) * n_out * sizeof *partials);
-    if (partials == NULL)
-        return ZERO_ERROR_ARGUMENT;
+    zero_scratch_t scratch = zero_cuda_scratch(ctx);
+    float *partials;
+    ZERO_TRY(zero_scratch_take(&scratch, zero_column_sum_parts(n_rows, n_out) * n_out * sizeof *partials, &partials));
     ZERO_TRY_CUDA(zero_launch_column_sum(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, dbias, dy, partials,
                                          n_rows, n_out));
     return ZERO_OK;

@@ -1,8 +1,9 @@
-/* loss.cu - softmax cross-entropy on a chunk of logits on CUDA: losses out, logits turned into their gradient in place.
+/* loss.cu - softmax cross-entropy of a chunk of logits on CUDA: computes the losses and turns the logits into their
+ * gradient in place.
  *
- * A block takes a row. The first pass keeps each thread's running maximum and sum of exponentials, which are combined
- * in a fixed tree; the second needs the row again and overwrites it. A row that fits is kept in shared memory
- * meanwhile, where each thread finds what it put there itself: L2 does not keep it until it is read anew.
+ * A block takes a row. In the first pass each thread keeps a running maximum and sum of exponentials, which are
+ * combined in a fixed tree; the second pass reads the row again and overwrites it. A row that fits is kept in shared
+ * memory in between, since L2 would lose it; each thread reads only what it stored there itself.
  */
 #include "kernels/model/cuda/pack.cuh"
 
@@ -14,7 +15,7 @@ typedef struct running {
     float max, sum;
 } running_t;
 
-/* e^(old - new) of two maxima; 1 where both are still -infinity, whose difference is NaN. */
+/* Returns e^(from - to) of two maxima, or 1 if both are still -infinity, whose difference is NaN. */
 static __device__ __forceinline__ float rescale(float from, float to)
 {
     return from == to ? 1.0f : zero_fast_exp(from - to);
@@ -26,7 +27,8 @@ static __device__ __forceinline__ running_t combine(running_t a, running_t b)
     return {max, fmaf(a.sum, rescale(a.max, max), b.sum * rescale(b.max, max))};
 }
 
-/* A whole pack at a time: one rescaling for N elements. A NaN is passed over by the maximum and enters the sum. */
+/* Adds a whole pack to the running state, with one rescaling for N elements. The maximum ignores NaN; the sum does not.
+ */
 template <int N> static __device__ __forceinline__ running_t take(running_t state, const float (&x)[N])
 {
     float max = state.max;
@@ -71,8 +73,8 @@ template <typename T, int N> static __device__ __forceinline__ void to_floats(fl
         x[i] = pack[i];
 }
 
-/* Packs up to the last whole one, then single elements. Rows start at aligned addresses: loss_cuda.c pads them. KEEP:
- * dynamic shared memory holds the row's packs. */
+/* Takes a row's whole packs, then its last elements one by one. Rows start at aligned addresses, since loss_cuda.c pads
+ * them. KEEP: the row's packs are kept in dynamic shared memory. */
 template <typename T, int N, bool KEEP>
 static __global__ void __launch_bounds__(THREADS)
     cross_entropy(T *logits, double *losses, const int32_t *targets, const float *grad_scale, double loss_weight,
@@ -98,7 +100,7 @@ static __global__ void __launch_bounds__(THREADS)
         float x[1] = {zero_to_float(row[i])};
         state = take(state, x);
     }
-    state = combine_block(state); /* its barrier also stands between reading the target's logit and writing it */
+    state = combine_block(state); /* its barrier also separates reading the target's logit from writing it */
     if (threadIdx.x == 0)
         losses[row_index] = (double)logf(state.sum) + ((double)state.max - (double)target_logit);
     if (grad_scale == nullptr)
@@ -116,13 +118,13 @@ static __global__ void __launch_bounds__(THREADS)
     }
     for (size_t i = n_packs * N + threadIdx.x; i < vocab_size; i += THREADS)
         row[i] = zero_from_float<T>(factor * zero_fast_exp(zero_to_float(row[i]) - state.max));
-    /* Once more the target's, by the thread that wrote it. */
+    /* The target's element is written again, by the thread that wrote it before. */
     size_t at = (size_t)target, writer = at < n_packs * N ? at / N : at - n_packs * N;
     if (valid && threadIdx.x == writer % THREADS)
         row[at] = zero_from_float<T>(factor * zero_fast_exp(target_logit - state.max) - scale);
 }
 
-/* Two rows on a multiprocessor of 227 KiB, so that one is read while the other is written. */
+/* Two rows fit a multiprocessor's 227 KiB, so that one is read while the other is written. */
 #define KEPT_MAX_BYTES ((size_t)112 << 10)
 
 template <bool KEEP, typename T>

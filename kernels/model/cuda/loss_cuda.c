@@ -1,18 +1,18 @@
-/* loss_cuda.c - the output head and softmax cross-entropy on CUDA, fused and taken a chunk of rows at a time.
+/* loss_cuda.c - the output head and softmax cross-entropy on CUDA, fused, a chunk of rows at a time.
  *
- * One chunk's logits exist at a time, of the activations' dtype: a product makes them, loss.cu turns them into losses
- * and, in place, into their gradient, and two products take that to dweight and dx. Where there are several chunks a
- * gradient narrower than fp32 is summed in fp32 scratch and rounded once. Where rows are few beside the width (fewer
- * than 2 dim, about) that scratch would be larger than all the logits: then there is one chunk. Chunks are cut by sizes
- * alone.
+ * Only one chunk's logits exist, in the activations' dtype. A product computes them, loss.cu turns them into losses
+ * and, in place, into their gradient, and two products take that to dweight and dx. With several chunks, a gradient
+ * narrower than fp32 is summed in fp32 scratch and rounded once. With few rows (fewer than about 2 dim) that scratch
+ * would be larger than all the logits, so there is one chunk. The number of chunks depends on sizes alone.
  */
-#include "kernels/model/cuda/model_cuda.h"
+#include "kernels/model/cuda/gemm_cuda.h"
+#include "kernels/model/cuda/table_entries.h"
 
-/* Of a chunk's logits: 16 x 1024 rows of GPT-2's vocabulary in three chunks. Larger chunks read and write dweight less
- * often; smaller ones leave memory to activations. */
+/* Bytes of a chunk's logits: 16 x 1024 rows of GPT-2's vocabulary take three chunks. Larger chunks read and write
+ * dweight less often; smaller ones leave memory for activations. */
 #define LOGITS_MAX_BYTES ((size_t)544 << 20)
 #define CHUNK_ALIGN ((size_t)128) /* rows: whole tiles of the products */
-#define LOGITS_ALIGN ((size_t)64) /* elements: rows start aligned whatever the vocabulary's size */
+#define LOGITS_ALIGN ((size_t)64) /* elements: rows start aligned for every size of vocabulary */
 
 static size_t round_up(size_t n, size_t multiple)
 {
@@ -24,18 +24,19 @@ static size_t logits_stride(size_t vocab_size)
     return round_up(vocab_size, LOGITS_ALIGN);
 }
 
-/* Sums of dweight, where it is narrower and there are several chunks. */
+/* Returns the bytes of dweight's fp32 sums: none if it is fp32 or there is one chunk. */
 static size_t sums_bytes(size_t chunk, size_t n_rows, size_t dim, size_t vocab_size, zero_dtype_t dtype)
 {
-    return dtype != ZERO_FP32 && chunk < n_rows ? zero_cuda_bytes(vocab_size * dim * sizeof(float)) : 0;
+    return dtype != ZERO_FP32 && chunk < n_rows ? zero_scratch_bytes(vocab_size * dim * sizeof(float)) : 0;
 }
 
 static size_t logits_bytes(size_t chunk, size_t vocab_size, zero_dtype_t dtype)
 {
-    return zero_cuda_bytes(chunk * logits_stride(vocab_size) * zero_dtype_size(dtype));
+    return zero_scratch_bytes(chunk * logits_stride(vocab_size) * zero_dtype_size(dtype));
 }
 
-/* As few chunks as fit, of equal size; and one where that takes no more memory than their sums would. */
+/* Returns the rows of a chunk: as few chunks as fit, of equal size, or one chunk if that takes no more memory than
+ * several with their sums. */
 static size_t chunk_rows(size_t n_rows, size_t dim, size_t vocab_size, zero_dtype_t dtype)
 {
     size_t most = LOGITS_MAX_BYTES / (logits_stride(vocab_size) * zero_dtype_size(dtype));
@@ -50,17 +51,18 @@ static size_t chunk_rows(size_t n_rows, size_t dim, size_t vocab_size, zero_dtyp
 
 size_t zero_cuda_loss_workspace(const zero_model_limits_t *limits)
 {
-    /* The head's, or more where another layer is larger. */
+    /* At least the head's: another layer may be larger. */
     size_t dim = (limits->max_linear + limits->vocab_size - 1) / limits->vocab_size;
     size_t chunk = chunk_rows(limits->n_rows, dim, limits->vocab_size, limits->dtype);
-    return logits_bytes(chunk, limits->vocab_size, limits->dtype) + zero_cuda_bytes(limits->n_rows * sizeof(double)) +
+    return logits_bytes(chunk, limits->vocab_size, limits->dtype) +
+           zero_scratch_bytes(limits->n_rows * sizeof(double)) +
            sums_bytes(chunk, limits->n_rows, dim, limits->vocab_size, limits->dtype);
 }
 
-/* What head_loss computes with; a chunk's pointers are its rows of x and dx. */
+/* What all chunks of head_loss share. */
 typedef struct head {
     const void *weight;  /* [vocab_size, dim] */
-    zero_grad_t dweight; /* where chunks are summed */
+    zero_grad_t dweight; /* the gradient, or its fp32 sums */
     void *logits;        /* [chunk, stride] */
     size_t dim, vocab_size, stride;
     zero_dtype_t dtype;
@@ -82,7 +84,7 @@ static zero_status_t chunk_logits(zero_model_context_t *ctx, const head_t *h, co
     return zero_cuda_gemm(ctx, &gemm);
 }
 
-/* dweight (+)= dlogits^T x, dx = dlogits weight, in this order since dx may be x. */
+/* Computes dweight (+)= dlogits^T x, then dx = dlogits weight: in this order, since dx may be x. */
 static zero_status_t chunk_backward(zero_model_context_t *ctx, const head_t *h, void *dx, const void *x, size_t rows,
                                     bool accumulate)
 {
@@ -116,7 +118,7 @@ zero_status_t zero_cuda_head_loss(zero_model_context_t *ctx, double *loss_sum, v
                                   const void *x, zero_weight_t weight, const int32_t *targets, double loss_weight,
                                   const float *grad_scale, size_t n_rows, size_t dim, size_t vocab_size)
 {
-    zero_cuda_scratch_t scratch = zero_cuda_scratch(ctx);
+    zero_scratch_t scratch = zero_cuda_scratch(ctx);
     cudaStream_t stream = zero_model_stream(ctx);
     ZERO_TRY(zero_check_weight(ctx, weight));
     head_t head = {.weight = weight.data,
@@ -127,14 +129,12 @@ zero_status_t zero_cuda_head_loss(zero_model_context_t *ctx, double *loss_sum, v
                    .dtype = weight.dtype};
     size_t size = zero_dtype_size(head.dtype), chunk = chunk_rows(n_rows, dim, vocab_size, head.dtype);
     bool narrow = dx != NULL && dweight.dtype != ZERO_FP32 && chunk < n_rows;
-    head.logits = zero_cuda_take(&scratch, chunk * head.stride * size);
-    double *losses = zero_cuda_take(&scratch, n_rows * sizeof *losses);
-    if (head.logits == NULL || losses == NULL)
-        return ZERO_ERROR_ARGUMENT;
+    ZERO_TRY(zero_scratch_take(&scratch, chunk * head.stride * size, &head.logits));
+    double *losses;
+    ZERO_TRY(zero_scratch_take(&scratch, n_rows * sizeof *losses, &losses));
     if (narrow) {
-        void *sums = zero_cuda_take(&scratch, vocab_size * dim * sizeof(float));
-        if (sums == NULL)
-            return ZERO_ERROR_ARGUMENT;
+        void *sums;
+        ZERO_TRY(zero_scratch_take(&scratch, vocab_size * dim * sizeof(float), &sums));
         head.dweight = (zero_grad_t){.data = sums, .dtype = ZERO_FP32};
     }
 

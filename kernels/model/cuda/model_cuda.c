@@ -1,10 +1,12 @@
-/* model_cuda.c - the CUDA table of model kernels: the context, the workspace's size, who computes attention, and the
- * functions that are a launch and no more.
+/* model_cuda.c - the CUDA table of model kernels: the context, the workspace's size, the choice of attention's backend,
+ * and the functions that only launch kernels.
  */
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "kernels/model/cuda/model_cuda.h"
+#include "kernels/model/cuda/attention_cudnn.h"
+#include "kernels/model/cuda/gemm_cuda.h"
+#include "kernels/model/cuda/table_entries.h"
 #include "kernels/model/rope.h"
 
 static zero_dtype_t activation_dtype(zero_dtype_t weight_dtype)
@@ -31,7 +33,7 @@ static double peak_flops(zero_dtype_t weight_dtype)
     return 0.0;
 }
 
-/* ---- Workspace: cuBLASLt's part, then scratch that the calls share, since one runs at a time ---- */
+/* ---- Workspace: cuBLASLt's part, then scratch for one call at a time ---- */
 
 static size_t larger(size_t a, size_t b)
 {
@@ -40,7 +42,7 @@ static size_t larger(size_t a, size_t b)
 
 static size_t attention_workspace(const zero_model_limits_t *limits)
 {
-    size_t own = zero_cuda_bytes(limits->n_rows * limits->n_heads * sizeof(float)); /* delta */
+    size_t own = zero_scratch_bytes(limits->n_rows * limits->n_heads * sizeof(float)); /* delta */
 #ifdef ZERO_HAVE_CUDNN
     return limits->dtype == ZERO_FP32 ? own : larger(own, zero_cudnn_workspace(limits));
 #else
@@ -50,16 +52,16 @@ static size_t attention_workspace(const zero_model_limits_t *limits)
 
 static size_t embed_workspace(const zero_model_limits_t *limits)
 {
-    return zero_cuda_bytes(zero_embed_places_bytes(limits->n_rows)) +
-           zero_cuda_bytes(zero_embed_partials_bytes(limits->n_rows, limits->max_width)) +
-           zero_cuda_bytes(zero_embed_sort_bytes(limits->n_rows, limits->vocab_size));
+    return zero_scratch_bytes(zero_embed_entries_bytes(limits->n_rows)) +
+           zero_scratch_bytes(zero_embed_partials_bytes(limits->n_rows, limits->max_width)) +
+           zero_scratch_bytes(zero_embed_sort_bytes(limits->n_rows, limits->vocab_size));
 }
 
 static size_t workspace_bytes(const zero_model_limits_t *limits)
 {
     size_t bytes = zero_cuda_linear_workspace(limits);
     bytes = larger(bytes, attention_workspace(limits));
-    bytes = larger(bytes, zero_cuda_bytes(3 * zero_norm_most_partials(limits->max_width) * sizeof(float)));
+    bytes = larger(bytes, zero_scratch_bytes(3 * zero_norm_most_partials(limits->max_width) * sizeof(float)));
     bytes = larger(bytes, zero_cuda_loss_workspace(limits));
     return ZERO_GEMM_WORKSPACE_BYTES + larger(bytes, embed_workspace(limits));
 }
@@ -117,13 +119,12 @@ static zero_status_t layernorm_backward(zero_model_context_t *ctx, void *dresidu
 {
     const zero_grad_t grads[] = {dweight, dbias, dcolumns};
     cudaStream_t stream = zero_model_stream(ctx);
-    zero_cuda_scratch_t scratch = zero_cuda_scratch(ctx);
+    zero_scratch_t scratch = zero_cuda_scratch(ctx);
     ZERO_TRY(zero_check_weight(ctx, weight));
     ZERO_TRY(zero_check_weight(ctx, bias));
     size_t n_parts = zero_norm_parts(n_rows, dim, zero_dtype_size(weight.dtype));
-    float *partials = zero_cuda_take(&scratch, n_parts * 3 * dim * sizeof *partials); /* [n_parts, 3, dim] */
-    if (partials == NULL)
-        return ZERO_ERROR_ARGUMENT;
+    float *partials;
+    ZERO_TRY(zero_scratch_take(&scratch, n_parts * 3 * dim * sizeof *partials, &partials)); /* [n_parts, 3, dim] */
     ZERO_TRY_CUDA(zero_launch_layernorm_backward(stream, weight.dtype, dresidual, partials, y, dy, residual, mean, rstd,
                                                  weight.data, bias.data, n_rows, dim));
     ZERO_TRY_CUDA(zero_launch_put_partials(stream, grads, 3, partials, n_parts, dim));
@@ -146,12 +147,11 @@ static zero_status_t rmsnorm_backward(zero_model_context_t *ctx, void *dresidual
                                       size_t n_rows, size_t dim)
 {
     cudaStream_t stream = zero_model_stream(ctx);
-    zero_cuda_scratch_t scratch = zero_cuda_scratch(ctx);
+    zero_scratch_t scratch = zero_cuda_scratch(ctx);
     ZERO_TRY(zero_check_weight(ctx, weight));
     size_t n_parts = zero_norm_parts(n_rows, dim, zero_dtype_size(weight.dtype));
-    float *partials = zero_cuda_take(&scratch, n_parts * dim * sizeof *partials); /* [n_parts, dim] */
-    if (partials == NULL)
-        return ZERO_ERROR_ARGUMENT;
+    float *partials;
+    ZERO_TRY(zero_scratch_take(&scratch, n_parts * dim * sizeof *partials, &partials)); /* [n_parts, dim] */
     ZERO_TRY_CUDA(zero_launch_rmsnorm_backward(stream, weight.dtype, dresidual, partials, y, dy, residual, rstd,
                                                weight.data, n_rows, dim));
     ZERO_TRY_CUDA(zero_launch_put_partials(stream, &dweight, 1, partials, n_parts, dim));
@@ -164,19 +164,19 @@ static zero_status_t rope(zero_model_context_t *ctx, void *qkv, bool inverse, fl
                           size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim)
 {
     if (head_dim % 2 != 0 || head_dim > UINT32_MAX)
-        return zero_fail(ZERO_ERROR_ARGUMENT, "rope: heads of %zu elements, which are no pairs", head_dim);
+        return zero_fail(ZERO_ERROR_ARGUMENT, "rope: heads of %zu elements cannot be rotated in pairs", head_dim);
     for (size_t first = 0; first < head_dim / 2; first += ZERO_ROPE_FREQUENCIES) {
-        zero_rope_frequencies_t some = {.head_dim = (uint32_t)head_dim, .first = (uint32_t)first};
-        for (; some.n < ZERO_ROPE_FREQUENCIES && first + some.n < head_dim / 2; ++some.n)
-            some.of[some.n] = zero_rope_frequency(theta, first + some.n, head_dim);
-        ZERO_TRY_CUDA(zero_launch_rope(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, qkv, &some, inverse,
+        zero_rope_frequencies_t frequencies = {.head_dim = (uint32_t)head_dim, .first = (uint32_t)first};
+        for (; frequencies.n < ZERO_ROPE_FREQUENCIES && first + frequencies.n < head_dim / 2; ++frequencies.n)
+            frequencies.of[frequencies.n] = zero_rope_frequency(theta, first + frequencies.n, head_dim);
+        ZERO_TRY_CUDA(zero_launch_rope(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, qkv, &frequencies, inverse,
                                        n_batch * seq_len, seq_len, n_heads + n_kv_heads,
                                        (n_heads + 2 * n_kv_heads) * head_dim));
     }
     return ZERO_OK;
 }
 
-/* ---- GELU and elementwise ---- */
+/* ---- SwiGLU, GELU, gradients ---- */
 
 static zero_status_t swiglu(zero_model_context_t *ctx, void *y, const void *gate_up, size_t n_rows, size_t width)
 {
@@ -202,21 +202,14 @@ static zero_status_t gelu_backward(zero_model_context_t *ctx, void *dx, zero_gra
                                    const void *x, size_t n_rows, size_t width)
 {
     cudaStream_t stream = zero_model_stream(ctx);
-    zero_cuda_scratch_t scratch = zero_cuda_scratch(ctx);
+    zero_scratch_t scratch = zero_cuda_scratch(ctx);
     size_t n_parts = zero_column_sum_parts(n_rows, width);
-    float *partials = zero_cuda_take(&scratch, n_parts * width * sizeof *partials);
-    if (partials == NULL)
-        return ZERO_ERROR_ARGUMENT;
+    float *partials;
+    ZERO_TRY(zero_scratch_take(&scratch, n_parts * width * sizeof *partials, &partials));
     ZERO_TRY_CUDA(
         zero_launch_gelu_backward(stream, zero_model_cuda(ctx)->dtype, dx, partials, y, dy, x, n_rows, width));
     if (dcolumns.data != NULL)
         ZERO_TRY_CUDA(zero_launch_put_partials(stream, &dcolumns, 1, partials, n_parts, width));
-    return ZERO_OK;
-}
-
-static zero_status_t add(zero_model_context_t *ctx, void *y, const void *x, size_t n_elems)
-{
-    ZERO_TRY_CUDA(zero_launch_add(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, y, x, n_elems));
     return ZERO_OK;
 }
 
@@ -232,7 +225,7 @@ static zero_status_t zero_fill(zero_model_context_t *ctx, void *y, size_t n_byte
     return ZERO_OK;
 }
 
-/* ---- Attention: cuDNN's where it serves ---- */
+/* ---- Attention: by cuDNN if it serves the shape, else by attention.cu ---- */
 
 static zero_status_t check_attention(const zero_attention_shape_t *s)
 {
@@ -240,8 +233,8 @@ static zero_status_t check_attention(const zero_attention_shape_t *s)
         return zero_fail(ZERO_ERROR_ARGUMENT, "attention: %zu heads cannot share %zu key/value heads", s->n_heads,
                          s->n_kv_heads);
     if (s->head_dim > ZERO_ATTENTION_MAX_HEAD_DIM)
-        return zero_fail(ZERO_ERROR_UNSUPPORTED, "attention heads of %zu; on CUDA %d is the most", s->head_dim,
-                         ZERO_ATTENTION_MAX_HEAD_DIM);
+        return zero_fail(ZERO_ERROR_UNSUPPORTED, "attention: heads of %zu elements; on CUDA %d is the most",
+                         s->head_dim, ZERO_ATTENTION_MAX_HEAD_DIM);
     return ZERO_OK;
 }
 
@@ -255,7 +248,7 @@ static bool cudnn_serves(zero_model_context_t *ctx, const zero_attention_shape_t
 #endif
 }
 
-/* Fp32 has no cuDNN context, and no shape that cuDNN may serve. */
+/* In fp32 there is no cuDNN context, and zero_cudnn_may_serve refuses every shape. */
 static bool attention_is_slow(zero_model_context_t *ctx, size_t n_batch, size_t seq_len, size_t n_heads,
                               size_t n_kv_heads, size_t head_dim, char why[ZERO_MODEL_WHY])
 {
@@ -265,8 +258,8 @@ static bool attention_is_slow(zero_model_context_t *ctx, size_t n_batch, size_t 
 #else
     (void)ctx, (void)n_batch, (void)seq_len, (void)n_heads, (void)n_kv_heads, (void)head_dim;
     snprintf(why, ZERO_MODEL_WHY,
-             "this program was built without cuDNN: install its development files (libcudnn9-dev-cuda-13, say) and "
-             "build it again");
+             "this program was built without cuDNN: install its development files (for example libcudnn9-dev-cuda-13) "
+             "and build it again");
     return true;
 #endif
 }
@@ -295,10 +288,9 @@ static zero_status_t attention_backward(zero_model_context_t *ctx, void *dqkv, c
     if (cudnn_serves(ctx, &shape, qkv))
         return zero_cudnn_attention_backward(ctx, &shape, dqkv, dout, qkv, out, logsumexp);
 #endif
-    zero_cuda_scratch_t scratch = zero_cuda_scratch(ctx);
-    float *delta = zero_cuda_take(&scratch, n_batch * n_heads * seq_len * sizeof *delta);
-    if (delta == NULL)
-        return ZERO_ERROR_ARGUMENT;
+    zero_scratch_t scratch = zero_cuda_scratch(ctx);
+    float *delta;
+    ZERO_TRY(zero_scratch_take(&scratch, n_batch * n_heads * seq_len * sizeof *delta, &delta));
     ZERO_TRY_CUDA(zero_launch_attention_backward(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, dqkv, delta, dout,
                                                  qkv, out, logsumexp, n_batch, seq_len, n_heads, n_kv_heads, head_dim));
     return ZERO_OK;
@@ -322,20 +314,21 @@ static zero_status_t embed_backward(zero_model_context_t *ctx, zero_grad_t dtoke
 {
     cudaStream_t stream = zero_model_stream(ctx);
     zero_dtype_t dtype = zero_model_cuda(ctx)->dtype;
-    zero_cuda_scratch_t scratch = zero_cuda_scratch(ctx);
+    zero_scratch_t scratch = zero_cuda_scratch(ctx);
     size_t n_rows = n_batch * seq_len;
     if (n_rows > INT32_MAX)
         return zero_fail(ZERO_ERROR_OVERFLOW, "%zu positions do not fit 31 bits", n_rows);
-    zero_embed_place_t *places = zero_cuda_take(&scratch, zero_embed_places_bytes(n_rows));
-    float *partials = zero_cuda_take(&scratch, zero_embed_partials_bytes(n_rows, dim));
-    void *sort = zero_cuda_take(&scratch, zero_embed_sort_bytes(n_rows, vocab_size));
-    if (places == NULL || partials == NULL || sort == NULL)
-        return ZERO_ERROR_ARGUMENT;
+    zero_embed_entry_t *entries;
+    ZERO_TRY(zero_scratch_take(&scratch, zero_embed_entries_bytes(n_rows), &entries));
+    float *partials;
+    ZERO_TRY(zero_scratch_take(&scratch, zero_embed_partials_bytes(n_rows, dim), &partials));
+    void *sort;
+    ZERO_TRY(zero_scratch_take(&scratch, zero_embed_sort_bytes(n_rows, vocab_size), &sort));
     if (!dtokens.accumulate)
         ZERO_TRY_CUDA(cudaMemsetAsync(dtokens.data, 0, vocab_size * dim * zero_dtype_size(dtokens.dtype), stream));
-    ZERO_TRY_CUDA(zero_launch_embed_sort(stream, sort, places, tokens, n_rows, vocab_size));
+    ZERO_TRY_CUDA(zero_launch_embed_sort(stream, sort, entries, tokens, n_rows, vocab_size));
     ZERO_TRY_CUDA(
-        zero_launch_embed_tokens_backward(stream, dtype, dtokens, partials, dout, places, n_rows, dim, vocab_size));
+        zero_launch_embed_tokens_backward(stream, dtype, dtokens, partials, dout, entries, n_rows, dim, vocab_size));
     if (dpositions.data != NULL)
         ZERO_TRY_CUDA(zero_launch_embed_positions_backward(stream, dtype, dpositions, dout, n_batch, seq_len, dim));
     return ZERO_OK;
@@ -371,7 +364,6 @@ static const zero_model_kernels_t table = {
     .embed_backward = embed_backward,
     .head_loss = zero_cuda_head_loss,
     .head_logits = zero_cuda_head_logits,
-    .add = add,
     .put_grad = put_grad,
     .zero_fill = zero_fill,
 };

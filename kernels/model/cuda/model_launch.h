@@ -1,8 +1,8 @@
 /* model_launch.h - the launchers of the CUDA model kernels, for the C files that decide what runs.
  *
  * A launcher queues its kernels in `stream` and returns the launch's error. It neither allocates nor waits. `dtype` is
- * that of activations and weights; pointers need only be aligned to an element, and are read 16 bytes at a time where
- * they and the sizes allow it. Valid as C17 and CUDA C++.
+ * that of activations and weights. Pointers need only be aligned to an element; they are read 16 bytes at a time if
+ * they and the sizes allow it. Contracts are those of model.h unless stated here. Valid as C17 and CUDA C++.
  */
 #ifndef ZERO_MODEL_LAUNCH_H
 #define ZERO_MODEL_LAUNCH_H
@@ -15,39 +15,39 @@
 extern "C" {
 #endif
 
-/* ---- elementwise.cu and gelu.cu ---- */
+/* ---- gelu.cu ---- */
 cudaError_t zero_launch_gelu(cudaStream_t stream, zero_dtype_t dtype, void *y, const void *x, size_t n_elems);
-/* partials: fp32 [zero_column_sum_parts(n_rows, width), width], sums of dx's columns, written by this call. */
+/* Writes partials, fp32 [zero_column_sum_parts(n_rows, width), width]: sums of dx's columns. */
 cudaError_t zero_launch_gelu_backward(cudaStream_t stream, zero_dtype_t dtype, void *dx, float *partials, void *y,
                                       const void *dy, const void *x, size_t n_rows, size_t width);
-cudaError_t zero_launch_add(cudaStream_t stream, zero_dtype_t dtype, void *y, const void *x, size_t n_elems);
 
-/* y[n_rows, n_columns] = row[n_columns] in every row */
+/* ---- elementwise.cu ---- */
+
+/* Copies row[n_columns] to every row of y[n_rows, n_columns]. */
 cudaError_t zero_launch_fill_rows(cudaStream_t stream, zero_dtype_t dtype, void *y, const void *row, size_t n_rows,
                                   size_t n_columns);
-/* What tells two tensors apart: equal bits, equal hash, whatever the order of the threads. */
+/* Tells two tensors apart: equal bits have equal hashes, in whatever order the threads run. */
 typedef struct zero_fingerprint {
     unsigned long long hash, n_unlike_first; /* elements whose bits are not the first one's */
 } zero_fingerprint_t;
-/* Of x[n_rows, n_columns], rows ld elements apart; *fingerprint in device memory. */
+/* Sets *fingerprint, in device memory, to that of x[n_rows, n_columns], whose rows start ld elements apart. */
 cudaError_t zero_launch_fingerprint(cudaStream_t stream, zero_dtype_t dtype, zero_fingerprint_t *fingerprint,
                                     const void *x, size_t n_rows, size_t n_columns, size_t ld);
 
 /* ---- column_sum.cu ---- */
 
-/* Rows of partial sums that zero_launch_column_sum makes. */
+/* Returns how many rows of partial sums zero_launch_column_sum makes. */
 size_t zero_column_sum_parts(size_t n_rows, size_t n_columns);
-/* Bytes of partial sums that no call with up to max_columns columns exceeds. */
+/* Returns the most bytes that the partial sums of up to max_columns columns take. */
 size_t zero_column_sum_bytes(size_t max_columns);
-/* grad[n_columns] = column sums of x[n_rows, n_columns]; partials: fp32 [parts, n_columns]. */
+/* Puts the column sums of x[n_rows, n_columns] into grad[n_columns]; partials: fp32 [parts, n_columns], scratch. */
 cudaError_t zero_launch_column_sum(cudaStream_t stream, zero_dtype_t dtype, zero_grad_t grad, const void *x,
                                    float *partials, size_t n_rows, size_t n_columns);
 #define ZERO_MAX_PUT 3
-/* grads[n_grads][n_columns] = sums over the parts of fp32 partials [n_parts, n_grads, n_columns], in a fixed tree.
- * Those without data are passed over. At most ZERO_MAX_PUT. */
+/* Sums partials, fp32 [n_parts, n_grads, n_columns], over the parts in a fixed tree and puts the sums into
+ * grads[n_grads], at most ZERO_MAX_PUT; those without data are skipped. */
 cudaError_t zero_launch_put_partials(cudaStream_t stream, const zero_grad_t *grads, size_t n_grads,
                                      const float *partials, size_t n_parts, size_t n_columns);
-/* grad[n_elems] = fp32 sums, added or overwritten, one rounding. */
 cudaError_t zero_launch_put_grad(cudaStream_t stream, zero_grad_t grad, const float *sums, size_t n_elems);
 
 /* ---- layernorm.cu and rmsnorm.cu ---- */
@@ -57,52 +57,52 @@ cudaError_t zero_launch_layernorm(cudaStream_t stream, zero_dtype_t dtype, void 
 cudaError_t zero_launch_rmsnorm(cudaStream_t stream, zero_dtype_t dtype, void *y, float *rstd, void *residual_out,
                                 const void *residual, const void *addend, const void *weight, float eps, size_t n_rows,
                                 size_t dim);
-/* Backward: how many warps take a row together, at two packs of 16 bytes a lane, or three where that makes it one. */
+/* Returns how many warps take a row in backward: two packs of 16 bytes per lane, or one warp if three are enough. */
 static inline size_t zero_norm_row_warps(size_t dim, size_t element_bytes)
 {
     size_t n_packs = (dim * element_bytes + 15) / 16;
     return n_packs <= 3 * 32 ? 1 : (n_packs + 63) / 64;
 }
 #define ZERO_NORM_SMS 132  /* of an H200 */
-#define ZERO_NORM_WARPS 16 /* on each of them */
-/* And how many rows of partial sums its blocks leave: rows of one warp share a block on each SM, where longer rows have
- * one of their own for each warps they take. */
+#define ZERO_NORM_WARPS 16 /* per SM */
+/* Returns how many rows of partial sums the blocks of backward make, one per block. Rows of one warp share one block on
+ * each SM. Longer rows have a block of their own, as many on each SM as its warps allow. */
 static inline size_t zero_norm_parts(size_t n_rows, size_t dim, size_t element_bytes)
 {
     size_t row_warps = zero_norm_row_warps(dim, element_bytes), wanted = (n_rows + 15) / 16;
     size_t most = ZERO_NORM_SMS * (row_warps > 1 && row_warps < ZERO_NORM_WARPS ? ZERO_NORM_WARPS / row_warps : 1);
     return wanted < most ? wanted : most;
 }
-/* The most elements that dim times parts can be, for rows of up to max_dim. */
+/* Returns the most elements that dim times parts can be, for rows of up to max_dim. */
 static inline size_t zero_norm_most_partials(size_t max_dim)
 {
     size_t of_short_rows = (size_t)ZERO_NORM_WARPS * 64 * 8; /* bf16: 8 to a pack */
     return ZERO_NORM_SMS * (max_dim > of_short_rows ? max_dim : of_short_rows);
 }
-/* partials: fp32 [parts, 3, dim], sums of dy h, of dy and of the new dresidual, written by this call. y: NULL, or where
- * the norm's output is made again. */
+/* Writes partials, fp32 [parts, 3, dim]: sums of dy h, of dy and of the new dresidual. y: the norm's output,
+ * recomputed, or NULL. */
 cudaError_t zero_launch_layernorm_backward(cudaStream_t stream, zero_dtype_t dtype, void *dresidual, float *partials,
                                            void *y, const void *dy, const void *residual, const float *mean,
                                            const float *rstd, const void *weight, const void *bias, size_t n_rows,
                                            size_t dim);
-/* partials: fp32 [parts, dim], sums of dy h, written by this call. */
+/* Writes partials, fp32 [parts, dim]: sums of dy h. */
 cudaError_t zero_launch_rmsnorm_backward(cudaStream_t stream, zero_dtype_t dtype, void *dresidual, float *partials,
                                          void *y, const void *dy, const void *residual, const float *rstd,
                                          const void *weight, size_t n_rows, size_t dim);
 
 /* ---- rope.cu ---- */
-#define ZERO_ROPE_FREQUENCIES 256 /* most that one launch takes: heads of 512 */
-/* Frequencies first .. first + n of a head's head_dim / 2, in radians a position. */
+#define ZERO_ROPE_FREQUENCIES 256 /* the most of one launch: heads of 512 */
+/* Frequencies first .. first + n of a head's head_dim / 2, in radians per position. */
 typedef struct zero_rope_frequencies {
     uint32_t head_dim, first, n;
     float of[ZERO_ROPE_FREQUENCIES];
 } zero_rope_frequencies_t;
-/* Turns those pairs in the first n_heads heads of every row; rows start row_elems elements apart. */
+/* Rotates those pairs in the first n_heads heads of every row; rows start row_elems elements apart. */
 cudaError_t zero_launch_rope(cudaStream_t stream, zero_dtype_t dtype, void *qkv,
                              const zero_rope_frequencies_t *frequencies, bool inverse, size_t n_rows, size_t seq_len,
                              size_t n_heads, size_t row_elems);
 
-/* ---- swiglu.cu: contracts as in model.h ---- */
+/* ---- swiglu.cu ---- */
 cudaError_t zero_launch_swiglu(cudaStream_t stream, zero_dtype_t dtype, void *y, const void *gate_up, size_t n_rows,
                                size_t width);
 cudaError_t zero_launch_swiglu_backward(cudaStream_t stream, zero_dtype_t dtype, void *dgate_up, void *y,
@@ -110,13 +110,13 @@ cudaError_t zero_launch_swiglu_backward(cudaStream_t stream, zero_dtype_t dtype,
 
 /* ---- loss.cu ---- */
 
-/* losses[row] = -log softmax(logits[row])[target]; with grad_scale (device memory; NULL: loss alone) logits become
- * grad_scale[0] * loss_weight * (softmax - onehot(target)) in place. Rows start ld elements apart. A target outside
- * the vocabulary makes the row's loss and gradient NaN. */
+/* Sets losses[row] to -log softmax(logits[row])[target]. With grad_scale (device memory; NULL: loss only) the logits
+ * become grad_scale[0] * loss_weight * (softmax - onehot(target)) in place. Rows start ld elements apart. A target
+ * outside the vocabulary makes the row's loss and gradient NaN. */
 cudaError_t zero_launch_cross_entropy(cudaStream_t stream, zero_dtype_t dtype, void *logits, double *losses,
                                       const int32_t *targets, const float *grad_scale, double loss_weight,
                                       size_t n_rows, size_t vocab_size, size_t ld);
-/* *loss_sum += loss_weight * sum of losses, in a fixed tree. */
+/* Adds loss_weight * the sum of losses, in a fixed tree, to *loss_sum. */
 cudaError_t zero_launch_add_losses(cudaStream_t stream, double *loss_sum, const double *losses, double loss_weight,
                                    size_t n_rows);
 
@@ -124,27 +124,27 @@ cudaError_t zero_launch_add_losses(cudaStream_t stream, double *loss_sum, const 
 cudaError_t zero_launch_embed(cudaStream_t stream, zero_dtype_t dtype, void *out, const int32_t *tokens,
                               const void *token_table, const void *position_table, size_t n_rows, size_t seq_len,
                               size_t dim, size_t vocab_size);
-/* The positions in the order of their tokens, those of one token next to each other and ascending; see embed.cu. */
-typedef struct zero_embed_place zero_embed_place_t;
-size_t zero_embed_places_bytes(size_t n_rows);
-size_t zero_embed_sort_bytes(size_t n_rows, size_t vocab_size); /* of zero_launch_embed_sort's scratch */
-cudaError_t zero_launch_embed_sort(cudaStream_t stream, void *scratch, zero_embed_place_t *places,
+/* A position in the order of tokens: those of one token are next to each other and ascending. See embed.cu. */
+typedef struct zero_embed_entry zero_embed_entry_t;
+size_t zero_embed_entries_bytes(size_t n_rows);
+size_t zero_embed_sort_bytes(size_t n_rows, size_t vocab_size); /* of scratch for zero_launch_embed_sort */
+cudaError_t zero_launch_embed_sort(cudaStream_t stream, void *scratch, zero_embed_entry_t *entries,
                                    const int32_t *tokens, size_t n_rows, size_t vocab_size);
-/* Adds or writes the rows of tokens that occur; no other row is touched. places as zero_launch_embed_sort left them, in
- * the same stream just before; partials: of zero_embed_partials_bytes, written by this call. Tokens beyond the
- * vocabulary are passed over. */
+/* Adds to or overwrites the rows of tokens that occur, and touches no others. `entries` are those of
+ * zero_launch_embed_sort, which must be the call before in the same stream. partials: scratch of
+ * zero_embed_partials_bytes. Tokens outside the vocabulary are ignored. */
 size_t zero_embed_partials_bytes(size_t n_rows, size_t dim);
 cudaError_t zero_launch_embed_tokens_backward(cudaStream_t stream, zero_dtype_t dtype, zero_grad_t dtokens,
-                                              float *partials, const void *dout, const zero_embed_place_t *places,
+                                              float *partials, const void *dout, const zero_embed_entry_t *entries,
                                               size_t n_rows, size_t dim, size_t vocab_size);
 cudaError_t zero_launch_embed_positions_backward(cudaStream_t stream, zero_dtype_t dtype, zero_grad_t dpositions,
                                                  const void *dout, size_t n_batch, size_t seq_len, size_t dim);
 
-/* ---- attention.cu: contracts as in model.h ---- */
+/* ---- attention.cu ---- */
 #define ZERO_ATTENTION_MAX_HEAD_DIM 256
 cudaError_t zero_launch_attention(cudaStream_t stream, zero_dtype_t dtype, void *out, float *logsumexp, const void *qkv,
                                   size_t n_batch, size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim);
-/* delta: fp32 [n_batch, n_heads, seq_len], written by this call. */
+/* Writes delta, fp32 [n_batch, n_heads, seq_len]. */
 cudaError_t zero_launch_attention_backward(cudaStream_t stream, zero_dtype_t dtype, void *dqkv, float *delta,
                                            const void *dout, const void *qkv, const void *out, const float *logsumexp,
                                            size_t n_batch, size_t seq_len, size_t n_heads, size_t n_kv_heads,

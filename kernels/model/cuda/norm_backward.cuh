@@ -1,16 +1,15 @@
-/* norm_backward.cuh - what the backward passes of LayerNorm and RMSNorm share: how rows, columns and sums are dealt
- * out.
+/* norm_backward.cuh - the backward passes of LayerNorm and RMSNorm, which differ only in their formulas.
  *
- * A group of warps takes a row at a time, with the next rows on their way to shared memory by asynchronous copies: each
- * thread reads back what it copied itself, as often as it needs it, so there is nothing to wait for but the copies. A
- * row that fits three packs a lane takes one warp, and no barrier at all; a block is several such groups. Longer rows
- * take one barrier each, of a block that is one group: several blocks share an SM instead, and do not wait for one
- * another. (Barriers of groups within a block are as fast, but compute-sanitizer's racecheck does not follow them.)
+ * A group of warps takes a row at a time, while asynchronous copies bring the next rows to shared memory. Each thread
+ * reads only what it copied itself, so it waits for nothing but its copies. A row that needs at most three packs per
+ * lane takes one warp and no barrier; a block is several such groups. A longer row takes one barrier, in a block that
+ * is a single group; several blocks share an SM and do not wait for each other. (Barriers of groups within a block are
+ * as fast, but compute-sanitizer's racecheck does not understand them.)
  *
- * Groups take rows in turn, so that at any time all of them are in one stretch of memory. Columns are summed in
- * registers over a group's rows; a block adds its groups in order and writes one part, and column_sum.cu adds the
- * parts. Which rows a group takes depends on their number and length alone. A block takes at most the 99 KiB of shared
- * memory that every device has.
+ * Groups take turns with the rows, so that together they read one stretch of memory at any time. A group sums the
+ * columns of its rows in registers; a block adds its groups in order and writes one part; column_sum.cu adds the parts.
+ * Which rows a group takes depends on their number and length alone. A block uses at most 99 KiB of shared memory,
+ * which every device has.
  */
 #ifndef ZERO_NORM_BACKWARD_CUH
 #define ZERO_NORM_BACKWARD_CUH
@@ -19,11 +18,11 @@
 
 #include "kernels/model/cuda/pack.cuh"
 
-/* [n_rows, dim] but where said otherwise. */
+/* The tensors, [n_rows, dim] unless stated otherwise. */
 template <typename T> struct norm_rows {
     T *dresidual;
     float *partials; /* [zero_norm_parts, SUMS, dim] */
-    T *y;            /* NULL, or where the norm's output is made again */
+    T *y;            /* the norm's output, recomputed; NULL: not wanted */
     const T *dy, *residual;
     const float *mean, *rstd; /* [n_rows]; RMSNorm has no mean */
     const T *weight, *bias;   /* [dim]; RMSNorm has no bias, LayerNorm may have none */
@@ -31,8 +30,9 @@ template <typename T> struct norm_rows {
     int dim;
 };
 
-/* Sums of two numbers over the group's threads, in a fixed tree; every thread gets them. A group of several warps is
- * the block. `shared` has a place for each, and must have been read by all of them before it is used again. */
+/* Returns the sums of two numbers over the threads of a group, in a fixed tree; every thread gets them. A group of
+ * several warps is the whole block. `shared` has an element per warp; all warps must have read it before it is used
+ * again. */
 static __device__ __forceinline__ float2 norm_group_sums(float2 x, int n_warps, float2 *shared)
 {
     x.x = zero_warp_sum(x.x);
@@ -52,7 +52,8 @@ static __device__ __forceinline__ float2 norm_group_sums(float2 x, int n_warps, 
     return x;
 }
 
-/* Adds the sums of a block's groups in order, through `shared` [n_groups, SUMS, dim], which nobody uses any more. */
+/* Adds the sums of a block's groups in order and stores them in `part`. Uses `shared` [n_groups, SUMS, dim], whose
+ * contents are no longer needed. */
 template <int N, int PACKS, int SUMS>
 static __device__ __forceinline__ void norm_put_part(float *part, const float (&sums)[SUMS][PACKS][N], float *shared,
                                                      int group, int n_groups, int t, int width, int dim)
@@ -82,13 +83,13 @@ static __device__ __forceinline__ void norm_put_part(float *part, const float (&
 enum { NORM_DY, NORM_X, NORM_DX, NORM_N_READ };
 enum { NORM_DWEIGHT, NORM_DBIAS, NORM_DCOLUMNS };
 
-/* How one thread reads its packs of the rows that its group takes: packs t, t + width, ... below n_packs. With STAGES,
- * rows are fetched ahead into shared memory; without, each is read from global memory when it is needed. */
+/* Reads a thread's packs of its group's rows: packs t, t + width, ... below n_packs. With STAGES > 0, rows are fetched
+ * ahead into shared memory; with 0, each is read from global memory when it is needed. */
 template <typename T, int N, int PACKS, int STAGES> struct norm_reader {
     const norm_rows<T> &a;
     uint4 *own; /* this thread's part of [STAGES, NORM_N_READ, PACKS, width] in shared memory */
     int width, t, n_packs;
-    int stage = 0; /* that holds the row at hand */
+    int stage = 0; /* of the current row */
 
     __device__ __forceinline__ bool is_mine(int p) const
     {
@@ -106,7 +107,7 @@ template <typename T, int N, int PACKS, int STAGES> struct norm_reader {
     {
         return tensor == NORM_DY ? a.dy : tensor == NORM_X ? a.residual : a.dresidual;
     }
-    /* Begins to copy a row, if there is such a row, into stage `into`. */
+    /* Begins to copy a row into stage `into`, if the row exists. */
     __device__ __forceinline__ void fetch(size_t row, int into) const
     {
         if (row < a.n_rows) {
@@ -120,7 +121,7 @@ template <typename T, int N, int PACKS, int STAGES> struct norm_reader {
         }
         __pipeline_commit();
     }
-    /* Zeroes what no copy will write, and fetches the first rows. */
+    /* Zeroes the packs that no copy writes, and fetches the first rows. */
     __device__ __forceinline__ void begin(size_t first, size_t step) const
     {
         for (int i = 0; i < STAGES * NORM_N_READ; ++i)
@@ -140,9 +141,9 @@ template <typename T, int N, int PACKS, int STAGES> struct norm_reader {
     }
 };
 
-/* A row's first pass: adds to the column sums dweight and dbias, stores y if it is made again, and returns this
+/* Runs a row's first pass: adds to the column sums dweight and dbias, stores y if it is recomputed, and returns this
  * thread's part of the sums of g (if CENTERED) and g h. */
-template <typename NORM, bool REMAKE, typename T, int N, int PACKS, int STAGES>
+template <typename NORM, bool RECOMPUTE_Y, typename T, int N, int PACKS, int STAGES>
 static __device__ __forceinline__ float2 norm_sum_row(const norm_reader<T, N, PACKS, STAGES> &rows, size_t row,
                                                       float mean, float rstd, const zero_pack<T, N> (&w)[PACKS],
                                                       const zero_pack<T, N> (&b)[PACKS],
@@ -153,11 +154,11 @@ static __device__ __forceinline__ float2 norm_sum_row(const norm_reader<T, N, PA
 #pragma unroll
     for (int p = 0; p < PACKS; ++p) {
         zero_pack<T, N> dy = rows.get(NORM_DY, row, p), x = rows.get(NORM_X, row, p);
-        float again[N];
+        float y[N];
 #pragma unroll
         for (int i = 0; i < N; ++i) {
             float h = NORM::unit(x[i], mean, rstd), g = dy[i] * w[p][i];
-            again[i] = NORM::scaled(h, w[p][i], b[p][i]);
+            y[i] = NORM::scaled(h, w[p][i], b[p][i]);
             part.y = fmaf(g, h, part.y);
             sums[NORM_DWEIGHT][p][i] = fmaf(dy[i], h, sums[NORM_DWEIGHT][p][i]);
             if constexpr (CENTERED) {
@@ -165,13 +166,13 @@ static __device__ __forceinline__ float2 norm_sum_row(const norm_reader<T, N, PA
                 sums[NORM_DBIAS][p][i] += dy[i];
             }
         }
-        if (REMAKE && rows.is_mine(p))
-            zero_store(rows.a.y, row * rows.a.dim + rows.column(p), again);
+        if (RECOMPUTE_Y && rows.is_mine(p))
+            zero_store(rows.a.y, row * rows.a.dim + rows.column(p), y);
     }
     return part;
 }
 
-/* A row's second pass: adds to dx what the norm's backward gives, with the negative means of g and g h. */
+/* Runs a row's second pass: adds the norm's input gradient to dx, given the negative means of g and g h. */
 template <typename NORM, typename T, int N, int PACKS, int STAGES>
 static __device__ __forceinline__ void
 norm_add_row(const norm_reader<T, N, PACKS, STAGES> &rows, size_t row, float mean, float rstd, float g_center,
@@ -199,19 +200,19 @@ norm_add_row(const norm_reader<T, N, PACKS, STAGES> &rows, size_t row, float mea
     }
 }
 
-/* With h the normalized row and g = dy w:  dx += rstd (g - mean(g) - h mean(g h)), where RMSNorm leaves mean(g) out;
- * dweight = sum of dy h. LayerNorm has two sums more: dbias, of dy, and dcolumns, of the new dx. NORM gives h, y and
- * the number of sums. A row takes group_warps warps. Without STAGES a block is one group.
+/* Computes, with h the normalized row and g = dy w, dx += rstd (g - mean(g) - h mean(g h)), for RMSNorm without
+ * mean(g); and the column sums dweight, of dy h, and for LayerNorm dbias, of dy, and dcolumns, of the new dx. NORM
+ * defines h, y and the number of sums. A row takes group_warps warps. With STAGES = 0 a block is one group.
  *
  * Threads that own fewer packs than others compute on zeros instead of branching, so that loads of all packs overlap.
  */
-template <typename NORM, typename T, int N, int PACKS, int STAGES, bool REMAKE, bool ONE_WARP, int MAX_THREADS>
+template <typename NORM, typename T, int N, int PACKS, int STAGES, bool RECOMPUTE_Y, bool ONE_WARP, int MAX_THREADS>
 static __global__ void __launch_bounds__(MAX_THREADS, 1) norm_backward(norm_rows<T> a, int group_warps)
 {
     constexpr int SUMS = NORM::SUMS;
     constexpr bool CENTERED = SUMS == 3;
     extern __shared__ uint4 stages[];                     /* [n_groups, STAGES, NORM_N_READ, PACKS, width] */
-    __shared__ float2 shared[2][MAX_THREADS / ZERO_WARP]; /* rows take turns, so that one barrier a row is enough */
+    __shared__ float2 shared[2][MAX_THREADS / ZERO_WARP]; /* rows alternate, so that one barrier per row is enough */
     int n_warps = ONE_WARP ? 1 : group_warps, width = n_warps * ZERO_WARP, n_groups = blockDim.x / width;
     int group = threadIdx.x / width, t = threadIdx.x % width, turn = 0;
     size_t first = (size_t)blockIdx.x * n_groups + group, step = (size_t)gridDim.x * n_groups;
@@ -229,7 +230,7 @@ static __global__ void __launch_bounds__(MAX_THREADS, 1) norm_backward(norm_rows
     for (int p = 0; p < PACKS; ++p) {
         if (rows.is_mine(p))
             w[p] = zero_load<N>(a.weight, rows.column(p));
-        if (REMAKE && rows.is_mine(p) && a.bias != nullptr)
+        if (RECOMPUTE_Y && rows.is_mine(p) && a.bias != nullptr)
             b[p] = zero_load<N>(a.bias, rows.column(p));
     }
     for (size_t row = first; row < a.n_rows; row += step) {
@@ -241,7 +242,7 @@ static __global__ void __launch_bounds__(MAX_THREADS, 1) norm_backward(norm_rows
         next_rstd = a.rstd[next];
         if constexpr (STAGES > 0)
             __pipeline_wait_prior(STAGES - 1);
-        float2 means = norm_sum_row<NORM, REMAKE>(rows, row, mean, rstd, w, b, sums);
+        float2 means = norm_sum_row<NORM, RECOMPUTE_Y>(rows, row, mean, rstd, w, b, sums);
         means = norm_group_sums(means, n_warps, shared[turn]);
         norm_add_row<NORM>(rows, row, mean, rstd, -means.x * inv_dim, -means.y * inv_dim, w, sums);
         rows.stage = rows.stage == STAGES - 1 ? 0 : rows.stage + 1;
@@ -253,7 +254,7 @@ static __global__ void __launch_bounds__(MAX_THREADS, 1) norm_backward(norm_rows
                   n_groups, t, width, a.dim);
 }
 
-/* zero_norm_parts blocks of n_groups groups of group_warps warps. */
+/* Launches zero_norm_parts blocks of n_groups groups of group_warps warps. */
 template <typename NORM, int N, int PACKS, int STAGES, bool ONE_WARP, int MAX_THREADS, typename T>
 static cudaError_t norm_launch_backward(cudaStream_t stream, norm_rows<T> rows, size_t n_groups, size_t group_warps)
 {
@@ -263,7 +264,7 @@ static cudaError_t norm_launch_backward(cudaStream_t stream, norm_rows<T> rows, 
     size_t shared_bytes = n_threads * (STAGES * NORM_N_READ * PACKS * sizeof(uint4));
     if (n_threads > MAX_THREADS)
         return cudaErrorInvalidValue;
-    if (STAGES > 0) { /* more than the 48 KiB that need no asking */
+    if (STAGES > 0) { /* above 48 KiB, which every kernel may use */
         cudaError_t error =
             cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes);
         if (error != cudaSuccess)
@@ -274,8 +275,8 @@ static cudaError_t norm_launch_backward(cudaStream_t stream, norm_rows<T> rows, 
     return cudaGetLastError();
 }
 
-/* Two packs a lane, or three where a warp then spans the row. What is longer than a block of those, or not made of
- * packs, is read from where it is. */
+/* A lane takes two packs, or three if one warp then covers the row. Rows that are too long for a block of these, or not
+ * made of whole packs, are not fetched ahead. */
 template <typename NORM, typename T> static cudaError_t norm_choose_backward(cudaStream_t stream, norm_rows<T> rows)
 {
     constexpr int N = 16 / sizeof(T), SINGLES = NORM::SUMS == 1 ? 32 : 16;

@@ -1,19 +1,25 @@
-/* norm_forward.cuh - what the forward passes of LayerNorm and RMSNorm share: reading a row with the residual sum before
- * it, and sums over the warps of a row.
+/* norm_forward.cuh - what the forward passes of LayerNorm and RMSNorm share: reading a row and adding to it, and sums
+ * over the warps of a row.
  */
 #ifndef ZERO_NORM_FORWARD_CUH
 #define ZERO_NORM_FORWARD_CUH
 
 #include "kernels/model/cuda/pack.cuh"
 
-#define NORM_MAX_WARPS 16  /* of a forward block: leaves 128 registers a thread */
-#define NORM_BLOCK_WARPS 4 /* of a forward block whose rows take one warp each */
+#define NORM_MAX_WARPS 16  /* per forward block: leaves 128 registers per thread */
+#define NORM_BLOCK_WARPS 4 /* per forward block whose rows take one warp each */
 
-/* One thread's share of a row: packs t, t + width, ... below n_packs, PACKS at most. */
+/* A thread's part of a row: packs t, t + width, ... below n_packs, at most PACKS. */
 template <typename T, int N, int PACKS> struct norm_row {
-    size_t start; /* element of the tensor where the row begins */
+    size_t start; /* the row's first element in the tensor */
     int t, width, n_packs;
     zero_pack<T, N> x[PACKS];
+
+    /* Does not set x: zeroing packs that are never used would take registers. */
+    __device__ __forceinline__ norm_row(size_t start, int t, int width, int n_packs)
+        : start(start), t(t), width(width), n_packs(n_packs)
+    {
+    }
 
     __device__ __forceinline__ bool is_mine(int p) const
     {
@@ -23,7 +29,7 @@ template <typename T, int N, int PACKS> struct norm_row {
     {
         return (size_t)(t + p * width) * N;
     }
-    /* x = residual, or residual + addend (which may be NULL), rounded. */
+    /* Sets x to residual + addend, rounded, or to residual if addend is NULL. */
     __device__ __forceinline__ void read(const T *residual, const T *addend)
     {
 #pragma unroll
@@ -46,8 +52,8 @@ template <typename T, int N, int PACKS> struct norm_row {
     }
 };
 
-/* Puts each warp's sum of x into shared[warp], for the threads of a row of several warps. shared[NORM_MAX_WARPS] must
- * have been read before it is used again. */
+/* Stores each warp's sum in shared[warp] and waits, so that all threads of a row of several warps can read it.
+ * shared[NORM_MAX_WARPS] must have been read before it is used again. */
 static __device__ __forceinline__ void norm_share_warp_sums(float warp_sum, float *shared)
 {
     if (threadIdx.x % ZERO_WARP == 0)

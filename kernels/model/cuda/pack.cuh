@@ -1,8 +1,8 @@
-/* pack.cuh - how CUDA model kernels read and write activations: several elements at a time, computed in fp32.
+/* pack.cuh - how CUDA model kernels read, write and launch: several elements at a time, computed in fp32.
  *
- * A pack is what one thread moves at once: 16 bytes where pointers and sizes allow it, else one element; kernels are
- * templates over its length, launchers pick by zero_packs. Fused multiply-adds are written out (the build contracts
- * nothing), so two kernels that use one expression give the same bits.
+ * A pack is what one thread moves at once: 16 bytes if addresses and sizes allow it, else one element. Kernels are
+ * templates over its length, and launchers choose it by zero_aligned. Fused multiply-adds are explicit, since the build
+ * contracts none, so two kernels that use the same expression give the same bits.
  */
 #ifndef ZERO_PACK_CUH
 #define ZERO_PACK_CUH
@@ -76,8 +76,7 @@ template <> struct zero_pair<__half> {
     }
 };
 
-/* pack[i] is element i in fp32. Elements of 16 bits stay two to a register, which is half of what an array of them
- * would take. */
+/* pack[i] is element i in fp32. Two elements of 16 bits share a register; in an array each would take its own. */
 template <typename T, int N, bool PAIRS = sizeof(T) == 2 && N % 2 == 0> struct alignas(sizeof(T) * N) zero_pack {
     T elem[N];
     __device__ __forceinline__ float operator[](int i) const
@@ -93,7 +92,7 @@ template <typename T, int N> struct alignas(sizeof(T) * N) zero_pack<T, N, true>
     }
 };
 
-/* Each value rounded once. */
+/* Returns the values as a pack, each rounded once. */
 template <typename T, int N> __device__ __forceinline__ zero_pack<T, N> zero_packed(const float (&values)[N])
 {
     zero_pack<T, N> pack;
@@ -109,7 +108,7 @@ template <typename T, int N> __device__ __forceinline__ zero_pack<T, N> zero_pac
     return pack;
 }
 
-/* Elements first .. first + N. */
+/* Load and store elements first .. first + N. */
 template <int N, typename T> __device__ __forceinline__ zero_pack<T, N> zero_load(const T *data, size_t first)
 {
     return *reinterpret_cast<const zero_pack<T, N> *>(data + first);
@@ -131,7 +130,7 @@ __device__ __forceinline__ void zero_put_as(zero_grad_t grad, size_t first, cons
 {
     T *data = (T *)grad.data;
     float sum[N];
-    /* Gradients may start anywhere: one element at a time where the pack's address is none. */
+    /* Gradients may start at any element: a pack that is not aligned goes one element at a time. */
     if ((uintptr_t)(data + first) % (sizeof(T) * N) == 0) {
         zero_pack<T, N> before = {};
         if (grad.accumulate)
@@ -147,7 +146,7 @@ __device__ __forceinline__ void zero_put_as(zero_grad_t grad, size_t first, cons
         data[first + i] = zero_from_float<T>(grad.accumulate ? zero_to_float(data[first + i]) + values[i] : values[i]);
 }
 
-/* Adds or writes values at elements first .. first + N; one rounding. */
+/* Adds values to elements first .. first + N of a gradient, or overwrites them, and rounds once. */
 template <int N> __device__ __forceinline__ void zero_put_grad(zero_grad_t grad, size_t first, const float (&values)[N])
 {
     if (grad.dtype == ZERO_FP32)
@@ -158,7 +157,7 @@ template <int N> __device__ __forceinline__ void zero_put_grad(zero_grad_t grad,
         zero_put_as<__half>(grad, first, values);
 }
 
-/* ---- Sums over a warp, the same tree always; every lane gets the result ---- */
+/* ---- Sums over a warp, always in the same tree; every lane gets the result ---- */
 
 __device__ __forceinline__ float zero_warp_sum(float x)
 {
@@ -168,7 +167,7 @@ __device__ __forceinline__ float zero_warp_sum(float x)
     return x;
 }
 
-/* ---- Exponential and reciprocal for what is rounded to 16 bits: two units off in fp32, denormals taken for 0 ---- */
+/* ---- Exponential and reciprocal for 16-bit results: within two units of fp32, denormals become 0 ---- */
 
 __device__ __forceinline__ float zero_fast_exp(float x)
 {
@@ -186,9 +185,10 @@ __device__ __forceinline__ float zero_fast_reciprocal(float x)
 
 /* ---- Launching ---- */
 
-/* A kernel queued by zero_launch_next may start while the one before it in the stream still runs, once all of that
- * one's blocks have said so or ended: what starting it costs is hidden. It must wait before it touches memory; the wait
- * is for the end of all that came before. Devices before Hopper run the two one after the other. */
+/* A kernel that zero_launch_next queues may start while its predecessor in the stream still runs, once all blocks of
+ * that have called zero_may_launch_next or ended. This hides the cost of starting it. It must call zero_wait_for_last
+ * before it touches memory, which waits for the end of all earlier work. Before Hopper, kernels run one after the
+ * other. */
 __device__ __forceinline__ void zero_may_launch_next(void)
 {
 #if __CUDA_ARCH__ >= 900
@@ -228,7 +228,7 @@ static inline bool zero_aligned(const void *data)
     return (uintptr_t)data % 16 == 0; /* NULL is */
 }
 
-/* Calls f with a value of the dtype's type, for generic lambdas. */
+/* Calls f, a generic lambda, with a value of the dtype's C++ type. */
 template <typename F> static inline cudaError_t zero_with_type(zero_dtype_t dtype, F f)
 {
     if (dtype == ZERO_FP32)

@@ -1,16 +1,16 @@
 /* rmsnorm.cu - RMSNorm on CUDA, with the residual sum before it (Zhang, Sennrich 2019, arXiv:1910.07467).
  *
- * Forward: a row belongs to one or more warps, which hold it in registers from the only read to the only write, so each
- * tensor crosses memory once. The mean square is taken of the sum as it was rounded and stored, and y comes from one
- * expression, so backward repeats its bits where it makes y again. Backward is norm_backward.cuh's.
+ * Forward: one or more warps own a row and keep it in registers, so each tensor is read or written once. The mean
+ * square is that of the residual sum as it was rounded and stored. Backward is in norm_backward.cuh; it computes y by
+ * the same expressions as forward, so a recomputed y has the same bits.
  */
 #include "kernels/model/cuda/norm_backward.cuh"
 #include "kernels/model/cuda/norm_forward.cuh"
 
-#define MAX_PACKS 4 /* of 16 bytes, a thread's; longer rows go element by element */
+#define MAX_PACKS 4 /* of 16 bytes, per thread; longer rows are read element by element */
 
-/* Sum over the threads of a row, `n_warps` warps side by side from `first_warp`, in a fixed tree. Every thread gets the
- * result. shared[NORM_MAX_WARPS] must have been read before it is used again. */
+/* Returns the sum over the threads of a row, `n_warps` neighbouring warps from `first_warp` on, in a fixed tree; every
+ * thread gets it. shared[NORM_MAX_WARPS] must have been read before it is used again. */
 static __device__ __forceinline__ float row_sum(float x, int n_warps, int first_warp, float *shared)
 {
     x = zero_warp_sum(x);
@@ -44,13 +44,13 @@ static __global__ void __launch_bounds__(NORM_MAX_WARPS *ZERO_WARP, N > 1 && PAC
     __shared__ float shared[NORM_MAX_WARPS];
     int warp = threadIdx.x / ZERO_WARP, width = row_warps * ZERO_WARP, t = threadIdx.x % width;
     size_t row = (size_t)blockIdx.x * (blockDim.x / width) + warp / row_warps;
-    if (row >= n_rows) /* whole warps, and only if rows take one warp each: no barrier waits for them */
+    if (row >= n_rows) /* whole warps, and only if each row takes one warp: no barrier waits for them */
         return;
     norm_row<T, N, PACKS> own{row * dim, t, width, dim / N};
     zero_pack<T, N> w[PACKS];
     own.read(residual, addend);
 #pragma unroll
-    for (int p = 0; p < PACKS; ++p) /* before the warps wait for each other */
+    for (int p = 0; p < PACKS; ++p) /* loads before the warps wait for each other */
         if (own.is_mine(p))
             w[p] = zero_load<N>(weight, own.column(p));
     float squares = 0.0f;
@@ -93,8 +93,8 @@ static cudaError_t launch_forward(cudaStream_t stream, T *y, float *rstd, T *res
     return cudaGetLastError();
 }
 
-/* Few packs a thread: many warps with few registers hide latency better than few with many. The sum loads two packs for
- * each that it keeps, so it keeps one where a block then spans the row. */
+/* Few packs per thread: many warps with few registers hide latency better than few warps with many. The residual sum
+ * loads two packs for each that it keeps, so a thread keeps one if a block then covers the row. */
 template <typename T>
 static cudaError_t choose_forward(cudaStream_t stream, T *y, float *rstd, T *residual_out, const T *residual,
                                   const T *addend, const T *weight, float eps, size_t n_rows, size_t dim)

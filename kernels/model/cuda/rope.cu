@@ -1,15 +1,15 @@
-/* rope.cu - rotary positions on CUDA (Su et al. 2021, arXiv:2104.09864), as in Hugging Face's Llama.
+/* rope.cu - rotary position embedding on CUDA (Su et al. 2021, arXiv:2104.09864), as in Hugging Face's Llama.
  *
- * A block owns a row, one position of one sequence: sine and cosine of its angles are computed once, into shared
- * memory, for all of its heads, while the heads' first elements are on their way. The angle is the position times the
+ * A block owns a row, one position of one sequence. It computes the sines and cosines of the row's angles once, for all
+ * heads, into shared memory, while the heads' first elements are being loaded. An angle is the position times the
  * frequency, rounded to fp32 as Hugging Face rounds it; its sine and cosine are accurate at any size.
  */
 #include "kernels/model/cuda/pack.cuh"
 
 #define MAX_THREADS 256
-#define PAIRS 2 /* of packs, a thread at a time */
+#define PAIRS 2 /* of packs that a thread rotates at a time */
 
-/* Elements i and i + half of a head for `first` <= i < first + n_frequencies, in heads 0 .. n_heads of the row. */
+/* Rotates elements i and i + half, for first <= i < first + n of `frequencies`, in heads 0 .. n_heads of each row. */
 template <typename T, int N>
 static __global__ void __launch_bounds__(MAX_THREADS)
     rope(T *qkv, const __grid_constant__ zero_rope_frequencies_t frequencies, float sign, size_t seq_len,

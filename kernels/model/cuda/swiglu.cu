@@ -1,14 +1,14 @@
 /* swiglu.cu - SwiGLU on CUDA: silu(gate) * up and its gradient (Shazeer 2020, arXiv:2002.05202).
  *
- * Memory-bound: one 16-byte pack of each tensor a thread and no loop. Blocks are cut along rows, so that a thread finds
- * its place with one division, the same all over the block. 16-bit types take the fast exponential and division, whose
- * errors they cannot show.
+ * Bound by memory: a thread takes one 16-byte pack of each tensor, without a loop. A block stays within a row, so that
+ * a thread finds its row with one division, the same for the whole block. 16-bit types use the fast exponential and
+ * division, whose errors are below their rounding.
  */
 #include "kernels/model/cuda/pack.cuh"
 
 #define THREADS 256
 
-/* s = 1 / (1 + exp(-gate)), and 1 - s: neither a difference of near-equal numbers nor an exponential that overflows. */
+/* s = 1 / (1 + exp(-gate)) and 1 - s, computed without subtracting near-equal numbers and without overflow. */
 struct logistic {
     float s, rest;
 };
@@ -25,12 +25,12 @@ static __device__ __forceinline__ float swiglu_value(float gate, float up, float
     return gate * s * up;
 }
 
-/* Where this thread's pack begins: `at` in y, `gate` in gate_up. */
-template <int N> struct place {
+/* The offsets of this thread's pack: `at` in y, `gate` in gate_up. */
+template <int N> struct pack_offsets {
     size_t at, gate;
     bool exists;
 
-    __device__ __forceinline__ place(unsigned row_blocks, size_t width)
+    __device__ __forceinline__ pack_offsets(unsigned row_blocks, size_t width)
     {
         size_t row = blockIdx.x / row_blocks;
         size_t column = ((size_t)(blockIdx.x % row_blocks) * THREADS + threadIdx.x) * N;
@@ -43,7 +43,7 @@ template <int N> struct place {
 template <typename T, int N>
 static __global__ void __launch_bounds__(THREADS) swiglu(T *y, const T *gate_up, unsigned row_blocks, size_t width)
 {
-    place<N> p(row_blocks, width);
+    pack_offsets<N> p(row_blocks, width);
     if (!p.exists)
         return;
     zero_pack<T, N> gate = zero_load<N>(gate_up, p.gate), up = zero_load<N>(gate_up, p.gate + width);
@@ -54,12 +54,13 @@ static __global__ void __launch_bounds__(THREADS) swiglu(T *y, const T *gate_up,
     zero_store(y, p.at, out);
 }
 
-/* dup = dy silu(gate); dgate = dy up (s + gate s (1 - s)). dgate_up may be gate_up: a thread writes what it read. */
+/* Computes dup = dy silu(gate), dgate = dy up (s + gate s (1 - s)). dgate_up may be gate_up: a thread writes only where
+ * it has read. */
 template <typename T, int N>
 static __global__ void __launch_bounds__(THREADS)
     swiglu_backward(T *dgate_up, T *y, const T *dy, const T *gate_up, unsigned row_blocks, size_t width)
 {
-    place<N> p(row_blocks, width);
+    pack_offsets<N> p(row_blocks, width);
     if (!p.exists)
         return;
     zero_pack<T, N> gate = zero_load<N>(gate_up, p.gate), up = zero_load<N>(gate_up, p.gate + width);
@@ -78,7 +79,7 @@ static __global__ void __launch_bounds__(THREADS)
         zero_store(y, p.at, out);
 }
 
-/* Calls f with the pack's length as a type, the blocks that a row takes and all blocks. */
+/* Calls f with a value of the pack type to use, the blocks per row and the number of all blocks. */
 template <typename T, typename F> static cudaError_t with_packs(bool aligned, size_t n_rows, size_t width, F f)
 {
     constexpr int N = 16 / sizeof(T);

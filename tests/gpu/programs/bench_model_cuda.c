@@ -1,16 +1,16 @@
-/* bench_model_cuda.c - times of every CUDA model kernel at the sizes of GPT-2 124M and 1558M, 16 x 1024 tokens, and of
- * Llama-3-8B, 2 x 4096, bf16, each beside the chip's ceiling as measured here: TFLOP/s beside a large square product,
- * TB/s beside a copy.
+/* bench_model_cuda.c - times every CUDA model kernel in bf16 at the sizes of GPT-2 124M and 1558M, 16 x 1024 tokens,
+ * and of Llama-3-8B, 2 x 4096. Each is compared with what the chip reaches here: TFLOP/s with a large square product,
+ * TB/s with a copy.
  *
  * Each row is the median of several timed runs over several input sets, so that nothing stays in the cache from one run
  * to the next. Bytes are the fewest that the work must move: each input read once, each output written once. The last
- * lines are sums over a training step's calls, without the optimizer: of products and attention, the step's floor, and
- * of all. Beside them is what the same calls take one after another for seconds: rows are timed on a GPU that is cool
- * and at its highest clock, and training is not.
+ * lines are sums over a training step's calls, without the optimizer: of matrix products and attention, the step's
+ * floor, and of all. They are followed by the time of the same calls one after another for seconds, since single rows
+ * run on a cool GPU at its highest clock, and training does not.
  *
  *     bench_model_cuda [124m|1558m|8b [NAME...]]
  *
- * With NAMEs, only the rows that begin with one of them.
+ * With NAMEs, runs only the rows that begin with one of them.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,7 +38,7 @@ static _Noreturn void give_up(const char *what)
 
 typedef struct model {
     const char *name, *title;
-    bool is_llama; /* RMSNorm, rotary positions, SwiGLU, no biases, matrices as nn.Linear's; else GPT-2 */
+    bool is_llama; /* RMSNorm, rotary positions, SwiGLU, no biases, matrices as in nn.Linear; else GPT-2 */
     size_t layers, dim, heads, kv_heads, ffn_dim, vocab_size, batch, seq_len;
 } model_t;
 
@@ -51,13 +51,13 @@ static size_t rows_in(const model_t *m)
     return m->batch * m->seq_len;
 }
 
-/* The widest activation: GPT-2's hidden layer, Llama's gates and ups. */
+/* Returns the width of the widest activation: GPT-2's hidden layer, Llama's gates and ups. */
 static size_t width_of(const model_t *m)
 {
     return m->is_llama ? 2 * m->ffn_dim : m->ffn_dim;
 }
 
-/* One set of tensors; the sets take turns. Activations are bf16 [rows, width], large enough for every use. */
+/* One set of tensors; runs alternate between sets. Activations are bf16 [rows, width], large enough for every use. */
 typedef struct set {
     void *in, *out, *third, *fourth;
     void *weight, *dweight; /* [vocab_size, dim] */
@@ -70,7 +70,7 @@ typedef struct bench {
     zero_model_context_t ctx;
     cudaStream_t stream;
     const model_t *model;
-    set_t sets[N_SETS], *s; /* s: the one at hand */
+    set_t sets[N_SETS], *s; /* s: the current one */
     int32_t *tokens;
     double *loss;
     float *scale;
@@ -85,7 +85,7 @@ static zero_grad_t grad_of(void *data)
     return (zero_grad_t){data, ZERO_BF16, false};
 }
 
-/* ---- One function for a kind of row; sizes as the row gives them ---- */
+/* ---- One function for each kind of row, whose two sizes it is given ---- */
 
 static zero_status_t copy(bench_t *b, size_t n_bytes, size_t unused)
 {
@@ -146,7 +146,7 @@ static zero_status_t layernorm_backward(bench_t *b, size_t rows, size_t dim)
 {
     return norm_backward(b, NULL, rows, dim);
 }
-static zero_status_t layernorm_backward_again(bench_t *b, size_t rows, size_t dim)
+static zero_status_t layernorm_backward_recomputed(bench_t *b, size_t rows, size_t dim)
 {
     return norm_backward(b, b->s->fourth, rows, dim);
 }
@@ -158,7 +158,7 @@ static zero_status_t gelu_backward(bench_t *b, size_t rows, size_t width)
 {
     return b->k->gelu_backward(&b->ctx, b->s->third, grad_of(b->s->dbias), NULL, b->s->third, b->s->in, rows, width);
 }
-static zero_status_t gelu_backward_again(bench_t *b, size_t rows, size_t width)
+static zero_status_t gelu_backward_recomputed(bench_t *b, size_t rows, size_t width)
 {
     return b->k->gelu_backward(&b->ctx, b->s->third, grad_of(b->s->dbias), b->s->out, b->s->third, b->s->in, rows,
                                width);
@@ -178,7 +178,7 @@ static zero_status_t rmsnorm_backward(bench_t *b, size_t rows, size_t dim)
     return b->k->rmsnorm_backward(&b->ctx, b->s->out, grad_of(b->s->dweight), NULL, b->s->third, b->s->in, b->s->rstd,
                                   weight_of(b->s->weight), rows, dim);
 }
-static zero_status_t rmsnorm_backward_remade(bench_t *b, size_t rows, size_t dim)
+static zero_status_t rmsnorm_backward_recomputed(bench_t *b, size_t rows, size_t dim)
 {
     return b->k->rmsnorm_backward(&b->ctx, b->s->out, grad_of(b->s->dweight), b->s->fourth, b->s->third, b->s->in,
                                   b->s->rstd, weight_of(b->s->weight), rows, dim);
@@ -196,7 +196,7 @@ static zero_status_t swiglu_backward(bench_t *b, size_t rows, size_t width)
 {
     return b->k->swiglu_backward(&b->ctx, b->s->out, NULL, b->s->third, b->s->in, rows, width);
 }
-static zero_status_t swiglu_backward_remade(bench_t *b, size_t rows, size_t width)
+static zero_status_t swiglu_backward_recomputed(bench_t *b, size_t rows, size_t width)
 {
     return b->k->swiglu_backward(&b->ctx, b->s->out, b->s->fourth, b->s->third, b->s->in, rows, width);
 }
@@ -206,7 +206,7 @@ static zero_status_t embed(bench_t *b, size_t rows, size_t dim)
                        weight_of(b->model->is_llama ? NULL : b->s->in), rows / b->model->seq_len, b->model->seq_len,
                        dim, b->model->vocab_size);
 }
-/* GPT-2's table is the output head's too, and has its gradient already. */
+/* GPT-2's table is also the output head's, whose gradient it already holds. */
 static zero_status_t embed_backward(bench_t *b, size_t rows, size_t dim)
 {
     const model_t *m = b->model;
@@ -238,7 +238,7 @@ static int compare_floats(const void *a, const void *b)
 
 typedef zero_status_t (*row_fn)(bench_t *b, size_t first, size_t second);
 
-/* All runs are queued before the first is waited for: the host's own time shows in none. */
+/* Queues all runs before waiting for the first, so that no time includes the host's. */
 static double median_ms(bench_t *b, row_fn run, size_t first, size_t second)
 {
     float times[N_RUNS];
@@ -264,7 +264,7 @@ static double median_ms(bench_t *b, row_fn run, size_t first, size_t second)
 
 /* ---- Setting up ---- */
 
-/* bf16 of about [-1, 1): made on the host, repeated over the tensor. */
+/* Returns a bf16 tensor with values in about [-scale, scale): a block made on the host, repeated. */
 static void *random_tensor(size_t n, double scale)
 {
     enum { BLOCK = 1 << 20 };
@@ -318,7 +318,7 @@ static void open_bench(bench_t *b, const model_t *model)
         s->mean = random_tensor(2 * n_rows * model->heads, 1.0);
         s->rstd = random_tensor(2 * n_rows * model->heads, 1.0);
     }
-    for (size_t i = 0; i < n_rows; ++i) { /* frequent tokens are very frequent, as in text */
+    for (size_t i = 0; i < n_rows; ++i) { /* some tokens are very frequent, as in text */
         state = state * 6364136223846793005u + 1442695040888963407u;
         double u = (double)(state >> 33) * 0x1p-31;
         tokens[i] = (int32_t)((double)model->vocab_size * u * u * u * u);
@@ -355,14 +355,15 @@ typedef struct row {
     const char *name;
     row_fn run;
     size_t first, second;
-    double flops, bytes; /* one of them 0 */
+    double flops, bytes; /* one of them is 0 */
     size_t n_per_step;
 } row_t;
 
 #define MAX_ROWS 32
 
-/* Forward, input gradient, weight gradient of a linear layer. With a fourth name, the last with its bias's, which
- * counts then: GPT-2's qkv; the others' biases are summed by what makes dy. */
+/* Adds rows for a linear layer: forward, input gradient, weight gradient. With a fourth name, also the weight gradient
+ * with the bias's, which then counts for the step: GPT-2's qkv. Other biases' gradients come from the kernel that
+ * computes dy. */
 static size_t add_linear(const model_t *m, row_t *rows, const char *const *names, size_t n_in, size_t n_out)
 {
     double flops = 2.0 * (double)rows_in(m) * (double)(n_in * n_out);
@@ -392,10 +393,10 @@ static size_t gpt2_rows(const model_t *m, row_t *rows)
     n += add_linear(m, rows + n, proj_names, 4 * C, C);
     rows[n++] = (row_t){"layernorm with sum", layernorm, R, C, 0, 4 * tensor, 2 * L + 1};
     rows[n++] = (row_t){"layernorm backward", layernorm_backward, R, C, 0, 4 * tensor, 2 * L + 1};
-    rows[n++] = (row_t){"layernorm backward, y again", layernorm_backward_again, R, C, 0, 5 * tensor, 0};
+    rows[n++] = (row_t){"layernorm backward, y recomputed", layernorm_backward_recomputed, R, C, 0, 5 * tensor, 0};
     rows[n++] = (row_t){"gelu", gelu, R, 4 * C, 0, 2 * 4 * tensor, L};
     rows[n++] = (row_t){"gelu backward", gelu_backward, R, 4 * C, 0, 3 * 4 * tensor, L};
-    rows[n++] = (row_t){"gelu backward, y again", gelu_backward_again, R, 4 * C, 0, 4 * 4 * tensor, 0};
+    rows[n++] = (row_t){"gelu backward, y recomputed", gelu_backward_recomputed, R, 4 * C, 0, 4 * 4 * tensor, 0};
     rows[n++] = (row_t){"put bias gradient", put_grad, R, C, 0, 6 * (double)C, L};
     return n;
 }
@@ -405,19 +406,19 @@ static size_t llama_rows(const model_t *m, row_t *rows)
     static const char *const gate_up_names[] = {"gate and up", "gate and up, input gradient", "gate and up, weight g."};
     static const char *const down_names[] = {"down", "down, input gradient", "down, weight gradient"};
     size_t C = m->dim, F = m->ffn_dim, L = m->layers, R = rows_in(m), n = 0;
-    size_t head = C / m->heads, turned = (m->heads + m->kv_heads) * head;
+    size_t head = C / m->heads, rotated = (m->heads + m->kv_heads) * head;
     double tensor = 2.0 * (double)(R * C), hidden = 2.0 * (double)(R * F);
-    n += add_linear(m, rows + n, qkv_names, C, turned + m->kv_heads * head);
+    n += add_linear(m, rows + n, qkv_names, C, rotated + m->kv_heads * head);
     n += add_linear(m, rows + n, out_names, C, C);
     n += add_linear(m, rows + n, gate_up_names, C, 2 * F);
     n += add_linear(m, rows + n, down_names, F, C);
     rows[n++] = (row_t){"rmsnorm with sum", rmsnorm, R, C, 0, 4 * tensor, 2 * L + 1};
     rows[n++] = (row_t){"rmsnorm backward", rmsnorm_backward, R, C, 0, 4 * tensor, 2 * L + 1};
-    rows[n++] = (row_t){"rmsnorm backward, y again", rmsnorm_backward_remade, R, C, 0, 5 * tensor, 0};
-    rows[n++] = (row_t){"rope", rope, m->heads, head, 0, 2 * 2.0 * (double)(R * turned), 2 * L};
+    rows[n++] = (row_t){"rmsnorm backward, y recomputed", rmsnorm_backward_recomputed, R, C, 0, 5 * tensor, 0};
+    rows[n++] = (row_t){"rope", rope, m->heads, head, 0, 2 * 2.0 * (double)(R * rotated), 2 * L};
     rows[n++] = (row_t){"swiglu", swiglu, R, F, 0, 3 * hidden, L};
     rows[n++] = (row_t){"swiglu backward", swiglu_backward, R, F, 0, 5 * hidden, L};
-    rows[n++] = (row_t){"swiglu backward, y again", swiglu_backward_remade, R, F, 0, 6 * hidden, 0};
+    rows[n++] = (row_t){"swiglu backward, y recomputed", swiglu_backward_recomputed, R, F, 0, 6 * hidden, 0};
     return n;
 }
 
@@ -428,7 +429,7 @@ static size_t rows_of(const model_t *m, row_t *rows)
     double product = 2.0 * (double)(R * C) * (double)m->seq_len / 2.0; /* causal: half */
     rows[n++] = (row_t){"attention", attention, m->heads, C / m->heads, 2 * product, 0, m->layers};
     rows[n++] = (row_t){"attention backward", attention_backward, m->heads, C / m->heads, 5 * product, 0, m->layers};
-    rows[n++] = (row_t){"copy, for what launching costs", copy_tensor, R, 2 * C, 0, 4 * tensor, 0};
+    rows[n++] = (row_t){"copy, for the cost of a launch", copy_tensor, R, 2 * C, 0, 4 * tensor, 0};
     rows[n++] = (row_t){"embed", embed, R, C, 0, 2 * tensor, 1};
     rows[n++] = (row_t){"embed backward", embed_backward, R, C, 0, tensor + (m->is_llama ? table : 0), 1};
     rows[n++] = (row_t){"zero fill", zero_fill, R, C, 0, tensor, 1};
@@ -444,7 +445,7 @@ static bool is_named(const row_t *row, char *const *names, size_t n_names)
     return n_names == 0;
 }
 
-/* A step's calls, those of a layer together, as many in each layer as there are in all. */
+/* Queues a step's calls layer by layer, divided evenly among the layers. */
 static void queue_step(bench_t *b, const row_t *rows, size_t n_rows, bool products_only)
 {
     size_t layers = b->model->layers;
@@ -460,7 +461,7 @@ static void queue_step(bench_t *b, const row_t *rows, size_t n_rows, bool produc
     }
 }
 
-/* The mean of LOAD_MS, behind as long a time of the same. */
+/* Returns the mean time of a step over LOAD_MS, after as long a warm-up with the same calls. */
 static double loaded_ms(bench_t *b, const row_t *rows, size_t n_rows, bool products_only, double about_ms)
 {
     int n_steps = (int)(LOAD_MS / about_ms) + 1;
@@ -515,7 +516,7 @@ static void run_model(const model_t *model, char *const *names, size_t n_names)
 
 int main(int argc, char **argv)
 {
-    zero_log_set(ZERO_LOG_DEBUG, NULL, NULL); /* says who computes attention */
+    zero_log_set(ZERO_LOG_DEBUG, NULL, NULL); /* logs attention's backend */
     for (size_t i = 0; i < sizeof models / sizeof models[0]; ++i)
         if (argc < 2 || strcmp(argv[1], models[i].name) == 0)
             run_model(&models[i], argv + 2, argc < 3 ? 0 : (size_t)argc - 2);

@@ -1,14 +1,14 @@
-/* test_model_cuda.c - every CUDA model kernel on a GPU against a reference: random shapes, odd sizes, misaligned
- * starts, every dtype, gradients added and overwritten, and the same bits when run again.
+/* test_model_cuda.c - compares every CUDA model kernel on a GPU with a reference: random shapes, odd sizes, misaligned
+ * addresses, every dtype, gradients added and overwritten, and the same bits when run again.
  *
- * The reference is fp64 (kernels_fp64.h) or the CPU table in fp32 (which tests/test_*.c hold to fp64), on the very
- * values that the GPU reads, so a bound is made of what the GPU rounds: outputs once to their dtype, probabilities and
- * logits once in between. Outputs start as NaN and have guards around them, so what is left out or written beside
- * shows. Needs no Check: the machines with GPUs may lack it.
+ * The reference is fp64 (kernels_fp64.h) or the CPU table in fp32 (which tests/unit/kernels compares with fp64), on the
+ * same values that the GPU reads. So a bound consists of what the GPU rounds: outputs once to their dtype,
+ * probabilities and logits once in between. Outputs start as NaN and have guards around them, which shows elements that
+ * are not written and writes out of bounds. Does not use Check, which machines with GPUs may lack.
  *
  *     test_model_cuda [small] [SEED] [NAME]
  *
- * prints a line for each kernel, or for NAME alone; exit code 1 when one failed. small: fewer and smaller cases, for
+ * prints a line for each kernel, or for NAME alone; exits with 1 if one failed. small: fewer and smaller cases, for
  * compute-sanitizer.
  */
 #include <math.h>
@@ -52,7 +52,7 @@ static size_t random_below(size_t n)
     return (size_t)(random_bits() % n);
 }
 
-/* Sums of twelve uniform numbers: normal enough. */
+/* Returns a sum of twelve uniform numbers, which is normal enough. */
 static double random_normal(void)
 {
     double sum = -6.0;
@@ -61,19 +61,19 @@ static double random_normal(void)
     return sum;
 }
 
-/* ---- Arrays: host values, and the same on the device in any dtype ---- */
+/* ---- Arrays: values on the host, and the same on the device in any dtype ---- */
 
 #define GUARD 64 /* elements on either side */
 
 typedef struct array {
     zero_dtype_t dtype;
-    size_t n, shift;      /* elements that the data starts behind an aligned address */
-    float *values;        /* owned, host: what was put there; NaN for outputs */
+    size_t n, shift;      /* shift: elements from an aligned address to the data */
+    float *values;        /* owned, host: what was uploaded; NaN for outputs */
     unsigned char *block; /* owned, device: guard, data, guard */
     void *data;
 } array_t;
 
-static double unit(zero_dtype_t dtype) /* the relative error of one rounding, at most */
+static double unit(zero_dtype_t dtype) /* the largest relative error of one rounding */
 {
     return dtype == ZERO_FP32 ? 0x1p-24 : dtype == ZERO_BF16 ? 0x1p-8 : 0x1p-11;
 }
@@ -123,11 +123,11 @@ static void upload(array_t *a)
     NEED(cudaMemset(a->block, 0xff, (a->n + a->shift + 2 * GUARD) * size) == cudaSuccess);
     NEED(cudaMemcpy(a->data, bytes, a->n * size, cudaMemcpyHostToDevice) == cudaSuccess);
     NEED(cudaDeviceSynchronize() ==
-         cudaSuccess); /* a small copy may still be on its way; the kernels' stream is apart */
+         cudaSuccess); /* a small copy may still be running, and the kernels use another stream */
     free(bytes);
 }
 
-/* std 0: an output, all NaN. */
+/* Makes an array of normal values, or with std 0 an output, all NaN. */
 static array_t array_make(size_t n, zero_dtype_t dtype, size_t shift, double mean, double std)
 {
     array_t a = {.dtype = dtype, .n = n, .shift = shift, .values = malloc((n + 1) * sizeof(float))};
@@ -141,7 +141,7 @@ static array_t array_make(size_t n, zero_dtype_t dtype, size_t shift, double mea
     return a;
 }
 
-/* A gradient to be written: NaN where it is overwritten, numbers where it is added to. */
+/* Makes a gradient to be written: NaN if it is overwritten, numbers if it is added to. */
 static array_t array_grad_target(size_t n, zero_dtype_t dtype, size_t shift, bool accumulate)
 {
     return array_make(n, dtype, shift, 0.0, accumulate ? 1.0 : 0.0);
@@ -169,7 +169,7 @@ static zero_weight_t host_weight(const array_t *a)
 
 /* ---- What a check compares ---- */
 
-/* An output of the GPU beside the reference; `reference` is owned, and starts as what the output started as. */
+/* An output of the GPU and its reference, which is owned and starts with the output's initial values. */
 typedef struct output {
     const char *name;
     array_t *array;
@@ -244,7 +244,7 @@ static bool guards_hold(const output_t *o, const unsigned char *bytes)
     return true;
 }
 
-/* Runs of a case: call between check_begin and check_end, twice; the second starts from the same outputs. */
+/* Compares the outputs of a run. To be called after each of two runs; the second starts with the same outputs. */
 static void check_run_done(check_t *c, zero_status_t status)
 {
     if (status != ZERO_OK) {
@@ -315,14 +315,27 @@ static void tables_close(tables_t *t)
     cudaStreamDestroy(t->stream);
 }
 
-/* A size up to `most`: of any kind, or a multiple of 8 half of the time, so that both paths of a kernel are met. */
+/* Limits for a kernel that works on rows alone. */
+static zero_model_limits_t limits_of_rows(size_t rows, size_t width, zero_dtype_t dtype)
+{
+    return (zero_model_limits_t){.n_rows = rows,
+                                 .seq_len = 1,
+                                 .max_linear = 1,
+                                 .max_width = width,
+                                 .n_heads = 1,
+                                 .head_dim = 1,
+                                 .vocab_size = 1,
+                                 .dtype = dtype};
+}
+
+/* Returns a size up to about `most`. Half of the sizes are multiples of 8, so that both paths of a kernel run. */
 static size_t random_size(size_t most)
 {
     size_t n = 1 + random_below(most);
     return random_below(2) ? n : (n + 7) / 8 * 8;
 }
 
-/* fp32 sums of k products of random signs; the factor is margin for both sides. */
+/* Bounds the error of fp32 sums of k products of random signs, with a margin for both sides. */
 static double sum_bound(size_t k)
 {
     return 8.0 * sqrt((double)k + 4.0) * 0x1p-24;
@@ -336,8 +349,9 @@ static double norm_of(const float *values, size_t n)
     return sqrt(squares);
 }
 
-/* The GPU sums what it rounded, the CPU what it did not: the sums of n `values` of random signs, each wrong by
- * `relative`, are wrong by that part of the root of all squares, which is more than of themselves where they cancel. */
+/* Widens the bound of `sums`, for which the GPU added rounded values and the CPU did not. Sums of n values of random
+ * signs, each off by `relative`, are off by that fraction of the root of all squares, which exceeds that fraction of
+ * the sums themselves if values cancel. */
 static void allow_for_summands(check_t *c, const float *sums, double relative, const float *values, size_t n)
 {
     output_t *o = c->outputs;
@@ -416,92 +430,146 @@ static void test_linear(void)
 
 /* ---- LayerNorm ---- */
 
+static void expect_same_bits(const check_t *c, const char *name, const array_t *a, const array_t *b)
+{
+    output_t o = {.name = name};
+    unsigned char *first = download(a), *second = download(b);
+    ++n_checks;
+    if (memcmp(first, second, (a->n + a->shift + 2 * GUARD) * zero_dtype_size(a->dtype)) != 0)
+        fail(c, &o, "other bits than forward's", 0, 0);
+    free(first), free(second);
+}
+
+typedef struct layernorm_case {
+    tables_t t;
+    zero_dtype_t dtype;
+    size_t rows, dim, n; /* n: of both */
+    bool accumulate, with_addend, in_place;
+    zero_weight_t none, gpu_bias, cpu_bias; /* biases are `none` in cases without one */
+    array_t residual, addend, w, b, dy, dx, out, y, recomputed, mean, rstd, dw, db, dc;
+    float *sum; /* owned: residual and addend, rounded as they are stored */
+} layernorm_case_t;
+
+static layernorm_case_t layernorm_open(zero_dtype_t dtype, size_t rows, size_t dim, int flags, size_t shift)
+{
+    zero_dtype_t grad_dtype = flags & 16 ? ZERO_FP32 : dtype;
+    bool accumulate = flags & 1;
+    size_t n = rows * dim;
+    layernorm_case_t l = {.t = tables_open(limits_of_rows(rows, dim, dtype)),
+                          .dtype = dtype,
+                          .rows = rows,
+                          .dim = dim,
+                          .n = n,
+                          .accumulate = accumulate,
+                          .with_addend = flags & 2,
+                          .in_place = flags & 8,
+                          .none = {NULL, dtype},
+                          .sum = malloc(n * sizeof(float))};
+    NEED(l.sum != NULL);
+    l.residual = array_make(n, dtype, shift, 0.5, 1.0), l.addend = array_make(n, dtype, shift, 0.0, 1.0);
+    l.w = array_make(dim, dtype, shift, 1.0, 0.5), l.b = array_make(dim, dtype, shift, 0.0, 1.0);
+    l.dy = array_make(n, dtype, shift, 0.0, 1.0), l.dx = array_make(n, dtype, shift, 0.0, 0.1);
+    l.out = array_make(n, dtype, shift, 0.0, 0.0), l.y = array_make(n, dtype, shift, 0.0, 0.0);
+    l.recomputed = array_make(n, dtype, shift, 0.0, 0.0);
+    l.mean = array_make(rows, ZERO_FP32, 0, 0.0, 0.0), l.rstd = array_make(rows, ZERO_FP32, 0, 0.0, 0.0);
+    l.dw = array_grad_target(dim, grad_dtype, shift, accumulate);
+    l.db = array_grad_target(dim, grad_dtype, shift, accumulate);
+    l.dc = array_grad_target(dim, grad_dtype, shift, accumulate);
+    l.gpu_bias = flags & 4 ? weight_of(&l.b) : l.none;
+    l.cpu_bias = flags & 4 ? host_weight(&l.b) : l.none;
+    /* The sum is rounded when it is stored, and the statistics are of what is stored. */
+    for (size_t i = 0; i < n; ++i)
+        l.sum[i] = rounded(l.residual.values[i] + (l.with_addend ? l.addend.values[i] : 0.0f), dtype);
+    if (l.in_place)
+        memcpy(l.out.values, l.residual.values, n * sizeof(float)), upload(&l.out);
+    return l;
+}
+
+static void layernorm_close(layernorm_case_t *l)
+{
+    array_t *arrays[] = {&l->residual, &l->addend,     &l->w,    &l->b,    &l->dy, &l->dx, &l->out,
+                         &l->y,        &l->recomputed, &l->mean, &l->rstd, &l->dw, &l->db, &l->dc};
+    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; ++i)
+        array_free(arrays[i]);
+    free(l->sum);
+    tables_close(&l->t);
+}
+
+/* The references of forward, which backward reads too. */
+typedef struct layernorm_references {
+    float *y, *mean, *rstd;
+} layernorm_references_t;
+
+static layernorm_references_t check_layernorm_forward(layernorm_case_t *l, check_t *c)
+{
+    float *rout = check_output(c, "residual_out", &l->out, 0.0);
+    layernorm_references_t r = {.y = check_output(c, "y", &l->y, 64 * 0x1p-24 + unit(l->dtype)),
+                                .mean = check_output(c, "mean", &l->mean, 64 * 0x1p-24),
+                                .rstd = check_output(c, "rstd", &l->rstd, 64 * 0x1p-24)};
+    NEED(l->t.cpu->layernorm(&l->t.cpu_ctx, r.y, r.mean, r.rstd, rout, l->sum, NULL, host_weight(&l->w), l->cpu_bias,
+                             1e-5f, l->rows, l->dim) == ZERO_OK);
+    for (int run = 0; run < 2; ++run)
+        check_run_done(c, l->t.gpu->layernorm(&l->t.gpu_ctx, l->y.data, l->mean.data, l->rstd.data, l->out.data,
+                                              l->in_place ? l->out.data : l->residual.data,
+                                              l->with_addend ? l->addend.data : NULL, weight_of(&l->w), l->gpu_bias,
+                                              1e-5f, l->rows, l->dim));
+    return r;
+}
+
+static void check_layernorm_backward(layernorm_case_t *l, check_t *c, layernorm_references_t forward)
+{
+    bool with_bias = l->gpu_bias.data != NULL;
+    float *ry = check_output(c, "y", &l->recomputed, 64 * 0x1p-24 + unit(l->dtype));
+    float *rdx = check_output(c, "dresidual", &l->dx, 256 * 0x1p-24 + unit(l->dtype));
+    float *rdw = check_output(c, "dweight", &l->dw, 4 * sum_bound(l->rows) + unit(l->dw.dtype));
+    float *rdb = with_bias ? check_output(c, "dbias", &l->db, sum_bound(l->rows) + unit(l->db.dtype)) : NULL;
+    float *rdc = check_output(c, "dcolumns", &l->dc, unit(l->dc.dtype));
+    memcpy(ry, forward.y, l->n * sizeof *ry);
+    NEED(l->t.cpu->layernorm_backward(&l->t.cpu_ctx, rdx, (zero_grad_t){rdw, ZERO_FP32, l->accumulate},
+                                      (zero_grad_t){rdb, ZERO_FP32, l->accumulate},
+                                      (zero_grad_t){rdc, ZERO_FP32, l->accumulate}, NULL, l->dy.values, l->sum,
+                                      forward.mean, forward.rstd, host_weight(&l->w), l->none, l->rows,
+                                      l->dim) == ZERO_OK);
+    allow_for_summands(c, rdc, 256 * 0x1p-24 + sum_bound(l->rows) + unit(l->dtype), rdx, l->n);
+    zero_grad_t dbias = with_bias ? grad_of(&l->db, l->accumulate) : (zero_grad_t){NULL, l->dtype, false};
+    for (int run = 0; run < 2; ++run)
+        check_run_done(c, l->t.gpu->layernorm_backward(&l->t.gpu_ctx, l->dx.data, grad_of(&l->dw, l->accumulate), dbias,
+                                                       grad_of(&l->dc, l->accumulate), l->recomputed.data, l->dy.data,
+                                                       l->out.data, l->mean.data, l->rstd.data, weight_of(&l->w),
+                                                       l->gpu_bias, l->rows, l->dim));
+}
+
+/* Expects the same bits of dresidual if y is not recomputed and no columns are summed. */
+static void check_layernorm_backward_alone(layernorm_case_t *l, const check_t *c)
+{
+    zero_grad_t nowhere = {NULL, l->dtype, false};
+    unsigned char *with = download(&l->dx);
+    upload(&l->dx), upload(&l->dw);
+    NEED(l->t.gpu->layernorm_backward(&l->t.gpu_ctx, l->dx.data, grad_of(&l->dw, l->accumulate), nowhere, nowhere, NULL,
+                                      l->dy.data, l->out.data, l->mean.data, l->rstd.data, weight_of(&l->w), l->none,
+                                      l->rows, l->dim) == ZERO_OK);
+    NEED(cudaDeviceSynchronize() == cudaSuccess);
+    unsigned char *without = download(&l->dx);
+    ++n_checks;
+    if (memcmp(with, without, l->n * zero_dtype_size(l->dtype)) != 0)
+        fail(c, &c->outputs[1], "other bits without y and dcolumns", 0, 0);
+    free(with), free(without);
+}
+
 static void check_layernorm(zero_dtype_t dtype, size_t rows, size_t dim, int flags)
 {
-    bool accumulate = flags & 1, with_addend = flags & 2, with_bias = flags & 4, in_place = flags & 8;
-    zero_dtype_t grad_dtype = flags & 16 ? ZERO_FP32 : dtype;
-    size_t n = rows * dim, shift = flags & 32 ? 1 + random_below(7) : 0;
-    tables_t t = tables_open((zero_model_limits_t){.n_rows = rows,
-                                                   .seq_len = 1,
-                                                   .max_linear = 1,
-                                                   .max_width = dim,
-                                                   .n_heads = 1,
-                                                   .head_dim = 1,
-                                                   .vocab_size = 1,
-                                                   .dtype = dtype});
+    size_t shift = flags & 32 ? 1 + random_below(7) : 0;
+    layernorm_case_t l = layernorm_open(dtype, rows, dim, flags, shift);
     check_t c = {.n = 0}, again = {.n = 0};
     snprintf(c.what, sizeof c.what, "layernorm %s %zux%zu flags %d shift %zu", zero_dtype_name(dtype), rows, dim, flags,
              shift);
     memcpy(again.what, c.what, sizeof again.what);
-    array_t residual = array_make(n, dtype, shift, 0.5, 1.0), addend = array_make(n, dtype, shift, 0.0, 1.0);
-    array_t w = array_make(dim, dtype, shift, 1.0, 0.5), b = array_make(dim, dtype, shift, 0.0, 1.0);
-    array_t dy = array_make(n, dtype, shift, 0.0, 1.0), dx = array_make(n, dtype, shift, 0.0, 0.1);
-    array_t out = array_make(n, dtype, shift, 0.0, 0.0), y = array_make(n, dtype, shift, 0.0, 0.0);
-    array_t y2 = array_make(n, dtype, shift, 0.0, 0.0);
-    array_t mean = array_make(rows, ZERO_FP32, 0, 0.0, 0.0), rstd = array_make(rows, ZERO_FP32, 0, 0.0, 0.0);
-    array_t dw = array_grad_target(dim, grad_dtype, shift, accumulate);
-    array_t db = array_grad_target(dim, grad_dtype, shift, accumulate);
-    array_t dc = array_grad_target(dim, grad_dtype, shift, accumulate);
-    zero_weight_t none = {NULL, dtype};
-
-    /* The sum is rounded when it is stored, and the statistics are of what is stored. */
-    float *sum = malloc(n * sizeof *sum);
-    NEED(sum != NULL);
-    for (size_t i = 0; i < n; ++i)
-        sum[i] = rounded(residual.values[i] + (with_addend ? addend.values[i] : 0.0f), dtype);
-    if (in_place)
-        memcpy(out.values, residual.values, n * sizeof(float)), upload(&out);
-    float *rout = check_output(&c, "residual_out", &out, 0.0);
-    float *ry = check_output(&c, "y", &y, 64 * 0x1p-24 + unit(dtype));
-    float *rmean = check_output(&c, "mean", &mean, 64 * 0x1p-24),
-          *rrstd = check_output(&c, "rstd", &rstd, 64 * 0x1p-24);
-    NEED(t.cpu->layernorm(&t.cpu_ctx, ry, rmean, rrstd, rout, sum, NULL, host_weight(&w),
-                          with_bias ? host_weight(&b) : none, 1e-5f, rows, dim) == ZERO_OK);
-    for (int run = 0; run < 2; ++run)
-        check_run_done(&c, t.gpu->layernorm(&t.gpu_ctx, y.data, mean.data, rstd.data, out.data,
-                                            in_place ? out.data : residual.data, with_addend ? addend.data : NULL,
-                                            weight_of(&w), with_bias ? weight_of(&b) : none, 1e-5f, rows, dim));
-
-    float *ry2 = check_output(&again, "y", &y2, 64 * 0x1p-24 + unit(dtype));
-    float *rdx = check_output(&again, "dresidual", &dx, 256 * 0x1p-24 + unit(dtype));
-    float *rdw = check_output(&again, "dweight", &dw, 4 * sum_bound(rows) + unit(grad_dtype));
-    float *rdb = with_bias ? check_output(&again, "dbias", &db, sum_bound(rows) + unit(grad_dtype)) : NULL;
-    float *rdc = check_output(&again, "dcolumns", &dc, unit(grad_dtype));
-    memcpy(ry2, ry, n * sizeof *ry2);
-    NEED(t.cpu->layernorm_backward(&t.cpu_ctx, rdx, (zero_grad_t){rdw, ZERO_FP32, accumulate},
-                                   (zero_grad_t){rdb, ZERO_FP32, accumulate}, (zero_grad_t){rdc, ZERO_FP32, accumulate},
-                                   NULL, dy.values, sum, rmean, rrstd, host_weight(&w), none, rows, dim) == ZERO_OK);
-    allow_for_summands(&again, rdc, 256 * 0x1p-24 + sum_bound(rows) + unit(dtype), rdx, n);
-    for (int run = 0; run < 2; ++run) {
-        zero_grad_t dbias = with_bias ? grad_of(&db, accumulate) : (zero_grad_t){NULL, dtype, false};
-        check_run_done(&again, t.gpu->layernorm_backward(&t.gpu_ctx, dx.data, grad_of(&dw, accumulate), dbias,
-                                                         grad_of(&dc, accumulate), y2.data, dy.data, out.data,
-                                                         mean.data, rstd.data, weight_of(&w),
-                                                         with_bias ? weight_of(&b) : none, rows, dim));
-    }
-    ++n_checks;
-    unsigned char *first = download(&y), *second = download(&y2);
-    if (memcmp(first, second, n * zero_dtype_size(dtype)) != 0)
-        fail(&again, &again.outputs[0], "made again, it has other bits than layernorm's", 0, 0);
-    free(first), free(second);
-
-    /* Nothing else depends on whether y is made again, nor dresidual on whether columns are summed. */
-    unsigned char *with = download(&dx);
-    zero_grad_t nowhere = {NULL, dtype, false};
-    upload(&dx), upload(&dw);
-    NEED(t.gpu->layernorm_backward(&t.gpu_ctx, dx.data, grad_of(&dw, accumulate), nowhere, nowhere, NULL, dy.data,
-                                   out.data, mean.data, rstd.data, weight_of(&w), none, rows, dim) == ZERO_OK);
-    NEED(cudaDeviceSynchronize() == cudaSuccess);
-    unsigned char *without = download(&dx);
-    ++n_checks;
-    if (memcmp(with, without, n * zero_dtype_size(dtype)) != 0)
-        fail(&again, &again.outputs[1], "other bits without y and dcolumns", 0, 0);
-    free(with), free(without), free(sum);
+    layernorm_references_t forward = check_layernorm_forward(&l, &c);
+    check_layernorm_backward(&l, &again, forward);
+    expect_same_bits(&again, "y recomputed", &l.y, &l.recomputed);
+    check_layernorm_backward_alone(&l, &again);
     check_free(&c), check_free(&again);
-    array_free(&residual), array_free(&addend), array_free(&w), array_free(&b), array_free(&dy), array_free(&dx);
-    array_free(&out), array_free(&y), array_free(&y2), array_free(&mean), array_free(&rstd), array_free(&dw);
-    array_free(&db), array_free(&dc);
-    tables_close(&t);
+    layernorm_close(&l);
 }
 
 static void test_layernorm(void)
@@ -518,30 +586,13 @@ static void test_layernorm(void)
 
 /* ---- RMSNorm ---- */
 
-static void expect_same_bits(const check_t *c, const char *name, const array_t *a, const array_t *b)
-{
-    output_t o = {.name = name};
-    unsigned char *first = download(a), *second = download(b);
-    ++n_checks;
-    if (memcmp(first, second, (a->n + a->shift + 2 * GUARD) * zero_dtype_size(a->dtype)) != 0)
-        fail(c, &o, "other bits than forward's", 0, 0);
-    free(first), free(second);
-}
-
 static void check_rmsnorm(zero_dtype_t dtype, size_t rows, size_t dim, int flags)
 {
     bool accumulate = flags & 1, with_addend = flags & 2, remake_y = flags & 4, in_place = flags & 8;
     zero_dtype_t grad_dtype = flags & 16 ? ZERO_FP32 : dtype;
     size_t n = rows * dim, shift = flags & 32 ? 1 + random_below(7) : 0;
     const float eps = 1e-5f;
-    tables_t t = tables_open((zero_model_limits_t){.n_rows = rows,
-                                                   .seq_len = 1,
-                                                   .max_linear = 1,
-                                                   .max_width = dim,
-                                                   .n_heads = 1,
-                                                   .head_dim = 1,
-                                                   .vocab_size = 1,
-                                                   .dtype = dtype});
+    tables_t t = tables_open(limits_of_rows(rows, dim, dtype));
     check_t c = {.n = 0}, again = {.n = 0};
     snprintf(c.what, sizeof c.what, "rmsnorm %s %zux%zu flags %d shift %zu", zero_dtype_name(dtype), rows, dim, flags,
              shift);
@@ -549,7 +600,7 @@ static void check_rmsnorm(zero_dtype_t dtype, size_t rows, size_t dim, int flags
     array_t residual = array_make(n, dtype, shift, 0.5, 1.0), addend = array_make(n, dtype, shift, 0.0, 1.0);
     array_t w = array_make(dim, dtype, shift, 1.0, 0.5), dy = array_make(n, dtype, shift, 0.0, 1.0);
     array_t out = array_make(n, dtype, shift, 0.0, 0.0), y = array_make(n, dtype, shift, 0.0, 0.0);
-    array_t remade = array_make(n, dtype, shift, 0.0, 0.0);
+    array_t recomputed = array_make(n, dtype, shift, 0.0, 0.0);
     array_t rstd = array_make(rows, ZERO_FP32, 0, 0.0, 0.0), dx = array_make(n, dtype, shift, 0.0, 0.1);
     array_t dw = array_grad_target(dim, grad_dtype, shift, accumulate);
 
@@ -568,33 +619,34 @@ static void check_rmsnorm(zero_dtype_t dtype, size_t rows, size_t dim, int flags
 
     double *sums = calloc(dim, sizeof *sums);
     NEED(sums != NULL);
-    float *rremade = remake_y ? check_output(&again, "y remade", &remade, 64 * 0x1p-24 + unit(dtype)) : NULL;
+    float *rrecomputed =
+        remake_y ? check_output(&again, "y recomputed", &recomputed, 64 * 0x1p-24 + unit(dtype)) : NULL;
     float *rdx = check_output(&again, "dresidual", &dx, 0.0);
     output_t *dx_output = &again.outputs[again.n - 1];
     float *rdw = check_output(&again, "dweight", &dw, 4 * sum_bound(rows) + unit(grad_dtype));
     if (remake_y)
-        memcpy(rremade, ry, n * sizeof *ry);
+        memcpy(rrecomputed, ry, n * sizeof *ry);
     double condition = rmsnorm_backward_fp64(rdx, sums, dy.values, rout, w.values, (double)eps, rows, dim);
     dx_output->bound = 64 * 0x1p-24 * condition + unit(dtype);
     for (size_t i = 0; i < dim; ++i)
         rdw[i] = (float)(sums[i] + (accumulate ? (double)rdw[i] : 0.0));
     for (int run = 0; run < 2; ++run)
         check_run_done(&again, t.gpu->rmsnorm_backward(&t.gpu_ctx, dx.data, grad_of(&dw, accumulate),
-                                                       remake_y ? remade.data : NULL, dy.data, out.data, rstd.data,
+                                                       remake_y ? recomputed.data : NULL, dy.data, out.data, rstd.data,
                                                        weight_of(&w), rows, dim));
     if (remake_y)
-        expect_same_bits(&again, "y remade", &y, &remade);
+        expect_same_bits(&again, "y recomputed", &y, &recomputed);
     free(sums);
     check_free(&c), check_free(&again);
     array_free(&residual), array_free(&addend), array_free(&w), array_free(&dy), array_free(&dx), array_free(&out);
-    array_free(&y), array_free(&remade), array_free(&rstd), array_free(&dw);
+    array_free(&y), array_free(&recomputed), array_free(&rstd), array_free(&dw);
     tables_close(&t);
 }
 
 static void test_rmsnorm(void)
 {
-    /* One warp a row of one and of three packs a lane, several, a block, from shared memory and not; the last is the
-     * most there is. */
+    /* Rows of one warp with one and with three packs per lane, of several warps and of a block, from shared memory and
+     * not; the last is the longest there may be. */
     static const size_t dims[] = {1, 5, 36, 256, 768, 2048, 4096, 5120, 8192, 16384};
     for (int d = 0; d < 3; ++d) {
         for (size_t i = 0; i < sizeof dims / sizeof dims[0]; ++i)
@@ -605,13 +657,13 @@ static void test_rmsnorm(void)
             check_rmsnorm(dtypes[d], random_size(200), random_size(2500), i);
     }
     if (!small)
-        check_rmsnorm(ZERO_FP32, 4300, 4096, 6); /* as many parts as there may be */
+        check_rmsnorm(ZERO_FP32, 4300, 4096, 6); /* the largest number of parts */
 }
 
 /* ---- Rotary positions ---- */
 
-/* as_rounded: against the angle as Hugging Face rounds it, at any position; else against the formula, from which the
- * frequency's and the angle's roundings turn position * 2^-22 away at most. */
+/* as_rounded: the reference's angle is rounded as Hugging Face does, at any position. Else it is the formula's, from
+ * which rounding the frequency and the angle deviates by at most position * 2^-22. */
 static void check_rope(zero_dtype_t dtype, attention_shape_t s, float theta, size_t shift, bool as_rounded)
 {
     size_t n = s.n_batch * s.seq_len * (s.n_heads + 2 * s.n_kv_heads) * s.head_dim;
@@ -667,55 +719,49 @@ static void test_rope(void)
 
 /* ---- SwiGLU ---- */
 
-/* gate 0: random gates; else this one in every place. */
+/* gate 0: random gates; else every gate has this value. */
 static void check_swiglu(zero_dtype_t dtype, size_t rows, size_t width, size_t shift, float gate)
 {
     size_t n = rows * width;
-    tables_t t = tables_open((zero_model_limits_t){.n_rows = rows,
-                                                   .seq_len = 1,
-                                                   .max_linear = 1,
-                                                   .max_width = 1,
-                                                   .n_heads = 1,
-                                                   .head_dim = 1,
-                                                   .vocab_size = 1,
-                                                   .dtype = dtype});
+    tables_t t = tables_open(limits_of_rows(rows, 1, dtype));
     check_t c = {.n = 0};
     snprintf(c.what, sizeof c.what, "swiglu %s %zux%zu shift %zu gate %g", zero_dtype_name(dtype), rows, width, shift,
              (double)gate);
     array_t gate_up = array_make(2 * n, dtype, shift, 0.0, gate != 0.0f ? fabs((double)gate) : 2.0);
     array_t dy = array_make(n, dtype, shift, 0.0, 1.0), y = array_make(n, dtype, shift, 0.0, 0.0);
-    array_t remade = array_make(n, dtype, shift, 0.0, 0.0), d = array_make(2 * n, dtype, shift, 0.0, 0.0);
+    array_t recomputed = array_make(n, dtype, shift, 0.0, 0.0), d = array_make(2 * n, dtype, shift, 0.0, 0.0);
     array_t in_place = array_make(2 * n, dtype, shift, 0.0, 1.0);
     for (size_t i = 0; gate != 0.0f && i < 2 * n; ++i)
         gate_up.values[i] = i / width % 2 == 0 ? rounded(gate, dtype) : gate_up.values[i];
     memcpy(in_place.values, gate_up.values, 2 * n * sizeof(float));
     upload(&gate_up), upload(&in_place);
-    /* The exponential and the quotient are good to a few units; 16 bits do not show it. */
+    /* The exponential and the quotient are a few units off, which 16 bits do not show. */
     double bound = (dtype == ZERO_FP32 ? 16.0 : 1.0) * unit(dtype);
     float *ry = check_output(&c, "y", &y, bound), *rd = check_output(&c, "dgate_up", &d, bound);
-    float *rremade = check_output(&c, "y remade", &remade, bound);
+    float *rrecomputed = check_output(&c, "y recomputed", &recomputed, bound);
     float *rin = check_output(&c, "dgate_up in place", &in_place, bound);
     swiglu_fp64(ry, rd, dy.values, gate_up.values, rows, width);
-    memcpy(rremade, ry, n * sizeof *ry), memcpy(rin, rd, 2 * n * sizeof *rd);
+    memcpy(rrecomputed, ry, n * sizeof *ry), memcpy(rin, rd, 2 * n * sizeof *rd);
     for (int run = 0; run < 2; ++run) {
         zero_status_t status = t.gpu->swiglu(&t.gpu_ctx, y.data, gate_up.data, rows, width);
         if (status == ZERO_OK)
             status = t.gpu->swiglu_backward(&t.gpu_ctx, d.data, NULL, dy.data, gate_up.data, rows, width);
         if (status == ZERO_OK)
             status =
-                t.gpu->swiglu_backward(&t.gpu_ctx, in_place.data, remade.data, dy.data, in_place.data, rows, width);
+                t.gpu->swiglu_backward(&t.gpu_ctx, in_place.data, recomputed.data, dy.data, in_place.data, rows, width);
         check_run_done(&c, status);
     }
-    expect_same_bits(&c, "y remade", &y, &remade);
+    expect_same_bits(&c, "y recomputed", &y, &recomputed);
     expect_same_bits(&c, "dgate_up in place", &d, &in_place);
     check_free(&c);
-    array_free(&gate_up), array_free(&dy), array_free(&y), array_free(&remade), array_free(&d), array_free(&in_place);
+    array_free(&gate_up), array_free(&dy), array_free(&y), array_free(&recomputed), array_free(&d),
+        array_free(&in_place);
     tables_close(&t);
 }
 
 static void test_swiglu(void)
 {
-    static const float tails[] = {-3e4f, -80.0f, -9.0f, 9.0f, 80.0f, 3e4f}; /* nothing overflows on the way */
+    static const float tails[] = {-3e4f, -80.0f, -9.0f, 9.0f, 80.0f, 3e4f}; /* nothing overflows in between */
     for (int d = 0; d < 3; ++d) {
         check_swiglu(dtypes[d], 1, 1, 0, 0.0f);
         check_swiglu(dtypes[d], small ? 3 : 70, 14336, 0, 0.0f);
@@ -727,67 +773,56 @@ static void test_swiglu(void)
     }
 }
 
-/* ---- GELU, addition ---- */
+/* ---- GELU, put_grad ---- */
 
 static void check_elementwise(zero_dtype_t dtype, size_t rows, size_t width, size_t shift, bool accumulate)
 {
     size_t n = rows * width;
     zero_dtype_t grad_dtype = rows % 2 ? dtype : ZERO_FP32;
-    tables_t t = tables_open((zero_model_limits_t){.n_rows = rows,
-                                                   .seq_len = 1,
-                                                   .max_linear = 1,
-                                                   .max_width = width,
-                                                   .n_heads = 1,
-                                                   .head_dim = 1,
-                                                   .vocab_size = 1,
-                                                   .dtype = dtype});
+    tables_t t = tables_open(limits_of_rows(rows, width, dtype));
     check_t c = {.n = 0};
     snprintf(c.what, sizeof c.what, "elementwise %s %zux%zu shift %zu", zero_dtype_name(dtype), rows, width, shift);
     array_t x = array_make(n, dtype, shift, 0.0, 2.0), dy = array_make(n, dtype, shift, 0.0, 1.0);
     array_t y = array_make(n, dtype, shift, 0.0, 0.0), dx = array_make(n, dtype, shift, 0.0, 0.0);
-    array_t in_place = array_make(n, dtype, shift, 0.0, 1.0), sum = array_make(n, dtype, shift, 0.0, 1.0);
-    array_t again = array_make(n, dtype, shift, 0.0, 0.0), sums = array_make(width, ZERO_FP32, 0, 0.0, 1.0);
+    array_t in_place = array_make(n, dtype, shift, 0.0, 1.0);
+    array_t recomputed = array_make(n, dtype, shift, 0.0, 0.0), sums = array_make(width, ZERO_FP32, 0, 0.0, 1.0);
     array_t dc = array_grad_target(width, grad_dtype, shift, accumulate);
     array_t put = array_grad_target(width, grad_dtype, shift, accumulate);
     zero_grad_t nowhere = {NULL, dtype, false};
-    for (size_t i = 0; i < n && i < 6; ++i) /* the tails: nothing overflows on the way */
+    for (size_t i = 0; i < n && i < 6; ++i) /* the tails: nothing overflows in between */
         x.values[i] = rounded((i % 2 ? -1.0f : 1.0f) * (i < 2 ? 9.0f : i < 4 ? 90.0f : 3e4f), dtype);
     upload(&x);
     double bound = (dtype == ZERO_FP32 ? 16.0 : 1.0) * unit(dtype);
     float *ry = check_output(&c, "gelu", &y, bound), *rdx = check_output(&c, "gelu backward", &dx, bound);
     float *rin = check_output(&c, "gelu backward in place", &in_place, bound);
-    float *ragain = check_output(&c, "gelu made again", &again, bound);
+    float *rrecomputed = check_output(&c, "y recomputed", &recomputed, bound);
     float *rdc = check_output(&c, "gelu backward's columns", &dc, unit(grad_dtype));
     float *rput = check_output(&c, "put_grad", &put, unit(grad_dtype));
-    float *rsum = check_output(&c, "add", &sum, unit(dtype));
     NEED(t.cpu->gelu(&t.cpu_ctx, ry, x.values, n) == ZERO_OK);
-    NEED(t.cpu->gelu_backward(&t.cpu_ctx, rdx, (zero_grad_t){rdc, ZERO_FP32, accumulate}, ragain, dy.values, x.values,
-                              rows, width) == ZERO_OK);
+    NEED(t.cpu->gelu_backward(&t.cpu_ctx, rdx, (zero_grad_t){rdc, ZERO_FP32, accumulate}, rrecomputed, dy.values,
+                              x.values, rows, width) == ZERO_OK);
     allow_for_summands(&c, rdc, bound + sum_bound(rows), rdx, n);
     NEED(t.cpu->gelu_backward(&t.cpu_ctx, rin, nowhere, NULL, rin, x.values, rows, width) == ZERO_OK);
     NEED(t.cpu->put_grad(&t.cpu_ctx, (zero_grad_t){rput, ZERO_FP32, accumulate}, sums.values, width) == ZERO_OK);
-    NEED(t.cpu->add(&t.cpu_ctx, rsum, x.values, n) == ZERO_OK);
     for (int run = 0; run < 2; ++run) {
         zero_status_t status = t.gpu->gelu(&t.gpu_ctx, y.data, x.data, n);
         if (status == ZERO_OK)
-            status = t.gpu->gelu_backward(&t.gpu_ctx, dx.data, grad_of(&dc, accumulate), again.data, dy.data, x.data,
-                                          rows, width);
+            status = t.gpu->gelu_backward(&t.gpu_ctx, dx.data, grad_of(&dc, accumulate), recomputed.data, dy.data,
+                                          x.data, rows, width);
         if (status == ZERO_OK)
             status = t.gpu->gelu_backward(&t.gpu_ctx, in_place.data, nowhere, NULL, in_place.data, x.data, rows, width);
         if (status == ZERO_OK)
             status = t.gpu->put_grad(&t.gpu_ctx, grad_of(&put, accumulate), sums.data, width);
-        if (status == ZERO_OK)
-            status = t.gpu->add(&t.gpu_ctx, sum.data, x.data, n);
         check_run_done(&c, status);
     }
     ++n_checks;
-    unsigned char *first = download(&y), *second = download(&again);
+    unsigned char *first = download(&y), *second = download(&recomputed);
     if (memcmp(first, second, n * zero_dtype_size(dtype)) != 0)
         fail(&c, &c.outputs[3], "other bits than gelu's", 0, 0);
     free(first), free(second);
     check_free(&c);
-    array_free(&x), array_free(&dy), array_free(&y), array_free(&dx), array_free(&in_place), array_free(&sum);
-    array_free(&again), array_free(&sums), array_free(&dc), array_free(&put);
+    array_free(&x), array_free(&dy), array_free(&y), array_free(&dx), array_free(&in_place);
+    array_free(&recomputed), array_free(&sums), array_free(&dc), array_free(&put);
     tables_close(&t);
 }
 
@@ -801,8 +836,8 @@ static void test_elementwise(void)
 
 /* ---- Attention ---- */
 
-/* What the table says of a shape is what it does: with cuDNN every shape that it may be asked for is its own. */
-static void check_who_attends(tables_t *t, zero_dtype_t dtype, attention_shape_t s, const char *what)
+/* Expects that attention_is_slow names the backend that runs: with cuDNN, it serves every shape that it may serve. */
+static void check_backend(tables_t *t, zero_dtype_t dtype, attention_shape_t s, const char *what)
 {
     char why[ZERO_MODEL_WHY] = "";
     bool is_slow =
@@ -836,14 +871,14 @@ static void check_attention(zero_dtype_t dtype, attention_shape_t s, double std)
     array_t qkv = array_make(n_qkv, dtype, 0, 0.0, std), dout = array_make(n_out, dtype, 0, 0.0, 1.0);
     array_t out = array_make(n_out, dtype, 0, 0.0, 0.0), dqkv = array_make(n_qkv, dtype, 0, 0.0, 0.0);
     array_t lse = array_make(s.n_batch * s.n_heads * s.seq_len, ZERO_FP32, 0, 0.0, 0.0);
-    /* A score of size S is off by S u, and its exponential relatively; probabilities and score gradients are rounded
-     * to 16 bits on their way into a product, and backward reads the rounded out. */
+    /* A score of size S is off by S u, which is the relative error of its exponential. Probabilities and score
+     * gradients are rounded to 16 bits before a product, and backward reads the rounded out. */
     double bound = (32.0 + 32.0 * std * std) * 0x1p-24;
     float *rout = check_output(&c, "out", &out, bound + (dtype == ZERO_FP32 ? 0.0 : 2.0 * unit(dtype)));
     float *rlse = check_output(&c, "logsumexp", &lse, bound + 0x1p-20);
     float *rdqkv = check_output(&c, "dqkv", &dqkv, 2.0 * bound + (dtype == ZERO_FP32 ? 0.0 : 3.0 * unit(dtype)));
     attention_fp64(rout, rlse, rdqkv, dout.values, qkv.values, s);
-    check_who_attends(&t, dtype, s, c.what);
+    check_backend(&t, dtype, s, c.what);
     for (int run = 0; run < 2; ++run) {
         zero_status_t status = t.gpu->attention(&t.gpu_ctx, out.data, lse.data, qkv.data, s.n_batch, s.seq_len,
                                                 s.n_heads, s.n_kv_heads, s.head_dim);
@@ -857,7 +892,8 @@ static void check_attention(zero_dtype_t dtype, attention_shape_t s, double std)
     tables_close(&t);
 }
 
-/* Multiples of 128 positions with heads of a multiple of 8 are cuDNN's in 16 bits, the others are ours. */
+/* In 16 bits cuDNN computes multiples of 128 positions with heads of a multiple of 8; attention.cu computes the rest.
+ */
 static void test_attention(void)
 {
     static const attention_shape_t shapes[] = {
@@ -885,7 +921,7 @@ static int32_t *random_tokens(size_t n, size_t vocab_size, int32_t **device)
 {
     int32_t *tokens = malloc(n * sizeof *tokens);
     NEED(tokens != NULL);
-    for (size_t i = 0; i < n; ++i) /* a third of them one token, as spaces are in text */
+    for (size_t i = 0; i < n; ++i) /* a third is one token, as spaces are in text */
         tokens[i] = (int32_t)(random_below(3) ? random_below(vocab_size) : vocab_size / 2);
     NEED(cudaMalloc((void **)device, n * sizeof *tokens) == cudaSuccess);
     NEED(cudaMemcpy(*device, tokens, n * sizeof *tokens, cudaMemcpyHostToDevice) == cudaSuccess);
@@ -956,18 +992,26 @@ static void test_embed(void)
 
 #define LOSS_WEIGHT 0.3
 
+/* losses: of both runs; gpu_loss: of the second, with gradients and without. */
+static void check_loss_value(const check_t *c, zero_dtype_t dtype, const double losses[2], const double gpu_loss[2],
+                             double reference)
+{
+    output_t o = {.name = "loss"};
+    double error = fabs(gpu_loss[0] - reference) / reference, bound = 1e-6 + 2.0 * unit(dtype);
+    n_checks += 2;
+    if (!(error <= bound))
+        fail(c, &o, "too far from the reference", error, bound);
+    if (memcmp(&losses[0], &losses[1], sizeof(double)) != 0 || memcmp(&gpu_loss[0], &gpu_loss[1], sizeof(double)) != 0)
+        fail(c, &o, "other bits when run again, or without gradients", gpu_loss[0], gpu_loss[1]);
+}
+
 static void check_loss(zero_dtype_t dtype, size_t rows, size_t dim, size_t vocab_size, int flags)
 {
     bool accumulate = flags & 1, in_place = flags & 2;
     zero_dtype_t grad_dtype = flags & 4 ? ZERO_FP32 : dtype;
-    tables_t t = tables_open((zero_model_limits_t){.n_rows = rows,
-                                                   .seq_len = 1,
-                                                   .max_linear = vocab_size * dim,
-                                                   .max_width = dim,
-                                                   .n_heads = 1,
-                                                   .head_dim = dim,
-                                                   .vocab_size = vocab_size,
-                                                   .dtype = dtype});
+    zero_model_limits_t limits = limits_of_rows(rows, dim, dtype);
+    limits.max_linear = vocab_size * dim, limits.head_dim = dim, limits.vocab_size = vocab_size;
+    tables_t t = tables_open(limits);
     check_t c = {.n = 0};
     snprintf(c.what, sizeof c.what, "loss %s %zux%zu vocabulary %zu flags %d", zero_dtype_name(dtype), rows, dim,
              vocab_size, flags);
@@ -985,8 +1029,8 @@ static void check_loss(zero_dtype_t dtype, size_t rows, size_t dim, size_t vocab
     upload(&device_scale);
     double *device_loss, cpu_loss[2] = {1.5, 1.5}, gpu_loss[2];
     NEED(cudaMalloc((void **)&device_loss, 2 * sizeof *device_loss) == cudaSuccess);
-    /* Logits of 2 units or so are rounded to the dtype, and a probability is off by as much as its logit; then their
-     * gradient is rounded. */
+    /* Logits of about 2 are rounded to the dtype, and the relative error of a probability is its logit's error; then
+     * their gradient is rounded. */
     double logit_bound = 4.0 * sum_bound(dim) + (dtype == ZERO_FP32 ? 0.0 : 3.0 * unit(dtype));
     float *rdx = check_output(&c, "dx", &dx, logit_bound + sum_bound(vocab_size) + unit(dtype));
     float *rdw = check_output(&c, "dweight", &dw, logit_bound + sum_bound(rows) + unit(grad_dtype));
@@ -1011,13 +1055,7 @@ static void check_loss(zero_dtype_t dtype, size_t rows, size_t dim, size_t vocab
         NEED(cudaMemcpy(gpu_loss, device_loss, sizeof gpu_loss, cudaMemcpyDeviceToHost) == cudaSuccess);
         losses[run] = gpu_loss[0];
     }
-    n_checks += 2;
-    output_t o = {.name = "loss"};
-    double error = fabs(gpu_loss[0] - cpu_loss[0]) / cpu_loss[0], loss_bound = 1e-6 + 2.0 * unit(dtype);
-    if (!(error <= loss_bound))
-        fail(&c, &o, "too far from the reference", error, loss_bound);
-    if (memcmp(&losses[0], &losses[1], sizeof(double)) != 0 || memcmp(&gpu_loss[0], &gpu_loss[1], sizeof(double)) != 0)
-        fail(&c, &o, "other bits when run again, or without gradients", gpu_loss[0], gpu_loss[1]);
+    check_loss_value(&c, dtype, losses, gpu_loss, cpu_loss[0]);
     check_free(&c);
     free(targets), cudaFree(device_targets), cudaFree(device_loss);
     array_free(&x), array_free(&w), array_free(&dx), array_free(&dw), array_free(&logits), array_free(&device_scale);
@@ -1038,8 +1076,8 @@ static void test_loss(void)
     }
 }
 
-/* NaN in the rows of bad tokens, by any of the kernels (wide or element by element), and in no others. The table ends
- * with its allocation or nearly: compute-sanitizer sees a read beyond it. */
+/* Expects NaN in the rows of bad tokens and in no others, from both kernels (by packs and element by element). The
+ * table ends near its allocation's end, so compute-sanitizer sees a read beyond it. */
 static void check_bad_embed(tables_t *t, const int32_t *device_tokens, const int32_t tokens[3], size_t dim,
                             size_t vocab_size)
 {
@@ -1064,7 +1102,7 @@ static void check_bad_embed(tables_t *t, const int32_t *device_tokens, const int
     array_free(&table), array_free(&out);
 }
 
-/* A target or token outside the vocabulary cannot be refused on the GPU: it must come out as NaN. */
+/* A target or token outside the vocabulary cannot be refused on the GPU, so it must give NaN. */
 static void test_bad_tokens(void)
 {
     tables_t t = tables_open((zero_model_limits_t){.n_rows = 3,

@@ -1,0 +1,38 @@
+/* table_entries.h - the functions of the CUDA table that have a C file of their own; model_cuda.c puts them into the
+ * table. Contracts are in model.h.
+ */
+#ifndef ZERO_TABLE_ENTRIES_H
+#define ZERO_TABLE_ENTRIES_H
+
+#include "kernels/model/model.h"
+
+/* ---- linear_cuda.c ---- */
+
+size_t zero_cuda_linear_workspace(const zero_model_limits_t *limits);
+zero_status_t zero_cuda_linear(zero_model_context_t *ctx, void *y, const void *x, zero_weight_t weight,
+                               zero_linear_layout_t layout, zero_weight_t bias, size_t n_rows, size_t n_in,
+                               size_t n_out);
+zero_status_t zero_cuda_linear_backward_input(zero_model_context_t *ctx, void *dx, bool accumulate, const void *dy,
+                                              zero_weight_t weight, zero_linear_layout_t layout, size_t n_rows,
+                                              size_t n_in, size_t n_out);
+zero_status_t zero_cuda_linear_backward_weight(zero_model_context_t *ctx, zero_grad_t dweight,
+                                               zero_linear_layout_t layout, zero_grad_t dbias, const void *x,
+                                               const void *dy, size_t n_rows, size_t n_in, size_t n_out);
+
+/* ---- loss_cuda.c ---- */
+
+size_t zero_cuda_loss_workspace(const zero_model_limits_t *limits);
+zero_status_t zero_cuda_head_loss(zero_model_context_t *ctx, double *loss_sum, void *dx, zero_grad_t dweight,
+                                  const void *x, zero_weight_t weight, const int32_t *targets, double loss_weight,
+                                  const float *grad_scale, size_t n_rows, size_t dim, size_t vocab_size);
+zero_status_t zero_cuda_head_logits(zero_model_context_t *ctx, float *logits, const void *x, zero_weight_t weight,
+                                    size_t n_rows, size_t dim, size_t vocab_size);
+
+/* ---- graph_cuda.c ---- */
+
+zero_status_t zero_cuda_record_begin(zero_model_context_t *ctx);
+zero_status_t zero_cuda_record_end(zero_model_context_t *ctx, zero_cuda_graph_t **graph);
+zero_status_t zero_cuda_replay(zero_model_context_t *ctx, zero_cuda_graph_t *graph);
+void zero_cuda_graph_destroy(zero_cuda_graph_t *graph);
+
+#endif
