@@ -247,8 +247,8 @@ static zero_status_t move_away(const char *parent, const char *path)
         if (lstat(moved, &info) != 0) {
             status = rename_in(parent, path, moved);
             if (status == ZERO_OK)
-                zero_log(ZERO_LOG_WARNING, "'%s' was not libzero's and had a checkpoint's name: it is now '%s'",
-                         path, moved);
+                zero_log(ZERO_LOG_WARNING, "'%s' was not libzero's and had a checkpoint's name: it is now '%s'", path,
+                         moved);
             free(moved);
             return status;
         }
