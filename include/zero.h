@@ -1,8 +1,10 @@
-/* zero.h - libzero: ZeRO stages 0-3 (FSDP) for C training codes.
+/* zero.h - libzero: ZeRO stages 0-3 (FSDP) for training codes in C.
  *
- * libzero holds a model's parameters, gradients and AdamW state sharded over the ranks of an MPI job and makes them
- * whole, unit by unit, while your code computes. You write the forward and backward pass; libzero decides who holds
- * what, moves it, sums gradients and updates weights.
+ * libzero shards a model's parameters, gradients and AdamW state over the ranks of an MPI job. Your code declares the
+ * model as a list of units and computes their forward and backward pass. libzero gathers each unit's parameters before
+ * you use them, reduces its gradients when you have written them, and updates the weights.
+ *
+ * A program has this shape:
  *
  *     zero_comm_create(ZERO_COMM_AUTO, &comm);                    ranks from mpirun, or one rank without it
  *     zero_device_create(ZERO_DEVICE_AUTO, comm, &device);
@@ -25,47 +27,65 @@
  *
  * examples/linear.c is a complete program of this shape; examples/linear.cu is the same on GPUs.
  *
- * Words. rank, world size: as in MPI. unit: tensors that are gathered and released together (one transformer block,
- * say), stored as one flat, padded buffer. shard: one rank's 1/N slice of that buffer. acquire / release: make a unit's
- * full parameters resident / give them up. slot: a full-unit buffer that units take turns in. Stage 0 is plain data
- * parallel; stage 1 shards the optimizer state, 2 also gradients, 3 also parameters (Rajbhandari et al. 2020,
- * arXiv:1910.02054; Zhao et al. 2023, arXiv:2304.11277).
+ * Words:
  *
- * Status. Every call that can fail returns a zero_status_t and sets its outputs only on ZERO_OK. Whoever detects a
- * failure writes one log line (rank, object, numbers, what to do); callers just pass the status up. The library never
- * exits, aborts or prints to stdout.
+ *     rank, world size        a process of the MPI job; how many there are
+ *     unit                    tensors that are gathered and released together, such as a transformer block
+ *     flat buffer             a unit's tensors one after another, padded
+ *     shard                   one rank's 1/N of a flat buffer, on N ranks
+ *     stage                   what is sharded: 0 nothing (plain data parallel), 1 optimizer state, 2 also gradients,
+ *                             3 also parameters
+ *     acquire, release        make a unit's full parameters resident; give them up (FSDP: unshard, reshard)
+ *     unsharded buffer        room for one whole unit, in which units take turns
+ *     micro-step              one forward and backward pass; with gradient accumulation a step has several
+ *     reduced gradients       summed over ranks, in fp32
+ *     master weights, m, v    the fp32 weights and the two moments that AdamW updates
+ *     offloaded               kept in host memory
+ *     transport               how bytes move between ranks, such as "node" (shared memory) or "nccl"
  *
- * Wrong arguments. A call that returns a status refuses NULL, where it is not said to be allowed, and what is out of
- * range, with ZERO_ERROR_ARGUMENT and a log line that names function and argument; where the call is out of order, too,
- * it may be ZERO_ERROR_ORDER. Nothing has changed then. A call that returns a value returns one that means nothing for
- * NULL: 0, -1 for a rank, NULL, "" for a text, ZERO_DEVICE_AUTO for a type. One that returns nothing does nothing.
+ * The stages are those of ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054); units are FSDP's (Zhao et al. 2023,
+ * arXiv:2304.11277).
  *
- * Lifetimes. Engines use their communicator and device, saves their engine and its communicator, checkpoints the
- * communicator that they were opened with. What is destroyed before its users is kept until the last of them is gone,
- * and an error line names them; its handle must not be used any more, but theirs work on.
+ * Status. A call that can fail returns a zero_status_t, and sets its outputs only if that is ZERO_OK. A failure is
+ * logged once, by the code that detects it: one line says what failed, where, and what to do. The library never prints
+ * to stdout, and never ends the process unless you call zero_comm_abort.
  *
- * Threads. An engine, its communicator and its device belong to one host thread at a time. Nothing here is a signal
- * handler's business.
+ * Arguments. No pointer may be NULL unless the call says so. A call that returns a status refuses NULL and values out
+ * of range with ZERO_ERROR_ARGUMENT and a log line that names function and argument; if the call is also out of order,
+ * the status may be ZERO_ERROR_ORDER instead. A refused call changes nothing. A call that returns a value returns a
+ * neutral one for NULL: 0, -1 for a rank, NULL, "" for a text, ZERO_DEVICE_AUTO for a device type. A call that returns
+ * nothing does nothing. Texts and structs that you pass are copied or used only during the call.
  *
- * Streams. A zero_stream_t names an ordered queue of device work: a cudaStream_t on CUDA; on the CPU, where work is
- * done when the call returns, NULL. Calls that take a stream order themselves after the work already in it, and what
- * you queue there afterwards is ordered after them. Passes and steps of one engine take one stream, or streams whose
- * work you order after each other yourself.
+ * Lifetimes. An engine uses its communicator and its device; a save uses its engine and communicator; an open
+ * checkpoint uses its communicator. Destroy the users first. An object that is destroyed while it is in use lives on
+ * until the last user is gone, and an error line names the users. They keep working, but you must not use the handle of
+ * the destroyed object any more.
  *
- * Collective calls, marked [collective], must be made by every rank in the same order. Where one rank's call is refused
- * for an argument, the others return ZERO_ERROR_PEER from zero_engine_create, zero_set_state, zero_load_weights,
- * zero_load, zero_save_prepare, zero_save_begin and zero_checkpoint_open. In the others, which every step makes, they
- * wait for it as for any rank that does not come: until it calls zero_comm_abort or ends, or ZERO_TIMEOUT_S at most.
+ * Threads. Use an engine, its communicator and its device from one host thread at a time. Call nothing of libzero in a
+ * signal handler.
  *
- * Where ranks meet in a collective call they compare what they are in: the call, of which engine, with which unit,
- * pass, step, micro-step, learning rate and number of bytes. Where that differs they get ZERO_ERROR_MISMATCH, a line
- * names two ranks with their calls, and what they have is not used. This costs no message and no wait:
- *     - ranks that share memory: at once, in every call that communicates;
- *     - MPI messages: likewise, when a rank has waited for a second, since it takes none of another call;
- *     - GPUs, for which the host does not wait: once a step, the learning rate and all calls so far in which GPUs met.
- *       zero_step_wait returns it, and the step has changed nothing.
- * A call in which nobody waits for another is not compared: an eval pass of one rank alone where parameters are whole,
- * or are read from the peers' memory, say.
+ * Streams. A zero_stream_t is an ordered queue of device work: a cudaStream_t on CUDA; NULL on the CPU, where work is
+ * done when the call returns. What a call does in a stream comes after the work already queued there and before the
+ * work that you queue afterwards. Use one stream for all passes and steps of an engine, or order your streams' work
+ * yourself.
+ *
+ * Collective calls are marked [collective]. Every rank must make them, in the same order. If one rank's call is refused
+ * for an argument, the other ranks return ZERO_ERROR_PEER from zero_engine_create, zero_set_state, zero_load_weights,
+ * zero_load, zero_save_prepare, zero_save_begin and zero_checkpoint_open. In every other collective call they wait, as
+ * for any missing rank, until that rank calls zero_comm_abort or ends. No wait is longer than ZERO_TIMEOUT_S seconds
+ * (an environment variable; 600 if it is not set): then the call returns ZERO_ERROR_TIMEOUT.
+ *
+ * Ranks that meet in a collective call compare what they are doing: the call, its engine, unit, pass, step, micro-step,
+ * learning rate and number of bytes. If these differ, the ranks return ZERO_ERROR_MISMATCH, a log line names two ranks
+ * and their calls, and the data is not used. The comparison needs no extra messages or waiting:
+ *
+ *     - Ranks that share memory compare at once, in every call that communicates.
+ *     - Ranks that send MPI messages do so when a rank has waited for one second.
+ *     - GPUs compare once per step, because the host does not wait for them: the learning rate, and all calls so far in
+ *       which GPUs met. zero_step_wait returns the mismatch, and the step has changed nothing.
+ *
+ * A call in which no rank waits for another is not compared: for example, one rank's own eval pass if it has full
+ * parameters or reads them from its peers' memory.
  */
 #ifndef ZERO_H
 #define ZERO_H
@@ -78,6 +98,7 @@
 extern "C" {
 #endif
 
+/* The version of this header. */
 #define ZERO_VERSION_MAJOR 0
 #define ZERO_VERSION_MINOR 1
 #define ZERO_VERSION_PATCH 0
@@ -88,13 +109,13 @@ extern "C" {
 #define ZERO_API
 #endif
 
-/* "0.1.0": the version of the library that is linked, which may be newer than this header. */
+/* Returns the version of the linked library, such as "0.1.0". It may be newer than this header. */
 ZERO_API const char *zero_version(void);
 
 /* ---- Status --------------------------------------------------------------------------------------------------------
  */
 
-/* Name, number and text of every status stand here and nowhere else. */
+/* Every status with its name, number and text. */
 #define ZERO_STATUS_MAP(X)                                                                                             \
     X(OK, 0, "success")                                                                                                \
     X(ERROR_ARGUMENT, 1, "invalid argument")                                                                           \
@@ -118,21 +139,24 @@ typedef enum zero_status {
 #undef ZERO_STATUS_ENUM
 } zero_status_t;
 
-ZERO_API const char *zero_status_name(zero_status_t status); /* "ZERO_ERROR_IO"; "ZERO_UNKNOWN" for other numbers */
-ZERO_API const char *zero_status_text(zero_status_t status); /* "input or output failed" */
+/* Returns a status's name, such as "ZERO_ERROR_IO"; "ZERO_UNKNOWN" for other numbers. */
+ZERO_API const char *zero_status_name(zero_status_t status);
+/* Returns a status's text, such as "input or output failed". */
+ZERO_API const char *zero_status_text(zero_status_t status);
 
 /* ---- Log -----------------------------------------------------------------------------------------------------------
  */
 
 typedef enum zero_log_level { ZERO_LOG_ERROR, ZERO_LOG_WARNING, ZERO_LOG_INFO, ZERO_LOG_DEBUG } zero_log_level_t;
 
-/* Receives one line, without newline or prefix. Control characters and bytes that are not UTF-8, which may come from
- * names in files, are escaped: \x1b, say. Called from the thread that made the library call, but for
- * zero_comm_create's warning while that thread waits in MPI. */
+/* Receives one log line, without prefix or newline; `line` is valid during the call. rank: this process's; -1 while it
+ * is not known. Control characters and bytes that are not UTF-8, which names in files may contain, are escaped, such as
+ * \x1b. Called from the thread that made the library call, with one exception: while zero_comm_create waits in MPI,
+ * its warning comes from another thread. */
 typedef void (*zero_log_fn)(void *user, zero_log_level_t level, int rank, const char *line);
 
-/* Sends log lines up to `level` to `fn`. fn = NULL restores the default: "zero: rank R: line" on stderr. Before this is
- * called the level is ZERO_LOG_WARNING. */
+/* Sends log lines of `level` and below to `fn`, with `user` as its first argument. fn = NULL restores the default,
+ * which prints "zero: rank R: line" to stderr. The level is ZERO_LOG_WARNING until you set another. */
 ZERO_API void zero_log_set(zero_log_level_t level, zero_log_fn fn, void *user);
 
 /* ---- Communicator --------------------------------------------------------------------------------------------------
@@ -141,54 +165,57 @@ ZERO_API void zero_log_set(zero_log_level_t level, zero_log_fn fn, void *user);
 typedef struct zero_comm zero_comm_t;
 
 typedef enum zero_comm_kind {
-    ZERO_COMM_AUTO, /* the fastest that serves: shared memory between ranks of one host, else MPI messages */
-    ZERO_COMM_MPI,  /* MPI messages, whatever the topology; between GPUs by way of host memory, which is slow */
-    ZERO_COMM_NCCL, /* as auto between hosts' memories; NCCL between GPUs, which it asks for */
+    ZERO_COMM_AUTO, /* shared memory if all ranks run on one host, else MPI messages; GPUs: copy engines or NCCL */
+    ZERO_COMM_MPI,  /* MPI messages only; GPUs stage them through host memory, which is slow */
+    ZERO_COMM_NCCL, /* NCCL between GPUs, which an engine then requires; between host memories as ZERO_COMM_AUTO */
 } zero_comm_kind_t;
 
-/* Joins all ranks that mpirun started (MPI_COMM_WORLD); a program started without mpirun is one rank and MPI is not
- * touched.
- * Initializes MPI where the program has not, and then also finalizes it in zero_comm_destroy.
- * ZERO_ERROR_TIMEOUT, with a line that names the ranks that have not come after ZERO_TIMEOUT_S seconds;
- * ZERO_ERROR_MISMATCH where they ask for different kinds. MPI's own start, which waits for all ranks, cannot be left:
- * there a warning names those of this host, from a thread that watches, and the wait goes on.
- * If mpirun started all ranks on one host, nothing but its own daemon need listen on the network: before MPI_Init this
- * sets OMPI_MCA_pml and OMPI_MCA_btl in the environment so that Open MPI uses shared memory alone, and
- * NCCL_SOCKET_IFNAME to loopback, unless they are set already. Where the program has initialized MPI (or used NCCL)
- * itself, that is for the program to do. Like setenv, it must not run beside threads that read the environment.
- * [collective] */
+/* Joins all ranks that mpirun started (MPI_COMM_WORLD). Without mpirun the program is one rank and MPI is not touched.
+ *
+ * Initializes MPI if the program has not; then zero_comm_destroy finalizes it. A process cannot start MPI a second time
+ * (ZERO_ERROR_UNSUPPORTED), so keep one communicator for the program's life.
+ *
+ * Returns ZERO_ERROR_TIMEOUT if ranks are missing after ZERO_TIMEOUT_S seconds; the log line names them. Returns
+ * ZERO_ERROR_MISMATCH if ranks ask for different kinds. MPI's own start waits for all ranks and cannot be interrupted:
+ * a warning then names the missing ranks of this host, and the wait goes on.
+ *
+ * If mpirun started all ranks on one host, only mpirun's own daemon needs to listen on the network. Unless they are set
+ * already, this call sets OMPI_MCA_pml and OMPI_MCA_btl in the environment before MPI_Init, so that Open MPI uses
+ * shared memory alone, and NCCL_SOCKET_IFNAME to loopback. If the program initializes MPI or NCCL itself, it must set
+ * them itself. Like setenv, this call must not run while another thread reads the environment. [collective] */
 ZERO_API zero_status_t zero_comm_create(zero_comm_kind_t kind, zero_comm_t **comm);
 ZERO_API void zero_comm_destroy(zero_comm_t *comm); /* NULL is allowed. [collective] */
 
-/* The rank that the launcher will give this process, from its environment; 0 without a launcher. For what must be said
- * by one rank before there is a communicator, such as a bad command line. */
+/* Returns the rank that the launcher gave this process, read from the environment; 0 without a launcher. Use it before
+ * there is a communicator, for example to report a bad command line from one rank only. */
 ZERO_API int zero_comm_launch_rank(void);
 
-ZERO_API int zero_comm_rank(const zero_comm_t *comm);
-ZERO_API int zero_comm_size(const zero_comm_t *comm);
+ZERO_API int zero_comm_rank(const zero_comm_t *comm);       /* this process's rank: 0..size - 1 */
+ZERO_API int zero_comm_size(const zero_comm_t *comm);       /* the world size */
 ZERO_API int zero_comm_local_rank(const zero_comm_t *comm); /* among the ranks of this host */
-ZERO_API int zero_comm_local_size(const zero_comm_t *comm);
-/* How bulk data travels between the ranks' host memories: "self" (one rank), "node" (shared memory) or "mpi". What
- * joins GPUs is found out by zero_engine_create: zero_engine_transport. */
+ZERO_API int zero_comm_local_size(const zero_comm_t *comm); /* how many ranks run on this host */
+/* Returns the transport between the ranks' host memories: "self" (one rank), "node" (shared memory) or "mpi". For the
+ * transport between GPUs see zero_engine_transport. */
 ZERO_API const char *zero_comm_name(const zero_comm_t *comm);
 
-/* The next four are for small data in host memory, and block the host. They wait for a peer ZERO_TIMEOUT_S seconds
- * (environment; 600) at most: then ZERO_ERROR_TIMEOUT, and ZERO_ERROR_PEER as soon as one is gone where that shows. */
-
-/* values[i] becomes the sum over ranks, added in rank order 0..N-1, so every rank holds the same bits. [collective] */
+/* Replaces values[i] on every rank by the sum over ranks. Adds in rank order, so that every rank gets the same bits.
+ *
+ * This and the next three calls are meant for small data in host memory, and block the host. They return
+ * ZERO_ERROR_TIMEOUT if a rank does not come within ZERO_TIMEOUT_S seconds, and ZERO_ERROR_PEER as soon as a rank is
+ * known to be gone. [collective] */
 ZERO_API zero_status_t zero_comm_sum(zero_comm_t *comm, double *values, size_t n_values);
-/* The n_bytes at `data` of rank `root` to every rank's `data`. [collective] */
+/* Copies n_bytes at `data` of rank `root` to `data` of every rank. [collective] */
 ZERO_API zero_status_t zero_comm_broadcast(zero_comm_t *comm, void *data, size_t n_bytes, int root);
-/* Returns when every rank has called it. [collective] */
+/* Waits until every rank has called it. [collective] */
 ZERO_API zero_status_t zero_comm_barrier(zero_comm_t *comm);
 
-/* Makes all ranks take the same way: returns ZERO_OK when `mine` is ZERO_OK on every rank, `mine` where it is not, and
- * ZERO_ERROR_PEER on ranks that were fine themselves (the failing rank has logged why). Put it after steps that can
- * fail on one rank alone, such as opening a file. [collective] */
+/* Makes ranks succeed or fail together. Returns ZERO_OK if `mine` is ZERO_OK on every rank. Otherwise returns `mine` on
+ * the ranks that failed, which have logged why, and ZERO_ERROR_PEER on the others. Use it after a step that one rank
+ * can fail alone, such as opening a file. [collective] */
 ZERO_API zero_status_t zero_comm_agree(zero_comm_t *comm, zero_status_t mine);
 
-/* Ends every rank of the job soon, from any rank, without waiting for the others: peers inside a call return
- * ZERO_ERROR_PEER where they can, and MPI ends the rest. Returns only where MPI is not in use; then exit yourself. */
+/* Ends the whole job from any rank, without waiting for the others: ranks inside a call return ZERO_ERROR_PEER if they
+ * can, and MPI ends the rest. Returns only if MPI is not in use; then exit yourself. */
 ZERO_API void zero_comm_abort(zero_comm_t *comm, int exit_code);
 
 /* ---- Device --------------------------------------------------------------------------------------------------------
@@ -198,34 +225,34 @@ typedef struct zero_device zero_device_t;
 typedef struct zero_stream *zero_stream_t; /* a cudaStream_t on CUDA (cast it); NULL on the CPU */
 
 typedef enum zero_device_type {
-    ZERO_DEVICE_AUTO,
+    ZERO_DEVICE_AUTO, /* CUDA if the library was built with it and the host has a GPU, else the CPU */
     ZERO_DEVICE_CPU,
     ZERO_DEVICE_CUDA,
-    ZERO_DEVICE_CUDA_SHARED /* as CUDA, but several ranks may share a GPU: to try more ranks than there are GPUs */
+    ZERO_DEVICE_CUDA_SHARED /* as CUDA, but ranks may share a GPU: for trying more ranks than there are GPUs */
 } zero_device_type_t;
 
-/* What ZERO_DEVICE_AUTO means here: never ZERO_DEVICE_AUTO. Looks for GPUs but opens none. */
+/* Returns what `type` means on this host: another type than ZERO_DEVICE_AUTO. Looks for GPUs but opens none. */
 ZERO_API zero_device_type_t zero_device_resolve(zero_device_type_t type, const zero_comm_t *comm);
 
-/* Opens the device of this rank: on CUDA the GPU with the number of the local rank, which is counted round where GPUs
- * are shared, which becomes the calling thread's current one. ZERO_DEVICE_AUTO takes CUDA where the library was built
- * with it and the host has a GPU, else the CPU. ZERO_ERROR_USAGE where there are fewer GPUs than ranks that may have
- * one. */
+/* Opens this rank's device. On CUDA that is the GPU numbered local_rank, modulo the number of GPUs if ranks share them,
+ * and it becomes the calling thread's current device. Returns ZERO_ERROR_USAGE if this host has fewer GPUs than ranks,
+ * unless they may share. */
 ZERO_API zero_status_t zero_device_create(zero_device_type_t type, const zero_comm_t *comm, zero_device_t **device);
 ZERO_API void zero_device_destroy(zero_device_t *device);                      /* NULL is allowed */
 ZERO_API zero_device_type_t zero_device_get_type(const zero_device_t *device); /* ZERO_DEVICE_CPU or _CUDA */
 ZERO_API zero_status_t zero_device_synchronize(zero_device_t *device);         /* waits for all streams of the device */
 
-/* A queue of its own for the device's work; on the CPU there is none and *stream is NULL. */
+/* Creates a stream on the device; on the CPU *stream is NULL. A cudaStream_t of your own serves as well. */
 ZERO_API zero_status_t zero_stream_create(zero_device_t *device, zero_stream_t *stream);
 ZERO_API void zero_stream_destroy(zero_device_t *device, zero_stream_t stream);
 
-/* Copies n_bytes between any two of host and device memory, in stream order. Host memory must stay as it is until the
- * stream has passed the copy. */
+/* Copies n_bytes in stream order; each of dst and src is host or device memory. Leave host memory alone until the
+ * stream has finished the copy. */
 ZERO_API zero_status_t zero_device_copy(zero_device_t *device, void *dst, const void *src, size_t n_bytes,
                                         zero_stream_t stream);
 
-/* Zeroed host memory that zero_device_copy reads and writes without the host waiting (pinned, on CUDA). */
+/* Allocates zeroed host memory that zero_device_copy can use without blocking the host (pinned, on CUDA). Free it with
+ * zero_host_free. */
 ZERO_API zero_status_t zero_host_alloc(zero_device_t *device, size_t n_bytes, void **data);
 ZERO_API void zero_host_free(zero_device_t *device, void *data); /* NULL is allowed */
 
@@ -236,114 +263,126 @@ typedef struct zero_model zero_model_t;
 typedef int zero_unit_t;   /* 0, 1, 2 ... in the order of zero_model_add_unit: the order of the forward pass */
 typedef int zero_tensor_t; /* 0, 1, 2 ... in the order of zero_model_add_tensor */
 
-#define ZERO_MAX_DIMS 4
-#define ZERO_MAX_NAME 128 /* bytes of a unit's or tensor's name, its closing zero included */
+#define ZERO_MAX_DIMS 4   /* of a tensor's shape */
+#define ZERO_MAX_NAME 128 /* bytes of a unit's or tensor's name, with the closing zero */
 
 typedef enum zero_init { ZERO_INIT_ZEROS, ZERO_INIT_ONES, ZERO_INIT_NORMAL } zero_init_t;
 
 typedef struct zero_tensor_desc {
-    const char *name;             /* unique in the model; copied. Use the checkpoint's name, Hugging Face's say */
+    const char *name;             /* unique in the model; checkpoints use it, so take Hugging Face's for its models */
     int n_dims;                   /* 1..ZERO_MAX_DIMS */
     int64_t shape[ZERO_MAX_DIMS]; /* row-major, each at least 1 */
     zero_init_t init;             /* what zero_init_parameters writes */
-    float init_std;               /* of ZERO_INIT_NORMAL, mean 0; finite */
+    float init_std;               /* ZERO_INIT_NORMAL: standard deviation, finite; the mean is 0 */
     bool decay;                   /* weight decay applies */
-    bool packed; /* starts where the unit's tensor before it ends, without padding: the two can be used as one matrix */
+    bool packed;                  /* no padding after the unit's previous tensor: the two can be used as one matrix */
 } zero_tensor_desc_t;
 
+/* Creates an empty declaration. */
 ZERO_API zero_status_t zero_model_create(zero_model_t **model);
-ZERO_API void zero_model_destroy(zero_model_t *model); /* NULL is allowed; engines keep their own copy */
+ZERO_API void zero_model_destroy(zero_model_t *model); /* NULL is allowed; engines have their own copy */
+/* Adds a unit at the end of the forward order. Its name must be unique among units. */
 ZERO_API zero_status_t zero_model_add_unit(zero_model_t *model, const char *name, zero_unit_t *unit);
+/* Adds a tensor to a unit, which then owns it. Returns ZERO_ERROR_OVERFLOW if the model would have more than 2^56
+ * elements. */
 ZERO_API zero_status_t zero_model_add_tensor(zero_model_t *model, zero_unit_t unit, const zero_tensor_desc_t *desc,
                                              zero_tensor_t *tensor);
-/* Lets `unit` use a tensor that an earlier unit owns (tied embeddings). Acquiring `unit` also makes the owner's
- * parameters resident, and the gradient of the tensor is summed over all units that use it before it is reduced. */
+/* Lets `unit` use a tensor that an earlier unit owns (tied embeddings). Acquiring `unit` then also makes the owner's
+ * parameters resident, and the tensor's gradient is summed over all units that use it before it is reduced. */
 ZERO_API zero_status_t zero_model_share_tensor(zero_model_t *model, zero_unit_t unit, zero_tensor_t tensor);
 ZERO_API int zero_model_n_units(const zero_model_t *model);
-/* The name that the unit was declared with, which is the model's; NULL where there is no such unit. */
+/* Returns a unit's name, which the model owns; NULL if there is no such unit. */
 ZERO_API const char *zero_model_unit_name(const zero_model_t *model, zero_unit_t unit);
 ZERO_API int zero_model_n_tensors(const zero_model_t *model);
-ZERO_API uint64_t zero_model_n_params(const zero_model_t *model); /* elements, shared tensors counted once */
+ZERO_API uint64_t zero_model_n_params(const zero_model_t *model); /* elements; shared tensors count once */
 
 /* ---- Configuration -------------------------------------------------------------------------------------------------
  */
 
 typedef enum zero_dtype { ZERO_FP32, ZERO_BF16, ZERO_FP16 } zero_dtype_t;
-ZERO_API size_t zero_dtype_size(zero_dtype_t dtype); /* bytes of an element; 0 for other numbers */
-ZERO_API const char *zero_dtype_name(zero_dtype_t dtype);
+ZERO_API size_t zero_dtype_size(zero_dtype_t dtype);      /* bytes per element; 0 for other numbers */
+ZERO_API const char *zero_dtype_name(zero_dtype_t dtype); /* "fp32", "bf16" or "fp16" */
 
-#define ZERO_OFFLOAD_AUTO (-1.0f)
+#define ZERO_OFFLOAD_AUTO (-1.0f) /* offload_ratio: as little as makes the plan fit */
 #define ZERO_MAX_OFFLOAD_THREADS 1024
 
-/* Who updates optimizer state that lies on the host. */
+/* What updates the offloaded optimizer state. */
 typedef enum zero_offload_update {
-    ZERO_OFFLOAD_UPDATE_AUTO,   /* the device, where the host's memory can be pinned; else the host */
-    ZERO_OFFLOAD_UPDATE_DEVICE, /* the state passes through the device, piece by piece, and returns */
-    ZERO_OFFLOAD_UPDATE_HOST,   /* the CPU, where it lies; new parameters then go to the device */
+    ZERO_OFFLOAD_UPDATE_AUTO,   /* the device if all ranks can pin their host memory, else the host */
+    ZERO_OFFLOAD_UPDATE_DEVICE, /* the GPU: state is copied in and out again, chunk by chunk */
+    ZERO_OFFLOAD_UPDATE_HOST,   /* the CPU, in place: new parameters are then copied to the GPU */
 } zero_offload_update_t;
 
+/* How an engine works. All ranks must have the same values but for offload_threads, offload_ram, user_bytes and check.
+ * Start from zero_config_default. */
 typedef struct zero_config {
-    int stage;                    /* 0..3 */
-    zero_dtype_t dtype;           /* of parameters, and of gradients on the wire */
-    int micro_steps;              /* per step, at least 1: gradient accumulation */
-    int prefetch;                 /* stage 3: how many units are gathered ahead of their use; 0 turns it off */
-    bool overlap;                 /* communication beside compute; on the CPU, which works in order, no difference */
-    bool reduce_every_micro_step; /* stages 0-1: reduce as stages 2-3 do, for equal bits with accumulation */
-    /* GPUs: NCCL adds the ranks' gradients, in dtype, for clusters whose network reduces; then the bits are NCCL's and
-     * not the same at every stage. NCCL also carries the rest, which copy engines might otherwise. On the CPU it means
-     * nothing: there gradients are summed in rank order. */
+    int stage;          /* 0..3 */
+    zero_dtype_t dtype; /* of parameters, and of gradients on the wire */
+    int micro_steps;    /* per step, at least 1: gradient accumulation */
+    int prefetch;       /* stage 3: how many units are gathered ahead of their use; 0 turns it off */
+    bool overlap;       /* GPUs: communicate beside compute */
+    /* Stages 0-1 with several micro-steps: reduce in every micro-step, as stages 2-3 do, instead of once per step. Then
+     * all stages have equal bits. */
+    bool reduce_every_micro_step;
+    /* GPUs: NCCL sums the ranks' gradients, in dtype, and carries everything else. For clusters whose network reduces.
+     * Results then have NCCL's bits, which differ between stages. Without it, and always on the CPU, gradients are
+     * summed in fp32 and in rank order. */
     bool nccl_reduction;
-    uint64_t seed;                         /* of zero_init_parameters */
-    float beta1, beta2, eps, weight_decay; /* AdamW, decoupled decay (Loshchilov & Hutter 2019, arXiv:1711.05101);
-                                            * eps above 0: it divides where all gradients so far were 0 */
-    float grad_clip;                       /* largest global gradient norm; 0 turns clipping off */
-    int max_skipped_steps;                 /* this many non-finite steps in a row end the run (ZERO_ERROR_NONFINITE) */
-    /* fp16 only: dynamic loss scaling starts at initial_loss_scale, doubles after loss_scale_window good steps in a
-     * row, and halves at the loss_scale_hysteresis-th overflow since it last grew and at every one after that. */
+    uint64_t seed; /* of zero_init_parameters */
+    /* AdamW with decoupled weight decay (Loshchilov & Hutter 2019, arXiv:1711.05101). eps must be above 0: it is the
+     * divisor for weights whose gradients were all 0 so far. */
+    float beta1, beta2, eps, weight_decay;
+    float grad_clip;       /* largest global gradient norm; 0 turns clipping off */
+    int max_skipped_steps; /* after this many non-finite steps in a row zero_step_wait returns ZERO_ERROR_NONFINITE */
+    /* fp16: dynamic loss scaling. The scale starts at initial_loss_scale and doubles after loss_scale_window good steps
+     * in a row. It halves at the loss_scale_hysteresis-th overflow since it last grew and at every later one. */
     float initial_loss_scale;
     int loss_scale_window, loss_scale_hysteresis;
-    /* GPUs, stages 1-3: the AdamW state of the last units in forward order, at least offload_ratio (0..1) of all, stays
-     * in pinned host memory: the same bits, fewer bytes on the GPU. ZERO_OFFLOAD_AUTO: the smallest share with which
-     * the plan fits what the devices have free when the engine is created. On the CPU it means nothing: there all state
-     * is in host memory. */
+    /* GPUs, stages 1-3: keeps AdamW's state of the last units in forward order in pinned host memory, at least
+     * offload_ratio (0..1) of the whole state. The bits stay the same. ZERO_OFFLOAD_AUTO takes the smallest share with
+     * which the plan fits into the free device memory when the engine is created. ZERO_ERROR_USAGE at stage 0; ignored
+     * on the CPU, where all state is in host memory anyway. */
     bool offload;
     float offload_ratio;
     zero_offload_update_t offload_update;
-    size_t offload_buffer_bytes; /* DEVICE: of device memory that state passes through, at most, beside activations */
-    int offload_threads; /* HOST: a rank's; 0: as many as its share of the cores near its GPU, but one; with more than
-                          * cores all their hardware threads are used */
-    float offload_ram;   /* what it may take at most of the host's memory, all ranks of a host together, above 0..1 */
-    /* Where gradient slices are brought together before they are summed, the most that lies there at once; units with
-     * more transfer in pieces, to the same bits. Large units need not fit: what does not is summed on the way, which
-     * takes a little from compute. */
+    /* ZERO_OFFLOAD_UPDATE_DEVICE: at most this much device memory stages the state, beside idle activations. */
+    size_t offload_buffer_bytes;
+    /* ZERO_OFFLOAD_UPDATE_HOST: threads per rank. 0: one less than the rank's share of the cores near its GPU. If it is
+     * more than there are cores, all their hardware threads are used. */
+    int offload_threads;
+    float offload_ram; /* most of the host's memory that all its ranks may take together: above 0, at most 1 */
+    /* The most device memory that stages gradients on their way to the rank that sums them. Larger units are copied in
+     * chunks, and summed chunk by chunk, to the same bits; that takes a little time from compute. */
     size_t staging_bytes;
-    size_t user_bytes; /* zero_alloc will ask for this much in all: counted in the plan's limit */
-    /* Finds gradients that nobody writes, an unused branch's say, which would be summed as they were left before:
-     * zero_acquire fills with a NaN of its own what is to be overwritten (zero_grad_t), and zero_grad_ready waits for
-     * the stream and returns ZERO_ERROR_ARGUMENT, with a line that names unit and tensor, where an element still is
-     * that NaN; the unit stays acquired. Gradients that are to be added to are not looked at. For tests: it takes time.
-     * ZERO_CHECK=1 in the environment turns it on, too. */
+    size_t user_bytes; /* bytes that zero_alloc will ask for in all: the plan must fit with them */
+    /* For tests, because it takes time: finds gradients that you forgot to write, for example of an unused branch, and
+     * that would otherwise be summed with whatever was in their buffer. zero_acquire fills gradients that are to be
+     * overwritten with a special NaN. zero_grad_ready waits for the stream and looks for it; if an element still has
+     * it, it returns ZERO_ERROR_ARGUMENT with a line that names unit and tensor, and the unit stays acquired. Gradients
+     * that are to be added to are not checked. ZERO_CHECK=1 in the environment has the same effect. */
     bool check;
 } zero_config_t;
 
-/* Stage 3, bf16, one micro-step, prefetch 1, overlap, seed 1, AdamW(0.9, 0.95, 1e-8, 0.1), clip 1.0, an end after 20
- * skipped steps; fp16's loss scale from 65536, window 1000, hysteresis 1; no offload (if it is turned on: ratio 1,
- * 256 MiB of buffers, half of the host's memory at most); 512 MiB of staging; no check. */
+/* Returns the defaults: stage 3, bf16, one micro-step, prefetch 1, overlap, seed 1; AdamW with beta1 0.9, beta2 0.95,
+ * eps 1e-8, weight_decay 0.1; grad_clip 1.0; an end after 20 skipped steps; fp16's loss scale from 65536, window 1000,
+ * hysteresis 1; no offload (but if you turn it on: ratio 1, 256 MiB of buffers, at most half of the host's memory); 512
+ * MiB of staging; no check. */
 ZERO_API zero_config_t zero_config_default(void);
 
 /* ---- Memory plan ---------------------------------------------------------------------------------------------------
  */
 
+/* What memory is used for: constant, name, meaning. */
 #define ZERO_MEMORY_MAP(X)                                                                                             \
-    X(PARAMETERS, "parameters", "full copy, or this rank's shard at stage 3")                                          \
-    X(UNSHARDED_PARAMETERS, "parameter slots", "full units in turn, stage 3")                                          \
-    X(GRADIENTS, "gradients", "full copy at stages 0-1; fp32 sums of this rank's shard")                               \
-    X(UNSHARDED_GRADIENTS, "gradient slots", "full units in turn, stages 2-3")                                         \
-    X(OPTIMIZER, "optimizer state", "fp32 master weights (with bf16: their low halves), m, v; offload's buffers")      \
-    X(COMMUNICATION, "communication", "staging of gradient slices, tables, norm partials")                             \
-    X(ACTIVATIONS, "activations", "the caller's: kept from forward to backward")                                       \
-    X(WORKSPACE, "workspace", "the caller's: scratch of kernels")                                                      \
-    X(DATA, "data", "the caller's: batches")
+    X(PARAMETERS, "parameters", "all parameters; at stage 3 this rank's shards")                                       \
+    X(UNSHARDED_PARAMETERS, "unsharded parameters", "stage 3: buffers in which whole units take turns")                \
+    X(GRADIENTS, "gradients", "stages 0-1: all gradients; every stage: reduced gradients")                             \
+    X(UNSHARDED_GRADIENTS, "unsharded gradients", "stages 2-3: buffers in which whole units take turns")               \
+    X(OPTIMIZER, "optimizer state", "master weights (with bf16: their 16 low bits), m, v; offload's buffers")          \
+    X(COMMUNICATION, "communication", "staging buffers of gradients, tables, partial norms")                           \
+    X(ACTIVATIONS, "activations", "yours: kept from forward to backward")                                              \
+    X(WORKSPACE, "workspace", "yours: scratch of kernels")                                                             \
+    X(DATA, "data", "yours: batches")
 
 typedef enum zero_memory_category {
 #define ZERO_MEMORY_ENUM(name, text, what) ZERO_MEMORY_##name,
@@ -352,14 +391,14 @@ typedef enum zero_memory_category {
         ZERO_MEMORY_N_CATEGORIES
 } zero_memory_category_t;
 
-ZERO_API const char *zero_memory_name(zero_memory_category_t category); /* "parameter slots" */
+ZERO_API const char *zero_memory_name(zero_memory_category_t category); /* such as "unsharded parameters" */
 
 typedef struct zero_memory {
-    uint64_t bytes[ZERO_MEMORY_N_CATEGORIES]; /* on the rank's device (host memory when that is the CPU) */
+    uint64_t bytes[ZERO_MEMORY_N_CATEGORIES]; /* on the rank's device: GPU memory, or host memory if that is the CPU */
     uint64_t pinned_bytes;                    /* of host memory beside a GPU, for offload */
 } zero_memory_t;
 
-ZERO_API uint64_t zero_memory_total(const zero_memory_t *memory); /* on the device */
+ZERO_API uint64_t zero_memory_total(const zero_memory_t *memory); /* bytes on the device, all categories */
 
 /* What an engine with this configuration will hold on each rank, by pure arithmetic: no device, no communication. The
  * same on every rank. `kind` is how bulk data will transfer: ZERO_COMM_NCCL for GPUs, whatever joins them there;
@@ -369,49 +408,61 @@ ZERO_API zero_status_t zero_plan(const zero_model_t *model, const zero_config_t 
                                  int world_size, zero_memory_t *plan);
 
 /* ---- Engine --------------------------------------------------------------------------------------------------------
+ *
+ * An engine owns the memory of one model on this rank and trains it. The order of its calls is in the example at the
+ * top. "Between steps" means: outside a pass, and after zero_step if a micro-step has run. "With all results read"
+ * means in addition that zero_step_wait has returned the result of every zero_step. A call made at another time returns
+ * ZERO_ERROR_ORDER.
  */
 
 typedef struct zero_engine zero_engine_t;
 
-/* Lays out and allocates everything the plan names; afterwards steps allocate nothing. Declaration and configuration
- * are hashed and compared: ZERO_ERROR_MISMATCH names the first rank that differs. ZERO_ERROR_USAGE where a number of
- * the configuration is out of its range, ZERO_ERROR_MEMORY when the plan does not fit, with the numbers. comm and
- * device must outlive the engine (see Lifetimes); model may go. [collective] */
+/* Plans and allocates all memory; steps allocate nothing afterwards. Compares declaration and configuration over ranks:
+ * ZERO_ERROR_MISMATCH names the first rank that differs. Returns ZERO_ERROR_USAGE if a number of the configuration is
+ * out of its range, and ZERO_ERROR_MEMORY, with the numbers, if the plan does not fit. The model may be destroyed
+ * afterwards; comm and device must outlive the engine. [collective] */
 ZERO_API zero_status_t zero_engine_create(zero_comm_t *comm, zero_device_t *device, const zero_model_t *model,
                                           const zero_config_t *config, zero_engine_t **engine);
 ZERO_API void zero_engine_destroy(zero_engine_t *engine); /* NULL is allowed. [collective] */
 
-/* Initial values from the declaration: a counter-based generator (Philox4x32-10, Salmon et al. 2011) keyed by seed,
- * tensor and element, so they depend neither on the world size nor on the stage. With no step unwaited. [collective] */
+/* Writes initial values as declared; moments and AdamW's step count become zero. Random values come from a
+ * counter-based generator (Philox4x32-10, Salmon et al. 2011) keyed by seed, tensor and element, so they depend neither
+ * on the world size nor on the stage. Call it between steps, with all results read. [collective] */
 ZERO_API zero_status_t zero_init_parameters(zero_engine_t *engine);
 
-/* A run of one tensor's elements [first, first + n_elems) in row-major order, as fp32. */
+/* Elements [first, first + n_elems) of one tensor, in row-major order, as fp32. The arrays have n_elems elements,
+ * belong to the engine, and are valid only during the callback. */
 typedef struct zero_chunk {
     zero_tensor_t tensor;
     uint64_t first;
     size_t n_elems;
     float *master; /* weights */
-    float *m;      /* AdamW's first moment; NULL where only weights are meant */
-    float *v;      /* AdamW's second moment; likewise */
+    float *m;      /* AdamW's first moment; NULL if only weights are wanted */
+    float *v;      /* AdamW's second moment; NULL with m */
 } zero_chunk_t;
 
+/* Fills or reads one chunk. Another status than ZERO_OK ends the call that it came from. */
 typedef zero_status_t (*zero_chunk_fn)(void *user, const zero_chunk_t *chunk);
 
-/* Writes the state, between steps: calls `fill` for every run this rank owns (each element is owned by exactly one
- * rank, at every stage); it fills chunk->master, m and v. Then publishes the state to all ranks. Without with_moments,
- * which takes that no step is unwaited, m and v are NULL and become zero, as does AdamW's t.
+/* Writes weights, and with_moments also AdamW's moments. Calls `fill` for every chunk that this rank owns, which sets
+ * chunk->master, m and v; then publishes the state to all ranks. Each element is owned by exactly one rank, at every
+ * stage. Without with_moments, m and v are NULL and the moments and AdamW's step count become zero. Call it between
+ * steps; without with_moments also with all results read.
  *
- * Where `fill` fails on a rank, that rank returns its status and the others ZERO_ERROR_PEER. The weights are incomplete
- * then: until this, zero_init_parameters, zero_load_weights or zero_load succeeds, zero_begin, zero_get_state and
- * zero_save_begin return ZERO_ERROR_ORDER. [collective] */
+ * If `fill` fails on a rank, that rank returns fill's status and the others return ZERO_ERROR_PEER. The weights are
+ * then incomplete: until this call, zero_init_parameters, zero_load_weights or zero_load succeeds, zero_begin,
+ * zero_get_state and zero_save_begin return ZERO_ERROR_ORDER. [collective] */
 ZERO_API zero_status_t zero_set_state(zero_engine_t *engine, bool with_moments, zero_chunk_fn fill, void *user);
-/* The same from a directory in Hugging Face's layout: model.safetensors, or model.safetensors.index.json and the files
- * it names, with F32, BF16 or F16 tensors of the declared names and shapes ("transformer." or "model." in front is
- * tolerated on either side). Each rank reads only what it owns. Moments become zero, as does AdamW's t. A number that
- * is not finite is ZERO_ERROR_FORMAT, with a line that names it; weights may be overwritten in part by then, and the
- * engine refuses to use them. With no step unwaited. [collective] */
+/* Loads weights from a directory in Hugging Face's layout: model.safetensors, or model.safetensors.index.json and the
+ * files that it names. Tensors must have the declared names and shapes, and dtype F32, BF16 or F16; a leading
+ * "transformer." or "model." in a name, here or there, is ignored. Each rank reads only what it owns. Moments and
+ * AdamW's step count become zero. Call it between steps, with all results read.
+ *
+ * Returns ZERO_ERROR_FORMAT if a number is not finite; the log line names it. Some weights may be overwritten by then,
+ * and the engine refuses to use them as after a failed zero_set_state. [collective] */
 ZERO_API zero_status_t zero_load_weights(zero_engine_t *engine, const char *directory);
-/* Reads it, between steps: calls `visit` for every run this rank owns, in order of tensor and element. */
+/* Reads weights and moments: calls `visit` for every chunk that this rank owns, in order of tensor and element. Waits
+ * for the device. Call it between steps. */
 ZERO_API zero_status_t zero_get_state(zero_engine_t *engine, zero_chunk_fn visit, void *user);
 
 typedef enum zero_pass {
@@ -419,51 +470,59 @@ typedef enum zero_pass {
     ZERO_PASS_EVAL,  /* forward only */
 } zero_pass_t;
 
-/* Starts a micro-step (train) or a forward pass (eval). Eval passes are allowed between steps. ZERO_ERROR_ORDER inside
- * a pass, or where zero_step is due. [collective] */
+/* Begins a micro-step (train) or a forward pass (eval). Eval passes are allowed between steps. Returns ZERO_ERROR_ORDER
+ * inside a pass, and if zero_step is due. [collective] */
 ZERO_API zero_status_t zero_begin(zero_engine_t *engine, zero_pass_t pass, zero_stream_t stream);
-/* Makes the unit's parameters resident, and in backward gives its gradients a place. Units come in the declared order,
- * one at a time; anything else is ZERO_ERROR_ORDER at once. [collective] */
+/* Makes the unit's full parameters resident and, in backward, provides a buffer for its gradients. Acquire one unit at
+ * a time, in the declared order; another order is ZERO_ERROR_ORDER at once. [collective] */
 ZERO_API zero_status_t zero_acquire(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
-/* Ends the unit's use in forward. */
+/* Ends the unit's use in forward. Work that is already queued in the stream still finds its parameters. */
 ZERO_API zero_status_t zero_release(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
-/* Ends it in backward: every gradient of the unit is written; they leave for their owners. ZERO_ERROR_ARGUMENT where
- * zero_config_t's check finds one that is not. [collective] */
+/* Ends the unit's use in backward: all its gradients are written (by work queued in the stream), and their reduction
+ * starts. Returns ZERO_ERROR_ARGUMENT if zero_config_t's check finds one that is not written. [collective] */
 ZERO_API zero_status_t zero_grad_ready(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
 
-/* The tensor's full parameter in device memory: row-major, of the configured dtype, aligned to 128 bytes unless it is
- * packed. Valid until the unit is released, for work queued in the stream that it was acquired in; another acquire may
- * give another address. NULL unless a unit that uses it is acquired. */
+/* Returns the tensor's full parameter in device memory: row-major, in the configured dtype, aligned to 128 bytes unless
+ * the tensor is packed. NULL unless a unit that uses the tensor is acquired. The engine owns the memory. It is valid
+ * until the unit is released, for work queued in the stream in which the unit was acquired. Ask again after every
+ * acquire: the address may change. */
 ZERO_API const void *zero_param(const zero_engine_t *engine, zero_tensor_t tensor);
 
 typedef struct zero_grad {
-    void *data;         /* the tensor's full gradient: memory, layout and life as zero_param's; NULL outside backward */
-    zero_dtype_t dtype; /* the configured dtype, or fp32 where micro-steps are accumulated before they are reduced */
+    void *data;         /* the tensor's full gradient: memory, layout and lifetime as zero_param's; NULL in forward */
+    zero_dtype_t dtype; /* the configured dtype; fp32 if stages 0-1 accumulate micro-steps before reducing them */
     bool accumulate;    /* true: add to what is there; false: overwrite every element */
 } zero_grad_t;
-/* Gradients are summed over ranks and micro-steps, not averaged: scale the loss by 1 / (global batch). */
+/* Returns where and how to write the tensor's gradient. Gradients are summed over ranks and micro-steps, not averaged:
+ * divide the loss by the global batch. */
 ZERO_API zero_grad_t zero_grad(const zero_engine_t *engine, zero_tensor_t tensor);
 
-/* fp16: multiply the loss's gradient by this; the norm and the update are free of it. 1 for fp32 and bf16. Device
- * memory, constant between steps. */
+/* Returns the address of one float in device memory: multiply the loss's gradient by it. The engine divides it out
+ * again before norm and update. It is 1 for fp32 and bf16; for fp16 it changes only in zero_step. */
 ZERO_API const float *zero_loss_scale(const zero_engine_t *engine);
 
-/* Ends the step: global gradient norm, clipping, AdamW on this rank's shard, new parameters to all that hold them.
- * With norm the root of the sum of squares of all gradients, g = gradient * min(1, grad_clip / (norm + 1e-6)), and t
- * counting the steps that were not skipped:
+/* Ends the step, after config.micro_steps micro-steps: computes the global gradient norm, clips, updates this rank's
+ * shards by AdamW, and publishes the new parameters. A non-finite norm skips the update. The work is queued in the
+ * stream; zero_step_wait returns the result.
+ *
+ * With norm the square root of the sum of squares of all gradients, g = gradient * min(1, grad_clip / (norm + 1e-6)),
+ * and t the number of steps that were not skipped:
  *
  *     m = beta1 m + (1 - beta1) g                  v = beta2 v + (1 - beta2) g^2
  *     w = w - lr decay w - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
  *
- * where decay is weight_decay for tensors declared with it, else 0. A non-finite norm skips the update. lr: learning
- * rate of this step, a finite number. local_loss: one double in device memory, this rank's share of the loss (summed
- * over ranks in rank order), or NULL. At most two steps may be unwaited: a third is ZERO_ERROR_ORDER, as is a step with
- * micro-steps missing. [collective] */
+ * where decay is weight_decay for tensors declared with it, else 0.
+ *
+ * lr: the learning rate of this step; finite and the same on every rank. local_loss: one double in device memory, this
+ * rank's share of the loss, or NULL. It is read in stream order, and summed over ranks in rank order.
+ *
+ * Up to two steps may wait for their results to be read. A third is ZERO_ERROR_ORDER, as is a step whose micro-steps
+ * are not all done. [collective] */
 ZERO_API zero_status_t zero_step(zero_engine_t *engine, float lr, const double *local_loss, zero_stream_t stream);
 
-/* A number for all ranks to know, without a wait: it goes with this rank's part of every zero_step from now on, and
- * each result has the largest of all ranks', so that what one rank learns (a signal has come, a limit is near) all can
- * act upon after the same step. 0 until it is set. Costs nothing in steps in which it stays. */
+/* Announces a number to all ranks without extra communication. It travels with each later zero_step of this rank, and
+ * every result has the largest number of all ranks. So all ranks learn after the same step what one rank knows: a
+ * signal has come, or a time limit is near. It is 0 until you set it. */
 ZERO_API void zero_set_notice(zero_engine_t *engine, uint32_t notice);
 
 typedef struct zero_step_result {
@@ -472,124 +531,137 @@ typedef struct zero_step_result {
     float grad_norm;  /* before clipping */
     float loss_scale; /* that this step used */
     bool skipped;     /* the norm was not finite: weights and moments are unchanged */
-    uint32_t notice;  /* the largest that a rank gave zero_set_notice before this zero_step */
-    double step_ms; /* by this rank's device: from the step before's end, or from the first zero_begin where none was */
-                    /* under way then, to the end of the update on all ranks */
-    /* This rank's: compute stood still for communication, in this step. Within a pass that is counted from a unit's end
-     * on, so work of yours between it and the next acquire is taken for standing still, where communication takes
-     * longer. */
+    uint32_t notice;  /* the largest that any rank had set by zero_set_notice before this zero_step */
+    /* Time on this rank's device, from the end of the previous step to the end of the update on all ranks. If no step
+     * was pending at this step's first zero_begin, it counts from there. */
+    double step_ms;
+    /* How long this rank's compute waited for communication in this step. Inside a pass the wait counts from the end of
+     * a unit's compute, so your own work between two units is included if communication takes longer. */
     double exposed_comm_ms;
 } zero_step_result_t;
 
-/* The oldest unwaited step's result, waiting for it if need be; every rank gets the same bits. ZERO_ERROR_NONFINITE
- * after max_skipped_steps skipped steps in a row; the result is set then, too. ZERO_ERROR_MISMATCH where ranks came to
- * the step by different calls, or with different learning rates. */
+/* Waits for the oldest step whose result has not been read, and returns its result: apart from the times, the same bits
+ * on every rank. On GPUs call it one step late, so that the host can queue work ahead.
+ *
+ * Returns ZERO_ERROR_NONFINITE after max_skipped_steps skipped steps in a row; the result is set then, too. Returns
+ * ZERO_ERROR_MISMATCH if ranks came to the step by different calls or with different learning rates, and
+ * ZERO_ERROR_ORDER if there is no result to read. */
 ZERO_API zero_status_t zero_step_wait(zero_engine_t *engine, zero_step_result_t *result);
 
-/* Steps that changed the weights, AdamW's t, as of the last step that zero_step_wait returned; and setting it when a
- * run resumes, between steps. */
+/* Returns t, AdamW's step count: the steps that were not skipped, as of the last result that was read. */
 ZERO_API uint64_t zero_get_adam_step(const zero_engine_t *engine);
+/* Sets t when a run resumes; zero_load does so itself. Set the same on every rank, between steps, with all results
+ * read. */
 ZERO_API zero_status_t zero_set_adam_step(zero_engine_t *engine, uint64_t adam_step);
 
-/* Memory of the rank's device for the caller's own use, counted under `category`, zeroed, 256-byte aligned, freed with
- * the engine. Only before the first zero_begin. */
+/* Allocates zeroed device memory for your own use, aligned to 256 bytes and counted under `category`. The engine owns
+ * it and frees it when it is destroyed. Only before the first zero_begin. */
 ZERO_API zero_status_t zero_alloc(zero_engine_t *engine, zero_memory_category_t category, size_t n_bytes, void **data);
-/* The same, as ZERO_MEMORY_ACTIVATIONS, for what matters only from zero_acquire(first) in a forward pass to
- * zero_grad_ready(last) in its backward (or the end of an eval pass). At other times the engine may write there: memory
- * that is idle between the passes of two steps is where optimizer state from the host waits for its update, and after
- * it for its way back. Undefined at every zero_acquire(first). */
+/* Allocates activations in the same way, under ZERO_MEMORY_ACTIVATIONS. Their contents are needed only from
+ * acquire(first) in a forward pass to grad_ready(last) in its backward pass, or to the end of an eval pass. At other
+ * times the engine may overwrite them: it stages offloaded optimizer state there. So they are undefined at every
+ * acquire(first). */
 ZERO_API zero_status_t zero_alloc_activations(zero_engine_t *engine, zero_unit_t first, zero_unit_t last,
                                               size_t n_bytes, void **data);
 
-/* What is held now, by the engine's own counters. */
+/* Returns what the engine holds now, by its own counters. */
 ZERO_API zero_memory_t zero_engine_memory(const zero_engine_t *engine);
 
+/* Counts since the engine was created. */
 typedef struct zero_stats {
-    uint64_t n_gathers, gathered_bytes; /* units gathered, and bytes that came from other ranks */
-    uint64_t n_reduces, reduced_bytes;  /* units reduced, and bytes of gradient slices from other ranks */
-    uint64_t n_gathers_saved;           /* acquired while still resident: no gather */
-    double exposed_comm_ms;             /* compute stood still for communication, over the steps waited for */
+    uint64_t n_gathers, gathered_bytes; /* units gathered, and the bytes that came from other ranks */
+    uint64_t n_reduces, reduced_bytes;  /* units reduced, and the bytes of gradients that came from other ranks */
+    uint64_t n_gathers_avoided;         /* acquires that found the unit still resident */
+    double exposed_comm_ms;             /* sum of the results' exposed_comm_ms */
 } zero_stats_t;
-ZERO_API zero_stats_t zero_engine_stats(const zero_engine_t *engine); /* since creation */
+ZERO_API zero_stats_t zero_engine_stats(const zero_engine_t *engine);
 
-/* What carries parameters and gradients between ranks: "copy-engine", "nccl" or "through-host" between GPUs, else as
- * zero_comm_name; "self" for one rank. */
+/* Returns the transport of parameters and gradients: "copy-engine", "nccl" or "through-host" between GPUs, "self" for
+ * one rank, else zero_comm_name's. */
 ZERO_API const char *zero_engine_transport(const zero_engine_t *engine);
 
 /* ---- Checkpoints ---------------------------------------------------------------------------------------------------
  *
- * A directory of checkpoints holds one directory a step, step-00000010 say, and `latest`, a link to the newest. A
- * step's directory appears under its name, by rename, when all in it is on the disk; whatever ends a save before that
- * leaves the earlier checkpoints as they were. In it:
+ * A directory of checkpoints holds one directory per saved step, such as step-00000010, and `latest`, a link to the
+ * newest. A checkpoint is complete or absent: its directory gets its name by rename, after everything in it is on the
+ * disk. A save that is interrupted leaves the earlier checkpoints as they were. A checkpoint consists of:
  *
- *     model-00001-of-0000n.safetensors, model.safetensors.index.json     weights in the configured dtype, in Hugging
- *                                                                        Face's layout, by declared name
- *     optimizer-00001-of-0000n.safetensors                               fp32: NAME.master, NAME.m, NAME.v
- *     state.json                                                         step, AdamW's t, loss scale; the caller's own
- *     config.json                                                        the caller's
- *     manifest.json                                                      size and XXH3 of every other file, which are
- *                                                                        those of what was meant to be written
+ *     model-00001-of-0000n.safetensors ...        weights in the configured dtype, under the declared names, in Hugging
+ *     model.safetensors.index.json                Face's layout
+ *     optimizer-00001-of-0000n.safetensors ...    fp32: NAME.master, NAME.m, NAME.v
+ *     state.json                                  step, AdamW's t, loss scale; the caller's own keys
+ *     config.json                                 the caller's own
+ *     manifest.json                               size and XXH3 of every other file
  *
- * Where a number stands depends on neither stage nor world size: any number of ranks at any stage and of any dtype
- * goes on from it, with the same weights and moments to the bit. All ranks must see the same directory.
+ * The position of a number in these files depends neither on the stage nor on the world size. So any number of ranks,
+ * at any stage and in any dtype, resumes from a checkpoint, with the same master weights and moments to the bit. All
+ * ranks must see the same directory.
  *
- * What else is kept beside checkpoints is safe: a directory is removed only if it has a manifest of libzero's, or the
- * mark that it was being written, or is empty; and what is not libzero's but has the name of the step to be saved is
- * renamed, to step-00000010.moved say, with a warning.
+ * You may keep other things beside checkpoints. libzero removes a directory only if it is empty, has libzero's
+ * manifest, or has the marker of a checkpoint that is being written. If something else has the name of the step to be
+ * saved, it is renamed (to step-00000010.moved, for example), with a warning.
  */
 
 typedef struct zero_save_options {
-    /* Texts of JSON objects, without a key twice; else zero_save_begin returns ZERO_ERROR_ARGUMENT. */
-    const char *config_json; /* config.json, written as it is; NULL: no such file */
-    const char *state_json;  /* its keys are added to state.json's, none of which it may have; NULL: none */
-    int keep;                /* newest checkpoints that stay when this one is complete; 0: all; at least 0 */
-    uint64_t max_file_bytes; /* of data in a file; 0: 4 GiB. One tensor's array is never split */
-    bool background;         /* write from a copy in host memory (12 bytes for each element that this rank owns) */
+    /* The first two are texts of JSON objects without a repeated key; anything else is ZERO_ERROR_ARGUMENT. */
+    const char *config_json; /* written to config.json as it is; NULL: no such file */
+    const char *state_json;  /* its keys are added to state.json and must not be libzero's own; NULL: none */
+    int keep;                /* how many checkpoints stay when this one is complete, the newest ones; 0: all */
+    uint64_t max_file_bytes; /* most data in one file; 0: 4 GiB. A single array is never split, however large */
+    bool background;         /* write from a copy in host memory: 12 bytes for each element that this rank owns */
 } zero_save_options_t;
 
 typedef struct zero_save zero_save_t;
 
-/* Makes `directory`, with its parents, where it is missing, removes what saves that were killed have left in it, and
- * finds out whether it can be written: better before step 0 than after a day. ZERO_ERROR_IO while a save into it is
- * under way, and where `latest` is there and no link. [collective] */
+/* Creates `directory` and its parents if they are missing, removes what interrupted saves have left in it, and checks
+ * that it can be written. Call it before step 0, so that a bad directory shows then and not at the first save. Returns
+ * ZERO_ERROR_IO if it cannot be written, if a save into it is under way, or if `latest` exists and is not a link.
+ * [collective] */
 ZERO_API zero_status_t zero_save_prepare(zero_comm_t *comm, const char *directory);
 
-/* Begins to save the step that zero_step_wait returned last, with no step unwaited. With `background` steps may follow
- * while a thread writes; without, the writing is done on return. zero_save_end must follow, and before another save
- * into the same directory: that is ZERO_ERROR_IO, and takes nothing from this one. options may go. [collective] */
+/* Begins to save the step that zero_step_wait returned last. Call it between steps, with all results read. With
+ * options->background a thread writes and steps may follow at once; without, this call writes. Either way zero_save_end
+ * must follow. A second save into the same directory before that is ZERO_ERROR_IO, and does the first no harm.
+ * [collective] */
 ZERO_API zero_status_t zero_save_begin(zero_engine_t *engine, const char *directory, const zero_save_options_t *options,
                                        zero_save_t **save);
-/* Takes the save on as far as it goes without waiting; call it now and then, after each step say. *done: it is complete
- * and zero_save_end will not wait. A failure, which zero_save_end returns again, leaves nothing behind. [collective] */
+/* Continues a save as far as possible without waiting. Call it now and then, for example after each step. *done: the
+ * save is complete, and zero_save_end will not wait. If the save has failed, returns why (so does zero_save_end), and
+ * nothing of it is left in the directory. [collective] */
 ZERO_API zero_status_t zero_save_poll(zero_save_t *save, bool *done);
-/* Waits until it is complete; frees `save` in any case. NULL is allowed. [collective] */
+/* Waits until the save is complete or has failed, and frees it in both cases. NULL is allowed. [collective] */
 ZERO_API zero_status_t zero_save_end(zero_save_t *save);
 
 typedef struct zero_checkpoint zero_checkpoint_t;
 
-/* Opens a step's directory, or the latest in a directory of checkpoints, and compares every file with the manifest; the
- * ranks share that work. ZERO_ERROR_USAGE where there is no checkpoint, ZERO_ERROR_IO or _FORMAT, with a line that
- * names the file, where one is not as it was written. [collective] */
+/* Opens a checkpoint: a step's directory, or the latest one in a directory of checkpoints. Compares every file with the
+ * manifest; the ranks share that work. Returns ZERO_ERROR_USAGE if there is no checkpoint, and ZERO_ERROR_IO or
+ * ZERO_ERROR_FORMAT, with a line that names the file, if one is missing or not as it was written. [collective] */
 ZERO_API zero_status_t zero_checkpoint_open(zero_comm_t *comm, const char *directory, zero_checkpoint_t **checkpoint);
 ZERO_API void zero_checkpoint_close(zero_checkpoint_t *checkpoint); /* NULL is allowed */
+/* Returns the directory of the checkpoint's step. The checkpoint owns the text. */
 ZERO_API const char *zero_checkpoint_path(const zero_checkpoint_t *checkpoint);
 ZERO_API uint64_t zero_checkpoint_step(const zero_checkpoint_t *checkpoint);
-ZERO_API const char *zero_checkpoint_state(const zero_checkpoint_t *checkpoint); /* state.json, one object, as text */
+/* Returns the object in state.json as text, with your keys of zero_save_options_t. The checkpoint owns the text. */
+ZERO_API const char *zero_checkpoint_state(const zero_checkpoint_t *checkpoint);
 
-/* Weights, moments and everything else a step depends on, as they were: the next zero_step is step
- * zero_checkpoint_step + 1. Before the first zero_begin. ZERO_ERROR_FORMAT where the checkpoint's tensors are not those
- * that were declared; and where a weight or moment is not finite, or a second moment negative: then with a line that
- * names it, and weights may be overwritten in part. [collective] */
+/* Loads weights, moments and everything else that a step depends on: the next zero_step is the one after
+ * zero_checkpoint_step. Only before the first zero_begin. The checkpoint may be closed afterwards.
+ *
+ * Returns ZERO_ERROR_FORMAT if the checkpoint's tensors are not the declared ones; then nothing has changed. Returns
+ * it, too, with a line that names the number, if a weight or moment is not finite or a second moment is negative; then
+ * some weights may be overwritten, and the engine refuses to use them as after a failed zero_set_state. [collective] */
 ZERO_API zero_status_t zero_load(zero_engine_t *engine, const zero_checkpoint_t *checkpoint);
 
 /* ---- Trace ---------------------------------------------------------------------------------------------------------
  */
 
+/* Kinds of device work that can be traced. */
 #define ZERO_WORK_MAP(X)                                                                                               \
-    X(COMPUTE, "compute", "between a unit's acquire and its release or grad_ready")                                    \
-    X(WAIT, "wait", "compute stands still for communication")                                                          \
-    X(GATHER, "gather", "full parameters (stage 0: sums) of a unit from all ranks")                                    \
-    X(REDUCE, "reduce", "gradient slices of a unit from all ranks")                                                    \
+    X(COMPUTE, "compute", "from a unit's acquire to its release or grad_ready")                                        \
+    X(WAIT, "wait", "compute waits for communication")                                                                 \
+    X(GATHER, "gather", "a unit's full parameters (stage 0: its reduced gradients) come from all ranks")               \
+    X(REDUCE, "reduce", "slices of a unit's gradients come from all ranks")                                            \
     X(UPDATE, "update", "norm, clipping and AdamW")
 
 typedef enum zero_work {
@@ -599,21 +671,24 @@ typedef enum zero_work {
         ZERO_N_WORKS
 } zero_work_t;
 
-ZERO_API const char *zero_work_name(zero_work_t work); /* "gather" */
+ZERO_API const char *zero_work_name(zero_work_t work); /* such as "gather" */
 
+/* One piece of device work. */
 typedef struct zero_trace_span {
     zero_work_t work;
-    zero_unit_t unit;        /* -1: of no unit */
+    zero_unit_t unit;        /* -1: not of one unit */
     uint64_t step;           /* counts from 1; 0: between steps (evaluation, initial values) */
     double begin_ms, end_ms; /* CLOCK_MONOTONIC of this host */
 } zero_trace_span_t;
 
-/* Called from zero_step_wait and other calls of the engine; spans of one work in the order in which they began. */
+/* Receives one span, which is valid during the call. Called from zero_step_wait and other calls of the engine. Spans of
+ * one kind come in the order in which they began. */
 typedef void (*zero_trace_fn)(void *user, const zero_trace_span_t *span);
 
-/* Sends what the device does from now on to `fn`, some steps later: the works whose bit (1u << ZERO_WORK_UPDATE, say)
- * is set. Costs a few events per unit, which the host records; before the first zero_begin. */
-#define ZERO_ALL_WORKS ((1u << ZERO_N_WORKS) - 1)
+#define ZERO_ALL_WORKS ((1u << ZERO_N_WORKS) - 1) /* all kinds */
+/* Sends spans of what the device does from now on to `fn`, some steps later. works: the kinds to send, a bit for each,
+ * such as 1u << ZERO_WORK_UPDATE; 0: none, and fn may be NULL. Costs a few events per unit, which the host records.
+ * Only before the first zero_begin. */
 ZERO_API zero_status_t zero_engine_trace(zero_engine_t *engine, unsigned works, zero_trace_fn fn, void *user);
 
 #ifdef __cplusplus

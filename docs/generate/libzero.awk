@@ -12,7 +12,8 @@ function troff(text) {
 }
 # A paragraph begins with the next text, unless a section has just begun.
 function flush_paragraph() { if (paragraph && !section_begins) print ".PP"; paragraph = section_begins = 0 }
-function begin_literal() { if (!literal) { paragraph = 1; flush_paragraph(); print ".nf" } literal = 1 }
+# A declaration follows its comment without a blank line, so that one sees which is whose.
+function begin_literal() { if (!literal) { paragraph = !commented; flush_paragraph(); print ".nf" } literal = 1; commented = 0 }
 function end_literal() { if (literal) print ".fi"; literal = 0; paragraph = 1 }
 
 BEGIN {
@@ -55,13 +56,14 @@ in_comment {
         if (!literal) flush_paragraph()
         print troff(text)
     }
-    if (closes) { in_comment = 0; end_literal() }
+    if (closes) { in_comment = 0; end_literal(); commented = 1 }
     next
 }
-/^$/ { end_literal(); next }
+/^$/ { end_literal(); commented = 0; next }
 {
     begin_literal()
     sub(/^ZERO_API /, "")
+    sub(/ +\\$/, " \\")
     print troff($0)
 }
 END { end_literal(); print ".SH SEE ALSO\n.BR zerotrain (1)" }

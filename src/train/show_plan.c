@@ -33,7 +33,7 @@ static zero_status_t plan_stages(const options_t *options, const zero_comm_t *co
 
 static void print_row(const char *name, const zero_memory_t plans[N_STAGES], uint64_t (*value)(const zero_memory_t *))
 {
-    printf("%-18s", name);
+    printf("%-20s", name);
     for (int stage = 0; stage < N_STAGES; stage++)
         printf(" %15llu", (unsigned long long)value(&plans[stage]));
     printf("\n");
@@ -51,9 +51,9 @@ static void print_plans(const options_t *options, int n_ranks, uint64_t n_params
     printf("bytes held by each of %d rank%s, %.2fM parameters, %s, on %s; [zero] stage is %lld\n", n_ranks,
            n_ranks == 1 ? "" : "s", (double)n_params * 1e-6, zero_dtype_name((zero_dtype_t)options->train.precision),
            on_gpus ? "GPUs" : "the CPU", (long long)options->zero.stage);
-    printf("%-18s %15s %15s %15s %15s\n", "", "stage 0", "stage 1", "stage 2", "stage 3");
+    printf("%-20s %15s %15s %15s %15s\n", "", "stage 0", "stage 1", "stage 2", "stage 3");
     for (int c = 0; c < ZERO_MEMORY_N_CATEGORIES; c++) {
-        printf("%-18s", zero_memory_name((zero_memory_category_t)c));
+        printf("%-20s", zero_memory_name((zero_memory_category_t)c));
         for (int stage = 0; stage < N_STAGES; stage++)
             printf(" %15llu", (unsigned long long)plans[stage].bytes[c]);
         printf("\n");

@@ -14,24 +14,25 @@
 
 #include "zero/checkpoint/checkpoint_removal.h"
 #include "base/files.h"
+#include "base/grow.h"
 #include "base/log.h"
 #include "zero/checkpoint/manifest.h"
 #include "zero/checkpoint/safetensors.h"
 
 #define STEP_PREFIX "step-"
 #define TEMPORARY_PREFIX "tmp."
-#define REPLACED_SUFFIX ".old" /* a step's earlier directory, while another takes its name */
-#define MOVED_SUFFIX ".moved"  /* what is not libzero's, out of a step's way */
+#define REPLACED_SUFFIX ".old" /* a step's earlier directory, until the new one has its name */
+#define MOVED_SUFFIX ".moved"  /* something that is not libzero's and had a step's name */
 #define MAX_MOVED 1000
 #define NAME_BYTES 64
-#define TEMPORARY_NAME_BYTES (NAME_BYTES + 16) /* with what is put before it and behind it */
+#define TEMPORARY_NAME_BYTES (NAME_BYTES + 16) /* with prefix and suffix */
 
 static void step_name(char name[NAME_BYTES], const char *prefix, uint64_t step)
 {
     snprintf(name, NAME_BYTES, "%s" STEP_PREFIX "%08" PRIu64, prefix, step);
 }
 
-/* Whether a name is one that step_name makes. */
+/* Returns whether step_name makes this name, and for which step. */
 static bool parse_step_name(const char *name, uint64_t *step)
 {
     char again[NAME_BYTES];
@@ -42,7 +43,7 @@ static bool parse_step_name(const char *name, uint64_t *step)
     return strcmp(name, again) == 0;
 }
 
-/* Whether it is a name that a save gives to what it will remove. */
+/* Returns whether a save gives this name to a directory that it will remove. */
 static bool is_temporary_name(const char *name)
 {
     char step_text[NAME_BYTES];
@@ -62,7 +63,7 @@ static bool is_temporary_name(const char *name)
 typedef struct entry {
     char name[NAME_BYTES];
     uint64_t step;
-    struct timespec written; /* when the last file came into it */
+    struct timespec written; /* when the last file was added */
 } entry_t;
 
 typedef struct listing {
@@ -87,21 +88,17 @@ static zero_status_t list_one(listing_t *listing, const char *parent, int fd, co
     if (!parse_step_name(name, &step) || fstatat(fd, name, &info, AT_SYMLINK_NOFOLLOW) != 0 ||
         !zero_checkpoint_is_there(fd, name))
         return ZERO_OK;
-    if (listing->n_entries == listing->capacity) {
-        size_t capacity = 2 * listing->capacity + 16;
-        entry_t *entries = realloc(listing->entries, capacity * sizeof *entries);
-        if (!entries)
-            return zero_fail(ZERO_ERROR_MEMORY, "no memory to list '%s'", parent);
-        listing->entries = entries;
-        listing->capacity = capacity;
-    }
+    entry_t *entries = zero_grow(listing->entries, listing->n_entries, &listing->capacity, sizeof *entries);
+    if (!entries)
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory to list '%s'", parent);
+    listing->entries = entries;
     entry_t *entry = &listing->entries[listing->n_entries++];
     *entry = (entry_t){.step = step, .written = info.st_mtim};
     snprintf(entry->name, sizeof entry->name, "%s", name);
     return ZERO_OK;
 }
 
-/* visit: for every name in the directory. */
+/* Calls `visit` for every name in the directory. */
 static zero_status_t for_each_name(const char *parent, listing_t *listing,
                                    zero_status_t (*visit)(listing_t *listing, const char *parent, int fd,
                                                           const char *name))
@@ -126,7 +123,7 @@ static zero_status_t list(const char *parent, listing_t *listing)
 
 /* ---- writing ---- */
 
-/* File systems that lock no directories have none locked. */
+/* Returns whether a save holds the directory. On file systems that cannot lock directories none is locked. */
 static bool is_locked(int parent_fd, const char *name)
 {
     int fd = openat(parent_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -137,6 +134,7 @@ static bool is_locked(int parent_fd, const char *name)
     return !is_free;
 }
 
+/* Removes what a killed save has left; fails if that save is still running. */
 static zero_status_t remove_leftover(listing_t *listing, const char *parent, int fd, const char *name)
 {
     (void)listing;
@@ -150,7 +148,7 @@ static zero_status_t remove_leftover(listing_t *listing, const char *parent, int
     return zero_checkpoint_remove(parent, name);
 }
 
-/* `name` will be a link: nothing else may stand there, for nothing else is given up for it. */
+/* Checks that `name` can become a link: it is free or a link already. Anything else is kept. */
 static zero_status_t check_link(const char *parent, const char *name)
 {
     char *path = NULL;
@@ -158,10 +156,8 @@ static zero_status_t check_link(const char *parent, const char *name)
     ZERO_TRY(zero_path_join(parent, name, &path));
     zero_status_t status = ZERO_OK;
     if (lstat(path, &info) == 0 && !S_ISLNK(info.st_mode))
-        status =
-            zero_fail(ZERO_ERROR_IO,
-                      "'%s' is a %s, and has to be a link to the newest checkpoint when one is saved: move it away",
-                      path, S_ISDIR(info.st_mode) ? "directory" : "file");
+        status = zero_fail(ZERO_ERROR_IO, "'%s' is a %s, and has to be a link to the newest checkpoint: move it away",
+                           path, S_ISDIR(info.st_mode) ? "directory" : "file");
     free(path);
     return status;
 }
@@ -179,12 +175,12 @@ zero_status_t zero_checkpoints_temporary(const char *parent, uint64_t step, char
     return zero_path_join(parent, name, temporary);
 }
 
-/* A new directory, locked and marked as libzero's; *lock is set where it was made. */
+/* Creates the directory, locks it and marks it as libzero's. *lock is set once it exists. */
 static zero_status_t make_temporary(const char *parent, const char *temporary, int *lock)
 {
     int error = mkdir(temporary, 0777) == 0 ? 0 : errno;
     if (error == EEXIST)
-        return zero_fail(ZERO_ERROR_IO, "'%s' is where a checkpoint is to be written, and not libzero's: move it away",
+        return zero_fail(ZERO_ERROR_IO, "'%s' is in the way of a checkpoint and not libzero's: move it away",
                          temporary);
     if (error != 0)
         return zero_fail(ZERO_ERROR_IO, "cannot write checkpoints in '%s': %s", parent, strerror(error));
@@ -237,7 +233,7 @@ static zero_status_t rename_in(const char *parent, const char *from, const char 
     return zero_directory_sync(parent);
 }
 
-/* What is not libzero's gives way, too, and keeps all that it holds. */
+/* Renames something that is not libzero's and has a step's name. Its content stays as it is. */
 static zero_status_t move_away(const char *parent, const char *path)
 {
     char *moved = NULL;
@@ -251,19 +247,20 @@ static zero_status_t move_away(const char *parent, const char *path)
         if (lstat(moved, &info) != 0) {
             status = rename_in(parent, path, moved);
             if (status == ZERO_OK)
-                zero_log(ZERO_LOG_WARNING, "'%s' was not libzero's and stood where a step is saved: it is now '%s'",
-                         path, moved);
+                zero_log(ZERO_LOG_WARNING, "'%s' was not libzero's and had a checkpoint's name: it is now '%s'", path,
+                         moved);
             free(moved);
             return status;
         }
         free(moved);
     }
-    return zero_fail(status, "'%s' is not libzero's and stands where a step is saved: move it away", path);
+    return zero_fail(status, "'%s' is not libzero's and in the way of a checkpoint: move it away", path);
 }
 
-/* A step that was saved before gives way: in one all_to_all where the file system can, so that a complete checkpoint of
- * that name is there at any time. What was there has then a temporary's name, or is gone. */
-static zero_status_t take_buffer(const char *parent, const char *name, const char *temporary, const char *final)
+/* Renames the temporary directory to the step's name. An earlier checkpoint of the same step is replaced: in one atomic
+ * exchange if the file system can do that, so that a complete checkpoint has the name at any time. The earlier one then
+ * has a temporary name, and is removed. */
+static zero_status_t take_name(const char *parent, const char *name, const char *temporary, const char *final)
 {
     char temporary_name[TEMPORARY_NAME_BYTES], replaced_name[TEMPORARY_NAME_BYTES];
     char *replaced = NULL;
@@ -292,7 +289,7 @@ static zero_status_t set_latest(const char *parent, const char *name)
 {
     char *link = NULL, *latest = NULL;
     zero_status_t status;
-    ZERO_TRY(check_links(parent)); /* they may have changed since it began */
+    ZERO_TRY(check_links(parent)); /* they may have changed since the save began */
     ZERO_TRY_GOTO(zero_path_join(parent, TEMPORARY_PREFIX ZERO_LATEST_NAME, &link), done);
     ZERO_TRY_GOTO(zero_path_join(parent, ZERO_LATEST_NAME, &latest), done);
     unlink(link);
@@ -306,7 +303,7 @@ done:
     return status;
 }
 
-/* First out of sight, then away: a removal that is interrupted leaves nothing that looks complete. */
+/* Removes a checkpoint. Renames it first, so that an interrupted removal leaves nothing that looks complete. */
 static zero_status_t remove_checkpoint(const char *parent, const char *name)
 {
     char hidden_name[TEMPORARY_NAME_BYTES];
@@ -323,7 +320,7 @@ done:
     return status;
 }
 
-/* That an old one cannot be removed takes nothing from the new one. */
+/* Removes the oldest checkpoints beyond `keep`. A failure is only a warning: the new checkpoint is complete. */
 static void remove_oldest(const char *parent, const char *newest, int keep)
 {
     listing_t listing = {0};
@@ -335,7 +332,7 @@ static void remove_oldest(const char *parent, const char *newest, int keep)
             n_left--;
         }
     if (status != ZERO_OK)
-        zero_log(ZERO_LOG_WARNING, "more checkpoints than %d are kept in '%s'", keep, parent);
+        zero_log(ZERO_LOG_WARNING, "more than %d checkpoints stay in '%s'", keep, parent);
     free(listing.entries);
 }
 
@@ -343,12 +340,12 @@ zero_status_t zero_checkpoints_commit(const char *parent, uint64_t step, const c
 {
     char name[NAME_BYTES], *final = NULL;
     step_name(name, "", step);
-    /* Never neither mark nor manifest, whatever is lost with the power. */
+    /* Whenever the power fails, the directory has marker or manifest. */
     ZERO_TRY(zero_directory_sync(temporary));
     ZERO_TRY(zero_marker_remove(temporary));
     ZERO_TRY(zero_directory_sync(temporary));
     ZERO_TRY(zero_path_join(parent, name, &final));
-    zero_status_t status = take_buffer(parent, name, temporary, final);
+    zero_status_t status = take_name(parent, name, temporary, final);
     free(final);
     ZERO_TRY(status);
     ZERO_TRY(set_latest(parent, name));
@@ -369,8 +366,8 @@ static bool has_manifest(const char *directory)
     return is_there;
 }
 
-/* The name that `latest` links to; where there is no such link, as after a crash between the first checkpoint and its
- * link, the newest checkpoint. "" where there is none. */
+/* Finds the name that `latest` links to. If there is no such link, as after a crash between the first checkpoint and
+ * its link, takes the newest checkpoint; "" if there is none. */
 static zero_status_t latest_name(const char *parent, char name[NAME_BYTES])
 {
     char *link = NULL;
@@ -410,7 +407,7 @@ zero_status_t zero_checkpoints_find(const char *directory, char path[ZERO_MAX_PA
         return zero_fail(ZERO_ERROR_USAGE, "no checkpoint in '%s': %s", directory, strerror(errno));
     if (!S_ISDIR(info.st_mode))
         return zero_fail(ZERO_ERROR_USAGE, "no checkpoint in '%s': it is not a directory", directory);
-    /* One whose manifest is lost is still meant itself: reading it will say what is wrong. */
+    /* A step's directory without a manifest is still the one that is meant: reading it reports what is wrong. */
     bool is_one = has_manifest(directory) || parse_step_name(base, &step);
     if (!is_one)
         ZERO_TRY(latest_name(directory, name));

@@ -7,10 +7,12 @@
 
 #include "comm/comm.h"
 #include "base/files.h"
+#include "base/grow.h"
 #include "base/log.h"
 
-/* ---- noting ---- */
+/* ---- recording ---- */
 
+/* Finishes the hash of the last extent. */
 static void end_last(zero_extents_t *extents)
 {
     if (!extents->last)
@@ -22,19 +24,16 @@ static void end_last(zero_extents_t *extents)
 
 static zero_status_t append(zero_extents_t *extents, const zero_extent_t *extent)
 {
-    if (extents->n_extents == extents->capacity) {
-        size_t capacity = 2 * extents->capacity + 64;
-        zero_extent_t *grown = realloc(extents->extents, capacity * sizeof *grown);
-        if (!grown)
-            return zero_fail(ZERO_ERROR_MEMORY, "no memory to note %zu runs of bytes that are saved", capacity);
-        extents->extents = grown;
-        extents->capacity = capacity;
-    }
+    zero_extent_t *grown = zero_grow(extents->extents, extents->n_extents, &extents->capacity, sizeof *grown);
+    if (!grown)
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory to list more than %zu runs of saved bytes", extents->n_extents);
+    extents->extents = grown;
     extents->extents[extents->n_extents++] = *extent;
     return ZERO_OK;
 }
 
-static bool goes_on(const zero_extents_t *extents, size_t file, uint64_t offset)
+/* Returns whether bytes at `offset` of a file follow the last extent. */
+static bool follows_last(const zero_extents_t *extents, size_t file, uint64_t offset)
 {
     const zero_extent_t *last = extents->last ? &extents->extents[extents->n_extents - 1] : NULL;
     return last && last->file == file && last->offset + last->n_bytes == offset;
@@ -42,7 +41,7 @@ static bool goes_on(const zero_extents_t *extents, size_t file, uint64_t offset)
 
 zero_status_t zero_extents_add(zero_extents_t *extents, size_t file, uint64_t offset, const void *data, size_t n_bytes)
 {
-    if (!goes_on(extents, file, offset)) {
+    if (!follows_last(extents, file, offset)) {
         end_last(extents);
         ZERO_TRY(append(extents, &(zero_extent_t){.file = file, .offset = offset}));
         extents->last = XXH3_createState();
@@ -63,7 +62,7 @@ void zero_extents_destroy(zero_extents_t *extents)
 
 /* ---- sharing ---- */
 
-static int by_place(const void *a, const void *b)
+static int by_file_and_offset(const void *a, const void *b)
 {
     const zero_extent_t *x = a, *y = b;
     if (x->file != y->file)
@@ -71,12 +70,12 @@ static int by_place(const void *a, const void *b)
     return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
-/* The most that a rank has, for a gather of equal sizes. */
+/* Finds the largest number of extents that a rank has: an all-gather takes the same size from every rank. */
 static zero_status_t find_most(zero_comm_t *comm, size_t n_here, size_t *most)
 {
     uint64_t n = n_here, *all = malloc((size_t)comm->size * sizeof *all);
     ZERO_TRY(zero_comm_agree(comm, all ? ZERO_OK
-                                       : zero_fail(ZERO_ERROR_MEMORY, "no memory to hear of %d ranks", comm->size)));
+                                       : zero_fail(ZERO_ERROR_MEMORY, "no memory to compare %d ranks", comm->size)));
     zero_status_t status = comm->ops->host_all_gather(comm, &n, sizeof n, all);
     *most = 0;
     for (int rank = 0; rank < comm->size && status == ZERO_OK; rank++)
@@ -85,7 +84,7 @@ static zero_status_t find_most(zero_comm_t *comm, size_t n_here, size_t *most)
     return status;
 }
 
-/* This rank's in one array, of which the rest has no bytes. */
+/* Copies all of this rank's extents to `here`; the rest of it stays extents of 0 bytes. */
 static void collect(zero_extents_t *lists, size_t n_lists, zero_extent_t *here)
 {
     for (size_t l = 0; l < n_lists; l++) {
@@ -102,7 +101,7 @@ static zero_status_t keep_mine(const zero_comm_t *comm, const zero_extent_t *all
         if (all[i].n_bytes > 0 && all[i].file % (uint64_t)comm->size == (uint64_t)comm->rank)
             ZERO_TRY(append(mine, &all[i]));
     if (mine->n_extents > 0)
-        qsort(mine->extents, mine->n_extents, sizeof *mine->extents, by_place);
+        qsort(mine->extents, mine->n_extents, sizeof *mine->extents, by_file_and_offset);
     return ZERO_OK;
 }
 
@@ -115,7 +114,7 @@ zero_status_t zero_extents_share(zero_comm_t *comm, zero_extents_t *lists, size_
     size_t n_all = most * (size_t)comm->size;
     zero_extent_t *here = calloc(most + 1, sizeof *here), *all = malloc((n_all + 1) * sizeof *all);
     zero_status_t status =
-        here && all ? ZERO_OK : zero_fail(ZERO_ERROR_MEMORY, "no memory for %zu runs of bytes that are saved", n_all);
+        here && all ? ZERO_OK : zero_fail(ZERO_ERROR_MEMORY, "no memory for %zu runs of saved bytes", n_all);
     status = zero_comm_agree(comm, status);
     if (status == ZERO_OK) {
         collect(lists, n_lists, here);
@@ -132,9 +131,9 @@ zero_status_t zero_extents_share(zero_comm_t *comm, zero_extents_t *lists, size_
 
 typedef struct verifier {
     const char *path;
-    XXH3_state_t *whole, *part; /* of the file and of the extent at hand */
+    XXH3_state_t *whole, *part; /* of the file and of the current extent */
     const zero_extent_t *extent, *end;
-    uint64_t at; /* bytes of the file that were read */
+    uint64_t at; /* how many bytes of the file have been read */
 } verifier_t;
 
 static zero_status_t end_extent(verifier_t *v)
@@ -157,8 +156,8 @@ static zero_status_t take_block(void *user, const void *block, size_t n_bytes)
     while (n_bytes > 0) {
         if (v->extent == v->end)
             return zero_fail(ZERO_ERROR_IO,
-                             "'%s' goes on after byte %" PRIu64 ", where what was written ends: something else writes "
-                             "into it; this checkpoint is given up",
+                             "'%s' has more than the %" PRIu64 " bytes that were written: something else writes into "
+                             "it; this checkpoint is given up",
                              v->path, v->at);
         uint64_t left = v->extent->offset + v->extent->n_bytes - v->at;
         size_t n = left < n_bytes ? (size_t)left : n_bytes;
@@ -172,7 +171,7 @@ static zero_status_t take_block(void *user, const void *block, size_t n_bytes)
     return ZERO_OK;
 }
 
-/* Extents follow each other without a gap: else ranks have missed elements, or written some twice. */
+/* Checks that extents follow each other without gap or overlap: that ranks have written every element, and once. */
 static zero_status_t check_cover(const verifier_t *v)
 {
     uint64_t end = 0;
@@ -195,7 +194,7 @@ static zero_status_t verify(verifier_t *v)
     if (v->extent == v->end)
         return ZERO_OK;
     return zero_fail(ZERO_ERROR_IO,
-                     "'%s' ends at byte %" PRIu64 " and %" PRIu64 " were written: something else writes into it; this "
+                     "'%s' has %" PRIu64 " bytes, but %" PRIu64 " were written: something else writes into it; this "
                      "checkpoint is given up",
                      v->path, v->at, v->end[-1].offset + v->end[-1].n_bytes);
 }

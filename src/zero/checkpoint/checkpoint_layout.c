@@ -9,20 +9,20 @@
 #include "zero/checkpoint/safetensors.h"
 
 #define LENGTH_BYTES 8
-/* Data begins at a multiple of this, as Hugging Face's own writer has it. */
+/* Data begins at a multiple of this, as in files of Hugging Face's own writer. */
 #define HEADER_ALIGN 8
 
 const char *const zero_kept_suffixes[ZERO_N_KEPT] = {"", ".master", ".m", ".v"};
 
-/* Files of one sort: which arrays are in them. */
+/* The kinds of files, and which arrays are in them. */
 static const struct {
     const char *prefix;
     zero_kept_t first, last;
-} SORTS[] = {
+} KINDS[] = {
     {ZERO_MODEL_PREFIX, ZERO_KEPT_WEIGHTS, ZERO_KEPT_WEIGHTS},
     {ZERO_OPTIMIZER_PREFIX, ZERO_KEPT_MASTER, ZERO_KEPT_V},
 };
-enum { N_SORTS = sizeof SORTS / sizeof SORTS[0] };
+enum { N_KINDS = sizeof KINDS / sizeof KINDS[0] };
 
 static const char *const DTYPE_NAMES[] = {[ZERO_FP32] = "F32", [ZERO_BF16] = "BF16", [ZERO_FP16] = "F16"};
 
@@ -35,7 +35,7 @@ typedef struct builder {
     uint64_t *data_bytes;
 } builder_t;
 
-/* An array at the end of file `file`. false without memory or where the name is not UTF-8. */
+/* Appends an array to a file. Returns false without memory, or if the tensor's name is not UTF-8. */
 static bool append(builder_t *b, int file, zero_tensor_t t, zero_kept_t kept)
 {
     const zero_tensor_decl_t *tensor = &b->model->tensors[t];
@@ -52,12 +52,12 @@ static bool append(builder_t *b, int file, zero_tensor_t t, zero_kept_t kept)
     return json_object_set_new(b->headers[file], name, entry) == 0;
 }
 
-/* The files of one sort, from number *n_files on. */
-static bool fill_sort(builder_t *b, int sort, int *n_files)
+/* Lays out the files of one kind, from number *n_files on. Returns false as append does. */
+static bool add_files(builder_t *b, int kind, int *n_files)
 {
     int first = *n_files, file = first - 1;
     for (zero_tensor_t t = 0; t < b->model->n_tensors; t++)
-        for (int kept = (int)SORTS[sort].first; kept <= (int)SORTS[sort].last; kept++) {
+        for (int kept = (int)KINDS[kind].first; kept <= (int)KINDS[kind].last; kept++) {
             uint64_t n_bytes = b->model->tensors[t].n_elems * b->layout->element_bytes[kept];
             if (file < first || (b->data_bytes[file] > 0 && b->data_bytes[file] + n_bytes > b->max_bytes)) {
                 b->headers[++file] = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
@@ -69,7 +69,7 @@ static bool fill_sort(builder_t *b, int sort, int *n_files)
     *n_files = file + 1;
     for (int f = first; f < *n_files; f++)
         snprintf(b->layout->files[f].name, sizeof b->layout->files[f].name, "%s%05d-of-%05d.safetensors",
-                 SORTS[sort].prefix, f - first + 1, *n_files - first);
+                 KINDS[kind].prefix, f - first + 1, *n_files - first);
     return true;
 }
 
@@ -95,8 +95,8 @@ static bool write_header(const builder_t *b, zero_checkpoint_file_t *file, int i
 static bool build(builder_t *b)
 {
     zero_checkpoint_layout_t *layout = b->layout;
-    for (int sort = 0; sort < N_SORTS; sort++)
-        if (!fill_sort(b, sort, &layout->n_files))
+    for (int kind = 0; kind < N_KINDS; kind++)
+        if (!add_files(b, kind, &layout->n_files))
             return false;
     for (int f = 0; f < layout->n_files; f++)
         if (!write_header(b, &layout->files[f], f))
@@ -114,8 +114,8 @@ static zero_status_t check_names(const zero_model_t *model)
     for (zero_tensor_t t = 0; t < model->n_tensors; t++)
         if (!zero_safetensors_name_is_safe(model->tensors[t].name))
             return zero_fail_alike(ZERO_ERROR_ARGUMENT,
-                                   "tensor %d, '%s', cannot be saved: a name with '/', '..' or a control character in "
-                                   "it is not read back",
+                                   "tensor %d, '%s', cannot be saved: a name with '/', '..' or a control character "
+                                   "cannot be read back",
                                    t, model->tensors[t].name);
     return ZERO_OK;
 }

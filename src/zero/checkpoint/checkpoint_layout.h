@@ -1,9 +1,10 @@
-/* checkpoint_layout.h - which tensor's numbers stand in which file of a checkpoint, and where. Pure arithmetic.
+/* checkpoint_layout.h - in which file of a checkpoint, and at which offset, each tensor's numbers are. Pure arithmetic.
  *
- * A checkpoint holds of every tensor its weights in the training dtype (files "model-...", under the declared name,
- * which is Hugging Face's) and three fp32 arrays (files "optimizer-...": NAME.master, NAME.m, NAME.v). Arrays follow
- * each other in declared order and a new file begins where the next would pass the limit. Where an element stands
- * depends on neither stage nor world size, so ranks write side by side what they own, and any number of ranks reads it.
+ * A checkpoint has two kinds of files. "model-..." files hold every tensor's weights in the training dtype, under the
+ * declared name, which is Hugging Face's. "optimizer-..." files hold three fp32 arrays per tensor: NAME.master, NAME.m,
+ * NAME.v. Arrays follow each other in declared order; a new file begins when the next array would exceed the limit. The
+ * position of an element depends neither on the stage nor on the world size. So ranks write what they own side by side,
+ * and any number of ranks can read it.
  */
 #ifndef ZERO_CHECKPOINT_LAYOUT_H
 #define ZERO_CHECKPOINT_LAYOUT_H
@@ -12,7 +13,7 @@
 
 #include "zero/plan/declaration.h"
 
-/* What is kept of a tensor. */
+/* The arrays of a tensor. */
 typedef enum zero_kept { ZERO_KEPT_WEIGHTS, ZERO_KEPT_MASTER, ZERO_KEPT_M, ZERO_KEPT_V, ZERO_N_KEPT } zero_kept_t;
 extern const char *const zero_kept_suffixes[ZERO_N_KEPT]; /* "", ".master", ".m", ".v" */
 
@@ -22,13 +23,13 @@ extern const char *const zero_kept_suffixes[ZERO_N_KEPT]; /* "", ".master", ".m"
 
 typedef struct zero_checkpoint_file {
     char name[64];
-    char *header; /* the safetensors header, its 8 bytes of length first */
+    char *header; /* the safetensors header, beginning with its 8 bytes of length */
     uint64_t header_bytes, n_bytes;
 } zero_checkpoint_file_t;
 
 typedef struct zero_checkpoint_array {
     int file;
-    uint64_t offset; /* bytes from the file's beginning */
+    uint64_t offset; /* bytes from the beginning of the file */
 } zero_checkpoint_array_t;
 
 typedef struct zero_checkpoint_layout {
@@ -39,12 +40,13 @@ typedef struct zero_checkpoint_layout {
     uint64_t weight_bytes; /* of all tensors */
 } zero_checkpoint_layout_t;
 
-/* max_file_bytes: of a file's data, unless one array alone is larger. 0: ZERO_CHECKPOINT_FILE_BYTES. */
+/* Computes the layout. max_file_bytes: most data in a file, unless a single array is larger; 0:
+ * ZERO_CHECKPOINT_FILE_BYTES. */
 zero_status_t zero_checkpoint_layout_create(const zero_model_t *model, zero_dtype_t dtype, uint64_t max_file_bytes,
                                             zero_checkpoint_layout_t *layout);
 void zero_checkpoint_layout_destroy(zero_checkpoint_layout_t *layout);
 
-/* What model.safetensors.index.json says; NULL without memory. */
+/* Returns the content of model.safetensors.index.json, for json_decref; NULL without memory. */
 json_t *zero_checkpoint_index(const zero_checkpoint_layout_t *layout, const zero_model_t *model);
 
 #endif

@@ -1,9 +1,9 @@
-/* checkpoint_load.c - opening a checkpoint and taking it over.
+/* checkpoint_load.c - opens a checkpoint and loads it into an engine.
  *
- * What must hold: nothing is trusted before it was compared with the manifest, and nothing of the engine changes before
- * every array of every declared tensor was found in its shape. Rank 0 goes first: what it finds wrong with manifest and
- * state is wrong for all and said once. Then every rank checks its share of the files, and one that finds damage says
- * which.
+ * What must hold: no file is trusted before it has been compared with the manifest, and nothing of the engine changes
+ * before every array of every declared tensor has been found, with its shape. Rank 0 goes first: what it finds wrong
+ * with manifest and state is wrong for all ranks, and logged once. Then every rank checks its share of the files, and
+ * names the one that is damaged.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -55,6 +55,7 @@ static zero_status_t read_small_files(zero_checkpoint_t *checkpoint)
     return read_state(checkpoint);
 }
 
+/* Compares every size-th file with the manifest. */
 static zero_status_t check_share(const zero_checkpoint_t *checkpoint)
 {
     size_t n_ranks = (size_t)checkpoint->comm->size;
@@ -63,7 +64,7 @@ static zero_status_t check_share(const zero_checkpoint_t *checkpoint)
     return ZERO_OK;
 }
 
-/* See the top of this file for who says what. */
+/* Opens the checkpoint on rank 0, then on the others: see the top of this file. */
 static zero_status_t open_on_all_ranks(zero_checkpoint_t *checkpoint, const char *directory)
 {
     zero_comm_t *comm = checkpoint->comm;
@@ -85,7 +86,7 @@ static zero_status_t open_on_all_ranks(zero_checkpoint_t *checkpoint, const char
 zero_status_t zero_checkpoint_open(zero_comm_t *comm, const char *directory, zero_checkpoint_t **checkpoint)
 {
     ZERO_REQUIRE(comm);
-    if (!directory || !checkpoint) /* told to all ranks, where they agree that there is memory */
+    if (!directory || !checkpoint) /* the other ranks learn of it when they agree that there is memory */
         return zero_comm_agree(comm, zero_refuse_null("zero_checkpoint_open", !directory ? "directory" : "checkpoint"));
     zero_checkpoint_t *opened = calloc(1, sizeof *opened);
     zero_status_t status = opened ? ZERO_OK : zero_fail(ZERO_ERROR_MEMORY, "no memory to open '%s'", directory);
@@ -133,7 +134,7 @@ const char *zero_checkpoint_state(const zero_checkpoint_t *checkpoint)
 
 /* ---- finding the arrays ---- */
 
-/* Where an array's numbers are; file NULL until it is found. */
+/* The file that holds an array; NULL until it is found. */
 typedef struct source {
     const zero_safetensors_t *file;
     const zero_safetensors_tensor_t *tensor;
@@ -143,7 +144,7 @@ typedef struct loader {
     const zero_checkpoint_t *checkpoint;
     const zero_model_t *model;
     zero_names_t declared;
-    source_t (*sources)[ZERO_N_KEPT]; /* by tensor; the weights' own, which the masters contain, are not looked for */
+    source_t (*sources)[ZERO_N_KEPT]; /* by tensor; weights are not loaded, because the master weights contain them */
     size_t n_files;
     zero_safetensors_t *files;
 } loader_t;
@@ -154,7 +155,8 @@ static const char *declared_name(const void *user, size_t i)
     return model->tensors[i].name;
 }
 
-/* NULL where no declared tensor has an array of that name. No suffix is the end of another: at most one fits. */
+/* Finds the declared tensor's array with that name; NULL if there is none. At most one fits, because no suffix is the
+ * end of another. */
 static source_t *find_source(const loader_t *loader, const char *name, zero_tensor_t *tensor)
 {
     size_t n_bytes = strlen(name);
@@ -179,17 +181,17 @@ static zero_status_t take_array(const loader_t *loader, const zero_safetensors_t
     if (!source)
         return zero_fail(ZERO_ERROR_FORMAT,
                          "'%s' holds %s, which this model does not have: the checkpoint is of another model; resume "
-                         "with that one's settings",
+                         "with that model's settings",
                          file->path, array->name);
     const zero_tensor_decl_t *tensor = &loader->model->tensors[t];
     if (source->file)
-        return zero_fail(ZERO_ERROR_FORMAT, "'%s': %s is in '%s', too: take another checkpoint", file->path,
+        return zero_fail(ZERO_ERROR_FORMAT, "'%s': %s is also in '%s': take another checkpoint", file->path,
                          array->name, source->file->path);
     if (array->n_dims != tensor->n_dims ||
         memcmp(array->shape, tensor->shape, (size_t)tensor->n_dims * sizeof tensor->shape[0]) != 0)
         return zero_fail(ZERO_ERROR_FORMAT,
                          "'%s': %s has another shape than this model's tensor: the checkpoint is of another model; "
-                         "resume with that one's settings",
+                         "resume with that model's settings",
                          file->path, array->name);
     if (!array->dtype->loadable || array->dtype->dtype != ZERO_FP32)
         return zero_fail(ZERO_ERROR_FORMAT, "'%s': %s is of dtype %s and not F32: take another checkpoint", file->path,
@@ -217,9 +219,10 @@ static zero_status_t check_complete(const loader_t *loader)
     for (zero_tensor_t t = 0; t < loader->model->n_tensors; t++)
         for (int kept = ZERO_KEPT_MASTER; kept < ZERO_N_KEPT; kept++)
             if (!loader->sources[t][kept].file)
-                return zero_fail(ZERO_ERROR_FORMAT,
-                                 "'%s' lacks %s%s: the checkpoint is of another model; resume with that one's settings",
-                                 loader->checkpoint->path, loader->model->tensors[t].name, zero_kept_suffixes[kept]);
+                return zero_fail(
+                    ZERO_ERROR_FORMAT,
+                    "'%s' lacks %s%s: the checkpoint is of another model; resume with that model's settings",
+                    loader->checkpoint->path, loader->model->tensors[t].name, zero_kept_suffixes[kept]);
     return ZERO_OK;
 }
 
@@ -237,7 +240,7 @@ static zero_status_t find_arrays(loader_t *loader)
     return check_complete(loader);
 }
 
-/* As in opening: what rank 0 finds is said once. */
+/* Finds the arrays on rank 0, then on the others, so that what rank 0 finds wrong is logged once. */
 static zero_status_t find_arrays_on_all_ranks(zero_comm_t *comm, loader_t *loader)
 {
     zero_status_t status = ZERO_OK;
@@ -248,9 +251,10 @@ static zero_status_t find_arrays_on_all_ranks(zero_comm_t *comm, loader_t *loade
     return zero_comm_agree(comm, comm->rank == 0 ? ZERO_OK : find_arrays(loader));
 }
 
-/* ---- taking it over ---- */
+/* ---- loading ---- */
 
-/* AdamW takes v's root. Every number was compared with the manifest: such a one was saved so. */
+/* Checks second moments, of which AdamW takes the square root. The files are as they were written, so a negative number
+ * was saved. */
 static zero_status_t check_not_negative(const source_t *source, const zero_chunk_t *chunk)
 {
     size_t at = 0;

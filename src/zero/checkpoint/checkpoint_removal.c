@@ -13,10 +13,10 @@
 #include "base/log.h"
 #include "zero/checkpoint/manifest.h"
 
-/* libzero makes one level. A tree that is deeper would take a descriptor for each. */
+/* libzero makes one level. Each level of a deeper tree would need a descriptor. */
 #define MAX_DEPTH 16
 
-/* ---- whose it is ---- */
+/* ---- recognizing ---- */
 
 zero_status_t zero_marker_make(int directory, const char *path)
 {
@@ -97,7 +97,8 @@ bool zero_checkpoint_may_go(int parent, const char *name)
 
 /* ---- removing ---- */
 
-/* The last to go, so that a removal that was interrupted can be taken up again. */
+/* Returns whether the file proves that the directory is libzero's. Such files go last, so that an interrupted removal
+ * can be resumed. */
 static bool is_proof(const char *name)
 {
     return strcmp(name, ZERO_MARKER_NAME) == 0 || strcmp(name, ZERO_MANIFEST_NAME) == 0;
@@ -105,7 +106,7 @@ static bool is_proof(const char *name)
 
 static bool empty_directory(int directory, dev_t device, int depth);
 
-/* Returns false with errno set where it cannot be removed; so do the next two. */
+/* Removes a file or a tree. Returns false with errno set if it cannot; so do the next two. */
 static bool remove_item(int directory, const char *name, dev_t device, int depth)
 {
     struct stat info;
@@ -116,11 +117,11 @@ static bool remove_item(int directory, const char *name, dev_t device, int depth
     int fd = open_directory(directory, name);
     if (fd < 0)
         return false;
-    bool done = empty_directory(fd, device, depth + 1); /* closes fd */
+    bool done = empty_directory(fd, device, depth + 1); /* also closes fd */
     return done && (unlinkat(directory, name, AT_REMOVEDIR) == 0 || errno == ENOENT);
 }
 
-/* One walk over the names; *n_removed: of the directory itself. */
+/* Walks over the names once and removes them. *n_removed: how many of the directory itself. */
 static bool empty_once(DIR *names, dev_t device, int depth, int *n_removed)
 {
     *n_removed = 0;
@@ -135,7 +136,7 @@ static bool empty_once(DIR *names, dev_t device, int depth, int *n_removed)
     return true;
 }
 
-/* Empties a directory, but for the proof that the outermost is ours; takes `directory`. */
+/* Empties a directory, except for the proof that the outermost one is libzero's. Closes `directory`. */
 static bool empty_directory(int directory, dev_t device, int depth)
 {
     struct stat info;
@@ -147,7 +148,7 @@ static bool empty_directory(int directory, dev_t device, int depth)
         error = EXDEV;
     else if (depth > MAX_DEPTH)
         error = ELOOP;
-    /* Again, because a walk may miss names when others go. */
+    /* Repeated, because a walk may miss names while others are removed. */
     while (error == 0 && n_removed > 0)
         if (!empty_once(names, device, depth, &n_removed))
             error = errno;
@@ -181,7 +182,7 @@ static zero_status_t remove_in(int parent, const char *parent_path, const char *
         status = zero_fail(ZERO_ERROR_IO, "cannot remove '%s/%s': %s", parent_path, name, strerror(errno));
     else if (!may_go(directory))
         status = zero_fail(ZERO_ERROR_IO,
-                           "'%s/%s' has neither a manifest nor a mark of libzero's: it is not removed; move it away",
+                           "'%s/%s' has neither a manifest nor a marker of libzero's: it is not removed; move it away",
                            parent_path, name);
     else if (!remove_opened(parent, name, directory, info.st_dev))
         status = zero_fail(ZERO_ERROR_IO, "cannot remove '%s/%s': %s", parent_path, name, strerror(errno));

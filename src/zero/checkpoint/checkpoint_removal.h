@@ -1,9 +1,9 @@
-/* checkpoint_removal.h - which directories are libzero's, and removing those alone.
+/* checkpoint_removal.h - recognizes directories that are libzero's, and removes no others.
  *
- * A user may keep anything beside checkpoints, under any name. So a directory is removed only where it shows that
- * libzero made it: by a manifest, or by the marker that a save's temporary directory carries until it has one; or where
- * it is empty, so that nothing is lost. It is looked at and emptied through one descriptor: what is put in its place
- * meanwhile, a link to elsewhere say, is neither followed nor removed. Used by checkpoint_directory.c. */
+ * A user may keep anything beside checkpoints, under any name. So a directory is removed only if it has a manifest of
+ * libzero's, or the marker that a save's temporary directory has until there is a manifest, or if it is empty. It is
+ * examined and emptied through one descriptor: if something else takes its name meanwhile, such as a link, that is
+ * neither followed nor emptied. Used by checkpoint_directory.c. */
 #ifndef ZERO_CHECKPOINT_REMOVAL_H
 #define ZERO_CHECKPOINT_REMOVAL_H
 
@@ -11,17 +11,17 @@
 
 #define ZERO_MARKER_NAME ".libzero-temporary"
 
-/* Marks an empty directory as a temporary one of libzero's; path: for the line of a failure. */
+/* Marks an empty directory as a temporary one of libzero's. path: its path, for error lines. */
 zero_status_t zero_marker_make(int directory, const char *path);
-/* Takes the mark away, once there is a manifest. */
+/* Removes the marker, once there is a manifest. */
 zero_status_t zero_marker_remove(const char *path);
 
-/* Whether `name` in the directory `parent` is a directory, no link, with a manifest of libzero's. */
+/* Returns whether `name` in the directory `parent` is a directory, not a link, with a manifest of libzero's. */
 bool zero_checkpoint_is_there(int parent, const char *name);
-/* Whether it is one that zero_checkpoint_remove removes. */
+/* Returns whether it is a directory that zero_checkpoint_remove may remove. */
 bool zero_checkpoint_may_go(int parent, const char *name);
-/* Removes a directory with all that is in it, on its own file system, manifest and marker last; not there is fine, and
- * one that is not libzero's is ZERO_ERROR_IO. */
+/* Removes a directory and everything in it, but does not cross into other file systems. Manifest and marker go last. It
+ * is ZERO_OK if there is no such directory, and ZERO_ERROR_IO if it is not libzero's. */
 zero_status_t zero_checkpoint_remove(const char *parent, const char *name);
 
 #endif

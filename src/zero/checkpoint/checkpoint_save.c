@@ -1,16 +1,16 @@
-/* checkpoint_save.c - saving a step: every rank writes what it owns, side by side, and rank 0 the rest.
+/* checkpoint_save.c - saves a step: every rank writes the elements that it owns, and rank 0 everything else.
  *
- * A save goes through phases. In each, every rank does work of its own, in a thread that knows nothing of the engine or
- * of other ranks; then all ranks agree that it went well, and go on to the next:
+ * A save has phases. In each, every rank works on its own, in a thread that uses neither the engine nor other ranks.
+ * Then all ranks agree that they have succeeded, and go on to the next phase:
  *
- *     begin     rank 0 makes the temporary directory with all files in full size, headers, state.json, config.json
- *     write     each rank: the arrays' elements that it owns, into their places; synced. Then all ranks share hashes of
- *               what they meant to write (checkpoint_extents.h)
- *     hash      each rank: XXH3 of every size-th file, as it stands on the disk now, where that is what was meant
- *     commit    rank 0: manifest.json, rename to the step's name, `latest`, away with the oldest
+ *     begin     rank 0: the temporary directory, with headers, state.json, config.json, and all files in full size
+ *     write     each rank: the elements that it owns, synced. Then all ranks share hashes of what they wrote
+ *               (checkpoint_extents.h)
+ *     hash      each rank: XXH3 of every size-th file as it is on the disk, compared with the shared hashes
+ *     commit    rank 0: manifest.json, rename to the step's name, `latest`, removal of the oldest checkpoints
  *
- * So no manifest is written, and no name given, unless every rank's numbers are on the disk. Whoever fails says so;
- * then all ranks stop, and rank 0 removes the temporary directory.
+ * So there is no manifest and no name unless every rank's numbers are on the disk. If a rank fails, it logs why; all
+ * ranks stop, and rank 0 removes the temporary directory.
  */
 #include <inttypes.h>
 #include <pthread.h>
@@ -26,29 +26,30 @@
 #include "zero/checkpoint/checkpoint_state.h"
 #include "zero/engine/engine.h"
 #include "base/files.h"
+#include "base/grow.h"
 #include "base/log.h"
 #include "zero/checkpoint/manifest.h"
 #include "zero/checkpoint/checkpoint_extents.h"
 
-/* Fewer than the kernels share out among threads: a save has one of its own and leaves the others to training. */
+/* So few that the kernels use one thread: a save has a thread of its own and leaves the others to training. */
 #define RUN_ELEMS ((size_t)1 << 15)
 #define POLL_NS 2000000
 
-/* Arrays are written in order, so of each kind one file is open at a time. */
+/* The file that is being written. Arrays are written in order, so one file of each kind is open at a time. */
 typedef struct writer {
     int file; /* in the layout; -1: none */
     int fd;
     char *path;
 } writer_t;
 
-/* What this rank means to write: of each kind what its writer writes, and rank 0's headers and texts. */
-enum { MEANT_BESIDE = ZERO_N_KEPT, N_MEANT };
+/* Lists of what this rank writes: one for each kind of array, and one for rank 0's headers and texts. */
+enum { WRITTEN_BY_RANK_0 = ZERO_N_KEPT, N_WRITTEN };
 
 struct zero_save {
     zero_comm_t *comm;
     zero_engine_t *engine; /* not touched by the thread */
     char *parent, *temporary;
-    int lock; /* rank 0: on `temporary`, which it has made; -1 before that, and elsewhere */
+    int lock; /* rank 0: on `temporary`, once it exists; else -1 */
     char *config_json;
     json_t *state;
     uint64_t step;
@@ -58,11 +59,11 @@ struct zero_save {
     zero_manifest_t manifest;
 
     writer_t writers[ZERO_N_KEPT];
-    zero_extents_t meant[N_MEANT];
-    zero_extents_t to_hash; /* what all ranks meant to write into the files that this rank hashes */
-    void *weights, *low;    /* RUN_ELEMS of weights in the dtype, and what split_master makes beside them */
+    zero_extents_t written[N_WRITTEN];
+    zero_extents_t to_hash;    /* what all ranks wrote into the files that this rank hashes */
+    void *weights, *master_lo; /* RUN_ELEMS of weights in the dtype, and split_master's other output */
 
-    zero_chunk_t *chunks; /* a copy of what this rank owns, in the background */
+    zero_chunk_t *chunks; /* background: a copy of what this rank owns */
     size_t n_chunks, chunk_capacity;
     float *copy, *copy_end;
 
@@ -104,18 +105,19 @@ static zero_status_t write_array(zero_save_t *save, zero_tensor_t tensor, zero_k
     writer_t *writer = &save->writers[kept];
     size_t element_bytes = save->layout.element_bytes[kept], n_bytes = n_elems * element_bytes;
     uint64_t offset = array->offset + first * element_bytes;
-    ZERO_TRY(zero_extents_add(&save->meant[kept], (size_t)array->file, offset, data, n_bytes));
+    ZERO_TRY(zero_extents_add(&save->written[kept], (size_t)array->file, offset, data, n_bytes));
     ZERO_TRY(open_writer(save, writer, array->file));
     return zero_file_write(writer->fd, writer->path, offset, data, n_bytes);
 }
 
-/* Weights as the model computes with them: rounded from the master as AdamW does it. */
+/* Writes weights as the model computes with them: rounded from the master weights as AdamW does. */
 static zero_status_t write_weights(zero_save_t *save, const zero_chunk_t *chunk)
 {
     for (size_t done = 0; done < chunk->n_elems; done += RUN_ELEMS) {
         size_t n = chunk->n_elems - done < RUN_ELEMS ? chunk->n_elems - done : RUN_ELEMS;
-        ZERO_TRY(zero_shard_kernels_cpu()->split_master(save->weights, save->dtype == ZERO_FP32 ? NULL : save->low,
-                                                        save->dtype, chunk->master + done, n, NULL));
+        ZERO_TRY(zero_shard_kernels_cpu()->split_master(save->weights,
+                                                        save->dtype == ZERO_FP32 ? NULL : save->master_lo, save->dtype,
+                                                        chunk->master + done, n, NULL));
         ZERO_TRY(write_array(save, chunk->tensor, ZERO_KEPT_WEIGHTS, chunk->first + done, save->weights, n));
     }
     return ZERO_OK;
@@ -141,7 +143,7 @@ static zero_status_t close_writers(zero_save_t *save)
     return status;
 }
 
-/* From the copy, or from the engine; the latter in the caller's own thread. */
+/* Writes this rank's elements: from the copy or, in the caller's own thread, from the engine. */
 static zero_status_t write_phase(zero_save_t *save)
 {
     zero_status_t status = ZERO_OK;
@@ -149,15 +151,15 @@ static zero_status_t write_phase(zero_save_t *save)
         status = zero_get_state(save->engine, write_chunk, save);
     for (size_t i = 0; i < save->n_chunks && status == ZERO_OK; i++)
         status = write_chunk(save, &save->chunks[i]);
-    free(save->copy); /* the memory that a background save takes is needed no longer than this */
+    free(save->copy); /* not needed any more, and large */
     save->copy = NULL;
     zero_status_t closed = close_writers(save);
     return status == ZERO_OK ? closed : status;
 }
 
-static zero_status_t share_meant(zero_save_t *save)
+static zero_status_t share_written(zero_save_t *save)
 {
-    return zero_extents_share(save->comm, save->meant, N_MEANT, &save->to_hash);
+    return zero_extents_share(save->comm, save->written, N_WRITTEN, &save->to_hash);
 }
 
 /* ---- hash ---- */
@@ -175,13 +177,14 @@ static zero_status_t hash_phase(zero_save_t *save)
     return ZERO_OK;
 }
 
-/* Every rank's hashes to every rank. */
+/* Sends every rank's hashes to every rank. */
 static zero_status_t share_hashes(zero_save_t *save)
 {
     zero_comm_t *comm = save->comm;
     size_t n_files = save->manifest.n_files, n_ranks = (size_t)comm->size;
     uint64_t(*all)[2] = malloc(n_ranks * sizeof *all);
-    zero_status_t status = all ? ZERO_OK : zero_fail(ZERO_ERROR_MEMORY, "no memory to hear of %zu ranks", n_ranks);
+    zero_status_t status =
+        all ? ZERO_OK : zero_fail(ZERO_ERROR_MEMORY, "no memory for the hashes of %zu ranks", n_ranks);
     status = zero_comm_agree(comm, status);
     for (size_t first = 0; first < n_files && status == ZERO_OK; first += n_ranks) {
         uint64_t mine[2] = {0};
@@ -214,8 +217,8 @@ static zero_status_t commit_phase(zero_save_t *save)
 
 static const struct {
     zero_status_t (*work)(zero_save_t *save);  /* this rank's own */
-    zero_status_t (*share)(zero_save_t *save); /* collective, when all ranks' work went well; or NULL */
-} PHASES[] = {{write_phase, share_meant}, {hash_phase, share_hashes}, {commit_phase, NULL}};
+    zero_status_t (*share)(zero_save_t *save); /* collective, after all ranks' work has succeeded; or NULL */
+} PHASES[] = {{write_phase, share_written}, {hash_phase, share_hashes}, {commit_phase, NULL}};
 enum { N_PHASES = sizeof PHASES / sizeof PHASES[0] };
 
 static void *run_thread(void *argument)
@@ -226,7 +229,8 @@ static void *run_thread(void *argument)
     return NULL;
 }
 
-/* Signals are the main thread's business. Where no thread is to be had, the work is done here. */
+/* Starts a phase in a thread, which blocks all signals: they are for the main thread. Without a thread, does the work
+ * here. */
 static void start_phase(zero_save_t *save)
 {
     sigset_t all, before;
@@ -239,7 +243,7 @@ static void start_phase(zero_save_t *save)
         run_thread(save);
 }
 
-/* The phase's work is done on all ranks. */
+/* Ends a phase whose work is done on all ranks, and starts the next. */
 static zero_status_t finish_phase(zero_save_t *save)
 {
     if (save->has_thread)
@@ -254,7 +258,7 @@ static zero_status_t finish_phase(zero_save_t *save)
     return ZERO_OK;
 }
 
-/* What a save that failed leaves behind is nothing; its thread may still be writing. */
+/* Removes everything of a failed save, after its thread, which may still be writing, has ended. */
 static void abandon(zero_save_t *save)
 {
     if (save->has_thread)
@@ -284,15 +288,15 @@ zero_status_t zero_save_poll(zero_save_t *save, bool *done)
 static void destroy(zero_save_t *save)
 {
     close_writers(save);
-    for (int list = 0; list < N_MEANT; list++)
-        zero_extents_destroy(&save->meant[list]);
+    for (int list = 0; list < N_WRITTEN; list++)
+        zero_extents_destroy(&save->written[list]);
     zero_extents_destroy(&save->to_hash);
     zero_checkpoint_layout_destroy(&save->layout);
     zero_manifest_destroy(&save->manifest);
     json_decref(save->state);
     free(save->copy);
     free(save->chunks);
-    free(save->low);
+    free(save->master_lo);
     free(save->weights);
     free(save->config_json);
     if (save->lock >= 0)
@@ -310,7 +314,7 @@ zero_status_t zero_save_end(zero_save_t *save)
     bool done = false;
     if (!save)
         return ZERO_OK;
-    /* Polling, so that no rank waits in a collective for another's disk: that wait has a limit. */
+    /* Polls, because a wait in a collective has a time limit, and another rank's disk may take longer. */
     zero_status_t status = zero_save_poll(save, &done);
     while (status == ZERO_OK && !done) {
         nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
@@ -328,7 +332,7 @@ static zero_status_t write_header(zero_save_t *save, int number)
     char *path = NULL;
     zero_status_t status;
     const zero_checkpoint_file_t *file = &save->layout.files[number];
-    ZERO_TRY(zero_extents_add(&save->meant[MEANT_BESIDE], (size_t)number, 0, file->header, file->header_bytes));
+    ZERO_TRY(zero_extents_add(&save->written[WRITTEN_BY_RANK_0], (size_t)number, 0, file->header, file->header_bytes));
     ZERO_TRY(zero_path_join(save->temporary, file->name, &path));
     ZERO_TRY_GOTO(zero_file_create(path, file->n_bytes), done);
     ZERO_TRY_GOTO(zero_file_open_for_writing(path, &fd), done);
@@ -344,7 +348,7 @@ done:
 static zero_status_t write_text(zero_save_t *save, const char *name, const char *text)
 {
     size_t number = zero_manifest_find(&save->manifest, name);
-    ZERO_TRY(zero_extents_add(&save->meant[MEANT_BESIDE], number, 0, text, strlen(text)));
+    ZERO_TRY(zero_extents_add(&save->written[WRITTEN_BY_RANK_0], number, 0, text, strlen(text)));
     return zero_file_write_text(save->temporary, name, text);
 }
 
@@ -367,7 +371,7 @@ static zero_status_t write_index(zero_save_t *save)
     return status;
 }
 
-/* Rank 0: all but the arrays' numbers. */
+/* Makes all files, on rank 0; the arrays' elements are still missing. */
 static zero_status_t make_files(zero_save_t *save)
 {
     ZERO_TRY(zero_checkpoints_begin(save->parent, save->temporary, &save->lock));
@@ -380,7 +384,7 @@ static zero_status_t make_files(zero_save_t *save)
     return zero_directory_sync(save->temporary);
 }
 
-/* The layout's files come first, so that a file has one number in both. */
+/* Lists all files in the manifest. The layout's files come first, so that a file has the same number in both. */
 static zero_status_t list_files(zero_save_t *save)
 {
     for (int f = 0; f < save->layout.n_files; f++)
@@ -391,7 +395,8 @@ static zero_status_t list_files(zero_save_t *save)
     return zero_manifest_add(&save->manifest, ZERO_STATE_FILE);
 }
 
-/* It is written as it is; but a file that nothing can read is found out now. */
+/* Checks that the caller's config.json can be parsed: it is written as it is, and should not turn out bad on loading.
+ */
 static zero_status_t check_config(const char *config_json)
 {
     json_t *config = NULL;
@@ -401,7 +406,7 @@ static zero_status_t check_config(const char *config_json)
     return ZERO_OK;
 }
 
-/* What needs no other rank and no disk. */
+/* Fills the save with all that needs neither other ranks nor the disk. */
 static zero_status_t fill(zero_save_t *save, const char *directory, const zero_save_options_t *options)
 {
     zero_step_state_t state;
@@ -417,8 +422,8 @@ static zero_status_t fill(zero_save_t *save, const char *directory, const zero_s
     save->parent = strdup(directory);
     save->config_json = options->config_json ? strdup(options->config_json) : NULL;
     save->weights = malloc(RUN_ELEMS * sizeof(float));
-    save->low = malloc(RUN_ELEMS * sizeof(float));
-    if (!save->parent || (options->config_json && !save->config_json) || !save->weights || !save->low)
+    save->master_lo = malloc(RUN_ELEMS * sizeof(float));
+    if (!save->parent || (options->config_json && !save->config_json) || !save->weights || !save->master_lo)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory to save into '%s'", directory);
     ZERO_TRY(zero_checkpoints_temporary(directory, save->step, &save->temporary));
     ZERO_TRY(zero_checkpoint_state_make(save->step, save->dtype, &state, options->state_json, &save->state));
@@ -426,7 +431,8 @@ static zero_status_t fill(zero_save_t *save, const char *directory, const zero_s
     return list_files(save);
 }
 
-static size_t n_owned(const zero_engine_t *engine)
+/* Returns how many elements this rank owns. */
+static size_t count_owned(const zero_engine_t *engine)
 {
     size_t n = 0;
     for (zero_tensor_t t = 0; t < engine->model->n_tensors; t++) {
@@ -448,14 +454,10 @@ static float *keep_copy(zero_save_t *save, const float *values, size_t n)
 static zero_status_t copy_chunk(void *user, const zero_chunk_t *chunk)
 {
     zero_save_t *save = user;
-    if (save->n_chunks == save->chunk_capacity) {
-        size_t capacity = 2 * save->chunk_capacity + 64;
-        zero_chunk_t *chunks = realloc(save->chunks, capacity * sizeof *chunks);
-        if (!chunks)
-            return zero_fail(ZERO_ERROR_MEMORY, "no memory to list %zu runs of weights", capacity);
-        save->chunks = chunks;
-        save->chunk_capacity = capacity;
-    }
+    zero_chunk_t *chunks = zero_grow(save->chunks, save->n_chunks, &save->chunk_capacity, sizeof *chunks);
+    if (!chunks)
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory to list more than %zu runs of weights", save->n_chunks);
+    save->chunks = chunks;
     zero_chunk_t *kept = &save->chunks[save->n_chunks++];
     *kept = *chunk;
     kept->master = keep_copy(save, chunk->master, chunk->n_elems);
@@ -466,12 +468,13 @@ static zero_status_t copy_chunk(void *user, const zero_chunk_t *chunk)
 
 static zero_status_t copy_state(zero_save_t *save)
 {
-    size_t n = n_owned(save->engine), n_bytes = (3 * n + 1) * sizeof(float);
+    size_t n = count_owned(save->engine), n_bytes = (3 * n + 1) * sizeof(float);
     save->copy_end = save->copy = malloc(n_bytes);
     if (!save->copy)
-        return zero_fail(ZERO_ERROR_MEMORY,
-                         "no host memory for a copy of %zu elements to save in the background, %zu bytes: save without",
-                         n, n_bytes);
+        return zero_fail(
+            ZERO_ERROR_MEMORY,
+            "no host memory to save in the background: a copy of %zu elements takes %zu bytes; save without", n,
+            n_bytes);
     return zero_get_state(save->engine, copy_chunk, save);
 }
 
@@ -490,7 +493,7 @@ static zero_status_t begin(zero_save_t *save, const char *directory, const zero_
     return ZERO_OK;
 }
 
-/* Checks this rank's arguments and makes an empty save. */
+/* Checks this rank's arguments and creates an empty save. */
 static zero_status_t create(zero_engine_t *engine, const char *directory, const zero_save_options_t *options,
                             zero_save_t **save)
 {
@@ -518,7 +521,7 @@ zero_status_t zero_save_begin(zero_engine_t *engine, const char *directory, cons
     zero_save_t *made = NULL;
     zero_engine_enter(engine, "zero_save_begin");
     zero_status_t status = create(engine, directory, options, save ? &made : NULL);
-    if (status != ZERO_OK) /* told to the other ranks, where they agree that the step can be saved */
+    if (status != ZERO_OK) /* the other ranks learn of it when they agree that the step can be saved */
         return zero_comm_leave(engine->host_comm, zero_comm_agree(engine->host_comm, status));
     status = zero_comm_leave(made->comm, begin(made, directory, options));
     if (status == ZERO_OK) {

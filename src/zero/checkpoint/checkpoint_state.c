@@ -1,7 +1,7 @@
 /* checkpoint_state.c - see checkpoint_state.h.
  *
  *     {"adam_step": 10, "dtype": "bf16", "good_steps": 10, "library": "0.1.0", "loss_scale": 1.0, "overflows": 0,
- *      "skipped_in_row": 0, "step": 10, ... the caller's}
+ *      "skipped_in_row": 0, "step": 10, ... the caller's keys}
  */
 #include "zero/checkpoint/checkpoint_state.h"
 
@@ -39,13 +39,13 @@ zero_status_t zero_checkpoint_state_make(uint64_t step, zero_dtype_t dtype, cons
     if (!merged) {
         json_decref(made);
         return zero_fail_alike(ZERO_ERROR_ARGUMENT,
-                               "zero_save_begin: state_json has one of libzero's own keys, or memory is out");
+                               "zero_save_begin: state_json has one of libzero's own keys, or there is no memory");
     }
     *object = made;
     return ZERO_OK;
 }
 
-/* A whole number from 0 to `most`. */
+/* Reads a whole number from 0 to `most`. */
 static bool get_count(const json_t *object, const char *key, uint64_t most, uint64_t *count)
 {
     const json_t *value = json_object_get(object, key);
@@ -57,8 +57,7 @@ static bool get_count(const json_t *object, const char *key, uint64_t most, uint
 
 static zero_status_t fail(const char *path, const char *key)
 {
-    return zero_fail(ZERO_ERROR_FORMAT, "'%s': %s is missing or not what it should be: take another checkpoint", path,
-                     key);
+    return zero_fail(ZERO_ERROR_FORMAT, "'%s': %s is missing or invalid: take another checkpoint", path, key);
 }
 
 zero_status_t zero_checkpoint_state_parse(const json_t *object, const char *path, zero_dtype_t dtype, uint64_t *step,
@@ -74,7 +73,7 @@ zero_status_t zero_checkpoint_state_parse(const json_t *object, const char *path
         return fail(path, "adam_step");
     if (!saved_dtype)
         return fail(path, "dtype");
-    /* As a float, which it becomes, neither infinite nor 0. */
+    /* It becomes a float, and must be neither infinite nor 0 then. */
     if (!(loss_scale >= (double)FLT_MIN && loss_scale <= (double)FLT_MAX))
         return fail(path, "loss_scale");
     if (!get_count(object, "good_steps", UINT32_MAX, &good_steps))

@@ -1,5 +1,5 @@
-/* checkpoint_state.h - state.json: what a step hands to the next beside the arrays, and what the caller adds. Also the
- * names of the files that every checkpoint has. */
+/* checkpoint_state.h - state.json: everything except the arrays that the next step depends on, and what the caller
+ * adds. Also the names of files in a checkpoint. */
 #ifndef ZERO_CHECKPOINT_STATE_H
 #define ZERO_CHECKPOINT_STATE_H
 
@@ -11,14 +11,15 @@
 #define ZERO_CONFIG_FILE "config.json"
 #define ZERO_STATE_FILE "state.json"
 
-/* Reads what the caller of zero_save_begin gives as `what`: ZERO_ERROR_ARGUMENT where it is not a JSON object's text,
- * or has a key twice. For json_decref. */
+/* Parses a JSON object that the caller of zero_save_begin passed as `what`. ZERO_ERROR_ARGUMENT if it is not an object
+ * or repeats a key. The caller frees *object by json_decref. */
 zero_status_t zero_checkpoint_parse_callers(const char *what, const char *text, json_t **object);
-/* caller_json: an object whose keys are added, or NULL; for json_decref. */
+/* Makes the object of state.json. caller_json: an object whose keys are added, or NULL. The caller frees *object by
+ * json_decref. */
 zero_status_t zero_checkpoint_state_make(uint64_t step, zero_dtype_t dtype, const zero_step_state_t *state,
                                          const char *caller_json, json_t **object);
-/* path: for the error lines. The loss scale is taken where `dtype` and the saved one are both fp16; else *state's own
- * stays. */
+/* Reads step and *state from the object of state.json. path: for error lines. The loss scale is read only if `dtype`
+ * and the saved dtype are both fp16; otherwise *state's own stays. */
 zero_status_t zero_checkpoint_state_parse(const json_t *object, const char *path, zero_dtype_t dtype, uint64_t *step,
                                           zero_step_state_t *state);
 

@@ -1,12 +1,13 @@
-/* load.c - weights from a model directory in Hugging Face's layout: model.safetensors, or model.safetensors.index.json
- * and the files that it names.
+/* load_weights.c - loads weights from a directory in Hugging Face's layout: model.safetensors, or
+ * model.safetensors.index.json and the files that it names.
  *
- * What must hold: nothing is written before every declared tensor was found, with its shape, in files whose headers are
- * good; and every rank returns alike. Rank 0 goes first: what it finds wrong is wrong for all, is said once, and is
- * what every rank returns. What another rank finds wrong after that (a host without the directory, say) is its own.
+ * What must hold: nothing is written before every declared tensor has been found, with its shape, in files with good
+ * headers; and all ranks fail together. Rank 0 goes first: what it finds wrong is wrong for all ranks, is logged once,
+ * and is the status of every rank. What another rank finds wrong afterwards (for example, its host lacks the directory)
+ * is its own failure.
  *
- * Names are compared without "transformer." or "model." in front: Hugging Face's base models are saved without it, the
- * same models with a head on them with it.
+ * Names are compared without a leading "transformer." or "model.": Hugging Face saves base models without it, and the
+ * same models with a head with it.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -24,13 +25,13 @@
 #define INDEX_NAME "model.safetensors.index.json"
 #define UNKNOWN_BYTES 320
 
-/* Where a declared tensor's numbers are; file NULL until it is found. */
+/* The file that holds a declared tensor; NULL until it is found. */
 typedef struct source {
     const zero_safetensors_t *file;
     const zero_safetensors_tensor_t *tensor;
 } source_t;
 
-/* A list, because sources keep the files' addresses. */
+/* A linked list, because sources keep the files' addresses. */
 typedef struct open_file {
     zero_safetensors_t file;
     struct open_file *next;
@@ -43,7 +44,7 @@ typedef struct checkpoint {
     source_t *sources;     /* by declared tensor */
     open_file_t *files;
     size_t n_unknown;            /* tensors of the files that the model does not declare */
-    size_t n_listed;             /* the first of them, as many as fit: */
+    size_t n_listed;             /* how many of them fit into `unknown` */
     char unknown[UNKNOWN_BYTES]; /* "a, b, c" */
 } checkpoint_t;
 
@@ -64,7 +65,8 @@ static const char *declared_name(const void *user, size_t i)
     return bare_name(model->tensors[i].name);
 }
 
-/* Of declared tensors that differ in the prefix alone, the one with the file's very name, else the first. -1: none. */
+/* Finds the declared tensor for a name in a file; -1 if there is none. If declared tensors differ only in the prefix,
+ * takes the one with exactly this name, else the first. */
 static zero_tensor_t find_declared(const checkpoint_t *checkpoint, const char *name)
 {
     const zero_names_t *declared = &checkpoint->declared;
@@ -76,8 +78,8 @@ static zero_tensor_t find_declared(const checkpoint_t *checkpoint, const char *n
     return first < declared->n_names ? (zero_tensor_t)declared->names[first].index : -1;
 }
 
-/* What Hugging Face's models save beside their parameters: masks and frequencies that are constants, and the output
- * head where it is the embedding once more. A model that declares such a name gets it all the same. */
+/* Returns whether a tensor is one that Hugging Face saves beside the parameters: constant masks and frequencies, and an
+ * output head that repeats the embedding. No warning is due for these. A model that declares such a name gets it. */
 static bool is_known_extra(const char *name)
 {
     static const char *const SUFFIXES[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq", "lm_head.weight"};
@@ -169,7 +171,7 @@ static zero_status_t check_complete(const checkpoint_t *checkpoint)
 
 /* ---- opening files ---- */
 
-/* The file at `path`, opened once. */
+/* Opens the file at `path` unless it is open. */
 static zero_status_t open_once(checkpoint_t *checkpoint, const char *path, const zero_safetensors_t **file)
 {
     for (open_file_t *known = checkpoint->files; known; known = known->next)
@@ -200,15 +202,14 @@ static zero_status_t take_single(checkpoint_t *checkpoint, const char *path)
     return ZERO_OK;
 }
 
-/* One line of the index: this tensor stands in that file. */
+/* Takes one entry of the index: a tensor's name and its file. */
 static zero_status_t take_indexed(checkpoint_t *checkpoint, const char *name, const json_t *file_name)
 {
     const zero_safetensors_t *file = NULL;
     char *path = NULL;
     if (!zero_safetensors_name_is_safe(name))
         return zero_fail(ZERO_ERROR_FORMAT,
-                         "'%s/%s': a tensor's name, '%.100s', is empty or has a '/', a '..' or a control character in "
-                         "it",
+                         "'%s/%s': a tensor's name, '%.100s', is empty or has a '/', a '..' or a control character",
                          checkpoint->directory, INDEX_NAME, name);
     if (!json_is_string(file_name) || !zero_safetensors_name_is_safe(json_string_value(file_name)))
         return zero_fail(ZERO_ERROR_FORMAT,
@@ -250,7 +251,7 @@ static zero_status_t take_directory(checkpoint_t *checkpoint)
     zero_status_t status;
     ZERO_TRY_GOTO(zero_path_join(checkpoint->directory, SINGLE_NAME, &single), done);
     ZERO_TRY_GOTO(zero_path_join(checkpoint->directory, INDEX_NAME, &index), done);
-    /* Whatever else may be wrong with a file that is there, opening it will say. */
+    /* If anything else is wrong with the file, opening it reports that. */
     if (access(single, F_OK) == 0)
         status = take_single(checkpoint, single);
     else if (access(index, F_OK) == 0)
@@ -308,12 +309,12 @@ static zero_status_t fill(void *user, const zero_chunk_t *chunk)
 static void warn_unknown(const checkpoint_t *checkpoint)
 {
     if (checkpoint->n_unknown > 0)
-        zero_log(ZERO_LOG_WARNING, "'%s' holds %zu tensors that the model does not declare; they are left alone: %s%s",
+        zero_log(ZERO_LOG_WARNING, "'%s' holds %zu tensors that the model does not declare; they are ignored: %s%s",
                  checkpoint->directory, checkpoint->n_unknown, checkpoint->unknown,
                  checkpoint->n_listed < checkpoint->n_unknown ? ", ..." : "");
 }
 
-/* See the top of this file for who says what. */
+/* Opens the directory on rank 0, then on the others: see the top of this file. */
 static zero_status_t open_on_all_ranks(zero_comm_t *comm, const zero_model_t *model, const char *directory,
                                        checkpoint_t *checkpoint)
 {

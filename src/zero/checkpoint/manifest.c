@@ -75,13 +75,13 @@ static zero_status_t take_file(zero_manifest_t *manifest, const char *path, cons
     uint64_t hash;
     if (!zero_safetensors_name_is_safe(name))
         return zero_fail(ZERO_ERROR_FORMAT,
-                         "'%s' lists a file that is not in its own directory (a name with '/', '..' or a control "
+                         "'%s' lists a file outside its own directory (a name with '/', '..' or a control "
                          "character): take another checkpoint",
                          path);
     if (!json_is_integer(bytes) || json_integer_value(bytes) < 0 ||
         !parse_hash(json_string_value(json_object_get(entry, "xxh3")), &hash))
-        return zero_fail(ZERO_ERROR_FORMAT,
-                         "'%s': size or xxh3 of %s are missing or malformed: take another checkpoint", path, name);
+        return zero_fail(ZERO_ERROR_FORMAT, "'%s': size or xxh3 of %s is missing or malformed: take another checkpoint",
+                         path, name);
     ZERO_TRY(zero_manifest_add(manifest, name));
     zero_manifest_file_t *file = &manifest->files[manifest->n_files - 1];
     file->n_bytes = (uint64_t)json_integer_value(bytes);
@@ -96,8 +96,8 @@ static zero_status_t take_object(zero_manifest_t *manifest, const char *path, co
     if (!format || strcmp(format, FORMAT) != 0 || !json_is_object(files))
         return zero_fail(ZERO_ERROR_FORMAT, "'%s' is not the manifest of a " FORMAT ": take another checkpoint", path);
     if (json_integer_value(json_object_get(object, "version")) != VERSION)
-        return zero_fail(ZERO_ERROR_UNSUPPORTED, "'%s' is not of version %d, the one that libzero %s reads", path,
-                         VERSION, zero_version());
+        return zero_fail(ZERO_ERROR_UNSUPPORTED, "'%s' is not of version %d, which libzero %s reads", path, VERSION,
+                         zero_version());
     json_object_foreach(files, name, entry) ZERO_TRY(take_file(manifest, path, name, entry));
     return ZERO_OK;
 }
@@ -110,7 +110,8 @@ zero_status_t zero_manifest_read(const char *directory, zero_manifest_t *manifes
     ZERO_TRY(zero_path_join(directory, ZERO_MANIFEST_NAME, &path));
     zero_status_t status = ZERO_OK;
     if (access(path, F_OK) != 0)
-        status = zero_fail(ZERO_ERROR_IO, "'%s' is not there, so this is no complete checkpoint: take another", path);
+        status =
+            zero_fail(ZERO_ERROR_IO, "'%s' is not there, so this is not a complete checkpoint: take another", path);
     if (status == ZERO_OK)
         status = zero_file_read_json(path, "take another checkpoint", &object);
     if (status == ZERO_OK)
@@ -143,16 +144,16 @@ static zero_status_t compare(const zero_manifest_file_t *file, const char *path)
 {
     uint64_t n_bytes, xxh3;
     if (access(path, F_OK) != 0)
-        return zero_fail(ZERO_ERROR_IO, "'%s' is in the manifest and not there: take another checkpoint", path);
+        return zero_fail(ZERO_ERROR_IO, "'%s' is in the manifest but not there: take another checkpoint", path);
     ZERO_TRY(zero_file_hash(path, &n_bytes, &xxh3));
     if (n_bytes != file->n_bytes)
         return zero_fail(ZERO_ERROR_FORMAT,
-                         "'%s' has %" PRIu64 " bytes and the manifest says %" PRIu64 ": it is damaged, take another "
+                         "'%s' has %" PRIu64 " bytes but the manifest says %" PRIu64 ": it is damaged, take another "
                          "checkpoint",
                          path, n_bytes, file->n_bytes);
     if (xxh3 != file->xxh3)
         return zero_fail(ZERO_ERROR_FORMAT,
-                         "'%s' is not as it was written: its XXH3 is %016" PRIx64 " and the manifest says %016" PRIx64
+                         "'%s' is not as it was written: its XXH3 is %016" PRIx64 " but the manifest says %016" PRIx64
                          ": it is damaged, take another checkpoint",
                          path, xxh3, file->xxh3);
     return ZERO_OK;

@@ -1,5 +1,5 @@
 /* manifest.h - manifest.json: every file of a checkpoint with its size and XXH3. It is written last, so a directory
- * that has one is whole, and nothing in the directory is trusted before it was compared with it. */
+ * that has one is complete. No file is trusted before it has been compared with the manifest. */
 #ifndef ZERO_MANIFEST_H
 #define ZERO_MANIFEST_H
 
@@ -8,7 +8,7 @@
 #define ZERO_MANIFEST_NAME "manifest.json"
 
 typedef struct zero_manifest_file {
-    char *name; /* in the checkpoint's directory: without '/' and ".." */
+    char *name; /* in the checkpoint's directory; without '/' and ".." */
     uint64_t n_bytes, xxh3;
 } zero_manifest_file_t;
 
@@ -17,16 +17,16 @@ typedef struct zero_manifest {
     zero_manifest_file_t *files;
 } zero_manifest_t;
 
-/* The name is copied. */
+/* Adds a file, for which size and hash are still to be set. The name is copied. */
 zero_status_t zero_manifest_add(zero_manifest_t *manifest, const char *name);
 zero_status_t zero_manifest_write(const zero_manifest_t *manifest, const char *directory);
-/* Reads it and checks its form alone. */
+/* Reads the manifest and checks its form, but not the files. */
 zero_status_t zero_manifest_read(const char *directory, zero_manifest_t *manifest);
-/* Whether a directory has a file that is a manifest of libzero's, whatever it lists; says nothing. */
+/* Returns whether a directory has a manifest of libzero's, whatever it lists. Logs nothing. */
 bool zero_manifest_is_there(int directory);
-/* That file i is there as it was written. */
+/* Checks that file i exists and is as it was written. */
 zero_status_t zero_manifest_check(const zero_manifest_t *manifest, const char *directory, size_t i);
-/* The number of the file of that name; n_files where there is none. */
+/* Returns the number of the file with that name; n_files if there is none. */
 size_t zero_manifest_find(const zero_manifest_t *manifest, const char *name);
 void zero_manifest_destroy(zero_manifest_t *manifest);
 

@@ -1,5 +1,5 @@
-/* safetensors.c - see safetensors.h. Checks come in the order of trust: the file's size, the header's length, its JSON,
- * each tensor alone, then all tensors together. */
+/* safetensors.c - see safetensors.h. Each check relies only on earlier ones: the file's size, the header's length, its
+ * JSON, each tensor alone, then all tensors together. */
 #include "zero/checkpoint/safetensors.h"
 
 #include <inttypes.h>
@@ -12,15 +12,15 @@
 #include "base/files.h"
 #include "base/log.h"
 
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors data is little-endian, and read as it is");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors data is little-endian, and is read as it is");
 
 #define LENGTH_BYTES 8
-/* The limit of the format's own reader. */
+/* The limit of Hugging Face's own reader. */
 #define MAX_HEADER_BYTES UINT64_C(100000000)
-/* 16-bit numbers pass through a buffer on the stack, where they are aligned; in the file they need not be. */
+/* 16-bit numbers are read into a buffer of this many on the stack. */
 #define HALF_RUN 4096
 
-/* The format's dtypes of whole bytes; weights are of the loadable ones. */
+/* The format's dtypes of whole bytes. Weights must have a loadable one. */
 static const zero_safetensors_dtype_t DTYPES[] = {
     {"F32", 4, true, ZERO_FP32},       {"BF16", 2, true, ZERO_BF16},      {"F16", 2, true, ZERO_FP16},
     {.name = "F64", .n_bytes = 8},     {.name = "BOOL", .n_bytes = 1},    {.name = "U8", .n_bytes = 1},
@@ -48,7 +48,8 @@ static zero_status_t parse_header(zero_safetensors_t *file, const char *text, si
     if (text[0] != '{')
         return zero_fail(ZERO_ERROR_FORMAT, "'%s' is not a safetensors file: its header does not begin with '{'",
                          file->path);
-    /* jansson also rejects what is not UTF-8, numbers beyond 64 bits, and depth that would overflow the stack. */
+    /* jansson also rejects text that is not UTF-8, numbers beyond 64 bits, and nesting that would overflow the stack.
+     */
     file->header = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES, &error);
     if (!file->header)
         return zero_fail(ZERO_ERROR_FORMAT, "'%s': its header is not good JSON: %s, at byte %d", file->path, error.text,
@@ -68,13 +69,13 @@ static zero_status_t read_header(zero_safetensors_t *file, uint64_t file_bytes)
         n_bytes = n_bytes << 8 | length[i];
     if (n_bytes > MAX_HEADER_BYTES)
         return zero_fail(ZERO_ERROR_FORMAT,
-                         "'%s' is not a safetensors file: its header would have %" PRIu64 " bytes, at most %" PRIu64
+                         "'%s' is not a safetensors file: its header would have %" PRIu64 " bytes, but at most %" PRIu64
                          " are allowed",
                          file->path, n_bytes, MAX_HEADER_BYTES);
     if (n_bytes > file_bytes - LENGTH_BYTES)
         return zero_fail(ZERO_ERROR_FORMAT,
-                         "'%s' is truncated: its header has %" PRIu64 " bytes and the file %" PRIu64 " in all",
-                         file->path, n_bytes, file_bytes);
+                         "'%s' is truncated: its header has %" PRIu64 " bytes, the whole file %" PRIu64, file->path,
+                         n_bytes, file_bytes);
     file->data_offset = LENGTH_BYTES + n_bytes;
     file->data_bytes = file_bytes - file->data_offset;
 
@@ -99,7 +100,7 @@ static const zero_safetensors_dtype_t *find_dtype(const char *name)
     return NULL;
 }
 
-/* A whole number, not negative. */
+/* Reads a whole number that is not negative. */
 static bool get_size(const json_t *value, uint64_t *size)
 {
     if (!json_is_integer(value) || json_integer_value(value) < 0)
@@ -118,7 +119,7 @@ static zero_status_t parse_shape(const zero_safetensors_t *file, const json_t *s
     for (int d = 0; d < tensor->n_dims; d++) {
         uint64_t size;
         if (!get_size(json_array_get(shape, (size_t)d), &size))
-            return zero_fail(ZERO_ERROR_FORMAT, "'%s': the shape of tensor %s holds something else than sizes",
+            return zero_fail(ZERO_ERROR_FORMAT, "'%s': the shape of tensor %s has an entry that is not a size",
                              file->path, tensor->name);
         tensor->shape[d] = (int64_t)size;
         if (__builtin_mul_overflow(tensor->n_elems, size, &tensor->n_elems))
@@ -139,8 +140,8 @@ static zero_status_t parse_offsets(const zero_safetensors_t *file, const json_t 
     if (__builtin_mul_overflow(tensor->n_elems, (uint64_t)tensor->dtype->n_bytes, &n_bytes) ||
         n_bytes != tensor->end - tensor->begin)
         return zero_fail(ZERO_ERROR_FORMAT,
-                         "'%s': tensor %s has %" PRIu64 " bytes, which %" PRIu64 " elements of %s are not", file->path,
-                         tensor->name, tensor->end - tensor->begin, tensor->n_elems, tensor->dtype->name);
+                         "'%s': tensor %s has %" PRIu64 " bytes, but %" PRIu64 " elements of %s differ in size",
+                         file->path, tensor->name, tensor->end - tensor->begin, tensor->n_elems, tensor->dtype->name);
     return ZERO_OK;
 }
 
@@ -150,14 +151,13 @@ static zero_status_t parse_tensor(const zero_safetensors_t *file, const char *na
     const json_t *dtype = json_object_get(value, "dtype");
     if (!zero_safetensors_name_is_safe(name))
         return zero_fail(ZERO_ERROR_FORMAT,
-                         "'%s': a tensor's name is empty or has a '/', a '..' or a control character in it",
-                         file->path);
+                         "'%s': a tensor's name is empty or has a '/', a '..' or a control character", file->path);
     tensor->name = name;
     if (!json_is_string(dtype))
         return zero_fail(ZERO_ERROR_FORMAT, "'%s': tensor %s has no dtype", file->path, name);
     tensor->dtype = find_dtype(json_string_value(dtype));
     if (!tensor->dtype)
-        return zero_fail(ZERO_ERROR_FORMAT, "'%s': tensor %s is of dtype %.20s, which is not known", file->path, name,
+        return zero_fail(ZERO_ERROR_FORMAT, "'%s': tensor %s is of dtype %.20s, which is unknown", file->path, name,
                          json_string_value(dtype));
     ZERO_TRY(parse_shape(file, json_object_get(value, "shape"), tensor));
     return parse_offsets(file, json_object_get(value, "data_offsets"), tensor);
@@ -172,7 +172,7 @@ static zero_status_t check_metadata(const zero_safetensors_t *file, json_t *meta
     bool good = json_is_object(metadata);
     json_object_foreach(metadata, key, value) good = good && json_is_string(value);
     if (!good)
-        return zero_fail(ZERO_ERROR_FORMAT, "'%s': __metadata__ holds something else than strings", file->path);
+        return zero_fail(ZERO_ERROR_FORMAT, "'%s': __metadata__ has a value that is not a string", file->path);
     return ZERO_OK;
 }
 
@@ -190,7 +190,7 @@ static zero_status_t parse_tensors(zero_safetensors_t *file)
     return ZERO_OK;
 }
 
-static int compare_buffers(const void *a, const void *b)
+static int by_data(const void *a, const void *b)
 {
     const zero_safetensors_tensor_t *x = a, *y = b;
     if (x->begin != y->begin)
@@ -198,11 +198,11 @@ static int compare_buffers(const void *a, const void *b)
     return x->end == y->end ? 0 : x->end < y->end ? -1 : 1; /* tensors without elements come first */
 }
 
-/* Every byte of the data section belongs to exactly one tensor. */
-static zero_status_t check_places(zero_safetensors_t *file)
+/* Sorts the tensors by their data and checks that every byte of the data section belongs to exactly one of them. */
+static zero_status_t check_data(zero_safetensors_t *file)
 {
     uint64_t end = 0;
-    qsort(file->tensors, file->n_tensors, sizeof *file->tensors, compare_buffers);
+    qsort(file->tensors, file->n_tensors, sizeof *file->tensors, by_data);
     for (size_t i = 0; i < file->n_tensors; i++) {
         const zero_safetensors_tensor_t *tensor = &file->tensors[i];
         if (tensor->begin != end)
@@ -214,8 +214,7 @@ static zero_status_t check_places(zero_safetensors_t *file)
     }
     if (end != file->data_bytes)
         return zero_fail(ZERO_ERROR_FORMAT,
-                         "'%s' is truncated or has too much: its tensors take %" PRIu64 " bytes and %" PRIu64 " are "
-                         "there",
+                         "'%s' is truncated or too long: its tensors take %" PRIu64 " bytes and %" PRIu64 " are there",
                          file->path, end, file->data_bytes);
     return ZERO_OK;
 }
@@ -238,7 +237,7 @@ zero_status_t zero_safetensors_open(const char *path, zero_safetensors_t *file)
     ZERO_TRY_GOTO(zero_file_open(opened.path, &opened.fd, &file_bytes), fail);
     ZERO_TRY_GOTO(read_header(&opened, file_bytes), fail);
     ZERO_TRY_GOTO(parse_tensors(&opened), fail);
-    ZERO_TRY_GOTO(check_places(&opened), fail);
+    ZERO_TRY_GOTO(check_data(&opened), fail);
     ZERO_TRY_GOTO(zero_names_create(opened.n_tensors, name_of, &opened, &opened.names), fail);
     *file = opened;
     return ZERO_OK;
@@ -297,7 +296,7 @@ zero_status_t zero_safetensors_check_finite(const zero_safetensors_t *file, cons
                                             uint64_t first, size_t n_elems, const float *elems, const char *remedy)
 {
     unsigned n_bad = 0;
-    for (size_t i = 0; i < n_elems; i++) /* without a branch: this is done to every number that is loaded */
+    for (size_t i = 0; i < n_elems; i++) /* without a branch: every number that is loaded goes through here */
         n_bad |= !is_finite_bits(&elems[i]);
     if (n_bad == 0)
         return ZERO_OK;

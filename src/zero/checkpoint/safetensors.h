@@ -1,12 +1,12 @@
-/* safetensors.h - reading one safetensors file, of which nothing is trusted before it is checked.
+/* safetensors.h - reads a safetensors file, and trusts nothing in it before it is checked.
  *
  *     8 bytes   n, little-endian
  *     n bytes   JSON: {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, "__metadata__": {...}}
- *     the rest  data; tensors stand in it without gap or overlap, row-major, little-endian
+ *     the rest  data: the tensors without gap or overlap, row-major, little-endian
  *
- * (https://github.com/huggingface/safetensors, "Format".) Opening reads and checks the header against the file's size;
- * numbers are read when they are asked for, so a rank reads only what it holds. They are read, not mapped: a disk that
- * fails or a file that shrinks is then a status and not a signal.
+ * (https://github.com/huggingface/safetensors, "Format".) Opening reads the header and checks it against the file's
+ * size. Numbers are read on request, so a rank reads only what it holds. They are read rather than mapped, so that a
+ * failing disk or a shrinking file gives a status and not a signal.
  */
 #ifndef ZERO_SAFETENSORS_H
 #define ZERO_SAFETENSORS_H
@@ -20,7 +20,7 @@
 typedef struct zero_safetensors_dtype {
     const char *name; /* "BF16" */
     size_t n_bytes;   /* of an element */
-    bool loadable;    /* zero_safetensors_read can read it: `dtype` is what it is here */
+    bool loadable;    /* zero_safetensors_read can read it, as `dtype` */
     zero_dtype_t dtype;
 } zero_safetensors_dtype_t;
 
@@ -40,28 +40,29 @@ typedef struct zero_safetensors {
     uint64_t data_offset, data_bytes; /* of the data section in the file */
     size_t n_tensors;
     zero_safetensors_tensor_t *tensors; /* in the order of their data */
-    zero_names_t names;                 /* of these */
+    zero_names_t names;                 /* of the tensors */
 } zero_safetensors_t;
 
-/* Opens a file and checks all of its header. One line names the file, the tensor and what is wrong: ZERO_ERROR_IO
- * where it cannot be read, ZERO_ERROR_FORMAT where its content is wrong. */
+/* Opens a file and checks its whole header. Returns ZERO_ERROR_IO if it cannot be read and ZERO_ERROR_FORMAT if its
+ * content is wrong, with a line that names the file, the tensor and what is wrong. */
 zero_status_t zero_safetensors_open(const char *path, zero_safetensors_t *file);
-void zero_safetensors_close(zero_safetensors_t *file); /* a file that is all zeros is allowed */
+void zero_safetensors_close(zero_safetensors_t *file); /* all zeros is allowed */
 
-/* NULL where there is none of that name. */
+/* Returns the tensor with that name; NULL if there is none. */
 const zero_safetensors_tensor_t *zero_safetensors_find(const zero_safetensors_t *file, const char *name);
 
-/* Elements [first, first + n_elems) of a tensor of loadable dtype, as fp32 (exact: fp32 holds every BF16 and F16). */
+/* Reads elements [first, first + n_elems) of a tensor of loadable dtype as fp32, which holds every BF16 and F16
+ * exactly. */
 zero_status_t zero_safetensors_read(const zero_safetensors_t *file, const zero_safetensors_tensor_t *tensor,
                                     uint64_t first, size_t n_elems, float *elems);
 
-/* Returns ZERO_OK where all of elems[n_elems], which are elements [first, first + n_elems) of a tensor, are finite;
- * else ZERO_ERROR_FORMAT, with a line that names the first that is not and ends with `remedy`. */
+/* Checks that elems[n_elems], elements [first, first + n_elems) of a tensor, are finite. Otherwise returns
+ * ZERO_ERROR_FORMAT, with a line that names the first that is not and ends with `remedy`. */
 zero_status_t zero_safetensors_check_finite(const zero_safetensors_t *file, const zero_safetensors_tensor_t *tensor,
                                             uint64_t first, size_t n_elems, const float *elems, const char *remedy);
 
-/* Whether a name from a file may be used as a file's name or be printed: not empty, no '/', no "..", no control
- * characters. */
+/* Returns whether a name from a file may be used as a file name and printed: it is not empty and has no '/', no ".."
+ * and no control character. */
 bool zero_safetensors_name_is_safe(const char *name);
 
 #endif

@@ -126,7 +126,7 @@ static zero_status_t fill_buffers_ahead(zero_engine_t *engine, zero_stream_t str
             zero_unit_t flat = zero_model_flat(engine->model, unit, i);
             if (ahead == 0 && engine->params_are[flat] == ZERO_PARAMS_SEEN &&
                 zero_unsharded_find(&engine->unsharded_params, flat))
-                engine->stats.n_gathers_saved++;
+                engine->stats.n_gathers_avoided++;
             ZERO_TRY(make_resident(engine, flat, stream));
         }
     }

@@ -686,9 +686,15 @@ static void read_plan_row(const char *plan, const char *name, long long bytes[4]
 
 START_TEST(the_plan_adds_up_and_training_holds_what_it_says)
 {
-    static const char *const categories[] = {"parameters",     "parameter slots", "gradients",
-                                             "gradient slots", "optimizer state", "communication",
-                                             "activations",    "workspace",       "data"};
+    static const char *const categories[] = {"parameters",
+                                             "unsharded parameters",
+                                             "gradients",
+                                             "unsharded gradients",
+                                             "optimizer state",
+                                             "communication",
+                                             "activations",
+                                             "workspace",
+                                             "data"};
     const int n_ranks = _i == 0 ? ALONE : 8;
     if (support_leaves_out(n_ranks))
         return;

@@ -139,7 +139,7 @@ START_TEST(a_loss_scale_that_no_float_holds_is_refused)
     ck_assert_msg(status == (SCALES[_i].good ? ZERO_OK : ZERO_ERROR_FORMAT), "%s: %s", SCALES[_i].scale,
                   session_last_line);
     ck_assert_msg(SCALES[_i].good ||
-                      (session_n_lines == 1 && strstr(session_last_line, "loss_scale is missing or not")),
+                      (session_n_lines == 1 && strstr(session_last_line, "loss_scale is missing or invalid")),
                   "%s", session_last_line);
 }
 END_TEST

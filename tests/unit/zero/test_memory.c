@@ -46,7 +46,7 @@ static double planned_of(const char *table, const char *name, int stage)
     const char *row = strstr(table, name);
     while (row && row != table && row[-1] != '\n')
         row = strstr(row + 1, name);
-    /* "parameters" stands above "parameter slots", and no name begins another. */
+    /* The name begins a line, and no name begins another. */
     ck_assert_msg(row && sscanf(row + strlen(name), " %llu %llu %llu %llu", &columns[0], &columns[1], &columns[2],
                                 &columns[3]) == 4,
                   "no row '%s' in\n%s", name, table);
@@ -59,9 +59,16 @@ static void expect_part(const char *what, double bytes, double expected, double 
                   bytes, expected, 100 * (bytes / expected - 1));
 }
 
-static const char *const categories[] = {
-    "parameters",    "parameter slots", "gradients", "gradient slots", "optimizer state",
-    "communication", "activations",     "workspace", "data",           "total"};
+static const char *const categories[] = {"parameters",
+                                         "unsharded parameters",
+                                         "gradients",
+                                         "unsharded gradients",
+                                         "optimizer state",
+                                         "communication",
+                                         "activations",
+                                         "workspace",
+                                         "data",
+                                         "total"};
 
 static void check_against_plan(const char *held, const char *table, int stage)
 {
@@ -87,9 +94,9 @@ static void check_against_table(const char *held, int stage, double n_ranks)
      * final norm, for the head uses the token table. One rank has its parameters whole and needs none for them. */
     double block = 12 * DIM * DIM + 13 * DIM, embeddings = (VOCAB + SEQ_LEN) * DIM;
     double slots = 2 * (2 * block + embeddings + 2 * DIM);
-    expect_part("parameter slots", value_of(held, "parameter slots"), stage == 3 && n_ranks > 1 ? slots : 0,
+    expect_part("unsharded parameters", value_of(held, "unsharded parameters"), stage == 3 && n_ranks > 1 ? slots : 0,
                 TABLE_TOLERANCE);
-    expect_part("gradient slots", value_of(held, "gradient slots"), stage >= 2 ? slots : 0, TABLE_TOLERANCE);
+    expect_part("unsharded gradients", value_of(held, "unsharded gradients"), stage >= 2 ? slots : 0, TABLE_TOLERANCE);
     if (stage == 3) {
         double sum = value_of(held, "parameters") + value_of(held, "gradients") + value_of(held, "optimizer state");
         expect_part("model state", sum, 16 * p / n_ranks, TABLE_TOLERANCE);
