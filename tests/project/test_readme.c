@@ -77,7 +77,7 @@ typedef struct page {
     char *text;
 } page_t;
 
-/* Calls `visit` with README.md, CONTRIBUTING.md and every page of docs/; returns the sum of what it counted. */
+/* Calls `visit` with the pages at the top of the repository and in docs/; returns the sum of what it counted. */
 static int visit_pages(int (*visit)(const page_t *page))
 {
     glob_t pages;
@@ -85,6 +85,7 @@ static int visit_pages(int (*visit)(const page_t *page))
     ck_assert_int_eq(glob("docs/*.md", 0, NULL, &pages), 0);
     ck_assert_int_eq(glob("README.md", GLOB_APPEND, NULL, &pages), 0);
     ck_assert_int_eq(glob("CONTRIBUTING.md", GLOB_APPEND, NULL, &pages), 0);
+    ck_assert_int_eq(glob("SECURITY.md", GLOB_APPEND, NULL, &pages), 0);
     for (size_t i = 0; i < pages.gl_pathc; i++) {
         page_t page = {.path = pages.gl_pathv[i], .text = support_read_file(pages.gl_pathv[i], NULL)};
         n += visit(&page);
@@ -184,8 +185,9 @@ static char *sources; /* all of them, one after another */
 
 static void read_sources(void)
 {
-    static const char *const PATTERNS[] = {"include/*.h",      "comm/*.[ch]",  "comm/*/*.[ch]",  "kernels/*.h",
-                                           "kernels/*/*.[ch]", "src/*/*.[ch]", "src/*/*/*.[ch]", "examples/*.c"};
+    static const char *const PATTERNS[] = {"include/*.h",    "comm/*.[ch]",      "comm/*/*.[ch]",
+                                           "kernels/*.h",    "kernels/*/*.[ch]", "src/*/*.[ch]",
+                                           "src/*/*/*.[ch]", "examples/*.c",     "tests/support/*.h"};
     size_t n_bytes;
     FILE *file = open_memstream(&sources, &n_bytes);
     for (size_t i = 0; i < sizeof PATTERNS / sizeof PATTERNS[0]; i++) {
@@ -216,28 +218,48 @@ static bool has_word(const char *text, const char *word)
     return false;
 }
 
+static void expect_in_sources(const page_t *page, const char *at, size_t n_bytes)
+{
+    char name[MAX_PATH_BYTES];
+    snprintf(name, sizeof name, "%.*s", (int)n_bytes, at);
+    ck_assert_msg(has_word(sources, name), "%s names %s, which no source has", page->path, name);
+}
+
 /* libzero's names stand out by their prefix. */
 static int expect_names(const page_t *page)
 {
     int n = 0;
     for (const char *at = strstr(page->text, "zero_"); at; at = strstr(at + 1, "zero_")) {
-        char name[MAX_PATH_BYTES];
         size_t n_bytes = 0;
         if (at > page->text && is_word_char(at[-1]))
             continue;
-        while (is_word_char(at[n_bytes]) && n_bytes + 1 < sizeof name)
+        while (is_word_char(at[n_bytes]))
             n_bytes++;
-        snprintf(name, sizeof name, "%.*s", (int)n_bytes, at);
-        ck_assert_msg(has_word(sources, name), "%s names %s, which no source has", page->path, name);
+        expect_in_sources(page, at, n_bytes);
         n++;
     }
     return n;
 }
 
-START_TEST(every_name_of_the_library_exists)
+/* Other names: a word between backticks that has an underscore and no capital, such as a function or a setting. */
+static int expect_code_words(const page_t *page)
+{
+    int n = 0;
+    for (const char *at = strchr(page->text, '`'); at; at = strchr(at + 1, '`')) {
+        size_t n_bytes = strspn(at + 1, "abcdefghijklmnopqrstuvwxyz0123456789_");
+        if (at[1 + n_bytes] != '`' || !memchr(at + 1, '_', n_bytes))
+            continue;
+        expect_in_sources(page, at + 1, n_bytes);
+        n++;
+    }
+    return n;
+}
+
+START_TEST(every_name_in_code_exists)
 {
     read_sources();
     ck_assert_int_gt(visit_pages(expect_names), 50);
+    ck_assert_int_gt(visit_pages(expect_code_words), 50);
     free(sources);
 }
 END_TEST
@@ -288,7 +310,7 @@ static Suite *suite(void)
     tc = tcase_create("names");
     tcase_add_test(tc, every_file_that_is_named_exists);
     tcase_add_test(tc, every_link_leads_somewhere);
-    tcase_add_test(tc, every_name_of_the_library_exists);
+    tcase_add_test(tc, every_name_in_code_exists);
     suite_add_tcase(s, tc);
     tc = tcase_create("README");
     tcase_add_test(tc, the_readme_is_short);
