@@ -238,15 +238,12 @@ static zero_status_t check_attention(const zero_attention_shape_t *s)
     return ZERO_OK;
 }
 
+#ifdef ZERO_HAVE_CUDNN
 static bool cudnn_serves(zero_model_context_t *ctx, const zero_attention_shape_t *shape, const void *qkv)
 {
-#ifdef ZERO_HAVE_CUDNN
     return zero_model_cuda(ctx)->cudnn != NULL && (uintptr_t)qkv % 16 == 0 && zero_cudnn_serves(ctx, shape, NULL);
-#else
-    (void)ctx, (void)shape, (void)qkv;
-    return false;
-#endif
 }
+#endif
 
 /* In fp32 there is no cuDNN context, and zero_cudnn_may_serve refuses every shape. */
 static bool attention_is_slow(zero_model_context_t *ctx, size_t n_batch, size_t seq_len, size_t n_heads,
