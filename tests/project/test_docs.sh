@@ -122,6 +122,8 @@ run_doxygen()
 if command -v doxygen >/dev/null; then
     claim "doxygen reads zero.h without a warning" run_doxygen
     claim "its reference has the functions of libzero.so" has_functions '' '</a>' "$scratch/html/zero_8h.html"
+    claim "it shows the program at the top as code" grep -q '^<pre class="fragment">  *zero_comm_create(' "$scratch/html/zero_8h.html"
+    claim "it has the text of a section" grep -q 'A directory of checkpoints holds' "$scratch/html/group__checkpoints.html"
 else
     echo "SKIP: the reference of zero.h: doxygen is not installed"
 fi

@@ -90,13 +90,15 @@ static void check_against_table(const char *held, int stage, double n_ranks)
     expect_part("parameters", value_of(held, "parameters"), params, TABLE_TOLERANCE);
     expect_part("gradients", value_of(held, "gradients"), grads, TABLE_TOLERANCE);
 
-    /* Slots: one block in use and one ahead (or, of gradients, one on its way), and beside them the embeddings and the
-     * final norm, for the head uses the token table. One rank has its parameters whole and needs none for them. */
+    /* Unsharded buffers: one block in use and one ahead (or, of gradients, one on its way), and beside them the
+     * embeddings and the final norm, for the head uses the token table. One rank has its parameters whole and needs
+     * none for them. */
     double block = 12 * DIM * DIM + 13 * DIM, embeddings = (VOCAB + SEQ_LEN) * DIM;
-    double slots = 2 * (2 * block + embeddings + 2 * DIM);
-    expect_part("unsharded parameters", value_of(held, "unsharded parameters"), stage == 3 && n_ranks > 1 ? slots : 0,
+    double buffers = 2 * (2 * block + embeddings + 2 * DIM);
+    expect_part("unsharded parameters", value_of(held, "unsharded parameters"), stage == 3 && n_ranks > 1 ? buffers : 0,
                 TABLE_TOLERANCE);
-    expect_part("unsharded gradients", value_of(held, "unsharded gradients"), stage >= 2 ? slots : 0, TABLE_TOLERANCE);
+    expect_part("unsharded gradients", value_of(held, "unsharded gradients"), stage >= 2 ? buffers : 0,
+                TABLE_TOLERANCE);
     if (stage == 3) {
         double sum = value_of(held, "parameters") + value_of(held, "gradients") + value_of(held, "optimizer state");
         expect_part("model state", sum, 16 * p / n_ranks, TABLE_TOLERANCE);
