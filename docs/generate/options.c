@@ -10,12 +10,6 @@
 
 #include "train/options/options_table.h"
 
-/* Whether the row is the first of its section. */
-static bool begins_section(const option_row_t *row)
-{
-    return row == option_rows || strcmp(row->section, row[-1].section) != 0;
-}
-
 /* ---- docs/configuration.md ---- */
 
 static void print_markdown(void)
@@ -23,7 +17,7 @@ static void print_markdown(void)
     for (const option_row_t *row = option_rows; row < option_rows + n_option_rows; row++) {
         char values[128];
         option_describe_values(row, "`, `", values, sizeof values);
-        if (begins_section(row))
+        if (option_begins_section(row))
             printf("%s### [%s]\n\n| key | default | values | meaning |\n|---|---|---|---|\n",
                    row == option_rows ? "" : "\n", row->section);
         const char *initial = row->initial ? row->initial : "required", *tick = row->initial && *initial ? "`" : "";
@@ -77,7 +71,7 @@ static void print_man_settings(void)
     for (const option_row_t *row = option_rows; row < option_rows + n_option_rows; row++) {
         char values[128], name[160], help[512];
         option_describe_values(row, "|", values, sizeof values);
-        if (begins_section(row))
+        if (option_begins_section(row))
             printf(".SS [%s]\n", row->section);
         snprintf(name, sizeof name, "%s =", row->key);
         snprintf(help, sizeof help, "%s (%s%s)", row->help, row->initial ? "default: " : "required",

@@ -95,7 +95,4 @@ int options_micro_steps(const options_t *options, int world_size);
 /* libzero's configuration. */
 zero_config_t options_config(const options_t *options, int world_size);
 
-void options_dump(const options_t *options, FILE *file); /* the effective configuration, as an ini file */
-void options_print_reference(FILE *file);                /* the README's table, in Markdown */
-
 #endif

@@ -146,6 +146,11 @@ const option_row_t *option_row_find(const char *section, const char *key)
     return NULL;
 }
 
+bool option_begins_section(const option_row_t *row)
+{
+    return row == option_rows || strcmp(row->section, row[-1].section) != 0;
+}
+
 bool option_section_exists(const char *section)
 {
     for (int i = 0; i < n_option_rows; i++)

@@ -43,7 +43,8 @@ typedef struct option_row {
 extern const option_row_t option_rows[];
 extern const int n_option_rows;
 
-const option_row_t *option_row_find(const char *section, const char *key); /* NULL when there is none */
+const option_row_t *option_row_find(const char *section, const char *key); /* NULL: there is none */
+bool option_begins_section(const option_row_t *row);
 bool option_section_exists(const char *section);
 
 /* ---- One value ---- */

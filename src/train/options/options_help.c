@@ -1,15 +1,7 @@
-/* options_print.c - the table of settings as text: --help, the effective configuration, the README's reference. */
+/* options_help.c - what --help prints, from the tables of options and settings. */
 #include "train/options/options_table.h"
 
-#include <string.h>
-
-/* The first row of its section. */
-static bool begins_section(const option_row_t *row)
-{
-    return row == option_rows || strcmp(row->section, row[-1].section) != 0;
-}
-
-/* "default 1024", "required", "empty by default". */
+/* Writes "default 1024", "required" or "empty by default". */
 static void describe_default(const option_row_t *row, char *text, size_t n_bytes)
 {
     if (!row->initial)
@@ -42,7 +34,7 @@ void options_print_help(FILE *file)
         char values[128], initial[64];
         option_describe_values(row, "|", values, sizeof values);
         describe_default(row, initial, sizeof initial);
-        if (begins_section(row))
+        if (option_begins_section(row))
             fprintf(file, "\n[%s]\n", row->section);
         fprintf(file, "  %s = %s  (%s)\n      %s\n", row->key, values, initial, row->help);
     }
@@ -54,34 +46,4 @@ void options_print_help(FILE *file)
           "signal and saved (--resume goes on from there), 1 any other failure, such as bad content of a\n"
           "data file, or a run of which no step changed the weights.\n",
           file);
-}
-
-/* A required setting that is not given has no value to show: 0, which its range does not have, or an empty text. */
-static bool is_given(const option_row_t *row, const char *text)
-{
-    return row->initial || (row->type == OPTION_TEXT ? text[0] != 0 : strcmp(text, "0") != 0);
-}
-
-void options_dump(const options_t *options, FILE *file)
-{
-    for (const option_row_t *row = option_rows; row < option_rows + n_option_rows; row++) {
-        char text[OPTIONS_MAX_PATH + 2];
-        option_format(row, options, text);
-        if (begins_section(row))
-            fprintf(file, "%s[%s]\n", row == option_rows ? "" : "\n", row->section);
-        fprintf(file, "%s%s =%s%s\n", is_given(row, text) ? "" : "# ", row->key, text[0] ? " " : "", text);
-    }
-}
-
-void options_print_reference(FILE *file)
-{
-    for (const option_row_t *row = option_rows; row < option_rows + n_option_rows; row++) {
-        char values[128];
-        option_describe_values(row, "`, `", values, sizeof values);
-        if (begins_section(row))
-            fprintf(file, "%s### [%s]\n\n| key | default | values | meaning |\n|---|---|---|---|\n",
-                    row == option_rows ? "" : "\n", row->section);
-        const char *initial = row->initial ? row->initial : "required", *tick = row->initial && *initial ? "`" : "";
-        fprintf(file, "| `%s` | %s%s%s | `%s` | %s |\n", row->key, tick, initial, tick, values, row->help);
-    }
 }
