@@ -1,8 +1,8 @@
-# Makes zero.h's plain comments doxygen's: one above a declaration, and one behind it on the same line.
+# Turns zero.h's plain comments into doxygen's: those above a declaration, and those after it on the same line.
 s#^/\* ----#/\* ----#
 t
 s#^\(/\*\)\( [^-]\)#/**\2#
 s#^\( *[^ /].*[;,{] \)/\* \(.*\*/\)$#\1/**< \2#
 s#^\( *[^ /*].*[;,{] \)/\* \(.*[^/]\)$#\1/**< \2#
-# A backslash before a letter would be a command of doxygen's.
+# Doxygen would take a backslash before a letter for a command.
 s#\\\([a-z]\)#\\\\\1#g

@@ -1,5 +1,5 @@
-/* options.c - the option table as documents: the reference in docs/configuration.md, the man page zerotrain(1) and
- * bash's completion. What zerotrain accepts and what the documents say come from the same rows.
+/* options.c - prints the option table as documents: the reference in docs/configuration.md, the man page zerotrain(1)
+ * and the completion for bash. They have the same rows as zerotrain itself.
  *
  *     options markdown | man | bash
  */
@@ -27,7 +27,7 @@ static void print_markdown(void)
 
 /* ---- zerotrain(1) ---- */
 
-/* Prints text for troff: a hyphen that stays a hyphen, and nothing that begins a request. */
+/* Prints text for troff: hyphens stay hyphens, and no line begins a request. */
 static void print_troff(const char *text)
 {
     for (const char *c = text; *c; c++) {
@@ -101,7 +101,7 @@ static void print_man(void)
     fputs(".SH EXIT STATUS\n", stdout);
     print_term("0", "", "success");
     print_term("2", "", "a mistake in the command line or the configuration file");
-    print_term("3", "", "stopped by a signal and saved: --resume goes on from there");
+    print_term("3", "", "stopped by a signal and saved: --resume continues from there");
     print_term("1", "", "any other failure");
     fputs(".SH SEE ALSO\n.BR libzero (3),\n.BR mpirun (1)\n", stdout);
 }
@@ -118,12 +118,12 @@ static void print_choices(const option_row_t *row)
 
 static void print_bash(void)
 {
-    puts("# bash completion for zerotrain; generated from its option table\n"
+    puts("# Bash completion for zerotrain, generated from its option table.\n"
          "_zerotrain()\n"
          "{\n"
          "    local word=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} key=\n"
          "    COMPREPLY=()\n"
-         "    # bash cuts words at '=': --set zero.stage=3 arrives as zero.stage, =, 3\n"
+         "    # Bash splits words at '=': --set zero.stage=3 arrives as zero.stage, =, 3.\n"
          "    [[ $word != = ]] || word=\n"
          "    if [[ $previous == = ]]; then\n"
          "        key=${COMP_WORDS[COMP_CWORD - 2]}\n"

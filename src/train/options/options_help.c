@@ -19,7 +19,7 @@ void options_print_help(FILE *file)
           "\n"
           "Trains a decoder-only transformer, sharded over the ranks (ZeRO stages 0-3).\n"
           "\n"
-          "Options; they override the file:\n",
+          "Options, which override the file:\n",
           file);
     for (int i = 0; i < n_command_line_rows; i++) {
         const command_line_row_t *row = &command_line_rows[i];
@@ -28,7 +28,7 @@ void options_print_help(FILE *file)
         fprintf(file, "  %-25s %s\n", name, row->help);
     }
     fputs("\n"
-          "Settings of CFG.ini, [section] and key = value; also --set SECTION.KEY=VALUE:\n",
+          "Settings, in CFG.ini as [section] and key = value, or as --set SECTION.KEY=VALUE:\n",
           file);
     for (const option_row_t *row = option_rows; row < option_rows + n_option_rows; row++) {
         char values[128], initial[64];
@@ -39,11 +39,11 @@ void options_print_help(FILE *file)
         fprintf(file, "  %s = %s  (%s)\n      %s\n", row->key, values, initial, row->help);
     }
     fputs("\n"
-          "A signal (SIGTERM, SIGINT, SIGUSR1) to any rank ends the run after a step, which is saved where\n"
-          "[checkpoint] dir is set; a second SIGTERM or SIGINT ends it at once.\n"
+          "A signal (SIGTERM, SIGINT, SIGUSR1) to any rank ends the run after the current step, which is\n"
+          "saved if [checkpoint] dir is set. A second SIGTERM or SIGINT ends it at once.\n"
           "\n"
-          "Exit code: 0 success, 2 a mistake in the command line, the file or a path in it, 3 stopped by a\n"
-          "signal and saved (--resume goes on from there), 1 any other failure, such as bad content of a\n"
-          "data file, or a run of which no step changed the weights.\n",
+          "Exit code: 0 success; 2 a mistake in the command line, in the file or in a path that it names;\n"
+          "3 stopped by a signal and saved (--resume continues from there); 1 any other failure, such as a\n"
+          "malformed data file, or a run in which no step changed the weights.\n",
           file);
 }
