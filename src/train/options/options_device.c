@@ -1,8 +1,7 @@
-/* options_device.c - what hangs on the device: refused where it cannot be had, never ignored.
+/* options_device.c - refuses settings that the device cannot fulfil; none is silently ignored.
  *
- * A setting that asks for what the CPU has anyway, or that GPUs alone have a choice of, is not refused there, so that
- * one file runs everywhere: offload (on the CPU the optimizer's state is in host memory), reduction (there gradients
- * are summed in rank order). The run says so (loop.c).
+ * So that one file runs everywhere, the CPU accepts settings that it fulfils anyway: offload (the optimizer state is in
+ * host memory already) and reduction (gradients are summed in rank order). The run says so (loop.c).
  */
 #include "train/options/options.h"
 #include "train/report/report.h"

@@ -1,4 +1,4 @@
-/* options_table.c - every setting of zerotrain: one row each. Parser, --help, defaults, dump and reference follow. */
+/* options_table.c - every setting of zerotrain, one row each. Parsers, defaults, --help and documents follow it. */
 #include "train/options/options_table.h"
 
 #include <string.h>
@@ -29,7 +29,7 @@ static const option_choice_t DEVICES[] = {{"auto", ZERO_DEVICE_AUTO},
                                           {"cuda-shared", ZERO_DEVICE_CUDA_SHARED},
                                           {0}};
 
-/* Each row's name is written once and gives section, key and field. */
+/* A row's name is written once and gives section, key and field. */
 #define NAMED(section_, key_) .section = #section_, .key = #key_, .offset = offsetof(options_t, section_.key_)
 #define INTEGER(section_, key_, initial_, low_, high_, derived_, help_)                                                \
     {                                                                                                                  \
