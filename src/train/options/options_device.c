@@ -10,8 +10,8 @@ zero_status_t options_check_device(const options_t *options)
 {
     bool on_gpu = options->device.type != ZERO_DEVICE_CPU;
     if (on_gpu && options->zero.offload == OFFLOAD_OPTIMIZER && options->zero.stage == 0 && !options->plan)
-        return report_error(ZERO_ERROR_USAGE, "[zero] offload = optimizer: there is none at stage 0, where every rank "
-                                              "holds all state: take stage 1, 2 or 3");
+        return report_error(ZERO_ERROR_USAGE, "[zero] offload = optimizer: stage 0 has none, since every rank holds "
+                                              "all state: use stage 1, 2 or 3");
     if (!on_gpu && options->zero.comm == ZERO_COMM_NCCL)
         return report_error(ZERO_ERROR_USAGE,
                             "[zero] comm = nccl: NCCL is for GPUs, and this run is on the CPU: use auto "

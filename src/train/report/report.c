@@ -73,11 +73,12 @@ static void make_printable(char *text)
     }
 }
 
-/* Composes a line and returns its length with the newline. who: "rank 2: ", or empty. A message that fills LINE_BYTES
- * was cut, and gets "...". */
-static size_t compose(const char *who, const char *message, char line[LINE_BYTES + 128])
+/* Composes a line and returns its length with the newline. prefix: "rank 2: ", or empty. A message that fills
+ * LINE_BYTES was cut, and gets "...". */
+static size_t compose(const char *prefix, const char *message, char line[LINE_BYTES + 128])
 {
-    snprintf(line, LINE_BYTES + 64, "zerotrain: %s%s%s", who, message, strlen(message) == LINE_BYTES - 1 ? "..." : "");
+    snprintf(line, LINE_BYTES + 64, "zerotrain: %s%s%s", prefix, message,
+             strlen(message) == LINE_BYTES - 1 ? "..." : "");
     make_printable(line);
     size_t length = strlen(line);
     memcpy(line + length, "\n", 2);
@@ -85,17 +86,17 @@ static size_t compose(const char *who, const char *message, char line[LINE_BYTES
 }
 
 /* Writes the prefix of this rank's own lines. */
-static void name_me(char who[32])
+static void name_me(char prefix[32])
 {
-    snprintf(who, 32, "rank %d" SEPARATOR, my_rank);
+    snprintf(prefix, 32, "rank %d" SEPARATOR, my_rank);
 }
 
 static void write_line(bool with_rank, const char *message)
 {
-    char who[32] = "", line[LINE_BYTES + 128];
+    char prefix[32] = "", line[LINE_BYTES + 128];
     if (with_rank)
-        name_me(who);
-    compose(who, message, line);
+        name_me(prefix);
+    compose(prefix, message, line);
     fputs(line, stderr);
     fflush(stderr);
 }
@@ -167,10 +168,10 @@ static uint64_t hash_kind(const char *text, uint64_t seed)
 /* Holds a line back. kind: the text that messages of one kind have in common, apart from numbers. */
 static void hold(const char *kind, const char *message)
 {
-    char who[32], line[LINE_BYTES + 128];
+    char prefix[32], line[LINE_BYTES + 128];
     size_t n_held = atomic_load(&held.n_bytes);
-    name_me(who);
-    size_t n_bytes = compose(who, message, line);
+    name_me(prefix);
+    size_t n_bytes = compose(prefix, message, line);
     if (n_bytes > HELD_BYTES - n_held) {
         fputs(line, stderr);
         return;
@@ -189,13 +190,13 @@ static const char *message_of(const char *line)
     return strstr(rank, SEPARATOR) + strlen(SEPARATOR);
 }
 
-/* Prints the held lines with the prefix `who`. */
-static void print_held(const char *who)
+/* Prints the held lines with the prefix `prefix`. */
+static void print_held(const char *prefix)
 {
     size_t begin, end = take_held(&begin);
     for (const char *line = held.text + begin; line < held.text + end; line = strchr(line, '\n') + 1) {
         const char *message = message_of(line);
-        fprintf(stderr, "zerotrain: %s%.*s\n", who, (int)strcspn(message, "\n"), message);
+        fprintf(stderr, "zerotrain: %s%.*s\n", prefix, (int)strcspn(message, "\n"), message);
     }
     fflush(stderr);
     forget_held();
@@ -203,10 +204,10 @@ static void print_held(const char *who)
 
 void report_flush(void)
 {
-    char who[32] = "";
+    char prefix[32] = "";
     if (n_ranks > 1)
-        name_me(who);
-    print_held(who);
+        name_me(prefix);
+    print_held(prefix);
 }
 
 void report_hold_errors(bool on)
@@ -312,7 +313,7 @@ static bool holds_same(const double *words, int word, int a, int b)
 
 /* Names the ranks that found what this rank found: "ranks 0-2, 5: ", "rank 2: "; empty if all did. If the values in
  * their lines differ, this rank's line is printed for all: "ranks 0-2 (here rank 0): ". */
-static void name_ranks(const double *words, char who[512])
+static void name_ranks(const double *words, char prefix[512])
 {
     char list[400] = "", mine[40] = "";
     int n_named = 0;
@@ -332,21 +333,21 @@ static void name_ranks(const double *words, char who[512])
     }
     if (!is_same)
         snprintf(mine, sizeof mine, " (here rank %d)", my_rank);
-    snprintf(who, 512, "%s %s%s" SEPARATOR, n_named > 1 ? "ranks" : "rank", list, mine);
+    snprintf(prefix, 512, "%s %s%s" SEPARATOR, n_named > 1 ? "ranks" : "rank", list, mine);
     if (n_named == n_ranks && is_same)
-        who[0] = 0;
+        prefix[0] = 0;
 }
 
 /* Prints this rank's lines if it is the lowest of the ranks that found the same. */
 static void print_together(const double *words)
 {
-    char who[512] = "";
+    char prefix[512] = "";
     int first = 0;
     while (!holds_same(words, WORD_KIND, first, my_rank))
         first++;
-    name_ranks(words, who);
+    name_ranks(words, prefix);
     if (first == my_rank)
-        print_held(who);
+        print_held(prefix);
     else
         forget_held();
 }

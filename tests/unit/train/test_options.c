@@ -380,8 +380,8 @@ START_TEST(mistakes_in_the_file_are_named_with_line_and_near_miss)
         {MINIMAL "[data]\nval = \"a\", \"b\"\n", {"cfg.ini:8: ", "[data] val: ', \"b\"' follows the closing quote"}},
         {MINIMAL "[data]\nval = 'a' b ; c\n", {"cfg.ini:8: ", "[data] val: 'b ; c' follows the closing quote"}},
         {MINIMAL "[train\n", {"cfg.ini:7: ", "[train]"}},
-        {MINIMAL "[train] # x\n", {"cfg.ini:7: ", "alone in its line"}},
-        {MINIMAL "[train] lr = 1\n", {"cfg.ini:7: ", "alone in its line"}},
+        {MINIMAL "[train] # x\n", {"cfg.ini:7: ", "alone on its line"}},
+        {MINIMAL "[train] lr = 1\n", {"cfg.ini:7: ", "alone on its line"}},
         {MINIMAL "[]\n", {"cfg.ini:7: ", "without a name"}},
         {MINIMAL "[train]\nlr = 1\\\n", {"cfg.ini:8: ", "backslash"}},
         {MINIMAL "[train]\nlr = 1 \\", {"cfg.ini:8: ", "backslash"}},
@@ -435,7 +435,7 @@ START_TEST(mistakes_on_the_command_line_are_named)
         {{"--set", "model.lr=3"}, {"'lr' in [model]", "did you mean [train] lr?"}},
         {{"--set", "train.lrr=3"}, {"'lrr' in [train]", "did you mean [train] lr?"}},
         {{"--resume", "/nonexistent"}, {"--resume: '/nonexistent' is not a directory"}},
-        {{"other.ini"}, {"one configuration file is read", "other.ini"}},
+        {{"other.ini"}, {"only one configuration file", "other.ini"}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         expect_refusal(MINIMAL, cases[i].arguments, cases[i].fragments);
