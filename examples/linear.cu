@@ -1,14 +1,14 @@
-/* linear.cu - examples/linear.c on GPUs, as a CUDA training code would use libzero: bf16, kernels, a stream, and a host
- * that runs a step ahead.
+/* linear.cu - examples/linear.c on GPUs, as CUDA code would use libzero: bf16, kernels, a stream, and a host that runs
+ * a step ahead.
  *
  *     build/examples/linear_cuda                     one GPU
  *     mpirun -np 2 build/examples/linear_cuda 2      two GPUs at stage 2; without the 2, at stage 3
  *     nvcc examples/linear.cu $(pkg-config --cflags --libs zero)     after `make install`
  *
- * Data, steps and printing are linear.c's. The parameters that kernels see and the gradients that transfer are bf16
- * (the master weights, which AdamW updates, are fp32), so the losses differ from linear.c's, in the third digit or so
- * until they are small. Every stage prints the same text on one number of ranks; on another number the samples, and so
- * the roundings, are split in another way.
+ * Data, steps and output are those of linear.c. Parameters and gradients are bf16 (the master weights, which AdamW
+ * updates, are fp32), so the losses differ from linear.c's in about the third digit, until they are small. For one
+ * number of ranks, every stage prints the same text. With another number of ranks the samples are split differently, so
+ * the rounding differs.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,18 +18,20 @@
 
 enum { N_FEATURES = 10, N_SAMPLES = 64, N_STEPS = 150 };
 
-/* One rank's samples, and what is computed of them. */
+/* One rank's samples, and what is computed from them. */
 typedef struct batch {
     int n;
-    float x[N_SAMPLES][N_FEATURES + 1]; /* the last is 1: what b is multiplied with */
+    float x[N_SAMPLES][N_FEATURES + 1]; /* the last is 1, the factor of b */
     float y[N_SAMPLES], prediction[N_SAMPLES], error[N_SAMPLES];
     double loss;
 } batch_t;
 
 static zero_comm_t *comm;
 static batch_t on_host;
+static zero_unit_t product, shift;
+static zero_tensor_t w, b;
 
-/* Whoever detects a failure has logged it. Other ranks may be waiting for this one, so the whole job ends. */
+/* Ends the whole job after a failure, since other ranks may be waiting for this one. The failure has been logged. */
 static void check(zero_status_t status)
 {
     if (status == ZERO_OK)
@@ -48,7 +50,7 @@ static void check_launches(void)
     check(ZERO_ERROR_DEVICE);
 }
 
-/* What is to be learnt: w = 0.0, 0.1, 0.2 ... and b = 1. A rank makes its own samples: every size-th. */
+/* Makes this rank's samples (every size-th), from which w = 0.0, 0.1, 0.2 ... and b = 1 can be learned. */
 static void make_data(batch_t *batch)
 {
     for (int s = zero_comm_rank(comm); s < N_SAMPLES; s += zero_comm_size(comm)) {
@@ -61,9 +63,9 @@ static void make_data(batch_t *batch)
     }
 }
 
-/* ---- kernels: no atomics, so that the same bits come of the same data ---- */
+/* ---- kernels: no atomics, so that the same data give the same bits ---- */
 
-/* A thread a sample. */
+/* One thread per sample. */
 static __global__ void multiply(batch_t *batch, const __nv_bfloat16 *w)
 {
     int s = (int)threadIdx.x;
@@ -75,8 +77,8 @@ static __global__ void multiply(batch_t *batch, const __nv_bfloat16 *w)
     batch->prediction[s] = sum;
 }
 
-/* A thread a sample; then one adds up the losses. Ranks' losses and gradients are summed: the mean comes of dividing by
- * all samples, not by our own. */
+/* One thread per sample; then thread 0 adds up the losses. Losses and gradients are summed over ranks: for the mean,
+ * divide by the number of all samples. */
 static __global__ void add_and_compare(batch_t *batch, const __nv_bfloat16 *b)
 {
     int s = (int)threadIdx.x;
@@ -91,8 +93,8 @@ static __global__ void add_and_compare(batch_t *batch, const __nv_bfloat16 *b)
     batch->loss = sum / N_SAMPLES;
 }
 
-/* A thread an element of the gradient: of what was multiplied with x[][first], x[][first + 1] ... With one micro-step,
- * and no tensor that units share, zero_grad's dtype is config.dtype and every element is to be overwritten. */
+/* One thread per element: the gradients of the factors of x[][first], x[][first + 1] ... With one micro-step, and no
+ * tensor that units share, zero_grad's dtype is config.dtype and every element must be overwritten. */
 static __global__ void gradient(const batch_t *batch, int first, __nv_bfloat16 *grad)
 {
     int i = (int)threadIdx.x;
@@ -104,12 +106,34 @@ static __global__ void gradient(const batch_t *batch, int first, __nv_bfloat16 *
 
 /* ---- the program ---- */
 
-/* A unit (what is gathered, used and given up together; a layer, as a rule) of one vector that starts as zeros. */
+/* Declares a unit (gathered, used and released together: usually a layer) with one vector that starts as zeros. */
 static void declare(zero_model_t *model, const char *name, int n, zero_unit_t *unit, zero_tensor_t *tensor)
 {
     zero_tensor_desc_t desc = {name, 1, {n}, ZERO_INIT_ZEROS, 0.0f, false, false};
     check(zero_model_add_unit(model, name, unit));
     check(zero_model_add_tensor(model, *unit, &desc, tensor));
+}
+
+/* Queues a forward and a backward pass. Ask for a parameter's address after every acquire: it may have changed. */
+static void queue_passes(zero_engine_t *engine, batch_t *batch, zero_stream_t queue)
+{
+    cudaStream_t stream = (cudaStream_t)queue;
+    check(zero_begin(engine, ZERO_PASS_TRAIN, queue));
+    check(zero_acquire(engine, product, queue));
+    multiply<<<1, N_SAMPLES, 0, stream>>>(batch, (const __nv_bfloat16 *)zero_param(engine, w));
+    check(zero_release(engine, product, queue));
+    check(zero_acquire(engine, shift, queue));
+    add_and_compare<<<1, N_SAMPLES, 0, stream>>>(batch, (const __nv_bfloat16 *)zero_param(engine, b));
+    check(zero_release(engine, shift, queue));
+
+    /* Backward, last unit first. */
+    check(zero_acquire(engine, shift, queue));
+    gradient<<<1, 1, 0, stream>>>(batch, N_FEATURES, (__nv_bfloat16 *)zero_grad(engine, b).data);
+    check(zero_grad_ready(engine, shift, queue));
+    check(zero_acquire(engine, product, queue));
+    gradient<<<1, N_FEATURES, 0, stream>>>(batch, 0, (__nv_bfloat16 *)zero_grad(engine, w).data);
+    check(zero_grad_ready(engine, product, queue));
+    check_launches();
 }
 
 static void report_oldest_step(zero_engine_t *engine)
@@ -126,13 +150,10 @@ int main(int argc, char **argv)
     zero_stream_t queue;
     zero_model_t *model;
     zero_engine_t *engine;
-    zero_unit_t product, shift;
-    zero_tensor_t w, b;
 
     check(zero_comm_create(ZERO_COMM_AUTO, &comm));
     check(zero_device_create(ZERO_DEVICE_CUDA, comm, &device)); /* this rank's GPU, current from here on */
     check(zero_stream_create(device, &queue));
-    cudaStream_t stream = (cudaStream_t)queue;
 
     check(zero_model_create(&model)); /* units in the order in which the forward pass uses them */
     declare(model, "w", N_FEATURES, &product, &w);
@@ -140,40 +161,22 @@ int main(int argc, char **argv)
     zero_config_t config = zero_config_default();
     config.stage = argc > 1 ? atoi(argv[1]) : 3;
     config.dtype = ZERO_BF16;
-    check(zero_engine_create(comm, device, model, &config, &engine)); /* takes all the memory that it will ever need */
+    check(zero_engine_create(comm, device, model, &config, &engine)); /* allocates all memory that it will ever need */
     check(zero_init_parameters(engine));
 
-    void *memory; /* what cudaMalloc gives would do as well */
+    void *memory; /* memory from cudaMalloc would do as well */
     check(zero_alloc(engine, ZERO_MEMORY_DATA, sizeof(batch_t), &memory));
     batch_t *batch = (batch_t *)memory;
     make_data(&on_host);
     check(zero_device_copy(device, batch, &on_host, sizeof on_host, queue));
 
-    /* Nothing in this loop waits for the GPU but report_oldest_step: all is put into the stream, where libzero orders
-     * its own work before and after the kernels. */
+    /* Only report_oldest_step waits for the GPU. All else is queued in the stream, where libzero orders its own work
+     * before and after the kernels. */
     for (int step = 1; step <= N_STEPS; step++) {
-        /* Forward. Ask for a parameter's place after every acquire: it may be another than the last time. */
-        check(zero_begin(engine, ZERO_PASS_TRAIN, queue));
-        check(zero_acquire(engine, product, queue));
-        multiply<<<1, N_SAMPLES, 0, stream>>>(batch, (const __nv_bfloat16 *)zero_param(engine, w));
-        check(zero_release(engine, product, queue));
-        check(zero_acquire(engine, shift, queue));
-        add_and_compare<<<1, N_SAMPLES, 0, stream>>>(batch, (const __nv_bfloat16 *)zero_param(engine, b));
-        check(zero_release(engine, shift, queue));
-
-        /* Backward, last unit first. */
-        check(zero_acquire(engine, shift, queue));
-        gradient<<<1, 1, 0, stream>>>(batch, N_FEATURES, (__nv_bfloat16 *)zero_grad(engine, b).data);
-        check(zero_grad_ready(engine, shift, queue));
-        check(zero_acquire(engine, product, queue));
-        gradient<<<1, N_FEATURES, 0, stream>>>(batch, 0, (__nv_bfloat16 *)zero_grad(engine, w).data);
-        check(zero_grad_ready(engine, product, queue));
-        check_launches();
-
-        /* Reads the loss in stream order, so the next step's kernels may overwrite it; the host must not touch it. The
-         * result is fetched a step late: while the host waits for the step before, the GPU has this one to do. */
+        queue_passes(engine, batch, queue);
+        /* Reads the loss in stream order, so the next step's kernels may overwrite it. The host must not touch it. */
         check(zero_step(engine, 0.01f, &batch->loss, queue));
-        if (step > 1)
+        if (step > 1) /* one step late: while the host waits for the previous step, the GPU computes this one */
             report_oldest_step(engine);
     }
     report_oldest_step(engine);
