@@ -1,9 +1,9 @@
-# setup.sh - what the launch scripts share: naming the step at hand, failing with a reason, installing what is missing,
+# setup.sh - what the launch scripts share: announcing steps, failing with a reason, installing missing packages,
 # counting cores and GPUs. Sourced, never run.
 #
-# A script that sources this announces each step with `step`; whatever ends it early then leaves one line that names
-# the step, the reason and what to do. Nothing is written outside the repository, and root is used for apt-get alone.
-# shellcheck shell=bash disable=SC2034 # the lists of packages are read by those who source this
+# A script that sources this announces each step with `step`. If it ends early, its last line names the step, the reason
+# and what to do. Nothing is written outside the repository, and only apt-get runs as root.
+# shellcheck shell=bash disable=SC2034 # the scripts that source this read the package lists
 
 set -euo pipefail
 export LC_ALL=C
@@ -14,11 +14,11 @@ script=launch/$(basename "$0")
 # What `make` needs, by Debian's and Ubuntu's names.
 build_packages=(gcc libc6-dev make pkg-config openmpi-bin libopenmpi-dev libopenblas-dev libiniparser-dev
     libjansson-dev libxxhash-dev libhwloc-dev)
-# What the tests need besides.
+# What the tests need as well.
 check_packages=(check cppcheck clang libomp-dev g++ shellcheck valgrind libc6-dbg)
-# What the slow parts of the check need besides.
+# What the slow parts of launch/check need as well.
 slow_packages=(iproute2 procps util-linux python3 python3-venv)
-# Taken where the distribution has it: the layout of the sources is pinned to this version's (tests/lint).
+# Installed if the distribution has it: tests/lint checks the layout of the sources with this version.
 check_packages_optional=(clang-format-14)
 
 current_step="starting"
@@ -42,7 +42,7 @@ on_exit()
 {
     local status=$?
     if [[ $status -ne 0 && $reason_given -eq 0 ]]; then
-        printf '%s: failed while %s (exit code %d). The lines above say why; mend that and run it again.\n' \
+        printf '%s: failed while %s (exit code %d). The lines above say why; fix that and run it again.\n' \
             "$script" "$current_step" "$status" >&2
     fi
 }
@@ -53,11 +53,11 @@ trap 'reason_given=1; printf "%s: stopped while %s\n" "$script" "$current_step" 
 
 is_installed()
 {
-    # One line for each architecture it is known for; a removed package is known as config-files or not-installed.
+    # Prints one line per architecture; a removed package has the status config-files or not-installed.
     dpkg-query -W -f='${db:Status-Status}\n' "$1" 2>/dev/null | grep -x installed >/dev/null
 }
 
-# Prints those of the packages that are not installed.
+# Prints which of the packages are not installed.
 missing_packages()
 {
     local package
@@ -66,7 +66,7 @@ missing_packages()
     done
 }
 
-# Whether apt knows a version of the package that it could install.
+# Succeeds if apt has a version of the package that it could install.
 is_available()
 {
     local candidate
@@ -82,7 +82,7 @@ all_available()
     done
 }
 
-# Runs apt-get as root, quietly; on failure prints what it said.
+# Runs apt-get as root, quietly. On failure prints its last lines and sets apt_reason.
 apt_get()
 {
     local -a as_root=()
@@ -100,46 +100,46 @@ apt_get()
     rm -f "$log"
 }
 
-# install_packages PACKAGE... : all of them are there afterwards, or the script has ended with the reason.
+# install_packages PACKAGE...: installs those that are missing. Ends the script with a reason if that fails.
 install_packages()
 {
     if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
-        printf '   this is neither Debian nor Ubuntu: nothing is installed here. Needed, by their Debian names:\n   %s\n' "$*"
+        printf '   this is neither Debian nor Ubuntu, so nothing is installed. Needed packages, by their Debian names:\n   %s\n' "$*"
         return
     fi
     local -a missing
     mapfile -t missing < <(missing_packages "$@")
     if [[ ${#missing[@]} -eq 0 ]]; then
-        echo "   all $# packages are here already"
+        echo "   all $# packages are already installed"
         return
     fi
     echo "   missing: ${missing[*]}"
     if [[ $(id -u) -ne 0 ]]; then
-        command -v sudo >/dev/null || fail "packages are missing, and there is neither root nor sudo to install them" \
+        command -v sudo >/dev/null || fail "packages are missing, and installing them needs root or sudo" \
             "Ask an administrator to run: apt-get install ${missing[*]}"
-        echo "   sudo is used for apt-get alone"
-        # apt-get runs without a terminal; ask for the password here, where it can be typed.
+        echo "   sudo is used only for apt-get"
+        # apt-get runs without a terminal, so ask for the password here.
         sudo -n true 2>/dev/null || sudo -v || fail "sudo was refused" "Ask an administrator to run: apt-get install ${missing[*]}"
     fi
 
     local package
-    # A fresh machine or container has no package lists; an old one has lists of files that are gone.
+    # A fresh machine or container has no package lists; an old one lists versions that no longer exist.
     if ! all_available "${missing[@]}"; then
         apt_get update || fail "$apt_reason" "Check the network and /etc/apt/sources.list, then run it again."
         for package in "${missing[@]}"; do
-            is_available "$package" || fail "apt knows no package $package" \
-                "On Ubuntu enable universe (add-apt-repository universe); supported are Debian 12/13 and Ubuntu 22.04/24.04."
+            is_available "$package" || fail "apt has no package $package" \
+                "On Ubuntu enable universe (add-apt-repository universe); Debian 12/13 and Ubuntu 22.04/24.04 are supported."
         done
     fi
     if ! apt_get install --no-install-recommends "${missing[@]}"; then
-        echo "   once more, with fresh package lists"
+        echo "   trying again with fresh package lists"
         apt_get update || fail "$apt_reason" "Check the network and /etc/apt/sources.list, then run it again."
         apt_get install --no-install-recommends "${missing[@]}" ||
-            fail "$apt_reason" "Mend that (apt-get install ${missing[*]} shows all of it), then run it again."
+            fail "$apt_reason" "Fix that (apt-get install ${missing[*]} shows everything), then run it again."
     fi
 }
 
-# Installs those of the packages that this distribution has, and carries on without the others.
+# Installs those of the packages that this distribution has, and continues without the others.
 install_optional_packages()
 {
     command -v apt-cache >/dev/null || return 0
@@ -157,7 +157,7 @@ install_optional_packages()
 
 # ---- the machine ---------------------------------------------------------------------------------------------------
 
-# Cores this process may use: its affinity mask, and the container's quota where there is one.
+# Prints how many cores this process may use, by its affinity mask and the container's quota, if any.
 core_count()
 {
     local cores quota period
@@ -169,7 +169,7 @@ core_count()
     echo $((cores > 0 ? cores : 1))
 }
 
-# GPUs that this build can use: none where it was built without CUDA, whose functions it would name.
+# Prints how many GPUs this build can use: none if it was built without CUDA, whose functions it would name.
 gpu_count()
 {
     local count=0

@@ -1,7 +1,7 @@
-# libzero.awk - zero.h as the man page libzero(3): awk -v version=0.1.0 -f libzero.awk zero.h
+# libzero.awk - prints zero.h as the man page libzero(3): awk -v version=0.1.0 -f libzero.awk zero.h
 #
-# The header's own text is the page: its first comment is the description, each "---- Title ----" line a section, other
-# comments paragraphs, declarations code.
+# The page is the header's own text: its first comment is the description, a "---- Title ----" line begins a section,
+# other comments are paragraphs, and declarations are code.
 
 function troff(text) {
     gsub(/\\/, "\\e", text)
@@ -10,7 +10,7 @@ function troff(text) {
         text = "\\&" text
     return text
 }
-# A paragraph begins with the next text, unless a section has just begun.
+# Begins a paragraph, unless a section has just begun.
 function flush_paragraph() { if (paragraph && !section_begins) print ".PP"; paragraph = section_begins = 0 }
 # A declaration follows its comment without a blank line, so that one sees which is whose.
 function begin_literal() { if (!literal) { paragraph = !commented; flush_paragraph(); print ".nf" } literal = 1; commented = 0 }
@@ -22,7 +22,7 @@ BEGIN {
     print ".SH SYNOPSIS\n.nf\n#include <zero.h>\n\ncc ... $(pkg\\-config \\-\\-cflags \\-\\-libs zero)\n.fi\n.SH DESCRIPTION"
     section_begins = 1
 }
-# What only the preprocessor needs.
+# Skip what only the preprocessor needs.
 /^#(ifndef|ifdef|if|else|endif|include)/ || /^extern "C"/ || /^#define ZERO_(H|API)/ { skipped = 1; next }
 skipped && /^}$/ { skipped = 0; next }
 /^ \*\/$/ && in_comment { in_comment = 0; next }

@@ -1,5 +1,5 @@
-/* options.c - the option table as documents: the reference in docs/configuration.md, the man page zerotrain(1) and
- * bash's completion. What zerotrain accepts and what the documents say come from the same rows.
+/* options.c - prints the option table as documents: the reference in docs/configuration.md, the man page zerotrain(1)
+ * and the completion for bash. They have the same rows as zerotrain itself.
  *
  *     options markdown | man | bash
  */
@@ -10,12 +10,6 @@
 
 #include "train/options/options_table.h"
 
-/* Whether the row is the first of its section. */
-static bool begins_section(const option_row_t *row)
-{
-    return row == option_rows || strcmp(row->section, row[-1].section) != 0;
-}
-
 /* ---- docs/configuration.md ---- */
 
 static void print_markdown(void)
@@ -23,7 +17,7 @@ static void print_markdown(void)
     for (const option_row_t *row = option_rows; row < option_rows + n_option_rows; row++) {
         char values[128];
         option_describe_values(row, "`, `", values, sizeof values);
-        if (begins_section(row))
+        if (option_begins_section(row))
             printf("%s### [%s]\n\n| key | default | values | meaning |\n|---|---|---|---|\n",
                    row == option_rows ? "" : "\n", row->section);
         const char *initial = row->initial ? row->initial : "required", *tick = row->initial && *initial ? "`" : "";
@@ -33,7 +27,7 @@ static void print_markdown(void)
 
 /* ---- zerotrain(1) ---- */
 
-/* Prints text for troff: a hyphen that stays a hyphen, and nothing that begins a request. */
+/* Prints text for troff: hyphens stay hyphens, and no line begins a request. */
 static void print_troff(const char *text)
 {
     for (const char *c = text; *c; c++) {
@@ -77,7 +71,7 @@ static void print_man_settings(void)
     for (const option_row_t *row = option_rows; row < option_rows + n_option_rows; row++) {
         char values[128], name[160], help[512];
         option_describe_values(row, "|", values, sizeof values);
-        if (begins_section(row))
+        if (option_begins_section(row))
             printf(".SS [%s]\n", row->section);
         snprintf(name, sizeof name, "%s =", row->key);
         snprintf(help, sizeof help, "%s (%s%s)", row->help, row->initial ? "default: " : "required",
@@ -107,7 +101,7 @@ static void print_man(void)
     fputs(".SH EXIT STATUS\n", stdout);
     print_term("0", "", "success");
     print_term("2", "", "a mistake in the command line or the configuration file");
-    print_term("3", "", "stopped by a signal and saved: --resume goes on from there");
+    print_term("3", "", "stopped by a signal and saved: --resume continues from there");
     print_term("1", "", "any other failure");
     fputs(".SH SEE ALSO\n.BR libzero (3),\n.BR mpirun (1)\n", stdout);
 }
@@ -124,12 +118,12 @@ static void print_choices(const option_row_t *row)
 
 static void print_bash(void)
 {
-    puts("# bash completion for zerotrain; generated from its option table\n"
+    puts("# Bash completion for zerotrain, generated from its option table.\n"
          "_zerotrain()\n"
          "{\n"
          "    local word=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} key=\n"
          "    COMPREPLY=()\n"
-         "    # bash cuts words at '=': --set zero.stage=3 arrives as zero.stage, =, 3\n"
+         "    # Bash splits words at '=': --set zero.stage=3 arrives as zero.stage, =, 3.\n"
          "    [[ $word != = ]] || word=\n"
          "    if [[ $previous == = ]]; then\n"
          "        key=${COMP_WORDS[COMP_CWORD - 2]}\n"

@@ -1,8 +1,8 @@
-/* checkpoints.c - see checkpoints.h. Files are libzero's business; here is what zerotrain adds to state.json:
+/* checkpoints.c - see checkpoints.h. libzero writes the files; zerotrain adds to state.json:
  *
- *     "config": {"model": {"arch": "gpt2", ...}, ...}    the effective configuration, as an ini file would have it
- *     "data": {"sequences": 240, "tokens": 9000, ...}    how far the run is in the order of its data, and what they are
- *     "seed": 1                                          of initial weights and of that order
+ *     "config": {"model": {"arch": "gpt2", ...}, ...}    the effective configuration, with values as in an ini file
+ *     "data": {"sequences": 240, "tokens": 9000, ...}    the position in the order of the data, and their identity
+ *     "seed": 1                                          of the initial weights and of that order
  */
 #include "train/checkpoints.h"
 
@@ -18,7 +18,7 @@
 #include "train/report/report.h"
 #include "train/resume_check.h"
 
-/* ---- what is added ---- */
+/* ---- writing state.json ---- */
 
 static json_t *config_object(const options_t *options)
 {
@@ -33,7 +33,7 @@ static json_t *config_object(const options_t *options)
     return config;
 }
 
-/* For free(); NULL without memory. */
+/* Returns what is added to state.json after `step`, for free(). NULL: no memory. */
 static char *state_text(const checkpoints_t *checkpoints, int64_t step)
 {
     json_t *state = json_pack("{s:o, s:{s:I}, s:I}", "config", config_object(checkpoints->options), "data", "sequences",
@@ -46,14 +46,14 @@ static char *state_text(const checkpoints_t *checkpoints, int64_t step)
     return text;
 }
 
-/* ---- what is found ---- */
+/* ---- resuming ---- */
 
 static zero_status_t take_state(checkpoints_t *checkpoints)
 {
     const char *path = zero_checkpoint_path(checkpoints->resumed);
     json_t *state = json_loads(zero_checkpoint_state(checkpoints->resumed), JSON_REJECT_DUPLICATES, NULL);
     const json_t *sequences = json_object_get(json_object_get(state, "data"), "sequences");
-    /* With the tokens of the run that goes on, fewer than 2^61 (options_resolve.c), they can still be counted. */
+    /* This run adds fewer than 2^61 tokens (options_resolve.c), so that the sum does not overflow. */
     const int64_t most = (INT64_C(1) << 61) / checkpoints->options->model.seq_len;
     zero_status_t status = ZERO_OK;
     if (!json_is_integer(sequences) || json_integer_value(sequences) < 0 || json_integer_value(sequences) > most)
@@ -94,11 +94,11 @@ zero_status_t checkpoints_prepare(const checkpoints_t *checkpoints)
     const char *directory = checkpoints->options->checkpoint.dir;
     if (!directory[0])
         return ZERO_OK;
-    signal(SIGXFSZ, SIG_IGN); /* a file that may grow no further is an error of write's, with a line */
+    signal(SIGXFSZ, SIG_IGN); /* writing beyond a file size limit then fails with a log line */
     return zero_save_prepare(checkpoints->comm, directory);
 }
 
-/* Nothing is lost by it at once, but [checkpoint] keep counts the earlier run's checkpoints, too. */
+/* Warns of an earlier run's checkpoints: [checkpoint] keep counts them too, so they will be removed one by one. */
 void checkpoints_report(const checkpoints_t *checkpoints)
 {
     const options_t *options = checkpoints->options;
@@ -112,8 +112,8 @@ void checkpoints_report(const checkpoints_t *checkpoints)
     snprintf(latest, sizeof latest, "%s/latest", options->checkpoint.dir);
     ssize_t n_bytes = readlink(latest, name, sizeof name);
     if (n_bytes > 0)
-        report("%s has checkpoints of an earlier run, up to %.*s; this run begins anew and will replace them: --resume "
-               "would go on from there",
+        report("%s has checkpoints of an earlier run, up to %.*s; this run starts from scratch and will replace them: "
+               "--resume would continue from there",
                options->checkpoint.dir, (int)n_bytes, name);
 }
 
@@ -169,7 +169,7 @@ zero_status_t checkpoints_finish(checkpoints_t *checkpoints)
     return status;
 }
 
-/* Takes a save along, if one is under way, and ends it once it is complete or has failed. */
+/* Continues a save that is in progress, and ends it if it is complete or has failed. */
 static zero_status_t poll(checkpoints_t *checkpoints)
 {
     bool done;

@@ -1,4 +1,4 @@
-/* checkpoints.h - when a run saves, what it adds to libzero's checkpoint, and how it goes on from one. */
+/* checkpoints.h - when a run saves, what it adds to libzero's checkpoint, and how it resumes from one. */
 #ifndef ZEROTRAIN_CHECKPOINTS_H
 #define ZEROTRAIN_CHECKPOINTS_H
 
@@ -8,35 +8,35 @@
 typedef struct checkpoints {
     const options_t *options;
     zero_comm_t *comm;
-    data_identity_t data;       /* that the run trains on */
-    zero_save_t *save;          /* under way; NULL: none */
-    zero_checkpoint_t *resumed; /* until it is loaded */
+    data_identity_t data;       /* the data that the run trains on */
+    zero_save_t *save;          /* in progress; NULL: none */
+    zero_checkpoint_t *resumed; /* until it is loaded; else NULL */
     int64_t first_step;         /* of this run: 1, or the one after the checkpoint's */
-    int64_t sequences_before;   /* seen by the steps before it, all ranks */
+    int64_t sequences_before;   /* by all ranks in the steps before it */
     int64_t last_saved;         /* step; 0: none */
 } checkpoints_t;
 
-/* Opens and checks what --resume names, and compares what it was made with (resume_check.h). data: of this run. Changes
- * nothing. [collective] */
+/* Opens and checks the checkpoint that --resume names, if it is given, and compares it with this run (resume_check.h).
+ * data: of this run. Changes nothing. [collective] */
 zero_status_t checkpoints_open(const options_t *options, zero_comm_t *comm, const data_identity_t *data,
                                checkpoints_t *checkpoints);
-/* Makes sure that [checkpoint] dir can be written, and removes what saves that were killed have left there: when it is
+/* Makes sure that [checkpoint] dir can be written, and removes what killed saves have left there. Called when it is
  * certain that the run begins. [collective] */
 zero_status_t checkpoints_prepare(const checkpoints_t *checkpoints);
-/* Says, before the first step, where nothing will be saved or an earlier run's checkpoints are. */
+/* Reports, before the first step, that nothing will be saved or that checkpoints of an earlier run are there. */
 void checkpoints_report(const checkpoints_t *checkpoints);
-/* Takes over what was resumed. [collective] */
+/* Loads the checkpoint that checkpoints_open has opened. [collective] */
 zero_status_t checkpoints_load(checkpoints_t *checkpoints, zero_engine_t *engine);
-/* Sequences that all ranks have seen when `step` is done. */
+/* Returns how many sequences all ranks together have seen after `step`. */
 int64_t checkpoints_sequences(const checkpoints_t *checkpoints, int64_t step);
 
-/* Whether `step`, the run's last or not, ends with a save; so its result cannot be told of late. */
+/* Returns whether `step` ends with a save. Then its result must be waited for at once. */
 bool checkpoints_are_due(const checkpoints_t *checkpoints, int64_t step, int64_t last_step);
-/* After every step that was waited for: begins a save where one is due, takes along one that is under way.
+/* Begins a save if one is due, and continues one that is in progress. Called after every step that was waited for.
  * [collective] */
 zero_status_t checkpoints_after_step(checkpoints_t *checkpoints, zero_engine_t *engine, int64_t step,
                                      int64_t last_step);
-/* Before the engine goes: waits for a save that is under way. [collective] */
+/* Waits for a save that is in progress. Called before the engine is destroyed. [collective] */
 zero_status_t checkpoints_finish(checkpoints_t *checkpoints);
 void checkpoints_close(checkpoints_t *checkpoints);
 

@@ -1,4 +1,4 @@
-/* loop.c - the training loop: micro-steps, update, log. */
+/* loop.c - the training run: sets everything up, makes the steps, logs, evaluates, saves, and takes it all down. */
 #include "train/loop.h"
 
 #include <fcntl.h>
@@ -25,13 +25,13 @@
 #define SAMPLE_TEMPERATURE 0.8f
 #define SAMPLE_TOP_K 40
 
-/* Everything a run holds, in the order it is taken. */
+/* Everything a run holds, in the order of creation. */
 typedef struct run {
     const options_t *options;
     zero_comm_t *comm;
     int micro_steps;
-    int64_t last_step; /* that the run is to make */
-    int64_t end_step;  /* that it ends with: the same, unless a signal came */
+    int64_t last_step; /* that the run should make */
+    int64_t end_step;  /* that it ends with: last_step unless a signal came */
     zero_device_t *device;
     model_t model;
     zero_engine_t *engine;
@@ -40,7 +40,7 @@ typedef struct run {
     metrics_t *metrics;
     tensorboard_t *tensorboard;
     checkpoints_t checkpoints;
-    int n_late; /* steps that are told of late, while the next is under way: the host need not wait for a GPU */
+    int n_late; /* steps that stay queued while the next is queued, so that the host need not wait for a GPU */
     int n_queued;
     int64_t n_done, n_skipped; /* steps of this run */
     double started_ms;
@@ -55,12 +55,12 @@ static double now_ms(void)
 
 /* ---- one step ---- */
 
-/* Queues a step; its result comes from zero_step_wait. */
+/* Queues a step. Its result comes from zero_step_wait. */
 static zero_status_t train_step(run_t *run, int64_t step)
 {
     const options_t *o = run->options;
     const int32_t *inputs, *targets;
-    /* The mean over the global batch's tokens: every token of every rank and micro-step weighs the same. */
+    /* The loss is the mean over the global batch's tokens: every token of every rank and micro-step counts the same. */
     double loss_weight = 1.0 / (double)(o->train.global_batch * o->model.seq_len);
     trace_begin_step(run->trace, step);
     TRY(model_clear_loss(&run->model));
@@ -77,8 +77,8 @@ static zero_status_t train_step(run_t *run, int64_t step)
     return ZERO_OK;
 }
 
-/* Mean loss, in nats per token, over eval_batches global batches of the held-out data, or all of it if that is less.
- * The sequences are a random sample by seed, the same at every evaluation. */
+/* Computes the mean loss, in nats per token, over eval_batches global batches of the validation data, or over all of it
+ * if it has fewer. The sequences are a random sample by seed, the same at every evaluation. */
 static zero_status_t evaluate(run_t *run, double *val_loss)
 {
     const options_t *o = run->options;
@@ -106,7 +106,8 @@ static void print_tokens(const run_t *run, const int32_t *tokens, int n)
             putchar(tokens[i] == '\n' || tokens[i] == '\t' || (tokens[i] >= 32 && tokens[i] < 127) ? tokens[i] : '?');
 }
 
-/* Prints to stdout what the model makes of the beginning of a held-out sequence (of a training one without any). */
+/* Prints to stdout how the model continues a sequence of the validation data, or of the training data if there are
+ * none. */
 static zero_status_t show_sample(run_t *run)
 {
     int32_t tokens[SAMPLE_PROMPT + SAMPLE_TOKENS];
@@ -119,7 +120,8 @@ static zero_status_t show_sample(run_t *run)
                           .seed = (uint64_t)run->options->train.seed};
     TRY(data_batch(run->val ? run->val : run->train, 0, 0, &inputs, &targets));
     memcpy(tokens, inputs, (size_t)n_prompt * sizeof *tokens);
-    TRY(zero_comm_broadcast(run->comm, tokens, (size_t)n_prompt * sizeof *tokens, 0)); /* ranks read different ones */
+    TRY(zero_comm_broadcast(run->comm, tokens, (size_t)n_prompt * sizeof *tokens,
+                            0)); /* each rank has read another sequence */
     TRY(sample_generate(&run->model, &spec, tokens, n_prompt));
     if (zero_comm_rank(run->comm) != 0)
         return ZERO_OK;
@@ -132,7 +134,7 @@ static zero_status_t show_sample(run_t *run)
     return ZERO_OK;
 }
 
-/* ---- what is said ---- */
+/* ---- reporting a step ---- */
 
 static void report_progress(const run_t *run, const metrics_row_t *row)
 {
@@ -158,7 +160,8 @@ static bool is_due(int64_t step, int64_t every, int64_t last_step)
     return step == last_step || (every > 0 && step % every == 0);
 }
 
-/* By system calls: stdio would allocate, and a step allocates nothing. */
+/* Returns the resident memory of this process. Uses system calls: stdio would allocate, and a step allocates nothing.
+ */
 static uint64_t host_bytes(void)
 {
     unsigned long long total = 0, resident = 0;
@@ -194,8 +197,9 @@ static metrics_row_t make_row(const run_t *run, const zero_step_result_t *result
                            .exposed_comm_ms = result->exposed_comm_ms};
 }
 
-/* A rank's signal came with the step's result, to all ranks alike: the run ends with the steps that are queued. */
-static void heed_signal(run_t *run, const zero_step_result_t *result)
+/* Ends the run with the steps that are queued, if any rank has announced a signal. All ranks learn of it from the
+ * result of the same step. */
+static void stop_on_signal(run_t *run, const zero_step_result_t *result)
 {
     const char *dir = run->options->checkpoint.dir;
     int64_t end_step = (int64_t)result->step + run->n_queued;
@@ -207,14 +211,14 @@ static void heed_signal(run_t *run, const zero_step_result_t *result)
            dir[0] ? ", which is saved in " : "; nothing is saved: [checkpoint] dir is not set", dir);
 }
 
-/* Waits for the oldest queued step and tells of it. */
+/* Waits for the oldest queued step, reports it, and evaluates, samples and saves if that is due. */
 static zero_status_t finish_step(run_t *run)
 {
     const options_t *o = run->options;
     zero_step_result_t result;
     double val_loss = 0.0;
     zero_status_t status = zero_step_wait(run->engine, &result);
-    if (status != ZERO_OK && status != ZERO_ERROR_NONFINITE) /* the latter has a result, which is told first */
+    if (status != ZERO_OK && status != ZERO_ERROR_NONFINITE) /* the latter has a result, which is reported first */
         return status;
     int64_t step = (int64_t)result.step;
     metrics_row_t row = make_row(run, &result);
@@ -222,14 +226,14 @@ static zero_status_t finish_step(run_t *run)
     run->n_done++;
     run->n_skipped += result.skipped;
     if (status == ZERO_OK)
-        heed_signal(run, &result);
+        stop_on_signal(run, &result);
 
     if (run->val && status == ZERO_OK && is_due(step, o->train.eval_every, run->last_step)) {
         TRY(evaluate(run, &val_loss));
         row.has_val_loss = true;
         row.val_loss = (float)val_loss;
     }
-    /* Only rank 0 writes; everyone hears of a full disk at the next collective, when rank 0 is gone. */
+    /* Only rank 0 writes. If its disk is full it ends the run, and its peers notice at the next collective call. */
     TRY(metrics_write(run->metrics, &row));
     TRY(tensorboard_write(run->tensorboard, &row));
     if (result.skipped || row.has_val_loss || step == run->checkpoints.first_step ||
@@ -241,8 +245,8 @@ static zero_status_t finish_step(run_t *run)
     return checkpoints_after_step(&run->checkpoints, run->engine, step, run->end_step);
 }
 
-/* What comes after this step needs it done: it cannot be told of late. */
-static bool must_end_now(const run_t *run, int64_t step)
+/* Returns whether the step must be waited for at once, because what follows it needs it done. */
+static bool must_wait_now(const run_t *run, int64_t step)
 {
     const options_t *o = run->options;
     return step == run->end_step || (run->val && is_due(step, o->train.eval_every, run->last_step)) ||
@@ -257,7 +261,7 @@ static zero_status_t loop(run_t *run)
     for (int64_t step = run->checkpoints.first_step; step <= run->end_step; step++) {
         TRY(train_step(run, step));
         run->n_queued++;
-        while (run->n_queued > (must_end_now(run, step) ? 0 : run->n_late))
+        while (run->n_queued > (must_wait_now(run, step) ? 0 : run->n_late))
             TRY(finish_step(run));
     }
     return ZERO_OK;
@@ -281,7 +285,7 @@ static zero_status_t open_data(run_t *run, const char *paths, data_t **data)
     return report_agree(run->comm, data_open(&spec, data));
 }
 
-/* A run that resumes reads on where the one before ended. */
+/* Opens the checkpoint to resume from, and moves the data to where the previous run ended. */
 static zero_status_t open_checkpoints(run_t *run)
 {
     const char *paths = run->options->data.train;
@@ -292,7 +296,7 @@ static zero_status_t open_checkpoints(run_t *run)
     return ZERO_OK;
 }
 
-/* A checkpoint may be that of the last step or of a later one. */
+/* Returns whether there are steps to make. A checkpoint may be of the last step or of a later one. */
 static bool has_steps(const run_t *run)
 {
     return run->checkpoints.first_step <= run->last_step;
@@ -302,7 +306,7 @@ static zero_status_t open_metrics(run_t *run)
 {
     zero_status_t status = ZERO_OK;
     const options_t *o = run->options;
-    if (zero_comm_rank(run->comm) == 0) /* first what takes nothing from an earlier run */
+    if (zero_comm_rank(run->comm) == 0) /* first, since it removes nothing of an earlier run */
         status = tensorboard_open(o->log.tensorboard, &run->tensorboard);
     if (zero_comm_rank(run->comm) == 0 && status == ZERO_OK && o->resume)
         status = metrics_rewind(o->log.metrics, run->checkpoints.first_step - 1);
@@ -311,8 +315,8 @@ static zero_status_t open_metrics(run_t *run)
     return report_agree(run->comm, status);
 }
 
-/* Opens what the run will write. Until here nothing of an earlier run has been touched, and all else that could refuse
- * this one has let it pass, on all ranks. */
+/* Opens what the run will write. Called last, when everything else that could fail has succeeded on all ranks: until
+ * here nothing of an earlier run has been touched. */
 static zero_status_t open_outputs(run_t *run)
 {
     if (!has_steps(run))
@@ -322,7 +326,7 @@ static zero_status_t open_outputs(run_t *run)
     return open_metrics(run);
 }
 
-/* Before anything is read or written: a device that is not there is a mistake of the configuration. */
+/* Opens the device. Called before anything is read or written: a missing device is a mistake in the configuration. */
 static zero_status_t open_device(run_t *run)
 {
     zero_device_type_t type = (zero_device_type_t)run->options->device.type;
@@ -380,9 +384,9 @@ static void report_start(const run_t *run)
     if (o->log.metrics[0])
         report("metrics of every step go to %s", o->log.metrics);
     if (o->log.tensorboard[0])
-        report("TensorBoard's event file is in %s", o->log.tensorboard);
+        report("the TensorBoard event file is in %s", o->log.tensorboard);
     if (o->log.trace[0])
-        report("a trace of all ranks goes to %s when the run ends", o->log.trace);
+        report("a timeline of all ranks is written to %s when the run ends", o->log.trace);
 }
 
 static zero_status_t set_up(run_t *run)
@@ -399,14 +403,14 @@ static zero_status_t set_up(run_t *run)
     return open_outputs(run);
 }
 
-/* A run that changed nothing has not done what it was asked for, though it came to its end. */
+/* Returns how a run ended that has not failed. One in which no step changed the weights counts as a failure. */
 static loop_end_t end_of(const run_t *run)
 {
     if (run->end_step != run->last_step)
         return run->options->checkpoint.dir[0] ? LOOP_STOPPED_SAVED : LOOP_STOPPED_UNSAVED;
     if (run->n_done == 0 || run->n_skipped < run->n_done)
         return LOOP_COMPLETE;
-    report("all steps of this run (%lld) were skipped, so the weights are as they were: gradients were not finite; %s",
+    report("all steps of this run (%lld) were skipped, so the weights have not changed: gradients were not finite; %s",
            (long long)run->n_done,
            run->options->train.precision == ZERO_FP16
                ? "fp16's loss scale may need more steps to settle, else look at the data and the initial weights"
@@ -431,25 +435,25 @@ zero_status_t loop_run(const options_t *options, zero_comm_t *comm, loop_end_t *
     run.end_step = run.last_step;
 
     zero_status_t status = report_agree(comm, set_up(&run));
-    report_hold_errors(false); /* from here on ranks fail for reasons of their own, and at any place */
+    report_hold_errors(false); /* from here on, ranks fail alone and at any point */
     if (status == ZERO_OK) {
         report_start(&run);
         status = loop(&run);
     }
-    if (status == ZERO_ERROR_NONFINITE) /* all ranks alike: what was good before is saved to the end */
+    if (status == ZERO_ERROR_NONFINITE) /* on all ranks: complete a save of good weights */
         checkpoints_finish(&run.checkpoints);
     close_files(&run);
-    /* Steps that are not finite end the run on all ranks alike; after another failure peers may be lost. */
+    /* ZERO_ERROR_NONFINITE ends the run on all ranks together. After any other failure peers may be lost. */
     zero_status_t traced = trace_close(run.trace, status == ZERO_OK || status == ZERO_ERROR_NONFINITE);
     if (status == ZERO_OK)
         status = traced;
-    /* A rank that failed alone must not wait for the others here, nor its device for theirs: main aborts the job. */
+    /* A rank that failed alone must not wait for the others here, nor its device for theirs. main aborts the job. */
     if (status == ZERO_OK || !run.engine)
         model_destroy(&run.model);
     if (status == ZERO_OK)
         zero_engine_destroy(run.engine);
     if (status == ZERO_OK || !run.engine)
-        zero_device_destroy(run.device); /* not under an engine that stays */
+        zero_device_destroy(run.device); /* but not while an engine that was not destroyed uses it */
     data_close(run.val);
     data_close(run.train);
     if (status == ZERO_OK)

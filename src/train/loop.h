@@ -6,12 +6,12 @@
 
 typedef enum loop_end {
     LOOP_COMPLETE,
-    LOOP_STOPPED_SAVED, /* by a signal to any rank, after the same step on all; --resume goes on from there */
+    LOOP_STOPPED_SAVED, /* by a signal to any rank, after the same step on all; --resume continues from there */
     LOOP_STOPPED_UNSAVED,
-    LOOP_ALL_SKIPPED, /* it came to its last step, but no step changed the weights; a line has said so */
+    LOOP_ALL_SKIPPED, /* it reached its last step, but no step changed the weights; this has been logged */
 } loop_end_t;
 
-/* Trains, evaluates, samples, logs. *end: how it ended, where the status is ZERO_OK. [collective] */
+/* Trains, evaluates, samples and logs. On ZERO_OK, *end says how the run ended. [collective] */
 zero_status_t loop_run(const options_t *options, zero_comm_t *comm, loop_end_t *end);
 
 #endif

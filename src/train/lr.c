@@ -1,11 +1,11 @@
-/* lr.c - the learning rate of a step, as lr.h says it: warm-up, then the schedule, as pure arithmetic. */
+/* lr.c - see lr.h. */
 #include "train/lr.h"
 
 #include <math.h>
 
 static const double PI = 3.14159265358979323846;
 
-/* Where `step` stands between first (0) and last (1). */
+/* Returns how far `step` is from first (0) to last (1). */
 static double progress(int64_t step, int64_t first, int64_t last)
 {
     if (step >= last)
@@ -13,7 +13,7 @@ static double progress(int64_t step, int64_t first, int64_t last)
     return step <= first ? 0.0 : (double)(step - first) / (double)(last - first);
 }
 
-/* From lr to min_lr in a straight line. */
+/* Returns the rate at a part (0..1) of the straight line from lr to min_lr. */
 static double decayed(const options_t *options, double part)
 {
     return options->train.lr + (options->train.min_lr - options->train.lr) * part;
@@ -24,7 +24,7 @@ double lr_at(const options_t *options, int64_t step)
     int64_t steps = options->train.steps, warmup = options->train.warmup_steps;
     if (step <= warmup && step <= steps)
         return options->train.lr * ((double)step / (double)warmup);
-    /* The step that has the full rate: the last of the warm-up, and without one the first. */
+    /* The step with the full rate: the last of the warm-up, or the first if there is none. */
     int64_t peak = warmup > 1 ? warmup : 1;
     if (step <= peak)
         return options->train.lr;

@@ -4,12 +4,12 @@
 
 #include "train/options/options.h"
 
-/* Rate of step 1..steps: linear warm-up from lr / warmup_steps to lr over warmup_steps, then
+/* Returns the rate of step 1..steps: linear warm-up from lr / warmup_steps to lr over warmup_steps, then
  *   cosine    half a cosine from lr to min_lr at the last step
  *   linear    a line from lr to min_lr at the last step
  *   constant  lr
  *   wsd       lr, then over the last fifth of the steps a line to min_lr (warm-up, stable, decay; arXiv:2404.06395)
- * steps past the last keep min_lr (constant: lr). */
+ * Steps after the last keep min_lr (constant: lr). */
 double lr_at(const options_t *options, int64_t step);
 
 #endif

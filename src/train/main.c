@@ -1,4 +1,4 @@
-/* main.c - zerotrain: arguments, ranks, run, exit code. */
+/* main.c - zerotrain's main: reads the options, joins the ranks, runs, and returns the exit code. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -11,8 +11,9 @@
 #include "train/report/report.h"
 #include "train/show_plan.h"
 
-/* Takes descriptors 0 to 2 where the program was started without them: the next file to be opened would get one, and
- * what is logged would stand in it. The wrong way round, so that they fail like closed ones: output is still missed. */
+/* Opens descriptors 0 to 2 if the program was started without them: the next file to be opened would get one of them,
+ * and log lines would be written into it. stdin is opened for writing and the others for reading, so that using them
+ * fails as if they were closed, and lost output is noticed. */
 static bool take_standard_descriptors(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
@@ -21,7 +22,7 @@ static bool take_standard_descriptors(void)
     return true;
 }
 
-/* Each rank looks for GPUs on its own host; hosts that find different things cannot train together. */
+/* Resolves [device] type on each rank's host. Hosts with different results cannot train together. */
 static zero_status_t resolve_device(options_t *options, zero_comm_t *comm)
 {
     static const char *const NAMES[] = {
@@ -33,8 +34,8 @@ static zero_status_t resolve_device(options_t *options, zero_comm_t *comm)
     gethostname(host, sizeof host - 1);
     if (mine != first)
         status = report_error(ZERO_ERROR_USAGE,
-                              "[device] type: on host %s, with %d ranks, it comes to %s, on rank 0's to %s: set it to "
-                              "cpu, or take hosts that all have GPUs",
+                              "[device] type: on host %s, with %d ranks, it means %s, on rank 0's %s: set it to "
+                              "cpu, or use hosts that all have GPUs",
                               host, zero_comm_local_size(comm), NAMES[mine], NAMES[first]);
     options->device.type = (int)mine;
     return report_agree(comm, status);
@@ -49,7 +50,8 @@ static zero_status_t run(options_t *options, zero_comm_t *comm, loop_end_t *end)
     return options->plan ? report_agree(comm, show_plan(options, comm)) : loop_run(options, comm, end);
 }
 
-/* A run that a signal stopped is not complete, but where it was saved nothing is lost: a batch script can tell. */
+/* Returns the exit code. A run that a signal stopped has its own code if it was saved, so that a batch script can tell
+ * that nothing is lost. */
 static int exit_code_of(zero_status_t status, loop_end_t end)
 {
     static const int codes[] = {
@@ -57,7 +59,7 @@ static int exit_code_of(zero_status_t status, loop_end_t end)
     return status == ZERO_OK ? codes[end] : report_exit_code(status);
 }
 
-/* Help, a plan or samples that could not be written were not given. */
+/* Flushes stdout. If help, a plan or samples could not be written, the program has failed. */
 static int finish_output(int exit_code)
 {
     errno = 0;
@@ -83,8 +85,8 @@ int main(int argc, char **argv)
     if (parsed == ZERO_OK && action == OPTIONS_EXIT_OK) /* --help needs no communicator */
         return finish_output(report_exit_code(parsed));
 
-    /* With a bad configuration the ranks meet, too: the first to exit would end the job before rank 0 has spoken, and a
-     * rank that is alone with it (its host has another file) must speak for itself. */
+    /* The ranks meet even after a bad configuration: the first rank to exit would end the job before rank 0 has printed
+     * the error, and a rank that finds one alone (its host has another file) must print it itself. */
     zero_status_t status =
         zero_comm_create(parsed == ZERO_OK ? (zero_comm_kind_t)options.zero.comm : ZERO_COMM_AUTO, &comm);
     if (status != ZERO_OK) {
@@ -97,9 +99,9 @@ int main(int argc, char **argv)
         status = run(&options, comm, &end);
     report_hold_errors(false);
     int exit_code = finish_output(exit_code_of(status, end));
-    /* Usage errors are seen by every rank alike and end in good order; after any other, peers may be waiting. */
+    /* All ranks return a usage error together, and end normally. After any other error peers may be waiting. */
     if (status != ZERO_OK && status != ZERO_ERROR_USAGE)
-        zero_comm_abort(comm, exit_code); /* a rank alone returns, and leaves the rest to the end of the process */
+        zero_comm_abort(comm, exit_code); /* returns only without MPI; the process ends anyway */
     else
         zero_comm_destroy(comm);
     return exit_code;

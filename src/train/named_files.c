@@ -1,7 +1,7 @@
 /* named_files.c - see named_files.h.
  *
- * Files that are there are told by device and inode, so that links do not hide them; names that are not there yet by
- * the path that they come to. Devices like /dev/null lose nothing and may be named twice.
+ * Existing files are compared by device and inode, so that links do not hide them; files that do not exist yet by their
+ * path without links. Devices like /dev/null lose nothing and may be named twice.
  */
 #include "train/named_files.h"
 
@@ -19,17 +19,17 @@
 #define MAX_LINKS 40
 #define MAX_FULL (2 * OPTIONS_MAX_PATH)
 
-typedef struct place {
+typedef struct named_file {
     const char *setting, *path;
     bool exists, is_device;
     dev_t device;
     ino_t inode;
-    char full[MAX_FULL]; /* without links, or "" where that cannot be known */
-} place_t;
+    char full[MAX_FULL]; /* without links, or "" if that cannot be found out */
+} named_file_t;
 
-/* ---- one name ---- */
+/* ---- one file ---- */
 
-/* Follows links that end in names which are not there. */
+/* Follows links, even to a file that does not exist. */
 static void follow_links(char path[MAX_FULL])
 {
     char target[OPTIONS_MAX_PATH], joined[MAX_FULL];
@@ -46,7 +46,7 @@ static void follow_links(char path[MAX_FULL])
     }
 }
 
-/* The path without links: as much of it as is there, and the rest as it stands. */
+/* Computes the path without links: resolved as far as it exists, and the rest unchanged. */
 static void find_full(const char *path, char full[MAX_FULL])
 {
     char copy[MAX_FULL], rest[MAX_FULL] = "";
@@ -74,19 +74,19 @@ static void find_full(const char *path, char full[MAX_FULL])
     }
 }
 
-static void find_place(const char *setting, const char *path, place_t *place)
+static void find_file(const char *setting, const char *path, named_file_t *file)
 {
     struct stat info;
-    *place = (place_t){.setting = setting, .path = path, .exists = stat(path, &info) == 0};
-    if (place->exists) {
-        place->device = info.st_dev;
-        place->inode = info.st_ino;
-        place->is_device = S_ISCHR(info.st_mode);
+    *file = (named_file_t){.setting = setting, .path = path, .exists = stat(path, &info) == 0};
+    if (file->exists) {
+        file->device = info.st_dev;
+        file->inode = info.st_ino;
+        file->is_device = S_ISCHR(info.st_mode);
     }
-    find_full(path, place->full);
+    find_full(path, file->full);
 }
 
-static bool is_same(const place_t *a, const place_t *b)
+static bool is_same(const named_file_t *a, const named_file_t *b)
 {
     if (a->exists != b->exists)
         return false;
@@ -95,21 +95,21 @@ static bool is_same(const place_t *a, const place_t *b)
     return a->full[0] && strcmp(a->full, b->full) == 0;
 }
 
-/* ---- what else is named ---- */
+/* ---- the other files ---- */
 
-static zero_status_t check_path(const place_t *written, const char *setting, const char *path)
+static zero_status_t check_path(const named_file_t *written, const char *setting, const char *path)
 {
-    place_t other;
-    find_place(setting, path, &other);
+    named_file_t other;
+    find_file(setting, path, &other);
     if (!is_same(written, &other))
         return ZERO_OK;
     return report_error(ZERO_ERROR_USAGE,
-                        "%s = '%s' and %s = '%s' are one file, which the run would write over: name another",
+                        "%s = '%s' and %s = '%s' are the same file, which the run would overwrite: name another",
                         written->setting, written->path, setting, path);
 }
 
-/* The two files of a Megatron pair, where the path names one of them or what they have in common. */
-static zero_status_t check_pair(const place_t *written, const char *setting, const char *path)
+/* Checks the two files of a Megatron pair, if the path names one of them or what their names have in common. */
+static zero_status_t check_pair(const named_file_t *written, const char *setting, const char *path)
 {
     static const char *const endings[] = {".bin", ".idx"};
     size_t length = strlen(path);
@@ -127,7 +127,7 @@ static zero_status_t check_pair(const place_t *written, const char *setting, con
     return ZERO_OK;
 }
 
-static zero_status_t check_list(const place_t *written, const char *setting, const char *paths)
+static zero_status_t check_list(const named_file_t *written, const char *setting, const char *paths)
 {
     char list[OPTIONS_MAX_PATH];
     snprintf(list, sizeof list, "%s", paths);
@@ -144,8 +144,8 @@ static zero_status_t check_list(const place_t *written, const char *setting, con
     return ZERO_OK;
 }
 
-/* Every file in a directory that is read; one that is not there has none. */
-static zero_status_t check_directory(const place_t *written, const char *setting, const char *directory)
+/* Checks every file in a directory that is read. A directory that does not exist has none. */
+static zero_status_t check_directory(const named_file_t *written, const char *setting, const char *directory)
 {
     zero_status_t status = ZERO_OK;
     DIR *listing = opendir(directory);
@@ -159,7 +159,7 @@ static zero_status_t check_directory(const place_t *written, const char *setting
     return status;
 }
 
-static zero_status_t check_resumed(const place_t *written, const options_t *o)
+static zero_status_t check_resumed(const named_file_t *written, const options_t *o)
 {
     const char *setting = o->resume_dir[0] ? "--resume" : "[checkpoint] dir";
     const char *directory = o->resume_dir[0] ? o->resume_dir : o->checkpoint.dir;
@@ -169,12 +169,12 @@ static zero_status_t check_resumed(const place_t *written, const options_t *o)
     return check_directory(written, setting, latest);
 }
 
-/* Names that a directory of checkpoints keeps for them (zero.h): what stands there is replaced or removed. */
-static zero_status_t check_reserved(const place_t *written, const options_t *o)
+/* Refuses names that are reserved in a directory of checkpoints (zero.h): a file there would be replaced or removed. */
+static zero_status_t check_reserved(const named_file_t *written, const options_t *o)
 {
     static const char *const names[] = {"latest", "step-", "tmp."};
-    place_t directory;
-    find_place("[checkpoint] dir", o->checkpoint.dir, &directory);
+    named_file_t directory;
+    find_file("[checkpoint] dir", o->checkpoint.dir, &directory);
     size_t length = strlen(directory.full);
     if (length == 0 || strncmp(written->full, directory.full, length) != 0 || written->full[length] != '/')
         return ZERO_OK;
@@ -182,12 +182,12 @@ static zero_status_t check_reserved(const place_t *written, const options_t *o)
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (strncmp(name, names[i], strlen(names[i])) == 0)
             return report_error(ZERO_ERROR_USAGE,
-                                "%s = '%s' stands where [checkpoint] dir = '%s' has its checkpoints: name another file",
+                                "%s = '%s' is where [checkpoint] dir = '%s' has its checkpoints: name another file",
                                 written->setting, written->path, o->checkpoint.dir);
     return ZERO_OK;
 }
 
-static zero_status_t check_apart(const options_t *o, const place_t *written)
+static zero_status_t check_apart(const options_t *o, const named_file_t *written)
 {
     TRY(check_path(written, "the configuration file", o->config_path));
     TRY(check_list(written, "[data] train", o->data.train));
@@ -205,9 +205,9 @@ static zero_status_t check_apart(const options_t *o, const place_t *written)
 
 zero_status_t named_files_check(const options_t *o)
 {
-    place_t metrics, trace;
-    find_place("[log] metrics", o->log.metrics, &metrics);
-    find_place("[log] trace", o->log.trace, &trace);
+    named_file_t metrics, trace;
+    find_file("[log] metrics", o->log.metrics, &metrics);
+    find_file("[log] trace", o->log.trace, &trace);
     if (metrics.path[0] && trace.path[0])
         TRY(check_path(&metrics, trace.setting, trace.path));
     if (metrics.path[0])

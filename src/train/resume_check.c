@@ -12,11 +12,11 @@
 typedef enum change {
     CHANGE_REFUSED,
     CHANGE_FORCED, /* refused unless --force */
-    CHANGE_TOLD,
-    CHANGE_FREE, /* does not change what is computed, or changes nothing but how often something is looked at */
+    CHANGE_REPORTED,
+    CHANGE_FREE, /* affects nothing that is computed, or only how often something is reported */
 } change_t;
 
-/* The first that fits counts; key NULL: any of the section. */
+/* The first rule that matches counts. key NULL: any key of the section. */
 static const struct {
     const char *section, *key;
     change_t change;
@@ -24,15 +24,15 @@ static const struct {
     {"model", "init", CHANGE_FREE},
     {"model", "recompute", CHANGE_FREE},
     {"model", NULL, CHANGE_REFUSED},
-    {"data", "format", CHANGE_FREE}, /* what it makes of the files is compared, as the number of tokens */
-    {"data", NULL, CHANGE_TOLD},
+    {"data", "format", CHANGE_FREE}, /* its effect is compared, as the number of tokens */
+    {"data", NULL, CHANGE_REPORTED},
     {"train", "seed", CHANGE_FORCED},
     {"train", "micro_batch", CHANGE_FREE}, /* follows from the number of ranks */
     {"train", "eval_every", CHANGE_FREE},
     {"train", "sample_every", CHANGE_FREE},
-    {"train", NULL, CHANGE_TOLD},
-    {"zero", "reduction", CHANGE_TOLD},
-    {"zero", "reduce_every_micro_step", CHANGE_TOLD},
+    {"train", NULL, CHANGE_REPORTED},
+    {"zero", "reduction", CHANGE_REPORTED},
+    {"zero", "reduce_every_micro_step", CHANGE_REPORTED},
 };
 
 static change_t change_of(const option_row_t *row)
@@ -43,42 +43,42 @@ static change_t change_of(const option_row_t *row)
     return CHANGE_FREE;
 }
 
-/* What has changed, for one line: "train.lr was 0.003, is 0.001; ...". What does not fit is left out. */
-typedef struct told {
+/* What has changed, as one line: "train.lr was 0.003, is 0.001; ...". What does not fit is left out. */
+typedef struct changes {
     size_t n_bytes;
     char text[OPTIONS_MAX_PATH];
-} told_t;
+} changes_t;
 
-__attribute__((format(printf, 2, 3))) static void tell(told_t *told, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static void add_change(changes_t *changes, const char *format, ...)
 {
     va_list args;
-    size_t room = sizeof told->text - told->n_bytes;
-    const char *separator = told->n_bytes > 0 ? "; " : "";
+    size_t room = sizeof changes->text - changes->n_bytes;
+    const char *separator = changes->n_bytes > 0 ? "; " : "";
     char text[OPTIONS_MAX_PATH];
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    int length = snprintf(told->text + told->n_bytes, room, "%s%s", separator, text);
+    int length = snprintf(changes->text + changes->n_bytes, room, "%s%s", separator, text);
     if (length >= 0 && (size_t)length < room)
-        told->n_bytes += (size_t)length;
+        changes->n_bytes += (size_t)length;
     else
-        told->text[told->n_bytes] = 0;
+        changes->text[changes->n_bytes] = 0;
 }
 
 /* ---- settings ---- */
 
-/* Digits that nobody wrote are shown only where they make the difference. */
-static void tell_setting(told_t *told, const option_row_t *row, const char *saved, const char *mine)
+/* Adds a changed setting. Reals are shown with 6 digits if that is enough to see the difference. */
+static void add_setting(changes_t *changes, const option_row_t *row, const char *saved, const char *mine)
 {
     char before[32], now[32];
     snprintf(before, sizeof before, "%.6g", strtod(saved, NULL));
     snprintf(now, sizeof now, "%.6g", strtod(mine, NULL));
     bool shorter = row->type == OPTION_REAL && strcmp(before, now) != 0;
-    tell(told, "%s.%s was %s, is %s", row->section, row->key, shorter ? before : saved, shorter ? now : mine);
+    add_change(changes, "%s.%s was %s, is %s", row->section, row->key, shorter ? before : saved, shorter ? now : mine);
 }
 
 static zero_status_t check_setting(const options_t *options, const char *path, const option_row_t *row,
-                                   const char *saved, told_t *told)
+                                   const char *saved, changes_t *changes)
 {
     char mine[OPTIONS_MAX_PATH + 2];
     change_t change = change_of(row);
@@ -90,27 +90,29 @@ static zero_status_t check_setting(const options_t *options, const char *path, c
                             "[%s] %s = %s, but the checkpoint '%s' was made with %s: resume with the same model",
                             row->section, row->key, mine, path, saved);
     if (change == CHANGE_FORCED && !options->force)
-        return report_error(ZERO_ERROR_USAGE,
-                            "[%s] %s = %s, but the checkpoint '%s' was made with %s: its place in the data would mean "
-                            "other sequences; resume with the same, or with --force from that place of the new order",
-                            row->section, row->key, mine, path, saved);
-    tell_setting(told, row, saved, mine);
+        return report_error(
+            ZERO_ERROR_USAGE,
+            "[%s] %s = %s, but the checkpoint '%s' was made with %s: its position in the data would mean "
+            "other sequences; resume with the same, or with --force from that position of the new order",
+            row->section, row->key, mine, path, saved);
+    add_setting(changes, row, saved, mine);
     return ZERO_OK;
 }
 
-static zero_status_t check_settings(const options_t *options, const char *path, const json_t *config, told_t *told)
+static zero_status_t check_settings(const options_t *options, const char *path, const json_t *config,
+                                    changes_t *changes)
 {
     for (const option_row_t *row = option_rows; row < option_rows + n_option_rows; row++) {
         const json_t *section = json_object_get(config, row->section);
         const char *saved = json_string_value(json_object_get(section, row->key));
-        TRY(check_setting(options, path, row, saved, told));
+        TRY(check_setting(options, path, row, saved, changes));
     }
     return ZERO_OK;
 }
 
 /* ---- data ---- */
 
-/* 64 bits, which JSON's numbers have not in every reader. */
+/* Writes the hash as text, since many JSON readers do not keep 64 bits of a number. */
 static void write_sample(const data_identity_t *data, char text[20])
 {
     snprintf(text, 20, "%016" PRIx64, data->sample);
@@ -125,13 +127,13 @@ void resume_check_add(const data_identity_t *data, json_t *object)
 }
 
 static zero_status_t check_data(const options_t *options, const char *path, const json_t *saved,
-                                const data_identity_t *data, told_t *told)
+                                const data_identity_t *data, changes_t *changes)
 {
     char mine[20];
     const json_t *n_tokens = json_object_get(saved, "tokens");
     const char *sample = json_string_value(json_object_get(saved, "sample"));
     write_sample(data, mine);
-    if (!json_is_integer(n_tokens) || !sample) /* of an older version */
+    if (!json_is_integer(n_tokens) || !sample) /* written by an older version */
         return ZERO_OK;
     int64_t before = json_integer_value(n_tokens);
     if (before == data->n_tokens && strcmp(sample, mine) == 0)
@@ -141,19 +143,20 @@ static zero_status_t check_data(const options_t *options, const char *path, cons
         return report_error(ZERO_ERROR_USAGE,
                             "[data] train = '%s' is not what the checkpoint '%s' was made with: %" PRId64
                             " tokens then, %" PRId64
-                            " now%s; its place in the data would mean other sequences: resume with the same files, or "
-                            "with --force from that place of the new order",
+                            " now%s; its position in the data would mean other sequences: resume with the same files, "
+                            "or with --force from that position of the new order",
                             options->data.train, path, before, data->n_tokens, likeness);
-    tell(told, "the training data were %" PRId64 " tokens, are %" PRId64 "%s", before, data->n_tokens, likeness);
+    add_change(changes, "the training data were %" PRId64 " tokens, are %" PRId64 "%s", before, data->n_tokens,
+               likeness);
     return ZERO_OK;
 }
 
 zero_status_t resume_check(const options_t *options, const char *path, const json_t *state, const data_identity_t *data)
 {
-    told_t told = {0};
-    TRY(check_settings(options, path, json_object_get(state, "config"), &told));
-    TRY(check_data(options, path, json_object_get(state, "data"), data, &told));
-    if (told.n_bytes > 0)
-        report("resume: %s", told.text);
+    changes_t changes = {0};
+    TRY(check_settings(options, path, json_object_get(state, "config"), &changes));
+    TRY(check_data(options, path, json_object_get(state, "data"), data, &changes));
+    if (changes.n_bytes > 0)
+        report("resume: %s", changes.text);
     return ZERO_OK;
 }

@@ -1,5 +1,5 @@
-/* sample.c - see sample.h. The context is run again for every token: samples are short and rare, and it needs no code
- * of its own beside a forward pass. */
+/* sample.c - see sample.h. Every token runs the whole context again: samples are short and rare, and this needs no code
+ * beside the forward pass. */
 #include "train/sample.h"
 
 #include <math.h>
@@ -49,7 +49,7 @@ int32_t sample_draw(const float *logits, int n, float temperature, int top_k, do
     return order[k - 1];
 }
 
-/* The next of a sequence of uniform numbers in [0, 1): splitmix64 (Steele et al. 2014). */
+/* Returns the next of a sequence of uniform numbers in [0, 1): splitmix64 (Steele et al. 2014). */
 static double next_uniform(uint64_t *state)
 {
     uint64_t z = *state += UINT64_C(0x9e3779b97f4a7c15);

@@ -9,7 +9,7 @@
 
 enum { N_STAGES = 4 };
 
-/* What staging an engine of this configuration will need here. */
+/* Returns the kind of communicator that decides which staging buffers the engine needs. */
 static zero_comm_kind_t plan_kind(const options_t *options, const zero_comm_t *comm)
 {
     if (options->device.type != ZERO_DEVICE_CPU)
@@ -24,7 +24,7 @@ static zero_status_t plan_stages(const options_t *options, const zero_comm_t *co
     for (int stage = 0; stage < N_STAGES; stage++) {
         zero_config_t config = options_config(options, n_ranks);
         config.stage = stage;
-        config.offload &= offload && stage > 0; /* there is none at stage 0 */
+        config.offload &= offload && stage > 0; /* stage 0 has none */
         TRY(zero_plan(model->declaration, &config, plan_kind(options, comm), n_ranks, &plans[stage]));
         model_plan(model, &plans[stage]);
     }
@@ -60,21 +60,21 @@ static void print_plans(const options_t *options, int n_ranks, uint64_t n_params
     }
     print_row("total", plans, zero_memory_total);
     if (on_gpus)
-        printf("beside it, for CUDA, its libraries and graphs: about 590000000 (seen on H200s)\n");
+        printf("plus CUDA, its libraries and graphs: about 590000000 (seen on H200s)\n");
     if (options->zero.offload == OFFLOAD_OPTIMIZER && hosts)
         print_row("pinned host memory", plans, pinned_bytes);
     if (options->zero.offload_ratio == (double)ZERO_OFFLOAD_AUTO && hosts) {
         print_row("total, no offload", without, zero_memory_total);
-        printf("offload_ratio = auto lies between the two totals, as near to the latter as fits what the GPUs have "
-               "free\n");
+        printf("with offload_ratio = auto, the total is between these two: as little is offloaded as the GPUs' free "
+               "memory allows\n");
     }
 }
 
 zero_status_t show_plan(const options_t *options, const zero_comm_t *comm)
 {
-    zero_memory_t plans[N_STAGES] = {0}, without[N_STAGES] = {0}; /* the second with everything on the device */
+    zero_memory_t plans[N_STAGES] = {0}, without[N_STAGES] = {0}; /* without: nothing is offloaded */
     model_t model;
-    zero_device_t *device; /* settles how many threads a rank has, which workspaces depend on */
+    zero_device_t *device; /* sets how many threads a rank has, on which workspaces depend */
     TRY(zero_device_create(ZERO_DEVICE_CPU, comm, &device));
     zero_device_destroy(device);
     TRY(model_create(options, &model));

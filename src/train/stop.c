@@ -7,18 +7,18 @@
 #include <stdint.h>
 #include <time.h>
 
-#define SAME_SIGNAL_NS INT64_C(1000000000) /* delivered twice within this, it is one */
+#define SAME_SIGNAL_NS INT64_C(1000000000) /* two within this time count as one */
 
 static const struct {
     int number;
     const char *name;
-    int insists; /* the second such signal ends the process */
+    int insists; /* a second such signal ends the process */
 } signals[] = {{SIGTERM, "SIGTERM", 1}, {SIGINT, "SIGINT", 1}, {SIGUSR1, "SIGUSR1", 0}};
 #define N_SIGNALS (sizeof signals / sizeof signals[0])
 
-/* Handlers run in whatever thread, in the middle of anything: they touch nothing but these. */
+/* Handlers run in any thread, in the middle of anything: they use nothing but these. */
 static atomic_int requested;
-static _Atomic int64_t insisted_ns; /* when the first SIGTERM or SIGINT came; 0: none has */
+static _Atomic int64_t insisted_ns; /* when the first SIGTERM or SIGINT came; 0: none */
 
 static int64_t now_ns(void)
 {
@@ -40,7 +40,7 @@ static void insist(int number)
     if (atomic_compare_exchange_strong(&insisted_ns, &first_ns, ns) || ns - first_ns < SAME_SIGNAL_NS)
         return;
     signal(number, SIG_DFL);
-    raise(number); /* waits for this handler's end */
+    raise(number); /* takes effect when this handler returns */
 }
 
 void stop_listen(void)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "input.h"
+#include "tests/support/options_dump.h"
 #include "train/options/options_table.h"
 
 static void write_dump(const options_t *options)

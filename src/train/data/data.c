@@ -1,11 +1,11 @@
-/* data.c - batches of tokens: which sequence stands where (pure arithmetic), and a thread that reads one batch ahead.
+/* data.c - batches of tokens: which sequence is at which position (pure arithmetic), and a thread that reads ahead.
  *
- * Two batches take turns: the caller holds one while the reader fills the other with what comes next in order. The
- * reader owns the back batch from a request until it says it is done; otherwise the calling thread owns both. A batch
- * that was not foreseen (a run that resumes, an evaluation that starts over) is read by the caller itself.
+ * Two batches take turns: the caller uses one while the reader fills the other with the next in order. The reader owns
+ * the back batch while its state is READER_BUSY; otherwise the calling thread owns both. A batch that was not foreseen
+ * (a run resumes, an evaluation starts over) is read by the caller itself.
  *
- * A file may change after its check. Every token is checked again where it is copied into a batch, and what is found is
- * kept with the batch until someone asks for it: a batch that is read ahead may be none of the run.
+ * A file may change after its check. So every token is checked again when it is copied into a batch. A fault stays with
+ * the batch until the batch is asked for: one that is read ahead may never be used.
  */
 #include "train/data/data.h"
 #include "train/report/report.h"
@@ -19,11 +19,11 @@
 #include <string.h>
 
 typedef struct batch {
-    int64_t step, place; /* of the step's first sequence */
+    int64_t step, position; /* of the step's first sequence, in the endless order */
     int micro_step;
     int32_t *inputs, *targets; /* [micro_batch, seq_len] each */
-    token_fault_t fault;       /* status ZERO_OK: every token is there, and of the vocabulary */
-    const token_file_t *at;    /* the file that has it */
+    token_fault_t fault;       /* status ZERO_OK: all tokens were read and are in the vocabulary */
+    const token_file_t *at;    /* the file that has the fault */
 } batch_t;
 
 typedef enum reader_state { READER_IDLE, READER_BUSY, READER_DONE, READER_QUIT } reader_state_t;
@@ -35,7 +35,7 @@ struct data {
     int64_t *first_sequence; /* [n_files + 1]: file i has sequences first_sequence[i] .. first_sequence[i + 1] - 1 */
     int64_t n_tokens, n_sequences;
     int micro_steps;
-    int64_t start_step, start_buffer; /* steps from this one on are counted from there: data_start_at */
+    int64_t start_step, start_position; /* set by data_start_at */
 
     batch_t front, back;
     int32_t *tokens; /* what the batches point into */
@@ -66,7 +66,7 @@ static zero_status_t open_file(data_t *data, const char *path)
     return ZERO_OK;
 }
 
-/* Without the spaces at both ends, in place. */
+/* Cuts off the spaces at both ends. */
 static char *stripped(char *text)
 {
     text += strspn(text, " \t");
@@ -76,7 +76,7 @@ static char *stripped(char *text)
     return text;
 }
 
-/* Of a list that has sequences: which files have none. */
+/* Names the files that are too short for a sequence, though others of the list are not. */
 static void report_left_out(const data_t *data)
 {
     for (int i = 0; i < data->n_files; i++)
@@ -85,7 +85,7 @@ static void report_left_out(const data_t *data)
                    data->files[i].path, data->files[i].n_tokens, data->spec.seq_len + 1);
 }
 
-/* `list`, a copy of `paths`, is cut up. */
+/* Opens the files of `list`, a copy of `paths` that is split in place. */
 static zero_status_t open_files(data_t *data, const char *paths, char *list)
 {
     size_t n_paths = 1;
@@ -112,7 +112,7 @@ static zero_status_t open_files(data_t *data, const char *paths, char *list)
     return ZERO_OK;
 }
 
-/* Every token against the vocabulary: of each file this rank checks its share. */
+/* Checks every token against the vocabulary: this rank's share of each file. */
 static zero_status_t check_tokens(const data_t *data)
 {
     const int64_t rank = data->spec.rank, n_ranks = data->spec.world_size;
@@ -125,18 +125,18 @@ static zero_status_t check_tokens(const data_t *data)
     return ZERO_OK;
 }
 
-/* ---- Which sequence stands where ---- */
+/* ---- Which sequence is at which position ---- */
 
-/* The sequence at `place` of the endless order. */
-static int64_t sequence_at(const data_t *data, int64_t place)
+/* Returns the sequence at `position` of the endless order. */
+static int64_t sequence_at(const data_t *data, int64_t position)
 {
-    int64_t epoch = place / data->n_sequences, index = place % data->n_sequences;
+    int64_t epoch = position / data->n_sequences, index = position % data->n_sequences;
     if (!data->spec.shuffle)
         return index;
     return (int64_t)shuffle_index(data->spec.seed, (uint64_t)epoch, (uint64_t)data->n_sequences, (uint64_t)index);
 }
 
-/* The file that has the sequence: the last whose first sequence is not beyond it. */
+/* Returns the file that has the sequence: the last one whose first sequence is not beyond it. */
 static int file_of(const data_t *data, int64_t sequence)
 {
     int low = 0, high = data->n_files;
@@ -150,11 +150,11 @@ static int file_of(const data_t *data, int64_t sequence)
     return low;
 }
 
-/* Of the batch, sequence `place`. */
-static zero_status_t read_sequence(const data_t *data, int64_t sequence, int64_t place, batch_t *batch)
+/* Reads a sequence into row `row` of the batch. */
+static zero_status_t read_sequence(const data_t *data, int64_t sequence, int64_t row, batch_t *batch)
 {
     const int64_t seq_len = data->spec.seq_len, vocab_size = data->spec.vocab_size;
-    int32_t *inputs = batch->inputs + place * seq_len, *targets = batch->targets + place * seq_len;
+    int32_t *inputs = batch->inputs + row * seq_len, *targets = batch->targets + row * seq_len;
     int i = file_of(data, sequence);
     int64_t first = (sequence - data->first_sequence[i]) * seq_len;
     batch->at = &data->files[i];
@@ -163,21 +163,21 @@ static zero_status_t read_sequence(const data_t *data, int64_t sequence, int64_t
     return token_file_read(batch->at, first + seq_len, 1, vocab_size, targets + seq_len - 1, &batch->fault);
 }
 
-/* Where a step begins in the endless order. False where that, or the step's end, is beyond 2^63. */
-static bool find_place(const data_t *data, int64_t step, int64_t *place)
+/* Computes where a step begins in the endless order. Returns false if that, or the step's end, is beyond 2^63. */
+static bool find_position(const data_t *data, int64_t step, int64_t *position)
 {
     const int64_t global_batch = data->spec.global_batch;
     bool is_before = step < data->start_step;
-    return !__builtin_mul_overflow(is_before ? step : step - data->start_step, global_batch, place) &&
-           !__builtin_add_overflow(*place, is_before ? 0 : data->start_buffer, place) &&
-           *place <= INT64_MAX - global_batch;
+    return !__builtin_mul_overflow(is_before ? step : step - data->start_step, global_batch, position) &&
+           !__builtin_add_overflow(*position, is_before ? 0 : data->start_position, position) &&
+           *position <= INT64_MAX - global_batch;
 }
 
 static void read_batch(const data_t *data, batch_t *batch)
 {
     const data_spec_t *spec = &data->spec;
     int64_t first =
-        batch->place + spec->rank * (spec->global_batch / spec->world_size) + batch->micro_step * spec->micro_batch;
+        batch->position + spec->rank * (spec->global_batch / spec->world_size) + batch->micro_step * spec->micro_batch;
     batch->fault.status = ZERO_OK;
     for (int64_t i = 0; i < spec->micro_batch && batch->fault.status == ZERO_OK; i++)
         (void)read_sequence(data, sequence_at(data, first + i), i, batch);
@@ -213,7 +213,7 @@ static void set_state(data_t *data, reader_state_t state)
     pthread_mutex_unlock(&data->mutex);
 }
 
-/* Returns when the back batch is the caller's again: true when the reader has filled it. */
+/* Waits until the back batch is the caller's again. Returns whether the reader has filled it. */
 static bool wait_for_reader(data_t *data)
 {
     pthread_mutex_lock(&data->mutex);
@@ -225,7 +225,7 @@ static bool wait_for_reader(data_t *data)
     return filled;
 }
 
-/* The reader takes no signals: they are the main thread's business. */
+/* Starts the reader with all signals blocked: the main thread handles them. */
 static zero_status_t start_reader(data_t *data)
 {
     sigset_t all, before;
@@ -250,7 +250,7 @@ static bool spec_is_sound(const data_spec_t *spec)
            spec->global_batch / spec->world_size / spec->micro_batch <= INT32_MAX;
 }
 
-/* Two batches of inputs and targets. */
+/* Allocates two batches of inputs and targets. */
 static zero_status_t allocate_batches(data_t *data)
 {
     size_t n_tokens, n_bytes;
@@ -332,15 +332,15 @@ int64_t data_n_sequences(const data_t *data)
     return data->n_sequences;
 }
 
-void data_start_at(data_t *data, int64_t step, int64_t place)
+void data_start_at(data_t *data, int64_t step, int64_t position)
 {
     wait_for_reader(data);
     data->start_step = step;
-    data->start_buffer = place;
-    data->back.step = -1; /* what was read ahead had another place */
+    data->start_position = position;
+    data->back.step = -1; /* what was read ahead is no longer next */
 }
 
-/* Only this rank may have met it; the others hear of it when this one is gone. */
+/* Logs a fault that may be this rank's alone. The others notice when this rank is gone. */
 static zero_status_t report_fault(const data_t *data, const batch_t *batch)
 {
     char text[TOKEN_FAULT_TEXT];
@@ -350,15 +350,15 @@ static zero_status_t report_fault(const data_t *data, const batch_t *batch)
 
 zero_status_t data_batch(data_t *data, int64_t step, int micro_step, const int32_t **inputs, const int32_t **targets)
 {
-    int64_t place, next_place;
-    /* The step that is read ahead must have a place, too. */
-    if (step < 0 || step == INT64_MAX || !find_place(data, step, &place) || !find_place(data, step + 1, &next_place) ||
-        micro_step < 0 || micro_step >= data->micro_steps)
+    int64_t position, next_position;
+    /* The step that is read ahead must have a position, too. */
+    if (step < 0 || step == INT64_MAX || !find_position(data, step, &position) ||
+        !find_position(data, step + 1, &next_position) || micro_step < 0 || micro_step >= data->micro_steps)
         return report_error(ZERO_ERROR_ARGUMENT, "data: no micro-step %d of step %" PRId64, micro_step, step);
     bool foreseen = wait_for_reader(data) && data->back.step == step && data->back.micro_step == micro_step;
     if (!foreseen) {
         data->back.step = step;
-        data->back.place = place;
+        data->back.position = position;
         data->back.micro_step = micro_step;
         read_batch(data, &data->back);
     }
@@ -369,7 +369,7 @@ zero_status_t data_batch(data_t *data, int64_t step, int micro_step, const int32
     data->front = ready;
     bool last = micro_step + 1 == data->micro_steps;
     data->back.step = last ? step + 1 : step;
-    data->back.place = last ? next_place : place;
+    data->back.position = last ? next_position : position;
     data->back.micro_step = last ? 0 : micro_step + 1;
     set_state(data, READER_BUSY);
     *inputs = data->front.inputs;

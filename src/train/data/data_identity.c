@@ -1,5 +1,5 @@
-/* data_identity.c - see data_identity.h. A checksum of all bytes would read a terabyte before step 0; sizes and a
- * sample tell data sets apart that somebody mistook, which is what this is for. */
+/* data_identity.c - see data_identity.h. A checksum of all bytes would read a terabyte before step 0. Sizes and samples
+ * are enough to notice that somebody named the wrong files, which is what this is for. */
 #include "train/data/data_identity.h"
 
 #include <errno.h>
@@ -15,7 +15,8 @@
 #define N_SAMPLES 64
 #define SAMPLE_BYTES 4096
 
-/* As token_files.c finds them: of a Megatron pair the .bin, which may be named by the .idx or without an ending. */
+/* Opens the file that has the tokens, as token_files.c finds it: of a Megatron pair the .bin, even if `path` is the
+ * .idx or has no extension. */
 static int open_tokens(const char *path)
 {
     char file[OPTIONS_MAX_PATH + 8];
@@ -29,7 +30,7 @@ static int open_tokens(const char *path)
     return fd < 0 && is_index ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : fd;
 }
 
-/* Bytes at `offset`, as many as there are of SAMPLE_BYTES; -1 after a failure. */
+/* Reads SAMPLE_BYTES from `offset`, or as many as there are. Returns how many; -1 after a failure. */
 static ssize_t read_sample(int fd, uint64_t offset, unsigned char bytes[SAMPLE_BYTES])
 {
     size_t n_bytes = 0;
@@ -46,7 +47,7 @@ static ssize_t read_sample(int fd, uint64_t offset, unsigned char bytes[SAMPLE_B
     return (ssize_t)n_bytes;
 }
 
-/* Samples are evenly spaced; the first has the header, and the last the end. */
+/* Adds the file's size and samples to the hash. Samples are evenly spaced, from the header to the end. */
 static bool fold_file(int fd, uint64_t *hash)
 {
     struct stat info;

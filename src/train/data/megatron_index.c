@@ -1,8 +1,8 @@
-/* megatron_index.c - what the index of a Megatron-LM indexed dataset says of the tokens beside it.
+/* megatron_index.c - see megatron_index.h.
  *
- * Pure arithmetic over the index's bytes: header, then size of the file, then every entry. Tokens are read as one
- * stream, so that the sequences must follow each other without gaps, as Megatron's own writer leaves them; bounds of
- * documents change nothing (a document's end is a token of its own) and are only checked.
+ * Pure arithmetic over the index's bytes: first the header, then the size of the file, then every entry. Tokens are
+ * read as one stream, so sequences must follow each other without gaps, as Megatron's own writer leaves them. Document
+ * bounds are only checked: they change nothing, since the end of a document is a token of its own.
  */
 #include "train/data/megatron_index.h"
 #include "train/report/report.h"
@@ -10,7 +10,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-static const char MAGIC[9] = "MMIDIDX\0"; /* and the string's own zero */
+static const char MAGIC[9] = "MMIDIDX\0"; /* and the zero that ends the string */
 
 enum {
     VERSION_AT = sizeof MAGIC,
@@ -20,7 +20,7 @@ enum {
     HEADER_BYTES = N_BOUNDS_AT + 8
 };
 
-/* Row code - 1. token_bytes 0: no tokens. */
+/* Indexed by type code - 1. token_bytes 0: these are no tokens. */
 static const struct {
     const char *name;
     int token_bytes;
@@ -28,7 +28,7 @@ static const struct {
 } TYPES[] = {{"uint8", 1, false}, {"int8", 1, true},     {"int16", 2, true},    {"int32", 4, true},
              {"int64", 8, true},  {"float64", 0, false}, {"float32", 0, false}, {"uint16", 2, false}};
 
-/* An index whose header is sound and whose size is what the header makes it. */
+/* An index whose header is valid and whose size agrees with it. */
 typedef struct index {
     const char *path, *bin_path;
     const unsigned char *sizes, *pointers, *bounds; /* int32, int64, int64 at any alignment */
@@ -81,7 +81,8 @@ static zero_status_t check_header(const char *path, const unsigned char *index, 
     return ZERO_OK;
 }
 
-/* Bytes of an index with these counts, and one more per sequence where sequences have modes; false: 2^64 or more. */
+/* Computes the bytes of an index with these counts; sequences that have modes take one more each. Returns false if the
+ * result is 2^64 or more. */
 static bool size_of_index(uint64_t n_sequences, uint64_t n_bounds, bool has_modes, uint64_t *n_bytes)
 {
     uint64_t of_sequences, of_bounds;
@@ -91,7 +92,7 @@ static bool size_of_index(uint64_t n_sequences, uint64_t n_bounds, bool has_mode
            !__builtin_add_overflow(*n_bytes, (uint64_t)HEADER_BYTES, n_bytes);
 }
 
-/* The counts against the size of the file: what passes is less than it, far from any overflow. */
+/* Checks the counts against the size of the file. Counts that pass are smaller than it, so nothing overflows later. */
 static zero_status_t check_size(const char *path, uint64_t n_sequences, uint64_t n_bounds, size_t index_bytes)
 {
     uint64_t want, with_modes;
@@ -114,10 +115,11 @@ static zero_status_t check_size(const char *path, uint64_t n_sequences, uint64_t
     return ZERO_OK;
 }
 
-/* Each sequence begins where the one before it ends, the first at 0, and the last ends with the file. */
+/* Checks that each sequence begins where the previous one ends, the first at 0, and that the last ends with the file.
+ */
 static zero_status_t check_sequences(const index_t *index, size_t bin_bytes)
 {
-    uint64_t at = 0; /* never above bin_bytes + 2^34: no overflow */
+    uint64_t at = 0; /* at most bin_bytes + 2^34: no overflow */
     for (int64_t i = 0; i < index->n_sequences; i++) {
         int32_t size = load_int32(index->sizes, i);
         int64_t pointer = load_int64(index->pointers, i);

@@ -1,6 +1,6 @@
-/* megatron_index.h - what the index of a Megatron-LM indexed dataset says of the tokens beside it.
+/* megatron_index.h - reads the index of a Megatron-LM indexed dataset, which describes the tokens beside it.
  *
- * PREFIX.bin holds nothing but tokens, PREFIX.idx their type and where each sequence begins, little-endian and without
+ * PREFIX.bin contains only tokens; PREFIX.idx has their type and where each sequence begins, little-endian and without
  * padding: "MMIDIDX\0\0", uint64 version 1, uint8 type of token, uint64 number of sequences, uint64 number of document
  * bounds, then int32 tokens of each sequence, int64 byte in PREFIX.bin of each sequence's first token, int64 bounds of
  * documents as numbers of sequences. See megatron/core/datasets/indexed_dataset.py in
@@ -17,8 +17,8 @@ typedef struct megatron_tokens {
     int64_t n_tokens; /* in all sequences, which follow each other without gaps and fill PREFIX.bin */
 } megatron_tokens_t;
 
-/* Checks the whole index against itself and against the size of PREFIX.bin, and trusts nothing in it before. The paths
- * are for messages. ZERO_ERROR_USAGE, with a line, where it is no such index, ZERO_ERROR_FORMAT where it is wrong. */
+/* Checks the whole index against itself and against the size of PREFIX.bin, and trusts nothing in it before that. The
+ * paths are for messages. Returns ZERO_ERROR_FORMAT, with a log line, if anything is wrong. */
 zero_status_t megatron_index_read(const char *path, const unsigned char *index, size_t index_bytes,
                                   const char *bin_path, size_t bin_bytes, megatron_tokens_t *tokens);
 

@@ -1,17 +1,18 @@
 /* shuffle.c - a random permutation of 0..n-1 by a Feistel network and cycle walking (Black & Rogaway 2002, "Ciphers
  * with arbitrary finite domains").
  *
- * A Feistel network permutes 0..4^h - 1, the least such range that has n; a value at or beyond n is sent through again
- * until it falls below n. That keeps a bijection and takes fewer than four turns on average. data.c calls it for every
- * sequence, so an epoch's order is never stored and any place in it is reached at once.
+ * A Feistel network permutes 0..4^h - 1, the smallest such range that contains 0..n-1. A result of n or more goes
+ * through the network again until it is below n. That stays a bijection and takes fewer than four rounds on average.
+ * data.c calls it for every sequence, so an epoch's order is never stored and any position in it is reached at once.
  */
 #include "train/data/shuffle.h"
 
 /* Four rounds of a random function are indistinguishable from random for large ranges (Luby & Rackoff 1988); small
- * ranges want more. */
+ * ranges need more. */
 #define N_ROUNDS 8
 
-/* The output function of SplitMix64 (Steele, Lea & Flood 2014): a bijection in which every bit of x reaches all. */
+/* The output function of SplitMix64 (Steele, Lea & Flood 2014): a bijection in which every bit of x affects all bits.
+ */
 static uint64_t mix(uint64_t x)
 {
     x += UINT64_C(0x9e3779b97f4a7c15);

@@ -1,9 +1,9 @@
-/* token_files.c - token files of every format behind one reader.
+/* token_files.c - see token_files.h.
  *
- * FORMATS has a row per format: how a file is recognised and how its header, or the index beside it, checked against
+ * FORMATS has a row per format: how a file is recognized, and how its header or the index beside it, checked against
  * the file's true size, gives the first token, the width and the count. Nothing in a file is trusted before it is
- * checked, and a file may change at any moment: its bytes are copied by pread, and it is the copy that is checked and
- * used. A mapping would be shorter, but whoever truncated the file would kill the run by a signal.
+ * checked, and a file may change at any moment. So its bytes are copied by pread, and the copy is checked and used. A
+ * mapping would be shorter, but truncating the file would kill the run by a signal.
  */
 #include "train/data/token_files.h"
 #include "train/data/megatron_index.h"
@@ -22,13 +22,13 @@
 
 typedef struct format_row {
     options_format_t format;
-    /* Whether a file, opened already, is of this format: asked row by row for format auto. */
-    bool (*recognise)(const token_file_t *file);
+    /* Returns whether an open file has this format. Format auto asks row by row. */
+    bool (*recognize)(const token_file_t *file);
     /* Fills tokens_at, token_bytes, is_signed and n_tokens. */
     zero_status_t (*read_header)(token_file_t *file);
 } format_row_t;
 
-/* llm.c's two headers: https://github.com/karpathy/llm.c, dev/data/data_common.py. */
+/* llm.c's two kinds of header: https://github.com/karpathy/llm.c, dev/data/data_common.py. */
 typedef struct llmc_kind {
     uint32_t magic, version;
     int token_bytes;
@@ -36,7 +36,7 @@ typedef struct llmc_kind {
 
 static const llmc_kind_t LLMC_KINDS[] = {{20240520, 1, 2}, {20240801, 7, 4}};
 
-/* The i-th number of an array of little-endian integers, `width` bytes each, at any alignment. */
+/* Returns the i-th number of an array of little-endian integers of `width` bytes, at any alignment. */
 static uint32_t load(const unsigned char *array, int width, int64_t i)
 {
     const unsigned char *bytes = array + (size_t)i * (size_t)width;
@@ -124,7 +124,7 @@ static zero_status_t read_nanogpt(token_file_t *file)
     return ZERO_OK;
 }
 
-/* For the path of a file that is not there, the likeliest reason. */
+/* Returns the likeliest reason why there is no file at `path`. */
 static const char *missing_hint(const char *path)
 {
     return path[0] == '~'         ? "; ~ is the shell's: write the path in full"
@@ -133,8 +133,8 @@ static const char *missing_hint(const char *path)
                                   : "";
 }
 
-/* Opens a non-empty regular file for reading; *fd is -1 after a failure. O_NONBLOCK: opening a pipe must not wait for
- * its writer. */
+/* Opens a non-empty regular file for reading; *fd is -1 after a failure. O_NONBLOCK: opening a pipe must not wait for a
+ * writer. */
 static zero_status_t open_regular(const char *path, int *fd, uint64_t *n_bytes)
 {
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -160,9 +160,9 @@ static zero_status_t open_regular(const char *path, int *fd, uint64_t *n_bytes)
     return status;
 }
 
-#define FILE_ENDS (-1) /* where an errno may stand: there are fewer bytes */
+#define FILE_ENDS (-1) /* in place of an errno: the file has fewer bytes */
 
-/* Reads exactly n_bytes from `offset` on. Returns 0, an errno or FILE_ENDS. */
+/* Reads exactly n_bytes from `offset`. Returns 0, an errno or FILE_ENDS. */
 static int read_at(int fd, uint64_t offset, void *out, size_t n_bytes)
 {
     for (size_t n_done = 0; n_done < n_bytes;) {
@@ -184,7 +184,8 @@ static const char *read_error_text(int error)
 
 /* ---- Megatron-LM's pairs of files ---- */
 
-/* The file of a pair that ends so, from the other's path or from what both have before the ending. NULL: no memory. */
+/* Returns the path of the file of a pair that has this extension. `path` is that of either file, or without an
+ * extension. NULL: no memory. */
 static char *pair_path(const char *path, const char *ending)
 {
     size_t length = strlen(path) - (ends_in(path, ".bin") || ends_in(path, ".idx") ? 4 : 0);
@@ -206,7 +207,8 @@ static bool has_index(const token_file_t *file)
     return found;
 }
 
-/* The file that has the tokens, for a path that the user gave: of a pair the .bin. NULL: no memory. */
+/* Returns the path of the file that has the tokens: of a pair the .bin, whichever path the user gave. NULL: no memory.
+ */
 static char *tokens_path(const char *path, options_format_t format)
 {
     char *index_path = pair_path(path, ".idx");
@@ -231,7 +233,7 @@ static zero_status_t read_into_memory(const char *path, int fd, uint64_t n_bytes
     return report_error(ZERO_ERROR_IO, "cannot read data file '%s': %s", path, read_error_text(error));
 }
 
-/* The whole of a file, for free(). */
+/* Reads a whole file into *data, for free(). */
 static zero_status_t read_whole(const char *path, unsigned char **data, size_t *n_bytes)
 {
     int fd;
@@ -288,7 +290,7 @@ static zero_status_t read_text(token_file_t *file)
     return ZERO_OK;
 }
 
-/* In the order in which auto asks them. */
+/* In the order in which auto asks. */
 static const format_row_t FORMATS[] = {
     {FORMAT_MEGATRON, has_index, read_megatron},
     {FORMAT_LLMC, is_llmc, read_llmc},
@@ -298,13 +300,14 @@ static const format_row_t FORMATS[] = {
 
 static const format_row_t *find_format(options_format_t format, const token_file_t *file)
 {
-    const format_row_t *row = FORMATS; /* the last takes anything: auto finds one, and all others have theirs */
-    while (format == FORMAT_AUTO ? !row->recognise(file) : row->format != format)
+    const format_row_t *row = FORMATS; /* every format has a row, and for auto the last one accepts anything */
+    while (format == FORMAT_AUTO ? !row->recognize(file) : row->format != format)
         row++;
     return row;
 }
 
-/* Any bytes are text; of those that are no text to a user, which auto would train on, what they are. NULL: none. */
+/* Returns the name of a packed or binary format that the file begins like; NULL: none. Any bytes can be trained on as
+ * text, but with format auto these are probably a mistake. */
 static const char *packed_as(const token_file_t *file)
 {
     static const struct {
@@ -330,7 +333,7 @@ static const char *packed_as(const token_file_t *file)
     return NULL;
 }
 
-/* Fills what is not yet known of file->path. */
+/* Opens file->path, recognizes its format and reads its header. */
 static zero_status_t read_file(options_format_t format, token_file_t *file)
 {
     TRY(open_regular(file->path, &file->fd, &file->n_bytes));
@@ -372,8 +375,8 @@ void token_file_close(token_file_t *file)
 
 /* ---- Tokens ---- */
 
-/* One loop per width, so that the compiler sees a constant and vectorises. Signs need no thought: there are none in a
- * vocabulary. */
+/* Widens checked tokens. One loop per width, so that the compiler sees a constant and vectorizes. Tokens in a
+ * vocabulary are not negative, so the sign does not matter. */
 static void widen(const unsigned char *tokens, int token_bytes, size_t n_tokens, int32_t *out)
 {
     const int64_t n = (int64_t)n_tokens;
@@ -417,7 +420,8 @@ static uint64_t largest_64(const unsigned char *tokens, size_t n_tokens)
     return most;
 }
 
-/* As unsigned numbers, where negative ones come last. A constant width in each loop. */
+/* Returns the largest token as an unsigned number, so that negative ones are largest. The width is a constant in each
+ * loop. */
 static uint64_t largest_token(const unsigned char *tokens, int token_bytes, size_t n_tokens)
 {
     switch (token_bytes) {
@@ -437,7 +441,7 @@ static uint64_t token_at(const unsigned char *tokens, int token_bytes, int64_t i
     return token_bytes == 8 ? load_64(tokens, i) : load(tokens, token_bytes, i);
 }
 
-/* Unsigned numbers of the file's width below this one are the vocabulary; 0: all are. */
+/* Returns the bound below which unsigned numbers of the file's width are in the vocabulary; 0: all of them are. */
 static uint64_t n_allowed(const token_file_t *file, int64_t vocab_size)
 {
     uint64_t n = (uint64_t)vocab_size, n_positive = UINT64_C(1) << (8 * file->token_bytes - 1);
@@ -446,14 +450,14 @@ static uint64_t n_allowed(const token_file_t *file, int64_t vocab_size)
     return n > 2 * n_positive - 1 ? 0 : n;
 }
 
-/* What an unsigned number of the file's width means there. Types of 8 bytes are signed. */
+/* Returns the token that an unsigned number of the file's width stands for. Types of 8 bytes are signed. */
 static int64_t token_value(const token_file_t *file, uint64_t token)
 {
     uint64_t sign = UINT64_C(1) << (8 * file->token_bytes - 1);
     return file->is_signed ? (int64_t)((token ^ sign) - sign) : (int64_t)token;
 }
 
-/* The chunk's tokens begin with token `first` of the file. */
+/* Checks a chunk of tokens, the first of which is token `first` of the file. */
 static zero_status_t check_chunk(const token_file_t *file, const unsigned char *chunk, int64_t first, size_t n_tokens,
                                  uint64_t allowed, token_fault_t *fault)
 {
@@ -468,7 +472,7 @@ static zero_status_t check_chunk(const token_file_t *file, const unsigned char *
     return fault->status;
 }
 
-/* Read at a time, on the stack: a sequence, mostly. */
+/* Read at a time, on the stack: usually a whole sequence. */
 #define CHUNK_BYTES 65536
 
 zero_status_t token_file_read(const token_file_t *file, int64_t first, int64_t n_tokens, int64_t vocab_size,

@@ -1,19 +1,19 @@
 /* activations.c - see activations.h. */
 #include "train/model/activations.h"
 
-void activations_begin_span(activations_t *activations, zero_unit_t first, zero_unit_t last)
+void activations_set_lifetime(activations_t *activations, zero_unit_t first, zero_unit_t last)
 {
-    activations->has_span = true;
+    activations->has_lifetime = true;
     activations->first = first;
     activations->last = last;
 }
 
-void activations_end_span(activations_t *activations)
+void activations_clear_lifetime(activations_t *activations)
 {
-    activations->has_span = false;
+    activations->has_lifetime = false;
 }
 
-void *activations_take(activations_t *activations, uint64_t n_elems, size_t element_bytes)
+void *activations_alloc(activations_t *activations, uint64_t n_elems, size_t element_bytes)
 {
     void *data = NULL;
     uint64_t n_bytes = (n_elems * element_bytes + 255) / 256 * 256;
@@ -21,7 +21,7 @@ void *activations_take(activations_t *activations, uint64_t n_elems, size_t elem
     if (!activations->engine || activations->status != ZERO_OK)
         return NULL;
     activations->status =
-        activations->has_span
+        activations->has_lifetime
             ? zero_alloc_activations(activations->engine, activations->first, activations->last, n_bytes, &data)
             : zero_alloc(activations->engine, ZERO_MEMORY_ACTIVATIONS, n_bytes, &data);
     return data;

@@ -1,7 +1,7 @@
-/* activations.h - hands out a model's activations one after another, or only counts what it would hand out.
+/* activations.h - allocates a model's activations, or only counts their bytes.
  *
- * An architecture places its activations in one function; run over a counter it gives the plan, run over an engine the
- * memory, so the two cannot differ.
+ * An architecture allocates all its activations in one function. Run without an engine, the function gives the plan;
+ * run with one, it gives the memory. So the two cannot differ.
  */
 #ifndef ZEROTRAIN_ACTIVATIONS_H
 #define ZEROTRAIN_ACTIVATIONS_H
@@ -9,20 +9,20 @@
 #include "zero.h"
 
 typedef struct activations {
-    zero_engine_t *engine;   /* NULL: only counts */
+    zero_engine_t *engine;   /* NULL: only count */
     uint64_t n_bytes;        /* so far */
-    zero_status_t status;    /* of the first that failed */
-    bool has_span;           /* what is taken now matters only in: */
-    zero_unit_t first, last; /* as zero_alloc_activations has it */
+    zero_status_t status;    /* of the first allocation that failed */
+    bool has_lifetime;       /* the next allocations are in use only from first to last, */
+    zero_unit_t first, last; /* as zero_alloc_activations defines it */
 } activations_t;
 
-/* From here on, what is taken is written no earlier than the forward of `first` and read no later than the backward of
- * `last`: between the passes of two steps it is idle. */
-void activations_begin_span(activations_t *activations, zero_unit_t first, zero_unit_t last);
-/* From here on, it is in use at any time. */
-void activations_end_span(activations_t *activations);
+/* Declares that what is allocated from here on is written no earlier than the forward of `first` and read no later than
+ * the backward of `last`. Between the passes of two steps it is idle. */
+void activations_set_lifetime(activations_t *activations, zero_unit_t first, zero_unit_t last);
+/* Declares that what is allocated from here on may be in use at any time, as it is at first. */
+void activations_clear_lifetime(activations_t *activations);
 
-/* Device memory of the engine's, 256-byte aligned; NULL when counting, and after a failure. */
-void *activations_take(activations_t *activations, uint64_t n_elems, size_t element_bytes);
+/* Returns device memory that the engine owns, aligned to 256 bytes; NULL when counting and after a failure. */
+void *activations_alloc(activations_t *activations, uint64_t n_elems, size_t element_bytes);
 
 #endif

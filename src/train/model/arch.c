@@ -37,6 +37,7 @@ static arch_sizes_t sizes_of(const model_t *model, size_t n_batch, size_t seq_le
         .kv_heads = kv_heads,
         .head_dim = head_dim,
         .qkv = (heads + 2 * kv_heads) * head_dim,
+        .mlp = (size_t)model->ops->mlp_inputs * (size_t)o->model.ffn_dim,
         .element_bytes = zero_dtype_size(model->kernels->activation_dtype((zero_dtype_t)o->train.precision)),
     };
 }
@@ -50,6 +51,105 @@ arch_sizes_t arch_largest_sizes(const model_t *model)
 {
     return sizes_of(model, (size_t)model->options->train.micro_batch, (size_t)model->options->model.seq_len);
 }
+
+/* ---- activations ---- */
+
+/* Units: 0 is the embedding, then come the layers, then the head. */
+static zero_unit_t unit_of(int layer)
+{
+    return layer + 1;
+}
+
+/* What backward needs and cannot recompute cheaply: each layer has its own unless recompute is full. */
+static void allocate_inputs(const model_t *model, activations_t *a, layer_activations_t *layer)
+{
+    arch_sizes_t s = arch_largest_sizes(model);
+    bool has_means = model->ops->norms_keep_means;
+    layer->qkv = activations_alloc(a, s.R * s.qkv, s.element_bytes);
+    layer->attention = activations_alloc(a, s.R * s.C, s.element_bytes);
+    layer->mid = activations_alloc(a, s.R * s.C, s.element_bytes);
+    layer->mlp = activations_alloc(a, s.R * s.mlp, s.element_bytes);
+    layer->mean1 = has_means ? activations_alloc(a, s.R, sizeof(float)) : NULL;
+    layer->rstd1 = activations_alloc(a, s.R, sizeof(float));
+    layer->mean2 = has_means ? activations_alloc(a, s.R, sizeof(float)) : NULL;
+    layer->rstd2 = activations_alloc(a, s.R, sizeof(float));
+    layer->logsumexp = activations_alloc(a, s.R * s.heads, sizeof(float));
+}
+
+/* What a norm or the activation function computes: each layer has its own if recompute is none. */
+static void allocate_outputs(const model_t *model, activations_t *a, bool one_normed, layer_activations_t *layer)
+{
+    arch_sizes_t s = arch_largest_sizes(model);
+    layer->normed1 = activations_alloc(a, s.R * s.C, s.element_bytes);
+    layer->normed2 = one_normed ? layer->normed1 : activations_alloc(a, s.R * s.C, s.element_bytes);
+    layer->hidden = activations_alloc(a, s.R * s.F, s.element_bytes);
+}
+
+void arch_allocate_layers(const model_t *model, activations_t *a)
+{
+    arch_sizes_t s = arch_largest_sizes(model);
+    options_recompute_t recompute = (options_recompute_t)model->options->model.recompute;
+    bool one_normed = model->ops->shares_normed && recompute == RECOMPUTE_LIGHT;
+    layer_activations_t shared = {0}; /* by all layers */
+    if (recompute == RECOMPUTE_FULL)
+        allocate_inputs(model, a, &shared);
+    if (recompute != RECOMPUTE_NONE)
+        allocate_outputs(model, a, one_normed, &shared);
+    for (int l = 0; l < model->options->model.layers; l++) {
+        layer_activations_t *layer = &model->layers[l];
+        *layer = shared;
+        /* The embedding writes the first x. */
+        activations_set_lifetime(a, l == 0 ? 0 : unit_of(l), unit_of(l));
+        layer->x = activations_alloc(a, s.R * s.C, s.element_bytes);
+        activations_set_lifetime(a, unit_of(l), unit_of(l));
+        if (recompute != RECOMPUTE_FULL)
+            allocate_inputs(model, a, layer);
+        if (recompute == RECOMPUTE_NONE)
+            allocate_outputs(model, a, false, layer);
+    }
+    activations_clear_lifetime(a);
+}
+
+/* ---- embedding ---- */
+
+zero_status_t arch_embed_forward(model_t *model, zero_tensor_t tokens, zero_weight_t positions)
+{
+    arch_sizes_t s = arch_sizes(model);
+    return model->kernels->embed(&model->ctx, model->layers[0].x, model->tokens, model_weight(model, tokens), positions,
+                                 s.B, s.T, s.C, s.V);
+}
+
+zero_status_t arch_embed_backward(model_t *model, const void *d_x, zero_tensor_t tokens, zero_grad_t positions)
+{
+    arch_sizes_t s = arch_sizes(model);
+    return model->kernels->embed_backward(&model->ctx, model_grad(model, tokens), positions, d_x, model->tokens, s.B,
+                                          s.T, s.C, s.V);
+}
+
+/* ---- linear layers ---- */
+
+zero_status_t arch_linear(model_t *model, void *y, const void *x, zero_tensor_t weight, zero_weight_t bias, size_t n_in,
+                          size_t n_out)
+{
+    return model->kernels->linear(&model->ctx, y, x, model_weight(model, weight), model->ops->layout, bias,
+                                  model->n_batch * model->seq_len, n_in, n_out);
+}
+
+zero_status_t arch_linear_backward_input(model_t *model, void *dx, const void *dy, zero_tensor_t weight, size_t n_in,
+                                         size_t n_out)
+{
+    return model->kernels->linear_backward_input(&model->ctx, dx, false, dy, model_weight(model, weight),
+                                                 model->ops->layout, model->n_batch * model->seq_len, n_in, n_out);
+}
+
+zero_status_t arch_linear_backward_weight(model_t *model, zero_tensor_t weight, zero_grad_t dbias, const void *x,
+                                          const void *dy, size_t n_in, size_t n_out)
+{
+    return model->kernels->linear_backward_weight(&model->ctx, model_grad(model, weight), model->ops->layout, dbias, x,
+                                                  dy, model->n_batch * model->seq_len, n_in, n_out);
+}
+
+/* ---- output head ---- */
 
 zero_status_t arch_head_forward(model_t *model, const void *x, zero_tensor_t weight)
 {

@@ -1,46 +1,87 @@
-/* arch.h - what the architectures do alike: declare a tensor, know the sizes of the pass, end in an output head.
- * Private to gpt2.c and llama.c.
+/* arch.h - what GPT-2 and Llama share: declaring a tensor, the sizes of a pass, a layer's activations, the embedding,
+ * linear layers and the output head. Private to gpt2.c, llama.c and model.c.
  */
 #ifndef ZEROTRAIN_ARCH_H
 #define ZEROTRAIN_ARCH_H
 
 #include "train/model/model.h"
 
-/* A matrix [rows, columns], which decays, or with rows 0 a vector [columns], which does not. */
+/* ---- declaration ---- */
+
+/* A matrix [rows, columns], which decays; with rows 0 a vector [columns], which does not. */
 typedef struct arch_tensor {
     const char *name;
     int64_t rows, columns;
     zero_init_t init;
-    float std;   /* of ZERO_INIT_NORMAL */
+    float std;   /* for ZERO_INIT_NORMAL */
     bool packed; /* one matrix with the tensor before it */
 } arch_tensor_t;
 
-/* Units: 0 is the embedding, then come the layers, then the head. */
-static inline zero_unit_t arch_layer_unit(int layer)
-{
-    return layer + 1;
-}
-
+/* Adds a tensor to model->declaration. */
 zero_status_t arch_declare(model_t *model, zero_unit_t unit, const arch_tensor_t *spec, zero_tensor_t *tensor);
 
-/* Standard deviations of GPT-2's initialisation: 0.02, and less where one of the 2 residual branches of a layer ends.
- */
+/* Standard deviations of GPT-2's initialization: 0.02, and less for the matrices that end one of a layer's 2 residual
+ * branches. */
 #define ARCH_STD 0.02f
 float arch_residual_std(const model_t *model);
 
-/* In element counts: B sequences of T positions, R = B * T rows, C = dim, F = ffn_dim, V = vocab_size. */
+/* ---- sizes ---- */
+
+/* In elements: B sequences of T positions, R = B * T rows, C = dim, F = ffn_dim, V = vocab_size. */
 typedef struct arch_sizes {
-    size_t R, B, T, C, F, V, heads, kv_heads, head_dim, qkv; /* qkv: width of q, k and v heads side by side */
-    size_t element_bytes;                                    /* of an activation */
+    size_t R, B, T, C, F, V, heads, kv_heads, head_dim;
+    size_t qkv;           /* the q, k and v heads side by side */
+    size_t mlp;           /* what the MLP's first product gives: F, or 2 F with a gate */
+    size_t element_bytes; /* of an activation */
 } arch_sizes_t;
 
-arch_sizes_t arch_sizes(const model_t *model);         /* of the pass at hand */
+arch_sizes_t arch_sizes(const model_t *model);         /* of the current pass */
 arch_sizes_t arch_largest_sizes(const model_t *model); /* of a training pass, the largest there is */
 
-/* Loss or logits from the normed residual stream x[R, C] by weight[V, C]; nothing in training, where backward, which
- * comes next, has loss and gradient in one. */
+/* ---- activations ---- */
+
+/* One layer's activations. They have the device's activation dtype, except for the fp32 statistics. */
+struct layer_activations {
+    void *x;              /* [R, C] the block's input */
+    void *normed1;        /* [R, C] */
+    void *qkv;            /* [R, qkv] */
+    void *attention;      /* [R, C] heads side by side */
+    void *mid;            /* [R, C] */
+    void *normed2;        /* [R, C] */
+    void *mlp;            /* [R, mlp] before the activation function */
+    void *hidden;         /* [R, F] after it */
+    float *mean1, *mean2; /* [R]; NULL: RMSNorm has none */
+    float *rstd1, *rstd2; /* [R] */
+    float *logsumexp;     /* [B, heads, T] */
+};
+
+/* Allocates model->layers as [model] recompute asks. What is recomputed is in one set of buffers that all layers share.
+ */
+void arch_allocate_layers(const model_t *model, activations_t *activations);
+
+/* ---- compute ---- */
+
+#define ARCH_NO_WEIGHT ((zero_weight_t){0})
+#define ARCH_NO_GRAD ((zero_grad_t){0})
+
+/* layers[0].x = the rows of `tokens`[V, C] that the batch names, plus those of `positions`[T, C] if there are any. */
+zero_status_t arch_embed_forward(model_t *model, zero_tensor_t tokens, zero_weight_t positions);
+zero_status_t arch_embed_backward(model_t *model, const void *d_x, zero_tensor_t tokens, zero_grad_t positions);
+
+/* y[R, n_out] = x[R, n_in] W + bias, in the architecture's layout of W. */
+zero_status_t arch_linear(model_t *model, void *y, const void *x, zero_tensor_t weight, zero_weight_t bias, size_t n_in,
+                          size_t n_out);
+/* dx[R, n_in] = dy[R, n_out] W^T */
+zero_status_t arch_linear_backward_input(model_t *model, void *dx, const void *dy, zero_tensor_t weight, size_t n_in,
+                                         size_t n_out);
+/* dW = x^T dy and, unless it is ARCH_NO_GRAD, dbias = the column sums of dy. */
+zero_status_t arch_linear_backward_weight(model_t *model, zero_tensor_t weight, zero_grad_t dbias, const void *x,
+                                          const void *dy, size_t n_in, size_t n_out);
+
+/* Computes loss or logits from the normed residual stream x[R, C] and weight[V, C]. Does nothing in training: there
+ * arch_head_backward follows and computes loss and gradient together. */
 zero_status_t arch_head_forward(model_t *model, const void *x, zero_tensor_t weight);
-/* Loss, dx[R, C] and the weight's gradient. */
+/* Computes the loss, dx[R, C] and the weight's gradient. */
 zero_status_t arch_head_backward(model_t *model, void *dx, const void *x, zero_tensor_t weight);
 
 #endif

@@ -6,88 +6,89 @@
 #include "train/model/model.h"
 #include "train/report/report.h"
 
-/* More than any unit asks. */
+/* Of one graph: more tensors than any unit uses. */
 #define MAX_NOTES 64
-/* Of a unit, both directions. A unit meets few pairs of slots, the same ones every step. */
-#define MAX_PER_UNIT 64
+/* Of a unit, forward and backward. A unit gets few different pairs of unsharded buffers, the same ones every step. */
+#define MAX_GRAPHS 64
 
 typedef struct note {
     zero_tensor_t tensor;
     bool is_grad;
-    zero_grad_t answer; /* of a weight: its data alone */
+    zero_grad_t answer; /* for a weight: only data is set */
 } note_t;
 
-typedef struct recording {
-    struct recording *next;
+typedef struct graph {
+    struct graph *next;
     zero_status_t (*compute)(model_t *model, zero_unit_t unit);
     double loss_weight;
-    zero_cuda_graph_t *work; /* NULL: it could not be recorded, or asked too much */
+    zero_cuda_graph_t *captured; /* NULL: it could not be captured, or uses too many tensors */
     int n_notes;
     note_t notes[MAX_NOTES];
-} cuda_graph_t;
+} graph_t;
 
-typedef struct cuda_graphs_of_unit {
-    cuda_graph_t *first;
+typedef struct unit_graphs {
+    graph_t *first;
     int n;
-} cuda_graphs_of_unit_t;
+} unit_graphs_t;
 
-struct recordings {
+struct cuda_graphs {
     const zero_model_kernels_t *kernels;
-    cuda_graph_t *at_hand; /* being made; else NULL */
+    graph_t *capturing; /* NULL: none is being captured */
     int n_units;
-    cuda_graphs_of_unit_t units[];
+    unit_graphs_t units[];
 };
 
-zero_status_t cuda_graphs_create(const zero_model_kernels_t *kernels, int n_units, cuda_graphs_t **recordings)
+zero_status_t cuda_graphs_create(const zero_model_kernels_t *kernels, int n_units, cuda_graphs_t **graphs)
 {
     if (!kernels->record_begin)
         return ZERO_OK;
     cuda_graphs_t *made = calloc(1, sizeof *made + (size_t)n_units * sizeof made->units[0]);
     if (!made)
-        return report_rank_error(ZERO_ERROR_MEMORY, "no memory for the recordings of %d units", n_units);
+        return report_rank_error(ZERO_ERROR_MEMORY, "no memory for the CUDA graphs of %d units", n_units);
     made->kernels = kernels;
     made->n_units = n_units;
-    *recordings = made;
+    *graphs = made;
     return ZERO_OK;
 }
 
-static void cuda_graph_destroy(const cuda_graphs_t *recordings, cuda_graph_t *recording)
+static void graph_destroy(const cuda_graphs_t *graphs, graph_t *graph)
 {
-    recordings->kernels->cuda_graph_destroy(recording->work);
-    free(recording);
+    graphs->kernels->cuda_graph_destroy(graph->captured);
+    free(graph);
 }
 
-void cuda_graphs_destroy(cuda_graphs_t *recordings)
+void cuda_graphs_destroy(cuda_graphs_t *graphs)
 {
-    if (!recordings)
+    if (!graphs)
         return;
-    for (int unit = 0; unit < recordings->n_units; unit++)
-        for (cuda_graph_t *r = recordings->units[unit].first, *next; r; r = next) {
-            next = r->next;
-            cuda_graph_destroy(recordings, r);
+    for (int unit = 0; unit < graphs->n_units; unit++)
+        for (graph_t *graph = graphs->units[unit].first, *next; graph; graph = next) {
+            next = graph->next;
+            graph_destroy(graphs, graph);
         }
-    free(recordings);
+    free(graphs);
 }
 
-/* ---- what a recording depends on ---- */
+/* ---- what a graph depends on ---- */
 
-static void note(cuda_graphs_t *recordings, note_t noted)
+static void note(cuda_graphs_t *graphs, note_t noted)
 {
-    cuda_graph_t *recording = recordings ? recordings->at_hand : NULL;
-    if (recording && recording->n_notes++ < MAX_NOTES)
-        recording->notes[recording->n_notes - 1] = noted;
+    graph_t *graph = graphs ? graphs->capturing : NULL;
+    if (graph && graph->n_notes++ < MAX_NOTES)
+        graph->notes[graph->n_notes - 1] = noted;
 }
 
-void cuda_graphs_note_weight(cuda_graphs_t *recordings, zero_tensor_t tensor, zero_weight_t weight)
+void cuda_graphs_note_weight(cuda_graphs_t *graphs, zero_tensor_t tensor, zero_weight_t weight)
 {
-    note(recordings, (note_t){.tensor = tensor, .answer = {.data = (void *)weight.data}});
+    note(graphs, (note_t){.tensor = tensor, .answer = {.data = (void *)weight.data}});
 }
 
-void cuda_graphs_note_grad(cuda_graphs_t *recordings, zero_tensor_t tensor, zero_grad_t grad)
+void cuda_graphs_note_grad(cuda_graphs_t *graphs, zero_tensor_t tensor, zero_grad_t grad)
 {
-    note(recordings, (note_t){.tensor = tensor, .is_grad = true, .answer = grad});
+    note(graphs, (note_t){.tensor = tensor, .is_grad = true, .answer = grad});
 }
 
+/* Returns whether the engine would give the same answer now. */
 static bool still_holds(const zero_engine_t *engine, const note_t *noted)
 {
     if (!noted->is_grad)
@@ -97,67 +98,70 @@ static bool still_holds(const zero_engine_t *engine, const note_t *noted)
            now.accumulate == noted->answer.accumulate;
 }
 
-static bool serves(const cuda_graph_t *recording, const model_t *model,
+/* Returns whether the graph would do what compute would do now. */
+static bool serves(const graph_t *graph, const model_t *model,
                    zero_status_t (*compute)(model_t *model, zero_unit_t unit))
 {
-    if (recording->compute != compute || recording->loss_weight != model->loss_weight)
+    if (graph->compute != compute || graph->loss_weight != model->loss_weight)
         return false;
-    for (int i = 0; i < recording->n_notes && i < MAX_NOTES; i++)
-        if (!still_holds(model->engine, &recording->notes[i]))
+    for (int i = 0; i < graph->n_notes && i < MAX_NOTES; i++)
+        if (!still_holds(model->engine, &graph->notes[i]))
             return false;
     return true;
 }
 
-/* ---- making and replaying ---- */
+/* ---- capturing and launching ---- */
 
-static zero_status_t record(cuda_graphs_t *recordings, model_t *model, zero_unit_t unit, cuda_graph_t *recording)
+/* Captures compute's work in *graph. If only the capture fails, it logs that and leaves graph->captured NULL. */
+static zero_status_t capture_unit(cuda_graphs_t *graphs, model_t *model, zero_unit_t unit, graph_t *graph)
 {
-    const zero_model_kernels_t *kernels = recordings->kernels;
+    const zero_model_kernels_t *kernels = graphs->kernels;
     TRY(kernels->record_begin(&model->ctx));
-    recordings->at_hand = recording;
-    zero_status_t status = recording->compute(model, unit);
-    recordings->at_hand = NULL;
-    zero_status_t ended = kernels->record_end(&model->ctx, &recording->work);
+    graphs->capturing = graph;
+    zero_status_t status = graph->compute(model, unit);
+    graphs->capturing = NULL;
+    zero_status_t ended = kernels->record_end(&model->ctx, &graph->captured);
     if (status == ZERO_OK && ended != ZERO_OK)
-        report_rank_error(ended, "unit %d cannot be recorded, so its work is queued piece by piece", unit);
+        report_rank_error(ended, "unit %d cannot be captured as a CUDA graph, so its kernels are launched one by one",
+                          unit);
     return status;
 }
 
-static zero_status_t make(cuda_graphs_t *recordings, model_t *model, zero_unit_t unit,
-                          zero_status_t (*compute)(model_t *model, zero_unit_t unit), cuda_graph_t **made)
+static zero_status_t add_graph(cuda_graphs_t *graphs, model_t *model, zero_unit_t unit,
+                               zero_status_t (*compute)(model_t *model, zero_unit_t unit), graph_t **made)
 {
-    cuda_graphs_of_unit_t *of_unit = &recordings->units[unit];
-    cuda_graph_t *recording = calloc(1, sizeof *recording);
-    if (!recording)
-        return report_rank_error(ZERO_ERROR_MEMORY, "no memory for a recording of unit %d", unit);
-    recording->compute = compute;
-    recording->loss_weight = model->loss_weight;
-    zero_status_t status = record(recordings, model, unit, recording);
+    unit_graphs_t *of_unit = &graphs->units[unit];
+    graph_t *graph = calloc(1, sizeof *graph);
+    if (!graph)
+        return report_rank_error(ZERO_ERROR_MEMORY, "no memory for a CUDA graph of unit %d", unit);
+    graph->compute = compute;
+    graph->loss_weight = model->loss_weight;
+    zero_status_t status = capture_unit(graphs, model, unit, graph);
     if (status != ZERO_OK) {
-        cuda_graph_destroy(recordings, recording);
+        graph_destroy(graphs, graph);
         return status;
     }
-    if (recording->n_notes > MAX_NOTES) {
-        recordings->kernels->cuda_graph_destroy(recording->work);
-        recording->work = NULL;
+    if (graph->n_notes > MAX_NOTES) {
+        graphs->kernels->cuda_graph_destroy(graph->captured);
+        graph->captured = NULL;
     }
-    recording->next = of_unit->first;
-    of_unit->first = recording;
+    graph->next = of_unit->first;
+    of_unit->first = graph;
     of_unit->n++;
-    *made = recording;
+    *made = graph;
     return ZERO_OK;
 }
 
-zero_status_t cuda_graphs_run(cuda_graphs_t *recordings, model_t *model, zero_unit_t unit,
+zero_status_t cuda_graphs_run(cuda_graphs_t *graphs, model_t *model, zero_unit_t unit,
                               zero_status_t (*compute)(model_t *model, zero_unit_t unit))
 {
-    cuda_graphs_of_unit_t *of_unit = &recordings->units[unit];
-    cuda_graph_t *recording = of_unit->first;
-    while (recording && !serves(recording, model, compute))
-        recording = recording->next;
-    if (!recording && of_unit->n < MAX_PER_UNIT)
-        TRY(make(recordings, model, unit, compute, &recording));
-    if (!recording || !recording->work)
+    unit_graphs_t *of_unit = &graphs->units[unit];
+    graph_t *graph = of_unit->first;
+    while (graph && !serves(graph, model, compute))
+        graph = graph->next;
+    if (!graph && of_unit->n < MAX_GRAPHS)
+        TRY(add_graph(graphs, model, unit, compute, &graph));
+    if (!graph || !graph->captured)
         return compute(model, unit);
-    return recordings->kernels->replay(&model->ctx, recording->work);
+    return graphs->kernels->replay(&model->ctx, graph->captured);
 }

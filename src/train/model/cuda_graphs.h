@@ -1,33 +1,35 @@
-/* cuda_graphs.h - a unit's work, recorded once and replayed.
+/* cuda_graphs.h - runs a unit's kernels as a CUDA graph: captured once, launched again and again.
  *
- * On a GPU a step is some hundred launches or more: queueing them keeps the host busy, and the gaps between them cost
- * small models most. A unit's recording starts with one launch. It holds every address and number that it was made
- * with. Activations, the batch and the workspace stay where they are, but weights and gradients move, where slots take
- * turns. So a recording remembers what was asked of the engine and what the answers were, and is replayed only while
- * they are the same; where they are not, another is made. What cannot be recorded is computed.
+ * A step launches some hundred kernels or more on a GPU. That keeps the host busy, and the gaps between kernels cost
+ * small models most. A graph starts a whole unit with one launch. It contains every address and number that it was
+ * captured with. Activations, the batch and the workspace never move, but weights and gradients do, since units take
+ * turns in the unsharded buffers. So a graph remembers which tensors the capture asked the engine for and what the
+ * answers were. It is launched only while the answers are the same; if they differ, another graph is captured. What
+ * cannot be captured is computed kernel by kernel.
  */
-#ifndef ZEROTRAIN_RECORDINGS_H
-#define ZEROTRAIN_RECORDINGS_H
+#ifndef ZEROTRAIN_CUDA_GRAPHS_H
+#define ZEROTRAIN_CUDA_GRAPHS_H
 
 #include "kernels/model/model.h"
 
-/* Micro-steps before anything is recorded: in the first ones libraries choose their algorithms, by timing them. */
-#define RECORDINGS_WARM_UP 3
+/* Micro-steps before anything is captured: in the first ones libraries choose their algorithms by timing them. */
+#define CUDA_GRAPHS_WARM_UP 3
 
 typedef struct model model_t;
-typedef struct recordings cuda_graphs_t;
+typedef struct cuda_graphs cuda_graphs_t;
 
-/* *recordings stays NULL where the kernels record nothing. */
-zero_status_t cuda_graphs_create(const zero_model_kernels_t *kernels, int n_units, cuda_graphs_t **recordings);
-void cuda_graphs_destroy(cuda_graphs_t *recordings); /* when the device is idle; NULL is allowed */
+/* Leaves *graphs NULL if the kernels cannot be captured (on the CPU). */
+zero_status_t cuda_graphs_create(const zero_model_kernels_t *kernels, int n_units, cuda_graphs_t **graphs);
+/* Only when the device is idle. NULL is allowed. */
+void cuda_graphs_destroy(cuda_graphs_t *graphs);
 
-/* Does what compute(model, unit) does, which must depend on nothing but the model's addresses, its loss_weight, and
- * what it asks through model_weight and model_grad. The unit is acquired. */
-zero_status_t cuda_graphs_run(cuda_graphs_t *recordings, model_t *model, zero_unit_t unit,
+/* Does what compute(model, unit) does. The unit is acquired. compute must depend only on the model's addresses, its
+ * loss_weight, and what it asks for through model_weight and model_grad. */
+zero_status_t cuda_graphs_run(cuda_graphs_t *graphs, model_t *model, zero_unit_t unit,
                               zero_status_t (*compute)(model_t *model, zero_unit_t unit));
 
-/* What the engine answered; for model.c. Nothing is noted where no recording is being made. */
-void cuda_graphs_note_weight(cuda_graphs_t *recordings, zero_tensor_t tensor, zero_weight_t weight);
-void cuda_graphs_note_grad(cuda_graphs_t *recordings, zero_tensor_t tensor, zero_grad_t grad);
+/* Note what the engine answered, if a graph is being captured. For model.c; graphs may be NULL. */
+void cuda_graphs_note_weight(cuda_graphs_t *graphs, zero_tensor_t tensor, zero_weight_t weight);
+void cuda_graphs_note_grad(cuda_graphs_t *graphs, zero_tensor_t tensor, zero_grad_t grad);
 
 #endif

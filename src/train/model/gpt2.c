@@ -1,26 +1,25 @@
 /* gpt2.c - GPT-2 as in Hugging Face: pre-LayerNorm, learned positions, gelu_new, head tied to the token embedding
  * (Radford et al. 2019).
  *
- * Shapes: B sequences of T positions, R = B * T rows, C = dim, F = ffn_dim, V = vocab_size, L layers. Matrices are kept
- * as HF keeps them: Conv1D weights [in, out], the token table [V, C].
+ * Shapes: B sequences of T positions, R = B * T rows, C = dim, F = ffn_dim, V = vocab_size, L layers. Matrices have
+ * HF's layout: Conv1D weights [in, out], the token table [V, C].
  *
  *     x_0      = wte[token] + wpe[position]                                 [R, C]
  *     mid_l    = x_l + attention(LN1(x_l))                                  [R, C]
  *     x_l+1    = mid_l + gelu(LN2(mid_l) W_fc) W_proj                       [R, C]
  *     logits   = LNf(x_L) wte^T                                             [R, V], never held in full
  *
- * The second addition of a block is left pending in `addend` and done by the norm that comes next, fused.
+ * A block leaves its second addition pending in `addend`; the next norm does it, fused.
  *
- * What is kept from forward to backward: recompute=none keeps every input that backward needs (16 C a row and layer
- * where F = 4 C); light drops what a norm or a gelu can make again (10 C), and backward's own pass through that norm or
- * gelu does, before the product that needs it; full keeps x_l alone (C) and runs the block's forward again. Dropped
- * tensors live in one set of buffers that all layers share; the results have the same bits.
+ * What is kept from forward to backward depends on recompute. none: every input that backward needs (16 C per row and
+ * layer if F = 4 C). light: all but the outputs of norms and gelu (10 C), which their own backward recomputes on the
+ * way, before the product that needs them. full: only x_l (C); backward runs the block's forward again. What is not
+ * kept lives in one set of buffers that all layers share. The results have the same bits.
  *
- * Biases' gradients are column sums of tensors that a norm's or gelu's backward writes, and summed there: d_x_sums
- * takes them from one block to the one before it, whose proj_bias they are.
+ * Gradients of biases are column sums of tensors that the backward of a norm or of gelu writes, and are computed there.
+ * d_x_sums passes them from one block to the previous one, whose proj_bias gradient they are.
  */
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "train/model/arch.h"
 #include "train/report/report.h"
@@ -34,27 +33,10 @@ typedef struct block_tensors {
     zero_tensor_t proj_weight, proj_bias; /* [F, C] */
 } block_tensors_t;
 
-/* One layer's activations, of the device's activation dtype but for the fp32 statistics. */
-typedef struct block_activations {
-    void *x;                                          /* [R, C] the block's input */
-    void *ln1;                                        /* [R, C] */
-    void *qkv;                                        /* [R, 3C] */
-    void *attention;                                  /* [R, C] heads side by side */
-    void *mid;                                        /* [R, C] */
-    void *ln2;                                        /* [R, C] */
-    void *fc;                                         /* [R, F] before gelu */
-    void *gelu;                                       /* [R, F] */
-    float *ln1_mean, *ln1_rstd, *ln2_mean, *ln2_rstd; /* [R] */
-    float *logsumexp;                                 /* [B, heads, T] */
-} block_activations_t;
-
 typedef struct gpt2 {
     zero_tensor_t wte, wpe; /* [V, C], [T, C] */
-    block_tensors_t *blocks;
     zero_tensor_t lnf_weight, lnf_bias;
-
-    block_activations_t *layers;
-    /* Names at one place where one is done with before the next begins: see place. */
+    /* Some of these share an address: see allocate. */
     void *x_final;              /* [R, C] x_L */
     void *lnf;                  /* [R, C] */
     float *lnf_mean, *lnf_rstd; /* [R] */
@@ -62,6 +44,7 @@ typedef struct gpt2 {
     void *d_x;                  /* [R, C] gradient of the residual stream */
     float *d_x_sums;            /* [C] its column sums */
     void *d_c, *d_qkv, *d_f;    /* [R, C], [R, 3C], [R, F] gradients within a block */
+    block_tensors_t blocks[];   /* [L] */
 } gpt2_t;
 
 /* ---- declaration ---- */
@@ -99,18 +82,10 @@ static zero_status_t declare_block(model_t *model, int layer, block_tensors_t *t
 
 static zero_status_t declare(model_t *model)
 {
+    gpt2_t *g = model->arch;
     int64_t L = model->options->model.layers, C = model->options->model.dim;
     int64_t V = model->options->model.vocab_size, T = model->options->model.seq_len;
     zero_unit_t embed, head;
-    gpt2_t *g = calloc(1, sizeof *g);
-    if (!g)
-        return report_rank_error(ZERO_ERROR_MEMORY, "no memory for the model's tables");
-    model->arch = g;
-    g->blocks = calloc((size_t)L, sizeof *g->blocks);
-    g->layers = calloc((size_t)L, sizeof *g->layers);
-    if (!g->blocks || !g->layers)
-        return report_rank_error(ZERO_ERROR_MEMORY, "no memory for %lld layers' tables", (long long)L);
-
     const arch_tensor_t wte = {"transformer.wte.weight", V, C, ZERO_INIT_NORMAL, ARCH_STD, false};
     const arch_tensor_t wpe = {"transformer.wpe.weight", T, C, ZERO_INIT_NORMAL, ARCH_STD, false};
     TRY(zero_model_add_unit(model->declaration, "transformer.embeddings", &embed));
@@ -123,87 +98,28 @@ static zero_status_t declare(model_t *model)
     return zero_model_share_tensor(model->declaration, head, g->wte);
 }
 
-static void destroy(model_t *model)
+/* Positions. The token table is also the head, which multiplies by it. */
+static int64_t n_lookup_params(const model_t *model)
 {
-    gpt2_t *g = model->arch;
-    free(g->blocks);
-    free(g->layers);
-    free(g);
-}
-
-static double flops_per_token(const model_t *model)
-{
-    const options_t *o = model->options;
-    double params = (double)zero_model_n_params(model->declaration) - (double)(o->model.seq_len * o->model.dim);
-    return 6.0 * params + 6.0 * (double)(o->model.layers * o->model.dim * o->model.seq_len);
+    return model->options->model.seq_len * model->options->model.dim;
 }
 
 /* ---- activations ---- */
 
-/* What backward needs and cannot make cheaply: each layer's own unless recompute is full. */
-static void place_inputs(activations_t *a, const arch_sizes_t *s, block_activations_t *layer)
-{
-    layer->qkv = activations_take(a, s->R * 3 * s->C, s->element_bytes);
-    layer->attention = activations_take(a, s->R * s->C, s->element_bytes);
-    layer->mid = activations_take(a, s->R * s->C, s->element_bytes);
-    layer->fc = activations_take(a, s->R * s->F, s->element_bytes);
-    layer->ln1_mean = activations_take(a, s->R, sizeof(float));
-    layer->ln1_rstd = activations_take(a, s->R, sizeof(float));
-    layer->ln2_mean = activations_take(a, s->R, sizeof(float));
-    layer->ln2_rstd = activations_take(a, s->R, sizeof(float));
-    layer->logsumexp = activations_take(a, s->R * s->heads, sizeof(float));
-}
-
-/* What a norm or gelu makes: each layer's own where recompute is none. Made again on the way (light), one place does
- * for both norms. */
-static void place_outputs(activations_t *a, const arch_sizes_t *s, bool one_norm, block_activations_t *layer)
-{
-    layer->ln1 = activations_take(a, s->R * s->C, s->element_bytes);
-    layer->ln2 = one_norm ? layer->ln1 : activations_take(a, s->R * s->C, s->element_bytes);
-    layer->gelu = activations_take(a, s->R * s->F, s->element_bytes);
-}
-
-/* addend is forward's (and of a block that runs again, before its backward), d_c backward's. lnf is done with when d_x
- * begins, x_final when d_f does, and d_f when d_qkv comes. */
-static void place(const model_t *model, activations_t *a)
+/* Buffers that are never in use together share an address. addend belongs to forward (also to that of a block that
+ * backward runs again, before the block's backward), d_c to backward. lnf is no longer needed when d_x is first
+ * written, x_final when d_f is, and d_f when d_qkv is. */
+static void allocate(const model_t *model, activations_t *a)
 {
     gpt2_t *g = model->arch;
     arch_sizes_t s = arch_largest_sizes(model);
-    options_recompute_t recompute = (options_recompute_t)model->options->model.recompute;
-    block_activations_t shared = {0}; /* what no layer has for itself */
-    if (recompute == RECOMPUTE_FULL)
-        place_inputs(a, &s, &shared);
-    if (recompute != RECOMPUTE_NONE)
-        place_outputs(a, &s, recompute == RECOMPUTE_LIGHT, &shared);
-    for (int l = 0; l < model->options->model.layers; l++) {
-        block_activations_t *layer = &g->layers[l];
-        *layer = shared;
-        /* The embedding makes the first x. */
-        activations_begin_span(a, l == 0 ? 0 : arch_layer_unit(l), arch_layer_unit(l));
-        layer->x = activations_take(a, s.R * s.C, s.element_bytes);
-        activations_begin_span(a, arch_layer_unit(l), arch_layer_unit(l));
-        if (recompute != RECOMPUTE_FULL)
-            place_inputs(a, &s, layer);
-        if (recompute == RECOMPUTE_NONE)
-            place_outputs(a, &s, false, layer);
-    }
-    activations_end_span(a);
-    g->lnf_mean = activations_take(a, s.R, sizeof(float));
-    g->lnf_rstd = activations_take(a, s.R, sizeof(float));
-    g->d_x = g->lnf = activations_take(a, s.R * s.C, s.element_bytes);
-    g->d_x_sums = activations_take(a, s.C, sizeof(float));
-    g->addend = g->d_c = activations_take(a, s.R * s.C, s.element_bytes);
-    g->d_f = g->d_qkv = g->x_final = activations_take(a, s.R * (s.F > 3 * s.C ? s.F : 3 * s.C), s.element_bytes);
-}
-
-static int n_layers(const model_t *model)
-{
-    return (int)model->options->model.layers;
-}
-
-static float norm_eps(const model_t *model)
-{
-    return (float)model->options->model.norm_eps;
+    arch_allocate_layers(model, a);
+    g->lnf_mean = activations_alloc(a, s.R, sizeof(float));
+    g->lnf_rstd = activations_alloc(a, s.R, sizeof(float));
+    g->d_x = g->lnf = activations_alloc(a, s.R * s.C, s.element_bytes);
+    g->d_x_sums = activations_alloc(a, s.C, sizeof(float));
+    g->addend = g->d_c = activations_alloc(a, s.R * s.C, s.element_bytes);
+    g->d_f = g->d_qkv = g->x_final = activations_alloc(a, s.R * (s.F > s.qkv ? s.F : s.qkv), s.element_bytes);
 }
 
 /* ---- forward ---- */
@@ -211,102 +127,77 @@ static float norm_eps(const model_t *model)
 static zero_status_t embed_forward(model_t *model)
 {
     gpt2_t *g = model->arch;
-    return model->kernels->embed(&model->ctx, g->layers[0].x, model->tokens, model_weight(model, g->wte),
-                                 model_weight(model, g->wpe), model->n_batch, model->seq_len,
-                                 (size_t)model->options->model.dim, (size_t)model->options->model.vocab_size);
+    return arch_embed_forward(model, g->wte, model_weight(model, g->wpe));
 }
 
-/* x W + b, in HF's Conv1D layout */
+/* y = x W + b */
 static zero_status_t conv1d(model_t *model, void *y, const void *x, zero_tensor_t weight, zero_tensor_t bias,
                             size_t n_in, size_t n_out)
 {
-    return model->kernels->linear(&model->ctx, y, x, model_weight(model, weight), ZERO_LINEAR_IN_OUT,
-                                  model_weight(model, bias), model->n_batch * model->seq_len, n_in, n_out);
+    return arch_linear(model, y, x, weight, model_weight(model, bias), n_in, n_out);
 }
 
-/* From layer->x on to the input of the last matrix. `residual` and `addend` sum to x; x itself and NULL when it is
- * there already. */
+/* residual_out = residual + addend (NULL: none); y = LayerNorm(residual_out) */
+static zero_status_t norm(model_t *model, void *y, float *mean, float *rstd, void *residual_out, const void *residual,
+                          const void *addend, zero_tensor_t weight, zero_tensor_t bias)
+{
+    arch_sizes_t s = arch_sizes(model);
+    return model->kernels->layernorm(&model->ctx, y, mean, rstd, residual_out, residual, addend,
+                                     model_weight(model, weight), model_weight(model, bias),
+                                     (float)model->options->model.norm_eps, s.R, s.C);
+}
+
+/* Computes a block up to the input of its last matrix. x = residual + addend; if x is there already, they are x and
+ * NULL. */
 static zero_status_t block_inner(model_t *model, int l, const void *residual, const void *addend)
 {
     gpt2_t *g = model->arch;
     const zero_model_kernels_t *k = model->kernels;
     const block_tensors_t *t = &g->blocks[l];
-    block_activations_t *a = &g->layers[l];
+    layer_activations_t *a = &model->layers[l];
     arch_sizes_t s = arch_sizes(model);
-    TRY(k->layernorm(&model->ctx, a->ln1, a->ln1_mean, a->ln1_rstd, a->x, residual, addend,
-                     model_weight(model, t->ln1_weight), model_weight(model, t->ln1_bias), norm_eps(model), s.R, s.C));
-    TRY(conv1d(model, a->qkv, a->ln1, t->qkv_weight, t->qkv_bias, s.C, 3 * s.C));
-    TRY(k->attention(&model->ctx, a->attention, a->logsumexp, a->qkv, s.B, s.T, s.heads, s.heads, s.head_dim));
+    TRY(norm(model, a->normed1, a->mean1, a->rstd1, a->x, residual, addend, t->ln1_weight, t->ln1_bias));
+    TRY(conv1d(model, a->qkv, a->normed1, t->qkv_weight, t->qkv_bias, s.C, s.qkv));
+    TRY(k->attention(&model->ctx, a->attention, a->logsumexp, a->qkv, s.B, s.T, s.heads, s.kv_heads, s.head_dim));
     TRY(conv1d(model, g->addend, a->attention, t->attention_weight, t->attention_bias, s.C, s.C));
-    TRY(k->layernorm(&model->ctx, a->ln2, a->ln2_mean, a->ln2_rstd, a->mid, a->x, g->addend,
-                     model_weight(model, t->ln2_weight), model_weight(model, t->ln2_bias), norm_eps(model), s.R, s.C));
-    TRY(conv1d(model, a->fc, a->ln2, t->fc_weight, t->fc_bias, s.C, s.F));
-    return k->gelu(&model->ctx, a->gelu, a->fc, s.R * s.F);
+    TRY(norm(model, a->normed2, a->mean2, a->rstd2, a->mid, a->x, g->addend, t->ln2_weight, t->ln2_bias));
+    TRY(conv1d(model, a->mlp, a->normed2, t->fc_weight, t->fc_bias, s.C, s.F));
+    return k->gelu(&model->ctx, a->hidden, a->mlp, s.R * s.F);
 }
 
 static zero_status_t block_forward(model_t *model, int l)
 {
     gpt2_t *g = model->arch;
     arch_sizes_t s = arch_sizes(model);
-    const void *residual = l == 0 ? g->layers[0].x : g->layers[l - 1].mid;
+    const void *residual = l == 0 ? model->layers[0].x : model->layers[l - 1].mid;
     TRY(block_inner(model, l, residual, l == 0 ? NULL : g->addend));
-    return conv1d(model, g->addend, g->layers[l].gelu, g->blocks[l].proj_weight, g->blocks[l].proj_bias, s.F, s.C);
+    return conv1d(model, g->addend, model->layers[l].hidden, g->blocks[l].proj_weight, g->blocks[l].proj_bias, s.F,
+                  s.C);
 }
 
 static zero_status_t head_forward(model_t *model)
 {
     gpt2_t *g = model->arch;
-    const zero_model_kernels_t *k = model->kernels;
-    arch_sizes_t s = arch_sizes(model);
-    TRY(k->layernorm(&model->ctx, g->lnf, g->lnf_mean, g->lnf_rstd, g->x_final, g->layers[n_layers(model) - 1].mid,
-                     g->addend, model_weight(model, g->lnf_weight), model_weight(model, g->lnf_bias), norm_eps(model),
-                     s.R, s.C));
+    const void *last_mid = model->layers[model->options->model.layers - 1].mid;
+    TRY(norm(model, g->lnf, g->lnf_mean, g->lnf_rstd, g->x_final, last_mid, g->addend, g->lnf_weight, g->lnf_bias));
     return arch_head_forward(model, g->lnf, g->wte);
-}
-
-static zero_status_t forward(model_t *model, zero_unit_t unit)
-{
-    if (unit == 0)
-        return embed_forward(model);
-    if (unit <= n_layers(model))
-        return block_forward(model, unit - 1);
-    return head_forward(model);
 }
 
 /* ---- backward ---- */
 
-/* Gradient of a Conv1D's input: dx = dy W^T */
-static zero_status_t conv1d_input_grad(model_t *model, void *dx, const void *dy, zero_tensor_t weight, size_t n_in,
-                                       size_t n_out)
-{
-    return model->kernels->linear_backward_input(&model->ctx, dx, false, dy, model_weight(model, weight),
-                                                 ZERO_LINEAR_IN_OUT, model->n_batch * model->seq_len, n_in, n_out);
-}
-
-static const zero_grad_t summed_elsewhere = {0};
-
-/* Gradients of a Conv1D's weight and bias from x and dy */
-static zero_status_t conv1d_weight_grad(model_t *model, const void *x, const void *dy, zero_tensor_t weight,
-                                        zero_grad_t dbias, size_t n_in, size_t n_out)
-{
-    return model->kernels->linear_backward_weight(&model->ctx, model_grad(model, weight), ZERO_LINEAR_IN_OUT, dbias, x,
-                                                  dy, model->n_batch * model->seq_len, n_in, n_out);
-}
-
-/* d_x += gradient through a LayerNorm of dy; dcolumns: its column sums. again: NULL, or where the norm's output is
- * made again. */
-static zero_status_t layernorm_backward(model_t *model, zero_grad_t dcolumns, void *again, const void *dy,
-                                        const void *x, const float *mean, const float *rstd, zero_tensor_t weight,
-                                        zero_tensor_t bias)
+/* d_x += the gradient of dy through a LayerNorm; dcolumns = the column sums of d_x. If `y` is not NULL, the norm's
+ * output is recomputed there. */
+static zero_status_t norm_backward(model_t *model, zero_grad_t dcolumns, void *y, const void *dy, const void *x,
+                                   const float *mean, const float *rstd, zero_tensor_t weight, zero_tensor_t bias)
 {
     gpt2_t *g = model->arch;
     arch_sizes_t s = arch_sizes(model);
     return model->kernels->layernorm_backward(&model->ctx, g->d_x, model_grad(model, weight), model_grad(model, bias),
-                                              dcolumns, again, dy, x, mean, rstd, model_weight(model, weight),
+                                              dcolumns, y, dy, x, mean, rstd, model_weight(model, weight),
                                               model_weight(model, bias), s.R, s.C);
 }
 
-/* Where the column sums of d_x wait for the block before. */
+/* Where the column sums of d_x wait for the previous block. */
 static zero_grad_t d_x_sums(const gpt2_t *g)
 {
     return (zero_grad_t){.data = g->d_x_sums, .dtype = ZERO_FP32};
@@ -318,8 +209,8 @@ static zero_status_t head_backward(model_t *model)
     arch_sizes_t s = arch_sizes(model);
     TRY(arch_head_backward(model, g->d_c, g->lnf, g->wte));
     TRY(model->kernels->zero_fill(&model->ctx, g->d_x, s.R * s.C * s.element_bytes));
-    return layernorm_backward(model, d_x_sums(g), NULL, g->d_c, g->x_final, g->lnf_mean, g->lnf_rstd, g->lnf_weight,
-                              g->lnf_bias);
+    return norm_backward(model, d_x_sums(g), NULL, g->d_c, g->x_final, g->lnf_mean, g->lnf_rstd, g->lnf_weight,
+                         g->lnf_bias);
 }
 
 static zero_status_t block_backward(model_t *model, int l)
@@ -327,58 +218,56 @@ static zero_status_t block_backward(model_t *model, int l)
     gpt2_t *g = model->arch;
     const zero_model_kernels_t *k = model->kernels;
     const block_tensors_t *t = &g->blocks[l];
-    const block_activations_t *a = &g->layers[l];
+    const layer_activations_t *a = &model->layers[l];
     arch_sizes_t s = arch_sizes(model);
-    bool again = model->options->model.recompute == RECOMPUTE_LIGHT; /* norms and gelu on the way */
+    bool light = model->options->model.recompute == RECOMPUTE_LIGHT;
     if (model->options->model.recompute == RECOMPUTE_FULL)
         TRY(block_inner(model, l, a->x, NULL));
 
-    /* d_x: of x_l+1, and so of mid and of the branch's end alike */
-    TRY(conv1d_input_grad(model, g->d_f, g->d_x, t->proj_weight, s.F, s.C));
-    TRY(k->gelu_backward(&model->ctx, g->d_f, model_grad(model, t->fc_bias), again ? a->gelu : NULL, g->d_f, a->fc, s.R,
-                         s.F));
-    TRY(conv1d_weight_grad(model, a->gelu, g->d_x, t->proj_weight, summed_elsewhere, s.F, s.C));
+    /* Here d_x is the gradient of x_l+1, and so of both terms of the sum: mid and the MLP's output. */
+    TRY(arch_linear_backward_input(model, g->d_f, g->d_x, t->proj_weight, s.F, s.C));
+    TRY(k->gelu_backward(&model->ctx, g->d_f, model_grad(model, t->fc_bias), light ? a->hidden : NULL, g->d_f, a->mlp,
+                         s.R, s.F));
+    TRY(arch_linear_backward_weight(model, t->proj_weight, ARCH_NO_GRAD, a->hidden, g->d_x, s.F, s.C));
     TRY(k->put_grad(&model->ctx, model_grad(model, t->proj_bias), g->d_x_sums, s.C));
-    TRY(conv1d_input_grad(model, g->d_c, g->d_f, t->fc_weight, s.C, s.F));
-    TRY(layernorm_backward(model, model_grad(model, t->attention_bias), again ? a->ln2 : NULL, g->d_c, a->mid,
-                           a->ln2_mean, a->ln2_rstd, t->ln2_weight, t->ln2_bias));
-    TRY(conv1d_weight_grad(model, a->ln2, g->d_f, t->fc_weight, summed_elsewhere, s.C, s.F));
+    TRY(arch_linear_backward_input(model, g->d_c, g->d_f, t->fc_weight, s.C, s.F));
+    TRY(norm_backward(model, model_grad(model, t->attention_bias), light ? a->normed2 : NULL, g->d_c, a->mid, a->mean2,
+                      a->rstd2, t->ln2_weight, t->ln2_bias));
+    TRY(arch_linear_backward_weight(model, t->fc_weight, ARCH_NO_GRAD, a->normed2, g->d_f, s.C, s.F));
 
-    /* d_x: now of mid */
-    TRY(conv1d_input_grad(model, g->d_c, g->d_x, t->attention_weight, s.C, s.C));
-    TRY(conv1d_weight_grad(model, a->attention, g->d_x, t->attention_weight, summed_elsewhere, s.C, s.C));
+    /* Here d_x is the gradient of mid, and so of both of its terms. */
+    TRY(arch_linear_backward_input(model, g->d_c, g->d_x, t->attention_weight, s.C, s.C));
+    TRY(arch_linear_backward_weight(model, t->attention_weight, ARCH_NO_GRAD, a->attention, g->d_x, s.C, s.C));
     TRY(k->attention_backward(&model->ctx, g->d_qkv, g->d_c, a->qkv, a->attention, a->logsumexp, s.B, s.T, s.heads,
-                              s.heads, s.head_dim));
-    TRY(conv1d_input_grad(model, g->d_c, g->d_qkv, t->qkv_weight, s.C, 3 * s.C));
-    TRY(layernorm_backward(model, d_x_sums(g), again ? a->ln1 : NULL, g->d_c, a->x, a->ln1_mean, a->ln1_rstd,
-                           t->ln1_weight, t->ln1_bias));
-    return conv1d_weight_grad(model, a->ln1, g->d_qkv, t->qkv_weight, model_grad(model, t->qkv_bias), s.C, 3 * s.C);
+                              s.kv_heads, s.head_dim));
+    TRY(arch_linear_backward_input(model, g->d_c, g->d_qkv, t->qkv_weight, s.C, s.qkv));
+    TRY(norm_backward(model, d_x_sums(g), light ? a->normed1 : NULL, g->d_c, a->x, a->mean1, a->rstd1, t->ln1_weight,
+                      t->ln1_bias));
+    return arch_linear_backward_weight(model, t->qkv_weight, model_grad(model, t->qkv_bias), a->normed1, g->d_qkv, s.C,
+                                       s.qkv);
 }
 
 static zero_status_t embed_backward(model_t *model)
 {
     gpt2_t *g = model->arch;
-    return model->kernels->embed_backward(&model->ctx, model_grad(model, g->wte), model_grad(model, g->wpe), g->d_x,
-                                          model->tokens, model->n_batch, model->seq_len,
-                                          (size_t)model->options->model.dim, (size_t)model->options->model.vocab_size);
-}
-
-static zero_status_t backward(model_t *model, zero_unit_t unit)
-{
-    if (unit == 0)
-        return embed_backward(model);
-    if (unit <= n_layers(model))
-        return block_backward(model, unit - 1);
-    return head_backward(model);
+    return arch_embed_backward(model, g->d_x, g->wte, model_grad(model, g->wpe));
 }
 
 const model_ops_t gpt2_ops = {
     .name = "GPT-2",
+    .bytes = sizeof(gpt2_t),
+    .block_bytes = sizeof(block_tensors_t),
     .mlp_inputs = 1,
+    .layout = ZERO_LINEAR_IN_OUT,
+    .norms_keep_means = true,
+    .shares_normed = true,
     .declare = declare,
-    .place = place,
-    .forward = forward,
-    .backward = backward,
-    .destroy = destroy,
-    .flops_per_token = flops_per_token,
+    .n_lookup_params = n_lookup_params,
+    .allocate = allocate,
+    .embed_forward = embed_forward,
+    .block_forward = block_forward,
+    .head_forward = head_forward,
+    .embed_backward = embed_backward,
+    .block_backward = block_backward,
+    .head_backward = head_backward,
 };

@@ -1,9 +1,8 @@
-/* hf_config.c - the sizes and settings of a model in its config.json: read where it is loaded, written where it is
- * saved.
+/* hf_config.c - see hf_config.h.
  *
- * The file says what the weights are, so it fills what the user left at its default; what the user set must agree. Keys
- * that change what the model computes must have the one value that ours computes with; other keys are of no interest.
- * Every rank reads the file for itself and finds the same.
+ * The file describes the weights, so it fills in the settings that the user has left at their defaults; those that the
+ * user has set must agree with it. Keys that change what the model computes must have the one value that is supported
+ * here. Other keys are ignored. Every rank reads the file itself and finds the same.
  */
 #include "train/model/hf_config.h"
 
@@ -18,14 +17,15 @@
 
 #define MAX_FILE_BYTES ((size_t)16 << 20)
 
-/* One setting of [model] and its key in the file. Keys stand in an order in which `otherwise` can use those before. */
+/* One setting of [model] and its key in the file. Rows are in an order in which `otherwise` can use earlier settings.
+ */
 typedef struct key_row {
     const char *key, *hf_key;
-    double (*otherwise)(const options_t *filled); /* where the file is silent or has null; NULL: it must be there */
+    double (*otherwise)(
+        const options_t *filled); /* the value if the key is missing or null; NULL: the key is required */
 } key_row_t;
 
-/* A key and the one value that can be trained, as JSON. Where the file is silent, transformers takes this very value.
- */
+/* A key and the one value that is supported, as JSON. If the key is missing, transformers uses this same value. */
 typedef struct fixed_row {
     const char *hf_key, *value;
 } fixed_row_t;
@@ -77,7 +77,7 @@ static const fixed_row_t GPT2_FIXED[] = {
     {0},
 };
 
-/* Llama has no table of positions: how long sequences are is the user's to say. */
+/* Llama has no table of positions: the length of sequences is the user's choice. */
 static const key_row_t LLAMA_KEYS[] = {
     {"layers", "num_hidden_layers", NULL},
     {"dim", "hidden_size", NULL},
@@ -97,8 +97,8 @@ static const fixed_row_t LLAMA_FIXED[] = {
     {0},
 };
 
-/* What is written beside these and not read: without dropout, as it was trained, and without special tokens, of which a
- * trainer knows nothing. */
+/* What is written beside these and not read: no dropout, as in training, and no special tokens, which a trainer does
+ * not know. */
 static const fixed_row_t GPT2_WRITTEN[] = {
     {"architectures", "[\"GPT2LMHeadModel\"]"},
     {"embd_pdrop", "0.0"},
@@ -206,8 +206,8 @@ static zero_status_t check_fixed(const hf_config_t *config, const fixed_row_t *f
     return good ? ZERO_OK : refuse(config, fixed->hf_key, value, fixed->value);
 }
 
-/* Rotary settings: older files have rope_theta and rope_scaling, those of transformers 5 have both in rope_parameters.
- * Angles that are scaled are refused; theta is put where older files have it. */
+/* Checks rotary settings. Older files have rope_theta and rope_scaling; those of transformers 5 have both in
+ * rope_parameters. Refuses scaled angles, and copies theta to where older files have it. */
 static zero_status_t check_rope(const hf_config_t *config)
 {
     static const char *const objects[] = {"rope_scaling", "rope_parameters"};
@@ -226,7 +226,7 @@ static zero_status_t check_rope(const hf_config_t *config)
     return ZERO_OK;
 }
 
-/* After the sizes are there. */
+/* Checks head_dim against the sizes, which have been read. */
 static zero_status_t check_head_dim(const hf_config_t *config)
 {
     const json_t *head_dim = json_object_get(config->json, "head_dim");
@@ -265,7 +265,7 @@ static zero_status_t open_config(hf_config_t *config)
     config->json = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES, &error);
     free(text);
     if (!config->json)
-        return report_error(ZERO_ERROR_FORMAT, "'%s' is not good JSON: %s, in line %d", config->path, error.text,
+        return report_error(ZERO_ERROR_FORMAT, "'%s' is not valid JSON: %s, in line %d", config->path, error.text,
                             error.line);
     return ZERO_OK;
 }
@@ -292,7 +292,7 @@ zero_status_t hf_config_apply(options_t *options)
     options_t *filled = malloc(sizeof *filled);
     zero_status_t status = ZERO_ERROR_MEMORY;
     if (config && filled) {
-        *filled = *options; /* not touched unless all is well */
+        *filled = *options; /* which does not change on failure */
         config->options = filled;
         options_set_defaults(&config->defaults);
         status = apply(config);

@@ -1,8 +1,10 @@
-/* model.c - walking a model through libzero, unit by unit: the same for every architecture. */
+/* model.c - walks a model through libzero, unit by unit: the same for every architecture. */
 #include "train/model/model.h"
 
+#include <stdlib.h>
 #include <string.h>
 
+#include "train/model/arch.h"
 #include "train/report/report.h"
 
 static const model_ops_t *const architectures[] = {
@@ -30,6 +32,18 @@ static zero_model_limits_t limits(const model_t *model)
     };
 }
 
+static zero_status_t declare(model_t *model)
+{
+    const model_ops_t *ops = model->ops;
+    size_t n_layers = (size_t)model->options->model.layers;
+    TRY(zero_model_create(&model->declaration));
+    model->arch = calloc(1, ops->bytes + n_layers * ops->block_bytes);
+    model->layers = calloc(n_layers, sizeof *model->layers);
+    if (!model->arch || !model->layers)
+        return report_rank_error(ZERO_ERROR_MEMORY, "no memory for the tables of %zu layers", n_layers);
+    return ops->declare(model);
+}
+
 zero_status_t model_create(const options_t *options, model_t *model)
 {
     *model = (model_t){.options = options,
@@ -39,9 +53,7 @@ zero_status_t model_create(const options_t *options, model_t *model)
     if (!model->kernels)
         return report_error(ZERO_ERROR_USAGE,
                             "[device] type = cuda: this build has no CUDA: use the CPU, or build where nvcc is");
-    zero_status_t status = zero_model_create(&model->declaration);
-    if (status == ZERO_OK)
-        status = model->ops->declare(model);
+    zero_status_t status = declare(model);
     if (status != ZERO_OK)
         model_destroy(model);
     return status;
@@ -56,14 +68,14 @@ void model_plan(const model_t *model, zero_memory_t *memory)
 {
     zero_model_limits_t sizes = limits(model);
     activations_t counter = {0};
-    model->ops->place(model, &counter);
+    model->ops->allocate(model, &counter);
     memory->bytes[ZERO_MEMORY_ACTIVATIONS] += counter.n_bytes;
     memory->bytes[ZERO_MEMORY_WORKSPACE] += model->kernels->workspace_bytes(&sizes);
     memory->bytes[ZERO_MEMORY_DATA] += 2 * batch_bytes(model) + sizeof(double) + sizes.vocab_size * sizeof(float);
 }
 
-/* One rank speaks: they compute alike. Plans that a library makes for the shape are then there before the first step.
- */
+/* Warns if attention takes the slow kernel. Rank 0 warns for all, since all compute alike; but every rank asks, so that
+ * the library's plans for these sizes exist before the first step. */
 static void report_attention(model_t *model)
 {
     const options_t *o = model->options;
@@ -101,16 +113,16 @@ zero_status_t model_attach(model_t *model, zero_device_t *device, zero_engine_t 
     model->attached = true;
     report_attention(model);
     if (model->options->device.graphs)
-        TRY(cuda_graphs_create(model->kernels, zero_model_n_units(model->declaration), &model->recordings));
-    model->ops->place(model, &activations);
+        TRY(cuda_graphs_create(model->kernels, zero_model_n_units(model->declaration), &model->graphs));
+    model->ops->allocate(model, &activations);
     return activations.status;
 }
 
 void model_destroy(model_t *model)
 {
-    if (model->arch)
-        model->ops->destroy(model);
-    cuda_graphs_destroy(model->recordings);
+    free(model->arch);
+    free(model->layers);
+    cuda_graphs_destroy(model->graphs);
     if (model->attached)
         model->kernels->context_destroy(&model->ctx);
     if (model->device) {
@@ -121,36 +133,61 @@ void model_destroy(model_t *model)
     *model = (model_t){0};
 }
 
+double model_flops_per_token(const model_t *model)
+{
+    const options_t *o = model->options;
+    double params = (double)zero_model_n_params(model->declaration) - (double)model->ops->n_lookup_params(model);
+    return 6.0 * params + 6.0 * (double)(o->model.layers * o->model.dim * o->model.seq_len);
+}
+
 double model_flops_utilization(const model_t *model, double tokens_per_s, int n_devices)
 {
     double peak = model->kernels->peak_flops
                       ? model->kernels->peak_flops((zero_dtype_t)model->options->train.precision) * n_devices
                       : 0.0;
-    return peak > 0.0 ? model->ops->flops_per_token(model) * tokens_per_s / peak : -1.0;
+    return peak > 0.0 ? model_flops_per_token(model) * tokens_per_s / peak : -1.0;
 }
 
 zero_weight_t model_weight(const model_t *model, zero_tensor_t tensor)
 {
     zero_weight_t weight = {.data = zero_param(model->engine, tensor),
                             .dtype = (zero_dtype_t)model->options->train.precision};
-    cuda_graphs_note_weight(model->recordings, tensor, weight);
+    cuda_graphs_note_weight(model->graphs, tensor, weight);
     return weight;
 }
 
 zero_grad_t model_grad(const model_t *model, zero_tensor_t tensor)
 {
     zero_grad_t grad = zero_grad(model->engine, tensor);
-    cuda_graphs_note_grad(model->recordings, tensor, grad);
+    cuda_graphs_note_grad(model->graphs, tensor, grad);
     return grad;
 }
 
 /* ---- passes ---- */
 
-/* A training pass is the same every time: once what it calls is settled it is recorded, a unit at a time. */
+static zero_status_t forward_unit(model_t *model, zero_unit_t unit)
+{
+    if (unit == 0)
+        return model->ops->embed_forward(model);
+    if (unit <= model->options->model.layers)
+        return model->ops->block_forward(model, unit - 1);
+    return model->ops->head_forward(model);
+}
+
+static zero_status_t backward_unit(model_t *model, zero_unit_t unit)
+{
+    if (unit == 0)
+        return model->ops->embed_backward(model);
+    if (unit <= model->options->model.layers)
+        return model->ops->block_backward(model, unit - 1);
+    return model->ops->head_backward(model);
+}
+
+/* Computes one unit. Every training pass is the same, so after a warm-up each unit's kernels run as a CUDA graph. */
 static zero_status_t compute(model_t *model, zero_unit_t unit, zero_status_t (*fn)(model_t *model, zero_unit_t unit))
 {
-    if (model->recordings && model->pass == MODEL_TRAIN && model->n_trained == RECORDINGS_WARM_UP)
-        return cuda_graphs_run(model->recordings, model, unit, fn);
+    if (model->graphs && model->pass == MODEL_TRAIN && model->n_trained == CUDA_GRAPHS_WARM_UP)
+        return cuda_graphs_run(model->graphs, model, unit, fn);
     return fn(model, unit);
 }
 
@@ -161,7 +198,7 @@ static zero_status_t forward(model_t *model, zero_pass_t pass)
     for (zero_unit_t unit = 0; unit < zero_model_n_units(model->declaration); unit++) {
         TRY(trace_pause(model->trace, model->device));
         TRY(zero_acquire(model->engine, unit, stream));
-        TRY(compute(model, unit, model->ops->forward));
+        TRY(compute(model, unit, forward_unit));
         TRY(zero_release(model->engine, unit, stream));
     }
     return ZERO_OK;
@@ -173,7 +210,7 @@ static zero_status_t backward(model_t *model)
     for (zero_unit_t unit = zero_model_n_units(model->declaration) - 1; unit >= 0; unit--) {
         TRY(trace_pause(model->trace, model->device));
         TRY(zero_acquire(model->engine, unit, stream));
-        TRY(compute(model, unit, model->ops->backward));
+        TRY(compute(model, unit, backward_unit));
         TRY(zero_grad_ready(model->engine, unit, stream));
     }
     return ZERO_OK;
@@ -184,8 +221,9 @@ static zero_status_t upload(model_t *model, void *dst, const void *src, size_t n
     return zero_device_copy(model->device, dst, src, n_bytes, model->ctx.stream);
 }
 
-/* The batch leaves from pinned memory, so that neither the caller nor the host has to wait for its copy. Training never
- * has more batches under way than the ring has places; evaluation, which nobody waits for, stops when it is through. */
+/* Copies a batch to the device. It is staged in pinned memory, so that neither the caller nor the host has to wait for
+ * the copy. Training never has more batches in flight than the ring has entries. Evaluation might, since its passes are
+ * not waited for one by one; so it waits for the device once per turn of the ring. */
 static zero_status_t upload_batch(model_t *model, model_pass_t pass, const int32_t *inputs, const int32_t *targets)
 {
     size_t n_bytes = batch_bytes(model), n_tokens = n_bytes / sizeof *inputs;
@@ -214,7 +252,7 @@ zero_status_t model_train(model_t *model, const int32_t *inputs, const int32_t *
     TRY(set_batch(model, MODEL_TRAIN, inputs, targets, loss_weight));
     TRY(forward(model, ZERO_PASS_TRAIN));
     TRY(backward(model));
-    model->n_trained += model->n_trained < RECORDINGS_WARM_UP;
+    model->n_trained += model->n_trained < CUDA_GRAPHS_WARM_UP;
     return ZERO_OK;
 }
 
@@ -224,8 +262,8 @@ zero_status_t model_loss(model_t *model, const int32_t *inputs, const int32_t *t
     return forward(model, ZERO_PASS_EVAL);
 }
 
-/* Lengths are rounded up to this, so that a growing text means few shapes: a GPU's libraries plan each anew. Positions
- * behind the text change nothing before them, since attention is causal. */
+/* Lengths are rounded up to a multiple of this, so that a growing text has few different shapes: a GPU's libraries plan
+ * each one anew. The positions after the text change nothing before them, since attention is causal. */
 #define LOGITS_ROUND 64
 
 zero_status_t model_logits(model_t *model, const int32_t *tokens, size_t n_tokens, float *logits)

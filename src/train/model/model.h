@@ -1,7 +1,7 @@
-/* model.h - a transformer as the training loop sees it, and as an architecture fills it in.
+/* model.h - a transformer: what the training loop calls, and the table that an architecture fills in.
  *
- * An architecture (gpt2.c, llama.c) is a row in a table: it declares units and tensors, sizes its activations, and
- * computes one unit forward or backward. model.c walks the units through libzero: acquire, compute, release.
+ * An architecture (gpt2.c, llama.c) declares units and tensors, allocates its activations, and computes the embedding,
+ * one block or the head, forward or backward. model.c walks the units through libzero: acquire, compute, release.
  */
 #ifndef ZEROTRAIN_MODEL_H
 #define ZEROTRAIN_MODEL_H
@@ -13,22 +13,31 @@
 #include "train/report/trace.h"
 
 typedef enum model_pass { MODEL_TRAIN, MODEL_LOSS, MODEL_LOGITS } model_pass_t;
+typedef struct layer_activations layer_activations_t;
 
+/* Units: 0 is the embedding, then come the blocks, then the head. */
 typedef struct model_ops {
-    const char *name; /* as its users write it */
-    int mlp_inputs;   /* matrices [dim, ffn_dim] that the MLP's input meets, side by side */
+    const char *name;            /* as its users write it */
+    size_t bytes, block_bytes;   /* of model->arch: bytes, and block_bytes for each layer */
+    int mlp_inputs;              /* matrices [dim, ffn_dim] that the MLP's input is multiplied by, side by side */
+    zero_linear_layout_t layout; /* of every linear layer's weight */
+    bool norms_keep_means;       /* forward keeps each row's mean, and not only its rstd, for backward */
+    bool shares_normed;          /* recompute = light: both norms of a block write to one buffer */
+
     /* Declares units and tensors into model->declaration, in forward order, under Hugging Face's names. */
     zero_status_t (*declare)(model_t *model);
-    /* Takes the memory of all activations, of the largest pass; called once to count it and once to have it. */
-    void (*place)(const model_t *model, activations_t *activations);
-    /* One unit, which is acquired. The last unit's forward computes the loss or the logits unless the pass trains; its
-     * backward computes loss and gradient together. */
-    zero_status_t (*forward)(model_t *model, zero_unit_t unit);
-    zero_status_t (*backward)(model_t *model, zero_unit_t unit);
-    void (*destroy)(model_t *model);
-    /* Floating-point operations of forward and backward for one token, by the usual count: 6 per parameter that
-     * multiplies, and causal attention at half. */
-    double (*flops_per_token)(const model_t *model);
+    /* Returns the number of parameters that are looked up by token or position and never multiplied by. */
+    int64_t (*n_lookup_params)(const model_t *model);
+    /* Allocates all activations for the largest pass. Called once to count them and once to get them. */
+    void (*allocate)(const model_t *model, activations_t *activations);
+    /* Each computes one unit, which is acquired. head_forward computes the loss or the logits, but nothing in a
+     * training pass: there head_backward computes loss and gradient together. */
+    zero_status_t (*embed_forward)(model_t *model);
+    zero_status_t (*block_forward)(model_t *model, int layer);
+    zero_status_t (*head_forward)(model_t *model);
+    zero_status_t (*embed_backward)(model_t *model);
+    zero_status_t (*block_backward)(model_t *model, int layer);
+    zero_status_t (*head_backward)(model_t *model);
 } model_ops_t;
 
 struct model {
@@ -37,21 +46,22 @@ struct model {
     zero_model_t *declaration;
     zero_device_t *device; /* NULL until model_attach, as is engine */
     zero_engine_t *engine;
-    trace_t *trace; /* may ask for a pause before each unit; NULL: none is written */
+    trace_t *trace; /* may ask for a pause before each unit; NULL: there is none */
     const zero_model_kernels_t *kernels;
     zero_model_context_t ctx;
-    zero_stream_t stream;      /* all of the model's work is queued in */
-    bool attached;             /* ctx is there */
-    void *arch;                /* the architecture's own: tensor ids, activations */
-    cuda_graphs_t *recordings; /* NULL: every pass is queued anew */
-    int n_trained;             /* micro-steps so far, up to RECORDINGS_WARM_UP */
+    zero_stream_t stream;        /* for all of the model's work */
+    bool attached;               /* ctx has been created */
+    void *arch;                  /* the architecture's own: tensor ids, buffers that blocks share */
+    layer_activations_t *layers; /* [layers] */
+    cuda_graphs_t *graphs;       /* NULL: every kernel is launched on its own */
+    int n_trained;               /* micro-steps so far, up to CUDA_GRAPHS_WARM_UP */
 
-    /* The pass at hand. */
+    /* The current pass. */
     model_pass_t pass;
     size_t n_batch, seq_len; /* sequences, positions: rows are their product */
     int32_t *tokens;         /* device, int32 [n_batch, seq_len] */
     int32_t *targets;        /* device, int32 [n_batch, seq_len] */
-    int32_t *uploads; /* host, pinned: batches on their way to the device, a ring of n_uploads inputs and targets */
+    int32_t *uploads; /* host, pinned: a ring of n_uploads batches, inputs and targets, on their way to the device */
     int64_t n_uploads, next_upload;
     double loss_weight; /* of each token's loss */
     double *loss;       /* device: += this pass's weighted losses */
@@ -59,31 +69,34 @@ struct model {
     size_t logits_at;
 };
 
-/* Declares the options' model. Pure: no device, no ranks. */
+/* Declares the model that the options ask for. Needs no device and no other rank. */
 zero_status_t model_create(const options_t *options, model_t *model);
-/* Bytes the model will take beside what libzero plans: activations, workspace, data. Before model_attach. */
+/* Adds the bytes that the model needs beside what libzero plans: activations, workspace, data. Before model_attach. */
 void model_plan(const model_t *model, zero_memory_t *memory);
-/* Allocates them. n_in_flight: batches of training that may be queued before the oldest of them is computed. */
+/* Allocates them. n_in_flight: training batches that may be queued before the oldest is computed. */
 zero_status_t model_attach(model_t *model, zero_device_t *device, zero_engine_t *engine, int64_t n_in_flight);
 void model_destroy(model_t *model);
 
-/* One micro-step: copies the batch (host, int32 [micro_batch, seq_len]; free again on return), forward, backward,
- * gradients on their way.
- * *model->loss grows by loss_weight * the batch's token losses. */
+/* Queues one micro-step: copies the batch (host, int32 [micro_batch, seq_len]; the caller may reuse it on return), runs
+ * forward and backward, and starts to reduce the gradients. *model->loss grows by loss_weight * the sum of the batch's
+ * token losses. */
 zero_status_t model_train(model_t *model, const int32_t *inputs, const int32_t *targets, double loss_weight);
-/* Forward alone; the same loss. */
+/* Queues a forward pass, with the same effect on *model->loss. */
 zero_status_t model_loss(model_t *model, const int32_t *inputs, const int32_t *targets, double loss_weight);
-/* Logits (host, fp32 [vocab_size]) of what follows `tokens` (host, 1..seq_len of them). */
+/* Computes the logits (host, fp32 [vocab_size]) of the token after `tokens` (host, 1..seq_len of them). */
 zero_status_t model_logits(model_t *model, const int32_t *tokens, size_t n_tokens, float *logits);
-/* *model->loss to the host, then zero. */
+/* Copies *model->loss to the host, then clears it. */
 zero_status_t model_take_loss(model_t *model, double *loss);
 zero_status_t model_clear_loss(model_t *model);
 
-/* Share of the devices' peak that so many tokens a second are; negative where the peak is not known. */
+/* Returns the floating-point operations of forward and backward for one token, counted as usual: 6 per parameter that
+ * multiplies, and causal attention at half. */
+double model_flops_per_token(const model_t *model);
+/* Returns the share of the devices' peak that this many tokens a second use; negative if the peak is not known. */
 double model_flops_utilization(const model_t *model, double tokens_per_s, int n_devices);
 
-/* Of the unit that is acquired, for an architecture's compute functions: these are the engine's, and noted where a
- * recording is being made. */
+/* Return what the engine holds of the acquired unit's tensor, for an architecture's compute functions. While a CUDA
+ * graph is captured, they also note the answer. */
 zero_weight_t model_weight(const model_t *model, zero_tensor_t tensor);
 zero_grad_t model_grad(const model_t *model, zero_tensor_t tensor);
 

@@ -27,7 +27,7 @@ static zero_status_t check_kind(const char *path, input_words_t words, const str
     return ZERO_OK;
 }
 
-/* What is appended meanwhile is left out, and what is cut off is missing. */
+/* Reads `size` bytes, or fewer if the file has been cut off meanwhile. What has been appended is left out. */
 static zero_status_t read_all(int fd, const char *path, input_words_t words, size_t size, char *text, size_t *n_bytes)
 {
     size_t n_read = 0;
@@ -66,7 +66,7 @@ static zero_status_t read_open(int fd, const char *path, size_t most_bytes, inpu
 
 zero_status_t input_file_read(const char *path, size_t most_bytes, input_words_t words, char **text, size_t *n_bytes)
 {
-    /* O_NONBLOCK: opening a pipe must not wait for its writer. */
+    /* O_NONBLOCK: opening a pipe must not wait for a writer. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0)
         return fail(path, words, strerror(errno));

@@ -1,10 +1,10 @@
-/* options.c - all settings, in order of precedence: defaults, then the file, then the command line. */
+/* options.c - sets all settings, in order of precedence: defaults, then the file, then the command line. */
 #include "train/options/options_table.h"
 #include "train/report/report.h"
 
 #include <string.h>
 
-/* A required row has no default; a model's directory gives the sizes of [model]. */
+/* Checks that what has no default is set. A directory in init gives the sizes of [model]. */
 static zero_status_t check_required(const options_t *options)
 {
     bool has_model = strcmp(options->model.init, "random") != 0;

@@ -1,8 +1,8 @@
 /* options.h - every setting of zerotrain, from one table.
  *
- * options_table.c holds one row per setting: section, key, type, default, range or choices, help. The parser (iniparser
- * for the file, getopt_long for the command line), --help, the defaults, the dump of the effective configuration and
- * the README's reference all come from it. Precedence: command line over file over default.
+ * options_table.c has one row per setting: section, key, type, default, range or choices, help. The parsers (iniparser
+ * for the file, getopt_long for the command line), the defaults, --help, the man page and docs/configuration.md all
+ * come from it. The command line overrides the file, and the file the defaults.
  */
 #ifndef ZEROTRAIN_OPTIONS_H
 #define ZEROTRAIN_OPTIONS_H
@@ -67,35 +67,32 @@ typedef struct options {
         char metrics[OPTIONS_MAX_PATH], tensorboard[OPTIONS_MAX_PATH], trace[OPTIONS_MAX_PATH];
     } log;
     /* command line only */
-    int64_t stop_after; /* --steps N: stop after step N though schedules follow train.steps; 0 = train.steps */
+    int64_t stop_after; /* --steps N: stop after step N, while the schedule follows train.steps; 0 = train.steps */
     bool resume;        /* --resume [DIR] */
     char resume_dir[OPTIONS_MAX_PATH]; /* "" = checkpoint.dir's latest */
-    bool force;                        /* --force: resume though data or seed are others */
+    bool force;                        /* --force: resume even if data or seed have changed */
     bool plan;                         /* --plan */
     char config_path[OPTIONS_MAX_PATH];
 } options_t;
 
 typedef enum options_action { OPTIONS_RUN, OPTIONS_EXIT_OK } options_action_t;
 
-/* Parses argv and the file it names. --help and --version print to stdout (on rank 0) and give OPTIONS_EXIT_OK.
- * ZERO_ERROR_USAGE, with one line that names file and line, section and key, and a near miss, for everything a user
- * can get wrong. */
+/* Parses argv and the file that it names. --help and --version print to stdout (on rank 0) and set OPTIONS_EXIT_OK.
+ * For every mistake a user can make, returns ZERO_ERROR_USAGE after one line that names file and line, section and key,
+ * and what was probably meant. */
 zero_status_t options_parse(int argc, char **argv, options_t *options, options_action_t *action);
 
-/* Checks that hold between settings and with the number of ranks (dim by heads, batch by ranks, ...) and fills what is
- * derived: vocab_size, seq_len, kv_heads, ffn_dim, min_lr, micro_batch, global_batch. */
+/* Checks settings against each other and against the number of ranks (heads divide dim, ranks divide the batch, ...)
+ * and fills in what is derived: vocab_size, seq_len, kv_heads, ffn_dim, min_lr, micro_batch, global_batch. */
 zero_status_t options_resolve(options_t *options, int world_size);
 
-/* Checks what hangs on the device, once device.type is resolved. */
+/* Checks what depends on the device, once device.type is resolved. */
 zero_status_t options_check_device(const options_t *options);
 
-/* Sequences per rank and micro-step come from micro_batch; this is global_batch / (micro_batch * world_size). */
+/* Returns the micro-steps per step: global_batch / (micro_batch * world_size). */
 int options_micro_steps(const options_t *options, int world_size);
 
-/* libzero's configuration. */
+/* Returns libzero's configuration. */
 zero_config_t options_config(const options_t *options, int world_size);
-
-void options_dump(const options_t *options, FILE *file); /* the effective configuration, as an ini file */
-void options_print_reference(FILE *file);                /* the README's table, in Markdown */
 
 #endif

@@ -1,6 +1,6 @@
-/* options_command_line.c - argv: options by getopt_long, from a table that --help prints, and the one CFG.ini.
+/* options_command_line.c - parses argv: options, by getopt_long from a table that --help prints, and the one CFG.ini.
  *
- * Settings (--set, --stage, --trace) are only collected here: they are applied after the file, which they override.
+ * Settings (--set, --stage, --trace) are only collected at first. They are applied after the file, which they override.
  */
 #include "train/options/options_table.h"
 #include "train/report/report.h"
@@ -14,19 +14,20 @@
 enum { ROW_STAGE, ROW_STEPS, ROW_SET, ROW_TRACE, ROW_RESUME, ROW_FORCE, ROW_PLAN, ROW_HELP, ROW_VERSION, N_ROWS };
 
 const command_line_row_t command_line_rows[] = {
-    [ROW_STAGE] = {"stage", required_argument, "N", "ZeRO stage 0..3; the same as --set zero.stage=N"},
-    [ROW_STEPS] = {"steps", required_argument, "N", "stop after step N; schedules still follow train.steps"},
-    [ROW_SET] = {"set", required_argument, "SECTION.KEY=VALUE", "change a setting of the file; may be repeated"},
-    [ROW_TRACE] = {"trace", required_argument, "FILE", "write a trace of the steps; the same as --set log.trace=FILE"},
-    [ROW_RESUME] = {"resume", optional_argument, "[DIR]", "go on from the checkpoint DIR; checkpoint.dir's latest"},
-    [ROW_FORCE] = {"force", no_argument, "", "with --resume: go on with other training data or another seed, too"},
-    [ROW_PLAN] = {"plan", no_argument, "", "print what memory each rank will hold, and exit"},
-    [ROW_HELP] = {"help", no_argument, "", "print this help, and exit"},
-    [ROW_VERSION] = {"version", no_argument, "", "print the version, and exit"},
+    [ROW_STAGE] = {"stage", required_argument, "N", "ZeRO stage, 0 to 3; short for --set zero.stage=N"},
+    [ROW_STEPS] = {"steps", required_argument, "N", "stop after step N; the schedule still follows train.steps"},
+    [ROW_SET] = {"set", required_argument, "SECTION.KEY=VALUE", "override a setting; may be given several times"},
+    [ROW_TRACE] = {"trace", required_argument, "FILE", "write a timeline of all ranks; short for --set log.trace=FILE"},
+    [ROW_RESUME] = {"resume", optional_argument, "[DIR]",
+                    "continue from checkpoint DIR, or from the latest in checkpoint.dir"},
+    [ROW_FORCE] = {"force", no_argument, "", "with --resume: continue even if training data or seed have changed"},
+    [ROW_PLAN] = {"plan", no_argument, "", "print the memory that each rank will need, and exit"},
+    [ROW_HELP] = {"help", no_argument, "", "print this help and exit"},
+    [ROW_VERSION] = {"version", no_argument, "", "print the version and exit"},
 };
 const int n_command_line_rows = N_ROWS;
 
-/* Options that are a setting's short name. */
+/* Options that are short for a setting. */
 static const struct {
     int row;
     const char *section, *key;
@@ -36,7 +37,7 @@ typedef struct reader {
     command_line_t *line;
     options_t *options;
     int n_files;
-    const char *after_resume; /* what stood behind a --resume and was no directory; NULL when nothing did */
+    const char *after_resume; /* what followed a --resume and was no directory; NULL: nothing did */
 } reader_t;
 
 static zero_status_t copy_path(const char *what, const char *path, char out[OPTIONS_MAX_PATH])
@@ -61,11 +62,12 @@ static zero_status_t take_file(reader_t *reader, const char *path)
         return copy_path("configuration file", path, reader->options->config_path);
     if (reader->after_resume)
         return report_error(ZERO_ERROR_USAGE, "--resume: '%s' is not a directory", reader->after_resume);
-    return report_error(ZERO_ERROR_USAGE, "one configuration file is read, not two: '%s' and '%s'",
+    return report_error(ZERO_ERROR_USAGE, "there can be only one configuration file, not two: '%s' and '%s'",
                         reader->options->config_path, path);
 }
 
-/* --resume, --resume=DIR or --resume DIR: a directory cannot be the configuration file, so it is --resume's. */
+/* Takes --resume, --resume=DIR or --resume DIR. A directory cannot be the configuration file, so it belongs to
+ * --resume. */
 static zero_status_t take_resume(reader_t *reader, const char *value, int argc, char **argv)
 {
     reader->options->resume = true;
@@ -115,7 +117,7 @@ static zero_status_t take_option(reader_t *reader, int row, const char *value, i
     }
 }
 
-/* What getopt_long could not take; `typed` is the argument with it. */
+/* Reports what getopt_long refused. `typed` is the argument that contains it. */
 static zero_status_t fail_option(int result, const char *typed)
 {
     if (result == ':')
@@ -123,9 +125,10 @@ static zero_status_t fail_option(int result, const char *typed)
     if (optopt > 0 && optopt <= N_ROWS)
         return report_error(ZERO_ERROR_USAGE, "%s: this option takes no value", typed);
     if (strcmp(typed, "-n") == 0 || strcmp(typed, "-np") == 0)
-        return report_error(ZERO_ERROR_USAGE,
-                            "unknown option '%s': the number of ranks is the launcher's: mpirun %s N zerotrain CFG.ini",
-                            typed, typed);
+        return report_error(
+            ZERO_ERROR_USAGE,
+            "unknown option '%s': the number of ranks is an option of the launcher: mpirun %s N zerotrain CFG.ini",
+            typed, typed);
     char name[64];
     snprintf(name, sizeof name, "%.*s", (int)strcspn(typed + strspn(typed, "-"), "="), typed + strspn(typed, "-"));
     near_miss_t near = near_miss_begin(name);
@@ -139,14 +142,14 @@ static zero_status_t fail_option(int result, const char *typed)
 
 static zero_status_t read_arguments(reader_t *reader, int argc, char **argv)
 {
-    /* getopt's values for long options begin at 1: 0 would say nothing in optopt. */
+    /* The values of long options begin at 1, since 0 in optopt means nothing. */
     struct option long_options[N_ROWS + 1] = {0};
     for (int i = 0; i < N_ROWS; i++)
         long_options[i] = (struct option){command_line_rows[i].name, command_line_rows[i].takes_value, NULL, i + 1};
     opterr = 0;
-    optind = 0; /* glibc: begin anew */
-    /* "-": arguments that are no options come in their place, as 1, so that a directory behind --resume is seen there;
-     * ":": a missing value is told from an unknown option. */
+    optind = 0; /* glibc: start over */
+    /* "-": arguments that are no options are returned in order, as 1, so that a directory after --resume is seen.
+     * ":": a missing value is distinguished from an unknown option. */
     for (;;) {
         int before = optind, is_long = -1;
         int result = getopt_long(argc, argv, "-:h", long_options, &is_long);
@@ -161,7 +164,7 @@ static zero_status_t read_arguments(reader_t *reader, int argc, char **argv)
         else
             TRY(take_option(reader, is_long, optarg, argc, argv));
     }
-    for (; optind < argc; optind++) /* behind "--" */
+    for (; optind < argc; optind++) /* after "--" */
         TRY(take_file(reader, argv[optind]));
     return ZERO_OK;
 }
@@ -187,7 +190,7 @@ void command_line_free(command_line_t *line)
     *line = (command_line_t){0};
 }
 
-/* SECTION.KEY=VALUE; section and key in any case, as in the file. */
+/* Applies SECTION.KEY=VALUE. As in the file, section and key may be in upper or lower case. */
 static zero_status_t apply_set(const char *text, options_t *options)
 {
     char name[128];

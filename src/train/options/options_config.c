@@ -1,4 +1,4 @@
-/* options_config.c - libzero's configuration from zerotrain's options. */
+/* options_config.c - makes libzero's configuration from zerotrain's options. */
 #include "train/options/options.h"
 
 zero_config_t options_config(const options_t *o, int world_size)

@@ -1,9 +1,9 @@
-/* options_file.c - CFG.ini, parsed by iniparser and checked line by line beside it.
+/* options_file.c - reads CFG.ini: scanned line by line here, values parsed by iniparser.
  *
- * iniparser gives values (comments, quotes, continued lines), but it keeps no line numbers, lets a later key replace an
- * earlier one in silence and cannot tell where a key of no section stood. So the file is first scanned here, by
- * iniparser's own rules for what is a line: that finds every section and key with its line and refuses what iniparser
- * would take differently than it looks. Then each key's value is taken from iniparser.
+ * iniparser handles comments, quotes and continued lines, but it has no line numbers, silently lets a later key replace
+ * an earlier one, and loses which line a key outside any section was on. So the file is first scanned here, by
+ * iniparser's own rules for what a line is. The scan finds the line of every section and key, and refuses what
+ * iniparser would read differently from how it looks. Then each key's value comes from iniparser.
  */
 #include "train/options/options_table.h"
 #include "train/report/report.h"
@@ -15,21 +15,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* iniparser's buffer for a line, the lines that continue it included: 1023 characters with the newline. */
+/* iniparser's buffer holds a line and those that continue it: 1023 characters with the newline. */
 #define MAX_LINE 1022
 #define MAX_FILE_BYTES (1 << 20)
 
 typedef struct entry {
     int line;
-    const char *section, *key; /* in the scanned text; in small letters, as iniparser has them */
+    const char *section, *key; /* in the scanned text; in lower case, as in iniparser */
 } entry_t;
 
 typedef struct scan {
     const char *path;
-    char *text; /* the whole file; lines are cut out of it in place */
+    char *text; /* the whole file; the scan splits it in place */
     entry_t *entries;
     int n_entries;
-    const char *section; /* the current one; "" before the first */
+    const char *section; /* current; "" before the first */
 } scan_t;
 
 static zero_status_t fail_at(const scan_t *scan, int line, const char *what)
@@ -66,12 +66,12 @@ static void lower(char *text)
         *text = (char)tolower((unsigned char)*text);
 }
 
-/* [section], alone in its line. */
+/* Scans [section], which must be alone on its line. */
 static zero_status_t scan_section(scan_t *scan, int line, char *text)
 {
     char *end = strchr(text, ']');
     if (!end || end[1])
-        return fail_at(scan, line, "a section must stand alone in its line, like [train]");
+        return fail_at(scan, line, "a section must be alone on its line, like [train]");
     *end = 0;
     char *section = strip(text + 1);
     lower(section);
@@ -87,7 +87,7 @@ static zero_status_t scan_section(scan_t *scan, int line, char *text)
     return ZERO_OK;
 }
 
-/* What iniparser would drop in silence: a quote that another should close, and what stands behind two. */
+/* Refuses what iniparser would silently drop: a quote that is not closed, and what follows a closing quote. */
 static zero_status_t check_quotes(const scan_t *scan, int line, const char *key, char *value)
 {
     char quote = value[0], *end;
@@ -99,13 +99,13 @@ static zero_status_t check_quotes(const scan_t *scan, int line, const char *key,
     const char *behind = strip(end + 1);
     if (behind[0] && behind[0] != '#' && behind[0] != ';')
         return report_error(ZERO_ERROR_USAGE,
-                            "%s:%d: [%s] %s: '%.100s' stands behind the quotes, of which one pair takes all of the "
-                            "value",
+                            "%s:%d: [%s] %s: '%.100s' follows the closing quote: one pair of quotes must enclose the "
+                            "whole value",
                             scan->path, line, scan->section, key, behind);
     return ZERO_OK;
 }
 
-/* key = value; the value is iniparser's. */
+/* Scans key = value. The value comes from iniparser later. */
 static zero_status_t scan_key(scan_t *scan, int line, char *text)
 {
     char *equals = strchr(text, '=');
@@ -121,7 +121,7 @@ static zero_status_t scan_key(scan_t *scan, int line, char *text)
     if (!option_row_find(scan->section, key)) {
         suggest_key(scan->section, key, suggestion, sizeof suggestion);
         if (!scan->section[0])
-            return report_error(ZERO_ERROR_USAGE, "%s:%d: key '%.100s' stands before any section%s", scan->path, line,
+            return report_error(ZERO_ERROR_USAGE, "%s:%d: key '%.100s' comes before any section%s", scan->path, line,
                                 key, suggestion);
         return report_error(ZERO_ERROR_USAGE, "%s:%d: unknown key '%.100s' in [%s]%s", scan->path, line, key,
                             scan->section, suggestion);
@@ -145,7 +145,7 @@ static zero_status_t scan_line(scan_t *scan, int line, char *text)
     return stripped[0] == '[' ? scan_section(scan, line, stripped) : scan_key(scan, line, stripped);
 }
 
-/* Removes the spaces at the end of *line, and the backslash that stands before them: then the next line goes on. */
+/* Returns whether the next line continues this one, and cuts off the backslash that says so and the spaces after it. */
 static bool is_continued(char *line)
 {
     size_t length = strlen(line);
@@ -157,7 +157,7 @@ static bool is_continued(char *line)
     return true;
 }
 
-/* Joins continued lines, in place: what is joined only becomes shorter. */
+/* Scans all lines. Joins continued ones in place, which only makes them shorter. */
 static zero_status_t scan_text(scan_t *scan)
 {
     int n_lines = 0;
@@ -179,7 +179,7 @@ static zero_status_t scan_text(scan_t *scan)
 
 /* ---- iniparser ---- */
 
-/* The first thing it complained about; its callback has no argument of ours. */
+/* The first error that iniparser reported. Its callback has no argument for user data. */
 static char complaint[512];
 
 static int on_complaint(const char *format, ...)
@@ -230,7 +230,7 @@ zero_status_t options_read_file(const char *path, options_t *options)
     zero_status_t status = read_text(path, &scan.text);
     if (status != ZERO_OK)
         return status;
-    scan.entries = calloc((size_t)n_option_rows, sizeof *scan.entries); /* no key stands there twice */
+    scan.entries = calloc((size_t)n_option_rows, sizeof *scan.entries); /* no key is there twice */
     status = scan.entries ? scan_text(&scan) : report_error(ZERO_ERROR_MEMORY, "'%s': out of memory", path);
     if (status == ZERO_OK)
         status = load(path, &dict);

@@ -1,11 +1,11 @@
-/* options_resolve.c - what must hold between settings and with the number of ranks, and what is derived from them. */
+/* options_resolve.c - checks settings against each other and the number of ranks, and derives those not set. */
 #include "train/options/options_table.h"
 #include "train/report/report.h"
 
 #include <inttypes.h>
 
-/* ffn_dim of llama where none is given: 8/3 dim, which makes its three matrices as large as two of 4 dim (Shazeer 2020,
- * arXiv:2002.05202), rounded up to a multiple that GEMMs like. */
+/* Returns llama's default ffn_dim: 8/3 dim, with which its three matrices are as large as two of 4 dim (Shazeer 2020,
+ * arXiv:2002.05202), rounded up to a multiple that GEMMs run well with. */
 static int64_t llama_ffn_dim(int64_t dim)
 {
     int64_t exact = (8 * dim + 2) / 3;
@@ -77,14 +77,15 @@ static zero_status_t resolve_batch(options_t *options, int64_t world_size)
     return ZERO_OK;
 }
 
-/* What later multiplies these counts may take for granted: the tokens of a whole run stay below 2^61, the positions of
- * a pass below 2^31, and every array of activations or workspace, with all of them together, below 2^62 bytes. */
+/* Checks bounds that later arithmetic relies on: the tokens of a whole run are fewer than 2^61, the positions of a pass
+ * fewer than 2^31, and all activations and workspaces together smaller than 2^62 bytes. */
 static zero_status_t check_sizes(const options_t *o)
 {
     const double rows = (double)o->train.micro_batch * (double)o->model.seq_len, vocab = (double)o->model.vocab_size;
     const double dim = (double)o->model.dim, ffn = (double)o->model.ffn_dim, heads = (double)o->model.heads;
     const double tokens = (double)o->train.steps * (double)o->train.global_batch * (double)o->model.seq_len;
-    /* Generous, in fp32: no layer of any architecture keeps as much (gpt2.c), nor works with as much (kernels). */
+    /* Upper bounds, in fp32: no architecture keeps this much per layer (arch.c), and no kernel's workspace is as large.
+     */
     const double bytes[] = {4.0 * rows * (double)(o->model.layers + 4) * (16.0 * dim + 8.0 * ffn + 4.0 * heads + 16.0),
                             16.0 * rows * vocab, 16.0 * dim * (vocab + 4.0 * ffn + 4.0 * dim),
                             4.0 * rows * heads * (double)o->model.seq_len};

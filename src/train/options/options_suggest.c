@@ -1,4 +1,4 @@
-/* options_suggest.c - which name was meant: by what other trainers call it, else by edit distance. */
+/* options_suggest.c - guesses which name was meant: by what other trainers call it, else by edit distance. */
 #include "train/options/options_table.h"
 
 #include <ctype.h>
@@ -68,8 +68,8 @@ const other_name_t other_names[] = {
 };
 const int n_other_names = (int)(sizeof other_names / sizeof other_names[0]);
 
-/* Fewest insertions, deletions, substitutions and swaps of neighbours (optimal string alignment; Damerau 1964) that
- * make b of a, letters' case aside. Words beyond MAX_WORD are like no other. */
+/* Returns the fewest insertions, deletions, substitutions and swaps of neighbours that turn a into b (optimal string
+ * alignment; Damerau 1964), ignoring case. A word longer than MAX_WORD resembles no other. */
 static int edit_distance(const char *a, const char *b)
 {
     size_t n_a = strlen(a), n_b = strlen(b);
@@ -97,7 +97,7 @@ static int edit_distance(const char *a, const char *b)
     return cost[n_a][n_b];
 }
 
-/* A third of the letters may be wrong, and one of a short word. */
+/* Allows a third of the letters to be wrong, and one in a short word. */
 near_miss_t near_miss_begin(const char *typed)
 {
     size_t length = strlen(typed);
@@ -130,7 +130,7 @@ void suggest_key(const char *section, const char *key, char *text, size_t n_byte
             return;
         }
     near_miss_t near = near_miss_begin(key);
-    for (int own = 1; own >= 0; own--) /* of equally near keys, those of the same section come first */
+    for (int own = 1; own >= 0; own--) /* among equally near keys, the same section wins */
         for (int i = 0; i < n_option_rows; i++)
             if ((strcmp(option_rows[i].section, section) == 0) == own)
                 near_miss_offer(&near, option_rows[i].key, &option_rows[i]);
@@ -146,7 +146,7 @@ void suggest_section(const char *section, char *text, size_t n_bytes)
     near_miss_t near = near_miss_begin(section);
     for (int i = 0; i < n_other_names; i++)
         if (!other_names[i].ours && strcmp(other_names[i].theirs, section) == 0)
-            near_miss_offer(&near, section, other_names[i].section); /* as near as can be */
+            near_miss_offer(&near, section, other_names[i].section); /* distance 0 */
     for (int i = 0; i < n_option_rows; i++)
         near_miss_offer(&near, option_rows[i].section, option_rows[i].section);
     if (near.best)

@@ -1,4 +1,4 @@
-/* options_table.c - every setting of zerotrain: one row each. Parser, --help, defaults, dump and reference follow. */
+/* options_table.c - every setting of zerotrain, one row each. Parsers, defaults, --help and documents follow it. */
 #include "train/options/options_table.h"
 
 #include <string.h>
@@ -29,7 +29,7 @@ static const option_choice_t DEVICES[] = {{"auto", ZERO_DEVICE_AUTO},
                                           {"cuda-shared", ZERO_DEVICE_CUDA_SHARED},
                                           {0}};
 
-/* Each row's name is written once and gives section, key and field. */
+/* A row's name is written once and gives section, key and field. */
 #define NAMED(section_, key_) .section = #section_, .key = #key_, .offset = offsetof(options_t, section_.key_)
 #define INTEGER(section_, key_, initial_, low_, high_, derived_, help_)                                                \
     {                                                                                                                  \
@@ -63,76 +63,89 @@ static const option_choice_t DEVICES[] = {{"auto", ZERO_DEVICE_AUTO},
 
 /* clang-format off */
 const option_row_t option_rows[] = {
-    CHOICE(model, arch, "gpt2", ARCHS, "Architecture."),
-    INTEGER(model, layers, NULL, 1, 10000, NULL, "Transformer blocks. Required, unless init names a model."),
-    INTEGER(model, dim, NULL, 1, 1 << 20, NULL, "Width of the residual stream. Required, unless init names a model."),
+    CHOICE(model, arch, "gpt2", ARCHS, "Architecture of the model."),
+    INTEGER(model, layers, NULL, 1, 10000, NULL, "Transformer blocks. Required unless init names a model."),
+    INTEGER(model, dim, NULL, 1, 1 << 20, NULL, "Width of the residual stream. Required unless init names a model."),
     INTEGER(model, heads, NULL, 1, 1 << 16, NULL,
-        "Attention heads; dim is a multiple. Required, unless init names a model."),
-    INTEGER(model, kv_heads, "0", 1, 1 << 16, "0", "Heads of keys and values; heads is a multiple. 0: as many."),
+        "Attention heads; must divide dim. Required unless init names a model."),
+    INTEGER(model, kv_heads, "0", 1, 1 << 16, "0", "Key and value heads; must divide heads. 0: as many as heads."),
     INTEGER(model, ffn_dim, "0", 1, 1 << 24, "0",
-        "Width of the MLP. 0: 4 dim; llama: 8/3 dim, up to a multiple of 256."),
+        "Width of the MLP. 0: 4 dim for gpt2; 8/3 dim, rounded up to a multiple of 256, for llama."),
     INTEGER(model, vocab_size, "0", 1, INT32_MAX, "0",
-        "Tokens of the vocabulary. 0: of the model in init, else 256, which takes any bytes."),
-    INTEGER(model, seq_len, "0", 1, 1 << 24, "0", "Tokens of a sequence. 0: those of a gpt2 in init, else 1024."),
+        "Size of the vocabulary. 0: that of the model in init, or 256, enough for raw bytes."),
+    INTEGER(model, seq_len, "0", 1, 1 << 24, "0",
+        "Tokens per sequence. 0: the number of positions of a gpt2 in init, or 1024."),
     REAL(model, norm_eps, "1e-5", 1e-30, 1.0, NULL, "Epsilon of LayerNorm and RMSNorm."),
-    REAL(model, rope_theta, "10000", 1.0, 1e12, NULL, "llama: base of the rotary frequencies; Llama 3 has 500000."),
-    TEXT(model, init, "random", false, "Where weights come from: random, or a directory with a model."),
+    REAL(model, rope_theta, "10000", 1.0, 1e12, NULL, "llama: base of the rotary frequencies; Llama 3 uses 500000."),
+    TEXT(model, init, "random", false, "Initial weights: random, or a directory with a Hugging Face model."),
     CHOICE(model, recompute, "none", RECOMPUTES,
-        "What backward computes again to save memory: nothing, cheap parts, blocks."),
+        "What backward recomputes to save memory: nothing, cheap operations, or whole blocks."),
 
     TEXT(data, train, NULL, false, "Files to train on, separated by commas. Required."),
     TEXT(data, val, "", true, "Files to evaluate on, separated by commas. Empty: no evaluation."),
-    CHOICE(data, format, "auto", FORMATS, "auto: Megatron by its .idx, llm.c by its first number, nanoGPT by .bin, else text."),
+    CHOICE(data, format, "auto", FORMATS,
+        "auto: megatron if there is an .idx, llmc by its magic number, nanogpt if .bin, else text."),
 
-    INTEGER(train, steps, "1000", 1, 1000 * BILLION, NULL, "Optimizer steps of the whole run, which schedules follow."),
-    INTEGER(train, micro_batch, "0", 1, 1 << 20, "0", "Sequences per rank and pass. 0: global_batch by ranks, or 8."),
-    INTEGER(train, global_batch, "0", 1, INT32_MAX, "0", "Sequences of a step, all ranks. 0: micro_batch times ranks."),
-    REAL(train, lr, "3e-4", 0.0, 1e3, NULL, "Highest learning rate."),
+    INTEGER(train, steps, "1000", 1, 1000 * BILLION, NULL,
+        "Optimizer steps of the whole run, on which the schedule is based."),
+    INTEGER(train, micro_batch, "0", 1, 1 << 20, "0",
+        "Sequences per rank and pass. 0: global_batch / ranks if that is set, or 8."),
+    INTEGER(train, global_batch, "0", 1, INT32_MAX, "0", "Sequences per step, over all ranks. 0: micro_batch x ranks."),
+    REAL(train, lr, "3e-4", 0.0, 1e3, NULL, "Peak learning rate."),
     REAL(train, min_lr, "-1", 0.0, 1e3, "-1", "Learning rate at the last step. -1: lr / 10."),
-    INTEGER(train, warmup_steps, "0", 0, 1000 * BILLION, NULL, "Steps over which the learning rate rises to lr."),
+    INTEGER(train, warmup_steps, "0", 0, 1000 * BILLION, NULL,
+        "Steps over which the learning rate rises linearly to lr."),
     CHOICE(train, schedule, "cosine", SCHEDULES,
-        "How lr falls after the warm-up. wsd: in the last fifth of the steps."),
-    REAL(train, weight_decay, "0.1", 0.0, 1e3, NULL, "Decoupled weight decay of AdamW, on matrices only."),
-    REAL(train, beta1, "0.9", 0.0, 0.999999, NULL, "AdamW's decay of the first moment."),
-    REAL(train, beta2, "0.95", 0.0, 0.999999, NULL, "AdamW's decay of the second moment."),
-    REAL(train, eps, "1e-8", 1e-30, 1.0, NULL, "AdamW's epsilon."),
-    REAL(train, grad_clip, "1", 0.0, 1e9, NULL, "Largest global gradient norm. 0: no clipping."),
-    CHOICE(train, precision, "bf16", PRECISIONS, "Type of parameters and gradients; master weights are fp32."),
-    INTEGER(train, seed, "1", 0, INT64_MAX, NULL, "Of initial weights and of the order of the data."),
+        "How the learning rate falls after the warm-up. wsd: only over the last fifth of the steps."),
+    REAL(train, weight_decay, "0.1", 0.0, 1e3, NULL, "AdamW's decoupled weight decay, applied to matrices only."),
+    REAL(train, beta1, "0.9", 0.0, 0.999999, NULL, "AdamW's decay rate of the first moment."),
+    REAL(train, beta2, "0.95", 0.0, 0.999999, NULL, "AdamW's decay rate of the second moment."),
+    REAL(train, eps, "1e-8", 1e-30, 1.0, NULL, "AdamW's epsilon, added to the denominator."),
+    REAL(train, grad_clip, "1", 0.0, 1e9, NULL,
+        "Largest global gradient norm; larger gradients are scaled down to it. 0: no clipping."),
+    CHOICE(train, precision, "bf16", PRECISIONS,
+        "Data type of parameters and gradients. Master weights are always fp32."),
+    INTEGER(train, seed, "1", 0, INT64_MAX, NULL, "Seed of the initial weights and of the order of the data."),
     INTEGER(train, eval_every, "0", 0, 1000 * BILLION, NULL,
-        "Steps between evaluations on data.val. 0: at the end only."),
-    INTEGER(train, eval_batches, "20", 1, BILLION, NULL, "Global batches of one evaluation."),
+        "Steps between evaluations on data.val. 0: only after the last step."),
+    INTEGER(train, eval_batches, "20", 1, BILLION, NULL, "Global batches per evaluation; fewer if data.val has fewer."),
     INTEGER(train, sample_every, "0", 0, 1000 * BILLION, NULL, "Steps between samples of generated text. 0: none."),
 
     INTEGER(zero, stage, "3", 0, 3, NULL,
-        "What is sharded: 0 nothing, 1 optimizer state, 2 and gradients, 3 and parameters."),
+        "What is sharded: 0 nothing, 1 optimizer state, 2 also gradients, 3 also parameters."),
     CHOICE(zero, offload, "none", OFFLOADS, "What is kept in host memory."),
     REAL_OR_WORD(zero, offload_ratio, "1", 0.0, 1.0, "auto", (double)ZERO_OFFLOAD_AUTO,
-        "Part of the state that is offloaded. auto: the least that fits the GPUs."),
+        "Fraction of the optimizer state to offload. auto: as little as the GPU's memory allows."),
     CHOICE(zero, offload_update, "auto", OFFLOAD_UPDATES,
-        "Who updates offloaded state. auto: the GPU, where its memory can be pinned, else the CPU."),
+        "What updates offloaded state. auto: the GPU if host memory can be pinned, else the CPU."),
     INTEGER(zero, offload_threads, "0", 0, ZERO_MAX_OFFLOAD_THREADS, NULL,
-        "Threads a rank for the host's update. 0: its share of the cores near its GPU, but one."),
-    REAL(zero, offload_ram, "0.5", 0.01, 1.0, NULL, "Part of the host's memory that offload may take, for all its ranks."),
-    INTEGER(zero, prefetch, "1", 0, 1000, NULL, "Stage 3: units gathered ahead of their use."),
-    BOOL(zero, overlap, "true", "Communication beside computation."),
-    BOOL(zero, reduce_every_micro_step, "false", "Stages 0-1: reduce gradients as stages 2-3 do, for equal bits."),
-    CHOICE(zero, comm, "auto", COMMS, "auto: between the GPUs of one host copy engines, else NCCL; mpi: host memory, slow."),
-    CHOICE(zero, reduction, "ordered", REDUCTIONS, "Sum of gradients: in rank order, for equal bits, or as NCCL does."),
-    BOOL(zero, check, "false", "Find gradients that nobody writes, by name. For tests: it takes time."),
+        "CPU threads per rank for the update. 0: its share of the cores near its GPU, minus one."),
+    REAL(zero, offload_ram, "0.5", 0.01, 1.0, NULL,
+        "Fraction of the host's memory that all its ranks together may use for offload."),
+    INTEGER(zero, prefetch, "1", 0, 1000, NULL, "Stage 3: how many units are gathered ahead of their use."),
+    BOOL(zero, overlap, "true", "Communicate while computing."),
+    BOOL(zero, reduce_every_micro_step, "false",
+        "Stages 0-1: reduce gradients every micro-step, as stages 2-3 do, for equal bits."),
+    CHOICE(zero, comm, "auto", COMMS,
+        "auto: copy engines between the GPUs of one host, else NCCL. mpi: through host memory, slow."),
+    CHOICE(zero, reduction, "ordered", REDUCTIONS,
+        "How gradients are summed: in rank order, for equal bits at every stage, or by NCCL."),
+    BOOL(zero, check, "false", "For debugging: stop at a gradient that is not fully written, and name it. Slow."),
 
-    CHOICE(device, type, "auto", DEVICES, "Where to compute. auto: on GPUs where there are any; shared: ranks may share."),
-    BOOL(device, graphs, "true", "GPUs: a unit's kernels start together, as a CUDA graph."),
+    CHOICE(device, type, "auto", DEVICES,
+        "Where to compute. auto: on GPUs if there are any. cuda-shared: ranks may share a GPU."),
+    BOOL(device, graphs, "true", "GPUs: launch each unit's kernels as one CUDA graph."),
 
-    TEXT(checkpoint, dir, "", true, "Directory of the checkpoints. Empty: none."),
-    INTEGER(checkpoint, every, "0", 0, 1000 * BILLION, NULL, "Steps between checkpoints. 0: at the end only."),
-    INTEGER(checkpoint, keep, "2", 1, BILLION, NULL, "How many checkpoints are kept."),
-    BOOL(checkpoint, async, "true", "Write while training goes on, from a copy in host memory."),
+    TEXT(checkpoint, dir, "", true, "Directory of the checkpoints. Empty: none are saved."),
+    INTEGER(checkpoint, every, "0", 0, 1000 * BILLION, NULL, "Steps between checkpoints. 0: only when the run ends."),
+    INTEGER(checkpoint, keep, "2", 1, BILLION, NULL, "How many checkpoints to keep."),
+    BOOL(checkpoint, async, "true", "Write checkpoints while training continues, from a copy in host memory."),
 
-    INTEGER(log, every, "10", 0, 1000 * BILLION, NULL, "Steps between lines of progress. 0: none."),
+    INTEGER(log, every, "10", 0, 1000 * BILLION, NULL,
+        "Steps between lines of progress. 0: only the first and last step."),
     TEXT(log, metrics, "", true, "File for metrics, one JSON object per step. Empty: none."),
-    TEXT(log, tensorboard, "", true, "Directory for TensorBoard's event files. Empty: none."),
-    TEXT(log, trace, "", true, "File for a trace of what every rank did when, for Perfetto. Empty: none."),
+    TEXT(log, tensorboard, "", true, "Directory for TensorBoard event files. Empty: none."),
+    TEXT(log, trace, "", true, "File for a timeline of every rank, for ui.perfetto.dev. Empty: none."),
 };
 /* clang-format on */
 
@@ -144,6 +157,11 @@ const option_row_t *option_row_find(const char *section, const char *key)
         if (strcmp(option_rows[i].section, section) == 0 && strcmp(option_rows[i].key, key) == 0)
             return &option_rows[i];
     return NULL;
+}
+
+bool option_begins_section(const option_row_t *row)
+{
+    return row == option_rows || strcmp(row->section, row[-1].section) != 0;
 }
 
 bool option_section_exists(const char *section)

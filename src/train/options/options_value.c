@@ -1,4 +1,4 @@
-/* options_value.c - one value of one setting: from text to the field of options_t and back, checked by its row. */
+/* options_value.c - converts one setting's value from text to its field of options_t and back, checked by its row. */
 #include "train/options/options_table.h"
 #include "train/report/report.h"
 
@@ -37,7 +37,7 @@ bool option_parse_integer(const char *text, int64_t low, int64_t high, int64_t *
     return true;
 }
 
-/* Decimal only: no hexadecimal, and no nan or inf, which strtod would take. */
+/* Parses decimal numbers only: no hexadecimal, nan or inf, which strtod would accept. */
 static bool parse_real(const char *text, double low, double high, double *value, char problem[OPTION_MAX_PROBLEM])
 {
     char *end;
@@ -107,7 +107,7 @@ static bool parse_text(const char *text, char *value, char problem[OPTION_MAX_PR
     return true;
 }
 
-/* Whether text is the number that means "derive it", however it is spelt. */
+/* Returns whether text is the number that means "derive it", however it is spelled. */
 static bool is_derived(const option_row_t *row, const char *text)
 {
     char *end;
@@ -191,7 +191,7 @@ zero_status_t options_set(options_t *options, const char *where, const char *sec
 
 /* ---- Value to text ---- */
 
-/* The fewest digits that strtod turns into the same bits: 17 always do. */
+/* Writes the fewest digits that strtod turns into the same bits: 17 are always enough. */
 static void format_real(double value, char *text, size_t n_bytes)
 {
     for (int digits = 6; digits <= 17; digits++) {
@@ -201,8 +201,9 @@ static void format_real(double value, char *text, size_t n_bytes)
     }
 }
 
-/* Quotes keep iniparser from taking ; and # for the start of a comment, and the line from going on behind a backslash.
- * They are quotes at the beginning alone: a path with one of each kind inside stands as it is. */
+/* Returns whether an ini file needs quotes around the value. They keep iniparser from taking ; or # for the start of a
+ * comment, and a backslash at the end for a continued line. Only a quote at the beginning counts as one, so a path may
+ * contain quotes of both kinds. */
 static bool needs_quotes(const char *value)
 {
     size_t length = strlen(value);

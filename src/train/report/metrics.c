@@ -1,8 +1,7 @@
-/* metrics.c - the metrics file: one JSON object per line and step.
+/* metrics.c - see metrics.h.
  *
- * Lines are printed here and not by jansson because loss and grad_norm have a promised text (%.9g, which gives each
- * fp32 value its own); the tests parse them back with jansson. Each line is flushed, so what a run has reached can be
- * followed and survives its end.
+ * Lines are printed here and not by jansson, because the text of loss and grad_norm is a promise: %.9g, which is
+ * different for every fp32 value. Each line is flushed, so that progress can be followed and survives a crash.
  */
 #include "train/report/metrics.h"
 #include "train/report/report.h"
@@ -23,11 +22,11 @@ struct metrics {
     char *path;
 };
 
-/* ---- What is there ---- */
+/* ---- The existing file ---- */
 
 #define ROW_BEGINS "{\"step\": "
 
-/* A whole row is an object with a step and a loss; one that a full disk cut short is known by how it begins. */
+/* Recognizes a whole row as an object with a step and a loss, and one that a full disk cut short by its beginning. */
 static bool begins_as_metrics(const char *text, size_t n_bytes)
 {
     const size_t n_begins = strlen(ROW_BEGINS);
@@ -51,7 +50,7 @@ zero_status_t metrics_check(const char *path)
     return path[0] ? output_file_check(&METRICS, path) : ZERO_OK;
 }
 
-/* Bytes of the file up to the first row that is not whole or of a later step. Rows begin as write_row has it. */
+/* Returns the bytes before the first row that is unfinished or of a later step. Rows begin as write_row writes them. */
 static off_t bytes_until(FILE *file, int64_t step)
 {
     char *line = NULL;
@@ -71,7 +70,7 @@ static off_t bytes_until(FILE *file, int64_t step)
 zero_status_t metrics_rewind(const char *path, int64_t step)
 {
     TRY(metrics_check(path));
-    if (!path[0] || !output_file_can_be_cut(path))
+    if (!path[0] || !output_file_can_be_truncated(path))
         return ZERO_OK;
     FILE *file = fopen(path, "re");
     bool good = file && truncate(path, bytes_until(file, step)) == 0;
@@ -79,7 +78,7 @@ zero_status_t metrics_rewind(const char *path, int64_t step)
     if (file)
         fclose(file);
     if (!good)
-        return report_error(ZERO_ERROR_IO, "[log] metrics: cannot take later rows from '%s': %s", path,
+        return report_error(ZERO_ERROR_IO, "[log] metrics: cannot remove later rows from '%s': %s", path,
                             strerror(error));
     return ZERO_OK;
 }
@@ -153,7 +152,7 @@ void metrics_close(metrics_t *metrics)
 {
     if (!metrics)
         return;
-    fclose(metrics->file); /* nothing is left in its buffer: every row was flushed */
+    fclose(metrics->file); /* the buffer is empty: every row was flushed */
     free(metrics->path);
     free(metrics);
 }

@@ -1,4 +1,4 @@
-/* metrics.h - one JSON object per step, flushed; written by rank 0. */
+/* metrics.h - writes one JSON object per step; rank 0 only. */
 #ifndef ZEROTRAIN_METRICS_H
 #define ZEROTRAIN_METRICS_H
 
@@ -8,29 +8,31 @@ typedef struct metrics metrics_t;
 
 typedef struct metrics_row {
     int64_t step;
-    float loss, grad_norm; /* printed %.9g: equal text means equal bits; null where not finite */
+    float loss, grad_norm; /* printed %.9g: equal text means equal bits; null if not finite */
     double lr;
     bool skipped;
-    int64_t tokens;                    /* seen so far, all ranks */
-    double step_ms, tokens_per_s, mfu; /* mfu: 0..1 of the device's peak, null (negative here) where that is unknown */
+    int64_t tokens; /* seen so far, all ranks */
+    double step_ms, tokens_per_s,
+        mfu; /* mfu: 0..1 of the device's peak; negative, printed as null, if that is unknown */
     uint64_t device_bytes, host_bytes;
     double exposed_comm_ms;
     bool has_val_loss;
     float val_loss;
 } metrics_row_t;
 
-/* Whether metrics_open would take what is at `path`; changes nothing. A file that does not begin as metrics do, or is
- * none to write to, is ZERO_ERROR_USAGE with a line, here and below: nothing of it is lost. "" is fine. */
+/* Checks whether metrics_open would accept what is at `path`. Changes nothing. Here and below, a file that cannot be
+ * written to, or does not begin like metrics, gives ZERO_ERROR_USAGE with a log line and is left as it is. "" is fine.
+ */
 zero_status_t metrics_check(const char *path);
 
-/* Before a run that resumes after `step` appends: takes away the rows of later steps, which it will write again, and a
- * row that was not finished. Does nothing where there is no such file, or it is not a regular one. */
+/* Prepares the file for a run that resumes after `step`: removes the rows of later steps, which will be written again,
+ * and an unfinished row. Does nothing if there is no such file or it is not a regular one. */
 zero_status_t metrics_rewind(const char *path, int64_t step);
 
-/* path "" gives *metrics = NULL, which metrics_write accepts and ignores. append keeps what is there: a resumed run.
- * Without it rows of an earlier run go. */
+/* If path is "", *metrics is NULL, which metrics_write accepts and ignores. append: keep the rows that are there, for a
+ * resumed run; otherwise they are removed. */
 zero_status_t metrics_open(const char *path, bool append, metrics_t **metrics);
-/* ZERO_ERROR_IO, with a line, when the disk is full or the like. */
+/* Writes and flushes a row. Returns ZERO_ERROR_IO, with a log line, if the disk is full, say. */
 zero_status_t metrics_write(metrics_t *metrics, const metrics_row_t *row);
 void metrics_close(metrics_t *metrics);
 

@@ -15,7 +15,7 @@ static zero_status_t fail(const output_kind_t *kind, const char *path, const cha
     return report_error(ZERO_ERROR_IO, "%s: cannot write '%s': %s", kind->setting, path, why);
 }
 
-/* The standard stream that this is, open for writing; -1: none. */
+/* Returns stdout or stderr if this is the same file and open for writing; else -1. */
 static int standard_stream(const struct stat *info)
 {
     for (int fd = STDOUT_FILENO; fd <= STDERR_FILENO; fd++) {
@@ -39,7 +39,7 @@ static zero_status_t check_type(const output_kind_t *kind, const char *path, con
     return report_error(ZERO_ERROR_USAGE, "%s: '%s' is %s: name a file", kind->setting, path, what);
 }
 
-/* Of a regular file, open for reading. */
+/* Checks what a regular file, open for reading, begins with. */
 static zero_status_t check_content(const output_kind_t *kind, const char *path, int fd)
 {
     char head[OUTPUT_FILE_HEAD];
@@ -57,7 +57,7 @@ static zero_status_t check_content(const output_kind_t *kind, const char *path, 
     if (n_bytes == 0 || kind->begins_so(head, n_bytes))
         return ZERO_OK;
     return report_error(ZERO_ERROR_USAGE,
-                        "%s: '%s' is there and does not begin as %s does, so it is left as it is: name another file",
+                        "%s: '%s' exists and does not begin like %s, so it is left as it is: name another file",
                         kind->setting, path, kind->name);
 }
 
@@ -79,21 +79,21 @@ zero_status_t output_file_check(const output_kind_t *kind, const char *path)
     return status;
 }
 
-bool output_file_can_be_cut(const char *path)
+bool output_file_can_be_truncated(const char *path)
 {
     struct stat info;
     return stat(path, &info) == 0 && S_ISREG(info.st_mode) && standard_stream(&info) < 0;
 }
 
-/* A regular file is opened for reading, too, to look at it; a pipe or terminal must not be. O_NONBLOCK: nobody is
- * waited for. */
+/* Opens a regular file also for reading, so that it can be checked; a pipe or terminal must not be. O_NONBLOCK: do not
+ * wait for a reader. */
 static int open_for_writing(const char *path, const struct stat *there)
 {
     int access_mode = !there || S_ISREG(there->st_mode) ? O_RDWR | O_CREAT : O_WRONLY;
     return open(path, access_mode | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666);
 }
 
-/* Once it is known what was opened, which may be another than was there before. */
+/* Checks the file that is now open, which may be another than was there before. */
 static zero_status_t settle(const output_kind_t *kind, const char *path, int fd)
 {
     struct stat info;
@@ -106,7 +106,7 @@ static zero_status_t settle(const output_kind_t *kind, const char *path, int fd)
             return fail(kind, path, "it has become another file");
         TRY(check_content(kind, path, fd));
     }
-    if (fcntl(fd, F_SETFL, flags & ~O_NONBLOCK) != 0) /* from here on a reader that is slow is waited for */
+    if (fcntl(fd, F_SETFL, flags & ~O_NONBLOCK) != 0) /* from here on, wait for a slow reader */
         return fail(kind, path, strerror(errno));
     return ZERO_OK;
 }
@@ -115,7 +115,7 @@ static zero_status_t open_path(const output_kind_t *kind, const char *path, cons
 {
     *fd = open_for_writing(path, there);
     if (*fd < 0 && errno == ENXIO)
-        return fail(kind, path, "nobody reads this pipe: start its reader first, or name a file");
+        return fail(kind, path, "this pipe has no reader: start one first, or name a file");
     if (*fd < 0)
         return fail(kind, path, strerror(errno));
     zero_status_t status = settle(kind, path, *fd);
@@ -135,8 +135,8 @@ zero_status_t output_file_open(const output_kind_t *kind, const char *path, FILE
         TRY(open_path(kind, path, is_there ? &info : NULL, &fd));
     else if ((fd = fcntl(stream, F_DUPFD_CLOEXEC, STDERR_FILENO + 1)) < 0)
         return fail(kind, path, strerror(errno));
-    if (!output_file_can_be_cut(path))
-        signal(SIGPIPE, SIG_IGN); /* a reader that has gone is an error of write's, with a line */
+    if (!output_file_can_be_truncated(path))
+        signal(SIGPIPE, SIG_IGN); /* writing to a closed pipe then fails with a log line */
     *file = fdopen(fd, "w");
     if (*file)
         return ZERO_OK;
@@ -147,7 +147,7 @@ zero_status_t output_file_open(const output_kind_t *kind, const char *path, FILE
 
 zero_status_t output_file_empty(const output_kind_t *kind, const char *path, FILE *file)
 {
-    if (output_file_can_be_cut(path) && ftruncate(fileno(file), 0) != 0)
+    if (output_file_can_be_truncated(path) && ftruncate(fileno(file), 0) != 0)
         return fail(kind, path, strerror(errno));
     return ZERO_OK;
 }

@@ -1,13 +1,13 @@
-/* report.c - what zerotrain says on stderr: whole lines, one at a time, each beginning "zerotrain: ".
+/* report.c - see report.h.
  *
  * A line is composed in memory and written at once, so that lines of several ranks do not mix. Control characters,
- * which come from file names and values that we quote, become '?': a message is one line whatever is in it.
+ * which may come from file names and values that are quoted, become '?': a message is always one line.
  *
- * While a run is set up most errors are found by all ranks alike. There a line is held back until the ranks meet in
- * report_agree, which says it once, with the ranks that found it. A line that is held is not lost: this rank says it by
- * itself when the ranks cannot meet, when main ends, when a signal ends the process, and after HOLD_S in any case,
- * since a peer may be waited for long. So the buffer is one that a signal handler can write out: a text of finished
- * lines that only grows until it is taken.
+ * While a run is set up, most errors are found by all ranks. So a line is held back until the ranks meet in
+ * report_agree, which prints it once, with the ranks that found it. A held line is never lost: this rank prints it by
+ * itself if the ranks cannot meet, when main ends, when a signal ends the process, and after HOLD_S in any case, since
+ * the wait for a peer may be long. So a signal handler must be able to print the buffer: it is a text of finished lines
+ * that only grows until it is taken.
  */
 #include "train/report/report.h"
 
@@ -21,7 +21,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-/* Two paths of the longest kind and the words around them. */
+/* Enough for two paths of the greatest length and the words around them. */
 #define LINE_BYTES 10240
 #define HELD_BYTES (4 * LINE_BYTES)
 #define HOLD_S 2
@@ -29,25 +29,24 @@
 static int my_rank;
 static int n_ranks = 1;
 static bool holds_errors; /* report_hold_errors */
-static bool is_meeting;   /* in report_agree, and what is wrong has been told */
+static bool is_meeting;   /* in report_agree, with an error of this rank's own */
 
 static struct {
-    char text[HELD_BYTES];         /* each line with its newline and with this rank's number, which MARK ends */
-    atomic_size_t n_bytes, n_said; /* the second is behind the first where there is something to say */
-    uint64_t kind;                 /* of the messages: ranks where it is the same found the same */
+    char text[HELD_BYTES];            /* each line with its newline and with this rank's number, which SEPARATOR ends */
+    atomic_size_t n_bytes, n_printed; /* if the second is less, there is something to print */
+    uint64_t kind;                    /* of the messages: equal on ranks that found the same */
 } held;
 
-#define MARK ": "
+#define SEPARATOR ": "
 
 /* ---- one line ---- */
 
-/* Bytes of the character at `text` that can be shown as they are: of UTF-8, no control character (C0, DEL, C1). 0: it
- * is none. */
+/* Returns the bytes of the UTF-8 character at `text`; 0 if it is none, or a control character (C0, DEL, C1). */
 static size_t printable_bytes(const unsigned char *text)
 {
     static const struct {
         unsigned char mask, begins;
-        uint32_t least; /* that needs so many bytes */
+        uint32_t least; /* that needs this many bytes */
     } forms[] = {{0x80, 0x00, 0x20}, {0xe0, 0xc0, 0xa0}, {0xf0, 0xe0, 0x800}, {0xf8, 0xf0, 0x10000}};
     for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
         if ((text[0] & forms[i].mask) != forms[i].begins)
@@ -74,40 +73,42 @@ static void make_printable(char *text)
     }
 }
 
-/* who: "rank 2: ", or empty. Returns the line's length with its newline. A message that fills its LINE_BYTES was cut.
- */
-static size_t compose(const char *who, const char *message, char line[LINE_BYTES + 128])
+/* Composes a line and returns its length with the newline. prefix: "rank 2: ", or empty. A message that fills
+ * LINE_BYTES was cut, and gets "...". */
+static size_t compose(const char *prefix, const char *message, char line[LINE_BYTES + 128])
 {
-    snprintf(line, LINE_BYTES + 64, "zerotrain: %s%s%s", who, message, strlen(message) == LINE_BYTES - 1 ? "..." : "");
+    snprintf(line, LINE_BYTES + 64, "zerotrain: %s%s%s", prefix, message,
+             strlen(message) == LINE_BYTES - 1 ? "..." : "");
     make_printable(line);
     size_t length = strlen(line);
     memcpy(line + length, "\n", 2);
     return length + 1;
 }
 
-/* Of this rank's own lines. */
-static void name_me(char who[32])
+/* Writes the prefix of this rank's own lines. */
+static void name_me(char prefix[32])
 {
-    snprintf(who, 32, "rank %d" MARK, my_rank);
+    snprintf(prefix, 32, "rank %d" SEPARATOR, my_rank);
 }
 
 static void write_line(bool with_rank, const char *message)
 {
-    char who[32] = "", line[LINE_BYTES + 128];
+    char prefix[32] = "", line[LINE_BYTES + 128];
     if (with_rank)
-        name_me(who);
-    compose(who, message, line);
+        name_me(prefix);
+    compose(prefix, message, line);
     fputs(line, stderr);
     fflush(stderr);
 }
 
 /* ---- lines that are held ---- */
 
-/* The lines that nobody has said are the caller's to say: returns where they end, and in *begin where they begin. */
+/* Takes over printing of the held lines that have not been printed. Returns where they end, and in *begin where they
+ * begin. */
 static size_t take_held(size_t *begin)
 {
     size_t end = atomic_load(&held.n_bytes);
-    *begin = atomic_exchange(&held.n_said, end);
+    *begin = atomic_exchange(&held.n_printed, end);
     return end;
 }
 
@@ -116,7 +117,7 @@ static void forget_held(void)
     if (atomic_load(&held.n_bytes) == 0)
         return;
     atomic_store(&held.n_bytes, 0);
-    atomic_store(&held.n_said, 0);
+    atomic_store(&held.n_printed, 0);
     held.kind = 0;
     alarm(0);
 }
@@ -138,8 +139,8 @@ static void on_signal(int number)
     raise(number);
 }
 
-/* Signals that have been given another meaning keep it. */
-static void listen_for_the_end(void)
+/* Installs on_signal for signals that have no handler yet. */
+static void print_before_the_end(void)
 {
     static const int numbers[] = {SIGALRM, SIGTERM, SIGINT, SIGHUP};
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
@@ -150,7 +151,7 @@ static void listen_for_the_end(void)
     }
 }
 
-/* Of a message all but its numbers: ranks that lack memory, say, do not lack the same amount. */
+/* Hashes a message without its numbers: ranks that run out of memory, say, may need different amounts. */
 static uint64_t hash_kind(const char *text, uint64_t seed)
 {
     static const char digits[] = "0123456789.";
@@ -164,13 +165,13 @@ static uint64_t hash_kind(const char *text, uint64_t seed)
     return hash;
 }
 
-/* kind: text that messages of one kind have in common, numbers aside. */
+/* Holds a line back. kind: the text that messages of one kind have in common, apart from numbers. */
 static void hold(const char *kind, const char *message)
 {
-    char who[32], line[LINE_BYTES + 128];
+    char prefix[32], line[LINE_BYTES + 128];
     size_t n_held = atomic_load(&held.n_bytes);
-    name_me(who);
-    size_t n_bytes = compose(who, message, line);
+    name_me(prefix);
+    size_t n_bytes = compose(prefix, message, line);
     if (n_bytes > HELD_BYTES - n_held) {
         fputs(line, stderr);
         return;
@@ -178,24 +179,24 @@ static void hold(const char *kind, const char *message)
     held.kind = hash_kind(kind, held.kind);
     memcpy(held.text + n_held, line, n_bytes);
     atomic_store(&held.n_bytes, n_held + n_bytes);
-    listen_for_the_end();
+    print_before_the_end();
     alarm(HOLD_S);
 }
 
-/* The message of a held line, up to its newline. */
+/* Returns where the message of a held line begins. It ends at the newline. */
 static const char *message_of(const char *line)
 {
-    const char *rank = strstr(line, MARK) + strlen(MARK);
-    return strstr(rank, MARK) + strlen(MARK);
+    const char *rank = strstr(line, SEPARATOR) + strlen(SEPARATOR);
+    return strstr(rank, SEPARATOR) + strlen(SEPARATOR);
 }
 
-/* Says what is held as what `who` found. */
-static void say_held(const char *who)
+/* Prints the held lines with the prefix `prefix`. */
+static void print_held(const char *prefix)
 {
     size_t begin, end = take_held(&begin);
     for (const char *line = held.text + begin; line < held.text + end; line = strchr(line, '\n') + 1) {
         const char *message = message_of(line);
-        fprintf(stderr, "zerotrain: %s%.*s\n", who, (int)strcspn(message, "\n"), message);
+        fprintf(stderr, "zerotrain: %s%.*s\n", prefix, (int)strcspn(message, "\n"), message);
     }
     fflush(stderr);
     forget_held();
@@ -203,10 +204,10 @@ static void say_held(const char *who)
 
 void report_flush(void)
 {
-    char who[32] = "";
+    char prefix[32] = "";
     if (n_ranks > 1)
-        name_me(who);
-    say_held(who);
+        name_me(prefix);
+    print_held(prefix);
 }
 
 void report_hold_errors(bool on)
@@ -215,7 +216,7 @@ void report_hold_errors(bool on)
     holds_errors = on;
 }
 
-/* ---- who says what ---- */
+/* ---- reporting ---- */
 
 static void on_library_line(void *user, zero_log_level_t level, int rank, const char *line)
 {
@@ -280,9 +281,9 @@ zero_status_t report_rank_error(zero_status_t status, const char *format, ...)
     return status;
 }
 
-/* ---- what all ranks found ---- */
+/* ---- agreeing ---- */
 
-/* A rank's part of a meeting; sums of doubles carry it. Hashes in two halves, zeros where nothing is held. */
+/* What a rank contributes: doubles, which are summed over ranks. A hash is two halves, and 0 if nothing is held. */
 enum { WORD_STATUS, WORD_KIND, WORD_TEXT = WORD_KIND + 2, N_WORDS = WORD_TEXT + 2 };
 
 static void put_hash(uint64_t hash, double words[2])
@@ -293,7 +294,7 @@ static void put_hash(uint64_t hash, double words[2])
 
 static void describe_held(double words[N_WORDS])
 {
-    size_t begin = atomic_load(&held.n_said), end = atomic_load(&held.n_bytes);
+    size_t begin = atomic_load(&held.n_printed), end = atomic_load(&held.n_bytes);
     uint64_t hash = 0;
     for (const char *line = held.text + begin; line < held.text + end; line = strchr(line, '\n') + 1) {
         const char *message = message_of(line);
@@ -310,9 +311,9 @@ static bool holds_same(const double *words, int word, int a, int b)
     return of_a[0] == of_b[0] && of_a[1] == of_b[1];
 }
 
-/* Who found what this rank found: "ranks 0-2, 5: ", "rank 2: "; empty where it is all of them, who need no number.
- * Where their numbers or paths differ, this rank's are said for all: "ranks 0-2 (here rank 0): ". */
-static void name_ranks(const double *words, char who[512])
+/* Names the ranks that found what this rank found: "ranks 0-2, 5: ", "rank 2: "; empty if all did. If the values in
+ * their lines differ, this rank's line is printed for all: "ranks 0-2 (here rank 0): ". */
+static void name_ranks(const double *words, char prefix[512])
 {
     char list[400] = "", mine[40] = "";
     int n_named = 0;
@@ -325,33 +326,33 @@ static void name_ranks(const double *words, char who[512])
             continue;
         size_t length = strlen(list);
         length += (size_t)snprintf(list + length, sizeof list - length, "%s%d", length > 0 ? ", " : "", first);
-        if (last > first && length < sizeof list) /* what does not fit is cut */
+        if (last > first && length < sizeof list) /* what does not fit is cut off */
             snprintf(list + length, sizeof list - length, "-%d", last);
         n_named += last - first + 1;
         first = last;
     }
     if (!is_same)
         snprintf(mine, sizeof mine, " (here rank %d)", my_rank);
-    snprintf(who, 512, "%s %s%s" MARK, n_named > 1 ? "ranks" : "rank", list, mine);
+    snprintf(prefix, 512, "%s %s%s" SEPARATOR, n_named > 1 ? "ranks" : "rank", list, mine);
     if (n_named == n_ranks && is_same)
-        who[0] = 0;
+        prefix[0] = 0;
 }
 
-/* The lowest of the ranks that found the same says it. */
-static void say_together(const double *words)
+/* Prints this rank's lines if it is the lowest of the ranks that found the same. */
+static void print_together(const double *words)
 {
-    char who[512] = "";
+    char prefix[512] = "";
     int first = 0;
     while (!holds_same(words, WORD_KIND, first, my_rank))
         first++;
-    name_ranks(words, who);
+    name_ranks(words, prefix);
     if (first == my_rank)
-        say_held(who);
+        print_held(prefix);
     else
         forget_held();
 }
 
-/* What the ranks end with: the status of the lowest that failed itself. */
+/* Returns the status of the lowest rank that failed itself. */
 static zero_status_t common_status(const double *words)
 {
     zero_status_t found = ZERO_OK;
@@ -361,7 +362,8 @@ static zero_status_t common_status(const double *words)
     return found;
 }
 
-/* Whether the peers may be gone, or elsewhere. A rank that was only told of another's failure holds no line. */
+/* Returns whether the peers may be gone, or in another call. A rank that only heard of a peer's failure holds no line.
+ */
 static bool cannot_meet(zero_status_t mine)
 {
     return mine == ZERO_ERROR_COMM || mine == ZERO_ERROR_TIMEOUT ||
@@ -377,11 +379,11 @@ zero_status_t report_agree(zero_comm_t *comm, zero_status_t mine)
     }
     words[my_rank * N_WORDS + WORD_STATUS] = mine;
     describe_held(words + my_rank * N_WORDS);
-    is_meeting = mine != ZERO_OK; /* that a peer is gone, too, is no news */
+    is_meeting = mine != ZERO_OK; /* then a lost peer is no news */
     zero_status_t status = zero_comm_sum(comm, words, (size_t)n_ranks * N_WORDS);
     if (status == ZERO_OK) {
-        say_together(words);
-        status = zero_comm_barrier(comm); /* whoever ends the job does so when all is said */
+        print_together(words);
+        status = zero_comm_barrier(comm); /* no rank ends the job before all have printed */
     }
     is_meeting = false;
     report_flush();

@@ -1,40 +1,41 @@
-/* report.h - what zerotrain says on stderr, and how it fails.
+/* report.h - what zerotrain prints on stderr, and how it fails.
  *
- * Lines begin "zerotrain: ". What all ranks find alike (a bad configuration, a plan that fits nowhere) is said once; a
- * rank that has something of its own to say (a file it alone cannot read) speaks for itself and gives its number. Who
- * found what is known where the ranks meet, in report_agree. Until then, while a run is set up, errors are held back;
- * none is lost by that: what no meeting says is said by its rank alone, after two seconds at most.
+ * Lines begin "zerotrain: ". An error that all ranks find (a bad configuration, a plan that does not fit) is printed
+ * once; one that a rank finds alone (a file that only it cannot read) has the rank's number. Which ranks found what is
+ * known only in report_agree, where they all meet. Until then, while a run is set up, errors are held back. None is
+ * lost: what report_agree has not printed, its rank prints alone after two seconds at most.
  */
 #ifndef ZEROTRAIN_REPORT_H
 #define ZEROTRAIN_REPORT_H
 
 #include "zero.h"
 
-/* Also routes libzero's log through the same voice. Before it is called this is rank 0 of 1. May be called again, when
- * more is known: what is held back stays for report_agree. */
+/* Sets this rank's number, and sends libzero's log here too. Before the first call this is rank 0 of 1. May be called
+ * again when more is known; what is held back stays held. */
 void report_init(int rank, int world_size);
-/* On: error lines, libzero's too, are held back for report_agree. Off, as it is at first: they are said at once, but
- * for report_error's on ranks other than 0. What is held when this is called is said. */
+/* If on, holds back error lines, libzero's too, for report_agree. If off, as at first, they are printed at once, except
+ * those of report_error on ranks other than 0. Prints what is held back when it is called. */
 void report_hold_errors(bool on);
-/* Says what is held back as this rank's own: before the program ends, and where ranks cannot meet. */
+/* Prints what is held back as this rank's own: before the program ends, and when the ranks cannot meet. */
 void report_flush(void);
-/* Whether this is the rank that speaks for all: rank 0. It alone prints results to stdout. */
+/* Returns whether this rank speaks for all: rank 0, which alone prints results to stdout. */
 bool report_is_speaker(void);
-/* A line of progress, from rank 0 alone. */
+/* Prints a line of progress, on rank 0 only. */
 void report(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/* One error line that other ranks are likely to have, too; what differs in numbers, or between lines of
- * one format, is of one kind. Returns status. */
+/* Reports an error that other ranks probably find too. Lines of one format are of one kind, whatever their values.
+ * Returns status. */
 zero_status_t report_error(zero_status_t status, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* One error line of this rank's own, with its number. Returns status. */
+/* Reports an error of this rank alone, with its number. Returns status. */
 zero_status_t report_rank_error(zero_status_t status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Makes all ranks take the same way after what one of them may fail alone, such as opening a file that one host lacks:
- * ZERO_OK where `mine` is that on every rank, else the status of the lowest rank that failed itself, on all ranks, so
- * that they end with one exit code. Says what the ranks hold back, each line once: without numbers of ranks what all
- * found alike, else with those of the ranks that did, and of lines of one kind the lowest rank's. [collective] */
+/* Makes all ranks agree after a step that one of them may fail alone, such as opening a file that one host lacks.
+ * Returns ZERO_OK if `mine` is ZERO_OK on every rank; else, on all ranks, the status of the lowest rank that failed
+ * itself, so that they end with one exit code. Prints what the ranks hold back, each line once: without rank numbers if
+ * all found the same, else with those of the ranks that did. Of lines of one kind it prints the lowest rank's.
+ * [collective] */
 zero_status_t report_agree(zero_comm_t *comm, zero_status_t mine);
 
-/* 2 for ZERO_ERROR_USAGE, 0 for ZERO_OK, 1 for the rest: zerotrain's exit codes. */
+/* Returns zerotrain's exit code: 0 for ZERO_OK, 2 for ZERO_ERROR_USAGE, 1 for the rest. */
 int report_exit_code(zero_status_t status);
 
 #define TRY(call)                                                                                                      \

@@ -1,9 +1,9 @@
-/* tensorboard.c - the scalars of every step as an event file of TensorBoard.
+/* tensorboard.c - see tensorboard.h.
  *
- * The file is TFRecords (https://www.tensorflow.org/tutorials/load_data/tfrecord): uint64 length, masked CRC-32C of it,
- * that many bytes, masked CRC-32C of them. Each record is an Event in the encoding of protocol buffers, the first with
- * the version of the file, then one per step with a Summary of its scalars. The few fields that this takes are encoded
- * here, into buffers of fixed size: a step allocates nothing.
+ * The file consists of TFRecords (https://www.tensorflow.org/tutorials/load_data/tfrecord): uint64 length, masked
+ * CRC-32C of it, that many bytes, masked CRC-32C of them. Each record is an Event in the encoding of protocol buffers:
+ * first one with the file's version, then one per step with a Summary of its scalars. The few fields that this needs
+ * are encoded here, into buffers of fixed size, so that a step allocates nothing.
  */
 #include "train/report/tensorboard.h"
 #include "train/report/report.h"
@@ -24,7 +24,7 @@ struct tensorboard {
 
 /* ---- Protocol buffers ---- */
 
-/* Numbers of fields, from tensorflow/core/util/event.proto and framework/summary.proto. */
+/* Field numbers, from tensorflow/core/util/event.proto and framework/summary.proto. */
 enum { EVENT_WALL_TIME = 1, EVENT_STEP = 2, EVENT_FILE_VERSION = 3, EVENT_SUMMARY = 5 };
 enum { SUMMARY_VALUE = 1 };
 enum { VALUE_TAG = 1, VALUE_SIMPLE = 2 };
@@ -32,7 +32,7 @@ enum { VALUE_TAG = 1, VALUE_SIMPLE = 2 };
 typedef enum wire_type { WIRE_VARINT = 0, WIRE_64 = 1, WIRE_BYTES = 2, WIRE_32 = 5 } wire_type_t;
 
 #define MAX_TAG_BYTES 16
-/* Key and length of a value, of its tag, the tag itself, key and float. */
+/* Key and length of the value; key and length of its tag; the tag; key and float. */
 #define MAX_VALUE_BYTES (2 + 2 + MAX_TAG_BYTES + 5)
 #define MAX_VALUES 8
 #define MAX_SUMMARY_BYTES (MAX_VALUES * MAX_VALUE_BYTES)
@@ -46,7 +46,7 @@ typedef struct message {
     unsigned char bytes[RECORD_HEADER_BYTES + MAX_EVENT_BYTES + RECORD_FOOTER_BYTES];
 } message_t;
 
-/* The low n_bytes of value, least first. */
+/* Appends the low n_bytes of value, least significant first. */
 static void put_number(message_t *message, uint64_t value, int n_bytes)
 {
     for (int i = 0; i < n_bytes; i++)
@@ -91,7 +91,7 @@ static void put_float(message_t *message, int field, float value)
 
 /* ---- Records ---- */
 
-/* CRC-32C (Castagnoli), of which bits go in and come out least first. */
+/* CRC-32C (Castagnoli), least significant bit first. */
 static void fill_crc_table(uint32_t table[256])
 {
     for (uint32_t byte = 0; byte < 256; byte++) {
@@ -102,7 +102,7 @@ static void fill_crc_table(uint32_t table[256])
     }
 }
 
-/* Masked as TFRecords have it, so that a CRC of bytes that hold CRCs is a good one. */
+/* Returns the CRC masked as in TFRecords, so that bytes that contain CRCs have a useful CRC. */
 static uint32_t masked_crc(const uint32_t table[256], const unsigned char *bytes, size_t n_bytes)
 {
     uint32_t crc = 0xffffffffu;
@@ -112,7 +112,7 @@ static uint32_t masked_crc(const uint32_t table[256], const unsigned char *bytes
     return (crc >> 15 | crc << 17) + 0xa282ead8u;
 }
 
-/* An event begins where the record's header will stand before it. */
+/* Begins an event, leaving room for the record's header before it. */
 static void begin_event(message_t *record)
 {
     struct timespec now;
@@ -138,7 +138,7 @@ static zero_status_t write_event(tensorboard_t *tensorboard, message_t *record)
 
 /* ---- The public calls ---- */
 
-/* Whether it is one now. errno says why not. */
+/* Creates a directory unless it exists. On failure errno says why. */
 static bool make_directory(const char *path)
 {
     struct stat info;
@@ -150,7 +150,7 @@ static bool make_directory(const char *path)
     return is_there;
 }
 
-/* The directory with those above it. */
+/* Creates the directory and its parents. */
 static zero_status_t make_directories(const char *directory)
 {
     char *path = strdup(directory);
@@ -171,7 +171,7 @@ static zero_status_t make_directories(const char *directory)
     return status;
 }
 
-/* The name is one that TensorBoard looks for. NULL: no memory. */
+/* Returns a path with a name that TensorBoard looks for. NULL: no memory. */
 static char *event_path(const char *directory)
 {
     char host[256] = "localhost", *path = NULL;
@@ -189,7 +189,7 @@ static zero_status_t open_file(const char *directory, tensorboard_t *tensorboard
     tensorboard->path = event_path(directory);
     if (!tensorboard->path)
         return report_error(ZERO_ERROR_MEMORY, "[log] tensorboard: out of memory");
-    tensorboard->file = fopen(tensorboard->path, "ae"); /* never over another run's, whatever its name */
+    tensorboard->file = fopen(tensorboard->path, "ae"); /* append: never overwrite another run's file */
     if (!tensorboard->file)
         return report_error(ZERO_ERROR_IO, "[log] tensorboard: cannot write '%s': %s", tensorboard->path,
                             strerror(errno));
@@ -234,7 +234,7 @@ static void put_summary(message_t *event, const metrics_row_t *row)
         {"exposed_comm_ms", true, row->exposed_comm_ms},
         {"val_loss", row->has_val_loss, row->val_loss},
     };
-    _Static_assert(sizeof values / sizeof values[0] <= MAX_VALUES, "a summary's buffer has room for fewer");
+    _Static_assert(sizeof values / sizeof values[0] <= MAX_VALUES, "more values than a summary's buffer holds");
     message_t summary = {.n_bytes = 0}, value;
     for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
         if (!values[i].is_known)
@@ -264,7 +264,7 @@ void tensorboard_close(tensorboard_t *tensorboard)
     if (!tensorboard)
         return;
     if (tensorboard->file)
-        fclose(tensorboard->file); /* nothing is left in its buffer: every event was flushed */
+        fclose(tensorboard->file); /* the buffer is empty: every event was flushed */
     free(tensorboard->path);
     free(tensorboard);
 }

@@ -1,7 +1,7 @@
-/* trace.c - collecting spans while a run goes on, and bringing them together when it has ended.
+/* trace.c - collects spans during a run, and writes those of all ranks at its end.
  *
- * What must hold: while steps run nothing is allocated and nobody waits. So the spans lie in a ring made beforehand,
- * and the oldest make room. A step of which a rank has lost a part is left out altogether, on all ranks.
+ * While steps run, nothing is allocated and no rank waits for another. So the spans are in a ring of fixed size, where
+ * new ones replace the oldest. A step of which any rank has lost a part is left out on all ranks.
  */
 #include "train/report/trace.h"
 
@@ -13,25 +13,25 @@
 #include "train/report/report.h"
 #include "train/report/trace_file.h"
 
-/* Of each rank: 2 MiB of memory, some 10 MB of the file; 500 steps of a model of 12 blocks, 130 of one of 48. */
+/* Per rank: 2 MiB of memory and about 10 MB of the file, or 500 steps of a model with 12 blocks, 130 with 48. */
 #define MAX_SPANS 65536
-#define SPANS_AT_ONCE 1024
+#define CHUNK_SPANS 1024
 #define N_CLOCK_ROUNDS 15
 
 struct trace {
     char *path;
-    bool has_steps;      /* one was begun: before that a run that fails leaves files as they are */
-    zero_status_t begun; /* begin_file's, which has said why */
-    FILE *file;          /* rank 0's; the others open theirs where they must write alone */
+    bool has_steps;      /* a step has begun: a run that fails earlier leaves files as they are */
+    zero_status_t begun; /* of begin_file, which has logged why */
+    FILE *file;          /* rank 0's; other ranks open theirs only if they must write alone */
     zero_comm_t *comm;
     const zero_model_t *model;
     double origin_ms;  /* rank 0's clock when the trace was opened */
     bool is_paced;     /* ZERO_TRACE_PACED */
-    int64_t open_step; /* the host queues its work since open_ms; 0: none */
+    int64_t open_step; /* whose work the host has been queueing since open_ms; 0: none */
     double open_ms;
     uint64_t n_taken;    /* spans so far; the last MAX_SPANS of them are kept */
-    uint64_t lost_step;  /* the last of which a span was lost; 0: none was */
-    double *kept, *lost; /* [ranks] each: the ranks' numbers of spans kept, and their lost_step */
+    uint64_t lost_step;  /* the last step of which a span was lost; 0: none */
+    double *kept, *lost; /* [ranks] each: how many spans a rank has kept, and its lost_step */
     trace_span_t *ring;  /* [MAX_SPANS] */
 };
 
@@ -114,7 +114,7 @@ zero_status_t trace_claim_file(trace_t *trace)
 
 /* ---- collecting ---- */
 
-static void take(trace_t *trace, trace_span_t span)
+static void add_span(trace_t *trace, trace_span_t span)
 {
     trace_span_t *at = &trace->ring[trace->n_taken % MAX_SPANS];
     if (trace->n_taken >= MAX_SPANS && at->step > trace->lost_step)
@@ -125,18 +125,18 @@ static void take(trace_t *trace, trace_span_t span)
 
 static void on_device_span(void *user, const zero_trace_span_t *span)
 {
-    take(user, (trace_span_t){.row = (int32_t)span->work,
-                              .unit = span->unit,
-                              .step = span->step,
-                              .begin_ms = span->begin_ms,
-                              .end_ms = span->end_ms});
+    add_span(user, (trace_span_t){.row = (int32_t)span->work,
+                                  .unit = span->unit,
+                                  .step = span->step,
+                                  .begin_ms = span->begin_ms,
+                                  .end_ms = span->end_ms});
 }
 
 zero_status_t trace_attach(trace_t *trace, const zero_device_t *device, zero_engine_t *engine)
 {
     if (!trace)
         return ZERO_OK;
-    /* A GPU is timed by events, and a paced run shows the host without that work of recording them. */
+    /* Recording events for a GPU's spans is work for the host, which a paced run is to show without it. */
     bool shows_the_host = trace->is_paced && zero_device_get_type(device) == ZERO_DEVICE_CUDA;
     return zero_engine_trace(engine, shows_the_host ? 1u << ZERO_WORK_UPDATE : ZERO_ALL_WORKS, on_device_span, trace);
 }
@@ -144,9 +144,9 @@ zero_status_t trace_attach(trace_t *trace, const zero_device_t *device, zero_eng
 void trace_host(trace_t *trace, trace_row_t row, int64_t step, double begin_ms, double end_ms)
 {
     if (trace)
-        take(trace,
-             (trace_span_t){
-                 .row = (int32_t)row, .unit = -1, .step = (uint64_t)step, .begin_ms = begin_ms, .end_ms = end_ms});
+        add_span(trace,
+                 (trace_span_t){
+                     .row = (int32_t)row, .unit = -1, .step = (uint64_t)step, .begin_ms = begin_ms, .end_ms = end_ms});
 }
 
 void trace_begin_step(trace_t *trace, int64_t step)
@@ -189,8 +189,8 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* How far this rank's clock is ahead of rank 0's. On one host they are one clock. Between hosts, ranks come out of a
- * barrier at about the same time: the median of some rounds is good to what a message takes, when the run ends. */
+/* Measures how far this rank's clock is ahead of rank 0's. On one host they are the same clock. Between hosts, ranks
+ * leave a barrier at about the same time; the median of some rounds is accurate to about the time of a message. */
 static zero_status_t clock_lead_ms(zero_comm_t *comm, double *lead_ms)
 {
     double leads[N_CLOCK_ROUNDS];
@@ -218,7 +218,7 @@ static void shift(trace_t *trace, double by_ms)
 
 /* ---- writing ---- */
 
-/* An earlier run's trace goes now. */
+/* Removes an earlier run's trace and begins the new one. */
 static void begin_file(trace_t *trace, const char *path)
 {
     if (!trace->file)
@@ -239,24 +239,24 @@ static void write_spans(const trace_t *trace, int rank, uint64_t first_step, con
             trace_file_add(trace->file, rank, zero_model_unit_name(trace->model, spans[i].unit), &spans[i]);
 }
 
-/* The spans [first, first + n_spans) of those kept, the oldest first. */
+/* Copies the spans [first, first + n_spans) of those kept, counted from the oldest. */
 static void copy_out(const trace_t *trace, uint64_t first, size_t n_spans, trace_span_t *spans)
 {
     for (size_t i = 0; i < n_spans; i++)
         spans[i] = trace->ring[(trace->n_taken - n_kept(trace) + first + i) % MAX_SPANS];
 }
 
-/* From `rank` to rank 0, a piece at a time. [collective] */
+/* Sends a rank's spans to rank 0, a chunk at a time, and writes them. [collective] */
 static zero_status_t send_spans(const trace_t *trace, int rank, uint64_t n_spans, uint64_t first_step)
 {
-    trace_span_t piece[SPANS_AT_ONCE];
-    for (uint64_t first = 0; first < n_spans; first += SPANS_AT_ONCE) {
-        size_t n = n_spans - first < SPANS_AT_ONCE ? (size_t)(n_spans - first) : SPANS_AT_ONCE;
+    trace_span_t chunk[CHUNK_SPANS];
+    for (uint64_t first = 0; first < n_spans; first += CHUNK_SPANS) {
+        size_t n = n_spans - first < CHUNK_SPANS ? (size_t)(n_spans - first) : CHUNK_SPANS;
         if (zero_comm_rank(trace->comm) == rank)
-            copy_out(trace, first, n, piece);
-        TRY(zero_comm_broadcast(trace->comm, piece, n * sizeof *piece, rank));
+            copy_out(trace, first, n, chunk);
+        TRY(zero_comm_broadcast(trace->comm, chunk, n * sizeof *chunk, rank));
         if (trace->file)
-            write_spans(trace, rank, first_step, piece, n);
+            write_spans(trace, rank, first_step, chunk, n);
     }
     return ZERO_OK;
 }
@@ -290,7 +290,7 @@ static zero_status_t write_together(trace_t *trace)
     return ZERO_OK;
 }
 
-/* Where ranks are lost, so is their part; clocks of other hosts are as they are. */
+/* Writes this rank's spans alone, without comparing clocks: peers may be lost. */
 static void write_alone(trace_t *trace)
 {
     int me = zero_comm_rank(trace->comm);
@@ -301,7 +301,7 @@ static void write_alone(trace_t *trace)
     if (me == 0)
         snprintf(path, sizeof path, "%s", trace->path);
     else if (trace->n_taken > 0)
-        (void)output_file_open(&trace_file_kind, path, &trace->file); /* else it has said why not */
+        (void)output_file_open(&trace_file_kind, path, &trace->file); /* on failure it has logged why */
     begin_file(trace, path);
     if (!trace->file)
         return;
@@ -315,7 +315,7 @@ static void write_alone(trace_t *trace)
     trace_file_end(trace->file, zero_comm_size(trace->comm), trace->lost_step + 1);
 }
 
-/* What stdio kept back may only now meet a full disk. */
+/* Closes the file. What stdio has buffered may hit a full disk only now. */
 static zero_status_t close_file(trace_t *trace)
 {
     FILE *file = trace->file;
@@ -338,7 +338,7 @@ zero_status_t trace_close(trace_t *trace, bool together)
         if (status == ZERO_OK)
             status = report_agree(trace->comm, close_file(trace));
     } else {
-        write_alone(trace); /* the run has failed for another reason, which has been told */
+        write_alone(trace); /* the run has failed for another reason, which has been logged */
     }
     destroy(trace);
     return status;

@@ -1,4 +1,4 @@
-/* trace_file.c - see trace_file.h. Printed here and not by jansson, which would hold all of it in memory. */
+/* trace_file.c - see trace_file.h. Printed here and not by jansson, which would hold the whole file in memory. */
 #include "train/report/trace_file.h"
 
 #include <inttypes.h>
@@ -6,7 +6,7 @@
 
 #define TRACE_BEGINS "{\"displayTimeUnit\": \"ms\",\n\"traceEvents\": ["
 
-/* One that a full disk cut short, too. */
+/* Also recognizes a trace that a full disk cut short. */
 static bool begins_as_trace(const char *text, size_t n_bytes)
 {
     const size_t n_begins = strlen(TRACE_BEGINS);
@@ -27,7 +27,7 @@ static const char *row_name(int row)
     }
 }
 
-/* Thread 0 is a machine's idle thread in some viewers. */
+/* Returns the row's thread number. Some viewers take thread 0 for the idle thread. */
 static int thread_of(int row)
 {
     return row + 1;
@@ -48,7 +48,7 @@ static void write_string(FILE *file, const char *text)
     putc('"', file);
 }
 
-/* What follows it begins with a comma. */
+/* Whatever follows begins with a comma. */
 void trace_file_begin(FILE *file)
 {
     fprintf(file, TRACE_BEGINS
@@ -71,7 +71,7 @@ void trace_file_name_rank(FILE *file, int rank)
     }
 }
 
-/* A nanosecond is what the clocks tell. */
+/* Times have three decimals, since clocks count nanoseconds. */
 void trace_file_add(FILE *file, int rank, const char *name, const trace_span_t *span)
 {
     fputs(",\n{\"name\": ", file);

@@ -1,5 +1,5 @@
-/* trace_file.h - Chrome's trace event format: an object whose traceEvents are complete events (phase "X"). A rank is a
- * process there, and a kind of work one of its threads; times are in microseconds. */
+/* trace_file.h - writes Chrome's trace event format: an object whose traceEvents are complete events (phase "X"). A
+ * rank is shown as a process, and each kind of work as one of its threads. Times are in microseconds. */
 #ifndef ZEROTRAIN_TRACE_FILE_H
 #define ZEROTRAIN_TRACE_FILE_H
 
@@ -10,20 +10,20 @@
 
 typedef struct trace_span {
     int32_t row;             /* zero_work_t or trace_row_t */
-    zero_unit_t unit;        /* -1: of none */
+    zero_unit_t unit;        /* -1: of no unit */
     uint64_t step;           /* counts from 1; 0: between steps */
-    double begin_ms, end_ms; /* since the trace's origin, once it is written */
+    double begin_ms, end_ms; /* since the trace's origin when it is written */
 } trace_span_t;
 
-/* A trace may be written over another trace. */
+/* A trace may overwrite another trace. */
 extern const output_kind_t trace_file_kind;
 
-/* In this order: begin; name_rank and the spans of each rank in turn; end. What goes wrong is in ferror(file). */
+/* Called in this order: begin; name_rank and the spans of each rank in turn; end. ferror(file) tells of failures. */
 void trace_file_begin(FILE *file);
 void trace_file_name_rank(FILE *file, int rank);
-/* name: of the span's unit; NULL takes the row's. */
+/* name: of the span's unit; NULL: use the row's name. */
 void trace_file_add(FILE *file, int rank, const char *name, const trace_span_t *span);
-/* n_ranks of the run. first_step: the first that is told of. */
+/* first_step: the first step in the trace. */
 void trace_file_end(FILE *file, int n_ranks, uint64_t first_step);
 
 #endif

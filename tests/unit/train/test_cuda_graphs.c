@@ -159,13 +159,13 @@ static void setup(void)
         ck_assert_int_eq(zero_model_add_tensor(toy.declaration, unit, &desc, &toy.tensors[u]), ZERO_OK);
     }
     toy.model = (model_t){.options = &toy.options, .kernels = &toy.kernels, .loss_weight = 1.0};
-    ck_assert_int_eq(cuda_graphs_create(&toy.kernels, N_UNITS, &toy.model.recordings), ZERO_OK);
-    ck_assert_ptr_nonnull(toy.model.recordings);
+    ck_assert_int_eq(cuda_graphs_create(&toy.kernels, N_UNITS, &toy.model.graphs), ZERO_OK);
+    ck_assert_ptr_nonnull(toy.model.graphs);
 }
 
 static void teardown(void)
 {
-    cuda_graphs_destroy(toy.model.recordings);
+    cuda_graphs_destroy(toy.model.graphs);
     ck_assert_int_eq(the.n_alive, 0);
     zero_model_destroy(toy.declaration);
     zero_device_destroy(toy.device);
@@ -183,7 +183,7 @@ static void micro_step(zero_engine_t *engine, zero_status_t (*compute)(model_t *
     }
     for (zero_unit_t u = N_UNITS - 1; u >= 0; u--) {
         ck_assert_int_eq(zero_acquire(engine, u, NULL), ZERO_OK);
-        ck_assert_int_eq(cuda_graphs_run(toy.model.recordings, &toy.model, u, compute), ZERO_OK);
+        ck_assert_int_eq(cuda_graphs_run(toy.model.graphs, &toy.model, u, compute), ZERO_OK);
         const float *weight = zero_param(engine, toy.tensors[u]), *grad = zero_grad(engine, toy.tensors[u]).data;
         for (int i = 0; i < N_ELEMS; i++)
             ck_assert_float_eq(grad[i], times * weight[i]);
@@ -296,7 +296,7 @@ START_TEST(a_failure_while_recording_is_told_and_leaves_nothing)
     toy.model.engine = engine;
     ck_assert_int_eq(zero_begin(engine, ZERO_PASS_TRAIN, NULL), ZERO_OK);
     ck_assert_int_eq(zero_acquire(engine, 0, NULL), ZERO_OK);
-    ck_assert_int_eq(cuda_graphs_run(toy.model.recordings, &toy.model, 0, failing), ZERO_ERROR_ARGUMENT);
+    ck_assert_int_eq(cuda_graphs_run(toy.model.graphs, &toy.model, 0, failing), ZERO_ERROR_ARGUMENT);
     ck_assert_ptr_null(the.being_made);
     ck_assert_int_eq(the.n_alive, 0);
     zero_engine_destroy(engine);
@@ -316,9 +316,9 @@ START_TEST(training_is_recorded_when_it_has_settled_and_evaluation_never)
     ck_assert_int_eq(trainer_open(&trainer, &options, toy.comm), ZERO_OK);
     ck_assert_int_eq(zero_init_parameters(trainer.engine), ZERO_OK);
     ck_assert_int_eq(
-        cuda_graphs_create(&toy.kernels, zero_model_n_units(trainer.model.declaration), &trainer.model.recordings),
+        cuda_graphs_create(&toy.kernels, zero_model_n_units(trainer.model.declaration), &trainer.model.graphs),
         ZERO_OK);
-    for (int i = 0; i < RECORDINGS_WARM_UP; i++) {
+    for (int i = 0; i < CUDA_GRAPHS_WARM_UP; i++) {
         ck_assert_int_eq(trainer_step(&trainer, inputs, targets, 1e-3, &result), ZERO_OK);
         ck_assert_int_eq(the.n_made, 0);
     }
@@ -334,8 +334,8 @@ END_TEST
 
 static Suite *suite(void)
 {
-    Suite *s = suite_create("recordings");
-    TCase *tcase = tcase_create("recordings");
+    Suite *s = suite_create("cuda_graphs");
+    TCase *tcase = tcase_create("cuda_graphs");
     tcase_add_checked_fixture(tcase, setup, teardown);
     tcase_add_test(tcase, what_stays_the_same_is_recorded_once);
     tcase_add_test(tcase, another_address_is_another_recording_and_the_first_is_kept);

@@ -249,8 +249,8 @@ START_TEST(a_bad_file_is_an_error_that_says_what_is_wrong)
         zero_status_t status;
         const char *text;
     } CASES[] = {
-        {"", ZERO_ERROR_FORMAT, "not good JSON"},
-        {"{\"n_layer\": 3", ZERO_ERROR_FORMAT, "not good JSON"},
+        {"", ZERO_ERROR_FORMAT, "not valid JSON"},
+        {"{\"n_layer\": 3", ZERO_ERROR_FORMAT, "not valid JSON"},
         {"{\"n_layer\": 3, \"n_layer\": 4}", ZERO_ERROR_FORMAT, "duplicate object key"},
         {"[1]", ZERO_ERROR_USAGE, "model_type is missing"},
         {"{\"model_type\": 3}", ZERO_ERROR_USAGE, "model_type is missing"},

@@ -208,7 +208,7 @@ START_TEST(only_what_begins_as_metrics_is_touched)
         zero_status_t expected = cases[i].is_ours ? ZERO_OK : ZERO_ERROR_USAGE;
         ck_assert_msg(checked == expected && rewound == expected && opened == expected, "%s: %d %d %d", cases[i].text,
                       checked, rewound, opened);
-        ck_assert_uint_eq(support_count(said, "does not begin as a file of metrics does"), cases[i].is_ours ? 0 : 3);
+        ck_assert_uint_eq(support_count(said, "does not begin like a file of metrics"), cases[i].is_ours ? 0 : 3);
         metrics_close(metrics);
         if (cases[i].is_ours)
             continue;

@@ -366,16 +366,52 @@ static void poison(const model_t *model, zero_unit_t unit, bool forward)
             memset(block->data, 0xff, block->n_bytes);
 }
 
-static zero_status_t poison_and_forward(model_t *model, zero_unit_t unit)
+static const model_ops_t *real_ops(const model_t *model)
 {
-    poison(model, unit, true);
-    return (model->options->model.arch == ARCH_LLAMA ? llama_ops : gpt2_ops).forward(model, unit);
+    return model->options->model.arch == ARCH_LLAMA ? &llama_ops : &gpt2_ops;
 }
 
-static zero_status_t backward_and_poison(model_t *model, zero_unit_t unit)
+static zero_unit_t head_unit(const model_t *model)
 {
-    TRY((model->options->model.arch == ARCH_LLAMA ? llama_ops : gpt2_ops).backward(model, unit));
-    poison(model, unit, false);
+    return zero_model_n_units(model->declaration) - 1;
+}
+
+static zero_status_t poison_and_embed(model_t *model)
+{
+    poison(model, 0, true);
+    return real_ops(model)->embed_forward(model);
+}
+
+static zero_status_t poison_and_forward(model_t *model, int layer)
+{
+    poison(model, layer + 1, true);
+    return real_ops(model)->block_forward(model, layer);
+}
+
+static zero_status_t poison_and_head(model_t *model)
+{
+    poison(model, head_unit(model), true);
+    return real_ops(model)->head_forward(model);
+}
+
+static zero_status_t embed_and_poison(model_t *model)
+{
+    TRY(real_ops(model)->embed_backward(model));
+    poison(model, 0, false);
+    return ZERO_OK;
+}
+
+static zero_status_t backward_and_poison(model_t *model, int layer)
+{
+    TRY(real_ops(model)->block_backward(model, layer));
+    poison(model, layer + 1, false);
+    return ZERO_OK;
+}
+
+static zero_status_t head_and_poison(model_t *model)
+{
+    TRY(real_ops(model)->head_backward(model));
+    poison(model, head_unit(model), false);
     return ZERO_OK;
 }
 
@@ -394,8 +430,12 @@ START_TEST(activations_matter_in_their_span_alone)
     sizes.recompute = _i / N_ARCHS;
     fixture_t *f = fixture_open(sizes, ZERO_FP32), *poisoned = fixture_open(sizes, ZERO_FP32);
     model_ops_t ops = *f->trainer.model.ops;
-    ops.forward = poison_and_forward;
-    ops.backward = backward_and_poison;
+    ops.embed_forward = poison_and_embed;
+    ops.block_forward = poison_and_forward;
+    ops.head_forward = poison_and_head;
+    ops.embed_backward = embed_and_poison;
+    ops.block_backward = backward_and_poison;
+    ops.head_backward = head_and_poison;
     poisoned->trainer.model.ops = &ops;
     ck_assert_double_eq(train(poisoned), train(f));
     for (size_t t = 0; t < f->reference->n_tensors; t++)
@@ -450,7 +490,7 @@ START_TEST(ready_configurations_have_the_published_sizes)
     ck_assert_int_eq(model_create(&options, &model), ZERO_OK);
     ck_assert_uint_eq(zero_model_n_params(model.declaration), READY[_i].n_params);
     /* Biases and norms, which are no products, are 3 in 10,000 at most. */
-    ck_assert_double_eq_tol(model.ops->flops_per_token(&model) / count_flops(&options), 1.0, 1e-3);
+    ck_assert_double_eq_tol(model_flops_per_token(&model) / count_flops(&options), 1.0, 1e-3);
     model_plan(&model, &memory);
     ck_assert_uint_gt(memory.bytes[ZERO_MEMORY_ACTIVATIONS], 0);
     model_destroy(&model);

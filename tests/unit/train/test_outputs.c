@@ -147,10 +147,10 @@ static const outputs_case_t CASES[] = {
         {"'hf/config.json'", "not a regular file"}, NULL, ALONE},
     {"a directory as a model's configuration", "mkdir -p hf/config.json", "--set model.init=hf", 2,
         {"'hf/config.json'", "a directory"}, NULL, ALONE},
-    {"a pipe as metrics", "mkfifo p", "--set log.metrics=p", 1, {"[log] metrics", "'p'", "nobody reads"}, NULL, ALONE},
+    {"a pipe as metrics", "mkfifo p", "--set log.metrics=p", 1, {"[log] metrics", "'p'", "has no reader"}, NULL, ALONE},
     {"a pipe as metrics, two ranks", "mkfifo p", "--set log.metrics=p", 1,
-        {"[log] metrics", "'p'", "nobody reads"}, NULL, 2},
-    {"a pipe as trace", "mkfifo p", "--trace p", 1, {"[log] trace", "'p'", "nobody reads"}, NULL, ALONE},
+        {"[log] metrics", "'p'", "has no reader"}, NULL, 2},
+    {"a pipe as trace", "mkfifo p", "--trace p", 1, {"[log] trace", "'p'", "has no reader"}, NULL, ALONE},
     {"a socket as data", "true", "--set data.train=../socket", 2, {"'../socket'"}, NULL, ALONE},
 
     /* What is fine. */

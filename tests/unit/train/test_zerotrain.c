@@ -390,7 +390,7 @@ START_TEST(one_rank_alone_with_bad_input_speaks_for_itself)
                  {"--set model.hedas=3 cfg.ini", "rank 2: --set model.hedas=3: unknown key 'hedas'"},
                  {"--set data.train=nosuch.txt cfg.ini", "rank 2: cannot read data file 'nosuch.txt'"},
                  {"--set data.train=empty.txt cfg.ini", "rank 2: data file 'empty.txt' is empty"},
-                 {"--set device.type=cuda cfg.ini", "it comes to cuda, on rank 0's to cpu"},
+                 {"--set device.type=cuda cfg.ini", "it means cuda, on rank 0's cpu"},
                  {"--stage 2 cfg.ini", "rank 2 has another configuration"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         outcome_t outcome = run_odd_one_out(cases[i].arguments);
