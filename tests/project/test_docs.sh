@@ -1,6 +1,7 @@
 #!/bin/bash
 # Tests of what is generated: help, man pages, bash's completion, docs/configuration.md and the reference of zero.h say
 # the same as the option table and zero.h.
+# shellcheck disable=SC2317 # functions are called through claim
 
 set -uo pipefail
 export LC_ALL=C
@@ -65,6 +66,7 @@ claim "docs/configuration.md says what the table says (else: make docs/configura
 # ---- the options of the command line --------------------------------------------------------------------------------
 man_options()
 {
+    # shellcheck disable=SC1003 # tr takes a backslash
     sed -n '/^\.SH OPTIONS/,/^\.SH SETTINGS/s/^\.B \(\\-\\-[a-z\\-]*\).*/\1/p' "$docs/zerotrain.1" | tr -d '\\'
 }
 
@@ -99,7 +101,7 @@ has_functions()
     while read -r name; do
         grep -q "$1$name$2" "$3" || { echo "$name is missing" && status=1; }
     done <"$scratch/functions"
-    return $status
+    return "$status"
 }
 claim "libzero(3) has the $(wc -l <"$scratch/functions") functions of libzero.so" has_functions '[ *]' '(' "$docs/libzero.3"
 
