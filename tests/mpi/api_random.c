@@ -1040,79 +1040,67 @@ static void go_on(session_t *s)
         begin(s, s->micro_step == 0 && one_in(5));
 }
 
+static void create_or_plan(session_t *s)
+{
+    one_in(3) ? create_engine(s) : plan(s);
+}
+
+static void begin_anything(session_t *s)
+{
+    begin(s, any(3) == 2 ? 7 : any(2));
+}
+
+static void prepare_or_poll(session_t *s)
+{
+    one_in(4) ? save_prepare(s) : save_poll(s);
+}
+
+static void release_unit(session_t *s, zero_unit_t unit)
+{
+    leave(s, unit, false);
+}
+
+static void end_unit(session_t *s, zero_unit_t unit)
+{
+    leave(s, unit, true);
+}
+
+/* Any call, as likely as it has rows. */
 static void do_anything(session_t *s)
 {
+    static const struct {
+        void (*call)(session_t *s);
+        void (*call_of_unit)(session_t *s, zero_unit_t unit); /* instead */
+    } calls[] = {{communicate, NULL},
+                 {use_device, NULL},
+                 {plan, NULL},
+                 {create_or_plan, NULL},
+                 {init_parameters, NULL},
+                 {set_state, NULL},
+                 {get_state, NULL},
+                 {load_weights, NULL},
+                 {begin_anything, NULL},
+                 {NULL, acquire},
+                 {NULL, acquire},
+                 {NULL, release_unit},
+                 {NULL, end_unit},
+                 {step, NULL},
+                 {step_wait, NULL},
+                 {set_adam_step, NULL},
+                 {alloc, NULL},
+                 {alloc, NULL},
+                 {trace, NULL},
+                 {prepare_or_poll, NULL},
+                 {save_begin, NULL},
+                 {save_end, NULL},
+                 {checkpoint_open, NULL},
+                 {load, NULL}};
     zero_unit_t unit = any(s->declared.n_units + 2) - 1;
-    switch (any(24)) {
-    case 0:
-        communicate(s);
-        break;
-    case 1:
-        use_device(s);
-        break;
-    case 2:
-        plan(s);
-        break;
-    case 3:
-        one_in(3) ? create_engine(s) : plan(s);
-        break;
-    case 4:
-        init_parameters(s);
-        break;
-    case 5:
-        set_state(s);
-        break;
-    case 6:
-        get_state(s);
-        break;
-    case 7:
-        load_weights(s);
-        break;
-    case 8:
-        begin(s, any(3) == 2 ? 7 : any(2));
-        break;
-    case 9:
-    case 10:
-        acquire(s, unit);
-        break;
-    case 11:
-        leave(s, unit, false);
-        break;
-    case 12:
-        leave(s, unit, true);
-        break;
-    case 13:
-        step(s);
-        break;
-    case 14:
-        step_wait(s);
-        break;
-    case 15:
-        set_adam_step(s);
-        break;
-    case 16:
-    case 17:
-        alloc(s);
-        break;
-    case 18:
-        trace(s);
-        break;
-    case 19:
-        one_in(4) ? save_prepare(s) : save_poll(s);
-        break;
-    case 20:
-        save_begin(s);
-        break;
-    case 21:
-        save_end(s);
-        break;
-    case 22:
-        checkpoint_open(s);
-        break;
-    default:
-        load(s);
-        break;
-    }
+    int i = any((int)(sizeof calls / sizeof calls[0]));
+    if (calls[i].call)
+        calls[i].call(s);
+    else
+        calls[i].call_of_unit(s, unit);
 }
 
 /* Objects in any order: whoever goes too early stays for its users. */

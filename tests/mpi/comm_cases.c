@@ -21,6 +21,7 @@
 
 #include "comm/comm.h"
 #include "comm/gpu/through_host.h"
+#include "tests/support/clock.h"
 #include "tests/support/support.h"
 #include "zero/device/device.h"
 
@@ -46,13 +47,6 @@ static _Noreturn void broken(const char *condition, int line)
     if (comm)
         zero_comm_abort(comm, EXIT_FAILURE);
     exit(EXIT_FAILURE);
-}
-
-static double now_s(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now); /* one clock for all ranks of the host */
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 static void pause_s(double seconds)

@@ -521,12 +521,9 @@ static void lose_a_peer(run_t *run)
     run->comm->failed = false;
 }
 
-static void run_all(const settings_t *s, zero_comm_t *comm)
+static zero_config_t make_config(const settings_t *s)
 {
-    run_t run = {
-        .s = s, .comm = comm, .toy = toy_create(s->blocks, s->rows, s->untied), .hash = UINT64_C(1469598103934665603)};
     zero_config_t config = zero_config_default();
-    void *loss;
     config.stage = s->stage;
     config.dtype = s->dtype;
     config.prefetch = s->prefetch;
@@ -544,19 +541,33 @@ static void run_all(const settings_t *s, zero_comm_t *comm)
     config.offload_update = (zero_offload_update_t)s->update;
     if (s->buffer > 0)
         config.offload_buffer_bytes = (size_t)s->buffer;
-    run.seed = (uint64_t)(s->seed * 100 + zero_comm_rank(run.comm));
+    return config;
+}
+
+static void create_device(run_t *run)
+{
+    const settings_t *s = run->s;
+    const async_options_t options = {.seed = run->seed,
+                                     .max_delay_us = (unsigned)s->delay_us,
+                                     .slow_gathers = (unsigned)s->slow_gathers,
+                                     .available = (uint64_t)s->available,
+                                     .pins = s->pins != 0,
+                                     .fault = (async_fault_t)s->fault};
     if (s->is_async)
-        OK(async_device_create(run.comm,
-                               &(async_options_t){.seed = run.seed,
-                                                  .max_delay_us = (unsigned)s->delay_us,
-                                                  .slow_gathers = (unsigned)s->slow_gathers,
-                                                  .available = (uint64_t)s->available,
-                                                  .pins = s->pins != 0,
-                                                  .fault = (async_fault_t)s->fault},
-                               &run.device));
+        OK(async_device_create(run->comm, &options, &run->device));
     else
-        OK(zero_device_create(ZERO_DEVICE_CPU, run.comm, &run.device));
-    OK(zero_engine_create(run.comm, run.device, run.toy.model, &config, &run.engine));
+        OK(zero_device_create(ZERO_DEVICE_CPU, run->comm, &run->device));
+}
+
+static run_t open_run(const settings_t *s, zero_comm_t *comm)
+{
+    run_t run = {
+        .s = s, .comm = comm, .toy = toy_create(s->blocks, s->rows, s->untied), .hash = UINT64_C(1469598103934665603)};
+    zero_config_t config = make_config(s);
+    void *loss;
+    run.seed = (uint64_t)(s->seed * 100 + zero_comm_rank(comm));
+    create_device(&run);
+    OK(zero_engine_create(comm, run.device, run.toy.model, &config, &run.engine));
     check_transport(&run);
     check_memory(&run, &config);
     OK(zero_stream_create(run.device, &run.stream));
@@ -571,35 +582,56 @@ static void run_all(const settings_t *s, zero_comm_t *comm)
         run.kept[u] = kept;
     }
     OK(zero_init_parameters(run.engine));
+    return run;
+}
+
+static void close_run(run_t *run)
+{
+    if (run->s->loses)
+        lose_a_peer(run);
+    else
+        zero_engine_destroy(run->engine);
+    zero_device_destroy(run->device);
+    zero_model_destroy(run->toy.model);
+}
+
+/* An eval pass that hashes the parameters, and has ended. */
+static void evaluate(run_t *run)
+{
+    pass(run, ZERO_PASS_EVAL, 0, 0, &run->hash);
+    OK(zero_device_synchronize(run->device));
+}
+
+static void check_same_hash_on_all_ranks(const run_t *run)
+{
+    double hashes[2] = {(double)(run->hash >> 32), (double)(run->hash & 0xffffffffu)}, sums[2];
+    memcpy(sums, hashes, sizeof sums);
+    OK(zero_comm_sum(run->comm, sums, 2));
+    for (int i = 0; i < 2; i++)
+        CHECK(sums[i] == hashes[i] * zero_comm_size(run->comm), "parameters differ by rank");
+}
+
+static void run_all(const settings_t *s, zero_comm_t *comm)
+{
+    run_t run = open_run(s, comm);
     if (s->load)
         load(&run);
     if (s->trace)
         OK(zero_engine_trace(run.engine, ZERO_ALL_WORKS, on_span, &run));
     train(&run);
-    uint64_t state = hash_state(&run); /* whole before a pass has asked for the new parameters */
-    pass(&run, ZERO_PASS_EVAL, 0, 0, &run.hash);
-    OK(zero_device_synchronize(run.device));
+    uint64_t state = hash_state(&run); /* complete before a pass has asked for the new parameters */
+    evaluate(&run);
     CHECK(hash_state(&run) == state, "the state changed without a step");
     if (s->save)
         save(&run);
     for (int work = 0; work < ZERO_N_WORKS && s->trace && s->is_async && zero_comm_size(comm) > 1; work++)
         check_spans(&run, (zero_work_t)work);
-    double hashes[2] = {(double)(run.hash >> 32), (double)(run.hash & 0xffffffffu)}, sums[2];
-    memcpy(sums, hashes, sizeof sums);
-    OK(zero_comm_sum(run.comm, sums, 2));
-    for (int i = 0; i < 2; i++)
-        CHECK(sums[i] == hashes[i] * zero_comm_size(run.comm), "parameters differ by rank");
+    check_same_hash_on_all_ranks(&run);
     tell_state(&run);
     OK(zero_set_state(run.engine, true, fill_state, NULL));
-    pass(&run, ZERO_PASS_EVAL, 0, 0, &run.hash);
-    OK(zero_device_synchronize(run.device));
+    evaluate(&run);
     tell_state(&run);
-    if (s->loses)
-        lose_a_peer(&run);
-    else
-        zero_engine_destroy(run.engine);
-    zero_device_destroy(run.device);
-    zero_model_destroy(run.toy.model);
+    close_run(&run);
 }
 
 static const settings_t defaults = {.stage = 3,

@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "tests/support/clock.h"
 #include "tests/support/support.h"
 
 static const int rank_counts[] = {1, 2, 3, 5, 8};
@@ -79,13 +79,6 @@ END_TEST
 #define ENDING_S 10.0
 #define STOPPED_S 5.0 /* after which a rank that shares memory and stays stopped is given up, whatever the deadline */
 #define ANY (-1)
-
-static double now_s(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 /* Runs a case in which rank 1 does wrong: the job must end in time, with an exit code that is not 0, which it returns.
  * deadline_s: the ranks'. *log: what the ranks wrote. *output: what mpirun did. */
