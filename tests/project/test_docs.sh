@@ -127,4 +127,20 @@ if command -v doxygen >/dev/null; then
 else
     echo "SKIP: the reference of zero.h: doxygen is not installed"
 fi
+# ---- tests/README.md -------------------------------------------------------------------------------------------------
+named_tests_exist()
+{
+    local name status=0
+    for name in $(grep -oE '`[a-z0-9_]+`' tests/README.md | tr -d '`' | sort -u); do
+        case $name in
+        test_*) find tests -name "$name.c" -o -name "$name.sh" | grep -q . ;;
+        *_*_*_*) grep -rq "^START_TEST($name)" tests ;;
+        *) continue ;;
+        esac || { echo "there is no $name"; status=1; }
+    done
+    return "$status"
+}
+claim "tests/README.md names tests that exist" named_tests_exist
+points_are_complete() { diff <(seq 21) <(sed -n 's/^| \([0-9]*\) | .*`.*/\1/p' tests/README.md); }
+claim "tests/README.md names a test for each of the 21 points" points_are_complete
 exit $status
