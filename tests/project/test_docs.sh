@@ -131,6 +131,7 @@ fi
 named_tests_exist()
 {
     local name status=0
+    # shellcheck disable=SC2016 # the backticks are Markdown's
     for name in $(grep -oE '`[a-z0-9_]+`' tests/README.md | tr -d '`' | sort -u); do
         case $name in
         test_*) find tests -name "$name.c" -o -name "$name.sh" | grep -q . ;;

@@ -28,7 +28,7 @@ static void random_name(char name[NAME_BYTES], uint64_t *random)
     name[n] = 0;
 }
 
-START_TEST(the_first_of_a_name_is_found_and_no_other)
+START_TEST(a_name_finds_the_first_entry_with_it)
 {
     uint64_t random = 20261101;
     size_t n_found = 0, n_absent = 0;
@@ -62,7 +62,7 @@ static Suite *suite(void)
     Suite *s = suite_create("names");
     TCase *tc = tcase_create("names");
     tcase_set_timeout(tc, 30);
-    tcase_add_test(tc, the_first_of_a_name_is_found_and_no_other);
+    tcase_add_test(tc, a_name_finds_the_first_entry_with_it);
     suite_add_tcase(s, tc);
     return s;
 }

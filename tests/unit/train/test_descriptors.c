@@ -73,7 +73,7 @@ static int save_and_log(int closed)
     return 0;
 }
 
-START_TEST(the_library_opens_no_file_in_their_places)
+START_TEST(the_library_opens_no_file_as_a_standard_descriptor)
 {
     int result;
     pid_t child = fork();
@@ -106,7 +106,7 @@ __attribute__((format(printf, 1, 2))) static int shell(const char *format, ...)
                        support_build(), command);
 }
 
-START_TEST(zerotrain_without_them_saves_what_it_saves_with_them)
+START_TEST(zerotrain_without_standard_descriptors_saves_the_same)
 {
     static const char *const CLOSINGS[] = {"0<&- 2>&-", "2>&-", "1>&- 2>&-", "0<&- 1>&- 2>&-"};
     char text[4000];
@@ -145,8 +145,8 @@ static Suite *suite(void)
     TCase *tc = tcase_create("closed");
     tcase_add_checked_fixture(tc, set_up, tear_down);
     tcase_set_timeout(tc, 250);
-    tcase_add_loop_test(tc, the_library_opens_no_file_in_their_places, 0, sizeof CLOSED / sizeof CLOSED[0]);
-    tcase_add_test(tc, zerotrain_without_them_saves_what_it_saves_with_them);
+    tcase_add_loop_test(tc, the_library_opens_no_file_as_a_standard_descriptor, 0, sizeof CLOSED / sizeof CLOSED[0]);
+    tcase_add_test(tc, zerotrain_without_standard_descriptors_saves_the_same);
     tcase_add_test(tc, output_that_has_nowhere_to_go_is_still_a_failure);
     suite_add_tcase(s, tc);
     return s;

@@ -233,7 +233,7 @@ static int make_socket(void)
     return fd;
 }
 
-START_TEST(nothing_is_lost_and_nobody_waits)
+START_TEST(no_run_empties_files_of_others_or_waits_for_a_pipe)
 {
     outcome_t outcomes[N_CASES] = {0};
     int listening = make_socket();
@@ -249,7 +249,7 @@ START_TEST(nothing_is_lost_and_nobody_waits)
 END_TEST
 
 /* Rank 1's part of the trace of a run that fails goes to a file of its own; what is there under that name stays. */
-START_TEST(a_rank_that_writes_alone_spares_files_too)
+START_TEST(a_rank_that_writes_alone_empties_no_file_of_others)
 {
     support_output_t output;
     ck_assert_int_eq(shell("cp -a before alone && echo mine > alone/t.json.rank1"), 0);
@@ -268,8 +268,8 @@ static Suite *suite(void)
     TCase *tc = tcase_create("outputs");
     tcase_add_checked_fixture(tc, set_up, NULL);
     tcase_set_timeout(tc, 280);
-    tcase_add_test(tc, nothing_is_lost_and_nobody_waits);
-    tcase_add_test(tc, a_rank_that_writes_alone_spares_files_too);
+    tcase_add_test(tc, no_run_empties_files_of_others_or_waits_for_a_pipe);
+    tcase_add_test(tc, a_rank_that_writes_alone_empties_no_file_of_others);
     suite_add_tcase(s, tc);
     return s;
 }

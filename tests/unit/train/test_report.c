@@ -207,7 +207,7 @@ static int meet(void)
 }
 
 /* mpirun may bring the lines of several ranks in any order, so only how often each is there is looked at. */
-START_TEST(what_ranks_found_alike_is_said_once_and_nothing_is_lost)
+START_TEST(an_error_of_several_ranks_is_logged_once_with_the_ranks)
 {
     support_output_t output;
     size_t n_lines = 0;
@@ -249,7 +249,7 @@ static int end_alone(const char *how)
     _exit(0);
 }
 
-START_TEST(a_line_that_is_held_is_said_whatever_comes)
+START_TEST(a_delayed_line_is_logged_however_the_run_ends)
 {
     static const struct {
         const char *how;
@@ -305,8 +305,8 @@ static Suite *suite(void)
     tcase_add_test(c, exit_codes_are_those_of_the_contract);
     TCase *m = tcase_create("meetings");
     tcase_set_timeout(m, 4 * RUN_LIMIT_S);
-    tcase_add_test(m, what_ranks_found_alike_is_said_once_and_nothing_is_lost);
-    tcase_add_test(m, a_line_that_is_held_is_said_whatever_comes);
+    tcase_add_test(m, an_error_of_several_ranks_is_logged_once_with_the_ranks);
+    tcase_add_test(m, a_delayed_line_is_logged_however_the_run_ends);
     tcase_add_test(m, a_line_outlives_the_death_of_a_peer);
     suite_add_tcase(s, c);
     suite_add_tcase(s, m);

@@ -110,7 +110,7 @@ static void expect_same_rows(const char *what, const char *a, const char *b)
 static const int STAGES[][2] = {{0, 0}, {1, 1}, {2, 2}, {3, 3}, {3, 0}, {0, 2}, {2, 1}, {1, 3}};
 #define N_STAGES ((int)(sizeof STAGES / sizeof STAGES[0]))
 
-START_TEST(stopped_and_resumed_is_never_stopped)
+START_TEST(a_run_stopped_and_resumed_equals_one_never_stopped)
 {
     static const char *const precisions[] = {"fp32", "bf16", "fp16"};
     const char *precision = precisions[_i];
@@ -124,7 +124,7 @@ START_TEST(stopped_and_resumed_is_never_stopped)
 }
 END_TEST
 
-START_TEST(one_rank_and_micro_steps_and_a_synchronous_save_too)
+START_TEST(one_rank_with_micro_steps_and_synchronous_saves_resumes_exactly)
 {
     EXPECT_RUN(ALONE, "--set train.micro_batch=6 --set checkpoint.dir= --set log.metrics=whole.jsonl");
     EXPECT_RUN(ALONE, "--set train.micro_batch=6 --set checkpoint.async=false --set checkpoint.every=3 --steps 7");
@@ -134,7 +134,7 @@ START_TEST(one_rank_and_micro_steps_and_a_synchronous_save_too)
 END_TEST
 
 /* The sum over another number of ranks has another order: equal to tolerance, and the data is the same. */
-START_TEST(another_number_of_ranks_goes_on_with_the_same_data)
+START_TEST(another_number_of_ranks_resumes_with_the_same_data)
 {
     EXPECT_RUN(ALONE, "--set train.precision=fp32 --set checkpoint.dir= --set log.metrics=whole.jsonl");
     EXPECT_RUN(2, "--set train.precision=fp32 --steps 10");
@@ -175,7 +175,7 @@ END_TEST
 
 /* ---- what is there ---- */
 
-START_TEST(keep_newest_and_link_the_latest)
+START_TEST(the_newest_checkpoints_are_kept_and_the_latest_linked)
 {
     EXPECT_RUN(2, "--set checkpoint.every=3 --set checkpoint.keep=2");
     ck_assert_int_eq(shell("test \"$(ls -A ck | tr '\\n' ' ')\" = 'latest step-00000018 step-00000020 '"), 0);
@@ -334,7 +334,7 @@ static const struct {
      "resume: data.train was text.txt, is other.txt; the training data were 9000 tokens, are 9000, but other ones\n"},
 };
 
-START_TEST(what_has_changed_is_told_in_one_line)
+START_TEST(changed_settings_are_logged_in_one_line_on_resume)
 {
     EXPECT_RUN(2, "--steps 2");
     ck_assert_int_eq(shell("mv ck ck.0 && cp text.txt copy.txt"), 0);
@@ -413,7 +413,7 @@ static const char KILL_SCRIPT[] =
     "done\n"
     "exec \"$1\" --set checkpoint.every=1 $resume cfg.ini 2>>log\n";
 
-START_TEST(killed_again_and_again_it_ends_as_if_never_killed)
+START_TEST(a_run_killed_again_and_again_ends_as_one_never_killed)
 {
     support_write_file(path_of("kill.sh"), KILL_SCRIPT, sizeof KILL_SCRIPT - 1);
     EXPECT_RUN(ALONE, "--set checkpoint.dir= --set log.metrics=whole.jsonl");
@@ -432,21 +432,21 @@ static Suite *suite(void)
     TCase *tc = tcase_create("resume");
     tcase_add_checked_fixture(tc, set_up, NULL);
     tcase_set_timeout(tc, 280);
-    tcase_add_loop_test(tc, stopped_and_resumed_is_never_stopped, 0, 3);
-    tcase_add_test(tc, one_rank_and_micro_steps_and_a_synchronous_save_too);
-    tcase_add_test(tc, another_number_of_ranks_goes_on_with_the_same_data);
+    tcase_add_loop_test(tc, a_run_stopped_and_resumed_equals_one_never_stopped, 0, 3);
+    tcase_add_test(tc, one_rank_with_micro_steps_and_synchronous_saves_resumes_exactly);
+    tcase_add_test(tc, another_number_of_ranks_resumes_with_the_same_data);
     tcase_add_test(tc, metrics_read_as_one_run_though_later_rows_were_there);
     tcase_add_test(tc, a_run_that_is_over_has_nothing_to_resume);
-    tcase_add_test(tc, keep_newest_and_link_the_latest);
+    tcase_add_test(tc, the_newest_checkpoints_are_kept_and_the_latest_linked);
     tcase_add_test(tc, saving_in_the_background_saves_the_same_bytes);
     tcase_add_loop_test(tc, a_checkpoint_is_a_model_to_start_from, 0, 2);
     tcase_add_loop_test(tc, what_cannot_be_resumed_is_one_line, ALONE, ALONE + 1);
     tcase_add_loop_test(tc, what_cannot_be_resumed_is_one_line, 2, 3);
     tcase_add_test(tc, a_cursor_beyond_what_can_be_counted_is_refused);
-    tcase_add_test(tc, what_has_changed_is_told_in_one_line);
+    tcase_add_test(tc, changed_settings_are_logged_in_one_line_on_resume);
     tcase_add_test(tc, checkpoints_of_older_versions_are_resumed);
     tcase_add_loop_test(tc, a_save_that_fails_ends_the_run_and_leaves_the_one_before, 0, 2);
-    tcase_add_test(tc, killed_again_and_again_it_ends_as_if_never_killed);
+    tcase_add_test(tc, a_run_killed_again_and_again_ends_as_one_never_killed);
     suite_add_tcase(s, tc);
     return s;
 }

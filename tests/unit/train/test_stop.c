@@ -130,7 +130,7 @@ static const struct {
 };
 #define N_STOPS ((int)(sizeof STOPS / sizeof STOPS[0]))
 
-START_TEST(whoever_gets_it_all_ranks_stop_after_one_step_and_resume_as_if_never_stopped)
+START_TEST(a_signal_to_any_rank_stops_all_after_one_step_and_they_resume_exactly)
 {
     int exit_code = stop(STOPS[_i].how, STOPS[_i].ranks, STOPS[_i].options);
     ck_assert_msg(exit_code == 3, "exit code %d\n%s%s", exit_code, output.out, support_tail(output.err));
@@ -188,7 +188,7 @@ END_TEST
 
 /* ---- not saved, not at all, at once ---- */
 
-START_TEST(without_a_directory_it_says_that_nothing_is_saved)
+START_TEST(a_stop_without_a_directory_says_that_nothing_is_saved)
 {
     int exit_code = stop("kill -TERM $(cat pid.0)", _i ? "2" : "alone", "--set checkpoint.dir=");
     ck_assert_msg(exit_code == 1, "exit code %d\n%s%s", exit_code, output.out, support_tail(output.err));
@@ -208,7 +208,7 @@ START_TEST(a_signal_that_was_ignored_before_is_ignored)
 END_TEST
 
 /* Rank 1 stands still, so the step at hand never ends: rank 0 does not wait for it after the second signal. */
-START_TEST(a_second_signal_ends_it_at_once)
+START_TEST(a_second_signal_ends_the_run_at_once)
 {
     int took_s = -1;
     int exit_code =
@@ -226,13 +226,13 @@ static Suite *suite(void)
     TCase *tc = tcase_create("stop");
     tcase_add_checked_fixture(tc, set_up, NULL);
     tcase_set_timeout(tc, 200);
-    tcase_add_loop_test(tc, whoever_gets_it_all_ranks_stop_after_one_step_and_resume_as_if_never_stopped, 0, N_STOPS);
+    tcase_add_loop_test(tc, a_signal_to_any_rank_stops_all_after_one_step_and_they_resume_exactly, 0, N_STOPS);
     tcase_add_test(tc, two_signals_to_two_ranks_are_one_stop);
     tcase_add_loop_test(tc, the_launcher_turns_sigterm_and_ctrl_c_into_a_stop, 0, 2);
     tcase_add_test(tc, mpirun_that_is_terminated_leaves_a_checkpoint);
-    tcase_add_loop_test(tc, without_a_directory_it_says_that_nothing_is_saved, 0, 2);
+    tcase_add_loop_test(tc, a_stop_without_a_directory_says_that_nothing_is_saved, 0, 2);
     tcase_add_test(tc, a_signal_that_was_ignored_before_is_ignored);
-    tcase_add_test(tc, a_second_signal_ends_it_at_once);
+    tcase_add_test(tc, a_second_signal_ends_the_run_at_once);
     suite_add_tcase(s, tc);
     return s;
 }

@@ -238,7 +238,7 @@ static void expect_waits_are_exposed_comm(const read_trace_t *trace)
     free(text);
 }
 
-START_TEST(two_ranks_tell_all_they_did_on_one_clock)
+START_TEST(two_ranks_trace_all_they_did_on_one_clock)
 {
     expect_run(0, 2, "--stage %d --trace trace.json", _i);
     char *text = read_scratch("trace.json");
@@ -310,7 +310,7 @@ START_TEST(a_trace_changes_no_bit)
 END_TEST
 
 /* Before each unit, forward and backward, and before the update the host waits for the device, which no span has. */
-START_TEST(a_paced_run_has_a_host_span_for_each_piece_of_a_step)
+START_TEST(a_paced_run_has_a_host_span_for_each_part_of_a_step)
 {
     const size_t n_pauses = 2 * 2 * (N_BLOCKS + 2) + 1; /* two micro-steps */
     expect_run(0, 2, "--set log.metrics=plain.jsonl");
@@ -394,7 +394,7 @@ static void close_here(trace_t *trace)
     zero_comm_destroy(comm);
 }
 
-START_TEST(too_many_spans_leave_the_last_steps_and_it_is_said)
+START_TEST(too_many_spans_keep_the_last_steps_and_a_line_says_so)
 {
     const int n_steps = 3000, spans_a_step = 50, n_fit = 65536;
     char path[512];
@@ -480,14 +480,14 @@ static Suite *suite(void)
         tcase_set_timeout(all[i], 4 * RUN_LIMIT_S);
         suite_add_tcase(suite, all[i]);
     }
-    tcase_add_loop_test(runs, two_ranks_tell_all_they_did_on_one_clock, 0, 4);
+    tcase_add_loop_test(runs, two_ranks_trace_all_they_did_on_one_clock, 0, 4);
     tcase_add_test(runs, ranks_rows_and_units_have_their_names);
     tcase_add_test(runs, a_trace_changes_no_bit);
-    tcase_add_test(runs, a_paced_run_has_a_host_span_for_each_piece_of_a_step);
+    tcase_add_test(runs, a_paced_run_has_a_host_span_for_each_part_of_a_step);
     tcase_add_test(failures, a_run_that_diverges_leaves_the_trace_of_all_ranks);
     tcase_add_test(failures, a_rank_that_fails_alone_leaves_its_own_part);
     tcase_add_test(failures, a_full_disk_is_named);
-    tcase_add_test(own, too_many_spans_leave_the_last_steps_and_it_is_said);
+    tcase_add_test(own, too_many_spans_keep_the_last_steps_and_a_line_says_so);
     tcase_add_test(own, a_unit_has_the_name_it_was_declared_with);
     tcase_add_test(own, any_name_makes_valid_json);
     tcase_add_test(own, no_path_means_no_trace);

@@ -802,7 +802,7 @@ START_TEST(tensorboards_events_say_what_the_metrics_say)
 }
 END_TEST
 
-START_TEST(stdout_has_results_and_stderr_the_log)
+START_TEST(results_go_to_stdout_and_the_log_to_stderr)
 {
     outcome_t outcome = run(_i == 0 ? ALONE : 3, "cfg.ini");
     expect_exit(&outcome, 0);
@@ -929,7 +929,7 @@ static Suite *suite(void)
     tcase_add_loop_test(good, the_plan_adds_up_and_training_holds_what_it_says, 0, 2);
     tcase_add_loop_test(good, metrics_have_every_field_with_its_type, 0, 2);
     tcase_add_loop_test(good, tensorboards_events_say_what_the_metrics_say, 0, 2);
-    tcase_add_loop_test(good, stdout_has_results_and_stderr_the_log, 0, 2);
+    tcase_add_loop_test(good, results_go_to_stdout_and_the_log_to_stderr, 0, 2);
     tcase_add_loop_test(good, a_sample_is_printed_once_as_text, 0, 2);
     tcase_add_test(good, steps_stops_early_and_the_schedule_follows_train_steps);
     tcase_add_test(good, the_command_line_goes_before_the_file_and_the_file_before_defaults);

@@ -167,7 +167,7 @@ static void expect_row(size_t row, int stage, zero_dtype_t dtype, int micro_step
     program_destroy(&p);
 }
 
-START_TEST(what_nobody_wrote_is_named_at_every_stage_and_dtype)
+START_TEST(a_gradient_not_written_is_named_at_every_stage_and_dtype)
 {
     for (size_t row = 0; row < N_ROWS; row++)
         for (zero_dtype_t dtype = ZERO_FP32; dtype <= ZERO_FP16; dtype++)
@@ -207,7 +207,7 @@ START_TEST(the_unit_stays_acquired_and_can_be_written)
 END_TEST
 
 /* The environment is for programs that cannot be changed. */
-START_TEST(the_environment_turns_it_on)
+START_TEST(the_environment_turns_the_check_on)
 {
     static const struct {
         const char *value; /* NULL: not set */
@@ -279,10 +279,10 @@ static Suite *suite(void)
     Suite *suite = suite_create("check");
     TCase *engine = tcase_create("engine");
     tcase_set_timeout(engine, 60);
-    tcase_add_loop_test(engine, what_nobody_wrote_is_named_at_every_stage_and_dtype, 0, 4);
+    tcase_add_loop_test(engine, a_gradient_not_written_is_named_at_every_stage_and_dtype, 0, 4);
     tcase_add_test(engine, a_later_micro_step_writes_what_it_does_not_add_to);
     tcase_add_test(engine, the_unit_stays_acquired_and_can_be_written);
-    tcase_add_test(engine, the_environment_turns_it_on);
+    tcase_add_test(engine, the_environment_turns_the_check_on);
     suite_add_tcase(suite, engine);
     TCase *kernels = tcase_create("kernels");
     tcase_set_timeout(kernels, 60);

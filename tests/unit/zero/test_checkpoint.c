@@ -477,7 +477,7 @@ static void run_ranks(int n_ranks, const char *arguments)
     run_ranks_that_say(n_ranks, arguments, NULL);
 }
 
-START_TEST(files_are_the_same_bytes_whoever_saves)
+START_TEST(files_are_the_same_bytes_for_any_number_of_ranks)
 {
     static const int SAVERS[][3] = {{2, 3, 0}, {3, 1, 0}, {3, 2, 1}, {2, 0, 1}}; /* ranks, stage, in the background */
     save_formula("ck", (zero_dtype_t)_i);
@@ -611,7 +611,7 @@ START_TEST(a_checkpoint_of_another_model_is_refused_and_changes_nothing)
 }
 END_TEST
 
-START_TEST(where_there_is_no_checkpoint_the_directory_is_named)
+START_TEST(a_directory_without_a_checkpoint_is_named)
 {
     ck_assert_int_eq(run("mkdir empty other; ln -s step-00000003 other/latest; touch file"), 0);
     expect_refusal("nothing", "nosuch", "nosuch");
@@ -817,7 +817,7 @@ static Suite *suite(void)
     tcase_add_test(tc, any_damage_to_any_file_is_refused_and_the_file_named);
     tcase_add_loop_test(tc, a_manifest_that_lies_is_refused, 0, N_LIES);
     tcase_add_loop_test(tc, a_checkpoint_of_another_model_is_refused_and_changes_nothing, 1, 4);
-    tcase_add_test(tc, where_there_is_no_checkpoint_the_directory_is_named);
+    tcase_add_test(tc, a_directory_without_a_checkpoint_is_named);
     tcase_add_loop_test(tc, a_text_of_the_callers_that_is_no_object_is_refused_before_anything_is_made, 0, 2 * N_TEXTS);
     tcase_add_loop_test(tc, what_stands_in_a_file_and_was_not_written_there_fails_the_save, 0,
                         sizeof SPOILT / sizeof SPOILT[0]);
@@ -830,7 +830,7 @@ static Suite *suite(void)
     TCase *ranks = tcase_create("several ranks");
     tcase_add_checked_fixture(ranks, set_up, tear_down);
     tcase_set_timeout(ranks, 250);
-    tcase_add_loop_test(ranks, files_are_the_same_bytes_whoever_saves, ZERO_FP32, ZERO_FP16 + 1);
+    tcase_add_loop_test(ranks, files_are_the_same_bytes_for_any_number_of_ranks, ZERO_FP32, ZERO_FP16 + 1);
     tcase_add_loop_test(ranks, any_number_of_ranks_at_any_stage_loads_the_same_bits, ZERO_FP32, ZERO_FP16 + 1);
     tcase_add_loop_test(ranks, a_rank_that_hashes_finds_what_another_did_not_write, 2, 4);
     tcase_add_loop_test(ranks, a_rank_that_cannot_write_fails_all_ranks_and_leaves_what_was_there, 0, 6);

@@ -184,7 +184,7 @@ START_TEST(rank_that_stays_stopped_is_named_long_before_the_deadline)
 END_TEST
 
 /* The same where ranks wait for their devices, which wait for each other: a host looks after a second. */
-START_TEST(ranks_that_wait_for_their_devices_look_after_each_other)
+START_TEST(ranks_that_wait_for_their_devices_find_a_lost_rank)
 {
     expect_named_before(600.0, 3, 1, "one_stops_beside_devices", "ZERO_ERROR_TIMEOUT", STOPPED_S + 3.5,
                         ": rank 1 (process ",
@@ -303,7 +303,7 @@ static Suite *suite(void)
     tcase_add_loop_test(failures, rank_that_is_killed_is_named, 0, N_FAILURE_RANK_COUNTS);
     tcase_add_loop_test(failures, rank_that_stops_is_named_at_the_deadline, 0, N_FAILURE_RANK_COUNTS);
     tcase_add_test(failures, rank_that_stays_stopped_is_named_long_before_the_deadline);
-    tcase_add_test(failures, ranks_that_wait_for_their_devices_look_after_each_other);
+    tcase_add_test(failures, ranks_that_wait_for_their_devices_find_a_lost_rank);
     tcase_add_loop_test(failures, rank_that_closes_before_the_others_is_named, 0, N_FAILURE_RANK_COUNTS);
     tcase_add_loop_test(failures, ranks_that_call_different_things_are_named, 0, N_FAILURE_RANK_COUNTS);
     tcase_add_loop_test(failures, abort_wakes_ranks_that_share_memory, 0, N_FAILURE_RANK_COUNTS);

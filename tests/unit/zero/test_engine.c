@@ -163,7 +163,7 @@ START_TEST(a_setting_that_one_rank_has_wrong_is_named)
 END_TEST
 
 /* The reason is told once, by rank 0. */
-START_TEST(nobody_computes_with_weights_that_were_written_by_half)
+START_TEST(weights_that_were_written_by_half_are_not_computed_with)
 {
     const char *reason = "zero_begin: the weights are incomplete, because the last call that wrote them failed";
     for (int stage = 0; stage < 4; stage += 3) {
@@ -181,7 +181,7 @@ START_TEST(what_does_not_fit_is_refused_with_the_numbers)
 END_TEST
 
 /* Of the cases themselves: one whose settings were misread would pass for another. */
-START_TEST(settings_that_are_none_are_refused)
+START_TEST(misspelled_settings_of_test_programs_are_refused)
 {
     static const struct {
         const char *program, *says;
@@ -356,7 +356,7 @@ static zero_status_t count_other_than_one(void *n_others, const zero_chunk_t *ch
     return ZERO_OK;
 }
 
-START_TEST(a_learning_rate_that_is_none_reaches_no_weight)
+START_TEST(a_learning_rate_that_is_not_finite_reaches_no_weight)
 {
     fixture_t f = fixture_create(1);
     zero_step_result_t result;
@@ -441,7 +441,7 @@ START_TEST(state_without_moments_starts_adamw_anew)
 END_TEST
 
 /* A load that was refused before it wrote anything takes nothing away. */
-START_TEST(weights_stay_where_nothing_was_written)
+START_TEST(weights_stay_if_nothing_was_written)
 {
     fixture_t f = fixture_create(1);
     int second = 2, never = 0;
@@ -559,24 +559,24 @@ static Suite *suite(void)
     tcase_add_loop_test(several, stages_give_equal_bits, 0, (int)(sizeof rank_counts / sizeof rank_counts[0]));
     tcase_add_test(several, prefetch_and_transport_give_equal_bits);
     tcase_add_loop_test(several, state_that_each_rank_makes_up_is_published_at_every_stage, 0, 3);
-    tcase_add_test(several, nobody_computes_with_weights_that_were_written_by_half);
+    tcase_add_test(several, weights_that_were_written_by_half_are_not_computed_with);
     tcase_add_test(several, accumulation_gives_equal_bits_when_every_micro_step_is_reduced);
     tcase_add_test(several, a_step_with_nan_is_skipped_and_weights_stay);
     tcase_add_test(several, fp16_halves_its_loss_scale_after_an_overflow_and_goes_on);
     tcase_add_test(several, a_schedule_that_differs_between_ranks_is_an_error_on_all);
     tcase_add_test(several, what_does_not_fit_is_refused_with_the_numbers);
     tcase_add_test(several, a_setting_that_one_rank_has_wrong_is_named);
-    tcase_add_test(several, settings_that_are_none_are_refused);
+    tcase_add_test(several, misspelled_settings_of_test_programs_are_refused);
     tcase_add_test(several, a_rank_that_leaves_ends_the_others_soon);
     suite_add_tcase(s, several);
     TCase *one = tcase_create("one rank");
     tcase_set_timeout(one, 60);
     tcase_add_test(one, calls_out_of_order_are_errors_on_the_spot);
     tcase_add_test(one, two_steps_may_be_unwaited_and_results_come_in_order);
-    tcase_add_test(one, a_learning_rate_that_is_none_reaches_no_weight);
+    tcase_add_test(one, a_learning_rate_that_is_not_finite_reaches_no_weight);
     tcase_add_test(one, weights_are_not_made_anew_while_a_step_is_under_way);
     tcase_add_test(one, state_without_moments_starts_adamw_anew);
-    tcase_add_test(one, weights_stay_where_nothing_was_written);
+    tcase_add_test(one, weights_stay_if_nothing_was_written);
     tcase_add_test(one, nothing_is_saved_inside_a_step);
     tcase_add_test(one, many_steps_without_finite_gradients_end_the_run);
     tcase_add_test(one, bad_configurations_are_refused);

@@ -114,7 +114,7 @@ START_TEST(cores_found_are_cores_we_may_use)
 }
 END_TEST
 
-START_TEST(threads_leave_a_core_to_the_one_who_queues_work)
+START_TEST(threads_leave_a_core_to_the_thread_that_queues_work)
 {
     cpu_set_t sixteen = cores_from(0, 16, 1), two = cores_from(4, 2, 1), none = cores_from(0, 0, 1);
     ck_assert_int_eq(zero_host_cores_n_threads(&sixteen, 0, 4), 15);
@@ -248,7 +248,7 @@ static Suite *suite(void)
                         (int)(sizeof share_cases / sizeof share_cases[0]));
     tcase_add_test(cores, no_core_has_two_ranks_and_none_is_favoured);
     tcase_add_loop_test(cores, cores_found_are_cores_we_may_use, 0, 2);
-    tcase_add_test(cores, threads_leave_a_core_to_the_one_who_queues_work);
+    tcase_add_test(cores, threads_leave_a_core_to_the_thread_that_queues_work);
     tcase_add_loop_test(pool, every_part_is_done_once_by_the_same_thread, 0, 4);
     tcase_add_test(pool, threads_stand_on_the_cores_they_were_given);
     tcase_add_test(memory, more_than_its_share_of_the_memory_is_refused_with_the_numbers);

@@ -116,7 +116,7 @@ static void occupy(const zero_model_t *model, const zero_layout_t *layout, zero_
 }
 
 /* Element by element: of two units of a class, none writes where the other has padding. Twins are always together. */
-START_TEST(units_of_a_slot_class_keep_each_others_padding)
+START_TEST(units_of_a_buffer_class_keep_each_others_padding)
 {
     uint64_t seed = 2;
     int n_unlike = 0;
@@ -240,7 +240,7 @@ START_TEST(an_embedding_and_a_head_take_turns)
 END_TEST
 
 /* By walking a backward pass: a slot is taken at the first gradient and given back n_spare positions after the last. */
-START_TEST(gradient_slots_are_as_many_as_backward_takes)
+START_TEST(gradient_buffers_are_as_many_as_backward_needs)
 {
     uint64_t seed = 6;
     for (int i = 0; i < N_RANDOM_MODELS; i++) {
@@ -271,7 +271,7 @@ START_TEST(gradient_slots_are_as_many_as_backward_takes)
 }
 END_TEST
 
-START_TEST(param_slots_hold_every_window_and_not_one_more)
+START_TEST(parameter_buffers_hold_every_prefetch_and_not_one_more)
 {
     uint64_t seed = 3;
     for (int i = 0; i < N_RANDOM_MODELS; i++) {
@@ -395,7 +395,7 @@ START_TEST(the_plan_is_the_table_of_stages)
 END_TEST
 
 /* Between GPUs slices are staged, one of each rank; but none where the transport adds them on their way. */
-START_TEST(slices_are_staged_unless_the_transport_adds_them)
+START_TEST(slices_are_staged_unless_the_transport_reduces_them)
 {
     uint64_t seed = 5;
     for (int i = 0; i < 100; i++) {
@@ -475,7 +475,7 @@ START_TEST(what_is_offloaded_leaves_the_device_to_the_byte)
 END_TEST
 
 /* Every hosted element passes once, in whole runs, through places that together are what was allowed, or less. */
-START_TEST(hosted_state_passes_in_pieces_that_fit_into_the_buffers)
+START_TEST(offloaded_state_is_staged_in_chunks_that_fit_into_the_buffers)
 {
     uint64_t seed = 13;
     for (int i = 0; i < 200; i++) {
@@ -562,7 +562,7 @@ START_TEST(auto_offloads_the_least_that_fits)
 END_TEST
 
 /* Small enough for what staging may hold, but never less than a chunk of the norm, at whose bounds all pieces begin. */
-START_TEST(pieces_are_chunks_of_the_norm_and_fit_into_staging)
+START_TEST(chunks_are_aligned_to_the_norms_and_fit_into_staging)
 {
     uint64_t seed = 7;
     for (int i = 0; i < 200; i++) {
@@ -759,19 +759,19 @@ static Suite *suite(void)
     TCase *tc = tcase_create("arithmetic");
     tcase_set_timeout(tc, 120);
     tcase_add_test(tc, every_element_has_one_owner_and_no_tensors_overlap);
-    tcase_add_test(tc, units_of_a_slot_class_keep_each_others_padding);
+    tcase_add_test(tc, units_of_a_buffer_class_keep_each_others_padding);
     tcase_add_test(tc, a_unit_joins_the_first_class_with_all_of_whose_units_it_can_take_turns);
     tcase_add_test(tc, an_embedding_and_a_head_take_turns);
-    tcase_add_test(tc, gradient_slots_are_as_many_as_backward_takes);
-    tcase_add_test(tc, param_slots_hold_every_window_and_not_one_more);
+    tcase_add_test(tc, gradient_buffers_are_as_many_as_backward_needs);
+    tcase_add_test(tc, parameter_buffers_hold_every_prefetch_and_not_one_more);
     tcase_add_test(tc, the_order_is_forward_then_backward);
     tcase_add_test(tc, the_next_use_is_the_first_position_that_needs_the_flat);
     tcase_add_test(tc, the_plan_is_the_table_of_stages);
-    tcase_add_test(tc, slices_are_staged_unless_the_transport_adds_them);
+    tcase_add_test(tc, slices_are_staged_unless_the_transport_reduces_them);
     tcase_add_test(tc, what_is_offloaded_leaves_the_device_to_the_byte);
-    tcase_add_test(tc, hosted_state_passes_in_pieces_that_fit_into_the_buffers);
+    tcase_add_test(tc, offloaded_state_is_staged_in_chunks_that_fit_into_the_buffers);
     tcase_add_test(tc, auto_offloads_the_least_that_fits);
-    tcase_add_test(tc, pieces_are_chunks_of_the_norm_and_fit_into_staging);
+    tcase_add_test(tc, chunks_are_aligned_to_the_norms_and_fit_into_staging);
     tcase_add_test(tc, sizes_that_overflow_are_refused);
     tcase_add_test(tc, bad_declarations_are_refused);
     tcase_add_test(tc, equal_declarations_have_equal_hashes_and_any_change_shows);

@@ -227,7 +227,7 @@ START_TEST(checkpoints_refuse_null)
 END_TEST
 
 /* What returns a value returns one that means nothing, what returns none does nothing, and neither says anything. */
-START_TEST(what_returns_no_status_takes_null)
+START_TEST(calls_without_a_status_accept_null)
 {
     capture_begin();
     bool neutral = zero_comm_rank(NULL) == -1 && zero_comm_size(NULL) == 0 && zero_comm_local_rank(NULL) == -1 &&
@@ -255,7 +255,7 @@ START_TEST(what_returns_no_status_takes_null)
 }
 END_TEST
 
-START_TEST(numbers_that_are_none_have_no_name_and_no_size)
+START_TEST(unknown_ids_have_no_name_and_no_size)
 {
     fixture_t f = fixture_create();
     ck_assert_uint_eq(zero_dtype_size((zero_dtype_t)9), 0);
@@ -335,7 +335,7 @@ static void run_case(int n_ranks, const char *name, support_output_t *output)
 }
 
 /* The innocent ranks return at once: the case takes no longer than one in which all is well. */
-START_TEST(null_on_one_rank_is_told_to_the_others)
+START_TEST(null_on_one_rank_is_an_error_on_the_others)
 {
     support_output_t output;
     run_case(3, "null_on_one_rank", &output);
@@ -368,14 +368,14 @@ static Suite *suite(void)
     tcase_add_test(one, declarations_and_plans_refuse_null);
     tcase_add_test(one, engines_refuse_null);
     tcase_add_test(one, checkpoints_refuse_null);
-    tcase_add_test(one, what_returns_no_status_takes_null);
-    tcase_add_test(one, numbers_that_are_none_have_no_name_and_no_size);
+    tcase_add_test(one, calls_without_a_status_accept_null);
+    tcase_add_test(one, unknown_ids_have_no_name_and_no_size);
     tcase_add_test(one, what_is_destroyed_too_early_is_kept_for_its_users);
     tcase_add_test(one, engines_may_be_destroyed_in_any_order);
     suite_add_tcase(s, one);
     TCase *several = tcase_create("several ranks");
     tcase_set_timeout(several, 130);
-    tcase_add_test(several, null_on_one_rank_is_told_to_the_others);
+    tcase_add_test(several, null_on_one_rank_is_an_error_on_the_others);
     tcase_add_test(several, ranks_that_destroy_in_the_wrong_order_end_well);
     suite_add_tcase(s, several);
     return s;

@@ -20,7 +20,7 @@ static void expect_plain_text_of(const char *update, int n_ranks, const char *se
 
 /* All of the state, some of it, in one piece a unit or in many (buffer), by any number of threads; one rank has nobody
  * to gather from. Memory that cannot be pinned is slower and no different. */
-START_TEST(the_bits_are_those_without_offload)
+START_TEST(offload_changes_no_bit)
 {
     static const char *const variants[] = {"offload=100 stage=3 seed=2 threads=3 trace=1",
                                            "offload=100 stage=1 seed=3 buffer=0",
@@ -36,7 +36,7 @@ END_TEST
 
 /* Sums that grow over the micro-steps stay on the device until the last; those of one reduction take turns. Stages 0
  * and 1 add up the micro-steps before they reduce, so theirs are other bits. */
-START_TEST(so_they_are_with_accumulation)
+START_TEST(offload_with_accumulation_changes_no_bit)
 {
     static const char *const each[] = {"offload=100 stage=3 threads=2", "offload=30 stage=2", NULL};
     static const char *const once[] = {"offload=100 stage=1 threads=2", "offload=30 stage=1", NULL};
@@ -50,7 +50,7 @@ END_TEST
 
 /* stream_cases checks that it hosts some of the state and not all, and fits; the toy's tables are so large that buffers
  * and the rounding to pages are little beside them. */
-START_TEST(so_they_are_with_as_much_as_must_be)
+START_TEST(offload_auto_changes_no_bit)
 {
     if (is_left_to_the_plain_build())
         return;
@@ -63,7 +63,7 @@ END_TEST
 
 /* All of it passes through idle activations; some of it; in pieces of which none fits; in such as several units use.
  * Micro-steps before the last need them. */
-START_TEST(so_they_are_where_activations_are_lent)
+START_TEST(offload_through_lent_activations_changes_no_bit)
 {
     if (_i > 0 && is_left_to_the_plain_build())
         return;
@@ -82,7 +82,7 @@ START_TEST(so_they_are_where_activations_are_lent)
 END_TEST
 
 /* What has passed into the device and not yet gone home is home before anybody reads it or writes another. */
-START_TEST(so_is_the_state_that_is_asked_for_between_steps)
+START_TEST(offloaded_state_read_between_steps_has_the_same_bits)
 {
     static const char *const variants[] = {"offload=100 stage=3", "offload=100 stage=2 activations=9000 buffer=1000",
                                            "offload=40 stage=3 buffer=600",
@@ -93,14 +93,14 @@ END_TEST
 
 /* Where nobody says who updates, it is the device if memory is pinned, else the host: by the plan's bytes, which
  * stream_cases compares with what is held. */
-START_TEST(the_host_updates_where_its_memory_is_not_pinned)
+START_TEST(the_host_updates_if_its_memory_is_not_pinned)
 {
     expect_plain_text(3, "steps=6", (const char *const[]){"offload=60 stage=3", "offload=60 stage=2 pins=0", NULL});
 }
 END_TEST
 
 /* What one update wrote to a checkpoint the other goes on from, and a run without offload from that. */
-START_TEST(checkpoints_do_not_know_who_updated)
+START_TEST(checkpoints_do_not_depend_on_where_the_update_ran)
 {
     static const char *const runs[][3] = {{"device=cpu", "device=cpu", "device=cpu"},
                                           {"offload=100 update=device", "offload=30 update=host", "stage=2"},
@@ -132,7 +132,7 @@ START_TEST(checkpoints_do_not_know_who_updated)
 END_TEST
 
 /* Gradients that transfer in pieces, or that the transport adds on their way. */
-START_TEST(so_they_are_however_gradients_travel)
+START_TEST(offload_changes_no_bit_with_chunks_or_sums_in_transit)
 {
     static const char *const pieces[] = {"staging=1 stage=1 offload=40 buffer=100000",
                                          "staging=1 stage=3 offload=100 buffer=60000", NULL};
@@ -143,7 +143,7 @@ START_TEST(so_they_are_however_gradients_travel)
 }
 END_TEST
 
-START_TEST(so_they_are_after_two_hundred_steps)
+START_TEST(offload_changes_no_bit_in_two_hundred_steps)
 {
     if (is_left_to_the_plain_build())
         return;
@@ -169,7 +169,7 @@ static const struct {
               {ASYNC_COMPUTE_AHEAD_OF_COPY, "stage=3 offload=100 update=device activations=20000", "micro_steps=2"}};
 #define N_FAULTS (int)(sizeof FAULTS / sizeof FAULTS[0])
 
-START_TEST(a_missing_wait_shows)
+START_TEST(a_missing_wait_is_found)
 {
     if (is_left_to_the_plain_build())
         return;
@@ -182,16 +182,16 @@ static Suite *suite(void)
     Suite *s = suite_create("offload");
     TCase *tcase = tcase_create("offload");
     tcase_set_timeout(tcase, 300);
-    tcase_add_loop_test(tcase, the_bits_are_those_without_offload, 0, N_SETTINGS * N_UPDATES);
-    tcase_add_loop_test(tcase, so_they_are_with_accumulation, 0, N_UPDATES);
-    tcase_add_loop_test(tcase, so_they_are_with_as_much_as_must_be, 0, N_UPDATES);
-    tcase_add_loop_test(tcase, so_they_are_however_gradients_travel, 0, N_UPDATES);
-    tcase_add_loop_test(tcase, so_they_are_after_two_hundred_steps, 0, N_UPDATES);
-    tcase_add_loop_test(tcase, so_they_are_where_activations_are_lent, 0, N_SETTINGS);
-    tcase_add_loop_test(tcase, so_is_the_state_that_is_asked_for_between_steps, 0, 3 * N_UPDATES);
-    tcase_add_test(tcase, the_host_updates_where_its_memory_is_not_pinned);
-    tcase_add_loop_test(tcase, checkpoints_do_not_know_who_updated, 0, 3);
-    tcase_add_loop_test(tcase, a_missing_wait_shows, 0, N_FAULTS);
+    tcase_add_loop_test(tcase, offload_changes_no_bit, 0, N_SETTINGS * N_UPDATES);
+    tcase_add_loop_test(tcase, offload_with_accumulation_changes_no_bit, 0, N_UPDATES);
+    tcase_add_loop_test(tcase, offload_auto_changes_no_bit, 0, N_UPDATES);
+    tcase_add_loop_test(tcase, offload_changes_no_bit_with_chunks_or_sums_in_transit, 0, N_UPDATES);
+    tcase_add_loop_test(tcase, offload_changes_no_bit_in_two_hundred_steps, 0, N_UPDATES);
+    tcase_add_loop_test(tcase, offload_through_lent_activations_changes_no_bit, 0, N_SETTINGS);
+    tcase_add_loop_test(tcase, offloaded_state_read_between_steps_has_the_same_bits, 0, 3 * N_UPDATES);
+    tcase_add_test(tcase, the_host_updates_if_its_memory_is_not_pinned);
+    tcase_add_loop_test(tcase, checkpoints_do_not_depend_on_where_the_update_ran, 0, 3);
+    tcase_add_loop_test(tcase, a_missing_wait_is_found, 0, N_FAULTS);
     suite_add_tcase(s, tcase);
     return s;
 }

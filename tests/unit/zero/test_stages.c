@@ -258,7 +258,7 @@ START_TEST(llama_has_the_same_bits_at_every_stage_and_recomputation)
 }
 END_TEST
 
-START_TEST(two_runs_are_equal)
+START_TEST(two_runs_give_equal_bits)
 {
     setenv("OMP_NUM_THREADS", _i == 0 ? "1" : "2", 1);
     enum { N = 4 };
@@ -272,7 +272,7 @@ START_TEST(two_runs_are_equal)
 END_TEST
 
 /* A comparison that cannot fail proves nothing. */
-START_TEST(another_seed_rate_or_precision_differs)
+START_TEST(another_seed_rate_or_precision_gives_other_losses)
 {
     enum { N = 5 };
     training_t runs[N] = {with(2, "--set train.seed=1"), with(2, "--set train.seed=2"),
@@ -326,7 +326,7 @@ START_TEST(messages_give_the_bits_of_shared_memory)
 END_TEST
 
 /* The same file runs on GPUs and here; here it says that the setting has no meaning. */
-START_TEST(reduction_by_nccl_changes_nothing_on_the_cpu)
+START_TEST(nccl_reduction_changes_nothing_on_the_cpu)
 {
     enum { N = 2 };
     training_t runs[N] = {with(2, "--set train.precision=bf16"),
@@ -421,10 +421,10 @@ static Suite *suite(void)
     tcase_set_timeout(promises, 10 * RUN_LIMIT_S);
     tcase_add_loop_test(promises, every_stage_and_prefetch_gives_the_same_bits, 0, N_CASES);
     tcase_add_loop_test(promises, llama_has_the_same_bits_at_every_stage_and_recomputation, 0, 3);
-    tcase_add_loop_test(promises, two_runs_are_equal, 0, 2);
-    tcase_add_test(promises, another_seed_rate_or_precision_differs);
+    tcase_add_loop_test(promises, two_runs_give_equal_bits, 0, 2);
+    tcase_add_test(promises, another_seed_rate_or_precision_gives_other_losses);
     tcase_add_loop_test(promises, recomputing_gives_the_same_bits, 0, 2);
-    tcase_add_test(promises, reduction_by_nccl_changes_nothing_on_the_cpu);
+    tcase_add_test(promises, nccl_reduction_changes_nothing_on_the_cpu);
     tcase_add_loop_test(promises, messages_give_the_bits_of_shared_memory, 0, 2);
     tcase_add_loop_test(promises, accumulating_gives_the_same_bits_where_it_is_promised, 0, 4);
     tcase_add_loop_test(promises, another_number_of_ranks_agrees_to_rounding, 0, 2);

@@ -20,7 +20,7 @@ END_TEST
 
 /* Sizes that need no padding, so that embedding and head are one class (test_layout.c): what one left in a slot would
  * show in the other's norm. */
-START_TEST(an_embedding_and_a_head_in_one_slot_give_the_same_bits)
+START_TEST(an_embedding_and_a_head_in_one_buffer_give_the_same_bits)
 {
     static const char *const variants[] = {"stage=3 seed=2 delay_us=800",
                                            "stage=3 prefetch=3 seed=3",
@@ -36,7 +36,7 @@ END_TEST
 /* A shard of 25,600 elements travels in four pieces of 8192, two of which are summed on the way; in two of 16,384;
  * where nothing is beside anything, one after the other. */
 #define PIECES "rows=1920 untied=1 steps=6"
-START_TEST(pieces_give_the_bits_of_the_whole)
+START_TEST(chunks_give_the_bits_of_the_whole)
 {
     static const char *const settings[] = {PIECES " dtype=fp32 micro_steps=2 every=1", PIECES " dtype=fp16 nan_at=5"};
     static const char *const variants[] = {"staging=1 stage=3 seed=2 delay_us=800",
@@ -49,7 +49,7 @@ START_TEST(pieces_give_the_bits_of_the_whole)
 }
 END_TEST
 
-START_TEST(pieces_travel_as_messages_too)
+START_TEST(chunks_as_messages_give_the_bits_of_the_whole)
 {
     char *whole = text_of(3, PIECES " device=cpu");
     char *pieces = text_of(3, "comm=mpi " PIECES " device=cpu staging=1 stage=3");
@@ -89,7 +89,7 @@ END_TEST
 
 /* The device's transport adds slices in rank order, so in fp32 the text is that of sums in our order; in narrower
  * types, where it rounds after every rank, no stage gives another text than the others. */
-START_TEST(a_transport_that_adds_gives_its_own_sums_at_every_stage)
+START_TEST(a_transport_that_reduces_gives_its_own_sums_at_every_stage)
 {
     expect_plain_text(3, "steps=6 dtype=fp32 micro_steps=2 every=1",
                       (const char *const[]){"nccl=1 stage=3 seed=2 prefetch=3 delay_us=800", "nccl=1 stage=1 seed=4",
@@ -107,7 +107,7 @@ START_TEST(a_transport_that_adds_gives_its_own_sums_at_every_stage)
 }
 END_TEST
 
-START_TEST(one_rank_and_the_cpu_have_no_use_for_a_transport_that_adds)
+START_TEST(one_rank_and_the_cpu_do_without_a_transport_that_reduces)
 {
     expect_plain_text(1, "steps=12", (const char *const[]){"nccl=1 stage=3", "nccl=1 stage=0", NULL});
     expect_plain_text(2, "steps=12", (const char *const[]){"device=cpu nccl=1", NULL});
@@ -144,7 +144,7 @@ START_TEST(streams_end_before_their_memory_when_a_peer_is_lost)
 }
 END_TEST
 
-START_TEST(messages_between_devices_add_nothing_on_the_way)
+START_TEST(messages_between_devices_cannot_reduce)
 {
     support_output_t output;
     int code = support_mpirun(&output, LIMIT_S, 2, "%s/tests/mpi/stream_cases comm=mpi nccl=1", support_build());
@@ -165,7 +165,7 @@ END_TEST
 
 /* A step that has ended may have left gathers on their way, for the next, which is not queued yet when it is told of.
  */
-START_TEST(steps_that_are_waited_for_one_by_one_give_the_same_bits)
+START_TEST(waiting_for_each_step_changes_no_bit)
 {
     if (is_left_to_the_plain_build())
         return;
@@ -176,7 +176,7 @@ START_TEST(steps_that_are_waited_for_one_by_one_give_the_same_bits)
 END_TEST
 
 /* 269 pieces a unit, and a ring of 256 marks: those that are summed on the way need none. */
-START_TEST(a_unit_of_many_pieces_has_its_place_in_the_trace)
+START_TEST(a_unit_of_many_chunks_is_in_the_trace)
 {
     expect_plain_text(2, "rows=110000 untied=1 blocks=0 steps=1", (const char *const[]){"staging=1 trace=1", NULL});
 }
@@ -202,7 +202,7 @@ static const struct {
     {ASYNC_STAGING_BEFORE_SUM, "stage=3 staging=1", PIECES}, {ASYNC_NO_FENCE, "stage=3", ""}};
 #define N_FAULTS (int)(sizeof FAULTS / sizeof FAULTS[0])
 
-START_TEST(a_missing_wait_shows)
+START_TEST(a_missing_wait_is_found)
 {
     if (is_left_to_the_plain_build())
         return;
@@ -233,22 +233,22 @@ static Suite *suite(void)
     TCase *tcase = tcase_create("at random speeds");
     tcase_set_timeout(tcase, 300);
     tcase_add_loop_test(tcase, streams_of_any_speed_give_the_bits_of_one_order, 0, N_SETTINGS);
-    tcase_add_test(tcase, an_embedding_and_a_head_in_one_slot_give_the_same_bits);
-    tcase_add_loop_test(tcase, pieces_give_the_bits_of_the_whole, 0, 2);
-    tcase_add_test(tcase, pieces_travel_as_messages_too);
+    tcase_add_test(tcase, an_embedding_and_a_head_in_one_buffer_give_the_same_bits);
+    tcase_add_loop_test(tcase, chunks_give_the_bits_of_the_whole, 0, 2);
+    tcase_add_test(tcase, chunks_as_messages_give_the_bits_of_the_whole);
     tcase_add_loop_test(tcase, checks_change_no_bit, 0, N_SETTINGS);
     tcase_add_test(tcase, state_is_set_at_stage_0_while_steps_are_under_way);
     tcase_add_test(tcase, two_hundred_steps_at_random_speeds);
     tcase_add_loop_test(tcase, messages_between_devices_give_the_same_bits, 0, N_SETTINGS);
     tcase_add_test(tcase, streams_end_before_their_memory_when_a_peer_is_lost);
-    tcase_add_test(tcase, messages_between_devices_add_nothing_on_the_way);
-    tcase_add_test(tcase, a_transport_that_adds_gives_its_own_sums_at_every_stage);
-    tcase_add_test(tcase, one_rank_and_the_cpu_have_no_use_for_a_transport_that_adds);
+    tcase_add_test(tcase, messages_between_devices_cannot_reduce);
+    tcase_add_test(tcase, a_transport_that_reduces_gives_its_own_sums_at_every_stage);
+    tcase_add_test(tcase, one_rank_and_the_cpu_do_without_a_transport_that_reduces);
     tcase_add_test(tcase, a_trace_has_every_kind_of_work_and_changes_no_bit);
-    tcase_add_test(tcase, steps_that_are_waited_for_one_by_one_give_the_same_bits);
-    tcase_add_test(tcase, a_unit_of_many_pieces_has_its_place_in_the_trace);
+    tcase_add_test(tcase, waiting_for_each_step_changes_no_bit);
+    tcase_add_test(tcase, a_unit_of_many_chunks_is_in_the_trace);
     tcase_add_test(tcase, a_pause_after_an_evaluation_is_no_wait);
-    tcase_add_loop_test(tcase, a_missing_wait_shows, 0, N_FAULTS);
+    tcase_add_loop_test(tcase, a_missing_wait_is_found, 0, N_FAULTS);
     tcase_add_test(tcase, only_wrong_values_count_as_a_fault_that_shows);
     suite_add_tcase(s, tcase);
     return s;
