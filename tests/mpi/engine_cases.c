@@ -4,30 +4,30 @@
  *         Keys: stage=3 dtype=bf16|fp32|fp16 prefetch=1 micro_steps=1 every=0|1 steps=6 nan_at=0 poison=0|1
  *               comm=auto|mpi nccl=0|1 (nccl_reduction) device=cpu|cuda|cuda-shared rows=101 (of the largest tensor)
  *               staging=0 (staging_bytes; 0: its default) offload=0 (percent of the state) update=auto|device|host
- *               fill=0|1 (weights and moments come from zero_set_state, and are others on every rank)
- *         Trains and prints, from rank 0, a line a step: loss, grad norm (%.9g) and a hash of every full parameter as
- *         an eval pass sees it. Checks on every rank: parameters equal on all ranks; weights against an fp64 AdamW on
- *         the exact global gradient; what is held equals the plan; no allocation after step 2; notices are the
- *         largest of all ranks'.
+ *               fill=0|1 (weights and moments come from zero_set_state, and differ between ranks)
+ *         Trains and prints, from rank 0, a line per step: loss, grad norm (%.9g) and a hash of every full parameter as
+ *         an eval pass sees it. Checks on every rank: parameters are equal on all ranks; weights agree with an fp64
+ * AdamW on the exact global gradient; held memory equals the plan; no allocation after step 2; notices are the largest
+ *         of all ranks'.
  *     engine_cases mismatch
  *         Rank 1 declares another shape: MISMATCH on all ranks.
  *     engine_cases odd_setting
  *         Rank 1 has a setting that is out of range: MISMATCH on all ranks.
  *     engine_cases odd_threads
- *         The same of one that may differ: USAGE there, PEER on the others.
+ *         The same with a setting that may differ between ranks: USAGE there, PEER on the others.
  *     engine_cases too_large
  *         Rank 1 asks for more memory than any machine has: MEMORY there, PEER on the others.
  *     engine_cases failed_fill [key=value ...]
- *         Rank 1 fails in the middle of zero_set_state: IO there, PEER on the others, and nobody computes with what was
- *         written until all is written again.
+ *         Rank 1 fails in the middle of zero_set_state: IO there, PEER on the others, and no rank can compute with what
+ *         was written until all of it is written again.
  *     engine_cases null_on_one_rank
- *         Rank 1 passes NULL to every call that tells the others: ARGUMENT there, PEER on the others.
+ *         Rank 1 passes NULL to every collective call: ARGUMENT there, PEER on the others.
  *     engine_cases destroy_order
  *         Communicator, device and engine are destroyed while a save and a checkpoint use them.
  *     engine_cases lost_rank
- *         Rank 1 leaves in the middle of a pass: the others get a status.
+ *         Rank 1 exits in the middle of a pass: the others get a status.
  *
- * Exit code 0 when every check held.
+ * Exit code 0 if every check held.
  */
 #include <math.h>
 #include <stdio.h>
@@ -109,9 +109,9 @@ static toy_t toy_create(int64_t width, int64_t rows)
     return toy;
 }
 
-/* Rank r's gradient of element e in a use of tensor t: a multiple of 1/64 with few bits, exact in bf16, so that the sum
- * over ranks and micro-steps is known exactly. Up to four ranks' sum, of two uses each, is exact in bf16 too, in any
- * order: NCCL's is the same as ours. */
+/* Returns rank r's gradient of element e in one use of tensor t: a multiple of 1/64 with few bits, exact in bf16, so
+ * that the sum over ranks and micro-steps is known exactly. The sum over up to four ranks, with two uses each, is exact
+ * in bf16 too, in any order: NCCL's equals ours. */
 static float gradient(int rank, int64_t step, int micro_step, int tensor, uint64_t e, int use)
 {
     uint64_t x = e * 2654435761u + (uint64_t)rank * 40503u + (uint64_t)step * 97u + (uint64_t)micro_step * 31u +
@@ -166,7 +166,7 @@ static double reference_step(reference_t *ref, const toy_t *toy, int n_ranks, co
 typedef struct visit {
     const toy_t *toy;
     reference_t *ref;
-    bool copy;        /* take the engine's state as the reference's, else compare its weights */
+    bool copy;        /* copy the engine's state to the reference, else compare its weights */
     double worst;     /* largest |difference| */
     uint64_t n_elems; /* seen */
 } visit_t;
@@ -198,7 +198,7 @@ static double visit_all(zero_engine_t *engine, zero_comm_t *comm, const toy_t *t
     return visit.worst;
 }
 
-/* ---- weights and moments that a rank makes up: every rank its own, with every bit of fp32 in use ---- */
+/* ---- weights and moments that a rank makes up: different on every rank, with every bit of fp32 in use ---- */
 
 static float made_up(int rank, zero_tensor_t tensor, uint64_t element, int array)
 {
@@ -211,7 +211,7 @@ static float made_up(int rank, zero_tensor_t tensor, uint64_t element, int array
 typedef struct filler {
     int rank;
     int n_chunks; /* seen */
-    int fails_at; /* this chunk, from 1; 0: none */
+    int fails_at; /* at this chunk, from 1; 0: never */
     bool with_moments;
 } filler_t;
 
@@ -278,7 +278,7 @@ static void upload(zero_device_t *device, void *data, size_t n_bytes)
     OK(zero_device_synchronize(device));
 }
 
-/* An eval pass that hashes every full parameter (FNV-1a), and must hash alike on all ranks. */
+/* Runs an eval pass that hashes every full parameter (FNV-1a). The hash must be equal on all ranks. */
 static uint64_t hash_params(zero_engine_t *engine, zero_device_t *device, const toy_t *toy, zero_dtype_t dtype)
 {
     uint64_t hash = UINT64_C(1469598103934665603);
@@ -301,8 +301,8 @@ static uint64_t hash_params(zero_engine_t *engine, zero_device_t *device, const 
     return hash;
 }
 
-/* Writes a unit's gradients. With `poison` it writes NaN first wherever it may overwrite, so that a place that is not
- * its own, or a reader who comes too early, shows. */
+/* Writes a unit's gradients. With `poison` it first writes NaN wherever it may overwrite, which shows a wrong address
+ * or a reader that comes too early. */
 static void write_grads(zero_engine_t *engine, zero_device_t *device, const toy_t *toy, zero_unit_t unit, int rank,
                         int64_t step, int micro_step, const settings_t *s)
 {
@@ -393,7 +393,7 @@ typedef struct training {
     uint64_t hash; /* of the parameters after the last step */
 } training_t;
 
-/* What the engine holds is what zero_plan said. */
+/* Checks that the engine holds what zero_plan said. */
 static void check_held(const training_t *t)
 {
     zero_memory_t plan, held = zero_engine_memory(t->engine);
@@ -532,7 +532,7 @@ static zero_status_t count_calls(void *user, const zero_chunk_t *chunk)
     return ZERO_OK;
 }
 
-/* The weights of rank 1 are written by half: nobody trains, evaluates, reads or saves before they are whole again. */
+/* Rank 1's weights are half written: no rank can train, evaluate, read or save until they are complete again. */
 static int failed_fill(const settings_t *s)
 {
     zero_comm_t *comm;
@@ -571,7 +571,7 @@ static int failed_fill(const settings_t *s)
     return 0;
 }
 
-/* Every call with NULL in one place on rank 1, with nothing wrong on the others. */
+/* Every call with one NULL argument on rank 1, and correct arguments on the others. */
 static int null_on_one_rank(void)
 {
     zero_comm_t *comm;
@@ -605,7 +605,7 @@ static int null_on_one_rank(void)
     zero_device_destroy(device);
     zero_model_destroy(toy.model);
     zero_comm_destroy(comm);
-    rmdir("nowhere"); /* rank 0 made it */
+    rmdir("nowhere"); /* rank 0 created it */
     return 0;
 }
 

@@ -1,6 +1,5 @@
-/* settings.h - key=value arguments of the programs here, by a table: a row a key. What is no row's, or no value of it,
- * ends the program: a case whose settings were misread would pass for another.
- */
+/* settings.h - parses key=value arguments of these programs by a table with a row per key. An unknown key or value ends
+ * the program: a case whose settings were misread would pass for another. */
 #ifndef TEST_SETTINGS_H
 #define TEST_SETTINGS_H
 
