@@ -51,8 +51,8 @@ static inline void setting_take(const char *argument, const setting_row_t *rows,
                 *(const char **)at = value;
                 return;
             }
-            int *place = at;
-            *place = row->names ? setting_name(argument, value, row->names) : setting_number(argument, value);
+            int *number = at;
+            *number = row->names ? setting_name(argument, value, row->names) : setting_number(argument, value);
             return;
         }
     CHECK(false, "%s: no such setting", argument);

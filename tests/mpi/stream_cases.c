@@ -265,7 +265,7 @@ static void check_stats(const run_t *run)
 {
     zero_stats_t stats = zero_engine_stats(run->engine);
     if (run->s->stage == 3 && zero_comm_size(run->comm) > 1)
-        CHECK(stats.n_gathers + stats.n_gathers_saved == run->n_acquired, "%llu gathers, %llu slot hits, %llu acquired",
+        CHECK(stats.n_gathers + stats.n_gathers_saved == run->n_acquired, "%llu gathers, %llu saved, %llu acquired",
               (unsigned long long)stats.n_gathers, (unsigned long long)stats.n_gathers_saved,
               (unsigned long long)run->n_acquired);
 }

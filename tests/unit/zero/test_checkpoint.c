@@ -1,9 +1,10 @@
-/* test_checkpoint.c - libzero's checkpoints: every number stands in the files under its name, whoever wrote it; any
- * number of ranks at any stage reads it back to the bit; what is damaged, foreign or half written is refused with one
- * line; and a save that fails leaves the one before it as it was.
+/* test_checkpoint.c - libzero's checkpoints: every number is in the files under its name, whichever rank wrote it; any
+ * number of ranks at any stage reads it back to the bit; damaged, foreign or half-written checkpoints are refused with
+ * one line; and a save that fails leaves the one before it unchanged.
  *
  * Weights and moments are a formula of tensor and element, so any rank can check what it holds. With arguments this
- * program is one rank of a test: see run_rank. */
+ * program is one rank of a test: see run_rank.
+ */
 #include <dirent.h>
 #include <jansson.h>
 #include <signal.h>
@@ -161,7 +162,7 @@ static bool holds_the_formula(zero_engine_t *engine, zero_comm_t *comm)
     return tally.n_wrong == 0 && n + n_all == 0.0 && zero_get_adam_step(engine) == ADAM_STEP;
 }
 
-/* In fp32 the parameters that a pass sees are the masters, on every rank. */
+/* In fp32 the parameters that a pass sees are the master weights, on every rank. */
 static size_t n_wrong_parameters(zero_engine_t *engine)
 {
     size_t n_wrong = 0;
@@ -198,11 +199,13 @@ static zero_status_t load_from(session_t *session, const char *directory)
 
 /* ---- one rank ---- */
 
-/*     save DIRECTORY DTYPE STAGE BACKGROUND     the formula
- *     spoil DIRECTORY DTYPE STAGE               saves while a byte of each file is changed; 0 where all ranks were told
+/* Runs one rank of a test:
+ *     save DIRECTORY DTYPE STAGE BACKGROUND     saves the formula
+ *     spoil DIRECTORY DTYPE STAGE               saves while a byte of each file is changed; 0 if all ranks got an error
  *     load DIRECTORY DTYPE                      at every stage; exit code 1 unless it is the formula
- *     fail DIRECTORY RANK                       saves while that rank may write little; exit code 0 where every rank
- * was told of a failure, and nothing but what was there before is left */
+ *     fail DIRECTORY RANK                       saves while that rank may write little; exit code 0 if every rank got
+ * an error, and nothing but what was there before is left
+ */
 static int run_load(const char *directory, zero_dtype_t dtype)
 {
     for (int stage = 0; stage < 4; stage++) {
@@ -218,8 +221,8 @@ static int run_load(const char *directory, zero_dtype_t dtype)
     return 0;
 }
 
-/* After all ranks have written and before any reads, the last byte of every file of optimizer state is another: the
- * file and the rank whose byte that was are not the same rank's. 0 where every rank was told. */
+/* Changes the last byte of every file of optimizer state after all ranks have written and before any reads: the rank
+ * that checks a file is not the rank that wrote that byte. 0 if every rank got an error. */
 static int run_spoil(const char *directory, zero_dtype_t dtype, int stage)
 {
     zero_save_t *save = NULL;
@@ -239,7 +242,7 @@ static int run_spoil(const char *directory, zero_dtype_t dtype, int stage)
     return status == ZERO_OK;
 }
 
-/* odd_rank: may write little; -1: none. */
+/* odd_rank: the rank that may write little; -1: none. */
 static int run_save(const char *directory, zero_dtype_t dtype, int stage, bool background, int odd_rank)
 {
     session_t session = session_open(stage, dtype, 0);
@@ -342,7 +345,8 @@ typedef struct found {
     json_t *header; /* to decref */
 } found_t;
 
-/* A tensor of the step's safetensors files whose names begin so, by the format's text alone. */
+/* Reads a tensor from the step's safetensors files whose names begin with `prefix`, from the format's description
+ * alone. */
 static found_t find(const char *prefix, const char *name)
 {
     DIR *directory = opendir(path_of(STEP));
@@ -414,7 +418,7 @@ static void expect_numbers(const char *prefix, const char *name, int which, int 
 
 START_TEST(every_number_stands_in_the_files_under_its_name)
 {
-    /* Half of the last place: 2^-8 of a number at least for bf16's 8 bits, 2^-11 for fp16's. */
+    /* Half a unit in the last place: 2^-8 of the number or less for bf16's 8 bits, 2^-11 for fp16's. */
     static const struct {
         zero_dtype_t dtype;
         const char *name;
@@ -461,7 +465,7 @@ END_TEST
 
 /* ---- any number of ranks ---- */
 
-/* A text that what they said must have in it, or NULL. */
+/* The text that the logged line must contain, or NULL. */
 static void run_ranks_that_say(int n_ranks, const char *arguments, const char *says)
 {
     support_output_t output;
@@ -550,7 +554,8 @@ START_TEST(any_damage_to_any_file_is_refused_and_the_file_named)
         snprintf(path, sizeof path, "%s/%.100s", STEP, names[f]);
         char *bytes = support_read_file(path_of(path), &n_bytes);
         free(bytes);
-        /* The manifest has no checksum of its own, and blanks in JSON mean nothing: there, what stands in quotes. */
+        /* The manifest has no checksum of its own, and blanks in JSON mean nothing: in it, a byte inside quotes is
+         * changed. */
         bool is_manifest = strcmp(names[f], "manifest.json") == 0;
         size_t places[] = {is_manifest ? 5 : 0, is_manifest ? 16 : n_bytes / 3, is_manifest ? 24 : n_bytes - 1};
         for (size_t p = 0; p < sizeof places / sizeof places[0]; p++) {
@@ -626,7 +631,7 @@ END_TEST
 /* ---- saves that fail ---- */
 
 static const struct {
-    const char *text, *says; /* of config_json and state_json alike */
+    const char *text, *says; /* for config_json and for state_json */
 } TEXTS[] = {
     {"", "is not a JSON object"},
     {"not JSON", "is not a JSON object"},
@@ -658,7 +663,7 @@ START_TEST(a_rank_that_cannot_write_fails_all_ranks_and_leaves_what_was_there)
     char arguments[600];
     save_formula("ck", ZERO_BF16);
     ck_assert_int_eq(run("cp -r ck before"), 0);
-    /* Of three: rank 0 makes files in full size, rank 1 and 2 write into them. */
+    /* With three ranks: rank 0 creates the files in full size, ranks 1 and 2 write into them. */
     snprintf(arguments, sizeof arguments, "save %s %d 3 %d %d", path_of("ck"), ZERO_BF16, _i / 3, _i % 3);
     run_ranks(3, arguments);
     ck_assert_int_eq(run("diff -r ck before"), 0);

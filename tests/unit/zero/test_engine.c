@@ -154,7 +154,7 @@ START_TEST(a_schedule_that_differs_between_ranks_is_an_error_on_all)
 }
 END_TEST
 
-/* Whoever is wrong, somebody says so. */
+/* Whichever rank is wrong, one line names the reason. */
 START_TEST(a_setting_that_one_rank_has_wrong_is_named)
 {
     expect_case(3, "odd_setting", "rank 1 has another configuration than rank 0");
@@ -162,7 +162,7 @@ START_TEST(a_setting_that_one_rank_has_wrong_is_named)
 }
 END_TEST
 
-/* The reason is told once, by rank 0. */
+/* Rank 0 logs the reason once. */
 START_TEST(weights_that_were_written_by_half_are_not_computed_with)
 {
     const char *reason = "zero_begin: the weights are incomplete, because the last call that wrote them failed";
@@ -180,7 +180,7 @@ START_TEST(what_does_not_fit_is_refused_with_the_numbers)
 }
 END_TEST
 
-/* Of the cases themselves: one whose settings were misread would pass for another. */
+/* Tests the case programs themselves: one whose settings were misread would pass for another. */
 START_TEST(misspelled_settings_of_test_programs_are_refused)
 {
     static const struct {
@@ -281,7 +281,7 @@ START_TEST(calls_out_of_order_are_errors_on_the_spot)
     ck_assert_int_eq(zero_step(f.engine, 0.1f, NULL, NULL), ZERO_ERROR_ORDER);
     ck_assert_int_eq(zero_step_wait(f.engine, &result), ZERO_ERROR_ORDER);
     ck_assert_int_eq(zero_begin(f.engine, (zero_pass_t)2, NULL), ZERO_ERROR_ARGUMENT); /* there are two kinds */
-    ck_assert_int_eq(zero_engine_trace(f.engine, ZERO_ALL_WORKS, NULL, NULL), ZERO_ERROR_ARGUMENT); /* to whom? */
+    ck_assert_int_eq(zero_engine_trace(f.engine, ZERO_ALL_WORKS, NULL, NULL), ZERO_ERROR_ARGUMENT); /* no function */
     for (int i = 0; i < 2; i++) /* the second leaks nothing of the first */
         ck_assert_int_eq(zero_engine_trace(f.engine, 0, NULL, NULL), ZERO_OK);
     ck_assert_int_eq(zero_alloc(f.engine, ZERO_MEMORY_DATA, 10, &data), ZERO_OK);
@@ -290,9 +290,9 @@ START_TEST(calls_out_of_order_are_errors_on_the_spot)
     ck_assert_int_eq(zero_alloc_activations(f.engine, -1, 0, 10, &data), ZERO_ERROR_ARGUMENT);
     ck_assert_int_eq(zero_begin(f.engine, ZERO_PASS_TRAIN, NULL), ZERO_OK);
     ck_assert_int_eq(zero_alloc(f.engine, ZERO_MEMORY_DATA, 10, &data), ZERO_ERROR_ORDER); /* too late */
-    ck_assert_int_eq(zero_alloc_activations(f.engine, 0, 0, 10, &data), ZERO_ERROR_ORDER); /* likewise */
+    ck_assert_int_eq(zero_alloc_activations(f.engine, 0, 0, 10, &data), ZERO_ERROR_ORDER); /* too late */
     ck_assert_int_eq(zero_begin(f.engine, ZERO_PASS_TRAIN, NULL), ZERO_ERROR_ORDER);       /* in a pass */
-    ck_assert_int_eq(zero_acquire(f.engine, 1, NULL), ZERO_ERROR_ORDER);                   /* 0 comes first */
+    ck_assert_int_eq(zero_acquire(f.engine, 1, NULL), ZERO_ERROR_ORDER);                   /* 0 is the first */
     ck_assert_int_eq(zero_acquire(f.engine, 2, NULL), ZERO_ERROR_ARGUMENT);
     ck_assert_int_eq(zero_acquire(f.engine, -1, NULL), ZERO_ERROR_ARGUMENT);
     ck_assert_int_eq(zero_release(f.engine, 0, NULL), ZERO_ERROR_ORDER); /* not acquired */
@@ -321,7 +321,7 @@ START_TEST(calls_out_of_order_are_errors_on_the_spot)
     ck_assert_int_eq(zero_begin(f.engine, ZERO_PASS_EVAL, NULL), ZERO_ERROR_ORDER); /* in the middle of a step */
     ck_assert_int_eq(zero_step(f.engine, 0.1f, NULL, NULL), ZERO_ERROR_ORDER);      /* one micro-step is missing */
     micro_step(&f, 0x3c00);
-    ck_assert_int_eq(zero_begin(f.engine, ZERO_PASS_TRAIN, NULL), ZERO_ERROR_ORDER); /* the step must come */
+    ck_assert_int_eq(zero_begin(f.engine, ZERO_PASS_TRAIN, NULL), ZERO_ERROR_ORDER); /* zero_step is next */
     ck_assert_int_eq(zero_step(f.engine, 0.1f, NULL, NULL), ZERO_OK);
     ck_assert_int_eq(zero_step_wait(f.engine, &result), ZERO_OK);
     ck_assert(result.step == 1 && !result.skipped);
@@ -411,7 +411,7 @@ static zero_status_t take_first(void *weight, const zero_chunk_t *chunk)
     return ZERO_OK;
 }
 
-/* AdamW's t goes with the moments: a first step after them is as large as the first of all. */
+/* AdamW's t is reset with the moments: the first step after them is as large as the very first. */
 START_TEST(state_without_moments_starts_adamw_anew)
 {
     fixture_t f = fixture_create(1);
@@ -424,7 +424,7 @@ START_TEST(state_without_moments_starts_adamw_anew)
         for (int step = 0; step < 5; step++) {
             micro_step(&f, 0x3c00);
             ck_assert_int_eq(zero_step(f.engine, 0.1f, NULL, NULL), ZERO_OK);
-            if (step == 4) { /* its t is still to come */
+            if (step == 4) { /* before its t is set */
                 ck_assert_int_eq(zero_set_state(f.engine, false, fill_with_ones, &never), ZERO_ERROR_ORDER);
                 ck_assert_int_eq(never, -2); /* not called but for the two tensors before */
             }
@@ -440,7 +440,7 @@ START_TEST(state_without_moments_starts_adamw_anew)
 }
 END_TEST
 
-/* A load that was refused before it wrote anything takes nothing away. */
+/* A load that is refused before it writes anything leaves the state as it was. */
 START_TEST(weights_stay_if_nothing_was_written)
 {
     fixture_t f = fixture_create(1);
@@ -508,10 +508,10 @@ START_TEST(bad_configurations_are_refused)
     bad[4].eps = -1.0f;
     bad[5].dtype = (zero_dtype_t)7;
     bad[6].grad_clip = NAN;
-    bad[7].eps = 0.0f; /* 0 / 0 where a weight has had no gradient */
+    bad[7].eps = 0.0f; /* 0 / 0 for a weight that has had no gradient */
     bad[8].eps = NAN;
     bad[9].eps = INFINITY;
-    bad[10].user_bytes = SIZE_MAX - 4096; /* which, with the plan, would come to little */
+    bad[10].user_bytes = SIZE_MAX - 4096; /* added to the plan it would overflow to a small number */
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         ck_assert_int_eq(zero_engine_create(f.comm, f.device, f.model, &bad[i], &engine), ZERO_ERROR_USAGE);
         ck_assert_int_eq(zero_plan(f.model, &bad[i], ZERO_COMM_AUTO, 2, &plan), ZERO_ERROR_USAGE);

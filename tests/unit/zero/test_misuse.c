@@ -1,6 +1,6 @@
-/* test_misuse.c - what the library does with calls that are wrong: NULL, arguments out of their range, objects
- * destroyed while others use them. Nothing crashes, a status says what kind of error it is, and one line names the
- * function and the argument. Several ranks: runs tests/mpi/engine_cases. */
+/* test_misuse.c - what the library does with wrong calls: NULL, arguments out of range, objects destroyed while others
+ * use them. Nothing crashes, the status gives the kind of error, and one line names the function and the argument.
+ * Several ranks: runs tests/mpi/engine_cases. */
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -184,7 +184,7 @@ START_TEST(engines_refuse_null)
     REFUSED(zero_alloc_activations(f.engine, 0, 0, 8, NULL), "zero_alloc_activations: data is NULL");
     REFUSED(zero_engine_trace(NULL, 0, NULL, NULL), "zero_engine_trace: engine is NULL");
     REFUSED(zero_engine_trace(f.engine, 1, NULL, NULL), "zero_engine_trace: fn is NULL");
-    train(&f); /* none of it has left anything behind */
+    train(&f); /* none of these calls has changed anything */
     fixture_destroy(&f);
 }
 END_TEST
@@ -226,7 +226,7 @@ START_TEST(checkpoints_refuse_null)
 }
 END_TEST
 
-/* What returns a value returns one that means nothing, what returns none does nothing, and neither says anything. */
+/* Calls that return a value return a neutral one, calls that return none do nothing, and neither log anything. */
 START_TEST(calls_without_a_status_accept_null)
 {
     capture_begin();
@@ -273,8 +273,8 @@ END_TEST
 
 /* ---- objects that are destroyed too early ---- */
 
-/* An error line for the first destroy, none for the last; what is kept works until then, and all is freed:
- * LeakSanitizer looks in sanitized builds. */
+/* The first destroy logs an error, the last does not; what is kept works until then, and all is freed: LeakSanitizer
+ * checks that in sanitized builds. */
 START_TEST(what_is_destroyed_too_early_is_kept_for_its_users)
 {
     fixture_t f = fixture_create();
@@ -334,7 +334,7 @@ static void run_case(int n_ranks, const char *name, support_output_t *output)
     ck_assert_msg(code == 0, "%s: exit code %d\n%s", name, code, output->err);
 }
 
-/* The innocent ranks return at once: the case takes no longer than one in which all is well. */
+/* The innocent ranks return at once: the case takes no longer than one without an error. */
 START_TEST(null_on_one_rank_is_an_error_on_the_others)
 {
     support_output_t output;
@@ -345,7 +345,7 @@ START_TEST(null_on_one_rank_is_an_error_on_the_others)
 }
 END_TEST
 
-/* MPI is finalized with the last user: mpirun takes anything else for a failure. */
+/* MPI is finalized with its last user: mpirun takes anything else for a failure. */
 START_TEST(ranks_that_destroy_in_the_wrong_order_end_well)
 {
     support_output_t output;
