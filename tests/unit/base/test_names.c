@@ -1,5 +1,5 @@
-/* test_names.c - finding a name among many: what a walk over all of them finds, for lists of random names that repeat
- * and begin alike. */
+/* test_names.c - finding a name among many gives what a walk over all of them finds, for lists of random names that
+ * repeat and share prefixes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,7 @@ static const char *name_of(const void *user, size_t i)
     return names[i];
 }
 
-/* Of three letters, one of them beyond ASCII: many are equal, and many begin alike. */
+/* Three letters, one of them beyond ASCII: many names are equal, and many share a prefix. */
 static void random_name(char name[NAME_BYTES], uint64_t *random)
 {
     static const char letters[] = "a.\xc3";
@@ -42,7 +42,7 @@ START_TEST(a_name_finds_the_first_entry_with_it)
             char name[2 * NAME_BYTES];
             random_name(name, &random);
             size_t n_bytes = strlen(name), first = 0;
-            strcat(name, question % 2 ? ".m" : ""); /* what stands behind it does not count */
+            strcat(name, question % 2 ? ".m" : ""); /* what follows it does not count */
             while (first < n && (strlen(names_in[first]) != n_bytes || memcmp(names_in[first], name, n_bytes) != 0))
                 first++;
             size_t at = zero_names_find(&names, name, n_bytes);

@@ -159,7 +159,7 @@ START_TEST(instruction_sets_and_threads_give_the_same_bits)
     const zero_dtype_t dtype = (zero_dtype_t)_i;
     const zero_adam_scalars_t scalars = usual_scalars();
     shard_t before = shard_of_any_bits(dtype, 1000003, 21);
-    /* Offsets that differ by array and are odd: no array starts where a vector would. */
+    /* Odd offsets that differ by array: no array starts at a vector's boundary. */
     const zero_adam_segment_t segments[] = {
         {.n_elems = 999001, .param = 3, .state = 1, .grad = 5, .decay = 0.1f},
         {.n_elems = 17, .param = 999980, .state = 999300, .grad = 999100},
@@ -346,7 +346,7 @@ START_TEST(numbers_are_those_of_an_fp64_adamw)
         }
         shard_free(&before);
     }
-    /* The bound is one that the arithmetic comes near to: a bound that nothing reaches would test nothing. */
+    /* The bound is one that the arithmetic comes close to: a bound far away would test nothing. */
     ck_assert_double_gt(largest_w, 0.25);
     free(master);
     shard_free(&s);

@@ -1,6 +1,5 @@
-/* test_linear.c - linear layers against plain fp64 loops: both layouts, every dtype, bias or none, accumulate or not.
- * And that no product allocates, of whatever size.
- */
+/* test_linear.c - linear layers against plain fp64 loops: both layouts, every dtype, with and without bias and
+ * accumulation. And no product allocates, whatever its size. */
 #include "tests/support/allocations.h"
 #include "tests/support/model_fixture.h"
 

@@ -150,7 +150,7 @@ START_TEST(slices_are_added_in_rank_order)
         kernels->sum_slices(&out, slices, 4, ZERO_FP32, 1, false, NULL, NULL);
         ck_assert_float_eq(out, cases[c].sum);
     }
-    /* The slices are summed first, then added to what was there: (1 + 1) survives where 2^25 + 1 + 1 would not. */
+    /* The slices are summed first, then added to the old value: (1 + 1) survives where 2^25 + 1 + 1 would not. */
     const void *ones[] = {&one, &one};
     float out = big;
     kernels->sum_slices(&out, ones, 2, ZERO_FP32, 1, true, NULL, NULL);

@@ -1,6 +1,5 @@
-/* test_rope.c - rotary positions against complex multiplication in fp64, by angles with Hugging Face's fp32 roundings,
- * and against what they are for: turned queries and keys know their distance and nothing else of where they are.
- */
+/* test_rope.c - rotary positions against complex multiplication in fp64, with angles rounded like Hugging Face's in
+ * fp32, and against their purpose: the product of rotated queries and keys depends on their distance alone. */
 #include <complex.h>
 
 #include "tests/support/model_fixture.h"

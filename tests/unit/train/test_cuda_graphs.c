@@ -1,7 +1,7 @@
-/* test_cuda_graphs.c - a unit's recorded work is replayed while it still means the same, and made anew where not.
+/* test_cuda_graphs.c - a unit's captured work is replayed while it still means the same, and captured again if not.
  *
- * The kernels here record for themselves: one operation (put_grad), kept as a list instead of done, so that what a
- * replay does can be seen on the CPU. A toy's backward writes each gradient as its weight; after every call the
+ * The kernels here do their own capturing: one operation (put_grad), kept in a list instead of being done, so that the
+ * effect of a replay can be seen on the CPU. A toy's backward writes each gradient as its weight; after every call the
  * gradient that the engine has now must be the weight that it has now, whatever was replayed.
  */
 #include <stdlib.h>
@@ -264,7 +264,7 @@ START_TEST(another_function_or_loss_weight_is_another_graph)
 }
 END_TEST
 
-/* More questions than are noted: nobody could tell whether the answers are still the same. */
+/* More queries than are stored: whether their answers are still the same could not be checked. */
 START_TEST(a_function_that_asks_too_often_is_computed_every_time)
 {
     zero_engine_t *engine = engine_create(3, 1, 1);
@@ -278,7 +278,7 @@ START_TEST(a_function_that_asks_too_often_is_computed_every_time)
 }
 END_TEST
 
-/* A GPU without memory for a graph, say. What was asked for while it was recorded has not been done. */
+/* For example a GPU without memory for a graph. Nothing that was queued during the capture has been done. */
 START_TEST(what_cannot_be_captured_is_computed)
 {
     zero_engine_t *engine = engine_create(3, 1, 1);

@@ -1,8 +1,8 @@
-/* test_report.c - zerotrain's voice: whole lines, who speaks, what all ranks found said once and nothing lost by that,
+/* test_report.c - zerotrain's lines: whole, from the right rank, one for an error that all ranks found, none lost; and
  * exit codes.
  *
- * With an argument this is a program of its own, which the tests start: one rank of a meeting, or a process that ends
- * while it holds a line.
+ * With an argument this is a program of its own, which the tests start: one rank that meets others, or a process that
+ * ends while it holds a line back.
  */
 #include <signal.h>
 #include <stdlib.h>
@@ -107,7 +107,7 @@ END_TEST
 
 typedef enum voice { NOBODY, ALIKE, OWN, LIBRARY } voice_t;
 
-/* What each rank says, and then all that is read. */
+/* What each rank logs, and then all that is read. */
 static const struct {
     const char *what;
     struct {
@@ -243,7 +243,7 @@ static int end_alone(const char *how)
         raise(SIGINT);
     else if (strcmp(how, "flush") == 0)
         report_flush();
-    else /* waits for a peer that does not come; a signal ends a sleep, not the wait */
+    else /* waits for a peer that does not come; a signal ends the sleep, not the wait */
         for (time_t begin = time(NULL); time(NULL) < begin + 4;)
             sleep(1);
     _exit(0);
@@ -267,7 +267,7 @@ START_TEST(a_delayed_line_is_logged_however_the_run_ends)
 }
 END_TEST
 
-/* Rank 0 holds a line when rank 1 dies, and can meet nobody. */
+/* Rank 0 holds a line back when rank 1 dies, and can meet no other rank. */
 static int meet_the_dead(void)
 {
     zero_comm_t *comm;

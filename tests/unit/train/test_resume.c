@@ -1,8 +1,8 @@
-/* test_resume.c - checkpoints and --resume as a user of zerotrain meets them: a run that stops and resumes is the run
- * that never stopped, to the bit and to the row of its metrics, also where it resumes at another stage; what cannot be
- * resumed or saved is one line and an exit code; nothing that was saved is lost.
+/* test_resume.c - checkpoints and --resume as a user of zerotrain meets them: a run that stops and resumes equals the
+ * run that never stopped, to the bit and to the row of its metrics, also at another stage; what cannot be resumed or
+ * saved is one line and an exit code; nothing that was saved is lost.
  *
- * Text of loss and grad_norm is compared as it stands in the metrics: %.9g gives every fp32 value a text of its own.
+ * Text of loss and grad_norm is compared as it is in the metrics: %.9g gives every fp32 value a different text.
  */
 #include <inttypes.h>
 #include <jansson.h>
@@ -23,7 +23,7 @@
 #define N_STEPS 20
 #define ALONE 0 /* ranks: one, without mpirun */
 
-/* Sizes that divide by nothing, and two micro-steps, so that batches of a step are several. */
+/* Sizes without common divisors, and two micro-steps, so that a step has several batches. */
 static const char CONFIG[] = "[model]\nlayers = 2\ndim = 36\nheads = 3\nvocab_size = 259\nseq_len = 17\n"
                              "[data]\ntrain = text.txt\n"
                              "[train]\nsteps = 20\nglobal_batch = 24\nlr = 3e-3\nwarmup_steps = 3\n"
@@ -106,7 +106,7 @@ static void expect_same_rows(const char *what, const char *a, const char *b)
 
 /* ---- the same run ---- */
 
-/* Stage of the first half and of the second: bf16 takes those that are alike, fp32 and fp16 the others. */
+/* Stages of the first half and of the second: bf16 with equal stages, fp32 and fp16 with different ones. */
 static const int STAGES[][2] = {{0, 0}, {1, 1}, {2, 2}, {3, 3}, {3, 0}, {0, 2}, {2, 1}, {1, 3}};
 #define N_STAGES ((int)(sizeof STAGES / sizeof STAGES[0]))
 
@@ -314,7 +314,7 @@ START_TEST(a_cursor_beyond_what_can_be_counted_is_refused)
 }
 END_TEST
 
-/* Runs on from step 2 with these arguments; what may change is told in one line, once. */
+/* Resumes after step 2 with these arguments; settings that may change are logged in one line, once. */
 static const struct {
     const char *arguments, *line; /* NULL: none */
 } CHANGES[] = {
@@ -350,7 +350,7 @@ START_TEST(changed_settings_are_logged_in_one_line_on_resume)
 }
 END_TEST
 
-/* What this version adds to state.json is compared where it is there, and not asked for where it is not. */
+/* What this version adds to state.json is compared if it is there, and not required. */
 START_TEST(checkpoints_of_older_versions_are_resumed)
 {
     static const struct {
@@ -365,7 +365,7 @@ START_TEST(checkpoints_of_older_versions_are_resumed)
         {"{\"data\": {\"sequences\": 5, \"tokens\": 9000, \"sample\": \"0000000000000000\"}}", ZERO_ERROR_USAGE},
         {"{\"config\": {\"train\": {\"seed\": \"2\"}}}", ZERO_ERROR_USAGE},
         {"{\"config\": {\"model\": {\"layers\": \"77\"}}}", ZERO_ERROR_USAGE},
-        {"{\"config\": [], \"data\": 3}", ZERO_OK}, /* who made it so has no settings to compare */
+        {"{\"config\": [], \"data\": 3}", ZERO_OK}, /* such a checkpoint has no settings to compare */
     };
     static options_t options;
     const data_identity_t data = {.n_tokens = 9000, .sample = 255};
@@ -382,7 +382,7 @@ START_TEST(checkpoints_of_older_versions_are_resumed)
 }
 END_TEST
 
-/* A file may grow to so many blocks: enough for metrics, not for the moments. (One rank alone: several share memory
+/* A file may have at most so many blocks: enough for metrics, not for the moments. (One rank only: several share memory
  * through files. test_checkpoint.c has them.) */
 START_TEST(a_save_that_fails_ends_the_run_and_leaves_the_one_before)
 {
@@ -401,8 +401,8 @@ START_TEST(a_save_that_fails_ends_the_run_and_leaves_the_one_before)
 }
 END_TEST
 
-/* The whole job is killed while it trains and saves at every step; it resumes from what is there, and ends as a run
- * that nobody touched. */
+/* Kills the whole job while it trains and saves at every step; it resumes from what is there, and ends as a run that
+ * was never killed. */
 static const char KILL_SCRIPT[] =
     "n=0\n"
     "while [ $n -lt 4 ]; do\n"

@@ -223,7 +223,7 @@ START_TEST(a_directory_that_cannot_be_written_is_named)
 }
 END_TEST
 
-/* A limit on the size of files stands for the full disk; the captured line is far below it. */
+/* A limit on file sizes stands in for a full disk; the captured line is far below it. */
 START_TEST(a_full_disk_is_an_error_of_the_event_that_meets_it)
 {
     tensorboard_t *tensorboard = must_open();
