@@ -11,12 +11,12 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include <omp.h>
 
 #include "kernels/shard/shard.h"
 #include "kernels/shard/step_math.h"
+#include "tests/support/clock.h"
 
 enum { N_ROUNDS = 9, TRIAD_BYTES = 12, ADAM_BYTES = 28 };
 
@@ -26,13 +26,6 @@ typedef struct arrays {
     uint16_t *param;                    /* with low: bf16's form of master */
     int16_t *low;
 } arrays_t;
-
-static double now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* Pages belong to the thread that writes them first: the same static shares as in the timed loops. */
 static bool arrays_create(arrays_t *x, size_t n_elems)

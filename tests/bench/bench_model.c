@@ -10,11 +10,11 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include <omp.h>
 
 #include "kernels/model/model.h"
+#include "tests/support/clock.h"
 
 enum { DIM = 320, HEADS = 8, LAYERS = 8, VOCAB = 256, SEQ = 256, BATCH = 4, ROWS = BATCH * SEQ, FFN = 4 * DIM };
 
@@ -26,13 +26,6 @@ typedef struct bench {
     float *bias, *mean, *rstd;
     int32_t *tokens; /* [ROWS] */
 } bench_t;
-
-static double now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static zero_weight_t weight_of(const float *data)
 {

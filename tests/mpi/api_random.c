@@ -1,18 +1,18 @@
-/* api_random.c - calls of zero.h at random, against a model of what zero.h allows.
+/* api_random.c - random calls of zero.h, checked against a model of what zero.h allows.
  *
  *     api_random [calls=20000] [seed=1] [verbose=0|1]
  *
- * Alone, or under mpirun, where all ranks make the same calls. Sessions follow one another: a declaration, a device, an
- * engine of a random configuration, saves and checkpoints of its own, all destroyed in a random order. Two calls of
- * three are what a training loop would do next, the others are any call with any arguments, right and wrong ones.
+ * Runs alone, or under mpirun, where all ranks make the same calls. Sessions follow one another: a declaration, a
+ * device, an engine of a random configuration, saves and checkpoints, all destroyed in a random order. Two calls of
+ * three are what a training loop would do next; the others are any call with any arguments, right or wrong.
  *
- * The model (session_t and the expected_* of each call) was written from zero.h alone: for each call it says which
- * statuses may come, and what is so afterwards. What is checked after each call: the status; that a call which succeeds
- * logs no error, and one that fails says why; pointers that are there exactly while they should be; steps, AdamW's t,
- * skipped steps, notices and memory as counted here. Memory errors are for the sanitizers to find.
+ * The model (session_t and the expected_* of each call) was written from zero.h alone: for each call it gives the
+ * statuses that may be returned, and the state afterwards. Checked after each call: the status; that a call that
+ * succeeds logs no error, and one that fails logs why; that pointers are there exactly while they should be; steps,
+ * AdamW's t, skipped steps, notices and memory as counted here. The sanitizers find memory errors.
  *
- * Exit code 0 when every check held, and every kind of call has succeeded where there were calls enough. Otherwise the
- * last calls are printed, and the seed, with which they are the same again.
+ * Exit code 0 if every check held and, given enough calls, every kind of call has succeeded. Otherwise prints the last
+ * calls, and the seed that repeats them.
  */
 #include <math.h>
 #include <stdarg.h>
@@ -29,7 +29,7 @@
 
 #define MAX_UNITS 4
 #define MAX_TENSORS 8
-#define MAX_SAVES 6 /* of a session: they are what takes long */
+#define MAX_SAVES 6 /* per session: saves take most of the time */
 
 /* Sets of statuses. */
 typedef unsigned statuses_t;
@@ -123,7 +123,7 @@ static void give_up(const char *format, ...)
         }                                                                                                              \
     } while (0)
 
-/* Before a call: how it is made. */
+/* Records a call before it is made. */
 static void note(call_t call, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void note(call_t call, const char *format, ...)
 {
@@ -139,7 +139,8 @@ static void note(call_t call, const char *format, ...)
     record.line[0] = 0;
 }
 
-/* After it. quiet: who fails need not say why here: a callback of ours failed, or it has been said before. */
+/* Checks the status of a call. quiet: a failure need not be logged here: a callback of ours failed, or it was logged
+ * before. */
 static zero_status_t judge_as(call_t call, zero_status_t status, statuses_t allowed, bool quiet)
 {
     if ((unsigned)status >= N_STATUSES || !(allowed & (1u << status)))
@@ -175,7 +176,7 @@ static bool one_in(int n)
 
 /* ---- the model ---- */
 
-/* A declaration: what zero.h says of names, shapes and sharing. */
+/* A declaration, by zero.h's rules for names, shapes and sharing. */
 typedef struct declared {
     zero_model_t *model;
     int n_units, n_tensors;
@@ -240,7 +241,7 @@ static zero_unit_t unit_now(const session_t *s)
     return s->position < n ? s->position : 2 * n - 1 - s->position;
 }
 
-/* What may come of a call that is wrong in one way, in two, or in none. */
+/* The statuses that a call may return which is wrong in one way, in two, or in none. */
 static statuses_t expected(bool wrong_argument, bool wrong_order)
 {
     if (!wrong_argument && !wrong_order)
@@ -483,7 +484,7 @@ static void create_engine(session_t *s)
     s->held_bytes = zero_memory_total(&held);
 }
 
-/* Ends well in any state; with a save under way, with a line, and when that ends. */
+/* Allowed in any state. While a save is under way it logs a line, and takes effect when the save ends. */
 static void destroy_engine(session_t *s)
 {
     record.n_error_lines = 0;
@@ -597,7 +598,7 @@ static void set_adam_step(session_t *s)
         s->adam_step = t;
 }
 
-/* Weights from the session's latest checkpoint, whose files are in Hugging Face's layout. */
+/* Loads weights from the session's latest checkpoint, whose files are in Hugging Face's layout. */
 static void load_weights(session_t *s)
 {
     char path[128];
@@ -638,7 +639,7 @@ static void begin(session_t *s, int pass)
     s->acquired = false;
 }
 
-/* Everything that a unit may see of the tensors, and nothing that it may not. */
+/* Checks that exactly the tensors that the unit may use are there. */
 static void check_pointers(const session_t *s)
 {
     const declared_t *d = &s->declared;
@@ -817,7 +818,7 @@ static void check_values(session_t *s)
 
 /* ---- saves and checkpoints ---- */
 
-/* What fails on rank 0 alone is another rank's failure on the others. */
+/* A failure on rank 0 alone is ERROR_PEER on the others. */
 static statuses_t on_rank_0(statuses_t status)
 {
     return record.rank == 0 ? status : MAY(ERROR_PEER);
@@ -877,7 +878,7 @@ static void save_poll(session_t *s)
           expected(is_null || has_no_done, false));
 }
 
-/* Ends the engine, too, where that was destroyed before. */
+/* Also ends the engine, if that was destroyed before. */
 static void save_end(session_t *s)
 {
     note(CALL_save_end, "%s", s->save ? "" : "NULL");
@@ -1040,82 +1041,70 @@ static void go_on(session_t *s)
         begin(s, s->micro_step == 0 && one_in(5));
 }
 
-static void do_anything(session_t *s)
+static void create_or_plan(session_t *s)
 {
-    zero_unit_t unit = any(s->declared.n_units + 2) - 1;
-    switch (any(24)) {
-    case 0:
-        communicate(s);
-        break;
-    case 1:
-        use_device(s);
-        break;
-    case 2:
-        plan(s);
-        break;
-    case 3:
-        one_in(3) ? create_engine(s) : plan(s);
-        break;
-    case 4:
-        init_parameters(s);
-        break;
-    case 5:
-        set_state(s);
-        break;
-    case 6:
-        get_state(s);
-        break;
-    case 7:
-        load_weights(s);
-        break;
-    case 8:
-        begin(s, any(3) == 2 ? 7 : any(2));
-        break;
-    case 9:
-    case 10:
-        acquire(s, unit);
-        break;
-    case 11:
-        leave(s, unit, false);
-        break;
-    case 12:
-        leave(s, unit, true);
-        break;
-    case 13:
-        step(s);
-        break;
-    case 14:
-        step_wait(s);
-        break;
-    case 15:
-        set_adam_step(s);
-        break;
-    case 16:
-    case 17:
-        alloc(s);
-        break;
-    case 18:
-        trace(s);
-        break;
-    case 19:
-        one_in(4) ? save_prepare(s) : save_poll(s);
-        break;
-    case 20:
-        save_begin(s);
-        break;
-    case 21:
-        save_end(s);
-        break;
-    case 22:
-        checkpoint_open(s);
-        break;
-    default:
-        load(s);
-        break;
-    }
+    one_in(3) ? create_engine(s) : plan(s);
 }
 
-/* Objects in any order: whoever goes too early stays for its users. */
+static void begin_anything(session_t *s)
+{
+    begin(s, any(3) == 2 ? 7 : any(2));
+}
+
+static void prepare_or_poll(session_t *s)
+{
+    one_in(4) ? save_prepare(s) : save_poll(s);
+}
+
+static void release_unit(session_t *s, zero_unit_t unit)
+{
+    leave(s, unit, false);
+}
+
+static void end_unit(session_t *s, zero_unit_t unit)
+{
+    leave(s, unit, true);
+}
+
+/* Any call, as likely as it has rows. */
+static void do_anything(session_t *s)
+{
+    static const struct {
+        void (*call)(session_t *s);
+        void (*call_of_unit)(session_t *s, zero_unit_t unit); /* instead */
+    } calls[] = {{communicate, NULL},
+                 {use_device, NULL},
+                 {plan, NULL},
+                 {create_or_plan, NULL},
+                 {init_parameters, NULL},
+                 {set_state, NULL},
+                 {get_state, NULL},
+                 {load_weights, NULL},
+                 {begin_anything, NULL},
+                 {NULL, acquire},
+                 {NULL, acquire},
+                 {NULL, release_unit},
+                 {NULL, end_unit},
+                 {step, NULL},
+                 {step_wait, NULL},
+                 {set_adam_step, NULL},
+                 {alloc, NULL},
+                 {alloc, NULL},
+                 {trace, NULL},
+                 {prepare_or_poll, NULL},
+                 {save_begin, NULL},
+                 {save_end, NULL},
+                 {checkpoint_open, NULL},
+                 {load, NULL}};
+    zero_unit_t unit = any(s->declared.n_units + 2) - 1;
+    int i = any((int)(sizeof calls / sizeof calls[0]));
+    if (calls[i].call)
+        calls[i].call(s);
+    else
+        calls[i].call_of_unit(s, unit);
+}
+
+/* Destroys the objects in a random order: one that is destroyed too early is kept for its users. */
 static void end_session(session_t *s)
 {
     bool gone[6] = {false};

@@ -1,14 +1,16 @@
 /* comm_cases.c - what a communicator promises, one case per promise, as a program to run under mpirun.
  *
- *     comm_cases TRANSPORT CASE [LOG]      TRANSPORT: self, node or mpi, or "through-" and one of these: the transport
- * through host memory, with that one there and the CPU for a device; CASE: a name below, or "all" for those that end
- * well; LOG: a file that takes what all ranks write to stderr
+ *     comm_cases TRANSPORT CASE [LOG]
+ *
+ * TRANSPORT: self, node or mpi, or "through-" and one of these: the transport through host memory, with that host
+ * transport and the CPU as the device. CASE: a name below, or "all" for those that end well. LOG: a file that receives
+ * what all ranks write to stderr.
  *
  * Exit code 0: the promise held on every rank. Bytes in windows follow from (rank, round, position) by a formula, so
- * every rank knows what it must find without asking another. In the cases about failure one rank does wrong and the
- * others say on stderr which status they got and when, and exit with code 3; test_comm.c reads that, in LOG, because
- * mpirun drops output of ranks when it ends a job. The rank that does wrong says before when that is, by the clock that
- * all processes of the host share.
+ * every rank knows what it must find without asking another. In the cases about failure one rank does wrong; the others
+ * print to stderr which status they got and when, and exit with code 3. test_comm.c reads that in LOG, because mpirun
+ * drops output of ranks when it ends a job. The rank that does wrong first prints the time, on the clock that all
+ * processes of the host share.
  */
 #include <mpi.h>
 #include <signal.h>
@@ -21,17 +23,19 @@
 
 #include "comm/comm.h"
 #include "comm/gpu/through_host.h"
+#include "tests/support/clock.h"
 #include "tests/support/support.h"
 #include "zero/device/device.h"
 
 static const size_t sizes[] = {0, 1, 17, 4095, 65537, 300007};
 #define N_SIZES (sizeof(sizes) / sizeof(sizes[0]))
-#define OFFSET 5 /* windows are used from an odd place */
+#define OFFSET 5 /* windows are used from an odd offset */
 #define FAILURE_SEEN 3
 
 static const char *current_case;
-static zero_comm_t *comm, *host; /* host: what `comm` stands beside, through host memory; else NULL */
-static zero_device_t *cpu;       /* with it */
+static zero_comm_t *comm,
+    *host;                 /* host: the host transport below `comm`, if that goes through host memory; else NULL */
+static zero_device_t *cpu; /* with it */
 
 #define EXPECT(condition)                                                                                              \
     do {                                                                                                               \
@@ -46,13 +50,6 @@ static _Noreturn void broken(const char *condition, int line)
     if (comm)
         zero_comm_abort(comm, EXIT_FAILURE);
     exit(EXIT_FAILURE);
-}
-
-static double now_s(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now); /* one clock for all ranks of the host */
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 static void pause_s(double seconds)
@@ -109,7 +106,7 @@ static void windows_are_zeroed_and_aligned(void)
     }
 }
 
-/* Each rank publishes its shard at one place; the full buffer is elsewhere, and nothing beyond it is touched. */
+/* Each rank publishes its shard at one address; the full buffer is elsewhere, and nothing beyond it is touched. */
 static void gather_of_shards(void)
 {
     for (size_t i = 0; i < N_SIZES; i++) {
@@ -189,7 +186,7 @@ static void exchange_brings_my_slice_of_every_rank(void)
     free(slices);
 }
 
-/* Ranks of random speed write, fence, read, fence, and write again at once: no round sees another's bytes. */
+/* Ranks of random speed write, fence, read, fence, and write again at once: no round reads another's bytes. */
 static void rounds_do_not_mix(void)
 {
     const size_t n = 3001;
@@ -219,7 +216,8 @@ static void rounds_do_not_mix(void)
     free(all);
 }
 
-/* One rank's memory ends (its file size limit stands in for that): all fail alike, and go on without that window. */
+/* One rank has no memory left (its file size limit stands in for that): all ranks fail alike, and continue without that
+ * window. */
 static void window_that_one_rank_cannot_have(void)
 {
     const int poor = comm->size - 1;
@@ -278,7 +276,7 @@ static void broadcast_from_every_root(void)
     EXPECT(zero_comm_broadcast(comm, &byte, 1, -1) == ZERO_ERROR_ARGUMENT);
 }
 
-/* Numbers of very different size, whose sum depends on the order. */
+/* Numbers of very different magnitude, whose sum depends on the order. */
 static double term(int rank, size_t i)
 {
     uint64_t random = (uint64_t)rank * 1000003u + i;
@@ -318,7 +316,7 @@ static void all_agree_when_one_fails(void)
     EXPECT_OK(zero_comm_agree(comm, ZERO_OK));
 }
 
-/* Nobody leaves before the last has come. */
+/* No rank leaves the barrier before the last has entered. */
 static void barrier_waits_for_the_last(void)
 {
     double *came = allocate((size_t)comm->size * sizeof(*came));
@@ -397,7 +395,7 @@ static zero_status_t never(zero_device_t *device, zero_event_t event, bool *reac
     return ZERO_OK;
 }
 
-/* What they wait for where a device waits for peers, and the host for the device. */
+/* What the ranks wait for when a device waits for peers, and the host for the device. */
 static _Noreturn void wait_for_a_device(void)
 {
     const zero_device_ops_t ops = {.event_query = never};
@@ -608,7 +606,7 @@ static const struct {
 #undef CASE
 };
 
-/* "mpi-fallback": shared memory is wanted but rank 0 cannot make any; MPI was started by the program itself. */
+/* "mpi-fallback": shared memory is wanted but rank 0 cannot create any; the program itself has started MPI. */
 static void create_without_shared_memory(void)
 {
     struct rlimit before;
@@ -624,7 +622,7 @@ static void create_without_shared_memory(void)
 
 /* ---- Through host memory ---- */
 
-/* The slowest of devices: it copies nothing before somebody waits for it. */
+/* The slowest of devices: it copies nothing until the host waits for it. */
 static struct {
     void *dst;
     const void *src;
@@ -647,10 +645,10 @@ static zero_status_t copy_late(zero_device_t *device, void *dst, const void *src
     queued[n_queued].dst = dst;
     queued[n_queued].src = src;
     queued[n_queued++].n_bytes = n_bytes;
-    return comm->size > 1 ? ZERO_OK : wait_for_copies(device, stream); /* one rank has nobody to wait for */
+    return comm->size > 1 ? ZERO_OK : wait_for_copies(device, stream); /* one rank waits for no other */
 }
 
-/* Pages for pieces, so that most sizes take several of them. */
+/* Buffer sizes that cut most transfers into several chunks. */
 static zero_comm_t *through_host(void)
 {
     zero_comm_t *made;
@@ -702,8 +700,8 @@ int main(int argc, char **argv)
     int initialized = 0, finalized = 0;
     MPI_Initialized(&initialized);
     MPI_Finalized(&finalized);
-    EXPECT(initialized == (getenv("OMPI_COMM_WORLD_RANK") != NULL)); /* mpirun's mark */
-    EXPECT(finalized == (initialized && !fallback));                 /* who starts MPI ends it */
+    EXPECT(initialized == (getenv("OMPI_COMM_WORLD_RANK") != NULL)); /* set by mpirun */
+    EXPECT(finalized == (initialized && !fallback));                 /* whoever starts MPI ends it: here it was us */
     if (finalized)
         EXPECT(zero_comm_create(ZERO_COMM_AUTO, &comm) == ZERO_ERROR_UNSUPPORTED && comm == NULL);
     if (fallback)

@@ -1,12 +1,14 @@
-/* disagree_cases.c - ranks that do not do the same, one case a mistake, as a program to run under mpirun.
+/* disagree_cases.c - ranks that do not do the same, one case per mistake, as a program to run under mpirun.
  *
- *     disagree_cases COMM DEVICE CASE LOG      COMM: auto or mpi; DEVICE: cpu or async (async_device.h); CASE: a name
- * below, or "absent" or "other_kind", which is about zero_comm_create itself, in a program that runs MPI already; LOG:
- * takes what all ranks write to stderr, which mpirun drops when it ends a job
+ *     disagree_cases COMM DEVICE CASE LOG
  *
- * Every rank trains a toy of three units, and one of them does something else than the others. Each says which status
- * it got first, "rank 1 got ZERO_ERROR_MISMATCH", and ends with code 3. What it should say before is test_agree.c's to
- * know. In the first cases all do the same, and end with code 0.
+ * COMM: auto or mpi. DEVICE: cpu or async (async_device.h). CASE: a name below, or "absent" or "other_kind", which are
+ * about zero_comm_create itself, in a program that already runs MPI. LOG: a file that receives what all ranks write to
+ * stderr, which mpirun drops when it ends a job.
+ *
+ * Every rank trains a toy of three units, and one of them does something different. Each prints the first status that
+ * it got, "rank 1 got ZERO_ERROR_MISMATCH", and ends with code 3. test_agree.c knows what must be logged before. In the
+ * first cases all ranks do the same, and end with code 0.
  */
 #include <mpi.h>
 #include <string.h>
@@ -155,7 +157,7 @@ static zero_status_t one_leaves(void)
     return train(engines[0], 0.25f);
 }
 
-/* Bytes that a later broadcast of as many would take for its own. */
+/* As many bytes as a later broadcast, which could take them for its own. */
 static zero_status_t one_broadcasts_twice(void)
 {
     double data = rank;
@@ -197,7 +199,7 @@ static zero_status_t create(const char *name, zero_comm_kind_t kind)
     return zero_comm_create(rank == ODD ? ZERO_COMM_NCCL : kind, &comm);
 }
 
-/* Says what came of it. Returns the program's exit code. */
+/* Prints the outcome. Returns the program's exit code. */
 static int finish(zero_status_t status)
 {
     fprintf(stderr, "rank %d got %s\n", rank, zero_status_name(status));

@@ -4,30 +4,30 @@
  *         Keys: stage=3 dtype=bf16|fp32|fp16 prefetch=1 micro_steps=1 every=0|1 steps=6 nan_at=0 poison=0|1
  *               comm=auto|mpi nccl=0|1 (nccl_reduction) device=cpu|cuda|cuda-shared rows=101 (of the largest tensor)
  *               staging=0 (staging_bytes; 0: its default) offload=0 (percent of the state) update=auto|device|host
- *               fill=0|1 (weights and moments come from zero_set_state, and are others on every rank)
- *         Trains and prints, from rank 0, a line a step: loss, grad norm (%.9g) and a hash of every full parameter as
- *         an eval pass sees it. Checks on every rank: parameters equal on all ranks; weights against an fp64 AdamW on
- *         the exact global gradient; what is held equals the plan; no allocation after step 2; notices are the
- *         largest of all ranks'.
+ *               fill=0|1 (weights and moments come from zero_set_state, and differ between ranks)
+ *         Trains and prints, from rank 0, a line per step: loss, grad norm (%.9g) and a hash of every full parameter as
+ *         an eval pass sees it. Checks on every rank: parameters are equal on all ranks; weights agree with an fp64
+ * AdamW on the exact global gradient; held memory equals the plan; no allocation after step 2; notices are the largest
+ *         of all ranks'.
  *     engine_cases mismatch
  *         Rank 1 declares another shape: MISMATCH on all ranks.
  *     engine_cases odd_setting
  *         Rank 1 has a setting that is out of range: MISMATCH on all ranks.
  *     engine_cases odd_threads
- *         The same of one that may differ: USAGE there, PEER on the others.
+ *         The same with a setting that may differ between ranks: USAGE there, PEER on the others.
  *     engine_cases too_large
  *         Rank 1 asks for more memory than any machine has: MEMORY there, PEER on the others.
  *     engine_cases failed_fill [key=value ...]
- *         Rank 1 fails in the middle of zero_set_state: IO there, PEER on the others, and nobody computes with what was
- *         written until all is written again.
+ *         Rank 1 fails in the middle of zero_set_state: IO there, PEER on the others, and no rank can compute with what
+ *         was written until all of it is written again.
  *     engine_cases null_on_one_rank
- *         Rank 1 passes NULL to every call that tells the others: ARGUMENT there, PEER on the others.
+ *         Rank 1 passes NULL to every collective call: ARGUMENT there, PEER on the others.
  *     engine_cases destroy_order
  *         Communicator, device and engine are destroyed while a save and a checkpoint use them.
  *     engine_cases lost_rank
- *         Rank 1 leaves in the middle of a pass: the others get a status.
+ *         Rank 1 exits in the middle of a pass: the others get a status.
  *
- * Exit code 0 when every check held.
+ * Exit code 0 if every check held.
  */
 #include <math.h>
 #include <stdio.h>
@@ -109,9 +109,9 @@ static toy_t toy_create(int64_t width, int64_t rows)
     return toy;
 }
 
-/* Rank r's gradient of element e in a use of tensor t: a multiple of 1/64 with few bits, exact in bf16, so that the sum
- * over ranks and micro-steps is known exactly. Up to four ranks' sum, of two uses each, is exact in bf16 too, in any
- * order: NCCL's is the same as ours. */
+/* Returns rank r's gradient of element e in one use of tensor t: a multiple of 1/64 with few bits, exact in bf16, so
+ * that the sum over ranks and micro-steps is known exactly. The sum over up to four ranks, with two uses each, is exact
+ * in bf16 too, in any order: NCCL's equals ours. */
 static float gradient(int rank, int64_t step, int micro_step, int tensor, uint64_t e, int use)
 {
     uint64_t x = e * 2654435761u + (uint64_t)rank * 40503u + (uint64_t)step * 97u + (uint64_t)micro_step * 31u +
@@ -166,7 +166,7 @@ static double reference_step(reference_t *ref, const toy_t *toy, int n_ranks, co
 typedef struct visit {
     const toy_t *toy;
     reference_t *ref;
-    bool copy;        /* take the engine's state as the reference's, else compare its weights */
+    bool copy;        /* copy the engine's state to the reference, else compare its weights */
     double worst;     /* largest |difference| */
     uint64_t n_elems; /* seen */
 } visit_t;
@@ -198,7 +198,7 @@ static double visit_all(zero_engine_t *engine, zero_comm_t *comm, const toy_t *t
     return visit.worst;
 }
 
-/* ---- weights and moments that a rank makes up: every rank its own, with every bit of fp32 in use ---- */
+/* ---- weights and moments that a rank makes up: different on every rank, with every bit of fp32 in use ---- */
 
 static float made_up(int rank, zero_tensor_t tensor, uint64_t element, int array)
 {
@@ -211,7 +211,7 @@ static float made_up(int rank, zero_tensor_t tensor, uint64_t element, int array
 typedef struct filler {
     int rank;
     int n_chunks; /* seen */
-    int fails_at; /* this chunk, from 1; 0: none */
+    int fails_at; /* at this chunk, from 1; 0: never */
     bool with_moments;
 } filler_t;
 
@@ -278,7 +278,7 @@ static void upload(zero_device_t *device, void *data, size_t n_bytes)
     OK(zero_device_synchronize(device));
 }
 
-/* An eval pass that hashes every full parameter (FNV-1a), and must hash alike on all ranks. */
+/* Runs an eval pass that hashes every full parameter (FNV-1a). The hash must be equal on all ranks. */
 static uint64_t hash_params(zero_engine_t *engine, zero_device_t *device, const toy_t *toy, zero_dtype_t dtype)
 {
     uint64_t hash = UINT64_C(1469598103934665603);
@@ -301,8 +301,8 @@ static uint64_t hash_params(zero_engine_t *engine, zero_device_t *device, const 
     return hash;
 }
 
-/* Writes a unit's gradients. With `poison` it writes NaN first wherever it may overwrite, so that a place that is not
- * its own, or a reader who comes too early, shows. */
+/* Writes a unit's gradients. With `poison` it first writes NaN wherever it may overwrite, which shows a wrong address
+ * or a reader that comes too early. */
 static void write_grads(zero_engine_t *engine, zero_device_t *device, const toy_t *toy, zero_unit_t unit, int rank,
                         int64_t step, int micro_step, const settings_t *s)
 {
@@ -380,93 +380,129 @@ static zero_config_t make_config(const settings_t *s)
     return config;
 }
 
-static int train(const settings_t *s)
-{
-    CHECK(s->rows <= MAX_ROWS, "%d rows", s->rows);
+typedef struct training {
+    const settings_t *s;
+    zero_config_t config;
     zero_comm_t *comm;
     zero_device_t *device;
     zero_engine_t *engine;
-    zero_memory_t plan;
-    zero_step_result_t result;
-    void *block;
+    toy_t toy;
+    reference_t ref;
     double *device_loss;
-    zero_config_t config = make_config(s);
-    toy_t toy = toy_create(37, s->rows);
-    reference_t ref = {0};
-    OK(zero_comm_create(s->kind, &comm));
-    allocations_leave_out_other_threads();
-    OK(zero_device_create(s->device, comm, &device));
-    OK(zero_engine_create(comm, device, toy.model, &config, &engine));
-    int rank = zero_comm_rank(comm), n_ranks = zero_comm_size(comm);
-    OK(zero_plan(toy.model, &config,
-                 s->device >= ZERO_DEVICE_CUDA              ? ZERO_COMM_NCCL
-                 : strcmp(zero_comm_name(comm), "mpi") == 0 ? ZERO_COMM_MPI
-                                                            : ZERO_COMM_AUTO,
-                 n_ranks, &plan));
-    zero_memory_t held = zero_engine_memory(engine);
+    int rank, n_ranks;
+    uint64_t hash; /* of the parameters after the last step */
+} training_t;
+
+/* Checks that the engine holds what zero_plan said. */
+static void check_held(const training_t *t)
+{
+    zero_memory_t plan, held = zero_engine_memory(t->engine);
+    OK(zero_plan(t->toy.model, &t->config,
+                 t->s->device >= ZERO_DEVICE_CUDA              ? ZERO_COMM_NCCL
+                 : strcmp(zero_comm_name(t->comm), "mpi") == 0 ? ZERO_COMM_MPI
+                                                               : ZERO_COMM_AUTO,
+                 t->n_ranks, &plan));
     CHECK(memcmp(&plan, &held, sizeof plan) == 0, "plan %llu bytes, held %llu",
           (unsigned long long)zero_memory_total(&plan), (unsigned long long)zero_memory_total(&held));
-    for (int t = 0; t < toy.n_tensors; t++) {
-        ref.w[t] = calloc(toy.n_elems[t], sizeof(double));
-        ref.m[t] = calloc(toy.n_elems[t], sizeof(double));
-        ref.v[t] = calloc(toy.n_elems[t], sizeof(double));
-    }
-    OK(zero_alloc(engine, ZERO_MEMORY_DATA, sizeof *device_loss, &block));
-    device_loss = block;
-    OK(zero_init_parameters(engine));
-    if (s->fill) {
-        make_up_state(engine, rank, false);
-        make_up_state(engine, rank, true);
-    }
-    visit_all(engine, comm, &toy, &ref, true);
+}
 
-    uint64_t before = hash_params(engine, device, &toy, s->dtype);
-    check_same_on_all_ranks(comm, before);
+static void open_training(training_t *t, const settings_t *s)
+{
+    void *block;
+    *t = (training_t){.s = s, .config = make_config(s), .toy = toy_create(37, s->rows)};
+    OK(zero_comm_create(s->kind, &t->comm));
+    allocations_leave_out_other_threads();
+    t->rank = zero_comm_rank(t->comm);
+    t->n_ranks = zero_comm_size(t->comm);
+    OK(zero_device_create(s->device, t->comm, &t->device));
+    OK(zero_engine_create(t->comm, t->device, t->toy.model, &t->config, &t->engine));
+    check_held(t);
+    for (int i = 0; i < t->toy.n_tensors; i++) {
+        t->ref.w[i] = calloc(t->toy.n_elems[i], sizeof(double));
+        t->ref.m[i] = calloc(t->toy.n_elems[i], sizeof(double));
+        t->ref.v[i] = calloc(t->toy.n_elems[i], sizeof(double));
+    }
+    OK(zero_alloc(t->engine, ZERO_MEMORY_DATA, sizeof *t->device_loss, &block));
+    t->device_loss = block;
+    OK(zero_init_parameters(t->engine));
+    if (s->fill) {
+        make_up_state(t->engine, t->rank, false);
+        make_up_state(t->engine, t->rank, true);
+    }
+    visit_all(t->engine, t->comm, &t->toy, &t->ref, true);
+    t->hash = hash_params(t->engine, t->device, &t->toy, s->dtype);
+    check_same_on_all_ranks(t->comm, t->hash);
+}
+
+static void close_training(training_t *t)
+{
+    for (int i = 0; i < t->toy.n_tensors; i++) {
+        free(t->ref.w[i]);
+        free(t->ref.m[i]);
+        free(t->ref.v[i]);
+    }
+    zero_engine_destroy(t->engine);
+    zero_device_destroy(t->device);
+    zero_model_destroy(t->toy.model);
+    zero_comm_destroy(t->comm);
+}
+
+static zero_step_result_t make_step(training_t *t, int64_t step)
+{
+    zero_step_result_t result;
+    allocations_start();
+    double loss = (t->rank + 1) * 0.125 * (double)step;
+    OK(zero_device_copy(t->device, t->device_loss, &loss, sizeof loss, NULL));
+    for (int k = 0; k < t->s->micro_steps; k++)
+        micro_step_pass(t->engine, t->device, &t->toy, t->rank, step, k, t->s);
+    set_notice(t->engine, t->rank, (uint64_t)step);
+    OK(zero_step(t->engine, 0.01f, t->device_loss, NULL));
+    OK(zero_step_wait(t->engine, &result));
+    unsigned long allocations = allocations_stop();
+    /* MPI may allocate for its messages, CUDA and NCCL in their calls. */
+    CHECK(step < 3 || allocations == 0 || strcmp(zero_comm_name(t->comm), "mpi") == 0 ||
+              t->s->device >= ZERO_DEVICE_CUDA,
+          "%lu allocations in step %lld", allocations, (long long)step);
+    return result;
+}
+
+/* Compares the step's result and the new weights with the reference, which it moves on by a step. */
+static void check_step(training_t *t, int64_t step, const zero_step_result_t *result)
+{
+    const int n = t->n_ranks;
+    uint64_t hash = hash_params(t->engine, t->device, &t->toy, t->s->dtype);
+    check_same_on_all_ranks(t->comm, hash);
+    CHECK(result->step == (uint64_t)step, "step %llu", (unsigned long long)result->step);
+    CHECK((double)result->loss == 0.125 * (double)step * n * (n + 1) / 2, "loss %g", (double)result->loss);
+    check_notice(result, n);
+    if (t->s->nan_at == step) {
+        CHECK(result->skipped && hash == t->hash, "a step with NaN was not skipped");
+    } else {
+        double norm = reference_step(&t->ref, &t->toy, n, t->s, &t->config, step, (double)0.01f);
+        /* Sums of exact gradients are exact; squares and their sum are rounded: n_partials * 2^-24 at most. */
+        CHECK(!result->skipped && fabs((double)result->grad_norm - norm) <= 1e-6 * norm, "norm %.9g, not %.9g",
+              (double)result->grad_norm, norm);
+        CHECK(hash != t->hash, "the weights did not change");
+        /* AdamW in fp32 against fp64: a few roundings of |w| ~ 1 per step. */
+        double worst = visit_all(t->engine, t->comm, &t->toy, &t->ref, false);
+        CHECK(worst < 1e-6 * (double)step, "weights are off by %g", worst);
+    }
+    t->hash = hash;
+}
+
+static int train(const settings_t *s)
+{
+    training_t t;
+    CHECK(s->rows <= MAX_ROWS, "%d rows", s->rows);
+    open_training(&t, s);
     for (int64_t step = 1; step <= s->steps; step++) {
-        allocations_start();
-        double loss = (rank + 1) * 0.125 * (double)step;
-        OK(zero_device_copy(device, device_loss, &loss, sizeof loss, NULL));
-        for (int k = 0; k < s->micro_steps; k++)
-            micro_step_pass(engine, device, &toy, rank, step, k, s);
-        set_notice(engine, rank, (uint64_t)step);
-        OK(zero_step(engine, 0.01f, device_loss, NULL));
-        OK(zero_step_wait(engine, &result));
-        unsigned long allocations = allocations_stop();
-        /* MPI's messages may allocate within MPI, CUDA's and NCCL's calls within those. */
-        CHECK(step < 3 || allocations == 0 || strcmp(zero_comm_name(comm), "mpi") == 0 || s->device >= ZERO_DEVICE_CUDA,
-              "%lu allocations in step %lld", allocations, (long long)step);
-        uint64_t hash = hash_params(engine, device, &toy, s->dtype);
-        check_same_on_all_ranks(comm, hash);
-        CHECK(result.step == (uint64_t)step, "step %llu", (unsigned long long)result.step);
-        CHECK((double)result.loss == 0.125 * (double)step * n_ranks * (n_ranks + 1) / 2, "loss %g",
-              (double)result.loss);
-        check_notice(&result, n_ranks);
-        if (s->nan_at == step) {
-            CHECK(result.skipped && hash == before, "a step with NaN was not skipped");
-        } else {
-            double norm = reference_step(&ref, &toy, n_ranks, s, &config, step, (double)0.01f);
-            /* sums of exact gradients are exact; squares and their sum are rounded: n_partials * 2^-24 and less */
-            CHECK(!result.skipped && fabs((double)result.grad_norm - norm) <= 1e-6 * norm, "norm %.9g, not %.9g",
-                  (double)result.grad_norm, norm);
-            CHECK(hash != before, "the weights did not change");
-            /* fp32 AdamW against fp64: a few roundings of |w| ~ 1 a step */
-            double worst = visit_all(engine, comm, &toy, &ref, false);
-            CHECK(worst < 1e-6 * (double)step, "weights are off by %g", worst);
-        }
-        before = hash;
-        if (rank == 0)
+        zero_step_result_t result = make_step(&t, step);
+        check_step(&t, step, &result);
+        if (t.rank == 0)
             printf("%lld %.9g %.9g %d %016llx\n", (long long)step, (double)result.loss, (double)result.grad_norm,
-                   result.skipped, (unsigned long long)hash);
+                   result.skipped, (unsigned long long)t.hash);
     }
-    for (int t = 0; t < toy.n_tensors; t++) {
-        free(ref.w[t]);
-        free(ref.m[t]);
-        free(ref.v[t]);
-    }
-    zero_engine_destroy(engine);
-    zero_device_destroy(device);
-    zero_model_destroy(toy.model);
-    zero_comm_destroy(comm);
+    close_training(&t);
     return 0;
 }
 
@@ -496,7 +532,7 @@ static zero_status_t count_calls(void *user, const zero_chunk_t *chunk)
     return ZERO_OK;
 }
 
-/* The weights of rank 1 are written by half: nobody trains, evaluates, reads or saves before they are whole again. */
+/* Rank 1's weights are half written: no rank can train, evaluate, read or save until they are complete again. */
 static int failed_fill(const settings_t *s)
 {
     zero_comm_t *comm;
@@ -535,7 +571,7 @@ static int failed_fill(const settings_t *s)
     return 0;
 }
 
-/* Every call with NULL in one place on rank 1, with nothing wrong on the others. */
+/* Every call with one NULL argument on rank 1, and correct arguments on the others. */
 static int null_on_one_rank(void)
 {
     zero_comm_t *comm;
@@ -569,7 +605,7 @@ static int null_on_one_rank(void)
     zero_device_destroy(device);
     zero_model_destroy(toy.model);
     zero_comm_destroy(comm);
-    rmdir("nowhere"); /* rank 0 made it */
+    rmdir("nowhere"); /* rank 0 created it */
     return 0;
 }
 

@@ -1,12 +1,12 @@
-/* memory_cases.c - what a training run allocates and holds, counted and measured, in one rank or several.
+/* memory_cases.c - what a training run allocates and holds, counted and measured, on one rank or several.
  *
  *     memory_cases held [options] CFG.ini         trains two steps as zerotrain would; checks on every rank that the
- *         engine's counters equal the plan, and prints from rank 0, a line a category, "NAME: BYTES", and then what the
- *         processes really took, the mean over ranks: "measured: BYTES" (no such line where the kernel does not tell)
+ *         engine's counters equal the plan. Rank 0 prints a line per category, "NAME: BYTES", and then what the
+ * processes really use, the mean over ranks: "measured: BYTES" (no such line if the kernel does not report it)
  *     memory_cases allocations [options] CFG.ini  runs zerotrain's whole loop for 2, 4 and 14 steps, the last with one
  *         rank once 250 ms late; fails unless the last two make the same number of heap allocations on every rank
  *
- * Options and file are zerotrain's. Exit code 0 when every check held.
+ * Options and file are zerotrain's. Exit code 0 if every check held.
  */
 #include <inttypes.h>
 #include <signal.h>
@@ -32,13 +32,13 @@ static double rollup_bytes(const char *text, const char *key)
     return line && sscanf(line + strlen(key), " %llu kB", &kib) == 1 ? (double)kib * 1024 : NOT_TOLD;
 }
 
-/* Bytes of memory that the ranks hold together, but for pages of files (code). A page that k processes have mapped and
- * touched counts 1/k in each one's proportional set size (Pss): windows, which peers map too, count once in the sum,
- * where a sum of resident sizes would count them once a rank. NOT_TOLD before Linux 5.9. [collective] */
+/* Returns the bytes of memory that the ranks hold together, without pages of files (code). A page that k processes have
+ * mapped and touched counts 1/k in each one's proportional set size (Pss). So windows, which peers map too, count once
+ * in the sum; in a sum of resident sizes they would count once per rank. NOT_TOLD before Linux 5.9. [collective] */
 static double measure_all_ranks(zero_comm_t *comm)
 {
     static char text[8192];
-    OK(zero_comm_barrier(comm)); /* nobody faults pages in while others count */
+    OK(zero_comm_barrier(comm)); /* no rank faults pages in while others count */
     FILE *file = fopen("/proc/self/smaps_rollup", "r");
     if (!file)
         return NOT_TOLD;
@@ -83,7 +83,7 @@ static void check_held(const trainer_t *t)
               zero_memory_name((zero_memory_category_t)c), held.bytes[c], plan.bytes[c]);
 }
 
-/* The tokens matter to nobody; that every buffer is used does. */
+/* The values of the tokens do not matter; that every buffer is used does. */
 static void two_steps(trainer_t *t)
 {
     const options_t *o = t->options;
@@ -136,7 +136,8 @@ static int held(const options_t *options, zero_comm_t *comm)
     return 0;
 }
 
-/* Long enough for its peers to look after this rank. Where in the run it falls is chance: nowhere may it allocate. */
+/* Long enough for the peers to check this rank. At which point of the run it happens is chance: none of them may
+ * allocate. */
 static void be_late(int signal)
 {
     (void)signal;
@@ -168,7 +169,7 @@ static int allocations(const options_t *options, zero_comm_t *comm)
     if (zero_comm_rank(comm) == 1)
         be_late_soon();
     unsigned long more = allocations_of(options, comm, 14);
-    printf("%s\n", fewer == 0 ? "nothing counted" : "counted"); /* a sanitizer's own malloc stands in the way */
+    printf("%s\n", fewer == 0 ? "nothing counted" : "counted"); /* a sanitizer replaces malloc itself */
     CHECK(more == fewer, "4 steps: %lu allocations, 14 steps: %lu", fewer, more);
     return 0;
 }

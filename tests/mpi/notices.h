@@ -1,5 +1,5 @@
-/* notices.h - what ranks give zero_set_notice before each step of a case, and what every rank must be told: numbers
- * that rise and fall, set at other steps on other ranks. */
+/* notices.h - what ranks pass to zero_set_notice before each step of a case, and what every rank must receive: numbers
+ * that rise and fall, set at different steps on different ranks. */
 #ifndef TEST_NOTICES_H
 #define TEST_NOTICES_H
 

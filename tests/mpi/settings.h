@@ -1,6 +1,5 @@
-/* settings.h - key=value arguments of the programs here, by a table: a row a key. What is no row's, or no value of it,
- * ends the program: a case whose settings were misread would pass for another.
- */
+/* settings.h - parses key=value arguments of these programs by a table with a row per key. An unknown key or value ends
+ * the program: a case whose settings were misread would pass for another. */
 #ifndef TEST_SETTINGS_H
 #define TEST_SETTINGS_H
 
@@ -52,8 +51,8 @@ static inline void setting_take(const char *argument, const setting_row_t *rows,
                 *(const char **)at = value;
                 return;
             }
-            int *place = at;
-            *place = row->names ? setting_name(argument, value, row->names) : setting_number(argument, value);
+            int *number = at;
+            *number = row->names ? setting_name(argument, value, row->names) : setting_number(argument, value);
             return;
         }
     CHECK(false, "%s: no such setting", argument);

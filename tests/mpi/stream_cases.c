@@ -2,34 +2,30 @@
  *
  *     stream_cases [key=value ...] [/ key=value ...] ...
  *
- * Runs one after the other. Keys and what they are unless given:
+ * Makes the runs between the slashes one after the other. Keys and their defaults:
  *
  *     device=async (or cpu) stage=3 dtype=bf16 (fp32, fp16) prefetch=1 micro_steps=1 every=0 steps=12 overlap=1
  *     offload=0 (percent of the state; -1: auto) update=auto (or device, host) threads=0 (of the host's update)
  *     buffer=4096 (offload_buffer_bytes; 0: its default) pins=1 (memory can be pinned)
- *     available=BYTES (that the device tells) nccl=0 (nccl_reduction) nan_at=0 (the step)
- *     activations=0 (bytes a unit keeps from its forward to its backward) spans=0 (units more, at most, that these are
- *     said to matter for on either side)
- *     asks=0 (1: the state is read after every third step and set after every fifth, while steps are under way)
- *     rows=61 (of the embedding's table) untied=0 (1: the head has a table of its own)
- *     staging=0 (staging_bytes; 0: its default) comm=auto (or mpi, for all runs and before their other keys)
- *     seed=1 delay_us=300 slow_gathers=0 (times as late as other work) fault=0 (async_fault_t) trace=0
- *     blocks=5 (units between the embedding and the head) calls=0 (1: prints the last step's calls of the driver, too)
- *     check=0 (config.check)
- *     late=1 (0: each step is waited for before the next begins)
- *     idle_ms=0 (that the host lets the device stand still after an evaluation, which is nobody's wait)
- *     loses=0 (1: in the end, or so it seems, a peer, with work under way)
- *     load= (a directory of checkpoints, whose latest the run goes on from) save= (one to write to after the steps)
+ *     available=BYTES (that the device reports) nccl=0 (nccl_reduction) nan_at=0 (the step)
+ *     activations=0 (bytes a unit keeps from its forward to its backward) spans=0 (units by which their declared span
+ * is longer than needed, at most, on either side) asks=0 (1: the state is read after every third step and set after
+ * every fifth, while steps are under way) rows=61 (of the embedding's table) untied=0 (1: the head has a table of its
+ * own) staging=0 (staging_bytes; 0: its default) comm=auto (or mpi, for all runs and before their other keys) seed=1
+ * delay_us=300 slow_gathers=0 (times as late as other work) fault=0 (async_fault_t) trace=0 blocks=5 (units between the
+ * embedding and the head) calls=0 (1: also prints the last step's driver calls) check=0 (config.check) late=1 (0: each
+ * step is waited for before the next begins) idle_ms=0 (for which the host leaves the device idle after an evaluation,
+ * which must not count as a wait) loses=0 (1: at the end a peer seems lost, with work under way) load= (a directory of
+ * checkpoints, from whose latest the run continues) save= (one to write to after the steps)
  *
  * Trains a toy whose forward reads every parameter and whose backward reads them again and writes every gradient, all
- * of it queued in a compute stream, two steps under way at a time unless told otherwise. Each piece of compute takes a
- * while between its first and its last touch, reads twice what it reads, and leaves NaN where it will write. What it
- * keeps from a unit's forward to its backward must be there as it was. Prints, from rank 0, a line a step (loss and
- * grad norm, %.9g), and hashes of all full parameters and of the optimizer's state, at the end and again after other
- * state was set. The same text on every device means that nothing was read before it was there or written before its
- * readers were done.
+ * queued in a compute stream, with two steps under way at a time by default. Each compute item takes a while between
+ * its first and its last access, reads everything twice, and leaves NaN where it will write. What it keeps from a
+ * unit's forward for its backward must be unchanged there. Rank 0 prints a line per step (loss and grad norm, %.9g),
+ * and hashes of all full parameters and of the optimizer's state, at the end and again after other state was set. Equal
+ * text on every device means that nothing was read before it was there or overwritten before its readers were done.
  *
- * Exit code 0 when every check held.
+ * Exit code 0 if every check held.
  */
 #include <math.h>
 #include <stddef.h>
@@ -214,9 +210,9 @@ typedef struct run {
     double *loss;
     unsigned char *kept[MAX_UNITS];
     uint64_t hash, seed;
-    /* What the trace told so far. */
+    /* What the trace has reported so far. */
     int n_spans[ZERO_N_WORKS];
-    double ended_ms[ZERO_N_WORKS], waited_ms; /* the last span's end; waits of the steps that are not told of yet */
+    double ended_ms[ZERO_N_WORKS], waited_ms; /* the last span's end; waits of steps whose results are still to come */
     double least_exposed_ms;                  /* of the steps behind a pause */
     zero_unit_t computed;                     /* last */
     uint64_t n_acquired;                      /* flats, so far */
@@ -296,8 +292,8 @@ static void pass(run_t *run, zero_pass_t kind, int64_t step, int micro_step, uin
     check_stats(run);
 }
 
-/* Each kind of work is one stream's, so its spans follow each other. One rank waits for its host alone, and for a
- * unit's new parameters no sooner than it comes to the unit. */
+/* Checks a span. Each kind of work belongs to one stream, so its spans follow each other. One rank waits only for its
+ * host, and for a unit's new parameters only when it reaches the unit. */
 static void on_span(void *user, const zero_trace_span_t *span)
 {
     run_t *run = user;
@@ -319,7 +315,7 @@ static void tell(run_t *run)
 {
     zero_step_result_t result;
     OK(zero_step_wait(run->engine, &result));
-    if (!run->s->load) /* whose steps are counted on */
+    if (!run->s->load) /* whose step numbers continue */
         check_notice(&result, zero_comm_size(run->comm));
     CHECK(result.step_ms > 0.0 && result.step_ms < 1e5, "a step took %g ms", result.step_ms);
     CHECK(!run->s->trace || fabs(run->waited_ms - result.exposed_comm_ms) < 1e-6 * (1.0 + result.exposed_comm_ms),
@@ -354,7 +350,8 @@ static void tell_calls(const run_t *run, const uint64_t *n_calls)
     printf("\n");
 }
 
-/* Of master weights and moments, wherever they lie: a sum over elements, so that no order of ranks or runs counts. */
+/* Adds up master weights and moments wherever they are: a sum over elements, so that the order of ranks and chunks does
+ * not matter. */
 static zero_status_t add_state(void *user, const zero_chunk_t *chunk)
 {
     uint64_t *sum = user;
@@ -391,7 +388,7 @@ static zero_status_t fill_state(void *user, const zero_chunk_t *chunk)
     return ZERO_OK;
 }
 
-/* Between two steps, with one or two under way: the state may be asked for, and set. */
+/* Between two steps, with one or two under way, the state may be read and set. */
 static void ask(run_t *run, int64_t step)
 {
     uint64_t state = step % 3 == 0 ? hash_state(run) : 0;
@@ -401,7 +398,7 @@ static void ask(run_t *run, int64_t step)
         OK(zero_set_state(run->engine, true, fill_state, NULL));
 }
 
-/* All ranks stand still at once: no one waits for another. */
+/* All ranks pause at once: none waits for another. */
 static void idle(run_t *run)
 {
     OK(zero_device_synchronize(run->device));
@@ -422,7 +419,7 @@ static void train(run_t *run)
         set_notice(run->engine, zero_comm_rank(run->comm), (uint64_t)step);
         OK(zero_step(run->engine, 0.01f, run->loss, run->stream));
         count_calls(n_calls, n_calls);
-        if (step % 4 == 2) /* an evaluation while the step is still under way */
+        if (step % 4 == 2) /* an evaluation while the step is under way */
             pass(run, ZERO_PASS_EVAL, step, 0, &run->hash);
         if (step % 4 == 2 && s->idle_ms > 0)
             idle(run);
@@ -447,8 +444,8 @@ static void tell_state(run_t *run)
         printf("parameters %016llx\nstate %016llx\n", (unsigned long long)run->hash, (unsigned long long)state);
 }
 
-/* What the engine holds is what zero_plan says, of the host's update where memory is not pinned and nobody asked for
- * the device's; what auto chose fits, and is not nothing in our cases. */
+/* Checks that the engine holds what zero_plan says, with the host's update if memory is not pinned and the device's was
+ * not requested. What auto chose fits, and is not nothing in our cases. */
 static void check_memory(const run_t *run, const zero_config_t *of_run)
 {
     zero_memory_t plan, held = zero_engine_memory(run->engine);
@@ -496,7 +493,8 @@ static void check_transport(const run_t *run)
     CHECK(strcmp(name, want) == 0, "what carries is %s, not %s", name, want);
 }
 
-/* Every kind of work was told of; what compute waits for, messages between devices among it, as waits. */
+/* Checks that every kind of work was reported; communication that compute waits for, such as messages between devices,
+ * is reported as waits. */
 static void check_spans(const run_t *run, zero_work_t work)
 {
     bool waits = (sends_messages(run) || !run->s->overlap) && (work == ZERO_WORK_GATHER || work == ZERO_WORK_REDUCE);
@@ -510,7 +508,7 @@ static void linger(void *args)
     **(bool **)args = true;
 }
 
-/* What the streams have to do then is done before the memory goes that they do it in. */
+/* The streams must finish before the memory that they use is freed. */
 static void lose_a_peer(run_t *run)
 {
     bool is_over = false, *at = &is_over;
@@ -521,12 +519,9 @@ static void lose_a_peer(run_t *run)
     run->comm->failed = false;
 }
 
-static void run_all(const settings_t *s, zero_comm_t *comm)
+static zero_config_t make_config(const settings_t *s)
 {
-    run_t run = {
-        .s = s, .comm = comm, .toy = toy_create(s->blocks, s->rows, s->untied), .hash = UINT64_C(1469598103934665603)};
     zero_config_t config = zero_config_default();
-    void *loss;
     config.stage = s->stage;
     config.dtype = s->dtype;
     config.prefetch = s->prefetch;
@@ -544,19 +539,33 @@ static void run_all(const settings_t *s, zero_comm_t *comm)
     config.offload_update = (zero_offload_update_t)s->update;
     if (s->buffer > 0)
         config.offload_buffer_bytes = (size_t)s->buffer;
-    run.seed = (uint64_t)(s->seed * 100 + zero_comm_rank(run.comm));
+    return config;
+}
+
+static void create_device(run_t *run)
+{
+    const settings_t *s = run->s;
+    const async_options_t options = {.seed = run->seed,
+                                     .max_delay_us = (unsigned)s->delay_us,
+                                     .slow_gathers = (unsigned)s->slow_gathers,
+                                     .available = (uint64_t)s->available,
+                                     .pins = s->pins != 0,
+                                     .fault = (async_fault_t)s->fault};
     if (s->is_async)
-        OK(async_device_create(run.comm,
-                               &(async_options_t){.seed = run.seed,
-                                                  .max_delay_us = (unsigned)s->delay_us,
-                                                  .slow_gathers = (unsigned)s->slow_gathers,
-                                                  .available = (uint64_t)s->available,
-                                                  .pins = s->pins != 0,
-                                                  .fault = (async_fault_t)s->fault},
-                               &run.device));
+        OK(async_device_create(run->comm, &options, &run->device));
     else
-        OK(zero_device_create(ZERO_DEVICE_CPU, run.comm, &run.device));
-    OK(zero_engine_create(run.comm, run.device, run.toy.model, &config, &run.engine));
+        OK(zero_device_create(ZERO_DEVICE_CPU, run->comm, &run->device));
+}
+
+static run_t open_run(const settings_t *s, zero_comm_t *comm)
+{
+    run_t run = {
+        .s = s, .comm = comm, .toy = toy_create(s->blocks, s->rows, s->untied), .hash = UINT64_C(1469598103934665603)};
+    zero_config_t config = make_config(s);
+    void *loss;
+    run.seed = (uint64_t)(s->seed * 100 + zero_comm_rank(comm));
+    create_device(&run);
+    OK(zero_engine_create(comm, run.device, run.toy.model, &config, &run.engine));
     check_transport(&run);
     check_memory(&run, &config);
     OK(zero_stream_create(run.device, &run.stream));
@@ -571,35 +580,56 @@ static void run_all(const settings_t *s, zero_comm_t *comm)
         run.kept[u] = kept;
     }
     OK(zero_init_parameters(run.engine));
+    return run;
+}
+
+static void close_run(run_t *run)
+{
+    if (run->s->loses)
+        lose_a_peer(run);
+    else
+        zero_engine_destroy(run->engine);
+    zero_device_destroy(run->device);
+    zero_model_destroy(run->toy.model);
+}
+
+/* An eval pass that hashes the parameters, and has ended. */
+static void evaluate(run_t *run)
+{
+    pass(run, ZERO_PASS_EVAL, 0, 0, &run->hash);
+    OK(zero_device_synchronize(run->device));
+}
+
+static void check_same_hash_on_all_ranks(const run_t *run)
+{
+    double hashes[2] = {(double)(run->hash >> 32), (double)(run->hash & 0xffffffffu)}, sums[2];
+    memcpy(sums, hashes, sizeof sums);
+    OK(zero_comm_sum(run->comm, sums, 2));
+    for (int i = 0; i < 2; i++)
+        CHECK(sums[i] == hashes[i] * zero_comm_size(run->comm), "parameters differ by rank");
+}
+
+static void run_all(const settings_t *s, zero_comm_t *comm)
+{
+    run_t run = open_run(s, comm);
     if (s->load)
         load(&run);
     if (s->trace)
         OK(zero_engine_trace(run.engine, ZERO_ALL_WORKS, on_span, &run));
     train(&run);
-    uint64_t state = hash_state(&run); /* whole before a pass has asked for the new parameters */
-    pass(&run, ZERO_PASS_EVAL, 0, 0, &run.hash);
-    OK(zero_device_synchronize(run.device));
+    uint64_t state = hash_state(&run); /* complete before a pass has asked for the new parameters */
+    evaluate(&run);
     CHECK(hash_state(&run) == state, "the state changed without a step");
     if (s->save)
         save(&run);
     for (int work = 0; work < ZERO_N_WORKS && s->trace && s->is_async && zero_comm_size(comm) > 1; work++)
         check_spans(&run, (zero_work_t)work);
-    double hashes[2] = {(double)(run.hash >> 32), (double)(run.hash & 0xffffffffu)}, sums[2];
-    memcpy(sums, hashes, sizeof sums);
-    OK(zero_comm_sum(run.comm, sums, 2));
-    for (int i = 0; i < 2; i++)
-        CHECK(sums[i] == hashes[i] * zero_comm_size(run.comm), "parameters differ by rank");
+    check_same_hash_on_all_ranks(&run);
     tell_state(&run);
     OK(zero_set_state(run.engine, true, fill_state, NULL));
-    pass(&run, ZERO_PASS_EVAL, 0, 0, &run.hash);
-    OK(zero_device_synchronize(run.device));
+    evaluate(&run);
     tell_state(&run);
-    if (s->loses)
-        lose_a_peer(&run);
-    else
-        zero_engine_destroy(run.engine);
-    zero_device_destroy(run.device);
-    zero_model_destroy(run.toy.model);
+    close_run(&run);
 }
 
 static const settings_t defaults = {.stage = 3,

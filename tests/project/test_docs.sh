@@ -1,6 +1,7 @@
 #!/bin/bash
 # Tests of what is generated: help, man pages, bash's completion, docs/configuration.md and the reference of zero.h say
 # the same as the option table and zero.h.
+# shellcheck disable=SC2317 # functions are called through claim
 
 set -uo pipefail
 export LC_ALL=C
@@ -65,6 +66,7 @@ claim "docs/configuration.md says what the table says (else: make docs/configura
 # ---- the options of the command line --------------------------------------------------------------------------------
 man_options()
 {
+    # shellcheck disable=SC1003 # tr takes a backslash
     sed -n '/^\.SH OPTIONS/,/^\.SH SETTINGS/s/^\.B \(\\-\\-[a-z\\-]*\).*/\1/p' "$docs/zerotrain.1" | tr -d '\\'
 }
 
@@ -99,7 +101,7 @@ has_functions()
     while read -r name; do
         grep -q "$1$name$2" "$3" || { echo "$name is missing" && status=1; }
     done <"$scratch/functions"
-    return $status
+    return "$status"
 }
 claim "libzero(3) has the $(wc -l <"$scratch/functions") functions of libzero.so" has_functions '[ *]' '(' "$docs/libzero.3"
 
@@ -127,4 +129,21 @@ if command -v doxygen >/dev/null; then
 else
     echo "SKIP: the reference of zero.h: doxygen is not installed"
 fi
+# ---- tests/README.md -------------------------------------------------------------------------------------------------
+named_tests_exist()
+{
+    local name status=0
+    # shellcheck disable=SC2016 # the backticks are Markdown's
+    for name in $(grep -oE '`[a-z0-9_]+`' tests/README.md | tr -d '`' | sort -u); do
+        case $name in
+        test_*) find tests -name "$name.c" -o -name "$name.sh" | grep -q . ;;
+        *_*_*_*) grep -rq "^START_TEST($name)" tests ;;
+        *) continue ;;
+        esac || { echo "there is no $name"; status=1; }
+    done
+    return "$status"
+}
+claim "tests/README.md names tests that exist" named_tests_exist
+points_are_complete() { diff <(seq 21) <(sed -n 's/^| \([0-9]*\) | .*`.*/\1/p' tests/README.md); }
+claim "tests/README.md names a test for each of the 21 points" points_are_complete
 exit $status

@@ -153,15 +153,17 @@ claim "make uninstall" "${make_here[@]}" uninstall DESTDIR="$dest" PREFIX="$pref
 claim "it leaves no file" diff /dev/null <(installed_files)
 
 # ---- folders of a distribution -------------------------------------------------------------------------------------
-multiarch=(DESTDIR="$dest" PREFIX=/usr LIBDIR=/usr/lib/x-y-z BINDIR=/usr/libexec INCLUDEDIR=/usr/include/zero-0)
+multiarch=(DESTDIR="$dest" PREFIX=/usr LIBDIR=/usr/lib/x-y-z BINDIR=/usr/libexec INCLUDEDIR=/usr/include/zero-0
+    DATADIR=/usr/data MANDIR=/usr/manuals)
 "${make_here[@]}" install "${multiarch[@]}" >/dev/null
 expected_multiarch()
 {
     printf './usr/%s\n' libexec/zerotrain include/zero-0/zero.h lib/x-y-z/libzero.a lib/x-y-z/libzero.so \
         lib/x-y-z/libzero.so.0 "lib/x-y-z/libzero.so.$version" lib/x-y-z/cmake/zero/zero-config.cmake \
-        lib/x-y-z/cmake/zero/zero-config-version.cmake lib/x-y-z/pkgconfig/zero.pc | sort
+        lib/x-y-z/cmake/zero/zero-config-version.cmake lib/x-y-z/pkgconfig/zero.pc \
+        data/bash-completion/completions/zerotrain manuals/man1/zerotrain.1 manuals/man3/libzero.3 | sort
 }
-claim "LIBDIR, BINDIR and INCLUDEDIR are taken" diff <(expected_multiarch) <(installed_files)
+claim "LIBDIR, BINDIR, INCLUDEDIR, DATADIR and MANDIR are taken" diff <(expected_multiarch) <(installed_files)
 pc=$dest/usr/lib/x-y-z/pkgconfig/zero.pc
 # shellcheck disable=SC2016 # pkg-config expands it
 claim "zero.pc says them below its prefix" diff <(sed -n 's/^libdir=//p; s/^includedir=//p' "$pc") \
@@ -200,6 +202,9 @@ if command -v cmake >/dev/null; then
 fi
 "${make_here[@]}" uninstall "${multiarch[@]}" >/dev/null
 claim "make uninstall with the same folders leaves no file" diff /dev/null <(installed_files)
+# Manuals lie in DATADIR unless MANDIR says otherwise.
+manuals_follow() { make --no-print-directory -n BUILD="$build" install DESTDIR= DATADIR=/d | grep -c ' /d/man/man[13]/$' | grep -qx 2; }
+claim "MANDIR is below DATADIR unless it is set" manuals_follow
 
 # ---- flags and options ---------------------------------------------------------------------------------------------
 # In folders of their own, one object each or none.
@@ -233,7 +238,7 @@ claim "a second make has nothing to do" "${make_here[@]}" "$cuda" --question all
 # again if zero.h were new (-W pretends that it is, so nothing is touched).
 objects_of_header()
 {
-    find "$build/src" "$build/comm" "$build/kernels" "$build/examples" -name '*.d' -exec grep -l 'include/zero\.h' {} + | sed 's/\.d$/.o/' | sort
+    find "$build/src" "$build/comm" "$build/kernels" "$build/examples" "$build/docs" -name '*.d' -exec grep -l 'include/zero\.h' {} + | sed 's/\.d$/.o/' | sort
 }
 objects_rebuilt()
 {

@@ -1,4 +1,4 @@
-/* allocations.c - see allocations.h. glibc keeps its functions under __libc_ names for just this use. */
+/* allocations.c - see allocations.h. glibc exports its functions under __libc_ names for exactly this use. */
 #include "tests/support/allocations.h"
 
 #include <dirent.h>

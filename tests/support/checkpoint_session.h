@@ -1,7 +1,8 @@
-/* checkpoint_session.h - a small engine that saves and loads, for tests of what is around its numbers: who else writes
- * into the files, what else is in the directory, what the files say that must not be believed.
+/* checkpoint_session.h - a small engine that saves and loads, for tests of everything around the numbers: other writers
+ * to the files, other files in the directory, manifests that must not be believed.
  *
- * Weights and moments are a formula of tensor and element, so any rank can check what it holds. */
+ * Weights and moments are a formula of tensor and element, so any rank can check what it holds.
+ */
 #ifndef ZERO_TEST_CHECKPOINT_SESSION_H
 #define ZERO_TEST_CHECKPOINT_SESSION_H
 
@@ -151,7 +152,7 @@ static inline zero_status_t session_load(const session_t *session, const char *d
     return status;
 }
 
-/* ---- what was said ---- */
+/* ---- what was logged ---- */
 
 static char session_last_line[1 << 14];
 static int session_n_lines;

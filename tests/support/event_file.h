@@ -1,6 +1,5 @@
-/* event_file.h - reads TensorBoard's event files by their description alone: TFRecords whose checksums are compared,
- * holding Events in the encoding of protocol buffers. What does not fit the description fails the test.
- */
+/* event_file.h - reads TensorBoard's event files from their description alone: TFRecords, whose checksums are compared,
+ * that hold Events encoded as protocol buffers. Anything that does not fit the description fails the test. */
 #ifndef ZERO_TEST_EVENT_FILE_H
 #define ZERO_TEST_EVENT_FILE_H
 
@@ -159,7 +158,7 @@ static inline int event_file_read(const char *path, event_t *events, int room)
     return n_events;
 }
 
-/* The scalar of that tag; NULL where the event has none. */
+/* Returns the scalar with that tag; NULL if the event has none. */
 static inline const float *event_scalar(const event_t *event, const char *tag)
 {
     for (int i = 0; i < event->n_scalars; i++)

@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* dim is a multiple of heads. GPT-2 has ffn_dim = 4 dim and none of kv_heads and rope_theta. */
+/* dim is a multiple of heads. GPT-2 has ffn_dim = 4 dim, and neither kv_heads nor rope_theta. */
 typedef struct fp64_sizes {
     size_t layers, dim, heads, kv_heads, ffn_dim, vocab_size, max_seq_len;
     double norm_eps, rope_theta;
@@ -39,7 +39,7 @@ struct fp64_model {
     size_t head;            /* index of the output head, [vocab_size, dim] */
     /* Runs one sequence up to the last norm; returns its output [seq_len, dim]. */
     const double *(*run)(fp64_model_t *model, const int32_t *tokens, size_t seq_len);
-    /* Activations of one sequence, rows are positions; each architecture uses them as it says. */
+    /* Activations of one sequence; rows are positions. Each architecture says how it uses them. */
     double *x, *normed, *qkv, *attended, *hidden, *update, *scores, *logits;
 };
 
@@ -48,7 +48,7 @@ fp64_model_t *gpt2_fp64_create(const fp64_sizes_t *sizes);
 fp64_model_t *llama_fp64_create(const fp64_sizes_t *sizes);
 void fp64_model_destroy(fp64_model_t *model);
 
-fp64_tensor_t *fp64_model_tensor(fp64_model_t *model, const char *name); /* NULL where there is none */
+fp64_tensor_t *fp64_model_tensor(fp64_model_t *model, const char *name); /* NULL if there is none */
 
 /* Mean cross-entropy over all tokens, in nats. logits: NULL or [n_sequences, seq_len, vocab_size], written. */
 double fp64_model_loss(fp64_model_t *model, const fp64_batch_t *batch, double *logits);

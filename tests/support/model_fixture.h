@@ -1,9 +1,8 @@
-/* model_fixture.h - what the tests of the model kernels share: every build of the kernels in turn, arrays of any dtype
- * with guards around them, exact fp64 copies, error measures, central differences.
+/* model_fixture.h - what the tests of the model kernels share: the kernels of every instruction set in turn, arrays of
+ * any dtype with guards around them, exact fp64 copies, error measures, central differences.
  *
- * Casts here are written with double arithmetic and frexp, independent of the kernels' bit work. Each test states the
- * promise for all builds: it runs once per instruction set (Check's loop index) and returns at once where the machine
- * lacks one.
+ * Casts here are written with double arithmetic and frexp, independently of the kernels' bit operations. Each test runs
+ * once per instruction set (Check's loop index) and returns at once if the machine lacks it.
  */
 #ifndef ZERO_TEST_MODEL_FIXTURE_H
 #define ZERO_TEST_MODEL_FIXTURE_H
@@ -170,7 +169,7 @@ static inline zero_grad_t array_grad(const array_t *a, bool accumulate)
     return (zero_grad_t){a->data, a->dtype, accumulate};
 }
 
-/* A gradient to be written: NaN where it is overwritten, numbers where it is added to. */
+/* A gradient to be written: NaN if it is overwritten, numbers if it is added to. */
 static inline array_t array_grad_target(size_t n, zero_dtype_t dtype, bool accumulate, uint64_t seed)
 {
     return accumulate ? array_normal(n, dtype, 0.0, 1.0, seed) : array_poison(n, dtype);
@@ -178,8 +177,8 @@ static inline array_t array_grad_target(size_t n, zero_dtype_t dtype, bool accum
 
 /* ---- Error ---- */
 
-/* |a - want| / |want| in the Euclidean norm; NaN (which fails every bound) where an element is. `values` of a gradient
- * that was added to are part of want. */
+/* |a - want| / |want| in the Euclidean norm; NaN, which fails every bound, if an element is NaN. The old `values` of a
+ * gradient that was added to are part of want. */
 static inline double array_error(const array_t *a, const double *want)
 {
     double difference = 0.0, norm = 0.0;

@@ -45,7 +45,7 @@ static inline float shard_any_float(uint64_t *random)
                                                                                          << 31);
 }
 
-/* An ordinary float: sign at random, magnitude from 2^low to 2^high, all exponents alike. */
+/* An ordinary float: random sign, magnitude from 2^low to 2^high, all exponents equally likely. */
 static inline float shard_ordinary_float(uint64_t *random, int low, int high)
 {
     uint64_t draw = support_random(random);
@@ -65,7 +65,7 @@ static inline void *shard_copy(const void *from, size_t n_bytes)
     return memcpy(shard_alloc(n_bytes), from, n_bytes);
 }
 
-/* Any bit patterns, as numbers of any kind where they are read as floats. */
+/* Random bit patterns, which read as floats are numbers of every kind. */
 static inline float *shard_any_floats(uint64_t *random, size_t n_elems)
 {
     float *x = shard_alloc(n_elems * sizeof *x);
@@ -74,7 +74,7 @@ static inline float *shard_any_floats(uint64_t *random, size_t n_elems)
     return x;
 }
 
-/* `what` and `where` say what was compared. */
+/* `what` and `where` name what was compared. */
 static inline void shard_assert_same_bits(const void *got, const void *want, size_t n_bytes, const char *what,
                                           const char *where)
 {

@@ -1,5 +1,5 @@
-/* stderr_capture.h - what a call under test says on stderr. Between capture_begin and capture_end nothing else may
- * fail. */
+/* stderr_capture.h - captures what a call under test writes to stderr. Nothing else may fail between capture_begin and
+ * capture_end. */
 #ifndef ZERO_TEST_STDERR_CAPTURE_H
 #define ZERO_TEST_STDERR_CAPTURE_H
 
@@ -34,7 +34,7 @@ static const char *capture_end(void)
     return capture_text;
 }
 
-/* One whole line that begins "zerotrain: " and says every one of the fragments, which end at NULL. */
+/* Expects one whole line that begins "zerotrain: " and contains every fragment; NULL ends the fragments. */
 static inline void expect_line(const char *said, const char *const *fragments)
 {
     size_t length = strlen(said);

@@ -12,8 +12,8 @@
 
 #define LIMIT_S 120.0
 
-/* Under sanitizers, which look at memory and not at bits, every kind of run is tried once; the plain build's tests do
- * the rest. */
+/* Under sanitizers, which check memory and not bits, each kind of run is tried once; the plain build's tests do the
+ * rest. */
 static inline bool is_left_to_the_plain_build(void)
 {
 #ifdef __SANITIZE_ADDRESS__
@@ -25,14 +25,14 @@ static inline bool is_left_to_the_plain_build(void)
 #endif
 }
 
-/* A check waits for the stream at every unit's end, and what is tried here is what does not wait: programs call this
- * first. check=1 turns it on where it is meant. */
+/* config.check waits for the stream at the end of every unit, and these tests are about what does not wait: programs
+ * call this first. check=1 turns it on for the runs that test it. */
 static inline void leave_out_checks(void)
 {
     setenv("ZERO_CHECK", "0", 1);
 }
 
-/* What `settings` prints; NULL where the run fails. Free it. */
+/* Returns what `settings` prints; NULL if the run fails. Free it. */
 static inline char *text_of(int n_ranks, const char *settings)
 {
     support_output_t output;
@@ -68,8 +68,9 @@ static const char *const settings_of[] = {"steps=12 dtype=bf16", "steps=6 dtype=
                                           "steps=12 dtype=fp16 nan_at=5"};
 #define N_SETTINGS 3
 
-/* Whether what a faulty run did comes of work in the wrong order: it ends well with another text than `want`, or one of
- * its checks of values fails. Any other failure (no memory, a crash, a wrong setting) says nothing about the fault. */
+/* Returns whether the outcome of a faulty run comes from work in the wrong order: it ends well with another text than
+ * `want`, or one of its checks of values fails. Any other failure (no memory, a crash, a wrong setting) proves nothing
+ * about the fault. */
 static inline bool fault_shows(int exit_code, const char *out, const char *err, const char *want)
 {
     static const char *const signs[] = {"parameters changed while they were in use",

@@ -1,9 +1,9 @@
 /* support.c - see support.h.
  *
  * A command runs in a session of its own. mpirun gives its ranks process groups of their own, so a group would not hold
- * all that it started; a session does, and what is left of it at the end (a stopped rank, say) is killed. Output goes
- * to unlinked files rather than pipes: a pipe would have to be drained while waiting, and stays open as long as anyone
- * holds it.
+ * every process that it started; a session does, and whatever is left of it at the end (a stopped rank, say) is killed.
+ * Output goes to unlinked files rather than pipes: a pipe would have to be drained while waiting, and stays open as
+ * long as any process holds it.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -23,6 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tests/support/clock.h"
 #include "tests/support/support.h"
 
 static char scratch_root[PATH_MAX];
@@ -31,13 +32,6 @@ static _Noreturn void give_up(const char *what, const char *name)
 {
     fprintf(stderr, "test support: %s: %s: %s\n", what, name, strerror(errno));
     abort();
-}
-
-static double now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 /* ---- Scratch ---- */
@@ -68,9 +62,9 @@ char *support_scratch(void)
 
 int support_main(Suite *suite)
 {
-    /* Check makes messages of up to 8 KiB, and by default fails to pass those on. */
+    /* Check's messages have up to 8 KiB, more than it passes on by default. */
     setenv("CK_MAX_MSG_SIZE", "65536", 0);
-    make_scratch_root(); /* here, in the parent of Check's children, so that a failed test leaves nothing behind */
+    make_scratch_root(); /* in the parent of Check's children, so that a failed test leaves nothing behind */
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);
     int n_failed = srunner_ntests_failed(runner);
@@ -237,7 +231,7 @@ int support_mpirun(support_output_t *output, double timeout_s, int n_ranks, cons
     va_end(args);
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
     setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
-    /* mpiruns that share a session directory trip over each other, as one makes what another removes. */
+    /* mpiruns that share a session directory disturb each other: one creates what another removes. */
     char *command = NULL, *sessions = support_scratch();
     if (asprintf(&command,
                  "OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} OMPI_MCA_orte_tmpdir_base=%s PRTE_MCA_prte_tmpdir_base=%s "
@@ -295,10 +289,20 @@ char *support_read_file(const char *path, size_t *n_bytes)
     return take_captured(fd);
 }
 
+/* Truncates the file to its new length at the end, not to 0 first: ext4 flushes a file that was truncated to 0 when it
+ * is closed, which takes milliseconds, and tests overwrite files thousands of times. */
 void support_write_file(const char *path, const void *data, size_t n_bytes)
 {
-    FILE *file = fopen(path, "wb");
-    if (!file || fwrite(data, 1, n_bytes, file) != n_bytes || fclose(file) != 0)
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    if (fd < 0)
+        give_up("cannot open", path);
+    for (size_t done = 0; done < n_bytes;) {
+        ssize_t n = write(fd, (const char *)data + done, n_bytes - done);
+        if (n < 0)
+            give_up("cannot write", path);
+        done += (size_t)n;
+    }
+    if (ftruncate(fd, (off_t)n_bytes) != 0 || close(fd) != 0)
         give_up("cannot write", path);
 }
 

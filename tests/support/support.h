@@ -5,7 +5,7 @@
  *     int main(void) { return support_main(suite()); }
  * and gives each TCase a limit (tcase_set_timeout) above the sum of the limits that it passes here: Check's own default
  * is 4 seconds. Programs to run are found below support_build(). A helper that cannot do its work prints why and
- * aborts, so callers check nothing but what they test.
+ * aborts, so callers check only what they test.
  */
 #ifndef ZERO_TEST_SUPPORT_H
 #define ZERO_TEST_SUPPORT_H
@@ -15,8 +15,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Check's own, but that nothing is done where all is well: Check tells its runner of every assertion that holds, which
- * took half the time of tests that look at every element. After a crash it knows the test, not the line. */
+/* Check's own macros, but they do nothing if the assertion holds: Check tells its runner about each one, which took
+ * half the time of tests that look at every element. After a crash it still names the test, but not the line. */
 #undef ck_assert_msg
 #define ck_assert_msg(expr, ...) ((expr) ? (void)0 : ck_abort_msg(__VA_ARGS__))
 #undef ck_assert
@@ -36,33 +36,35 @@ char *support_scratch(void);
 #define SUPPORT_TIMED_OUT (-1)
 
 typedef struct support_output {
-    char *out, *err; /* all that came to stdout and stderr, closed by a zero; support_output_free */
+    char *out, *err; /* all of stdout and of stderr, each ended by a zero; support_output_free */
     double seconds;  /* it took */
 } support_output_t;
 
-/* Runs a shell command, built as printf does. Returns its exit code, 128 + signal when a signal ended it, or
+/* Runs a shell command, built as by printf. Returns its exit code, 128 + signal if a signal ended it, or
  * SUPPORT_TIMED_OUT. When it returns, every process that the command started is gone. output: what it printed; NULL
- * lets it print where the test prints. */
+ * lets it print to the test's output. */
 int support_run(support_output_t *output, double timeout_s, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* The same under mpirun with n_ranks ranks: as root too, more ranks than cores, unbound, one OpenMP thread a rank
- * unless OMP_NUM_THREADS is set. The command is one program with its arguments; options of mpirun may stand before it.
- */
+/* Runs the command under mpirun with n_ranks ranks: also as root, more ranks than cores, unbound, one OpenMP thread per
+ * rank unless OMP_NUM_THREADS is set. The command is one program with its arguments; options of mpirun may stand before
+ * it. */
 int support_mpirun(support_output_t *output, double timeout_s, int n_ranks, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* Whether ZERO_TEST_MAX_RANKS in the environment leaves out what takes so many ranks; if so, says it as a skipped test,
- * which then returns. tests/run-all sets it for sanitized builds, where every rank costs several times as much. */
+/* Returns whether ZERO_TEST_MAX_RANKS in the environment excludes this many ranks; if so, it has reported a skipped
+ * test, and the test returns. tests/run-all sets it for sanitized builds, in which every rank costs several times as
+ * much. */
 bool support_leaves_out(int n_ranks);
 
-/* In a shell under mpirun: the rank. So that one rank can be told apart: Open MPI 5.0 crashes on "program : program".
+/* The rank, in a shell under mpirun. It lets one rank behave differently: Open MPI 5.0 crashes on "program : program".
  */
 #define SUPPORT_RANK "${OMPI_COMM_WORLD_RANK:-$PMIX_RANK}"
 
 void support_output_free(support_output_t *output);
 
-/* The last 3 KiB of a text, for a failure's message: Check cuts off what is past 8 KiB, and the reason stands last. */
+/* Returns the last 3 KiB of a text, for a failure's message: Check cuts off what is past 8 KiB, and the reason is at
+ * the end. */
 const char *support_tail(const char *text);
 
 /* Times that `needle` occurs in `text`, without overlap. */
@@ -73,7 +75,8 @@ size_t support_count(const char *text, const char *needle);
 /* The whole file, closed by a zero that n_bytes (may be NULL) does not count. Free it. */
 char *support_read_file(const char *path, size_t *n_bytes);
 void support_write_file(const char *path, const void *data, size_t n_bytes);
-/* A safetensors file, by the format's text alone: the header's length in 8 bytes, least first, header, data. */
+/* Writes a safetensors file, from the format's description alone: the header's length in 8 bytes, least significant
+ * first, then header and data. */
 void support_write_safetensors(const char *path, const void *header, size_t header_bytes, const void *data,
                                size_t data_bytes);
 
@@ -84,7 +87,7 @@ uint64_t support_random(uint64_t *state);
 double support_uniform(uint64_t *state); /* in [0, 1) */
 double support_normal(uint64_t *state);  /* mean 0, variance 1 */
 
-/* |got - want| / |want|; the absolute difference where want is 0. Infinite when got is not finite and want is. */
+/* |got - want| / |want|; the absolute difference if want is 0. Infinite if got is not finite and want is. */
 double support_relative_error(double got, double want);
 /* Of whole arrays, in the largest norm: max |got - want| / max |want|. */
 double support_max_error(const float *got, const double *want, size_t n_elems);

@@ -1,8 +1,8 @@
 /* trainer.h - zerotrain's own model and engine without its loop: what tests of whole steps share.
  *
  * A test fills options by hand (trainer_options) or reads them from a file, opens the trainer as the loop does, loads
- * weights its own way and makes steps from batches that it chooses. Collective where there are several ranks. Statuses
- * are returned; ZERO_OK is the caller's to check.
+ * weights in its own way and makes steps from batches that it chooses. Collective if there are several ranks. Statuses
+ * are returned; the caller checks them.
  */
 #ifndef ZERO_TEST_TRAINER_H
 #define ZERO_TEST_TRAINER_H
@@ -13,7 +13,7 @@
 
 typedef struct trainer {
     const options_t *options; /* resolved; the caller's, outlives the trainer */
-    zero_comm_t *comm;        /* likewise */
+    zero_comm_t *comm;        /* also the caller's, and outlives the trainer */
     zero_device_t *device;
     model_t model;
     zero_engine_t *engine;

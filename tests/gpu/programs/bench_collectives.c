@@ -249,7 +249,8 @@ static void bench_transport(zero_status_t (*create)(zero_comm_t *, zero_comm_t *
     const struct {
         const char *name;
         void (*issue)(void);
-    } rows[] = {{"gather in place", gather_in_place}, {"gather into a slot", gather_into_buffer}, {"scatter", scatter}};
+    } rows[] = {
+        {"gather in place", gather_in_place}, {"gather into a buffer", gather_into_buffer}, {"scatter", scatter}};
     for (int i = 0; i < 3; i++) {
         snprintf(name, sizeof name, "%s, %s", comm->ops->name, rows[i].name);
         report(name, slice_bytes * (size_t)(host->size - 1), rows[i].issue);
@@ -281,11 +282,11 @@ static void batch(const unsigned char *src, size_t n_parts)
                                            .flags = cudaMemcpyFlagPreferOverlapWithCompute};
     void *dsts[16];
     const void *srcs[16];
-    size_t n_bytes[16], first = 0, piece = slice_bytes / n_parts;
+    size_t n_bytes[16], first = 0, chunk = slice_bytes / n_parts;
     for (size_t i = 0; i < n_parts; i++) {
-        dsts[i] = (unsigned char *)elsewhere + i * piece;
-        srcs[i] = src + i * piece;
-        n_bytes[i] = piece;
+        dsts[i] = (unsigned char *)elsewhere + i * chunk;
+        srcs[i] = src + i * chunk;
+        n_bytes[i] = chunk;
     }
     CUDA(cudaMemcpyBatchAsync(dsts, srcs, n_bytes, n_parts, &overlap, &first, 1, high));
 }

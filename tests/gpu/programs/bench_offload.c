@@ -11,12 +11,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <cuda_runtime_api.h>
 
 #include "comm/comm.h"
 #include "kernels/shard/step_math.h"
+#include "tests/support/clock.h"
 #include "zero/device/device.h"
 #include "zero/offload/host_cores.h"
 #include "zero/device/host_memory.h"
@@ -45,13 +45,6 @@ typedef struct bench {
     int16_t *low;
     zero_adam_scalars_t scalars;
 } bench_t;
-
-static double now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static int compare(const void *a, const void *b)
 {

@@ -16,6 +16,7 @@
 
 #include "comm/comm.h"
 #include "base/deadline.h"
+#include "tests/support/clock.h"
 #include "tests/support/elements.h"
 #include "tests/gpu/programs/collectives.h"
 #include "zero/device/device.h"
@@ -47,11 +48,6 @@ static _Noreturn void broken(const char *condition, int line)
     if (host)
         zero_comm_abort(host, EXIT_FAILURE);
     exit(EXIT_FAILURE);
-}
-
-static double now_s(void)
-{
-    return (double)zero_now_ns() * 1e-9;
 }
 
 static uint64_t random_bits(void) /* SplitMix64 */

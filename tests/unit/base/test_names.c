@@ -1,5 +1,5 @@
-/* test_names.c - finding a name among many: what a walk over all of them finds, for lists of random names that repeat
- * and begin alike. */
+/* test_names.c - finding a name among many gives what a walk over all of them finds, for lists of random names that
+ * repeat and share prefixes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,7 @@ static const char *name_of(const void *user, size_t i)
     return names[i];
 }
 
-/* Of three letters, one of them beyond ASCII: many are equal, and many begin alike. */
+/* Three letters, one of them beyond ASCII: many names are equal, and many share a prefix. */
 static void random_name(char name[NAME_BYTES], uint64_t *random)
 {
     static const char letters[] = "a.\xc3";
@@ -28,7 +28,7 @@ static void random_name(char name[NAME_BYTES], uint64_t *random)
     name[n] = 0;
 }
 
-START_TEST(the_first_of_a_name_is_found_and_no_other)
+START_TEST(a_name_finds_the_first_entry_with_it)
 {
     uint64_t random = 20261101;
     size_t n_found = 0, n_absent = 0;
@@ -42,7 +42,7 @@ START_TEST(the_first_of_a_name_is_found_and_no_other)
             char name[2 * NAME_BYTES];
             random_name(name, &random);
             size_t n_bytes = strlen(name), first = 0;
-            strcat(name, question % 2 ? ".m" : ""); /* what stands behind it does not count */
+            strcat(name, question % 2 ? ".m" : ""); /* what follows it does not count */
             while (first < n && (strlen(names_in[first]) != n_bytes || memcmp(names_in[first], name, n_bytes) != 0))
                 first++;
             size_t at = zero_names_find(&names, name, n_bytes);
@@ -62,7 +62,7 @@ static Suite *suite(void)
     Suite *s = suite_create("names");
     TCase *tc = tcase_create("names");
     tcase_set_timeout(tc, 30);
-    tcase_add_test(tc, the_first_of_a_name_is_found_and_no_other);
+    tcase_add_test(tc, a_name_finds_the_first_entry_with_it);
     suite_add_tcase(s, tc);
     return s;
 }

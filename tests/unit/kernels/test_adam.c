@@ -159,7 +159,7 @@ START_TEST(instruction_sets_and_threads_give_the_same_bits)
     const zero_dtype_t dtype = (zero_dtype_t)_i;
     const zero_adam_scalars_t scalars = usual_scalars();
     shard_t before = shard_of_any_bits(dtype, 1000003, 21);
-    /* Offsets that differ by array and are odd: no array starts where a vector would. */
+    /* Odd offsets that differ by array: no array starts at a vector's boundary. */
     const zero_adam_segment_t segments[] = {
         {.n_elems = 999001, .param = 3, .state = 1, .grad = 5, .decay = 0.1f},
         {.n_elems = 17, .param = 999980, .state = 999300, .grad = 999100},
@@ -346,7 +346,7 @@ START_TEST(numbers_are_those_of_an_fp64_adamw)
         }
         shard_free(&before);
     }
-    /* The bound is one that the arithmetic comes near to: a bound that nothing reaches would test nothing. */
+    /* The bound is one that the arithmetic comes close to: a bound far away would test nothing. */
     ck_assert_double_gt(largest_w, 0.25);
     free(master);
     shard_free(&s);
@@ -389,7 +389,7 @@ START_TEST(clipping_scales_only_norms_above_the_limit)
 }
 END_TEST
 
-START_TEST(builds_are_found_by_name)
+START_TEST(instruction_sets_are_found_by_name)
 {
     ck_assert_str_eq(zero_shard_kernels_cpu_named("scalar")->name, "scalar");
     ck_assert_ptr_null(zero_shard_kernels_cpu_named("sse9"));
@@ -397,7 +397,7 @@ START_TEST(builds_are_found_by_name)
 }
 END_TEST
 
-START_TEST(environment_takes_a_lesser_build)
+START_TEST(the_environment_selects_a_lower_instruction_set)
 {
     /* Check runs each test in a process of its own: nothing has chosen yet. */
     setenv("ZERO_CPU_ISA", "scalar", 1);
@@ -416,8 +416,8 @@ static Suite *suite(void)
     tcase_add_loop_test(bits, elements_outside_the_segments_are_untouched, ZERO_FP32, ZERO_FP16 + 1);
     tcase_add_loop_test(bits, a_skipped_step_writes_nothing, ZERO_FP32, ZERO_FP16 + 1);
     tcase_add_test(bits, parameters_are_the_rounded_master_weights);
-    tcase_add_test(bits, builds_are_found_by_name);
-    tcase_add_test(bits, environment_takes_a_lesser_build);
+    tcase_add_test(bits, instruction_sets_are_found_by_name);
+    tcase_add_test(bits, the_environment_selects_a_lower_instruction_set);
     suite_add_tcase(s, bits);
     TCase *numbers = tcase_create("numbers");
     tcase_set_timeout(numbers, 120);

@@ -211,8 +211,7 @@ START_TEST(huge_scores_stay_finite)
 }
 END_TEST
 
-/* What comes later does not exist: the first rows of a long sequence keep their bits whatever follows.
- */
+/* Later positions have no influence: the first rows of a long sequence keep their bits whatever follows. */
 START_TEST(later_positions_do_not_matter)
 {
     const shape_t s = {1, 90, 2, 2, 12};

@@ -114,7 +114,7 @@ START_TEST(put_grad_adds_or_overwrites_with_one_rounding)
             array_t grad = array_grad_target(WIDTH, dtype, accumulate != 0, 6);
             ck_assert_int_eq(f.kernels->put_grad(&f.ctx, array_grad(&grad, accumulate != 0), sums.data, WIDTH),
                              ZERO_OK);
-            for (size_t i = 0; i < WIDTH; ++i) /* values: what it held before, 0 where it is overwritten */
+            for (size_t i = 0; i < WIDTH; ++i) /* values: what it held before, 0 if it is overwritten */
                 ck_assert(array_get(&grad, i) ==
                           fixture_round(fixture_round(grad.values[i] + sums.values[i], ZERO_FP32), dtype));
             array_free(&sums), array_free(&grad);

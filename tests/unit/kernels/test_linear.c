@@ -1,6 +1,5 @@
-/* test_linear.c - linear layers against plain fp64 loops: both layouts, every dtype, bias or none, accumulate or not.
- * And that no product allocates, of whatever size.
- */
+/* test_linear.c - linear layers against plain fp64 loops: both layouts, every dtype, with and without bias and
+ * accumulation. And no product allocates, whatever its size. */
 #include "tests/support/allocations.h"
 #include "tests/support/model_fixture.h"
 
@@ -212,7 +211,7 @@ static bool allocations_are_counted(void)
 
 /* Widths on both sides of every border of OpenBLAS's small kernels, 16 columns and 32 products; two layouts, so that
  * either operand lies transposed or not. Only the build that this machine uses knows what its OpenBLAS does. */
-START_TEST(no_product_allocates)
+START_TEST(matrix_products_allocate_nothing)
 {
     static const size_t rows[] = {1, 17, 40}, inner[] = {1, 16, 31, 32, 33, 108, 513};
     enum { N_ROWS = sizeof rows / sizeof *rows, N_INNER = sizeof inner / sizeof *inner, WIDEST = 50 };
@@ -253,7 +252,7 @@ static void add_tests(TCase *tests)
     tcase_add_loop_test(tests, weight_and_bias_gradients_equal_fp64, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, weight_gradient_without_bias_touches_nothing_else, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, workspace_too_small_is_refused, 0, FIXTURE_N_ISAS);
-    tcase_add_loop_test(tests, no_product_allocates, 0, FIXTURE_N_ISAS);
+    tcase_add_loop_test(tests, matrix_products_allocate_nothing, 0, FIXTURE_N_ISAS);
 }
 
 int main(void)

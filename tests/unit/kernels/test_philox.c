@@ -1,6 +1,5 @@
-/* test_philox.c - initial values: Philox4x32-10's published answers, log, sin and cos against fp64, the distribution of
- * the normals, and that an element depends on seed, key and index alone.
- */
+/* test_philox.c - initial values: Philox4x32-10's published answers; log, sin and cos against fp64; the distribution of
+ * the normals; and an element depends only on seed, key and index. */
 #include <math.h>
 #include <omp.h>
 

@@ -124,7 +124,7 @@ START_TEST(sums_of_any_bits_are_the_written_loop)
 }
 END_TEST
 
-START_TEST(large_sums_are_shared_among_threads_without_a_trace)
+START_TEST(large_sums_have_the_same_bits_with_any_threads)
 {
     check_sum((zero_dtype_t)_i, 300007, 3, 3, true, true);
     check_sum((zero_dtype_t)_i, 300007, 1, 4, false, false);
@@ -150,7 +150,7 @@ START_TEST(slices_are_added_in_rank_order)
         kernels->sum_slices(&out, slices, 4, ZERO_FP32, 1, false, NULL, NULL);
         ck_assert_float_eq(out, cases[c].sum);
     }
-    /* The slices are summed first, then added to what was there: (1 + 1) survives where 2^25 + 1 + 1 would not. */
+    /* The slices are summed first, then added to the old value: (1 + 1) survives where 2^25 + 1 + 1 would not. */
     const void *ones[] = {&one, &one};
     float out = big;
     kernels->sum_slices(&out, ones, 2, ZERO_FP32, 1, true, NULL, NULL);
@@ -312,7 +312,7 @@ static Suite *suite(void)
     TCase *slices = tcase_create("slices");
     tcase_set_timeout(slices, 120);
     tcase_add_loop_test(slices, sums_of_any_bits_are_the_written_loop, ZERO_FP32, ZERO_FP16 + 1);
-    tcase_add_loop_test(slices, large_sums_are_shared_among_threads_without_a_trace, ZERO_FP32, ZERO_FP16 + 1);
+    tcase_add_loop_test(slices, large_sums_have_the_same_bits_with_any_threads, ZERO_FP32, ZERO_FP16 + 1);
     tcase_add_test(slices, slices_are_added_in_rank_order);
     tcase_add_test(slices, the_first_slice_is_taken_as_is);
     tcase_add_test(slices, out_may_be_one_of_the_slices);

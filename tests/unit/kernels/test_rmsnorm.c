@@ -126,7 +126,7 @@ static void check_backward(int isa, shape_t s, zero_dtype_t dtype, bool accumula
                      ZERO_OK);
     gradients_t g = run_backward(&f, s, dtype, accumulate, true, &dy, &x, &rstd, &weight);
     gradients_t again = run_backward(&f, s, dtype, accumulate, false, &dy, &x, &rstd, &weight);
-    /* values: what the targets held before, 0 where they are overwritten */
+    /* values: what the targets held before, 0 if they are overwritten */
     for (size_t r = 0; r < s.n_rows; ++r)
         row_gradients(g.dresidual.values + r * s.dim, g.dweight.values, dy.values + r * s.dim, x.values + r * s.dim,
                       weight.values, s.dim);

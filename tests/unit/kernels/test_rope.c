@@ -1,6 +1,5 @@
-/* test_rope.c - rotary positions against complex multiplication in fp64, by angles with Hugging Face's fp32 roundings,
- * and against what they are for: turned queries and keys know their distance and nothing else of where they are.
- */
+/* test_rope.c - rotary positions against complex multiplication in fp64, with angles rounded like Hugging Face's in
+ * fp32, and against their purpose: the product of rotated queries and keys depends on their distance alone. */
 #include <complex.h>
 
 #include "tests/support/model_fixture.h"
@@ -49,7 +48,7 @@ static void run(fixture_t *f, array_t *qkv, shape_t s, double theta, bool invers
                      ZERO_OK);
 }
 
-START_TEST(both_ways_equal_complex_multiplication)
+START_TEST(forward_and_backward_equal_complex_multiplication)
 {
     static const double thetas[] = {THETA, 500000.0};
     fixture_t f;
@@ -135,7 +134,7 @@ START_TEST(scores_depend_on_the_distance_alone)
 }
 END_TEST
 
-START_TEST(every_build_gives_the_same_bits)
+START_TEST(every_instruction_set_gives_the_same_bits)
 {
     fixture_t f, scalar;
     if (!fixture_open(&f, _i, &limits) || !fixture_open(&scalar, 0, &limits))
@@ -153,11 +152,11 @@ END_TEST
 
 static void add_tests(TCase *tests)
 {
-    tcase_add_loop_test(tests, both_ways_equal_complex_multiplication, 0, FIXTURE_N_ISAS);
+    tcase_add_loop_test(tests, forward_and_backward_equal_complex_multiplication, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, values_and_position_0_keep_their_bits, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, turning_back_is_the_gradient, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, scores_depend_on_the_distance_alone, 0, FIXTURE_N_ISAS);
-    tcase_add_loop_test(tests, every_build_gives_the_same_bits, 0, FIXTURE_N_ISAS);
+    tcase_add_loop_test(tests, every_instruction_set_gives_the_same_bits, 0, FIXTURE_N_ISAS);
 }
 
 int main(void)

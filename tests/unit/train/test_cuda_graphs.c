@@ -1,7 +1,7 @@
-/* test_cuda_graphs.c - a unit's recorded work is replayed while it still means the same, and made anew where not.
+/* test_cuda_graphs.c - a unit's captured work is replayed while it still means the same, and captured again if not.
  *
- * The kernels here record for themselves: one operation (put_grad), kept as a list instead of done, so that what a
- * replay does can be seen on the CPU. A toy's backward writes each gradient as its weight; after every call the
+ * The kernels here do their own capturing: one operation (put_grad), kept in a list instead of being done, so that the
+ * effect of a replay can be seen on the CPU. A toy's backward writes each gradient as its weight; after every call the
  * gradient that the engine has now must be the weight that it has now, whatever was replayed.
  */
 #include <stdlib.h>
@@ -213,7 +213,7 @@ static void expect(int n_computed, int n_made, int n_replayed)
 
 /* ---- claims ---- */
 
-START_TEST(what_stays_the_same_is_recorded_once)
+START_TEST(kernels_with_the_same_arguments_are_captured_once)
 {
     zero_engine_t *engine = engine_create(3, 1, 1);
     for (int i = 0; i < 5; i++)
@@ -223,7 +223,7 @@ START_TEST(what_stays_the_same_is_recorded_once)
 }
 END_TEST
 
-START_TEST(another_address_is_another_recording_and_the_first_is_kept)
+START_TEST(another_address_is_another_graph_and_the_first_is_kept)
 {
     zero_engine_t *a = engine_create(3, 1, 1), *b = engine_create(3, 1, 2);
     for (int i = 0; i < 3; i++) {
@@ -237,7 +237,7 @@ START_TEST(another_address_is_another_recording_and_the_first_is_kept)
 END_TEST
 
 /* Stage 0 adds the second micro-step's gradients to the first's. */
-START_TEST(adding_to_a_gradient_is_another_recording)
+START_TEST(adding_to_a_gradient_is_another_graph)
 {
     zero_engine_t *engine = engine_create(0, 2, 1);
     for (int i = 0; i < 3; i++) {
@@ -250,7 +250,7 @@ START_TEST(adding_to_a_gradient_is_another_recording)
 }
 END_TEST
 
-START_TEST(another_function_or_loss_weight_is_another_recording)
+START_TEST(another_function_or_loss_weight_is_another_graph)
 {
     zero_engine_t *engine = engine_create(3, 1, 1);
     step(engine, gradient_is_weight);
@@ -264,8 +264,8 @@ START_TEST(another_function_or_loss_weight_is_another_recording)
 }
 END_TEST
 
-/* More questions than are noted: nobody could tell whether the answers are still the same. */
-START_TEST(what_asks_too_much_is_computed_every_time)
+/* More queries than are stored: whether their answers are still the same could not be checked. */
+START_TEST(a_function_that_asks_too_often_is_computed_every_time)
 {
     zero_engine_t *engine = engine_create(3, 1, 1);
     toy.n_asked = 1000;
@@ -278,8 +278,8 @@ START_TEST(what_asks_too_much_is_computed_every_time)
 }
 END_TEST
 
-/* A GPU without memory for a graph, say. What was asked for while it was recorded has not been done. */
-START_TEST(what_cannot_be_recorded_is_computed)
+/* For example a GPU without memory for a graph. Nothing that was queued during the capture has been done. */
+START_TEST(what_cannot_be_captured_is_computed)
 {
     zero_engine_t *engine = engine_create(3, 1, 1);
     the.fails = true;
@@ -290,7 +290,7 @@ START_TEST(what_cannot_be_recorded_is_computed)
 }
 END_TEST
 
-START_TEST(a_failure_while_recording_is_told_and_leaves_nothing)
+START_TEST(a_failure_during_capture_is_returned_and_leaves_no_graph)
 {
     zero_engine_t *engine = engine_create(3, 1, 1);
     toy.model.engine = engine;
@@ -304,7 +304,7 @@ START_TEST(a_failure_while_recording_is_told_and_leaves_nothing)
 END_TEST
 
 /* Libraries choose in the first passes, and evaluation has another loss weight each time. */
-START_TEST(training_is_recorded_when_it_has_settled_and_evaluation_never)
+START_TEST(training_is_captured_once_it_repeats_and_evaluation_never)
 {
     enum { ROWS = 2 * 5 };
     const int32_t inputs[ROWS] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, targets[ROWS] = {2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
@@ -337,14 +337,14 @@ static Suite *suite(void)
     Suite *s = suite_create("cuda_graphs");
     TCase *tcase = tcase_create("cuda_graphs");
     tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_test(tcase, what_stays_the_same_is_recorded_once);
-    tcase_add_test(tcase, another_address_is_another_recording_and_the_first_is_kept);
-    tcase_add_test(tcase, adding_to_a_gradient_is_another_recording);
-    tcase_add_test(tcase, another_function_or_loss_weight_is_another_recording);
-    tcase_add_test(tcase, what_asks_too_much_is_computed_every_time);
-    tcase_add_test(tcase, what_cannot_be_recorded_is_computed);
-    tcase_add_test(tcase, a_failure_while_recording_is_told_and_leaves_nothing);
-    tcase_add_test(tcase, training_is_recorded_when_it_has_settled_and_evaluation_never);
+    tcase_add_test(tcase, kernels_with_the_same_arguments_are_captured_once);
+    tcase_add_test(tcase, another_address_is_another_graph_and_the_first_is_kept);
+    tcase_add_test(tcase, adding_to_a_gradient_is_another_graph);
+    tcase_add_test(tcase, another_function_or_loss_weight_is_another_graph);
+    tcase_add_test(tcase, a_function_that_asks_too_often_is_computed_every_time);
+    tcase_add_test(tcase, what_cannot_be_captured_is_computed);
+    tcase_add_test(tcase, a_failure_during_capture_is_returned_and_leaves_no_graph);
+    tcase_add_test(tcase, training_is_captured_once_it_repeats_and_evaluation_never);
     suite_add_tcase(s, tcase);
     return s;
 }

@@ -8,7 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Two text files and an llm.c file, whose tokens are known here: the naive reference. */
+/* Two text files and an llm.c file with known tokens: the naive reference. */
 enum { SEQ_LEN = 17, N_TEXT = 17 * 40 + 9, N_SECOND = 17 * 3, N_LLMC = 17 * 21 + 1, VOCAB = 50257 };
 static int32_t text_tokens[N_TEXT], second_tokens[N_SECOND], llmc_tokens[N_LLMC];
 static const struct {
@@ -85,7 +85,7 @@ static int identify(const int32_t *inputs, const int32_t *targets)
     return -1;
 }
 
-/* The sequences of a step as `world_size` ranks read them, in the order of their places. */
+/* Lists the sequences of a step as `world_size` ranks read them, in the order of their positions. */
 static void sequences_of_steps(int world_size, int64_t micro_batch, bool shuffle, int n_steps, int *numbers)
 {
     for (int rank = 0; rank < world_size; rank++) {
@@ -166,7 +166,7 @@ START_TEST(batches_may_be_asked_for_in_any_order)
         int step = (int)(support_random(&state) % STEPS), k = (int)(support_random(&state) % 3);
         const int32_t *inputs, *targets;
         ck_assert_int_eq(data_batch(data, step, k, &inputs, &targets), ZERO_OK);
-        if (round % 3 == 0) { /* give the reader time to write where it must not */
+        if (round % 3 == 0) { /* gives the reader time for a write that is wrong */
             const struct timespec moment = {.tv_nsec = 200000};
             nanosleep(&moment, NULL);
         }
@@ -177,7 +177,7 @@ START_TEST(batches_may_be_asked_for_in_any_order)
 }
 END_TEST
 
-/* Steps 0..4 with batches of 24, and then, from where they ended, ones of 24 again or of 12. */
+/* Steps 0..4 with batches of 24, and then, from where they ended, batches of 24 again or of 12. */
 START_TEST(a_run_that_resumes_reads_on_where_the_one_before_ended)
 {
     enum { STEPS = 12, BEFORE = 5 };
@@ -217,8 +217,8 @@ START_TEST(the_permutation_is_a_bijection_of_any_size)
 }
 END_TEST
 
-/* Where the first of n things goes, over many keys: each place as often as any other. Chi-squared with n - 1 = 63
- * degrees of freedom has mean 63 and standard deviation 11.2; 120 is five of them. */
+/* Counts where the first of n things goes, over many keys: each position as often as any other. Chi-squared with n - 1
+ * = 63 degrees of freedom has mean 63 and standard deviation 11.2; 120 is five of them. */
 START_TEST(the_permutation_is_even_over_seeds_and_over_epochs)
 {
     enum { N = 64, KEYS = 64000 };
@@ -320,7 +320,7 @@ START_TEST(data_too_short_for_one_sequence_names_the_numbers)
     ck_assert_int_eq(data_n_sequences(data), 1);
     const int32_t *inputs, *targets;
     ck_assert_int_eq(data_batch(data, 1000, 0, &inputs, &targets), ZERO_OK);
-    for (int i = 0; i < 24; i++) /* the one sequence fills every place */
+    for (int i = 0; i < 24; i++) /* the one sequence fills every position */
         ck_assert(inputs[i * SEQ_LEN] == '0' && targets[i * SEQ_LEN + SEQ_LEN - 1] == 'h');
     data_close(data);
 }
@@ -355,7 +355,7 @@ START_TEST(every_token_is_checked_by_exactly_one_rank)
 }
 END_TEST
 
-/* A text whose token i is token_of(i), in a file of this name; of 24 sequences. */
+/* Writes a text of 24 sequences whose token i is token_of(i). */
 enum { N_USED = 24 * SEQ_LEN + 1 };
 static char used_path[2100];
 
@@ -377,7 +377,7 @@ static data_t *open_used(int64_t vocab_size)
     return must_open(spec);
 }
 
-/* In place, as whoever has it open sees it. */
+/* Changes the file in place, as a process that has it open sees it. */
 static void overwrite(const char *path, long at, char byte)
 {
     FILE *file = fopen(path, "r+");
@@ -445,7 +445,8 @@ START_TEST(a_token_that_is_overwritten_in_use_is_named)
         snprintf(position, sizeof position, "position %d ", places[i]);
         expect_fault(data, 2, ZERO_ERROR_FORMAT,
                      (const char *[]){used_path, token, position, "vocab_size is 123", "changed while in use", NULL});
-        overwrite(used_path, places[i], (char)token_of(places[i])); /* who reads on where it is mended may */
+        overwrite(used_path, places[i],
+                  (char)token_of(places[i])); /* a reader that continues where the file is correct again may */
         expect_batch(data, 2);
         data_close(data);
     }
@@ -493,7 +494,7 @@ START_TEST(sizes_that_do_not_fit_are_refused)
     ck_assert_int_eq(data_batch(data, 0, 1, &inputs, &targets), ZERO_ERROR_ARGUMENT);
     capture_end();
     ck_assert_int_eq(data_batch(data, INT64_MAX / 24 - 2, 0, &inputs, &targets), ZERO_OK);
-    /* Places that a checkpoint gives: to the last step that ends, with the one after it, below 2^63. */
+    /* Positions from a checkpoint: up to the last step that ends, with the one after it, below 2^63. */
     data_start_at(data, 7, INT64_MAX - 2 * 24);
     ck_assert_int_eq(data_batch(data, 7, 0, &inputs, &targets), ZERO_OK);
     capture_begin();
@@ -504,7 +505,7 @@ START_TEST(sizes_that_do_not_fit_are_refused)
 }
 END_TEST
 
-/* A file may be larger than any disk where nothing is written to most of it. */
+/* A file may be larger than any disk if most of it is never written. */
 START_TEST(more_tokens_than_can_be_counted_are_refused)
 {
     char path[64];

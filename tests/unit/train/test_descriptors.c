@@ -1,5 +1,5 @@
-/* test_descriptors.c - programs that are started without stdin, stdout or stderr, as daemons and some schedulers do:
- * the files of a checkpoint do not take the descriptors' places, so that no line that is logged stands in them. */
+/* test_descriptors.c - programs that are started without stdin, stdout or stderr, as by daemons and some schedulers:
+ * the files of a checkpoint never get descriptors 0 to 2, so no log line is written into them. */
 #include <fcntl.h>
 #include <stdarg.h>
 #include <sys/wait.h>
@@ -38,8 +38,8 @@ static bool is_file(int fd)
     return fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
 }
 
-/* Saves in the background and logs all the while, as a program that knows nothing of closed descriptors does. Returns
- * the child's exit code: 0 where every save went well and no file was seen in a standard place. */
+/* Saves in the background and logs all the while, as a program that does not know of closed descriptors. Returns the
+ * child's exit code: 0 if every save went well and no file was seen at a standard descriptor. */
 static int save_and_log(int closed)
 {
     static const char line[] = "zero: a line that is logged\n";
@@ -73,7 +73,7 @@ static int save_and_log(int closed)
     return 0;
 }
 
-START_TEST(the_library_opens_no_file_in_their_places)
+START_TEST(the_library_opens_no_file_as_a_standard_descriptor)
 {
     int result;
     pid_t child = fork();
@@ -106,7 +106,7 @@ __attribute__((format(printf, 1, 2))) static int shell(const char *format, ...)
                        support_build(), command);
 }
 
-START_TEST(zerotrain_without_them_saves_what_it_saves_with_them)
+START_TEST(zerotrain_without_standard_descriptors_saves_the_same)
 {
     static const char *const CLOSINGS[] = {"0<&- 2>&-", "2>&-", "1>&- 2>&-", "0<&- 1>&- 2>&-"};
     char text[4000];
@@ -123,7 +123,7 @@ START_TEST(zerotrain_without_them_saves_what_it_saves_with_them)
         ck_assert_msg(exit_code == 0, "%s: exit code %d", CLOSINGS[c], exit_code);
         ck_assert_msg(shell("grep -rl '^zerotrain:' out") == 1, "%s: a line that was logged stands in a file",
                       CLOSINGS[c]);
-        /* state.json tells of the settings, which differ, and the manifest of state.json. */
+        /* state.json has the settings, which differ, and the manifest has the hash of state.json. */
         ck_assert_msg(shell("diff -r -x state.json -x manifest.json with out/ck") == 0, "%s: other bytes", CLOSINGS[c]);
         ck_assert_int_eq(shell("$Z --set checkpoint.dir=out/ck --set train.steps=31 --resume c.ini 2>err"), 0);
     }
@@ -145,8 +145,8 @@ static Suite *suite(void)
     TCase *tc = tcase_create("closed");
     tcase_add_checked_fixture(tc, set_up, tear_down);
     tcase_set_timeout(tc, 250);
-    tcase_add_loop_test(tc, the_library_opens_no_file_in_their_places, 0, sizeof CLOSED / sizeof CLOSED[0]);
-    tcase_add_test(tc, zerotrain_without_them_saves_what_it_saves_with_them);
+    tcase_add_loop_test(tc, the_library_opens_no_file_as_a_standard_descriptor, 0, sizeof CLOSED / sizeof CLOSED[0]);
+    tcase_add_test(tc, zerotrain_without_standard_descriptors_saves_the_same);
     tcase_add_test(tc, output_that_has_nowhere_to_go_is_still_a_failure);
     suite_add_tcase(s, tc);
     return s;

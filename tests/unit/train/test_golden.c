@@ -186,7 +186,7 @@ static fp64_batch_t first_batch(void)
 
 /* ---- The fp64 models against transformers in fp64 ---------------------------------------------------------------- */
 
-/* Both sum in fp64 and differ in order alone; 3e-16 and 5e-16 were measured. */
+/* Both sum in fp64 and differ only in order; 3e-16 and 5e-16 were measured. */
 #define FP64_TOLERANCE 1e-14
 /* Relative, for central differences with this step, which balances truncation and rounding; 6e-8 was measured. */
 #define GRADIENT_STEP 1e-5
@@ -226,7 +226,7 @@ START_TEST(fp64_logits_are_those_of_transformers)
 }
 END_TEST
 
-/* One element of every tensor, the one whose gradient is largest: central differences against autograd. */
+/* Compares one element of every tensor, the one with the largest gradient: central differences against autograd. */
 START_TEST(fp64_numeric_gradients_are_those_of_transformers)
 {
     json_t *grads = json_object_get(json_object_get(golden, "step1"), "grads");
@@ -372,7 +372,7 @@ START_TEST(recomputation_and_stages_change_no_bit)
 }
 END_TEST
 
-/* The batches that PyTorch saw are what our reader makes of the text, unshuffled. */
+/* The batches that PyTorch was given are those that our reader reads from the text, unshuffled. */
 START_TEST(the_reader_makes_the_reference_batches)
 {
     const int32_t *got_inputs, *got_targets;

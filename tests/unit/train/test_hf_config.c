@@ -181,7 +181,7 @@ START_TEST(sizes_of_llama_come_from_the_file)
         {", \"rope_scaling\": {\"type\": \"default\"}, \"head_dim\": null, \"hidden_act\": \"silu\"", 4, 1e-6, 10000.0},
     };
     write_llama(CASES[_i].more);
-    options.model.seq_len = 4096; /* the user's to say */
+    options.model.seq_len = 4096; /* the user sets these */
     expect_ok();
     ck_assert_int_eq(options.model.arch, ARCH_LLAMA);
     ck_assert_int_eq(options.model.layers, 3);
@@ -273,7 +273,7 @@ START_TEST(a_directory_without_a_model_is_a_usage_error)
 }
 END_TEST
 
-/* A pipe that nobody writes is not waited for. */
+/* A pipe without a writer is refused at once. */
 START_TEST(what_is_no_regular_file_is_a_usage_error)
 {
     static const struct {

@@ -53,7 +53,7 @@ START_TEST(last_step_has_min_lr_and_later_ones_keep_it)
 }
 END_TEST
 
-/* cos 60 and 90 degrees: a third of the way gives three quarters of the height, half gives half. */
+/* cos 60 and 90 degrees: after a third of the steps three quarters of the height, after half of them half. */
 START_TEST(cosine_passes_through_known_points)
 {
     options_t options = schedule_of(SCHEDULE_COSINE, 130, 10);

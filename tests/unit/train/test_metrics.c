@@ -32,7 +32,7 @@ static metrics_row_t plain_row(int64_t step)
                            .exposed_comm_ms = 0.75};
 }
 
-/* The i-th line of the file as an object; NULL when there is none. */
+/* Returns the i-th line of the file as an object; NULL if there is none. */
 static json_t *read_row(int i)
 {
     char *text = support_read_file(path, NULL), *rest = text, *line = NULL;

@@ -1,9 +1,9 @@
 /* test_model.c - every architecture: the real forward and backward against plain fp64 and its central differences; and
  * sampling.
  *
- * The model runs as zerotrain runs it, through libzero at stage 3 with one rank. Gradients are read by the public API
- * alone: with beta1 = 0, no clipping and a rate of zero, AdamW's first moment after a step is the gradient itself, as
- * it came over the wire. The judges, gpt2_fp64.c and llama_fp64.c, are judged in test_golden.c.
+ * The model runs as zerotrain runs it, through libzero at stage 3 with one rank. Gradients are read through the public
+ * API alone: with beta1 = 0, no clipping and a rate of zero, AdamW's first moment after a step is the gradient itself,
+ * as it was communicated. The references, gpt2_fp64.c and llama_fp64.c, are tested in test_golden.c.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -74,7 +74,8 @@ static double round_to_bf16(double x)
     return ldexp(nearbyint(significand * 256.0), exponent - 8);
 }
 
-/* Matrices as wide as training makes them, biases and norms off their initial values, so that a part left out shows. */
+/* Sets matrices as large as training makes them, and biases and norms off their initial values, so that a missing part
+ * shows. */
 static void fill_reference(fixture_t *f)
 {
     for (size_t t = 0; t < f->reference->n_tensors; t++) {
@@ -423,7 +424,7 @@ static size_t idle_bytes(const zero_engine_t *engine)
     return n;
 }
 
-/* In each way of recomputation: what is in the way of nobody may be lent. */
+/* With each kind of recomputation: only activations that are not in use may be lent. */
 START_TEST(activations_matter_in_their_span_alone)
 {
     sizes_t sizes = odd[_i % N_ARCHS];
@@ -586,7 +587,7 @@ static bool says_fast(zero_model_context_t *ctx, size_t n_batch, size_t seq_len,
     return false;
 }
 
-/* What the table says as the trainer is opened. */
+/* Returns what is logged when the trainer is opened with this table. */
 static const char *attach_with(bool (*attention_is_slow)(zero_model_context_t *, size_t, size_t, size_t, size_t, size_t,
                                                          char *))
 {
@@ -619,7 +620,7 @@ START_TEST(attention_that_is_slow_is_one_warning_before_the_first_step)
     ck_assert_mem_eq(asked_for, want, sizeof want);
     ck_assert_str_eq(attach_with(says_fast), "");
     ck_assert_str_eq(attach_with(NULL), ""); /* as the CPU's table */
-    report_init(1, 2);                       /* one rank speaks for all */
+    report_init(1, 2);                       /* one rank logs for all */
     ck_assert_str_eq(attach_with(says_slow), "");
 }
 END_TEST
@@ -627,7 +628,7 @@ END_TEST
 /* ---- Sampling ---- */
 
 /* sample_draw maps [0, 1) onto tokens: on a regular grid of n numbers each token's share is its probability, give or
- * take one draw at each end of its interval. A bound no random draws could reach. */
+ * take one draw at each end of its interval. Random draws could not reach such a bound. */
 static void check_shares(const float *logits, int n, float temperature, int top_k, const double *want)
 {
     enum { N_DRAWS = 100000 };

@@ -142,7 +142,7 @@ static const struct setting {
 };
 enum { N_SETTINGS = sizeof settings / sizeof settings[0] };
 
-/* The value that the dump has for a setting; "?" when it has none. Valid until the next call. */
+/* Returns the value that the dump has for a setting; "?" if it has none. Valid until the next call. */
 static const char *dumped(const options_t *options, const char *section, const char *key)
 {
     static char value[OPTIONS_MAX_PATH + 2];
@@ -485,7 +485,7 @@ START_TEST(what_the_device_cannot_do_is_refused)
         const char *says; /* NULL: accepted */
     } cases[] = {{"zero.comm=nccl", ZERO_DEVICE_CPU, "[zero] comm = nccl: NCCL is for GPUs"},
                  {"zero.comm=nccl", ZERO_DEVICE_CUDA, NULL},
-                 {"zero.comm=nccl", ZERO_DEVICE_CUDA_SHARED, NULL}, /* where ranks have a GPU each */
+                 {"zero.comm=nccl", ZERO_DEVICE_CUDA_SHARED, NULL}, /* if each rank has a GPU */
                  {"zero.comm=mpi", ZERO_DEVICE_CPU, NULL},
                  {"zero.offload=optimizer", ZERO_DEVICE_CUDA, NULL},
                  {"zero.offload=optimizer", ZERO_DEVICE_CPU, NULL},

@@ -1,6 +1,6 @@
-/* test_outputs.c - files that a run writes, and those that it must not: a run that is refused before its first step
- * leaves everything as it was; a name that was mistaken costs no file; whatever stands where a file should be, nobody
- * waits for it.
+/* test_outputs.c - files that a run writes, and those that it must not touch: a run that is refused before its first
+ * step leaves everything as it was; a mistaken name costs no file; whatever is found instead of a file, no run waits
+ * for it.
  *
  * Every case runs in a copy of one directory, in which a run of six steps left checkpoints, metrics and a trace.
  */
@@ -67,7 +67,7 @@ typedef struct outputs_case {
     const char *before;    /* commands, in the copy */
     const char *arguments; /* "cfg.ini" follows */
     int exit_code;
-    const char *says[3]; /* each stands in stderr */
+    const char *says[3]; /* each must be in stderr */
     const char *after;   /* a command that must succeed; NULL: nothing has changed */
     int n_ranks;
 } outputs_case_t;
@@ -139,7 +139,7 @@ static const outputs_case_t CASES[] = {
     {"a directory as metrics", "mkdir d", "--set log.metrics=d", 2, {"[log] metrics", "'d' is a directory"}, NULL, ALONE},
     {"a socket as trace", "true", "--trace ../socket", 2, {"[log] trace", "'../socket' is a socket"}, NULL, ALONE},
 
-    /* Pipes that nobody reads or writes. */
+    /* Pipes without a reader or writer. */
     {"a pipe as configuration", "mkfifo p", "p", 2, {"'p'", "not a regular file"}, NULL, ALONE},
     {"a pipe as data", "mkfifo p", "--set data.train=p", 2, {"'p'", "not a regular file"}, NULL, ALONE},
     {"a pipe as validation data", "mkfifo p", "--set data.val=p", 2, {"'p'", "not a regular file"}, NULL, ALONE},
@@ -233,7 +233,7 @@ static int make_socket(void)
     return fd;
 }
 
-START_TEST(nothing_is_lost_and_nobody_waits)
+START_TEST(no_run_empties_files_of_others_or_waits_for_a_pipe)
 {
     outcome_t outcomes[N_CASES] = {0};
     int listening = make_socket();
@@ -248,8 +248,9 @@ START_TEST(nothing_is_lost_and_nobody_waits)
 }
 END_TEST
 
-/* Rank 1's part of the trace of a run that fails goes to a file of its own; what is there under that name stays. */
-START_TEST(a_rank_that_writes_alone_spares_files_too)
+/* Rank 1's part of the trace of a run that fails goes to a file of its own; a file that already has that name is kept.
+ */
+START_TEST(a_rank_that_writes_alone_empties_no_file_of_others)
 {
     support_output_t output;
     ck_assert_int_eq(shell("cp -a before alone && echo mine > alone/t.json.rank1"), 0);
@@ -268,8 +269,8 @@ static Suite *suite(void)
     TCase *tc = tcase_create("outputs");
     tcase_add_checked_fixture(tc, set_up, NULL);
     tcase_set_timeout(tc, 280);
-    tcase_add_test(tc, nothing_is_lost_and_nobody_waits);
-    tcase_add_test(tc, a_rank_that_writes_alone_spares_files_too);
+    tcase_add_test(tc, no_run_empties_files_of_others_or_waits_for_a_pipe);
+    tcase_add_test(tc, a_rank_that_writes_alone_empties_no_file_of_others);
     suite_add_tcase(s, tc);
     return s;
 }

@@ -1,8 +1,8 @@
-/* test_report.c - zerotrain's voice: whole lines, who speaks, what all ranks found said once and nothing lost by that,
+/* test_report.c - zerotrain's lines: whole, from the right rank, one for an error that all ranks found, none lost; and
  * exit codes.
  *
- * With an argument this is a program of its own, which the tests start: one rank of a meeting, or a process that ends
- * while it holds a line.
+ * With an argument this is a program of its own, which the tests start: one rank that meets others, or a process that
+ * ends while it holds a line back.
  */
 #include <signal.h>
 #include <stdlib.h>
@@ -107,7 +107,7 @@ END_TEST
 
 typedef enum voice { NOBODY, ALIKE, OWN, LIBRARY } voice_t;
 
-/* What each rank says, and then all that is read. */
+/* What each rank logs, and then all that is read. */
 static const struct {
     const char *what;
     struct {
@@ -207,7 +207,7 @@ static int meet(void)
 }
 
 /* mpirun may bring the lines of several ranks in any order, so only how often each is there is looked at. */
-START_TEST(what_ranks_found_alike_is_said_once_and_nothing_is_lost)
+START_TEST(an_error_of_several_ranks_is_logged_once_with_the_ranks)
 {
     support_output_t output;
     size_t n_lines = 0;
@@ -243,13 +243,13 @@ static int end_alone(const char *how)
         raise(SIGINT);
     else if (strcmp(how, "flush") == 0)
         report_flush();
-    else /* waits for a peer that does not come; a signal ends a sleep, not the wait */
+    else /* waits for a peer that does not come; a signal ends the sleep, not the wait */
         for (time_t begin = time(NULL); time(NULL) < begin + 4;)
             sleep(1);
     _exit(0);
 }
 
-START_TEST(a_line_that_is_held_is_said_whatever_comes)
+START_TEST(a_delayed_line_is_logged_however_the_run_ends)
 {
     static const struct {
         const char *how;
@@ -267,7 +267,7 @@ START_TEST(a_line_that_is_held_is_said_whatever_comes)
 }
 END_TEST
 
-/* Rank 0 holds a line when rank 1 dies, and can meet nobody. */
+/* Rank 0 holds a line back when rank 1 dies, and can meet no other rank. */
 static int meet_the_dead(void)
 {
     zero_comm_t *comm;
@@ -305,8 +305,8 @@ static Suite *suite(void)
     tcase_add_test(c, exit_codes_are_those_of_the_contract);
     TCase *m = tcase_create("meetings");
     tcase_set_timeout(m, 4 * RUN_LIMIT_S);
-    tcase_add_test(m, what_ranks_found_alike_is_said_once_and_nothing_is_lost);
-    tcase_add_test(m, a_line_that_is_held_is_said_whatever_comes);
+    tcase_add_test(m, an_error_of_several_ranks_is_logged_once_with_the_ranks);
+    tcase_add_test(m, a_delayed_line_is_logged_however_the_run_ends);
     tcase_add_test(m, a_line_outlives_the_death_of_a_peer);
     suite_add_tcase(s, c);
     suite_add_tcase(s, m);

@@ -1,8 +1,8 @@
-/* test_resume.c - checkpoints and --resume as a user of zerotrain meets them: a run that stops and resumes is the run
- * that never stopped, to the bit and to the row of its metrics, also where it resumes at another stage; what cannot be
- * resumed or saved is one line and an exit code; nothing that was saved is lost.
+/* test_resume.c - checkpoints and --resume as a user of zerotrain meets them: a run that stops and resumes equals the
+ * run that never stopped, to the bit and to the row of its metrics, also at another stage; what cannot be resumed or
+ * saved is one line and an exit code; nothing that was saved is lost.
  *
- * Text of loss and grad_norm is compared as it stands in the metrics: %.9g gives every fp32 value a text of its own.
+ * Text of loss and grad_norm is compared as it is in the metrics: %.9g gives every fp32 value a different text.
  */
 #include <inttypes.h>
 #include <jansson.h>
@@ -23,7 +23,7 @@
 #define N_STEPS 20
 #define ALONE 0 /* ranks: one, without mpirun */
 
-/* Sizes that divide by nothing, and two micro-steps, so that batches of a step are several. */
+/* Sizes without common divisors, and two micro-steps, so that a step has several batches. */
 static const char CONFIG[] = "[model]\nlayers = 2\ndim = 36\nheads = 3\nvocab_size = 259\nseq_len = 17\n"
                              "[data]\ntrain = text.txt\n"
                              "[train]\nsteps = 20\nglobal_batch = 24\nlr = 3e-3\nwarmup_steps = 3\n"
@@ -106,11 +106,11 @@ static void expect_same_rows(const char *what, const char *a, const char *b)
 
 /* ---- the same run ---- */
 
-/* Stage of the first half and of the second: bf16 takes those that are alike, fp32 and fp16 the others. */
+/* Stages of the first half and of the second: bf16 with equal stages, fp32 and fp16 with different ones. */
 static const int STAGES[][2] = {{0, 0}, {1, 1}, {2, 2}, {3, 3}, {3, 0}, {0, 2}, {2, 1}, {1, 3}};
 #define N_STAGES ((int)(sizeof STAGES / sizeof STAGES[0]))
 
-START_TEST(stopped_and_resumed_is_never_stopped)
+START_TEST(a_run_stopped_and_resumed_equals_one_never_stopped)
 {
     static const char *const precisions[] = {"fp32", "bf16", "fp16"};
     const char *precision = precisions[_i];
@@ -124,7 +124,7 @@ START_TEST(stopped_and_resumed_is_never_stopped)
 }
 END_TEST
 
-START_TEST(one_rank_and_micro_steps_and_a_synchronous_save_too)
+START_TEST(one_rank_with_micro_steps_and_synchronous_saves_resumes_exactly)
 {
     EXPECT_RUN(ALONE, "--set train.micro_batch=6 --set checkpoint.dir= --set log.metrics=whole.jsonl");
     EXPECT_RUN(ALONE, "--set train.micro_batch=6 --set checkpoint.async=false --set checkpoint.every=3 --steps 7");
@@ -134,7 +134,7 @@ START_TEST(one_rank_and_micro_steps_and_a_synchronous_save_too)
 END_TEST
 
 /* The sum over another number of ranks has another order: equal to tolerance, and the data is the same. */
-START_TEST(another_number_of_ranks_goes_on_with_the_same_data)
+START_TEST(another_number_of_ranks_resumes_with_the_same_data)
 {
     EXPECT_RUN(ALONE, "--set train.precision=fp32 --set checkpoint.dir= --set log.metrics=whole.jsonl");
     EXPECT_RUN(2, "--set train.precision=fp32 --steps 10");
@@ -175,7 +175,7 @@ END_TEST
 
 /* ---- what is there ---- */
 
-START_TEST(keep_newest_and_link_the_latest)
+START_TEST(the_newest_checkpoints_are_kept_and_the_latest_linked)
 {
     EXPECT_RUN(2, "--set checkpoint.every=3 --set checkpoint.keep=2");
     ck_assert_int_eq(shell("test \"$(ls -A ck | tr '\\n' ' ')\" = 'latest step-00000018 step-00000020 '"), 0);
@@ -314,7 +314,7 @@ START_TEST(a_cursor_beyond_what_can_be_counted_is_refused)
 }
 END_TEST
 
-/* Runs on from step 2 with these arguments; what may change is told in one line, once. */
+/* Resumes after step 2 with these arguments; settings that may change are logged in one line, once. */
 static const struct {
     const char *arguments, *line; /* NULL: none */
 } CHANGES[] = {
@@ -334,7 +334,7 @@ static const struct {
      "resume: data.train was text.txt, is other.txt; the training data were 9000 tokens, are 9000, but other ones\n"},
 };
 
-START_TEST(what_has_changed_is_told_in_one_line)
+START_TEST(changed_settings_are_logged_in_one_line_on_resume)
 {
     EXPECT_RUN(2, "--steps 2");
     ck_assert_int_eq(shell("mv ck ck.0 && cp text.txt copy.txt"), 0);
@@ -350,7 +350,7 @@ START_TEST(what_has_changed_is_told_in_one_line)
 }
 END_TEST
 
-/* What this version adds to state.json is compared where it is there, and not asked for where it is not. */
+/* What this version adds to state.json is compared if it is there, and not required. */
 START_TEST(checkpoints_of_older_versions_are_resumed)
 {
     static const struct {
@@ -365,7 +365,7 @@ START_TEST(checkpoints_of_older_versions_are_resumed)
         {"{\"data\": {\"sequences\": 5, \"tokens\": 9000, \"sample\": \"0000000000000000\"}}", ZERO_ERROR_USAGE},
         {"{\"config\": {\"train\": {\"seed\": \"2\"}}}", ZERO_ERROR_USAGE},
         {"{\"config\": {\"model\": {\"layers\": \"77\"}}}", ZERO_ERROR_USAGE},
-        {"{\"config\": [], \"data\": 3}", ZERO_OK}, /* who made it so has no settings to compare */
+        {"{\"config\": [], \"data\": 3}", ZERO_OK}, /* such a checkpoint has no settings to compare */
     };
     static options_t options;
     const data_identity_t data = {.n_tokens = 9000, .sample = 255};
@@ -382,7 +382,7 @@ START_TEST(checkpoints_of_older_versions_are_resumed)
 }
 END_TEST
 
-/* A file may grow to so many blocks: enough for metrics, not for the moments. (One rank alone: several share memory
+/* A file may have at most so many blocks: enough for metrics, not for the moments. (One rank only: several share memory
  * through files. test_checkpoint.c has them.) */
 START_TEST(a_save_that_fails_ends_the_run_and_leaves_the_one_before)
 {
@@ -401,8 +401,8 @@ START_TEST(a_save_that_fails_ends_the_run_and_leaves_the_one_before)
 }
 END_TEST
 
-/* The whole job is killed while it trains and saves at every step; it resumes from what is there, and ends as a run
- * that nobody touched. */
+/* Kills the whole job while it trains and saves at every step; it resumes from what is there, and ends as a run that
+ * was never killed. */
 static const char KILL_SCRIPT[] =
     "n=0\n"
     "while [ $n -lt 4 ]; do\n"
@@ -413,7 +413,7 @@ static const char KILL_SCRIPT[] =
     "done\n"
     "exec \"$1\" --set checkpoint.every=1 $resume cfg.ini 2>>log\n";
 
-START_TEST(killed_again_and_again_it_ends_as_if_never_killed)
+START_TEST(a_run_killed_again_and_again_ends_as_one_never_killed)
 {
     support_write_file(path_of("kill.sh"), KILL_SCRIPT, sizeof KILL_SCRIPT - 1);
     EXPECT_RUN(ALONE, "--set checkpoint.dir= --set log.metrics=whole.jsonl");
@@ -432,21 +432,21 @@ static Suite *suite(void)
     TCase *tc = tcase_create("resume");
     tcase_add_checked_fixture(tc, set_up, NULL);
     tcase_set_timeout(tc, 280);
-    tcase_add_loop_test(tc, stopped_and_resumed_is_never_stopped, 0, 3);
-    tcase_add_test(tc, one_rank_and_micro_steps_and_a_synchronous_save_too);
-    tcase_add_test(tc, another_number_of_ranks_goes_on_with_the_same_data);
+    tcase_add_loop_test(tc, a_run_stopped_and_resumed_equals_one_never_stopped, 0, 3);
+    tcase_add_test(tc, one_rank_with_micro_steps_and_synchronous_saves_resumes_exactly);
+    tcase_add_test(tc, another_number_of_ranks_resumes_with_the_same_data);
     tcase_add_test(tc, metrics_read_as_one_run_though_later_rows_were_there);
     tcase_add_test(tc, a_run_that_is_over_has_nothing_to_resume);
-    tcase_add_test(tc, keep_newest_and_link_the_latest);
+    tcase_add_test(tc, the_newest_checkpoints_are_kept_and_the_latest_linked);
     tcase_add_test(tc, saving_in_the_background_saves_the_same_bytes);
     tcase_add_loop_test(tc, a_checkpoint_is_a_model_to_start_from, 0, 2);
     tcase_add_loop_test(tc, what_cannot_be_resumed_is_one_line, ALONE, ALONE + 1);
     tcase_add_loop_test(tc, what_cannot_be_resumed_is_one_line, 2, 3);
     tcase_add_test(tc, a_cursor_beyond_what_can_be_counted_is_refused);
-    tcase_add_test(tc, what_has_changed_is_told_in_one_line);
+    tcase_add_test(tc, changed_settings_are_logged_in_one_line_on_resume);
     tcase_add_test(tc, checkpoints_of_older_versions_are_resumed);
     tcase_add_loop_test(tc, a_save_that_fails_ends_the_run_and_leaves_the_one_before, 0, 2);
-    tcase_add_test(tc, killed_again_and_again_it_ends_as_if_never_killed);
+    tcase_add_test(tc, a_run_killed_again_and_again_ends_as_one_never_killed);
     suite_add_tcase(s, tc);
     return s;
 }

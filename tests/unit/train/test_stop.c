@@ -1,7 +1,6 @@
-/* test_stop.c - a signal ends zerotrain as its user expects: the step at hand is finished by all ranks, saved, and said
- * in one line; the run that resumes from there is the run that no signal met, to the text of its metrics. Whoever gets
- * the signal: one rank, two ranks with different ones, mpirun.
- */
+/* test_stop.c - a signal ends zerotrain as its user expects: all ranks finish the current step, save, and log one line.
+ * The run that resumes from there equals the run without a signal, to the text of its metrics. It does not matter who
+ * gets the signal: one rank, two ranks with different ones, or mpirun. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +10,7 @@
 
 #define RUN_LIMIT_S 60.0
 
-/* More steps than any test waits for; evaluations, whose losses are in the metrics, too. */
+/* More steps than any test waits for; evaluations, whose losses are in the metrics too. */
 static const char CONFIG[] =
     "[model]\nlayers = 2\ndim = 36\nheads = 3\nvocab_size = 259\nseq_len = 17\n"
     "[data]\ntrain = text.txt\nval = text.txt\n"
@@ -24,8 +23,8 @@ static const char MEET_SCRIPT[] = "rank=" SUPPORT_RANK "\n"
                                   "echo $$ > pid.${rank:-0}\n"
                                   "exec \"$@\"\n";
 
-/* stop.sh HOW RANKS ZEROTRAIN [OPTIONS]: starts a run, signals once it has made 3 steps, waits for its end. HOW is what
- * to do, with $job the number of mpirun (of the rank itself where there is one without mpirun). */
+/* stop.sh HOW RANKS ZEROTRAIN [OPTIONS]: starts a run, runs HOW after 3 steps, and waits for the run's end. $job in HOW
+ * is the process id of mpirun (or of the rank itself without mpirun). */
 static const char STOP_SCRIPT[] =
     "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_NUM_THREADS=1\n"
     "how=$1; ranks=$2; shift 2\n"
@@ -130,7 +129,7 @@ static const struct {
 };
 #define N_STOPS ((int)(sizeof STOPS / sizeof STOPS[0]))
 
-START_TEST(whoever_gets_it_all_ranks_stop_after_one_step_and_resume_as_if_never_stopped)
+START_TEST(a_signal_to_any_rank_stops_all_after_one_step_and_they_resume_exactly)
 {
     int exit_code = stop(STOPS[_i].how, STOPS[_i].ranks, STOPS[_i].options);
     ck_assert_msg(exit_code == 3, "exit code %d\n%s%s", exit_code, output.out, support_tail(output.err));
@@ -149,7 +148,7 @@ START_TEST(two_signals_to_two_ranks_are_one_stop)
 }
 END_TEST
 
-/* The launcher asks mpirun in a way that leaves the ranks the time that they need. */
+/* The launcher stops mpirun in a way that leaves the ranks the time that they need. */
 START_TEST(the_launcher_turns_sigterm_and_ctrl_c_into_a_stop)
 {
     char *repository = realpath(".", NULL), path[600];
@@ -169,8 +168,8 @@ START_TEST(the_launcher_turns_sigterm_and_ctrl_c_into_a_stop)
 }
 END_TEST
 
-/* Told to give its ranks 3 s, Open MPI 4 stands still so long before it sends them SIGTERM, and again before SIGKILL.
- * It reads no pipe meanwhile, so the ranks write to a file. Its exit code is its own. */
+/* If it is set to give its ranks 3 s, Open MPI 4 pauses that long before it sends SIGTERM, and again before SIGKILL.
+ * Meanwhile it reads no pipe, so the ranks write to a file. Its exit code is its own. */
 START_TEST(mpirun_that_is_terminated_leaves_a_checkpoint)
 {
     write_file("meet.sh", "exec \"$@\" 2>> said\n");
@@ -188,7 +187,7 @@ END_TEST
 
 /* ---- not saved, not at all, at once ---- */
 
-START_TEST(without_a_directory_it_says_that_nothing_is_saved)
+START_TEST(a_stop_without_a_directory_says_that_nothing_is_saved)
 {
     int exit_code = stop("kill -TERM $(cat pid.0)", _i ? "2" : "alone", "--set checkpoint.dir=");
     ck_assert_msg(exit_code == 1, "exit code %d\n%s%s", exit_code, output.out, support_tail(output.err));
@@ -207,8 +206,8 @@ START_TEST(a_signal_that_was_ignored_before_is_ignored)
 }
 END_TEST
 
-/* Rank 1 stands still, so the step at hand never ends: rank 0 does not wait for it after the second signal. */
-START_TEST(a_second_signal_ends_it_at_once)
+/* Rank 1 is stopped, so the current step never ends: rank 0 does not wait for it after the second signal. */
+START_TEST(a_second_signal_ends_the_run_at_once)
 {
     int took_s = -1;
     int exit_code =
@@ -226,13 +225,13 @@ static Suite *suite(void)
     TCase *tc = tcase_create("stop");
     tcase_add_checked_fixture(tc, set_up, NULL);
     tcase_set_timeout(tc, 200);
-    tcase_add_loop_test(tc, whoever_gets_it_all_ranks_stop_after_one_step_and_resume_as_if_never_stopped, 0, N_STOPS);
+    tcase_add_loop_test(tc, a_signal_to_any_rank_stops_all_after_one_step_and_they_resume_exactly, 0, N_STOPS);
     tcase_add_test(tc, two_signals_to_two_ranks_are_one_stop);
     tcase_add_loop_test(tc, the_launcher_turns_sigterm_and_ctrl_c_into_a_stop, 0, 2);
     tcase_add_test(tc, mpirun_that_is_terminated_leaves_a_checkpoint);
-    tcase_add_loop_test(tc, without_a_directory_it_says_that_nothing_is_saved, 0, 2);
+    tcase_add_loop_test(tc, a_stop_without_a_directory_says_that_nothing_is_saved, 0, 2);
     tcase_add_test(tc, a_signal_that_was_ignored_before_is_ignored);
-    tcase_add_test(tc, a_second_signal_ends_it_at_once);
+    tcase_add_test(tc, a_second_signal_ends_the_run_at_once);
     suite_add_tcase(s, tc);
     return s;
 }

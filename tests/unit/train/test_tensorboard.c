@@ -67,7 +67,7 @@ static tensorboard_t *must_open(void)
     return tensorboard;
 }
 
-static double now_s(void)
+static double unix_time_s(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
@@ -87,7 +87,7 @@ END_TEST
 
 START_TEST(an_event_has_every_scalar_of_the_row_and_its_step)
 {
-    double before = now_s();
+    double before = unix_time_s();
     tensorboard_t *tensorboard = must_open();
     const int64_t steps[] = {1, 127, 128, INT64_C(1) << 40, INT64_MAX};
     for (int i = 0; i < 5; i++) {
@@ -106,7 +106,7 @@ START_TEST(an_event_has_every_scalar_of_the_row_and_its_step)
         {"mfu", 0.25f}, {"exposed_comm_ms", 0.75f}, {"val_loss", 2.7f}};
     for (int i = 0; i <= 5; i++) {
         ck_assert_double_ge(events[i].wall_time, i == 0 ? before : events[i - 1].wall_time);
-        ck_assert_double_le(events[i].wall_time, now_s());
+        ck_assert_double_le(events[i].wall_time, unix_time_s());
     }
     for (int i = 1; i <= 5; i++) {
         ck_assert_int_eq(events[i].step, steps[i - 1]);
@@ -159,12 +159,12 @@ START_TEST(a_file_is_named_by_time_host_and_process)
     char host[256], rest[512];
     long long seconds;
     int n_digits;
-    double before = now_s();
+    double before = unix_time_s();
     tensorboard_close(must_open());
     const char *name = strrchr(event_file(), '/') + 1;
     ck_assert_int_eq(sscanf(name, "events.out.tfevents.%lld%n", &seconds, &n_digits), 1);
     ck_assert_double_ge((double)seconds, floor(before));
-    ck_assert_double_le((double)seconds, now_s());
+    ck_assert_double_le((double)seconds, unix_time_s());
     ck_assert_int_eq(gethostname(host, sizeof host), 0);
     snprintf(rest, sizeof rest, ".%s.%d", host, (int)getpid());
     ck_assert_str_eq(name + n_digits, rest);
@@ -223,7 +223,7 @@ START_TEST(a_directory_that_cannot_be_written_is_named)
 }
 END_TEST
 
-/* A limit on the size of files stands for the full disk; the captured line is far below it. */
+/* A limit on file sizes stands in for a full disk; the captured line is far below it. */
 START_TEST(a_full_disk_is_an_error_of_the_event_that_meets_it)
 {
     tensorboard_t *tensorboard = must_open();

@@ -191,7 +191,8 @@ typedef struct pair {
     uint64_t version, header_n_sequences, header_n_bounds;
 } pair_t;
 
-/* Four sequences, the second of none, in two documents: PAIR_TOKENS tokens, token i being (i * 37) % 100. */
+/* Returns four sequences, the second of them empty, in two documents: PAIR_TOKENS tokens, token i being (i * 37) % 100.
+ */
 static pair_t plain_pair(int type, int token_bytes)
 {
     pair_t pair = {.type = type,
@@ -434,7 +435,7 @@ START_TEST(a_pair_of_which_a_file_is_missing_names_it)
 }
 END_TEST
 
-/* Asked for by name, a file is what was asked for, whatever stands beside it. */
+/* A format that is set in the configuration holds, whatever file is beside this one. */
 START_TEST(an_index_beside_a_file_changes_only_what_auto_makes_of_it)
 {
     pair_t pair = plain_pair(4, 4);
@@ -483,7 +484,7 @@ START_TEST(damaged_megatron_indices_never_crash)
 }
 END_TEST
 
-/* Of every width, the first token beyond the vocabulary in a long file, wherever it stands. */
+/* For each width, the first token beyond the vocabulary in a long file, at any position. */
 START_TEST(the_first_token_beyond_the_vocabulary_is_found_anywhere)
 {
     enum { N = 200000 };
@@ -534,8 +535,7 @@ START_TEST(a_token_above_2_31_is_beyond_any_vocabulary)
 }
 END_TEST
 
-/* Headers with random damage: each is refused in one line or read within its bounds (AddressSanitizer sees the rest).
- */
+/* Headers with random damage: each is refused in one line or read within its bounds (AddressSanitizer checks that). */
 START_TEST(damaged_headers_never_crash)
 {
     uint64_t state = 11;

@@ -1,8 +1,8 @@
-/* test_trace.c - the trace of a run: a file that every reader of JSON takes, in which every rank tells of every kind of
- * work on one clock, and whose waits are the metrics' exposed_comm_ms.
+/* test_trace.c - the trace of a run: a file that any JSON reader accepts, with every rank's spans of every kind of work
+ * on one clock, whose waits add up to the metrics' exposed_comm_ms.
  *
- * On the CPU compute stands still for gathers and reductions, so they are waits: rows of their own are a GPU's. That
- * the file has a place for them is tested with spans of the tests' own.
+ * On the CPU gathers and reductions block compute, so they are waits; only GPUs have rows of their own for them. Those
+ * rows are tested with made-up spans.
  */
 #include <jansson.h>
 #include <math.h>
@@ -20,7 +20,7 @@
 #define RUN_LIMIT_S 60.0
 #define N_STEPS 6
 #define N_BLOCKS 3
-/* Two micro-steps and an evaluation on the way. */
+/* Two micro-steps, and an evaluation in between. */
 #define CONFIG                                                                                                         \
     "[model]\nlayers = 3\ndim = 36\nheads = 3\nseq_len = 16\n"                                                         \
     "[data]\ntrain = text.txt\nval = text.txt\n"                                                                       \
@@ -142,7 +142,7 @@ static size_t count(const read_trace_t *trace, int rank, const char *kind, int s
     return n;
 }
 
-/* The name that the file gives the row, or the rank where row is 0. */
+/* Returns the file's name for the row, or for the rank if row is 0. */
 static const char *name_of(const read_trace_t *trace, int rank, int row)
 {
     const json_t *events = field(trace->json, "traceEvents", JSON_ARRAY);
@@ -167,7 +167,7 @@ static bool is_device_work(const span_t *span)
 /* A thousandth of a microsecond is the last digit in the file. */
 #define ROUNDING_US 0.002
 
-/* Every step of every rank has each kind of work, and as much as the model says; what lies between steps is none's. */
+/* Every step of every rank has each kind of work, and as much as the model says; work between steps belongs to none. */
 static void expect_all_work(const read_trace_t *trace, int n_ranks)
 {
     const size_t n_units = N_BLOCKS + 2; /* embeddings and head */
@@ -179,7 +179,7 @@ static void expect_all_work(const read_trace_t *trace, int n_ranks)
             ck_assert_uint_eq(count(trace, rank, "data", step), 2);
             ck_assert_uint_gt(count(trace, rank, "wait", step), 0);
         }
-        /* Evaluation follows step 3: two passes of one micro-batch. What follows the last step nobody tells. */
+        /* Evaluation follows step 3: two passes of one micro-batch. Work after the last step is not reported. */
         ck_assert_uint_eq(count(trace, rank, "compute", 0), 2 * n_units);
         ck_assert_uint_gt(count(trace, rank, "wait", 0), 0);
     }
@@ -204,8 +204,8 @@ static void expect_no_overlap(const read_trace_t *trace)
     }
 }
 
-/* Both are clocks of this host, so a rank's update lies within the time that it took to queue the step; and ranks meet
- * before it, so that no rank's update of a step begins before all have begun that step. */
+/* Both are clocks of this host, so a rank's update lies within the time it took to queue the step. Ranks meet before
+ * it, so no rank's update of a step begins before all ranks have begun that step. */
 static void expect_one_clock(const read_trace_t *trace)
 {
     double latest_begin[N_STEPS + 1] = {0};
@@ -238,7 +238,7 @@ static void expect_waits_are_exposed_comm(const read_trace_t *trace)
     free(text);
 }
 
-START_TEST(two_ranks_tell_all_they_did_on_one_clock)
+START_TEST(two_ranks_trace_all_they_did_on_one_clock)
 {
     expect_run(0, 2, "--stage %d --trace trace.json", _i);
     char *text = read_scratch("trace.json");
@@ -310,7 +310,7 @@ START_TEST(a_trace_changes_no_bit)
 END_TEST
 
 /* Before each unit, forward and backward, and before the update the host waits for the device, which no span has. */
-START_TEST(a_paced_run_has_a_host_span_for_each_piece_of_a_step)
+START_TEST(a_paced_run_has_a_host_span_for_each_part_of_a_step)
 {
     const size_t n_pauses = 2 * 2 * (N_BLOCKS + 2) + 1; /* two micro-steps */
     expect_run(0, 2, "--set log.metrics=plain.jsonl");
@@ -345,7 +345,7 @@ START_TEST(a_run_that_diverges_leaves_the_trace_of_all_ranks)
 }
 END_TEST
 
-/* Rank 0 finds the disk full when step 1 is told of; the others are not asked. */
+/* Rank 0 finds the disk full when step 1 is written; the others do not write. */
 START_TEST(a_rank_that_fails_alone_leaves_its_own_part)
 {
     expect_run(1, 2, "--trace trace.json --set log.metrics=/dev/full");
@@ -394,7 +394,7 @@ static void close_here(trace_t *trace)
     zero_comm_destroy(comm);
 }
 
-START_TEST(too_many_spans_leave_the_last_steps_and_it_is_said)
+START_TEST(too_many_spans_keep_the_last_steps_and_a_line_says_so)
 {
     const int n_steps = 3000, spans_a_step = 50, n_fit = 65536;
     char path[512];
@@ -407,7 +407,7 @@ START_TEST(too_many_spans_leave_the_last_steps_and_it_is_said)
     capture_begin();
     close_here(trace);
     const char *said = capture_end();
-    int first = n_steps - n_fit / spans_a_step + 1; /* the first step of which nothing is lost */
+    int first = n_steps - n_fit / spans_a_step + 1; /* the first complete step */
     char expected[64];
     snprintf(expected, sizeof expected, "the trace begins with step %d\n", first);
     expect_line(said, (const char *[]){"[log] trace", expected, NULL});
@@ -480,14 +480,14 @@ static Suite *suite(void)
         tcase_set_timeout(all[i], 4 * RUN_LIMIT_S);
         suite_add_tcase(suite, all[i]);
     }
-    tcase_add_loop_test(runs, two_ranks_tell_all_they_did_on_one_clock, 0, 4);
+    tcase_add_loop_test(runs, two_ranks_trace_all_they_did_on_one_clock, 0, 4);
     tcase_add_test(runs, ranks_rows_and_units_have_their_names);
     tcase_add_test(runs, a_trace_changes_no_bit);
-    tcase_add_test(runs, a_paced_run_has_a_host_span_for_each_piece_of_a_step);
+    tcase_add_test(runs, a_paced_run_has_a_host_span_for_each_part_of_a_step);
     tcase_add_test(failures, a_run_that_diverges_leaves_the_trace_of_all_ranks);
     tcase_add_test(failures, a_rank_that_fails_alone_leaves_its_own_part);
     tcase_add_test(failures, a_full_disk_is_named);
-    tcase_add_test(own, too_many_spans_leave_the_last_steps_and_it_is_said);
+    tcase_add_test(own, too_many_spans_keep_the_last_steps_and_a_line_says_so);
     tcase_add_test(own, a_unit_has_the_name_it_was_declared_with);
     tcase_add_test(own, any_name_makes_valid_json);
     tcase_add_test(own, no_path_means_no_trace);

@@ -1,8 +1,8 @@
-/* test_zerotrain.c - zerotrain as a user meets it: what it prints where, its exit codes, its files; and that whatever
- * goes wrong ends soon, on all ranks, with one line that says what, where and what to do.
+/* test_zerotrain.c - zerotrain as a user meets it: what it prints where, its exit codes, its files; and that any
+ * failure ends the run soon, on all ranks, with one line that says what, where and what to do.
  *
  * Lines of zerotrain begin "zerotrain: "; what mpirun adds about a job that failed is not counted. Without mpirun there
- * is one rank and no chatter, so there all of stderr is looked at.
+ * is one rank and no other output, so all of stderr is checked.
  */
 #include <dirent.h>
 #include <jansson.h>
@@ -59,7 +59,8 @@ static unsigned char text_byte(int i)
     return (unsigned char)words[(i * 7 + i / 50) % (int)(sizeof words - 1)];
 }
 
-/* An llm.c file whose header names n_named tokens and that has n_tokens of `width` bytes; one at `bad` is `token`. */
+/* Writes an llm.c file whose header claims n_named tokens and that has n_tokens of `width` bytes; the one at `bad` is
+ * `token`. */
 static void write_llmc(const char *name, int width, int n_named, int n_tokens, int bad, int token)
 {
     static unsigned char bytes[1024 + 4 * N_TOKENS];
@@ -85,7 +86,7 @@ static void write_megatron(const char *name, const unsigned char *tokens, size_t
     index[18] = 1; /* sequence */
     index[26] = 2; /* bounds of documents, */
     memcpy(index + 34, &size, sizeof size);
-    index[54] = 1; /* of which the first and the only pointer are 0 */
+    index[54] = 1; /* whose first pointer, the only one, is 0 */
     snprintf(file, sizeof file, "%s.idx", name);
     write_file(file, index, sizeof index);
     snprintf(file, sizeof file, "%s.bin", name);
@@ -214,8 +215,8 @@ typedef struct bad_input {
     const char *what;
     int exit_code;
     const char *lines;     /* added to the configuration */
-    const char *arguments; /* before its name; where they end in "-", no name follows */
-    const char *says[4];   /* each stands in the line */
+    const char *arguments; /* before the file's name; if they end in "-", no name follows */
+    const char *says[4];   /* each must be in the line */
     int n_ranks;           /* only with so many, or ANY */
 } bad_input_t;
 
@@ -355,7 +356,7 @@ static void refuse_all(int n_ranks)
             expect_refusal(&BAD_INPUTS[i], n_ranks, &outcomes[i]);
             forget(&outcomes[i]);
         }
-    ck_assert(!exists("metrics.jsonl")); /* none of them began to train */
+    ck_assert(!exists("metrics.jsonl")); /* none of them has started to train */
 }
 
 START_TEST(bad_input_is_refused_with_one_line)
@@ -370,7 +371,7 @@ START_TEST(bad_input_is_refused_with_one_line_by_three_ranks)
 }
 END_TEST
 
-/* Runs two ranks with cfg.ini alone and a third, rank 2, with these arguments. */
+/* Runs two ranks with cfg.ini and a third, rank 2, with these arguments. */
 static outcome_t run_odd_one_out(const char *arguments)
 {
     outcome_t outcome;
@@ -381,7 +382,7 @@ static outcome_t run_odd_one_out(const char *arguments)
     return outcome;
 }
 
-/* One host may have another file than the others: the rank that sees it says so, though it is not rank 0. */
+/* One host may have another file than the others: the rank that reads it reports it, although it is not rank 0. */
 START_TEST(one_rank_alone_with_bad_input_speaks_for_itself)
 {
     static const struct {
@@ -403,7 +404,7 @@ START_TEST(one_rank_alone_with_bad_input_speaks_for_itself)
 }
 END_TEST
 
-/* Slurm's srun without PMIx: every process would be a job of one rank. The first of them speaks. */
+/* Slurm's srun without PMIx: every process would be a job of one rank. The first of them reports it. */
 START_TEST(processes_that_no_mpi_joins_are_refused)
 {
     for (int i = 0; i < 2 * 2; i++) {
@@ -447,7 +448,7 @@ START_TEST(more_threads_than_a_machine_has_are_refused)
 }
 END_TEST
 
-/* ---- What goes wrong on the way ---- */
+/* ---- failures during a run ---- */
 
 START_TEST(diverging_steps_are_skipped_and_logged_and_many_end_the_run)
 {
@@ -472,8 +473,8 @@ START_TEST(diverging_steps_are_skipped_and_logged_and_many_end_the_run)
 }
 END_TEST
 
-/* fp16's first loss scale is too large for sequences of one token, of which a batch has but one a rank; three steps on
- * it has settled. */
+/* fp16's first loss scale is too large for sequences of one token, with a batch of one per rank; three steps later it
+ * has settled. */
 START_TEST(a_run_of_which_every_step_was_skipped_is_no_success)
 {
     static const struct {
@@ -524,14 +525,14 @@ static const char SIGNAL_SCRIPT[] =
     "sleep 1\n"
     "for rank in 0 1 2; do\n"
     "    state=$(cut -d ' ' -f 3 /proc/$(cat pid.$rank)/stat 2>/dev/null)\n"
-    "    [ \"${state:-Z}\" = Z ] || echo rank $rank lives on\n" /* Z: ended, but nobody has collected it */
+    "    [ \"${state:-Z}\" = Z ] || echo rank $rank lives on\n" /* Z: ended, but not yet waited for */
     "done\n"
     "exit $code\n";
 static const char PID_SCRIPT[] = "rank=" SUPPORT_RANK "\n"
                                  "echo $$ > pid.$rank\n"
                                  "exec \"$@\"\n";
 
-/* All ranks are gone, within limit_s of the signal, and the exit code says so. */
+/* All ranks are gone within limit_s of the signal, and the exit code shows the failure. */
 static outcome_t signal_rank_1(const char *signal_name, int limit_s)
 {
     write_file("signal.sh", SIGNAL_SCRIPT, sizeof SIGNAL_SCRIPT - 1);
@@ -808,13 +809,13 @@ START_TEST(tensorboards_events_say_what_the_metrics_say)
 }
 END_TEST
 
-START_TEST(stdout_has_results_and_stderr_the_log)
+START_TEST(results_go_to_stdout_and_the_log_to_stderr)
 {
     outcome_t outcome = run(_i == 0 ? ALONE : 3, "cfg.ini");
     expect_exit(&outcome, 0);
     ck_assert_str_eq(outcome.output.out, "");
     ck_assert_msg(strstr(outcome.output.err, "metrics.jsonl\n") != NULL, "%s", outcome.output.err);
-    ck_assert_msg(support_count(outcome.output.err, "step 12/12") == 1, "%s", outcome.output.err); /* rank 0 alone */
+    ck_assert_msg(support_count(outcome.output.err, "step 12/12") == 1, "%s", outcome.output.err); /* only rank 0 */
     ck_assert_msg(strstr(outcome.output.err, _i == 0 ? "on 1 rank " : "on 3 ranks ") != NULL, "%s", outcome.output.err);
     if (_i == 0) /* every line of it is zerotrain's */
         ck_assert_uint_eq(support_count(outcome.output.err, "\n"), support_count(outcome.output.err, "zerotrain: "));
@@ -921,7 +922,7 @@ static Suite *suite(void)
     tcase_add_test(refusals, one_rank_alone_with_bad_input_speaks_for_itself);
     tcase_add_test(refusals, more_threads_than_a_machine_has_are_refused);
 
-    /* Loops: alone, and under mpirun. */
+    /* Loop tests: one rank, then several under mpirun. */
     tcase_add_loop_test(failures, diverging_steps_are_skipped_and_logged_and_many_end_the_run, 0, 2);
     tcase_add_loop_test(failures, a_run_of_which_every_step_was_skipped_is_no_success, 0, 2);
     tcase_add_loop_test(failures, a_full_disk_ends_the_run_and_is_named, 0, 2);
@@ -935,7 +936,7 @@ static Suite *suite(void)
     tcase_add_loop_test(good, the_plan_adds_up_and_training_holds_what_it_says, 0, 2);
     tcase_add_loop_test(good, metrics_have_every_field_with_its_type, 0, 2);
     tcase_add_loop_test(good, tensorboards_events_say_what_the_metrics_say, 0, 2);
-    tcase_add_loop_test(good, stdout_has_results_and_stderr_the_log, 0, 2);
+    tcase_add_loop_test(good, results_go_to_stdout_and_the_log_to_stderr, 0, 2);
     tcase_add_loop_test(good, a_sample_is_printed_once_as_text, 0, 2);
     tcase_add_test(good, steps_stops_early_and_the_schedule_follows_train_steps);
     tcase_add_test(good, the_command_line_goes_before_the_file_and_the_file_before_defaults);

@@ -1,5 +1,5 @@
-/* test_agree.c - ranks that do not do the same find out where they meet, before anything is made of what they have, and
- * each is named with what it is in, in the words of zero.h. The mistakes are the cases of mpi/disagree_cases.c. */
+/* test_agree.c - ranks that do not do the same find out where they meet, before any of their data are used, and each is
+ * named with the call that it is in, in zero.h's words. The mistakes are the cases of mpi/disagree_cases.c. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,11 +14,11 @@
 #define N_RANKS 3
 #define N_AT_ONCE 4 /* mpirun mostly waits */
 
-/* Who is in what: one line has both, in either order. */
+/* Which rank is in which call: one line has both, in either order. */
 static const struct {
     const char *comm, *device, *name;
     const char *odd, *others; /* "rank 1 is in ODD", "rank 0 (or 2) is in OTHERS" */
-    int n_lines;              /* at least: one for all ranks, or one of each where they share nothing */
+    int n_lines;              /* at least: one for all ranks, or one from each if they share no memory */
 } rows[] = {
     {"auto", "cpu", "other_lr", "zero_step(engine 0, step 2, lr 0.5)", "zero_step(engine 0, step 2, lr 0.25)", 1},
     {"mpi", "cpu", "other_lr", "zero_step(engine 0, step 2, lr 0.5)", "zero_step(engine 0, step 2, lr 0.25)", 2},
@@ -98,7 +98,7 @@ START_TEST(ranks_in_different_calls_are_named_with_them)
         ck_assert_msg(count_lines(log, rows[i].odd, rows[i].others) >= rows[i].n_lines,
                       "%s, %s, %s: not in %d lines: %s; %s\n%s", rows[i].comm, rows[i].device, rows[i].name,
                       rows[i].n_lines, rows[i].odd, rows[i].others, log);
-        /* Whoever is right is told so: not a message that was cut short, nor the end of its time. */
+        /* The ranks that are right get the mismatch, not a truncated message or a timeout. */
         ck_assert_msg(support_count(log, "rank 0 got ZERO_ERROR_MISMATCH\n") == 1 &&
                           support_count(log, "rank 2 got ZERO_ERROR_MISMATCH\n") == 1,
                       "%s", log);
@@ -110,9 +110,9 @@ END_TEST
 
 START_TEST(ranks_that_do_the_same_are_left_alone)
 {
-    static const char *const ways[][2] = {{"auto", "cpu"}, {"mpi", "cpu"}, {"auto", "async"}};
+    static const char *const transports[][2] = {{"auto", "cpu"}, {"mpi", "cpu"}, {"auto", "async"}};
     char *scratch = support_scratch();
-    run_t run = start(scratch, 20, ways[_i][0], ways[_i][1], "nothing");
+    run_t run = start(scratch, 20, transports[_i][0], transports[_i][1], "nothing");
     ck_assert_msg(run.exit_code == 0 && run.log[0] == '\0', "exit code %d\n%s", run.exit_code, run.log);
     free(run.log);
     free(scratch);
@@ -135,8 +135,8 @@ START_TEST(a_rank_that_does_not_come_is_named_at_the_deadline)
 }
 END_TEST
 
-/* MPI's own start waits for all, and cannot be left: who has not come is said all the same, and all is well when it
- * does. */
+/* MPI's own start waits for all ranks and cannot be left: the missing rank is named all the same, and the job goes on
+ * when it arrives. */
 START_TEST(a_rank_that_mpi_waits_for_is_named_at_the_deadline)
 {
     char *scratch = support_scratch();

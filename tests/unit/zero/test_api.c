@@ -1,6 +1,6 @@
-/* test_api.c - any calls in any order: tests/mpi/api_random makes them at random and compares what they return with a
- * model of zero.h; alone, and on ranks that all make the same. Other calls with every seed; ZERO_TEST_API_CALLS says
- * how many are made alone (sanitized and with a million, once, it took minutes). */
+/* test_api.c - any calls in any order: tests/mpi/api_random makes random calls and compares what they return with a
+ * model of zero.h, on one rank and on ranks that all make the same calls. Each seed makes other calls;
+ * ZERO_TEST_API_CALLS sets how many are made on one rank (a million, sanitized, takes minutes). */
 #include <stdio.h>
 #include <stdlib.h>
 

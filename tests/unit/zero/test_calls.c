@@ -1,8 +1,9 @@
-/* test_calls.c - what a step costs the host, in calls of the driver, which is where its time goes: as many for every
- * number of ranks, and as many more for every unit more. Counted on the device of async_device.h, so they are the same
- * every time; how long a call takes is for GPUs to say (tests/scaling/run growth, tests/gpu/count-calls).
+/* test_calls.c - what a step costs the host in driver calls, where most of its time goes: the same number for any
+ * number of ranks, and the same number more for every further unit. Counted on the device of async_device.h, so the
+ * counts are the same every time; GPUs measure how long a call takes (tests/scaling/run growth, tests/gpu/count-calls).
  *
- * The runs are tests/mpi/stream_cases, without config.check. */
+ * The runs are tests/mpi/stream_cases, without config.check.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,8 +14,8 @@
 
 enum { FEW = 8, MORE = 16, MANY = 32 }; /* blocks, between the first unit and the last */
 
-/* A step's calls, all kinds together, with FEW, MORE and MANY blocks; says what they are. It is the fourth: the third
- * comes behind an evaluation, which brought parameters in. */
+/* Reads a step's calls, all kinds together, with FEW, MORE and MANY blocks, and prints them. It is the fourth step: the
+ * third follows an evaluation, which gathered parameters. */
 static void count_calls(int n_ranks, const char *settings, int n_calls[3])
 {
     static const int n_blocks[] = {FEW, MORE, MANY};
@@ -51,11 +52,10 @@ START_TEST(each_unit_costs_what_the_others_do_with_any_number_of_ranks)
 }
 END_TEST
 
-/* A gather into a slot: a wait for the slot, the peers' slices in one batch, the own slice with an event each way, a
- * record, and compute's wait. A reduction: a wait for the gradients, a fence with a record, the slices in one batch, a
- * record, compute's wait, and the sum. One record says that a unit has been used, and when compute came to its next
- * wait; where it has done something since, another does.
- */
+/* A gather into an unsharded buffer: a wait for the buffer, the peers' slices in one batch, the own slice with an event
+ * each way, a record, and compute's wait. A reduction: a wait for the gradients, a fence with a record, the slices in
+ * one batch, a record, compute's wait, and the sum. One record marks the unit as used and times compute's arrival at
+ * its next wait; if compute has done something since, there is another. */
 #define GATHER_TO_SLOT 9
 #define GATHER_IN_PLACE 3 /* once a step, behind all others, so without a wait */
 #define REDUCTION 7
@@ -67,7 +67,7 @@ START_TEST(a_unit_costs_so_many_calls)
         const char *settings;
         int n_ranks, per_unit;
     } costs[] = {
-        {"stage=3", 2, 2 * (GATHER_TO_SLOT + USE) + REDUCTION}, /* one place for all waits behind a unit */
+        {"stage=3", 2, 2 * (GATHER_TO_SLOT + USE) + REDUCTION}, /* one call for all waits after a unit */
         {"stage=2", 2, COME + GATHER_IN_PLACE + USE + REDUCTION},
         {"stage=0", 2, USE + REDUCTION + 5}, /* its sum is gathered: a record, a wait, a fence with a record, a batch */
         {"stage=3", 1, 1}};                  /* the sum */
@@ -90,6 +90,6 @@ static Suite *suite(void)
 
 int main(void)
 {
-    setenv("ZERO_CHECK", "0", 1); /* it makes calls of its own, which no training pays */
+    setenv("ZERO_CHECK", "0", 1); /* it makes calls of its own, which no training run makes */
     return support_main(suite());
 }

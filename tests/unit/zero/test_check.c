@@ -1,7 +1,6 @@
-/* test_check.c - config.check finds every gradient that nobody wrote, names it, and takes nothing else for one: at
+/* test_check.c - config.check finds every gradient that was not written and names it, and reports nothing else: at
  * every stage and dtype, with accumulation, with a tensor that two units use. One rank, in this process; tests/run-all
- * turns the check on for all other tests, on several ranks. And the kernels that it rests on.
- */
+ * turns the check on for all other tests, on several ranks. Also tests the kernels that the check uses. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +23,7 @@ static const struct {
     size_t n_elems;
 } tensors[N_TENSORS] = {{"table", 0, 700}, {"layer.0.w", 1, 129}, {"layer.0.b", 1, 3}, {"head.w", 2, 65}};
 
-typedef enum leave_out { NOTHING, ALL, LAST_ELEMENT, NUMBERS } leave_out_t; /* NUMBERS: NaN is written in their place */
+typedef enum leave_out { NOTHING, ALL, LAST_ELEMENT, NUMBERS } leave_out_t; /* NUMBERS: NaN is written instead */
 
 typedef struct mistake {
     int unit, tensor, micro_step;
@@ -117,7 +116,7 @@ static zero_status_t micro_step(program_t *p, int k, const mistake_t *mistake)
     return ZERO_OK;
 }
 
-/* The second step, so that every place has held another unit's or step's gradients. */
+/* The second step, so that every buffer has held another unit's or step's gradients. */
 static zero_status_t second_step(program_t *p, const mistake_t *mistake, zero_step_result_t *result)
 {
     static const mistake_t none = {.unit = -1};
@@ -133,7 +132,7 @@ static zero_status_t second_step(program_t *p, const mistake_t *mistake, zero_st
     return ZERO_OK;
 }
 
-/* What a row does in the second step's micro-step, and what is said of it; NULL: nothing, and nothing is wrong. */
+/* What a row does in the second step's micro-step, and the line that must be logged; NULL: all is well, and none is. */
 static const struct {
     mistake_t mistake;
     const char *says;
@@ -167,7 +166,7 @@ static void expect_row(size_t row, int stage, zero_dtype_t dtype, int micro_step
     program_destroy(&p);
 }
 
-START_TEST(what_nobody_wrote_is_named_at_every_stage_and_dtype)
+START_TEST(a_gradient_not_written_is_named_at_every_stage_and_dtype)
 {
     for (size_t row = 0; row < N_ROWS; row++)
         for (zero_dtype_t dtype = ZERO_FP32; dtype <= ZERO_FP16; dtype++)
@@ -207,7 +206,7 @@ START_TEST(the_unit_stays_acquired_and_can_be_written)
 END_TEST
 
 /* The environment is for programs that cannot be changed. */
-START_TEST(the_environment_turns_it_on)
+START_TEST(the_environment_turns_the_check_on)
 {
     static const struct {
         const char *value; /* NULL: not set */
@@ -279,10 +278,10 @@ static Suite *suite(void)
     Suite *suite = suite_create("check");
     TCase *engine = tcase_create("engine");
     tcase_set_timeout(engine, 60);
-    tcase_add_loop_test(engine, what_nobody_wrote_is_named_at_every_stage_and_dtype, 0, 4);
+    tcase_add_loop_test(engine, a_gradient_not_written_is_named_at_every_stage_and_dtype, 0, 4);
     tcase_add_test(engine, a_later_micro_step_writes_what_it_does_not_add_to);
     tcase_add_test(engine, the_unit_stays_acquired_and_can_be_written);
-    tcase_add_test(engine, the_environment_turns_it_on);
+    tcase_add_test(engine, the_environment_turns_the_check_on);
     suite_add_tcase(suite, engine);
     TCase *kernels = tcase_create("kernels");
     tcase_set_timeout(kernels, 60);

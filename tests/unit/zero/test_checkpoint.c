@@ -1,9 +1,10 @@
-/* test_checkpoint.c - libzero's checkpoints: every number stands in the files under its name, whoever wrote it; any
- * number of ranks at any stage reads it back to the bit; what is damaged, foreign or half written is refused with one
- * line; and a save that fails leaves the one before it as it was.
+/* test_checkpoint.c - libzero's checkpoints: every number is in the files under its name, whichever rank wrote it; any
+ * number of ranks at any stage reads it back to the bit; damaged, foreign or half-written checkpoints are refused with
+ * one line; and a save that fails leaves the one before it unchanged.
  *
  * Weights and moments are a formula of tensor and element, so any rank can check what it holds. With arguments this
- * program is one rank of a test: see run_rank. */
+ * program is one rank of a test: see run_rank.
+ */
 #include <dirent.h>
 #include <jansson.h>
 #include <signal.h>
@@ -161,7 +162,7 @@ static bool holds_the_formula(zero_engine_t *engine, zero_comm_t *comm)
     return tally.n_wrong == 0 && n + n_all == 0.0 && zero_get_adam_step(engine) == ADAM_STEP;
 }
 
-/* In fp32 the parameters that a pass sees are the masters, on every rank. */
+/* In fp32 the parameters that a pass sees are the master weights, on every rank. */
 static size_t n_wrong_parameters(zero_engine_t *engine)
 {
     size_t n_wrong = 0;
@@ -198,11 +199,13 @@ static zero_status_t load_from(session_t *session, const char *directory)
 
 /* ---- one rank ---- */
 
-/*     save DIRECTORY DTYPE STAGE BACKGROUND     the formula
- *     spoil DIRECTORY DTYPE STAGE               saves while a byte of each file is changed; 0 where all ranks were told
+/* Runs one rank of a test:
+ *     save DIRECTORY DTYPE STAGE BACKGROUND     saves the formula
+ *     spoil DIRECTORY DTYPE STAGE               saves while a byte of each file is changed; 0 if all ranks got an error
  *     load DIRECTORY DTYPE                      at every stage; exit code 1 unless it is the formula
- *     fail DIRECTORY RANK                       saves while that rank may write little; exit code 0 where every rank
- * was told of a failure, and nothing but what was there before is left */
+ *     fail DIRECTORY RANK                       saves while that rank may write little; exit code 0 if every rank got
+ * an error, and nothing but what was there before is left
+ */
 static int run_load(const char *directory, zero_dtype_t dtype)
 {
     for (int stage = 0; stage < 4; stage++) {
@@ -218,8 +221,8 @@ static int run_load(const char *directory, zero_dtype_t dtype)
     return 0;
 }
 
-/* After all ranks have written and before any reads, the last byte of every file of optimizer state is another: the
- * file and the rank whose byte that was are not the same rank's. 0 where every rank was told. */
+/* Changes the last byte of every file of optimizer state after all ranks have written and before any reads: the rank
+ * that checks a file is not the rank that wrote that byte. 0 if every rank got an error. */
 static int run_spoil(const char *directory, zero_dtype_t dtype, int stage)
 {
     zero_save_t *save = NULL;
@@ -239,7 +242,7 @@ static int run_spoil(const char *directory, zero_dtype_t dtype, int stage)
     return status == ZERO_OK;
 }
 
-/* odd_rank: may write little; -1: none. */
+/* odd_rank: the rank that may write little; -1: none. */
 static int run_save(const char *directory, zero_dtype_t dtype, int stage, bool background, int odd_rank)
 {
     session_t session = session_open(stage, dtype, 0);
@@ -342,7 +345,8 @@ typedef struct found {
     json_t *header; /* to decref */
 } found_t;
 
-/* A tensor of the step's safetensors files whose names begin so, by the format's text alone. */
+/* Reads a tensor from the step's safetensors files whose names begin with `prefix`, from the format's description
+ * alone. */
 static found_t find(const char *prefix, const char *name)
 {
     DIR *directory = opendir(path_of(STEP));
@@ -414,7 +418,7 @@ static void expect_numbers(const char *prefix, const char *name, int which, int 
 
 START_TEST(every_number_stands_in_the_files_under_its_name)
 {
-    /* Half of the last place: 2^-8 of a number at least for bf16's 8 bits, 2^-11 for fp16's. */
+    /* Half a unit in the last place: 2^-8 of the number or less for bf16's 8 bits, 2^-11 for fp16's. */
     static const struct {
         zero_dtype_t dtype;
         const char *name;
@@ -461,7 +465,7 @@ END_TEST
 
 /* ---- any number of ranks ---- */
 
-/* A text that what they said must have in it, or NULL. */
+/* The text that the logged line must contain, or NULL. */
 static void run_ranks_that_say(int n_ranks, const char *arguments, const char *says)
 {
     support_output_t output;
@@ -477,7 +481,7 @@ static void run_ranks(int n_ranks, const char *arguments)
     run_ranks_that_say(n_ranks, arguments, NULL);
 }
 
-START_TEST(files_are_the_same_bytes_whoever_saves)
+START_TEST(files_are_the_same_bytes_for_any_number_of_ranks)
 {
     static const int SAVERS[][3] = {{2, 3, 0}, {3, 1, 0}, {3, 2, 1}, {2, 0, 1}}; /* ranks, stage, in the background */
     save_formula("ck", (zero_dtype_t)_i);
@@ -550,7 +554,8 @@ START_TEST(any_damage_to_any_file_is_refused_and_the_file_named)
         snprintf(path, sizeof path, "%s/%.100s", STEP, names[f]);
         char *bytes = support_read_file(path_of(path), &n_bytes);
         free(bytes);
-        /* The manifest has no checksum of its own, and blanks in JSON mean nothing: there, what stands in quotes. */
+        /* The manifest has no checksum of its own, and blanks in JSON mean nothing: in it, a byte inside quotes is
+         * changed. */
         bool is_manifest = strcmp(names[f], "manifest.json") == 0;
         size_t places[] = {is_manifest ? 5 : 0, is_manifest ? 16 : n_bytes / 3, is_manifest ? 24 : n_bytes - 1};
         for (size_t p = 0; p < sizeof places / sizeof places[0]; p++) {
@@ -611,7 +616,7 @@ START_TEST(a_checkpoint_of_another_model_is_refused_and_changes_nothing)
 }
 END_TEST
 
-START_TEST(where_there_is_no_checkpoint_the_directory_is_named)
+START_TEST(a_directory_without_a_checkpoint_is_named)
 {
     ck_assert_int_eq(run("mkdir empty other; ln -s step-00000003 other/latest; touch file"), 0);
     expect_refusal("nothing", "nosuch", "nosuch");
@@ -626,7 +631,7 @@ END_TEST
 /* ---- saves that fail ---- */
 
 static const struct {
-    const char *text, *says; /* of config_json and state_json alike */
+    const char *text, *says; /* for config_json and for state_json */
 } TEXTS[] = {
     {"", "is not a JSON object"},
     {"not JSON", "is not a JSON object"},
@@ -658,7 +663,7 @@ START_TEST(a_rank_that_cannot_write_fails_all_ranks_and_leaves_what_was_there)
     char arguments[600];
     save_formula("ck", ZERO_BF16);
     ck_assert_int_eq(run("cp -r ck before"), 0);
-    /* Of three: rank 0 makes files in full size, rank 1 and 2 write into them. */
+    /* With three ranks: rank 0 creates the files in full size, ranks 1 and 2 write into them. */
     snprintf(arguments, sizeof arguments, "save %s %d 3 %d %d", path_of("ck"), ZERO_BF16, _i / 3, _i % 3);
     run_ranks(3, arguments);
     ck_assert_int_eq(run("diff -r ck before"), 0);
@@ -817,7 +822,7 @@ static Suite *suite(void)
     tcase_add_test(tc, any_damage_to_any_file_is_refused_and_the_file_named);
     tcase_add_loop_test(tc, a_manifest_that_lies_is_refused, 0, N_LIES);
     tcase_add_loop_test(tc, a_checkpoint_of_another_model_is_refused_and_changes_nothing, 1, 4);
-    tcase_add_test(tc, where_there_is_no_checkpoint_the_directory_is_named);
+    tcase_add_test(tc, a_directory_without_a_checkpoint_is_named);
     tcase_add_loop_test(tc, a_text_of_the_callers_that_is_no_object_is_refused_before_anything_is_made, 0, 2 * N_TEXTS);
     tcase_add_loop_test(tc, what_stands_in_a_file_and_was_not_written_there_fails_the_save, 0,
                         sizeof SPOILT / sizeof SPOILT[0]);
@@ -830,7 +835,7 @@ static Suite *suite(void)
     TCase *ranks = tcase_create("several ranks");
     tcase_add_checked_fixture(ranks, set_up, tear_down);
     tcase_set_timeout(ranks, 250);
-    tcase_add_loop_test(ranks, files_are_the_same_bytes_whoever_saves, ZERO_FP32, ZERO_FP16 + 1);
+    tcase_add_loop_test(ranks, files_are_the_same_bytes_for_any_number_of_ranks, ZERO_FP32, ZERO_FP16 + 1);
     tcase_add_loop_test(ranks, any_number_of_ranks_at_any_stage_loads_the_same_bits, ZERO_FP32, ZERO_FP16 + 1);
     tcase_add_loop_test(ranks, a_rank_that_hashes_finds_what_another_did_not_write, 2, 4);
     tcase_add_loop_test(ranks, a_rank_that_cannot_write_fails_all_ranks_and_leaves_what_was_there, 0, 6);

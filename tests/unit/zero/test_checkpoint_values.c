@@ -99,7 +99,7 @@ static int run_rank(const char *directory, int stage)
     return 0;
 }
 
-/* The one rank of three that owns it says it, at every stage: ranks read only what they own. */
+/* The rank of three that owns the element logs it, at every stage: ranks read only what they own. */
 START_TEST(every_rank_stops_and_one_says_why)
 {
     support_output_t output;

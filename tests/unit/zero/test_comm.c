@@ -1,11 +1,11 @@
-/* test_comm.c - every promise of a communicator, on every transport, at several numbers of ranks; and that a rank that
- * goes wrong is found, named, and ends the job soon. The promises themselves are the cases of mpi/comm_cases.c. */
+/* test_comm.c - every promise of a communicator, on every transport, at several numbers of ranks; and a rank that fails
+ * is found, named, and ends the job soon. The promises themselves are the cases of mpi/comm_cases.c. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "tests/support/clock.h"
 #include "tests/support/support.h"
 
 static const int rank_counts[] = {1, 2, 3, 5, 8};
@@ -71,21 +71,14 @@ START_TEST(one_rank_without_mpirun_leaves_mpi_alone)
 }
 END_TEST
 
-/* A job must be over so long after a rank went wrong: within the ranks' deadline where nothing tells them before, and
- * what it takes the others to report (0.5 s) and mpirun to end those that are left (it gives them a second), of which
- * there are up to 8 on a core that others use too. Without any of that a job would hang for good; the ranks' default
+/* Bounds on when a job must be over after a rank failed: the ranks' deadline, if nothing reveals the failure before,
+ * plus the time for the others to report (0.5 s) and for mpirun to end the rest (it gives them a second); there are up
+ * to 8 ranks on a core that others use too. Without the detection a job would hang for good; the ranks' default
  * deadline is minutes. */
 #define DEADLINE_S 1.5
 #define ENDING_S 10.0
 #define STOPPED_S 5.0 /* after which a rank that shares memory and stays stopped is given up, whatever the deadline */
 #define ANY (-1)
-
-static double now_s(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 /* Runs a case in which rank 1 does wrong: the job must end in time, with an exit code that is not 0, which it returns.
  * deadline_s: the ranks'. *log: what the ranks wrote. *output: what mpirun did. */
@@ -129,9 +122,9 @@ static void expect_reports(const char *log, int n_reports, const char *status, d
                   first, second, log);
 }
 
-/* Ranks that share memory: all of them but n_silent get to say it. woken: how rank 1's own report would begin, which
- * may come or not: mpirun wakes a stopped rank when it ends the job, and that finds the failure. NULL: it does not
- * count. */
+/* For ranks that share memory: all of them but n_silent report. woken: how rank 1's own report would begin, which may
+ * or may not appear: mpirun wakes a stopped rank when it ends the job, and the rank finds the failure. NULL: it is not
+ * counted. */
 static void expect_named_before(double deadline_s, int n_ranks, int n_silent, const char *name, const char *status,
                                 double limit_s, const char *first, const char *second, const char *woken)
 {
@@ -181,7 +174,7 @@ START_TEST(rank_that_stops_is_named_at_the_deadline)
 }
 END_TEST
 
-/* The deadline is for ranks of which nobody knows whether they will come. */
+/* The deadline is for ranks that may still come; a stopped rank is given up before it. */
 START_TEST(rank_that_stays_stopped_is_named_long_before_the_deadline)
 {
     expect_named_before(600.0, 3, 1, "one_stops", "ZERO_ERROR_TIMEOUT", STOPPED_S + 2.5, ": rank 1 (process ",
@@ -190,8 +183,8 @@ START_TEST(rank_that_stays_stopped_is_named_long_before_the_deadline)
 }
 END_TEST
 
-/* The same where ranks wait for their devices, which wait for each other: a host looks after a second. */
-START_TEST(ranks_that_wait_for_their_devices_look_after_each_other)
+/* The same while ranks wait for their devices, which wait for each other: after a second the host checks its peers. */
+START_TEST(ranks_that_wait_for_their_devices_find_a_lost_rank)
 {
     expect_named_before(600.0, 3, 1, "one_stops_beside_devices", "ZERO_ERROR_TIMEOUT", STOPPED_S + 3.5,
                         ": rank 1 (process ",
@@ -229,9 +222,9 @@ START_TEST(abort_wakes_ranks_that_share_memory)
 }
 END_TEST
 
-/* Without shared memory a rank's end is mpirun's to see: it ends the others long before their own deadline, and its
- * exit code tells what became of the rank. Its text would name the rank, but Open MPI 4 now and then loses that on the
- * way to the terminal. */
+/* Without shared memory only mpirun sees a rank's end: it ends the others long before their own deadline, and its exit
+ * code says what happened to the rank. Its text would name the rank, but Open MPI 4 sometimes loses that on the way to
+ * the terminal. */
 START_TEST(job_of_messages_ends_with_a_rank)
 {
     static const struct {
@@ -248,7 +241,7 @@ START_TEST(job_of_messages_ends_with_a_rank)
 }
 END_TEST
 
-/* Both others find the same rank missing; they share nothing in which only one could say so. */
+/* Both others find the same rank missing; they share no memory in which they could agree that one reports it. */
 static const struct {
     const char *transport, *name;
     double deadline_s;
@@ -269,7 +262,7 @@ START_TEST(rank_that_sends_no_message_is_named_at_the_deadline)
 }
 END_TEST
 
-/* A rank that fails on its own and closes says so to those who wait. */
+/* A rank that fails on its own and closes tells the ranks that wait for it. */
 START_TEST(rank_that_closes_before_it_sends_is_named)
 {
     char *log;
@@ -310,7 +303,7 @@ static Suite *suite(void)
     tcase_add_loop_test(failures, rank_that_is_killed_is_named, 0, N_FAILURE_RANK_COUNTS);
     tcase_add_loop_test(failures, rank_that_stops_is_named_at_the_deadline, 0, N_FAILURE_RANK_COUNTS);
     tcase_add_test(failures, rank_that_stays_stopped_is_named_long_before_the_deadline);
-    tcase_add_test(failures, ranks_that_wait_for_their_devices_look_after_each_other);
+    tcase_add_test(failures, ranks_that_wait_for_their_devices_find_a_lost_rank);
     tcase_add_loop_test(failures, rank_that_closes_before_the_others_is_named, 0, N_FAILURE_RANK_COUNTS);
     tcase_add_loop_test(failures, ranks_that_call_different_things_are_named, 0, N_FAILURE_RANK_COUNTS);
     tcase_add_loop_test(failures, abort_wakes_ranks_that_share_memory, 0, N_FAILURE_RANK_COUNTS);

@@ -154,7 +154,7 @@ START_TEST(a_schedule_that_differs_between_ranks_is_an_error_on_all)
 }
 END_TEST
 
-/* Whoever is wrong, somebody says so. */
+/* Whichever rank is wrong, one line names the reason. */
 START_TEST(a_setting_that_one_rank_has_wrong_is_named)
 {
     expect_case(3, "odd_setting", "rank 1 has another configuration than rank 0");
@@ -162,8 +162,8 @@ START_TEST(a_setting_that_one_rank_has_wrong_is_named)
 }
 END_TEST
 
-/* The reason is told once, by rank 0. */
-START_TEST(nobody_computes_with_weights_that_were_written_by_half)
+/* Rank 0 logs the reason once. */
+START_TEST(weights_that_were_written_by_half_are_not_computed_with)
 {
     const char *reason = "zero_begin: the weights are incomplete, because the last call that wrote them failed";
     for (int stage = 0; stage < 4; stage += 3) {
@@ -180,8 +180,8 @@ START_TEST(what_does_not_fit_is_refused_with_the_numbers)
 }
 END_TEST
 
-/* Of the cases themselves: one whose settings were misread would pass for another. */
-START_TEST(settings_that_are_none_are_refused)
+/* Tests the case programs themselves: one whose settings were misread would pass for another. */
+START_TEST(misspelled_settings_of_test_programs_are_refused)
 {
     static const struct {
         const char *program, *says;
@@ -281,7 +281,7 @@ START_TEST(calls_out_of_order_are_errors_on_the_spot)
     ck_assert_int_eq(zero_step(f.engine, 0.1f, NULL, NULL), ZERO_ERROR_ORDER);
     ck_assert_int_eq(zero_step_wait(f.engine, &result), ZERO_ERROR_ORDER);
     ck_assert_int_eq(zero_begin(f.engine, (zero_pass_t)2, NULL), ZERO_ERROR_ARGUMENT); /* there are two kinds */
-    ck_assert_int_eq(zero_engine_trace(f.engine, ZERO_ALL_WORKS, NULL, NULL), ZERO_ERROR_ARGUMENT); /* to whom? */
+    ck_assert_int_eq(zero_engine_trace(f.engine, ZERO_ALL_WORKS, NULL, NULL), ZERO_ERROR_ARGUMENT); /* no function */
     for (int i = 0; i < 2; i++) /* the second leaks nothing of the first */
         ck_assert_int_eq(zero_engine_trace(f.engine, 0, NULL, NULL), ZERO_OK);
     ck_assert_int_eq(zero_alloc(f.engine, ZERO_MEMORY_DATA, 10, &data), ZERO_OK);
@@ -290,9 +290,9 @@ START_TEST(calls_out_of_order_are_errors_on_the_spot)
     ck_assert_int_eq(zero_alloc_activations(f.engine, -1, 0, 10, &data), ZERO_ERROR_ARGUMENT);
     ck_assert_int_eq(zero_begin(f.engine, ZERO_PASS_TRAIN, NULL), ZERO_OK);
     ck_assert_int_eq(zero_alloc(f.engine, ZERO_MEMORY_DATA, 10, &data), ZERO_ERROR_ORDER); /* too late */
-    ck_assert_int_eq(zero_alloc_activations(f.engine, 0, 0, 10, &data), ZERO_ERROR_ORDER); /* likewise */
+    ck_assert_int_eq(zero_alloc_activations(f.engine, 0, 0, 10, &data), ZERO_ERROR_ORDER); /* too late */
     ck_assert_int_eq(zero_begin(f.engine, ZERO_PASS_TRAIN, NULL), ZERO_ERROR_ORDER);       /* in a pass */
-    ck_assert_int_eq(zero_acquire(f.engine, 1, NULL), ZERO_ERROR_ORDER);                   /* 0 comes first */
+    ck_assert_int_eq(zero_acquire(f.engine, 1, NULL), ZERO_ERROR_ORDER);                   /* 0 is the first */
     ck_assert_int_eq(zero_acquire(f.engine, 2, NULL), ZERO_ERROR_ARGUMENT);
     ck_assert_int_eq(zero_acquire(f.engine, -1, NULL), ZERO_ERROR_ARGUMENT);
     ck_assert_int_eq(zero_release(f.engine, 0, NULL), ZERO_ERROR_ORDER); /* not acquired */
@@ -321,7 +321,7 @@ START_TEST(calls_out_of_order_are_errors_on_the_spot)
     ck_assert_int_eq(zero_begin(f.engine, ZERO_PASS_EVAL, NULL), ZERO_ERROR_ORDER); /* in the middle of a step */
     ck_assert_int_eq(zero_step(f.engine, 0.1f, NULL, NULL), ZERO_ERROR_ORDER);      /* one micro-step is missing */
     micro_step(&f, 0x3c00);
-    ck_assert_int_eq(zero_begin(f.engine, ZERO_PASS_TRAIN, NULL), ZERO_ERROR_ORDER); /* the step must come */
+    ck_assert_int_eq(zero_begin(f.engine, ZERO_PASS_TRAIN, NULL), ZERO_ERROR_ORDER); /* zero_step is next */
     ck_assert_int_eq(zero_step(f.engine, 0.1f, NULL, NULL), ZERO_OK);
     ck_assert_int_eq(zero_step_wait(f.engine, &result), ZERO_OK);
     ck_assert(result.step == 1 && !result.skipped);
@@ -356,7 +356,7 @@ static zero_status_t count_other_than_one(void *n_others, const zero_chunk_t *ch
     return ZERO_OK;
 }
 
-START_TEST(a_learning_rate_that_is_none_reaches_no_weight)
+START_TEST(a_learning_rate_that_is_not_finite_reaches_no_weight)
 {
     fixture_t f = fixture_create(1);
     zero_step_result_t result;
@@ -411,7 +411,7 @@ static zero_status_t take_first(void *weight, const zero_chunk_t *chunk)
     return ZERO_OK;
 }
 
-/* AdamW's t goes with the moments: a first step after them is as large as the first of all. */
+/* AdamW's t is reset with the moments: the first step after them is as large as the very first. */
 START_TEST(state_without_moments_starts_adamw_anew)
 {
     fixture_t f = fixture_create(1);
@@ -424,7 +424,7 @@ START_TEST(state_without_moments_starts_adamw_anew)
         for (int step = 0; step < 5; step++) {
             micro_step(&f, 0x3c00);
             ck_assert_int_eq(zero_step(f.engine, 0.1f, NULL, NULL), ZERO_OK);
-            if (step == 4) { /* its t is still to come */
+            if (step == 4) { /* before its t is set */
                 ck_assert_int_eq(zero_set_state(f.engine, false, fill_with_ones, &never), ZERO_ERROR_ORDER);
                 ck_assert_int_eq(never, -2); /* not called but for the two tensors before */
             }
@@ -440,8 +440,8 @@ START_TEST(state_without_moments_starts_adamw_anew)
 }
 END_TEST
 
-/* A load that was refused before it wrote anything takes nothing away. */
-START_TEST(weights_stay_where_nothing_was_written)
+/* A load that is refused before it writes anything leaves the state as it was. */
+START_TEST(weights_stay_if_nothing_was_written)
 {
     fixture_t f = fixture_create(1);
     int second = 2, never = 0;
@@ -508,10 +508,10 @@ START_TEST(bad_configurations_are_refused)
     bad[4].eps = -1.0f;
     bad[5].dtype = (zero_dtype_t)7;
     bad[6].grad_clip = NAN;
-    bad[7].eps = 0.0f; /* 0 / 0 where a weight has had no gradient */
+    bad[7].eps = 0.0f; /* 0 / 0 for a weight that has had no gradient */
     bad[8].eps = NAN;
     bad[9].eps = INFINITY;
-    bad[10].user_bytes = SIZE_MAX - 4096; /* which, with the plan, would come to little */
+    bad[10].user_bytes = SIZE_MAX - 4096; /* added to the plan it would overflow to a small number */
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         ck_assert_int_eq(zero_engine_create(f.comm, f.device, f.model, &bad[i], &engine), ZERO_ERROR_USAGE);
         ck_assert_int_eq(zero_plan(f.model, &bad[i], ZERO_COMM_AUTO, 2, &plan), ZERO_ERROR_USAGE);
@@ -559,24 +559,24 @@ static Suite *suite(void)
     tcase_add_loop_test(several, stages_give_equal_bits, 0, (int)(sizeof rank_counts / sizeof rank_counts[0]));
     tcase_add_test(several, prefetch_and_transport_give_equal_bits);
     tcase_add_loop_test(several, state_that_each_rank_makes_up_is_published_at_every_stage, 0, 3);
-    tcase_add_test(several, nobody_computes_with_weights_that_were_written_by_half);
+    tcase_add_test(several, weights_that_were_written_by_half_are_not_computed_with);
     tcase_add_test(several, accumulation_gives_equal_bits_when_every_micro_step_is_reduced);
     tcase_add_test(several, a_step_with_nan_is_skipped_and_weights_stay);
     tcase_add_test(several, fp16_halves_its_loss_scale_after_an_overflow_and_goes_on);
     tcase_add_test(several, a_schedule_that_differs_between_ranks_is_an_error_on_all);
     tcase_add_test(several, what_does_not_fit_is_refused_with_the_numbers);
     tcase_add_test(several, a_setting_that_one_rank_has_wrong_is_named);
-    tcase_add_test(several, settings_that_are_none_are_refused);
+    tcase_add_test(several, misspelled_settings_of_test_programs_are_refused);
     tcase_add_test(several, a_rank_that_leaves_ends_the_others_soon);
     suite_add_tcase(s, several);
     TCase *one = tcase_create("one rank");
     tcase_set_timeout(one, 60);
     tcase_add_test(one, calls_out_of_order_are_errors_on_the_spot);
     tcase_add_test(one, two_steps_may_be_unwaited_and_results_come_in_order);
-    tcase_add_test(one, a_learning_rate_that_is_none_reaches_no_weight);
+    tcase_add_test(one, a_learning_rate_that_is_not_finite_reaches_no_weight);
     tcase_add_test(one, weights_are_not_made_anew_while_a_step_is_under_way);
     tcase_add_test(one, state_without_moments_starts_adamw_anew);
-    tcase_add_test(one, weights_stay_where_nothing_was_written);
+    tcase_add_test(one, weights_stay_if_nothing_was_written);
     tcase_add_test(one, nothing_is_saved_inside_a_step);
     tcase_add_test(one, many_steps_without_finite_gradients_end_the_run);
     tcase_add_test(one, bad_configurations_are_refused);

@@ -1,8 +1,9 @@
-/* test_foreign_files.c - what stands beside checkpoints and is not libzero's: it is neither removed nor overwritten nor
- * taken for a checkpoint, whatever its name; and what is libzero's goes, through a descriptor, so that a link put in
- * its place leads the removal nowhere. `latest` that cannot become a link is found out before step 0.
+/* test_foreign_files.c - files beside checkpoints that are not libzero's are neither removed nor overwritten nor taken
+ * for a checkpoint, whatever their names. What is libzero's is removed through a descriptor, so that a link put in its
+ * place cannot lead the removal elsewhere. A `latest` that cannot become a link is found before step 0.
  *
- * This program's own unlinkat and remove are what libzero calls: see swap. */
+ * libzero calls this program's own unlinkat and remove: see swap.
+ */
 #include <fcntl.h>
 #include <stdarg.h>
 #include <sys/syscall.h>
@@ -47,7 +48,7 @@ static void tear_down(void)
     free(root);
 }
 
-/* As a run does it: prepares, then saves step 0, of which alone is kept. */
+/* Does what a run does: prepares, then saves step 0 and keeps only that. */
 static zero_status_t prepare_and_save(void)
 {
     zero_save_options_t options = session_plain;
@@ -117,7 +118,7 @@ START_TEST(what_is_not_libzeros_stays)
 }
 END_TEST
 
-/* ---- what goes ---- */
+/* ---- what is removed ---- */
 
 static const struct {
     const char *what, *make, *gone;
@@ -148,11 +149,11 @@ START_TEST(what_is_libzeros_goes)
 }
 END_TEST
 
-/* ---- a link in the place of what is removed ---- */
+/* ---- a link that replaces what is being removed ---- */
 
 static bool swap_is_due;
 
-/* What another user who may write there can do between any two calls: the directory gives way to a link. */
+/* What another user with write access can do between any two calls: replace the directory by a link. */
 static void swap(void)
 {
     if (!swap_is_due)
@@ -208,7 +209,7 @@ static const struct {
     {"echo x > ck/tmp.step-00000000", "ck/tmp.step-00000000", "not libzero's: move it away"},
 };
 
-/* Prepared or, where a program does not, at the save: of which nothing is left. */
+/* Found when preparing or, if a program does not prepare, at the save, of which nothing is left. */
 START_TEST(what_is_in_the_way_is_found_out_before_step_0)
 {
     bool prepares = _i % 2 == 0;

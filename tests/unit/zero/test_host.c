@@ -1,6 +1,6 @@
-/* test_host.c - the host's side of offload, without a device: who gets which cores, that a pool's threads do every part
- * once and stand where they were told to, and that memory is refused with the numbers. What they do together:
- * test_offload.c. */
+/* test_host.c - the host's side of offload, without a device: which rank gets which cores, that a pool's threads do
+ * every part once and run on their cores, and that memory is refused with the numbers. test_offload.c tests them
+ * together. */
 #include <omp.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -64,8 +64,8 @@ START_TEST(ranks_share_cores_as_the_table_says)
 }
 END_TEST
 
-/* Of any sets: nobody gets what he could not use, nobody what another has, and ranks with equal sets as many but one.
- */
+/* For random sets of cores: no rank gets a core that it may not use or that another has, and ranks with equal sets get
+ * equally many, give or take one. */
 START_TEST(no_core_has_two_ranks_and_none_is_favoured)
 {
     uint64_t seed = 7;
@@ -82,14 +82,14 @@ START_TEST(no_core_has_two_ranks_and_none_is_favoured)
                 n_given[core] += CPU_ISSET(core, &shares[r]) != 0;
                 ck_assert_int_le(n_given[core], 1);
             }
-        /* Between each two kinds of overlap a rank may come off one core shorter: at most 8 kinds here. */
+        /* For each pair of overlap kinds a rank may get one core less: at most 8 kinds here. */
         for (int r = 2; r < n_ranks; r += 2)
             ck_assert_int_le(abs(CPU_COUNT(&shares[r]) - CPU_COUNT(&shares[0])), 8);
     }
 }
 END_TEST
 
-/* What the system says of this process is the bound, whatever hwloc adds. */
+/* The system's answer for this process is the bound, whatever hwloc adds. */
 START_TEST(cores_found_are_cores_we_may_use)
 {
     cpu_set_t cores, allowed, both;
@@ -102,9 +102,9 @@ START_TEST(cores_found_are_cores_we_may_use)
     both = cores;
     zero_host_cores_add_siblings(&both);
     CPU_AND(&allowed, &allowed, &both);
-    ck_assert(CPU_EQUAL(&allowed, &both)); /* none that we may not use */
+    ck_assert(CPU_EQUAL(&allowed, &both)); /* none that this process may not use */
     CPU_AND(&both, &both, &cores);
-    ck_assert(CPU_EQUAL(&both, &cores)); /* none gone */
+    ck_assert(CPU_EQUAL(&both, &cores)); /* none is lost */
 #ifdef ZERO_HAVE_HWLOC
     ck_assert_int_ge(CPU_COUNT(&cores), 1);
 #else
@@ -114,7 +114,7 @@ START_TEST(cores_found_are_cores_we_may_use)
 }
 END_TEST
 
-START_TEST(threads_leave_a_core_to_the_one_who_queues_work)
+START_TEST(threads_leave_a_core_to_the_thread_that_queues_work)
 {
     cpu_set_t sixteen = cores_from(0, 16, 1), two = cores_from(4, 2, 1), none = cores_from(0, 0, 1);
     ck_assert_int_eq(zero_host_cores_n_threads(&sixteen, 0, 4), 15);
@@ -248,7 +248,7 @@ static Suite *suite(void)
                         (int)(sizeof share_cases / sizeof share_cases[0]));
     tcase_add_test(cores, no_core_has_two_ranks_and_none_is_favoured);
     tcase_add_loop_test(cores, cores_found_are_cores_we_may_use, 0, 2);
-    tcase_add_test(cores, threads_leave_a_core_to_the_one_who_queues_work);
+    tcase_add_test(cores, threads_leave_a_core_to_the_thread_that_queues_work);
     tcase_add_loop_test(pool, every_part_is_done_once_by_the_same_thread, 0, 4);
     tcase_add_test(pool, threads_stand_on_the_cores_they_were_given);
     tcase_add_test(memory, more_than_its_share_of_the_memory_is_refused_with_the_numbers);

@@ -13,8 +13,8 @@
 
 #define N_RANDOM_MODELS 400
 
-/* A model of 1..9 units with 0..5 tensors of 1..3 dimensions each, some of them shared forward. `even`: tensors of 8 to
- * 10 times 192 elements, so that three ranks need no padding and many units are nearly of a size. */
+/* Returns a model of 1..9 units with 0..5 tensors of 1..3 dimensions each, some of them shared forward. `even`: tensors
+ * of 8 to 10 times 192 elements, so that three ranks need no padding and many units have nearly the same size. */
 static zero_model_t *random_model_of(uint64_t *seed, bool even)
 {
     zero_model_t *model;
@@ -107,16 +107,17 @@ START_TEST(every_element_has_one_owner_and_no_tensors_overlap)
 }
 END_TEST
 
-/* Marks what the tensors of a unit occupy of a slot. */
-static void occupy(const zero_model_t *model, const zero_layout_t *layout, zero_unit_t unit, unsigned char *slot)
+/* Sets a byte for each element of a buffer that the unit's tensors occupy. */
+static void occupy(const zero_model_t *model, const zero_layout_t *layout, zero_unit_t unit, unsigned char *buffer)
 {
     for (int t = 0; t < model->n_tensors; t++)
         if (model->tensors[t].owner == unit)
-            memset(slot + layout->tensor_offsets[t], 1, model->tensors[t].n_elems);
+            memset(buffer + layout->tensor_offsets[t], 1, model->tensors[t].n_elems);
 }
 
-/* Element by element: of two units of a class, none writes where the other has padding. Twins are always together. */
-START_TEST(units_of_a_slot_class_keep_each_others_padding)
+/* Element by element: of two units of a class, neither writes where the other has padding. Twins are always in one
+ * class. */
+START_TEST(units_of_a_buffer_class_keep_each_others_padding)
 {
     uint64_t seed = 2;
     int n_unlike = 0;
@@ -131,11 +132,11 @@ START_TEST(units_of_a_slot_class_keep_each_others_padding)
                 uint64_t both =
                     units[0]->flat_elems < units[1]->flat_elems ? units[0]->flat_elems : units[1]->flat_elems;
                 ck_assert_uint_ge(n, units[0]->flat_elems);
-                unsigned char *slots[2] = {calloc(n + units[1]->flat_elems + 1, 1),
-                                           calloc(n + units[1]->flat_elems + 1, 1)};
-                occupy(model, &layout, a, slots[0]);
-                occupy(model, &layout, b, slots[1]);
-                bool same = memcmp(slots[0], slots[1], both) == 0;
+                unsigned char *buffers[2] = {calloc(n + units[1]->flat_elems + 1, 1),
+                                             calloc(n + units[1]->flat_elems + 1, 1)};
+                occupy(model, &layout, a, buffers[0]);
+                occupy(model, &layout, b, buffers[1]);
+                bool same = memcmp(buffers[0], buffers[1], both) == 0;
                 if (units[0]->buffer_class == units[1]->buffer_class) {
                     ck_assert(same);
                     ck_assert_uint_le(n, units[1]->flat_elems + units[1]->flat_elems / 16);
@@ -143,8 +144,8 @@ START_TEST(units_of_a_slot_class_keep_each_others_padding)
                 } else {
                     ck_assert(!same || units[0]->flat_elems != units[1]->flat_elems);
                 }
-                free(slots[0]);
-                free(slots[1]);
+                free(buffers[0]);
+                free(buffers[1]);
             }
         zero_layout_destroy(&layout);
         zero_model_destroy(model);
@@ -157,16 +158,16 @@ static bool take_turns(const zero_model_t *model, const zero_layout_t *layout, z
 {
     uint64_t n[2] = {layout->units[a].flat_elems, layout->units[b].flat_elems};
     uint64_t both = n[0] < n[1] ? n[0] : n[1], most = n[0] < n[1] ? n[1] : n[0];
-    unsigned char *slots[2] = {calloc(most + 1, 1), calloc(most + 1, 1)};
-    occupy(model, layout, a, slots[0]);
-    occupy(model, layout, b, slots[1]);
-    bool same = memcmp(slots[0], slots[1], both) == 0;
-    free(slots[0]);
-    free(slots[1]);
+    unsigned char *buffers[2] = {calloc(most + 1, 1), calloc(most + 1, 1)};
+    occupy(model, layout, a, buffers[0]);
+    occupy(model, layout, b, buffers[1]);
+    bool same = memcmp(buffers[0], buffers[1], both) == 0;
+    free(buffers[0]);
+    free(buffers[1]);
     return same && most - both <= both / 16;
 }
 
-/* By comparing all pairs, which would take too long for many units. */
+/* Compares all pairs, which would take too long for many units. */
 START_TEST(a_unit_joins_the_first_class_with_all_of_whose_units_it_can_take_turns)
 {
     uint64_t seed = 12;
@@ -195,8 +196,8 @@ START_TEST(a_unit_joins_the_first_class_with_all_of_whose_units_it_can_take_turn
 }
 END_TEST
 
-/* Llama's table and head: sizes that divide make one class, of which one slot serves both; else padding keeps them
- * apart. */
+/* Llama's table and head: with sizes that divide they make one class, whose one buffer serves both; otherwise padding
+ * keeps them apart. */
 START_TEST(an_embedding_and_a_head_take_turns)
 {
     static const struct {
@@ -239,8 +240,8 @@ START_TEST(an_embedding_and_a_head_take_turns)
 }
 END_TEST
 
-/* By walking a backward pass: a slot is taken at the first gradient and given back n_spare positions after the last. */
-START_TEST(gradient_slots_are_as_many_as_backward_takes)
+/* Walks a backward pass: a buffer is taken at the first gradient and returned n_spare positions after the last. */
+START_TEST(gradient_buffers_are_as_many_as_backward_needs)
 {
     uint64_t seed = 6;
     for (int i = 0; i < N_RANDOM_MODELS; i++) {
@@ -271,7 +272,7 @@ START_TEST(gradient_slots_are_as_many_as_backward_takes)
 }
 END_TEST
 
-START_TEST(param_slots_hold_every_window_and_not_one_more)
+START_TEST(parameter_buffers_hold_every_prefetch_and_not_one_more)
 {
     uint64_t seed = 3;
     for (int i = 0; i < N_RANDOM_MODELS; i++) {
@@ -383,19 +384,19 @@ START_TEST(the_plan_is_the_table_of_stages)
             ck_assert_double_eq_tol((double)plan.bytes[ZERO_MEMORY_PARAMETERS] / P, want[stage][fp32][0], 1e-3);
             ck_assert_double_eq_tol((double)plan.bytes[ZERO_MEMORY_GRADIENTS] / P, want[stage][fp32][1], 1e-3);
             ck_assert_double_eq_tol((double)plan.bytes[ZERO_MEMORY_OPTIMIZER] / P, want[stage][fp32][2], 1e-3);
-            /* Two slots of one unit each: this one and the next, of 16 units. */
-            double slot = (fp32 ? 4.0 : 2.0) * P / n_units;
-            ck_assert_double_eq_tol((double)plan.bytes[ZERO_MEMORY_UNSHARDED_PARAMETERS], stage == 3 ? 2 * slot : 0,
+            /* Two buffers of one unit each, this one and the next, of 16 units. */
+            double buffer = (fp32 ? 4.0 : 2.0) * P / n_units;
+            ck_assert_double_eq_tol((double)plan.bytes[ZERO_MEMORY_UNSHARDED_PARAMETERS], stage == 3 ? 2 * buffer : 0,
                                     8192);
-            ck_assert_double_eq_tol((double)plan.bytes[ZERO_MEMORY_UNSHARDED_GRADIENTS], stage >= 2 ? 2 * slot : 0,
+            ck_assert_double_eq_tol((double)plan.bytes[ZERO_MEMORY_UNSHARDED_GRADIENTS], stage >= 2 ? 2 * buffer : 0,
                                     8192);
         }
     zero_model_destroy(model);
 }
 END_TEST
 
-/* Between GPUs slices are staged, one of each rank; but none where the transport adds them on their way. */
-START_TEST(slices_are_staged_unless_the_transport_adds_them)
+/* Between GPUs slices are staged, one from each rank; none if the transport reduces them. */
+START_TEST(slices_are_staged_unless_the_transport_reduces_them)
 {
     uint64_t seed = 5;
     for (int i = 0; i < 100; i++) {
@@ -420,31 +421,33 @@ START_TEST(slices_are_staged_unless_the_transport_adds_them)
 }
 END_TEST
 
-/* Of an even model in bf16, with `hosted` units' state on the host: bytes of state and buffers that stay, units whose
- * sums stay, and pinned bytes. */
+/* What must be held for an even model in bf16 with n_offloaded units' state on the host: bytes of state and buffers on
+ * the device, units whose sums stay there, and pinned bytes. */
 typedef struct offloaded {
     uint64_t optimizer, n_reductions, pinned;
 } offloaded_t;
 
-/* Sums that grow over micro-steps have no place but their own (stage 1 reduces once a step, then from fp32 gradients
+/* Sums that accumulate over micro-steps need buffers of their own (stage 1 reduces once per step, from fp32 gradients
  * whose slices are the sums); others take turns in two. */
-static offloaded_t offloaded_by_hand(uint64_t n_units, uint64_t hosted, bool take_turns, zero_offload_update_t update,
-                                     uint64_t shard)
+static offloaded_t offloaded_by_hand(uint64_t n_units, uint64_t n_offloaded, bool take_turns,
+                                     zero_offload_update_t update, uint64_t shard)
 {
-    uint64_t n_passing = hosted < 4 ? hosted : 4;
-    uint64_t n_sent = take_turns && hosted > 2 ? hosted - 2 : 0; /* the last two sums of backward are still there */
-    offloaded_t want = {.optimizer = 10 * shard * (n_units - hosted),
-                        .n_reductions = take_turns ? n_units - hosted + (hosted < 2 ? hosted : 2) : n_units};
+    uint64_t n_staged = n_offloaded < 4 ? n_offloaded : 4;
+    uint64_t n_sent =
+        take_turns && n_offloaded > 2 ? n_offloaded - 2 : 0; /* the last two sums of backward are still there */
+    offloaded_t want = {.optimizer = 10 * shard * (n_units - n_offloaded),
+                        .n_reductions =
+                            take_turns ? n_units - n_offloaded + (n_offloaded < 2 ? n_offloaded : 2) : n_units};
     if (update == ZERO_OFFLOAD_UPDATE_HOST) { /* parameter, low half, m, v, gradient, and a page of scalars */
-        want.pinned = hosted ? 16 * shard * hosted + 4096 : 0;
+        want.pinned = n_offloaded ? 16 * shard * n_offloaded + 4096 : 0;
         return want;
     }
-    want.pinned = 10 * shard * hosted + 4 * shard * n_sent;
-    want.optimizer += (n_sent > 0 ? 14 : 10) * shard * n_passing;
+    want.pinned = 10 * shard * n_offloaded + 4 * shard * n_sent;
+    want.optimizer += (n_sent > 0 ? 14 : 10) * shard * n_staged;
     return want;
 }
 
-/* Per hosted parameter over N the device loses 10 bytes of state and 4 of sums. */
+/* For each offloaded parameter the device holds, over N, 10 bytes of state and 4 of sums less. */
 START_TEST(what_is_offloaded_leaves_the_device_to_the_byte)
 {
     const int n_ranks = 8, n_units = 16;
@@ -452,7 +455,7 @@ START_TEST(what_is_offloaded_leaves_the_device_to_the_byte)
     zero_model_t *model = even_model(n_units);
     for (int update = ZERO_OFFLOAD_UPDATE_AUTO; update <= ZERO_OFFLOAD_UPDATE_HOST; update++)
         for (int stage = 1; stage <= 3; stage++)
-            for (int hosted = 0; hosted <= n_units; hosted++)
+            for (int n_offloaded = 0; n_offloaded <= n_units; n_offloaded++)
                 for (int micro_steps = 1; micro_steps <= 2; micro_steps++) {
                     zero_config_t config = zero_config_default();
                     zero_memory_t plan, whole;
@@ -460,10 +463,10 @@ START_TEST(what_is_offloaded_leaves_the_device_to_the_byte)
                     config.micro_steps = micro_steps;
                     ck_assert_int_eq(zero_plan(model, &config, ZERO_COMM_NCCL, n_ranks, &whole), ZERO_OK);
                     config.offload = true;
-                    config.offload_ratio = (float)hosted / (float)n_units;
+                    config.offload_ratio = (float)n_offloaded / (float)n_units;
                     config.offload_update = (zero_offload_update_t)update;
                     ck_assert_int_eq(zero_plan(model, &config, ZERO_COMM_NCCL, n_ranks, &plan), ZERO_OK);
-                    offloaded_t want = offloaded_by_hand((uint64_t)n_units, (uint64_t)hosted, micro_steps == 1,
+                    offloaded_t want = offloaded_by_hand((uint64_t)n_units, (uint64_t)n_offloaded, micro_steps == 1,
                                                          config.offload_update, shard);
                     ck_assert_uint_eq(plan.bytes[ZERO_MEMORY_OPTIMIZER], want.optimizer);
                     ck_assert_uint_eq(whole.bytes[ZERO_MEMORY_GRADIENTS] - plan.bytes[ZERO_MEMORY_GRADIENTS],
@@ -474,8 +477,9 @@ START_TEST(what_is_offloaded_leaves_the_device_to_the_byte)
 }
 END_TEST
 
-/* Every hosted element passes once, in whole runs, through places that together are what was allowed, or less. */
-START_TEST(hosted_state_passes_in_pieces_that_fit_into_the_buffers)
+/* Every offloaded element is staged once, in whole chunks, through buffers that together take no more than was allowed.
+ */
+START_TEST(offloaded_state_is_staged_in_chunks_that_fit_into_the_buffers)
 {
     uint64_t seed = 13;
     for (int i = 0; i < 200; i++) {
@@ -492,15 +496,15 @@ START_TEST(hosted_state_passes_in_pieces_that_fit_into_the_buffers)
         config.offload_buffer_bytes = support_random(&seed) % (1 << (4 + i % 20));
         ck_assert_int_eq(zero_layout_create(model, 1 + i % 5, &layout), ZERO_OK);
         ck_assert_int_eq(zero_arena_plan_create(model, &layout, &config, ZERO_COMM_NCCL, &plan), ZERO_OK);
-        const zero_state_staging_plan_t *passing = &plan.passing;
+        const zero_state_staging_plan_t *staging = &plan.passing;
         for (zero_unit_t u = plan.host.first; u < layout.n_units; u++)
-            for (uint64_t at = 0; at < layout.units[u].shard_elems; at += passing->chunk_elems)
+            for (uint64_t at = 0; at < layout.units[u].shard_elems; at += staging->chunk_elems)
                 n_chunks++;
-        ck_assert_uint_eq((uint64_t)passing->n_chunks, n_chunks);
-        ck_assert_int_le(passing->n_buffers, passing->n_chunks);
-        ck_assert(passing->chunk_elems % 4 == 0); /* vectors of four in every place */
-        uint64_t n_elems = (uint64_t)passing->n_buffers * passing->chunk_elems;
-        uint64_t least = 128 * 4 * 16; /* one run in four places: there is nothing smaller */
+        ck_assert_uint_eq((uint64_t)staging->n_chunks, n_chunks);
+        ck_assert_int_le(staging->n_buffers, staging->n_chunks);
+        ck_assert(staging->chunk_elems % 4 == 0); /* vectors of four in every buffer */
+        uint64_t n_elems = (uint64_t)staging->n_buffers * staging->chunk_elems;
+        uint64_t least = 128 * 4 * 16; /* one chunk in four buffers: there is nothing smaller */
         ck_assert_uint_le(n_elems * (8 + zero_master_lo_size(config.dtype)),
                           config.offload_buffer_bytes > least ? config.offload_buffer_bytes : least);
         zero_arena_plan_destroy(&plan);
@@ -561,8 +565,8 @@ START_TEST(auto_offloads_the_least_that_fits)
 }
 END_TEST
 
-/* Small enough for what staging may hold, but never less than a chunk of the norm, at whose bounds all pieces begin. */
-START_TEST(pieces_are_chunks_of_the_norm_and_fit_into_staging)
+/* Small enough for staging, but never less than a chunk of the norm, to whose bounds all chunks are aligned. */
+START_TEST(chunks_are_aligned_to_the_norms_and_fit_into_staging)
 {
     uint64_t seed = 7;
     for (int i = 0; i < 200; i++) {
@@ -646,7 +650,7 @@ START_TEST(bad_declarations_are_refused)
     ck_assert_int_eq(zero_model_add_tensor(model, b, &desc, &other), ZERO_ERROR_ARGUMENT);
     desc.init = (zero_init_t)3;
     ck_assert_int_eq(zero_model_add_tensor(model, b, &desc, &other), ZERO_ERROR_ARGUMENT);
-    ck_assert_int_eq(zero_model_share_tensor(model, a, in_b), ZERO_ERROR_ARGUMENT); /* the owner comes later */
+    ck_assert_int_eq(zero_model_share_tensor(model, a, in_b), ZERO_ERROR_ARGUMENT); /* the owner is declared later */
     ck_assert_int_eq(zero_model_share_tensor(model, b, in_b), ZERO_ERROR_ARGUMENT); /* it is its own */
     ck_assert_int_eq(zero_model_share_tensor(model, b, in_a), ZERO_OK);
     char longest[ZERO_MAX_NAME + 1];
@@ -740,9 +744,9 @@ static double seconds_to_plan(kind_t kind, int n_units)
     return least;
 }
 
-/* Eight times the units take eight times as long, and more where caches end; with the square it would be 64 times.
- * Units that are all different are compared with one unit of every class, of which there are as many: that grows with
- * the square, but is a look at two numbers mostly. */
+/* Eight times the units take eight times as long, and somewhat more where caches end; quadratic time would be 64 times
+ * as long. If all units differ, each is compared with one unit of every class, of which there are as many: that is
+ * quadratic, but mostly compares two numbers. */
 START_TEST(models_are_declared_and_planned_in_time_that_grows_with_them)
 {
     zero_log_set(ZERO_LOG_ERROR, say_nothing, NULL);
@@ -759,19 +763,19 @@ static Suite *suite(void)
     TCase *tc = tcase_create("arithmetic");
     tcase_set_timeout(tc, 120);
     tcase_add_test(tc, every_element_has_one_owner_and_no_tensors_overlap);
-    tcase_add_test(tc, units_of_a_slot_class_keep_each_others_padding);
+    tcase_add_test(tc, units_of_a_buffer_class_keep_each_others_padding);
     tcase_add_test(tc, a_unit_joins_the_first_class_with_all_of_whose_units_it_can_take_turns);
     tcase_add_test(tc, an_embedding_and_a_head_take_turns);
-    tcase_add_test(tc, gradient_slots_are_as_many_as_backward_takes);
-    tcase_add_test(tc, param_slots_hold_every_window_and_not_one_more);
+    tcase_add_test(tc, gradient_buffers_are_as_many_as_backward_needs);
+    tcase_add_test(tc, parameter_buffers_hold_every_prefetch_and_not_one_more);
     tcase_add_test(tc, the_order_is_forward_then_backward);
     tcase_add_test(tc, the_next_use_is_the_first_position_that_needs_the_flat);
     tcase_add_test(tc, the_plan_is_the_table_of_stages);
-    tcase_add_test(tc, slices_are_staged_unless_the_transport_adds_them);
+    tcase_add_test(tc, slices_are_staged_unless_the_transport_reduces_them);
     tcase_add_test(tc, what_is_offloaded_leaves_the_device_to_the_byte);
-    tcase_add_test(tc, hosted_state_passes_in_pieces_that_fit_into_the_buffers);
+    tcase_add_test(tc, offloaded_state_is_staged_in_chunks_that_fit_into_the_buffers);
     tcase_add_test(tc, auto_offloads_the_least_that_fits);
-    tcase_add_test(tc, pieces_are_chunks_of_the_norm_and_fit_into_staging);
+    tcase_add_test(tc, chunks_are_aligned_to_the_norms_and_fit_into_staging);
     tcase_add_test(tc, sizes_that_overflow_are_refused);
     tcase_add_test(tc, bad_declarations_are_refused);
     tcase_add_test(tc, equal_declarations_have_equal_hashes_and_any_change_shows);

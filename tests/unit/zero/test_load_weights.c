@@ -1,8 +1,9 @@
-/* Tests of src/zero/checkpoint/load_weights.c: every number arrives where it belongs, at every stage, dtype and number
- * of ranks; whatever is wrong with a directory is one line and one status on all ranks.
+/* test_load_weights.c - src/zero/checkpoint/load_weights.c: every number arrives where it belongs, at every stage,
+ * dtype and number of ranks; whatever is wrong with a directory is one line, and one status on all ranks.
  *
  * The numbers are a formula of tensor and element, so any rank can check what it holds. With arguments this program is
- * one rank of a test: test_load DIRECTORY STAGE. */
+ * one rank of a test: test_load_weights DIRECTORY STAGE.
+ */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,10 +40,10 @@ static size_t n_elems_of(int tensor)
     return n;
 }
 
-/* Not 0 in tests of fp32 alone. */
+/* Not 0 only in tests of fp32. */
 static float fineness;
 
-/* k / 64, |k| <= 128: exact in every dtype, BF16 with its 8 bits too; and what fp32 alone can hold. */
+/* k / 64, |k| <= 128: exact in every dtype, including BF16 with its 8 bits; plus what only fp32 can hold. */
 static float value(int tensor, size_t i)
 {
     uint32_t mixed = ((uint32_t)i + 1) * 2654435761u + (uint32_t)tensor * 40503u;
@@ -62,7 +63,7 @@ static void must(zero_status_t status)
         abort();
 }
 
-/* declared_prefix stands before the names that the model declares. */
+/* declared_prefix precedes the names that the model declares. */
 static session_t session_open(int stage, zero_dtype_t dtype, const char *declared_prefix)
 {
     session_t session;
@@ -132,7 +133,7 @@ static size_t total_elems(void)
     return n;
 }
 
-/* ---- writing files, by the format's text alone ---- */
+/* ---- writing files, from the format's description alone ---- */
 
 typedef struct writer {
     json_t *header;
@@ -233,7 +234,7 @@ static void write_parts(void)
     json_decref(index);
 }
 
-/* ---- what was said ---- */
+/* ---- what was logged ---- */
 
 static int n_lines;
 static char last_line[1024];
@@ -449,7 +450,7 @@ START_TEST(a_truncated_file_is_named)
 }
 END_TEST
 
-/* Contents of an index beside good parts, and what the line must say. */
+/* Contents of an index beside good parts, and what the line must contain. */
 static const struct {
     const char *index;
     zero_status_t status;
@@ -484,7 +485,8 @@ START_TEST(a_bad_index_is_an_error_that_says_what_is_wrong)
 }
 END_TEST
 
-/* What stands where a file should, and what the line must say: at once, for nobody writes to those pipes. */
+/* What replaces a file, and what the line must contain. The error comes at once, although no process writes to those
+ * pipes. */
 static const struct {
     const char *name, *make;
     const char *text;
@@ -508,7 +510,7 @@ START_TEST(what_is_no_file_is_named_and_not_waited_for)
 }
 END_TEST
 
-/* A number, by its bits in each dtype, in the place of one of a tensor's; and what the line must say. */
+/* A value, by its bits in each dtype, that replaces one of a tensor's; and what the line must contain. */
 static const struct {
     const char *dtype;
     uint32_t bits;
@@ -626,7 +628,7 @@ static zero_status_t compare_with_file(void *user, const zero_chunk_t *chunk)
     return ZERO_OK;
 }
 
-/* The declaration is made of the file's own header, read here by other means; HF's "transformer." is left out. */
+/* The declaration is made from the file's own header, read here by other means, without HF's "transformer.". */
 START_TEST(a_model_saved_by_transformers_loads)
 {
     static const char from[] = "tests/reference/gpt2_tiny";

@@ -1,7 +1,7 @@
 /* test_memory.c - memory is a plan: what is planned is what --plan prints, what the engine counts and what the process
- * takes; it is what the table of stages says; and a step in steady state allocates nothing.
+ * uses; it agrees with the table of stages; and a step in steady state allocates nothing.
  *
- * The work is done by tests/mpi/memory_cases in several ranks; here are the claims.
+ * tests/mpi/memory_cases does the work on several ranks; the claims are here.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -21,7 +21,7 @@
 
 /* ---- Held, planned, printed, measured ---- */
 
-/* 29.4 million parameters; few positions, so that the model's state is most of what is held. */
+/* 29.4 million parameters; few positions, so that most of the held memory is the model's state. */
 #define DIM 512.0
 #define VOCAB 8192.0
 #define SEQ_LEN 64.0
@@ -29,7 +29,7 @@ static const char big_model[] = "[model]\nlayers = 8\ndim = 512\nheads = 8\nvoca
                                 "[data]\ntrain = not-read\n"
                                 "[train]\nmicro_batch = 1\nprecision = bf16\n";
 
-/* The number after "NAME:" at the start of a line; -1 where there is none. */
+/* Returns the number after "NAME:" at the start of a line; -1 if there is none. */
 static double value_of(const char *text, const char *name)
 {
     size_t length = strlen(name);

@@ -1,6 +1,6 @@
-/* test_misuse.c - what the library does with calls that are wrong: NULL, arguments out of their range, objects
- * destroyed while others use them. Nothing crashes, a status says what kind of error it is, and one line names the
- * function and the argument. Several ranks: runs tests/mpi/engine_cases. */
+/* test_misuse.c - what the library does with wrong calls: NULL, arguments out of range, objects destroyed while others
+ * use them. Nothing crashes, the status gives the kind of error, and one line names the function and the argument.
+ * Several ranks: runs tests/mpi/engine_cases. */
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -184,7 +184,7 @@ START_TEST(engines_refuse_null)
     REFUSED(zero_alloc_activations(f.engine, 0, 0, 8, NULL), "zero_alloc_activations: data is NULL");
     REFUSED(zero_engine_trace(NULL, 0, NULL, NULL), "zero_engine_trace: engine is NULL");
     REFUSED(zero_engine_trace(f.engine, 1, NULL, NULL), "zero_engine_trace: fn is NULL");
-    train(&f); /* none of it has left anything behind */
+    train(&f); /* none of these calls has changed anything */
     fixture_destroy(&f);
 }
 END_TEST
@@ -226,8 +226,8 @@ START_TEST(checkpoints_refuse_null)
 }
 END_TEST
 
-/* What returns a value returns one that means nothing, what returns none does nothing, and neither says anything. */
-START_TEST(what_returns_no_status_takes_null)
+/* Calls that return a value return a neutral one, calls that return none do nothing, and neither log anything. */
+START_TEST(calls_without_a_status_accept_null)
 {
     capture_begin();
     bool neutral = zero_comm_rank(NULL) == -1 && zero_comm_size(NULL) == 0 && zero_comm_local_rank(NULL) == -1 &&
@@ -255,7 +255,7 @@ START_TEST(what_returns_no_status_takes_null)
 }
 END_TEST
 
-START_TEST(numbers_that_are_none_have_no_name_and_no_size)
+START_TEST(unknown_ids_have_no_name_and_no_size)
 {
     fixture_t f = fixture_create();
     ck_assert_uint_eq(zero_dtype_size((zero_dtype_t)9), 0);
@@ -273,8 +273,8 @@ END_TEST
 
 /* ---- objects that are destroyed too early ---- */
 
-/* An error line for the first destroy, none for the last; what is kept works until then, and all is freed:
- * LeakSanitizer looks in sanitized builds. */
+/* The first destroy logs an error, the last does not; what is kept works until then, and all is freed: LeakSanitizer
+ * checks that in sanitized builds. */
 START_TEST(what_is_destroyed_too_early_is_kept_for_its_users)
 {
     fixture_t f = fixture_create();
@@ -334,8 +334,8 @@ static void run_case(int n_ranks, const char *name, support_output_t *output)
     ck_assert_msg(code == 0, "%s: exit code %d\n%s", name, code, output->err);
 }
 
-/* The innocent ranks return at once: the case takes no longer than one in which all is well. */
-START_TEST(null_on_one_rank_is_told_to_the_others)
+/* The innocent ranks return at once: the case takes no longer than one without an error. */
+START_TEST(null_on_one_rank_is_an_error_on_the_others)
 {
     support_output_t output;
     run_case(3, "null_on_one_rank", &output);
@@ -345,7 +345,7 @@ START_TEST(null_on_one_rank_is_told_to_the_others)
 }
 END_TEST
 
-/* MPI is finalized with the last user: mpirun takes anything else for a failure. */
+/* MPI is finalized with its last user: mpirun takes anything else for a failure. */
 START_TEST(ranks_that_destroy_in_the_wrong_order_end_well)
 {
     support_output_t output;
@@ -368,14 +368,14 @@ static Suite *suite(void)
     tcase_add_test(one, declarations_and_plans_refuse_null);
     tcase_add_test(one, engines_refuse_null);
     tcase_add_test(one, checkpoints_refuse_null);
-    tcase_add_test(one, what_returns_no_status_takes_null);
-    tcase_add_test(one, numbers_that_are_none_have_no_name_and_no_size);
+    tcase_add_test(one, calls_without_a_status_accept_null);
+    tcase_add_test(one, unknown_ids_have_no_name_and_no_size);
     tcase_add_test(one, what_is_destroyed_too_early_is_kept_for_its_users);
     tcase_add_test(one, engines_may_be_destroyed_in_any_order);
     suite_add_tcase(s, one);
     TCase *several = tcase_create("several ranks");
     tcase_set_timeout(several, 130);
-    tcase_add_test(several, null_on_one_rank_is_told_to_the_others);
+    tcase_add_test(several, null_on_one_rank_is_an_error_on_the_others);
     tcase_add_test(several, ranks_that_destroy_in_the_wrong_order_end_well);
     suite_add_tcase(s, several);
     return s;

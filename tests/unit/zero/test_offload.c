@@ -1,6 +1,6 @@
-/* test_offload.c - optimizer state on the host, without a GPU, by either update: on a device whose streams are threads
- * of random speed (async_device.h) every run gives the text of the plain CPU, which has no offload. And it would show
- * if a wait were missing. The runs are tests/mpi/stream_cases, whose header says what they check on every rank. */
+/* test_offload.c - optimizer state on the host, without a GPU, with both updates: on a device whose streams are threads
+ * of random speed (async_device.h) every run gives the text of the plain CPU, which has no offload. A missing wait
+ * would be found. The runs are tests/mpi/stream_cases, whose header lists what they check on every rank. */
 #include "tests/support/stream_runs.h"
 
 static const char *const updates[] = {"update=device", "update=host"};
@@ -18,9 +18,9 @@ static void expect_plain_text_of(const char *update, int n_ranks, const char *se
     expect_plain_text(n_ranks, settings, with_update);
 }
 
-/* All of the state, some of it, in one piece a unit or in many (buffer), by any number of threads; one rank has nobody
- * to gather from. Memory that cannot be pinned is slower and no different. */
-START_TEST(the_bits_are_those_without_offload)
+/* All of the state or some of it, in one chunk per unit or in many (buffer), with any number of threads; one rank
+ * gathers from no other. Memory that cannot be pinned is slower and gives the same bits. */
+START_TEST(offload_changes_no_bit)
 {
     static const char *const variants[] = {"offload=100 stage=3 seed=2 threads=3 trace=1",
                                            "offload=100 stage=1 seed=3 buffer=0",
@@ -34,9 +34,9 @@ START_TEST(the_bits_are_those_without_offload)
 }
 END_TEST
 
-/* Sums that grow over the micro-steps stay on the device until the last; those of one reduction take turns. Stages 0
- * and 1 add up the micro-steps before they reduce, so theirs are other bits. */
-START_TEST(so_they_are_with_accumulation)
+/* Sums that accumulate over micro-steps stay on the device until the last one; those of a single reduction take turns.
+ * Stages 0 and 1 add up the micro-steps before they reduce, so their bits differ. */
+START_TEST(offload_with_accumulation_changes_no_bit)
 {
     static const char *const each[] = {"offload=100 stage=3 threads=2", "offload=30 stage=2", NULL};
     static const char *const once[] = {"offload=100 stage=1 threads=2", "offload=30 stage=1", NULL};
@@ -50,7 +50,7 @@ END_TEST
 
 /* stream_cases checks that it hosts some of the state and not all, and fits; the toy's tables are so large that buffers
  * and the rounding to pages are little beside them. */
-START_TEST(so_they_are_with_as_much_as_must_be)
+START_TEST(offload_auto_changes_no_bit)
 {
     if (is_left_to_the_plain_build())
         return;
@@ -61,9 +61,9 @@ START_TEST(so_they_are_with_as_much_as_must_be)
 }
 END_TEST
 
-/* All of it passes through idle activations; some of it; in pieces of which none fits; in such as several units use.
- * Micro-steps before the last need them. */
-START_TEST(so_they_are_where_activations_are_lent)
+/* All or some of the state is staged in idle activations; in chunks that fit none of them; in activations that several
+ * units use. Micro-steps before the last need them. */
+START_TEST(offload_through_lent_activations_changes_no_bit)
 {
     if (_i > 0 && is_left_to_the_plain_build())
         return;
@@ -81,8 +81,8 @@ START_TEST(so_they_are_where_activations_are_lent)
 }
 END_TEST
 
-/* What has passed into the device and not yet gone home is home before anybody reads it or writes another. */
-START_TEST(so_is_the_state_that_is_asked_for_between_steps)
+/* State that was fetched to the device has been stored again before it is read or overwritten. */
+START_TEST(offloaded_state_read_between_steps_has_the_same_bits)
 {
     static const char *const variants[] = {"offload=100 stage=3", "offload=100 stage=2 activations=9000 buffer=1000",
                                            "offload=40 stage=3 buffer=600",
@@ -91,16 +91,16 @@ START_TEST(so_is_the_state_that_is_asked_for_between_steps)
 }
 END_TEST
 
-/* Where nobody says who updates, it is the device if memory is pinned, else the host: by the plan's bytes, which
- * stream_cases compares with what is held. */
-START_TEST(the_host_updates_where_its_memory_is_not_pinned)
+/* By default the device updates if memory is pinned, else the host. It shows in the plan's bytes, which stream_cases
+ * compares with what is held. */
+START_TEST(the_host_updates_if_its_memory_is_not_pinned)
 {
     expect_plain_text(3, "steps=6", (const char *const[]){"offload=60 stage=3", "offload=60 stage=2 pins=0", NULL});
 }
 END_TEST
 
-/* What one update wrote to a checkpoint the other goes on from, and a run without offload from that. */
-START_TEST(checkpoints_do_not_know_who_updated)
+/* A checkpoint written with one update is continued with the other, and that one without offload. */
+START_TEST(checkpoints_do_not_depend_on_where_the_update_ran)
 {
     static const char *const runs[][3] = {{"device=cpu", "device=cpu", "device=cpu"},
                                           {"offload=100 update=device", "offload=30 update=host", "stage=2"},
@@ -131,19 +131,19 @@ START_TEST(checkpoints_do_not_know_who_updated)
 }
 END_TEST
 
-/* Gradients that transfer in pieces, or that the transport adds on their way. */
-START_TEST(so_they_are_however_gradients_travel)
+/* Gradients that are transferred in chunks, or that the transport reduces. */
+START_TEST(offload_changes_no_bit_with_chunks_or_sums_in_transit)
 {
-    static const char *const pieces[] = {"staging=1 stage=1 offload=40 buffer=100000",
+    static const char *const chunks[] = {"staging=1 stage=1 offload=40 buffer=100000",
                                          "staging=1 stage=3 offload=100 buffer=60000", NULL};
-    static const char *const added[] = {"nccl=1 stage=1 offload=40 buffer=20000", NULL};
-    expect_plain_text_of(updates[_i], 3, TABLES, pieces);
-    expect_plain_text_of(updates[_i], 3, TABLES " dtype=fp16 nan_at=5", pieces);
-    expect_plain_text_of(updates[_i], 3, "steps=6 dtype=fp32 micro_steps=3 every=1", added);
+    static const char *const reduced[] = {"nccl=1 stage=1 offload=40 buffer=20000", NULL};
+    expect_plain_text_of(updates[_i], 3, TABLES, chunks);
+    expect_plain_text_of(updates[_i], 3, TABLES " dtype=fp16 nan_at=5", chunks);
+    expect_plain_text_of(updates[_i], 3, "steps=6 dtype=fp32 micro_steps=3 every=1", reduced);
 }
 END_TEST
 
-START_TEST(so_they_are_after_two_hundred_steps)
+START_TEST(offload_changes_no_bit_in_two_hundred_steps)
 {
     if (is_left_to_the_plain_build())
         return;
@@ -165,11 +165,11 @@ static const struct {
               {ASYNC_FETCH_AHEAD_OF_GRADS, "stage=1 offload=100 update=device", ""},
               {ASYNC_GATHER_AHEAD_OF_UPDATE, "stage=1 offload=100 update=device", ""},
               {ASYNC_FETCH_AHEAD_OF_COMPUTE, "stage=3 offload=100 update=device activations=20000", ""},
-              /* Sums that grow have places of their own: activations alone are written too early. */
+              /* Sums that accumulate have buffers of their own: only activations are overwritten too early. */
               {ASYNC_COMPUTE_AHEAD_OF_COPY, "stage=3 offload=100 update=device activations=20000", "micro_steps=2"}};
 #define N_FAULTS (int)(sizeof FAULTS / sizeof FAULTS[0])
 
-START_TEST(a_missing_wait_shows)
+START_TEST(a_missing_wait_is_found)
 {
     if (is_left_to_the_plain_build())
         return;
@@ -182,16 +182,16 @@ static Suite *suite(void)
     Suite *s = suite_create("offload");
     TCase *tcase = tcase_create("offload");
     tcase_set_timeout(tcase, 300);
-    tcase_add_loop_test(tcase, the_bits_are_those_without_offload, 0, N_SETTINGS * N_UPDATES);
-    tcase_add_loop_test(tcase, so_they_are_with_accumulation, 0, N_UPDATES);
-    tcase_add_loop_test(tcase, so_they_are_with_as_much_as_must_be, 0, N_UPDATES);
-    tcase_add_loop_test(tcase, so_they_are_however_gradients_travel, 0, N_UPDATES);
-    tcase_add_loop_test(tcase, so_they_are_after_two_hundred_steps, 0, N_UPDATES);
-    tcase_add_loop_test(tcase, so_they_are_where_activations_are_lent, 0, N_SETTINGS);
-    tcase_add_loop_test(tcase, so_is_the_state_that_is_asked_for_between_steps, 0, 3 * N_UPDATES);
-    tcase_add_test(tcase, the_host_updates_where_its_memory_is_not_pinned);
-    tcase_add_loop_test(tcase, checkpoints_do_not_know_who_updated, 0, 3);
-    tcase_add_loop_test(tcase, a_missing_wait_shows, 0, N_FAULTS);
+    tcase_add_loop_test(tcase, offload_changes_no_bit, 0, N_SETTINGS * N_UPDATES);
+    tcase_add_loop_test(tcase, offload_with_accumulation_changes_no_bit, 0, N_UPDATES);
+    tcase_add_loop_test(tcase, offload_auto_changes_no_bit, 0, N_UPDATES);
+    tcase_add_loop_test(tcase, offload_changes_no_bit_with_chunks_or_sums_in_transit, 0, N_UPDATES);
+    tcase_add_loop_test(tcase, offload_changes_no_bit_in_two_hundred_steps, 0, N_UPDATES);
+    tcase_add_loop_test(tcase, offload_through_lent_activations_changes_no_bit, 0, N_SETTINGS);
+    tcase_add_loop_test(tcase, offloaded_state_read_between_steps_has_the_same_bits, 0, 3 * N_UPDATES);
+    tcase_add_test(tcase, the_host_updates_if_its_memory_is_not_pinned);
+    tcase_add_loop_test(tcase, checkpoints_do_not_depend_on_where_the_update_ran, 0, 3);
+    tcase_add_loop_test(tcase, a_missing_wait_is_found, 0, N_FAULTS);
     suite_add_tcase(s, tcase);
     return s;
 }

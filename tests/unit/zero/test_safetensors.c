@@ -161,7 +161,7 @@ END_TEST
 
 /* ---- bad files ---- */
 
-/* Headers, each before 8 bytes of data, and what the line must say. */
+/* Headers, each followed by 8 bytes of data, and what the line must contain. */
 static const struct {
     const char *header, *text;
 } BAD_HEADERS[] = {
@@ -275,7 +275,7 @@ START_TEST(what_is_not_a_readable_file_is_an_io_error)
     char *command;
     ck_assert_int_gt(asprintf(&command, "mkfifo '%s'", path), 0);
     ck_assert_int_eq(support_run(NULL, 10, "%s", command), 0);
-    expect_failure(ZERO_ERROR_IO, "not a regular file"); /* at once: nobody writes to that pipe */
+    expect_failure(ZERO_ERROR_IO, "not a regular file"); /* at once, although no process writes to that pipe */
     ck_assert_int_eq(unlink(path), 0);
     ck_assert_int_eq(support_run(NULL, 10, "mkdir '%s'", path), 0);
     expect_failure(ZERO_ERROR_IO, "not a regular file");
@@ -285,7 +285,7 @@ END_TEST
 
 /* ---- fuzz ---- */
 
-/* One to four edits: a byte changed, a run deleted or doubled, a digit made another. */
+/* Makes one to four edits: changes a byte, deletes or doubles a run, changes a digit. */
 static size_t mutate(unsigned char *bytes, size_t n_bytes, uint64_t *random)
 {
     for (uint64_t edits = 1 + support_random(random) % 4; edits > 0; edits--) {
@@ -313,8 +313,8 @@ static size_t mutate(unsigned char *bytes, size_t n_bytes, uint64_t *random)
     return n_bytes;
 }
 
-/* Whatever opens is safe to read whole; whatever does not says so in one line. The length is kept right in half of the
- * cases, so that the header's checks are reached. */
+/* A file that opens is safe to read completely; one that does not is refused in one line. In half of the cases the
+ * length is corrected, so that the header's checks are reached. */
 START_TEST(no_mutation_of_a_file_crashes_the_reader)
 {
     static const char header[] = "{\"__metadata__\": {\"format\": \"pt\"},"
@@ -349,7 +349,7 @@ START_TEST(no_mutation_of_a_file_crashes_the_reader)
             }
         zero_safetensors_close(&file);
     }
-    ck_assert_uint_gt(n_opened, 20); /* both ways were taken */
+    ck_assert_uint_gt(n_opened, 20); /* both outcomes occurred */
     ck_assert_uint_lt(n_opened, 1600);
     free(elems);
     free(bytes);

@@ -1,8 +1,8 @@
-/* test_stages.c - the first promise, as a user meets it: sharding, prefetching, recomputing and the way the ranks talk
- * change where bytes live and when they move, never a bit of the result.
+/* test_stages.c - the first promise, as a user meets it: sharding, prefetching, recomputing and the transport change
+ * where bytes are and when they move, never a bit of the result.
  *
- * zerotrain is run on sizes that divide by nothing (dim 36, 3 heads, vocab 259, seq 17), and the text of loss and
- * grad_norm is compared as it stands in the metrics: %.9g gives every fp32 value a text of its own, so equal text is
+ * zerotrain runs on sizes without common divisors (dim 36, 3 heads, vocab 259, seq 17), and the text of loss and
+ * grad_norm is compared as it is in the metrics: %.9g gives every fp32 value a different text, so equal text means
  * equal bits. Runs of one case are started a few at a time: mpirun mostly waits.
  */
 #include <math.h>
@@ -34,7 +34,7 @@ static const char CONFIG[] = "[model]\nlayers = 3\ndim = 36\nheads = 3\nvocab_si
                              "[train]\nsteps = %d\nglobal_batch = 24\nlr = 3e-3\nwarmup_steps = 3\nprecision = fp32\n"
                              "[log]\nevery = 0\n";
 
-/* Words drawn at random: something to learn, so that weights move and differences would show. */
+/* Random words: something to learn, so that weights change and differences would show. */
 static void write_text(const char *name, size_t n_bytes, uint64_t seed)
 {
     static const char *const words[] = {"static ", "int ", "const char *", "return ", "if (", ") {\n", "}\n", "0;\n"};
@@ -116,7 +116,7 @@ typedef struct field {
     char text[40];
 } field_t;
 
-/* The text of a field of step 1..N_STEPS; "absent" where the step has no such field. */
+/* Returns the text of a field of step 1..N_STEPS; "absent" if the step has no such field. */
 static field_t field_of(const training_t *run, int step, const char *name)
 {
     field_t field = {"absent"};
@@ -156,7 +156,7 @@ static void expect_same(const training_t *a, const training_t *b)
                           field_of(b, step, names[i]).text, b->n_ranks, b->arguments);
 }
 
-/* Some step differs: the comparison is able to see it. */
+/* Some step differs: the comparison can find differences. */
 static void expect_different(const training_t *a, const training_t *b)
 {
     for (int step = 1; step <= N_STEPS; step++)
@@ -232,7 +232,7 @@ START_TEST(every_stage_and_prefetch_gives_the_same_bits)
 }
 END_TEST
 
-/* A Llama whose heads share keys and values: its gradients are written by products over packed tensors. */
+/* A Llama whose heads share keys and values: its gradients are written by matrix products over packed tensors. */
 #define LLAMA "--set model.arch=llama --set model.kv_heads=1 --set model.ffn_dim=77 "
 
 START_TEST(llama_has_the_same_bits_at_every_stage_and_recomputation)
@@ -258,7 +258,7 @@ START_TEST(llama_has_the_same_bits_at_every_stage_and_recomputation)
 }
 END_TEST
 
-START_TEST(two_runs_are_equal)
+START_TEST(two_runs_give_equal_bits)
 {
     setenv("OMP_NUM_THREADS", _i == 0 ? "1" : "2", 1);
     enum { N = 4 };
@@ -272,7 +272,7 @@ START_TEST(two_runs_are_equal)
 END_TEST
 
 /* A comparison that cannot fail proves nothing. */
-START_TEST(another_seed_rate_or_precision_differs)
+START_TEST(another_seed_rate_or_precision_gives_other_losses)
 {
     enum { N = 5 };
     training_t runs[N] = {with(2, "--set train.seed=1"), with(2, "--set train.seed=2"),
@@ -325,8 +325,8 @@ START_TEST(messages_give_the_bits_of_shared_memory)
 }
 END_TEST
 
-/* The same file runs on GPUs and here; here it says that the setting has no meaning. */
-START_TEST(reduction_by_nccl_changes_nothing_on_the_cpu)
+/* The same file runs on GPUs and here; here a line says that the setting has no effect. */
+START_TEST(nccl_reduction_changes_nothing_on_the_cpu)
 {
     enum { N = 2 };
     training_t runs[N] = {with(2, "--set train.precision=bf16"),
@@ -371,10 +371,10 @@ START_TEST(accumulating_gives_the_same_bits_where_it_is_promised)
 }
 END_TEST
 
-/* The ranks' gradients are summed in another grouping. fp32: a sum's rounding, 2^-24, some of it grown over 20 steps;
- * measured 1.6e-7 in grad_norm and at most two units of the last place in loss. bf16: gradients are rounded (2^-9)
- * before they transfer, so other parts are rounded; measured 7e-5 in loss, 2.2e-3 in grad_norm. The bounds are about
- * ten times that; a wrong weight of one rank's share would be seen at once. */
+/* The ranks' gradients are summed in another grouping. fp32: the rounding of a sum, 2^-24, part of which grows over 20
+ * steps; measured 1.6e-7 in grad_norm and at most two units of the last place in loss. bf16: gradients are rounded
+ * (2^-9) before they are communicated, so other parts are rounded; measured 7e-5 in loss, 2.2e-3 in grad_norm. The
+ * bounds are about ten times that; a wrong weight of one rank's share would be far outside. */
 START_TEST(another_number_of_ranks_agrees_to_rounding)
 {
     static const int rank_counts[] = {1, 2, 3, 4, 8};
@@ -392,7 +392,7 @@ START_TEST(another_number_of_ranks_agrees_to_rounding)
 }
 END_TEST
 
-/* Evaluation and sampling use the same slots between steps; they must leave no trace in the training. */
+/* Evaluation and sampling use the same unsharded buffers between steps; they must not affect training. */
 START_TEST(evaluating_and_sampling_change_nothing_and_agree_over_stages)
 {
     enum { N = 5 };
@@ -421,10 +421,10 @@ static Suite *suite(void)
     tcase_set_timeout(promises, 10 * RUN_LIMIT_S);
     tcase_add_loop_test(promises, every_stage_and_prefetch_gives_the_same_bits, 0, N_CASES);
     tcase_add_loop_test(promises, llama_has_the_same_bits_at_every_stage_and_recomputation, 0, 3);
-    tcase_add_loop_test(promises, two_runs_are_equal, 0, 2);
-    tcase_add_test(promises, another_seed_rate_or_precision_differs);
+    tcase_add_loop_test(promises, two_runs_give_equal_bits, 0, 2);
+    tcase_add_test(promises, another_seed_rate_or_precision_gives_other_losses);
     tcase_add_loop_test(promises, recomputing_gives_the_same_bits, 0, 2);
-    tcase_add_test(promises, reduction_by_nccl_changes_nothing_on_the_cpu);
+    tcase_add_test(promises, nccl_reduction_changes_nothing_on_the_cpu);
     tcase_add_loop_test(promises, messages_give_the_bits_of_shared_memory, 0, 2);
     tcase_add_loop_test(promises, accumulating_gives_the_same_bits_where_it_is_promised, 0, 4);
     tcase_add_loop_test(promises, another_number_of_ranks_agrees_to_rounding, 0, 2);

@@ -1,7 +1,7 @@
 /* test_streams.c - the engine's streams and fences, without a GPU: on a device whose streams are threads of random
- * speed (async_device.h), every run gives the text of the plain CPU, where everything happens in one order. And it
- * would show if a wait were missing: with each kind of wait taken out, a run fails or gives another text. The runs are
- * tests/mpi/stream_cases, whose header says what they check on every rank. */
+ * speed (async_device.h), every run gives the text of the plain CPU, where everything happens in one order. A missing
+ * wait would be found: with each kind of wait left out, a run fails or gives another text. The runs are
+ * tests/mpi/stream_cases, whose header lists what they check on every rank. */
 #include "tests/support/stream_runs.h"
 
 START_TEST(streams_of_any_speed_give_the_bits_of_one_order)
@@ -18,9 +18,9 @@ START_TEST(streams_of_any_speed_give_the_bits_of_one_order)
 }
 END_TEST
 
-/* Sizes that need no padding, so that embedding and head are one class (test_layout.c): what one left in a slot would
- * show in the other's norm. */
-START_TEST(an_embedding_and_a_head_in_one_slot_give_the_same_bits)
+/* Sizes that need no padding, so that embedding and head are one buffer class (test_layout.c): what one left in the
+ * buffer would show in the other's norm. */
+START_TEST(an_embedding_and_a_head_in_one_buffer_give_the_same_bits)
 {
     static const char *const variants[] = {"stage=3 seed=2 delay_us=800",
                                            "stage=3 prefetch=3 seed=3",
@@ -33,12 +33,12 @@ START_TEST(an_embedding_and_a_head_in_one_slot_give_the_same_bits)
 }
 END_TEST
 
-/* A shard of 25,600 elements travels in four pieces of 8192, two of which are summed on the way; in two of 16,384;
- * where nothing is beside anything, one after the other. */
-#define PIECES "rows=1920 untied=1 steps=6"
-START_TEST(pieces_give_the_bits_of_the_whole)
+/* A shard of 25,600 elements is sent in four chunks of 8192, two of which are summed before the last arrives; or in two
+ * of 16,384; or, without overlap, one after the other. */
+#define CHUNKS "rows=1920 untied=1 steps=6"
+START_TEST(chunks_give_the_bits_of_the_whole)
 {
-    static const char *const settings[] = {PIECES " dtype=fp32 micro_steps=2 every=1", PIECES " dtype=fp16 nan_at=5"};
+    static const char *const settings[] = {CHUNKS " dtype=fp32 micro_steps=2 every=1", CHUNKS " dtype=fp16 nan_at=5"};
     static const char *const variants[] = {"staging=1 stage=3 seed=2 delay_us=800",
                                            "staging=200000 stage=2 seed=3",
                                            "staging=1 stage=1 seed=4",
@@ -49,14 +49,14 @@ START_TEST(pieces_give_the_bits_of_the_whole)
 }
 END_TEST
 
-START_TEST(pieces_travel_as_messages_too)
+START_TEST(chunks_as_messages_give_the_bits_of_the_whole)
 {
-    char *whole = text_of(3, PIECES " device=cpu");
-    char *pieces = text_of(3, "comm=mpi " PIECES " device=cpu staging=1 stage=3");
-    ck_assert(whole && pieces);
-    ck_assert_str_eq(whole, pieces);
+    char *whole = text_of(3, CHUNKS " device=cpu");
+    char *chunks = text_of(3, "comm=mpi " CHUNKS " device=cpu staging=1 stage=3");
+    ck_assert(whole && chunks);
+    ck_assert_str_eq(whole, chunks);
     free(whole);
-    free(pieces);
+    free(chunks);
 }
 END_TEST
 
@@ -73,7 +73,7 @@ START_TEST(checks_change_no_bit)
 }
 END_TEST
 
-/* At stage 0 what is set goes from its owners to all ranks, behind what the steps under way still read. */
+/* At stage 0 state that is set is sent from its owners to all ranks, after steps under way have read the old. */
 START_TEST(state_is_set_at_stage_0_while_steps_are_under_way)
 {
     static const char *const variants[] = {"stage=0 seed=2", "stage=0 seed=3 delay_us=800", NULL};
@@ -87,9 +87,9 @@ START_TEST(two_hundred_steps_at_random_speeds)
 }
 END_TEST
 
-/* The device's transport adds slices in rank order, so in fp32 the text is that of sums in our order; in narrower
- * types, where it rounds after every rank, no stage gives another text than the others. */
-START_TEST(a_transport_that_adds_gives_its_own_sums_at_every_stage)
+/* The device's transport reduces slices in rank order, so in fp32 the text is that of sums in our order. In narrower
+ * types it rounds after every rank, and all stages give the same text. */
+START_TEST(a_transport_that_reduces_gives_its_own_sums_at_every_stage)
 {
     expect_plain_text(3, "steps=6 dtype=fp32 micro_steps=2 every=1",
                       (const char *const[]){"nccl=1 stage=3 seed=2 prefetch=3 delay_us=800", "nccl=1 stage=1 seed=4",
@@ -107,14 +107,15 @@ START_TEST(a_transport_that_adds_gives_its_own_sums_at_every_stage)
 }
 END_TEST
 
-START_TEST(one_rank_and_the_cpu_have_no_use_for_a_transport_that_adds)
+START_TEST(one_rank_and_the_cpu_do_without_a_transport_that_reduces)
 {
     expect_plain_text(1, "steps=12", (const char *const[]){"nccl=1 stage=3", "nccl=1 stage=0", NULL});
     expect_plain_text(2, "steps=12", (const char *const[]){"device=cpu nccl=1", NULL});
 }
 END_TEST
 
-/* Where `auto` would take copy engines: every stage, with the optimizer's state here, there and on the host. */
+/* Where `auto` would choose copy engines: every stage, with the optimizer's state on the device, updated there or on
+ * the host. */
 START_TEST(messages_between_devices_give_the_same_bits)
 {
     if (_i > 0 && is_left_to_the_plain_build())
@@ -144,7 +145,7 @@ START_TEST(streams_end_before_their_memory_when_a_peer_is_lost)
 }
 END_TEST
 
-START_TEST(messages_between_devices_add_nothing_on_the_way)
+START_TEST(messages_between_devices_cannot_reduce)
 {
     support_output_t output;
     int code = support_mpirun(&output, LIMIT_S, 2, "%s/tests/mpi/stream_cases comm=mpi nccl=1", support_build());
@@ -154,7 +155,7 @@ START_TEST(messages_between_devices_add_nothing_on_the_way)
 }
 END_TEST
 
-/* stream_cases checks what it is told: every kind of work, one after another, waits that are exposed_comm_ms. */
+/* stream_cases checks the spans: every kind of work, one after another, and waits that add up to exposed_comm_ms. */
 START_TEST(a_trace_has_every_kind_of_work_and_changes_no_bit)
 {
     static const char *const variants[] = {"trace=1 stage=3", "trace=1 stage=2",   "trace=1 stage=1",
@@ -163,9 +164,8 @@ START_TEST(a_trace_has_every_kind_of_work_and_changes_no_bit)
 }
 END_TEST
 
-/* A step that has ended may have left gathers on their way, for the next, which is not queued yet when it is told of.
- */
-START_TEST(steps_that_are_waited_for_one_by_one_give_the_same_bits)
+/* A step that has ended may have started gathers for the next, which is not queued yet when the result is read. */
+START_TEST(waiting_for_each_step_changes_no_bit)
 {
     if (is_left_to_the_plain_build())
         return;
@@ -175,15 +175,15 @@ START_TEST(steps_that_are_waited_for_one_by_one_give_the_same_bits)
 }
 END_TEST
 
-/* 269 pieces a unit, and a ring of 256 marks: those that are summed on the way need none. */
-START_TEST(a_unit_of_many_pieces_has_its_place_in_the_trace)
+/* 269 chunks per unit, and a ring of 256 timed events: chunks that are summed while others arrive need none. */
+START_TEST(a_unit_of_many_chunks_is_in_the_trace)
 {
     expect_plain_text(2, "rows=110000 untied=1 blocks=0 steps=1", (const char *const[]){"staging=1 trace=1", NULL});
 }
 END_TEST
 
-/* Embedding and head take turns in one slot, so that the pass behind the pause begins with a gather: compute, which had
- * nothing to do until the host came back, did not stand still for it. */
+/* Embedding and head take turns in one buffer, so the pass after the pause begins with a gather. Compute had nothing to
+ * do until the host returned, so it did not wait for that gather. */
 START_TEST(a_pause_after_an_evaluation_is_no_wait)
 {
     expect_plain_text(3, "rows=480 untied=1 steps=11 delay_us=20 idle_ms=200",
@@ -199,10 +199,10 @@ static const struct {
     {ASYNC_COMPUTE_AHEAD_OF_GATHER, "stage=3", ""},          {ASYNC_GATHER_AHEAD_OF_COMPUTE, "stage=1", ""},
     {ASYNC_REDUCE_AHEAD_OF_COMPUTE, "stage=3", ""},          {ASYNC_REDUCE_AHEAD_OF_COMPUTE, "stage=1 nccl=1", ""},
     {ASYNC_COMPUTE_AHEAD_OF_REDUCE, "stage=1", ""},          {ASYNC_COMPUTE_AHEAD_OF_REDUCE, "stage=3 nccl=1", ""},
-    {ASYNC_STAGING_BEFORE_SUM, "stage=3 staging=1", PIECES}, {ASYNC_NO_FENCE, "stage=3", ""}};
+    {ASYNC_STAGING_BEFORE_SUM, "stage=3 staging=1", CHUNKS}, {ASYNC_NO_FENCE, "stage=3", ""}};
 #define N_FAULTS (int)(sizeof FAULTS / sizeof FAULTS[0])
 
-START_TEST(a_missing_wait_shows)
+START_TEST(a_missing_wait_is_found)
 {
     if (is_left_to_the_plain_build())
         return;
@@ -233,22 +233,22 @@ static Suite *suite(void)
     TCase *tcase = tcase_create("at random speeds");
     tcase_set_timeout(tcase, 300);
     tcase_add_loop_test(tcase, streams_of_any_speed_give_the_bits_of_one_order, 0, N_SETTINGS);
-    tcase_add_test(tcase, an_embedding_and_a_head_in_one_slot_give_the_same_bits);
-    tcase_add_loop_test(tcase, pieces_give_the_bits_of_the_whole, 0, 2);
-    tcase_add_test(tcase, pieces_travel_as_messages_too);
+    tcase_add_test(tcase, an_embedding_and_a_head_in_one_buffer_give_the_same_bits);
+    tcase_add_loop_test(tcase, chunks_give_the_bits_of_the_whole, 0, 2);
+    tcase_add_test(tcase, chunks_as_messages_give_the_bits_of_the_whole);
     tcase_add_loop_test(tcase, checks_change_no_bit, 0, N_SETTINGS);
     tcase_add_test(tcase, state_is_set_at_stage_0_while_steps_are_under_way);
     tcase_add_test(tcase, two_hundred_steps_at_random_speeds);
     tcase_add_loop_test(tcase, messages_between_devices_give_the_same_bits, 0, N_SETTINGS);
     tcase_add_test(tcase, streams_end_before_their_memory_when_a_peer_is_lost);
-    tcase_add_test(tcase, messages_between_devices_add_nothing_on_the_way);
-    tcase_add_test(tcase, a_transport_that_adds_gives_its_own_sums_at_every_stage);
-    tcase_add_test(tcase, one_rank_and_the_cpu_have_no_use_for_a_transport_that_adds);
+    tcase_add_test(tcase, messages_between_devices_cannot_reduce);
+    tcase_add_test(tcase, a_transport_that_reduces_gives_its_own_sums_at_every_stage);
+    tcase_add_test(tcase, one_rank_and_the_cpu_do_without_a_transport_that_reduces);
     tcase_add_test(tcase, a_trace_has_every_kind_of_work_and_changes_no_bit);
-    tcase_add_test(tcase, steps_that_are_waited_for_one_by_one_give_the_same_bits);
-    tcase_add_test(tcase, a_unit_of_many_pieces_has_its_place_in_the_trace);
+    tcase_add_test(tcase, waiting_for_each_step_changes_no_bit);
+    tcase_add_test(tcase, a_unit_of_many_chunks_is_in_the_trace);
     tcase_add_test(tcase, a_pause_after_an_evaluation_is_no_wait);
-    tcase_add_loop_test(tcase, a_missing_wait_shows, 0, N_FAULTS);
+    tcase_add_loop_test(tcase, a_missing_wait_is_found, 0, N_FAULTS);
     tcase_add_test(tcase, only_wrong_values_count_as_a_fault_that_shows);
     suite_add_tcase(s, tcase);
     return s;
