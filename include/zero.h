@@ -110,7 +110,8 @@ ZERO_API const char *zero_version(void);
     X(ERROR_TIMEOUT, 11, "a rank did not answer in time")                                                              \
     X(ERROR_DEVICE, 12, "device error")                                                                                \
     X(ERROR_NONFINITE, 13, "too many steps in a row with non-finite gradients")                                        \
-    X(ERROR_UNSUPPORTED, 14, "not supported")
+    X(ERROR_UNSUPPORTED, 14, "not supported")                                                                          \
+    X(ERROR_INTERNAL, 15, "internal error: please report it")
 
 typedef enum zero_status {
 #define ZERO_STATUS_ENUM(name, number, text) ZERO_##name = (number),
