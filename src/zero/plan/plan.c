@@ -143,9 +143,9 @@ static void plan_window(zero_arena_plan_t *plan, const zero_layout_t *layout, co
     else
         plan->grads = take(bytes, memory, ZERO_MEMORY_GRADIENTS, layout->total_flat_elems * grad_size);
     if (stage->reduced_in_place)
-        plan->sums = plan->grads;
+        plan->reduced_grads = plan->grads;
     else if (!stage->shard_state)
-        plan->sums = take(bytes, memory, ZERO_MEMORY_GRADIENTS, layout->total_flat_elems * sizeof(float));
+        plan->reduced_grads = take(bytes, memory, ZERO_MEMORY_GRADIENTS, layout->total_flat_elems * sizeof(float));
     plan->contribution = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, sizeof(zero_contribution_t));
 }
 
@@ -199,7 +199,7 @@ static void plan_host(zero_arena_plan_t *plan, const zero_layout_t *layout, cons
     if (on_host)
         host->params = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n * zero_dtype_size(config->dtype));
     if (config->dtype != ZERO_FP32)
-        host->low = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n * zero_master_lo_size(config->dtype));
+        host->master_lo = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n * zero_master_lo_size(config->dtype));
     host->m = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n * sizeof(float));
     host->v = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n * sizeof(float));
     host->grads = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n_sent * sizeof(float));
@@ -219,7 +219,7 @@ static uint64_t plan_offloaded_grads(zero_arena_plan_t *plan, const zero_layout_
         *at = layout->units[unit].shard_elems > *at ? layout->units[unit].shard_elems : *at;
     }
     for (int i = 0; i < ZERO_N_OFFLOADED_GRADS; i++) {
-        host->sums[i] = n_elems;
+        host->reduced_grads[i] = n_elems;
         n_elems += largest[i];
     }
     return n_elems;
@@ -239,25 +239,25 @@ static uint64_t at_most(uint64_t n, uint64_t most)
 static void plan_state_staging(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config)
 {
     const zero_host_plan_t *host = &plan->host;
-    zero_state_staging_plan_t *passing = &plan->passing;
+    zero_state_staging_plan_t *staging = &plan->state_staging;
     uint64_t *bytes = &plan->private_bytes, run = PASSING_RUN_ELEMS, largest = 0;
     zero_memory_t *memory = &plan->memory;
-    passing->grads_pass = host->first_sent < layout->n_units;
-    size_t element_bytes = zero_master_lo_size(config->dtype) + (passing->grads_pass ? 3 : 2) * sizeof(float);
+    staging->has_grads = host->first_sent < layout->n_units;
+    size_t element_bytes = zero_master_lo_size(config->dtype) + (staging->has_grads ? 3 : 2) * sizeof(float);
     if (host->update != ZERO_OFFLOAD_UPDATE_DEVICE)
         return;
     for (zero_unit_t unit = host->first; unit < layout->n_units; unit++)
         largest = at_least(largest, layout->units[unit].shard_elems);
     uint64_t n_runs = at_least(config->offload_buffer_bytes / ZERO_N_STATE_STAGING / element_bytes / run, 1);
-    passing->chunk_elems = at_most(n_runs, (largest + run - 1) / run) * run;
+    staging->chunk_elems = at_most(n_runs, (largest + run - 1) / run) * run;
     for (zero_unit_t unit = host->first; unit < layout->n_units && largest > 0; unit++)
-        passing->n_chunks += (int)((layout->units[unit].shard_elems + passing->chunk_elems - 1) / passing->chunk_elems);
-    passing->n_buffers = passing->n_chunks < ZERO_N_STATE_STAGING ? passing->n_chunks : ZERO_N_STATE_STAGING;
-    passing->buffer_bytes = passing->chunk_elems * element_bytes;
-    passing->places = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, (uint64_t)passing->n_buffers * passing->buffer_bytes);
-    passing->max_segments = (size_t)layout->n_tensors + (size_t)passing->n_chunks; /* a cut makes one more */
-    passing->segments =
-        take(bytes, memory, ZERO_MEMORY_COMMUNICATION, passing->max_segments * sizeof(zero_adam_segment_t));
+        staging->n_chunks += (int)((layout->units[unit].shard_elems + staging->chunk_elems - 1) / staging->chunk_elems);
+    staging->n_buffers = staging->n_chunks < ZERO_N_STATE_STAGING ? staging->n_chunks : ZERO_N_STATE_STAGING;
+    staging->buffer_bytes = staging->chunk_elems * element_bytes;
+    staging->buffers = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, (uint64_t)staging->n_buffers * staging->buffer_bytes);
+    staging->max_segments = (size_t)layout->n_tensors + (size_t)staging->n_chunks; /* a cut makes one more */
+    staging->segments =
+        take(bytes, memory, ZERO_MEMORY_COMMUNICATION, staging->max_segments * sizeof(zero_adam_segment_t));
 }
 
 /* A piece is half of what may lie in staging, but not so small that copies lose speed; small units transfer whole. */
@@ -294,7 +294,8 @@ static void plan_private(zero_arena_plan_t *plan, const zero_layout_t *layout, c
         plan->private_reduced_grads =
             take(bytes, memory, ZERO_MEMORY_GRADIENTS, plan_offloaded_grads(plan, layout) * sizeof(float));
     if (config->dtype != ZERO_FP32)
-        plan->low = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, plan->state_elems * zero_master_lo_size(config->dtype));
+        plan->master_lo =
+            take(bytes, memory, ZERO_MEMORY_OPTIMIZER, plan->state_elems * zero_master_lo_size(config->dtype));
     plan->m = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, state_bytes);
     plan->v = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, state_bytes);
     plan_state_staging(plan, layout, config);

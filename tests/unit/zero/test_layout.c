@@ -492,14 +492,14 @@ START_TEST(hosted_state_passes_in_pieces_that_fit_into_the_buffers)
         config.offload_buffer_bytes = support_random(&seed) % (1 << (4 + i % 20));
         ck_assert_int_eq(zero_layout_create(model, 1 + i % 5, &layout), ZERO_OK);
         ck_assert_int_eq(zero_arena_plan_create(model, &layout, &config, ZERO_COMM_NCCL, &plan), ZERO_OK);
-        const zero_state_staging_plan_t *passing = &plan.passing;
+        const zero_state_staging_plan_t *staging = &plan.state_staging;
         for (zero_unit_t u = plan.host.first; u < layout.n_units; u++)
-            for (uint64_t at = 0; at < layout.units[u].shard_elems; at += passing->chunk_elems)
+            for (uint64_t at = 0; at < layout.units[u].shard_elems; at += staging->chunk_elems)
                 n_chunks++;
-        ck_assert_uint_eq((uint64_t)passing->n_chunks, n_chunks);
-        ck_assert_int_le(passing->n_buffers, passing->n_chunks);
-        ck_assert(passing->chunk_elems % 4 == 0); /* vectors of four in every place */
-        uint64_t n_elems = (uint64_t)passing->n_buffers * passing->chunk_elems;
+        ck_assert_uint_eq((uint64_t)staging->n_chunks, n_chunks);
+        ck_assert_int_le(staging->n_buffers, staging->n_chunks);
+        ck_assert(staging->chunk_elems % 4 == 0); /* vectors of four in every place */
+        uint64_t n_elems = (uint64_t)staging->n_buffers * staging->chunk_elems;
         uint64_t least = 128 * 4 * 16; /* one run in four places: there is nothing smaller */
         ck_assert_uint_le(n_elems * (8 + zero_master_lo_size(config.dtype)),
                           config.offload_buffer_bytes > least ? config.offload_buffer_bytes : least);
