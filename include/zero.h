@@ -172,6 +172,8 @@ ZERO_API int zero_comm_local_size(const zero_comm_t *comm);
 /* How bulk data travels between the ranks' host memories: "self" (one rank), "node" (shared memory) or "mpi". What
  * joins GPUs is found out by zero_engine_create: zero_engine_transport. */
 ZERO_API const char *zero_comm_name(const zero_comm_t *comm);
+/* The same for zero_plan: ZERO_COMM_MPI if it travels as MPI messages, else ZERO_COMM_AUTO. */
+ZERO_API zero_comm_kind_t zero_comm_get_kind(const zero_comm_t *comm);
 
 /* The next four are for small data in host memory, and block the host. They wait for a peer ZERO_TIMEOUT_S seconds
  * (environment; 600) at most: then ZERO_ERROR_TIMEOUT, and ZERO_ERROR_PEER as soon as one is gone where that shows. */
@@ -363,11 +365,14 @@ typedef struct zero_memory {
 ZERO_API uint64_t zero_memory_total(const zero_memory_t *memory); /* on the device */
 
 /* What an engine with this configuration will hold on each rank, by pure arithmetic: no device, no communication. The
- * same on every rank. `kind` is how bulk data will transfer: ZERO_COMM_NCCL for GPUs, whatever joins them there;
- * ZERO_COMM_MPI for messages between hosts' memories; else ZERO_COMM_AUTO. With ZERO_OFFLOAD_AUTO, which needs a device
- * to decide: as with ratio 1, the least that the device can hold; with ZERO_OFFLOAD_UPDATE_AUTO: as with _DEVICE. */
-ZERO_API zero_status_t zero_plan(const zero_model_t *model, const zero_config_t *config, zero_comm_kind_t kind,
-                                 int world_size, zero_memory_t *plan);
+ * same on every rank.
+ * device: the type of the ranks' devices, resolved (zero_device_resolve): not ZERO_DEVICE_AUTO.
+ * kind: what carries bulk data between ranks on the CPU (zero_comm_get_kind): ZERO_COMM_MPI for messages, else
+ * ZERO_COMM_AUTO. It makes no difference for GPUs.
+ * ZERO_OFFLOAD_AUTO, which needs a device to decide, is planned as ratio 1, the least that the device can hold;
+ * ZERO_OFFLOAD_UPDATE_AUTO as ZERO_OFFLOAD_UPDATE_DEVICE. */
+ZERO_API zero_status_t zero_plan(const zero_model_t *model, const zero_config_t *config, zero_device_type_t device,
+                                 zero_comm_kind_t kind, int world_size, zero_memory_t *plan);
 
 /* ---- Engine --------------------------------------------------------------------------------------------------------
  */

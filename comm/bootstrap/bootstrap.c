@@ -223,6 +223,11 @@ const char *zero_comm_name(const zero_comm_t *comm)
     return comm ? comm->ops->name : "";
 }
 
+zero_comm_kind_t zero_comm_get_kind(const zero_comm_t *comm)
+{
+    return comm && comm->ops->staging_bytes(2, 1) > 0 ? ZERO_COMM_MPI : ZERO_COMM_AUTO;
+}
+
 /* ---- Small collectives ----
  * Each goes by its own name, unless it is part of a larger call (comm->call_covers). */
 
@@ -316,8 +321,7 @@ void zero_comm_abort(zero_comm_t *comm, int exit_code)
         MPI_Abort(MPI_COMM_WORLD, exit_code != 0 ? exit_code : 1);
 }
 
-size_t zero_comm_staging_bytes(zero_comm_kind_t kind, int size, size_t n_bytes)
+size_t zero_comm_staging_bytes(int size, size_t n_bytes)
 {
-    bool sends_messages = kind == ZERO_COMM_MPI || kind == ZERO_COMM_NCCL;
-    return sends_messages && size > 1 ? (size_t)size * n_bytes : 0;
+    return size > 1 ? (size_t)size * n_bytes : 0;
 }

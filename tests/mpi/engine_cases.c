@@ -398,11 +398,7 @@ static int train(const settings_t *s)
     OK(zero_device_create(s->device, comm, &device));
     OK(zero_engine_create(comm, device, toy.model, &config, &engine));
     int rank = zero_comm_rank(comm), n_ranks = zero_comm_size(comm);
-    OK(zero_plan(toy.model, &config,
-                 s->device >= ZERO_DEVICE_CUDA              ? ZERO_COMM_NCCL
-                 : strcmp(zero_comm_name(comm), "mpi") == 0 ? ZERO_COMM_MPI
-                                                            : ZERO_COMM_AUTO,
-                 n_ranks, &plan));
+    OK(zero_plan(toy.model, &config, zero_device_get_type(device), zero_comm_get_kind(comm), n_ranks, &plan));
     zero_memory_t held = zero_engine_memory(engine);
     CHECK(memcmp(&plan, &held, sizeof plan) == 0, "plan %llu bytes, held %llu",
           (unsigned long long)zero_memory_total(&plan), (unsigned long long)zero_memory_total(&held));

@@ -34,16 +34,16 @@ static uint64_t reserve_bytes(uint64_t available)
 }
 
 /* offload_ratio = auto: finds the smallest ratio that fits on every rank, the largest that any rank finds. */
-static zero_status_t settle_offload_ratio(zero_context_t *context, zero_comm_kind_t kind)
+static zero_status_t settle_offload_ratio(zero_context_t *context, zero_plan_target_t target)
 {
     zero_comm_t *comm = context->host_comm;
     zero_config_t *config = &context->config;
     float mine = 0.0f, largest = 0.0f;
-    if (!config->offload || config->offload_ratio != ZERO_OFFLOAD_AUTO || kind != ZERO_COMM_NCCL)
+    if (!config->offload || config->offload_ratio != ZERO_OFFLOAD_AUTO || !target.on_gpu)
         return ZERO_OK;
     uint64_t available = context->device->ops->available_bytes(context->device);
     float *all = malloc((size_t)comm->size * sizeof *all);
-    zero_status_t status = all ? zero_plan_smallest_offload(context->model, &context->layout, config, kind,
+    zero_status_t status = all ? zero_plan_smallest_offload(context->model, &context->layout, config, target,
                                                             available - reserve_bytes(available), &mine)
                                : zero_fail(ZERO_ERROR_MEMORY, "no memory to compare %d ranks", comm->size);
     status = zero_comm_agree(comm, status);
@@ -64,7 +64,7 @@ static zero_status_t settle_offload_ratio(zero_context_t *context, zero_comm_kin
 /* Takes host memory before any other, since the choice of the updater depends on it. If the caller left that open and
  * some rank's memory could not be pinned, the host updates on all ranks, which copies fewer bytes. That is another
  * plan. */
-static zero_status_t take_host_memory(zero_context_t *context, zero_comm_kind_t kind, zero_offload_t **offload)
+static zero_status_t take_host_memory(zero_context_t *context, zero_plan_target_t target, zero_offload_t **offload)
 {
     ZERO_TRY(zero_offload_create(context, offload));
     if (!*offload || context->config.offload_update != ZERO_OFFLOAD_UPDATE_AUTO)
@@ -77,15 +77,16 @@ static zero_status_t take_host_memory(zero_context_t *context, zero_comm_kind_t 
     *offload = NULL;
     zero_arena_plan_destroy(&context->plan);
     context->config.offload_update = ZERO_OFFLOAD_UPDATE_HOST;
-    ZERO_TRY(zero_arena_plan_create(context->model, &context->layout, &context->config, kind, &context->plan));
+    ZERO_TRY(zero_arena_plan_create(context->model, &context->layout, &context->config, target, &context->plan));
     return zero_offload_create(context, offload);
 }
 
 zero_status_t zero_fit_plan(zero_context_t *context, zero_offload_t **offload)
 {
-    zero_comm_kind_t kind = zero_device_comm_kind(context->device, context->host_comm);
-    ZERO_TRY(settle_offload_ratio(context, kind));
-    ZERO_TRY(zero_arena_plan_create(context->model, &context->layout, &context->config, kind, &context->plan));
+    const zero_plan_target_t target = {.on_gpu = context->device->ops->join != NULL,
+                                       .needs_staging = context->comm->ops->staging_bytes(2, 1) > 0};
+    ZERO_TRY(settle_offload_ratio(context, target));
+    ZERO_TRY(zero_arena_plan_create(context->model, &context->layout, &context->config, target, &context->plan));
     ZERO_TRY(zero_comm_agree(context->host_comm, check_fits(context))); /* before much memory is pinned */
-    return take_host_memory(context, kind, offload);
+    return take_host_memory(context, target, offload);
 }

@@ -150,10 +150,10 @@ static void plan_window(zero_arena_plan_t *plan, const zero_layout_t *layout, co
 }
 
 /* The first unit whose state is on the host: as many from the end as make up the ratio. n_units: none. */
-static zero_unit_t first_offloaded(const zero_layout_t *layout, const zero_config_t *config, zero_comm_kind_t kind)
+static zero_unit_t first_offloaded(const zero_layout_t *layout, const zero_config_t *config, zero_plan_target_t target)
 {
     zero_unit_t first = layout->n_units;
-    if (!config->offload || kind != ZERO_COMM_NCCL)
+    if (!config->offload || !target.on_gpu)
         return first;
     double ratio = config->offload_ratio == ZERO_OFFLOAD_AUTO ? 1.0 : (double)config->offload_ratio;
     double wanted = ratio * (double)layout->total_shard_elems, hosted = 0.0;
@@ -164,10 +164,10 @@ static zero_unit_t first_offloaded(const zero_layout_t *layout, const zero_confi
 
 /* What is hosted, and who updates it. */
 static void choose_offloaded(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config,
-                             zero_comm_kind_t kind)
+                             zero_plan_target_t target)
 {
     zero_host_plan_t *host = &plan->host;
-    host->first = host->first_sent = first_offloaded(layout, config, kind);
+    host->first = host->first_sent = first_offloaded(layout, config, target);
     if (host->first == layout->n_units)
         return;
     plan->state_elems = layout->units[host->first].shard_offset;
@@ -262,7 +262,7 @@ static void plan_state_staging(zero_arena_plan_t *plan, const zero_layout_t *lay
 
 /* A piece is half of what may lie in staging, but not so small that copies lose speed; small units transfer whole. */
 static void plan_staging(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config,
-                         zero_comm_kind_t kind)
+                         zero_plan_target_t target)
 {
     uint64_t largest = 0, size = zero_dtype_size(plan->stage.grad_dtype);
     uint64_t chunk_bytes = (uint64_t)layout->world_size * ZERO_NORM_CHUNK * size; /* of all ranks' slices */
@@ -270,16 +270,16 @@ static void plan_staging(zero_arena_plan_t *plan, const zero_layout_t *layout, c
         largest = at_least(largest, layout->units[u].shard_elems);
     plan->chunk_elems = largest;
     plan->n_staging = plan->overlapped ? ZERO_MAX_STAGING : 1;
-    if (plan->transport_reduces || zero_comm_staging_bytes(kind, layout->world_size, 1) == 0)
+    if (plan->transport_reduces || !target.needs_staging || layout->world_size == 1)
         return;
     uint64_t half = at_most(largest * (uint64_t)layout->world_size * size, config->staging_bytes) / 2;
     uint64_t least = at_most(LEAST_PIECE_BYTES, config->staging_bytes / 2);
     plan->chunk_elems = at_most(largest, at_least(at_least(half, least) / chunk_bytes, 1) * ZERO_NORM_CHUNK);
-    plan->staging_bytes = zero_comm_staging_bytes(kind, layout->world_size, plan->chunk_elems * size);
+    plan->staging_bytes = zero_comm_staging_bytes(layout->world_size, plan->chunk_elems * size);
 }
 
 static void plan_private(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config,
-                         zero_comm_kind_t kind)
+                         zero_plan_target_t target)
 {
     const zero_stage_t *stage = &plan->stage;
     uint64_t state_bytes = plan->state_elems * sizeof(float);
@@ -303,7 +303,7 @@ static void plan_private(zero_arena_plan_t *plan, const zero_layout_t *layout, c
     uint64_t n_partials = 0;
     for (int u = 0; u < layout->n_units; u++)
         n_partials += zero_norm_n_partials(layout->units[u].shard_elems);
-    plan_staging(plan, layout, config, kind);
+    plan_staging(plan, layout, config, target);
     plan->staging = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, (uint64_t)plan->n_staging * plan->staging_bytes);
     plan->partials = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, n_partials * sizeof(double));
     plan->segments =
@@ -314,12 +314,12 @@ static void plan_private(zero_arena_plan_t *plan, const zero_layout_t *layout, c
 }
 
 zero_status_t zero_arena_plan_create(const zero_model_t *model, const zero_layout_t *layout,
-                                     const zero_config_t *config, zero_comm_kind_t kind, zero_arena_plan_t *plan)
+                                     const zero_config_t *config, zero_plan_target_t target, zero_arena_plan_t *plan)
 {
     zero_status_t status;
     zero_arena_plan_t made = {.stage = zero_stage_get(config, layout->world_size)};
-    made.overlapped = config->overlap && kind == ZERO_COMM_NCCL && layout->world_size > 1;
-    made.transport_reduces = config->nccl_reduction && kind == ZERO_COMM_NCCL && layout->world_size > 1;
+    made.overlapped = config->overlap && target.on_gpu && layout->world_size > 1;
+    made.transport_reduces = config->nccl_reduction && target.on_gpu && layout->world_size > 1;
     made.unsharded_param_counts = calloc((size_t)layout->n_buffer_classes, sizeof(int));
     made.unsharded_grad_counts = calloc((size_t)layout->n_buffer_classes, sizeof(int));
     if (!made.unsharded_param_counts || !made.unsharded_grad_counts) {
@@ -335,16 +335,16 @@ zero_status_t zero_arena_plan_create(const zero_model_t *model, const zero_layou
                       fail);
         made.n_unsharded_grads = sum(made.unsharded_grad_counts, layout->n_buffer_classes);
     }
-    if (config->offload && config->stage == 0 && kind == ZERO_COMM_NCCL) {
+    if (config->offload && config->stage == 0 && target.on_gpu) {
         status = zero_fail_alike(
             ZERO_ERROR_USAGE, "offload at stage 0: there every rank holds all state, and so would every host several "
                               "times over; take stage 1, 2 or 3");
         goto fail;
     }
     made.state_elems = made.stage.shard_state ? layout->total_shard_elems : layout->total_flat_elems;
-    choose_offloaded(&made, layout, config, kind);
+    choose_offloaded(&made, layout, config, target);
     plan_window(&made, layout, config);
-    plan_private(&made, layout, config, kind);
+    plan_private(&made, layout, config, target);
     plan_host(&made, layout, config);
     *plan = made;
     return ZERO_OK;
@@ -365,7 +365,7 @@ static float ratio_from(const zero_layout_t *layout, zero_unit_t first)
 /* From the least on: one unit more may need larger buffers than it frees, so that halving could miss the first that
  * fits. */
 zero_status_t zero_plan_smallest_offload(const zero_model_t *model, const zero_layout_t *layout,
-                                         const zero_config_t *config, zero_comm_kind_t kind, uint64_t available,
+                                         const zero_config_t *config, zero_plan_target_t target, uint64_t available,
                                          float *ratio)
 {
     zero_config_t tried = *config;
@@ -373,7 +373,7 @@ zero_status_t zero_plan_smallest_offload(const zero_model_t *model, const zero_l
     for (zero_unit_t first = layout->n_units; first >= 0 && !is_within; first--) {
         zero_arena_plan_t plan;
         tried.offload_ratio = ratio_from(layout, first);
-        ZERO_TRY(zero_arena_plan_create(model, layout, &tried, kind, &plan));
+        ZERO_TRY(zero_arena_plan_create(model, layout, &tried, target, &plan));
         is_within = zero_memory_total(&plan.memory) + config->user_bytes <= available;
         zero_arena_plan_destroy(&plan);
     }
@@ -388,19 +388,24 @@ void zero_arena_plan_destroy(zero_arena_plan_t *plan)
     *plan = (zero_arena_plan_t){0};
 }
 
-zero_status_t zero_plan(const zero_model_t *model, const zero_config_t *config, zero_comm_kind_t kind, int world_size,
-                        zero_memory_t *plan)
+zero_status_t zero_plan(const zero_model_t *model, const zero_config_t *config, zero_device_type_t device,
+                        zero_comm_kind_t kind, int world_size, zero_memory_t *plan)
 {
+    zero_plan_target_t target = {.on_gpu = device != ZERO_DEVICE_CPU};
     zero_layout_t layout;
     zero_arena_plan_t arenas;
     ZERO_REQUIRE(model);
     ZERO_REQUIRE(config);
     ZERO_REQUIRE(plan);
+    if (device == ZERO_DEVICE_AUTO || (unsigned)device > ZERO_DEVICE_CUDA_SHARED)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "zero_plan: there is no plan for device type %d: resolve it first",
+                         (int)device);
     if ((unsigned)kind > ZERO_COMM_NCCL)
         return zero_fail(ZERO_ERROR_ARGUMENT, "zero_plan: there is no kind %d", (int)kind);
+    target.needs_staging = target.on_gpu || kind == ZERO_COMM_MPI;
     ZERO_TRY(zero_config_check(config));
     ZERO_TRY(zero_layout_create(model, world_size, &layout));
-    zero_status_t status = zero_arena_plan_create(model, &layout, config, kind, &arenas);
+    zero_status_t status = zero_arena_plan_create(model, &layout, config, target, &arenas);
     zero_layout_destroy(&layout);
     ZERO_TRY(status);
     *plan = arenas.memory;

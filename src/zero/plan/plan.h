@@ -98,6 +98,12 @@ static inline int zero_plan_offloaded_grads(const zero_arena_plan_t *plan, zero_
     return (unit - plan->host.first) % ZERO_N_OFFLOADED_GRADS;
 }
 
+/* What a plan must know of the machine. */
+typedef struct zero_plan_target {
+    bool on_gpu;        /* else on the CPU: nothing is overlapped or offloaded */
+    bool needs_staging; /* the transport copies slices to this rank instead of reading them in the peers' windows */
+} zero_plan_target_t;
+
 /* What a step decides, on the device. */
 typedef struct zero_step_scratch {
     zero_step_state_t state;
@@ -107,14 +113,14 @@ typedef struct zero_step_scratch {
 } zero_step_scratch_t;
 
 zero_status_t zero_arena_plan_create(const zero_model_t *model, const zero_layout_t *layout,
-                                     const zero_config_t *config, zero_comm_kind_t kind, zero_arena_plan_t *plan);
+                                     const zero_config_t *config, zero_plan_target_t target, zero_arena_plan_t *plan);
 void zero_arena_plan_destroy(zero_arena_plan_t *plan);
 
 /* The smallest offload_ratio with which a plan takes no more of the device than `available` bytes, the caller's
  * user_bytes included, whatever config's own is; 1 where even that takes more, which then is refused with the numbers.
  */
 zero_status_t zero_plan_smallest_offload(const zero_model_t *model, const zero_layout_t *layout,
-                                         const zero_config_t *config, zero_comm_kind_t kind, uint64_t available,
+                                         const zero_config_t *config, zero_plan_target_t target, uint64_t available,
                                          float *ratio);
 
 /* ZERO_ERROR_USAGE, with a line, where a setting is out of range. */
