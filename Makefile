@@ -263,6 +263,10 @@ $(BUILD)/tests/gpu/programs/count_calls: $(BUILD)/tests/gpu/programs/count_calls
 	@mkdir -p $(@D)
 	$(call say,LINK,$@) $(CC) $(PIE) -o $@ $^ $(ALL_LDFLAGS) -Wl,--wrap=cudaGetDriverEntryPointByVersion \
 	    $$(sed -nE 's/^ *X.([A-Za-z_]+),.*/-Wl,--wrap=\1/p' $(<:$(BUILD)/%.o=%.c)) -Wl,--as-needed $(TRAIN_LIBS)
+# zerotrain itself, whose devices come to zerotrain_faults.c first.
+$(BUILD)/tests/gpu/programs/zerotrain_faults: $(BUILD)/tests/gpu/programs/zerotrain_faults.o $(TRAIN_OBJ) $(MODEL_OBJ) $(BUILD)/libzero.a
+	@mkdir -p $(@D)
+	$(call say,LINK,$@) $(CC) $(PIE) -o $@ $^ $(ALL_LDFLAGS) -Wl,--wrap=zero_device_cuda_create -Wl,--as-needed $(TRAIN_LIBS)
 # What CUDA's driver loads into zerotrain.
 $(BUILD)/tests/gpu/programs/kernel_times.so: $(BUILD)/tests/gpu/programs/kernel_times.o
 	$(call say,LINK,$@) $(CC) -shared -Wl,--no-undefined -o $@ $^ $(HARDEN_LDFLAGS) $(LDFLAGS) -ldl

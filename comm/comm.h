@@ -125,7 +125,7 @@ zero_status_t zero_comm_nccl_create(zero_comm_t *host, zero_comm_t **comm);
  * Returns ZERO_ERROR_UNSUPPORTED, on all ranks alike and logged at debug level, if they cannot be used. [collective] */
 zero_status_t zero_comm_copy_engine_create(zero_comm_t *host, zero_comm_t **comm);
 
-/* Returns the bytes of staging that `kind` needs for one all_to_all, for the memory plan. */
-size_t zero_comm_staging_bytes(zero_comm_kind_t kind, int size, size_t n_bytes);
+/* Returns the staging of an all_to_all over a transport that copies slices to this rank: the others need none. */
+size_t zero_comm_staging_bytes(int size, size_t n_bytes);
 
 #endif

@@ -31,6 +31,11 @@ const char *zero_comm_name(const zero_comm_t *comm)
     return comm ? comm->ops->name : "";
 }
 
+zero_comm_kind_t zero_comm_get_kind(const zero_comm_t *comm)
+{
+    return comm && comm->ops->staging_bytes(2, 1) > 0 ? ZERO_COMM_MPI : ZERO_COMM_AUTO;
+}
+
 /* ---- Which call a rank is in ---- */
 
 void zero_comm_enter(zero_comm_t *comm, const zero_call_t *call, bool covers)
@@ -63,8 +68,7 @@ void zero_comm_pair(zero_comm_t *comm, const char *what, size_t n_bytes)
 
 /* ---- Staging ---- */
 
-size_t zero_comm_staging_bytes(zero_comm_kind_t kind, int size, size_t n_bytes)
+size_t zero_comm_staging_bytes(int size, size_t n_bytes)
 {
-    bool sends_messages = kind == ZERO_COMM_MPI || kind == ZERO_COMM_NCCL;
-    return sends_messages && size > 1 ? (size_t)size * n_bytes : 0;
+    return size > 1 ? (size_t)size * n_bytes : 0;
 }

@@ -131,7 +131,8 @@ ZERO_API const char *zero_version(void);
     X(ERROR_TIMEOUT, 11, "a rank did not answer in time")                                                              \
     X(ERROR_DEVICE, 12, "device error")                                                                                \
     X(ERROR_NONFINITE, 13, "too many steps in a row with non-finite gradients")                                        \
-    X(ERROR_UNSUPPORTED, 14, "not supported")
+    X(ERROR_UNSUPPORTED, 14, "not supported")                                                                          \
+    X(ERROR_INTERNAL, 15, "internal error: please report it")
 
 typedef enum zero_status {
 #define ZERO_STATUS_ENUM(name, number, text) ZERO_##name = (number),
@@ -197,6 +198,8 @@ ZERO_API int zero_comm_local_size(const zero_comm_t *comm); /* how many ranks ru
 /* Returns the transport between the ranks' host memories: "self" (one rank), "node" (shared memory) or "mpi". For the
  * transport between GPUs see zero_engine_transport. */
 ZERO_API const char *zero_comm_name(const zero_comm_t *comm);
+/* The same for zero_plan: ZERO_COMM_MPI if it travels as MPI messages, else ZERO_COMM_AUTO. */
+ZERO_API zero_comm_kind_t zero_comm_get_kind(const zero_comm_t *comm);
 
 /* Replaces values[i] on every rank by the sum over ranks. Adds in rank order, so that every rank gets the same bits.
  *
@@ -401,11 +404,14 @@ typedef struct zero_memory {
 ZERO_API uint64_t zero_memory_total(const zero_memory_t *memory); /* bytes on the device, all categories */
 
 /* What an engine with this configuration will hold on each rank, by pure arithmetic: no device, no communication. The
- * same on every rank. `kind` is how bulk data will transfer: ZERO_COMM_NCCL for GPUs, whatever joins them there;
- * ZERO_COMM_MPI for messages between hosts' memories; else ZERO_COMM_AUTO. With ZERO_OFFLOAD_AUTO, which needs a device
- * to decide: as with ratio 1, the least that the device can hold; with ZERO_OFFLOAD_UPDATE_AUTO: as with _DEVICE. */
-ZERO_API zero_status_t zero_plan(const zero_model_t *model, const zero_config_t *config, zero_comm_kind_t kind,
-                                 int world_size, zero_memory_t *plan);
+ * same on every rank.
+ * device: the type of the ranks' devices, resolved (zero_device_resolve): not ZERO_DEVICE_AUTO.
+ * kind: what carries bulk data between ranks on the CPU (zero_comm_get_kind): ZERO_COMM_MPI for messages, else
+ * ZERO_COMM_AUTO. It makes no difference for GPUs.
+ * ZERO_OFFLOAD_AUTO, which needs a device to decide, is planned as ratio 1, the least that the device can hold;
+ * ZERO_OFFLOAD_UPDATE_AUTO as ZERO_OFFLOAD_UPDATE_DEVICE. */
+ZERO_API zero_status_t zero_plan(const zero_model_t *model, const zero_config_t *config, zero_device_type_t device,
+                                 zero_comm_kind_t kind, int world_size, zero_memory_t *plan);
 
 /* ---- Engine --------------------------------------------------------------------------------------------------------
  *

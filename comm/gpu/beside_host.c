@@ -45,7 +45,7 @@ size_t zero_comm_beside_host_window_bytes(size_t n_bytes)
 
 size_t zero_comm_beside_host_staging_bytes(int size, size_t n_bytes)
 {
-    return zero_comm_staging_bytes(ZERO_COMM_NCCL, size, n_bytes);
+    return zero_comm_staging_bytes(size, n_bytes);
 }
 
 zero_status_t zero_comm_beside_host_all_gather(zero_comm_t *comm, const void *mine, size_t n_bytes, void *all)

@@ -339,7 +339,7 @@ static zero_status_t mpi_all_to_all(zero_comm_t *comm, zero_lane_t lane, const z
 
 static size_t mpi_staging_bytes(int size, size_t n_bytes)
 {
-    return zero_comm_staging_bytes(ZERO_COMM_MPI, size, n_bytes);
+    return zero_comm_staging_bytes(size, n_bytes);
 }
 
 static zero_status_t mpi_host_all_gather(zero_comm_t *comm, const void *mine, size_t n_bytes, void *all)

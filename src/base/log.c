@@ -116,6 +116,12 @@ zero_status_t zero_refuse_null(const char *call, const char *argument)
     return zero_fail(ZERO_ERROR_ARGUMENT, "%s: %s is NULL", call, argument);
 }
 
+void zero_log_assert(const char *file, int line, const char *condition)
+{
+    zero_log(ZERO_LOG_ERROR, "%s:%d: %s does not hold: this is a defect of libzero, please report it", file, line,
+             condition);
+}
+
 zero_status_t zero_fail_alike(zero_status_t status, const char *format, ...)
 {
     va_list args;

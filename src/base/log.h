@@ -23,6 +23,19 @@ zero_status_t zero_fail_alike(zero_status_t status, const char *format, ...) ZER
 /* Logs that an argument of `call` is NULL and returns ZERO_ERROR_ARGUMENT. */
 zero_status_t zero_refuse_null(const char *call, const char *argument);
 
+/* Logs that what must hold does not. */
+void zero_log_assert(const char *file, int line, const char *condition);
+
+/* Returns ZERO_ERROR_INTERNAL, with a line, unless `condition` holds: for what cannot fail unless libzero is wrong. It
+ * is always compiled in, so a mistake of ours is an error and not a crash or wrong numbers. */
+#define ZERO_ASSERT(condition)                                                                                         \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            zero_log_assert(__FILE__, __LINE__, #condition);                                                           \
+            return ZERO_ERROR_INTERNAL;                                                                                \
+        }                                                                                                              \
+    } while (0)
+
 /* Returns ZERO_ERROR_ARGUMENT if the argument is NULL. Public functions that return a status begin with it. */
 #define ZERO_REQUIRE(argument)                                                                                         \
     do {                                                                                                               \

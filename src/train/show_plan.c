@@ -2,20 +2,11 @@
 #include "train/show_plan.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #include "train/model/model.h"
 #include "train/report/report.h"
 
 enum { N_STAGES = 4 };
-
-/* Returns the kind of communicator that decides which staging buffers the engine needs. */
-static zero_comm_kind_t plan_kind(const options_t *options, const zero_comm_t *comm)
-{
-    if (options->device.type != ZERO_DEVICE_CPU)
-        return ZERO_COMM_NCCL;
-    return strcmp(zero_comm_name(comm), "mpi") == 0 ? ZERO_COMM_MPI : ZERO_COMM_AUTO;
-}
 
 static zero_status_t plan_stages(const options_t *options, const zero_comm_t *comm, const model_t *model, bool offload,
                                  zero_memory_t plans[N_STAGES])
@@ -25,7 +16,8 @@ static zero_status_t plan_stages(const options_t *options, const zero_comm_t *co
         zero_config_t config = options_config(options, n_ranks);
         config.stage = stage;
         config.offload &= offload && stage > 0; /* stage 0 has none */
-        TRY(zero_plan(model->declaration, &config, plan_kind(options, comm), n_ranks, &plans[stage]));
+        TRY(zero_plan(model->declaration, &config, (zero_device_type_t)options->device.type, zero_comm_get_kind(comm),
+                      n_ranks, &plans[stage]));
         model_plan(model, &plans[stage]);
     }
     return ZERO_OK;

@@ -443,10 +443,11 @@ static void plan(session_t *s)
         spoil(&config);
     note(CALL_plan, "way %d, bad %d", how, is_bad);
     zero_status_t status = zero_plan(how == 0 ? NULL : s->declared.model, how == 1 ? NULL : &config,
+                                     how == 5 ? ZERO_DEVICE_AUTO : ZERO_DEVICE_CPU,
                                      how == 2 ? (zero_comm_kind_t)3 : (zero_comm_kind_t)any(2),
                                      how == 3 ? 0 : 1 + any(9), how == 4 ? NULL : &memory);
     judge(CALL_plan, status,
-          (how <= 4 ? MAY(ERROR_ARGUMENT) : 0) | (is_bad ? MAY(ERROR_USAGE) : 0) | (how > 4 && !is_bad ? MAY(OK) : 0));
+          (how <= 5 ? MAY(ERROR_ARGUMENT) : 0) | (is_bad ? MAY(ERROR_USAGE) : 0) | (how > 5 && !is_bad ? MAY(OK) : 0));
     EXPECT(status != ZERO_OK || zero_memory_total(&memory) > 0, "nothing is planned");
 }
 

@@ -397,11 +397,8 @@ typedef struct training {
 static void check_held(const training_t *t)
 {
     zero_memory_t plan, held = zero_engine_memory(t->engine);
-    OK(zero_plan(t->toy.model, &t->config,
-                 t->s->device >= ZERO_DEVICE_CUDA              ? ZERO_COMM_NCCL
-                 : strcmp(zero_comm_name(t->comm), "mpi") == 0 ? ZERO_COMM_MPI
-                                                               : ZERO_COMM_AUTO,
-                 t->n_ranks, &plan));
+    OK(zero_plan(t->toy.model, &t->config, zero_device_get_type(t->device), zero_comm_get_kind(t->comm), t->n_ranks,
+                 &plan));
     CHECK(memcmp(&plan, &held, sizeof plan) == 0, "plan %llu bytes, held %llu",
           (unsigned long long)zero_memory_total(&plan), (unsigned long long)zero_memory_total(&held));
 }

@@ -69,8 +69,8 @@ static zero_memory_t plan_of(const trainer_t *t)
 {
     zero_memory_t plan;
     zero_config_t config = options_config(t->options, zero_comm_size(t->comm));
-    zero_comm_kind_t kind = strcmp(zero_comm_name(t->comm), "mpi") == 0 ? ZERO_COMM_MPI : ZERO_COMM_AUTO;
-    OK(zero_plan(t->model.declaration, &config, kind, zero_comm_size(t->comm), &plan));
+    OK(zero_plan(t->model.declaration, &config, ZERO_DEVICE_CPU, zero_comm_get_kind(t->comm), zero_comm_size(t->comm),
+                 &plan));
     model_plan(&t->model, &plan);
     return plan;
 }

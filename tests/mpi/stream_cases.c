@@ -453,8 +453,8 @@ static void check_memory(const run_t *run, const zero_config_t *of_run)
     zero_config_t settled = *of_run, *config = &settled;
     if (!s->pins && config->offload_update == ZERO_OFFLOAD_UPDATE_AUTO)
         config->offload_update = ZERO_OFFLOAD_UPDATE_HOST;
-    zero_comm_kind_t kind = s->is_async ? ZERO_COMM_NCCL : sends_messages(run) ? ZERO_COMM_MPI : ZERO_COMM_AUTO;
-    OK(zero_plan(run->toy.model, config, kind, zero_comm_size(run->comm), &plan));
+    OK(zero_plan(run->toy.model, config, s->is_async ? ZERO_DEVICE_CUDA : ZERO_DEVICE_CPU,
+                 zero_comm_get_kind(run->comm), zero_comm_size(run->comm), &plan));
     if (config->offload_ratio == ZERO_OFFLOAD_AUTO)
         CHECK(zero_memory_total(&held) <= (uint64_t)s->available && held.pinned_bytes > 0 &&
                   held.pinned_bytes < plan.pinned_bytes,

@@ -12,7 +12,7 @@
 #include "zero/checkpoint/checkpoint_directory.h"
 #include "zero/checkpoint/checkpoint_layout.h"
 #include "zero/checkpoint/checkpoint_state.h"
-#include "zero/engine/engine.h"
+#include "zero/engine/engine_state.h"
 #include "base/files.h"
 #include "base/log.h"
 #include "zero/checkpoint/manifest.h"
@@ -297,22 +297,23 @@ static zero_status_t load(zero_engine_t *engine, loader_t *loader)
     zero_step_state_t state;
     uint64_t step;
     ZERO_TRY(zero_engine_get_step_state(engine, "zero_load", &state));
-    ZERO_TRY(
-        zero_checkpoint_state_parse(checkpoint->state, checkpoint->state_path, engine->config.dtype, &step, &state));
-    ZERO_TRY(find_arrays_on_all_ranks(engine->host_comm, loader));
+    ZERO_TRY(zero_checkpoint_state_parse(checkpoint->state, checkpoint->state_path,
+                                         zero_engine_context(engine)->config.dtype, &step, &state));
+    ZERO_TRY(find_arrays_on_all_ranks(zero_engine_context(engine)->host_comm, loader));
     ZERO_TRY(zero_set_state(engine, true, fill, loader));
-    return zero_engine_set_step_state(engine, step, &state);
+    return zero_engine_set_step_state(engine, "zero_load", step, &state);
 }
 
 zero_status_t zero_load(zero_engine_t *engine, const zero_checkpoint_t *checkpoint)
 {
     ZERO_REQUIRE(engine);
-    if (engine->started)
+    zero_context_t *context = zero_engine_context(engine);
+    if (zero_engine_has_started(engine))
         return zero_fail(ZERO_ERROR_ORDER, "zero_load after the first zero_begin");
-    ZERO_TRY(zero_comm_agree(engine->host_comm, checkpoint ? ZERO_OK : zero_refuse_null("zero_load", "checkpoint")));
-    loader_t loader = {.checkpoint = checkpoint, .model = engine->model};
-    zero_engine_enter(engine, "zero_load");
+    ZERO_TRY(zero_comm_agree(context->host_comm, checkpoint ? ZERO_OK : zero_refuse_null("zero_load", "checkpoint")));
+    loader_t loader = {.checkpoint = checkpoint, .model = context->model};
+    zero_context_enter(context, "zero_load");
     zero_status_t status = load(engine, &loader);
     destroy(&loader);
-    return zero_comm_leave(engine->host_comm, status);
+    return zero_comm_leave(context->host_comm, status);
 }

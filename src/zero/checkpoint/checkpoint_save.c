@@ -24,7 +24,7 @@
 #include "zero/checkpoint/checkpoint_directory.h"
 #include "zero/checkpoint/checkpoint_layout.h"
 #include "zero/checkpoint/checkpoint_state.h"
-#include "zero/engine/engine.h"
+#include "zero/engine/engine_state.h"
 #include "base/files.h"
 #include "base/grow.h"
 #include "base/log.h"
@@ -363,7 +363,7 @@ static zero_status_t write_json(zero_save_t *save, const char *name, const json_
 
 static zero_status_t write_index(zero_save_t *save)
 {
-    json_t *index = zero_checkpoint_index(&save->layout, save->engine->model);
+    json_t *index = zero_checkpoint_index(&save->layout, zero_engine_context(save->engine)->model);
     if (!index)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for the index of '%s'", save->temporary);
     zero_status_t status = write_json(save, ZERO_INDEX_FILE, index);
@@ -411,13 +411,14 @@ static zero_status_t fill(zero_save_t *save, const char *directory, const zero_s
 {
     zero_step_state_t state;
     zero_engine_t *engine = save->engine;
+    const zero_context_t *context = zero_engine_context(engine);
     for (int kept = 0; kept < ZERO_N_KEPT; kept++)
         save->writers[kept].file = -1;
     ZERO_TRY(zero_engine_get_step_state(engine, "zero_save_begin", &state));
     ZERO_TRY(check_config(options->config_json));
     ZERO_TRY(zero_engine_check_weights(engine, "zero_save_begin"));
-    save->step = engine->n_steps_waited;
-    save->dtype = engine->config.dtype;
+    save->step = zero_engine_n_steps(engine);
+    save->dtype = context->config.dtype;
     save->keep = options->keep;
     save->parent = strdup(directory);
     save->config_json = options->config_json ? strdup(options->config_json) : NULL;
@@ -427,18 +428,18 @@ static zero_status_t fill(zero_save_t *save, const char *directory, const zero_s
         return zero_fail(ZERO_ERROR_MEMORY, "no memory to save into '%s'", directory);
     ZERO_TRY(zero_checkpoints_temporary(directory, save->step, &save->temporary));
     ZERO_TRY(zero_checkpoint_state_make(save->step, save->dtype, &state, options->state_json, &save->state));
-    ZERO_TRY(zero_checkpoint_layout_create(engine->model, save->dtype, options->max_file_bytes, &save->layout));
+    ZERO_TRY(zero_checkpoint_layout_create(context->model, save->dtype, options->max_file_bytes, &save->layout));
     return list_files(save);
 }
 
 /* Returns how many elements this rank owns. */
-static size_t count_owned(const zero_engine_t *engine)
+static size_t count_owned(const zero_context_t *context)
 {
     size_t n = 0;
-    for (zero_tensor_t t = 0; t < engine->model->n_tensors; t++) {
-        uint64_t shard = engine->layout.units[engine->model->tensors[t].owner].shard_elems;
-        uint64_t begin = (uint64_t)engine->comm->rank * shard;
-        n += zero_layout_span(&engine->layout, engine->model, t, begin, begin + shard).n_elems;
+    for (zero_tensor_t t = 0; t < context->model->n_tensors; t++) {
+        uint64_t shard = context->layout.units[context->model->tensors[t].owner].shard_elems;
+        uint64_t begin = (uint64_t)context->comm->rank * shard;
+        n += zero_layout_span(&context->layout, context->model, t, begin, begin + shard).n_elems;
     }
     return n;
 }
@@ -468,7 +469,7 @@ static zero_status_t copy_chunk(void *user, const zero_chunk_t *chunk)
 
 static zero_status_t copy_state(zero_save_t *save)
 {
-    size_t n = count_owned(save->engine), n_bytes = (3 * n + 1) * sizeof(float);
+    size_t n = count_owned(zero_engine_context(save->engine)), n_bytes = (3 * n + 1) * sizeof(float);
     save->copy_end = save->copy = malloc(n_bytes);
     if (!save->copy)
         return zero_fail(
@@ -505,11 +506,11 @@ static zero_status_t create(zero_engine_t *engine, const char *directory, const 
     zero_save_t *made = calloc(1, sizeof *made);
     if (!made)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory to save a checkpoint");
-    made->comm = engine->host_comm;
+    made->comm = zero_engine_context(engine)->host_comm;
     made->engine = engine;
     made->lock = -1;
     zero_users_join(&made->comm->users, ZERO_USER_SAVE);
-    zero_users_join(&engine->users, ZERO_USER_SAVE);
+    zero_engine_join(engine, ZERO_USER_SAVE);
     *save = made;
     return ZERO_OK;
 }
@@ -518,11 +519,12 @@ zero_status_t zero_save_begin(zero_engine_t *engine, const char *directory, cons
                               zero_save_t **save)
 {
     ZERO_REQUIRE(engine);
+    zero_context_t *context = zero_engine_context(engine);
     zero_save_t *made = NULL;
-    zero_engine_enter(engine, "zero_save_begin");
+    zero_context_enter(context, "zero_save_begin");
     zero_status_t status = create(engine, directory, options, save ? &made : NULL);
     if (status != ZERO_OK) /* the other ranks learn of it when they agree that the step can be saved */
-        return zero_comm_leave(engine->host_comm, zero_comm_agree(engine->host_comm, status));
+        return zero_comm_leave(context->host_comm, zero_comm_agree(context->host_comm, status));
     status = zero_comm_leave(made->comm, begin(made, directory, options));
     if (status == ZERO_OK) {
         *save = made;

@@ -16,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "zero/engine/engine.h"
+#include "zero/engine/engine_state.h"
 #include "base/files.h"
 #include "base/log.h"
 #include "zero/checkpoint/safetensors.h"
@@ -334,11 +334,12 @@ zero_status_t zero_load_weights(zero_engine_t *engine, const char *directory)
 {
     checkpoint_t checkpoint = {0};
     ZERO_REQUIRE(engine);
-    ZERO_TRY(zero_comm_agree(engine->comm, directory ? ZERO_OK : zero_refuse_null("zero_load_weights", "directory")));
-    zero_engine_enter(engine, "zero_load_weights");
-    zero_status_t status = open_on_all_ranks(engine->comm, engine->model, directory, &checkpoint);
+    zero_context_t *context = zero_engine_context(engine);
+    ZERO_TRY(zero_comm_agree(context->comm, directory ? ZERO_OK : zero_refuse_null("zero_load_weights", "directory")));
+    zero_context_enter(context, "zero_load_weights");
+    zero_status_t status = open_on_all_ranks(context->comm, context->model, directory, &checkpoint);
     if (status == ZERO_OK)
         status = zero_set_state(engine, false, fill, &checkpoint);
     checkpoint_close(&checkpoint);
-    return zero_comm_leave(engine->host_comm, status);
+    return zero_comm_leave(context->host_comm, status);
 }

@@ -3,7 +3,6 @@
 
 #include <omp.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "comm/comm.h"
@@ -62,13 +61,6 @@ zero_status_t zero_device_create(zero_device_type_t type, const zero_comm_t *com
     if (type == ZERO_DEVICE_CPU)
         return zero_device_cpu_create(comm, device);
     return zero_device_cuda_create(comm, type == ZERO_DEVICE_CUDA_SHARED, device);
-}
-
-zero_comm_kind_t zero_device_comm_kind(const zero_device_t *device, const zero_comm_t *comm)
-{
-    if (device->ops->join)
-        return ZERO_COMM_NCCL; /* copy engines need the same staging */
-    return strcmp(comm->ops->name, "mpi") == 0 ? ZERO_COMM_MPI : ZERO_COMM_AUTO;
 }
 
 static zero_status_t join_through_host(zero_device_t *device, zero_comm_t *comm, bool adds, zero_comm_t **bulk)

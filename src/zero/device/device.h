@@ -75,7 +75,5 @@ zero_status_t zero_device_await(zero_device_t *device, const zero_comm_t *host, 
  * caller's, for zero_device_comm_destroy. [collective] */
 zero_status_t zero_device_comm_create(zero_device_t *device, zero_comm_t *comm, bool adds, zero_comm_t **bulk);
 void zero_device_comm_destroy(zero_comm_t *comm, zero_comm_t *bulk);
-/* The same, for the plan: what staging is needed. */
-zero_comm_kind_t zero_device_comm_kind(const zero_device_t *device, const zero_comm_t *comm);
 
 #endif

@@ -8,7 +8,6 @@
 #include <cuda_runtime.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "comm/comm.h"
 #include "base/cuda_status.h"
@@ -125,36 +124,6 @@ static void cuda_stream_destroy(zero_device_t *device, zero_stream_t stream)
         cudaStreamDestroy(as_cuda(stream));
 }
 
-/* For tests: ZERO_STREAM_DELAY_US in the environment makes every stream stop for a random time, up to that, wherever an
- * event is recorded or waited for. What is ordered by luck then comes out wrong. */
-static unsigned most_delay_us;
-
-/* And to see that such a test can fail: with delays, ZERO_STREAM_FAULT leaves out the waits of the streams that compute
- * ("compute"), or of those beside them ("beside"), which are urgent. */
-static enum { NO_FAULT, COMPUTE_WAITS_FOR_NOTHING, BESIDE_WAITS_FOR_NOTHING } fault;
-
-static bool wait_is_left_out(zero_stream_t stream)
-{
-    int priority = 0;
-    if (fault == NO_FAULT || cudaStreamGetPriority(as_cuda(stream), &priority) != cudaSuccess)
-        return false;
-    return (priority < 0) == (fault == BESIDE_WAITS_FOR_NOTHING);
-}
-
-static void CUDART_CB sleep_us(void *user)
-{
-    usleep((unsigned)(uintptr_t)user);
-}
-
-static cudaError_t delay(zero_stream_t stream)
-{
-    static unsigned seed = 1;
-    if (most_delay_us == 0)
-        return cudaSuccess;
-    seed = seed * 1103515245u + 12345u + (unsigned)getpid();
-    return cudaLaunchHostFunc(as_cuda(stream), sleep_us, (void *)(uintptr_t)(seed / 7 % most_delay_us));
-}
-
 static cudaEvent_t as_cuda_event(zero_event_t event)
 {
     return (cudaEvent_t)event;
@@ -179,7 +148,6 @@ static void cuda_event_destroy(zero_device_t *device, zero_event_t event)
 static zero_status_t cuda_event_record(zero_device_t *device, zero_event_t event, zero_stream_t stream)
 {
     (void)device;
-    ZERO_TRY_CUDA(delay(stream));
     ZERO_TRY_CUDA(cudaEventRecord(as_cuda_event(event), as_cuda(stream)));
     return ZERO_OK;
 }
@@ -187,9 +155,6 @@ static zero_status_t cuda_event_record(zero_device_t *device, zero_event_t event
 static zero_status_t cuda_stream_wait(zero_device_t *device, zero_stream_t stream, zero_event_t event)
 {
     (void)device;
-    ZERO_TRY_CUDA(delay(stream));
-    if (wait_is_left_out(stream))
-        return ZERO_OK;
     ZERO_TRY_CUDA(cudaStreamWaitEvent(as_cuda(stream), as_cuda_event(event), 0));
     return ZERO_OK;
 }
@@ -317,13 +282,6 @@ zero_status_t zero_device_cuda_create(const zero_comm_t *comm, bool may_share, z
     zero_device_t *made = calloc(1, sizeof *made);
     if (!made)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for a device");
-    const char *delay_us = getenv("ZERO_STREAM_DELAY_US");
-    most_delay_us = delay_us ? (unsigned)strtoul(delay_us, NULL, 10) : 0;
-    const char *fault_name = getenv("ZERO_STREAM_FAULT");
-    if (most_delay_us > 0 && fault_name)
-        fault = strcmp(fault_name, "compute") == 0  ? COMPUTE_WAITS_FOR_NOTHING
-                : strcmp(fault_name, "beside") == 0 ? BESIDE_WAITS_FOR_NOTHING
-                                                    : NO_FAULT;
     made->ops = &cuda_ops;
     made->type = ZERO_DEVICE_CUDA;
     made->kernels = zero_shard_kernels_cuda();

@@ -1,196 +1,368 @@
-/* gradients.c - gradients on their way to their owners: each rank's slices come together and are added up, in fp32 and
- * in rank order, into the shard of the rank that owns them.
+/* gradients.c - gradients on their way to their owners: each rank's slices are brought together and added up, in fp32
+ * and in rank order, into the shard of the rank that owns them.
  *
- * A reduction has two halves. The journey (fence, all_to_all) starts at grad_ready, in reduce_stream where it is
- * overlapped; the sum is queued in the caller's stream when the next unit's backward is, so that it need not wait long
- * for the journey, nor the journey for compute. A unit travels in pieces, which take turns in staging. One with more
- * pieces than staging has places cannot wait for compute with all of them: the oldest are summed on the way, in
- * reduce_stream.
+ * A reduction has two halves. The transfer (fence, all-to-all) starts at grad_ready, in the reduce stream if it is
+ * overlapped. The sum is queued in the caller's stream together with the next unit's backward, so that it need not wait
+ * long for the transfer, nor the transfer for compute. A unit is transferred in chunks, which take turns in staging
+ * buffers. If a unit has more chunks than there are staging buffers, not all of them can wait for compute: the oldest
+ * are summed early, in the reduce stream.
  *
- * What must hold: full gradients lie in the window, and peers read them until a fence that follows the all_to_all. So a
- * slot (stages 2-3) or a unit (stages 0-1) remembers in which fence it was published, and compute writes its place
- * again only after a later one. One fence per unit serves both ends: it publishes this unit and frees the one before.
+ * What must hold: full gradients are in the window, and peers read them until a fence that follows the all-to-all. So
+ * each unsharded buffer (stages 2-3) or unit (stages 0-1) keeps the number of the fence that published it, and compute
+ * overwrites it only behind a later fence. One fence per unit serves both ends: it publishes this unit and frees the
+ * one before.
  */
-#include "zero/engine/engine.h"
+#include "zero/engine/gradients.h"
+
+#include <stdlib.h>
+
 #include "base/log.h"
 #include "zero/plan/order.h"
+#include "zero/plan/unsharded.h"
+#include "zero/runtime/addresses.h"
+#include "zero/runtime/gather.h"
 
-/* ---- places ---- */
+/* All ranks' slices of a part of a unit's shard, and the staging buffer that they are copied into. */
+typedef struct chunk {
+    uint64_t first, n_elems;   /* of the shard */
+    const void **slices;       /* where each rank's slice can be read; one, the sum, if the transport reduces */
+    int n_slices;              /* of the world size for which `slices` has room */
+    uint64_t staging;          /* in private memory */
+    zero_timed_event_t staged; /* in the reduce stream: the slices are here */
+    uint64_t summed_in;        /* the reduction in the caller's stream that last read the buffer: as n_reductions */
+} chunk_t;
 
-zero_status_t zero_engine_prepare_grads(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
+/* A unit's gradients between grad_ready and the sum. */
+typedef struct reduction {
+    zero_unit_t unit; /* -1: none is under way */
+    bool is_last;     /* the step's last of this unit: it also sums squares, for the norm */
+    bool adds;        /* to what earlier micro-steps reduced */
+    uint64_t fence;   /* that published the gradients */
+    int n_held;       /* chunks that are not summed yet: the newest */
+} reduction_t;
+
+struct zero_gradients {
+    zero_context_t *context;
+    zero_offload_t *offload;
+    zero_unsharded_t unsharded; /* in the window; stages 2-3 */
+    uint64_t *published_in;     /* by unit, for full gradients: the fence (zero_unsharded_buffer_t's, too) */
+    uint64_t *partials_of;      /* by unit: where its sums of squares begin in plan.partials */
+    uint64_t n_partials;
+    reduction_t reduction;
+    chunk_t chunks[ZERO_MAX_STAGING]; /* plan.n_staging, used in turn */
+    uint64_t n_chunks;                /* transferred so far */
+    zero_event_t all_gathered;        /* stage 0, in the gather stream: all reduced gradients gathered so far */
+    uint64_t n_reductions;            /* sums queued in the caller's stream */
+    uint64_t n_reductions_awaited;    /* that the reduce stream is known to come after */
+    zero_event_t reductions_done;     /* in the caller's stream: all sums so far */
+};
+
+/* ---- creating ---- */
+
+static zero_status_t create_chunks(zero_gradients_t *gradients)
 {
-    /* What the micro-step before left under way reads a slot of its own. */
-    if (engine->position == engine->model->n_units)
-        ZERO_TRY(zero_engine_finish_reductions(engine, stream));
-    for (int i = 0; i < zero_model_n_flats(engine->model, unit); i++) {
-        zero_unit_t flat = zero_model_flat(engine->model, unit, i);
-        if (!engine->plan.stage.shard_grads) {
-            ZERO_TRY(zero_engine_await_readers(engine, flat, engine->grads_read_in_fence[flat], stream));
-            continue;
-        }
-        if (zero_unsharded_find(&engine->unsharded_grads, flat))
-            continue; /* begun by a unit that shares a tensor of it */
-        zero_unsharded_buffer_t *slot =
-            zero_unsharded_empty(&engine->unsharded_grads, engine->layout.units[flat].buffer_class);
-        ZERO_TRY(zero_engine_await_readers(engine, flat, slot->read_in_fence, stream));
-        zero_unsharded_put(&engine->unsharded_grads, slot, flat);
+    const zero_context_t *context = gradients->context;
+    const zero_arena_plan_t *plan = &context->plan;
+    for (int i = 0; i < plan->n_staging; i++) {
+        chunk_t *chunk = &gradients->chunks[i];
+        chunk->slices = calloc((size_t)context->comm->size, sizeof *chunk->slices);
+        chunk->staging = plan->staging + (uint64_t)i * plan->staging_bytes;
+        if (!chunk->slices)
+            return zero_fail(ZERO_ERROR_MEMORY, "no memory for the tables of %d ranks", context->comm->size);
     }
     return ZERO_OK;
 }
 
-/* ---- the journey and the sum ---- */
-
-/* The newest but `back` of the pieces that have left. */
-static zero_grad_chunk_t *chunk_at(zero_engine_t *engine, int back)
+static zero_status_t create_tables(zero_gradients_t *gradients)
 {
-    return &engine->pieces[(engine->n_chunks - 1 - (uint64_t)back) % (uint64_t)engine->plan.n_staging];
+    const zero_context_t *context = gradients->context;
+    const zero_layout_t *layout = &context->layout;
+    gradients->published_in = calloc((size_t)layout->n_units, sizeof *gradients->published_in);
+    gradients->partials_of = calloc((size_t)layout->n_units, sizeof *gradients->partials_of);
+    if (!gradients->published_in || !gradients->partials_of)
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory for the tables of %d units", layout->n_units);
+    for (zero_unit_t unit = 0; unit < layout->n_units; unit++) {
+        gradients->partials_of[unit] = gradients->n_partials;
+        gradients->n_partials += zero_norm_n_partials(layout->units[unit].shard_elems);
+    }
+    return zero_unsharded_create(layout, context->plan.unsharded_grad_counts, context->plan.unsharded_grads,
+                                 zero_dtype_size(context->plan.stage.grad_dtype), &gradients->unsharded);
 }
 
-/* Brings the ranks' slices of a piece here, or their sum: where the transport adds, that takes the place of this rank's
- * own slice, which nobody else reads. */
-static zero_status_t transfer(zero_engine_t *engine, zero_unit_t unit, zero_grad_chunk_t *piece, zero_stream_t stream)
+zero_status_t zero_gradients_create(zero_context_t *context, zero_offload_t *offload, zero_gradients_t **gradients)
 {
-    zero_comm_t *comm = engine->comm;
-    zero_dtype_t dtype = engine->plan.stage.grad_dtype;
-    size_t size = zero_dtype_size(dtype), slice_bytes = engine->layout.units[unit].shard_elems * size;
-    uint64_t offset = zero_engine_grad_offset(engine, unit) + piece->first * size;
-    piece->n_slices = engine->plan.transport_reduces ? 1 : comm->size;
-    if (!engine->plan.transport_reduces)
-        return comm->ops->all_to_all(comm, ZERO_LANE_REDUCE, &engine->window, offset, slice_bytes,
-                                     piece->n_elems * size, zero_engine_private(engine, piece->staging), piece->slices,
-                                     stream);
-    piece->slices[0] = (unsigned char *)engine->window.local + offset + (size_t)comm->rank * slice_bytes;
-    return comm->ops->reduce_scatter(comm, ZERO_LANE_REDUCE, &engine->window, offset, piece->n_elems, dtype, stream);
+    zero_device_t *device = context->device;
+    zero_status_t status;
+    zero_gradients_t *made = calloc(1, sizeof *made);
+    if (!made)
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory for an engine");
+    made->context = context;
+    made->offload = offload;
+    made->reduction.unit = -1;
+    ZERO_TRY_GOTO(create_tables(made), fail);
+    ZERO_TRY_GOTO(create_chunks(made), fail);
+    ZERO_TRY_GOTO(device->ops->event_create(device, false, &made->all_gathered), fail);
+    ZERO_TRY_GOTO(device->ops->event_create(device, false, &made->reductions_done), fail);
+    *gradients = made;
+    return ZERO_OK;
+fail:
+    zero_gradients_destroy(made);
+    return status;
 }
 
-static zero_status_t sum(zero_engine_t *engine, const zero_grad_chunk_t *piece, zero_stream_t stream)
+void zero_gradients_destroy(zero_gradients_t *gradients)
 {
-    const zero_reduction_t *reduction = &engine->reduction;
+    if (!gradients)
+        return;
+    zero_device_t *device = gradients->context->device;
+    device->ops->event_destroy(device, gradients->reductions_done);
+    device->ops->event_destroy(device, gradients->all_gathered);
+    for (int i = 0; i < ZERO_MAX_STAGING; i++)
+        free(gradients->chunks[i].slices);
+    zero_unsharded_destroy(&gradients->unsharded);
+    free(gradients->partials_of);
+    free(gradients->published_in);
+    free(gradients);
+}
+
+uint64_t zero_gradients_n_partials(const zero_gradients_t *gradients)
+{
+    return gradients->n_partials;
+}
+
+/* ---- full gradients ---- */
+
+/* Finds where a unit's full gradients are in the window. */
+static zero_status_t find_offset(const zero_gradients_t *gradients, zero_unit_t flat, uint64_t *offset)
+{
+    const zero_context_t *context = gradients->context;
+    const zero_arena_plan_t *plan = &context->plan;
+    if (plan->stage.shard_grads) {
+        const zero_unsharded_buffer_t *buffer = zero_unsharded_find(&gradients->unsharded, flat);
+        ZERO_ASSERT(buffer);
+        *offset = buffer->offset;
+    } else {
+        *offset = plan->grads + context->layout.units[flat].flat_offset * zero_dtype_size(plan->stage.grad_dtype);
+    }
+    return ZERO_OK;
+}
+
+zero_status_t zero_gradients_address(const zero_gradients_t *gradients, zero_unit_t flat, unsigned char **address)
+{
+    uint64_t offset;
+    ZERO_TRY(find_offset(gradients, flat, &offset));
+    *address = zero_context_window(gradients->context, offset);
+    return ZERO_OK;
+}
+
+/* Notes that peers may read the unit's full gradients until a fence after the newest. */
+static zero_status_t release_buffer(zero_gradients_t *gradients, zero_unit_t unit)
+{
+    uint64_t n_fences = gradients->context->streams.n_fences;
+    gradients->published_in[unit] = n_fences;
+    if (!gradients->context->plan.stage.shard_grads)
+        return ZERO_OK;
+    zero_unsharded_buffer_t *buffer = zero_unsharded_find(&gradients->unsharded, unit);
+    ZERO_ASSERT(buffer);
+    buffer->published_in = n_fences;
+    zero_unsharded_put(&gradients->unsharded, buffer, -1);
+    return ZERO_OK;
+}
+
+/* ---- the transfer ---- */
+
+/* Returns the newest chunk but `back` of those that have been transferred. */
+static chunk_t *chunk_at(zero_gradients_t *gradients, int back)
+{
+    uint64_t n_staging = (uint64_t)gradients->context->plan.n_staging;
+    return &gradients->chunks[(gradients->n_chunks - 1 - (uint64_t)back) % n_staging];
+}
+
+/* Brings the ranks' slices of a chunk here. If the transport reduces, it brings their sum, which replaces this rank's
+ * own slice: no peer reads that. */
+static zero_status_t transfer(zero_gradients_t *gradients, zero_unit_t unit, chunk_t *chunk, zero_stream_t stream)
+{
+    zero_context_t *context = gradients->context;
+    zero_comm_t *comm = context->comm;
+    zero_dtype_t dtype = context->plan.stage.grad_dtype;
+    size_t size = zero_dtype_size(dtype), slice_bytes = context->layout.units[unit].shard_elems * size;
+    uint64_t offset;
+    ZERO_TRY(find_offset(gradients, unit, &offset));
+    offset += chunk->first * size;
+    chunk->n_slices = context->plan.transport_reduces ? 1 : comm->size;
+    if (!context->plan.transport_reduces)
+        return comm->ops->all_to_all(comm, ZERO_LANE_REDUCE, &context->window, offset, slice_bytes,
+                                     chunk->n_elems * size, zero_context_private(context, chunk->staging),
+                                     chunk->slices, stream);
+    chunk->slices[0] = zero_context_window(context, offset + (size_t)comm->rank * slice_bytes);
+    return comm->ops->reduce_scatter(comm, ZERO_LANE_REDUCE, &context->window, offset, chunk->n_elems, dtype, stream);
+}
+
+/* Makes `beside` wait for all sums that have been queued in `stream`. */
+static zero_status_t await_reductions(zero_gradients_t *gradients, zero_stream_t beside, zero_stream_t stream)
+{
+    ZERO_TRY(zero_streams_record(gradients->context, gradients->reductions_done, stream));
+    return zero_streams_wait(gradients->context, beside, gradients->reductions_done);
+}
+
+static zero_status_t sum(zero_gradients_t *gradients, const chunk_t *chunk, zero_stream_t stream)
+{
+    zero_context_t *context = gradients->context;
+    const reduction_t *reduction = &gradients->reduction;
     zero_unit_t unit = reduction->unit;
-    engine->arrived = 0;
-    double *partials = zero_engine_private(engine, engine->plan.partials);
-    partials += engine->partials_of[unit] + piece->first / ZERO_NORM_CHUNK; /* pieces begin at chunks */
-    if (engine->offload && zero_offload_has(engine, unit))
-        ZERO_TRY(zero_offload_await_grads(engine, unit, stream));
-    return engine->device->kernels->sum_slices(zero_engine_reduced_grads_of(engine, unit) + piece->first, piece->slices,
-                                               piece->n_slices, engine->plan.stage.grad_dtype, piece->n_elems,
-                                               reduction->add, reduction->last ? partials : NULL, stream);
+    double *partials = zero_context_private(context, context->plan.partials);
+    partials += gradients->partials_of[unit] + chunk->first / ZERO_NORM_CHUNK; /* chunks begin at multiples of it */
+    context->streams.compute_end = 0;
+    if (zero_plan_is_offloaded(&context->plan, unit))
+        ZERO_TRY(zero_offload_await_grads(gradients->offload, unit, stream));
+    return context->device->kernels->sum_slices(
+        zero_context_reduced_grads_of(context, unit) + chunk->first, chunk->slices, chunk->n_slices,
+        context->plan.stage.grad_dtype, chunk->n_elems, reduction->adds, reduction->is_last ? partials : NULL, stream);
 }
 
-/* What comes next in `beside` comes after all sums that are queued in `stream`. */
-static zero_status_t await_reductions(zero_engine_t *engine, zero_stream_t beside, zero_stream_t stream)
-{
-    ZERO_TRY(zero_engine_record(engine, engine->reductions_done, stream));
-    return zero_engine_stream_wait(engine, beside, engine->reductions_done);
-}
-
-/* The piece that begins at `first`; where staging is full of this unit's, the oldest is summed to make room. */
-static zero_status_t start_chunk(zero_engine_t *engine, uint64_t first, zero_stream_t transfer_stream,
+/* Transfers the chunk that begins at `first`. If the staging buffers are full of this unit's chunks, sums the oldest to
+ * make room. */
+static zero_status_t start_chunk(zero_gradients_t *gradients, uint64_t first, zero_stream_t transfer_stream,
                                  zero_stream_t stream)
 {
-    zero_reduction_t *reduction = &engine->reduction;
-    uint64_t n_left = engine->layout.units[reduction->unit].shard_elems - first;
-    if (reduction->n_held == engine->plan.n_staging)
-        ZERO_TRY(sum(engine, chunk_at(engine, --reduction->n_held), transfer_stream));
-    engine->n_chunks++;
+    const zero_arena_plan_t *plan = &gradients->context->plan;
+    reduction_t *reduction = &gradients->reduction;
+    uint64_t n_left = gradients->context->layout.units[reduction->unit].shard_elems - first;
+    if (reduction->n_held == plan->n_staging)
+        ZERO_TRY(sum(gradients, chunk_at(gradients, --reduction->n_held), transfer_stream));
+    gradients->n_chunks++;
     reduction->n_held++;
-    zero_grad_chunk_t *piece = chunk_at(engine, 0);
-    piece->first = first;
-    piece->n_elems = n_left < engine->plan.chunk_elems ? n_left : engine->plan.chunk_elems;
-    if (piece->sum > engine->n_reductions_done) { /* of what was in its place */
-        ZERO_TRY(await_reductions(engine, transfer_stream, stream));
-        engine->n_reductions_done = engine->n_reductions;
+    chunk_t *chunk = chunk_at(gradients, 0);
+    chunk->first = first;
+    chunk->n_elems = n_left < plan->chunk_elems ? n_left : plan->chunk_elems;
+    if (chunk->summed_in > gradients->n_reductions_awaited) { /* the sum that reads the buffer may be under way */
+        ZERO_TRY(await_reductions(gradients, transfer_stream, stream));
+        gradients->n_reductions_awaited = gradients->n_reductions;
     }
-    ZERO_TRY(transfer(engine, reduction->unit, piece, transfer_stream));
-    if (n_left > (uint64_t)engine->plan.n_staging * engine->plan.chunk_elems)
-        return ZERO_OK; /* it is summed on the way: nobody waits for it */
-    return zero_engine_record_timed(engine, &piece->staged, transfer_stream);
+    ZERO_TRY(transfer(gradients, reduction->unit, chunk, transfer_stream));
+    if (n_left > (uint64_t)plan->n_staging * plan->chunk_elems)
+        return ZERO_OK; /* the transfer stream will sum it itself: nothing waits for it */
+    return zero_streams_record_timed(gradients->context, &chunk->staged, transfer_stream);
 }
 
-/* The unit was used behind n_reductions_before of the sums in `stream`: the journey, which waits for that, is too. */
-static zero_status_t start(zero_engine_t *engine, zero_unit_t unit, uint64_t n_reductions_before, zero_stream_t stream)
+/* Starts a unit's transfer, which waits for the unit's use. That came behind n_reductions_before of the sums in
+ * `stream`, and so does the transfer. */
+static zero_status_t start(zero_gradients_t *gradients, zero_unit_t unit, uint64_t n_reductions_before,
+                           zero_stream_t stream)
 {
-    zero_stream_t transfer_stream = zero_engine_stream(engine, engine->reduce_stream, stream);
-    uint64_t shard_elems = engine->layout.units[unit].shard_elems;
-    int span = -1;
-    engine->reduction = (zero_reduction_t){
+    zero_context_t *context = gradients->context;
+    const zero_stage_t *stage = &context->plan.stage;
+    int micro_step = context->progress.micro_step, span = -1;
+    zero_stream_t transfer_stream = zero_streams_reduce(context, stream);
+    uint64_t shard_elems = context->layout.units[unit].shard_elems;
+    gradients->reduction = (reduction_t){
         .unit = unit,
-        .last = engine->micro_step == engine->config.micro_steps - 1,
-        .add = engine->micro_step > 0 && !engine->plan.stage.accumulate_locally,
+        .is_last = micro_step == context->config.micro_steps - 1,
+        .adds = micro_step > 0 && !stage->accumulate_locally,
     };
-    ZERO_TRY(zero_engine_stream_wait_timed(engine, transfer_stream, engine->used[unit]));
-    engine->n_reductions_done = n_reductions_before;
-    if (engine->comm->size > 1) /* else nothing travels */
-        ZERO_TRY(
-            zero_engine_begin_span(engine, zero_engine_work(engine, ZERO_WORK_REDUCE), unit, transfer_stream, &span));
-    ZERO_TRY(zero_engine_fence_in(engine, ZERO_LANE_REDUCE, transfer_stream));
-    engine->reduction.fence = engine->n_fences;
-    for (uint64_t first = 0; first < shard_elems; first += engine->plan.chunk_elems)
-        ZERO_TRY(start_chunk(engine, first, transfer_stream, stream));
-    ZERO_TRY(zero_timeline_end(engine->timeline, span, transfer_stream));
-    engine->stats.n_reduces++;
-    engine->stats.reduced_bytes +=
-        shard_elems * zero_dtype_size(engine->plan.stage.grad_dtype) * (uint64_t)(engine->comm->size - 1);
+    ZERO_TRY(zero_streams_wait_timed(context, transfer_stream, context->streams.used[unit]));
+    gradients->n_reductions_awaited = n_reductions_before;
+    if (context->comm->size > 1) /* else nothing is transferred */
+        ZERO_TRY(zero_streams_begin_comm_span(context, ZERO_WORK_REDUCE, unit, transfer_stream, &span));
+    ZERO_TRY(zero_streams_fence_in(context, ZERO_LANE_REDUCE, transfer_stream));
+    gradients->reduction.fence = context->streams.n_fences;
+    for (uint64_t first = 0; first < shard_elems; first += context->plan.chunk_elems)
+        ZERO_TRY(start_chunk(gradients, first, transfer_stream, stream));
+    ZERO_TRY(zero_streams_end_span(context, span, transfer_stream));
+    context->stats.n_reduces++;
+    context->stats.reduced_bytes +=
+        shard_elems * zero_dtype_size(stage->grad_dtype) * (uint64_t)(context->comm->size - 1);
     return ZERO_OK;
 }
 
-/* Stage 0 updates everything everywhere, so every rank needs every sum. */
-static zero_status_t gather_reduced_grads(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
+/* ---- the sum ---- */
+
+/* Stage 0 updates everything on every rank, so every rank needs all reduced gradients. */
+static zero_status_t gather_reduced(zero_gradients_t *gradients, zero_unit_t unit, zero_stream_t stream)
 {
-    zero_stream_t gather_stream = zero_engine_stream(engine, engine->gather_stream, stream);
-    if (engine->plan.stage.shard_state || engine->comm->size == 1)
+    zero_context_t *context = gradients->context;
+    zero_comm_t *comm = context->comm;
+    zero_stream_t gather_stream = zero_streams_gather(context, stream);
+    if (context->plan.stage.shard_state || comm->size == 1)
         return ZERO_OK;
-    ZERO_TRY(await_reductions(engine, gather_stream, stream));
-    ZERO_TRY(engine->comm->ops->fence(engine->comm, ZERO_LANE_GATHER, gather_stream));
-    return zero_engine_gather_in_place(engine, unit, engine->plan.sums, sizeof(float), gather_stream);
+    ZERO_TRY(await_reductions(gradients, gather_stream, stream));
+    ZERO_TRY(comm->ops->fence(comm, ZERO_LANE_GATHER, gather_stream));
+    return zero_gather_in_place(context, unit, context->plan.reduced_grads, sizeof(float), gather_stream);
 }
 
-zero_status_t zero_engine_finish_reductions(zero_engine_t *engine, zero_stream_t stream)
+/* Queues the sums of the reduction that is under way, if one is. */
+static zero_status_t finish_reduction(zero_gradients_t *gradients, zero_stream_t stream)
 {
-    zero_reduction_t *reduction = &engine->reduction;
+    zero_context_t *context = gradients->context;
+    zero_streams_t *streams = &context->streams;
+    reduction_t *reduction = &gradients->reduction;
     zero_unit_t unit = reduction->unit;
     if (unit < 0)
         return ZERO_OK;
     for (; reduction->n_held > 0; reduction->n_held--) {
-        zero_grad_chunk_t *oldest = chunk_at(engine, reduction->n_held - 1);
-        if (engine->overlapped)
-            ZERO_TRY(zero_engine_compute_wait_timed(engine, unit, oldest->staged, stream));
-        ZERO_TRY(sum(engine, oldest, stream));
-        oldest->sum = ++engine->n_reductions;
+        chunk_t *oldest = chunk_at(gradients, reduction->n_held - 1);
+        if (streams->overlapped)
+            ZERO_TRY(zero_streams_compute_wait_timed(context, unit, oldest->staged, stream));
+        ZERO_TRY(sum(gradients, oldest, stream));
+        oldest->summed_in = ++gradients->n_reductions;
     }
-    if (engine->n_fences_passed < reduction->fence)
-        engine->n_fences_passed = reduction->fence; /* what travelled behind it is here */
-    if (reduction->last)
-        ZERO_TRY(gather_reduced_grads(engine, unit, stream));
-    if (reduction->last && engine->offload && zero_offload_has(engine, unit))
-        ZERO_TRY(zero_offload_send_grads(engine, unit, stream));
+    if (streams->n_fences_passed < reduction->fence)
+        streams->n_fences_passed = reduction->fence; /* the slices came behind it */
+    if (reduction->is_last)
+        ZERO_TRY(gather_reduced(gradients, unit, stream));
+    if (reduction->is_last && zero_plan_is_offloaded(&context->plan, unit))
+        ZERO_TRY(zero_offload_send_grads(gradients->offload, unit, stream));
     reduction->unit = -1;
     return ZERO_OK;
 }
 
-/* Nobody writes the unit's full gradient until peers have read it. */
-static void release_buffer(zero_engine_t *engine, zero_unit_t unit)
+/* ---- backward ---- */
+
+zero_status_t zero_gradients_prepare(zero_gradients_t *gradients, zero_unit_t unit, zero_stream_t stream)
 {
-    engine->grads_read_in_fence[unit] = engine->n_fences;
-    if (!engine->plan.stage.shard_grads)
-        return;
-    zero_unsharded_buffer_t *slot = zero_unsharded_find(&engine->unsharded_grads, unit);
-    slot->read_in_fence = engine->n_fences;
-    zero_unsharded_put(&engine->unsharded_grads, slot, -1);
+    zero_context_t *context = gradients->context;
+    zero_unsharded_t *unsharded = &gradients->unsharded;
+    /* What the micro-step before left under way has a buffer of its own. */
+    if (context->progress.position == context->model->n_units)
+        ZERO_TRY(finish_reduction(gradients, stream));
+    for (int i = 0; i < zero_model_n_flats(context->model, unit); i++) {
+        zero_unit_t flat = zero_model_flat(context->model, unit, i);
+        if (!context->plan.stage.shard_grads) {
+            ZERO_TRY(zero_streams_await_readers(context, flat, gradients->published_in[flat], stream));
+            continue;
+        }
+        if (zero_unsharded_find(unsharded, flat))
+            continue; /* begun by a unit that shares a tensor of it */
+        zero_unsharded_buffer_t *buffer = zero_unsharded_empty(unsharded, context->layout.units[flat].buffer_class);
+        ZERO_ASSERT(buffer);
+        ZERO_TRY(zero_streams_await_readers(context, flat, buffer->published_in, stream));
+        zero_unsharded_put(unsharded, buffer, flat);
+    }
+    return ZERO_OK;
 }
 
-zero_status_t zero_engine_reduce(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
+zero_status_t zero_gradients_reduce(zero_gradients_t *gradients, zero_unit_t unit, zero_stream_t stream)
 {
-    bool is_due = engine->micro_step == engine->config.micro_steps - 1 || !engine->plan.stage.accumulate_locally;
-    if (is_due && engine->layout.units[unit].shard_elems > 0) {
-        /* The journey waits for this unit's gradients, not for the sum of the unit before. */
-        uint64_t n_reductions_before = engine->n_reductions;
-        ZERO_TRY(zero_engine_finish_reductions(engine, stream));
-        ZERO_TRY(start(engine, unit, n_reductions_before, stream));
-        if (!engine->overlapped)
-            ZERO_TRY(zero_engine_finish_reductions(engine, stream));
+    const zero_context_t *context = gradients->context;
+    if (context->progress.micro_step < context->config.micro_steps - 1 && context->plan.stage.accumulate_locally)
+        return ZERO_OK;
+    if (context->layout.units[unit].shard_elems > 0) {
+        /* The transfer waits for this unit's gradients, not for the sums of the unit before. */
+        uint64_t n_reductions_before = gradients->n_reductions;
+        ZERO_TRY(finish_reduction(gradients, stream));
+        ZERO_TRY(start(gradients, unit, n_reductions_before, stream));
+        if (!context->streams.overlapped)
+            ZERO_TRY(finish_reduction(gradients, stream));
     }
-    if (is_due)
-        release_buffer(engine, unit);
-    return ZERO_OK;
+    return release_buffer(gradients, unit);
+}
+
+zero_status_t zero_gradients_finish(zero_gradients_t *gradients, zero_stream_t stream)
+{
+    zero_context_t *context = gradients->context;
+    ZERO_TRY(finish_reduction(gradients, stream));
+    if (!context->streams.overlapped || context->plan.stage.shard_state)
+        return ZERO_OK;
+    ZERO_TRY(zero_streams_record(context, gradients->all_gathered, context->streams.gather));
+    return zero_streams_compute_wait(context, -1, gradients->all_gathered, stream);
 }

@@ -1,220 +1,315 @@
-/* parameters.c - parameters on their way to compute: who is in which slot, and which gather compute has yet to wait
- * for.
+/* parameters.c - parameters on their way to compute: which unit is in which unsharded buffer, and which gather compute
+ * has yet to wait for.
  *
- * Stage 3 gathers a unit into a slot ahead of its use. The gather waits until the slot's last user has been computed;
- * compute waits for the gather when it comes to the unit. Shards are rewritten by zero_step alone, after a fence that
- * every rank reaches when its gathers are done. Stages 1-2 gather every unit once, in place, after the update, while
- * the next forward is already under way; hosted units, whose update comes later, some way ahead of their use.
+ * Stage 3 gathers a unit into an unsharded buffer ahead of its use. The gather waits until the buffer's last use has
+ * been computed; compute waits for the gather when it comes to the unit. Only zero_step rewrites shards, after a fence
+ * that every rank reaches when its gathers are done. Stages 1-2 gather every unit once, in place, after the update,
+ * while the next forward pass is already under way; offloaded units, which are updated later, some way ahead of their
+ * use.
  *
- * The units that the next pass begins with are updated first and published by a fence of their own, so that they
- * transfer while the rest is updated.
+ * The units that the next pass begins with are updated first and published by a fence of their own, so that they are
+ * gathered while the rest is updated.
  */
-#include "zero/engine/engine.h"
+#include "zero/engine/parameters.h"
+
+#include <stdlib.h>
+
 #include "base/log.h"
 #include "zero/plan/order.h"
+#include "zero/plan/unsharded.h"
+#include "zero/runtime/addresses.h"
+#include "zero/runtime/gather.h"
 
-static void count_gather(zero_engine_t *engine, uint64_t slice_bytes)
+/* A unit's full parameters. */
+typedef enum gather_state {
+    ACQUIRED,  /* not gathered yet, or acquired since their last gather */
+    UNDER_WAY, /* compute has yet to wait for gathered[unit] */
+    WAITED_FOR /* compute need not wait, and no acquire has come to them yet */
+} gather_state_t;
+
+struct zero_parameters {
+    zero_context_t *context;
+    zero_offload_t *offload;
+    zero_unsharded_t unsharded;       /* in private memory; stage 3 */
+    zero_timed_event_t *buffer_freed; /* by buffer: the last use of the unit that had it; 0: there was none */
+    zero_timed_event_t *gathered;     /* by unit, in the gather stream: its full parameters are here */
+    gather_state_t *states;           /* by unit */
+    zero_unit_t n_gathered;           /* stages 1-2: units whose gathers have been queued since weights changed */
+    zero_unit_t n_early_units;
+    zero_event_t early_updated; /* in the caller's stream: the early units are */
+    zero_event_t published;     /* in the caller's stream: every rank's window has the new weights */
+    bool published_is_pending;  /* the gather stream has yet to wait for it */
+};
+
+/* ---- creating ---- */
+
+/* If parameters are gathered while others are updated, the units that the next pass acquires at once come first. */
+static zero_unit_t count_early_units(const zero_context_t *context)
 {
-    engine->stats.n_gathers++;
-    engine->stats.gathered_bytes += slice_bytes * (uint64_t)(engine->comm->size - 1);
+    zero_unit_t n_on_device = context->plan.host.first;
+    if (!context->streams.overlapped || !context->plan.stage.shard_state)
+        return 0;
+    /* prefetch may be INT_MAX, so prefetch + 1 may overflow. */
+    return context->config.prefetch < n_on_device ? context->config.prefetch + 1 : n_on_device;
 }
 
-/* The gather that was just queued is one that compute must wait for, unless it is in compute's own stream. */
-static zero_status_t note_under_way(zero_engine_t *engine, zero_unit_t flat)
+static zero_status_t create_tables(zero_parameters_t *parameters)
 {
-    engine->params_are[flat] = engine->overlapped ? ZERO_PARAMS_UNDER_WAY : ZERO_PARAMS_FRESH;
-    return zero_engine_record_timed(engine, &engine->params_ready[flat], engine->gather_stream);
+    const zero_context_t *context = parameters->context;
+    const zero_arena_plan_t *plan = &context->plan;
+    size_t n_units = (size_t)context->layout.n_units;
+    parameters->buffer_freed = calloc((size_t)plan->n_unsharded_params + 1, sizeof *parameters->buffer_freed);
+    parameters->gathered = calloc(n_units, sizeof *parameters->gathered);
+    parameters->states = calloc(n_units, sizeof *parameters->states);
+    if (!parameters->buffer_freed || !parameters->gathered || !parameters->states)
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory for the tables of %zu units", n_units);
+    return zero_unsharded_create(&context->layout, plan->unsharded_param_counts, plan->unsharded_params,
+                                 zero_dtype_size(context->config.dtype), &parameters->unsharded);
 }
 
-/* What was published with the step's own fence is gathered behind it. */
-static zero_status_t await_published(zero_engine_t *engine, zero_unit_t flat)
+zero_status_t zero_parameters_create(zero_context_t *context, zero_offload_t *offload, zero_parameters_t **parameters)
 {
-    if (!engine->published_awaited || flat < engine->n_early_units)
+    zero_device_t *device = context->device;
+    zero_status_t status;
+    zero_parameters_t *made = calloc(1, sizeof *made);
+    if (!made)
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory for an engine");
+    made->context = context;
+    made->offload = offload;
+    made->n_gathered = context->layout.n_units;
+    made->n_early_units = count_early_units(context);
+    ZERO_TRY_GOTO(create_tables(made), fail);
+    ZERO_TRY_GOTO(device->ops->event_create(device, false, &made->early_updated), fail);
+    ZERO_TRY_GOTO(device->ops->event_create(device, false, &made->published), fail);
+    *parameters = made;
+    return ZERO_OK;
+fail:
+    zero_parameters_destroy(made);
+    return status;
+}
+
+void zero_parameters_destroy(zero_parameters_t *parameters)
+{
+    if (!parameters)
+        return;
+    zero_device_t *device = parameters->context->device;
+    device->ops->event_destroy(device, parameters->published);
+    device->ops->event_destroy(device, parameters->early_updated);
+    zero_unsharded_destroy(&parameters->unsharded);
+    free(parameters->states);
+    free(parameters->gathered);
+    free(parameters->buffer_freed);
+    free(parameters);
+}
+
+/* ---- gathers ---- */
+
+/* Makes compute wait for the gather that was just queued, unless that is in compute's own stream. */
+static zero_status_t note_gather(zero_parameters_t *parameters, zero_unit_t flat)
+{
+    zero_context_t *context = parameters->context;
+    parameters->states[flat] = context->streams.overlapped ? UNDER_WAY : WAITED_FOR;
+    return zero_streams_record_timed(context, &parameters->gathered[flat], context->streams.gather);
+}
+
+/* Makes the gather stream wait for the weights that the step's own fence published. */
+static zero_status_t await_published(zero_parameters_t *parameters, zero_unit_t flat)
+{
+    zero_context_t *context = parameters->context;
+    if (!parameters->published_is_pending || flat < parameters->n_early_units)
         return ZERO_OK;
-    engine->published_awaited = false;
-    return zero_engine_stream_wait(engine, engine->gather_stream, engine->published);
+    parameters->published_is_pending = false;
+    return zero_streams_wait(context, context->streams.gather, parameters->published);
 }
 
-/* A hosted unit is updated later than the step's own fence: before its first gather it has one of its own, which every
- * rank reaches when its shard is there. */
-static zero_status_t publish_offloaded(zero_engine_t *engine, zero_unit_t flat, zero_stream_t gather_stream)
+/* Publishes an offloaded unit before its first gather of the step. It is updated later than the step's own fence, so it
+ * has one of its own, which every rank reaches when its shard has arrived. */
+static zero_status_t publish_offloaded(zero_parameters_t *parameters, zero_unit_t flat, zero_stream_t gather_stream)
 {
+    zero_comm_t *comm = parameters->context->comm;
     bool is_new;
-    if (!engine->offload || !zero_offload_has(engine, flat))
+    if (!zero_plan_is_offloaded(&parameters->context->plan, flat))
         return ZERO_OK;
-    ZERO_TRY(zero_offload_await_params(engine, flat, gather_stream, &is_new));
-    return is_new ? engine->comm->ops->fence(engine->comm, ZERO_LANE_GATHER, gather_stream) : ZERO_OK;
+    ZERO_TRY(zero_offload_await_params(parameters->offload, flat, gather_stream, &is_new));
+    return is_new ? comm->ops->fence(comm, ZERO_LANE_GATHER, gather_stream) : ZERO_OK;
 }
 
-zero_status_t zero_engine_await_params(zero_engine_t *engine, zero_unit_t flat, zero_stream_t stream)
+zero_status_t zero_parameters_await(zero_parameters_t *parameters, zero_unit_t flat, zero_stream_t stream)
 {
-    if (engine->comm->size == 1) /* used where they lie */
-        return publish_offloaded(engine, flat, stream);
-    bool waits = engine->params_are[flat] == ZERO_PARAMS_UNDER_WAY;
-    engine->params_are[flat] = ZERO_PARAMS_SEEN;
-    return !waits ? ZERO_OK : zero_engine_compute_wait_timed(engine, flat, engine->params_ready[flat], stream);
+    if (parameters->context->comm->size == 1) /* nothing is gathered */
+        return publish_offloaded(parameters, flat, stream);
+    bool waits = parameters->states[flat] == UNDER_WAY;
+    parameters->states[flat] = ACQUIRED;
+    return !waits ? ZERO_OK
+                  : zero_streams_compute_wait_timed(parameters->context, flat, parameters->gathered[flat], stream);
 }
 
-/* Once a unit's backward is queued, sums are, which wait for slices: the next unit's parameters, if they are on their
- * way by then, are waited for in the same place. A GPU loses time wherever its stream has to wait, even for what is
- * there. */
-zero_status_t zero_engine_await_next_params(zero_engine_t *engine, zero_stream_t stream)
+/* Once a unit's backward is queued, sums follow that wait for slices. The next unit's parameters, if they are under way
+ * by then, are waited for at the same point: a GPU loses time at every wait, even for what is there. */
+zero_status_t zero_parameters_await_next(zero_parameters_t *parameters, zero_stream_t stream)
 {
-    int n_units = engine->model->n_units, next = engine->position + 1;
-    if (next == zero_order_n_positions(engine->pass, n_units))
+    const zero_context_t *context = parameters->context;
+    int n_units = context->model->n_units, next = context->progress.position + 1;
+    if (next == zero_order_n_positions(context->progress.pass, n_units))
         return ZERO_OK;
     zero_unit_t unit = zero_order_unit(next, n_units);
-    for (int i = 0; i < zero_model_n_flats(engine->model, unit); i++) {
-        zero_unit_t flat = zero_model_flat(engine->model, unit, i);
-        if (engine->params_are[flat] != ZERO_PARAMS_UNDER_WAY)
+    for (int i = 0; i < zero_model_n_flats(context->model, unit); i++) {
+        zero_unit_t flat = zero_model_flat(context->model, unit, i);
+        if (parameters->states[flat] != UNDER_WAY)
             continue;
-        ZERO_TRY(zero_engine_await_params(engine, flat, stream));
-        engine->params_are[flat] = ZERO_PARAMS_FRESH;
+        ZERO_TRY(zero_parameters_await(parameters, flat, stream));
+        parameters->states[flat] = WAITED_FOR;
     }
     return ZERO_OK;
 }
 
-/* ---- stage 3: slots ---- */
+/* ---- stage 3: unsharded buffers ---- */
 
-static zero_timed_event_t *buffer_freed(const zero_engine_t *engine, const zero_unsharded_buffer_t *slot)
+static zero_timed_event_t *buffer_freed(const zero_parameters_t *parameters, const zero_unsharded_buffer_t *buffer)
 {
-    return &engine->buffer_freed[slot - engine->unsharded_params.slots];
+    return &parameters->buffer_freed[buffer - parameters->unsharded.buffers];
 }
 
-/* Fills a slot with the unit's full parameters from all ranks' shards. */
-static zero_status_t gather_into_buffer(zero_engine_t *engine, zero_unit_t flat, const zero_unsharded_buffer_t *slot,
-                                        zero_stream_t stream)
+static zero_status_t gather_into(zero_parameters_t *parameters, zero_unit_t flat, const zero_unsharded_buffer_t *buffer,
+                                 zero_stream_t stream)
 {
-    const zero_unit_layout_t *layout = &engine->layout.units[flat];
-    size_t size = zero_dtype_size(engine->config.dtype);
-    int span;
-    if (layout->shard_elems == 0)
+    zero_context_t *context = parameters->context;
+    zero_stream_t gather_stream = zero_streams_gather(context, stream);
+    if (context->layout.units[flat].shard_elems == 0)
         return ZERO_OK;
-    zero_stream_t gather_stream = zero_engine_stream(engine, engine->gather_stream, stream);
-    ZERO_TRY(zero_engine_stream_wait_timed(engine, gather_stream, *buffer_freed(engine, slot)));
-    ZERO_TRY(await_published(engine, flat));
-    ZERO_TRY(publish_offloaded(engine, flat, gather_stream));
-    ZERO_TRY(zero_engine_begin_span(engine, zero_engine_work(engine, ZERO_WORK_GATHER), flat, gather_stream, &span));
-    ZERO_TRY(engine->comm->ops->all_gather(
-        engine->comm, ZERO_LANE_GATHER, &engine->window, engine->plan.params + layout->shard_offset * size, 0,
-        zero_engine_private(engine, slot->offset), layout->shard_elems * size, gather_stream));
-    ZERO_TRY(zero_timeline_end(engine->timeline, span, gather_stream));
-    count_gather(engine, layout->shard_elems * size);
-    return note_under_way(engine, flat);
+    ZERO_TRY(zero_streams_wait_timed(context, gather_stream, *buffer_freed(parameters, buffer)));
+    ZERO_TRY(await_published(parameters, flat));
+    ZERO_TRY(publish_offloaded(parameters, flat, gather_stream));
+    ZERO_TRY(zero_gather_shards(context, flat, zero_context_private(context, buffer->offset), gather_stream));
+    return note_gather(parameters, flat);
 }
 
-static zero_status_t make_resident(zero_engine_t *engine, zero_unit_t flat, zero_stream_t stream)
+static zero_status_t make_resident(zero_parameters_t *parameters, zero_unit_t flat, zero_stream_t stream)
 {
-    int buffer_class = engine->layout.units[flat].buffer_class;
-    if (zero_unsharded_find(&engine->unsharded_params, flat))
+    const zero_context_t *context = parameters->context;
+    const zero_progress_t *progress = &context->progress;
+    zero_unsharded_t *unsharded = &parameters->unsharded;
+    int buffer_class = context->layout.units[flat].buffer_class;
+    if (zero_unsharded_find(unsharded, flat))
         return ZERO_OK;
-    zero_unsharded_buffer_t *slot = zero_unsharded_empty(&engine->unsharded_params, buffer_class);
-    if (!slot)
-        slot = zero_unsharded_farthest(&engine->unsharded_params, engine->model, engine->pass, engine->position,
-                                       buffer_class);
-    zero_unsharded_put(&engine->unsharded_params, slot, flat);
-    return gather_into_buffer(engine, flat, slot, stream);
+    zero_unsharded_buffer_t *buffer = zero_unsharded_empty(unsharded, buffer_class);
+    if (!buffer)
+        buffer = zero_unsharded_farthest(unsharded, context->model, progress->pass, progress->position, buffer_class);
+    ZERO_ASSERT(buffer);
+    zero_unsharded_put(unsharded, buffer, flat);
+    return gather_into(parameters, flat, buffer, stream);
 }
 
-static zero_status_t fill_buffers_ahead(zero_engine_t *engine, zero_stream_t stream)
+static zero_status_t fill_buffers_ahead(zero_parameters_t *parameters, zero_stream_t stream)
 {
-    int n_units = engine->model->n_units;
-    int n_positions = zero_order_n_positions(engine->pass, n_units);
-    for (int ahead = 0; ahead <= engine->config.prefetch && ahead < n_positions - engine->position; ahead++) {
-        zero_unit_t unit = zero_order_unit(engine->position + ahead, n_units);
-        for (int i = 0; i < zero_model_n_flats(engine->model, unit); i++) {
-            zero_unit_t flat = zero_model_flat(engine->model, unit, i);
-            if (ahead == 0 && engine->params_are[flat] == ZERO_PARAMS_SEEN &&
-                zero_unsharded_find(&engine->unsharded_params, flat))
-                engine->stats.n_gathers_avoided++;
-            ZERO_TRY(make_resident(engine, flat, stream));
+    zero_context_t *context = parameters->context;
+    int n_units = context->model->n_units, position = context->progress.position;
+    int n_positions = zero_order_n_positions(context->progress.pass, n_units);
+    for (int ahead = 0; ahead <= context->config.prefetch && ahead < n_positions - position; ahead++) {
+        zero_unit_t unit = zero_order_unit(position + ahead, n_units);
+        for (int i = 0; i < zero_model_n_flats(context->model, unit); i++) {
+            zero_unit_t flat = zero_model_flat(context->model, unit, i);
+            if (ahead == 0 && parameters->states[flat] == ACQUIRED && zero_unsharded_find(&parameters->unsharded, flat))
+                context->stats.n_gathers_avoided++;
+            ZERO_TRY(make_resident(parameters, flat, stream));
         }
     }
     return ZERO_OK;
 }
 
-void zero_engine_free_params(zero_engine_t *engine, zero_unit_t unit)
+zero_status_t zero_parameters_release(zero_parameters_t *parameters, zero_unit_t unit)
 {
-    for (int i = 0; i < zero_model_n_flats(engine->model, unit) && engine->plan.stage.shard_params; i++) {
-        const zero_unsharded_buffer_t *slot =
-            zero_unsharded_find(&engine->unsharded_params, zero_model_flat(engine->model, unit, i));
-        *buffer_freed(engine, slot) = engine->used[unit];
-    }
-}
-
-/* ---- full buffers in the window ---- */
-
-zero_status_t zero_engine_gather_in_place(zero_engine_t *engine, zero_unit_t unit, uint64_t offset,
-                                          size_t element_bytes, zero_stream_t stream)
-{
-    const zero_unit_layout_t *layout = &engine->layout.units[unit];
-    uint64_t flat = offset + layout->flat_offset * element_bytes;
-    size_t slice_bytes = layout->shard_elems * element_bytes;
-    int span;
-    if (engine->comm->size == 1 || slice_bytes == 0)
-        return ZERO_OK;
-    ZERO_TRY(zero_engine_begin_span(engine, zero_engine_work(engine, ZERO_WORK_GATHER), unit, stream, &span));
-    ZERO_TRY(engine->comm->ops->all_gather(engine->comm, ZERO_LANE_GATHER, &engine->window, flat, slice_bytes,
-                                           (unsigned char *)engine->window.local + flat, slice_bytes, stream));
-    count_gather(engine, slice_bytes);
-    return zero_timeline_end(engine->timeline, span, stream);
-}
-
-/* Stages 1-2: what is not on its way yet of units 0, 1 ... end - 1. */
-static zero_status_t gather_full_up_to(zero_engine_t *engine, zero_unit_t end, zero_stream_t gather_stream)
-{
-    for (; engine->n_gathered < end; engine->n_gathered++) {
-        zero_unit_t unit = engine->n_gathered;
-        ZERO_TRY(await_published(engine, unit));
-        ZERO_TRY(publish_offloaded(engine, unit, gather_stream));
-        ZERO_TRY(zero_engine_gather_in_place(engine, unit, engine->plan.params, zero_dtype_size(engine->config.dtype),
-                                             gather_stream));
-        ZERO_TRY(note_under_way(engine, unit));
+    const zero_context_t *context = parameters->context;
+    for (int i = 0; i < zero_model_n_flats(context->model, unit) && context->plan.stage.shard_params; i++) {
+        const zero_unsharded_buffer_t *buffer =
+            zero_unsharded_find(&parameters->unsharded, zero_model_flat(context->model, unit, i));
+        ZERO_ASSERT(buffer);
+        *buffer_freed(parameters, buffer) = context->streams.used[unit];
     }
     return ZERO_OK;
 }
 
-/* Hosted units follow in the next pass, so many ahead of their use: before one can be gathered all of its update must
- * be queued, and all at once would fill the streams (update_on_device.c) and hold up the host before that pass. */
-#define OFFLOADED_AHEAD 4
-
-static zero_status_t gather_offloaded_ahead(zero_engine_t *engine, zero_stream_t stream)
+zero_status_t zero_parameters_address(const zero_parameters_t *parameters, zero_unit_t flat,
+                                      const unsigned char **address)
 {
-    int n_units = engine->model->n_units;
-    zero_unit_t end = zero_order_unit(engine->position, n_units) + 1 + OFFLOADED_AHEAD;
-    return gather_full_up_to(engine, end < n_units ? end : n_units,
-                             zero_engine_stream(engine, engine->gather_stream, stream));
+    const zero_context_t *context = parameters->context;
+    uint64_t flat_offset = context->layout.units[flat].flat_offset * zero_dtype_size(context->config.dtype);
+    if (context->plan.stage.shard_params) {
+        const zero_unsharded_buffer_t *buffer = zero_unsharded_find(&parameters->unsharded, flat);
+        ZERO_ASSERT(buffer);
+        *address = zero_context_private(context, buffer->offset);
+    } else {
+        *address = zero_context_window(context, context->plan.params + flat_offset);
+    }
+    return ZERO_OK;
 }
 
-zero_status_t zero_engine_gather_ahead(zero_engine_t *engine, zero_stream_t stream)
+/* ---- stages 1-2: full parameters in the window ---- */
+
+/* Queues the gathers of units 0, 1 ... end - 1 that have not been queued yet. */
+static zero_status_t gather_full_up_to(zero_parameters_t *parameters, zero_unit_t end, zero_stream_t gather_stream)
 {
-    return engine->plan.stage.shard_params ? fill_buffers_ahead(engine, stream)
-                                           : gather_offloaded_ahead(engine, stream);
+    zero_context_t *context = parameters->context;
+    for (; parameters->n_gathered < end; parameters->n_gathered++) {
+        zero_unit_t unit = parameters->n_gathered;
+        ZERO_TRY(await_published(parameters, unit));
+        ZERO_TRY(publish_offloaded(parameters, unit, gather_stream));
+        ZERO_TRY(zero_gather_in_place(context, unit, context->plan.params, zero_dtype_size(context->config.dtype),
+                                      gather_stream));
+        ZERO_TRY(note_gather(parameters, unit));
+    }
+    return ZERO_OK;
+}
+
+/* So many units ahead of their use offloaded ones are gathered in the next pass: before a unit can be gathered all of
+ * its update must be queued, and to queue all updates at once would fill the streams (update_on_device.c) and block the
+ * host before that pass. */
+#define OFFLOADED_AHEAD 4
+
+static zero_status_t gather_offloaded_ahead(zero_parameters_t *parameters, zero_stream_t stream)
+{
+    const zero_context_t *context = parameters->context;
+    int n_units = context->model->n_units;
+    zero_unit_t end = zero_order_unit(context->progress.position, n_units) + 1 + OFFLOADED_AHEAD;
+    return gather_full_up_to(parameters, end < n_units ? end : n_units, zero_streams_gather(context, stream));
+}
+
+zero_status_t zero_parameters_gather_ahead(zero_parameters_t *parameters, zero_stream_t stream)
+{
+    return parameters->context->plan.stage.shard_params ? fill_buffers_ahead(parameters, stream)
+                                                        : gather_offloaded_ahead(parameters, stream);
 }
 
 /* ---- after the update ---- */
 
-/* In the gather stream, which has nothing else to do: compute goes on with the update. */
-zero_status_t zero_engine_publish_early(zero_engine_t *engine, zero_stream_t stream)
+zero_unit_t zero_parameters_n_early_units(const zero_parameters_t *parameters)
 {
-    ZERO_TRY(zero_engine_record(engine, engine->early_updated, stream));
-    ZERO_TRY(zero_engine_stream_wait(engine, engine->gather_stream, engine->early_updated));
-    return engine->comm->ops->fence(engine->comm, ZERO_LANE_GATHER, engine->gather_stream);
+    return parameters->n_early_units;
 }
 
-zero_status_t zero_engine_publish_params(zero_engine_t *engine, zero_stream_t stream)
+/* The fence is in the gather stream, which has nothing else to do: compute goes on with the update. */
+zero_status_t zero_parameters_publish_early(zero_parameters_t *parameters, zero_stream_t stream)
 {
-    const zero_stage_t *stage = &engine->plan.stage;
-    zero_stream_t gather_stream = zero_engine_stream(engine, engine->gather_stream, stream);
-    ZERO_TRY(zero_engine_fence(engine, stream));
-    ZERO_TRY(zero_engine_record(engine, engine->published, stream));
-    engine->published_awaited = true;
+    zero_context_t *context = parameters->context;
+    zero_stream_t gather_stream = context->streams.gather;
+    ZERO_TRY(zero_streams_record(context, parameters->early_updated, stream));
+    ZERO_TRY(zero_streams_wait(context, gather_stream, parameters->early_updated));
+    return context->comm->ops->fence(context->comm, ZERO_LANE_GATHER, gather_stream);
+}
+
+zero_status_t zero_parameters_publish(zero_parameters_t *parameters, zero_stream_t stream)
+{
+    zero_context_t *context = parameters->context;
+    const zero_stage_t *stage = &context->plan.stage;
+    ZERO_TRY(zero_streams_fence(context, stream));
+    ZERO_TRY(zero_streams_record(context, parameters->published, stream));
+    parameters->published_is_pending = true;
     if (stage->shard_params) {
-        zero_unsharded_clear(&engine->unsharded_params);
+        zero_unsharded_clear(&parameters->unsharded);
         return ZERO_OK;
     }
-    if (!stage->shard_state || engine->comm->size == 1)
+    if (!stage->shard_state || context->comm->size == 1)
         return ZERO_OK;
-    engine->n_gathered = 0;
-    return gather_full_up_to(engine, engine->plan.host.first, gather_stream);
+    parameters->n_gathered = 0;
+    return gather_full_up_to(parameters, context->plan.host.first, zero_streams_gather(context, stream));
 }

@@ -1,116 +1,138 @@
 /* pass.c - one pass over the units: acquire, release, grad_ready.
  *
- * What must hold: between acquire and release a unit's full parameters are resident and are the same on every rank
- * (parameters.c); between a backward acquire and grad_ready its full gradient has a place nobody else uses; at
- * grad_ready it starts for the shard of its owner (gradients.c). The calls come in the declared order, so every rank
- * issues the same communication in the same order, and a call out of order is an error before anything moves.
+ * What must hold: between acquire and release a unit's full parameters are resident and the same on every rank
+ * (parameters.c). Between a backward acquire and grad_ready its full gradients have memory that nothing else uses; at
+ * grad_ready they leave for their owners (gradients.c). The calls come in the declared order, so every rank issues the
+ * same communication in the same order, and a call out of order is an error before anything is moved.
  */
 #include "zero/engine/engine.h"
 
 #include "base/log.h"
 #include "zero/plan/order.h"
 
-/* ---- the pass ---- */
+/* ---- the order ---- */
 
-static const char *position_text(const zero_engine_t *engine)
+static bool is_backward(const zero_engine_t *engine)
 {
-    return zero_order_is_backward(engine->position, engine->model->n_units) ? "backward" : "forward";
+    return zero_order_is_backward(engine->context.progress.position, engine->context.model->n_units);
+}
+
+static const char *direction(const zero_engine_t *engine)
+{
+    return is_backward(engine) ? "backward" : "forward";
+}
+
+static zero_status_t check_begin(const zero_engine_t *engine, zero_pass_t pass)
+{
+    const zero_progress_t *progress = &engine->context.progress;
+    const zero_model_t *model = engine->context.model;
+    int micro_steps = engine->context.config.micro_steps;
+    if (progress->in_pass)
+        return zero_fail(ZERO_ERROR_ORDER, "zero_begin inside a pass: unit %s (%s) has not been used yet",
+                         model->units[zero_order_unit(progress->position, model->n_units)].name, direction(engine));
+    if (pass != ZERO_PASS_TRAIN && pass != ZERO_PASS_EVAL)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "zero_begin: there is no pass %d", (int)pass);
+    if (pass == ZERO_PASS_TRAIN && progress->micro_step == micro_steps)
+        return zero_fail(ZERO_ERROR_ORDER, "zero_begin after all %d micro-steps: zero_step must come first",
+                         micro_steps);
+    if (pass == ZERO_PASS_EVAL && progress->micro_step != 0)
+        return zero_fail(ZERO_ERROR_ORDER, "an eval pass after %d of a step's %d micro-steps: finish the step first",
+                         progress->micro_step, micro_steps);
+    return ZERO_OK;
 }
 
 zero_status_t zero_begin(zero_engine_t *engine, zero_pass_t pass, zero_stream_t stream)
 {
     ZERO_REQUIRE(engine);
-    if (engine->in_pass)
-        return zero_fail(ZERO_ERROR_ORDER, "zero_begin inside a pass: unit %s (%s) has not been used yet",
-                         engine->model->units[zero_order_unit(engine->position, engine->model->n_units)].name,
-                         position_text(engine));
-    if (pass != ZERO_PASS_TRAIN && pass != ZERO_PASS_EVAL)
-        return zero_fail(ZERO_ERROR_ARGUMENT, "zero_begin: there is no pass %d", (int)pass);
-    if (pass == ZERO_PASS_TRAIN && engine->micro_step == engine->config.micro_steps)
-        return zero_fail(ZERO_ERROR_ORDER, "zero_begin after all %d micro-steps: zero_step must come first",
-                         engine->config.micro_steps);
-    if (pass == ZERO_PASS_EVAL && engine->micro_step != 0)
-        return zero_fail(ZERO_ERROR_ORDER, "an eval pass after %d of a step's %d micro-steps: finish the step first",
-                         engine->micro_step, engine->config.micro_steps);
+    zero_progress_t *progress = &engine->context.progress;
+    ZERO_TRY(check_begin(engine, pass));
     ZERO_TRY(zero_engine_check_weights(engine, "zero_begin"));
     if (!engine->started)
-        ZERO_TRY(zero_offload_start(engine));
-    if (pass == ZERO_PASS_TRAIN && engine->micro_step == 0)
-        ZERO_TRY(zero_engine_begin_step(engine, stream));
-    engine->in_pass = engine->started = true;
-    engine->pass = pass;
-    engine->position = 0;
+        ZERO_TRY(zero_offload_start(engine->offload, engine->user_blocks));
+    if (pass == ZERO_PASS_TRAIN && progress->micro_step == 0)
+        ZERO_TRY(zero_update_begin_step(engine->update, stream));
+    engine->started = true;
     engine->acquired = false;
+    progress->in_pass = true;
+    progress->pass = pass;
+    progress->position = 0;
     return ZERO_OK;
 }
 
-/* Whether `call` on `unit` is what comes now. */
+/* Checks that `call` on `unit` is what comes now. acquired: the unit must have been acquired. */
 static zero_status_t check_order(const zero_engine_t *engine, const char *call, zero_unit_t unit, bool acquired)
 {
-    const zero_model_t *model = engine->model;
+    const zero_model_t *model = engine->context.model;
+    const zero_progress_t *progress = &engine->context.progress;
     if (unit < 0 || unit >= model->n_units)
         return zero_fail(ZERO_ERROR_ARGUMENT, "%s(unit %d): there are %d units", call, unit, model->n_units);
-    if (!engine->in_pass)
+    if (!progress->in_pass)
         return zero_fail(ZERO_ERROR_ORDER, "%s(%s) outside a pass: call zero_begin first", call,
                          model->units[unit].name);
-    zero_unit_t expected = zero_order_unit(engine->position, model->n_units);
+    zero_unit_t expected = zero_order_unit(progress->position, model->n_units);
     if (unit != expected || engine->acquired != acquired)
         return zero_fail(ZERO_ERROR_ORDER, "%s(%s): in %s, unit %s must be %s now", call, model->units[unit].name,
-                         position_text(engine), model->units[expected].name,
+                         direction(engine), model->units[expected].name,
                          engine->acquired ? "released or its gradients declared ready" : "acquired");
     return ZERO_OK;
 }
 
+/* ---- a unit ---- */
+
 zero_status_t zero_acquire(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
 {
     ZERO_REQUIRE(engine);
+    zero_context_t *context = &engine->context;
     ZERO_TRY(check_order(engine, "zero_acquire", unit, false));
-    zero_engine_enter_unit(engine, "zero_acquire", unit);
-    ZERO_TRY(zero_engine_gather_ahead(engine, stream));
-    for (int i = 0; i < zero_model_n_flats(engine->model, unit); i++)
-        ZERO_TRY(zero_engine_await_params(engine, zero_model_flat(engine->model, unit, i), stream));
-    if (zero_order_is_backward(engine->position, engine->model->n_units))
-        ZERO_TRY(zero_engine_prepare_grads(engine, unit, stream));
+    zero_context_enter_unit(context, "zero_acquire", unit);
+    ZERO_TRY(zero_parameters_gather_ahead(engine->parameters, stream));
+    for (int i = 0; i < zero_model_n_flats(context->model, unit); i++)
+        ZERO_TRY(zero_parameters_await(engine->parameters, zero_model_flat(context->model, unit, i), stream));
+    if (is_backward(engine))
+        ZERO_TRY(zero_gradients_prepare(engine->gradients, unit, stream));
     else
-        ZERO_TRY(zero_offload_reclaim_activations(engine, unit, stream));
+        ZERO_TRY(zero_offload_reclaim_activations(engine->offload, unit, stream));
     engine->acquired = true;
-    engine->arrived = 0;
-    if (zero_order_is_backward(engine->position, engine->model->n_units))
+    context->streams.compute_end = 0;
+    if (is_backward(engine))
         ZERO_TRY(zero_engine_poison_grads(engine, unit, stream));
-    return zero_engine_begin_span(engine, ZERO_WORK_COMPUTE, unit, stream, &engine->compute_span);
+    return zero_streams_begin_span(context, ZERO_WORK_COMPUTE, unit, stream, &engine->compute_span);
 }
 
-/* The unit's compute is queued. */
+/* Records the end of the unit's compute, which has been queued. */
 static zero_status_t end_use(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
 {
-    ZERO_TRY(zero_timeline_end(engine->timeline, engine->compute_span, stream));
-    if (engine->plan.stage.shard_params || zero_order_is_backward(engine->position, engine->model->n_units)) {
-        ZERO_TRY(zero_engine_record_timed(engine, &engine->used[unit], stream));
-        engine->arrived = engine->used[unit];
+    zero_context_t *context = &engine->context;
+    zero_streams_t *streams = &context->streams;
+    ZERO_TRY(zero_streams_end_span(context, engine->compute_span, stream));
+    if (context->plan.stage.shard_params || is_backward(engine)) {
+        ZERO_TRY(zero_streams_record_timed(context, &streams->used[unit], stream));
+        streams->compute_end = streams->used[unit];
     }
-    zero_engine_free_params(engine, unit);
-    return ZERO_OK;
+    return zero_parameters_release(engine->parameters, unit);
 }
 
 static void advance(zero_engine_t *engine)
 {
+    zero_progress_t *progress = &engine->context.progress;
     engine->acquired = false;
-    engine->position++;
-    if (engine->position < zero_order_n_positions(engine->pass, engine->model->n_units))
+    progress->position++;
+    if (progress->position < zero_order_n_positions(progress->pass, engine->context.model->n_units))
         return;
-    engine->in_pass = false;
-    engine->arrived = 0; /* between passes the stream is the caller's, and may stand still for the host */
-    if (engine->pass == ZERO_PASS_TRAIN)
-        engine->micro_step++;
+    progress->in_pass = false;
+    /* Between passes the caller may queue work of its own, and its stream may wait for the host. */
+    engine->context.streams.compute_end = 0;
+    if (progress->pass == ZERO_PASS_TRAIN)
+        progress->micro_step++;
 }
 
 zero_status_t zero_release(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
 {
     ZERO_REQUIRE(engine);
     ZERO_TRY(check_order(engine, "zero_release", unit, true));
-    if (zero_order_is_backward(engine->position, engine->model->n_units))
+    if (is_backward(engine))
         return zero_fail(ZERO_ERROR_ORDER, "zero_release(%s) in backward: zero_grad_ready ends a unit there",
-                         engine->model->units[unit].name);
+                         engine->context.model->units[unit].name);
     ZERO_TRY(end_use(engine, unit, stream));
     advance(engine);
     return ZERO_OK;
@@ -119,60 +141,61 @@ zero_status_t zero_release(zero_engine_t *engine, zero_unit_t unit, zero_stream_
 zero_status_t zero_grad_ready(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
 {
     ZERO_REQUIRE(engine);
+    zero_context_t *context = &engine->context;
     ZERO_TRY(check_order(engine, "zero_grad_ready", unit, true));
-    if (!zero_order_is_backward(engine->position, engine->model->n_units))
+    if (!is_backward(engine))
         return zero_fail(ZERO_ERROR_ORDER, "zero_grad_ready(%s) in forward: zero_release ends a unit there",
-                         engine->model->units[unit].name);
+                         context->model->units[unit].name);
     ZERO_TRY(zero_engine_check_grads(engine, unit, stream));
-    zero_engine_enter_unit(engine, "zero_grad_ready", unit);
+    zero_context_enter_unit(context, "zero_grad_ready", unit);
     ZERO_TRY(end_use(engine, unit, stream));
-    ZERO_TRY(zero_engine_await_next_params(engine, stream));
-    ZERO_TRY(zero_engine_reduce(engine, unit, stream));
-    if (engine->micro_step == engine->config.micro_steps - 1)
-        ZERO_TRY(zero_offload_lend_activations(engine, unit, stream));
+    ZERO_TRY(zero_parameters_await_next(engine->parameters, stream));
+    ZERO_TRY(zero_gradients_reduce(engine->gradients, unit, stream));
+    if (context->progress.micro_step == context->config.micro_steps - 1)
+        ZERO_TRY(zero_offload_lend_activations(engine->offload, unit, stream));
     advance(engine);
     return ZERO_OK;
 }
 
 /* ---- pointers ---- */
 
-/* The unit's full parameters, which are resident. */
-static const unsigned char *full_params(const zero_engine_t *engine, zero_unit_t unit)
-{
-    if (engine->plan.stage.shard_params)
-        return zero_engine_private(engine, zero_unsharded_find(&engine->unsharded_params, unit)->offset);
-    return zero_engine_window(engine, engine->plan.params + engine->layout.units[unit].flat_offset *
-                                                                zero_dtype_size(engine->config.dtype));
-}
-
 static bool is_usable(const zero_engine_t *engine, zero_tensor_t tensor)
 {
-    return engine && engine->acquired && tensor >= 0 && tensor < engine->model->n_tensors &&
-           zero_order_needs(engine->model, engine->position, engine->model->tensors[tensor].owner);
+    if (!engine || !engine->acquired || tensor < 0)
+        return false;
+    const zero_model_t *model = engine->context.model;
+    return tensor < model->n_tensors &&
+           zero_order_needs(model, engine->context.progress.position, model->tensors[tensor].owner);
 }
 
 const void *zero_param(const zero_engine_t *engine, zero_tensor_t tensor)
 {
-    if (!is_usable(engine, tensor))
+    const unsigned char *flat;
+    if (!is_usable(engine, tensor) ||
+        zero_parameters_address(engine->parameters, engine->context.model->tensors[tensor].owner, &flat) != ZERO_OK)
         return NULL;
-    return full_params(engine, engine->model->tensors[tensor].owner) +
-           engine->layout.tensor_offsets[tensor] * zero_dtype_size(engine->config.dtype);
+    return flat + engine->context.layout.tensor_offsets[tensor] * zero_dtype_size(engine->context.config.dtype);
 }
 
 zero_grad_t zero_grad(const zero_engine_t *engine, zero_tensor_t tensor)
 {
-    zero_grad_t grad = {.data = NULL, .dtype = engine ? engine->plan.stage.grad_dtype : ZERO_FP32, .accumulate = false};
-    if (!is_usable(engine, tensor) || !zero_order_is_backward(engine->position, engine->model->n_units))
+    zero_grad_t grad = {.dtype = engine ? engine->context.plan.stage.grad_dtype : ZERO_FP32};
+    if (!is_usable(engine, tensor) || !is_backward(engine))
         return grad;
-    int n_units = engine->model->n_units;
-    const zero_tensor_decl_t *decl = &engine->model->tensors[tensor];
-    uint64_t flat = zero_engine_grad_offset(engine, decl->owner);
-    grad.data = zero_engine_window(engine, flat + engine->layout.tensor_offsets[tensor] * zero_dtype_size(grad.dtype));
-    /* Backward meets the last user first. */
-    bool begun_here = zero_order_unit(engine->position, n_units) != decl->last_user;
-    grad.accumulate = begun_here || (engine->plan.stage.accumulate_locally && engine->micro_step > 0);
+    const zero_context_t *context = &engine->context;
+    const zero_progress_t *progress = &context->progress;
+    const zero_tensor_decl_t *decl = &context->model->tensors[tensor];
+    unsigned char *flat;
+    if (zero_gradients_address(engine->gradients, decl->owner, &flat) != ZERO_OK)
+        return grad;
+    grad.data = flat + context->layout.tensor_offsets[tensor] * zero_dtype_size(grad.dtype);
+    /* Backward comes to the last user first, which overwrites; the others add. */
+    bool was_begun = zero_order_unit(progress->position, context->model->n_units) != decl->last_user;
+    grad.accumulate = was_begun || (context->plan.stage.accumulate_locally && progress->micro_step > 0);
     return grad;
 }
+
+/* ---- tracing ---- */
 
 zero_status_t zero_engine_trace(zero_engine_t *engine, unsigned works, zero_trace_fn fn, void *user)
 {
@@ -183,22 +206,5 @@ zero_status_t zero_engine_trace(zero_engine_t *engine, unsigned works, zero_trac
         return zero_fail(ZERO_ERROR_ARGUMENT, "zero_engine_trace: works 0x%x are not all of ZERO_ALL_WORKS", works);
     if (engine->started)
         return zero_fail(ZERO_ERROR_ORDER, "zero_engine_trace after the first zero_begin");
-    return zero_timeline_trace(engine->timeline, works, fn, user);
-}
-
-zero_memory_t zero_engine_memory(const zero_engine_t *engine)
-{
-    return engine ? engine->memory : (zero_memory_t){0};
-}
-
-zero_stats_t zero_engine_stats(const zero_engine_t *engine)
-{
-    return engine ? engine->stats : (zero_stats_t){0};
-}
-
-const char *zero_engine_transport(const zero_engine_t *engine)
-{
-    if (!engine)
-        return "";
-    return engine->comm->size == 1 ? "self" : engine->comm->ops->name;
+    return zero_timeline_trace(engine->context.streams.timeline, works, fn, user);
 }

@@ -1,104 +1,115 @@
-/* state.c - writing and reading weights and moments, by tensor and element, whatever the stage and the world size.
+/* state.c - writes and reads weights and moments by tensor and element, at any stage and world size.
  *
- * A rank owns, of each tensor, the part that lies in its slice of the unit's flat. Callers write and read what their
- * rank owns; at stage 0, where every rank holds all of the state, what is written then goes from its owners to the
- * others. Values pass in runs of at most CHUNK_ELEMS through fp32 buffers, because bf16 weights are kept as two halves
+ * A rank owns the part of each tensor that is in its slice of the unit's flat buffer. Callers write and read what their
+ * rank owns. At stage 0, where every rank holds all of the state, what is written is then sent from its owners to the
+ * others. Values pass through fp32 buffers in runs of at most RUN_ELEMS, because bf16 weights are kept as two halves
  * (kernels/shard/shard.h).
  *
- * What must hold: a rank computes with no weights that were written in part, here or on another rank. From the first
- * element on until every rank has written its last, and all is published, the engine refuses to use them.
+ * What must hold: no rank computes with weights that were written only in part, on this rank or another. From the first
+ * element until every rank has written its last, and all is published, the engine refuses to use them.
  */
 #include <stdlib.h>
 #include <string.h>
 
-#include "zero/engine/engine.h"
 #include "base/log.h"
+#include "zero/engine/engine.h"
+#include "zero/runtime/addresses.h"
+#include "zero/runtime/gather.h"
 
-#define CHUNK_ELEMS ((size_t)1 << 16)
+#define RUN_ELEMS ((size_t)1 << 16)
 
-/* A run's three buffers, on the host and, for weights, on the device, where they are taken apart and put together. */
-typedef struct chunk_buffers {
-    float *host;    /* CHUNK_ELEMS of master, m, v */
-    float *weights; /* device: CHUNK_ELEMS of master */
-    void *low;      /* behind them: of hosted units, on its way to or from the host */
-} chunk_buffers_t;
+/* The buffers of a run: on the host, and on the device, where weights are split and joined. */
+typedef struct run_buffers {
+    float *host;     /* RUN_ELEMS of master weights, m, v */
+    float *weights;  /* on the device: RUN_ELEMS of master weights */
+    void *master_lo; /* behind them: an offloaded unit's, on their way to or from the host */
+} run_buffers_t;
 
-#define DEVICE_BYTES (2 * CHUNK_ELEMS * sizeof(float))
+#define DEVICE_BYTES (2 * RUN_ELEMS * sizeof(float))
 
 typedef zero_status_t (*run_fn)(zero_engine_t *engine, zero_tensor_t tensor, const zero_span_t *run,
-                                const zero_adam_segment_t *at, chunk_buffers_t *buffers, void *user);
+                                const zero_adam_segment_t *at, run_buffers_t *buffers, void *user);
 
-static zero_status_t buffers_create(zero_engine_t *engine, chunk_buffers_t *buffers)
+static zero_status_t buffers_create(zero_device_t *device, run_buffers_t *buffers)
 {
     void *on_device = NULL;
-    buffers->host = malloc(3 * CHUNK_ELEMS * sizeof(float));
+    buffers->host = malloc(3 * RUN_ELEMS * sizeof(float));
     if (!buffers->host)
-        return zero_fail(ZERO_ERROR_MEMORY, "no memory to pass weights in runs of %zu", CHUNK_ELEMS);
-    zero_status_t status = engine->device->ops->alloc(engine->device, DEVICE_BYTES, &on_device);
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory to pass weights in runs of %zu", RUN_ELEMS);
+    zero_status_t status = device->ops->alloc(device, DEVICE_BYTES, &on_device);
     if (status != ZERO_OK) {
         free(buffers->host);
         buffers->host = NULL;
         return status;
     }
     buffers->weights = on_device;
-    buffers->low = buffers->weights + CHUNK_ELEMS;
+    buffers->master_lo = buffers->weights + RUN_ELEMS;
     return ZERO_OK;
 }
 
-static void buffers_destroy(zero_engine_t *engine, chunk_buffers_t *buffers)
+static void buffers_destroy(zero_device_t *device, run_buffers_t *buffers)
 {
-    engine->device->ops->free(engine->device, buffers->weights, DEVICE_BYTES);
+    if (!buffers->host)
+        return;
+    device->ops->free(device, buffers->weights, DEVICE_BYTES);
     free(buffers->host);
 }
+
+/* ---- addresses ---- */
 
 static unsigned char *bytes_at(void *base, uint64_t elems, size_t element_bytes)
 {
     return (unsigned char *)base + elems * element_bytes;
 }
 
-static void *param_at(const zero_engine_t *engine, const zero_adam_segment_t *at)
+static void *param_at(const zero_context_t *context, const zero_adam_segment_t *at)
 {
-    return bytes_at(zero_engine_params(engine), at->param, zero_dtype_size(engine->config.dtype));
+    return bytes_at(zero_context_params(context), at->param, zero_dtype_size(context->config.dtype));
 }
 
 static bool is_offloaded(const zero_engine_t *engine, const zero_adam_segment_t *at)
 {
-    return engine->offload && at->state >= engine->plan.state_elems;
+    return engine->offload && at->state >= engine->context.plan.state_elems;
 }
 
-/* bf16: int16_t halves; fp16: fp32 master; fp32: none. */
-static void *low_at(const zero_engine_t *engine, const zero_adam_segment_t *at)
+/* Returns the part of the master weights that the parameters lack. bf16: int16_t, the low halves; fp16: float, all of
+ * them; fp32: NULL. */
+static void *master_lo_at(const zero_engine_t *engine, const zero_adam_segment_t *at)
 {
-    if (engine->config.dtype == ZERO_FP32)
+    const zero_context_t *context = &engine->context;
+    zero_dtype_t dtype = context->config.dtype;
+    if (dtype == ZERO_FP32)
         return NULL;
     if (is_offloaded(engine, at))
-        return zero_offload_address(engine, at->state).low;
-    return bytes_at(zero_engine_private(engine, engine->plan.low), at->state,
-                    zero_master_lo_size(engine->config.dtype));
+        return zero_offload_address(engine->offload, at->state).master_lo;
+    return bytes_at(zero_context_private(context, context->plan.master_lo), at->state, zero_master_lo_size(dtype));
 }
 
-/* m and v. With all state hosted the device's have the same offset, being empty: so they are not told apart by it. */
+/* m and v ask whether they are offloaded separately, not by comparing offsets: if all state is offloaded, both are
+ * empty on the device and have the same one. */
 static float *m_at(const zero_engine_t *engine, const zero_adam_segment_t *at)
 {
     if (is_offloaded(engine, at))
-        return zero_offload_address(engine, at->state).m;
-    return (float *)zero_engine_private(engine, engine->plan.m) + at->state;
+        return zero_offload_address(engine->offload, at->state).m;
+    return (float *)zero_context_private(&engine->context, engine->context.plan.m) + at->state;
 }
 
 static float *v_at(const zero_engine_t *engine, const zero_adam_segment_t *at)
 {
     if (is_offloaded(engine, at))
-        return zero_offload_address(engine, at->state).v;
-    return (float *)zero_engine_private(engine, engine->plan.v) + at->state;
+        return zero_offload_address(engine->offload, at->state).v;
+    return (float *)zero_context_private(&engine->context, engine->context.plan.v) + at->state;
 }
 
-/* Runs of one tensor's span that starts at flat element span->flat_offset. `at` names the same place for AdamW. */
-static zero_status_t for_each_chunk(zero_engine_t *engine, zero_tensor_t tensor, const zero_span_t *span,
-                                    zero_adam_segment_t at, chunk_buffers_t *buffers, run_fn fn, void *user)
+/* ---- runs ---- */
+
+/* Calls fn on the runs of one tensor's span. `at` is where the span begins for AdamW. */
+static zero_status_t for_each_run_of(zero_engine_t *engine, zero_tensor_t tensor, const zero_span_t *span,
+                                     zero_adam_segment_t at, run_buffers_t *buffers, run_fn fn, void *user)
 {
-    for (uint64_t done = 0; done < span->n_elems; done += CHUNK_ELEMS) {
+    for (uint64_t done = 0; done < span->n_elems; done += RUN_ELEMS) {
         uint64_t left = span->n_elems - done;
-        zero_span_t run = {.first = span->first + done, .n_elems = left < CHUNK_ELEMS ? left : CHUNK_ELEMS};
+        zero_span_t run = {.first = span->first + done, .n_elems = left < RUN_ELEMS ? left : RUN_ELEMS};
         zero_adam_segment_t here = at;
         here.param += done;
         here.state += done;
@@ -107,27 +118,27 @@ static zero_status_t for_each_chunk(zero_engine_t *engine, zero_tensor_t tensor,
     return ZERO_OK;
 }
 
-/* Every run this rank holds; with `owned_only`, those of its own shard alone, which is less at stage 0. */
+/* Calls fn on every run that this rank holds; with `owned_only` on those that it owns, which are fewer at stage 0. */
 static zero_status_t for_each_run(zero_engine_t *engine, bool owned_only, run_fn fn, void *user)
 {
-    chunk_buffers_t buffers = {0};
-    zero_status_t status = buffers_create(engine, &buffers);
-    for (zero_tensor_t t = 0; t < engine->model->n_tensors && status == ZERO_OK; t++) {
-        zero_unit_t unit = engine->model->tensors[t].owner;
+    const zero_context_t *context = &engine->context;
+    run_buffers_t buffers = {0};
+    zero_status_t status = buffers_create(context->device, &buffers);
+    for (zero_tensor_t t = 0; t < context->model->n_tensors && status == ZERO_OK; t++) {
+        zero_unit_t unit = context->model->tensors[t].owner;
         uint64_t begin, end;
-        zero_engine_held(engine, unit, &begin, &end);
+        zero_context_held(context, unit, &begin, &end);
         if (owned_only) {
-            begin = (uint64_t)engine->comm->rank * engine->layout.units[unit].shard_elems;
-            end = begin + engine->layout.units[unit].shard_elems;
+            begin = (uint64_t)context->comm->rank * context->layout.units[unit].shard_elems;
+            end = begin + context->layout.units[unit].shard_elems;
         }
-        zero_span_t span = zero_layout_span(&engine->layout, engine->model, t, begin, end);
+        zero_span_t span = zero_layout_span(&context->layout, context->model, t, begin, end);
         if (span.n_elems == 0)
             continue;
-        status = for_each_chunk(engine, t, &span, zero_engine_segment_at(engine, unit, span.flat_offset), &buffers, fn,
-                                user);
+        zero_adam_segment_t at = zero_context_segment_at(context, unit, span.flat_offset);
+        status = for_each_run_of(engine, t, &span, at, &buffers, fn, user);
     }
-    if (buffers.host)
-        buffers_destroy(engine, &buffers);
+    buffers_destroy(context->device, &buffers);
     return status;
 }
 
@@ -136,116 +147,124 @@ static zero_status_t for_each_run(zero_engine_t *engine, bool owned_only, run_fn
 static zero_status_t write_moments(zero_engine_t *engine, const zero_adam_segment_t *at, const float *m, const float *v,
                                    size_t n_bytes)
 {
-    ZERO_TRY(zero_device_copy(engine->device, m_at(engine, at), m, n_bytes, NULL));
-    return zero_device_copy(engine->device, v_at(engine, at), v, n_bytes, NULL);
+    zero_device_t *device = engine->context.device;
+    ZERO_TRY(zero_device_copy(device, m_at(engine, at), m, n_bytes, NULL));
+    return zero_device_copy(device, v_at(engine, at), v, n_bytes, NULL);
 }
 
-/* Master weights that stand in buffers->weights. Those of a hosted unit are taken apart on the device too, which need
- * not reach the host's memory, and copied. */
-static zero_status_t write_master(zero_engine_t *engine, const zero_adam_segment_t *at, chunk_buffers_t *buffers,
+/* Writes the master weights in buffers->weights. An offloaded unit's are split on the device, too, which may be unable
+ * to reach the host's memory, and then copied. */
+static zero_status_t write_master(zero_engine_t *engine, const zero_adam_segment_t *at, run_buffers_t *buffers,
                                   size_t n_elems)
 {
-    zero_device_t *device = engine->device;
-    zero_dtype_t dtype = engine->config.dtype;
-    void *held = low_at(engine, at), *low = held && is_offloaded(engine, at) ? buffers->low : held;
-    ZERO_TRY(device->kernels->split_master(param_at(engine, at), low, dtype, buffers->weights, n_elems, NULL));
-    if (low != held)
-        ZERO_TRY(zero_device_copy(device, held, low, n_elems * zero_master_lo_size(dtype), NULL));
-    void *twin = is_offloaded(engine, at) ? zero_offload_address(engine, at->state).param : NULL; /* the host's copy */
-    return twin ? zero_device_copy(device, twin, param_at(engine, at), n_elems * zero_dtype_size(dtype), NULL)
-                : ZERO_OK;
+    const zero_context_t *context = &engine->context;
+    zero_device_t *device = context->device;
+    zero_dtype_t dtype = context->config.dtype;
+    void *param = param_at(context, at), *held = master_lo_at(engine, at);
+    void *master_lo = held && is_offloaded(engine, at) ? buffers->master_lo : held;
+    void *hosts_param = is_offloaded(engine, at) ? zero_offload_address(engine->offload, at->state).param : NULL;
+    ZERO_TRY(device->kernels->split_master(param, master_lo, dtype, buffers->weights, n_elems, NULL));
+    if (master_lo != held)
+        ZERO_TRY(zero_device_copy(device, held, master_lo, n_elems * zero_master_lo_size(dtype), NULL));
+    return hosts_param ? zero_device_copy(device, hosts_param, param, n_elems * zero_dtype_size(dtype), NULL) : ZERO_OK;
 }
 
-/* Into buffers->host, when the device is synchronized. */
-static zero_status_t read_master(zero_engine_t *engine, const zero_adam_segment_t *at, chunk_buffers_t *buffers,
+/* Reads master weights into buffers->host, which has them once the device is synchronized. */
+static zero_status_t read_master(zero_engine_t *engine, const zero_adam_segment_t *at, run_buffers_t *buffers,
                                  size_t n_elems)
 {
-    zero_device_t *device = engine->device;
-    zero_dtype_t dtype = engine->config.dtype;
-    void *held = low_at(engine, at), *low = held && is_offloaded(engine, at) ? buffers->low : held;
-    if (low != held)
-        ZERO_TRY(zero_device_copy(device, low, held, n_elems * zero_master_lo_size(dtype), NULL));
-    ZERO_TRY(device->kernels->join_master(buffers->weights, param_at(engine, at), low, dtype, n_elems, NULL));
+    const zero_context_t *context = &engine->context;
+    zero_device_t *device = context->device;
+    zero_dtype_t dtype = context->config.dtype;
+    void *held = master_lo_at(engine, at);
+    void *master_lo = held && is_offloaded(engine, at) ? buffers->master_lo : held;
+    if (master_lo != held)
+        ZERO_TRY(zero_device_copy(device, master_lo, held, n_elems * zero_master_lo_size(dtype), NULL));
+    ZERO_TRY(device->kernels->join_master(buffers->weights, param_at(context, at), master_lo, dtype, n_elems, NULL));
     return zero_device_copy(device, buffers->host, buffers->weights, n_elems * sizeof(float), NULL);
 }
 
-/* Nobody reads or writes weights any more, on any rank. call: which of zero.h's this is, until publish. */
-static zero_status_t quiet(zero_engine_t *engine, const char *call)
+/* Waits until no rank reads or writes weights. call: the public function that this rank is in, until publish. */
+static zero_status_t quiesce(zero_engine_t *engine, const char *call)
 {
-    zero_engine_enter(engine, call);
-    ZERO_TRY(zero_offload_finish_update(engine));
-    ZERO_TRY(zero_device_synchronize(engine->device));
-    return zero_engine_fence(engine, engine->gather_stream);
+    zero_context_t *context = &engine->context;
+    zero_context_enter(context, call);
+    ZERO_TRY(zero_offload_finish_update(engine->offload));
+    ZERO_TRY(zero_device_synchronize(context->device));
+    return zero_streams_fence(context, context->streams.gather);
 }
 
-/* The caller's streams know nothing of this: what they do next must find the weights there. */
+/* Publishes the weights and waits for that, since the caller's streams are not ordered after it. */
 static zero_status_t publish(zero_engine_t *engine)
 {
-    ZERO_TRY(zero_engine_publish_params(engine, engine->gather_stream));
-    return zero_comm_leave(engine->host_comm, zero_device_synchronize(engine->device));
+    zero_context_t *context = &engine->context;
+    ZERO_TRY(zero_parameters_publish(engine->parameters, context->streams.gather));
+    return zero_comm_leave(context->host_comm, zero_device_synchronize(context->device));
 }
 
 /* ---- stage 0: the state from its owners to all ranks ---- */
 
-/* Copies this rank's slices of all flats to where peers read them. */
-static zero_status_t offer_slices(zero_engine_t *engine, const unsigned char *array, size_t element_bytes)
+/* Copies this rank's slices of all flat buffers to the window, where peers read them. */
+static zero_status_t copy_slices_to_window(zero_context_t *context, const unsigned char *array, size_t element_bytes)
 {
-    const zero_layout_t *layout = &engine->layout;
-    unsigned char *offered = zero_engine_window(engine, engine->plan.sums);
+    const zero_layout_t *layout = &context->layout;
+    unsigned char *window = zero_context_window(context, context->plan.reduced_grads);
     for (zero_unit_t unit = 0; unit < layout->n_units; unit++) {
         const zero_unit_layout_t *flat = &layout->units[unit];
-        size_t at = (flat->flat_offset + (uint64_t)engine->comm->rank * flat->shard_elems) * element_bytes;
-        ZERO_TRY(zero_device_copy(engine->device, offered + at, array + at, flat->shard_elems * element_bytes,
-                                  engine->gather_stream));
+        size_t at = (flat->flat_offset + (uint64_t)context->comm->rank * flat->shard_elems) * element_bytes;
+        ZERO_TRY(zero_device_copy(context->device, window + at, array + at, flat->shard_elems * element_bytes,
+                                  context->streams.gather));
     }
     return ZERO_OK;
 }
 
-/* Every rank's slices of all flats at `offset` in the window to every rank, which may overwrite them afterwards. */
-static zero_status_t gather_flats(zero_engine_t *engine, uint64_t offset, size_t element_bytes)
+/* Gathers every rank's slices of all flat buffers at `offset` in the window. Ranks may overwrite them afterwards. */
+static zero_status_t gather_flats(zero_context_t *context, uint64_t offset, size_t element_bytes)
 {
-    zero_comm_t *comm = engine->comm;
-    ZERO_TRY(comm->ops->fence(comm, ZERO_LANE_GATHER, engine->gather_stream));
-    for (zero_unit_t unit = 0; unit < engine->layout.n_units; unit++)
-        ZERO_TRY(zero_engine_gather_in_place(engine, unit, offset, element_bytes, engine->gather_stream));
-    return comm->ops->fence(comm, ZERO_LANE_GATHER, engine->gather_stream);
+    zero_comm_t *comm = context->comm;
+    zero_stream_t stream = context->streams.gather;
+    ZERO_TRY(comm->ops->fence(comm, ZERO_LANE_GATHER, stream));
+    for (zero_unit_t unit = 0; unit < context->layout.n_units; unit++)
+        ZERO_TRY(zero_gather_in_place(context, unit, offset, element_bytes, stream));
+    return comm->ops->fence(comm, ZERO_LANE_GATHER, stream);
 }
 
-/* One array of the private state. It passes through the sums' place, which is in the window, as large as fp32's flats
- * and free between steps. */
-static zero_status_t share_array(zero_engine_t *engine, uint64_t offset, size_t element_bytes)
+/* Shares one array of the private state. It passes through the reduced gradients' memory, which is in the window, has
+ * room for all flat buffers in fp32, and is free between steps. */
+static zero_status_t share_array(zero_context_t *context, uint64_t offset, size_t element_bytes)
 {
-    unsigned char *array = zero_engine_private(engine, offset);
+    uint64_t in_window = context->plan.reduced_grads;
+    unsigned char *array = zero_context_private(context, offset);
     if (element_bytes == 0)
         return ZERO_OK;
-    ZERO_TRY(offer_slices(engine, array, element_bytes));
-    ZERO_TRY(gather_flats(engine, engine->plan.sums, element_bytes));
-    return zero_device_copy(engine->device, array, zero_engine_window(engine, engine->plan.sums),
-                            engine->layout.total_flat_elems * element_bytes, engine->gather_stream);
+    ZERO_TRY(copy_slices_to_window(context, array, element_bytes));
+    ZERO_TRY(gather_flats(context, in_window, element_bytes));
+    return zero_device_copy(context->device, array, zero_context_window(context, in_window),
+                            context->layout.total_flat_elems * element_bytes, context->streams.gather);
 }
 
-/* v comes last: its padding is zero, as the sums' must be. */
-static zero_status_t share_state(zero_engine_t *engine)
+/* v comes last: its padding is zero, as that of reduced gradients must be. */
+static zero_status_t share_state(zero_context_t *context)
 {
-    const zero_arena_plan_t *plan = &engine->plan;
-    zero_dtype_t dtype = engine->config.dtype;
-    if (plan->stage.shard_state || engine->comm->size == 1)
+    const zero_arena_plan_t *plan = &context->plan;
+    zero_dtype_t dtype = context->config.dtype;
+    if (plan->stage.shard_state || context->comm->size == 1)
         return ZERO_OK;
-    ZERO_TRY(gather_flats(engine, plan->params, zero_dtype_size(dtype)));
-    ZERO_TRY(share_array(engine, plan->low, zero_master_lo_size(dtype)));
-    ZERO_TRY(share_array(engine, plan->m, sizeof(float)));
-    return share_array(engine, plan->v, sizeof(float));
+    ZERO_TRY(gather_flats(context, plan->params, zero_dtype_size(dtype)));
+    ZERO_TRY(share_array(context, plan->master_lo, zero_master_lo_size(dtype)));
+    ZERO_TRY(share_array(context, plan->m, sizeof(float)));
+    return share_array(context, plan->v, sizeof(float));
 }
 
-/* Writes this rank's runs by `fn`: all that it holds, or (`owned_only`) what it owns, which then goes to all that hold
- * it. */
+/* Writes this rank's runs by `fn`: all that it holds or, with owned_only, what it owns, which is then shared with the
+ * ranks that hold it, too. */
 static zero_status_t write_all(zero_engine_t *engine, bool owned_only, run_fn fn, void *user)
 {
     engine->weights_are_partial = true;
-    engine->partial_weights_told = false;
-    ZERO_TRY(zero_comm_agree(engine->comm, for_each_run(engine, owned_only, fn, user)));
+    engine->partial_weights_were_logged = false;
+    ZERO_TRY(zero_comm_agree(engine->context.comm, for_each_run(engine, owned_only, fn, user)));
     if (owned_only)
-        ZERO_TRY(share_state(engine));
+        ZERO_TRY(share_state(&engine->context));
     ZERO_TRY(publish(engine));
     engine->weights_are_partial = false;
     return ZERO_OK;
@@ -255,12 +274,12 @@ zero_status_t zero_engine_check_weights(zero_engine_t *engine, const char *call)
 {
     if (!engine->weights_are_partial)
         return ZERO_OK;
-    if (!engine->partial_weights_told)
+    if (!engine->partial_weights_were_logged)
         zero_fail_alike(ZERO_ERROR_ORDER,
                         "%s: the weights are incomplete, because the last call that wrote them failed: "
                         "zero_init_parameters, zero_set_state, zero_load_weights or zero_load must succeed first",
                         call);
-    engine->partial_weights_told = true;
+    engine->partial_weights_were_logged = true;
     return ZERO_ERROR_ORDER;
 }
 
@@ -271,65 +290,67 @@ typedef struct set_request {
 } set_request_t;
 
 static zero_status_t set_run(zero_engine_t *engine, zero_tensor_t tensor, const zero_span_t *run,
-                             const zero_adam_segment_t *at, chunk_buffers_t *buffers, void *user)
+                             const zero_adam_segment_t *at, run_buffers_t *buffers, void *user)
 {
     const set_request_t *request = user;
-    float *master = buffers->host, *m = master + CHUNK_ELEMS, *v = m + CHUNK_ELEMS;
+    zero_device_t *device = engine->context.device;
+    float *master = buffers->host, *m = master + RUN_ELEMS, *v = m + RUN_ELEMS;
     size_t n = run->n_elems, n_bytes = n * sizeof(float);
     zero_chunk_t chunk = {.tensor = tensor, .first = run->first, .n_elems = n, .master = master};
     if (request->with_moments) {
         chunk.m = m;
         chunk.v = v;
     } else {
-        memset(m, 0, 2 * CHUNK_ELEMS * sizeof(float));
+        memset(m, 0, 2 * RUN_ELEMS * sizeof(float));
     }
     ZERO_TRY(request->fill(request->user, &chunk));
-    ZERO_TRY(zero_device_copy(engine->device, buffers->weights, master, n_bytes, NULL));
+    ZERO_TRY(zero_device_copy(device, buffers->weights, master, n_bytes, NULL));
     ZERO_TRY(write_master(engine, at, buffers, n));
     ZERO_TRY(write_moments(engine, at, m, v, n_bytes));
-    return zero_device_synchronize(engine->device); /* the host buffers are used again */
+    return zero_device_synchronize(device); /* the host buffers are used again */
 }
 
 zero_status_t zero_set_state(zero_engine_t *engine, bool with_moments, zero_chunk_fn fill, void *user)
 {
     set_request_t request = {.fill = fill, .user = user, .with_moments = with_moments};
     ZERO_REQUIRE(engine);
-    /* A step under way would bring its own t. */
-    ZERO_TRY(with_moments ? zero_engine_check_between_steps(engine, "zero_set_state")
-                          : zero_engine_check_no_step(engine, "zero_set_state without moments"));
-    ZERO_TRY(zero_comm_agree(engine->comm, fill ? ZERO_OK : zero_refuse_null("zero_set_state", "fill")));
-    ZERO_TRY(quiet(engine, "zero_set_state"));
+    /* Without moments, AdamW's step count is set to 0, which a step under way would overwrite. */
+    ZERO_TRY(with_moments ? zero_update_check_between_steps(engine->update, "zero_set_state")
+                          : zero_update_check_no_step(engine->update, "zero_set_state without moments"));
+    ZERO_TRY(zero_comm_agree(engine->context.comm, fill ? ZERO_OK : zero_refuse_null("zero_set_state", "fill")));
+    ZERO_TRY(quiesce(engine, "zero_set_state"));
     ZERO_TRY(write_all(engine, true, set_run, &request));
     return with_moments ? ZERO_OK : zero_set_adam_step(engine, 0);
 }
 
 static zero_status_t init_run(zero_engine_t *engine, zero_tensor_t tensor, const zero_span_t *run,
-                              const zero_adam_segment_t *at, chunk_buffers_t *buffers, void *user)
+                              const zero_adam_segment_t *at, run_buffers_t *buffers, void *user)
 {
     (void)user;
-    const zero_tensor_decl_t *decl = &engine->model->tensors[tensor];
-    const zero_shard_kernels_t *kernels = engine->device->kernels;
-    float *ones = buffers->host, *zeros = ones + CHUNK_ELEMS;
+    const zero_context_t *context = &engine->context;
+    zero_device_t *device = context->device;
+    const zero_tensor_decl_t *decl = &context->model->tensors[tensor];
+    float *ones = buffers->host, *zeros = ones + RUN_ELEMS;
     size_t n = run->n_elems, n_bytes = n * sizeof(float);
     memset(zeros, 0, n_bytes);
     for (size_t i = 0; i < n; i++)
         ones[i] = 1.0f;
     if (decl->init == ZERO_INIT_NORMAL)
-        ZERO_TRY(kernels->fill_normal(buffers->weights, n, engine->config.seed, (uint64_t)tensor, run->first,
-                                      decl->init_std, NULL));
+        ZERO_TRY(device->kernels->fill_normal(buffers->weights, n, context->config.seed, (uint64_t)tensor, run->first,
+                                              decl->init_std, NULL));
     else
-        ZERO_TRY(zero_device_copy(engine->device, buffers->weights, decl->init == ZERO_INIT_ONES ? ones : zeros,
-                                  n_bytes, NULL));
+        ZERO_TRY(
+            zero_device_copy(device, buffers->weights, decl->init == ZERO_INIT_ONES ? ones : zeros, n_bytes, NULL));
     ZERO_TRY(write_master(engine, at, buffers, n));
     ZERO_TRY(write_moments(engine, at, zeros, zeros, n_bytes));
-    return zero_device_synchronize(engine->device);
+    return zero_device_synchronize(device);
 }
 
 zero_status_t zero_init_parameters(zero_engine_t *engine)
 {
     ZERO_REQUIRE(engine);
-    ZERO_TRY(zero_engine_check_no_step(engine, "zero_init_parameters"));
-    ZERO_TRY(quiet(engine, "zero_init_parameters"));
+    ZERO_TRY(zero_update_check_no_step(engine->update, "zero_init_parameters"));
+    ZERO_TRY(quiesce(engine, "zero_init_parameters"));
     ZERO_TRY(write_all(engine, false, init_run, NULL));
     return zero_set_adam_step(engine, 0);
 }
@@ -342,11 +363,11 @@ typedef struct get_request {
 } get_request_t;
 
 static zero_status_t get_run(zero_engine_t *engine, zero_tensor_t tensor, const zero_span_t *run,
-                             const zero_adam_segment_t *at, chunk_buffers_t *buffers, void *user)
+                             const zero_adam_segment_t *at, run_buffers_t *buffers, void *user)
 {
     const get_request_t *request = user;
-    zero_device_t *device = engine->device;
-    float *master = buffers->host, *m = master + CHUNK_ELEMS, *v = m + CHUNK_ELEMS;
+    zero_device_t *device = engine->context.device;
+    float *master = buffers->host, *m = master + RUN_ELEMS, *v = m + RUN_ELEMS;
     size_t n = run->n_elems, n_bytes = n * sizeof(float);
     ZERO_TRY(read_master(engine, at, buffers, n));
     ZERO_TRY(zero_device_copy(device, m, m_at(engine, at), n_bytes, NULL));
@@ -360,10 +381,10 @@ zero_status_t zero_get_state(zero_engine_t *engine, zero_chunk_fn visit, void *u
 {
     get_request_t request = {.visit = visit, .user = user};
     ZERO_REQUIRE(engine);
-    ZERO_TRY(zero_engine_check_between_steps(engine, "zero_get_state"));
+    ZERO_TRY(zero_update_check_between_steps(engine->update, "zero_get_state"));
     ZERO_REQUIRE(visit);
     ZERO_TRY(zero_engine_check_weights(engine, "zero_get_state"));
-    ZERO_TRY(zero_offload_finish_update(engine)); /* hosted state may be on its way */
-    ZERO_TRY(zero_device_synchronize(engine->device));
+    ZERO_TRY(zero_offload_finish_update(engine->offload)); /* offloaded state may still be being copied */
+    ZERO_TRY(zero_device_synchronize(engine->context.device));
     return for_each_run(engine, true, get_run, &request);
 }

@@ -1,19 +1,50 @@
-/* update.c - the end of a step: global norm, clipping, AdamW on what this rank holds, new weights to everyone.
+/* update.c - the end of a step: global norm, clipping, AdamW on what this rank holds, new weights to every rank.
  *
  * What must hold: every rank computes the same norm from the same numbers in the same order, so every rank clips, skips
- * and scales alike; weights change only when the norm is finite; nobody's shard is rewritten while a peer may still
- * read it (the fence before the update) and nobody reads it before it is whole (the fence in
- * zero_engine_publish_params). All of it is decided on the device: the host learns the outcome in zero_step_wait, when
- * the next step may long be queued.
+ * and scales alike. Weights change only if the norm is finite. A shard is rewritten only when no peer may still read it
+ * (the fence before the update), and read only when it is complete (the fence in zero_parameters_publish). All of it is
+ * decided on the device: the host learns the result in zero_update_wait, when the next step may long be queued.
  */
+#include "zero/engine/update.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "zero/engine/engine.h"
 #include "base/log.h"
+#include "zero/runtime/addresses.h"
 
-/* ---- what AdamW walks over ---- */
+#define MAX_STEPS_IN_FLIGHT 2
+/* Those, and the one before the oldest: its end is the oldest's beginning. */
+#define N_STEPS_TIMED (MAX_STEPS_IN_FLIGHT + 1)
+
+struct zero_update {
+    zero_context_t *context;
+    zero_offload_t *offload;
+    zero_parameters_t *parameters;
+    zero_gradients_t *gradients;
+
+    size_t n_segments;       /* of this rank's state on the device: in private memory, at plan.segments */
+    size_t n_early_segments; /* the first of them: of the early units (parameters.h) */
+    zero_step_rules_t rules;
+    /* MAX_STEPS_IN_FLIGHT, in pinned host memory. The device writes them itself: a copy would queue behind offload's.
+     */
+    zero_step_outcome_t *outcomes;
+
+    uint32_t notice;                       /* zero_set_notice's */
+    uint32_t notices[MAX_STEPS_IN_FLIGHT]; /* being copied to the window */
+    uint32_t notice_in_window;
+
+    struct {
+        zero_event_t began, ended;
+        bool follows;       /* queued while the step before was under way: it began when that ended */
+    } timed[N_STEPS_TIMED]; /* step n at n % N_STEPS_TIMED */
+
+    uint64_t n_steps_waited;
+    uint64_t adam_step; /* updates so far, as of the last step waited for */
+};
+
+/* ---- what AdamW updates ---- */
 
 static int by_state(const void *a, const void *b)
 {
@@ -21,72 +52,61 @@ static int by_state(const void *a, const void *b)
     return (at_a > at_b) - (at_a < at_b);
 }
 
-/* One segment a tensor whose state is on the device; padding between tensors belongs to none and stays zero. Returns
- * how many. */
-static size_t build_segments(const zero_engine_t *engine, zero_adam_segment_t *segments)
+/* Writes one segment per tensor whose state is on the device, and returns how many. Padding between tensors is in none
+ * of them and stays zero. */
+static size_t build_segments(const zero_context_t *context, zero_adam_segment_t *segments)
 {
     size_t n = 0;
-    for (zero_tensor_t t = 0; t < engine->model->n_tensors; t++)
-        if (!zero_offload_has(engine, engine->model->tensors[t].owner))
-            n += zero_engine_segment(engine, t, &segments[n]);
+    for (zero_tensor_t t = 0; t < context->model->n_tensors; t++)
+        if (!zero_plan_is_offloaded(&context->plan, context->model->tensors[t].owner))
+            n += zero_context_segment(context, t, &segments[n]);
     qsort(segments, n, sizeof *segments, by_state);
     return n;
 }
 
-/* The units that the next pass asks for at once: where others transfer meanwhile, they are updated first. */
-static zero_unit_t count_early_units(const zero_engine_t *engine)
+/* Returns where the state of the early units ends. */
+static uint64_t early_end(const zero_update_t *update)
 {
-    zero_unit_t n_on_device = engine->plan.host.first;
-    if (!engine->overlapped || !engine->plan.stage.shard_state)
-        return 0;
-    /* Any int from 0 is a prefetch, so prefetch + 1 may overflow. */
-    return engine->config.prefetch < n_on_device ? engine->config.prefetch + 1 : n_on_device;
+    const zero_context_t *context = update->context;
+    zero_unit_t n_early = zero_parameters_n_early_units(update->parameters);
+    return n_early < context->layout.n_units ? context->layout.units[n_early].shard_offset : context->plan.state_elems;
 }
 
-/* Where their state ends. */
-static uint64_t early_end(const zero_engine_t *engine)
+static zero_status_t create_segments(zero_update_t *update)
 {
-    zero_unit_t n_units = engine->n_early_units;
-    return n_units < engine->layout.n_units ? engine->layout.units[n_units].shard_offset : engine->plan.state_elems;
-}
-
-static zero_step_scratch_t *scratch(const zero_engine_t *engine)
-{
-    return zero_engine_private(engine, engine->plan.step_scratch);
-}
-
-const float *zero_loss_scale(const zero_engine_t *engine)
-{
-    return engine ? &scratch(engine)->state.loss_scale : NULL;
-}
-
-/* From the host, outside steps. */
-static zero_status_t set_step_state(zero_engine_t *engine, const zero_step_state_t *state)
-{
-    ZERO_TRY(zero_device_synchronize(engine->device));
-    ZERO_TRY(zero_device_copy(engine->device, &scratch(engine)->state, state, sizeof *state, engine->gather_stream));
-    return zero_device_synchronize(engine->device);
-}
-
-zero_status_t zero_engine_prepare_steps(zero_engine_t *engine)
-{
-    zero_adam_segment_t *segments = calloc((size_t)engine->model->n_tensors, sizeof *segments);
+    const zero_context_t *context = update->context;
+    zero_adam_segment_t *segments = calloc((size_t)context->model->n_tensors, sizeof *segments);
     if (!segments)
-        return zero_fail(ZERO_ERROR_MEMORY, "no memory for %d segments", engine->model->n_tensors);
-    engine->n_segments = build_segments(engine, segments);
-    engine->n_early_units = count_early_units(engine);
-    while (engine->n_early_segments < engine->n_segments &&
-           segments[engine->n_early_segments].state < early_end(engine))
-        engine->n_early_segments++;
-    zero_status_t status = zero_device_copy(engine->device, zero_engine_private(engine, engine->plan.segments),
-                                            segments, engine->n_segments * sizeof *segments, NULL);
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory for %d segments", context->model->n_tensors);
+    update->n_segments = build_segments(context, segments);
+    while (update->n_early_segments < update->n_segments &&
+           segments[update->n_early_segments].state < early_end(update))
+        update->n_early_segments++;
+    zero_status_t status = zero_device_copy(context->device, zero_context_private(context, context->plan.segments),
+                                            segments, update->n_segments * sizeof *segments, NULL);
     if (status == ZERO_OK)
-        status = zero_device_synchronize(engine->device);
+        status = zero_device_synchronize(context->device);
     free(segments);
-    ZERO_TRY(status);
-    const zero_config_t *config = &engine->config;
+    return status;
+}
+
+/* ---- creating ---- */
+
+/* Writes the step's state from the host, outside steps. */
+static zero_status_t write_state(zero_update_t *update, const zero_step_state_t *state)
+{
+    const zero_context_t *context = update->context;
+    zero_step_scratch_t *scratch = zero_context_step_scratch(context);
+    ZERO_TRY(zero_device_synchronize(context->device));
+    ZERO_TRY(zero_device_copy(context->device, &scratch->state, state, sizeof *state, context->streams.gather));
+    return zero_device_synchronize(context->device);
+}
+
+static zero_status_t create_rules(zero_update_t *update)
+{
+    const zero_config_t *config = &update->context->config;
     bool is_fp16 = config->dtype == ZERO_FP16;
-    engine->rules = (zero_step_rules_t){
+    update->rules = (zero_step_rules_t){
         .beta1 = config->beta1,
         .beta2 = config->beta2,
         .eps = config->eps,
@@ -95,175 +115,243 @@ zero_status_t zero_engine_prepare_steps(zero_engine_t *engine)
         .loss_scale_window = (uint32_t)config->loss_scale_window,
         .loss_scale_hysteresis = (uint32_t)config->loss_scale_hysteresis,
     };
-    return set_step_state(engine, &(zero_step_state_t){.loss_scale = is_fp16 ? config->initial_loss_scale : 1.0f});
+    return write_state(update, &(zero_step_state_t){.loss_scale = is_fp16 ? config->initial_loss_scale : 1.0f});
+}
+
+static zero_status_t create_events(zero_update_t *update)
+{
+    zero_device_t *device = update->context->device;
+    for (int i = 0; i < N_STEPS_TIMED; i++) {
+        ZERO_TRY(device->ops->event_create(device, true, &update->timed[i].began));
+        ZERO_TRY(device->ops->event_create(device, true, &update->timed[i].ended));
+    }
+    return ZERO_OK;
+}
+
+zero_status_t zero_update_create(zero_context_t *context, zero_offload_t *offload, zero_parameters_t *parameters,
+                                 zero_gradients_t *gradients, zero_update_t **update)
+{
+    zero_device_t *device = context->device;
+    zero_status_t status;
+    void *outcomes;
+    zero_update_t *made = calloc(1, sizeof *made);
+    if (!made)
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory for an engine");
+    made->context = context;
+    made->offload = offload;
+    made->parameters = parameters;
+    made->gradients = gradients;
+    ZERO_TRY_GOTO(device->ops->host_alloc(device, MAX_STEPS_IN_FLIGHT * sizeof *made->outcomes, &outcomes), fail);
+    made->outcomes = outcomes;
+    ZERO_TRY_GOTO(create_events(made), fail);
+    ZERO_TRY_GOTO(create_segments(made), fail);
+    ZERO_TRY_GOTO(create_rules(made), fail);
+    *update = made;
+    return ZERO_OK;
+fail:
+    zero_update_destroy(made);
+    return status;
+}
+
+void zero_update_destroy(zero_update_t *update)
+{
+    if (!update)
+        return;
+    zero_device_t *device = update->context->device;
+    for (int i = 0; i < N_STEPS_TIMED; i++) {
+        device->ops->event_destroy(device, update->timed[i].began);
+        device->ops->event_destroy(device, update->timed[i].ended);
+    }
+    if (update->outcomes)
+        device->ops->host_free(device, update->outcomes);
+    free(update);
 }
 
 /* ---- the step ---- */
 
-void zero_set_notice(zero_engine_t *engine, uint32_t notice)
+const float *zero_update_loss_scale(const zero_update_t *update)
 {
-    if (engine)
-        engine->notice = notice;
+    return &zero_context_step_scratch(update->context)->state.loss_scale;
 }
 
-/* Only when it is another than before: it costs a step nothing. */
-static zero_status_t write_notice(zero_engine_t *engine, uint32_t *in_window, zero_stream_t stream)
+void zero_update_set_notice(zero_update_t *update, uint32_t notice)
 {
-    uint32_t *leaving = &engine->notices[engine->step % ZERO_MAX_STEPS_IN_FLIGHT];
-    if (engine->notice == engine->notice_in_window)
+    update->notice = notice;
+}
+
+/* Copies the notice only if it has changed, so that most steps need no copy. */
+static zero_status_t write_notice(zero_update_t *update, uint32_t *in_window, zero_stream_t stream)
+{
+    uint32_t *copied = &update->notices[update->context->progress.step % MAX_STEPS_IN_FLIGHT];
+    if (update->notice == update->notice_in_window)
         return ZERO_OK;
-    *leaving = engine->notice_in_window = engine->notice;
-    return zero_device_copy(engine->device, in_window, leaving, sizeof *leaving, stream);
+    *copied = update->notice_in_window = update->notice;
+    return zero_device_copy(update->context->device, in_window, copied, sizeof *copied, stream);
 }
 
-/* This rank's sum of squares, what all must agree upon, its loss and notice into the window, for all ranks to read;
- * then all ranks' here, in rank order. The fence between the two also says that every rank has gathered what it wanted
- * of this step's weights. */
-static zero_status_t all_gather_contributions(zero_engine_t *engine, float lr, const double *local_loss,
+/* Writes this rank's sum of squares, loss, notice and what ranks must agree on to the window, and gathers all ranks',
+ * in rank order. The fence between the two also says that every rank has gathered what it needed of this step's
+ * weights. */
+static zero_status_t all_gather_contributions(zero_update_t *update, float lr, const double *local_loss,
                                               zero_stream_t stream)
 {
-    zero_device_t *device = engine->device;
-    uint64_t offset = engine->plan.contribution;
-    zero_contribution_t *mine = (void *)((unsigned char *)engine->window.local + offset);
-    const zero_agreed_t agreed = {.calls = engine->comm->paired, .lr = lr};
-    ZERO_TRY(device->kernels->contribute(zero_engine_private(engine, engine->plan.partials), engine->n_partials,
-                                         &agreed, mine, stream));
-    ZERO_TRY(zero_device_copy(device, &mine->loss, local_loss ? local_loss : &scratch(engine)->no_loss,
-                              sizeof mine->loss, stream));
-    ZERO_TRY(write_notice(engine, &mine->notice, stream));
-    ZERO_TRY(zero_engine_fence(engine, stream));
-    return engine->comm->ops->all_gather(engine->comm, ZERO_LANE_STEP, &engine->window, offset, 0,
-                                         zero_engine_private(engine, engine->plan.contributions), sizeof *mine, stream);
+    zero_context_t *context = update->context;
+    zero_device_t *device = context->device;
+    zero_comm_t *comm = context->comm;
+    const zero_arena_plan_t *plan = &context->plan;
+    zero_contribution_t *mine = (void *)zero_context_window(context, plan->contribution);
+    const zero_agreed_t agreed = {.calls = comm->paired, .lr = lr};
+    ZERO_TRY(device->kernels->contribute(zero_context_private(context, plan->partials),
+                                         zero_gradients_n_partials(update->gradients), &agreed, mine, stream));
+    ZERO_TRY(zero_device_copy(device, &mine->loss,
+                              local_loss ? local_loss : &zero_context_step_scratch(context)->no_loss, sizeof mine->loss,
+                              stream));
+    ZERO_TRY(write_notice(update, &mine->notice, stream));
+    ZERO_TRY(zero_streams_fence(context, stream));
+    return comm->ops->all_gather(comm, ZERO_LANE_STEP, &context->window, plan->contribution, 0,
+                                 zero_context_private(context, plan->contributions), sizeof *mine, stream);
 }
 
-/* AdamW over segments first, first + 1 ..., which lie in [begin, end) of the state. */
-static zero_status_t update_range(zero_engine_t *engine, size_t first, size_t n_segments, uint64_t begin, uint64_t end,
+/* Runs AdamW over segments first, first + 1 ..., which lie in [begin, end) of the state. */
+static zero_status_t update_range(zero_update_t *update, size_t first, size_t n_segments, uint64_t begin, uint64_t end,
                                   zero_stream_t stream)
 {
-    const zero_config_t *config = &engine->config;
-    const zero_adam_segment_t *segments = zero_engine_private(engine, engine->plan.segments);
+    const zero_context_t *context = update->context;
+    const zero_arena_plan_t *plan = &context->plan;
+    zero_dtype_t dtype = context->config.dtype;
+    const zero_adam_segment_t *segments = zero_context_private(context, plan->segments);
     zero_adam_t adam = {
-        .param_dtype = config->dtype,
-        .param = zero_engine_params(engine),
-        .master_lo = config->dtype == ZERO_FP32 ? NULL : zero_engine_private(engine, engine->plan.low),
-        .m = zero_engine_private(engine, engine->plan.m),
-        .v = zero_engine_private(engine, engine->plan.v),
-        .grad = zero_engine_reduced_grads(engine),
+        .param_dtype = dtype,
+        .param = zero_context_params(context),
+        .master_lo = dtype == ZERO_FP32 ? NULL : zero_context_private(context, plan->master_lo),
+        .m = zero_context_private(context, plan->m),
+        .v = zero_context_private(context, plan->v),
+        .grad = zero_context_reduced_grads(context),
         .segments = segments + first,
         .n_segments = n_segments,
         .state_begin = begin,
         .state_end = end,
-        .scalars = &scratch(engine)->scalars,
+        .scalars = &zero_context_step_scratch(context)->scalars,
     };
-    return n_segments > 0 ? engine->device->kernels->adam(&adam, stream) : ZERO_OK;
+    return n_segments > 0 ? context->device->kernels->adam(&adam, stream) : ZERO_OK;
 }
 
-static zero_status_t update(zero_engine_t *engine, zero_stream_t stream)
+static zero_status_t update_all(zero_update_t *update, zero_stream_t stream)
 {
-    size_t n_early = engine->n_early_segments;
-    uint64_t split = early_end(engine);
-    ZERO_TRY(update_range(engine, 0, n_early, 0, split, stream));
-    if (engine->n_early_units > 0)
-        ZERO_TRY(zero_engine_publish_early(engine, stream));
-    return update_range(engine, n_early, engine->n_segments - n_early, split, engine->plan.state_elems, stream);
+    size_t n_early = update->n_early_segments;
+    uint64_t split = early_end(update);
+    ZERO_TRY(update_range(update, 0, n_early, 0, split, stream));
+    if (zero_parameters_n_early_units(update->parameters) > 0)
+        ZERO_TRY(zero_parameters_publish_early(update->parameters, stream));
+    return update_range(update, n_early, update->n_segments - n_early, split, update->context->plan.state_elems,
+                        stream);
 }
 
-zero_status_t zero_engine_begin_step(zero_engine_t *engine, zero_stream_t stream)
+zero_status_t zero_update_begin_step(zero_update_t *update, zero_stream_t stream)
 {
-    int at = (int)(engine->step % ZERO_N_STEPS_TIMED);
-    engine->timed[at].follows = engine->step > engine->n_steps_waited;
-    zero_timeline_set_in_step(engine->timeline, true);
-    return engine->device->ops->event_record(engine->device, engine->timed[at].began, stream);
+    zero_context_t *context = update->context;
+    int at = (int)(context->progress.step % N_STEPS_TIMED);
+    update->timed[at].follows = context->progress.step > update->n_steps_waited;
+    zero_timeline_set_in_step(context->streams.timeline, true);
+    return context->device->ops->event_record(context->device, update->timed[at].began, stream);
 }
 
-static zero_status_t check_step(const zero_engine_t *engine, float lr)
+static zero_status_t check_step(const zero_update_t *update, float lr)
 {
-    if (engine->in_pass || engine->micro_step != engine->config.micro_steps)
-        return zero_fail(ZERO_ERROR_ORDER, "zero_step after %d of %d micro-steps%s", engine->micro_step,
-                         engine->config.micro_steps, engine->in_pass ? ", inside a pass" : "");
-    if (engine->step - engine->n_steps_waited == ZERO_MAX_STEPS_IN_FLIGHT)
+    const zero_progress_t *progress = &update->context->progress;
+    int micro_steps = update->context->config.micro_steps;
+    if (progress->in_pass || progress->micro_step != micro_steps)
+        return zero_fail(ZERO_ERROR_ORDER, "zero_step after %d of %d micro-steps%s", progress->micro_step, micro_steps,
+                         progress->in_pass ? ", inside a pass" : "");
+    if (progress->step - update->n_steps_waited == MAX_STEPS_IN_FLIGHT)
         return zero_fail(ZERO_ERROR_ORDER, "zero_step with %d results unread: call zero_step_wait",
-                         ZERO_MAX_STEPS_IN_FLIGHT);
+                         MAX_STEPS_IN_FLIGHT);
     if (!isfinite(lr))
         return zero_fail(ZERO_ERROR_ARGUMENT, "zero_step: a learning rate of %g would be in every weight", (double)lr);
     return ZERO_OK;
 }
 
-zero_status_t zero_step(zero_engine_t *engine, float lr, const double *local_loss, zero_stream_t stream)
+zero_status_t zero_update_step(zero_update_t *update, float lr, const double *local_loss, zero_stream_t stream)
 {
-    ZERO_REQUIRE(engine);
-    zero_device_t *device = engine->device;
-    int in_flight = (int)(engine->step % ZERO_MAX_STEPS_IN_FLIGHT), span;
-    zero_step_scratch_t *on_device = scratch(engine);
-    ZERO_TRY(check_step(engine, lr));
-    zero_engine_enter_step(engine, lr);
+    zero_context_t *context = update->context;
+    zero_progress_t *progress = &context->progress;
+    zero_device_t *device = context->device;
+    zero_step_scratch_t *scratch = zero_context_step_scratch(context);
+    zero_step_outcome_t *outcome = &update->outcomes[progress->step % MAX_STEPS_IN_FLIGHT];
+    int span;
+    ZERO_TRY(check_step(update, lr));
+    zero_context_enter_step(context, lr);
 
-    ZERO_TRY(zero_engine_finish_reductions(engine, stream));
-    if (engine->overlapped && !engine->plan.stage.shard_state) {
-        ZERO_TRY(zero_engine_record(engine, engine->reduced_grads_ready, engine->gather_stream));
-        ZERO_TRY(zero_engine_compute_wait(engine, -1, engine->reduced_grads_ready, stream));
-    }
-    ZERO_TRY(all_gather_contributions(engine, lr, local_loss, stream));
-    ZERO_TRY(zero_engine_begin_span(engine, ZERO_WORK_UPDATE, -1, stream, &span));
-    ZERO_TRY(device->kernels->decide_step(&engine->rules, lr, zero_engine_private(engine, engine->plan.contributions),
-                                          engine->comm->size, &on_device->state, &on_device->scalars,
-                                          &engine->outcomes[in_flight], stream));
-    if (engine->offload)
-        ZERO_TRY(zero_offload_update(engine, stream));
-    ZERO_TRY(update(engine, stream));
-    ZERO_TRY(zero_timeline_end(engine->timeline, span, stream));
-    ZERO_TRY(zero_engine_publish_params(engine, stream));
-    ZERO_TRY(device->ops->event_record(device, engine->timed[engine->step % ZERO_N_STEPS_TIMED].ended, stream));
-    zero_timeline_set_in_step(engine->timeline, false);
-    engine->step++;
-    engine->micro_step = 0;
+    ZERO_TRY(zero_gradients_finish(update->gradients, stream));
+    ZERO_TRY(all_gather_contributions(update, lr, local_loss, stream));
+    ZERO_TRY(zero_streams_begin_span(context, ZERO_WORK_UPDATE, -1, stream, &span));
+    ZERO_TRY(device->kernels->decide_step(&update->rules, lr,
+                                          zero_context_private(context, context->plan.contributions),
+                                          context->comm->size, &scratch->state, &scratch->scalars, outcome, stream));
+    ZERO_TRY(zero_offload_update(update->offload, stream));
+    ZERO_TRY(update_all(update, stream));
+    ZERO_TRY(zero_streams_end_span(context, span, stream));
+    ZERO_TRY(zero_parameters_publish(update->parameters, stream));
+    ZERO_TRY(device->ops->event_record(device, update->timed[progress->step % N_STEPS_TIMED].ended, stream));
+    zero_timeline_set_in_step(context->streams.timeline, false);
+    progress->step++;
+    progress->micro_step = 0;
     return ZERO_OK;
 }
 
-/* What the device compared, since the host did not wait: with the same numbers on every rank. */
-static zero_status_t check_agreed(const zero_engine_t *engine, const zero_step_outcome_t *outcome)
+/* ---- its result ---- */
+
+/* Fails with the same numbers on every rank if the ranks' calls differed. The device compared them, since the host did
+ * not wait. */
+static zero_status_t check_agreed(const zero_update_t *update, const zero_step_outcome_t *outcome)
 {
-    unsigned long long step = engine->n_steps_waited;
+    unsigned long long step = update->n_steps_waited;
+    uint32_t engine = update->context->engine_number;
     if (outcome->odd_rank == 0)
         return ZERO_OK;
     if (outcome->odd_lr)
         return zero_fail_alike(ZERO_ERROR_MISMATCH,
                                "ranks call different things: rank %u is in zero_step(engine %u, step %llu, lr %.9g), "
                                "rank 0 is in zero_step(engine %u, step %llu, lr %.9g); nothing was updated",
-                               outcome->odd_rank, engine->number, step, (double)outcome->lr_of_odd, engine->number,
-                               step, (double)outcome->lr);
+                               outcome->odd_rank, engine, step, (double)outcome->lr_of_odd, engine, step,
+                               (double)outcome->lr);
     return zero_fail_alike(
         ZERO_ERROR_MISMATCH,
         "ranks call different things: rank %u came to zero_step(engine %u, step %llu) by other calls "
         "than rank 0 (zero_begin, zero_acquire, zero_grad_ready): another pass, unit or micro-step; "
         "nothing was updated",
-        outcome->odd_rank, engine->number, step);
+        outcome->odd_rank, engine, step);
 }
 
-zero_status_t zero_step_wait(zero_engine_t *engine, zero_step_result_t *result)
+/* Waits for the oldest step that has not been waited for, and measures how long it took. */
+static zero_status_t await_step(zero_update_t *update, double *step_ms)
 {
-    ZERO_REQUIRE(engine);
-    ZERO_REQUIRE(result);
-    int in_flight = (int)(engine->n_steps_waited % ZERO_MAX_STEPS_IN_FLIGHT);
-    int at = (int)(engine->n_steps_waited % ZERO_N_STEPS_TIMED),
-        before = (at + ZERO_N_STEPS_TIMED - 1) % ZERO_N_STEPS_TIMED;
-    zero_event_t begin = engine->timed[at].follows ? engine->timed[before].ended : engine->timed[at].began;
-    zero_event_t end = engine->timed[at].ended;
-    double exposed_ms, step_ms;
+    zero_context_t *context = update->context;
+    zero_device_t *device = context->device;
+    int at = (int)(update->n_steps_waited % N_STEPS_TIMED), before = (at + N_STEPS_TIMED - 1) % N_STEPS_TIMED;
+    zero_event_t begin = update->timed[at].follows ? update->timed[before].ended : update->timed[at].began;
+    zero_event_t end = update->timed[at].ended;
     char what[32];
-    if (engine->step == engine->n_steps_waited)
+    snprintf(what, sizeof what, "step %llu", (unsigned long long)update->n_steps_waited + 1);
+    ZERO_TRY(zero_device_await(device, context->host_comm, end, what));
+    return device->ops->event_elapsed_ms(device, begin, end, step_ms);
+}
+
+zero_status_t zero_update_wait(zero_update_t *update, zero_step_result_t *result)
+{
+    zero_context_t *context = update->context;
+    const zero_step_outcome_t *outcome = &update->outcomes[update->n_steps_waited % MAX_STEPS_IN_FLIGHT];
+    double exposed_ms, step_ms;
+    if (context->progress.step == update->n_steps_waited)
         return zero_fail(ZERO_ERROR_ORDER, "zero_step_wait without an unread step");
-    snprintf(what, sizeof what, "step %llu", (unsigned long long)engine->n_steps_waited + 1);
-    ZERO_TRY(zero_device_await(engine->device, engine->host_comm, end, what));
-    ZERO_TRY(engine->device->ops->event_elapsed_ms(engine->device, begin, end, &step_ms));
-    engine->n_steps_waited++;
-    ZERO_TRY(zero_timeline_harvest(engine->timeline, engine->n_steps_waited, &exposed_ms));
-    const zero_step_outcome_t *outcome = &engine->outcomes[in_flight];
-    engine->adam_step = outcome->adam_step;
-    engine->stats.exposed_comm_ms += exposed_ms;
-    ZERO_TRY(check_agreed(engine, outcome));
+    ZERO_TRY(await_step(update, &step_ms));
+    update->n_steps_waited++;
+    ZERO_TRY(zero_timeline_harvest(context->streams.timeline, update->n_steps_waited, &exposed_ms));
+    update->adam_step = outcome->adam_step;
+    context->stats.exposed_comm_ms += exposed_ms;
+    ZERO_TRY(check_agreed(update, outcome));
     *result = (zero_step_result_t){
-        .step = engine->n_steps_waited,
+        .step = update->n_steps_waited,
         .loss = outcome->loss,
         .grad_norm = outcome->grad_norm,
         .loss_scale = outcome->loss_scale,
@@ -272,7 +360,7 @@ zero_status_t zero_step_wait(zero_engine_t *engine, zero_step_result_t *result)
         .step_ms = step_ms,
         .exposed_comm_ms = exposed_ms,
     };
-    if (outcome->skipped_in_row >= (uint32_t)engine->config.max_skipped_steps)
+    if (outcome->skipped_in_row >= (uint32_t)context->config.max_skipped_steps)
         return zero_fail_alike(
             ZERO_ERROR_NONFINITE,
             "step %llu: gradients were not finite %u steps in a row; lower the learning rate or look "
@@ -281,48 +369,57 @@ zero_status_t zero_step_wait(zero_engine_t *engine, zero_step_result_t *result)
     return ZERO_OK;
 }
 
-uint64_t zero_get_adam_step(const zero_engine_t *engine)
-{
-    return engine ? engine->adam_step : 0;
-}
+/* ---- between steps ---- */
 
-zero_status_t zero_engine_check_between_steps(const zero_engine_t *engine, const char *call)
+zero_status_t zero_update_check_between_steps(const zero_update_t *update, const char *call)
 {
-    if (engine->in_pass || engine->micro_step != 0)
+    if (update->context->progress.in_pass || update->context->progress.micro_step != 0)
         return zero_fail(ZERO_ERROR_ORDER, "%s inside a step: finish it first", call);
     return ZERO_OK;
 }
 
-zero_status_t zero_engine_check_no_step(const zero_engine_t *engine, const char *call)
+zero_status_t zero_update_check_no_step(const zero_update_t *update, const char *call)
 {
-    ZERO_TRY(zero_engine_check_between_steps(engine, call));
-    if (engine->step != engine->n_steps_waited)
+    ZERO_TRY(zero_update_check_between_steps(update, call));
+    if (update->context->progress.step != update->n_steps_waited)
         return zero_fail(ZERO_ERROR_ORDER, "%s with a step under way: call zero_step_wait first", call);
     return ZERO_OK;
 }
 
-zero_status_t zero_engine_get_step_state(zero_engine_t *engine, const char *call, zero_step_state_t *state)
+uint64_t zero_update_n_steps(const zero_update_t *update)
 {
-    ZERO_TRY(zero_engine_check_no_step(engine, call));
-    ZERO_TRY(zero_device_synchronize(engine->device));
-    ZERO_TRY(zero_device_copy(engine->device, state, &scratch(engine)->state, sizeof *state, engine->gather_stream));
-    return zero_device_synchronize(engine->device);
+    return update->n_steps_waited;
 }
 
-zero_status_t zero_engine_set_step_state(zero_engine_t *engine, uint64_t step, const zero_step_state_t *state)
+uint64_t zero_update_adam_step(const zero_update_t *update)
 {
-    ZERO_TRY(zero_engine_check_no_step(engine, "zero_load"));
-    engine->step = engine->n_steps_waited = step;
-    engine->adam_step = state->adam_step;
-    return set_step_state(engine, state);
+    return update->adam_step;
 }
 
-zero_status_t zero_set_adam_step(zero_engine_t *engine, uint64_t adam_step)
+zero_status_t zero_update_get_state(zero_update_t *update, const char *call, zero_step_state_t *state)
+{
+    const zero_context_t *context = update->context;
+    const zero_step_scratch_t *scratch = zero_context_step_scratch(context);
+    ZERO_TRY(zero_update_check_no_step(update, call));
+    ZERO_TRY(zero_device_synchronize(context->device));
+    ZERO_TRY(zero_device_copy(context->device, state, &scratch->state, sizeof *state, context->streams.gather));
+    return zero_device_synchronize(context->device);
+}
+
+zero_status_t zero_update_set_state(zero_update_t *update, const char *call, uint64_t n_steps,
+                                    const zero_step_state_t *state)
+{
+    ZERO_TRY(zero_update_check_no_step(update, call));
+    update->context->progress.step = update->n_steps_waited = n_steps;
+    update->adam_step = state->adam_step;
+    return write_state(update, state);
+}
+
+zero_status_t zero_update_set_adam_step(zero_update_t *update, uint64_t adam_step)
 {
     zero_step_state_t state;
-    ZERO_REQUIRE(engine);
-    ZERO_TRY(zero_engine_get_step_state(engine, "zero_set_adam_step", &state));
+    ZERO_TRY(zero_update_get_state(update, "zero_set_adam_step", &state));
     state.adam_step = adam_step;
-    engine->adam_step = adam_step;
-    return set_step_state(engine, &state);
+    update->adam_step = adam_step;
+    return write_state(update, &state);
 }

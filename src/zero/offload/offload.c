@@ -1,56 +1,55 @@
-/* offload.c - what both ways of updating hosted state share: where it lies, gradients on their way out, who waits. */
+/* offload.c - what both backends share: host memory, gradients on their way out, and waiting for an update. */
 #include "zero/offload/offload.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "zero/offload/host_cores.h"
-#include "zero/device/host_memory.h"
 #include "base/log.h"
+#include "zero/device/host_memory.h"
+#include "zero/offload/host_cores.h"
 #include "zero/offload/offload_backend.h"
+#include "zero/runtime/addresses.h"
 
-/* ---- places ---- */
+/* ---- addresses ---- */
 
-void *zero_offload_host_at(const zero_engine_t *engine, uint64_t offset)
+void *zero_offload_host_at(const zero_offload_t *offload, uint64_t offset)
 {
-    return engine->offload->host + offset;
+    return offload->host + offset;
 }
 
-bool zero_offload_has(const zero_engine_t *engine, zero_unit_t unit)
+zero_event_t zero_offload_grads_left(const zero_offload_t *offload, zero_unit_t unit)
 {
-    return unit >= engine->plan.host.first;
+    return offload->grads_left[zero_plan_offloaded_grads(&offload->context->plan, unit)];
 }
 
-zero_event_t zero_offload_grads_left(const zero_engine_t *engine, zero_unit_t unit)
+zero_host_address_t zero_offload_address(const zero_offload_t *offload, uint64_t state)
 {
-    return engine->offload->grads_left[zero_plan_offloaded_grads(&engine->plan, unit)];
-}
-
-zero_host_address_t zero_offload_address(const zero_engine_t *engine, uint64_t state)
-{
-    const zero_host_plan_t *host = &engine->plan.host;
-    uint64_t at = state - engine->plan.state_elems;
-    zero_dtype_t dtype = engine->config.dtype;
-    unsigned char *params = zero_offload_host_at(engine, host->params), *low = zero_offload_host_at(engine, host->low);
+    const zero_arena_plan_t *plan = &offload->context->plan;
+    const zero_host_plan_t *host = &plan->host;
+    zero_dtype_t dtype = offload->context->config.dtype;
+    uint64_t at = state - plan->state_elems;
+    unsigned char *params = zero_offload_host_at(offload, host->params);
+    unsigned char *master_lo = zero_offload_host_at(offload, host->master_lo);
     return (zero_host_address_t){
         .param = host->update == ZERO_OFFLOAD_UPDATE_HOST ? params + at * zero_dtype_size(dtype) : NULL,
-        .low = dtype == ZERO_FP32 ? NULL : low + at * zero_master_lo_size(dtype),
-        .m = (float *)zero_offload_host_at(engine, host->m) + at,
-        .v = (float *)zero_offload_host_at(engine, host->v) + at,
+        .master_lo = dtype == ZERO_FP32 ? NULL : master_lo + at * zero_master_lo_size(dtype),
+        .m = (float *)zero_offload_host_at(offload, host->m) + at,
+        .v = (float *)zero_offload_host_at(offload, host->v) + at,
     };
 }
 
-/* The first hosted element whose gradient is sent. */
-static uint64_t first_sent(const zero_engine_t *engine)
+/* Returns the first offloaded element whose gradient is sent. */
+static uint64_t first_sent(const zero_offload_t *offload)
 {
-    zero_unit_t unit = engine->plan.host.first_sent;
-    return unit < engine->layout.n_units ? engine->offload->units[unit].begin : engine->plan.host.n_elems;
+    const zero_host_plan_t *host = &offload->context->plan.host;
+    return host->first_sent < offload->context->layout.n_units ? offload->units[host->first_sent].begin : host->n_elems;
 }
 
-float *zero_offload_host_grads(const zero_engine_t *engine, uint64_t offloaded_elem)
+float *zero_offload_host_grads(const zero_offload_t *offload, uint64_t offloaded_elem)
 {
-    return (float *)zero_offload_host_at(engine, engine->plan.host.grads) + (offloaded_elem - first_sent(engine));
+    float *grads = zero_offload_host_at(offload, offload->context->plan.host.grads);
+    return grads + (offloaded_elem - first_sent(offload));
 }
 
 /* Parts of a unit are cut at multiples of this, so that no two threads write to one cache line. */
@@ -63,15 +62,16 @@ uint64_t zero_offload_part_begin(uint64_t begin, uint64_t end, int part, int n_p
     return at < end ? at : end;
 }
 
-size_t zero_offload_segments(const zero_engine_t *engine, zero_unit_t unit, uint64_t from, uint64_t to,
+size_t zero_offload_segments(const zero_offload_t *offload, zero_unit_t unit, uint64_t from, uint64_t to,
                              zero_adam_segment_t *segments)
 {
+    const zero_context_t *context = offload->context;
     size_t n = 0;
-    for (zero_tensor_t t = 0; t < engine->model->n_tensors; t++) {
+    for (zero_tensor_t t = 0; t < context->model->n_tensors; t++) {
         zero_adam_segment_t whole;
-        if (engine->model->tensors[t].owner != unit || !zero_engine_segment(engine, t, &whole))
+        if (context->model->tensors[t].owner != unit || !zero_context_segment(context, t, &whole))
             continue;
-        uint64_t whole_begin = whole.state - engine->plan.state_elems, whole_end = whole_begin + whole.n_elems;
+        uint64_t whole_begin = whole.state - context->plan.state_elems, whole_end = whole_begin + whole.n_elems;
         uint64_t begin = whole_begin > from ? whole_begin : from, end = whole_end < to ? whole_end : to;
         if (begin < end)
             segments[n++] = (zero_adam_segment_t){.n_elems = end - begin,
@@ -83,57 +83,59 @@ size_t zero_offload_segments(const zero_engine_t *engine, zero_unit_t unit, uint
     return n;
 }
 
-/* ---- building ---- */
+/* ---- creating ---- */
 
-static zero_status_t prepare_units(zero_engine_t *engine)
+static zero_status_t create_units(zero_offload_t *offload)
 {
-    zero_offload_t *offload = engine->offload;
-    offload->units = calloc((size_t)engine->layout.n_units, sizeof *offload->units);
+    const zero_arena_plan_t *plan = &offload->context->plan;
+    const zero_layout_t *layout = &offload->context->layout;
+    offload->units = calloc((size_t)layout->n_units, sizeof *offload->units);
     if (!offload->units)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for offload's tables");
-    for (zero_unit_t unit = engine->plan.host.first; unit < engine->layout.n_units; unit++) {
-        zero_offloaded_unit_t *hosted = &offload->units[unit];
-        hosted->begin = engine->layout.units[unit].shard_offset - engine->plan.state_elems;
-        hosted->end = hosted->begin + engine->layout.units[unit].shard_elems;
+    for (zero_unit_t unit = plan->host.first; unit < layout->n_units; unit++) {
+        zero_offloaded_unit_t *offloaded = &offload->units[unit];
+        offloaded->begin = layout->units[unit].shard_offset - plan->state_elems;
+        offloaded->end = offloaded->begin + layout->units[unit].shard_elems;
     }
     return ZERO_OK;
 }
 
-/* Each thread writes what it will update: pages then lie near it, and all of them near the device. */
+/* Writes, in each thread, what that thread will update: its pages are then near it, and all of them near the device. */
 static void touch_part(void *args, int item, int part, int n_parts)
 {
-    const zero_engine_t *engine = args;
-    const zero_host_plan_t *host = &engine->plan.host;
-    const zero_offloaded_unit_t *unit = &engine->offload->units[host->first + item];
-    uint64_t from = zero_offload_part_begin(unit->begin, unit->end, part, n_parts);
-    uint64_t n = zero_offload_part_begin(unit->begin, unit->end, part + 1, n_parts) - from;
-    zero_host_address_t place = zero_offload_address(engine, engine->plan.state_elems + from);
-    zero_dtype_t dtype = engine->config.dtype;
-    memset(place.m, 0, n * sizeof *place.m);
-    memset(place.v, 0, n * sizeof *place.v);
-    if (place.low)
-        memset(place.low, 0, n * zero_master_lo_size(dtype));
-    if (place.param)
-        memset(place.param, 0, n * zero_dtype_size(dtype));
-    if (host->first + item >= host->first_sent)
-        memset(zero_offload_host_grads(engine, from), 0, n * sizeof(float));
+    const zero_offload_t *offload = args;
+    const zero_arena_plan_t *plan = &offload->context->plan;
+    zero_unit_t unit = plan->host.first + item;
+    const zero_offloaded_unit_t *offloaded = &offload->units[unit];
+    uint64_t from = zero_offload_part_begin(offloaded->begin, offloaded->end, part, n_parts);
+    uint64_t n = zero_offload_part_begin(offloaded->begin, offloaded->end, part + 1, n_parts) - from;
+    zero_host_address_t address = zero_offload_address(offload, plan->state_elems + from);
+    zero_dtype_t dtype = offload->context->config.dtype;
+    memset(address.m, 0, n * sizeof *address.m);
+    memset(address.v, 0, n * sizeof *address.v);
+    if (address.master_lo)
+        memset(address.master_lo, 0, n * zero_master_lo_size(dtype));
+    if (address.param)
+        memset(address.param, 0, n * zero_dtype_size(dtype));
+    if (unit >= plan->host.first_sent)
+        memset(zero_offload_host_grads(offload, from), 0, n * sizeof(float));
 }
 
-static zero_status_t create_memory(zero_engine_t *engine, const cpu_set_t *cores)
+static zero_status_t create_memory(zero_offload_t *offload, const cpu_set_t *cores)
 {
-    zero_offload_t *offload = engine->offload;
-    zero_device_t *device = engine->device;
-    uint64_t n_bytes = engine->plan.memory.pinned_bytes;
-    int n_items = engine->layout.n_units - engine->plan.host.first;
-    int n_threads = zero_host_cores_n_threads(cores, engine->config.offload_threads, engine->host_comm->local_size);
+    zero_context_t *context = offload->context;
+    zero_device_t *device = context->device;
+    uint64_t n_bytes = context->plan.memory.pinned_bytes;
+    int n_items = context->layout.n_units - context->plan.host.first;
+    int n_threads = zero_host_cores_n_threads(cores, context->config.offload_threads, context->host_comm->local_size);
     void *host;
-    ZERO_TRY(prepare_units(engine));
+    ZERO_TRY(create_units(offload));
     ZERO_TRY(zero_host_map(n_bytes, &host));
     offload->host = host;
     ZERO_TRY(zero_host_pool_create(cores, n_threads, n_items, &offload->pool));
-    zero_host_pool_start(offload->pool, n_items, touch_part, engine);
+    zero_host_pool_start(offload->pool, n_items, touch_part, offload);
     zero_host_pool_await(offload->pool, n_items - 1);
-    if (engine->plan.host.update == ZERO_OFFLOAD_UPDATE_DEVICE) {
+    if (context->plan.host.update == ZERO_OFFLOAD_UPDATE_DEVICE) {
         zero_host_pool_destroy(offload->pool);
         offload->pool = NULL;
     }
@@ -141,105 +143,129 @@ static zero_status_t create_memory(zero_engine_t *engine, const cpu_set_t *cores
     return ZERO_OK;
 }
 
-/* The host's update: one line, and one more where ranks seem to be bound to far less than the machine has, as mpirun
- * binds two. */
-static void say_where(const zero_engine_t *engine, const cpu_set_t *cores)
+/* Logs the threads of the host's update, and warns if ranks seem to be bound to far less than the machine has: mpirun
+ * binds two ranks to one core each. */
+static void log_threads(const zero_offload_t *offload, const cpu_set_t *cores)
 {
-    int n_threads = zero_host_pool_n_threads(engine->offload->pool);
+    const zero_comm_t *comm = offload->context->host_comm;
+    int n_threads = zero_host_pool_n_threads(offload->pool);
     long n_cores = CPU_COUNT(cores), n_processors = sysconf(_SC_NPROCESSORS_ONLN);
-    if (engine->host_comm->rank > 0)
+    if (comm->rank > 0)
         return;
     zero_log(ZERO_LOG_INFO, "offload: each rank updates with %d thread%s, %s", n_threads, n_threads == 1 ? "" : "s",
              n_cores > 0 ? "bound to its share of the cores near its device" : "which are not bound");
-    if (n_cores > 0 && 4 * n_cores * engine->host_comm->local_size < n_processors)
-        zero_log(ZERO_LOG_WARNING,
-                 "offload: rank 0 may use %ld core%s of a machine with %ld processors: where mpirun bound it to them, "
-                 "--bind-to none lets it have its share",
-                 n_cores, n_cores == 1 ? "" : "s", n_processors);
+    if (n_cores > 0 && 4 * n_cores * comm->local_size < n_processors)
+        zero_log(
+            ZERO_LOG_WARNING,
+            "offload: rank 0 may use only %ld core%s of a machine with %ld processors: if mpirun bound it to them, "
+            "--bind-to none gives it its share",
+            n_cores, n_cores == 1 ? "" : "s", n_processors);
 }
 
-zero_status_t zero_offload_reserve(zero_engine_t *engine)
+static zero_status_t find_cores(const zero_context_t *context, cpu_set_t *cores)
 {
-    zero_device_t *device = engine->device;
-    zero_comm_t *comm = engine->host_comm;
-    cpu_set_t cores;
+    zero_device_t *device = context->device;
     char address[32];
-    if (engine->plan.host.first == engine->layout.n_units)
-        return ZERO_OK;
     bool has_address = device->ops->pci_address && device->ops->pci_address(device, address, sizeof address);
-    ZERO_TRY(zero_host_cores_find(comm, has_address ? address : NULL, &cores));
-    if (engine->config.offload_threads > CPU_COUNT(&cores))
-        zero_host_cores_add_siblings(&cores);
-    ZERO_TRY(zero_comm_agree(comm, zero_host_check_share(engine->plan.memory.pinned_bytes, comm->local_size,
-                                                         (double)engine->config.offload_ram, zero_host_ram_bytes())));
-    engine->offload = calloc(1, sizeof *engine->offload);
-    zero_status_t status =
-        engine->offload ? create_memory(engine, &cores) : zero_fail(ZERO_ERROR_MEMORY, "no memory for offload");
-    ZERO_TRY(zero_comm_agree(comm, status));
-    if (engine->plan.host.update == ZERO_OFFLOAD_UPDATE_HOST)
-        say_where(engine, &cores);
+    ZERO_TRY(zero_host_cores_find(context->host_comm, has_address ? address : NULL, cores));
+    if (context->config.offload_threads > CPU_COUNT(cores))
+        zero_host_cores_add_siblings(cores);
     return ZERO_OK;
 }
 
-bool zero_offload_is_held_up(const zero_engine_t *engine)
+zero_status_t zero_offload_create(zero_context_t *context, zero_offload_t **offload)
 {
-    return engine->offload && engine->device->ops->host_pin && !engine->offload->is_pinned;
+    zero_comm_t *comm = context->host_comm;
+    cpu_set_t cores;
+    *offload = NULL;
+    if (context->plan.host.first == context->layout.n_units)
+        return ZERO_OK;
+    ZERO_TRY(find_cores(context, &cores));
+    ZERO_TRY(zero_comm_agree(comm, zero_host_check_share(context->plan.memory.pinned_bytes, comm->local_size,
+                                                         (double)context->config.offload_ram, zero_host_ram_bytes())));
+    zero_status_t status = ZERO_OK;
+    zero_offload_t *made = calloc(1, sizeof *made);
+    if (made)
+        made->context = context;
+    else
+        status = zero_fail(ZERO_ERROR_MEMORY, "no memory for offload");
+    status = zero_comm_agree(comm, made ? create_memory(made, &cores) : status);
+    if (status != ZERO_OK) {
+        zero_offload_destroy(made);
+        return status;
+    }
+    if (context->plan.host.update == ZERO_OFFLOAD_UPDATE_HOST)
+        log_threads(made, &cores);
+    *offload = made;
+    return ZERO_OK;
 }
 
-static void warn_of_pages(const zero_engine_t *engine)
+bool zero_offload_blocks_host(const zero_offload_t *offload)
 {
-    if (!zero_offload_is_held_up(engine))
+    return offload && offload->context->device->ops->host_pin && !offload->is_pinned;
+}
+
+static void warn_if_not_pinned(const zero_offload_t *offload)
+{
+    if (!zero_offload_blocks_host(offload))
         return;
     zero_log(ZERO_LOG_WARNING,
-             "offload goes on with memory that is not pinned, whose copies are slow and hold up the host: %.2f GiB "
+             "offload goes on with memory that is not pinned, whose copies are slow and block the host: %.2f GiB "
              "could not be pinned. Raise the limit of locked memory (ulimit -l unlimited; in containers "
              "--ulimit memlock=-1) or the container's memory, or take a smaller offload_ratio",
-             (double)engine->plan.memory.pinned_bytes / (1024.0 * 1024.0 * 1024.0));
+             (double)offload->context->plan.memory.pinned_bytes / (1024.0 * 1024.0 * 1024.0));
 }
 
-static zero_status_t create_queues(zero_engine_t *engine)
+static zero_status_t create_streams(zero_offload_t *offload)
 {
-    zero_offload_t *offload = engine->offload;
-    zero_device_t *device = engine->device;
+    const zero_context_t *context = offload->context;
+    zero_device_t *device = context->device;
     zero_stream_t *const streams[] = {&offload->out_stream, &offload->update_stream, &offload->in_stream};
-    zero_event_t *const events[] = {&offload->grads_reduced, &offload->grads_home, &offload->decided};
+    zero_event_t *const events[] = {&offload->grads_reduced, &offload->grads_sent, &offload->decided};
     for (size_t i = 0; i < 3; i++) {
         ZERO_TRY(device->ops->stream_create(device, true, streams[i]));
         ZERO_TRY(device->ops->event_create(device, false, events[i]));
     }
     for (int i = 0; i < ZERO_N_OFFLOADED_GRADS; i++)
         ZERO_TRY(device->ops->event_create(device, false, &offload->grads_left[i]));
-    for (zero_unit_t unit = engine->plan.host.first; unit < engine->layout.n_units; unit++)
+    for (zero_unit_t unit = context->plan.host.first; unit < context->layout.n_units; unit++)
         ZERO_TRY(device->ops->event_create(device, false, &offload->units[unit].arrived));
     return ZERO_OK;
 }
 
-zero_status_t zero_offload_create(zero_engine_t *engine)
+zero_status_t zero_offload_prepare(zero_offload_t *offload)
 {
-    static const zero_offload_backend_t *const ways[] = {
+    static const zero_offload_backend_t *const backends[] = {
         [ZERO_OFFLOAD_UPDATE_DEVICE] = &zero_offload_by_device, [ZERO_OFFLOAD_UPDATE_HOST] = &zero_offload_by_host};
-    if (!engine->offload)
+    if (!offload)
         return ZERO_OK;
-    warn_of_pages(engine);
-    engine->offload->way = ways[engine->plan.host.update];
-    ZERO_TRY(create_queues(engine));
-    return engine->offload->way->create(engine);
+    warn_if_not_pinned(offload);
+    offload->backend = backends[offload->context->plan.host.update];
+    ZERO_TRY(create_streams(offload));
+    return offload->backend->create(offload);
 }
 
-void zero_offload_destroy(zero_engine_t *engine)
+zero_status_t zero_offload_start(zero_offload_t *offload, const zero_user_block_t *blocks)
 {
-    zero_offload_t *offload = engine->offload;
-    zero_device_t *device = engine->device;
+    if (!offload || !offload->backend->start)
+        return ZERO_OK;
+    return zero_comm_agree(offload->context->host_comm, offload->backend->start(offload, blocks));
+}
+
+void zero_offload_destroy(zero_offload_t *offload)
+{
     if (!offload)
         return;
-    if (offload->way)
-        offload->way->destroy(engine);
-    for (zero_unit_t unit = 0; offload->units && unit < engine->layout.n_units; unit++)
+    zero_context_t *context = offload->context;
+    zero_device_t *device = context->device;
+    if (offload->backend)
+        offload->backend->destroy(offload);
+    for (zero_unit_t unit = 0; offload->units && unit < context->layout.n_units; unit++)
         device->ops->event_destroy(device, offload->units[unit].arrived);
     for (int i = 0; i < ZERO_N_OFFLOADED_GRADS; i++)
         device->ops->event_destroy(device, offload->grads_left[i]);
     device->ops->event_destroy(device, offload->grads_reduced);
-    device->ops->event_destroy(device, offload->grads_home);
+    device->ops->event_destroy(device, offload->grads_sent);
     device->ops->event_destroy(device, offload->decided);
     device->ops->stream_destroy(device, offload->out_stream);
     device->ops->stream_destroy(device, offload->update_stream);
@@ -247,81 +273,75 @@ void zero_offload_destroy(zero_engine_t *engine)
     zero_host_pool_destroy(offload->pool);
     if (offload->is_pinned)
         device->ops->host_unpin(device, offload->host);
-    zero_host_unmap(offload->host, engine->plan.memory.pinned_bytes);
+    zero_host_unmap(offload->host, context->plan.memory.pinned_bytes);
     free(offload->units);
     free(offload);
-    engine->offload = NULL;
 }
 
 /* ---- a step ---- */
 
-zero_status_t zero_offload_send_grads(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
+zero_status_t zero_offload_send_grads(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream)
 {
-    zero_offload_t *offload = engine->offload;
-    zero_device_t *device = engine->device;
-    if (offload->way->begin)
-        ZERO_TRY(offload->way->begin(engine));
-    if (unit < engine->plan.host.first_sent)
+    zero_device_t *device = offload->context->device;
+    if (offload->backend->grads_reduced)
+        ZERO_TRY(offload->backend->grads_reduced(offload));
+    if (unit < offload->context->plan.host.first_sent)
         return ZERO_OK;
     ZERO_TRY(device->ops->event_record(device, offload->grads_reduced, stream));
     ZERO_TRY(device->ops->stream_wait(device, offload->out_stream, offload->grads_reduced));
-    ZERO_TRY(offload->way->send_grads(engine, unit));
-    ZERO_TRY(device->ops->event_record(device, zero_offload_grads_left(engine, unit), offload->out_stream));
-    return device->ops->event_record(device, offload->grads_home, offload->out_stream);
+    ZERO_TRY(offload->backend->send_grads(offload, unit));
+    ZERO_TRY(device->ops->event_record(device, zero_offload_grads_left(offload, unit), offload->out_stream));
+    return device->ops->event_record(device, offload->grads_sent, offload->out_stream);
 }
 
-zero_status_t zero_offload_await_grads(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
+zero_status_t zero_offload_await_grads(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream)
 {
-    return engine->device->ops->stream_wait(engine->device, stream, zero_offload_grads_left(engine, unit));
+    zero_device_t *device = offload->context->device;
+    return device->ops->stream_wait(device, stream, zero_offload_grads_left(offload, unit));
 }
 
-zero_status_t zero_offload_start(zero_engine_t *engine)
+zero_status_t zero_offload_lend_activations(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream)
 {
-    if (!engine->offload || !engine->offload->way->start)
+    return offload && offload->backend->lend ? offload->backend->lend(offload, unit, stream) : ZERO_OK;
+}
+
+zero_status_t zero_offload_reclaim_activations(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream)
+{
+    return offload && offload->backend->reclaim ? offload->backend->reclaim(offload, unit, stream) : ZERO_OK;
+}
+
+zero_status_t zero_offload_update(zero_offload_t *offload, zero_stream_t stream)
+{
+    if (!offload)
         return ZERO_OK;
-    return zero_comm_agree(engine->host_comm, engine->offload->way->start(engine));
-}
-
-zero_status_t zero_offload_lend_activations(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
-{
-    return engine->offload && engine->offload->way->lend ? engine->offload->way->lend(engine, unit, stream) : ZERO_OK;
-}
-
-zero_status_t zero_offload_reclaim_activations(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
-{
-    return engine->offload && engine->offload->way->take_back ? engine->offload->way->take_back(engine, unit, stream)
-                                                              : ZERO_OK;
-}
-
-zero_status_t zero_offload_update(zero_engine_t *engine, zero_stream_t stream)
-{
-    zero_offload_t *offload = engine->offload;
-    ZERO_TRY(engine->device->ops->event_record(engine->device, offload->decided, stream));
-    ZERO_TRY(offload->way->update(engine));
-    for (zero_unit_t unit = engine->plan.host.first; unit < engine->layout.n_units; unit++)
+    zero_context_t *context = offload->context;
+    ZERO_TRY(context->device->ops->event_record(context->device, offload->decided, stream));
+    ZERO_TRY(offload->backend->update(offload));
+    for (zero_unit_t unit = context->plan.host.first; unit < context->layout.n_units; unit++)
         offload->units[unit].is_new = true;
     return ZERO_OK;
 }
 
-static zero_status_t reach(zero_engine_t *engine, zero_unit_t unit)
+static zero_status_t queue_up_to(zero_offload_t *offload, zero_unit_t unit)
 {
-    return engine->offload->way->reach ? engine->offload->way->reach(engine, unit) : ZERO_OK;
+    return offload->backend->queue_up_to ? offload->backend->queue_up_to(offload, unit) : ZERO_OK;
 }
 
-zero_status_t zero_offload_finish_update(zero_engine_t *engine)
+zero_status_t zero_offload_finish_update(zero_offload_t *offload)
 {
-    return engine->offload ? reach(engine, engine->layout.n_units - 1) : ZERO_OK;
+    return offload ? queue_up_to(offload, offload->context->layout.n_units - 1) : ZERO_OK;
 }
 
-zero_status_t zero_offload_await_params(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream, bool *is_new)
+zero_status_t zero_offload_await_params(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream, bool *is_new)
 {
-    zero_offloaded_unit_t *hosted = &engine->offload->units[unit];
-    *is_new = hosted->is_new;
-    if (!hosted->is_new)
+    zero_context_t *context = offload->context;
+    zero_offloaded_unit_t *offloaded = &offload->units[unit];
+    *is_new = offloaded->is_new;
+    if (!offloaded->is_new)
         return ZERO_OK;
-    hosted->is_new = false;
-    ZERO_TRY(reach(engine, unit));
-    if (!engine->overlapped) /* compute itself stands still */
-        return zero_engine_compute_wait(engine, unit, hosted->arrived, stream);
-    return engine->device->ops->stream_wait(engine->device, stream, hosted->arrived);
+    offloaded->is_new = false;
+    ZERO_TRY(queue_up_to(offload, unit));
+    if (!context->streams.overlapped) /* then `stream` computes, and the wait is exposed */
+        return zero_streams_compute_wait(context, unit, offloaded->arrived, stream);
+    return context->device->ops->stream_wait(context->device, stream, offloaded->arrived);
 }

@@ -1,66 +1,70 @@
-/* offload_backend.h - within offload: what the two ways of updating hosted state share, and the table in which they
- * differ.
+/* offload_backend.h - within offload: what the two backends that update offloaded state share, and the table in which
+ * they differ.
  *
- * offload.c holds the block of host memory and the streams, and sends gradients out; update_on_host.c updates with the
- * CPU, update_on_device.c with the device. Both update hosted units in forward order and record `arrived` of each.
+ * offload.c has the block of host memory and the streams, and copies gradients out; update_on_host.c updates with the
+ * CPU, update_on_device.c with the device. Both update units in forward order and record each unit's `arrived`.
  */
 #ifndef ZERO_OFFLOAD_BACKEND_H
 #define ZERO_OFFLOAD_BACKEND_H
 
-#include "zero/engine/engine.h"
 #include "zero/offload/host_pool.h"
+#include "zero/offload/offload.h"
 
 typedef struct zero_offloaded_unit {
-    uint64_t begin, end;  /* this rank's shard, among hosted elements */
-    zero_event_t arrived; /* its parameters in the window are the new ones */
-    bool is_new;          /* no gather has come after that yet */
+    uint64_t begin, end;  /* this rank's shard, among offloaded elements */
+    zero_event_t arrived; /* its new parameters are in the window */
+    bool is_new;          /* no gather has been queued after that yet */
 } zero_offloaded_unit_t;
 
-/* NULL: nothing is to be done. */
+/* NULL: there is nothing to do. */
 typedef struct zero_offload_backend {
-    zero_status_t (*create)(zero_engine_t *engine); /* engine->offload is whole but for backend_state */
-    zero_status_t (*start)(zero_engine_t *engine);  /* before the first pass: all memory is there */
-    void (*destroy)(zero_engine_t *engine);         /* backend_state may be NULL */
-    /* A unit's sums are whole in the step's last micro-step: called for each. */
-    zero_status_t (*begin)(zero_engine_t *engine);
-    /* They are to leave for where the update looks for them: in out_stream. */
-    zero_status_t (*send_grads)(zero_engine_t *engine, zero_unit_t unit);
-    /* offload->decided stands in the caller's stream: starts the update. */
-    zero_status_t (*update)(zero_engine_t *engine);
-    /* `arrived` of all units up to this one must have been recorded. */
-    zero_status_t (*reach)(zero_engine_t *engine, zero_unit_t unit);
+    zero_status_t (*create)(zero_offload_t *offload); /* all is there but backend_state */
+    /* Before the first pass: all memory is there. */
+    zero_status_t (*start)(zero_offload_t *offload, const zero_user_block_t *blocks);
+    void (*destroy)(zero_offload_t *offload); /* backend_state may be NULL */
+    /* A unit's gradients have been reduced in the step's last micro-step: called for each unit. */
+    zero_status_t (*grads_reduced)(zero_offload_t *offload);
+    /* Queues, in out_stream, the copy of a unit's reduced gradients to where the update looks for them. */
+    zero_status_t (*send_grads)(zero_offload_t *offload, zero_unit_t unit);
+    /* Starts the update: offload->decided has been recorded in the caller's stream. */
+    zero_status_t (*update)(zero_offload_t *offload);
+    /* Queues what it takes until `arrived` of all units up to this one has been recorded. */
+    zero_status_t (*queue_up_to)(zero_offload_t *offload, zero_unit_t unit);
     /* As zero_offload_lend_activations, zero_offload_reclaim_activations. */
-    zero_status_t (*lend)(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
-    zero_status_t (*take_back)(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
+    zero_status_t (*lend)(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream);
+    zero_status_t (*reclaim)(zero_offload_t *offload, zero_unit_t unit, zero_stream_t stream);
 } zero_offload_backend_t;
 
 extern const zero_offload_backend_t zero_offload_by_host, zero_offload_by_device;
 
 struct zero_offload {
-    const zero_offload_backend_t *way;
-    void *backend_state;    /* the way's own */
-    zero_host_pool_t *pool; /* the host's update alone keeps it once memory is touched */
-    unsigned char *host;    /* by plan.host: pinned, where the device has it so */
+    zero_context_t *context;
+    const zero_offload_backend_t *backend;
+    void *backend_state;
+    zero_host_pool_t *pool; /* kept for the host's update alone, once memory has been touched */
+    unsigned char *host;    /* laid out by plan.host; pinned if the device can pin it */
     bool is_pinned;
-    zero_offloaded_unit_t *units; /* by unit; those below plan.host.first are unused */
+    zero_offloaded_unit_t *units; /* by unit; those before plan.host.first are unused */
     zero_stream_t out_stream, update_stream, in_stream;
-    zero_event_t grads_reduced; /* in the caller's stream: the last unit's */
-    zero_event_t
-        grads_left[ZERO_N_OFFLOADED_GRADS]; /* by zero_plan_offloaded_grads's place: nobody needs them any more */
-    zero_event_t grads_home;                /* in out_stream: all that were sent */
-    zero_event_t decided;                   /* in the caller's stream */
+    zero_event_t grads_reduced;                      /* in the caller's stream: the last unit's */
+    zero_event_t grads_left[ZERO_N_OFFLOADED_GRADS]; /* by zero_plan_offloaded_grads: what was there is not needed */
+    zero_event_t grads_sent;                         /* in out_stream: all that were sent */
+    zero_event_t decided;                            /* in the caller's stream */
 };
 
-void *zero_offload_host_at(const zero_engine_t *engine, uint64_t offset);
-/* Where the gradient of a hosted element goes, and those behind it in its unit, which is one whose sums are sent. */
-float *zero_offload_host_grads(const zero_engine_t *engine, uint64_t offloaded_elem);
-zero_event_t zero_offload_grads_left(const zero_engine_t *engine, zero_unit_t unit);
+void *zero_offload_host_at(const zero_offload_t *offload, uint64_t offset);
+/* Returns where the gradients of an offloaded element, and those behind it in its unit, go on the host. The unit is one
+ * whose gradients are sent. */
+float *zero_offload_host_grads(const zero_offload_t *offload, uint64_t offloaded_elem);
+/* Returns the event behind which the unit's reduced gradients may be overwritten. */
+zero_event_t zero_offload_grads_left(const zero_offload_t *offload, zero_unit_t unit);
 
-/* Where the part before ends, and `part` begins, of elements [begin, end) that n_parts threads share. */
+/* Returns where `part` begins, of n_parts threads that share elements [begin, end); part n_parts begins at `end`. */
 uint64_t zero_offload_part_begin(uint64_t begin, uint64_t end, int part, int n_parts);
-/* What AdamW walks over of hosted elements [from, to) of a unit, in ascending order: state and grad count hosted
- * elements, param is the place in the window. Returns how many, at most one a tensor of the unit. */
-size_t zero_offload_segments(const zero_engine_t *engine, zero_unit_t unit, uint64_t from, uint64_t to,
+/* Writes what AdamW updates of offloaded elements [from, to) of a unit, in ascending order: state and grad count
+ * offloaded elements, param is relative to the parameters in the window. Returns how many, at most one per tensor of
+ * the unit. */
+size_t zero_offload_segments(const zero_offload_t *offload, zero_unit_t unit, uint64_t from, uint64_t to,
                              zero_adam_segment_t *segments);
 
 #endif

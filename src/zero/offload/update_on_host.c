@@ -1,18 +1,19 @@
-/* update_on_host.c - the CPU updates hosted state where it lies: threads of our own, bound near the device
- * (host_pool.h), walk over all units at once, and a call in update_stream awaits each; its new parameters then go to
- * the device in in_stream, under the forward pass of the units before it.
+/* update_on_host.c - the CPU updates offloaded state in host memory: threads bound near the device (host_pool.h) go
+ * through all units, and a host call in update_stream waits for each unit. Its new parameters are then copied to the
+ * device in in_stream, under the forward pass of the units before it.
  *
- * The host keeps a copy of the parameters, which the device only receives. */
+ * The host keeps a copy of the parameters; the device only receives them. */
 #include <stdlib.h>
 
 #include "base/log.h"
 #include "zero/offload/offload_backend.h"
+#include "zero/runtime/addresses.h"
 
-/* A unit, as the pool walks over it. */
+/* One unit, for the pool. */
 typedef struct item {
     zero_host_pool_t *pool;
-    int number;        /* units in forward order */
-    zero_event_t done; /* in update_stream: the host has new parameters */
+    int number;        /* in forward order */
+    zero_event_t done; /* in update_stream: the host has its new parameters */
 } item_t;
 
 typedef struct host_backend {
@@ -24,99 +25,104 @@ typedef struct host_backend {
     zero_adam_t *parts;            /* [n_items][threads] */
 } host_backend_t;
 
-static host_backend_t *backend_of(const zero_engine_t *engine)
+static host_backend_t *backend_of(const zero_offload_t *offload)
 {
-    return engine->offload->backend_state;
+    return offload->backend_state;
 }
 
-/* ---- building: who updates what ---- */
+/* ---- creating: which thread updates what ---- */
 
-static zero_adam_t part_of(const zero_engine_t *engine, zero_unit_t unit, int part, zero_adam_segment_t *segments)
+static zero_adam_t part_of(const zero_offload_t *offload, zero_unit_t unit, int part, zero_adam_segment_t *segments)
 {
-    const zero_host_plan_t *host = &engine->plan.host;
-    const zero_offloaded_unit_t *hosted = &engine->offload->units[unit];
-    int n_parts = zero_host_pool_n_threads(engine->offload->pool);
-    uint64_t from = zero_offload_part_begin(hosted->begin, hosted->end, part, n_parts);
-    uint64_t to = zero_offload_part_begin(hosted->begin, hosted->end, part + 1, n_parts);
-    size_t n_segments = zero_offload_segments(engine, unit, from, to, segments);
+    const zero_host_plan_t *host = &offload->context->plan.host;
+    zero_dtype_t dtype = offload->context->config.dtype;
+    const zero_offloaded_unit_t *offloaded = &offload->units[unit];
+    int n_parts = zero_host_pool_n_threads(offload->pool);
+    uint64_t from = zero_offload_part_begin(offloaded->begin, offloaded->end, part, n_parts);
+    uint64_t to = zero_offload_part_begin(offloaded->begin, offloaded->end, part + 1, n_parts);
+    size_t n_segments = zero_offload_segments(offload, unit, from, to, segments);
     for (size_t i = 0; i < n_segments; i++)
         segments[i].param = segments[i].state;
     return (zero_adam_t){
-        .param_dtype = engine->config.dtype,
-        .param = zero_offload_host_at(engine, host->params),
-        .master_lo = engine->config.dtype == ZERO_FP32 ? NULL : zero_offload_host_at(engine, host->low),
-        .m = zero_offload_host_at(engine, host->m),
-        .v = zero_offload_host_at(engine, host->v),
-        .grad = zero_offload_host_at(engine, host->grads),
+        .param_dtype = dtype,
+        .param = zero_offload_host_at(offload, host->params),
+        .master_lo = dtype == ZERO_FP32 ? NULL : zero_offload_host_at(offload, host->master_lo),
+        .m = zero_offload_host_at(offload, host->m),
+        .v = zero_offload_host_at(offload, host->v),
+        .grad = zero_offload_host_at(offload, host->grads),
         .segments = segments,
         .n_segments = n_segments,
-        .scalars = zero_offload_host_at(engine, host->scalars),
+        .scalars = zero_offload_host_at(offload, host->scalars),
     };
 }
 
-static zero_status_t create(zero_engine_t *engine)
+static zero_status_t create(zero_offload_t *offload)
 {
-    zero_unit_t first = engine->plan.host.first;
-    host_backend_t *way = calloc(1, sizeof *way);
-    engine->offload->backend_state = way;
-    if (!way)
+    const zero_context_t *context = offload->context;
+    zero_device_t *device = context->device;
+    zero_unit_t first = context->plan.host.first;
+    host_backend_t *backend = calloc(1, sizeof *backend);
+    offload->backend_state = backend;
+    if (!backend)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for offload's tables");
-    way->kernels = zero_shard_kernels_cpu();
-    way->pool = engine->offload->pool;
-    way->n_items = engine->layout.n_units - first;
-    size_t n_threads = (size_t)zero_host_pool_n_threads(way->pool), n_parts = (size_t)way->n_items * n_threads;
-    way->items = calloc((size_t)way->n_items, sizeof *way->items);
-    way->parts = calloc(n_parts, sizeof *way->parts);
+    backend->kernels = zero_shard_kernels_cpu();
+    backend->pool = offload->pool;
+    backend->n_items = context->layout.n_units - first;
+    size_t n_threads = (size_t)zero_host_pool_n_threads(backend->pool), n_parts = (size_t)backend->n_items * n_threads;
+    backend->items = calloc((size_t)backend->n_items, sizeof *backend->items);
+    backend->parts = calloc(n_parts, sizeof *backend->parts);
     /* A cut makes one segment more. */
-    way->segments = calloc((size_t)engine->model->n_tensors + n_parts, sizeof *way->segments);
-    if (!way->items || !way->parts || !way->segments)
+    backend->segments = calloc((size_t)context->model->n_tensors + n_parts, sizeof *backend->segments);
+    if (!backend->items || !backend->parts || !backend->segments)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for offload's tables");
-    zero_adam_segment_t *segments = way->segments;
-    for (int i = 0; i < way->n_items; i++) {
-        way->items[i] = (item_t){.pool = way->pool, .number = i};
-        ZERO_TRY(engine->device->ops->event_create(engine->device, false, &way->items[i].done));
+    zero_adam_segment_t *segments = backend->segments;
+    for (int i = 0; i < backend->n_items; i++) {
+        backend->items[i] = (item_t){.pool = backend->pool, .number = i};
+        ZERO_TRY(device->ops->event_create(device, false, &backend->items[i].done));
         for (size_t part = 0; part < n_threads; part++) {
-            zero_adam_t *adam = &way->parts[(size_t)i * n_threads + part];
-            *adam = part_of(engine, first + i, (int)part, segments);
+            zero_adam_t *adam = &backend->parts[(size_t)i * n_threads + part];
+            *adam = part_of(offload, first + i, (int)part, segments);
             segments += adam->n_segments;
         }
     }
     return ZERO_OK;
 }
 
-static void destroy(zero_engine_t *engine)
+static void destroy(zero_offload_t *offload)
 {
-    host_backend_t *way = backend_of(engine);
-    if (!way)
+    host_backend_t *backend = backend_of(offload);
+    zero_device_t *device = offload->context->device;
+    if (!backend)
         return;
-    for (int i = 0; way->items && i < way->n_items; i++)
-        engine->device->ops->event_destroy(engine->device, way->items[i].done);
-    free(way->items);
-    free(way->parts);
-    free(way->segments);
-    free(way);
+    for (int i = 0; backend->items && i < backend->n_items; i++)
+        device->ops->event_destroy(device, backend->items[i].done);
+    free(backend->items);
+    free(backend->parts);
+    free(backend->segments);
+    free(backend);
 }
 
 /* ---- a step ---- */
 
-static zero_status_t send_grads(zero_engine_t *engine, zero_unit_t unit)
+static zero_status_t send_grads(zero_offload_t *offload, zero_unit_t unit)
 {
-    return zero_device_copy(engine->device, zero_offload_host_grads(engine, engine->offload->units[unit].begin),
-                            zero_engine_reduced_grads_of(engine, unit),
-                            engine->layout.units[unit].shard_elems * sizeof(float), engine->offload->out_stream);
+    const zero_context_t *context = offload->context;
+    return zero_device_copy(context->device, zero_offload_host_grads(offload, offload->units[unit].begin),
+                            zero_context_reduced_grads_of(context, unit),
+                            context->layout.units[unit].shard_elems * sizeof(float), offload->out_stream);
 }
 
 static void update_part(void *args, int item, int part, int n_parts)
 {
-    const host_backend_t *way = args;
-    (void)way->kernels->adam(&way->parts[item * n_parts + part], NULL); /* cannot fail on the CPU */
+    const host_backend_t *backend = args;
+    (void)backend->kernels->adam(&backend->parts[item * n_parts + part], NULL); /* cannot fail on the CPU */
 }
 
-/* On the host, in a thread of the device's. */
+/* These two run on the host, in a thread of the device's. */
 static void start_update(void *args)
 {
-    host_backend_t *way = args;
-    zero_host_pool_start(way->pool, way->n_items, update_part, way);
+    host_backend_t *backend = args;
+    zero_host_pool_start(backend->pool, backend->n_items, update_part, backend);
 }
 
 static void await_update(void *args)
@@ -125,42 +131,42 @@ static void await_update(void *args)
     zero_host_pool_await(item->pool, item->number);
 }
 
-/* The unit's new parameters, when the host has them: to their place in the window. */
-static zero_status_t bring_params(zero_engine_t *engine, zero_unit_t unit)
+/* Copies the unit's new parameters to the window once the host has them. */
+static zero_status_t copy_params(zero_offload_t *offload, zero_unit_t unit)
 {
-    zero_offload_t *offload = engine->offload;
-    zero_device_t *device = engine->device;
-    item_t *item = &backend_of(engine)->items[unit - engine->plan.host.first];
-    size_t size = zero_dtype_size(engine->config.dtype);
+    const zero_context_t *context = offload->context;
+    zero_device_t *device = context->device;
+    item_t *item = &backend_of(offload)->items[unit - context->plan.host.first];
+    size_t size = zero_dtype_size(context->config.dtype);
     uint64_t begin, end;
-    zero_engine_held(engine, unit, &begin, &end);
-    zero_adam_segment_t at = zero_engine_segment_at(engine, unit, begin);
+    zero_context_held(context, unit, &begin, &end);
+    zero_adam_segment_t at = zero_context_segment_at(context, unit, begin);
     ZERO_TRY(device->ops->host_call(device, offload->update_stream, await_update, item));
     ZERO_TRY(device->ops->event_record(device, item->done, offload->update_stream));
     ZERO_TRY(device->ops->stream_wait(device, offload->in_stream, item->done));
-    ZERO_TRY(zero_device_copy(device, (unsigned char *)zero_engine_params(engine) + at.param * size,
-                              zero_offload_address(engine, at.state).param, (end - begin) * size, offload->in_stream));
+    ZERO_TRY(zero_device_copy(device, (unsigned char *)zero_context_params(context) + at.param * size,
+                              zero_offload_address(offload, at.state).param, (end - begin) * size, offload->in_stream));
     return device->ops->event_record(device, offload->units[unit].arrived, offload->in_stream);
 }
 
-static zero_status_t update(zero_engine_t *engine)
+static zero_status_t update(zero_offload_t *offload)
 {
-    zero_offload_t *offload = engine->offload;
-    zero_device_t *device = engine->device;
+    const zero_context_t *context = offload->context;
+    zero_device_t *device = context->device;
     const zero_device_ops_t *ops = device->ops;
-    const zero_step_scratch_t *decision = zero_engine_private(engine, engine->plan.step_scratch);
-    host_backend_t *way = backend_of(engine);
+    const zero_adam_scalars_t *scalars = &zero_context_step_scratch(context)->scalars;
+    host_backend_t *backend = backend_of(offload);
     ZERO_TRY(ops->stream_wait(device, offload->update_stream, offload->decided));
-    ZERO_TRY(ops->stream_wait(device, offload->update_stream, offload->grads_home));
-    ZERO_TRY(zero_device_copy(device, zero_offload_host_at(engine, engine->plan.host.scalars), &decision->scalars,
-                              sizeof decision->scalars, offload->update_stream));
-    ZERO_TRY(ops->host_call(device, offload->update_stream, start_update, way));
-    for (zero_unit_t unit = engine->plan.host.first; unit < engine->layout.n_units; unit++)
-        ZERO_TRY(bring_params(engine, unit));
-    /* The next step's gradients and scalars overwrite what the host reads now, and its updates what is on its way in.
-     */
-    ZERO_TRY(ops->stream_wait(device, offload->out_stream, way->items[way->n_items - 1].done));
-    return ops->stream_wait(device, offload->update_stream, offload->units[engine->layout.n_units - 1].arrived);
+    ZERO_TRY(ops->stream_wait(device, offload->update_stream, offload->grads_sent));
+    ZERO_TRY(zero_device_copy(device, zero_offload_host_at(offload, context->plan.host.scalars), scalars,
+                              sizeof *scalars, offload->update_stream));
+    ZERO_TRY(ops->host_call(device, offload->update_stream, start_update, backend));
+    for (zero_unit_t unit = context->plan.host.first; unit < context->layout.n_units; unit++)
+        ZERO_TRY(copy_params(offload, unit));
+    /* The next step's gradients and scalars overwrite what the host reads now, and its update the parameters that are
+     * being copied in. */
+    ZERO_TRY(ops->stream_wait(device, offload->out_stream, backend->items[backend->n_items - 1].done));
+    return ops->stream_wait(device, offload->update_stream, offload->units[context->layout.n_units - 1].arrived);
 }
 
 const zero_offload_backend_t zero_offload_by_host = {

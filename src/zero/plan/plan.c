@@ -143,17 +143,17 @@ static void plan_window(zero_arena_plan_t *plan, const zero_layout_t *layout, co
     else
         plan->grads = take(bytes, memory, ZERO_MEMORY_GRADIENTS, layout->total_flat_elems * grad_size);
     if (stage->reduced_in_place)
-        plan->sums = plan->grads;
+        plan->reduced_grads = plan->grads;
     else if (!stage->shard_state)
-        plan->sums = take(bytes, memory, ZERO_MEMORY_GRADIENTS, layout->total_flat_elems * sizeof(float));
+        plan->reduced_grads = take(bytes, memory, ZERO_MEMORY_GRADIENTS, layout->total_flat_elems * sizeof(float));
     plan->contribution = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, sizeof(zero_contribution_t));
 }
 
 /* The first unit whose state is on the host: as many from the end as make up the ratio. n_units: none. */
-static zero_unit_t first_offloaded(const zero_layout_t *layout, const zero_config_t *config, zero_comm_kind_t kind)
+static zero_unit_t first_offloaded(const zero_layout_t *layout, const zero_config_t *config, zero_plan_target_t target)
 {
     zero_unit_t first = layout->n_units;
-    if (!config->offload || kind != ZERO_COMM_NCCL)
+    if (!config->offload || !target.on_gpu)
         return first;
     double ratio = config->offload_ratio == ZERO_OFFLOAD_AUTO ? 1.0 : (double)config->offload_ratio;
     double wanted = ratio * (double)layout->total_shard_elems, hosted = 0.0;
@@ -164,10 +164,10 @@ static zero_unit_t first_offloaded(const zero_layout_t *layout, const zero_confi
 
 /* What is hosted, and who updates it. */
 static void choose_offloaded(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config,
-                             zero_comm_kind_t kind)
+                             zero_plan_target_t target)
 {
     zero_host_plan_t *host = &plan->host;
-    host->first = host->first_sent = first_offloaded(layout, config, kind);
+    host->first = host->first_sent = first_offloaded(layout, config, target);
     if (host->first == layout->n_units)
         return;
     plan->state_elems = layout->units[host->first].shard_offset;
@@ -199,7 +199,7 @@ static void plan_host(zero_arena_plan_t *plan, const zero_layout_t *layout, cons
     if (on_host)
         host->params = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n * zero_dtype_size(config->dtype));
     if (config->dtype != ZERO_FP32)
-        host->low = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n * zero_master_lo_size(config->dtype));
+        host->master_lo = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n * zero_master_lo_size(config->dtype));
     host->m = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n * sizeof(float));
     host->v = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n * sizeof(float));
     host->grads = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n_sent * sizeof(float));
@@ -219,7 +219,7 @@ static uint64_t plan_offloaded_grads(zero_arena_plan_t *plan, const zero_layout_
         *at = layout->units[unit].shard_elems > *at ? layout->units[unit].shard_elems : *at;
     }
     for (int i = 0; i < ZERO_N_OFFLOADED_GRADS; i++) {
-        host->sums[i] = n_elems;
+        host->reduced_grads[i] = n_elems;
         n_elems += largest[i];
     }
     return n_elems;
@@ -239,30 +239,30 @@ static uint64_t at_most(uint64_t n, uint64_t most)
 static void plan_state_staging(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config)
 {
     const zero_host_plan_t *host = &plan->host;
-    zero_state_staging_plan_t *passing = &plan->passing;
+    zero_state_staging_plan_t *staging = &plan->state_staging;
     uint64_t *bytes = &plan->private_bytes, run = PASSING_RUN_ELEMS, largest = 0;
     zero_memory_t *memory = &plan->memory;
-    passing->grads_pass = host->first_sent < layout->n_units;
-    size_t element_bytes = zero_master_lo_size(config->dtype) + (passing->grads_pass ? 3 : 2) * sizeof(float);
+    staging->has_grads = host->first_sent < layout->n_units;
+    size_t element_bytes = zero_master_lo_size(config->dtype) + (staging->has_grads ? 3 : 2) * sizeof(float);
     if (host->update != ZERO_OFFLOAD_UPDATE_DEVICE)
         return;
     for (zero_unit_t unit = host->first; unit < layout->n_units; unit++)
         largest = at_least(largest, layout->units[unit].shard_elems);
     uint64_t n_runs = at_least(config->offload_buffer_bytes / ZERO_N_STATE_STAGING / element_bytes / run, 1);
-    passing->chunk_elems = at_most(n_runs, (largest + run - 1) / run) * run;
+    staging->chunk_elems = at_most(n_runs, (largest + run - 1) / run) * run;
     for (zero_unit_t unit = host->first; unit < layout->n_units && largest > 0; unit++)
-        passing->n_chunks += (int)((layout->units[unit].shard_elems + passing->chunk_elems - 1) / passing->chunk_elems);
-    passing->n_buffers = passing->n_chunks < ZERO_N_STATE_STAGING ? passing->n_chunks : ZERO_N_STATE_STAGING;
-    passing->buffer_bytes = passing->chunk_elems * element_bytes;
-    passing->places = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, (uint64_t)passing->n_buffers * passing->buffer_bytes);
-    passing->max_segments = (size_t)layout->n_tensors + (size_t)passing->n_chunks; /* a cut makes one more */
-    passing->segments =
-        take(bytes, memory, ZERO_MEMORY_COMMUNICATION, passing->max_segments * sizeof(zero_adam_segment_t));
+        staging->n_chunks += (int)((layout->units[unit].shard_elems + staging->chunk_elems - 1) / staging->chunk_elems);
+    staging->n_buffers = staging->n_chunks < ZERO_N_STATE_STAGING ? staging->n_chunks : ZERO_N_STATE_STAGING;
+    staging->buffer_bytes = staging->chunk_elems * element_bytes;
+    staging->buffers = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, (uint64_t)staging->n_buffers * staging->buffer_bytes);
+    staging->max_segments = (size_t)layout->n_tensors + (size_t)staging->n_chunks; /* a cut makes one more */
+    staging->segments =
+        take(bytes, memory, ZERO_MEMORY_COMMUNICATION, staging->max_segments * sizeof(zero_adam_segment_t));
 }
 
 /* A piece is half of what may lie in staging, but not so small that copies lose speed; small units transfer whole. */
 static void plan_staging(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config,
-                         zero_comm_kind_t kind)
+                         zero_plan_target_t target)
 {
     uint64_t largest = 0, size = zero_dtype_size(plan->stage.grad_dtype);
     uint64_t chunk_bytes = (uint64_t)layout->world_size * ZERO_NORM_CHUNK * size; /* of all ranks' slices */
@@ -270,16 +270,16 @@ static void plan_staging(zero_arena_plan_t *plan, const zero_layout_t *layout, c
         largest = at_least(largest, layout->units[u].shard_elems);
     plan->chunk_elems = largest;
     plan->n_staging = plan->overlapped ? ZERO_MAX_STAGING : 1;
-    if (plan->transport_reduces || zero_comm_staging_bytes(kind, layout->world_size, 1) == 0)
+    if (plan->transport_reduces || !target.needs_staging || layout->world_size == 1)
         return;
     uint64_t half = at_most(largest * (uint64_t)layout->world_size * size, config->staging_bytes) / 2;
     uint64_t least = at_most(LEAST_PIECE_BYTES, config->staging_bytes / 2);
     plan->chunk_elems = at_most(largest, at_least(at_least(half, least) / chunk_bytes, 1) * ZERO_NORM_CHUNK);
-    plan->staging_bytes = zero_comm_staging_bytes(kind, layout->world_size, plan->chunk_elems * size);
+    plan->staging_bytes = zero_comm_staging_bytes(layout->world_size, plan->chunk_elems * size);
 }
 
 static void plan_private(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config,
-                         zero_comm_kind_t kind)
+                         zero_plan_target_t target)
 {
     const zero_stage_t *stage = &plan->stage;
     uint64_t state_bytes = plan->state_elems * sizeof(float);
@@ -294,7 +294,8 @@ static void plan_private(zero_arena_plan_t *plan, const zero_layout_t *layout, c
         plan->private_reduced_grads =
             take(bytes, memory, ZERO_MEMORY_GRADIENTS, plan_offloaded_grads(plan, layout) * sizeof(float));
     if (config->dtype != ZERO_FP32)
-        plan->low = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, plan->state_elems * zero_master_lo_size(config->dtype));
+        plan->master_lo =
+            take(bytes, memory, ZERO_MEMORY_OPTIMIZER, plan->state_elems * zero_master_lo_size(config->dtype));
     plan->m = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, state_bytes);
     plan->v = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, state_bytes);
     plan_state_staging(plan, layout, config);
@@ -302,7 +303,7 @@ static void plan_private(zero_arena_plan_t *plan, const zero_layout_t *layout, c
     uint64_t n_partials = 0;
     for (int u = 0; u < layout->n_units; u++)
         n_partials += zero_norm_n_partials(layout->units[u].shard_elems);
-    plan_staging(plan, layout, config, kind);
+    plan_staging(plan, layout, config, target);
     plan->staging = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, (uint64_t)plan->n_staging * plan->staging_bytes);
     plan->partials = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, n_partials * sizeof(double));
     plan->segments =
@@ -313,12 +314,12 @@ static void plan_private(zero_arena_plan_t *plan, const zero_layout_t *layout, c
 }
 
 zero_status_t zero_arena_plan_create(const zero_model_t *model, const zero_layout_t *layout,
-                                     const zero_config_t *config, zero_comm_kind_t kind, zero_arena_plan_t *plan)
+                                     const zero_config_t *config, zero_plan_target_t target, zero_arena_plan_t *plan)
 {
     zero_status_t status;
     zero_arena_plan_t made = {.stage = zero_stage_get(config, layout->world_size)};
-    made.overlapped = config->overlap && kind == ZERO_COMM_NCCL && layout->world_size > 1;
-    made.transport_reduces = config->nccl_reduction && kind == ZERO_COMM_NCCL && layout->world_size > 1;
+    made.overlapped = config->overlap && target.on_gpu && layout->world_size > 1;
+    made.transport_reduces = config->nccl_reduction && target.on_gpu && layout->world_size > 1;
     made.unsharded_param_counts = calloc((size_t)layout->n_buffer_classes, sizeof(int));
     made.unsharded_grad_counts = calloc((size_t)layout->n_buffer_classes, sizeof(int));
     if (!made.unsharded_param_counts || !made.unsharded_grad_counts) {
@@ -334,16 +335,16 @@ zero_status_t zero_arena_plan_create(const zero_model_t *model, const zero_layou
                       fail);
         made.n_unsharded_grads = sum(made.unsharded_grad_counts, layout->n_buffer_classes);
     }
-    if (config->offload && config->stage == 0 && kind == ZERO_COMM_NCCL) {
+    if (config->offload && config->stage == 0 && target.on_gpu) {
         status = zero_fail_alike(
             ZERO_ERROR_USAGE, "offload at stage 0: there every rank holds all state, and so would every host several "
                               "times over; take stage 1, 2 or 3");
         goto fail;
     }
     made.state_elems = made.stage.shard_state ? layout->total_shard_elems : layout->total_flat_elems;
-    choose_offloaded(&made, layout, config, kind);
+    choose_offloaded(&made, layout, config, target);
     plan_window(&made, layout, config);
-    plan_private(&made, layout, config, kind);
+    plan_private(&made, layout, config, target);
     plan_host(&made, layout, config);
     *plan = made;
     return ZERO_OK;
@@ -364,7 +365,7 @@ static float ratio_from(const zero_layout_t *layout, zero_unit_t first)
 /* From the least on: one unit more may need larger buffers than it frees, so that halving could miss the first that
  * fits. */
 zero_status_t zero_plan_smallest_offload(const zero_model_t *model, const zero_layout_t *layout,
-                                         const zero_config_t *config, zero_comm_kind_t kind, uint64_t available,
+                                         const zero_config_t *config, zero_plan_target_t target, uint64_t available,
                                          float *ratio)
 {
     zero_config_t tried = *config;
@@ -372,7 +373,7 @@ zero_status_t zero_plan_smallest_offload(const zero_model_t *model, const zero_l
     for (zero_unit_t first = layout->n_units; first >= 0 && !is_within; first--) {
         zero_arena_plan_t plan;
         tried.offload_ratio = ratio_from(layout, first);
-        ZERO_TRY(zero_arena_plan_create(model, layout, &tried, kind, &plan));
+        ZERO_TRY(zero_arena_plan_create(model, layout, &tried, target, &plan));
         is_within = zero_memory_total(&plan.memory) + config->user_bytes <= available;
         zero_arena_plan_destroy(&plan);
     }
@@ -387,19 +388,24 @@ void zero_arena_plan_destroy(zero_arena_plan_t *plan)
     *plan = (zero_arena_plan_t){0};
 }
 
-zero_status_t zero_plan(const zero_model_t *model, const zero_config_t *config, zero_comm_kind_t kind, int world_size,
-                        zero_memory_t *plan)
+zero_status_t zero_plan(const zero_model_t *model, const zero_config_t *config, zero_device_type_t device,
+                        zero_comm_kind_t kind, int world_size, zero_memory_t *plan)
 {
+    zero_plan_target_t target = {.on_gpu = device != ZERO_DEVICE_CPU};
     zero_layout_t layout;
     zero_arena_plan_t arenas;
     ZERO_REQUIRE(model);
     ZERO_REQUIRE(config);
     ZERO_REQUIRE(plan);
+    if (device == ZERO_DEVICE_AUTO || (unsigned)device > ZERO_DEVICE_CUDA_SHARED)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "zero_plan: there is no plan for device type %d: resolve it first",
+                         (int)device);
     if ((unsigned)kind > ZERO_COMM_NCCL)
         return zero_fail(ZERO_ERROR_ARGUMENT, "zero_plan: there is no kind %d", (int)kind);
+    target.needs_staging = target.on_gpu || kind == ZERO_COMM_MPI;
     ZERO_TRY(zero_config_check(config));
     ZERO_TRY(zero_layout_create(model, world_size, &layout));
-    zero_status_t status = zero_arena_plan_create(model, &layout, config, kind, &arenas);
+    zero_status_t status = zero_arena_plan_create(model, &layout, config, target, &arenas);
     zero_layout_destroy(&layout);
     ZERO_TRY(status);
     *plan = arenas.memory;

@@ -79,6 +79,31 @@ START_TEST(a_long_line_is_whole_or_shows_that_it_is_cut)
 }
 END_TEST
 
+static zero_status_t half_of(int n, int *half)
+{
+    ZERO_ASSERT(n % 2 == 0);
+    *half = n / 2;
+    return ZERO_OK;
+}
+
+/* What must hold inside the library: an error with file, line and condition where it does not, nothing where it does.
+ */
+START_TEST(a_failed_assertion_is_a_status_and_a_line)
+{
+    int half = -1;
+    zero_log_set(ZERO_LOG_WARNING, on_line, NULL);
+    last_line[0] = '\0';
+    ck_assert_int_eq(half_of(6, &half), ZERO_OK);
+    ck_assert_int_eq(half, 3);
+    ck_assert_str_eq(last_line, "");
+    ck_assert_int_eq(half_of(7, &half), ZERO_ERROR_INTERNAL);
+    ck_assert_int_eq(half, 3);
+    ck_assert_ptr_nonnull(strstr(last_line, "test_log.c:"));
+    ck_assert_ptr_nonnull(strstr(last_line, ": n % 2 == 0 does not hold"));
+    ck_assert_str_eq(zero_status_text(ZERO_ERROR_INTERNAL), "internal error: please report it");
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("log");
@@ -87,6 +112,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, what_is_quoted_is_escaped_for_a_log_function, 0, N_QUOTED);
     tcase_add_loop_test(tc, what_is_quoted_is_escaped_on_stderr, 0, N_QUOTED);
     tcase_add_test(tc, a_long_line_is_whole_or_shows_that_it_is_cut);
+    tcase_add_test(tc, a_failed_assertion_is_a_status_and_a_line);
     suite_add_tcase(s, tc);
     return s;
 }

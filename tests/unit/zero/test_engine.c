@@ -514,11 +514,11 @@ START_TEST(bad_configurations_are_refused)
     bad[10].user_bytes = SIZE_MAX - 4096; /* added to the plan it would overflow to a small number */
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         ck_assert_int_eq(zero_engine_create(f.comm, f.device, f.model, &bad[i], &engine), ZERO_ERROR_USAGE);
-        ck_assert_int_eq(zero_plan(f.model, &bad[i], ZERO_COMM_AUTO, 2, &plan), ZERO_ERROR_USAGE);
+        ck_assert_int_eq(zero_plan(f.model, &bad[i], ZERO_DEVICE_CPU, ZERO_COMM_AUTO, 2, &plan), ZERO_ERROR_USAGE);
     }
     ck_assert_int_eq(zero_model_create(&empty), ZERO_OK); /* it declares nothing */
     ck_assert_int_eq(zero_engine_create(f.comm, f.device, empty, &good, &engine), ZERO_ERROR_ARGUMENT);
-    ck_assert_int_eq(zero_plan(empty, &good, ZERO_COMM_AUTO, 2, &plan), ZERO_ERROR_ARGUMENT);
+    ck_assert_int_eq(zero_plan(empty, &good, ZERO_DEVICE_CPU, ZERO_COMM_AUTO, 2, &plan), ZERO_ERROR_ARGUMENT);
     zero_model_destroy(empty);
     fixture_destroy(&f);
 }

@@ -13,6 +13,8 @@
 
 #define N_RANDOM_MODELS 400
 
+static const zero_plan_target_t GPU = {.on_gpu = true, .needs_staging = true};
+
 /* Returns a model of 1..9 units with 0..5 tensors of 1..3 dimensions each, some of them shared forward. `even`: tensors
  * of 8 to 10 times 192 elements, so that three ranks need no padding and many units have nearly the same size. */
 static zero_model_t *random_model_of(uint64_t *seed, bool even)
@@ -380,7 +382,7 @@ START_TEST(the_plan_is_the_table_of_stages)
             zero_memory_t plan;
             config.stage = stage;
             config.dtype = fp32 ? ZERO_FP32 : ZERO_BF16;
-            ck_assert_int_eq(zero_plan(model, &config, ZERO_COMM_AUTO, n_ranks, &plan), ZERO_OK);
+            ck_assert_int_eq(zero_plan(model, &config, ZERO_DEVICE_CPU, ZERO_COMM_AUTO, n_ranks, &plan), ZERO_OK);
             ck_assert_double_eq_tol((double)plan.bytes[ZERO_MEMORY_PARAMETERS] / P, want[stage][fp32][0], 1e-3);
             ck_assert_double_eq_tol((double)plan.bytes[ZERO_MEMORY_GRADIENTS] / P, want[stage][fp32][1], 1e-3);
             ck_assert_double_eq_tol((double)plan.bytes[ZERO_MEMORY_OPTIMIZER] / P, want[stage][fp32][2], 1e-3);
@@ -402,14 +404,15 @@ START_TEST(slices_are_staged_unless_the_transport_reduces_them)
     for (int i = 0; i < 100; i++) {
         zero_model_t *model = random_model(&seed);
         zero_config_t config = zero_config_default();
-        zero_memory_t plans[2][2]; /* kind, transport adds */
+        zero_memory_t plans[2][2]; /* device, transport reduces */
         int n_ranks = 1 + (int)(support_random(&seed) % 5);
-        const zero_comm_kind_t kinds[] = {ZERO_COMM_AUTO, ZERO_COMM_NCCL};
+        const zero_device_type_t devices[] = {ZERO_DEVICE_CPU, ZERO_DEVICE_CUDA};
         config.stage = (int)(support_random(&seed) % 4);
-        for (int kind = 0; kind < 2; kind++)
+        for (int d = 0; d < 2; d++)
             for (int adds = 0; adds < 2; adds++) {
                 config.nccl_reduction = adds;
-                ck_assert_int_eq(zero_plan(model, &config, kinds[kind], n_ranks, &plans[kind][adds]), ZERO_OK);
+                ck_assert_int_eq(zero_plan(model, &config, devices[d], ZERO_COMM_AUTO, n_ranks, &plans[d][adds]),
+                                 ZERO_OK);
             }
         ck_assert_mem_eq(&plans[0][0], &plans[0][1], sizeof plans[0][0]);
         uint64_t staged = plans[1][0].bytes[ZERO_MEMORY_COMMUNICATION];
@@ -461,11 +464,13 @@ START_TEST(what_is_offloaded_leaves_the_device_to_the_byte)
                     zero_memory_t plan, whole;
                     config.stage = stage;
                     config.micro_steps = micro_steps;
-                    ck_assert_int_eq(zero_plan(model, &config, ZERO_COMM_NCCL, n_ranks, &whole), ZERO_OK);
+                    ck_assert_int_eq(zero_plan(model, &config, ZERO_DEVICE_CUDA, ZERO_COMM_AUTO, n_ranks, &whole),
+                                     ZERO_OK);
                     config.offload = true;
                     config.offload_ratio = (float)n_offloaded / (float)n_units;
                     config.offload_update = (zero_offload_update_t)update;
-                    ck_assert_int_eq(zero_plan(model, &config, ZERO_COMM_NCCL, n_ranks, &plan), ZERO_OK);
+                    ck_assert_int_eq(zero_plan(model, &config, ZERO_DEVICE_CUDA, ZERO_COMM_AUTO, n_ranks, &plan),
+                                     ZERO_OK);
                     offloaded_t want = offloaded_by_hand((uint64_t)n_units, (uint64_t)n_offloaded, micro_steps == 1,
                                                          config.offload_update, shard);
                     ck_assert_uint_eq(plan.bytes[ZERO_MEMORY_OPTIMIZER], want.optimizer);
@@ -495,8 +500,8 @@ START_TEST(offloaded_state_is_staged_in_chunks_that_fit_into_the_buffers)
         config.dtype = (zero_dtype_t)(i / 2 % 3);
         config.offload_buffer_bytes = support_random(&seed) % (1 << (4 + i % 20));
         ck_assert_int_eq(zero_layout_create(model, 1 + i % 5, &layout), ZERO_OK);
-        ck_assert_int_eq(zero_arena_plan_create(model, &layout, &config, ZERO_COMM_NCCL, &plan), ZERO_OK);
-        const zero_state_staging_plan_t *staging = &plan.passing;
+        ck_assert_int_eq(zero_arena_plan_create(model, &layout, &config, GPU, &plan), ZERO_OK);
+        const zero_state_staging_plan_t *staging = &plan.state_staging;
         for (zero_unit_t u = plan.host.first; u < layout.n_units; u++)
             for (uint64_t at = 0; at < layout.units[u].shard_elems; at += staging->chunk_elems)
                 n_chunks++;
@@ -521,7 +526,7 @@ static uint64_t bytes_with(const zero_model_t *model, zero_config_t config, floa
     zero_arena_plan_t plan;
     config.offload_ratio = ratio;
     ck_assert_int_eq(zero_layout_create(model, n_ranks, &layout), ZERO_OK);
-    ck_assert_int_eq(zero_arena_plan_create(model, &layout, &config, ZERO_COMM_NCCL, &plan), ZERO_OK);
+    ck_assert_int_eq(zero_arena_plan_create(model, &layout, &config, GPU, &plan), ZERO_OK);
     uint64_t total = zero_memory_total(&plan.memory);
     *first = plan.host.first;
     zero_arena_plan_destroy(&plan);
@@ -550,14 +555,13 @@ START_TEST(auto_offloads_the_least_that_fits)
         uint64_t available =
             config.user_bytes + least + (uint64_t)((double)(all - least) * (1.1 * support_uniform(&seed)));
         ck_assert_int_eq(zero_layout_create(model, n_ranks, &layout), ZERO_OK);
-        ck_assert_int_eq(zero_plan_smallest_offload(model, &layout, &config, ZERO_COMM_NCCL, available, &ratio),
-                         ZERO_OK);
+        ck_assert_int_eq(zero_plan_smallest_offload(model, &layout, &config, GPU, available, &ratio), ZERO_OK);
         ck_assert_uint_le(bytes_with(model, config, ratio, n_ranks, &found) + config.user_bytes, available);
         for (int step = 0; step <= 64; step++)
             if (bytes_with(model, config, (float)step / 64.0f, n_ranks, &most) + config.user_bytes <= available)
                 ck_assert_msg(found >= most, "units from %d on with %g, but %d/64 fits from %d on", found,
                               (double)ratio, step, most);
-        ck_assert_int_eq(zero_plan_smallest_offload(model, &layout, &config, ZERO_COMM_NCCL, 0, &ratio), ZERO_OK);
+        ck_assert_int_eq(zero_plan_smallest_offload(model, &layout, &config, GPU, 0, &ratio), ZERO_OK);
         ck_assert_uint_eq(bytes_with(model, config, ratio, n_ranks, &found), least);
         zero_layout_destroy(&layout);
         zero_model_destroy(model);
@@ -576,7 +580,7 @@ START_TEST(chunks_are_aligned_to_the_norms_and_fit_into_staging)
         zero_layout_t layout;
         zero_arena_plan_t plan;
         const int n_ranks = 2 + (int)(support_random(&seed) % 7);
-        const zero_comm_kind_t kind = i % 2 ? ZERO_COMM_MPI : ZERO_COMM_NCCL;
+        const zero_plan_target_t target = {.on_gpu = i % 2 == 0, .needs_staging = true};
         zero_config_t config = zero_config_default();
         config.staging_bytes = (size_t)1 << (support_random(&seed) % 31);
         config.stage = (int)(support_random(&seed) % 4);
@@ -586,8 +590,8 @@ START_TEST(chunks_are_aligned_to_the_norms_and_fit_into_staging)
         zero_tensor_desc_t desc = {.name = "tensor", .n_dims = 1, .shape = {n_elems}};
         ck_assert_int_eq(zero_model_add_tensor(model, unit, &desc, &tensor), ZERO_OK);
         ck_assert_int_eq(zero_layout_create(model, n_ranks, &layout), ZERO_OK);
-        ck_assert_int_eq(zero_arena_plan_create(model, &layout, &config, kind, &plan), ZERO_OK);
-        ck_assert_int_eq(plan.n_staging, kind == ZERO_COMM_NCCL ? 2 : 1);
+        ck_assert_int_eq(zero_arena_plan_create(model, &layout, &config, target, &plan), ZERO_OK);
+        ck_assert_int_eq(plan.n_staging, target.on_gpu ? 2 : 1);
         ck_assert_uint_eq(plan.staging_bytes, plan.chunk_elems * (uint64_t)n_ranks * 2);
         uint64_t chunk_bytes = (uint64_t)n_ranks * ZERO_NORM_CHUNK * 2;
         if (plan.chunk_elems < layout.units[0].shard_elems) {
@@ -736,7 +740,7 @@ static double seconds_to_plan(kind_t kind, int n_units)
                 zero_memory_t plan;
                 config.stage = stage;
                 config.prefetch = prefetch;
-                ck_assert_int_eq(zero_plan(model, &config, ZERO_COMM_AUTO, 8, &plan), ZERO_OK);
+                ck_assert_int_eq(zero_plan(model, &config, ZERO_DEVICE_CPU, ZERO_COMM_AUTO, 8, &plan), ZERO_OK);
             }
         zero_model_destroy(model);
         least = fmin(least, cpu_seconds() - begin);

@@ -139,11 +139,15 @@ START_TEST(declarations_and_plans_refuse_null)
     REFUSED(zero_model_share_tensor(NULL, 0, 0), "zero_model_share_tensor: model is NULL");
     ck_assert_int_eq(zero_model_n_units(f.model), 1); /* what is refused has added nothing */
     ck_assert_int_eq(zero_model_n_tensors(f.model), 1);
-    REFUSED(zero_plan(NULL, &f.config, ZERO_COMM_AUTO, 1, &plan), "zero_plan: model is NULL");
-    REFUSED(zero_plan(f.model, NULL, ZERO_COMM_AUTO, 1, &plan), "zero_plan: config is NULL");
-    REFUSED(zero_plan(f.model, &f.config, ZERO_COMM_AUTO, 1, NULL), "zero_plan: plan is NULL");
-    REFUSED(zero_plan(f.model, &f.config, (zero_comm_kind_t)3, 1, &plan), "zero_plan: there is no kind 3");
-    REFUSED(zero_plan(f.model, &f.config, ZERO_COMM_AUTO, 0, &plan), "world size 0");
+    REFUSED(zero_plan(NULL, &f.config, ZERO_DEVICE_CPU, ZERO_COMM_AUTO, 1, &plan), "zero_plan: model is NULL");
+    REFUSED(zero_plan(f.model, NULL, ZERO_DEVICE_CPU, ZERO_COMM_AUTO, 1, &plan), "zero_plan: config is NULL");
+    REFUSED(zero_plan(f.model, &f.config, ZERO_DEVICE_CPU, ZERO_COMM_AUTO, 1, NULL), "zero_plan: plan is NULL");
+    REFUSED(zero_plan(f.model, &f.config, ZERO_DEVICE_CPU, (zero_comm_kind_t)3, 1, &plan),
+            "zero_plan: there is no kind 3");
+    REFUSED(zero_plan(f.model, &f.config, ZERO_DEVICE_AUTO, ZERO_COMM_AUTO, 1, &plan), "no plan for device type 0");
+    REFUSED(zero_plan(f.model, &f.config, (zero_device_type_t)9, ZERO_COMM_AUTO, 1, &plan),
+            "no plan for device type 9");
+    REFUSED(zero_plan(f.model, &f.config, ZERO_DEVICE_CPU, ZERO_COMM_AUTO, 0, &plan), "world size 0");
     fixture_destroy(&f);
 }
 END_TEST

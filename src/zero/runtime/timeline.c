@@ -1,5 +1,5 @@
 /* timeline.c - see timeline.h. */
-#include "zero/engine/timeline.h"
+#include "zero/runtime/timeline.h"
 
 #include <stdlib.h>
 

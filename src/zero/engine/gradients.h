@@ -1,0 +1,26 @@
+/* gradients.h - gradients on their way to their owners: gradient buffers, all-to-all in chunks, sums in rank order. */
+#ifndef ZERO_GRADIENTS_H
+#define ZERO_GRADIENTS_H
+
+#include "zero/offload/offload.h"
+#include "zero/runtime/context.h"
+
+typedef struct zero_gradients zero_gradients_t;
+
+/* offload: NULL without offload. Both must outlive the gradients. */
+zero_status_t zero_gradients_create(zero_context_t *context, zero_offload_t *offload, zero_gradients_t **gradients);
+void zero_gradients_destroy(zero_gradients_t *gradients); /* NULL is allowed */
+
+/* Makes room for every gradient that the unit will write, in `stream`, where no peer reads any more. */
+zero_status_t zero_gradients_prepare(zero_gradients_t *gradients, zero_unit_t unit, zero_stream_t stream);
+/* Finds a unit's full gradients, for which there is room. */
+zero_status_t zero_gradients_address(const zero_gradients_t *gradients, zero_unit_t flat, unsigned char **address);
+/* Reduces a unit's gradients, which are complete, if that is due in this micro-step. The last sums may be queued later.
+ */
+zero_status_t zero_gradients_reduce(zero_gradients_t *gradients, zero_unit_t unit, zero_stream_t stream);
+/* Ends a step's reductions: what `stream` does next finds all reduced gradients that this rank updates with. */
+zero_status_t zero_gradients_finish(zero_gradients_t *gradients, zero_stream_t stream);
+/* Returns how many sums of squares the reductions of a step write to plan.partials. */
+uint64_t zero_gradients_n_partials(const zero_gradients_t *gradients);
+
+#endif

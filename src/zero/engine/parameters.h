@@ -1,0 +1,35 @@
+/* parameters.h - parameters on their way to compute: prefetch, gathers, which unit is in which unsharded buffer, and
+ * publishing new weights. */
+#ifndef ZERO_PARAMETERS_H
+#define ZERO_PARAMETERS_H
+
+#include "zero/offload/offload.h"
+#include "zero/runtime/context.h"
+
+typedef struct zero_parameters zero_parameters_t;
+
+/* offload: NULL without offload. Both must outlive the parameters. */
+zero_status_t zero_parameters_create(zero_context_t *context, zero_offload_t *offload, zero_parameters_t **parameters);
+void zero_parameters_destroy(zero_parameters_t *parameters); /* NULL is allowed */
+
+/* Queues the gathers of what the unit at the current position needs and of what the next ones will need: at stage 3 of
+ * everything, at stages 1-2 of offloaded units. */
+zero_status_t zero_parameters_gather_ahead(zero_parameters_t *parameters, zero_stream_t stream);
+/* Makes `stream` wait for a unit's full parameters. */
+zero_status_t zero_parameters_await(zero_parameters_t *parameters, zero_unit_t flat, zero_stream_t stream);
+/* The same for the unit at the next position, as far as its gathers are under way. */
+zero_status_t zero_parameters_await_next(zero_parameters_t *parameters, zero_stream_t stream);
+/* Finds a unit's full parameters, which have been acquired. */
+zero_status_t zero_parameters_address(const zero_parameters_t *parameters, zero_unit_t flat,
+                                      const unsigned char **address);
+/* Lets the buffers of a unit's parameters be taken behind its use, whose end has been recorded. */
+zero_status_t zero_parameters_release(zero_parameters_t *parameters, zero_unit_t unit);
+
+/* Returns how many units are updated and published before the others, because the next pass begins with them. */
+zero_unit_t zero_parameters_n_early_units(const zero_parameters_t *parameters);
+/* Lets the gathers of the early units begin: they have changed in `stream`. */
+zero_status_t zero_parameters_publish_early(zero_parameters_t *parameters, zero_stream_t stream);
+/* Makes every rank's next acquire see all weights, which have changed in `stream`. */
+zero_status_t zero_parameters_publish(zero_parameters_t *parameters, zero_stream_t stream);
+
+#endif

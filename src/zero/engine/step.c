@@ -1,0 +1,57 @@
+/* step.c - the public functions about a step, and what checkpoints need of it: update.c does the work. */
+#include "zero/engine/engine.h"
+
+#include "base/log.h"
+
+zero_status_t zero_step(zero_engine_t *engine, float lr, const double *local_loss, zero_stream_t stream)
+{
+    ZERO_REQUIRE(engine);
+    return zero_update_step(engine->update, lr, local_loss, stream);
+}
+
+zero_status_t zero_step_wait(zero_engine_t *engine, zero_step_result_t *result)
+{
+    ZERO_REQUIRE(engine);
+    ZERO_REQUIRE(result);
+    return zero_update_wait(engine->update, result);
+}
+
+const float *zero_loss_scale(const zero_engine_t *engine)
+{
+    return engine ? zero_update_loss_scale(engine->update) : NULL;
+}
+
+void zero_set_notice(zero_engine_t *engine, uint32_t notice)
+{
+    if (engine)
+        zero_update_set_notice(engine->update, notice);
+}
+
+uint64_t zero_get_adam_step(const zero_engine_t *engine)
+{
+    return engine ? zero_update_adam_step(engine->update) : 0;
+}
+
+zero_status_t zero_set_adam_step(zero_engine_t *engine, uint64_t adam_step)
+{
+    ZERO_REQUIRE(engine);
+    return zero_update_set_adam_step(engine->update, adam_step);
+}
+
+/* ---- for checkpoints ---- */
+
+uint64_t zero_engine_n_steps(const zero_engine_t *engine)
+{
+    return zero_update_n_steps(engine->update);
+}
+
+zero_status_t zero_engine_get_step_state(zero_engine_t *engine, const char *call, zero_step_state_t *state)
+{
+    return zero_update_get_state(engine->update, call, state);
+}
+
+zero_status_t zero_engine_set_step_state(zero_engine_t *engine, const char *call, uint64_t n_steps,
+                                         const zero_step_state_t *state)
+{
+    return zero_update_set_state(engine->update, call, n_steps, state);
+}

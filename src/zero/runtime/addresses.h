@@ -1,0 +1,28 @@
+/* addresses.h - what the plan's offsets mean: where this rank's parameters, reduced gradients and optimizer state
+ * are. */
+#ifndef ZERO_ADDRESSES_H
+#define ZERO_ADDRESSES_H
+
+#include "zero/runtime/context.h"
+
+/* Return the address of an offset in bytes: in private memory, and in this rank's window. */
+void *zero_context_private(const zero_context_t *context, uint64_t offset);
+unsigned char *zero_context_window(const zero_context_t *context, uint64_t offset);
+
+/* Return where all parameters and all reduced gradients begin: zero_adam_t's base pointers. */
+void *zero_context_params(const zero_context_t *context);
+float *zero_context_reduced_grads(const zero_context_t *context);
+/* Returns the fp32 reduced gradients of this rank's shard of a unit. */
+float *zero_context_reduced_grads_of(const zero_context_t *context, zero_unit_t unit);
+/* Returns what a step decides, on the device. */
+zero_step_scratch_t *zero_context_step_scratch(const zero_context_t *context);
+
+/* Finds the part of a unit's flat buffer whose state this rank holds: its shard, or all of it at stage 0. */
+void zero_context_held(const zero_context_t *context, zero_unit_t unit, uint64_t *begin, uint64_t *end);
+/* Returns where element `at` of a unit's flat buffer is for AdamW: a segment without length and decay. */
+zero_adam_segment_t zero_context_segment_at(const zero_context_t *context, zero_unit_t unit, uint64_t at);
+/* Finds the segment of a tensor that AdamW updates here: the part whose state this rank holds. Returns false if it
+ * holds none. */
+bool zero_context_segment(const zero_context_t *context, zero_tensor_t tensor, zero_adam_segment_t *segment);
+
+#endif
