@@ -447,13 +447,13 @@ zero_status_t loop_run(const options_t *options, zero_comm_t *comm, loop_end_t *
     zero_status_t traced = trace_close(run.trace, status == ZERO_OK || status == ZERO_ERROR_NONFINITE);
     if (status == ZERO_OK)
         status = traced;
-    /* A rank that failed alone must not wait for the others here, nor its device for theirs. main aborts the job. */
-    if (status == ZERO_OK || !run.engine)
+    /* One of several ranks that failed must not wait for the others here, nor its device for theirs: it keeps its
+     * engine and what that uses, and main aborts the job. */
+    if (status == ZERO_OK || !run.engine || zero_comm_size(comm) == 1) {
         model_destroy(&run.model);
-    if (status == ZERO_OK)
         zero_engine_destroy(run.engine);
-    if (status == ZERO_OK || !run.engine)
-        zero_device_destroy(run.device); /* but not while an engine that was not destroyed uses it */
+        zero_device_destroy(run.device);
+    }
     data_close(run.val);
     data_close(run.train);
     if (status == ZERO_OK)

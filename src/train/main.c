@@ -101,8 +101,7 @@ int main(int argc, char **argv)
     int exit_code = finish_output(exit_code_of(status, end));
     /* All ranks return a usage error together, and end normally. After any other error peers may be waiting. */
     if (status != ZERO_OK && status != ZERO_ERROR_USAGE)
-        zero_comm_abort(comm, exit_code); /* returns only without MPI; the process ends anyway */
-    else
-        zero_comm_destroy(comm);
+        zero_comm_abort(comm, exit_code); /* returns only without MPI */
+    zero_comm_destroy(comm);
     return exit_code;
 }

@@ -1,4 +1,5 @@
-/* device.c - opening a device and its way between ranks: the one place that knows which were built in. */
+/* device.c - opens a device and joins it with those of other ranks. Only this file knows which devices were built
+ * in. */
 #include "zero/device/device.h"
 
 #include <omp.h>
@@ -11,7 +12,7 @@
 #include "base/log.h"
 
 #ifndef ZERO_HAVE_CUDA
-/* In place of device_cuda.c: a build without CUDA finds no GPU. */
+/* Instead of device_cuda.c: a build without CUDA finds no GPU. */
 int zero_device_cuda_count(void)
 {
     return 0;
@@ -20,23 +21,22 @@ int zero_device_cuda_count(void)
 zero_status_t zero_device_cuda_create(const zero_comm_t *comm, bool may_share, zero_device_t **device)
 {
     (void)comm, (void)may_share, (void)device;
-    return zero_fail_alike(ZERO_ERROR_USAGE, "this build has no CUDA: use the CPU, or build where nvcc is");
+    return zero_fail_alike(ZERO_ERROR_USAGE, "this build has no CUDA: use the CPU, or build it on a machine with nvcc");
 }
 #endif
 
 zero_device_type_t zero_device_resolve(zero_device_type_t type, const zero_comm_t *comm)
 {
-    (void)comm; /* of whose ranks each looks on its own host */
+    (void)comm; /* each rank looks on its own host */
     if (type != ZERO_DEVICE_AUTO)
         return type;
     return zero_device_cuda_count() > 0 ? ZERO_DEVICE_CUDA : ZERO_DEVICE_CPU;
 }
 
-/* More than any machine's cores; libgomp keeps its threads' starting points on the stack, which some ten thousand
- * overrun. */
+/* More than any machine has cores. libgomp keeps an entry per thread on the stack, which some ten thousand overflow. */
 #define MAX_THREADS 4096
 
-/* What the environment says is mostly the same for all ranks of a host: one of them speaks. */
+/* Checks OMP_NUM_THREADS. It is mostly the same for all ranks of a host, so one of them logs. */
 static zero_status_t check_threads(const zero_comm_t *comm)
 {
     int n_threads = omp_get_max_threads();
@@ -44,10 +44,11 @@ static zero_status_t check_threads(const zero_comm_t *comm)
         return ZERO_OK;
     if (zero_comm_local_rank(comm) > 0)
         return ZERO_ERROR_USAGE;
-    return zero_fail(ZERO_ERROR_USAGE,
-                     "OMP_NUM_THREADS in the environment gives a rank %d threads, and %d are the most: set it to a "
-                     "rank's share of the cores, or leave it out",
-                     n_threads, MAX_THREADS);
+    return zero_fail(
+        ZERO_ERROR_USAGE,
+        "OMP_NUM_THREADS in the environment gives a rank %d threads, more than the maximum of %d: set it to "
+        "a rank's share of the cores, or unset it",
+        n_threads, MAX_THREADS);
 }
 
 zero_status_t zero_device_create(zero_device_type_t type, const zero_comm_t *comm, zero_device_t **device)
@@ -63,7 +64,7 @@ zero_status_t zero_device_create(zero_device_type_t type, const zero_comm_t *com
     return zero_device_cuda_create(comm, type == ZERO_DEVICE_CUDA_SHARED, device);
 }
 
-static zero_status_t join_through_host(zero_device_t *device, zero_comm_t *comm, bool adds, zero_comm_t **bulk)
+static zero_status_t join_through_host(zero_device_t *device, zero_comm_t *comm, bool reduces, zero_comm_t **bulk)
 {
     const zero_device_ops_t *ops = device->ops;
     const zero_device_memory_t memory = {.device = device,
@@ -73,26 +74,26 @@ static zero_status_t join_through_host(zero_device_t *device, zero_comm_t *comm,
                                          .host_free = ops->host_free,
                                          .copy = ops->copy,
                                          .synchronize_stream = ops->synchronize_stream};
-    if (adds)
-        return zero_fail_alike(ZERO_ERROR_USAGE, "MPI messages bring gradients together, and nothing adds them on the "
-                                                 "way: NCCL's sums need comm auto or nccl");
+    if (reduces)
+        return zero_fail_alike(ZERO_ERROR_USAGE, "nccl_reduction: MPI messages do not add gradients while they are "
+                                                 "transferred; take comm auto or nccl");
     return zero_comm_through_host_create(comm, &memory, ZERO_HOST_STAGING_BYTES, bulk);
 }
 
-/* Through host memory where messages alone were asked for, else as the device chooses. */
-static zero_status_t join(zero_device_t *device, zero_comm_t *comm, bool adds, zero_comm_t **bulk)
+/* Goes through host memory if MPI messages were asked for, else as the device chooses. */
+static zero_status_t join(zero_device_t *device, zero_comm_t *comm, bool reduces, zero_comm_t **bulk)
 {
-    ZERO_TRY(comm->kind == ZERO_COMM_MPI ? join_through_host(device, comm, adds, bulk)
-                                         : device->ops->join(device, comm, adds, bulk));
+    ZERO_TRY(comm->kind == ZERO_COMM_MPI ? join_through_host(device, comm, reduces, bulk)
+                                         : device->ops->join(device, comm, reduces, bulk));
     if (comm->rank == 0)
         zero_log(ZERO_LOG_INFO, "between GPUs: %s", (*bulk)->ops->name);
     return ZERO_OK;
 }
 
-zero_status_t zero_device_comm_create(zero_device_t *device, zero_comm_t *comm, bool adds, zero_comm_t **bulk)
+zero_status_t zero_device_comm_create(zero_device_t *device, zero_comm_t *comm, bool reduces, zero_comm_t **bulk)
 {
     if (device->ops->join)
-        return join(device, comm, adds, bulk);
+        return join(device, comm, reduces, bulk);
     if (comm->kind == ZERO_COMM_NCCL)
         return zero_fail_alike(ZERO_ERROR_USAGE, "NCCL is for GPUs, and the device is the CPU: use comm auto or mpi");
     *bulk = comm;
@@ -128,7 +129,7 @@ zero_status_t zero_device_synchronize(zero_device_t *device)
     return device->ops->synchronize(device);
 }
 
-#define PEERS_AFTER_NS 1000000000 /* a step that takes longer is time enough to look whether all are still there */
+#define PEERS_AFTER_NS 1000000000 /* what takes longer leaves time to check that all peers are there */
 
 zero_status_t zero_device_await(zero_device_t *device, const zero_comm_t *host, zero_event_t event, const char *what)
 {

@@ -1,4 +1,5 @@
-/* device_cpu.c - host memory and CPU kernels. Streams are NULL: work is done when a call returns. */
+/* device_cpu.c - the CPU as a device: host memory and CPU kernels. Streams are NULL: work is done when a call
+ * returns. */
 #include <errno.h>
 #include <omp.h>
 #include <sched.h>
@@ -19,7 +20,7 @@ static zero_status_t cpu_alloc(zero_device_t *device, size_t n_bytes, void **dat
     *data = NULL;
     if (n_bytes == 0)
         return ZERO_OK;
-    /* Whole pages, zeroed by the kernel, and touched now: what is planned is held from the start, and lack of memory
+    /* Whole pages, zeroed and touched now by the kernel: what is planned is held from the start, and a lack of memory
      * shows here and not in the middle of a step. */
     void *mapped = mmap(NULL, n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (mapped == MAP_FAILED)
@@ -136,7 +137,7 @@ static uint64_t mem_available(void)
     return kib ? kib * 1024 : UINT64_MAX;
 }
 
-/* What a container's limit (cgroup v2) leaves; UINT64_MAX without one. */
+/* Returns what a container's limit (cgroup v2) leaves; UINT64_MAX without one. */
 static uint64_t cgroup_available(void)
 {
     uint64_t limit = zero_host_read_number("/sys/fs/cgroup/memory.max");
@@ -154,8 +155,8 @@ static uint64_t cpu_available_bytes(const zero_device_t *device)
     return available == UINT64_MAX ? available : available / (uint64_t)device->n_sharers;
 }
 
-/* Threads of a rank: its share of the machine, unless the user says otherwise (OMP_NUM_THREADS). A launcher that binds
- * ranks leaves each fewer processors than that only when asked to. */
+/* Returns how many threads a rank gets: its share of the machine's processors, or all that it is bound to if those are
+ * fewer. OMP_NUM_THREADS overrides this. */
 static int threads_of_rank(int n_sharers)
 {
     cpu_set_t allowed;

@@ -1,8 +1,8 @@
-/* device_cuda.c - one GPU a rank: memory, streams and copies through the CUDA runtime,
- * kernels/shard/cuda/shard_cuda.c's kernels.
+/* device_cuda.c - one GPU per rank: memory, streams and copies by the CUDA runtime, and the kernels of
+ * kernels/shard/cuda/.
  *
- * The runtime is linked statically and finds the driver when it is first called, so a program with this in it runs on
- * machines without one: there are then no GPUs.
+ * The runtime is linked statically and looks for the driver when it is first called, so a program built with this also
+ * runs on machines without a driver, and finds no GPU there.
  */
 #include <ctype.h>
 #include <cuda_runtime.h>
@@ -111,7 +111,7 @@ static zero_status_t cuda_stream_create(zero_device_t *device, bool urgent, zero
     int least, greatest;
     (void)device;
     ZERO_TRY_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-    /* Non-blocking: the legacy null stream would serialize it, and copy-engine collectives do not serve that. */
+    /* Non-blocking, or the legacy null stream would serialize it. Copy-engine collectives do not work in that one. */
     ZERO_TRY_CUDA(cudaStreamCreateWithPriority(&created, cudaStreamNonBlocking, urgent ? greatest : least));
     *stream = (zero_stream_t)created;
     return ZERO_OK;
@@ -193,7 +193,8 @@ static uint64_t cuda_available_bytes(const zero_device_t *device)
     return n_free / (uint64_t)device->n_sharers;
 }
 
-/* NCCL takes one rank a GPU. Hosts may differ in how many they have: all ranks learn of it, and end alike. */
+/* Refuses ranks that share a GPU, which NCCL does not serve. Hosts may differ in how many GPUs they have, so all ranks
+ * learn of it and fail alike. */
 static zero_status_t refuse_shared_gpus(zero_comm_t *host)
 {
     int n_gpus = zero_device_cuda_count();
@@ -211,12 +212,12 @@ static zero_status_t refuse_shared_gpus(zero_comm_t *host)
         n_gpus, n_gpus == 1 ? "" : "s", host->local_size);
 }
 
-/* Copy engines where they serve, unless NCCL was asked for, or sums, which they cannot make. */
-static zero_status_t cuda_join(zero_device_t *device, zero_comm_t *host, bool adds, zero_comm_t **bulk)
+/* Chooses copy engines if they serve, unless NCCL was asked for or the transport is to reduce, which they cannot. */
+static zero_status_t cuda_join(zero_device_t *device, zero_comm_t *host, bool reduces, zero_comm_t **bulk)
 {
     zero_status_t status = ZERO_ERROR_UNSUPPORTED;
     (void)device;
-    if (host->kind == ZERO_COMM_AUTO && !adds)
+    if (host->kind == ZERO_COMM_AUTO && !reduces)
         status = zero_comm_copy_engine_create(host, bulk);
     if (status != ZERO_ERROR_UNSUPPORTED)
         return status;

@@ -48,7 +48,7 @@ zero_status_t zero_host_check_share(uint64_t n_bytes, int n_ranks, double share,
                      wanted / gib, n_ranks, n_ranks == 1 ? "" : "s", allowed / gib, share, (double)ram_bytes / gib);
 }
 
-/* Huge pages start at multiples of their size: what is mapped before and behind such a start goes back. */
+/* Maps a huge page more, since huge pages begin at multiples of their size, and unmaps what is before and after. */
 zero_status_t zero_host_map(size_t n_bytes, void **data)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -61,7 +61,7 @@ zero_status_t zero_host_map(size_t n_bytes, void **data)
     if (before > 0)
         munmap(mapped, before);
     munmap(mapped + before + whole, HUGE_PAGE_BYTES - before);
-    (void)madvise(mapped + before, whole, MADV_HUGEPAGE); /* where the system has them */
+    (void)madvise(mapped + before, whole, MADV_HUGEPAGE); /* if the system has them */
     *data = mapped + before;
     return ZERO_OK;
 }

@@ -65,8 +65,8 @@ zero_status_t zero_engine_check_grads(zero_engine_t *engine, zero_unit_t unit, z
     return zero_fail(
         ZERO_ERROR_ARGUMENT,
         "zero_grad_ready(%s): %llu of %llu elements of %s's gradient were not written, and %d more tensors' "
-        "were not whole: where zero_grad says accumulate = false every element is to be overwritten, with 0 "
-        "where there is nothing to add",
+        "were not complete: if zero_grad says accumulate = false, overwrite every element, with 0 if there is "
+        "nothing to add",
         model->units[unit].name, (unsigned long long)n_of_first, (unsigned long long)model->tensors[first].n_elems,
         model->tensors[first].name, n_others);
 }

@@ -10,6 +10,7 @@
 #include "zero/engine/compare.h"
 #include "zero/engine/engine.h"
 #include "zero/engine/fit.h"
+#include "zero/plan/config.h"
 
 /* Returns whether gradients are to be checked. ZERO_CHECK=1 turns that on for any program, on the ranks that have it.
  */

@@ -56,7 +56,7 @@ static zero_status_t settle_offload_ratio(zero_context_t *context, zero_plan_tar
     config->offload_ratio = largest;
     if (comm->rank == 0)
         zero_log(ZERO_LOG_INFO,
-                 "offload_ratio auto: %.4g of the optimizer's state, where %.1f MiB of the device are free",
+                 "offload_ratio auto: %.4g of the optimizer's state is offloaded; %.1f MiB of the device are free",
                  (double)largest, (double)available / 1048576.0);
     return ZERO_OK;
 }

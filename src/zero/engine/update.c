@@ -264,10 +264,10 @@ static zero_status_t check_step(const zero_update_t *update, float lr)
         return zero_fail(ZERO_ERROR_ORDER, "zero_step after %d of %d micro-steps%s", progress->micro_step, micro_steps,
                          progress->in_pass ? ", inside a pass" : "");
     if (progress->step - update->n_steps_waited == MAX_STEPS_IN_FLIGHT)
-        return zero_fail(ZERO_ERROR_ORDER, "zero_step with %d results unread: call zero_step_wait",
+        return zero_fail(ZERO_ERROR_ORDER, "zero_step with %d results not waited for: call zero_step_wait",
                          MAX_STEPS_IN_FLIGHT);
     if (!isfinite(lr))
-        return zero_fail(ZERO_ERROR_ARGUMENT, "zero_step: a learning rate of %g would be in every weight", (double)lr);
+        return zero_fail(ZERO_ERROR_ARGUMENT, "zero_step: the learning rate is %g; it must be finite", (double)lr);
     return ZERO_OK;
 }
 
@@ -343,7 +343,7 @@ zero_status_t zero_update_wait(zero_update_t *update, zero_step_result_t *result
     const zero_step_outcome_t *outcome = &update->outcomes[update->n_steps_waited % MAX_STEPS_IN_FLIGHT];
     double exposed_ms, step_ms;
     if (context->progress.step == update->n_steps_waited)
-        return zero_fail(ZERO_ERROR_ORDER, "zero_step_wait without an unread step");
+        return zero_fail(ZERO_ERROR_ORDER, "zero_step_wait without a step to wait for");
     ZERO_TRY(await_step(update, &step_ms));
     update->n_steps_waited++;
     ZERO_TRY(zero_timeline_harvest(context->streams.timeline, update->n_steps_waited, &exposed_ms));

@@ -19,8 +19,8 @@ static bool get_usable(hwloc_topology_t topology, hwloc_bitmap_t set)
            hwloc_bitmap_and(set, set, hwloc_topology_get_allowed_cpuset(topology)) == 0;
 }
 
-/* Cores of the calling thread's binding that are nearest to the device; all of its binding where the machine does not
- * tell, or tells of none that is in it. */
+/* Finds the cores of the calling thread's binding that are nearest to the device; all of its binding if those are
+ * unknown or none is in it. */
 static void find_near(const char *pci_address, cpu_set_t *near)
 {
     hwloc_topology_t topology;
@@ -68,7 +68,7 @@ void zero_host_cores_add_siblings(cpu_set_t *cores)
     (void)cores;
 }
 
-/* All that the calling thread may use. */
+/* Finds all that the calling thread may use. */
 static void find_near(const char *pci_address, cpu_set_t *near)
 {
     (void)pci_address;
@@ -77,7 +77,7 @@ static void find_near(const char *pci_address, cpu_set_t *near)
 }
 #endif
 
-/* Whether exactly the same ranks could use both cores. */
+/* Returns whether exactly the same ranks could use both cores. */
 static bool are_alike(const cpu_set_t *sets, int n_ranks, int core, int other)
 {
     for (int r = 0; r < n_ranks; r++)
@@ -92,7 +92,9 @@ void zero_host_cores_share(const cpu_set_t *sets, int n_ranks, int rank, cpu_set
     for (int core = 0; core < CPU_SETSIZE; core++) {
         if (!CPU_ISSET(core, &sets[rank]))
             continue;
-        int n_takers = 0, taker = 0, n_alike = 0, at = 0; /* this rank among takers, this core among those alike */
+        /* The ranks that could use this core, and which of them this rank is; the cores that the same ranks could use,
+         * and which of them this one is. */
+        int n_takers = 0, taker = 0, n_alike = 0, at = 0;
         for (int r = 0; r < n_ranks; r++)
             if (CPU_ISSET(core, &sets[r])) {
                 taker += r < rank;
@@ -108,7 +110,8 @@ void zero_host_cores_share(const cpu_set_t *sets, int n_ranks, int rank, cpu_set
     }
 }
 
-/* The same for all processes that one kernel runs, containers or not; 0 where it does not tell. */
+/* Returns a number that is the same for all processes of one kernel, in containers or not; that of an empty text if it
+ * is unknown. */
 static uint64_t host_id(void)
 {
     char id[64] = "";

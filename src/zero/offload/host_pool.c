@@ -15,11 +15,11 @@ typedef struct pool_thread {
 } pool_thread_t;
 
 struct zero_host_pool {
-    int n_threads, n_running; /* n_running: that were started */
+    int n_threads, n_running; /* n_running: have been started */
     pool_thread_t *threads;
-    pthread_mutex_t mutex; /* of what follows */
+    pthread_mutex_t mutex; /* for what follows */
     pthread_cond_t started, item_done;
-    uint64_t n_walks;
+    uint64_t n_series; /* started so far */
     bool ends;
     zero_host_part_fn fn;
     void *args;
@@ -27,7 +27,7 @@ struct zero_host_pool {
     int *n_parts_done; /* by item */
 };
 
-static void walk(zero_host_pool_t *pool, int part, zero_host_part_fn fn, void *args, int n_items)
+static void go_through(zero_host_pool_t *pool, int part, zero_host_part_fn fn, void *args, int n_items)
 {
     for (int item = 0; item < n_items; item++) {
         fn(args, item, part, pool->n_threads);
@@ -44,23 +44,23 @@ static void *work(void *user)
     zero_host_pool_t *pool = self->pool;
     omp_set_num_threads(1);
     pthread_mutex_lock(&pool->mutex);
-    for (uint64_t n_walked = 0;; n_walked++) {
-        while (pool->n_walks == n_walked && !pool->ends)
+    for (uint64_t n_finished = 0;; n_finished++) {
+        while (pool->n_series == n_finished && !pool->ends)
             pthread_cond_wait(&pool->started, &pool->mutex);
-        if (pool->n_walks == n_walked)
+        if (pool->n_series == n_finished)
             break;
         zero_host_part_fn fn = pool->fn;
         void *args = pool->args;
         int n_items = pool->n_items;
         pthread_mutex_unlock(&pool->mutex);
-        walk(pool, self->part, fn, args, n_items);
+        go_through(pool, self->part, fn, args, n_items);
         pthread_mutex_lock(&pool->mutex);
     }
     pthread_mutex_unlock(&pool->mutex);
     return NULL;
 }
 
-/* The n-th of a set, from 0. */
+/* Returns the n-th core of a set, from 0. */
 static int nth_core(const cpu_set_t *cores, int n)
 {
     int core = 0;
@@ -149,7 +149,7 @@ void zero_host_pool_start(zero_host_pool_t *pool, int n_items, zero_host_part_fn
     pool->args = args;
     pool->n_items = n_items;
     memset(pool->n_parts_done, 0, (size_t)n_items * sizeof *pool->n_parts_done);
-    pool->n_walks++;
+    pool->n_series++;
     pthread_cond_broadcast(&pool->started);
     pthread_mutex_unlock(&pool->mutex);
 }

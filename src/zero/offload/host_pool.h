@@ -1,9 +1,9 @@
-/* host_pool.h - threads of the library's own, bound to cores, that walk over a row of items: of each item every thread
- * does its part, then goes on to the next without waiting for the others. A thread has the same part of an item every
+/* host_pool.h - threads of the library's own, bound to cores, that go through a series of items: each thread does its
+ * part of an item, then goes on to the next without waiting for the others. A thread has the same part of an item every
  * time, so memory that it wrote first stays near it.
  *
- * Beside OpenMP, whose threads belong to whoever calls, and that ends every loop with a barrier: here one call wakes
- * all threads for a whole walk, nobody stands still between items, and items are awaited one by one.
+ * Why not OpenMP: its threads belong to the calling thread, and every loop ends with a barrier. Here one call wakes all
+ * threads for all items, no thread waits between items, and items are waited for one by one.
  */
 #ifndef ZERO_HOST_POOL_H
 #define ZERO_HOST_POOL_H
@@ -14,19 +14,20 @@
 
 typedef struct zero_host_pool zero_host_pool_t;
 
-/* part: 0..n_parts - 1, the thread's number. OpenMP within it has one thread. */
+/* Does one part of an item. part: 0..n_parts - 1, the thread's number. OpenMP has one thread within it. */
 typedef void (*zero_host_part_fn)(void *args, int item, int part, int n_parts);
 
-/* Thread i is bound to one core of *cores, the last where there are enough; with more threads than cores each may run
- * on all of them; with none, anywhere. max_items: of one walk. */
+/* Creates n_threads threads. Each is bound to a core of its own, of the last of *cores if there are more cores than
+ * threads; with more threads than cores, to all of *cores; with no cores, to none. max_items: of one series. */
 zero_status_t zero_host_pool_create(const cpu_set_t *cores, int n_threads, int max_items, zero_host_pool_t **pool);
-void zero_host_pool_destroy(zero_host_pool_t *pool); /* when its walk is over; NULL is allowed */
+void zero_host_pool_destroy(zero_host_pool_t *pool); /* when its series is over; NULL is allowed */
 
 int zero_host_pool_n_threads(const zero_host_pool_t *pool);
 
-/* Starts a walk over items 0..n_items - 1 and returns. The walk before it is over: its last item was awaited. */
+/* Starts a series of items 0..n_items - 1 and returns. The one before must be over: its last item has been waited for.
+ */
 void zero_host_pool_start(zero_host_pool_t *pool, int n_items, zero_host_part_fn fn, void *args);
-/* Returns when all parts of an item are done, and what they wrote can be seen. */
+/* Waits until all parts of an item are done, and what they wrote can be seen. */
 void zero_host_pool_await(zero_host_pool_t *pool, int item);
 
 #endif

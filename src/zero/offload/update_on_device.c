@@ -135,8 +135,10 @@ static zero_status_t send_grads(zero_offload_t *offload, zero_unit_t unit)
     const zero_offloaded_unit_t *offloaded = &offload->units[unit];
     const float *reduced = zero_context_reduced_grads_of(context, unit);
     const zero_state_chunk_t *chunk = zero_state_staging_of(offload)->chunks;
-    for (; chunk->unit != unit; chunk++)
-        ;
+    const zero_state_chunk_t *end = chunk + context->plan.state_staging.n_chunks;
+    while (chunk < end && chunk->unit != unit)
+        chunk++;
+    ZERO_ASSERT(chunk < end);
     for (uint64_t at = offloaded->begin; at < offloaded->end; at += chunk->n_elems, chunk++) {
         float *dst = chunk->grads_at == ZERO_GRADS_ON_HOST ? zero_offload_host_grads(offload, chunk->begin)
                                                            : zero_state_buffer_grads(offload, chunk->buffer);

@@ -1,5 +1,5 @@
-/* declaration.c - declaring units and tensors. Everything a later step relies on is checked here: sizes that overflow,
- * names that repeat, tensors that are shared backwards. */
+/* declaration.c - declares units and tensors, and checks all that later steps rely on: no size overflows, names are
+ * unique, and tensors are shared with later units only. */
 #include "zero/plan/declaration.h"
 
 #include <math.h>
@@ -36,7 +36,7 @@ void zero_model_destroy(zero_model_t *model)
     free(model);
 }
 
-/* Room for one more element of an array that doubles. */
+/* Makes room for one more element of an array, which doubles. */
 static void *grow(void *array, int n, int *capacity, size_t element_bytes)
 {
     if (n < *capacity)

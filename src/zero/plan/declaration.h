@@ -1,5 +1,5 @@
-/* declaration.h - a model as declared: which tensors a model has and which units use them. Filled by the
- * zero_model_add_* calls, then read-only; engines keep a copy. */
+/* declaration.h - a model as declared: its units, their tensors, and which units use these. The zero_model_add_* calls
+ * fill it; engines keep a copy. */
 #ifndef ZERO_DECLARATION_H
 #define ZERO_DECLARATION_H
 
@@ -16,7 +16,7 @@ typedef struct zero_tensor_decl {
     zero_init_t init;
     float init_std;
     bool decay;
-    bool packed; /* right behind the tensor before it, which has the same owner */
+    bool packed; /* directly after the tensor before it, which has the same owner */
 } zero_tensor_decl_t;
 
 typedef struct zero_unit_decl {
@@ -38,7 +38,7 @@ struct zero_model {
         tensor_names; /* of the declaration itself; copies, to which nothing is added, have none */
 };
 
-/* The flats a unit's use needs: its own first, then those whose tensors it shares. */
+/* The flat buffers that a unit's use needs: its own first, then those of the units whose tensors it shares. */
 static inline int zero_model_n_flats(const zero_model_t *model, zero_unit_t unit)
 {
     return 1 + model->units[unit].n_shared;
@@ -51,7 +51,7 @@ static inline zero_unit_t zero_model_flat(const zero_model_t *model, zero_unit_t
 
 zero_status_t zero_model_copy(const zero_model_t *model, zero_model_t **copy);
 
-/* A fingerprint of every field: equal declarations have equal fingerprints on every rank. */
+/* Returns a hash of every field, which is the same on every rank that declared the same. */
 uint64_t zero_model_hash(const zero_model_t *model);
 
 #endif

@@ -10,7 +10,7 @@ static uint64_t round_up(uint64_t n, uint64_t multiple)
     return (n + multiple - 1) / multiple * multiple;
 }
 
-/* The extents of all units' tensors, [begin, end) in the unit's flat, in ascending order; unit u's are
+/* The extents of all units' tensors, [begin, end) in the unit's flat buffer, in ascending order. Unit u's are
  * all[first[u]] .. all[first[u + 1] - 1]. */
 typedef struct extent {
     uint64_t begin, end;
@@ -35,7 +35,8 @@ static zero_status_t extents_create(const zero_model_t *model, const zero_layout
         extents_destroy(&made);
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for the layout of %d tensors", model->n_tensors);
     }
-    /* Counts, two places on; their sums, one place on; which move to the unit's own place as it is filled. */
+    /* first[u + 2] counts the tensors of unit u; then first[u + 1] is where unit u's begin, and is advanced to their
+     * end, which is where those of unit u + 1 begin. */
     for (int t = 0; t < model->n_tensors; t++)
         made.first[model->tensors[t].owner + 2]++;
     for (int u = 2; u <= model->n_units; u++)
@@ -47,7 +48,7 @@ static zero_status_t extents_create(const zero_model_t *model, const zero_layout
     return ZERO_OK;
 }
 
-/* Whether tensors of `writer`, in the same slot, leave the padding of `unit` as it is. */
+/* Returns whether the tensors of `writer`, in the same buffer, leave the padding of `unit` as it is. */
 static bool spares_padding(const zero_layout_t *layout, const extents_t *extents, zero_unit_t unit, zero_unit_t writer)
 {
     int i = extents->first[unit], n = extents->first[unit + 1];
@@ -65,7 +66,7 @@ static bool spares_padding(const zero_layout_t *layout, const extents_t *extents
     return true;
 }
 
-/* Slots are as large as the largest unit that uses them: by a sixteenth more is worth a slot less. */
+/* Buffers are as large as the largest unit that uses them. Up to a sixteenth of waste is worth a buffer less. */
 static bool are_alike_in_size(uint64_t a, uint64_t b)
 {
     uint64_t smaller = a < b ? a : b, larger = a < b ? b : a;
@@ -78,15 +79,15 @@ static bool can_take_turns(const zero_layout_t *layout, const extents_t *extents
            spares_padding(layout, extents, a, b) && spares_padding(layout, extents, b, a);
 }
 
-/* What tells whether a unit can take turns with all of a class. They agree on where tensors lie, each as far as it
- * reaches: so who agrees with the largest agrees with all. */
+/* What decides whether a unit can take turns with all units of a class. These agree on where tensors are, each as far
+ * as it reaches, so a unit that agrees with the largest agrees with all. */
 typedef struct buffer_class {
     zero_unit_t largest;
     uint64_t least_elems;
-} slot_class_t;
+} buffer_class_t;
 
-/* The first class all of whose units so far can take turns with `unit`, or a new one. */
-static int find_buffer_class(const zero_layout_t *layout, const extents_t *extents, const slot_class_t *classes,
+/* Returns the first class all of whose units so far can take turns with `unit`, or a new one. */
+static int find_buffer_class(const zero_layout_t *layout, const extents_t *extents, const buffer_class_t *classes,
                              zero_unit_t unit)
 {
     int c = 0;
@@ -97,30 +98,30 @@ static int find_buffer_class(const zero_layout_t *layout, const extents_t *exten
     return c;
 }
 
-static void put_into_class(zero_layout_t *layout, slot_class_t *classes, zero_unit_t unit, int buffer_class)
+static void put_into_class(zero_layout_t *layout, buffer_class_t *classes, zero_unit_t unit, int buffer_class)
 {
     uint64_t n_elems = layout->units[unit].flat_elems;
-    slot_class_t *class = &classes[buffer_class];
+    buffer_class_t *class = &classes[buffer_class];
     layout->units[unit].buffer_class = buffer_class;
     if (buffer_class == layout->n_buffer_classes) {
         layout->n_buffer_classes++;
-        *class = (slot_class_t){.largest = unit, .least_elems = n_elems};
-    } else if (n_elems > layout->slot_elems[buffer_class]) {
+        *class = (buffer_class_t){.largest = unit, .least_elems = n_elems};
+    } else if (n_elems > layout->buffer_elems[buffer_class]) {
         class->largest = unit;
     } else if (n_elems < class->least_elems) {
         class->least_elems = n_elems;
     }
-    layout->slot_elems[buffer_class] = layout->units[class->largest].flat_elems;
+    layout->buffer_elems[buffer_class] = layout->units[class->largest].flat_elems;
 }
 
 static zero_status_t assign_buffer_classes(const zero_model_t *model, zero_layout_t *layout)
 {
     extents_t extents = {0};
-    slot_class_t *classes = calloc((size_t)layout->n_units, sizeof *classes);
-    layout->slot_elems = calloc((size_t)layout->n_units, sizeof *layout->slot_elems);
-    zero_status_t status = classes && layout->slot_elems
+    buffer_class_t *classes = calloc((size_t)layout->n_units, sizeof *classes);
+    layout->buffer_elems = calloc((size_t)layout->n_units, sizeof *layout->buffer_elems);
+    zero_status_t status = classes && layout->buffer_elems
                                ? extents_create(model, layout, &extents)
-                               : zero_fail(ZERO_ERROR_MEMORY, "no memory for the slots of %d units", layout->n_units);
+                               : zero_fail(ZERO_ERROR_MEMORY, "no memory for the buffers of %d units", layout->n_units);
     for (zero_unit_t unit = 0; unit < layout->n_units && status == ZERO_OK; unit++)
         put_into_class(layout, classes, unit, find_buffer_class(layout, &extents, classes, unit));
     extents_destroy(&extents);
@@ -130,7 +131,7 @@ static zero_status_t assign_buffer_classes(const zero_model_t *model, zero_layou
 
 uint64_t zero_layout_buffer_elems(const zero_layout_t *layout, int buffer_class)
 {
-    return layout->slot_elems[buffer_class];
+    return layout->buffer_elems[buffer_class];
 }
 
 zero_status_t zero_layout_create(const zero_model_t *model, int world_size, zero_layout_t *layout)
@@ -148,7 +149,7 @@ zero_status_t zero_layout_create(const zero_model_t *model, int world_size, zero
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for the layout of %d tensors", model->n_tensors);
     }
 
-    /* Sums cannot overflow: the declaration keeps all tensors together under 2^56 elements. */
+    /* Nothing overflows: the declaration keeps all tensors together under 2^56 elements. */
     for (int t = 0; t < model->n_tensors; t++) {
         zero_unit_layout_t *unit = &made.units[model->tensors[t].owner];
         made.tensor_offsets[t] =
@@ -178,7 +179,7 @@ void zero_layout_destroy(zero_layout_t *layout)
 {
     free(layout->units);
     free(layout->tensor_offsets);
-    free(layout->slot_elems);
+    free(layout->buffer_elems);
     *layout = (zero_layout_t){0};
 }
 

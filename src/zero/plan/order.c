@@ -16,7 +16,7 @@ bool zero_order_needs(const zero_model_t *model, int position, zero_unit_t flat)
     return false;
 }
 
-/* INT_MAX: none of the positions begin, begin + 1 ... end - 1. */
+/* Returns the first of the positions begin, begin + 1 ... end - 1 that needs `flat`; INT_MAX if none does. */
 static int first_use_between(const zero_model_t *model, int begin, int end, zero_unit_t flat)
 {
     for (int position = begin; position < end; position++)
@@ -25,8 +25,7 @@ static int first_use_between(const zero_model_t *model, int begin, int end, zero
     return INT_MAX;
 }
 
-/* The users lie between the unit itself and the last of them: nobody else is asked, so that a step of many units looks
- * no longer for each. */
+/* Searches only from the unit itself to its last user, so that the search takes no longer in a model of many units. */
 int zero_order_next_use(const zero_model_t *model, zero_pass_t pass, int from, zero_unit_t flat)
 {
     int n_both = 2 * model->n_units, last_user = model->units[flat].last_user;
@@ -42,10 +41,10 @@ int zero_order_first_grad(const zero_model_t *model, zero_unit_t flat)
     return 2 * model->n_units - 1 - model->units[flat].last_user;
 }
 
-/* The flats that a window of positions needs, counted by class: each is counted once, however often it is needed. */
+/* The units that a window of positions needs, counted by class: each once, however often it is needed. */
 typedef struct window {
-    int *n_uses;     /* by flat: of the window's positions */
-    int *n_resident; /* by slot class */
+    int *n_uses;     /* by unit: of the window's positions */
+    int *n_resident; /* by buffer class */
 } window_t;
 
 static void window_enter(window_t *window, const zero_model_t *model, const zero_layout_t *layout, int position)
@@ -66,7 +65,7 @@ static void window_leave(window_t *window, const zero_model_t *model, const zero
     }
 }
 
-/* n_buffers where a class has more resident than ever before: those of the flats that have just come. */
+/* Raises n_buffers if a class has more resident than ever before. Only the units that have just come matter. */
 static void take_most(const window_t *window, const zero_model_t *model, const zero_layout_t *layout, int position,
                       int *n_buffers)
 {
@@ -95,18 +94,17 @@ zero_status_t zero_order_unsharded_params(const zero_model_t *model, const zero_
     free(window.n_uses);
     free(window.n_resident);
     return has_memory ? ZERO_OK
-                      : zero_fail(ZERO_ERROR_MEMORY, "no memory to plan the slots of %d units", model->n_units);
+                      : zero_fail(ZERO_ERROR_MEMORY, "no memory to plan the buffers of %d units", model->n_units);
 }
 
-/* Position by position of backward: gradients begin where the last user of their flat is, and are complete at the
- * flat's own unit. */
+/* Goes through backward: a unit's gradients begin at its last user and are complete at the unit itself. */
 zero_status_t zero_order_unsharded_grads(const zero_model_t *model, const zero_layout_t *layout, int n_spare,
                                          int *n_buffers)
 {
     int n_units = model->n_units;
     int *n_in_use = calloc((size_t)layout->n_buffer_classes, sizeof *n_in_use);
-    int *first = malloc((size_t)n_units * sizeof *first); /* by last user: a flat, -1: none */
-    int *next = malloc((size_t)n_units * sizeof *next);   /* by flat: another with the same last user */
+    int *first = malloc((size_t)n_units * sizeof *first); /* by last user: a unit, -1: none */
+    int *next = malloc((size_t)n_units * sizeof *next);   /* by unit: another with the same last user */
     bool has_memory = n_in_use && first && next;
     memset(n_buffers, 0, (size_t)layout->n_buffer_classes * sizeof *n_buffers);
     for (zero_unit_t unit = 0; unit < n_units && has_memory; unit++)
@@ -129,5 +127,5 @@ zero_status_t zero_order_unsharded_grads(const zero_model_t *model, const zero_l
     free(n_in_use);
     free(first);
     free(next);
-    return has_memory ? ZERO_OK : zero_fail(ZERO_ERROR_MEMORY, "no memory to plan the slots of %d units", n_units);
+    return has_memory ? ZERO_OK : zero_fail(ZERO_ERROR_MEMORY, "no memory to plan the buffers of %d units", n_units);
 }

@@ -1,8 +1,8 @@
 /* order.h - the declared order of a pass, as arithmetic on positions.
  *
  * A train pass over units 0..U-1 has positions 0..2U-1: forward 0, 1 .. U-1, then backward U-1 .. 1, 0. An eval pass
- * has the first half only. Because the order is known before step 0 there is no tracing: what to prefetch, what a slot
- * may be reused for and how many slots are needed all follow from positions.
+ * has the first half only. Because the order is known before step 0 there is no tracing: what to prefetch, which
+ * buffer can be reused and how many are needed all follow from positions.
  */
 #ifndef ZERO_ORDER_H
 #define ZERO_ORDER_H
@@ -24,22 +24,22 @@ static inline zero_unit_t zero_order_unit(int position, int n_units)
     return position < n_units ? position : 2 * n_units - 1 - position;
 }
 
-/* Whether the flat of unit `flat` is needed at `position`: the unit there owns it or shares a tensor of it. */
+/* Returns whether `flat` is needed at `position`: it is the unit there, or one whose tensors that shares. */
 bool zero_order_needs(const zero_model_t *model, int position, zero_unit_t flat);
 
-/* The next position >= from of the pass that needs `flat`; INT_MAX where none does. */
+/* Returns the next position >= from of the pass that needs `flat`; INT_MAX if none does. */
 int zero_order_next_use(const zero_model_t *model, zero_pass_t pass, int from, zero_unit_t flat);
 
-/* The first backward position at which a gradient in `flat` is written; at the owner's own position it is complete. */
+/* Returns the first backward position at which a gradient of `flat` is written; at its own position it is complete. */
 int zero_order_first_grad(const zero_model_t *model, zero_unit_t flat);
 
-/* Slots each class needs so that at every position of a train pass the units there and up to `prefetch` positions on
- * are resident together. n_buffers has layout->n_buffer_classes entries. */
+/* Counts the buffers that each class needs so that at every position of a train pass the units there and up to
+ * `prefetch` positions later are resident together. n_buffers has layout->n_buffer_classes entries. */
 zero_status_t zero_order_unsharded_params(const zero_model_t *model, const zero_layout_t *layout, int prefetch,
                                           int *n_buffers);
 
-/* Slots for full gradients: the most that are unfinished at once, or were finished at one of the `n_spare` positions
- * before, so that a unit's backward need not wait for the reductions just before it. */
+/* Counts the buffers for full gradients: the most that are unfinished at once, or were finished at one of the `n_spare`
+ * positions before, so that a unit's backward need not wait for the reductions just before it. */
 zero_status_t zero_order_unsharded_grads(const zero_model_t *model, const zero_layout_t *layout, int n_spare,
                                          int *n_buffers);
 

@@ -1,4 +1,5 @@
-/* plan.c - see plan.h. */
+/* plan.c - see plan.h. Buffers are laid out in the order of the functions below, so that equal settings give equal
+ * offsets on every rank. */
 #include "zero/plan/plan.h"
 
 #include <math.h>
@@ -6,101 +7,16 @@
 
 #include "comm/comm.h"
 #include "base/log.h"
+#include "zero/plan/config.h"
 #include "zero/plan/order.h"
 
-/* Pages: windows are registered and mapped by page, and buffers that start one never share it with a neighbour. */
+/* Buffers begin at pages: windows are registered and mapped by page, and no buffer shares one with a neighbour. */
 #define ALIGN_BYTES 4096
-/* Hosted state passes in pieces of a multiple of this, so that arrays of any type lie end to end at multiples of 256
- * bytes. */
-#define PASSING_RUN_ELEMS 128
-/* Of all ranks' slices together: on 8 GPUs a copy is 8 MiB. */
-#define LEAST_PIECE_BYTES ((uint64_t)64 << 20)
-
-zero_config_t zero_config_default(void)
-{
-    return (zero_config_t){
-        .stage = 3,
-        .dtype = ZERO_BF16,
-        .micro_steps = 1,
-        .prefetch = 1,
-        .overlap = true,
-        .reduce_every_micro_step = false,
-        .nccl_reduction = false,
-        .seed = 1,
-        .beta1 = 0.9f,
-        .beta2 = 0.95f,
-        .eps = 1e-8f,
-        .weight_decay = 0.1f,
-        .grad_clip = 1.0f,
-        .max_skipped_steps = 20,
-        .initial_loss_scale = 65536.0f,
-        .loss_scale_window = 1000,
-        .loss_scale_hysteresis = 1,
-        .offload = false,
-        .offload_ratio = 1.0f,
-        .offload_update = ZERO_OFFLOAD_UPDATE_AUTO,
-        .offload_buffer_bytes = (size_t)256 << 20,
-        .offload_threads = 0,
-        .offload_ram = 0.5f,
-        .staging_bytes = (size_t)512 << 20,
-        .user_bytes = 0,
-    };
-}
-
-static bool is_fraction(float x)
-{
-    return x >= 0.0f && x < 1.0f;
-}
-
-static bool is_amount(float x)
-{
-    return isfinite(x) && x >= 0.0f;
-}
-
-zero_status_t zero_config_check(const zero_config_t *c)
-{
-    if (c->stage < 0 || c->stage > 3)
-        return zero_fail_alike(ZERO_ERROR_USAGE, "stage %d: it must be 0, 1, 2 or 3", c->stage);
-    if (c->dtype != ZERO_FP32 && c->dtype != ZERO_BF16 && c->dtype != ZERO_FP16)
-        return zero_fail_alike(ZERO_ERROR_USAGE, "dtype %d: it must be ZERO_FP32, ZERO_BF16 or ZERO_FP16",
-                               (int)c->dtype);
-    if (c->micro_steps < 1)
-        return zero_fail_alike(ZERO_ERROR_USAGE, "micro_steps %d: it must be at least 1", c->micro_steps);
-    if (c->prefetch < 0)
-        return zero_fail_alike(ZERO_ERROR_USAGE, "prefetch %d: it must be at least 0", c->prefetch);
-    if (!is_fraction(c->beta1) || !is_fraction(c->beta2))
-        return zero_fail_alike(ZERO_ERROR_USAGE, "beta1 %g, beta2 %g: both must be in [0, 1)", (double)c->beta1,
-                               (double)c->beta2);
-    if (!is_amount(c->eps) || c->eps == 0.0f) /* AdamW divides by it where all gradients so far were 0 */
-        return zero_fail_alike(ZERO_ERROR_USAGE, "eps %g: it must be above 0 and finite", (double)c->eps);
-    if (!is_amount(c->weight_decay) || !is_amount(c->grad_clip))
-        return zero_fail_alike(ZERO_ERROR_USAGE, "weight_decay %g, grad_clip %g: neither may be negative",
-                               (double)c->weight_decay, (double)c->grad_clip);
-    if (c->max_skipped_steps < 1)
-        return zero_fail_alike(ZERO_ERROR_USAGE, "max_skipped_steps %d: it must be at least 1", c->max_skipped_steps);
-    if (!(c->initial_loss_scale >= 1.0f) || isinf(c->initial_loss_scale))
-        return zero_fail_alike(ZERO_ERROR_USAGE, "initial_loss_scale %g: it must be at least 1",
-                               (double)c->initial_loss_scale);
-    if (!(c->offload_ratio >= 0.0f && c->offload_ratio <= 1.0f) && c->offload_ratio != ZERO_OFFLOAD_AUTO)
-        return zero_fail_alike(ZERO_ERROR_USAGE, "offload_ratio %g: it must be in [0, 1], or ZERO_OFFLOAD_AUTO",
-                               (double)c->offload_ratio);
-    if ((unsigned)c->offload_update > ZERO_OFFLOAD_UPDATE_HOST)
-        return zero_fail_alike(ZERO_ERROR_USAGE, "offload_update %d: it must be one of zero_offload_update_t",
-                               (int)c->offload_update);
-    if (c->loss_scale_window < 1 || c->loss_scale_hysteresis < 1)
-        return zero_fail_alike(ZERO_ERROR_USAGE,
-                               "loss_scale_window %d, loss_scale_hysteresis %d: both must be at least 1",
-                               c->loss_scale_window, c->loss_scale_hysteresis);
-    /* The rest is each rank's own. */
-    if (c->user_bytes > (size_t)1 << 62) /* what is planned stays below that, and their sum below 2^64 */
-        return zero_fail(ZERO_ERROR_USAGE, "user_bytes %zu: more than any memory has", c->user_bytes);
-    if (c->offload_threads < 0 || c->offload_threads > ZERO_MAX_OFFLOAD_THREADS)
-        return zero_fail(ZERO_ERROR_USAGE, "offload_threads %d: it must be in 0..%d", c->offload_threads,
-                         ZERO_MAX_OFFLOAD_THREADS);
-    if (!(c->offload_ram > 0.0f && c->offload_ram <= 1.0f))
-        return zero_fail(ZERO_ERROR_USAGE, "offload_ram %g: it must be in (0, 1]", (double)c->offload_ram);
-    return ZERO_OK;
-}
+/* Chunks of offloaded state are multiples of this, so that arrays of any type, laid end to end, begin at multiples of
+ * 256 bytes. */
+#define STATE_RUN_ELEMS 128
+/* The smallest chunk of gradients, all ranks' slices together: on 8 GPUs a copy is 8 MiB. */
+#define LEAST_CHUNK_BYTES ((uint64_t)64 << 20)
 
 static uint64_t buffers_elems(const zero_layout_t *layout, const int *n_buffers)
 {
@@ -118,7 +34,7 @@ static int sum(const int *n_buffers, int n_classes)
     return n;
 }
 
-/* Takes the next n_bytes of an arena, rounded up to whole pages, and counts them. */
+/* Takes the next n_bytes of an arena, rounded up to whole pages, counts them, and returns their offset. */
 static uint64_t take(uint64_t *arena_bytes, zero_memory_t *memory, zero_memory_category_t category, uint64_t n_bytes)
 {
     uint64_t offset = *arena_bytes;
@@ -149,20 +65,20 @@ static void plan_window(zero_arena_plan_t *plan, const zero_layout_t *layout, co
     plan->contribution = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, sizeof(zero_contribution_t));
 }
 
-/* The first unit whose state is on the host: as many from the end as make up the ratio. n_units: none. */
+/* Returns the first unit whose state is offloaded: as many units from the end as make up the ratio. n_units: none. */
 static zero_unit_t first_offloaded(const zero_layout_t *layout, const zero_config_t *config, zero_plan_target_t target)
 {
     zero_unit_t first = layout->n_units;
     if (!config->offload || !target.on_gpu)
         return first;
     double ratio = config->offload_ratio == ZERO_OFFLOAD_AUTO ? 1.0 : (double)config->offload_ratio;
-    double wanted = ratio * (double)layout->total_shard_elems, hosted = 0.0;
-    while (first > 0 && hosted < wanted)
-        hosted += (double)layout->units[--first].shard_elems;
+    double wanted = ratio * (double)layout->total_shard_elems, offloaded = 0.0;
+    while (first > 0 && offloaded < wanted)
+        offloaded += (double)layout->units[--first].shard_elems;
     return first;
 }
 
-/* What is hosted, and who updates it. */
+/* Decides what is offloaded, and whether the device or the host updates it. */
 static void choose_offloaded(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config,
                              zero_plan_target_t target)
 {
@@ -178,13 +94,13 @@ static void choose_offloaded(zero_arena_plan_t *plan, const zero_layout_t *layou
         config->offload_update == ZERO_OFFLOAD_UPDATE_HOST ? ZERO_OFFLOAD_UPDATE_HOST : ZERO_OFFLOAD_UPDATE_DEVICE;
     if (host->update == ZERO_OFFLOAD_UPDATE_HOST)
         return;
-    host->first_sent = host->first + ZERO_N_OFFLOADED_GRADS; /* backward writes theirs last */
+    host->first_sent = host->first + ZERO_N_OFFLOADED_GRADS; /* backward comes to the first units last */
     if (!host->grads_take_turns || host->first_sent > layout->n_units)
         host->first_sent = layout->n_units;
 }
 
-/* What AdamW keeps of the hosted units and gradient sums that were sent; for the host's update also parameters and the
- * step's scalars. */
+/* Lays out the host's memory: AdamW's state of the offloaded units and the gradients that are sent; for the host's
+ * update also parameters and the step's scalars. */
 static void plan_host(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config)
 {
     zero_host_plan_t *host = &plan->host;
@@ -207,7 +123,8 @@ static void plan_host(zero_arena_plan_t *plan, const zero_layout_t *layout, cons
         host->scalars = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, sizeof(zero_adam_scalars_t));
 }
 
-/* Sums that lie on the device, in elements: those of its own units, then those of hosted units on their way out. */
+/* Lays out the reduced gradients on the device, those of its own units and then those of offloaded ones. Returns their
+ * elements. */
 static uint64_t plan_offloaded_grads(zero_arena_plan_t *plan, const zero_layout_t *layout)
 {
     zero_host_plan_t *host = &plan->host;
@@ -235,12 +152,12 @@ static uint64_t at_most(uint64_t n, uint64_t most)
     return n > most ? most : n;
 }
 
-/* Large units pass in pieces that fit into the buffers; where all are small, so are the buffers. */
+/* Large units are updated in chunks that fit into the buffers. If all units are small, so are the buffers. */
 static void plan_state_staging(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config)
 {
     const zero_host_plan_t *host = &plan->host;
     zero_state_staging_plan_t *staging = &plan->state_staging;
-    uint64_t *bytes = &plan->private_bytes, run = PASSING_RUN_ELEMS, largest = 0;
+    uint64_t *bytes = &plan->private_bytes, run = STATE_RUN_ELEMS, largest = 0;
     zero_memory_t *memory = &plan->memory;
     staging->has_grads = host->first_sent < layout->n_units;
     size_t element_bytes = zero_master_lo_size(config->dtype) + (staging->has_grads ? 3 : 2) * sizeof(float);
@@ -255,12 +172,13 @@ static void plan_state_staging(zero_arena_plan_t *plan, const zero_layout_t *lay
     staging->n_buffers = staging->n_chunks < ZERO_N_STATE_STAGING ? staging->n_chunks : ZERO_N_STATE_STAGING;
     staging->buffer_bytes = staging->chunk_elems * element_bytes;
     staging->buffers = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, (uint64_t)staging->n_buffers * staging->buffer_bytes);
-    staging->max_segments = (size_t)layout->n_tensors + (size_t)staging->n_chunks; /* a cut makes one more */
+    staging->max_segments = (size_t)layout->n_tensors + (size_t)staging->n_chunks; /* a cut makes one segment more */
     staging->segments =
         take(bytes, memory, ZERO_MEMORY_COMMUNICATION, staging->max_segments * sizeof(zero_adam_segment_t));
 }
 
-/* A piece is half of what may lie in staging, but not so small that copies lose speed; small units transfer whole. */
+/* A chunk takes half of staging_bytes, but is not so small that copies lose speed. Small units are transferred whole.
+ */
 static void plan_staging(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config,
                          zero_plan_target_t target)
 {
@@ -273,7 +191,7 @@ static void plan_staging(zero_arena_plan_t *plan, const zero_layout_t *layout, c
     if (plan->transport_reduces || !target.needs_staging || layout->world_size == 1)
         return;
     uint64_t half = at_most(largest * (uint64_t)layout->world_size * size, config->staging_bytes) / 2;
-    uint64_t least = at_most(LEAST_PIECE_BYTES, config->staging_bytes / 2);
+    uint64_t least = at_most(LEAST_CHUNK_BYTES, config->staging_bytes / 2);
     plan->chunk_elems = at_most(largest, at_least(at_least(half, least) / chunk_bytes, 1) * ZERO_NORM_CHUNK);
     plan->staging_bytes = zero_comm_staging_bytes(layout->world_size, plan->chunk_elems * size);
 }
@@ -353,17 +271,17 @@ fail:
     return status;
 }
 
-/* The ratio with which first_offloaded is `first`: rounded down, so that not one unit more is taken. */
+/* Returns the ratio for which first_offloaded returns `first`, rounded down so that no further unit is taken. */
 static float ratio_from(const zero_layout_t *layout, zero_unit_t first)
 {
     double total = (double)layout->total_shard_elems;
-    double hosted = first < layout->n_units ? total - (double)layout->units[first].shard_offset : 0.0;
-    float ratio = total > 0.0 ? (float)(hosted / total) : 0.0f;
-    return (double)ratio * total > hosted ? nextafterf(ratio, 0.0f) : ratio;
+    double offloaded = first < layout->n_units ? total - (double)layout->units[first].shard_offset : 0.0;
+    float ratio = total > 0.0 ? (float)(offloaded / total) : 0.0f;
+    return (double)ratio * total > offloaded ? nextafterf(ratio, 0.0f) : ratio;
 }
 
-/* From the least on: one unit more may need larger buffers than it frees, so that halving could miss the first that
- * fits. */
+/* Tries one unit more at a time: a unit may need larger buffers than it frees, so bisection could miss the first ratio
+ * that fits. */
 zero_status_t zero_plan_smallest_offload(const zero_model_t *model, const zero_layout_t *layout,
                                          const zero_config_t *config, zero_plan_target_t target, uint64_t available,
                                          float *ratio)

@@ -6,40 +6,41 @@
 #include "base/deadline.h"
 #include "base/log.h"
 
-typedef struct place {
-    zero_event_t event; /* timed */
-    uint64_t step;      /* with whose harvest the mark here is over */
-} place_t;
+/* An entry of the ring of timed events. */
+typedef struct entry {
+    zero_event_t event;
+    uint64_t step; /* once it has been harvested, the event is over */
+} entry_t;
 
 typedef struct span {
     zero_work_t work;
     zero_unit_t unit;
     uint64_t step;
-    zero_timed_event_t begin, end; /* end 0: it has not come yet */
-    bool is_over_with_step;        /* both marks are, for sure */
-    bool is_of_step;               /* else it lies before it: an evaluation's, say */
+    zero_timed_event_t begin, end; /* end 0: not recorded yet */
+    bool is_over_with_step;        /* both events are sure to be over when the step is */
+    bool is_of_step;               /* else it came before it, in an evaluation, say */
 } span_t;
 
 struct zero_timeline {
     zero_device_t *device;
     const zero_comm_t *host;
-    double exposed_ms; /* harvested and not yet told */
+    double exposed_ms; /* of spans that were read since the last harvest */
     bool in_step;
 
-    uint64_t n_buffers, n_timed_events; /* mark n lies in place (n - 1) % n_buffers */
-    uint64_t n_over;                    /* marks 1, 2 ... n_over are over, and their places free */
-    place_t *places;
+    entry_t *entries; /* timed event n is in entry (n - 1) % n_entries */
+    uint64_t n_entries, n_timed_events;
+    uint64_t n_over; /* timed events 1, 2 ... n_over are over, and their entries free */
 
     int capacity, first, n_spans;
-    span_t *ring;
+    span_t *spans; /* a ring: n_spans from `first` on */
 
-    /* Of the last wait that was told: where its row of waits begins, and how long they took together. */
+    /* Of the last wait that was read: where the series of waits with one `begin` begins, and how long they took. */
     zero_timed_event_t waits_begin;
     double waits_ms;
 
-    /* Tracing: events are timed against `base`, which was reached at base_ms by the host's clock. CUDA tells times as
-     * floats: after 100 s they are good to 8 us. */
-    unsigned works; /* 0: nobody traces */
+    /* Tracing: events are timed against `base`, which was reached at base_ms by the host's clock. CUDA returns times as
+     * floats: after 100 s they are precise to 8 us. */
+    unsigned works; /* 0: no trace */
     zero_trace_fn fn;
     void *user;
     zero_event_t base;
@@ -60,23 +61,23 @@ zero_status_t zero_timeline_create(zero_device_t *device, const zero_comm_t *hos
                                    zero_timeline_t **timeline)
 {
     zero_timeline_t *made = calloc(1, sizeof *made);
-    span_t *ring = calloc((size_t)capacity, sizeof *ring);
-    place_t *places = calloc(2 * (size_t)capacity, sizeof *places);
+    span_t *spans = calloc((size_t)capacity, sizeof *spans);
+    entry_t *entries = calloc(2 * (size_t)capacity, sizeof *entries);
     zero_status_t status = ZERO_OK;
-    if (!made || !ring || !places) {
+    if (!made || !spans || !entries) {
         free(made);
-        free(ring);
-        free(places);
+        free(spans);
+        free(entries);
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for a timeline of %d spans", capacity);
     }
     made->device = device;
     made->host = host;
     made->capacity = capacity;
-    made->ring = ring;
-    made->n_buffers = 2 * (uint64_t)capacity;
-    made->places = places;
-    for (uint64_t i = 0; i < made->n_buffers && status == ZERO_OK; i++)
-        status = device->ops->event_create(device, true, &places[i].event);
+    made->spans = spans;
+    made->n_entries = 2 * (uint64_t)capacity;
+    made->entries = entries;
+    for (uint64_t i = 0; i < made->n_entries && status == ZERO_OK; i++)
+        status = device->ops->event_create(device, true, &entries[i].event);
     if (status != ZERO_OK) {
         zero_timeline_destroy(made);
         return status;
@@ -89,11 +90,11 @@ void zero_timeline_destroy(zero_timeline_t *timeline)
 {
     if (!timeline)
         return;
-    for (uint64_t i = 0; i < timeline->n_buffers; i++)
-        timeline->device->ops->event_destroy(timeline->device, timeline->places[i].event);
+    for (uint64_t i = 0; i < timeline->n_entries; i++)
+        timeline->device->ops->event_destroy(timeline->device, timeline->entries[i].event);
     timeline->device->ops->event_destroy(timeline->device, timeline->base);
-    free(timeline->places);
-    free(timeline->ring);
+    free(timeline->entries);
+    free(timeline->spans);
     free(timeline);
 }
 
@@ -121,9 +122,9 @@ static bool is_traced(const zero_timeline_t *timeline, zero_work_t work)
     return (timeline->works >> work & 1u) != 0;
 }
 
-static place_t *place_of(const zero_timeline_t *timeline, zero_timed_event_t mark)
+static entry_t *entry_of(const zero_timeline_t *timeline, zero_timed_event_t timed)
 {
-    return &timeline->places[(mark - 1) % timeline->n_buffers];
+    return &timeline->entries[(timed - 1) % timeline->n_entries];
 }
 
 void zero_timeline_set_in_step(zero_timeline_t *timeline, bool in_step)
@@ -131,24 +132,25 @@ void zero_timeline_set_in_step(zero_timeline_t *timeline, bool in_step)
     timeline->in_step = in_step;
 }
 
-zero_event_t zero_timeline_event(const zero_timeline_t *timeline, zero_timed_event_t mark)
+zero_event_t zero_timeline_event(const zero_timeline_t *timeline, zero_timed_event_t timed)
 {
-    return mark > timeline->n_over ? place_of(timeline, mark)->event : NULL;
+    return timed > timeline->n_over ? entry_of(timeline, timed)->event : NULL;
 }
 
-/* ---- telling ---- */
+/* ---- reading ---- */
 
-static zero_status_t await_timed_event(zero_timeline_t *timeline, zero_timed_event_t mark)
+static zero_status_t await_timed_event(zero_timeline_t *timeline, zero_timed_event_t timed)
 {
-    return zero_device_await(timeline->device, timeline->host, place_of(timeline, mark)->event, "what a span times");
+    return zero_device_await(timeline->device, timeline->host, entry_of(timeline, timed)->event, "what a span times");
 }
 
-/* A wait that has no length, since what it waited for was there, is none. */
-static zero_status_t tell(zero_timeline_t *timeline, const span_t *span)
+/* Measures a span that is over, and reports it if it is traced. A wait of no length, because what it waited for was
+ * there, is not reported. */
+static zero_status_t read_span(zero_timeline_t *timeline, const span_t *span)
 {
     zero_device_t *device = timeline->device;
-    zero_event_t begin = place_of(timeline, span->begin)->event, end = place_of(timeline, span->end)->event;
-    double begin_ms, end_ms, from_ms = 0.0; /* of the span, behind `begin` */
+    zero_event_t begin = entry_of(timeline, span->begin)->event, end = entry_of(timeline, span->end)->event;
+    double begin_ms, end_ms, from_ms = 0.0; /* the span, after `begin` */
     ZERO_TRY(device->ops->event_elapsed_ms(device, begin, end, &end_ms));
     if (span->work == ZERO_WORK_WAIT) {
         if (span->begin == timeline->waits_begin)
@@ -163,37 +165,38 @@ static zero_status_t tell(zero_timeline_t *timeline, const span_t *span)
     if (!is_traced(timeline, span->work) || (span->work == ZERO_WORK_WAIT && end_ms <= from_ms))
         return ZERO_OK;
     ZERO_TRY(device->ops->event_elapsed_ms(device, timeline->base, begin, &begin_ms));
-    zero_trace_span_t told = {.work = span->work,
-                              .unit = span->unit,
-                              .step = span->is_of_step ? span->step : 0,
-                              .begin_ms = timeline->base_ms + begin_ms + from_ms,
-                              .end_ms = timeline->base_ms + begin_ms + end_ms};
-    timeline->fn(timeline->user, &told);
+    zero_trace_span_t traced = {.work = span->work,
+                                .unit = span->unit,
+                                .step = span->is_of_step ? span->step : 0,
+                                .begin_ms = timeline->base_ms + begin_ms + from_ms,
+                                .end_ms = timeline->base_ms + begin_ms + end_ms};
+    timeline->fn(timeline->user, &traced);
     return ZERO_OK;
 }
 
-/* A span without an end is not told of: something failed, or more marks than there are places lie behind its begin. */
+/* Reads and removes the oldest span. One without an end is not reported: something failed, or more events have been
+ * recorded since its begin than the ring holds. */
 static zero_status_t take_oldest(zero_timeline_t *timeline, bool step_is_over)
 {
-    span_t *oldest = &timeline->ring[timeline->first];
+    span_t *oldest = &timeline->spans[timeline->first];
     if (oldest->end != 0) {
         if (oldest->is_over_with_step && !step_is_over)
-            ZERO_TRY(await_timed_event(timeline, oldest->begin)); /* in another stream than its end */
+            ZERO_TRY(await_timed_event(timeline, oldest->begin)); /* it may be in another stream than the end */
         if (!oldest->is_over_with_step || !step_is_over)
             ZERO_TRY(await_timed_event(timeline, oldest->end));
-        ZERO_TRY(tell(timeline, oldest));
+        ZERO_TRY(read_span(timeline, oldest));
     }
     timeline->first = (timeline->first + 1) % timeline->capacity;
     timeline->n_spans--;
     return ZERO_OK;
 }
 
-/* The last mark before those that spans still need. */
+/* Returns the last timed event before those that spans still need. */
 static zero_timed_event_t last_unneeded(const zero_timeline_t *timeline)
 {
     zero_timed_event_t last = timeline->n_timed_events;
     for (int i = 0; i < timeline->n_spans; i++) {
-        const span_t *span = &timeline->ring[(timeline->first + i) % timeline->capacity];
+        const span_t *span = &timeline->spans[(timeline->first + i) % timeline->capacity];
         zero_timed_event_t needed = span->end != 0 && span->end < span->begin ? span->end : span->begin;
         last = needed <= last ? needed - 1 : last;
     }
@@ -202,10 +205,10 @@ static zero_timed_event_t last_unneeded(const zero_timeline_t *timeline)
 
 zero_status_t zero_timeline_harvest(zero_timeline_t *timeline, uint64_t step, double *exposed_ms)
 {
-    while (timeline->n_spans > 0 && timeline->ring[timeline->first].step <= step)
+    while (timeline->n_spans > 0 && timeline->spans[timeline->first].step <= step)
         ZERO_TRY(take_oldest(timeline, true));
     zero_timed_event_t last = last_unneeded(timeline);
-    while (timeline->n_over < last && place_of(timeline, timeline->n_over + 1)->step <= step)
+    while (timeline->n_over < last && entry_of(timeline, timeline->n_over + 1)->step <= step)
         timeline->n_over++;
     *exposed_ms = timeline->exposed_ms;
     timeline->exposed_ms = 0.0;
@@ -214,10 +217,10 @@ zero_status_t zero_timeline_harvest(zero_timeline_t *timeline, uint64_t step, do
 
 /* ---- recording ---- */
 
-/* Many micro-steps come before a harvest: the older half of the places is made free, when it is over. */
-static zero_status_t free_buffers(zero_timeline_t *timeline)
+/* Frees the older half of the entries once they are over: many micro-steps may come before a harvest. */
+static zero_status_t free_entries(zero_timeline_t *timeline)
 {
-    uint64_t wanted = timeline->n_over + timeline->n_buffers / 2, last;
+    uint64_t wanted = timeline->n_over + timeline->n_entries / 2, last;
     while ((last = last_unneeded(timeline)) < wanted && timeline->n_spans > 0)
         ZERO_TRY(take_oldest(timeline, false));
     for (wanted = last < wanted ? last : wanted; timeline->n_over < wanted; timeline->n_over++)
@@ -226,14 +229,14 @@ static zero_status_t free_buffers(zero_timeline_t *timeline)
 }
 
 zero_status_t zero_timeline_record(zero_timeline_t *timeline, uint64_t step, zero_stream_t stream,
-                                   zero_timed_event_t *mark)
+                                   zero_timed_event_t *timed)
 {
-    if (timeline->n_timed_events - timeline->n_over == timeline->n_buffers)
-        ZERO_TRY(free_buffers(timeline));
-    place_t *place = place_of(timeline, timeline->n_timed_events + 1);
-    ZERO_TRY(timeline->device->ops->event_record(timeline->device, place->event, stream));
-    place->step = step;
-    *mark = ++timeline->n_timed_events;
+    if (timeline->n_timed_events - timeline->n_over == timeline->n_entries)
+        ZERO_TRY(free_entries(timeline));
+    entry_t *entry = entry_of(timeline, timeline->n_timed_events + 1);
+    ZERO_TRY(timeline->device->ops->event_record(timeline->device, entry->event, stream));
+    entry->step = step;
+    *timed = ++timeline->n_timed_events;
     return ZERO_OK;
 }
 
@@ -243,7 +246,7 @@ static zero_status_t add(zero_timeline_t *timeline, span_t span, int *at)
         ZERO_TRY(take_oldest(timeline, false));
     *at = (timeline->first + timeline->n_spans++) % timeline->capacity;
     span.is_of_step = timeline->in_step;
-    timeline->ring[*at] = span;
+    timeline->spans[*at] = span;
     return ZERO_OK;
 }
 
@@ -273,6 +276,6 @@ zero_status_t zero_timeline_end(zero_timeline_t *timeline, int span, zero_stream
 {
     if (span < 0)
         return ZERO_OK;
-    span_t *ended = &timeline->ring[span];
+    span_t *ended = &timeline->spans[span];
     return zero_timeline_record(timeline, ended->step, stream, &ended->end);
 }

@@ -438,7 +438,7 @@ START_TEST(more_threads_than_a_machine_has_are_refused)
             outcome_t outcome = run_arguments(n_ranks, arguments[i]);
             const char *line = only_line(outcome.output.err);
             expect_exit(&outcome, 2);
-            ck_assert_msg(line && strstr(line, "OMP_NUM_THREADS") && strstr(line, "4096 are the most"), "%s: %s",
+            ck_assert_msg(line && strstr(line, "OMP_NUM_THREADS") && strstr(line, "the maximum of 4096"), "%s: %s",
                           arguments[i], outcome.output.err);
             forget(&outcome);
         }

@@ -1,0 +1,92 @@
+/* config.c - the default configuration, and the range of every setting. */
+#include "zero/plan/config.h"
+
+#include <math.h>
+
+#include "base/log.h"
+
+zero_config_t zero_config_default(void)
+{
+    return (zero_config_t){
+        .stage = 3,
+        .dtype = ZERO_BF16,
+        .micro_steps = 1,
+        .prefetch = 1,
+        .overlap = true,
+        .reduce_every_micro_step = false,
+        .nccl_reduction = false,
+        .seed = 1,
+        .beta1 = 0.9f,
+        .beta2 = 0.95f,
+        .eps = 1e-8f,
+        .weight_decay = 0.1f,
+        .grad_clip = 1.0f,
+        .max_skipped_steps = 20,
+        .initial_loss_scale = 65536.0f,
+        .loss_scale_window = 1000,
+        .loss_scale_hysteresis = 1,
+        .offload = false,
+        .offload_ratio = 1.0f,
+        .offload_update = ZERO_OFFLOAD_UPDATE_AUTO,
+        .offload_buffer_bytes = (size_t)256 << 20,
+        .offload_threads = 0,
+        .offload_ram = 0.5f,
+        .staging_bytes = (size_t)512 << 20,
+        .user_bytes = 0,
+    };
+}
+
+static bool is_fraction(float x)
+{
+    return x >= 0.0f && x < 1.0f;
+}
+
+static bool is_amount(float x)
+{
+    return isfinite(x) && x >= 0.0f;
+}
+
+zero_status_t zero_config_check(const zero_config_t *c)
+{
+    if (c->stage < 0 || c->stage > 3)
+        return zero_fail_alike(ZERO_ERROR_USAGE, "stage %d: it must be 0, 1, 2 or 3", c->stage);
+    if (c->dtype != ZERO_FP32 && c->dtype != ZERO_BF16 && c->dtype != ZERO_FP16)
+        return zero_fail_alike(ZERO_ERROR_USAGE, "dtype %d: it must be ZERO_FP32, ZERO_BF16 or ZERO_FP16",
+                               (int)c->dtype);
+    if (c->micro_steps < 1)
+        return zero_fail_alike(ZERO_ERROR_USAGE, "micro_steps %d: it must be at least 1", c->micro_steps);
+    if (c->prefetch < 0)
+        return zero_fail_alike(ZERO_ERROR_USAGE, "prefetch %d: it must be at least 0", c->prefetch);
+    if (!is_fraction(c->beta1) || !is_fraction(c->beta2))
+        return zero_fail_alike(ZERO_ERROR_USAGE, "beta1 %g, beta2 %g: both must be in [0, 1)", (double)c->beta1,
+                               (double)c->beta2);
+    if (!is_amount(c->eps) || c->eps == 0.0f) /* AdamW divides by it if all gradients so far were 0 */
+        return zero_fail_alike(ZERO_ERROR_USAGE, "eps %g: it must be above 0 and finite", (double)c->eps);
+    if (!is_amount(c->weight_decay) || !is_amount(c->grad_clip))
+        return zero_fail_alike(ZERO_ERROR_USAGE, "weight_decay %g, grad_clip %g: neither may be negative",
+                               (double)c->weight_decay, (double)c->grad_clip);
+    if (c->max_skipped_steps < 1)
+        return zero_fail_alike(ZERO_ERROR_USAGE, "max_skipped_steps %d: it must be at least 1", c->max_skipped_steps);
+    if (!(c->initial_loss_scale >= 1.0f) || isinf(c->initial_loss_scale))
+        return zero_fail_alike(ZERO_ERROR_USAGE, "initial_loss_scale %g: it must be at least 1",
+                               (double)c->initial_loss_scale);
+    if (!(c->offload_ratio >= 0.0f && c->offload_ratio <= 1.0f) && c->offload_ratio != ZERO_OFFLOAD_AUTO)
+        return zero_fail_alike(ZERO_ERROR_USAGE, "offload_ratio %g: it must be in [0, 1], or ZERO_OFFLOAD_AUTO",
+                               (double)c->offload_ratio);
+    if ((unsigned)c->offload_update > ZERO_OFFLOAD_UPDATE_HOST)
+        return zero_fail_alike(ZERO_ERROR_USAGE, "offload_update %d: it must be one of zero_offload_update_t",
+                               (int)c->offload_update);
+    if (c->loss_scale_window < 1 || c->loss_scale_hysteresis < 1)
+        return zero_fail_alike(ZERO_ERROR_USAGE,
+                               "loss_scale_window %d, loss_scale_hysteresis %d: both must be at least 1",
+                               c->loss_scale_window, c->loss_scale_hysteresis);
+    /* The rest may differ between ranks. */
+    if (c->user_bytes > (size_t)1 << 62) /* the plan stays below that, and their sum below 2^64 */
+        return zero_fail(ZERO_ERROR_USAGE, "user_bytes %zu: more than any memory has", c->user_bytes);
+    if (c->offload_threads < 0 || c->offload_threads > ZERO_MAX_OFFLOAD_THREADS)
+        return zero_fail(ZERO_ERROR_USAGE, "offload_threads %d: it must be in 0..%d", c->offload_threads,
+                         ZERO_MAX_OFFLOAD_THREADS);
+    if (!(c->offload_ram > 0.0f && c->offload_ram <= 1.0f))
+        return zero_fail(ZERO_ERROR_USAGE, "offload_ram %g: it must be in (0, 1]", (double)c->offload_ram);
+    return ZERO_OK;
+}
