@@ -1,8 +1,7 @@
-/* test_readme.c - README.md and docs/ say what the sources say: the configuration reference is the option table's, the
- * example is the program, every file, heading and function that is named exists, README's figures are those of
- * docs/performance.md. DOCS_UPDATE=1 in the environment writes the reference and the example anew instead. Run from the
- * repository's root.
- */
+/* test_readme.c - README.md and docs/ agree with the sources: the configuration reference is the option table's, the
+ * example is the program, every file, heading and function that is named exists, README's figures are in
+ * docs/performance.md. DOCS_UPDATE=1 in the environment writes the reference and the example instead. Run from the
+ * repository's root. */
 #include <ctype.h>
 #include <glob.h>
 #include <stdio.h>
