@@ -20,7 +20,7 @@ enum { N_WARMUP = 3, N_ROUNDS = 21, N_SEGMENTS = 580 }; /* GPT-2 1558M has 580 t
 #define REQUIRE(condition)                                                                                             \
     do {                                                                                                               \
         if (!(condition)) {                                                                                            \
-            fprintf(stderr, "bench_adam_cuda: %s does not hold (CUDA: %s)\n", #condition,                                   \
+            fprintf(stderr, "bench_adam_cuda: %s does not hold (CUDA: %s)\n", #condition,                              \
                     cudaGetErrorString(cudaPeekAtLastError()));                                                        \
             exit(1);                                                                                                   \
         }                                                                                                              \
