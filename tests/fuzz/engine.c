@@ -77,7 +77,7 @@ void fuzz_get_state(fuzz_state_t *state)
 
 /* ---- the checkpoint ---- */
 
-/* What stands in the file at element `place`: no two alike, exact in decimal, not negative. */
+/* The value in the file at element `place`: all different, exact in decimal, not negative. */
 static float value_at(size_t place)
 {
     return 0.5f + 0.0625f * (float)place;

@@ -1,5 +1,5 @@
-/* engine.h - an engine for targets that load: one rank on the CPU, fp16, three small tensors. Made once, of the public
- * API, and never stepped, so that it can load again and again. */
+/* engine.h - an engine for targets that load: one rank on the CPU, fp16, three small tensors. Created once, through the
+ * public API, and never stepped, so that it can load again and again. */
 #ifndef ZERO_FUZZ_ENGINE_H
 #define ZERO_FUZZ_ENGINE_H
 
@@ -27,8 +27,8 @@ typedef struct fuzz_state {
 
 void fuzz_get_state(fuzz_state_t *state);
 
-/* A complete checkpoint of step 10 but for its manifest, in a folder of the scratch directory. The files are the same
- * in every run, so that a manifest in the corpus stays good. */
+/* Writes a complete checkpoint of step 10, without its manifest, to a folder of the scratch directory. The files are
+ * the same in every run, so that a manifest in the corpus stays valid. */
 #define FUZZ_CHECKPOINT "step-00000010"
 #define FUZZ_STATE_JSON                                                                                                \
     "{\"adam_step\": 9, \"data\": {\"sequences\": 80}, \"dtype\": \"fp16\", \"good_steps\": 3, \"library\": "          \

@@ -1,5 +1,5 @@
-/* fuzz_config_json.c - a model's config.json. What is taken is within the ranges of [model]'s settings; where it can be
- * trained, the config.json that a checkpoint gets describes the same model. */
+/* fuzz_config_json.c - a model's config.json. Accepted values are within the ranges of [model]'s settings; if they can
+ * be trained, the config.json that a checkpoint gets describes the same model. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,7 +24,7 @@ static void check_ranges(const options_t *options)
     }
 }
 
-/* Of a llama the length of sequences is the user's to say, wherever its weights are from. */
+/* Of a Llama the user sets the sequence length, wherever its weights come from. */
 static bool is_of_the_file(const options_t *options, const option_row_t *row)
 {
     return strcmp(row->section, "model") == 0 &&

@@ -1,5 +1,5 @@
-/* fuzz_ini.c - a configuration file. What is taken is written out by options_dump and read back as the same settings,
- * and where options_resolve agrees, its promises hold. */
+/* fuzz_ini.c - a configuration file. What is accepted is written by options_dump and read back as the same settings,
+ * and if options_resolve accepts them, its promises hold. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,7 @@ static void write_dump(const options_t *options)
     fclose(file);
 }
 
-/* A value that takes almost all of a line, of which iniparser reads 1022 bytes, does not fit with the dump's spaces. */
+/* A value that fills almost a whole line, of which iniparser reads 1022 bytes, does not fit with the dump's spaces. */
 static bool fits_into_lines(const options_t *options)
 {
     for (const option_row_t *row = option_rows; row < option_rows + n_option_rows; row++)

@@ -1,5 +1,5 @@
-/* fuzz_metrics.c - a file of metrics that a resumed run takes back to a step. The input is the step, as decimal digits
- * in a line, and the file. What is left is where the file began, row by row: every whole row up to the step from the
+/* fuzz_metrics.c - a metrics file that a resumed run rewinds to a step. The input is the step, as decimal digits in a
+ * line, and the file. What is left is the beginning of the file, row by row: every whole row up to the step from the
  * first on, and no later one. */
 #include <inttypes.h>
 #include <jansson.h>

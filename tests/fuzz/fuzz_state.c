@@ -41,7 +41,7 @@ static void set_options(options_t *options)
     options->model.dim = 32;
     options->model.heads = 4;
     options->resume = true;
-    options->force = true; /* what state.json says of data and settings is compared, and refuses nothing */
+    options->force = true; /* the data and settings in state.json are compared, which refuses nothing here */
     strcpy(options->resume_dir, fuzz_path(FUZZ_CHECKPOINT));
     FUZZ_REQUIRE(options_resolve(options, 1) == ZERO_OK, "the target's own settings are refused");
 }

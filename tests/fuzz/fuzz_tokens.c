@@ -1,5 +1,5 @@
-/* fuzz_tokens.c - a token file of one piece, by every format: llm.c's, nanoGPT's, text, and what auto takes it for,
- * which says whether it is accepted. */
+/* fuzz_tokens.c - a single token file, read in every format: llm.c's, nanoGPT's, text, and the one that auto chooses,
+ * which decides whether the input counts as accepted. */
 #include "input.h"
 #include "tokens.h"
 

@@ -35,7 +35,7 @@ _Noreturn void fuzz_give_up(const char *file, int line, const char *format, ...)
     abort();
 }
 
-/* ---- what is said ---- */
+/* ---- what is logged ---- */
 
 static void on_library_line(void *user, zero_log_level_t level, int rank, const char *line)
 {
@@ -44,7 +44,7 @@ static void on_library_line(void *user, zero_log_level_t level, int rank, const 
         fprintf(listener, "%s\n", line);
 }
 
-/* The trainer prints to stderr, which becomes a buffer. What sanitizers, libFuzzer and fuzz_give_up print goes to the
+/* The trainer prints to stderr, which is redirected to a buffer. Sanitizers, libFuzzer and fuzz_give_up print to the
  * descriptor itself. */
 static void listen(void)
 {

@@ -1,5 +1,5 @@
-/* mutate_json.c - see mutate_json.h. Strings and keys go through libFuzzer's own mutation, which knows the dictionary
- * and what strings were compared with; numbers go where arithmetic ends. */
+/* mutate_json.c - see mutate_json.h. Strings and keys are changed by libFuzzer's own mutation, which knows the
+ * dictionary and what strings were compared with; numbers are set to the limits of arithmetic. */
 #include "mutate_json.h"
 
 #include <jansson.h>
@@ -39,7 +39,7 @@ static json_t *mutate_string(const char *text)
     size_t n = strlen(text) < sizeof bytes ? strlen(text) : sizeof bytes;
     memcpy(bytes, text, n);
     n = LLVMFuzzerMutate(bytes, n, sizeof bytes);
-    json_t *mutated = json_stringn((char *)bytes, n); /* NULL where it is not UTF-8 */
+    json_t *mutated = json_stringn((char *)bytes, n); /* NULL if it is not UTF-8 */
     return mutated ? mutated : json_string(text);
 }
 
@@ -96,7 +96,7 @@ static json_t *mutate_leaf(const json_t *value, uint64_t *random)
 
 static void mutate(json_t *value, uint64_t *random);
 
-/* A value inside, or what stands in its place. */
+/* Changes a value inside, or replaces it. */
 static json_t *changed(json_t *value, uint64_t *random)
 {
     if ((!json_is_object(value) && !json_is_array(value)) || draw(random, 8) == 0)
@@ -116,7 +116,7 @@ static void mutate_object(json_t *object, uint64_t *random)
         json_object_set_new(object, json_object_iter_key(at), changed(json_object_iter_value(at), random));
         return;
     }
-    /* A new key, which has this one's value or its own; or the key goes; or both, which renames it. */
+    /* Adds a key with this one's value or a new one, removes the key, or both, which renames it. */
     json_t *key = mutate_string(at ? json_object_iter_key(at) : "");
     json_t *value = at && draw(random, 4) ? json_deep_copy(json_object_iter_value(at)) : new_value(random);
     if (at && way > 0)

@@ -1,4 +1,4 @@
-/* mutator_json.c - libFuzzer's mutator for targets whose input is JSON: mostly as a tree, now and then as bytes. */
+/* mutator_json.c - libFuzzer's mutator for targets whose input is JSON: mostly as a tree, sometimes as bytes. */
 #include "mutate_json.h"
 
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t n_bytes, size_t most_bytes, unsigned seed);

@@ -1,5 +1,5 @@
-/* mutator_safetensors.c - libFuzzer's mutator for safetensors files: changes the header as a tree of JSON and mends
- * what stands around it, so that not every change ends at the header's length; now and then changes bytes. */
+/* mutator_safetensors.c - libFuzzer's mutator for safetensors files: changes the header as a JSON tree and corrects the
+ * length and data around it, so that not every change ends at the header's length; sometimes changes bytes. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t n_bytes, size_t most_bytes, unsigned seed);
 
-/* The end of the data by the header's largest offset; 0 where it has none. */
+/* Returns the end of the data by the header's largest offset; 0 if it has none. */
 static uint64_t end_of_data(const char *header, size_t n_bytes)
 {
     uint64_t end = 0;
@@ -26,7 +26,7 @@ static uint64_t end_of_data(const char *header, size_t n_bytes)
     return end;
 }
 
-/* Header and data in buffers of most_bytes, as a file. Returns its size; 0 where it would be too long. */
+/* Joins header and data, in buffers of most_bytes, to a file. Returns its size; 0 if it would be too long. */
 static size_t join(uint8_t *file, size_t most_bytes, const uint8_t *header, uint64_t n_header, size_t n_data)
 {
     if (n_header + n_data + LENGTH_BYTES > most_bytes)

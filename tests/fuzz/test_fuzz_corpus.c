@@ -24,7 +24,7 @@ static bool begins(const char *name, const char *with)
     return strncmp(name, with, strlen(with)) == 0;
 }
 
-/* Inputs named good-... are accepted, so that fuzzing begins behind the first checks; those named bad-... are not. */
+/* Inputs named good-... are accepted, so that fuzzing gets past the first checks; those named bad-... are not. */
 static void run_file(int target, const char *directory, const char *name)
 {
     char path[512];

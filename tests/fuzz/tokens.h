@@ -4,9 +4,9 @@
 
 #include "train/data/token_files.h"
 
-/* Opens the file, whose tokens stand in `content`, and checks and reads it with several vocabularies. What is taken is
- * full of tokens; what passes token_file_check is read as it stands in the file, every token of the vocabulary; what
- * does not pass has one beyond it. */
+/* Opens the file, whose tokens are in `content`, and checks and reads it with several vocabularies. An accepted file is
+ * full of tokens; if token_file_check accepts it, it is read as it is in the file, and every token is in the
+ * vocabulary; if not, one is beyond it. */
 void fuzz_token_file(const char *path, options_format_t format, const uint8_t *content, size_t n_bytes);
 
 #endif

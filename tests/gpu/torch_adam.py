@@ -1,4 +1,4 @@
-"""PyTorch's fused AdamW in fp32, as bytes per second, beside a copy: what bench_adam.c is compared with.
+"""PyTorch's fused AdamW in fp32, as bytes per second, beside a copy: what bench_adam_cuda.c is compared with.
 
 torch_adam.py [N_PARAMS], 10^9 unless given. 28 bytes a parameter: gradient, parameter, m and v read, all but the gradient
 written.

@@ -493,22 +493,22 @@ static void one_stops_before_much(void)
     misbehave_while(act_stop, wait_for_much);
 }
 
-static zero_window_t window_of_pieces;
+static zero_window_t window_of_chunks;
 
 static _Noreturn void wait_in_a_gather(void)
 {
-    void *all = allocate(window_of_pieces.n_bytes * (size_t)comm->size);
+    void *all = allocate(window_of_chunks.n_bytes * (size_t)comm->size);
     const double start_s = now_s();
     zero_status_t status =
-        comm->ops->all_gather(comm, ZERO_LANE_GATHER, &window_of_pieces, 0, 0, all, window_of_pieces.n_bytes, NULL);
+        comm->ops->all_gather(comm, ZERO_LANE_GATHER, &window_of_chunks, 0, 0, all, window_of_chunks.n_bytes, NULL);
     EXPECT(comm->failed);
-    comm->ops->window_destroy(comm, &window_of_pieces);
+    comm->ops->window_destroy(comm, &window_of_chunks);
     report_failure(status, start_s);
 }
 
 static void one_stops_before_a_gather(void)
 {
-    EXPECT_OK(comm->ops->window_create(comm, 50000, &window_of_pieces));
+    EXPECT_OK(comm->ops->window_create(comm, 50000, &window_of_chunks));
     misbehave_while(act_stop, wait_in_a_gather);
 }
 

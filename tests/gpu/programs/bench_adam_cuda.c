@@ -1,11 +1,11 @@
-/* bench_adam.c - bytes per second of the shard kernels on CUDA beside those of cudaMemcpy from device to device, in one
- * run: rounds in which each takes its turn, the median of each.
+/* bench_adam_cuda.c - bytes per second of the shard kernels on CUDA beside those of cudaMemcpy from device to device,
+ * in one run: rounds in which they take turns, the median of each.
  *
- * Counted are the bytes that must move: a copy reads and writes each byte; AdamW reads the gradient, m, v and what
- * holds the master weights, and writes all but the gradient: 28 bytes a parameter in fp32 and bf16 (whose parameter is
- * half of the master weight), 30 in fp16.
+ * The bytes that must move are counted: a copy reads and writes each byte; AdamW reads the gradient, m, v and what
+ * holds the master weights, and writes all but the gradient: 28 bytes per parameter in fp32 and bf16 (whose parameter
+ * is half of the master weight), 30 in fp16.
  *
- *     bench_adam [N_PARAMS]        10^9 unless given; takes 26 bytes of device memory each
+ *     bench_adam_cuda [N_PARAMS]        10^9 by default; takes 26 bytes of device memory each
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@ enum { N_WARMUP = 3, N_ROUNDS = 21, N_SEGMENTS = 580 }; /* GPT-2 1558M has 580 t
 #define REQUIRE(condition)                                                                                             \
     do {                                                                                                               \
         if (!(condition)) {                                                                                            \
-            fprintf(stderr, "bench_adam: %s does not hold (CUDA: %s)\n", #condition,                                   \
+            fprintf(stderr, "bench_adam_cuda: %s does not hold (CUDA: %s)\n", #condition,                              \
                     cudaGetErrorString(cudaPeekAtLastError()));                                                        \
             exit(1);                                                                                                   \
         }                                                                                                              \
@@ -143,7 +143,7 @@ static void adam_segments(int dtype)
     REQUIRE(cuda->adam(&args, NULL) == ZERO_OK);
 }
 
-/* Eighths of the bf16 parameters stand for gradient slices; what they sum up to goes where nobody reads it. */
+/* Eighths of the bf16 parameters stand in for gradient slices; their sum is written where it is not read. */
 static void sum(int n_slices, bool accumulate, double *partials)
 {
     const void *slices[8];
@@ -222,7 +222,7 @@ int main(int argc, char **argv)
 {
     n_params = argc > 1 ? strtoull(argv[1], NULL, 10) : 1000000000;
     if (argc > 2 || n_params < (size_t)1 << 20) {
-        fprintf(stderr, "usage: bench_adam [N_PARAMS], at least 2^20\n");
+        fprintf(stderr, "usage: bench_adam_cuda [N_PARAMS], at least 2^20\n");
         return 2;
     }
     cuda = zero_shard_kernels_cuda();

@@ -1,13 +1,13 @@
 /* bench_collectives.c - how fast the transports between GPUs move 96 MiB, alone and beside matrix products, and how
- * much of those they cost; for mpirun, one rank a GPU.
+ * much they slow those down; for mpirun, one rank per GPU.
  *
  * A row is: busbw alone; busbw beside bf16 products of about 0.18 ms each; GEMM time lost per ms of communication.
- * busbw is what each rank receives over time, (N-1)/N of 96 MiB, as NCCL counts. Each gather and scatter stands between
+ * busbw is what each rank receives over time, (N-1)/N of 96 MiB, as NCCL counts. Each gather and scatter runs between
  * the fences that its use needs. Communication is in a stream of high priority and lies wholly within the products'
- * time (else a row is marked *). Medians; of all ranks the slowest. The rows "pull" are single ways of copying a slice
- * from the next rank, without fences: what the transport's choice rests on.
+ * time (else a row is marked *). Medians, of the slowest rank. The rows "pull" are single ways of copying a slice from
+ * the next rank, without fences: the transport's choice is based on them.
  *
- *     bench_collectives [nccl|copy-engine|pull|fence]...      all of them unless given
+ *     bench_collectives [nccl|copy-engine|pull|fence]...      all of them by default
  */
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
@@ -157,7 +157,7 @@ static float alone_ms(void (*issue)(void), int n_calls)
     return slowest(median(ms, N_ALONE));
 }
 
-/* The products' time with n_calls of communication among them, or none; *comm_ms: of one call. */
+/* Returns the products' time with n_calls of communication among them, or none; *comm_ms: the time of one call. */
 static float gemms_ms(void (*issue)(void), int n_calls, float *comm_ms, bool *inside)
 {
     OK(zero_comm_barrier(host));
@@ -262,7 +262,7 @@ static void bench_transport(zero_status_t (*create)(zero_comm_t *, zero_comm_t *
     comm->ops->destroy(comm);
 }
 
-/* ---- Single ways ---- */
+/* ---- single ways of copying ---- */
 
 static unsigned char *peers[64]; /* a block of TOTAL_BYTES on every rank, as mapped here */
 

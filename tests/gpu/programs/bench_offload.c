@@ -174,7 +174,7 @@ static void compare_on(bench_t *b, const cpu_set_t *cores, int n_threads, bool t
 /* ---- copies ---- */
 
 typedef struct copies {
-    bool out, in; /* fp32 sums leave, bf16 parameters come */
+    bool out, in; /* fp32 sums are sent, bf16 parameters return */
     const char *what;
 } copies_t;
 

@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-/* The byte that `rank` publishes at `position` in `round`: who knows the formula knows what it must read. */
+/* Returns the byte that `rank` publishes at `position` in `round`: every rank knows what it must read. */
 static inline
 #ifdef __CUDACC__
     __host__ __device__

@@ -1,7 +1,7 @@
-/* count_calls.c - zerotrain that counts and times its calls of CUDA and of the engine: linked into it (Makefile), with
- * ld's --wrap of every function below, so that each call comes here first. At exit rank 0 prints a line a function,
- * "calls NAME N US", of a step: the mean of COUNTED_STEPS. What libraries call (cuBLAS, cuDNN) is not seen; in recorded
- * graphs they call nothing. For tests/gpu/count-calls.
+/* count_calls.c - zerotrain that counts and times its calls of CUDA and of the engine. It is linked into zerotrain
+ * (Makefile), with ld's --wrap of every function below, so that each call comes here first. At exit rank 0 prints a
+ * line per function, "calls NAME N US", per step: the mean of COUNTED_STEPS. Calls that libraries make (cuBLAS, cuDNN)
+ * are not seen; in CUDA graphs they make none. For tests/gpu/count-calls.
  */
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -14,7 +14,7 @@
 #include "train/model/model.h"
 #include "train/model/cuda_graphs.h"
 
-#define FIRST_STEP 20 /* when all is warm and recorded */
+#define FIRST_STEP 20 /* after warm-up, with all graphs captured */
 #define COUNTED_STEPS 20
 
 #define CUDA_CALLS(X)                                                                                                  \

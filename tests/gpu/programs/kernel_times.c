@@ -1,10 +1,10 @@
-/* kernel_times.c - a record of what the GPU of rank 0 runs, made without changing the program: CUDA's driver loads this
- * library where the environment has CUDA_INJECTION64_PATH=.../kernel_times.so, and calls InitializeInjection before
- * anything runs. From then on CUPTI tells of every kernel, copy and fill, and a line "STREAM BEGIN_NS END_NS NAME" of
- * each goes to the file KERNEL_TIMES; names of kernels are as the linker knows them. What fails ends the program, since
- * it runs for this record alone. For tests/gpu/kernel-times.
+/* kernel_times.c - records what the GPU of rank 0 runs without changing the program. CUDA's driver loads this library
+ * if the environment has CUDA_INJECTION64_PATH=.../kernel_times.so, and calls InitializeInjection before anything runs.
+ * From then on CUPTI reports every kernel, copy and fill, and a line "STREAM BEGIN_NS END_NS NAME" for each goes to the
+ * file KERNEL_TIMES; kernels have their mangled names. Any failure ends the program, since it runs for this record
+ * only. For tests/gpu/kernel-times.
  *
- * Kernels in CUDA graphs are seen one by one as long as nobody asks for CUPTI_ACTIVITY_KIND_GRAPH_TRACE.
+ * Kernels in CUDA graphs are reported one by one unless CUPTI_ACTIVITY_KIND_GRAPH_TRACE is requested.
  */
 #include <cupti.h>
 #include <dlfcn.h>
@@ -22,7 +22,7 @@
     X(cuptiActivityFlushAll)                                                                                           \
     X(cuptiGetResultString)
 
-/* The machine with GPUs may have CUPTI in a package of Python's alone, other users of these programs none at all. */
+/* A machine with GPUs may have CUPTI only in a Python package; where the other programs here run there may be none. */
 static struct {
 #define MEMBER(name) __typeof__(&name) name;
     CUPTI_CALLS(MEMBER)
@@ -36,7 +36,7 @@ enum { BUFFER_BYTES = 8 << 20 };
 
 static void CUPTIAPI give_buffer(uint8_t **buffer, size_t *n_bytes, size_t *n_records_at_most)
 {
-    *buffer = malloc(BUFFER_BYTES); /* taken back below; CUPTI drops records where it is NULL */
+    *buffer = malloc(BUFFER_BYTES); /* returned below; CUPTI drops records if it is NULL */
     *n_bytes = *buffer ? BUFFER_BYTES : 0;
     *n_records_at_most = 0; /* as many as fit */
 }
@@ -114,7 +114,7 @@ static void end_records(void)
         fail("records", strerror(errno));
 }
 
-/* Returns 1: the driver goes on. */
+/* Returns 1: the driver continues. */
 __attribute__((visibility("default"))) int InitializeInjection(void);
 int InitializeInjection(void)
 {
@@ -130,6 +130,6 @@ int InitializeInjection(void)
     require(cupti.cuptiActivityRegisterCallbacks(give_buffer, take_buffer), "CUPTI does not start");
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         require(cupti.cuptiActivityEnable(kinds[i]), "CUPTI does not start");
-    atexit(end_records); /* before CUPTI and the driver, which are loaded by now, take their leave */
+    atexit(end_records); /* before CUPTI and the driver, which are loaded by now, shut down */
     return 1;
 }

@@ -1,6 +1,6 @@
 /* kernels_fp64.h - what the model kernels compute, in fp64 and from the formulas alone: test_model_cuda.c's references.
  *
- * Inputs are fp32 arrays of the values that the GPU reads. Results are fp64, rounded to fp32 where they are stored.
+ * Inputs are fp32 arrays of the values that the GPU reads. Results are fp64, rounded to fp32 when stored.
  */
 #ifndef ZERO_TESTS_KERNELS_FP64_H
 #define ZERO_TESTS_KERNELS_FP64_H

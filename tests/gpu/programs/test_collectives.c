@@ -1,12 +1,12 @@
-/* test_collectives.c - what comm.h promises, held by the transports between GPUs, one case per promise; for mpirun.
+/* test_collectives.c - comm.h's promises, kept by the transports between GPUs, one case per promise; for mpirun.
  *
  *     test_collectives nccl|copy-engine|through-host [CASE]
- *                                      every case that leaves the communicator whole, or one by name
+ *                                      every case that leaves the communicator usable, or one by name
  *
- * Bytes in windows follow from (rank, round, position) by a formula, so every rank knows what it must find; kernels
- * fill and check them in the stream, so that the host never stands between a write, a fence and a read. Delays of
- * random length in the streams make ranks and lanes come in every order. Copy engines and host memory also serve
- * several ranks on one GPU: four ranks can be tested on two GPUs, slowly. Needs no Check.
+ * Bytes in windows follow from (rank, round, position) by a formula, so every rank knows what it must find. Kernels
+ * fill and check them in the stream, so that the host is never between a write, a fence and a read. Random delays in
+ * the streams vary the order of ranks and lanes. Copy engines and host memory also serve several ranks on one GPU: four
+ * ranks can be tested on two GPUs, slowly. Needs no Check.
  */
 #include <cuda_runtime_api.h>
 #include <stdio.h>
@@ -24,7 +24,7 @@
 
 static const size_t sizes[] = {0, 1, 17, 4095, 65537, 300007, (4 << 20) + 3};
 #define N_SIZES (sizeof sizes / sizeof sizes[0])
-#define OFFSET 5 /* windows are used from an odd place */
+#define OFFSET 5 /* windows are used from an odd offset */
 #define DEADLINE_S 60
 
 static const char *current_case = "start";
@@ -93,7 +93,7 @@ typedef struct worker {
     zero_lane_t lane;
     cudaStream_t stream;
     zero_window_t window;
-    unsigned char *all; /* where things are gathered, or staged */
+    unsigned char *all; /* gathered or staged data */
     const void **slices;
     size_t max_bytes; /* of a slice */
     int round;
@@ -206,7 +206,7 @@ static void every_move_of_every_size(void)
     }
 }
 
-/* Ranks of random speed: no round sees another's bytes. */
+/* Ranks of random speed: no round reads another's bytes. */
 static void rounds_do_not_mix(void)
 {
     worker_t w = worker_create(ZERO_LANE_REDUCE, 300007, true);
@@ -215,8 +215,8 @@ static void rounds_do_not_mix(void)
     worker_destroy(&w);
 }
 
-/* Three lanes in streams of their own. Ranks issue them in different orders where copy engines carry, which is more
- * than is promised: it needs as many hardware queues as CUDA has unless CUDA_DEVICE_MAX_CONNECTIONS says fewer. */
+/* Three lanes in streams of their own. With copy engines ranks issue them in different orders, which is more than is
+ * promised: it needs as many hardware queues as CUDA has, unless CUDA_DEVICE_MAX_CONNECTIONS sets fewer. */
 static void lanes_run_beside_each_other(void)
 {
     worker_t workers[ZERO_N_LANES];
@@ -255,8 +255,8 @@ static void ten_thousand_fences(void)
     worker_destroy(&w);
 }
 
-/* Rank 0 comes late to a gather's fence; meanwhile the other lanes, and any kind of copy, go on. Also in more streams
- * than an engine has: how many is printed, since CUDA gives streams queues to share. */
+/* Rank 0 is late for a gather's fence; meanwhile the other lanes, and any kind of copy, continue. Also with more
+ * streams than an engine has: the number is printed, since CUDA lets streams share queues. */
 static void a_fence_that_waits_holds_up_no_other_lane(void)
 {
     enum { N_STREAMS = 24, N_NEEDED = 4 };
@@ -345,7 +345,7 @@ static void a_reduce_scatter_adds_in_place(void)
     }
 }
 
-/* Rank 1 never comes. The others find that by a deadline of their own, and release lets their streams run empty. */
+/* Rank 1 never arrives. The others find that by a deadline of their own, and release lets their streams drain. */
 static void a_stuck_peer_can_be_left(void)
 {
     worker_t w = worker_create(ZERO_LANE_GATHER, 65537, false);
@@ -368,7 +368,7 @@ static void a_stuck_peer_can_be_left(void)
     worker_destroy(&w);
 }
 
-/* Where a case has a meaning; and those that run alone. */
+/* The transports for which a case is meaningful; and the cases that run alone. */
 enum { ONE_RANK = 1, MESSAGES = 2, BY_NAME = 4, ADDS = 8 };
 
 static const struct {
@@ -422,7 +422,7 @@ int main(int argc, char **argv)
     zero_log_set(ZERO_LOG_DEBUG, NULL, NULL); /* why copy engines cannot be used */
     EXPECT_OK(zero_comm_create(transports[transport].kind, &host));
     CUDA(cudaGetDeviceCount(&n_gpus));
-    EXPECT_OK(zero_device_create(ZERO_DEVICE_CUDA_SHARED, host, &device)); /* makes its GPU the current one */
+    EXPECT_OK(zero_device_create(ZERO_DEVICE_CUDA_SHARED, host, &device)); /* selects its GPU */
     crowded = host->size > n_gpus;
     const double start_s = now_s();
     EXPECT_OK(zero_device_comm_create(device, host, false, &comm));

@@ -1,12 +1,11 @@
-/* test_shard_cuda.c - the shard kernels of CUDA give the CPU's bits, whatever the numbers (denormals, infinities,
- * NaNs), sizes, alignment and segments. The CPU kernels are the reference; tests/unit/kernels/test_adam.c and its
- * neighbours hold those against formulas. Whole arrays are compared, so that a write beside what was asked for shows as
- * well.
+/* test_shard_cuda.c - the CUDA shard kernels give the CPU's bits, whatever the numbers (denormals, infinities, NaNs),
+ * sizes, alignment and segments. The CPU kernels are the reference; tests/unit/kernels/test_adam.c and its neighbours
+ * compare those with formulas. Whole arrays are compared, so that a write outside the requested range shows too.
  *
  *     test_shard_cuda [small]
  *
- * Prints "ok: claim" or "FAILED: claim" a line. small leaves out the runs over 10^8 elements (compute-sanitizer would
- * take hours for them). Needs a GPU and no more than its driver: no Check, no MPI.
+ * Prints a line "ok: claim" or "FAILED: claim" each. small leaves out the runs over 10^8 elements (compute-sanitizer
+ * would take hours for them). Needs a GPU and only its driver: no Check, no MPI.
  */
 #include <math.h>
 #include <stdio.h>
@@ -52,8 +51,8 @@ static uint64_t random_at(uint64_t stream, uint64_t i)
     return x ^ (x >> 31);
 }
 
-/* The bits of a float: of 16, four are special, two lie half way between two fp16 or bf16 numbers, six are ordinary
- * (2^-40 to 2^8) and four are any bits at all. */
+/* Returns a float's bits: of 16, four are special, two lie half way between two fp16 or bf16 numbers, six are ordinary
+ * (2^-40 to 2^8) and four are random bits. */
 static uint32_t any_float_bits(uint64_t draw)
 {
     static const uint32_t special[] = {0x00000000, 0x00000001, 0x007fffff, 0x00800000, 0x7f7fffff, 0x7f800000,
@@ -218,7 +217,7 @@ static zero_adam_scalars_t usual_scalars(void)
     return s;
 }
 
-/* The reference must have changed m, and a good part of it to ordinary numbers, or the comparison says little. */
+/* The reference must have changed m, a good part of it to ordinary numbers, or the comparison proves little. */
 static bool is_telling(const float *before, const float *after, size_t n)
 {
     size_t n_telling = 0;
@@ -554,7 +553,7 @@ static bool fills_of_any_size(void)
 /* ---- The end of a step --------------------------------------------------------------------------------------------
  */
 
-/* odd: the rank with another learning rate, or, where it is negative, with other calls; 0: none. */
+/* odd: the rank with another learning rate or, if negative, with other calls; 0: none. */
 static bool check_decision(int n_ranks, int odd, bool finite)
 {
     const zero_step_rules_t rules = {.beta1 = 0.9f,
