@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/grow.h"
 #include "base/hash.h"
 #include "base/log.h"
 
@@ -34,18 +35,6 @@ void zero_model_destroy(zero_model_t *model)
     free(model->units);
     free(model->tensors);
     free(model);
-}
-
-/* Makes room for one more element of an array, which doubles. */
-static void *grow(void *array, int n, int *capacity, size_t element_bytes)
-{
-    if (n < *capacity)
-        return array;
-    int grown = *capacity ? 2 * *capacity : 16;
-    void *moved = realloc(array, (size_t)grown * element_bytes);
-    if (moved)
-        *capacity = grown;
-    return moved;
 }
 
 static zero_status_t check_name(const char *what, const char *name)
@@ -76,7 +65,7 @@ zero_status_t zero_model_add_unit(zero_model_t *model, const char *name, zero_un
     ZERO_TRY(check_name("unit", name));
     if (zero_name_table_find(&model->unit_names, named_units(model), name) >= 0)
         return zero_fail(ZERO_ERROR_ARGUMENT, "unit %s is declared twice", name);
-    zero_unit_decl_t *units = grow(model->units, model->n_units, &model->unit_capacity, sizeof *units);
+    zero_unit_decl_t *units = zero_grow(model->units, (size_t)model->n_units, &model->unit_capacity, sizeof *units);
     if (!units)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for unit %s", name);
     model->units = units;
@@ -131,7 +120,8 @@ zero_status_t zero_model_add_tensor(zero_model_t *model, zero_unit_t unit, const
     ZERO_TRY(count_elems(desc, &n_elems));
     if (model->n_params + n_elems > MAX_ELEMS)
         return zero_fail(ZERO_ERROR_OVERFLOW, "with tensor %s the model has more than 2^56 elements", desc->name);
-    zero_tensor_decl_t *tensors = grow(model->tensors, model->n_tensors, &model->tensor_capacity, sizeof *tensors);
+    zero_tensor_decl_t *tensors =
+        zero_grow(model->tensors, (size_t)model->n_tensors, &model->tensor_capacity, sizeof *tensors);
     if (!tensors)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for tensor %s", desc->name);
     model->tensors = tensors;
@@ -171,7 +161,7 @@ zero_status_t zero_model_share_tensor(zero_model_t *model, zero_unit_t unit, zer
     for (int i = 0; i < user->n_shared; i++)
         if (user->shared[i] == shared->owner)
             return ZERO_OK;
-    zero_unit_t *grown = grow(user->shared, user->n_shared, &user->shared_capacity, sizeof *grown);
+    zero_unit_t *grown = zero_grow(user->shared, (size_t)user->n_shared, &user->shared_capacity, sizeof *grown);
     if (!grown)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory to share tensor %s", shared->name);
     user->shared = grown;
@@ -207,15 +197,16 @@ zero_status_t zero_model_copy(const zero_model_t *model, zero_model_t **copy)
     made->tensors = calloc((size_t)model->n_tensors + 1, sizeof *made->tensors);
     if (!made->units || !made->tensors)
         goto no_memory;
-    made->n_tensors = made->tensor_capacity = model->n_tensors;
+    made->n_tensors = model->n_tensors;
+    made->tensor_capacity = (size_t)model->n_tensors;
     made->n_params = model->n_params;
     for (int t = 0; t < model->n_tensors; t++)
         made->tensors[t] = model->tensors[t];
-    made->unit_capacity = model->n_units;
+    made->unit_capacity = (size_t)model->n_units;
     for (int i = 0; i < model->n_units; i++) {
         zero_unit_decl_t *unit = &made->units[made->n_units++];
         *unit = model->units[i];
-        unit->shared_capacity = unit->n_shared;
+        unit->shared_capacity = (size_t)unit->n_shared;
         unit->shared = NULL;
         if (unit->n_shared == 0)
             continue;

@@ -23,15 +23,17 @@ typedef struct zero_unit_decl {
     char name[ZERO_MAX_NAME];
     /* Units whose tensors this one shares, each once; the unit itself is not among them. */
     int n_shared;
-    int shared_capacity;
+    size_t shared_capacity;
     zero_unit_t *shared;
     zero_unit_t last_user; /* the last unit in forward order that uses a tensor of this one */
 } zero_unit_decl_t;
 
 struct zero_model {
-    int n_units, unit_capacity;
+    int n_units;
+    size_t unit_capacity;
     zero_unit_decl_t *units;
-    int n_tensors, tensor_capacity;
+    int n_tensors;
+    size_t tensor_capacity;
     zero_tensor_decl_t *tensors;
     uint64_t n_params; /* of all tensors */
     zero_name_table_t unit_names,
