@@ -1,16 +1,18 @@
 # Builds libzero (the library) and zerotrain (the trainer).
 #
-#   make              build/zerotrain, build/libzero.a, build/libzero.so, examples; for pkg-config and CMake what they read
-#   make check        every test             make bench      speed, as ratios
+#   make              build/zerotrain, build/libzero.a, build/libzero.so, examples, files for pkg-config and CMake
+#   make check        runs every test        make bench      measures speed, as ratios
 #   make lint         clang-format, cppcheck, clang's warnings
 #   make install PREFIX=/usr/local DESTDIR=        make uninstall        make clean
 #   make compile_commands.json                     for clangd and other tools that read C
 #
-# Options: V=1 full commands · WERROR=1 warnings are errors · SANITIZE=1 AddressSanitizer and UBSan, in build/sanitize
-#          CC, CFLAGS, CPPFLAGS, LDFLAGS as usual: yours come after ours · CUDA=0 leaves CUDA out though nvcc is there
+# Options: V=1 shows full commands · WERROR=1 makes warnings errors · SANITIZE=1 builds with AddressSanitizer and UBSan in
+#          build/sanitize · CUDA=0 leaves CUDA out even if there is nvcc
+#          CC, CFLAGS, CPPFLAGS, LDFLAGS as usual: they are added after the Makefile's own
 #          STATIC=1 links iniparser, jansson and xxhash statically, for machines that lack them
 #          HARDEN=0 leaves out stack protector, fortified libc calls, PIE and early binding
-#          BINDIR, LIBDIR, INCLUDEDIR, DATADIR, MANDIR below PREFIX unless set. `make install` takes what was built, with its options
+#          BINDIR, LIBDIR, INCLUDEDIR, DATADIR, MANDIR: folders of `make install`, by default below PREFIX
+# `make install` without options installs the last build, with its options.
 
 VERSION   := 0.1.0
 SOVERSION := 0
@@ -22,8 +24,8 @@ DATADIR   ?= $(PREFIX)/share
 MANDIR    ?= $(DATADIR)/man
 BUILD     ?= build$(if $(filter 1,$(SANITIZE)),/sanitize)
 
-# What a build was asked for, kept in BUILD/options. `make install` alone, without any of these on its command line,
-# reads it again: it installs that build, also where root has another PATH or environment.
+# The options of the last build, kept in BUILD/options. `make install` without any of them on its command line reads them
+# from there, so it installs that build even if root has another PATH or environment.
 OPTIONS   := CC CFLAGS CPPFLAGS LDFLAGS CUDA NVCC STATIC HARDEN
 INSTALLS_WHAT_IS_THERE := $(if $(filter install,$(MAKECMDGOALS)),$(if $(filter-out install,$(MAKECMDGOALS))$(strip \
     $(foreach option,$(OPTIONS),$(findstring command,$(origin $(option))))),,$(wildcard $(BUILD)/options)))
@@ -42,9 +44,9 @@ Q := @
 say = @printf '  %-7s %s\n' $(1) $(2);
 endif
 
-# ---- hardening: what makes a defect end the program instead of serving an attacker -------------------------------
-# Fortified calls need optimization, and sanitizers watch them better themselves. Level 3 also knows sizes that are
-# computed at run time; compilers and C libraries before 2022 have level 2. Some distributions' gcc define one of their own.
+# ---- hardening: a defect ends the program instead of serving an attacker ------------------------------------------
+# Fortified calls need optimization, and sanitizers check them better. Level 3 also knows sizes computed at run time;
+# compilers and C libraries before 2022 have level 2. Some distributions' gcc define a level, hence -U.
 HARDEN_CFLAGS :=
 HARDEN_LDFLAGS :=
 ifeq ($(HARDEN),1)
@@ -58,7 +60,7 @@ HARDEN_LDFLAGS := -Wl,-z,relro,-z,now,-z,noexecstack
 endif
 endif
 
-# ---- what this machine has ---------------------------------------------------------------------------------------
+# ---- libraries of this machine ---------------------------------------------------------------------------------------
 MPI_CFLAGS := $(shell mpicc --showme:compile 2>/dev/null)
 MPI_LIBS   := $(shell mpicc --showme:link 2>/dev/null)
 BLAS_CFLAGS := $(shell pkg-config --cflags openblas 2>/dev/null)
@@ -67,28 +69,28 @@ ifeq ($(filter clean uninstall,$(MAKECMDGOALS)),)
 $(error Open MPI's mpicc is not on PATH: run launch/quickstart, or install libopenmpi-dev and openmpi-bin)
 endif
 endif
-# iniparser.h stands in a folder of its own on Debian and Ubuntu.
+# iniparser.h is in a folder of its own on Debian and Ubuntu.
 INI_CFLAGS := $(if $(wildcard /usr/include/iniparser/iniparser.h),-I/usr/include/iniparser)
 STATIC_LIB  = $(if $(filter 1,$(STATIC)),-l:lib$(1).a,-l$(1))
 
 _comma := ,
-# hwloc finds the cores near a GPU, for offload's threads. Without it they run where the system puts them.
+# hwloc finds the cores near a GPU for offload's threads. Without it the system places them.
 HWLOC_LIBS := $(shell pkg-config --libs hwloc 2>/dev/null)
 HWLOC_CFLAGS := $(if $(HWLOC_LIBS),-DZERO_HAVE_HWLOC=1 $(shell pkg-config --cflags hwloc 2>/dev/null))
-# CUDA: nvcc on PATH or in its usual place. What it builds runs on machines without a GPU or driver too: the runtime is
+# CUDA: nvcc on PATH or in its usual place. The programs also run on machines without a GPU or driver: the runtime is
 # linked statically and looks for the driver when it is first called.
 CUDA ?= 1
 NVCC ?= $(firstword $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc))
 NVCC := $(if $(filter 0,$(CUDA)),,$(NVCC))
 ifneq ($(NVCC),)
 CUDA_HOME := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
-# A distribution's package has headers and libraries where compilers look anyway.
+# A distribution's package has headers and libraries in places that compilers search anyway.
 CUDA_CFLAGS := -DZERO_HAVE_CUDA=1 $(addprefix -isystem ,$(filter-out /usr/include,$(patsubst %/cuda_runtime_api.h,%,\
                  $(firstword $(wildcard $(CUDA_HOME)/include/cuda_runtime_api.h)))))
 CUDA_LIBS := $(addprefix -L,$(patsubst %/libcudart_static.a,%,$(firstword \
                  $(wildcard $(CUDA_HOME)/lib64/libcudart_static.a $(CUDA_HOME)/lib/libcudart_static.a)))) \
              -lnccl -lcudart_static -lrt -ldl -lpthread
-# NCCL carries bulk data between GPUs and is a must; cuDNN is the faster of two ways to compute attention.
+# NCCL is required. cuDNN is optional: its attention is faster than our own.
 finds = $(shell printf '\043include <$(1)>\n' | $(CC) $(CUDA_CFLAGS) -fsyntax-only -x c - 2>/dev/null && echo yes)
 ifeq ($(call finds,nccl.h),)
 NVCC :=
@@ -102,8 +104,8 @@ CUDA_MODEL_LIBS := -lcublasLt $(if $(HAVE_CUDNN),-lcudnn)
 endif
 endif
 ifneq ($(NVCC),)
-# Machine code for A100 and H100/H200, PTX for what comes after them; IEEE arithmetic as written (see FLOAT below); no
-# C++ runtime: the only statics are handles in nvcc's stubs, of which two threads would make the same.
+# Machine code for A100 and H100/H200, PTX for later GPUs. IEEE arithmetic as written (see FLOAT below). No C++ runtime:
+# thread-safe statics are off, since the only statics are handles in nvcc's stubs, which all threads set to the same value.
 NVCC_FLAGS := -std=c++17 -O3 -ftz=false -prec-div=true -prec-sqrt=true --fmad=false -gencode arch=compute_80,code=sm_80 \
               -gencode arch=compute_90,code=sm_90 -gencode arch=compute_90,code=compute_90 \
               -Xcompiler -fPIC,-fvisibility=hidden,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-Wall,-Wextra \
@@ -121,14 +123,14 @@ endif
 
 MACHINE := $(shell $(CC) -dumpmachine)
 
-# Numbers get their names from enums here, also those that floats are multiplied with: clang 18 warns of that.
+# Named constants are enums here, also those that are multiplied with floats, of which clang 18 warns.
 WARNINGS := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-prototypes -Wmissing-prototypes \
             -Wvla -Wundef -Wpointer-arith$(if $(findstring clang,$(CC)), -Wno-enum-float-conversion) \
             $(if $(filter 1,$(WERROR)),-Werror)
-# IEEE arithmetic as written: the promise of equal bits rests on these.
+# IEEE arithmetic as written: equal bits depend on these flags.
 FLOAT    := -ffp-contract=off -fno-math-errno -fno-trapping-math
 SANFLAGS := $(if $(filter 1,$(SANITIZE)),-fsanitize=address -fsanitize=undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
-# Yours come after ours: they add, and take nothing away that the code needs. Only FLOAT goes before them.
+# The caller's flags come after ours, but before FLOAT, which they must not undo.
 ALL_CPPFLAGS := -D_GNU_SOURCE -DZERO_VERSION_STRING='"$(VERSION)"' -Iinclude -Isrc -I. $(INI_CFLAGS) $(HWLOC_CFLAGS) $(CUDA_CFLAGS) \
                 $(if $(filter x86_64%,$(MACHINE)),-DZERO_HAVE_X86=1) $(CPPFLAGS)
 ALL_CFLAGS := -std=c17 $(WARNINGS) $(HARDEN_CFLAGS) $(CFLAGS) $(FLOAT) $(SANFLAGS) -fopenmp -fPIC -fvisibility=hidden -pthread
@@ -136,16 +138,16 @@ ALL_LDFLAGS := $(HARDEN_LDFLAGS) $(SANFLAGS) -fopenmp -pthread $(LDFLAGS)
 PIE := $(if $(filter 1,$(HARDEN)),-pie)
 
 # ---- sources -----------------------------------------------------------------------------------------------------
-SHARD_ISA  := $(addprefix kernels/shard/,adam reduce step cast philox poison shard_table)
-SHARD_CUDA := $(if $(NVCC),$(addprefix kernels/shard/cuda/,adam.cu reduce.cu step.cu cast.cu philox.cu poison.cu shard_cuda))
-MODEL_ISA  := $(addprefix kernels/model/,sgemm linear attention layernorm rmsnorm rope gelu swiglu loss embed model_table)
+SHARD_ISA  := $(addprefix kernels/shard/,adam reduce step cast fp8 philox poison shard_table)
+SHARD_CUDA := $(if $(NVCC),$(addprefix kernels/shard/cuda/,adam.cu reduce.cu step.cu cast.cu fp8.cu philox.cu poison.cu shard_cuda))
+MODEL_ISA  := $(addprefix kernels/model/,sgemm linear fp8 attention layernorm rmsnorm rope gelu swiglu loss embed model_table)
 MODEL_CUDA := $(if $(NVCC),$(addprefix kernels/model/cuda/,attention.cu column_sum.cu elementwise.cu embed.cu gelu.cu \
-              layernorm.cu loss.cu rmsnorm.cu rope.cu swiglu.cu gemm_cuda linear_cuda loss_cuda model_cuda graph_cuda \
-              $(if $(HAVE_CUDNN),attention_cudnn)))
+              layernorm.cu loss.cu rmsnorm.cu rope.cu swiglu.cu gemm_cuda linear_cuda loss_cuda model_cuda graph_cuda fp8/fp8.cu fp8/fp8_cuda \
+              $(if $(HAVE_CUDNN),attention_cudnn cudnn/graph cudnn/plan)))
 CUDA_SRC   := src/zero/device/device_cuda.c comm/gpu/nccl.c comm/gpu/copy_engine.c comm/gpu/peer_window.c
 LIB_SRC    := $(filter-out $(CUDA_SRC),$(wildcard src/base/*.c src/zero/*/*.c comm/*.c comm/*/*.c)) \
               kernels/shard/shard_cpu.c $(if $(NVCC),$(CUDA_SRC))
-MODEL_SRC  := kernels/model/attention_shape.c kernels/model/model_cpu.c kernels/model/model_select.c
+MODEL_SRC  := kernels/model/attention_shape.c kernels/model/fp8_product.c kernels/model/model_cpu.c kernels/model/model_select.c
 TRAIN_SRC  := $(wildcard src/train/*.c src/train/*/*.c)
 EXAMPLES   := $(patsubst examples/%.c,$(BUILD)/examples/%,$(wildcard examples/*.c)) \
               $(if $(NVCC),$(patsubst examples/%.cu,$(BUILD)/examples/%_cuda,$(wildcard examples/*.cu)))
@@ -171,17 +173,17 @@ TRAIN_LIB_OBJ := $(filter-out %/main.o,$(TRAIN_OBJ))
 LIB_LIBS   := $(MPI_LIBS) $(call STATIC_LIB,jansson) $(call STATIC_LIB,xxhash) $(HWLOC_LIBS) $(CUDA_LIBS) -lm -ldl
 TRAIN_LIBS := $(LIB_LIBS) $(call STATIC_LIB,iniparser) $(CUDA_MODEL_LIBS) -lopenblas
 
-# What objects are built with. Where it changes (another compiler, a CUDA toolkit that has come since), they are built
-# again; WERROR makes no difference to them.
+# What objects are built with. If it changes (another compiler, a CUDA toolkit installed since), they are built again.
+# WERROR does not count, since it does not change objects.
 SETTINGS := $(strip $(subst -Werror,,$(subst -Werror all-warnings,,$(CC) $(ALL_CPPFLAGS) $(MPI_CFLAGS) $(BLAS_CFLAGS) \
             $(ALL_CFLAGS) $(ALL_LDFLAGS) $(PIE) $(TRAIN_LIBS) $(NVCC) $(NVCC_FLAGS))))
-# make -n and -q change nothing, unless there is nothing yet.
+# make -n and -q write nothing, unless there is no build yet.
 ASKS_ONLY := $(findstring n,$(firstword -$(MAKEFLAGS)))$(findstring q,$(firstword -$(MAKEFLAGS)))
 ifeq ($(filter clean uninstall compile_commands.json,$(MAKECMDGOALS))$(INSTALLS_WHAT_IS_THERE)$(if $(ASKS_ONLY),$(wildcard $(BUILD)/settings)),)
 ifneq ($(strip $(file <$(BUILD)/settings)),$(SETTINGS))
 $(shell mkdir -p $(BUILD))
 $(file >$(BUILD)/settings,$(SETTINGS))
-$(file >$(BUILD)/options,# Of the last build, for `make install`. The Makefile writes it.)
+$(file >$(BUILD)/options,# Options of the last build, written by the Makefile for `make install`.)
 $(foreach option,$(OPTIONS),$(file >>$(BUILD)/options,$(option) := $(subst $$,$$$$,$(if $(filter CUDA,$(option)),$(if $(NVCC),1,0),$($(option))))))
 endif
 endif
@@ -196,7 +198,7 @@ DOCS := $(addprefix $(BUILD)/docs/,zerotrain.1 libzero.3 zerotrain.bash)
 all: $(BUILD)/zerotrain $(BUILD)/libzero.a $(BUILD)/libzero.so $(BUILD)/zero.pc $(BUILD)/zero-config-version.cmake $(EXAMPLES) $(DOCS)
 objects: $(LIB_OBJ) $(MODEL_OBJ) $(TRAIN_OBJ)
 tests-objects: $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/support/*.c tests/unit/*/*.c tests/project/*.c tests/mpi/*.c tests/bench/*.c examples/*.c))
-cuda-objects: $(patsubst %,$(BUILD)/%.o,$(wildcard kernels/*/cuda/*.cu examples/*.cu))
+cuda-objects: $(patsubst %,$(BUILD)/%.o,$(wildcard kernels/*/cuda/*.cu kernels/*/cuda/*/*.cu examples/*.cu))
 tests: all $(TESTS) $(MPI_TESTS)
 
 $(BUILD)/libzero.a: $(LIB_OBJ)
@@ -238,7 +240,7 @@ $(BUILD)/%.cu.o: %.cu $(BUILD)/settings
 $(BUILD)/examples/%: examples/%.c include/zero.h $(BUILD)/libzero.a
 	@mkdir -p $(@D)
 	$(call say,CC,$<) $(CC) -std=c17 $(WARNINGS) $(HARDEN_CFLAGS) $(CFLAGS) $(SANFLAGS) -fPIE $(PIE) -Iinclude $(CPPFLAGS) -o $@ $< $(BUILD)/libzero.a $(ALL_LDFLAGS) $(LIB_LIBS)
-# One with kernels takes the library's flags of nvcc, which need no C++ runtime; test_install builds it as a user would.
+# An example with kernels uses the library's nvcc flags, which need no C++ runtime. test_install builds it as a user would.
 $(BUILD)/examples/%_cuda: $(BUILD)/examples/%.cu.o $(BUILD)/libzero.a
 	$(call say,LINK,$@) $(CC) $(PIE) -o $@ $^ $(ALL_LDFLAGS) $(LIB_LIBS)
 
@@ -248,7 +250,7 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_COMMON) $(TRAIN_LIB_OBJ) $(MODEL_OBJ
 	@mkdir -p $(@D)
 	$(call say,LINK,$@) $(CC) $(PIE) -o $@ $^ $(ALL_LDFLAGS) $(TRAIN_LIBS) $(CHECK_LIBS)
 
-# Tests and measurements that need a GPU: programs that run on a machine with little more than its driver.
+# Tests and benchmarks for GPUs. They run on a machine that has little more than the driver.
 GPU_TESTS := $(if $(NVCC),$(patsubst tests/gpu/programs/%.c,$(BUILD)/tests/gpu/programs/%,$(filter-out %/kernel_times.c,\
                $(wildcard tests/gpu/programs/*.c))) $(if $(call finds,cupti.h),$(BUILD)/tests/gpu/programs/kernel_times.so))
 gpu-tests: $(GPU_TESTS)
@@ -258,16 +260,16 @@ $(BUILD)/tests/gpu/programs/%_model_cuda: $(BUILD)/tests/gpu/programs/%_model_cu
 $(BUILD)/tests/gpu/programs/%_collectives: $(BUILD)/tests/gpu/programs/%_collectives.o $(BUILD)/tests/gpu/programs/collectives.cu.o $(BUILD)/libzero.a
 	@mkdir -p $(@D)
 	$(call say,LINK,$@) $(CC) $(PIE) -o $@ $^ $(ALL_LDFLAGS) -Wl,--as-needed $(LIB_LIBS) $(CUDA_MODEL_LIBS)
-# zerotrain itself, whose calls of CUDA come to count_calls.c first.
+# zerotrain with its CUDA calls wrapped by count_calls.c.
 $(BUILD)/tests/gpu/programs/count_calls: $(BUILD)/tests/gpu/programs/count_calls.o $(TRAIN_OBJ) $(MODEL_OBJ) $(BUILD)/libzero.a
 	@mkdir -p $(@D)
 	$(call say,LINK,$@) $(CC) $(PIE) -o $@ $^ $(ALL_LDFLAGS) -Wl,--wrap=cudaGetDriverEntryPointByVersion \
 	    $$(sed -nE 's/^ *X.([A-Za-z_]+),.*/-Wl,--wrap=\1/p' $(<:$(BUILD)/%.o=%.c)) -Wl,--as-needed $(TRAIN_LIBS)
-# zerotrain itself, whose devices come to zerotrain_faults.c first.
+# zerotrain with its devices wrapped by zerotrain_faults.c.
 $(BUILD)/tests/gpu/programs/zerotrain_faults: $(BUILD)/tests/gpu/programs/zerotrain_faults.o $(TRAIN_OBJ) $(MODEL_OBJ) $(BUILD)/libzero.a
 	@mkdir -p $(@D)
 	$(call say,LINK,$@) $(CC) $(PIE) -o $@ $^ $(ALL_LDFLAGS) -Wl,--wrap=zero_device_cuda_create -Wl,--as-needed $(TRAIN_LIBS)
-# What CUDA's driver loads into zerotrain.
+# A library that CUDA's driver loads into zerotrain.
 $(BUILD)/tests/gpu/programs/kernel_times.so: $(BUILD)/tests/gpu/programs/kernel_times.o
 	$(call say,LINK,$@) $(CC) -shared -Wl,--no-undefined -o $@ $^ $(HARDEN_LDFLAGS) $(LDFLAGS) -ldl
 $(BUILD)/tests/gpu/programs/%: $(BUILD)/tests/gpu/programs/%.o $(BUILD)/libzero.a
@@ -275,7 +277,8 @@ $(BUILD)/tests/gpu/programs/%: $(BUILD)/tests/gpu/programs/%.o $(BUILD)/libzero.
 	$(call say,LINK,$@) $(CC) $(PIE) -o $@ $^ $(ALL_LDFLAGS) -Wl,--as-needed $(LIB_LIBS)
 
 # ---- documents ---------------------------------------------------------------------------------------------------
-# Man pages and bash's completion, from the option table and zero.h; docs/configuration.md, which is in the repository.
+# Man pages and bash completion, generated from the option table and zero.h. docs/configuration.md is generated, too, and
+# kept in the repository.
 .PHONY: docs docs/configuration.md
 docs: $(DOCS) docs/configuration.md
 $(BUILD)/docs/options: $(BUILD)/docs/generate/options.o $(TRAIN_LIB_OBJ) $(MODEL_OBJ) $(BUILD)/libzero.a
@@ -297,8 +300,8 @@ check: tests
 bench: all $(BENCHES)
 	$(Q)tests/bench/run-all $(BUILD)
 
-# clang's libFuzzer over every reader of files (tests/fuzz/run): SECONDS each, TARGETS='safetensors ini' or all of them.
-# It comes back for `fuzzers`, with clang and BUILD=build/fuzz; tests/test_fuzz_corpus.c is linked with the same targets.
+# Fuzzes the readers of files with clang's libFuzzer: SECONDS each, TARGETS='safetensors ini' or all. tests/fuzz/run calls
+# make again for `fuzzers`, with clang and BUILD=build/fuzz. tests/fuzz/test_fuzz_corpus.c links the same targets.
 FUZZ_PARTS   := $(patsubst %,$(BUILD)/tests/fuzz/%.o,input engine tokens)
 FUZZ_TARGETS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_MUTATOR := $(patsubst %,$(BUILD)/tests/fuzz/%.o,mutate_json mutator_safetensors mutator_json)
@@ -308,7 +311,7 @@ fuzz:
 fuzzers: $(FUZZ_TARGETS)
 $(BUILD)/tests/fuzz/parts.a: $(FUZZ_PARTS) $(BUILD)/tests/fuzz/mutate_json.o $(TRAIN_LIB_OBJ)
 	$(call say,AR,$@) rm -f $@; ar rcs $@ $^
-# Those that read JSON have a mutator of their own, where this finds it.
+# Targets that read JSON, and safetensors, have a mutator of their own.
 $(FUZZ_TARGETS): $(BUILD)/tests/fuzz/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(FUZZ_MUTATOR) \
                  $(BUILD)/tests/fuzz/parts.a $(BUILD)/libzero.a
 	$(call say,LINK,$@) $(CC) -fsanitize=fuzzer -Wl,--defsym=LLVMFuzzerTestOneInput=fuzz_$* -o $@ $< \
@@ -320,7 +323,7 @@ tests-objects: $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/fuzz/*.c))
 lint:
 	$(Q)tests/lint
 
-# Below PREFIX a folder is written as relative to it, so that the installed tree may be moved.
+# Folders below PREFIX are written relative to it, so that the installed tree can be moved.
 below_prefix = $(patsubst $(PREFIX)/%,$${prefix}/%,$(1))
 CMAKE_DIR = $(LIBDIR)/cmake/zero
 COMPLETION_DIR = $(DATADIR)/bash-completion/completions
@@ -348,8 +351,8 @@ uninstall:
 	    $(DESTDIR)$(MANDIR)/man1/zerotrain.1 $(DESTDIR)$(MANDIR)/man3/libzero.3 $(DESTDIR)$(COMPLETION_DIR)/zerotrain
 	rm -rf $(DESTDIR)$(CMAKE_DIR)
 
-# The commands that make itself would run, one entry for each that compiles a C source (clangd knows no nvcc): kernels
-# stand in it once for each instruction set.
+# Lists the commands that make would run to compile C sources. Kernels have one entry per instruction set. clangd does
+# not know nvcc, so .cu files are left out.
 compile_commands.json:
 	$(call say,GEN,$@) $(MAKE) -s --no-print-directory -B -n V=1 objects tests-objects | \
 	    sed -n -e ':join' -e '/\\$$/{' -e 'N' -e 's/\\\n *//' -e 'bjoin' -e '}' -e '/ -c -o [^ ]* [^ ]*\.c$$/p' | \

@@ -22,6 +22,7 @@
 #define ZERO_COMM_H
 
 #include "comm/call.h"
+#include "comm/hosts.h"
 #include "comm/users.h"
 #include "zero.h"
 
@@ -33,6 +34,11 @@ typedef struct zero_window {
 
 typedef enum zero_lane { ZERO_LANE_GATHER, ZERO_LANE_REDUCE, ZERO_LANE_STEP, ZERO_N_LANES } zero_lane_t;
 
+/* n of a communicator's ranks: first, first + stride ... */
+typedef struct zero_ranks {
+    int first, stride, n;
+} zero_ranks_t;
+
 typedef struct zero_comm_ops {
     const char *name;
     bool blocks; /* calls block the host until their bytes have moved, so nothing can overlap them */
@@ -43,20 +49,21 @@ typedef struct zero_comm_ops {
     /* See the top of this file. */
     zero_status_t (*fence)(zero_comm_t *comm, zero_lane_t lane, zero_stream_t stream);
 
-    /* Sets dst[r * n_bytes .. + n_bytes) to rank r's window at src_offset + r * src_stride, for every r.
-     * If src_stride is 0, each rank publishes its shard at the same offset. If it is n_bytes, each publishes its slice
-     * of a full buffer; dst may then be that full buffer in the window itself, and the rank's own slice is not
-     * copied. */
-    zero_status_t (*all_gather)(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
-                                size_t src_stride, void *dst, size_t n_bytes, zero_stream_t stream);
+    /* Gathers among `ranks`, of which this rank is one: sets dst[i * n_bytes .. + n_bytes) to the window of the i-th of
+     * them at src_offset + i * src_stride. All ranks of the communicator make the call, each among its own `ranks`;
+     * these are equally many everywhere. If src_stride is 0, each rank publishes its shard at the same offset. If it is
+     * n_bytes, each publishes its slice of a full buffer; dst may then be that full buffer in the window itself, and
+     * the rank's own slice is not copied. */
+    zero_status_t (*all_gather)(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, zero_ranks_t ranks,
+                                size_t src_offset, size_t src_stride, void *dst, size_t n_bytes, zero_stream_t stream);
 
     /* Collects the slices that a reduce-scatter adds. Sets slices[r] to where rank r's window bytes
      * [src_offset + me * src_stride, + n_bytes) can be read until the next fence: in the peer's own memory, or in
-     * `staging` (staging_bytes(size, n_bytes) bytes of device memory). src_stride is n_bytes, or more if only a chunk
-     * of every slice is wanted. */
-    zero_status_t (*all_to_all)(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
-                                size_t src_stride, size_t n_bytes, void *staging, const void **slices,
-                                zero_stream_t stream);
+     * `staging` (staging_bytes(size, n_bytes) bytes of device memory). me: this rank's slice, zero_comm_slice_of(rank,
+     * size, group). src_stride is n_bytes, or more if only a chunk of every slice is wanted. */
+    zero_status_t (*all_to_all)(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, int group,
+                                size_t src_offset, size_t src_stride, size_t n_bytes, void *staging,
+                                const void **slices, zero_stream_t stream);
     size_t (*staging_bytes)(int size, size_t n_bytes);
     /* Does a whole reduce-scatter, in networks that add. This rank's slice of the full buffer at src_offset, n_elems of
      * dtype, becomes the sum of what all ranks published there, added in dtype and in the transport's own order. The
@@ -67,9 +74,10 @@ typedef struct zero_comm_ops {
     /* Sets all[r * n_bytes ..] to rank r's `mine`. For small data in host memory; blocks the host. */
     zero_status_t (*host_all_gather)(zero_comm_t *comm, const void *mine, size_t n_bytes, void *all);
     zero_status_t (*host_broadcast)(zero_comm_t *comm, void *data, size_t n_bytes, int root);
-    /* Fails if a peer on this host has ended or stays stopped: the device would wait for it forever. Called again and
-     * again while the host waits for its device. NULL if peers cannot be seen. */
-    zero_status_t (*check_peers)(const zero_comm_t *comm, const char *waiting_in);
+    /* Fails if a peer on this host has ended or stays stopped, if the network has lost one, and at the deadline if one
+     * has not been heard from: the device would wait for it forever. Called again and again while the host waits for
+     * its device, waited_ns so far. NULL if peers cannot be seen. */
+    zero_status_t (*check_peers)(zero_comm_t *comm, const char *waiting_in, int64_t waited_ns);
     /* After a failure: ends the waits for peers in this rank's streams, so that the streams drain and memory can be
      * freed. Sets comm->failed. NULL if only the host ever waits. */
     void (*release)(zero_comm_t *comm);
@@ -80,27 +88,54 @@ typedef struct zero_comm_ops {
 #define ZERO_COMM_SCRATCH_BYTES 512
 struct zero_comm {
     const zero_comm_ops_t *ops;
-    zero_comm_kind_t kind;      /* as asked for */
-    int rank, size;             /* in the job */
-    int local_rank, local_size; /* on this host */
-    void *transport;            /* the transport's state */
-    zero_comm_t *host;          /* of a transport between GPUs: the host communicator beside it; else NULL */
-    bool failed;                /* a collective failed: peers may be gone, so no collective may follow */
-    bool uses_mpi;              /* is one of the communicators that keep MPI running */
-    int64_t timeout_ns;         /* the longest that a collective waits for a peer */
-    void *scratch;              /* of collectives.c: ZERO_COMM_SCRATCH_BYTES for each rank */
-    zero_call_t call;           /* the call that this rank is in; unused if `host` is set, whose call counts */
-    bool call_covers;           /* small collectives made within the call go by its name */
-    uint32_t n_engines;         /* created over it so far */
+    zero_comm_kind_t kind; /* as asked for */
+    int rank, size;
+    int local_rank, local_size; /* of its ranks, those on this host */
+    zero_host_t *hosts;         /* [size] where each rank is; NULL without MPI */
+    /* Among the job's processes on this host, which share its GPUs, cores and memory. */
+    int job_local_rank, job_local_size;
+    void *transport;    /* the transport's state */
+    zero_comm_t *host;  /* of a transport between GPUs: the host communicator beside it; else NULL */
+    bool failed;        /* a collective failed: peers may be gone, so no collective may follow */
+    bool uses_mpi;      /* is one of the communicators that keep MPI running */
+    bool is_world;      /* made by zero_comm_create, of all ranks of the job */
+    int64_t timeout_ns; /* the longest that a collective waits for a peer */
+    void *scratch;      /* of collectives.c: ZERO_COMM_SCRATCH_BYTES for each rank */
+    zero_call_t call;   /* the call that this rank is in; unused if `host` is set, whose call counts */
+    bool call_covers;   /* small collectives made within the call go by its name */
+    uint32_t n_engines; /* created over it so far */
     /* For transports that do not compare calls themselves: a hash of all calls so far in which ranks meet, in order. It
      * is equal on all ranks; the end of each step compares it (kernels/shard/step_math.h). */
     uint64_t paired;
     zero_users_t users;
 };
 
-/* Sets the call of zero.h that this rank is in, until the next zero_comm_enter or zero_comm_leave. If `covers`, the
- * small collectives that it makes (zero_comm_agree ...) go by its name too. Such a call must end in zero_comm_leave,
- * unless it fails on all ranks alike. */
+static inline zero_ranks_t zero_comm_all(const zero_comm_t *comm)
+{
+    return (zero_ranks_t){.stride = 1, .n = comm->size};
+}
+
+/* Returns the i-th of `ranks`; the place that `rank` has among them. */
+static inline int zero_ranks_at(zero_ranks_t ranks, int i)
+{
+    return ranks.first + i * ranks.stride;
+}
+static inline int zero_ranks_index(zero_ranks_t ranks, int rank)
+{
+    return (rank - ranks.first) / ranks.stride;
+}
+
+/* Returns which of a full buffer's `size` slices a rank owns, if groups of `group` consecutive ranks each hold a copy
+ * of the buffer: the slices of the i-th ranks of all groups are neighbours, and together they are what each i-th rank
+ * holds of its group's copy. With one group it is the rank itself. */
+static inline int zero_comm_slice_of(int rank, int size, int group)
+{
+    return rank % group * (size / group) + rank / group;
+}
+
+/* Sets the call of zero.h that this rank is in, and the rank that lines are logged with, until the next zero_comm_enter
+ * or zero_comm_leave. If `covers`, the small collectives that it makes (zero_comm_agree ...) go by its name too. Such a
+ * call must end in zero_comm_leave, unless it fails on all ranks alike. */
 void zero_comm_enter(zero_comm_t *comm, const zero_call_t *call, bool covers);
 /* Ends the call. Returns `status`. */
 zero_status_t zero_comm_leave(zero_comm_t *comm, zero_status_t status);
@@ -113,7 +148,8 @@ void zero_comm_drop(zero_comm_t *comm, zero_user_t user);
 
 /* The transports. Each fills *comm, whose rank, size and timeout are known. */
 zero_status_t zero_comm_self_create(zero_comm_t *comm); /* one rank */
-zero_status_t zero_comm_mpi_create(zero_comm_t *comm);  /* MPI messages */
+/* MPI messages between the ranks of *mpi_comm, an MPI_Comm; they go over a duplicate of it. */
+zero_status_t zero_comm_mpi_create(zero_comm_t *comm, const void *mpi_comm);
 /* Shared memory between the ranks of one host. Returns ZERO_ERROR_UNSUPPORTED, on all ranks alike and logged at debug
  * level, if memory cannot be shared. Takes over an mpi communicator, which from then on only ends the job. */
 zero_status_t zero_comm_node_create(zero_comm_t *comm);

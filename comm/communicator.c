@@ -1,9 +1,10 @@
-/* communicator.c - what every communicator knows and does without moving bytes, whatever its transport: who its ranks
- * are, which call of zero.h this rank is in, and how much staging memory an all-to-all takes.
+/* communicator.c - what every communicator knows and does without moving bytes, whatever its transport: its ranks, the
+ * call of zero.h that this rank is in, and how much staging memory an all-to-all takes.
  *
- * A transport between GPUs stands beside a host communicator. The host communicator keeps the call for both.
+ * A transport between GPUs has a host communicator beside it, which keeps the call for both.
  */
 #include "base/hash.h"
+#include "base/log.h"
 #include "comm/comm.h"
 
 int zero_comm_rank(const zero_comm_t *comm)
@@ -43,6 +44,7 @@ void zero_comm_enter(zero_comm_t *comm, const zero_call_t *call, bool covers)
     zero_comm_t *host = comm->host ? comm->host : comm;
     host->call = *call;
     host->call_covers = covers;
+    zero_log_set_rank(host->rank);
 }
 
 zero_status_t zero_comm_leave(zero_comm_t *comm, zero_status_t status)

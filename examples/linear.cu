@@ -109,7 +109,11 @@ static __global__ void gradient(const batch_t *batch, int first, __nv_bfloat16 *
 /* Declares a unit (gathered, used and released together: usually a layer) with one vector that starts as zeros. */
 static void declare(zero_model_t *model, const char *name, int n, zero_unit_t *unit, zero_tensor_t *tensor)
 {
-    zero_tensor_desc_t desc = {name, 1, {n}, ZERO_INIT_ZEROS, 0.0f, false, false};
+    zero_tensor_desc_t desc = {};
+    desc.name = name;
+    desc.n_dims = 1;
+    desc.shape[0] = n;
+    desc.init = ZERO_INIT_ZEROS;
     check(zero_model_add_unit(model, name, unit));
     check(zero_model_add_tensor(model, *unit, &desc, tensor));
 }

@@ -150,10 +150,10 @@ ZERO_API const char *zero_status_text(zero_status_t status);
 
 typedef enum zero_log_level { ZERO_LOG_ERROR, ZERO_LOG_WARNING, ZERO_LOG_INFO, ZERO_LOG_DEBUG } zero_log_level_t;
 
-/* Receives one log line, without prefix or newline; `line` is valid during the call. rank: this process's; -1 while it
- * is not known. Control characters and bytes that are not UTF-8, which names in files may contain, are escaped, such as
- * \x1b. Called from the thread that made the library call, with one exception: while zero_comm_create waits in MPI,
- * its warning comes from another thread. */
+/* Receives one log line, without prefix or newline; `line` is valid during the call. rank: this process's in the
+ * communicator that the call is about; -1 while it is not known. Control characters and bytes that are not UTF-8, which
+ * names in files may contain, are escaped, such as \x1b. Called from the thread that made the library call, with one
+ * exception: while zero_comm_create waits in MPI, its warning comes from another thread. */
 typedef void (*zero_log_fn)(void *user, zero_log_level_t level, int rank, const char *line);
 
 /* Sends log lines of `level` and below to `fn`, with `user` as its first argument. fn = NULL restores the default,
@@ -185,6 +185,23 @@ typedef enum zero_comm_kind {
  * shared memory alone, and NCCL_SOCKET_IFNAME to loopback. If the program initializes MPI or NCCL itself, it must set
  * them itself. Like setenv, this call must not run while another thread reads the environment. [collective] */
 ZERO_API zero_status_t zero_comm_create(zero_comm_kind_t kind, zero_comm_t **comm);
+
+/* Joins the ranks of a communicator of your own. mpi_comm: a pointer to an MPI_Comm; NULL: this process alone, and MPI
+ * is not used. zero_comm_create_from_f takes the handle of a Fortran program instead.
+ *
+ * For groups of ranks that train models of their own, and for several models in one process, each with its own
+ * communicators and engines. A process may have any number of communicators at once, with the same, other or
+ * overlapping ranks. Ranks and sizes everywhere are those of the communicator. Its collective calls concern no others,
+ * but each waits for its ranks: two ranks that share two communicators must not wait in one for each other's call in
+ * the other.
+ *
+ * MPI must be running, by MPI_Init or by zero_comm_create, until zero_comm_destroy. The library sends its messages over
+ * a duplicate of mpi_comm, which you may free after the call. It makes collective calls on mpi_comm during this call
+ * only, and touches no other communicator, MPI_COMM_WORLD included. An invalid handle, MPI_COMM_NULL and
+ * intercommunicators are ZERO_ERROR_ARGUMENT on the rank that passes them. [collective over mpi_comm] */
+ZERO_API zero_status_t zero_comm_create_from(zero_comm_kind_t kind, const void *mpi_comm, zero_comm_t **comm);
+ZERO_API zero_status_t zero_comm_create_from_f(zero_comm_kind_t kind, int fortran_comm, zero_comm_t **comm);
+
 ZERO_API void zero_comm_destroy(zero_comm_t *comm); /* NULL is allowed. [collective] */
 
 /* Returns the rank that the launcher gave this process, read from the environment; 0 without a launcher. Use it before
@@ -218,7 +235,11 @@ ZERO_API zero_status_t zero_comm_barrier(zero_comm_t *comm);
 ZERO_API zero_status_t zero_comm_agree(zero_comm_t *comm, zero_status_t mine);
 
 /* Ends the whole job from any rank, without waiting for the others: ranks inside a call return ZERO_ERROR_PEER if they
- * can, and MPI ends the rest. Returns only if MPI is not in use; then exit yourself. */
+ * can, and MPI ends the rest. Returns only if MPI is not in use; then exit yourself.
+ *
+ * On a communicator of zero_comm_create_from it aborts that communicator alone. What else ends is up to MPI: the
+ * standard asks for at least its ranks, and Open MPI ends the whole job. Made from NULL there is nothing to end: the
+ * call returns. */
 ZERO_API void zero_comm_abort(zero_comm_t *comm, int exit_code);
 
 /* ---- Device --------------------------------------------------------------------------------------------------------
@@ -239,7 +260,9 @@ ZERO_API zero_device_type_t zero_device_resolve(zero_device_type_t type, const z
 
 /* Opens this rank's device. On CUDA that is the GPU numbered local_rank, modulo the number of GPUs if ranks share them,
  * and it becomes the calling thread's current device. Returns ZERO_ERROR_USAGE if this host has fewer GPUs than ranks,
- * unless they may share. */
+ * unless they may share. With zero_comm_create_from all processes that the launcher started on this host count as
+ * ranks, so that groups take different GPUs; if there are too few GPUs for that, only the communicator's. A device may
+ * serve engines over several communicators. */
 ZERO_API zero_status_t zero_device_create(zero_device_type_t type, const zero_comm_t *comm, zero_device_t **device);
 ZERO_API void zero_device_destroy(zero_device_t *device);                      /* NULL is allowed */
 ZERO_API zero_device_type_t zero_device_get_type(const zero_device_t *device); /* ZERO_DEVICE_CPU or _CUDA */
@@ -279,6 +302,9 @@ typedef struct zero_tensor_desc {
     float init_std;               /* ZERO_INIT_NORMAL: standard deviation, finite; the mean is 0 */
     bool decay;                   /* weight decay applies */
     bool packed;                  /* no padding after the unit's previous tensor: the two can be used as one matrix */
+    /* A matrix that compute uses in fp8 (E4M3), with one scale; so is a run of packed tensors, which must agree in it.
+     * See zero_config_t's gather_fp8. */
+    bool fp8;
 } zero_tensor_desc_t;
 
 /* Creates an empty declaration. */
@@ -293,6 +319,11 @@ ZERO_API zero_status_t zero_model_add_tensor(zero_model_t *model, zero_unit_t un
 /* Lets `unit` use a tensor that an earlier unit owns (tied embeddings). Acquiring `unit` then also makes the owner's
  * parameters resident, and the tensor's gradient is summed over all units that use it before it is reduced. */
 ZERO_API zero_status_t zero_model_share_tensor(zero_model_t *model, zero_unit_t unit, zero_tensor_t tensor);
+/* Says whether the backward pass of `unit` reads the parameters that the unit owns; it does unless you say otherwise.
+ * An embedding's writes gradients alone: with false, zero_acquire gathers none of the unit's own parameters there, and
+ * zero_param returns NULL for them, at every stage. Units that share its tensors find them as before. (FSDP2:
+ * set_unshard_in_backward.) */
+ZERO_API zero_status_t zero_model_set_unshard_in_backward(zero_model_t *model, zero_unit_t unit, bool unshard);
 ZERO_API int zero_model_n_units(const zero_model_t *model);
 /* Returns a unit's name, which the model owns; NULL if there is no such unit. */
 ZERO_API const char *zero_model_unit_name(const zero_model_t *model, zero_unit_t unit);
@@ -306,7 +337,10 @@ typedef enum zero_dtype { ZERO_FP32, ZERO_BF16, ZERO_FP16 } zero_dtype_t;
 ZERO_API size_t zero_dtype_size(zero_dtype_t dtype);      /* bytes per element; 0 for other numbers */
 ZERO_API const char *zero_dtype_name(zero_dtype_t dtype); /* "fp32", "bf16" or "fp16" */
 
-#define ZERO_OFFLOAD_AUTO (-1.0f) /* offload_ratio: as little as makes the plan fit */
+#define ZERO_SHARD_GROUP_WORLD 0   /* shard_group: all ranks */
+#define ZERO_SHARD_GROUP_HOST (-1) /* the ranks of a host; every host must have as many, numbered one after another */
+#define ZERO_OFFLOAD_AUTO (-1.0f)  /* offload_ratio: as little as makes the plan fit */
+#define ZERO_KEEP_AUTO (-1)        /* keep: as many units as fit */
 #define ZERO_MAX_OFFLOAD_THREADS 1024
 
 /* What updates the offloaded optimizer state. */
@@ -323,14 +357,32 @@ typedef struct zero_config {
     zero_dtype_t dtype; /* of parameters, and of gradients on the wire */
     int micro_steps;    /* per step, at least 1: gradient accumulation */
     int prefetch;       /* stage 3: how many units are gathered ahead of their use; 0 turns it off */
-    bool overlap;       /* GPUs: communicate beside compute */
-    /* Stages 0-1 with several micro-steps: reduce in every micro-step, as stages 2-3 do, instead of once per step. Then
-     * all stages have equal bits. */
+    /* Stage 3: the last `keep` units stay resident from forward to backward, so that each is gathered once in a
+     * micro-step (FSDP2: reshard_after_forward = False). That takes an unsharded buffer for each. The bits stay the
+     * same. ZERO_KEEP_AUTO keeps as many as fit into the free device memory when the engine is created; on the CPU
+     * none. */
+    int keep;
+    bool overlap; /* GPUs: communicate beside compute */
+    /* Stages 0-1 with several micro-steps: reduce in every micro-step, as stages 2-3 do (true, the default), for the
+     * same bits at every stage and on any number of ranks. false: add micro-steps locally, in fp32, and reduce once per
+     * step, for slow networks. */
     bool reduce_every_micro_step;
     /* GPUs: NCCL sums the ranks' gradients, in dtype, and carries everything else. For clusters whose network reduces.
-     * Results then have NCCL's bits, which differ between stages. Without it, and always on the CPU, gradients are
-     * summed in fp32 and in rank order. */
+     * Results then have NCCL's bits, which differ between stages and numbers of ranks. Without it, and always on the
+     * CPU, gradients are summed in fp32 and in the order of micro-batches. */
     bool nccl_reduction;
+    /* Stage 3: how many consecutive ranks hold one copy of the parameters between them: groups of so many ranks each
+     * have a copy, and gather units only among themselves (FSDP's HYBRID_SHARD, ZeRO++'s secondary partition). A number
+     * that divides the world size, ZERO_SHARD_GROUP_WORLD or ZERO_SHARD_GROUP_HOST. Gradients and AdamW's state stay
+     * spread over all ranks, and the bits stay the same: a rank updates its 1/N, and once a step the groups exchange
+     * what they have updated. Takes parameter memory of 1/shard_group instead of 1/N. Below stage 3 it does nothing.
+     * Not with nccl_reduction. */
+    int shard_group;
+    /* bf16: parameters that are declared with fp8 travel and are resident in fp8, 1 byte an element (zero_param_fp8).
+     * Each rank casts its own shard after every update, with the scale of the whole matrix. So the bytes are those of a
+     * cast of the full bf16 parameter, and training has the same bits with and without it. Groups of shard_group gather
+     * in bf16 nevertheless. */
+    bool gather_fp8;
     uint64_t seed; /* of zero_init_parameters */
     /* AdamW with decoupled weight decay (Loshchilov & Hutter 2019, arXiv:1711.05101). eps must be above 0: it is the
      * divisor for weights whose gradients were all 0 so far. */
@@ -366,10 +418,10 @@ typedef struct zero_config {
     bool check;
 } zero_config_t;
 
-/* Returns the defaults: stage 3, bf16, one micro-step, prefetch 1, overlap, seed 1; AdamW with beta1 0.9, beta2 0.95,
- * eps 1e-8, weight_decay 0.1; grad_clip 1.0; an end after 20 skipped steps; fp16's loss scale from 65536, window 1000,
- * hysteresis 1; no offload (but if you turn it on: ratio 1, 256 MiB of buffers, at most half of the host's memory); 512
- * MiB of staging; no check. */
+/* Returns the defaults: stage 3, bf16, one micro-step, prefetch 1, keep 0, overlap, seed 1; AdamW with beta1 0.9, beta2
+ * 0.95, eps 1e-8, weight_decay 0.1; grad_clip 1.0; an end after 20 skipped steps; fp16's loss scale from 65536, window
+ * 1000, hysteresis 1; no offload (but if you turn it on: ratio 1, 256 MiB of buffers, at most half of the host's
+ * memory); 512 MiB of staging; no check; no gather_fp8. */
 ZERO_API zero_config_t zero_config_default(void);
 
 /* ---- Memory plan ---------------------------------------------------------------------------------------------------
@@ -408,8 +460,9 @@ ZERO_API uint64_t zero_memory_total(const zero_memory_t *memory); /* bytes on th
  * device: the type of the ranks' devices, resolved (zero_device_resolve): not ZERO_DEVICE_AUTO.
  * kind: what carries bulk data between ranks on the CPU (zero_comm_get_kind): ZERO_COMM_MPI for messages, else
  * ZERO_COMM_AUTO. It makes no difference for GPUs.
- * ZERO_OFFLOAD_AUTO, which needs a device to decide, is planned as ratio 1, the least that the device can hold;
- * ZERO_OFFLOAD_UPDATE_AUTO as ZERO_OFFLOAD_UPDATE_DEVICE. */
+ * ZERO_SHARD_GROUP_HOST is ZERO_ERROR_USAGE: give the number of ranks that a host has (zero_comm_local_size).
+ * ZERO_OFFLOAD_AUTO and ZERO_KEEP_AUTO, which need a device to decide, are planned as ratio 1 and keep 0, the least
+ * that the device can hold; ZERO_OFFLOAD_UPDATE_AUTO as ZERO_OFFLOAD_UPDATE_DEVICE. */
 ZERO_API zero_status_t zero_plan(const zero_model_t *model, const zero_config_t *config, zero_device_type_t device,
                                  zero_comm_kind_t kind, int world_size, zero_memory_t *plan);
 
@@ -479,8 +532,9 @@ typedef enum zero_pass {
 /* Begins a micro-step (train) or a forward pass (eval). Eval passes are allowed between steps. Returns ZERO_ERROR_ORDER
  * inside a pass, and if zero_step is due. [collective] */
 ZERO_API zero_status_t zero_begin(zero_engine_t *engine, zero_pass_t pass, zero_stream_t stream);
-/* Makes the unit's full parameters resident and, in backward, provides a buffer for its gradients. Acquire one unit at
- * a time, in the declared order; another order is ZERO_ERROR_ORDER at once. [collective] */
+/* Makes the unit's full parameters resident (in backward: unless zero_model_set_unshard_in_backward says that they are
+ * not read there) and, in backward, provides a buffer for its gradients. Acquire one unit at a time, in the declared
+ * order; another order is ZERO_ERROR_ORDER at once. [collective] */
 ZERO_API zero_status_t zero_acquire(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
 /* Ends the unit's use in forward. Work that is already queued in the stream still finds its parameters. */
 ZERO_API zero_status_t zero_release(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
@@ -491,8 +545,25 @@ ZERO_API zero_status_t zero_grad_ready(zero_engine_t *engine, zero_unit_t unit, 
 /* Returns the tensor's full parameter in device memory: row-major, in the configured dtype, aligned to 128 bytes unless
  * the tensor is packed. NULL unless a unit that uses the tensor is acquired. The engine owns the memory. It is valid
  * until the unit is released, for work queued in the stream in which the unit was acquired. Ask again after every
- * acquire: the address may change. */
+ * acquire: the address may change. A tensor that is gathered in fp8 is an error, which is logged: zero_param_fp8 has
+ * it. */
 ZERO_API const void *zero_param(const zero_engine_t *engine, zero_tensor_t tensor);
+
+/* The scales of a matrix in fp8: scale is the largest power of two with which no element passes the format's largest
+ * number, E4M3's 448. In device memory they are aligned to 16 bytes, as cuBLASLt wants inverse. */
+typedef struct zero_fp8_scales {
+    float inverse, scale; /* byte = element * scale, rounded; inverse is NaN if an element is infinite or NaN */
+    uint32_t absmax;      /* the bits of the largest |element| as fp32, by which NaN > infinity > numbers */
+    uint32_t unused;      /* 0; makes the next one of an array aligned */
+} zero_fp8_scales_t;
+
+typedef struct zero_fp8_param {
+    const uint8_t *data;             /* E4M3, rounded to nearest even: memory, layout and lifetime as zero_param's */
+    const zero_fp8_scales_t *scales; /* in device memory: one array of all matrices, as declared */
+} zero_fp8_param_t;
+/* Returns the tensor's full parameter in fp8: element = value of its byte * scales->inverse. data is NULL unless a unit
+ * that uses the tensor is acquired, and if it is not gathered in fp8 (zero_config_t's gather_fp8). */
+ZERO_API zero_fp8_param_t zero_param_fp8(const zero_engine_t *engine, zero_tensor_t tensor);
 
 typedef struct zero_grad {
     void *data;         /* the tensor's full gradient: memory, layout and lifetime as zero_param's; NULL in forward */
@@ -500,7 +571,12 @@ typedef struct zero_grad {
     bool accumulate;    /* true: add to what is there; false: overwrite every element */
 } zero_grad_t;
 /* Returns where and how to write the tensor's gradient. Gradients are summed over ranks and micro-steps, not averaged:
- * divide the loss by the global batch. */
+ * divide the loss by the global batch.
+ *
+ * The sum is taken in fp32, in the order of v = micro-step * world size + rank, from v = 0 on. So a program has the
+ * same bits on any number of ranks that divides the micro-batches of a step if it does three things: micro-step j of
+ * rank r computes micro-batch v of the step; what it computes depends on v and the weights alone; and what it sums
+ * itself, such as the loss (zero_step), has no order. */
 ZERO_API zero_grad_t zero_grad(const zero_engine_t *engine, zero_tensor_t tensor);
 
 /* Returns the address of one float in device memory: multiply the loss's gradient by it. The engine divides it out
@@ -520,7 +596,10 @@ ZERO_API const float *zero_loss_scale(const zero_engine_t *engine);
  * where decay is weight_decay for tensors declared with it, else 0.
  *
  * lr: the learning rate of this step; finite and the same on every rank. local_loss: one double in device memory, this
- * rank's share of the loss, or NULL. It is read in stream order, and summed over ranks in rank order.
+ * rank's share of the loss, or NULL. It is read in stream order, and summed over ranks in rank order. Round what each
+ * micro-batch adds to it to a multiple of one power of two, such as 2^-42: then all sums are exact, and the loss is the
+ * same on any number of ranks. The norm needs nothing of the kind: it is exact but for one rounding of every 64
+ * squares.
  *
  * Up to two steps may wait for their results to be read. A third is ZERO_ERROR_ORDER, as is a step whose micro-steps
  * are not all done. [collective] */
@@ -576,9 +655,11 @@ ZERO_API zero_memory_t zero_engine_memory(const zero_engine_t *engine);
 /* Counts since the engine was created. */
 typedef struct zero_stats {
     uint64_t n_gathers, gathered_bytes; /* units gathered, and the bytes that came from other ranks */
-    uint64_t n_reduces, reduced_bytes;  /* units reduced, and the bytes of gradients that came from other ranks */
-    uint64_t n_gathers_avoided;         /* acquires that found the unit still resident */
-    double exposed_comm_ms;             /* sum of the results' exposed_comm_ms */
+    /* shard_group: parts of units brought up to date after an update, and the bytes that came from other groups */
+    uint64_t n_part_gathers, part_gathered_bytes;
+    uint64_t n_reduces, reduced_bytes; /* units reduced, and the bytes of gradients that came from other ranks */
+    uint64_t n_gathers_avoided;        /* acquires that found the unit still resident */
+    double exposed_comm_ms;            /* sum of the results' exposed_comm_ms */
 } zero_stats_t;
 ZERO_API zero_stats_t zero_engine_stats(const zero_engine_t *engine);
 
@@ -620,8 +701,9 @@ typedef struct zero_save_options {
 typedef struct zero_save zero_save_t;
 
 /* Creates `directory` and its parents if they are missing, removes what interrupted saves have left in it, and checks
- * that it can be written. Call it before step 0, so that a bad directory shows then and not at the first save. Returns
- * ZERO_ERROR_IO if it cannot be written, if a save into it is under way, or if `latest` exists and is not a link.
+ * that it can be written and that all hosts share it. Call it before step 0, so that a bad directory shows then and not
+ * at the first save. Returns ZERO_ERROR_IO if it cannot be written, if a save into it is under way, if `latest` exists
+ * and is not a link, or if a host has another directory by that name.
  * [collective] */
 ZERO_API zero_status_t zero_save_prepare(zero_comm_t *comm, const char *directory);
 

@@ -18,6 +18,8 @@ build_packages=(gcc libc6-dev make pkg-config openmpi-bin libopenmpi-dev libopen
 check_packages=(check cppcheck clang libomp-dev g++ shellcheck valgrind libc6-dbg)
 # What the slow parts of launch/check need as well.
 slow_packages=(iproute2 procps util-linux python3 python3-venv)
+# What the part `slurm` needs: installed for it if the distribution has them.
+slurm_packages=(slurm-wlm munge)
 # Installed if the distribution has it: tests/lint checks the layout of the sources with this version.
 check_packages_optional=(clang-format-14)
 

@@ -10,6 +10,7 @@
 
 #include "base/deadline.h"
 #include "base/log.h"
+#include "comm/bootstrap/launcher.h"
 #include "comm/bootstrap/one_host.h"
 #include "comm/bootstrap/roll_call.h"
 #include "comm/bootstrap/start_watch.h"
@@ -21,34 +22,8 @@
 static struct {
     int n_users;      /* communicators that use it now */
     bool initialized; /* by us, so we also finalize it */
+    bool failed;      /* a communicator failed: its peers may never come to MPI_Finalize */
 } mpi_use;
-
-/* Returns the number in the first of these variables that is set, or `missing` if none is. */
-static int from_environment(const char *const *names, int missing)
-{
-    for (; *names; names++)
-        if (getenv(*names))
-            return atoi(getenv(*names));
-    return missing;
-}
-
-/* Returns the rank that a launcher gave this process, known before MPI runs; -1 without a launcher. */
-static int launched_rank(void)
-{
-    return from_environment((const char *const[]){"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", NULL}, -1);
-}
-
-int zero_comm_launch_rank(void)
-{
-    const int rank = launched_rank();
-    return rank >= 0 ? rank : from_environment((const char *const[]){"SLURM_PROCID", NULL}, 0);
-}
-
-/* Returns how many processes the launcher says it has started; 1 if it does not say. */
-static int launched_size(void)
-{
-    return from_environment((const char *const[]){"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", NULL}, 1);
-}
 
 /* Fails if a launcher started several processes that MPI does not join. Slurm's srun does so without PMIx, or with one
  * that this MPI does not speak: each process would be a job of one rank, and all would write the same files.
@@ -93,17 +68,15 @@ static zero_status_t initialize_mpi(int64_t timeout_ns)
     return ZERO_OK;
 }
 
-static zero_status_t find_ranks(zero_comm_t *comm)
+static zero_status_t find_ranks(zero_comm_t *comm, MPI_Comm mpi)
 {
-    MPI_Comm host;
-    ZERO_TRY_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &comm->rank));
-    ZERO_TRY_MPI(MPI_Comm_size(MPI_COMM_WORLD, &comm->size));
+    ZERO_TRY_MPI(MPI_Comm_rank(mpi, &comm->rank));
+    ZERO_TRY_MPI(MPI_Comm_size(mpi, &comm->size));
     zero_log_set_rank(comm->rank);
-    ZERO_TRY(zero_roll_call(comm)); /* the calls below would wait forever for a missing rank */
-    ZERO_TRY_MPI(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host));
-    ZERO_TRY_MPI(MPI_Comm_rank(host, &comm->local_rank));
-    ZERO_TRY_MPI(MPI_Comm_size(host, &comm->local_size));
-    ZERO_TRY_MPI(MPI_Comm_free(&host));
+    ZERO_TRY(zero_timeout_ns(&comm->timeout_ns));
+    ZERO_TRY(zero_roll_call(comm, mpi));
+    if (zero_hosts_are_several(comm))
+        zero_log_set_host(comm->hosts[comm->rank].name);
     return ZERO_OK;
 }
 
@@ -112,18 +85,19 @@ static void leave_mpi(const zero_comm_t *comm)
     if (!comm->uses_mpi)
         return;
     mpi_use.n_users--;
-    if (mpi_use.n_users == 0 && mpi_use.initialized && mpi_is_running() && !comm->failed)
+    mpi_use.failed |= comm->failed;
+    if (mpi_use.n_users == 0 && mpi_use.initialized && mpi_is_running() && !mpi_use.failed)
         MPI_Finalize();
 }
 
 /* Creates the transport between host memories. It is the same for NCCL as for auto: NCCL joins the GPUs later, once
  * there is a device (src/zero/device/device.c). */
-static zero_status_t create_transport(zero_comm_t *comm)
+static zero_status_t create_transport(zero_comm_t *comm, const MPI_Comm *mpi)
 {
     const bool messages_only = comm->kind == ZERO_COMM_MPI;
     if (!comm->uses_mpi || (comm->size == 1 && !messages_only))
         return zero_comm_self_create(comm);
-    ZERO_TRY(zero_comm_mpi_create(comm));
+    ZERO_TRY(zero_comm_mpi_create(comm, mpi));
     if (messages_only || comm->local_size != comm->size)
         return ZERO_OK;
     zero_status_t status = zero_comm_node_create(comm);
@@ -133,56 +107,167 @@ static zero_status_t create_transport(zero_comm_t *comm)
     return status;
 }
 
-zero_status_t zero_comm_create(zero_comm_kind_t kind, zero_comm_t **comm)
+/* Allocates a communicator of this process alone, for the call of zero.h that makes it. */
+static zero_status_t allocate(zero_comm_kind_t kind, const char *call, zero_comm_t **comm)
 {
-    ZERO_REQUIRE(comm);
     if (kind != ZERO_COMM_AUTO && kind != ZERO_COMM_MPI && kind != ZERO_COMM_NCCL)
-        return zero_fail(ZERO_ERROR_ARGUMENT, "zero_comm_create: there is no kind %d", (int)kind);
-    const int rank = launched_rank(), launch_rank = zero_comm_launch_rank(), n_launched = launched_size();
-    zero_log_set_rank(launch_rank);
-
-    zero_status_t status;
-    zero_comm_t *made = calloc(1, sizeof(*made));
+        return zero_fail(ZERO_ERROR_ARGUMENT, "%s: there is no kind %d", call, (int)kind);
+    zero_comm_t *made = calloc(1, sizeof *made);
     if (!made)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for a communicator");
-    *made = (zero_comm_t){.kind = kind, .size = 1, .local_size = 1};
-    zero_comm_enter(made, &(zero_call_t){.name = "zero_comm_create"}, true);
-    ZERO_TRY_GOTO(zero_timeout_ns(&made->timeout_ns), free_comm);
-    if (rank >= 0 || mpi_is_running()) {
-        made->uses_mpi = true;
-        mpi_use.n_users++;
-        if (!mpi_is_running())
-            ZERO_TRY_GOTO(initialize_mpi(made->timeout_ns), leave);
-        ZERO_TRY_GOTO(find_ranks(made), leave);
-        if (made->local_size == made->size)
-            zero_one_host_restrict_nccl();
-    }
-    ZERO_TRY_GOTO(check_not_left_alone(made, launch_rank, n_launched), leave);
-    made->scratch = calloc((size_t)made->size, ZERO_COMM_SCRATCH_BYTES);
-    if (!made->scratch) {
-        status = zero_fail(ZERO_ERROR_MEMORY, "no memory for a communicator of %d ranks", made->size);
-        goto leave;
-    }
-    ZERO_TRY_GOTO(create_transport(made), leave);
-    zero_log(ZERO_LOG_DEBUG, "communicator %s: rank %d of %d, %d of %d on this host", made->ops->name, made->rank,
-             made->size, made->local_rank, made->local_size);
+    *made = (zero_comm_t){.kind = kind, .size = 1, .local_size = 1, .job_local_size = 1, .call_covers = true};
+    zero_call_set_text(made->call.name, sizeof made->call.name, call);
     *comm = made;
-    return zero_comm_leave(made, ZERO_OK);
+    return ZERO_OK;
+}
 
-leave:
-    made->failed = true; /* the other ranks may not have come this far */
-    leave_mpi(made);
-free_comm:
-    free(made->scratch);
-    free(made);
+static void use_mpi(zero_comm_t *comm)
+{
+    comm->uses_mpi = true;
+    mpi_use.n_users++;
+}
+
+/* Creates what needs the ranks to be known. */
+static zero_status_t complete(zero_comm_t *comm, const MPI_Comm *mpi)
+{
+    comm->scratch = calloc((size_t)comm->size, ZERO_COMM_SCRATCH_BYTES);
+    if (!comm->scratch)
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory for a communicator of %d ranks", comm->size);
+    ZERO_TRY(create_transport(comm, mpi));
+    zero_log(ZERO_LOG_DEBUG, "communicator %s: rank %d of %d, %d of %d on this host", comm->ops->name, comm->rank,
+             comm->size, comm->local_rank, comm->local_size);
+    return zero_comm_leave(comm, ZERO_OK);
+}
+
+/* Frees a communicator whose creation has failed. Returns `status`. */
+static zero_status_t discard(zero_comm_t *comm, zero_status_t status)
+{
+    comm->failed = true; /* the other ranks may not have come this far */
+    leave_mpi(comm);
+    free(comm->hosts);
+    free(comm->scratch);
+    free(comm);
     return status;
 }
+
+/* ---- all ranks of the job ---- */
+
+static zero_status_t join_world(zero_comm_t *comm)
+{
+    const int launch_rank = zero_comm_launch_rank(), n_launched = zero_launcher_size();
+    MPI_Comm world = MPI_COMM_WORLD;
+    zero_log_set_rank(launch_rank);
+    ZERO_TRY(zero_timeout_ns(&comm->timeout_ns));
+    if (zero_launcher_rank() >= 0 || mpi_is_running()) {
+        use_mpi(comm);
+        if (!mpi_is_running())
+            ZERO_TRY(initialize_mpi(comm->timeout_ns));
+        ZERO_TRY(find_ranks(comm, world));
+        if (comm->local_size == comm->size)
+            zero_one_host_restrict_nccl();
+    }
+    comm->is_world = true;
+    comm->job_local_rank = comm->local_rank;
+    comm->job_local_size = comm->local_size;
+    ZERO_TRY(check_not_left_alone(comm, launch_rank, n_launched));
+    return complete(comm, &world);
+}
+
+zero_status_t zero_comm_create(zero_comm_kind_t kind, zero_comm_t **comm)
+{
+    zero_comm_t *made = NULL;
+    ZERO_REQUIRE(comm);
+    ZERO_TRY(allocate(kind, "zero_comm_create", &made));
+    zero_status_t status = join_world(made);
+    if (status != ZERO_OK)
+        return discard(made, status);
+    *comm = made;
+    return ZERO_OK;
+}
+
+/* ---- the caller's ranks ---- */
+
+/* Returns true for MPI_COMM_NULL and for what is no handle: Open MPI's is a pointer, MPICH's an int that is not 0. */
+static bool is_null(MPI_Comm mpi)
+{
+    return mpi == MPI_COMM_NULL || mpi == (MPI_Comm)0;
+}
+
+static zero_status_t check_callers(const char *call, const MPI_Comm *mpi)
+{
+    int is_inter = 0;
+    if (!mpi)
+        return ZERO_OK;
+    if (!mpi_is_running())
+        return zero_fail(ZERO_ERROR_ARGUMENT, "%s: MPI is not running: call it between MPI_Init and MPI_Finalize",
+                         call);
+    if (is_null(*mpi))
+        return zero_fail(ZERO_ERROR_ARGUMENT, "%s: mpi_comm is MPI_COMM_NULL: only ranks of a communicator can join it",
+                         call);
+    ZERO_TRY_MPI(MPI_Comm_test_inter(*mpi, &is_inter));
+    if (is_inter)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "%s: mpi_comm is an intercommunicator: merge it first", call);
+    return ZERO_OK;
+}
+
+/* NCCL is kept off the network only if the launcher says that the whole job is on this host: other communicators of the
+ * process may have ranks elsewhere. */
+static zero_status_t join_callers(zero_comm_t *comm, const MPI_Comm *mpi)
+{
+    if (mpi) {
+        use_mpi(comm);
+        ZERO_TRY(find_ranks(comm, *mpi));
+    } else {
+        zero_log_set_rank(0);
+        ZERO_TRY(zero_timeout_ns(&comm->timeout_ns));
+    }
+    zero_launcher_local(&comm->job_local_rank, &comm->job_local_size);
+    if (comm->job_local_size < comm->local_size) {
+        comm->job_local_rank = comm->local_rank;
+        comm->job_local_size = comm->local_size;
+    }
+    if (zero_one_host_is_launched())
+        zero_one_host_restrict_nccl();
+    return complete(comm, mpi);
+}
+
+static zero_status_t create_from(zero_comm_kind_t kind, const char *call, const MPI_Comm *mpi, zero_comm_t **comm)
+{
+    zero_comm_t *made = NULL;
+    ZERO_TRY(check_callers(call, mpi));
+    ZERO_TRY(allocate(kind, call, &made));
+    zero_status_t status = join_callers(made, mpi);
+    if (status != ZERO_OK)
+        return discard(made, status);
+    *comm = made;
+    return ZERO_OK;
+}
+
+zero_status_t zero_comm_create_from(zero_comm_kind_t kind, const void *mpi_comm, zero_comm_t **comm)
+{
+    ZERO_REQUIRE(comm);
+    return create_from(kind, "zero_comm_create_from", mpi_comm, comm);
+}
+
+zero_status_t zero_comm_create_from_f(zero_comm_kind_t kind, int fortran_comm, zero_comm_t **comm)
+{
+    ZERO_REQUIRE(comm);
+    const MPI_Comm mpi = mpi_is_running() ? MPI_Comm_f2c((MPI_Fint)fortran_comm) : MPI_COMM_NULL;
+    return create_from(kind, "zero_comm_create_from_f", &mpi, comm);
+}
+
+/* ---- the end ---- */
 
 static void end(zero_comm_t *comm)
 {
     zero_comm_enter(comm, &(zero_call_t){.name = "zero_comm_destroy"}, true);
+    if (comm->uses_mpi && !mpi_is_running()) {
+        zero_log(ZERO_LOG_ERROR, "zero_comm_destroy after MPI_Finalize: destroy communicators before it");
+        comm->failed = true; /* nothing of MPI may be called */
+    }
     comm->ops->destroy(comm);
     leave_mpi(comm);
+    free(comm->hosts);
     free(comm->scratch);
     free(comm);
 }
@@ -199,11 +284,12 @@ void zero_comm_drop(zero_comm_t *comm, zero_user_t user)
         end(comm);
 }
 
+/* One rank's transport does not use MPI, so it ends the job here. */
 void zero_comm_abort(zero_comm_t *comm, int exit_code)
 {
     if (!comm)
         return;
     comm->ops->abort(comm, exit_code);
-    if (mpi_is_running()) /* one rank under mpirun: its transport does not use MPI */
-        MPI_Abort(MPI_COMM_WORLD, exit_code != 0 ? exit_code : 1);
+    if (mpi_is_running() && (comm->is_world || comm->uses_mpi))
+        MPI_Abort(comm->is_world ? MPI_COMM_WORLD : MPI_COMM_SELF, exit_code != 0 ? exit_code : 1);
 }

@@ -1,7 +1,6 @@
 /* one_host.c - see one_host.h. */
 #include "comm/bootstrap/one_host.h"
 
-#include <stdbool.h>
 #include <stdlib.h>
 
 static bool is_set_any(const char *const *names)
@@ -12,9 +11,7 @@ static bool is_set_any(const char *const *names)
     return false;
 }
 
-/* Returns true if mpirun says that all ranks are on this host. Slurm's srun does not say, so its jobs are left alone.
- */
-static bool launched_on_one_host(void)
+bool zero_one_host_is_launched(void)
 {
     const char *all = getenv("OMPI_COMM_WORLD_SIZE"), *local = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
     return all && local && atoi(all) > 0 && atoi(all) == atoi(local);
@@ -25,7 +22,7 @@ void zero_one_host_restrict_mpi(void)
     /* `mpirun --mca btl tcp,self` arrives as a variable too. The three depend on each other, so if any is set, all are
      * left alone. */
     static const char *const chosen[] = {"OMPI_MCA_pml", "OMPI_MCA_btl", "OMPI_MCA_mtl", NULL};
-    if (!launched_on_one_host() || is_set_any(chosen))
+    if (!zero_one_host_is_launched() || is_set_any(chosen))
         return;
     /* Lists what to exclude, because shared memory is "vader" in Open MPI 4 and "sm" in 5. */
     setenv("OMPI_MCA_btl", "^tcp,ofi,openib,usnic,uct", 0);

@@ -7,6 +7,12 @@
 #ifndef ZERO_ONE_HOST_H
 #define ZERO_ONE_HOST_H
 
+#include <stdbool.h>
+
+/* Returns true if mpirun says that all ranks are on this host. Slurm's srun does not say, so its jobs are left alone.
+ */
+bool zero_one_host_is_launched(void);
+
 /* Restricts Open MPI to shared memory if mpirun says that all ranks are on this host. Call it before MPI_Init. */
 void zero_one_host_restrict_mpi(void);
 

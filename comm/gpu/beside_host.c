@@ -58,6 +58,12 @@ zero_status_t zero_comm_beside_host_broadcast(zero_comm_t *comm, void *data, siz
     return comm->host->ops->host_broadcast(comm->host, data, n_bytes, root);
 }
 
+zero_status_t zero_comm_beside_host_check_peers(zero_comm_t *comm, const char *waiting_in, int64_t waited_ns)
+{
+    zero_comm_t *host = comm->host;
+    return host->ops->check_peers ? host->ops->check_peers(host, waiting_in, waited_ns) : ZERO_OK;
+}
+
 void zero_comm_beside_host_abort(zero_comm_t *comm, int exit_code)
 {
     if (comm->ops->release)

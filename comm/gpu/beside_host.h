@@ -1,4 +1,4 @@
-/* beside_host.h - what the transports between GPUs share. Each stands beside a host communicator (node, mpi or self),
+/* beside_host.h - what the transports between GPUs share. Each has a host communicator beside it (node, mpi or self),
  * which brings the ranks together, carries small host data, and must outlive it.
  */
 #ifndef ZERO_BESIDE_HOST_H
@@ -23,6 +23,7 @@ size_t zero_comm_beside_host_window_bytes(size_t n_bytes);
 size_t zero_comm_beside_host_staging_bytes(int size, size_t n_bytes);
 zero_status_t zero_comm_beside_host_all_gather(zero_comm_t *comm, const void *mine, size_t n_bytes, void *all);
 zero_status_t zero_comm_beside_host_broadcast(zero_comm_t *comm, void *data, size_t n_bytes, int root);
+zero_status_t zero_comm_beside_host_check_peers(zero_comm_t *comm, const char *waiting_in, int64_t waited_ns);
 /* Calls the transport's `release` first, if it has one. */
 void zero_comm_beside_host_abort(zero_comm_t *comm, int exit_code);
 

@@ -220,21 +220,23 @@ static zero_status_t copy_own_slice(lane_t *lane, void *dst, const void *src, si
     return ZERO_OK;
 }
 
-static zero_status_t all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
-                                size_t src_stride, void *dst, size_t n_bytes, zero_stream_t stream)
+static zero_status_t all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, zero_ranks_t ranks,
+                                size_t src_offset, size_t src_stride, void *dst, size_t n_bytes, zero_stream_t stream)
 {
     lane_t *own_lane = &((copy_engine_t *)comm->transport)->lanes[lane];
-    const char *own = zero_peer_window_part(window, comm->rank) + src_offset + (size_t)comm->rank * src_stride;
-    char *own_slice = (char *)dst + (size_t)comm->rank * n_bytes;
+    const int me = zero_ranks_index(ranks, comm->rank);
+    const char *own = zero_peer_window_part(window, comm->rank) + src_offset + (size_t)me * src_stride;
+    char *own_slice = (char *)dst + (size_t)me * n_bytes;
     copies_t copies = {.n = 0};
     if (n_bytes == 0)
         return ZERO_OK;
     if (own_slice != own)
         ZERO_TRY(copy_own_slice(own_lane, own_slice, own, n_bytes, (cudaStream_t)stream));
-    for (int i = 1; i < comm->size; i++) {
-        int rank = (comm->rank + i) % comm->size; /* each starts elsewhere, so that not all read from one */
-        add_copy(&copies, (char *)dst + (size_t)rank * n_bytes,
-                 zero_peer_window_part(window, rank) + src_offset + (size_t)rank * src_stride, n_bytes);
+    for (int i = 1; i < ranks.n; i++) {
+        int at = (me + i) % ranks.n; /* each starts elsewhere, so that not all read from one */
+        add_copy(&copies, (char *)dst + (size_t)at * n_bytes,
+                 zero_peer_window_part(window, zero_ranks_at(ranks, at)) + src_offset + (size_t)at * src_stride,
+                 n_bytes);
     }
     ZERO_TRY_CUDA(copy_all(&copies, (cudaStream_t)stream));
     if (own_slice != own)
@@ -242,13 +244,13 @@ static zero_status_t all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_
     return ZERO_OK;
 }
 
-static zero_status_t all_to_all(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
-                                size_t src_stride, size_t n_bytes, void *staging, const void **slices,
-                                zero_stream_t stream)
+static zero_status_t all_to_all(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, int group,
+                                size_t src_offset, size_t src_stride, size_t n_bytes, void *staging,
+                                const void **slices, zero_stream_t stream)
 {
     copies_t copies = {.n = 0};
     (void)lane;
-    const size_t offset = src_offset + (size_t)comm->rank * src_stride;
+    const size_t offset = src_offset + (size_t)zero_comm_slice_of(comm->rank, comm->size, group) * src_stride;
     slices[comm->rank] = zero_peer_window_part(window, comm->rank) + offset; /* the own slice stays in the window */
     for (int i = 1; i < comm->size; i++) {
         int rank = (comm->rank + i) % comm->size;
@@ -306,6 +308,7 @@ static const zero_comm_ops_t copy_engine_ops = {
     .staging_bytes = zero_comm_beside_host_staging_bytes,
     .host_all_gather = zero_comm_beside_host_all_gather,
     .host_broadcast = zero_comm_beside_host_broadcast,
+    .check_peers = zero_comm_beside_host_check_peers,
     .release = copy_engine_release,
     .abort = zero_comm_beside_host_abort,
     .destroy = copy_engine_destroy,
@@ -366,7 +369,8 @@ static zero_status_t run_check(zero_comm_t *comm, const zero_window_t *window, u
     ZERO_TRY(TRIED(cudaMemcpyAsync(window->local, host, CHECK_BYTES, cudaMemcpyHostToDevice, engine->stream)));
     for (int lane = 0; lane < ZERO_N_LANES; lane++)
         ZERO_TRY(TRIED(issue_fence(comm, (zero_lane_t)lane, engine->stream)));
-    ZERO_TRY(all_gather(comm, ZERO_LANE_GATHER, window, 0, 0, device, CHECK_BYTES, (zero_stream_t)engine->stream));
+    ZERO_TRY(all_gather(comm, ZERO_LANE_GATHER, window, zero_comm_all(comm), 0, 0, device, CHECK_BYTES,
+                        (zero_stream_t)engine->stream));
     for (int64_t end = zero_now_ns() + CHECK_TIMEOUT_NS; cudaStreamQuery(engine->stream) == cudaErrorNotReady;) {
         if (zero_now_ns() > end)
             return unsupported("the check at creation did not end");

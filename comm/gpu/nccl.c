@@ -1,7 +1,7 @@
 /* nccl.c - the NCCL transport between GPUs: NCCL's all-gather, and an all-to-all made of sends and receives, or NCCL's
  * reduce-scatter if the configuration asks for it.
  *
- * It stands beside a host communicator (node, mpi or self), which brings the ranks together and carries small host
+ * Beside it is a host communicator (node, mpi or self), which brings the ranks together and carries small host
  * data. Windows are device memory. NCCL's calls are ordered by their streams on both sides, so a fence does nothing.
  * NCCL's communicators are non-blocking: a call that is still in progress is polled until the host communicator's
  * deadline, so that a peer that never comes is an error and not a hang.
@@ -20,9 +20,17 @@
 
 enum { COMM_GATHER, COMM_REDUCE, N_COMMS };
 
+/* One exchange with a peer: to it from src, from it to dst. */
+typedef struct exchange {
+    int rank;
+    const char *src;
+    char *dst;
+} exchange_t;
+
 typedef struct nccl_transport {
     /* One for gathers, and one for reductions and the end of a step, which never overlap. NULL with one rank. */
     ncclComm_t comms[N_COMMS];
+    exchange_t *exchanges; /* [size] */
 } nccl_transport_t;
 
 static nccl_transport_t *transport_of(const zero_comm_t *comm)
@@ -90,42 +98,15 @@ static void nccl_window_destroy(zero_comm_t *comm, zero_window_t *window)
 
 /* ---- Bulk data ---- */
 
-static zero_status_t nccl_all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window,
-                                     size_t src_offset, size_t src_stride, void *dst, size_t n_bytes,
-                                     zero_stream_t stream)
+/* Queues n exchanges of n_bytes each way as one operation. */
+static zero_status_t exchange_all(zero_comm_t *comm, ncclComm_t nccl, const exchange_t *exchanges, int n,
+                                  size_t n_bytes, zero_stream_t stream)
 {
-    const char *src = (const char *)window->local + src_offset + (size_t)comm->rank * src_stride;
-    ncclComm_t nccl = comm_of(comm, lane);
-    if (n_bytes == 0)
-        return ZERO_OK;
-    zero_comm_pair(comm, "all-gather", n_bytes);
-    if (comm->size > 1)
-        ZERO_TRY_NCCL(comm, nccl, ncclAllGather(src, dst, n_bytes, ncclInt8, nccl, (cudaStream_t)stream));
-    else if (dst != src)
-        ZERO_TRY_CUDA(cudaMemcpyAsync(dst, src, n_bytes, cudaMemcpyDeviceToDevice, (cudaStream_t)stream));
-    return ZERO_OK;
-}
-
-static zero_status_t nccl_all_to_all(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window,
-                                     size_t src_offset, size_t src_stride, size_t n_bytes, void *staging,
-                                     const void **slices, zero_stream_t stream)
-{
-    const char *src = (const char *)window->local + src_offset;
-    ncclComm_t nccl = comm_of(comm, lane);
-    slices[comm->rank] = src + (size_t)comm->rank * src_stride; /* the own slice stays in the window */
-    if (comm->size == 1)
-        return ZERO_OK;
-    zero_comm_pair(comm, "gradient all-to-all", n_bytes);
     ZERO_TRY_NCCL(comm, nccl, ncclGroupStart());
-    for (int rank = 0; rank < comm->size; rank++) {
-        if (rank == comm->rank)
-            continue;
-        char *received = (char *)staging + (size_t)rank * n_bytes;
-        slices[rank] = received;
-        ncclResult_t result =
-            ncclSend(src + (size_t)rank * src_stride, n_bytes, ncclInt8, rank, nccl, (cudaStream_t)stream);
+    for (const exchange_t *e = exchanges; e < exchanges + n; e++) {
+        ncclResult_t result = ncclSend(e->src, n_bytes, ncclInt8, e->rank, nccl, (cudaStream_t)stream);
         if (result == ncclSuccess || result == ncclInProgress)
-            result = ncclRecv(received, n_bytes, ncclInt8, rank, nccl, (cudaStream_t)stream);
+            result = ncclRecv(e->dst, n_bytes, ncclInt8, e->rank, nccl, (cudaStream_t)stream);
         if (result != ncclSuccess && result != ncclInProgress) {
             ncclGroupEnd();
             return nccl_fail(comm, nccl, result, "ncclSend or ncclRecv");
@@ -133,6 +114,58 @@ static zero_status_t nccl_all_to_all(zero_comm_t *comm, zero_lane_t lane, const 
     }
     ZERO_TRY_NCCL(comm, nccl, ncclGroupEnd());
     return ZERO_OK;
+}
+
+/* NCCL's own all-gather is of all ranks; among some of them it is made of messages. */
+static zero_status_t gather_some(zero_comm_t *comm, ncclComm_t nccl, zero_ranks_t ranks, const char *src, char *dst,
+                                 size_t n_bytes, zero_stream_t stream)
+{
+    const int me = zero_ranks_index(ranks, comm->rank);
+    exchange_t *exchanges = transport_of(comm)->exchanges;
+    int n = 0;
+    char *own = dst + (size_t)me * n_bytes;
+    if (own != src)
+        ZERO_TRY_CUDA(cudaMemcpyAsync(own, src, n_bytes, cudaMemcpyDeviceToDevice, (cudaStream_t)stream));
+    for (int i = 0; i < ranks.n; i++)
+        if (i != me)
+            exchanges[n++] = (exchange_t){zero_ranks_at(ranks, i), src, dst + (size_t)i * n_bytes};
+    return n > 0 ? exchange_all(comm, nccl, exchanges, n, n_bytes, stream) : ZERO_OK;
+}
+
+static zero_status_t nccl_all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window,
+                                     zero_ranks_t ranks, size_t src_offset, size_t src_stride, void *dst,
+                                     size_t n_bytes, zero_stream_t stream)
+{
+    const size_t me = (size_t)zero_ranks_index(ranks, comm->rank);
+    const char *src = (const char *)window->local + src_offset + me * src_stride;
+    ncclComm_t nccl = comm_of(comm, lane);
+    if (n_bytes == 0)
+        return ZERO_OK;
+    zero_comm_pair(comm, "all-gather", n_bytes);
+    if (ranks.n < comm->size || comm->size == 1)
+        return gather_some(comm, nccl, ranks, src, dst, n_bytes, stream);
+    ZERO_TRY_NCCL(comm, nccl, ncclAllGather(src, dst, n_bytes, ncclInt8, nccl, (cudaStream_t)stream));
+    return ZERO_OK;
+}
+
+static zero_status_t nccl_all_to_all(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, int group,
+                                     size_t src_offset, size_t src_stride, size_t n_bytes, void *staging,
+                                     const void **slices, zero_stream_t stream)
+{
+    const char *src = (const char *)window->local + src_offset;
+    exchange_t *exchanges = transport_of(comm)->exchanges;
+    int n = 0;
+    for (int rank = 0; rank < comm->size; rank++) {
+        const char *slice = src + (size_t)zero_comm_slice_of(rank, comm->size, group) * src_stride;
+        char *received = (char *)staging + (size_t)rank * n_bytes;
+        slices[rank] = rank == comm->rank ? slice : received; /* the own slice stays in the window */
+        if (rank != comm->rank)
+            exchanges[n++] = (exchange_t){rank, slice, received};
+    }
+    if (n == 0)
+        return ZERO_OK;
+    zero_comm_pair(comm, "gradient all-to-all", n_bytes);
+    return exchange_all(comm, comm_of(comm, lane), exchanges, n, n_bytes, stream);
 }
 
 static ncclDataType_t nccl_type(zero_dtype_t dtype)
@@ -153,6 +186,20 @@ static zero_status_t nccl_reduce_scatter(zero_comm_t *comm, zero_lane_t lane, co
     if (comm->size > 1 && n_elems > 0)
         ZERO_TRY_NCCL(comm, nccl,
                       ncclReduceScatter(src, own, n_elems, nccl_type(dtype), ncclSum, nccl, (cudaStream_t)stream));
+    return ZERO_OK;
+}
+
+/* Asks NCCL too: its threads learn when a peer closes its connections. */
+static zero_status_t nccl_check_peers(zero_comm_t *comm, const char *waiting_in, int64_t waited_ns)
+{
+    ZERO_TRY(zero_comm_beside_host_check_peers(comm, waiting_in, waited_ns));
+    for (int i = 0; i < N_COMMS; i++) {
+        ncclComm_t nccl = transport_of(comm)->comms[i];
+        ncclResult_t result = ncclSuccess;
+        if (nccl && (ncclCommGetAsyncError(nccl, &result) != ncclSuccess ||
+                     (result != ncclSuccess && result != ncclInProgress)))
+            return nccl_fail(comm, nccl, result, waiting_in);
+    }
     return ZERO_OK;
 }
 
@@ -180,6 +227,7 @@ static void nccl_destroy(zero_comm_t *comm)
         if (nccl && settle(comm, nccl, ncclCommFinalize(nccl), "ncclCommFinalize") == ZERO_OK)
             ncclCommDestroy(nccl);
     }
+    free(transport->exchanges);
     zero_comm_beside_host_destroy(comm);
 }
 
@@ -194,6 +242,7 @@ static const zero_comm_ops_t nccl_ops = {
     .reduce_scatter = nccl_reduce_scatter,
     .host_all_gather = zero_comm_beside_host_all_gather,
     .host_broadcast = zero_comm_beside_host_broadcast,
+    .check_peers = nccl_check_peers,
     .release = nccl_release,
     .abort = zero_comm_beside_host_abort,
     .destroy = nccl_destroy,
@@ -222,7 +271,9 @@ zero_status_t zero_comm_nccl_create(zero_comm_t *host, zero_comm_t **comm)
     zero_comm_t *made;
     ZERO_TRY(zero_comm_beside_host_create(host, &nccl_ops, sizeof(nccl_transport_t), &made));
     nccl_transport_t *transport = made->transport;
-    zero_status_t status = ZERO_OK;
+    transport->exchanges = calloc((size_t)host->size, sizeof *transport->exchanges);
+    zero_status_t status = transport->exchanges ? ZERO_OK : zero_fail(ZERO_ERROR_MEMORY, "no memory for NCCL's tables");
+    status = zero_comm_agree(host, status);
     for (int i = 0; i < N_COMMS && host->size > 1 && status == ZERO_OK; i++)
         status = connect(made, &transport->comms[i]);
     if (status != ZERO_OK) {

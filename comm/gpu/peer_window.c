@@ -1,6 +1,6 @@
 /* peer_window.c - see peer_window.h. Uses CUDA's handles for other processes (CUDA IPC).
  *
- * A handle stands for a whole allocation of cudaMalloc, so each window is an allocation of its own, of whole pages.
+ * A handle names a whole allocation of cudaMalloc, so each window is an allocation of its own, of whole pages.
  * Memory must be unmapped everywhere before it is freed: all ranks unmap, pass a barrier, and then free.
  */
 #include <cuda_runtime_api.h>

@@ -68,52 +68,54 @@ static size_t at_most(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* Gathers a chunk of each slice: this rank's is read at src, rank r's is written to dst + r * dst_stride. */
-static zero_status_t gather_chunk(zero_comm_t *comm, zero_lane_t lane, const char *src, size_t n_bytes, char *dst,
-                                  size_t dst_stride, zero_stream_t stream)
+/* Gathers a chunk of each slice: this rank's is read at src, that of the i-th is written to dst + i * dst_stride. */
+static zero_status_t gather_chunk(zero_comm_t *comm, zero_lane_t lane, zero_ranks_t ranks, const char *src,
+                                  size_t n_bytes, char *dst, size_t dst_stride, zero_stream_t stream)
 {
     const through_host_t *transport = comm->transport;
     zero_comm_t *host = comm->host;
     ZERO_TRY(copy(transport, transport->outgoing.local, src, n_bytes, stream));
     ZERO_TRY(finish_copies(transport, stream));
     ZERO_TRY(host->ops->fence(host, lane, NULL));
-    ZERO_TRY(host->ops->all_gather(host, lane, &transport->outgoing, 0, 0, transport->incoming, n_bytes, NULL));
+    ZERO_TRY(host->ops->all_gather(host, lane, &transport->outgoing, ranks, 0, 0, transport->incoming, n_bytes, NULL));
     ZERO_TRY(host->ops->fence(host, lane, NULL));
-    for (int rank = 0; rank < comm->size; rank++)
-        if (rank != comm->rank)
-            ZERO_TRY(copy(transport, dst + (size_t)rank * dst_stride,
-                          (const char *)transport->incoming + (size_t)rank * n_bytes, n_bytes, stream));
+    for (int i = 0; i < ranks.n; i++)
+        if (zero_ranks_at(ranks, i) != comm->rank)
+            ZERO_TRY(copy(transport, dst + (size_t)i * dst_stride,
+                          (const char *)transport->incoming + (size_t)i * n_bytes, n_bytes, stream));
     return finish_copies(transport, stream);
 }
 
-static zero_status_t all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
-                                size_t src_stride, void *dst, size_t n_bytes, zero_stream_t stream)
+static zero_status_t all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, zero_ranks_t ranks,
+                                size_t src_offset, size_t src_stride, void *dst, size_t n_bytes, zero_stream_t stream)
 {
     const through_host_t *transport = comm->transport;
-    const char *own = (const char *)window->local + src_offset + (size_t)comm->rank * src_stride;
-    zero_status_t status = copy(transport, (char *)dst + (size_t)comm->rank * n_bytes, own, n_bytes, stream);
-    for (size_t at = 0; at < n_bytes && comm->size > 1 && status == ZERO_OK; at += transport->chunk_bytes)
-        status = gather_chunk(comm, lane, own + at, at_most(transport->chunk_bytes, n_bytes - at), (char *)dst + at,
-                              n_bytes, stream);
+    const size_t me = (size_t)zero_ranks_index(ranks, comm->rank);
+    const char *own = (const char *)window->local + src_offset + me * src_stride;
+    zero_status_t status = copy(transport, (char *)dst + me * n_bytes, own, n_bytes, stream);
+    for (size_t at = 0; at < n_bytes && ranks.n > 1 && status == ZERO_OK; at += transport->chunk_bytes)
+        status = gather_chunk(comm, lane, ranks, own + at, at_most(transport->chunk_bytes, n_bytes - at),
+                              (char *)dst + at, n_bytes, stream);
     comm->failed |= status != ZERO_OK; /* peers wait for it */
     return status;
 }
 
-/* Exchanges a chunk of each slice: rank r's is read at src + r * src_stride, the one from rank r is written to
+/* Exchanges a chunk of each slice: slice s is read at src + s * src_stride, the one from rank r is written to
  * dst + r * dst_stride. */
-static zero_status_t all_to_all_chunk(zero_comm_t *comm, zero_lane_t lane, const char *src, size_t src_stride,
-                                      size_t n_bytes, char *dst, size_t dst_stride, zero_stream_t stream)
+static zero_status_t all_to_all_chunk(zero_comm_t *comm, zero_lane_t lane, int group, const char *src,
+                                      size_t src_stride, size_t n_bytes, char *dst, size_t dst_stride,
+                                      zero_stream_t stream)
 {
     const through_host_t *transport = comm->transport;
     zero_comm_t *host = comm->host;
     for (int rank = 0; rank < comm->size; rank++)
         if (rank != comm->rank)
             ZERO_TRY(copy(transport, (char *)transport->outgoing.local + (size_t)rank * n_bytes,
-                          src + (size_t)rank * src_stride, n_bytes, stream));
+                          src + (size_t)zero_comm_slice_of(rank, comm->size, group) * src_stride, n_bytes, stream));
     ZERO_TRY(finish_copies(transport, stream));
     ZERO_TRY(host->ops->fence(host, lane, NULL));
-    ZERO_TRY(host->ops->all_to_all(host, lane, &transport->outgoing, 0, n_bytes, n_bytes, transport->incoming,
-                                   transport->slices, NULL));
+    ZERO_TRY(host->ops->all_to_all(host, lane, &transport->outgoing, comm->size, 0, n_bytes, n_bytes,
+                                   transport->incoming, transport->slices, NULL));
     for (int rank = 0; rank < comm->size; rank++)
         if (rank != comm->rank)
             ZERO_TRY(copy(transport, dst + (size_t)rank * dst_stride, transport->slices[rank], n_bytes, stream));
@@ -121,18 +123,19 @@ static zero_status_t all_to_all_chunk(zero_comm_t *comm, zero_lane_t lane, const
     return host->ops->fence(host, lane, NULL);
 }
 
-static zero_status_t all_to_all(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
-                                size_t src_stride, size_t n_bytes, void *staging, const void **slices,
-                                zero_stream_t stream)
+static zero_status_t all_to_all(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, int group,
+                                size_t src_offset, size_t src_stride, size_t n_bytes, void *staging,
+                                const void **slices, zero_stream_t stream)
 {
     const through_host_t *transport = comm->transport;
     const char *src = (const char *)window->local + src_offset;
     zero_status_t status = ZERO_OK;
     for (int rank = 0; rank < comm->size; rank++)
-        slices[rank] = rank == comm->rank ? src + (size_t)rank * src_stride : (char *)staging + (size_t)rank * n_bytes;
+        slices[rank] = (char *)staging + (size_t)rank * n_bytes;
+    slices[comm->rank] = src + (size_t)zero_comm_slice_of(comm->rank, comm->size, group) * src_stride;
     for (size_t at = 0; at < n_bytes && comm->size > 1 && status == ZERO_OK; at += transport->chunk_bytes)
-        status = all_to_all_chunk(comm, lane, src + at, src_stride, at_most(transport->chunk_bytes, n_bytes - at),
-                                  (char *)staging + at, n_bytes, stream);
+        status = all_to_all_chunk(comm, lane, group, src + at, src_stride,
+                                  at_most(transport->chunk_bytes, n_bytes - at), (char *)staging + at, n_bytes, stream);
     comm->failed |= status != ZERO_OK; /* peers wait for it */
     return status;
 }
@@ -160,6 +163,7 @@ static const zero_comm_ops_t through_host_ops = {
     .staging_bytes = zero_comm_beside_host_staging_bytes,
     .host_all_gather = zero_comm_beside_host_all_gather,
     .host_broadcast = zero_comm_beside_host_broadcast,
+    .check_peers = zero_comm_beside_host_check_peers,
     .abort = zero_comm_beside_host_abort,
     .destroy = destroy,
 };

@@ -53,13 +53,15 @@ typedef struct peer {
     progress_t sent; /* our last announcement to this peer; MPI may read it while `request` is active */
     MPI_Request request;
     progress_t received; /* this peer's last announcement to us */
+    bool is_heard;       /* it has announced something since this rank began to wait for its device */
 } peer_t;
 
 typedef struct mpi_transport {
     MPI_Comm mpi;
     int tag_bound; /* the largest tag */
     progress_t own;
-    peer_t *peers; /* [size] */
+    peer_t *peers;                       /* [size] */
+    int64_t wait_began_ns, announced_ns; /* the current wait for the device, and the last announcement in it */
     /* The messages of the current collective. */
     int tag, n_requests;
     MPI_Request *requests; /* [2 * size] */
@@ -74,9 +76,22 @@ zero_status_t zero_mpi_fail(int error, const char *call)
     return zero_fail(ZERO_ERROR_COMM, "%.*s: %s", (int)strcspn(call, "("), call, text);
 }
 
+zero_status_t zero_mpi_await(MPI_Request *request, int64_t timeout_ns)
+{
+    const int64_t end = zero_now_ns() + timeout_ns;
+    for (int done = 0;;) {
+        ZERO_TRY_MPI(MPI_Test(request, &done, MPI_STATUS_IGNORE));
+        if (done)
+            return ZERO_OK;
+        if (zero_now_ns() > end)
+            return ZERO_ERROR_TIMEOUT;
+        nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
+    }
+}
+
 /* ---- Waiting ---- */
 
-static zero_status_t announce_progress(zero_comm_t *comm)
+static zero_status_t announce_progress(const zero_comm_t *comm)
 {
     mpi_transport_t *transport = comm->transport;
     for (int rank = 0; rank < comm->size; rank++) {
@@ -104,6 +119,7 @@ static zero_status_t receive_progress(mpi_transport_t *transport)
         ZERO_TRY_MPI(
             MPI_Recv(&received, (int)sizeof received, MPI_BYTE, from.MPI_SOURCE, PROGRESS_TAG, transport->mpi, &from));
         transport->peers[from.MPI_SOURCE].received = received;
+        transport->peers[from.MPI_SOURCE].is_heard = true;
     }
 }
 
@@ -133,15 +149,46 @@ static zero_status_t timed_out(const zero_comm_t *comm)
 {
     const mpi_transport_t *transport = comm->transport;
     const uint64_t current = transport->own.n_collectives;
-    char missing[256] = "", call[ZERO_CALL_TEXT_BYTES];
-    size_t length = 0;
+    char missing[512] = "", call[ZERO_CALL_TEXT_BYTES];
     for (int rank = 0; rank < comm->size; rank++)
-        if (rank != comm->rank && transport->peers[rank].received.n_collectives < current &&
-            length < sizeof(missing) - 16)
-            length += (size_t)snprintf(missing + length, sizeof(missing) - length, "%s%d", length ? ", " : "", rank);
+        if (rank != comm->rank && transport->peers[rank].received.n_collectives < current)
+            zero_hosts_list_rank(comm, rank, missing, sizeof missing);
     return zero_fail(ZERO_ERROR_TIMEOUT, "%s did not end within %g s (ZERO_TIMEOUT_S): %s%s",
                      zero_call_text(&transport->own.recent[current % N_RECENT], call), (double)comm->timeout_ns * 1e-9,
-                     length ? "not heard from: rank " : "all ranks have come to it", missing);
+                     missing[0] ? "not heard from: rank " : "all ranks have come to it", missing);
+}
+
+static zero_status_t name_silent_peers(const zero_comm_t *comm, const char *waiting_in)
+{
+    const mpi_transport_t *transport = comm->transport;
+    char silent[512] = "";
+    for (int rank = 0; rank < comm->size; rank++)
+        if (rank != comm->rank && !transport->peers[rank].is_heard)
+            zero_hosts_list_rank(comm, rank, silent, sizeof silent);
+    if (!silent[0])
+        return ZERO_OK;
+    return zero_fail(ZERO_ERROR_TIMEOUT, "%s did not end within %g s (ZERO_TIMEOUT_S): not heard from: rank %s",
+                     waiting_in, (double)comm->timeout_ns * 1e-9, silent);
+}
+
+/* Ranks that wait for their devices tell each other so once in a second. One that has said nothing by the deadline has
+ * ended, or stands still, or the network between has gone. */
+static zero_status_t mpi_check_peers(zero_comm_t *comm, const char *waiting_in, int64_t waited_ns)
+{
+    mpi_transport_t *transport = comm->transport;
+    const int64_t now_ns = zero_now_ns();
+    if (now_ns - waited_ns > transport->wait_began_ns + ANNOUNCE_AFTER_NS / 2) { /* a new wait */
+        transport->wait_began_ns = now_ns - waited_ns;
+        transport->announced_ns = 0;
+        for (int rank = 0; rank < comm->size; rank++)
+            transport->peers[rank].is_heard = false;
+    }
+    if (now_ns - transport->announced_ns >= ANNOUNCE_AFTER_NS) {
+        transport->announced_ns = now_ns;
+        ZERO_TRY(announce_progress(comm));
+    }
+    ZERO_TRY(receive_progress(transport));
+    return waited_ns > comm->timeout_ns ? name_silent_peers(comm, waiting_in) : ZERO_OK;
 }
 
 /* Reports the error of the first message that failed. */
@@ -265,19 +312,22 @@ static zero_status_t receive_from(mpi_transport_t *transport, int rank, void *da
     return ZERO_OK;
 }
 
-/* Sends n_bytes at src + r * src_stride to every other rank r, and receives as many from it at dst + r * n_bytes. Each
- * rank begins with another peer, so that they do not all send to the same one. */
-static zero_status_t exchange_messages(zero_comm_t *comm, const char *src, size_t src_stride, char *dst, size_t n_bytes,
-                                       const message_t *message)
+/* Sends n_bytes at src + s * src_stride to every other of `ranks`, where s is that rank's slice, and receives as many
+ * from the i-th of them at dst + i * n_bytes. Each rank begins with another peer, so that they do not all send to the
+ * same one. */
+static zero_status_t exchange_messages(zero_comm_t *comm, zero_ranks_t ranks, int group, const char *src,
+                                       size_t src_stride, char *dst, size_t n_bytes, const message_t *message)
 {
     mpi_transport_t *transport = comm->transport;
-    for (int i = 1; i < comm->size; i++) {
-        int rank = (comm->rank + comm->size - i) % comm->size;
-        ZERO_TRY(receive_from(transport, rank, dst + (size_t)rank * n_bytes, message));
+    const int me = zero_ranks_index(ranks, comm->rank);
+    for (int i = 1; i < ranks.n; i++) {
+        int from = (me + ranks.n - i) % ranks.n;
+        ZERO_TRY(receive_from(transport, zero_ranks_at(ranks, from), dst + (size_t)from * n_bytes, message));
     }
-    for (int i = 1; i < comm->size; i++) {
-        int rank = (comm->rank + i) % comm->size;
-        ZERO_TRY(send_to(transport, rank, src + (size_t)rank * src_stride, message));
+    for (int i = 1; i < ranks.n; i++) {
+        int rank = zero_ranks_at(ranks, (me + i) % ranks.n);
+        size_t slice = (size_t)zero_comm_slice_of(rank, comm->size, group);
+        ZERO_TRY(send_to(transport, rank, src + slice * src_stride, message));
     }
     return wait_for_peers(comm, n_bytes);
 }
@@ -302,39 +352,44 @@ static zero_status_t finish(zero_comm_t *comm, message_t *message, zero_status_t
     return status;
 }
 
-static zero_status_t gather(zero_comm_t *comm, const void *mine, size_t n_bytes, void *all, const char *what)
+static zero_status_t gather(zero_comm_t *comm, zero_ranks_t ranks, const void *mine, size_t n_bytes, void *all,
+                            const char *what)
 {
     message_t message;
-    char *own_slice = (char *)all + (size_t)comm->rank * n_bytes;
+    char *own_slice = (char *)all + (size_t)zero_ranks_index(ranks, comm->rank) * n_bytes;
     ZERO_TRY(begin(comm, what, n_bytes, 0));
     ZERO_TRY(message_create(n_bytes, &message));
     if (mine != own_slice && n_bytes > 0)
         memcpy(own_slice, mine, n_bytes);
-    return finish(comm, &message, exchange_messages(comm, own_slice, 0, all, n_bytes, &message));
+    return finish(comm, &message, exchange_messages(comm, ranks, comm->size, own_slice, 0, all, n_bytes, &message));
 }
 
-static zero_status_t mpi_all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
-                                    size_t src_stride, void *dst, size_t n_bytes, zero_stream_t stream)
+static zero_status_t mpi_all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window,
+                                    zero_ranks_t ranks, size_t src_offset, size_t src_stride, void *dst, size_t n_bytes,
+                                    zero_stream_t stream)
 {
     (void)lane, (void)stream;
-    const char *mine = (const char *)window->local + src_offset + (size_t)comm->rank * src_stride;
-    return gather(comm, mine, n_bytes, dst, "all-gather");
+    const size_t me = (size_t)zero_ranks_index(ranks, comm->rank);
+    return gather(comm, ranks, (const char *)window->local + src_offset + me * src_stride, n_bytes, dst, "all-gather");
 }
 
-static zero_status_t mpi_all_to_all(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
-                                    size_t src_stride, size_t n_bytes, void *staging, const void **slices,
-                                    zero_stream_t stream)
+static zero_status_t mpi_all_to_all(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, int group,
+                                    size_t src_offset, size_t src_stride, size_t n_bytes, void *staging,
+                                    const void **slices, zero_stream_t stream)
 {
     (void)lane, (void)stream;
     const char *src = (const char *)window->local + src_offset;
     message_t message;
-    for (int rank = 0; rank < comm->size; rank++) /* the rank's own slice stays in the window */
-        slices[rank] = rank == comm->rank ? src + (size_t)rank * src_stride : (char *)staging + (size_t)rank * n_bytes;
+    for (int rank = 0; rank < comm->size; rank++)
+        slices[rank] = (char *)staging + (size_t)rank * n_bytes;
+    /* The rank's own slice stays in the window. */
+    slices[comm->rank] = src + (size_t)zero_comm_slice_of(comm->rank, comm->size, group) * src_stride;
     if (comm->size == 1) /* no staging is planned for it */
         return ZERO_OK;
     ZERO_TRY(begin(comm, "gradient all-to-all", n_bytes, 0));
     ZERO_TRY(message_create(n_bytes, &message));
-    return finish(comm, &message, exchange_messages(comm, src, src_stride, staging, n_bytes, &message));
+    return finish(comm, &message,
+                  exchange_messages(comm, zero_comm_all(comm), group, src, src_stride, staging, n_bytes, &message));
 }
 
 static size_t mpi_staging_bytes(int size, size_t n_bytes)
@@ -344,7 +399,7 @@ static size_t mpi_staging_bytes(int size, size_t n_bytes)
 
 static zero_status_t mpi_host_all_gather(zero_comm_t *comm, const void *mine, size_t n_bytes, void *all)
 {
-    return gather(comm, mine, n_bytes, all, "host all-gather");
+    return gather(comm, zero_comm_all(comm), mine, n_bytes, all, "host all-gather");
 }
 
 static zero_status_t mpi_host_broadcast(zero_comm_t *comm, void *data, size_t n_bytes, int root)
@@ -377,7 +432,7 @@ static void mpi_destroy(zero_comm_t *comm)
     mpi_transport_t *transport = comm->transport;
     char nothing;
     if (!comm->failed)
-        gather(comm, &nothing, 0, &nothing, "close");
+        gather(comm, zero_comm_all(comm), &nothing, 0, &nothing, "close");
     if (comm->failed)
         return;                                   /* unfinished requests may still use the communicator and `peers` */
     for (int rank = 0; rank < comm->size; rank++) /* messages this small are sent without the receiver's help */
@@ -398,21 +453,30 @@ static const zero_comm_ops_t mpi_ops = {
     .staging_bytes = mpi_staging_bytes,
     .host_all_gather = mpi_host_all_gather,
     .host_broadcast = mpi_host_broadcast,
+    .check_peers = mpi_check_peers,
     .abort = mpi_abort,
     .destroy = mpi_destroy,
 };
 
-static zero_status_t open_communicator(mpi_transport_t *transport)
+static zero_status_t open_communicator(mpi_transport_t *transport, MPI_Comm mpi, int64_t timeout_ns)
 {
     int *bound = NULL, found = 0;
-    ZERO_TRY_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &transport->mpi));
+    MPI_Request request;
+    ZERO_TRY_MPI(MPI_Comm_idup(mpi, &transport->mpi, &request));
+    zero_status_t status = zero_mpi_await(&request, timeout_ns);
+    if (status == ZERO_ERROR_TIMEOUT)
+        return zero_fail(status,
+                         "MPI_Comm_idup did not end within %g s (ZERO_TIMEOUT_S): a rank stands still, or the "
+                         "network between hosts",
+                         (double)timeout_ns * 1e-9);
+    ZERO_TRY(status);
     ZERO_TRY_MPI(MPI_Comm_set_errhandler(transport->mpi, MPI_ERRORS_RETURN));
     ZERO_TRY_MPI(MPI_Comm_get_attr(transport->mpi, MPI_TAG_UB, &bound, &found));
     transport->tag_bound = found ? *bound : MIN_TAG_BOUND;
     return ZERO_OK;
 }
 
-zero_status_t zero_comm_mpi_create(zero_comm_t *comm)
+zero_status_t zero_comm_mpi_create(zero_comm_t *comm, const void *mpi_comm)
 {
     zero_status_t status = ZERO_OK;
     const size_t size = (size_t)comm->size;
@@ -427,7 +491,9 @@ zero_status_t zero_comm_mpi_create(zero_comm_t *comm)
     for (int rank = 0; rank < comm->size && status == ZERO_OK; rank++)
         transport->peers[rank].request = MPI_REQUEST_NULL;
     if (status == ZERO_OK)
-        status = open_communicator(transport);
+        status = open_communicator(transport, *(const MPI_Comm *)mpi_comm, comm->timeout_ns);
+    if (status == ZERO_ERROR_TIMEOUT)
+        return status; /* MPI may still write to it */
     if (status != ZERO_OK) {
         transport_free(transport);
         return status;

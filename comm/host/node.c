@@ -80,29 +80,31 @@ static void copy(char *dst, const char *src, size_t n_bytes)
 }
 
 static zero_status_t node_all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window,
-                                     size_t src_offset, size_t src_stride, void *dst, size_t n_bytes,
-                                     zero_stream_t stream)
+                                     zero_ranks_t ranks, size_t src_offset, size_t src_stride, void *dst,
+                                     size_t n_bytes, zero_stream_t stream)
 {
     (void)lane, (void)stream;
     const zero_shared_block_t *block = window->transport;
-    for (int i = 0; i < comm->size && n_bytes > 0; i++) {
-        int rank = (comm->rank + i) % comm->size; /* each starts elsewhere, so that not all read from one */
-        const char *src = (const char *)block->parts[rank] + src_offset + (size_t)rank * src_stride;
-        char *slice = (char *)dst + (size_t)rank * n_bytes;
+    const int me = zero_ranks_index(ranks, comm->rank);
+    for (int i = 0; i < ranks.n && n_bytes > 0; i++) {
+        int at = (me + i) % ranks.n; /* each starts elsewhere, so that not all read from one */
+        const char *part = block->parts[zero_ranks_at(ranks, at)], *src = part + src_offset + (size_t)at * src_stride;
+        char *slice = (char *)dst + (size_t)at * n_bytes;
         if (slice != src)
             copy(slice, src, n_bytes);
     }
     return ZERO_OK;
 }
 
-static zero_status_t node_all_to_all(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window,
+static zero_status_t node_all_to_all(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, int group,
                                      size_t src_offset, size_t src_stride, size_t n_bytes, void *staging,
                                      const void **slices, zero_stream_t stream)
 {
     (void)lane, (void)n_bytes, (void)staging, (void)stream;
     const zero_shared_block_t *block = window->transport;
+    const size_t offset = src_offset + (size_t)zero_comm_slice_of(comm->rank, comm->size, group) * src_stride;
     for (int rank = 0; rank < comm->size; rank++)
-        slices[rank] = (const char *)block->parts[rank] + src_offset + (size_t)comm->rank * src_stride;
+        slices[rank] = (const char *)block->parts[rank] + offset;
     return ZERO_OK;
 }
 
@@ -162,8 +164,9 @@ static void node_abort(zero_comm_t *comm, int exit_code)
     transport->mpi.ops->abort(&transport->mpi, exit_code);
 }
 
-static zero_status_t node_check_peers(const zero_comm_t *comm, const char *waiting_in)
+static zero_status_t node_check_peers(zero_comm_t *comm, const char *waiting_in, int64_t waited_ns)
 {
+    (void)waited_ns; /* the barrier names who does not come by the deadline */
     const node_transport_t *transport = comm->transport;
     return zero_barrier_check_peers(transport->barrier, waiting_in);
 }

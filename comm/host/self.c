@@ -5,21 +5,21 @@
 #include "comm/private_window.h"
 
 static zero_status_t self_all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window,
-                                     size_t src_offset, size_t src_stride, void *dst, size_t n_bytes,
-                                     zero_stream_t stream)
+                                     zero_ranks_t ranks, size_t src_offset, size_t src_stride, void *dst,
+                                     size_t n_bytes, zero_stream_t stream)
 {
-    (void)lane, (void)comm, (void)src_stride, (void)stream;
+    (void)lane, (void)comm, (void)ranks, (void)src_stride, (void)stream;
     const char *src = (const char *)window->local + src_offset;
     if (dst != src && n_bytes > 0)
         memcpy(dst, src, n_bytes);
     return ZERO_OK;
 }
 
-static zero_status_t self_all_to_all(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window,
+static zero_status_t self_all_to_all(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, int group,
                                      size_t src_offset, size_t src_stride, size_t n_bytes, void *staging,
                                      const void **slices, zero_stream_t stream)
 {
-    (void)lane, (void)comm, (void)src_stride, (void)n_bytes, (void)staging, (void)stream;
+    (void)lane, (void)comm, (void)group, (void)src_stride, (void)n_bytes, (void)staging, (void)stream;
     slices[0] = (const char *)window->local + src_offset;
     return ZERO_OK;
 }

@@ -95,23 +95,23 @@ void ZERO_ISA(zero_model_put_partials)(zero_grad_t grad, const float *partials, 
     }
 }
 
-/* Computes dbias[n_out] = column sums of dy[n_rows, n_out]. */
-static zero_status_t sum_columns(zero_scratch_t *scratch, zero_grad_t dbias, const float *dy, size_t n_rows,
-                                 size_t n_out)
+zero_status_t ZERO_MODEL_FN(sum_columns)(zero_model_context_t *ctx, zero_grad_t sums, const void *x, size_t n_rows,
+                                         size_t n_columns)
 {
+    zero_scratch_t scratch = zero_scratch_begin(ctx);
     size_t n_parts = zero_row_parts(n_rows);
-    float *partials; /* [n_parts, n_out] */
-    ZERO_TRY(zero_scratch_take(scratch, n_parts * n_out * sizeof *partials, &partials));
-#pragma omp parallel for schedule(static) if (n_rows * n_out >= ZERO_MODEL_PARALLEL_MIN)
+    float *partials; /* [n_parts, n_columns] */
+    ZERO_TRY(zero_scratch_take(&scratch, n_parts * n_columns * sizeof *partials, &partials));
+#pragma omp parallel for schedule(static) if (n_rows * n_columns >= ZERO_MODEL_PARALLEL_MIN)
     for (size_t part = 0; part < n_parts; ++part) {
-        float *sum = partials + part * n_out;
+        float *sum = partials + part * n_columns;
         size_t first = part * n_rows / n_parts, last = (part + 1) * n_rows / n_parts;
-        memcpy(sum, dy + first * n_out, n_out * sizeof *sum);
+        memcpy(sum, (const float *)x + first * n_columns, n_columns * sizeof *sum);
         for (size_t row = first + 1; row < last; ++row)
-            for (size_t i = 0; i < n_out; ++i)
-                sum[i] += dy[row * n_out + i];
+            for (size_t i = 0; i < n_columns; ++i)
+                sum[i] += ((const float *)x)[row * n_columns + i];
     }
-    ZERO_ISA(zero_model_put_partials)(dbias, partials, n_parts, n_out, n_out);
+    ZERO_ISA(zero_model_put_partials)(sums, partials, n_parts, n_columns, n_columns);
     return ZERO_OK;
 }
 
@@ -192,5 +192,5 @@ zero_status_t ZERO_MODEL_FN(linear_backward_weight)(zero_model_context_t *ctx, z
                         .ldc = in_out ? n_out : n_in};
     ZERO_ISA(zero_model_gemm)(&gemm);
     zero_grad_sum_end(&sum, dweight, n_in * n_out);
-    return dbias.data == NULL ? ZERO_OK : sum_columns(&scratch, dbias, dy, n_rows, n_out);
+    return dbias.data == NULL ? ZERO_OK : ZERO_MODEL_FN(sum_columns)(ctx, dbias, dy, n_rows, n_out);
 }

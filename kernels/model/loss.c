@@ -4,6 +4,7 @@
  * into dweight and dx. Losses are summed in double in row order. A chunk's size depends on shapes alone, so the sums
  * have the same order on every machine.
  */
+#include "kernels/model/loss_unit.h"
 #include "kernels/model/model_cpu.h"
 
 #include "kernels/model/vector_math.h"
@@ -126,7 +127,7 @@ zero_status_t ZERO_MODEL_FN(head_loss)(zero_model_context_t *ctx, double *loss_s
     }
     if (dx != NULL)
         zero_grad_sum_end(&head.dweight, dweight, vocab_size * dim);
-    *loss_sum += loss_weight * sum;
+    *loss_sum += rint(loss_weight * sum / ZERO_LOSS_UNIT) * ZERO_LOSS_UNIT;
     return ZERO_OK;
 }
 

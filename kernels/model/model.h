@@ -13,6 +13,7 @@
 #ifndef ZERO_MODEL_H
 #define ZERO_MODEL_H
 
+#include "kernels/fp8.h"
 #include "zero.h"
 
 typedef struct zero_model_context {
@@ -39,9 +40,20 @@ typedef struct zero_model_limits {
     size_t max_linear; /* largest n_in * n_out of any linear layer, the output head included */
     size_t max_width;  /* largest n_in or n_out, the vocabulary not included */
     size_t n_heads, head_dim;
+    size_t n_kv_heads; /* 0: n_heads */
     size_t vocab_size;
     zero_dtype_t dtype; /* of weights */
+    bool fp8;           /* linear layers may be computed in fp8 */
 } zero_model_limits_t;
+
+/* An fp8 copy of a matrix x[n_rows, n_columns]. Products take both of their operands with the summed extent contiguous,
+ * which is all that Hopper multiplies, so a matrix is wanted as it is, transposed, or both. */
+typedef struct zero_fp8 {
+    zero_fp8_format_t format;
+    uint8_t *rows;             /* [n_rows, n_columns]; NULL: none */
+    uint8_t *columns;          /* the transpose, [n_columns, n_rows]; NULL: none */
+    zero_fp8_scales_t *scales; /* device memory, aligned to 16 bytes */
+} zero_fp8_t;
 
 #define ZERO_MODEL_WHY 768 /* bytes of a reason: one clause, without a newline */
 
@@ -81,6 +93,40 @@ typedef struct zero_model_kernels {
     zero_status_t (*linear_backward_weight)(zero_model_context_t *ctx, zero_grad_t dweight, zero_linear_layout_t layout,
                                             zero_grad_t dbias, const void *x, const void *dy, size_t n_rows,
                                             size_t n_in, size_t n_out);
+
+    /* sums[n_columns] = column sums of x[n_rows, n_columns]: a bias gradient whose weight gradient is computed in fp8
+     */
+    zero_status_t (*sum_columns)(zero_model_context_t *ctx, zero_grad_t sums, const void *x, size_t n_rows,
+                                 size_t n_columns);
+
+    /* Linear layers in fp8 (limits.fp8). Every extent is a multiple of 16 and bytes are aligned to 16, which cuBLASLt
+     * needs; others are refused on every device. Products are summed in fp32 and multiplied by both inverse scales. x
+     * and weights are E4M3; dy is E5M2, or E4M3.
+     *
+     * Returns whether this device and context can do that. If not, `why` says why. */
+    bool (*fp8_is_available)(zero_model_context_t *ctx, char why[ZERO_MODEL_WHY]);
+    /* Casts x[n_rows, n_columns], activations or their gradients, to those of x8->rows and x8->columns that are not
+     * NULL: to nearest even, saturating, NaN stays NaN. Sets the scales: absmax first, unless absmax_is_known. */
+    zero_status_t (*fp8_cast)(zero_model_context_t *ctx, const zero_fp8_t *x8, const void *x, bool absmax_is_known,
+                              size_t n_rows, size_t n_columns);
+    /* Casts a weight likewise; n_rows and n_columns are those of its layout. */
+    zero_status_t (*fp8_cast_weight)(zero_model_context_t *ctx, const zero_fp8_t *w8, zero_weight_t weight,
+                                     bool absmax_is_known, size_t n_rows, size_t n_columns);
+    /* columns[n_columns, n_rows] = the transpose of rows[n_rows, n_columns] */
+    zero_status_t (*fp8_transpose)(zero_model_context_t *ctx, uint8_t *columns, const uint8_t *rows, size_t n_rows,
+                                   size_t n_columns);
+    /* y[n_rows, n_out] = x W + bias[n_out]. Reads x8->rows; w8->rows of ZERO_LINEAR_OUT_IN, w8->columns of IN_OUT. */
+    zero_status_t (*linear_fp8)(zero_model_context_t *ctx, void *y, const zero_fp8_t *x8, const zero_fp8_t *w8,
+                                zero_linear_layout_t layout, zero_weight_t bias, size_t n_rows, size_t n_in,
+                                size_t n_out);
+    /* dx[n_rows, n_in] = dy W^T. Reads dy8->rows; w8->columns of ZERO_LINEAR_OUT_IN, w8->rows of IN_OUT. */
+    zero_status_t (*linear_fp8_backward_input)(zero_model_context_t *ctx, void *dx, const zero_fp8_t *dy8,
+                                               const zero_fp8_t *w8, zero_linear_layout_t layout, size_t n_rows,
+                                               size_t n_in, size_t n_out);
+    /* dW = x^T dy in the weight's layout, overwritten or, after a rounding, added. Reads x8->columns, dy8->columns. */
+    zero_status_t (*linear_fp8_backward_weight)(zero_model_context_t *ctx, zero_grad_t dweight,
+                                                zero_linear_layout_t layout, const zero_fp8_t *x8,
+                                                const zero_fp8_t *dy8, size_t n_rows, size_t n_in, size_t n_out);
 
     /* residual_out = residual + addend (addend NULL: residual); y = LayerNorm(residual_out) * weight + bias. All are
      * [n_rows, dim]; mean, rstd: fp32 [n_rows]. residual_out may be residual. */
@@ -152,7 +198,7 @@ typedef struct zero_model_kernels {
 
     /* Output head and softmax cross-entropy, fused, a chunk of rows at a time, so that only one chunk's logits exist.
      * x[n_rows, dim], weight[vocab_size, dim] (ZERO_LINEAR_OUT_IN), targets: int32 [n_rows].
-     * *loss_sum += loss_weight * the sum of all rows' losses, in nats (double, device memory, fixed order).
+     * *loss_sum += loss_weight * the sum of all rows' losses, in nats: a double, a multiple of ZERO_LOSS_UNIT.
      * dx[n_rows, dim] and dweight receive the gradient of grad_scale[0] * loss_weight * (sum of losses); grad_scale is
      * in device memory. dx may be x. dx NULL: loss only, and dweight is not touched. n_rows must equal the limits', for
      * which chunks and scratch are sized. */
@@ -172,6 +218,8 @@ typedef struct zero_model_kernels {
 /* Returns the CPU's table (OpenBLAS, OpenMP), built for the best instruction set of this machine (ZERO_CPU_ISA limits
  * it, as in shard.h). */
 const zero_model_kernels_t *zero_model_kernels_cpu(void);
+/* Writes what the CPU computes with, "avx512, OpenBLAS SkylakeX": where this differs, so do the last bits. */
+void zero_model_cpu_kind(char *text, size_t n_bytes);
 
 /* Returns the GPU's table (cuBLASLt, cuDNN), in builds with CUDA. A token or target outside the vocabulary gives NaN,
  * which no step lets into the weights: refusing it would mean waiting for the device. */

@@ -3,6 +3,7 @@
  */
 #include "kernels/model/model_cpu.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "kernels/shard/shard.h"
@@ -36,4 +37,9 @@ const zero_model_kernels_t *zero_model_kernels_cpu_named(const char *name)
 const zero_model_kernels_t *zero_model_kernels_cpu(void)
 {
     return zero_model_kernels_cpu_named(zero_shard_kernels_cpu()->name);
+}
+
+void zero_model_cpu_kind(char *text, size_t n_bytes)
+{
+    snprintf(text, n_bytes, "%s, OpenBLAS %s", zero_model_kernels_cpu()->name, openblas_get_corename());
 }

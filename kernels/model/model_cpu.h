@@ -176,6 +176,7 @@ static inline void zero_row_add(float *out, const float *residual, const float *
 
 /* Return the most workspace that a call within the limits takes. */
 size_t ZERO_MODEL_FN(linear_workspace)(const zero_model_limits_t *limits);
+size_t ZERO_MODEL_FN(fp8_workspace)(const zero_model_limits_t *limits);
 size_t ZERO_MODEL_FN(attention_workspace)(const zero_model_limits_t *limits);
 size_t ZERO_MODEL_FN(layernorm_workspace)(const zero_model_limits_t *limits);
 size_t ZERO_MODEL_FN(rmsnorm_workspace)(const zero_model_limits_t *limits);
@@ -192,6 +193,25 @@ zero_status_t ZERO_MODEL_FN(linear_backward_input)(zero_model_context_t *ctx, vo
 zero_status_t ZERO_MODEL_FN(linear_backward_weight)(zero_model_context_t *ctx, zero_grad_t dweight,
                                                     zero_linear_layout_t layout, zero_grad_t dbias, const void *x,
                                                     const void *dy, size_t n_rows, size_t n_in, size_t n_out);
+zero_status_t ZERO_MODEL_FN(sum_columns)(zero_model_context_t *ctx, zero_grad_t sums, const void *x, size_t n_rows,
+                                         size_t n_columns);
+bool ZERO_MODEL_FN(fp8_is_available)(zero_model_context_t *ctx, char why[ZERO_MODEL_WHY]);
+zero_status_t ZERO_MODEL_FN(fp8_cast)(zero_model_context_t *ctx, const zero_fp8_t *x8, const void *x,
+                                      bool absmax_is_known, size_t n_rows, size_t n_columns);
+zero_status_t ZERO_MODEL_FN(fp8_cast_weight)(zero_model_context_t *ctx, const zero_fp8_t *w8, zero_weight_t weight,
+                                             bool absmax_is_known, size_t n_rows, size_t n_columns);
+zero_status_t ZERO_MODEL_FN(fp8_transpose)(zero_model_context_t *ctx, uint8_t *columns, const uint8_t *rows,
+                                           size_t n_rows, size_t n_columns);
+zero_status_t ZERO_MODEL_FN(linear_fp8)(zero_model_context_t *ctx, void *y, const zero_fp8_t *x8, const zero_fp8_t *w8,
+                                        zero_linear_layout_t layout, zero_weight_t bias, size_t n_rows, size_t n_in,
+                                        size_t n_out);
+zero_status_t ZERO_MODEL_FN(linear_fp8_backward_input)(zero_model_context_t *ctx, void *dx, const zero_fp8_t *dy8,
+                                                       const zero_fp8_t *w8, zero_linear_layout_t layout, size_t n_rows,
+                                                       size_t n_in, size_t n_out);
+zero_status_t ZERO_MODEL_FN(linear_fp8_backward_weight)(zero_model_context_t *ctx, zero_grad_t dweight,
+                                                        zero_linear_layout_t layout, const zero_fp8_t *x8,
+                                                        const zero_fp8_t *dy8, size_t n_rows, size_t n_in,
+                                                        size_t n_out);
 zero_status_t ZERO_MODEL_FN(layernorm)(zero_model_context_t *ctx, void *y, float *mean, float *rstd, void *residual_out,
                                        const void *residual, const void *addend, zero_weight_t weight,
                                        zero_weight_t bias, float eps, size_t n_rows, size_t dim);

@@ -18,6 +18,7 @@ static size_t larger(size_t a, size_t b)
 static size_t workspace_bytes(const zero_model_limits_t *limits)
 {
     size_t bytes = ZERO_MODEL_FN(linear_workspace)(limits);
+    bytes = larger(bytes, ZERO_MODEL_FN(fp8_workspace)(limits));
     bytes = larger(bytes, ZERO_MODEL_FN(attention_workspace)(limits));
     bytes = larger(bytes, ZERO_MODEL_FN(layernorm_workspace)(limits));
     bytes = larger(bytes, ZERO_MODEL_FN(rmsnorm_workspace)(limits));
@@ -65,6 +66,14 @@ const zero_model_kernels_t ZERO_ISA(zero_model_kernels) = {
     .linear = ZERO_MODEL_FN(linear),
     .linear_backward_input = ZERO_MODEL_FN(linear_backward_input),
     .linear_backward_weight = ZERO_MODEL_FN(linear_backward_weight),
+    .sum_columns = ZERO_MODEL_FN(sum_columns),
+    .fp8_is_available = ZERO_MODEL_FN(fp8_is_available),
+    .fp8_cast = ZERO_MODEL_FN(fp8_cast),
+    .fp8_cast_weight = ZERO_MODEL_FN(fp8_cast_weight),
+    .fp8_transpose = ZERO_MODEL_FN(fp8_transpose),
+    .linear_fp8 = ZERO_MODEL_FN(linear_fp8),
+    .linear_fp8_backward_input = ZERO_MODEL_FN(linear_fp8_backward_input),
+    .linear_fp8_backward_weight = ZERO_MODEL_FN(linear_fp8_backward_weight),
     .layernorm = ZERO_MODEL_FN(layernorm),
     .layernorm_backward = ZERO_MODEL_FN(layernorm_backward),
     .rmsnorm = ZERO_MODEL_FN(rmsnorm),

@@ -1,65 +1,68 @@
-/* reduce.c - sums in a fixed order on the CPU: gradient slices in rank order, and the norm's tree.
+/* reduce.c - gradient slices added in order, and their norm, on the CPU.
  *
- * Threads share the norm chunks (ZERO_NORM_CHUNK elements). A chunk is processed in rows of ZERO_NORM_LANES elements,
- * small enough that a row of sums stays in the first-level cache: slice after slice is added to it, then it is written
- * out and its squares are added to the chunk's lanes. So gradients are read only once even if the norm is wanted, and
- * no bit depends on the threads. Called through the table.
+ * Threads share the chunks (ZERO_SUM_CHUNK elements). A chunk is processed in rows, small enough that a row of sums
+ * stays in the first-level cache: slice after slice is added to it, then it is written out and its squares are added to
+ * the norm. So gradients are read only once even if the norm is wanted, and no bit depends on the threads. Called
+ * through the table.
  */
+#include "kernels/shard/norm_math.h"
 #include "kernels/shard/shard_isa.h"
-#include "kernels/shard/shard_math.h"
 
-/* ---- The norm's tree -----------------------------------------------------------------------------------------------
+#define ROW ((size_t)1024)
+_Static_assert(ROW % ZERO_NORM_CELL == 0 && ZERO_SUM_CHUNK % ROW == 0, "rows have whole cells, chunks whole rows");
+
+/* ---- The norm ------------------------------------------------------------------------------------------------------
  */
 
-static void add_squares(float *restrict lanes, const float *restrict x, size_t n)
-{
-#pragma omp simd
-    for (size_t i = 0; i < n; ++i)
-        lanes[i] = fmaf(x[i], x[i], lanes[i]);
-}
+#define GROUP 4 /* elements whose squares are added one after another */
+#define N_GROUPS (ZERO_NORM_CELL / GROUP)
 
-static double fold_lanes(float *lanes)
+/* Adds the cells of a row of n numbers to the norm. The row has room for whole cells. */
+static void add_row_to_norm(zero_norm_t *norm, float *restrict row, size_t n)
 {
-    for (size_t half = ZERO_NORM_LANES / 2; half > 0; half /= 2) {
+    float groups[ROW / GROUP];
+    const size_t n_cells = (n + ZERO_NORM_CELL - 1) / ZERO_NORM_CELL;
+    memset(row + n, 0, (n_cells * ZERO_NORM_CELL - n) * sizeof *row);
 #pragma omp simd
-        for (size_t i = 0; i < half; ++i)
-            lanes[i] += lanes[i + half];
+    for (size_t g = 0; g < n_cells * N_GROUPS; ++g) {
+        const float *x = row + GROUP * g;
+        groups[g] = fmaf(x[3], x[3], fmaf(x[2], x[2], fmaf(x[1], x[1], x[0] * x[0])));
     }
-    return (double)zero_one_nan(lanes[0]);
+    for (size_t cell = 0; cell < n_cells; ++cell) {
+        float *restrict sums = groups + cell * N_GROUPS;
+        for (size_t half = N_GROUPS / 2; half > 0; half /= 2) {
+#pragma omp simd
+            for (size_t g = 0; g < half; ++g)
+                sums[g] += sums[g + half];
+        }
+        const zero_norm_part_t part = zero_norm_split(sums[0]);
+        norm->words[part.at] += part.low;
+        if (part.high != 0)
+            norm->words[part.at + 1] += part.high;
+    }
 }
 
-static size_t row_length(size_t at, size_t end)
+/* Adds a chunk's norm to that of all: other threads, and other streams, may do so too. */
+static void add_norm(zero_norm_t *norm, const zero_norm_t *chunk)
 {
-    return end - at < ZERO_NORM_LANES ? end - at : ZERO_NORM_LANES;
+    for (int i = 0; i < ZERO_NORM_WORDS; ++i) {
+        if (chunk->words[i] != 0)
+            __atomic_fetch_add(&norm->words[i], chunk->words[i], __ATOMIC_RELAXED);
+    }
 }
 
-static size_t chunk_end(size_t chunk, size_t n_elems)
-{
-    size_t begin = chunk * ZERO_NORM_CHUNK;
-    return n_elems - begin < ZERO_NORM_CHUNK ? n_elems : begin + ZERO_NORM_CHUNK;
-}
-
-/* There are only 122,071 partials per billion elements, so one thread adds them. */
-#define PARTIAL_LANES 256
-
-zero_status_t ZERO_ISA(zero_shard_contribute)(const double *partials, size_t n_partials, const zero_agreed_t *agreed,
-                                              zero_contribution_t *mine, zero_stream_t stream)
+zero_status_t ZERO_ISA(zero_shard_contribute)(zero_norm_t *norm, const zero_agreed_t *agreed, zero_contribution_t *mine,
+                                              zero_stream_t stream)
 {
     (void)stream;
-    double lanes[PARTIAL_LANES] = {0.0};
-    for (size_t i = 0; i < n_partials; ++i)
-        lanes[i % PARTIAL_LANES] += partials[i];
-    for (size_t half = PARTIAL_LANES / 2; half > 0; half /= 2) {
-        for (size_t i = 0; i < half; ++i)
-            lanes[i] += lanes[i + half];
-    }
-    mine->sum_of_squares = lanes[0] == lanes[0] ? lanes[0] : (double)zero_float_of_bits(ZERO_FLOAT_NAN_BITS);
+    mine->norm = *norm;
+    *norm = (zero_norm_t){{0}};
     mine->calls = agreed->calls;
     mine->lr = agreed->lr;
     return ZERO_OK;
 }
 
-/* ---- Slices in rank order ------------------------------------------------------------------------------------------
+/* ---- Slices in order -----------------------------------------------------------------------------------------------
  */
 
 /* For each dtype: take_ sets the row of sums to elements [at, at + n) of a slice, add_ adds them to it. */
@@ -88,13 +91,8 @@ static const struct {
 };
 
 /* Writes a row of sums to out, and leaves in `sums` what was written. */
-static void put_row(float *restrict out, float *restrict sums, size_t n, bool accumulate)
+static void put_row(float *restrict out, float *restrict sums, size_t n)
 {
-    if (accumulate) {
-#pragma omp simd
-        for (size_t i = 0; i < n; ++i)
-            sums[i] = out[i] + sums[i];
-    }
 #pragma omp simd
     for (size_t i = 0; i < n; ++i) {
         sums[i] = zero_one_nan(sums[i]);
@@ -102,27 +100,34 @@ static void put_row(float *restrict out, float *restrict sums, size_t n, bool ac
     }
 }
 
+static size_t least(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
 zero_status_t ZERO_ISA(zero_shard_sum_slices)(float *out, const void *const *slices, int n_slices, zero_dtype_t dtype,
-                                              size_t n_elems, bool accumulate, double *partials, zero_stream_t stream)
+                                              size_t n_elems, bool accumulate, zero_norm_t *norm, zero_stream_t stream)
 {
     (void)stream;
-    const size_t n_chunks = zero_norm_n_partials(n_elems);
 #pragma omp parallel for schedule(static) if (n_elems >= ZERO_SHARD_PARALLEL_MIN)
-    for (size_t chunk = 0; chunk < n_chunks; ++chunk) {
-        const size_t end = chunk_end(chunk, n_elems);
-        float sums[ZERO_NORM_LANES];
-        float lanes[ZERO_NORM_LANES] = {0.0f};
-        for (size_t at = chunk * ZERO_NORM_CHUNK; at < end; at += ZERO_NORM_LANES) {
-            const size_t n = row_length(at, end);
-            slice_loops[dtype].take(sums, slices[0], at, n);
-            for (int r = 1; r < n_slices; ++r)
+    for (size_t begin = 0; begin < n_elems; begin += ZERO_SUM_CHUNK) {
+        const size_t end = least(begin + ZERO_SUM_CHUNK, n_elems);
+        zero_norm_t chunk_norm = {{0}};
+        float sums[ROW];
+        for (size_t at = begin; at < end; at += ROW) {
+            const size_t n = least(ROW, end - at);
+            if (accumulate)
+                take_fp32(sums, out, at, n);
+            else
+                slice_loops[dtype].take(sums, slices[0], at, n);
+            for (int r = accumulate ? 0 : 1; r < n_slices; ++r)
                 slice_loops[dtype].add(sums, slices[r], at, n);
-            put_row(out + at, sums, n, accumulate);
-            if (partials != NULL)
-                add_squares(lanes, sums, n);
+            put_row(out + at, sums, n);
+            if (norm != NULL)
+                add_row_to_norm(&chunk_norm, sums, n);
         }
-        if (partials != NULL)
-            partials[chunk] = fold_lanes(lanes);
+        if (norm != NULL)
+            add_norm(norm, &chunk_norm);
     }
     return ZERO_OK;
 }

@@ -1,7 +1,7 @@
 /* shard.h - the arithmetic of a sharded step: one table of functions per device.
  *
  * The table has what libzero needs of a device besides copies: AdamW over a flat shard, the sum of gradient slices in
- * rank order, the norm's fixed tree, casts and initial values. Every function gives the same bits on every device and
+ * order, the norm's exact sum, casts and initial values. Every function gives the same bits on every device and
  * instruction set: each output element is a fixed expression of IEEE fp32 operations (fma, +, *, /, sqrt, round to
  * nearest even), without reassociation and without contraction beyond the fma as written. So results do not depend
  * either on how work is split over threads, blocks or ranks. Denormals are kept. A NaN that arithmetic makes is stored
@@ -62,6 +62,41 @@ typedef struct zero_adam {
     const zero_adam_scalars_t *scalars;
 } zero_adam_t;
 
+/* A part of a matrix in fp8. */
+typedef struct zero_fp8_segment {
+    uint64_t param; /* in bf16 parameters, in elements */
+    uint64_t byte;  /* in fp8 parameters */
+    uint64_t n_elems;
+    uint32_t matrix;
+} zero_fp8_segment_t;
+
+/* This rank's parts of matrices first_matrix, first_matrix + 1 ... Arrays by matrix begin at matrix 0. */
+typedef struct zero_fp8_parts {
+    const zero_fp8_segment_t *segments; /* at most one for each matrix */
+    size_t n_segments;
+    uint64_t largest; /* of them, in elements */
+    uint32_t first_matrix, n_matrices;
+    const uint16_t *param; /* bf16 */
+    uint8_t *bytes;        /* E4M3 */
+} zero_fp8_parts_t;
+
+/* ---- The gradient's norm, in norm_math.h ---- */
+
+/* The sum of squares of gradients, exactly. ZERO_NORM_CELL numbers are one cell, from a multiple of it in their unit's
+ * flat buffer on, so that every shard has whole cells; missing numbers and padding count as 0. Group g of 16 in a cell
+ * adds the squares of elements 4 g .. 4 g + 3 in order, acc = fma(x, x, acc) in fp32 from 0. Then groups are folded in
+ * halves (acc[g] += acc[g + s] for s = 8, 4, 2, 1). The cells' sums are added exactly:
+ *     sum = 2^-149 (words[0] + words[1] 2^24 + words[2] 2^48 + ...)
+ * words[ZERO_NORM_DIGITS] counts cells whose sum is infinite or NaN. Each cell adds less than 2^24 to two words at
+ * most, so that 2^40 cells, 2^46 numbers, fit. */
+#define ZERO_NORM_CELL 64
+#define ZERO_NORM_DIGIT_BITS 24
+#define ZERO_NORM_DIGITS 12
+#define ZERO_NORM_WORDS (ZERO_NORM_DIGITS + 1)
+typedef struct zero_norm {
+    uint64_t words[ZERO_NORM_WORDS];
+} zero_norm_t;
+
 /* ---- The end of a step, decided in step_math.h ---- */
 
 typedef struct zero_step_rules { /* constant for a run */
@@ -77,7 +112,7 @@ typedef struct zero_agreed { /* what must be the same on all ranks */
 } zero_agreed_t;
 
 typedef struct zero_contribution { /* a rank's share of what a step decides for all of them */
-    double sum_of_squares;         /* of its shard of the summed gradient, loss scale included */
+    zero_norm_t norm;              /* of its shards of the summed gradient, loss scale included */
     double loss;
     uint64_t calls; /* as in zero_agreed_t, as is lr */
     float lr;
@@ -103,16 +138,8 @@ typedef struct zero_step_outcome {
     float lr, lr_of_odd; /* of rank 0 and of odd_rank */
 } zero_step_outcome_t;
 
-/* Norms. n_elems numbers are split into chunks of ZERO_NORM_CHUNK. In a chunk, lane l of ZERO_NORM_LANES adds the
- * squares of elements l, l + LANES, l + 2 LANES ... in order, acc = fma(x, x, acc) in fp32 from 0. Then lanes are
- * folded in halves (acc[l] += acc[l + s] for s = LANES/2 ... 1). A chunk's sum is stored as a double, the chunk's
- * partial. Missing elements count as 0. */
-#define ZERO_NORM_CHUNK 8192
-#define ZERO_NORM_LANES 1024
-static inline size_t zero_norm_n_partials(size_t n_elems)
-{
-    return n_elems / ZERO_NORM_CHUNK + (n_elems % ZERO_NORM_CHUNK != 0);
-}
+/* What one block of GPU threads, or one turn of a CPU thread, sums. Whoever cuts a sum into calls cuts at multiples. */
+#define ZERO_SUM_CHUNK 8192
 
 /* A NaN in bf16 and fp16 and, twice, in fp32. It is quiet, so that copies and casts do not change it, and has a payload
  * that no arithmetic makes. */
@@ -123,19 +150,21 @@ typedef struct zero_shard_kernels {
 
     zero_status_t (*adam)(const zero_adam_t *args, zero_stream_t stream);
 
-    /* Adds slices in order: t = slices[0][i] + slices[1][i] + ... in fp32, from left to right, and then
-     * out[i] = accumulate ? out[i] + t : t. out may be one of the slices if dtype is fp32 and accumulate is false.
-     * partials: NULL, or zero_norm_n_partials(n_elems) doubles, which receive the sums of squares of the new out.
-     * The array `slices` itself is host memory. On CUDA it has at most 256 entries. */
+    /* Adds slices in order: out[i] = out[i] + slices[0][i] + slices[1][i] + ... in fp32, from left to right, or without
+     * the old out[i] if accumulate is false: then the sum starts from slices[0][i] itself (a -0 stays one). So calls
+     * that accumulate continue one running sum, however many slices each brings. out may be one of the slices if dtype
+     * is fp32 and accumulate is false.
+     * norm: NULL, or to what the squares of the new out are added, in cells that begin at out; calls in several
+     * streams may add to one norm at once. The array `slices` itself is host memory. On CUDA it has at most 256
+     * entries. */
     zero_status_t (*sum_slices)(float *out, const void *const *slices, int n_slices, zero_dtype_t dtype, size_t n_elems,
-                                bool accumulate, double *partials, zero_stream_t stream);
-    /* Sets mine->sum_of_squares to the sum of the partials in a fixed order, in double: 256 lanes (lane l adds partials
-     * l, l + 256 ... from 0), folded in halves as above. Sets calls and lr to those of *agreed, which is host memory
-     * and is read before the call returns. The rest of *mine is unchanged. */
-    zero_status_t (*contribute)(const double *partials, size_t n_partials, const zero_agreed_t *agreed,
-                                zero_contribution_t *mine, zero_stream_t stream);
+                                bool accumulate, zero_norm_t *norm, zero_stream_t stream);
+    /* Moves *norm to mine->norm: *norm is 0 afterwards, for the next step. Sets calls and lr to those of *agreed, which
+     * is host memory and is read before the call returns. The rest of *mine is unchanged. */
+    zero_status_t (*contribute)(zero_norm_t *norm, const zero_agreed_t *agreed, zero_contribution_t *mine,
+                                zero_stream_t stream);
 
-    /* Adds the contributions[n_ranks] in rank order, decides the step, and advances *state to the next one. If the
+    /* Adds the contributions[n_ranks], decides the step, and advances *state to the next one. If the
      * ranks disagree, *state is unchanged and the update is skipped. rules is host memory, the rest device memory.
      * outcome may also be host memory that the device can write (pinned). */
     zero_status_t (*decide_step)(const zero_step_rules_t *rules, float lr, const zero_contribution_t *contributions,
@@ -153,6 +182,15 @@ typedef struct zero_shard_kernels {
                                   size_t n_elems, zero_stream_t stream);
     zero_status_t (*join_master)(float *master, const void *param, const void *master_lo, zero_dtype_t param_dtype,
                                  size_t n_elems, zero_stream_t stream);
+
+    /* Parameters in fp8, in three steps (the arithmetic is in kernels/fp8_math.h). Sets absmaxes[] of the matrices to
+     * the largest |x| of their parts, as bits; 0 for one without a part. */
+    zero_status_t (*fp8_absmax)(const zero_fp8_parts_t *parts, uint32_t *absmaxes, zero_stream_t stream);
+    /* Sets scales[0 .. n_matrices) from the maxima of all ranks, absmaxes[n_ranks][n_matrices]. */
+    zero_status_t (*fp8_scale)(zero_fp8_scales_t *scales, const uint32_t *absmaxes, int n_ranks, uint32_t n_matrices,
+                               zero_stream_t stream);
+    /* Casts the parts to bytes, with scales[] of their matrices. */
+    zero_status_t (*fp8_cast)(const zero_fp8_parts_t *parts, const zero_fp8_scales_t *scales, zero_stream_t stream);
 
     /* Fills data[0 .. n_elems) with a NaN that no arithmetic makes: every 16 bits are ZERO_POISON. */
     zero_status_t (*poison)(void *data, zero_dtype_t dtype, size_t n_elems, zero_stream_t stream);

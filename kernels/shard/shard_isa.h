@@ -12,9 +12,9 @@
 
 zero_status_t ZERO_ISA(zero_shard_adam)(const zero_adam_t *args, zero_stream_t stream);
 zero_status_t ZERO_ISA(zero_shard_sum_slices)(float *out, const void *const *slices, int n_slices, zero_dtype_t dtype,
-                                              size_t n_elems, bool accumulate, double *partials, zero_stream_t stream);
-zero_status_t ZERO_ISA(zero_shard_contribute)(const double *partials, size_t n_partials, const zero_agreed_t *agreed,
-                                              zero_contribution_t *mine, zero_stream_t stream);
+                                              size_t n_elems, bool accumulate, zero_norm_t *norm, zero_stream_t stream);
+zero_status_t ZERO_ISA(zero_shard_contribute)(zero_norm_t *norm, const zero_agreed_t *agreed, zero_contribution_t *mine,
+                                              zero_stream_t stream);
 zero_status_t ZERO_ISA(zero_shard_decide_step)(const zero_step_rules_t *rules, float lr,
                                                const zero_contribution_t *contributions, int n_ranks,
                                                zero_step_state_t *state, zero_adam_scalars_t *scalars,
@@ -27,6 +27,11 @@ zero_status_t ZERO_ISA(zero_shard_join_master)(float *master, const void *param,
                                                zero_dtype_t param_dtype, size_t n_elems, zero_stream_t stream);
 zero_status_t ZERO_ISA(zero_shard_fill_normal)(float *dst, size_t n_elems, uint64_t seed, uint64_t key, uint64_t first,
                                                float std, zero_stream_t stream);
+zero_status_t ZERO_ISA(zero_shard_fp8_absmax)(const zero_fp8_parts_t *parts, uint32_t *absmaxes, zero_stream_t stream);
+zero_status_t ZERO_ISA(zero_shard_fp8_scale)(zero_fp8_scales_t *scales, const uint32_t *absmaxes, int n_ranks,
+                                             uint32_t n_matrices, zero_stream_t stream);
+zero_status_t ZERO_ISA(zero_shard_fp8_cast)(const zero_fp8_parts_t *parts, const zero_fp8_scales_t *scales,
+                                            zero_stream_t stream);
 zero_status_t ZERO_ISA(zero_shard_poison)(void *data, zero_dtype_t dtype, size_t n_elems, zero_stream_t stream);
 zero_status_t ZERO_ISA(zero_shard_count_poison)(const void *data, zero_dtype_t dtype, size_t n_elems, uint64_t *n_found,
                                                 zero_stream_t stream);

@@ -13,36 +13,12 @@
 #define ZERO_SHARD_MATH_H
 
 #include <math.h>
-#include <stdint.h>
-#include <string.h>
 
+#include "kernels/float_bits.h"
 #include "kernels/shard/shard.h"
-
-#ifdef __CUDACC__
-#define ZERO_MATH static __host__ __device__ __forceinline__
-#else
-#define ZERO_MATH static inline
-#endif
 
 /* ---- Bits ----------------------------------------------------------------------------------------------------------
  */
-
-#define ZERO_FLOAT_INF_BITS 0x7f800000u
-#define ZERO_FLOAT_NAN_BITS 0x7fc00000u
-
-ZERO_MATH uint32_t zero_bits_of_float(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
-ZERO_MATH float zero_float_of_bits(uint32_t bits)
-{
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
 
 /* Returns x, but 0x7fc00000 for any NaN: x86, Arm and CUDA make different NaNs of inf - inf and of two NaNs. */
 ZERO_MATH float zero_one_nan(float x)

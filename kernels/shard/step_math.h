@@ -8,7 +8,7 @@
 #ifndef ZERO_STEP_MATH_H
 #define ZERO_STEP_MATH_H
 
-#include "kernels/shard/shard_math.h"
+#include "kernels/shard/norm_math.h"
 
 #define ZERO_LOSS_SCALE_MAX 16777216.0f
 
@@ -91,11 +91,12 @@ ZERO_MATH void zero_step_decide(const zero_step_rules_t *rules, float lr, const 
 {
     zero_contribution_t total = contributions[0];
     for (int r = 1; r < n_ranks; r++) {
-        total.sum_of_squares += contributions[r].sum_of_squares;
+        for (int i = 0; i < ZERO_NORM_WORDS; i++)
+            total.norm.words[i] += contributions[r].norm.words[i];
         total.loss += contributions[r].loss;
         total.notice = contributions[r].notice > total.notice ? contributions[r].notice : total.notice;
     }
-    float grad_norm = (float)(sqrt(total.sum_of_squares) / (double)state->loss_scale);
+    float grad_norm = (float)(sqrt(zero_norm_value(&total.norm)) / (double)state->loss_scale);
     uint32_t skipped = !zero_is_finite(grad_norm);
     zero_adam_scalars_decide(scalars, lr, rules->beta1, rules->beta2, rules->eps, grad_norm, rules->grad_clip,
                              state->loss_scale, state->adam_step + 1);

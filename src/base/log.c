@@ -6,6 +6,7 @@
 #include "base/log.h"
 
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -20,8 +21,9 @@ static struct {
     zero_log_level_t level;
     zero_log_fn fn;
     void *user;
-    int rank;
-} logger = {ZERO_LOG_WARNING, NULL, NULL, -1};
+    atomic_int rank; /* a save's thread logs, too */
+    char host[64];
+} logger = {ZERO_LOG_WARNING, NULL, NULL, -1, ""};
 
 void zero_log_set(zero_log_level_t level, zero_log_fn fn, void *user)
 {
@@ -33,6 +35,11 @@ void zero_log_set(zero_log_level_t level, zero_log_fn fn, void *user)
 void zero_log_set_rank(int rank)
 {
     logger.rank = rank;
+}
+
+void zero_log_set_host(const char *host)
+{
+    snprintf(logger.host, sizeof logger.host, "%s", host);
 }
 
 /* Returns how many bytes the UTF-8 character at `at` has; 0 for a control character and for what is not UTF-8. */
@@ -86,10 +93,11 @@ static void write_line(zero_log_level_t level, const char *format, va_list args)
     char text[LINE_BYTES], line[LINE_BYTES];
     vsnprintf(text, sizeof text, format, args);
     escape(text, line);
+    const int rank = logger.rank;
     if (logger.fn)
-        logger.fn(logger.user, level, logger.rank, line);
-    else if (logger.rank >= 0)
-        fprintf(stderr, "zero: rank %d: %s\n", logger.rank, line);
+        logger.fn(logger.user, level, rank, line);
+    else if (rank >= 0)
+        fprintf(stderr, "zero: rank %d%s%s: %s\n", rank, logger.host[0] ? " on " : "", logger.host, line);
     else
         fprintf(stderr, "zero: %s\n", line);
 }

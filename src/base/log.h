@@ -10,8 +10,11 @@
 #define ZERO_PRINTF(format_at, args_at)
 #endif
 
-/* Sets the rank that lines are logged with; -1 until it is known. */
+/* Sets the rank that lines are logged with: this process's in the communicator of the call that it is in. -1 until it
+ * is known. */
 void zero_log_set_rank(int rank);
+/* Sets the host that error lines on stderr name; "", as at first, where there is but one. */
+void zero_log_set_host(const char *host);
 void zero_log(zero_log_level_t level, const char *format, ...) ZERO_PRINTF(2, 3);
 
 /* Logs one error line and returns `status`. Only the function that detects a failure calls it; its callers pass the

@@ -2,6 +2,8 @@
 #include "train/loop.h"
 
 #include <fcntl.h>
+#include <inttypes.h>
+#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,6 +73,7 @@ static zero_status_t train_step(run_t *run, int64_t step)
         TRY(model_train(&run->model, inputs, targets, loss_weight));
     }
     TRY(trace_pause(run->trace, run->device));
+    TRY(model_put_fp8_range(&run->model));
     zero_set_notice(run->engine, (uint32_t)stop_requested());
     TRY(zero_step(run->engine, (float)lr_at(o, step), run->model.loss, run->model.ctx.stream));
     trace_end_step(run->trace);
@@ -177,12 +180,13 @@ static uint64_t host_bytes(void)
     return (uint64_t)resident * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-static metrics_row_t make_row(const run_t *run, const zero_step_result_t *result)
+static metrics_row_t make_row(run_t *run, const zero_step_result_t *result)
 {
     const options_t *o = run->options;
     int64_t tokens = o->train.global_batch * o->model.seq_len, step = (int64_t)result->step;
     zero_memory_t held = zero_engine_memory(run->engine);
     double tokens_per_s = (double)tokens / result->step_ms * 1e3;
+    model_fp8_range_t fp8 = model_take_fp8_range(&run->model);
     return (metrics_row_t){.step = step,
                            .loss = result->loss,
                            .grad_norm = result->grad_norm,
@@ -194,7 +198,10 @@ static metrics_row_t make_row(const run_t *run, const zero_step_result_t *result
                            .mfu = model_flops_utilization(&run->model, tokens_per_s, zero_comm_size(run->comm)),
                            .device_bytes = zero_memory_total(&held),
                            .host_bytes = host_bytes(),
-                           .exposed_comm_ms = result->exposed_comm_ms};
+                           .exposed_comm_ms = result->exposed_comm_ms,
+                           .has_fp8_scales = fp8.is_known,
+                           .fp8_min_scale = fp8.min_scale,
+                           .fp8_max_scale = fp8.max_scale};
 }
 
 /* Ends the run with the steps that are queued, if any rank has announced a signal. All ranks learn of it from the
@@ -285,12 +292,31 @@ static zero_status_t open_data(run_t *run, const char *paths, data_t **data)
     return report_agree(run->comm, data_open(&spec, data));
 }
 
+/* Refuses data that differ from rank 0's: hosts that have copies of their own may have different ones. */
+static zero_status_t compare_data(run_t *run, const char *key, const char *paths, const data_t *data,
+                                  data_identity_t *identity)
+{
+    data_identity_t first;
+    TRY(report_agree(run->comm, data_identity_read(paths, data_n_tokens(data), identity)));
+    first = *identity;
+    TRY(zero_comm_broadcast(run->comm, &first, sizeof first, 0));
+    zero_status_t status = ZERO_OK;
+    if (first.n_tokens != identity->n_tokens || first.sample != identity->sample)
+        status = report_error(ZERO_ERROR_USAGE,
+                              "[data] %s: %s has %" PRId64 " tokens here and %" PRId64
+                              " on rank 0, or other ones: every host needs the same files",
+                              key, paths, identity->n_tokens, first.n_tokens);
+    return report_agree(run->comm, status);
+}
+
 /* Opens the checkpoint to resume from, and moves the data to where the previous run ended. */
 static zero_status_t open_checkpoints(run_t *run)
 {
-    const char *paths = run->options->data.train;
-    data_identity_t data = {0};
-    TRY(report_agree(run->comm, data_identity_read(paths, data_n_tokens(run->train), &data)));
+    const options_t *o = run->options;
+    data_identity_t data, val;
+    TRY(compare_data(run, "train", o->data.train, run->train, &data));
+    if (run->val)
+        TRY(compare_data(run, "val", o->data.val, run->val, &val));
     TRY(checkpoints_open(run->options, run->comm, &data, &run->checkpoints));
     data_start_at(run->train, run->checkpoints.first_step - 1, run->checkpoints.sequences_before);
     return ZERO_OK;
@@ -354,6 +380,23 @@ static zero_status_t create_engine(run_t *run)
     return zero_load_weights(run->engine, run->options->model.init);
 }
 
+/* Says what makes results depend on how many ranks or threads compute them, in their last bits. */
+static void report_bits(const run_t *run)
+{
+    const options_t *o = run->options;
+    bool is_on_cpu = zero_device_get_type(run->device) == ZERO_DEVICE_CPU;
+    if (o->zero.stage < 2 && run->micro_steps > 1 && !o->zero.reduce_every_micro_step)
+        report("[zero] reduce_every_micro_step = false: the last bits of results depend on the number of ranks");
+    if (o->zero.reduction == REDUCTION_NCCL && is_on_cpu)
+        report("[zero] reduction = nccl changes nothing here: on the CPU gradients are summed in the order of "
+               "micro-batches");
+    else if (o->zero.reduction == REDUCTION_NCCL)
+        report("[zero] reduction = nccl: the last bits of results depend on the number of ranks");
+    if (is_on_cpu)
+        report("%d thread%s per rank (OMP_NUM_THREADS): the last bits of results depend on it", omp_get_max_threads(),
+               omp_get_max_threads() == 1 ? "" : "s");
+}
+
 static void report_start(const run_t *run)
 {
     const options_t *o = run->options;
@@ -367,6 +410,9 @@ static void report_start(const run_t *run)
     report("%lld training tokens; a step takes %lld sequences of %lld (%lld per rank, %d micro-step%s)",
            (long long)data_n_tokens(run->train), (long long)o->train.global_batch, (long long)o->model.seq_len,
            (long long)o->train.micro_batch, run->micro_steps, run->micro_steps == 1 ? "" : "s");
+    if (o->train.fp8 != FP8_NONE)
+        report("fp8: the 4 matrices of each layer, %s; all else is computed in bf16",
+               o->train.fp8 == FP8_LINEAR ? "forward and both gradients" : "forward and the gradient of their input");
     if (o->zero.offload == OFFLOAD_OPTIMIZER && held.pinned_bytes > 0)
         report("%.1f MiB of AdamW's state and gradients are in pinned host memory",
                (double)held.pinned_bytes / 1048576.0);
@@ -374,8 +420,7 @@ static void report_start(const run_t *run)
         report("[zero] offload = optimizer changes nothing here: on the CPU all state is in host memory");
     else if (o->zero.offload == OFFLOAD_OPTIMIZER)
         report("[zero] offload = optimizer: nothing is offloaded, all of AdamW's state is on the GPUs");
-    if (o->zero.reduction == REDUCTION_NCCL && zero_device_get_type(run->device) == ZERO_DEVICE_CPU)
-        report("[zero] reduction = nccl changes nothing here: on the CPU gradients are summed in rank order");
+    report_bits(run);
     if (!has_steps(run)) {
         report("step %lld was the last one: there is nothing to do", (long long)run->last_step);
         return;
@@ -400,6 +445,7 @@ static zero_status_t set_up(run_t *run)
     TRY(open_checkpoints(run));
     TRY(trace_open(o->log.trace, run->comm, run->model.declaration, &run->trace));
     TRY(create_engine(run));
+    TRY(model_compare_cpus(run->device, run->comm));
     return open_outputs(run);
 }
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "train/model/hf_config.h"
@@ -10,6 +11,7 @@
 #include "train/options/options.h"
 #include "train/report/report.h"
 #include "train/show_plan.h"
+#include "train/stop.h"
 
 /* Opens descriptors 0 to 2 if the program was started without them: the next file to be opened would get one of them,
  * and log lines would be written into it. stdin is opened for writing and the others for reading, so that using them
@@ -20,6 +22,16 @@ static bool take_standard_descriptors(void)
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) != fd)
             return false;
     return true;
+}
+
+/* Lets error lines name this host if there are several. */
+static void name_host(const zero_comm_t *comm)
+{
+    char host[64] = "?";
+    if (zero_comm_local_size(comm) == zero_comm_size(comm))
+        return;
+    gethostname(host, sizeof host - 1);
+    report_set_host(host);
 }
 
 /* Resolves [device] type on each rank's host. Hosts with different results cannot train together. */
@@ -41,8 +53,25 @@ static zero_status_t resolve_device(options_t *options, zero_comm_t *comm)
     return report_agree(comm, status);
 }
 
+/* Turns --auto-resume into --resume if rank 0 sees a checkpoint in checkpoint.dir; a --resume DIR beside it is for
+ * the case that there is none. */
+static zero_status_t find_checkpoint(options_t *options, zero_comm_t *comm)
+{
+    char latest[OPTIONS_MAX_PATH + 16];
+    struct stat info;
+    snprintf(latest, sizeof latest, "%s/latest", options->checkpoint.dir);
+    char found = options->checkpoint.dir[0] && lstat(latest, &info) == 0;
+    TRY(zero_comm_broadcast(comm, &found, sizeof found, 0));
+    if (options->auto_resume && found) {
+        options->resume = true;
+        options->resume_dir[0] = 0;
+    }
+    return ZERO_OK;
+}
+
 static zero_status_t run(options_t *options, zero_comm_t *comm, loop_end_t *end)
 {
+    TRY(find_checkpoint(options, comm));
     TRY(report_agree(comm, hf_config_apply(options)));
     TRY(report_agree(comm, options_resolve(options, zero_comm_size(comm))));
     TRY(resolve_device(options, comm));
@@ -51,11 +80,13 @@ static zero_status_t run(options_t *options, zero_comm_t *comm, loop_end_t *end)
 }
 
 /* Returns the exit code. A run that a signal stopped has its own code if it was saved, so that a batch script can tell
- * that nothing is lost. */
-static int exit_code_of(zero_status_t status, loop_end_t end)
+ * that nothing is lost. With --auto-resume so has one whose state is not finite: repeated, it would end so again. */
+static int exit_code_of(zero_status_t status, loop_end_t end, bool auto_resume)
 {
     static const int codes[] = {
         [LOOP_COMPLETE] = 0, [LOOP_STOPPED_SAVED] = 3, [LOOP_STOPPED_UNSAVED] = 1, [LOOP_ALL_SKIPPED] = 1};
+    if (status == ZERO_ERROR_NONFINITE)
+        return auto_resume ? 4 : 1;
     return status == ZERO_OK ? codes[end] : report_exit_code(status);
 }
 
@@ -79,6 +110,7 @@ int main(int argc, char **argv)
 
     if (!take_standard_descriptors())
         return report_exit_code(report_rank_error(ZERO_ERROR_IO, "cannot open /dev/null: %s", strerror(errno)));
+    stop_with_launcher();
     report_init(zero_comm_launch_rank(), 1);
     report_hold_errors(true);
     zero_status_t parsed = options_parse(argc, argv, &options, &action);
@@ -93,12 +125,13 @@ int main(int argc, char **argv)
         report_flush();
         return report_exit_code(status);
     }
+    name_host(comm);
     report_init(zero_comm_rank(comm), zero_comm_size(comm));
     status = report_agree(comm, parsed);
     if (status == ZERO_OK)
         status = run(&options, comm, &end);
     report_hold_errors(false);
-    int exit_code = finish_output(exit_code_of(status, end));
+    int exit_code = finish_output(exit_code_of(status, end, options.auto_resume));
     /* All ranks return a usage error together, and end normally. After any other error peers may be waiting. */
     if (status != ZERO_OK && status != ZERO_ERROR_USAGE)
         zero_comm_abort(comm, exit_code); /* returns only without MPI */

@@ -8,14 +8,24 @@
 
 enum { N_STAGES = 4 };
 
-static zero_status_t plan_stages(const options_t *options, const zero_comm_t *comm, const model_t *model, bool offload,
-                                 zero_memory_t plans[N_STAGES])
+/* What a plan leaves open is planned at one end of its range. */
+typedef struct choice {
+    bool offload; /* else nothing is offloaded */
+    bool keep;    /* every block, where [zero] keep is auto */
+} choice_t;
+
+static zero_status_t plan_stages(const options_t *options, const zero_comm_t *comm, const model_t *model,
+                                 choice_t choice, zero_memory_t plans[N_STAGES])
 {
     int n_ranks = zero_comm_size(comm);
     for (int stage = 0; stage < N_STAGES; stage++) {
         zero_config_t config = options_config(options, n_ranks);
         config.stage = stage;
-        config.offload &= offload && stage > 0; /* stage 0 has none */
+        config.offload &= choice.offload && stage > 0; /* stage 0 has none */
+        if (choice.keep && config.keep == ZERO_KEEP_AUTO)
+            config.keep = zero_model_n_units(model->declaration);
+        if (config.shard_group == ZERO_SHARD_GROUP_HOST)
+            config.shard_group = zero_comm_local_size(comm);
         TRY(zero_plan(model->declaration, &config, (zero_device_type_t)options->device.type, zero_comm_get_kind(comm),
                       n_ranks, &plans[stage]));
         model_plan(model, &plans[stage]);
@@ -36,9 +46,14 @@ static uint64_t pinned_bytes(const zero_memory_t *plan)
     return plan->pinned_bytes;
 }
 
-static void print_plans(const options_t *options, int n_ranks, uint64_t n_params, const zero_memory_t plans[N_STAGES],
-                        const zero_memory_t without[N_STAGES])
+/* The plans of all stages: at the least that the device can hold, with nothing offloaded, with all blocks kept. */
+typedef struct plans {
+    zero_memory_t least[N_STAGES], without[N_STAGES], kept[N_STAGES];
+} plans_t;
+
+static void print_plans(const options_t *options, int n_ranks, uint64_t n_params, const plans_t *all)
 {
+    const zero_memory_t *plans = all->least;
     bool on_gpus = options->device.type != ZERO_DEVICE_CPU, hosts = plans[1].pinned_bytes > 0;
     printf("bytes held by each of %d rank%s, %.2fM parameters, %s, on %s; [zero] stage is %lld\n", n_ranks,
            n_ranks == 1 ? "" : "s", (double)n_params * 1e-6, zero_dtype_name((zero_dtype_t)options->train.precision),
@@ -56,25 +71,31 @@ static void print_plans(const options_t *options, int n_ranks, uint64_t n_params
     if (options->zero.offload == OFFLOAD_OPTIMIZER && hosts)
         print_row("pinned host memory", plans, pinned_bytes);
     if (options->zero.offload_ratio == (double)ZERO_OFFLOAD_AUTO && hosts) {
-        print_row("total, no offload", without, zero_memory_total);
+        print_row("total, no offload", all->without, zero_memory_total);
         printf("with offload_ratio = auto, the total is between these two: as little is offloaded as the GPUs' free "
                "memory allows\n");
+    }
+    if (options->zero.keep == ZERO_KEEP_AUTO && on_gpus) {
+        print_row("total, all kept", all->kept, zero_memory_total);
+        printf("with keep = auto, stage 3 keeps as many of the last blocks as the GPUs' free memory allows\n");
     }
 }
 
 zero_status_t show_plan(const options_t *options, const zero_comm_t *comm)
 {
-    zero_memory_t plans[N_STAGES] = {0}, without[N_STAGES] = {0}; /* without: nothing is offloaded */
+    plans_t plans = {0};
     model_t model;
     zero_device_t *device; /* sets how many threads a rank has, on which workspaces depend */
     TRY(zero_device_create(ZERO_DEVICE_CPU, comm, &device));
     zero_device_destroy(device);
     TRY(model_create(options, &model));
-    zero_status_t status = plan_stages(options, comm, &model, true, plans);
+    zero_status_t status = plan_stages(options, comm, &model, (choice_t){.offload = true}, plans.least);
     if (status == ZERO_OK)
-        status = plan_stages(options, comm, &model, false, without);
+        status = plan_stages(options, comm, &model, (choice_t){.offload = false}, plans.without);
+    if (status == ZERO_OK)
+        status = plan_stages(options, comm, &model, (choice_t){.offload = true, .keep = true}, plans.kept);
     if (status == ZERO_OK && zero_comm_rank(comm) == 0)
-        print_plans(options, zero_comm_size(comm), zero_model_n_params(model.declaration), plans, without);
+        print_plans(options, zero_comm_size(comm), zero_model_n_params(model.declaration), &plans);
     model_destroy(&model);
     return status;
 }

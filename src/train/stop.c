@@ -5,6 +5,8 @@
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
 #include <time.h>
 
 #define SAME_SIGNAL_NS INT64_C(1000000000) /* two within this time count as one */
@@ -51,6 +53,14 @@ void stop_listen(void)
         if (sigaction(signals[i].number, NULL, &before) == 0 && before.sa_handler != SIG_IGN)
             sigaction(signals[i].number, &action, NULL);
     }
+}
+
+void stop_with_launcher(void)
+{
+    static const char *const launched[] = {"PMIX_RANK", "PMI_RANK"};
+    for (size_t i = 0; i < sizeof launched / sizeof launched[0]; i++)
+        if (getenv(launched[i]))
+            prctl(PR_SET_PDEATHSIG, SIGTERM);
 }
 
 int stop_requested(void)

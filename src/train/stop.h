@@ -11,6 +11,9 @@
 /* Installs the handlers. A signal that the process was started to ignore (by nohup, or in a shell's background) stays
  * ignored. */
 void stop_listen(void);
+/* Makes the end of the launcher's daemon on this host (after a kill -9 of mpirun, say) a SIGTERM: nothing else would
+ * end its ranks. Does nothing in a process that no launcher started. */
+void stop_with_launcher(void);
 /* Returns the signal that came first; 0: none. */
 int stop_requested(void);
 /* Returns "SIGTERM", say; "a signal" for another number. */

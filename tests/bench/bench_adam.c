@@ -1,12 +1,12 @@
-/* bench_adam.c - bytes per second of AdamW on the CPU beside those of a plain triad loop, a[i] = b[i] + s * c[i], in
+/* bench_adam.c - measures bytes per second of AdamW on the CPU, and of a plain triad loop, a[i] = b[i] + s * c[i], in
  * one run with the same threads and arrays far larger than the caches.
  *
- * Counted are the bytes that the code names: 12 an element for the triad (two read, one written; what the CPU reads of
- * a before it writes is not counted), 28 for AdamW (parameter, low half, m and v read and written, the gradient read;
- * in fp32 there is no low half but twice the parameter). The best of several rounds counts for each, since other work
- * on the machine only ever slows one down. The ratio printed is the lower of fp32's and bf16's.
+ * The bytes are those that the code names. Triad: 12 per element (two reads, one write; the CPU's read of a before the
+ * write does not count). AdamW: 28 (parameter, master_lo, m and v are read and written, the gradient is read; fp32 has
+ * no master_lo, but a parameter of twice the size). The best of several rounds counts, since other work on the machine
+ * only slows a round down. The ratio printed is the lower one of fp32 and bf16.
  *
- *     bench_adam [MIB]        size of one fp32 array, 256 unless given
+ *     bench_adam [MIB]        size of one fp32 array, 256 by default
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -23,11 +23,11 @@ enum { N_ROUNDS = 9, TRIAD_BYTES = 12, ADAM_BYTES = 28 };
 typedef struct arrays {
     size_t n_elems;
     float *master, *m, *v, *grad, *out; /* out: the triad's a */
-    uint16_t *param;                    /* with low: bf16's form of master */
+    uint16_t *param;                    /* bf16: master is param and low */
     int16_t *low;
 } arrays_t;
 
-/* Pages belong to the thread that writes them first: the same static shares as in the timed loops. */
+/* Writes each page first by the thread that uses it in the timed loops, so that it is in that thread's memory. */
 static bool arrays_create(arrays_t *x, size_t n_elems)
 {
     x->n_elems = n_elems;

@@ -1,10 +1,10 @@
-/* bench_model.c - milliseconds and GFLOP/s of every CPU model kernel for a 10-million-parameter GPT-2 in fp32, and
- * their sum over one training step without the optimizer; Llama's own kernels at the same sizes, which are not in the
- * sum.
+/* bench_model.c - measures milliseconds and GFLOP/s of every CPU model kernel for a 10-million-parameter GPT-2 in fp32,
+ * and their sum over a training step without the optimizer. Llama's own kernels are measured at the same sizes and are
+ * not in the sum.
  *
- * Dimension 320, 8 heads, 8 layers, 256 tokens of vocabulary, 256 positions, batch 4. The best of several rounds
- * counts, since other work on the machine only ever slows one down. FLOP/s are given for matrix products; attention
- * counts the scores that causality leaves.
+ * Dimension 320, 8 heads, 8 layers, vocabulary 256, 256 positions, batch 4. The best of several rounds counts, since
+ * other work on the machine only slows a round down. FLOP/s are printed for matrix products; attention counts only the
+ * scores that are not masked.
  *
  *     OMP_NUM_THREADS=2 bench_model [ROUNDS]
  */

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""One fp32 training step of GPT-2 in PyTorch eager on the CPU: the peer that `make bench` measures zerotrain against.
+"""Measures an fp32 training step of GPT-2 in PyTorch eager on the CPU, which `make bench` compares zerotrain with.
 
 The step is forward, backward, clip_grad_norm_ and AdamW, written as a good PyTorch program would: one GEMM for q, k
-and v, scaled_dot_product_attention, the tied head, gradients set to None, and of the fused and the foreach optimizer
-the one that is faster here. Data loading and logging are left out, so that nothing but the step is on the clock.
+and v, scaled_dot_product_attention, the tied head, gradients set to None, and the faster of the fused and the foreach
+optimizer. Data loading and logging are left out, so that only the step is timed.
 
     tests/bench/torch_gpt2.py --layers 8 --dim 320 --heads 8 --vocab 256 --seq 256 --batch 8 --threads 2
 
-prints, one name and value a line, torch_step_ms (median), torch_tokens_per_s and torch_gemm_gflops, the rate of the
-model's largest product alone. Needs torch (any 2.x) from PyPI and nothing else.
+prints a name and a value per line: torch_step_ms (median), torch_tokens_per_s, and torch_gemm_gflops, the rate of the
+model's largest product alone. Needs only torch (any 2.x) from PyPI.
 """
 import argparse
 import statistics

@@ -69,10 +69,10 @@ static const struct array *meant(const json_t *weight_map, zero_tensor_t tensor)
         const char *file = json_string_value(json_object_get(weight_map, array->name));
         if (array->tensor != tensor || !file || strcmp(file, array->file) != 0)
             continue;
-        FUZZ_REQUIRE(!found, "%s stands in the index twice, and is loaded", fuzz_tensors[tensor].name);
+        FUZZ_REQUIRE(!found, "%s is in the index twice, and is loaded", fuzz_tensors[tensor].name);
         found = array;
     }
-    FUZZ_REQUIRE(found, "%s does not stand in the index, and is loaded", fuzz_tensors[tensor].name);
+    FUZZ_REQUIRE(found, "%s is not in the index, and is loaded", fuzz_tensors[tensor].name);
     return found;
 }
 

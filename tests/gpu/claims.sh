@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# For the scripts beside it, which source it: a scratch folder $work, ranks, claims, configurations, zerotrain's text.
-# They end with `closing`.
+# claims.sh - what the GPU scripts share: a scratch folder $work, starting ranks, counting claims, configurations, and
+# the text of zerotrain's losses. Sourced by the scripts beside it, which end with `closing`.
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 NCCL_NVLS_ENABLE=0 OMP_NUM_THREADS=4
 
 on_ranks=(mpirun --oversubscribe --bind-to none -np)
-# ranks LIMIT_S N COMMAND...
+# ranks LIMIT_S N COMMAND...: runs COMMAND on N ranks for at most LIMIT_S seconds.
 ranks() { timeout -k 3 "$1" "${on_ranks[@]}" "${@:2}"; }
 
-# sixteen GPUS PROGRAM OPTION...: zerotrain or what is made of it, 16 sequences a GPU, stage 3, bf16; one without mpirun
+# sixteen GPUS PROGRAM OPTION...: trains with 16 sequences per GPU at stage 3 in bf16. PROGRAM is zerotrain or a variant
+# of it. One GPU needs no mpirun.
 sixteen() {
     local launch=()
     [ "$1" = 1 ] || launch=("${on_ranks[@]}" "$1")
@@ -18,19 +19,21 @@ sixteen() {
 }
 
 passed=0 failed=0 skipped=0
-# claim STATUS TEXT
+# claim STATUS TEXT: counts TEXT as passed if STATUS is 0, else as failed.
 claim() { if [ "$1" = 0 ]; then passed=$((passed + 1)); echo "ok: $2"; else failed=$((failed + 1)); echo "FAILED: $2"; fi; }
-# skip TEXT: a claim that means nothing here, with the reason
+# skip TEXT: counts a claim that does not apply here. TEXT has the reason.
 skip() { skipped=$((skipped + 1)); echo "skipped: $1"; }
+# closing: prints the counts; fails if a claim did.
 closing() {
     echo "$passed passed, $failed failed, $skipped skipped"
     [ "$failed" = 0 ]
 }
 
-# text METRICS: loss and gradient norm of every step; equal text means equal bits.
+# text METRICS: prints loss and gradient norm of every step. Equal text means equal bits.
 text() { sed -nE 's/.*("loss": [^,]*, "grad_norm": [^,]*).*/\1/p' "$1"; }
 
-# config NAME layers dim heads vocab seq: $work/NAME.ini, of a GPT-2 that trains on $work/train.txt, on DEVICE or GPUs
+# config NAME LAYERS DIM HEADS VOCAB SEQ: writes $work/NAME.ini for a GPT-2 that trains on $work/train.txt, on GPUs or on
+# $DEVICE.
 config() {
     printf '[model]\nlayers = %s\ndim = %s\nheads = %s\nvocab_size = %s\nseq_len = %s\n[data]\ntrain = %s\n[device]\ntype = %s\n' \
         "$2" "$3" "$4" "$5" "$6" "$work/train.txt" "${DEVICE:-cuda}" > "$work/$1.ini"

@@ -1,11 +1,11 @@
-"""kernel_times.py - where a step's time goes, by part of the step, from what kernel_times.c has recorded.
+"""kernel_times.py - shows where a step's time goes, by part of the step, from the records of kernel_times.c.
 
-kernel_times.py RECORDS TRACED UNTRACED STEPS: the records; the metrics of that run, and of one that was not recorded.
-Of both the last STEPS steps count: what comes before has the choice of matrix products' algorithms in it.
+kernel_times.py RECORDS TRACED UNTRACED STEPS: the records, the metrics of the recorded run, and those of a run without
+recording. Only the last STEPS steps of both count, since earlier ones choose algorithms for matrix products.
 
-A step lasts from one decide_step_kernel's end to the next one's. The stream with most kernels is the one that computes;
-what two kernels share of its time is the first one's (kernels may begin while the one before them ends), so that its
-kernels and the gaps between them are the step.
+A step lasts from the end of one decide_step_kernel to the end of the next. The stream with most kernels is the compute
+stream. A kernel may begin while the one before it ends; the time they share is counted for the first. So the stream's
+kernels and the gaps between them add up to the step.
 """
 
 import collections
@@ -17,7 +17,7 @@ import sys
 
 Record = collections.namedtuple("Record", "stream begin end name")
 
-# The first that matches a name without return type and parameters. cuBLAS's and cuDNN's have no pattern of their own.
+# The first pattern that matches a kernel's name, without return type and parameters, decides its part.
 PARTS = (
     ("attention", r"(attention|dot_rows|attention_backward_\w+)<|.*(cudnn|sdpa|flash|fmha)"),
     ("matrix products", r"nvjet|fill_rows<|fingerprint_rows<|.*(cublas|cutlass|gemm|gemv|splitK)"),
@@ -26,6 +26,7 @@ PARTS = (
     ("cross-entropy", r"cross_entropy<|add_losses$"),
     ("embedding", r"(embed|sum_chunks|add_chunks|sum_positions)<|(count_tokens|\w+_buckets)$"),
     ("bias and norm gradients", r"sum_part<|put_(partials|grad)$"),
+    ("fp8 casts", r"find_absmax$|write_tile<|(absmax|scale)_kernel$|cast_kernel$"),
     ("gradient sums and norm", r"sum_slices_kernel<|contribute_kernel$|decide_step_kernel$"),
     ("AdamW", r"adam_kernel<"),
     ("NCCL", r"nccl"),
@@ -33,11 +34,11 @@ PARTS = (
     ("rest", r""),
 )
 BEGINS_A_STEP = "decide_step_kernel"
-LONG_GAP_NS = 5000  # from here on a stream waits for more than the next launch
+LONG_GAP_NS = 5000  # a longer gap is more than the delay of a launch
 
 
 def demangled(name, standard=ctypes.CDLL("libstdc++.so.6")):
-    """void f<T>(T *) as f<T>; what is no name of C++'s as it is."""
+    """Returns f<T> for void f<T>(T *), mangled or not; and any other name unchanged."""
     standard.__cxa_demangle.restype = ctypes.c_char_p
     text = standard.__cxa_demangle(name.encode(), None, None, None) if name.startswith("_Z") else None
     whole = (text or name.encode()).decode().replace("(anonymous namespace)", "[anonymous namespace]")
@@ -64,16 +65,16 @@ def read_records(path):
 
 
 def last_steps(records, n_steps):
-    """Begin and end of the last n_steps, and what began in them, in order."""
+    """Returns begin and end of the last n_steps, and the records that began between, in order."""
     marks = sorted(r.end for r in records if r.name == BEGINS_A_STEP)
     if len(marks) <= n_steps:
-        sys.exit(f"kernel-times: {len(marks)} steps were recorded, of which the last {n_steps} should be told of")
+        sys.exit(f"kernel-times: {len(marks)} steps were recorded, but the last {n_steps} are asked for")
     begin, end = marks[-1 - n_steps], marks[-1]
     return begin, end, sorted((r for r in records if begin <= r.begin < end), key=lambda r: r.begin)
 
 
 def share_out(records, begin, end):
-    """The time from begin to end: [(name, ns)] of one stream's records, and [ns] of its gaps."""
+    """Divides the time from begin to end into [(name, ns)] of one stream's records and [ns] of its gaps."""
     times, gaps, covered = [], [], begin
     for r in records:
         gaps.append(max(0, r.begin - covered))
@@ -83,7 +84,7 @@ def share_out(records, begin, end):
 
 
 def add_up(times, key):
-    """{key(name): (n, ns)}, most time first."""
+    """Returns {key(name): (n, ns)}, most time first."""
     n, ns = collections.Counter(), collections.Counter()
     for name, own_ns in times:
         n[key(name)] += 1
@@ -120,8 +121,8 @@ def main():
 
     long_gaps = [ns for ns in gaps if ns >= LONG_GAP_NS]
     print(
-        f"\nThe step is that of a run that is not recorded, {untraced:.2f} ms by its metrics; gaps are what is left of "
-        f"it.\nRecorded, a step takes {(end - begin) / n_steps / 1e6:.2f} ms, {step_ms(traced_path, n_steps):.2f} by "
+        f"\nThe step is that of the run without recording, {untraced:.2f} ms by its metrics; gaps are the rest of it."
+        f"\nRecorded, a step takes {(end - begin) / n_steps / 1e6:.2f} ms, {step_ms(traced_path, n_steps):.2f} by "
         f"its metrics: {sum(gaps) / n_steps / 1e6:.3f} ms of gaps,\nof which {sum(long_gaps) / n_steps / 1e6:.3f} ms "
         f"in {len(long_gaps) / n_steps:.1f} of {LONG_GAP_NS / 1e3:.0f} us or more."
     )

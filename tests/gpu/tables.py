@@ -1,11 +1,11 @@
-"""tables.py - what run-tables has measured, as Markdown for the README. It only reads; a missing number is a dash."""
+"""tables.py - prints what run-tables has measured as Markdown for README. It only reads. A missing number is a dash."""
 
 import collections
 import statistics
 import sys
 
-# name; what it is called; configuration and its settings; sequences of a rank; estimated seconds of a run of zerotrain,
-# of FSDP2's and llm.c's on the same GPUs; llm.c's name of it. No seconds: has no such peer.
+# title: in tables; config and settings: of zerotrain; micro_batch: sequences per rank; estimated seconds of a run of
+# zerotrain, FSDP2 and llm.c on the same GPUs (0: there is no such peer); llmc: llm.c's name of the model.
 Work = collections.namedtuple(
     "Work", "name title config settings micro_batch seconds torch_seconds llmc_seconds llmc", defaults=(0, 0, None)
 )
@@ -26,7 +26,7 @@ def table(head, rows):
 
 
 class Found:
-    """What was found of one work: found("many", "step_ms"), None where it was not."""
+    """Looks up results of one work: found("many", "step_ms") is None if that was not measured."""
 
     def __init__(self, t, name):
         self.t, self.name = t, name
@@ -35,7 +35,7 @@ class Found:
         return self.t.found.get((self.name, what), {}).get(value)
 
     def each_gpu(self):
-        """{GPU: step_ms}, all at the same time."""
+        """Returns {GPU: step_ms} of the run on all GPUs at the same time."""
         times = {gpu: self(f"one-gpu{gpu}") for gpu in self.t.gpus}
         return {gpu: ms for gpu, ms in times.items() if ms}
 
@@ -43,7 +43,7 @@ class Found:
         return self(f"one-gpu{gpu}") or self("one-alone")
 
     def less_update(self, times_ms, host):
-        """Without AdamW, which sharding divides by the number of ranks."""
+        """Returns the time without AdamW, which sharding divides by the number of ranks."""
         update_ms = self(host, "update_ms")
         return None if times_ms is None or update_ms is None else times_ms - update_ms
 
@@ -152,7 +152,7 @@ def start_up(t):
     lines = []
     for (name, what), row in t.found.items():
         if what in ("start", "many") and row.get("first_step_s"):
-            how = "a run of one step" if what == "start" else "a longer run, which tells of step 1 during step 2"
+            how = "a run of one step" if what == "start" else "a longer run, which reports step 1 during step 2"
             lines.append(f"- {t.works[name].title}: {row['first_step_s']:.2f} s ({how})")
     head = f"From starting mpirun to the end of step 1, {t.options.gpus} ranks:"
     return "\n".join([head, "", *lines]) if lines else ""
@@ -162,7 +162,7 @@ def start_up(t):
 
 
 def must_agree(t):
-    """Rows of zerotrain by what decides their bits: all but stage, recomputation and which GPU."""
+    """Groups zerotrain's rows by all that decides their bits: not stage, recomputation or GPU."""
     groups = collections.defaultdict(list)
     for row in t.bench.rows:
         if row["impl"] == "zerotrain" and row.get("text"):
@@ -173,7 +173,7 @@ def must_agree(t):
 
 
 def agree(rows):
-    """Whether all have the text of the longest, as far as they go."""
+    """Returns whether all texts are beginnings of the longest one."""
     longest = max((row["text"] for row in rows), key=len)
     return all(row["text"] == longest[: len(row["text"])] for row in rows)
 
@@ -196,11 +196,12 @@ def equal_text(t):
 
 
 NOTES = """\
-zerotrain: medians of {steps} steps after {warm_up}; PyTorch and FSDP2 of 10 after 4, llm.c of 15 after 5. AdamW's and
-the host's time are of a run of 5 steps in which the host waits for the device before each unit. The tax is the step on
-{gpus} GPUs over that on one, each less AdamW's time. PyTorch on one GPU: bf16 with fp32 masters, fused AdamW; the whole
-model compiled for GPT-2 124M, block by block for the others. The peers on one GPU ran at the same time, each on a GPU
-of its own, and are held against zerotrain on that GPU. llm.c keeps all parameters and gradients on each GPU (ZeRO-1)."""
+Medians: zerotrain's of {steps} steps after {warm_up}, PyTorch's and FSDP2's of 10 after 4, llm.c's of 15 after 5.
+AdamW's and the host's time come from a run of 5 steps in which the host waits for the device before each unit. The tax
+is the step time on {gpus} GPUs divided by that on one, both without AdamW. PyTorch on one GPU uses bf16 with fp32
+masters and fused AdamW; the whole model is compiled for GPT-2 124M, block by block for the others. The peers on one GPU
+ran at the same time, each on its own GPU, and are compared with zerotrain on that GPU. llm.c keeps all parameters and
+gradients on each GPU (ZeRO-1)."""
 
 
 def markdown(t):

@@ -1,7 +1,7 @@
-"""PyTorch's fused AdamW in fp32, as bytes per second, beside a copy: what bench_adam_cuda.c is compared with.
+"""Measures PyTorch's fused AdamW in fp32 beside a copy, in bytes per second, to compare bench_adam_cuda.c with.
 
-torch_adam.py [N_PARAMS], 10^9 unless given. 28 bytes a parameter: gradient, parameter, m and v read, all but the gradient
-written.
+torch_adam.py [N_PARAMS]: 10^9 by default. 28 bytes per parameter count: gradient, parameter, m and v are read, all but
+the gradient are written.
 """
 import sys
 import torch

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""The same GPT-2 training run in PyTorch, held against zerotrain's metrics step by step.
+"""Repeats a GPT-2 training run of zerotrain in PyTorch and compares the metrics step by step.
 
     torch_gpt2.py make DIR --layers 12 --dim 768 --heads 12 --vocab 256 --seq 1024
-        writes a random GPT-2 as transformers saves it, for [model] init = DIR
+        writes a random GPT-2 in transformers' format, for [model] init = DIR
     torch_gpt2.py compare DIR TEXT METRICS --steps 100 --global-batch 8 --precision bf16 --lr 6e-4 ...
-        trains it on TEXT's bytes with the batches and the schedule that zerotrain has, and compares loss and grad norm
+        trains it on TEXT's bytes with zerotrain's batches and schedule, and compares loss and gradient norm
 
-Independent of zerotrain's code: transformers' model, PyTorch's AdamW and clip_grad_norm_. Only the order of sequences is
-rebuilt here, from the description in src/train/data/shuffle.c.
+The reference is independent of zerotrain's code: transformers' model, PyTorch's AdamW and clip_grad_norm_. Only the
+order of sequences is rebuilt here, from the description in src/train/data/shuffle.c.
 
-PyTorch has two ways to train in bf16, both with fp32 weights for the optimizer. --mixed parameters casts them to bf16 and
-computes everything in it, residual stream included, as FSDP2's MixedPrecisionPolicy(param_dtype=bfloat16) does and
-zerotrain too. --mixed autocast computes products in bf16 and norms and residuals in fp32.
+PyTorch can train in bf16 in two ways, both with fp32 weights for the optimizer. --mixed parameters casts them to bf16
+and computes everything in bf16, the residual stream too, as FSDP2's MixedPrecisionPolicy(param_dtype=bfloat16) and
+zerotrain do. --mixed autocast computes products in bf16, but norms and residuals in fp32.
 """
 import argparse
 import copy

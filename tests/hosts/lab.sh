@@ -1,18 +1,47 @@
-# lab.sh - several hosts out of one machine, for tests/hosts/run, which sources it.
+# lab.sh - makes several hosts out of one machine. Sourced by tests/hosts/run.
 #
-# A host is a set of Linux namespaces with a network, a name, processes, System V IPC, a /dev/shm and a monotonic clock of
-# its own; all hosts share the file system, as those of a cluster share the one that checkpoints are written to. Their
-# Ethernet ports meet in a bridge, which stands in a network namespace too, so nothing outside is changed or reached. The
-# "login" host, from where mpirun starts, has only network and name of its own: it must see the others' processes.
+# A host is a set of Linux namespaces: it has its own network, name, processes, System V IPC, /dev/shm and monotonic clock.
+# All hosts share the file system, as the hosts of a cluster share the one for checkpoints. Their Ethernet ports meet in a
+# bridge, which is in a network namespace, too, so nothing outside is changed or reached. The host "login", from which
+# mpirun starts, has only its own network and name: it must see the processes of the others.
 #
-# Functions: lab_missing, lab_up N, lab_unplug HOST, lab_crash HOST, lab_down; `agent` runs commands on a host. ZERO_LAB is the
-# folder of state.
+# Functions: lab_missing, lab_up N, lab_start HOST, lab_unplug HOST, lab_crash HOST, lab_down. `agent` runs commands on a
+# host. ZERO_LAB is a folder for the state.
 # shellcheck shell=bash
 
+# ---- claims --------------------------------------------------------------------------------------------------------
+# The script that sources this sets part, its name in launch/check, and scratch, a folder.
+passed=0 failed=0 skipped=0
+finish()
+{
+    echo "$part: $passed passed, $failed failed, $skipped skipped"
+    exit $((failed > 0))
+}
+claim() # TEXT COMMAND...
+{
+    local text=$1
+    shift
+    if "$@" >"$scratch/claim.log" 2>&1; then
+        echo "ok: $text"
+        passed=$((passed + 1))
+    else
+        echo "FAILED: $text"
+        tail -n 40 "$scratch/claim.log" | sed 's/^/    | /'
+        failed=$((failed + 1))
+    fi
+}
+skip_all() # REASON
+{
+    echo "SKIP: $1"
+    skipped=1
+    finish
+}
+
+# ---- hosts ---------------------------------------------------------------------------------------------------------
 lab_subnet=10.77.0
 export ZERO_LAB
 
-# Prints why this machine cannot make hosts; nothing if it can.
+# Prints why this machine cannot make hosts, or nothing if it can.
 lab_missing()
 {
     local tool
@@ -25,7 +54,8 @@ lab_missing()
         echo "this machine allows no namespaces, bridges or veth pairs"
 }
 
-# Starts the process that holds the namespaces of a host and leaves its number in NAME.pid. $2...: of unshare.
+# lab_hold NAME OPTION...: starts the process that holds the namespaces of a host and writes its PID to NAME.pid. OPTIONs
+# are those of unshare.
 lab_hold()
 {
     local name=$1 i
@@ -43,13 +73,13 @@ lab_hold()
         touch "$ZERO_LAB/$name.ready"
         while :; do sleep 1000 & wait $!; done' hold "$name" </dev/null >"$ZERO_LAB/$name.log" 2>&1 &
     echo $! >"$ZERO_LAB/$name.holder"
-    disown $! # nobody tells of its end
+    disown $! # without a message from bash when it ends
     for ((i = 0; i < 200; i++)); do
         [[ ! -e $ZERO_LAB/$name.ready ]] || break
         sleep 0.05
     done
     [[ -e $ZERO_LAB/$name.ready ]] || { echo "host $name does not start: $(cat "$ZERO_LAB/$name.log")"; return 1; }
-    # In a PID namespace unshare stands between us and its first process.
+    # With a PID namespace, unshare is the parent of the first process.
     if [[ " $* " == *" --pid "* ]]; then
         tr -d ' ' <"/proc/$(<"$ZERO_LAB/$name.holder")/task/$(<"$ZERO_LAB/$name.holder")/children" >"$ZERO_LAB/$name.pid"
     else
@@ -57,7 +87,7 @@ lab_hold()
     fi
 }
 
-# Joins a host to the bridge.
+# lab_plug HOST ADDRESS: joins a host to the bridge.
 lab_plug()
 {
     local name=$1 address=$2 switch node
@@ -69,7 +99,8 @@ lab_plug()
         nsenter --target "$node" --net ip link set eth0 up
 }
 
-lab_up() # N: login, node1 ... nodeN
+# lab_up N: starts login and node1 ... nodeN.
+lab_up()
 {
     local i
     lab_hold switch && nsenter --target "$(<"$ZERO_LAB/switch.pid")" --net sh -c 'ip link add zbr0 type bridge && ip link set zbr0 up' || return 1
@@ -82,21 +113,23 @@ lab_up() # N: login, node1 ... nodeN
     for ((i = 1; i <= $1; i++)); do lab_start "node$i" || return 1; done
 }
 
-lab_start() # nodeN: the clocks of nodes are days apart, as those of machines that were started on different days
+# lab_start nodeN: starts a host, also after lab_crash. The clocks of the hosts are days apart, as if they had been
+# started on different days.
+lab_start()
 {
     local i=${1#node}
     rm -f "$ZERO_LAB/$1.ready" "$ZERO_LAB/$1.crashed"
-    nsenter --target "$(<"$ZERO_LAB/switch.pid")" --net ip link delete "$1" 2>/dev/null # of before a crash
+    nsenter --target "$(<"$ZERO_LAB/switch.pid")" --net ip link delete "$1" 2>/dev/null # left by a crash
     lab_hold "$1" --ipc --pid --fork --kill-child --time --monotonic $((100000 * i)) && lab_plug "$1" "$lab_subnet.$((10 + i))"
 }
 
-# Packets vanish from now on, and no connection is reset: as when a cable is drawn.
+# lab_unplug HOST: drops all packets from now on, and resets no connection, like a drawn cable.
 lab_unplug()
 {
     nsenter --target "$(<"$ZERO_LAB/switch.pid")" --net ip link set "$1" nomaster
 }
 
-# As when the power fails.
+# lab_crash HOST: ends a host like a power failure.
 lab_crash()
 {
     touch "$ZERO_LAB/$1.crashed"
@@ -104,6 +137,7 @@ lab_crash()
     kill -KILL "$(<"$ZERO_LAB/$1.pid")"
 }
 
+# Ends all hosts.
 lab_down()
 {
     local file pid
@@ -111,7 +145,7 @@ lab_down()
     for file in "$ZERO_LAB"/*.pid "$ZERO_LAB"/*.holder; do
         [[ -s $file ]] || continue
         pid=$(<"$file")
-        # The first process of a PID namespace takes the others with it; what the other shells wait for is named.
+        # The first process of a PID namespace ends the others with it. Other shells' children are ended here.
         # shellcheck disable=SC2046 # one word a process
         kill -KILL "$pid" $(cat "/proc/$pid/task/$pid/children" 2>/dev/null) 2>/dev/null
     done

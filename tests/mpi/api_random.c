@@ -49,6 +49,7 @@ typedef unsigned statuses_t;
     X(model_add_unit)                                                                                                  \
     X(model_add_tensor)                                                                                                \
     X(model_share_tensor)                                                                                              \
+    X(model_set_unshard_in_backward)                                                                                   \
     X(plan)                                                                                                            \
     X(engine_create)                                                                                                   \
     X(init_parameters)                                                                                                 \
@@ -182,8 +183,9 @@ typedef struct declared {
     int n_units, n_tensors;
     zero_unit_t owner[MAX_TENSORS];
     uint64_t n_elems[MAX_TENSORS];
+    bool in_fp8[MAX_TENSORS];
     bool uses[MAX_UNITS][MAX_UNITS]; /* the second's tensors, all of them: its own, or since it shares one */
-    bool has_unit_name[MAX_UNITS + 2], has_tensor_name[MAX_TENSORS + 2];
+    bool has_unit_name[MAX_UNITS + 2], has_tensor_name[MAX_TENSORS + 2], is_sharded_in_backward[MAX_UNITS];
 } declared_t;
 
 /* What a checkpoint has of the run, beside weights and moments. */
@@ -289,7 +291,8 @@ static void add_tensor(declared_t *d)
                                .init = (zero_init_t)any(3),
                                .init_std = 0.5f,
                                .decay = one_in(2),
-                               .packed = one_in(3)};
+                               .packed = one_in(3),
+                               .fp8 = one_in(3)};
     uint64_t n_elems = 1;
     for (int i = 0; i < desc.n_dims; i++) {
         desc.shape[i] = 1 + any(5);
@@ -297,7 +300,8 @@ static void add_tensor(declared_t *d)
     }
     snprintf(name, sizeof name, "tensor %d", n);
     bool wrong = unit < 0 || unit >= d->n_units || d->has_tensor_name[n] ||
-                 (desc.packed && (d->n_tensors == 0 || d->owner[d->n_tensors - 1] != unit)),
+                 (desc.packed &&
+                  (d->n_tensors == 0 || d->owner[d->n_tensors - 1] != unit || d->in_fp8[d->n_tensors - 1] != desc.fp8)),
          too_large = false;
     if (how <= 5)
         wrong = true;
@@ -326,6 +330,7 @@ static void add_tensor(declared_t *d)
     d->has_tensor_name[n] = true;
     d->owner[tensor] = unit;
     d->n_elems[tensor] = n_elems;
+    d->in_fp8[tensor] = desc.fp8;
     d->n_tensors++;
 }
 
@@ -341,6 +346,18 @@ static void share_tensor(declared_t *d)
     judge(CALL_model_share_tensor, status, expected(wrong, false));
     if (status == ZERO_OK)
         d->uses[unit][d->owner[tensor]] = true;
+}
+
+/* A unit that is sharded in backward has its gradients there and not its parameters. */
+static void set_unshard_in_backward(declared_t *d)
+{
+    zero_unit_t unit = any(MAX_UNITS + 2) - 1;
+    bool is_null = one_in(20), unshard = one_in(2), wrong = is_null || unit < 0 || unit >= d->n_units;
+    note(CALL_model_set_unshard_in_backward, "%d, %d", unit, unshard);
+    zero_status_t status = zero_model_set_unshard_in_backward(is_null ? NULL : d->model, unit, unshard);
+    judge(CALL_model_set_unshard_in_backward, status, expected(wrong, false));
+    if (status == ZERO_OK)
+        d->is_sharded_in_backward[unit] = !unshard;
 }
 
 static void check_declared(const declared_t *d)
@@ -359,13 +376,15 @@ static void declare(declared_t *d)
     *d = (declared_t){0};
     OK(zero_model_create(&d->model));
     while (d->n_units == 0 || d->n_tensors == 0 || !one_in(20)) {
-        int what = any(3);
-        if (what == 0)
+        int what = any(10);
+        if (what < 3)
             add_unit(d);
-        else if (what == 1)
+        else if (what < 6)
             add_tensor(d);
-        else
+        else if (what < 9)
             share_tensor(d);
+        else
+            set_unshard_in_backward(d);
         check_declared(d);
     }
 }
@@ -379,6 +398,7 @@ static zero_config_t any_config(void)
     c.dtype = (zero_dtype_t)any(3);
     c.micro_steps = 1 + any(3);
     c.prefetch = one_in(4) ? 100 : any(4);
+    c.keep = one_in(4) ? ZERO_KEEP_AUTO : any(4);
     c.overlap = one_in(2);
     c.reduce_every_micro_step = one_in(2);
     c.grad_clip = one_in(2) ? 0.0f : 1.0f;
@@ -387,13 +407,14 @@ static zero_config_t any_config(void)
     c.loss_scale_window = 1 + any(3);
     c.staging_bytes = one_in(2) ? 1 : c.staging_bytes;
     c.offload = one_in(4); /* on the CPU it means nothing */
+    c.gather_fp8 = c.dtype == ZERO_BF16 && one_in(2);
     return c;
 }
 
 /* Sets one number out of its range. */
 static void spoil(zero_config_t *c)
 {
-    switch (any(12)) {
+    switch (any(14)) {
     case 0:
         c->stage = 4 - 5 * any(2);
         break;
@@ -426,6 +447,13 @@ static void spoil(zero_config_t *c)
         break;
     case 10:
         c->offload_ram = 0.0f;
+        break;
+    case 11:
+        c->keep = -2 - any(3);
+        break;
+    case 12:
+        c->dtype = ZERO_FP32;
+        c->gather_fp8 = true;
         break;
     default:
         c->loss_scale_window = 0;
@@ -646,7 +674,12 @@ static void check_pointers(const session_t *s)
     const declared_t *d = &s->declared;
     for (int t = -1; t <= d->n_tensors; t++) {
         bool exists = t >= 0 && t < d->n_tensors, in_use = exists && s->acquired && d->uses[unit_now(s)][d->owner[t]];
-        EXPECT((zero_param(s->engine, t) != NULL) == in_use, "parameter of tensor %d", t);
+        bool is_read =
+            in_use && !(is_backward(s) && d->owner[t] == unit_now(s) && d->is_sharded_in_backward[unit_now(s)]);
+        bool is_gathered_in_fp8 = exists && d->in_fp8[t] && s->config.gather_fp8;
+        EXPECT((zero_param(s->engine, t) != NULL) == (is_read && !is_gathered_in_fp8), "parameter of tensor %d", t);
+        EXPECT((zero_param_fp8(s->engine, t).data != NULL) == (is_read && is_gathered_in_fp8),
+               "parameter of tensor %d in fp8", t);
         EXPECT((zero_grad(s->engine, t).data != NULL) == (in_use && is_backward(s)), "gradient of tensor %d", t);
     }
 }

@@ -117,7 +117,7 @@ static void gather_of_shards(void)
         fill(window.local, comm->rank, 0, OFFSET + n);
         all[n_all] = 77;
         EXPECT_OK(comm->ops->fence(comm, ZERO_LANE_STEP, NULL));
-        EXPECT_OK(comm->ops->all_gather(comm, ZERO_LANE_GATHER, &window, OFFSET, 0, all, n, NULL));
+        EXPECT_OK(comm->ops->all_gather(comm, ZERO_LANE_GATHER, &window, zero_comm_all(comm), OFFSET, 0, all, n, NULL));
         for (int rank = 0; rank < comm->size; rank++)
             EXPECT(holds(all + (size_t)rank * n, rank, 0, OFFSET, n));
         EXPECT(all[n_all] == 77);
@@ -142,7 +142,7 @@ static void gather_of_slices(bool in_place)
         unsigned char *dst = in_place ? full : other;
         dst[n_all] = 77;
         EXPECT_OK(comm->ops->fence(comm, ZERO_LANE_STEP, NULL));
-        EXPECT_OK(comm->ops->all_gather(comm, ZERO_LANE_GATHER, &window, OFFSET, n, dst, n, NULL));
+        EXPECT_OK(comm->ops->all_gather(comm, ZERO_LANE_GATHER, &window, zero_comm_all(comm), OFFSET, n, dst, n, NULL));
         for (int rank = 0; rank < comm->size; rank++)
             EXPECT(holds(dst + (size_t)rank * n, rank, 1, (size_t)rank * n, n));
         EXPECT(dst[n_all] == 77);
@@ -174,8 +174,8 @@ static void exchange_brings_my_slice_of_every_rank(void)
         fill(window.local, comm->rank, 2, OFFSET + n_all);
         EXPECT_OK(comm->ops->fence(comm, ZERO_LANE_STEP, NULL));
         for (size_t first = 0; first <= n / 3; first += n / 3 + (n < 3)) {
-            EXPECT_OK(comm->ops->all_to_all(comm, ZERO_LANE_REDUCE, &window, OFFSET + first, n, n - first, staging,
-                                            slices, NULL));
+            EXPECT_OK(comm->ops->all_to_all(comm, ZERO_LANE_REDUCE, &window, comm->size, OFFSET + first, n, n - first,
+                                            staging, slices, NULL));
             for (int rank = 0; rank < comm->size; rank++)
                 EXPECT(holds(slices[rank], rank, 2, OFFSET + (size_t)comm->rank * n + first, n - first));
         }
@@ -184,6 +184,65 @@ static void exchange_brings_my_slice_of_every_rank(void)
         free(staging);
     }
     free(slices);
+}
+
+static zero_status_t wait_for_copies(zero_device_t *device, zero_stream_t stream);
+
+/* A gather among one rank is a copy in the stream, which through host memory is late (copy_late). */
+static void settle(void)
+{
+    EXPECT_OK(wait_for_copies(NULL, NULL));
+}
+
+/* As many as `group` consecutive ranks gather among themselves, and those at the same place of every group. */
+static void gather_in_groups_of(int group, const zero_window_t *window, size_t n, unsigned char *all)
+{
+    const int n_groups = comm->size / group, rank = comm->rank;
+    const zero_ranks_t near = {.first = rank - rank % group, .stride = 1, .n = group};
+    const zero_ranks_t far = {.first = rank % group, .stride = group, .n = n_groups};
+    unsigned char *full = (unsigned char *)window->local + OFFSET;
+    EXPECT_OK(comm->ops->all_gather(comm, ZERO_LANE_GATHER, window, near, OFFSET, 0, all, n, NULL));
+    settle();
+    for (int i = 0; i < group; i++)
+        EXPECT(holds(all + (size_t)i * n, near.first + i, 3, OFFSET, n));
+    EXPECT_OK(comm->ops->all_gather(comm, ZERO_LANE_GATHER, window, far, OFFSET, n, all, n, NULL));
+    settle();
+    for (int i = 0; i < n_groups; i++)
+        EXPECT(holds(all + (size_t)i * n, rank % group + i * group, 3, OFFSET + (size_t)i * n, n));
+    EXPECT_OK(comm->ops->fence(comm, ZERO_LANE_STEP, NULL)); /* all have read, before slices are overwritten in place */
+    EXPECT_OK(comm->ops->all_gather(comm, ZERO_LANE_GATHER, window, far, OFFSET, n, full, n, NULL));
+    for (int i = 0; i < n_groups; i++)
+        EXPECT(holds(full + (size_t)i * n, rank % group + i * group, 3, OFFSET + (size_t)i * n, n));
+}
+
+static void exchange_in_groups_of(int group, const zero_window_t *window, size_t n, void *staging, const void **slices)
+{
+    const int me = comm->rank % group * (comm->size / group) + comm->rank / group;
+    EXPECT_OK(comm->ops->all_to_all(comm, ZERO_LANE_REDUCE, window, group, OFFSET, n, n, staging, slices, NULL));
+    for (int rank = 0; rank < comm->size; rank++)
+        EXPECT(holds(slices[rank], rank, 3, OFFSET + (size_t)me * n, n));
+}
+
+static void groups_gather_among_themselves(void)
+{
+    const size_t n = 3001, n_all = n * (size_t)comm->size;
+    unsigned char *all = allocate(n_all), *staging = allocate(n_all);
+    const void **slices = allocate((size_t)comm->size * sizeof *slices);
+    zero_window_t window;
+    EXPECT_OK(comm->ops->window_create(comm, OFFSET + n_all, &window));
+    for (int group = 1; group <= comm->size; group++) {
+        if (comm->size % group != 0)
+            continue;
+        fill(window.local, comm->rank, 3, OFFSET + n_all);
+        EXPECT_OK(comm->ops->fence(comm, ZERO_LANE_STEP, NULL));
+        exchange_in_groups_of(group, &window, n, staging, slices);
+        gather_in_groups_of(group, &window, n, all);
+        EXPECT_OK(comm->ops->fence(comm, ZERO_LANE_STEP, NULL));
+    }
+    comm->ops->window_destroy(comm, &window);
+    free(slices);
+    free(staging);
+    free(all);
 }
 
 /* Ranks of random speed write, fence, read, fence, and write again at once: no round reads another's bytes. */
@@ -202,8 +261,8 @@ static void rounds_do_not_mix(void)
         EXPECT_OK(comm->ops->fence(comm, ZERO_LANE_STEP, NULL));
         if (support_random(&random) % 4 == 0)
             pause_s(0.002 * support_uniform(&random));
-        EXPECT_OK(comm->ops->all_gather(comm, ZERO_LANE_GATHER, &window, 0, 0, all, n, NULL));
-        EXPECT_OK(comm->ops->all_to_all(comm, ZERO_LANE_REDUCE, &window, 0, n, n, staging, slices, NULL));
+        EXPECT_OK(comm->ops->all_gather(comm, ZERO_LANE_GATHER, &window, zero_comm_all(comm), 0, 0, all, n, NULL));
+        EXPECT_OK(comm->ops->all_to_all(comm, ZERO_LANE_REDUCE, &window, comm->size, 0, n, n, staging, slices, NULL));
         for (int rank = 0; rank < comm->size; rank++) {
             EXPECT(holds(all + (size_t)rank * n, rank, round, 0, n));
             EXPECT(holds(slices[rank], rank, round, (size_t)comm->rank * n, n));
@@ -216,7 +275,7 @@ static void rounds_do_not_mix(void)
     free(all);
 }
 
-/* One rank has no memory left (its file size limit stands in for that): all ranks fail alike, and continue without that
+/* One rank has no memory left (emulated by a file size limit): all ranks fail alike, and continue without that
  * window. */
 static void window_that_one_rank_cannot_have(void)
 {
@@ -499,8 +558,8 @@ static _Noreturn void wait_in_a_gather(void)
 {
     void *all = allocate(window_of_chunks.n_bytes * (size_t)comm->size);
     const double start_s = now_s();
-    zero_status_t status =
-        comm->ops->all_gather(comm, ZERO_LANE_GATHER, &window_of_chunks, 0, 0, all, window_of_chunks.n_bytes, NULL);
+    zero_status_t status = comm->ops->all_gather(comm, ZERO_LANE_GATHER, &window_of_chunks, zero_comm_all(comm), 0, 0,
+                                                 all, window_of_chunks.n_bytes, NULL);
     EXPECT(comm->failed);
     comm->ops->window_destroy(comm, &window_of_chunks);
     report_failure(status, start_s);
@@ -549,7 +608,8 @@ static double gathered_bytes_per_second(size_t n_bytes, int n_rounds)
         if (round == 0)
             start_s = now_s();
         EXPECT_OK(comm->ops->fence(comm, ZERO_LANE_STEP, NULL));
-        EXPECT_OK(comm->ops->all_gather(comm, ZERO_LANE_GATHER, &window, 0, n_bytes, window.local, n_bytes, NULL));
+        EXPECT_OK(comm->ops->all_gather(comm, ZERO_LANE_GATHER, &window, zero_comm_all(comm), 0, n_bytes, window.local,
+                                        n_bytes, NULL));
         EXPECT_OK(comm->ops->fence(comm, ZERO_LANE_STEP, NULL));
     }
     const double seconds = now_s() - start_s;
@@ -584,6 +644,7 @@ static const struct {
     CASE(gather_of_slices_in_place, true),
     CASE(gather_of_slices_elsewhere, true),
     CASE(exchange_brings_my_slice_of_every_rank, true),
+    CASE(groups_gather_among_themselves, true),
     CASE(rounds_do_not_mix, true),
     CASE(host_gather_in_rank_order, true),
     CASE(broadcast_from_every_root, true),
@@ -701,7 +762,7 @@ int main(int argc, char **argv)
     MPI_Initialized(&initialized);
     MPI_Finalized(&finalized);
     EXPECT(initialized == (getenv("OMPI_COMM_WORLD_RANK") != NULL)); /* set by mpirun */
-    EXPECT(finalized == (initialized && !fallback));                 /* whoever starts MPI ends it: here it was us */
+    EXPECT(finalized == (initialized && !fallback)); /* the one who starts MPI ends it: here the library */
     if (finalized)
         EXPECT(zero_comm_create(ZERO_COMM_AUTO, &comm) == ZERO_ERROR_UNSUPPORTED && comm == NULL);
     if (fallback)

@@ -5,10 +5,12 @@
  *               comm=auto|mpi nccl=0|1 (nccl_reduction) device=cpu|cuda|cuda-shared rows=101 (of the largest tensor)
  *               staging=0 (staging_bytes; 0: its default) offload=0 (percent of the state) update=auto|device|host
  *               fill=0|1 (weights and moments come from zero_set_state, and differ between ranks)
+ *               fp8=none|bf16|fp8 (tables and weights are declared with fp8, and gathered so) traffic=0|1
  *         Trains and prints, from rank 0, a line per step: loss, grad norm (%.9g) and a hash of every full parameter as
  *         an eval pass sees it. Checks on every rank: parameters are equal on all ranks; weights agree with an fp64
  * AdamW on the exact global gradient; held memory equals the plan; no allocation after step 2; notices are the largest
- *         of all ranks'.
+ *         of all ranks'. With fp8 the hash is that of the bytes and scales: those that were gathered, or those that
+ *         tests/support/fp8_reference.h makes of the bf16 parameters. traffic: also prints the bytes gathered.
  *     engine_cases mismatch
  *         Rank 1 declares another shape: MISMATCH on all ranks.
  *     engine_cases odd_setting
@@ -37,6 +39,7 @@
 
 #include "tests/support/allocations.h"
 #include "tests/support/elements.h"
+#include "tests/support/fp8_reference.h"
 #include "tests/mpi/expect.h"
 #include "tests/mpi/notices.h"
 #include "tests/mpi/settings.h"
@@ -49,7 +52,8 @@
 #define SEQ_STEPS 32
 
 typedef struct settings {
-    int stage, prefetch, micro_steps, every, steps, nan_at, poison, nccl, rows, staging, offload, fill;
+    int stage, prefetch, micro_steps, every, steps, nan_at, poison, nccl, rows, staging, offload, fill, traffic, group;
+    enum { NO_FP8, FP8_AS_BF16, FP8 } fp8;
     zero_offload_update_t update;
     zero_dtype_t dtype;
     zero_comm_kind_t kind;
@@ -62,15 +66,20 @@ typedef struct toy {
     zero_unit_t owner[N_TENSORS];
     uint64_t n_elems[N_TENSORS];
     bool decay[N_TENSORS];
+    uint64_t n_fp8_elems[N_TENSORS]; /* of the matrix in fp8 that begins with it: packed tensors are one */
     int n_tensors;
     zero_tensor_t shared; /* of the first unit, used by the last too */
 } toy_t;
 
 /* ---- the toy: odd sizes, one-element tensors, three twins, a shared table ---- */
 
-static void add(toy_t *toy, zero_unit_t unit, const char *name, int64_t rows, int64_t columns, bool decay)
+typedef enum kind { PLAIN, IN_FP8, IN_FP8_PACKED } kind_t;
+
+static void add(toy_t *toy, zero_unit_t unit, const char *name, int64_t rows, int64_t columns, bool decay, kind_t kind)
 {
     zero_tensor_desc_t desc = {.name = name,
+                               .fp8 = kind != PLAIN,
+                               .packed = kind == IN_FP8_PACKED,
                                .n_dims = 2,
                                .shape = {rows, columns},
                                .init = decay ? ZERO_INIT_NORMAL : ZERO_INIT_ONES,
@@ -81,32 +90,44 @@ static void add(toy_t *toy, zero_unit_t unit, const char *name, int64_t rows, in
     toy->owner[t] = unit;
     toy->n_elems[t] = (uint64_t)(rows * columns);
     toy->decay[t] = decay;
+    if (kind != PLAIN)
+        toy->n_fp8_elems[kind == IN_FP8 ? t : t - 1] += toy->n_elems[t];
 }
 
-static toy_t toy_create(int64_t width, int64_t rows)
+/* has_fp8: the table is declared with fp8, and a block's weight with another packed behind it, between tensors that are
+ * not. */
+static toy_t toy_create_of(int64_t width, int64_t rows, bool has_fp8)
 {
     toy_t toy = {0};
     zero_unit_t unit;
     OK(zero_model_create(&toy.model));
     OK(zero_model_add_unit(toy.model, "embed", &unit));
-    add(&toy, unit, "table", rows, width, true);
-    add(&toy, unit, "positions", 3, width, true);
+    add(&toy, unit, "table", rows, width, true, has_fp8 ? IN_FP8 : PLAIN);
+    add(&toy, unit, "positions", 3, width, true, PLAIN);
     toy.shared = toy.tensors[0];
     for (int b = 0; b < 3; b++) {
         char name[32];
         snprintf(name, sizeof name, "block %d", b);
         OK(zero_model_add_unit(toy.model, name, &unit));
         snprintf(name, sizeof name, "weight %d", b);
-        add(&toy, unit, name, width, 67, true);
+        add(&toy, unit, name, width, 67, true, has_fp8 ? IN_FP8 : PLAIN);
+        snprintf(name, sizeof name, "packed %d", b);
+        if (has_fp8)
+            add(&toy, unit, name, 5, 67, true, IN_FP8_PACKED);
         snprintf(name, sizeof name, "bias %d", b);
-        add(&toy, unit, name, 67, 1, false);
+        add(&toy, unit, name, 67, 1, false, PLAIN);
         snprintf(name, sizeof name, "scalar %d", b);
-        add(&toy, unit, name, 1, 1, false);
+        add(&toy, unit, name, 1, 1, false, PLAIN);
     }
     OK(zero_model_add_unit(toy.model, "head", &unit));
-    add(&toy, unit, "norm", width, 1, false);
+    add(&toy, unit, "norm", width, 1, false, PLAIN);
     OK(zero_model_share_tensor(toy.model, unit, toy.shared));
     return toy;
+}
+
+static toy_t toy_create(int64_t width, int64_t rows)
+{
+    return toy_create_of(width, rows, false);
 }
 
 /* Returns rank r's gradient of element e in one use of tensor t: a multiple of 1/64 with few bits, exact in bf16, so
@@ -278,27 +299,80 @@ static void upload(zero_device_t *device, void *data, size_t n_bytes)
     OK(zero_device_synchronize(device));
 }
 
+static uint64_t fold(uint64_t hash, const void *data, size_t n_bytes)
+{
+    for (size_t i = 0; i < n_bytes; i++)
+        hash = (hash ^ ((const unsigned char *)data)[i]) * UINT64_C(1099511628211);
+    return hash;
+}
+
+/* Casts the n_elems bf16 numbers in host_buffer to bytes, in place. */
+static zero_fp8_scales_t cast_in_buffer(uint64_t n_elems)
+{
+    double absmax = 0.0;
+    for (uint64_t e = 0; e < n_elems; e++)
+        absmax = fmax(absmax, fabs((double)element_load(host_buffer, ZERO_BF16, e)));
+    double scale = fp8_scale(absmax);
+    for (uint64_t e = 0; e < n_elems; e++)
+        host_buffer[e] = fp8_byte((double)element_load(host_buffer, ZERO_BF16, e) * scale);
+    return (zero_fp8_scales_t){
+        .scale = (float)scale, .inverse = (float)(1.0 / scale), .absmax = zero_bits_of_float((float)absmax)};
+}
+
+/* Folds bytes and scales of the matrix in fp8 that begins with tensor t: as gathered, or made of what was. */
+static uint64_t fold_fp8(uint64_t hash, zero_engine_t *engine, zero_device_t *device, const toy_t *toy, int t,
+                         bool is_gathered)
+{
+    uint64_t n = toy->n_fp8_elems[t];
+    zero_fp8_param_t param = zero_param_fp8(engine, toy->tensors[t]);
+    zero_fp8_scales_t scales;
+    CHECK((param.data != NULL) == is_gathered && (param.scales != NULL) == is_gathered, "fp8 of tensor %d", t);
+    if (is_gathered) {
+        zero_fp8_param_t packed = zero_param_fp8(engine, toy->tensors[n > toy->n_elems[t] ? t + 1 : t]);
+        CHECK(packed.scales == param.scales && (uintptr_t)param.data % 128 == 0, "a matrix has one scale");
+        CHECK(n == toy->n_elems[t] || packed.data == param.data + toy->n_elems[t], "what is packed is one matrix");
+        download(device, param.scales, sizeof scales);
+        memcpy(&scales, host_buffer, sizeof scales);
+        download(device, param.data, n);
+    } else {
+        download(device, zero_param(engine, toy->tensors[t]), n * sizeof(uint16_t));
+        scales = cast_in_buffer(n);
+    }
+    return fold(fold(hash, &scales, sizeof scales), host_buffer, n);
+}
+
 /* Runs an eval pass that hashes every full parameter (FNV-1a). The hash must be equal on all ranks. */
-static uint64_t hash_params(zero_engine_t *engine, zero_device_t *device, const toy_t *toy, zero_dtype_t dtype)
+static uint64_t hash_params_of(zero_engine_t *engine, zero_device_t *device, const toy_t *toy, zero_dtype_t dtype,
+                               bool gathers_fp8)
 {
     uint64_t hash = UINT64_C(1469598103934665603);
     OK(zero_begin(engine, ZERO_PASS_EVAL, NULL));
     for (zero_unit_t u = 0; u < N_UNITS; u++) {
         OK(zero_acquire(engine, u, NULL));
         for (int t = 0; t < toy->n_tensors; t++) {
-            if (toy->owner[t] != u)
+            if (toy->owner[t] != u || (t > 0 && toy->n_fp8_elems[t - 1] > toy->n_elems[t - 1]))
                 continue;
+            if (toy->n_fp8_elems[t] > 0) {
+                hash = fold_fp8(hash, engine, device, toy, t, gathers_fp8);
+                continue;
+            }
             size_t n_bytes = toy->n_elems[t] * zero_dtype_size(dtype);
             const void *param = zero_param(engine, toy->tensors[t]);
-            CHECK(param, "tensor %d is not resident", t);
+            CHECK(param && (uintptr_t)param % 128 == 0, "tensor %d is not resident", t);
+            CHECK(!zero_param_fp8(engine, toy->tensors[t]).data, "tensor %d in fp8", t);
             download(device, param, n_bytes);
-            for (size_t i = 0; i < n_bytes; i++)
-                hash = (hash ^ host_buffer[i]) * UINT64_C(1099511628211);
+            hash = fold(hash, host_buffer, n_bytes);
         }
-        CHECK(u != N_UNITS - 1 || zero_param(engine, toy->shared), "the shared table is not resident in the head");
+        CHECK(u != N_UNITS - 1 || zero_param_fp8(engine, toy->shared).data || zero_param(engine, toy->shared),
+              "the shared table is not resident in the head");
         OK(zero_release(engine, u, NULL));
     }
     return hash;
+}
+
+static uint64_t hash_params(zero_engine_t *engine, zero_device_t *device, const toy_t *toy, zero_dtype_t dtype)
+{
+    return hash_params_of(engine, device, toy, dtype, false);
 }
 
 /* Writes a unit's gradients. With `poison` it first writes NaN wherever it may overwrite, which shows a wrong address
@@ -371,6 +445,8 @@ static zero_config_t make_config(const settings_t *s)
     config.micro_steps = s->micro_steps;
     config.reduce_every_micro_step = s->every;
     config.nccl_reduction = s->nccl;
+    config.shard_group = s->group;
+    config.gather_fp8 = s->fp8 == FP8;
     config.offload = s->offload > 0;
     config.offload_ratio = (float)s->offload / 100.0f;
     config.offload_update = s->update;
@@ -406,7 +482,7 @@ static void check_held(const training_t *t)
 static void open_training(training_t *t, const settings_t *s)
 {
     void *block;
-    *t = (training_t){.s = s, .config = make_config(s), .toy = toy_create(37, s->rows)};
+    *t = (training_t){.s = s, .config = make_config(s), .toy = toy_create_of(37, s->rows, s->fp8 != NO_FP8)};
     OK(zero_comm_create(s->kind, &t->comm));
     allocations_leave_out_other_threads();
     t->rank = zero_comm_rank(t->comm);
@@ -427,7 +503,7 @@ static void open_training(training_t *t, const settings_t *s)
         make_up_state(t->engine, t->rank, true);
     }
     visit_all(t->engine, t->comm, &t->toy, &t->ref, true);
-    t->hash = hash_params(t->engine, t->device, &t->toy, s->dtype);
+    t->hash = hash_params_of(t->engine, t->device, &t->toy, s->dtype, s->fp8 == FP8);
     check_same_on_all_ranks(t->comm, t->hash);
 }
 
@@ -467,7 +543,7 @@ static zero_step_result_t make_step(training_t *t, int64_t step)
 static void check_step(training_t *t, int64_t step, const zero_step_result_t *result)
 {
     const int n = t->n_ranks;
-    uint64_t hash = hash_params(t->engine, t->device, &t->toy, t->s->dtype);
+    uint64_t hash = hash_params_of(t->engine, t->device, &t->toy, t->s->dtype, t->s->fp8 == FP8);
     check_same_on_all_ranks(t->comm, hash);
     CHECK(result->step == (uint64_t)step, "step %llu", (unsigned long long)result->step);
     CHECK((double)result->loss == 0.125 * (double)step * n * (n + 1) / 2, "loss %g", (double)result->loss);
@@ -476,7 +552,7 @@ static void check_step(training_t *t, int64_t step, const zero_step_result_t *re
         CHECK(result->skipped && hash == t->hash, "a step with NaN was not skipped");
     } else {
         double norm = reference_step(&t->ref, &t->toy, n, t->s, &t->config, step, (double)0.01f);
-        /* Sums of exact gradients are exact; squares and their sum are rounded: n_partials * 2^-24 at most. */
+        /* Sums of exact gradients are exact; squares and their cells are rounded: 8 * 2^-24 at most. */
         CHECK(!result->skipped && fabs((double)result->grad_norm - norm) <= 1e-6 * norm, "norm %.9g, not %.9g",
               (double)result->grad_norm, norm);
         CHECK(hash != t->hash, "the weights did not change");
@@ -485,6 +561,19 @@ static void check_step(training_t *t, int64_t step, const zero_step_result_t *re
         CHECK(worst < 1e-6 * (double)step, "weights are off by %g", worst);
     }
     t->hash = hash;
+}
+
+/* Once after each time that weights have changed, every unit's parts cross between groups; gathers do not: a group of
+ * one rank gathers nothing from another. */
+static void check_traffic(const training_t *t)
+{
+    const zero_stats_t stats = zero_engine_stats(t->engine);
+    const bool has_groups = t->s->stage == 3 && t->s->group > 0 && t->s->group < t->n_ranks;
+    const uint64_t n_changes = (uint64_t)t->s->steps + 1;
+    CHECK(t->s->fill || stats.n_part_gathers == (has_groups ? N_UNITS * n_changes : 0), "%llu gathers of parts",
+          (unsigned long long)stats.n_part_gathers);
+    CHECK((stats.gathered_bytes == 0) == (t->n_ranks == 1 || (has_groups && t->s->group == 1)), "%llu bytes gathered",
+          (unsigned long long)stats.gathered_bytes);
 }
 
 static int train(const settings_t *s)
@@ -499,6 +588,9 @@ static int train(const settings_t *s)
             printf("%lld %.9g %.9g %d %016llx\n", (long long)step, (double)result.loss, (double)result.grad_norm,
                    result.skipped, (unsigned long long)t.hash);
     }
+    check_traffic(&t);
+    if (s->traffic && t.rank == 0)
+        printf("gathered %llu\n", (unsigned long long)zero_engine_stats(t.engine).gathered_bytes);
     close_training(&t);
     return 0;
 }
@@ -689,6 +781,9 @@ static const setting_row_t setting_rows[] = {{"stage", offsetof(settings_t, stag
                                              {"staging", offsetof(settings_t, staging), NULL},
                                              {"offload", offsetof(settings_t, offload), NULL},
                                              {"fill", offsetof(settings_t, fill), NULL},
+                                             {"group", offsetof(settings_t, group), NULL},
+                                             {"traffic", offsetof(settings_t, traffic), NULL},
+                                             {"fp8", offsetof(settings_t, fp8), "none bf16 fp8"},
                                              {"update", offsetof(settings_t, update), "auto device host"},
                                              {"dtype", offsetof(settings_t, dtype), SETTING_DTYPES},
                                              {"device", offsetof(settings_t, device), "auto cpu cuda cuda-shared"},

@@ -4,6 +4,7 @@
  *
  * Makes the runs between the slashes one after the other. Keys and their defaults:
  *
+ *     fp8=none (bf16: matrices are used in fp8, cast by tests/support/fp8_reference.h; fp8: they are gathered so)
  *     device=async (or cpu) stage=3 dtype=bf16 (fp32, fp16) prefetch=1 micro_steps=1 every=0 steps=12 overlap=1
  *     offload=0 (percent of the state; -1: auto) update=auto (or device, host) threads=0 (of the host's update)
  *     buffer=4096 (offload_buffer_bytes; 0: its default) pins=1 (memory can be pinned)
@@ -15,8 +16,10 @@
  * delay_us=300 slow_gathers=0 (times as late as other work) fault=0 (async_fault_t) trace=0 blocks=5 (units between the
  * embedding and the head) calls=0 (1: also prints the last step's driver calls) check=0 (config.check) late=1 (0: each
  * step is waited for before the next begins) idle_ms=0 (for which the host leaves the device idle after an evaluation,
- * which must not count as a wait) loses=0 (1: at the end a peer seems lost, with work under way) load= (a directory of
- * checkpoints, from whose latest the run continues) save= (one to write to after the steps)
+ * which must not count as a wait) keep=0 (config.keep) lookup=0 (1: the first unit's backward reads no parameters)
+ * unshard=1 (0: and says so: zero_model_set_unshard_in_backward) gathers=0 (how many the first pass makes; 0: any)
+ * loses=0 (1: at the end a peer seems lost, with work under way) load= (a directory of checkpoints, from whose latest
+ * the run continues) save= (one to write to after the steps)
  *
  * Trains a toy whose forward reads every parameter and whose backward reads them again and writes every gradient, all
  * queued in a compute stream, with two steps under way at a time by default. Each compute item takes a while between
@@ -35,6 +38,7 @@
 #include "comm/comm.h"
 #include "tests/support/async_device.h"
 #include "tests/support/elements.h"
+#include "tests/support/fp8_reference.h"
 #include "tests/mpi/expect.h"
 #include "tests/mpi/notices.h"
 #include "tests/mpi/settings.h"
@@ -48,9 +52,10 @@
 typedef struct settings {
     int stage, prefetch, micro_steps, every, steps, overlap, nan_at, seed, delay_us, fault, trace, is_async, offload,
         nccl, threads, pins, available, update, buffer, activations, spans, asks, slow_gathers;
-    int rows, untied, staging, blocks, calls, idle_ms, late, loses, check;
+    int rows, untied, staging, blocks, calls, idle_ms, late, loses, check, group, keep, lookup, unshard, gathers;
     const char *load, *save;
     zero_dtype_t dtype;
+    enum { NO_FP8, FP8_AS_BF16, FP8 } fp8;
 } settings_t;
 
 typedef struct toy {
@@ -59,6 +64,8 @@ typedef struct toy {
     zero_tensor_t of_unit[MAX_UNITS][MAX_USES];
     int n_of_unit[MAX_UNITS];
     uint64_t n_elems[MAX_UNITS * MAX_USES];
+    bool in_fp8[MAX_UNITS * MAX_USES];
+    bool has_fp8; /* its matrices */
 } toy_t;
 
 static void add(toy_t *toy, zero_unit_t unit, int64_t rows, int64_t columns)
@@ -69,16 +76,20 @@ static void add(toy_t *toy, zero_unit_t unit, int64_t rows, int64_t columns)
     snprintf(name, sizeof name, "%d.%d", unit, at);
     zero_tensor_desc_t desc = {
         .name = name, .n_dims = 2, .shape = {rows, columns}, .init = ZERO_INIT_NORMAL, .init_std = 0.5f, .decay = true};
+    desc.fp8 = toy->has_fp8 && columns == WIDTH;
     OK(zero_model_add_tensor(toy->model, unit, &desc, &tensor));
     toy->of_unit[unit][at] = tensor;
+    toy->in_fp8[tensor] = desc.fp8;
     toy->n_elems[tensor] = (uint64_t)(rows * columns);
 }
 
 /* An embedding, twins, and a head that uses the embedding's table or, untied, has one of its own, and a norm before it,
  * as a Llama's. */
-static toy_t toy_create(int n_blocks, int rows, bool untied)
+static toy_t toy_create(const settings_t *s)
 {
-    toy_t toy = {.n_units = n_blocks + 2};
+    const int n_blocks = s->blocks, rows = s->rows;
+    const bool untied = s->untied;
+    toy_t toy = {.n_units = n_blocks + 2, .has_fp8 = s->fp8 != NO_FP8};
     CHECK(n_blocks >= 0 && n_blocks <= MAX_BLOCKS, "%d blocks", n_blocks);
     OK(zero_model_create(&toy.model));
     for (zero_unit_t u = 0; u < toy.n_units; u++) {
@@ -93,6 +104,7 @@ static toy_t toy_create(int n_blocks, int rows, bool untied)
         if (u > 0 && !is_head)
             add(&toy, unit, 1, 7);
     }
+    OK(zero_model_set_unshard_in_backward(toy.model, 0, s->unshard));
     if (untied)
         return toy;
     zero_unit_t head = toy.n_units - 1;
@@ -105,6 +117,8 @@ static toy_t toy_create(int n_blocks, int rows, bool untied)
 
 typedef struct use {
     const void *param;
+    zero_fp8_param_t fp8; /* of a matrix that was gathered in fp8 */
+    double scale;         /* of one that is cast here; 0: it is used as it is */
     zero_grad_t grad;
     uint64_t n_elems;
 } use_t;
@@ -124,12 +138,44 @@ typedef struct compute {
     int kept_key;
 } compute_t;
 
+/* A unit's backward may not read its parameters. */
+static bool is_read(const use_t *use)
+{
+    return use->param || use->fp8.data;
+}
+
+/* Of a matrix in fp8. */
+static uint8_t byte_of(const use_t *use, uint64_t e)
+{
+    return use->fp8.data ? use->fp8.data[e] : fp8_byte((double)element_load(use->param, ZERO_BF16, e) * use->scale);
+}
+
+static float value_of(const compute_t *c, const use_t *use, uint64_t e)
+{
+    if (use->fp8.data)
+        return (float)fp8_value(byte_of(use, e)) * use->fp8.scales->inverse;
+    if (use->scale > 0.0)
+        return (float)(fp8_value(byte_of(use, e)) / use->scale);
+    return element_load(use->param, c->dtype, e);
+}
+
+static void find_scales(compute_t *c)
+{
+    for (int i = 0; i < c->n_uses; i++) {
+        use_t *use = &c->uses[i];
+        double absmax = 0.0;
+        for (uint64_t e = 0; e < use->n_elems && use->scale > 0.0; e++)
+            absmax = fmax(absmax, fabs((double)element_load(use->param, ZERO_BF16, e)));
+        use->scale = use->scale > 0.0 ? fp8_scale(absmax) : 0.0;
+    }
+}
+
 static double checksum(const compute_t *c)
 {
     double sum = 0.0;
     for (int i = 0; i < c->n_uses; i++)
-        for (uint64_t e = 0; e < c->uses[i].n_elems; e++)
-            sum += (double)element_load(c->uses[i].param, c->dtype, e) * (double)(e % 13 + 1);
+        for (uint64_t e = 0; e < c->uses[i].n_elems && is_read(&c->uses[i]); e++)
+            sum += (double)value_of(c, &c->uses[i], e) * (double)(e % 13 + 1);
     return sum;
 }
 
@@ -138,7 +184,7 @@ static void write_grads(const compute_t *c)
     for (int i = 0; i < c->n_uses; i++) {
         const use_t *use = &c->uses[i];
         for (uint64_t e = 0; e < use->n_elems; e++) {
-            float value = 0.25f * element_load(use->param, c->dtype, e) +
+            float value = (is_read(use) ? 0.25f * value_of(c, use, e) : 0.0f) +
                           (float)((int)((e * 37 + (uint64_t)c->rank * 11 + (uint64_t)c->step * 5) % 31) - 15) / 64.0f;
             value *= c->loss_scale[0];
             element_store(use->grad.data, use->grad.dtype, e,
@@ -167,9 +213,18 @@ static void check_kept(const compute_t *c)
         CHECK(c->kept[i] == kept_byte(c, i), "byte %zu of what was kept for backward has changed", i);
 }
 
+static void hash_use(const compute_t *c, const use_t *use)
+{
+    bool is_fp8 = use->fp8.data || use->scale > 0.0;
+    for (uint64_t b = 0; b < use->n_elems * (is_fp8 ? 1 : zero_dtype_size(c->dtype)); b++)
+        *c->hash =
+            (*c->hash ^ (is_fp8 ? byte_of(use, b) : ((const unsigned char *)use->param)[b])) * UINT64_C(1099511628211);
+}
+
 static void compute(void *args)
 {
     compute_t *c = args;
+    find_scales(c);
     double first = checksum(c);
     if (c->is_backward)
         check_kept(c);
@@ -185,8 +240,7 @@ static void compute(void *args)
     CHECK(memcmp(&first, &last, sizeof first) == 0, "parameters changed while they were in use: %g, %g", first, last);
     if (c->hash)
         for (int i = 0; i < c->n_uses; i++)
-            for (uint64_t b = 0; b < c->uses[i].n_elems * zero_dtype_size(c->dtype); b++)
-                *c->hash = (*c->hash ^ ((const unsigned char *)c->uses[i].param)[b]) * UINT64_C(1099511628211);
+            hash_use(c, &c->uses[i]);
     else if (!c->is_backward)
         *c->loss += first * 1e-3 / (double)(c->rank + 1);
     if (c->is_backward)
@@ -215,7 +269,8 @@ typedef struct run {
     double ended_ms[ZERO_N_WORKS], waited_ms; /* the last span's end; waits of steps whose results are still to come */
     double least_exposed_ms;                  /* of the steps behind a pause */
     zero_unit_t computed;                     /* last */
-    uint64_t n_acquired;                      /* flats, so far */
+    uint64_t n_acquired;                      /* flats' parameters, so far */
+    int n_passes;                             /* so far */
 } run_t;
 
 static bool sends_messages(const run_t *run)
@@ -250,42 +305,55 @@ static void use_unit(run_t *run, zero_unit_t unit, int64_t step, int micro_step,
                    .kept_key = (int)step * 64 + micro_step * 8 + unit};
     c.pause_us = run->s->is_async ? (unsigned)(support_uniform(&run->seed) * run->s->delay_us) : 0;
     c.makes_nan = is_backward && step == run->s->nan_at && micro_step == 0 && unit == 3 && c.rank == 0;
+    bool is_lookup = is_backward && unit == 0;
     for (int i = 0; i < c.n_uses; i++) {
         zero_tensor_t tensor = toy->of_unit[unit][i];
-        c.uses[i] = (use_t){.param = zero_param(run->engine, tensor), .n_elems = toy->n_elems[tensor]};
+        bool is_gathered = toy->in_fp8[tensor] && run->s->fp8 == FP8;
+        use_t use = {.fp8 = zero_param_fp8(run->engine, tensor),
+                     .param = is_gathered ? NULL : zero_param(run->engine, tensor),
+                     .n_elems = toy->n_elems[tensor]};
+        CHECK(is_read(&use) == (run->s->unshard || !is_lookup), "tensor %d is at %p", tensor, use.param);
+        if (is_lookup && run->s->lookup)
+            use = (use_t){.n_elems = use.n_elems};
+        use.scale = toy->in_fp8[tensor] && use.param ? 1.0 : 0.0;
         if (is_backward)
-            c.uses[i].grad = zero_grad(run->engine, tensor);
-        CHECK(c.uses[i].param && (!is_backward || c.uses[i].grad.data), "tensor %d is not there", tensor);
+            use.grad = zero_grad(run->engine, tensor);
+        CHECK(!is_backward || use.grad.data, "tensor %d has no gradient", tensor);
+        c.uses[i] = use;
     }
     queue(run, compute, &c, sizeof c);
 }
 
 /* Of what stage 3 acquired each flat was gathered for it, or was there still. */
-static void check_stats(const run_t *run)
+static void check_stats(run_t *run)
 {
     zero_stats_t stats = zero_engine_stats(run->engine);
     if (run->s->stage == 3 && zero_comm_size(run->comm) > 1)
         CHECK(stats.n_gathers + stats.n_gathers_avoided == run->n_acquired, "%llu gathers, %llu avoided, %llu acquired",
               (unsigned long long)stats.n_gathers, (unsigned long long)stats.n_gathers_avoided,
               (unsigned long long)run->n_acquired);
+    if (run->n_passes++ == 0 && run->s->gathers > 0)
+        CHECK(stats.n_gathers == (uint64_t)run->s->gathers, "%llu gathers", (unsigned long long)stats.n_gathers);
 }
 
-static void acquire(run_t *run, zero_unit_t unit)
+static void acquire(run_t *run, zero_unit_t unit, bool is_backward)
 {
     OK(zero_acquire(run->engine, unit, run->stream));
-    run->n_acquired += unit == run->toy.n_units - 1 && !run->s->untied ? 2 : 1;
+    bool has_own = unit > 0 || !is_backward || run->s->unshard,
+         shares = unit == run->toy.n_units - 1 && !run->s->untied;
+    run->n_acquired += (uint64_t)has_own + shares;
 }
 
 static void pass(run_t *run, zero_pass_t kind, int64_t step, int micro_step, uint64_t *hash)
 {
     OK(zero_begin(run->engine, kind, run->stream));
     for (zero_unit_t u = 0; u < run->toy.n_units; u++) {
-        acquire(run, u);
+        acquire(run, u, false);
         use_unit(run, u, step, micro_step, false, hash);
         OK(zero_release(run->engine, u, run->stream));
     }
     for (zero_unit_t u = run->toy.n_units - 1; u >= 0 && kind == ZERO_PASS_TRAIN; u--) {
-        acquire(run, u);
+        acquire(run, u, true);
         use_unit(run, u, step, micro_step, true, NULL);
         OK(zero_grad_ready(run->engine, u, run->stream));
     }
@@ -455,7 +523,11 @@ static void check_memory(const run_t *run, const zero_config_t *of_run)
         config->offload_update = ZERO_OFFLOAD_UPDATE_HOST;
     OK(zero_plan(run->toy.model, config, s->is_async ? ZERO_DEVICE_CUDA : ZERO_DEVICE_CPU,
                  zero_comm_get_kind(run->comm), zero_comm_size(run->comm), &plan));
-    if (config->offload_ratio == ZERO_OFFLOAD_AUTO)
+    if (config->keep == ZERO_KEEP_AUTO && s->is_async)
+        CHECK(zero_memory_total(&held) <= (uint64_t)s->available &&
+                  held.bytes[ZERO_MEMORY_UNSHARDED_PARAMETERS] > plan.bytes[ZERO_MEMORY_UNSHARDED_PARAMETERS],
+              "keep auto: %llu bytes held", (unsigned long long)zero_memory_total(&held));
+    else if (config->offload_ratio == ZERO_OFFLOAD_AUTO)
         CHECK(zero_memory_total(&held) <= (uint64_t)s->available && held.pinned_bytes > 0 &&
                   held.pinned_bytes < plan.pinned_bytes,
               "auto: %llu bytes held, %llu on the host", (unsigned long long)zero_memory_total(&held),
@@ -527,8 +599,11 @@ static zero_config_t make_config(const settings_t *s)
     config.prefetch = s->prefetch;
     config.micro_steps = s->micro_steps;
     config.reduce_every_micro_step = s->every;
+    config.keep = s->keep;
     config.overlap = s->overlap;
     config.nccl_reduction = s->nccl;
+    config.shard_group = s->group;
+    config.gather_fp8 = s->fp8 == FP8;
     if (s->staging > 0)
         config.staging_bytes = (size_t)s->staging;
     config.initial_loss_scale = 1024.0f;
@@ -559,8 +634,7 @@ static void create_device(run_t *run)
 
 static run_t open_run(const settings_t *s, zero_comm_t *comm)
 {
-    run_t run = {
-        .s = s, .comm = comm, .toy = toy_create(s->blocks, s->rows, s->untied), .hash = UINT64_C(1469598103934665603)};
+    run_t run = {.s = s, .comm = comm, .toy = toy_create(s), .hash = UINT64_C(1469598103934665603)};
     zero_config_t config = make_config(s);
     void *loss;
     run.seed = (uint64_t)(s->seed * 100 + zero_comm_rank(comm));
@@ -640,6 +714,7 @@ static const settings_t defaults = {.stage = 3,
                                     .blocks = 5,
                                     .overlap = 1,
                                     .late = 1,
+                                    .unshard = 1,
                                     .seed = 1,
                                     .delay_us = 300,
                                     .pins = 1,
@@ -668,6 +743,7 @@ static const setting_row_t setting_rows[] = {{"stage", offsetof(settings_t, stag
                                              {"spans", offsetof(settings_t, spans), NULL},
                                              {"asks", offsetof(settings_t, asks), NULL},
                                              {"nccl", offsetof(settings_t, nccl), NULL},
+                                             {"group", offsetof(settings_t, group), NULL},
                                              {"rows", offsetof(settings_t, rows), NULL},
                                              {"untied", offsetof(settings_t, untied), NULL},
                                              {"staging", offsetof(settings_t, staging), NULL},
@@ -675,12 +751,17 @@ static const setting_row_t setting_rows[] = {{"stage", offsetof(settings_t, stag
                                              {"calls", offsetof(settings_t, calls), NULL},
                                              {"late", offsetof(settings_t, late), NULL},
                                              {"check", offsetof(settings_t, check), NULL},
+                                             {"keep", offsetof(settings_t, keep), NULL},
+                                             {"lookup", offsetof(settings_t, lookup), NULL},
+                                             {"unshard", offsetof(settings_t, unshard), NULL},
+                                             {"gathers", offsetof(settings_t, gathers), NULL},
                                              {"idle_ms", offsetof(settings_t, idle_ms), NULL},
                                              {"loses", offsetof(settings_t, loses), NULL},
                                              {"trace", offsetof(settings_t, trace), NULL},
                                              {"load", offsetof(settings_t, load), SETTING_TEXT},
                                              {"save", offsetof(settings_t, save), SETTING_TEXT},
                                              {"dtype", offsetof(settings_t, dtype), SETTING_DTYPES},
+                                             {"fp8", offsetof(settings_t, fp8), "none bf16 fp8"},
                                              {"device", offsetof(settings_t, is_async), "cpu async"}};
 
 int main(int argc, char **argv)

@@ -61,7 +61,7 @@ reference_is_up_to_date()
     sed -n '/<!-- begin reference -->/,/<!-- end reference -->/p' docs/configuration.md | sed '1d;$d' |
         diff - <("$docs/options" markdown)
 }
-claim "docs/configuration.md says what the table says (else: make docs/configuration.md)" reference_is_up_to_date
+claim "docs/configuration.md is up to date with the table (else: make docs/configuration.md)" reference_is_up_to_date
 
 # ---- the options of the command line --------------------------------------------------------------------------------
 man_options()
@@ -93,7 +93,7 @@ claim "completion offers files" offers "$scratch/model.ini" zerotrain "$scratch/
 # ---- zero.h ---------------------------------------------------------------------------------------------------------
 nm -D --defined-only "$build/libzero.so" | awk '{ print $3 }' | sort >"$scratch/functions"
 
-# has_functions BEFORE AFTER FILE: each function stands there between the two.
+# has_functions BEFORE AFTER FILE: succeeds if the file has each function between the two.
 has_functions()
 {
     local name status=0
@@ -110,8 +110,8 @@ has_no_warnings()
     ! mandoc -Tlint -Wwarning "$1" | grep -v 'missing date'
 }
 if command -v mandoc >/dev/null; then
-    claim "mandoc has nothing against zerotrain(1)" has_no_warnings "$docs/zerotrain.1"
-    claim "mandoc has nothing against libzero(3)" has_no_warnings "$docs/libzero.3"
+    claim "mandoc reads zerotrain(1) without a warning" has_no_warnings "$docs/zerotrain.1"
+    claim "mandoc reads libzero(3) without a warning" has_no_warnings "$docs/libzero.3"
 else
     echo "SKIP: man pages: mandoc is not installed"
 fi
@@ -123,9 +123,9 @@ run_doxygen()
 }
 if command -v doxygen >/dev/null; then
     claim "doxygen reads zero.h without a warning" run_doxygen
-    claim "its reference has the functions of libzero.so" has_functions '' '</a>' "$scratch/html/zero_8h.html"
-    claim "it shows the program at the top as code" grep -q '^<pre class="fragment">  *zero_comm_create(' "$scratch/html/zero_8h.html"
-    claim "it has the text of a section" grep -q 'A directory of checkpoints holds' "$scratch/html/group__checkpoints.html"
+    claim "doxygen's reference has the functions of libzero.so" has_functions '' '</a>' "$scratch/html/zero_8h.html"
+    claim "doxygen's reference shows the program at the top of zero.h as code" grep -q '^<pre class="fragment">  *zero_comm_create(' "$scratch/html/zero_8h.html"
+    claim "doxygen's reference has the text of a section" grep -q 'A directory of checkpoints holds' "$scratch/html/group__checkpoints.html"
 else
     echo "SKIP: the reference of zero.h: doxygen is not installed"
 fi

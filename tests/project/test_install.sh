@@ -43,8 +43,8 @@ pkg()
 
 # ---- installed files -----------------------------------------------------------------------------------------------
 version=$(sed -n 's/^VERSION *:= *//p' Makefile)
-claim "make install" "${make_here[@]}" install DESTDIR="$dest" PREFIX="$prefix"
-claim "it installs these files and no others" diff <(expected_files) <(installed_files)
+claim "make install succeeds" "${make_here[@]}" install DESTDIR="$dest" PREFIX="$prefix"
+claim "make install installs these files and no others" diff <(expected_files) <(installed_files)
 claim "zero.pc names PREFIX, without DESTDIR" grep -qx "prefix=$prefix" "$dest$prefix/lib/pkgconfig/zero.pc"
 claim "the soname is libzero.so.0" bash -c "readelf -d '$dest$prefix/lib/libzero.so' | grep -q 'SONAME.*\[libzero.so.0\]'"
 version_is() { [[ $("$@") == *"$version"* ]] && [[ $(pkg --modversion) == "$version" ]]; }
@@ -69,7 +69,7 @@ lacks() # TOOL PATTERN: for both files
 }
 zerotrain_shows() { local installed=("${installed[0]}"); shows "$@"; }
 if grep -qx 'HARDEN := 1' "$build/options" && grep -qx 'CFLAGS := -O3 -g' "$build/options"; then
-    claim "hardened: what is relocated is read-only" shows "readelf -Wl" GNU_RELRO
+    claim "hardened: relocations are read-only" shows "readelf -Wl" GNU_RELRO
     claim "hardened: symbols are bound at the start" shows "readelf -d" 'FLAGS.*(BIND_NOW|NOW)'
     claim "hardened: the stack is not executable" shows "readelf -Wl" 'GNU_STACK.* RW +0x'
     claim "hardened: code is not relocated" lacks "readelf -d" TEXTREL
@@ -100,9 +100,9 @@ mpirun_2() { timeout 60 mpirun --bind-to none --map-by :OVERSUBSCRIBE -np 2 "$@"
 
 export LD_LIBRARY_PATH=$dest$prefix/lib
 claim "a program links with pkg-config --libs" compile "" "$scratch/version.c" "$scratch/version"
-claim "it runs with the shared library" uses_shared "$scratch/version"
-claim "it prints version $version" prints_version "$scratch/version"
-claim "examples/linear.c links with it" compile "" examples/linear.c "$scratch/linear"
+claim "a linked program uses the shared library" uses_shared "$scratch/version"
+claim "a linked program prints version $version" prints_version "$scratch/version"
+claim "examples/linear.c links with pkg-config --libs" compile "" examples/linear.c "$scratch/linear"
 claim "examples/linear.c runs alone" timeout 60 "$scratch/linear"
 claim "examples/linear.c runs on 2 ranks" mpirun_2 "$scratch/linear"
 if command -v nvcc >/dev/null; then
@@ -114,8 +114,8 @@ if command -v nvcc >/dev/null; then
         line=$(CUDA_VISIBLE_DEVICES='' timeout 60 "$1" 2>&1) || status=$?
         [[ $status == 1 && $line == "zero: rank 0: "*CUDA* ]]
     }
-    claim "examples/linear.cu links with it" compile_cuda examples/linear.cu "$scratch/linear_cuda"
-    claim "examples/linear.cu ends with libzero's line where there is no GPU" fails_for_a_gpu "$scratch/linear_cuda"
+    claim "examples/linear.cu links with pkg-config --libs" compile_cuda examples/linear.cu "$scratch/linear_cuda"
+    claim "examples/linear.cu ends with libzero's line if there is no GPU" fails_for_a_gpu "$scratch/linear_cuda"
 else
     echo "SKIP: examples/linear.cu: nvcc is not on PATH"
 fi
@@ -134,10 +134,10 @@ target_link_libraries(linear zero::zero)
 EOF
         cmake -S "$scratch/cmake" -B "$scratch/cmake/build" -DCMAKE_PREFIX_PATH="$dest$prefix" && cmake --build "$scratch/cmake/build"
     }
-    claim "a CMake project builds it with find_package(zero)" cmake_project "$version"
-    claim "it runs with the shared library" uses_shared "$scratch/cmake/build/linear"
-    claim "it runs on 2 ranks" mpirun_2 "$scratch/cmake/build/linear"
-    claim "find_package refuses a version that is not there" not cmake_project 99.0
+    claim "a CMake project builds examples/linear.c with find_package(zero)" cmake_project "$version"
+    claim "the CMake project's program uses the shared library" uses_shared "$scratch/cmake/build/linear"
+    claim "the CMake project's program runs on 2 ranks" mpirun_2 "$scratch/cmake/build/linear"
+    claim "find_package refuses a version that is not installed" not cmake_project 99.0
 else
     echo "SKIP: find_package: cmake is not installed"
 fi
@@ -146,11 +146,11 @@ fi
 rm -f "$dest$prefix"/lib/libzero.so*
 claim "examples/linear.c links with pkg-config --static --libs" compile --static examples/linear.c "$scratch/static"
 LD_LIBRARY_PATH=
-claim "the static one runs alone" timeout 60 "$scratch/static"
+claim "examples/linear.c, linked statically, runs alone" timeout 60 "$scratch/static"
 
 "${make_here[@]}" install DESTDIR="$dest" PREFIX="$prefix" >/dev/null
-claim "make uninstall" "${make_here[@]}" uninstall DESTDIR="$dest" PREFIX="$prefix"
-claim "it leaves no file" diff /dev/null <(installed_files)
+claim "make uninstall succeeds" "${make_here[@]}" uninstall DESTDIR="$dest" PREFIX="$prefix"
+claim "make uninstall leaves no file" diff /dev/null <(installed_files)
 
 # ---- folders of a distribution -------------------------------------------------------------------------------------
 multiarch=(DESTDIR="$dest" PREFIX=/usr LIBDIR=/usr/lib/x-y-z BINDIR=/usr/libexec INCLUDEDIR=/usr/include/zero-0
@@ -163,10 +163,10 @@ expected_multiarch()
         lib/x-y-z/cmake/zero/zero-config-version.cmake lib/x-y-z/pkgconfig/zero.pc \
         data/bash-completion/completions/zerotrain manuals/man1/zerotrain.1 manuals/man3/libzero.3 | sort
 }
-claim "LIBDIR, BINDIR, INCLUDEDIR, DATADIR and MANDIR are taken" diff <(expected_multiarch) <(installed_files)
+claim "make install uses LIBDIR, BINDIR, INCLUDEDIR, DATADIR and MANDIR" diff <(expected_multiarch) <(installed_files)
 pc=$dest/usr/lib/x-y-z/pkgconfig/zero.pc
 # shellcheck disable=SC2016 # pkg-config expands it
-claim "zero.pc says them below its prefix" diff <(sed -n 's/^libdir=//p; s/^includedir=//p' "$pc") \
+claim "zero.pc has LIBDIR and INCLUDEDIR relative to its prefix" diff <(sed -n 's/^libdir=//p; s/^includedir=//p' "$pc") \
     <(printf '%s\n' '${prefix}/lib/x-y-z' '${prefix}/include/zero-0')
 compile_multiarch()
 {
@@ -174,7 +174,7 @@ compile_multiarch()
     read -r -a flags < <(PKG_CONFIG_PATH=$(dirname "$pc") pkg-config --define-variable=prefix="$dest/usr" --cflags --libs zero)
     gcc -std=c17 -Wall -Wextra -Werror -o "$scratch/multiarch" "$scratch/version.c" "${flags[@]}"
 }
-claim "a program links with its pkg-config --libs" compile_multiarch
+claim "a program links with pkg-config --libs of another LIBDIR" compile_multiarch
 # Where /lib is a link to /usr/lib, as in Debian, CMake may find the package by either name. A script reads it as a
 # project would, but that the target is only remembered.
 cmake_finds() # CMAKE_DIR
@@ -197,7 +197,7 @@ END
 if command -v cmake >/dev/null; then
     claim "CMake finds library and header" cmake_finds "$dest/usr/lib/x-y-z/cmake/zero"
     ln -sfn usr/lib "$dest/lib"
-    claim "it does through a /lib that is a link" cmake_finds "$dest/lib/x-y-z/cmake/zero"
+    claim "CMake finds library and header through a /lib that is a link" cmake_finds "$dest/lib/x-y-z/cmake/zero"
     rm -f "$dest/lib"
 fi
 "${make_here[@]}" uninstall "${multiarch[@]}" >/dev/null
@@ -215,8 +215,8 @@ compiles_with_both()
         { cat "$scratch/flags.log"; return 1; }
     grep -- '-Isrc.*-DUSERS_CPP.*-O1 -DUSERS_C .*-ffp-contract=off.*-fPIC' "$scratch/flags.log"
 }
-claim "CPPFLAGS and CFLAGS on make's command line add to what the code needs" compiles_with_both
-claim "so does LDFLAGS" grep -q -- '-pthread -LUSERS_LD' <(make_in flags CUDA=0 V=1 -n LDFLAGS=-LUSERS_LD "$scratch/flags/zerotrain")
+claim "CPPFLAGS and CFLAGS on make's command line add to the flags that the code needs" compiles_with_both
+claim "LDFLAGS on make's command line adds to the flags that the code needs" grep -q -- '-pthread -LUSERS_LD' <(make_in flags CUDA=0 V=1 -n LDFLAGS=-LUSERS_LD "$scratch/flags/zerotrain")
 
 # A CUDA toolkit that looks whole enough for the Makefile, first on PATH.
 mkdir -p "$scratch/cuda/bin" "$scratch/cuda/include"
@@ -226,10 +226,10 @@ touch "$scratch/cuda/include/cuda_runtime_api.h" "$scratch/cuda/include/nccl.h"
 nvcc_commands() { PATH=$scratch/cuda/bin:$PATH make_in "$@" V=1 -n | grep -c "^$scratch/cuda/bin/nvcc "; }
 make_in without CUDA=0 "$scratch/without/src/base/log.o" >/dev/null 2>&1
 claim "make takes nvcc from PATH" test "$(nvcc_commands with all)" -gt 0
-claim "make install after make CUDA=0 does not" test "$(nvcc_commands without install)" -eq 0
-claim "nor does make CUDA=0 install" test "$(nvcc_commands without CUDA=0 install)" -eq 0
-claim "make CUDA=1 install does: what is said now goes before what was said then" test "$(nvcc_commands without CUDA=1 install)" -gt 0
-claim "make -n has changed no settings" grep -qx 'CUDA := 0' "$scratch/without/options"
+claim "make install after make CUDA=0 does not use nvcc" test "$(nvcc_commands without install)" -eq 0
+claim "make CUDA=0 install does not use nvcc" test "$(nvcc_commands without CUDA=0 install)" -eq 0
+claim "make CUDA=1 install after make CUDA=0 uses nvcc" test "$(nvcc_commands without CUDA=1 install)" -gt 0
+claim "make -n changes no settings" grep -qx 'CUDA := 0' "$scratch/without/options"
 
 # ---- rebuilding ----------------------------------------------------------------------------------------------------
 claim "a second make has nothing to do" "${make_here[@]}" "$cuda" --question all
@@ -246,5 +246,5 @@ objects_rebuilt()
 }
 claim "a new zero.h rebuilds the objects that include it, and only those" \
     diff <(objects_of_header) <(objects_rebuilt)
-claim "they are more than ten" test "$(objects_rebuilt | wc -l)" -gt 10
+claim "more than ten objects include zero.h" test "$(objects_rebuilt | wc -l)" -gt 10
 exit $status

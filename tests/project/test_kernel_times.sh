@@ -49,7 +49,7 @@ told() { python3 -B tests/gpu/kernel_times.py "$scratch/records" "$scratch/trace
 
 told 2 >"$scratch/told"
 table() { sed -n 's/^| //p' "$scratch/told" | tail -n +2; }
-claim "parts and gaps are those of the last steps, and add up to the step" diff <(table) - <<'END'
+claim "parts and gaps of the last steps add up to the step" diff <(table) - <<'END'
 matrix products | 2.0 | 0.340 | 35.8% |
 AdamW | 1.0 | 0.100 | 10.5% |
 attention | 1.0 | 0.100 | 10.5% |
@@ -64,12 +64,12 @@ gaps | 2.0 | 0.070 | 7.4% |
 the step | 13.0 | 0.950 | 100.0% |
 beside it, on other streams: copies, fills, casts | 1.0 | 0.200 | 21.1% |
 END
-claim "the recorded steps' gaps are told, too" \
+claim "the gaps of the recorded steps are printed" \
     grep -q "Recorded, a step takes 1.00 ms, 1.00 by its metrics: 0.120 ms of gaps" "$scratch/told"
-claim "a kernel of no known part is named" \
+claim "a kernel that belongs to no part is named" \
     grep -qE "^rest +1.0 +0.100 +100.0 library::unknown_thing<int, 8>$" "$scratch/told"
 fails() { ! "$@"; }
-claim "more steps than were recorded are not told of" fails told 3
+claim "asking for more steps than were recorded is an error" fails told 3
 
 homeless() # kernels of ours that belong to no part
 {
@@ -83,5 +83,5 @@ print(len(names), "kernels, without a part:", *found)
 sys.exit(len(names) < 30 or bool(found))
 END
 }
-claim "every kernel of ours belongs to a part" homeless
+claim "each of our kernels belongs to a part" homeless
 exit $status

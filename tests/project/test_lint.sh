@@ -42,13 +42,13 @@ claim "the tree as it is passes" "$tree/tests/lint" includes_look_down layers_ha
 down=includes_look_down
 claim "base may not include the engine" \
     with src/base/log.c '#include "zero/engine/engine.h"' $down 'src/base/log\.c includes zero/engine/engine\.h, which is not below src/base'
-claim "an include is found with other spaces" with src/base/log.c ' #  include "zero/engine/engine.h"' $down 'log\.c includes zero/engine'
-claim "an include is found between angle brackets" with src/base/log.c '#include <zero/engine/engine.h>' $down 'log\.c includes zero/engine'
+claim "an include with unusual spaces is found" with src/base/log.c ' #  include "zero/engine/engine.h"' $down 'log\.c includes zero/engine'
+claim "an include in angle brackets is found" with src/base/log.c '#include <zero/engine/engine.h>' $down 'log\.c includes zero/engine'
 claim "a kernel may not include a transport" with kernels/shard/cuda/adam.cu '#include "comm/comm.h"' $down 'adam\.cu includes comm/comm\.h'
 claim "zerotrain may not include the library's headers" with src/train/loop.c '#include "base/log.h"' $down 'loop\.c includes base/log\.h'
 claim "an example includes zero.h alone" with examples/linear.c '#include "base/log.h"' $down 'linear\.c includes base/log\.h'
-claim "a folder that is allowed does not bring its own folders" with src/zero/device/device.c '#include "comm/host/node.h"' $down 'device\.c includes comm/host/node\.h'
-claim "a path that starts in the file's own folder is not taken" with src/train/loop.c '#include "../base/log.h"' $down 'loop\.c includes \.\./base/log\.h'
+claim "allowing a folder does not allow its subfolders" with src/zero/device/device.c '#include "comm/host/node.h"' $down 'device\.c includes comm/host/node\.h'
+claim "a relative path is refused" with src/train/loop.c '#include "../base/log.h"' $down 'loop\.c includes \.\./base/log\.h'
 mkdir "$tree/src/new"
 touch "$tree/src/new/new.c"
 claim "a folder that is not in the table may include nothing" with src/new/new.c '#include "zero.h"' $down 'new\.c includes zero\.h'

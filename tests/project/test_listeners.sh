@@ -1,8 +1,8 @@
 #!/bin/bash
-# On one host no rank listens beyond loopback, whoever started it, and the launcher no more than the out-of-band port
-# of its own daemon (SECURITY.md, Network). Sockets are read from /proc, by process.
+# Tests that no rank of one host listens beyond loopback, however it was started, and that the launcher listens only on
+# the out-of-band port of its own daemon (SECURITY.md, Network). Sockets are read from /proc, by process.
 #
-#   tests/test_listeners.sh [OPTION...]       of zerotrain: on GPUs, --set zero.comm=nccl
+#   tests/project/test_listeners.sh [OPTION...]       zerotrain's; on GPUs, --set zero.comm=nccl
 #
 # Run by tests/run-all; prints "ok: claim", "FAILED: claim" or "SKIP: reason" for each.
 # shellcheck disable=SC2317 # functions are called through claim
@@ -16,7 +16,7 @@ if [[ $(basename "$build") == sanitize ]]; then
 fi
 # shellcheck source=tests/support/claims.sh
 source tests/support/claims.sh
-# run-all narrows Open MPI for speed; a user's environment does not.
+# run-all restricts Open MPI for speed; users do not.
 unset OMPI_MCA_btl OMPI_MCA_pml OMPI_MCA_mtl
 
 head -c 100000 Makefile >"$scratch/text.txt"
@@ -36,7 +36,7 @@ every = 0
 metrics = $scratch/metrics
 END
 
-# Prints the process, then all that came from it.
+# Prints a process and its descendants.
 descendants()
 {
     local pid=$1 child
@@ -123,7 +123,7 @@ claim "mpirun itself listens on no more than its daemon's ports" daemon_has_no_m
 if [[ $build == "$PWD/build" ]]; then
     look launched launch/zerotrain -np 2 "$@" "$scratch/long.ini"
     claim "launch/zerotrain: 2 ranks, of which none listens beyond loopback" ranks_keep_to_themselves launched
-    claim "its mpirun listens on no more than the daemon's out-of-band port" daemon_has_no_more_than_its_port launched 0
+    claim "launch/zerotrain: mpirun listens on no more than the daemon's out-of-band port" daemon_has_no_more_than_its_port launched 0
 else
     echo "SKIP: launch/zerotrain runs what is in build/"
 fi

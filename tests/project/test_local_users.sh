@@ -1,6 +1,6 @@
 #!/bin/bash
-# What another user of the same host can reach of a run (SECURITY.md, Other users of the host): not its memory, and of
-# its files what umask allows.
+# Tests what another user of the same host can reach of a run (SECURITY.md, Other users of the host): not its memory, and
+# only those files that umask allows.
 # Run by tests/run-all; prints "ok: claim", "FAILED: claim" or "SKIP: reason" for each.
 # shellcheck disable=SC2317 # functions are called through claim
 
@@ -55,7 +55,7 @@ trains()
     cat "$scratch/run.log"
     [[ -e $scratch/private/checkpoints/latest ]] && kill -0 "${pids[@]}"
 }
-claim "2 ranks train and have saved" trains
+claim "2 ranks train and save" trains
 
 # Memory that is shared through a file: everything mapped so must be ours without a name, or closed to others.
 shared_mappings() { awk '$2 ~ /s$/ && $6 ~ /^\// { print $6 }' "/proc/${pids[0]}/maps" "/proc/${pids[1]}/maps" | sort -u; }
@@ -63,7 +63,7 @@ shares_without_a_name() { shared_mappings | grep '^/memfd:zero' && ! shared_mapp
 claim "libzero shares memory that has no name in a file system" shares_without_a_name
 if [[ $(id -u) -eq 0 ]]; then
     as_nobody() { setpriv --reuid 65534 --regid 65534 --clear-groups "$@"; }
-    claim "nobody is somebody here" as_nobody cat "$scratch/text.txt"
+    claim "user nobody can run commands here" as_nobody cat "$scratch/text.txt"
     others_read_nothing()
     {
         local path pid status=0
@@ -77,7 +77,7 @@ if [[ $(id -u) -eq 0 ]]; then
         done < <(shared_mappings)
         return "$status"
     }
-    claim "another user can open neither it nor what Open MPI shares" others_read_nothing
+    claim "another user can open neither libzero's shared memory nor Open MPI's" others_read_nothing
 else
     echo "SKIP: only root can look as another user would"
 fi
@@ -92,5 +92,5 @@ wait "$job" 2>/dev/null
 all_kinds() { [[ -s $scratch/private/trace && -s $scratch/private/metrics && -e $scratch/private/checkpoints/latest/manifest.json ]] && ls "$scratch/private/tensorboard/"*; }
 claim "the run has written metrics, trace, TensorBoard's file and checkpoints" all_kinds
 open_to_others() { find "$scratch/private" -mindepth 1 ! -type l -perm /077; }
-claim "umask 077 keeps all of them from others" diff /dev/null <(open_to_others)
+claim "under umask 077 others can open none of the run's files" diff /dev/null <(open_to_others)
 exit $status

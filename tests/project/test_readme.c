@@ -195,7 +195,7 @@ static bool is_word_char(char c)
     return isalnum((unsigned char)c) || c == '_';
 }
 
-/* Whether the word stands in `text`, whole. */
+/* Returns whether `text` has the whole word. */
 static bool has_word(const char *text, const char *word)
 {
     size_t n = strlen(word);
@@ -241,6 +241,46 @@ static int expect_code_words(const page_t *page)
     }
     return n;
 }
+
+/* Checks the names at `at`, which follow a path: name`, `name` ... Returns how many there are. */
+static int expect_in_file(const page_t *page, const char *path, const char *at)
+{
+    char *text = support_read_file(path, NULL);
+    int n = 0;
+    for (bool more = true; more; n++) {
+        char name[MAX_PATH_BYTES];
+        size_t n_bytes = strcspn(at, "`");
+        snprintf(name, sizeof name, "%.*s", (int)n_bytes, at);
+        ck_assert_msg(has_word(text, name), "%s: %s has no %s", page->path, path, name);
+        at += n_bytes;
+        more = strncmp(at, "`, `", 4) == 0;
+        at += 4;
+    }
+    free(text);
+    return n;
+}
+
+/* Functions named in parentheses behind a file are in that file, as in: `file.c` (`function`, `function`). */
+static int expect_functions(const page_t *page)
+{
+    int n = 0;
+    for (const char *at = strstr(page->text, "` (`"); at; at = strstr(at + 1, "` (`")) {
+        char path[MAX_PATH_BYTES];
+        const char *begin = at;
+        while (begin > page->text && begin[-1] != '`')
+            begin--;
+        snprintf(path, sizeof path, "%.*s", (int)(at - begin), begin);
+        if (names_a_source(path) && !names_a_source(at + 4))
+            n += expect_in_file(page, path, at + 4);
+    }
+    return n;
+}
+
+START_TEST(every_function_is_in_the_file_that_is_named_with_it)
+{
+    ck_assert_int_gt(visit_pages(expect_functions), 20);
+}
+END_TEST
 
 START_TEST(every_name_in_code_exists)
 {
@@ -297,6 +337,7 @@ static Suite *suite(void)
     tcase_add_test(tc, every_file_that_is_named_exists);
     tcase_add_test(tc, every_link_leads_somewhere);
     tcase_add_test(tc, every_name_in_code_exists);
+    tcase_add_test(tc, every_function_is_in_the_file_that_is_named_with_it);
     suite_add_tcase(s, tc);
     tc = tcase_create("README");
     tcase_add_test(tc, the_readme_is_short);

@@ -29,14 +29,14 @@ counts()
     [[ $status -eq $code ]] && grep -q "^$line" "$scratch/out"
 }
 
-claim "a claim that holds passes" counts 0 1 0 0 "echo 'ok: this'"
-claim "each claim counts" counts 0 3 0 0 "echo 'ok: this'; echo 'ok: that'" "echo 'ok: other'"
-claim "a claim that does not hold fails" counts 1 1 1 0 "echo 'ok: this'; echo 'FAILED: that'; exit 1"
-claim "so it does where the script forgets to say so at its end" counts 1 0 1 0 "echo 'FAILED: that'"
+claim "a line ok: counts as passed" counts 0 1 0 0 "echo 'ok: this'"
+claim "each line ok: counts" counts 0 3 0 0 "echo 'ok: this'; echo 'ok: that'" "echo 'ok: other'"
+claim "a line FAILED: counts as failed" counts 1 1 1 0 "echo 'ok: this'; echo 'FAILED: that'; exit 1"
+claim "a line FAILED: counts as failed even if the script exits with 0" counts 1 0 1 0 "echo 'FAILED: that'"
 claim "a script that prints nothing fails: it has tested nothing" counts 1 0 1 0 "true"
-claim "so does one that prints something else" counts 1 1 1 0 "echo hello" "echo 'ok: this'"
-claim "a skipped test is counted, and no failure" counts 0 1 0 1 "echo 'SKIP: no such thing here'" "echo 'ok: this'"
-claim "an exit code that is not 0 fails, whatever was claimed" counts 1 1 1 0 "echo 'ok: this'; exit 3"
-claim "a process that is left behind fails it" counts 1 1 1 0 "echo 'ok: this'; sleep 100 &"
-claim "Check's line counts as it says" counts 1 3 1 0 "echo '75%: Checks: 4, Failures: 1, Errors: 0'; exit 1"
+claim "a script that prints only other lines fails" counts 1 1 1 0 "echo hello" "echo 'ok: this'"
+claim "a skipped test counts, but not as a failure" counts 0 1 0 1 "echo 'SKIP: no such thing here'" "echo 'ok: this'"
+claim "a script that exits with another code than 0 fails, whatever it printed" counts 1 1 1 0 "echo 'ok: this'; exit 3"
+claim "a script that leaves a process behind fails" counts 1 1 1 0 "echo 'ok: this'; sleep 100 &"
+claim "the totals of a Check program are added" counts 1 3 1 0 "echo '75%: Checks: 4, Failures: 1, Errors: 0'; exit 1"
 exit $status

@@ -36,10 +36,10 @@ all_positive() { column "$1" "$2" | awk '$1 <= 0 { bad = 1 } END { exit bad || N
 table=$scratch/out/scaling.csv
 claim "one command measures two modes and two numbers of ranks" measure scaling --stages 3 --trace
 two_of_each() { [[ $(column mode "$table" | wc -l) -eq 4 && $(column ranks "$table" | grep -c 2) -eq 2 ]]; }
-claim "the table has a row for each" two_of_each
-claim "with a step time" all_positive step_ms "$table"
-claim "with tokens per second" all_positive tokens_per_s "$table"
-claim "with the device's bytes" all_positive device_bytes "$table"
+claim "the table has a row for each mode and number of ranks" two_of_each
+claim "every row has a step time" all_positive step_ms "$table"
+claim "every row has tokens per second" all_positive tokens_per_s "$table"
+claim "every row has the device's bytes" all_positive device_bytes "$table"
 alone_is_one()
 {
     paste <(column ranks "$table") <(column efficiency "$table") | awk '$1 == 1 && $2 != 1 { bad = 1 } END { exit bad }'
@@ -50,21 +50,21 @@ weak_grows()
     paste -d ' ' <(column mode "$table") <(column ranks "$table") <(column global_batch "$table") | sort -u |
         diff - <(printf '%s\n' 'strong 1 8' 'strong 2 8' 'weak 1 8' 'weak 2 16')
 }
-claim "a step's sequences grow with the ranks in weak scaling alone" weak_grows
+claim "the sequences of a step grow with the ranks only in weak scaling" weak_grows
 picture=$scratch/out/scaling-tiny.svg
 claim "the picture is XML" python3 -c 'import sys, xml.dom.minidom; xml.dom.minidom.parse(sys.argv[1])' "$picture"
 eight_lines() { [[ $(grep -c '<polyline [^>]*stroke="#d55e00"' "$picture") -eq 8 ]]; }
-claim "it has a line of stage 3 in each of 8 panels" eight_lines
+claim "the picture has a line for stage 3 in each of 8 panels" eight_lines
 cp "$table" "$scratch/first"
-claim "a second run finds all it needs" measure scaling --stages 3
-claim "and measures nothing again" cmp "$table" "$scratch/first"
+claim "a second run succeeds" measure scaling --stages 3
+claim "a second run measures nothing again" cmp "$table" "$scratch/first"
 
 # ---- growth --------------------------------------------------------------------------------------------------------
-claim "cost grows with layers, width and ranks by powers of 1 at most" measure growth --steps 8
-claim "with the host's time of each" all_positive host_ms "$scratch/out/growth.csv"
+claim "cost grows at most linearly with layers, width and ranks" measure growth --steps 8
+claim "growth has the host's time of each case" all_positive host_ms "$scratch/out/growth.csv"
 largest() { column "$1" "$scratch/out/growth.csv" | sort -n | tail -n 1; }
 grown() { [[ $(largest layers) -eq 8 && $(largest dim) -eq 128 ]]; }
-claim "up to 8 times the layers and 4 times the width" grown
+claim "growth measures up to 8 times the layers and 4 times the width" grown
 found_steep() # EFFECT : that grows as the square, with a linear term as large at half the size
 {
     PYTHONPATH=tests/scaling python3 -B -c '
@@ -79,11 +79,11 @@ done
 
 # ---- the tables of GPUs, tried without any -----------------------------------------------------------------------------
 tables() { tests/gpu/run-tables "$build" "$scratch/tables" 2 --tiny --no-torch --parts one,many,start; }
-claim "the measurement of README's tables runs through, and all texts that must be equal are" tables
+claim "run-tables runs to its end" tables
 told() { grep -q "^| GPT-2 1558M, 16 x 1024 | [0-9.]* | [0-9.]* | [0-9.]* | [0-9.]* ([0-9.]*%) | [0-9.]* |" "$1"; }
-claim "it tells of step, exposed communication, AdamW's, the host's time and the tax" told "$scratch/tables/tables.md"
+claim "run-tables prints step, exposed communication, AdamW's and the host's time, and the tax" told "$scratch/tables/tables.md"
 all_equal() { grep -q "4 runs equal" "$scratch/tables/tables.md" && ! grep "runs DIFFER" "$scratch/tables/tables.md"; }
-claim "and which runs had equal text" all_equal
+claim "run-tables finds that runs that must agree do" all_equal
 
 # ---- trace_check ---------------------------------------------------------------------------------------------------
 head -c 20000 tests/unit/train/test_model.c >"$scratch/text"
@@ -103,12 +103,12 @@ trained()
     timeout 60 mpirun --bind-to none --map-by :OVERSUBSCRIBE -np 2 "$build/zerotrain" \
         --trace "$scratch/trace.json" --set log.metrics="$scratch/metrics" "$scratch/cfg.ini"
 }
-OMP_NUM_THREADS=1 claim "2 ranks leave a trace" trained
-claim "whose waits are the metrics' exposed_comm_ms" tests/scaling/trace_check "$scratch/trace.json" "$scratch/metrics"
+OMP_NUM_THREADS=1 claim "2 ranks write a trace" trained
+claim "trace_check: the waits of a trace are the metrics' exposed_comm_ms" tests/scaling/trace_check "$scratch/trace.json" "$scratch/metrics"
 fails() { ! "$@"; }
 sed 's/"exposed_comm_ms": /&1/' "$scratch/metrics" >"$scratch/other"
-claim "other metrics are not" fails tests/scaling/trace_check "$scratch/trace.json" "$scratch/other"
+claim "trace_check finds metrics of another run" fails tests/scaling/trace_check "$scratch/trace.json" "$scratch/other"
 # A span that is a second too long runs into its successors.
 sed '0,/"cat": "compute"/s/\("cat": "compute", .*"dur": \)/\11000/' "$scratch/trace.json" >"$scratch/long.json"
-claim "a span that lasts into the next is found" fails tests/scaling/trace_check "$scratch/long.json"
+claim "trace_check finds a span that overlaps the next" fails tests/scaling/trace_check "$scratch/long.json"
 exit $status

@@ -1,10 +1,9 @@
-"""Loads a checkpoint of zerotrain as any user of transformers would and says its loss on given bytes.
+"""Loads a checkpoint of zerotrain as any user of transformers would, and prints its loss on a text.
 
     python tests/reference/load_checkpoint.py CHECKPOINT TEXT SEQ_LEN
 
-CHECKPOINT is a step's directory (or the link `latest`). Prints the mean loss over the text's sequences of SEQ_LEN byte
-tokens, in fp32; zerotrain's val_loss of the same step and the same text, run over all of it, is to agree with it:
-tests/reference/run holds the two against each other.
+CHECKPOINT is a step's directory, or the link `latest`. Prints the mean loss in fp32 over the text's sequences of SEQ_LEN
+byte tokens. tests/reference/run compares it with zerotrain's val_loss of the same step over the whole text.
 """
 import sys
 

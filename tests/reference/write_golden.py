@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Writes the golden numbers that tests/unit/train/test_golden.c holds zerotrain against: transformers' own GPT-2 and Llama, trained
-50 steps by PyTorch, in fp32 and again in fp64. Run by hand and rarely; README.md beside this file says how and when.
+"""Writes the golden numbers that tests/unit/train/test_golden.c compares zerotrain with: transformers' GPT-2 and Llama,
+trained for 50 steps by PyTorch in fp32 and again in fp64. Run by hand, rarely: README.md beside this file says how and
+when.
 
-    tiny.txt            the training text, one byte a token
+    tiny.txt            the training text, one byte per token
     batches.bin         the same as int32 [50 steps, 8 sequences, 33 tokens]: windows that start every 32 bytes
-    gpt2_tiny/          the starting weights: config.json and model.safetensors, as save_pretrained writes them
-    gpt2_tiny.json      the loss and the gradient norm before clipping of every step, and what they came from
+    gpt2_tiny/          the first weights: config.json and model.safetensors, as save_pretrained writes them
+    gpt2_tiny.json      loss and gradient norm (before clipping) of every step, with the settings and versions
     llama_tiny/, llama_tiny.json
 
-With --mistakes it writes nothing, but trains with one deliberate mistake at a time and prints how far the curve moves:
-what a test with a given tolerance would see.
+With --mistakes it writes nothing. It trains with one deliberate mistake at a time and prints how far the losses move,
+which shows what mistakes a test with a given tolerance finds.
 """
 import argparse
 import json
@@ -26,7 +27,7 @@ TRAINING = {
     "steps": 50, "global_batch": 8, "lr": 3e-3, "min_lr": 3e-4, "warmup_steps": 10, "schedule": "cosine",
     "weight_decay": 0.1, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "grad_clip": 1.0, "seed": 1234,
 }
-# One mistake each, as what train() overrides.
+# Each is one mistake: the settings that train() overrides.
 MISTAKES = {
     "decay on biases and norms too": {"decay_from_n_dims": 1},
     "no decay": {"weight_decay": 0.0},
@@ -70,7 +71,7 @@ class GPT2:
 
 
 class ExactRotary(torch.nn.Module):
-    """Cosines and sines in fp64; transformers takes them in fp32 whatever the model's type."""
+    """Cosines and sines in fp64. transformers computes them in fp32 whatever the model's type."""
 
     def __init__(self, theta, head_dim):
         super().__init__()
@@ -103,7 +104,7 @@ class Llama:
                              rope_parameters={"rope_type": "default", "rope_theta": s["rope_theta"]},
                              bos_token_id=0, eos_token_id=0, attn_implementation="sdpa")
         model = LlamaForCausalLM(config).to(dtype)
-        if dtype == torch.float64:  # transformers computes norms and angles in fp32: in fp64 these stand in for them
+        if dtype == torch.float64:  # transformers computes norms and angles in fp32, so they are replaced
             def exact_norm():
                 return torch.nn.RMSNorm(s["dim"], eps=s["rms_norm_eps"], dtype=dtype)
             for layer in model.model.layers:
@@ -124,7 +125,7 @@ class Llama:
 
 
 def make_text(generator, n_bytes):
-    """Sentences of a small vocabulary: enough structure for the loss to fall far in 50 steps."""
+    """Makes sentences of a small vocabulary, with enough structure for the loss to fall far in 50 steps."""
     words = ("rank shard unit slot gather release step master weight gradient sum copy wire stage prefetch owner "
              "the a each every no one holds moves keeps reads writes waits adds of to from before after").split()
     text = ""
@@ -135,8 +136,8 @@ def make_text(generator, n_bytes):
 
 
 def randomize(arch, model, generator):
-    """Every tensor random, biases and norms too, and matrices large enough for attention to matter (scores of order
-    one), so that a part left out or misplaced moves the loss."""
+    """Sets every tensor to random numbers, also biases and norms, so that a missing or misplaced part moves the loss.
+    Matrices are large enough for attention to matter (scores of order one)."""
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
         if arch.is_norm(name) and name.endswith("weight"):
@@ -146,7 +147,7 @@ def randomize(arch, model, generator):
 
 
 def lr_at(step, s):
-    """The rate of step 1..steps, as src/train/lr.h describes it."""
+    """Returns the learning rate of step 1..steps, as described in src/train/lr.h."""
     if step <= s["warmup_steps"]:
         return s["lr"] * step / s["warmup_steps"]
     done = min(1.0, (step - s["warmup_steps"]) / (s["steps"] - s["warmup_steps"]))
@@ -159,7 +160,7 @@ def mean_loss(model, batch):
 
 
 def train(arch, dtype, batches, weights, **mistakes):
-    """Losses, gradient norms before clipping and rates of all steps, and step 1's gradients and logits."""
+    """Returns losses, gradient norms before clipping and rates of all steps, and gradients and logits of step 1."""
     s = {"decay_from_n_dims": 2, "optimizer": torch.optim.AdamW, "step_offset": 0} | arch.defaults | arch.settings
     s |= mistakes
     model = arch.make(s, dtype)
@@ -194,7 +195,7 @@ def largest_relative_difference(a, b):
 
 
 def describe_gradients(fp32, fp64):
-    """Norm of every tensor's gradient at step 1, and its largest element, for finite differences to be checked on."""
+    """Returns the norm and the largest element of every tensor's gradient at step 1, to check with finite differences."""
     rows = {}
     for name, grad in fp64.items():
         index = int(grad.abs().flatten().argmax())
@@ -204,7 +205,7 @@ def describe_gradients(fp32, fp64):
 
 
 def make_inputs(arch):
-    """The same text and batches for all; weights of the architecture's own."""
+    """Returns the text and batches, which are the same for all architectures, and a model with random weights."""
     settings = arch.settings
     generator = torch.Generator().manual_seed(settings["seed"])
     steps, batch, seq_len = settings["steps"], settings["global_batch"], settings["seq_len"]
@@ -223,7 +224,7 @@ def write(arch, text, batches, model):
     (HERE / "tiny.txt").write_bytes(text)
     (HERE / "batches.bin").write_bytes(batches.to(torch.int32).numpy().astype("<i4").tobytes())
 
-    weights = arch.model_class.from_pretrained(HERE / arch.name).state_dict()  # what a reader of the file gets
+    weights = arch.model_class.from_pretrained(HERE / arch.name).state_dict()  # as a reader of the file gets them
     losses, norms, rates, first = train(arch, torch.float32, batches, weights)
     losses64, norms64, _, first64 = train(arch, torch.float64, batches, weights)
     positions = [0, 15, settings["seq_len"] - 1]

@@ -1,6 +1,7 @@
-"""bench.py - what both measurements of run need: options and machine, running one case, tables on screen and as CSV.
+"""bench.py - what both measurements of `run` need: options, the machine, running one case, and tables on screen and
+as CSV.
 
-A row is a dict of a case and its result; the rows of a CSV file are read back as they were.
+A row is a dict with a case and its result. Rows that are read from a CSV file equal those that were written.
 """
 
 import concurrent.futures
@@ -15,26 +16,26 @@ import types
 
 import programs
 
-GRACE_S = 15  # of a run that is under way when the budget is used up
+GRACE_S = 15  # for a run that exceeds the budget
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 class Bench:
-    """Options, the machine, and what runs share."""
+    """Options, the machine, and what all runs share."""
 
     def __init__(self, options, scratch):
         self.options, self.scratch = options, scratch
         self.machine = programs.Machine(options.device)
         self.program = os.path.join(os.path.abspath(options.bin), "zerotrain")
         if not os.access(self.program, os.X_OK):
-            sys.exit(f"{self.program} is not there, or no program")
+            sys.exit(f"{self.program} does not exist or is no program")
         on_gpus = self.machine.n_gpus > 0
         names = (options.configs or ("gpt2-124m,gpt2-1558m" if on_gpus else "tiny")).split(",")
         self.configs = {os.path.basename(name).removesuffix(".ini"): find_config(name) for name in names}
         self.ranks = sorted(options.ranks or [n for n in (1, 2, 4, 8) if n <= (self.machine.n_gpus or 2)])
         self.env = programs.environment(self.machine, max(self.ranks))
         self.settings = dict(word.split("=", 1) for word in options.set)
-        self.rows = []  # all that was measured
+        self.rows = []  # everything measured
         self.ends = time.monotonic() + options.budget
         self.date = datetime.date.today().isoformat()
         self.about = f"{self.machine.name}; medians of {options.steps} steps after {options.warm_up}"
@@ -59,17 +60,17 @@ class Bench:
         return path
 
     def run(self, case, label, traced=False, gpus=None, paced=None):
-        """The row of the case. label tells its files apart in OUT/runs. gpus: which; the first ones unless said."""
+        """Runs a case and returns its row. label tells its files in OUT/runs apart. gpus: the first ones by default."""
         return self.measured(case, self.place(case, label, traced, gpus, paced))
 
     def run_beside(self, jobs):
-        """The rows of jobs [(case, label, traced, gpus)] that use different GPUs, run at the same time."""
+        """Runs jobs [(case, label, traced, gpus)] on different GPUs at the same time; returns their rows."""
         places = [self.place(*job) for job in jobs]
         with concurrent.futures.ThreadPoolExecutor(len(jobs)) as pool:
             return list(pool.map(self.measured, [job[0] for job in jobs], places))
 
     def place(self, case, label, traced=False, gpus=None, paced=None):
-        """Where a case is run, and what is measured. paced: the host's own time too, which takes a run more."""
+        """Returns where a case runs and what is measured. paced: also the host's own time, which takes another run."""
         if gpus is None:
             gpus = range(case["ranks"]) if self.machine.n_gpus else []
         on_gpus = self.machine.n_gpus > 0
@@ -100,7 +101,7 @@ class Bench:
 def find_config(name):
     paths = (name, f"{HERE}/{name}.ini", f"{HERE}/../../configs/{name}.ini")
     found = next((path for path in paths if os.path.isfile(path)), None)
-    return found or sys.exit(f"--configs {name}: none of {', '.join(paths)} is there")
+    return found or sys.exit(f"--configs {name}: none of {', '.join(paths)} exists")
 
 
 # ---- numbers that may be missing -------------------------------------------------------------------------------------
@@ -111,16 +112,16 @@ def scaled(row, name, factor):
 
 
 def failures(rows):
-    """The exit code."""
+    """Reports failed cases; returns the exit code."""
     n_failed = sum(not row.get("step_ms") for row in rows)
     if n_failed:
-        print(f"{n_failed} cases have no numbers: see their notes, and OUT/runs")
+        print(f"{n_failed} cases failed: see their notes and OUT/runs")
     return int(n_failed > 0)
 
 
 # ---- on screen -------------------------------------------------------------------------------------------------------
 
-# A column: its head, its width, the digits behind the point (None: text), and what it shows of a row.
+# A column: its head, its width, its decimals (None: text), and a function that takes its value from a row.
 
 
 def print_head(columns):
@@ -168,7 +169,7 @@ def write_csv(path, columns, rows):
 
 
 def power(rows, cause, effect):
-    """p of effect = c cause^p, by least squares over all rows; None where that cannot be said."""
+    """Fits p of effect = c cause^p by least squares over all rows. None if a value is missing or all causes are equal."""
     pairs = [(row.get(cause), row.get(effect)) for row in rows]
     if any(value is None or value <= 0 for pair in pairs for value in pair) or len({x for x, _ in pairs}) < 2:
         return None

@@ -1,4 +1,4 @@
-"""chart.py - line charts as SVG, written by hand: a grid of panels over the number of ranks, one line a series."""
+"""chart.py - draws line charts as SVG: a grid of panels over the number of ranks, one line per series."""
 
 import math
 from xml.sax.saxutils import escape
@@ -7,7 +7,7 @@ PANEL_W, PANEL_H = 250, 190
 LEFT, RIGHT, TOP, BOTTOM = 58, 18, 34, 42  # of a panel, around its axes
 HEAD = 84  # title, subtitle, legend
 
-# Okabe and Ito's colours, which the colour-blind tell apart; shapes tell lines apart that lie on each other.
+# The colours of Okabe and Ito, which the colour-blind can tell apart. Shapes tell lines apart that coincide.
 STYLES = {
     "stage 0": ("#000000", "circle", ""),
     "stage 1": ("#e69f00", "square", ""),
@@ -16,12 +16,12 @@ STYLES = {
     "FSDP2, as stage 3": ("#009e73", "cross", "5 3"),
     "FSDP2, as stage 2": ("#cc79a7", "plus", "5 3"),
 }
-# Of lines that lie on each other, the later are drawn smaller.
+# Later lines have smaller markers, so that all of them show if lines coincide.
 SIZES = {"circle": 5.5, "square": 4.5, "triangle": 4.5, "diamond": 3.5, "cross": 4, "plus": 4}
 
 
 def nice_step(top):
-    """1, 2, 2.5 or 5 times a power of ten, of which 3 to 6 reach the top."""
+    """Returns 1, 2, 2.5 or 5 times a power of ten, so that 3 to 6 steps reach the top."""
     power = 10 ** math.floor(math.log10(top / 4))
     return next(m * power for m in (1, 2, 2.5, 5, 10) if top / (m * power) <= 5.01)
 

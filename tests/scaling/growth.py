@@ -1,5 +1,5 @@
-"""growth.py - how cost grows with layers, width and ranks: the host's time to queue a step, and memory. No term of them
-may be superlinear."""
+"""growth.py - measures how the host's time to queue a step, and memory, grow with layers, width and ranks. Neither may
+grow faster than linearly."""
 
 from bench import failures, power, print_head, print_row, scaled, write_csv
 
@@ -20,24 +20,24 @@ TABLE = (
     ("device MiB", 10, 1, lambda row: scaled(row, "device_bytes", 2**-20)),
     ("host MiB", 9, 1, lambda row: scaled(row, "host_bytes", 2**-20)),
 )
-# What is varied: the effects, and what each is held against. The host's time is that of the quickest step: what disturbs
-# it adds to it.
+# What is varied: the effects, and the cause of each. The host's time is that of the quickest step, since disturbances
+# only add time.
 POWERS = (
     ("layers", (("host_least_ms", "layers"), ("device_bytes", "params_m"), ("host_bytes", "params_m"))),
     ("width", (("host_least_ms", "params_m"), ("device_bytes", "params_m"), ("host_bytes", "params_m"))),
     ("ranks", (("host_least_ms", "ranks"), ("device_bytes", "ranks"), ("host_bytes", "ranks"))),
 )
-# No power may be above 1; what is measured may miss that by so much. On the CPU other processes' time is in the host's,
-# and the device's work, from caches to memory: there tests/unit/zero/test_calls.c is the sharper test.
+# No power may exceed 1; these bounds leave room for errors of measurement. On the CPU the host's time includes other
+# processes and the device's work, so tests/unit/zero/test_calls.c is the sharper test there.
 STEEPEST = {"device_bytes": 1.05, "host_bytes": 1.1, "host_least_ms": 1.2}
 STEEPEST_ON_THE_CPU = {**STEEPEST, "host_least_ms": 1.6}
 ON_THE_CPU = """\
-On the CPU the host does the device's work, too: host ms is what no other row of the trace shows, sums of gradients
-among it, so that it grows with the parameters; host MiB has device MiB in it."""
+On the CPU the host also does the device's work. host ms is all that no other row of the trace shows, such as sums of
+gradients, so it grows with the parameters. host MiB includes device MiB."""
 
 
 def cases_of(bench):
-    """One thing grows at a time, from the configuration's own size on two ranks, or as many as there are."""
+    """Yields cases in which one size grows, starting from the configuration's own on two ranks (or one)."""
     for config in bench.configs:
         settings = bench.config(config)
         layers, dim, heads = (int(settings[f"model.{key}"]) for key in ("layers", "dim", "heads"))
@@ -58,7 +58,7 @@ def cases_of(bench):
 
 
 def powers(rows):
-    """[(varied, effect, cause, power)] of a configuration at a stage; alone, a rank does not do what several do."""
+    """Returns [(varied, effect, cause, power)]. One rank is left out of `ranks`, since it does not communicate."""
     found = []
     for varied, pairs in POWERS:
         mine = [row for row in rows if row["varied"] == varied and (varied != "ranks" or row["ranks"] > 1)]
@@ -67,7 +67,7 @@ def powers(rows):
 
 
 def print_powers(rows, steepest):
-    """How many are too steep."""
+    """Prints the powers; returns how many are too steep."""
     found = powers(rows)
     steep = [one for one in found if one[3] > steepest[one[1]]]
     for varied in dict.fromkeys(one[0] for one in found):
@@ -86,10 +86,10 @@ def measure(bench):
         print(ON_THE_CPU)
     print_head(TABLE)
     for case in cases_of(bench):
-        # The size that all three begin with is measured once.
+        # All three begin with the same size, which is measured once.
         known = next((row for row in rows if all(row[name] == case[name] for name in SIZE)), None)
         if known is None and bench.time_is_over():
-            print("the time is over")
+            print("the budget is used up")
             break
         label = f"{case['layers']}x{case['dim']}"
         row = {**known, "varied": case["varied"]} if known else bench.run(case, label, True)

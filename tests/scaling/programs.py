@@ -1,7 +1,7 @@
-"""programs.py - starting zerotrain and PyTorch FSDP2 on a case, and reading what they say. For run.
+"""programs.py - starts zerotrain and PyTorch FSDP2 on a case and reads their results.
 
-A case is a dict: config (a name), impl, ranks, stage, micro_batch, global_batch, and settings of zerotrain's
-({"model.layers": "12", ...}). A result is a dict, too; where the program failed it has a note and no step_ms.
+A case is a dict: config (a name), impl, ranks, stage, micro_batch, global_batch, and settings for zerotrain
+({"model.layers": "12", ...}). A result is a dict, too. If the program failed, it has a note and no step_ms.
 """
 
 import array
@@ -24,11 +24,11 @@ import traces
 RUN_LIMIT_S = 600
 PACED_STEPS = 5
 FSDP2_VALUES = ("step_ms", "tokens_per_s", "mfu", "peak_allocated_gib", "loss", "sharding")
-N_TOKENS = 2_000_000  # of random data; a run that needs more meets them again in another order
+N_TOKENS = 2_000_000  # random ones; a longer run repeats them in another order
 
 
 class Machine:
-    """What stands under the numbers."""
+    """The machine that is measured: GPUs or CPU cores, and whether it has PyTorch."""
 
     def __init__(self, device):
         gpus = []
@@ -60,7 +60,7 @@ def cpu_name():
 
 
 def read_config(path):
-    """{"model.layers": "12", ...}"""
+    """Returns {"model.layers": "12", ...}."""
     parser = configparser.ConfigParser(inline_comment_prefixes=(";", "#"))
     with open(path, encoding="utf-8") as file:
         parser.read_file(file)
@@ -68,7 +68,7 @@ def read_config(path):
 
 
 def write_tokens(path, vocab_size):
-    """Random tokens in llm.c's format, the same every time."""
+    """Writes random tokens in llm.c's format, the same every time."""
     wide = vocab_size > 65536
     raw = array.array("I", random.Random(1).randbytes(4 * N_TOKENS))
     tokens = array.array("I" if wide else "H", [token % vocab_size for token in raw])
@@ -78,7 +78,7 @@ def write_tokens(path, vocab_size):
 
 
 def end(process):
-    """Launchers take their ranks with them when they are asked to end, but not when they are killed."""
+    """Ends a process group: first by SIGTERM, on which launchers end their ranks, then by SIGKILL."""
     for sign, wait_s in ((signal.SIGTERM, 20), (signal.SIGKILL, None)):
         if process.poll() is None:
             os.killpg(process.pid, sign)
@@ -89,7 +89,7 @@ def end(process):
 
 
 def run(command, environment, log_path, limit_s=RUN_LIMIT_S):
-    """Its exit code and all it printed, which is kept in log_path. What it started is gone when this returns."""
+    """Runs a command; returns its exit code and output, which is also in log_path. Leaves no process behind."""
     with open(log_path, "w", encoding="utf-8") as log:
         process = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -105,7 +105,7 @@ def run(command, environment, log_path, limit_s=RUN_LIMIT_S):
 
 
 class GpuMemory:
-    """The most that nvidia-smi sees in use on one of the GPUs, in MiB; None where there are none."""
+    """Watches the GPUs with nvidia-smi. stop() returns the most MiB in use on one of them; None without GPUs."""
 
     def __init__(self, gpus):
         self.process = None
@@ -124,7 +124,7 @@ class GpuMemory:
 
 
 class FirstLine:
-    """How long it took from now until a file had its first whole line, in seconds; None: it never had."""
+    """Watches a file. stop() returns the seconds from now until it had a whole line; None if it has none."""
 
     def __init__(self, path):
         self.path, self.begin, self.seconds, self.ended = path, time.monotonic(), None, threading.Event()
@@ -150,7 +150,7 @@ def median_of(rows, name):
 
 
 def environment(machine, ranks_at_most):
-    """Threads do not change with the number of ranks: a rank is what it is alone."""
+    """Sets threads per rank for the largest number of ranks, so that a rank has as many on fewer ranks."""
     env = dict(os.environ)
     threads = 4 if machine.n_gpus else max(1, machine.n_cores // ranks_at_most)
     usual = {
@@ -182,7 +182,7 @@ def launcher(ranks):
 
 
 def zerotrain(case, place):
-    """place: what Bench.run fills in. The files that are left begin with place.stem."""
+    """Runs zerotrain. place: see Bench.place. The files that it leaves begin with place.stem."""
     trace = f"{place.stem}.trace.json"
     result = train(case, place, place.stem, place.steps, {"log.trace": trace} if place.traced else {}, place.env)
     if "step_ms" not in result:
@@ -195,8 +195,8 @@ def zerotrain(case, place):
 
 
 def paced(case, place):
-    """The host's own time and the update's, from a short run in which the host waits for the device before each unit:
-    otherwise it may wait for a place in the device's queue, which says nothing of its work."""
+    """Measures the host's own time and the update's in a short run, in which the host waits for the device before each
+    unit. Otherwise it may wait for space in the device's queue, which says nothing about its work."""
     trace, env = f"{place.scratch}/{os.path.basename(place.stem)}.paced.json", {**place.env, "ZERO_TRACE_PACED": "1"}
     result = train(case, place, f"{place.stem}.paced", PACED_STEPS, {"log.trace": trace}, env)
     return read_trace(trace, place.warm_up) if "step_ms" in result else {"note": f"paced: {result['note']}"}
@@ -261,7 +261,7 @@ def read_trace(path, warm_up):
 
 
 def fsdp2(case, place):
-    """PyTorch's: stage 3 gathers anew for backward, stage 2 keeps what forward gathered. One rank is not sharded."""
+    """Runs FSDP2. Stage 3 gathers again in backward; stage 2 keeps what forward gathered. One rank is not sharded."""
     settings = {**read_config(place.config_path), **case["settings"]}
     here = os.path.dirname(os.path.abspath(__file__))
     options = {
@@ -291,13 +291,13 @@ def fsdp2(case, place):
     code, said = run(command, place.env, f"{place.stem}.log", place.limit_s)
     gpu_mib = memory.stop()
     told = read_result(said, "fsdp2")
-    if "step_ms" not in told:  # what comes after the line, the end of process groups, is not measured
+    if "step_ms" not in told:  # a failure after this line, in the process groups' end, does not count
         return {"gpu_mib": gpu_mib, "note": told.get("failed", f"exit code {code}")}
     return {"gpu_mib": gpu_mib, "comm": "nccl", **{name: told.get(name) for name in FSDP2_VALUES}}
 
 
 def read_result(said, name):
-    """Key=value of the line 'RESULT name ...', numbers as numbers; {} where there is none."""
+    """Reads key=value pairs from the line 'RESULT name ...', numbers as float; {} if there is no such line."""
     line = re.search(rf"^RESULT {name} (.*)$", said, re.MULTILINE)
     pairs = (word.partition("=")[::2] for word in line[1].split()) if line else ()
     return {key: float(value) if re.fullmatch(r"-?[0-9.]+(e[-+]?\d+)?", value) else value for key, value in pairs}

@@ -1,4 +1,4 @@
-"""scaling.py - weak and strong scaling at every stage, PyTorch FSDP2 beside them: a table, a CSV file, a picture."""
+"""scaling.py - measures weak and strong scaling at every stage, and PyTorch FSDP2: a table, a CSV file, a picture."""
 
 import chart
 from bench import failures, print_head, print_row, read_csv, scaled, write_csv
@@ -27,7 +27,7 @@ TABLE = (
 
 
 def batch_of(mode, micro_batch, global_batch, ranks):
-    """Sequences of a rank's pass and of a step; None where the global batch cannot be shared out."""
+    """Returns sequences per micro-step of a rank and per step; None if the global batch is not divisible."""
     if mode == "weak":
         return micro_batch, micro_batch * ranks
     if global_batch % ranks:
@@ -48,7 +48,7 @@ def cases_of(bench):
             for ranks in bench.ranks:
                 batch = batch_of(mode, micro_batch, global_batch, ranks)
                 if batch is None:
-                    print(f"{config}, {mode}: {global_batch} sequences do not go into {ranks} ranks: left out")
+                    print(f"{config}, {mode}: {global_batch} sequences cannot be divided among {ranks} ranks: left out")
                     continue
                 for impl, stage in programs:
                     case = {"config": config, "mode": mode, "impl": impl, "ranks": ranks, "stage": stage}
@@ -56,7 +56,7 @@ def cases_of(bench):
 
 
 def add_efficiency(rows):
-    """Tokens per second and rank, over those of one rank at the same stage."""
+    """Adds efficiency: tokens per second and rank, divided by those of one rank at the same stage."""
 
     def line_of(row):
         return row["machine"], row["config"], row["mode"], row["impl"], row["stage"]
@@ -71,7 +71,7 @@ def add_efficiency(rows):
 
 
 def series_of(rows, name, factor=1):
-    """{line's name: {ranks: value}}"""
+    """Returns {name of the line: {ranks: value}}."""
     series = {line: {} for line in chart.STYLES}
     for row in rows:
         line = f"stage {row['stage']}" if row["impl"] == "zerotrain" else f"FSDP2, as stage {row['stage']}"
@@ -81,7 +81,7 @@ def series_of(rows, name, factor=1):
 
 
 def floor_of_efficiency(rows):
-    """Where the axis begins, so that the last percents can be told apart."""
+    """Returns where the axis begins: high enough to tell the last percents apart."""
     least = min((100 * row["efficiency"] for row in rows if row["efficiency"]), default=0)
     return next((floor for floor in (80, 60, 40) if least > floor + 5), 0)
 
@@ -89,7 +89,7 @@ def floor_of_efficiency(rows):
 def panels_of(rows, mode, ranks, on_gpus):
     alone = [row["step_ms"] for row in rows if row["ranks"] == 1 and row["impl"] == "zerotrain" and row.get("step_ms")]
     ideal = {n: min(alone) / (n if mode == "strong" else 1) for n in ranks} if alone else None
-    # What GPUs hold by nvidia-smi can be compared with FSDP2's; without GPUs, what the plan says.
+    # On GPUs what nvidia-smi says, since that is also known of FSDP2; elsewhere the plan.
     memory = (
         {"title": "GPU memory in use, GiB", "unit": "GiB", "series": series_of(rows, "gpu_mib", 2**-10)}
         if on_gpus
@@ -132,11 +132,11 @@ def draw(bench, config, rows):
     return path
 
 
-# ---- beside each other -----------------------------------------------------------------------------------------------
+# ---- at the same time ------------------------------------------------------------------------------------------------
 
 
 def groups_of(bench, cases):
-    """Lists of cases to run at the same time: with --beside as many as have GPUs of their own, of one number of ranks."""
+    """Yields lists of cases to run at the same time: with --beside, as many of one number of ranks as the GPUs allow."""
     group = []
     for case in cases:
         n_fit = bench.machine.n_gpus // case["ranks"] if bench.options.beside else 1
@@ -191,5 +191,5 @@ def measure(bench):
             written.append(draw(bench, config, mine))
     print("written:", ", ".join(written))
     if n_left:
-        print(f"{n_left} cases are left for another run: the time is over")
+        print(f"{n_left} cases are left for another run: the budget is used up")
     return failures(rows)

@@ -1,16 +1,16 @@
-"""traces.py - zerotrain's traces: spans, and what a step's add up to. For run and trace_check."""
+"""traces.py - reads zerotrain's traces and sums the spans of a step. For run and trace_check."""
 
 import collections
 import json
 
-# Work of the device; the rest is the host's. On the CPU the host does both.
+# Spans of the device; the others are the host's. On the CPU the host does both.
 DEVICE_KINDS = ("compute", "wait", "gather", "reduce", "update")
 
 Span = collections.namedtuple("Span", "rank row kind name step begin_us end_us")
 
 
 def read(path):
-    """All spans of the file, by rank, row and beginning."""
+    """Returns all spans of the file, ordered by rank, row and beginning."""
     with open(path, encoding="utf-8") as file:
         events = json.load(file)["traceEvents"]
     spans = [
@@ -22,7 +22,7 @@ def read(path):
 
 
 def sums_ms(spans):
-    """{(rank, step, kind): milliseconds}"""
+    """Returns {(rank, step, kind): milliseconds}."""
     sums = collections.defaultdict(float)
     for span in spans:
         sums[span.rank, span.step, span.kind] += (span.end_us - span.begin_us) * 1e-3
@@ -30,12 +30,12 @@ def sums_ms(spans):
 
 
 def steps(spans):
-    """Numbers of the steps that were trained, in order."""
+    """Returns the numbers of the steps that were trained, in order."""
     return sorted({span.step for span in spans if span.kind == "host"})
 
 
 def device_is_host(spans):
-    """Whether the host did the device's work: the update of a step ends before the step is queued."""
+    """Returns whether the host did the device's work: then a step's update ends before the step is queued."""
     queued = {(span.rank, span.step): span.end_us for span in spans if span.kind == "host"}
     return all(
         span.end_us <= queued[span.rank, span.step] + 1
@@ -45,6 +45,6 @@ def device_is_host(spans):
 
 
 def host_ms(spans, sums, rank, step):
-    """What the step took of the host's time: on the CPU, less the work that it did as the device."""
+    """Returns the host's time in a step; on the CPU without the work that it did as the device."""
     work = sum(sums[rank, step, kind] for kind in DEVICE_KINDS) if device_is_host(spans) else 0.0
     return max(sums[rank, step, "host"] - work, 0.0)

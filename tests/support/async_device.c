@@ -361,7 +361,7 @@ typedef struct copy_task {
     size_t n_bytes;
 } copy_task_t;
 
-/* In two halves: who reads too early may see the one and not the other. */
+/* In two halves: a reader that comes too early may see one without the other. */
 static void do_copy(void *args)
 {
     copy_task_t *t = args;
@@ -431,27 +431,22 @@ typedef struct sum_task {
     zero_dtype_t dtype;
     size_t n_elems;
     bool accumulate;
-    double *partials;
+    zero_norm_t *norm;
 } sum_task_t;
 
 static void do_sum_slices(void *args)
 {
     sum_task_t *t = args;
     if (the.options.fault == ASYNC_STAGING_BEFORE_SUM)
-        usleep(3000); /* who does not wait for it comes first */
-    OK(cpu_kernels()->sum_slices(t->out, t->slices, t->n_slices, t->dtype, t->n_elems, t->accumulate, t->partials,
-                                 NULL));
+        usleep(3000); /* work that does not wait for it comes first */
+    OK(cpu_kernels()->sum_slices(t->out, t->slices, t->n_slices, t->dtype, t->n_elems, t->accumulate, t->norm, NULL));
 }
 
 static zero_status_t sum_slices(float *out, const void *const *slices, int n_slices, zero_dtype_t dtype, size_t n_elems,
-                                bool accumulate, double *partials, zero_stream_t stream)
+                                bool accumulate, zero_norm_t *norm, zero_stream_t stream)
 {
-    sum_task_t t = {.out = out,
-                    .n_slices = n_slices,
-                    .dtype = dtype,
-                    .n_elems = n_elems,
-                    .accumulate = accumulate,
-                    .partials = partials};
+    sum_task_t t = {
+        .out = out, .n_slices = n_slices, .dtype = dtype, .n_elems = n_elems, .accumulate = accumulate, .norm = norm};
     CHECK(n_slices <= MAX_RANKS, "%d ranks", n_slices);
     memcpy(t.slices, slices, (size_t)n_slices * sizeof *slices);
     queue_kernel(stream, do_sum_slices, &t, sizeof t);
@@ -460,8 +455,7 @@ static zero_status_t sum_slices(float *out, const void *const *slices, int n_sli
 }
 
 typedef struct contribute_task {
-    const double *partials;
-    size_t n_partials;
+    zero_norm_t *norm;
     zero_agreed_t agreed;
     zero_contribution_t *mine;
 } contribute_task_t;
@@ -469,13 +463,13 @@ typedef struct contribute_task {
 static void do_contribute(void *args)
 {
     contribute_task_t *t = args;
-    OK(cpu_kernels()->contribute(t->partials, t->n_partials, &t->agreed, t->mine, NULL));
+    OK(cpu_kernels()->contribute(t->norm, &t->agreed, t->mine, NULL));
 }
 
-static zero_status_t contribute(const double *partials, size_t n_partials, const zero_agreed_t *agreed,
-                                zero_contribution_t *mine, zero_stream_t stream)
+static zero_status_t contribute(zero_norm_t *norm, const zero_agreed_t *agreed, zero_contribution_t *mine,
+                                zero_stream_t stream)
 {
-    contribute_task_t t = {partials, n_partials, *agreed, mine};
+    contribute_task_t t = {norm, *agreed, mine};
     queue_kernel(stream, do_contribute, &t, sizeof t);
     return ZERO_OK;
 }
@@ -506,6 +500,54 @@ static zero_status_t count_poison(const void *data, zero_dtype_t dtype, size_t n
                                   zero_stream_t stream)
 {
     queue_kernel(stream, do_poison, &(poison_task_t){(void *)data, dtype, n_elems, n_found}, sizeof(poison_task_t));
+    return ZERO_OK;
+}
+
+typedef struct fp8_task {
+    zero_fp8_parts_t parts;
+    uint32_t *maxima;
+    const uint32_t *absmaxes;
+    zero_fp8_scales_t *scales;
+    int n_ranks;
+    uint32_t n_matrices;
+} fp8_task_t;
+
+static void do_fp8_absmax(void *args)
+{
+    fp8_task_t *t = args;
+    OK(cpu_kernels()->fp8_absmax(&t->parts, t->maxima, NULL));
+}
+
+static zero_status_t fp8_absmax(const zero_fp8_parts_t *parts, uint32_t *absmaxes, zero_stream_t stream)
+{
+    queue_kernel(stream, do_fp8_absmax, &(fp8_task_t){.parts = *parts, .maxima = absmaxes}, sizeof(fp8_task_t));
+    return ZERO_OK;
+}
+
+static void do_fp8_scale(void *args)
+{
+    fp8_task_t *t = args;
+    OK(cpu_kernels()->fp8_scale(t->scales, t->absmaxes, t->n_ranks, t->n_matrices, NULL));
+}
+
+static zero_status_t fp8_scale(zero_fp8_scales_t *scales, const uint32_t *absmaxes, int n_ranks, uint32_t n_matrices,
+                               zero_stream_t stream)
+{
+    fp8_task_t t = {.scales = scales, .absmaxes = absmaxes, .n_ranks = n_ranks, .n_matrices = n_matrices};
+    queue_kernel(stream, do_fp8_scale, &t, sizeof t);
+    return ZERO_OK;
+}
+
+static void do_fp8_cast(void *args)
+{
+    fp8_task_t *t = args;
+    OK(cpu_kernels()->fp8_cast(&t->parts, t->scales, NULL));
+}
+
+static zero_status_t fp8_cast(const zero_fp8_parts_t *parts, const zero_fp8_scales_t *scales, zero_stream_t stream)
+{
+    fp8_task_t t = {.parts = *parts, .scales = (zero_fp8_scales_t *)scales};
+    queue_kernel(stream, do_fp8_cast, &t, sizeof t);
     return ZERO_OK;
 }
 
@@ -624,46 +666,48 @@ static const char *part_of(const zero_comm_t *comm, const zero_window_t *window,
 }
 
 /* Pulls from peers are one call; the own slice is another, in a stream aside, with an event each way. */
-static void count_pulls(const zero_comm_t *comm, size_t n_bytes, bool own_is_copied)
+static void count_pulls(int n_ranks, size_t n_bytes, bool own_is_copied)
 {
-    bool pulls = n_bytes > 0 && comm->size > 1;
+    bool pulls = n_bytes > 0 && n_ranks > 1;
     count(ASYNC_BATCH, pulls ? 1 : 0);
     count(ASYNC_COPY, own_is_copied ? 1 : 0);
     count(ASYNC_RECORD, own_is_copied ? 2 : 0);
     count(ASYNC_WAIT, own_is_copied ? 2 : 0);
 }
 
-static zero_status_t all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
-                                size_t src_stride, void *dst, size_t n_bytes, zero_stream_t stream)
+static zero_status_t all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, zero_ranks_t ranks,
+                                size_t src_offset, size_t src_stride, void *dst, size_t n_bytes, zero_stream_t stream)
 {
     (void)lane;
     bool own_is_copied = false;
-    for (int i = 0; i < comm->size && n_bytes > 0; i++) {
-        int rank = (comm->rank + i) % comm->size;
-        const char *src = part_of(comm, window, rank) + src_offset + (size_t)rank * src_stride;
-        char *slice = (char *)dst + (size_t)rank * n_bytes;
+    const int me = zero_ranks_index(ranks, comm->rank);
+    for (int i = 0; i < ranks.n && n_bytes > 0; i++) {
+        int at = (me + i) % ranks.n;
+        const char *src = part_of(comm, window, zero_ranks_at(ranks, at)) + src_offset + (size_t)at * src_stride;
+        char *slice = (char *)dst + (size_t)at * n_bytes;
         own_is_copied |= i == 0 && slice != src;
         if (slice != src)
             queue_copy(slice, src, n_bytes, stream);
     }
-    count_pulls(comm, n_bytes, own_is_copied);
+    count_pulls(ranks.n, n_bytes, own_is_copied);
     return ZERO_OK;
 }
 
-static zero_status_t all_to_all(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
-                                size_t src_stride, size_t n_bytes, void *staging, const void **slices,
-                                zero_stream_t stream)
+static zero_status_t all_to_all(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, int group,
+                                size_t src_offset, size_t src_stride, size_t n_bytes, void *staging,
+                                const void **slices, zero_stream_t stream)
 {
     (void)lane;
+    const size_t offset = src_offset + (size_t)zero_comm_slice_of(comm->rank, comm->size, group) * src_stride;
     for (int i = 0; i < comm->size; i++) {
         int rank = (comm->rank + i) % comm->size;
-        const char *src = part_of(comm, window, rank) + src_offset + (size_t)comm->rank * src_stride;
+        const char *src = part_of(comm, window, rank) + offset;
         char *staged = (char *)staging + (size_t)rank * n_bytes;
         slices[rank] = rank == comm->rank ? src : staged;
         if (rank != comm->rank && n_bytes > 0)
             queue_copy(staged, src, n_bytes, stream);
     }
-    count_pulls(comm, n_bytes, false);
+    count_pulls(comm->size, n_bytes, false);
     return ZERO_OK;
 }
 
@@ -725,6 +769,7 @@ static const zero_comm_ops_t transport_ops = {
     .staging_bytes = zero_comm_beside_host_staging_bytes,
     .host_all_gather = zero_comm_beside_host_all_gather,
     .host_broadcast = zero_comm_beside_host_broadcast,
+    .check_peers = zero_comm_beside_host_check_peers,
     .abort = zero_comm_beside_host_abort,
     .destroy = transport_destroy,
 };
@@ -796,6 +841,9 @@ zero_status_t async_device_create(const zero_comm_t *comm, const async_options_t
     the.kernels.sum_slices = sum_slices;
     the.kernels.contribute = contribute;
     the.kernels.decide_step = decide_step;
+    the.kernels.fp8_absmax = fp8_absmax;
+    the.kernels.fp8_scale = fp8_scale;
+    the.kernels.fp8_cast = fp8_cast;
     the.kernels.poison = poison;
     the.kernels.count_poison = count_poison;
     the.kernels.split_master = split_master;

@@ -1,12 +1,12 @@
 #!/bin/bash
-# For tests/test_*.sh, which source it: a scratch folder, and claims. They exit with $status.
-# shellcheck disable=SC2034 # status is read by who sources this
+# claims.sh - a scratch folder, and claims. Sourced by tests/project/test_*.sh, which exit with $status.
+# shellcheck disable=SC2034 # the scripts that source this read status
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 status=0
 
-# claim TEXT COMMAND... : the command's success is the claim; its output is shown when it fails.
+# claim TEXT COMMAND...: claims that the command succeeds. Shows its output if it fails.
 claim()
 {
     local text=$1

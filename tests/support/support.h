@@ -47,7 +47,7 @@ int support_run(support_output_t *output, double timeout_s, const char *format, 
     __attribute__((format(printf, 3, 4)));
 
 /* Runs the command under mpirun with n_ranks ranks: also as root, more ranks than cores, unbound, one OpenMP thread per
- * rank unless OMP_NUM_THREADS is set. The command is one program with its arguments; options of mpirun may stand before
+ * rank unless OMP_NUM_THREADS is set. The command is one program with its arguments; options of mpirun may come before
  * it. */
 int support_mpirun(support_output_t *output, double timeout_s, int n_ranks, const char *format, ...)
     __attribute__((format(printf, 4, 5)));

@@ -21,9 +21,10 @@
 
 typedef struct plan_key {
     size_t m, n, k, lda, ldb, ldc;
-    zero_dtype_t dtype, c_dtype;
+    cudaDataType_t a_type, b_type;
+    zero_dtype_t c_dtype;
     unsigned a_align, b_align, c_align; /* bytes, up to 16 */
-    bool transpose_a, transpose_b, bias;
+    bool transpose_a, transpose_b, bias, fast_sums;
 } plan_key_t;
 
 /* All that a call needs except the pointers. */
@@ -108,6 +109,20 @@ static cudaDataType_t blas_type(zero_dtype_t dtype)
     return dtype == ZERO_FP32 ? CUDA_R_32F : dtype == ZERO_BF16 ? CUDA_R_16BF : CUDA_R_16F;
 }
 
+static cudaDataType_t fp8_type(const zero_fp8_operand_t *operand)
+{
+    return operand->format == ZERO_E4M3 ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2;
+}
+
+static const char *blas_type_name(cudaDataType_t type)
+{
+    return type == CUDA_R_32F       ? "fp32"
+           : type == CUDA_R_16BF    ? "bf16"
+           : type == CUDA_R_16F     ? "fp16"
+           : type == CUDA_R_8F_E4M3 ? "e4m3"
+                                    : "e5m2";
+}
+
 /* Returns the largest power of two, up to 16, that divides the address. */
 static unsigned alignment(const void *data)
 {
@@ -121,10 +136,13 @@ static plan_key_t key_of(zero_dtype_t dtype, const zero_cuda_gemm_t *g)
     memset(&key, 0, sizeof key); /* padding too, since keys are compared as bytes */
     key.m = g->m, key.n = g->n, key.k = g->k;
     key.lda = g->lda, key.ldb = g->ldb, key.ldc = g->ldc;
-    key.dtype = dtype, key.c_dtype = g->c_dtype;
+    key.a_type = g->fp8 != NULL ? fp8_type(&g->fp8->a) : blas_type(dtype);
+    key.b_type = g->fp8 != NULL ? fp8_type(&g->fp8->b) : blas_type(dtype);
+    key.c_dtype = g->c_dtype;
     key.a_align = alignment(g->a), key.b_align = alignment(g->b), key.c_align = alignment(g->c);
     key.transpose_a = g->transpose_a, key.transpose_b = g->transpose_b;
     key.bias = g->bias != NULL;
+    key.fast_sums = g->fast_sums;
     return key;
 }
 
@@ -136,17 +154,19 @@ static zero_status_t describe(plan_t *plan)
     cublasOperation_t op_a = key->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasOperation_t op_b = key->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasLtEpilogue_t epilogue = key->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
-    cudaDataType_t in = blas_type(key->dtype), out = blas_type(key->c_dtype);
+    int8_t fast_sums = key->fast_sums;
     TRY_BLAS(cublasLtMatmulDescCreate(&plan->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     TRY_BLAS(cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_TRANSA, &op_a, sizeof op_a));
     TRY_BLAS(cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_TRANSB, &op_b, sizeof op_b));
     TRY_BLAS(
         cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
-    TRY_BLAS(cublasLtMatrixLayoutCreate(&plan->a, in, key->transpose_b ? key->k : key->n,
+    TRY_BLAS(
+        cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast_sums, sizeof fast_sums));
+    TRY_BLAS(cublasLtMatrixLayoutCreate(&plan->a, key->b_type, key->transpose_b ? key->k : key->n,
                                         key->transpose_b ? key->n : key->k, (int64_t)key->ldb));
-    TRY_BLAS(cublasLtMatrixLayoutCreate(&plan->b, in, key->transpose_a ? key->m : key->k,
+    TRY_BLAS(cublasLtMatrixLayoutCreate(&plan->b, key->a_type, key->transpose_a ? key->m : key->k,
                                         key->transpose_a ? key->k : key->m, (int64_t)key->lda));
-    TRY_BLAS(cublasLtMatrixLayoutCreate(&plan->c, out, key->n, key->m, (int64_t)key->ldc));
+    TRY_BLAS(cublasLtMatrixLayoutCreate(&plan->c, blas_type(key->c_dtype), key->n, key->m, (int64_t)key->ldc));
     return ZERO_OK;
 }
 
@@ -184,18 +204,36 @@ static zero_status_t find_candidates(cublasLtHandle_t handle, plan_t *plan)
             plan->candidates[plan->n_candidates++] = results[i];
     if (plan->n_candidates > 0)
         return ZERO_OK;
-    return zero_fail(ZERO_ERROR_DEVICE, "cuBLASLt has no algorithm for %zu x %zu x %zu, %s to %s: %s", plan->key.m,
-                     plan->key.n, plan->key.k, zero_dtype_name(plan->key.dtype), zero_dtype_name(plan->key.c_dtype),
+    return zero_fail(ZERO_ERROR_DEVICE, "cuBLASLt has no algorithm for %zu x %zu x %zu, %s and %s to %s: %s",
+                     plan->key.m, plan->key.n, plan->key.k, blas_type_name(plan->key.a_type),
+                     blas_type_name(plan->key.b_type), zero_dtype_name(plan->key.c_dtype),
                      cublasLtGetStatusString(status));
 }
 
-static zero_status_t add_plan(zero_gemm_plans_t *plans, const plan_key_t *key, plan_t **out)
+/* Tells cuBLASLt where the call's bias and scales are. */
+static zero_status_t set_pointers(const plan_t *plan, const zero_cuda_gemm_t *gemm)
+{
+    if (gemm->bias != NULL)
+        TRY_BLAS(cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &gemm->bias,
+                                                sizeof gemm->bias));
+    if (gemm->fp8 == NULL)
+        return ZERO_OK;
+    const float *of_a = &gemm->fp8->a.scales->inverse, *of_b = &gemm->fp8->b.scales->inverse;
+    TRY_BLAS(cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &of_b, sizeof of_b));
+    TRY_BLAS(cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &of_a, sizeof of_a));
+    return ZERO_OK;
+}
+
+static zero_status_t add_plan(zero_gemm_plans_t *plans, const plan_key_t *key, const zero_cuda_gemm_t *gemm,
+                              plan_t **out)
 {
     if (plans->n_plans == MAX_PLANS)
         return zero_fail(ZERO_ERROR_UNSUPPORTED, "more than %d shapes of matrix products", MAX_PLANS);
     plan_t *plan = &plans->plans[plans->n_plans];
     plan->key = *key;
     zero_status_t status = describe(plan);
+    if (status == ZERO_OK)
+        status = set_pointers(plan, gemm);
     if (status == ZERO_OK)
         status = find_candidates(plans->handle, plan);
     if (status != ZERO_OK) {
@@ -207,15 +245,16 @@ static zero_status_t add_plan(zero_gemm_plans_t *plans, const plan_key_t *key, p
     return ZERO_OK;
 }
 
-static zero_status_t find_plan(zero_gemm_plans_t *plans, const plan_key_t *key, plan_t **out)
+static zero_status_t find_plan(zero_gemm_plans_t *plans, const plan_key_t *key, const zero_cuda_gemm_t *gemm,
+                               plan_t **out)
 {
     for (size_t i = 0; i < plans->n_plans; ++i) {
         if (memcmp(&plans->plans[i].key, key, sizeof *key) == 0) {
             *out = &plans->plans[i];
-            return ZERO_OK;
+            return set_pointers(*out, gemm);
         }
     }
-    return add_plan(plans, key, out);
+    return add_plan(plans, key, gemm, out);
 }
 
 static cublasStatus_t run(zero_model_context_t *ctx, const plan_t *plan, const zero_cuda_gemm_t *gemm, int candidate)
@@ -302,10 +341,7 @@ zero_status_t zero_cuda_gemm(zero_model_context_t *ctx, const zero_cuda_gemm_t *
     plan_t *plan = NULL;
     if (gemm->bias != NULL && alignment(gemm->bias) < 16)
         return gemm_onto_bias(ctx, gemm);
-    ZERO_TRY(find_plan(cuda->gemms, &key, &plan));
-    if (gemm->bias != NULL)
-        TRY_BLAS(cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &gemm->bias,
-                                                sizeof gemm->bias));
+    ZERO_TRY(find_plan(cuda->gemms, &key, gemm, &plan));
     if (!plan->timed && !gemm->accumulate && may_wait(ctx))
         ZERO_TRY(choose_fastest(ctx, plan, gemm));
     TRY_BLAS(run(ctx, plan, gemm, plan->chosen));

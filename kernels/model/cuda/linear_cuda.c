@@ -52,6 +52,18 @@ zero_status_t zero_cuda_linear_backward_input(zero_model_context_t *ctx, void *d
     return zero_cuda_gemm(ctx, &gemm);
 }
 
+zero_status_t zero_cuda_sum_columns(zero_model_context_t *ctx, zero_grad_t sums, const void *x, size_t n_rows,
+                                    size_t n_columns)
+{
+    zero_scratch_t scratch = zero_cuda_scratch(ctx);
+    float *partials;
+    ZERO_TRY(zero_scratch_take(&scratch, zero_column_sum_parts(n_rows, n_columns) * n_columns * sizeof *partials,
+                               &partials));
+    ZERO_TRY_CUDA(zero_launch_column_sum(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, sums, x, partials, n_rows,
+                                         n_columns));
+    return ZERO_OK;
+}
+
 zero_status_t zero_cuda_linear_backward_weight(zero_model_context_t *ctx, zero_grad_t dweight,
                                                zero_linear_layout_t layout, zero_grad_t dbias, const void *x,
                                                const void *dy, size_t n_rows, size_t n_in, size_t n_out)
@@ -70,12 +82,5 @@ zero_status_t zero_cuda_linear_backward_weight(zero_model_context_t *ctx, zero_g
                              .c_dtype = dweight.dtype,
                              .accumulate = dweight.accumulate};
     ZERO_TRY(zero_cuda_gemm(ctx, &gemm));
-    if (dbias.data == NULL)
-        return ZERO_OK;
-    zero_scratch_t scratch = zero_cuda_scratch(ctx);
-    float *partials;
-    ZERO_TRY(zero_scratch_take(&scratch, zero_column_sum_parts(n_rows, n_out) * n_out * sizeof *partials, &partials));
-    ZERO_TRY_CUDA(zero_launch_column_sum(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, dbias, dy, partials,
-                                         n_rows, n_out));
-    return ZERO_OK;
+    return dbias.data == NULL ? ZERO_OK : zero_cuda_sum_columns(ctx, dbias, dy, n_rows, n_out);
 }

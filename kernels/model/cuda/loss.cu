@@ -6,6 +6,7 @@
  * memory in between, since L2 would lose it; each thread reads only what it stored there itself.
  */
 #include "kernels/model/cuda/pack.cuh"
+#include "kernels/model/loss_unit.h"
 
 #define THREADS 512
 #define WARPS (THREADS / ZERO_WARP)
@@ -170,7 +171,7 @@ static __global__ void __launch_bounds__(THREADS)
             sums[threadIdx.x] += sums[threadIdx.x + half];
     }
     if (threadIdx.x == 0)
-        *loss_sum += loss_weight * sums[0];
+        *loss_sum += rint(loss_weight * sums[0] / ZERO_LOSS_UNIT) * ZERO_LOSS_UNIT;
 }
 
 extern "C" cudaError_t zero_launch_add_losses(cudaStream_t stream, double *loss_sum, const double *losses,

@@ -18,6 +18,27 @@ zero_status_t zero_cuda_linear_backward_input(zero_model_context_t *ctx, void *d
 zero_status_t zero_cuda_linear_backward_weight(zero_model_context_t *ctx, zero_grad_t dweight,
                                                zero_linear_layout_t layout, zero_grad_t dbias, const void *x,
                                                const void *dy, size_t n_rows, size_t n_in, size_t n_out);
+zero_status_t zero_cuda_sum_columns(zero_model_context_t *ctx, zero_grad_t sums, const void *x, size_t n_rows,
+                                    size_t n_columns);
+
+/* ---- fp8/fp8_cuda.c ---- */
+
+bool zero_cuda_fp8_is_available(zero_model_context_t *ctx, char why[ZERO_MODEL_WHY]);
+zero_status_t zero_cuda_fp8_cast(zero_model_context_t *ctx, const zero_fp8_t *x8, const void *x, bool absmax_is_known,
+                                 size_t n_rows, size_t n_columns);
+zero_status_t zero_cuda_fp8_cast_weight(zero_model_context_t *ctx, const zero_fp8_t *w8, zero_weight_t weight,
+                                        bool absmax_is_known, size_t n_rows, size_t n_columns);
+zero_status_t zero_cuda_fp8_transpose(zero_model_context_t *ctx, uint8_t *columns, const uint8_t *rows, size_t n_rows,
+                                      size_t n_columns);
+zero_status_t zero_cuda_linear_fp8(zero_model_context_t *ctx, void *y, const zero_fp8_t *x8, const zero_fp8_t *w8,
+                                   zero_linear_layout_t layout, zero_weight_t bias, size_t n_rows, size_t n_in,
+                                   size_t n_out);
+zero_status_t zero_cuda_linear_fp8_backward_input(zero_model_context_t *ctx, void *dx, const zero_fp8_t *dy8,
+                                                  const zero_fp8_t *w8, zero_linear_layout_t layout, size_t n_rows,
+                                                  size_t n_in, size_t n_out);
+zero_status_t zero_cuda_linear_fp8_backward_weight(zero_model_context_t *ctx, zero_grad_t dweight,
+                                                   zero_linear_layout_t layout, const zero_fp8_t *x8,
+                                                   const zero_fp8_t *dy8, size_t n_rows, size_t n_in, size_t n_out);
 
 /* ---- loss_cuda.c ---- */
 

@@ -1,23 +1,18 @@
-/* reduce.cu - sums in a fixed order on CUDA: gradient slices in rank order, and the norm's tree. reduce.c's twin.
+/* reduce.cu - gradient slices added in order, and their norm, on CUDA. reduce.c's twin.
  *
- * One block of threads processes one norm chunk, so that the chunk's sum of squares needs no other block. A thread owns
- * four neighbouring lanes of the tree, which is one group of elements in each of the chunk's rows. It has the loads of
- * all rows in flight at once, keeps their sums in registers while slice after slice is added, writes them out and
- * squares them. So gradients are read only once even if the norm is wanted.
+ * One block of threads processes one chunk, in rows. A thread owns one group of elements in each row, and 16 threads
+ * have a cell of the norm in each. It has the loads of all rows in flight at once, keeps their sums in registers while
+ * slice after slice is added, writes them out and squares them. So gradients are read only once even if the norm is
+ * wanted.
  */
 #include "kernels/shard/cuda/group.cuh"
 #include "kernels/shard/cuda/shard_cuda.h"
-#include "kernels/shard/shard_math.h"
+#include "kernels/shard/norm_math.h"
 
-constexpr unsigned THREADS = ZERO_NORM_LANES / GROUP_ELEMS;
-constexpr unsigned ROWS = ZERO_NORM_CHUNK / ZERO_NORM_LANES;
-constexpr unsigned WARP = 32;
-
-/* Widens x. CUDA does not specify which double a NaN float becomes. */
-__device__ static double double_of(float x)
-{
-    return x == x ? (double)x : __longlong_as_double(0x7ff8000000000000);
-}
+constexpr unsigned THREADS = 256;
+constexpr unsigned ROW_ELEMS = THREADS * GROUP_ELEMS;
+constexpr unsigned ROWS = ZERO_SUM_CHUNK / ROW_ELEMS;
+constexpr unsigned WARP = 32, FULL_WARP = 0xffffffffu;
 
 /* ---- A thread's part of a chunk ------------------------------------------------------------------------------------
  */
@@ -29,7 +24,7 @@ struct rows {
 
 __device__ static size_t group_in_chunk(unsigned row)
 {
-    return row * ZERO_NORM_LANES + threadIdx.x * GROUP_ELEMS;
+    return row * ROW_ELEMS + threadIdx.x * GROUP_ELEMS;
 }
 
 __device__ static float to_float(float x, zero_dtype_t)
@@ -89,99 +84,96 @@ __device__ static void add_rows(rows *a, const rows &b)
             a->at[row][i] += b.at[row][i];
 }
 
-/* ---- The norm's tree -----------------------------------------------------------------------------------------------
+/* ---- The norm ------------------------------------------------------------------------------------------------------
  */
 
-__device__ static void add_lanes(float *lanes, const float *others)
+/* Folds the 16 lanes of a cell: lane l's sum of row r becomes half the sum of a row. Before a step each lane has N
+ * rows; then it has the first or the second half of them, whose sums over this lane and the one at `distance` it keeps.
+ * So all rows are folded with few exchanges. Sums of two commute, so all lanes add as shard.h writes it. */
+template <unsigned N> __device__ static void fold_cells(float (&sums)[ROWS], unsigned distance)
 {
+    const bool is_upper = threadIdx.x & distance;
 #pragma unroll
-    for (unsigned i = 0; i < GROUP_ELEMS; ++i)
-        lanes[i] += others[i];
+    for (unsigned i = 0; i < N / 2; ++i) {
+        const float keep = is_upper ? sums[i + N / 2] : sums[i], give = is_upper ? sums[i] : sums[i + N / 2];
+        sums[i] = keep + __shfl_xor_sync(FULL_WARP, give, distance);
+    }
 }
 
-/* Returns the chunk's sum of squares, in thread 0. All threads of the block call it. Lanes are folded by halving the
- * threads until one holds the last four, first through shared memory, then within a warp. */
-__device__ static double sum_of_squares(const rows &values)
+/* Returns the sum of squares of one of the warp's cells, the same in a pair of lanes. All lanes call it. */
+__device__ static float cell_sum(const rows &values)
 {
-    __shared__ group<float> shared[THREADS / 2];
-    float lanes[GROUP_ELEMS] = {0.0f};
+    float sums[ROWS];
 #pragma unroll
-    for (unsigned row = 0; row < ROWS; ++row)
-#pragma unroll
-        for (unsigned i = 0; i < GROUP_ELEMS; ++i)
-            lanes[i] = fmaf(values.at[row][i], values.at[row][i], lanes[i]);
-
-#pragma unroll
-    for (unsigned half = THREADS / 2; half >= WARP; half /= 2) {
-        if (threadIdx.x >= half && threadIdx.x < 2 * half)
-            shared[threadIdx.x - half] = {{lanes[0], lanes[1], lanes[2], lanes[3]}};
-        __syncthreads();
-        if (threadIdx.x < half)
-            add_lanes(lanes, shared[threadIdx.x].at);
-        __syncthreads();
-    }
-#pragma unroll
-    for (unsigned half = WARP / 2; half > 0; half /= 2) {
-        float others[GROUP_ELEMS];
+    for (unsigned row = 0; row < ROWS; ++row) {
+        sums[row] = 0.0f;
 #pragma unroll
         for (unsigned i = 0; i < GROUP_ELEMS; ++i)
-            others[i] = __shfl_down_sync(0xffffffffu, lanes[i], half);
-        add_lanes(lanes, others);
+            sums[row] = fmaf(values.at[row][i], values.at[row][i], sums[row]);
     }
-    return double_of((lanes[0] + lanes[2]) + (lanes[1] + lanes[3]));
+    static_assert(ROWS == 8 && ZERO_NORM_CELL / GROUP_ELEMS == 16, "three steps leave one row, the fourth folds it");
+    fold_cells<8>(sums, 8);
+    fold_cells<4>(sums, 4);
+    fold_cells<2>(sums, 2);
+    return sums[0] + __shfl_xor_sync(FULL_WARP, sums[0], 1);
 }
 
-/* There are 122,071 partials per billion elements: one block adds them, one thread per lane, with a batch of loads in
- * flight at a time. Missing partials count as 0, which changes no sum, since no lane is ever -0. */
-constexpr unsigned PARTIAL_LANES = 256, PARTIAL_BATCH = 32;
-
-static __global__ void __launch_bounds__(PARTIAL_LANES)
-    contribute_kernel(const double *partials, size_t n_partials, zero_agreed_t agreed, zero_contribution_t *mine)
+/* Adds the squares of a block's values to the norm. All threads of the block call it. A warp adds the cells of one
+ * digit at a time, from the highest: gradients that are neighbours seldom have more than two. 16 cells times 24 bits,
+ * and 8 warps of those, fit 32. */
+__device__ static void add_to_norm(const rows &values, zero_norm_t *norm)
 {
-    __shared__ double lanes[PARTIAL_LANES];
-    double sum = 0.0;
-    for (size_t begin = threadIdx.x; begin < n_partials; begin += PARTIAL_BATCH * PARTIAL_LANES) {
-        double batch[PARTIAL_BATCH];
-#pragma unroll
-        for (unsigned k = 0; k < PARTIAL_BATCH; ++k) {
-            const size_t i = begin + k * PARTIAL_LANES;
-            batch[k] = i < n_partials ? partials[i] : 0.0;
-        }
-#pragma unroll
-        for (unsigned k = 0; k < PARTIAL_BATCH; ++k)
-            sum += batch[k];
-    }
-    lanes[threadIdx.x] = sum;
+    __shared__ unsigned words[ZERO_NORM_WORDS];
+    if (threadIdx.x < ZERO_NORM_WORDS)
+        words[threadIdx.x] = 0;
     __syncthreads();
-    for (unsigned half = PARTIAL_LANES / 2; half > 0; half /= 2) {
-        if (threadIdx.x < half)
-            lanes[threadIdx.x] += lanes[threadIdx.x + half];
-        __syncthreads();
+    const zero_norm_part_t part = zero_norm_split(cell_sum(values));
+    bool is_left = threadIdx.x % 2 == 0 && (part.low | part.high) != 0; /* the odd lanes have the same cells */
+    unsigned next;
+    while ((next = __reduce_max_sync(FULL_WARP, is_left ? part.at + 1 : 0)) != 0) {
+        const bool is_taken = is_left && part.at + 1 == next;
+        const unsigned low = __reduce_add_sync(FULL_WARP, is_taken ? part.low : 0);
+        const unsigned high = __reduce_add_sync(FULL_WARP, is_taken ? part.high : 0);
+        is_left = is_left && !is_taken;
+        if (threadIdx.x % WARP == 0) {
+            atomicAdd(&words[next - 1], low);
+            if (high != 0)
+                atomicAdd(&words[next], high);
+        }
+    }
+    __syncthreads();
+    if (threadIdx.x < ZERO_NORM_WORDS && words[threadIdx.x] != 0)
+        atomicAdd((unsigned long long *)&norm->words[threadIdx.x], (unsigned long long)words[threadIdx.x]);
+}
+
+static __global__ void __launch_bounds__(WARP)
+    contribute_kernel(zero_norm_t *norm, zero_agreed_t agreed, zero_contribution_t *mine)
+{
+    if (threadIdx.x < ZERO_NORM_WORDS) {
+        mine->norm.words[threadIdx.x] = norm->words[threadIdx.x];
+        norm->words[threadIdx.x] = 0;
     }
     if (threadIdx.x == 0) {
-        mine->sum_of_squares = lanes[0] == lanes[0] ? lanes[0] : double_of(zero_float_of_bits(ZERO_FLOAT_NAN_BITS));
         mine->calls = agreed.calls;
         mine->lr = agreed.lr;
     }
 }
 
-/* ---- Slices in rank order ------------------------------------------------------------------------------------------
+/* ---- Slices in order -----------------------------------------------------------------------------------------------
  */
 
 template <bool WHOLE, zero_dtype_t DTYPE, typename T>
 __device__ static void sum_chunk(float *out, const zero_cuda_slices_t &slices, int n_slices, size_t begin,
                                  size_t n_left, bool accumulate, rows *sums)
 {
-    load_rows<WHOLE, DTYPE>((const T *)slices.at[0] + begin, n_left, sums);
-    for (int r = 1; r < n_slices; ++r) {
+    if (accumulate)
+        load_rows<WHOLE, ZERO_FP32>(out + begin, n_left, sums);
+    else
+        load_rows<WHOLE, DTYPE>((const T *)slices.at[0] + begin, n_left, sums);
+    for (int r = accumulate ? 0 : 1; r < n_slices; ++r) {
         rows slice;
         load_rows<WHOLE, DTYPE>((const T *)slices.at[r] + begin, n_left, &slice);
         add_rows(sums, slice);
-    }
-    if (accumulate) {
-        rows old;
-        load_rows<WHOLE, ZERO_FP32>(out + begin, n_left, &old);
-        add_rows(sums, old); /* equals out + t: IEEE addition commutes except for NaNs, which become one */
     }
 #pragma unroll
     for (unsigned row = 0; row < ROWS; ++row)
@@ -191,53 +183,53 @@ __device__ static void sum_chunk(float *out, const zero_cuda_slices_t &slices, i
     store_rows<WHOLE>(out + begin, n_left, *sums);
 }
 
+/* Three blocks on a multiprocessor are needed to keep enough of 16-bit slices in flight, two of fp32 (measured). */
+template <typename T> constexpr unsigned BLOCKS_PER_SM = sizeof(T) == 2 ? 3 : 2;
+
 template <zero_dtype_t DTYPE, typename T>
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM<T>)
     sum_slices_kernel(float *out, const __grid_constant__ zero_cuda_slices_t slices, int n_slices, size_t n_elems,
-                      bool accumulate, bool aligned, double *partials)
+                      bool accumulate, bool aligned, zero_norm_t *norm)
 {
-    const size_t begin = (size_t)blockIdx.x * ZERO_NORM_CHUNK, n_left = n_elems - begin;
+    const size_t begin = (size_t)blockIdx.x * ZERO_SUM_CHUNK, n_left = n_elems - begin;
     rows sums;
-    if (aligned && n_left >= ZERO_NORM_CHUNK)
+    if (aligned && n_left >= ZERO_SUM_CHUNK)
         sum_chunk<true, DTYPE, T>(out, slices, n_slices, begin, n_left, accumulate, &sums);
     else
         sum_chunk<false, DTYPE, T>(out, slices, n_slices, begin, n_left, accumulate, &sums);
-    if (partials == nullptr)
-        return;
-    const double sum = sum_of_squares(sums);
-    if (threadIdx.x == 0)
-        partials[blockIdx.x] = sum;
+    if (norm != nullptr)
+        add_to_norm(sums, norm);
 }
 
 template <zero_dtype_t DTYPE, typename T>
 static void launch_sum_slices(float *out, const zero_cuda_slices_t *slices, int n_slices, size_t n_elems,
-                              bool accumulate, double *partials, cudaStream_t stream)
+                              bool accumulate, zero_norm_t *norm, cudaStream_t stream)
 {
     bool aligned = is_group_aligned(out);
     for (int r = 0; r < n_slices; ++r)
         aligned = aligned && is_group_aligned((const T *)slices->at[r]);
-    sum_slices_kernel<DTYPE, T><<<blocks_for(n_elems, ZERO_NORM_CHUNK), THREADS, 0, stream>>>(
-        out, *slices, n_slices, n_elems, accumulate, aligned, partials);
+    sum_slices_kernel<DTYPE, T><<<blocks_for(n_elems, ZERO_SUM_CHUNK), THREADS, 0, stream>>>(
+        out, *slices, n_slices, n_elems, accumulate, aligned, norm);
 }
 
 /* ---- Launches ------------------------------------------------------------------------------------------------------
  */
 
 cudaError_t zero_cuda_sum_slices(float *out, const zero_cuda_slices_t *slices, int n_slices, zero_dtype_t dtype,
-                                 size_t n_elems, bool accumulate, double *partials, cudaStream_t stream)
+                                 size_t n_elems, bool accumulate, zero_norm_t *norm, cudaStream_t stream)
 {
     if (dtype == ZERO_BF16)
-        launch_sum_slices<ZERO_BF16, uint16_t>(out, slices, n_slices, n_elems, accumulate, partials, stream);
+        launch_sum_slices<ZERO_BF16, uint16_t>(out, slices, n_slices, n_elems, accumulate, norm, stream);
     else if (dtype == ZERO_FP16)
-        launch_sum_slices<ZERO_FP16, uint16_t>(out, slices, n_slices, n_elems, accumulate, partials, stream);
+        launch_sum_slices<ZERO_FP16, uint16_t>(out, slices, n_slices, n_elems, accumulate, norm, stream);
     else
-        launch_sum_slices<ZERO_FP32, float>(out, slices, n_slices, n_elems, accumulate, partials, stream);
+        launch_sum_slices<ZERO_FP32, float>(out, slices, n_slices, n_elems, accumulate, norm, stream);
     return cudaGetLastError();
 }
 
-cudaError_t zero_cuda_contribute(const double *partials, size_t n_partials, const zero_agreed_t *agreed,
-                                 zero_contribution_t *mine, cudaStream_t stream)
+cudaError_t zero_cuda_contribute(zero_norm_t *norm, const zero_agreed_t *agreed, zero_contribution_t *mine,
+                                 cudaStream_t stream)
 {
-    contribute_kernel<<<1, PARTIAL_LANES, 0, stream>>>(partials, n_partials, *agreed, mine);
+    contribute_kernel<<<1, WARP, 0, stream>>>(norm, *agreed, mine);
     return cudaGetLastError();
 }

@@ -20,7 +20,7 @@ static zero_status_t adam(const zero_adam_t *args, zero_stream_t stream)
 }
 
 static zero_status_t sum_slices(float *out, const void *const *slices, int n_slices, zero_dtype_t dtype, size_t n_elems,
-                                bool accumulate, double *partials, zero_stream_t stream)
+                                bool accumulate, zero_norm_t *norm, zero_stream_t stream)
 {
     if (n_elems == 0)
         return ZERO_OK;
@@ -30,15 +30,14 @@ static zero_status_t sum_slices(float *out, const void *const *slices, int n_sli
     zero_cuda_slices_t by_value = {{NULL}};
     for (int r = 0; r < n_slices; ++r)
         by_value.at[r] = slices[r];
-    ZERO_TRY_CUDA(
-        zero_cuda_sum_slices(out, &by_value, n_slices, dtype, n_elems, accumulate, partials, stream_of(stream)));
+    ZERO_TRY_CUDA(zero_cuda_sum_slices(out, &by_value, n_slices, dtype, n_elems, accumulate, norm, stream_of(stream)));
     return ZERO_OK;
 }
 
-static zero_status_t contribute(const double *partials, size_t n_partials, const zero_agreed_t *agreed,
-                                zero_contribution_t *mine, zero_stream_t stream)
+static zero_status_t contribute(zero_norm_t *norm, const zero_agreed_t *agreed, zero_contribution_t *mine,
+                                zero_stream_t stream)
 {
-    ZERO_TRY_CUDA(zero_cuda_contribute(partials, n_partials, agreed, mine, stream_of(stream)));
+    ZERO_TRY_CUDA(zero_cuda_contribute(norm, agreed, mine, stream_of(stream)));
     return ZERO_OK;
 }
 
@@ -88,6 +87,31 @@ static zero_status_t join_master(float *master, const void *param, const void *m
     return ZERO_OK;
 }
 
+static zero_status_t fp8_absmax(const zero_fp8_parts_t *parts, uint32_t *absmaxes, zero_stream_t stream)
+{
+    if (parts->n_matrices == 0)
+        return ZERO_OK;
+    ZERO_TRY_CUDA(zero_cuda_shard_fp8_absmax(parts, absmaxes, stream_of(stream)));
+    return ZERO_OK;
+}
+
+static zero_status_t fp8_scale(zero_fp8_scales_t *scales, const uint32_t *absmaxes, int n_ranks, uint32_t n_matrices,
+                               zero_stream_t stream)
+{
+    if (n_matrices == 0)
+        return ZERO_OK;
+    ZERO_TRY_CUDA(zero_cuda_shard_fp8_scale(scales, absmaxes, n_ranks, n_matrices, stream_of(stream)));
+    return ZERO_OK;
+}
+
+static zero_status_t fp8_cast(const zero_fp8_parts_t *parts, const zero_fp8_scales_t *scales, zero_stream_t stream)
+{
+    if (parts->n_segments == 0)
+        return ZERO_OK;
+    ZERO_TRY_CUDA(zero_cuda_shard_fp8_cast(parts, scales, stream_of(stream)));
+    return ZERO_OK;
+}
+
 static zero_status_t poison(void *data, zero_dtype_t dtype, size_t n_elems, zero_stream_t stream)
 {
     if (n_elems == 0)
@@ -126,6 +150,9 @@ const zero_shard_kernels_t *zero_shard_kernels_cuda(void)
         .cast = cast,
         .split_master = split_master,
         .join_master = join_master,
+        .fp8_absmax = fp8_absmax,
+        .fp8_scale = fp8_scale,
+        .fp8_cast = fp8_cast,
         .poison = poison,
         .count_poison = count_poison,
         .fill_normal = fill_normal,

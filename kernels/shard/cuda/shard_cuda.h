@@ -22,10 +22,10 @@ typedef struct zero_cuda_slices {
     const void *at[ZERO_CUDA_MAX_SLICES];
 } zero_cuda_slices_t;
 cudaError_t zero_cuda_sum_slices(float *out, const zero_cuda_slices_t *slices, int n_slices, zero_dtype_t dtype,
-                                 size_t n_elems, bool accumulate, double *partials, cudaStream_t stream);
-/* n_partials may be 0. `agreed` is host memory, read before the call returns. */
-cudaError_t zero_cuda_contribute(const double *partials, size_t n_partials, const zero_agreed_t *agreed,
-                                 zero_contribution_t *mine, cudaStream_t stream);
+                                 size_t n_elems, bool accumulate, zero_norm_t *norm, cudaStream_t stream);
+/* `agreed` is host memory, read before the call returns. */
+cudaError_t zero_cuda_contribute(zero_norm_t *norm, const zero_agreed_t *agreed, zero_contribution_t *mine,
+                                 cudaStream_t stream);
 
 /* step.cu. `rules` is host memory, read before the call returns. */
 cudaError_t zero_cuda_decide_step(const zero_step_rules_t *rules, float lr, const zero_contribution_t *contributions,
@@ -39,6 +39,13 @@ cudaError_t zero_cuda_split_bf16(uint16_t *param, int16_t *master_lo, const floa
                                  cudaStream_t stream);
 cudaError_t zero_cuda_join_bf16(float *master, const uint16_t *param, const int16_t *master_lo, size_t n_elems,
                                 cudaStream_t stream);
+
+/* fp8.cu. `parts` itself is host memory, read before the call returns. */
+cudaError_t zero_cuda_shard_fp8_absmax(const zero_fp8_parts_t *parts, uint32_t *absmaxes, cudaStream_t stream);
+cudaError_t zero_cuda_shard_fp8_scale(zero_fp8_scales_t *scales, const uint32_t *absmaxes, int n_ranks,
+                                      uint32_t n_matrices, cudaStream_t stream);
+cudaError_t zero_cuda_shard_fp8_cast(const zero_fp8_parts_t *parts, const zero_fp8_scales_t *scales,
+                                     cudaStream_t stream);
 
 /* poison.cu. */
 cudaError_t zero_cuda_poison(void *data, zero_dtype_t dtype, size_t n_elems, cudaStream_t stream);

@@ -176,8 +176,8 @@ static bool find_position(const data_t *data, int64_t step, int64_t *position)
 static void read_batch(const data_t *data, batch_t *batch)
 {
     const data_spec_t *spec = &data->spec;
-    int64_t first =
-        batch->position + spec->rank * (spec->global_batch / spec->world_size) + batch->micro_step * spec->micro_batch;
+    int64_t v = (int64_t)batch->micro_step * spec->world_size + spec->rank; /* of the step's micro-batches */
+    int64_t first = batch->position + v * spec->micro_batch;
     batch->fault.status = ZERO_OK;
     for (int64_t i = 0; i < spec->micro_batch && batch->fault.status == ZERO_OK; i++)
         (void)read_sequence(data, sequence_at(data, first + i), i, batch);

@@ -2,9 +2,9 @@
  *
  * A data set is a list of token files, seen as one list of sequences: windows of seq_len + 1 tokens that start every
  * seq_len tokens within a file. Each epoch visits every sequence once, in a permutation given by (seed, epoch); epochs
- * follow each other in one endless order. Step s takes positions s * global_batch and up of that order. Each rank reads
- * its share of a global batch: the world size changes which rank reads a sequence, never which sequences a step has. A
- * background thread reads one batch ahead.
+ * follow each other in one endless order. Step s takes positions s * global_batch and up of that order, micro_batch of
+ * them for each micro-batch v in turn. Micro-step k of rank r reads micro-batch v = k * world_size + r: the world size
+ * changes which rank reads a micro-batch, never which sequences it has. A background thread reads one batch ahead.
  */
 #ifndef ZEROTRAIN_DATA_H
 #define ZEROTRAIN_DATA_H
@@ -41,8 +41,8 @@ void data_start_at(data_t *data, int64_t step, int64_t position);
 /* Returns this rank's batch of (step, micro_step), both counted from 0: inputs and targets, int32 [micro_batch,
  * seq_len], targets one token ahead, all within the vocabulary. Valid until the next call. Returns ZERO_ERROR_FORMAT or
  * ZERO_ERROR_IO, with a log line, if a file has changed since data_open so that tokens are missing or beyond the
- * vocabulary. In the endless order, rank r's sequence i of micro-step k is at the step's position + r * (global_batch /
- * world_size) + k * micro_batch + i. */
+ * vocabulary. In the endless order, rank r's sequence i of micro-step k is at the step's position +
+ * (k * world_size + r) * micro_batch + i. */
 zero_status_t data_batch(data_t *data, int64_t step, int micro_step, const int32_t **inputs, const int32_t **targets);
 
 #endif

@@ -3,16 +3,20 @@
 
 #include <math.h>
 
+#include "train/model/fp8.h"
+
 zero_status_t arch_declare(model_t *model, zero_unit_t unit, const arch_tensor_t *spec, zero_tensor_t *tensor)
 {
-    bool is_matrix = spec->rows != 0;
+    const options_t *o = model->options;
+    bool is_matrix = spec->rows != 0, is_of_block = unit > 0 && unit <= o->model.layers;
     zero_tensor_desc_t desc = {.name = spec->name,
                                .n_dims = is_matrix ? 2 : 1,
                                .shape = {is_matrix ? spec->rows : spec->columns, is_matrix ? spec->columns : 0},
                                .init = spec->init,
                                .init_std = spec->std,
                                .decay = is_matrix,
-                               .packed = spec->packed};
+                               .packed = spec->packed,
+                               .fp8 = is_matrix && is_of_block && o->train.fp8 != FP8_NONE};
     return zero_model_add_tensor(model->declaration, unit, &desc, tensor);
 }
 
@@ -52,6 +56,18 @@ arch_sizes_t arch_largest_sizes(const model_t *model)
     return sizes_of(model, (size_t)model->options->train.micro_batch, (size_t)model->options->model.seq_len);
 }
 
+arch_extents_t arch_extents(const model_t *model, arch_matrix_t matrix)
+{
+    arch_sizes_t s = arch_largest_sizes(model);
+    const arch_extents_t extents[] = {
+        [ARCH_QKV] = {s.C, s.qkv},
+        [ARCH_ATTENTION] = {s.C, s.C},
+        [ARCH_MLP_IN] = {s.C, s.mlp},
+        [ARCH_MLP_OUT] = {s.F, s.C},
+    };
+    return extents[matrix];
+}
+
 /* ---- activations ---- */
 
 /* Units: 0 is the embedding, then come the layers, then the head. */
@@ -76,7 +92,8 @@ static void allocate_inputs(const model_t *model, activations_t *a, layer_activa
     layer->logsumexp = activations_alloc(a, s.R * s.heads, sizeof(float));
 }
 
-/* What a norm or the activation function computes: each layer has its own if recompute is none. */
+/* What a norm or the activation function computes: each layer has its own if recompute is none, unless nothing reads it
+ * after forward. */
 static void allocate_outputs(const model_t *model, activations_t *a, bool one_normed, layer_activations_t *layer)
 {
     arch_sizes_t s = arch_largest_sizes(model);
@@ -89,12 +106,14 @@ void arch_allocate_layers(const model_t *model, activations_t *a)
 {
     arch_sizes_t s = arch_largest_sizes(model);
     options_recompute_t recompute = (options_recompute_t)model->options->model.recompute;
-    bool one_normed = model->ops->shares_normed && recompute == RECOMPUTE_LIGHT;
+    bool keeps_outputs = recompute == RECOMPUTE_NONE && !fp8_keeps_inputs(model);
+    bool one_normed = fp8_keeps_inputs(model) || (model->ops->shares_normed && recompute == RECOMPUTE_LIGHT);
     layer_activations_t shared = {0}; /* by all layers */
     if (recompute == RECOMPUTE_FULL)
         allocate_inputs(model, a, &shared);
-    if (recompute != RECOMPUTE_NONE)
+    if (!keeps_outputs)
         allocate_outputs(model, a, one_normed, &shared);
+    fp8_allocate(model, a);
     for (int l = 0; l < model->options->model.layers; l++) {
         layer_activations_t *layer = &model->layers[l];
         *layer = shared;
@@ -104,8 +123,9 @@ void arch_allocate_layers(const model_t *model, activations_t *a)
         activations_set_lifetime(a, unit_of(l), unit_of(l));
         if (recompute != RECOMPUTE_FULL)
             allocate_inputs(model, a, layer);
-        if (recompute == RECOMPUTE_NONE)
+        if (keeps_outputs)
             allocate_outputs(model, a, false, layer);
+        fp8_allocate_layer(model, a, l);
     }
     activations_clear_lifetime(a);
 }
@@ -128,25 +148,32 @@ zero_status_t arch_embed_backward(model_t *model, const void *d_x, zero_tensor_t
 
 /* ---- linear layers ---- */
 
-zero_status_t arch_linear(model_t *model, void *y, const void *x, zero_tensor_t weight, zero_weight_t bias, size_t n_in,
-                          size_t n_out)
+zero_status_t arch_linear(model_t *model, arch_linear_t at, void *y, const void *x, zero_weight_t bias)
 {
-    return model->kernels->linear(&model->ctx, y, x, model_weight(model, weight), model->ops->layout, bias,
-                                  model->n_batch * model->seq_len, n_in, n_out);
+    arch_extents_t e = arch_extents(model, at.matrix);
+    if (model->fp8)
+        return fp8_linear(model, at, y, x, bias);
+    return model->kernels->linear(&model->ctx, y, x, model_weight(model, at.weight), model->ops->layout, bias,
+                                  model->n_batch * model->seq_len, e.n_in, e.n_out);
 }
 
-zero_status_t arch_linear_backward_input(model_t *model, void *dx, const void *dy, zero_tensor_t weight, size_t n_in,
-                                         size_t n_out)
+zero_status_t arch_linear_backward_input(model_t *model, arch_linear_t at, void *dx, const void *dy)
 {
-    return model->kernels->linear_backward_input(&model->ctx, dx, false, dy, model_weight(model, weight),
-                                                 model->ops->layout, model->n_batch * model->seq_len, n_in, n_out);
+    arch_extents_t e = arch_extents(model, at.matrix);
+    if (model->fp8)
+        return fp8_linear_backward_input(model, at, dx, dy);
+    return model->kernels->linear_backward_input(&model->ctx, dx, false, dy, model_weight(model, at.weight),
+                                                 model->ops->layout, model->n_batch * model->seq_len, e.n_in, e.n_out);
 }
 
-zero_status_t arch_linear_backward_weight(model_t *model, zero_tensor_t weight, zero_grad_t dbias, const void *x,
-                                          const void *dy, size_t n_in, size_t n_out)
+zero_status_t arch_linear_backward_weight(model_t *model, arch_linear_t at, zero_grad_t dbias, const void *x,
+                                          const void *dy)
 {
-    return model->kernels->linear_backward_weight(&model->ctx, model_grad(model, weight), model->ops->layout, dbias, x,
-                                                  dy, model->n_batch * model->seq_len, n_in, n_out);
+    arch_extents_t e = arch_extents(model, at.matrix);
+    if (model->fp8)
+        return fp8_linear_backward_weight(model, at, dbias, x, dy);
+    return model->kernels->linear_backward_weight(&model->ctx, model_grad(model, at.weight), model->ops->layout, dbias,
+                                                  x, dy, model->n_batch * model->seq_len, e.n_in, e.n_out);
 }
 
 /* ---- output head ---- */

@@ -38,6 +38,24 @@ typedef struct arch_sizes {
 arch_sizes_t arch_sizes(const model_t *model);         /* of the current pass */
 arch_sizes_t arch_largest_sizes(const model_t *model); /* of a training pass, the largest there is */
 
+/* ---- linear layers ---- */
+
+/* A block's matrices in forward order: q, k and v; attention's output; the MLP's first product and its second. */
+typedef enum arch_matrix { ARCH_QKV, ARCH_ATTENTION, ARCH_MLP_IN, ARCH_MLP_OUT, ARCH_N_MATRICES } arch_matrix_t;
+
+typedef struct arch_extents {
+    size_t n_in, n_out;
+} arch_extents_t;
+
+arch_extents_t arch_extents(const model_t *model, arch_matrix_t matrix);
+
+/* One of a block's linear layers; the block is acquired. */
+typedef struct arch_linear {
+    int layer;
+    arch_matrix_t matrix;
+    zero_tensor_t weight; /* where the matrix begins */
+} arch_linear_t;
+
 /* ---- activations ---- */
 
 /* One layer's activations. They have the device's activation dtype, except for the fp32 statistics. */
@@ -69,14 +87,13 @@ zero_status_t arch_embed_forward(model_t *model, zero_tensor_t tokens, zero_weig
 zero_status_t arch_embed_backward(model_t *model, const void *d_x, zero_tensor_t tokens, zero_grad_t positions);
 
 /* y[R, n_out] = x[R, n_in] W + bias, in the architecture's layout of W. */
-zero_status_t arch_linear(model_t *model, void *y, const void *x, zero_tensor_t weight, zero_weight_t bias, size_t n_in,
-                          size_t n_out);
+zero_status_t arch_linear(model_t *model, arch_linear_t at, void *y, const void *x, zero_weight_t bias);
 /* dx[R, n_in] = dy[R, n_out] W^T */
-zero_status_t arch_linear_backward_input(model_t *model, void *dx, const void *dy, zero_tensor_t weight, size_t n_in,
-                                         size_t n_out);
-/* dW = x^T dy and, unless it is ARCH_NO_GRAD, dbias = the column sums of dy. */
-zero_status_t arch_linear_backward_weight(model_t *model, zero_tensor_t weight, zero_grad_t dbias, const void *x,
-                                          const void *dy, size_t n_in, size_t n_out);
+zero_status_t arch_linear_backward_input(model_t *model, arch_linear_t at, void *dx, const void *dy);
+/* dW = x^T dy and, unless it is ARCH_NO_GRAD, dbias = the column sums of dy. Comes after arch_linear_backward_input of
+ * the same layer, without another layer's in between. If fp8_keeps_inputs, x is not read. */
+zero_status_t arch_linear_backward_weight(model_t *model, arch_linear_t at, zero_grad_t dbias, const void *x,
+                                          const void *dy);
 
 /* Computes loss or logits from the normed residual stream x[R, C] and weight[V, C]. Does nothing in training: there
  * arch_head_backward follows and computes loss and gradient together. */

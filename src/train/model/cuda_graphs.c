@@ -13,7 +13,7 @@
 
 typedef struct note {
     zero_tensor_t tensor;
-    bool is_grad;
+    enum { WEIGHT, FP8_WEIGHT, GRAD } kind;
     zero_grad_t answer; /* for a weight: only data is set */
 } note_t;
 
@@ -80,19 +80,26 @@ static void note(cuda_graphs_t *graphs, note_t noted)
 
 void cuda_graphs_note_weight(cuda_graphs_t *graphs, zero_tensor_t tensor, zero_weight_t weight)
 {
-    note(graphs, (note_t){.tensor = tensor, .answer = {.data = (void *)weight.data}});
+    note(graphs, (note_t){.tensor = tensor, .kind = WEIGHT, .answer = {.data = (void *)weight.data}});
+}
+
+void cuda_graphs_note_fp8_weight(cuda_graphs_t *graphs, zero_tensor_t tensor, zero_fp8_param_t weight)
+{
+    note(graphs, (note_t){.tensor = tensor, .kind = FP8_WEIGHT, .answer = {.data = (void *)weight.data}});
 }
 
 void cuda_graphs_note_grad(cuda_graphs_t *graphs, zero_tensor_t tensor, zero_grad_t grad)
 {
-    note(graphs, (note_t){.tensor = tensor, .is_grad = true, .answer = grad});
+    note(graphs, (note_t){.tensor = tensor, .kind = GRAD, .answer = grad});
 }
 
 /* Returns whether the engine would give the same answer now. */
 static bool still_holds(const zero_engine_t *engine, const note_t *noted)
 {
-    if (!noted->is_grad)
+    if (noted->kind == WEIGHT)
         return zero_param(engine, noted->tensor) == noted->answer.data;
+    if (noted->kind == FP8_WEIGHT) /* whose scales never move */
+        return zero_param_fp8(engine, noted->tensor).data == noted->answer.data;
     zero_grad_t now = zero_grad(engine, noted->tensor);
     return now.data == noted->answer.data && now.dtype == noted->answer.dtype &&
            now.accumulate == noted->answer.accumulate;

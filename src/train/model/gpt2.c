@@ -130,11 +130,20 @@ static zero_status_t embed_forward(model_t *model)
     return arch_embed_forward(model, g->wte, model_weight(model, g->wpe));
 }
 
-/* y = x W + b */
-static zero_status_t conv1d(model_t *model, void *y, const void *x, zero_tensor_t weight, zero_tensor_t bias,
-                            size_t n_in, size_t n_out)
+static arch_linear_t matrix_of(const model_t *model, int l, arch_matrix_t matrix)
 {
-    return arch_linear(model, y, x, weight, model_weight(model, bias), n_in, n_out);
+    const block_tensors_t *t = &((const gpt2_t *)model->arch)->blocks[l];
+    const zero_tensor_t weights[] = {[ARCH_QKV] = t->qkv_weight,
+                                     [ARCH_ATTENTION] = t->attention_weight,
+                                     [ARCH_MLP_IN] = t->fc_weight,
+                                     [ARCH_MLP_OUT] = t->proj_weight};
+    return (arch_linear_t){l, matrix, weights[matrix]};
+}
+
+/* y = x W + b */
+static zero_status_t conv1d(model_t *model, int l, arch_matrix_t matrix, void *y, const void *x, zero_tensor_t bias)
+{
+    return arch_linear(model, matrix_of(model, l, matrix), y, x, model_weight(model, bias));
 }
 
 /* residual_out = residual + addend (NULL: none); y = LayerNorm(residual_out) */
@@ -157,22 +166,20 @@ static zero_status_t block_inner(model_t *model, int l, const void *residual, co
     layer_activations_t *a = &model->layers[l];
     arch_sizes_t s = arch_sizes(model);
     TRY(norm(model, a->normed1, a->mean1, a->rstd1, a->x, residual, addend, t->ln1_weight, t->ln1_bias));
-    TRY(conv1d(model, a->qkv, a->normed1, t->qkv_weight, t->qkv_bias, s.C, s.qkv));
+    TRY(conv1d(model, l, ARCH_QKV, a->qkv, a->normed1, t->qkv_bias));
     TRY(k->attention(&model->ctx, a->attention, a->logsumexp, a->qkv, s.B, s.T, s.heads, s.kv_heads, s.head_dim));
-    TRY(conv1d(model, g->addend, a->attention, t->attention_weight, t->attention_bias, s.C, s.C));
+    TRY(conv1d(model, l, ARCH_ATTENTION, g->addend, a->attention, t->attention_bias));
     TRY(norm(model, a->normed2, a->mean2, a->rstd2, a->mid, a->x, g->addend, t->ln2_weight, t->ln2_bias));
-    TRY(conv1d(model, a->mlp, a->normed2, t->fc_weight, t->fc_bias, s.C, s.F));
+    TRY(conv1d(model, l, ARCH_MLP_IN, a->mlp, a->normed2, t->fc_bias));
     return k->gelu(&model->ctx, a->hidden, a->mlp, s.R * s.F);
 }
 
 static zero_status_t block_forward(model_t *model, int l)
 {
     gpt2_t *g = model->arch;
-    arch_sizes_t s = arch_sizes(model);
     const void *residual = l == 0 ? model->layers[0].x : model->layers[l - 1].mid;
     TRY(block_inner(model, l, residual, l == 0 ? NULL : g->addend));
-    return conv1d(model, g->addend, model->layers[l].hidden, g->blocks[l].proj_weight, g->blocks[l].proj_bias, s.F,
-                  s.C);
+    return conv1d(model, l, ARCH_MLP_OUT, g->addend, model->layers[l].hidden, g->blocks[l].proj_bias);
 }
 
 static zero_status_t head_forward(model_t *model)
@@ -195,6 +202,18 @@ static zero_status_t norm_backward(model_t *model, zero_grad_t dcolumns, void *y
     return model->kernels->layernorm_backward(&model->ctx, g->d_x, model_grad(model, weight), model_grad(model, bias),
                                               dcolumns, y, dy, x, mean, rstd, model_weight(model, weight),
                                               model_weight(model, bias), s.R, s.C);
+}
+
+/* dx = dy W^T */
+static zero_status_t input_gradient(model_t *model, int l, arch_matrix_t matrix, void *dx, const void *dy)
+{
+    return arch_linear_backward_input(model, matrix_of(model, l, matrix), dx, dy);
+}
+
+static zero_status_t weight_gradient(model_t *model, int l, arch_matrix_t matrix, zero_grad_t dbias, const void *x,
+                                     const void *dy)
+{
+    return arch_linear_backward_weight(model, matrix_of(model, l, matrix), dbias, x, dy);
 }
 
 /* Where the column sums of d_x wait for the previous block. */
@@ -225,26 +244,25 @@ static zero_status_t block_backward(model_t *model, int l)
         TRY(block_inner(model, l, a->x, NULL));
 
     /* Here d_x is the gradient of x_l+1, and so of both terms of the sum: mid and the MLP's output. */
-    TRY(arch_linear_backward_input(model, g->d_f, g->d_x, t->proj_weight, s.F, s.C));
+    TRY(input_gradient(model, l, ARCH_MLP_OUT, g->d_f, g->d_x));
     TRY(k->gelu_backward(&model->ctx, g->d_f, model_grad(model, t->fc_bias), light ? a->hidden : NULL, g->d_f, a->mlp,
                          s.R, s.F));
-    TRY(arch_linear_backward_weight(model, t->proj_weight, ARCH_NO_GRAD, a->hidden, g->d_x, s.F, s.C));
+    TRY(weight_gradient(model, l, ARCH_MLP_OUT, ARCH_NO_GRAD, a->hidden, g->d_x));
     TRY(k->put_grad(&model->ctx, model_grad(model, t->proj_bias), g->d_x_sums, s.C));
-    TRY(arch_linear_backward_input(model, g->d_c, g->d_f, t->fc_weight, s.C, s.F));
+    TRY(input_gradient(model, l, ARCH_MLP_IN, g->d_c, g->d_f));
     TRY(norm_backward(model, model_grad(model, t->attention_bias), light ? a->normed2 : NULL, g->d_c, a->mid, a->mean2,
                       a->rstd2, t->ln2_weight, t->ln2_bias));
-    TRY(arch_linear_backward_weight(model, t->fc_weight, ARCH_NO_GRAD, a->normed2, g->d_f, s.C, s.F));
+    TRY(weight_gradient(model, l, ARCH_MLP_IN, ARCH_NO_GRAD, a->normed2, g->d_f));
 
     /* Here d_x is the gradient of mid, and so of both of its terms. */
-    TRY(arch_linear_backward_input(model, g->d_c, g->d_x, t->attention_weight, s.C, s.C));
-    TRY(arch_linear_backward_weight(model, t->attention_weight, ARCH_NO_GRAD, a->attention, g->d_x, s.C, s.C));
+    TRY(input_gradient(model, l, ARCH_ATTENTION, g->d_c, g->d_x));
+    TRY(weight_gradient(model, l, ARCH_ATTENTION, ARCH_NO_GRAD, a->attention, g->d_x));
     TRY(k->attention_backward(&model->ctx, g->d_qkv, g->d_c, a->qkv, a->attention, a->logsumexp, s.B, s.T, s.heads,
                               s.kv_heads, s.head_dim));
-    TRY(arch_linear_backward_input(model, g->d_c, g->d_qkv, t->qkv_weight, s.C, s.qkv));
+    TRY(input_gradient(model, l, ARCH_QKV, g->d_c, g->d_qkv));
     TRY(norm_backward(model, d_x_sums(g), light ? a->normed1 : NULL, g->d_c, a->x, a->mean1, a->rstd1, t->ln1_weight,
                       t->ln1_bias));
-    return arch_linear_backward_weight(model, t->qkv_weight, model_grad(model, t->qkv_bias), a->normed1, g->d_qkv, s.C,
-                                       s.qkv);
+    return weight_gradient(model, l, ARCH_QKV, model_grad(model, t->qkv_bias), a->normed1, g->d_qkv);
 }
 
 static zero_status_t embed_backward(model_t *model)

@@ -94,6 +94,8 @@ static zero_status_t declare(model_t *model)
     const arch_tensor_t head_spec = {"lm_head.weight", V, C, ZERO_INIT_NORMAL, ARCH_STD, false};
     TRY(zero_model_add_unit(model->declaration, "model.embeddings", &embed));
     TRY(arch_declare(model, embed, &embed_spec, &g->embed));
+    TRY(zero_model_set_unshard_in_backward(model->declaration, embed,
+                                           false)); /* a look-up: it writes gradients alone */
     for (int l = 0; l < L; l++)
         TRY(declare_block(model, l, &g->blocks[l]));
     TRY(zero_model_add_unit(model->declaration, "model.head", &head));
@@ -132,10 +134,18 @@ static zero_status_t embed_forward(model_t *model)
     return arch_embed_forward(model, g->embed, ARCH_NO_WEIGHT);
 }
 
-/* y = x W^T */
-static zero_status_t linear(model_t *model, void *y, const void *x, zero_tensor_t weight, size_t n_in, size_t n_out)
+static arch_linear_t matrix_of(const model_t *model, int l, arch_matrix_t matrix)
 {
-    return arch_linear(model, y, x, weight, ARCH_NO_WEIGHT, n_in, n_out);
+    const block_tensors_t *t = &((const llama_t *)model->arch)->blocks[l];
+    const zero_tensor_t weights[] = {
+        [ARCH_QKV] = t->q, [ARCH_ATTENTION] = t->attention, [ARCH_MLP_IN] = t->gate, [ARCH_MLP_OUT] = t->down};
+    return (arch_linear_t){l, matrix, weights[matrix]};
+}
+
+/* y = x W^T */
+static zero_status_t linear(model_t *model, int l, arch_matrix_t matrix, void *y, const void *x)
+{
+    return arch_linear(model, matrix_of(model, l, matrix), y, x, ARCH_NO_WEIGHT);
 }
 
 /* residual_out = residual + addend (NULL: none); y = RMSNorm(residual_out) */
@@ -164,22 +174,21 @@ static zero_status_t block_inner(model_t *model, int l, const void *residual, co
     layer_activations_t *a = &model->layers[l];
     arch_sizes_t s = arch_sizes(model);
     TRY(norm(model, a->normed1, a->rstd1, a->x, residual, addend, t->norm1));
-    TRY(linear(model, a->qkv, a->normed1, t->q, s.C, s.qkv));
+    TRY(linear(model, l, ARCH_QKV, a->qkv, a->normed1));
     TRY(rope(model, a->qkv, false));
     TRY(k->attention(&model->ctx, a->attention, a->logsumexp, a->qkv, s.B, s.T, s.heads, s.kv_heads, s.head_dim));
-    TRY(linear(model, g->addend, a->attention, t->attention, s.C, s.C));
+    TRY(linear(model, l, ARCH_ATTENTION, g->addend, a->attention));
     TRY(norm(model, a->normed2, a->rstd2, a->mid, a->x, g->addend, t->norm2));
-    TRY(linear(model, a->mlp, a->normed2, t->gate, s.C, 2 * s.F));
+    TRY(linear(model, l, ARCH_MLP_IN, a->mlp, a->normed2));
     return k->swiglu(&model->ctx, a->hidden, a->mlp, s.R, s.F);
 }
 
 static zero_status_t block_forward(model_t *model, int l)
 {
     llama_t *g = model->arch;
-    arch_sizes_t s = arch_sizes(model);
     const void *residual = l == 0 ? model->layers[0].x : model->layers[l - 1].mid;
     TRY(block_inner(model, l, residual, l == 0 ? NULL : g->addend));
-    return linear(model, g->addend, model->layers[l].hidden, g->blocks[l].down, s.F, s.C);
+    return linear(model, l, ARCH_MLP_OUT, g->addend, model->layers[l].hidden);
 }
 
 static zero_status_t head_forward(model_t *model)
@@ -192,10 +201,15 @@ static zero_status_t head_forward(model_t *model)
 
 /* ---- backward ---- */
 
-static zero_status_t weight_gradient(model_t *model, zero_tensor_t weight, const void *x, const void *dy, size_t n_in,
-                                     size_t n_out)
+/* dx = dy W */
+static zero_status_t input_gradient(model_t *model, int l, arch_matrix_t matrix, void *dx, const void *dy)
 {
-    return arch_linear_backward_weight(model, weight, ARCH_NO_GRAD, x, dy, n_in, n_out);
+    return arch_linear_backward_input(model, matrix_of(model, l, matrix), dx, dy);
+}
+
+static zero_status_t weight_gradient(model_t *model, int l, arch_matrix_t matrix, const void *x, const void *dy)
+{
+    return arch_linear_backward_weight(model, matrix_of(model, l, matrix), ARCH_NO_GRAD, x, dy);
 }
 
 /* d_x += the gradient of dy through the norm. If `y` is not NULL, the norm's output is recomputed there. */
@@ -232,22 +246,22 @@ static zero_status_t block_backward(model_t *model, int l)
 
     /* Here d_x is the gradient of x_l+1, and so of both terms of the sum: mid and the MLP's output. a->mlp becomes its
      * own gradient. */
-    TRY(arch_linear_backward_input(model, g->d_f, g->d_x, t->down, s.F, s.C));
+    TRY(input_gradient(model, l, ARCH_MLP_OUT, g->d_f, g->d_x));
     TRY(k->swiglu_backward(&model->ctx, a->mlp, light ? a->hidden : NULL, g->d_f, a->mlp, s.R, s.F));
-    TRY(weight_gradient(model, t->down, a->hidden, g->d_x, s.F, s.C));
-    TRY(arch_linear_backward_input(model, g->d_c, a->mlp, t->gate, s.C, 2 * s.F));
+    TRY(weight_gradient(model, l, ARCH_MLP_OUT, a->hidden, g->d_x));
+    TRY(input_gradient(model, l, ARCH_MLP_IN, g->d_c, a->mlp));
     TRY(norm_backward(model, light ? a->normed2 : NULL, g->d_c, a->mid, a->rstd2, t->norm2));
-    TRY(weight_gradient(model, t->gate, a->normed2, a->mlp, s.C, 2 * s.F));
+    TRY(weight_gradient(model, l, ARCH_MLP_IN, a->normed2, a->mlp));
 
     /* Here d_x is the gradient of mid, and so of both of its terms. */
-    TRY(weight_gradient(model, t->attention, a->attention, g->d_x, s.C, s.C));
-    TRY(arch_linear_backward_input(model, g->d_c, g->d_x, t->attention, s.C, s.C));
+    TRY(input_gradient(model, l, ARCH_ATTENTION, g->d_c, g->d_x));
+    TRY(weight_gradient(model, l, ARCH_ATTENTION, a->attention, g->d_x));
     TRY(k->attention_backward(&model->ctx, g->d_qkv, g->d_c, a->qkv, a->attention, a->logsumexp, s.B, s.T, s.heads,
                               s.kv_heads, s.head_dim));
     TRY(rope(model, g->d_qkv, true));
-    TRY(arch_linear_backward_input(model, g->d_c, g->d_qkv, t->q, s.C, s.qkv));
+    TRY(input_gradient(model, l, ARCH_QKV, g->d_c, g->d_qkv));
     TRY(norm_backward(model, light ? a->normed1 : NULL, g->d_c, a->x, a->rstd1, t->norm1));
-    return weight_gradient(model, t->q, a->normed1, g->d_qkv, s.C, s.qkv);
+    return weight_gradient(model, l, ARCH_QKV, a->normed1, g->d_qkv);
 }
 
 static zero_status_t embed_backward(model_t *model)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "train/model/arch.h"
+#include "train/model/fp8.h"
 #include "train/report/report.h"
 
 static const model_ops_t *const architectures[] = {
@@ -27,8 +28,10 @@ static zero_model_limits_t limits(const model_t *model)
         .max_width = widest,
         .n_heads = (size_t)o->model.heads,
         .head_dim = dim / (size_t)o->model.heads,
+        .n_kv_heads = (size_t)o->model.kv_heads,
         .vocab_size = vocab,
         .dtype = (zero_dtype_t)o->train.precision,
+        .fp8 = o->train.fp8 != FP8_NONE,
     };
 }
 
@@ -41,6 +44,7 @@ static zero_status_t declare(model_t *model)
     model->layers = calloc(n_layers, sizeof *model->layers);
     if (!model->arch || !model->layers)
         return report_rank_error(ZERO_ERROR_MEMORY, "no memory for the tables of %zu layers", n_layers);
+    TRY(fp8_create(model));
     return ops->declare(model);
 }
 
@@ -115,13 +119,15 @@ zero_status_t model_attach(model_t *model, zero_device_t *device, zero_engine_t 
     if (model->options->device.graphs)
         TRY(cuda_graphs_create(model->kernels, zero_model_n_units(model->declaration), &model->graphs));
     model->ops->allocate(model, &activations);
-    return activations.status;
+    TRY(activations.status);
+    return fp8_attach(model, n_in_flight);
 }
 
 void model_destroy(model_t *model)
 {
     free(model->arch);
     free(model->layers);
+    fp8_destroy(model);
     cuda_graphs_destroy(model->graphs);
     if (model->attached)
         model->kernels->context_destroy(&model->ctx);
@@ -153,6 +159,14 @@ zero_weight_t model_weight(const model_t *model, zero_tensor_t tensor)
     zero_weight_t weight = {.data = zero_param(model->engine, tensor),
                             .dtype = (zero_dtype_t)model->options->train.precision};
     cuda_graphs_note_weight(model->graphs, tensor, weight);
+    return weight;
+}
+
+zero_fp8_param_t model_fp8_weight(const model_t *model, zero_tensor_t tensor)
+{
+    zero_fp8_param_t weight = zero_param_fp8(model->engine, tensor);
+    if (weight.data)
+        cuda_graphs_note_fp8_weight(model->graphs, tensor, weight);
     return weight;
 }
 
@@ -274,7 +288,11 @@ zero_status_t model_logits(model_t *model, const int32_t *tokens, size_t n_token
     model->n_batch = 1;
     model->seq_len = rounded < longest ? rounded : longest;
     model->logits_at = n_tokens - 1;
-    TRY(model->kernels->zero_fill(&model->ctx, model->tokens, model->seq_len * sizeof *tokens));
+    if (model->fp8 && model->seq_len % OPTIONS_FP8_MULTIPLE != 0) { /* a whole batch has rows enough */
+        model->n_batch = (size_t)model->options->train.micro_batch;
+        model->seq_len = longest;
+    }
+    TRY(model->kernels->zero_fill(&model->ctx, model->tokens, model->n_batch * model->seq_len * sizeof *tokens));
     TRY(upload(model, model->tokens, tokens, n_tokens * sizeof *tokens));
     TRY(forward(model, ZERO_PASS_EVAL));
     TRY(zero_device_copy(model->device, logits, model->logits, (size_t)model->options->model.vocab_size * sizeof(float),
@@ -292,4 +310,23 @@ zero_status_t model_take_loss(model_t *model, double *loss)
     TRY(zero_device_copy(model->device, loss, model->loss, sizeof *loss, model->ctx.stream));
     TRY(zero_device_synchronize(model->device));
     return model_clear_loss(model);
+}
+
+/* ---- between hosts ---- */
+
+zero_status_t model_compare_cpus(zero_device_t *device, zero_comm_t *comm)
+{
+    char mine[64], first[64];
+    if (zero_device_get_type(device) != ZERO_DEVICE_CPU)
+        return ZERO_OK;
+    zero_model_cpu_kind(mine, sizeof mine);
+    memcpy(first, mine, sizeof first);
+    TRY(zero_comm_broadcast(comm, first, sizeof first, 0));
+    double n_others = strncmp(mine, first, sizeof first) != 0;
+    TRY(zero_comm_sum(comm, &n_others, 1));
+    if (n_others > 0.0)
+        report("the CPUs are of different kinds (rank 0: %s; %g ranks: others), so bits depend on which host computes "
+               "what: set OPENBLAS_CORETYPE and ZERO_CPU_ISA alike on all hosts",
+               first, n_others);
+    return ZERO_OK;
 }

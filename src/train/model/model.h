@@ -14,6 +14,7 @@
 
 typedef enum model_pass { MODEL_TRAIN, MODEL_LOSS, MODEL_LOGITS } model_pass_t;
 typedef struct layer_activations layer_activations_t;
+typedef struct fp8 fp8_t;
 
 /* Units: 0 is the embedding, then come the blocks, then the head. */
 typedef struct model_ops {
@@ -53,6 +54,7 @@ struct model {
     bool attached;               /* ctx has been created */
     void *arch;                  /* the architecture's own: tensor ids, buffers that blocks share */
     layer_activations_t *layers; /* [layers] */
+    fp8_t *fp8;                  /* NULL: no linear layer is computed in fp8 */
     cuda_graphs_t *graphs;       /* NULL: every kernel is launched on its own */
     int n_trained;               /* micro-steps so far, up to CUDA_GRAPHS_WARM_UP */
 
@@ -71,9 +73,12 @@ struct model {
 
 /* Declares the model that the options ask for. Needs no device and no other rank. */
 zero_status_t model_create(const options_t *options, model_t *model);
+/* Says so if the ranks' CPUs compute with different kernels: a rank's bits then depend on its host. [collective] */
+zero_status_t model_compare_cpus(zero_device_t *device, zero_comm_t *comm);
 /* Adds the bytes that the model needs beside what libzero plans: activations, workspace, data. Before model_attach. */
 void model_plan(const model_t *model, zero_memory_t *memory);
-/* Allocates them. n_in_flight: training batches that may be queued before the oldest is computed. */
+/* Allocates them. n_in_flight: training batches that may be queued before the oldest is computed. Refuses fp8 where the
+ * device has none. */
 zero_status_t model_attach(model_t *model, zero_device_t *device, zero_engine_t *engine, int64_t n_in_flight);
 void model_destroy(model_t *model);
 
@@ -89,6 +94,17 @@ zero_status_t model_logits(model_t *model, const int32_t *tokens, size_t n_token
 zero_status_t model_take_loss(model_t *model, double *loss);
 zero_status_t model_clear_loss(model_t *model);
 
+/* The smallest and the largest scale with which a step's last micro-step cast to fp8, on this rank. */
+typedef struct model_fp8_range {
+    bool is_known; /* there is fp8 */
+    float min_scale, max_scale;
+} model_fp8_range_t;
+
+/* Queues a copy of the scales to the host, before zero_step. */
+zero_status_t model_put_fp8_range(model_t *model);
+/* Returns what the oldest copy holds. The step has been waited for. */
+model_fp8_range_t model_take_fp8_range(model_t *model);
+
 /* Returns the floating-point operations of forward and backward for one token, counted as usual: 6 per parameter that
  * multiplies, and causal attention at half. */
 double model_flops_per_token(const model_t *model);
@@ -98,6 +114,7 @@ double model_flops_utilization(const model_t *model, double tokens_per_s, int n_
 /* Return what the engine holds of the acquired unit's tensor, for an architecture's compute functions. While a CUDA
  * graph is captured, they also note the answer. */
 zero_weight_t model_weight(const model_t *model, zero_tensor_t tensor);
+zero_fp8_param_t model_fp8_weight(const model_t *model, zero_tensor_t tensor); /* data is NULL: it is in bf16 */
 zero_grad_t model_grad(const model_t *model, zero_tensor_t tensor);
 
 extern const model_ops_t gpt2_ops, llama_ops;

@@ -12,10 +12,13 @@
 #include "zero.h"
 
 #define OPTIONS_MAX_PATH 4096
+#define OPTIONS_FP8_MULTIPLE 16 /* of every extent of a product in fp8 */
 
 typedef enum options_arch { ARCH_GPT2, ARCH_LLAMA } options_arch_t;
 typedef enum options_recompute { RECOMPUTE_NONE, RECOMPUTE_LIGHT, RECOMPUTE_FULL } options_recompute_t;
 typedef enum options_format { FORMAT_AUTO, FORMAT_TEXT, FORMAT_LLMC, FORMAT_NANOGPT, FORMAT_MEGATRON } options_format_t;
+typedef enum options_gather { GATHER_BF16, GATHER_FP8 } options_gather_t;
+typedef enum options_fp8 { FP8_NONE, FP8_LINEAR, FP8_LINEAR_EXACT_DW } options_fp8_t;
 typedef enum options_schedule { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_CONSTANT, SCHEDULE_WSD } options_schedule_t;
 typedef enum options_offload { OFFLOAD_NONE, OFFLOAD_OPTIMIZER } options_offload_t;
 typedef enum options_reduction { REDUCTION_ORDERED, REDUCTION_NCCL } options_reduction_t;
@@ -39,6 +42,7 @@ typedef struct options {
         int schedule; /* options_schedule_t */
         double weight_decay, beta1, beta2, eps, grad_clip;
         int precision; /* zero_dtype_t */
+        int fp8;       /* options_fp8_t */
         int64_t seed, eval_every, eval_batches, sample_every;
     } train;
     struct {
@@ -49,9 +53,12 @@ typedef struct options {
         int64_t offload_threads;
         double offload_ram;
         int64_t prefetch;
+        int64_t shard_group; /* or ZERO_SHARD_GROUP_WORLD or _HOST */
+        int64_t keep;        /* blocks, or ZERO_KEEP_AUTO */
         bool overlap, reduce_every_micro_step, check;
         int comm;      /* zero_comm_kind_t */
         int reduction; /* options_reduction_t */
+        int gather;    /* options_gather_t */
     } zero;
     struct {
         int type; /* zero_device_type_t */
@@ -68,7 +75,8 @@ typedef struct options {
     } log;
     /* command line only */
     int64_t stop_after; /* --steps N: stop after step N, while the schedule follows train.steps; 0 = train.steps */
-    bool resume;        /* --resume [DIR] */
+    bool resume;        /* --resume [DIR], or --auto-resume that found one (main.c) */
+    bool auto_resume;   /* --auto-resume */
     char resume_dir[OPTIONS_MAX_PATH]; /* "" = checkpoint.dir's latest */
     bool force;                        /* --force: resume even if data or seed have changed */
     bool plan;                         /* --plan */

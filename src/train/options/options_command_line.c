@@ -11,7 +11,19 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { ROW_STAGE, ROW_STEPS, ROW_SET, ROW_TRACE, ROW_RESUME, ROW_FORCE, ROW_PLAN, ROW_HELP, ROW_VERSION, N_ROWS };
+enum {
+    ROW_STAGE,
+    ROW_STEPS,
+    ROW_SET,
+    ROW_TRACE,
+    ROW_RESUME,
+    ROW_AUTO_RESUME,
+    ROW_FORCE,
+    ROW_PLAN,
+    ROW_HELP,
+    ROW_VERSION,
+    N_ROWS
+};
 
 const command_line_row_t command_line_rows[] = {
     [ROW_STAGE] = {"stage", required_argument, "N", "ZeRO stage, 0 to 3; short for --set zero.stage=N"},
@@ -20,6 +32,8 @@ const command_line_row_t command_line_rows[] = {
     [ROW_TRACE] = {"trace", required_argument, "FILE", "write a timeline of all ranks; short for --set log.trace=FILE"},
     [ROW_RESUME] = {"resume", optional_argument, "[DIR]",
                     "continue from checkpoint DIR, or from the latest in checkpoint.dir"},
+    [ROW_AUTO_RESUME] = {"auto-resume", no_argument, "",
+                         "--resume if checkpoint.dir has a checkpoint, else begin at step 1"},
     [ROW_FORCE] = {"force", no_argument, "", "with --resume: continue even if training data or seed have changed"},
     [ROW_PLAN] = {"plan", no_argument, "", "print the memory that each rank will need, and exit"},
     [ROW_HELP] = {"help", no_argument, "", "print this help and exit"},
@@ -102,6 +116,9 @@ static zero_status_t take_option(reader_t *reader, int row, const char *value, i
         return take_steps(reader, value);
     case ROW_RESUME:
         return take_resume(reader, value, argc, argv);
+    case ROW_AUTO_RESUME:
+        reader->options->auto_resume = true;
+        return ZERO_OK;
     case ROW_FORCE:
         reader->options->force = true;
         return ZERO_OK;

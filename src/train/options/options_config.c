@@ -8,9 +8,12 @@ zero_config_t options_config(const options_t *o, int world_size)
     config.dtype = (zero_dtype_t)o->train.precision;
     config.micro_steps = options_micro_steps(o, world_size);
     config.prefetch = (int)o->zero.prefetch;
+    config.keep = (int)(o->zero.keep > 0 ? o->zero.keep + 1 : o->zero.keep); /* the head is behind the blocks */
     config.overlap = o->zero.overlap;
     config.reduce_every_micro_step = o->zero.reduce_every_micro_step;
     config.nccl_reduction = o->zero.reduction == REDUCTION_NCCL;
+    config.shard_group = (int)o->zero.shard_group;
+    config.gather_fp8 = o->zero.gather == GATHER_FP8;
     config.seed = (uint64_t)o->train.seed;
     config.beta1 = (float)o->train.beta1;
     config.beta2 = (float)o->train.beta2;

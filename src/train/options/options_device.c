@@ -1,7 +1,7 @@
 /* options_device.c - refuses settings that the device cannot fulfil; none is silently ignored.
  *
  * So that one file runs everywhere, the CPU accepts settings that it fulfils anyway: offload (the optimizer state is in
- * host memory already) and reduction (gradients are summed in rank order). The run says so (loop.c).
+ * host memory already) and reduction (gradients are summed in the order of micro-batches). The run says so (loop.c).
  */
 #include "train/options/options.h"
 #include "train/report/report.h"

@@ -108,6 +108,36 @@ static zero_status_t check_sizes(const options_t *o)
     return ZERO_OK;
 }
 
+/* Checks that the blocks' products have extents that GPUs can multiply in fp8. */
+static zero_status_t check_fp8(const options_t *o)
+{
+    const int64_t head_dim = o->model.dim / o->model.heads;
+    const struct {
+        const char *keys, *matrix;
+        int64_t extent;
+    } extents[] = {
+        {"[model] dim", "the residual stream", o->model.dim},
+        {"[model] ffn_dim", "the MLP", o->model.ffn_dim},
+        {"[model] kv_heads", "q, k and v together", (o->model.heads + 2 * o->model.kv_heads) * head_dim},
+        {"[train] micro_batch", "micro_batch * seq_len", o->train.micro_batch * o->model.seq_len},
+    };
+    if (o->train.fp8 == FP8_NONE && o->zero.gather == GATHER_FP8)
+        return report_error(ZERO_ERROR_USAGE, "[zero] gather = fp8 is for matrices that are multiplied in fp8: set "
+                                              "[train] fp8 = linear, or use gather = bf16");
+    if (o->train.fp8 == FP8_NONE)
+        return ZERO_OK;
+    if (o->train.precision != ZERO_BF16)
+        return report_error(ZERO_ERROR_USAGE, "[train] fp8: precision = %s: fp8 is for bf16, use that or fp8 = none",
+                            zero_dtype_name((zero_dtype_t)o->train.precision));
+    for (size_t i = 0; i < sizeof extents / sizeof extents[0]; i++)
+        if (extents[i].extent % OPTIONS_FP8_MULTIPLE != 0)
+            return report_error(ZERO_ERROR_USAGE,
+                                "%s: %s: %" PRId64 " is no multiple of %d, as [train] fp8 needs: change it, or use "
+                                "fp8 = none",
+                                extents[i].keys, extents[i].matrix, extents[i].extent, OPTIONS_FP8_MULTIPLE);
+    return ZERO_OK;
+}
+
 static zero_status_t resolve_schedule(options_t *options)
 {
     double lr = options->train.lr;
@@ -121,6 +151,18 @@ static zero_status_t resolve_schedule(options_t *options)
     if (options->train.eval_every > 0 && !options->data.val[0])
         return report_error(ZERO_ERROR_USAGE, "[train] eval_every: %" PRId64 ", but [data] val names no file",
                             options->train.eval_every);
+    return ZERO_OK;
+}
+
+static zero_status_t check_groups(const options_t *options, int world_size)
+{
+    const int64_t group = options->zero.shard_group;
+    if (group > 0 && world_size % group != 0)
+        return report_error(ZERO_ERROR_USAGE,
+                            "[zero] shard_group: %" PRId64 " ranks to a group do not divide the %d ranks", group,
+                            world_size);
+    if (options->zero.reduction == REDUCTION_NCCL && group != ZERO_SHARD_GROUP_WORLD)
+        return report_error(ZERO_ERROR_USAGE, "[zero] shard_group: groups need reduction = ordered");
     return ZERO_OK;
 }
 
@@ -146,7 +188,9 @@ zero_status_t options_resolve(options_t *options, int world_size)
     TRY(resolve_model(&resolved));
     TRY(resolve_batch(&resolved, world_size));
     TRY(check_sizes(&resolved));
+    TRY(check_fp8(&resolved));
     TRY(resolve_schedule(&resolved));
+    TRY(check_groups(&resolved, world_size));
     TRY(resolve_checkpoints(&resolved));
     *options = resolved;
     return ZERO_OK;

@@ -15,7 +15,10 @@ static const option_choice_t SCHEDULES[] = {{"cosine", SCHEDULE_COSINE},
                                             {"wsd", SCHEDULE_WSD},
                                             {0}};
 static const option_choice_t PRECISIONS[] = {{"bf16", ZERO_BF16}, {"fp32", ZERO_FP32}, {"fp16", ZERO_FP16}, {0}};
+static const option_choice_t FP8S[] = {
+    {"none", FP8_NONE}, {"linear", FP8_LINEAR}, {"linear-exact-dw", FP8_LINEAR_EXACT_DW}, {0}};
 static const option_choice_t OFFLOADS[] = {{"none", OFFLOAD_NONE}, {"optimizer", OFFLOAD_OPTIMIZER}, {0}};
+static const option_choice_t SHARD_GROUPS[] = {{"world", ZERO_SHARD_GROUP_WORLD}, {"host", ZERO_SHARD_GROUP_HOST}, {0}};
 static const option_choice_t OFFLOAD_UPDATES[] = {{"auto", ZERO_OFFLOAD_UPDATE_AUTO},
                                                   {"device", ZERO_OFFLOAD_UPDATE_DEVICE},
                                                   {"host", ZERO_OFFLOAD_UPDATE_HOST},
@@ -23,6 +26,8 @@ static const option_choice_t OFFLOAD_UPDATES[] = {{"auto", ZERO_OFFLOAD_UPDATE_A
 static const option_choice_t COMMS[] = {
     {"auto", ZERO_COMM_AUTO}, {"nccl", ZERO_COMM_NCCL}, {"mpi", ZERO_COMM_MPI}, {0}};
 static const option_choice_t REDUCTIONS[] = {{"ordered", REDUCTION_ORDERED}, {"nccl", REDUCTION_NCCL}, {0}};
+static const option_choice_t KEEPS[] = {{"auto", ZERO_KEEP_AUTO}, {0}};
+static const option_choice_t GATHERS[] = {{"bf16", GATHER_BF16}, {"fp8", GATHER_FP8}, {0}};
 static const option_choice_t DEVICES[] = {{"auto", ZERO_DEVICE_AUTO},
                                           {"cuda", ZERO_DEVICE_CUDA},
                                           {"cpu", ZERO_DEVICE_CPU},
@@ -35,6 +40,11 @@ static const option_choice_t DEVICES[] = {{"auto", ZERO_DEVICE_AUTO},
     {                                                                                                                  \
         NAMED(section_, key_), .type = OPTION_INTEGER, .initial = initial_, .low = low_, .high = high_,                \
                                .derived = derived_, .help = help_                                                      \
+    }
+#define INTEGER_OR_CHOICE(section_, key_, initial_, low_, high_, choices_, help_)                                      \
+    {                                                                                                                  \
+        NAMED(section_, key_), .type = OPTION_INTEGER, .initial = initial_, .low = low_, .high = high_,                \
+                               .choices = choices_, .help = help_                                                      \
     }
 #define REAL(section_, key_, initial_, low_, high_, derived_, help_)                                                   \
     {                                                                                                                  \
@@ -105,6 +115,8 @@ const option_row_t option_rows[] = {
         "Largest global gradient norm; larger gradients are scaled down to it. 0: no clipping."),
     CHOICE(train, precision, "bf16", PRECISIONS,
         "Data type of parameters and gradients. Master weights are always fp32."),
+    CHOICE(train, fp8, "none", FP8S,
+        "With bf16: multiply the blocks' matrices in fp8. linear-exact-dw: their gradients in bf16."),
     INTEGER(train, seed, "1", 0, INT64_MAX, NULL, "Seed of the initial weights and of the order of the data."),
     INTEGER(train, eval_every, "0", 0, 1000 * BILLION, NULL,
         "Steps between evaluations on data.val. 0: only after the last step."),
@@ -123,13 +135,19 @@ const option_row_t option_rows[] = {
     REAL(zero, offload_ram, "0.5", 0.01, 1.0, NULL,
         "Fraction of the host's memory that all its ranks together may use for offload."),
     INTEGER(zero, prefetch, "1", 0, 1000, NULL, "Stage 3: how many units are gathered ahead of their use."),
+    INTEGER_OR_CHOICE(zero, keep, "0", 0, 10000, KEEPS,
+        "Stage 3: how many of the last blocks stay gathered until backward. auto: as many as fit."),
     BOOL(zero, overlap, "true", "Communicate while computing."),
-    BOOL(zero, reduce_every_micro_step, "false",
-        "Stages 0-1: reduce gradients every micro-step, as stages 2-3 do, for equal bits."),
+    BOOL(zero, reduce_every_micro_step, "true",
+        "Stages 0-1: reduce gradients every micro-step, as 2-3 do. false: once a step, other bits."),
+    INTEGER_OR_CHOICE(zero, shard_group, "world", 1, 1 << 20, SHARD_GROUPS,
+        "Stage 3: how many ranks share a copy of the parameters and gather among themselves."),
     CHOICE(zero, comm, "auto", COMMS,
         "auto: copy engines between the GPUs of one host, else NCCL. mpi: through host memory, slow."),
     CHOICE(zero, reduction, "ordered", REDUCTIONS,
-        "How gradients are summed: in rank order, for equal bits at every stage, or by NCCL."),
+        "How gradients are summed: by micro-batch, for equal bits everywhere, or by NCCL."),
+    CHOICE(zero, gather, "bf16", GATHERS,
+        "How the matrices of [train] fp8 are gathered, to equal bits. fp8: half the bytes."),
     BOOL(zero, check, "false", "For debugging: stop at a gradient that is not fully written, and name it. Slow."),
 
     CHOICE(device, type, "auto", DEVICES,

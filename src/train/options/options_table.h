@@ -34,7 +34,7 @@ typedef struct option_row {
     const char *derived;        /* a number outside the range that means "derive it"; or NULL */
     const char *word;           /* OPTION_REAL: a word that sets the field to word_value, or NULL */
     double word_value;
-    const option_choice_t *choices; /* OPTION_CHOICE; the last has a NULL name */
+    const option_choice_t *choices; /* OPTION_CHOICE, and words that OPTION_INTEGER may be; the last has a NULL name */
     bool may_be_empty;              /* OPTION_TEXT */
     const char *help;               /* a sentence */
 } option_row_t;

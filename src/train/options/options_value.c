@@ -71,16 +71,33 @@ static bool parse_bool(const char *text, bool *value, char problem[OPTION_MAX_PR
     return false;
 }
 
-static bool parse_choice(const option_row_t *row, const char *text, int *value, char problem[OPTION_MAX_PROBLEM])
+/* Returns whether text is one of the row's choices, and its value. */
+static bool find_choice(const option_row_t *row, const char *text, int *value)
 {
-    near_miss_t near = near_miss_begin(text);
-    for (const option_choice_t *choice = row->choices; choice->name; choice++) {
+    for (const option_choice_t *choice = row->choices; choice && choice->name; choice++)
         if (strcmp(choice->name, text) == 0) {
             *value = choice->value;
             return true;
         }
+    return false;
+}
+
+/* Returns the name of a value; NULL: it has none. */
+static const char *choice_name(const option_row_t *row, int64_t value)
+{
+    for (const option_choice_t *choice = row->choices; choice && choice->name; choice++)
+        if (choice->value == value)
+            return choice->name;
+    return NULL;
+}
+
+static bool parse_choice(const option_row_t *row, const char *text, int *value, char problem[OPTION_MAX_PROBLEM])
+{
+    near_miss_t near = near_miss_begin(text);
+    if (find_choice(row, text, value))
+        return true;
+    for (const option_choice_t *choice = row->choices; choice->name; choice++)
         near_miss_offer(&near, choice->name, choice->name);
-    }
     for (const option_choice_t *choice = row->choices; choice->name && suggest_value(text); choice++)
         if (strcmp(choice->name, suggest_value(text)) == 0)
             near.best = choice->name;
@@ -118,6 +135,7 @@ static bool set_stripped(const option_row_t *row, const char *text, options_t *o
                          char problem[OPTION_MAX_PROBLEM])
 {
     void *field = field_of(row, options);
+    int choice;
     if (!text[0] && !row->may_be_empty) {
         snprintf(problem, OPTION_MAX_PROBLEM, "the value is empty");
         return false;
@@ -126,6 +144,10 @@ static bool set_stripped(const option_row_t *row, const char *text, options_t *o
         text = row->derived;
     switch (row->type) {
     case OPTION_INTEGER:
+        if (find_choice(row, text, &choice)) {
+            *(int64_t *)field = choice;
+            return true;
+        }
         if (text == row->derived)
             return option_parse_integer(text, INT64_MIN, INT64_MAX, field, problem);
         return option_parse_integer(text, row->low, row->high, field, problem);
@@ -214,9 +236,14 @@ void option_format(const option_row_t *row, const options_t *options, char text[
 {
     const size_t n_bytes = OPTIONS_MAX_PATH + 2;
     const void *field = (const char *)options + row->offset;
+    const char *name;
     switch (row->type) {
     case OPTION_INTEGER:
-        snprintf(text, n_bytes, "%" PRId64, *(const int64_t *)field);
+        name = choice_name(row, *(const int64_t *)field);
+        if (name)
+            snprintf(text, n_bytes, "%s", name);
+        else
+            snprintf(text, n_bytes, "%" PRId64, *(const int64_t *)field);
         break;
     case OPTION_REAL:
         if (row->word && *(const double *)field == row->word_value)
@@ -228,10 +255,8 @@ void option_format(const option_row_t *row, const options_t *options, char text[
         snprintf(text, n_bytes, "%s", *(const bool *)field ? "true" : "false");
         break;
     case OPTION_CHOICE:
-        text[0] = 0;
-        for (const option_choice_t *choice = row->choices; choice->name; choice++)
-            if (choice->value == *(const int *)field)
-                snprintf(text, n_bytes, "%s", choice->name);
+        name = choice_name(row, *(const int *)field);
+        snprintf(text, n_bytes, "%s", name ? name : "");
         break;
     case OPTION_TEXT: {
         const char *value = field, *quote = "";
@@ -252,6 +277,8 @@ void option_describe_values(const option_row_t *row, const char *separator, char
             snprintf(text, n_bytes, "%" PRId64 "..2^63-1", row->low);
         else
             snprintf(text, n_bytes, "%" PRId64 "..%" PRId64, row->low, row->high);
+        for (const option_choice_t *choice = row->choices; choice && choice->name; choice++)
+            snprintf(text + strlen(text), n_bytes - strlen(text), " or %s", choice->name);
         break;
     case OPTION_REAL:
         snprintf(text, n_bytes, "%.6g..%.6g%s%s", row->real_low, row->real_high, row->word ? " or " : "",

@@ -135,6 +135,10 @@ static void write_row(FILE *file, const metrics_row_t *row)
     write_number(file, "exposed_comm_ms", row->exposed_comm_ms);
     if (row->has_val_loss)
         write_number(file, "val_loss", row->val_loss);
+    if (row->has_fp8_scales) {
+        write_number(file, "fp8_min_scale", row->fp8_min_scale);
+        write_number(file, "fp8_max_scale", row->fp8_max_scale);
+    }
     fputs("}\n", file);
 }
 

@@ -18,6 +18,8 @@ typedef struct metrics_row {
     double exposed_comm_ms;
     bool has_val_loss;
     float val_loss;
+    bool has_fp8_scales;
+    float fp8_min_scale, fp8_max_scale;
 } metrics_row_t;
 
 /* Checks whether metrics_open would accept what is at `path`. Changes nothing. Here and below, a file that cannot be

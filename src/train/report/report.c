@@ -25,11 +25,13 @@
 #define LINE_BYTES 10240
 #define HELD_BYTES (4 * LINE_BYTES)
 #define HOLD_S 2
+#define PREFIX_BYTES 160
 
 static int my_rank;
 static int n_ranks = 1;
-static bool holds_errors; /* report_hold_errors */
-static bool is_meeting;   /* in report_agree, with an error of this rank's own */
+static char my_host[PREFIX_BYTES / 2]; /* " on node2", or empty */
+static bool holds_errors;              /* report_hold_errors */
+static bool is_meeting;                /* in report_agree, with an error of this rank's own */
 
 static struct {
     char text[HELD_BYTES];            /* each line with its newline and with this rank's number, which SEPARATOR ends */
@@ -75,9 +77,9 @@ static void make_printable(char *text)
 
 /* Composes a line and returns its length with the newline. prefix: "rank 2: ", or empty. A message that fills
  * LINE_BYTES was cut, and gets "...". */
-static size_t compose(const char *prefix, const char *message, char line[LINE_BYTES + 128])
+static size_t compose(const char *prefix, const char *message, char line[LINE_BYTES + 2 * PREFIX_BYTES])
 {
-    snprintf(line, LINE_BYTES + 64, "zerotrain: %s%s%s", prefix, message,
+    snprintf(line, LINE_BYTES + PREFIX_BYTES + 64, "zerotrain: %s%s%s", prefix, message,
              strlen(message) == LINE_BYTES - 1 ? "..." : "");
     make_printable(line);
     size_t length = strlen(line);
@@ -86,14 +88,14 @@ static size_t compose(const char *prefix, const char *message, char line[LINE_BY
 }
 
 /* Writes the prefix of this rank's own lines. */
-static void name_me(char prefix[32])
+static void name_me(char prefix[PREFIX_BYTES])
 {
-    snprintf(prefix, 32, "rank %d" SEPARATOR, my_rank);
+    snprintf(prefix, PREFIX_BYTES, "rank %d%s" SEPARATOR, my_rank, my_host);
 }
 
 static void write_line(bool with_rank, const char *message)
 {
-    char prefix[32] = "", line[LINE_BYTES + 128];
+    char prefix[PREFIX_BYTES] = "", line[LINE_BYTES + 2 * PREFIX_BYTES];
     if (with_rank)
         name_me(prefix);
     compose(prefix, message, line);
@@ -168,7 +170,7 @@ static uint64_t hash_kind(const char *text, uint64_t seed)
 /* Holds a line back. kind: the text that messages of one kind have in common, apart from numbers. */
 static void hold(const char *kind, const char *message)
 {
-    char prefix[32], line[LINE_BYTES + 128];
+    char prefix[PREFIX_BYTES], line[LINE_BYTES + 2 * PREFIX_BYTES];
     size_t n_held = atomic_load(&held.n_bytes);
     name_me(prefix);
     size_t n_bytes = compose(prefix, message, line);
@@ -204,7 +206,7 @@ static void print_held(const char *prefix)
 
 void report_flush(void)
 {
-    char prefix[32] = "";
+    char prefix[PREFIX_BYTES] = "";
     if (n_ranks > 1)
         name_me(prefix);
     print_held(prefix);
@@ -234,6 +236,11 @@ void report_init(int rank, int world_size)
     my_rank = rank;
     n_ranks = world_size;
     zero_log_set(ZERO_LOG_INFO, on_library_line, NULL);
+}
+
+void report_set_host(const char *host)
+{
+    snprintf(my_host, sizeof my_host, " on %s", host);
 }
 
 bool report_is_speaker(void)
@@ -312,10 +319,11 @@ static bool holds_same(const double *words, int word, int a, int b)
 }
 
 /* Names the ranks that found what this rank found: "ranks 0-2, 5: ", "rank 2: "; empty if all did. If the values in
- * their lines differ, this rank's line is printed for all: "ranks 0-2 (here rank 0): ". */
+ * their lines differ, this rank's line is printed for all: "ranks 0-2 (here rank 0): ". With several hosts this rank's
+ * is named: "rank 2 on node2: ", "ranks 2-3 (here rank 2 on node2): ". */
 static void name_ranks(const double *words, char prefix[512])
 {
-    char list[400] = "", mine[40] = "";
+    char list[300] = "", mine[PREFIX_BYTES] = "";
     int n_named = 0;
     bool is_same = true;
     for (int first = 0; first < n_ranks; first++) {
@@ -331,8 +339,10 @@ static void name_ranks(const double *words, char prefix[512])
         n_named += last - first + 1;
         first = last;
     }
-    if (!is_same)
-        snprintf(mine, sizeof mine, " (here rank %d)", my_rank);
+    if (n_named == 1)
+        snprintf(mine, sizeof mine, "%s", my_host);
+    else if (!is_same || my_host[0])
+        snprintf(mine, sizeof mine, " (here rank %d%s)", my_rank, my_host);
     snprintf(prefix, 512, "%s %s%s" SEPARATOR, n_named > 1 ? "ranks" : "rank", list, mine);
     if (n_named == n_ranks && is_same)
         prefix[0] = 0;

@@ -13,6 +13,8 @@
 /* Sets this rank's number, and sends libzero's log here too. Before the first call this is rank 0 of 1. May be called
  * again when more is known; what is held back stays held. */
 void report_init(int rank, int world_size);
+/* Sets the host that this rank's own lines name after its number; for jobs of several hosts. */
+void report_set_host(const char *host);
 /* If on, holds back error lines, libzero's too, for report_agree. If off, as at first, they are printed at once, except
  * those of report_error on ranks other than 0. Prints what is held back when it is called. */
 void report_hold_errors(bool on);

@@ -21,6 +21,7 @@
 
 #define STEP_PREFIX "step-"
 #define TEMPORARY_PREFIX "tmp."
+#define PROBE_STEP 0           /* that is never saved */
 #define REPLACED_SUFFIX ".old" /* a step's earlier directory, until the new one has its name */
 #define MOVED_SUFFIX ".moved"  /* something that is not libzero's and had a step's name */
 #define MAX_MOVED 1000
@@ -134,12 +135,17 @@ static bool is_locked(int parent_fd, const char *name)
     return !is_free;
 }
 
-/* Removes what a killed save has left; fails if that save is still running. */
+/* Removes what a killed save has left; fails if that save is still running. A save that was killed between making its
+ * directory and marking it has left an empty one, which is all that unlinkat removes. */
 static zero_status_t remove_leftover(listing_t *listing, const char *parent, int fd, const char *name)
 {
     (void)listing;
-    if (!is_temporary_name(name) || !zero_checkpoint_may_go(fd, name))
+    if (!is_temporary_name(name))
         return ZERO_OK;
+    if (!zero_checkpoint_may_go(fd, name)) {
+        (void)unlinkat(fd, name, AT_REMOVEDIR);
+        return ZERO_OK;
+    }
     if (is_locked(fd, name))
         return zero_fail(ZERO_ERROR_IO,
                          "'%s/%s' is being written: a save into '%s' is under way; end it first, and let no other run "
@@ -211,18 +217,36 @@ zero_status_t zero_checkpoints_abandon(const char *parent, uint64_t step)
     return zero_checkpoint_remove(parent, name);
 }
 
-zero_status_t zero_checkpoints_prepare(const char *parent)
+zero_status_t zero_checkpoints_probe_begin(const char *parent, int *lock)
 {
     char *temporary = NULL;
-    int lock = -1;
-    ZERO_TRY(zero_checkpoints_temporary(parent, 0, &temporary));
-    zero_status_t status = zero_checkpoints_begin(parent, temporary, &lock);
-    if (lock >= 0) {
-        zero_status_t removed = zero_checkpoints_abandon(parent, 0);
-        status = status == ZERO_OK ? removed : status;
-        close(lock);
-    }
+    *lock = -1;
+    ZERO_TRY(zero_checkpoints_temporary(parent, PROBE_STEP, &temporary));
+    zero_status_t status = zero_checkpoints_begin(parent, temporary, lock);
     free(temporary);
+    return status;
+}
+
+zero_status_t zero_checkpoints_probe_see(const char *parent)
+{
+    char *temporary = NULL;
+    ZERO_TRY(zero_checkpoints_temporary(parent, PROBE_STEP, &temporary));
+    int error = access(temporary, F_OK) == 0 ? 0 : errno;
+    free(temporary);
+    if (error == 0)
+        return ZERO_OK;
+    return zero_fail(ZERO_ERROR_IO,
+                     "'%s' is not the directory that rank 0 has by this name: checkpoints need one that all hosts "
+                     "share (%s)",
+                     parent, strerror(error));
+}
+
+zero_status_t zero_checkpoints_probe_end(const char *parent, int lock)
+{
+    if (lock < 0)
+        return ZERO_OK;
+    zero_status_t status = zero_checkpoints_abandon(parent, PROBE_STEP);
+    close(lock);
     return status;
 }
 

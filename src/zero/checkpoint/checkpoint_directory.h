@@ -18,8 +18,12 @@
 #define ZERO_MAX_PATH 4096
 
 /* Creates `parent` if it is missing, removes what was left behind there, and checks that it can be written and that
- * `latest` can become a link. */
-zero_status_t zero_checkpoints_prepare(const char *parent);
+ * `latest` can become a link. Until zero_checkpoints_probe_end, a directory is there by which other hosts recognize
+ * `parent`. *lock is -1 if it could not be made. */
+zero_status_t zero_checkpoints_probe_begin(const char *parent, int *lock);
+/* Fails if that directory cannot be seen from here: this host has another `parent` than rank 0's. */
+zero_status_t zero_checkpoints_probe_see(const char *parent);
+zero_status_t zero_checkpoints_probe_end(const char *parent, int lock);
 /* Returns the path of the directory in which a step is written until it is complete; the caller frees it. */
 zero_status_t zero_checkpoints_temporary(const char *parent, uint64_t step, char **temporary);
 /* Creates that directory, empty, and locks it until *lock is closed. The lock tells other saves, in this process or

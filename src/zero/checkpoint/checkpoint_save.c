@@ -25,6 +25,7 @@
 #include "zero/checkpoint/checkpoint_layout.h"
 #include "zero/checkpoint/checkpoint_state.h"
 #include "zero/engine/engine_state.h"
+#include "zero/runtime/addresses.h"
 #include "base/files.h"
 #include "base/grow.h"
 #include "base/log.h"
@@ -438,7 +439,7 @@ static size_t count_owned(const zero_context_t *context)
     size_t n = 0;
     for (zero_tensor_t t = 0; t < context->model->n_tensors; t++) {
         uint64_t shard = context->layout.units[context->model->tensors[t].owner].shard_elems;
-        uint64_t begin = (uint64_t)context->comm->rank * shard;
+        uint64_t begin = zero_context_shard_begin(context, context->model->tensors[t].owner);
         n += zero_layout_span(&context->layout, context->model, t, begin, begin + shard).n_elems;
     }
     return n;
@@ -538,7 +539,12 @@ zero_status_t zero_save_begin(zero_engine_t *engine, const char *directory, cons
 zero_status_t zero_save_prepare(zero_comm_t *comm, const char *directory)
 {
     ZERO_REQUIRE(comm);
-    if (!directory)
-        return zero_comm_agree(comm, zero_refuse_null("zero_save_prepare", "directory"));
-    return zero_comm_agree(comm, comm->rank == 0 ? zero_checkpoints_prepare(directory) : ZERO_OK);
+    ZERO_TRY(zero_comm_agree(comm, directory ? ZERO_OK : zero_refuse_null("zero_save_prepare", "directory")));
+    int lock = -1;
+    zero_status_t status =
+        zero_comm_agree(comm, comm->rank == 0 ? zero_checkpoints_probe_begin(directory, &lock) : ZERO_OK);
+    if (status == ZERO_OK) /* of each host the first rank looks */
+        status = zero_comm_agree(comm, comm->local_rank == 0 ? zero_checkpoints_probe_see(directory) : ZERO_OK);
+    zero_status_t ended = zero_checkpoints_probe_end(directory, lock);
+    return zero_comm_agree(comm, status == ZERO_OK ? ended : status);
 }

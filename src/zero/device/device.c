@@ -57,6 +57,7 @@ zero_status_t zero_device_create(zero_device_type_t type, const zero_comm_t *com
     ZERO_REQUIRE(device);
     if ((unsigned)type > ZERO_DEVICE_CUDA_SHARED)
         return zero_fail(ZERO_ERROR_ARGUMENT, "zero_device_create: there is no type %d", (int)type);
+    zero_log_set_rank(comm->rank);
     ZERO_TRY(check_threads(comm));
     type = zero_device_resolve(type, comm);
     if (type == ZERO_DEVICE_CPU)
@@ -131,20 +132,20 @@ zero_status_t zero_device_synchronize(zero_device_t *device)
 
 #define PEERS_AFTER_NS 1000000000 /* what takes longer leaves time to check that all peers are there */
 
-zero_status_t zero_device_await(zero_device_t *device, const zero_comm_t *host, zero_event_t event, const char *what)
+zero_status_t zero_device_await(zero_device_t *device, zero_comm_t *comm, zero_event_t event, const char *what)
 {
     const int64_t begin = zero_now_ns();
     bool reached = false;
     ZERO_TRY(device->ops->event_query(device, event, &reached));
     while (!reached) {
         const int64_t waited = zero_now_ns() - begin;
-        if (waited > PEERS_AFTER_NS && host->ops->check_peers)
-            ZERO_TRY(host->ops->check_peers(host, what));
-        if (waited > host->timeout_ns)
+        if (waited > PEERS_AFTER_NS && comm->ops->check_peers)
+            ZERO_TRY(comm->ops->check_peers(comm, what, waited));
+        if (waited > comm->timeout_ns)
             return zero_fail(ZERO_ERROR_TIMEOUT,
                              "%s did not end on this rank's device within %g s (ZERO_TIMEOUT_S): a rank or its device "
                              "stands still",
-                             what, (double)host->timeout_ns * 1e-9);
+                             what, (double)comm->timeout_ns * 1e-9);
         nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
         ZERO_TRY(device->ops->event_query(device, event, &reached));
     }

@@ -68,9 +68,9 @@ zero_status_t zero_device_cuda_create(const zero_comm_t *comm, bool may_share, z
 int zero_device_cuda_count(void); /* GPUs that this process sees; 0 without a driver */
 
 /* Blocks the host until the event is reached. Returns ZERO_ERROR_TIMEOUT, with a line that begins with `what`, after
- * the longest time that `host` waits for a peer, and within seconds if a peer on this host has ended or stays stopped.
- */
-zero_status_t zero_device_await(zero_device_t *device, const zero_comm_t *host, zero_event_t event, const char *what);
+ * the longest time that `comm` waits for a peer, and within seconds if a peer on this host has ended or stays stopped,
+ * or if the network reports that one is lost. */
+zero_status_t zero_device_await(zero_device_t *device, zero_comm_t *comm, zero_event_t event, const char *what);
 
 /* Joins the devices of all ranks for bulk data. On the CPU *bulk is `comm` itself; between GPUs it is copy engines or
  * NCCL, always NCCL if the transport is to reduce, or goes through host memory if `comm` was asked for MPI messages.

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/deadline.h"
+#include "comm/comm.h"
 #include "zero/device/device.h"
 #include "zero/device/host_memory.h"
 #include "base/log.h"
@@ -201,7 +202,7 @@ zero_status_t zero_device_cpu_create(const zero_comm_t *comm, zero_device_t **de
     made->ops = &cpu_ops;
     made->type = ZERO_DEVICE_CPU;
     made->kernels = zero_shard_kernels_cpu();
-    made->n_sharers = zero_comm_local_size(comm);
+    made->n_sharers = comm->job_local_size;
     if (!getenv("OMP_NUM_THREADS"))
         omp_set_num_threads(threads_of_rank(made->n_sharers));
     *device = made;

@@ -273,12 +273,18 @@ static zero_status_t too_few_gpus(int n_gpus, int n_ranks)
                      n_gpus, n_gpus == 1 ? "" : "s", n_ranks);
 }
 
+/* All processes of the job on this host count, so that separate groups of ranks take different GPUs. If there are too
+ * few for all, but enough for this group, others need none. */
 zero_status_t zero_device_cuda_create(const zero_comm_t *comm, bool may_share, zero_device_t **device)
 {
-    int n_gpus = zero_device_cuda_count(), n_ranks = zero_comm_local_size(comm);
+    int n_gpus = zero_device_cuda_count(), rank = comm->job_local_rank, n_ranks = comm->job_local_size;
+    if (n_gpus < n_ranks && n_gpus >= comm->local_size) {
+        rank = comm->local_rank;
+        n_ranks = comm->local_size;
+    }
     if (n_gpus < (may_share ? 1 : n_ranks))
-        return zero_comm_local_rank(comm) > 0 ? ZERO_ERROR_USAGE : too_few_gpus(n_gpus, n_ranks);
-    int gpu = zero_comm_local_rank(comm) % n_gpus;
+        return comm->local_rank > 0 ? ZERO_ERROR_USAGE : too_few_gpus(n_gpus, n_ranks);
+    int gpu = rank % n_gpus;
     ZERO_TRY_CUDA(cudaSetDevice(gpu));
     zero_device_t *made = calloc(1, sizeof *made);
     if (!made)
@@ -286,7 +292,7 @@ zero_status_t zero_device_cuda_create(const zero_comm_t *comm, bool may_share, z
     made->ops = &cuda_ops;
     made->type = ZERO_DEVICE_CUDA;
     made->kernels = zero_shard_kernels_cuda();
-    made->n_sharers = (n_ranks - gpu + n_gpus - 1) / n_gpus;
+    made->n_sharers = ((may_share ? comm->job_local_size : n_ranks) - gpu + n_gpus - 1) / n_gpus;
     *device = made;
     return ZERO_OK;
 }

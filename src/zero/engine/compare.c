@@ -15,9 +15,12 @@ static uint64_t config_hash(const zero_config_t *c)
     hash = zero_hash_fold(hash, &c->dtype, sizeof c->dtype);
     hash = zero_hash_fold(hash, &c->micro_steps, sizeof c->micro_steps);
     hash = zero_hash_fold(hash, &c->prefetch, sizeof c->prefetch);
+    hash = zero_hash_fold(hash, &c->keep, sizeof c->keep);
     hash = zero_hash_fold(hash, &c->overlap, sizeof c->overlap);
     hash = zero_hash_fold(hash, &c->reduce_every_micro_step, sizeof c->reduce_every_micro_step);
     hash = zero_hash_fold(hash, &c->nccl_reduction, sizeof c->nccl_reduction);
+    hash = zero_hash_fold(hash, &c->shard_group, sizeof c->shard_group);
+    hash = zero_hash_fold(hash, &c->gather_fp8, sizeof c->gather_fp8);
     hash = zero_hash_fold(hash, &c->seed, sizeof c->seed);
     hash = zero_hash_fold(hash, &c->beta1, sizeof c->beta1);
     hash = zero_hash_fold(hash, &c->beta2, sizeof c->beta2);

@@ -1,6 +1,10 @@
 /* gradients.c - gradients on their way to their owners: each rank's slices are brought together and added up, in fp32
  * and in rank order, into the shard of the rank that owns them.
  *
+ * The order of sums belongs to the batch, not to the ranks. On N ranks, rank r's micro-step j computes micro-batch
+ * v = j N + r, and its slices are added to what earlier micro-steps have left: one running sum in the order of v. So
+ * every number of ranks that divides the micro-batches gets the same bits.
+ *
  * A reduction has two halves. The transfer (fence, all-to-all) starts at grad_ready, in the reduce stream if it is
  * overlapped. The sum is queued in the caller's stream together with the next unit's backward, so that it need not wait
  * long for the transfer, nor the transfer for compute. A unit is transferred in chunks, which take turns in staging
@@ -46,8 +50,6 @@ struct zero_gradients {
     zero_offload_t *offload;
     zero_unsharded_t unsharded; /* in the window; stages 2-3 */
     uint64_t *published_in;     /* by unit, for full gradients: the fence (zero_unsharded_buffer_t's, too) */
-    uint64_t *partials_of;      /* by unit: where its sums of squares begin in plan.partials */
-    uint64_t n_partials;
     reduction_t reduction;
     chunk_t chunks[ZERO_MAX_STAGING]; /* plan.n_staging, used in turn */
     uint64_t n_chunks;                /* transferred so far */
@@ -78,15 +80,10 @@ static zero_status_t create_tables(zero_gradients_t *gradients)
     const zero_context_t *context = gradients->context;
     const zero_layout_t *layout = &context->layout;
     gradients->published_in = calloc((size_t)layout->n_units, sizeof *gradients->published_in);
-    gradients->partials_of = calloc((size_t)layout->n_units, sizeof *gradients->partials_of);
-    if (!gradients->published_in || !gradients->partials_of)
+    if (!gradients->published_in)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for the tables of %d units", layout->n_units);
-    for (zero_unit_t unit = 0; unit < layout->n_units; unit++) {
-        gradients->partials_of[unit] = gradients->n_partials;
-        gradients->n_partials += zero_norm_n_partials(layout->units[unit].shard_elems);
-    }
-    return zero_unsharded_create(layout, context->plan.unsharded_grad_counts, context->plan.unsharded_grads,
-                                 zero_dtype_size(context->plan.stage.grad_dtype), &gradients->unsharded);
+    return zero_unsharded_create(layout, context->plan.unsharded_grad_counts, context->plan.unsharded_grad_bytes,
+                                 context->plan.unsharded_grads, &gradients->unsharded);
 }
 
 zero_status_t zero_gradients_create(zero_context_t *context, zero_offload_t *offload, zero_gradients_t **gradients)
@@ -120,14 +117,8 @@ void zero_gradients_destroy(zero_gradients_t *gradients)
     for (int i = 0; i < ZERO_MAX_STAGING; i++)
         free(gradients->chunks[i].slices);
     zero_unsharded_destroy(&gradients->unsharded);
-    free(gradients->partials_of);
     free(gradients->published_in);
     free(gradients);
-}
-
-uint64_t zero_gradients_n_partials(const zero_gradients_t *gradients)
-{
-    return gradients->n_partials;
 }
 
 /* ---- full gradients ---- */
@@ -191,7 +182,7 @@ static zero_status_t transfer(zero_gradients_t *gradients, zero_unit_t unit, chu
     offset += chunk->first * size;
     chunk->n_slices = context->plan.transport_reduces ? 1 : comm->size;
     if (!context->plan.transport_reduces)
-        return comm->ops->all_to_all(comm, ZERO_LANE_REDUCE, &context->window, offset, slice_bytes,
+        return comm->ops->all_to_all(comm, ZERO_LANE_REDUCE, &context->window, context->plan.group, offset, slice_bytes,
                                      chunk->n_elems * size, zero_context_private(context, chunk->staging),
                                      chunk->slices, stream);
     chunk->slices[0] = zero_context_window(context, offset + (size_t)comm->rank * slice_bytes);
@@ -210,14 +201,13 @@ static zero_status_t sum(zero_gradients_t *gradients, const chunk_t *chunk, zero
     zero_context_t *context = gradients->context;
     const reduction_t *reduction = &gradients->reduction;
     zero_unit_t unit = reduction->unit;
-    double *partials = zero_context_private(context, context->plan.partials);
-    partials += gradients->partials_of[unit] + chunk->first / ZERO_NORM_CHUNK; /* chunks begin at multiples of it */
+    zero_norm_t *norm = &zero_context_step_scratch(context)->norm;
     context->streams.compute_end = 0;
     if (zero_plan_is_offloaded(&context->plan, unit))
         ZERO_TRY(zero_offload_await_grads(gradients->offload, unit, stream));
     return context->device->kernels->sum_slices(
         zero_context_reduced_grads_of(context, unit) + chunk->first, chunk->slices, chunk->n_slices,
-        context->plan.stage.grad_dtype, chunk->n_elems, reduction->adds, reduction->is_last ? partials : NULL, stream);
+        context->plan.stage.grad_dtype, chunk->n_elems, reduction->adds, reduction->is_last ? norm : NULL, stream);
 }
 
 /* Transfers the chunk that begins at `first`. If the staging buffers are full of this unit's chunks, sums the oldest to

@@ -1,4 +1,5 @@
-/* gradients.h - gradients on their way to their owners: gradient buffers, all-to-all in chunks, sums in rank order. */
+/* gradients.h - gradients on their way to their owners: gradient buffers, all-to-all in chunks, sums in the order of
+ * micro-batches. */
 #ifndef ZERO_GRADIENTS_H
 #define ZERO_GRADIENTS_H
 
@@ -20,7 +21,5 @@ zero_status_t zero_gradients_address(const zero_gradients_t *gradients, zero_uni
 zero_status_t zero_gradients_reduce(zero_gradients_t *gradients, zero_unit_t unit, zero_stream_t stream);
 /* Ends a step's reductions: what `stream` does next finds all reduced gradients that this rank updates with. */
 zero_status_t zero_gradients_finish(zero_gradients_t *gradients, zero_stream_t stream);
-/* Returns how many sums of squares the reductions of a step write to plan.partials. */
-uint64_t zero_gradients_n_partials(const zero_gradients_t *gradients);
 
 #endif

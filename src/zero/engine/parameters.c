@@ -1,11 +1,13 @@
 /* parameters.c - parameters on their way to compute: which unit is in which unsharded buffer, and which gather compute
  * has yet to wait for.
  *
- * Stage 3 gathers a unit into an unsharded buffer ahead of its use. The gather waits until the buffer's last use has
- * been computed; compute waits for the gather when it comes to the unit. Only zero_step rewrites shards, after a fence
- * that every rank reaches when its gathers are done. Stages 1-2 gather every unit once, in place, after the update,
- * while the next forward pass is already under way; offloaded units, which are updated later, some way ahead of their
- * use.
+ * Stage 3 gathers a unit into an unsharded buffer ahead of its use, within the rank's group if config.shard_group makes
+ * groups. Then each rank holds a part of its group's copy, of which it updates one shard; the rest of the part comes
+ * from the other groups before the unit's first gather after an update. The gather waits until the buffer's last use
+ * has been computed; compute waits for the gather when it comes to the unit. Only zero_step rewrites shards, after a
+ * fence that every rank reaches when its gathers are done. Stages 1-2 gather every unit once, in place, after the
+ * update, while the next forward pass is already under way; offloaded units, which are updated later, some way ahead of
+ * their use.
  *
  * The units that the next pass begins with are updated first and published by a fence of their own, so that they are
  * gathered while the rest is updated.
@@ -15,6 +17,7 @@
 #include <stdlib.h>
 
 #include "base/log.h"
+#include "zero/engine/fp8_params.h"
 #include "zero/plan/order.h"
 #include "zero/plan/unsharded.h"
 #include "zero/runtime/addresses.h"
@@ -30,10 +33,12 @@ typedef enum gather_state {
 struct zero_parameters {
     zero_context_t *context;
     zero_offload_t *offload;
+    zero_fp8_params_t *fp8;           /* NULL: nothing is gathered in fp8 */
     zero_unsharded_t unsharded;       /* in private memory; stage 3 */
     zero_timed_event_t *buffer_freed; /* by buffer: the last use of the unit that had it; 0: there was none */
     zero_timed_event_t *gathered;     /* by unit, in the gather stream: its full parameters are here */
     gather_state_t *states;           /* by unit */
+    bool *part_is_old;                /* by unit; stage 3 with several groups: other groups' ranks have updated it */
     zero_unit_t n_gathered;           /* stages 1-2: units whose gathers have been queued since weights changed */
     zero_unit_t n_early_units;
     zero_event_t early_updated; /* in the caller's stream: the early units are */
@@ -61,10 +66,11 @@ static zero_status_t create_tables(zero_parameters_t *parameters)
     parameters->buffer_freed = calloc((size_t)plan->n_unsharded_params + 1, sizeof *parameters->buffer_freed);
     parameters->gathered = calloc(n_units, sizeof *parameters->gathered);
     parameters->states = calloc(n_units, sizeof *parameters->states);
-    if (!parameters->buffer_freed || !parameters->gathered || !parameters->states)
+    parameters->part_is_old = calloc(n_units, sizeof *parameters->part_is_old);
+    if (!parameters->buffer_freed || !parameters->gathered || !parameters->states || !parameters->part_is_old)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for the tables of %zu units", n_units);
-    return zero_unsharded_create(&context->layout, plan->unsharded_param_counts, plan->unsharded_params,
-                                 zero_dtype_size(context->config.dtype), &parameters->unsharded);
+    return zero_unsharded_create(&context->layout, plan->unsharded_param_counts, plan->unsharded_param_bytes,
+                                 plan->unsharded_params, &parameters->unsharded);
 }
 
 zero_status_t zero_parameters_create(zero_context_t *context, zero_offload_t *offload, zero_parameters_t **parameters)
@@ -79,6 +85,7 @@ zero_status_t zero_parameters_create(zero_context_t *context, zero_offload_t *of
     made->n_gathered = context->layout.n_units;
     made->n_early_units = count_early_units(context);
     ZERO_TRY_GOTO(create_tables(made), fail);
+    ZERO_TRY_GOTO(zero_fp8_params_create(context, &made->fp8), fail);
     ZERO_TRY_GOTO(device->ops->event_create(device, false, &made->early_updated), fail);
     ZERO_TRY_GOTO(device->ops->event_create(device, false, &made->published), fail);
     *parameters = made;
@@ -96,6 +103,8 @@ void zero_parameters_destroy(zero_parameters_t *parameters)
     device->ops->event_destroy(device, parameters->published);
     device->ops->event_destroy(device, parameters->early_updated);
     zero_unsharded_destroy(&parameters->unsharded);
+    free(parameters->part_is_old);
+    zero_fp8_params_destroy(parameters->fp8);
     free(parameters->states);
     free(parameters->gathered);
     free(parameters->buffer_freed);
@@ -104,7 +113,7 @@ void zero_parameters_destroy(zero_parameters_t *parameters)
 
 /* ---- gathers ---- */
 
-/* Makes compute wait for the gather that was just queued, unless that is in compute's own stream. */
+/* Records the end of the gather that was just queued. Compute has yet to wait for it, unless both are in one stream. */
 static zero_status_t note_gather(zero_parameters_t *parameters, zero_unit_t flat)
 {
     zero_context_t *context = parameters->context;
@@ -131,7 +140,10 @@ static zero_status_t publish_offloaded(zero_parameters_t *parameters, zero_unit_
     if (!zero_plan_is_offloaded(&parameters->context->plan, flat))
         return ZERO_OK;
     ZERO_TRY(zero_offload_await_params(parameters->offload, flat, gather_stream, &is_new));
-    return is_new ? comm->ops->fence(comm, ZERO_LANE_GATHER, gather_stream) : ZERO_OK;
+    if (!is_new)
+        return ZERO_OK;
+    ZERO_TRY(zero_fp8_params_refresh(parameters->fp8, flat, flat + 1, ZERO_LANE_GATHER, gather_stream));
+    return comm->ops->fence(comm, ZERO_LANE_GATHER, gather_stream);
 }
 
 zero_status_t zero_parameters_await(zero_parameters_t *parameters, zero_unit_t flat, zero_stream_t stream)
@@ -153,7 +165,7 @@ zero_status_t zero_parameters_await_next(zero_parameters_t *parameters, zero_str
     if (next == zero_order_n_positions(context->progress.pass, n_units))
         return ZERO_OK;
     zero_unit_t unit = zero_order_unit(next, n_units);
-    for (int i = 0; i < zero_model_n_flats(context->model, unit); i++) {
+    for (int i = zero_order_first_flat(context->model, next); i < zero_model_n_flats(context->model, unit); i++) {
         zero_unit_t flat = zero_model_flat(context->model, unit, i);
         if (parameters->states[flat] != UNDER_WAY)
             continue;
@@ -170,6 +182,18 @@ static zero_timed_event_t *buffer_freed(const zero_parameters_t *parameters, con
     return &parameters->buffer_freed[buffer - parameters->unsharded.buffers];
 }
 
+/* Brings this rank's part of the unit up to date before its group gathers it. Each rank updates only its own shard of
+ * the part; the fence tells the group that the rest has come from the other groups. */
+static zero_status_t renew_part(zero_parameters_t *parameters, zero_unit_t flat, zero_stream_t gather_stream)
+{
+    zero_context_t *context = parameters->context;
+    if (!parameters->part_is_old[flat])
+        return ZERO_OK;
+    parameters->part_is_old[flat] = false;
+    ZERO_TRY(zero_gather_part(context, flat, gather_stream));
+    return context->comm->ops->fence(context->comm, ZERO_LANE_GATHER, gather_stream);
+}
+
 static zero_status_t gather_into(zero_parameters_t *parameters, zero_unit_t flat, const zero_unsharded_buffer_t *buffer,
                                  zero_stream_t stream)
 {
@@ -180,6 +204,7 @@ static zero_status_t gather_into(zero_parameters_t *parameters, zero_unit_t flat
     ZERO_TRY(zero_streams_wait_timed(context, gather_stream, *buffer_freed(parameters, buffer)));
     ZERO_TRY(await_published(parameters, flat));
     ZERO_TRY(publish_offloaded(parameters, flat, gather_stream));
+    ZERO_TRY(renew_part(parameters, flat, gather_stream));
     ZERO_TRY(zero_gather_shards(context, flat, zero_context_private(context, buffer->offset), gather_stream));
     return note_gather(parameters, flat);
 }
@@ -207,7 +232,8 @@ static zero_status_t fill_buffers_ahead(zero_parameters_t *parameters, zero_stre
     int n_positions = zero_order_n_positions(context->progress.pass, n_units);
     for (int ahead = 0; ahead <= context->config.prefetch && ahead < n_positions - position; ahead++) {
         zero_unit_t unit = zero_order_unit(position + ahead, n_units);
-        for (int i = 0; i < zero_model_n_flats(context->model, unit); i++) {
+        int first = zero_order_first_flat(context->model, position + ahead);
+        for (int i = first; i < zero_model_n_flats(context->model, unit); i++) {
             zero_unit_t flat = zero_model_flat(context->model, unit, i);
             if (ahead == 0 && parameters->states[flat] == ACQUIRED && zero_unsharded_find(&parameters->unsharded, flat))
                 context->stats.n_gathers_avoided++;
@@ -220,7 +246,8 @@ static zero_status_t fill_buffers_ahead(zero_parameters_t *parameters, zero_stre
 zero_status_t zero_parameters_release(zero_parameters_t *parameters, zero_unit_t unit)
 {
     const zero_context_t *context = parameters->context;
-    for (int i = 0; i < zero_model_n_flats(context->model, unit) && context->plan.stage.shard_params; i++) {
+    int first = zero_order_first_flat(context->model, context->progress.position);
+    for (int i = first; i < zero_model_n_flats(context->model, unit) && context->plan.stage.shard_params; i++) {
         const zero_unsharded_buffer_t *buffer =
             zero_unsharded_find(&parameters->unsharded, zero_model_flat(context->model, unit, i));
         ZERO_ASSERT(buffer);
@@ -229,18 +256,39 @@ zero_status_t zero_parameters_release(zero_parameters_t *parameters, zero_unit_t
     return ZERO_OK;
 }
 
-zero_status_t zero_parameters_address(const zero_parameters_t *parameters, zero_unit_t flat,
-                                      const unsigned char **address)
+/* ---- addresses ---- */
+
+/* Finds the unit's unsharded buffer. */
+static zero_status_t buffer_of(const zero_parameters_t *parameters, zero_unit_t flat, unsigned char **address)
+{
+    const zero_unsharded_buffer_t *buffer = zero_unsharded_find(&parameters->unsharded, flat);
+    ZERO_ASSERT(buffer);
+    *address = zero_context_private(parameters->context, buffer->offset);
+    return ZERO_OK;
+}
+
+zero_status_t zero_parameters_address(const zero_parameters_t *parameters, zero_unit_t flat, unsigned char **address)
 {
     const zero_context_t *context = parameters->context;
-    uint64_t flat_offset = context->layout.units[flat].flat_offset * zero_dtype_size(context->config.dtype);
+    const zero_layout_t *layout = &context->layout;
+    bool is_fp8 = zero_plan_gathers_fp8(&context->plan, layout, flat);
     if (context->plan.stage.shard_params) {
-        const zero_unsharded_buffer_t *buffer = zero_unsharded_find(&parameters->unsharded, flat);
-        ZERO_ASSERT(buffer);
-        *address = zero_context_private(context, buffer->offset);
+        ZERO_TRY(buffer_of(parameters, flat, address));
+        if (is_fp8) /* the others are behind the matrices */
+            *address += zero_layout_buffer_elems(layout, layout->units[flat].buffer_class);
     } else {
-        *address = zero_context_window(context, context->plan.params + flat_offset);
+        bool is_sharded = is_fp8 && context->plan.stage.shard_state && context->comm->size > 1;
+        *address = is_sharded ? zero_context_fp8_others(context, flat) : zero_context_params_of(context, flat);
     }
+    return ZERO_OK;
+}
+
+zero_status_t zero_parameters_fp8_address(const zero_parameters_t *parameters, zero_unit_t flat, uint8_t **address)
+{
+    const zero_context_t *context = parameters->context;
+    if (context->plan.stage.shard_params)
+        return buffer_of(parameters, flat, address);
+    *address = zero_context_window(context, zero_context_fp8_offset(context, flat));
     return ZERO_OK;
 }
 
@@ -254,8 +302,7 @@ static zero_status_t gather_full_up_to(zero_parameters_t *parameters, zero_unit_
         zero_unit_t unit = parameters->n_gathered;
         ZERO_TRY(await_published(parameters, unit));
         ZERO_TRY(publish_offloaded(parameters, unit, gather_stream));
-        ZERO_TRY(zero_gather_in_place(context, unit, context->plan.params, zero_dtype_size(context->config.dtype),
-                                      gather_stream));
+        ZERO_TRY(zero_gather_full(context, unit, gather_stream));
         ZERO_TRY(note_gather(parameters, unit));
     }
     return ZERO_OK;
@@ -287,29 +334,44 @@ zero_unit_t zero_parameters_n_early_units(const zero_parameters_t *parameters)
     return parameters->n_early_units;
 }
 
-/* The fence is in the gather stream, which has nothing else to do: compute goes on with the update. */
+/* Exchange and fence are in the gather stream, which has nothing else to do: compute goes on with the update. */
 zero_status_t zero_parameters_publish_early(zero_parameters_t *parameters, zero_stream_t stream)
 {
     zero_context_t *context = parameters->context;
     zero_stream_t gather_stream = context->streams.gather;
     ZERO_TRY(zero_streams_record(context, parameters->early_updated, stream));
     ZERO_TRY(zero_streams_wait(context, gather_stream, parameters->early_updated));
+    ZERO_TRY(zero_fp8_params_refresh(parameters->fp8, 0, parameters->n_early_units, ZERO_LANE_GATHER, gather_stream));
     return context->comm->ops->fence(context->comm, ZERO_LANE_GATHER, gather_stream);
 }
 
-zero_status_t zero_parameters_publish(zero_parameters_t *parameters, zero_stream_t stream)
+/* Publishes all weights, of which those of units first ... end - 1 have no bytes in fp8 yet. */
+static zero_status_t publish(zero_parameters_t *parameters, zero_unit_t first, zero_unit_t end, zero_stream_t stream)
 {
     zero_context_t *context = parameters->context;
     const zero_stage_t *stage = &context->plan.stage;
+    ZERO_TRY(zero_fp8_params_refresh(parameters->fp8, first, end, ZERO_LANE_STEP, stream));
     ZERO_TRY(zero_streams_fence(context, stream));
     ZERO_TRY(zero_streams_record(context, parameters->published, stream));
     parameters->published_is_pending = true;
     if (stage->shard_params) {
         zero_unsharded_clear(&parameters->unsharded);
+        for (zero_unit_t unit = 0; unit < context->layout.n_units; unit++)
+            parameters->part_is_old[unit] = zero_plan_n_groups(&context->plan, &context->layout) > 1;
         return ZERO_OK;
     }
     if (!stage->shard_state || context->comm->size == 1)
         return ZERO_OK;
     parameters->n_gathered = 0;
     return gather_full_up_to(parameters, context->plan.host.first, zero_streams_gather(context, stream));
+}
+
+zero_status_t zero_parameters_publish(zero_parameters_t *parameters, zero_stream_t stream)
+{
+    return publish(parameters, parameters->n_early_units, parameters->context->plan.host.first, stream);
+}
+
+zero_status_t zero_parameters_publish_set(zero_parameters_t *parameters, zero_stream_t stream)
+{
+    return publish(parameters, 0, parameters->context->layout.n_units, stream);
 }

@@ -19,9 +19,11 @@ zero_status_t zero_parameters_gather_ahead(zero_parameters_t *parameters, zero_s
 zero_status_t zero_parameters_await(zero_parameters_t *parameters, zero_unit_t flat, zero_stream_t stream);
 /* The same for the unit at the next position, as far as its gathers are under way. */
 zero_status_t zero_parameters_await_next(zero_parameters_t *parameters, zero_stream_t stream);
-/* Finds a unit's full parameters, which have been acquired. */
-zero_status_t zero_parameters_address(const zero_parameters_t *parameters, zero_unit_t flat,
-                                      const unsigned char **address);
+/* Finds a unit's full parameters in the configured dtype, which have been acquired. If its matrices are gathered in
+ * fp8, only its other tensors are there. */
+zero_status_t zero_parameters_address(const zero_parameters_t *parameters, zero_unit_t flat, unsigned char **address);
+/* Finds the bytes of a unit whose matrices are gathered in fp8. */
+zero_status_t zero_parameters_fp8_address(const zero_parameters_t *parameters, zero_unit_t flat, uint8_t **address);
 /* Lets the buffers of a unit's parameters be taken behind its use, whose end has been recorded. */
 zero_status_t zero_parameters_release(zero_parameters_t *parameters, zero_unit_t unit);
 
@@ -29,7 +31,10 @@ zero_status_t zero_parameters_release(zero_parameters_t *parameters, zero_unit_t
 zero_unit_t zero_parameters_n_early_units(const zero_parameters_t *parameters);
 /* Lets the gathers of the early units begin: they have changed in `stream`. */
 zero_status_t zero_parameters_publish_early(zero_parameters_t *parameters, zero_stream_t stream);
-/* Makes every rank's next acquire see all weights, which have changed in `stream`. */
+/* Makes every rank's next acquire see all weights: those on the device that are not published yet have been updated in
+ * `stream`. */
 zero_status_t zero_parameters_publish(zero_parameters_t *parameters, zero_stream_t stream);
+/* The same after all weights have been set outside a step, those of offloaded units, too. */
+zero_status_t zero_parameters_publish_set(zero_parameters_t *parameters, zero_stream_t stream);
 
 #endif

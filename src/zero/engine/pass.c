@@ -45,6 +45,7 @@ zero_status_t zero_begin(zero_engine_t *engine, zero_pass_t pass, zero_stream_t 
 {
     ZERO_REQUIRE(engine);
     zero_progress_t *progress = &engine->context.progress;
+    zero_log_set_rank(engine->context.host_comm->rank);
     ZERO_TRY(check_begin(engine, pass));
     ZERO_TRY(zero_engine_check_weights(engine, "zero_begin"));
     if (!engine->started)
@@ -86,7 +87,8 @@ zero_status_t zero_acquire(zero_engine_t *engine, zero_unit_t unit, zero_stream_
     ZERO_TRY(check_order(engine, "zero_acquire", unit, false));
     zero_context_enter_unit(context, "zero_acquire", unit);
     ZERO_TRY(zero_parameters_gather_ahead(engine->parameters, stream));
-    for (int i = 0; i < zero_model_n_flats(context->model, unit); i++)
+    int first = zero_order_first_flat(context->model, context->progress.position);
+    for (int i = first; i < zero_model_n_flats(context->model, unit); i++)
         ZERO_TRY(zero_parameters_await(engine->parameters, zero_model_flat(context->model, unit, i), stream));
     if (is_backward(engine))
         ZERO_TRY(zero_gradients_prepare(engine->gradients, unit, stream));

@@ -129,7 +129,7 @@ static zero_status_t for_each_run(zero_engine_t *engine, bool owned_only, run_fn
         uint64_t begin, end;
         zero_context_held(context, unit, &begin, &end);
         if (owned_only) {
-            begin = (uint64_t)context->comm->rank * context->layout.units[unit].shard_elems;
+            begin = zero_context_shard_begin(context, unit);
             end = begin + context->layout.units[unit].shard_elems;
         }
         zero_span_t span = zero_layout_span(&context->layout, context->model, t, begin, end);
@@ -198,7 +198,7 @@ static zero_status_t quiesce(zero_engine_t *engine, const char *call)
 static zero_status_t publish(zero_engine_t *engine)
 {
     zero_context_t *context = &engine->context;
-    ZERO_TRY(zero_parameters_publish(engine->parameters, context->streams.gather));
+    ZERO_TRY(zero_parameters_publish_set(engine->parameters, context->streams.gather));
     return zero_comm_leave(context->host_comm, zero_device_synchronize(context->device));
 }
 
@@ -211,7 +211,7 @@ static zero_status_t copy_slices_to_window(zero_context_t *context, const unsign
     unsigned char *window = zero_context_window(context, context->plan.reduced_grads);
     for (zero_unit_t unit = 0; unit < layout->n_units; unit++) {
         const zero_unit_layout_t *flat = &layout->units[unit];
-        size_t at = (flat->flat_offset + (uint64_t)context->comm->rank * flat->shard_elems) * element_bytes;
+        size_t at = (flat->flat_offset + zero_context_shard_begin(context, unit)) * element_bytes;
         ZERO_TRY(zero_device_copy(context->device, window + at, array + at, flat->shard_elems * element_bytes,
                                   context->streams.gather));
     }

@@ -13,6 +13,7 @@ zero_status_t zero_step_wait(zero_engine_t *engine, zero_step_result_t *result)
 {
     ZERO_REQUIRE(engine);
     ZERO_REQUIRE(result);
+    zero_log_set_rank(engine->context.host_comm->rank);
     return zero_update_wait(engine->update, result);
 }
 

@@ -1,30 +1,63 @@
-/* tensors.c - where the acquired unit's parameters and gradients are: zero_param, zero_grad. */
+/* tensors.c - where the acquired unit's parameters and gradients are: zero_param, zero_param_fp8, zero_grad. */
 #include "zero/engine/engine.h"
 
+#include "base/log.h"
 #include "zero/plan/order.h"
+#include "zero/runtime/addresses.h"
 
-static bool is_usable(const zero_engine_t *engine, zero_tensor_t tensor)
+/* Asks of the acquired unit and the tensor's owner. */
+typedef bool (*order_fn)(const zero_model_t *model, int position, zero_unit_t flat);
+
+static bool is_usable(const zero_engine_t *engine, zero_tensor_t tensor, order_fn allows)
 {
     if (!engine || !engine->acquired || tensor < 0)
         return false;
     const zero_model_t *model = engine->context.model;
-    return tensor < model->n_tensors &&
-           zero_order_needs(model, engine->context.progress.position, model->tensors[tensor].owner);
+    return tensor < model->n_tensors && allows(model, engine->context.progress.position, model->tensors[tensor].owner);
+}
+
+static bool is_gathered_in_fp8(const zero_context_t *context, const zero_tensor_decl_t *tensor)
+{
+    return context->plan.fp8.is_gathered && tensor->fp8;
 }
 
 const void *zero_param(const zero_engine_t *engine, zero_tensor_t tensor)
 {
-    const unsigned char *flat;
-    if (!is_usable(engine, tensor) ||
-        zero_parameters_address(engine->parameters, engine->context.model->tensors[tensor].owner, &flat) != ZERO_OK)
+    if (!is_usable(engine, tensor, zero_order_needs))
         return NULL;
-    return flat + engine->context.layout.tensor_offsets[tensor] * zero_dtype_size(engine->context.config.dtype);
+    const zero_context_t *context = &engine->context;
+    const zero_tensor_decl_t *decl = &context->model->tensors[tensor];
+    unsigned char *flat;
+    if (is_gathered_in_fp8(context, decl)) {
+        zero_log(ZERO_LOG_ERROR, "zero_param(%s): it is gathered in fp8: zero_param_fp8 has it", decl->name);
+        return NULL;
+    }
+    if (zero_parameters_address(engine->parameters, decl->owner, &flat) != ZERO_OK)
+        return NULL;
+    return flat + context->layout.tensor_offsets[tensor] * zero_dtype_size(context->config.dtype);
+}
+
+zero_fp8_param_t zero_param_fp8(const zero_engine_t *engine, zero_tensor_t tensor)
+{
+    const zero_fp8_param_t none = {0};
+    if (!is_usable(engine, tensor, zero_order_needs))
+        return none;
+    const zero_context_t *context = &engine->context;
+    const zero_layout_t *layout = &context->layout;
+    const zero_fp8_scales_t *scales = zero_context_private(context, context->plan.fp8.scales);
+    const zero_tensor_decl_t *decl = &context->model->tensors[tensor];
+    uint8_t *flat;
+    if (!is_gathered_in_fp8(context, decl) ||
+        zero_parameters_fp8_address(engine->parameters, decl->owner, &flat) != ZERO_OK)
+        return none;
+    return (zero_fp8_param_t){.data = flat + layout->tensor_offsets[tensor],
+                              .scales = &scales[layout->matrix_of[tensor]]};
 }
 
 zero_grad_t zero_grad(const zero_engine_t *engine, zero_tensor_t tensor)
 {
     zero_grad_t grad = {.dtype = engine ? engine->context.plan.stage.grad_dtype : ZERO_FP32};
-    if (!is_usable(engine, tensor) ||
+    if (!is_usable(engine, tensor, zero_order_uses) ||
         !zero_order_is_backward(engine->context.progress.position, engine->context.model->n_units))
         return grad;
     const zero_context_t *context = &engine->context;

@@ -201,14 +201,13 @@ static zero_status_t all_gather_contributions(zero_update_t *update, float lr, c
     const zero_arena_plan_t *plan = &context->plan;
     zero_contribution_t *mine = (void *)zero_context_window(context, plan->contribution);
     const zero_agreed_t agreed = {.calls = comm->paired, .lr = lr};
-    ZERO_TRY(device->kernels->contribute(zero_context_private(context, plan->partials),
-                                         zero_gradients_n_partials(update->gradients), &agreed, mine, stream));
+    ZERO_TRY(device->kernels->contribute(&zero_context_step_scratch(context)->norm, &agreed, mine, stream));
     ZERO_TRY(zero_device_copy(device, &mine->loss,
                               local_loss ? local_loss : &zero_context_step_scratch(context)->no_loss, sizeof mine->loss,
                               stream));
     ZERO_TRY(write_notice(update, &mine->notice, stream));
     ZERO_TRY(zero_streams_fence(context, stream));
-    return comm->ops->all_gather(comm, ZERO_LANE_STEP, &context->window, plan->contribution, 0,
+    return comm->ops->all_gather(comm, ZERO_LANE_STEP, &context->window, zero_comm_all(comm), plan->contribution, 0,
                                  zero_context_private(context, plan->contributions), sizeof *mine, stream);
 }
 
@@ -333,7 +332,7 @@ static zero_status_t await_step(zero_update_t *update, double *step_ms)
     zero_event_t end = update->timed[at].ended;
     char what[32];
     snprintf(what, sizeof what, "step %llu", (unsigned long long)update->n_steps_waited + 1);
-    ZERO_TRY(zero_device_await(device, context->host_comm, end, what));
+    ZERO_TRY(zero_device_await(device, context->comm, end, what));
     return device->ops->event_elapsed_ms(device, begin, end, step_ms);
 }
 

@@ -67,7 +67,8 @@ size_t zero_offload_segments(const zero_offload_t *offload, zero_unit_t unit, ui
 {
     const zero_context_t *context = offload->context;
     size_t n = 0;
-    for (zero_tensor_t t = 0; t < context->model->n_tensors; t++) {
+    for (int i = 0; i < context->model->n_tensors; i++) {
+        zero_tensor_t t = context->layout.order[i];
         zero_adam_segment_t whole;
         if (context->model->tensors[t].owner != unit || !zero_context_segment(context, t, &whole))
             continue;
@@ -127,7 +128,8 @@ static zero_status_t create_memory(zero_offload_t *offload, const cpu_set_t *cor
     zero_device_t *device = context->device;
     uint64_t n_bytes = context->plan.memory.pinned_bytes;
     int n_items = context->layout.n_units - context->plan.host.first;
-    int n_threads = zero_host_cores_n_threads(cores, context->config.offload_threads, context->host_comm->local_size);
+    int n_threads =
+        zero_host_cores_n_threads(cores, context->config.offload_threads, context->host_comm->job_local_size);
     void *host;
     ZERO_TRY(create_units(offload));
     ZERO_TRY(zero_host_map(n_bytes, &host));
@@ -154,7 +156,7 @@ static void log_threads(const zero_offload_t *offload, const cpu_set_t *cores)
         return;
     zero_log(ZERO_LOG_INFO, "offload: each rank updates with %d thread%s, %s", n_threads, n_threads == 1 ? "" : "s",
              n_cores > 0 ? "bound to its share of the cores near its device" : "which are not bound");
-    if (n_cores > 0 && 4 * n_cores * comm->local_size < n_processors)
+    if (n_cores > 0 && 4 * n_cores * comm->job_local_size < n_processors)
         zero_log(
             ZERO_LOG_WARNING,
             "offload: rank 0 may use only %ld core%s of a machine with %ld processors: if mpirun bound it to them, "
@@ -181,7 +183,7 @@ zero_status_t zero_offload_create(zero_context_t *context, zero_offload_t **offl
     if (context->plan.host.first == context->layout.n_units)
         return ZERO_OK;
     ZERO_TRY(find_cores(context, &cores));
-    ZERO_TRY(zero_comm_agree(comm, zero_host_check_share(context->plan.memory.pinned_bytes, comm->local_size,
+    ZERO_TRY(zero_comm_agree(comm, zero_host_check_share(context->plan.memory.pinned_bytes, comm->job_local_size,
                                                          (double)context->config.offload_ram, zero_host_ram_bytes())));
     zero_status_t status = ZERO_OK;
     zero_offload_t *made = calloc(1, sizeof *made);

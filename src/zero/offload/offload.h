@@ -9,8 +9,8 @@
  * Nothing is stale: a unit's next use waits for its new parameters. An offloaded unit's shard in the window is
  * published by a fence of its own, before its first gather of the step (parameters.c).
  *
- * Functions about a unit need an offloaded one (zero_plan_is_offloaded). The others allow NULL, which stands for no
- * offload, and then do nothing.
+ * Functions about a unit need an offloaded one (zero_plan_is_offloaded). With NULL, which means no
+ * offload, the others do nothing.
  */
 #ifndef ZERO_OFFLOAD_H
 #define ZERO_OFFLOAD_H

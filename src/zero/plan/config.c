@@ -12,9 +12,12 @@ zero_config_t zero_config_default(void)
         .dtype = ZERO_BF16,
         .micro_steps = 1,
         .prefetch = 1,
+        .keep = 0,
         .overlap = true,
-        .reduce_every_micro_step = false,
+        .reduce_every_micro_step = true,
         .nccl_reduction = false,
+        .shard_group = ZERO_SHARD_GROUP_WORLD,
+        .gather_fp8 = false,
         .seed = 1,
         .beta1 = 0.9f,
         .beta2 = 0.95f,
@@ -53,10 +56,17 @@ zero_status_t zero_config_check(const zero_config_t *c)
     if (c->dtype != ZERO_FP32 && c->dtype != ZERO_BF16 && c->dtype != ZERO_FP16)
         return zero_fail_alike(ZERO_ERROR_USAGE, "dtype %d: it must be ZERO_FP32, ZERO_BF16 or ZERO_FP16",
                                (int)c->dtype);
+    if (c->gather_fp8 && c->dtype != ZERO_BF16)
+        return zero_fail_alike(ZERO_ERROR_USAGE, "gather_fp8 with dtype %s: it needs bf16", zero_dtype_name(c->dtype));
     if (c->micro_steps < 1)
         return zero_fail_alike(ZERO_ERROR_USAGE, "micro_steps %d: it must be at least 1", c->micro_steps);
     if (c->prefetch < 0)
         return zero_fail_alike(ZERO_ERROR_USAGE, "prefetch %d: it must be at least 0", c->prefetch);
+    if (c->shard_group < ZERO_SHARD_GROUP_HOST)
+        return zero_fail_alike(ZERO_ERROR_USAGE, "shard_group %d: it must be ZERO_SHARD_GROUP_HOST or at least 0",
+                               c->shard_group);
+    if (c->keep < 0 && c->keep != ZERO_KEEP_AUTO)
+        return zero_fail_alike(ZERO_ERROR_USAGE, "keep %d: it must be at least 0, or ZERO_KEEP_AUTO", c->keep);
     if (!is_fraction(c->beta1) || !is_fraction(c->beta2))
         return zero_fail_alike(ZERO_ERROR_USAGE, "beta1 %g, beta2 %g: both must be in [0, 1)", (double)c->beta1,
                                (double)c->beta2);

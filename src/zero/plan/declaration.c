@@ -110,6 +110,9 @@ zero_status_t zero_model_add_tensor(zero_model_t *model, zero_unit_t unit, const
     if (desc->packed && (model->n_tensors == 0 || model->tensors[model->n_tensors - 1].owner != unit))
         return zero_fail(ZERO_ERROR_ARGUMENT, "tensor %s is packed, but unit %s owns no tensor declared just before it",
                          desc->name, model->units[unit].name);
+    if (desc->packed && model->tensors[model->n_tensors - 1].fp8 != desc->fp8)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "tensor %s is packed with %s, but only one of them is declared with fp8",
+                         desc->name, model->tensors[model->n_tensors - 1].name);
     if ((unsigned)desc->init > ZERO_INIT_NORMAL)
         return zero_fail(ZERO_ERROR_ARGUMENT, "tensor %s has init %d: it must be one of zero_init_t", desc->name,
                          (int)desc->init);
@@ -137,6 +140,7 @@ zero_status_t zero_model_add_tensor(zero_model_t *model, zero_unit_t unit, const
     added->init_std = desc->init_std;
     added->decay = desc->decay;
     added->packed = desc->packed;
+    added->fp8 = desc->fp8;
     ZERO_TRY(zero_name_table_add(&model->tensor_names, named_tensors(model), model->n_tensors));
     model->n_params += n_elems;
     *tensor = model->n_tensors++;
@@ -166,6 +170,15 @@ zero_status_t zero_model_share_tensor(zero_model_t *model, zero_unit_t unit, zer
         return zero_fail(ZERO_ERROR_MEMORY, "no memory to share tensor %s", shared->name);
     user->shared = grown;
     user->shared[user->n_shared++] = shared->owner;
+    return ZERO_OK;
+}
+
+zero_status_t zero_model_set_unshard_in_backward(zero_model_t *model, zero_unit_t unit, bool unshard)
+{
+    ZERO_REQUIRE(model);
+    if (unit < 0 || unit >= model->n_units)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "zero_model_set_unshard_in_backward: there is no unit %d", unit);
+    model->units[unit].sharded_in_backward = !unshard;
     return ZERO_OK;
 }
 
@@ -229,6 +242,7 @@ uint64_t zero_model_hash(const zero_model_t *model)
         const zero_unit_decl_t *unit = &model->units[i];
         hash = zero_hash_fold(hash, unit->name, strlen(unit->name));
         hash = zero_hash_fold(hash, unit->shared, (size_t)unit->n_shared * sizeof *unit->shared);
+        hash = zero_hash_fold(hash, &unit->sharded_in_backward, sizeof unit->sharded_in_backward);
     }
     for (int i = 0; i < model->n_tensors; i++) {
         const zero_tensor_decl_t *tensor = &model->tensors[i];
@@ -240,6 +254,7 @@ uint64_t zero_model_hash(const zero_model_t *model)
         hash = zero_hash_fold(hash, &tensor->init_std, sizeof tensor->init_std);
         hash = zero_hash_fold(hash, &tensor->decay, sizeof tensor->decay);
         hash = zero_hash_fold(hash, &tensor->packed, sizeof tensor->packed);
+        hash = zero_hash_fold(hash, &tensor->fp8, sizeof tensor->fp8);
     }
     return hash;
 }

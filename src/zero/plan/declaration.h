@@ -17,6 +17,7 @@ typedef struct zero_tensor_decl {
     float init_std;
     bool decay;
     bool packed; /* directly after the tensor before it, which has the same owner */
+    bool fp8;
 } zero_tensor_decl_t;
 
 typedef struct zero_unit_decl {
@@ -25,7 +26,8 @@ typedef struct zero_unit_decl {
     int n_shared;
     size_t shared_capacity;
     zero_unit_t *shared;
-    zero_unit_t last_user; /* the last unit in forward order that uses a tensor of this one */
+    zero_unit_t last_user;    /* the last unit in forward order that uses a tensor of this one */
+    bool sharded_in_backward; /* its own backward reads none of its parameters */
 } zero_unit_decl_t;
 
 struct zero_model {

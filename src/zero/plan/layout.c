@@ -5,6 +5,9 @@
 
 #include "base/log.h"
 
+/* As the declaration allows (declaration.c). */
+#define MAX_ELEMS (UINT64_C(1) << 56)
+
 static uint64_t round_up(uint64_t n, uint64_t multiple)
 {
     return (n + multiple - 1) / multiple * multiple;
@@ -41,9 +44,11 @@ static zero_status_t extents_create(const zero_model_t *model, const zero_layout
         made.first[model->tensors[t].owner + 2]++;
     for (int u = 2; u <= model->n_units; u++)
         made.first[u] += made.first[u - 1];
-    for (int t = 0; t < model->n_tensors; t++)
+    for (int i = 0; i < model->n_tensors; i++) {
+        zero_tensor_t t = layout->order[i];
         made.all[made.first[model->tensors[t].owner + 1]++] =
             (extent_t){layout->tensor_offsets[t], layout->tensor_offsets[t] + model->tensors[t].n_elems};
+    }
     *extents = made;
     return ZERO_OK;
 }
@@ -75,7 +80,8 @@ static bool are_alike_in_size(uint64_t a, uint64_t b)
 
 static bool can_take_turns(const zero_layout_t *layout, const extents_t *extents, zero_unit_t a, zero_unit_t b)
 {
-    return are_alike_in_size(layout->units[a].flat_elems, layout->units[b].flat_elems) &&
+    return zero_layout_has_fp8(layout, a) == zero_layout_has_fp8(layout, b) &&
+           are_alike_in_size(layout->units[a].flat_elems, layout->units[b].flat_elems) &&
            spares_padding(layout, extents, a, b) && spares_padding(layout, extents, b, a);
 }
 
@@ -100,7 +106,7 @@ static int find_buffer_class(const zero_layout_t *layout, const extents_t *exten
 
 static void put_into_class(zero_layout_t *layout, buffer_class_t *classes, zero_unit_t unit, int buffer_class)
 {
-    uint64_t n_elems = layout->units[unit].flat_elems;
+    uint64_t n_elems = layout->units[unit].flat_elems, n_others = layout->units[unit].others_elems;
     buffer_class_t *class = &classes[buffer_class];
     layout->units[unit].buffer_class = buffer_class;
     if (buffer_class == layout->n_buffer_classes) {
@@ -112,6 +118,8 @@ static void put_into_class(zero_layout_t *layout, buffer_class_t *classes, zero_
         class->least_elems = n_elems;
     }
     layout->buffer_elems[buffer_class] = layout->units[class->largest].flat_elems;
+    if (n_others > layout->buffer_others_elems[buffer_class])
+        layout->buffer_others_elems[buffer_class] = n_others;
 }
 
 static zero_status_t assign_buffer_classes(const zero_model_t *model, zero_layout_t *layout)
@@ -119,7 +127,8 @@ static zero_status_t assign_buffer_classes(const zero_model_t *model, zero_layou
     extents_t extents = {0};
     buffer_class_t *classes = calloc((size_t)layout->n_units, sizeof *classes);
     layout->buffer_elems = calloc((size_t)layout->n_units, sizeof *layout->buffer_elems);
-    zero_status_t status = classes && layout->buffer_elems
+    layout->buffer_others_elems = calloc((size_t)layout->n_units, sizeof *layout->buffer_others_elems);
+    zero_status_t status = classes && layout->buffer_elems && layout->buffer_others_elems
                                ? extents_create(model, layout, &extents)
                                : zero_fail(ZERO_ERROR_MEMORY, "no memory for the buffers of %d units", layout->n_units);
     for (zero_unit_t unit = 0; unit < layout->n_units && status == ZERO_OK; unit++)
@@ -134,39 +143,131 @@ uint64_t zero_layout_buffer_elems(const zero_layout_t *layout, int buffer_class)
     return layout->buffer_elems[buffer_class];
 }
 
+/* ---- tensors and shards ---- */
+
+/* Lays out a tensor behind those of its unit so far. */
+static void place_tensor(const zero_model_t *model, zero_layout_t *layout, zero_tensor_t t)
+{
+    const zero_tensor_decl_t *tensor = &model->tensors[t];
+    zero_unit_layout_t *unit = &layout->units[tensor->owner];
+    uint64_t align = zero_layout_has_fp8(layout, tensor->owner) ? ZERO_FP8_ALIGN_ELEMS : ZERO_ALIGN_ELEMS;
+    layout->tensor_offsets[t] = tensor->packed ? unit->flat_elems : round_up(unit->flat_elems, align);
+    unit->flat_elems = layout->tensor_offsets[t] + tensor->n_elems;
+}
+
+/* Gives tensors in fp8 the numbers of their matrices, in the order of units and declaration, and counts these. */
+static void number_matrices(const zero_model_t *model, zero_layout_t *layout)
+{
+    for (zero_tensor_t t = 0; t < model->n_tensors; t++)
+        if (model->tensors[t].fp8 && !model->tensors[t].packed)
+            layout->units[model->tensors[t].owner].n_matrices++;
+    for (int u = 0; u < model->n_units; u++) {
+        layout->units[u].first_matrix = layout->n_matrices;
+        layout->n_matrices += layout->units[u].n_matrices;
+        layout->units[u].n_matrices = 0;
+    }
+    for (zero_tensor_t t = 0; t < model->n_tensors; t++) {
+        zero_unit_layout_t *unit = &layout->units[model->tensors[t].owner];
+        layout->matrix_of[t] = !model->tensors[t].fp8     ? -1
+                               : model->tensors[t].packed ? layout->matrix_of[t - 1]
+                                                          : unit->first_matrix + unit->n_matrices++;
+    }
+}
+
+/* Places the tensors that are not in fp8, then those that are. Nothing overflows: the declaration keeps all tensors
+ * together under 2^56 elements. */
+static void place_tensors(const zero_model_t *model, zero_layout_t *layout)
+{
+    int n_placed = 0;
+    number_matrices(model, layout);
+    for (zero_tensor_t t = 0; t < model->n_tensors; t++)
+        if (!model->tensors[t].fp8) {
+            place_tensor(model, layout, t);
+            layout->order[n_placed++] = t;
+        }
+    for (int u = 0; u < model->n_units; u++)
+        if (zero_layout_has_fp8(layout, u))
+            layout->units[u].others_elems = round_up(layout->units[u].flat_elems, ZERO_FP8_ALIGN_ELEMS);
+    for (zero_tensor_t t = 0; t < model->n_tensors; t++)
+        if (model->tensors[t].fp8) {
+            zero_fp8_matrix_t *matrix = &layout->matrices[layout->matrix_of[t]];
+            place_tensor(model, layout, t);
+            layout->order[n_placed++] = t;
+            if (!model->tensors[t].packed)
+                *matrix = (zero_fp8_matrix_t){.unit = model->tensors[t].owner, .begin = layout->tensor_offsets[t]};
+            matrix->end = layout->tensor_offsets[t] + model->tensors[t].n_elems;
+        }
+}
+
+/* Returns the elements of a rank's shard. Rank 0's has room for the tensors that are not in fp8. */
+static uint64_t shard_elems(const zero_layout_t *layout, zero_unit_t u)
+{
+    const zero_unit_layout_t *unit = &layout->units[u];
+    uint64_t n = (uint64_t)layout->world_size, share = (unit->flat_elems + n - 1) / n;
+    if (!zero_layout_has_fp8(layout, u))
+        return round_up(share, ZERO_ALIGN_ELEMS);
+    return round_up(share > unit->others_elems ? share : unit->others_elems, ZERO_FP8_ALIGN_ELEMS);
+}
+
+/* Every rank's shard is as large as rank 0's. */
+static zero_status_t check_others(const zero_layout_t *layout)
+{
+    uint64_t n_elems = 0;
+    for (int u = 0; u < layout->n_units; u++)
+        n_elems += layout->units[u].others_elems;
+    if (n_elems > MAX_ELEMS / (uint64_t)layout->world_size)
+        return zero_fail(ZERO_ERROR_OVERFLOW,
+                         "units with matrices in fp8 have %llu elements in other tensors, for which each of %d ranks "
+                         "has room: more than 2^56",
+                         (unsigned long long)n_elems, layout->world_size);
+    return ZERO_OK;
+}
+
+static void cut_into_shards(zero_layout_t *layout)
+{
+    for (int u = 0; u < layout->n_units; u++) {
+        zero_unit_layout_t *unit = &layout->units[u];
+        unit->shard_elems = shard_elems(layout, u);
+        unit->flat_elems = unit->shard_elems * (uint64_t)layout->world_size;
+        unit->flat_offset = layout->total_flat_elems;
+        unit->shard_offset = layout->total_shard_elems;
+        unit->fp8_flat_offset = layout->total_fp8_flat_elems;
+        unit->fp8_shard_offset = layout->total_fp8_shard_elems;
+        unit->others_offset = layout->total_others_elems;
+        layout->total_flat_elems += unit->flat_elems;
+        layout->total_shard_elems += unit->shard_elems;
+        if (!zero_layout_has_fp8(layout, u))
+            continue;
+        layout->total_fp8_flat_elems += unit->flat_elems;
+        layout->total_fp8_shard_elems += unit->shard_elems;
+        layout->total_others_elems += unit->others_elems;
+    }
+}
+
 zero_status_t zero_layout_create(const zero_model_t *model, int world_size, zero_layout_t *layout)
 {
     zero_layout_t made = {.world_size = world_size, .n_units = model->n_units, .n_tensors = model->n_tensors};
+    size_t n_units = (size_t)model->n_units, n_tensors = (size_t)model->n_tensors;
     if (world_size < 1)
         return zero_fail(ZERO_ERROR_ARGUMENT, "world size %d: there must be at least one rank", world_size);
     if (model->n_units < 1 || model->n_tensors < 1)
         return zero_fail(ZERO_ERROR_ARGUMENT, "the model declares %d units and %d tensors; both need at least one",
                          model->n_units, model->n_tensors);
-    made.units = calloc((size_t)model->n_units, sizeof *made.units);
-    made.tensor_offsets = calloc((size_t)model->n_tensors, sizeof *made.tensor_offsets);
-    if (!made.units || !made.tensor_offsets) {
+    made.units = calloc(n_units, sizeof *made.units);
+    made.tensor_offsets = calloc(n_tensors, sizeof *made.tensor_offsets);
+    made.order = calloc(n_tensors, sizeof *made.order);
+    made.matrices = calloc(n_tensors, sizeof *made.matrices);
+    made.matrix_of = calloc(n_tensors, sizeof *made.matrix_of);
+    if (!made.units || !made.tensor_offsets || !made.order || !made.matrices || !made.matrix_of) {
         zero_layout_destroy(&made);
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for the layout of %d tensors", model->n_tensors);
     }
-
-    /* Nothing overflows: the declaration keeps all tensors together under 2^56 elements. */
-    for (int t = 0; t < model->n_tensors; t++) {
-        zero_unit_layout_t *unit = &made.units[model->tensors[t].owner];
-        made.tensor_offsets[t] =
-            model->tensors[t].packed ? unit->flat_elems : round_up(unit->flat_elems, ZERO_ALIGN_ELEMS);
-        unit->flat_elems = made.tensor_offsets[t] + model->tensors[t].n_elems;
+    place_tensors(model, &made);
+    zero_status_t status = check_others(&made);
+    if (status == ZERO_OK) {
+        cut_into_shards(&made);
+        status = assign_buffer_classes(model, &made);
     }
-    for (int u = 0; u < model->n_units; u++) {
-        zero_unit_layout_t *unit = &made.units[u];
-        uint64_t n = (uint64_t)world_size;
-        unit->shard_elems = round_up((unit->flat_elems + n - 1) / n, ZERO_ALIGN_ELEMS);
-        unit->flat_elems = unit->shard_elems * n;
-        unit->flat_offset = made.total_flat_elems;
-        unit->shard_offset = made.total_shard_elems;
-        made.total_flat_elems += unit->flat_elems;
-        made.total_shard_elems += unit->shard_elems;
-    }
-    zero_status_t status = assign_buffer_classes(model, &made);
     if (status != ZERO_OK) {
         zero_layout_destroy(&made);
         return status;
@@ -179,7 +280,11 @@ void zero_layout_destroy(zero_layout_t *layout)
 {
     free(layout->units);
     free(layout->tensor_offsets);
+    free(layout->order);
+    free(layout->matrices);
+    free(layout->matrix_of);
     free(layout->buffer_elems);
+    free(layout->buffer_others_elems);
     *layout = (zero_layout_t){0};
 }
 

@@ -9,6 +9,13 @@
  *     |<- rank 0 ->|<- rank 1 ->|<- rank 2 ->|<- rank 3 ->|
  *
  * The flat buffers of all units (stages 0-2), and their shards, are laid end to end in unit order.
+ *
+ * In a unit with matrices in fp8, the other tensors come first. They are small, and all in rank 0's shard, so that the
+ * two kinds can be gathered separately. This depends on the declaration alone, not on whether matrices are gathered in
+ * fp8.
+ *
+ *     | others ..pad| matrix 0 | matrix 1 ..pad| matrix 2 ..pad|...pad|
+ *     |<-- rank 0 -->|<--- rank 1 --->|<--- rank 2 --->|<-- rank 3 -->|
  */
 #ifndef ZERO_LAYOUT_H
 #define ZERO_LAYOUT_H
@@ -18,12 +25,26 @@
 /* 128 bytes of bf16: an alignment that suits vector loads, cuBLASLt and copy engines. */
 #define ZERO_ALIGN_ELEMS 64
 
+/* The same for units with matrices in fp8, so that these have 128 bytes in 1 byte an element, too. */
+#define ZERO_FP8_ALIGN_ELEMS 128
+
+/* A matrix in fp8: a tensor or a run of packed ones. */
+typedef struct zero_fp8_matrix {
+    zero_unit_t unit;
+    uint64_t begin, end; /* in the unit's flat buffer, in elements */
+} zero_fp8_matrix_t;
+
 typedef struct zero_unit_layout {
     uint64_t flat_elems; /* padded: shard_elems * world_size */
     uint64_t shard_elems;
     uint64_t flat_offset;  /* of this unit among all flat buffers, in elements */
     uint64_t shard_offset; /* of this unit among all shards */
     int buffer_class;      /* units of a class take turns in unsharded buffers (zero_layout_buffer_elems) */
+
+    int first_matrix, n_matrices; /* in fp8 */
+    /* Of units with matrices in fp8, in elements: what their other tensors occupy, from the beginning of the flat
+     * buffer; and the flat buffer, shard and others of this unit among those of all such units. */
+    uint64_t others_elems, fp8_flat_offset, fp8_shard_offset, others_offset;
 } zero_unit_layout_t;
 
 typedef struct zero_layout {
@@ -31,9 +52,16 @@ typedef struct zero_layout {
     int n_units, n_tensors;
     int n_buffer_classes;
     zero_unit_layout_t *units;
-    uint64_t *buffer_elems;   /* by buffer class */
-    uint64_t *tensor_offsets; /* of each tensor in its unit's flat buffer, in elements */
+    uint64_t *buffer_elems;        /* by buffer class */
+    uint64_t *buffer_others_elems; /* by buffer class: the largest others_elems */
+    uint64_t *tensor_offsets;      /* of each tensor in its unit's flat buffer, in elements */
+    zero_tensor_t *order;          /* all tensors, those of a unit by ascending offset */
     uint64_t total_flat_elems, total_shard_elems;
+
+    int n_matrices; /* in fp8, in the order of units and offsets */
+    zero_fp8_matrix_t *matrices;
+    int *matrix_of; /* by tensor; -1: none */
+    uint64_t total_fp8_flat_elems, total_fp8_shard_elems, total_others_elems;
 } zero_layout_t;
 
 zero_status_t zero_layout_create(const zero_model_t *model, int world_size, zero_layout_t *layout);
@@ -43,6 +71,12 @@ void zero_layout_destroy(zero_layout_t *layout);
  * a tensor where another has padding, so padding stays zero whichever unit had the buffer before. Transformer blocks
  * are one class; an embedding and a head of its own mostly share another. */
 uint64_t zero_layout_buffer_elems(const zero_layout_t *layout, int buffer_class);
+
+/* Returns whether a unit has matrices in fp8. */
+static inline bool zero_layout_has_fp8(const zero_layout_t *layout, zero_unit_t unit)
+{
+    return layout->units[unit].n_matrices > 0;
+}
 
 /* The part of a tensor that is in elements [begin, end) of its unit's flat buffer; n_elems is 0 if there is none. */
 typedef struct zero_span {

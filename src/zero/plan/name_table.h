@@ -1,5 +1,6 @@
 /* name_table.h - finds a record by its name: a hash table of the records' numbers, so that a model is declared in time
- * proportional to its size. The records and their names are the caller's: an array that may move between calls. */
+ * proportional to its size. Unlike base/names.h, which sorts a finished list, it grows with every record. The records
+ * and their names are the caller's: an array that may move between calls. */
 #ifndef ZERO_NAME_TABLE_H
 #define ZERO_NAME_TABLE_H
 

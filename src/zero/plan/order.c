@@ -7,13 +7,23 @@
 
 #include "base/log.h"
 
-bool zero_order_needs(const zero_model_t *model, int position, zero_unit_t flat)
+static bool is_among_flats(const zero_model_t *model, zero_unit_t unit, int first, zero_unit_t flat)
 {
-    zero_unit_t unit = zero_order_unit(position, model->n_units);
-    for (int i = 0; i < zero_model_n_flats(model, unit); i++)
+    for (int i = first; i < zero_model_n_flats(model, unit); i++)
         if (zero_model_flat(model, unit, i) == flat)
             return true;
     return false;
+}
+
+bool zero_order_uses(const zero_model_t *model, int position, zero_unit_t flat)
+{
+    return is_among_flats(model, zero_order_unit(position, model->n_units), 0, flat);
+}
+
+bool zero_order_needs(const zero_model_t *model, int position, zero_unit_t flat)
+{
+    return is_among_flats(model, zero_order_unit(position, model->n_units), zero_order_first_flat(model, position),
+                          flat);
 }
 
 /* Returns the first of the positions begin, begin + 1 ... end - 1 that needs `flat`; INT_MAX if none does. */
@@ -50,7 +60,7 @@ typedef struct window {
 static void window_enter(window_t *window, const zero_model_t *model, const zero_layout_t *layout, int position)
 {
     zero_unit_t unit = zero_order_unit(position, model->n_units);
-    for (int i = 0; i < zero_model_n_flats(model, unit); i++) {
+    for (int i = zero_order_first_flat(model, position); i < zero_model_n_flats(model, unit); i++) {
         zero_unit_t flat = zero_model_flat(model, unit, i);
         window->n_resident[layout->units[flat].buffer_class] += window->n_uses[flat]++ == 0;
     }
@@ -59,7 +69,7 @@ static void window_enter(window_t *window, const zero_model_t *model, const zero
 static void window_leave(window_t *window, const zero_model_t *model, const zero_layout_t *layout, int position)
 {
     zero_unit_t unit = zero_order_unit(position, model->n_units);
-    for (int i = 0; i < zero_model_n_flats(model, unit); i++) {
+    for (int i = zero_order_first_flat(model, position); i < zero_model_n_flats(model, unit); i++) {
         zero_unit_t flat = zero_model_flat(model, unit, i);
         window->n_resident[layout->units[flat].buffer_class] -= --window->n_uses[flat] == 0;
     }
@@ -70,24 +80,37 @@ static void take_most(const window_t *window, const zero_model_t *model, const z
                       int *n_buffers)
 {
     zero_unit_t unit = zero_order_unit(position, model->n_units);
-    for (int i = 0; i < zero_model_n_flats(model, unit); i++) {
+    for (int i = zero_order_first_flat(model, position); i < zero_model_n_flats(model, unit); i++) {
         int c = layout->units[zero_model_flat(model, unit, i)].buffer_class;
         n_buffers[c] = window->n_resident[c] > n_buffers[c] ? window->n_resident[c] : n_buffers[c];
     }
 }
 
+/* Moves the window's begin behind `position`. A kept unit holds what its backward will need from its forward on. */
+static void window_pass(window_t *window, const zero_model_t *model, const zero_layout_t *layout, int position,
+                        int n_kept)
+{
+    int n_units = model->n_units;
+    if (position < n_units && position >= n_units - n_kept)
+        window_enter(window, model, layout, 2 * n_units - 1 - position);
+    window_leave(window, model, layout, position);
+    if (position >= n_units && position < n_units + n_kept)
+        window_leave(window, model, layout, position);
+}
+
 zero_status_t zero_order_unsharded_params(const zero_model_t *model, const zero_layout_t *layout, int prefetch,
-                                          int *n_buffers)
+                                          int keep, int *n_buffers)
 {
     int n_positions = zero_order_n_positions(ZERO_PASS_TRAIN, model->n_units);
     int n_ahead = prefetch < model->n_units ? prefetch : model->n_units;
+    int n_kept = keep < model->n_units ? keep : model->n_units;
     window_t window = {.n_uses = calloc((size_t)model->n_units, sizeof(int)),
                        .n_resident = calloc((size_t)layout->n_buffer_classes, sizeof(int))};
     bool has_memory = window.n_uses && window.n_resident;
     memset(n_buffers, 0, (size_t)layout->n_buffer_classes * sizeof *n_buffers);
     for (int position = 0; position < n_positions && has_memory; position++) {
         if (position > n_ahead)
-            window_leave(&window, model, layout, position - n_ahead - 1);
+            window_pass(&window, model, layout, position - n_ahead - 1, n_kept);
         window_enter(&window, model, layout, position);
         take_most(&window, model, layout, position, n_buffers);
     }

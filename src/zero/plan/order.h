@@ -24,7 +24,18 @@ static inline zero_unit_t zero_order_unit(int position, int n_units)
     return position < n_units ? position : 2 * n_units - 1 - position;
 }
 
-/* Returns whether `flat` is needed at `position`: it is the unit there, or one whose tensors that shares. */
+/* Returns the first of the unit's flats (zero_model_flat) whose parameters are needed at `position`. Its own is flat 0,
+ * which its backward may do without; all that follow are needed. */
+static inline int zero_order_first_flat(const zero_model_t *model, int position)
+{
+    return zero_order_is_backward(position, model->n_units) &&
+           model->units[zero_order_unit(position, model->n_units)].sharded_in_backward;
+}
+
+/* Returns whether the unit at `position` uses tensors of `flat`, its own or shared: in backward it writes their
+ * gradients. */
+bool zero_order_uses(const zero_model_t *model, int position, zero_unit_t flat);
+/* Returns whether it needs their parameters. */
 bool zero_order_needs(const zero_model_t *model, int position, zero_unit_t flat);
 
 /* Returns the next position >= from of the pass that needs `flat`; INT_MAX if none does. */
@@ -34,9 +45,10 @@ int zero_order_next_use(const zero_model_t *model, zero_pass_t pass, int from, z
 int zero_order_first_grad(const zero_model_t *model, zero_unit_t flat);
 
 /* Counts the buffers that each class needs so that at every position of a train pass the units there and up to
- * `prefetch` positions later are resident together. n_buffers has layout->n_buffer_classes entries. */
+ * `prefetch` positions later are resident together, and what backward needs of the last `keep` units from their forward
+ * on. n_buffers has layout->n_buffer_classes entries. */
 zero_status_t zero_order_unsharded_params(const zero_model_t *model, const zero_layout_t *layout, int prefetch,
-                                          int *n_buffers);
+                                          int keep, int *n_buffers);
 
 /* Counts the buffers for full gradients: the most that are unfinished at once, or were finished at one of the `n_spare`
  * positions before, so that a unit's backward need not wait for the reductions just before it. */

@@ -18,11 +18,11 @@
 /* The smallest chunk of gradients, all ranks' slices together: on 8 GPUs a copy is 8 MiB. */
 #define LEAST_CHUNK_BYTES ((uint64_t)64 << 20)
 
-static uint64_t buffers_elems(const zero_layout_t *layout, const int *n_buffers)
+static uint64_t buffers_bytes(const zero_layout_t *layout, const int *n_buffers, const uint64_t *buffer_bytes)
 {
     uint64_t n = 0;
     for (int c = 0; c < layout->n_buffer_classes; c++)
-        n += (uint64_t)n_buffers[c] * zero_layout_buffer_elems(layout, c);
+        n += (uint64_t)n_buffers[c] * buffer_bytes[c];
     return n;
 }
 
@@ -44,18 +44,45 @@ static uint64_t take(uint64_t *arena_bytes, zero_memory_t *memory, zero_memory_c
     return offset;
 }
 
+/* Returns the parameters that the window has in the configured dtype: all that zero_plan_params_of can name. */
+static uint64_t params_elems(const zero_arena_plan_t *plan, const zero_layout_t *layout)
+{
+    if (plan->stage.shard_params)
+        return layout->total_shard_elems * (uint64_t)zero_plan_n_groups(plan, layout);
+    if (plan->stage.shard_state && plan->fp8.is_gathered)
+        return layout->total_flat_elems - layout->total_fp8_flat_elems + layout->total_fp8_shard_elems;
+    return layout->total_flat_elems;
+}
+
+/* Sets the bytes of each class's buffers. One for a unit whose matrices are gathered in fp8 has every rank's others
+ * behind these. */
+static void size_buffers(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config)
+{
+    size_t param_size = zero_dtype_size(config->dtype), grad_size = zero_dtype_size(plan->stage.grad_dtype);
+    for (zero_unit_t unit = 0; unit < layout->n_units; unit++) {
+        int class = layout->units[unit].buffer_class;
+        uint64_t n_elems = zero_layout_buffer_elems(layout, class);
+        uint64_t others = layout->buffer_others_elems[class] * (uint64_t)layout->world_size;
+        plan->unsharded_grad_bytes[class] = n_elems * grad_size;
+        plan->unsharded_param_bytes[class] =
+            zero_plan_gathers_fp8(plan, layout, unit) ? n_elems + others * param_size : n_elems * param_size;
+    }
+}
+
 static void plan_window(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config)
 {
     const zero_stage_t *stage = &plan->stage;
     uint64_t param_size = zero_dtype_size(config->dtype), grad_size = zero_dtype_size(stage->grad_dtype);
-    uint64_t param_elems = stage->shard_params ? layout->total_shard_elems : layout->total_flat_elems;
     uint64_t *bytes = &plan->window_bytes;
     zero_memory_t *memory = &plan->memory;
 
-    plan->params = take(bytes, memory, ZERO_MEMORY_PARAMETERS, param_elems * param_size);
+    plan->params = take(bytes, memory, ZERO_MEMORY_PARAMETERS, params_elems(plan, layout) * param_size);
+    if (plan->fp8.is_gathered)
+        plan->fp8.bytes = take(bytes, memory, ZERO_MEMORY_PARAMETERS,
+                               stage->shard_params ? layout->total_fp8_shard_elems : layout->total_fp8_flat_elems);
     if (stage->shard_grads)
         plan->unsharded_grads = take(bytes, memory, ZERO_MEMORY_UNSHARDED_GRADIENTS,
-                                     buffers_elems(layout, plan->unsharded_grad_counts) * grad_size);
+                                     buffers_bytes(layout, plan->unsharded_grad_counts, plan->unsharded_grad_bytes));
     else
         plan->grads = take(bytes, memory, ZERO_MEMORY_GRADIENTS, layout->total_flat_elems * grad_size);
     if (stage->reduced_in_place)
@@ -63,6 +90,9 @@ static void plan_window(zero_arena_plan_t *plan, const zero_layout_t *layout, co
     else if (!stage->shard_state)
         plan->reduced_grads = take(bytes, memory, ZERO_MEMORY_GRADIENTS, layout->total_flat_elems * sizeof(float));
     plan->contribution = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, sizeof(zero_contribution_t));
+    if (plan->fp8.is_gathered)
+        plan->fp8.absmaxes =
+            take(bytes, memory, ZERO_MEMORY_COMMUNICATION, (uint64_t)layout->n_matrices * sizeof(uint32_t));
 }
 
 /* Returns the first unit whose state is offloaded: as many units from the end as make up the ratio. n_units: none. */
@@ -183,7 +213,7 @@ static void plan_staging(zero_arena_plan_t *plan, const zero_layout_t *layout, c
                          zero_plan_target_t target)
 {
     uint64_t largest = 0, size = zero_dtype_size(plan->stage.grad_dtype);
-    uint64_t chunk_bytes = (uint64_t)layout->world_size * ZERO_NORM_CHUNK * size; /* of all ranks' slices */
+    uint64_t chunk_bytes = (uint64_t)layout->world_size * ZERO_SUM_CHUNK * size; /* of all ranks' slices */
     for (int u = 0; u < layout->n_units; u++)
         largest = at_least(largest, layout->units[u].shard_elems);
     plan->chunk_elems = largest;
@@ -192,8 +222,23 @@ static void plan_staging(zero_arena_plan_t *plan, const zero_layout_t *layout, c
         return;
     uint64_t half = at_most(largest * (uint64_t)layout->world_size * size, config->staging_bytes) / 2;
     uint64_t least = at_most(LEAST_CHUNK_BYTES, config->staging_bytes / 2);
-    plan->chunk_elems = at_most(largest, at_least(at_least(half, least) / chunk_bytes, 1) * ZERO_NORM_CHUNK);
+    plan->chunk_elems = at_most(largest, at_least(at_least(half, least) / chunk_bytes, 1) * ZERO_SUM_CHUNK);
     plan->staging_bytes = zero_comm_staging_bytes(layout->world_size, plan->chunk_elems * size);
+}
+
+static void plan_private_fp8(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config)
+{
+    zero_fp8_plan_t *fp8 = &plan->fp8;
+    uint64_t *bytes = &plan->private_bytes, n_matrices = (uint64_t)layout->n_matrices;
+    uint64_t n_ranks = (uint64_t)layout->world_size;
+    zero_memory_t *memory = &plan->memory;
+    bool is_gathered_in_place = plan->stage.shard_state && !plan->stage.shard_params && n_ranks > 1;
+    fp8->gathered_absmaxes = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, n_ranks * n_matrices * sizeof(uint32_t));
+    fp8->scales = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, n_matrices * sizeof(zero_fp8_scales_t));
+    fp8->segments = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, n_matrices * sizeof(zero_fp8_segment_t));
+    if (is_gathered_in_place)
+        fp8->others = take(bytes, memory, ZERO_MEMORY_PARAMETERS,
+                           n_ranks * layout->total_others_elems * zero_dtype_size(config->dtype));
 }
 
 static void plan_private(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config,
@@ -205,9 +250,8 @@ static void plan_private(zero_arena_plan_t *plan, const zero_layout_t *layout, c
     zero_memory_t *memory = &plan->memory;
 
     if (stage->shard_params)
-        plan->unsharded_params =
-            take(bytes, memory, ZERO_MEMORY_UNSHARDED_PARAMETERS,
-                 buffers_elems(layout, plan->unsharded_param_counts) * zero_dtype_size(config->dtype));
+        plan->unsharded_params = take(bytes, memory, ZERO_MEMORY_UNSHARDED_PARAMETERS,
+                                      buffers_bytes(layout, plan->unsharded_param_counts, plan->unsharded_param_bytes));
     if (stage->shard_state && !stage->reduced_in_place)
         plan->private_reduced_grads =
             take(bytes, memory, ZERO_MEMORY_GRADIENTS, plan_offloaded_grads(plan, layout) * sizeof(float));
@@ -218,17 +262,50 @@ static void plan_private(zero_arena_plan_t *plan, const zero_layout_t *layout, c
     plan->v = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, state_bytes);
     plan_state_staging(plan, layout, config);
 
-    uint64_t n_partials = 0;
-    for (int u = 0; u < layout->n_units; u++)
-        n_partials += zero_norm_n_partials(layout->units[u].shard_elems);
     plan_staging(plan, layout, config, target);
     plan->staging = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, (uint64_t)plan->n_staging * plan->staging_bytes);
-    plan->partials = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, n_partials * sizeof(double));
     plan->segments =
         take(bytes, memory, ZERO_MEMORY_COMMUNICATION, (uint64_t)layout->n_tensors * sizeof(zero_adam_segment_t));
     plan->contributions =
         take(bytes, memory, ZERO_MEMORY_COMMUNICATION, (uint64_t)layout->world_size * sizeof(zero_contribution_t));
     plan->step_scratch = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, sizeof(zero_step_scratch_t));
+    if (plan->fp8.is_gathered)
+        plan_private_fp8(plan, layout, config);
+}
+
+static zero_status_t allocate_tables(zero_arena_plan_t *plan, const zero_layout_t *layout)
+{
+    size_t n_classes = (size_t)layout->n_buffer_classes;
+    plan->unsharded_param_counts = calloc(n_classes, sizeof *plan->unsharded_param_counts);
+    plan->unsharded_grad_counts = calloc(n_classes, sizeof *plan->unsharded_grad_counts);
+    plan->unsharded_param_bytes = calloc(n_classes, sizeof *plan->unsharded_param_bytes);
+    plan->unsharded_grad_bytes = calloc(n_classes, sizeof *plan->unsharded_grad_bytes);
+    if (plan->unsharded_param_counts && plan->unsharded_grad_counts && plan->unsharded_param_bytes &&
+        plan->unsharded_grad_bytes)
+        return ZERO_OK;
+    return zero_fail(ZERO_ERROR_MEMORY, "no memory for the plan");
+}
+
+/* Finds the ranks of a group. Below stage 3 every rank has all parameters, and the setting does nothing. */
+static zero_status_t choose_group(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config)
+{
+    const int n_ranks = layout->world_size, asked = config->shard_group;
+    plan->group = n_ranks;
+    if (asked == ZERO_SHARD_GROUP_WORLD)
+        return ZERO_OK;
+    if (asked == ZERO_SHARD_GROUP_HOST)
+        return zero_fail_alike(ZERO_ERROR_USAGE, "shard_group host: only ranks know their hosts; plan with a number");
+    if (n_ranks % asked != 0)
+        return zero_fail_alike(ZERO_ERROR_USAGE, "shard_group %d does not divide the %d ranks", asked, n_ranks);
+    if (!plan->stage.shard_params)
+        return ZERO_OK;
+    if (plan->transport_reduces && asked < n_ranks)
+        return zero_fail_alike(ZERO_ERROR_USAGE,
+                               "shard_group %d with nccl_reduction: NCCL gives each rank the sum of its own slice; "
+                               "take reduction ordered, or shard_group world",
+                               asked);
+    plan->group = asked;
+    return ZERO_OK;
 }
 
 zero_status_t zero_arena_plan_create(const zero_model_t *model, const zero_layout_t *layout,
@@ -238,14 +315,15 @@ zero_status_t zero_arena_plan_create(const zero_model_t *model, const zero_layou
     zero_arena_plan_t made = {.stage = zero_stage_get(config, layout->world_size)};
     made.overlapped = config->overlap && target.on_gpu && layout->world_size > 1;
     made.transport_reduces = config->nccl_reduction && target.on_gpu && layout->world_size > 1;
-    made.unsharded_param_counts = calloc((size_t)layout->n_buffer_classes, sizeof(int));
-    made.unsharded_grad_counts = calloc((size_t)layout->n_buffer_classes, sizeof(int));
-    if (!made.unsharded_param_counts || !made.unsharded_grad_counts) {
-        status = zero_fail(ZERO_ERROR_MEMORY, "no memory for the plan");
-        goto fail;
-    }
+    ZERO_TRY(choose_group(&made, layout, config));
+    /* Groups gather in bf16. */
+    made.fp8.is_gathered = config->gather_fp8 && layout->n_matrices > 0 && made.group == layout->world_size;
+    ZERO_TRY_GOTO(allocate_tables(&made, layout), fail);
+    size_buffers(&made, layout, config);
     if (made.stage.shard_params) {
-        ZERO_TRY_GOTO(zero_order_unsharded_params(model, layout, config->prefetch, made.unsharded_param_counts), fail);
+        int keep = config->keep == ZERO_KEEP_AUTO ? 0 : config->keep;
+        ZERO_TRY_GOTO(zero_order_unsharded_params(model, layout, config->prefetch, keep, made.unsharded_param_counts),
+                      fail);
         made.n_unsharded_params = sum(made.unsharded_param_counts, layout->n_buffer_classes);
     }
     if (made.stage.shard_grads) {
@@ -299,10 +377,33 @@ zero_status_t zero_plan_smallest_offload(const zero_model_t *model, const zero_l
     return ZERO_OK;
 }
 
+/* Bisects, since a unit more never takes fewer buffers. */
+zero_status_t zero_plan_largest_keep(const zero_model_t *model, const zero_layout_t *layout,
+                                     const zero_config_t *config, zero_plan_target_t target, uint64_t available,
+                                     int *keep)
+{
+    zero_config_t tried = *config;
+    int fits = 0, most = zero_stage_get(config, layout->world_size).shard_params ? layout->n_units : 0;
+    while (fits < most) {
+        zero_arena_plan_t plan;
+        tried.keep = fits + (most - fits + 1) / 2;
+        ZERO_TRY(zero_arena_plan_create(model, layout, &tried, target, &plan));
+        if (zero_memory_total(&plan.memory) + config->user_bytes <= available)
+            fits = tried.keep;
+        else
+            most = tried.keep - 1;
+        zero_arena_plan_destroy(&plan);
+    }
+    *keep = fits;
+    return ZERO_OK;
+}
+
 void zero_arena_plan_destroy(zero_arena_plan_t *plan)
 {
     free(plan->unsharded_param_counts);
     free(plan->unsharded_grad_counts);
+    free(plan->unsharded_param_bytes);
+    free(plan->unsharded_grad_bytes);
     *plan = (zero_arena_plan_t){0};
 }
 

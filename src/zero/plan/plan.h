@@ -54,17 +54,32 @@ typedef struct zero_state_staging_plan {
     size_t max_segments;
 } zero_state_staging_plan_t;
 
+/* Parameters that are gathered in fp8. Of units that have them, the window has this rank's shard in bf16, of which
+ * master weights need the bits, and beside it the bytes. The units' other tensors are gathered from rank 0's shard,
+ * with the same range of the other ranks', which nobody uses. */
+typedef struct zero_fp8_plan {
+    bool is_gathered;           /* config.gather_fp8, and there are such parameters */
+    uint64_t bytes;             /* window: one for each element of the units' flat buffers, or shards (stage 3) */
+    uint64_t absmaxes;          /* window: uint32_t, of this rank's part of each matrix */
+    uint64_t gathered_absmaxes; /* private: of every rank */
+    uint64_t scales;            /* private: zero_fp8_scales_t of each matrix */
+    uint64_t segments;          /* private: zero_fp8_segment_t, at most one for each matrix */
+    uint64_t others;            /* private, stages 1-2: others_elems of every rank, unit by unit */
+} zero_fp8_plan_t;
+
 typedef struct zero_arena_plan {
     zero_stage_t stage;
-    bool overlapped;        /* there is room for overlapped communication: asked for, on GPUs, with several ranks */
+    bool overlapped; /* there is room for overlapped communication: asked for, on GPUs, with several ranks */
+    int group; /* ranks that hold one copy of the parameters between them, if these are sharded; else the world size */
     bool transport_reduces; /* nccl_reduction: slices are summed while they are transferred, and none is staged */
     uint64_t state_elems;   /* optimizer state on the device: all flat buffers at stage 0, else all shards that are not
                              * offloaded */
     zero_host_plan_t host;
     zero_state_staging_plan_t state_staging;
+    zero_fp8_plan_t fp8;
 
     /* window arena, offsets in bytes */
-    uint64_t params;          /* all flat buffers, or all shards if parameters are sharded */
+    uint64_t params;          /* all flat buffers; if parameters are sharded, this rank's part of its group's copy */
     uint64_t grads;           /* all flat buffers (stages 0-1) */
     uint64_t unsharded_grads; /* stages 2-3 */
     uint64_t reduced_grads;   /* fp32, if every rank holds all of them (stage.reduced_grads_are_full) */
@@ -75,25 +90,54 @@ typedef struct zero_arena_plan {
     uint64_t unsharded_params;
     uint64_t private_reduced_grads; /* fp32, this rank's shards, if it holds no more */
     uint64_t master_lo, m, v;       /* master_lo: bf16's low halves or fp16's fp32 master weights; fp32 has none */
-    uint64_t chunk_elems;           /* of a shard, transferred at once: a multiple of ZERO_NORM_CHUNK, or all of it */
+    uint64_t chunk_elems;           /* of a shard, transferred at once: a multiple of ZERO_SUM_CHUNK, or all of it */
     uint64_t staging;               /* for transports that copy slices to this rank: n_staging of staging_bytes each */
     uint64_t staging_bytes;
     int n_staging;
-    uint64_t partials;      /* doubles: sums of squares of every unit's shard, by ZERO_NORM_CHUNK */
     uint64_t segments;      /* what AdamW updates */
     uint64_t contributions; /* zero_contribution_t of every rank */
     uint64_t step_scratch;  /* zero_step_scratch_t */
     uint64_t private_bytes;
 
     int n_unsharded_params, n_unsharded_grads;
-    int *unsharded_param_counts, *unsharded_grad_counts; /* by buffer class */
-    zero_memory_t memory;                                /* bytes by category, with the arenas' padding */
+    int *unsharded_param_counts, *unsharded_grad_counts;    /* by buffer class */
+    uint64_t *unsharded_param_bytes, *unsharded_grad_bytes; /* of one buffer, by buffer class */
+    zero_memory_t memory;                                   /* bytes by category, with the arenas' padding */
 } zero_arena_plan_t;
+
+/* Returns how many ranks hold the same part of the parameters: one in each group. */
+static inline int zero_plan_n_groups(const zero_arena_plan_t *plan, const zero_layout_t *layout)
+{
+    return layout->world_size / plan->group;
+}
 
 /* Returns whether a unit's optimizer state is in host memory. */
 static inline bool zero_plan_is_offloaded(const zero_arena_plan_t *plan, zero_unit_t unit)
 {
     return unit >= plan->host.first;
+}
+
+/* Returns whether a unit's matrices are gathered in fp8. */
+static inline bool zero_plan_gathers_fp8(const zero_arena_plan_t *plan, const zero_layout_t *layout, zero_unit_t unit)
+{
+    return plan->fp8.is_gathered && zero_layout_has_fp8(layout, unit);
+}
+
+/* Returns whether this rank holds no more than its shard of a unit's parameters in the configured dtype. */
+static inline bool zero_plan_shards_params(const zero_arena_plan_t *plan, const zero_layout_t *layout, zero_unit_t unit)
+{
+    return plan->stage.shard_params || (plan->stage.shard_state && zero_plan_gathers_fp8(plan, layout, unit));
+}
+
+/* Returns where those begin among all parameters, in elements. */
+static inline uint64_t zero_plan_params_of(const zero_arena_plan_t *plan, const zero_layout_t *layout, zero_unit_t unit)
+{
+    const zero_unit_layout_t *at = &layout->units[unit];
+    if (plan->stage.shard_params)
+        return at->shard_offset;
+    if (plan->stage.shard_state && plan->fp8.is_gathered) /* shards of those in fp8, full flat buffers of the others */
+        return at->flat_offset - at->fp8_flat_offset + at->fp8_shard_offset;
+    return at->flat_offset;
 }
 
 /* Returns which buffer an offloaded unit's reduced gradients take: another than its neighbours'. */
@@ -106,6 +150,7 @@ static inline int zero_plan_offloaded_grads(const zero_arena_plan_t *plan, zero_
 typedef struct zero_step_scratch {
     zero_step_state_t state;
     zero_adam_scalars_t scalars;
+    zero_norm_t norm;     /* of the gradients reduced so far; 0 between steps */
     double no_loss;       /* 0 */
     uint64_t n_unwritten; /* elements of a gradient (check.c) */
 } zero_step_scratch_t;
@@ -125,5 +170,10 @@ void zero_arena_plan_destroy(zero_arena_plan_t *plan);
 zero_status_t zero_plan_smallest_offload(const zero_model_t *model, const zero_layout_t *layout,
                                          const zero_config_t *config, zero_plan_target_t target, uint64_t available,
                                          float *ratio);
+/* Finds the largest `keep` with which it does, whatever config's own is; 0 if none does, and where parameters are not
+ * sharded. */
+zero_status_t zero_plan_largest_keep(const zero_model_t *model, const zero_layout_t *layout,
+                                     const zero_config_t *config, zero_plan_target_t target, uint64_t available,
+                                     int *keep);
 
 #endif

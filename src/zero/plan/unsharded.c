@@ -6,8 +6,8 @@
 #include "base/log.h"
 #include "zero/plan/order.h"
 
-zero_status_t zero_unsharded_create(const zero_layout_t *layout, const int *counts, uint64_t base, size_t element_bytes,
-                                    zero_unsharded_t *unsharded)
+zero_status_t zero_unsharded_create(const zero_layout_t *layout, const int *counts, const uint64_t *buffer_bytes,
+                                    uint64_t base, zero_unsharded_t *unsharded)
 {
     zero_unsharded_t made = {.n_units = layout->n_units};
     int n_buffers = 0;
@@ -23,7 +23,7 @@ zero_status_t zero_unsharded_create(const zero_layout_t *layout, const int *coun
     for (int c = 0; c < layout->n_buffer_classes; c++)
         for (int i = 0; i < counts[c]; i++) {
             made.buffers[made.n_buffers++] = (zero_unsharded_buffer_t){.buffer_class = c, .offset = offset, .flat = -1};
-            offset += zero_layout_buffer_elems(layout, c) * element_bytes;
+            offset += buffer_bytes[c];
         }
     for (int u = 0; u < layout->n_units; u++)
         made.buffer_of[u] = -1;

@@ -22,9 +22,10 @@ typedef struct zero_unsharded {
     int *buffer_of; /* by unit; -1: none */
 } zero_unsharded_t;
 
-/* counts: buffers per class. The first begins at arena offset `base`. */
-zero_status_t zero_unsharded_create(const zero_layout_t *layout, const int *counts, uint64_t base, size_t element_bytes,
-                                    zero_unsharded_t *unsharded);
+/* counts, buffer_bytes: by class, how many buffers there are and how large each is. The first begins at arena offset
+ * `base`. */
+zero_status_t zero_unsharded_create(const zero_layout_t *layout, const int *counts, const uint64_t *buffer_bytes,
+                                    uint64_t base, zero_unsharded_t *unsharded);
 void zero_unsharded_destroy(zero_unsharded_t *unsharded);
 
 /* Returns the buffer that a unit is in, or NULL. */

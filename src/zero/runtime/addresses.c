@@ -16,6 +16,26 @@ void *zero_context_params(const zero_context_t *context)
     return zero_context_window(context, context->plan.params);
 }
 
+unsigned char *zero_context_params_of(const zero_context_t *context, zero_unit_t unit)
+{
+    uint64_t at = zero_plan_params_of(&context->plan, &context->layout, unit);
+    return (unsigned char *)zero_context_params(context) + at * zero_dtype_size(context->config.dtype);
+}
+
+uint64_t zero_context_fp8_offset(const zero_context_t *context, zero_unit_t unit)
+{
+    const zero_unit_layout_t *layout = &context->layout.units[unit];
+    const zero_arena_plan_t *plan = &context->plan;
+    return plan->fp8.bytes + (plan->stage.shard_params ? layout->fp8_shard_offset : layout->fp8_flat_offset);
+}
+
+unsigned char *zero_context_fp8_others(const zero_context_t *context, zero_unit_t unit)
+{
+    uint64_t n_elems = context->layout.units[unit].others_offset * (uint64_t)context->layout.world_size;
+    return (unsigned char *)zero_context_private(context, context->plan.fp8.others) +
+           n_elems * zero_dtype_size(context->config.dtype);
+}
+
 /* Full reduced gradients are in the window, so that stage 0 can gather them; shards are private. */
 float *zero_context_reduced_grads(const zero_context_t *context)
 {
@@ -28,7 +48,7 @@ float *zero_context_reduced_grads_of(const zero_context_t *context, zero_unit_t 
 {
     const zero_unit_layout_t *layout = &context->layout.units[unit];
     const zero_host_plan_t *host = &context->plan.host;
-    uint64_t in_full = layout->flat_offset + (uint64_t)context->comm->rank * layout->shard_elems;
+    uint64_t in_full = layout->flat_offset + zero_context_shard_begin(context, unit);
     if (host->grads_take_turns && unit >= host->first)
         return zero_context_reduced_grads(context) +
                host->reduced_grads[zero_plan_offloaded_grads(&context->plan, unit)];
@@ -43,11 +63,18 @@ zero_step_scratch_t *zero_context_step_scratch(const zero_context_t *context)
 
 /* ---- what AdamW updates ---- */
 
+uint64_t zero_context_shard_begin(const zero_context_t *context, zero_unit_t unit)
+{
+    const zero_comm_t *comm = context->comm;
+    return (uint64_t)zero_comm_slice_of(comm->rank, comm->size, context->plan.group) *
+           context->layout.units[unit].shard_elems;
+}
+
 void zero_context_held(const zero_context_t *context, zero_unit_t unit, uint64_t *begin, uint64_t *end)
 {
     const zero_unit_layout_t *layout = &context->layout.units[unit];
     bool is_sharded = context->plan.stage.shard_state;
-    *begin = is_sharded ? (uint64_t)context->comm->rank * layout->shard_elems : 0;
+    *begin = is_sharded ? zero_context_shard_begin(context, unit) : 0;
     *end = is_sharded ? *begin + layout->shard_elems : layout->flat_elems;
 }
 
@@ -55,10 +82,16 @@ zero_adam_segment_t zero_context_segment_at(const zero_context_t *context, zero_
 {
     const zero_unit_layout_t *layout = &context->layout.units[unit];
     const zero_stage_t *stage = &context->plan.stage;
-    uint64_t in_full = layout->flat_offset + at;
-    uint64_t in_shard = layout->shard_offset + (at - (uint64_t)context->comm->rank * layout->shard_elems);
+    uint64_t shard_begin = zero_context_shard_begin(context, unit);
+    uint64_t in_full = layout->flat_offset + at, in_shard = layout->shard_offset + (at - shard_begin);
+    /* This rank's part of its group's copy: n_groups shards, its own among them. */
+    uint64_t n_groups = (uint64_t)zero_plan_n_groups(&context->plan, &context->layout);
+    uint64_t part = (uint64_t)(context->comm->rank % context->plan.group);
+    uint64_t in_part = n_groups * layout->shard_offset + (at - part * n_groups * layout->shard_elems);
+    uint64_t params_begin = zero_plan_shards_params(&context->plan, &context->layout, unit) ? shard_begin : 0;
+    uint64_t in_window = zero_plan_params_of(&context->plan, &context->layout, unit) + (at - params_begin);
     return (zero_adam_segment_t){
-        .param = stage->shard_params ? in_shard : in_full,
+        .param = stage->shard_params ? in_part : in_window,
         .state = stage->shard_state ? in_shard : in_full,
         .grad = stage->reduced_grads_are_full ? in_full : in_shard,
     };

@@ -4,36 +4,111 @@
 #include "base/log.h"
 #include "zero/runtime/addresses.h"
 
-/* src_stride: 0 or n_bytes, as comm.h's all_gather takes it. n_bytes: one rank's. */
-static zero_status_t gather(zero_context_t *context, zero_unit_t unit, uint64_t src_offset, size_t src_stride,
-                            void *dst, size_t n_bytes, zero_stream_t stream)
+/* One all-gather, with comm.h's arguments. */
+typedef struct part {
+    uint64_t src_offset;
+    size_t src_stride;
+    void *dst;
+    size_t n_bytes; /* one rank's */
+} part_t;
+
+static zero_status_t gather(zero_context_t *context, zero_unit_t unit, zero_ranks_t ranks, const part_t *parts,
+                            int n_parts, zero_stream_t stream)
 {
     zero_comm_t *comm = context->comm;
     int span;
     ZERO_TRY(zero_streams_begin_comm_span(context, ZERO_WORK_GATHER, unit, stream, &span));
-    ZERO_TRY(
-        comm->ops->all_gather(comm, ZERO_LANE_GATHER, &context->window, src_offset, src_stride, dst, n_bytes, stream));
-    ZERO_TRY(zero_streams_end_span(context, span, stream));
+    for (const part_t *part = parts; part < parts + n_parts; part++)
+        ZERO_TRY(comm->ops->all_gather(comm, ZERO_LANE_GATHER, &context->window, ranks, part->src_offset,
+                                       part->src_stride, part->dst, part->n_bytes, stream));
+    return zero_streams_end_span(context, span, stream);
+}
+
+static zero_status_t gather_unit(zero_context_t *context, zero_unit_t unit, zero_ranks_t ranks, const part_t *parts,
+                                 int n_parts, zero_stream_t stream)
+{
     context->stats.n_gathers++;
-    context->stats.gathered_bytes += n_bytes * (uint64_t)(comm->size - 1);
-    return ZERO_OK;
+    for (int i = 0; i < n_parts; i++)
+        context->stats.gathered_bytes += parts[i].n_bytes * (uint64_t)(ranks.n - 1);
+    return gather(context, unit, ranks, parts, n_parts, stream);
+}
+
+/* Gathers a unit's matrices in fp8 as `bytes` says, and its others into `others`, which every rank publishes at the
+ * beginning of its shard. */
+static zero_status_t gather_fp8(zero_context_t *context, zero_unit_t unit, part_t bytes, void *others,
+                                zero_stream_t stream)
+{
+    const zero_arena_plan_t *plan = &context->plan;
+    size_t size = zero_dtype_size(context->config.dtype), n_bytes = context->layout.units[unit].others_elems * size;
+    uint64_t offset = plan->params + zero_plan_params_of(plan, &context->layout, unit) * size;
+    const part_t parts[] = {bytes, {.src_offset = offset, .dst = others, .n_bytes = n_bytes}};
+    return gather_unit(context, unit, zero_comm_all(context->comm), parts, n_bytes > 0 ? 2 : 1, stream);
 }
 
 zero_status_t zero_gather_shards(zero_context_t *context, zero_unit_t unit, void *full, zero_stream_t stream)
 {
     const zero_unit_layout_t *layout = &context->layout.units[unit];
+    const int group = context->plan.group, rank = context->comm->rank;
+    const zero_ranks_t ranks = {.first = rank - rank % group, .stride = 1, .n = group};
+    size_t part_size =
+        zero_dtype_size(context->config.dtype) * (size_t)zero_plan_n_groups(&context->plan, &context->layout);
+    if (zero_plan_gathers_fp8(&context->plan, &context->layout, unit)) {
+        const part_t bytes = {
+            .src_offset = zero_context_fp8_offset(context, unit), .dst = full, .n_bytes = layout->shard_elems};
+        void *others = (unsigned char *)full + zero_layout_buffer_elems(&context->layout, layout->buffer_class);
+        return gather_fp8(context, unit, bytes, others, stream);
+    }
+    const part_t part = {.src_offset = context->plan.params + layout->shard_offset * part_size,
+                         .dst = full,
+                         .n_bytes = layout->shard_elems * part_size};
+    return gather_unit(context, unit, ranks, &part, 1, stream);
+}
+
+/* Every rank's slice of a full buffer in the window. */
+static part_t slices_at(const zero_context_t *context, uint64_t offset, size_t slice_bytes)
+{
+    return (part_t){.src_offset = offset,
+                    .src_stride = slice_bytes,
+                    .dst = zero_context_window(context, offset),
+                    .n_bytes = slice_bytes};
+}
+
+zero_status_t zero_gather_part(zero_context_t *context, zero_unit_t unit, zero_stream_t stream)
+{
+    const zero_unit_layout_t *layout = &context->layout.units[unit];
+    const int n_groups = zero_plan_n_groups(&context->plan, &context->layout), group = context->plan.group;
+    const zero_ranks_t ranks = {.first = context->comm->rank % group, .stride = group, .n = n_groups};
     size_t size = zero_dtype_size(context->config.dtype);
-    return gather(context, unit, context->plan.params + layout->shard_offset * size, 0, full,
-                  layout->shard_elems * size, stream);
+    const part_t slices = slices_at(context, context->plan.params + layout->shard_offset * (uint64_t)n_groups * size,
+                                    layout->shard_elems * size);
+    context->stats.n_part_gathers++;
+    context->stats.part_gathered_bytes += slices.n_bytes * (uint64_t)(n_groups - 1);
+    return gather(context, unit, ranks, &slices, 1, stream);
 }
 
 zero_status_t zero_gather_in_place(zero_context_t *context, zero_unit_t unit, uint64_t offset, size_t element_bytes,
                                    zero_stream_t stream)
 {
     const zero_unit_layout_t *layout = &context->layout.units[unit];
-    uint64_t flat = offset + layout->flat_offset * element_bytes;
-    size_t slice_bytes = layout->shard_elems * element_bytes;
-    if (context->comm->size == 1 || slice_bytes == 0)
+    const part_t slices =
+        slices_at(context, offset + layout->flat_offset * element_bytes, layout->shard_elems * element_bytes);
+    if (context->comm->size == 1 || slices.n_bytes == 0)
         return ZERO_OK;
-    return gather(context, unit, flat, slice_bytes, zero_context_window(context, flat), slice_bytes, stream);
+    return gather_unit(context, unit, zero_comm_all(context->comm), &slices, 1, stream);
+}
+
+zero_status_t zero_gather_full(zero_context_t *context, zero_unit_t unit, zero_stream_t stream)
+{
+    const zero_arena_plan_t *plan = &context->plan;
+    const zero_unit_layout_t *layout = &context->layout.units[unit];
+    size_t size = zero_dtype_size(context->config.dtype);
+    if (context->comm->size == 1 || layout->shard_elems == 0)
+        return ZERO_OK;
+    if (zero_plan_gathers_fp8(plan, &context->layout, unit))
+        return gather_fp8(context, unit,
+                          slices_at(context, zero_context_fp8_offset(context, unit), layout->shard_elems),
+                          zero_context_fp8_others(context, unit), stream);
+    const part_t slices = slices_at(context, plan->params + zero_plan_params_of(plan, &context->layout, unit) * size,
+                                    layout->shard_elems * size);
+    return gather_unit(context, unit, zero_comm_all(context->comm), &slices, 1, stream);
 }

@@ -23,7 +23,7 @@ zero_status_t zero_streams_create(zero_context_t *context)
     ZERO_TRY(device->ops->stream_create(device, true, &streams->gather));
     ZERO_TRY(device->ops->stream_create(device, true, &streams->reduce));
     ZERO_TRY(device->ops->event_create(device, false, &streams->fences_passed));
-    return zero_timeline_create(device, context->host_comm, timeline_capacity(context), &streams->timeline);
+    return zero_timeline_create(device, context->comm, timeline_capacity(context), &streams->timeline);
 }
 
 void zero_streams_destroy(zero_context_t *context)

@@ -23,7 +23,7 @@ typedef struct span {
 
 struct zero_timeline {
     zero_device_t *device;
-    const zero_comm_t *host;
+    zero_comm_t *comm;
     double exposed_ms; /* of spans that were read since the last harvest */
     bool in_step;
 
@@ -57,8 +57,7 @@ const char *zero_work_name(zero_work_t work)
     return (unsigned)work < ZERO_N_WORKS ? names[work] : "unknown";
 }
 
-zero_status_t zero_timeline_create(zero_device_t *device, const zero_comm_t *host, int capacity,
-                                   zero_timeline_t **timeline)
+zero_status_t zero_timeline_create(zero_device_t *device, zero_comm_t *comm, int capacity, zero_timeline_t **timeline)
 {
     zero_timeline_t *made = calloc(1, sizeof *made);
     span_t *spans = calloc((size_t)capacity, sizeof *spans);
@@ -71,7 +70,7 @@ zero_status_t zero_timeline_create(zero_device_t *device, const zero_comm_t *hos
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for a timeline of %d spans", capacity);
     }
     made->device = device;
-    made->host = host;
+    made->comm = comm;
     made->capacity = capacity;
     made->spans = spans;
     made->n_entries = 2 * (uint64_t)capacity;
@@ -108,7 +107,7 @@ zero_status_t zero_timeline_trace(zero_timeline_t *timeline, unsigned works, zer
     ZERO_TRY(device->ops->synchronize(device));
     zero_status_t status = device->ops->event_record(device, timeline->base, stream);
     if (status == ZERO_OK)
-        status = zero_device_await(device, timeline->host, timeline->base, "tracing's first event");
+        status = zero_device_await(device, timeline->comm, timeline->base, "tracing's first event");
     timeline->base_ms = (double)zero_now_ns() * 1e-6;
     device->ops->stream_destroy(device, stream);
     timeline->works = works;
@@ -141,7 +140,7 @@ zero_event_t zero_timeline_event(const zero_timeline_t *timeline, zero_timed_eve
 
 static zero_status_t await_timed_event(zero_timeline_t *timeline, zero_timed_event_t timed)
 {
-    return zero_device_await(timeline->device, timeline->host, entry_of(timeline, timed)->event, "what a span times");
+    return zero_device_await(timeline->device, timeline->comm, entry_of(timeline, timed)->event, "what a span times");
 }
 
 /* Measures a span that is over, and reports it if it is traced. A wait of no length, because what it waited for was

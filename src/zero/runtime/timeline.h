@@ -6,8 +6,8 @@
  * oldest, which in practice was over long ago. A timed event whose entry is used again is over, and need not be waited
  * for.
  *
- * ZERO_WORK_WAIT is compute that stands still for communication: from the end of the compute before it to the event it
- * waited for, if that came later. The sum of these spans over a step is its exposed_comm_ms and is always measured.
+ * ZERO_WORK_WAIT is compute that is idle because of communication: from the end of the compute before it to the event
+ * it waited for, if that came later. The sum of these spans over a step is its exposed_comm_ms and is always measured.
  * Other spans are recorded only for a trace.
  */
 #ifndef ZERO_TIMELINE_H
@@ -18,9 +18,8 @@
 typedef struct zero_timeline zero_timeline_t;
 typedef uint64_t zero_timed_event_t; /* counted from 1; 0: none */
 
-/* host: how long an event may be waited for. capacity: spans at once; there are twice as many timed events. */
-zero_status_t zero_timeline_create(zero_device_t *device, const zero_comm_t *host, int capacity,
-                                   zero_timeline_t **timeline);
+/* comm: how long an event may be waited for. capacity: spans at once; there are twice as many timed events. */
+zero_status_t zero_timeline_create(zero_device_t *device, zero_comm_t *comm, int capacity, zero_timeline_t **timeline);
 void zero_timeline_destroy(zero_timeline_t *timeline); /* NULL is allowed */
 
 /* Reports spans of `works` (zero_engine_trace's bits) to `fn` from now on, when they are over. */

@@ -34,7 +34,7 @@ static struct {
     float *param32, *low16f, *m, *v, *grad;
     uint16_t *param_bf16, *param_fp16;
     int16_t *low_bf16;
-    double *partials;
+    zero_norm_t *norm;
     zero_contribution_t *contribution;
     zero_adam_scalars_t *scalars;
     zero_adam_segment_t *one_segment, *segments;
@@ -90,7 +90,7 @@ static void prepare(void)
     d.param_bf16 = device_alloc(n_params * 2);
     d.param_fp16 = device_alloc(n_params * 2);
     d.low_bf16 = device_alloc(n_params * 2);
-    d.partials = device_alloc(zero_norm_n_partials(n_params) * sizeof(double));
+    d.norm = device_alloc(sizeof *d.norm);
     d.contribution = device_alloc(sizeof *d.contribution);
     d.scalars = device_alloc(sizeof *d.scalars);
     d.one_segment = device_alloc(sizeof *d.one_segment);
@@ -143,13 +143,13 @@ static void adam_segments(int dtype)
     REQUIRE(cuda->adam(&args, NULL) == ZERO_OK);
 }
 
-/* Eighths of the bf16 parameters stand in for gradient slices; their sum is written where it is not read. */
-static void sum(int n_slices, bool accumulate, double *partials)
+/* Eighths of the bf16 parameters serve as gradient slices; their sum is written where it is not read. */
+static void sum(int n_slices, bool accumulate, zero_norm_t *norm)
 {
     const void *slices[8];
     for (int r = 0; r < n_slices; ++r)
         slices[r] = d.param_bf16 + n_params / 64 * 8 * (size_t)r;
-    REQUIRE(cuda->sum_slices(d.low16f, slices, n_slices, ZERO_BF16, n_params / 64 * 8, accumulate, partials, NULL) ==
+    REQUIRE(cuda->sum_slices(d.low16f, slices, n_slices, ZERO_BF16, n_params / 64 * 8, accumulate, norm, NULL) ==
             ZERO_OK);
 }
 
@@ -160,7 +160,7 @@ static void sum_overwrite(int n_slices)
 
 static void sum_accumulate_norm(int n_slices)
 {
-    sum(n_slices, true, d.partials);
+    sum(n_slices, true, d.norm);
 }
 
 /* What is left to do if the network has summed the gradients. */
@@ -168,14 +168,14 @@ static void norm_in_place(int unused)
 {
     (void)unused;
     const void *slices[] = {d.grad};
-    REQUIRE(cuda->sum_slices(d.grad, slices, 1, ZERO_FP32, n_params, false, d.partials, NULL) == ZERO_OK);
+    REQUIRE(cuda->sum_slices(d.grad, slices, 1, ZERO_FP32, n_params, false, d.norm, NULL) == ZERO_OK);
 }
 
-static void partials(int unused)
+static void contribute(int unused)
 {
     (void)unused;
     const zero_agreed_t agreed = {.lr = 1e-3f};
-    REQUIRE(cuda->contribute(d.partials, zero_norm_n_partials(n_params), &agreed, d.contribution, NULL) == ZERO_OK);
+    REQUIRE(cuda->contribute(d.norm, &agreed, d.contribution, NULL) == ZERO_OK);
 }
 
 static void cast(int unused)
@@ -206,7 +206,7 @@ static const struct {
     {"sum of 4, accumulated, norm", sum_accumulate_norm, 4, 16.0 / 8},
     {"sum of 8, accumulated, norm", sum_accumulate_norm, 8, 24.0 / 8},
     {"sum of 1 in place, norm", norm_in_place, 0, 8},
-    {"sum of its partials", partials, 0, 8.0 / ZERO_NORM_CHUNK},
+    {"contribution", contribute, 0, 0},
     {"cast fp32 to bf16", cast, 0, 6},
     {"normal numbers", fill, 0, 4},
 };

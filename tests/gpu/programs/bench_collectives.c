@@ -215,23 +215,24 @@ static void fence(zero_lane_t lane)
 static void gather_in_place(void)
 {
     fence(ZERO_LANE_GATHER);
-    OK(comm->ops->all_gather(comm, ZERO_LANE_GATHER, &window, 0, slice_bytes, window.local, slice_bytes,
-                             (zero_stream_t)high));
+    OK(comm->ops->all_gather(comm, ZERO_LANE_GATHER, &window, zero_comm_all(comm), 0, slice_bytes, window.local,
+                             slice_bytes, (zero_stream_t)high));
     fence(ZERO_LANE_GATHER);
 }
 
 static void gather_into_buffer(void)
 {
     fence(ZERO_LANE_GATHER);
-    OK(comm->ops->all_gather(comm, ZERO_LANE_GATHER, &window, 0, 0, elsewhere, slice_bytes, (zero_stream_t)high));
+    OK(comm->ops->all_gather(comm, ZERO_LANE_GATHER, &window, zero_comm_all(comm), 0, 0, elsewhere, slice_bytes,
+                             (zero_stream_t)high));
     fence(ZERO_LANE_GATHER);
 }
 
 static void scatter(void)
 {
     fence(ZERO_LANE_REDUCE);
-    OK(comm->ops->all_to_all(comm, ZERO_LANE_REDUCE, &window, 0, slice_bytes, slice_bytes, elsewhere, slices,
-                             (zero_stream_t)high));
+    OK(comm->ops->all_to_all(comm, ZERO_LANE_REDUCE, &window, comm->size, 0, slice_bytes, slice_bytes, elsewhere,
+                             slices, (zero_stream_t)high));
     fence(ZERO_LANE_REDUCE);
 }
 

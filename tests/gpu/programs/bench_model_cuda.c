@@ -296,6 +296,7 @@ static void open_bench(bench_t *b, const model_t *model)
                                   .max_width = width,
                                   .n_heads = model->heads,
                                   .head_dim = dim / model->heads,
+                                  .n_kv_heads = model->kv_heads,
                                   .vocab_size = model->vocab_size,
                                   .dtype = ZERO_BF16};
     void *workspace;

@@ -157,15 +157,15 @@ static void move(worker_t *w, move_t what, size_t n)
     delay(w);
     if (what == EXCHANGE || what == EXCHANGE_PIECE) {
         const size_t first = what == EXCHANGE ? 0 : n / 3;
-        EXPECT_OK(comm->ops->all_to_all(comm, w->lane, &w->window, OFFSET + first, n, n - first, w->all, w->slices,
-                                        (zero_stream_t)w->stream));
+        EXPECT_OK(comm->ops->all_to_all(comm, w->lane, &w->window, comm->size, OFFSET + first, n, n - first, w->all,
+                                        w->slices, (zero_stream_t)w->stream));
         EXPECT(w->slices[comm->rank] == published + own + first);
         for (int rank = 0; rank < comm->size; rank++)
             check(w, w->slices[rank], rank, own + first, n - first);
     } else {
         unsigned char *dst = what == SLICES_IN_PLACE ? published : w->all;
-        EXPECT_OK(comm->ops->all_gather(comm, w->lane, &w->window, OFFSET, what == SHARDS ? 0 : n, dst, n,
-                                        (zero_stream_t)w->stream));
+        EXPECT_OK(comm->ops->all_gather(comm, w->lane, &w->window, zero_comm_all(comm), OFFSET, what == SHARDS ? 0 : n,
+                                        dst, n, (zero_stream_t)w->stream));
         for (int rank = 0; rank < comm->size; rank++)
             check(w, dst + (size_t)rank * n, rank, what == SHARDS ? 0 : (size_t)rank * n, n);
     }

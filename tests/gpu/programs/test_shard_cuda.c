@@ -294,13 +294,13 @@ typedef struct sum {
     zero_dtype_t dtype;
     int n_slices;
     size_t n_elems, offset; /* offset: of all arrays, in elements from an aligned address */
-    bool accumulate, with_partials;
+    bool accumulate, with_norm;
 } sum_t;
 
 static bool check_sum(const sum_t *sum)
 {
     enum { MAX_SLICES = 256 };
-    const size_t elem = zero_dtype_size(sum->dtype), n_chunks = zero_norm_n_partials(sum->n_elems);
+    const size_t elem = zero_dtype_size(sum->dtype);
     static twin_t slices[MAX_SLICES];
     const void *host[MAX_SLICES], *device[MAX_SLICES];
     for (int r = 0; r < sum->n_slices; ++r) {
@@ -309,23 +309,24 @@ static bool check_sum(const sum_t *sum)
         device[r] = slices[r].device + sum->offset * elem;
     }
     twin_t out = twin_of_any_floats((sum->n_elems + sum->offset + MARGIN) * sizeof(float));
-    twin_t partials = twin_of_any_floats((n_chunks + 1) * sizeof(double));
+    twin_t norm = twin_of_any_floats(sizeof(zero_norm_t)); /* what is there is added to */
     twin_t total = twin_of_any_floats(sizeof(zero_contribution_t));
     float *host_out = (float *)out.host + sum->offset, *device_out = (float *)out.device + sum->offset;
-    double *host_partials = sum->with_partials ? (double *)partials.host : NULL;
-    double *device_partials = sum->with_partials ? (double *)partials.device : NULL;
-    ON_BOTH(sum_slices, (host_out, host, sum->n_slices, sum->dtype, sum->n_elems, sum->accumulate, host_partials, NULL),
-            (device_out, device, sum->n_slices, sum->dtype, sum->n_elems, sum->accumulate, device_partials, NULL));
+    zero_norm_t *host_norm = sum->with_norm ? (zero_norm_t *)norm.host : NULL;
+    zero_norm_t *device_norm = sum->with_norm ? (zero_norm_t *)norm.device : NULL;
+    ON_BOTH(sum_slices, (host_out, host, sum->n_slices, sum->dtype, sum->n_elems, sum->accumulate, host_norm, NULL),
+            (device_out, device, sum->n_slices, sum->dtype, sum->n_elems, sum->accumulate, device_norm, NULL));
     const zero_agreed_t agreed = {.calls = 0x123456789abcdef0u, .lr = 3e-4f};
-    ON_BOTH(contribute, ((double *)partials.host, n_chunks, &agreed, (zero_contribution_t *)total.host, NULL),
-            ((double *)partials.device, n_chunks, &agreed, (zero_contribution_t *)total.device, NULL));
     bool same = twin_is_same(&out, "out");
-    same = twin_is_same(&partials, "partials") && same;
-    same = twin_is_same(&total, "sum of partials") && same;
+    same = twin_is_same(&norm, "norm") && same;
+    ON_BOTH(contribute, ((zero_norm_t *)norm.host, &agreed, (zero_contribution_t *)total.host, NULL),
+            ((zero_norm_t *)norm.device, &agreed, (zero_contribution_t *)total.device, NULL));
+    same = twin_is_same(&norm, "norm that was taken") && same;
+    same = twin_is_same(&total, "contribution") && same;
     for (int r = 0; r < sum->n_slices; ++r)
         twin_free(&slices[r]);
     twin_free(&out);
-    twin_free(&partials);
+    twin_free(&norm);
     twin_free(&total);
     if (!same)
         printf("... of %d slices of %zu %s, offset %zu, accumulate %d\n", sum->n_slices, sum->n_elems,
@@ -351,7 +352,7 @@ static bool sums_of_any_size(void)
         sum.offset = i / 135 % 2;
         for (int form = 0; form < 4; ++form) {
             sum.accumulate = form & 1;
-            sum.with_partials = form & 2;
+            sum.with_norm = form & 2;
             same = check_sum(&sum) && same;
         }
     }
@@ -392,28 +393,26 @@ static bool too_many_slices_are_refused(void)
  * gradients: a sum of one slice, in place. `ordinary` numbers are for sums that one NaN would hide. */
 static bool check_squares(size_t n, size_t offset, bool ordinary)
 {
-    const size_t n_chunks = zero_norm_n_partials(n);
     twin_t x = twin_of_any_floats((n + offset) * sizeof(float));
     uint32_t *bits = (uint32_t *)x.host;
     for (size_t i = 0; ordinary && i < n + offset; ++i)
         bits[i] = (bits[i] & 0x807fffffu) | (uint32_t)(97 + bits[i] % 40) << 23;
     twin_upload(&x);
-    twin_t partials = twin_of_any_floats((n_chunks + 1) * sizeof(double));
-    twin_t total = twin_of_any_floats(sizeof(zero_contribution_t));
+    const zero_norm_t none = {{0}};
+    twin_t norm = twin_of_any_floats(sizeof none);
+    memcpy(norm.host, &none, sizeof none);
+    twin_upload(&norm);
     float *host = (float *)x.host + offset, *device = (float *)x.device + offset;
     const void *host_slice[] = {host}, *device_slice[] = {device};
-    ON_BOTH(sum_slices, (host, host_slice, 1, ZERO_FP32, n, false, (double *)partials.host, NULL),
-            (device, device_slice, 1, ZERO_FP32, n, false, (double *)partials.device, NULL));
-    const zero_agreed_t agreed = {.calls = 0x123456789abcdef0u, .lr = 3e-4f};
-    ON_BOTH(contribute, ((double *)partials.host, n_chunks, &agreed, (zero_contribution_t *)total.host, NULL),
-            ((double *)partials.device, n_chunks, &agreed, (zero_contribution_t *)total.device, NULL));
-    bool same = twin_is_same(&partials, "partials") && twin_is_same(&total, "sum of partials");
+    ON_BOTH(sum_slices, (host, host_slice, 1, ZERO_FP32, n, false, (zero_norm_t *)norm.host, NULL),
+            (device, device_slice, 1, ZERO_FP32, n, false, (zero_norm_t *)norm.device, NULL));
+    bool same = twin_is_same(&norm, "norm");
     same = twin_is_same(&x, "slice in place") && same;
+    const double sum = zero_norm_value((zero_norm_t *)norm.host);
     if (ordinary && n > 0)
-        same = isfinite(*(double *)total.host) && *(double *)total.host > 0.0 && same;
+        same = isfinite(sum) && sum > 0.0 && same;
     twin_free(&x);
-    twin_free(&partials);
-    twin_free(&total);
+    twin_free(&norm);
     return same;
 }
 
@@ -553,6 +552,17 @@ static bool fills_of_any_size(void)
 /* ---- The end of a step --------------------------------------------------------------------------------------------
  */
 
+/* Returns words of all sizes, as after many additions. */
+static zero_norm_t random_norm(bool finite)
+{
+    static uint64_t n_made;
+    zero_norm_t norm = {{0}};
+    for (int i = 0; i < ZERO_NORM_DIGITS; ++i, ++n_made)
+        norm.words[i] = random_at(7, 2 * n_made) >> random_at(7, 2 * n_made + 1) % 64;
+    norm.words[ZERO_NORM_DIGITS] = !finite;
+    return norm;
+}
+
 /* odd: the rank with another learning rate or, if negative, with other calls; 0: none. */
 static bool check_decision(int n_ranks, int odd, bool finite)
 {
@@ -569,7 +579,7 @@ static bool check_decision(int n_ranks, int odd, bool finite)
     twin_t outcome = twin_of_any_floats(sizeof(zero_step_outcome_t));
     zero_contribution_t *of_rank = (zero_contribution_t *)contributions.host;
     for (int r = 0; r < n_ranks; ++r)
-        of_rank[r] = (zero_contribution_t){.sum_of_squares = finite || r != n_ranks / 2 ? 1.0 / (3 + r) : INFINITY,
+        of_rank[r] = (zero_contribution_t){.norm = random_norm(finite || r != n_ranks / 2),
                                            .loss = 0.1 * r,
                                            .calls = 0x123456789abcdef0u + (r > 0 && r == -odd),
                                            .lr = r > 0 && r == odd ? 0.5f : 3e-4f,
@@ -604,7 +614,7 @@ static bool decisions(void)
     return check_decision(1, 0, true) && same;
 }
 
-/* ---- Gradients that nobody wrote -----------------------------------------------------------------------------------
+/* ---- Gradients that were not written --------------------------------------------------------------------------------
  */
 
 /* All of it is poisoned, and then every third element and the last written over, with any bits. */
@@ -656,6 +666,97 @@ static bool poison_large(void)
     return check_poison(ZERO_BF16, LARGE, 0) && check_poison(ZERO_FP32, LARGE, 0);
 }
 
+/* ---- Parameters in fp8 ---------------------------------------------------------------------------------------------
+ */
+
+enum { MAX_MATRICES = 6, N_CASTING = 3 };
+
+/* Writes what `rank` holds of the matrices; returns its parts, without arrays. */
+static zero_fp8_parts_t cut_matrices(const size_t *sizes, int n_matrices, size_t shard, size_t rank,
+                                     zero_fp8_segment_t *segments)
+{
+    zero_fp8_parts_t parts = {.n_matrices = (uint32_t)n_matrices};
+    size_t begin = 0;
+    for (int m = 0; m < n_matrices; begin += sizes[m++]) {
+        size_t from = begin > rank * shard ? begin : rank * shard, to = begin + sizes[m];
+        to = to < (rank + 1) * shard ? to : (rank + 1) * shard;
+        if (from >= to)
+            continue;
+        segments[parts.n_segments++] = (zero_fp8_segment_t){from, from, to - from, (uint32_t)m};
+        parts.largest = to - from > parts.largest ? to - from : parts.largest;
+    }
+    return parts;
+}
+
+/* Numbers from 2^-27 to 2^13 in place of any in the first half: a matrix with a NaN has scale 1. */
+static twin_t some_parameters(size_t n)
+{
+    twin_t param = twin_of_any_floats((n + MARGIN) * sizeof(uint16_t));
+    uint16_t *halves = (void *)param.host;
+    for (size_t i = 0; i < n / 2; ++i)
+        halves[i] = (uint16_t)((halves[i] & 0x807fu) | (100 + random_at(43, i) % 40) << 7);
+    twin_upload(&param);
+    return param;
+}
+
+/* Matrices cut among ranks: maxima, scales and bytes of each rank in turn. param_offset, byte_offset: elements by which
+ * the arrays' own starts are moved. */
+static bool check_fp8(const size_t *sizes, int n_matrices, size_t param_offset, size_t byte_offset)
+{
+    size_t n = 0;
+    for (int m = 0; m < n_matrices; ++m)
+        n += sizes[m];
+    twin_t param = some_parameters(n), bytes = twin_of_any_floats(n + MARGIN);
+    twin_t absmaxes = twin_of_any_floats(sizeof(uint32_t) * N_CASTING * MAX_MATRICES);
+    twin_t scales = twin_of_any_floats(sizeof(zero_fp8_scales_t) * MAX_MATRICES);
+    twin_t segments = twin_of_any_floats(sizeof(zero_fp8_segment_t) * N_CASTING * MAX_MATRICES);
+    zero_fp8_parts_t on_cpu[N_CASTING], on_cuda[N_CASTING];
+    for (size_t rank = 0; rank < N_CASTING; ++rank) {
+        zero_fp8_segment_t *host = (zero_fp8_segment_t *)(void *)segments.host + rank * MAX_MATRICES;
+        on_cpu[rank] = cut_matrices(sizes, n_matrices, (n + N_CASTING - 1) / N_CASTING, rank, host);
+        on_cuda[rank] = on_cpu[rank];
+        on_cpu[rank].segments = host;
+        on_cpu[rank].param = (uint16_t *)(void *)param.host + param_offset;
+        on_cpu[rank].bytes = (uint8_t *)bytes.host + byte_offset;
+        on_cuda[rank].segments = (zero_fp8_segment_t *)(void *)segments.device + rank * MAX_MATRICES;
+        on_cuda[rank].param = (uint16_t *)(void *)param.device + param_offset;
+        on_cuda[rank].bytes = (uint8_t *)bytes.device + byte_offset;
+    }
+    twin_upload(&segments);
+    uint32_t *host_maxima = (void *)absmaxes.host, *cuda_maxima = (void *)absmaxes.device;
+    zero_fp8_scales_t *host_scales = (void *)scales.host, *cuda_scales = (void *)scales.device;
+    for (int rank = 0; rank < N_CASTING; ++rank)
+        ON_BOTH(fp8_absmax, (&on_cpu[rank], host_maxima + rank * n_matrices, NULL),
+                (&on_cuda[rank], cuda_maxima + rank * n_matrices, NULL));
+    ON_BOTH(fp8_scale, (host_scales, host_maxima, N_CASTING, (uint32_t)n_matrices, NULL),
+            (cuda_scales, cuda_maxima, N_CASTING, (uint32_t)n_matrices, NULL));
+    for (int rank = 0; rank < N_CASTING; ++rank)
+        ON_BOTH(fp8_cast, (&on_cpu[rank], host_scales, NULL), (&on_cuda[rank], cuda_scales, NULL));
+    bool same = twin_is_same(&absmaxes, "maxima");
+    same = twin_is_same(&scales, "scales") && same;
+    same = twin_is_same(&bytes, "bytes") && same;
+    twin_t *const twins[] = {&param, &bytes, &absmaxes, &scales, &segments};
+    for (size_t i = 0; i < N_OF(twins); ++i)
+        twin_free(twins[i]);
+    if (!same)
+        printf("... of %zu elements, offsets %zu and %zu\n", n, param_offset, byte_offset);
+    return same;
+}
+
+static bool fp8_of_any_size(void)
+{
+    static const size_t sizes[] = {8192, 1, 100003, 64, 24576, 7};
+    bool same = check_fp8(sizes, N_OF(sizes), 0, 0);
+    same = check_fp8(sizes + 1, 1, 0, 0) && same;
+    return check_fp8(sizes, N_OF(sizes), 1, 0) && check_fp8(sizes, N_OF(sizes), 4, 3) && same;
+}
+
+static bool fp8_large(void)
+{
+    static const size_t sizes[] = {LARGE / 2, LARGE / 4, LARGE / 4};
+    return check_fp8(sizes, N_OF(sizes), 0, 0);
+}
+
 /* ---- All of them ---------------------------------------------------------------------------------------------------
  */
 
@@ -666,7 +767,7 @@ static const struct {
 } claims[] = {
     {"AdamW: the CPU's bits over segments of any size, start and alignment", adam_of_any_segments, false},
     {"AdamW: a skipped step writes nothing", adam_skips, false},
-    {"slices: the CPU's sums and partials at any size, count and alignment", sums_of_any_size, false},
+    {"slices: the CPU's sums and norms at any size, count and alignment", sums_of_any_size, false},
     {"slices: out may be one of them", reduced_in_place, false},
     {"slices: more than 256 are refused, with one line that says so", too_many_slices_are_refused, false},
     {"sum of squares: the CPU's bits at any size and alignment", squares_of_any_size, false},
@@ -675,6 +776,7 @@ static const struct {
     {"normal numbers: the CPU's bits from any element on", fills_of_any_size, false},
     {"a step's decision: the CPU's bits, whether ranks agree or not", decisions, false},
     {"poison: written and counted as on the CPU, to the element", poison_of_any_size, false},
+    {"parameters in fp8: the CPU's maxima, scales and bytes at any size, cut and alignment", fp8_of_any_size, false},
     {"AdamW over 10^8 elements: the CPU's bits in fp32, bf16 and fp16", adam_large, true},
     {"slices, 4 of 10^8 elements: the CPU's bits in fp32, bf16 and fp16", sums_large, true},
     {"sum of squares of 10^8 elements: the CPU's bits", squares_large, true},
@@ -682,6 +784,7 @@ static const struct {
     {"split and join of 10^8 master weights: the CPU's bits", splits_large, true},
     {"10^8 normal numbers: the CPU's bits", fills_large, true},
     {"poison in 10^8 elements: counted as on the CPU", poison_large, true},
+    {"10^8 parameters in fp8: the CPU's scales and bytes", fp8_large, true},
 };
 
 int main(int argc, char **argv)

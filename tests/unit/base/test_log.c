@@ -41,7 +41,7 @@ static void on_line(void *user, zero_log_level_t level, int rank, const char *li
     snprintf(last_line, sizeof last_line, "%s", line);
 }
 
-START_TEST(what_is_quoted_is_escaped_for_a_log_function)
+START_TEST(quoted_text_is_escaped_for_a_log_function)
 {
     char want[128];
     snprintf(want, sizeof want, "'%s' is there", QUOTED[_i].line);
@@ -51,7 +51,7 @@ START_TEST(what_is_quoted_is_escaped_for_a_log_function)
 }
 END_TEST
 
-START_TEST(what_is_quoted_is_escaped_on_stderr)
+START_TEST(quoted_text_is_escaped_on_stderr)
 {
     char want[128];
     snprintf(want, sizeof want, "zero: '%s' is there\n", QUOTED[_i].line);
@@ -63,7 +63,7 @@ START_TEST(what_is_quoted_is_escaped_on_stderr)
 END_TEST
 
 /* Two paths of the longest kind fit; what does not fit shows that it was cut. */
-START_TEST(a_long_line_is_whole_or_shows_that_it_is_cut)
+START_TEST(a_long_line_is_whole_or_marked_as_cut)
 {
     static char name[20000];
     zero_log_set(ZERO_LOG_WARNING, on_line, NULL);
@@ -109,9 +109,9 @@ static Suite *suite(void)
     Suite *s = suite_create("log");
     TCase *tc = tcase_create("lines");
     tcase_set_timeout(tc, 30);
-    tcase_add_loop_test(tc, what_is_quoted_is_escaped_for_a_log_function, 0, N_QUOTED);
-    tcase_add_loop_test(tc, what_is_quoted_is_escaped_on_stderr, 0, N_QUOTED);
-    tcase_add_test(tc, a_long_line_is_whole_or_shows_that_it_is_cut);
+    tcase_add_loop_test(tc, quoted_text_is_escaped_for_a_log_function, 0, N_QUOTED);
+    tcase_add_loop_test(tc, quoted_text_is_escaped_on_stderr, 0, N_QUOTED);
+    tcase_add_test(tc, a_long_line_is_whole_or_marked_as_cut);
     tcase_add_test(tc, a_failed_assertion_is_a_status_and_a_line);
     suite_add_tcase(s, tc);
     return s;

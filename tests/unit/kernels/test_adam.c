@@ -1,5 +1,5 @@
-/* test_adam.c - AdamW on the CPU: the bits that shard.h promises, whatever the instruction set, threads and slicing;
- * the numbers of an fp64 AdamW; what each form of the master weights holds.
+/* test_adam.c - tests AdamW on the CPU: its bits are those that shard.h promises with any instruction set, threads and
+ * slicing; its numbers are close to an fp64 AdamW; each form of master weights holds what it should.
  */
 #include <math.h>
 #include <omp.h>
@@ -99,7 +99,7 @@ static float get_master(const shard_t *s, size_t i)
 
 /* ---- The bits ---- */
 
-/* The lines of zero_adam_t's comment, one rounding at a time. */
+/* Computes the lines of zero_adam_t's comment, one rounding at a time. */
 static void written_out_adam(const zero_adam_scalars_t *s, float decay, float grad, float *w, float *m, float *v)
 {
     volatile float g = grad * s->grad_scale;
@@ -129,7 +129,7 @@ START_TEST(every_element_is_the_written_expression)
     const zero_dtype_t dtype = (zero_dtype_t)_i;
     const zero_adam_scalars_t scalars = usual_scalars();
     shard_t before = shard_of_any_bits(dtype, 400003, 11);
-    /* v of an AdamW is never negative, and half of the numbers are ordinary so that few results are NaN. */
+    /* AdamW's v is never negative. Half of the numbers are ordinary, so that few results are NaN. */
     uint64_t seed = 12;
     for (size_t i = 0; i < before.n_elems; ++i) {
         before.v[i] = fabsf(before.v[i]);
@@ -268,7 +268,7 @@ START_TEST(parameters_are_the_rounded_master_weights)
             kernels->cast(&param, ZERO_FP32, (const uint16_t *)s.param + i, dtype, 1, NULL);
             if (!isfinite(w) || isinf(param))
                 continue;
-            /* The unit in the last place of param's binade; half of it is what rounding may cost. */
+            /* The unit in the last place of param's binade. Rounding errs by at most half of it. */
             double unit = ldexp(1.0, (int)fmax(ilogb((double)w), dtype == ZERO_BF16 ? -126 : -14) -
                                          (dtype == ZERO_BF16 ? 7 : 10));
             if (!(fabs((double)w - (double)param) <= unit / 2))
@@ -281,12 +281,12 @@ END_TEST
 
 /* ---- The numbers ---- */
 
-/* One step of AdamW as in the paper, in fp64, beside how far fp32 may be from it. With u = 2^-24, each operation being
- * within u of exact, relatively: g 1u. m is a sum that may cancel, so its error is measured against M = |beta1 m| +
- * |(1-beta1) g|: 2u in the second part and 1u for the sum, 3u. v has no cancellation: 1 - beta2 is exact, (1-beta2) g g
- * has 4u, the sum 1u more: 5u. sqrt halves that and adds 1u, 3.5u; the bias factor was rounded, 1u; fma 1u: d has 5.5u.
- * The quotient: 3u + 1u (factor) + 1u (product) + 5.5u + 1u (division) = 11.5u of Q = M inv_bias1 / d. Then decay and
- * the update round w twice and lr * decay once. 1.01 covers products of errors. */
+/* Computes one step of AdamW as in the paper in fp64, and how far fp32 may be from it. With u = 2^-24, each operation
+ * being within u of exact, relatively: g 1u. m is a sum that may cancel, so its error is measured against
+ * M = |beta1 m| + |(1-beta1) g|: 2u in the second part and 1u for the sum, 3u. v has no cancellation: 1 - beta2 is
+ * exact, (1-beta2) g g has 4u, the sum 1u more: 5u. sqrt halves that and adds 1u, 3.5u; the bias factor was rounded,
+ * 1u; fma 1u: d has 5.5u. The quotient: 3u + 1u (factor) + 1u (product) + 5.5u + 1u (division) = 11.5u of Q = M
+ * inv_bias1 / d. Then decay and the update round w twice and lr * decay once. 1.01 covers products of errors. */
 typedef struct reference {
     double w, m, v;
     double w_bound, m_bound, v_bound;
@@ -346,7 +346,7 @@ START_TEST(numbers_are_those_of_an_fp64_adamw)
         }
         shard_free(&before);
     }
-    /* The bound is one that the arithmetic comes close to: a bound far away would test nothing. */
+    /* The arithmetic comes close to the bound; a distant bound would test nothing. */
     ck_assert_double_gt(largest_w, 0.25);
     free(master);
     shard_free(&s);
@@ -399,7 +399,7 @@ END_TEST
 
 START_TEST(the_environment_selects_a_lower_instruction_set)
 {
-    /* Check runs each test in a process of its own: nothing has chosen yet. */
+    /* Check runs each test in its own process, so no instruction set has been chosen yet. */
     setenv("ZERO_CPU_ISA", "scalar", 1);
     ck_assert_str_eq(zero_shard_kernels_cpu()->name, "scalar");
 }

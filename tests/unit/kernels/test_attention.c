@@ -1,5 +1,5 @@
-/* test_attention.c - causal attention, plain and with shared key/value heads, against fp64 loops over whole rows of
- * scores; backward against the closed form in fp64 and, at a small size, against central differences.
+/* test_attention.c - tests causal attention, plain and with shared key/value heads, against fp64 loops over whole rows
+ * of scores; backward against the closed form in fp64 and, at a small size, against central differences.
  */
 #include "kernels/model/attention_shape.h"
 #include "tests/support/model_fixture.h"
@@ -58,7 +58,7 @@ static row_t row_at(shape_t s, size_t b, size_t h, size_t t)
                    .last_key = t};
 }
 
-/* Probabilities of one row; returns the logarithm of the sum of exponentials. */
+/* Computes the probabilities of one row. Returns the logarithm of the sum of exponentials. */
 static double row_probs(shape_t s, row_t row, const double *qkv, double *probs)
 {
     double sum = 0.0;
@@ -163,7 +163,7 @@ static void check(int isa, shape_t s, double std)
     double *out = fixture_doubles(got.out.n), *lse = fixture_doubles(got.lse.n);
     reference_forward(s, qkv.values, out, lse);
     double *dqkv = reference_backward(s, qkv.values, dout.values);
-    /* A score of size S is off by about S u, and so is its exponential, relatively: scores reach some 5 std^2. */
+    /* A score of size S errs by about S u, and its exponential by as much, relatively. Scores reach about 5 std^2. */
     double bound = (16.0 + 16.0 * std * std) * 0x1p-24;
     array_expect(&got.out, out, bound, "out");
     array_expect(&got.lse, lse, bound, "logsumexp");
@@ -211,8 +211,8 @@ START_TEST(huge_scores_stay_finite)
 }
 END_TEST
 
-/* Later positions have no influence: the first rows of a long sequence keep their bits whatever follows. */
-START_TEST(later_positions_do_not_matter)
+/* The first rows of a long sequence keep their bits whatever follows. */
+START_TEST(later_positions_have_no_influence)
 {
     const shape_t s = {1, 90, 2, 2, 12};
     const size_t n_seen = 40;
@@ -260,7 +260,7 @@ START_TEST(backward_equals_central_differences)
     result_t got = run(&f, s, &qkv, &dout);
     scalar_t scalar = {s, qkv.values, dout.values, fixture_doubles(got.out.n), fixture_doubles(got.lse.n)};
     double *dqkv = fixture_slopes(scalar_loss, &scalar, qkv.values, qkv.n);
-    array_expect(&got.dqkv, dqkv, 2e-6, "dqkv"); /* fp32 arithmetic; the differences are better than that */
+    array_expect(&got.dqkv, dqkv, 2e-6, "dqkv"); /* fp32 arithmetic; the differences are more exact */
     free(dqkv), free(scalar.out), free(scalar.lse);
     result_free(&got);
     array_free(&qkv), array_free(&dout);
@@ -268,26 +268,26 @@ START_TEST(backward_equals_central_differences)
 }
 END_TEST
 
-/* ---- What cuDNN is asked for, on whatever machine ---- */
+/* ---- which shapes cuDNN takes, tested without a GPU ---- */
 
-START_TEST(what_keeps_a_shape_from_cudnn_is_said_with_what_would_do)
+START_TEST(a_shape_that_cudnn_refuses_is_named_with_one_that_it_takes)
 {
     static const struct {
         zero_dtype_t dtype;
         size_t seq_len, head_dim;
-        const char *says[3]; /* none: cuDNN may serve */
+        const char *says[3]; /* none: cuDNN takes it */
     } cases[] = {
         {ZERO_BF16, 1024, 64, {NULL}},
         {ZERO_FP16, 128, 8, {NULL}},
         {ZERO_BF16, 4096, 128, {NULL}},
         {ZERO_BF16, 1024, 80, {NULL}},
         {ZERO_FP32, 1024, 64, {"fp32", "bf16"}},
-        {ZERO_BF16, 1000, 64, {"1000 positions", "multiple of 128", "use 896 or 1024"}},
-        {ZERO_BF16, 1025, 64, {"1025 positions", "use 1024 or 1152"}},
-        {ZERO_FP16, 17, 64, {"17 positions", "use 128"}},
-        {ZERO_BF16, 1024, 12, {"heads of 12 elements", "not a multiple of 8", "at most 128"}},
-        {ZERO_BF16, 1024, 136, {"heads of 136 elements", "more than 128"}},
-        {ZERO_BF16, 1024, 129, {"heads of 129 elements", "more than 128", "multiple of 8"}},
+        {ZERO_BF16, 1000, 64, {NULL}},
+        {ZERO_FP16, 17, 136, {NULL}},
+        {ZERO_BF16, 1025, 256, {NULL}},
+        {ZERO_BF16, 1024, 12, {"heads of 12 elements", "not a multiple of 8", "at most 256"}},
+        {ZERO_BF16, 1024, 264, {"heads of 264 elements", "more than 256"}},
+        {ZERO_BF16, 1024, 257, {"heads of 257 elements", "more than 256", "multiple of 8"}},
         {ZERO_BF16, 1 << 24, 1 << 20, {"heads of 1048576 elements"}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
@@ -305,11 +305,11 @@ END_TEST
 
 static void add_tests(TCase *tests)
 {
-    tcase_add_test(tests, what_keeps_a_shape_from_cudnn_is_said_with_what_would_do);
+    tcase_add_test(tests, a_shape_that_cudnn_refuses_is_named_with_one_that_it_takes);
     tcase_add_loop_test(tests, forward_and_backward_equal_fp64, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, sharp_softmax_equals_fp64, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, huge_scores_stay_finite, 0, FIXTURE_N_ISAS);
-    tcase_add_loop_test(tests, later_positions_do_not_matter, 0, FIXTURE_N_ISAS);
+    tcase_add_loop_test(tests, later_positions_have_no_influence, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, backward_equals_central_differences, 0, FIXTURE_N_ISAS);
 }
 

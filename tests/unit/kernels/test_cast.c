@@ -1,5 +1,6 @@
-/* test_cast.c - casts and split master weights: all 65536 numbers upward, rounding to nearest even downward against
- * fp64, exact splitting of every kind of bit pattern; the same bits from every instruction set and thread count.
+/* test_cast.c - tests casts and split master weights: all 65536 16-bit numbers to fp32, rounding to nearest even from
+ * fp32 against fp64, exact splitting of every kind of bit pattern; the same bits from every instruction set and thread
+ * count.
  */
 #include <math.h>
 #include <omp.h>
@@ -29,7 +30,7 @@ static double decode(const format_t *f, uint16_t half)
     return half & 0x8000 ? -magnitude : magnitude;
 }
 
-/* x, not NaN, rounded: scaled so that the format's last place is 1, nearbyint to even, then written down. */
+/* Rounds x, which is not NaN: scales it so that the format's last place is 1, rounds to even, and encodes it. */
 static uint16_t encode(const format_t *f, float x)
 {
     const uint16_t sign = signbit(x) ? 0x8000 : 0;
@@ -41,14 +42,14 @@ static uint16_t encode(const format_t *f, float x)
     if (exponent < 1 - f->bias)
         exponent = 1 - f->bias;
     double last_places = nearbyint(ldexp(magnitude, f->mantissa_bits - exponent));
-    /* Counting last places from the smallest denormal up, a number's count is its bits. */
+    /* The bits of a number count last places from the smallest denormal up. */
     double bits = last_places + ldexp(exponent - (1 - f->bias), f->mantissa_bits);
     return sign | (bits >= infinity ? infinity : (uint16_t)bits);
 }
 
 /* ---- Inputs ---- */
 
-/* Every upper half with lower halves around all places where rounding turns; then random bits. */
+/* Every upper half with lower halves around all ties of rounding; then random bits. */
 static float *floats_of_all_kinds(size_t *n_elems)
 {
     static const uint16_t lower[] = {0x0000, 0x0001, 0x0fff, 0x1000, 0x1001, 0x1fff, 0x2000, 0x2fff, 0x3000, 0x3001,
@@ -74,7 +75,7 @@ static const zero_shard_kernels_t *build(int i)
 
 /* ---- Casts ---- */
 
-START_TEST(all_numbers_cast_upward_exactly)
+START_TEST(all_16_bit_numbers_cast_to_fp32_exactly)
 {
     const zero_shard_kernels_t *kernels = build(_i);
     static uint16_t half[65536];
@@ -94,7 +95,7 @@ START_TEST(all_numbers_cast_upward_exactly)
 }
 END_TEST
 
-START_TEST(casts_downward_round_to_nearest_even)
+START_TEST(casts_from_fp32_round_to_nearest_even)
 {
     const zero_shard_kernels_t *kernels = build(_i);
     size_t n;
@@ -217,8 +218,7 @@ END_TEST
 
 /* ---- Builds, threads, slices ---- */
 
-/* Everything that cast.c does with `x`, cut at `cut`. Output k begins at out + k * (n + 1): each at another alignment.
- */
+/* Does everything in cast.c with `x`, cut at `cut`. Output k begins at out + k * (n + 1), each at another alignment. */
 enum { N_OUTPUTS = 12 };
 
 static void convert_all(const zero_shard_kernels_t *k, const float *x, size_t n, size_t cut, float *out)
@@ -269,8 +269,8 @@ static Suite *suite(void)
     Suite *s = suite_create("cast");
     TCase *t = tcase_create("cast");
     tcase_set_timeout(t, 120);
-    tcase_add_loop_test(t, all_numbers_cast_upward_exactly, 0, SHARD_N_BUILDS);
-    tcase_add_loop_test(t, casts_downward_round_to_nearest_even, 0, SHARD_N_BUILDS);
+    tcase_add_loop_test(t, all_16_bit_numbers_cast_to_fp32_exactly, 0, SHARD_N_BUILDS);
+    tcase_add_loop_test(t, casts_from_fp32_round_to_nearest_even, 0, SHARD_N_BUILDS);
     tcase_add_loop_test(t, casts_between_small_formats_round_once, 0, SHARD_N_BUILDS);
     tcase_add_loop_test(t, same_dtype_copies_bits, 0, SHARD_N_BUILDS);
     tcase_add_loop_test(t, bf16_masters_split_and_join_exactly, 0, SHARD_N_BUILDS);

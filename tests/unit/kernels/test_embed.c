@@ -1,5 +1,5 @@
-/* test_embed.c - embedding against plain fp64 loops: tables of every dtype, tokens that repeat, rows that no token
- * names.
+/* test_embed.c - tests the embedding against plain fp64 loops: tables of every dtype, repeated tokens, rows that no
+ * token uses.
  */
 #include "tests/support/model_fixture.h"
 
@@ -7,7 +7,7 @@ typedef struct shape {
     size_t n_batch, seq_len, dim, vocab_size;
 } shape_t;
 
-/* More rows than a column tile's width, and fewer tokens than rows of the table and the other way round. */
+/* More rows than a column tile's width; fewer tokens than rows of the table, and more. */
 static const shape_t shapes[] = {{1, 1, 1, 1}, {3, 17, 36, 259}, {5, 40, 515, 11}};
 #define N_SHAPES (sizeof shapes / sizeof shapes[0])
 

@@ -1,11 +1,11 @@
-/* test_gelu.c - exp and GELU against the C library in fp64; the slope also against central differences. */
+/* test_gelu.c - tests exp and GELU against the C library in fp64; the slope also against central differences. */
 #include "tests/support/model_fixture.h"
 
 #include "kernels/model/vector_math.h"
 
 #define N_ROWS 187
 #define WIDTH 107
-#define N_ELEMS (N_ROWS * WIDTH) /* several threads' worth; rows are no multiple of a vector */
+#define N_ELEMS (N_ROWS * WIDTH) /* enough for several threads; rows are no multiple of a vector */
 
 static const zero_model_limits_t limits = {
     .n_rows = N_ROWS, .seq_len = 1, .max_linear = 1, .max_width = WIDTH, .n_heads = 1, .head_dim = 1, .vocab_size = 1};
@@ -22,7 +22,7 @@ static double gelu64_at(void *arg)
     return gelu64(*(double *)arg);
 }
 
-/* From 2 units in the last place, for this file is compiled without fma instructions. */
+/* 2 units in the last place, since this file is compiled without fma instructions. */
 START_TEST(exp_is_within_two_units_of_the_c_library)
 {
     double worst = 0.0;
@@ -63,7 +63,7 @@ START_TEST(forward_and_slope_equal_fp64)
         ZERO_OK);
     ck_assert_int_eq(
         f.kernels->gelu_backward(&f.ctx, in_place.data, no_sums, NULL, in_place.data, x.data, N_ROWS, WIDTH), ZERO_OK);
-    /* A handful of roundings, of which that of the exponent, times its size, is the largest. */
+    /* A few roundings. The largest is that of the exponent, times its size. */
     array_expect(&y, want, 4 * 0x1p-24, "y");
     array_expect(&dx, want_dx, 8 * 0x1p-24, "dx");
     array_expect(&sums, want_sums, 8 * 0x1p-24, "dcolumns");

@@ -1,5 +1,5 @@
-/* test_linear.c - linear layers against plain fp64 loops: both layouts, every dtype, with and without bias and
- * accumulation. And no product allocates, whatever its size. */
+/* test_linear.c - tests linear layers against plain fp64 loops: both layouts, every dtype, with and without bias and
+ * accumulation. Also tests that no product allocates, whatever its size. */
 #include "tests/support/allocations.h"
 #include "tests/support/model_fixture.h"
 
@@ -25,7 +25,7 @@ static zero_model_limits_t limits_of(shape_t s, zero_dtype_t dtype)
                                  .dtype = dtype};
 }
 
-/* An fp32 sum of k products of random signs is off by about sqrt(k) u of its norm at most; the factor 4 is margin. */
+/* An fp32 sum of k products of random signs errs by at most about sqrt(k) u of its norm; the factor 4 is margin. */
 static double sum_bound(size_t k)
 {
     return 4.0 * sqrt((double)k + 4.0) * 0x1p-24;
@@ -181,7 +181,7 @@ START_TEST(weight_gradient_without_bias_touches_nothing_else)
 }
 END_TEST
 
-/* A call beyond the limits is refused with a status, not written past the workspace. */
+/* A call beyond the limits returns a status and does not write past the workspace. */
 START_TEST(workspace_too_small_is_refused)
 {
     fixture_t f;
@@ -209,8 +209,9 @@ static bool allocations_are_counted(void)
     return allocations_stop() == 1;
 }
 
-/* Widths on both sides of every border of OpenBLAS's small kernels, 16 columns and 32 products; two layouts, so that
- * either operand lies transposed or not. Only the build that this machine uses knows what its OpenBLAS does. */
+/* Widths around the limits of OpenBLAS's small kernels, 16 columns and 32 products, in both layouts, so that either
+ * operand is transposed or not. Only for the instruction set that this machine uses, since OpenBLAS differs by machine.
+ */
 START_TEST(matrix_products_allocate_nothing)
 {
     static const size_t rows[] = {1, 17, 40}, inner[] = {1, 16, 31, 32, 33, 108, 513};
@@ -231,7 +232,7 @@ START_TEST(matrix_products_allocate_nothing)
     for (size_t i = 0; i < (size_t)N_ROWS * N_INNER * WIDEST * 2; ++i) {
         zero_linear_layout_t layout = i % 2 ? ZERO_LINEAR_OUT_IN : ZERO_LINEAR_IN_OUT;
         size_t n = i / 2 % WIDEST + 1, k = inner[i / 2 / WIDEST % N_INNER], m = rows[i / 2 / WIDEST / N_INNER];
-        /* The first call makes threads and OpenBLAS's packing buffers; they stay. */
+        /* The first call creates threads and OpenBLAS's packing buffers, which stay. */
         for (int run = 0; run < 2; ++run) {
             allocations_start();
             f.kernels->linear(&f.ctx, y.data, x.data, array_weight(&weight), layout, no_bias, m, k, n);

@@ -1,4 +1,4 @@
-/* test_loss.c - the fused output head and cross-entropy against plain fp64 loops, and its gradients also against
+/* test_loss.c - tests the fused output head and cross-entropy against plain fp64 loops, and its gradients also against
  * central differences of the fp64 loss.
  */
 #include "tests/support/model_fixture.h"
@@ -35,7 +35,7 @@ static int32_t *random_targets(shape_t s, uint64_t seed)
     return targets;
 }
 
-/* Softmax of one row; returns its loss. */
+/* Computes the softmax of one row. Returns its loss. */
 static double row_softmax(shape_t s, const double *x, const double *weight, int32_t target, double *probs)
 {
     double sum = 0.0;
@@ -51,7 +51,7 @@ static double row_softmax(shape_t s, const double *x, const double *weight, int3
     return -log(probs[target]);
 }
 
-/* Sum of losses; dx and dweight (NULL: loss alone) are added to. */
+/* Returns the sum of losses. Adds to dx and dweight, unless they are NULL. */
 static double reference(shape_t s, const double *x, const double *weight, const int32_t *targets, double scale,
                         double *dx, double *dweight)
 {
@@ -109,6 +109,7 @@ static void check(int isa, shape_t s, zero_dtype_t dtype, zero_dtype_t grad_dtyp
     array_expect(&got.dx, dx, 4.0 * bound, "dx");
     array_expect(&got.dweight, dweight, 4.0 * bound + fixture_unit(grad_dtype), "dweight");
     ck_assert(memcmp(&got.loss, &again.loss, sizeof got.loss) == 0);
+    ck_assert_double_eq(ldexp(got.loss, 42), rint(ldexp(got.loss, 42))); /* a multiple of 2^-42, as was 1.5 */
     array_expect_same_bits(&got.dx, &again.dx, "dx in place of x, run to run");
     array_expect_same_bits(&got.dweight, &again.dweight, "dweight, run to run");
     free(dx), free(dweight), free(targets);
@@ -219,7 +220,7 @@ START_TEST(gradients_equal_central_differences)
     scalar_t scalar = {s, x.values, weight.values, targets};
     double *dx = fixture_slopes(scalar_loss, &scalar, x.values, x.n);
     double *dweight = fixture_slopes(scalar_loss, &scalar, weight.values, weight.n);
-    array_expect(&got.dx, dx, 1e-6, "dx"); /* fp32 arithmetic; the differences are better than that */
+    array_expect(&got.dx, dx, 1e-6, "dx"); /* fp32 arithmetic; the differences are more exact */
     array_expect(&got.dweight, dweight, 1e-6, "dweight");
     free(dx), free(dweight), free(targets);
     array_free(&got.dx), array_free(&got.dweight), array_free(&x), array_free(&weight);
@@ -227,7 +228,7 @@ START_TEST(gradients_equal_central_differences)
 }
 END_TEST
 
-/* Refused before anything is read or written by them. */
+/* They are refused before any memory is addressed by them. */
 START_TEST(targets_beyond_the_vocabulary_are_refused)
 {
     const shape_t s = {3, 4, 5};
@@ -250,7 +251,7 @@ START_TEST(targets_beyond_the_vocabulary_are_refused)
 }
 END_TEST
 
-/* A NaN in one row must reach the loss and the gradients, where the engine finds it. */
+/* The engine finds a NaN only if it reaches the loss or the gradients. */
 START_TEST(nan_reaches_loss_and_gradients)
 {
     const shape_t s = {40, 8, 33};

@@ -1,5 +1,5 @@
-/* test_philox.c - initial values: Philox4x32-10's published answers; log, sin and cos against fp64; the distribution of
- * the normals; and an element depends only on seed, key and index. */
+/* test_philox.c - tests initial values: Philox4x32-10 gives the published answers; log, sin and cos agree with fp64;
+ * the numbers are normal; and an element depends only on seed, key and index. */
 #include <math.h>
 #include <omp.h>
 
@@ -42,7 +42,7 @@ START_TEST(log_is_within_an_ulp)
 {
     uint64_t seed = 1;
     double worst = 0.0;
-    for (uint32_t bits = 0x2f000000u; bits <= 0x3f800000u; bits += 37) /* 2^-33 to 1, all that Box-Muller asks for */
+    for (uint32_t bits = 0x2f000000u; bits <= 0x3f800000u; bits += 37) /* 2^-33 to 1: the arguments of Box-Muller */
         worst = fmax(worst, ulps(zero_math_log(shard_float(bits)), log((double)shard_float(bits))));
     for (int i = 0; i < 1000000; ++i) {
         const float x = fabsf(shard_ordinary_float(&seed, -126, 127));
@@ -84,7 +84,7 @@ START_TEST(sin_and_cos_are_exact_at_quarter_turns)
 }
 END_TEST
 
-/* ---- What fill_normal promises of one element ---- */
+/* ---- one element of fill_normal ---- */
 
 static double normal_fp64(uint64_t seed, uint64_t key, uint64_t e)
 {
@@ -162,8 +162,7 @@ END_TEST
 
 /* ---- The distribution ---- */
 
-/* The seed is fixed, so these cannot fail by chance; limits are those that a right generator would pass at 4 to 5
- * standard deviations of the statistic. */
+/* The seed is fixed, so these cannot fail by chance. The limits are 4 to 5 standard deviations of each statistic. */
 enum { N_NORMALS = 1 << 21 };
 
 static float *standard_normals(void)
@@ -209,7 +208,7 @@ START_TEST(the_distribution_is_normal)
     }
     /* P(sqrt(n) D > 1.95) = 0.001 */
     ck_assert_double_le(distance * sqrt((double)N_NORMALS), 1.95);
-    /* The tails beyond 4 sigma: 6.33e-5 of all, 133 of 2^21, give or take 4.5 * sqrt(133). */
+    /* The tails beyond 4 sigma have 6.33e-5 of all, 133 of 2^21, within 4.5 * sqrt(133). */
     int tail = 0;
     for (size_t i = 0; i < N_NORMALS; ++i)
         tail += fabsf(x[i]) > 4.0f;

@@ -1,5 +1,5 @@
-/* test_rope.c - rotary positions against complex multiplication in fp64, with angles rounded like Hugging Face's in
- * fp32, and against their purpose: the product of rotated queries and keys depends on their distance alone. */
+/* test_rope.c - tests rotary positions against complex multiplication in fp64, with angles rounded to fp32 as Hugging
+ * Face does, and for their purpose: the product of rotated queries and keys depends only on their distance. */
 #include <complex.h>
 
 #include "tests/support/model_fixture.h"
@@ -10,8 +10,7 @@ typedef struct shape {
     size_t n_batch, seq_len, n_heads, n_kv_heads, head_dim;
 } shape_t;
 
-/* One pair; the tests' odd model; shared heads; Llama's heads over several threads; more pairs than are held at once.
- */
+/* One pair; an odd model; shared heads; Llama's heads over several threads; more pairs than are held at once. */
 static const shape_t shapes[] = {
     {1, 3, 1, 1, 2}, {3, 17, 3, 1, 12}, {2, 33, 6, 2, 10}, {2, 130, 8, 2, 64}, {1, 5, 2, 1, 262},
 };
@@ -85,8 +84,8 @@ START_TEST(values_and_position_0_keep_their_bits)
 }
 END_TEST
 
-/* A turn is orthogonal, so its inverse is its transpose, the gradient: <turn(x), y> = <x, turned back(y)>. */
-START_TEST(turning_back_is_the_gradient)
+/* A rotation is orthogonal: its inverse is its transpose, the gradient. So <rotate(x), y> = <x, rotate_back(y)>. */
+START_TEST(rotating_back_is_the_gradient)
 {
     const shape_t s = {2, 17, 3, 1, 12};
     fixture_t f;
@@ -107,8 +106,8 @@ START_TEST(turning_back_is_the_gradient)
 }
 END_TEST
 
-/* The same q and k at every position: q_t . k_u depends on t - u alone, as far as angles in fp32 tell: at position
- * 5,000 they are good to 2^-12. */
+/* With the same q and k at every position, q_t . k_u depends only on t - u, up to the error of angles in fp32: 2^-12 at
+ * position 5,000. */
 START_TEST(scores_depend_on_the_distance_alone)
 {
     const shape_t s = {1, 5000, 1, 1, 8};
@@ -154,7 +153,7 @@ static void add_tests(TCase *tests)
 {
     tcase_add_loop_test(tests, forward_and_backward_equal_complex_multiplication, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, values_and_position_0_keep_their_bits, 0, FIXTURE_N_ISAS);
-    tcase_add_loop_test(tests, turning_back_is_the_gradient, 0, FIXTURE_N_ISAS);
+    tcase_add_loop_test(tests, rotating_back_is_the_gradient, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, scores_depend_on_the_distance_alone, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, every_instruction_set_gives_the_same_bits, 0, FIXTURE_N_ISAS);
 }

@@ -1,11 +1,11 @@
-/* test_swiglu.c - SwiGLU's product against the C library in fp64, its gradients against central differences. */
+/* test_swiglu.c - tests SwiGLU's product against the C library in fp64, its gradients against central differences. */
 #include "tests/support/model_fixture.h"
 
 typedef struct shape {
     size_t n_rows, width;
 } shape_t;
 
-/* Odd, tiny, several threads' worth. */
+/* Odd, tiny, enough for several threads. */
 static const shape_t shapes[] = {{1, 1}, {7, 5}, {51, 96}, {33, 1237}};
 #define N_SHAPES (sizeof shapes / sizeof shapes[0])
 
@@ -31,7 +31,7 @@ static void result_free(result_t *r)
     array_free(&r->y), array_free(&r->again), array_free(&r->dgate_up);
 }
 
-/* in_place: the gradient takes the place of gate_up, as it does in training. */
+/* in_place: the gradient overwrites gate_up, as in training. */
 static result_t run(fixture_t *f, shape_t s, const array_t *gate_up, const array_t *dy, bool in_place, bool with_y)
 {
     size_t n = s.n_rows * s.width;
@@ -63,7 +63,7 @@ START_TEST(forward_and_gradients_equal_fp64)
         }
         result_t got = run(&f, s, &gate_up, &dy, false, true), in_place = run(&f, s, &gate_up, &dy, true, true);
         result_t without = run(&f, s, &gate_up, &dy, true, false);
-        /* A handful of roundings, of which that of the exponent, times its size, is the largest. */
+        /* A few roundings. The largest is that of the exponent, times its size. */
         array_expect(&got.y, want, 4 * 0x1p-24, "y");
         array_expect(&got.dgate_up, want_d, 8 * 0x1p-24, "dgate_up");
         array_expect_same_bits(&got.y, &got.again, "y, made again");

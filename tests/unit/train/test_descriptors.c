@@ -1,31 +1,9 @@
 /* test_descriptors.c - programs that are started without stdin, stdout or stderr, as by daemons and some schedulers:
  * the files of a checkpoint never get descriptors 0 to 2, so no log line is written into them. */
 #include <fcntl.h>
-#include <stdarg.h>
 #include <sys/wait.h>
 
 #include "tests/support/checkpoint_session.h"
-
-static char *root; /* of a test */
-
-static const char *path_of(const char *name)
-{
-    static char paths[4][1024];
-    static int turn;
-    char *path = paths[turn++ % 4];
-    snprintf(path, sizeof paths[0], "%s/%s", root, name);
-    return path;
-}
-
-static void set_up(void)
-{
-    root = support_scratch();
-}
-
-static void tear_down(void)
-{
-    free(root);
-}
 
 /* ---- the library ---- */
 
@@ -84,7 +62,7 @@ START_TEST(the_library_opens_no_file_as_a_standard_descriptor)
                   WEXITSTATUS(result));
     session_t session = session_open(3, ZERO_FP32);
     ck_assert_int_eq(session_load(&session, path_of("ck")), ZERO_OK);
-    ck_assert(session_holds_the_formula(&session));
+    ck_assert(session_holds_the_formula(&session, &small_model));
     session_close(&session);
 }
 END_TEST
@@ -94,17 +72,6 @@ END_TEST
 static const char CONFIG[] = "[model]\nlayers = 1\ndim = 16\nheads = 2\nseq_len = 16\n[data]\ntrain = text.txt\n"
                              "[train]\nsteps = 30\nmicro_batch = 2\nprecision = fp32\n"
                              "[checkpoint]\nevery = 1\nkeep = 99\n[log]\nevery = 1\n";
-
-__attribute__((format(printf, 1, 2))) static int shell(const char *format, ...)
-{
-    char command[2048];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(command, sizeof command, format, args);
-    va_end(args);
-    return support_run(NULL, SESSION_LIMIT_S, "cd %s && export Z=%s/zerotrain OMP_NUM_THREADS=1 && %s", root,
-                       support_build(), command);
-}
 
 START_TEST(zerotrain_without_standard_descriptors_saves_the_same)
 {
@@ -121,8 +88,7 @@ START_TEST(zerotrain_without_standard_descriptors_saves_the_same)
                               "--set log.trace=out/trace --set log.tensorboard=out/tb c.ini %s",
                               CLOSINGS[c]);
         ck_assert_msg(exit_code == 0, "%s: exit code %d", CLOSINGS[c], exit_code);
-        ck_assert_msg(shell("grep -rl '^zerotrain:' out") == 1, "%s: a line that was logged stands in a file",
-                      CLOSINGS[c]);
+        ck_assert_msg(shell("grep -rl '^zerotrain:' out") == 1, "%s: a log line is in a file", CLOSINGS[c]);
         /* state.json has the settings, which differ, and the manifest has the hash of state.json. */
         ck_assert_msg(shell("diff -r -x state.json -x manifest.json with out/ck") == 0, "%s: other bytes", CLOSINGS[c]);
         ck_assert_int_eq(shell("$Z --set checkpoint.dir=out/ck --set train.steps=31 --resume c.ini 2>err"), 0);
@@ -143,7 +109,7 @@ static Suite *suite(void)
 {
     Suite *s = suite_create("descriptors");
     TCase *tc = tcase_create("closed");
-    tcase_add_checked_fixture(tc, set_up, tear_down);
+    tcase_add_checked_fixture(tc, scratch_open, scratch_close);
     tcase_set_timeout(tc, 250);
     tcase_add_loop_test(tc, the_library_opens_no_file_as_a_standard_descriptor, 0, sizeof CLOSED / sizeof CLOSED[0]);
     tcase_add_test(tc, zerotrain_without_standard_descriptors_saves_the_same);

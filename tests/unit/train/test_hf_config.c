@@ -242,7 +242,7 @@ START_TEST(numbers_of_llama_are_checked_and_must_agree)
 }
 END_TEST
 
-START_TEST(a_bad_file_is_an_error_that_says_what_is_wrong)
+START_TEST(a_bad_file_is_refused_with_the_reason)
 {
     static const struct {
         const char *config;
@@ -274,7 +274,7 @@ START_TEST(a_directory_without_a_model_is_a_usage_error)
 END_TEST
 
 /* A pipe without a writer is refused at once. */
-START_TEST(what_is_no_regular_file_is_a_usage_error)
+START_TEST(only_regular_files_are_accepted)
 {
     static const struct {
         const char *make, *text;
@@ -325,9 +325,9 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, sizes_of_llama_come_from_the_file, 0, 4);
     tcase_add_loop_test(tc, a_llama_that_computes_otherwise_is_refused, 0, 10);
     tcase_add_loop_test(tc, numbers_of_llama_are_checked_and_must_agree, 0, 6);
-    tcase_add_loop_test(tc, a_bad_file_is_an_error_that_says_what_is_wrong, 0, 11);
+    tcase_add_loop_test(tc, a_bad_file_is_refused_with_the_reason, 0, 11);
     tcase_add_test(tc, a_directory_without_a_model_is_a_usage_error);
-    tcase_add_loop_test(tc, what_is_no_regular_file_is_a_usage_error, 0, 4);
+    tcase_add_loop_test(tc, only_regular_files_are_accepted, 0, 4);
     tcase_add_loop_test(tc, models_saved_by_transformers_are_understood, 0, 2);
     suite_add_tcase(s, tc);
     return s;

@@ -77,6 +77,21 @@ START_TEST(a_row_has_every_key_of_the_contract_and_its_value)
 }
 END_TEST
 
+START_TEST(scales_of_fp8_are_in_a_row_that_has_them)
+{
+    metrics_row_t written = plain_row(7);
+    written.has_fp8_scales = true;
+    written.fp8_min_scale = 0.25f;
+    written.fp8_max_scale = 0x1p40f;
+    write_one(&written);
+    json_t *row = read_row(0);
+    ck_assert_uint_eq(json_object_size(row), 14);
+    ck_assert_double_eq(json_number_value(json_object_get(row, "fp8_min_scale")), 0.25);
+    ck_assert_double_eq_tol(json_number_value(json_object_get(row, "fp8_max_scale")), 0x1p40, 5.1e-9 * 0x1p40);
+    json_decref(row);
+}
+END_TEST
+
 START_TEST(loss_text_gives_back_the_same_bits)
 {
     metrics_t *metrics;
@@ -108,7 +123,7 @@ START_TEST(loss_text_gives_back_the_same_bits)
 }
 END_TEST
 
-START_TEST(what_is_not_finite_or_not_known_is_null)
+START_TEST(values_that_are_not_finite_or_unknown_are_null)
 {
     metrics_row_t written = plain_row(1);
     written.loss = NAN;
@@ -171,7 +186,7 @@ START_TEST(rewinding_leaves_the_rows_up_to_a_step)
 END_TEST
 
 /* A whole row of ours, or the beginning of one; nothing else is cut or written over. */
-START_TEST(only_what_begins_as_metrics_is_touched)
+START_TEST(only_files_that_begin_as_metrics_are_replaced)
 {
     static char padded[3 * 4096];
     memset(padded, ' ', sizeof padded - 1);
@@ -222,7 +237,7 @@ START_TEST(only_what_begins_as_metrics_is_touched)
 }
 END_TEST
 
-START_TEST(append_keeps_what_is_there_and_a_new_run_does_not)
+START_TEST(append_keeps_old_rows_and_a_new_run_does_not)
 {
     metrics_row_t first = plain_row(1), second = plain_row(2), third = plain_row(3);
     write_one(&first);
@@ -283,12 +298,13 @@ static Suite *suite(void)
     Suite *s = suite_create("metrics");
     TCase *c = tcase_create("file");
     tcase_add_test(c, a_row_has_every_key_of_the_contract_and_its_value);
+    tcase_add_test(c, scales_of_fp8_are_in_a_row_that_has_them);
     tcase_add_test(c, loss_text_gives_back_the_same_bits);
-    tcase_add_test(c, what_is_not_finite_or_not_known_is_null);
+    tcase_add_test(c, values_that_are_not_finite_or_unknown_are_null);
     tcase_add_test(c, each_row_is_in_the_file_when_write_returns);
-    tcase_add_test(c, append_keeps_what_is_there_and_a_new_run_does_not);
+    tcase_add_test(c, append_keeps_old_rows_and_a_new_run_does_not);
     tcase_add_test(c, rewinding_leaves_the_rows_up_to_a_step);
-    tcase_add_test(c, only_what_begins_as_metrics_is_touched);
+    tcase_add_test(c, only_files_that_begin_as_metrics_are_replaced);
     tcase_add_test(c, no_path_means_no_metrics);
     tcase_add_test(c, a_path_that_cannot_be_written_is_named);
     tcase_add_test(c, a_full_disk_is_an_error_of_the_row_that_meets_it);

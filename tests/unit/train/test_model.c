@@ -32,7 +32,7 @@
 typedef struct sizes {
     options_arch_t arch;
     int64_t layers, dim, heads, kv_heads, ffn_dim, vocab_size, seq_len, n_batch; /* kv_heads, ffn_dim 0: the default */
-    int recompute;
+    int recompute, fp8;
 } sizes_t;
 
 enum { GPT2, LLAMA, N_ARCHS };
@@ -45,6 +45,11 @@ static const sizes_t tiny[] = {
 static const sizes_t odd[] = {
     [GPT2] = {ARCH_GPT2, .layers = 2, .dim = 36, .heads = 3, .vocab_size = 259, .seq_len = 17, .n_batch = 2},
     [LLAMA] = {ARCH_LLAMA, 2, 36, 6, .kv_heads = 2, .ffn_dim = 77, .vocab_size = 259, .seq_len = 17, .n_batch = 2},
+};
+/* Multiples of 16, for fp8. */
+static const sizes_t even[] = {
+    [GPT2] = {ARCH_GPT2, .layers = 2, .dim = 48, .heads = 3, .vocab_size = 259, .seq_len = 16, .n_batch = 2},
+    [LLAMA] = {ARCH_LLAMA, 2, 48, 3, .kv_heads = 1, .ffn_dim = 80, .vocab_size = 259, .seq_len = 16, .n_batch = 2},
 };
 /* What loop tests run over. */
 static const struct {
@@ -143,6 +148,7 @@ static fixture_t *fixture_open(sizes_t sizes, zero_dtype_t precision)
     f->options.model.kv_heads = sizes.kv_heads;
     f->options.model.ffn_dim = sizes.ffn_dim;
     f->options.model.recompute = sizes.recompute;
+    f->options.train.fp8 = sizes.fp8;
     f->options.model.norm_eps = 1e-4; /* neither is the default */
     f->options.model.rope_theta = 100.0;
     f->options.train.precision = precision;
@@ -424,12 +430,15 @@ static size_t idle_bytes(const zero_engine_t *engine)
     return n;
 }
 
-/* With each kind of recomputation: only activations that are not in use may be lent. */
+/* With each kind of recomputation, without fp8 and with it: only activations that are not in use may be lent. */
 START_TEST(activations_matter_in_their_span_alone)
 {
-    sizes_t sizes = odd[_i % N_ARCHS];
-    sizes.recompute = _i / N_ARCHS;
-    fixture_t *f = fixture_open(sizes, ZERO_FP32), *poisoned = fixture_open(sizes, ZERO_FP32);
+    bool fp8 = _i / N_ARCHS >= 3;
+    sizes_t sizes = fp8 ? even[_i % N_ARCHS] : odd[_i % N_ARCHS];
+    sizes.recompute = _i / N_ARCHS % 3;
+    sizes.fp8 = fp8 ? FP8_LINEAR : FP8_NONE;
+    zero_dtype_t precision = fp8 ? ZERO_BF16 : ZERO_FP32;
+    fixture_t *f = fixture_open(sizes, precision), *poisoned = fixture_open(sizes, precision);
     model_ops_t ops = *f->trainer.model.ops;
     ops.embed_forward = poison_and_embed;
     ops.block_forward = poison_and_forward;
@@ -739,7 +748,7 @@ static Suite *suite(void)
     tcase_add_loop_test(passes, logits_are_those_of_plain_fp64, 0, N_CASES);
     tcase_add_loop_test(passes, every_gradient_is_that_of_central_differences, 0, N_ARCHS);
     tcase_add_loop_test(passes, gradients_of_odd_sizes_are_those_of_central_differences, 0, N_CASES);
-    tcase_add_loop_test(passes, activations_matter_in_their_span_alone, 0, N_ARCHS * 3);
+    tcase_add_loop_test(passes, activations_matter_in_their_span_alone, 0, 2 * 3 * N_ARCHS);
     suite_add_tcase(s, passes);
     TCase *configurations = tcase_create("configurations");
     tcase_add_loop_test(configurations, ready_configurations_have_the_published_sizes, 0, N_READY);

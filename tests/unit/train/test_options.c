@@ -113,6 +113,7 @@ static const struct setting {
     {"train", "eps", "1e-08", {"1e-8", "1e-15"}, {"0", "-1e-8", "1e-400"}},
     {"train", "grad_clip", "1", {"0", "1.0"}, {"-1", "infinity"}},
     {"train", "precision", "bf16", {"bf16", "fp32", "fp16"}, {"fp8", "float"}},
+    {"train", "fp8", "none", {"none", "linear", "linear-exact-dw"}, {"e4m3", "true"}},
     {"train", "seed", "1", {"0", "9223372036854775807"}, {"-1", "9223372036854775808"}},
     {"train", "eval_every", "0", {"0", "250"}, {"-1"}},
     {"train", "eval_batches", "20", {"1", "100"}, {"0", "-1"}},
@@ -124,10 +125,13 @@ static const struct setting {
     {"zero", "offload_threads", "0", {"0", "1", "96"}, {"-1", "1025", "all"}},
     {"zero", "offload_ram", "0.5", {"0.1", "1"}, {"0", "1.5", "-1", "auto"}},
     {"zero", "prefetch", "1", {"0", "1", "4"}, {"-1", "true"}},
+    {"zero", "shard_group", "world", {"world", "host", "1", "8"}, {"0", "-1", "node", "1.5", ""}},
+    {"zero", "keep", "0", {"0", "1", "32", "auto"}, {"-1", "1.5", "all", "Auto", "10001"}},
     {"zero", "overlap", "true", {"true", "false", "no", "ON"}, {"2", "maybe", ""}},
-    {"zero", "reduce_every_micro_step", "false", {"1", "0", "yes", "off"}, {"-1", "t"}},
+    {"zero", "reduce_every_micro_step", "true", {"1", "0", "yes", "off"}, {"-1", "t"}},
     {"zero", "comm", "auto", {"auto", "mpi"}, {"gloo"}},
     {"zero", "reduction", "ordered", {"ordered", "nccl"}, {"ring"}},
+    {"zero", "gather", "bf16", {"bf16"}, {"e4m3", "true"}},
     {"zero", "check", "false", {"true", "false", "1", "0"}, {"2", "all"}},
     {"device", "type", "auto", {"auto", "cpu"}, {"gpu", "CPU"}},
     {"device", "graphs", "true", {"true", "false", "no", "ON"}, {"2", "maybe", ""}},
@@ -211,10 +215,10 @@ START_TEST(values_arrive_in_their_fields)
                    "[data]\ntrain=x,y\nval=z\nformat=nanogpt\n"
                    "[train]\nsteps=77\nmicro_batch=2\nglobal_batch=8\nlr=0.25\nmin_lr=0.125\nwarmup_steps=5\n"
                    "schedule=wsd\nweight_decay=0.5\nbeta1=0.75\nbeta2=0.875\neps=0.0625\ngrad_clip=2\n"
-                   "precision=fp32\nseed=9\neval_every=4\neval_batches=6\nsample_every=7\n"
+                   "precision=fp32\nfp8=linear-exact-dw\nseed=9\neval_every=4\neval_batches=6\nsample_every=7\n"
                    "[zero]\nstage=1\noffload_ratio=0.5\noffload_update=host\noffload_threads=6\noffload_ram=0.25\n"
-                   "prefetch=3\noverlap=false\n"
-                   "reduce_every_micro_step=true\ncomm=mpi\n[device]\ntype=cpu\n"
+                   "prefetch=3\nkeep=12\noverlap=false\n"
+                   "reduce_every_micro_step=false\ncomm=mpi\n[device]\ntype=cpu\n"
                    "[checkpoint]\nkeep=4\nasync=no\n[log]\nevery=2\nmetrics=m.jsonl\n",
                    NULL);
     ck_assert(o.model.layers == 3 && o.model.dim == 40 && o.model.heads == 5 && o.model.vocab_size == 300);
@@ -222,6 +226,7 @@ START_TEST(values_arrive_in_their_fields)
     ck_assert_str_eq(o.data.train, "x,y");
     ck_assert_str_eq(o.data.val, "z");
     ck_assert(o.data.format == FORMAT_NANOGPT && o.train.steps == 77 && o.train.micro_batch == 2);
+    ck_assert_int_eq(o.train.fp8, FP8_LINEAR_EXACT_DW);
     ck_assert(o.train.global_batch == 8 && o.train.lr == 0.25 && o.train.min_lr == 0.125 && o.train.warmup_steps == 5);
     ck_assert(o.train.schedule == SCHEDULE_WSD && o.train.weight_decay == 0.5 && o.train.beta1 == 0.75);
     ck_assert(o.train.beta2 == 0.875 && o.train.eps == 0.0625 && o.train.grad_clip == 2);
@@ -229,8 +234,8 @@ START_TEST(values_arrive_in_their_fields)
     ck_assert(o.train.eval_batches == 6 && o.train.sample_every == 7 && o.zero.stage == 1);
     ck_assert(o.zero.offload_update == ZERO_OFFLOAD_UPDATE_HOST && o.zero.offload_threads == 6);
     ck_assert(o.zero.offload_ram == 0.25);
-    ck_assert(o.zero.offload_ratio == 0.5 && o.zero.prefetch == 3 && !o.zero.overlap);
-    ck_assert(o.zero.reduce_every_micro_step && o.zero.comm == ZERO_COMM_MPI && o.device.type == ZERO_DEVICE_CPU);
+    ck_assert(o.zero.offload_ratio == 0.5 && o.zero.prefetch == 3 && o.zero.keep == 12 && !o.zero.overlap);
+    ck_assert(!o.zero.reduce_every_micro_step && o.zero.comm == ZERO_COMM_MPI && o.device.type == ZERO_DEVICE_CPU);
     ck_assert(o.checkpoint.keep == 4 && !o.checkpoint.async && o.log.every == 2);
     ck_assert_str_eq(o.log.metrics, "m.jsonl");
 }
@@ -326,7 +331,7 @@ START_TEST(the_dump_parses_back_to_the_same_options)
 }
 END_TEST
 
-START_TEST(what_is_required_is_named_when_missing)
+START_TEST(missing_required_settings_are_named)
 {
     expect_refusal("[data]\ntrain=a\n[model]\ndim=4\nheads=1\n", NULL,
                    (const char *[]){"[model] layers is missing", config, NULL});
@@ -391,7 +396,7 @@ START_TEST(mistakes_in_the_file_are_named_with_line_and_near_miss)
 }
 END_TEST
 
-START_TEST(other_programs_names_lead_to_what_is_there)
+START_TEST(names_of_other_trainers_suggest_ours)
 {
     for (int i = 0; i < n_other_names; i++) {
         const other_name_t *name = &other_names[i];
@@ -477,7 +482,7 @@ START_TEST(a_configuration_that_is_no_text_file_is_refused)
 }
 END_TEST
 
-START_TEST(what_the_device_cannot_do_is_refused)
+START_TEST(settings_that_the_device_lacks_are_refused)
 {
     static const struct {
         const char *setting;
@@ -637,7 +642,7 @@ START_TEST(batches_are_derived)
 }
 END_TEST
 
-START_TEST(what_does_not_fit_together_is_refused)
+START_TEST(contradictory_settings_are_refused)
 {
     static const struct {
         const char *given;
@@ -686,7 +691,7 @@ START_TEST(what_does_not_fit_together_is_refused)
 END_TEST
 
 /* Each within its range; multiplied, more than 64 bits hold: activations, logits, matrices, scores. */
-START_TEST(sizes_whose_product_is_no_memory_are_refused)
+START_TEST(sizes_beyond_any_memory_are_refused)
 {
     static const struct {
         int64_t micro_batch, seq_len, layers, dim, heads, ffn_dim, vocab_size;
@@ -806,20 +811,20 @@ static Suite *suite(void)
     tcase_add_test(c, help_names_every_setting_and_option);
     tcase_add_test(c, help_and_version_need_no_file_and_exit_well);
     tcase_add_test(c, the_dump_parses_back_to_the_same_options);
-    tcase_add_test(c, what_is_required_is_named_when_missing);
+    tcase_add_test(c, missing_required_settings_are_named);
     tcase_add_test(c, mistakes_in_the_file_are_named_with_line_and_near_miss);
-    tcase_add_test(c, other_programs_names_lead_to_what_is_there);
+    tcase_add_test(c, names_of_other_trainers_suggest_ours);
     tcase_add_test(c, mistakes_on_the_command_line_are_named);
     tcase_add_test(c, a_configuration_that_is_no_text_file_is_refused);
-    tcase_add_test(c, what_the_device_cannot_do_is_refused);
+    tcase_add_test(c, settings_that_the_device_lacks_are_refused);
     tcase_add_test(c, comments_quotes_case_and_continued_lines_are_iniparsers);
     tcase_add_test(c, lines_are_numbered_rightly_after_continued_ones);
     tcase_add_test(c, a_line_of_the_longest_length_is_read_and_a_longer_one_refused);
     tcase_add_test(c, text_values_are_bounded_and_printable);
     tcase_add_test(c, resume_takes_a_directory_in_each_form);
     tcase_add_test(c, batches_are_derived);
-    tcase_add_test(c, what_does_not_fit_together_is_refused);
-    tcase_add_test(c, sizes_whose_product_is_no_memory_are_refused);
+    tcase_add_test(c, contradictory_settings_are_refused);
+    tcase_add_test(c, sizes_beyond_any_memory_are_refused);
     tcase_add_test(c, sizes_and_rates_are_derived_by_architecture);
     tcase_add_test(c, random_bytes_never_crash);
     tcase_add_test(c, mutations_of_a_good_file_never_crash);

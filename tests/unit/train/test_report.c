@@ -119,7 +119,7 @@ static const struct {
     zero_status_t agreed;
     const char *lines[N_RANKS]; /* in any order */
 } MEETINGS[] = {
-    {"nobody has anything to say", {{0}}, ZERO_OK, {NULL}},
+    {"no rank has a line", {{0}}, ZERO_OK, {NULL}},
     {"all found the same",
      {{ALIKE, "a", 1, ZERO_ERROR_IO}, {ALIKE, "a", 1, ZERO_ERROR_IO}, {ALIKE, "a", 1, ZERO_ERROR_IO}},
      ZERO_ERROR_IO,

@@ -35,7 +35,10 @@ static metrics_row_t plain_row(int64_t step)
                            .mfu = 0.25,
                            .exposed_comm_ms = 0.75,
                            .has_val_loss = true,
-                           .val_loss = 2.7f};
+                           .val_loss = 2.7f,
+                           .has_fp8_scales = true,
+                           .fp8_min_scale = 0.25f,
+                           .fp8_max_scale = 4096.0f};
 }
 
 /* The only file in the directory. */
@@ -101,9 +104,16 @@ START_TEST(an_event_has_every_scalar_of_the_row_and_its_step)
     const struct {
         const char *tag;
         float want;
-    } scalars[] = {
-        {"loss", 3.1f}, {"grad_norm", 0.1f},        {"lr", 3e-4f},     {"tokens_per_s", 81920}, {"step_ms", 12.5f},
-        {"mfu", 0.25f}, {"exposed_comm_ms", 0.75f}, {"val_loss", 2.7f}};
+    } scalars[] = {{"loss", 3.1f},
+                   {"grad_norm", 0.1f},
+                   {"lr", 3e-4f},
+                   {"tokens_per_s", 81920},
+                   {"step_ms", 12.5f},
+                   {"mfu", 0.25f},
+                   {"exposed_comm_ms", 0.75f},
+                   {"val_loss", 2.7f},
+                   {"fp8_min_scale", 0.25f},
+                   {"fp8_max_scale", 4096.0f}};
     for (int i = 0; i <= 5; i++) {
         ck_assert_double_ge(events[i].wall_time, i == 0 ? before : events[i - 1].wall_time);
         ck_assert_double_le(events[i].wall_time, unix_time_s());
@@ -111,8 +121,8 @@ START_TEST(an_event_has_every_scalar_of_the_row_and_its_step)
     for (int i = 1; i <= 5; i++) {
         ck_assert_int_eq(events[i].step, steps[i - 1]);
         ck_assert_str_eq(events[i].file_version, "");
-        ck_assert_int_eq(events[i].n_scalars, 8);
-        for (int s = 0; s < 8; s++) {
+        ck_assert_int_eq(events[i].n_scalars, 10);
+        for (int s = 0; s < 10; s++) {
             const float *value = event_scalar(&events[i], scalars[s].tag);
             ck_assert_msg(value != NULL, "%s", scalars[s].tag);
             ck_assert_mem_eq(value, &scalars[s].want, 4);
@@ -121,12 +131,13 @@ START_TEST(an_event_has_every_scalar_of_the_row_and_its_step)
 }
 END_TEST
 
-START_TEST(what_is_not_known_is_left_out_and_what_is_not_finite_is_kept)
+START_TEST(unknown_values_are_left_out_and_infinite_ones_kept)
 {
     tensorboard_t *tensorboard = must_open();
     metrics_row_t row = plain_row(1);
     row.mfu = -1;
     row.has_val_loss = false;
+    row.has_fp8_scales = false;
     row.loss = NAN;
     row.grad_norm = INFINITY;
     ck_assert_int_eq(tensorboard_write(tensorboard, &row), ZERO_OK);
@@ -171,7 +182,7 @@ START_TEST(a_file_is_named_by_time_host_and_process)
 }
 END_TEST
 
-START_TEST(directories_are_made_and_what_is_there_stays)
+START_TEST(directories_are_made_and_existing_files_kept)
 {
     snprintf(directory, sizeof directory, "%s/a//b/c/", scratch);
     tensorboard_close(must_open());
@@ -223,7 +234,7 @@ START_TEST(a_directory_that_cannot_be_written_is_named)
 }
 END_TEST
 
-/* A limit on file sizes stands in for a full disk; the captured line is far below it. */
+/* A limit on file sizes replaces a full disk; the captured line is far below it. */
 START_TEST(a_full_disk_is_an_error_of_the_event_that_meets_it)
 {
     tensorboard_t *tensorboard = must_open();
@@ -268,10 +279,10 @@ static Suite *suite(void)
     tcase_add_checked_fixture(c, set_up, NULL);
     tcase_add_test(c, the_readers_checksum_is_the_published_one);
     tcase_add_test(c, an_event_has_every_scalar_of_the_row_and_its_step);
-    tcase_add_test(c, what_is_not_known_is_left_out_and_what_is_not_finite_is_kept);
+    tcase_add_test(c, unknown_values_are_left_out_and_infinite_ones_kept);
     tcase_add_test(c, each_event_is_in_the_file_when_write_returns);
     tcase_add_test(c, a_file_is_named_by_time_host_and_process);
-    tcase_add_test(c, directories_are_made_and_what_is_there_stays);
+    tcase_add_test(c, directories_are_made_and_existing_files_kept);
     tcase_add_test(c, no_directory_means_no_events);
     tcase_add_test(c, a_directory_that_cannot_be_written_is_named);
     tcase_add_test(c, a_full_disk_is_an_error_of_the_event_that_meets_it);

@@ -344,7 +344,7 @@ static void expect_pair_refusal(const pair_t *pair, zero_status_t want, const ch
     expect_refusal(in_directory("p.idx"), FORMAT_AUTO, want, fragment);
 }
 
-START_TEST(a_wrong_megatron_index_is_refused_by_what_is_wrong)
+START_TEST(a_wrong_megatron_index_is_refused_with_the_reason)
 {
     const struct {
         int64_t offset, value; /* of a field of 8 bytes within pair_t, and what it is then */
@@ -436,7 +436,7 @@ START_TEST(a_pair_of_which_a_file_is_missing_names_it)
 END_TEST
 
 /* A format that is set in the configuration holds, whatever file is beside this one. */
-START_TEST(an_index_beside_a_file_changes_only_what_auto_makes_of_it)
+START_TEST(an_index_beside_a_file_matters_only_for_format_auto)
 {
     pair_t pair = plain_pair(4, 4);
     write_pair("both", &pair);
@@ -583,10 +583,10 @@ static Suite *suite(void)
     tcase_add_test(c, an_llmc_count_that_disagrees_with_the_size_names_both);
     tcase_add_test(c, megatron_tokens_of_every_integer_type_are_one_stream_by_any_name_of_the_pair);
     tcase_add_test(c, negative_and_too_large_megatron_tokens_are_found);
-    tcase_add_test(c, a_wrong_megatron_index_is_refused_by_what_is_wrong);
+    tcase_add_test(c, a_wrong_megatron_index_is_refused_with_the_reason);
     tcase_add_test(c, a_megatron_index_cut_anywhere_is_refused);
     tcase_add_test(c, a_pair_of_which_a_file_is_missing_names_it);
-    tcase_add_test(c, an_index_beside_a_file_changes_only_what_auto_makes_of_it);
+    tcase_add_test(c, an_index_beside_a_file_matters_only_for_format_auto);
     tcase_add_test(c, damaged_megatron_indices_never_crash);
     tcase_add_test(c, the_first_token_beyond_the_vocabulary_is_found_anywhere);
     tcase_add_test(c, a_token_above_2_31_is_beyond_any_vocabulary);

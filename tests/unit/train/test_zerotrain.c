@@ -242,6 +242,13 @@ static const bad_input_t BAD_INPUTS[] = {
     {"GPUs where there are none", 2, "", "--set device.type=cuda", {"CUDA", "use the CPU"}, ANY},
     {"GPUs to share where there are none", 2, "", "--set device.type=cuda-shared", {"CUDA", "use the CPU"}, ANY},
     {"NCCL without GPUs", 2, "", "--set zero.comm=nccl", {"[zero] comm = nccl", "the CPU"}, ANY},
+    {"fp8 in fp32", 2, "", "--set train.fp8=linear --set train.precision=fp32", {"[train] fp8", "precision = fp32", "bf16"}, ANY},
+    {"fp8 gathers without fp8", 2, "", "--set zero.gather=fp8", {"[zero] gather = fp8", "[train] fp8 = linear"}, ANY},
+    {"fp8 and an odd dim", 2, "", "--set train.fp8=linear", {"[model] dim", "36", "multiple of 16", "fp8 = none"}, ANY},
+    {"fp8 and an odd MLP", 2, "", "--set train.fp8=linear --set model.dim=48 --set model.ffn_dim=72",
+        {"[model] ffn_dim", "72", "multiple of 16"}, ANY},
+    {"fp8 and an odd batch", 2, "", "--set train.fp8=linear --set model.dim=48 --set train.micro_batch=1",
+        {"[train] micro_batch", "seq_len", "17", "multiple of 16"}, ANY},
     {"a directory as data", 2, "", "--set data.train=/", {"data file '/'", "directory"}, ANY},
     {"a pattern as data", 2, "", "--set data.train=./*.tx", {"'./*.tx'", "patterns are the shell's"}, ANY},
     {"a comma too many", 2, "", "--set data.train=text.txt,", {"[data]", "a comma too many", "'text.txt,'"}, ANY},
@@ -271,6 +278,8 @@ static const bad_input_t BAD_INPUTS[] = {
         {"[train] global_batch", "25", "not divisible"}, ANY},
     {"more ranks than sequences", 2, "", "--set train.global_batch=2",
         {"[train] global_batch", "2 sequences", "3 ranks"}, 3},
+    {"groups that do not divide the ranks", 2, "", "--set zero.shard_group=2",
+        {"[zero] shard_group", "2 ranks to a group", "3 ranks"}, 3},
     {"evaluation without data", 2, "", "--set train.eval_every=2", {"eval_every", "[data] val"}, ANY},
     {"metrics that cannot be written", 1, "", "--set log.metrics=nosuch/m.jsonl",
         {"[log] metrics", "'nosuch/m.jsonl'", "No such file"}, ANY},
@@ -450,10 +459,13 @@ END_TEST
 
 /* ---- failures during a run ---- */
 
+#define DIVERGING                                                                                                      \
+    "--set train.lr=1000 --set train.grad_clip=0 --set train.steps=100 --set train.schedule=constant --set "           \
+    "log.every=0 "
+
 START_TEST(diverging_steps_are_skipped_and_logged_and_many_end_the_run)
 {
-    outcome_t outcome = run(_i == 0 ? ALONE : 3, "--set train.lr=1000 --set train.grad_clip=0 --set train.steps=100 "
-                                                 "--set train.schedule=constant --set log.every=0 cfg.ini");
+    outcome_t outcome = run(_i == 0 ? ALONE : 3, DIVERGING "cfg.ini");
     expect_exit(&outcome, 1);
     ck_assert_msg(support_count(outcome.output.err, "steps in a row") == 1, "%s", outcome.output.err);
     ck_assert_msg(strstr(outcome.output.err, "lower the learning rate") != NULL, "%s", outcome.output.err);
@@ -469,6 +481,15 @@ START_TEST(diverging_steps_are_skipped_and_logged_and_many_end_the_run)
     ck_assert_uint_lt(n_skipped, 99);
     ck_assert_uint_eq(support_count(outcome.output.err, "SKIPPED"), n_skipped);
     json_decref(rows);
+    forget(&outcome);
+}
+END_TEST
+
+/* So that what starts runs again does not repeat one that would end the same way. */
+START_TEST(diverging_has_an_exit_code_of_its_own_with_auto_resume)
+{
+    outcome_t outcome = run(ALONE, DIVERGING "--auto-resume cfg.ini");
+    expect_exit(&outcome, 4);
     forget(&outcome);
 }
 END_TEST
@@ -685,7 +706,7 @@ static void read_plan_row(const char *plan, const char *name, long long bytes[4]
                      4);
 }
 
-START_TEST(the_plan_adds_up_and_training_holds_what_it_says)
+START_TEST(the_plan_adds_up_and_training_uses_what_it_says)
 {
     static const char *const categories[] = {"parameters",
                                              "unsharded parameters",
@@ -776,7 +797,7 @@ START_TEST(metrics_have_every_field_with_its_type)
 END_TEST
 
 /* One file, whatever the ranks. Both round: the metrics to nine digits, the events to fp32. */
-START_TEST(tensorboards_events_say_what_the_metrics_say)
+START_TEST(tensorboard_events_equal_the_metrics)
 {
     static const char *const tags[] = {"loss",    "grad_norm",       "lr",      "tokens_per_s",
                                        "step_ms", "exposed_comm_ms", "val_loss"};
@@ -924,6 +945,7 @@ static Suite *suite(void)
 
     /* Loop tests: one rank, then several under mpirun. */
     tcase_add_loop_test(failures, diverging_steps_are_skipped_and_logged_and_many_end_the_run, 0, 2);
+    tcase_add_test(failures, diverging_has_an_exit_code_of_its_own_with_auto_resume);
     tcase_add_loop_test(failures, a_run_of_which_every_step_was_skipped_is_no_success, 0, 2);
     tcase_add_loop_test(failures, a_full_disk_ends_the_run_and_is_named, 0, 2);
     tcase_add_test(failures, a_killed_rank_ends_the_job_and_is_named);
@@ -933,9 +955,9 @@ static Suite *suite(void)
     tcase_add_loop_test(good, help_names_every_section_and_option_and_goes_to_stdout, 0, 2);
     tcase_add_loop_test(good, version_goes_to_stdout_once, 0, 2);
     tcase_add_test(good, results_that_cannot_be_written_are_a_failure);
-    tcase_add_loop_test(good, the_plan_adds_up_and_training_holds_what_it_says, 0, 2);
+    tcase_add_loop_test(good, the_plan_adds_up_and_training_uses_what_it_says, 0, 2);
     tcase_add_loop_test(good, metrics_have_every_field_with_its_type, 0, 2);
-    tcase_add_loop_test(good, tensorboards_events_say_what_the_metrics_say, 0, 2);
+    tcase_add_loop_test(good, tensorboard_events_equal_the_metrics, 0, 2);
     tcase_add_loop_test(good, results_go_to_stdout_and_the_log_to_stderr, 0, 2);
     tcase_add_loop_test(good, a_sample_is_printed_once_as_text, 0, 2);
     tcase_add_test(good, steps_stops_early_and_the_schedule_follows_train_steps);

@@ -179,7 +179,8 @@ START_TEST(a_step_upon_which_ranks_do_not_agree_changes_nothing)
         zero_step_state_t state = {.adam_step = 4, .loss_scale = 1.0f}, before = state;
         zero_adam_scalars_t scalars;
         for (int r = 0; r < N; r++)
-            contributions[r] = (zero_contribution_t){.sum_of_squares = 1.0 + r, .loss = 2.0, .calls = 7, .lr = 0.25f};
+            contributions[r] = (zero_contribution_t){
+                .norm = {{0, 0, 0, 0, 0, 0, 5 + (uint64_t)r}}, .loss = 2.0, .calls = 7, .lr = 0.25f};
         zero_step_outcome_t outcome = decide(contributions, N, &state, &scalars);
         ck_assert(outcome.odd_rank == 0 && scalars.skip == 0 && state.adam_step == 5);
         state = before;

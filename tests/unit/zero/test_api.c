@@ -23,14 +23,14 @@ static void make_calls(int n_ranks, int n_calls, int seed)
     support_output_free(&output);
 }
 
-START_TEST(any_calls_return_what_zero_h_says)
+START_TEST(random_calls_return_the_status_that_zero_h_documents)
 {
     const char *asked = getenv("ZERO_TEST_API_CALLS");
     make_calls(0, asked ? atoi(asked) : 10000, 1 + _i);
 }
 END_TEST
 
-START_TEST(any_calls_of_several_ranks_return_what_zero_h_says)
+START_TEST(random_calls_of_several_ranks_return_the_documented_status)
 {
     make_calls(1 + _i, 3000, 11 + _i);
 }
@@ -41,8 +41,8 @@ static Suite *suite(void)
     Suite *s = suite_create("api");
     TCase *tcase = tcase_create("at random");
     tcase_set_timeout(tcase, LIMIT_S + 10.0);
-    tcase_add_loop_test(tcase, any_calls_return_what_zero_h_says, 0, 2);
-    tcase_add_loop_test(tcase, any_calls_of_several_ranks_return_what_zero_h_says, 1, 3);
+    tcase_add_loop_test(tcase, random_calls_return_the_status_that_zero_h_documents, 0, 2);
+    tcase_add_loop_test(tcase, random_calls_of_several_ranks_return_the_documented_status, 1, 3);
     suite_add_tcase(s, tcase);
     return s;
 }

@@ -40,7 +40,7 @@ static const char *const settings_of[] = {
     "stage=3", "stage=2", "stage=1", "stage=0", "stage=3 micro_steps=2", "stage=3 offload=100 buffer=0"};
 #define N_SETTINGS (int)(sizeof settings_of / sizeof settings_of[0])
 
-START_TEST(each_unit_costs_what_the_others_do_with_any_number_of_ranks)
+START_TEST(every_unit_costs_the_same_calls_on_any_number_of_ranks)
 {
     int two[3], five[3];
     count_calls(2, settings_of[_i], two);
@@ -82,7 +82,7 @@ static Suite *suite(void)
     Suite *s = suite_create("calls");
     TCase *tcase = tcase_create("of a step");
     tcase_set_timeout(tcase, 200);
-    tcase_add_loop_test(tcase, each_unit_costs_what_the_others_do_with_any_number_of_ranks, 0, N_SETTINGS);
+    tcase_add_loop_test(tcase, every_unit_costs_the_same_calls_on_any_number_of_ranks, 0, N_SETTINGS);
     tcase_add_loop_test(tcase, a_unit_costs_so_many_calls, 0, 4);
     suite_add_tcase(s, tcase);
     return s;

@@ -38,13 +38,15 @@ typedef struct program {
     uint64_t random;
 } program_t;
 
-static program_t program_create(int stage, zero_dtype_t dtype, int micro_steps, bool check)
+/* accumulate: stages 0-1 add micro-steps up in the gradient, and reduce it once. */
+static program_t program_create(int stage, zero_dtype_t dtype, int micro_steps, bool accumulate, bool check)
 {
     program_t p = {.config = zero_config_default(), .random = 5};
     zero_model_t *model;
     p.config.stage = stage;
     p.config.dtype = dtype;
     p.config.micro_steps = micro_steps;
+    p.config.reduce_every_micro_step = !accumulate;
     p.config.check = check;
     ck_assert_int_eq(zero_comm_create(ZERO_COMM_AUTO, &p.comm), ZERO_OK);
     ck_assert_int_eq(zero_device_create(ZERO_DEVICE_CPU, p.comm, &p.device), ZERO_OK);
@@ -152,7 +154,7 @@ static const struct {
 static void expect_row(size_t row, int stage, zero_dtype_t dtype, int micro_steps)
 {
     zero_step_result_t result;
-    program_t p = program_create(stage, dtype, micro_steps, true);
+    program_t p = program_create(stage, dtype, micro_steps, micro_steps == 2, true);
     capture_begin();
     zero_status_t status = second_step(&p, &rows[row].mistake, &result);
     const char *lines = capture_end();
@@ -175,16 +177,19 @@ START_TEST(a_gradient_not_written_is_named_at_every_stage_and_dtype)
 }
 END_TEST
 
-/* Stages 0-1 add micro-steps up in the gradient: later ones may leave it as it is. Elsewhere each begins anew. */
-START_TEST(a_later_micro_step_writes_what_it_does_not_add_to)
+/* If stages 0-1 add micro-steps up in the gradient, later ones may leave it as it is. Elsewhere each begins anew. */
+START_TEST(later_micro_steps_overwrite_gradients_that_they_do_not_add_to)
 {
-    for (int stage = 0; stage < 4; stage++) {
+    for (int i = 0; i < 8; i++) {
+        int stage = i % 4;
+        bool accumulate = i < 4;
         zero_step_result_t result;
-        program_t p = program_create(stage, ZERO_BF16, 2, true);
+        program_t p = program_create(stage, ZERO_BF16, 2, accumulate, true);
         capture_begin();
         zero_status_t status = second_step(&p, &(mistake_t){1, 1, 1, ALL}, &result);
         const char *lines = capture_end();
-        ck_assert_msg(status == (stage < 2 ? ZERO_OK : ZERO_ERROR_ARGUMENT), "stage %d: %s", stage, lines);
+        ck_assert_msg(status == (accumulate && stage < 2 ? ZERO_OK : ZERO_ERROR_ARGUMENT), "stage %d: %s", stage,
+                      lines);
         program_destroy(&p);
     }
 }
@@ -193,7 +198,7 @@ END_TEST
 START_TEST(the_unit_stays_acquired_and_can_be_written)
 {
     zero_step_result_t result;
-    program_t p = program_create(3, ZERO_BF16, 1, true);
+    program_t p = program_create(3, ZERO_BF16, 1, false, true);
     capture_begin();
     ck_assert_int_eq(second_step(&p, &(mistake_t){0, 0, 0, NOTHING}, &result), ZERO_OK);
     ck_assert_int_eq(micro_step(&p, 0, &(mistake_t){1, 2, 0, ALL}), ZERO_ERROR_ARGUMENT);
@@ -219,7 +224,7 @@ START_TEST(the_environment_turns_the_check_on)
             setenv("ZERO_CHECK", settings[i].value, 1);
         else
             unsetenv("ZERO_CHECK");
-        program_t p = program_create(2, ZERO_FP32, 1, settings[i].config);
+        program_t p = program_create(2, ZERO_FP32, 1, false, settings[i].config);
         capture_begin();
         zero_status_t status = second_step(&p, &(mistake_t){1, 1, 0, ALL}, &result);
         capture_end();
@@ -279,7 +284,7 @@ static Suite *suite(void)
     TCase *engine = tcase_create("engine");
     tcase_set_timeout(engine, 60);
     tcase_add_loop_test(engine, a_gradient_not_written_is_named_at_every_stage_and_dtype, 0, 4);
-    tcase_add_test(engine, a_later_micro_step_writes_what_it_does_not_add_to);
+    tcase_add_test(engine, later_micro_steps_overwrite_gradients_that_they_do_not_add_to);
     tcase_add_test(engine, the_unit_stays_acquired_and_can_be_written);
     tcase_add_test(engine, the_environment_turns_the_check_on);
     suite_add_tcase(suite, engine);

@@ -17,20 +17,14 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tests/support/support.h"
+#include "tests/support/log_lines.h"
+#include "tests/support/scratch.h"
+#include "tests/support/session.h"
 #include "zero.h"
-
-#define RUN_LIMIT_S 60.0
-#define ADAM_STEP 7
 
 /* ---- the model ---- */
 
-static const struct {
-    const char *name;
-    int unit, n_dims;
-    int64_t shape[3];
-    bool packed; /* behind the one before it */
-} TENSORS[] = {
+static const session_tensor_t TENSORS[] = {
     {"wte.weight", 0, 2, {257, 300}, false}, /* larger than the runs in which weights pass */
     {"wpe.weight", 0, 2, {7, 5}, true},
     {"h.0.w", 1, 3, {3, 2, 41}, false},
@@ -41,125 +35,40 @@ static const struct {
 #define N_TENSORS ((int)(sizeof TENSORS / sizeof TENSORS[0]))
 #define N_UNITS 4
 
-static size_t n_elems_of(int tensor)
-{
-    size_t n = 1;
-    for (int d = 0; d < TENSORS[tensor].n_dims; d++)
-        n *= (size_t)TENSORS[tensor].shape[d];
-    return n;
-}
-
-/* Weights (which = 0), m (1) and v (2): all bits of an fp32's mantissa, both signs (v: one), normal numbers of fp16. */
-static float value(int which, int tensor, size_t i)
-{
-    uint64_t state = ((uint64_t)which * 100 + (uint64_t)tensor) << 40 | i;
-    uint32_t bits = (uint32_t)support_random(&state);
-    float magnitude = 0.25f + (float)((bits & 0x7fffff) | 1) / 8388608.0f;
-    return which < 2 && bits >> 31 ? -magnitude : magnitude;
-}
-
 static zero_comm_t *ranks_comm; /* of a program under mpirun, which can have but one; NULL in the tests themselves */
 
-typedef struct session {
-    zero_comm_t *comm;
-    zero_device_t *device;
-    zero_engine_t *engine;
-} session_t;
+typedef enum foreign { OUR_MODEL, OTHER_NAME, OTHER_SHAPE, ONE_MISSING } foreign_t;
 
-/* Not an assertion of Check's, because ranks run outside its tests. */
-static void must(zero_status_t status)
+/* Returns the model, or another one of nearly the same tensors, in `tensors` [N_TENSORS]. */
+static session_model_t model_of(foreign_t foreign, session_tensor_t *tensors)
 {
-    if (status != ZERO_OK) {
-        fprintf(stderr, "status %s\n", zero_status_name(status));
-        exit(3);
-    }
-}
-
-/* foreign: another model of as many tensors; 1: one name differs, 2: one shape, 3: one is missing. */
-static session_t session_open(int stage, zero_dtype_t dtype, int foreign)
-{
-    session_t session;
-    zero_model_t *model;
-    zero_unit_t units[N_UNITS];
-    zero_tensor_t tensor;
-    zero_config_t config = zero_config_default();
-    config.stage = stage;
-    config.dtype = dtype;
-    session.comm = ranks_comm;
-    if (!ranks_comm)
-        must(zero_comm_create(ZERO_COMM_AUTO, &session.comm));
-    must(zero_device_create(ZERO_DEVICE_CPU, session.comm, &session.device));
-    must(zero_model_create(&model));
-    for (int u = 0; u < N_UNITS; u++) {
-        char name[ZERO_MAX_NAME];
-        snprintf(name, sizeof name, "unit.%d", u);
-        must(zero_model_add_unit(model, name, &units[u]));
-    }
+    enum { CHANGED = 2 };
+    session_model_t model = {.tensors = tensors, .n_units = N_UNITS};
     for (int t = 0; t < N_TENSORS; t++) {
-        bool changed = t == 2;
-        if (changed && foreign == 3)
+        if (t == CHANGED && foreign == ONE_MISSING)
             continue;
-        zero_tensor_desc_t desc = {.name = changed && foreign == 1 ? "h.0.W" : TENSORS[t].name,
-                                   .n_dims = TENSORS[t].n_dims,
-                                   .packed = TENSORS[t].packed && foreign != 3};
-        memcpy(desc.shape, TENSORS[t].shape, sizeof TENSORS[t].shape);
-        if (changed && foreign == 2) {
-            desc.shape[0] = 2;
-            desc.shape[1] = 3;
-        }
-        must(zero_model_add_tensor(model, units[TENSORS[t].unit], &desc, &tensor));
+        session_tensor_t *tensor = &tensors[model.n_tensors++];
+        *tensor = TENSORS[t];
+        tensor->packed &= foreign != ONE_MISSING;
+        if (t == CHANGED && foreign == OTHER_NAME)
+            tensor->name = "h.0.W";
+        if (t == CHANGED && foreign == OTHER_SHAPE)
+            tensor->shape[0] = 2, tensor->shape[1] = 3;
     }
-    must(zero_engine_create(session.comm, session.device, model, &config, &session.engine));
-    must(zero_init_parameters(session.engine));
-    zero_model_destroy(model);
-    return session;
+    return model;
 }
 
-static void session_close(session_t *session)
+static session_t session_open(int stage, zero_dtype_t dtype, foreign_t foreign)
 {
-    zero_engine_destroy(session->engine);
-    zero_device_destroy(session->device);
-    if (!ranks_comm)
-        zero_comm_destroy(session->comm);
+    session_tensor_t tensors[N_TENSORS];
+    session_model_t model = model_of(foreign, tensors);
+    return session_create(ranks_comm, stage, dtype, &model);
 }
 
-static zero_status_t fill(void *user, const zero_chunk_t *chunk)
+static bool holds_the_formula(const session_t *session)
 {
-    (void)user;
-    for (size_t i = 0; i < chunk->n_elems; i++) {
-        chunk->master[i] = value(0, chunk->tensor, chunk->first + i);
-        chunk->m[i] = value(1, chunk->tensor, chunk->first + i);
-        chunk->v[i] = value(2, chunk->tensor, chunk->first + i);
-    }
-    return ZERO_OK;
-}
-
-typedef struct tally {
-    size_t n_elems, n_wrong;
-} tally_t;
-
-static zero_status_t count(void *user, const zero_chunk_t *chunk)
-{
-    tally_t *tally = user;
-    tally->n_elems += chunk->n_elems;
-    for (size_t i = 0; i < chunk->n_elems; i++)
-        tally->n_wrong += chunk->master[i] != value(0, chunk->tensor, chunk->first + i) ||
-                          chunk->m[i] != value(1, chunk->tensor, chunk->first + i) ||
-                          chunk->v[i] != value(2, chunk->tensor, chunk->first + i);
-    return ZERO_OK;
-}
-
-/* Elements that a rank of n owns at least, and all of them for one. */
-static bool holds_the_formula(zero_engine_t *engine, zero_comm_t *comm)
-{
-    tally_t tally = {0};
-    double n_all = 0;
-    for (int t = 0; t < N_TENSORS; t++)
-        n_all -= (double)n_elems_of(t);
-    must(zero_get_state(engine, count, &tally));
-    double n = (double)tally.n_elems;
-    must(zero_comm_sum(comm, &n, 1));
-    return tally.n_wrong == 0 && n + n_all == 0.0 && zero_get_adam_step(engine) == ADAM_STEP;
+    return session_holds_the_formula(
+        session, &(session_model_t){.tensors = TENSORS, .n_tensors = N_TENSORS, .n_units = N_UNITS});
 }
 
 /* In fp32 the parameters that a pass sees are the master weights, on every rank. */
@@ -170,32 +79,15 @@ static size_t n_wrong_parameters(zero_engine_t *engine)
     for (int unit = 0; unit < N_UNITS; unit++) {
         must(zero_acquire(engine, unit, NULL));
         for (int t = 0; t < N_TENSORS; t++)
-            for (size_t i = 0; TENSORS[t].unit == unit && i < n_elems_of(t); i++)
-                n_wrong += ((const float *)zero_param(engine, t))[i] != value(0, t, i);
+            for (size_t i = 0; TENSORS[t].unit == unit && i < session_n_elems(&TENSORS[t]); i++)
+                n_wrong += ((const float *)zero_param(engine, t))[i] != session_value(0, t, i);
         must(zero_release(engine, unit, NULL));
     }
     return n_wrong;
 }
 
-static zero_status_t save_into(zero_engine_t *engine, const char *directory, const zero_save_options_t *options)
-{
-    zero_save_t *save = NULL;
-    zero_status_t status = zero_save_begin(engine, directory, options, &save);
-    return status == ZERO_OK ? zero_save_end(save) : status;
-}
-
 static const char CALLERS[] = "{\"mine\": {\"place\": 12}}";
 static const zero_save_options_t PLAIN = {.config_json = "{}\n", .state_json = CALLERS, .max_file_bytes = 200000};
-
-static zero_status_t load_from(session_t *session, const char *directory)
-{
-    zero_checkpoint_t *checkpoint = NULL;
-    zero_status_t status = zero_checkpoint_open(session->comm, directory, &checkpoint);
-    if (status == ZERO_OK)
-        status = zero_load(session->engine, checkpoint);
-    zero_checkpoint_close(checkpoint);
-    return status;
-}
 
 /* ---- one rank ---- */
 
@@ -209,10 +101,9 @@ static zero_status_t load_from(session_t *session, const char *directory)
 static int run_load(const char *directory, zero_dtype_t dtype)
 {
     for (int stage = 0; stage < 4; stage++) {
-        session_t session = session_open(stage, dtype, 0);
-        must(load_from(&session, directory));
-        if (!holds_the_formula(session.engine, session.comm) ||
-            (dtype == ZERO_FP32 && n_wrong_parameters(session.engine) != 0)) {
+        session_t session = session_open(stage, dtype, OUR_MODEL);
+        must(session_load(&session, directory));
+        if (!holds_the_formula(&session) || (dtype == ZERO_FP32 && n_wrong_parameters(session.engine) != 0)) {
             fprintf(stderr, "stage %d: not the formula\n", stage);
             return 1;
         }
@@ -226,8 +117,8 @@ static int run_load(const char *directory, zero_dtype_t dtype)
 static int run_spoil(const char *directory, zero_dtype_t dtype, int stage)
 {
     zero_save_t *save = NULL;
-    session_t session = session_open(stage, dtype, 0);
-    must(zero_set_state(session.engine, true, fill, NULL));
+    session_t session = session_open(stage, dtype, OUR_MODEL);
+    must(zero_set_state(session.engine, true, session_fill_chunk, NULL));
     must(zero_save_begin(session.engine, directory, &PLAIN, &save));
     if (zero_comm_rank(session.comm) == 1) {
         char command[1024];
@@ -245,16 +136,16 @@ static int run_spoil(const char *directory, zero_dtype_t dtype, int stage)
 /* odd_rank: the rank that may write little; -1: none. */
 static int run_save(const char *directory, zero_dtype_t dtype, int stage, bool background, int odd_rank)
 {
-    session_t session = session_open(stage, dtype, 0);
+    session_t session = session_open(stage, dtype, OUR_MODEL);
     zero_save_options_t options = PLAIN;
     options.background = background;
-    must(zero_set_state(session.engine, true, fill, NULL));
-    must(zero_set_adam_step(session.engine, ADAM_STEP));
+    must(zero_set_state(session.engine, true, session_fill_chunk, NULL));
+    must(zero_set_adam_step(session.engine, SESSION_ADAM_STEP));
     if (zero_comm_rank(session.comm) == odd_rank) {
         signal(SIGXFSZ, SIG_IGN);
         setrlimit(RLIMIT_FSIZE, &(struct rlimit){.rlim_cur = 50000, .rlim_max = 50000});
     }
-    zero_status_t status = save_into(session.engine, directory, &options);
+    zero_status_t status = session_save(&session, directory, &options);
     session_close(&session);
     return (status == ZERO_OK) != (odd_rank < 0);
 }
@@ -272,67 +163,28 @@ static int run_rank(char **argv)
 
 /* ---- files ---- */
 
-static char *root; /* of a test */
-static char last_line[4096];
-static int n_lines;
-
-static void on_line(void *user, zero_log_level_t level, int rank, const char *line)
-{
-    (void)user, (void)level, (void)rank;
-    snprintf(last_line, sizeof last_line, "%s", line);
-    n_lines++;
-}
-
 static void set_up(void)
 {
-    root = support_scratch();
-    n_lines = 0;
-    last_line[0] = 0;
-    zero_log_set(ZERO_LOG_WARNING, on_line, NULL);
-}
-
-static void tear_down(void)
-{
-    free(root);
-}
-
-/* Of this test; in turns of eight. */
-static const char *path_of(const char *name)
-{
-    static char paths[8][1024];
-    static int turn;
-    char *path = paths[turn++ % 8];
-    snprintf(path, sizeof paths[0], "%s/%s", root, name);
-    return path;
+    scratch_open();
+    listen_to_log();
 }
 
 static const char STEP[] = "ck/step-00000000";
 
 static void save_formula(const char *directory, zero_dtype_t dtype)
 {
-    session_t session = session_open(3, dtype, 0);
-    ck_assert_int_eq(zero_set_state(session.engine, true, fill, NULL), ZERO_OK);
-    ck_assert_int_eq(zero_set_adam_step(session.engine, ADAM_STEP), ZERO_OK);
-    ck_assert_msg(save_into(session.engine, path_of(directory), &PLAIN) == ZERO_OK, "%s", last_line);
+    session_t session = session_open(3, dtype, OUR_MODEL);
+    ck_assert_int_eq(zero_set_state(session.engine, true, session_fill_chunk, NULL), ZERO_OK);
+    ck_assert_int_eq(zero_set_adam_step(session.engine, SESSION_ADAM_STEP), ZERO_OK);
+    ck_assert_msg(session_save(&session, path_of(directory), &PLAIN) == ZERO_OK, "%s", last_line);
     session_close(&session);
-}
-
-static int run(const char *format, ...) __attribute__((format(printf, 1, 2)));
-static int run(const char *format, ...)
-{
-    char command[2048];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(command, sizeof command, format, args);
-    va_end(args);
-    return support_run(NULL, RUN_LIMIT_S, "cd %s && %s", root, command);
 }
 
 static void expect_formula(const char *directory, zero_dtype_t dtype)
 {
-    session_t session = session_open(2, dtype, 0);
-    ck_assert_msg(load_from(&session, path_of(directory)) == ZERO_OK, "%s", last_line);
-    ck_assert(holds_the_formula(session.engine, session.comm));
+    session_t session = session_open(2, dtype, OUR_MODEL);
+    ck_assert_msg(session_load(&session, path_of(directory)) == ZERO_OK, "%s", last_line);
+    ck_assert(holds_the_formula(&session));
     session_close(&session);
 }
 
@@ -407,8 +259,8 @@ static void expect_numbers(const char *prefix, const char *name, int which, int 
 {
     found_t found = find(prefix, name);
     ck_assert_str_eq(found.dtype, dtype);
-    for (size_t i = 0; i < n_elems_of(tensor); i++) {
-        double want = (double)value(which, tensor, i), got = number_at(&found, i);
+    for (size_t i = 0; i < session_n_elems(&TENSORS[tensor]); i++) {
+        double want = (double)session_value(which, tensor, i), got = number_at(&found, i);
         double error = got > want ? got - want : want - got, bound = tolerance * (want < 0 ? -want : want);
         ck_assert_msg(error <= bound, "%s[%zu] is %.9g and should be %.9g", name, i, got, want);
     }
@@ -416,7 +268,7 @@ static void expect_numbers(const char *prefix, const char *name, int which, int 
     free(found.file);
 }
 
-START_TEST(every_number_stands_in_the_files_under_its_name)
+START_TEST(the_files_have_every_number_under_its_name)
 {
     /* Half a unit in the last place: 2^-8 of the number or less for bf16's 8 bits, 2^-11 for fp16's. */
     static const struct {
@@ -437,13 +289,13 @@ START_TEST(every_number_stands_in_the_files_under_its_name)
 }
 END_TEST
 
-START_TEST(state_and_index_say_what_they_should)
+START_TEST(state_and_index_have_the_documented_values)
 {
     json_error_t error;
     save_formula("ck", ZERO_BF16);
     json_t *state = json_load_file(path_of("ck/latest/state.json"), JSON_REJECT_DUPLICATES, &error);
     ck_assert_int_eq(json_integer_value(json_object_get(state, "step")), 0);
-    ck_assert_int_eq(json_integer_value(json_object_get(state, "adam_step")), ADAM_STEP);
+    ck_assert_int_eq(json_integer_value(json_object_get(state, "adam_step")), SESSION_ADAM_STEP);
     ck_assert_str_eq(json_string_value(json_object_get(state, "library")), zero_version());
     ck_assert_int_eq(json_integer_value(json_object_get(json_object_get(state, "mine"), "place")), 12);
     json_decref(state);
@@ -454,7 +306,7 @@ START_TEST(state_and_index_say_what_they_should)
         char path[256];
         snprintf(path, sizeof path, "%s/%s", STEP, json_string_value(json_object_get(map, TENSORS[t].name)));
         ck_assert_msg(access(path_of(path), R_OK) == 0, "%s: no file %s", TENSORS[t].name, path);
-        n_bytes += 2 * n_elems_of(t);
+        n_bytes += 2 * session_n_elems(&TENSORS[t]);
     }
     ck_assert_uint_eq(json_object_size(map), N_TENSORS);
     ck_assert_int_eq(json_integer_value(json_object_get(json_object_get(index, "metadata"), "total_size")),
@@ -469,7 +321,7 @@ END_TEST
 static void run_ranks_that_say(int n_ranks, const char *arguments, const char *says)
 {
     support_output_t output;
-    int exit_code = support_mpirun(&output, RUN_LIMIT_S, n_ranks, "%s/tests/unit/zero/test_checkpoint %s",
+    int exit_code = support_mpirun(&output, SCRATCH_LIMIT_S, n_ranks, "%s/tests/unit/zero/test_checkpoint %s",
                                    support_build(), arguments);
     ck_assert_msg(exit_code == 0, "%d ranks, %s: exit code %d\n%s", n_ranks, arguments, exit_code, output.err);
     ck_assert_msg(!says || strstr(output.err, says), "'%s' is not in: %s", says, output.err);
@@ -489,8 +341,8 @@ START_TEST(files_are_the_same_bytes_for_any_number_of_ranks)
         char arguments[600];
         snprintf(arguments, sizeof arguments, "save %s %d %d %d -1", path_of("other"), _i, SAVERS[s][1], SAVERS[s][2]);
         run_ranks(SAVERS[s][0], arguments);
-        ck_assert_int_eq(run("diff -r ck other"), 0);
-        ck_assert_int_eq(run("rm -rf other"), 0);
+        ck_assert_int_eq(shell("diff -r ck other"), 0);
+        ck_assert_int_eq(shell("rm -rf other"), 0);
     }
 }
 END_TEST
@@ -519,9 +371,9 @@ END_TEST
 
 static void expect_refusal(const char *what, const char *directory, const char *says)
 {
-    session_t session = session_open(3, ZERO_BF16, 0);
+    session_t session = session_open(3, ZERO_BF16, OUR_MODEL);
     n_lines = 0;
-    zero_status_t status = load_from(&session, path_of(directory));
+    zero_status_t status = session_load(&session, path_of(directory));
     ck_assert_msg(status != ZERO_OK, "%s: it was loaded", what);
     ck_assert_msg(n_lines == 1, "%s: %d lines, the last is: %s", what, n_lines, last_line);
     ck_assert_msg(strstr(last_line, says) != NULL, "%s: '%s' is not in: %s", what, says, last_line);
@@ -542,7 +394,7 @@ START_TEST(any_damage_to_any_file_is_refused_and_the_file_named)
     char names[32][128], path[512];
     int n_names = 0;
     save_formula("ck", ZERO_BF16);
-    ck_assert_int_eq(run("cp -r ck/step-00000000 good"), 0);
+    ck_assert_int_eq(shell("cp -r ck/step-00000000 good"), 0);
     DIR *directory = opendir(path_of("good"));
     for (struct dirent *item; (item = readdir(directory));)
         if (item->d_name[0] != '.')
@@ -563,19 +415,19 @@ START_TEST(any_damage_to_any_file_is_refused_and_the_file_named)
             expect_refusal("a flipped bit", "ck", is_manifest ? "ck/step-00000000/" : names[f]);
             flip(path_of(path), places[p], 1);
         }
-        ck_assert_int_eq(run("truncate -s -1 %s && truncate -s -1 %s", path, path), 0);
+        ck_assert_int_eq(shell("truncate -s -1 %s && truncate -s -1 %s", path, path), 0);
         expect_refusal("two bytes less", "ck", names[f]);
         ck_assert_int_eq(truncate(path_of(path), 0), 0);
         expect_refusal("an empty file", "ck", names[f]);
         ck_assert_int_eq(unlink(path_of(path)), 0);
         expect_refusal("no file", STEP, names[f]);
-        ck_assert_int_eq(run("mkdir %s", path), 0);
+        ck_assert_int_eq(shell("mkdir %s", path), 0);
         expect_refusal("a directory", "ck", names[f]);
         ck_assert_msg(strstr(last_line, "it is a directory"), "%s", last_line);
-        ck_assert_int_eq(run("rmdir %s && mkfifo %s", path, path), 0);
+        ck_assert_int_eq(shell("rmdir %s && mkfifo %s", path, path), 0);
         expect_refusal("a named pipe", "ck", names[f]);
         ck_assert_msg(strstr(last_line, "it is a named pipe"), "%s", last_line);
-        ck_assert_int_eq(run("rm %s && cp good/%s %s", path, names[f], path), 0);
+        ck_assert_int_eq(shell("rm %s && cp good/%s %s", path, names[f], path), 0);
     }
     expect_formula("ck", ZERO_BF16); /* it was the damage, each time */
 }
@@ -596,8 +448,8 @@ START_TEST(a_manifest_that_lies_is_refused)
         {"no state", "s|state.json|State.json|", "state.json"},
     };
     save_formula("ck", ZERO_BF16);
-    ck_assert_int_eq(run("cp %s/manifest.json good && sed -i '%s' %s/manifest.json", STEP, LIES[_i].edit, STEP), 0);
-    ck_assert_int_ne(run("cmp -s good %s/manifest.json", STEP), 0);
+    ck_assert_int_eq(shell("cp %s/manifest.json good && sed -i '%s' %s/manifest.json", STEP, LIES[_i].edit, STEP), 0);
+    ck_assert_int_ne(shell("cmp -s good %s/manifest.json", STEP), 0);
     expect_refusal(LIES[_i].what, "ck", LIES[_i].says);
 }
 END_TEST
@@ -607,8 +459,8 @@ START_TEST(a_checkpoint_of_another_model_is_refused_and_changes_nothing)
 {
     static const char *const says[] = {"", "h.0.w", "shape", "h.0.w"};
     save_formula("ck", ZERO_BF16);
-    session_t session = session_open(3, ZERO_BF16, _i);
-    ck_assert_int_eq(load_from(&session, path_of("ck")), ZERO_ERROR_FORMAT);
+    session_t session = session_open(3, ZERO_BF16, (foreign_t)_i);
+    ck_assert_int_eq(session_load(&session, path_of("ck")), ZERO_ERROR_FORMAT);
     ck_assert_int_eq(n_lines, 1);
     ck_assert_msg(strstr(last_line, says[_i]) && strstr(last_line, "another model"), "%s", last_line);
     ck_assert_uint_eq(zero_get_adam_step(session.engine), 0);
@@ -618,12 +470,12 @@ END_TEST
 
 START_TEST(a_directory_without_a_checkpoint_is_named)
 {
-    ck_assert_int_eq(run("mkdir empty other; ln -s step-00000003 other/latest; touch file"), 0);
+    ck_assert_int_eq(shell("mkdir empty other; ln -s step-00000003 other/latest; touch file"), 0);
     expect_refusal("nothing", "nosuch", "nosuch");
     expect_refusal("an empty directory", "empty", "empty");
     expect_refusal("a file", "file", "not a directory");
     expect_refusal("a link that leads nowhere", "other", "other/step-00000003/manifest.json");
-    ck_assert_int_eq(run("ln -sfn ../empty other/latest"), 0);
+    ck_assert_int_eq(shell("ln -sfn ../empty other/latest"), 0);
     expect_refusal("a link elsewhere", "other", "other/latest");
 }
 END_TEST
@@ -648,8 +500,8 @@ START_TEST(a_text_of_the_callers_that_is_no_object_is_refused_before_anything_is
     bool is_config = _i < N_TEXTS;
     zero_save_options_t options = PLAIN;
     *(is_config ? &options.config_json : &options.state_json) = TEXTS[_i % N_TEXTS].text;
-    session_t session = session_open(3, ZERO_BF16, 0);
-    ck_assert_int_eq(save_into(session.engine, path_of("ck"), &options), ZERO_ERROR_ARGUMENT);
+    session_t session = session_open(3, ZERO_BF16, OUR_MODEL);
+    ck_assert_int_eq(session_save(&session, path_of("ck"), &options), ZERO_ERROR_ARGUMENT);
     ck_assert_int_eq(n_lines, 1);
     ck_assert_msg(strstr(last_line, TEXTS[_i % N_TEXTS].says), "%s", last_line);
     ck_assert_msg(strstr(last_line, is_config ? "config_json" : "state_json"), "%s", last_line);
@@ -658,26 +510,26 @@ START_TEST(a_text_of_the_callers_that_is_no_object_is_refused_before_anything_is
 }
 END_TEST
 
-START_TEST(a_rank_that_cannot_write_fails_all_ranks_and_leaves_what_was_there)
+START_TEST(a_rank_that_cannot_write_fails_all_ranks_and_changes_nothing)
 {
     char arguments[600];
     save_formula("ck", ZERO_BF16);
-    ck_assert_int_eq(run("cp -r ck before"), 0);
+    ck_assert_int_eq(shell("cp -r ck before"), 0);
     /* With three ranks: rank 0 creates the files in full size, ranks 1 and 2 write into them. */
     snprintf(arguments, sizeof arguments, "save %s %d 3 %d %d", path_of("ck"), ZERO_BF16, _i / 3, _i % 3);
     run_ranks(3, arguments);
-    ck_assert_int_eq(run("diff -r ck before"), 0);
+    ck_assert_int_eq(shell("diff -r ck before"), 0);
 }
 END_TEST
 
-START_TEST(a_rank_that_hashes_finds_what_another_did_not_write)
+START_TEST(a_hashing_rank_finds_bytes_that_the_writer_did_not_write)
 {
     char arguments[600];
     save_formula("ck", ZERO_BF16);
-    ck_assert_int_eq(run("cp -r ck before"), 0);
+    ck_assert_int_eq(shell("cp -r ck before"), 0);
     snprintf(arguments, sizeof arguments, "spoil %s %d %d", path_of("ck"), ZERO_BF16, _i);
     run_ranks_that_say(3, arguments, "what was written there: something else writes into it");
-    ck_assert_int_eq(run("diff -r ck before"), 0);
+    ck_assert_int_eq(shell("diff -r ck before"), 0);
 }
 END_TEST
 
@@ -701,44 +553,44 @@ static const struct {
     {"state.json", "rm T/state.json; mkfifo T/state.json"},
 };
 
-START_TEST(what_stands_in_a_file_and_was_not_written_there_fails_the_save)
+START_TEST(foreign_bytes_in_a_file_fail_the_save)
 {
     zero_save_t *save = NULL;
     save_formula("ck", ZERO_BF16);
-    ck_assert_int_eq(run("cp -r ck before"), 0);
-    session_t session = session_open(3, ZERO_BF16, 0);
-    must(zero_set_state(session.engine, true, fill, NULL));
+    ck_assert_int_eq(shell("cp -r ck before"), 0);
+    session_t session = session_open(3, ZERO_BF16, OUR_MODEL);
+    must(zero_set_state(session.engine, true, session_fill_chunk, NULL));
     ck_assert_int_eq(zero_save_begin(session.engine, path_of("ck"), &PLAIN, &save), ZERO_OK);
-    ck_assert_int_eq(run("ln -s ck/tmp.step-00000000 T; { %s; } 2>dd.log; rm T", SPOILT[_i].spoil), 0);
+    ck_assert_int_eq(shell("ln -s ck/tmp.step-00000000 T; { %s; } 2>dd.log; rm T", SPOILT[_i].spoil), 0);
     n_lines = 0;
     zero_status_t status = zero_save_end(save);
     session_close(&session);
     ck_assert_msg(status == ZERO_ERROR_IO, "%s: %s", SPOILT[_i].spoil, zero_status_name(status));
     ck_assert_msg(n_lines == 1 && strstr(last_line, SPOILT[_i].file), "%s: %d lines: %s", SPOILT[_i].spoil, n_lines,
                   last_line);
-    ck_assert_int_eq(run("diff -r ck before"), 0);
+    ck_assert_int_eq(shell("diff -r ck before"), 0);
 }
 END_TEST
 
-START_TEST(a_full_disk_leaves_what_was_there)
+START_TEST(a_full_disk_leaves_the_previous_checkpoint)
 {
-    if (run("mkdir disk && mount -t tmpfs -o size=1800k none disk 2>/dev/null") != 0) {
+    if (shell("mkdir disk && mount -t tmpfs -o size=1800k none disk 2>/dev/null") != 0) {
         printf("SKIP: a full disk: no tmpfs can be mounted here\n");
         return;
     }
     save_formula("disk/ck", ZERO_BF16);
-    session_t session = session_open(3, ZERO_BF16, 0);
+    session_t session = session_open(3, ZERO_BF16, OUR_MODEL);
     n_lines = 0;
-    zero_status_t status = save_into(session.engine, path_of("disk/ck"), &PLAIN);
+    zero_status_t status = session_save(&session, path_of("disk/ck"), &PLAIN);
     int n_said = n_lines;
     session_close(&session);
     bool names_it = strstr(last_line, "No space left") && strstr(last_line, "disk/ck/tmp.");
-    int n_left = support_run(NULL, RUN_LIMIT_S, "test $(ls -A %s | wc -l) = 2", path_of("disk/ck"));
-    session_t again = session_open(2, ZERO_BF16, 0);
-    zero_status_t loaded = load_from(&again, path_of("disk/ck"));
-    bool is_formula = loaded == ZERO_OK && holds_the_formula(again.engine, again.comm);
+    int n_left = support_run(NULL, SCRATCH_LIMIT_S, "test $(ls -A %s | wc -l) = 2", path_of("disk/ck"));
+    session_t again = session_open(2, ZERO_BF16, OUR_MODEL);
+    zero_status_t loaded = session_load(&again, path_of("disk/ck"));
+    bool is_formula = loaded == ZERO_OK && holds_the_formula(&again);
     session_close(&again);
-    ck_assert_int_eq(run("umount disk"), 0); /* before anything is asserted */
+    ck_assert_int_eq(shell("umount disk"), 0); /* before anything is asserted */
     ck_assert_int_eq(status, ZERO_ERROR_IO);
     ck_assert_msg(n_said == 1 && names_it, "%d lines: %s", n_said, last_line);
     ck_assert_int_eq(n_left, 0); /* the step and latest */
@@ -748,30 +600,30 @@ END_TEST
 
 START_TEST(a_directory_that_cannot_be_written_is_found_out_before_it_matters)
 {
-    session_t session = session_open(3, ZERO_BF16, 0);
+    session_t session = session_open(3, ZERO_BF16, OUR_MODEL);
     ck_assert_int_eq(zero_save_prepare(session.comm, "/proc/checkpoints"), ZERO_ERROR_IO);
     ck_assert_msg(n_lines == 1 && strstr(last_line, "/proc/checkpoints"), "%s", last_line);
     ck_assert_int_eq(zero_save_prepare(session.comm, ""), ZERO_ERROR_IO);
     support_write_file(path_of("file"), "", 0);
     ck_assert_int_eq(zero_save_prepare(session.comm, path_of("file")), ZERO_ERROR_IO);
     ck_assert_int_eq(zero_save_prepare(session.comm, path_of("a/b/c")), ZERO_OK);
-    ck_assert_int_eq(run("test -d a/b/c && test -z \"$(ls -A a/b/c)\""), 0);
+    ck_assert_int_eq(shell("test -d a/b/c && test -z \"$(ls -A a/b/c)\""), 0);
     session_close(&session);
 }
 END_TEST
 
 /* Of this step or, as after another step, of another name; and what a run does before its first step. */
-START_TEST(a_save_under_way_is_not_taken_for_one_that_was_killed)
+START_TEST(a_running_save_is_not_mistaken_for_a_killed_one)
 {
     zero_save_t *first = NULL, *second = NULL;
     zero_save_options_t options = PLAIN;
-    session_t session = session_open(3, ZERO_BF16, 0);
+    session_t session = session_open(3, ZERO_BF16, OUR_MODEL);
     options.background = true;
-    ck_assert_int_eq(zero_set_state(session.engine, true, fill, NULL), ZERO_OK);
-    ck_assert_int_eq(zero_set_adam_step(session.engine, ADAM_STEP), ZERO_OK);
-    ck_assert_int_eq(run("mkdir -p ck/tmp.step-00000008"), 0); /* killed */
+    ck_assert_int_eq(zero_set_state(session.engine, true, session_fill_chunk, NULL), ZERO_OK);
+    ck_assert_int_eq(zero_set_adam_step(session.engine, SESSION_ADAM_STEP), ZERO_OK);
+    ck_assert_int_eq(shell("mkdir -p ck/tmp.step-00000008"), 0); /* killed */
     ck_assert_int_eq(zero_save_begin(session.engine, path_of("ck"), &options, &first), ZERO_OK);
-    ck_assert_int_eq(run("test ! -e ck/tmp.step-00000008"), 0);
+    ck_assert_int_eq(shell("test ! -e ck/tmp.step-00000008"), 0);
     n_lines = 0;
     ck_assert_int_eq(zero_save_begin(session.engine, path_of("ck"), &options, &second), ZERO_ERROR_IO);
     ck_assert_msg(n_lines == 1 && strstr(last_line, "ck/tmp.step-00000000' is being written"), "%s", last_line);
@@ -791,13 +643,13 @@ START_TEST(killed_at_any_moment_a_checkpoint_is_complete_or_absent)
     for (int round = 0; round < 25; round++) {
         pid_t child = fork();
         if (child == 0) {
-            session_t session = session_open(3, ZERO_BF16, 0);
+            session_t session = session_open(3, ZERO_BF16, OUR_MODEL);
             zero_save_options_t options = PLAIN;
             options.background = round % 2;
-            must(zero_set_state(session.engine, true, fill, NULL));
-            must(zero_set_adam_step(session.engine, ADAM_STEP));
+            must(zero_set_state(session.engine, true, session_fill_chunk, NULL));
+            must(zero_set_adam_step(session.engine, SESSION_ADAM_STEP));
             for (;;)
-                must(save_into(session.engine, path_of("ck"), &options));
+                must(session_save(&session, path_of("ck"), &options));
         }
         long pause_us = 5000 + (long)(support_random(&seed) % 60000);
         nanosleep(&(struct timespec){.tv_nsec = pause_us * 1000}, NULL);
@@ -806,7 +658,7 @@ START_TEST(killed_at_any_moment_a_checkpoint_is_complete_or_absent)
         expect_formula("ck", ZERO_BF16);
     }
     save_formula("ck", ZERO_BF16);
-    ck_assert_int_eq(run("test $(ls -A ck | wc -l) = 2"), 0); /* what was left behind is gone */
+    ck_assert_int_eq(shell("test $(ls -A ck | wc -l) = 2"), 0); /* what was left behind is gone */
 }
 END_TEST
 
@@ -814,31 +666,30 @@ static Suite *suite(void)
 {
     Suite *s = suite_create("checkpoint");
     TCase *tc = tcase_create("files");
-    tcase_add_checked_fixture(tc, set_up, tear_down);
+    tcase_add_checked_fixture(tc, set_up, scratch_close);
     tcase_set_timeout(tc, 120);
-    tcase_add_loop_test(tc, every_number_stands_in_the_files_under_its_name, 0, 3);
-    tcase_add_test(tc, state_and_index_say_what_they_should);
+    tcase_add_loop_test(tc, the_files_have_every_number_under_its_name, 0, 3);
+    tcase_add_test(tc, state_and_index_have_the_documented_values);
     tcase_add_test(tc, another_dtype_loads_the_same_masters);
     tcase_add_test(tc, any_damage_to_any_file_is_refused_and_the_file_named);
     tcase_add_loop_test(tc, a_manifest_that_lies_is_refused, 0, N_LIES);
     tcase_add_loop_test(tc, a_checkpoint_of_another_model_is_refused_and_changes_nothing, 1, 4);
     tcase_add_test(tc, a_directory_without_a_checkpoint_is_named);
     tcase_add_loop_test(tc, a_text_of_the_callers_that_is_no_object_is_refused_before_anything_is_made, 0, 2 * N_TEXTS);
-    tcase_add_loop_test(tc, what_stands_in_a_file_and_was_not_written_there_fails_the_save, 0,
-                        sizeof SPOILT / sizeof SPOILT[0]);
-    tcase_add_test(tc, a_full_disk_leaves_what_was_there);
+    tcase_add_loop_test(tc, foreign_bytes_in_a_file_fail_the_save, 0, sizeof SPOILT / sizeof SPOILT[0]);
+    tcase_add_test(tc, a_full_disk_leaves_the_previous_checkpoint);
     tcase_add_test(tc, a_directory_that_cannot_be_written_is_found_out_before_it_matters);
-    tcase_add_test(tc, a_save_under_way_is_not_taken_for_one_that_was_killed);
+    tcase_add_test(tc, a_running_save_is_not_mistaken_for_a_killed_one);
     tcase_add_test(tc, killed_at_any_moment_a_checkpoint_is_complete_or_absent);
     suite_add_tcase(s, tc);
 
     TCase *ranks = tcase_create("several ranks");
-    tcase_add_checked_fixture(ranks, set_up, tear_down);
+    tcase_add_checked_fixture(ranks, set_up, scratch_close);
     tcase_set_timeout(ranks, 250);
     tcase_add_loop_test(ranks, files_are_the_same_bytes_for_any_number_of_ranks, ZERO_FP32, ZERO_FP16 + 1);
     tcase_add_loop_test(ranks, any_number_of_ranks_at_any_stage_loads_the_same_bits, ZERO_FP32, ZERO_FP16 + 1);
-    tcase_add_loop_test(ranks, a_rank_that_hashes_finds_what_another_did_not_write, 2, 4);
-    tcase_add_loop_test(ranks, a_rank_that_cannot_write_fails_all_ranks_and_leaves_what_was_there, 0, 6);
+    tcase_add_loop_test(ranks, a_hashing_rank_finds_bytes_that_the_writer_did_not_write, 2, 4);
+    tcase_add_loop_test(ranks, a_rank_that_cannot_write_fails_all_ranks_and_changes_nothing, 0, 6);
     suite_add_tcase(s, ranks);
     return s;
 }

@@ -86,6 +86,26 @@ START_TEST(prefetch_and_transport_give_equal_bits)
 }
 END_TEST
 
+/* Single ranks, thirds and halves of the world. check_held compares the memory with the plan. */
+START_TEST(shard_groups_give_equal_bits)
+{
+    static const char *const settings[] = {"group=1", "group=2 poison=1", "group=3 comm=mpi prefetch=2"};
+    enum { N_SETTINGS = sizeof settings / sizeof settings[0] };
+    static const char *const kinds[] = {"dtype=fp32", "dtype=bf16 micro_steps=2", "dtype=fp16 nan_at=2"};
+    training_t runs[N_SETTINGS + 1] = {0};
+    if (support_leaves_out(6))
+        return;
+    for (int i = 0; i <= N_SETTINGS; i++) {
+        runs[i].n_ranks = 6;
+        snprintf(runs[i].settings, sizeof runs[i].settings, "%s %s", kinds[_i], i < N_SETTINGS ? settings[i] : "");
+    }
+    train_all(runs, N_SETTINGS + 1);
+    for (int i = 0; i < N_SETTINGS; i++)
+        expect_same(&runs[N_SETTINGS], &runs[i]);
+    forget(runs, N_SETTINGS + 1);
+}
+END_TEST
+
 /* Each element is the value of the rank that owns it, on all ranks and at every stage: weights, moments and what bf16
  * and fp16 keep beside their weights, which shows in the steps that follow. */
 START_TEST(state_that_each_rank_makes_up_is_published_at_every_stage)
@@ -174,7 +194,7 @@ START_TEST(weights_that_were_written_by_half_are_not_computed_with)
 }
 END_TEST
 
-START_TEST(what_does_not_fit_is_refused_with_the_numbers)
+START_TEST(a_plan_that_does_not_fit_is_refused_with_the_numbers)
 {
     expect_case(2, "too_large", "are free: take more ranks, a smaller micro-batch or recompute");
 }
@@ -374,7 +394,7 @@ START_TEST(a_learning_rate_that_is_not_finite_reaches_no_weight)
 END_TEST
 
 /* What is refused has changed nothing, and is named as the caller knows it. */
-START_TEST(weights_are_not_made_anew_while_a_step_is_under_way)
+START_TEST(weights_cannot_be_initialized_during_a_step)
 {
     fixture_t f = fixture_create(2);
     zero_step_result_t result;
@@ -458,7 +478,7 @@ START_TEST(weights_stay_if_nothing_was_written)
 }
 END_TEST
 
-START_TEST(nothing_is_saved_inside_a_step)
+START_TEST(a_save_during_a_step_is_refused)
 {
     fixture_t f = fixture_create(2);
     zero_save_t *save = NULL;
@@ -558,13 +578,14 @@ static Suite *suite(void)
     tcase_set_timeout(several, 300);
     tcase_add_loop_test(several, stages_give_equal_bits, 0, (int)(sizeof rank_counts / sizeof rank_counts[0]));
     tcase_add_test(several, prefetch_and_transport_give_equal_bits);
+    tcase_add_loop_test(several, shard_groups_give_equal_bits, 0, 3);
     tcase_add_loop_test(several, state_that_each_rank_makes_up_is_published_at_every_stage, 0, 3);
     tcase_add_test(several, weights_that_were_written_by_half_are_not_computed_with);
     tcase_add_test(several, accumulation_gives_equal_bits_when_every_micro_step_is_reduced);
     tcase_add_test(several, a_step_with_nan_is_skipped_and_weights_stay);
     tcase_add_test(several, fp16_halves_its_loss_scale_after_an_overflow_and_goes_on);
     tcase_add_test(several, a_schedule_that_differs_between_ranks_is_an_error_on_all);
-    tcase_add_test(several, what_does_not_fit_is_refused_with_the_numbers);
+    tcase_add_test(several, a_plan_that_does_not_fit_is_refused_with_the_numbers);
     tcase_add_test(several, a_setting_that_one_rank_has_wrong_is_named);
     tcase_add_test(several, misspelled_settings_of_test_programs_are_refused);
     tcase_add_test(several, a_rank_that_leaves_ends_the_others_soon);
@@ -574,10 +595,10 @@ static Suite *suite(void)
     tcase_add_test(one, calls_out_of_order_are_errors_on_the_spot);
     tcase_add_test(one, two_steps_may_be_unwaited_and_results_come_in_order);
     tcase_add_test(one, a_learning_rate_that_is_not_finite_reaches_no_weight);
-    tcase_add_test(one, weights_are_not_made_anew_while_a_step_is_under_way);
+    tcase_add_test(one, weights_cannot_be_initialized_during_a_step);
     tcase_add_test(one, state_without_moments_starts_adamw_anew);
     tcase_add_test(one, weights_stay_if_nothing_was_written);
-    tcase_add_test(one, nothing_is_saved_inside_a_step);
+    tcase_add_test(one, a_save_during_a_step_is_refused);
     tcase_add_test(one, many_steps_without_finite_gradients_end_the_run);
     tcase_add_test(one, bad_configurations_are_refused);
     tcase_add_test(one, nccl_is_refused_on_the_cpu);

@@ -5,47 +5,20 @@
  * libzero calls this program's own unlinkat and remove: see swap.
  */
 #include <fcntl.h>
-#include <stdarg.h>
 #include <sys/syscall.h>
 
 #include "tests/support/checkpoint_session.h"
 
-static char *root; /* of a test */
-
-static const char *path_of(const char *name)
-{
-    static char paths[8][1024];
-    static int turn;
-    char *path = paths[turn++ % 8];
-    snprintf(path, sizeof paths[0], "%s/%s", root, name);
-    return path;
-}
-
-__attribute__((format(printf, 1, 2))) static int shell(const char *format, ...)
-{
-    char command[2048];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(command, sizeof command, format, args);
-    va_end(args);
-    return support_run(NULL, SESSION_LIMIT_S, "cd %s && %s", root, command);
-}
-
 /* ck/step-00000005 is an earlier checkpoint. */
 static void set_up(void)
 {
-    root = support_scratch();
-    session_listen();
+    scratch_open();
+    listen_to_log();
     session_t session = session_open_filled(3, ZERO_BF16);
     ck_assert_int_eq(session_save(&session, path_of("ck"), &session_plain), ZERO_OK);
     session_close(&session);
     ck_assert_int_eq(shell("mv ck/step-00000000 ck/step-00000005 && ln -sfn step-00000005 ck/latest"), 0);
-    ck_assert_int_eq(session_n_lines, 0);
-}
-
-static void tear_down(void)
-{
-    free(root);
+    ck_assert_int_eq(n_lines, 0);
 }
 
 /* Does what a run does: prepares, then saves step 0 and keeps only that. */
@@ -64,8 +37,8 @@ static zero_status_t prepare_and_save(void)
 static void expect_it_loads(void)
 {
     session_t session = session_open(2, ZERO_FP32);
-    ck_assert_msg(session_load(&session, path_of("ck")) == ZERO_OK, "%s", session_last_line);
-    ck_assert(session_holds_the_formula(&session));
+    ck_assert_msg(session_load(&session, path_of("ck")) == ZERO_OK, "%s", last_line);
+    ck_assert(session_holds_the_formula(&session, &small_model));
     session_close(&session);
 }
 
@@ -103,15 +76,14 @@ static const struct {
      "[ $(cat ck/step-00000000.moved.2/mine) = x ]", 1},
 };
 
-START_TEST(what_is_not_libzeros_stays)
+START_TEST(foreign_files_are_kept)
 {
     ck_assert_int_eq(shell("%s", FOREIGN[_i].make), 0);
-    ck_assert_msg(prepare_and_save() == ZERO_OK, "%s: %s", FOREIGN[_i].what, session_last_line);
+    ck_assert_msg(prepare_and_save() == ZERO_OK, "%s: %s", FOREIGN[_i].what, last_line);
     ck_assert_msg(shell("%s", FOREIGN[_i].holds) == 0, "%s: it is not as it was", FOREIGN[_i].what);
-    ck_assert_msg(session_n_lines == FOREIGN[_i].n_lines, "%s: %d lines: %s", FOREIGN[_i].what, session_n_lines,
-                  session_last_line);
-    ck_assert_msg(FOREIGN[_i].n_lines == 0 || strstr(session_last_line, "ck/step-00000000' was not libzero's"), "%s",
-                  session_last_line);
+    ck_assert_msg(n_lines == FOREIGN[_i].n_lines, "%s: %d lines: %s", FOREIGN[_i].what, n_lines, last_line);
+    ck_assert_msg(FOREIGN[_i].n_lines == 0 || strstr(last_line, "ck/step-00000000' was not libzero's"), "%s",
+                  last_line);
     expect_it_loads();
     /* It does not count among those that are kept either. */
     ck_assert_int_eq(shell("test ! -e ck/step-00000005 && test -e ck/step-00000000/manifest.json"), 0);
@@ -136,14 +108,14 @@ static const struct {
      "ck/step-00000006"},
 };
 
-START_TEST(what_is_libzeros_goes)
+START_TEST(old_checkpoints_and_leftovers_are_removed)
 {
     ck_assert_int_eq(shell("mkdir -p other && echo x > other/mine && %s", OURS[_i].make), 0);
-    ck_assert_msg(prepare_and_save() == ZERO_OK, "%s: %s", OURS[_i].what, session_last_line);
+    ck_assert_msg(prepare_and_save() == ZERO_OK, "%s: %s", OURS[_i].what, last_line);
     ck_assert_msg(access(path_of(OURS[_i].gone), F_OK) != 0, "%s: it is still there", OURS[_i].what);
     ck_assert_int_eq(shell("test \"$(ls -A ck | tr '\\n' ' ')\" = 'latest step-00000000 '"), 0);
     ck_assert_int_eq(shell("test \"$(cat other/mine)\" = x"), 0);
-    ck_assert_int_eq(session_n_lines, 0);
+    ck_assert_int_eq(n_lines, 0);
     ck_assert_msg(shell("test ! -e ck/step-00000000/.libzero-temporary") == 0, "a complete checkpoint is not marked");
     expect_it_loads();
 }
@@ -178,7 +150,7 @@ int remove(const char *path)
                : -1;
 }
 
-START_TEST(a_link_that_is_put_in_the_place_of_what_goes_leads_nowhere)
+START_TEST(a_link_swapped_in_during_removal_is_not_followed)
 {
     ck_assert_int_eq(shell("cp -r ck/step-00000005 victim && cp -r victim before && cp -r victim ck/tmp.step-00000003"),
                      0);
@@ -189,7 +161,7 @@ START_TEST(a_link_that_is_put_in_the_place_of_what_goes_leads_nowhere)
     ck_assert_msg(!swap_is_due, "nothing was removed");
     ck_assert_msg(shell("diff -r victim before") == 0, "what the link leads to was removed");
     ck_assert_int_eq(status, ZERO_ERROR_IO);
-    ck_assert_msg(session_n_lines == 1 && strstr(session_last_line, "ck/tmp.step-00000003"), "%s", session_last_line);
+    ck_assert_msg(n_lines == 1 && strstr(last_line, "ck/tmp.step-00000003"), "%s", last_line);
     ck_assert_int_eq(shell("test -h ck/tmp.step-00000003"), 0);
 }
 END_TEST
@@ -210,7 +182,7 @@ static const struct {
 };
 
 /* Found when preparing or, if a program does not prepare, at the save, of which nothing is left. */
-START_TEST(what_is_in_the_way_is_found_out_before_step_0)
+START_TEST(obstacles_to_a_save_are_found_before_step_0)
 {
     bool prepares = _i % 2 == 0;
     zero_save_t *save = NULL;
@@ -220,9 +192,8 @@ START_TEST(what_is_in_the_way_is_found_out_before_step_0)
                                     : zero_save_begin(session.engine, path_of("ck"), &session_plain, &save);
     session_close(&session);
     ck_assert_msg(status == ZERO_ERROR_IO, "%s: %s", IN_THE_WAY[_i / 2].make, zero_status_name(status));
-    ck_assert_msg(session_n_lines == 1 && strstr(session_last_line, IN_THE_WAY[_i / 2].says), "%d lines: %s",
-                  session_n_lines, session_last_line);
-    ck_assert_msg(strstr(session_last_line, path_of(IN_THE_WAY[_i / 2].path)) != NULL, "%s", session_last_line);
+    ck_assert_msg(n_lines == 1 && strstr(last_line, IN_THE_WAY[_i / 2].says), "%d lines: %s", n_lines, last_line);
+    ck_assert_msg(strstr(last_line, path_of(IN_THE_WAY[_i / 2].path)) != NULL, "%s", last_line);
     ck_assert_int_eq(shell("diff -r --no-dereference ck before"), 0);
 }
 END_TEST
@@ -231,12 +202,12 @@ static Suite *suite(void)
 {
     Suite *s = suite_create("foreign files");
     TCase *tc = tcase_create("directories");
-    tcase_add_checked_fixture(tc, set_up, tear_down);
+    tcase_add_checked_fixture(tc, set_up, scratch_close);
     tcase_set_timeout(tc, 90);
-    tcase_add_loop_test(tc, what_is_not_libzeros_stays, 0, sizeof FOREIGN / sizeof FOREIGN[0]);
-    tcase_add_loop_test(tc, what_is_libzeros_goes, 0, sizeof OURS / sizeof OURS[0]);
-    tcase_add_test(tc, a_link_that_is_put_in_the_place_of_what_goes_leads_nowhere);
-    tcase_add_loop_test(tc, what_is_in_the_way_is_found_out_before_step_0, 0,
+    tcase_add_loop_test(tc, foreign_files_are_kept, 0, sizeof FOREIGN / sizeof FOREIGN[0]);
+    tcase_add_loop_test(tc, old_checkpoints_and_leftovers_are_removed, 0, sizeof OURS / sizeof OURS[0]);
+    tcase_add_test(tc, a_link_swapped_in_during_removal_is_not_followed);
+    tcase_add_loop_test(tc, obstacles_to_a_save_are_found_before_step_0, 0,
                         2 * sizeof IN_THE_WAY / sizeof IN_THE_WAY[0]);
     suite_add_tcase(s, tc);
     return s;

@@ -10,13 +10,15 @@
 #include "zero/plan/layout.h"
 #include "zero/plan/order.h"
 #include "zero/plan/plan.h"
+#include "zero/plan/unsharded.h"
 
 #define N_RANDOM_MODELS 400
 
 static const zero_plan_target_t GPU = {.on_gpu = true, .needs_staging = true};
 
-/* Returns a model of 1..9 units with 0..5 tensors of 1..3 dimensions each, some of them shared forward. `even`: tensors
- * of 8 to 10 times 192 elements, so that three ranks need no padding and many units have nearly the same size. */
+/* Returns a model of 1..9 units with 0..5 tensors of 1..3 dimensions each, some of them shared forward, some of them
+ * not read by their owner's backward. `even`: tensors of 8 to 10 times 192 elements, so that three ranks need no
+ * padding and many units have nearly the same size. */
 static zero_model_t *random_model_of(uint64_t *seed, bool even)
 {
     zero_model_t *model;
@@ -47,6 +49,8 @@ static zero_model_t *random_model_of(uint64_t *seed, bool even)
             if (model->tensors[shared].owner < u)
                 ck_assert_int_eq(zero_model_share_tensor(model, u, shared), ZERO_OK);
         }
+        if (support_random(seed) % 4 == 0)
+            ck_assert_int_eq(zero_model_set_unshard_in_backward(model, u, false), ZERO_OK);
     }
     return model;
 }
@@ -170,7 +174,7 @@ static bool take_turns(const zero_model_t *model, const zero_layout_t *layout, z
 }
 
 /* Compares all pairs, which would take too long for many units. */
-START_TEST(a_unit_joins_the_first_class_with_all_of_whose_units_it_can_take_turns)
+START_TEST(a_unit_joins_the_first_buffer_class_that_it_can_share)
 {
     uint64_t seed = 12;
     int most_classes = 0;
@@ -233,7 +237,7 @@ START_TEST(an_embedding_and_a_head_take_turns)
         zero_order_unsharded_grads(model, &layout, 2, n_buffers);
         ck_assert_int_eq(n_buffers[layout.units[0].buffer_class], 1);
         ck_assert_int_eq(n_buffers[layout.units[1].buffer_class], 3);
-        ck_assert_int_eq(zero_order_unsharded_params(model, &layout, 1, n_buffers), ZERO_OK);
+        ck_assert_int_eq(zero_order_unsharded_params(model, &layout, 1, 0, n_buffers), ZERO_OK);
         ck_assert_int_eq(n_buffers[layout.units[0].buffer_class], 1);
         ck_assert_int_eq(n_buffers[layout.units[1].buffer_class], 2);
         zero_layout_destroy(&layout);
@@ -259,7 +263,7 @@ START_TEST(gradient_buffers_are_as_many_as_backward_needs)
                 int taken = 0;
                 for (int flat = 0; flat < n_units; flat++)
                     if (layout.units[flat].buffer_class == c && !given_back[flat] &&
-                        zero_order_needs(model, position, flat))
+                        zero_order_uses(model, position, flat))
                         given_back[flat] = 2 * n_units - flat + n_spare;
                 for (int flat = 0; flat < n_units; flat++)
                     taken += given_back[flat] > position;
@@ -285,7 +289,7 @@ START_TEST(parameter_buffers_hold_every_prefetch_and_not_one_more)
         zero_layout_t layout;
         ck_assert_int_eq(zero_layout_create(model, 2, &layout), ZERO_OK);
         int *n_buffers = calloc((size_t)layout.n_buffer_classes, sizeof *n_buffers);
-        ck_assert_int_eq(zero_order_unsharded_params(model, &layout, prefetch, n_buffers), ZERO_OK);
+        ck_assert_int_eq(zero_order_unsharded_params(model, &layout, prefetch, 0, n_buffers), ZERO_OK);
         /* By brute force: which flats does each window of positions touch? */
         for (int c = 0; c < layout.n_buffer_classes; c++) {
             int most = 0;
@@ -306,6 +310,118 @@ START_TEST(parameter_buffers_hold_every_prefetch_and_not_one_more)
         zero_layout_destroy(&layout);
         zero_model_destroy(model);
     }
+}
+END_TEST
+
+START_TEST(a_unit_that_is_sharded_in_backward_is_needed_in_forward_and_by_those_that_share_it)
+{
+    zero_model_t *model;
+    zero_unit_t embed, block, head;
+    zero_tensor_t table, norm;
+    const zero_tensor_desc_t desc[] = {{.name = "table", .n_dims = 1, .shape = {8}},
+                                       {.name = "norm", .n_dims = 1, .shape = {8}}};
+    ck_assert_int_eq(zero_model_create(&model), ZERO_OK);
+    ck_assert_int_eq(zero_model_add_unit(model, "embed", &embed), ZERO_OK);
+    ck_assert_int_eq(zero_model_add_tensor(model, embed, &desc[0], &table), ZERO_OK);
+    ck_assert_int_eq(zero_model_add_unit(model, "block", &block), ZERO_OK);
+    ck_assert_int_eq(zero_model_add_unit(model, "head", &head), ZERO_OK);
+    ck_assert_int_eq(zero_model_add_tensor(model, head, &desc[1], &norm), ZERO_OK);
+    ck_assert_int_eq(zero_model_set_unshard_in_backward(model, embed, false), ZERO_OK);
+    ck_assert_int_eq(zero_model_set_unshard_in_backward(model, 3, false), ZERO_ERROR_ARGUMENT);
+    uint64_t untied = zero_model_hash(model);
+    for (int position = 0; position < 6; position++)
+        ck_assert_int_eq(zero_order_needs(model, position, embed), position == 0);
+    ck_assert_int_eq(zero_order_next_use(model, ZERO_PASS_TRAIN, 1, embed), INT_MAX);
+    ck_assert(zero_order_uses(model, 5, embed) && zero_order_first_flat(model, 5) == 1);
+    ck_assert_int_eq(zero_model_share_tensor(model, head, table), ZERO_OK);
+    for (int position = 0; position < 6; position++)
+        ck_assert_int_eq(zero_order_needs(model, position, embed), position == 0 || position == 2 || position == 3);
+    ck_assert_int_eq(zero_model_set_unshard_in_backward(model, embed, true), ZERO_OK);
+    ck_assert(zero_order_needs(model, 5, embed) && zero_order_first_flat(model, 5) == 0);
+    ck_assert(zero_model_hash(model) != untied);
+    zero_model_destroy(model);
+}
+END_TEST
+
+/* Gathers as parameters.c does, into an empty buffer or that of the unit that is needed last, and counts gathers of
+ * every unit in backward. */
+static void count_gathers(const zero_model_t *model, const zero_layout_t *layout, int prefetch, const int *n_buffers,
+                          int *n_in_backward)
+{
+    zero_unsharded_t unsharded;
+    int n_positions = 2 * model->n_units;
+    ck_assert_int_eq(zero_unsharded_create(layout, n_buffers, layout->buffer_elems, 0, &unsharded), ZERO_OK);
+    for (int position = 0; position < n_positions; position++)
+        for (int ahead = position; ahead <= position + prefetch && ahead < n_positions; ahead++)
+            for (int flat = 0; flat < model->n_units; flat++) {
+                int c = layout->units[flat].buffer_class;
+                if (!zero_order_needs(model, ahead, flat) || zero_unsharded_find(&unsharded, flat))
+                    continue;
+                zero_unsharded_buffer_t *buffer = zero_unsharded_empty(&unsharded, c);
+                if (!buffer)
+                    buffer = zero_unsharded_farthest(&unsharded, model, ZERO_PASS_TRAIN, position, c);
+                ck_assert_ptr_nonnull(buffer);
+                zero_unsharded_put(&unsharded, buffer, flat);
+                n_in_backward[flat] += ahead >= model->n_units;
+            }
+    zero_unsharded_destroy(&unsharded);
+}
+
+/* Returns a model of 1..9 units of two sizes, some of which are not read in backward. None shares another's tensors:
+ * then it could be better to gather a kept unit again than the shared one. */
+static zero_model_t *model_of_twins(uint64_t *seed)
+{
+    zero_model_t *model;
+    zero_tensor_t tensor;
+    zero_unit_t unit;
+    ck_assert_int_eq(zero_model_create(&model), ZERO_OK);
+    int n_units = 1 + (int)(support_random(seed) % 9);
+    for (int u = 0; u < n_units; u++) {
+        char name[32];
+        snprintf(name, sizeof name, "unit %d", u);
+        zero_tensor_desc_t desc = {.name = name, .n_dims = 1, .shape = {support_random(seed) % 4 ? 512 : 4096}};
+        ck_assert_int_eq(zero_model_add_unit(model, name, &unit), ZERO_OK);
+        ck_assert_int_eq(zero_model_add_tensor(model, unit, &desc, &tensor), ZERO_OK);
+        ck_assert_int_eq(zero_model_set_unshard_in_backward(model, unit, support_random(seed) % 4 > 0), ZERO_OK);
+    }
+    return model;
+}
+
+/* With one buffer less in any class that keep enlarges, one of those units is gathered again. */
+START_TEST(the_last_units_stay_from_forward_to_backward_and_no_buffer_is_spare)
+{
+    uint64_t seed = 12;
+    int n_enlarged = 0;
+    for (int i = 0; i < N_RANDOM_MODELS; i++) {
+        zero_model_t *model = model_of_twins(&seed);
+        const int n_units = model->n_units, prefetch = (int)(support_random(&seed) % 4);
+        int keep = (int)(support_random(&seed) % (uint64_t)(n_units + 2));
+        zero_layout_t layout;
+        ck_assert_int_eq(zero_layout_create(model, 2, &layout), ZERO_OK);
+        int *least = calloc((size_t)layout.n_buffer_classes, sizeof *least);
+        int *counts = calloc((size_t)layout.n_buffer_classes, sizeof *counts);
+        ck_assert_int_eq(zero_order_unsharded_params(model, &layout, prefetch, 0, least), ZERO_OK);
+        ck_assert_int_eq(zero_order_unsharded_params(model, &layout, prefetch, keep, counts), ZERO_OK);
+        for (int c = -1; c < layout.n_buffer_classes; c++) {
+            int n_gathers[9] = {0}, n_again = 0;
+            if (c >= 0 && counts[c] == least[c])
+                continue;
+            counts[c >= 0 ? c : 0] -= c >= 0;
+            count_gathers(model, &layout, prefetch, counts, n_gathers);
+            counts[c >= 0 ? c : 0] += c >= 0;
+            for (int position = n_units; position < 2 * n_units && position < n_units + keep; position++)
+                for (int flat = 0; flat < n_units; flat++)
+                    n_again += zero_order_needs(model, position, flat) && n_gathers[flat] > 0;
+            ck_assert_msg((n_again > 0) == (c >= 0), "model %d, prefetch %d, keep %d of %d, class %d: %d", i, prefetch,
+                          keep, n_units, c, n_again);
+            n_enlarged += c >= 0;
+        }
+        free(counts);
+        free(least);
+        zero_layout_destroy(&layout);
+        zero_model_destroy(model);
+    }
+    ck_assert_int_gt(n_enlarged, N_RANDOM_MODELS / 4);
 }
 END_TEST
 
@@ -451,7 +567,7 @@ static offloaded_t offloaded_by_hand(uint64_t n_units, uint64_t n_offloaded, boo
 }
 
 /* For each offloaded parameter the device holds, over N, 10 bytes of state and 4 of sums less. */
-START_TEST(what_is_offloaded_leaves_the_device_to_the_byte)
+START_TEST(offload_frees_device_memory_to_the_byte)
 {
     const int n_ranks = 8, n_units = 16;
     const uint64_t shard = EVEN_ROWS * EVEN_COLUMNS / 8;
@@ -570,6 +686,40 @@ START_TEST(auto_offloads_the_least_that_fits)
 END_TEST
 
 /* Small enough for staging, but never less than a chunk of the norm, to whose bounds all chunks are aligned. */
+/* Every keep is tried: what is found fits, and one more does not. */
+START_TEST(auto_keeps_the_most_that_fits)
+{
+    uint64_t seed = 13;
+    for (int i = 0; i < 100; i++) {
+        zero_model_t *model = random_model(&seed);
+        zero_config_t config = zero_config_default();
+        uint64_t totals[12] = {0};
+        const int n_units = model->n_units, n_ranks = 1 + i % 4;
+        config.stage = i % 5 == 0 ? 2 : 3;
+        config.user_bytes = 1000;
+        for (config.keep = 0; config.keep <= n_units; config.keep++) {
+            zero_memory_t plan;
+            ck_assert_int_eq(zero_plan(model, &config, ZERO_DEVICE_CUDA, ZERO_COMM_AUTO, n_ranks, &plan), ZERO_OK);
+            totals[config.keep] = zero_memory_total(&plan) + config.user_bytes;
+        }
+        uint64_t available = totals[support_random(&seed) % (uint64_t)(n_units + 1)] - i % 2;
+        zero_layout_t layout;
+        int keep, want = 0;
+        config.keep = ZERO_KEEP_AUTO;
+        ck_assert_int_eq(zero_layout_create(model, n_ranks, &layout), ZERO_OK);
+        ck_assert_int_eq(zero_plan_largest_keep(model, &layout, &config, GPU, available, &keep), ZERO_OK);
+        for (int tried = 1; tried <= n_units && config.stage == 3 && n_ranks > 1; tried++)
+            want = totals[tried] <= available ? tried : want;
+        ck_assert_int_eq(keep, want);
+        zero_memory_t plan;
+        ck_assert_int_eq(zero_plan(model, &config, ZERO_DEVICE_CUDA, ZERO_COMM_AUTO, n_ranks, &plan), ZERO_OK);
+        ck_assert_uint_eq(zero_memory_total(&plan) + config.user_bytes, totals[0]);
+        zero_layout_destroy(&layout);
+        zero_model_destroy(model);
+    }
+}
+END_TEST
+
 START_TEST(chunks_are_aligned_to_the_norms_and_fit_into_staging)
 {
     uint64_t seed = 7;
@@ -593,10 +743,10 @@ START_TEST(chunks_are_aligned_to_the_norms_and_fit_into_staging)
         ck_assert_int_eq(zero_arena_plan_create(model, &layout, &config, target, &plan), ZERO_OK);
         ck_assert_int_eq(plan.n_staging, target.on_gpu ? 2 : 1);
         ck_assert_uint_eq(plan.staging_bytes, plan.chunk_elems * (uint64_t)n_ranks * 2);
-        uint64_t chunk_bytes = (uint64_t)n_ranks * ZERO_NORM_CHUNK * 2;
+        uint64_t chunk_bytes = (uint64_t)n_ranks * ZERO_SUM_CHUNK * 2;
         if (plan.chunk_elems < layout.units[0].shard_elems) {
-            ck_assert_uint_eq(plan.chunk_elems % ZERO_NORM_CHUNK, 0);
-            ck_assert(plan.staging_bytes <= config.staging_bytes / 2 || plan.chunk_elems == ZERO_NORM_CHUNK);
+            ck_assert_uint_eq(plan.chunk_elems % ZERO_SUM_CHUNK, 0);
+            ck_assert(plan.staging_bytes <= config.staging_bytes / 2 || plan.chunk_elems == ZERO_SUM_CHUNK);
             /* not smaller than it must be: half of staging, or copies of 64 MiB together */
             ck_assert(plan.staging_bytes + chunk_bytes > config.staging_bytes / 2 ||
                       plan.staging_bytes + chunk_bytes > UINT64_C(64) << 20);
@@ -681,6 +831,9 @@ START_TEST(equal_declarations_have_equal_hashes_and_any_change_shows)
         copy->tensors[0].decay = !copy->tensors[0].decay;
         ck_assert_uint_ne(hash, zero_model_hash(copy));
         copy->tensors[0].decay = !copy->tensors[0].decay;
+        copy->tensors[0].fp8 = !copy->tensors[0].fp8;
+        ck_assert_uint_ne(hash, zero_model_hash(copy));
+        copy->tensors[0].fp8 = !copy->tensors[0].fp8;
         copy->units[0].name[0]++;
         ck_assert_uint_ne(hash, zero_model_hash(copy));
         zero_model_destroy(copy);
@@ -768,17 +921,20 @@ static Suite *suite(void)
     tcase_set_timeout(tc, 120);
     tcase_add_test(tc, every_element_has_one_owner_and_no_tensors_overlap);
     tcase_add_test(tc, units_of_a_buffer_class_keep_each_others_padding);
-    tcase_add_test(tc, a_unit_joins_the_first_class_with_all_of_whose_units_it_can_take_turns);
+    tcase_add_test(tc, a_unit_joins_the_first_buffer_class_that_it_can_share);
     tcase_add_test(tc, an_embedding_and_a_head_take_turns);
     tcase_add_test(tc, gradient_buffers_are_as_many_as_backward_needs);
     tcase_add_test(tc, parameter_buffers_hold_every_prefetch_and_not_one_more);
+    tcase_add_test(tc, a_unit_that_is_sharded_in_backward_is_needed_in_forward_and_by_those_that_share_it);
+    tcase_add_test(tc, the_last_units_stay_from_forward_to_backward_and_no_buffer_is_spare);
     tcase_add_test(tc, the_order_is_forward_then_backward);
     tcase_add_test(tc, the_next_use_is_the_first_position_that_needs_the_flat);
     tcase_add_test(tc, the_plan_is_the_table_of_stages);
     tcase_add_test(tc, slices_are_staged_unless_the_transport_reduces_them);
-    tcase_add_test(tc, what_is_offloaded_leaves_the_device_to_the_byte);
+    tcase_add_test(tc, offload_frees_device_memory_to_the_byte);
     tcase_add_test(tc, offloaded_state_is_staged_in_chunks_that_fit_into_the_buffers);
     tcase_add_test(tc, auto_offloads_the_least_that_fits);
+    tcase_add_test(tc, auto_keeps_the_most_that_fits);
     tcase_add_test(tc, chunks_are_aligned_to_the_norms_and_fit_into_staging);
     tcase_add_test(tc, sizes_that_overflow_are_refused);
     tcase_add_test(tc, bad_declarations_are_refused);

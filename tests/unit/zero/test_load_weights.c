@@ -11,17 +11,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tests/support/support.h"
+#include "tests/support/log_lines.h"
+#include "tests/support/session.h"
 #include "zero.h"
 
 /* ---- the model ---- */
 
-static const struct {
-    const char *name;
-    int unit, n_dims;
-    int64_t shape[2];
-    bool packed; /* behind the one before it */
-} TENSORS[] = {
+static const session_tensor_t TENSORS[] = {
     {"wte.weight", 0, 2, {257, 300}, false}, /* larger than the runs in which weights pass */
     {"wpe.weight", 0, 2, {7, 5}, true},
     {"h.0.w", 1, 2, {3, 41}, false},
@@ -31,14 +27,6 @@ static const struct {
 };
 #define N_TENSORS ((int)(sizeof TENSORS / sizeof TENSORS[0]))
 #define N_UNITS 4
-
-static size_t n_elems_of(int tensor)
-{
-    size_t n = 1;
-    for (int d = 0; d < TENSORS[tensor].n_dims; d++)
-        n *= (size_t)TENSORS[tensor].shape[d];
-    return n;
-}
 
 /* Not 0 only in tests of fp32. */
 static float fineness;
@@ -50,56 +38,18 @@ static float value(int tensor, size_t i)
     return (float)((int)(mixed >> 13 & 255) - 128) / 64.0f + (float)(mixed >> 21 & 255) * fineness;
 }
 
-typedef struct session {
-    zero_comm_t *comm;
-    zero_device_t *device;
-    zero_engine_t *engine;
-} session_t;
-
-/* Not an assertion of Check's, because ranks run outside its tests. */
-static void must(zero_status_t status)
-{
-    if (status != ZERO_OK)
-        abort();
-}
-
-/* declared_prefix precedes the names that the model declares. */
+/* Opens a session with all weights 1. declared_prefix precedes the names that the model declares. */
 static session_t session_open(int stage, zero_dtype_t dtype, const char *declared_prefix)
 {
-    session_t session;
-    zero_model_t *model;
-    zero_unit_t units[N_UNITS];
-    zero_tensor_t tensor;
-    zero_config_t config = zero_config_default();
-    config.stage = stage;
-    config.dtype = dtype;
-    must(zero_comm_create(ZERO_COMM_AUTO, &session.comm));
-    must(zero_device_create(ZERO_DEVICE_CPU, session.comm, &session.device));
-    must(zero_model_create(&model));
-    for (int u = 0; u < N_UNITS; u++) {
-        char name[ZERO_MAX_NAME];
-        snprintf(name, sizeof name, "unit.%d", u);
-        must(zero_model_add_unit(model, name, &units[u]));
-    }
+    session_tensor_t tensors[N_TENSORS];
+    char names[N_TENSORS][ZERO_MAX_NAME];
     for (int t = 0; t < N_TENSORS; t++) {
-        char name[ZERO_MAX_NAME];
-        snprintf(name, sizeof name, "%s%s", declared_prefix, TENSORS[t].name);
-        zero_tensor_desc_t desc = {
-            .name = name, .n_dims = TENSORS[t].n_dims, .init = ZERO_INIT_ONES, .packed = TENSORS[t].packed};
-        memcpy(desc.shape, TENSORS[t].shape, sizeof TENSORS[t].shape);
-        must(zero_model_add_tensor(model, units[TENSORS[t].unit], &desc, &tensor));
+        tensors[t] = TENSORS[t];
+        snprintf(names[t], sizeof names[t], "%s%s", declared_prefix, TENSORS[t].name);
+        tensors[t].name = names[t];
     }
-    must(zero_engine_create(session.comm, session.device, model, &config, &session.engine));
-    must(zero_init_parameters(session.engine));
-    zero_model_destroy(model);
-    return session;
-}
-
-static void session_close(session_t *session)
-{
-    zero_engine_destroy(session->engine);
-    zero_device_destroy(session->device);
-    zero_comm_destroy(session->comm);
+    return session_create(NULL, stage, dtype,
+                          &(session_model_t){tensors, N_TENSORS, N_UNITS, .init = ZERO_INIT_ONES, .init_std = 0});
 }
 
 typedef struct tally {
@@ -129,7 +79,7 @@ static size_t total_elems(void)
 {
     size_t n = 0;
     for (int t = 0; t < N_TENSORS; t++)
-        n += n_elems_of(t);
+        n += session_n_elems(&TENSORS[t]);
     return n;
 }
 
@@ -160,7 +110,8 @@ static uint16_t narrow(float number, const char *dtype)
 /* A tensor with the numbers of `like`, as `name`. */
 static void writer_add_as(writer_t *writer, const char *name, const char *dtype, int like, json_t *shape)
 {
-    size_t n = n_elems_of(like), element_bytes = strcmp(dtype, "F32") == 0 ? 4 : 2, begin = writer->n_bytes;
+    size_t n = session_n_elems(&TENSORS[like]), element_bytes = strcmp(dtype, "F32") == 0 ? 4 : 2,
+           begin = writer->n_bytes;
     writer->n_bytes += n * element_bytes;
     writer->data = realloc(writer->data, writer->n_bytes);
     for (size_t i = 0; i < n; i++) {
@@ -234,24 +185,10 @@ static void write_parts(void)
     json_decref(index);
 }
 
-/* ---- what was logged ---- */
-
-static int n_lines;
-static char last_line[1024];
-
-static void on_line(void *user, zero_log_level_t level, int rank, const char *line)
-{
-    (void)user, (void)level, (void)rank;
-    n_lines++;
-    snprintf(last_line, sizeof last_line, "%s", line);
-}
-
 static void set_up(void)
 {
     directory = support_scratch();
-    zero_log_set(ZERO_LOG_WARNING, on_line, NULL);
-    n_lines = 0;
-    last_line[0] = 0;
+    listen_to_log();
 }
 
 static void tear_down(void)
@@ -477,7 +414,7 @@ static const struct {
      "a tensor's name, 'a/b', is empty or has"},
 };
 
-START_TEST(a_bad_index_is_an_error_that_says_what_is_wrong)
+START_TEST(a_bad_index_is_refused_with_the_reason)
 {
     write_parts();
     write_in_directory("model.safetensors.index.json", BAD_INDEXES[_i].index, strlen(BAD_INDEXES[_i].index));
@@ -499,7 +436,7 @@ static const struct {
     {"model.safetensors", "mkfifo", "is not a regular file: it is a named pipe"},
 };
 
-START_TEST(what_is_no_file_is_named_and_not_waited_for)
+START_TEST(fifos_and_directories_are_named_and_not_waited_for)
 {
     write_parts();
     ck_assert_int_eq(support_run(NULL, 10, "cd '%s' && rm -f %s && %s %s", directory, NO_FILES[_i].name,
@@ -700,9 +637,9 @@ static Suite *suite(void)
     tcase_add_test(tc, a_tensor_that_is_there_under_two_names_is_an_error);
     tcase_add_test(tc, a_directory_without_weights_is_an_io_error);
     tcase_add_test(tc, a_truncated_file_is_named);
-    tcase_add_loop_test(tc, a_bad_index_is_an_error_that_says_what_is_wrong, 0,
-                        sizeof BAD_INDEXES / sizeof BAD_INDEXES[0]);
-    tcase_add_loop_test(tc, what_is_no_file_is_named_and_not_waited_for, 0, sizeof NO_FILES / sizeof NO_FILES[0]);
+    tcase_add_loop_test(tc, a_bad_index_is_refused_with_the_reason, 0, sizeof BAD_INDEXES / sizeof BAD_INDEXES[0]);
+    tcase_add_loop_test(tc, fifos_and_directories_are_named_and_not_waited_for, 0,
+                        sizeof NO_FILES / sizeof NO_FILES[0]);
     tcase_add_loop_test(tc, a_weight_that_is_not_finite_is_named, 0, sizeof NOT_FINITE / sizeof NOT_FINITE[0]);
     tcase_add_test(tc, a_model_saved_by_transformers_loads);
     suite_add_tcase(s, tc);

@@ -137,6 +137,7 @@ START_TEST(declarations_and_plans_refuse_null)
     REFUSED(zero_model_add_tensor(f.model, 0, &nameless, &tensor), "zero_model_add_tensor: desc->name is NULL");
     REFUSED(zero_model_add_tensor(f.model, 0, &desc, NULL), "zero_model_add_tensor: tensor is NULL");
     REFUSED(zero_model_share_tensor(NULL, 0, 0), "zero_model_share_tensor: model is NULL");
+    REFUSED(zero_model_set_unshard_in_backward(NULL, 0, true), "zero_model_set_unshard_in_backward: model is NULL");
     ck_assert_int_eq(zero_model_n_units(f.model), 1); /* what is refused has added nothing */
     ck_assert_int_eq(zero_model_n_tensors(f.model), 1);
     REFUSED(zero_plan(NULL, &f.config, ZERO_DEVICE_CPU, ZERO_COMM_AUTO, 1, &plan), "zero_plan: model is NULL");
@@ -240,10 +241,11 @@ START_TEST(calls_without_a_status_accept_null)
                    zero_device_resolve(ZERO_DEVICE_CPU, NULL) == ZERO_DEVICE_CPU && zero_model_n_units(NULL) == 0 &&
                    !zero_model_unit_name(NULL, 0) && zero_model_n_tensors(NULL) == 0 &&
                    zero_model_n_params(NULL) == 0 && zero_memory_total(NULL) == 0 && !zero_param(NULL, 0) &&
-                   !zero_grad(NULL, 0).data && !zero_loss_scale(NULL) && zero_get_adam_step(NULL) == 0 &&
-                   zero_engine_memory(NULL).pinned_bytes == 0 && zero_engine_stats(NULL).n_gathers == 0 &&
-                   strcmp(zero_engine_transport(NULL), "") == 0 && strcmp(zero_checkpoint_path(NULL), "") == 0 &&
-                   zero_checkpoint_step(NULL) == 0 && strcmp(zero_checkpoint_state(NULL), "") == 0;
+                   !zero_param_fp8(NULL, 0).data && !zero_grad(NULL, 0).data && !zero_loss_scale(NULL) &&
+                   zero_get_adam_step(NULL) == 0 && zero_engine_memory(NULL).pinned_bytes == 0 &&
+                   zero_engine_stats(NULL).n_gathers == 0 && strcmp(zero_engine_transport(NULL), "") == 0 &&
+                   strcmp(zero_checkpoint_path(NULL), "") == 0 && zero_checkpoint_step(NULL) == 0 &&
+                   strcmp(zero_checkpoint_state(NULL), "") == 0;
     zero_comm_destroy(NULL);
     zero_comm_abort(NULL, 1);
     zero_device_destroy(NULL);
@@ -279,7 +281,7 @@ END_TEST
 
 /* The first destroy logs an error, the last does not; what is kept works until then, and all is freed: LeakSanitizer
  * checks that in sanitized builds. */
-START_TEST(what_is_destroyed_too_early_is_kept_for_its_users)
+START_TEST(an_object_destroyed_before_its_users_is_kept_and_named)
 {
     fixture_t f = fixture_create();
     zero_save_t *save = NULL;
@@ -374,7 +376,7 @@ static Suite *suite(void)
     tcase_add_test(one, checkpoints_refuse_null);
     tcase_add_test(one, calls_without_a_status_accept_null);
     tcase_add_test(one, unknown_ids_have_no_name_and_no_size);
-    tcase_add_test(one, what_is_destroyed_too_early_is_kept_for_its_users);
+    tcase_add_test(one, an_object_destroyed_before_its_users_is_kept_and_named);
     tcase_add_test(one, engines_may_be_destroyed_in_any_order);
     suite_add_tcase(s, one);
     TCase *several = tcase_create("several ranks");

@@ -6,28 +6,18 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "tests/support/log_lines.h"
 #include "tests/support/support.h"
 #include "zero/checkpoint/safetensors.h"
 
 static char *path;
-static int n_lines;
-static char last_line[1024];
-
-static void on_line(void *user, zero_log_level_t level, int rank, const char *line)
-{
-    (void)user, (void)level, (void)rank;
-    n_lines++;
-    snprintf(last_line, sizeof last_line, "%s", line);
-}
 
 static void set_up(void)
 {
     char *directory = support_scratch();
     ck_assert_int_gt(asprintf(&path, "%s/test.safetensors", directory), 0);
     free(directory);
-    zero_log_set(ZERO_LOG_WARNING, on_line, NULL);
-    n_lines = 0;
-    last_line[0] = 0;
+    listen_to_log();
 }
 
 static void tear_down(void)
@@ -213,7 +203,7 @@ static const struct {
     {"{\"__metadata__\": [\"pt\"]}", "__metadata__"},
 };
 
-START_TEST(a_bad_header_is_a_format_error_that_says_what_is_wrong)
+START_TEST(a_bad_header_is_a_format_error_with_the_reason)
 {
     const char *header = BAD_HEADERS[_i].header;
     support_write_safetensors(path, header, strlen(header), "01234567", 8);
@@ -269,7 +259,7 @@ START_TEST(deep_nesting_is_an_error_and_not_a_stack_overflow)
 }
 END_TEST
 
-START_TEST(what_is_not_a_readable_file_is_an_io_error)
+START_TEST(an_unreadable_file_is_an_io_error)
 {
     expect_failure(ZERO_ERROR_IO, "No such file");
     char *command;
@@ -366,12 +356,12 @@ static Suite *suite(void)
     tcase_add_test(tc, sixteen_bit_numbers_are_read_exactly_at_any_alignment);
     tcase_add_test(tc, scalars_empty_tensors_metadata_and_padding_are_part_of_the_format);
     tcase_add_test(tc, a_file_that_shrinks_while_it_is_read_is_a_status);
-    tcase_add_loop_test(tc, a_bad_header_is_a_format_error_that_says_what_is_wrong, 0,
+    tcase_add_loop_test(tc, a_bad_header_is_a_format_error_with_the_reason, 0,
                         sizeof BAD_HEADERS / sizeof BAD_HEADERS[0]);
     tcase_add_test(tc, every_truncation_of_a_good_file_is_an_error);
     tcase_add_test(tc, a_header_length_beyond_the_file_or_the_format_is_an_error);
     tcase_add_test(tc, deep_nesting_is_an_error_and_not_a_stack_overflow);
-    tcase_add_test(tc, what_is_not_a_readable_file_is_an_io_error);
+    tcase_add_test(tc, an_unreadable_file_is_an_io_error);
     tcase_add_test(tc, no_mutation_of_a_file_crashes_the_reader);
     suite_add_tcase(s, tc);
     return s;

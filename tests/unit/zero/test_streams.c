@@ -33,10 +33,41 @@ START_TEST(an_embedding_and_a_head_in_one_buffer_give_the_same_bits)
 }
 END_TEST
 
+/* Five blocks, two buffers: forward gathers all seven units, backward three blocks and the embedding, whose buffer the
+ * head has taken. It is not gathered there if its backward does without; each block that is kept beyond two is not. */
+START_TEST(kept_and_unread_units_are_not_gathered_again_and_the_bits_are_the_same)
+{
+    static const char *const variants[] = {"unshard=1 gathers=11",
+                                           "unshard=0 gathers=10 seed=2 delay_us=800",
+                                           "unshard=0 gathers=10 keep=3",
+                                           "unshard=0 gathers=9 keep=4 seed=3",
+                                           "unshard=0 gathers=7 keep=6 seed=4 delay_us=800",
+                                           "unshard=1 gathers=7 keep=7 seed=5 prefetch=3",
+                                           "unshard=0 gathers=7 keep=1000 prefetch=0",
+                                           "unshard=0 keep=4 overlap=0 gathers=9",
+                                           "unshard=0 stage=2 keep=4",
+                                           "unshard=0 stage=0",
+                                           NULL};
+    expect_plain_text(3, "rows=480 untied=1 lookup=1 steps=6 micro_steps=2 every=1", variants);
+    static const char *const tied[] = {"unshard=0 seed=2 delay_us=800", "unshard=0 keep=4 prefetch=3",
+                                       "unshard=0 stage=1", NULL};
+    expect_plain_text(2, "lookup=1 steps=6", tied);
+}
+END_TEST
+
+/* Blocks of 1700 elements: what is free is enough for some of them (stream_cases checks that). */
+START_TEST(keep_auto_fits_into_free_memory_and_the_bits_are_the_same)
+{
+    static const char *const variants[] = {"keep=-1 available=1000000", "keep=-1 available=1000000 seed=2 prefetch=0",
+                                           NULL};
+    expect_plain_text(3, "steps=6 blocks=20", variants);
+}
+END_TEST
+
 /* A shard of 25,600 elements is sent in four chunks of 8192, two of which are summed before the last arrives; or in two
  * of 16,384; or, without overlap, one after the other. */
 #define CHUNKS "rows=1920 untied=1 steps=6"
-START_TEST(chunks_give_the_bits_of_the_whole)
+START_TEST(chunked_reductions_have_the_same_bits)
 {
     static const char *const settings[] = {CHUNKS " dtype=fp32 micro_steps=2 every=1", CHUNKS " dtype=fp16 nan_at=5"};
     static const char *const variants[] = {"staging=1 stage=3 seed=2 delay_us=800",
@@ -49,7 +80,7 @@ START_TEST(chunks_give_the_bits_of_the_whole)
 }
 END_TEST
 
-START_TEST(chunks_as_messages_give_the_bits_of_the_whole)
+START_TEST(chunked_reductions_by_messages_have_the_same_bits)
 {
     char *whole = text_of(3, CHUNKS " device=cpu");
     char *chunks = text_of(3, "comm=mpi " CHUNKS " device=cpu staging=1 stage=3");
@@ -57,6 +88,23 @@ START_TEST(chunks_as_messages_give_the_bits_of_the_whole)
     ck_assert_str_eq(whole, chunks);
     free(whole);
     free(chunks);
+}
+END_TEST
+
+/* Parts are brought up to date behind the update on all ranks, and before their groups gather them. */
+START_TEST(shard_groups_give_the_bits_of_one_order)
+{
+    static const char *const variants[] = {"stage=3 group=2 seed=2 prefetch=3 delay_us=800",
+                                           "stage=3 group=1 seed=3",
+                                           "stage=3 group=2 seed=7 slow_gathers=20 delay_us=200",
+                                           "stage=3 group=2 seed=4 staging=1",
+                                           "stage=3 group=2 overlap=0",
+                                           "stage=3 group=2 seed=5 offload=100 update=device",
+                                           "stage=3 group=2 seed=6 offload=50 update=host",
+                                           NULL};
+    if (support_leaves_out(4))
+        return;
+    expect_plain_text(4, settings_of[_i], variants);
 }
 END_TEST
 
@@ -74,7 +122,7 @@ START_TEST(checks_change_no_bit)
 END_TEST
 
 /* At stage 0 state that is set is sent from its owners to all ranks, after steps under way have read the old. */
-START_TEST(state_is_set_at_stage_0_while_steps_are_under_way)
+START_TEST(state_can_be_set_at_stage_0_while_the_device_is_busy)
 {
     static const char *const variants[] = {"stage=0 seed=2", "stage=0 seed=3 delay_us=800", NULL};
     expect_plain_text(3, "asks=1 steps=6", variants);
@@ -87,23 +135,34 @@ START_TEST(two_hundred_steps_at_random_speeds)
 }
 END_TEST
 
-/* The device's transport reduces slices in rank order, so in fp32 the text is that of sums in our order. In narrower
- * types it rounds after every rank, and all stages give the same text. */
-START_TEST(a_transport_that_reduces_gives_its_own_sums_at_every_stage)
+/* The four runs of `settings`, at all stages, give the same text, and another than `settings` without the transport. */
+static void expect_sums_of_its_own(const char *settings)
 {
-    expect_plain_text(3, "steps=6 dtype=fp32 micro_steps=2 every=1",
-                      (const char *const[]){"nccl=1 stage=3 seed=2 prefetch=3 delay_us=800", "nccl=1 stage=1 seed=4",
-                                            "nccl=1 stage=0 seed=5", "nccl=1 stage=3 overlap=0", NULL});
-    char *all = text_of(3, "dtype=bf16 nccl=1 stage=3 / dtype=bf16 nccl=1 stage=2 seed=2 / "
-                           "dtype=bf16 nccl=1 stage=1 seed=3 delay_us=800 / dtype=bf16 nccl=1 stage=0 seed=4");
-    char *ordered = text_of(3, "dtype=bf16 stage=3");
+    char runs[512];
+    snprintf(runs, sizeof runs,
+             "%s nccl=1 stage=3 / %s nccl=1 stage=2 seed=2 / %s nccl=1 stage=1 seed=3 delay_us=800 / "
+             "%s nccl=1 stage=0 seed=4",
+             settings, settings, settings, settings);
+    char *all = text_of(3, runs), *ordered = text_of(3, settings);
     ck_assert(all && ordered && strlen(all) % 4 == 0);
     size_t length = strlen(all) / 4;
     for (int stage = 1; stage < 4; stage++)
         ck_assert_msg(strncmp(all, all + (size_t)stage * length, length) == 0, "%s", all);
-    ck_assert_msg(strncmp(all, ordered, length) != 0, "sums rounded after every rank are those rounded never");
+    ck_assert_msg(strncmp(all, ordered, length) != 0, "the sums are ours: %s", settings);
     free(all);
     free(ordered);
+}
+
+/* The device's transport reduces slices in rank order, so in fp32 the text is that of sums in our order. In narrower
+ * types it rounds after every rank; and with several micro-steps it adds the ranks' slices before it adds them to what
+ * is there. */
+START_TEST(a_transport_that_reduces_gives_its_own_sums_at_every_stage)
+{
+    expect_plain_text(3, "steps=6 dtype=fp32",
+                      (const char *const[]){"nccl=1 stage=3 seed=2 prefetch=3 delay_us=800", "nccl=1 stage=1 seed=4",
+                                            "nccl=1 stage=0 seed=5", "nccl=1 stage=3 overlap=0", NULL});
+    expect_sums_of_its_own("dtype=bf16");
+    expect_sums_of_its_own("steps=6 dtype=fp32 micro_steps=2 every=1");
 }
 END_TEST
 
@@ -233,11 +292,14 @@ static Suite *suite(void)
     TCase *tcase = tcase_create("at random speeds");
     tcase_set_timeout(tcase, 300);
     tcase_add_loop_test(tcase, streams_of_any_speed_give_the_bits_of_one_order, 0, N_SETTINGS);
+    tcase_add_loop_test(tcase, shard_groups_give_the_bits_of_one_order, 0, N_SETTINGS);
     tcase_add_test(tcase, an_embedding_and_a_head_in_one_buffer_give_the_same_bits);
-    tcase_add_loop_test(tcase, chunks_give_the_bits_of_the_whole, 0, 2);
-    tcase_add_test(tcase, chunks_as_messages_give_the_bits_of_the_whole);
+    tcase_add_test(tcase, kept_and_unread_units_are_not_gathered_again_and_the_bits_are_the_same);
+    tcase_add_test(tcase, keep_auto_fits_into_free_memory_and_the_bits_are_the_same);
+    tcase_add_loop_test(tcase, chunked_reductions_have_the_same_bits, 0, 2);
+    tcase_add_test(tcase, chunked_reductions_by_messages_have_the_same_bits);
     tcase_add_loop_test(tcase, checks_change_no_bit, 0, N_SETTINGS);
-    tcase_add_test(tcase, state_is_set_at_stage_0_while_steps_are_under_way);
+    tcase_add_test(tcase, state_can_be_set_at_stage_0_while_the_device_is_busy);
     tcase_add_test(tcase, two_hundred_steps_at_random_speeds);
     tcase_add_loop_test(tcase, messages_between_devices_give_the_same_bits, 0, N_SETTINGS);
     tcase_add_test(tcase, streams_end_before_their_memory_when_a_peer_is_lost);

@@ -1,0 +1,27 @@
+/* hosts.h - on which host each rank is. Ranks of one host can see each other's processes and memory. */
+#ifndef ZERO_HOSTS_H
+#define ZERO_HOSTS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "zero.h"
+
+#define ZERO_HOST_NAME_BYTES 56
+
+typedef struct zero_host {
+    uint64_t id;                     /* equal on ranks of one host, and there alone */
+    char name[ZERO_HOST_NAME_BYTES]; /* truncated to fit */
+} zero_host_t;
+
+/* Finds the host of this process: by its boot, its name and the PID namespace, since containers of one machine are
+ * hosts apart. ZERO_HOST_ID in the environment replaces all three; tests make several hosts of one with it. */
+void zero_host_find(zero_host_t *host);
+
+/* Returns whether the ranks are on more than one host. */
+bool zero_hosts_are_several(const zero_comm_t *comm);
+
+/* Appends a rank to a list in `text`, as far as it fits: "2", or "2 on node2" if there are several hosts. */
+void zero_hosts_list_rank(const zero_comm_t *comm, int rank, char *text, size_t n_bytes);
+
+#endif

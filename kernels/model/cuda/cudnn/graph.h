@@ -1,0 +1,81 @@
+/* graph.h - describes a computation to cuDNN's backend API as a graph of operations on tensors.
+ *
+ * After the first failure every call does nothing and `status` keeps it, so that the code of a graph reads like its
+ * formulas.
+ */
+#ifndef ZERO_CUDNN_GRAPH_H
+#define ZERO_CUDNN_GRAPH_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cudnn.h>
+
+#define ZERO_CUDNN_MAX_DESCRIPTORS 96
+#define ZERO_CUDNN_MAX_OPERATIONS 32
+#define ZERO_CUDNN_FIRST_VIRTUAL 100 /* ids of tensors in memory are below, those between operations from here on */
+
+typedef cudnnBackendDescriptor_t zero_descriptor_t;
+
+typedef struct zero_cudnn_graph {
+    cudnnHandle_t handle;
+    cudnnStatus_t status;
+    cudnnDataType_t dtype; /* of tensors in memory, unless given */
+    int64_t next_virtual;
+    size_t n_owned, n_operations;
+    zero_descriptor_t owned[ZERO_CUDNN_MAX_DESCRIPTORS];
+    zero_descriptor_t operations[ZERO_CUDNN_MAX_OPERATIONS];
+} zero_cudnn_graph_t;
+
+zero_cudnn_graph_t zero_graph_begin(cudnnHandle_t handle, cudnnDataType_t dtype);
+void zero_graph_release(zero_cudnn_graph_t *g); /* destroys what the graph owns */
+
+/* Creates a descriptor, which the graph owns. */
+zero_descriptor_t zero_graph_create(zero_cudnn_graph_t *g, cudnnBackendDescriptorType_t type);
+void zero_graph_set(zero_cudnn_graph_t *g, zero_descriptor_t descriptor, cudnnBackendAttributeName_t name,
+                    cudnnBackendAttributeType_t type, int64_t count, const void *values);
+void zero_graph_set_descriptor(zero_cudnn_graph_t *g, zero_descriptor_t descriptor, cudnnBackendAttributeName_t name,
+                               zero_descriptor_t value);
+void zero_graph_finalize(zero_cudnn_graph_t *g, zero_descriptor_t descriptor);
+
+/* ---- Tensors: [batch, heads, rows, columns] ---- */
+
+typedef struct zero_extents {
+    int64_t dims[4], strides[4];
+} zero_extents_t;
+
+static inline zero_extents_t zero_extents_dense(int64_t b, int64_t h, int64_t rows, int64_t columns)
+{
+    return (zero_extents_t){{b, h, rows, columns}, {h * rows * columns, rows * columns, columns, 1}};
+}
+
+static inline zero_extents_t zero_extents_transposed(zero_extents_t e)
+{
+    return (zero_extents_t){{e.dims[0], e.dims[1], e.dims[3], e.dims[2]},
+                            {e.strides[0], e.strides[1], e.strides[3], e.strides[2]}};
+}
+
+/* A tensor in memory: of the graph's dtype, or in fp32. */
+zero_descriptor_t zero_graph_stored(zero_cudnn_graph_t *g, int64_t id, zero_extents_t e);
+zero_descriptor_t zero_graph_stored_fp32(zero_cudnn_graph_t *g, int64_t id, zero_extents_t e);
+/* A tensor between operations. */
+zero_descriptor_t zero_graph_between(zero_cudnn_graph_t *g, cudnnDataType_t dtype, zero_extents_t e);
+/* An fp32 number in host memory. */
+zero_descriptor_t zero_graph_scalar(zero_cudnn_graph_t *g, int64_t id);
+
+/* ---- Operations, in fp32 ---- */
+
+/* Adds c = a b. */
+void zero_graph_matmul(zero_cudnn_graph_t *g, zero_descriptor_t a, zero_descriptor_t b, zero_descriptor_t c);
+/* Adds y = mode(x, b, t); b and t are NULL if the mode has fewer operands. axis: of an index, else below 0. */
+void zero_graph_pointwise(zero_cudnn_graph_t *g, cudnnPointwiseMode_t mode, cudnnDataType_t compute, int64_t axis,
+                          zero_descriptor_t y, zero_descriptor_t x, zero_descriptor_t b, zero_descriptor_t t);
+/* Adds mode(x, b) in fp32 and returns it, a tensor between operations. */
+zero_descriptor_t zero_graph_computed(zero_cudnn_graph_t *g, cudnnPointwiseMode_t mode, zero_extents_t e,
+                                      zero_descriptor_t x, zero_descriptor_t b);
+/* Adds y = the sum or maximum of x over the dimensions in which y has size 1. */
+void zero_graph_reduce(zero_cudnn_graph_t *g, cudnnReduceTensorOp_t mode, zero_descriptor_t y, zero_descriptor_t x);
+/* Returns x with other extents. */
+zero_descriptor_t zero_graph_reshaped(zero_cudnn_graph_t *g, zero_descriptor_t x, zero_extents_t e);
+
+#endif

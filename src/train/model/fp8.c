@@ -1,0 +1,248 @@
+/* fp8.c - see fp8.h.
+ *
+ * GPUs multiply fp8 only if the summed extent of both operands is contiguous, so a copy is wanted in rows or in columns
+ * (transposed):
+ *
+ *     y  = x W       x in rows                   a layer's input is cast once, in both forms if backward needs no other
+ *     dx = dy W^T    dy in rows                  dy is cast once for both products
+ *     dW = x^T dy    x in columns, dy in columns
+ *
+ * With recompute = none, x's columns are kept from forward to backward: a byte in place of an activation's two. Else
+ * backward recomputes x, which then takes no memory per layer, and casts it again with the scale that forward found.
+ * With linear-exact-dw dW is computed from x and dy themselves, so x is kept and no columns are needed. Weights that
+ * were gathered in fp8 are used as they are, or transposed into room for one matrix. Others are cast before each
+ * product, to the same bytes. They don't change between forward and backward, so their scale is found once.
+ */
+#include "train/model/fp8.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "train/report/report.h"
+
+typedef enum operand { OPERAND_X, OPERAND_W, OPERAND_DY, N_OPERANDS } operand_t;
+
+struct fp8 {
+    /* Device memory, the engine's. */
+    zero_fp8_scales_t *scales;         /* [layers, ARCH_N_MATRICES, N_OPERANDS] */
+    uint8_t *rows;                     /* [R, the widest] of the x or dy that is multiplied next */
+    uint8_t *weight;                   /* of the largest matrix, in the form that is multiplied next */
+    uint8_t *dy_columns, *x_columns;   /* [the widest, R]; NULL: not needed */
+    zero_fp8_scales_t *reports;        /* host, pinned: a ring of n_reports copies of the scales */
+    int64_t n_reports, n_put, n_taken; /* copies so far */
+    const zero_fp8_scales_t *gathered; /* device: [layers, ARCH_N_MATRICES] of weights; NULL: they are among scales */
+    uint8_t *kept[][ARCH_N_MATRICES];  /* [layers] x's columns of [n_in, R] each; NULL: not kept */
+};
+
+static options_fp8_t mode_of(const model_t *model)
+{
+    return (options_fp8_t)model->options->train.fp8;
+}
+
+static size_t n_scales(const model_t *model)
+{
+    return (size_t)model->options->model.layers * ARCH_N_MATRICES * N_OPERANDS;
+}
+
+/* Of weights that were gathered in fp8 there are scales of the engine's besides: a copy has room for both. */
+static size_t n_reported(const model_t *model)
+{
+    return n_scales(model) + n_scales(model) / N_OPERANDS;
+}
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+zero_status_t fp8_create(model_t *model)
+{
+    size_t n_layers = (size_t)model->options->model.layers;
+    if (mode_of(model) == FP8_NONE)
+        return ZERO_OK;
+    model->fp8 = calloc(1, sizeof *model->fp8 + n_layers * sizeof model->fp8->kept[0]);
+    if (!model->fp8)
+        return report_rank_error(ZERO_ERROR_MEMORY, "no memory for the fp8 tables of %zu layers", n_layers);
+    return ZERO_OK;
+}
+
+void fp8_destroy(model_t *model)
+{
+    if (model->fp8 && model->device)
+        zero_host_free(model->device, model->fp8->reports);
+    free(model->fp8);
+}
+
+/* ---- memory ---- */
+
+bool fp8_keeps_inputs(const model_t *model)
+{
+    return mode_of(model) == FP8_LINEAR && model->options->model.recompute == RECOMPUTE_NONE;
+}
+
+void fp8_allocate(const model_t *model, activations_t *a)
+{
+    fp8_t *f = model->fp8;
+    arch_sizes_t s = arch_largest_sizes(model);
+    size_t widest_input = 0, widest_output = 0, largest_matrix = 0;
+    if (!f)
+        return;
+    for (arch_matrix_t m = 0; m < ARCH_N_MATRICES; m++) {
+        arch_extents_t extents = arch_extents(model, m);
+        widest_input = larger(widest_input, extents.n_in);
+        widest_output = larger(widest_output, extents.n_out);
+        largest_matrix = larger(largest_matrix, extents.n_in * extents.n_out);
+    }
+    f->scales = activations_alloc(a, n_scales(model), sizeof *f->scales);
+    f->rows = activations_alloc(a, s.R * larger(widest_input, widest_output), 1);
+    f->weight = activations_alloc(a, largest_matrix, 1);
+    if (mode_of(model) == FP8_LINEAR)
+        f->dy_columns = activations_alloc(a, s.R * widest_output, 1);
+    if (mode_of(model) == FP8_LINEAR && !fp8_keeps_inputs(model))
+        f->x_columns = activations_alloc(a, s.R * widest_input, 1);
+}
+
+void fp8_allocate_layer(const model_t *model, activations_t *a, int layer)
+{
+    if (!fp8_keeps_inputs(model))
+        return;
+    for (arch_matrix_t m = 0; m < ARCH_N_MATRICES; m++)
+        model->fp8->kept[layer][m] = activations_alloc(a, arch_largest_sizes(model).R * arch_extents(model, m).n_in, 1);
+}
+
+zero_status_t fp8_attach(model_t *model, int64_t n_steps)
+{
+    static const char *const NAMES[] = {[FP8_LINEAR] = "linear", [FP8_LINEAR_EXACT_DW] = "linear-exact-dw"};
+    fp8_t *f = model->fp8;
+    char why[ZERO_MODEL_WHY];
+    void *reports;
+    if (!f)
+        return ZERO_OK;
+    if (!model->kernels->fp8_is_available(&model->ctx, why))
+        return report_error(ZERO_ERROR_USAGE, "[train] fp8 = %s: %s; use none", NAMES[mode_of(model)], why);
+    TRY(zero_host_alloc(model->device, (size_t)n_steps * n_reported(model) * sizeof *f->scales, &reports));
+    f->reports = reports;
+    f->n_reports = n_steps;
+    return model->kernels->zero_fill(&model->ctx, f->scales, n_scales(model) * sizeof *f->scales);
+}
+
+/* ---- products ---- */
+
+static zero_fp8_scales_t *scales_of(const model_t *model, arch_linear_t at, operand_t operand)
+{
+    return &model->fp8->scales[(at.layer * ARCH_N_MATRICES + at.matrix) * N_OPERANDS + operand];
+}
+
+static size_t n_rows(const model_t *model)
+{
+    return model->n_batch * model->seq_len;
+}
+
+/* Takes a weight as it was gathered, in the form of *w8 that is wanted. */
+static zero_status_t take_gathered(model_t *model, arch_linear_t at, zero_fp8_param_t gathered, size_t n_rows,
+                                   size_t n_columns, zero_fp8_t *w8)
+{
+    w8->scales = (zero_fp8_scales_t *)gathered.scales;
+    model->fp8->gathered = gathered.scales - (at.layer * ARCH_N_MATRICES + at.matrix);
+    if (w8->columns)
+        return model->kernels->fp8_transpose(&model->ctx, w8->columns, gathered.data, n_rows, n_columns);
+    w8->rows = (uint8_t *)gathered.data;
+    return ZERO_OK;
+}
+
+/* Finds a weight for forward (W), or for the gradient of the input (W^T), which follows forward. */
+static zero_status_t find_weight(model_t *model, arch_linear_t at, bool forward, zero_fp8_t *w8)
+{
+    fp8_t *f = model->fp8;
+    arch_extents_t e = arch_extents(model, at.matrix);
+    zero_fp8_param_t gathered = model_fp8_weight(model, at.weight);
+    bool in_out = model->ops->layout == ZERO_LINEAR_IN_OUT, columns = in_out == forward;
+    size_t n_rows = in_out ? e.n_in : e.n_out, n_columns = in_out ? e.n_out : e.n_in;
+    *w8 = (zero_fp8_t){.format = ZERO_E4M3,
+                       .rows = columns ? NULL : f->weight,
+                       .columns = columns ? f->weight : NULL,
+                       .scales = scales_of(model, at, OPERAND_W)};
+    if (gathered.data)
+        return take_gathered(model, at, gathered, n_rows, n_columns, w8);
+    return model->kernels->fp8_cast_weight(&model->ctx, w8, model_weight(model, at.weight), !forward, n_rows,
+                                           n_columns);
+}
+
+zero_status_t fp8_linear(model_t *model, arch_linear_t at, void *y, const void *x, zero_weight_t bias)
+{
+    fp8_t *f = model->fp8;
+    arch_extents_t e = arch_extents(model, at.matrix);
+    bool keeps = model->pass == MODEL_TRAIN && fp8_keeps_inputs(model);
+    zero_fp8_t x8 = {.format = ZERO_E4M3,
+                     .rows = f->rows,
+                     .columns = keeps ? f->kept[at.layer][at.matrix] : NULL,
+                     .scales = scales_of(model, at, OPERAND_X)};
+    zero_fp8_t w8;
+    TRY(model->kernels->fp8_cast(&model->ctx, &x8, x, false, n_rows(model), e.n_in));
+    TRY(find_weight(model, at, true, &w8));
+    return model->kernels->linear_fp8(&model->ctx, y, &x8, &w8, model->ops->layout, bias, n_rows(model), e.n_in,
+                                      e.n_out);
+}
+
+zero_status_t fp8_linear_backward_input(model_t *model, arch_linear_t at, void *dx, const void *dy)
+{
+    fp8_t *f = model->fp8;
+    arch_extents_t e = arch_extents(model, at.matrix);
+    zero_fp8_t dy8 = {ZERO_E5M2, f->rows, f->dy_columns, scales_of(model, at, OPERAND_DY)}, w8;
+    TRY(model->kernels->fp8_cast(&model->ctx, &dy8, dy, false, n_rows(model), e.n_out));
+    TRY(find_weight(model, at, false, &w8));
+    return model->kernels->linear_fp8_backward_input(&model->ctx, dx, &dy8, &w8, model->ops->layout, n_rows(model),
+                                                     e.n_in, e.n_out);
+}
+
+zero_status_t fp8_linear_backward_weight(model_t *model, arch_linear_t at, zero_grad_t dbias, const void *x,
+                                         const void *dy)
+{
+    const zero_model_kernels_t *k = model->kernels;
+    fp8_t *f = model->fp8;
+    arch_extents_t e = arch_extents(model, at.matrix);
+    zero_grad_t dweight = model_grad(model, at.weight);
+    zero_fp8_t dy8 = {ZERO_E5M2, NULL, f->dy_columns, scales_of(model, at, OPERAND_DY)};
+    zero_fp8_t x8 = {ZERO_E4M3, NULL, f->kept[at.layer][at.matrix], scales_of(model, at, OPERAND_X)};
+    if (mode_of(model) == FP8_LINEAR_EXACT_DW)
+        return k->linear_backward_weight(&model->ctx, dweight, model->ops->layout, dbias, x, dy, n_rows(model), e.n_in,
+                                         e.n_out);
+    if (!fp8_keeps_inputs(model)) {
+        x8.columns = f->x_columns;
+        TRY(k->fp8_cast(&model->ctx, &x8, x, true, n_rows(model), e.n_in));
+    }
+    TRY(k->linear_fp8_backward_weight(&model->ctx, dweight, model->ops->layout, &x8, &dy8, n_rows(model), e.n_in,
+                                      e.n_out));
+    return dbias.data ? k->sum_columns(&model->ctx, dbias, dy, n_rows(model), e.n_out) : ZERO_OK;
+}
+
+/* ---- the range of scales ---- */
+
+zero_status_t model_put_fp8_range(model_t *model)
+{
+    fp8_t *f = model->fp8;
+    size_t n = n_scales(model);
+    if (!f)
+        return ZERO_OK;
+    zero_fp8_scales_t *report = f->reports + (size_t)(f->n_put++ % f->n_reports) * n_reported(model);
+    TRY(zero_device_copy(model->device, report, f->scales, n * sizeof *report, model->ctx.stream));
+    return !f->gathered ? ZERO_OK
+                        : zero_device_copy(model->device, report + n, f->gathered,
+                                           (n_reported(model) - n) * sizeof *report, model->ctx.stream);
+}
+
+model_fp8_range_t model_take_fp8_range(model_t *model)
+{
+    fp8_t *f = model->fp8;
+    model_fp8_range_t range = {.is_known = f != NULL, .min_scale = INFINITY, .max_scale = 0.0f};
+    if (!f)
+        return range;
+    const zero_fp8_scales_t *scales = f->reports + (size_t)(f->n_taken++ % f->n_reports) * n_reported(model);
+    for (size_t i = 0; i < n_reported(model); i++) {
+        if (scales[i].scale == 0.0f) /* of a weight that is in the other array */
+            continue;
+        range.min_scale = fminf(range.min_scale, scales[i].scale);
+        range.max_scale = fmaxf(range.max_scale, scales[i].scale);
+    }
+    return range;
+}

@@ -1,0 +1,143 @@
+#!/bin/bash
+# Tests launch/zerotrain: what it starts again and how, and when it stops. Most claims run a program that only ends with
+# the exit codes it is told; the last one trains.
+# shellcheck disable=SC2317 # functions are called through claim
+set -u
+cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
+repo=$PWD
+build=$(realpath "${ZERO_BUILD:-build}")
+if [[ $(basename "$build") == sanitize ]]; then
+    echo "SKIP: the launcher is the same in the plain build"
+    exit 0
+fi
+# shellcheck source=tests/support/claims.sh
+source tests/support/claims.sh
+export OMPI_MCA_mpi_yield_when_idle=1
+
+# A tree of its own, so that launch/zerotrain finds this program in place of the real one. Its exit codes are the words of
+# the file `codes`, one for each start; what it was started with goes to `starts`.
+tree=$scratch/tree
+mkdir -p "$tree/launch" "$tree/build"
+cp "$repo/launch/zerotrain" "$repo/launch/setup.sh" "$tree/launch/"
+cat >"$tree/build/zerotrain" <<'END'
+#!/bin/bash
+cd "$(dirname "$0")/.." || exit 99
+[[ $OMPI_COMM_WORLD_RANK -eq 0 ]] || { sleep 5; exit 0; }
+echo "$OMPI_COMM_WORLD_SIZE $*" >>starts
+trap 'exit 3' USR1
+code=$(sed -n "$(wc -l <starts)p" codes)
+if [[ $code == wait ]]; then
+    for ((i = 0; i < 600; i++)); do sleep 0.1; done
+fi
+exit "$code"
+END
+chmod +x "$tree/build/zerotrain"
+# launched CODES OPTION...: sets `code` and `starts`, on one rank unless the options say otherwise.
+launched()
+{
+    rm -f "$tree/starts"
+    tr ' ' '\n' <<<"$1" >"$tree/codes"
+    shift
+    code=0
+    "$tree/launch/zerotrain" "$@" >"$scratch/out" 2>&1 </dev/null || code=$?
+    starts=$(cat "$tree/starts" 2>/dev/null)
+    cat "$scratch/out"
+    echo "exit code $code; started with:"
+    echo "$starts"
+}
+n_starts() { [[ $(wc -l <"$tree/starts") -eq $1 ]]; }
+
+is_not_restarted()
+{
+    local end
+    for end in 0 2 3 4; do
+        launched "$end 0" -np 1 --restarts 3 cfg.ini
+        [[ $code -eq $end ]] && n_starts 1 || return 1
+    done
+}
+is_restarted()
+{
+    launched "1 137 0" -np 1 --restarts 3 --stage 2 cfg.ini
+    [[ $code -eq 0 && $starts == "1 --auto-resume --stage 2 cfg.ini"$'\n'"1 --auto-resume --stage 2 cfg.ini"$'\n'"1 --auto-resume --stage 2 cfg.ini" &&
+        $(grep -c 'the run ended with exit code 1 after .* restart 1 of 3 in 1 s with 1 ranks' "$scratch/out") -eq 1 &&
+        $(grep -c 'the run ended with exit code 137 after .* restart 2 of 3 in 2 s' "$scratch/out") -eq 1 ]]
+}
+has_a_limit() { launched "1 5 1 0" -np 1 --restarts 1 cfg.ini && [[ $code -eq 5 ]] && n_starts 2; }
+is_plain() { launched "1 0" -np 1 cfg.ini && [[ $code -eq 1 && $starts == "1 cfg.ini" ]]; }
+refuses()
+{
+    launched "0" --restarts many cfg.ini
+    [[ $code -eq 1 && -z $starts && $(wc -l <"$scratch/out") -eq 1 ]] && grep -q -- '--restarts needs a number' "$scratch/out"
+}
+# Hosts that answer are those for which the agent succeeds; it runs everything here.
+cat >"$scratch/agent" <<'END'
+#!/bin/bash
+host=$1
+shift
+[[ $host != *gone* ]] || exit 1
+[[ $* != true ]] || exit 0
+exec bash -c "$*"
+END
+chmod +x "$scratch/agent"
+leaves_out_lost_hosts()
+{
+    printf 'localhost slots=2\nnode-gone slots=4\n' >"$scratch/hosts"
+    OMPI_MCA_plm_rsh_agent=$scratch/agent launched "2 2 0" -np 4 --hosts "$scratch/hosts" --restarts 2 cfg.ini
+    [[ $code -eq 2 ]] && n_starts 1 || return 1
+    OMPI_MCA_plm_rsh_agent=$scratch/agent launched "1 2 0" -np 4 --hosts "$scratch/hosts" --restarts 2 cfg.ini
+    [[ $code -eq 0 && $(cut -d' ' -f1 <<<"$starts" | tr '\n' ' ') == "4 2 1 " ]]
+}
+ends_in_time()
+{
+    launched "wait" -np 1 --max-minutes 0.05 --restarts 2 cfg.ini
+    [[ $code -eq 3 ]] && n_starts 1 && grep -q '0.05 minutes are over' "$scratch/out"
+}
+claim "success, mistakes, a saved stop and a state that is not finite are not started again" is_not_restarted
+claim "other ends are, with the same options and --auto-resume, later each time, one line each" is_restarted
+claim "not more often than --restarts says; the exit code is the last one's" has_a_limit
+claim "nothing is started again, and nothing resumed, without --restarts" is_plain
+claim "a number that is none is refused with one line" refuses
+claim "a restart is without the hosts that do not answer, and with fewer ranks while their number is refused" leaves_out_lost_hosts
+claim "--max-minutes: told to save after so long, and not started again" ends_in_time
+
+# ---- training ------------------------------------------------------------------------------------------------------
+cp "$repo/README.md" "$scratch/text"
+cat >"$scratch/cfg.ini" <<END
+[model]
+layers = 2
+dim = 32
+heads = 2
+seq_len = 32
+[data]
+train = $scratch/text
+[train]
+steps = 60
+global_batch = 4
+[checkpoint]
+dir = $scratch/checkpoints
+every = 10
+END
+rm "$tree/build/zerotrain"
+ln -s "$build/zerotrain" "$tree/build/zerotrain"
+text() { sed -nE 's/.*("step": [0-9]+).*("loss": [^,]*, "grad_norm": [^,]*).*/\1 \2/p' "$1"; }
+goes_on()
+{
+    local i job code=0
+    "$tree/launch/zerotrain" -np 2 --set log.metrics="$scratch/want" --set checkpoint.dir="$scratch/other" "$scratch/cfg.ini" || return 1
+    "$tree/launch/zerotrain" -np 2 --restarts 2 --set log.metrics="$scratch/got" "$scratch/cfg.ini" &
+    job=$!
+    for ((i = 0; i < 300; i++)); do
+        [[ ! -e $scratch/checkpoints/latest ]] || break
+        sleep 0.1
+    done
+    for i in $(pgrep -x zerotrain); do # so is the launcher called
+        if grep -qzx "$scratch/cfg.ini" "/proc/$i/cmdline" && [[ $(readlink "/proc/$i/exe") == "$build/zerotrain" ]]; then
+            kill -KILL "$i" && break
+        fi
+    done
+    wait "$job" || code=$?
+    [[ $code -eq 0 && $(text "$scratch/want" | wc -l) -eq 60 ]] && diff <(text "$scratch/want") <(text "$scratch/got") &&
+        grep -q 'restart 1 of 2' "$scratch/log" && grep -q 'resuming after step' "$scratch/log"
+}
+claim "a rank is killed: started again from the newest checkpoint, to the text of an undisturbed run" goes_on
+exit $status
