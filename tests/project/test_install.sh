@@ -13,10 +13,6 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 unset MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES SANITIZE WERROR V CC CFLAGS CPPFLAGS LDFLAGS CUDA NVCC STATIC HARDEN
 # Relative, as when it was built: the dependency files name objects that way.
 build=$(realpath --relative-to=. "${ZERO_BUILD:-build}")
-if [[ $(basename "$build") == sanitize ]]; then
-    echo "SKIP: a sanitizer build is not for installing"
-    exit 0
-fi
 make_here=(make --no-print-directory BUILD="$build")
 cuda=$(sed -n 's/^\(CUDA\) := /\1=/p' "$build/options") # as this build has it, whatever the machine has
 prefix=/opt/x

@@ -8,10 +8,6 @@ set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 
 build=$(realpath "${ZERO_BUILD:-build}")
-if [[ $(basename "$build") == sanitize ]]; then
-    echo "SKIP: a sanitizer build has nothing to measure"
-    exit 0
-fi
 if ! command -v python3 >/dev/null; then
     echo "SKIP: python3 is not installed"
     exit 0
