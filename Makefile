@@ -100,7 +100,7 @@ CUDA_LEFT_OUT := nccl.h was not found: install NCCL's development files
 else
 HAVE_CUDNN := $(call finds,cudnn.h)
 CUDA_CFLAGS += $(if $(HAVE_CUDNN),-DZERO_HAVE_CUDNN=1)
-CUDA_MODEL_LIBS := -lcublasLt $(if $(HAVE_CUDNN),-lcudnn)
+CUDA_MODEL_LIBS := $(if $(HAVE_CUDNN),-lcudnn)
 endif
 endif
 ifneq ($(NVCC),)
@@ -142,8 +142,8 @@ SHARD_ISA  := $(addprefix kernels/shard/,adam reduce step cast fp8 philox poison
 SHARD_CUDA := $(if $(NVCC),$(addprefix kernels/shard/cuda/,adam.cu reduce.cu step.cu cast.cu fp8.cu philox.cu poison.cu shard_cuda))
 MODEL_ISA  := $(addprefix kernels/model/,sgemm linear fp8 attention layernorm rmsnorm rope gelu swiglu loss embed model_table)
 MODEL_CUDA := $(if $(NVCC),$(addprefix kernels/model/cuda/,attention.cu column_sum.cu elementwise.cu embed.cu gelu.cu \
-              layernorm.cu loss.cu rmsnorm.cu rope.cu swiglu.cu gemm_cuda linear_cuda loss_cuda model_cuda graph_cuda fp8/fp8.cu fp8/fp8_cuda \
-              $(if $(HAVE_CUDNN),attention_cudnn cudnn/graph cudnn/plan)))
+              layernorm.cu loss.cu rmsnorm.cu rope.cu swiglu.cu gemm/cublaslt gemm/gemm_cuda linear_cuda loss_cuda model_cuda graph_cuda \
+              fp8/fp8.cu fp8/fp8_cuda $(if $(HAVE_CUDNN),attention_cudnn cudnn/graph cudnn/plan)))
 CUDA_SRC   := src/zero/device/device_cuda.c comm/gpu/nccl.c comm/gpu/copy_engine.c comm/gpu/peer_window.c
 LIB_SRC    := $(filter-out $(CUDA_SRC),$(wildcard src/base/*.c src/zero/*/*.c comm/*.c comm/*/*.c)) \
               kernels/shard/shard_cpu.c $(if $(NVCC),$(CUDA_SRC))
@@ -259,7 +259,7 @@ $(BUILD)/tests/gpu/programs/%_model_cuda: $(BUILD)/tests/gpu/programs/%_model_cu
 	$(call say,LINK,$@) $(CC) $(PIE) -o $@ $^ $(ALL_LDFLAGS) -Wl,--as-needed $(TRAIN_LIBS)
 $(BUILD)/tests/gpu/programs/%_collectives: $(BUILD)/tests/gpu/programs/%_collectives.o $(BUILD)/tests/gpu/programs/collectives.cu.o $(BUILD)/libzero.a
 	@mkdir -p $(@D)
-	$(call say,LINK,$@) $(CC) $(PIE) -o $@ $^ $(ALL_LDFLAGS) -Wl,--as-needed $(LIB_LIBS) $(CUDA_MODEL_LIBS)
+	$(call say,LINK,$@) $(CC) $(PIE) -o $@ $^ $(ALL_LDFLAGS) -Wl,--as-needed $(LIB_LIBS) -lcublasLt
 # zerotrain with its CUDA calls wrapped by count_calls.c.
 $(BUILD)/tests/gpu/programs/count_calls: $(BUILD)/tests/gpu/programs/count_calls.o $(TRAIN_OBJ) $(MODEL_OBJ) $(BUILD)/libzero.a
 	@mkdir -p $(@D)

@@ -1,7 +1,7 @@
 /* linear_cuda.c - linear layers on CUDA: matrix products (gemm_cuda.c) that add the bias in their epilogue, and that
  * accumulate into the weight's gradient themselves.
  */
-#include "kernels/model/cuda/gemm_cuda.h"
+#include "kernels/model/cuda/gemm/gemm_cuda.h"
 #include "kernels/model/cuda/table_entries.h"
 
 size_t zero_cuda_linear_workspace(const zero_model_limits_t *limits)

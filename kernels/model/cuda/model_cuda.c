@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "kernels/model/cuda/attention_cudnn.h"
-#include "kernels/model/cuda/gemm_cuda.h"
+#include "kernels/model/cuda/gemm/gemm_cuda.h"
 #include "kernels/model/cuda/table_entries.h"
 #include "kernels/model/rope.h"
 

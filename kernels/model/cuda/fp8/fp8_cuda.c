@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 #include "kernels/model/cuda/fp8/fp8_launch.h"
-#include "kernels/model/cuda/gemm_cuda.h"
+#include "kernels/model/cuda/gemm/gemm_cuda.h"
 #include "kernels/model/cuda/table_entries.h"
 #include "kernels/model/fp8_product.h"
 

@@ -10,9 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <cublasLt.h>
-
-#include "kernels/model/cuda/gemm_cuda.h"
+#include "kernels/model/cuda/gemm/cublaslt.h"
+#include "kernels/model/cuda/gemm/gemm_cuda.h"
 
 /* ---- Plans ---- */
 
@@ -38,6 +37,7 @@ typedef struct plan {
 } plan_t;
 
 struct zero_gemm_plans {
+    zero_cublaslt_t lt;
     cublasLtHandle_t handle;
     zero_fingerprint_t *fingerprint; /* owned, device memory */
     cudaEvent_t start, end;          /* owned */
@@ -45,23 +45,24 @@ struct zero_gemm_plans {
     plan_t plans[MAX_PLANS];
 };
 
+/* Needs the functions of cuBLASLt as `lt`. */
 #define TRY_BLAS(call)                                                                                                 \
     do {                                                                                                               \
         cublasStatus_t blas_status = (call);                                                                           \
         if (blas_status != CUBLAS_STATUS_SUCCESS)                                                                      \
-            return zero_fail(ZERO_ERROR_DEVICE, "%s: %s", #call, cublasLtGetStatusString(blas_status));                \
+            return zero_fail(ZERO_ERROR_DEVICE, "%s: %s", #call, lt->GetStatusString(blas_status));                    \
     } while (0)
 
-static void plan_destroy(plan_t *plan)
+static void plan_destroy(const zero_cublaslt_t *lt, plan_t *plan)
 {
     if (plan->operation != NULL)
-        cublasLtMatmulDescDestroy(plan->operation);
+        lt->MatmulDescDestroy(plan->operation);
     if (plan->a != NULL)
-        cublasLtMatrixLayoutDestroy(plan->a);
+        lt->MatrixLayoutDestroy(plan->a);
     if (plan->b != NULL)
-        cublasLtMatrixLayoutDestroy(plan->b);
+        lt->MatrixLayoutDestroy(plan->b);
     if (plan->c != NULL)
-        cublasLtMatrixLayoutDestroy(plan->c);
+        lt->MatrixLayoutDestroy(plan->c);
     *plan = (plan_t){0};
 }
 
@@ -70,20 +71,22 @@ void zero_gemm_plans_destroy(zero_gemm_plans_t *plans)
     if (plans == NULL)
         return;
     for (size_t i = 0; i < plans->n_plans; ++i)
-        plan_destroy(&plans->plans[i]);
+        plan_destroy(&plans->lt, &plans->plans[i]);
     if (plans->end != NULL)
         cudaEventDestroy(plans->end);
     if (plans->start != NULL)
         cudaEventDestroy(plans->start);
     cudaFree(plans->fingerprint);
     if (plans->handle != NULL)
-        cublasLtDestroy(plans->handle);
+        plans->lt.Destroy(plans->handle);
     free(plans);
 }
 
 static zero_status_t open_plans(zero_gemm_plans_t *plans)
 {
-    TRY_BLAS(cublasLtCreate(&plans->handle));
+    const zero_cublaslt_t *lt = &plans->lt;
+    ZERO_TRY(zero_cublaslt_load(&plans->lt));
+    TRY_BLAS(lt->Create(&plans->handle));
     ZERO_TRY_CUDA(cudaMalloc((void **)&plans->fingerprint, sizeof *plans->fingerprint));
     ZERO_TRY_CUDA(cudaEventCreate(&plans->start));
     ZERO_TRY_CUDA(cudaEventCreate(&plans->end));
@@ -148,29 +151,29 @@ static plan_key_t key_of(zero_dtype_t dtype, const zero_cuda_gemm_t *g)
 
 /* Describes the product to cuBLASLt, whose matrices are column-major: it reads each of our matrices as its transpose
  * and computes c^T = op(b)^T op(a)^T. So its A is b, its B is a, and both keep their flags. */
-static zero_status_t describe(plan_t *plan)
+static zero_status_t describe(const zero_cublaslt_t *lt, plan_t *plan)
 {
     const plan_key_t *key = &plan->key;
     cublasOperation_t op_a = key->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasOperation_t op_b = key->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasLtEpilogue_t epilogue = key->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     int8_t fast_sums = key->fast_sums;
-    TRY_BLAS(cublasLtMatmulDescCreate(&plan->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
-    TRY_BLAS(cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_TRANSA, &op_a, sizeof op_a));
-    TRY_BLAS(cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_TRANSB, &op_b, sizeof op_b));
+    TRY_BLAS(lt->MatmulDescCreate(&plan->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    TRY_BLAS(lt->MatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_TRANSA, &op_a, sizeof op_a));
+    TRY_BLAS(lt->MatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_TRANSB, &op_b, sizeof op_b));
+    TRY_BLAS(lt->MatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
     TRY_BLAS(
-        cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
-    TRY_BLAS(
-        cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast_sums, sizeof fast_sums));
-    TRY_BLAS(cublasLtMatrixLayoutCreate(&plan->a, key->b_type, key->transpose_b ? key->k : key->n,
-                                        key->transpose_b ? key->n : key->k, (int64_t)key->ldb));
-    TRY_BLAS(cublasLtMatrixLayoutCreate(&plan->b, key->a_type, key->transpose_a ? key->m : key->k,
-                                        key->transpose_a ? key->k : key->m, (int64_t)key->lda));
-    TRY_BLAS(cublasLtMatrixLayoutCreate(&plan->c, blas_type(key->c_dtype), key->n, key->m, (int64_t)key->ldc));
+        lt->MatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast_sums, sizeof fast_sums));
+    TRY_BLAS(lt->MatrixLayoutCreate(&plan->a, key->b_type, key->transpose_b ? key->k : key->n,
+                                    key->transpose_b ? key->n : key->k, (int64_t)key->ldb));
+    TRY_BLAS(lt->MatrixLayoutCreate(&plan->b, key->a_type, key->transpose_a ? key->m : key->k,
+                                    key->transpose_a ? key->k : key->m, (int64_t)key->lda));
+    TRY_BLAS(lt->MatrixLayoutCreate(&plan->c, blas_type(key->c_dtype), key->n, key->m, (int64_t)key->ldc));
     return ZERO_OK;
 }
 
-static cublasStatus_t set_preference(cublasLtMatmulPreference_t preference, const plan_key_t *key)
+static cublasStatus_t set_preference(const zero_cublaslt_t *lt, cublasLtMatmulPreference_t preference,
+                                     const plan_key_t *key)
 {
     size_t workspace = ZERO_GEMM_WORKSPACE_BYTES;
     uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; /* not INPLACE: atomics add in any order */
@@ -178,27 +181,28 @@ static cublasStatus_t set_preference(cublasLtMatmulPreference_t preference, cons
     static const cublasLtMatmulPreferenceAttributes_t names[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
-    cublasStatus_t status = cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                                                 &workspace, sizeof workspace);
+    cublasStatus_t status = lt->MatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                                             &workspace, sizeof workspace);
     if (status == CUBLAS_STATUS_SUCCESS)
-        status = cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-                                                      &reductions, sizeof reductions);
+        status = lt->MatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions,
+                                                  sizeof reductions);
     for (size_t i = 0; status == CUBLAS_STATUS_SUCCESS && i < 4; ++i)
-        status = cublasLtMatmulPreferenceSetAttribute(preference, names[i], &aligns[i], sizeof aligns[i]);
+        status = lt->MatmulPreferenceSetAttribute(preference, names[i], &aligns[i], sizeof aligns[i]);
     return status;
 }
 
-static zero_status_t find_candidates(cublasLtHandle_t handle, plan_t *plan)
+static zero_status_t find_candidates(zero_gemm_plans_t *plans, plan_t *plan)
 {
+    const zero_cublaslt_t *lt = &plans->lt;
     cublasLtMatmulPreference_t preference;
     cublasLtMatmulHeuristicResult_t results[MAX_CANDIDATES];
     int n_results = 0;
-    TRY_BLAS(cublasLtMatmulPreferenceCreate(&preference));
-    cublasStatus_t status = set_preference(preference, &plan->key);
+    TRY_BLAS(lt->MatmulPreferenceCreate(&preference));
+    cublasStatus_t status = set_preference(lt, preference, &plan->key);
     if (status == CUBLAS_STATUS_SUCCESS)
-        status = cublasLtMatmulAlgoGetHeuristic(handle, plan->operation, plan->a, plan->b, plan->c, plan->c, preference,
-                                                MAX_CANDIDATES, results, &n_results);
-    cublasLtMatmulPreferenceDestroy(preference);
+        status = lt->MatmulAlgoGetHeuristic(plans->handle, plan->operation, plan->a, plan->b, plan->c, plan->c,
+                                            preference, MAX_CANDIDATES, results, &n_results);
+    lt->MatmulPreferenceDestroy(preference);
     for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < n_results; ++i)
         if (results[i].state == CUBLAS_STATUS_SUCCESS)
             plan->candidates[plan->n_candidates++] = results[i];
@@ -206,21 +210,20 @@ static zero_status_t find_candidates(cublasLtHandle_t handle, plan_t *plan)
         return ZERO_OK;
     return zero_fail(ZERO_ERROR_DEVICE, "cuBLASLt has no algorithm for %zu x %zu x %zu, %s and %s to %s: %s",
                      plan->key.m, plan->key.n, plan->key.k, blas_type_name(plan->key.a_type),
-                     blas_type_name(plan->key.b_type), zero_dtype_name(plan->key.c_dtype),
-                     cublasLtGetStatusString(status));
+                     blas_type_name(plan->key.b_type), zero_dtype_name(plan->key.c_dtype), lt->GetStatusString(status));
 }
 
 /* Tells cuBLASLt where the call's bias and scales are. */
-static zero_status_t set_pointers(const plan_t *plan, const zero_cuda_gemm_t *gemm)
+static zero_status_t set_pointers(const zero_cublaslt_t *lt, const plan_t *plan, const zero_cuda_gemm_t *gemm)
 {
     if (gemm->bias != NULL)
-        TRY_BLAS(cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &gemm->bias,
-                                                sizeof gemm->bias));
+        TRY_BLAS(lt->MatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &gemm->bias,
+                                            sizeof gemm->bias));
     if (gemm->fp8 == NULL)
         return ZERO_OK;
     const float *of_a = &gemm->fp8->a.scales->inverse, *of_b = &gemm->fp8->b.scales->inverse;
-    TRY_BLAS(cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &of_b, sizeof of_b));
-    TRY_BLAS(cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &of_a, sizeof of_a));
+    TRY_BLAS(lt->MatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &of_b, sizeof of_b));
+    TRY_BLAS(lt->MatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &of_a, sizeof of_a));
     return ZERO_OK;
 }
 
@@ -231,13 +234,13 @@ static zero_status_t add_plan(zero_gemm_plans_t *plans, const plan_key_t *key, c
         return zero_fail(ZERO_ERROR_UNSUPPORTED, "more than %d shapes of matrix products", MAX_PLANS);
     plan_t *plan = &plans->plans[plans->n_plans];
     plan->key = *key;
-    zero_status_t status = describe(plan);
+    zero_status_t status = describe(&plans->lt, plan);
     if (status == ZERO_OK)
-        status = set_pointers(plan, gemm);
+        status = set_pointers(&plans->lt, plan, gemm);
     if (status == ZERO_OK)
-        status = find_candidates(plans->handle, plan);
+        status = find_candidates(plans, plan);
     if (status != ZERO_OK) {
-        plan_destroy(plan);
+        plan_destroy(&plans->lt, plan);
         return status;
     }
     ++plans->n_plans;
@@ -251,7 +254,7 @@ static zero_status_t find_plan(zero_gemm_plans_t *plans, const plan_key_t *key, 
     for (size_t i = 0; i < plans->n_plans; ++i) {
         if (memcmp(&plans->plans[i].key, key, sizeof *key) == 0) {
             *out = &plans->plans[i];
-            return set_pointers(*out, gemm);
+            return set_pointers(&plans->lt, *out, gemm);
         }
     }
     return add_plan(plans, key, gemm, out);
@@ -259,10 +262,11 @@ static zero_status_t find_plan(zero_gemm_plans_t *plans, const plan_key_t *key, 
 
 static cublasStatus_t run(zero_model_context_t *ctx, const plan_t *plan, const zero_cuda_gemm_t *gemm, int candidate)
 {
+    const zero_gemm_plans_t *plans = zero_model_cuda(ctx)->gemms;
     float alpha = 1.0f, beta = gemm->accumulate ? 1.0f : 0.0f;
-    return cublasLtMatmul(zero_model_cuda(ctx)->gemms->handle, plan->operation, &alpha, gemm->b, plan->a, gemm->a,
-                          plan->b, &beta, gemm->c, plan->c, gemm->c, plan->c, &plan->candidates[candidate].algo,
-                          ctx->workspace, ZERO_GEMM_WORKSPACE_BYTES, zero_model_stream(ctx));
+    return plans->lt.Matmul(plans->handle, plan->operation, &alpha, gemm->b, plan->a, gemm->a, plan->b, &beta, gemm->c,
+                            plan->c, gemm->c, plan->c, &plan->candidates[candidate].algo, ctx->workspace,
+                            ZERO_GEMM_WORKSPACE_BYTES, zero_model_stream(ctx));
 }
 
 /* ---- The fastest candidate ---- */
@@ -274,6 +278,7 @@ static zero_status_t time_candidate(zero_model_context_t *ctx, const plan_t *pla
                                     int candidate, float *least_ms, zero_fingerprint_t *fingerprint)
 {
     zero_gemm_plans_t *plans = zero_model_cuda(ctx)->gemms;
+    const zero_cublaslt_t *lt = &plans->lt;
     cudaStream_t stream = zero_model_stream(ctx);
     *least_ms = INFINITY;
     for (int i = 0; i <= N_TIMED_RUNS; ++i) { /* the first loads the kernel */
@@ -337,6 +342,7 @@ static zero_status_t gemm_onto_bias(zero_model_context_t *ctx, const zero_cuda_g
 zero_status_t zero_cuda_gemm(zero_model_context_t *ctx, const zero_cuda_gemm_t *gemm)
 {
     zero_model_cuda_t *cuda = zero_model_cuda(ctx);
+    const zero_cublaslt_t *lt = &cuda->gemms->lt;
     plan_key_t key = key_of(cuda->dtype, gemm);
     plan_t *plan = NULL;
     if (gemm->bias != NULL && alignment(gemm->bias) < 16)
