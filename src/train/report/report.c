@@ -24,7 +24,7 @@
 /* Enough for two paths of the greatest length and the words around them. */
 #define LINE_BYTES 10240
 #define HELD_BYTES (4 * LINE_BYTES)
-#define HOLD_S 2
+#define HOLD_S 5
 #define PREFIX_BYTES 160
 
 static int my_rank;

@@ -3,7 +3,7 @@
  * Lines begin "zerotrain: ". An error that all ranks find (a bad configuration, a plan that does not fit) is printed
  * once; one that a rank finds alone (a file that only it cannot read) has the rank's number. Which ranks found what is
  * known only in report_agree, where they all meet. Until then, while a run is set up, errors are held back. None is
- * lost: what report_agree has not printed, its rank prints alone after two seconds at most.
+ * lost: what report_agree has not printed, its rank prints alone after five seconds at most.
  */
 #ifndef ZEROTRAIN_REPORT_H
 #define ZEROTRAIN_REPORT_H
