@@ -148,6 +148,36 @@ def memory(t):
     return table(head, rows) if rows else ""
 
 
+FP8_RUNS = ("bf16", "fp8", "fp8-gather", "fsdp2-bf16", "fsdp2-fp8")
+
+
+def fp8(t):
+    head = (f"{t.options.gpus} GPUs, stage 3, ms a step", "bf16", "fp8", "fp8, gathered in fp8", "bf16 / best fp8")
+    head += ("FSDP2, bf16", "/ zerotrain", "FSDP2, float8", "/ best fp8", "GPU GiB: bf16, fp8, gathered in fp8, FSDP2 bf16, float8")
+    rows = []
+    for found, work in works(t):
+        if not any(key in t.found for key in ((work.name, what) for what in FP8_RUNS)):
+            continue
+        times = {what: found(what) for what in FP8_RUNS}
+        best = min((times[what] for what in ("fp8", "fp8-gather") if times[what]), default=None)
+        mib = [found(what, "gpu_mib") for what in FP8_RUNS]
+        rows.append(
+            (
+                work.title,
+                number(times["bf16"], 2),
+                number(times["fp8"], 2),
+                number(times["fp8-gather"], 2),
+                over(times["bf16"], best),
+                number(times["fsdp2-bf16"], 2),
+                over(times["fsdp2-bf16"], times["bf16"]),
+                number(times["fsdp2-fp8"], 2),
+                over(times["fsdp2-fp8"], best),
+                ", ".join(number(x / 1024 if x else None) for x in mib),
+            )
+        )
+    return table(head, rows) if rows else ""
+
+
 def start_up(t):
     lines = []
     for (name, what), row in t.found.items():
@@ -161,12 +191,15 @@ def start_up(t):
 # ---- texts -----------------------------------------------------------------------------------------------------------
 
 
+SAME_BITS = ("model.recompute", "zero.gather")  # settings that change no bit
+
+
 def must_agree(t):
-    """Groups zerotrain's rows by all that decides their bits: not stage, recomputation or GPU."""
+    """Groups zerotrain's rows by all that decides their bits: not stage, recomputation, gathers or GPU."""
     groups = collections.defaultdict(list)
     for row in t.bench.rows:
         if row["impl"] == "zerotrain" and row.get("text"):
-            settings = {key: str(value) for key, value in row["settings"].items() if key != "model.recompute"}
+            settings = {key: str(value) for key, value in row["settings"].items() if key not in SAME_BITS}
             sizes = (row["config"], row["ranks"], row["micro_batch"], row["global_batch"])
             groups[(*sizes, *sorted(settings.items()))].append(row)
     return groups
@@ -208,7 +241,7 @@ def markdown(t):
     options = t.bench.options
     notes = NOTES.format(steps=options.steps, warm_up=options.warm_up, gpus=t.options.gpus)
     parts = [f"{t.bench.machine.name}, {t.date}: `{' '.join(sys.argv)}`", notes]
-    parts += [part(t) for part in (one_gpu, many_gpus, memory, start_up, equal_text)]
+    parts += [part(t) for part in (one_gpu, many_gpus, fp8, memory, start_up, equal_text)]
     trouble = [f"- {name}, {what}: {row['note']}" for (name, what), row in t.found.items() if row.get("note")]
     trouble += [f"- left out for time: {what}" for what in t.left_out]
     parts += ["\n".join(["Notes:", "", *trouble])] if trouble else []
