@@ -23,6 +23,7 @@ part_script()
 {
     case $1 in
     slurm) echo "$tree/tests/hosts/slurm" ;;
+    elastic) echo "$tree/tests/run-all" ;;
     hosts | reference) echo "$tree/tests/$1/run" ;;
     *) echo "$tree/tests/$1" ;;
     esac
@@ -32,7 +33,7 @@ part_script()
 parts()
 {
     local part file
-    for part in build lint tests valgrind sanitize hosts slurm fuzz reference; do
+    for part in build lint tests valgrind sanitize elastic hosts slurm fuzz reference; do
         file=$(part_script $part)
         printf '#!/bin/bash\necho "%s: 1 passed, 0 failed, 0 skipped"\n' $part >"$file"
         chmod +x "$file"
@@ -84,7 +85,7 @@ is_gone()
 parts
 claim "without arguments it runs the quick parts" runs 0 "build 1 0 0, lint 1 0 0, tests 1 0 0, valgrind 1 0 0"
 claim "slow names the slow parts, the most valuable first" \
-    runs 0 "build 1 0 0, sanitize 1 0 0, hosts 1 0 0, slurm 1 0 0, fuzz 1 0 0, reference 1 0 0" slow
+    runs 0 "build 1 0 0, sanitize 1 0 0, elastic 1 0 0, hosts 1 0 0, slurm 1 0 0, fuzz 1 0 0, reference 1 0 0" slow
 parts lint='exit 3'
 claim "a part without counts fails by its exit code, and the next ones run" \
     runs 1 "build 1 0 0, lint 0 1 0, tests 1 0 0, valgrind 1 0 0"
@@ -99,7 +100,7 @@ chmod +x "$hang"
 parts sanitize="$hang & $hang"
 export ZERO_CHECK_LIMIT=5
 claim "a part that exceeds its share is ended; the others run" takes 1 4 \
-    runs 1 "build 1 0 0, sanitize 0 1 0, hosts 1 0 0, slurm 1 0 0, fuzz 1 0 0, reference 1 0 0" slow
+    runs 1 "build 1 0 0, sanitize 0 1 0, elastic 1 0 0, hosts 1 0 0, slurm 1 0 0, fuzz 1 0 0, reference 1 0 0" slow
 claim "a part that was ended leaves no process behind" is_gone "$hang"
 says_the_share() { grep -q '^FAILED: sanitize was ended: its share of 5 s is [12] s$' "$scratch/out"; }
 claim "a line names the part that exceeded its share, and the share" says_the_share
@@ -145,9 +146,9 @@ ci() # CODE LINE: its exit code and its last line
     [[ $status -eq $1 && $(tail -n 1 "$scratch/out") == "$2" ]]
 }
 parts
-claim "CI adds up the quick parts and the slow ones" ci 0 "10 passed, 0 failed, 0 skipped"
+claim "CI adds up the quick parts and the slow ones" ci 0 "11 passed, 0 failed, 0 skipped"
 parts fuzz="echo 'fuzz: 8 passed, 1 failed, 2 skipped'; exit 1"
-claim "CI fails if a slow part fails" ci 1 "17 passed, 1 failed, 2 skipped"
+claim "CI fails if a slow part fails" ci 1 "18 passed, 1 failed, 2 skipped"
 printf '#!/bin/bash\nexit 0\n' >"$tree/launch/check"
 claim "CI fails if launch/check does not count anything" ci 1 "0 passed, 0 failed, 0 skipped"
 exit $status
