@@ -81,7 +81,40 @@ leaves_out_lost_hosts()
     OMPI_MCA_plm_rsh_agent=$scratch/agent launched "2 2 0" -np 4 --hosts "$scratch/hosts" --restarts 2 cfg.ini
     [[ $code -eq 2 ]] && n_starts 1 || return 1
     OMPI_MCA_plm_rsh_agent=$scratch/agent launched "1 2 0" -np 4 --hosts "$scratch/hosts" --restarts 2 cfg.ini
-    [[ $code -eq 0 && $(cut -d' ' -f1 <<<"$starts" | tr '\n' ' ') == "4 2 1 " ]]
+    [[ $code -eq 0 && $(cut -d' ' -f1 <<<"$starts" | tr '\n' ' ') == "4 2 1 " ]] &&
+        grep -q 'restart 1 of 2 in 1 s with 2 ranks, without node-gone, from' "$scratch/out" &&
+        grep -q ': 2 ranks are refused; trying 1$' "$scratch/out"
+}
+# A machine whose GPUs are as many as the file `gpus` says for the next time that they are counted. A program that is not
+# built with CUDA does not name its functions.
+mkdir "$scratch/bin"
+cat >"$scratch/bin/nvidia-smi" <<'END'
+#!/bin/bash
+cd "$(dirname "$0")/.." || exit 99
+echo >>counted
+n=$(sed -n "$(wc -l <counted)p" gpus)
+for ((i = 0; i < n; i++)); do echo "GPU $i: NVIDIA (UUID: GPU-$i)"; done
+[[ $n -eq 4 ]] || echo "Unable to determine the device handle for gpu 0000:$n:00.0: GPU is lost."
+END
+chmod +x "$scratch/bin/nvidia-smi"
+# on_gpus COUNTS CODES OPTION...
+on_gpus()
+{
+    tr ' ' '\n' <<<"$1" >"$scratch/gpus"
+    : >"$scratch/counted"
+    echo '# cudaMalloc' >>"$tree/build/zerotrain"
+    PATH=$scratch/bin:$PATH launched "${@:2}"
+    sed -i '$d' "$tree/build/zerotrain"
+}
+leaves_out_lost_gpus()
+{
+    on_gpus "4 3" "1 2 0" --restarts 2 cfg.ini
+    [[ $code -eq 0 && $(cut -d' ' -f1 <<<"$starts" | tr '\n' ' ') == "4 3 2 " ]] &&
+        grep -q 'restart 1 of 2 in 1 s with 3 ranks, on 3 of 4 GPUs, from' "$scratch/out" || return 1
+    on_gpus "4 4" "1 0" -np 2 --restarts 2 cfg.ini
+    [[ $code -eq 0 && $(cut -d' ' -f1 <<<"$starts" | tr '\n' ' ') == "2 2 " ]] || return 1
+    on_gpus "4 0" "1 0" --restarts 2 cfg.ini
+    [[ $code -eq 1 ]] && n_starts 1 && grep -q 'no GPU or host is left' "$scratch/out"
 }
 ends_in_time()
 {
@@ -94,6 +127,7 @@ claim "not more often than --restarts says; the exit code is the last one's" has
 claim "nothing is started again, and nothing resumed, without --restarts" is_plain
 claim "a number that is none is refused with one line" refuses
 claim "a restart is without the hosts that do not answer, and with fewer ranks while their number is refused" leaves_out_lost_hosts
+claim "a restart is with the GPUs that are left; without any it ends and says so" leaves_out_lost_gpus
 claim "--max-minutes: told to save after so long, and not started again" ends_in_time
 
 # ---- training ------------------------------------------------------------------------------------------------------
