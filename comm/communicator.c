@@ -27,6 +27,18 @@ int zero_comm_local_size(const zero_comm_t *comm)
     return comm ? comm->local_size : 0;
 }
 
+int zero_comm_hosts(const zero_comm_t *comm, int *hosts)
+{
+    int n_hosts = 0;
+    for (int rank = 0; comm && hosts && rank < comm->size; rank++) {
+        int first = 0; /* rank of the same host */
+        while (comm->hosts && first < rank && comm->hosts[first].id != comm->hosts[rank].id)
+            first++;
+        hosts[rank] = first < rank ? hosts[first] : n_hosts++;
+    }
+    return n_hosts;
+}
+
 const char *zero_comm_name(const zero_comm_t *comm)
 {
     return comm ? comm->ops->name : "";

@@ -212,6 +212,9 @@ ZERO_API int zero_comm_rank(const zero_comm_t *comm);       /* this process's ra
 ZERO_API int zero_comm_size(const zero_comm_t *comm);       /* the world size */
 ZERO_API int zero_comm_local_rank(const zero_comm_t *comm); /* among the ranks of this host */
 ZERO_API int zero_comm_local_size(const zero_comm_t *comm); /* how many ranks run on this host */
+/* Sets hosts[r] to the host of rank r, numbered from 0 in the order of their first ranks, for each of the
+ * communicator's ranks. Returns how many hosts there are. */
+ZERO_API int zero_comm_hosts(const zero_comm_t *comm, int *hosts);
 /* Returns the transport between the ranks' host memories: "self" (one rank), "node" (shared memory) or "mpi". For the
  * transport between GPUs see zero_engine_transport. */
 ZERO_API const char *zero_comm_name(const zero_comm_t *comm);
@@ -465,6 +468,29 @@ ZERO_API uint64_t zero_memory_total(const zero_memory_t *memory); /* bytes on th
  * that the device can hold; ZERO_OFFLOAD_UPDATE_AUTO as ZERO_OFFLOAD_UPDATE_DEVICE. */
 ZERO_API zero_status_t zero_plan(const zero_model_t *model, const zero_config_t *config, zero_device_type_t device,
                                  zero_comm_kind_t kind, int world_size, zero_memory_t *plan);
+
+/* The bytes of parameters and gradients that a rank moves in one step of training. Not counted: headers of the network,
+ * and the few small messages by which ranks wait for each other. */
+typedef struct zero_traffic {
+    uint64_t local_bytes;    /* from ranks of its own host, over NVLink, PCIe or shared memory */
+    uint64_t received_bytes; /* from other hosts, over the network */
+    uint64_t sent_bytes;     /* to other hosts */
+} zero_traffic_t;
+
+/* Sets traffic[r] for each of world_size ranks, by pure arithmetic. hosts[r]: the host that rank r is on, any number
+ * (zero_comm_hosts). The other arguments are zero_plan's. In one group of N ranks, with P bytes of parameters and G
+ * bytes of a rank's gradients, a rank receives
+ *
+ *     stage 3      P (N - 1) / N for each gather: two in a micro-step, less what a buffer still has
+ *     stages 1-2   P (N - 1) / N once
+ *     stage 0      the same of reduced gradients, in fp32
+ *     all stages   G (N - 1) / N in each micro-step; 0-1 once in a step without reduce_every_micro_step
+ *
+ * and less than 1 KiB a rank beside. For groups see docs/design.md. Between GPUs of several hosts, NCCL passes what all
+ * ranks gather around rings: all slices but one enter each host, those that the host has among them. */
+ZERO_API zero_status_t zero_plan_traffic(const zero_model_t *model, const zero_config_t *config,
+                                         zero_device_type_t device, zero_comm_kind_t kind, int world_size,
+                                         const int *hosts, zero_traffic_t *traffic);
 
 /* ---- Engine --------------------------------------------------------------------------------------------------------
  *

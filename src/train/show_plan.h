@@ -1,10 +1,12 @@
-/* show_plan.h - --plan: the memory of a run, without a run. */
+/* show_plan.h - --plan: the memory and the traffic of a run, without a run. */
 #ifndef ZEROTRAIN_SHOW_PLAN_H
 #define ZEROTRAIN_SHOW_PLAN_H
 
 #include "train/options/options.h"
 
-/* Prints to stdout (rank 0) what each rank would hold at every stage, by category. Allocates none of it. */
+/* Prints to stdout (rank 0) what each rank would hold at every stage, by category, and what it and its
+ * host would receive in a step, for the hosts that the ranks are on or as many as --hosts says. Allocates none of it.
+ */
 zero_status_t show_plan(const options_t *options, const zero_comm_t *comm);
 
 #endif

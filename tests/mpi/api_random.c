@@ -29,6 +29,7 @@
 
 #define MAX_UNITS 4
 #define MAX_TENSORS 8
+#define MAX_PLANNED_RANKS 9
 #define MAX_SAVES 6 /* per session: saves take most of the time */
 
 /* Sets of statuses. */
@@ -51,6 +52,7 @@ typedef unsigned statuses_t;
     X(model_share_tensor)                                                                                              \
     X(model_set_unshard_in_backward)                                                                                   \
     X(plan)                                                                                                            \
+    X(plan_traffic)                                                                                                    \
     X(engine_create)                                                                                                   \
     X(init_parameters)                                                                                                 \
     X(set_state)                                                                                                       \
@@ -473,10 +475,36 @@ static void plan(session_t *s)
     zero_status_t status = zero_plan(how == 0 ? NULL : s->declared.model, how == 1 ? NULL : &config,
                                      how == 5 ? ZERO_DEVICE_AUTO : ZERO_DEVICE_CPU,
                                      how == 2 ? (zero_comm_kind_t)3 : (zero_comm_kind_t)any(2),
-                                     how == 3 ? 0 : 1 + any(9), how == 4 ? NULL : &memory);
+                                     how == 3 ? 0 : 1 + any(MAX_PLANNED_RANKS), how == 4 ? NULL : &memory);
     judge(CALL_plan, status,
           (how <= 5 ? MAY(ERROR_ARGUMENT) : 0) | (is_bad ? MAY(ERROR_USAGE) : 0) | (how > 5 && !is_bad ? MAY(OK) : 0));
     EXPECT(status != ZERO_OK || zero_memory_total(&memory) > 0, "nothing is planned");
+}
+
+/* What the ranks receive from other hosts is what they send. */
+static void plan_traffic(session_t *s)
+{
+    zero_traffic_t traffic[MAX_PLANNED_RANKS];
+    int hosts[MAX_PLANNED_RANKS];
+    zero_config_t config = any_config();
+    uint64_t received = 0, sent = 0;
+    bool is_bad = one_in(4);
+    int how = any(8), n_ranks = how == 3 ? 0 : 1 + any(MAX_PLANNED_RANKS);
+    if (is_bad)
+        spoil(&config);
+    for (int rank = 0; rank < MAX_PLANNED_RANKS; rank++)
+        hosts[rank] = any(3);
+    note(CALL_plan_traffic, "way %d, bad %d", how, is_bad);
+    zero_status_t status = zero_plan_traffic(how == 0 ? NULL : s->declared.model, how == 1 ? NULL : &config,
+                                             how == 5 ? ZERO_DEVICE_AUTO : ZERO_DEVICE_CPU, (zero_comm_kind_t)any(2),
+                                             n_ranks, how == 2 ? NULL : hosts, how == 4 ? NULL : traffic);
+    judge(CALL_plan_traffic, status,
+          (how <= 5 ? MAY(ERROR_ARGUMENT) : 0) | (is_bad ? MAY(ERROR_USAGE) : 0) | (how > 5 && !is_bad ? MAY(OK) : 0));
+    for (int rank = 0; rank < n_ranks && status == ZERO_OK; rank++) {
+        received += traffic[rank].received_bytes;
+        sent += traffic[rank].sent_bytes;
+    }
+    EXPECT(received == sent, "%llu bytes received, %llu sent", (unsigned long long)received, (unsigned long long)sent);
 }
 
 /* ---- the engine's life ---- */
@@ -1109,6 +1137,7 @@ static void do_anything(session_t *s)
     } calls[] = {{communicate, NULL},
                  {use_device, NULL},
                  {plan, NULL},
+                 {plan_traffic, NULL},
                  {create_or_plan, NULL},
                  {init_parameters, NULL},
                  {set_state, NULL},

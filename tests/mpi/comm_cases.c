@@ -395,7 +395,9 @@ static void barrier_waits_for_the_last(void)
 static void ranks_are_known(void)
 {
     EXPECT(zero_comm_rank(comm) >= 0 && zero_comm_rank(comm) < zero_comm_size(comm));
+    int hosts[64];
     EXPECT(zero_comm_local_size(comm) == zero_comm_size(comm)); /* the tests run on one host */
+    EXPECT(zero_comm_size(comm) <= 64 && zero_comm_hosts(comm, hosts) == 1 && hosts[zero_comm_size(comm) - 1] == 0);
     EXPECT(zero_comm_local_rank(comm) >= 0 && zero_comm_local_rank(comm) < zero_comm_local_size(comm));
     int *seen = allocate((size_t)comm->size * sizeof(*seen));
     EXPECT_OK(comm->ops->host_all_gather(comm, &comm->local_rank, sizeof(int), seen));

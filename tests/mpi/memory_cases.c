@@ -1,8 +1,9 @@
 /* memory_cases.c - what a training run allocates and holds, counted and measured, on one rank or several.
  *
  *     memory_cases held [options] CFG.ini         trains two steps as zerotrain would; checks on every rank that the
- *         engine's counters equal the plan. Rank 0 prints a line per category, "NAME: BYTES", and then what the
- * processes really use, the mean over ranks: "measured: BYTES" (no such line if the kernel does not report it)
+ *         engine's counters of memory and of traffic equal the plan. Rank 0 prints a line per category, "NAME: BYTES",
+ *         and then what the processes really use, the mean over ranks: "measured: BYTES" (no such line if the kernel
+ *         does not report it)
  *     memory_cases allocations [options] CFG.ini  runs zerotrain's whole loop for 2, 4 and 14 steps, the last with one
  *         rank once 250 ms late; fails unless the last two make the same number of heap allocations on every rank
  *
@@ -83,6 +84,31 @@ static void check_held(const trainer_t *t)
               zero_memory_name((zero_memory_category_t)c), held.bytes[c], plan.bytes[c]);
 }
 
+static uint64_t received_bytes(const zero_stats_t *stats)
+{
+    return stats->gathered_bytes + stats->part_gathered_bytes + stats->reduced_bytes;
+}
+
+/* Checks what this rank received in a step. Its counters leave out the ranks' contributions to norm and loss. */
+static void check_traffic(const trainer_t *t, const zero_stats_t *before)
+{
+    const int n_ranks = zero_comm_size(t->comm), rank = zero_comm_rank(t->comm);
+    const zero_stats_t after = zero_engine_stats(t->engine);
+    const uint64_t received = received_bytes(&after) - received_bytes(before);
+    zero_config_t config = options_config(t->options, n_ranks);
+    int *hosts = calloc((size_t)n_ranks, sizeof *hosts);
+    zero_traffic_t *traffic = calloc((size_t)n_ranks, sizeof *traffic);
+    CHECK(hosts && traffic, "no memory");
+    CHECK(zero_comm_hosts(t->comm, hosts) == 1, "several hosts");
+    OK(zero_plan_traffic(t->model.declaration, &config, ZERO_DEVICE_CPU, zero_comm_get_kind(t->comm), n_ranks, hosts,
+                         traffic));
+    const uint64_t planned = traffic[rank].local_bytes;
+    CHECK(planned >= received && planned - received < 256 * (uint64_t)n_ranks,
+          "%" PRIu64 " bytes received in a step, %" PRIu64 " planned", received, planned);
+    free(hosts);
+    free(traffic);
+}
+
 /* The values of the tokens do not matter; that every buffer is used does. */
 static void two_steps(trainer_t *t)
 {
@@ -93,8 +119,10 @@ static void two_steps(trainer_t *t)
     CHECK(tokens, "no memory");
     for (int64_t i = 0; i < n_tokens; i++)
         tokens[i] = (int32_t)(i * 7919 % o->model.vocab_size);
-    for (int step = 0; step < 2; step++)
-        OK(trainer_step(t, tokens, tokens, 1e-4, &result));
+    OK(trainer_step(t, tokens, tokens, 1e-4, &result));
+    const zero_stats_t before = zero_engine_stats(t->engine);
+    OK(trainer_step(t, tokens, tokens, 1e-4, &result));
+    check_traffic(t, &before);
     free(tokens);
 }
 

@@ -80,6 +80,7 @@ typedef struct options {
     char resume_dir[OPTIONS_MAX_PATH]; /* "" = checkpoint.dir's latest */
     bool force;                        /* --force: resume even if data or seed have changed */
     bool plan;                         /* --plan */
+    int64_t hosts;                     /* --hosts H, of the plan; 0 = those that the ranks are on */
     char config_path[OPTIONS_MAX_PATH];
 } options_t;
 

@@ -20,6 +20,7 @@ enum {
     ROW_AUTO_RESUME,
     ROW_FORCE,
     ROW_PLAN,
+    ROW_HOSTS,
     ROW_HELP,
     ROW_VERSION,
     N_ROWS
@@ -35,7 +36,9 @@ const command_line_row_t command_line_rows[] = {
     [ROW_AUTO_RESUME] = {"auto-resume", no_argument, "",
                          "--resume if checkpoint.dir has a checkpoint, else begin at step 1"},
     [ROW_FORCE] = {"force", no_argument, "", "with --resume: continue even if training data or seed have changed"},
-    [ROW_PLAN] = {"plan", no_argument, "", "print the memory that each rank will need, and exit"},
+    [ROW_PLAN] = {"plan", no_argument, "", "print the memory and traffic of each rank, and exit"},
+    [ROW_HOSTS] = {"hosts", required_argument, "H",
+                   "with --plan: as if the ranks were on H hosts, equally many on each"},
     [ROW_HELP] = {"help", no_argument, "", "print this help and exit"},
     [ROW_VERSION] = {"version", no_argument, "", "print the version and exit"},
 };
@@ -103,6 +106,14 @@ static zero_status_t take_steps(reader_t *reader, const char *value)
     return report_error(ZERO_ERROR_USAGE, "--steps: %s", problem);
 }
 
+static zero_status_t take_hosts(reader_t *reader, const char *value)
+{
+    char problem[OPTION_MAX_PROBLEM];
+    if (option_parse_integer(value, 1, INT32_MAX, &reader->options->hosts, problem))
+        return ZERO_OK;
+    return report_error(ZERO_ERROR_USAGE, "--hosts: %s", problem);
+}
+
 static zero_status_t take_option(reader_t *reader, int row, const char *value, int argc, char **argv)
 {
     command_line_t *line = reader->line;
@@ -125,6 +136,8 @@ static zero_status_t take_option(reader_t *reader, int row, const char *value, i
     case ROW_PLAN:
         reader->options->plan = true;
         return ZERO_OK;
+    case ROW_HOSTS:
+        return take_hosts(reader, value);
     case ROW_HELP:
         line->help = true;
         return ZERO_OK;

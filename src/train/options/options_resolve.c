@@ -166,6 +166,16 @@ static zero_status_t check_groups(const options_t *options, int world_size)
     return ZERO_OK;
 }
 
+static zero_status_t check_hosts(const options_t *options, int world_size)
+{
+    if (options->hosts > 0 && !options->plan)
+        return report_error(ZERO_ERROR_USAGE, "--hosts: this is for --plan; a run finds the hosts of its ranks itself");
+    if (options->hosts > 0 && world_size % options->hosts != 0)
+        return report_error(ZERO_ERROR_USAGE, "--hosts %" PRId64 ": the %d rank%s cannot be equally many on each host",
+                            options->hosts, world_size, world_size == 1 ? "" : "s");
+    return ZERO_OK;
+}
+
 static zero_status_t resolve_checkpoints(const options_t *options)
 {
     if (options->force && !options->resume)
@@ -191,6 +201,7 @@ zero_status_t options_resolve(options_t *options, int world_size)
     TRY(check_fp8(&resolved));
     TRY(resolve_schedule(&resolved));
     TRY(check_groups(&resolved, world_size));
+    TRY(check_hosts(&resolved, world_size));
     TRY(resolve_checkpoints(&resolved));
     *options = resolved;
     return ZERO_OK;

@@ -217,11 +217,9 @@ static zero_status_t make_resident(zero_parameters_t *parameters, zero_unit_t fl
     int buffer_class = context->layout.units[flat].buffer_class;
     if (zero_unsharded_find(unsharded, flat))
         return ZERO_OK;
-    zero_unsharded_buffer_t *buffer = zero_unsharded_empty(unsharded, buffer_class);
-    if (!buffer)
-        buffer = zero_unsharded_farthest(unsharded, context->model, progress->pass, progress->position, buffer_class);
+    const zero_unsharded_buffer_t *buffer =
+        zero_unsharded_take(unsharded, context->model, progress->pass, progress->position, buffer_class, flat);
     ZERO_ASSERT(buffer);
-    zero_unsharded_put(unsharded, buffer, flat);
     return gather_into(parameters, flat, buffer, stream);
 }
 

@@ -87,3 +87,14 @@ void zero_unsharded_clear(zero_unsharded_t *unsharded)
     for (int i = 0; i < unsharded->n_buffers; i++)
         zero_unsharded_put(unsharded, &unsharded->buffers[i], -1);
 }
+
+zero_unsharded_buffer_t *zero_unsharded_take(zero_unsharded_t *unsharded, const zero_model_t *model, zero_pass_t pass,
+                                             int position, int buffer_class, zero_unit_t flat)
+{
+    zero_unsharded_buffer_t *buffer = zero_unsharded_empty(unsharded, buffer_class);
+    if (!buffer)
+        buffer = zero_unsharded_farthest(unsharded, model, pass, position, buffer_class);
+    if (buffer)
+        zero_unsharded_put(unsharded, buffer, flat);
+    return buffer;
+}

@@ -36,6 +36,10 @@ zero_unsharded_buffer_t *zero_unsharded_empty(const zero_unsharded_t *unsharded,
  * empty. */
 zero_unsharded_buffer_t *zero_unsharded_farthest(const zero_unsharded_t *unsharded, const zero_model_t *model,
                                                  zero_pass_t pass, int position, int buffer_class);
+/* Puts a unit that is in no buffer into one of its class, from `position` of the pass on: into an empty one, or else
+ * that whose unit is needed last. Returns the buffer; NULL if the class has none. */
+zero_unsharded_buffer_t *zero_unsharded_take(zero_unsharded_t *unsharded, const zero_model_t *model, zero_pass_t pass,
+                                             int position, int buffer_class, zero_unit_t flat);
 /* Puts a unit (-1: none) into a buffer, which the unit that was there leaves. */
 void zero_unsharded_put(zero_unsharded_t *unsharded, zero_unsharded_buffer_t *buffer, zero_unit_t flat);
 void zero_unsharded_clear(zero_unsharded_t *unsharded);

@@ -425,6 +425,7 @@ START_TEST(mistakes_on_the_command_line_are_named)
         {{"--nothing"}, {"unknown option '--nothing'", "--help"}},
         {{"-v"}, {"unknown option '-v'"}},
         {{"--plan=3"}, {"--plan=3", "takes no value"}},
+        {{"--hosts", "0"}, {"--hosts: "}},
         {{"--stage", "4"}, {"--stage", "[zero] stage: 4 is out of range 0..3"}},
         {{"--steps", "0"}, {"--steps: 0 is out of range"}},
         {{"--steps", "x"}, {"--steps: 'x' is not a whole number"}},
@@ -687,6 +688,15 @@ START_TEST(contradictory_settings_are_refused)
     capture_begin();
     ck_assert_int_eq(options_resolve(&options, 1), ZERO_ERROR_USAGE);
     expect_line(capture_end(), (const char *[]){"--force", "without --resume", NULL});
+    options = must_parse(MINIMAL, ARGUMENTS("--hosts", "2"));
+    capture_begin();
+    ck_assert_int_eq(options_resolve(&options, 2), ZERO_ERROR_USAGE);
+    expect_line(capture_end(), (const char *[]){"--hosts: this is for --plan", NULL});
+    options = must_parse(MINIMAL, ARGUMENTS("--plan", "--hosts=2"));
+    ck_assert_int_eq(options.hosts, 2);
+    capture_begin();
+    ck_assert_int_eq(options_resolve(&options, 3), ZERO_ERROR_USAGE);
+    expect_line(capture_end(), (const char *[]){"--hosts 2: the 3 ranks cannot be equally many on each host", NULL});
 }
 END_TEST
 

@@ -236,8 +236,8 @@ START_TEST(calls_without_a_status_accept_null)
 {
     capture_begin();
     bool neutral = zero_comm_rank(NULL) == -1 && zero_comm_size(NULL) == 0 && zero_comm_local_rank(NULL) == -1 &&
-                   zero_comm_local_size(NULL) == 0 && strcmp(zero_comm_name(NULL), "") == 0 &&
-                   zero_device_get_type(NULL) == ZERO_DEVICE_AUTO &&
+                   zero_comm_local_size(NULL) == 0 && zero_comm_hosts(NULL, NULL) == 0 &&
+                   strcmp(zero_comm_name(NULL), "") == 0 && zero_device_get_type(NULL) == ZERO_DEVICE_AUTO &&
                    zero_device_resolve(ZERO_DEVICE_CPU, NULL) == ZERO_DEVICE_CPU && zero_model_n_units(NULL) == 0 &&
                    !zero_model_unit_name(NULL, 0) && zero_model_n_tensors(NULL) == 0 &&
                    zero_model_n_params(NULL) == 0 && zero_memory_total(NULL) == 0 && !zero_param(NULL, 0) &&

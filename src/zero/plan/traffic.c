@@ -1,0 +1,158 @@
+/* traffic.c - the bytes that ranks exchange in a step: zero_plan_traffic. Pure arithmetic.
+ *
+ * First how many bytes of slices each rank contributes to the collectives of a step, by kind. Gathers of stage 3 are
+ * counted by going through the step's passes with the buffers that there will be, as src/zero/engine/parameters.c does.
+ * Then which of these a rank receives from its own host, and which from others.
+ */
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "comm/comm.h"
+#include "zero/plan/config.h"
+#include "zero/plan/order.h"
+#include "zero/plan/plan.h"
+#include "zero/plan/unsharded.h"
+
+/* Bytes of one rank's slices in a step. Every rank's are of the same size. */
+typedef struct slices {
+    uint64_t in_group; /* gathered within the rank's group */
+    uint64_t in_part;  /* gathered among the ranks, one in each group, that hold the same part */
+    uint64_t in_all;   /* gathered among all ranks */
+    uint64_t reduced;  /* of gradients, sent to the rank that owns them */
+} slices_t;
+
+/* How a gather's bytes travel. */
+typedef enum route {
+    DIRECTLY, /* from their owner to each rank */
+    IN_A_RING /* each host passes on what comes from the host before it: NCCL among all ranks */
+} route_t;
+
+/* ---- what is exchanged ---- */
+
+/* Counts the unit's gathers as fill_buffers_ahead in parameters.c makes them. */
+static void gather_ahead(const zero_model_t *model, const zero_layout_t *layout, int prefetch, int position,
+                         zero_unsharded_t *unsharded, uint64_t *n_gathers)
+{
+    const int n_positions = zero_order_n_positions(ZERO_PASS_TRAIN, model->n_units);
+    for (int ahead = 0; ahead <= prefetch && ahead < n_positions - position; ahead++) {
+        zero_unit_t unit = zero_order_unit(position + ahead, model->n_units);
+        for (int i = zero_order_first_flat(model, position + ahead); i < zero_model_n_flats(model, unit); i++) {
+            zero_unit_t flat = zero_model_flat(model, unit, i);
+            if (zero_unsharded_find(unsharded, flat))
+                continue;
+            zero_unsharded_take(unsharded, model, ZERO_PASS_TRAIN, position, layout->units[flat].buffer_class, flat);
+            n_gathers[flat]++;
+        }
+    }
+}
+
+/* Counts the gathers of each unit in a step at stage 3. */
+static zero_status_t count_gathers(const zero_model_t *model, const zero_layout_t *layout, const zero_config_t *config,
+                                   const zero_arena_plan_t *plan, uint64_t *n_gathers)
+{
+    zero_unsharded_t unsharded;
+    ZERO_TRY(zero_unsharded_create(layout, plan->unsharded_param_counts, plan->unsharded_param_bytes, 0, &unsharded));
+    for (int micro_step = 0; micro_step < config->micro_steps; micro_step++)
+        for (int position = 0; position < zero_order_n_positions(ZERO_PASS_TRAIN, model->n_units); position++)
+            gather_ahead(model, layout, config->prefetch, position, &unsharded, n_gathers);
+    zero_unsharded_destroy(&unsharded);
+    return ZERO_OK;
+}
+
+/* Adds a unit's gathers, of which stage 3 makes n_gathers. */
+static void add_gathers(const zero_layout_t *layout, const zero_config_t *config, const zero_arena_plan_t *plan,
+                        zero_unit_t unit, uint64_t n_gathers, slices_t *slices)
+{
+    const zero_unit_layout_t *at = &layout->units[unit];
+    const uint64_t size = zero_dtype_size(config->dtype), n_groups = (uint64_t)zero_plan_n_groups(plan, layout);
+    const bool is_fp8 = zero_plan_gathers_fp8(plan, layout, unit);
+    uint64_t slice = is_fp8 ? at->shard_elems + at->others_elems * size : at->shard_elems * size;
+    if (!plan->stage.shard_state) {
+        slices->in_all += at->shard_elems * sizeof(float); /* reduced gradients */
+    } else if (!plan->stage.shard_params) {
+        slices->in_all += slice;
+    } else if (n_groups == 1) {
+        slices->in_all += n_gathers * slice;
+    } else {
+        slices->in_group += n_gathers * slice * n_groups;
+        slices->in_part += slice;
+    }
+}
+
+static zero_status_t find_slices(const zero_model_t *model, const zero_layout_t *layout, const zero_config_t *config,
+                                 const zero_arena_plan_t *plan, slices_t *slices)
+{
+    const uint64_t n_reductions = plan->stage.accumulate_locally ? 1 : (uint64_t)config->micro_steps;
+    zero_status_t status = ZERO_OK;
+    uint64_t *n_gathers = calloc((size_t)layout->n_units, sizeof *n_gathers);
+    if (!n_gathers)
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory to plan the traffic of %d units", layout->n_units);
+    if (plan->stage.shard_params)
+        status = count_gathers(model, layout, config, plan, n_gathers);
+    *slices = (slices_t){.in_all = sizeof(zero_contribution_t)};
+    if (plan->fp8.is_gathered && plan->stage.shard_state)
+        slices->in_all += (uint64_t)layout->n_matrices * sizeof(uint32_t);
+    for (zero_unit_t unit = 0; unit < layout->n_units; unit++) {
+        add_gathers(layout, config, plan, unit, n_gathers[unit], slices);
+        slices->reduced += n_reductions * layout->units[unit].shard_elems * zero_dtype_size(plan->stage.grad_dtype);
+    }
+    free(n_gathers);
+    return status;
+}
+
+/* ---- where it travels ---- */
+
+/* Adds a collective in which each of `ranks` has a slice of n_bytes for every other. */
+static void add_collective(const int *hosts, zero_ranks_t ranks, int rank, route_t route, uint64_t n_bytes,
+                           zero_traffic_t *traffic)
+{
+    uint64_t n_local = 0, n_ranks = (uint64_t)ranks.n;
+    for (int i = 0; i < ranks.n; i++)
+        n_local += hosts[zero_ranks_at(ranks, i)] == hosts[rank];
+    uint64_t remote = (n_ranks - n_local) * n_bytes;
+    if (route == IN_A_RING && n_local < n_ranks)
+        remote = (n_ranks - 1) * n_bytes / n_local;
+    traffic->received_bytes += remote;
+    traffic->sent_bytes += remote;
+    traffic->local_bytes += (n_ranks - 1) * n_bytes - remote;
+}
+
+static void find_traffic(const slices_t *slices, const zero_arena_plan_t *plan, zero_device_type_t device,
+                         int world_size, const int *hosts, zero_traffic_t *traffic)
+{
+    const route_t among_all = device == ZERO_DEVICE_CUDA ? IN_A_RING : DIRECTLY;
+    const zero_ranks_t all = {.stride = 1, .n = world_size};
+    for (int rank = 0; rank < world_size; rank++) {
+        const zero_ranks_t group = {.first = rank - rank % plan->group, .stride = 1, .n = plan->group};
+        const zero_ranks_t part = {.first = rank % plan->group, .stride = plan->group, .n = world_size / plan->group};
+        traffic[rank] = (zero_traffic_t){0};
+        add_collective(hosts, group, rank, DIRECTLY, slices->in_group, &traffic[rank]);
+        add_collective(hosts, part, rank, DIRECTLY, slices->in_part, &traffic[rank]);
+        add_collective(hosts, all, rank, among_all, slices->in_all, &traffic[rank]);
+        add_collective(hosts, all, rank, plan->transport_reduces ? IN_A_RING : DIRECTLY, slices->reduced,
+                       &traffic[rank]);
+    }
+}
+
+zero_status_t zero_plan_traffic(const zero_model_t *model, const zero_config_t *config, zero_device_type_t device,
+                                zero_comm_kind_t kind, int world_size, const int *hosts, zero_traffic_t *traffic)
+{
+    zero_memory_t memory;
+    zero_layout_t layout;
+    zero_arena_plan_t plan;
+    slices_t slices = {0};
+    ZERO_REQUIRE(hosts);
+    ZERO_REQUIRE(traffic);
+    ZERO_TRY(zero_plan(model, config, device, kind, world_size, &memory)); /* checks the arguments */
+    ZERO_TRY(zero_layout_create(model, world_size, &layout));
+    const zero_plan_target_t target = {.on_gpu = device != ZERO_DEVICE_CPU};
+    zero_status_t status = zero_arena_plan_create(model, &layout, config, target, &plan);
+    if (status == ZERO_OK) {
+        status = find_slices(model, &layout, config, &plan, &slices);
+        if (status == ZERO_OK)
+            find_traffic(&slices, &plan, device, world_size, hosts, traffic);
+        zero_arena_plan_destroy(&plan);
+    }
+    zero_layout_destroy(&layout);
+    return status;
+}

@@ -1,0 +1,166 @@
+/* test_traffic.c - zero_plan_traffic against formulas: what ranks receive from their own host and from others at every
+ * stage, with groups, micro-steps, and hosts of different sizes. That engines exchange as much is shown by
+ * test_memory.c (their counters) and tests/hosts/run (the network's). */
+#include <stdio.h>
+
+#include "tests/support/support.h"
+#include "zero.h"
+
+#define N_UNITS 8
+#define N_RANKS 4
+#define UNIT_ELEMS ((uint64_t)1 << 18) /* no padding for 4 ranks */
+#define P ((double)(N_UNITS * UNIT_ELEMS))
+/* All ranks' contributions to a step (norm, loss): a few dozen bytes each. */
+#define CONTRIBUTIONS 1024.0
+
+static zero_model_t *model;
+
+static void declare(void)
+{
+    zero_unit_t unit;
+    zero_tensor_t tensor;
+    ck_assert_int_eq(zero_model_create(&model), ZERO_OK);
+    for (int u = 0; u < N_UNITS; u++) {
+        char name[32];
+        snprintf(name, sizeof name, "u%d", u);
+        zero_tensor_desc_t desc = {.name = name, .n_dims = 1, .shape = {(int64_t)UNIT_ELEMS}};
+        ck_assert_int_eq(zero_model_add_unit(model, name, &unit), ZERO_OK);
+        ck_assert_int_eq(zero_model_add_tensor(model, unit, &desc, &tensor), ZERO_OK);
+    }
+}
+
+static void destroy(void)
+{
+    zero_model_destroy(model);
+}
+
+static zero_config_t config_of(int stage, int micro_steps)
+{
+    zero_config_t config = zero_config_default();
+    config.stage = stage;
+    config.micro_steps = micro_steps;
+    config.dtype = ZERO_BF16;
+    return config;
+}
+
+static void plan(const zero_config_t *config, zero_device_type_t device, const int hosts[N_RANKS],
+                 zero_traffic_t traffic[N_RANKS])
+{
+    ck_assert_int_eq(zero_plan_traffic(model, config, device, ZERO_COMM_AUTO, N_RANKS, hosts, traffic), ZERO_OK);
+}
+
+static void expect(const char *what, uint64_t bytes, double expected)
+{
+    ck_assert_msg((double)bytes >= expected && (double)bytes <= expected + CONTRIBUTIONS,
+                  "%s: %llu bytes, not %.0f to %.0f", what, (unsigned long long)bytes, expected,
+                  expected + CONTRIBUTIONS);
+}
+
+/* What a rank receives of parameters and gradients, together, in bytes; m micro-steps.
+ * Gathers: stage 0 once, of fp32 gradients; stages 1-2 once; stage 3 two in a micro-step for each unit, less those that
+ * find it resident. There are two buffers: at the turn to backward the last two units are in them, and in the next
+ * micro-step the first two. */
+static double received(int stage, double m)
+{
+    const double share = (N_RANKS - 1.0) / N_RANKS, unit = (double)UNIT_ELEMS;
+    const double n_gathers = (2 * N_UNITS - 2) + (m - 1) * (2 * N_UNITS - 4);
+    const double gathers = stage == 0 ? 4 * P : stage < 3 ? 2 * P : 2 * unit * n_gathers;
+    return share * (gathers + 2 * m * P);
+}
+
+START_TEST(one_host_exchanges_what_the_formula_says)
+{
+    const int hosts[N_RANKS] = {7, 7, 7, 7};
+    zero_traffic_t traffic[N_RANKS];
+    for (int stage = 0; stage < 4; stage++)
+        for (int m = 1; m <= 3; m++) {
+            zero_config_t config = config_of(stage, m);
+            for (int rank = 0; rank < N_RANKS; rank++) {
+                plan(&config, ZERO_DEVICE_CPU, hosts, traffic);
+                expect("local", traffic[rank].local_bytes, received(stage, m));
+                ck_assert_uint_eq(traffic[rank].received_bytes + traffic[rank].sent_bytes, 0);
+            }
+        }
+}
+END_TEST
+
+START_TEST(gradients_that_are_added_up_first_are_exchanged_once_in_fp32)
+{
+    const int hosts[N_RANKS] = {0};
+    zero_traffic_t traffic[N_RANKS];
+    zero_config_t config = config_of(1, 3);
+    config.reduce_every_micro_step = false;
+    plan(&config, ZERO_DEVICE_CPU, hosts, traffic);
+    expect("local", traffic[0].local_bytes, (2 * P + 4 * P) * (N_RANKS - 1) / N_RANKS);
+}
+END_TEST
+
+/* Each slice crosses for each rank that receives it. */
+START_TEST(hosts_exchange_what_their_ranks_have_not)
+{
+    static const int hosts[][N_RANKS] = {{0, 0, 1, 1}, {0, 1, 0, 1}, {5, 3, 3, 3}};
+    zero_traffic_t traffic[N_RANKS];
+    for (int h = 0; h < 3; h++)
+        for (int stage = 0; stage < 4; stage++) {
+            zero_config_t config = config_of(stage, 2);
+            plan(&config, ZERO_DEVICE_CPU, hosts[h], traffic);
+            for (int rank = 0; rank < N_RANKS; rank++) {
+                const double all = received(stage, 2), n_local = h < 2 ? 2 : rank == 0 ? 1 : 3;
+                expect("from others", traffic[rank].received_bytes, all * (N_RANKS - n_local) / (N_RANKS - 1));
+                expect("local", traffic[rank].local_bytes, all * (n_local - 1) / (N_RANKS - 1));
+                ck_assert_uint_eq(traffic[rank].sent_bytes, traffic[rank].received_bytes);
+            }
+        }
+}
+END_TEST
+
+/* The table of docs/design.md, Groups: N = 4, K = 2, so G = 2. */
+START_TEST(groups_of_a_host_exchange_parts_and_gradients)
+{
+    const int hosts[N_RANKS] = {0, 0, 1, 1};
+    const double m = 3, n_gathers = (2 * N_UNITS - 2) + (m - 1) * (2 * N_UNITS - 4);
+    zero_traffic_t traffic[N_RANKS];
+    zero_config_t config = config_of(3, (int)m);
+    config.shard_group = 2;
+    plan(&config, ZERO_DEVICE_CPU, hosts, traffic);
+    for (int rank = 0; rank < N_RANKS; rank++) {
+        expect("from others", traffic[rank].received_bytes, 2 * P / N_RANKS + 2 * m * P * 2 / N_RANKS);
+        expect("local", traffic[rank].local_bytes, 2 * (double)UNIT_ELEMS * n_gathers / 2 + 2 * m * P / N_RANKS);
+    }
+}
+END_TEST
+
+/* NCCL's rings of all ranks: all but one slice enters and leaves each host. */
+START_TEST(rings_of_gpus_pass_all_slices_through_every_host)
+{
+    const int hosts[N_RANKS] = {0, 0, 1, 1};
+    zero_traffic_t traffic[N_RANKS];
+    zero_config_t config = config_of(1, 1);
+    plan(&config, ZERO_DEVICE_CUDA, hosts, traffic);
+    for (int rank = 0; rank < N_RANKS; rank++)
+        expect("from others", traffic[rank].received_bytes, 2 * P * 3 / 4 / 2 + 2 * P * 2 / N_RANKS);
+    config.nccl_reduction = true;
+    plan(&config, ZERO_DEVICE_CUDA, hosts, traffic);
+    for (int rank = 0; rank < N_RANKS; rank++)
+        expect("from others", traffic[rank].received_bytes, 2 * (2 * P * 3 / 4 / 2));
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *suite = suite_create("traffic");
+    TCase *formulas = tcase_create("formulas");
+    tcase_add_checked_fixture(formulas, declare, destroy);
+    tcase_add_test(formulas, one_host_exchanges_what_the_formula_says);
+    tcase_add_test(formulas, gradients_that_are_added_up_first_are_exchanged_once_in_fp32);
+    tcase_add_test(formulas, hosts_exchange_what_their_ranks_have_not);
+    tcase_add_test(formulas, groups_of_a_host_exchange_parts_and_gradients);
+    tcase_add_test(formulas, rings_of_gpus_pass_all_slices_through_every_host);
+    suite_add_tcase(suite, formulas);
+    return suite;
+}
+
+int main(void)
+{
+    return support_main(suite());
+}
