@@ -55,6 +55,15 @@ typedef struct zero_fp8 {
     zero_fp8_scales_t *scales; /* device memory, aligned to 16 bytes */
 } zero_fp8_t;
 
+/* The frequencies of rotary positions. With factor > 1 they are scaled as in Llama 3.1 ("llama3"): wavelengths of more
+ * than original / low_freq positions become `factor` times longer, those of less than original / high_freq stay, and in
+ * between it changes smoothly. */
+typedef struct zero_rope {
+    float theta;                         /* the base */
+    float factor;                        /* at most 1: not scaled, and what follows is not read */
+    float low_freq, high_freq, original; /* low_freq < high_freq; original: positions before scaling */
+} zero_rope_t;
+
 #define ZERO_MODEL_WHY 768 /* bytes of a reason: one clause, without a newline */
 
 /* Captured work that can be launched again. */
@@ -154,9 +163,9 @@ typedef struct zero_model_kernels {
 
     /* Rotary position embedding (Su et al. 2021, arXiv:2104.09864) as in Hugging Face's Llama, in place: in every q and
      * k head of qkv[B, T, (n_heads + 2 n_kv_heads) * head_dim], elements i and i + head_dim / 2 are rotated as a pair
-     * by the angle position * theta^(-2 i / head_dim). v stays. `inverse` rotates back, which is the gradient. head_dim
-     * is even. */
-    zero_status_t (*rope)(zero_model_context_t *ctx, void *qkv, bool inverse, float theta, size_t n_batch,
+     * by the angle position * theta^(-2 i / head_dim), or scaled as `rope` says. v stays. `inverse` rotates back, which
+     * is the gradient. head_dim is even. */
+    zero_status_t (*rope)(zero_model_context_t *ctx, void *qkv, bool inverse, const zero_rope_t *rope, size_t n_batch,
                           size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim);
 
     /* y[n_rows, width] = silu(gate) * up. A row of gate_up[n_rows, 2 width] holds all gates, then all ups. */

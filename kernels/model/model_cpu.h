@@ -225,8 +225,8 @@ zero_status_t ZERO_MODEL_FN(rmsnorm)(zero_model_context_t *ctx, void *y, float *
 zero_status_t ZERO_MODEL_FN(rmsnorm_backward)(zero_model_context_t *ctx, void *dresidual, zero_grad_t dweight, void *y,
                                               const void *dy, const void *residual, const float *rstd,
                                               zero_weight_t weight, size_t n_rows, size_t dim);
-zero_status_t ZERO_MODEL_FN(rope)(zero_model_context_t *ctx, void *qkv, bool inverse, float theta, size_t n_batch,
-                                  size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim);
+zero_status_t ZERO_MODEL_FN(rope)(zero_model_context_t *ctx, void *qkv, bool inverse, const zero_rope_t *rope,
+                                  size_t n_batch, size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim);
 zero_status_t ZERO_MODEL_FN(swiglu)(zero_model_context_t *ctx, void *y, const void *gate_up, size_t n_rows,
                                     size_t width);
 zero_status_t ZERO_MODEL_FN(swiglu_backward)(zero_model_context_t *ctx, void *dgate_up, void *y, const void *dy,

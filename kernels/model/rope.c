@@ -16,10 +16,10 @@ typedef struct angles {
     float cosines[ROPE_PAIRS], sines[ROPE_PAIRS];
 } angles_t;
 
-static void set_frequencies(float *frequencies, size_t first, size_t n, float theta, size_t head_dim)
+static void set_frequencies(float *frequencies, size_t first, size_t n, const zero_rope_t *rope, size_t head_dim)
 {
     for (size_t i = 0; i < n; ++i)
-        frequencies[i] = zero_rope_frequency(theta, first + i, head_dim);
+        frequencies[i] = zero_rope_frequency(rope, first + i, head_dim);
 }
 
 static void set_angles(angles_t *angles, const float *frequencies, size_t n, size_t position, bool inverse)
@@ -42,8 +42,8 @@ static void rotate(float *x, float *y, const angles_t *angles, size_t n)
     }
 }
 
-zero_status_t ZERO_MODEL_FN(rope)(zero_model_context_t *ctx, void *qkv, bool inverse, float theta, size_t n_batch,
-                                  size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim)
+zero_status_t ZERO_MODEL_FN(rope)(zero_model_context_t *ctx, void *qkv, bool inverse, const zero_rope_t *rope,
+                                  size_t n_batch, size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim)
 {
     (void)ctx;
     size_t half = head_dim / 2, n_rotated = n_heads + n_kv_heads, width = (n_rotated + n_kv_heads) * head_dim;
@@ -52,7 +52,7 @@ zero_status_t ZERO_MODEL_FN(rope)(zero_model_context_t *ctx, void *qkv, bool inv
         float frequencies[ROPE_PAIRS];
         angles_t angles;
         size_t n = half - first < ROPE_PAIRS ? half - first : ROPE_PAIRS;
-        set_frequencies(frequencies, first, n, theta, head_dim);
+        set_frequencies(frequencies, first, n, rope, head_dim);
 #pragma omp for schedule(static) nowait
         for (size_t position = 0; position < seq_len; ++position) {
             set_angles(&angles, frequencies, n, position, inverse);

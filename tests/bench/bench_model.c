@@ -106,7 +106,7 @@ static zero_status_t rmsnorm_backward(bench_t *b, size_t n_rows, size_t dim)
 
 static zero_status_t rope(bench_t *b, size_t heads, size_t head_dim)
 {
-    return b->k->rope(&b->ctx, b->out, false, 1e4f, BATCH, SEQ, heads, heads, head_dim);
+    return b->k->rope(&b->ctx, b->out, false, &(zero_rope_t){.theta = 1e4f}, BATCH, SEQ, heads, heads, head_dim);
 }
 
 static zero_status_t swiglu(bench_t *b, size_t n_rows, size_t width)

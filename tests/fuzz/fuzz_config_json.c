@@ -24,11 +24,10 @@ static void check_ranges(const options_t *options)
     }
 }
 
-/* Of a Llama the user sets the sequence length, wherever its weights come from. */
+/* Of the Llama family the user sets the sequence length, wherever its weights come from. */
 static bool is_of_the_file(const options_t *options, const option_row_t *row)
 {
-    return strcmp(row->section, "model") == 0 &&
-           (options->model.arch != ARCH_LLAMA || strcmp(row->key, "seq_len") != 0);
+    return strcmp(row->section, "model") == 0 && (options->model.arch == ARCH_GPT2 || strcmp(row->key, "seq_len") != 0);
 }
 
 static void check_round_trip(const options_t *options)

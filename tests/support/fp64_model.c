@@ -17,6 +17,11 @@ static void *allocate(size_t n, size_t size)
     return memory;
 }
 
+size_t fp64_head_dim(const fp64_sizes_t *sizes)
+{
+    return sizes->head_dim > 0 ? sizes->head_dim : sizes->dim / sizes->heads;
+}
+
 fp64_model_t *fp64_model_create(const fp64_sizes_t *sizes, size_t n_tensors, size_t qkv_width, size_t hidden_width)
 {
     fp64_model_t *model = allocate(1, sizeof *model);
@@ -26,7 +31,7 @@ fp64_model_t *fp64_model_create(const fp64_sizes_t *sizes, size_t n_tensors, siz
     model->x = allocate(T * sizes->dim, sizeof(double));
     model->normed = allocate(T * sizes->dim, sizeof(double));
     model->qkv = allocate(T * qkv_width, sizeof(double));
-    model->attended = allocate(T * sizes->dim, sizeof(double));
+    model->attended = allocate(T * sizes->heads * fp64_head_dim(sizes), sizeof(double));
     model->hidden = allocate(T * hidden_width, sizeof(double));
     model->update = allocate(T * sizes->dim, sizeof(double));
     model->scores = allocate(T, sizeof(double));
@@ -90,7 +95,7 @@ double fp64_softmax(double *values, size_t n)
 
 void fp64_causal_attention(fp64_model_t *model, size_t kv_heads, size_t seq_len)
 {
-    size_t heads = model->sizes.heads, head_dim = model->sizes.dim / heads;
+    size_t heads = model->sizes.heads, head_dim = fp64_head_dim(&model->sizes);
     size_t width = (heads + 2 * kv_heads) * head_dim; /* rows are this far apart */
     double *scores = model->scores;
     for (size_t head = 0; head < heads; head++) {
@@ -103,7 +108,7 @@ void fp64_causal_attention(fp64_model_t *model, size_t kv_heads, size_t seq_len)
                     scores[u] += q[t * width + i] * k[u * width + i] / sqrt((double)head_dim);
             }
             fp64_softmax(scores, t + 1);
-            double *out = model->attended + t * model->sizes.dim + head * head_dim;
+            double *out = model->attended + (t * heads + head) * head_dim;
             memset(out, 0, head_dim * sizeof(double));
             for (size_t u = 0; u <= t; u++) {
                 for (size_t i = 0; i < head_dim; i++)

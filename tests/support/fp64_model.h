@@ -9,13 +9,20 @@
 #ifndef FP64_MODEL_H
 #define FP64_MODEL_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-/* dim is a multiple of heads. GPT-2 has ffn_dim = 4 dim, and neither kv_heads nor rope_theta. */
+/* GPT-2 has ffn_dim = 4 dim, and nothing of the Llama family's. */
 typedef struct fp64_sizes {
     size_t layers, dim, heads, kv_heads, ffn_dim, vocab_size, max_seq_len;
-    double norm_eps, rope_theta;
+    double norm_eps;
+    /* The Llama family. */
+    size_t head_dim; /* 0: dim / heads, of which dim is then a multiple */
+    bool qkv_bias;   /* of q, k and v */
+    bool tied;       /* the head is the embedding */
+    double rope_theta, rope_factor, rope_low_freq, rope_high_freq,
+        rope_original; /* rope_factor at most 1: no scaling */
 } fp64_sizes_t;
 
 typedef struct fp64_tensor {
@@ -70,6 +77,8 @@ double fp64_softmax(double *values, size_t n);
 /* Every head of every position t looks back at positions 0..t:
  * attended_t = sum_u softmax_u(q_t . k_u / sqrt(head_dim)) v_u, where heads / kv_heads query heads share k and v. */
 void fp64_causal_attention(fp64_model_t *model, size_t kv_heads, size_t seq_len);
+/* head_dim, or what it is if it is not given */
+size_t fp64_head_dim(const fp64_sizes_t *sizes);
 /* x += update */
 void fp64_add_update(fp64_model_t *model, size_t seq_len);
 

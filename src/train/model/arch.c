@@ -29,7 +29,7 @@ static arch_sizes_t sizes_of(const model_t *model, size_t n_batch, size_t seq_le
 {
     const options_t *o = model->options;
     size_t C = (size_t)o->model.dim, heads = (size_t)o->model.heads, kv_heads = (size_t)o->model.kv_heads;
-    size_t head_dim = C / heads;
+    size_t head_dim = (size_t)options_head_dim(o);
     return (arch_sizes_t){
         .R = n_batch * seq_len,
         .B = n_batch,
@@ -40,6 +40,7 @@ static arch_sizes_t sizes_of(const model_t *model, size_t n_batch, size_t seq_le
         .heads = heads,
         .kv_heads = kv_heads,
         .head_dim = head_dim,
+        .A = heads * head_dim,
         .qkv = (heads + 2 * kv_heads) * head_dim,
         .mlp = (size_t)model->ops->mlp_inputs * (size_t)o->model.ffn_dim,
         .element_bytes = zero_dtype_size(model->kernels->activation_dtype((zero_dtype_t)o->train.precision)),
@@ -61,7 +62,7 @@ arch_extents_t arch_extents(const model_t *model, arch_matrix_t matrix)
     arch_sizes_t s = arch_largest_sizes(model);
     const arch_extents_t extents[] = {
         [ARCH_QKV] = {s.C, s.qkv},
-        [ARCH_ATTENTION] = {s.C, s.C},
+        [ARCH_ATTENTION] = {s.A, s.C},
         [ARCH_MLP_IN] = {s.C, s.mlp},
         [ARCH_MLP_OUT] = {s.F, s.C},
     };
@@ -82,7 +83,7 @@ static void allocate_inputs(const model_t *model, activations_t *a, layer_activa
     arch_sizes_t s = arch_largest_sizes(model);
     bool has_means = model->ops->norms_keep_means;
     layer->qkv = activations_alloc(a, s.R * s.qkv, s.element_bytes);
-    layer->attention = activations_alloc(a, s.R * s.C, s.element_bytes);
+    layer->attention = activations_alloc(a, s.R * s.A, s.element_bytes);
     layer->mid = activations_alloc(a, s.R * s.C, s.element_bytes);
     layer->mlp = activations_alloc(a, s.R * s.mlp, s.element_bytes);
     layer->mean1 = has_means ? activations_alloc(a, s.R, sizeof(float)) : NULL;

@@ -30,6 +30,7 @@ float arch_residual_std(const model_t *model);
 /* In elements: B sequences of T positions, R = B * T rows, C = dim, F = ffn_dim, V = vocab_size. */
 typedef struct arch_sizes {
     size_t R, B, T, C, F, V, heads, kv_heads, head_dim;
+    size_t A;             /* all heads side by side: heads * head_dim, often C */
     size_t qkv;           /* the q, k and v heads side by side */
     size_t mlp;           /* what the MLP's first product gives: F, or 2 F with a gate */
     size_t element_bytes; /* of an activation */
@@ -63,7 +64,7 @@ struct layer_activations {
     void *x;              /* [R, C] the block's input */
     void *normed1;        /* [R, C] */
     void *qkv;            /* [R, qkv] */
-    void *attention;      /* [R, C] heads side by side */
+    void *attention;      /* [R, A] heads side by side */
     void *mid;            /* [R, C] */
     void *normed2;        /* [R, C] */
     void *mlp;            /* [R, mlp] before the activation function */

@@ -35,9 +35,23 @@ static double four_dims(const options_t *filled)
     return 4.0 * (double)filled->model.dim;
 }
 
-static double as_many_as_heads(const options_t *filled)
+/* The defaults of transformers' configuration classes, if a file leaves these out. */
+static double default_kv_heads(const options_t *filled)
 {
-    return (double)filled->model.heads;
+    static const double KV_HEADS[] = {[ARCH_MISTRAL] = 8.0, [ARCH_QWEN2] = 32.0};
+    return filled->model.arch == ARCH_LLAMA ? (double)filled->model.heads : KV_HEADS[filled->model.arch];
+}
+
+static double derived(const options_t *filled)
+{
+    (void)filled;
+    return 0.0;
+}
+
+static double one(const options_t *filled)
+{
+    (void)filled;
+    return 1.0;
 }
 
 static double gpt2_eps(const options_t *filled)
@@ -56,6 +70,18 @@ static double llama_theta(const options_t *filled)
 {
     (void)filled;
     return 10000.0;
+}
+
+static double default_high_freq(const options_t *filled)
+{
+    (void)filled;
+    return 4.0;
+}
+
+static double default_original(const options_t *filled)
+{
+    (void)filled;
+    return 8192.0;
 }
 
 static const key_row_t GPT2_KEYS[] = {
@@ -77,23 +103,35 @@ static const fixed_row_t GPT2_FIXED[] = {
     {0},
 };
 
-/* Llama has no table of positions: the length of sequences is the user's choice. */
+/* A key of the object rope_scaling stands here with that name before it (take_rope). */
+#define SCALING "rope_scaling."
+
+/* The Llama family has no table of positions: the length of sequences is the user's choice. */
 static const key_row_t LLAMA_KEYS[] = {
     {"layers", "num_hidden_layers", NULL},
     {"dim", "hidden_size", NULL},
     {"heads", "num_attention_heads", NULL},
-    {"kv_heads", "num_key_value_heads", as_many_as_heads},
+    {"kv_heads", "num_key_value_heads", default_kv_heads},
+    {"head_dim", "head_dim", derived},
     {"ffn_dim", "intermediate_size", NULL},
     {"vocab_size", "vocab_size", NULL},
     {"norm_eps", "rms_norm_eps", llama_eps},
+    {"tied", "tie_word_embeddings", derived},
     {"rope_theta", "rope_theta", llama_theta},
+    {"rope_factor", SCALING "factor", one},
+    {"rope_low_freq", SCALING "low_freq_factor", one},
+    {"rope_high_freq", SCALING "high_freq_factor", default_high_freq},
+    {"rope_original", SCALING "original_max_position_embeddings", default_original},
     {0},
 };
 static const fixed_row_t LLAMA_FIXED[] = {
     {"hidden_act", "\"silu\""},
     {"attention_bias", "false"},
     {"mlp_bias", "false"},
-    {"tie_word_embeddings", "false"},
+    {0},
+};
+static const fixed_row_t SILU_FIXED[] = {
+    {"hidden_act", "\"silu\""},
     {0},
 };
 
@@ -111,6 +149,18 @@ static const fixed_row_t LLAMA_WRITTEN[] = {
     {"attention_dropout", "0.0"},
     {0},
 };
+static const fixed_row_t MISTRAL_WRITTEN[] = {
+    {"architectures", "[\"MistralForCausalLM\"]"},
+    {"attention_dropout", "0.0"},
+    {"sliding_window", "null"},
+    {0},
+};
+static const fixed_row_t QWEN2_WRITTEN[] = {
+    {"architectures", "[\"Qwen2ForCausalLM\"]"},
+    {"attention_dropout", "0.0"},
+    {"use_sliding_window", "false"},
+    {0},
+};
 static const fixed_row_t ALL_WRITTEN[] = {
     {"bos_token_id", "null"},
     {"eos_token_id", "null"},
@@ -124,6 +174,8 @@ static const struct {
 } ARCHS[] = {
     [ARCH_GPT2] = {"gpt2", GPT2_KEYS, GPT2_FIXED, GPT2_WRITTEN},
     [ARCH_LLAMA] = {"llama", LLAMA_KEYS, LLAMA_FIXED, LLAMA_WRITTEN},
+    [ARCH_MISTRAL] = {"mistral", LLAMA_KEYS, SILU_FIXED, MISTRAL_WRITTEN},
+    [ARCH_QWEN2] = {"qwen2", LLAMA_KEYS, SILU_FIXED, QWEN2_WRITTEN},
 };
 
 typedef struct hf_config {
@@ -173,12 +225,31 @@ static zero_status_t take_real(hf_config_t *config, const key_row_t *key, const 
     return ZERO_OK;
 }
 
+static zero_status_t take_bool(hf_config_t *config, const key_row_t *key, const option_row_t *row, const json_t *value)
+{
+    bool *setting = field(config->options, row), *untouched = field(&config->defaults, row);
+    if (value && !json_is_null(value) && !json_is_boolean(value))
+        return report_error(ZERO_ERROR_FORMAT, "'%s': %s is neither true nor false", config->path, key->hf_key);
+    if (*setting != *untouched && *setting != json_is_true(value))
+        return report_error(ZERO_ERROR_USAGE,
+                            "[model] %s = %s, but the model in init has %s = %s ('%s'): leave it out, or load another "
+                            "model",
+                            key->key, *setting ? "true" : "false", key->hf_key, *setting ? "false" : "true",
+                            config->path);
+    *setting = json_is_true(value);
+    return ZERO_OK;
+}
+
 static zero_status_t take_key(hf_config_t *config, const key_row_t *key)
 {
     const option_row_t *row = option_row_find("model", key->key);
     const json_t *value = json_object_get(config->json, key->hf_key);
+    if (row->type == OPTION_BOOL)
+        return take_bool(config, key, row, value);
     bool is_silent = !value || json_is_null(value), is_integer = row->type == OPTION_INTEGER;
     double otherwise = is_silent && key->otherwise ? key->otherwise(config->options) : 0.0;
+    if (is_silent && key->otherwise == derived)
+        return ZERO_OK;
     bool is_good = is_silent ? key->otherwise != NULL : is_integer ? json_is_integer(value) : json_is_number(value);
     if (!is_good)
         return report_error(ZERO_ERROR_FORMAT, "'%s': %s is missing or not a %s", config->path, key->hf_key,
@@ -206,35 +277,87 @@ static zero_status_t check_fixed(const hf_config_t *config, const fixed_row_t *f
     return good ? ZERO_OK : refuse(config, fixed->hf_key, value, fixed->value);
 }
 
-/* Checks rotary settings. Older files have rope_theta and rope_scaling; those of transformers 5 have both in
- * rope_parameters. Refuses scaled angles, and copies theta to where older files have it. */
-static zero_status_t check_rope(const hf_config_t *config)
+/* Copies a number of the object to where LLAMA_KEYS looks for it. */
+static void copy_rope(const hf_config_t *config, const json_t *rope, const char *key, const char *copied_as)
 {
-    static const char *const objects[] = {"rope_scaling", "rope_parameters"};
-    for (size_t i = 0; i < sizeof objects / sizeof objects[0]; i++) {
-        json_t *rope = json_object_get(config->json, objects[i]);
-        if (!rope || json_is_null(rope))
-            continue;
-        json_t *type = json_object_get(rope, "rope_type"), *theta = json_object_get(rope, "rope_theta");
-        if (!type)
-            type = json_object_get(rope, "type");
-        if (!json_is_object(rope) || (type && (!json_is_string(type) || strcmp(json_string_value(type), "default"))))
-            return refuse(config, objects[i], type ? type : rope, "\"default\" or null");
-        if (theta)
-            json_object_set(config->json, "rope_theta", theta);
+    json_t *value = json_object_get(rope, key);
+    if (value)
+        json_object_set(config->json, copied_as, value);
+}
+
+/* Takes the scaling of Llama 3.1, whose keys are all required but the last. */
+static zero_status_t take_scaling(const hf_config_t *config, const char *object, const json_t *rope)
+{
+    static const char *const keys[] = {"factor", "low_freq_factor", "high_freq_factor",
+                                       "original_max_position_embeddings"};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        const char *from = i == 3 && !json_object_get(rope, keys[i]) ? "max_position_embeddings" : keys[i];
+        const json_t *source = from == keys[i] ? rope : config->json;
+        char copied_as[64];
+        snprintf(copied_as, sizeof copied_as, SCALING "%s", keys[i]);
+        if (!json_object_get(source, from))
+            return report_error(ZERO_ERROR_FORMAT, "'%s': %s has no %s, which \"llama3\" needs", config->path, object,
+                                keys[i]);
+        copy_rope(config, source, from, copied_as);
     }
     return ZERO_OK;
 }
 
-/* Checks head_dim against the sizes, which have been read. */
-static zero_status_t check_head_dim(const hf_config_t *config)
+/* Finds rotary settings. Older files have rope_theta and rope_scaling; those of transformers 5 have both in
+ * rope_parameters. Refuses other kinds of scaling than Llama 3.1's, and copies all to where LLAMA_KEYS looks. */
+static zero_status_t take_rope(const hf_config_t *config)
 {
-    const json_t *head_dim = json_object_get(config->json, "head_dim");
-    int64_t dim = config->options->model.dim, heads = config->options->model.heads;
-    if (!head_dim || json_is_null(head_dim) ||
-        (json_is_integer(head_dim) && dim % heads == 0 && json_integer_value(head_dim) == dim / heads))
+    static const char *const objects[] = {"rope_scaling", "rope_parameters"};
+    for (const key_row_t *key = LLAMA_KEYS; key->key; key++)
+        if (strncmp(key->hf_key, SCALING, sizeof SCALING - 1) == 0)
+            json_object_del(config->json, key->hf_key);
+    for (size_t i = 0; i < sizeof objects / sizeof objects[0]; i++) {
+        json_t *rope = json_object_get(config->json, objects[i]);
+        if (!rope || json_is_null(rope))
+            continue;
+        json_t *type = json_object_get(rope, "rope_type"), *part = json_object_get(rope, "partial_rotary_factor");
+        if (!type)
+            type = json_object_get(rope, "type");
+        const char *name = !type ? "default" : json_is_string(type) ? json_string_value(type) : "?";
+        bool is_scaled = strcmp(name, "llama3") == 0;
+        if (!json_is_object(rope) || (!is_scaled && strcmp(name, "default") != 0))
+            return refuse(config, objects[i], type ? type : rope, "\"default\", \"llama3\" or null");
+        if (part && json_number_value(part) != 1.0)
+            return refuse(config, "partial_rotary_factor", part, "1");
+        copy_rope(config, rope, "rope_theta", "rope_theta");
+        if (is_scaled)
+            TRY(take_scaling(config, objects[i], rope));
+    }
+    return ZERO_OK;
+}
+
+/* Returns whether some layer's attention ends at sliding_window positions. */
+static bool has_window(const hf_config_t *config)
+{
+    const json_t *types = json_object_get(config->json, "layer_types"), *type;
+    size_t layer;
+    if (config->options->model.arch == ARCH_MISTRAL)
+        return true;
+    json_array_foreach((json_t *)types, layer,
+                       type) if (json_is_string(type) &&
+                                 strcmp(json_string_value(type), "sliding_attention") == 0) return true;
+    return config->options->model.arch != ARCH_LLAMA && !types &&
+           json_is_true(json_object_get(config->json, "use_sliding_window"));
+}
+
+/* Checks that no sequence is longer than the window, within which windowed attention is the same as any. */
+static zero_status_t check_window(const hf_config_t *config)
+{
+    const json_t *window = json_object_get(config->json, "sliding_window");
+    const int64_t seq_len = config->options->model.seq_len > 0 ? config->options->model.seq_len : OPTIONS_SEQ_LEN;
+    const int64_t missing = config->options->model.arch == ARCH_MISTRAL ? 4096 : seq_len; /* transformers' default */
+    const int64_t size = !window ? missing : json_is_integer(window) ? json_integer_value(window) : seq_len;
+    if (!has_window(config) || size >= seq_len)
         return ZERO_OK;
-    return refuse(config, "head_dim", head_dim, "hidden_size / num_attention_heads");
+    return report_error(ZERO_ERROR_USAGE,
+                        "[model] seq_len = %" PRId64 ", but the model in init has sliding_window = %" PRId64
+                        " ('%s'): attention within a window is not implemented, so seq_len can be %" PRId64 " at most",
+                        seq_len, size, config->path, size);
 }
 
 static zero_status_t take_arch(hf_config_t *config)
@@ -250,8 +373,8 @@ static zero_status_t take_arch(hf_config_t *config)
         *setting = arch;
         return ZERO_OK;
     }
-    return report_error(ZERO_ERROR_USAGE, "'%s': model_type is %.60s; gpt2 and llama can be loaded", config->path,
-                        model_type ? model_type : "missing");
+    return report_error(ZERO_ERROR_USAGE, "'%s': model_type is %.60s; gpt2, llama, mistral and qwen2 can be loaded",
+                        config->path, model_type ? model_type : "missing");
 }
 
 static zero_status_t open_config(hf_config_t *config)
@@ -277,11 +400,13 @@ static zero_status_t apply(hf_config_t *config)
     int arch = config->options->model.arch;
     for (const fixed_row_t *fixed = ARCHS[arch].fixed; fixed->hf_key; fixed++)
         TRY(check_fixed(config, fixed));
-    if (arch == ARCH_LLAMA)
-        TRY(check_rope(config));
+    if (arch != ARCH_GPT2) {
+        TRY(take_rope(config));
+        TRY(check_window(config));
+    }
     for (const key_row_t *key = ARCHS[arch].keys; key->key; key++)
         TRY(take_key(config, key));
-    return arch == ARCH_LLAMA ? check_head_dim(config) : ZERO_OK;
+    return ZERO_OK;
 }
 
 zero_status_t hf_config_apply(options_t *options)
@@ -315,15 +440,31 @@ static void write_fixed(json_t *json, const fixed_row_t *rows)
         json_object_set_new(json, row->hf_key, json_loads(row->value, JSON_DECODE_ANY, NULL));
 }
 
-static void write_keys(json_t *json, const options_t *options, const key_row_t *keys)
+static json_t *value_of(const options_t *options, const key_row_t *key)
 {
-    for (const key_row_t *key = keys; key->key; key++) {
-        const option_row_t *row = option_row_find("model", key->key);
-        const void *value = field_of(options, row);
-        json_object_set_new(json, key->hf_key,
-                            row->type == OPTION_INTEGER ? json_integer(*(const int64_t *)value)
-                                                        : json_real(*(const double *)value));
-    }
+    const option_row_t *row = option_row_find("model", key->key);
+    const void *value = field_of(options, row);
+    return row->type == OPTION_INTEGER ? json_integer(*(const int64_t *)value)
+           : row->type == OPTION_BOOL  ? json_boolean(*(const bool *)value)
+                                       : json_real(*(const double *)value);
+}
+
+/* Writes those of the keys that stand in the object rope_scaling, or all others. */
+static void write_keys(json_t *json, const options_t *options, const key_row_t *keys, bool of_scaling)
+{
+    const size_t prefix = sizeof SCALING - 1;
+    for (const key_row_t *key = keys; key->key; key++)
+        if ((strncmp(key->hf_key, SCALING, prefix) == 0) == of_scaling)
+            json_object_set_new(json, key->hf_key + (of_scaling ? prefix : 0), value_of(options, key));
+}
+
+static void write_scaling(json_t *json, const options_t *options)
+{
+    if (options->model.arch == ARCH_GPT2 || options->model.rope_factor <= 1.0)
+        return;
+    json_t *scaling = json_pack("{s:s}", "rope_type", "llama3");
+    write_keys(scaling, options, LLAMA_KEYS, true);
+    json_object_set_new(json, "rope_scaling", scaling);
 }
 
 char *hf_config_text(const options_t *options)
@@ -333,11 +474,12 @@ char *hf_config_text(const options_t *options)
     json_t *json = json_object();
     json_object_set_new(json, "model_type", json_string(ARCHS[arch].model_type));
     json_object_set_new(json, "torch_dtype", json_string(DTYPES[options->train.precision]));
-    write_keys(json, options, ARCHS[arch].keys);
+    write_keys(json, options, ARCHS[arch].keys, false);
+    write_scaling(json, options);
     write_fixed(json, ARCHS[arch].fixed);
     write_fixed(json, ARCHS[arch].written);
     write_fixed(json, ALL_WRITTEN);
-    if (arch == ARCH_LLAMA)
+    if (arch != ARCH_GPT2)
         json_object_set_new(json, "max_position_embeddings", json_integer(options->model.seq_len));
     char *text = json_dumps(json, JSON_SORT_KEYS | JSON_INDENT(2));
     json_decref(json);

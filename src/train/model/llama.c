@@ -1,16 +1,19 @@
-/* llama.c - Llama as in Hugging Face: pre-RMSNorm, rotary positions, SwiGLU, key/value heads shared by query heads, no
- * biases, a head of its own (Touvron et al. 2023, arXiv:2302.13971).
+/* llama.c - the Llama family as in Hugging Face: pre-RMSNorm, rotary positions, SwiGLU, key/value heads shared by query
+ * heads (Touvron et al. 2023, arXiv:2302.13971). Its members differ in what TRAITS and the options say: Mistral is a
+ * Llama; Qwen2 has biases of q, k and v. The head is a matrix of its own, or the token embedding if `tied`.
  *
- * Shapes: B sequences of T positions, R = B * T rows, C = dim, F = ffn_dim, V = vocab_size, L layers; Q = the q, k and
- * v heads side by side, (heads + 2 kv_heads) * head_dim. Matrices have HF's layout: nn.Linear weights [out, in].
+ * Shapes: B sequences of T positions, R = B * T rows, C = dim, F = ffn_dim, V = vocab_size, L layers; A = all heads
+ * side by side, heads * head_dim; Q = the q, k and v heads, (heads + 2 kv_heads) * head_dim. Matrices have HF's layout:
+ * nn.Linear weights [out, in].
  *
  *     x_0      = embed_tokens[token]                                        [R, C]
- *     mid_l    = x_l + attention(rope(RMS1(x_l) W_qkv^T)) W_o^T             [R, C]
+ *     mid_l    = x_l + attention(rope(RMS1(x_l) W_qkv^T + b_qkv)) W_o^T     [R, C]
  *     x_l+1    = mid_l + (silu(n W_gate^T) * (n W_up^T)) W_down^T,  n = RMS2(mid_l)
  *     logits   = RMSf(x_L) lm_head^T                                        [R, V], never held in full
  *
  * HF has separate tensors for q, k and v, and for gate and up. Here they are packed one after another: one matrix each,
- * W_qkv [Q, C] and W_gate_up [2F, C], and one product each, from the first tensor's pointer. So are their gradients.
+ * W_qkv [Q, C] and W_gate_up [2F, C], and one product each, from the first tensor's pointer. So are the biases and all
+ * of their gradients.
  *
  * A block leaves its second addition pending in `addend`; the next norm does it, fused.
  *
@@ -25,24 +28,41 @@
 #include "train/report/report.h"
 
 typedef struct block_tensors {
-    zero_tensor_t norm1;     /* [C] */
-    zero_tensor_t q, k, v;   /* packed: [Q, C] from q on */
-    zero_tensor_t attention; /* [C, C] */
-    zero_tensor_t norm2;     /* [C] */
-    zero_tensor_t gate, up;  /* packed: [2F, C] from gate on */
-    zero_tensor_t down;      /* [C, F] */
+    zero_tensor_t norm1;                  /* [C] */
+    zero_tensor_t q, k, v;                /* packed: [Q, C] from q on */
+    zero_tensor_t q_bias, k_bias, v_bias; /* packed: [Q] from q_bias on; only with TRAITS[].qkv_bias */
+    zero_tensor_t attention;              /* [C, A] */
+    zero_tensor_t norm2;                  /* [C] */
+    zero_tensor_t gate, up;               /* packed: [2F, C] from gate on */
+    zero_tensor_t down;                   /* [C, F] */
 } block_tensors_t;
+
+/* What makes a member of the family. */
+typedef struct traits {
+    bool qkv_bias;
+} traits_t;
+
+static const traits_t TRAITS[] = {
+    [ARCH_LLAMA] = {.qkv_bias = false},
+    [ARCH_MISTRAL] = {.qkv_bias = false},
+    [ARCH_QWEN2] = {.qkv_bias = true},
+};
+
+static const traits_t *traits_of(const model_t *model)
+{
+    return &TRAITS[model->options->model.arch];
+}
 
 typedef struct llama {
     zero_tensor_t embed;      /* [V, C] */
     zero_tensor_t norm;       /* [C] */
-    zero_tensor_t head;       /* [V, C] */
+    zero_tensor_t head;       /* [V, C]; tied: embed */
     void *x_final;            /* [R, C] x_L */
     void *normed;             /* [R, C] */
     float *rstd;              /* [R] */
     void *addend;             /* [R, C] the pending addition */
     void *d_x;                /* [R, C] gradient of the residual stream */
-    void *d_c, *d_qkv, *d_f;  /* [R, C], [R, Q], [R, F] gradients within a block */
+    void *d_c, *d_qkv, *d_f;  /* [R, C], [R, Q], [R, F] gradients within a block; d_c also [R, A] */
     block_tensors_t blocks[]; /* [L] */
 } llama_t;
 
@@ -51,7 +71,9 @@ typedef struct llama {
 static zero_status_t declare_block(model_t *model, int layer, block_tensors_t *t)
 {
     const options_t *o = model->options;
-    int64_t C = o->model.dim, F = o->model.ffn_dim, kv = C / o->model.heads * o->model.kv_heads;
+    int64_t C = o->model.dim, F = o->model.ffn_dim, A = options_head_dim(o) * o->model.heads;
+    int64_t kv = options_head_dim(o) * o->model.kv_heads;
+    bool has_bias = traits_of(model)->qkv_bias;
     float residual_std = arch_residual_std(model);
     const struct {
         const char *suffix;
@@ -60,23 +82,29 @@ static zero_status_t declare_block(model_t *model, int layer, block_tensors_t *t
         float std;
         bool packed;
         zero_tensor_t *tensor;
+        bool is_absent;
     } tensors[] = {
-        {"input_layernorm", 0, C, ZERO_INIT_ONES, 0, false, &t->norm1},
-        {"self_attn.q_proj", C, C, ZERO_INIT_NORMAL, ARCH_STD, false, &t->q},
-        {"self_attn.k_proj", kv, C, ZERO_INIT_NORMAL, ARCH_STD, true, &t->k},
-        {"self_attn.v_proj", kv, C, ZERO_INIT_NORMAL, ARCH_STD, true, &t->v},
-        {"self_attn.o_proj", C, C, ZERO_INIT_NORMAL, residual_std, false, &t->attention},
-        {"post_attention_layernorm", 0, C, ZERO_INIT_ONES, 0, false, &t->norm2},
-        {"mlp.gate_proj", F, C, ZERO_INIT_NORMAL, ARCH_STD, false, &t->gate},
-        {"mlp.up_proj", F, C, ZERO_INIT_NORMAL, ARCH_STD, true, &t->up},
-        {"mlp.down_proj", C, F, ZERO_INIT_NORMAL, residual_std, false, &t->down},
+        {"input_layernorm.weight", 0, C, ZERO_INIT_ONES, 0, false, &t->norm1, false},
+        {"self_attn.q_proj.weight", A, C, ZERO_INIT_NORMAL, ARCH_STD, false, &t->q, false},
+        {"self_attn.k_proj.weight", kv, C, ZERO_INIT_NORMAL, ARCH_STD, true, &t->k, false},
+        {"self_attn.v_proj.weight", kv, C, ZERO_INIT_NORMAL, ARCH_STD, true, &t->v, false},
+        {"self_attn.q_proj.bias", 0, A, ZERO_INIT_ZEROS, 0, false, &t->q_bias, !has_bias},
+        {"self_attn.k_proj.bias", 0, kv, ZERO_INIT_ZEROS, 0, true, &t->k_bias, !has_bias},
+        {"self_attn.v_proj.bias", 0, kv, ZERO_INIT_ZEROS, 0, true, &t->v_bias, !has_bias},
+        {"self_attn.o_proj.weight", C, A, ZERO_INIT_NORMAL, residual_std, false, &t->attention, false},
+        {"post_attention_layernorm.weight", 0, C, ZERO_INIT_ONES, 0, false, &t->norm2, false},
+        {"mlp.gate_proj.weight", F, C, ZERO_INIT_NORMAL, ARCH_STD, false, &t->gate, false},
+        {"mlp.up_proj.weight", F, C, ZERO_INIT_NORMAL, ARCH_STD, true, &t->up, false},
+        {"mlp.down_proj.weight", C, F, ZERO_INIT_NORMAL, residual_std, false, &t->down, false},
     };
     char name[ZERO_MAX_NAME];
     zero_unit_t unit;
     snprintf(name, sizeof name, "model.layers.%d", layer);
     TRY(zero_model_add_unit(model->declaration, name, &unit));
     for (size_t i = 0; i < sizeof tensors / sizeof tensors[0]; i++) {
-        snprintf(name, sizeof name, "model.layers.%d.%s.weight", layer, tensors[i].suffix);
+        if (tensors[i].is_absent)
+            continue;
+        snprintf(name, sizeof name, "model.layers.%d.%s", layer, tensors[i].suffix);
         arch_tensor_t spec = {name,           tensors[i].rows,  tensors[i].columns, tensors[i].init,
                               tensors[i].std, tensors[i].packed};
         TRY(arch_declare(model, unit, &spec, tensors[i].tensor));
@@ -100,13 +128,15 @@ static zero_status_t declare(model_t *model)
         TRY(declare_block(model, l, &g->blocks[l]));
     TRY(zero_model_add_unit(model->declaration, "model.head", &head));
     TRY(arch_declare(model, head, &norm_spec, &g->norm));
-    return arch_declare(model, head, &head_spec, &g->head);
+    g->head = g->embed;
+    return model->options->model.tied ? zero_model_share_tensor(model->declaration, head, g->embed)
+                                      : arch_declare(model, head, &head_spec, &g->head);
 }
 
-/* The token table. */
+/* The token table, unless it is also the head, which multiplies by it. */
 static int64_t n_lookup_params(const model_t *model)
 {
-    return model->options->model.vocab_size * model->options->model.dim;
+    return model->options->model.tied ? 0 : model->options->model.vocab_size * model->options->model.dim;
 }
 
 /* ---- activations ---- */
@@ -121,7 +151,7 @@ static void allocate(const model_t *model, activations_t *a)
     g->rstd = activations_alloc(a, s.R, sizeof(float));
     g->addend = activations_alloc(a, s.R * s.C, s.element_bytes);
     g->d_x = activations_alloc(a, s.R * s.C, s.element_bytes);
-    g->d_c = activations_alloc(a, s.R * s.C, s.element_bytes);
+    g->d_c = activations_alloc(a, s.R * (s.A > s.C ? s.A : s.C), s.element_bytes);
     g->d_qkv = activations_alloc(a, s.R * s.qkv, s.element_bytes);
     g->d_f = activations_alloc(a, s.R * s.F, s.element_bytes);
 }
@@ -142,6 +172,17 @@ static arch_linear_t matrix_of(const model_t *model, int l, arch_matrix_t matrix
     return (arch_linear_t){l, matrix, weights[matrix]};
 }
 
+/* What is added to q, k and v: nothing unless the family has biases. */
+static zero_weight_t qkv_bias(const model_t *model, const block_tensors_t *t)
+{
+    return traits_of(model)->qkv_bias ? model_weight(model, t->q_bias) : ARCH_NO_WEIGHT;
+}
+
+static zero_grad_t qkv_bias_grad(const model_t *model, const block_tensors_t *t)
+{
+    return traits_of(model)->qkv_bias ? model_grad(model, t->q_bias) : ARCH_NO_GRAD;
+}
+
 /* y = x W^T */
 static zero_status_t linear(model_t *model, int l, arch_matrix_t matrix, void *y, const void *x)
 {
@@ -160,8 +201,13 @@ static zero_status_t norm(model_t *model, void *y, float *rstd, void *residual_o
 static zero_status_t rope(model_t *model, void *qkv, bool inverse)
 {
     arch_sizes_t s = arch_sizes(model);
-    return model->kernels->rope(&model->ctx, qkv, inverse, (float)model->options->model.rope_theta, s.B, s.T, s.heads,
-                                s.kv_heads, s.head_dim);
+    const options_t *o = model->options;
+    const zero_rope_t frequencies = {.theta = (float)o->model.rope_theta,
+                                     .factor = (float)o->model.rope_factor,
+                                     .low_freq = (float)o->model.rope_low_freq,
+                                     .high_freq = (float)o->model.rope_high_freq,
+                                     .original = (float)o->model.rope_original};
+    return model->kernels->rope(&model->ctx, qkv, inverse, &frequencies, s.B, s.T, s.heads, s.kv_heads, s.head_dim);
 }
 
 /* Computes a block up to the input of its last matrix. x = residual + addend; if x is there already, they are x and
@@ -174,7 +220,7 @@ static zero_status_t block_inner(model_t *model, int l, const void *residual, co
     layer_activations_t *a = &model->layers[l];
     arch_sizes_t s = arch_sizes(model);
     TRY(norm(model, a->normed1, a->rstd1, a->x, residual, addend, t->norm1));
-    TRY(linear(model, l, ARCH_QKV, a->qkv, a->normed1));
+    TRY(arch_linear(model, matrix_of(model, l, ARCH_QKV), a->qkv, a->normed1, qkv_bias(model, t)));
     TRY(rope(model, a->qkv, false));
     TRY(k->attention(&model->ctx, a->attention, a->logsumexp, a->qkv, s.B, s.T, s.heads, s.kv_heads, s.head_dim));
     TRY(linear(model, l, ARCH_ATTENTION, g->addend, a->attention));
@@ -261,7 +307,8 @@ static zero_status_t block_backward(model_t *model, int l)
     TRY(rope(model, g->d_qkv, true));
     TRY(input_gradient(model, l, ARCH_QKV, g->d_c, g->d_qkv));
     TRY(norm_backward(model, light ? a->normed1 : NULL, g->d_c, a->x, a->rstd1, t->norm1));
-    return weight_gradient(model, l, ARCH_QKV, a->normed1, g->d_qkv);
+    return arch_linear_backward_weight(model, matrix_of(model, l, ARCH_QKV), qkv_bias_grad(model, t), a->normed1,
+                                       g->d_qkv);
 }
 
 static zero_status_t embed_backward(model_t *model)

@@ -11,6 +11,8 @@
 static const model_ops_t *const architectures[] = {
     [ARCH_GPT2] = &gpt2_ops,
     [ARCH_LLAMA] = &llama_ops,
+    [ARCH_MISTRAL] = &llama_ops,
+    [ARCH_QWEN2] = &llama_ops,
 };
 
 /* ---- building ---- */
@@ -20,14 +22,15 @@ static zero_model_limits_t limits(const model_t *model)
     const options_t *o = model->options;
     size_t dim = (size_t)o->model.dim, ffn_dim = (size_t)o->model.ffn_dim, vocab = (size_t)o->model.vocab_size;
     size_t mlp = (size_t)model->ops->mlp_inputs * ffn_dim;
-    size_t widest = mlp > 3 * dim ? mlp : 3 * dim; /* q, k and v: 3 dim at most */
+    size_t qkv = (size_t)((o->model.heads + 2 * o->model.kv_heads) * options_head_dim(o));
+    size_t narrow = qkv > 3 * dim ? qkv : 3 * dim, widest = mlp > narrow ? mlp : narrow;
     return (zero_model_limits_t){
         .n_rows = (size_t)(o->train.micro_batch * o->model.seq_len),
         .seq_len = (size_t)o->model.seq_len,
         .max_linear = dim * (widest > vocab ? widest : vocab),
         .max_width = widest,
         .n_heads = (size_t)o->model.heads,
-        .head_dim = dim / (size_t)o->model.heads,
+        .head_dim = (size_t)options_head_dim(o),
         .n_kv_heads = (size_t)o->model.kv_heads,
         .vocab_size = vocab,
         .dtype = (zero_dtype_t)o->train.precision,
@@ -87,7 +90,7 @@ static void report_attention(model_t *model)
     if (model->kernels->attention_is_slow &&
         model->kernels->attention_is_slow(&model->ctx, (size_t)o->train.micro_batch, (size_t)o->model.seq_len,
                                           (size_t)o->model.heads, (size_t)o->model.kv_heads,
-                                          (size_t)(o->model.dim / o->model.heads), why))
+                                          (size_t)options_head_dim(o), why))
         report("warning: attention is computed by our own kernel, not cuDNN's, and takes several times as long: %s",
                why);
 }
@@ -143,7 +146,8 @@ double model_flops_per_token(const model_t *model)
 {
     const options_t *o = model->options;
     double params = (double)zero_model_n_params(model->declaration) - (double)model->ops->n_lookup_params(model);
-    return 6.0 * params + 6.0 * (double)(o->model.layers * o->model.dim * o->model.seq_len);
+    int64_t width = o->model.heads * options_head_dim(o);
+    return 6.0 * params + 6.0 * (double)(o->model.layers * width * o->model.seq_len);
 }
 
 double model_flops_utilization(const model_t *model, double tokens_per_s, int n_devices)

@@ -12,9 +12,10 @@
 #include "zero.h"
 
 #define OPTIONS_MAX_PATH 4096
+#define OPTIONS_SEQ_LEN 1024    /* unless it is set, or a table of positions in init says otherwise */
 #define OPTIONS_FP8_MULTIPLE 16 /* of every extent of a product in fp8 */
 
-typedef enum options_arch { ARCH_GPT2, ARCH_LLAMA } options_arch_t;
+typedef enum options_arch { ARCH_GPT2, ARCH_LLAMA, ARCH_MISTRAL, ARCH_QWEN2 } options_arch_t;
 typedef enum options_recompute { RECOMPUTE_NONE, RECOMPUTE_LIGHT, RECOMPUTE_FULL } options_recompute_t;
 typedef enum options_format { FORMAT_AUTO, FORMAT_TEXT, FORMAT_LLMC, FORMAT_NANOGPT, FORMAT_MEGATRON } options_format_t;
 typedef enum options_gather { GATHER_BF16, GATHER_FP8 } options_gather_t;
@@ -27,7 +28,10 @@ typedef struct options {
     struct {
         int arch;                                                           /* options_arch_t */
         int64_t layers, dim, heads, kv_heads, ffn_dim, vocab_size, seq_len; /* kv_heads, ffn_dim: 0 = by arch */
-        double norm_eps, rope_theta;
+        int64_t head_dim;                                                   /* 0 = dim / heads */
+        bool tied;                                                          /* of the Llama family; gpt2's always is */
+        double norm_eps, rope_theta, rope_factor, rope_low_freq, rope_high_freq;
+        int64_t rope_original;
         char init[OPTIONS_MAX_PATH]; /* "random" or a model directory */
         int recompute;               /* options_recompute_t */
     } model;
@@ -97,6 +101,9 @@ zero_status_t options_resolve(options_t *options, int world_size);
 
 /* Checks what depends on the device, once device.type is resolved. */
 zero_status_t options_check_device(const options_t *options);
+
+/* Returns the width of a head. */
+int64_t options_head_dim(const options_t *options);
 
 /* Returns the micro-steps per step: global_batch / (micro_batch * world_size). */
 int options_micro_steps(const options_t *options, int world_size);

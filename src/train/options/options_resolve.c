@@ -3,6 +3,7 @@
 #include "train/report/report.h"
 
 #include <inttypes.h>
+#include <math.h>
 
 /* Returns llama's default ffn_dim: 8/3 dim, with which its three matrices are as large as two of 4 dim (Shazeer 2020,
  * arXiv:2002.05202), rounded up to a multiple that GEMMs run well with. */
@@ -19,15 +20,49 @@ static zero_status_t require_size(const char *key, int64_t value)
     return report_error(ZERO_ERROR_USAGE, "[model] %s is missing: set it, or init to a directory with a model", key);
 }
 
+int64_t options_head_dim(const options_t *options)
+{
+    return options->model.head_dim > 0 ? options->model.head_dim : options->model.dim / options->model.heads;
+}
+
+static zero_status_t check_heads(const options_t *options)
+{
+    int64_t dim = options->model.dim, heads = options->model.heads, head_dim = options->model.head_dim;
+    if (head_dim == 0 && dim % heads)
+        return report_error(ZERO_ERROR_USAGE, "[model] dim: %" PRId64 " is not divisible by heads = %" PRId64, dim,
+                            heads);
+    if (options->model.arch == ARCH_GPT2 && head_dim > 0 && (dim % heads || head_dim != dim / heads))
+        return report_error(ZERO_ERROR_USAGE,
+                            "[model] head_dim: gpt2's heads have dim / heads = %" PRId64 " / %" PRId64
+                            " elements, not %" PRId64 ": leave it out",
+                            dim, heads, head_dim);
+    return ZERO_OK;
+}
+
+/* Checks what rotary positions need. */
+static zero_status_t check_rotation(const options_t *options)
+{
+    const int64_t head_dim = options_head_dim(options);
+    if (options->model.arch == ARCH_GPT2)
+        return ZERO_OK;
+    if (head_dim % 2)
+        return report_error(ZERO_ERROR_USAGE,
+                            "[model] head_dim: %" PRId64
+                            " is odd (if it is not set, it is dim / heads), but llama rotates pairs",
+                            head_dim);
+    if (options->model.rope_factor > 1.0 && !(options->model.rope_low_freq < options->model.rope_high_freq))
+        return report_error(ZERO_ERROR_USAGE, "[model] rope_low_freq: %g is not smaller than rope_high_freq = %g",
+                            options->model.rope_low_freq, options->model.rope_high_freq);
+    return ZERO_OK;
+}
+
 static zero_status_t resolve_model(options_t *options)
 {
     int64_t dim = options->model.dim, heads = options->model.heads;
     TRY(require_size("layers", options->model.layers));
     TRY(require_size("dim", dim));
     TRY(require_size("heads", heads));
-    if (dim % heads)
-        return report_error(ZERO_ERROR_USAGE, "[model] dim: %" PRId64 " is not divisible by heads = %" PRId64, dim,
-                            heads);
+    TRY(check_heads(options));
     if (options->model.kv_heads == 0)
         options->model.kv_heads = heads;
     if (heads % options->model.kv_heads)
@@ -36,17 +71,15 @@ static zero_status_t resolve_model(options_t *options)
     if (options->model.arch == ARCH_GPT2 && options->model.kv_heads != heads)
         return report_error(ZERO_ERROR_USAGE, "[model] kv_heads: gpt2 has as many as heads = %" PRId64 ", not %" PRId64,
                             heads, options->model.kv_heads);
-    if (options->model.arch == ARCH_LLAMA && dim / heads % 2)
-        return report_error(ZERO_ERROR_USAGE,
-                            "[model] dim: %" PRId64 " / heads %" PRId64 " = %" PRId64
-                            " is odd, but llama rotates pairs",
-                            dim, heads, dim / heads);
+    if (options->model.head_dim == 0)
+        options->model.head_dim = dim / heads;
+    TRY(check_rotation(options));
     if (options->model.vocab_size == 0)
         options->model.vocab_size = 256; /* bytes */
     if (options->model.seq_len == 0)
-        options->model.seq_len = 1024;
+        options->model.seq_len = OPTIONS_SEQ_LEN;
     if (options->model.ffn_dim == 0)
-        options->model.ffn_dim = options->model.arch == ARCH_LLAMA ? llama_ffn_dim(dim) : 4 * dim;
+        options->model.ffn_dim = options->model.arch == ARCH_GPT2 ? 4 * dim : llama_ffn_dim(dim);
     return ZERO_OK;
 }
 
@@ -82,7 +115,9 @@ static zero_status_t resolve_batch(options_t *options, int64_t world_size)
 static zero_status_t check_sizes(const options_t *o)
 {
     const double rows = (double)o->train.micro_batch * (double)o->model.seq_len, vocab = (double)o->model.vocab_size;
-    const double dim = (double)o->model.dim, ffn = (double)o->model.ffn_dim, heads = (double)o->model.heads;
+    const double attended = (double)o->model.heads * (double)options_head_dim(o);
+    const double dim = fmax((double)o->model.dim, attended), ffn = (double)o->model.ffn_dim;
+    const double heads = (double)o->model.heads;
     const double tokens = (double)o->train.steps * (double)o->train.global_batch * (double)o->model.seq_len;
     /* Upper bounds, in fp32: no architecture keeps this much per layer (arch.c), and no kernel's workspace is as large.
      */
@@ -111,7 +146,7 @@ static zero_status_t check_sizes(const options_t *o)
 /* Checks that the blocks' products have extents that GPUs can multiply in fp8. */
 static zero_status_t check_fp8(const options_t *o)
 {
-    const int64_t head_dim = o->model.dim / o->model.heads;
+    const int64_t head_dim = options_head_dim(o);
     const struct {
         const char *keys, *matrix;
         int64_t extent;
@@ -119,6 +154,7 @@ static zero_status_t check_fp8(const options_t *o)
         {"[model] dim", "the residual stream", o->model.dim},
         {"[model] ffn_dim", "the MLP", o->model.ffn_dim},
         {"[model] kv_heads", "q, k and v together", (o->model.heads + 2 * o->model.kv_heads) * head_dim},
+        {"[model] head_dim", "the heads together", o->model.heads * head_dim},
         {"[train] micro_batch", "micro_batch * seq_len", o->train.micro_batch * o->model.seq_len},
     };
     if (o->train.fp8 == FP8_NONE && o->zero.gather == GATHER_FP8)

@@ -3,7 +3,8 @@
 
 #include <string.h>
 
-static const option_choice_t ARCHS[] = {{"gpt2", ARCH_GPT2}, {"llama", ARCH_LLAMA}, {0}};
+static const option_choice_t ARCHS[] = {
+    {"gpt2", ARCH_GPT2}, {"llama", ARCH_LLAMA}, {"mistral", ARCH_MISTRAL}, {"qwen2", ARCH_QWEN2}, {0}};
 static const option_choice_t RECOMPUTES[] = {
     {"none", RECOMPUTE_NONE}, {"light", RECOMPUTE_LIGHT}, {"full", RECOMPUTE_FULL}, {0}};
 static const option_choice_t FORMATS[] = {{"auto", FORMAT_AUTO},         {"text", FORMAT_TEXT},
@@ -73,20 +74,32 @@ static const option_choice_t DEVICES[] = {{"auto", ZERO_DEVICE_AUTO},
 
 /* clang-format off */
 const option_row_t option_rows[] = {
-    CHOICE(model, arch, "gpt2", ARCHS, "Architecture of the model."),
+    CHOICE(model, arch, "gpt2", ARCHS,
+        "Architecture. mistral: as llama; qwen2: with biases of q, k and v."),
     INTEGER(model, layers, NULL, 1, 10000, NULL, "Transformer blocks. Required unless init names a model."),
     INTEGER(model, dim, NULL, 1, 1 << 20, NULL, "Width of the residual stream. Required unless init names a model."),
     INTEGER(model, heads, NULL, 1, 1 << 16, NULL,
-        "Attention heads; must divide dim. Required unless init names a model."),
+        "Attention heads; must divide dim unless head_dim is set. Required unless init names a model."),
     INTEGER(model, kv_heads, "0", 1, 1 << 16, "0", "Key and value heads; must divide heads. 0: as many as heads."),
+    INTEGER(model, head_dim, "0", 1, 1 << 16, "0", "Width of a head; of gpt2 always dim / heads. 0: dim / heads."),
     INTEGER(model, ffn_dim, "0", 1, 1 << 24, "0",
-        "Width of the MLP. 0: 4 dim for gpt2; 8/3 dim, rounded up to a multiple of 256, for llama."),
+        "Width of the MLP. 0: 4 dim for gpt2; else 8/3 dim, rounded up to a multiple of 256."),
+    BOOL(model, tied, "false", "The output head is the token embedding, as in Llama 3.2. gpt2's always is."),
     INTEGER(model, vocab_size, "0", 1, INT32_MAX, "0",
         "Size of the vocabulary. 0: that of the model in init, or 256, enough for raw bytes."),
     INTEGER(model, seq_len, "0", 1, 1 << 24, "0",
         "Tokens per sequence. 0: the number of positions of a gpt2 in init, or 1024."),
     REAL(model, norm_eps, "1e-5", 1e-30, 1.0, NULL, "Epsilon of LayerNorm and RMSNorm."),
-    REAL(model, rope_theta, "10000", 1.0, 1e12, NULL, "llama: base of the rotary frequencies; Llama 3 uses 500000."),
+    REAL(model, rope_theta, "10000", 1.0, 1e12, NULL,
+        "All but gpt2: base of the rotary frequencies; Llama 3 uses 500000."),
+    REAL(model, rope_factor, "1", 1.0, 1e6, NULL,
+        "All but gpt2: Llama 3.1's scaling of the rotary frequencies by this factor. 1: none."),
+    REAL(model, rope_low_freq, "1", 1e-3, 1e6, NULL,
+        "With rope_factor: wavelengths over rope_original / this are scaled in full."),
+    REAL(model, rope_high_freq, "4", 1e-3, 1e6, NULL,
+        "With rope_factor: wavelengths below rope_original / this are not scaled."),
+    INTEGER(model, rope_original, "8192", 1, 1 << 24, NULL,
+        "With rope_factor: the positions that the model was made for before scaling."),
     TEXT(model, init, "random", false, "Initial weights: random, or a directory with a Hugging Face model."),
     CHOICE(model, recompute, "none", RECOMPUTES,
         "What backward recomputes to save memory: nothing, cheap operations, or whole blocks."),

@@ -186,7 +186,8 @@ static zero_status_t rmsnorm_backward_recomputed(bench_t *b, size_t rows, size_t
 static zero_status_t rope(bench_t *b, size_t heads, size_t head_dim)
 {
     const model_t *m = b->model;
-    return b->k->rope(&b->ctx, b->s->out, false, 500000.0f, m->batch, m->seq_len, heads, m->kv_heads, head_dim);
+    return b->k->rope(&b->ctx, b->s->out, false, &(zero_rope_t){.theta = 500000.0f}, m->batch, m->seq_len, heads,
+                      m->kv_heads, head_dim);
 }
 static zero_status_t swiglu(bench_t *b, size_t rows, size_t width)
 {

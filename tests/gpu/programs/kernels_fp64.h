@@ -54,23 +54,34 @@ static double rmsnorm_backward_fp64(float *dresidual, double *dweight, const flo
 
 /* ---- Rotary positions ---- */
 
-/* As model.h has it: the angle as Hugging Face rounds it to fp32, or as the formula has it. */
-static double rope_angle_fp64(double theta, size_t position, size_t i, size_t head_dim, bool as_rounded)
+/* Llama 3.1's scaling, by the part of the way from the longest wavelength that stays to the shortest that is scaled. */
+static double rope_scaled_fp64(const zero_rope_t *rope, double frequency)
 {
-    double exponent = (double)(2 * i) / (double)head_dim;
+    double turns = (double)rope->original * frequency / (2.0 * 3.14159265358979323846);
+    double part = (turns - (double)rope->low_freq) / ((double)rope->high_freq - (double)rope->low_freq);
+    if (rope->factor <= 1.0f)
+        return frequency;
+    part = part < 0.0 ? 0.0 : part > 1.0 ? 1.0 : part;
+    return frequency * (part + (1.0 - part) / (double)rope->factor);
+}
+
+/* As model.h has it: the angle as Hugging Face rounds it to fp32, or as the formula has it. */
+static double rope_angle_fp64(const zero_rope_t *rope, size_t position, size_t i, size_t head_dim, bool as_rounded)
+{
+    double exponent = (double)(2 * i) / (double)head_dim, theta = (double)rope->theta;
     if (!as_rounded)
-        return (double)position * pow(theta, -exponent);
+        return (double)position * rope_scaled_fp64(rope, pow(theta, -exponent));
     float power = (float)pow(theta, (double)(float)exponent), frequency = 1.0f / power;
     return (double)((float)position * frequency);
 }
 
-static void rope_fp64(float *qkv, bool inverse, double theta, bool as_rounded, size_t n_batch, size_t seq_len,
-                      size_t n_heads, size_t n_kv_heads, size_t head_dim)
+static void rope_fp64(float *qkv, bool inverse, const zero_rope_t *rope, bool as_rounded, size_t n_batch,
+                      size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim)
 {
     size_t row_heads = n_heads + 2 * n_kv_heads, half = head_dim / 2;
     for (size_t row = 0; row < n_batch * seq_len; ++row)
         for (size_t i = 0; i < half; ++i) {
-            double angle = rope_angle_fp64(theta, row % seq_len, i, head_dim, as_rounded);
+            double angle = rope_angle_fp64(rope, row % seq_len, i, head_dim, as_rounded);
             double c = cos(angle), s = inverse ? -sin(angle) : sin(angle);
             for (size_t head = 0; head < n_heads + n_kv_heads; ++head) {
                 float *x = qkv + (row * row_heads + head) * head_dim + i;

@@ -664,7 +664,7 @@ static void test_rmsnorm(void)
 
 /* as_rounded: the reference's angle is rounded as Hugging Face does, at any position. Else it is the formula's, from
  * which rounding the frequency and the angle deviates by at most position * 2^-22. */
-static void check_rope(zero_dtype_t dtype, attention_shape_t s, float theta, size_t shift, bool as_rounded)
+static void check_rope(zero_dtype_t dtype, attention_shape_t s, zero_rope_t rope, size_t shift, bool as_rounded)
 {
     size_t n = s.n_batch * s.seq_len * (s.n_heads + 2 * s.n_kv_heads) * s.head_dim;
     tables_t t = tables_open((zero_model_limits_t){.n_rows = s.n_batch * s.seq_len,
@@ -681,13 +681,13 @@ static void check_rope(zero_dtype_t dtype, attention_shape_t s, float theta, siz
     array_t turned = array_make(n, dtype, shift, 0.0, 1.0), back = array_make(n, dtype, shift, 0.0, 1.0);
     double bound = 8.0 * 0x1p-24 + unit(dtype) + (as_rounded ? 0.0 : (double)s.seq_len * 0x1p-22);
     float *rturned = check_output(&c, "rope", &turned, bound), *rback = check_output(&c, "inverse", &back, bound);
-    rope_fp64(rturned, false, (double)theta, as_rounded, s.n_batch, s.seq_len, s.n_heads, s.n_kv_heads, s.head_dim);
-    rope_fp64(rback, true, (double)theta, as_rounded, s.n_batch, s.seq_len, s.n_heads, s.n_kv_heads, s.head_dim);
+    rope_fp64(rturned, false, &rope, as_rounded, s.n_batch, s.seq_len, s.n_heads, s.n_kv_heads, s.head_dim);
+    rope_fp64(rback, true, &rope, as_rounded, s.n_batch, s.seq_len, s.n_heads, s.n_kv_heads, s.head_dim);
     for (int run = 0; run < 2; ++run) {
-        zero_status_t status = t.gpu->rope(&t.gpu_ctx, turned.data, false, theta, s.n_batch, s.seq_len, s.n_heads,
+        zero_status_t status = t.gpu->rope(&t.gpu_ctx, turned.data, false, &rope, s.n_batch, s.seq_len, s.n_heads,
                                            s.n_kv_heads, s.head_dim);
         if (status == ZERO_OK)
-            status = t.gpu->rope(&t.gpu_ctx, back.data, true, theta, s.n_batch, s.seq_len, s.n_heads, s.n_kv_heads,
+            status = t.gpu->rope(&t.gpu_ctx, back.data, true, &rope, s.n_batch, s.seq_len, s.n_heads, s.n_kv_heads,
                                  s.head_dim);
         check_run_done(&c, status);
     }
@@ -698,23 +698,26 @@ static void check_rope(zero_dtype_t dtype, attention_shape_t s, float theta, siz
 
 static void test_rope(void)
 {
+    const zero_rope_t plain = {.theta = 10000.0f}, llama3 = {.theta = 500000.0f};
+    const zero_rope_t scaled = {500000.0f, .factor = 8.0f, .low_freq = 1.0f, .high_freq = 4.0f, .original = 64.0f};
     static const attention_shape_t shapes[] = {{1, 1, 1, 1, 2},     {3, 17, 3, 3, 12},  {2, 33, 6, 2, 10},
                                                {2, 65, 32, 8, 128}, {2, 129, 9, 3, 64}, {1, 40, 71, 1, 64},
                                                {1, 9, 2, 1, 512},   {1, 9, 2, 2, 1040}, {1, 5, 1, 1, 522}};
     for (int d = 0; d < 3; ++d) {
         for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; ++i) {
-            check_rope(dtypes[d], shapes[i], 500000.0f, 0, true);
-            check_rope(dtypes[d], shapes[i], 10000.0f, 1 + random_below(7), false);
+            check_rope(dtypes[d], shapes[i], llama3, 0, true);
+            check_rope(dtypes[d], shapes[i], plain, 1 + random_below(7), false);
+            check_rope(dtypes[d], shapes[i], scaled, 0, false);
         }
         for (int i = 0; i < (small ? 4 : 24); ++i) {
             size_t kv = 1 + random_below(3);
             attention_shape_t s = {1 + random_below(3), 1 + random_below(300), kv * (1 + random_below(4)), kv,
                                    2 * (1 + random_below(80))};
-            check_rope(dtypes[d], s, 10000.0f, i % 2 ? random_below(8) : 0, i % 4 < 2);
+            check_rope(dtypes[d], s, plain, i % 2 ? random_below(8) : 0, i % 4 < 2);
         }
     }
     if (!small)
-        check_rope(ZERO_FP32, (attention_shape_t){1, ((size_t)1 << 20) + 1, 1, 1, 4}, 500000.0f, 0, true);
+        check_rope(ZERO_FP32, (attention_shape_t){1, ((size_t)1 << 20) + 1, 1, 1, 4}, llama3, 0, true);
 }
 
 /* ---- SwiGLU ---- */

@@ -42,9 +42,10 @@ static void turn(double *qkv, shape_t s, double theta, double sign)
 
 static void run(fixture_t *f, array_t *qkv, shape_t s, double theta, bool inverse)
 {
-    ck_assert_int_eq(f->kernels->rope(&f->ctx, qkv->data, inverse, (float)theta, s.n_batch, s.seq_len, s.n_heads,
-                                      s.n_kv_heads, s.head_dim),
-                     ZERO_OK);
+    const zero_rope_t rope = {.theta = (float)theta};
+    ck_assert_int_eq(
+        f->kernels->rope(&f->ctx, qkv->data, inverse, &rope, s.n_batch, s.seq_len, s.n_heads, s.n_kv_heads, s.head_dim),
+        ZERO_OK);
 }
 
 START_TEST(forward_and_backward_equal_complex_multiplication)

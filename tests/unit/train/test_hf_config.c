@@ -204,13 +204,12 @@ START_TEST(a_llama_that_computes_otherwise_is_refused)
         {", \"hidden_act\": \"gelu\"", "hidden_act is \"gelu\"; only models with \"silu\" can be trained"},
         {", \"attention_bias\": true", "attention_bias is true; only models with false"},
         {", \"mlp_bias\": true", "mlp_bias is true"},
-        {", \"tie_word_embeddings\": true", "tie_word_embeddings is true"},
-        {", \"head_dim\": 16", "head_dim is 16; only models with hidden_size / num_attention_heads"},
-        {", \"head_dim\": \"12\"", "head_dim is \"12\"; only"},
-        {", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 32.0}", "rope_scaling is \"llama3\"; only"},
+        {", \"rope_scaling\": {\"rope_type\": 3}", "rope_scaling is 3; only"},
+        {", \"rope_parameters\": {\"rope_type\": \"default\", \"partial_rotary_factor\": 0.5}",
+         "partial_rotary_factor is 0.5; only models with 1"},
         {", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.0}", "rope_scaling is \"linear\"; only"},
         {", \"rope_parameters\": {\"rope_type\": \"yarn\", \"rope_theta\": 1e4}", "rope_parameters is \"yarn\"; only"},
-        {", \"rope_scaling\": 2", "rope_scaling is 2; only models with \"default\" or null"},
+        {", \"rope_scaling\": 2", "rope_scaling is 2; only models with \"default\", \"llama3\" or null"},
     };
     write_llama(CASES[_i].more);
     expect_failure(ZERO_ERROR_USAGE, CASES[_i].text);
@@ -234,11 +233,125 @@ START_TEST(numbers_of_llama_are_checked_and_must_agree)
          "[model] kv_heads = 2, but the model in init has num_key_value_heads = 4"},
         {", \"rope_theta\": 500000", "rope_theta", "20000", ZERO_ERROR_USAGE,
          "[model] rope_theta = 20000, but the model in init has rope_theta = 500000"},
+        {", \"head_dim\": \"12\"", NULL, NULL, ZERO_ERROR_FORMAT, "head_dim is missing or not a whole number"},
+        {", \"head_dim\": 16", "head_dim", "12", ZERO_ERROR_USAGE,
+         "[model] head_dim = 12, but the model in init has head_dim = 16"},
+        {", \"tie_word_embeddings\": 1", NULL, NULL, ZERO_ERROR_FORMAT,
+         "tie_word_embeddings is neither true nor false"},
+        {"", "tied", "true", ZERO_ERROR_USAGE,
+         "[model] tied = true, but the model in init has tie_word_embeddings = false"},
+        {", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 32.0}", NULL, NULL, ZERO_ERROR_FORMAT,
+         "rope_scaling has no low_freq_factor, which \"llama3\" needs"},
+        {", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 0.5, \"low_freq_factor\": 1, "
+         "\"high_freq_factor\": 4}",
+         NULL, NULL, ZERO_ERROR_FORMAT, "rope_scaling.factor is 0.5; [model] rope_factor can be 1 to 1e+06"},
+        {", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": \"1\", "
+         "\"high_freq_factor\": 4}",
+         NULL, NULL, ZERO_ERROR_FORMAT, "rope_scaling.low_freq_factor is missing or not a number"},
+        {", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1, "
+         "\"high_freq_factor\": 4}",
+         "rope_factor", "32", ZERO_ERROR_USAGE,
+         "[model] rope_factor = 32, but the model in init has rope_scaling.factor = 8"},
     };
     write_llama(CASES[_i].more);
     if (CASES[_i].setting)
         ck_assert_int_eq(options_set(&options, "test", "model", CASES[_i].setting, CASES[_i].value), ZERO_OK);
     expect_failure(CASES[_i].status, CASES[_i].text);
+}
+END_TEST
+
+/* A config.json of another member of the family, with more keys. */
+static void write_member(const char *model_type, const char *more)
+{
+    char text[1024];
+    snprintf(text, sizeof text,
+             "{\"model_type\": \"%s\", \"num_hidden_layers\": 3, \"hidden_size\": 64, \"num_attention_heads\": 32, "
+             "\"intermediate_size\": 100, \"vocab_size\": 777, \"max_position_embeddings\": 4096%s}",
+             model_type, more);
+    write_config(text);
+}
+
+/* Keys that are left out have the defaults of transformers' class. */
+START_TEST(members_of_the_llama_family_are_told_apart)
+{
+#define SCALED                                                                                                         \
+    "\"factor\": 8.0, \"low_freq_factor\": 2.0, \"high_freq_factor\": 5.0, \"original_max_position_embeddings\": 64"
+    static const struct {
+        const char *model_type, *more;
+        int arch;
+        int64_t kv_heads, head_dim;
+        bool tied;
+        double theta, factor;
+    } CASES[] = {
+        {"llama", "", ARCH_LLAMA, 32, 0, false, 10000.0, 1.0},
+        {"mistral", "", ARCH_MISTRAL, 8, 0, false, 10000.0, 1.0},
+        {"qwen2", "", ARCH_QWEN2, 32, 0, false, 10000.0, 1.0},
+        {"mistral", ", \"head_dim\": 128, \"num_key_value_heads\": 4", ARCH_MISTRAL, 4, 128, false, 10000.0, 1.0},
+        {"qwen2", ", \"tie_word_embeddings\": true, \"rope_theta\": 1e6", ARCH_QWEN2, 32, 0, true, 1e6, 1.0},
+        {"llama",
+         ", \"tie_word_embeddings\": true, \"rope_theta\": 5e5, \"rope_scaling\": {\"rope_type\": "
+         "\"llama3\", " SCALED "}",
+         ARCH_LLAMA, 32, 0, true, 5e5, 8.0},
+        {"llama", ", \"rope_parameters\": {\"rope_type\": \"llama3\", \"rope_theta\": 5e5, " SCALED "}", ARCH_LLAMA, 32,
+         0, false, 5e5, 8.0},
+    };
+    write_member(CASES[_i].model_type, CASES[_i].more);
+    expect_ok();
+    ck_assert_int_eq(options.model.arch, CASES[_i].arch);
+    ck_assert_int_eq(options.model.kv_heads, CASES[_i].kv_heads);
+    ck_assert_int_eq(options.model.head_dim, CASES[_i].head_dim);
+    ck_assert_int_eq(options.model.tied, CASES[_i].tied);
+    ck_assert(options.model.rope_theta == CASES[_i].theta && options.model.rope_factor == CASES[_i].factor);
+    if (CASES[_i].factor > 1.0)
+        ck_assert(options.model.rope_low_freq == 2.0 && options.model.rope_high_freq == 5.0 &&
+                  options.model.rope_original == 64);
+}
+END_TEST
+
+START_TEST(a_window_is_refused_where_a_sequence_exceeds_it)
+{
+    static const struct {
+        const char *model_type, *more;
+        int64_t seq_len;
+        bool is_good;
+    } CASES[] = {
+        {"mistral", ", \"sliding_window\": 2048", 2048, true},
+        {"mistral", ", \"sliding_window\": 2048", 2049, false},
+        {"mistral", ", \"sliding_window\": null", 8192, true},
+        {"mistral", "", 4097, false}, /* 4096 is transformers' default */
+        {"qwen2", ", \"use_sliding_window\": false, \"sliding_window\": 2048", 8192, true},
+        {"qwen2", ", \"use_sliding_window\": true, \"sliding_window\": 2048", 8192, false},
+        {"qwen2", ", \"sliding_window\": 512, \"layer_types\": [\"full_attention\", \"sliding_attention\"]", 0, false},
+        {"qwen2", ", \"sliding_window\": 512, \"layer_types\": [\"full_attention\"]", 0, true},
+    };
+    write_member(CASES[_i].model_type, CASES[_i].more);
+    options.model.seq_len = CASES[_i].seq_len;
+    if (CASES[_i].is_good)
+        expect_ok();
+    else
+        expect_failure(ZERO_ERROR_USAGE, "but the model in init has sliding_window = ");
+}
+END_TEST
+
+START_TEST(what_is_written_is_read_again)
+{
+    static const int ARCHS[] = {ARCH_GPT2, ARCH_LLAMA, ARCH_MISTRAL, ARCH_QWEN2};
+    options_t written = options;
+    written.model.arch = ARCHS[_i];
+    written.model.layers = 3, written.model.dim = 48, written.model.heads = 4, written.model.seq_len = 65;
+    written.model.vocab_size = 777;
+    if (_i > 0) {
+        written.model.head_dim = 10, written.model.kv_heads = 2, written.model.tied = _i == 1;
+        written.model.rope_factor = 32.0, written.model.rope_low_freq = 1.5, written.model.rope_original = 512;
+    }
+    ck_assert_int_eq(options_resolve(&written, 1), ZERO_OK);
+    char *text = hf_config_text(&written);
+    write_config(text);
+    free(text);
+    options.model.seq_len = 65;
+    expect_ok();
+    ck_assert_int_eq(options_resolve(&options, 1), ZERO_OK);
+    ck_assert_mem_eq(&options.model, &written.model, sizeof options.model);
 }
 END_TEST
 
@@ -323,8 +436,11 @@ static Suite *suite(void)
     tcase_add_test(tc, an_arch_that_disagrees_is_a_usage_error);
     tcase_add_loop_test(tc, a_model_that_computes_otherwise_is_refused, 0, 5);
     tcase_add_loop_test(tc, sizes_of_llama_come_from_the_file, 0, 4);
-    tcase_add_loop_test(tc, a_llama_that_computes_otherwise_is_refused, 0, 10);
-    tcase_add_loop_test(tc, numbers_of_llama_are_checked_and_must_agree, 0, 6);
+    tcase_add_loop_test(tc, a_llama_that_computes_otherwise_is_refused, 0, 8);
+    tcase_add_loop_test(tc, numbers_of_llama_are_checked_and_must_agree, 0, 14);
+    tcase_add_loop_test(tc, members_of_the_llama_family_are_told_apart, 0, 7);
+    tcase_add_loop_test(tc, a_window_is_refused_where_a_sequence_exceeds_it, 0, 8);
+    tcase_add_loop_test(tc, what_is_written_is_read_again, 0, 4);
     tcase_add_loop_test(tc, a_bad_file_is_refused_with_the_reason, 0, 11);
     tcase_add_test(tc, a_directory_without_a_model_is_a_usage_error);
     tcase_add_loop_test(tc, only_regular_files_are_accepted, 0, 4);

@@ -33,29 +33,35 @@ typedef struct sizes {
     options_arch_t arch;
     int64_t layers, dim, heads, kv_heads, ffn_dim, vocab_size, seq_len, n_batch; /* kv_heads, ffn_dim 0: the default */
     int recompute, fp8;
+    int64_t head_dim; /* 0: dim / heads */
+    bool tied, scaled;
 } sizes_t;
 
-enum { GPT2, LLAMA, N_ARCHS };
+/* QWEN2 has all that a Llama may have and LLAMA does not. */
+enum { GPT2, LLAMA, QWEN2, N_ARCHS };
 /* Small enough for a difference of every element. */
 static const sizes_t tiny[] = {
     [GPT2] = {ARCH_GPT2, .layers = 2, .dim = 12, .heads = 3, .vocab_size = 37, .seq_len = 5, .n_batch = 2},
     [LLAMA] = {ARCH_LLAMA, 2, 12, 3, .kv_heads = 1, .ffn_dim = 20, .vocab_size = 37, .seq_len = 5, .n_batch = 2},
+    [QWEN2] = {ARCH_QWEN2, 2, 10, 3, 1, 20, 37, 5, .n_batch = 2, .head_dim = 6, .tied = true, .scaled = true},
 };
 /* Odd everywhere: head_dim 12 and 6, rows 34, nothing a multiple of a vector. */
 static const sizes_t odd[] = {
     [GPT2] = {ARCH_GPT2, .layers = 2, .dim = 36, .heads = 3, .vocab_size = 259, .seq_len = 17, .n_batch = 2},
     [LLAMA] = {ARCH_LLAMA, 2, 36, 6, .kv_heads = 2, .ffn_dim = 77, .vocab_size = 259, .seq_len = 17, .n_batch = 2},
+    [QWEN2] = {ARCH_QWEN2, 2, 35, 6, 2, 77, 259, 17, .n_batch = 2, .head_dim = 10, .tied = true, .scaled = true},
 };
 /* Multiples of 16, for fp8. */
 static const sizes_t even[] = {
     [GPT2] = {ARCH_GPT2, .layers = 2, .dim = 48, .heads = 3, .vocab_size = 259, .seq_len = 16, .n_batch = 2},
     [LLAMA] = {ARCH_LLAMA, 2, 48, 3, .kv_heads = 1, .ffn_dim = 80, .vocab_size = 259, .seq_len = 16, .n_batch = 2},
+    [QWEN2] = {ARCH_QWEN2, 2, 48, 4, 2, 80, 259, 16, .n_batch = 2, .head_dim = 8, .tied = true, .scaled = true},
 };
 /* What loop tests run over. */
 static const struct {
     int arch;
     zero_dtype_t precision;
-} cases[] = {{GPT2, ZERO_FP32}, {GPT2, ZERO_BF16}, {LLAMA, ZERO_FP32}, {LLAMA, ZERO_BF16}};
+} cases[] = {{GPT2, ZERO_FP32}, {GPT2, ZERO_BF16}, {LLAMA, ZERO_FP32}, {LLAMA, ZERO_BF16}, {QWEN2, ZERO_FP32}};
 #define N_CASES ((int)(sizeof cases / sizeof cases[0]))
 
 typedef struct fixture {
@@ -125,8 +131,15 @@ static void open_reference(fixture_t *f)
                           .vocab_size = (size_t)o->model.vocab_size,
                           .max_seq_len = (size_t)o->model.seq_len,
                           .norm_eps = o->model.norm_eps,
-                          .rope_theta = o->model.rope_theta};
-    f->reference = f->sizes.arch == ARCH_LLAMA ? llama_fp64_create(&sizes) : gpt2_fp64_create(&sizes);
+                          .head_dim = (size_t)o->model.head_dim,
+                          .qkv_bias = f->sizes.arch == ARCH_QWEN2,
+                          .tied = o->model.tied,
+                          .rope_theta = o->model.rope_theta,
+                          .rope_factor = o->model.rope_factor,
+                          .rope_low_freq = o->model.rope_low_freq,
+                          .rope_high_freq = o->model.rope_high_freq,
+                          .rope_original = (double)o->model.rope_original};
+    f->reference = f->sizes.arch == ARCH_GPT2 ? gpt2_fp64_create(&sizes) : llama_fp64_create(&sizes);
     size_t n_tensors = f->reference->n_tensors;
     ck_assert_int_eq(zero_model_n_tensors(f->trainer.model.declaration), (int)n_tensors);
     f->grads = calloc(n_tensors, sizeof *f->grads);
@@ -151,6 +164,10 @@ static fixture_t *fixture_open(sizes_t sizes, zero_dtype_t precision)
     f->options.train.fp8 = sizes.fp8;
     f->options.model.norm_eps = 1e-4; /* neither is the default */
     f->options.model.rope_theta = 100.0;
+    f->options.model.head_dim = sizes.head_dim;
+    f->options.model.tied = sizes.tied;
+    f->options.model.rope_factor = sizes.scaled ? 4.0 : 1.0;
+    f->options.model.rope_original = 16; /* with pairs in all three ranges of wavelengths */
     f->options.train.precision = precision;
     f->options.train.micro_batch = f->options.train.global_batch = sizes.n_batch;
     f->options.train.beta1 = 0.0;
@@ -375,7 +392,7 @@ static void poison(const model_t *model, zero_unit_t unit, bool forward)
 
 static const model_ops_t *real_ops(const model_t *model)
 {
-    return model->options->model.arch == ARCH_LLAMA ? &llama_ops : &gpt2_ops;
+    return model->options->model.arch == ARCH_GPT2 ? &gpt2_ops : &llama_ops;
 }
 
 static zero_unit_t head_unit(const model_t *model)

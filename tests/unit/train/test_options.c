@@ -85,16 +85,22 @@ static const struct setting {
     const char *section, *key, *initial;
     const char *good[5], *bad[6];
 } settings[] = {
-    {"model", "arch", "gpt2", {"gpt2", "llama"}, {"GPT2", "bert", "1", ""}},
+    {"model", "arch", "gpt2", {"gpt2", "llama", "mistral", "qwen2"}, {"GPT2", "bert", "1", ""}},
     {"model", "layers", NULL, {"1", "96"}, {"0", "-1", "2.5", "x", "99999999999999999999", ""}},
     {"model", "dim", NULL, {"1", "12288"}, {"0", "-4", "4k", "1e3"}},
     {"model", "heads", NULL, {"1", "96"}, {"0", "-1", "none"}},
     {"model", "kv_heads", "0", {"0", "1", "8"}, {"-1", "0.5"}},
+    {"model", "head_dim", "0", {"0", "1", "128"}, {"-1", "0.5"}},
     {"model", "ffn_dim", "0", {"0", "1", "49152"}, {"-1", "auto"}},
+    {"model", "tied", "false", {"true", "false"}, {"maybe", ""}},
     {"model", "vocab_size", "0", {"0", "1", "50257", "2147483647"}, {"2147483648", "-5"}},
     {"model", "seq_len", "0", {"0", "1", "17", "131072"}, {"-1", "9223372036854775808"}},
     {"model", "norm_eps", "1e-05", {"1e-6", "0.001"}, {"0", "-1e-5", "nan", "2"}},
     {"model", "rope_theta", "10000", {"500000", "1e6", "1"}, {"0", "-1", "inf"}},
+    {"model", "rope_factor", "1", {"8", "1", "32"}, {"0.5", "nan"}},
+    {"model", "rope_low_freq", "1", {"1", "0.5"}, {"0", "-1"}},
+    {"model", "rope_high_freq", "4", {"4", "1"}, {"0", "-1"}},
+    {"model", "rope_original", "8192", {"8192", "1"}, {"0", "-1"}},
     {"model", "init", "random", {"random", "/models/gpt2"}, {""}},
     {"model", "recompute", "none", {"none", "light", "full"}, {"some", "true"}},
     {"data", "train", NULL, {"a.txt", "a.bin,b.bin"}, {""}},
@@ -743,10 +749,29 @@ START_TEST(sizes_and_rates_are_derived_by_architecture)
     options.model.dim = 5120, options.model.ffn_dim = 0;
     ck_assert_int_eq(options_resolve(&options, 1), ZERO_OK);
     ck_assert_int_eq(options.model.ffn_dim, 13824);
-    options.model.heads = options.model.kv_heads = 1, options.model.dim = 37;
+    options.model.heads = options.model.kv_heads = 1, options.model.dim = 37, options.model.head_dim = 0;
     capture_begin();
     ck_assert_int_eq(options_resolve(&options, 1), ZERO_ERROR_USAGE);
     expect_line(capture_end(), (const char *[]){"37", "odd", "llama", NULL});
+}
+END_TEST
+
+START_TEST(heads_and_scaled_positions_must_fit)
+{
+    static options_t options;
+    options = must_parse(MINIMAL, NULL);
+    options.model.head_dim = 10; /* of GPT-2, whose heads are dim / heads */
+    capture_begin();
+    ck_assert_int_eq(options_resolve(&options, 1), ZERO_ERROR_USAGE);
+    expect_line(capture_end(), (const char *[]){"[model] head_dim", "10", "leave it out", NULL});
+    options.model.arch = ARCH_LLAMA;
+    options.model.dim = 37; /* no multiple of heads */
+    ck_assert_int_eq(options_resolve(&options, 1), ZERO_OK);
+    ck_assert_int_eq(options_head_dim(&options), 10);
+    options.model.rope_factor = 8, options.model.rope_low_freq = 4;
+    capture_begin();
+    ck_assert_int_eq(options_resolve(&options, 1), ZERO_ERROR_USAGE);
+    expect_line(capture_end(), (const char *[]){"[model] rope_low_freq", "4", "rope_high_freq", NULL});
 }
 END_TEST
 
@@ -836,6 +861,7 @@ static Suite *suite(void)
     tcase_add_test(c, contradictory_settings_are_refused);
     tcase_add_test(c, sizes_beyond_any_memory_are_refused);
     tcase_add_test(c, sizes_and_rates_are_derived_by_architecture);
+    tcase_add_test(c, heads_and_scaled_positions_must_fit);
     tcase_add_test(c, random_bytes_never_crash);
     tcase_add_test(c, mutations_of_a_good_file_never_crash);
     suite_add_tcase(s, c);

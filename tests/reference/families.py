@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+"""Makes small models of every family that zerotrain trains, as transformers saves them, and judges what zerotrain made
+of them. tests/reference/run calls it.
+
+    families.py make DIR TEXT SEQ_LEN     writes DIR/NAME for every row of MODELS; prints "NAME LOSS", LOSS on TEXT in fp32
+    families.py check DIR TEXT SEQ_LEN    prints "NAME LOSS" of each checkpoint DIR/NAME.ck/latest; fails if one is of
+                                          another class, or has lost a setting of the model it was made from
+
+Every tensor is random, also norms and biases, so that a missing part moves the loss.
+"""
+import json
+import pathlib
+import sys
+
+import torch
+import torch.nn.functional as F
+from transformers import (AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config)
+
+SIZES = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
+         "intermediate_size": 112, "vocab_size": 256, "max_position_embeddings": 512, "bos_token_id": 3,
+         "eos_token_id": [4, 5], "pad_token_id": 6}
+PLAIN = {"rope_parameters": {"rope_type": "default", "rope_theta": 5000.0}}
+# With 64 positions, pairs of a head are in all three ranges of wavelengths.
+LLAMA3 = {"rope_parameters": {"rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0,
+                              "high_freq_factor": 4.0, "original_max_position_embeddings": 64}}
+TIED, UNTIED = {"tie_word_embeddings": True}, {"tie_word_embeddings": False}
+# name: configuration, data type, bytes of a file (0: all in one)
+MODELS = {
+    "gpt2": (lambda: GPT2Config(n_layer=2, n_embd=64, n_head=4, vocab_size=256, n_positions=64, resid_pdrop=0.0,
+                                embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=3, eos_token_id=4), "float32", 0),
+    "gpt2-fp16-sharded": (lambda: GPT2Config(n_layer=2, n_embd=64, n_head=4, vocab_size=256, n_positions=64,
+                                             resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=3,
+                                             eos_token_id=4), "float16", 100000),
+    "llama": (lambda: LlamaConfig(**SIZES, **PLAIN, **UNTIED), "float32", 0),
+    "llama-bf16-sharded": (lambda: LlamaConfig(**SIZES, **PLAIN, **UNTIED), "bfloat16", 100000),
+    "llama-3.1": (lambda: LlamaConfig(**SIZES, **LLAMA3, **UNTIED), "float32", 0),
+    "llama-3.2": (lambda: LlamaConfig(**SIZES, **LLAMA3, **TIED), "bfloat16", 0),
+    "llama-head_dim": (lambda: LlamaConfig(**SIZES, **PLAIN, **UNTIED, head_dim=24), "float32", 0),
+    "smollm2": (lambda: LlamaConfig(**SIZES, **PLAIN, **TIED), "float32", 0),
+    "smollm2-fp16-sharded": (lambda: LlamaConfig(**SIZES, **PLAIN, **TIED), "float16", 100000),
+    "mistral": (lambda: MistralConfig(**SIZES, **PLAIN, **UNTIED, sliding_window=64), "float32", 0),
+    "mistral-head_dim-bf16": (lambda: MistralConfig(**SIZES, **PLAIN, **UNTIED, head_dim=8, sliding_window=None),
+                              "bfloat16", 100000),
+    "qwen2-tied": (lambda: Qwen2Config(**SIZES, **PLAIN, **TIED), "float32", 0),
+    "qwen2-bf16-sharded": (lambda: Qwen2Config(**SIZES, **PLAIN, **UNTIED), "bfloat16", 100000),
+}
+
+
+def randomize(model, generator):
+    for name, parameter in model.named_parameters():
+        noise = torch.randn(parameter.shape, generator=generator)
+        is_norm = name.endswith("weight") and parameter.ndim == 1
+        parameter.data = (1 if is_norm else 0) + 0.1 * noise
+
+
+def mean_loss(model, text, seq_len):
+    tokens = torch.tensor(list(text), dtype=torch.int64)
+    batch = tokens.unfold(0, seq_len + 1, seq_len)
+    with torch.no_grad():
+        logits = model.eval()(input_ids=batch[:, :-1]).logits
+        return F.cross_entropy(logits.flatten(0, 1).double(), batch[:, 1:].flatten()).item()
+
+
+def make(folder, text, seq_len):
+    for number, (name, (config, dtype, file_bytes)) in enumerate(MODELS.items()):
+        model = AutoModelForCausalLM.from_config(config(), dtype=torch.float32)
+        randomize(model, torch.Generator().manual_seed(number))
+        model = model.to(getattr(torch, dtype))
+        model.save_pretrained(folder / name, max_shard_size=file_bytes or "5GB")
+        loaded = AutoModelForCausalLM.from_pretrained(folder / name, dtype=torch.float32)
+        print(f"{name} {mean_loss(loaded, text, seq_len):.9f}")
+
+
+def check(folder, text, seq_len):
+    for name in MODELS:
+        before = AutoModelForCausalLM.from_pretrained(folder / name)
+        after, info = AutoModelForCausalLM.from_pretrained(folder / f"{name}.ck" / "latest", dtype=torch.float32,
+                                                           output_loading_info=True)
+        assert type(before) is type(after), f"{name}: {type(after)}"
+        assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"], (name, info)
+        print(f"{name} {mean_loss(after, text, seq_len):.9f}")
+
+
+def main():
+    torch.set_num_threads(1)
+    command, folder, text, seq_len = sys.argv[1:]
+    {"make": make, "check": check}[command](pathlib.Path(folder), pathlib.Path(text).read_bytes(), int(seq_len))
+
+
+if __name__ == "__main__":
+    main()
