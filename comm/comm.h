@@ -154,6 +154,10 @@ zero_status_t zero_comm_mpi_create(zero_comm_t *comm, const void *mpi_comm);
  * level, if memory cannot be shared. Takes over an mpi communicator, which from then on only ends the job. */
 zero_status_t zero_comm_node_create(zero_comm_t *comm);
 
+/* Messages between hosts and shared memory inside each. Takes over an mpi communicator, and returns as the one above.
+ */
+zero_status_t zero_comm_hierarchical_create(zero_comm_t *comm);
+
 /* NCCL between the ranks' GPUs, each of which is its rank's current CUDA device. Joins the ranks of `host` and must be
  * destroyed before it. In builds with CUDA. [collective] */
 zero_status_t zero_comm_nccl_create(zero_comm_t *host, zero_comm_t **comm);

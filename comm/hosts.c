@@ -47,6 +47,11 @@ bool zero_hosts_are_several(const zero_comm_t *comm)
     return comm->local_size != comm->size;
 }
 
+bool zero_hosts_are_one(const zero_comm_t *comm, int rank, int other)
+{
+    return !comm->hosts || comm->hosts[rank].id == comm->hosts[other].id;
+}
+
 void zero_hosts_list_rank(const zero_comm_t *comm, int rank, char *text, size_t n_bytes)
 {
     const bool named = comm->hosts && zero_hosts_are_several(comm);

@@ -21,6 +21,9 @@ void zero_host_find(zero_host_t *host);
 /* Returns whether the ranks are on more than one host. */
 bool zero_hosts_are_several(const zero_comm_t *comm);
 
+/* Returns whether two ranks are on the same host. */
+bool zero_hosts_are_one(const zero_comm_t *comm, int rank, int other);
+
 /* Appends a rank to a list in `text`, as far as it fits: "2", or "2 on node2" if there are several hosts. */
 void zero_hosts_list_rank(const zero_comm_t *comm, int rank, char *text, size_t n_bytes);
 

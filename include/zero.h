@@ -215,8 +215,9 @@ ZERO_API int zero_comm_local_size(const zero_comm_t *comm); /* how many ranks ru
 /* Sets hosts[r] to the host of rank r, numbered from 0 in the order of their first ranks, for each of the
  * communicator's ranks. Returns how many hosts there are. */
 ZERO_API int zero_comm_hosts(const zero_comm_t *comm, int *hosts);
-/* Returns the transport between the ranks' host memories: "self" (one rank), "node" (shared memory) or "mpi". For the
- * transport between GPUs see zero_engine_transport. */
+/* Returns the transport between the ranks' host memories: "self" (one rank), "node" (shared memory), "mpi"
+ * (messages) or "hierarchical" (messages between hosts, shared memory inside). For the transport between GPUs see
+ * zero_engine_transport. */
 ZERO_API const char *zero_comm_name(const zero_comm_t *comm);
 /* The same for zero_plan: ZERO_COMM_MPI if it travels as MPI messages, else ZERO_COMM_AUTO. */
 ZERO_API zero_comm_kind_t zero_comm_get_kind(const zero_comm_t *comm);
@@ -486,8 +487,10 @@ typedef struct zero_traffic {
  *     stage 0      the same of reduced gradients, in fp32
  *     all stages   G (N - 1) / N in each micro-step; 0-1 once in a step without reduce_every_micro_step
  *
- * and less than 1 KiB a rank beside. For groups see docs/design.md. Between GPUs of several hosts, NCCL passes what all
- * ranks gather around rings: all slices but one enter each host, those that the host has among them. */
+ * and less than 1 KiB a rank beside. On the CPU, of what l ranks of a host gather from another, each receives one l-th
+ * over the network and the rest from the others, unless kind is ZERO_COMM_MPI. For groups see docs/design.md. Between
+ * GPUs of several hosts, NCCL passes what all ranks gather around rings: all slices but one enter each host, those that
+ * the host has among them. */
 ZERO_API zero_status_t zero_plan_traffic(const zero_model_t *model, const zero_config_t *config,
                                          zero_device_type_t device, zero_comm_kind_t kind, int world_size,
                                          const int *hosts, zero_traffic_t *traffic);

@@ -17,8 +17,6 @@
 #include "comm/host/shared_block.h"
 
 #define MAILBOX_BYTES (32 << 10)
-#define PARALLEL_COPY_BYTES (1 << 20) /* copies of at least so many bytes are split among threads, in chunks of: */
-#define COPY_CHUNK_BYTES (256 << 10)
 
 /* What a rank shares with its peers besides windows. */
 typedef struct node_control {
@@ -65,20 +63,6 @@ static zero_status_t node_fence(zero_comm_t *comm, zero_lane_t lane, zero_stream
     return meet(comm, "fence", 0, 0);
 }
 
-static void copy(char *dst, const char *src, size_t n_bytes)
-{
-    if (n_bytes < PARALLEL_COPY_BYTES) {
-        memcpy(dst, src, n_bytes);
-        return;
-    }
-    const size_t n_chunks = (n_bytes + COPY_CHUNK_BYTES - 1) / COPY_CHUNK_BYTES;
-#pragma omp parallel for schedule(static)
-    for (size_t i = 0; i < n_chunks; i++) {
-        size_t first = i * COPY_CHUNK_BYTES;
-        memcpy(dst + first, src + first, n_bytes - first < COPY_CHUNK_BYTES ? n_bytes - first : COPY_CHUNK_BYTES);
-    }
-}
-
 static zero_status_t node_all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window,
                                      zero_ranks_t ranks, size_t src_offset, size_t src_stride, void *dst,
                                      size_t n_bytes, zero_stream_t stream)
@@ -91,7 +75,7 @@ static zero_status_t node_all_gather(zero_comm_t *comm, zero_lane_t lane, const 
         const char *part = block->parts[zero_ranks_at(ranks, at)], *src = part + src_offset + (size_t)at * src_stride;
         char *slice = (char *)dst + (size_t)at * n_bytes;
         if (slice != src)
-            copy(slice, src, n_bytes);
+            zero_shared_block_copy(slice, src, n_bytes);
     }
     return ZERO_OK;
 }

@@ -12,6 +12,9 @@
 #include "base/log.h"
 #include "comm/host/shared_block.h"
 
+#define PARALLEL_COPY_BYTES (1 << 20) /* copies of at least so many bytes are split among threads, in chunks of: */
+#define COPY_CHUNK_BYTES (256 << 10)
+
 /* Where a rank's part is found. Device and inode verify that /proc/PID/fd/FD is the same file here as on that rank;
  * between containers it is not. */
 typedef struct location {
@@ -33,17 +36,18 @@ static uint64_t available_bytes(void)
     return kilobytes * 1024;
 }
 
-/* Fails if the ranks together ask for more memory than there is. Reserving too many pages would wake the kernel's
- * out-of-memory killer instead of failing. All ranks would get the same answer, so only rank 0 checks. */
+/* Fails if the ranks of a host together ask for more memory than it has. Reserving too many pages would wake the
+ * kernel's out-of-memory killer instead of failing. All ranks of a host would get the same answer, so only its first
+ * one checks. */
 static zero_status_t check_available(const zero_comm_t *via, size_t n_bytes, zero_log_level_t level)
 {
-    if (via->rank != 0)
+    if (via->local_rank != 0)
         return ZERO_OK;
     uint64_t available = available_bytes();
-    if (n_bytes <= available / (uint64_t)via->size)
+    if (n_bytes <= available / (uint64_t)via->local_size)
         return ZERO_OK;
     zero_log(level, "no memory for shared blocks of %zu bytes on each of %d ranks: %" PRIu64 " bytes are available",
-             n_bytes, via->size, available);
+             n_bytes, via->local_size, available);
     return ZERO_ERROR_MEMORY;
 }
 
@@ -96,7 +100,7 @@ static zero_status_t map_peer_parts(const zero_comm_t *via, const location_t *lo
                                     zero_log_level_t level, zero_shared_block_t *block)
 {
     for (int rank = 0; rank < via->size; rank++)
-        if (rank != via->rank)
+        if (rank != via->rank && zero_hosts_are_one(via, rank, via->rank))
             ZERO_TRY(map_peer_part(rank, &locations[rank], block->mapped_bytes, all_write, level, &block->parts[rank]));
     return ZERO_OK;
 }
@@ -113,7 +117,7 @@ zero_status_t zero_shared_block_create(zero_comm_t *via, size_t n_bytes, bool al
         zero_log(level, "no memory for the table of a shared block of %d ranks", via->size);
         status = ZERO_ERROR_MEMORY;
     }
-    ZERO_TRY_GOTO(zero_comm_agree(via, status), fail); /* no rank may reserve pages before rank 0 has checked */
+    ZERO_TRY_GOTO(zero_comm_agree(via, status), fail); /* no rank may reserve pages before the first has checked */
 
     made->size = via->size;
     made->mapped_bytes = n_bytes == 0 ? page : (n_bytes + page - 1) / page * page;
@@ -143,4 +147,19 @@ void zero_shared_block_destroy(zero_shared_block_t *block)
         if (block->parts[rank])
             munmap(block->parts[rank], block->mapped_bytes);
     free(block);
+}
+
+void zero_shared_block_copy(void *dst, const void *src, size_t n_bytes)
+{
+    if (n_bytes < PARALLEL_COPY_BYTES) {
+        memcpy(dst, src, n_bytes);
+        return;
+    }
+    const size_t n_chunks = (n_bytes + COPY_CHUNK_BYTES - 1) / COPY_CHUNK_BYTES;
+#pragma omp parallel for schedule(static)
+    for (size_t i = 0; i < n_chunks; i++) {
+        size_t first = i * COPY_CHUNK_BYTES;
+        memcpy((char *)dst + first, (const char *)src + first,
+               n_bytes - first < COPY_CHUNK_BYTES ? n_bytes - first : COPY_CHUNK_BYTES);
+    }
 }

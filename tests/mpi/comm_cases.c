@@ -245,6 +245,26 @@ static void groups_gather_among_themselves(void)
     free(all);
 }
 
+/* More than fits into the staging buffers of a transport that has some, twice, so that their turns are over both times.
+ */
+static void gathers_of_much(void)
+{
+    const size_t n = 900001;
+    unsigned char *all = allocate(n * (size_t)comm->size);
+    zero_window_t window;
+    EXPECT_OK(comm->ops->window_create(comm, n, &window));
+    for (int round = 0; round < 2; round++) {
+        fill(window.local, comm->rank, round, n);
+        EXPECT_OK(comm->ops->fence(comm, ZERO_LANE_STEP, NULL));
+        EXPECT_OK(comm->ops->all_gather(comm, ZERO_LANE_GATHER, &window, zero_comm_all(comm), 0, 0, all, n, NULL));
+        for (int rank = 0; rank < comm->size; rank++)
+            EXPECT(holds(all + (size_t)rank * n, rank, round, 0, n));
+        EXPECT_OK(comm->ops->fence(comm, ZERO_LANE_STEP, NULL));
+    }
+    comm->ops->window_destroy(comm, &window);
+    free(all);
+}
+
 /* Ranks of random speed write, fence, read, fence, and write again at once: no round reads another's bytes. */
 static void rounds_do_not_mix(void)
 {
@@ -280,7 +300,7 @@ static void rounds_do_not_mix(void)
 static void window_that_one_rank_cannot_have(void)
 {
     const int poor = comm->size - 1;
-    const bool shared = strcmp(comm->ops->name, "node") == 0;
+    const bool shared = strcmp(comm->ops->name, "node") == 0 || strcmp(comm->ops->name, "hierarchical") == 0;
     zero_window_t window = {.n_bytes = 123};
     struct rlimit none, before;
     zero_status_t huge = comm->ops->window_create(comm, (size_t)1 << 60, &window);
@@ -395,15 +415,16 @@ static void barrier_waits_for_the_last(void)
 static void ranks_are_known(void)
 {
     EXPECT(zero_comm_rank(comm) >= 0 && zero_comm_rank(comm) < zero_comm_size(comm));
+    const bool one_host = strcmp(comm->ops->name, "hierarchical") != 0;
     int hosts[64];
-    EXPECT(zero_comm_local_size(comm) == zero_comm_size(comm)); /* the tests run on one host */
-    EXPECT(zero_comm_size(comm) <= 64 && zero_comm_hosts(comm, hosts) == 1 && hosts[zero_comm_size(comm) - 1] == 0);
+    EXPECT((zero_comm_local_size(comm) == zero_comm_size(comm)) == one_host);
+    EXPECT(zero_comm_size(comm) <= 64 && (zero_comm_hosts(comm, hosts) == 1) == one_host && hosts[0] == 0);
     EXPECT(zero_comm_local_rank(comm) >= 0 && zero_comm_local_rank(comm) < zero_comm_local_size(comm));
     int *seen = allocate((size_t)comm->size * sizeof(*seen));
     EXPECT_OK(comm->ops->host_all_gather(comm, &comm->local_rank, sizeof(int), seen));
     for (int rank = 0; rank < comm->size; rank++)
         for (int other = 0; other < rank; other++)
-            EXPECT(seen[rank] != seen[other]);
+            EXPECT(seen[rank] != seen[other] || hosts[rank] != hosts[other]);
     free(seen);
 }
 
@@ -647,6 +668,7 @@ static const struct {
     CASE(gather_of_slices_elsewhere, true),
     CASE(exchange_brings_my_slice_of_every_rank, true),
     CASE(groups_gather_among_themselves, true),
+    CASE(gathers_of_much, true),
     CASE(rounds_do_not_mix, true),
     CASE(host_gather_in_rank_order, true),
     CASE(broadcast_from_every_root, true),
@@ -726,17 +748,34 @@ static zero_comm_t *through_host(void)
     return made;
 }
 
+/* Makes several hosts of this one: each has two neighbours (hierarchical-pairs), or ranks take turns on two
+ * (hierarchical-turns), or rank 0 is alone and the others share one (hierarchical-one). */
+static void set_host(const char *transport)
+{
+    const int rank = zero_comm_launch_rank();
+    char id[16];
+    const char *how = transport + strlen("hierarchical-");
+    snprintf(id, sizeof id, "%d",
+             strcmp(how, "pairs") == 0   ? rank / 2
+             : strcmp(how, "turns") == 0 ? rank % 2
+                                         : rank > 0);
+    EXPECT(setenv("ZERO_HOST_ID", id, 1) == 0);
+}
+
 int main(int argc, char **argv)
 {
     current_case = "start";
     if (argc < 3 || argc > 4 || (argc == 4 && !freopen(argv[3], "a", stderr))) {
-        fprintf(stderr, "usage: comm_cases [through-]self|node|mpi|mpi-fallback CASE [LOG]\n");
+        fprintf(stderr, "usage: comm_cases [through-]self|node|mpi|mpi-fallback|hierarchical-HOW CASE [LOG]\n");
         return 2;
     }
     setvbuf(stderr, NULL, _IOLBF, BUFSIZ); /* whole lines at once, whatever stderr is */
     const bool fallback = strcmp(argv[1], "mpi-fallback") == 0;
     const bool is_through_host = strncmp(argv[1], "through-", 8) == 0;
-    const char *transport = fallback ? "mpi" : argv[1] + (is_through_host ? 8 : 0);
+    const bool is_hierarchical = strncmp(argv[1], "hierarchical-", 13) == 0;
+    const char *transport = is_hierarchical ? "hierarchical" : fallback ? "mpi" : argv[1] + (is_through_host ? 8 : 0);
+    if (is_hierarchical)
+        set_host(argv[1]);
     if (fallback)
         create_without_shared_memory();
     else

@@ -23,8 +23,9 @@ typedef struct slices {
 
 /* How a gather's bytes travel. */
 typedef enum route {
-    DIRECTLY, /* from their owner to each rank */
-    IN_A_RING /* each host passes on what comes from the host before it: NCCL among all ranks */
+    DIRECTLY,      /* from their owner to each rank */
+    ONCE_PER_HOST, /* a part to each rank of a host, which spread them inside it */
+    IN_A_RING      /* each host passes on what comes from the host before it: NCCL among all ranks */
 } route_t;
 
 /* ---- what is exchanged ---- */
@@ -102,32 +103,50 @@ static zero_status_t find_slices(const zero_model_t *model, const zero_layout_t 
 
 /* ---- where it travels ---- */
 
+/* Returns whether the i-th of `ranks` is the first of them on its host, which is not that of `rank`. */
+static bool is_first_of_other_host(const int *hosts, zero_ranks_t ranks, int rank, int i)
+{
+    const int host = hosts[zero_ranks_at(ranks, i)];
+    for (int before = i - 1; before >= 0; before--) /* mostly the one just before is */
+        if (hosts[zero_ranks_at(ranks, before)] == host)
+            return false;
+    return host != hosts[rank];
+}
+
 /* Adds a collective in which each of `ranks` has a slice of n_bytes for every other. */
 static void add_collective(const int *hosts, zero_ranks_t ranks, int rank, route_t route, uint64_t n_bytes,
                            zero_traffic_t *traffic)
 {
-    uint64_t n_local = 0, n_ranks = (uint64_t)ranks.n;
-    for (int i = 0; i < ranks.n; i++)
+    uint64_t n_local = 0, n_others = 0, n_ranks = (uint64_t)ranks.n;
+    for (int i = 0; i < ranks.n; i++) {
         n_local += hosts[zero_ranks_at(ranks, i)] == hosts[rank];
-    uint64_t remote = (n_ranks - n_local) * n_bytes;
+        n_others += is_first_of_other_host(hosts, ranks, rank, i);
+    }
+    uint64_t received = (n_ranks - n_local) * n_bytes, sent = received;
     if (route == IN_A_RING && n_local < n_ranks)
-        remote = (n_ranks - 1) * n_bytes / n_local;
-    traffic->received_bytes += remote;
-    traffic->sent_bytes += remote;
-    traffic->local_bytes += (n_ranks - 1) * n_bytes - remote;
+        received = sent = (n_ranks - 1) * n_bytes / n_local;
+    if (route == ONCE_PER_HOST) {
+        received /= n_local;
+        sent = n_others * n_bytes;
+    }
+    traffic->received_bytes += received;
+    traffic->sent_bytes += sent;
+    traffic->local_bytes += (n_ranks - 1) * n_bytes - received;
 }
 
 static void find_traffic(const slices_t *slices, const zero_arena_plan_t *plan, zero_device_type_t device,
-                         int world_size, const int *hosts, zero_traffic_t *traffic)
+                         zero_comm_kind_t kind, int world_size, const int *hosts, zero_traffic_t *traffic)
 {
-    const route_t among_all = device == ZERO_DEVICE_CUDA ? IN_A_RING : DIRECTLY;
+    const bool nccl = device == ZERO_DEVICE_CUDA;
+    const route_t among_some = nccl || kind == ZERO_COMM_MPI ? DIRECTLY : ONCE_PER_HOST;
+    const route_t among_all = nccl ? IN_A_RING : among_some;
     const zero_ranks_t all = {.stride = 1, .n = world_size};
     for (int rank = 0; rank < world_size; rank++) {
         const zero_ranks_t group = {.first = rank - rank % plan->group, .stride = 1, .n = plan->group};
         const zero_ranks_t part = {.first = rank % plan->group, .stride = plan->group, .n = world_size / plan->group};
         traffic[rank] = (zero_traffic_t){0};
-        add_collective(hosts, group, rank, DIRECTLY, slices->in_group, &traffic[rank]);
-        add_collective(hosts, part, rank, DIRECTLY, slices->in_part, &traffic[rank]);
+        add_collective(hosts, group, rank, among_some, slices->in_group, &traffic[rank]);
+        add_collective(hosts, part, rank, among_some, slices->in_part, &traffic[rank]);
         add_collective(hosts, all, rank, among_all, slices->in_all, &traffic[rank]);
         add_collective(hosts, all, rank, plan->transport_reduces ? IN_A_RING : DIRECTLY, slices->reduced,
                        &traffic[rank]);
@@ -150,7 +169,7 @@ zero_status_t zero_plan_traffic(const zero_model_t *model, const zero_config_t *
     if (status == ZERO_OK) {
         status = find_slices(model, &layout, config, &plan, &slices);
         if (status == ZERO_OK)
-            find_traffic(&slices, &plan, device, world_size, hosts, traffic);
+            find_traffic(&slices, &plan, device, kind, world_size, hosts, traffic);
         zero_arena_plan_destroy(&plan);
     }
     zero_layout_destroy(&layout);

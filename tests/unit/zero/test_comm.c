@@ -37,6 +37,17 @@ START_TEST(messages_keep_every_promise)
 }
 END_TEST
 
+static const struct {
+    int n_ranks;
+    const char *transport;
+} several_hosts[] = {{3, "hierarchical-one"}, {4, "hierarchical-turns"}, {5, "hierarchical-pairs"}};
+
+START_TEST(messages_between_hosts_and_shared_memory_inside_keep_every_promise)
+{
+    all_cases_hold(several_hosts[_i].n_ranks, several_hosts[_i].transport);
+}
+END_TEST
+
 START_TEST(host_memory_between_devices_keeps_every_promise)
 {
     if (support_leaves_out(rank_counts[_i]))
@@ -293,6 +304,7 @@ static Suite *suite(void)
     tcase_add_test(promises, one_rank_without_mpirun_leaves_mpi_alone);
     tcase_add_loop_test(promises, shared_memory_keeps_every_promise, 0, N_RANK_COUNTS);
     tcase_add_loop_test(promises, messages_keep_every_promise, 0, N_RANK_COUNTS);
+    tcase_add_loop_test(promises, messages_between_hosts_and_shared_memory_inside_keep_every_promise, 0, 3);
     tcase_add_loop_test(promises, host_memory_between_devices_keeps_every_promise, 0, N_RANK_COUNTS);
     tcase_add_test(promises, ranks_that_cannot_share_memory_send_messages);
     suite_add_tcase(suite, promises);
