@@ -289,14 +289,15 @@ static slice_t slice_within(const zero_attention_shape_t *s, size_t most)
     return slice;
 }
 
-/* Returns how `bytes` are used best: by several lanes, as many sequences and heads at a time as fit, in few slices. */
+/* Returns how `bytes` are used best. What fits at once is one slice, which stays in the context's stream. Else several
+ * lanes, as many sequences and heads at a time as fit, in few slices. */
 static slices_t slices_within(const zero_attention_shape_t *s, size_t bytes)
 {
     size_t whole = slice_bytes(s, (slice_t){s->n_batch, s->n_heads, s->n_kv_heads}), most_used = 0;
     size_t most = bytes > N_LANES * OWN_BYTES ? bytes - N_LANES * OWN_BYTES : 0;
     most = most < whole ? most : whole;
     slices_t best = {slice_within(s, most), 1, 0};
-    for (size_t n_lanes = 2; n_lanes <= N_LANES; ++n_lanes) {
+    for (size_t n_lanes = 2; n_lanes <= N_LANES && most < whole; ++n_lanes) {
         slice_t slice = slice_within(s, most / n_lanes);
         size_t n_slices = s->n_batch / slice.n_batch * (s->n_heads / slice.n_heads);
         size_t used = n_lanes * slice_bytes(s, slice);
