@@ -86,7 +86,12 @@ zero_status_t checkpoints_open(const options_t *options, zero_comm_t *comm, cons
                                checkpoints_t *checkpoints)
 {
     *checkpoints = (checkpoints_t){.options = options, .comm = comm, .data = *data, .first_step = 1};
-    return options->resume ? resume(checkpoints) : ZERO_OK;
+    if (options->resume)
+        TRY(resume(checkpoints));
+    const char *source = options->resume                              ? zero_checkpoint_path(checkpoints->resumed)
+                         : strcmp(options->model.init, "random") != 0 ? options->model.init
+                                                                      : NULL;
+    return source ? report_agree(comm, hf_config_read(source, &checkpoints->model_config)) : ZERO_OK;
 }
 
 zero_status_t checkpoints_prepare(const checkpoints_t *checkpoints)
@@ -142,7 +147,7 @@ bool checkpoints_are_due(const checkpoints_t *checkpoints, int64_t step, int64_t
 static zero_status_t begin(checkpoints_t *checkpoints, zero_engine_t *engine, int64_t step)
 {
     const options_t *o = checkpoints->options;
-    char *config = hf_config_text(o), *state = state_text(checkpoints, step);
+    char *config = hf_config_text(o, checkpoints->model_config), *state = state_text(checkpoints, step);
     zero_save_options_t options = {.config_json = config,
                                    .state_json = state,
                                    .keep = o->checkpoint.keep > INT32_MAX ? INT32_MAX : (int)o->checkpoint.keep,
@@ -194,4 +199,6 @@ void checkpoints_close(checkpoints_t *checkpoints)
 {
     zero_checkpoint_close(checkpoints->resumed);
     checkpoints->resumed = NULL;
+    free(checkpoints->model_config);
+    checkpoints->model_config = NULL;
 }

@@ -11,6 +11,7 @@ typedef struct checkpoints {
     data_identity_t data;       /* the data that the run trains on */
     zero_save_t *save;          /* in progress; NULL: none */
     zero_checkpoint_t *resumed; /* until it is loaded; else NULL */
+    char *model_config;         /* what config.json said where the model comes from; NULL: there is none */
     int64_t first_step;         /* of this run: 1, or the one after the checkpoint's */
     int64_t sequences_before;   /* by all ranks in the steps before it */
     int64_t last_saved;         /* step; 0: none */

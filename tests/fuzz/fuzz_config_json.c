@@ -30,12 +30,15 @@ static bool is_of_the_file(const options_t *options, const option_row_t *row)
     return strcmp(row->section, "model") == 0 && (options->model.arch == ARCH_GPT2 || strcmp(row->key, "seq_len") != 0);
 }
 
-static void check_round_trip(const options_t *options)
+static void check_round_trip(const options_t *options, bool from_source)
 {
     options_t again;
     options_set_defaults(&again);
     memcpy(again.model.init, options->model.init, sizeof again.model.init);
-    char *text = hf_config_text(options);
+    char *source, *text;
+    FUZZ_REQUIRE(hf_config_read(options->model.init, &source) == ZERO_OK && source, "what was accepted is not read");
+    text = hf_config_text(options, from_source ? source : NULL);
+    free(source);
     FUZZ_REQUIRE(text, "no text of a good model");
     fuzz_write_text("config.json", text);
     FUZZ_REQUIRE(hf_config_apply(&again) == ZERO_OK, "what was written is refused: %s", text);
@@ -67,6 +70,7 @@ int fuzz_config_json(const uint8_t *data, size_t n_bytes)
         return 0;
     }
     fuzz_accepted = true;
-    check_round_trip(&options);
+    check_round_trip(&options, true); /* replaces the file */
+    check_round_trip(&options, false);
     return 0;
 }

@@ -77,6 +77,9 @@ def check(folder, text, seq_len):
         after, info = AutoModelForCausalLM.from_pretrained(folder / f"{name}.ck" / "latest", dtype=torch.float32,
                                                            output_loading_info=True)
         assert type(before) is type(after), f"{name}: {type(after)}"
+        for key in before.config.to_dict().keys() - {"dtype", "_name_or_path", "transformers_version"}:
+            kept, wanted = getattr(after.config, key, None), getattr(before.config, key)
+            assert kept == wanted, f"{name}: {key} was {wanted} and is {kept}"
         assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"], (name, info)
         print(f"{name} {mean_loss(after, text, seq_len):.9f}")
 

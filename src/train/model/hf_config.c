@@ -2,7 +2,8 @@
  *
  * The file describes the weights, so it fills in the settings that the user has left at their defaults; those that the
  * user has set must agree with it. Keys that change what the model computes must have the one value that is supported
- * here. Other keys are ignored. Every rank reads the file itself and finds the same.
+ * here. Other keys are not interpreted; a checkpoint's config.json keeps them. Every rank reads the file itself and
+ * finds the same.
  */
 #include "train/model/hf_config.h"
 
@@ -10,6 +11,7 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "train/options/options_table.h"
 #include "train/report/report.h"
@@ -135,8 +137,8 @@ static const fixed_row_t SILU_FIXED[] = {
     {0},
 };
 
-/* What is written beside these and not read: no dropout, as in training, and no special tokens, which a trainer does
- * not know. */
+/* What is written beside these and not read, unless it came with the model: no dropout, as in training, and no special
+ * tokens, which a trainer does not know. The first is the class, which is always written. */
 static const fixed_row_t GPT2_WRITTEN[] = {
     {"architectures", "[\"GPT2LMHeadModel\"]"},
     {"embd_pdrop", "0.0"},
@@ -377,20 +379,40 @@ static zero_status_t take_arch(hf_config_t *config)
                         config->path, model_type ? model_type : "missing");
 }
 
-static zero_status_t open_config(hf_config_t *config)
+static zero_status_t parse(const char *path, input_words_t words, json_t **json)
 {
-    static const input_words_t words = {"[model] init: ", "; name a model's directory, or random"};
     json_error_t error;
     char *text;
     size_t n_bytes;
-    snprintf(config->path, sizeof config->path, "%s/config.json", config->options->model.init);
-    TRY(input_file_read(config->path, MAX_FILE_BYTES, words, &text, &n_bytes));
-    config->json = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES, &error);
+    TRY(input_file_read(path, MAX_FILE_BYTES, words, &text, &n_bytes));
+    *json = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES, &error);
     free(text);
-    if (!config->json)
-        return report_error(ZERO_ERROR_FORMAT, "'%s' is not valid JSON: %s, in line %d", config->path, error.text,
-                            error.line);
-    return ZERO_OK;
+    return *json ? ZERO_OK
+                 : report_error(ZERO_ERROR_FORMAT, "'%s' is not valid JSON: %s, in line %d", path, error.text,
+                                error.line);
+}
+
+/* Takes a directory of checkpoints for the newest in it. */
+static void find_latest(options_t *options)
+{
+    char latest[OPTIONS_MAX_PATH + 32], model[sizeof latest];
+    snprintf(model, sizeof model, "%s/config.json", options->model.init);
+    snprintf(latest, sizeof latest, "%s/latest/config.json", options->model.init);
+    if (access(model, F_OK) == 0 || access(latest, F_OK) != 0)
+        return;
+    size_t length = strlen(latest) - strlen("/config.json");
+    if (length >= sizeof options->model.init)
+        return;
+    memcpy(options->model.init, latest, length);
+    options->model.init[length] = 0;
+}
+
+static zero_status_t open_config(hf_config_t *config)
+{
+    static const input_words_t words = {"[model] init: ", "; name a model's directory, or random"};
+    find_latest(config->options);
+    snprintf(config->path, sizeof config->path, "%s/config.json", config->options->model.init);
+    return parse(config->path, words, &config->json);
 }
 
 static zero_status_t apply(hf_config_t *config)
@@ -432,7 +454,29 @@ zero_status_t hf_config_apply(options_t *options)
     return status;
 }
 
+zero_status_t hf_config_read(const char *directory, char **text)
+{
+    static const input_words_t words = {"the model's configuration: ", ""};
+    char path[OPTIONS_MAX_PATH + 64];
+    json_t *json;
+    *text = NULL;
+    snprintf(path, sizeof path, "%s/config.json", directory);
+    if (access(path, F_OK) != 0)
+        return ZERO_OK;
+    TRY(parse(path, words, &json));
+    *text = json_dumps(json, JSON_REAL_PRECISION(17));
+    json_decref(json);
+    return *text ? ZERO_OK : report_error(ZERO_ERROR_MEMORY, "no memory to keep '%s'", path);
+}
+
 /* ---- writing ---- */
+
+static void write_missing(json_t *json, const fixed_row_t *rows)
+{
+    for (const fixed_row_t *row = rows; row->hf_key; row++)
+        if (!json_object_get(json, row->hf_key))
+            json_object_set_new(json, row->hf_key, json_loads(row->value, JSON_DECODE_ANY, NULL));
+}
 
 static void write_fixed(json_t *json, const fixed_row_t *rows)
 {
@@ -458,30 +502,52 @@ static void write_keys(json_t *json, const options_t *options, const key_row_t *
             json_object_set_new(json, key->hf_key + (of_scaling ? prefix : 0), value_of(options, key));
 }
 
-static void write_scaling(json_t *json, const options_t *options)
+/* Writes rotary settings, unless the source has them in the form of transformers 5. */
+static void write_rope(json_t *json, const options_t *options, const json_t *source)
 {
-    if (options->model.arch == ARCH_GPT2 || options->model.rope_factor <= 1.0)
+    if (json_is_object(json_object_get(source, "rope_parameters"))) {
+        if (!json_object_get(source, "rope_theta"))
+            json_object_del(json, "rope_theta");
+        return;
+    }
+    if (options->model.rope_factor <= 1.0)
         return;
     json_t *scaling = json_pack("{s:s}", "rope_type", "llama3");
     write_keys(scaling, options, LLAMA_KEYS, true);
     json_object_set_new(json, "rope_scaling", scaling);
 }
 
-char *hf_config_text(const options_t *options)
+/* Writes the number of positions, which training on longer sequences extends. */
+static void write_positions(json_t *json, const options_t *options)
+{
+    const json_t *before = json_object_get(json, "max_position_embeddings");
+    if (!json_is_integer(before) || json_integer_value(before) < options->model.seq_len)
+        json_object_set_new(json, "max_position_embeddings", json_integer(options->model.seq_len));
+}
+
+char *hf_config_text(const options_t *options, const char *source)
 {
     static const char *const DTYPES[] = {[ZERO_FP32] = "float32", [ZERO_BF16] = "bfloat16", [ZERO_FP16] = "float16"};
     int arch = options->model.arch;
-    json_t *json = json_object();
+    json_t *before = source ? json_loads(source, 0, NULL) : NULL;
+    json_t *json = json_is_object(before) ? json_copy(before) : json_object();
     json_object_set_new(json, "model_type", json_string(ARCHS[arch].model_type));
-    json_object_set_new(json, "torch_dtype", json_string(DTYPES[options->train.precision]));
+    json_object_set_new(json, json_object_get(before, "dtype") ? "dtype" : "torch_dtype",
+                        json_string(DTYPES[options->train.precision]));
     write_keys(json, options, ARCHS[arch].keys, false);
-    write_scaling(json, options);
+    for (const key_row_t *key = ARCHS[arch].keys; key->key; key++)
+        if (json_is_null(json_object_get(before, key->hf_key))) /* as it came: it is derived again */
+            json_object_set_new(json, key->hf_key, json_null());
     write_fixed(json, ARCHS[arch].fixed);
-    write_fixed(json, ARCHS[arch].written);
-    write_fixed(json, ALL_WRITTEN);
-    if (arch != ARCH_GPT2)
-        json_object_set_new(json, "max_position_embeddings", json_integer(options->model.seq_len));
+    write_fixed(json, (const fixed_row_t[]){ARCHS[arch].written[0], {0}});
+    write_missing(json, ARCHS[arch].written);
+    write_missing(json, ALL_WRITTEN);
+    if (arch != ARCH_GPT2) {
+        write_rope(json, options, before);
+        write_positions(json, options);
+    }
     char *text = json_dumps(json, JSON_SORT_KEYS | JSON_INDENT(2));
     json_decref(json);
+    json_decref(before);
     return text;
 }

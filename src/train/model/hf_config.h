@@ -4,13 +4,18 @@
 
 #include "train/options/options.h"
 
-/* Fills options->model from <options->model.init>/config.json (Hugging Face's GPT-2 or Llama keys). Does nothing for
- * "random". Returns ZERO_ERROR_USAGE, with a log line that names both, if the user has set a value that disagrees with
- * the file. */
+/* Fills options->model from <options->model.init>/config.json (Hugging Face's keys). If init is a directory of
+ * checkpoints, it becomes that of the newest. Does nothing for "random". Returns ZERO_ERROR_USAGE, with a log line that
+ * names both, if the user has set a value that disagrees with the file. */
 zero_status_t hf_config_apply(options_t *options);
 
+/* Reads what a model's config.json says, for hf_config_text and then free(). *text is NULL if the directory has none.
+ */
+zero_status_t hf_config_read(const char *directory, char **text);
+
 /* Returns the text of such a file for options->model, for free(), with which transformers loads a checkpoint's weights.
- * NULL: no memory. */
-char *hf_config_text(const options_t *options);
+ * source: what the file said that the model was made from, whose other keys are kept (special tokens, positions,
+ * dropout); NULL: none. Returns NULL if there is no memory. */
+char *hf_config_text(const options_t *options, const char *source);
 
 #endif

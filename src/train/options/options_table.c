@@ -100,7 +100,8 @@ const option_row_t option_rows[] = {
         "With rope_factor: wavelengths below rope_original / this are not scaled."),
     INTEGER(model, rope_original, "8192", 1, 1 << 24, NULL,
         "With rope_factor: the positions that the model was made for before scaling."),
-    TEXT(model, init, "random", false, "Initial weights: random, or a directory with a Hugging Face model."),
+    TEXT(model, init, "random", false,
+        "Initial weights: random, or the directory of a Hugging Face model or of checkpoints."),
     CHOICE(model, recompute, "none", RECOMPUTES,
         "What backward recomputes to save memory: nothing, cheap operations, or whole blocks."),
 

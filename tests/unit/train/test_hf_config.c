@@ -345,13 +345,52 @@ START_TEST(what_is_written_is_read_again)
         written.model.rope_factor = 32.0, written.model.rope_low_freq = 1.5, written.model.rope_original = 512;
     }
     ck_assert_int_eq(options_resolve(&written, 1), ZERO_OK);
-    char *text = hf_config_text(&written);
+    char *text = hf_config_text(&written, NULL);
     write_config(text);
     free(text);
     options.model.seq_len = 65;
     expect_ok();
     ck_assert_int_eq(options_resolve(&options, 1), ZERO_OK);
     ck_assert_mem_eq(&options.model, &written.model, sizeof options.model);
+}
+END_TEST
+
+/* What the model came with is in what is written for it, beside what describes its weights. */
+START_TEST(keys_that_are_not_interpreted_are_kept)
+{
+    static const struct {
+        const char *more, *kept[4];
+        int64_t seq_len;
+    } CASES[] = {
+        {", \"eos_token_id\": [4, 5], \"bos_token_id\": 3, \"attention_dropout\": 0.25, \"mine\": {\"a\": 1}",
+         {"\"eos_token_id\": [\n    4,\n    5\n  ]", "\"bos_token_id\": 3", "\"attention_dropout\": 0.25",
+          "\"mine\": {\n    \"a\": 1\n  }"},
+         64},
+        {", \"dtype\": \"float32\", \"sliding_window\": 5000",
+         {"\"dtype\": \"bfloat16\"", "\"max_position_embeddings\": 4096", "\"sliding_window\": 5000",
+          "\"eos_token_id\": null"},
+         64},
+        {", \"architectures\": [\"MistralModel\"], \"sliding_window\": null",
+         {"\"torch_dtype\": \"bfloat16\"", "\"max_position_embeddings\": 5000", "\"MistralForCausalLM\"",
+          "\"sliding_window\": null"},
+         5000},
+        {", \"sliding_window\": null, \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 5e5, \"b\": 2}",
+         {"\"rope_parameters\": {\n    \"b\": 2,\n    \"rope_theta\": 500000.0,", "\"attention_dropout\": 0.0",
+          "\"model_type\": \"mistral\"", "\"head_dim\": 2"},
+         64},
+    };
+    char *source;
+    write_member("mistral", CASES[_i].more);
+    options.model.seq_len = CASES[_i].seq_len;
+    expect_ok();
+    ck_assert_int_eq(options_resolve(&options, 1), ZERO_OK);
+    ck_assert_int_eq(hf_config_read(options.model.init, &source), ZERO_OK);
+    char *text = hf_config_text(&options, source);
+    for (int k = 0; k < 4; k++)
+        ck_assert_msg(strstr(text, CASES[_i].kept[k]) != NULL, "%s is not in %s", CASES[_i].kept[k], text);
+    ck_assert_msg(_i != 3 || !strstr(text, "\n  \"rope_theta\""), "twice: %s", text);
+    free(text);
+    free(source);
 }
 END_TEST
 
@@ -441,6 +480,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, members_of_the_llama_family_are_told_apart, 0, 7);
     tcase_add_loop_test(tc, a_window_is_refused_where_a_sequence_exceeds_it, 0, 8);
     tcase_add_loop_test(tc, what_is_written_is_read_again, 0, 4);
+    tcase_add_loop_test(tc, keys_that_are_not_interpreted_are_kept, 0, 4);
     tcase_add_loop_test(tc, a_bad_file_is_refused_with_the_reason, 0, 11);
     tcase_add_test(tc, a_directory_without_a_model_is_a_usage_error);
     tcase_add_loop_test(tc, only_regular_files_are_accepted, 0, 4);

@@ -297,10 +297,19 @@ START_TEST(a_checkpoint_is_a_model_to_start_from)
     char *text = support_read_file(path_of("ck/latest/config.json"), NULL);
     ck_assert_ptr_nonnull(strstr(text, _i ? "\"LlamaForCausalLM\"" : "\"GPT2LMHeadModel\""));
     free(text);
+    ck_assert_int_eq(shell("sed -i 's/\"eos_token_id\": null/\"eos_token_id\": 77/' ck/latest/config.json"), 0);
     EXPECT_RUN(ALONE,
-               "--set model.arch=%s --set model.heads=6 --set model.init=ck/latest --set checkpoint.dir= --steps 1",
+               "--set model.arch=%s --set model.heads=6 --set model.init=ck --set checkpoint.dir=tuned --steps 1",
                _i ? "llama" : "gpt2");
     ck_assert_msg(!strstr(output.err, "left alone"), "%s", output.err); /* no tensor that is not of the model */
+    EXPECT_RUN(ALONE, "--set model.arch=%s --set model.heads=6 --set checkpoint.dir=tuned --steps 2 --resume",
+               _i ? "llama" : "gpt2");
+    for (int step = 1; step <= 2; step++) {
+        text = support_read_file(path_of(step == 1 ? "tuned/step-00000001/config.json" : "tuned/latest/config.json"),
+                                 NULL);
+        ck_assert_ptr_nonnull(strstr(text, "\"eos_token_id\": 77")); /* also after it was resumed */
+        free(text);
+    }
 }
 END_TEST
 
