@@ -124,6 +124,18 @@ static zero_status_t read_nanogpt(token_file_t *file)
     return ZERO_OK;
 }
 
+static zero_status_t read_uint32(token_file_t *file)
+{
+    if (file->n_bytes % 4)
+        return report_error(ZERO_ERROR_FORMAT,
+                            "'%s': %" PRIu64
+                            " bytes are not a whole number of uint32 tokens; set [data] format if it is something else",
+                            file->path, file->n_bytes);
+    file->token_bytes = 4;
+    file->n_tokens = (int64_t)(file->n_bytes / 4);
+    return ZERO_OK;
+}
+
 /* Returns the likeliest reason why there is no file at `path`. */
 static const char *missing_hint(const char *path)
 {
@@ -290,11 +302,17 @@ static zero_status_t read_text(token_file_t *file)
     return ZERO_OK;
 }
 
+/* Auto never asks for it: see check_width. */
+static bool is_never(const token_file_t *file)
+{
+    (void)file;
+    return false;
+}
+
 /* In the order in which auto asks. */
 static const format_row_t FORMATS[] = {
-    {FORMAT_MEGATRON, has_index, read_megatron},
-    {FORMAT_LLMC, is_llmc, read_llmc},
-    {FORMAT_NANOGPT, is_named_bin, read_nanogpt},
+    {FORMAT_MEGATRON, has_index, read_megatron}, {FORMAT_LLMC, is_llmc, read_llmc},
+    {FORMAT_UINT32, is_never, read_uint32},      {FORMAT_NANOGPT, is_named_bin, read_nanogpt},
     {FORMAT_TEXT, is_anything, read_text},
 };
 
@@ -333,6 +351,32 @@ static const char *packed_as(const token_file_t *file)
     return NULL;
 }
 
+#define WIDTH_SAMPLE 4096 /* bytes */
+#define WIDTH_LEAST 32    /* pairs of numbers from which the width is told */
+
+/* Refuses a file without a header whose uint16 numbers are the halves of uint32 tokens. The upper halves are below 16
+ * if the vocabulary has fewer than 2^20 entries. In a uint16 text not every second token is, unless its vocabulary is
+ * tiny and most tokens are. */
+static zero_status_t check_width(const token_file_t *file)
+{
+    unsigned char sample[WIDTH_SAMPLE];
+    size_t n_pairs = (file->n_bytes < sizeof sample ? (size_t)file->n_bytes : sizeof sample) / 4, n_small = 0;
+    int error = read_at(file->fd, 0, sample, 4 * n_pairs);
+    if (error != 0)
+        return report_error(ZERO_ERROR_IO, "cannot read data file '%s': %s", file->path, read_error_text(error));
+    for (size_t i = 0; i < n_pairs; i++) {
+        if (load(sample, 2, 2 * (int64_t)i + 1) >= 16)
+            return ZERO_OK;
+        n_small += load(sample, 2, 2 * (int64_t)i) < 16;
+    }
+    if (file->n_bytes % 4 != 0 || n_pairs < WIDTH_LEAST || n_small > n_pairs / 2)
+        return ZERO_OK;
+    return report_error(ZERO_ERROR_FORMAT,
+                        "'%s' looks like uint32 tokens, which as uint16 would be other tokens: every second uint16 of "
+                        "the first %zu is below 16; set [data] format = uint32, or nanogpt if they are uint16",
+                        file->path, 2 * n_pairs);
+}
+
 /* Opens file->path, recognizes its format and reads its header. */
 static zero_status_t read_file(options_format_t format, token_file_t *file)
 {
@@ -348,6 +392,8 @@ static zero_status_t read_file(options_format_t format, token_file_t *file)
                             "data file '%s' begins as %s files do: unpack it, make text or tokens of it; [data] format "
                             "= text would train on its bytes as they are",
                             file->path, kind);
+    if (format == FORMAT_AUTO && row->format == FORMAT_NANOGPT)
+        TRY(check_width(file));
     return row->read_header(file);
 }
 

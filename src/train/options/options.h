@@ -17,7 +17,14 @@
 
 typedef enum options_arch { ARCH_GPT2, ARCH_LLAMA, ARCH_MISTRAL, ARCH_QWEN2 } options_arch_t;
 typedef enum options_recompute { RECOMPUTE_NONE, RECOMPUTE_LIGHT, RECOMPUTE_FULL } options_recompute_t;
-typedef enum options_format { FORMAT_AUTO, FORMAT_TEXT, FORMAT_LLMC, FORMAT_NANOGPT, FORMAT_MEGATRON } options_format_t;
+typedef enum options_format {
+    FORMAT_AUTO,
+    FORMAT_TEXT,
+    FORMAT_LLMC,
+    FORMAT_NANOGPT,
+    FORMAT_MEGATRON,
+    FORMAT_UINT32
+} options_format_t;
 typedef enum options_gather { GATHER_BF16, GATHER_FP8 } options_gather_t;
 typedef enum options_fp8 { FP8_NONE, FP8_LINEAR, FP8_LINEAR_EXACT_DW } options_fp8_t;
 typedef enum options_schedule { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_CONSTANT, SCHEDULE_WSD } options_schedule_t;

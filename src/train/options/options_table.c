@@ -7,9 +7,13 @@ static const option_choice_t ARCHS[] = {
     {"gpt2", ARCH_GPT2}, {"llama", ARCH_LLAMA}, {"mistral", ARCH_MISTRAL}, {"qwen2", ARCH_QWEN2}, {0}};
 static const option_choice_t RECOMPUTES[] = {
     {"none", RECOMPUTE_NONE}, {"light", RECOMPUTE_LIGHT}, {"full", RECOMPUTE_FULL}, {0}};
-static const option_choice_t FORMATS[] = {{"auto", FORMAT_AUTO},         {"text", FORMAT_TEXT},
-                                          {"llmc", FORMAT_LLMC},         {"nanogpt", FORMAT_NANOGPT},
-                                          {"megatron", FORMAT_MEGATRON}, {0}};
+static const option_choice_t FORMATS[] = {{"auto", FORMAT_AUTO},
+                                          {"text", FORMAT_TEXT},
+                                          {"llmc", FORMAT_LLMC},
+                                          {"nanogpt", FORMAT_NANOGPT},
+                                          {"uint32", FORMAT_UINT32},
+                                          {"megatron", FORMAT_MEGATRON},
+                                          {0}};
 static const option_choice_t SCHEDULES[] = {{"cosine", SCHEDULE_COSINE},
                                             {"linear", SCHEDULE_LINEAR},
                                             {"constant", SCHEDULE_CONSTANT},

@@ -105,7 +105,7 @@ static const struct setting {
     {"model", "recompute", "none", {"none", "light", "full"}, {"some", "true"}},
     {"data", "train", NULL, {"a.txt", "a.bin,b.bin"}, {""}},
     {"data", "val", "", {"", "v.txt"}, {NULL}},
-    {"data", "format", "auto", {"auto", "text", "llmc", "nanogpt"}, {"bin", "json"}},
+    {"data", "format", "auto", {"auto", "text", "llmc", "uint32"}, {"bin", "json"}},
     {"train", "steps", "1000", {"1", "600000"}, {"0", "-1", "1e6"}},
     {"train", "micro_batch", "0", {"0", "1", "64"}, {"-1", "1.5"}},
     {"train", "global_batch", "0", {"0", "1", "4096"}, {"-1", "2147483648"}},

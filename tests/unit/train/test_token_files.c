@@ -142,6 +142,49 @@ START_TEST(an_odd_number_of_bytes_is_not_nanogpt)
 }
 END_TEST
 
+/* As uint16 they would be other tokens, all of them in the vocabulary. */
+START_TEST(uint32_tokens_without_a_header_are_refused_or_read_as_told)
+{
+    static const uint32_t largest[] = {50256, 128255, 1048575};
+    token_file_t file;
+    int32_t tokens[3];
+    for (size_t v = 0; v < 3; v++) {
+        uint32_t wide[1500];
+        for (uint32_t i = 0; i < 1500; i++)
+            wide[i] = i < 2 ? i : (i * 2654435761u) % (largest[v] + 1);
+        wide[2] = largest[v];
+        const char *path = write_named("wide.bin", wide, sizeof wide);
+        expect_refusal(path, FORMAT_AUTO, ZERO_ERROR_FORMAT, "looks like uint32 tokens");
+        ck_assert_int_eq(token_file_open(path, FORMAT_UINT32, &file), ZERO_OK);
+        ck_assert(file.n_tokens == 1500 && file.token_bytes == 4);
+        must_read(&file, 0, 3, tokens);
+        ck_assert(tokens[0] == 0 && tokens[1] == 1 && tokens[2] == (int32_t)largest[v]);
+        token_file_close(&file);
+        ck_assert_int_eq(token_file_open(path, FORMAT_NANOGPT, &file), ZERO_OK); /* the user knows */
+        ck_assert_int_eq(file.n_tokens, 3000);
+        token_file_close(&file);
+    }
+    expect_refusal(write_named("wide.bin", "abcdef", 6), FORMAT_UINT32, ZERO_ERROR_FORMAT, "6 bytes");
+}
+END_TEST
+
+/* Of bytes, of a vocabulary of 65536, and of the four letters of DNA. */
+START_TEST(uint16_tokens_are_not_taken_for_uint32)
+{
+    static const uint32_t sizes[] = {256, 65536, 4};
+    for (size_t v = 0; v < 3; v++) {
+        uint16_t narrow[3000];
+        token_file_t file;
+        for (uint32_t i = 0; i < 3000; i++)
+            narrow[i] = (uint16_t)((i * 2654435761u >> 7) % sizes[v]);
+        ck_assert_int_eq(token_file_open(write_named("narrow.bin", narrow, sizeof narrow), FORMAT_AUTO, &file),
+                         ZERO_OK);
+        ck_assert(file.n_tokens == 3000 && file.token_bytes == 2);
+        token_file_close(&file);
+    }
+}
+END_TEST
+
 START_TEST(a_truncated_llmc_header_is_named)
 {
     make_llmc(20240520, 1, 0, 0, 2, 0, buffer);
@@ -578,6 +621,8 @@ static Suite *suite(void)
     tcase_add_test(c, an_unreadable_file_is_a_usage_error);
     tcase_add_test(c, an_empty_file_is_a_format_error);
     tcase_add_test(c, an_odd_number_of_bytes_is_not_nanogpt);
+    tcase_add_test(c, uint32_tokens_without_a_header_are_refused_or_read_as_told);
+    tcase_add_test(c, uint16_tokens_are_not_taken_for_uint32);
     tcase_add_test(c, a_truncated_llmc_header_is_named);
     tcase_add_test(c, llmc_is_refused_where_the_file_is_something_else);
     tcase_add_test(c, an_llmc_count_that_disagrees_with_the_size_names_both);
