@@ -81,6 +81,7 @@ zero_status_t zero_comm_agree(zero_comm_t *comm, zero_status_t mine)
     for (int rank = 0; rank < comm->size; rank++) {
         if (all[rank] != ZERO_OK) {
             zero_log(ZERO_LOG_DEBUG, "rank %d failed: %s", rank, zero_status_text((zero_status_t)all[rank]));
+            zero_note_error("rank %d failed: %s", rank, zero_status_text((zero_status_t)all[rank]));
             return ZERO_ERROR_PEER;
         }
     }

@@ -25,6 +25,13 @@ static struct {
     char host[64];
 } logger = {ZERO_LOG_WARNING, NULL, NULL, -1, ""};
 
+static _Thread_local char last_error[LINE_BYTES];
+
+const char *zero_last_error(void)
+{
+    return last_error;
+}
+
 void zero_log_set(zero_log_level_t level, zero_log_fn fn, void *user)
 {
     logger.level = level;
@@ -85,14 +92,25 @@ static void escape(const char *text, char line[LINE_BYTES])
     *to = 0;
 }
 
+/* Makes a line. Error lines are also this thread's last error. */
+static void make_line(zero_log_level_t level, char line[LINE_BYTES], const char *format, va_list args)
+    ZERO_PRINTF(3, 0);
+static void make_line(zero_log_level_t level, char line[LINE_BYTES], const char *format, va_list args)
+{
+    char text[LINE_BYTES];
+    vsnprintf(text, sizeof text, format, args);
+    escape(text, line);
+    if (level == ZERO_LOG_ERROR)
+        memcpy(last_error, line, strlen(line) + 1);
+}
+
 static void write_line(zero_log_level_t level, const char *format, va_list args) ZERO_PRINTF(2, 0);
 static void write_line(zero_log_level_t level, const char *format, va_list args)
 {
     if (level > logger.level)
         return;
-    char text[LINE_BYTES], line[LINE_BYTES];
-    vsnprintf(text, sizeof text, format, args);
-    escape(text, line);
+    char line[LINE_BYTES];
+    make_line(level, line, format, args);
     const int rank = logger.rank;
     if (logger.fn)
         logger.fn(logger.user, level, rank, line);
@@ -119,6 +137,15 @@ zero_status_t zero_fail(zero_status_t status, const char *format, ...)
     return status;
 }
 
+void zero_note_error(const char *format, ...)
+{
+    char line[LINE_BYTES];
+    va_list args;
+    va_start(args, format);
+    make_line(ZERO_LOG_ERROR, line, format, args);
+    va_end(args);
+}
+
 zero_status_t zero_refuse_null(const char *call, const char *argument)
 {
     return zero_fail(ZERO_ERROR_ARGUMENT, "%s: %s is NULL", call, argument);
@@ -132,10 +159,13 @@ void zero_log_assert(const char *file, int line, const char *condition)
 
 zero_status_t zero_fail_alike(zero_status_t status, const char *format, ...)
 {
+    char line[LINE_BYTES];
     va_list args;
     va_start(args, format);
     if (logger.rank <= 0)
         write_line(ZERO_LOG_ERROR, format, args);
+    else
+        make_line(ZERO_LOG_ERROR, line, format, args);
     va_end(args);
     return status;
 }

@@ -23,6 +23,9 @@ zero_status_t zero_fail(zero_status_t status, const char *format, ...) ZERO_PRIN
 /* The same for a failure that every rank detects: only rank 0 logs it. */
 zero_status_t zero_fail_alike(zero_status_t status, const char *format, ...) ZERO_PRINTF(2, 3);
 
+/* Sets the thread's last error (zero_last_error) without a line in the log: another rank's line says why. */
+void zero_note_error(const char *format, ...) ZERO_PRINTF(1, 2);
+
 /* Logs that an argument of `call` is NULL and returns ZERO_ERROR_ARGUMENT. */
 zero_status_t zero_refuse_null(const char *call, const char *argument);
 

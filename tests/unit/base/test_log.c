@@ -1,4 +1,5 @@
 /* test_log.c - libzero's lines are one line of text each, whatever is quoted in them. */
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -104,6 +105,45 @@ START_TEST(a_failed_assertion_is_a_status_and_a_line)
 }
 END_TEST
 
+/* The other thread's error does not reach this one, nor this one's the other. */
+static void *fail_elsewhere(void *before)
+{
+    snprintf(before, 64, "%s", zero_last_error());
+    zero_fail(ZERO_ERROR_IO, "elsewhere");
+    return NULL;
+}
+
+START_TEST(a_thread_keeps_its_last_error_until_the_next)
+{
+    char before[64] = "not run";
+    pthread_t thread;
+    zero_log_set(ZERO_LOG_WARNING, on_line, NULL);
+    ck_assert_str_eq(zero_last_error(), "");
+    zero_fail(ZERO_ERROR_IO, "first\n%d", 1);
+    zero_log(ZERO_LOG_WARNING, "a warning");
+    ck_assert_str_eq(zero_last_error(), "first\\x0a1");
+    ck_assert_int_eq(pthread_create(&thread, NULL, fail_elsewhere, before), 0);
+    pthread_join(thread, NULL);
+    ck_assert_str_eq(before, "");
+    ck_assert_str_eq(zero_last_error(), "first\\x0a1");
+    zero_fail(ZERO_ERROR_IO, "second");
+    ck_assert_str_eq(zero_last_error(), "second");
+}
+END_TEST
+
+/* What rank 0 alone logs, the others know, too. */
+START_TEST(a_failure_that_every_rank_finds_is_each_ranks_last_error)
+{
+    zero_log_set(ZERO_LOG_WARNING, on_line, NULL);
+    last_line[0] = '\0';
+    zero_log_set_rank(2);
+    zero_fail_alike(ZERO_ERROR_MISMATCH, "on all ranks");
+    zero_log_set_rank(-1);
+    ck_assert_str_eq(last_line, "");
+    ck_assert_str_eq(zero_last_error(), "on all ranks");
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("log");
@@ -113,6 +153,8 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, quoted_text_is_escaped_on_stderr, 0, N_QUOTED);
     tcase_add_test(tc, a_long_line_is_whole_or_marked_as_cut);
     tcase_add_test(tc, a_failed_assertion_is_a_status_and_a_line);
+    tcase_add_test(tc, a_thread_keeps_its_last_error_until_the_next);
+    tcase_add_test(tc, a_failure_that_every_rank_finds_is_each_ranks_last_error);
     suite_add_tcase(s, tc);
     return s;
 }
