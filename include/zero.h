@@ -641,6 +641,30 @@ ZERO_API const float *zero_loss_scale(const zero_engine_t *engine);
  * are not all done. [collective] */
 ZERO_API zero_status_t zero_step(zero_engine_t *engine, float lr, const double *local_loss, zero_stream_t stream);
 
+/* Sets how many micro-steps a step has, from the next step on: config.micro_steps until the first call. Any number from
+ * 1 on if the engine was created with micro_steps of 2 or more. If it was created with 1, its memory is planned for one
+ * reduction a step, and a larger number is ZERO_ERROR_USAGE. Call it between steps; results may be pending. Numbers
+ * that differ over ranks are ZERO_ERROR_MISMATCH. [collective] */
+ZERO_API zero_status_t zero_set_micro_steps(zero_engine_t *engine, int micro_steps);
+
+/* Gives up the step at hand, in a pass or between its passes: after a bad batch, an exception, a refused gradient. The
+ * engine is then as after the zero_step before, and the next zero_begin begins the step anew, with the same number. An
+ * eval pass ends likewise. Between steps it changes nothing.
+ *
+ *     gathers in flight           are waited for and forgotten; the next acquire gathers again
+ *     gradients                   all of the step are discarded, those of earlier micro-steps, too
+ *     weights, moments, t, loss scale, notices      stay as they are
+ *     results not read            stay pending; zero_step_wait returns them as before
+ *     pointers of zero_param and zero_grad          end, also those of a unit that is still acquired
+ *     times                       exposed_comm_ms of the next result includes what the cancelled passes waited
+ *
+ * Waits for the device. All ranks must have come to the same place, as they do on the way through a pass: otherwise it
+ * is ZERO_ERROR_MISMATCH, and nothing has changed. So let ranks find out together whether one of them cannot go on, by
+ * zero_comm_agree at a fixed place (before zero_begin, behind forward). Or let a rank that fails go through the rest of
+ * the pass without computing, and agree before zero_step. What a communication or device error has ended cannot be
+ * cancelled: the call returns an error again. [collective] */
+ZERO_API zero_status_t zero_cancel(zero_engine_t *engine);
+
 /* Announces a number to all ranks without extra communication. It travels with each later zero_step of this rank, and
  * every result has the largest number of all ranks. So all ranks learn after the same step what one rank knows: a
  * signal has come, or a time limit is near. It is 0 until you set it. */

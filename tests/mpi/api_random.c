@@ -64,6 +64,8 @@ typedef unsigned statuses_t;
     X(grad_ready)                                                                                                      \
     X(step)                                                                                                            \
     X(step_wait)                                                                                                       \
+    X(set_micro_steps)                                                                                                 \
+    X(cancel)                                                                                                          \
     X(set_adam_step)                                                                                                   \
     X(alloc)                                                                                                           \
     X(alloc_activations)                                                                                               \
@@ -206,8 +208,8 @@ typedef struct session {
     zero_engine_t *engine;
     zero_config_t config;
     bool in_pass, is_eval, acquired, started, is_partial, partial_was_told, traces;
-    int position, micro_step;
-    bool step_has_nan; /* in a gradient of the step at hand */
+    int position, micro_step, created_with; /* micro_steps */
+    bool step_has_nan;                      /* in a gradient of the step at hand */
     uint64_t n_steps, n_waited, adam_step;
     struct { /* of step n, at n % 4 */
         bool skipped;
@@ -533,6 +535,7 @@ static void create_engine(session_t *s)
     }
     s->engine = engine;
     s->config = config;
+    s->created_with = config.micro_steps;
     s->in_pass = s->acquired = s->started = s->is_partial = s->traces = s->step_has_nan = false;
     s->micro_step = s->n_skipped_in_row = 0;
     s->n_steps = s->n_waited = s->adam_step = 0;
@@ -808,6 +811,30 @@ static void step_wait(session_t *s)
     EXPECT(skipped ? !isfinite(result.grad_norm) : isfinite(result.grad_norm), "norm %g", (double)result.grad_norm);
 }
 
+static void set_micro_steps(session_t *s)
+{
+    int n = any(6) - 1;
+    bool is_null = !s->engine || one_in(20), wrong_order = !is_null && !between_steps(s);
+    statuses_t allowed = expected(is_null || n < 1, wrong_order);
+    if (allowed == MAY(OK) && n > 1 && s->created_with == 1)
+        allowed = MAY(ERROR_USAGE);
+    note(CALL_set_micro_steps, "%s %d", is_null ? "NULL" : "", n);
+    zero_status_t status = zero_set_micro_steps(is_null ? NULL : s->engine, n);
+    if (judge(CALL_set_micro_steps, status, allowed) == ZERO_OK)
+        s->config.micro_steps = n;
+}
+
+/* Allowed in any state. */
+static void cancel(session_t *s)
+{
+    bool is_null = !s->engine || one_in(10);
+    note(CALL_cancel, "%s", is_null ? "NULL" : "");
+    if (judge(CALL_cancel, zero_cancel(is_null ? NULL : s->engine), expected(is_null, false)) != ZERO_OK)
+        return;
+    s->in_pass = s->acquired = s->step_has_nan = false;
+    s->micro_step = 0;
+}
+
 /* ---- memory, traces, values ---- */
 
 static void alloc(session_t *s)
@@ -1072,8 +1099,9 @@ static void use_device(session_t *s)
 /* What only an engine between two steps does. */
 static void use_pause(session_t *s)
 {
-    static void (*const uses[])(session_t *) = {set_state,       get_state, load_weights, set_adam_step, save_begin,
-                                                checkpoint_open, load,      alloc,        trace,         save_prepare};
+    static void (*const uses[])(session_t *) = {set_state,       get_state,  load_weights, set_adam_step, save_begin,
+                                                checkpoint_open, load,       alloc,        trace,         save_prepare,
+                                                set_micro_steps};
     if (n_unwaited(s) > 0)
         step_wait(s);
     else
@@ -1151,6 +1179,8 @@ static void do_anything(session_t *s)
                  {step, NULL},
                  {step_wait, NULL},
                  {set_adam_step, NULL},
+                 {set_micro_steps, NULL},
+                 {cancel, NULL},
                  {alloc, NULL},
                  {alloc, NULL},
                  {trace, NULL},

@@ -167,6 +167,29 @@ static zero_status_t one_broadcasts_twice(void)
     return zero_comm_barrier(comm);
 }
 
+/* It does not ask the others first. */
+static zero_status_t one_cancels(void)
+{
+    TRY(forward(engines[0], ZERO_PASS_TRAIN));
+    return rank == ODD ? zero_cancel(engines[0]) : backward(engines[0]);
+}
+
+static zero_status_t one_cancels_elsewhere(void)
+{
+    TRY(zero_begin(engines[0], ZERO_PASS_TRAIN, stream));
+    for (zero_unit_t u = 0; u < (rank == ODD ? 1 : 2); u++) {
+        TRY(zero_acquire(engines[0], u, stream));
+        TRY(zero_release(engines[0], u, stream));
+    }
+    return zero_cancel(engines[0]);
+}
+
+static zero_status_t other_micro_steps(void)
+{
+    zero_engine_t *several = make_engine(2);
+    return zero_set_micro_steps(several, rank == ODD ? 3 : 4);
+}
+
 static zero_status_t nothing(void)
 {
     return train(engines[0], 0.25f);
@@ -185,6 +208,9 @@ static const struct {
     {"other_call", other_call},
     {"one_leaves", one_leaves},
     {"one_broadcasts_twice", one_broadcasts_twice},
+    {"one_cancels", one_cancels},
+    {"one_cancels_elsewhere", one_cancels_elsewhere},
+    {"other_micro_steps", other_micro_steps},
 };
 
 /* ---- before there is a communicator ---- */

@@ -18,6 +18,8 @@
  * step is waited for before the next begins) idle_ms=0 (for which the host leaves the device idle after an evaluation,
  * which must not count as a wait) keep=0 (config.keep) lookup=0 (1: the first unit's backward reads no parameters)
  * unshard=1 (0: and says so: zero_model_set_unshard_in_backward) gathers=0 (how many the first pass makes; 0: any)
+ * cancels=0 (1: before every step passes are begun that are cancelled, anywhere) created=0 (the micro-steps that the
+ * engine is created with, before zero_set_micro_steps; 0: micro_steps)
  * loses=0 (1: at the end a peer seems lost, with work under way) load= (a directory of checkpoints, from whose latest
  * the run continues) save= (one to write to after the steps)
  *
@@ -52,7 +54,8 @@
 typedef struct settings {
     int stage, prefetch, micro_steps, every, steps, overlap, nan_at, seed, delay_us, fault, trace, is_async, offload,
         nccl, threads, pins, available, update, buffer, activations, spans, asks, slow_gathers;
-    int rows, untied, staging, blocks, calls, idle_ms, late, loses, check, group, keep, lookup, unshard, gathers;
+    int rows, untied, staging, blocks, calls, idle_ms, late, loses, check, group, keep, lookup, unshard, gathers,
+        cancels, created;
     const char *load, *save;
     zero_dtype_t dtype;
     enum { NO_FP8, FP8_AS_BF16, FP8 } fp8;
@@ -328,7 +331,8 @@ static void use_unit(run_t *run, zero_unit_t unit, int64_t step, int micro_step,
 static void check_stats(run_t *run)
 {
     zero_stats_t stats = zero_engine_stats(run->engine);
-    if (run->s->stage == 3 && zero_comm_size(run->comm) > 1)
+    /* What was prefetched for a cancelled pass is not acquired. */
+    if (run->s->stage == 3 && zero_comm_size(run->comm) > 1 && !run->s->cancels)
         CHECK(stats.n_gathers + stats.n_gathers_avoided == run->n_acquired, "%llu gathers, %llu avoided, %llu acquired",
               (unsigned long long)stats.n_gathers, (unsigned long long)stats.n_gathers_avoided,
               (unsigned long long)run->n_acquired);
@@ -358,6 +362,38 @@ static void pass(run_t *run, zero_pass_t kind, int64_t step, int micro_step, uin
         OK(zero_grad_ready(run->engine, u, run->stream));
     }
     check_stats(run);
+}
+
+/* Makes the first n_calls of a pass, of two for each position. */
+static void begin_pass(run_t *run, zero_pass_t kind, int64_t step, int micro_step, int n_calls)
+{
+    const int n_units = run->toy.n_units;
+    OK(zero_begin(run->engine, kind, run->stream));
+    for (int call = 0; call < n_calls; call++) {
+        const int position = call / 2;
+        const bool is_backward = position >= n_units;
+        zero_unit_t unit = is_backward ? 2 * n_units - 1 - position : position;
+        if (call % 2 == 0) {
+            acquire(run, unit, is_backward);
+            use_unit(run, unit, step, micro_step, is_backward, NULL);
+        } else {
+            OK(is_backward ? zero_grad_ready(run->engine, unit, run->stream)
+                           : zero_release(run->engine, unit, run->stream));
+        }
+    }
+}
+
+/* Begins a step, or an evaluation, with gradients that are not the step's, and cancels it: at another place for every
+ * step, over many steps in each part of the last micro-step. */
+static void cancel(run_t *run, int64_t step)
+{
+    const bool is_eval = step % 5 == 4;
+    const int n_calls = (is_eval ? 2 : 4) * run->toy.n_units, n_before = is_eval ? 0 : (int)step % run->s->micro_steps;
+    for (int k = 0; k < n_before; k++)
+        pass(run, ZERO_PASS_TRAIN, step + 500, k, NULL);
+    begin_pass(run, is_eval ? ZERO_PASS_EVAL : ZERO_PASS_TRAIN, step + 500, n_before, (int)(step * 11 % (n_calls + 1)));
+    OK(zero_cancel(run->engine));
+    CHECK(!zero_param(run->engine, 0) && !zero_grad(run->engine, 0).data, "a unit is still acquired");
 }
 
 /* Checks a span. Each kind of work belongs to one stream, so its spans follow each other. One rank waits only for its
@@ -480,6 +516,8 @@ static void train(run_t *run)
     uint64_t n_calls[ASYNC_N_CALLS];
     run->least_exposed_ms = INFINITY;
     for (int64_t step = 1; step <= s->steps; step++) {
+        if (s->cancels)
+            cancel(run, step);
         count_calls(NULL, n_calls);
         queue(run, clear, &run->loss, sizeof run->loss);
         for (int k = 0; k < s->micro_steps; k++)
@@ -491,6 +529,8 @@ static void train(run_t *run)
             pass(run, ZERO_PASS_EVAL, step, 0, &run->hash);
         if (step % 4 == 2 && s->idle_ms > 0)
             idle(run);
+        if (s->cancels && s->asks)
+            cancel(run, step + 8);
         if (s->asks)
             ask(run, step);
         if (step > s->late)
@@ -597,7 +637,7 @@ static zero_config_t make_config(const settings_t *s)
     config.stage = s->stage;
     config.dtype = s->dtype;
     config.prefetch = s->prefetch;
-    config.micro_steps = s->micro_steps;
+    config.micro_steps = s->created > 0 ? s->created : s->micro_steps;
     config.reduce_every_micro_step = s->every;
     config.keep = s->keep;
     config.overlap = s->overlap;
@@ -640,6 +680,8 @@ static run_t open_run(const settings_t *s, zero_comm_t *comm)
     run.seed = (uint64_t)(s->seed * 100 + zero_comm_rank(comm));
     create_device(&run);
     OK(zero_engine_create(comm, run.device, run.toy.model, &config, &run.engine));
+    if (s->created > 0)
+        OK(zero_set_micro_steps(run.engine, s->micro_steps));
     check_transport(&run);
     check_memory(&run, &config);
     OK(zero_stream_create(run.device, &run.stream));
@@ -756,6 +798,8 @@ static const setting_row_t setting_rows[] = {{"stage", offsetof(settings_t, stag
                                              {"unshard", offsetof(settings_t, unshard), NULL},
                                              {"gathers", offsetof(settings_t, gathers), NULL},
                                              {"idle_ms", offsetof(settings_t, idle_ms), NULL},
+                                             {"cancels", offsetof(settings_t, cancels), NULL},
+                                             {"created", offsetof(settings_t, created), NULL},
                                              {"loses", offsetof(settings_t, loses), NULL},
                                              {"trace", offsetof(settings_t, trace), NULL},
                                              {"load", offsetof(settings_t, load), SETTING_TEXT},

@@ -57,3 +57,15 @@ zero_status_t zero_compare_across_ranks(zero_comm_t *comm, const zero_model_t *m
     free(all);
     return status;
 }
+
+zero_status_t zero_compare_number(zero_comm_t *comm, const char *what, int64_t number)
+{
+    int64_t *all = comm->scratch;
+    ZERO_TRY(comm->ops->host_all_gather(comm, &number, sizeof number, all));
+    for (int r = 1; r < comm->size; r++)
+        if (all[r] != all[0])
+            return zero_fail_alike(ZERO_ERROR_MISMATCH,
+                                   "%s: %s is %lld on rank %d and %lld on rank 0: it must be the same on every rank",
+                                   comm->call.name, what, (long long)all[r], r, (long long)all[0]);
+    return ZERO_OK;
+}

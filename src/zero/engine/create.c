@@ -41,6 +41,7 @@ static zero_status_t create(zero_engine_t *engine, const zero_model_t *model, co
     zero_comm_t *comm = context->host_comm;
     ZERO_TRY(zero_context_create(model, config, context));
     context->config.check = is_to_check(config);
+    engine->reduces_once = config->micro_steps == 1;
     ZERO_TRY(zero_fit_plan(context, &engine->offload));
     ZERO_TRY(zero_comm_agree(comm, zero_streams_create(context)));
     ZERO_TRY(zero_context_allocate(context));

@@ -1,6 +1,6 @@
 /* engine.h - the engine: what joins its parts. Only the files that implement the public functions on an engine see it:
- * create.c, memory.c, pass.c, step.c, state.c, check.c. The parts know the context and the parts below them:
- * runtime < offload < parameters < gradients < update. */
+ * create.c, memory.c, pass.c, tensors.c, step.c, cancel.c, state.c, check.c. The parts know the context and the parts
+ * below them: runtime < offload < parameters < gradients < update. */
 #ifndef ZERO_ENGINE_H
 #define ZERO_ENGINE_H
 
@@ -21,9 +21,10 @@ struct zero_engine {
     zero_update_t *update;
     zero_user_block_t *user_blocks;
 
-    bool started;     /* zero_begin has been called: no more zero_alloc */
-    bool acquired;    /* between acquire and release / grad_ready */
-    int compute_span; /* the acquired unit's, in the timeline */
+    bool reduces_once; /* a step, whatever else is set: it was planned with one micro-step */
+    bool started;      /* zero_begin has been called: no more zero_alloc */
+    bool acquired;     /* between acquire and release / grad_ready */
+    int compute_span;  /* the acquired unit's, in the timeline */
 
     /* A call that failed has left weights half written, on some rank: none may compute with them (state.c). */
     bool weights_are_partial, partial_weights_were_logged;
@@ -32,6 +33,10 @@ struct zero_engine {
 /* ---- memory.c ---- */
 /* Frees what zero_alloc and zero_alloc_activations gave out. */
 void zero_engine_free_blocks(zero_engine_t *engine);
+
+/* ---- state.c ---- */
+/* Waits until no stream of this rank works, and no rank reads its memory. [collective] */
+zero_status_t zero_engine_quiesce(zero_engine_t *engine);
 
 /* ---- check.c: gradients that were not written, if config.check asks for it ---- */
 /* Fills the gradients that the unit, which has been acquired, must overwrite. */

@@ -356,3 +356,15 @@ zero_status_t zero_gradients_finish(zero_gradients_t *gradients, zero_stream_t s
     ZERO_TRY(zero_streams_record(context, gradients->all_gathered, context->streams.gather));
     return zero_streams_compute_wait(context, -1, gradients->all_gathered, stream);
 }
+
+/* What has been summed is overwritten by the next step's first micro-step, but for the norm. */
+zero_status_t zero_gradients_cancel(zero_gradients_t *gradients)
+{
+    static const zero_norm_t none = {0};
+    const zero_context_t *context = gradients->context;
+    gradients->reduction = (reduction_t){.unit = -1};
+    zero_unsharded_clear(&gradients->unsharded);
+    ZERO_TRY(zero_device_copy(context->device, &zero_context_step_scratch(context)->norm, &none, sizeof none,
+                              context->streams.gather));
+    return zero_device_synchronize(context->device);
+}

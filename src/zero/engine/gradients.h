@@ -21,5 +21,7 @@ zero_status_t zero_gradients_address(const zero_gradients_t *gradients, zero_uni
 zero_status_t zero_gradients_reduce(zero_gradients_t *gradients, zero_unit_t unit, zero_stream_t stream);
 /* Ends a step's reductions: what `stream` does next finds all reduced gradients that this rank updates with. */
 zero_status_t zero_gradients_finish(zero_gradients_t *gradients, zero_stream_t stream);
+/* Discards all gradients of the step so far, once no stream works and no peer reads. */
+zero_status_t zero_gradients_cancel(zero_gradients_t *gradients);
 
 #endif

@@ -373,3 +373,14 @@ zero_status_t zero_parameters_publish_set(zero_parameters_t *parameters, zero_st
 {
     return publish(parameters, 0, parameters->context->layout.n_units, stream);
 }
+
+/* ---- after a pass that was cancelled ---- */
+
+void zero_parameters_cancel(zero_parameters_t *parameters)
+{
+    const zero_context_t *context = parameters->context;
+    if (context->plan.stage.shard_params)
+        zero_unsharded_clear(&parameters->unsharded);
+    for (zero_unit_t unit = 0; unit < context->layout.n_units; unit++)
+        parameters->states[unit] = ACQUIRED;
+}

@@ -36,5 +36,7 @@ zero_status_t zero_parameters_publish_early(zero_parameters_t *parameters, zero_
 zero_status_t zero_parameters_publish(zero_parameters_t *parameters, zero_stream_t stream);
 /* The same after all weights have been set outside a step, those of offloaded units, too. */
 zero_status_t zero_parameters_publish_set(zero_parameters_t *parameters, zero_stream_t stream);
+/* Forgets what has been gathered ahead of its use, once no stream works: the next acquire gathers anew. */
+void zero_parameters_cancel(zero_parameters_t *parameters);
 
 #endif

@@ -184,14 +184,20 @@ static zero_status_t read_master(zero_engine_t *engine, const zero_adam_segment_
     return zero_device_copy(device, buffers->host, buffers->weights, n_elems * sizeof(float), NULL);
 }
 
+zero_status_t zero_engine_quiesce(zero_engine_t *engine)
+{
+    zero_context_t *context = &engine->context;
+    ZERO_TRY(zero_offload_finish_update(engine->offload));
+    ZERO_TRY(zero_device_synchronize(context->device));
+    ZERO_TRY(zero_streams_fence(context, context->streams.gather));
+    return zero_device_synchronize(context->device);
+}
+
 /* Waits until no rank reads or writes weights. call: the public function that this rank is in, until publish. */
 static zero_status_t quiesce(zero_engine_t *engine, const char *call)
 {
-    zero_context_t *context = &engine->context;
-    zero_context_enter(context, call);
-    ZERO_TRY(zero_offload_finish_update(engine->offload));
-    ZERO_TRY(zero_device_synchronize(context->device));
-    return zero_streams_fence(context, context->streams.gather);
+    zero_context_enter(&engine->context, call);
+    return zero_engine_quiesce(engine);
 }
 
 /* Publishes the weights and waits for that, since the caller's streams are not ordered after it. */

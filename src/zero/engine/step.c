@@ -2,6 +2,7 @@
 #include "zero/engine/engine.h"
 
 #include "base/log.h"
+#include "zero/engine/compare.h"
 
 zero_status_t zero_step(zero_engine_t *engine, float lr, const double *local_loss, zero_stream_t stream)
 {
@@ -15,6 +16,35 @@ zero_status_t zero_step_wait(zero_engine_t *engine, zero_step_result_t *result)
     ZERO_REQUIRE(result);
     zero_log_set_rank(engine->context.host_comm->rank);
     return zero_update_wait(engine->update, result);
+}
+
+/* The plan made room for several reductions a step, or for one. */
+static zero_status_t check_micro_steps(const zero_engine_t *engine, int micro_steps)
+{
+    if (micro_steps < 1)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "zero_set_micro_steps: micro_steps %d: it must be at least 1",
+                         micro_steps);
+    if (micro_steps > 1 && engine->reduces_once)
+        return zero_fail(ZERO_ERROR_USAGE,
+                         "zero_set_micro_steps: micro_steps %d: the engine was created with micro_steps = 1, and its "
+                         "memory is planned for that: create it with 2 or more",
+                         micro_steps);
+    return ZERO_OK;
+}
+
+zero_status_t zero_set_micro_steps(zero_engine_t *engine, int micro_steps)
+{
+    ZERO_REQUIRE(engine);
+    zero_context_t *context = &engine->context;
+    zero_comm_t *comm = context->host_comm;
+    ZERO_TRY(zero_update_check_between_steps(engine->update, "zero_set_micro_steps"));
+    zero_context_enter(context, "zero_set_micro_steps");
+    zero_status_t status = zero_comm_agree(comm, check_micro_steps(engine, micro_steps));
+    if (status == ZERO_OK)
+        status = zero_compare_number(comm, "micro_steps", micro_steps);
+    if (status == ZERO_OK)
+        context->config.micro_steps = micro_steps;
+    return zero_comm_leave(comm, status);
 }
 
 const float *zero_loss_scale(const zero_engine_t *engine)

@@ -347,3 +347,9 @@ zero_status_t zero_offload_await_params(zero_offload_t *offload, zero_unit_t uni
         return zero_streams_compute_wait(context, unit, offloaded->arrived, stream);
     return context->device->ops->stream_wait(context->device, stream, offloaded->arrived);
 }
+
+void zero_offload_cancel(zero_offload_t *offload)
+{
+    if (offload && offload->backend->cancel)
+        offload->backend->cancel(offload);
+}

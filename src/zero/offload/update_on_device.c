@@ -195,6 +195,15 @@ static zero_status_t update(zero_offload_t *offload)
     return queue_up_to(offload, offload->context->plan.host.first);
 }
 
+/* What has been fetched may be old by the time of the next step: others may write the state until then. */
+static void cancel(zero_offload_t *offload)
+{
+    zero_state_staging_t *staging = zero_state_staging_of(offload);
+    staging->fetched_ahead = false;
+    for (int c = 0; c < staging->n_lent; c++)
+        staging->buffers[c].is_lent = false;
+}
+
 const zero_offload_backend_t zero_offload_by_device = {
     .create = zero_state_staging_create,
     .start = zero_state_staging_start,
@@ -205,4 +214,5 @@ const zero_offload_backend_t zero_offload_by_device = {
     .queue_up_to = queue_up_to,
     .lend = lend,
     .reclaim = reclaim,
+    .cancel = cancel,
 };

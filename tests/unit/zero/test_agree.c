@@ -36,6 +36,10 @@ static const struct {
     {"auto", "cpu", "one_leaves", "zero_comm_destroy", "zero_grad_ready(engine 0, unit head, step 2, micro-step 0)", 1},
     {"mpi", "cpu", "one_leaves", "zero_comm_destroy", "zero_acquire(engine 0, unit embed, step 2, micro-step 0)", 2},
     {"mpi", "cpu", "one_broadcasts_twice", "zero_comm_broadcast", "zero_comm_barrier", 2},
+    {"auto", "cpu", "one_cancels", "zero_cancel(engine 0, step 1)",
+     "zero_grad_ready(engine 0, unit head, step 1, micro-step 0)", 1},
+    {"mpi", "cpu", "one_cancels_elsewhere", "zero_cancel(engine 0, step 1)",
+     "zero_acquire(engine 0, unit layer.0, step 1, micro-step 0)", 2},
     {"auto", "cpu", "other_kind", "zero_comm_create(ZERO_COMM_NCCL)", "zero_comm_create(ZERO_COMM_AUTO)", 1},
 };
 #define N_ROWS ((int)(sizeof rows / sizeof rows[0]))
@@ -104,6 +108,26 @@ START_TEST(ranks_in_different_calls_are_named_with_them)
                       "%s", log);
         free(log);
     }
+    free(scratch);
+}
+END_TEST
+
+/* Which calls compare before anything moves, so that all three ranks get it. */
+START_TEST(numbers_that_differ_are_named)
+{
+    static const struct {
+        const char *name, *line;
+    } cases[] = {
+        {"other_micro_steps", "zero_set_micro_steps: micro_steps is 3 on rank 1 and 4 on rank 0"},
+        {"one_cancels_elsewhere",
+         "zero_cancel: the number of calls in this step so far is 3 on rank 1 and 5 on rank 0"},
+    };
+    char *scratch = support_scratch();
+    run_t run = start(scratch, 20, "auto", "cpu", cases[_i].name);
+    ck_assert_msg(support_count(run.log, cases[_i].line) == 1 &&
+                      support_count(run.log, "got ZERO_ERROR_MISMATCH\n") == 3,
+                  "%s", run.log);
+    free(run.log);
     free(scratch);
 }
 END_TEST
@@ -202,6 +226,7 @@ static Suite *suite(void)
     tcase_add_test(ranks, ranks_in_different_calls_are_named_with_them);
     tcase_add_test(ranks, a_rank_that_does_not_come_is_named_at_the_deadline);
     tcase_add_test(ranks, a_rank_that_mpi_waits_for_is_named_at_the_deadline);
+    tcase_add_loop_test(ranks, numbers_that_differ_are_named, 0, 2);
     tcase_add_loop_test(ranks, ranks_that_do_the_same_are_left_alone, 0, 3);
     suite_add_tcase(suite, ranks);
     TCase *device = tcase_create("device");

@@ -181,6 +181,9 @@ START_TEST(engines_refuse_null)
     REFUSED(zero_step(NULL, 0.1f, NULL, NULL), "zero_step: engine is NULL");
     REFUSED(zero_step_wait(NULL, &result), "zero_step_wait: engine is NULL");
     REFUSED(zero_step_wait(f.engine, NULL), "zero_step_wait: result is NULL");
+    REFUSED(zero_set_micro_steps(NULL, 1), "zero_set_micro_steps: engine is NULL");
+    REFUSED(zero_set_micro_steps(f.engine, 0), "zero_set_micro_steps: micro_steps 0: it must be at least 1");
+    REFUSED(zero_cancel(NULL), "zero_cancel: engine is NULL");
     REFUSED(zero_set_adam_step(NULL, 1), "zero_set_adam_step: engine is NULL");
     REFUSED(zero_alloc(NULL, ZERO_MEMORY_DATA, 8, &data), "zero_alloc: engine is NULL");
     REFUSED(zero_alloc(f.engine, ZERO_MEMORY_DATA, 8, NULL), "zero_alloc: data is NULL");

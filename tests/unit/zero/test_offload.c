@@ -91,6 +91,16 @@ START_TEST(offloaded_state_read_between_steps_has_the_same_bits)
 }
 END_TEST
 
+/* A step that is cancelled with state fetched and activations lent: the next one finds none of it, also if the state
+ * was read and set between the two. */
+START_TEST(cancelled_passes_with_offload_change_no_bit)
+{
+    static const char *const variants[] = {"cancels=1 offload=100 stage=3 activations=30000 spans=3",
+                                           "cancels=1 offload=40 stage=1 buffer=600", NULL};
+    expect_plain_text_of(updates[_i], 2, "asks=1 micro_steps=2 every=1", variants);
+}
+END_TEST
+
 /* By default the device updates if memory is pinned, else the host. It shows in the plan's bytes, which stream_cases
  * compares with what is held. */
 START_TEST(the_host_updates_if_its_memory_is_not_pinned)
@@ -204,6 +214,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tcase, offload_changes_no_bit_in_two_hundred_steps, 0, N_UPDATES);
     tcase_add_loop_test(tcase, offload_through_lent_activations_changes_no_bit, 0, N_SETTINGS);
     tcase_add_loop_test(tcase, offloaded_state_read_between_steps_has_the_same_bits, 0, 3 * N_UPDATES);
+    tcase_add_loop_test(tcase, cancelled_passes_with_offload_change_no_bit, 0, N_UPDATES);
     tcase_add_test(tcase, the_host_updates_if_its_memory_is_not_pinned);
     tcase_add_loop_test(tcase, checkpoints_do_not_depend_on_where_the_update_ran, 0, 3);
     tcase_add_loop_test(tcase, a_missing_wait_is_found, 0, N_FAULTS);

@@ -108,6 +108,17 @@ START_TEST(shard_groups_give_the_bits_of_one_order)
 }
 END_TEST
 
+/* Passes that are cancelled anywhere, with all kinds of work under way, leave no trace in what follows. */
+START_TEST(cancelled_passes_change_no_bit)
+{
+    static const char *const plain[] = {"cancels=1 stage=3 seed=7 slow_gathers=20 delay_us=200 trace=1",
+                                        "cancels=1 stage=1 seed=5", NULL};
+    static const char *const accumulating[] = {"cancels=1 stage=3 seed=2 prefetch=3", "cancels=1 stage=2 seed=4",
+                                               "cancels=1 stage=0 seed=6 created=2", NULL};
+    expect_plain_text(3, settings_of[_i], _i == 0 ? plain : accumulating);
+}
+END_TEST
+
 /* What is poisoned is poisoned in time, and nothing else is. */
 START_TEST(checks_change_no_bit)
 {
@@ -299,6 +310,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tcase, chunked_reductions_have_the_same_bits, 0, 2);
     tcase_add_test(tcase, chunked_reductions_by_messages_have_the_same_bits);
     tcase_add_loop_test(tcase, checks_change_no_bit, 0, N_SETTINGS);
+    tcase_add_loop_test(tcase, cancelled_passes_change_no_bit, 0, 2);
     tcase_add_test(tcase, state_can_be_set_at_stage_0_while_the_device_is_busy);
     tcase_add_test(tcase, two_hundred_steps_at_random_speeds);
     tcase_add_loop_test(tcase, messages_between_devices_give_the_same_bits, 0, N_SETTINGS);

@@ -1,0 +1,43 @@
+/* cancel.c - ends a pass that the caller cannot finish, and the step that it belongs to: zero_cancel.
+ *
+ * What must hold afterwards is what holds after zero_step: no stream works, no peer reads what this rank will write, no
+ * gradient of the cancelled step is in a sum or in the norm. Weights have not changed, so full parameters that have
+ * been gathered stay valid; they are given up all the same, for one state to go on from.
+ */
+#include "base/log.h"
+#include "zero/engine/compare.h"
+#include "zero/engine/engine.h"
+
+/* Ranks that have come to different places have other work under way: to wait for it could take for ever. */
+static zero_status_t compare_places(const zero_context_t *context, bool acquired)
+{
+    const zero_progress_t *progress = &context->progress;
+    int64_t calls_of_pass = 2 * (int64_t)progress->position + acquired;
+    int64_t calls_before = (int64_t)progress->micro_step * 4 * context->model->n_units;
+    return zero_compare_number(context->host_comm, "the number of calls in this step so far",
+                               calls_before + (progress->in_pass ? 1 + calls_of_pass : 0));
+}
+
+static zero_status_t cancel(zero_engine_t *engine)
+{
+    zero_context_t *context = &engine->context;
+    zero_progress_t *progress = &context->progress;
+    ZERO_TRY(compare_places(context, engine->acquired));
+    ZERO_TRY(zero_engine_quiesce(engine));
+    zero_parameters_cancel(engine->parameters);
+    ZERO_TRY(zero_gradients_cancel(engine->gradients));
+    zero_offload_cancel(engine->offload);
+    zero_timeline_set_in_step(context->streams.timeline, false);
+    context->streams.compute_end = 0;
+    engine->acquired = false;
+    progress->in_pass = false;
+    progress->micro_step = 0;
+    return ZERO_OK;
+}
+
+zero_status_t zero_cancel(zero_engine_t *engine)
+{
+    ZERO_REQUIRE(engine);
+    zero_context_enter(&engine->context, "zero_cancel");
+    return zero_comm_leave(engine->context.host_comm, cancel(engine));
+}
