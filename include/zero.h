@@ -560,6 +560,35 @@ ZERO_API zero_status_t zero_load_weights(zero_engine_t *engine, const char *dire
  * for the device. Call it between steps. */
 ZERO_API zero_status_t zero_get_state(zero_engine_t *engine, zero_chunk_fn visit, void *user);
 
+/* The fp32 arrays of a tensor. */
+typedef enum zero_array {
+    ZERO_ARRAY_WEIGHT, /* master weights */
+    ZERO_ARRAY_M,      /* AdamW's first moment */
+    ZERO_ARRAY_V,      /* AdamW's second moment */
+    ZERO_ARRAY_GRAD    /* reduced gradient: of all ranks and micro-steps, without the loss scale, not clipped */
+} zero_array_t;
+
+#define ZERO_ALL_RANKS (-1) /* root: every rank */
+
+/* Reads one array of one tensor whole, in row-major order, to host memory: `data` has room for its elements on rank
+ * `root`, or on every rank with ZERO_ALL_RANKS; elsewhere it may be NULL. At every stage and on any number of ranks the
+ * same bits. Waits for the device; meant for tests, logs and tools, not for every step.
+ *
+ * Call it between steps; a gradient behind the last pass of a step, before zero_step, and not of a tensor whose state
+ * is offloaded (ZERO_ERROR_UNSUPPORTED). All ranks give the same tensor, array and root: ZERO_ERROR_MISMATCH otherwise.
+ * [collective] */
+ZERO_API zero_status_t zero_get_tensor(zero_engine_t *engine, zero_tensor_t tensor, zero_array_t array, int root,
+                                       float *data);
+/* Writes one array of one tensor whole, from host memory of rank `root`; with ZERO_ALL_RANKS from every rank's, which
+ * must be the same and are not compared. Weights are published to all ranks. The tensor's other arrays and AdamW's step
+ * count stay. Numbers must be finite, those of ZERO_ARRAY_V not negative: ZERO_ERROR_ARGUMENT names the first that is
+ * not, and nothing has changed. Gradients cannot be set. With a root every rank needs host memory for the tensor during
+ * the call.
+ *
+ * Call it between steps. All ranks give the same tensor, array and root. [collective] */
+ZERO_API zero_status_t zero_set_tensor(zero_engine_t *engine, zero_tensor_t tensor, zero_array_t array, int root,
+                                       const float *data);
+
 typedef enum zero_pass {
     ZERO_PASS_TRAIN, /* forward through all units, then backward in reverse */
     ZERO_PASS_EVAL,  /* forward only */

@@ -57,6 +57,8 @@ typedef unsigned statuses_t;
     X(init_parameters)                                                                                                 \
     X(set_state)                                                                                                       \
     X(get_state)                                                                                                       \
+    X(get_tensor)                                                                                                      \
+    X(set_tensor)                                                                                                      \
     X(load_weights)                                                                                                    \
     X(begin)                                                                                                           \
     X(acquire)                                                                                                         \
@@ -637,6 +639,57 @@ static void get_state(session_t *s)
         expect_all_elements(s, &v);
 }
 
+#define MAX_ELEMS 1024 /* of a tensor: 5 to the power of ZERO_MAX_DIMS */
+
+/* Whether a gradient may be read. */
+static bool has_gradients(const session_t *s)
+{
+    return !s->in_pass && s->micro_step == s->config.micro_steps;
+}
+
+static void get_tensor(session_t *s)
+{
+    static float data[MAX_ELEMS];
+    int tensor = any(s->declared.n_tensors + 2) - 1, array = any(6) - 1, root = any(record.n_ranks + 3) - 2;
+    bool is_null = !s->engine || one_in(20), has_no_data = one_in(10);
+    bool is_mine = root == ZERO_ALL_RANKS || root == record.rank;
+    bool wrong = is_null || tensor < 0 || tensor >= s->declared.n_tensors || array < 0 || array > ZERO_ARRAY_GRAD ||
+                 root < ZERO_ALL_RANKS || root >= record.n_ranks;
+    bool wrong_order =
+        !is_null && (s->is_partial || (array == ZERO_ARRAY_GRAD ? !has_gradients(s) : !between_steps(s)));
+    statuses_t allowed = expected(wrong || (has_no_data && is_mine), wrong_order);
+    if (!wrong && !wrong_order && has_no_data && !is_mine)
+        allowed = MAY(ERROR_PEER);
+    note(CALL_get_tensor, "%s tensor %d, array %d, root %d, data %d", is_null ? "NULL" : "", tensor, array, root,
+         !has_no_data);
+    zero_status_t status =
+        zero_get_tensor(is_null ? NULL : s->engine, tensor, (zero_array_t)array, root, has_no_data ? NULL : data);
+    judge_as(CALL_get_tensor, status, allowed, s->is_partial);
+    for (uint64_t i = 0; status == ZERO_OK && is_mine && array == ZERO_ARRAY_V && i < s->declared.n_elems[tensor]; i++)
+        EXPECT(data[i] >= 0.0f, "a second moment of %g", (double)data[i]);
+}
+
+static void set_tensor(session_t *s)
+{
+    static float data[MAX_ELEMS];
+    int tensor = any(s->declared.n_tensors + 2) - 1, array = any(5) - 1, root = any(record.n_ranks + 3) - 2;
+    bool is_null = !s->engine || one_in(20), has_no_data = one_in(10), is_nan = one_in(10);
+    bool is_mine = root == ZERO_ALL_RANKS || root == record.rank;
+    bool wrong = is_null || tensor < 0 || tensor >= s->declared.n_tensors || array < 0 || array > ZERO_ARRAY_V ||
+                 root < ZERO_ALL_RANKS || root >= record.n_ranks;
+    bool wrong_order = !is_null && (s->is_partial || !between_steps(s)), wrong_data = has_no_data || is_nan;
+    statuses_t allowed = expected(wrong || (wrong_data && is_mine), wrong_order);
+    if (!wrong && !wrong_order && wrong_data && !is_mine)
+        allowed = MAY(ERROR_PEER);
+    for (int i = 0; i < MAX_ELEMS; i++)
+        data[i] = is_nan ? NAN : 0.25f + (float)i / 64.0f;
+    note(CALL_set_tensor, "%s tensor %d, array %d, root %d, data %d, nan %d", is_null ? "NULL" : "", tensor, array,
+         root, !has_no_data, is_nan);
+    zero_status_t status =
+        zero_set_tensor(is_null ? NULL : s->engine, tensor, (zero_array_t)array, root, has_no_data ? NULL : data);
+    judge_as(CALL_set_tensor, status, allowed, s->is_partial);
+}
+
 static void init_parameters(session_t *s)
 {
     bool is_null = one_in(10), wrong_order = s->engine && (!between_steps(s) || n_unwaited(s) > 0);
@@ -1101,7 +1154,7 @@ static void use_pause(session_t *s)
 {
     static void (*const uses[])(session_t *) = {set_state,       get_state,  load_weights, set_adam_step, save_begin,
                                                 checkpoint_open, load,       alloc,        trace,         save_prepare,
-                                                set_micro_steps};
+                                                set_micro_steps, get_tensor, set_tensor};
     if (n_unwaited(s) > 0)
         step_wait(s);
     else
@@ -1170,6 +1223,8 @@ static void do_anything(session_t *s)
                  {init_parameters, NULL},
                  {set_state, NULL},
                  {get_state, NULL},
+                 {get_tensor, NULL},
+                 {set_tensor, NULL},
                  {load_weights, NULL},
                  {begin_anything, NULL},
                  {NULL, acquire},

@@ -1,5 +1,6 @@
 /* engine.h - the engine: what joins its parts. Only the files that implement the public functions on an engine see it:
- * create.c, memory.c, pass.c, tensors.c, step.c, cancel.c, state.c, check.c. The parts know the context and the parts
+ * create.c, memory.c, pass.c, tensors.c, step.c, cancel.c, state.c,
+ * whole_tensor.c, check.c. The parts know the context and the parts
  * below them: runtime < offload < parameters < gradients < update. */
 #ifndef ZERO_ENGINE_H
 #define ZERO_ENGINE_H
@@ -37,6 +38,13 @@ void zero_engine_free_blocks(zero_engine_t *engine);
 /* ---- state.c ---- */
 /* Waits until no stream of this rank works, and no rank reads its memory. [collective] */
 zero_status_t zero_engine_quiesce(zero_engine_t *engine);
+/* Finds the part of a tensor that a rank owns. */
+zero_span_t zero_engine_owned_span(const zero_engine_t *engine, zero_tensor_t tensor, int rank);
+/* Reads the part that this rank owns of one of a tensor's arrays. */
+zero_status_t zero_engine_read_array(zero_engine_t *engine, zero_tensor_t tensor, zero_array_t array, float *elems);
+/* Writes one of a tensor's arrays, elems: all of it, and publishes weights. [collective] */
+zero_status_t zero_engine_write_array(zero_engine_t *engine, zero_tensor_t tensor, zero_array_t array,
+                                      const float *elems);
 
 /* ---- check.c: gradients that were not written, if config.check asks for it ---- */
 /* Fills the gradients that the unit, which has been acquired, must overwrite. */

@@ -113,31 +113,54 @@ static zero_status_t for_each_run_of(zero_engine_t *engine, zero_tensor_t tensor
         zero_adam_segment_t here = at;
         here.param += done;
         here.state += done;
+        here.grad += done;
         ZERO_TRY(fn(engine, tensor, &run, &here, buffers, user));
     }
     return ZERO_OK;
 }
 
-/* Calls fn on every run that this rank holds; with `owned_only` on those that it owns, which are fewer at stage 0. */
+static zero_span_t held_span(const zero_engine_t *engine, zero_tensor_t tensor)
+{
+    const zero_context_t *context = &engine->context;
+    uint64_t begin, end;
+    zero_context_held(context, context->model->tensors[tensor].owner, &begin, &end);
+    return zero_layout_span(&context->layout, context->model, tensor, begin, end);
+}
+
+zero_span_t zero_engine_owned_span(const zero_engine_t *engine, zero_tensor_t tensor, int rank)
+{
+    const zero_context_t *context = &engine->context;
+    uint64_t shard_elems = context->layout.units[context->model->tensors[tensor].owner].shard_elems;
+    uint64_t begin = (uint64_t)zero_comm_slice_of(rank, context->comm->size, context->plan.group) * shard_elems;
+    return zero_layout_span(&context->layout, context->model, tensor, begin, begin + shard_elems);
+}
+
+static zero_span_t span_of(const zero_engine_t *engine, zero_tensor_t tensor, bool owned_only)
+{
+    return owned_only ? zero_engine_owned_span(engine, tensor, engine->context.comm->rank) : held_span(engine, tensor);
+}
+
+/* Calls fn on the runs of one tensor that this rank holds; with `owned_only` on those that it owns, which are fewer at
+ * stage 0. */
+static zero_status_t for_each_run_of_tensor(zero_engine_t *engine, zero_tensor_t tensor, bool owned_only,
+                                            run_buffers_t *buffers, run_fn fn, void *user)
+{
+    const zero_context_t *context = &engine->context;
+    zero_span_t span = span_of(engine, tensor, owned_only);
+    if (span.n_elems == 0)
+        return ZERO_OK;
+    zero_adam_segment_t at = zero_context_segment_at(context, context->model->tensors[tensor].owner, span.flat_offset);
+    return for_each_run_of(engine, tensor, &span, at, buffers, fn, user);
+}
+
+/* The same on the runs of all tensors. */
 static zero_status_t for_each_run(zero_engine_t *engine, bool owned_only, run_fn fn, void *user)
 {
     const zero_context_t *context = &engine->context;
     run_buffers_t buffers = {0};
     zero_status_t status = buffers_create(context->device, &buffers);
-    for (zero_tensor_t t = 0; t < context->model->n_tensors && status == ZERO_OK; t++) {
-        zero_unit_t unit = context->model->tensors[t].owner;
-        uint64_t begin, end;
-        zero_context_held(context, unit, &begin, &end);
-        if (owned_only) {
-            begin = zero_context_shard_begin(context, unit);
-            end = begin + context->layout.units[unit].shard_elems;
-        }
-        zero_span_t span = zero_layout_span(&context->layout, context->model, t, begin, end);
-        if (span.n_elems == 0)
-            continue;
-        zero_adam_segment_t at = zero_context_segment_at(context, unit, span.flat_offset);
-        status = for_each_run_of(engine, t, &span, at, &buffers, fn, user);
-    }
+    for (zero_tensor_t t = 0; t < context->model->n_tensors && status == ZERO_OK; t++)
+        status = for_each_run_of_tensor(engine, t, owned_only, &buffers, fn, user);
     buffers_destroy(context->device, &buffers);
     return status;
 }
@@ -393,4 +416,88 @@ zero_status_t zero_get_state(zero_engine_t *engine, zero_chunk_fn visit, void *u
     ZERO_TRY(zero_offload_finish_update(engine->offload)); /* offloaded state may still be being copied */
     ZERO_TRY(zero_device_synchronize(engine->context.device));
     return for_each_run(engine, true, get_run, &request);
+}
+
+/* ---- one array of one tensor ---- */
+
+typedef struct array_request {
+    zero_array_t array;
+    const float *from; /* writing: the whole tensor */
+    float *to;         /* reading: what this rank owns of it, from element `first` on */
+    uint64_t first;
+} array_request_t;
+
+static zero_status_t read_array_run(zero_engine_t *engine, zero_tensor_t tensor, const zero_span_t *run,
+                                    const zero_adam_segment_t *at, run_buffers_t *buffers, void *user)
+{
+    (void)tensor;
+    const array_request_t *request = user;
+    zero_device_t *device = engine->context.device;
+    const size_t n_bytes = run->n_elems * sizeof(float);
+    if (request->array == ZERO_ARRAY_WEIGHT)
+        ZERO_TRY(read_master(engine, at, buffers, run->n_elems));
+    else if (request->array == ZERO_ARRAY_GRAD)
+        ZERO_TRY(zero_device_copy(device, buffers->host, zero_context_reduced_grads(&engine->context) + at->grad,
+                                  n_bytes, NULL));
+    else
+        ZERO_TRY(zero_device_copy(device, buffers->host,
+                                  request->array == ZERO_ARRAY_M ? m_at(engine, at) : v_at(engine, at), n_bytes, NULL));
+    ZERO_TRY(zero_device_synchronize(device));
+    memcpy(request->to + (run->first - request->first), buffers->host, n_bytes);
+    return ZERO_OK;
+}
+
+static zero_status_t write_array_run(zero_engine_t *engine, zero_tensor_t tensor, const zero_span_t *run,
+                                     const zero_adam_segment_t *at, run_buffers_t *buffers, void *user)
+{
+    (void)tensor;
+    const array_request_t *request = user;
+    zero_device_t *device = engine->context.device;
+    const size_t n_bytes = run->n_elems * sizeof(float);
+    const float *from = request->from + run->first;
+    if (request->array == ZERO_ARRAY_WEIGHT) {
+        ZERO_TRY(zero_device_copy(device, buffers->weights, from, n_bytes, NULL));
+        ZERO_TRY(write_master(engine, at, buffers, run->n_elems));
+    } else {
+        ZERO_TRY(zero_device_copy(device, request->array == ZERO_ARRAY_M ? m_at(engine, at) : v_at(engine, at), from,
+                                  n_bytes, NULL));
+    }
+    return zero_device_synchronize(device); /* the buffers are used again */
+}
+
+static zero_status_t for_each_run_of_array(zero_engine_t *engine, zero_tensor_t tensor, bool owned_only, run_fn fn,
+                                           array_request_t *request)
+{
+    run_buffers_t buffers = {0};
+    zero_status_t status = buffers_create(engine->context.device, &buffers);
+    if (status == ZERO_OK)
+        status = for_each_run_of_tensor(engine, tensor, owned_only, &buffers, fn, request);
+    buffers_destroy(engine->context.device, &buffers);
+    return status;
+}
+
+zero_status_t zero_engine_read_array(zero_engine_t *engine, zero_tensor_t tensor, zero_array_t array, float *elems)
+{
+    zero_span_t owned = zero_engine_owned_span(engine, tensor, engine->context.comm->rank);
+    array_request_t request = {.array = array, .to = elems, .first = owned.first};
+    ZERO_TRY(zero_offload_finish_update(engine->offload));
+    ZERO_TRY(zero_device_synchronize(engine->context.device));
+    return for_each_run_of_array(engine, tensor, true, read_array_run, &request);
+}
+
+zero_status_t zero_engine_write_array(zero_engine_t *engine, zero_tensor_t tensor, zero_array_t array,
+                                      const float *elems)
+{
+    array_request_t request = {.array = array, .from = elems};
+    ZERO_TRY(zero_engine_quiesce(engine));
+    engine->weights_are_partial = true;
+    engine->partial_weights_were_logged = false;
+    ZERO_TRY(zero_comm_agree(engine->context.host_comm,
+                             for_each_run_of_array(engine, tensor, false, write_array_run, &request)));
+    if (array == ZERO_ARRAY_WEIGHT) {
+        ZERO_TRY(zero_parameters_publish_set(engine->parameters, engine->context.streams.gather));
+        ZERO_TRY(zero_device_synchronize(engine->context.device));
+    }
+    engine->weights_are_partial = false;
+    return ZERO_OK;
 }

@@ -170,6 +170,19 @@ START_TEST(engines_refuse_null)
     REFUSED(zero_set_state(f.engine, false, NULL, NULL), "zero_set_state: fill is NULL");
     REFUSED(zero_get_state(NULL, visit, NULL), "zero_get_state: engine is NULL");
     REFUSED(zero_get_state(f.engine, NULL, NULL), "zero_get_state: visit is NULL");
+    float value[5] = {0.5f}, nan[5] = {NAN}, negative[5] = {-0.5f};
+    REFUSED(zero_get_tensor(NULL, 0, ZERO_ARRAY_WEIGHT, 0, value), "zero_get_tensor: engine is NULL");
+    REFUSED(zero_get_tensor(f.engine, 1, ZERO_ARRAY_WEIGHT, 0, value),
+            "zero_get_tensor(tensor 1): there are 1 tensors");
+    REFUSED(zero_get_tensor(f.engine, 0, (zero_array_t)4, 0, value), "zero_get_tensor: there is no array 4");
+    REFUSED(zero_get_tensor(f.engine, 0, ZERO_ARRAY_M, 1, value), "zero_get_tensor: there is no rank 1 among 1");
+    REFUSED(zero_get_tensor(f.engine, 0, ZERO_ARRAY_M, 0, NULL), "zero_get_tensor: data is NULL");
+    REFUSED(zero_set_tensor(NULL, 0, ZERO_ARRAY_WEIGHT, 0, value), "zero_set_tensor: engine is NULL");
+    REFUSED(zero_set_tensor(f.engine, 0, ZERO_ARRAY_GRAD, 0, value), "zero_set_tensor: gradients cannot be set");
+    REFUSED(zero_set_tensor(f.engine, 0, ZERO_ARRAY_M, ZERO_ALL_RANKS, NULL), "zero_set_tensor: data is NULL");
+    REFUSED(zero_set_tensor(f.engine, 0, ZERO_ARRAY_M, 0, nan), "element 0 is nan, which must be finite");
+    REFUSED(zero_set_tensor(f.engine, 0, ZERO_ARRAY_V, 0, negative),
+            "element 0 is -0.5, which must be finite and not negative");
     REFUSED(zero_load_weights(NULL, "x"), "zero_load_weights: engine is NULL");
     REFUSED(zero_load_weights(f.engine, NULL), "zero_load_weights: directory is NULL");
     REFUSED(zero_begin(NULL, ZERO_PASS_TRAIN, NULL), "zero_begin: engine is NULL");
