@@ -340,14 +340,14 @@ install: all
 	    src/zero-config.cmake > $(DESTDIR)$(CMAKE_DIR)/zero-config.cmake
 	install -m 644 $(BUILD)/zero-config-version.cmake $(DESTDIR)$(CMAKE_DIR)/
 	chmod 644 $(DESTDIR)$(LIBDIR)/pkgconfig/zero.pc $(DESTDIR)$(CMAKE_DIR)/zero-config.cmake
-	install -m 644 include/zero.h $(DESTDIR)$(INCLUDEDIR)/
+	install -m 644 include/zero.h include/zero.hpp fortran/zero.f90 $(DESTDIR)$(INCLUDEDIR)/
 	install -d $(DESTDIR)$(MANDIR)/man1 $(DESTDIR)$(MANDIR)/man3 $(DESTDIR)$(COMPLETION_DIR)
 	install -m 644 $(BUILD)/docs/zerotrain.1 $(DESTDIR)$(MANDIR)/man1/
 	install -m 644 $(BUILD)/docs/libzero.3 $(DESTDIR)$(MANDIR)/man3/
 	install -m 644 $(BUILD)/docs/zerotrain.bash $(DESTDIR)$(COMPLETION_DIR)/zerotrain
 uninstall:
 	rm -f $(DESTDIR)$(BINDIR)/zerotrain $(DESTDIR)$(LIBDIR)/libzero.a $(DESTDIR)$(LIBDIR)/libzero.so* \
-	    $(DESTDIR)$(LIBDIR)/pkgconfig/zero.pc $(DESTDIR)$(INCLUDEDIR)/zero.h \
+	    $(DESTDIR)$(LIBDIR)/pkgconfig/zero.pc $(addprefix $(DESTDIR)$(INCLUDEDIR)/,zero.h zero.hpp zero.f90) \
 	    $(DESTDIR)$(MANDIR)/man1/zerotrain.1 $(DESTDIR)$(MANDIR)/man3/libzero.3 $(DESTDIR)$(COMPLETION_DIR)/zerotrain
 	rm -rf $(DESTDIR)$(CMAKE_DIR)
 

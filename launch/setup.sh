@@ -20,8 +20,9 @@ check_packages=(check cppcheck clang libomp-dev g++ shellcheck valgrind libc6-db
 slow_packages=(iproute2 procps util-linux python3 python3-venv)
 # What the part `slurm` needs: installed for it if the distribution has them.
 slurm_packages=(slurm-wlm munge)
-# Installed if the distribution has it: tests/lint checks the layout of the sources with this version.
-check_packages_optional=(clang-format-14)
+# Installed if the distribution has them: tests/lint checks the layout of the sources with this version of clang-format;
+# test_languages builds and runs Fortran and Python.
+check_packages_optional=(clang-format-14 gfortran python3-numpy python3-pip)
 
 current_step="starting"
 reason_given=0

@@ -25,7 +25,7 @@ installed_files() { (cd "$dest" && find . ! -type d | sort); }
 
 expected_files()
 {
-    printf ".$prefix/%s\n" bin/zerotrain include/zero.h lib/libzero.a lib/libzero.so lib/libzero.so.0 \
+    printf ".$prefix/%s\n" bin/zerotrain include/zero.h include/zero.hpp include/zero.f90 lib/libzero.a lib/libzero.so lib/libzero.so.0 \
         "lib/libzero.so.$version" lib/cmake/zero/zero-config.cmake lib/cmake/zero/zero-config-version.cmake \
         share/bash-completion/completions/zerotrain share/man/man1/zerotrain.1 share/man/man3/libzero.3 \
         lib/pkgconfig/zero.pc | sort
@@ -154,7 +154,7 @@ multiarch=(DESTDIR="$dest" PREFIX=/usr LIBDIR=/usr/lib/x-y-z BINDIR=/usr/libexec
 "${make_here[@]}" install "${multiarch[@]}" >/dev/null
 expected_multiarch()
 {
-    printf './usr/%s\n' libexec/zerotrain include/zero-0/zero.h lib/x-y-z/libzero.a lib/x-y-z/libzero.so \
+    printf './usr/%s\n' libexec/zerotrain include/zero-0/zero.h include/zero-0/zero.hpp include/zero-0/zero.f90 lib/x-y-z/libzero.a lib/x-y-z/libzero.so \
         lib/x-y-z/libzero.so.0 "lib/x-y-z/libzero.so.$version" lib/x-y-z/cmake/zero/zero-config.cmake \
         lib/x-y-z/cmake/zero/zero-config-version.cmake lib/x-y-z/pkgconfig/zero.pc \
         data/bash-completion/completions/zerotrain manuals/man1/zerotrain.1 manuals/man3/libzero.3 | sort

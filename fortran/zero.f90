@@ -1,0 +1,315 @@
+! zero.f90 - libzero for Fortran 2008: the functions and types of zero.h by iso_c_binding, under their names there.
+!
+!     gfortran zero.f90 linear.f90 $(pkg-config --libs zero)
+!
+! What a call does is in zero.h. Handles are type(c_ptr). Units, tensors and ranks count from 0, as in C; the first
+! dimension of a Fortran array is the last of a tensor's shape. A call that fails returns another status than ZERO_OK;
+! zero_last_error_text says why. c_f_pointer makes an array of what zero_param and zero_grad return.
+module zero
+    use, intrinsic :: iso_c_binding
+    implicit none
+    public
+
+    integer(c_int), parameter :: ZERO_OK = 0
+    enum, bind(c) ! zero_comm_kind_t
+        enumerator :: ZERO_COMM_AUTO, ZERO_COMM_MPI, ZERO_COMM_NCCL
+    end enum
+    enum, bind(c) ! zero_device_type_t
+        enumerator :: ZERO_DEVICE_AUTO, ZERO_DEVICE_CPU, ZERO_DEVICE_CUDA, ZERO_DEVICE_CUDA_SHARED
+    end enum
+    enum, bind(c) ! zero_init_t
+        enumerator :: ZERO_INIT_ZEROS, ZERO_INIT_ONES, ZERO_INIT_NORMAL
+    end enum
+    enum, bind(c) ! zero_dtype_t
+        enumerator :: ZERO_FP32, ZERO_BF16, ZERO_FP16
+    end enum
+    enum, bind(c) ! zero_pass_t
+        enumerator :: ZERO_PASS_TRAIN, ZERO_PASS_EVAL
+    end enum
+    enum, bind(c) ! zero_array_t
+        enumerator :: ZERO_ARRAY_WEIGHT, ZERO_ARRAY_M, ZERO_ARRAY_V, ZERO_ARRAY_GRAD
+    end enum
+    integer(c_int), parameter :: ZERO_ALL_RANKS = -1
+    integer, parameter :: ZERO_MAX_DIMS = 4
+
+    type, bind(c) :: zero_tensor_desc_t
+        type(c_ptr) :: name = c_null_ptr ! c_loc of a text that ends in c_null_char
+        integer(c_int) :: n_dims = 1
+        integer(c_int64_t) :: shape(ZERO_MAX_DIMS) = 0
+        integer(c_int) :: init = ZERO_INIT_ZEROS
+        real(c_float) :: init_std = 0.0
+        logical(c_bool) :: decay = .false., packed = .false., fp8 = .false.
+    end type
+
+    type, bind(c) :: zero_config_t
+        integer(c_int) :: stage, dtype, micro_steps, prefetch, keep
+        logical(c_bool) :: overlap, reduce_every_micro_step, nccl_reduction
+        integer(c_int) :: shard_group
+        logical(c_bool) :: gather_fp8
+        integer(c_int64_t) :: seed
+        real(c_float) :: beta1, beta2, eps, weight_decay, grad_clip
+        integer(c_int) :: max_skipped_steps
+        real(c_float) :: initial_loss_scale
+        integer(c_int) :: loss_scale_window, loss_scale_hysteresis
+        logical(c_bool) :: offload
+        real(c_float) :: offload_ratio
+        integer(c_int) :: offload_update
+        integer(c_size_t) :: offload_buffer_bytes
+        integer(c_int) :: offload_threads
+        real(c_float) :: offload_ram
+        integer(c_size_t) :: staging_bytes, user_bytes
+        logical(c_bool) :: check
+    end type
+
+    type, bind(c) :: zero_grad_t
+        type(c_ptr) :: data
+        integer(c_int) :: dtype
+        logical(c_bool) :: accumulate
+    end type
+
+    type, bind(c) :: zero_step_result_t
+        integer(c_int64_t) :: step
+        real(c_float) :: loss, grad_norm, loss_scale
+        logical(c_bool) :: skipped
+        integer(c_int32_t) :: notice
+        real(c_double) :: step_ms, exposed_comm_ms
+    end type
+
+    interface
+        function zero_last_error() bind(c)
+            import :: c_ptr
+            type(c_ptr) :: zero_last_error
+        end function
+
+        function zero_comm_create(kind, comm) bind(c) result(status)
+            import :: c_int, c_ptr
+            integer(c_int), value :: kind
+            type(c_ptr), intent(out) :: comm
+            integer(c_int) :: status
+        end function
+
+        ! fortran_comm: an integer handle, as of use mpi; of use mpi_f08, comm%mpi_val
+        function zero_comm_create_from_f(kind, fortran_comm, comm) bind(c) result(status)
+            import :: c_int, c_ptr
+            integer(c_int), value :: kind, fortran_comm
+            type(c_ptr), intent(out) :: comm
+            integer(c_int) :: status
+        end function
+
+        subroutine zero_comm_destroy(comm) bind(c)
+            import :: c_ptr
+            type(c_ptr), value :: comm
+        end subroutine
+
+        subroutine zero_comm_abort(comm, exit_code) bind(c)
+            import :: c_int, c_ptr
+            type(c_ptr), value :: comm
+            integer(c_int), value :: exit_code
+        end subroutine
+
+        function zero_comm_rank(comm) bind(c) result(rank)
+            import :: c_int, c_ptr
+            type(c_ptr), value :: comm
+            integer(c_int) :: rank
+        end function
+
+        function zero_comm_size(comm) bind(c) result(n_ranks)
+            import :: c_int, c_ptr
+            type(c_ptr), value :: comm
+            integer(c_int) :: n_ranks
+        end function
+
+        function zero_comm_agree(comm, mine) bind(c) result(status)
+            import :: c_int, c_ptr
+            type(c_ptr), value :: comm
+            integer(c_int), value :: mine
+            integer(c_int) :: status
+        end function
+
+        function zero_device_create(kind, comm, device) bind(c) result(status)
+            import :: c_int, c_ptr
+            integer(c_int), value :: kind
+            type(c_ptr), value :: comm
+            type(c_ptr), intent(out) :: device
+            integer(c_int) :: status
+        end function
+
+        subroutine zero_device_destroy(device) bind(c)
+            import :: c_ptr
+            type(c_ptr), value :: device
+        end subroutine
+
+        function zero_model_create(model) bind(c) result(status)
+            import :: c_int, c_ptr
+            type(c_ptr), intent(out) :: model
+            integer(c_int) :: status
+        end function
+
+        subroutine zero_model_destroy(model) bind(c)
+            import :: c_ptr
+            type(c_ptr), value :: model
+        end subroutine
+
+        function zero_model_add_unit(model, name, unit) bind(c) result(status)
+            import :: c_char, c_int, c_ptr
+            type(c_ptr), value :: model
+            character(kind=c_char), intent(in) :: name(*) ! ends in c_null_char
+            integer(c_int), intent(out) :: unit
+            integer(c_int) :: status
+        end function
+
+        function zero_model_add_tensor(model, unit, desc, tensor) bind(c) result(status)
+            import :: c_int, c_ptr, zero_tensor_desc_t
+            type(c_ptr), value :: model
+            integer(c_int), value :: unit
+            type(zero_tensor_desc_t), intent(in) :: desc
+            integer(c_int), intent(out) :: tensor
+            integer(c_int) :: status
+        end function
+
+        function zero_model_share_tensor(model, unit, tensor) bind(c) result(status)
+            import :: c_int, c_ptr
+            type(c_ptr), value :: model
+            integer(c_int), value :: unit, tensor
+            integer(c_int) :: status
+        end function
+
+        function zero_config_default() bind(c) result(config)
+            import :: zero_config_t
+            type(zero_config_t) :: config
+        end function
+
+        function zero_engine_create(comm, device, model, config, engine) bind(c) result(status)
+            import :: c_int, c_ptr, zero_config_t
+            type(c_ptr), value :: comm, device, model
+            type(zero_config_t), intent(in) :: config
+            type(c_ptr), intent(out) :: engine
+            integer(c_int) :: status
+        end function
+
+        subroutine zero_engine_destroy(engine) bind(c)
+            import :: c_ptr
+            type(c_ptr), value :: engine
+        end subroutine
+
+        function zero_init_parameters(engine) bind(c) result(status)
+            import :: c_int, c_ptr
+            type(c_ptr), value :: engine
+            integer(c_int) :: status
+        end function
+
+        ! values: a real(c_float) array, its address by c_loc, or c_null_ptr
+        function zero_get_tensor(engine, tensor, array, root, values) bind(c) result(status)
+            import :: c_int, c_ptr
+            type(c_ptr), value :: engine
+            integer(c_int), value :: tensor, array, root
+            type(c_ptr), value :: values
+            integer(c_int) :: status
+        end function
+
+        function zero_set_tensor(engine, tensor, array, root, values) bind(c) result(status)
+            import :: c_int, c_ptr
+            type(c_ptr), value :: engine
+            integer(c_int), value :: tensor, array, root
+            type(c_ptr), value :: values
+            integer(c_int) :: status
+        end function
+
+        function zero_begin(engine, pass, stream) bind(c) result(status)
+            import :: c_int, c_ptr
+            type(c_ptr), value :: engine
+            integer(c_int), value :: pass
+            type(c_ptr), value :: stream
+            integer(c_int) :: status
+        end function
+
+        function zero_acquire(engine, unit, stream) bind(c) result(status)
+            import :: c_int, c_ptr
+            type(c_ptr), value :: engine
+            integer(c_int), value :: unit
+            type(c_ptr), value :: stream
+            integer(c_int) :: status
+        end function
+
+        function zero_release(engine, unit, stream) bind(c) result(status)
+            import :: c_int, c_ptr
+            type(c_ptr), value :: engine
+            integer(c_int), value :: unit
+            type(c_ptr), value :: stream
+            integer(c_int) :: status
+        end function
+
+        function zero_grad_ready(engine, unit, stream) bind(c) result(status)
+            import :: c_int, c_ptr
+            type(c_ptr), value :: engine
+            integer(c_int), value :: unit
+            type(c_ptr), value :: stream
+            integer(c_int) :: status
+        end function
+
+        function zero_param(engine, tensor) bind(c) result(param)
+            import :: c_int, c_ptr
+            type(c_ptr), value :: engine
+            integer(c_int), value :: tensor
+            type(c_ptr) :: param
+        end function
+
+        function zero_grad(engine, tensor) bind(c) result(grad)
+            import :: c_int, c_ptr, zero_grad_t
+            type(c_ptr), value :: engine
+            integer(c_int), value :: tensor
+            type(zero_grad_t) :: grad
+        end function
+
+        function zero_set_micro_steps(engine, micro_steps) bind(c) result(status)
+            import :: c_int, c_ptr
+            type(c_ptr), value :: engine
+            integer(c_int), value :: micro_steps
+            integer(c_int) :: status
+        end function
+
+        function zero_cancel(engine) bind(c) result(status)
+            import :: c_int, c_ptr
+            type(c_ptr), value :: engine
+            integer(c_int) :: status
+        end function
+
+        ! local_loss: c_loc of a real(c_double), or c_null_ptr
+        function zero_step(engine, lr, local_loss, stream) bind(c) result(status)
+            import :: c_float, c_int, c_ptr
+            type(c_ptr), value :: engine
+            real(c_float), value :: lr
+            type(c_ptr), value :: local_loss, stream
+            integer(c_int) :: status
+        end function
+
+        function zero_step_wait(engine, step_result) bind(c) result(status)
+            import :: c_int, c_ptr, zero_step_result_t
+            type(c_ptr), value :: engine
+            type(zero_step_result_t), intent(out) :: step_result
+            integer(c_int) :: status
+        end function
+    end interface
+
+contains
+
+    ! Returns the text of this thread's last error.
+    function zero_last_error_text() result(text)
+        character(len=:), allocatable :: text
+        character(kind=c_char), pointer :: chars(:)
+        integer :: i, n
+        interface
+            function strlen(chars) bind(c)
+                import :: c_ptr, c_size_t
+                type(c_ptr), value :: chars
+                integer(c_size_t) :: strlen
+            end function
+        end interface
+        n = int(strlen(zero_last_error()))
+        call c_f_pointer(zero_last_error(), chars, [n])
+        allocate (character(len=n) :: text)
+        do i = 1, n
+            text(i:i) = chars(i)
+        end do
+    end function
+end module

@@ -1,0 +1,306 @@
+"""libzero for Python: zero.h by ctypes, with NumPy arrays on CPUs.
+
+    comm = libzero.Comm()
+    model = libzero.Model()
+    block = model.add_unit("block")
+    weight = model.add_tensor(block, "weight", (512, 512), init=libzero.INIT_NORMAL, init_std=0.02)
+    engine = libzero.Engine(comm, libzero.Device(comm), model, stage=3, dtype=libzero.FP32)
+    engine.init_parameters()
+    engine.begin()
+    with engine.forward(block):
+        use(engine.param(weight))
+    with engine.backward(block):
+        engine.grad(weight)[:] = ...
+    engine.step(lr=0.01)
+    result = engine.wait()
+
+What a call does, and which calls every rank must make, is in zero.h. A call that fails raises Error, with the status
+and the line that says why. Arrays of param and grad are views of libzero's memory, which end with the unit's block.
+An exception that leaves a block leaves the pass unfinished: agree with the other ranks (Comm.agree), and all call
+Engine.cancel.
+
+libzero.so is the file that LIBZERO names, else the installed one.
+"""
+
+import contextlib
+import ctypes
+import ctypes.util
+import os
+from ctypes import POINTER, byref, c_bool, c_char_p, c_double, c_float, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+
+import numpy
+
+COMM_AUTO, COMM_MPI, COMM_NCCL = range(3)
+DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA, DEVICE_CUDA_SHARED = range(4)
+INIT_ZEROS, INIT_ONES, INIT_NORMAL = range(3)
+FP32, BF16, FP16 = range(3)
+PASS_TRAIN, PASS_EVAL = range(2)
+WEIGHT, M, V, GRAD = range(4)
+ALL_RANKS = -1
+
+_OK, _ERROR_ARGUMENT, _ERROR_PEER = 0, 1, 10
+_MAX_DIMS = 4
+
+
+class TensorDesc(ctypes.Structure):
+    _fields_ = [("name", c_char_p), ("n_dims", c_int), ("shape", c_int64 * _MAX_DIMS), ("init", c_int),
+                ("init_std", c_float), ("decay", c_bool), ("packed", c_bool), ("fp8", c_bool)]
+
+
+class Config(ctypes.Structure):
+    """zero_config_t; Config.default() has the defaults."""
+    _fields_ = [("stage", c_int), ("dtype", c_int), ("micro_steps", c_int), ("prefetch", c_int), ("keep", c_int),
+                ("overlap", c_bool), ("reduce_every_micro_step", c_bool), ("nccl_reduction", c_bool),
+                ("shard_group", c_int), ("gather_fp8", c_bool), ("seed", c_uint64), ("beta1", c_float),
+                ("beta2", c_float), ("eps", c_float), ("weight_decay", c_float), ("grad_clip", c_float),
+                ("max_skipped_steps", c_int), ("initial_loss_scale", c_float), ("loss_scale_window", c_int),
+                ("loss_scale_hysteresis", c_int), ("offload", c_bool), ("offload_ratio", c_float),
+                ("offload_update", c_int), ("offload_buffer_bytes", c_size_t), ("offload_threads", c_int),
+                ("offload_ram", c_float), ("staging_bytes", c_size_t), ("user_bytes", c_size_t), ("check", c_bool)]
+
+    @classmethod
+    def default(cls, **settings):
+        """Returns the defaults with some fields set."""
+        config = _lib.zero_config_default()
+        for name, value in settings.items():
+            if name not in dict(cls._fields_):
+                raise TypeError(f"zero_config_t has no field {name}")
+            setattr(config, name, value)
+        return config
+
+
+class Grad(ctypes.Structure):
+    _fields_ = [("data", c_void_p), ("dtype", c_int), ("accumulate", c_bool)]
+
+
+class StepResult(ctypes.Structure):
+    """zero_step_result_t."""
+    _fields_ = [("step", c_uint64), ("loss", c_float), ("grad_norm", c_float), ("loss_scale", c_float),
+                ("skipped", c_bool), ("notice", c_uint32), ("step_ms", c_double), ("exposed_comm_ms", c_double)]
+
+
+def _load():
+    path = os.environ.get("LIBZERO") or ctypes.util.find_library("zero") or "libzero.so.0"
+    # Open MPI's plug-ins look for its symbols among the process's.
+    return ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+
+
+_lib = _load()
+_P = c_void_p
+
+
+def _declare(restype, **functions):
+    for name, argtypes in functions.items():
+        function = getattr(_lib, "zero_" + name)
+        function.restype, function.argtypes = restype, argtypes
+
+
+_declare(c_char_p, version=[], last_error=[], status_name=[c_int], status_text=[c_int], comm_name=[_P])
+_declare(c_int, comm_create=[c_int, POINTER(_P)], comm_rank=[_P], comm_size=[_P], comm_barrier=[_P],
+         comm_agree=[_P, c_int], device_create=[c_int, _P, POINTER(_P)], model_create=[POINTER(_P)],
+         model_add_unit=[_P, c_char_p, POINTER(c_int)],
+         model_add_tensor=[_P, c_int, POINTER(TensorDesc), POINTER(c_int)], model_share_tensor=[_P, c_int, c_int],
+         engine_create=[_P, _P, _P, POINTER(Config), POINTER(_P)], init_parameters=[_P], load_weights=[_P, c_char_p],
+         get_tensor=[_P, c_int, c_int, c_int, _P], set_tensor=[_P, c_int, c_int, c_int, _P], begin=[_P, c_int, _P],
+         acquire=[_P, c_int, _P], release=[_P, c_int, _P], grad_ready=[_P, c_int, _P],
+         step=[_P, c_float, POINTER(c_double), _P], step_wait=[_P, POINTER(StepResult)], set_micro_steps=[_P, c_int],
+         cancel=[_P], device_get_type=[_P])
+_declare(None, comm_destroy=[_P], comm_abort=[_P, c_int], device_destroy=[_P], model_destroy=[_P], engine_destroy=[_P])
+_declare(_P, param=[_P, c_int])
+_declare(Grad, grad=[_P, c_int])
+_declare(Config, config_default=[])
+
+version = _lib.zero_version().decode()
+
+
+class Error(RuntimeError):
+    """A call failed. status: its number; the text is the line that was logged."""
+
+    def __init__(self, status):
+        line = _lib.zero_last_error() or _lib.zero_status_text(status)
+        super().__init__(f"{_lib.zero_status_name(status).decode()}: {line.decode()}")
+        self.status = status
+
+
+def _check(status):
+    if status != _OK:
+        raise Error(status)
+
+
+class _Handle:
+    """Owns an object of zero.h and keeps what it uses."""
+    _destroy = None
+
+    def __init__(self, create, *uses):
+        self._handle, self._uses = _P(), uses
+        _check(create(byref(self._handle)))
+
+    def close(self):
+        """Destroys the object; collective where zero.h says so. Without it, garbage collection does."""
+        handle, self._handle = self._handle, _P()
+        if handle:
+            getattr(_lib, self._destroy)(handle)
+        self._uses = ()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.close()
+
+    def __del__(self):
+        if getattr(self, "_handle", None):
+            self.close()
+
+
+class Comm(_Handle):
+    """All ranks that mpirun started."""
+    _destroy = "zero_comm_destroy"
+
+    def __init__(self, kind=COMM_AUTO):
+        super().__init__(lambda made: _lib.zero_comm_create(kind, made))
+
+    rank = property(lambda self: _lib.zero_comm_rank(self._handle))
+    size = property(lambda self: _lib.zero_comm_size(self._handle))
+
+    def barrier(self):
+        _check(_lib.zero_comm_barrier(self._handle))
+
+    def agree(self, mine):
+        """Returns whether `mine` is true on every rank."""
+        status = _lib.zero_comm_agree(self._handle, _OK if mine else _ERROR_ARGUMENT)
+        if status not in (_OK, _ERROR_PEER) and (mine or status != _ERROR_ARGUMENT):
+            raise Error(status)
+        return status == _OK
+
+    def abort(self, exit_code):
+        """Ends the whole job."""
+        _lib.zero_comm_abort(self._handle, exit_code)
+        os._exit(exit_code)
+
+
+class Device(_Handle):
+    _destroy = "zero_device_destroy"
+
+    def __init__(self, comm, kind=DEVICE_CPU):
+        super().__init__(lambda made: _lib.zero_device_create(kind, comm._handle, made), comm)
+
+    is_cpu = property(lambda self: _lib.zero_device_get_type(self._handle) == DEVICE_CPU)
+
+
+class Model(_Handle):
+    _destroy = "zero_model_destroy"
+
+    def __init__(self):
+        self.shapes = []  # by tensor
+        super().__init__(lambda made: _lib.zero_model_create(made))
+
+    def add_unit(self, name):
+        unit = c_int()
+        _check(_lib.zero_model_add_unit(self._handle, name.encode(), byref(unit)))
+        return unit.value
+
+    def add_tensor(self, unit, name, shape, init=INIT_ZEROS, init_std=0.0, decay=False, packed=False, fp8=False):
+        shape = tuple(shape)
+        if len(shape) > _MAX_DIMS:
+            raise ValueError(f"{name} has {len(shape)} dimensions, at most {_MAX_DIMS} are possible")
+        desc = TensorDesc(name.encode(), len(shape), (c_int64 * _MAX_DIMS)(*shape), init, init_std, decay, packed, fp8)
+        tensor = c_int()
+        _check(_lib.zero_model_add_tensor(self._handle, unit, byref(desc), byref(tensor)))
+        self.shapes.append(shape)
+        return tensor.value
+
+    def share_tensor(self, unit, tensor):
+        _check(_lib.zero_model_share_tensor(self._handle, unit, tensor))
+
+
+class Engine(_Handle):
+    """settings: fields of zero_config_t, such as stage=3, dtype=libzero.FP32."""
+    _destroy = "zero_engine_destroy"
+
+    def __init__(self, comm, device, model, **settings):
+        config = Config.default(**settings)
+        self._dtype, self._shapes, self._is_cpu = config.dtype, list(model.shapes), device.is_cpu
+        super().__init__(lambda made: _lib.zero_engine_create(comm._handle, device._handle, model._handle,
+                                                              byref(config), made), comm, device)
+
+    def init_parameters(self):
+        _check(_lib.zero_init_parameters(self._handle))
+
+    def load_weights(self, directory):
+        _check(_lib.zero_load_weights(self._handle, os.fsencode(directory)))
+
+    def get_tensor(self, tensor, array=WEIGHT):
+        """Returns one array of a tensor whole, in fp32, on every rank."""
+        data = numpy.empty(self._shapes[tensor], numpy.float32)
+        _check(_lib.zero_get_tensor(self._handle, tensor, array, ALL_RANKS, data.ctypes.data))
+        return data
+
+    def set_tensor(self, tensor, data, array=WEIGHT):
+        """Sets one array of a tensor to `data`, which is the same on every rank."""
+        data = numpy.ascontiguousarray(data, numpy.float32)
+        if data.shape != self._shapes[tensor]:
+            raise ValueError(f"tensor {tensor} has shape {self._shapes[tensor]}, not {data.shape}")
+        _check(_lib.zero_set_tensor(self._handle, tensor, array, ALL_RANKS, data.ctypes.data))
+
+    def begin(self, kind=PASS_TRAIN, stream=None):
+        _check(_lib.zero_begin(self._handle, kind, stream))
+
+    @contextlib.contextmanager
+    def forward(self, unit, stream=None):
+        """Acquires a unit for the block, in forward."""
+        _check(_lib.zero_acquire(self._handle, unit, stream))
+        yield
+        _check(_lib.zero_release(self._handle, unit, stream))
+
+    @contextlib.contextmanager
+    def backward(self, unit, stream=None):
+        """The same in backward; the block writes the gradients."""
+        _check(_lib.zero_acquire(self._handle, unit, stream))
+        yield
+        _check(_lib.zero_grad_ready(self._handle, unit, stream))
+
+    def _view(self, address, dtype, tensor):
+        if not address:
+            raise ValueError(f"tensor {tensor} is not in the unit that is acquired")
+        if not self._is_cpu:
+            raise NotImplementedError("NumPy arrays are views of host memory: take param_address or grad_address")
+        kind = {FP32: numpy.float32, BF16: numpy.uint16, FP16: numpy.float16}[dtype]
+        shape = self._shapes[tensor]
+        n_bytes = int(numpy.prod(shape)) * numpy.dtype(kind).itemsize
+        return numpy.frombuffer((ctypes.c_char * n_bytes).from_address(address), kind).reshape(shape)
+
+    def param_address(self, tensor):
+        return _lib.zero_param(self._handle, tensor)
+
+    def grad_address(self, tensor):
+        """Returns address, dtype, and whether to add to what is there."""
+        grad = _lib.zero_grad(self._handle, tensor)
+        return grad.data, grad.dtype, grad.accumulate
+
+    def param(self, tensor):
+        """Returns the acquired tensor, to be read only; bf16 as its bits, in uint16."""
+        view = self._view(self.param_address(tensor), self._dtype, tensor)
+        view.flags.writeable = False
+        return view
+
+    def grad(self, tensor):
+        """Returns where to write the gradient; grad_address says whether to add."""
+        address, dtype, _ = self.grad_address(tensor)
+        return self._view(address, dtype, tensor)
+
+    def step(self, lr, loss=None, stream=None):
+        """loss: this rank's share."""
+        self._loss = c_double(loss) if loss is not None else None
+        _check(_lib.zero_step(self._handle, lr, byref(self._loss) if self._loss else None, stream))
+
+    def wait(self):
+        result = StepResult()
+        _check(_lib.zero_step_wait(self._handle, byref(result)))
+        return result
+
+    def set_micro_steps(self, micro_steps):
+        _check(_lib.zero_set_micro_steps(self._handle, micro_steps))
+
+    def cancel(self):
+        _check(_lib.zero_cancel(self._handle))

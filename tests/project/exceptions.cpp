@@ -1,0 +1,117 @@
+/* exceptions.cpp - what zero.hpp promises about exceptions: one that leaves a callback passes through libzero's C code
+ * and arrives as it was thrown; one that leaves a pass ends in zero_cancel; a failed call throws its line. Run by
+ * test_languages.sh, alone and on several ranks. Exit code 0 if all held. */
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <zero.hpp>
+
+#define EXPECT(condition)                                                                                              \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            std::fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);                               \
+            std::exit(1);                                                                                              \
+        }                                                                                                              \
+    } while (0)
+
+/* Neither copied nor sliced on its way. */
+struct own_exception {
+    int number;
+};
+
+static const size_t N_ELEMS = 1000;
+
+static void fill(const zero_chunk_t &chunk, int step)
+{
+    for (size_t i = 0; i < chunk.n_elems; i++)
+        chunk.master[i] = static_cast<float>(step) + static_cast<float>(chunk.first + i);
+}
+
+/* The last rank's callback throws; the others learn that a rank failed. */
+static void throw_from_a_callback(const zero::comm &comm, zero::engine &engine)
+{
+    const bool throws = comm.rank() == comm.size() - 1;
+    int caught = 0;
+    try {
+        engine.set_state(false, [&](const zero_chunk_t &chunk) {
+            if (throws)
+                throw own_exception{42};
+            fill(chunk, 0);
+        });
+    } catch (const own_exception &e) {
+        caught = e.number;
+    } catch (const zero::error &e) {
+        EXPECT(e.status() == ZERO_ERROR_PEER && std::strstr(e.what(), "rank") != nullptr);
+        caught = -1;
+    }
+    EXPECT(caught == (throws ? 42 : -1));
+    try {
+        engine.begin(ZERO_PASS_EVAL);
+        EXPECT(false);
+    } catch (const zero::error &e) {
+        EXPECT(e.status() == ZERO_ERROR_ORDER && std::strstr(e.what(), "the weights are incomplete") != nullptr);
+    }
+    engine.set_state(false, [](const zero_chunk_t &chunk) { fill(chunk, 1); });
+    try {
+        engine.get_state([](const zero_chunk_t &) { throw own_exception{7}; });
+        EXPECT(false);
+    } catch (const own_exception &e) {
+        EXPECT(e.number == 7);
+    }
+}
+
+static float train(zero::engine &engine, zero_unit_t unit, zero_tensor_t tensor, bool throws, zero::comm &comm)
+{
+    bool is_well = true;
+    try {
+        engine.begin(ZERO_PASS_TRAIN);
+        engine.forward(unit, [&] {
+            if (throws && comm.rank() == 0)
+                throw own_exception{1};
+        });
+    } catch (const own_exception &) {
+        is_well = false;
+        zero::check(zero_release(engine.get(), unit, nullptr)); /* to where the others are */
+    }
+    if (!comm.agree(is_well)) {
+        engine.cancel();
+        return -1.0f;
+    }
+    engine.backward(unit, [&] {
+        float *grad = static_cast<float *>(engine.grad(tensor).data);
+        for (size_t i = 0; i < N_ELEMS; i++)
+            grad[i] = 0.01f;
+    });
+    engine.step(0.01f);
+    return engine.wait().grad_norm;
+}
+
+int main()
+{
+    zero::comm comm;
+    zero::device device(comm, ZERO_DEVICE_CPU);
+    zero::model model;
+    const auto unit = model.add_unit("unit");
+    const auto tensor = model.add_tensor(unit, zero::tensor_desc("tensor", {10, N_ELEMS / 10}, ZERO_INIT_ONES));
+    zero_config_t config = zero_config_default();
+    config.dtype = ZERO_FP32;
+    zero::engine engine(comm, device, model, config);
+    engine.init_parameters();
+    throw_from_a_callback(comm, engine);
+
+    const float norm = train(engine, unit, tensor, false, comm);
+    EXPECT(norm > 0.0f);
+    EXPECT(train(engine, unit, tensor, true, comm) == -1.0f);
+    const float again = train(engine, unit, tensor, false, comm);
+    EXPECT(std::memcmp(&norm, &again, sizeof norm) == 0);
+
+    const std::vector<float> weights = engine.get_tensor(tensor, N_ELEMS);
+    engine.set_tensor(tensor, std::vector<float>(N_ELEMS, 3.0f));
+    EXPECT(weights[N_ELEMS - 1] > 990.0f && engine.get_tensor(tensor, N_ELEMS)[17] == 3.0f);
+
+    zero::engine moved(std::move(engine)); /* one owner */
+    EXPECT(engine.get() == nullptr && moved.get() != nullptr);
+    if (comm.rank() == 0)
+        std::puts("done");
+}

@@ -1,0 +1,134 @@
+#!/bin/bash
+# libzero from C++, Fortran and Python: examples/linear in each language trains to the text of examples/linear.c, alone and
+# on several ranks; structs are laid out as C's; exceptions pass through C.
+# Run by tests/run-all; prints "ok: claim", "FAILED: claim" or "SKIP: reason" for each.
+# shellcheck disable=SC2317 # functions are called through claim
+
+set -uo pipefail
+export LC_ALL=C
+cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
+build=$(realpath "${ZERO_BUILD:-build}")
+# shellcheck source=tests/support/claims.sh
+source tests/support/claims.sh
+export LD_LIBRARY_PATH=$build LIBZERO=$build/libzero.so OMP_NUM_THREADS=1
+
+ranks() { timeout 60 mpirun --bind-to none --map-by :OVERSUBSCRIBE -np "$@"; }
+prints() { diff "$1" <("${@:2}"); } # prints FILE COMMAND...
+links=(-L"$build" -lzero)
+
+"$build/examples/linear" 3 >"$scratch/linear"
+ranks 3 "$build/examples/linear" 2 >"$scratch/linear3"
+claim "examples/linear.c learns" grep -q '^step 150  loss 0\.00' "$scratch/linear"
+
+# trains NAME PROGRAM...: the program prints what linear.c does.
+trains()
+{
+    claim "$1 prints linear.c's text at stage 3" prints "$scratch/linear" timeout 60 "${@:2}" 3
+    claim "$1 prints linear.c's text on 3 ranks at stage 2" prints "$scratch/linear3" ranks 3 "${@:2}" 2
+}
+
+# What the structs are laid out like: sizes, and a field near the end of each that is set.
+cat >"$scratch/layout.c" <<'EOF'
+#include <stdio.h>
+#include <zero.h>
+int main(void)
+{
+    zero_config_t c = zero_config_default();
+    printf("%zu %zu %zu %zu\n", sizeof c, sizeof(zero_tensor_desc_t), sizeof(zero_grad_t), sizeof(zero_step_result_t));
+    printf("%d %d %d %zu %.4f\n", c.prefetch, c.max_skipped_steps, c.loss_scale_window, c.staging_bytes, (double)c.offload_ram);
+    return 0;
+}
+EOF
+claim "a C program prints the layout of zero.h's structs" gcc -Iinclude -o "$scratch/layout" "$scratch/layout.c" "${links[@]}"
+"$scratch/layout" >"$scratch/layout.txt"
+
+# ---- C++ -----------------------------------------------------------------------------------------------------------
+if command -v g++ >/dev/null; then
+    cpp() { g++ -std=c++17 -O2 -Wall -Wextra -Wconversion -Werror -Iinclude -o "$@" "${links[@]}"; }
+    claim "examples/linear.cpp compiles without a warning" cpp "$scratch/linear_cpp" examples/linear.cpp
+    trains examples/linear.cpp "$scratch/linear_cpp"
+    claim "a program that throws compiles" cpp "$scratch/exceptions" tests/project/exceptions.cpp
+    claim "exceptions pass through C, and a pass that ended in one is cancelled" timeout 60 "$scratch/exceptions"
+    claim "exceptions pass through C on 3 ranks" ranks 3 "$scratch/exceptions"
+else
+    echo "SKIP: C++: g++ is not installed"
+fi
+
+# ---- Fortran -------------------------------------------------------------------------------------------------------
+if command -v gfortran >/dev/null; then
+    cat >"$scratch/layout.f90" <<'EOF'
+program layout
+    use zero
+    type(zero_config_t) :: c
+    type(zero_tensor_desc_t) :: desc
+    type(zero_grad_t) :: grad
+    type(zero_step_result_t) :: outcome
+    c = zero_config_default()
+    print '(i0,3(1x,i0))', c_sizeof(c), c_sizeof(desc), c_sizeof(grad), c_sizeof(outcome)
+    print '(i0,3(1x,i0),1x,f6.4)', c%prefetch, c%max_skipped_steps, c%loss_scale_window, c%staging_bytes, c%offload_ram
+    if (len(zero_last_error_text()) /= 0) error stop 1
+    if (zero_init_parameters(c_null_ptr) == ZERO_OK) error stop 1
+    if (zero_last_error_text() /= "zero_init_parameters: engine is NULL") error stop 1
+end program
+EOF
+    fortran() { gfortran -std=f2018 -O2 -Wall -Werror -J"$scratch" -o "$1" fortran/zero.f90 "$2" "${links[@]}"; }
+    claim "examples/linear.f90 compiles without a warning" fortran "$scratch/linear_f" examples/linear.f90
+    trains examples/linear.f90 "$scratch/linear_f"
+    claim "a Fortran program that prints the layout compiles" fortran "$scratch/layout_f" "$scratch/layout.f90"
+    claim "Fortran's types are laid out as zero.h's structs, and it has the last error" prints "$scratch/layout.txt" "$scratch/layout_f"
+else
+    echo "SKIP: Fortran: gfortran is not installed"
+fi
+
+# ---- Python --------------------------------------------------------------------------------------------------------
+python=${PYTHON:-python3}
+if "$python" -c 'import numpy' 2>/dev/null; then
+    cp -r python "$scratch/source"
+    if "$python" -c 'import setuptools, pip, sys; sys.exit(int(setuptools.__version__.split(".")[0]) < 61)' 2>/dev/null; then
+        claim "pip install installs the module libzero" "$python" -m pip install --quiet --no-deps --no-build-isolation \
+            --disable-pip-version-check --target "$scratch/site" "$scratch/source"
+        export PYTHONPATH=$scratch/site
+    else
+        echo "SKIP: pip install: Python has no pip with setuptools 61 or newer"
+        export PYTHONPATH=$scratch/source
+    fi
+    export PYTHONDONTWRITEBYTECODE=1
+    trains examples/linear.py "$python" "$PWD/examples/linear.py"
+    cat >"$scratch/layout.py" <<'EOF'
+import ctypes
+import libzero
+import numpy
+c = libzero.Config.default()
+print(*map(ctypes.sizeof, (c, libzero.TensorDesc, libzero.Grad, libzero.StepResult)))
+print(c.prefetch, c.max_skipped_steps, c.loss_scale_window, c.staging_bytes, f"{c.offload_ram:.4f}")
+
+comm = libzero.Comm()
+model = libzero.Model()
+unit = model.add_unit("unit")
+tensor = model.add_tensor(unit, "tensor", (3, 5), init=libzero.INIT_ONES)
+engine = libzero.Engine(comm, libzero.Device(comm), model, dtype=libzero.FP32)
+engine.init_parameters()
+try:
+    engine.step(0.1)
+    raise SystemExit("a step without a pass")
+except libzero.Error as error:
+    assert error.status == 5 and "zero_step after 0 of 1 micro-steps" in str(error), error
+engine.begin()
+try:
+    with engine.forward(unit):
+        assert engine.param(tensor).shape == (3, 5) and not engine.param(tensor).flags.writeable
+        raise KeyError("of the caller's own")
+except KeyError:
+    engine.cancel()
+values = numpy.arange(15, dtype=numpy.float32).reshape(3, 5)
+engine.set_tensor(tensor, values)
+assert (engine.get_tensor(tensor) == values).all() and (engine.get_tensor(tensor, libzero.M) == 0).all()
+engine.begin(libzero.PASS_EVAL)
+with engine.forward(unit):
+    assert (engine.param(tensor) == values).all()
+EOF
+    claim "Python's structs are laid out as zero.h's, and errors are exceptions" prints "$scratch/layout.txt" "$python" "$scratch/layout.py"
+else
+    echo "SKIP: Python: NumPy is not installed"
+fi
+exit $status
