@@ -1,0 +1,41 @@
+/* rates.h - how fast a device computes and moves data: the numbers that the time model (step_time.h) multiplies by.
+ *
+ * Each is what whole training steps reach under load, not a peak. Those of the H200 were measured
+ * (docs/performance.md); docs/fit.md says where the others come from.
+ */
+#ifndef ZEROTRAIN_FIT_RATES_H
+#define ZEROTRAIN_FIT_RATES_H
+
+#include "zero.h"
+
+typedef struct fit_rates {
+    const char *name;  /* as --gpu takes it */
+    const char *title; /* with its source, for people */
+    bool is_gpu;
+    double memory_bytes;          /* of the device; 0: only the machine knows */
+    double half, fp8, single;     /* matrix products in bf16 or fp16, fp8, fp32: FLOP/s; fp8 0: none */
+    double attention_forward[2];  /* heads of 64, of 128: FLOP/s of the causal half */
+    double attention_backward[2]; /* deterministic */
+    double pass, cast, adam;      /* passes over memory, casts to fp8, AdamW: bytes/s read and written */
+    double kernel_s;              /* start and tail of a kernel, in which the device is not full */
+    double wait_s;                /* compute waits for an event */
+    double link, nccl, network;   /* what a rank receives: copy engines, NCCL in a host, between hosts */
+    /* Compute that is lost to communication, by second of it, and a share of compute, since links take power and ranks
+     * wait for the slowest GPU. */
+    double link_lost, nccl_lost, awake;
+    double pcie, host_pcie, host_adam; /* bytes/s: of a GPU, of a host's GPUs together, of the host's AdamW */
+} fit_rates_t;
+
+/* The machine that a plan is for. */
+typedef struct fit_machine {
+    fit_rates_t rates;
+    int n_ranks, ranks_per_host;
+} fit_machine_t;
+
+extern const fit_rates_t fit_rates_table[]; /* GPUs, then the CPU */
+extern const int n_fit_rates;
+
+const fit_rates_t *fit_rates_find(const char *name); /* in upper or lower case; NULL: unknown */
+const fit_rates_t *fit_rates_of_cpu(void);
+
+#endif
