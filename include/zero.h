@@ -278,6 +278,11 @@ ZERO_API zero_status_t zero_device_create(zero_device_type_t type, const zero_co
 ZERO_API void zero_device_destroy(zero_device_t *device);                      /* NULL is allowed */
 ZERO_API zero_device_type_t zero_device_get_type(const zero_device_t *device); /* ZERO_DEVICE_CPU or _CUDA */
 ZERO_API zero_status_t zero_device_synchronize(zero_device_t *device);         /* waits for all streams of the device */
+/* Returns the bytes that this rank may take of the device's memory now: its share, if ranks share it. On the CPU that
+ * is the host's memory. */
+ZERO_API uint64_t zero_device_available(const zero_device_t *device);
+/* Returns what the vendor calls a GPU, such as "NVIDIA H200"; "" for the CPU. The device owns the text. */
+ZERO_API const char *zero_device_name(const zero_device_t *device);
 
 /* Creates a stream on the device; on the CPU *stream is NULL. A cudaStream_t of your own serves as well. */
 ZERO_API zero_status_t zero_stream_create(zero_device_t *device, zero_stream_t *stream);

@@ -87,7 +87,8 @@ static void print_man(void)
     printf(".TH ZEROTRAIN 1 \"\" \"zerotrain %s\" \"User Commands\"\n", zero_version());
     fputs(".SH NAME\nzerotrain \\- train a transformer, sharded over the ranks of an MPI job (ZeRO, FSDP)\n"
           ".SH SYNOPSIS\n.B zerotrain\n[\\fIoptions\\fR] \\fICFG.ini\\fR\n.br\n"
-          ".B mpirun \\-np\n\\fIN\\fR \\fBzerotrain\\fR [\\fIoptions\\fR] \\fICFG.ini\\fR\n"
+          ".B mpirun \\-np\n\\fIN\\fR \\fBzerotrain\\fR [\\fIoptions\\fR] \\fICFG.ini\\fR\n.br\n"
+          ".B zerotrain fit\n[\\fIoptions\\fR] \\fICFG.ini\\fR\n"
           ".SH DESCRIPTION\n"
           "Trains a decoder\\-only transformer (GPT\\-2 or Llama) on one GPU or CPU, or sharded over many with ZeRO "
           "stages 0\\-3.\nThe model's size and the data are all that \\fICFG.ini\\fR must say.\n"
@@ -147,7 +148,7 @@ static void print_bash(void)
         printf(" %s.%s", row->section, row->key);
     puts("' -- \"$word\")\n"
          "        ;;\n"
-         "    --stage) mapfile -t COMPREPLY < <(compgen -W '0 1 2 3' -- \"$word\") ;;\n"
+         "    --stage) mapfile -t COMPREPLY < <(compgen -W '0 1 2 3 auto' -- \"$word\") ;;\n"
          "    --steps) ;;\n"
          "    *)");
     fputs("        if [[ $word == -* ]]; then\n            mapfile -t COMPREPLY < <(compgen -W '", stdout);

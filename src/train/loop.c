@@ -12,6 +12,7 @@
 
 #include "train/checkpoints.h"
 #include "train/data/data.h"
+#include "train/fit/settle.h"
 #include "train/lr.h"
 #include "train/report/metrics.h"
 #include "train/model/model.h"
@@ -369,6 +370,7 @@ static zero_status_t create_engine(run_t *run)
     model_plan(&run->model, &user);
     run->model.trace = run->trace;
     config.user_bytes = zero_memory_total(&user);
+    TRY(fit_check(run->options, run->comm, run->device));
     TRY(zero_engine_create(run->comm, run->device, run->model.declaration, &config, &run->engine));
     TRY(zero_comm_agree(
         run->comm, model_attach(&run->model, run->device, run->engine, (int64_t)run->micro_steps * (run->n_late + 1))));

@@ -6,6 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "train/fit/fit_command.h"
+#include "train/fit/settle.h"
 #include "train/model/hf_config.h"
 #include "train/loop.h"
 #include "train/options/options.h"
@@ -73,10 +75,15 @@ static zero_status_t run(options_t *options, zero_comm_t *comm, loop_end_t *end)
 {
     TRY(find_checkpoint(options, comm));
     TRY(report_agree(comm, hf_config_apply(options)));
+    if (options->fit.asked)
+        return report_agree(comm, fit_command(options, comm));
     TRY(report_agree(comm, options_resolve(options, zero_comm_size(comm))));
     TRY(resolve_device(options, comm));
     TRY(report_agree(comm, options_check_device(options)));
-    return options->plan ? report_agree(comm, show_plan(options, comm)) : loop_run(options, comm, end);
+    if (options->plan)
+        return report_agree(comm, show_plan(options, comm));
+    TRY(fit_settle(options, comm));
+    return loop_run(options, comm, end);
 }
 
 /* Returns the exit code. A run that a signal stopped has its own code if it was saved, so that a batch script can tell

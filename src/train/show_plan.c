@@ -90,10 +90,13 @@ typedef struct plans {
 static void print_plans(const options_t *options, int n_ranks, uint64_t n_params, const plans_t *all)
 {
     const zero_memory_t *plans = all->least;
+    char set[24] = "auto";
+    if (options->zero.stage != STAGE_AUTO)
+        snprintf(set, sizeof set, "%lld", (long long)options->zero.stage);
     bool on_gpus = options->device.type != ZERO_DEVICE_CPU, hosts = plans[1].pinned_bytes > 0;
-    printf("bytes held by each of %d rank%s, %.2fM parameters, %s, on %s; [zero] stage is %lld\n", n_ranks,
+    printf("bytes held by each of %d rank%s, %.2fM parameters, %s, on %s; [zero] stage is %s\n", n_ranks,
            n_ranks == 1 ? "" : "s", (double)n_params * 1e-6, zero_dtype_name((zero_dtype_t)options->train.precision),
-           on_gpus ? "GPUs" : "the CPU", (long long)options->zero.stage);
+           on_gpus ? "GPUs" : "the CPU", set);
     printf("%-20s %15s %15s %15s %15s\n", "", "stage 0", "stage 1", "stage 2", "stage 3");
     for (int c = 0; c < ZERO_MEMORY_N_CATEGORIES; c++) {
         printf("%-20s", zero_memory_name((zero_memory_category_t)c));
@@ -204,6 +207,10 @@ zero_status_t show_plan(const options_t *options, const zero_comm_t *comm)
     model_t model;
     ranks_t ranks;
     traffic_t traffic = {0};
+    if (options->train.micro_batch == MICRO_BATCH_AUTO || options->model.recompute == RECOMPUTE_AUTO)
+        return report_error(ZERO_ERROR_USAGE,
+                            "--plan: micro_batch or recompute is auto, which depends on the memory that "
+                            "there is: set it, or let zerotrain fit choose");
     zero_device_t *device; /* sets how many threads a rank has, on which workspaces depend */
     TRY(zero_device_create(ZERO_DEVICE_CPU, comm, &device));
     zero_device_destroy(device);

@@ -1,6 +1,7 @@
 /* rates.c - the table of devices. */
 #include "train/fit/rates.h"
 
+#include <string.h>
 #include <strings.h>
 
 #define GIB 1073741824.0
@@ -47,6 +48,14 @@ const fit_rates_t *fit_rates_find(const char *name)
         if (strcasecmp(fit_rates_table[i].name, name) == 0)
             return &fit_rates_table[i];
     return NULL;
+}
+
+const fit_rates_t *fit_rates_of_gpu(const char *vendor_name)
+{
+    for (int i = 0; i < n_fit_rates; i++)
+        if (fit_rates_table[i].is_gpu && strcasestr(vendor_name, fit_rates_table[i].name))
+            return &fit_rates_table[i];
+    return &fit_rates_table[0];
 }
 
 const fit_rates_t *fit_rates_of_cpu(void)

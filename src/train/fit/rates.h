@@ -30,12 +30,16 @@ typedef struct fit_rates {
 typedef struct fit_machine {
     fit_rates_t rates;
     int n_ranks, ranks_per_host;
+    zero_comm_kind_t kind; /* what carries bulk data on the CPU, as zero_plan has it */
 } fit_machine_t;
 
 extern const fit_rates_t fit_rates_table[]; /* GPUs, then the CPU */
 extern const int n_fit_rates;
 
 const fit_rates_t *fit_rates_find(const char *name); /* in upper or lower case; NULL: unknown */
+/* Returns the row of a GPU by what its vendor calls it, such as "NVIDIA H100 80GB HBM3"; of an unknown one the first
+ * row, since what is chosen depends on the ratios of rates. */
+const fit_rates_t *fit_rates_of_gpu(const char *vendor_name);
 const fit_rates_t *fit_rates_of_cpu(void);
 
 #endif

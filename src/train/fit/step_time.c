@@ -1,5 +1,5 @@
 /* step_time.c - see step_time.h. Letters are those of arch.h: R rows of a micro-step, C = dim, F = ffn_dim, V =
- * vocab_size, T = seq_len; N ranks. Times are in seconds until the end.
+ * vocab_size, T = seq_len, A = heads * head_dim; N ranks. Times are in seconds until the end.
  */
 #include "train/fit/step_time.h"
 
@@ -10,8 +10,8 @@
 
 /* What settings mean for the model. Doubles, since all of it is multiplied. */
 typedef struct shape {
-    bool is_llama, on_gpu, fp8, exact_dw, light, full;
-    double L, R, C, F, V, T, heads, head_dim, rotated, qkv;
+    bool is_llama, has_bias, on_gpu, fp8, exact_dw, light, full;
+    double L, R, C, A, F, V, T, heads, head_dim, rotated, qkv;
     double matrices, last_matrix;   /* elements of a block's, and of those the one that full does not recompute */
     double inputs, outputs;         /* widths of a block's four products, summed */
     double block, embed, head;      /* parameters of a unit */
@@ -26,7 +26,7 @@ typedef struct compute {
 
 static shape_t shape_of(const options_t *o, const fit_machine_t *machine)
 {
-    shape_t s = {.is_llama = o->model.arch == ARCH_LLAMA, .on_gpu = machine->rates.is_gpu};
+    shape_t s = {.is_llama = o->model.arch != ARCH_GPT2, .on_gpu = machine->rates.is_gpu};
     s.fp8 = o->train.fp8 != FP8_NONE;
     s.exact_dw = o->train.fp8 == FP8_LINEAR_EXACT_DW;
     s.light = o->model.recompute == RECOMPUTE_LIGHT;
@@ -38,17 +38,19 @@ static shape_t shape_of(const options_t *o, const fit_machine_t *machine)
     s.V = (double)o->model.vocab_size;
     s.T = (double)o->model.seq_len;
     s.heads = (double)o->model.heads;
-    s.head_dim = s.C / s.heads;
+    s.head_dim = (double)options_head_dim(o);
+    s.A = s.heads * s.head_dim;
+    s.has_bias = o->model.arch == ARCH_GPT2 || o->model.arch == ARCH_QWEN2;
     s.rotated = s.is_llama ? (s.heads + (double)o->model.kv_heads) * s.head_dim : 0.0;
     s.qkv = (s.heads + 2.0 * (double)o->model.kv_heads) * s.head_dim;
     double mlp = s.is_llama ? 2.0 * s.F : s.F, positions = s.is_llama ? 0.0 : s.T * s.C;
     s.last_matrix = s.F * s.C;
-    s.matrices = s.C * (s.qkv + s.C + mlp) + s.last_matrix;
-    s.inputs = 3.0 * s.C + s.F;
+    s.matrices = s.C * (s.qkv + s.A + mlp) + s.last_matrix;
+    s.inputs = 2.0 * s.C + s.A + s.F;
     s.outputs = s.qkv + s.C + mlp + s.C;
     s.block = s.matrices + (s.is_llama ? 2.0 * s.C : s.outputs + 4.0 * s.C); /* gpt2: biases, and norms' too */
     s.embed = s.V * s.C + positions;
-    s.head = s.is_llama ? s.V * s.C + s.C : 2.0 * s.C;
+    s.head = s.is_llama ? s.C + (o->model.tied ? 0.0 : s.V * s.C) : 2.0 * s.C;
     s.param_bytes = (double)zero_dtype_size((zero_dtype_t)o->train.precision);
     s.act_bytes = s.on_gpu ? s.param_bytes : sizeof(float);
     s.micro_steps = (double)options_micro_steps(o, machine->n_ranks);
@@ -103,11 +105,11 @@ static double forward_elems(const shape_t *s)
     return 8.0 * s->C + (s->is_llama ? 3.0 : 2.0) * s->F + 2.0 * s->rotated;
 }
 
-/* gpt2 has biases: q's, k's and v's gradients take a pass of their own. light: the norms' outputs and the activation
+/* With biases: q's, k's and v's gradients take a pass of their own. light: the norms' outputs and the activation
  * function's are written again. */
 static double backward_elems(const shape_t *s)
 {
-    return 8.0 * s->C + (s->is_llama ? 5.0 : 3.0) * s->F + 2.0 * s->rotated + (s->is_llama ? 0.0 : 3.0 * s->C) +
+    return 8.0 * s->C + (s->is_llama ? 5.0 : 3.0) * s->F + 2.0 * s->rotated + (s->has_bias ? s->qkv : 0.0) +
            (s->light ? 2.0 * s->C + s->F : 0.0);
 }
 
@@ -120,7 +122,7 @@ static double product_rate(const fit_rates_t *rates, const options_t *o, bool in
 
 static double attention_flops(const shape_t *s) /* of a block, forward */
 {
-    return 2.0 * s->R * s->T * s->C * (1.0 + ATTENTION_TILE / s->T);
+    return 2.0 * s->R * s->T * s->A * (1.0 + ATTENTION_TILE / s->T);
 }
 
 /* One micro-step's forward. */

@@ -15,8 +15,12 @@
 #define OPTIONS_SEQ_LEN 1024    /* unless it is set, or a table of positions in init says otherwise */
 #define OPTIONS_FP8_MULTIPLE 16 /* of every extent of a product in fp8 */
 
+/* Settings that are left to the solver (fit/solve.h), as RECOMPUTE_AUTO is. */
+#define MICRO_BATCH_AUTO (-1)
+#define STAGE_AUTO (-1)
+
 typedef enum options_arch { ARCH_GPT2, ARCH_LLAMA, ARCH_MISTRAL, ARCH_QWEN2 } options_arch_t;
-typedef enum options_recompute { RECOMPUTE_NONE, RECOMPUTE_LIGHT, RECOMPUTE_FULL } options_recompute_t;
+typedef enum options_recompute { RECOMPUTE_NONE, RECOMPUTE_LIGHT, RECOMPUTE_FULL, RECOMPUTE_AUTO } options_recompute_t;
 typedef enum options_format {
     FORMAT_AUTO,
     FORMAT_TEXT,
@@ -47,7 +51,7 @@ typedef struct options {
         int format;                                          /* options_format_t */
     } data;
     struct {
-        int64_t steps, micro_batch, global_batch; /* sequences; 0 = derived, see options_resolve_batch */
+        int64_t steps, micro_batch, global_batch; /* sequences; 0 = derived, micro_batch may be auto */
         double lr, min_lr;                        /* min_lr -1 = lr / 10 */
         int64_t warmup_steps;
         int schedule; /* options_schedule_t */
@@ -57,7 +61,7 @@ typedef struct options {
         int64_t seed, eval_every, eval_batches, sample_every;
     } train;
     struct {
-        int64_t stage;
+        int64_t stage;        /* or STAGE_AUTO */
         int offload;          /* options_offload_t */
         double offload_ratio; /* or ZERO_OFFLOAD_AUTO */
         int offload_update;   /* zero_offload_update_t */
@@ -74,6 +78,7 @@ typedef struct options {
     struct {
         int type; /* zero_device_type_t */
         bool graphs;
+        double memory; /* GiB; 0: what is free */
     } device;
     struct {
         char dir[OPTIONS_MAX_PATH];
@@ -92,6 +97,14 @@ typedef struct options {
     bool force;                        /* --force: resume even if data or seed have changed */
     bool plan;                         /* --plan */
     int64_t hosts;                     /* --hosts H, of the plan; 0 = those that the ranks are on */
+    bool json;                         /* --json, of fit */
+    struct {
+        bool asked;       /* the command is fit */
+        int64_t gpus;     /* --gpus; 0: as many as there are ranks */
+        double gpu_bytes; /* --gpu-memory; 0: the GPU's */
+        char gpu[32];     /* --gpu; "": not given */
+        int64_t file_micro_batch;
+    } fit;
     char config_path[OPTIONS_MAX_PATH];
 } options_t;
 
@@ -111,6 +124,16 @@ zero_status_t options_check_device(const options_t *options);
 
 /* Returns the width of a head. */
 int64_t options_head_dim(const options_t *options);
+
+/* Returns whether a setting is left to the solver. */
+static inline bool options_have_auto(const options_t *o)
+{
+    return o->train.micro_batch == MICRO_BATCH_AUTO || o->zero.stage == STAGE_AUTO ||
+           o->model.recompute == RECOMPUTE_AUTO;
+}
+
+/* Returns more bytes than activations or a workspace can take, in floating point. */
+double options_most_bytes(const options_t *options);
 
 /* Returns the micro-steps per step: global_batch / (micro_batch * world_size). */
 int options_micro_steps(const options_t *options, int world_size);

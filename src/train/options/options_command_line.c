@@ -9,6 +9,7 @@
 #include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 
 enum {
@@ -21,6 +22,10 @@ enum {
     ROW_FORCE,
     ROW_PLAN,
     ROW_HOSTS,
+    ROW_GPUS,
+    ROW_GPU_MEMORY,
+    ROW_GPU,
+    ROW_JSON,
     ROW_HELP,
     ROW_VERSION,
     N_ROWS
@@ -39,6 +44,10 @@ const command_line_row_t command_line_rows[] = {
     [ROW_PLAN] = {"plan", no_argument, "", "print the memory and traffic of each rank, and exit"},
     [ROW_HOSTS] = {"hosts", required_argument, "H",
                    "with --plan: as if the ranks were on H hosts, equally many on each"},
+    [ROW_GPUS] = {"gpus", required_argument, "N", "fit: plan for N GPUs, which need not be there"},
+    [ROW_GPU_MEMORY] = {"gpu-memory", required_argument, "SIZE", "fit: memory of a GPU, such as 80GiB"},
+    [ROW_GPU] = {"gpu", required_argument, "NAME", "fit: kind of the GPUs: H200, H100, A100 or A100-40GB"},
+    [ROW_JSON] = {"json", no_argument, "", "fit: print exact numbers as JSON"},
     [ROW_HELP] = {"help", no_argument, "", "print this help and exit"},
     [ROW_VERSION] = {"version", no_argument, "", "print the version and exit"},
 };
@@ -75,6 +84,10 @@ static bool is_directory(const char *path)
 
 static zero_status_t take_file(reader_t *reader, const char *path)
 {
+    if (reader->n_files == 0 && !reader->options->fit.asked && strcmp(path, "fit") == 0) {
+        reader->options->fit.asked = true;
+        return ZERO_OK;
+    }
     if (++reader->n_files == 1)
         return copy_path("configuration file", path, reader->options->config_path);
     if (reader->after_resume)
@@ -114,6 +127,40 @@ static zero_status_t take_hosts(reader_t *reader, const char *value)
     return report_error(ZERO_ERROR_USAGE, "--hosts: %s", problem);
 }
 
+static zero_status_t take_gpus(reader_t *reader, const char *value)
+{
+    char problem[OPTION_MAX_PROBLEM];
+    if (option_parse_integer(value, 1, 1 << 20, &reader->options->fit.gpus, problem))
+        return ZERO_OK;
+    return report_error(ZERO_ERROR_USAGE, "--gpus: %s", problem);
+}
+
+/* Takes a size: a number and GiB or GB. */
+static zero_status_t take_gpu_memory(reader_t *reader, const char *value)
+{
+    static const struct {
+        const char *name;
+        double bytes;
+    } units[] = {{"GiB", 0x1p30}, {"GB", 1e9}, {"MiB", 0x1p20}, {"MB", 1e6}};
+    char *end;
+    double number = strtod(value, &end);
+    for (size_t i = 0; i < sizeof units / sizeof units[0]; i++)
+        if (end != value && strcasecmp(end, units[i].name) == 0 && number > 0.0 && number < 0x1p50 / units[i].bytes) {
+            reader->options->fit.gpu_bytes = number * units[i].bytes;
+            return ZERO_OK;
+        }
+    return report_error(ZERO_ERROR_USAGE, "--gpu-memory: '%.100s' is no size: take a number and GiB or GB, like 80GiB",
+                        value);
+}
+
+static zero_status_t take_gpu(reader_t *reader, const char *value)
+{
+    if (!value[0] || strlen(value) >= sizeof reader->options->fit.gpu)
+        return report_error(ZERO_ERROR_USAGE, "--gpu: '%.100s' is no name of a GPU", value);
+    memcpy(reader->options->fit.gpu, value, strlen(value) + 1);
+    return ZERO_OK;
+}
+
 static zero_status_t take_option(reader_t *reader, int row, const char *value, int argc, char **argv)
 {
     command_line_t *line = reader->line;
@@ -138,6 +185,15 @@ static zero_status_t take_option(reader_t *reader, int row, const char *value, i
         return ZERO_OK;
     case ROW_HOSTS:
         return take_hosts(reader, value);
+    case ROW_GPUS:
+        return take_gpus(reader, value);
+    case ROW_GPU_MEMORY:
+        return take_gpu_memory(reader, value);
+    case ROW_GPU:
+        return take_gpu(reader, value);
+    case ROW_JSON:
+        reader->options->json = true;
+        return ZERO_OK;
     case ROW_HELP:
         line->help = true;
         return ZERO_OK;
@@ -168,6 +224,17 @@ static zero_status_t fail_option(int result, const char *typed)
         return report_error(ZERO_ERROR_USAGE, "unknown option '%s'; did you mean --%s?", typed,
                             (const char *)near.best);
     return report_error(ZERO_ERROR_USAGE, "unknown option '%s'; see zerotrain --help", typed);
+}
+
+/* Refuses what another command or option is missing for. */
+static zero_status_t check_commands(const options_t *options)
+{
+    bool for_fit = options->fit.gpus > 0 || options->fit.gpu_bytes > 0.0 || options->fit.gpu[0] || options->json;
+    if (for_fit && !options->fit.asked)
+        return report_error(ZERO_ERROR_USAGE, "--gpus, --gpu-memory, --gpu and --json are for zerotrain fit CFG.ini");
+    if (options->fit.asked && options->plan)
+        return report_error(ZERO_ERROR_USAGE, "fit and --plan: give one of them");
+    return ZERO_OK;
 }
 
 static zero_status_t read_arguments(reader_t *reader, int argc, char **argv)
@@ -206,6 +273,8 @@ zero_status_t command_line_read(int argc, char **argv, command_line_t *line, opt
         return report_error(ZERO_ERROR_MEMORY, "command line: out of memory");
     reader_t reader = {.line = line, .options = options};
     zero_status_t status = read_arguments(&reader, argc, argv);
+    if (status == ZERO_OK && !line->help && !line->version)
+        status = check_commands(options);
     if (status == ZERO_OK && reader.n_files == 0 && !line->help && !line->version)
         status = report_error(ZERO_ERROR_USAGE,
                               "the configuration file is missing: zerotrain [options] CFG.ini; see zerotrain --help");

@@ -16,8 +16,12 @@ void options_print_help(FILE *file)
 {
     fputs("Usage: zerotrain [options] CFG.ini\n"
           "       mpirun -np N zerotrain [options] CFG.ini\n"
+          "       zerotrain fit [options] CFG.ini\n"
           "\n"
           "Trains a decoder-only transformer, sharded over the ranks (ZeRO stages 0-3).\n"
+          "\n"
+          "fit trains nothing: it predicts memory and time of a step for every stage, recomputation and\n"
+          "micro-batch, and says which is the fastest that fits.\n"
           "\n"
           "Options, which override the file:\n",
           file);

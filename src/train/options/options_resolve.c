@@ -86,6 +86,9 @@ static zero_status_t resolve_model(options_t *options)
 static zero_status_t resolve_batch(options_t *options, int64_t world_size)
 {
     int64_t micro = options->train.micro_batch, global = options->train.global_batch;
+    if (micro == MICRO_BATCH_AUTO && global == 0)
+        return report_error(ZERO_ERROR_USAGE, "[train] micro_batch = auto: set global_batch, the sequences of a step, "
+                                              "which it divides");
     if (micro == 0 && global == 0)
         micro = 8;
     if (global == 0)
@@ -100,7 +103,7 @@ static zero_status_t resolve_batch(options_t *options, int64_t world_size)
                             global, world_size);
     if (micro == 0)
         micro = global / world_size;
-    if (global / world_size % micro)
+    if (micro != MICRO_BATCH_AUTO && global / world_size % micro)
         return report_error(ZERO_ERROR_USAGE,
                             "[train] global_batch: %" PRId64 " is not divisible by micro_batch * ranks = %" PRId64
                             " * %" PRId64,
@@ -110,20 +113,28 @@ static zero_status_t resolve_batch(options_t *options, int64_t world_size)
     return ZERO_OK;
 }
 
+/* Upper bounds, in fp32: no architecture keeps this much per layer (arch.c), and no kernel's workspace is as large. */
+double options_most_bytes(const options_t *o)
+{
+    const double micro = o->train.micro_batch == MICRO_BATCH_AUTO ? 1.0 : (double)o->train.micro_batch;
+    const double rows = micro * (double)o->model.seq_len, vocab = (double)o->model.vocab_size;
+    const double heads = (double)o->model.heads, ffn = (double)o->model.ffn_dim;
+    const double dim = fmax((double)o->model.dim, heads * (double)options_head_dim(o));
+    const double bytes[] = {4.0 * rows * (double)(o->model.layers + 4) * (16.0 * dim + 8.0 * ffn + 4.0 * heads + 16.0),
+                            16.0 * rows * vocab, 16.0 * dim * (vocab + 4.0 * ffn + 4.0 * dim),
+                            4.0 * rows * heads * (double)o->model.seq_len};
+    double most = bytes[0];
+    for (size_t i = 1; i < sizeof bytes / sizeof bytes[0]; i++)
+        most = bytes[i] > most ? bytes[i] : most;
+    return most;
+}
+
 /* Checks bounds that later arithmetic relies on: the tokens of a whole run are fewer than 2^61, the positions of a pass
  * fewer than 2^31, and all activations and workspaces together smaller than 2^62 bytes. */
 static zero_status_t check_sizes(const options_t *o)
 {
-    const double rows = (double)o->train.micro_batch * (double)o->model.seq_len, vocab = (double)o->model.vocab_size;
-    const double attended = (double)o->model.heads * (double)options_head_dim(o);
-    const double dim = fmax((double)o->model.dim, attended), ffn = (double)o->model.ffn_dim;
-    const double heads = (double)o->model.heads;
+    const double rows = (double)o->train.micro_batch * (double)o->model.seq_len, bytes = options_most_bytes(o);
     const double tokens = (double)o->train.steps * (double)o->train.global_batch * (double)o->model.seq_len;
-    /* Upper bounds, in fp32: no architecture keeps this much per layer (arch.c), and no kernel's workspace is as large.
-     */
-    const double bytes[] = {4.0 * rows * (double)(o->model.layers + 4) * (16.0 * dim + 8.0 * ffn + 4.0 * heads + 16.0),
-                            16.0 * rows * vocab, 16.0 * dim * (vocab + 4.0 * ffn + 4.0 * dim),
-                            4.0 * rows * heads * (double)o->model.seq_len};
     if (tokens >= 0x1p61)
         return report_error(ZERO_ERROR_USAGE,
                             "[train] steps: %" PRId64 " of %" PRId64 " sequences (global_batch) of %" PRId64
@@ -134,12 +145,11 @@ static zero_status_t check_sizes(const options_t *o)
                             "[train] micro_batch: %" PRId64 " sequences of %" PRId64
                             " tokens (seq_len) in one pass are more than 2^31 - 1 tokens",
                             o->train.micro_batch, o->model.seq_len);
-    for (size_t i = 0; i < sizeof bytes / sizeof bytes[0]; i++)
-        if (bytes[i] >= 0x1p60)
-            return report_error(ZERO_ERROR_USAGE,
-                                "[model], [train] micro_batch: to train a model of these sizes takes up to %.2g bytes "
-                                "beside its weights, more than any memory has",
-                                bytes[i]);
+    if (bytes >= 0x1p60)
+        return report_error(ZERO_ERROR_USAGE,
+                            "[model], [train] micro_batch: to train a model of these sizes takes up to %.2g bytes "
+                            "beside its weights, more than any memory has",
+                            bytes);
     return ZERO_OK;
 }
 
@@ -155,7 +165,8 @@ static zero_status_t check_fp8(const options_t *o)
         {"[model] ffn_dim", "the MLP", o->model.ffn_dim},
         {"[model] kv_heads", "q, k and v together", (o->model.heads + 2 * o->model.kv_heads) * head_dim},
         {"[model] head_dim", "the heads together", o->model.heads * head_dim},
-        {"[train] micro_batch", "micro_batch * seq_len", o->train.micro_batch * o->model.seq_len},
+        {"[train] micro_batch", "micro_batch * seq_len",
+         o->train.micro_batch == MICRO_BATCH_AUTO ? 0 : o->train.micro_batch * o->model.seq_len},
     };
     if (o->train.fp8 == FP8_NONE && o->zero.gather == GATHER_FP8)
         return report_error(ZERO_ERROR_USAGE, "[zero] gather = fp8 is for matrices that are multiplied in fp8: set "

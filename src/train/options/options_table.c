@@ -6,7 +6,7 @@
 static const option_choice_t ARCHS[] = {
     {"gpt2", ARCH_GPT2}, {"llama", ARCH_LLAMA}, {"mistral", ARCH_MISTRAL}, {"qwen2", ARCH_QWEN2}, {0}};
 static const option_choice_t RECOMPUTES[] = {
-    {"none", RECOMPUTE_NONE}, {"light", RECOMPUTE_LIGHT}, {"full", RECOMPUTE_FULL}, {0}};
+    {"none", RECOMPUTE_NONE}, {"light", RECOMPUTE_LIGHT}, {"full", RECOMPUTE_FULL}, {"auto", RECOMPUTE_AUTO}, {0}};
 static const option_choice_t FORMATS[] = {{"auto", FORMAT_AUTO},
                                           {"text", FORMAT_TEXT},
                                           {"llmc", FORMAT_LLMC},
@@ -31,6 +31,8 @@ static const option_choice_t OFFLOAD_UPDATES[] = {{"auto", ZERO_OFFLOAD_UPDATE_A
 static const option_choice_t COMMS[] = {
     {"auto", ZERO_COMM_AUTO}, {"nccl", ZERO_COMM_NCCL}, {"mpi", ZERO_COMM_MPI}, {0}};
 static const option_choice_t REDUCTIONS[] = {{"ordered", REDUCTION_ORDERED}, {"nccl", REDUCTION_NCCL}, {0}};
+static const option_choice_t MICRO_BATCHES[] = {{"auto", MICRO_BATCH_AUTO}, {0}};
+static const option_choice_t STAGES[] = {{"auto", STAGE_AUTO}, {0}};
 static const option_choice_t KEEPS[] = {{"auto", ZERO_KEEP_AUTO}, {0}};
 static const option_choice_t GATHERS[] = {{"bf16", GATHER_BF16}, {"fp8", GATHER_FP8}, {0}};
 static const option_choice_t DEVICES[] = {{"auto", ZERO_DEVICE_AUTO},
@@ -46,10 +48,10 @@ static const option_choice_t DEVICES[] = {{"auto", ZERO_DEVICE_AUTO},
         NAMED(section_, key_), .type = OPTION_INTEGER, .initial = initial_, .low = low_, .high = high_,                \
                                .derived = derived_, .help = help_                                                      \
     }
-#define INTEGER_OR_CHOICE(section_, key_, initial_, low_, high_, choices_, help_)                                      \
+#define INTEGER_OR_CHOICE(section_, key_, initial_, low_, high_, derived_, choices_, help_)                            \
     {                                                                                                                  \
         NAMED(section_, key_), .type = OPTION_INTEGER, .initial = initial_, .low = low_, .high = high_,                \
-                               .choices = choices_, .help = help_                                                      \
+                               .derived = derived_, .choices = choices_, .help = help_                                 \
     }
 #define REAL(section_, key_, initial_, low_, high_, derived_, help_)                                                   \
     {                                                                                                                  \
@@ -107,7 +109,7 @@ const option_row_t option_rows[] = {
     TEXT(model, init, "random", false,
         "Initial weights: random, or the directory of a Hugging Face model or of checkpoints."),
     CHOICE(model, recompute, "none", RECOMPUTES,
-        "What backward recomputes to save memory: nothing, cheap operations, or whole blocks."),
+        "What backward recomputes: nothing, cheap operations, whole blocks; auto: what is fastest."),
 
     TEXT(data, train, NULL, false, "Files to train on, separated by commas. Required."),
     TEXT(data, val, "", true, "Files to evaluate on, separated by commas. Empty: no evaluation."),
@@ -116,8 +118,8 @@ const option_row_t option_rows[] = {
 
     INTEGER(train, steps, "1000", 1, 1000 * BILLION, NULL,
         "Optimizer steps of the whole run, on which the schedule is based."),
-    INTEGER(train, micro_batch, "0", 1, 1 << 20, "0",
-        "Sequences per rank and pass. 0: global_batch / ranks if that is set, or 8."),
+    INTEGER_OR_CHOICE(train, micro_batch, "0", 1, 1 << 20, "0", MICRO_BATCHES,
+        "Sequences per rank and pass. 0: global_batch / ranks if set, or 8; auto: what is fastest."),
     INTEGER(train, global_batch, "0", 1, INT32_MAX, "0", "Sequences per step, over all ranks. 0: micro_batch x ranks."),
     REAL(train, lr, "3e-4", 0.0, 1e3, NULL, "Peak learning rate."),
     REAL(train, min_lr, "-1", 0.0, 1e3, "-1", "Learning rate at the last step. -1: lr / 10."),
@@ -141,8 +143,8 @@ const option_row_t option_rows[] = {
     INTEGER(train, eval_batches, "20", 1, BILLION, NULL, "Global batches per evaluation; fewer if data.val has fewer."),
     INTEGER(train, sample_every, "0", 0, 1000 * BILLION, NULL, "Steps between samples of generated text. 0: none."),
 
-    INTEGER(zero, stage, "3", 0, 3, NULL,
-        "What is sharded: 0 nothing, 1 optimizer state, 2 also gradients, 3 also parameters."),
+    INTEGER_OR_CHOICE(zero, stage, "3", 0, 3, NULL, STAGES,
+        "Sharded are: 0 nothing, 1 optimizer state, 2 also gradients, 3 also parameters; auto: choose."),
     CHOICE(zero, offload, "none", OFFLOADS, "What is kept in host memory."),
     REAL_OR_WORD(zero, offload_ratio, "1", 0.0, 1.0, "auto", (double)ZERO_OFFLOAD_AUTO,
         "Fraction of the optimizer state to offload. auto: as little as the GPU's memory allows."),
@@ -153,12 +155,12 @@ const option_row_t option_rows[] = {
     REAL(zero, offload_ram, "0.5", 0.01, 1.0, NULL,
         "Fraction of the host's memory that all its ranks together may use for offload."),
     INTEGER(zero, prefetch, "1", 0, 1000, NULL, "Stage 3: how many units are gathered ahead of their use."),
-    INTEGER_OR_CHOICE(zero, keep, "0", 0, 10000, KEEPS,
+    INTEGER_OR_CHOICE(zero, keep, "0", 0, 10000, NULL, KEEPS,
         "Stage 3: how many of the last blocks stay gathered until backward. auto: as many as fit."),
     BOOL(zero, overlap, "true", "Communicate while computing."),
     BOOL(zero, reduce_every_micro_step, "true",
         "Stages 0-1: reduce gradients every micro-step, as 2-3 do. false: once a step, other bits."),
-    INTEGER_OR_CHOICE(zero, shard_group, "world", 1, 1 << 20, SHARD_GROUPS,
+    INTEGER_OR_CHOICE(zero, shard_group, "world", 1, 1 << 20, NULL, SHARD_GROUPS,
         "Stage 3: how many ranks share a copy of the parameters and gather among themselves."),
     CHOICE(zero, comm, "auto", COMMS,
         "auto: copy engines between the GPUs of one host, else NCCL. mpi: through host memory, slow."),
@@ -171,6 +173,8 @@ const option_row_t option_rows[] = {
     CHOICE(device, type, "auto", DEVICES,
         "Where to compute. auto: on GPUs if there are any. cuda-shared: ranks may share a GPU."),
     BOOL(device, graphs, "true", "GPUs: launch each unit's kernels as one CUDA graph."),
+    REAL(device, memory, "0", 0.001, 1e6, "0",
+        "GiB of its device that a rank may use at most. 0: what is free when the run starts."),
 
     TEXT(checkpoint, dir, "", true, "Directory of the checkpoints. Empty: none are saved."),
     INTEGER(checkpoint, every, "0", 0, 1000 * BILLION, NULL, "Steps between checkpoints. 0: only when the run ends."),

@@ -124,6 +124,16 @@ zero_device_type_t zero_device_get_type(const zero_device_t *device)
     return device ? device->type : ZERO_DEVICE_AUTO;
 }
 
+uint64_t zero_device_available(const zero_device_t *device)
+{
+    return device ? device->ops->available_bytes(device) : 0;
+}
+
+const char *zero_device_name(const zero_device_t *device)
+{
+    return device ? device->name : "";
+}
+
 zero_status_t zero_device_synchronize(zero_device_t *device)
 {
     ZERO_REQUIRE(device);

@@ -57,6 +57,7 @@ struct zero_device {
     zero_device_type_t type;
     const zero_shard_kernels_t *kernels;
     int n_sharers; /* ranks that use the same memory */
+    char name[64]; /* the vendor's; "" for the CPU */
     zero_users_t users;
 };
 

@@ -6,6 +6,7 @@
  */
 #include <ctype.h>
 #include <cuda_runtime.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -285,12 +286,15 @@ zero_status_t zero_device_cuda_create(const zero_comm_t *comm, bool may_share, z
     if (n_gpus < (may_share ? 1 : n_ranks))
         return comm->local_rank > 0 ? ZERO_ERROR_USAGE : too_few_gpus(n_gpus, n_ranks);
     int gpu = rank % n_gpus;
+    struct cudaDeviceProp properties;
     ZERO_TRY_CUDA(cudaSetDevice(gpu));
+    ZERO_TRY_CUDA(cudaGetDeviceProperties(&properties, gpu));
     zero_device_t *made = calloc(1, sizeof *made);
     if (!made)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for a device");
     made->ops = &cuda_ops;
     made->type = ZERO_DEVICE_CUDA;
+    snprintf(made->name, sizeof made->name, "%.*s", (int)sizeof made->name - 1, properties.name);
     made->kernels = zero_shard_kernels_cuda();
     made->n_sharers = ((may_share ? comm->job_local_size : n_ranks) - gpu + n_gpus - 1) / n_gpus;
     *device = made;

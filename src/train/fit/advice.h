@@ -1,0 +1,28 @@
+/* advice.h - which changes of the settings would make a plan fit, and what they cost. */
+#ifndef ZEROTRAIN_FIT_ADVICE_H
+#define ZEROTRAIN_FIT_ADVICE_H
+
+#include "train/fit/solve.h"
+
+#define FIT_MOST_ADVICE 3
+
+typedef struct fit_advice {
+    fit_point_t points[FIT_MOST_ADVICE]; /* by time, each with other changes */
+    bool offloads[FIT_MOST_ADVICE];      /* it offloads, and the given settings do not */
+    int n_points;
+    int n_ranks; /* with which the given settings fit: twice as many, or four times, ... 0: none was found */
+    uint64_t bytes_on_ranks;
+} fit_advice_t;
+
+/* given: what the options of fit ask for, which does not fit. */
+zero_status_t fit_advise(const fit_t *fit, const fit_point_t *given, fit_advice_t *advice);
+
+/* Writes a change as options of the command line: "--set model.recompute=light". */
+void fit_describe_change(const fit_t *fit, const fit_choice_t *given, const fit_point_t *point, bool offloads,
+                         char *text, size_t n_bytes);
+
+/* Reports what holds how much of a plan that does not fit, and the advice. Returns ZERO_ERROR_MEMORY, or why there is
+ * no advice. */
+zero_status_t fit_refuse(const fit_t *fit, const fit_point_t *given);
+
+#endif

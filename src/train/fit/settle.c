@@ -1,0 +1,126 @@
+/* settle.c - see settle.h. Every rank computes the same from the least memory that a rank has. */
+#include "train/fit/settle.h"
+
+#include <stdlib.h>
+#include <strings.h>
+
+#include "train/fit/advice.h"
+#include "train/fit/show_fit.h"
+#include "train/report/report.h"
+
+/* Finds the least of what is free on the ranks. A double holds bytes exactly up to 2^53. */
+static zero_status_t find_available(zero_comm_t *comm, const zero_device_t *device, uint64_t *available)
+{
+    size_t n_ranks = (size_t)zero_comm_size(comm), rank = (size_t)zero_comm_rank(comm);
+    double *all = calloc(n_ranks, sizeof *all), mine = (double)zero_device_available(device);
+    if (all)
+        all[rank] = mine < 0x1p53 ? mine : 0x1p53;
+    zero_status_t status = zero_comm_agree(
+        comm, all ? ZERO_OK : report_rank_error(ZERO_ERROR_MEMORY, "no memory to compare %zu ranks", n_ranks));
+    if (status == ZERO_OK)
+        status = zero_comm_sum(comm, all, n_ranks);
+    double least = 0x1p53;
+    for (size_t r = 0; r < n_ranks && status == ZERO_OK; r++)
+        least = all[r] < least ? all[r] : least;
+    *available = (uint64_t)least;
+    free(all);
+    return status;
+}
+
+/* Takes the rates of the GPU by its name; of one that the table does not know, the H200's, since a choice depends on
+ * their ratios. */
+static fit_machine_t machine_of(const zero_comm_t *comm, const zero_device_t *device)
+{
+    fit_machine_t machine = {.rates = *fit_rates_of_cpu(),
+                             .n_ranks = zero_comm_size(comm),
+                             .ranks_per_host = zero_comm_local_size(comm),
+                             .kind = zero_comm_get_kind(comm)};
+    if (zero_device_get_type(device) == ZERO_DEVICE_CPU)
+        return machine;
+    machine.rates = *fit_rates_of_gpu(zero_device_name(device));
+    return machine;
+}
+
+static uint64_t limit_of(const options_t *o)
+{
+    return o->device.memory > 0.0 ? (uint64_t)(o->device.memory * 0x1p30) : UINT64_MAX;
+}
+
+static zero_status_t take(fit_t *fit, options_t *o)
+{
+    fit_result_t result;
+    TRY(fit_solve(fit, &result));
+    zero_status_t status = ZERO_OK;
+    if (result.n_points == 0)
+        status = report_error(ZERO_ERROR_USAGE, "auto: no micro_batch that divides global_batch / ranks can be used: "
+                                                "take another global_batch");
+    else if (result.best < 0)
+        status = fit_refuse(fit, &result.points[result.least]);
+    if (status == ZERO_OK) {
+        const fit_point_t *best = &result.points[result.best];
+        fit_apply(&best->choice, o);
+        fit_unit_t unit = fit_unit_of(best->bytes);
+        report("auto: stage %d, recompute %s, micro_batch %lld; %.2f of %.2f %s, predicted %.4g ms a step",
+               best->choice.stage, fit_recompute_name(best->choice.recompute), (long long)best->choice.micro_batch,
+               (double)best->bytes / unit.bytes, (double)fit->budget / unit.bytes, unit.name, best->time.total);
+    }
+    free(result.points);
+    return status;
+}
+
+/* A limit is the solver's alone, so it also decides then what libzero would (offload_ratio, keep). */
+static bool is_settled(const options_t *o)
+{
+    bool is_left_to_libzero =
+        (o->zero.offload == OFFLOAD_OPTIMIZER && o->zero.offload_ratio == (double)ZERO_OFFLOAD_AUTO) ||
+        o->zero.keep == ZERO_KEEP_AUTO;
+    return !options_have_auto(o) && !(is_left_to_libzero && o->device.memory > 0.0);
+}
+
+static zero_status_t settle_on(options_t *o, zero_comm_t *comm, const zero_device_t *device)
+{
+    fit_t *fit;
+    uint64_t available;
+    fit_machine_t machine = machine_of(comm, device);
+    TRY(find_available(comm, device, &available));
+    uint64_t budget = fit_bytes_to_plan(available);
+    double ratio = o->zero.offload_ratio;
+    int64_t keep = o->zero.keep;
+    TRY(fit_create(o, &machine, budget < limit_of(o) ? budget : limit_of(o), &fit));
+    zero_status_t status = take(fit, o);
+    fit_destroy(fit);
+    if (o->device.memory == 0.0) { /* libzero's search is finer */
+        o->zero.offload_ratio = ratio;
+        o->zero.keep = keep;
+    }
+    return status;
+}
+
+zero_status_t fit_settle(options_t *o, zero_comm_t *comm)
+{
+    zero_device_t *device;
+    if (is_settled(o))
+        return ZERO_OK;
+    TRY(report_agree(comm, zero_device_create((zero_device_type_t)o->device.type, comm, &device)));
+    zero_status_t status = report_agree(comm, settle_on(o, comm, device));
+    zero_device_destroy(device);
+    return status;
+}
+
+zero_status_t fit_check(const options_t *o, zero_comm_t *comm, const zero_device_t *device)
+{
+    fit_t *fit;
+    fit_point_t given = {0};
+    uint64_t available;
+    fit_machine_t machine = machine_of(comm, device);
+    TRY(find_available(comm, device, &available));
+    options_t resolved = *o;
+    resolved.device.type = (int)zero_device_get_type(device);
+    TRY(fit_create(&resolved, &machine, available < limit_of(o) ? available : limit_of(o), &fit));
+    fit_choice_t choice = fit_choice_of(&resolved);
+    zero_status_t status = fit_evaluate(fit, &choice, &given);
+    if (status == ZERO_OK && !given.fits)
+        status = fit_refuse(fit, &given);
+    fit_destroy(fit);
+    return report_agree(comm, status);
+}

@@ -1,0 +1,31 @@
+/* show_fit.h - prints what fit found: as text for people, as JSON for programs. */
+#ifndef ZEROTRAIN_FIT_SHOW_FIT_H
+#define ZEROTRAIN_FIT_SHOW_FIT_H
+
+#include <stdio.h>
+
+#include "train/fit/largest.h"
+
+typedef struct fit_report {
+    const fit_t *fit;
+    const fit_result_t *result;
+    fit_largest_t largest;
+    uint64_t available; /* bytes of a device */
+} fit_report_t;
+
+/* Names of [model] recompute's values. */
+const char *fit_recompute_name(int recompute);
+/* What amounts of memory are printed in: GiB, or MiB where the largest is less than one GiB. */
+typedef struct fit_unit {
+    const char *name;
+    double bytes;
+} fit_unit_t;
+fit_unit_t fit_unit_of(uint64_t largest);
+/* Prints bytes by category with a bar each, and their total. */
+void fit_print_memory(FILE *file, const zero_memory_t *memory);
+double fit_tokens_per_s(const fit_t *fit, const fit_point_t *point);
+
+void fit_print_text(FILE *file, const fit_report_t *report);
+zero_status_t fit_print_json(FILE *file, const fit_report_t *report);
+
+#endif

@@ -1,0 +1,521 @@
+/* test_fit.c - the solver against brute force over the same model of memory and time; what is advised when nothing
+ * fits; zerotrain fit and the settings that are auto, as a user meets them.
+ */
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "tests/support/support.h"
+#include "train/fit/advice.h"
+#include "train/fit/largest.h"
+#include "train/options/options_table.h"
+
+#define RUN_LIMIT_S 60.0
+
+/* ---- brute force ---- */
+
+typedef struct fit_case {
+    options_arch_t arch;
+    int n_ranks, budget; /* budget: 0 little, 1, 2 plenty */
+    zero_dtype_t dtype;
+    bool on_gpu;
+} fit_case_t;
+
+#define N_ARCHS 2
+#define N_RANKS 4
+#define N_BUDGETS 3
+#define N_DTYPES 2
+#define N_SEARCHES (N_ARCHS * N_RANKS * N_BUDGETS * N_DTYPES)
+
+static fit_case_t case_of(int i, bool on_gpu)
+{
+    static const int ranks[N_RANKS] = {1, 2, 4, 8};
+    static const zero_dtype_t dtypes[N_DTYPES] = {ZERO_BF16, ZERO_FP32};
+    return (fit_case_t){.arch = i % N_ARCHS == 0 ? ARCH_GPT2 : ARCH_LLAMA,
+                        .n_ranks = ranks[i / N_ARCHS % N_RANKS],
+                        .budget = i / N_ARCHS / N_RANKS % N_BUDGETS,
+                        .dtype = dtypes[i / N_ARCHS / N_RANKS / N_BUDGETS],
+                        .on_gpu = on_gpu};
+}
+
+static fit_machine_t machine_of(const fit_case_t *c)
+{
+    return (fit_machine_t){
+        .rates = c->on_gpu ? *fit_rates_find("H200") : *fit_rates_of_cpu(), .n_ranks = c->n_ranks, .ranks_per_host = 8};
+}
+
+static options_t options_of(const fit_case_t *c)
+{
+    static options_t o;
+    options_set_defaults(&o);
+    o.device.type = c->on_gpu ? ZERO_DEVICE_CUDA : ZERO_DEVICE_CPU;
+    o.model.arch = (int)c->arch;
+    o.model.layers = 6;
+    o.model.dim = 512;
+    o.model.heads = 8;
+    o.model.vocab_size = 5000;
+    o.model.seq_len = 256;
+    o.train.precision = (int)c->dtype;
+    o.train.global_batch = 12 * c->n_ranks; /* micro-batches 1, 2, 3, 4, 6 and 12 */
+    o.train.micro_batch = MICRO_BATCH_AUTO;
+    o.zero.stage = STAGE_AUTO;
+    o.model.recompute = RECOMPUTE_AUTO;
+    ck_assert_int_eq(options_resolve(&o, c->n_ranks), ZERO_OK);
+    return o;
+}
+
+typedef struct tried {
+    fit_choice_t choice;
+    uint64_t bytes;
+    double ms;
+} tried_t;
+
+/* Plans one choice from nothing: its own model, its own plan. */
+static tried_t try_choice(const options_t *base, const fit_machine_t *machine, int stage, int recompute, int64_t micro)
+{
+    options_t o = *base;
+    model_t model;
+    zero_memory_t memory;
+    o.zero.stage = stage;
+    o.model.recompute = recompute;
+    o.train.micro_batch = micro;
+    zero_config_t config = options_config(&o, machine->n_ranks);
+    ck_assert_int_eq(model_create(&o, &model), ZERO_OK);
+    ck_assert_int_eq(zero_plan(model.declaration, &config, (zero_device_type_t)o.device.type, ZERO_COMM_AUTO,
+                               machine->n_ranks, &memory),
+                     ZERO_OK);
+    model_plan(&model, &memory);
+    fit_time_t time = fit_step_time(&o, machine, (double)memory.bytes[ZERO_MEMORY_ACTIVATIONS]);
+    model_destroy(&model);
+    return (tried_t){{stage, recompute, micro, 0.0, 0}, zero_memory_total(&memory), time.total};
+}
+
+static int try_all(const options_t *o, const fit_machine_t *machine, tried_t *tried)
+{
+    int n = 0;
+    for (int64_t micro = 1; micro <= 12; micro++)
+        for (int stage = 0; stage <= 3 && 12 % micro == 0; stage++)
+            for (int recompute = RECOMPUTE_NONE; recompute <= RECOMPUTE_FULL; recompute++)
+                tried[n++] = try_choice(o, machine, stage, recompute, micro);
+    return n;
+}
+
+/* One number that orders choices from simple to less so. */
+static double complexity(const fit_choice_t *c)
+{
+    return 1e6 * c->recompute + 1e3 * c->stage - (double)c->micro_batch;
+}
+
+static const tried_t *best_of(const tried_t *tried, int n, uint64_t budget)
+{
+    const tried_t *best = NULL;
+    double least = 1e300;
+    for (int i = 0; i < n; i++)
+        if (tried[i].bytes <= budget && tried[i].ms < least)
+            least = tried[i].ms;
+    for (int i = 0; i < n; i++)
+        if (tried[i].bytes <= budget && tried[i].ms <= 1.005 * least &&
+            (!best || complexity(&tried[i].choice) < complexity(&best->choice)))
+            best = &tried[i];
+    return best;
+}
+
+/* Returns bytes from that of the smallest choice (part 0) to that of the largest (1). */
+static uint64_t budget_of(const tried_t *tried, int n, double part)
+{
+    double least = 1e300, most = 0.0;
+    for (int i = 0; i < n; i++) {
+        least = (double)tried[i].bytes < least ? (double)tried[i].bytes : least;
+        most = (double)tried[i].bytes > most ? (double)tried[i].bytes : most;
+    }
+    return (uint64_t)(least + part * (most - least));
+}
+
+static bool has_cuda(void)
+{
+    return zero_model_kernels(ZERO_DEVICE_CUDA) != NULL;
+}
+
+static void expect_same(const fit_choice_t *a, const fit_choice_t *b, const char *what)
+{
+    ck_assert_msg(a->stage == b->stage && a->recompute == b->recompute && a->micro_batch == b->micro_batch,
+                  "%s: stage %d, recompute %d, micro-batch %d instead of %d, %d, %d", what, a->stage, a->recompute,
+                  (int)a->micro_batch, b->stage, b->recompute, (int)b->micro_batch);
+}
+
+START_TEST(the_choice_is_that_of_brute_force)
+{
+    static const double parts[N_BUDGETS] = {0.05, 0.35, 1.0};
+    static tried_t tried[6 * 4 * 3];
+    fit_case_t c = case_of(_i % N_SEARCHES, _i >= N_SEARCHES);
+    if (c.on_gpu && !has_cuda())
+        return; /* a GPU's workspace is not known to this build */
+    options_t o = options_of(&c);
+    fit_machine_t machine = machine_of(&c);
+    fit_result_t result;
+    fit_t *fit;
+    int n = try_all(&o, &machine, tried);
+    uint64_t budget = budget_of(tried, n, parts[c.budget]);
+    const tried_t *best = best_of(tried, n, budget);
+    ck_assert_int_eq(fit_create(&o, &machine, budget, &fit), ZERO_OK);
+    ck_assert_int_eq(fit_solve(fit, &result), ZERO_OK);
+    ck_assert_int_eq(result.n_points, n);
+    ck_assert_int_ge(result.best, 0);
+    expect_same(&result.points[result.best].choice, &best->choice, "the best");
+    ck_assert_uint_eq(result.points[result.best].bytes, best->bytes);
+    ck_assert_double_eq_tol(result.points[result.best].time.total, best->ms, 1e-9 * best->ms);
+    for (int i = 0; i < n; i++) { /* the frontier: nothing takes as little memory and less time */
+        const fit_point_t *p = &result.points[i];
+        bool is_beaten = false;
+        for (int t = 0; t < n; t++)
+            is_beaten |= tried[t].bytes <= p->bytes && tried[t].ms < p->time.total;
+        ck_assert(!is_beaten || !p->is_on_frontier);
+        ck_assert(p->fits == (p->bytes <= budget));
+    }
+    free(result.points);
+    fit_destroy(fit);
+}
+END_TEST
+
+START_TEST(what_is_given_is_kept)
+{
+    fit_case_t c = case_of(2, false); /* two ranks */
+    options_t o = options_of(&c);
+    fit_machine_t machine = machine_of(&c);
+    fit_result_t result;
+    fit_t *fit;
+    o.zero.stage = 2;
+    o.model.recompute = RECOMPUTE_FULL;
+    o.train.micro_batch = 3;
+    ck_assert_int_eq(fit_create(&o, &machine, UINT64_MAX, &fit), ZERO_OK);
+    ck_assert_int_eq(fit_solve(fit, &result), ZERO_OK);
+    ck_assert_int_eq(result.n_points, 1);
+    expect_same(&result.points[0].choice, &(fit_choice_t){.stage = 2, .recompute = RECOMPUTE_FULL, .micro_batch = 3},
+                "given");
+    free(result.points);
+    fit_destroy(fit);
+}
+END_TEST
+
+/* offload_ratio = auto takes the least share, in steps of 1/32, with which GPUs have room. */
+START_TEST(the_least_share_is_offloaded)
+{
+    fit_case_t c = case_of(2, true);
+    fit_point_t whole, none, some;
+    fit_t *fit;
+    if (!has_cuda())
+        return;
+    options_t o = options_of(&c);
+    fit_machine_t machine = machine_of(&c);
+    o.zero.offload = OFFLOAD_OPTIMIZER;
+    o.zero.offload_ratio = (double)ZERO_OFFLOAD_AUTO;
+    fit_choice_t choice = {.stage = 2, .recompute = RECOMPUTE_NONE, .micro_batch = 12, .offload_ratio = 0.0};
+    ck_assert_int_eq(fit_create(&o, &machine, UINT64_MAX, &fit), ZERO_OK);
+    ck_assert_int_eq(fit_evaluate(fit, &choice, &none), ZERO_OK);
+    choice.offload_ratio = 1.0;
+    ck_assert_int_eq(fit_evaluate(fit, &choice, &whole), ZERO_OK);
+    ck_assert_uint_gt(none.bytes, whole.bytes);
+    fit->budget = whole.bytes + (none.bytes - whole.bytes) / 2;
+    choice.offload_ratio = (double)ZERO_OFFLOAD_AUTO;
+    ck_assert_int_eq(fit_evaluate(fit, &choice, &some), ZERO_OK);
+    ck_assert(some.fits && some.choice.offload_ratio > 0.0 && some.choice.offload_ratio < 1.0);
+    choice.offload_ratio = some.choice.offload_ratio - 1.0 / FIT_RATIOS;
+    ck_assert_int_eq(fit_evaluate(fit, &choice, &none), ZERO_OK);
+    ck_assert(!none.fits);
+    fit_destroy(fit);
+}
+END_TEST
+
+/* ---- the largest sizes ---- */
+
+START_TEST(one_more_of_the_largest_does_not_fit)
+{
+    fit_case_t c = case_of(3, false); /* Llama, two ranks */
+    options_t o = options_of(&c);
+    fit_machine_t machine = machine_of(&c);
+    fit_choice_t choice = {.stage = 3, .recompute = RECOMPUTE_LIGHT, .micro_batch = 4};
+    tried_t as_chosen = try_choice(&o, &machine, 3, RECOMPUTE_LIGHT, 4);
+    uint64_t budget = as_chosen.bytes * 3;
+    fit_largest_t largest;
+    fit_t *fit;
+    ck_assert_int_eq(fit_create(&o, &machine, budget, &fit), ZERO_OK);
+    ck_assert_int_eq(fit_find_largest(fit, &choice, &largest), ZERO_OK);
+    ck_assert_int_gt(largest.micro_batch, 4);
+    ck_assert_int_gt(largest.layers, 6);
+    ck_assert_int_gt(largest.seq_len, 256);
+    for (int more = 0; more <= 1; more++) {
+        options_t changed = o;
+        changed.train.global_batch = (largest.micro_batch + more) * 3 * c.n_ranks; /* as many micro-steps: three */
+        tried_t t = try_choice(&changed, &machine, 3, RECOMPUTE_LIGHT, largest.micro_batch + more);
+        ck_assert_int_eq(t.bytes <= budget, !more);
+        changed = o;
+        changed.model.layers = largest.layers + more;
+        ck_assert_int_eq(try_choice(&changed, &machine, 3, RECOMPUTE_LIGHT, 4).bytes <= budget, !more);
+        changed = o;
+        changed.model.seq_len = largest.seq_len + more * FIT_SEQ_LEN_MULTIPLE;
+        ck_assert_int_eq(try_choice(&changed, &machine, 3, RECOMPUTE_LIGHT, 4).bytes <= budget, !more);
+    }
+    fit_destroy(fit);
+}
+END_TEST
+
+/* ---- advice ---- */
+
+START_TEST(advice_fits_and_is_by_time)
+{
+    fit_case_t c = case_of(2 + _i, false); /* GPT-2 and Llama, two and four ranks */
+    static tried_t tried[6 * 4 * 3];
+    options_t o = options_of(&c);
+    fit_machine_t machine = machine_of(&c);
+    fit_advice_t advice;
+    fit_point_t given;
+    fit_t *fit;
+    int n = try_all(&o, &machine, tried);
+    o.zero.stage = 1;
+    o.model.recompute = RECOMPUTE_NONE;
+    o.train.micro_batch = 12;
+    fit_choice_t choice = fit_choice_of(&o);
+    ck_assert_int_eq(fit_create(&o, &machine, budget_of(tried, n, 0.2), &fit), ZERO_OK);
+    ck_assert_int_eq(fit_evaluate(fit, &choice, &given), ZERO_OK);
+    ck_assert(!given.fits);
+    ck_assert_int_eq(fit_advise(fit, &given, &advice), ZERO_OK);
+    ck_assert_int_ge(advice.n_points, 1);
+    for (int i = 0; i < advice.n_points; i++) {
+        const fit_choice_t *a = &advice.points[i].choice;
+        tried_t t = try_choice(&o, &machine, a->stage, a->recompute, a->micro_batch);
+        ck_assert_uint_eq(t.bytes, advice.points[i].bytes);
+        ck_assert_uint_le(t.bytes, fit->budget);
+        ck_assert(i == 0 || advice.points[i - 1].time.total <= advice.points[i].time.total);
+    }
+    /* The first is the fastest that fits, unless one with fewer changes takes at most 2% longer. */
+    const tried_t *fastest = best_of(tried, n, fit->budget);
+    ck_assert_double_le(advice.points[0].time.total, 1.03 * fastest->ms);
+    fit_destroy(fit);
+}
+END_TEST
+
+START_TEST(more_ranks_are_advised_where_they_help)
+{
+    fit_case_t c = case_of(0, false);
+    options_t o = options_of(&c);
+    fit_machine_t machine = machine_of(&c);
+    fit_advice_t advice;
+    fit_point_t given;
+    fit_t *fit;
+    o.zero.stage = 3;
+    o.model.recompute = RECOMPUTE_FULL;
+    o.train.micro_batch = 1;
+    fit_choice_t choice = fit_choice_of(&o);
+    tried_t on_one = try_choice(&o, &machine, 3, RECOMPUTE_FULL, 1);
+    fit_machine_t four = machine;
+    options_t shared = o;
+    four.n_ranks = 4;
+    shared.train.global_batch *= 4;
+    tried_t on_four = try_choice(&shared, &four, 3, RECOMPUTE_FULL, 1);
+    ck_assert_uint_lt(on_four.bytes, on_one.bytes);
+    ck_assert_int_eq(fit_create(&o, &machine, on_four.bytes, &fit), ZERO_OK);
+    ck_assert_int_eq(fit_evaluate(fit, &choice, &given), ZERO_OK);
+    ck_assert_int_eq(fit_advise(fit, &given, &advice), ZERO_OK);
+    ck_assert_int_eq(advice.n_points, 0);
+    ck_assert_int_eq(advice.n_ranks, 4);
+    ck_assert_uint_eq(advice.bytes_on_ranks, on_four.bytes);
+    fit_destroy(fit);
+}
+END_TEST
+
+/* ---- speed ---- */
+
+/* 126 layers on 1,024 ranks: the sizes of Llama 3.1 405B. */
+START_TEST(the_largest_model_is_solved_within_a_second)
+{
+    fit_case_t c = {.arch = ARCH_LLAMA, .n_ranks = 1024, .dtype = ZERO_BF16};
+    options_t o = options_of(&c);
+    fit_machine_t machine = machine_of(&c);
+    fit_result_t result;
+    fit_largest_t largest;
+    struct timespec begin, end;
+    fit_t *fit;
+    o.model.layers = 126;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &begin);
+    ck_assert_int_eq(fit_create(&o, &machine, (uint64_t)80 << 30, &fit), ZERO_OK);
+    ck_assert_int_eq(fit_solve(fit, &result), ZERO_OK);
+    ck_assert_int_eq(fit_find_largest(fit, &result.points[result.best].choice, &largest), ZERO_OK);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &end);
+    double seconds = (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) * 1e-9;
+    printf("%.3f s\n", seconds);
+    ck_assert_double_lt(seconds, 1.0);
+    free(result.points);
+    fit_destroy(fit);
+}
+END_TEST
+
+/* ---- the program ---- */
+
+static char scratch[400];
+
+#define CONFIG                                                                                                         \
+    "[model]\nlayers = 4\ndim = 128\nheads = 4\nseq_len = 128\n[data]\ntrain = text.txt\n"                             \
+    "[train]\nsteps = 2\nglobal_batch = 16\nprecision = fp32\n[log]\nmetrics = m.jsonl\n[device]\ntype = cpu\n"
+
+static void set_up(void)
+{
+    char *directory = support_scratch(), path[512], text[8000];
+    snprintf(scratch, sizeof scratch, "%s", directory);
+    free(directory);
+    memset(text, 'a', sizeof text);
+    snprintf(path, sizeof path, "%s/text.txt", scratch);
+    support_write_file(path, text, sizeof text);
+    snprintf(path, sizeof path, "%s/cfg.ini", scratch);
+    support_write_file(path, CONFIG, strlen(CONFIG));
+}
+
+static int run(support_output_t *output, const char *arguments)
+{
+    return support_run(output, RUN_LIMIT_S, "cd %s && OMP_NUM_THREADS=1 exec %s/zerotrain %s cfg.ini", scratch,
+                       support_build(), arguments);
+}
+
+static json_t *fit_json(const char *arguments)
+{
+    support_output_t output;
+    json_error_t error;
+    int code = run(&output, arguments);
+    ck_assert_msg(code == 0, "%s: exit code %d\n%s", arguments, code, output.err);
+    json_t *found = json_loads(output.out, 0, &error);
+    ck_assert_msg(found != NULL, "%s: %s\n%s", arguments, error.text, output.out);
+    support_output_free(&output);
+    return found;
+}
+
+static long long chosen(const json_t *found, const char *key)
+{
+    return (long long)json_integer_value(json_object_get(json_object_get(found, "chosen"), key));
+}
+
+/* What fit chooses within a limit is what a run with auto settings then takes, and holds to the byte. */
+START_TEST(a_run_takes_what_fit_chooses)
+{
+    static const char *const limits[] = {"0.1", "0.06", "0.04"};
+    support_output_t output;
+    char arguments[600], line[128];
+    json_error_t error;
+    snprintf(arguments, sizeof arguments, "fit --json --set device.memory=%s", limits[_i]);
+    json_t *found = fit_json(arguments);
+    snprintf(arguments, sizeof arguments,
+             "--set device.memory=%s --set train.micro_batch=auto --set zero.stage=auto --set model.recompute=auto",
+             limits[_i]);
+    int code = run(&output, arguments);
+    ck_assert_msg(code == 0, "exit code %d\n%s", code, output.err);
+    snprintf(line, sizeof line, "auto: stage %lld, recompute %s, micro_batch %lld;", chosen(found, "stage"),
+             json_string_value(json_object_get(json_object_get(found, "chosen"), "recompute")),
+             chosen(found, "micro_batch"));
+    ck_assert_msg(strstr(output.err, line), "no '%s' in\n%s", line, output.err);
+    snprintf(arguments, sizeof arguments, "%s/m.jsonl", scratch);
+    char *rows = support_read_file(arguments, NULL);
+    json_t *row = json_loads(rows, JSON_DISABLE_EOF_CHECK, &error);
+    ck_assert_int_eq(json_integer_value(json_object_get(row, "device_bytes")), chosen(found, "bytes"));
+    json_decref(row);
+    free(rows);
+    json_decref(found);
+    support_output_free(&output);
+}
+END_TEST
+
+START_TEST(what_does_not_fit_is_refused_with_what_would)
+{
+    support_output_t output;
+    char arguments[600];
+    int code = run(&output, "--set device.memory=0.03");
+    ck_assert_int_eq(code, 1);
+    ck_assert(strstr(output.err, "zerotrain:   activations"));
+    ck_assert(strstr(output.err, "the plan needs"));
+    const char *advice = strstr(output.err, "what would fit: --set "), *end = advice ? strchr(advice + 15, ':') : NULL;
+    ck_assert_msg(end != NULL, "no advice in\n%s", output.err);
+    snprintf(arguments, sizeof arguments, "--set device.memory=0.03 %.*s", (int)(end - advice - 15), advice + 15);
+    support_output_free(&output);
+    code = run(&output, arguments); /* the advice, as it stands there */
+    ck_assert_msg(code == 0, "%s: exit code %d\n%s", arguments, code, output.err);
+    support_output_free(&output);
+    code = run(&output, "--set device.memory=0.001 --set zero.stage=auto");
+    ck_assert_int_eq(code, 1);
+    ck_assert(strstr(output.err, "the plan needs"));
+    support_output_free(&output);
+}
+END_TEST
+
+START_TEST(fit_prints_a_table_for_people)
+{
+    static const char *const lines[] = {"a step: 16 sequences of 128 tokens",
+                                        "\n* ",
+                                        "* chosen",
+                                        "\nactivations ",
+                                        "\nmatrix products ",
+                                        "micro_batch ",
+                                        "To take it: --set zero.stage="};
+    support_output_t output;
+    int code = run(&output, "fit");
+    ck_assert_int_eq(code, 0);
+    ck_assert_str_eq(output.err, "");
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++)
+        ck_assert_msg(strstr(output.out, lines[i]), "no '%s' in\n%s", lines[i], output.out);
+    support_output_free(&output);
+}
+END_TEST
+
+static const struct {
+    const char *arguments, *says;
+} refusals[] = {
+    {"--gpus 4", "are for zerotrain fit"},
+    {"--json", "are for zerotrain fit"},
+    {"fit --plan", "give one of them"},
+    {"fit --gpus 0", "--gpus: 0 is out of range"},
+    {"fit --gpus 300", "need [zero] reduction = nccl"},
+    {"fit --gpu-memory 80", "is no size"},
+    {"fit --gpu-memory 80XiB", "is no size"},
+    {"fit --gpu-memory 1GB", "CUDA alone takes"},
+    {"fit --gpu K80", "'K80' is unknown"},
+    {"fit --gpu A100 --set train.precision=bf16 --set train.fp8=linear", "an A100 has none"},
+    {"--plan --set model.recompute=auto", "let zerotrain fit choose"},
+    {"--set train.micro_batch=auto --set train.global_batch=0", "set global_batch"},
+};
+
+START_TEST(mistakes_are_refused_with_a_line)
+{
+    support_output_t output;
+    int code = run(&output, refusals[_i].arguments);
+    ck_assert_msg(code == 2, "%s: exit code %d\n%s", refusals[_i].arguments, code, output.err);
+    ck_assert_msg(strstr(output.err, refusals[_i].says) && support_count(output.err, "\n") == 1, "%s: %s",
+                  refusals[_i].arguments, output.err);
+    support_output_free(&output);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("fit");
+    TCase *c = tcase_create("solver");
+    tcase_set_timeout(c, 60);
+    tcase_add_loop_test(c, the_choice_is_that_of_brute_force, 0, 2 * N_SEARCHES);
+    tcase_add_test(c, what_is_given_is_kept);
+    tcase_add_test(c, the_least_share_is_offloaded);
+    tcase_add_test(c, one_more_of_the_largest_does_not_fit);
+    tcase_add_loop_test(c, advice_fits_and_is_by_time, 0, 4);
+    tcase_add_test(c, more_ranks_are_advised_where_they_help);
+    tcase_add_test(c, the_largest_model_is_solved_within_a_second);
+    suite_add_tcase(s, c);
+    c = tcase_create("program");
+    tcase_set_timeout(c, 60);
+    tcase_add_checked_fixture(c, set_up, NULL);
+    tcase_add_loop_test(c, a_run_takes_what_fit_chooses, 0, 3);
+    tcase_add_test(c, what_does_not_fit_is_refused_with_what_would);
+    tcase_add_test(c, fit_prints_a_table_for_people);
+    tcase_add_loop_test(c, mistakes_are_refused_with_a_line, 0, sizeof refusals / sizeof refusals[0]);
+    suite_add_tcase(s, c);
+    return s;
+}
+
+int main(void)
+{
+    return support_main(suite());
+}
