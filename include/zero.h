@@ -790,6 +790,7 @@ typedef struct zero_save_options {
     int keep;                /* how many checkpoints stay when this one is complete, the newest ones; 0: all */
     uint64_t max_file_bytes; /* most data in one file; 0: 4 GiB. A single array is never split, however large */
     bool background;         /* write from a copy in host memory: 12 bytes for each element that this rank owns */
+    bool per_host;           /* see zero_host_copies_prepare */
 } zero_save_options_t;
 
 typedef struct zero_save zero_save_t;
@@ -834,6 +835,29 @@ ZERO_API const char *zero_checkpoint_state(const zero_checkpoint_t *checkpoint);
  * it, too, with a line that names the number, if a weight or moment is not finite or a second moment is negative; then
  * some weights may be overwritten, and the engine refuses to use them as after a failed zero_set_state. [collective] */
 ZERO_API zero_status_t zero_load(zero_engine_t *engine, const zero_checkpoint_t *checkpoint);
+
+/* ---- Checkpoints in host memory ------------------------------------------------------------------------------------
+ *
+ * With zero_save_options_t.per_host, a save makes a whole checkpoint on every host, in a directory that each host has
+ * for itself: below /dev/shm, say, which is memory and outlives the processes of the job. Ranks of other hosts send
+ * what they own. Over MPI each rank of a host receives all of it, and zero_save_begin waits for that. Any one of the
+ * hosts then has all that a restart needs.
+ */
+
+/* Returns the bytes of a checkpoint's arrays, that is of its .safetensors files together. The other files are small. */
+ZERO_API zero_status_t zero_checkpoint_bytes(const zero_model_t *model, zero_dtype_t dtype, uint64_t *n_bytes);
+/* Creates `directory` on every host, removes all checkpoints in it but that of step `but`, if there is one, and what
+ * interrupted saves have left, and checks that a new copy of n_bytes fits in beside an old one. Returns
+ * ZERO_ERROR_MEMORY if it does not, with the numbers. [collective] */
+ZERO_API zero_status_t zero_host_copies_prepare(zero_comm_t *comm, const char *directory, uint64_t n_bytes,
+                                                uint64_t but);
+/* Finds the newest step of which every host has the same checkpoint; 0: none. [collective] */
+ZERO_API zero_status_t zero_host_copies_find(zero_comm_t *comm, const char *directory, uint64_t *step);
+/* Opens that step's checkpoint as zero_checkpoint_open does. [collective] */
+ZERO_API zero_status_t zero_host_copies_open(zero_comm_t *comm, const char *directory, uint64_t step,
+                                             zero_checkpoint_t **checkpoint);
+/* Removes the checkpoints on every host, and the directory if nothing else is in it. [collective] */
+ZERO_API zero_status_t zero_host_copies_remove(zero_comm_t *comm, const char *directory);
 
 /* ---- Trace ---------------------------------------------------------------------------------------------------------
  */

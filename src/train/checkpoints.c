@@ -11,6 +11,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "train/model/hf_config.h"
@@ -69,11 +70,50 @@ static zero_status_t take_state(checkpoints_t *checkpoints)
     return status;
 }
 
-static zero_status_t resume(checkpoints_t *checkpoints)
+/* Returns the step that `latest` in checkpoint.dir links to: see checkpoints_found_t. */
+static int64_t step_on_disk(const options_t *options)
+{
+    char latest[OPTIONS_MAX_PATH + 16], name[64] = "";
+    struct stat info;
+    long long step;
+    snprintf(latest, sizeof latest, "%s/latest", options->checkpoint.dir);
+    if (!options->checkpoint.dir[0] || lstat(latest, &info) != 0)
+        return 0;
+    ssize_t n_bytes = readlink(latest, name, sizeof name - 1);
+    return n_bytes > 0 && sscanf(name, "step-%lld", &step) == 1 && step > 0 ? step : INT64_MAX;
+}
+
+zero_status_t checkpoints_find(const options_t *options, zero_comm_t *comm, checkpoints_found_t *found)
+{
+    uint64_t in_memory = 0;
+    *found = (checkpoints_found_t){.on_disk = step_on_disk(options)};
+    TRY(zero_comm_broadcast(comm, &found->on_disk, sizeof found->on_disk, 0));
+    if (options->checkpoint.memory_every > 0 && options->checkpoint.memory_dir[0])
+        TRY(zero_host_copies_find(comm, options->checkpoint.memory_dir, &in_memory));
+    found->in_memory = (int64_t)in_memory;
+    return ZERO_OK;
+}
+
+/* Opens the checkpoint that --resume names, or the newer one of memory and disk. */
+static zero_status_t open_newest(checkpoints_t *checkpoints)
 {
     const options_t *o = checkpoints->options;
-    TRY(zero_checkpoint_open(checkpoints->comm, o->resume_dir[0] ? o->resume_dir : o->checkpoint.dir,
-                             &checkpoints->resumed));
+    checkpoints_found_t found = {0};
+    if (o->resume_dir[0])
+        return zero_checkpoint_open(checkpoints->comm, o->resume_dir, &checkpoints->resumed);
+    TRY(checkpoints_find(o, checkpoints->comm, &found));
+    if (found.in_memory > found.on_disk) {
+        checkpoints->memory_step = found.in_memory;
+        return zero_host_copies_open(checkpoints->comm, o->checkpoint.memory_dir, (uint64_t)found.in_memory,
+                                     &checkpoints->resumed);
+    }
+    const char *directory = o->checkpoint.dir[0] ? o->checkpoint.dir : o->checkpoint.memory_dir;
+    return zero_checkpoint_open(checkpoints->comm, directory, &checkpoints->resumed);
+}
+
+static zero_status_t resume(checkpoints_t *checkpoints)
+{
+    TRY(open_newest(checkpoints));
     TRY(report_agree(checkpoints->comm, take_state(checkpoints)));
     int64_t step = (int64_t)zero_checkpoint_step(checkpoints->resumed);
     checkpoints->first_step = step + 1;
@@ -94,13 +134,18 @@ zero_status_t checkpoints_open(const options_t *options, zero_comm_t *comm, cons
     return source ? report_agree(comm, hf_config_read(source, &checkpoints->model_config)) : ZERO_OK;
 }
 
-zero_status_t checkpoints_prepare(const checkpoints_t *checkpoints)
+zero_status_t checkpoints_prepare(const checkpoints_t *checkpoints, const zero_model_t *model)
 {
-    const char *directory = checkpoints->options->checkpoint.dir;
-    if (!directory[0])
-        return ZERO_OK;
+    const options_t *o = checkpoints->options;
+    uint64_t n_bytes = 0;
     signal(SIGXFSZ, SIG_IGN); /* writing beyond a file size limit then fails with a log line */
-    return zero_save_prepare(checkpoints->comm, directory);
+    if (o->checkpoint.dir[0])
+        TRY(zero_save_prepare(checkpoints->comm, o->checkpoint.dir));
+    if (o->checkpoint.memory_every == 0)
+        return ZERO_OK;
+    TRY(zero_comm_agree(checkpoints->comm, zero_checkpoint_bytes(model, (zero_dtype_t)o->train.precision, &n_bytes)));
+    return zero_host_copies_prepare(checkpoints->comm, o->checkpoint.memory_dir, n_bytes,
+                                    (uint64_t)checkpoints->memory_step);
 }
 
 /* Warns of an earlier run's checkpoints: [checkpoint] keep counts them too, so they will be removed one by one. */
@@ -108,6 +153,9 @@ void checkpoints_report(const checkpoints_t *checkpoints)
 {
     const options_t *options = checkpoints->options;
     char latest[OPTIONS_MAX_PATH + 16], name[64];
+    if (options->checkpoint.memory_every > 0)
+        report("every %" PRId64 " steps each host gets a checkpoint in its memory, in %s, until the run ends well",
+               options->checkpoint.memory_every, options->checkpoint.memory_dir);
     if (!options->checkpoint.dir[0]) {
         report("nothing will be saved: [checkpoint] dir is not set");
         return;
@@ -138,24 +186,40 @@ int64_t checkpoints_sequences(const checkpoints_t *checkpoints, int64_t step)
 
 /* ---- saving ---- */
 
-bool checkpoints_are_due(const checkpoints_t *checkpoints, int64_t step, int64_t last_step)
+static bool is_due_on_disk(const options_t *o, int64_t step, int64_t last_step)
 {
-    int64_t every = checkpoints->options->checkpoint.every;
-    return checkpoints->options->checkpoint.dir[0] && (step == last_step || (every > 0 && step % every == 0));
+    int64_t every = o->checkpoint.every;
+    return o->checkpoint.dir[0] && (step == last_step || (every > 0 && step % every == 0));
 }
 
-static zero_status_t begin(checkpoints_t *checkpoints, zero_engine_t *engine, int64_t step)
+static bool is_due_in_memory(const options_t *o, int64_t step, int64_t last_step)
+{
+    int64_t every = o->checkpoint.memory_every;
+    return every > 0 && step % every == 0 && step != last_step && !is_due_on_disk(o, step, last_step);
+}
+
+bool checkpoints_are_due(const checkpoints_t *checkpoints, int64_t step, int64_t last_step)
+{
+    return is_due_on_disk(checkpoints->options, step, last_step) ||
+           is_due_in_memory(checkpoints->options, step, last_step);
+}
+
+static zero_status_t begin(checkpoints_t *checkpoints, zero_engine_t *engine, int64_t step, bool in_memory)
 {
     const options_t *o = checkpoints->options;
     char *config = hf_config_text(o, checkpoints->model_config), *state = state_text(checkpoints, step);
+    int keep = o->checkpoint.keep > INT32_MAX ? INT32_MAX : (int)o->checkpoint.keep;
     zero_save_options_t options = {.config_json = config,
                                    .state_json = state,
-                                   .keep = o->checkpoint.keep > INT32_MAX ? INT32_MAX : (int)o->checkpoint.keep,
-                                   .background = o->checkpoint.async};
+                                   .keep = in_memory ? 1 : keep,
+                                   .background = o->checkpoint.async,
+                                   .per_host = in_memory};
     zero_status_t status = config && state ? ZERO_OK : report_rank_error(ZERO_ERROR_MEMORY, "no memory to save");
     status = zero_comm_agree(checkpoints->comm, status);
     if (status == ZERO_OK)
-        status = zero_save_begin(engine, o->checkpoint.dir, &options, &checkpoints->save);
+        status = zero_save_begin(engine, in_memory ? o->checkpoint.memory_dir : o->checkpoint.dir, &options,
+                                 &checkpoints->save);
+    checkpoints->saves_in_memory = in_memory;
     if (status == ZERO_OK)
         checkpoints->last_saved = step;
     free(state);
@@ -169,7 +233,7 @@ zero_status_t checkpoints_finish(checkpoints_t *checkpoints)
         return ZERO_OK;
     zero_status_t status = zero_save_end(checkpoints->save);
     checkpoints->save = NULL;
-    if (status == ZERO_OK)
+    if (status == ZERO_OK && !checkpoints->saves_in_memory)
         report("saved step %" PRId64 " in %s", checkpoints->last_saved, checkpoints->options->checkpoint.dir);
     return status;
 }
@@ -190,9 +254,16 @@ zero_status_t checkpoints_after_step(checkpoints_t *checkpoints, zero_engine_t *
     if (!checkpoints_are_due(checkpoints, step, last_step))
         return ZERO_OK;
     TRY(checkpoints_finish(checkpoints)); /* one at a time */
-    TRY(begin(checkpoints, engine, step));
+    TRY(begin(checkpoints, engine, step, is_due_in_memory(checkpoints->options, step, last_step)));
     bool wait = !checkpoints->options->checkpoint.async || step == last_step;
     return wait ? checkpoints_finish(checkpoints) : ZERO_OK;
+}
+
+zero_status_t checkpoints_remove_memory(const checkpoints_t *checkpoints)
+{
+    const options_t *o = checkpoints->options;
+    return o->checkpoint.memory_every > 0 ? zero_host_copies_remove(checkpoints->comm, o->checkpoint.memory_dir)
+                                          : ZERO_OK;
 }
 
 void checkpoints_close(checkpoints_t *checkpoints)

@@ -10,6 +10,8 @@ typedef struct checkpoints {
     zero_comm_t *comm;
     data_identity_t data;       /* the data that the run trains on */
     zero_save_t *save;          /* in progress; NULL: none */
+    bool saves_in_memory;       /* and not in checkpoint.dir */
+    int64_t memory_step;        /* that the run resumed from, if it was in memory_dir; else 0 */
     zero_checkpoint_t *resumed; /* until it is loaded; else NULL */
     char *model_config;         /* what config.json said where the model comes from; NULL: there is none */
     int64_t first_step;         /* of this run: 1, or the one after the checkpoint's */
@@ -17,13 +19,21 @@ typedef struct checkpoints {
     int64_t last_saved;         /* step; 0: none */
 } checkpoints_t;
 
+/* Where a run finds what it may resume from. */
+typedef struct checkpoints_found {
+    int64_t on_disk;   /* the step that checkpoint.dir's latest is of, INT64_MAX if its name says none; 0: no latest */
+    int64_t in_memory; /* the newest step that all hosts have in memory_dir; 0: none, or memory_every is 0 */
+} checkpoints_found_t;
+
+/* Looks for checkpoints of this run. Opens none. [collective] */
+zero_status_t checkpoints_find(const options_t *options, zero_comm_t *comm, checkpoints_found_t *found);
 /* Opens and checks the checkpoint that --resume names, if it is given, and compares it with this run (resume_check.h).
  * data: of this run. Changes nothing. [collective] */
 zero_status_t checkpoints_open(const options_t *options, zero_comm_t *comm, const data_identity_t *data,
                                checkpoints_t *checkpoints);
-/* Makes sure that [checkpoint] dir can be written, and removes what killed saves have left there. Called when it is
- * certain that the run begins. [collective] */
-zero_status_t checkpoints_prepare(const checkpoints_t *checkpoints);
+/* Makes sure that [checkpoint] dir can be written and that memory_dir has room for the model, and removes what killed
+ * saves have left there. Called when it is certain that the run begins. [collective] */
+zero_status_t checkpoints_prepare(const checkpoints_t *checkpoints, const zero_model_t *model);
 /* Reports, before the first step, that nothing will be saved or that checkpoints of an earlier run are there. */
 void checkpoints_report(const checkpoints_t *checkpoints);
 /* Loads the checkpoint that checkpoints_open has opened. [collective] */
@@ -39,6 +49,8 @@ zero_status_t checkpoints_after_step(checkpoints_t *checkpoints, zero_engine_t *
                                      int64_t last_step);
 /* Waits for a save that is in progress. Called before the engine is destroyed. [collective] */
 zero_status_t checkpoints_finish(checkpoints_t *checkpoints);
+/* Removes what is in memory_dir, since the run has ended well. [collective] */
+zero_status_t checkpoints_remove_memory(const checkpoints_t *checkpoints);
 void checkpoints_close(checkpoints_t *checkpoints);
 
 #endif

@@ -272,7 +272,7 @@ static zero_status_t loop(run_t *run)
         while (run->n_queued > (must_wait_now(run, step) ? 0 : run->n_late))
             TRY(finish_step(run));
     }
-    return ZERO_OK;
+    return checkpoints_finish(&run->checkpoints); /* one in memory: the last on the disk is waited for */
 }
 
 /* ---- before and after ---- */
@@ -348,7 +348,7 @@ static zero_status_t open_outputs(run_t *run)
 {
     if (!has_steps(run))
         return ZERO_OK;
-    TRY(checkpoints_prepare(&run->checkpoints));
+    TRY(checkpoints_prepare(&run->checkpoints, run->model.declaration));
     TRY(trace_claim_file(run->trace));
     return open_metrics(run);
 }
@@ -488,6 +488,11 @@ zero_status_t loop_run(const options_t *options, zero_comm_t *comm, loop_end_t *
         report_start(&run);
         status = loop(&run);
     }
+    loop_end_t reached = LOOP_COMPLETE;
+    if (status == ZERO_OK)
+        reached = end_of(&run);
+    if (status == ZERO_OK && (reached == LOOP_COMPLETE || reached == LOOP_STOPPED_SAVED))
+        status = checkpoints_remove_memory(&run.checkpoints);
     if (status == ZERO_ERROR_NONFINITE) /* on all ranks: complete a save of good weights */
         checkpoints_finish(&run.checkpoints);
     close_files(&run);
@@ -505,6 +510,6 @@ zero_status_t loop_run(const options_t *options, zero_comm_t *comm, loop_end_t *
     data_close(run.val);
     data_close(run.train);
     if (status == ZERO_OK)
-        *end = end_of(&run);
+        *end = reached;
     return status;
 }

@@ -3,9 +3,9 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "train/checkpoints.h"
 #include "train/fit/fit_command.h"
 #include "train/fit/settle.h"
 #include "train/model/hf_config.h"
@@ -55,16 +55,15 @@ static zero_status_t resolve_device(options_t *options, zero_comm_t *comm)
     return report_agree(comm, status);
 }
 
-/* Turns --auto-resume into --resume if rank 0 sees a checkpoint in checkpoint.dir; a --resume DIR beside it is for
- * the case that there is none. */
+/* Turns --auto-resume into --resume if there is a checkpoint in checkpoint.dir or memory_dir; a --resume DIR beside it
+ * is for the case that there is none. */
 static zero_status_t find_checkpoint(options_t *options, zero_comm_t *comm)
 {
-    char latest[OPTIONS_MAX_PATH + 16];
-    struct stat info;
-    snprintf(latest, sizeof latest, "%s/latest", options->checkpoint.dir);
-    char found = options->checkpoint.dir[0] && lstat(latest, &info) == 0;
-    TRY(zero_comm_broadcast(comm, &found, sizeof found, 0));
-    if (options->auto_resume && found) {
+    checkpoints_found_t found;
+    if (!options->auto_resume)
+        return ZERO_OK;
+    TRY(checkpoints_find(options, comm, &found));
+    if (found.on_disk > 0 || found.in_memory > 0) {
         options->resume = true;
         options->resume_dir[0] = 0;
     }

@@ -201,6 +201,18 @@ static void print_traffic(const ranks_t *ranks, const traffic_t *traffic)
     }
 }
 
+/* Prints what checkpoints in memory take on a host. */
+static zero_status_t print_memory_checkpoints(const options_t *options, const zero_model_t *declaration)
+{
+    uint64_t n_bytes;
+    if (options->checkpoint.memory_every == 0)
+        return ZERO_OK;
+    TRY(zero_checkpoint_bytes(declaration, (zero_dtype_t)options->train.precision, &n_bytes));
+    printf("memory checkpoint    %15llu bytes in each host's memory, and as many again while the next is written\n",
+           (unsigned long long)n_bytes);
+    return ZERO_OK;
+}
+
 zero_status_t show_plan(const options_t *options, const zero_comm_t *comm)
 {
     plans_t plans = {0};
@@ -227,6 +239,7 @@ zero_status_t show_plan(const options_t *options, const zero_comm_t *comm)
     if (status == ZERO_OK && zero_comm_rank(comm) == 0) {
         print_plans(options, ranks.n, zero_model_n_params(model.declaration), &plans);
         print_traffic(&ranks, &traffic);
+        status = print_memory_checkpoints(options, model.declaration);
     }
     traffic_free(&traffic);
     free(ranks.hosts);

@@ -18,7 +18,7 @@ cp "$repo/launch/zerotrain" "$repo/launch/setup.sh" "$tree/launch/"
 cat >"$tree/build/zerotrain" <<'END'
 #!/bin/bash
 cd "$(dirname "$0")/.." || exit 99
-[[ $OMPI_COMM_WORLD_RANK -eq 0 ]] || { sleep 5; exit 0; }
+[[ $OMPI_COMM_WORLD_RANK -eq 0 ]] || { sleep 2; exit 0; }
 echo "$OMPI_COMM_WORLD_SIZE $*" >>starts
 trap 'exit 3' USR1
 code=$(sed -n "$(wc -l <starts)p" codes)
@@ -150,6 +150,16 @@ END
 rm "$tree/build/zerotrain"
 ln -s "$build/zerotrain" "$tree/build/zerotrain"
 text() { sed -nE 's/.*("step": [0-9]+).*("loss": [^,]*, "grad_norm": [^,]*).*/\1 \2/p' "$1"; }
+# Kills one of the ranks that train here.
+kill_rank()
+{
+    local pid
+    for pid in $(pgrep -x zerotrain); do # so is the launcher called
+        if grep -qzx "$scratch/cfg.ini" "/proc/$pid/cmdline" && [[ $(readlink "/proc/$pid/exe") == "$build/zerotrain" ]]; then
+            kill -KILL "$pid" && break
+        fi
+    done
+}
 goes_on()
 {
     local i job code=0
@@ -160,14 +170,48 @@ goes_on()
         [[ ! -e $scratch/checkpoints/latest ]] || break
         sleep 0.1
     done
-    for i in $(pgrep -x zerotrain); do # so is the launcher called
-        if grep -qzx "$scratch/cfg.ini" "/proc/$i/cmdline" && [[ $(readlink "/proc/$i/exe") == "$build/zerotrain" ]]; then
-            kill -KILL "$i" && break
-        fi
-    done
+    kill_rank
     wait "$job" || code=$?
     [[ $code -eq 0 && $(text "$scratch/want" | wc -l) -eq 60 ]] && diff <(text "$scratch/want") <(text "$scratch/got") &&
         grep -q 'restart 1 of 2' "$scratch/log" && grep -q 'resuming after step' "$scratch/log"
 }
 claim "a rank is killed: started again from the newest checkpoint, to the text of an undisturbed run" goes_on
+# is_lost_and_found STEPS OPTION...: kills a rank when the run has made step 28, and expects that at most so many steps
+# are made again, from a checkpoint in memory as large as planned, to the same text, and nothing left there.
+is_lost_and_found()
+{
+    local i job code=0 steps=$1 size last resumed
+    shift
+    rm -rf "$scratch/got" "$scratch/checkpoints"
+    "$tree/launch/zerotrain" -np 2 --restarts 2 --set log.metrics="$scratch/got" --set checkpoint.memory_dir="$memory" \
+        --set checkpoint.memory_every=7 --set train.steps=600 "$@" "$scratch/cfg.ini" >"$scratch/out" 2>&1 &
+    job=$!
+    for ((i = 0; i < 3000; i++)); do
+        ! grep -q '"step": 28,' "$scratch/got" 2>/dev/null || break
+        sleep 0.01
+    done
+    kill_rank
+    size=$(cat "$memory"/latest/*.safetensors | wc -c)
+    last=$(wc -l <"$scratch/got")
+    wait "$job" || code=$?
+    cat "$scratch/out"
+    resumed=$(sed -nE "s|.*resuming after step ([0-9]+), from $memory/.*|\1|p" "$scratch/out")
+    echo "killed after step $last, resumed after step $resumed"
+    [[ $code -eq 0 && $((last - resumed)) -le $steps && ! -e $memory && $(text "$scratch/want600" | wc -l) -eq 600 ]] &&
+        diff <(text "$scratch/want600") <(text "$scratch/got") && grep -q 'restart 1 of 2' "$scratch/out" &&
+        "$build/zerotrain" --plan --set checkpoint.memory_every=7 --set checkpoint.memory_dir="$memory" \
+            "$scratch/cfg.ini" | grep -x "memory checkpoint *$size bytes in .*"
+}
+trains_undisturbed()
+{
+    "$tree/launch/zerotrain" -np 2 --set train.steps=600 --set log.metrics="$scratch/want600" \
+        --set checkpoint.dir="$scratch/other" "$scratch/cfg.ini"
+}
+claim "600 steps undisturbed" trains_undisturbed
+memory=$(mktemp -d -p /dev/shm) # files in memory, so that they outlive the processes
+keeps_in_memory() { is_lost_and_found 14 --set checkpoint.every=1000; }
+claim "a rank is killed: started again from memory, as large as planned, and nothing is left there" keeps_in_memory
+needs_no_disk() { is_lost_and_found 7 --set checkpoint.dir= --set checkpoint.every=0 --set checkpoint.async=false; }
+claim "the same without a disk, and seven steps back at most where saves are waited for" needs_no_disk
+rm -rf "$memory"
 exit $status

@@ -84,6 +84,8 @@ typedef struct options {
         char dir[OPTIONS_MAX_PATH];
         int64_t every, keep;
         bool async;
+        char memory_dir[OPTIONS_MAX_PATH];
+        int64_t memory_every; /* 0: no checkpoints in memory */
     } checkpoint;
     struct {
         int64_t every;

@@ -4,6 +4,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <string.h>
 
 /* Returns llama's default ffn_dim: 8/3 dim, with which its three matrices are as large as two of 4 dim (Shazeer 2020,
  * arXiv:2002.05202), rounded up to a multiple that GEMMs run well with. */
@@ -225,6 +226,14 @@ static zero_status_t check_hosts(const options_t *options, int world_size)
 
 static zero_status_t resolve_checkpoints(const options_t *options)
 {
+    if (options->checkpoint.memory_every > 0 && !options->checkpoint.memory_dir[0])
+        return report_error(ZERO_ERROR_USAGE,
+                            "[checkpoint] memory_every: %" PRId64
+                            ", but memory_dir is empty: name a directory of this run's own below /dev/shm",
+                            options->checkpoint.memory_every);
+    if (options->checkpoint.memory_every > 0 && strcmp(options->checkpoint.memory_dir, options->checkpoint.dir) == 0)
+        return report_error(ZERO_ERROR_USAGE, "[checkpoint] memory_dir: '%s' is also [checkpoint] dir: name another",
+                            options->checkpoint.memory_dir);
     if (options->force && !options->resume)
         return report_error(ZERO_ERROR_USAGE, "--force: there is nothing to force without --resume");
     if (options->checkpoint.dir[0])
@@ -232,7 +241,7 @@ static zero_status_t resolve_checkpoints(const options_t *options)
     if (options->checkpoint.every > 0)
         return report_error(ZERO_ERROR_USAGE, "[checkpoint] every: %" PRId64 ", but [checkpoint] dir is empty",
                             options->checkpoint.every);
-    if (options->resume && !options->resume_dir[0])
+    if (options->resume && !options->resume_dir[0] && options->checkpoint.memory_every == 0)
         return report_error(
             ZERO_ERROR_USAGE,
             "--resume: [checkpoint] dir is empty, so there is nothing to resume from: name a directory");

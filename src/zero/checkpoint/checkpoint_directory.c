@@ -360,7 +360,7 @@ static void remove_oldest(const char *parent, const char *newest, int keep)
     free(listing.entries);
 }
 
-zero_status_t zero_checkpoints_commit(const char *parent, uint64_t step, const char *temporary, int keep)
+zero_status_t zero_checkpoints_commit(const char *parent, uint64_t step, const char *temporary)
 {
     char name[NAME_BYTES], *final = NULL;
     step_name(name, "", step);
@@ -372,10 +372,57 @@ zero_status_t zero_checkpoints_commit(const char *parent, uint64_t step, const c
     zero_status_t status = take_name(parent, name, temporary, final);
     free(final);
     ZERO_TRY(status);
-    ZERO_TRY(set_latest(parent, name));
-    if (keep > 0)
-        remove_oldest(parent, name, keep);
+    return set_latest(parent, name);
+}
+
+void zero_checkpoints_keep(const char *parent, uint64_t step, int keep)
+{
+    char name[NAME_BYTES];
+    step_name(name, "", step);
+    remove_oldest(parent, name, keep);
+}
+
+zero_status_t zero_checkpoints_clear(const char *parent, uint64_t step)
+{
+    listing_t listing = {0};
+    char *latest = NULL;
+    struct stat info;
+    if (stat(parent, &info) != 0 && errno == ENOENT)
+        return ZERO_OK;
+    zero_status_t status = list(parent, &listing);
+    for (size_t i = 0; i < listing.n_entries && status == ZERO_OK; i++)
+        if (listing.entries[i].step != step)
+            status = remove_checkpoint(parent, listing.entries[i].name);
+    free(listing.entries);
+    if (status != ZERO_OK || step != 0)
+        return status;
+    ZERO_TRY(zero_path_join(parent, ZERO_LATEST_NAME, &latest));
+    if (lstat(latest, &info) == 0 && S_ISLNK(info.st_mode))
+        unlink(latest);
+    free(latest);
+    (void)rmdir(parent); /* something else may be in it */
     return ZERO_OK;
+}
+
+zero_status_t zero_checkpoints_list(const char *parent, size_t n_steps, uint64_t *steps)
+{
+    listing_t listing = {0};
+    struct stat info;
+    memset(steps, 0, n_steps * sizeof *steps);
+    if (stat(parent, &info) != 0 && errno == ENOENT)
+        return ZERO_OK;
+    zero_status_t status = list(parent, &listing);
+    for (size_t i = 0; i < n_steps && i < listing.n_entries; i++)
+        steps[i] = listing.entries[listing.n_entries - 1 - i].step;
+    free(listing.entries);
+    return status;
+}
+
+zero_status_t zero_checkpoints_path(const char *parent, uint64_t step, char **path)
+{
+    char name[NAME_BYTES];
+    step_name(name, "", step);
+    return zero_path_join(parent, name, path);
 }
 
 /* ---- finding ---- */

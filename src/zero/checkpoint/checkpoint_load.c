@@ -20,6 +20,7 @@
 
 struct zero_checkpoint {
     zero_comm_t *comm;
+    bool per_host; /* each host has a directory of its own by that path */
     char path[ZERO_MAX_PATH];
     zero_manifest_t manifest;
     char *state_path;
@@ -55,11 +56,13 @@ static zero_status_t read_small_files(zero_checkpoint_t *checkpoint)
     return read_state(checkpoint);
 }
 
-/* Compares every size-th file with the manifest. */
+/* Compares this rank's share of the files with the manifest: among those that see the same directory. */
 static zero_status_t check_share(const zero_checkpoint_t *checkpoint)
 {
-    size_t n_ranks = (size_t)checkpoint->comm->size;
-    for (size_t i = (size_t)checkpoint->comm->rank; i < checkpoint->manifest.n_files; i += n_ranks)
+    const zero_comm_t *comm = checkpoint->comm;
+    size_t n_ranks = (size_t)(checkpoint->per_host ? comm->local_size : comm->size);
+    for (size_t i = (size_t)(checkpoint->per_host ? comm->local_rank : comm->rank); i < checkpoint->manifest.n_files;
+         i += n_ranks)
         ZERO_TRY(zero_manifest_check(&checkpoint->manifest, checkpoint->path, i));
     return ZERO_OK;
 }
@@ -83,16 +86,15 @@ static zero_status_t open_on_all_ranks(zero_checkpoint_t *checkpoint, const char
     return zero_comm_agree(comm, check_share(checkpoint));
 }
 
-zero_status_t zero_checkpoint_open(zero_comm_t *comm, const char *directory, zero_checkpoint_t **checkpoint)
+static zero_status_t open_checkpoint(zero_comm_t *comm, const char *directory, bool per_host,
+                                     zero_checkpoint_t **checkpoint)
 {
-    ZERO_REQUIRE(comm);
-    if (!directory || !checkpoint) /* the other ranks learn of it when they agree that there is memory */
-        return zero_comm_agree(comm, zero_refuse_null("zero_checkpoint_open", !directory ? "directory" : "checkpoint"));
     zero_checkpoint_t *opened = calloc(1, sizeof *opened);
     zero_status_t status = opened ? ZERO_OK : zero_fail(ZERO_ERROR_MEMORY, "no memory to open '%s'", directory);
     status = zero_comm_agree(comm, status);
     if (status == ZERO_OK) {
         opened->comm = comm;
+        opened->per_host = per_host;
         zero_users_join(&comm->users, ZERO_USER_CHECKPOINT);
         status = open_on_all_ranks(opened, directory);
     }
@@ -102,6 +104,28 @@ zero_status_t zero_checkpoint_open(zero_comm_t *comm, const char *directory, zer
     }
     *checkpoint = opened;
     return ZERO_OK;
+}
+
+zero_status_t zero_checkpoint_open(zero_comm_t *comm, const char *directory, zero_checkpoint_t **checkpoint)
+{
+    ZERO_REQUIRE(comm);
+    if (!directory || !checkpoint) /* the other ranks learn of it when they agree that there is memory */
+        return zero_comm_agree(comm, zero_refuse_null("zero_checkpoint_open", !directory ? "directory" : "checkpoint"));
+    return open_checkpoint(comm, directory, false, checkpoint);
+}
+
+zero_status_t zero_host_copies_open(zero_comm_t *comm, const char *directory, uint64_t step,
+                                    zero_checkpoint_t **checkpoint)
+{
+    ZERO_REQUIRE(comm);
+    if (!directory || !checkpoint)
+        return zero_comm_agree(comm,
+                               zero_refuse_null("zero_host_copies_open", !directory ? "directory" : "checkpoint"));
+    char *path = NULL;
+    ZERO_TRY(zero_comm_agree(comm, zero_checkpoints_path(directory, step, &path)));
+    zero_status_t status = open_checkpoint(comm, path, true, checkpoint);
+    free(path);
+    return status;
 }
 
 void zero_checkpoint_close(zero_checkpoint_t *checkpoint)

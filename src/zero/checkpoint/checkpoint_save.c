@@ -7,10 +7,15 @@
  *     write     each rank: the elements that it owns, synced. Then all ranks share hashes of what they wrote
  *               (checkpoint_extents.h)
  *     hash      each rank: XXH3 of every size-th file as it is on the disk, compared with the shared hashes
- *     commit    rank 0: manifest.json, rename to the step's name, `latest`, removal of the oldest checkpoints
+ *     commit    rank 0: manifest.json, rename to the step's name, `latest`
+ *     tidy      rank 0: removal of the oldest checkpoints
  *
  * So there is no manifest and no name unless every rank's numbers are on the disk. If a rank fails, it logs why; all
  * ranks stop, and rank 0 removes the temporary directory.
+ *
+ * If each host has a directory of its own (options->per_host), the first rank of each host does what rank 0 does, and
+ * before they write, the ranks of each host receive what those of other hosts own (host_copies.h). The files are the
+ * same on all hosts, so one rank's hash of a file is for all.
  */
 #include <inttypes.h>
 #include <pthread.h>
@@ -31,6 +36,7 @@
 #include "base/log.h"
 #include "zero/checkpoint/manifest.h"
 #include "zero/checkpoint/checkpoint_extents.h"
+#include "zero/checkpoint/host_copies.h"
 
 /* So few that the kernels use one thread: a save has a thread of its own and leaves the others to training. */
 #define RUN_ELEMS ((size_t)1 << 15)
@@ -50,7 +56,8 @@ struct zero_save {
     zero_comm_t *comm;
     zero_engine_t *engine; /* not touched by the thread */
     char *parent, *temporary;
-    int lock; /* rank 0: on `temporary`, once it exists; else -1 */
+    bool per_host;
+    int lock; /* where this rank leads: on `temporary`, once it exists; else -1 */
     char *config_json;
     json_t *state;
     uint64_t step;
@@ -60,6 +67,7 @@ struct zero_save {
     zero_manifest_t manifest;
 
     writer_t writers[ZERO_N_KEPT];
+    bool writes_others; /* elements that another host's rank owns and vouches for */
     zero_extents_t written[N_WRITTEN];
     zero_extents_t to_hash;    /* what all ranks wrote into the files that this rank hashes */
     void *weights, *master_lo; /* RUN_ELEMS of weights in the dtype, and split_master's other output */
@@ -75,6 +83,12 @@ struct zero_save {
     atomic_bool thread_done;
     zero_status_t thread_status;
 };
+
+/* Returns whether this rank makes and commits its directory. */
+static bool leads(const zero_save_t *save)
+{
+    return save->per_host ? save->comm->local_rank == 0 : save->comm->rank == 0;
+}
 
 /* ---- write ---- */
 
@@ -106,7 +120,8 @@ static zero_status_t write_array(zero_save_t *save, zero_tensor_t tensor, zero_k
     writer_t *writer = &save->writers[kept];
     size_t element_bytes = save->layout.element_bytes[kept], n_bytes = n_elems * element_bytes;
     uint64_t offset = array->offset + first * element_bytes;
-    ZERO_TRY(zero_extents_add(&save->written[kept], (size_t)array->file, offset, data, n_bytes));
+    if (!save->writes_others)
+        ZERO_TRY(zero_extents_add(&save->written[kept], (size_t)array->file, offset, data, n_bytes));
     ZERO_TRY(open_writer(save, writer, array->file));
     return zero_file_write(writer->fd, writer->path, offset, data, n_bytes);
 }
@@ -208,10 +223,18 @@ static zero_status_t share_hashes(zero_save_t *save)
 
 static zero_status_t commit_phase(zero_save_t *save)
 {
-    if (save->comm->rank != 0)
+    if (!leads(save))
         return ZERO_OK;
     ZERO_TRY(zero_manifest_write(&save->manifest, save->temporary));
-    return zero_checkpoints_commit(save->parent, save->step, save->temporary, save->keep);
+    return zero_checkpoints_commit(save->parent, save->step, save->temporary);
+}
+
+/* Runs when every host has the new checkpoint, so that at any time there is one that all have. */
+static zero_status_t tidy_phase(zero_save_t *save)
+{
+    if (leads(save) && save->keep > 0)
+        zero_checkpoints_keep(save->parent, save->step, save->keep);
+    return ZERO_OK;
 }
 
 /* ---- phases ---- */
@@ -219,7 +242,7 @@ static zero_status_t commit_phase(zero_save_t *save)
 static const struct {
     zero_status_t (*work)(zero_save_t *save);  /* this rank's own */
     zero_status_t (*share)(zero_save_t *save); /* collective, after all ranks' work has succeeded; or NULL */
-} PHASES[] = {{write_phase, share_written}, {hash_phase, share_hashes}, {commit_phase, NULL}};
+} PHASES[] = {{write_phase, share_written}, {hash_phase, share_hashes}, {commit_phase, NULL}, {tidy_phase, NULL}};
 enum { N_PHASES = sizeof PHASES / sizeof PHASES[0] };
 
 static void *run_thread(void *argument)
@@ -333,7 +356,9 @@ static zero_status_t write_header(zero_save_t *save, int number)
     char *path = NULL;
     zero_status_t status;
     const zero_checkpoint_file_t *file = &save->layout.files[number];
-    ZERO_TRY(zero_extents_add(&save->written[WRITTEN_BY_RANK_0], (size_t)number, 0, file->header, file->header_bytes));
+    if (save->comm->rank == 0)
+        ZERO_TRY(
+            zero_extents_add(&save->written[WRITTEN_BY_RANK_0], (size_t)number, 0, file->header, file->header_bytes));
     ZERO_TRY(zero_path_join(save->temporary, file->name, &path));
     ZERO_TRY_GOTO(zero_file_create(path, file->n_bytes), done);
     ZERO_TRY_GOTO(zero_file_open_for_writing(path, &fd), done);
@@ -349,7 +374,8 @@ done:
 static zero_status_t write_text(zero_save_t *save, const char *name, const char *text)
 {
     size_t number = zero_manifest_find(&save->manifest, name);
-    ZERO_TRY(zero_extents_add(&save->written[WRITTEN_BY_RANK_0], number, 0, text, strlen(text)));
+    if (save->comm->rank == 0)
+        ZERO_TRY(zero_extents_add(&save->written[WRITTEN_BY_RANK_0], number, 0, text, strlen(text)));
     return zero_file_write_text(save->temporary, name, text);
 }
 
@@ -372,7 +398,7 @@ static zero_status_t write_index(zero_save_t *save)
     return status;
 }
 
-/* Makes all files, on rank 0; the arrays' elements are still missing. */
+/* Makes all files; the arrays' elements are still missing. */
 static zero_status_t make_files(zero_save_t *save)
 {
     ZERO_TRY(zero_checkpoints_begin(save->parent, save->temporary, &save->lock));
@@ -421,6 +447,7 @@ static zero_status_t fill(zero_save_t *save, const char *directory, const zero_s
     save->step = zero_engine_n_steps(engine);
     save->dtype = context->config.dtype;
     save->keep = options->keep;
+    save->per_host = options->per_host;
     save->parent = strdup(directory);
     save->config_json = options->config_json ? strdup(options->config_json) : NULL;
     save->weights = malloc(RUN_ELEMS * sizeof(float));
@@ -480,18 +507,31 @@ static zero_status_t copy_state(zero_save_t *save)
     return zero_get_state(save->engine, copy_chunk, save);
 }
 
+/* Receives what ranks of other hosts own, and writes this rank's part of it. */
+static zero_status_t write_others(zero_save_t *save)
+{
+    save->writes_others = true;
+    zero_status_t status = zero_host_copies_exchange(save->comm, save->chunks, save->n_chunks, write_chunk, save);
+    save->writes_others = false;
+    return status;
+}
+
 static zero_status_t begin(zero_save_t *save, const char *directory, const zero_save_options_t *options)
 {
     zero_comm_t *comm = save->comm;
+    const bool has_others = options->per_host && zero_hosts_are_several(comm);
     ZERO_TRY(zero_comm_agree(comm, fill(save, directory, options)));
-    ZERO_TRY(zero_comm_agree(comm, comm->rank == 0 ? make_files(save) : ZERO_OK));
-    if (!options->background) {
-        save->thread_status = write_phase(save);
-        atomic_store(&save->thread_done, true);
+    ZERO_TRY(zero_comm_agree(comm, leads(save) ? make_files(save) : ZERO_OK));
+    if (options->background || has_others)
+        ZERO_TRY(zero_comm_agree(comm, copy_state(save)));
+    if (has_others)
+        ZERO_TRY(write_others(save));
+    if (options->background) {
+        start_phase(save);
         return ZERO_OK;
     }
-    ZERO_TRY(zero_comm_agree(comm, copy_state(save)));
-    start_phase(save);
+    save->thread_status = write_phase(save);
+    atomic_store(&save->thread_done, true);
     return ZERO_OK;
 }
 

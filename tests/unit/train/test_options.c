@@ -146,6 +146,8 @@ static const struct setting {
     {"checkpoint", "every", "0", {"0"}, {"-1"}},
     {"checkpoint", "keep", "2", {"1", "10"}, {"0", "-1"}},
     {"checkpoint", "async", "true", {"true", "false"}, {"maybe"}},
+    {"checkpoint", "memory_dir", "", {""}, {NULL}},
+    {"checkpoint", "memory_every", "0", {"0", "20"}, {"-1", "often"}},
     {"log", "every", "10", {"0", "1"}, {"-1"}},
     {"log", "metrics", "", {"", "m.jsonl"}, {NULL}},
     {"log", "tensorboard", "", {""}, {NULL}},

@@ -196,11 +196,10 @@ static void run_until_killed(int n_ranks, int stage, int n_steps)
     ck_assert_int_ge(job, 0);
     if (job == 0) {
         char command[2048];
-        snprintf(
-            command, sizeof command,
-            "cd %s && export OMP_NUM_THREADS=1 && exec mpirun --oversubscribe --bind-to none -np %d %s/zerotrain " SIXTY
-            "--stage %d --resume cfg.ini >log 2>&1",
-            root, n_ranks, support_build(), "bf16", stage);
+        snprintf(command, sizeof command,
+                 "cd %s && export OMP_NUM_THREADS=1 OMPI_MCA_btl_vader_backing_directory=$PWD && exec mpirun "
+                 "--oversubscribe --bind-to none -np %d %s/zerotrain " SIXTY "--stage %d --resume cfg.ini >log 2>&1",
+                 root, n_ranks, support_build(), "bf16", stage);
         execl("/bin/sh", "sh", "-c", command, (char *)NULL);
         _exit(127);
     }
@@ -324,6 +323,12 @@ static const struct {
     {"an empty directory", "mkdir e", "--resume=e", 2, {"no checkpoint", "'e'"}},
     {"no [checkpoint] dir", "true", "--set checkpoint.dir= --resume", 2, {"--resume", "[checkpoint] dir"}},
     {"every without dir", "true", "--set checkpoint.dir= --set checkpoint.every=2", 2, {"every", "[checkpoint] dir"}},
+    {"memory_every without memory_dir", "true", "--set checkpoint.memory_every=2", 2, {"memory_every", "memory_dir"}},
+    {"one directory for memory and disk",
+     "true",
+     "--set checkpoint.memory_every=2 --set checkpoint.memory_dir=ck",
+     2,
+     {"memory_dir: 'ck'", "[checkpoint] dir"}},
     {"another depth", "true", "--set model.layers=3 --resume", 2, {"[model] layers = 3", "made with 2"}},
     {"another architecture",
      "true",

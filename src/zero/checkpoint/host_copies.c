@@ -1,0 +1,245 @@
+/* host_copies.c - see host_copies.h.
+ *
+ * What must hold: whenever the job is killed, every host has the same checkpoint. A save removes the one before when
+ * all hosts have the new one, so a host has at most two, and the older one of these is on all hosts or the newer one
+ * is. A host that was not there when the others saved has none or another: then the hosts have none together.
+ */
+#include "zero/checkpoint/host_copies.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/statvfs.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "base/files.h"
+#include "base/log.h"
+#include "comm/comm.h"
+#include "zero/checkpoint/checkpoint_directory.h"
+#include "zero/checkpoint/checkpoint_layout.h"
+#include "zero/checkpoint/manifest.h"
+
+#define PIECE_ELEMS 32768               /* sent at once by every rank */
+#define N_STEPS 4                       /* looked at on a host */
+#define OTHER_BYTES ((uint64_t)1 << 20) /* enough for a checkpoint's other files */
+#define TMPFS 0x01021994
+
+/* ---- exchange ---- */
+
+/* A part of one chunk; n_elems 0: the rank has sent everything. */
+typedef struct piece {
+    uint64_t first;
+    uint32_t tensor, n_elems;
+    float values[3][PIECE_ELEMS];
+} piece_t;
+
+/* Where a rank is in its chunks. */
+typedef struct cursor {
+    const zero_chunk_t *chunks;
+    size_t n_chunks, chunk, elem;
+} cursor_t;
+
+static void fill_piece(cursor_t *at, piece_t *piece)
+{
+    piece->n_elems = 0;
+    if (at->chunk == at->n_chunks)
+        return;
+    const zero_chunk_t *chunk = &at->chunks[at->chunk];
+    const float *const values[3] = {chunk->master, chunk->m, chunk->v};
+    size_t n = chunk->n_elems - at->elem < PIECE_ELEMS ? chunk->n_elems - at->elem : PIECE_ELEMS;
+    piece->first = chunk->first + at->elem;
+    piece->tensor = (uint32_t)chunk->tensor;
+    piece->n_elems = (uint32_t)n;
+    for (int i = 0; i < 3; i++)
+        memcpy(piece->values[i], values[i] + at->elem, n * sizeof(float));
+    at->elem += n;
+    if (at->elem == chunk->n_elems) {
+        at->chunk++;
+        at->elem = 0;
+    }
+}
+
+/* Returns whether this rank takes what `rank` sends: ranks of a host take turns. */
+static bool takes_from(const zero_comm_t *comm, int rank)
+{
+    return comm->hosts[rank].id != comm->hosts[comm->rank].id && rank % comm->local_size == comm->local_rank;
+}
+
+/* Takes this rank's share of one round. *n_sent: elements of all ranks. */
+static zero_status_t take_pieces(const zero_comm_t *comm, piece_t *all, zero_chunk_fn take, void *user, size_t *n_sent)
+{
+    zero_status_t status = ZERO_OK;
+    *n_sent = 0;
+    for (int rank = 0; rank < comm->size; rank++) {
+        piece_t *piece = &all[rank];
+        *n_sent += piece->n_elems;
+        zero_chunk_t chunk = {.tensor = (zero_tensor_t)piece->tensor,
+                              .first = piece->first,
+                              .n_elems = piece->n_elems,
+                              .master = piece->values[0],
+                              .m = piece->values[1],
+                              .v = piece->values[2]};
+        if (status == ZERO_OK && piece->n_elems > 0 && takes_from(comm, rank))
+            status = take(user, &chunk);
+    }
+    return status;
+}
+
+zero_status_t zero_host_copies_exchange(zero_comm_t *comm, const zero_chunk_t *chunks, size_t n_chunks,
+                                        zero_chunk_fn take, void *user)
+{
+    cursor_t at = {.chunks = chunks, .n_chunks = n_chunks};
+    piece_t *mine = calloc(1, sizeof *mine), *all = calloc((size_t)comm->size, sizeof *all);
+    zero_status_t mine_status = ZERO_OK, status = ZERO_OK;
+    size_t n_sent = 1;
+    if (!mine || !all)
+        status = zero_fail(ZERO_ERROR_MEMORY, "no memory to send a checkpoint to other hosts");
+    status = zero_comm_agree(comm, status);
+    /* A rank that fails goes on receiving, or the others would wait for it. */
+    while (status == ZERO_OK && n_sent > 0) {
+        fill_piece(&at, mine);
+        status = comm->ops->host_all_gather(comm, mine, sizeof *mine, all);
+        if (status == ZERO_OK) {
+            zero_status_t taken = take_pieces(comm, all, take, user, &n_sent);
+            mine_status = mine_status == ZERO_OK ? taken : mine_status;
+        }
+    }
+    free(all);
+    free(mine);
+    return status == ZERO_OK ? zero_comm_agree(comm, mine_status) : status;
+}
+
+/* ---- which step all hosts have ---- */
+
+typedef struct copy {
+    uint64_t step, manifest_xxh3; /* 0: none */
+} copy_t;
+
+static zero_status_t list_copies(const char *directory, copy_t copies[N_STEPS])
+{
+    uint64_t steps[N_STEPS], n_bytes;
+    ZERO_TRY(zero_checkpoints_list(directory, N_STEPS, steps));
+    for (int i = 0; i < N_STEPS && steps[i] > 0; i++) {
+        char *path = NULL, *manifest = NULL;
+        zero_status_t status;
+        copies[i].step = steps[i];
+        ZERO_TRY_GOTO(zero_checkpoints_path(directory, steps[i], &path), done);
+        ZERO_TRY_GOTO(zero_path_join(path, ZERO_MANIFEST_NAME, &manifest), done);
+        status = zero_file_hash(manifest, &n_bytes, &copies[i].manifest_xxh3);
+    done:
+        free(manifest);
+        free(path);
+        ZERO_TRY(status);
+    }
+    return ZERO_OK;
+}
+
+static bool has_copy(const copy_t copies[N_STEPS], copy_t wanted)
+{
+    for (int i = 0; i < N_STEPS; i++)
+        if (copies[i].step == wanted.step && copies[i].manifest_xxh3 == wanted.manifest_xxh3)
+            return true;
+    return false;
+}
+
+zero_status_t zero_host_copies_find(zero_comm_t *comm, const char *directory, uint64_t *step)
+{
+    copy_t mine[N_STEPS] = {{0}}, first[N_STEPS];
+    double n_having[N_STEPS];
+    ZERO_REQUIRE(comm);
+    const char *missing = !directory ? "directory" : !step ? "step" : NULL;
+    ZERO_TRY(zero_comm_agree(comm, missing ? zero_refuse_null("zero_host_copies_find", missing) : ZERO_OK));
+    ZERO_TRY(zero_comm_agree(comm, list_copies(directory, mine)));
+    memcpy(first, mine, sizeof first);
+    ZERO_TRY(zero_comm_broadcast(comm, first, sizeof first, 0));
+    for (int i = 0; i < N_STEPS; i++)
+        n_having[i] = first[i].step > 0 && has_copy(mine, first[i]) ? 1.0 : 0.0;
+    ZERO_TRY(zero_comm_sum(comm, n_having, N_STEPS));
+    *step = 0;
+    for (int i = 0; i < N_STEPS; i++)
+        if ((int)n_having[i] == comm->size && first[i].step > *step)
+            *step = first[i].step;
+    return ZERO_OK;
+}
+
+/* ---- room ---- */
+
+zero_status_t zero_checkpoint_bytes(const zero_model_t *model, zero_dtype_t dtype, uint64_t *n_bytes)
+{
+    zero_checkpoint_layout_t layout;
+    ZERO_REQUIRE(model);
+    ZERO_REQUIRE(n_bytes);
+    ZERO_TRY(zero_checkpoint_layout_create(model, dtype, 0, &layout));
+    *n_bytes = 0;
+    for (int f = 0; f < layout.n_files; f++)
+        *n_bytes += layout.files[f].n_bytes;
+    zero_checkpoint_layout_destroy(&layout);
+    return ZERO_OK;
+}
+
+/* Returns how much memory the machine has available; UINT64_MAX if the kernel does not say. */
+static uint64_t available_memory(void)
+{
+    unsigned long long kib = 0;
+    char line[128];
+    uint64_t n_bytes = UINT64_MAX;
+    FILE *file = fopen("/proc/meminfo", "re");
+    while (file && fgets(line, sizeof line, file))
+        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
+            n_bytes = (uint64_t)kib << 10;
+    if (file)
+        fclose(file);
+    return n_bytes;
+}
+
+/* Checks that n_new further copies of n_bytes fit. */
+static zero_status_t check_room(const char *directory, uint64_t n_bytes, unsigned n_new)
+{
+    struct statvfs space;
+    struct statfs kind;
+    if (statvfs(directory, &space) != 0 || statfs(directory, &kind) != 0)
+        return zero_fail(ZERO_ERROR_IO, "cannot find out how much room '%s' has: %s", directory, strerror(errno));
+    uint64_t room = (uint64_t)space.f_bavail * (uint64_t)space.f_frsize, needed = n_new * (n_bytes + OTHER_BYTES);
+    uint64_t memory = kind.f_type == TMPFS ? available_memory() : UINT64_MAX;
+    uint64_t free_bytes = room < memory ? room : memory;
+    if (needed <= free_bytes)
+        return ZERO_OK;
+    return zero_fail(ZERO_ERROR_MEMORY,
+                     "checkpoints in '%s' need %" PRIu64 " bytes more (a copy has %" PRIu64
+                     ", and there are two while one is written), and %" PRIu64 " are free: save to a disk only, or %s",
+                     directory, needed, n_bytes, free_bytes,
+                     room < memory ? "make that file system larger" : "use a host with more memory");
+}
+
+/* ---- directories ---- */
+
+static zero_status_t prepare(const char *directory, uint64_t n_bytes, uint64_t but)
+{
+    int lock = -1;
+    uint64_t left;
+    zero_status_t status = zero_checkpoints_probe_begin(directory, &lock);
+    zero_status_t ended = zero_checkpoints_probe_end(directory, lock);
+    ZERO_TRY(status);
+    ZERO_TRY(ended);
+    ZERO_TRY(zero_checkpoints_clear(directory, but));
+    ZERO_TRY(zero_directory_make(directory)); /* again, if it is empty now */
+    ZERO_TRY(zero_checkpoints_list(directory, 1, &left));
+    return check_room(directory, n_bytes, left > 0 ? 1 : 2);
+}
+
+zero_status_t zero_host_copies_prepare(zero_comm_t *comm, const char *directory, uint64_t n_bytes, uint64_t but)
+{
+    ZERO_REQUIRE(comm);
+    ZERO_TRY(zero_comm_agree(comm, directory ? ZERO_OK : zero_refuse_null("zero_host_copies_prepare", "directory")));
+    return zero_comm_agree(comm, comm->local_rank == 0 ? prepare(directory, n_bytes, but) : ZERO_OK);
+}
+
+zero_status_t zero_host_copies_remove(zero_comm_t *comm, const char *directory)
+{
+    ZERO_REQUIRE(comm);
+    ZERO_TRY(zero_comm_agree(comm, directory ? ZERO_OK : zero_refuse_null("zero_host_copies_remove", "directory")));
+    return zero_comm_agree(comm, comm->local_rank == 0 ? zero_checkpoints_clear(directory, 0) : ZERO_OK);
+}

@@ -1,0 +1,13 @@
+/* host_copies.h - a whole checkpoint on every host, in its memory: what ranks of other hosts own, and which step all
+ * hosts have. The public functions are in include/zero.h. Used by checkpoint_save.c. */
+#ifndef ZERO_HOST_COPIES_H
+#define ZERO_HOST_COPIES_H
+
+#include "zero.h"
+
+/* Sends chunks[n_chunks], what this rank owns, to the other hosts. Calls `take` for this rank's share of what ranks of
+ * other hosts sent: together, the ranks of a host take everything, once. [collective] */
+zero_status_t zero_host_copies_exchange(zero_comm_t *comm, const zero_chunk_t *chunks, size_t n_chunks,
+                                        zero_chunk_fn take, void *user);
+
+#endif

@@ -1,0 +1,153 @@
+/* test_host_copies.c - checkpoints in the memory of each host: every host has all of it, whichever rank of whichever
+ * host owned a number; a step counts only if all hosts have it; what does not fit is refused with the numbers; nothing
+ * stays behind.
+ *
+ * Hosts are made by ZERO_HOST_ID, and each has a directory of its own. With arguments this program is one rank of a
+ * test: see run_rank.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/mpi/expect.h"
+#include "tests/support/checkpoint_session.h"
+
+#define LIMIT_S 60.0
+#define STEP "step-00000005"
+
+static char directory[600]; /* of this rank's host */
+
+static int run_in_directory(const char *command)
+{
+    return support_run(NULL, LIMIT_S, "cd %s && %s", directory, command);
+}
+
+static void meet(zero_comm_t *comm)
+{
+    double nothing = 0.0;
+    OK(zero_comm_sum(comm, &nothing, 1));
+}
+
+/* Runs a command on each host, or on rank 0's alone. */
+static void on_hosts(zero_comm_t *comm, bool only_first, const char *command)
+{
+    meet(comm);
+    if (only_first ? zero_comm_rank(comm) == 0 : zero_comm_local_rank(comm) == 0)
+        CHECK(run_in_directory(command) == 0, "%s", command);
+    meet(comm);
+}
+
+static void expect_found(zero_comm_t *comm, uint64_t want, const char *when)
+{
+    uint64_t step = 77;
+    OK(zero_host_copies_find(comm, directory, &step));
+    CHECK(step == want, "%s: found step %d", when, (int)step);
+}
+
+/* Loads what all hosts have into new weights, and expects every number. */
+static void expect_loads(zero_comm_t *comm)
+{
+    session_t session = session_create(comm, 1, ZERO_BF16, &small_model);
+    session_tally_t tally = {0};
+    zero_checkpoint_t *checkpoint;
+    OK(zero_host_copies_open(comm, directory, 5, &checkpoint));
+    OK(zero_load(session.engine, checkpoint));
+    zero_checkpoint_close(checkpoint);
+    OK(zero_get_state(session.engine, session_count_chunk, &tally));
+    double n_elems = (double)tally.n_elems;
+    OK(zero_comm_sum(comm, &n_elems, 1));
+    CHECK(tally.n_wrong == 0 && (int)n_elems == 257 * 300 + 3 * 41 + 100, "%zu of %g are wrong", tally.n_wrong,
+          n_elems);
+    session_close(&session);
+}
+
+/* One rank: run_rank ROOT HOSTS BACKGROUND. HOSTS has a letter for each rank. */
+static int run_rank(char **argv)
+{
+    const char host[2] = {argv[2][zero_comm_launch_rank()], 0};
+    const zero_save_options_t options = {.per_host = true, .keep = 1, .background = argv[3][0] == '1'};
+    zero_comm_t *comm;
+    uint64_t n_bytes;
+    char command[200];
+    setenv("ZERO_HOST_ID", host, 1);
+    snprintf(directory, sizeof directory, "%s/%s", argv[1], host);
+    OK(zero_comm_create(ZERO_COMM_AUTO, &comm));
+    session_t session = session_create(comm, 3, ZERO_BF16, &small_model);
+    zero_model_t *declaration = session_declare(&small_model);
+    OK(zero_checkpoint_bytes(declaration, ZERO_BF16, &n_bytes));
+    expect_found(comm, 0, "without a directory");
+    CHECK(zero_host_copies_prepare(comm, directory, (uint64_t)1 << 50, 0) ==
+              (zero_comm_local_rank(comm) == 0 ? ZERO_ERROR_MEMORY : ZERO_ERROR_PEER),
+          "a copy of 2^50 bytes fits");
+    OK(zero_host_copies_prepare(comm, directory, n_bytes, 0));
+    session_fill(&session);
+    OK(session_save(&session, directory, &options));
+    session_close(&session);
+
+    /* The session has made no step, and no step is not to be found. */
+    expect_found(comm, 0, "step 0");
+    on_hosts(comm, false, "mv step-00000000 " STEP);
+    snprintf(command, sizeof command, "test $(cat " STEP "/*.safetensors | wc -c) = %llu", (unsigned long long)n_bytes);
+    on_hosts(comm, false, command);
+    on_hosts(comm, true, "for host in ../*; do diff -r " STEP " $host/" STEP " || exit 1; done");
+    expect_found(comm, 5, "on all hosts");
+    expect_loads(comm);
+
+    on_hosts(comm, true, "cp -r " STEP " step-00000006");
+    expect_found(comm, strchr(argv[2], '1') ? 5 : 6, "with a newer one on one host");
+    on_hosts(comm, true, "rm -r step-00000006; cp -r " STEP " ../../kept; echo >>" STEP "/manifest.json");
+    expect_found(comm, strchr(argv[2], '1') ? 0 : 5, "with another manifest on one host");
+    on_hosts(comm, true, "rm -r " STEP);
+    expect_found(comm, 0, "with none on one host");
+    on_hosts(comm, true, "mv ../../kept " STEP "; mkdir mine");
+    OK(zero_host_copies_prepare(comm, directory, n_bytes, 5));
+    expect_found(comm, 5, "after a preparation that keeps it");
+    OK(zero_host_copies_prepare(comm, directory, n_bytes, 0));
+    expect_found(comm, 0, "after a preparation that keeps none");
+    OK(zero_host_copies_remove(comm, directory));
+    CHECK((access(directory, F_OK) == 0) == (host[0] == argv[2][0]), "a directory with something else in it goes");
+    zero_model_destroy(declaration);
+    zero_comm_destroy(comm);
+    return 0;
+}
+
+static const struct {
+    const char *hosts;
+    bool background;
+} rows[] = {{"00", false}, {"0011", true}, {"0111", false}, {"010", true}};
+
+START_TEST(every_host_has_all_of_it_and_a_step_counts_if_all_have_it)
+{
+    support_output_t output;
+    char *top = support_scratch();
+    const int n_ranks = (int)strlen(rows[_i].hosts);
+    if (support_leaves_out(n_ranks))
+        return;
+    int code = support_run(NULL, LIMIT_S, "mkdir %s/hosts", top);
+    ck_assert_int_eq(code, 0);
+    code = support_mpirun(&output, LIMIT_S, n_ranks, "%s/tests/unit/zero/test_host_copies %s/hosts %s %d",
+                          support_build(), top, rows[_i].hosts, rows[_i].background);
+    ck_assert_msg(code == 0, "%s: exit code %d\n%s", rows[_i].hosts, code, output.err);
+    ck_assert_msg(strstr(output.err, "need 2251799815782400 bytes more (a copy has 1125899906842624,"), "%s",
+                  output.err);
+    support_output_free(&output);
+    free(top);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("host_copies");
+    TCase *tc = tcase_create("host_copies");
+    tcase_set_timeout(tc, 2 * LIMIT_S);
+    tcase_add_loop_test(tc, every_host_has_all_of_it_and_a_step_counts_if_all_have_it, 0,
+                        (int)(sizeof rows / sizeof rows[0]));
+    suite_add_tcase(s, tc);
+    return s;
+}
+
+int main(int argc, char **argv)
+{
+    return argc > 1 ? run_rank(argv) : support_main(suite());
+}
