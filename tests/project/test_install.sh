@@ -154,7 +154,8 @@ multiarch=(DESTDIR="$dest" PREFIX=/usr LIBDIR=/usr/lib/x-y-z BINDIR=/usr/libexec
 "${make_here[@]}" install "${multiarch[@]}" >/dev/null
 expected_multiarch()
 {
-    printf './usr/%s\n' libexec/zerotrain include/zero-0/zero.h include/zero-0/zero.hpp include/zero-0/zero.f90 lib/x-y-z/libzero.a lib/x-y-z/libzero.so \
+    printf './usr/%s\n' libexec/zerotrain include/zero-0/zero.h include/zero-0/zero.hpp include/zero-0/zero.f90 lib/x-y-z/libzero.a \
+        lib/x-y-z/libzero.so \
         lib/x-y-z/libzero.so.0 "lib/x-y-z/libzero.so.$version" lib/x-y-z/cmake/zero/zero-config.cmake \
         lib/x-y-z/cmake/zero/zero-config-version.cmake lib/x-y-z/pkgconfig/zero.pc \
         data/bash-completion/completions/zerotrain manuals/man1/zerotrain.1 manuals/man3/libzero.3 | sort

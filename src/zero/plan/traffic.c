@@ -113,20 +113,28 @@ static bool is_first_of_other_host(const int *hosts, zero_ranks_t ranks, int ran
     return host != hosts[rank];
 }
 
+/* Returns the part of n_bytes that falls to the i-th of n ranks, whose parts add up to n_bytes. */
+static uint64_t part_of(uint64_t n_bytes, uint64_t i, uint64_t n)
+{
+    return n_bytes / n + (i < n_bytes % n);
+}
+
 /* Adds a collective in which each of `ranks` has a slice of n_bytes for every other. */
 static void add_collective(const int *hosts, zero_ranks_t ranks, int rank, route_t route, uint64_t n_bytes,
                            zero_traffic_t *traffic)
 {
-    uint64_t n_local = 0, n_others = 0, n_ranks = (uint64_t)ranks.n;
+    uint64_t n_local = 0, n_before = 0, n_others = 0, n_ranks = (uint64_t)ranks.n; /* before: of the same host */
     for (int i = 0; i < ranks.n; i++) {
-        n_local += hosts[zero_ranks_at(ranks, i)] == hosts[rank];
+        const int other = zero_ranks_at(ranks, i);
+        n_local += hosts[other] == hosts[rank];
+        n_before += hosts[other] == hosts[rank] && other < rank;
         n_others += is_first_of_other_host(hosts, ranks, rank, i);
     }
     uint64_t received = (n_ranks - n_local) * n_bytes, sent = received;
     if (route == IN_A_RING && n_local < n_ranks)
-        received = sent = (n_ranks - 1) * n_bytes / n_local;
+        received = sent = part_of((n_ranks - 1) * n_bytes, n_before, n_local);
     if (route == ONCE_PER_HOST) {
-        received /= n_local;
+        received = part_of(received, n_before, n_local);
         sent = n_others * n_bytes;
     }
     traffic->received_bytes += received;
