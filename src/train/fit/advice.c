@@ -56,8 +56,9 @@ static zero_status_t collect(const fit_t *fit, const options_t *o, const fit_cho
 static zero_status_t collect_all(const fit_t *fit, const fit_choice_t *given, candidates_t *candidates)
 {
     bool can_offload = fit->machine.rates.is_gpu && fit->asked.zero.offload == OFFLOAD_NONE;
-    for (int without_keep = 0; without_keep <= (given->keep > 0); without_keep++)
-        for (int offloads = 0; offloads <= can_offload; offloads++) {
+    int n_keeps = given->keep > 0 ? 2 : 1, n_offloads = can_offload ? 2 : 1;
+    for (int without_keep = 0; without_keep < n_keeps; without_keep++)
+        for (int offloads = 0; offloads < n_offloads; offloads++) {
             options_t o = fit->asked;
             o.zero.stage = STAGE_AUTO;
             o.model.recompute = RECOMPUTE_AUTO;

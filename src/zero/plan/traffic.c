@@ -127,7 +127,7 @@ static void add_collective(const int *hosts, zero_ranks_t ranks, int rank, route
     for (int i = 0; i < ranks.n; i++) {
         const int other = zero_ranks_at(ranks, i);
         n_local += hosts[other] == hosts[rank];
-        n_before += hosts[other] == hosts[rank] && other < rank;
+        n_before += other < rank && hosts[other] == hosts[rank];
         n_others += is_first_of_other_host(hosts, ranks, rank, i);
     }
     uint64_t received = (n_ranks - n_local) * n_bytes, sent = received;
