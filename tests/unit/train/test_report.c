@@ -244,7 +244,7 @@ static int end_alone(const char *how)
     else if (strcmp(how, "flush") == 0)
         report_flush();
     else /* waits for a peer that does not come; a signal ends the sleep, not the wait */
-        for (time_t begin = time(NULL); time(NULL) < begin + 4;)
+        for (time_t begin = time(NULL); time(NULL) < begin + 8;)
             sleep(1);
     _exit(0);
 }
