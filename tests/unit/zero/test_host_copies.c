@@ -120,10 +120,10 @@ static const struct {
 START_TEST(every_host_has_all_of_it_and_a_step_counts_if_all_have_it)
 {
     support_output_t output;
-    char *top = support_scratch();
     const int n_ranks = (int)strlen(rows[_i].hosts);
     if (support_leaves_out(n_ranks))
         return;
+    char *top = support_scratch();
     int code = support_run(NULL, LIMIT_S, "mkdir %s/hosts", top);
     ck_assert_int_eq(code, 0);
     code = support_mpirun(&output, LIMIT_S, n_ranks, "%s/tests/unit/zero/test_host_copies %s/hosts %s %d",
