@@ -287,7 +287,7 @@ static void copy_rope(const hf_config_t *config, const json_t *rope, const char 
         json_object_set(config->json, copied_as, value);
 }
 
-/* Takes the scaling of Llama 3.1, whose keys are all required but the last. */
+/* Takes the scaling of Llama 3.1, whose keys are all required but the last. A factor of 1 scales nothing. */
 static zero_status_t take_scaling(const hf_config_t *config, const char *object, const json_t *rope)
 {
     static const char *const keys[] = {"factor", "low_freq_factor", "high_freq_factor",
@@ -297,9 +297,12 @@ static zero_status_t take_scaling(const hf_config_t *config, const char *object,
         const json_t *source = from == keys[i] ? rope : config->json;
         char copied_as[64];
         snprintf(copied_as, sizeof copied_as, SCALING "%s", keys[i]);
-        if (!json_object_get(source, from))
+        const json_t *value = json_object_get(source, from);
+        if (!value || json_is_null(value))
             return report_error(ZERO_ERROR_FORMAT, "'%s': %s has no %s, which \"llama3\" needs", config->path, object,
                                 keys[i]);
+        if (i == 0 && json_number_value(value) == 1.0)
+            return ZERO_OK;
         copy_rope(config, source, from, copied_as);
     }
     return ZERO_OK;
