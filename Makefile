@@ -9,7 +9,7 @@
 # Options: V=1 shows full commands · WERROR=1 makes warnings errors · SANITIZE=1 builds with AddressSanitizer and UBSan in
 #          build/sanitize · CUDA=0 leaves CUDA out even if there is nvcc
 #          CC, CFLAGS, CPPFLAGS, LDFLAGS as usual: they are added after the Makefile's own
-#          STATIC=1 links iniparser, jansson and xxhash statically, for machines that lack them
+#          STATIC=1 links iniparser, jansson, xxhash and PCRE2 statically, for machines that lack them
 #          HARDEN=0 leaves out stack protector, fortified libc calls, PIE and early binding
 #          BINDIR, LIBDIR, INCLUDEDIR, DATADIR, MANDIR: folders of `make install`, by default below PREFIX
 # `make install` without options installs the last build, with its options.
@@ -77,6 +77,9 @@ _comma := ,
 # hwloc finds the cores near a GPU for offload's threads. Without it the system places them.
 HWLOC_LIBS := $(shell pkg-config --libs hwloc 2>/dev/null)
 HWLOC_CFLAGS := $(if $(HWLOC_LIBS),-DZERO_HAVE_HWLOC=1 $(shell pkg-config --cflags hwloc 2>/dev/null))
+# PCRE2 splits text into words for tokenizer.json. Without it zerotrain generates from models of bytes alone.
+PCRE2_LIBS := $(if $(filter 1,$(STATIC)),$(if $(shell pkg-config --libs libpcre2-8 2>/dev/null),-l:libpcre2-8.a),$(shell pkg-config --libs libpcre2-8 2>/dev/null))
+PCRE2_CFLAGS := $(if $(PCRE2_LIBS),-DZERO_HAVE_PCRE2=1 $(shell pkg-config --cflags libpcre2-8 2>/dev/null))
 # CUDA: nvcc on PATH or in its usual place. The programs also run on machines without a GPU or driver: the runtime is
 # linked statically and looks for the driver when it is first called.
 CUDA ?= 1
@@ -121,6 +124,10 @@ ifeq ($(filter clean uninstall install compile_commands.json,$(MAKECMDGOALS))$(M
 $(info $(if $(HWLOC_LIBS),  hwloc   $(shell pkg-config --modversion hwloc),  hwloc   left out: libhwloc-dev is not installed$(_comma) threads of offload are not bound near their GPU))
 endif
 
+ifeq ($(filter clean uninstall install compile_commands.json,$(MAKECMDGOALS))$(MAKE_RESTARTS),)
+$(info $(if $(PCRE2_LIBS),  PCRE2   $(shell pkg-config --modversion libpcre2-8),  PCRE2   left out: libpcre2-dev is not installed$(_comma) zerotrain generate reads no tokenizer.json))
+endif
+
 MACHINE := $(shell $(CC) -dumpmachine)
 
 # Named constants are enums here, also those that are multiplied with floats, of which clang 18 warns.
@@ -131,18 +138,18 @@ WARNINGS := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-pr
 FLOAT    := -ffp-contract=off -fno-math-errno -fno-trapping-math
 SANFLAGS := $(if $(filter 1,$(SANITIZE)),-fsanitize=address -fsanitize=undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
 # The caller's flags come after ours, but before FLOAT, which they must not undo.
-ALL_CPPFLAGS := -D_GNU_SOURCE -DZERO_VERSION_STRING='"$(VERSION)"' -Iinclude -Isrc -I. $(INI_CFLAGS) $(HWLOC_CFLAGS) $(CUDA_CFLAGS) \
+ALL_CPPFLAGS := -D_GNU_SOURCE -DZERO_VERSION_STRING='"$(VERSION)"' -Iinclude -Isrc -I. $(INI_CFLAGS) $(HWLOC_CFLAGS) $(PCRE2_CFLAGS) $(CUDA_CFLAGS) \
                 $(if $(filter x86_64%,$(MACHINE)),-DZERO_HAVE_X86=1) $(CPPFLAGS)
 ALL_CFLAGS := -std=c17 $(WARNINGS) $(HARDEN_CFLAGS) $(CFLAGS) $(FLOAT) $(SANFLAGS) -fopenmp -fPIC -fvisibility=hidden -pthread
 ALL_LDFLAGS := $(HARDEN_LDFLAGS) $(SANFLAGS) -fopenmp -pthread $(LDFLAGS)
 PIE := $(if $(filter 1,$(HARDEN)),-pie)
 
 # ---- sources -----------------------------------------------------------------------------------------------------
-SHARD_ISA  := $(addprefix kernels/shard/,adam reduce step cast fp8 philox poison shard_table)
-SHARD_CUDA := $(if $(NVCC),$(addprefix kernels/shard/cuda/,adam.cu reduce.cu step.cu cast.cu fp8.cu philox.cu poison.cu shard_cuda))
-MODEL_ISA  := $(addprefix kernels/model/,sgemm linear fp8 attention layernorm rmsnorm rope gelu swiglu loss embed model_table)
+SHARD_ISA  := $(addprefix kernels/shard/,adam momentum reduce step cast fp8 philox poison shard_table)
+SHARD_CUDA := $(if $(NVCC),$(addprefix kernels/shard/cuda/,adam.cu momentum.cu reduce.cu step.cu cast.cu fp8.cu philox.cu poison.cu shard_cuda))
+MODEL_ISA  := $(addprefix kernels/model/,sgemm linear fp8 attention decode/attention_cached layernorm rmsnorm rope gelu swiglu loss embed model_table)
 MODEL_CUDA := $(if $(NVCC),$(addprefix kernels/model/cuda/,attention.cu column_sum.cu elementwise.cu embed.cu gelu.cu \
-              layernorm.cu loss.cu rmsnorm.cu rope.cu swiglu.cu gemm/cublaslt gemm/gemm_cuda linear_cuda loss_cuda model_cuda graph_cuda \
+              head_norm.cu layernorm.cu loss.cu rmsnorm.cu rope.cu swiglu.cu gemm/cublaslt gemm/gemm_cuda linear_cuda loss_cuda model_cuda graph_cuda \
               fp8/fp8.cu fp8/fp8_cuda $(if $(HAVE_CUDNN),attention_cudnn cudnn/graph cudnn/plan)))
 CUDA_SRC   := src/zero/device/device_cuda.c comm/gpu/nccl.c comm/gpu/copy_engine.c comm/gpu/peer_window.c
 LIB_SRC    := $(filter-out $(CUDA_SRC),$(wildcard src/base/*.c src/zero/*/*.c comm/*.c comm/*/*.c)) \
@@ -171,7 +178,7 @@ TRAIN_OBJ := $(TRAIN_SRC:%.c=$(BUILD)/%.o)
 TRAIN_LIB_OBJ := $(filter-out %/main.o,$(TRAIN_OBJ))
 
 LIB_LIBS   := $(MPI_LIBS) $(call STATIC_LIB,jansson) $(call STATIC_LIB,xxhash) $(HWLOC_LIBS) $(CUDA_LIBS) -lm -ldl
-TRAIN_LIBS := $(LIB_LIBS) $(call STATIC_LIB,iniparser) $(CUDA_MODEL_LIBS) -lopenblas
+TRAIN_LIBS := $(LIB_LIBS) $(call STATIC_LIB,iniparser) $(PCRE2_LIBS) $(CUDA_MODEL_LIBS) -lopenblas
 
 # What objects are built with. If it changes (another compiler, a CUDA toolkit installed since), they are built again.
 # WERROR does not count, since it does not change objects.
@@ -315,8 +322,8 @@ $(BUILD)/tests/fuzz/parts.a: $(FUZZ_PARTS) $(BUILD)/tests/fuzz/mutate_json.o $(T
 $(FUZZ_TARGETS): $(BUILD)/tests/fuzz/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(FUZZ_MUTATOR) \
                  $(BUILD)/tests/fuzz/parts.a $(BUILD)/libzero.a
 	$(call say,LINK,$@) $(CC) -fsanitize=fuzzer -Wl,--defsym=LLVMFuzzerTestOneInput=fuzz_$* -o $@ $< \
-	    $(filter %/mutator_$(if $(filter config_json index manifest state,$*),json,$*).o,$^) $(filter %.a,$^) \
-	    $(ALL_LDFLAGS) $(LIB_LIBS) $(call STATIC_LIB,iniparser)
+	    $(filter %/mutator_$(if $(filter config_json index manifest state tokenizer,$*),json,$*).o,$^) $(filter %.a,$^) \
+	    $(ALL_LDFLAGS) $(LIB_LIBS) $(call STATIC_LIB,iniparser) $(PCRE2_LIBS)
 $(BUILD)/tests/fuzz/test_fuzz_corpus: $(FUZZ_TARGETS:%=%.o) $(FUZZ_PARTS)
 tests-objects: $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/fuzz/*.c))
 

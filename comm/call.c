@@ -47,6 +47,8 @@ const char *zero_call_text(const zero_call_t *call, char text[ZERO_CALL_TEXT_BYT
         append(text, ", unit %s", call->unit_name);
     if (call->pass == ZERO_PASS_EVAL)
         append(text, ", eval pass");
+    if (call->pass == ZERO_PASS_INPUT_GRAD)
+        append(text, ", input-grad pass");
     if (call->step > 0)
         append(text, ", step %" PRIu64, call->step);
     if (call->unit_name[0] != '\0' && call->pass == ZERO_PASS_TRAIN)

@@ -23,8 +23,12 @@ module zero
     enum, bind(c) ! zero_dtype_t
         enumerator :: ZERO_FP32, ZERO_BF16, ZERO_FP16
     end enum
+    enum, bind(c) ! zero_optimizer_t
+        enumerator :: ZERO_OPTIMIZER_ADAMW, ZERO_OPTIMIZER_SGD, ZERO_OPTIMIZER_NESTEROV, ZERO_OPTIMIZER_LION, &
+            ZERO_OPTIMIZER_OWN
+    end enum
     enum, bind(c) ! zero_pass_t
-        enumerator :: ZERO_PASS_TRAIN, ZERO_PASS_EVAL
+        enumerator :: ZERO_PASS_TRAIN, ZERO_PASS_EVAL, ZERO_PASS_INPUT_GRAD
     end enum
     enum, bind(c) ! zero_array_t
         enumerator :: ZERO_ARRAY_WEIGHT, ZERO_ARRAY_M, ZERO_ARRAY_V, ZERO_ARRAY_GRAD
@@ -38,7 +42,7 @@ module zero
         integer(c_int64_t) :: shape(ZERO_MAX_DIMS) = 0
         integer(c_int) :: init = ZERO_INIT_ZEROS
         real(c_float) :: init_std = 0.0
-        logical(c_bool) :: decay = .false., packed = .false., fp8 = .false.
+        logical(c_bool) :: decay = .false., packed = .false., fp8 = .false., frozen = .false.
     end type
 
     type, bind(c) :: zero_config_t
@@ -47,7 +51,9 @@ module zero
         integer(c_int) :: shard_group
         logical(c_bool) :: gather_fp8
         integer(c_int64_t) :: seed
-        real(c_float) :: beta1, beta2, eps, weight_decay, grad_clip
+        integer(c_int) :: optimizer
+        type(c_ptr) :: own_optimizer
+        real(c_float) :: beta1, beta2, eps, weight_decay, momentum, grad_clip
         integer(c_int) :: max_skipped_steps
         real(c_float) :: initial_loss_scale
         integer(c_int) :: loss_scale_window, loss_scale_hysteresis
@@ -58,7 +64,7 @@ module zero
         integer(c_int) :: offload_threads
         real(c_float) :: offload_ram
         integer(c_size_t) :: staging_bytes, user_bytes
-        logical(c_bool) :: check
+        logical(c_bool) :: check, forward_only
     end type
 
     type, bind(c) :: zero_grad_t
@@ -232,6 +238,14 @@ module zero
         end function
 
         function zero_release(engine, unit, stream) bind(c) result(status)
+            import :: c_int, c_ptr
+            type(c_ptr), value :: engine
+            integer(c_int), value :: unit
+            type(c_ptr), value :: stream
+            integer(c_int) :: status
+        end function
+
+        function zero_unused(engine, unit, stream) bind(c) result(status)
             import :: c_int, c_ptr
             type(c_ptr), value :: engine
             integer(c_int), value :: unit

@@ -321,6 +321,10 @@ typedef struct zero_tensor_desc {
     /* A matrix that compute uses in fp8 (E4M3), with one scale; so is a run of packed tensors, which must agree in it.
      * See zero_config_t's gather_fp8. */
     bool fp8;
+    /* Not trained: it has the weight alone, in the configured dtype, of which zero_param has what it was set to,
+     * rounded. No gradient (zero_grad says NULL), no optimizer state, nothing to send after an update. A run of packed
+     * tensors must agree in it. fp8 has no effect on it: it is gathered in the configured dtype. */
+    bool frozen;
 } zero_tensor_desc_t;
 
 /* Creates an empty declaration. */
@@ -366,6 +370,46 @@ typedef enum zero_offload_update {
     ZERO_OFFLOAD_UPDATE_HOST,   /* the CPU, in place: new parameters are then copied to the GPU */
 } zero_offload_update_t;
 
+/* What updates the weights: see zero_step for the formulas. A state array has 4 bytes for each element. */
+typedef enum zero_optimizer {
+    ZERO_OPTIMIZER_ADAMW,    /* state arrays m and v */
+    ZERO_OPTIMIZER_SGD,      /* with momentum; state array m */
+    ZERO_OPTIMIZER_NESTEROV, /* SGD with Nesterov's momentum; m */
+    ZERO_OPTIMIZER_LION,     /* the sign of a moving average (Chen et al. 2023, arXiv:2302.06675); m */
+    ZERO_OPTIMIZER_OWN,      /* a function of yours: zero_config_t's own_optimizer */
+    ZERO_N_OPTIMIZERS
+} zero_optimizer_t;
+/* Returns "adamw", "sgd", "nesterov", "lion" or "own". */
+ZERO_API const char *zero_optimizer_name(zero_optimizer_t optimizer);
+
+/* Elements [first, first + n_elems) of one tensor, to be updated in place. All pointers are device memory, and the
+ * arrays have n_elems elements. */
+typedef struct zero_own_update {
+    zero_tensor_t tensor;
+    uint64_t first;
+    size_t n_elems;
+    float *weight;           /* fp32 master weights */
+    float *m, *v;            /* state arrays, 0 at first; v: NULL if there is one */
+    const float *grad;       /* reduced: of all ranks and micro-steps; times *grad_scale it is what to step by */
+    float lr, decay;         /* zero_step's; weight_decay for tensors declared with it, else 0 */
+    const float *grad_scale; /* clipping's factor / loss scale */
+    const uint64_t *step;    /* t: the updates so far, this one included */
+    const uint32_t *skip;    /* not 0: a gradient is not finite; write nothing then */
+} zero_own_update_t;
+/* Queues the update of a run of elements in the stream (NULL on the CPU: do it). Called on each rank in zero_step, for
+ * every run that the rank holds. How a tensor is cut into runs depends on stage and ranks, so bits are the same at
+ * every stage and number of ranks if a new element depends on its own old ones alone. Another status than ZERO_OK ends
+ * zero_step. */
+typedef zero_status_t (*zero_own_update_fn)(void *user, const zero_own_update_t *update, zero_stream_t stream);
+
+/* An optimizer of your own. */
+typedef struct zero_own_optimizer {
+    const char *name; /* checkpoints have it, and load under the same name alone */
+    int n_arrays;     /* of its state: 1 (m) or 2 (m and v) */
+    zero_own_update_fn update;
+    void *user; /* passed to update */
+} zero_own_optimizer_t;
+
 /* How an engine works. All ranks must have the same values but for offload_threads, offload_ram, user_bytes and check.
  * Start from zero_config_default. */
 typedef struct zero_config {
@@ -400,9 +444,14 @@ typedef struct zero_config {
      * in bf16 nevertheless. */
     bool gather_fp8;
     uint64_t seed; /* of zero_init_parameters */
+    zero_optimizer_t optimizer;
+    /* For ZERO_OPTIMIZER_OWN: it and what it points to must outlive the engine. Takes 4 MiB to update a run at a time.
+     * Ranks must agree on name and n_arrays. Not with offload. */
+    const zero_own_optimizer_t *own_optimizer;
     /* AdamW with decoupled weight decay (Loshchilov & Hutter 2019, arXiv:1711.05101). eps must be above 0: it is the
-     * divisor for weights whose gradients were all 0 so far. */
-    float beta1, beta2, eps, weight_decay;
+     * divisor for weights whose gradients were all 0 so far. Lion takes beta1, beta2 and weight_decay, both kinds of
+     * SGD momentum and weight_decay; zero_step has the formulas. */
+    float beta1, beta2, eps, weight_decay, momentum;
     float grad_clip;       /* largest global gradient norm; 0 turns clipping off */
     int max_skipped_steps; /* after this many non-finite steps in a row zero_step_wait returns ZERO_ERROR_NONFINITE */
     /* fp16: dynamic loss scaling. The scale starts at initial_loss_scale and doubles after loss_scale_window good steps
@@ -432,12 +481,17 @@ typedef struct zero_config {
      * it, it returns ZERO_ERROR_ARGUMENT with a line that names unit and tensor, and the unit stays acquired. Gradients
      * that are to be added to are not checked. ZERO_CHECK=1 in the environment has the same effect. */
     bool check;
+    /* For evaluating and generating: the engine has parameters alone, no gradients and no AdamW state, and runs
+     * ZERO_PASS_EVAL. Weights come from zero_init_parameters, zero_load_weights or zero_set_state without moments,
+     * rounded to dtype. ZERO_PASS_TRAIN, saving, zero_load, zero_get_state, zero_get_tensor and zero_set_tensor are
+     * ZERO_ERROR_ORDER. Nothing is offloaded. */
+    bool forward_only;
 } zero_config_t;
 
 /* Returns the defaults: stage 3, bf16, one micro-step, prefetch 1, keep 0, overlap, seed 1; AdamW with beta1 0.9, beta2
- * 0.95, eps 1e-8, weight_decay 0.1; grad_clip 1.0; an end after 20 skipped steps; fp16's loss scale from 65536, window
- * 1000, hysteresis 1; no offload (but if you turn it on: ratio 1, 256 MiB of buffers, at most half of the host's
- * memory); 512 MiB of staging; no check; no gather_fp8. */
+ * 0.95, eps 1e-8, weight_decay 0.1 (momentum 0.9 for SGD); grad_clip 1.0; an end after 20 skipped steps; fp16's loss
+ * scale from 65536, window 1000, hysteresis 1; no offload (but if you turn it on: ratio 1, 256 MiB of buffers, at most
+ * half of the host's memory); 512 MiB of staging; no check; no gather_fp8; not forward_only. */
 ZERO_API zero_config_t zero_config_default(void);
 
 /* ---- Memory plan ---------------------------------------------------------------------------------------------------
@@ -449,7 +503,7 @@ ZERO_API zero_config_t zero_config_default(void);
     X(UNSHARDED_PARAMETERS, "unsharded parameters", "stage 3: buffers in which whole units take turns")                \
     X(GRADIENTS, "gradients", "stages 0-1: all gradients; every stage: reduced gradients")                             \
     X(UNSHARDED_GRADIENTS, "unsharded gradients", "stages 2-3: buffers in which whole units take turns")               \
-    X(OPTIMIZER, "optimizer state", "master weights (with bf16: their 16 low bits), m, v; offload's buffers")          \
+    X(OPTIMIZER, "optimizer state", "master weights (with bf16: their 16 low bits), state arrays; offload's buffers")  \
     X(COMMUNICATION, "communication", "staging buffers of gradients, tables, partial norms")                           \
     X(ACTIVATIONS, "activations", "yours: kept from forward to backward")                                              \
     X(WORKSPACE, "workspace", "yours: scratch of kernels")                                                             \
@@ -507,6 +561,33 @@ ZERO_API zero_status_t zero_plan_traffic(const zero_model_t *model, const zero_c
                                          zero_device_type_t device, zero_comm_kind_t kind, int world_size,
                                          const int *hosts, zero_traffic_t *traffic);
 
+/* What zero_solve may choose, and within what. */
+typedef struct zero_solve {
+    bool stage, keep, offload_ratio, shard_group; /* those that are true are chosen; the others stay as configured */
+    uint64_t device_bytes;                        /* of its device that each rank may take, with config->user_bytes */
+    uint64_t pinned_bytes;                        /* of host memory beside a GPU that each rank may take */
+    /* Bytes a second that a rank receives from ranks of its own host and from other hosts, and that offload copies to
+     * the GPU and back at once. Above 0. */
+    double local_rate, network_rate, pcie_rate;
+    const int *hosts; /* the host of each rank, as for zero_plan_traffic; NULL: all on one */
+} zero_solve_t;
+
+typedef struct zero_solution {
+    bool fits;            /* false: nothing does, and this is what takes the least of the device */
+    zero_config_t config; /* ready for zero_engine_create */
+    zero_memory_t memory; /* zero_plan of it */
+    double transfer_s;    /* a step's: local bytes, those of other hosts and pinned_bytes, each over its rate, added */
+} zero_solution_t;
+
+/* Finds the configuration within these bytes whose transfers take the least time in a step, if none of it were hidden
+ * under compute; of equal ones the lower stage, then the group of all ranks, then what offloads least. By pure
+ * arithmetic: no device, no communication, the same on every rank. What transfers beside depends on your model, such as
+ * larger batches or recomputation, is yours to try: call it once for each. config: zero_config_default with your dtype,
+ * micro_steps and so on. The other arguments are zero_plan's. */
+ZERO_API zero_status_t zero_solve(const zero_model_t *model, const zero_config_t *config, zero_device_type_t device,
+                                  zero_comm_kind_t kind, int world_size, const zero_solve_t *limits,
+                                  zero_solution_t *solution);
+
 /* ---- Engine --------------------------------------------------------------------------------------------------------
  *
  * An engine owns the memory of one model on this rank and trains it. The order of its calls is in the example at the
@@ -537,8 +618,8 @@ typedef struct zero_chunk {
     uint64_t first;
     size_t n_elems;
     float *master; /* weights */
-    float *m;      /* AdamW's first moment; NULL if only weights are wanted */
-    float *v;      /* AdamW's second moment; NULL with m */
+    float *m;      /* AdamW's first moment, or the optimizer's one array; NULL if only weights are wanted, or frozen */
+    float *v;      /* AdamW's second moment; NULL with m, and for optimizers with one array */
 } zero_chunk_t;
 
 /* Fills or reads one chunk. Another status than ZERO_OK ends the call that it came from. */
@@ -558,9 +639,22 @@ ZERO_API zero_status_t zero_set_state(zero_engine_t *engine, bool with_moments, 
  * "transformer." or "model." in a name, here or there, is ignored. Each rank reads only what it owns. Moments and
  * AdamW's step count become zero. Call it between steps, with all results read.
  *
+ * A "lm_head.weight" that is not declared must equal the token embedding ("wte.weight" or "embed_tokens.weight"), which
+ * the model uses in its place: otherwise returns ZERO_ERROR_FORMAT.
+ *
  * Returns ZERO_ERROR_FORMAT if a number is not finite; the log line names it. Some weights may be overwritten by then,
  * and the engine refuses to use them as after a failed zero_set_state. [collective] */
 ZERO_API zero_status_t zero_load_weights(zero_engine_t *engine, const char *directory);
+/* What a partial load did, in tensors. */
+typedef struct zero_partial {
+    int n_loaded;  /* declared and found */
+    int n_kept;    /* declared and not found: as they were */
+    int n_ignored; /* found and not declared */
+} zero_partial_t;
+/* As zero_load_weights, for a model that has something else than the directory, such as adapters or a new head: tensors
+ * that are not there keep their weights, so initialize them before. A tensor that is there must have the declared
+ * shape, and one at least must be: ZERO_ERROR_FORMAT otherwise, and nothing has changed. [collective] */
+ZERO_API zero_status_t zero_load_weights_partial(zero_engine_t *engine, const char *directory, zero_partial_t *partial);
 /* Reads weights and moments: calls `visit` for every chunk that this rank owns, in order of tensor and element. Waits
  * for the device. Call it between steps. */
 ZERO_API zero_status_t zero_get_state(zero_engine_t *engine, zero_chunk_fn visit, void *user);
@@ -568,8 +662,8 @@ ZERO_API zero_status_t zero_get_state(zero_engine_t *engine, zero_chunk_fn visit
 /* The fp32 arrays of a tensor. */
 typedef enum zero_array {
     ZERO_ARRAY_WEIGHT, /* master weights */
-    ZERO_ARRAY_M,      /* AdamW's first moment */
-    ZERO_ARRAY_V,      /* AdamW's second moment */
+    ZERO_ARRAY_M,      /* AdamW's first moment, or the optimizer's one array */
+    ZERO_ARRAY_V,      /* AdamW's second moment; ZERO_ERROR_ARGUMENT with an optimizer that has none */
     ZERO_ARRAY_GRAD    /* reduced gradient: of all ranks and micro-steps, without the loss scale, not clipped */
 } zero_array_t;
 
@@ -580,13 +674,13 @@ typedef enum zero_array {
  * same bits. Waits for the device; meant for tests, logs and tools, not for every step.
  *
  * Call it between steps; a gradient behind the last pass of a step, before zero_step, and not of a tensor whose state
- * is offloaded (ZERO_ERROR_UNSUPPORTED). All ranks give the same tensor, array and root: ZERO_ERROR_MISMATCH otherwise.
- * [collective] */
+ * is offloaded (ZERO_ERROR_UNSUPPORTED). A frozen tensor has a weight alone: anything else is ZERO_ERROR_ARGUMENT. All
+ * ranks give the same tensor, array and root: ZERO_ERROR_MISMATCH otherwise. [collective] */
 ZERO_API zero_status_t zero_get_tensor(zero_engine_t *engine, zero_tensor_t tensor, zero_array_t array, int root,
                                        float *data);
 /* Writes one array of one tensor whole, from host memory of rank `root`; with ZERO_ALL_RANKS from every rank's, which
  * must be the same and are not compared. Weights are published to all ranks. The tensor's other arrays and AdamW's step
- * count stay. Numbers must be finite, those of ZERO_ARRAY_V not negative: ZERO_ERROR_ARGUMENT names the first that is
+ * count stay. Numbers must be finite, AdamW's ZERO_ARRAY_V not negative: ZERO_ERROR_ARGUMENT names the first that is
  * not, and nothing has changed. Gradients cannot be set. With a root every rank needs host memory for the tensor during
  * the call.
  *
@@ -597,10 +691,13 @@ ZERO_API zero_status_t zero_set_tensor(zero_engine_t *engine, zero_tensor_t tens
 typedef enum zero_pass {
     ZERO_PASS_TRAIN, /* forward through all units, then backward in reverse */
     ZERO_PASS_EVAL,  /* forward only */
+    /* Forward and backward without this model's gradients, for the gradient of its input: a GAN's discriminator while
+     * the generator learns, a reward model. zero_grad says NULL, nothing is reduced, and no step counts it. */
+    ZERO_PASS_INPUT_GRAD,
 } zero_pass_t;
 
-/* Begins a micro-step (train) or a forward pass (eval). Eval passes are allowed between steps. Returns ZERO_ERROR_ORDER
- * inside a pass, and if zero_step is due. [collective] */
+/* Begins a micro-step (train) or another pass, which is allowed between steps. Returns ZERO_ERROR_ORDER inside a pass,
+ * and if zero_step is due. [collective] */
 ZERO_API zero_status_t zero_begin(zero_engine_t *engine, zero_pass_t pass, zero_stream_t stream);
 /* Makes the unit's full parameters resident (in backward: unless zero_model_set_unshard_in_backward says that they are
  * not read there) and, in backward, provides a buffer for its gradients. Acquire one unit at a time, in the declared
@@ -611,6 +708,11 @@ ZERO_API zero_status_t zero_release(zero_engine_t *engine, zero_unit_t unit, zer
 /* Ends the unit's use in backward: all its gradients are written (by work queued in the stream), and their reduction
  * starts. Returns ZERO_ERROR_ARGUMENT if zero_config_t's check finds one that is not written. [collective] */
 ZERO_API zero_status_t zero_grad_ready(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
+/* Says that this rank does not use the unit in this pass: a branch that is not taken, an expert without tokens. Stands
+ * in the place of zero_acquire and what follows it, zero_release in forward, zero_grad_ready in backward, where it adds
+ * zero to the gradients that the unit would write. Other ranks may use the unit, and a unit may be used in forward and
+ * not in backward. Costs what its gathers and reduction cost. [collective, with zero_acquire ...] */
+ZERO_API zero_status_t zero_unused(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
 
 /* Returns the tensor's full parameter in device memory: row-major, in the configured dtype, aligned to 128 bytes unless
  * the tensor is packed. NULL unless a unit that uses the tensor is acquired. The engine owns the memory. It is valid
@@ -636,7 +738,8 @@ typedef struct zero_fp8_param {
 ZERO_API zero_fp8_param_t zero_param_fp8(const zero_engine_t *engine, zero_tensor_t tensor);
 
 typedef struct zero_grad {
-    void *data;         /* the tensor's full gradient: memory, layout and lifetime as zero_param's; NULL in forward */
+    /* The tensor's full gradient: memory, layout and lifetime as zero_param's. NULL in forward, and if it is frozen. */
+    void *data;
     zero_dtype_t dtype; /* the configured dtype; fp32 if stages 0-1 accumulate micro-steps before reducing them */
     bool accumulate;    /* true: add to what is there; false: overwrite every element */
 } zero_grad_t;
@@ -654,16 +757,20 @@ ZERO_API zero_grad_t zero_grad(const zero_engine_t *engine, zero_tensor_t tensor
 ZERO_API const float *zero_loss_scale(const zero_engine_t *engine);
 
 /* Ends the step, after config.micro_steps micro-steps: computes the global gradient norm, clips, updates this rank's
- * shards by AdamW, and publishes the new parameters. A non-finite norm skips the update. The work is queued in the
- * stream; zero_step_wait returns the result.
+ * shards by the optimizer, and publishes the new parameters. A non-finite norm skips the update. The work is queued in
+ * the stream; zero_step_wait returns the result.
  *
  * With norm the square root of the sum of squares of all gradients, g = gradient * min(1, grad_clip / (norm + 1e-6)),
  * and t the number of steps that were not skipped:
  *
- *     m = beta1 m + (1 - beta1) g                  v = beta2 v + (1 - beta2) g^2
- *     w = w - lr decay w - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
+ *     AdamW     m = beta1 m + (1 - beta1) g                  v = beta2 v + (1 - beta2) g^2
+ *               w = w - lr decay w - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
+ *     SGD       h = g + decay w       m = momentum m + h     w = w - lr m
+ *     Nesterov  h = g + decay w       m = momentum m + h     w = w - lr (h + momentum m)
+ *     Lion      w = w - lr decay w - lr sign(beta1 m + (1 - beta1) g)     m = beta2 m + (1 - beta2) g
  *
- * where decay is weight_decay for tensors declared with it, else 0.
+ * where decay is weight_decay for tensors declared with it, else 0. SGD and Nesterov are torch.optim.SGD's, with
+ * dampening 0: their decay is part of the gradient, and so of the momentum.
  *
  * lr: the learning rate of this step; finite and the same on every rank. local_loss: one double in device memory, this
  * rank's share of the loss, or NULL. It is read in stream order, and summed over ranks in rank order. Round what each
@@ -769,7 +876,7 @@ ZERO_API const char *zero_engine_transport(const zero_engine_t *engine);
  *
  *     model-00001-of-0000n.safetensors ...        weights in the configured dtype, under the declared names, in Hugging
  *     model.safetensors.index.json                Face's layout
- *     optimizer-00001-of-0000n.safetensors ...    fp32: NAME.master, NAME.m, NAME.v
+ *     optimizer-00001-of-0000n.safetensors ...    fp32: NAME.master, NAME.m, NAME.v; of frozen tensors nothing
  *     state.json                                  step, AdamW's t, loss scale; the caller's own keys
  *     config.json                                 the caller's own
  *     manifest.json                               size and XXH3 of every other file
@@ -783,6 +890,13 @@ ZERO_API const char *zero_engine_transport(const zero_engine_t *engine);
  * saved, it is renamed (to step-00000010.moved, for example), with a warning.
  */
 
+/* A file that a checkpoint gets beside libzero's own, such as a tokenizer's. */
+typedef struct zero_save_file {
+    const char *name; /* without '/' and ".."; neither hidden nor a name of libzero's files */
+    const void *data;
+    size_t n_bytes; /* at least 1 */
+} zero_save_file_t;
+
 typedef struct zero_save_options {
     /* The first two are texts of JSON objects without a repeated key; anything else is ZERO_ERROR_ARGUMENT. */
     const char *config_json; /* written to config.json as it is; NULL: no such file */
@@ -791,6 +905,10 @@ typedef struct zero_save_options {
     uint64_t max_file_bytes; /* most data in one file; 0: 4 GiB. A single array is never split, however large */
     bool background;         /* write from a copy in host memory: 12 bytes for each element that this rank owns */
     bool per_host;           /* see zero_host_copies_prepare */
+    /* Written as they are, and in the manifest like all other files. The same ones on every rank; used only during
+     * zero_save_begin. */
+    const zero_save_file_t *files;
+    int n_files;
 } zero_save_options_t;
 
 typedef struct zero_save zero_save_t;
@@ -831,10 +949,17 @@ ZERO_API const char *zero_checkpoint_state(const zero_checkpoint_t *checkpoint);
 /* Loads weights, moments and everything else that a step depends on: the next zero_step is the one after
  * zero_checkpoint_step. Only before the first zero_begin. The checkpoint may be closed afterwards.
  *
+ * Other tensors may have been frozen than are now. One that is frozen gets its weight, rounded from the master weight
+ * if there is one. One that was frozen gets its weight from the model's files, and moments of zero.
+ *
  * Returns ZERO_ERROR_FORMAT if the checkpoint's tensors are not the declared ones; then nothing has changed. Returns
  * it, too, with a line that names the number, if a weight or moment is not finite or a second moment is negative; then
  * some weights may be overwritten, and the engine refuses to use them as after a failed zero_set_state. [collective] */
 ZERO_API zero_status_t zero_load(zero_engine_t *engine, const zero_checkpoint_t *checkpoint);
+/* The same for a model that has something else than the checkpoint: tensors that are not there keep weights and
+ * moments. The rest is as in zero_load_weights_partial. [collective] */
+ZERO_API zero_status_t zero_load_partial(zero_engine_t *engine, const zero_checkpoint_t *checkpoint,
+                                         zero_partial_t *partial);
 
 /* ---- Checkpoints in host memory ------------------------------------------------------------------------------------
  *
@@ -844,16 +969,20 @@ ZERO_API zero_status_t zero_load(zero_engine_t *engine, const zero_checkpoint_t 
  * hosts then has all that a restart needs.
  */
 
-/* Returns the bytes of a checkpoint's arrays, that is of its .safetensors files together. The other files are small. */
-ZERO_API zero_status_t zero_checkpoint_bytes(const zero_model_t *model, zero_dtype_t dtype, uint64_t *n_bytes);
+/* Returns the bytes of a checkpoint's arrays, that is of its .safetensors files together. The other files are small.
+ * They depend on config's dtype and optimizer alone. */
+ZERO_API zero_status_t zero_checkpoint_bytes(const zero_model_t *model, const zero_config_t *config, uint64_t *n_bytes);
 /* Creates `directory` on every host, removes all checkpoints in it but that of step `but`, if there is one, and what
  * interrupted saves have left, and checks that a new copy of n_bytes fits in beside an old one. Returns
  * ZERO_ERROR_MEMORY if it does not, with the numbers. [collective] */
 ZERO_API zero_status_t zero_host_copies_prepare(zero_comm_t *comm, const char *directory, uint64_t n_bytes,
                                                 uint64_t but);
-/* Finds the newest step of which every host has the same checkpoint; 0: none. [collective] */
+/* Finds the newest step of which a host has a checkpoint; 0: none. A step of which hosts have different ones does not
+ * count. [collective] */
 ZERO_API zero_status_t zero_host_copies_find(zero_comm_t *comm, const char *directory, uint64_t *step);
-/* Opens that step's checkpoint as zero_checkpoint_open does. [collective] */
+/* Opens that step's checkpoint as zero_checkpoint_open does. A host that lacks it gets it from another first.
+ * [collective]
+ */
 ZERO_API zero_status_t zero_host_copies_open(zero_comm_t *comm, const char *directory, uint64_t step,
                                              zero_checkpoint_t **checkpoint);
 /* Removes the checkpoints on every host, and the directory if nothing else is in it. [collective] */

@@ -249,6 +249,12 @@ class engine
     {
         check(zero_load_weights(get(), directory.c_str()));
     }
+    zero_partial_t load_weights_partial(const std::string &directory)
+    {
+        zero_partial_t partial;
+        check(zero_load_weights_partial(get(), directory.c_str(), &partial));
+        return partial;
+    }
     /* fill(const zero_chunk_t &) may throw. */
     template <typename F> void set_state(bool with_moments, F &&fill)
     {
@@ -290,6 +296,11 @@ class engine
         check(zero_acquire(get(), unit, stream));
         compute();
         check(zero_grad_ready(get(), unit, stream));
+    }
+    /* In the place of forward or backward: this rank does not use the unit. */
+    void unused(zero_unit_t unit, zero_stream_t stream = nullptr)
+    {
+        check(zero_unused(get(), unit, stream));
     }
     template <typename T> const T *param(zero_tensor_t tensor) const noexcept
     {

@@ -13,7 +13,7 @@ script=launch/$(basename "$0")
 
 # What `make` needs, by Debian's and Ubuntu's names.
 build_packages=(gcc libc6-dev make pkg-config openmpi-bin libopenmpi-dev libopenblas-dev libiniparser-dev
-    libjansson-dev libxxhash-dev libhwloc-dev)
+    libjansson-dev libxxhash-dev libhwloc-dev libpcre2-dev)
 # What the tests need as well.
 check_packages=(check cppcheck clang libomp-dev g++ shellcheck valgrind libc6-dbg)
 # What the slow parts of launch/check need as well.
@@ -164,7 +164,7 @@ install_optional_packages()
 core_count()
 {
     local cores quota period
-    cores=$(nproc)
+    cores=$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc) # nproc counts no more than these say
     if read -r quota period 2>/dev/null </sys/fs/cgroup/cpu.max && [[ $quota != max ]]; then
         quota=$(((quota + period - 1) / period))
         cores=$((quota < cores ? quota : cores))

@@ -82,18 +82,27 @@ static void print_man_settings(void)
     }
 }
 
+static void print_man_commands(void)
+{
+    for (int c = COMMAND_TRAIN + 1; c < N_COMMANDS; c++)
+        printf(".br\n.B zerotrain %s\n[\\fIoptions\\fR] \\fI%s\\fR\n", command_rows[c].name, command_rows[c].argument);
+}
+
 static void print_man(void)
 {
     printf(".TH ZEROTRAIN 1 \"\" \"zerotrain %s\" \"User Commands\"\n", zero_version());
     fputs(".SH NAME\nzerotrain \\- train a transformer, sharded over the ranks of an MPI job (ZeRO, FSDP)\n"
           ".SH SYNOPSIS\n.B zerotrain\n[\\fIoptions\\fR] \\fICFG.ini\\fR\n.br\n"
-          ".B mpirun \\-np\n\\fIN\\fR \\fBzerotrain\\fR [\\fIoptions\\fR] \\fICFG.ini\\fR\n.br\n"
-          ".B zerotrain fit\n[\\fIoptions\\fR] \\fICFG.ini\\fR\n"
-          ".SH DESCRIPTION\n"
-          "Trains a decoder\\-only transformer (GPT\\-2 or Llama) on one GPU or CPU, or sharded over many with ZeRO "
-          "stages 0\\-3.\nThe model's size and the data are all that \\fICFG.ini\\fR must say.\n"
-          ".SH OPTIONS\nOptions override the file.\n",
+          ".B mpirun \\-np\n\\fIN\\fR \\fBzerotrain\\fR [\\fIoptions\\fR] \\fICFG.ini\\fR\n",
           stdout);
+    print_man_commands();
+    fputs(".SH DESCRIPTION\n"
+          "Trains a decoder\\-only transformer (GPT\\-2 or Llama) on one GPU or CPU, or sharded over many with ZeRO "
+          "stages 0\\-3.\nThe model's size and the data are all that \\fICFG.ini\\fR must say.\n",
+          stdout);
+    for (int c = COMMAND_TRAIN + 1; c < N_COMMANDS; c++)
+        print_term(command_rows[c].name, command_rows[c].argument, command_rows[c].help);
+    fputs(".SH OPTIONS\nOptions override the file.\n", stdout);
     print_man_options();
     fputs(".SH SETTINGS\nIn \\fICFG.ini\\fR as [section] and key = value; on the command line as "
           "\\fB\\-\\-set SECTION.KEY=VALUE\\fR.\n",
@@ -154,10 +163,14 @@ static void print_bash(void)
     fputs("        if [[ $word == -* ]]; then\n            mapfile -t COMPREPLY < <(compgen -W '", stdout);
     for (int i = 0; i < n_command_line_rows; i++)
         printf(" --%s", command_line_rows[i].name);
+    fputs("' -- \"$word\")\n"
+          "        else\n"
+          "            compopt -o filenames\n"
+          "            mapfile -t COMPREPLY < <(compgen -f -- \"$word\"; compgen -W '",
+          stdout);
+    for (int c = COMMAND_TRAIN + 1; c < N_COMMANDS; c++)
+        printf(" %s", command_rows[c].name);
     puts("' -- \"$word\")\n"
-         "        else\n"
-         "            compopt -o filenames\n"
-         "            mapfile -t COMPREPLY < <(compgen -f -- \"$word\")\n"
          "        fi\n"
          "        ;;\n"
          "    esac\n"

@@ -1,7 +1,9 @@
 /* linear.c - linear layers on the CPU: three matrix products by OpenBLAS, with one block of the output per thread.
  *
  * A block is one single-threaded sgemm over the whole inner extent, so its elements are summed in one fixed order, and
- * the same number of threads gives the same bits. Blocks are as large and as square as possible, since every sgemm
+ * the same number of threads gives the same bits. With OpenBLAS's AVX-512 kernels any number does: they sum every
+ * element in the same order, whatever the block, if blocks begin at multiples of GEMM_TILE and are too large for the
+ * kernels of small products. Those for AVX2 do not. Blocks are as large and as square as possible, since every sgemm
  * packs its operands anew. sgemm itself adds to weight gradients that are fp32.
  */
 #include "kernels/model/model_cpu.h"
@@ -12,8 +14,9 @@
 
 /* ---- One product over all threads ---- */
 
-/* With fewer multiply-adds, one thread is done before others wake. */
-#define GEMM_PARALLEL_MIN ((size_t)1 << 17)
+/* Products of at most this many multiply-adds are small to OpenBLAS, which then sums in another order. A product is cut
+ * only into blocks with more: a smaller one takes a thread some 20 us. */
+#define GEMM_SMALL ((size_t)1000 * 1000)
 /* OpenBLAS's x86 kernels compute tiles of 16 elements of a row. Packing a row of an operand costs about as much as 32
  * multiply-adds per element (measured). */
 #define GEMM_TILE 16
@@ -29,23 +32,33 @@ static size_t block_extent(size_t extent, size_t n_blocks)
     return divide_up(divide_up(extent, n_blocks), GEMM_TILE) * GEMM_TILE;
 }
 
-/* Chooses the blocks' extents for which the slowest thread finishes earliest. */
+/* Returns the extent of the last block. */
+static size_t last_extent(size_t extent, size_t block)
+{
+    return extent - (divide_up(extent, block) - 1) * block;
+}
+
+static bool makes_small_blocks(const zero_gemm_t *gemm, size_t block_m, size_t block_n)
+{
+    return last_extent(gemm->m, block_m) * last_extent(gemm->n, block_n) * gemm->k <= GEMM_SMALL;
+}
+
+/* Chooses the blocks' extents for which the slowest thread finishes earliest, at most one block for each thread. */
 static void choose_blocks(const zero_gemm_t *gemm, size_t *block_m, size_t *block_n)
 {
-    size_t n_threads = (size_t)omp_get_max_threads();
-    if (gemm->m * gemm->n * gemm->k < GEMM_PARALLEL_MIN)
-        n_threads = 1;
-    size_t least = SIZE_MAX;
-    for (size_t across = 1; across <= n_threads; ++across) {
-        size_t m = block_extent(gemm->m, n_threads / across);
-        size_t n = block_extent(gemm->n, across);
-        size_t cost = m * n + GEMM_PACK_COST * (m + n);
-        if (cost < least) {
-            least = cost;
-            *block_m = m;
-            *block_n = n;
+    size_t n_threads = (size_t)omp_get_max_threads(), least = SIZE_MAX;
+    if (gemm->m == 0 || gemm->n == 0 || makes_small_blocks(gemm, gemm->m, gemm->n))
+        return;
+    for (size_t across = 1; across <= n_threads; ++across)
+        for (size_t down = 1; down <= n_threads / across; ++down) {
+            size_t m = block_extent(gemm->m, down), n = block_extent(gemm->n, across);
+            size_t cost = m * n + GEMM_PACK_COST * (m + n);
+            if (cost < least && !makes_small_blocks(gemm, m, n)) {
+                least = cost;
+                *block_m = m;
+                *block_n = n;
+            }
         }
-    }
 }
 
 static void compute_block(const zero_gemm_t *g, size_t row, size_t column, size_t m, size_t n)

@@ -9,6 +9,8 @@
 
 #include "kernels/model/vector_math.h"
 
+#include <string.h>
+
 /* Elements of a chunk's logits: so many that reading and writing dweight once per chunk costs little beside the
  * products. */
 #define LOGITS_MAX ((size_t)1 << 23)
@@ -29,9 +31,11 @@ size_t ZERO_MODEL_FN(loss_workspace)(const zero_model_limits_t *limits)
            zero_scratch_bytes(rows * sizeof(double));
 }
 
-static zero_status_t check_targets(const int32_t *targets, size_t n_rows, size_t vocab_size)
+static zero_status_t check_targets(const int32_t *targets, bool may_skip, size_t n_rows, size_t vocab_size)
 {
     for (size_t row = 0; row < n_rows; ++row) {
+        if (may_skip && targets[row] == ZERO_NO_TARGET)
+            continue;
         if (targets[row] < 0 || (size_t)targets[row] >= vocab_size)
             return zero_fail(ZERO_ERROR_ARGUMENT, "target %zu is token %d, the vocabulary has %zu", row,
                              (int)targets[row], vocab_size);
@@ -39,9 +43,14 @@ static zero_status_t check_targets(const int32_t *targets, size_t n_rows, size_t
     return ZERO_OK;
 }
 
-/* Returns -log softmax(logits)[target], and turns logits into scale * (softmax(logits) - onehot(target)). */
+/* Returns -log softmax(logits)[target], and turns logits into scale * (softmax(logits) - onehot(target)). Without a
+ * target both are zero. */
 static double row_loss(float *logits, int32_t target, float scale, size_t vocab_size)
 {
+    if (target == ZERO_NO_TARGET) {
+        memset(logits, 0, vocab_size * sizeof *logits);
+        return 0.0;
+    }
     float max = zero_row_max(logits, vocab_size);
     double target_logit = logits[target];
     float sum = zero_row_exp(logits, vocab_size, max);
@@ -108,7 +117,7 @@ zero_status_t ZERO_MODEL_FN(head_loss)(zero_model_context_t *ctx, double *loss_s
     head_t head = {.dim = dim, .vocab_size = vocab_size};
     size_t chunk = chunk_rows(n_rows, vocab_size);
     ZERO_TRY(check_sizes(dim, vocab_size));
-    ZERO_TRY(check_targets(targets, n_rows, vocab_size));
+    ZERO_TRY(check_targets(targets, ctx->may_skip_targets, n_rows, vocab_size));
     ZERO_TRY(zero_scratch_take(&scratch, chunk * vocab_size * sizeof(float), &head.logits));
     ZERO_TRY(zero_scratch_take(&scratch, chunk * sizeof(double), &head.losses));
     ZERO_TRY(zero_weight_fp32(&scratch, weight, vocab_size * dim, &head.weight));

@@ -20,8 +20,12 @@ typedef struct zero_model_context {
     zero_stream_t stream;
     void *workspace; /* device memory, 256-byte aligned */
     size_t workspace_bytes;
-    void *backend; /* the device's own handles; NULL on the CPU */
+    void *backend;         /* the device's own handles; NULL on the CPU */
+    bool may_skip_targets; /* as in the limits */
 } zero_model_context_t;
+
+/* In place of a target: the loss leaves this row out. Only if limits.may_skip_targets. */
+#define ZERO_NO_TARGET (-1)
 
 /* A tensor of weights: a linear layer's matrix, a bias, a norm's scale, an embedding table. */
 typedef struct zero_weight {
@@ -42,8 +46,9 @@ typedef struct zero_model_limits {
     size_t n_heads, head_dim;
     size_t n_kv_heads; /* 0: n_heads */
     size_t vocab_size;
-    zero_dtype_t dtype; /* of weights */
-    bool fp8;           /* linear layers may be computed in fp8 */
+    zero_dtype_t dtype;    /* of weights */
+    bool fp8;              /* linear layers may be computed in fp8 */
+    bool may_skip_targets; /* a target may be ZERO_NO_TARGET */
 } zero_model_limits_t;
 
 /* An fp8 copy of a matrix x[n_rows, n_columns]. Products take both of their operands with the summed extent contiguous,
@@ -62,6 +67,7 @@ typedef struct zero_rope {
     float theta;                         /* the base */
     float factor;                        /* at most 1: not scaled, and what follows is not read */
     float low_freq, high_freq, original; /* low_freq < high_freq; original: positions before scaling */
+    size_t first;                        /* the position of the first row; other than 0 only on the CPU */
 } zero_rope_t;
 
 #define ZERO_MODEL_WHY 768 /* bytes of a reason: one clause, without a newline */
@@ -161,6 +167,18 @@ typedef struct zero_model_kernels {
                                       const void *dy, const void *residual, const float *rstd, zero_weight_t weight,
                                       size_t n_rows, size_t dim);
 
+    /* Normalizes every q and k head of qkv[n_rows, (n_heads + 2 n_kv_heads) * head_dim] on its own, as Qwen3 does: y =
+     * x * rstd * weight over the head_dim elements of a head, with q_weight[head_dim] or k_weight[head_dim]. v is
+     * copied. */
+    zero_status_t (*head_norm)(zero_model_context_t *ctx, void *y, const void *qkv, zero_weight_t q_weight,
+                               zero_weight_t k_weight, float eps, size_t n_rows, size_t n_heads, size_t n_kv_heads,
+                               size_t head_dim);
+    /* dqkv, the gradient of y, becomes that of qkv, in place. dq_weight, dk_weight [head_dim]. */
+    zero_status_t (*head_norm_backward)(zero_model_context_t *ctx, void *dqkv, zero_grad_t dq_weight,
+                                        zero_grad_t dk_weight, const void *qkv, zero_weight_t q_weight,
+                                        zero_weight_t k_weight, float eps, size_t n_rows, size_t n_heads,
+                                        size_t n_kv_heads, size_t head_dim);
+
     /* Rotary position embedding (Su et al. 2021, arXiv:2104.09864) as in Hugging Face's Llama, in place: in every q and
      * k head of qkv[B, T, (n_heads + 2 n_kv_heads) * head_dim], elements i and i + head_dim / 2 are rotated as a pair
      * by the angle position * theta^(-2 i / head_dim), or scaled as `rope` says. v stays. `inverse` rotates back, which
@@ -185,6 +203,11 @@ typedef struct zero_model_kernels {
      * v heads; out[B, T, n_heads * head_dim]; logsumexp: fp32 [B, n_heads, T], of the scores times 1/sqrt(head_dim). */
     zero_status_t (*attention)(zero_model_context_t *ctx, void *out, float *logsumexp, const void *qkv, size_t n_batch,
                                size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim);
+    /* Attention of new positions, which follow `first` earlier ones of one sequence: rows of qkv and out are the new
+     * ones'. Keys and values of all are in cache[at least first + n_new][2 * n_kv_heads * head_dim], fp32, where the
+     * new ones' are put. NULL: there is none. */
+    zero_status_t (*attention_cached)(zero_model_context_t *ctx, void *out, float *cache, const void *qkv, size_t first,
+                                      size_t n_new, size_t n_heads, size_t n_kv_heads, size_t head_dim);
     zero_status_t (*attention_backward)(zero_model_context_t *ctx, void *dqkv, const void *dout, const void *qkv,
                                         const void *out, const float *logsumexp, size_t n_batch, size_t seq_len,
                                         size_t n_heads, size_t n_kv_heads, size_t head_dim);
@@ -208,6 +231,7 @@ typedef struct zero_model_kernels {
     /* Output head and softmax cross-entropy, fused, a chunk of rows at a time, so that only one chunk's logits exist.
      * x[n_rows, dim], weight[vocab_size, dim] (ZERO_LINEAR_OUT_IN), targets: int32 [n_rows].
      * *loss_sum += loss_weight * the sum of all rows' losses, in nats: a double, a multiple of ZERO_LOSS_UNIT.
+     * A row whose target is ZERO_NO_TARGET has no loss, and its logits no gradient.
      * dx[n_rows, dim] and dweight receive the gradient of grad_scale[0] * loss_weight * (sum of losses); grad_scale is
      * in device memory. dx may be x. dx NULL: loss only, and dweight is not touched. n_rows must equal the limits', for
      * which chunks and scratch are sized. */
@@ -229,6 +253,9 @@ typedef struct zero_model_kernels {
 const zero_model_kernels_t *zero_model_kernels_cpu(void);
 /* Writes what the CPU computes with, "avx512, OpenBLAS SkylakeX": where this differs, so do the last bits. */
 void zero_model_cpu_kind(char *text, size_t n_bytes);
+/* Returns whether the last bits of what the CPU's table computes depend on the number of threads: not with OpenBLAS's
+ * AVX-512 kernels (linear.c). */
+bool zero_model_cpu_bits_depend_on_threads(void);
 
 /* Returns the GPU's table (cuBLASLt, cuDNN), in builds with CUDA. A token or target outside the vocabulary gives NaN,
  * which no step lets into the weights: refusing it would mean waiting for the device. */

@@ -43,3 +43,12 @@ void zero_model_cpu_kind(char *text, size_t n_bytes)
 {
     snprintf(text, n_bytes, "%s, OpenBLAS %s", zero_model_kernels_cpu()->name, openblas_get_corename());
 }
+
+bool zero_model_cpu_bits_depend_on_threads(void)
+{
+    static const char *const independent[] = {"SkylakeX", "Cooperlake"}; /* tried with OpenBLAS 0.3.21 to 0.3.30 */
+    for (size_t i = 0; i < sizeof independent / sizeof independent[0]; ++i)
+        if (strcmp(openblas_get_corename(), independent[i]) == 0)
+            return false;
+    return true;
+}

@@ -225,6 +225,13 @@ zero_status_t ZERO_MODEL_FN(rmsnorm)(zero_model_context_t *ctx, void *y, float *
 zero_status_t ZERO_MODEL_FN(rmsnorm_backward)(zero_model_context_t *ctx, void *dresidual, zero_grad_t dweight, void *y,
                                               const void *dy, const void *residual, const float *rstd,
                                               zero_weight_t weight, size_t n_rows, size_t dim);
+zero_status_t ZERO_MODEL_FN(head_norm)(zero_model_context_t *ctx, void *y, const void *qkv, zero_weight_t q_weight,
+                                       zero_weight_t k_weight, float eps, size_t n_rows, size_t n_heads,
+                                       size_t n_kv_heads, size_t head_dim);
+zero_status_t ZERO_MODEL_FN(head_norm_backward)(zero_model_context_t *ctx, void *dqkv, zero_grad_t dq_weight,
+                                                zero_grad_t dk_weight, const void *qkv, zero_weight_t q_weight,
+                                                zero_weight_t k_weight, float eps, size_t n_rows, size_t n_heads,
+                                                size_t n_kv_heads, size_t head_dim);
 zero_status_t ZERO_MODEL_FN(rope)(zero_model_context_t *ctx, void *qkv, bool inverse, const zero_rope_t *rope,
                                   size_t n_batch, size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim);
 zero_status_t ZERO_MODEL_FN(swiglu)(zero_model_context_t *ctx, void *y, const void *gate_up, size_t n_rows,
@@ -237,6 +244,9 @@ zero_status_t ZERO_MODEL_FN(gelu_backward)(zero_model_context_t *ctx, void *dx, 
 zero_status_t ZERO_MODEL_FN(attention)(zero_model_context_t *ctx, void *out, float *logsumexp, const void *qkv,
                                        size_t n_batch, size_t seq_len, size_t n_heads, size_t n_kv_heads,
                                        size_t head_dim);
+zero_status_t ZERO_MODEL_FN(attention_cached)(zero_model_context_t *ctx, void *out, float *cache, const void *qkv,
+                                              size_t first, size_t n_new, size_t n_heads, size_t n_kv_heads,
+                                              size_t head_dim);
 zero_status_t ZERO_MODEL_FN(attention_backward)(zero_model_context_t *ctx, void *dqkv, const void *dout,
                                                 const void *qkv, const void *out, const float *logsumexp,
                                                 size_t n_batch, size_t seq_len, size_t n_heads, size_t n_kv_heads,

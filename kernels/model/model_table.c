@@ -31,7 +31,7 @@ static zero_status_t context_create(zero_model_context_t *ctx, zero_stream_t str
                                     const zero_model_limits_t *limits)
 {
     openblas_set_num_threads(1); /* each of our threads calls it for a block of its own */
-    *ctx = (zero_model_context_t){stream, workspace, workspace_bytes(limits), NULL};
+    *ctx = (zero_model_context_t){stream, workspace, workspace_bytes(limits), NULL, limits->may_skip_targets};
     return ZERO_OK;
 }
 
@@ -78,12 +78,15 @@ const zero_model_kernels_t ZERO_ISA(zero_model_kernels) = {
     .layernorm_backward = ZERO_MODEL_FN(layernorm_backward),
     .rmsnorm = ZERO_MODEL_FN(rmsnorm),
     .rmsnorm_backward = ZERO_MODEL_FN(rmsnorm_backward),
+    .head_norm = ZERO_MODEL_FN(head_norm),
+    .head_norm_backward = ZERO_MODEL_FN(head_norm_backward),
     .rope = ZERO_MODEL_FN(rope),
     .swiglu = ZERO_MODEL_FN(swiglu),
     .swiglu_backward = ZERO_MODEL_FN(swiglu_backward),
     .gelu = ZERO_MODEL_FN(gelu),
     .gelu_backward = ZERO_MODEL_FN(gelu_backward),
     .attention = ZERO_MODEL_FN(attention),
+    .attention_cached = ZERO_MODEL_FN(attention_cached),
     .attention_backward = ZERO_MODEL_FN(attention_backward),
     .embed = ZERO_MODEL_FN(embed),
     .embed_backward = ZERO_MODEL_FN(embed_backward),

@@ -1,4 +1,5 @@
-/* rmsnorm.c - RMSNorm on the CPU, with the residual sum before it (Zhang & Sennrich 2019, arXiv:1910.07467).
+/* rmsnorm.c - RMSNorm on the CPU (Zhang & Sennrich 2019, arXiv:1910.07467): of rows, with the residual sum before it,
+ * and of every q and k head on its own.
  *
  * As in layernorm.c, threads take rows, sums within a row run in a fixed number of lanes, and the weight's gradient is
  * summed in a fixed number of row parts, which are added in order.
@@ -17,7 +18,15 @@ static void row_apply(float *y, const float *x, float rstd, const float *weight,
 size_t ZERO_MODEL_FN(rmsnorm_workspace)(const zero_model_limits_t *limits)
 {
     size_t row = zero_scratch_bytes(limits->max_width * sizeof(float));
-    return row + zero_scratch_bytes(ZERO_ROW_PARTS * limits->max_width * sizeof(float));
+    size_t head = zero_scratch_bytes(limits->head_dim * sizeof(float));
+    size_t of_rows = row + zero_scratch_bytes(ZERO_ROW_PARTS * limits->max_width * sizeof(float));
+    size_t of_heads = 2 * head + zero_scratch_bytes(ZERO_ROW_PARTS * 3 * limits->head_dim * sizeof(float));
+    return of_rows > of_heads ? of_rows : of_heads;
+}
+
+static float row_rstd(const float *x, size_t dim, float eps)
+{
+    return 1.0f / sqrtf(zero_row_dot(x, x, dim) / (float)dim + eps);
 }
 
 zero_status_t ZERO_MODEL_FN(rmsnorm)(zero_model_context_t *ctx, void *y, float *rstd, void *residual_out,
@@ -32,7 +41,7 @@ zero_status_t ZERO_MODEL_FN(rmsnorm)(zero_model_context_t *ctx, void *y, float *
         float *x = (float *)residual_out + row * dim;
         zero_row_add(x, (const float *)residual + row * dim, addend == NULL ? NULL : (const float *)addend + row * dim,
                      dim);
-        rstd[row] = 1.0f / sqrtf(zero_row_dot(x, x, dim) / (float)dim + eps);
+        rstd[row] = row_rstd(x, dim, eps);
         row_apply((float *)y + row * dim, x, rstd[row], w, dim);
     }
     return ZERO_OK;
@@ -83,5 +92,67 @@ zero_status_t ZERO_MODEL_FN(rmsnorm_backward)(zero_model_context_t *ctx, void *d
         }
     }
     ZERO_ISA(zero_model_put_partials)(dweight, partials, n_parts, dim, dim);
+    return ZERO_OK;
+}
+
+/* ---- of q and k heads ---- */
+
+zero_status_t ZERO_MODEL_FN(head_norm)(zero_model_context_t *ctx, void *y, const void *qkv, zero_weight_t q_weight,
+                                       zero_weight_t k_weight, float eps, size_t n_rows, size_t n_heads,
+                                       size_t n_kv_heads, size_t head_dim)
+{
+    zero_scratch_t scratch = zero_scratch_begin(ctx);
+    size_t n_normed = n_heads + n_kv_heads, width = (n_normed + n_kv_heads) * head_dim;
+    const float *q_w, *k_w;
+    ZERO_TRY(zero_weight_fp32(&scratch, q_weight, head_dim, &q_w));
+    ZERO_TRY(zero_weight_fp32(&scratch, k_weight, head_dim, &k_w));
+#pragma omp parallel for schedule(static) if (n_rows * width >= ZERO_MODEL_PARALLEL_MIN)
+    for (size_t row = 0; row < n_rows; ++row) {
+        const float *x = (const float *)qkv + row * width;
+        float *out = (float *)y + row * width;
+        for (size_t head = 0; head < n_normed; ++head, x += head_dim, out += head_dim)
+            row_apply(out, x, row_rstd(x, head_dim, eps), head < n_heads ? q_w : k_w, head_dim);
+        memcpy(out, x, n_kv_heads * head_dim * sizeof *out);
+    }
+    return ZERO_OK;
+}
+
+/* Turns dy of one head into the gradient of x, in place; `dx` is scratch. */
+static void head_backward(float *dy, float *dx, float *dweight, const float *x, const float *weight, float eps,
+                          size_t head_dim)
+{
+    memset(dx, 0, head_dim * sizeof *dx);
+    row_backward(dx, dweight, dy, x, row_rstd(x, head_dim, eps), weight, head_dim);
+    memcpy(dy, dx, head_dim * sizeof *dx);
+}
+
+zero_status_t ZERO_MODEL_FN(head_norm_backward)(zero_model_context_t *ctx, void *dqkv, zero_grad_t dq_weight,
+                                                zero_grad_t dk_weight, const void *qkv, zero_weight_t q_weight,
+                                                zero_weight_t k_weight, float eps, size_t n_rows, size_t n_heads,
+                                                size_t n_kv_heads, size_t head_dim)
+{
+    enum { DQ, DK, DX, N_SUMS }; /* of a part: both weights' sums, and scratch */
+    zero_scratch_t scratch = zero_scratch_begin(ctx);
+    size_t n_normed = n_heads + n_kv_heads, width = (n_normed + n_kv_heads) * head_dim, stride = N_SUMS * head_dim;
+    const float *q_w, *k_w;
+    float *partials; /* [n_parts, N_SUMS, head_dim] */
+    size_t n_parts = zero_row_parts(n_rows);
+    ZERO_TRY(zero_weight_fp32(&scratch, q_weight, head_dim, &q_w));
+    ZERO_TRY(zero_weight_fp32(&scratch, k_weight, head_dim, &k_w));
+    ZERO_TRY(zero_scratch_take(&scratch, n_parts * stride * sizeof *partials, &partials));
+#pragma omp parallel for schedule(static) if (n_rows * width >= ZERO_MODEL_PARALLEL_MIN)
+    for (size_t part = 0; part < n_parts; ++part) {
+        float *sums = partials + part * stride;
+        memset(sums, 0, stride * sizeof *sums);
+        for (size_t row = part * n_rows / n_parts; row < (part + 1) * n_rows / n_parts; ++row) {
+            const float *x = (const float *)qkv + row * width;
+            float *dy = (float *)dqkv + row * width;
+            for (size_t head = 0; head < n_normed; ++head, x += head_dim, dy += head_dim)
+                head_backward(dy, sums + DX * head_dim, sums + (head < n_heads ? DQ : DK) * head_dim, x,
+                              head < n_heads ? q_w : k_w, eps, head_dim);
+        }
+    }
+    ZERO_ISA(zero_model_put_partials)(dq_weight, partials + DQ * head_dim, n_parts, stride, head_dim);
+    ZERO_ISA(zero_model_put_partials)(dk_weight, partials + DK * head_dim, n_parts, stride, head_dim);
     return ZERO_OK;
 }

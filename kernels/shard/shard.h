@@ -16,7 +16,8 @@
 
 #include "zero.h"
 
-/* One run of elements that AdamW treats alike. Offsets are in elements from the base pointers of zero_adam_t. */
+/* One run of elements that the optimizer treats alike. Offsets are in elements from the base pointers of zero_adam_t.
+ */
 typedef struct zero_adam_segment {
     uint64_t n_elems;
     uint64_t param; /* in param */
@@ -49,9 +50,9 @@ typedef struct zero_adam_scalars {
  *     fp16: master_lo is w itself, as float; param is w rounded to nearest even. */
 typedef struct zero_adam {
     zero_dtype_t param_dtype;
-    void *param;     /* written; also read unless fp16 */
-    void *master_lo; /* bf16: int16_t *; fp16: float *; fp32: NULL */
-    float *m, *v;
+    void *param;       /* written; also read unless fp16 */
+    void *master_lo;   /* bf16: int16_t *; fp16: float *; fp32: NULL */
+    float *m, *v;      /* v: NULL for optimizers with one state array */
     const float *grad; /* summed over ranks and micro-steps, still with the loss scale */
     /* In ascending order of state, without overlap. The segments, like the scalars, are device memory, which launchers
      * cannot read. So [state_begin, state_end) gives the range of the state arrays that they cover, gaps included (not
@@ -149,6 +150,21 @@ typedef struct zero_shard_kernels {
     const char *name; /* "scalar", "avx2", "avx512", "cuda" */
 
     zero_status_t (*adam)(const zero_adam_t *args, zero_stream_t stream);
+
+    /* Optimizers with one state array, m, as AdamW in all else. Per element, in this order, all fp32:
+     *     sgd       g = fma(decay, w, grad * grad_scale)
+     *               m = fma(beta1, m, g)
+     *               w = fma(-lr, m, w)
+     *     nesterov  g and m as sgd
+     *               w = fma(-lr, fma(beta1, m, g), w)
+     *     lion      g = grad * grad_scale
+     *               c = fma(beta1, m, one_minus_beta1 * g)
+     *               m = fma(beta2, m, one_minus_beta2 * g)
+     *               w = fma(-(lr * decay), w, w)
+     *               w = fma(-lr, sign(c), w), where sign is 1, -1 or 0 (of 0 and NaN) */
+    zero_status_t (*sgd)(const zero_adam_t *args, zero_stream_t stream);
+    zero_status_t (*nesterov)(const zero_adam_t *args, zero_stream_t stream);
+    zero_status_t (*lion)(const zero_adam_t *args, zero_stream_t stream);
 
     /* Adds slices in order: out[i] = out[i] + slices[0][i] + slices[1][i] + ... in fp32, from left to right, or without
      * the old out[i] if accumulate is false: then the sum starts from slices[0][i] itself (a -0 stays one). So calls

@@ -11,6 +11,9 @@
 #define ZERO_SHARD_PARALLEL_MIN ((size_t)1 << 16)
 
 zero_status_t ZERO_ISA(zero_shard_adam)(const zero_adam_t *args, zero_stream_t stream);
+zero_status_t ZERO_ISA(zero_shard_sgd)(const zero_adam_t *args, zero_stream_t stream);
+zero_status_t ZERO_ISA(zero_shard_nesterov)(const zero_adam_t *args, zero_stream_t stream);
+zero_status_t ZERO_ISA(zero_shard_lion)(const zero_adam_t *args, zero_stream_t stream);
 zero_status_t ZERO_ISA(zero_shard_sum_slices)(float *out, const void *const *slices, int n_slices, zero_dtype_t dtype,
                                               size_t n_elems, bool accumulate, zero_norm_t *norm, zero_stream_t stream);
 zero_status_t ZERO_ISA(zero_shard_contribute)(zero_norm_t *norm, const zero_agreed_t *agreed, zero_contribution_t *mine,

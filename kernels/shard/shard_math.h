@@ -112,6 +112,40 @@ ZERO_MATH void zero_adam_element(const zero_adam_scalars_t *s, float shrink, flo
     *w = zero_one_nan(new_w);
 }
 
+/* ---- Optimizers with one state array -------------------------------------------------------------------------------
+ */
+
+/* Evaluate the expressions of zero_shard_kernels_t's sgd, nesterov and lion. */
+
+ZERO_MATH void zero_sgd_element(const zero_adam_scalars_t *s, float decay, float grad, float *w, float *m)
+{
+    float g = fmaf(decay, *w, grad * s->grad_scale);
+    float new_m = fmaf(s->beta1, *m, g);
+    float new_w = fmaf(-s->lr, new_m, *w);
+    *m = zero_one_nan(new_m);
+    *w = zero_one_nan(new_w);
+}
+
+ZERO_MATH void zero_nesterov_element(const zero_adam_scalars_t *s, float decay, float grad, float *w, float *m)
+{
+    float g = fmaf(decay, *w, grad * s->grad_scale);
+    float new_m = fmaf(s->beta1, *m, g);
+    float new_w = fmaf(-s->lr, fmaf(s->beta1, new_m, g), *w);
+    *m = zero_one_nan(new_m);
+    *w = zero_one_nan(new_w);
+}
+
+ZERO_MATH void zero_lion_element(const zero_adam_scalars_t *s, float decay, float grad, float *w, float *m)
+{
+    float g = grad * s->grad_scale;
+    float c = fmaf(s->beta1, *m, s->one_minus_beta1 * g);
+    float sign = c > 0.0f ? 1.0f : c < 0.0f ? -1.0f : 0.0f;
+    float new_m = fmaf(s->beta2, *m, s->one_minus_beta2 * g);
+    float new_w = fmaf(-s->lr, sign, fmaf(-(s->lr * decay), *w, *w));
+    *m = zero_one_nan(new_m);
+    *w = zero_one_nan(new_w);
+}
+
 /* Returns the factor by which clipping multiplies gradients; 1 if grad_clip is 0 or the norm is NaN (such a step is
  * skipped). */
 ZERO_MATH float zero_clip_coefficient(float grad_norm, float grad_clip)

@@ -8,6 +8,9 @@
 const zero_shard_kernels_t ZERO_ISA(zero_shard_kernels) = {
     .name = NAME_OF(ZERO_ISA_NAME),
     .adam = ZERO_ISA(zero_shard_adam),
+    .sgd = ZERO_ISA(zero_shard_sgd),
+    .nesterov = ZERO_ISA(zero_shard_nesterov),
+    .lion = ZERO_ISA(zero_shard_lion),
     .sum_slices = ZERO_ISA(zero_shard_sum_slices),
     .contribute = ZERO_ISA(zero_shard_contribute),
     .decide_step = ZERO_ISA(zero_shard_decide_step),

@@ -34,7 +34,8 @@ COMM_AUTO, COMM_MPI, COMM_NCCL = range(3)
 DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA, DEVICE_CUDA_SHARED = range(4)
 INIT_ZEROS, INIT_ONES, INIT_NORMAL = range(3)
 FP32, BF16, FP16 = range(3)
-PASS_TRAIN, PASS_EVAL = range(2)
+ADAMW, SGD, NESTEROV, LION, OWN = range(5)
+PASS_TRAIN, PASS_EVAL, PASS_INPUT_GRAD = range(3)
 WEIGHT, M, V, GRAD = range(4)
 ALL_RANKS = -1
 
@@ -44,19 +45,22 @@ _MAX_DIMS = 4
 
 class TensorDesc(ctypes.Structure):
     _fields_ = [("name", c_char_p), ("n_dims", c_int), ("shape", c_int64 * _MAX_DIMS), ("init", c_int),
-                ("init_std", c_float), ("decay", c_bool), ("packed", c_bool), ("fp8", c_bool)]
+                ("init_std", c_float), ("decay", c_bool), ("packed", c_bool), ("fp8", c_bool),
+                ("frozen", c_bool)]
 
 
 class Config(ctypes.Structure):
     """zero_config_t; Config.default() has the defaults."""
     _fields_ = [("stage", c_int), ("dtype", c_int), ("micro_steps", c_int), ("prefetch", c_int), ("keep", c_int),
                 ("overlap", c_bool), ("reduce_every_micro_step", c_bool), ("nccl_reduction", c_bool),
-                ("shard_group", c_int), ("gather_fp8", c_bool), ("seed", c_uint64), ("beta1", c_float),
-                ("beta2", c_float), ("eps", c_float), ("weight_decay", c_float), ("grad_clip", c_float),
+                ("shard_group", c_int), ("gather_fp8", c_bool), ("seed", c_uint64), ("optimizer", c_int),
+                ("own_optimizer", c_void_p), ("beta1", c_float), ("beta2", c_float), ("eps", c_float), ("weight_decay", c_float), ("momentum", c_float),
+                ("grad_clip", c_float),
                 ("max_skipped_steps", c_int), ("initial_loss_scale", c_float), ("loss_scale_window", c_int),
                 ("loss_scale_hysteresis", c_int), ("offload", c_bool), ("offload_ratio", c_float),
                 ("offload_update", c_int), ("offload_buffer_bytes", c_size_t), ("offload_threads", c_int),
-                ("offload_ram", c_float), ("staging_bytes", c_size_t), ("user_bytes", c_size_t), ("check", c_bool)]
+                ("offload_ram", c_float), ("staging_bytes", c_size_t), ("user_bytes", c_size_t), ("check", c_bool),
+                ("forward_only", c_bool)]
 
     @classmethod
     def default(cls, **settings):
@@ -71,6 +75,11 @@ class Config(ctypes.Structure):
 
 class Grad(ctypes.Structure):
     _fields_ = [("data", c_void_p), ("dtype", c_int), ("accumulate", c_bool)]
+
+
+class Partial(ctypes.Structure):
+    """zero_partial_t."""
+    _fields_ = [("n_loaded", c_int), ("n_kept", c_int), ("n_ignored", c_int)]
 
 
 class StepResult(ctypes.Structure):
@@ -101,8 +110,9 @@ _declare(c_int, comm_create=[c_int, POINTER(_P)], comm_rank=[_P], comm_size=[_P]
          model_add_unit=[_P, c_char_p, POINTER(c_int)],
          model_add_tensor=[_P, c_int, POINTER(TensorDesc), POINTER(c_int)], model_share_tensor=[_P, c_int, c_int],
          engine_create=[_P, _P, _P, POINTER(Config), POINTER(_P)], init_parameters=[_P], load_weights=[_P, c_char_p],
+         load_weights_partial=[_P, c_char_p, POINTER(Partial)],
          get_tensor=[_P, c_int, c_int, c_int, _P], set_tensor=[_P, c_int, c_int, c_int, _P], begin=[_P, c_int, _P],
-         acquire=[_P, c_int, _P], release=[_P, c_int, _P], grad_ready=[_P, c_int, _P],
+         acquire=[_P, c_int, _P], release=[_P, c_int, _P], unused=[_P, c_int, _P], grad_ready=[_P, c_int, _P],
          step=[_P, c_float, POINTER(c_double), _P], step_wait=[_P, POINTER(StepResult)], set_micro_steps=[_P, c_int],
          cancel=[_P], device_get_type=[_P])
 _declare(None, comm_destroy=[_P], comm_abort=[_P, c_int], device_destroy=[_P], model_destroy=[_P], engine_destroy=[_P])
@@ -200,11 +210,13 @@ class Model(_Handle):
         _check(_lib.zero_model_add_unit(self._handle, name.encode(), byref(unit)))
         return unit.value
 
-    def add_tensor(self, unit, name, shape, init=INIT_ZEROS, init_std=0.0, decay=False, packed=False, fp8=False):
+    def add_tensor(self, unit, name, shape, init=INIT_ZEROS, init_std=0.0, decay=False, packed=False, fp8=False,
+                   frozen=False):
         shape = tuple(shape)
         if len(shape) > _MAX_DIMS:
             raise ValueError(f"{name} has {len(shape)} dimensions, at most {_MAX_DIMS} are possible")
-        desc = TensorDesc(name.encode(), len(shape), (c_int64 * _MAX_DIMS)(*shape), init, init_std, decay, packed, fp8)
+        desc = TensorDesc(name.encode(), len(shape), (c_int64 * _MAX_DIMS)(*shape), init, init_std, decay, packed, fp8,
+                          frozen)
         tensor = c_int()
         _check(_lib.zero_model_add_tensor(self._handle, unit, byref(desc), byref(tensor)))
         self.shapes.append(shape)
@@ -229,6 +241,12 @@ class Engine(_Handle):
 
     def load_weights(self, directory):
         _check(_lib.zero_load_weights(self._handle, os.fsencode(directory)))
+
+    def load_weights_partial(self, directory):
+        """The same where tensors may be missing. Returns n_loaded, n_kept and n_ignored."""
+        partial = Partial()
+        _check(_lib.zero_load_weights_partial(self._handle, os.fsencode(directory), byref(partial)))
+        return partial
 
     def get_tensor(self, tensor, array=WEIGHT):
         """Returns one array of a tensor whole, in fp32, on every rank."""
@@ -259,6 +277,10 @@ class Engine(_Handle):
         _check(_lib.zero_acquire(self._handle, unit, stream))
         yield
         _check(_lib.zero_grad_ready(self._handle, unit, stream))
+
+    def unused(self, unit, stream=None):
+        """In the place of forward or backward: this rank does not use the unit."""
+        _check(_lib.zero_unused(self._handle, unit, stream))
 
     def _view(self, address, dtype, tensor):
         if not address:

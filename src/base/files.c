@@ -96,7 +96,7 @@ zero_status_t zero_file_close_synced(int fd, const char *path)
     return status;
 }
 
-zero_status_t zero_file_write_text(const char *directory, const char *name, const char *text)
+zero_status_t zero_file_write_whole(const char *directory, const char *name, const void *data, size_t n_bytes)
 {
     int fd = -1;
     char *path = NULL;
@@ -104,7 +104,7 @@ zero_status_t zero_file_write_text(const char *directory, const char *name, cons
     ZERO_TRY(zero_path_join(directory, name, &path));
     ZERO_TRY_GOTO(zero_file_create(path, 0), done);
     ZERO_TRY_GOTO(zero_file_open_for_writing(path, &fd), done);
-    status = zero_file_write(fd, path, 0, text, strlen(text));
+    status = zero_file_write(fd, path, 0, data, n_bytes);
     zero_status_t closed = zero_file_close_synced(fd, path);
     if (status == ZERO_OK)
         status = closed;
@@ -128,7 +128,7 @@ zero_status_t zero_file_write_json(const char *directory, const char *name, cons
 {
     char *text = NULL;
     ZERO_TRY(zero_json_text(name, object, &text));
-    zero_status_t status = zero_file_write_text(directory, name, text);
+    zero_status_t status = zero_file_write_whole(directory, name, text, strlen(text));
     free(text);
     return status;
 }

@@ -23,8 +23,8 @@ zero_status_t zero_file_open_for_writing(const char *path, int *fd);
 zero_status_t zero_file_write(int fd, const char *path, uint64_t offset, const void *data, size_t n_bytes);
 /* Syncs and closes fd. If it returns ZERO_OK, what was written is on the disk; fd is closed in any case. */
 zero_status_t zero_file_close_synced(int fd, const char *path);
-/* Creates a small file with this text, synced. */
-zero_status_t zero_file_write_text(const char *directory, const char *name, const char *text);
+/* Creates a small file with this content, synced. */
+zero_status_t zero_file_write_whole(const char *directory, const char *name, const void *data, size_t n_bytes);
 
 /* Opens a regular file for reading. Fails for anything else, such as a named pipe, without waiting for it. */
 zero_status_t zero_file_open(const char *path, int *fd, uint64_t *n_bytes);

@@ -122,16 +122,48 @@ static zero_status_t resume(checkpoints_t *checkpoints)
     return ZERO_OK;
 }
 
+/* Reads what `latest` in checkpoint.dir links to. Returns its length; 0 or less: there is none. */
+static int read_latest(const options_t *options, char name[64])
+{
+    char latest[OPTIONS_MAX_PATH + 16];
+    snprintf(latest, sizeof latest, "%s/latest", options->checkpoint.dir);
+    return (int)readlink(latest, name, 64);
+}
+
+/* Refuses to begin anew where an earlier run has saved, for that would cost its checkpoints: who forgets --resume has
+ * not meant it. Rank 0 looks. */
+static zero_status_t check_earlier_run(const options_t *options, zero_comm_t *comm)
+{
+    char name[64] = "";
+    int length = 0;
+    if (options->resume || options->overwrite || !options->checkpoint.dir[0])
+        return ZERO_OK;
+    if (zero_comm_rank(comm) == 0)
+        length = read_latest(options, name);
+    TRY(zero_comm_broadcast(comm, &length, sizeof length, 0));
+    TRY(zero_comm_broadcast(comm, name, sizeof name, 0));
+    if (length <= 0)
+        return ZERO_OK;
+    return report_error(ZERO_ERROR_USAGE,
+                        "[checkpoint] dir: '%s' has checkpoints of an earlier run, up to %.*s: --resume continues from "
+                        "there, --overwrite begins anew and replaces them",
+                        options->checkpoint.dir, length, name);
+}
+
 zero_status_t checkpoints_open(const options_t *options, zero_comm_t *comm, const data_identity_t *data,
                                checkpoints_t *checkpoints)
 {
     *checkpoints = (checkpoints_t){.options = options, .comm = comm, .data = *data, .first_step = 1};
     if (options->resume)
         TRY(resume(checkpoints));
+    TRY(report_agree(comm, check_earlier_run(options, comm)));
     const char *source = options->resume                              ? zero_checkpoint_path(checkpoints->resumed)
                          : strcmp(options->model.init, "random") != 0 ? options->model.init
                                                                       : NULL;
-    return source ? report_agree(comm, hf_config_read(source, &checkpoints->model_config)) : ZERO_OK;
+    if (source)
+        TRY(report_agree(comm, hf_config_read(source, &checkpoints->model_config)));
+    const char *tokenizer = options->model.tokenizer[0] ? options->model.tokenizer : source;
+    return tokenizer ? report_agree(comm, model_files_read(tokenizer, &checkpoints->model_files)) : ZERO_OK;
 }
 
 zero_status_t checkpoints_prepare(const checkpoints_t *checkpoints, const zero_model_t *model)
@@ -143,16 +175,17 @@ zero_status_t checkpoints_prepare(const checkpoints_t *checkpoints, const zero_m
         TRY(zero_save_prepare(checkpoints->comm, o->checkpoint.dir));
     if (o->checkpoint.memory_every == 0)
         return ZERO_OK;
-    TRY(zero_comm_agree(checkpoints->comm, zero_checkpoint_bytes(model, (zero_dtype_t)o->train.precision, &n_bytes)));
-    return zero_host_copies_prepare(checkpoints->comm, o->checkpoint.memory_dir, n_bytes,
-                                    (uint64_t)checkpoints->memory_step);
+    const zero_config_t config = options_config(o, zero_comm_size(checkpoints->comm));
+    TRY(zero_comm_agree(checkpoints->comm, zero_checkpoint_bytes(model, &config, &n_bytes)));
+    return zero_host_copies_prepare(checkpoints->comm, o->checkpoint.memory_dir,
+                                    n_bytes + checkpoints->model_files.n_bytes, (uint64_t)checkpoints->memory_step);
 }
 
 /* Warns of an earlier run's checkpoints: [checkpoint] keep counts them too, so they will be removed one by one. */
 void checkpoints_report(const checkpoints_t *checkpoints)
 {
     const options_t *options = checkpoints->options;
-    char latest[OPTIONS_MAX_PATH + 16], name[64];
+    char name[64];
     if (options->checkpoint.memory_every > 0)
         report("every %" PRId64 " steps each host gets a checkpoint in its memory, in %s, until the run ends well",
                options->checkpoint.memory_every, options->checkpoint.memory_dir);
@@ -162,12 +195,10 @@ void checkpoints_report(const checkpoints_t *checkpoints)
     }
     if (options->resume)
         return;
-    snprintf(latest, sizeof latest, "%s/latest", options->checkpoint.dir);
-    ssize_t n_bytes = readlink(latest, name, sizeof name);
-    if (n_bytes > 0)
-        report("%s has checkpoints of an earlier run, up to %.*s; this run starts from scratch and will replace them: "
-               "--resume would continue from there",
-               options->checkpoint.dir, (int)n_bytes, name);
+    int length = read_latest(options, name);
+    if (length > 0)
+        report("%s has checkpoints of an earlier run, up to %.*s; this run starts from scratch and will replace them",
+               options->checkpoint.dir, length, name);
 }
 
 zero_status_t checkpoints_load(checkpoints_t *checkpoints, zero_engine_t *engine)
@@ -213,7 +244,9 @@ static zero_status_t begin(checkpoints_t *checkpoints, zero_engine_t *engine, in
                                    .state_json = state,
                                    .keep = in_memory ? 1 : keep,
                                    .background = o->checkpoint.async,
-                                   .per_host = in_memory};
+                                   .per_host = in_memory,
+                                   .files = checkpoints->model_files.files,
+                                   .n_files = checkpoints->model_files.n_files};
     zero_status_t status = config && state ? ZERO_OK : report_rank_error(ZERO_ERROR_MEMORY, "no memory to save");
     status = zero_comm_agree(checkpoints->comm, status);
     if (status == ZERO_OK)
@@ -272,4 +305,5 @@ void checkpoints_close(checkpoints_t *checkpoints)
     checkpoints->resumed = NULL;
     free(checkpoints->model_config);
     checkpoints->model_config = NULL;
+    model_files_free(&checkpoints->model_files);
 }

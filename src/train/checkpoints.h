@@ -4,6 +4,7 @@
 
 #include "train/options/options.h"
 #include "train/data/data_identity.h"
+#include "train/model/model_files.h"
 
 typedef struct checkpoints {
     const options_t *options;
@@ -14,6 +15,7 @@ typedef struct checkpoints {
     int64_t memory_step;        /* that the run resumed from, if it was in memory_dir; else 0 */
     zero_checkpoint_t *resumed; /* until it is loaded; else NULL */
     char *model_config;         /* what config.json said where the model comes from; NULL: there is none */
+    model_files_t model_files;  /* what else there was, for every checkpoint */
     int64_t first_step;         /* of this run: 1, or the one after the checkpoint's */
     int64_t sequences_before;   /* by all ranks in the steps before it */
     int64_t last_saved;         /* step; 0: none */
@@ -22,7 +24,7 @@ typedef struct checkpoints {
 /* Where a run finds what it may resume from. */
 typedef struct checkpoints_found {
     int64_t on_disk;   /* the step that checkpoint.dir's latest is of, INT64_MAX if its name says none; 0: no latest */
-    int64_t in_memory; /* the newest step that all hosts have in memory_dir; 0: none, or memory_every is 0 */
+    int64_t in_memory; /* the newest step that a host has in memory_dir; 0: none, or memory_every is 0 */
 } checkpoints_found_t;
 
 /* Looks for checkpoints of this run. Opens none. [collective] */

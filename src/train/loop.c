@@ -13,16 +13,20 @@
 #include "train/checkpoints.h"
 #include "train/data/data.h"
 #include "train/fit/settle.h"
+#include "train/forward/print_text.h"
+#include "train/forward/sample.h"
 #include "train/lr.h"
 #include "train/report/metrics.h"
 #include "train/model/model.h"
 #include "train/report/report.h"
 #include "train/named_files.h"
-#include "train/sample.h"
 #include "train/stop.h"
 #include "train/report/tensorboard.h"
 #include "train/report/trace.h"
 
+_Static_assert(DATA_NO_TARGET == ZERO_NO_TARGET, "what data leave out, the loss leaves out");
+
+#define EVALUATION_SEED 1 /* [train] seed does not choose what is evaluated */
 #define SAMPLE_PROMPT 64
 #define SAMPLE_TOKENS 400
 #define SAMPLE_TEMPERATURE 0.8f
@@ -38,7 +42,8 @@ typedef struct run {
     zero_device_t *device;
     model_t model;
     zero_engine_t *engine;
-    data_t *train, *val; /* val NULL: none */
+    data_t *train, *val;    /* val NULL: none */
+    tokenizer_t *tokenizer; /* of what sample_every prints; NULL: tokens are printed as numbers */
     trace_t *trace;
     metrics_t *metrics;
     tensorboard_t *tensorboard;
@@ -58,20 +63,26 @@ static double now_ms(void)
 
 /* ---- one step ---- */
 
+/* Returns the weight of each target's loss. The loss is the mean over all targets of the step that count, whichever
+ * rank and micro-step has them. If none does, it and its gradient are zero. */
+static double loss_weight(const data_t *data)
+{
+    int64_t n_counted = data_n_counted(data);
+    return n_counted > 0 ? 1.0 / (double)n_counted : 0.0;
+}
+
 /* Queues a step. Its result comes from zero_step_wait. */
 static zero_status_t train_step(run_t *run, int64_t step)
 {
     const options_t *o = run->options;
     const int32_t *inputs, *targets;
-    /* The loss is the mean over the global batch's tokens: every token of every rank and micro-step counts the same. */
-    double loss_weight = 1.0 / (double)(o->train.global_batch * o->model.seq_len);
     trace_begin_step(run->trace, step);
     TRY(model_clear_loss(&run->model));
     for (int k = 0; k < run->micro_steps; k++) {
         double batch_ms = now_ms();
         TRY(data_batch(run->train, step - 1, k, &inputs, &targets));
         trace_host(run->trace, TRACE_DATA, step, batch_ms, now_ms());
-        TRY(model_train(&run->model, inputs, targets, loss_weight));
+        TRY(model_train(&run->model, inputs, targets, loss_weight(run->train)));
     }
     TRY(trace_pause(run->trace, run->device));
     TRY(model_put_fp8_range(&run->model));
@@ -81,33 +92,26 @@ static zero_status_t train_step(run_t *run, int64_t step)
     return ZERO_OK;
 }
 
-/* Computes the mean loss, in nats per token, over eval_batches global batches of the validation data, or over all of it
- * if it has fewer. The sequences are a random sample by seed, the same at every evaluation. */
+/* Computes the mean loss, in nats per token that counts, over eval_batches global batches of the validation data, or
+ * over all of it if it has fewer. The sequences are a random sample, the same at every evaluation of every run. */
 static zero_status_t evaluate(run_t *run, double *val_loss)
 {
     const options_t *o = run->options;
     int64_t in_data = (data_n_sequences(run->val) + o->train.global_batch - 1) / o->train.global_batch;
     int64_t n_batches = o->train.eval_batches < in_data ? o->train.eval_batches : in_data;
-    double loss_weight = 1.0 / (double)(n_batches * o->train.global_batch * o->model.seq_len);
+    int64_t n_targets = n_batches * o->train.global_batch * o->model.seq_len, n_counted = 0;
     const int32_t *inputs, *targets;
     TRY(model_clear_loss(&run->model));
     for (int64_t b = 0; b < n_batches; b++)
         for (int k = 0; k < run->micro_steps; k++) {
             TRY(data_batch(run->val, b, k, &inputs, &targets));
-            TRY(model_loss(&run->model, inputs, targets, loss_weight));
+            TRY(model_loss(&run->model, inputs, targets, 1.0 / (double)n_targets));
+            n_counted += k == 0 ? data_n_counted(run->val) : 0;
         }
     TRY(model_take_loss(&run->model, val_loss));
-    return zero_comm_sum(run->comm, val_loss, 1);
-}
-
-static void print_tokens(const run_t *run, const int32_t *tokens, int n)
-{
-    bool bytes = run->options->model.vocab_size == 256;
-    for (int i = 0; i < n; i++)
-        if (!bytes)
-            printf("%d ", (int)tokens[i]);
-        else
-            putchar(tokens[i] == '\n' || tokens[i] == '\t' || (tokens[i] >= 32 && tokens[i] < 127) ? tokens[i] : '?');
+    TRY(zero_comm_sum(run->comm, val_loss, 1));
+    *val_loss *= n_counted > 0 ? (double)n_targets / (double)n_counted : 0.0; /* exactly 1 without a mask */
+    return ZERO_OK;
 }
 
 /* Prints to stdout how the model continues a sequence of the validation data, or of the training data if there are
@@ -117,7 +121,7 @@ static zero_status_t show_sample(run_t *run)
     int32_t tokens[SAMPLE_PROMPT + SAMPLE_TOKENS];
     const int32_t *inputs, *targets;
     int64_t seq_len = run->options->model.seq_len;
-    int n_prompt = seq_len < SAMPLE_PROMPT ? (int)seq_len : SAMPLE_PROMPT;
+    int n_all, n_prompt = seq_len < SAMPLE_PROMPT ? (int)seq_len : SAMPLE_PROMPT;
     sample_spec_t spec = {.n_tokens = SAMPLE_TOKENS,
                           .temperature = SAMPLE_TEMPERATURE,
                           .top_k = SAMPLE_TOP_K,
@@ -126,13 +130,14 @@ static zero_status_t show_sample(run_t *run)
     memcpy(tokens, inputs, (size_t)n_prompt * sizeof *tokens);
     TRY(zero_comm_broadcast(run->comm, tokens, (size_t)n_prompt * sizeof *tokens,
                             0)); /* each rank has read another sequence */
-    TRY(sample_generate(&run->model, &spec, tokens, n_prompt));
+    TRY(sample_generate(&run->model, run->comm, &spec, tokens, n_prompt, &n_all));
     if (zero_comm_rank(run->comm) != 0)
         return ZERO_OK;
+    const bool bytes = run->options->model.vocab_size == 256; /* a sample may begin and end within a character */
     printf("--- sample: given this text\n");
-    print_tokens(run, tokens, n_prompt);
+    print_text(run->tokenizer, tokens, n_prompt, bytes);
     printf("\n--- the model goes on\n");
-    print_tokens(run, tokens + n_prompt, SAMPLE_TOKENS);
+    print_text(run->tokenizer, tokens + n_prompt, n_all - n_prompt, bytes);
     printf("\n--- end of sample\n");
     fflush(stdout);
     return ZERO_OK;
@@ -277,7 +282,7 @@ static zero_status_t loop(run_t *run)
 
 /* ---- before and after ---- */
 
-static zero_status_t open_data(run_t *run, const char *paths, data_t **data)
+static zero_status_t open_data(run_t *run, const char *paths, uint64_t seed, data_t **data)
 {
     const options_t *o = run->options;
     data_spec_t spec = {.paths = paths,
@@ -288,7 +293,7 @@ static zero_status_t open_data(run_t *run, const char *paths, data_t **data)
                         .micro_batch = o->train.micro_batch,
                         .rank = zero_comm_rank(run->comm),
                         .world_size = zero_comm_size(run->comm),
-                        .seed = (uint64_t)o->train.seed,
+                        .seed = seed,
                         .shuffle = true};
     return report_agree(run->comm, data_open(&spec, data));
 }
@@ -310,6 +315,19 @@ static zero_status_t compare_data(run_t *run, const char *key, const char *paths
     return report_agree(run->comm, status);
 }
 
+/* Refuses data that another tokenizer made than the one in the model's directory. */
+static zero_status_t check_tokenizer(const run_t *run, const data_t *data)
+{
+    const char *path;
+    uint64_t model = run->checkpoints.model_files.tokenizer, made = data ? data_tokenizer(data, &path) : 0;
+    if (!model || !made || made == model)
+        return ZERO_OK;
+    return report_error(ZERO_ERROR_USAGE,
+                        "'%s' was made with another tokenizer.json than the model's (XXH3 %016" PRIx64
+                        ", not %016" PRIx64 "): tokenize the text with the model's",
+                        path, made, model);
+}
+
 /* Opens the checkpoint to resume from, and moves the data to where the previous run ended. */
 static zero_status_t open_checkpoints(run_t *run)
 {
@@ -319,6 +337,8 @@ static zero_status_t open_checkpoints(run_t *run)
     if (run->val)
         TRY(compare_data(run, "val", o->data.val, run->val, &val));
     TRY(checkpoints_open(run->options, run->comm, &data, &run->checkpoints));
+    TRY(report_agree(run->comm, check_tokenizer(run, run->train)));
+    TRY(report_agree(run->comm, check_tokenizer(run, run->val)));
     data_start_at(run->train, run->checkpoints.first_step - 1, run->checkpoints.sequences_before);
     return ZERO_OK;
 }
@@ -395,8 +415,8 @@ static void report_bits(const run_t *run)
     else if (o->zero.reduction == REDUCTION_NCCL)
         report("[zero] reduction = nccl: the last bits of results depend on the number of ranks");
     if (is_on_cpu)
-        report("%d thread%s per rank (OMP_NUM_THREADS): the last bits of results depend on it", omp_get_max_threads(),
-               omp_get_max_threads() == 1 ? "" : "s");
+        report("%d thread%s per rank (OMP_NUM_THREADS)%s", omp_get_max_threads(), omp_get_max_threads() == 1 ? "" : "s",
+               model_bits_depend_on_threads() ? ": on this CPU the last bits of results depend on it" : "");
 }
 
 static void report_start(const run_t *run)
@@ -436,15 +456,25 @@ static void report_start(const run_t *run)
         report("a timeline of all ranks is written to %s when the run ends", o->log.trace);
 }
 
+/* Opens what turns samples into text, if there is such. A tokenizer that cannot be read costs no run. */
+static void open_tokenizer(run_t *run)
+{
+    const options_t *o = run->options;
+    if (o->train.sample_every > 0 && zero_comm_rank(run->comm) == 0)
+        run->tokenizer = print_text_open(o->model.init, o->model.vocab_size);
+}
+
 static zero_status_t set_up(run_t *run)
 {
     const options_t *o = run->options;
     TRY(report_agree(run->comm, zero_comm_rank(run->comm) == 0 ? named_files_check(o) : ZERO_OK));
     TRY(open_device(run));
-    TRY(open_data(run, o->data.train, &run->train));
+    TRY(open_data(run, o->data.train, (uint64_t)o->train.seed, &run->train));
     if (o->data.val[0])
-        TRY(open_data(run, o->data.val, &run->val));
+        TRY(open_data(run, o->data.val, EVALUATION_SEED, &run->val));
+    run->model.may_skip_targets = data_has_mask(run->train) || (run->val && data_has_mask(run->val));
     TRY(open_checkpoints(run));
+    open_tokenizer(run);
     TRY(trace_open(o->log.trace, run->comm, run->model.declaration, &run->trace));
     TRY(create_engine(run));
     TRY(model_compare_cpus(run->device, run->comm));
@@ -507,6 +537,7 @@ zero_status_t loop_run(const options_t *options, zero_comm_t *comm, loop_end_t *
         zero_engine_destroy(run.engine);
         zero_device_destroy(run.device);
     }
+    tokenizer_close(run.tokenizer);
     data_close(run.val);
     data_close(run.train);
     if (status == ZERO_OK)

@@ -8,11 +8,14 @@
 #include "train/checkpoints.h"
 #include "train/fit/fit_command.h"
 #include "train/fit/settle.h"
+#include "train/forward/evaluate.h"
+#include "train/forward/generate.h"
 #include "train/model/hf_config.h"
 #include "train/loop.h"
 #include "train/options/options.h"
+#include "train/page/page.h"
+#include "train/plan/show_plan.h"
 #include "train/report/report.h"
-#include "train/show_plan.h"
 #include "train/stop.h"
 
 /* Opens descriptors 0 to 2 if the program was started without them: the next file to be opened would get one of them,
@@ -70,17 +73,42 @@ static zero_status_t find_checkpoint(options_t *options, zero_comm_t *comm)
     return ZERO_OK;
 }
 
-static zero_status_t run(options_t *options, zero_comm_t *comm, loop_end_t *end)
+/* What every command but fit needs: settings that fit each other, and a device. */
+static zero_status_t resolve(options_t *options, zero_comm_t *comm)
 {
-    TRY(find_checkpoint(options, comm));
-    TRY(report_agree(comm, hf_config_apply(options)));
-    if (options->fit.asked)
-        return report_agree(comm, fit_command(options, comm));
     TRY(report_agree(comm, options_resolve(options, zero_comm_size(comm))));
     TRY(resolve_device(options, comm));
-    TRY(report_agree(comm, options_check_device(options)));
+    generate_settle(options);
+    return report_agree(comm, options_check_device(options));
+}
+
+static zero_status_t run_generate(options_t *options, zero_comm_t *comm)
+{
+    prompt_t prompt = {0};
+    zero_status_t status = report_agree(comm, generate_read_prompt(options, &prompt));
+    if (status == ZERO_OK)
+        status = resolve(options, comm);
+    if (status == ZERO_OK)
+        status = options->plan ? report_agree(comm, show_plan(options, comm)) : generate(options, comm, &prompt);
+    prompt_close(&prompt);
+    return status;
+}
+
+static zero_status_t run(options_t *options, zero_comm_t *comm, loop_end_t *end)
+{
+    if (options->command == COMMAND_REPORT)
+        return report_agree(comm, zero_comm_rank(comm) == 0 ? page_write(options) : ZERO_OK);
+    TRY(find_checkpoint(options, comm));
+    TRY(report_agree(comm, hf_config_apply(options)));
+    if (options->command == COMMAND_FIT)
+        return report_agree(comm, fit_command(options, comm));
+    if (options->command == COMMAND_GENERATE)
+        return run_generate(options, comm);
+    TRY(resolve(options, comm));
     if (options->plan)
         return report_agree(comm, show_plan(options, comm));
+    if (options->command == COMMAND_EVALUATE)
+        return evaluate(options, comm);
     TRY(fit_settle(options, comm));
     return loop_run(options, comm, end);
 }

@@ -22,12 +22,16 @@ static const struct {
     change_t change;
 } rules[] = {
     {"model", "init", CHANGE_FREE},
+    {"model", "tokenizer", CHANGE_FREE},
     {"model", "recompute", CHANGE_FREE},
+    {"model", "recompute_none", CHANGE_FREE},
+    {"model", "recompute_light", CHANGE_FREE},
     {"model", NULL, CHANGE_REFUSED},
     {"data", "format", CHANGE_FREE}, /* its effect is compared, as the number of tokens */
     {"data", NULL, CHANGE_REPORTED},
     {"train", "seed", CHANGE_FORCED},
-    {"train", "micro_batch", CHANGE_FREE}, /* follows from the number of ranks */
+    {"train", "optimizer", CHANGE_REFUSED}, /* its state is another */
+    {"train", "micro_batch", CHANGE_FREE},  /* follows from the number of ranks */
     {"train", "eval_every", CHANGE_FREE},
     {"train", "sample_every", CHANGE_FREE},
     {"train", NULL, CHANGE_REPORTED},
@@ -87,8 +91,9 @@ static zero_status_t check_setting(const options_t *options, const char *path, c
         return ZERO_OK;
     if (change == CHANGE_REFUSED)
         return report_error(ZERO_ERROR_USAGE,
-                            "[%s] %s = %s, but the checkpoint '%s' was made with %s: resume with the same model",
-                            row->section, row->key, mine, path, saved);
+                            "[%s] %s = %s, but the checkpoint '%s' was made with %s: resume with the same %s",
+                            row->section, row->key, mine, path, saved,
+                            strcmp(row->section, "model") == 0 ? "model" : "one, or give it as [model] init");
     if (change == CHANGE_FORCED && !options->force)
         return report_error(
             ZERO_ERROR_USAGE,

@@ -1,5 +1,5 @@
-/* fuzz_tokens.c - a single token file, read in every format: llm.c's, nanoGPT's, text, and the one that auto chooses,
- * which decides whether the input counts as accepted. */
+/* fuzz_tokens.c - a single token file, read in every format: llm.c's, nanoGPT's, our own, text, and the one that auto
+ * chooses, which decides whether the input counts as accepted. */
 #include "input.h"
 #include "tokens.h"
 
@@ -8,11 +8,8 @@ int fuzz_tokens(const uint8_t *data, size_t n_bytes)
     static const struct {
         const char *name;
         options_format_t format;
-    } WAYS[] = {{"t.bin", FORMAT_LLMC},
-                {"t.bin", FORMAT_NANOGPT},
-                {"t.txt", FORMAT_TEXT},
-                {"t.txt", FORMAT_AUTO},
-                {"t.bin", FORMAT_AUTO}};
+    } WAYS[] = {{"t.bin", FORMAT_LLMC}, {"t.bin", FORMAT_NANOGPT}, {"t.bin", FORMAT_ZEROTRAIN},
+                {"t.txt", FORMAT_TEXT}, {"t.txt", FORMAT_AUTO},    {"t.bin", FORMAT_AUTO}};
     fuzz_begin();
     fuzz_write("t.bin", data, n_bytes);
     fuzz_write("t.txt", data, n_bytes);

@@ -5,8 +5,43 @@
 #include <stdlib.h>
 
 #include "input.h"
+#include "train/data/token_mask.h"
 
 #define LLMC_HEADER_BYTES 1024
+#define OUR_HEADER_BYTES 64
+
+static size_t header_bytes_of(const token_file_t *file)
+{
+    return file->format == FORMAT_LLMC ? LLMC_HEADER_BYTES : file->format == FORMAT_ZEROTRAIN ? OUR_HEADER_BYTES : 0;
+}
+
+/* The size of a file with what was read of it. */
+static size_t size_of(const token_file_t *file)
+{
+    size_t token_bytes = (size_t)(file->n_tokens * file->token_bytes);
+    if (file->format != FORMAT_ZEROTRAIN)
+        return header_bytes_of(file) + token_bytes;
+    return OUR_HEADER_BYTES + (token_bytes + 7) / 8 * 8 + 8 * (size_t)file->n_documents +
+           (token_mask_is_there(file) ? (size_t)(file->n_tokens + 7) / 8 : 0);
+}
+
+/* Counting and applying a mask agree with each other, and with the bits at the end of the file. */
+static void check_mask(const token_file_t *file, const uint8_t *end)
+{
+    token_fault_t fault;
+    int64_t n_counted = -1, n_left = 0, n_set = 0, n = file->n_tokens;
+    int32_t *targets = calloc((size_t)n + 1, sizeof *targets);
+    FUZZ_REQUIRE(targets, "out of memory");
+    FUZZ_REQUIRE(token_mask_count(file, 0, n, &n_counted, &fault) == ZERO_OK, "a mask cannot be counted");
+    FUZZ_REQUIRE(token_mask_apply(file, 0, n, -1, targets, &fault) == ZERO_OK, "a mask cannot be applied");
+    for (int64_t i = 0; i < n; i++) {
+        n_left += targets[i] == 0;
+        n_set += !token_mask_is_there(file) || (*(end - (n + 7) / 8 + i / 8) >> (i % 8) & 1);
+    }
+    FUZZ_REQUIRE(n_counted == n_left && n_left == n_set, "%" PRId64 " counted, %" PRId64 " left, %" PRId64 " set",
+                 n_counted, n_left, n_set);
+    free(targets);
+}
 
 /* A token by the formats' own texts: little-endian, `token_bytes` wide, with a sign or without. */
 static int64_t token_at(const token_file_t *file, const uint8_t *tokens, int64_t i)
@@ -49,13 +84,16 @@ void fuzz_token_file(const char *path, options_format_t format, const uint8_t *c
         fuzz_refused(status);
         return;
     }
-    size_t header_bytes = file.format == FORMAT_LLMC ? LLMC_HEADER_BYTES : 0;
-    FUZZ_REQUIRE(file.n_tokens >= 0 && header_bytes + (size_t)(file.n_tokens * file.token_bytes) == n_bytes,
+    size_t header_bytes = header_bytes_of(&file);
+    FUZZ_REQUIRE(file.n_tokens >= 0 && size_of(&file) == n_bytes,
                  "%" PRId64 " tokens of %d bytes do not fill %zu bytes", file.n_tokens, file.token_bytes, n_bytes);
+    check_mask(&file, content + n_bytes);
     for (size_t i = 0; i < sizeof VOCABULARIES / sizeof VOCABULARIES[0]; i++) {
+        int64_t in_header = file.format == FORMAT_ZEROTRAIN ? file.vocab_size : INT32_MAX;
         fuzz_begin();
         status = token_file_check(&file, 0, file.n_tokens, VOCABULARIES[i]);
-        bool is_good = is_in_vocabulary(&file, content + header_bytes, VOCABULARIES[i]);
+        bool is_good =
+            is_in_vocabulary(&file, content + header_bytes, in_header < VOCABULARIES[i] ? in_header : VOCABULARIES[i]);
         FUZZ_REQUIRE((status == ZERO_OK) == is_good, "%s with a vocabulary of %" PRId64, zero_status_name(status),
                      VOCABULARIES[i]);
         if (is_good)

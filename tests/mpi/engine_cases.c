@@ -5,12 +5,13 @@
  *               comm=auto|mpi nccl=0|1 (nccl_reduction) device=cpu|cuda|cuda-shared rows=101 (of the largest tensor)
  *               staging=0 (staging_bytes; 0: its default) offload=0 (percent of the state) update=auto|device|host
  *               fill=0|1 (weights and moments come from zero_set_state, and differ between ranks)
+ *               optimizer=adamw|sgd|nesterov|lion|own (own: Nesterov's, as a function of the caller's)
  *               fp8=none|bf16|fp8 (tables and weights are declared with fp8, and gathered so) traffic=0|1
  *         Trains and prints, from rank 0, a line per step: loss, grad norm (%.9g) and a hash of every full parameter as
- *         an eval pass sees it. Checks on every rank: parameters are equal on all ranks; weights agree with an fp64
- * AdamW on the exact global gradient; held memory equals the plan; no allocation after step 2; notices are the largest
- *         of all ranks'. With fp8 the hash is that of the bytes and scales: those that were gathered, or those that
- *         tests/support/fp8_reference.h makes of the bf16 parameters. traffic: also prints the bytes gathered.
+ *         an eval pass sees it. Checks on every rank: parameters are equal on all ranks; weights agree with an
+ *         fp64 optimizer on the exact global gradient; held memory equals the plan; no allocation after step 2; notices
+ * are the largest of all ranks'. With fp8 the hash is that of the bytes and scales: those that were gathered, or those
+ * that tests/support/fp8_reference.h makes of the bf16 parameters. traffic: also prints the bytes gathered.
  *     engine_cases mismatch
  *         Rank 1 declares another shape: MISMATCH on all ranks.
  *     engine_cases odd_setting
@@ -55,6 +56,7 @@ typedef struct settings {
     int stage, prefetch, micro_steps, every, steps, nan_at, poison, nccl, rows, staging, offload, fill, traffic, group;
     enum { NO_FP8, FP8_AS_BF16, FP8 } fp8;
     zero_offload_update_t update;
+    zero_optimizer_t optimizer;
     zero_dtype_t dtype;
     zero_comm_kind_t kind;
     zero_device_type_t device;
@@ -141,7 +143,7 @@ static float gradient(int rank, int64_t step, int micro_step, int tensor, uint64
     return (float)((int)(x % 63) - 31) / 64.0f;
 }
 
-/* ---- fp64 reference: AdamW on the exact global gradient, over the whole model, on every rank ---- */
+/* ---- fp64 reference: the optimizer on the exact global gradient, over the whole model, on every rank ---- */
 
 typedef struct reference {
     double *w[N_TENSORS], *m[N_TENSORS], *v[N_TENSORS];
@@ -158,6 +160,44 @@ static double global_gradient(const toy_t *toy, int n_ranks, const settings_t *s
     return sum;
 }
 
+/* The following update one element, of decay `decay`, by the clipped gradient g: the formulas of zero.h. */
+
+static void adamw_fp64(const zero_config_t *c, double lr, double decay, int t, double g, double *w, double *m,
+                       double *v)
+{
+    double b1 = (double)c->beta1, b2 = (double)c->beta2;
+    *m = b1 * *m + (1 - b1) * g;
+    *v = b2 * *v + (1 - b2) * g * g;
+    *w -= lr * decay * *w;
+    *w -= lr * (*m / (1 - pow(b1, t))) / (sqrt(*v / (1 - pow(b2, t))) + (double)c->eps);
+}
+
+static void sgd_fp64(const zero_config_t *c, double lr, double decay, int t, double g, double *w, double *m, double *v)
+{
+    (void)t, (void)v;
+    g += decay * *w;
+    *m = (double)c->momentum * *m + g;
+    *w -= lr * (c->optimizer != ZERO_OPTIMIZER_SGD ? g + (double)c->momentum * *m : *m);
+}
+
+/* A zero of the average may be a little more or less in fp32, and its sign then anything: gradients have few bits, so
+ * that this needs exact cancellation, which v counts. */
+static void lion_fp64(const zero_config_t *c, double lr, double decay, int t, double g, double *w, double *m, double *v)
+{
+    double b1 = (double)c->beta1, b2 = (double)c->beta2, average = b1 * *m + (1 - b1) * g;
+    (void)t;
+    *w -= lr * decay * *w;
+    *w -= lr * (average > 0 ? 1 : average < 0 ? -1 : 0);
+    *m = b2 * *m + (1 - b2) * g;
+    *v = *v != 0.0 || fabs(average) < 1e-6 * fabs(g);
+}
+
+static void (*const OPTIMIZERS_FP64[])(const zero_config_t *c, double lr, double decay, int t, double g, double *w,
+                                       double *m, double *v) = {
+    [ZERO_OPTIMIZER_ADAMW] = adamw_fp64, [ZERO_OPTIMIZER_SGD] = sgd_fp64, [ZERO_OPTIMIZER_NESTEROV] = sgd_fp64,
+    [ZERO_OPTIMIZER_LION] = lion_fp64,   [ZERO_OPTIMIZER_OWN] = sgd_fp64,
+};
+
 /* Returns the norm that the engine must report. */
 static double reference_step(reference_t *ref, const toy_t *toy, int n_ranks, const settings_t *s,
                              const zero_config_t *c, int64_t step, double lr)
@@ -171,22 +211,18 @@ static double reference_step(reference_t *ref, const toy_t *toy, int n_ranks, co
     double norm = sqrt(squares);
     double clip = norm > (double)c->grad_clip ? (double)c->grad_clip / (norm + 1e-6) : 1.0;
     ref->t++;
-    double b1 = (double)c->beta1, b2 = (double)c->beta2;
     for (int t = 0; t < toy->n_tensors; t++)
-        for (uint64_t e = 0; e < toy->n_elems[t]; e++) {
-            double g = global_gradient(toy, n_ranks, s, step, t, e) * clip;
-            double *w = &ref->w[t][e], *m = &ref->m[t][e], *v = &ref->v[t][e];
-            *m = b1 * *m + (1 - b1) * g;
-            *v = b2 * *v + (1 - b2) * g * g;
-            *w -= lr * (toy->decay[t] ? (double)c->weight_decay : 0.0) * *w;
-            *w -= lr * (*m / (1 - pow(b1, ref->t))) / (sqrt(*v / (1 - pow(b2, ref->t))) + (double)c->eps);
-        }
+        for (uint64_t e = 0; e < toy->n_elems[t]; e++)
+            OPTIMIZERS_FP64[c->optimizer](c, lr, toy->decay[t] ? (double)c->weight_decay : 0.0, ref->t,
+                                          global_gradient(toy, n_ranks, s, step, t, e) * clip, &ref->w[t][e],
+                                          &ref->m[t][e], &ref->v[t][e]);
     return norm;
 }
 
 typedef struct visit {
     const toy_t *toy;
     reference_t *ref;
+    bool is_lion;     /* leave out elements whose average was all but 0 */
     bool copy;        /* copy the engine's state to the reference, else compare its weights */
     double worst;     /* largest |difference| */
     uint64_t n_elems; /* seen */
@@ -200,8 +236,10 @@ static zero_status_t visit_chunk(void *user, const zero_chunk_t *chunk)
         if (visit->copy) {
             w[i] = (double)chunk->master[i];
             visit->ref->m[chunk->tensor][chunk->first + i] = (double)chunk->m[i];
-            visit->ref->v[chunk->tensor][chunk->first + i] = (double)chunk->v[i];
+            visit->ref->v[chunk->tensor][chunk->first + i] = chunk->v ? (double)chunk->v[i] : 0.0;
         }
+        if (visit->is_lion && visit->ref->v[chunk->tensor][chunk->first + i] != 0.0)
+            continue;
         visit->worst = fmax(visit->worst, fabs((double)chunk->master[i] - w[i]));
     }
     visit->n_elems += chunk->n_elems;
@@ -209,9 +247,10 @@ static zero_status_t visit_chunk(void *user, const zero_chunk_t *chunk)
 }
 
 /* Every rank owns a part; with the parts of all it must be the model, each element once. */
-static double visit_all(zero_engine_t *engine, zero_comm_t *comm, const toy_t *toy, reference_t *ref, bool copy)
+static double visit_all(zero_engine_t *engine, zero_comm_t *comm, const toy_t *toy, reference_t *ref, bool copy,
+                        bool is_lion)
 {
-    visit_t visit = {.toy = toy, .ref = ref, .copy = copy};
+    visit_t visit = {.toy = toy, .ref = ref, .copy = copy, .is_lion = is_lion};
     OK(zero_get_state(engine, visit_chunk, &visit));
     double n = (double)visit.n_elems;
     OK(zero_comm_sum(comm, &n, 1));
@@ -241,12 +280,13 @@ static zero_status_t fill_chunk(void *user, const zero_chunk_t *chunk)
     filler_t *filler = user;
     if (++filler->n_chunks == filler->fails_at)
         return ZERO_ERROR_IO;
-    CHECK((chunk->m != NULL) == filler->with_moments && (chunk->v != NULL) == filler->with_moments, "moments");
+    CHECK((chunk->m != NULL) == filler->with_moments && (!chunk->v || filler->with_moments), "moments");
     for (size_t i = 0; i < chunk->n_elems; i++) {
         chunk->master[i] = made_up(filler->rank, chunk->tensor, chunk->first + i, 0) - 0.5f;
         if (filler->with_moments) {
             chunk->m[i] = made_up(filler->rank, chunk->tensor, chunk->first + i, 1) - 0.5f;
-            chunk->v[i] = made_up(filler->rank, chunk->tensor, chunk->first + i, 2);
+            if (chunk->v)
+                chunk->v[i] = made_up(filler->rank, chunk->tensor, chunk->first + i, 2);
         }
     }
     return ZERO_OK;
@@ -261,7 +301,8 @@ static zero_status_t expect_made_up(void *user, const zero_chunk_t *chunk)
         CHECK(chunk->master[i] == made_up(filler->rank, chunk->tensor, e, 0) - 0.5f, "w of %d, %llu: %a", chunk->tensor,
               (unsigned long long)e, (double)chunk->master[i]);
         CHECK(chunk->m[i] == (filler->with_moments ? made_up(filler->rank, chunk->tensor, e, 1) - 0.5f : 0.0f), "m");
-        CHECK(chunk->v[i] == (filler->with_moments ? made_up(filler->rank, chunk->tensor, e, 2) : 0.0f), "v");
+        CHECK(!chunk->v || chunk->v[i] == (filler->with_moments ? made_up(filler->rank, chunk->tensor, e, 2) : 0.0f),
+              "v");
     }
     return ZERO_OK;
 }
@@ -436,11 +477,31 @@ static void check_same_on_all_ranks(zero_comm_t *comm, uint64_t hash)
 
 /* ---- cases ---- */
 
+/* The fp32 expressions of zero_shard_kernels_t's nesterov, on host memory. */
+static zero_status_t own_nesterov(void *user, const zero_own_update_t *u, zero_stream_t stream)
+{
+    const float momentum = *(const float *)user;
+    (void)stream;
+    CHECK(!u->v && u->lr == 0.01f && u->n_elems > 0 && (*u->skip || *u->step > 0), "update of %d", u->tensor);
+    for (size_t i = 0; i < u->n_elems && !*u->skip; i++) {
+        float g = fmaf(u->decay, u->weight[i], u->grad[i] * *u->grad_scale);
+        u->m[i] = fmaf(momentum, u->m[i], g);
+        u->weight[i] = fmaf(-u->lr, fmaf(momentum, u->m[i], g), u->weight[i]);
+    }
+    return ZERO_OK;
+}
+
+static float own_momentum = 0.9f;
+static const zero_own_optimizer_t own_optimizer = {
+    .name = "own nesterov", .n_arrays = 1, .update = own_nesterov, .user = &own_momentum};
+
 static zero_config_t make_config(const settings_t *s)
 {
     zero_config_t config = zero_config_default();
     config.stage = s->stage;
     config.dtype = s->dtype;
+    config.optimizer = s->optimizer;
+    config.own_optimizer = &own_optimizer;
     config.prefetch = s->prefetch;
     config.micro_steps = s->micro_steps;
     config.reduce_every_micro_step = s->every;
@@ -502,7 +563,7 @@ static void open_training(training_t *t, const settings_t *s)
         make_up_state(t->engine, t->rank, false);
         make_up_state(t->engine, t->rank, true);
     }
-    visit_all(t->engine, t->comm, &t->toy, &t->ref, true);
+    visit_all(t->engine, t->comm, &t->toy, &t->ref, true, false);
     t->hash = hash_params_of(t->engine, t->device, &t->toy, s->dtype, s->fp8 == FP8);
     check_same_on_all_ranks(t->comm, t->hash);
 }
@@ -556,8 +617,8 @@ static void check_step(training_t *t, int64_t step, const zero_step_result_t *re
         CHECK(!result->skipped && fabs((double)result->grad_norm - norm) <= 1e-6 * norm, "norm %.9g, not %.9g",
               (double)result->grad_norm, norm);
         CHECK(hash != t->hash, "the weights did not change");
-        /* AdamW in fp32 against fp64: a few roundings of |w| ~ 1 per step. */
-        double worst = visit_all(t->engine, t->comm, &t->toy, &t->ref, false);
+        /* The optimizer in fp32 against fp64: a few roundings of |w| ~ 1 per step. */
+        double worst = visit_all(t->engine, t->comm, &t->toy, &t->ref, false, t->s->optimizer == ZERO_OPTIMIZER_LION);
         CHECK(worst < 1e-6 * (double)step, "weights are off by %g", worst);
     }
     t->hash = hash;
@@ -769,25 +830,27 @@ static int lost_rank(void)
     return 0;
 }
 
-static const setting_row_t setting_rows[] = {{"stage", offsetof(settings_t, stage), NULL},
-                                             {"prefetch", offsetof(settings_t, prefetch), NULL},
-                                             {"micro_steps", offsetof(settings_t, micro_steps), NULL},
-                                             {"every", offsetof(settings_t, every), NULL},
-                                             {"steps", offsetof(settings_t, steps), NULL},
-                                             {"nan_at", offsetof(settings_t, nan_at), NULL},
-                                             {"poison", offsetof(settings_t, poison), NULL},
-                                             {"nccl", offsetof(settings_t, nccl), NULL},
-                                             {"rows", offsetof(settings_t, rows), NULL},
-                                             {"staging", offsetof(settings_t, staging), NULL},
-                                             {"offload", offsetof(settings_t, offload), NULL},
-                                             {"fill", offsetof(settings_t, fill), NULL},
-                                             {"group", offsetof(settings_t, group), NULL},
-                                             {"traffic", offsetof(settings_t, traffic), NULL},
-                                             {"fp8", offsetof(settings_t, fp8), "none bf16 fp8"},
-                                             {"update", offsetof(settings_t, update), "auto device host"},
-                                             {"dtype", offsetof(settings_t, dtype), SETTING_DTYPES},
-                                             {"device", offsetof(settings_t, device), "auto cpu cuda cuda-shared"},
-                                             {"comm", offsetof(settings_t, kind), "auto mpi nccl"}};
+static const setting_row_t setting_rows[] = {
+    {"stage", offsetof(settings_t, stage), NULL},
+    {"prefetch", offsetof(settings_t, prefetch), NULL},
+    {"micro_steps", offsetof(settings_t, micro_steps), NULL},
+    {"every", offsetof(settings_t, every), NULL},
+    {"steps", offsetof(settings_t, steps), NULL},
+    {"nan_at", offsetof(settings_t, nan_at), NULL},
+    {"poison", offsetof(settings_t, poison), NULL},
+    {"nccl", offsetof(settings_t, nccl), NULL},
+    {"rows", offsetof(settings_t, rows), NULL},
+    {"staging", offsetof(settings_t, staging), NULL},
+    {"offload", offsetof(settings_t, offload), NULL},
+    {"fill", offsetof(settings_t, fill), NULL},
+    {"group", offsetof(settings_t, group), NULL},
+    {"traffic", offsetof(settings_t, traffic), NULL},
+    {"fp8", offsetof(settings_t, fp8), "none bf16 fp8"},
+    {"update", offsetof(settings_t, update), "auto device host"},
+    {"optimizer", offsetof(settings_t, optimizer), "adamw sgd nesterov lion own"},
+    {"dtype", offsetof(settings_t, dtype), SETTING_DTYPES},
+    {"device", offsetof(settings_t, device), "auto cpu cuda cuda-shared"},
+    {"comm", offsetof(settings_t, kind), "auto mpi nccl"}};
 
 int main(int argc, char **argv)
 {

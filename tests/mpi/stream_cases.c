@@ -17,6 +17,7 @@
  * embedding and the head) calls=0 (1: also prints the last step's driver calls) check=0 (config.check) late=1 (0: each
  * step is waited for before the next begins) idle_ms=0 (for which the host leaves the device idle after an evaluation,
  * which must not count as a wait) keep=0 (config.keep) lookup=0 (1: the first unit's backward reads no parameters)
+ * frozen=0 (1: some matrices and a whole block are)
  * unshard=1 (0: and says so: zero_model_set_unshard_in_backward) gathers=0 (how many the first pass makes; 0: any)
  * cancels=0 (1: before every step passes are begun that are cancelled, anywhere) created=0 (the micro-steps that the
  * engine is created with, before zero_set_micro_steps; 0: micro_steps)
@@ -54,9 +55,10 @@
 typedef struct settings {
     int stage, prefetch, micro_steps, every, steps, overlap, nan_at, seed, delay_us, fault, trace, is_async, offload,
         nccl, threads, pins, available, update, buffer, activations, spans, asks, slow_gathers;
-    int rows, untied, staging, blocks, calls, idle_ms, late, loses, check, group, keep, lookup, unshard, gathers,
-        cancels, created;
+    int frozen, rows, untied, staging, blocks, calls, idle_ms, late, loses, check, group, keep, lookup, unshard,
+        gathers, cancels, created;
     const char *load, *save;
+    zero_optimizer_t optimizer;
     zero_dtype_t dtype;
     enum { NO_FP8, FP8_AS_BF16, FP8 } fp8;
 } settings_t;
@@ -67,8 +69,9 @@ typedef struct toy {
     zero_tensor_t of_unit[MAX_UNITS][MAX_USES];
     int n_of_unit[MAX_UNITS];
     uint64_t n_elems[MAX_UNITS * MAX_USES];
-    bool in_fp8[MAX_UNITS * MAX_USES];
-    bool has_fp8; /* its matrices */
+    bool in_fp8[MAX_UNITS * MAX_USES], frozen[MAX_UNITS * MAX_USES];
+    bool has_frozen; /* of blocks: the first's and third's matrix, and all of the second */
+    bool has_fp8;    /* its matrices */
 } toy_t;
 
 static void add(toy_t *toy, zero_unit_t unit, int64_t rows, int64_t columns)
@@ -80,9 +83,11 @@ static void add(toy_t *toy, zero_unit_t unit, int64_t rows, int64_t columns)
     zero_tensor_desc_t desc = {
         .name = name, .n_dims = 2, .shape = {rows, columns}, .init = ZERO_INIT_NORMAL, .init_std = 0.5f, .decay = true};
     desc.fp8 = toy->has_fp8 && columns == WIDTH;
+    desc.frozen = toy->has_frozen && (unit == 2 || ((unit == 1 || unit == 3) && columns == WIDTH));
     OK(zero_model_add_tensor(toy->model, unit, &desc, &tensor));
     toy->of_unit[unit][at] = tensor;
     toy->in_fp8[tensor] = desc.fp8;
+    toy->frozen[tensor] = desc.frozen;
     toy->n_elems[tensor] = (uint64_t)(rows * columns);
 }
 
@@ -92,7 +97,7 @@ static toy_t toy_create(const settings_t *s)
 {
     const int n_blocks = s->blocks, rows = s->rows;
     const bool untied = s->untied;
-    toy_t toy = {.n_units = n_blocks + 2, .has_fp8 = s->fp8 != NO_FP8};
+    toy_t toy = {.n_units = n_blocks + 2, .has_fp8 = s->fp8 != NO_FP8, .has_frozen = s->frozen};
     CHECK(n_blocks >= 0 && n_blocks <= MAX_BLOCKS, "%d blocks", n_blocks);
     OK(zero_model_create(&toy.model));
     for (zero_unit_t u = 0; u < toy.n_units; u++) {
@@ -186,7 +191,7 @@ static void write_grads(const compute_t *c)
 {
     for (int i = 0; i < c->n_uses; i++) {
         const use_t *use = &c->uses[i];
-        for (uint64_t e = 0; e < use->n_elems; e++) {
+        for (uint64_t e = 0; e < use->n_elems && use->grad.data; e++) {
             float value = (is_read(use) ? 0.25f * value_of(c, use, e) : 0.0f) +
                           (float)((int)((e * 37 + (uint64_t)c->rank * 11 + (uint64_t)c->step * 5) % 31) - 15) / 64.0f;
             value *= c->loss_scale[0];
@@ -234,7 +239,7 @@ static void compute(void *args)
     else
         keep(c);
     for (int i = 0; i < c->n_uses && c->is_backward; i++)
-        for (uint64_t e = 0; e < c->uses[i].n_elems && !c->uses[i].grad.accumulate; e++)
+        for (uint64_t e = 0; e < c->uses[i].n_elems && c->uses[i].grad.data && !c->uses[i].grad.accumulate; e++)
             element_store(c->uses[i].grad.data, c->uses[i].grad.dtype, e, NAN);
     if (c->pause_us > 0)
         usleep(c->pause_us);
@@ -311,7 +316,7 @@ static void use_unit(run_t *run, zero_unit_t unit, int64_t step, int micro_step,
     bool is_lookup = is_backward && unit == 0;
     for (int i = 0; i < c.n_uses; i++) {
         zero_tensor_t tensor = toy->of_unit[unit][i];
-        bool is_gathered = toy->in_fp8[tensor] && run->s->fp8 == FP8;
+        bool is_gathered = toy->in_fp8[tensor] && !toy->frozen[tensor] && run->s->fp8 == FP8;
         use_t use = {.fp8 = zero_param_fp8(run->engine, tensor),
                      .param = is_gathered ? NULL : zero_param(run->engine, tensor),
                      .n_elems = toy->n_elems[tensor]};
@@ -321,7 +326,7 @@ static void use_unit(run_t *run, zero_unit_t unit, int64_t step, int micro_step,
         use.scale = toy->in_fp8[tensor] && use.param ? 1.0 : 0.0;
         if (is_backward)
             use.grad = zero_grad(run->engine, tensor);
-        CHECK(!is_backward || use.grad.data, "tensor %d has no gradient", tensor);
+        CHECK(!is_backward || !use.grad.data == toy->frozen[tensor], "the gradient of tensor %d", tensor);
         c.uses[i] = use;
     }
     queue(run, compute, &c, sizeof c);
@@ -461,7 +466,7 @@ static zero_status_t add_state(void *user, const zero_chunk_t *chunk)
     uint64_t *sum = user;
     const float *const parts[] = {chunk->master, chunk->m, chunk->v};
     for (uint64_t i = 0; i < chunk->n_elems; i++)
-        for (uint64_t k = 0; k < 3; k++) {
+        for (uint64_t k = 0; k < 3 && parts[k]; k++) {
             uint64_t x = zero_bits_of_float(parts[k][i]) + ((((uint64_t)chunk->tensor << 2) + k) << 40) +
                          ((chunk->first + i) << 20);
             x = (x ^ (x >> 31)) * UINT64_C(0x9e3779b97f4a7c15);
@@ -486,8 +491,10 @@ static zero_status_t fill_state(void *user, const zero_chunk_t *chunk)
     for (uint64_t i = 0; i < chunk->n_elems; i++) {
         float x = (float)((chunk->first + i) % 1013 + 1) * (float)(chunk->tensor + 1);
         chunk->master[i] = 1e-3f * x;
-        chunk->m[i] = -1e-5f * x;
-        chunk->v[i] = 1e-7f * x;
+        if (chunk->m)
+            chunk->m[i] = -1e-5f * x;
+        if (chunk->v)
+            chunk->v[i] = 1e-7f * x;
     }
     return ZERO_OK;
 }
@@ -636,6 +643,7 @@ static zero_config_t make_config(const settings_t *s)
     zero_config_t config = zero_config_default();
     config.stage = s->stage;
     config.dtype = s->dtype;
+    config.optimizer = s->optimizer;
     config.prefetch = s->prefetch;
     config.micro_steps = s->created > 0 ? s->created : s->micro_steps;
     config.reduce_every_micro_step = s->every;
@@ -795,6 +803,7 @@ static const setting_row_t setting_rows[] = {{"stage", offsetof(settings_t, stag
                                              {"check", offsetof(settings_t, check), NULL},
                                              {"keep", offsetof(settings_t, keep), NULL},
                                              {"lookup", offsetof(settings_t, lookup), NULL},
+                                             {"frozen", offsetof(settings_t, frozen), NULL},
                                              {"unshard", offsetof(settings_t, unshard), NULL},
                                              {"gathers", offsetof(settings_t, gathers), NULL},
                                              {"idle_ms", offsetof(settings_t, idle_ms), NULL},
@@ -804,6 +813,7 @@ static const setting_row_t setting_rows[] = {{"stage", offsetof(settings_t, stag
                                              {"trace", offsetof(settings_t, trace), NULL},
                                              {"load", offsetof(settings_t, load), SETTING_TEXT},
                                              {"save", offsetof(settings_t, save), SETTING_TEXT},
+                                             {"optimizer", offsetof(settings_t, optimizer), "adamw sgd nesterov lion"},
                                              {"dtype", offsetof(settings_t, dtype), SETTING_DTYPES},
                                              {"fp8", offsetof(settings_t, fp8), "none bf16 fp8"},
                                              {"device", offsetof(settings_t, is_async), "cpu async"}};

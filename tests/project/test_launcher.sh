@@ -205,7 +205,7 @@ is_lost_and_found()
 trains_undisturbed()
 {
     "$tree/launch/zerotrain" -np 2 --set train.steps=600 --set log.metrics="$scratch/want600" \
-        --set checkpoint.dir="$scratch/other" "$scratch/cfg.ini"
+        --overwrite --set checkpoint.dir="$scratch/other" "$scratch/cfg.ini"
 }
 claim "600 steps undisturbed" trains_undisturbed
 memory=$(mktemp -d -p /dev/shm) # files in memory, so that they outlive the processes

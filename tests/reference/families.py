@@ -2,7 +2,8 @@
 """Makes small models of every family that zerotrain trains, as transformers saves them, and judges what zerotrain made
 of them. tests/reference/run calls it.
 
-    families.py make DIR TEXT SEQ_LEN     writes DIR/NAME for every row of MODELS; prints "NAME LOSS", LOSS on TEXT in fp32
+    families.py make DIR TEXT SEQ_LEN     writes DIR/NAME for every row of MODELS; prints "NAME LOSS", LOSS on TEXT in fp32;
+                                          writes DIR/NAME.losses, those of 20 steps of torch's AdamW, all of TEXT a step
     families.py check DIR TEXT SEQ_LEN    prints "NAME LOSS" of each checkpoint DIR/NAME.ck/latest; fails if one is of
                                           another class, or has lost a setting of the model it was made from
 
@@ -14,7 +15,8 @@ import sys
 
 import torch
 import torch.nn.functional as F
-from transformers import (AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config)
+from transformers import (AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config,
+                          Qwen3Config)
 
 SIZES = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
          "intermediate_size": 112, "vocab_size": 256, "max_position_embeddings": 512, "bos_token_id": 3,
@@ -43,6 +45,9 @@ MODELS = {
                               "bfloat16", 100000),
     "qwen2-tied": (lambda: Qwen2Config(**SIZES, **PLAIN, **TIED), "float32", 0),
     "qwen2-bf16-sharded": (lambda: Qwen2Config(**SIZES, **PLAIN, **UNTIED), "bfloat16", 100000),
+    "qwen3": (lambda: Qwen3Config(**SIZES, **PLAIN, **UNTIED, head_dim=24), "float32", 0),
+    "llama-3.2-untied-fp16-sharded": (lambda: LlamaConfig(**SIZES, **LLAMA3, **UNTIED, head_dim=8), "float16", 100000),
+    "qwen3-tied-bf16-sharded": (lambda: Qwen3Config(**SIZES, **PLAIN, **TIED, head_dim=16), "bfloat16", 100000),
 }
 
 
@@ -61,6 +66,26 @@ def mean_loss(model, text, seq_len):
         return F.cross_entropy(logits.flatten(0, 1).double(), batch[:, 1:].flatten()).item()
 
 
+def train(model, text, seq_len, n_steps=20, lr=1e-3, weight_decay=0.1, clip=1.0):
+    """Yields the loss of every step, as zerotrain trains with tests/reference/run's settings: matrices decay, other
+    parameters do not."""
+    batch = torch.tensor(list(text), dtype=torch.int64).unfold(0, seq_len + 1, seq_len)
+    parameters = list(model.train().parameters())
+    optimizer = torch.optim.AdamW([{"params": [p for p in parameters if p.ndim > 1], "weight_decay": weight_decay},
+                                   {"params": [p for p in parameters if p.ndim == 1], "weight_decay": 0.0}],
+                                  lr=lr, betas=(0.9, 0.95), eps=1e-8)
+    for _ in range(n_steps):
+        optimizer.zero_grad()
+        logits = model(input_ids=batch[:, :-1]).logits
+        loss = F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
+        loss.backward()
+        norm = torch.sqrt(sum((p.grad.double() ** 2).sum() for p in parameters))
+        for p in parameters:
+            p.grad *= min(1.0, clip / norm.item())
+        optimizer.step()
+        yield loss.item()
+
+
 def make(folder, text, seq_len):
     for number, (name, (config, dtype, file_bytes)) in enumerate(MODELS.items()):
         model = AutoModelForCausalLM.from_config(config(), dtype=torch.float32)
@@ -69,6 +94,7 @@ def make(folder, text, seq_len):
         model.save_pretrained(folder / name, max_shard_size=file_bytes or "5GB")
         loaded = AutoModelForCausalLM.from_pretrained(folder / name, dtype=torch.float32)
         print(f"{name} {mean_loss(loaded, text, seq_len):.9f}")
+        (folder / f"{name}.losses").write_text("".join(f"{loss:.9g}\n" for loss in train(loaded, text, seq_len)))
 
 
 def check(folder, text, seq_len):

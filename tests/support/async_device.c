@@ -385,6 +385,19 @@ static zero_status_t copy(zero_device_t *device, void *dst, const void *src, siz
     return ZERO_OK;
 }
 
+static void do_clear(void *args)
+{
+    const copy_task_t *t = args;
+    memset(t->dst, 0, t->n_bytes);
+}
+
+static zero_status_t clear(zero_device_t *device, void *data, size_t n_bytes, zero_stream_t stream)
+{
+    (void)device;
+    async_queue(stream, do_clear, &(copy_task_t){.dst = data, .n_bytes = n_bytes}, sizeof(copy_task_t));
+    return ZERO_OK;
+}
+
 static void queue_kernel(zero_stream_t stream, void (*run)(void *args), const void *args, size_t n_bytes)
 {
     count(ASYNC_KERNEL, 1);
@@ -421,6 +434,39 @@ static void do_adam(void *args)
 static zero_status_t adam(const zero_adam_t *args, zero_stream_t stream)
 {
     queue_kernel(stream, do_adam, args, sizeof *args);
+    return ZERO_OK;
+}
+
+static void do_sgd(void *args)
+{
+    OK(cpu_kernels()->sgd(args, NULL));
+}
+
+static zero_status_t sgd(const zero_adam_t *args, zero_stream_t stream)
+{
+    queue_kernel(stream, do_sgd, args, sizeof *args);
+    return ZERO_OK;
+}
+
+static void do_nesterov(void *args)
+{
+    OK(cpu_kernels()->nesterov(args, NULL));
+}
+
+static zero_status_t nesterov(const zero_adam_t *args, zero_stream_t stream)
+{
+    queue_kernel(stream, do_nesterov, args, sizeof *args);
+    return ZERO_OK;
+}
+
+static void do_lion(void *args)
+{
+    OK(cpu_kernels()->lion(args, NULL));
+}
+
+static zero_status_t lion(const zero_adam_t *args, zero_stream_t stream)
+{
+    queue_kernel(stream, do_lion, args, sizeof *args);
     return ZERO_OK;
 }
 
@@ -823,6 +869,7 @@ zero_status_t async_device_create(const zero_comm_t *comm, const async_options_t
     the.ops.host_pin = host_pin;
     the.ops.host_unpin = host_unpin;
     the.ops.copy = copy;
+    the.ops.clear = clear;
     the.ops.synchronize = synchronize;
     the.ops.synchronize_stream = synchronize_stream;
     the.ops.stream_create = stream_create;
@@ -838,6 +885,9 @@ zero_status_t async_device_create(const zero_comm_t *comm, const async_options_t
     the.ops.destroy = destroy;
     the.kernels = *the.cpu->kernels;
     the.kernels.adam = adam;
+    the.kernels.sgd = sgd;
+    the.kernels.nesterov = nesterov;
+    the.kernels.lion = lion;
     the.kernels.sum_slices = sum_slices;
     the.kernels.contribute = contribute;
     the.kernels.decide_step = decide_step;

@@ -20,6 +20,7 @@ typedef struct fp64_sizes {
     /* The Llama family. */
     size_t head_dim; /* 0: dim / heads, of which dim is then a multiple */
     bool qkv_bias;   /* of q, k and v */
+    bool head_norms; /* RMSNorm of every q and k head, before it is rotated */
     bool tied;       /* the head is the embedding */
     double rope_theta, rope_factor, rope_low_freq, rope_high_freq,
         rope_original; /* rope_factor at most 1: no scaling */

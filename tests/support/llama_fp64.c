@@ -1,16 +1,18 @@
 /* llama_fp64.c - Llama for fp64_model.h: pre-RMSNorm, rotary positions (rotate_half), SwiGLU, shared key/value heads,
- * nn.Linear weights [out, in]; with biases of q, k and v, a head of its own and scaled positions as the sizes say. One
- * sequence at a time, one loop per formula.
+ * nn.Linear weights [out, in]; with biases of q, k and v, norms of q and k heads, a head of its own and scaled
+ * positions as the sizes say. One sequence at a time, one loop per formula.
  */
 #include "tests/support/fp64_model.h"
 
 #include <math.h>
 
 /* A layer's tensors, in the order in which forward uses them. */
-enum { NORM_1, Q, K, V, Q_BIAS, K_BIAS, V_BIAS, O, NORM_2, GATE, UP, DOWN, PER_LAYER };
+enum { NORM_1, Q, K, V, Q_BIAS, K_BIAS, V_BIAS, Q_NORM, K_NORM, O, NORM_2, GATE, UP, DOWN, PER_LAYER };
 
 static bool is_present(const fp64_sizes_t *sizes, int which)
 {
+    if (which == Q_NORM || which == K_NORM)
+        return sizes->head_norms;
     return sizes->qkv_bias || (which != Q_BIAS && which != K_BIAS && which != V_BIAS);
 }
 
@@ -91,6 +93,16 @@ static void rotate(const fp64_sizes_t *s, double *head, size_t head_dim, size_t 
     }
 }
 
+/* HF's Qwen3RMSNorm over the elements of one head. */
+static void normalize_head(const fp64_sizes_t *s, double *head, const double *weight, size_t head_dim)
+{
+    double square = 0;
+    for (size_t i = 0; i < head_dim; i++)
+        square += head[i] * head[i] / (double)head_dim;
+    for (size_t i = 0; i < head_dim; i++)
+        head[i] = head[i] / sqrt(square + s->norm_eps) * weight[i];
+}
+
 static void attention(fp64_model_t *model, size_t layer, size_t seq_len)
 {
     const fp64_sizes_t *s = &model->sizes;
@@ -102,8 +114,12 @@ static void attention(fp64_model_t *model, size_t layer, size_t seq_len)
             add_bias(find(model, layer, Q_BIAS + i), seq_len, parts[i], width);
     }
     for (size_t t = 0; t < seq_len; t++)
-        for (size_t head = 0; head < s->heads + s->kv_heads; head++)
-            rotate(s, model->qkv + t * width + head * head_dim, head_dim, t);
+        for (size_t head = 0; head < s->heads + s->kv_heads; head++) {
+            double *values = model->qkv + t * width + head * head_dim;
+            if (s->head_norms)
+                normalize_head(s, values, find(model, layer, head < s->heads ? Q_NORM : K_NORM)->values, head_dim);
+            rotate(s, values, head_dim, t);
+        }
     fp64_causal_attention(model, s->kv_heads, seq_len);
     linear(model->attended, find(model, layer, O), seq_len, model->update, s->dim);
 }
@@ -153,6 +169,8 @@ fp64_model_t *llama_fp64_create(const fp64_sizes_t *sizes)
         [Q_BIAS] = {"self_attn.q_proj.bias", q, 0},
         [K_BIAS] = {"self_attn.k_proj.bias", kv, 0},
         [V_BIAS] = {"self_attn.v_proj.bias", kv, 0},
+        [Q_NORM] = {"self_attn.q_norm.weight", head_dim, 0},
+        [K_NORM] = {"self_attn.k_norm.weight", head_dim, 0},
         [O] = {"self_attn.o_proj.weight", dim, q},
         [NORM_2] = {"post_attention_layernorm.weight", dim, 0},
         [GATE] = {"mlp.gate_proj.weight", ffn_dim, dim},

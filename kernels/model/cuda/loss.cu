@@ -157,6 +157,34 @@ extern "C" cudaError_t zero_launch_cross_entropy(cudaStream_t stream, zero_dtype
     });
 }
 
+/* A block takes a row, and leaves it as it is if it has a target. */
+template <typename T>
+static __global__ void __launch_bounds__(THREADS)
+    skip_rows(T *logits, double *losses, const int32_t *targets, bool has_gradient, size_t vocab_size, size_t ld)
+{
+    size_t row_index = blockIdx.x;
+    if (targets[row_index] != ZERO_NO_TARGET)
+        return;
+    if (threadIdx.x == 0)
+        losses[row_index] = 0.0;
+    if (!has_gradient)
+        return;
+    for (size_t i = threadIdx.x; i < vocab_size; i += THREADS)
+        logits[row_index * ld + i] = zero_from_float<T>(0.0f);
+}
+
+extern "C" cudaError_t zero_launch_skip_rows(cudaStream_t stream, zero_dtype_t dtype, void *logits, double *losses,
+                                             const int32_t *targets, bool has_gradient, size_t n_rows,
+                                             size_t vocab_size, size_t ld)
+{
+    return zero_with_type(dtype, [&](auto type) {
+        using T = decltype(type);
+        skip_rows<T>
+            <<<(unsigned)n_rows, THREADS, 0, stream>>>((T *)logits, losses, targets, has_gradient, vocab_size, ld);
+        return cudaGetLastError();
+    });
+}
+
 static __global__ void __launch_bounds__(THREADS)
     add_losses(double *loss_sum, const double *losses, double loss_weight, size_t n_rows)
 {

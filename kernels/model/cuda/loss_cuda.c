@@ -145,6 +145,9 @@ zero_status_t zero_cuda_head_loss(zero_model_context_t *ctx, double *loss_sum, v
         ZERO_TRY_CUDA(zero_launch_cross_entropy(stream, head.dtype, head.logits, losses + first, targets + first,
                                                 dx != NULL ? grad_scale : NULL, loss_weight, rows, vocab_size,
                                                 head.stride));
+        if (ctx->may_skip_targets)
+            ZERO_TRY_CUDA(zero_launch_skip_rows(stream, head.dtype, head.logits, losses + first, targets + first,
+                                                dx != NULL, rows, vocab_size, head.stride));
         if (dx != NULL)
             ZERO_TRY(chunk_backward(ctx, &head, (char *)dx + first * dim * size, chunk_x, rows,
                                     first > 0 || head.dweight.accumulate));

@@ -62,6 +62,8 @@ static size_t workspace_bytes(const zero_model_limits_t *limits)
     size_t bytes = zero_cuda_linear_workspace(limits);
     bytes = larger(bytes, attention_workspace(limits));
     bytes = larger(bytes, zero_scratch_bytes(3 * zero_norm_most_partials(limits->max_width) * sizeof(float)));
+    bytes =
+        larger(bytes, zero_scratch_bytes(zero_head_norm_parts(limits->n_rows) * 2 * limits->head_dim * sizeof(float)));
     bytes = larger(bytes, zero_cuda_loss_workspace(limits));
     return ZERO_GEMM_WORKSPACE_BYTES + larger(bytes, embed_workspace(limits));
 }
@@ -88,7 +90,7 @@ static zero_status_t context_create(zero_model_context_t *ctx, zero_stream_t str
     if (cuda == NULL)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for the CUDA kernels' context");
     cuda->dtype = limits->dtype;
-    *ctx = (zero_model_context_t){stream, workspace, workspace_bytes(limits), cuda};
+    *ctx = (zero_model_context_t){stream, workspace, workspace_bytes(limits), cuda, limits->may_skip_targets};
     zero_status_t status = zero_gemm_plans_create(&cuda->gemms);
 #ifdef ZERO_HAVE_CUDNN
     if (status == ZERO_OK && limits->dtype != ZERO_FP32)
@@ -155,6 +157,47 @@ static zero_status_t rmsnorm_backward(zero_model_context_t *ctx, void *dresidual
     ZERO_TRY_CUDA(zero_launch_rmsnorm_backward(stream, weight.dtype, dresidual, partials, y, dy, residual, rstd,
                                                weight.data, n_rows, dim));
     ZERO_TRY_CUDA(zero_launch_put_partials(stream, &dweight, 1, partials, n_parts, dim));
+    return ZERO_OK;
+}
+
+/* ---- RMSNorm of heads ---- */
+
+static zero_status_t check_head_norm(const zero_model_context_t *ctx, zero_weight_t q_weight, zero_weight_t k_weight,
+                                     size_t head_dim)
+{
+    ZERO_TRY(zero_check_weight(ctx, q_weight));
+    ZERO_TRY(zero_check_weight(ctx, k_weight));
+    if (head_dim > ZERO_HEAD_NORM_MAX_DIM)
+        return zero_fail(ZERO_ERROR_UNSUPPORTED, "head_norm: heads of %zu elements; GPUs normalize up to %d", head_dim,
+                         ZERO_HEAD_NORM_MAX_DIM);
+    return ZERO_OK;
+}
+
+static zero_status_t head_norm(zero_model_context_t *ctx, void *y, const void *qkv, zero_weight_t q_weight,
+                               zero_weight_t k_weight, float eps, size_t n_rows, size_t n_heads, size_t n_kv_heads,
+                               size_t head_dim)
+{
+    const zero_head_norm_t norm = {qkv, q_weight.data, k_weight.data, eps, n_rows, n_heads, n_kv_heads, head_dim};
+    ZERO_TRY(check_head_norm(ctx, q_weight, k_weight, head_dim));
+    ZERO_TRY_CUDA(zero_launch_head_norm(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, y, &norm));
+    return ZERO_OK;
+}
+
+static zero_status_t head_norm_backward(zero_model_context_t *ctx, void *dqkv, zero_grad_t dq_weight,
+                                        zero_grad_t dk_weight, const void *qkv, zero_weight_t q_weight,
+                                        zero_weight_t k_weight, float eps, size_t n_rows, size_t n_heads,
+                                        size_t n_kv_heads, size_t head_dim)
+{
+    const zero_head_norm_t norm = {qkv, q_weight.data, k_weight.data, eps, n_rows, n_heads, n_kv_heads, head_dim};
+    const zero_grad_t grads[] = {dq_weight, dk_weight};
+    cudaStream_t stream = zero_model_stream(ctx);
+    zero_scratch_t scratch = zero_cuda_scratch(ctx);
+    size_t n_parts = zero_head_norm_parts(n_rows);
+    float *partials; /* [n_parts, 2, head_dim] */
+    ZERO_TRY(check_head_norm(ctx, q_weight, k_weight, head_dim));
+    ZERO_TRY(zero_scratch_take(&scratch, n_parts * 2 * head_dim * sizeof *partials, &partials));
+    ZERO_TRY_CUDA(zero_launch_head_norm_backward(stream, zero_model_cuda(ctx)->dtype, dqkv, partials, &norm));
+    ZERO_TRY_CUDA(zero_launch_put_partials(stream, grads, 2, partials, n_parts, head_dim));
     return ZERO_OK;
 }
 
@@ -357,6 +400,8 @@ static const zero_model_kernels_t table = {
     .layernorm_backward = layernorm_backward,
     .rmsnorm = rmsnorm,
     .rmsnorm_backward = rmsnorm_backward,
+    .head_norm = head_norm,
+    .head_norm_backward = head_norm_backward,
     .rope = rope,
     .swiglu = swiglu,
     .swiglu_backward = swiglu_backward,

@@ -90,6 +90,26 @@ cudaError_t zero_launch_rmsnorm_backward(cudaStream_t stream, zero_dtype_t dtype
                                          void *y, const void *dy, const void *residual, const float *rstd,
                                          const void *weight, size_t n_rows, size_t dim);
 
+/* ---- head_norm.cu ---- */
+/* What the kernels read of qkv [n_rows, (n_heads + 2 n_kv_heads) * head_dim], and the weights [head_dim]. */
+typedef struct zero_head_norm {
+    const void *qkv, *q_weight, *k_weight;
+    float eps;
+    size_t n_rows, n_heads, n_kv_heads, head_dim;
+} zero_head_norm_t;
+#define ZERO_HEAD_NORM_MAX_DIM 256
+/* Returns how many rows of partial sums backward makes: one per block. */
+static inline size_t zero_head_norm_parts(size_t n_rows)
+{
+    size_t wanted = (n_rows + 7) / 8, most = 4 * ZERO_NORM_SMS;
+    return wanted < most ? wanted : most;
+}
+cudaError_t zero_launch_head_norm(cudaStream_t stream, zero_dtype_t dtype, void *y, const zero_head_norm_t *norm);
+/* Turns dqkv into the gradient of qkv and writes partials, fp32 [parts, 2, head_dim]: the sums of dy h of q's and k's
+ * heads. */
+cudaError_t zero_launch_head_norm_backward(cudaStream_t stream, zero_dtype_t dtype, void *dqkv, float *partials,
+                                           const zero_head_norm_t *norm);
+
 /* ---- rope.cu ---- */
 #define ZERO_ROPE_FREQUENCIES 256 /* the most of one launch: heads of 512 */
 /* Frequencies first .. first + n of a head's head_dim / 2, in radians per position. */
@@ -116,6 +136,11 @@ cudaError_t zero_launch_swiglu_backward(cudaStream_t stream, zero_dtype_t dtype,
 cudaError_t zero_launch_cross_entropy(cudaStream_t stream, zero_dtype_t dtype, void *logits, double *losses,
                                       const int32_t *targets, const float *grad_scale, double loss_weight,
                                       size_t n_rows, size_t vocab_size, size_t ld);
+/* Sets to zero the losses of rows whose target is ZERO_NO_TARGET and, with has_gradient, their logits. After
+ * zero_launch_cross_entropy, which makes them NaN. */
+cudaError_t zero_launch_skip_rows(cudaStream_t stream, zero_dtype_t dtype, void *logits, double *losses,
+                                  const int32_t *targets, bool has_gradient, size_t n_rows, size_t vocab_size,
+                                  size_t ld);
 /* Adds loss_weight * the sum of losses, in a fixed tree, to *loss_sum. */
 cudaError_t zero_launch_add_losses(cudaStream_t stream, double *loss_sum, const double *losses, double loss_weight,
                                    size_t n_rows);

@@ -11,12 +11,34 @@ static cudaStream_t stream_of(zero_stream_t stream)
     return (cudaStream_t)stream;
 }
 
-static zero_status_t adam(const zero_adam_t *args, zero_stream_t stream)
+typedef cudaError_t (*update_fn)(const zero_adam_t *args, cudaStream_t stream);
+
+static zero_status_t update(update_fn launch, const zero_adam_t *args, zero_stream_t stream)
 {
     if (args->n_segments == 0 || args->state_begin >= args->state_end)
         return ZERO_OK;
-    ZERO_TRY_CUDA(zero_cuda_adam(args, stream_of(stream)));
+    ZERO_TRY_CUDA(launch(args, stream_of(stream)));
     return ZERO_OK;
+}
+
+static zero_status_t adam(const zero_adam_t *args, zero_stream_t stream)
+{
+    return update(zero_cuda_adam, args, stream);
+}
+
+static zero_status_t sgd(const zero_adam_t *args, zero_stream_t stream)
+{
+    return update(zero_cuda_sgd, args, stream);
+}
+
+static zero_status_t nesterov(const zero_adam_t *args, zero_stream_t stream)
+{
+    return update(zero_cuda_nesterov, args, stream);
+}
+
+static zero_status_t lion(const zero_adam_t *args, zero_stream_t stream)
+{
+    return update(zero_cuda_lion, args, stream);
 }
 
 static zero_status_t sum_slices(float *out, const void *const *slices, int n_slices, zero_dtype_t dtype, size_t n_elems,
@@ -144,6 +166,9 @@ const zero_shard_kernels_t *zero_shard_kernels_cuda(void)
     static const zero_shard_kernels_t kernels = {
         .name = "cuda",
         .adam = adam,
+        .sgd = sgd,
+        .nesterov = nesterov,
+        .lion = lion,
         .sum_slices = sum_slices,
         .contribute = contribute,
         .decide_step = decide_step,

@@ -15,6 +15,10 @@ extern "C" {
 
 /* adam.cu. `args` itself is host memory, read before the call returns. */
 cudaError_t zero_cuda_adam(const zero_adam_t *args, cudaStream_t stream);
+/* momentum.cu. Likewise. */
+cudaError_t zero_cuda_sgd(const zero_adam_t *args, cudaStream_t stream);
+cudaError_t zero_cuda_nesterov(const zero_adam_t *args, cudaStream_t stream);
+cudaError_t zero_cuda_lion(const zero_adam_t *args, cudaStream_t stream);
 
 /* reduce.cu. The pointers are passed by value as launch arguments, which must fit in 4 KiB. */
 #define ZERO_CUDA_MAX_SLICES 256

@@ -6,11 +6,14 @@
  *
  * A file may change after its check. So every token is checked again when it is copied into a batch. A fault stays with
  * the batch until the batch is asked for: one that is read ahead may never be used.
+ *
+ * Whoever reads a batch also counts the targets of its step that count, from the masks of the step's global batch.
  */
 #include "train/data/data.h"
 #include "train/report/report.h"
 #include "train/data/shuffle.h"
 #include "train/data/token_files.h"
+#include "train/data/token_mask.h"
 
 #include <inttypes.h>
 #include <pthread.h>
@@ -22,6 +25,7 @@ typedef struct batch {
     int64_t step, position; /* of the step's first sequence, in the endless order */
     int micro_step;
     int32_t *inputs, *targets; /* [micro_batch, seq_len] each */
+    int64_t n_counted;         /* targets of the whole step */
     token_fault_t fault;       /* status ZERO_OK: all tokens were read and are in the vocabulary */
     const token_file_t *at;    /* the file that has the fault */
 } batch_t;
@@ -34,6 +38,8 @@ struct data {
     token_file_t *files;
     int64_t *first_sequence; /* [n_files + 1]: file i has sequences first_sequence[i] .. first_sequence[i + 1] - 1 */
     int64_t n_tokens, n_sequences;
+    bool has_mask;
+    int64_t counted_at, n_counted; /* a step's position, and the targets that count in it; as the back batch */
     int micro_steps;
     int64_t start_step, start_position; /* set by data_start_at */
 
@@ -51,12 +57,31 @@ struct data {
 
 #define MAX_TOKENS (INT64_C(1) << 62) /* and so of sequences: shuffle.h */
 
+/* Checks what the file's header says of the tokenizer against the model's vocabulary and the files before it. */
+static zero_status_t check_tokenizer(const data_t *data, const token_file_t *file)
+{
+    const char *first;
+    uint64_t tokenizer = data_tokenizer(data, &first);
+    if (file->vocab_size > data->spec.vocab_size)
+        return report_error(ZERO_ERROR_USAGE,
+                            "'%s' has tokens of a vocabulary of %" PRId64 ", but [model] vocab_size is %" PRId64
+                            ": it was made for another model",
+                            file->path, file->vocab_size, data->spec.vocab_size);
+    if (file->tokenizer && tokenizer && file->tokenizer != tokenizer)
+        return report_error(ZERO_ERROR_USAGE,
+                            "'%s' and '%s' were made by different tokenizers: tokenize all files with the model's",
+                            file->path, first);
+    return ZERO_OK;
+}
+
 static zero_status_t open_file(data_t *data, const char *path)
 {
     const int64_t seq_len = data->spec.seq_len;
     token_file_t *file = &data->files[data->n_files];
     TRY(token_file_open(path, data->spec.format, file));
     data->n_files++;
+    TRY(check_tokenizer(data, file));
+    data->has_mask = data->has_mask || token_mask_is_there(file);
     int64_t n_sequences = file->n_tokens > 0 ? (file->n_tokens - 1) / seq_len : 0;
     if (file->n_tokens > MAX_TOKENS - data->n_tokens)
         return report_error(ZERO_ERROR_OVERFLOW, "data: with '%s' there are more than 2^62 tokens", file->path);
@@ -160,7 +185,38 @@ static zero_status_t read_sequence(const data_t *data, int64_t sequence, int64_t
     batch->at = &data->files[i];
     TRY(token_file_read(batch->at, first, seq_len, vocab_size, inputs, &batch->fault));
     memcpy(targets, inputs + 1, (size_t)(seq_len - 1) * sizeof *targets);
-    return token_file_read(batch->at, first + seq_len, 1, vocab_size, targets + seq_len - 1, &batch->fault);
+    TRY(token_file_read(batch->at, first + seq_len, 1, vocab_size, targets + seq_len - 1, &batch->fault));
+    return token_mask_apply(batch->at, first + 1, seq_len, DATA_NO_TARGET, targets, &batch->fault);
+}
+
+/* Adds up the targets that count in the sequences of a whole step. */
+static zero_status_t count_step(const data_t *data, batch_t *batch, int64_t *n_counted)
+{
+    const int64_t seq_len = data->spec.seq_len;
+    *n_counted = 0;
+    for (int64_t position = 0; position < data->spec.global_batch; position++) {
+        int64_t n = 0, sequence = sequence_at(data, batch->position + position);
+        int i = file_of(data, sequence);
+        int64_t first = (sequence - data->first_sequence[i]) * seq_len;
+        batch->at = &data->files[i];
+        TRY(token_mask_count(batch->at, first + 1, seq_len, &n, &batch->fault));
+        *n_counted += n;
+    }
+    return ZERO_OK;
+}
+
+/* Sets batch->n_counted. Counts once for all micro-steps of a step. */
+static void count_targets(data_t *data, batch_t *batch)
+{
+    batch->n_counted = data->spec.global_batch * data->spec.seq_len;
+    if (!data->has_mask)
+        return;
+    if (data->counted_at != batch->position) {
+        data->counted_at = -1;
+        if (count_step(data, batch, &data->n_counted) == ZERO_OK)
+            data->counted_at = batch->position;
+    }
+    batch->n_counted = data->n_counted;
 }
 
 /* Computes where a step begins in the endless order. Returns false if that, or the step's end, is beyond 2^63. */
@@ -173,12 +229,13 @@ static bool find_position(const data_t *data, int64_t step, int64_t *position)
            *position <= INT64_MAX - global_batch;
 }
 
-static void read_batch(const data_t *data, batch_t *batch)
+static void read_batch(data_t *data, batch_t *batch)
 {
     const data_spec_t *spec = &data->spec;
     int64_t v = (int64_t)batch->micro_step * spec->world_size + spec->rank; /* of the step's micro-batches */
     int64_t first = batch->position + v * spec->micro_batch;
     batch->fault.status = ZERO_OK;
+    count_targets(data, batch);
     for (int64_t i = 0; i < spec->micro_batch && batch->fault.status == ZERO_OK; i++)
         (void)read_sequence(data, sequence_at(data, first + i), i, batch);
 }
@@ -292,6 +349,7 @@ zero_status_t data_open(const data_spec_t *spec, data_t **data)
         return report_error(ZERO_ERROR_MEMORY, "data: out of memory");
     opened->spec = *spec;
     opened->spec.paths = NULL;
+    opened->counted_at = -1;
     opened->micro_steps = (int)(spec->global_batch / spec->world_size / spec->micro_batch);
     pthread_mutex_init(&opened->mutex, NULL);
     pthread_cond_init(&opened->changed, NULL);
@@ -325,6 +383,26 @@ void data_close(data_t *data)
 int64_t data_n_tokens(const data_t *data)
 {
     return data->n_tokens;
+}
+
+bool data_has_mask(const data_t *data)
+{
+    return data->has_mask;
+}
+
+uint64_t data_tokenizer(const data_t *data, const char **path)
+{
+    for (int i = 0; i < data->n_files; i++)
+        if (data->files[i].tokenizer) {
+            *path = data->files[i].path;
+            return data->files[i].tokenizer;
+        }
+    return 0;
+}
+
+int64_t data_n_counted(const data_t *data)
+{
+    return data->front.n_counted;
 }
 
 int64_t data_n_sequences(const data_t *data)

@@ -23,6 +23,9 @@ typedef struct data_spec {
     bool shuffle; /* false: sequences in file order, for tests */
 } data_spec_t;
 
+/* In place of a target that does not count: the loss leaves it out. */
+#define DATA_NO_TARGET (-1)
+
 /* Opens and checks every file: sizes against headers, in 64-bit arithmetic, and every token against the vocabulary. The
  * ranks share that work, so one may fail alone: agree afterwards. Returns ZERO_ERROR_USAGE if a path is wrong,
  * ZERO_ERROR_FORMAT if the content is, for the format that is set; one log line names the file, the position and what
@@ -31,6 +34,9 @@ zero_status_t data_open(const data_spec_t *spec, data_t **data);
 void data_close(data_t *data);
 
 int64_t data_n_tokens(const data_t *data);
+bool data_has_mask(const data_t *data); /* some targets may not count */
+/* Returns the XXH3 of the tokenizer.json that made the tokens; 0: not known. *path: a file that names it. */
+uint64_t data_tokenizer(const data_t *data, const char **path);
 int64_t data_n_sequences(const data_t *data); /* at least 1 */
 
 /* Makes `step`, counted from 0, begin at `position` of the endless order, and each later one a global batch further on.
@@ -39,10 +45,14 @@ int64_t data_n_sequences(const data_t *data); /* at least 1 */
 void data_start_at(data_t *data, int64_t step, int64_t position);
 
 /* Returns this rank's batch of (step, micro_step), both counted from 0: inputs and targets, int32 [micro_batch,
- * seq_len], targets one token ahead, all within the vocabulary. Valid until the next call. Returns ZERO_ERROR_FORMAT or
+ * seq_len], targets one token ahead, all within the vocabulary but for targets that are DATA_NO_TARGET. Valid until
+ * the next call. Returns ZERO_ERROR_FORMAT or
  * ZERO_ERROR_IO, with a log line, if a file has changed since data_open so that tokens are missing or beyond the
  * vocabulary. In the endless order, rank r's sequence i of micro-step k is at the step's position +
  * (k * world_size + r) * micro_batch + i. */
 zero_status_t data_batch(data_t *data, int64_t step, int micro_step, const int32_t **inputs, const int32_t **targets);
+/* Returns how many targets count in the whole step of the batch that data_batch returned last: in the batches of all
+ * ranks and micro-steps. Every rank reads the masks of all of them, so this needs no communication. */
+int64_t data_n_counted(const data_t *data);
 
 #endif

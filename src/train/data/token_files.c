@@ -7,6 +7,8 @@
  */
 #include "train/data/token_files.h"
 #include "train/data/megatron_index.h"
+#include "train/data/token_header.h"
+#include "train/data/token_mask.h"
 #include "train/report/report.h"
 
 #include <errno.h>
@@ -14,6 +16,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -194,6 +197,16 @@ static const char *read_error_text(int error)
     return error == FILE_ENDS ? "it was truncated while in use" : strerror(error);
 }
 
+int token_file_bytes(const token_file_t *file, uint64_t offset, void *out, size_t n_bytes)
+{
+    return read_at(file->fd, offset, out, n_bytes);
+}
+
+const char *token_file_error_text(int error)
+{
+    return read_error_text(error);
+}
+
 /* ---- Megatron-LM's pairs of files ---- */
 
 /* Returns the path of the file of a pair that has this extension. `path` is that of either file, or without an
@@ -287,6 +300,28 @@ static zero_status_t read_megatron(token_file_t *file)
     return status;
 }
 
+/* ---- zerotrain's own files ---- */
+
+static bool is_ours(const token_file_t *file)
+{
+    return token_header_is_ours(file->head, file->n_bytes);
+}
+
+static zero_status_t read_ours(token_file_t *file)
+{
+    token_header_t header;
+    TRY(token_header_read(file->path, file->head, file->n_bytes, &header));
+    file->tokens_at = TOKEN_HEADER_BYTES;
+    file->token_bytes = header.token_bytes;
+    file->n_tokens = header.n_tokens;
+    file->vocab_size = header.vocab_size;
+    file->tokenizer = header.tokenizer;
+    file->n_documents = header.n_documents;
+    file->documents_at = header.documents_at;
+    file->mask_at = header.mask_at;
+    return token_documents_check(file);
+}
+
 /* ---- All formats ---- */
 
 static bool is_anything(const token_file_t *file)
@@ -311,9 +346,9 @@ static bool is_never(const token_file_t *file)
 
 /* In the order in which auto asks. */
 static const format_row_t FORMATS[] = {
-    {FORMAT_MEGATRON, has_index, read_megatron}, {FORMAT_LLMC, is_llmc, read_llmc},
-    {FORMAT_UINT32, is_never, read_uint32},      {FORMAT_NANOGPT, is_named_bin, read_nanogpt},
-    {FORMAT_TEXT, is_anything, read_text},
+    {FORMAT_MEGATRON, has_index, read_megatron},  {FORMAT_LLMC, is_llmc, read_llmc},
+    {FORMAT_ZEROTRAIN, is_ours, read_ours},       {FORMAT_UINT32, is_never, read_uint32},
+    {FORMAT_NANOGPT, is_named_bin, read_nanogpt}, {FORMAT_TEXT, is_anything, read_text},
 };
 
 static const format_row_t *find_format(options_format_t format, const token_file_t *file)
@@ -351,6 +386,39 @@ static const char *packed_as(const token_file_t *file)
     return NULL;
 }
 
+/* Returns the format that a file has by its name, though it could be trained on as text, too; NULL: none. */
+static const char *markup_by_name(const char *path)
+{
+    static const struct {
+        const char *ending, *name;
+    } kinds[] = {{".jsonl", "JSON lines"}, {".ndjson", "JSON lines"}, {".json", "JSON"}, {".html", "HTML"},
+                 {".htm", "HTML"},         {".xml", "XML"},           {".csv", "CSV"}};
+    size_t length = strlen(path);
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        size_t of_ending = strlen(kinds[i].ending);
+        if (length > of_ending && strcasecmp(path + length - of_ending, kinds[i].ending) == 0)
+            return kinds[i].name;
+    }
+    return NULL;
+}
+
+/* Refuses what can be trained on as text but hardly should be. */
+static zero_status_t check_is_text(const token_file_t *file)
+{
+    const char *packed = packed_as(file), *markup = markup_by_name(file->path);
+    if (packed)
+        return report_error(ZERO_ERROR_FORMAT,
+                            "data file '%s' begins as %s files do: unpack it, make text or tokens of it; [data] format "
+                            "= text would train on its bytes as they are",
+                            file->path, packed);
+    if (markup)
+        return report_error(ZERO_ERROR_FORMAT,
+                            "data file '%s' is %s by its name, and would be trained on as it is, markup and all: is "
+                            "that meant? [data] format = text says so; launch/tokenize reads a field of JSON lines",
+                            file->path, markup);
+    return ZERO_OK;
+}
+
 #define WIDTH_SAMPLE 4096 /* bytes */
 #define WIDTH_LEAST 32    /* pairs of numbers from which the width is told */
 
@@ -386,12 +454,8 @@ static zero_status_t read_file(options_format_t format, token_file_t *file)
         return report_error(ZERO_ERROR_IO, "cannot read data file '%s': %s", file->path, read_error_text(error));
     const format_row_t *row = find_format(format, file);
     file->format = row->format;
-    const char *kind = format == FORMAT_AUTO && row->format == FORMAT_TEXT ? packed_as(file) : NULL;
-    if (kind)
-        return report_error(ZERO_ERROR_FORMAT,
-                            "data file '%s' begins as %s files do: unpack it, make text or tokens of it; [data] format "
-                            "= text would train on its bytes as they are",
-                            file->path, kind);
+    if (format == FORMAT_AUTO && row->format == FORMAT_TEXT)
+        TRY(check_is_text(file));
     if (format == FORMAT_AUTO && row->format == FORMAT_NANOGPT)
         TRY(check_width(file));
     return row->read_header(file);
@@ -487,10 +551,17 @@ static uint64_t token_at(const unsigned char *tokens, int token_bytes, int64_t i
     return token_bytes == 8 ? load_64(tokens, i) : load(tokens, token_bytes, i);
 }
 
+/* Returns the size of the vocabulary, or that in the file's header if it is smaller. */
+static int64_t smaller_vocabulary(const token_file_t *file, int64_t vocab_size)
+{
+    return file->vocab_size > 0 && file->vocab_size < vocab_size ? file->vocab_size : vocab_size;
+}
+
 /* Returns the bound below which unsigned numbers of the file's width are in the vocabulary; 0: all of them are. */
 static uint64_t n_allowed(const token_file_t *file, int64_t vocab_size)
 {
-    uint64_t n = (uint64_t)vocab_size, n_positive = UINT64_C(1) << (8 * file->token_bytes - 1);
+    uint64_t n = (uint64_t)smaller_vocabulary(file, vocab_size), n_positive = UINT64_C(1)
+                                                                              << (8 * file->token_bytes - 1);
     if (file->is_signed)
         return n < n_positive ? n : n_positive;
     return n > 2 * n_positive - 1 ? 0 : n;
@@ -549,7 +620,12 @@ void token_fault_describe(const token_fault_t *fault, const token_file_t *file, 
     const char *advice = in_use ? ", and it was not when the run began: the file was changed while in use"
                          : file->format == FORMAT_TEXT ? ", and text needs up to 256"
                                                        : "; it must be that of the tokenizer which made the file";
-    if (fault->status == ZERO_ERROR_FORMAT)
+    if (fault->status == ZERO_ERROR_FORMAT && smaller_vocabulary(file, vocab_size) < vocab_size)
+        snprintf(text, TOKEN_FAULT_TEXT,
+                 "'%s': token %" PRId64 " at position %" PRId64 " is beyond the vocabulary of %" PRId64
+                 " that its own header names: the file is damaged",
+                 file->path, fault->token, fault->position, file->vocab_size);
+    else if (fault->status == ZERO_ERROR_FORMAT)
         snprintf(text, TOKEN_FAULT_TEXT,
                  "'%s': token %" PRId64 " at position %" PRId64
                  " is beyond the vocabulary: [model] vocab_size is %" PRId64 "%s",

@@ -2,7 +2,8 @@
  *
  * A format is a row in a table: how it is recognized, where its tokens start, how wide they are. text: any bytes, one
  * token each. llmc: a header of 256 int32 (magic 20240520 version 1: uint16 tokens; magic 20240801 version 7: uint32),
- * then as many tokens as the header says. nanogpt: raw uint16. uint32: raw uint32. megatron: PREFIX.bin contains only
+ * then as many tokens as the header says. zerotrain: token_header.h, the only format with documents and a mask
+ * (token_mask.h). nanogpt: raw uint16. uint32: raw uint32. megatron: PREFIX.bin contains only
  * tokens, PREFIX.idx describes them (megatron_index.h). All are little-endian.
  */
 #ifndef ZEROTRAIN_TOKEN_FILES_H
@@ -14,12 +15,17 @@ typedef struct token_file {
     const char *path; /* owned; of the file that has the tokens */
     int fd;           /* owned; -1: none */
     uint64_t n_bytes; /* of the file, when it was opened */
-    unsigned char head[16];
+    unsigned char head[64];
     options_format_t format; /* as recognized: not auto */
     uint64_t tokens_at;      /* bytes before the first token */
     int token_bytes;         /* 1, 2, 4 or 8 */
     bool is_signed;          /* no negative token is in a vocabulary */
     int64_t n_tokens;
+
+    /* Of format zerotrain; in others all are 0. */
+    int64_t vocab_size;                          /* every token is below it */
+    uint64_t tokenizer;                          /* XXH3 of the tokenizer.json that made the tokens; 0: not known */
+    uint64_t n_documents, documents_at, mask_at; /* mask_at 0: every token counts */
 } token_file_t;
 
 /* Why tokens could not be read. */
@@ -31,14 +37,17 @@ typedef struct token_fault {
 } token_fault_t;
 
 /* Opens a file and checks its header. auto: a pair of .bin and .idx is megatron; else a file with llm.c's magic number
- * is llmc; else a name ending in .bin is nanogpt; else it is text. A pair is named by either file, or by what both
- * names have before the extension unless that is itself a file. */
+ * is llmc, one with our own zerotrain; else a name ending in .bin is nanogpt; else it is text. A pair is named by
+ * either file, or by what both names have before the extension unless that is itself a file. */
 zero_status_t token_file_open(const char *path, options_format_t format, token_file_t *file);
 void token_file_close(token_file_t *file);
 /* Reads out[i] = token first + i, widened. Every one is in 0..vocab_size - 1, whatever happens to the file meanwhile.
  * If out is NULL, only checks. Logs nothing: sets *fault on failure. vocab_size: at most INT32_MAX. */
 zero_status_t token_file_read(const token_file_t *file, int64_t first, int64_t n_tokens, int64_t vocab_size,
                               int32_t *out, token_fault_t *fault);
+/* Reads exactly n_bytes from `offset`. Returns 0, or an error for token_file_error_text. */
+int token_file_bytes(const token_file_t *file, uint64_t offset, void *out, size_t n_bytes);
+const char *token_file_error_text(int error);
 /* Describes a fault for a log line: file, position, token, vocabulary. in_use: the file has passed token_file_check
  * before. */
 #define TOKEN_FAULT_TEXT (OPTIONS_MAX_PATH + 512)

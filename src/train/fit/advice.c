@@ -24,7 +24,8 @@ typedef struct candidates {
 
 static unsigned changes_of(const fit_choice_t *a, const fit_choice_t *b, bool offloads)
 {
-    return (a->stage != b->stage ? CHANGES_STAGE : 0u) | (a->recompute != b->recompute ? CHANGES_RECOMPUTE : 0u) |
+    return (a->stage != b->stage ? CHANGES_STAGE : 0u) |
+           (a->recompute != b->recompute || a->none != b->none || a->light != b->light ? CHANGES_RECOMPUTE : 0u) |
            (a->micro_batch != b->micro_batch ? CHANGES_MICRO_BATCH : 0u) | (offloads ? CHANGES_OFFLOAD : 0u) |
            (a->keep != b->keep ? CHANGES_KEEP : 0u);
 }
@@ -167,6 +168,10 @@ void fit_describe_change(const fit_t *fit, const fit_choice_t *given, const fit_
         APPEND(" --set zero.stage=%d", c->stage);
     if (c->recompute != given->recompute)
         APPEND(" --set model.recompute=%s", fit_recompute_name(c->recompute));
+    if (c->none != given->none)
+        APPEND(" --set model.recompute_none=%" PRId64, c->none);
+    if (c->light != given->light)
+        APPEND(" --set model.recompute_light=%" PRId64, c->light);
     if (c->micro_batch != given->micro_batch)
         APPEND(" --set train.micro_batch=%" PRId64 " --set train.global_batch=%" PRId64, c->micro_batch,
                fit->asked.train.global_batch);

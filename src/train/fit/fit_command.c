@@ -5,10 +5,10 @@
 #include <string.h>
 
 #include "train/fit/advice.h"
+#include "train/fit/fit_svg.h"
 #include "train/fit/show_fit.h"
 #include "train/report/report.h"
 
-#define CUDA_BYTES 590000000.0 /* what CUDA, its libraries and graphs take (show_plan.c) */
 #define GPUS_OF_A_HOST 8
 #define MOST_ORDERED_GPUS 256 /* libzero's limit, unless NCCL sums */
 
@@ -18,7 +18,7 @@ typedef struct target {
     uint64_t available;
 } target_t;
 
-static zero_status_t choose_gpu(const options_t *o, target_t *target)
+zero_status_t fit_describe_gpu(const options_t *o, fit_rates_t *found, uint64_t *available)
 {
     const fit_rates_t *rates = fit_rates_find(o->fit.gpu[0] ? o->fit.gpu : "H200");
     if (!rates || !rates->is_gpu)
@@ -29,12 +29,18 @@ static zero_status_t choose_gpu(const options_t *o, target_t *target)
     if (o->train.fp8 != FP8_NONE && rates->fp8 == 0.0)
         return report_error(ZERO_ERROR_USAGE, "[train] fp8: an %s has none: use none", rates->name);
     double bytes = o->fit.gpu_bytes > 0.0 ? o->fit.gpu_bytes : rates->memory_bytes;
-    if (bytes <= 2.0 * CUDA_BYTES)
-        return report_error(ZERO_ERROR_USAGE, "--gpu-memory: CUDA alone takes %.1f GiB", CUDA_BYTES / 0x1p30);
-    target->machine.rates = *rates;
-    target->machine.ranks_per_host = GPUS_OF_A_HOST;
-    target->available = (uint64_t)(bytes - CUDA_BYTES);
+    if (bytes <= 2.0 * FIT_CUDA_BYTES)
+        return report_error(ZERO_ERROR_USAGE, "--gpu-memory: CUDA alone takes %.1f GiB", FIT_CUDA_BYTES / 0x1p30);
+    if (found)
+        *found = *rates;
+    *available = (uint64_t)(bytes - FIT_CUDA_BYTES);
     return ZERO_OK;
+}
+
+static zero_status_t choose_gpu(const options_t *o, target_t *target)
+{
+    target->machine.ranks_per_host = GPUS_OF_A_HOST;
+    return fit_describe_gpu(o, &target->machine.rates, &target->available);
 }
 
 /* The CPU has what it has now; the device also sets how many threads a rank gets, on which workspaces depend. */
@@ -79,6 +85,8 @@ static zero_status_t show(const options_t *o, fit_report_t *report)
         TRY(fit_find_largest(report->fit, &result->points[result->best].choice, &report->largest));
     if (!report_is_speaker())
         return ZERO_OK;
+    if (o->fit.svg[0])
+        TRY(fit_write_svg(o->fit.svg, report));
     if (o->json)
         return fit_print_json(stdout, report);
     fit_print_text(stdout, report);

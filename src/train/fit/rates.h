@@ -26,6 +26,8 @@ typedef struct fit_rates {
     double pcie, host_pcie, host_adam; /* bytes/s: of a GPU, of a host's GPUs together, of the host's AdamW */
 } fit_rates_t;
 
+#define FIT_CUDA_BYTES 590000000.0 /* what CUDA, its libraries and graphs take beside a plan; seen on H200s */
+
 /* The machine that a plan is for. */
 typedef struct fit_machine {
     fit_rates_t rates;

@@ -8,8 +8,8 @@
 #include "train/fit/show_fit.h"
 #include "train/report/report.h"
 
-/* Finds the least of what is free on the ranks. A double holds bytes exactly up to 2^53. */
-static zero_status_t find_available(zero_comm_t *comm, const zero_device_t *device, uint64_t *available)
+/* A double holds bytes exactly up to 2^53. */
+zero_status_t fit_find_available(zero_comm_t *comm, const zero_device_t *device, uint64_t *available)
 {
     size_t n_ranks = (size_t)zero_comm_size(comm), rank = (size_t)zero_comm_rank(comm);
     double *all = calloc(n_ranks, sizeof *all), mine = (double)zero_device_available(device);
@@ -60,9 +60,14 @@ static zero_status_t take(fit_t *fit, options_t *o)
         const fit_point_t *best = &result.points[result.best];
         fit_apply(&best->choice, o);
         fit_unit_t unit = fit_unit_of(best->bytes);
-        report("auto: stage %d, recompute %s, micro_batch %lld; %.2f of %.2f %s, predicted %.4g ms a step",
-               best->choice.stage, fit_recompute_name(best->choice.recompute), (long long)best->choice.micro_batch,
-               (double)best->bytes / unit.bytes, (double)fit->budget / unit.bytes, unit.name, best->time.total);
+        char mixed[96] = "";
+        if (fit_is_mixed(&best->choice))
+            snprintf(mixed, sizeof mixed, " (recompute_none %lld, recompute_light %lld)", (long long)best->choice.none,
+                     (long long)best->choice.light);
+        report("auto: stage %d, recompute %s%s, micro_batch %lld; %.2f of %.2f %s, predicted %.4g ms a step",
+               best->choice.stage, fit_recompute_name(best->choice.recompute), mixed,
+               (long long)best->choice.micro_batch, (double)best->bytes / unit.bytes, (double)fit->budget / unit.bytes,
+               unit.name, best->time.total);
     }
     free(result.points);
     return status;
@@ -82,7 +87,7 @@ static zero_status_t settle_on(options_t *o, zero_comm_t *comm, const zero_devic
     fit_t *fit;
     uint64_t available;
     fit_machine_t machine = machine_of(comm, device);
-    TRY(find_available(comm, device, &available));
+    TRY(fit_find_available(comm, device, &available));
     uint64_t budget = fit_bytes_to_plan(available);
     double ratio = o->zero.offload_ratio;
     int64_t keep = o->zero.keep;
@@ -113,7 +118,7 @@ zero_status_t fit_check(const options_t *o, zero_comm_t *comm, const zero_device
     fit_point_t given = {0};
     uint64_t available;
     fit_machine_t machine = machine_of(comm, device);
-    TRY(find_available(comm, device, &available));
+    TRY(fit_find_available(comm, device, &available));
     options_t resolved = *o;
     resolved.device.type = (int)zero_device_get_type(device);
     TRY(fit_create(&resolved, &machine, available < limit_of(o) ? available : limit_of(o), &fit));

@@ -12,4 +12,7 @@ zero_status_t fit_settle(options_t *options, zero_comm_t *comm);
  * how much and what would fit. [collective] */
 zero_status_t fit_check(const options_t *options, zero_comm_t *comm, const zero_device_t *device);
 
+/* Finds the least of what is free on the ranks' devices. [collective] */
+zero_status_t fit_find_available(zero_comm_t *comm, const zero_device_t *device, uint64_t *available);
+
 #endif

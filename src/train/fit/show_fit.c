@@ -54,12 +54,25 @@ static void print_machine(FILE *file, const fit_report_t *report)
             (long long)o->model.seq_len);
 }
 
+/* Writes "light", or "20+8+4": so many blocks full, then light, then none. */
+static void describe_recompute(const fit_t *fit, const fit_choice_t *c, char *text, size_t n_bytes)
+{
+    int64_t layers = fit->asked.model.layers, none = c->none < layers ? c->none : layers, full = 0;
+    int64_t light = c->recompute == RECOMPUTE_LIGHT ? layers - none : c->light;
+    full = layers - none - light;
+    if (!fit_is_mixed(c) || c->recompute == RECOMPUTE_NONE)
+        snprintf(text, n_bytes, "%s", fit_recompute_name(c->recompute));
+    else
+        snprintf(text, n_bytes, "%lld+%lld+%lld", (long long)full, (long long)light, (long long)none);
+}
+
 static void print_point(FILE *file, const fit_t *fit, const fit_point_t *p, char mark)
 {
     fit_unit_t unit = fit_unit_of(p->bytes);
+    char recompute[64];
+    describe_recompute(fit, &p->choice, recompute, sizeof recompute);
     fprintf(file, "%c %8.2f %s %10.1f ms %10.0f %6d %9s %11lld %9d", mark, (double)p->bytes / unit.bytes, unit.name,
-            p->time.total, fit_tokens_per_s(fit, p), p->choice.stage, fit_recompute_name(p->choice.recompute),
-            (long long)p->choice.micro_batch,
+            p->time.total, fit_tokens_per_s(fit, p), p->choice.stage, recompute, (long long)p->choice.micro_batch,
             (int)(fit->asked.train.global_batch / (p->choice.micro_batch * fit->machine.n_ranks)));
     if (fit->asked.zero.offload == OFFLOAD_OPTIMIZER)
         fprintf(file, " %8.2f", p->choice.offload_ratio);
@@ -73,15 +86,19 @@ static void print_points(FILE *file, const fit_report_t *report)
 {
     const fit_t *fit = report->fit;
     const fit_result_t *result = report->result;
+    bool has_mix = false;
     fprintf(file, "  %12s %13s %10s %6s %9s %11s %9s%s%s\n", "memory", "a step", "tokens/s", "stage", "recompute",
             "micro-batch", "per step", fit->asked.zero.offload == OFFLOAD_OPTIMIZER ? "  offload" : "",
             fit->asked.zero.keep != 0 ? "  keep" : "");
     for (int i = 0; i < result->n_points; i++) {
         const fit_point_t *p = &result->points[i];
-        if (p->is_on_frontier || i == result->best)
+        if (p->is_on_frontier || i == result->best) {
+            has_mix |= fit_is_mixed(&p->choice) && p->choice.recompute != RECOMPUTE_NONE;
             print_point(file, fit, p, i == result->best ? '*' : p->fits ? ' ' : '-');
+        }
     }
-    fprintf(file, "\n* chosen   - does not fit\n");
+    fprintf(file, "\n* chosen   - does not fit%s\n",
+            has_mix ? "   a+b+c: recompute full in the first a blocks, light in b, none in the last c" : "");
 }
 
 static void print_time(FILE *file, const fit_time_t *t)
@@ -115,7 +132,11 @@ void fit_print_text(FILE *file, const fit_report_t *report)
         (long long)report->largest.micro_batch, (long long)report->largest.seq_len, (long long)report->largest.layers);
     fprintf(file,
             "To take it: --set zero.stage=%d --set model.recompute=%s --set train.micro_batch=%lld --set "
-            "train.global_batch=%lld\n",
+            "train.global_batch=%lld",
             best->choice.stage, fit_recompute_name(best->choice.recompute), (long long)best->choice.micro_batch,
             (long long)report->fit->asked.train.global_batch);
+    if (fit_is_mixed(&best->choice))
+        fprintf(file, " --set model.recompute_none=%lld --set model.recompute_light=%lld", (long long)best->choice.none,
+                (long long)best->choice.light);
+    fprintf(file, "\n");
 }

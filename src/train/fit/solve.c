@@ -17,6 +17,8 @@ void fit_apply(const fit_choice_t *choice, options_t *options)
 {
     options->zero.stage = choice->stage;
     options->model.recompute = choice->recompute;
+    options->model.recompute_none = choice->none;
+    options->model.recompute_light = choice->light;
     options->train.micro_batch = choice->micro_batch;
     options->zero.offload_ratio = choice->offload_ratio;
     options->zero.keep = choice->keep;
@@ -26,6 +28,8 @@ fit_choice_t fit_choice_of(const options_t *options)
 {
     return (fit_choice_t){.stage = (int)options->zero.stage,
                           .recompute = options->model.recompute,
+                          .none = options->model.recompute_none,
+                          .light = options->model.recompute_light,
                           .micro_batch = options->train.micro_batch,
                           .offload_ratio = options->zero.offload_ratio,
                           .keep = options->zero.keep};
@@ -204,6 +208,51 @@ static zero_status_t add_point(fit_t *fit, const fit_choice_t *choice, fit_resul
     return ZERO_OK;
 }
 
+/* Sets the choice to n_full blocks with full recomputation, then light ones, and as many last with none as fit; finds
+ * what it takes. *fits is false if not even none of these does. */
+static zero_status_t mix(fit_t *fit, int64_t n_full, fit_choice_t *choice, fit_point_t *point)
+{
+    int64_t others = fit->asked.model.layers - n_full, fits = -1, too_many = others + (n_full > 0);
+    fit_point_t tried;
+    choice->recompute = n_full > 0 ? RECOMPUTE_FULL : RECOMPUTE_LIGHT;
+    for (int64_t none = 0; too_many - fits > 1; none = fits + (too_many - fits) / 2) {
+        choice->none = none;
+        choice->light = n_full > 0 ? others - none : 0;
+        TRY(fit_evaluate(fit, choice, &tried));
+        if (tried.fits) {
+            fits = none;
+            *point = tried;
+        } else if (none == 0) {
+            break;
+        } else {
+            too_many = none;
+        }
+    }
+    point->fits = fits >= 0;
+    return ZERO_OK;
+}
+
+/* Adds the fastest mix that fits, where none does not fit and full does. pure: the points of none, light and full. */
+static zero_status_t add_mix(fit_t *fit, fit_choice_t choice, fit_result_t *result)
+{
+    const fit_point_t *pure = &result->points[result->n_points - 3];
+    fit_point_t best = {0}, point = {0};
+    if (pure[0].fits || !pure[2].fits)
+        return ZERO_OK;
+    for (int64_t n_full = 0; n_full < fit->asked.model.layers; n_full++) {
+        fit_choice_t tried = choice;
+        TRY(mix(fit, n_full, &tried, &point));
+        if (point.fits && (!best.fits || point.time.total < best.time.total))
+            best = point;
+    }
+    if (!best.fits || !fit_is_mixed(&best.choice))
+        return ZERO_OK;
+    choice.recompute = best.choice.recompute;
+    choice.none = best.choice.none;
+    choice.light = best.choice.light;
+    return add_point(fit, &choice, result); /* offload_ratio and keep as they were left */
+}
+
 /* Adds the choices of one micro-batch: every stage and recomputation that is auto, or the one that is given. */
 static zero_status_t add_points(fit_t *fit, int64_t micro_batch, fit_result_t *result)
 {
@@ -213,12 +262,16 @@ static zero_status_t add_points(fit_t *fit, int64_t micro_batch, fit_result_t *r
     int first = o->zero.stage != STAGE_AUTO ? (int)o->zero.stage : offloads ? 1 : 0;
     int last = o->zero.stage != STAGE_AUTO ? (int)o->zero.stage : 3;
     choice.micro_batch = micro_batch;
+    if (o->model.recompute == RECOMPUTE_AUTO)
+        choice.none = choice.light = 0;
     for (choice.stage = first; choice.stage <= last; choice.stage++)
         for (int r = RECOMPUTE_NONE; r <= RECOMPUTE_FULL; r++) {
             if (o->model.recompute != RECOMPUTE_AUTO && r != o->model.recompute)
                 continue;
             choice.recompute = r;
             TRY(add_point(fit, &choice, result));
+            if (r == RECOMPUTE_FULL && o->model.recompute == RECOMPUTE_AUTO)
+                TRY(add_mix(fit, choice, result));
         }
     return ZERO_OK;
 }
@@ -233,11 +286,18 @@ static int by_memory(const void *a, const void *b)
     return p->choice.stage - q->choice.stage;
 }
 
+bool fit_is_mixed(const fit_choice_t *choice)
+{
+    return choice->none > 0 || choice->light > 0;
+}
+
 /* Returns whether a is simpler than b. */
 static bool is_simpler(const fit_choice_t *a, const fit_choice_t *b)
 {
     if (a->offload_ratio != b->offload_ratio)
         return a->offload_ratio < b->offload_ratio;
+    if (fit_is_mixed(a) != fit_is_mixed(b))
+        return fit_is_mixed(b);
     if (a->recompute != b->recompute)
         return a->recompute < b->recompute;
     if (a->stage != b->stage)

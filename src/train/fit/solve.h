@@ -1,7 +1,9 @@
 /* solve.h - finds the settings with which a step is predicted to be fastest within a number of bytes.
  *
  * Memory is libzero's plan and the model's, exact to the byte; time is step_time.h's. A choice fixes what the options
- * leave auto. There are few (stages, recomputation, divisors of the batch), so all are tried. No device is needed.
+ * leave auto. There are few (stages, recomputation, divisors of the batch), so all are tried. Where recomputing nothing
+ * is too much and recomputing everything fits, the fastest mix of blocks that fits is one choice more. No device is
+ * needed.
  */
 #ifndef ZEROTRAIN_FIT_SOLVE_H
 #define ZEROTRAIN_FIT_SOLVE_H
@@ -10,13 +12,14 @@
 #include "train/model/model.h"
 
 /* Times closer than this share of the least count as equal. Then the simpler choice wins: less offloaded, less
- * recomputed, a lower stage, fewer micro-steps. */
+ * recomputed (all blocks alike before a mix), a lower stage, fewer micro-steps. */
 #define FIT_TIE 0.005
 /* offload_ratio = auto is tried in steps of 1 / this. */
 #define FIT_RATIOS 32
 
 typedef struct fit_choice {
     int stage, recompute;
+    int64_t none, light; /* [model] recompute_none and recompute_light */
     int64_t micro_batch;
     double offload_ratio; /* 0: nothing, or the options don't offload */
     int64_t keep;
@@ -69,6 +72,9 @@ typedef struct fit_result {
 
 /* Tries every choice. The caller frees result->points. */
 zero_status_t fit_solve(fit_t *fit, fit_result_t *result);
+
+/* Returns whether blocks recompute differently. */
+bool fit_is_mixed(const fit_choice_t *choice);
 
 /* Sets the options to a choice. */
 void fit_apply(const fit_choice_t *choice, options_t *options);

@@ -10,7 +10,7 @@
 
 /* What settings mean for the model. Doubles, since all of it is multiplied. */
 typedef struct shape {
-    bool is_llama, has_bias, on_gpu, fp8, exact_dw, light, full;
+    bool is_llama, has_bias, has_head_norms, on_gpu, adds_locally, fp8, exact_dw, light, full;
     double L, R, C, A, F, V, T, heads, head_dim, rotated, qkv;
     double matrices, last_matrix;   /* elements of a block's, and of those the one that full does not recompute */
     double inputs, outputs;         /* widths of a block's four products, summed */
@@ -29,8 +29,6 @@ static shape_t shape_of(const options_t *o, const fit_machine_t *machine)
     shape_t s = {.is_llama = o->model.arch != ARCH_GPT2, .on_gpu = machine->rates.is_gpu};
     s.fp8 = o->train.fp8 != FP8_NONE;
     s.exact_dw = o->train.fp8 == FP8_LINEAR_EXACT_DW;
-    s.light = o->model.recompute == RECOMPUTE_LIGHT;
-    s.full = o->model.recompute == RECOMPUTE_FULL;
     s.L = (double)o->model.layers;
     s.R = (double)(o->train.micro_batch * o->model.seq_len);
     s.C = (double)o->model.dim;
@@ -41,6 +39,7 @@ static shape_t shape_of(const options_t *o, const fit_machine_t *machine)
     s.head_dim = (double)options_head_dim(o);
     s.A = s.heads * s.head_dim;
     s.has_bias = o->model.arch == ARCH_GPT2 || o->model.arch == ARCH_QWEN2;
+    s.has_head_norms = o->model.arch == ARCH_QWEN3;
     s.rotated = s.is_llama ? (s.heads + (double)o->model.kv_heads) * s.head_dim : 0.0;
     s.qkv = (s.heads + 2.0 * (double)o->model.kv_heads) * s.head_dim;
     double mlp = s.is_llama ? 2.0 * s.F : s.F, positions = s.is_llama ? 0.0 : s.T * s.C;
@@ -49,13 +48,15 @@ static shape_t shape_of(const options_t *o, const fit_machine_t *machine)
     s.inputs = 2.0 * s.C + s.A + s.F;
     s.outputs = s.qkv + s.C + mlp + s.C;
     s.block = s.matrices + (s.is_llama ? 2.0 * s.C : s.outputs + 4.0 * s.C); /* gpt2: biases, and norms' too */
+    if (s.has_head_norms)
+        s.block += 2.0 * s.head_dim;
     s.embed = s.V * s.C + positions;
     s.head = s.is_llama ? s.C + (o->model.tied ? 0.0 : s.V * s.C) : 2.0 * s.C;
     s.param_bytes = (double)zero_dtype_size((zero_dtype_t)o->train.precision);
     s.act_bytes = s.on_gpu ? s.param_bytes : sizeof(float);
     s.micro_steps = (double)options_micro_steps(o, machine->n_ranks);
-    bool adds_locally = o->zero.stage < 2 && s.micro_steps > 1 && !o->zero.reduce_every_micro_step;
-    s.grad_bytes = adds_locally ? sizeof(float) : s.param_bytes;
+    s.adds_locally = o->zero.stage < 2 && s.micro_steps > 1 && !o->zero.reduce_every_micro_step;
+    s.grad_bytes = s.adds_locally ? sizeof(float) : s.param_bytes;
     return s;
 }
 
@@ -102,14 +103,17 @@ static double casts_backward(const shape_t *s, const fit_rates_t *rates, bool ga
 /* Elements that norms, activation function and rotation read and write for a row of a block. */
 static double forward_elems(const shape_t *s)
 {
-    return 8.0 * s->C + (s->is_llama ? 3.0 : 2.0) * s->F + 2.0 * s->rotated;
+    return 8.0 * s->C + (s->is_llama ? 3.0 : 2.0) * s->F + 2.0 * s->rotated + (s->has_head_norms ? 2.0 * s->qkv : 0.0);
 }
 
-/* With biases: q's, k's and v's gradients take a pass of their own. light: the norms' outputs and the activation
- * function's are written again. */
+/* With biases: q's, k's and v's gradients take a pass of their own. With head norms: forward's are done again (by the
+ * block's forward, if recompute is full), and each head's gradient is read with its input and written. light: the
+ * norms' outputs and the activation function's are written again. */
 static double backward_elems(const shape_t *s)
 {
-    return 8.0 * s->C + (s->is_llama ? 5.0 : 3.0) * s->F + 2.0 * s->rotated + (s->has_bias ? s->qkv : 0.0) +
+    double normed_again = s->full ? 0.0 : 2.0 * s->qkv + 2.0 * s->rotated;
+    double of_heads = s->has_head_norms ? normed_again + 3.0 * s->rotated : 0.0;
+    return 8.0 * s->C + (s->is_llama ? 5.0 : 3.0) * s->F + 2.0 * s->rotated + (s->has_bias ? s->qkv : 0.0) + of_heads +
            (s->light ? 2.0 * s->C + s->F : 0.0);
 }
 
@@ -125,7 +129,7 @@ static double attention_flops(const shape_t *s) /* of a block, forward */
     return 2.0 * s->R * s->T * s->A * (1.0 + ATTENTION_TILE / s->T);
 }
 
-/* One micro-step's forward. */
+/* Blocks' forward in one micro-step. */
 static compute_t forward(const options_t *o, const fit_rates_t *rates, const shape_t *s)
 {
     double kernels = s->L * (s->is_llama ? 9.0 : 8.0) + s->L * (s->fp8 ? 12.0 : 0.0);
@@ -149,26 +153,50 @@ static void add_recomputation(const options_t *o, const fit_rates_t *rates, cons
                                 casts_forward(s, rates, o->zero.gather == GATHER_FP8, true) + 7.0 * rates->kernel_s);
 }
 
-/* One micro-step's backward, with the head's forward and the sums of gradients. */
-static compute_t backward(const options_t *o, const fit_machine_t *machine, const shape_t *s)
+/* The head's forward and backward in one micro-step, and the sums of gradients. */
+static compute_t head(const options_t *o, const fit_machine_t *machine, const shape_t *s)
 {
     const fit_rates_t *rates = &machine->rates;
-    double kernels = s->L * (16.0 + (s->fp8 ? 12.0 : 0.0)) + 10.0, N = (double)machine->n_ranks;
-    double half = product_rate(rates, o, false), in_fp8 = product_rate(rates, o, s->fp8);
-    double head = 6.0 * s->R * s->V * s->C / half, loss = s->R * (2.0 * s->V + 9.0 * s->C) * s->act_bytes;
+    double N = (double)machine->n_ranks, half = product_rate(rates, o, false);
+    double products = 6.0 * s->R * s->V * s->C / half, loss = s->R * (2.0 * s->V + 9.0 * s->C) * s->act_bytes;
     /* Every rank reads N slices of its shard and adds them to its sums, which later micro-steps read again. */
     double later = s->micro_steps > 1.0 ? sizeof(float) * (s->micro_steps - 1.0) / s->micro_steps : 0.0;
     double sums = n_params(s) * (s->grad_bytes + (sizeof(float) + later) / N);
+    return (compute_t){.products = products, .passes = (loss + sums) / rates->pass + 10.0 * rates->kernel_s};
+}
+
+/* Blocks' backward in one micro-step. */
+static compute_t backward(const options_t *o, const fit_rates_t *rates, const shape_t *s)
+{
+    double kernels = s->L * (16.0 + (s->fp8 ? 12.0 : 0.0));
+    double half = product_rate(rates, o, false), in_fp8 = product_rate(rates, o, s->fp8);
     compute_t c = {
-        .products = s->L * 2.0 * s->R * s->matrices * (1.0 / in_fp8 + 1.0 / (s->exact_dw ? half : in_fp8)) + head,
+        .products = s->L * 2.0 * s->R * s->matrices * (1.0 / in_fp8 + 1.0 / (s->exact_dw ? half : in_fp8)),
         .attention =
             s->L * BACKWARD_ATTENTION * attention_flops(s) / attention_rate(rates->attention_backward, s->head_dim),
         .passes = s->L * (s->R * backward_elems(s) * s->act_bytes / rates->pass +
                           casts_backward(s, rates, o->zero.gather == GATHER_FP8)) +
-                  (loss + sums) / rates->pass + kernels * rates->kernel_s,
+                  kernels * rates->kernel_s,
     };
     add_recomputation(o, rates, s, &c);
     return c;
+}
+
+/* Returns the shape of those blocks alone of which so much is recomputed. */
+static shape_t blocks_of(const options_t *o, const shape_t *s, options_recompute_t recompute)
+{
+    shape_t blocks = *s;
+    blocks.light = recompute == RECOMPUTE_LIGHT;
+    blocks.full = recompute == RECOMPUTE_FULL;
+    blocks.L = 0.0;
+    for (int64_t l = 0; l < o->model.layers; l++)
+        blocks.L += options_block_recompute(o, l) == recompute ? 1.0 : 0.0;
+    return blocks;
+}
+
+static compute_t plus(compute_t a, compute_t b)
+{
+    return (compute_t){a.products + b.products, a.attention + b.attention, a.passes + b.passes};
 }
 
 static double sum_of(compute_t c)
@@ -186,7 +214,7 @@ typedef struct traffic {
 
 static traffic_t traffic_of(const options_t *o, const fit_machine_t *machine, const shape_t *s)
 {
-    bool adds_locally = s->grad_bytes != s->param_bytes, fp8 = s->fp8 && o->zero.gather == GATHER_FP8;
+    bool fp8 = s->fp8 && o->zero.gather == GATHER_FP8;
     double N = (double)machine->n_ranks, others = (N - 1.0) / N;
     double group = o->zero.shard_group > 0 ? (double)o->zero.shard_group : N, in_group = (group - 1.0) / group;
     double block = s->block * (fp8 ? 1.0 : s->param_bytes), ends = (s->embed + s->head) * s->param_bytes;
@@ -202,8 +230,8 @@ static traffic_t traffic_of(const options_t *o, const fit_machine_t *machine, co
         t.step = others * all * sizeof(float);
     }
     double gradients = others * all * s->grad_bytes;
-    t.backward += adds_locally ? 0.0 : gradients;
-    t.step += adds_locally ? gradients : 0.0;
+    t.backward += s->adds_locally ? 0.0 : gradients;
+    t.step += s->adds_locally ? gradients : 0.0;
     t.last = others * s->embed * s->grad_bytes;
     return t;
 }
@@ -254,6 +282,12 @@ static double offloaded_share(const options_t *o, const fit_machine_t *machine)
     return offloads ? fmax(o->zero.offload_ratio, 0.0) : 0.0;
 }
 
+/* Returns the bytes of the optimizer's state arrays per parameter. */
+static double array_bytes(const options_t *o)
+{
+    return o->train.optimizer == ZERO_OPTIMIZER_ADAMW ? 8.0 : 4.0;
+}
+
 /* Returns the seconds a step that offload costs. The GPU's update: state comes in under backward and goes out under the
  * next forward, as far as there are idle activations to stage it in; the rest is copied both ways at once, and waited
  * for. The host's: one pass over the state once the norm is known, under the next forward. */
@@ -264,18 +298,19 @@ static double offload_s(const options_t *o, const fit_machine_t *machine, const 
     double in_host = fmin((double)machine->ranks_per_host, (double)machine->n_ranks);
     double pcie = fmin(rates->pcie, rates->host_pcie / in_host);
     double n = offloaded_share(o, machine) * n_params(s) / (double)machine->n_ranks;
-    double bytes = n * (o->train.precision == ZERO_FP32 ? 8.0 : o->train.precision == ZERO_BF16 ? 10.0 : 12.0);
+    double master_lo = o->train.precision == ZERO_FP32 ? 0.0 : o->train.precision == ZERO_BF16 ? 2.0 : 4.0;
+    double bytes = n * (array_bytes(o) + master_lo);
     if (n == 0.0)
         return 0.0;
     if (o->zero.offload_update == ZERO_OFFLOAD_UPDATE_HOST)
-        return excess(fmax(n * 34.0 / (rates->host_adam / in_host), n * 4.0 / pcie), forward);
+        return excess(fmax(n * (18.0 + 2.0 * array_bytes(o)) / (rates->host_adam / in_host), n * 4.0 / pcie), forward);
     double staged = fmin(bytes, activation_bytes);
     return excess(staged / pcie, backward) + excess(staged / pcie, forward) + (bytes - staged) / pcie;
 }
 
 static double optimizer_s(const options_t *o, const fit_machine_t *machine, const shape_t *s)
 {
-    double elem_bytes = o->train.precision == ZERO_FP16 ? 30.0 : 28.0, updated = n_params(s);
+    double elem_bytes = (o->train.precision == ZERO_FP16 ? 14.0 : 12.0) + 2.0 * array_bytes(o), updated = n_params(s);
     if (o->zero.stage > 0)
         updated /= (double)machine->n_ranks;
     if (o->zero.offload_update == ZERO_OFFLOAD_UPDATE_HOST)
@@ -286,7 +321,12 @@ static double optimizer_s(const options_t *o, const fit_machine_t *machine, cons
 fit_time_t fit_step_time(const options_t *o, const fit_machine_t *machine, double activation_bytes)
 {
     shape_t s = shape_of(o, machine);
-    compute_t f = forward(o, &machine->rates, &s), b = backward(o, machine, &s);
+    compute_t f = {0}, b = head(o, machine, &s);
+    for (int recompute = RECOMPUTE_NONE; recompute <= RECOMPUTE_FULL; recompute++) {
+        shape_t blocks = blocks_of(o, &s, (options_recompute_t)recompute);
+        f = plus(f, forward(o, &machine->rates, &blocks));
+        b = plus(b, backward(o, &machine->rates, &blocks));
+    }
     const double ms = 1e3, k = s.micro_steps;
     fit_time_t t = {.products = k * (f.products + b.products) * ms,
                     .attention = k * (f.attention + b.attention) * ms,

@@ -77,7 +77,7 @@ static zero_unit_t unit_of(int layer)
     return layer + 1;
 }
 
-/* What backward needs and cannot recompute cheaply: each layer has its own unless recompute is full. */
+/* What backward needs and cannot recompute cheaply: each layer has its own unless its recompute is full. */
 static void allocate_inputs(const model_t *model, activations_t *a, layer_activations_t *layer)
 {
     arch_sizes_t s = arch_largest_sizes(model);
@@ -103,17 +103,35 @@ static void allocate_outputs(const model_t *model, activations_t *a, bool one_no
     layer->hidden = activations_alloc(a, s.R * s.F, s.element_bytes);
 }
 
+/* Returns whether a layer's norms and activation function write to buffers of its own. */
+static bool keeps_outputs(const model_t *model, int layer)
+{
+    return options_block_recompute(model->options, layer) == RECOMPUTE_NONE && !fp8_keeps_inputs(model, layer);
+}
+
+/* Allocates what layers share: all that a layer with full recomputation fills again, and outputs of those that keep
+ * none. One buffer serves both norms if no layer needs both outputs at once. */
+static void allocate_shared(const model_t *model, activations_t *a, layer_activations_t *shared)
+{
+    bool any_full = false, any_shares = false, one_normed = true;
+    for (int l = 0; l < model->options->model.layers; l++) {
+        options_recompute_t recompute = options_block_recompute(model->options, l);
+        any_full |= recompute == RECOMPUTE_FULL;
+        any_shares |= !keeps_outputs(model, l);
+        one_normed &= keeps_outputs(model, l) || fp8_keeps_inputs(model, l) ||
+                      (model->ops->shares_normed && recompute == RECOMPUTE_LIGHT);
+    }
+    if (any_full)
+        allocate_inputs(model, a, shared);
+    if (any_shares)
+        allocate_outputs(model, a, one_normed, shared);
+}
+
 void arch_allocate_layers(const model_t *model, activations_t *a)
 {
     arch_sizes_t s = arch_largest_sizes(model);
-    options_recompute_t recompute = (options_recompute_t)model->options->model.recompute;
-    bool keeps_outputs = recompute == RECOMPUTE_NONE && !fp8_keeps_inputs(model);
-    bool one_normed = fp8_keeps_inputs(model) || (model->ops->shares_normed && recompute == RECOMPUTE_LIGHT);
-    layer_activations_t shared = {0}; /* by all layers */
-    if (recompute == RECOMPUTE_FULL)
-        allocate_inputs(model, a, &shared);
-    if (!keeps_outputs)
-        allocate_outputs(model, a, one_normed, &shared);
+    layer_activations_t shared = {0}; /* by all layers that recompute */
+    allocate_shared(model, a, &shared);
     fp8_allocate(model, a);
     for (int l = 0; l < model->options->model.layers; l++) {
         layer_activations_t *layer = &model->layers[l];
@@ -122,9 +140,9 @@ void arch_allocate_layers(const model_t *model, activations_t *a)
         activations_set_lifetime(a, l == 0 ? 0 : unit_of(l), unit_of(l));
         layer->x = activations_alloc(a, s.R * s.C, s.element_bytes);
         activations_set_lifetime(a, unit_of(l), unit_of(l));
-        if (recompute != RECOMPUTE_FULL)
+        if (options_block_recompute(model->options, l) != RECOMPUTE_FULL)
             allocate_inputs(model, a, layer);
-        if (keeps_outputs)
+        if (keeps_outputs(model, l))
             allocate_outputs(model, a, false, layer);
         fp8_allocate_layer(model, a, l);
     }
@@ -136,6 +154,9 @@ void arch_allocate_layers(const model_t *model, activations_t *a)
 zero_status_t arch_embed_forward(model_t *model, zero_tensor_t tokens, zero_weight_t positions)
 {
     arch_sizes_t s = arch_sizes(model);
+    if (positions.data && model->continues)
+        positions.data =
+            (const unsigned char *)positions.data + arch_first_position(model) * s.C * zero_dtype_size(positions.dtype);
     return model->kernels->embed(&model->ctx, model->layers[0].x, model->tokens, model_weight(model, tokens), positions,
                                  s.B, s.T, s.C, s.V);
 }
@@ -145,6 +166,26 @@ zero_status_t arch_embed_backward(model_t *model, const void *d_x, zero_tensor_t
     arch_sizes_t s = arch_sizes(model);
     return model->kernels->embed_backward(&model->ctx, model_grad(model, tokens), positions, d_x, model->tokens, s.B,
                                           s.T, s.C, s.V);
+}
+
+/* ---- attention ---- */
+
+size_t arch_first_position(const model_t *model)
+{
+    return model->continues ? model->n_cached : 0;
+}
+
+zero_status_t arch_attention(model_t *model, int layer, const void *qkv)
+{
+    const zero_model_kernels_t *k = model->kernels;
+    const layer_activations_t *a = &model->layers[layer];
+    arch_sizes_t s = arch_sizes(model);
+    size_t row = 2 * s.kv_heads * s.head_dim;
+    if (!model->continues)
+        return k->attention(&model->ctx, a->attention, a->logsumexp, qkv, s.B, s.T, s.heads, s.kv_heads, s.head_dim);
+    return k->attention_cached(&model->ctx, a->attention,
+                               model->cache + (size_t)layer * (size_t)model->options->model.seq_len * row, qkv,
+                               arch_first_position(model), s.T, s.heads, s.kv_heads, s.head_dim);
 }
 
 /* ---- linear layers ---- */

@@ -74,7 +74,8 @@ struct layer_activations {
     float *logsumexp;     /* [B, heads, T] */
 };
 
-/* Allocates model->layers as [model] recompute asks. What is recomputed is in one set of buffers that all layers share.
+/* Allocates model->layers as options_block_recompute asks. What is recomputed is in one set of buffers that all layers
+ * share.
  */
 void arch_allocate_layers(const model_t *model, activations_t *activations);
 
@@ -86,6 +87,12 @@ void arch_allocate_layers(const model_t *model, activations_t *activations);
 /* layers[0].x = the rows of `tokens`[V, C] that the batch names, plus those of `positions`[T, C] if there are any. */
 zero_status_t arch_embed_forward(model_t *model, zero_tensor_t tokens, zero_weight_t positions);
 zero_status_t arch_embed_backward(model_t *model, const void *d_x, zero_tensor_t tokens, zero_grad_t positions);
+
+/* layers[layer].attention = causal attention of qkv[R, qkv], whose q and k are rotated. In a pass that continues a
+ * text, also to the text's earlier positions. */
+zero_status_t arch_attention(model_t *model, int layer, const void *qkv);
+/* Returns the position of the pass's first row. */
+size_t arch_first_position(const model_t *model);
 
 /* y[R, n_out] = x[R, n_in] W + bias, in the architecture's layout of W. */
 zero_status_t arch_linear(model_t *model, arch_linear_t at, void *y, const void *x, zero_weight_t bias);

@@ -20,7 +20,7 @@ typedef struct note {
 typedef struct graph {
     struct graph *next;
     zero_status_t (*compute)(model_t *model, zero_unit_t unit);
-    double loss_weight;
+    double loss_weight;          /* 0: it varies, and the unit does not use it */
     zero_cuda_graph_t *captured; /* NULL: it could not be captured, or uses too many tensors */
     int n_notes;
     note_t notes[MAX_NOTES];
@@ -105,11 +105,17 @@ static bool still_holds(const zero_engine_t *engine, const note_t *noted)
            now.accumulate == noted->answer.accumulate;
 }
 
+/* Returns the loss_weight that a graph depends on. */
+static double lasting_weight(const model_t *model)
+{
+    return model->may_skip_targets ? 0.0 : model->loss_weight;
+}
+
 /* Returns whether the graph would do what compute would do now. */
 static bool serves(const graph_t *graph, const model_t *model,
                    zero_status_t (*compute)(model_t *model, zero_unit_t unit))
 {
-    if (graph->compute != compute || graph->loss_weight != model->loss_weight)
+    if (graph->compute != compute || graph->loss_weight != lasting_weight(model))
         return false;
     for (int i = 0; i < graph->n_notes && i < MAX_NOTES; i++)
         if (!still_holds(model->engine, &graph->notes[i]))
@@ -142,7 +148,7 @@ static zero_status_t add_graph(cuda_graphs_t *graphs, model_t *model, zero_unit_
     if (!graph)
         return report_rank_error(ZERO_ERROR_MEMORY, "no memory for a CUDA graph of unit %d", unit);
     graph->compute = compute;
-    graph->loss_weight = model->loss_weight;
+    graph->loss_weight = lasting_weight(model);
     zero_status_t status = capture_unit(graphs, model, unit, graph);
     if (status != ZERO_OK) {
         graph_destroy(graphs, graph);

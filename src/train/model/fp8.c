@@ -7,7 +7,7 @@
  *     dx = dy W^T    dy in rows                  dy is cast once for both products
  *     dW = x^T dy    x in columns, dy in columns
  *
- * With recompute = none, x's columns are kept from forward to backward: a byte in place of an activation's two. Else
+ * Where recompute is none, x's columns are kept from forward to backward: a byte in place of an activation's two. Else
  * backward recomputes x, which then takes no memory per layer, and casts it again with the scale that forward found.
  * With linear-exact-dw dW is computed from x and dy themselves, so x is kept and no columns are needed. Weights that
  * were gathered in fp8 are used as they are, or transposed into room for one matrix. Others are cast before each
@@ -75,9 +75,9 @@ void fp8_destroy(model_t *model)
 
 /* ---- memory ---- */
 
-bool fp8_keeps_inputs(const model_t *model)
+bool fp8_keeps_inputs(const model_t *model, int layer)
 {
-    return mode_of(model) == FP8_LINEAR && model->options->model.recompute == RECOMPUTE_NONE;
+    return mode_of(model) == FP8_LINEAR && options_block_recompute(model->options, layer) == RECOMPUTE_NONE;
 }
 
 void fp8_allocate(const model_t *model, activations_t *a)
@@ -98,13 +98,16 @@ void fp8_allocate(const model_t *model, activations_t *a)
     f->weight = activations_alloc(a, largest_matrix, 1);
     if (mode_of(model) == FP8_LINEAR)
         f->dy_columns = activations_alloc(a, s.R * widest_output, 1);
-    if (mode_of(model) == FP8_LINEAR && !fp8_keeps_inputs(model))
+    bool all_keep = true;
+    for (int l = 0; l < model->options->model.layers; l++)
+        all_keep &= fp8_keeps_inputs(model, l);
+    if (mode_of(model) == FP8_LINEAR && !all_keep)
         f->x_columns = activations_alloc(a, s.R * widest_input, 1);
 }
 
 void fp8_allocate_layer(const model_t *model, activations_t *a, int layer)
 {
-    if (!fp8_keeps_inputs(model))
+    if (!fp8_keeps_inputs(model, layer))
         return;
     for (arch_matrix_t m = 0; m < ARCH_N_MATRICES; m++)
         model->fp8->kept[layer][m] = activations_alloc(a, arch_largest_sizes(model).R * arch_extents(model, m).n_in, 1);
@@ -172,7 +175,7 @@ zero_status_t fp8_linear(model_t *model, arch_linear_t at, void *y, const void *
 {
     fp8_t *f = model->fp8;
     arch_extents_t e = arch_extents(model, at.matrix);
-    bool keeps = model->pass == MODEL_TRAIN && fp8_keeps_inputs(model);
+    bool keeps = model->pass == MODEL_TRAIN && fp8_keeps_inputs(model, at.layer);
     zero_fp8_t x8 = {.format = ZERO_E4M3,
                      .rows = f->rows,
                      .columns = keeps ? f->kept[at.layer][at.matrix] : NULL,
@@ -207,7 +210,7 @@ zero_status_t fp8_linear_backward_weight(model_t *model, arch_linear_t at, zero_
     if (mode_of(model) == FP8_LINEAR_EXACT_DW)
         return k->linear_backward_weight(&model->ctx, dweight, model->ops->layout, dbias, x, dy, n_rows(model), e.n_in,
                                          e.n_out);
-    if (!fp8_keeps_inputs(model)) {
+    if (!fp8_keeps_inputs(model, at.layer)) {
         x8.columns = f->x_columns;
         TRY(k->fp8_cast(&model->ctx, &x8, x, true, n_rows(model), e.n_in));
     }

@@ -16,7 +16,7 @@ void fp8_destroy(model_t *model);
 
 /* Returns whether the fp8 copy of a linear layer's input is kept from forward to backward, so that nothing reads the
  * input itself after forward. */
-bool fp8_keeps_inputs(const model_t *model);
+bool fp8_keeps_inputs(const model_t *model, int layer);
 /* Allocate what all layers share; what one layer keeps, whose lifetime the caller has set. Do nothing without fp8. */
 void fp8_allocate(const model_t *model, activations_t *activations);
 void fp8_allocate_layer(const model_t *model, activations_t *activations, int layer);

@@ -11,10 +11,10 @@
  *
  * A block leaves its second addition pending in `addend`; the next norm does it, fused.
  *
- * What is kept from forward to backward depends on recompute. none: every input that backward needs (16 C per row and
- * layer if F = 4 C). light: all but the outputs of norms and gelu (10 C), which their own backward recomputes on the
- * way, before the product that needs them. full: only x_l (C); backward runs the block's forward again. What is not
- * kept lives in one set of buffers that all layers share. The results have the same bits.
+ * What is kept of a block from forward to backward depends on options_block_recompute. none: every input that backward
+ * needs (16 C per row and layer if F = 4 C). light: all but the outputs of norms and gelu (10 C), which their own
+ * backward recomputes on the way, before the product that needs them. full: only x_l (C); backward runs the block's
+ * forward again. What is not kept lives in one set of buffers that all layers share. The results have the same bits.
  *
  * Gradients of biases are column sums of tensors that the backward of a norm or of gelu writes, and are computed there.
  * d_x_sums passes them from one block to the previous one, whose proj_bias gradient they are.
@@ -167,7 +167,7 @@ static zero_status_t block_inner(model_t *model, int l, const void *residual, co
     arch_sizes_t s = arch_sizes(model);
     TRY(norm(model, a->normed1, a->mean1, a->rstd1, a->x, residual, addend, t->ln1_weight, t->ln1_bias));
     TRY(conv1d(model, l, ARCH_QKV, a->qkv, a->normed1, t->qkv_bias));
-    TRY(k->attention(&model->ctx, a->attention, a->logsumexp, a->qkv, s.B, s.T, s.heads, s.kv_heads, s.head_dim));
+    TRY(arch_attention(model, l, a->qkv));
     TRY(conv1d(model, l, ARCH_ATTENTION, g->addend, a->attention, t->attention_bias));
     TRY(norm(model, a->normed2, a->mean2, a->rstd2, a->mid, a->x, g->addend, t->ln2_weight, t->ln2_bias));
     TRY(conv1d(model, l, ARCH_MLP_IN, a->mlp, a->normed2, t->fc_bias));
@@ -239,8 +239,9 @@ static zero_status_t block_backward(model_t *model, int l)
     const block_tensors_t *t = &g->blocks[l];
     const layer_activations_t *a = &model->layers[l];
     arch_sizes_t s = arch_sizes(model);
-    bool light = model->options->model.recompute == RECOMPUTE_LIGHT;
-    if (model->options->model.recompute == RECOMPUTE_FULL)
+    options_recompute_t recompute = options_block_recompute(model->options, l);
+    bool light = recompute == RECOMPUTE_LIGHT;
+    if (recompute == RECOMPUTE_FULL)
         TRY(block_inner(model, l, a->x, NULL));
 
     /* Here d_x is the gradient of x_l+1, and so of both terms of the sum: mid and the MLP's output. */

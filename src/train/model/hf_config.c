@@ -40,14 +40,20 @@ static double four_dims(const options_t *filled)
 /* The defaults of transformers' configuration classes, if a file leaves these out. */
 static double default_kv_heads(const options_t *filled)
 {
-    static const double KV_HEADS[] = {[ARCH_MISTRAL] = 8.0, [ARCH_QWEN2] = 32.0};
+    static const double KV_HEADS[] = {[ARCH_MISTRAL] = 8.0, [ARCH_QWEN2] = 32.0, [ARCH_QWEN3] = 32.0};
     return filled->model.arch == ARCH_LLAMA ? (double)filled->model.heads : KV_HEADS[filled->model.arch];
 }
 
+/* 0 leaves a setting as it is, to be derived from others. */
 static double derived(const options_t *filled)
 {
     (void)filled;
     return 0.0;
+}
+
+static double default_head_dim(const options_t *filled)
+{
+    return filled->model.arch == ARCH_QWEN3 ? 128.0 : derived(filled);
 }
 
 static double one(const options_t *filled)
@@ -114,7 +120,7 @@ static const key_row_t LLAMA_KEYS[] = {
     {"dim", "hidden_size", NULL},
     {"heads", "num_attention_heads", NULL},
     {"kv_heads", "num_key_value_heads", default_kv_heads},
-    {"head_dim", "head_dim", derived},
+    {"head_dim", "head_dim", default_head_dim},
     {"ffn_dim", "intermediate_size", NULL},
     {"vocab_size", "vocab_size", NULL},
     {"norm_eps", "rms_norm_eps", llama_eps},
@@ -130,6 +136,11 @@ static const fixed_row_t LLAMA_FIXED[] = {
     {"hidden_act", "\"silu\""},
     {"attention_bias", "false"},
     {"mlp_bias", "false"},
+    {0},
+};
+static const fixed_row_t QWEN3_FIXED[] = {
+    {"hidden_act", "\"silu\""},
+    {"attention_bias", "false"},
     {0},
 };
 static const fixed_row_t SILU_FIXED[] = {
@@ -163,6 +174,12 @@ static const fixed_row_t QWEN2_WRITTEN[] = {
     {"use_sliding_window", "false"},
     {0},
 };
+static const fixed_row_t QWEN3_WRITTEN[] = {
+    {"architectures", "[\"Qwen3ForCausalLM\"]"},
+    {"attention_dropout", "0.0"},
+    {"use_sliding_window", "false"},
+    {0},
+};
 static const fixed_row_t ALL_WRITTEN[] = {
     {"bos_token_id", "null"},
     {"eos_token_id", "null"},
@@ -178,6 +195,22 @@ static const struct {
     [ARCH_LLAMA] = {"llama", LLAMA_KEYS, LLAMA_FIXED, LLAMA_WRITTEN},
     [ARCH_MISTRAL] = {"mistral", LLAMA_KEYS, SILU_FIXED, MISTRAL_WRITTEN},
     [ARCH_QWEN2] = {"qwen2", LLAMA_KEYS, SILU_FIXED, QWEN2_WRITTEN},
+    [ARCH_QWEN3] = {"qwen3", LLAMA_KEYS, QWEN3_FIXED, QWEN3_WRITTEN},
+};
+
+/* Well-known families that are not supported, each with what it computes that is missing here. */
+static const struct {
+    const char *model_type, *missing;
+} REFUSED[] = {
+    {"gemma", "GELU in a gated MLP, scaled embeddings and norms with 1 + weight"},
+    {"gemma2", "norms after attention and MLP, soft caps of scores and logits, and attention within a window"},
+    {"gemma3", "images, norms after attention and MLP, and attention within a window"},
+    {"gemma3_text", "norms after attention and MLP, and attention within a window"},
+    {"mixtral", "a mixture of experts"},
+    {"qwen2_moe", "a mixture of experts"},
+    {"qwen3_moe", "a mixture of experts"},
+    {"phi3", "its fused tensors' names and rotation of a part of each head"},
+    {"gpt_neox", "attention and MLP side by side, and rotation of a part of each head"},
 };
 
 typedef struct hf_config {
@@ -250,7 +283,7 @@ static zero_status_t take_key(hf_config_t *config, const key_row_t *key)
         return take_bool(config, key, row, value);
     bool is_silent = !value || json_is_null(value), is_integer = row->type == OPTION_INTEGER;
     double otherwise = is_silent && key->otherwise ? key->otherwise(config->options) : 0.0;
-    if (is_silent && key->otherwise == derived)
+    if (is_silent && key->otherwise && otherwise == 0.0)
         return ZERO_OK;
     bool is_good = is_silent ? key->otherwise != NULL : is_integer ? json_is_integer(value) : json_is_number(value);
     if (!is_good)
@@ -365,6 +398,19 @@ static zero_status_t check_window(const hf_config_t *config)
                         seq_len, size, config->path, size);
 }
 
+static zero_status_t refuse_family(const hf_config_t *config, const char *model_type)
+{
+    for (size_t i = 0; model_type && i < sizeof REFUSED / sizeof REFUSED[0]; i++)
+        if (strcmp(REFUSED[i].model_type, model_type) == 0)
+            return report_error(ZERO_ERROR_USAGE,
+                                "'%s': model_type is %s, which needs what is not implemented: %s; gpt2, llama, "
+                                "mistral, qwen2 and qwen3 can be loaded",
+                                config->path, model_type, REFUSED[i].missing);
+    return report_error(ZERO_ERROR_USAGE,
+                        "'%s': model_type is %.60s; gpt2, llama, mistral, qwen2 and qwen3 can be loaded", config->path,
+                        model_type ? model_type : "missing");
+}
+
 static zero_status_t take_arch(hf_config_t *config)
 {
     const char *model_type = json_string_value(json_object_get(config->json, "model_type"));
@@ -378,8 +424,7 @@ static zero_status_t take_arch(hf_config_t *config)
         *setting = arch;
         return ZERO_OK;
     }
-    return report_error(ZERO_ERROR_USAGE, "'%s': model_type is %.60s; gpt2, llama, mistral and qwen2 can be loaded",
-                        config->path, model_type ? model_type : "missing");
+    return refuse_family(config, model_type);
 }
 
 static zero_status_t parse(const char *path, input_words_t words, json_t **json)
@@ -545,7 +590,9 @@ char *hf_config_text(const options_t *options, const char *source)
     write_fixed(json, (const fixed_row_t[]){ARCHS[arch].written[0], {0}});
     write_missing(json, ARCHS[arch].written);
     write_missing(json, ALL_WRITTEN);
-    if (arch != ARCH_GPT2) {
+    if (arch == ARCH_GPT2) { /* older readers take the positions from this key */
+        json_object_set_new(json, "n_ctx", json_integer(options->model.seq_len));
+    } else {
         write_rope(json, options, before);
         write_positions(json, options);
     }

@@ -1,6 +1,7 @@
 /* llama.c - the Llama family as in Hugging Face: pre-RMSNorm, rotary positions, SwiGLU, key/value heads shared by query
  * heads (Touvron et al. 2023, arXiv:2302.13971). Its members differ in what TRAITS and the options say: Mistral is a
- * Llama; Qwen2 has biases of q, k and v. The head is a matrix of its own, or the token embedding if `tied`.
+ * Llama; Qwen2 has biases of q, k and v; Qwen3 normalizes every q and k head before it is rotated. The head is a matrix
+ * of its own, or the token embedding if `tied`.
  *
  * Shapes: B sequences of T positions, R = B * T rows, C = dim, F = ffn_dim, V = vocab_size, L layers; A = all heads
  * side by side, heads * head_dim; Q = the q, k and v heads, (heads + 2 kv_heads) * head_dim. Matrices have HF's layout:
@@ -17,10 +18,10 @@
  *
  * A block leaves its second addition pending in `addend`; the next norm does it, fused.
  *
- * What is kept from forward to backward depends on recompute. none: every input that backward needs. light: all but the
- * outputs of norms and SwiGLU, which their own backward recomputes on the way. full: only x_l (C per row and layer);
- * backward runs the block's forward again. What is not kept lives in one set of buffers that all layers share. The
- * results have the same bits.
+ * What is kept of a block from forward to backward depends on options_block_recompute. none: every input that backward
+ * needs. light: all but the outputs of norms and SwiGLU, which their own backward recomputes on the way. full: only x_l
+ * (C per row and layer); backward runs the block's forward again. What is not kept lives in one set of buffers that all
+ * layers share. The results have the same bits.
  */
 #include <stdio.h>
 
@@ -31,6 +32,7 @@ typedef struct block_tensors {
     zero_tensor_t norm1;                  /* [C] */
     zero_tensor_t q, k, v;                /* packed: [Q, C] from q on */
     zero_tensor_t q_bias, k_bias, v_bias; /* packed: [Q] from q_bias on; only with TRAITS[].qkv_bias */
+    zero_tensor_t q_norm, k_norm;         /* [head_dim]; only with TRAITS[].head_norms */
     zero_tensor_t attention;              /* [C, A] */
     zero_tensor_t norm2;                  /* [C] */
     zero_tensor_t gate, up;               /* packed: [2F, C] from gate on */
@@ -40,12 +42,14 @@ typedef struct block_tensors {
 /* What makes a member of the family. */
 typedef struct traits {
     bool qkv_bias;
+    bool head_norms; /* RMSNorm of every q and k head */
 } traits_t;
 
 static const traits_t TRAITS[] = {
     [ARCH_LLAMA] = {.qkv_bias = false},
     [ARCH_MISTRAL] = {.qkv_bias = false},
     [ARCH_QWEN2] = {.qkv_bias = true},
+    [ARCH_QWEN3] = {.head_norms = true},
 };
 
 static const traits_t *traits_of(const model_t *model)
@@ -61,6 +65,7 @@ typedef struct llama {
     void *normed;             /* [R, C] */
     float *rstd;              /* [R] */
     void *addend;             /* [R, C] the pending addition */
+    void *normed_qkv;         /* [R, Q] with head_norms: what attention reads, of one block at a time */
     void *d_x;                /* [R, C] gradient of the residual stream */
     void *d_c, *d_qkv, *d_f;  /* [R, C], [R, Q], [R, F] gradients within a block; d_c also [R, A] */
     block_tensors_t blocks[]; /* [L] */
@@ -73,7 +78,7 @@ static zero_status_t declare_block(model_t *model, int layer, block_tensors_t *t
     const options_t *o = model->options;
     int64_t C = o->model.dim, F = o->model.ffn_dim, A = options_head_dim(o) * o->model.heads;
     int64_t kv = options_head_dim(o) * o->model.kv_heads;
-    bool has_bias = traits_of(model)->qkv_bias;
+    bool has_bias = traits_of(model)->qkv_bias, has_head_norms = traits_of(model)->head_norms;
     float residual_std = arch_residual_std(model);
     const struct {
         const char *suffix;
@@ -91,6 +96,8 @@ static zero_status_t declare_block(model_t *model, int layer, block_tensors_t *t
         {"self_attn.q_proj.bias", 0, A, ZERO_INIT_ZEROS, 0, false, &t->q_bias, !has_bias},
         {"self_attn.k_proj.bias", 0, kv, ZERO_INIT_ZEROS, 0, true, &t->k_bias, !has_bias},
         {"self_attn.v_proj.bias", 0, kv, ZERO_INIT_ZEROS, 0, true, &t->v_bias, !has_bias},
+        {"self_attn.q_norm.weight", 0, options_head_dim(o), ZERO_INIT_ONES, 0, false, &t->q_norm, !has_head_norms},
+        {"self_attn.k_norm.weight", 0, options_head_dim(o), ZERO_INIT_ONES, 0, false, &t->k_norm, !has_head_norms},
         {"self_attn.o_proj.weight", C, A, ZERO_INIT_NORMAL, residual_std, false, &t->attention, false},
         {"post_attention_layernorm.weight", 0, C, ZERO_INIT_ONES, 0, false, &t->norm2, false},
         {"mlp.gate_proj.weight", F, C, ZERO_INIT_NORMAL, ARCH_STD, false, &t->gate, false},
@@ -150,6 +157,8 @@ static void allocate(const model_t *model, activations_t *a)
     g->normed = activations_alloc(a, s.R * s.C, s.element_bytes);
     g->rstd = activations_alloc(a, s.R, sizeof(float));
     g->addend = activations_alloc(a, s.R * s.C, s.element_bytes);
+    if (traits_of(model)->head_norms)
+        g->normed_qkv = activations_alloc(a, s.R * s.qkv, s.element_bytes);
     g->d_x = activations_alloc(a, s.R * s.C, s.element_bytes);
     g->d_c = activations_alloc(a, s.R * (s.A > s.C ? s.A : s.C), s.element_bytes);
     g->d_qkv = activations_alloc(a, s.R * s.qkv, s.element_bytes);
@@ -206,8 +215,46 @@ static zero_status_t rope(model_t *model, void *qkv, bool inverse)
                                      .factor = (float)o->model.rope_factor,
                                      .low_freq = (float)o->model.rope_low_freq,
                                      .high_freq = (float)o->model.rope_high_freq,
-                                     .original = (float)o->model.rope_original};
+                                     .original = (float)o->model.rope_original,
+                                     .first = arch_first_position(model)};
     return model->kernels->rope(&model->ctx, qkv, inverse, &frequencies, s.B, s.T, s.heads, s.kv_heads, s.head_dim);
+}
+
+/* Turns the product's q, k and v into what attention reads: heads normalized, if the family does that, and rotated.
+ * Without head norms this happens in place. With them backward needs the product itself, and normalizes it again. */
+static zero_status_t normalize_and_rotate(model_t *model, int l)
+{
+    llama_t *g = model->arch;
+    const block_tensors_t *t = &g->blocks[l];
+    arch_sizes_t s = arch_sizes(model);
+    void *qkv = model->layers[l].qkv;
+    if (!traits_of(model)->head_norms)
+        return rope(model, qkv, false);
+    TRY(model->kernels->head_norm(&model->ctx, g->normed_qkv, qkv, model_weight(model, t->q_norm),
+                                  model_weight(model, t->k_norm), (float)model->options->model.norm_eps, s.R, s.heads,
+                                  s.kv_heads, s.head_dim));
+    return rope(model, g->normed_qkv, false);
+}
+
+/* Returns the q, k and v that attention reads. */
+static const void *attention_input(const model_t *model, int l)
+{
+    return traits_of(model)->head_norms ? ((const llama_t *)model->arch)->normed_qkv : model->layers[l].qkv;
+}
+
+/* d_qkv, the gradient of what attention reads, becomes that of the product's q, k and v. */
+static zero_status_t normalize_and_rotate_backward(model_t *model, int l)
+{
+    llama_t *g = model->arch;
+    const block_tensors_t *t = &g->blocks[l];
+    arch_sizes_t s = arch_sizes(model);
+    TRY(rope(model, g->d_qkv, true));
+    if (!traits_of(model)->head_norms)
+        return ZERO_OK;
+    return model->kernels->head_norm_backward(
+        &model->ctx, g->d_qkv, model_grad(model, t->q_norm), model_grad(model, t->k_norm), model->layers[l].qkv,
+        model_weight(model, t->q_norm), model_weight(model, t->k_norm), (float)model->options->model.norm_eps, s.R,
+        s.heads, s.kv_heads, s.head_dim);
 }
 
 /* Computes a block up to the input of its last matrix. x = residual + addend; if x is there already, they are x and
@@ -221,8 +268,8 @@ static zero_status_t block_inner(model_t *model, int l, const void *residual, co
     arch_sizes_t s = arch_sizes(model);
     TRY(norm(model, a->normed1, a->rstd1, a->x, residual, addend, t->norm1));
     TRY(arch_linear(model, matrix_of(model, l, ARCH_QKV), a->qkv, a->normed1, qkv_bias(model, t)));
-    TRY(rope(model, a->qkv, false));
-    TRY(k->attention(&model->ctx, a->attention, a->logsumexp, a->qkv, s.B, s.T, s.heads, s.kv_heads, s.head_dim));
+    TRY(normalize_and_rotate(model, l));
+    TRY(arch_attention(model, l, attention_input(model, l)));
     TRY(linear(model, l, ARCH_ATTENTION, g->addend, a->attention));
     TRY(norm(model, a->normed2, a->rstd2, a->mid, a->x, g->addend, t->norm2));
     TRY(linear(model, l, ARCH_MLP_IN, a->mlp, a->normed2));
@@ -286,9 +333,12 @@ static zero_status_t block_backward(model_t *model, int l)
     const block_tensors_t *t = &g->blocks[l];
     const layer_activations_t *a = &model->layers[l];
     arch_sizes_t s = arch_sizes(model);
-    bool light = model->options->model.recompute == RECOMPUTE_LIGHT;
-    if (model->options->model.recompute == RECOMPUTE_FULL)
+    options_recompute_t recompute = options_block_recompute(model->options, l);
+    bool light = recompute == RECOMPUTE_LIGHT;
+    if (recompute == RECOMPUTE_FULL)
         TRY(block_inner(model, l, a->x, NULL));
+    else if (traits_of(model)->head_norms)
+        TRY(normalize_and_rotate(model, l)); /* the layers after it have overwritten normed_qkv */
 
     /* Here d_x is the gradient of x_l+1, and so of both terms of the sum: mid and the MLP's output. a->mlp becomes its
      * own gradient. */
@@ -302,9 +352,9 @@ static zero_status_t block_backward(model_t *model, int l)
     /* Here d_x is the gradient of mid, and so of both of its terms. */
     TRY(input_gradient(model, l, ARCH_ATTENTION, g->d_c, g->d_x));
     TRY(weight_gradient(model, l, ARCH_ATTENTION, a->attention, g->d_x));
-    TRY(k->attention_backward(&model->ctx, g->d_qkv, g->d_c, a->qkv, a->attention, a->logsumexp, s.B, s.T, s.heads,
-                              s.kv_heads, s.head_dim));
-    TRY(rope(model, g->d_qkv, true));
+    TRY(k->attention_backward(&model->ctx, g->d_qkv, g->d_c, attention_input(model, l), a->attention, a->logsumexp, s.B,
+                              s.T, s.heads, s.kv_heads, s.head_dim));
+    TRY(normalize_and_rotate_backward(model, l));
     TRY(input_gradient(model, l, ARCH_QKV, g->d_c, g->d_qkv));
     TRY(norm_backward(model, light ? a->normed1 : NULL, g->d_c, a->x, a->rstd1, t->norm1));
     return arch_linear_backward_weight(model, matrix_of(model, l, ARCH_QKV), qkv_bias_grad(model, t), a->normed1,

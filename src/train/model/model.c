@@ -9,10 +9,8 @@
 #include "train/report/report.h"
 
 static const model_ops_t *const architectures[] = {
-    [ARCH_GPT2] = &gpt2_ops,
-    [ARCH_LLAMA] = &llama_ops,
-    [ARCH_MISTRAL] = &llama_ops,
-    [ARCH_QWEN2] = &llama_ops,
+    [ARCH_GPT2] = &gpt2_ops,   [ARCH_LLAMA] = &llama_ops, [ARCH_MISTRAL] = &llama_ops,
+    [ARCH_QWEN2] = &llama_ops, [ARCH_QWEN3] = &llama_ops,
 };
 
 /* ---- building ---- */
@@ -35,6 +33,7 @@ static zero_model_limits_t limits(const model_t *model)
         .vocab_size = vocab,
         .dtype = (zero_dtype_t)o->train.precision,
         .fp8 = o->train.fp8 != FP8_NONE,
+        .may_skip_targets = model->may_skip_targets,
     };
 }
 
@@ -71,12 +70,21 @@ static size_t batch_bytes(const model_t *model)
     return (size_t)(model->options->train.micro_batch * model->options->model.seq_len) * sizeof(int32_t);
 }
 
+/* Keys and values of one sequence, for generating on the CPU. GPUs compute the whole text for each token. */
+static size_t cache_elems(const model_t *model)
+{
+    const options_t *o = model->options;
+    if (!options_generate(o) || !model->kernels->attention_cached)
+        return 0;
+    return (size_t)(o->model.layers * o->model.seq_len * 2 * o->model.kv_heads * options_head_dim(o));
+}
+
 void model_plan(const model_t *model, zero_memory_t *memory)
 {
     zero_model_limits_t sizes = limits(model);
     activations_t counter = {0};
     model->ops->allocate(model, &counter);
-    memory->bytes[ZERO_MEMORY_ACTIVATIONS] += counter.n_bytes;
+    memory->bytes[ZERO_MEMORY_ACTIVATIONS] += counter.n_bytes + cache_elems(model) * sizeof(float);
     memory->bytes[ZERO_MEMORY_WORKSPACE] += model->kernels->workspace_bytes(&sizes);
     memory->bytes[ZERO_MEMORY_DATA] += 2 * batch_bytes(model) + sizeof(double) + sizes.vocab_size * sizeof(float);
 }
@@ -123,6 +131,11 @@ zero_status_t model_attach(model_t *model, zero_device_t *device, zero_engine_t 
         TRY(cuda_graphs_create(model->kernels, zero_model_n_units(model->declaration), &model->graphs));
     model->ops->allocate(model, &activations);
     TRY(activations.status);
+    if (cache_elems(model) > 0) {
+        void *cache;
+        TRY(zero_alloc(engine, ZERO_MEMORY_ACTIVATIONS, cache_elems(model) * sizeof(float), &cache));
+        model->cache = cache;
+    }
     return fp8_attach(model, n_in_flight);
 }
 
@@ -201,10 +214,17 @@ static zero_status_t backward_unit(model_t *model, zero_unit_t unit)
     return model->ops->head_backward(model);
 }
 
-/* Computes one unit. Every training pass is the same, so after a warm-up each unit's kernels run as a CUDA graph. */
+/* Returns whether a unit's kernels get other numbers in every step. */
+static bool varies(const model_t *model, zero_unit_t unit)
+{
+    return model->may_skip_targets && unit > model->options->model.layers;
+}
+
+/* Computes one unit. Every training pass is the same, so after a warm-up each unit's kernels run as a CUDA graph, but
+ * for a head whose loss_weight varies. */
 static zero_status_t compute(model_t *model, zero_unit_t unit, zero_status_t (*fn)(model_t *model, zero_unit_t unit))
 {
-    if (model->graphs && model->pass == MODEL_TRAIN && model->n_trained == CUDA_GRAPHS_WARM_UP)
+    if (model->graphs && model->pass == MODEL_TRAIN && model->n_trained == CUDA_GRAPHS_WARM_UP && !varies(model, unit))
         return cuda_graphs_run(model->graphs, model, unit, fn);
     return fn(model, unit);
 }
@@ -280,6 +300,14 @@ zero_status_t model_loss(model_t *model, const int32_t *inputs, const int32_t *t
     return forward(model, ZERO_PASS_EVAL);
 }
 
+zero_status_t model_loss_of(model_t *model, size_t n_sequences, const int32_t *inputs, const int32_t *targets,
+                            double loss_weight)
+{
+    TRY(set_batch(model, MODEL_LOSS, inputs, targets, loss_weight));
+    model->n_batch = n_sequences;
+    return forward(model, ZERO_PASS_EVAL);
+}
+
 /* Lengths are rounded up to a multiple of this, so that a growing text has few different shapes: a GPU's libraries plan
  * each one anew. The positions after the text change nothing before them, since attention is causal. */
 #define LOGITS_ROUND 64
@@ -299,6 +327,30 @@ zero_status_t model_logits(model_t *model, const int32_t *tokens, size_t n_token
     TRY(model->kernels->zero_fill(&model->ctx, model->tokens, model->n_batch * model->seq_len * sizeof *tokens));
     TRY(upload(model, model->tokens, tokens, n_tokens * sizeof *tokens));
     TRY(forward(model, ZERO_PASS_EVAL));
+    TRY(zero_device_copy(model->device, logits, model->logits, (size_t)model->options->model.vocab_size * sizeof(float),
+                         model->ctx.stream));
+    return zero_device_synchronize(model->device);
+}
+
+void model_forget(model_t *model)
+{
+    model->n_cached = 0;
+}
+
+zero_status_t model_next_logits(model_t *model, const int32_t *tokens, size_t n_tokens, float *logits)
+{
+    if (!model->cache)
+        return model_logits(model, tokens, n_tokens, logits);
+    model->pass = MODEL_LOGITS;
+    model->n_batch = 1;
+    model->seq_len = n_tokens - model->n_cached;
+    model->logits_at = model->seq_len - 1;
+    TRY(upload(model, model->tokens, tokens + model->n_cached, model->seq_len * sizeof *tokens));
+    model->continues = true;
+    zero_status_t status = forward(model, ZERO_PASS_EVAL);
+    model->continues = false;
+    TRY(status);
+    model->n_cached = n_tokens;
     TRY(zero_device_copy(model->device, logits, model->logits, (size_t)model->options->model.vocab_size * sizeof(float),
                          model->ctx.stream));
     return zero_device_synchronize(model->device);
@@ -333,4 +385,9 @@ zero_status_t model_compare_cpus(zero_device_t *device, zero_comm_t *comm)
                "what: set OPENBLAS_CORETYPE and ZERO_CPU_ISA alike on all hosts",
                first, n_others);
     return ZERO_OK;
+}
+
+bool model_bits_depend_on_threads(void)
+{
+    return zero_model_cpu_bits_depend_on_threads();
 }

@@ -58,6 +58,9 @@ struct model {
     cuda_graphs_t *graphs;       /* NULL: every kernel is launched on its own */
     int n_trained;               /* micro-steps so far, up to CUDA_GRAPHS_WARM_UP */
 
+    /* A target may be ZERO_NO_TARGET, and loss_weight differs from step to step. Set before model_attach. */
+    bool may_skip_targets;
+
     /* The current pass. */
     model_pass_t pass;
     size_t n_batch, seq_len; /* sequences, positions: rows are their product */
@@ -69,12 +72,19 @@ struct model {
     double *loss;       /* device: += this pass's weighted losses */
     float *logits;      /* device, fp32 [vocab_size]: of position logits_at, MODEL_LOGITS */
     size_t logits_at;
+
+    /* Text that grows, on the CPU: keys and values of its positions so far, of every layer. */
+    float *cache;    /* [layers][seq_len][2 * kv_heads * head_dim]; NULL: there is none */
+    size_t n_cached; /* positions */
+    bool continues;  /* this pass has the positions from n_cached on */
 };
 
 /* Declares the model that the options ask for. Needs no device and no other rank. */
 zero_status_t model_create(const options_t *options, model_t *model);
 /* Says so if the ranks' CPUs compute with different kernels: a rank's bits then depend on its host. [collective] */
 zero_status_t model_compare_cpus(zero_device_t *device, zero_comm_t *comm);
+/* Returns whether the last bits of what this CPU computes depend on the number of threads. */
+bool model_bits_depend_on_threads(void);
 /* Adds the bytes that the model needs beside what libzero plans: activations, workspace, data. Before model_attach. */
 void model_plan(const model_t *model, zero_memory_t *memory);
 /* Allocates them. n_in_flight: training batches that may be queued before the oldest is computed. Refuses fp8 where the
@@ -88,8 +98,15 @@ void model_destroy(model_t *model);
 zero_status_t model_train(model_t *model, const int32_t *inputs, const int32_t *targets, double loss_weight);
 /* Queues a forward pass, with the same effect on *model->loss. */
 zero_status_t model_loss(model_t *model, const int32_t *inputs, const int32_t *targets, double loss_weight);
+/* The same for the first n_sequences of the batch alone: 1..micro_batch. */
+zero_status_t model_loss_of(model_t *model, size_t n_sequences, const int32_t *inputs, const int32_t *targets,
+                            double loss_weight);
 /* Computes the logits (host, fp32 [vocab_size]) of the token after `tokens` (host, 1..seq_len of them). */
 zero_status_t model_logits(model_t *model, const int32_t *tokens, size_t n_tokens, float *logits);
+/* The same, of a text that grows from call to call: where there is a cache, only what is new is computed. Another text
+ * begins with model_forget. */
+zero_status_t model_next_logits(model_t *model, const int32_t *tokens, size_t n_tokens, float *logits);
+void model_forget(model_t *model);
 /* Copies *model->loss to the host, then clears it. */
 zero_status_t model_take_loss(model_t *model, double *loss);
 zero_status_t model_clear_loss(model_t *model);

@@ -24,21 +24,15 @@ static zero_status_t check_required(const options_t *options)
     return ZERO_OK;
 }
 
-/* For fit: leaves open what it solves, unless the command line sets it. The batch of a step stays the file's. */
-static void leave_open(options_t *options)
-{
-    options->fit.file_micro_batch = options->train.micro_batch;
-    options->train.micro_batch = MICRO_BATCH_AUTO;
-    options->zero.stage = STAGE_AUTO;
-    options->model.recompute = RECOMPUTE_AUTO;
-}
-
 static zero_status_t read_settings(const command_line_t *line, options_t *options)
 {
-    TRY(options_read_file(options->config_path, options));
-    if (options->fit.asked)
-        leave_open(options);
+    if (options->command == COMMAND_REPORT)
+        return ZERO_OK;
+    if (!options_generate(options))
+        TRY(options_read_file(options->config_path, options));
+    command_prepare(options);
     TRY(command_line_apply(line, options));
+    TRY(command_settle(options));
     return check_required(options);
 }
 

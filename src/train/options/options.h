@@ -12,14 +12,25 @@
 #include "zero.h"
 
 #define OPTIONS_MAX_PATH 4096
+#define OPTIONS_MAX_RUNS 64     /* in a report */
 #define OPTIONS_SEQ_LEN 1024    /* unless it is set, or a table of positions in init says otherwise */
 #define OPTIONS_FP8_MULTIPLE 16 /* of every extent of a product in fp8 */
 
 /* Settings that are left to the solver (fit/solve.h), as RECOMPUTE_AUTO is. */
 #define MICRO_BATCH_AUTO (-1)
 #define STAGE_AUTO (-1)
+#define PRECISION_OF_DEVICE (-1) /* of generate: fp32 on the CPU, bf16 on GPUs; settled with the device */
 
-typedef enum options_arch { ARCH_GPT2, ARCH_LLAMA, ARCH_MISTRAL, ARCH_QWEN2 } options_arch_t;
+/* What zerotrain is asked to do: without a word before the file, to train. */
+typedef enum options_command {
+    COMMAND_TRAIN,
+    COMMAND_FIT,
+    COMMAND_EVALUATE,
+    COMMAND_GENERATE,
+    COMMAND_REPORT,
+    N_COMMANDS
+} options_command_t;
+typedef enum options_arch { ARCH_GPT2, ARCH_LLAMA, ARCH_MISTRAL, ARCH_QWEN2, ARCH_QWEN3 } options_arch_t;
 typedef enum options_recompute { RECOMPUTE_NONE, RECOMPUTE_LIGHT, RECOMPUTE_FULL, RECOMPUTE_AUTO } options_recompute_t;
 typedef enum options_format {
     FORMAT_AUTO,
@@ -27,7 +38,8 @@ typedef enum options_format {
     FORMAT_LLMC,
     FORMAT_NANOGPT,
     FORMAT_MEGATRON,
-    FORMAT_UINT32
+    FORMAT_UINT32,
+    FORMAT_ZEROTRAIN
 } options_format_t;
 typedef enum options_gather { GATHER_BF16, GATHER_FP8 } options_gather_t;
 typedef enum options_fp8 { FP8_NONE, FP8_LINEAR, FP8_LINEAR_EXACT_DW } options_fp8_t;
@@ -43,8 +55,10 @@ typedef struct options {
         bool tied;                                                          /* of the Llama family; gpt2's always is */
         double norm_eps, rope_theta, rope_factor, rope_low_freq, rope_high_freq;
         int64_t rope_original;
-        char init[OPTIONS_MAX_PATH]; /* "random" or a model directory */
-        int recompute;               /* options_recompute_t */
+        char init[OPTIONS_MAX_PATH];             /* "random" or a model directory */
+        char tokenizer[OPTIONS_MAX_PATH];        /* "": as init, or the checkpoint that is resumed */
+        int recompute;                           /* options_recompute_t */
+        int64_t recompute_none, recompute_light; /* of the last blocks, and of those before them */
     } model;
     struct {
         char train[OPTIONS_MAX_PATH], val[OPTIONS_MAX_PATH]; /* comma-separated paths; val "" = none */
@@ -54,8 +68,9 @@ typedef struct options {
         int64_t steps, micro_batch, global_batch; /* sequences; 0 = derived, micro_batch may be auto */
         double lr, min_lr;                        /* min_lr -1 = lr / 10 */
         int64_t warmup_steps;
-        int schedule; /* options_schedule_t */
-        double weight_decay, beta1, beta2, eps, grad_clip;
+        int schedule;  /* options_schedule_t */
+        int optimizer; /* zero_optimizer_t */
+        double weight_decay, beta1, beta2, momentum, eps, grad_clip;
         int precision; /* zero_dtype_t */
         int fp8;       /* options_fp8_t */
         int64_t seed, eval_every, eval_batches, sample_every;
@@ -92,22 +107,35 @@ typedef struct options {
         char metrics[OPTIONS_MAX_PATH], tensorboard[OPTIONS_MAX_PATH], trace[OPTIONS_MAX_PATH];
     } log;
     /* command line only */
+    int command;        /* options_command_t */
     int64_t stop_after; /* --steps N: stop after step N, while the schedule follows train.steps; 0 = train.steps */
     bool resume;        /* --resume [DIR], or --auto-resume that found one (main.c) */
     bool auto_resume;   /* --auto-resume */
     char resume_dir[OPTIONS_MAX_PATH]; /* "" = checkpoint.dir's latest */
     bool force;                        /* --force: resume even if data or seed have changed */
+    bool overwrite;                    /* --overwrite: checkpoints of an earlier run may be replaced */
     bool plan;                         /* --plan */
     int64_t hosts;                     /* --hosts H, of the plan; 0 = those that the ranks are on */
-    bool json;                         /* --json, of fit */
+    bool json;                         /* --json, of fit, evaluate and --plan */
     struct {
-        bool asked;       /* the command is fit */
-        int64_t gpus;     /* --gpus; 0: as many as there are ranks */
-        double gpu_bytes; /* --gpu-memory; 0: the GPU's */
-        char gpu[32];     /* --gpu; "": not given */
+        int64_t gpus;               /* --gpus; 0: as many as there are ranks */
+        double gpu_bytes;           /* --gpu-memory; 0: the GPU's */
+        char gpu[32];               /* --gpu; "": not given */
+        char svg[OPTIONS_MAX_PATH]; /* --svg; "": not given */
         int64_t file_micro_batch;
     } fit;
-    char config_path[OPTIONS_MAX_PATH];
+    struct {
+        const char *prompt;                 /* --prompt, of argv; NULL: not given */
+        char prompt_file[OPTIONS_MAX_PATH]; /* --prompt-file; "": not given */
+        int64_t max_tokens, top_k, seed;    /* top_k 0: all tokens */
+        double temperature, top_p;          /* temperature 0: always the likeliest token; top_p 1: all tokens */
+    } generate;
+    struct {
+        const char *runs[OPTIONS_MAX_RUNS]; /* of argv: metrics or checkpoints */
+        int n_runs;
+        char output[OPTIONS_MAX_PATH]; /* --output */
+    } report;
+    char config_path[OPTIONS_MAX_PATH]; /* generate: of the checkpoint */
 } options_t;
 
 typedef enum options_action { OPTIONS_RUN, OPTIONS_EXIT_OK } options_action_t;
@@ -123,6 +151,14 @@ zero_status_t options_resolve(options_t *options, int world_size);
 
 /* Checks what depends on the device, once device.type is resolved. */
 zero_status_t options_check_device(const options_t *options);
+
+/* Returns whether the command only computes forward: no gradients, no optimizer state. */
+bool options_are_forward_only(const options_t *options);
+/* Returns whether it generates text. */
+bool options_generate(const options_t *options);
+
+/* Returns what backward recomputes of a block: less of the last ones, as recompute_none and recompute_light say. */
+options_recompute_t options_block_recompute(const options_t *options, int64_t block);
 
 /* Returns the width of a head. */
 int64_t options_head_dim(const options_t *options);

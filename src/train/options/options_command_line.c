@@ -20,36 +20,70 @@ enum {
     ROW_RESUME,
     ROW_AUTO_RESUME,
     ROW_FORCE,
+    ROW_OVERWRITE,
     ROW_PLAN,
     ROW_HOSTS,
     ROW_GPUS,
     ROW_GPU_MEMORY,
     ROW_GPU,
+    ROW_SVG,
     ROW_JSON,
+    ROW_OUTPUT,
+    ROW_PROMPT,
+    ROW_PROMPT_FILE,
+    ROW_MAX_TOKENS,
+    ROW_TEMPERATURE,
+    ROW_TOP_K,
+    ROW_TOP_P,
+    ROW_SEED,
     ROW_HELP,
     ROW_VERSION,
     N_ROWS
 };
 
 const command_line_row_t command_line_rows[] = {
-    [ROW_STAGE] = {"stage", required_argument, "N", "ZeRO stage, 0 to 3; short for --set zero.stage=N"},
-    [ROW_STEPS] = {"steps", required_argument, "N", "stop after step N; the schedule still follows train.steps"},
-    [ROW_SET] = {"set", required_argument, "SECTION.KEY=VALUE", "override a setting; may be given several times"},
-    [ROW_TRACE] = {"trace", required_argument, "FILE", "write a timeline of all ranks; short for --set log.trace=FILE"},
+    [ROW_STAGE] = {"stage", required_argument, "N", "ZeRO stage, 0 to 3; short for --set zero.stage=N", FOR_CFG},
+    [ROW_STEPS] = {"steps", required_argument, "N", "stop after step N; the schedule still follows train.steps",
+                   FOR_CFG},
+    [ROW_SET] = {"set", required_argument, "SECTION.KEY=VALUE", "override a setting; may be given several times",
+                 FOR_CFG},
+    [ROW_TRACE] = {"trace", required_argument, "FILE", "write a timeline of all ranks; short for --set log.trace=FILE",
+                   FOR_CFG},
     [ROW_RESUME] = {"resume", optional_argument, "[DIR]",
-                    "continue from checkpoint DIR, or from the latest in checkpoint.dir"},
+                    "continue from checkpoint DIR, or from the latest in checkpoint.dir", FOR_CFG},
     [ROW_AUTO_RESUME] = {"auto-resume", no_argument, "",
-                         "--resume if checkpoint.dir has a checkpoint, else begin at step 1"},
-    [ROW_FORCE] = {"force", no_argument, "", "with --resume: continue even if training data or seed have changed"},
-    [ROW_PLAN] = {"plan", no_argument, "", "print the memory and traffic of each rank, and exit"},
+                         "--resume if checkpoint.dir has a checkpoint, else begin at step 1", FOR_CFG},
+    [ROW_FORCE] = {"force", no_argument, "", "with --resume: continue even if training data or seed have changed",
+                   FOR_CFG},
+    [ROW_OVERWRITE] = {"overwrite", no_argument, "",
+                       "begin at step 1 although checkpoint.dir has checkpoints, which go", FOR_CFG},
+    [ROW_PLAN] = {"plan", no_argument, "", "print the memory and traffic of each rank, and exit", FOR_CFG},
     [ROW_HOSTS] = {"hosts", required_argument, "H",
-                   "with --plan: as if the ranks were on H hosts, equally many on each"},
-    [ROW_GPUS] = {"gpus", required_argument, "N", "fit: plan for N GPUs, which need not be there"},
-    [ROW_GPU_MEMORY] = {"gpu-memory", required_argument, "SIZE", "fit: memory of a GPU, such as 80GiB"},
-    [ROW_GPU] = {"gpu", required_argument, "NAME", "fit: kind of the GPUs: H200, H100, A100 or A100-40GB"},
-    [ROW_JSON] = {"json", no_argument, "", "fit: print exact numbers as JSON"},
-    [ROW_HELP] = {"help", no_argument, "", "print this help and exit"},
-    [ROW_VERSION] = {"version", no_argument, "", "print the version and exit"},
+                   "with --plan: as if the ranks were on H hosts, equally many on each", FOR_CFG},
+    [ROW_GPUS] = {"gpus", required_argument, "N", "fit: plan for N GPUs, which need not be there", FOR(COMMAND_FIT)},
+    [ROW_GPU_MEMORY] = {"gpu-memory", required_argument, "SIZE", "fit, --plan: memory of a GPU, such as 80GiB",
+                        FOR(COMMAND_FIT) | FOR_PLAN},
+    [ROW_GPU] = {"gpu", required_argument, "NAME", "fit, --plan: kind of the GPUs: H200, H100, A100 or A100-40GB",
+                 FOR(COMMAND_FIT) | FOR_PLAN},
+    [ROW_SVG] = {"svg", required_argument, "FILE", "fit: draw time over memory into an SVG file", FOR(COMMAND_FIT)},
+    [ROW_JSON] = {"json", no_argument, "", "fit, evaluate, --plan: print exact numbers as JSON",
+                  FOR(COMMAND_FIT) | FOR(COMMAND_EVALUATE) | FOR_PLAN},
+    [ROW_OUTPUT] = {"output", required_argument, "FILE", "report: the HTML file to write", FOR(COMMAND_REPORT)},
+    [ROW_PROMPT] = {"prompt", required_argument, "TEXT", "generate: the text to continue", FOR(COMMAND_GENERATE)},
+    [ROW_PROMPT_FILE] = {"prompt-file", required_argument, "FILE", "generate: the same, of a file",
+                         FOR(COMMAND_GENERATE)},
+    [ROW_MAX_TOKENS] = {"max-tokens", required_argument, "N", "generate: how many tokens at most, by default 256",
+                        FOR(COMMAND_GENERATE)},
+    [ROW_TEMPERATURE] = {"temperature", required_argument, "T",
+                         "generate: of the softmax, by default 0.8; 0: the likeliest token", FOR(COMMAND_GENERATE)},
+    [ROW_TOP_K] = {"top-k", required_argument, "K", "generate: draw among the K likeliest tokens; 0: among all",
+                   FOR(COMMAND_GENERATE)},
+    [ROW_TOP_P] = {"top-p", required_argument, "P", "generate: draw among the likeliest that add up to probability P",
+                   FOR(COMMAND_GENERATE)},
+    [ROW_SEED] = {"seed", required_argument, "S", "generate: of the random numbers, by default 1",
+                  FOR(COMMAND_GENERATE)},
+    [ROW_HELP] = {"help", no_argument, "", "print this help and exit", FOR_CFG},
+    [ROW_VERSION] = {"version", no_argument, "", "print the version and exit", FOR_CFG},
 };
 const int n_command_line_rows = N_ROWS;
 
@@ -63,6 +97,7 @@ typedef struct reader {
     command_line_t *line;
     options_t *options;
     int n_files;
+    bool given[N_ROWS];
     const char *after_resume; /* what followed a --resume and was no directory; NULL: nothing did */
 } reader_t;
 
@@ -82,12 +117,26 @@ static bool is_directory(const char *path)
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
+/* Takes a run of a report's. */
+static zero_status_t take_run(reader_t *reader, const char *path)
+{
+    options_t *o = reader->options;
+    if (o->report.n_runs == OPTIONS_MAX_RUNS)
+        return report_error(ZERO_ERROR_USAGE, "report: there are more than %d runs", OPTIONS_MAX_RUNS);
+    o->report.runs[o->report.n_runs++] = path;
+    reader->n_files++;
+    return ZERO_OK;
+}
+
 static zero_status_t take_file(reader_t *reader, const char *path)
 {
-    if (reader->n_files == 0 && !reader->options->fit.asked && strcmp(path, "fit") == 0) {
-        reader->options->fit.asked = true;
+    options_command_t command = command_find(path);
+    if (reader->n_files == 0 && reader->options->command == COMMAND_TRAIN && command != COMMAND_TRAIN) {
+        reader->options->command = (int)command;
         return ZERO_OK;
     }
+    if (reader->options->command == COMMAND_REPORT)
+        return take_run(reader, path);
     if (++reader->n_files == 1)
         return copy_path("configuration file", path, reader->options->config_path);
     if (reader->after_resume)
@@ -161,9 +210,40 @@ static zero_status_t take_gpu(reader_t *reader, const char *value)
     return ZERO_OK;
 }
 
+/* Takes a number of generate's. */
+static zero_status_t take_generate(reader_t *reader, int row, const char *value)
+{
+    options_t *o = reader->options;
+    const struct {
+        int row;
+        int64_t low, high, *integer;
+        double least, most, *real;
+    } numbers[] = {{ROW_MAX_TOKENS, 1, 1 << 24, &o->generate.max_tokens, 0, 0, NULL},
+                   {ROW_TOP_K, 0, INT32_MAX, &o->generate.top_k, 0, 0, NULL},
+                   {ROW_SEED, 0, INT64_MAX, &o->generate.seed, 0, 0, NULL},
+                   {ROW_TEMPERATURE, 0, 0, NULL, 0.0, 100.0, &o->generate.temperature},
+                   {ROW_TOP_P, 0, 0, NULL, 1e-6, 1.0, &o->generate.top_p}};
+    char problem[OPTION_MAX_PROBLEM], *end;
+    size_t i = 0;
+    while (numbers[i].row != row)
+        i++;
+    double real = numbers[i].real ? strtod(value, &end) : 0.0;
+    if (numbers[i].integer &&
+        !option_parse_integer(value, numbers[i].low, numbers[i].high, numbers[i].integer, problem))
+        return report_error(ZERO_ERROR_USAGE, "--%s: %s", command_line_rows[row].name, problem);
+    if (numbers[i].integer)
+        return ZERO_OK;
+    if (end == value || *end || !(real >= numbers[i].least && real <= numbers[i].most))
+        return report_error(ZERO_ERROR_USAGE, "--%s: '%.40s' is no number from %g to %g", command_line_rows[row].name,
+                            value, numbers[i].least, numbers[i].most);
+    *numbers[i].real = real;
+    return ZERO_OK;
+}
+
 static zero_status_t take_option(reader_t *reader, int row, const char *value, int argc, char **argv)
 {
     command_line_t *line = reader->line;
+    reader->given[row] = true;
     switch (row) {
     case ROW_STAGE:
     case ROW_TRACE:
@@ -180,6 +260,9 @@ static zero_status_t take_option(reader_t *reader, int row, const char *value, i
     case ROW_FORCE:
         reader->options->force = true;
         return ZERO_OK;
+    case ROW_OVERWRITE:
+        reader->options->overwrite = true;
+        return ZERO_OK;
     case ROW_PLAN:
         reader->options->plan = true;
         return ZERO_OK;
@@ -191,6 +274,21 @@ static zero_status_t take_option(reader_t *reader, int row, const char *value, i
         return take_gpu_memory(reader, value);
     case ROW_GPU:
         return take_gpu(reader, value);
+    case ROW_OUTPUT:
+        return copy_path("--output", value, reader->options->report.output);
+    case ROW_PROMPT:
+        reader->options->generate.prompt = value;
+        return ZERO_OK;
+    case ROW_PROMPT_FILE:
+        return copy_path("--prompt-file", value, reader->options->generate.prompt_file);
+    case ROW_MAX_TOKENS:
+    case ROW_TEMPERATURE:
+    case ROW_TOP_K:
+    case ROW_TOP_P:
+    case ROW_SEED:
+        return take_generate(reader, row, value);
+    case ROW_SVG:
+        return copy_path("--svg", value, reader->options->fit.svg);
     case ROW_JSON:
         reader->options->json = true;
         return ZERO_OK;
@@ -224,17 +322,6 @@ static zero_status_t fail_option(int result, const char *typed)
         return report_error(ZERO_ERROR_USAGE, "unknown option '%s'; did you mean --%s?", typed,
                             (const char *)near.best);
     return report_error(ZERO_ERROR_USAGE, "unknown option '%s'; see zerotrain --help", typed);
-}
-
-/* Refuses what another command or option is missing for. */
-static zero_status_t check_commands(const options_t *options)
-{
-    bool for_fit = options->fit.gpus > 0 || options->fit.gpu_bytes > 0.0 || options->fit.gpu[0] || options->json;
-    if (for_fit && !options->fit.asked)
-        return report_error(ZERO_ERROR_USAGE, "--gpus, --gpu-memory, --gpu and --json are for zerotrain fit CFG.ini");
-    if (options->fit.asked && options->plan)
-        return report_error(ZERO_ERROR_USAGE, "fit and --plan: give one of them");
-    return ZERO_OK;
 }
 
 static zero_status_t read_arguments(reader_t *reader, int argc, char **argv)
@@ -274,10 +361,13 @@ zero_status_t command_line_read(int argc, char **argv, command_line_t *line, opt
     reader_t reader = {.line = line, .options = options};
     zero_status_t status = read_arguments(&reader, argc, argv);
     if (status == ZERO_OK && !line->help && !line->version)
-        status = check_commands(options);
+        status = command_check(options, reader.given);
     if (status == ZERO_OK && reader.n_files == 0 && !line->help && !line->version)
-        status = report_error(ZERO_ERROR_USAGE,
-                              "the configuration file is missing: zerotrain [options] CFG.ini; see zerotrain --help");
+        status = options_generate(options)
+                     ? report_error(ZERO_ERROR_USAGE, "the checkpoint is missing: zerotrain generate [options] "
+                                                      "CHECKPOINT; see zerotrain --help")
+                     : report_error(ZERO_ERROR_USAGE, "the configuration file is missing: zerotrain [options] CFG.ini; "
+                                                      "see zerotrain --help");
     if (status != ZERO_OK)
         command_line_free(line);
     return status;

@@ -15,6 +15,8 @@ zero_config_t options_config(const options_t *o, int world_size)
     config.shard_group = (int)o->zero.shard_group;
     config.gather_fp8 = o->zero.gather == GATHER_FP8;
     config.seed = (uint64_t)o->train.seed;
+    config.optimizer = (zero_optimizer_t)o->train.optimizer;
+    config.momentum = (float)o->train.momentum;
     config.beta1 = (float)o->train.beta1;
     config.beta2 = (float)o->train.beta2;
     config.eps = (float)o->train.eps;
@@ -26,5 +28,6 @@ zero_config_t options_config(const options_t *o, int world_size)
     config.offload_threads = (int)o->zero.offload_threads;
     config.offload_ram = (float)o->zero.offload_ram;
     config.check = o->zero.check;
+    config.forward_only = options_are_forward_only(o);
     return config;
 }

@@ -15,14 +15,16 @@ static void describe_default(const option_row_t *row, char *text, size_t n_bytes
 void options_print_help(FILE *file)
 {
     fputs("Usage: zerotrain [options] CFG.ini\n"
-          "       mpirun -np N zerotrain [options] CFG.ini\n"
-          "       zerotrain fit [options] CFG.ini\n"
-          "\n"
-          "Trains a decoder-only transformer, sharded over the ranks (ZeRO stages 0-3).\n"
-          "\n"
-          "fit trains nothing: it predicts memory and time of a step for every stage, recomputation and\n"
-          "micro-batch, and says which is the fastest that fits.\n"
-          "\n"
+          "       mpirun -np N zerotrain [options] CFG.ini\n",
+          file);
+    for (int c = COMMAND_TRAIN + 1; c < N_COMMANDS; c++)
+        fprintf(file, "       zerotrain %s [options] %s\n", command_rows[c].name, command_rows[c].argument);
+    fputs("\n"
+          "Trains a decoder-only transformer, sharded over the ranks (ZeRO stages 0-3).\n",
+          file);
+    for (int c = COMMAND_TRAIN + 1; c < N_COMMANDS; c++)
+        fprintf(file, "\n%s %s\n", command_rows[c].name, command_rows[c].help);
+    fputs("\n"
           "Options, which override the file:\n",
           file);
     for (int i = 0; i < n_command_line_rows; i++) {

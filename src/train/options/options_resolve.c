@@ -21,6 +21,17 @@ static zero_status_t require_size(const char *key, int64_t value)
     return report_error(ZERO_ERROR_USAGE, "[model] %s is missing: set it, or init to a directory with a model", key);
 }
 
+options_recompute_t options_block_recompute(const options_t *options, int64_t block)
+{
+    int64_t from_last = options->model.layers - 1 - block;
+    int recompute = options->model.recompute;
+    if (from_last < options->model.recompute_none)
+        return RECOMPUTE_NONE;
+    if (from_last < options->model.recompute_none + options->model.recompute_light && recompute == RECOMPUTE_FULL)
+        return RECOMPUTE_LIGHT;
+    return (options_recompute_t)recompute;
+}
+
 int64_t options_head_dim(const options_t *options)
 {
     return options->model.head_dim > 0 ? options->model.head_dim : options->model.dim / options->model.heads;
@@ -154,6 +165,20 @@ static zero_status_t check_sizes(const options_t *o)
     return ZERO_OK;
 }
 
+static zero_status_t check_recompute(const options_t *o)
+{
+    int64_t n = o->model.recompute_none + o->model.recompute_light;
+    if (n > 0 && o->model.recompute == RECOMPUTE_AUTO)
+        return report_error(ZERO_ERROR_USAGE, "[model] recompute = auto decides for every block: leave recompute_none "
+                                              "and recompute_light out, or set recompute");
+    if (n > o->model.layers)
+        return report_error(ZERO_ERROR_USAGE,
+                            "[model] recompute_none, recompute_light: together %" PRId64
+                            " blocks, and the model has %" PRId64,
+                            n, o->model.layers);
+    return ZERO_OK;
+}
+
 /* Checks that the blocks' products have extents that GPUs can multiply in fp8. */
 static zero_status_t check_fp8(const options_t *o)
 {
@@ -234,6 +259,8 @@ static zero_status_t resolve_checkpoints(const options_t *options)
     if (options->checkpoint.memory_every > 0 && strcmp(options->checkpoint.memory_dir, options->checkpoint.dir) == 0)
         return report_error(ZERO_ERROR_USAGE, "[checkpoint] memory_dir: '%s' is also [checkpoint] dir: name another",
                             options->checkpoint.memory_dir);
+    if (options->overwrite && options->resume)
+        return report_error(ZERO_ERROR_USAGE, "--overwrite: this begins anew; leave it out to continue with --resume");
     if (options->force && !options->resume)
         return report_error(ZERO_ERROR_USAGE, "--force: there is nothing to force without --resume");
     if (options->checkpoint.dir[0])
@@ -254,6 +281,7 @@ zero_status_t options_resolve(options_t *options, int world_size)
     TRY(resolve_model(&resolved));
     TRY(resolve_batch(&resolved, world_size));
     TRY(check_sizes(&resolved));
+    TRY(check_recompute(&resolved));
     TRY(check_fp8(&resolved));
     TRY(resolve_schedule(&resolved));
     TRY(check_groups(&resolved, world_size));

@@ -3,23 +3,25 @@
 
 #include <string.h>
 
-static const option_choice_t ARCHS[] = {
-    {"gpt2", ARCH_GPT2}, {"llama", ARCH_LLAMA}, {"mistral", ARCH_MISTRAL}, {"qwen2", ARCH_QWEN2}, {0}};
+static const option_choice_t ARCHS[] = {{"gpt2", ARCH_GPT2},   {"llama", ARCH_LLAMA}, {"mistral", ARCH_MISTRAL},
+                                        {"qwen2", ARCH_QWEN2}, {"qwen3", ARCH_QWEN3}, {0}};
 static const option_choice_t RECOMPUTES[] = {
     {"none", RECOMPUTE_NONE}, {"light", RECOMPUTE_LIGHT}, {"full", RECOMPUTE_FULL}, {"auto", RECOMPUTE_AUTO}, {0}};
-static const option_choice_t FORMATS[] = {{"auto", FORMAT_AUTO},
-                                          {"text", FORMAT_TEXT},
-                                          {"llmc", FORMAT_LLMC},
-                                          {"nanogpt", FORMAT_NANOGPT},
-                                          {"uint32", FORMAT_UINT32},
-                                          {"megatron", FORMAT_MEGATRON},
-                                          {0}};
+static const option_choice_t FORMATS[] = {{"auto", FORMAT_AUTO},           {"text", FORMAT_TEXT},
+                                          {"llmc", FORMAT_LLMC},           {"nanogpt", FORMAT_NANOGPT},
+                                          {"uint32", FORMAT_UINT32},       {"megatron", FORMAT_MEGATRON},
+                                          {"zerotrain", FORMAT_ZEROTRAIN}, {0}};
 static const option_choice_t SCHEDULES[] = {{"cosine", SCHEDULE_COSINE},
                                             {"linear", SCHEDULE_LINEAR},
                                             {"constant", SCHEDULE_CONSTANT},
                                             {"wsd", SCHEDULE_WSD},
                                             {0}};
 static const option_choice_t PRECISIONS[] = {{"bf16", ZERO_BF16}, {"fp32", ZERO_FP32}, {"fp16", ZERO_FP16}, {0}};
+static const option_choice_t OPTIMIZERS[] = {{"adamw", ZERO_OPTIMIZER_ADAMW},
+                                             {"sgd", ZERO_OPTIMIZER_SGD},
+                                             {"nesterov", ZERO_OPTIMIZER_NESTEROV},
+                                             {"lion", ZERO_OPTIMIZER_LION},
+                                             {0}};
 static const option_choice_t FP8S[] = {
     {"none", FP8_NONE}, {"linear", FP8_LINEAR}, {"linear-exact-dw", FP8_LINEAR_EXACT_DW}, {0}};
 static const option_choice_t OFFLOADS[] = {{"none", OFFLOAD_NONE}, {"optimizer", OFFLOAD_OPTIMIZER}, {0}};
@@ -81,7 +83,7 @@ static const option_choice_t DEVICES[] = {{"auto", ZERO_DEVICE_AUTO},
 /* clang-format off */
 const option_row_t option_rows[] = {
     CHOICE(model, arch, "gpt2", ARCHS,
-        "Architecture. mistral: as llama; qwen2: with biases of q, k and v."),
+        "Architecture. mistral: as llama; qwen2: biases of q, k and v; qwen3: norms of q and k heads."),
     INTEGER(model, layers, NULL, 1, 10000, NULL, "Transformer blocks. Required unless init names a model."),
     INTEGER(model, dim, NULL, 1, 1 << 20, NULL, "Width of the residual stream. Required unless init names a model."),
     INTEGER(model, heads, NULL, 1, 1 << 16, NULL,
@@ -108,18 +110,23 @@ const option_row_t option_rows[] = {
         "With rope_factor: the positions that the model was made for before scaling."),
     TEXT(model, init, "random", false,
         "Initial weights: random, or the directory of a Hugging Face model or of checkpoints."),
+    TEXT(model, tokenizer, "", true,
+        "Directory whose tokenizer files go into every checkpoint. Empty: that of init."),
     CHOICE(model, recompute, "none", RECOMPUTES,
         "What backward recomputes: nothing, cheap operations, whole blocks; auto: what is fastest."),
+    INTEGER(model, recompute_none, "0", 0, 10000, NULL, "Of so many last blocks backward recomputes nothing."),
+    INTEGER(model, recompute_light, "0", 0, 10000, NULL,
+        "Of so many blocks before those it recomputes cheap operations at most."),
 
     TEXT(data, train, NULL, false, "Files to train on, separated by commas. Required."),
     TEXT(data, val, "", true, "Files to evaluate on, separated by commas. Empty: no evaluation."),
     CHOICE(data, format, "auto", FORMATS,
-        "auto: megatron if there is an .idx, llmc by its magic number, nanogpt if .bin, else text."),
+        "auto: by how they begin; megatron if there is an .idx, nanogpt if .bin, else text."),
 
     INTEGER(train, steps, "1000", 1, 1000 * BILLION, NULL,
         "Optimizer steps of the whole run, on which the schedule is based."),
     INTEGER_OR_CHOICE(train, micro_batch, "0", 1, 1 << 20, "0", MICRO_BATCHES,
-        "Sequences per rank and pass. 0: global_batch / ranks if set, or 8; auto: what is fastest."),
+        "Sequences per rank and pass. 0: global_batch / ranks, else 8; auto: the fastest."),
     INTEGER(train, global_batch, "0", 1, INT32_MAX, "0", "Sequences per step, over all ranks. 0: micro_batch x ranks."),
     REAL(train, lr, "3e-4", 0.0, 1e3, NULL, "Peak learning rate."),
     REAL(train, min_lr, "-1", 0.0, 1e3, "-1", "Learning rate at the last step. -1: lr / 10."),
@@ -127,9 +134,15 @@ const option_row_t option_rows[] = {
         "Steps over which the learning rate rises linearly to lr."),
     CHOICE(train, schedule, "cosine", SCHEDULES,
         "How the learning rate falls after the warm-up. wsd: only over the last fifth of the steps."),
-    REAL(train, weight_decay, "0.1", 0.0, 1e3, NULL, "AdamW's decoupled weight decay, applied to matrices only."),
-    REAL(train, beta1, "0.9", 0.0, 0.999999, NULL, "AdamW's decay rate of the first moment."),
-    REAL(train, beta2, "0.95", 0.0, 0.999999, NULL, "AdamW's decay rate of the second moment."),
+    CHOICE(train, optimizer, "adamw", OPTIMIZERS,
+        "What updates the weights: AdamW, SGD with momentum or Nesterov's momentum, Lion."),
+    REAL(train, weight_decay, "0.1", 0.0, 1e3, NULL,
+        "Weight decay, applied to matrices only; of sgd and nesterov it is added to the gradient."),
+    REAL(train, beta1, "0.9", 0.0, 0.999999, NULL,
+        "AdamW's decay rate of the first moment; lion's of the average whose sign it takes."),
+    REAL(train, beta2, "0.95", 0.0, 0.999999, NULL,
+        "AdamW's decay rate of the second moment; lion's of the average that it keeps."),
+    REAL(train, momentum, "0.9", 0.0, 0.999999, NULL, "Momentum of sgd and nesterov."),
     REAL(train, eps, "1e-8", 1e-30, 1.0, NULL, "AdamW's epsilon, added to the denominator."),
     REAL(train, grad_clip, "1", 0.0, 1e9, NULL,
         "Largest global gradient norm; larger gradients are scaled down to it. 0: no clipping."),
@@ -159,7 +172,7 @@ const option_row_t option_rows[] = {
         "Stage 3: how many of the last blocks stay gathered until backward. auto: as many as fit."),
     BOOL(zero, overlap, "true", "Communicate while computing."),
     BOOL(zero, reduce_every_micro_step, "true",
-        "Stages 0-1: reduce gradients every micro-step, as 2-3 do. false: once a step, other bits."),
+        "Stages 0-1: reduce every micro-step. false: once a step; bits depend on the ranks."),
     INTEGER_OR_CHOICE(zero, shard_group, "world", 1, 1 << 20, NULL, SHARD_GROUPS,
         "Stage 3: how many ranks share a copy of the parameters and gather among themselves."),
     CHOICE(zero, comm, "auto", COMMS,
@@ -167,7 +180,7 @@ const option_row_t option_rows[] = {
     CHOICE(zero, reduction, "ordered", REDUCTIONS,
         "How gradients are summed: by micro-batch, for equal bits everywhere, or by NCCL."),
     CHOICE(zero, gather, "bf16", GATHERS,
-        "How the matrices of [train] fp8 are gathered, to equal bits. fp8: half the bytes."),
+        "Gather the matrices of [train] fp8 in bf16 or fp8: same bits, half the bytes."),
     BOOL(zero, check, "false", "For debugging: stop at a gradient that is not fully written, and name it. Slow."),
 
     CHOICE(device, type, "auto", DEVICES,

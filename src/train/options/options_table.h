@@ -5,6 +5,7 @@
  *   options_suggest.c       near misses
  *   options_file.c          CFG.ini
  *   options_command_line.c  argv
+ *   options_commands.c      fit, evaluate: their words, and which options are theirs
  *   options_help.c          --help
  *   options_device.c        what depends on the device
  *   options_resolve.c       what must hold between settings, and what is derived from them
@@ -104,10 +105,32 @@ typedef struct command_line_row {
     int takes_value;      /* getopt.h: no_argument, required_argument, optional_argument */
     const char *argument; /* as --help shows it */
     const char *help;
+    unsigned commands; /* which take it: FOR_CFG, or bits FOR(COMMAND_...) */
 } command_line_row_t;
+
+#define FOR(command) (1u << (command))
+#define FOR_CFG 0u                  /* those that read a CFG.ini */
+#define FOR_PLAN (1u << N_COMMANDS) /* --plan takes it */
 
 extern const command_line_row_t command_line_rows[];
 extern const int n_command_line_rows;
+
+typedef struct command_row {
+    const char *name;     /* NULL: train, which has no word */
+    const char *argument; /* what follows the options, as --help shows it */
+    const char *help;     /* sentences, in lines */
+} command_row_t;
+
+extern const command_row_t command_rows[N_COMMANDS];
+
+/* Returns the command that a word names, or COMMAND_TRAIN. */
+options_command_t command_find(const char *word);
+/* Refuses options of another command. given: by row of command_line_rows. */
+zero_status_t command_check(const options_t *options, const bool *given);
+/* Sets what a command decides: for fit, what it solves; for evaluate, where the weights are. Called when the file is
+ * read and before the command line overrides it, and behind that. */
+void command_prepare(options_t *options);
+zero_status_t command_settle(options_t *options);
 
 typedef struct command_line_setting {
     int row; /* of command_line_rows */

@@ -193,6 +193,10 @@ void options_set_defaults(options_t *options)
     for (int i = 0; i < n_option_rows; i++)
         if (option_rows[i].initial)
             (void)option_set(&option_rows[i], option_rows[i].initial, options, problem); /* a test sets every one */
+    options->generate.max_tokens = 256;
+    options->generate.temperature = 0.8;
+    options->generate.top_p = 1.0;
+    options->generate.seed = 1;
 }
 
 zero_status_t options_set(options_t *options, const char *where, const char *section, const char *key, const char *text)

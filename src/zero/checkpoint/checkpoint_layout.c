@@ -14,7 +14,7 @@
 
 const char *const zero_kept_suffixes[ZERO_N_KEPT] = {"", ".master", ".m", ".v"};
 
-/* The kinds of files, and which arrays are in them. */
+/* The kinds of files, and which arrays are in them, of those that the layout has. */
 static const struct {
     const char *prefix;
     zero_kept_t first, last;
@@ -57,8 +57,10 @@ static bool add_files(builder_t *b, int kind, int *n_files)
 {
     int first = *n_files, file = first - 1;
     for (zero_tensor_t t = 0; t < b->model->n_tensors; t++)
-        for (int kept = (int)KINDS[kind].first; kept <= (int)KINDS[kind].last; kept++) {
+        for (int kept = (int)KINDS[kind].first; kept <= (int)KINDS[kind].last && kept < b->layout->n_kept; kept++) {
             uint64_t n_bytes = b->model->tensors[t].n_elems * b->layout->element_bytes[kept];
+            if (!zero_checkpoint_keeps(&b->model->tensors[t], kept))
+                continue;
             if (file < first || (b->data_bytes[file] > 0 && b->data_bytes[file] + n_bytes > b->max_bytes)) {
                 b->headers[++file] = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
                 b->data_bytes[file] = 0;
@@ -103,7 +105,7 @@ static bool build(builder_t *b)
             return false;
     for (zero_tensor_t t = 0; t < b->model->n_tensors; t++) {
         layout->weight_bytes += b->model->tensors[t].n_elems * layout->element_bytes[ZERO_KEPT_WEIGHTS];
-        for (int kept = 0; kept < ZERO_N_KEPT; kept++)
+        for (int kept = 0; kept < layout->n_kept && zero_checkpoint_keeps(&b->model->tensors[t], kept); kept++)
             layout->arrays[t][kept].offset += layout->files[layout->arrays[t][kept].file].header_bytes;
     }
     return true;
@@ -120,12 +122,13 @@ static zero_status_t check_names(const zero_model_t *model)
     return ZERO_OK;
 }
 
-zero_status_t zero_checkpoint_layout_create(const zero_model_t *model, zero_dtype_t dtype, uint64_t max_file_bytes,
-                                            zero_checkpoint_layout_t *layout)
+zero_status_t zero_checkpoint_layout_create(const zero_model_t *model, zero_dtype_t dtype, int n_arrays,
+                                            uint64_t max_file_bytes, zero_checkpoint_layout_t *layout)
 {
     ZERO_TRY(check_names(model));
     size_t most_files = (size_t)model->n_tensors * ZERO_N_KEPT;
-    zero_checkpoint_layout_t made = {.element_bytes = {zero_dtype_size(dtype), 4, 4, 4}};
+    zero_checkpoint_layout_t made = {.element_bytes = {zero_dtype_size(dtype), 4, 4, 4},
+                                     .n_kept = ZERO_KEPT_M + n_arrays};
     builder_t b = {.model = model,
                    .layout = &made,
                    .dtype_name = DTYPE_NAMES[dtype],

@@ -1,10 +1,10 @@
 /* checkpoint_layout.h - in which file of a checkpoint, and at which offset, each tensor's numbers are. Pure arithmetic.
  *
  * A checkpoint has two kinds of files. "model-..." files hold every tensor's weights in the training dtype, under the
- * declared name, which is Hugging Face's. "optimizer-..." files hold three fp32 arrays per tensor: NAME.master, NAME.m,
- * NAME.v. Arrays follow each other in declared order; a new file begins when the next array would exceed the limit. The
- * position of an element depends neither on the stage nor on the world size. So ranks write what they own side by side,
- * and any number of ranks can read it.
+ * declared name, which is Hugging Face's. "optimizer-..." files hold fp32 arrays per tensor: NAME.master, and the
+ * optimizer's NAME.m, or NAME.m and NAME.v; of frozen tensors none. Arrays follow each other in declared order; a new
+ * file begins when the next array would exceed the limit. The position of an element depends neither on the stage nor
+ * on the world size. So ranks write what they own side by side, and any number of ranks can read it.
  */
 #ifndef ZERO_CHECKPOINT_LAYOUT_H
 #define ZERO_CHECKPOINT_LAYOUT_H
@@ -38,12 +38,19 @@ typedef struct zero_checkpoint_layout {
     zero_checkpoint_array_t (*arrays)[ZERO_N_KEPT]; /* by tensor */
     size_t element_bytes[ZERO_N_KEPT];
     uint64_t weight_bytes; /* of all tensors */
+    int n_kept;            /* arrays of a tensor: the first of zero_kept_t */
 } zero_checkpoint_layout_t;
 
-/* Computes the layout. max_file_bytes: most data in a file, unless a single array is larger; 0:
- * ZERO_CHECKPOINT_FILE_BYTES. */
-zero_status_t zero_checkpoint_layout_create(const zero_model_t *model, zero_dtype_t dtype, uint64_t max_file_bytes,
-                                            zero_checkpoint_layout_t *layout);
+/* Returns whether a checkpoint has that array of a tensor. */
+static inline bool zero_checkpoint_keeps(const zero_tensor_decl_t *tensor, int kept)
+{
+    return kept == ZERO_KEPT_WEIGHTS || !tensor->frozen;
+}
+
+/* Computes the layout. n_arrays: of the optimizer (optimizer.h). max_file_bytes: most data in a file, unless a single
+ * array is larger; 0: ZERO_CHECKPOINT_FILE_BYTES. */
+zero_status_t zero_checkpoint_layout_create(const zero_model_t *model, zero_dtype_t dtype, int n_arrays,
+                                            uint64_t max_file_bytes, zero_checkpoint_layout_t *layout);
 void zero_checkpoint_layout_destroy(zero_checkpoint_layout_t *layout);
 
 /* Returns the content of model.safetensors.index.json, for json_decref; NULL without memory. */

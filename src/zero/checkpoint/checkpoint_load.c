@@ -12,9 +12,11 @@
 #include "zero/checkpoint/checkpoint_directory.h"
 #include "zero/checkpoint/checkpoint_layout.h"
 #include "zero/checkpoint/checkpoint_state.h"
+#include "zero/checkpoint/host_copies.h"
 #include "zero/engine/engine_state.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "zero/optimizer/optimizer.h"
 #include "zero/checkpoint/manifest.h"
 #include "zero/checkpoint/safetensors.h"
 
@@ -122,6 +124,7 @@ zero_status_t zero_host_copies_open(zero_comm_t *comm, const char *directory, ui
         return zero_comm_agree(comm,
                                zero_refuse_null("zero_host_copies_open", !directory ? "directory" : "checkpoint"));
     char *path = NULL;
+    ZERO_TRY(zero_host_copies_spread(comm, directory, step));
     ZERO_TRY(zero_comm_agree(comm, zero_checkpoints_path(directory, step, &path)));
     zero_status_t status = open_checkpoint(comm, path, true, checkpoint);
     free(path);
@@ -168,7 +171,12 @@ typedef struct loader {
     const zero_checkpoint_t *checkpoint;
     const zero_model_t *model;
     zero_names_t declared;
-    source_t (*sources)[ZERO_N_KEPT]; /* by tensor; weights are not loaded, because the master weights contain them */
+    source_t (*sources)[ZERO_N_KEPT]; /* by tensor; weights only of those without master weights, which contain them */
+    bool takes_weights;               /* from the files that are opened now */
+    int n_kept;                       /* ZERO_KEPT_M, and the optimizer's arrays */
+    bool v_is_not_negative;
+    zero_partial_t *partial; /* NULL: every tensor must be there, and no other */
+    bool *found;             /* by tensor */
     size_t n_files;
     zero_safetensors_t *files;
 } loader_t;
@@ -184,7 +192,8 @@ static const char *declared_name(const void *user, size_t i)
 static source_t *find_source(const loader_t *loader, const char *name, zero_tensor_t *tensor)
 {
     size_t n_bytes = strlen(name);
-    for (int kept = ZERO_KEPT_MASTER; kept < ZERO_N_KEPT; kept++) {
+    const int end = loader->takes_weights ? ZERO_KEPT_WEIGHTS + 1 : loader->n_kept;
+    for (int kept = loader->takes_weights ? ZERO_KEPT_WEIGHTS : ZERO_KEPT_MASTER; kept < end; kept++) {
         size_t n_suffix = strlen(zero_kept_suffixes[kept]);
         if (n_bytes < n_suffix || strcmp(name + n_bytes - n_suffix, zero_kept_suffixes[kept]) != 0)
             continue;
@@ -202,6 +211,10 @@ static zero_status_t take_array(const loader_t *loader, const zero_safetensors_t
 {
     zero_tensor_t t;
     source_t *source = find_source(loader, array->name, &t);
+    if (!source && loader->partial) {
+        loader->partial->n_ignored += loader->takes_weights;
+        return ZERO_OK;
+    }
     if (!source)
         return zero_fail(ZERO_ERROR_FORMAT,
                          "'%s' holds %s, which this model does not have: the checkpoint is of another model; resume "
@@ -217,7 +230,7 @@ static zero_status_t take_array(const loader_t *loader, const zero_safetensors_t
                          "'%s': %s has another shape than this model's tensor: the checkpoint is of another model; "
                          "resume with that model's settings",
                          file->path, array->name);
-    if (!array->dtype->loadable || array->dtype->dtype != ZERO_FP32)
+    if (!array->dtype->loadable || (!loader->takes_weights && array->dtype->dtype != ZERO_FP32))
         return zero_fail(ZERO_ERROR_FORMAT, "'%s': %s is of dtype %s and not F32: take another checkpoint", file->path,
                          array->name, array->dtype->name);
     *source = (source_t){.file = file, .tensor = array};
@@ -238,16 +251,77 @@ static zero_status_t take_file(loader_t *loader, const char *name)
     return ZERO_OK;
 }
 
+static zero_status_t take_files(loader_t *loader, const char *prefix)
+{
+    const zero_manifest_t *manifest = &loader->checkpoint->manifest;
+    for (size_t i = 0; i < manifest->n_files; i++)
+        if (strncmp(manifest->files[i].name, prefix, strlen(prefix)) == 0 &&
+            strcmp(manifest->files[i].name, ZERO_INDEX_FILE) != 0)
+            ZERO_TRY(take_file(loader, manifest->files[i].name));
+    return ZERO_OK;
+}
+
+/* Returns whether the checkpoint has only a tensor's weights, if it has it at all: the tensor was frozen then. */
+static bool was_frozen(const loader_t *loader, zero_tensor_t t)
+{
+    const source_t *sources = loader->sources[t];
+    return !sources[ZERO_KEPT_MASTER].file && !sources[ZERO_KEPT_M].file && !sources[ZERO_KEPT_V].file;
+}
+
+/* Takes the weights if a tensor was frozen, or may be missing. */
+static zero_status_t take_weights(loader_t *loader)
+{
+    zero_tensor_t t = 0;
+    while (t < loader->model->n_tensors && !was_frozen(loader, t) && !loader->partial)
+        t++;
+    if (t == loader->model->n_tensors)
+        return ZERO_OK;
+    loader->takes_weights = true;
+    return take_files(loader, ZERO_MODEL_PREFIX);
+}
+
+/* Returns whether a tensor is missing and may be. */
+static bool is_kept(const loader_t *loader, zero_tensor_t t)
+{
+    return loader->partial && was_frozen(loader, t) && !loader->sources[t][ZERO_KEPT_WEIGHTS].file;
+}
+
+/* Returns whether loading needs that array: of a tensor that was frozen the weights, of one that is frozen now the
+ * master weights, of all others these and the moments. */
+static bool needs(const loader_t *loader, zero_tensor_t t, int kept)
+{
+    if (is_kept(loader, t) || (was_frozen(loader, t) && loader->sources[t][ZERO_KEPT_WEIGHTS].file))
+        return false;
+    return kept == ZERO_KEPT_MASTER || (kept > ZERO_KEPT_MASTER && !loader->model->tensors[t].frozen);
+}
+
 static zero_status_t check_complete(const loader_t *loader)
 {
     for (zero_tensor_t t = 0; t < loader->model->n_tensors; t++)
-        for (int kept = ZERO_KEPT_MASTER; kept < ZERO_N_KEPT; kept++)
-            if (!loader->sources[t][kept].file)
+        for (int kept = ZERO_KEPT_MASTER; kept < loader->n_kept; kept++)
+            if (needs(loader, t, kept) && !loader->sources[t][kept].file)
                 return zero_fail(
                     ZERO_ERROR_FORMAT,
                     "'%s' lacks %s%s: the checkpoint is of another model; resume with that model's settings",
                     loader->checkpoint->path, loader->model->tensors[t].name, zero_kept_suffixes[kept]);
     return ZERO_OK;
+}
+
+/* A checkpoint that has no tensor of the model is of another. */
+static zero_status_t count_found(loader_t *loader)
+{
+    const zero_model_t *model = loader->model;
+    loader->found = calloc((size_t)model->n_tensors, sizeof *loader->found);
+    if (!loader->found)
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory to load '%s'", loader->checkpoint->path);
+    for (zero_tensor_t t = 0; t < model->n_tensors; t++) {
+        loader->found[t] = !is_kept(loader, t);
+        *(loader->found[t] ? &loader->partial->n_loaded : &loader->partial->n_kept) += 1;
+    }
+    if (loader->partial->n_loaded > 0)
+        return ZERO_OK;
+    return zero_fail(ZERO_ERROR_FORMAT, "'%s' has none of the model's %d tensors, such as %s", loader->checkpoint->path,
+                     model->n_tensors, model->tensors[0].name);
 }
 
 static zero_status_t find_arrays(loader_t *loader)
@@ -258,10 +332,10 @@ static zero_status_t find_arrays(loader_t *loader)
     if (!loader->sources || !loader->files)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory to load '%s'", loader->checkpoint->path);
     ZERO_TRY(zero_names_create((size_t)loader->model->n_tensors, declared_name, loader->model, &loader->declared));
-    for (size_t i = 0; i < manifest->n_files; i++)
-        if (strncmp(manifest->files[i].name, ZERO_OPTIMIZER_PREFIX, strlen(ZERO_OPTIMIZER_PREFIX)) == 0)
-            ZERO_TRY(take_file(loader, manifest->files[i].name));
-    return check_complete(loader);
+    ZERO_TRY(take_files(loader, ZERO_OPTIMIZER_PREFIX));
+    ZERO_TRY(take_weights(loader));
+    ZERO_TRY(check_complete(loader));
+    return loader->partial ? count_found(loader) : ZERO_OK;
 }
 
 /* Finds the arrays on rank 0, then on the others, so that what rank 0 finds wrong is logged once. */
@@ -292,18 +366,32 @@ static zero_status_t check_not_negative(const source_t *source, const zero_chunk
                      source->file->path, source->tensor->name, (double)chunk->v[at], chunk->first + at);
 }
 
+static zero_status_t read_array(const source_t *source, const zero_chunk_t *chunk, float *values)
+{
+    ZERO_TRY(zero_safetensors_read(source->file, source->tensor, chunk->first, chunk->n_elems, values));
+    return zero_safetensors_check_finite(source->file, source->tensor, chunk->first, chunk->n_elems, values,
+                                         "take another checkpoint");
+}
+
+/* The moments of a tensor that was frozen begin at zero. */
 static zero_status_t fill(void *user, const zero_chunk_t *chunk)
 {
     const loader_t *loader = user;
     const source_t *sources = loader->sources[chunk->tensor];
-    float *values[ZERO_N_KEPT] = {NULL, chunk->master, chunk->m, chunk->v};
-    for (int kept = ZERO_KEPT_MASTER; kept < ZERO_N_KEPT; kept++) {
-        ZERO_TRY(zero_safetensors_read(sources[kept].file, sources[kept].tensor, chunk->first, chunk->n_elems,
-                                       values[kept]));
-        ZERO_TRY(zero_safetensors_check_finite(sources[kept].file, sources[kept].tensor, chunk->first, chunk->n_elems,
-                                               values[kept], "take another checkpoint"));
+    const bool is_from_weights = was_frozen(loader, chunk->tensor);
+    ZERO_TRY(read_array(&sources[is_from_weights ? ZERO_KEPT_WEIGHTS : ZERO_KEPT_MASTER], chunk, chunk->master));
+    if (!chunk->m)
+        return ZERO_OK;
+    if (is_from_weights) {
+        memset(chunk->m, 0, chunk->n_elems * sizeof *chunk->m);
+        if (chunk->v)
+            memset(chunk->v, 0, chunk->n_elems * sizeof *chunk->v);
+        return ZERO_OK;
     }
-    return check_not_negative(&sources[ZERO_KEPT_V], chunk);
+    ZERO_TRY(read_array(&sources[ZERO_KEPT_M], chunk, chunk->m));
+    if (chunk->v)
+        ZERO_TRY(read_array(&sources[ZERO_KEPT_V], chunk, chunk->v));
+    return loader->v_is_not_negative ? check_not_negative(&sources[ZERO_KEPT_V], chunk) : ZERO_OK;
 }
 
 static void destroy(loader_t *loader)
@@ -313,6 +401,7 @@ static void destroy(loader_t *loader)
     free(loader->files);
     zero_names_destroy(&loader->declared);
     free(loader->sources);
+    free(loader->found);
 }
 
 static zero_status_t load(zero_engine_t *engine, loader_t *loader)
@@ -321,23 +410,46 @@ static zero_status_t load(zero_engine_t *engine, loader_t *loader)
     zero_step_state_t state;
     uint64_t step;
     ZERO_TRY(zero_engine_get_step_state(engine, "zero_load", &state));
+    ZERO_TRY(zero_checkpoint_state_check_optimizer(checkpoint->state, checkpoint->state_path,
+                                                   &zero_engine_context(engine)->config));
     ZERO_TRY(zero_checkpoint_state_parse(checkpoint->state, checkpoint->state_path,
                                          zero_engine_context(engine)->config.dtype, &step, &state));
     ZERO_TRY(find_arrays_on_all_ranks(zero_engine_context(engine)->host_comm, loader));
-    ZERO_TRY(zero_set_state(engine, true, fill, loader));
+    ZERO_TRY(zero_engine_set_some(engine, true, loader->found, fill, loader));
     return zero_engine_set_step_state(engine, "zero_load", step, &state);
+}
+
+/* missing: the argument that was NULL, if one was. partial: NULL if every tensor must be there, and no other. */
+static zero_status_t load_by(zero_engine_t *engine, const char *call, const zero_checkpoint_t *checkpoint,
+                             const char *missing, zero_partial_t *partial)
+{
+    zero_context_t *context = zero_engine_context(engine);
+    zero_partial_t counts = {0};
+    if (zero_engine_has_started(engine))
+        return zero_fail(ZERO_ERROR_ORDER, "%s after the first zero_begin", call);
+    ZERO_TRY(zero_comm_agree(context->host_comm, missing ? zero_refuse_null(call, missing) : ZERO_OK));
+    loader_t loader = {.checkpoint = checkpoint,
+                       .model = context->model,
+                       .n_kept = ZERO_KEPT_M + context->plan.n_arrays,
+                       .v_is_not_negative = zero_optimizer_of(&context->config)->v_is_not_negative,
+                       .partial = partial ? &counts : NULL};
+    zero_context_enter(context, call);
+    zero_status_t status = load(engine, &loader);
+    destroy(&loader);
+    if (status == ZERO_OK && partial)
+        *partial = counts;
+    return zero_comm_leave(context->host_comm, status);
 }
 
 zero_status_t zero_load(zero_engine_t *engine, const zero_checkpoint_t *checkpoint)
 {
     ZERO_REQUIRE(engine);
-    zero_context_t *context = zero_engine_context(engine);
-    if (zero_engine_has_started(engine))
-        return zero_fail(ZERO_ERROR_ORDER, "zero_load after the first zero_begin");
-    ZERO_TRY(zero_comm_agree(context->host_comm, checkpoint ? ZERO_OK : zero_refuse_null("zero_load", "checkpoint")));
-    loader_t loader = {.checkpoint = checkpoint, .model = context->model};
-    zero_context_enter(context, "zero_load");
-    zero_status_t status = load(engine, &loader);
-    destroy(&loader);
-    return zero_comm_leave(context->host_comm, status);
+    return load_by(engine, "zero_load", checkpoint, checkpoint ? NULL : "checkpoint", NULL);
+}
+
+zero_status_t zero_load_partial(zero_engine_t *engine, const zero_checkpoint_t *checkpoint, zero_partial_t *partial)
+{
+    const char *missing = !checkpoint ? "checkpoint" : !partial ? "partial" : NULL;
+    ZERO_REQUIRE(engine);
+    return load_by(engine, "zero_load_partial", checkpoint, missing, partial);
 }

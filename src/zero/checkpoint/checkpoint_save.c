@@ -37,6 +37,7 @@
 #include "zero/checkpoint/manifest.h"
 #include "zero/checkpoint/checkpoint_extents.h"
 #include "zero/checkpoint/host_copies.h"
+#include "zero/checkpoint/safetensors.h"
 
 /* So few that the kernels use one thread: a save has a thread of its own and leaves the others to training. */
 #define RUN_ELEMS ((size_t)1 << 15)
@@ -143,8 +144,12 @@ static zero_status_t write_chunk(void *user, const zero_chunk_t *chunk)
 {
     zero_save_t *save = user;
     ZERO_TRY(write_weights(save, chunk));
+    if (!chunk->m) /* frozen */
+        return ZERO_OK;
     ZERO_TRY(write_array(save, chunk->tensor, ZERO_KEPT_MASTER, chunk->first, chunk->master, chunk->n_elems));
     ZERO_TRY(write_array(save, chunk->tensor, ZERO_KEPT_M, chunk->first, chunk->m, chunk->n_elems));
+    if (save->layout.n_kept <= ZERO_KEPT_V)
+        return ZERO_OK;
     return write_array(save, chunk->tensor, ZERO_KEPT_V, chunk->first, chunk->v, chunk->n_elems);
 }
 
@@ -371,12 +376,17 @@ done:
     return status;
 }
 
-static zero_status_t write_text(zero_save_t *save, const char *name, const char *text)
+static zero_status_t write_whole(zero_save_t *save, const char *name, const void *data, size_t n_bytes)
 {
     size_t number = zero_manifest_find(&save->manifest, name);
     if (save->comm->rank == 0)
-        ZERO_TRY(zero_extents_add(&save->written[WRITTEN_BY_RANK_0], number, 0, text, strlen(text)));
-    return zero_file_write_text(save->temporary, name, text);
+        ZERO_TRY(zero_extents_add(&save->written[WRITTEN_BY_RANK_0], number, 0, data, n_bytes));
+    return zero_file_write_whole(save->temporary, name, data, n_bytes);
+}
+
+static zero_status_t write_text(zero_save_t *save, const char *name, const char *text)
+{
+    return write_whole(save, name, text, strlen(text));
 }
 
 static zero_status_t write_json(zero_save_t *save, const char *name, const json_t *value)
@@ -399,7 +409,7 @@ static zero_status_t write_index(zero_save_t *save)
 }
 
 /* Makes all files; the arrays' elements are still missing. */
-static zero_status_t make_files(zero_save_t *save)
+static zero_status_t make_files(zero_save_t *save, const zero_save_options_t *options)
 {
     ZERO_TRY(zero_checkpoints_begin(save->parent, save->temporary, &save->lock));
     for (int f = 0; f < save->layout.n_files; f++)
@@ -408,18 +418,39 @@ static zero_status_t make_files(zero_save_t *save)
     if (save->config_json)
         ZERO_TRY(write_text(save, ZERO_CONFIG_FILE, save->config_json));
     ZERO_TRY(write_json(save, ZERO_STATE_FILE, save->state));
+    for (int i = 0; i < options->n_files; i++)
+        ZERO_TRY(write_whole(save, options->files[i].name, options->files[i].data, options->files[i].n_bytes));
     return zero_directory_sync(save->temporary);
 }
 
+/* Lists one of the caller's files. */
+static zero_status_t list_callers(zero_save_t *save, const zero_save_file_t *file)
+{
+    const char *name = file->name ? file->name : "";
+    const char *fault = !file->data || file->n_bytes == 0 ? "it has no content"
+                        : !zero_safetensors_name_is_safe(name) || name[0] == '.'
+                            ? "it is hidden, or its name leads out of the directory"
+                        : strcmp(name, ZERO_MANIFEST_NAME) == 0 || strcmp(name, ZERO_CONFIG_FILE) == 0 ||
+                                zero_manifest_find(&save->manifest, name) < save->manifest.n_files
+                            ? "there is another one by that name"
+                            : NULL;
+    if (fault)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "zero_save_begin: the file '%s' cannot be saved: %s", name, fault);
+    return zero_manifest_add(&save->manifest, name);
+}
+
 /* Lists all files in the manifest. The layout's files come first, so that a file has the same number in both. */
-static zero_status_t list_files(zero_save_t *save)
+static zero_status_t list_files(zero_save_t *save, const zero_save_options_t *options)
 {
     for (int f = 0; f < save->layout.n_files; f++)
         ZERO_TRY(zero_manifest_add(&save->manifest, save->layout.files[f].name));
     ZERO_TRY(zero_manifest_add(&save->manifest, ZERO_INDEX_FILE));
     if (save->config_json)
         ZERO_TRY(zero_manifest_add(&save->manifest, ZERO_CONFIG_FILE));
-    return zero_manifest_add(&save->manifest, ZERO_STATE_FILE);
+    ZERO_TRY(zero_manifest_add(&save->manifest, ZERO_STATE_FILE));
+    for (int i = 0; i < options->n_files; i++)
+        ZERO_TRY(list_callers(save, &options->files[i]));
+    return ZERO_OK;
 }
 
 /* Checks that the caller's config.json can be parsed: it is written as it is, and should not turn out bad on loading.
@@ -455,26 +486,27 @@ static zero_status_t fill(zero_save_t *save, const char *directory, const zero_s
     if (!save->parent || (options->config_json && !save->config_json) || !save->weights || !save->master_lo)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory to save into '%s'", directory);
     ZERO_TRY(zero_checkpoints_temporary(directory, save->step, &save->temporary));
-    ZERO_TRY(zero_checkpoint_state_make(save->step, save->dtype, &state, options->state_json, &save->state));
-    ZERO_TRY(zero_checkpoint_layout_create(context->model, save->dtype, options->max_file_bytes, &save->layout));
-    return list_files(save);
+    ZERO_TRY(zero_checkpoint_state_make(save->step, &context->config, &state, options->state_json, &save->state));
+    ZERO_TRY(zero_checkpoint_layout_create(context->model, save->dtype, context->plan.n_arrays, options->max_file_bytes,
+                                           &save->layout));
+    return list_files(save, options);
 }
 
-/* Returns how many elements this rank owns. */
+/* Returns how many numbers this rank owns: weights and moments. */
 static size_t count_owned(const zero_context_t *context)
 {
     size_t n = 0;
-    for (zero_tensor_t t = 0; t < context->model->n_tensors; t++) {
-        uint64_t shard = context->layout.units[context->model->tensors[t].owner].shard_elems;
-        uint64_t begin = zero_context_shard_begin(context, context->model->tensors[t].owner);
-        n += zero_layout_span(&context->layout, context->model, t, begin, begin + shard).n_elems;
-    }
+    for (zero_tensor_t t = 0; t < context->model->n_tensors; t++)
+        n += zero_context_owned_span(context, t, context->comm->rank).n_elems *
+             (context->model->tensors[t].frozen ? 1 : 1 + (size_t)context->plan.n_arrays);
     return n;
 }
 
 static float *keep_copy(zero_save_t *save, const float *values, size_t n)
 {
     float *kept = save->copy_end;
+    if (!values)
+        return NULL;
     memcpy(kept, values, n * sizeof *values);
     save->copy_end += n;
     return kept;
@@ -491,18 +523,18 @@ static zero_status_t copy_chunk(void *user, const zero_chunk_t *chunk)
     *kept = *chunk;
     kept->master = keep_copy(save, chunk->master, chunk->n_elems);
     kept->m = keep_copy(save, chunk->m, chunk->n_elems);
-    kept->v = keep_copy(save, chunk->v, chunk->n_elems);
+    kept->v = chunk->v ? keep_copy(save, chunk->v, chunk->n_elems) : NULL;
     return ZERO_OK;
 }
 
 static zero_status_t copy_state(zero_save_t *save)
 {
-    size_t n = count_owned(zero_engine_context(save->engine)), n_bytes = (3 * n + 1) * sizeof(float);
+    size_t n = count_owned(zero_engine_context(save->engine)), n_bytes = (n + 1) * sizeof(float);
     save->copy_end = save->copy = malloc(n_bytes);
     if (!save->copy)
         return zero_fail(
             ZERO_ERROR_MEMORY,
-            "no host memory to save in the background: a copy of %zu elements takes %zu bytes; save without", n,
+            "no host memory to save in the background: a copy of %zu numbers takes %zu bytes; save without", n,
             n_bytes);
     return zero_get_state(save->engine, copy_chunk, save);
 }
@@ -521,7 +553,7 @@ static zero_status_t begin(zero_save_t *save, const char *directory, const zero_
     zero_comm_t *comm = save->comm;
     const bool has_others = options->per_host && zero_hosts_are_several(comm);
     ZERO_TRY(zero_comm_agree(comm, fill(save, directory, options)));
-    ZERO_TRY(zero_comm_agree(comm, leads(save) ? make_files(save) : ZERO_OK));
+    ZERO_TRY(zero_comm_agree(comm, leads(save) ? make_files(save, options) : ZERO_OK));
     if (options->background || has_others)
         ZERO_TRY(zero_comm_agree(comm, copy_state(save)));
     if (has_others)

@@ -2,6 +2,8 @@
  *
  *     {"adam_step": 10, "dtype": "bf16", "good_steps": 10, "library": "0.1.0", "loss_scale": 1.0, "overflows": 0,
  *      "skipped_in_row": 0, "step": 10, ... the caller's keys}
+ *
+ * and "optimizer": "lion" of another optimizer than AdamW.
  */
 #include "zero/checkpoint/checkpoint_state.h"
 
@@ -9,6 +11,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "zero/optimizer/optimizer.h"
 
 zero_status_t zero_checkpoint_parse_callers(const char *what, const char *text, json_t **object)
 {
@@ -23,18 +26,39 @@ zero_status_t zero_checkpoint_parse_callers(const char *what, const char *text, 
     return ZERO_OK;
 }
 
-zero_status_t zero_checkpoint_state_make(uint64_t step, zero_dtype_t dtype, const zero_step_state_t *state,
+/* AdamW is what a checkpoint without the key has: so were all before there were other optimizers. */
+static bool add_optimizer(json_t *object, const zero_config_t *config)
+{
+    return config->optimizer == ZERO_OPTIMIZER_ADAMW ||
+           json_object_set_new(object, "optimizer", json_string(zero_optimizer_name_of(config))) == 0;
+}
+
+zero_status_t zero_checkpoint_state_check_optimizer(const json_t *object, const char *path, const zero_config_t *config)
+{
+    const json_t *value = json_object_get(object, "optimizer");
+    const char *saved = value ? json_string_value(value) : zero_optimizer_name(ZERO_OPTIMIZER_ADAMW);
+    const char *mine = zero_optimizer_name_of(config);
+    if (saved && strcmp(saved, mine) == 0)
+        return ZERO_OK;
+    return zero_fail_alike(ZERO_ERROR_FORMAT,
+                           "'%s': the checkpoint has the state of optimizer %s, and this run's is %s: resume with the "
+                           "same optimizer, or start anew from its weights alone",
+                           path, saved ? saved : "(no name)", mine);
+}
+
+zero_status_t zero_checkpoint_state_make(uint64_t step, const zero_config_t *config, const zero_step_state_t *state,
                                          const char *caller_json, json_t **object)
 {
     json_t *caller = NULL;
     ZERO_TRY(zero_checkpoint_parse_callers("state_json", caller_json ? caller_json : "{}", &caller));
     json_t *made = json_pack("{s:I, s:I, s:s, s:f, s:I, s:I, s:I, s:s}", "step", (json_int_t)step, "adam_step",
-                             (json_int_t)state->adam_step, "dtype", zero_dtype_name(dtype), "loss_scale",
+                             (json_int_t)state->adam_step, "dtype", zero_dtype_name(config->dtype), "loss_scale",
                              (double)state->loss_scale, "good_steps", (json_int_t)state->good_steps, "overflows",
                              (json_int_t)state->overflows, "skipped_in_row", (json_int_t)state->skipped_in_row,
                              "library", zero_version());
+    bool named = made && add_optimizer(made, config);
     size_t n_keys = json_object_size(made) + json_object_size(caller);
-    bool merged = made && json_object_update(made, caller) == 0 && json_object_size(made) == n_keys;
+    bool merged = named && json_object_update(made, caller) == 0 && json_object_size(made) == n_keys;
     json_decref(caller);
     if (!merged) {
         json_decref(made);

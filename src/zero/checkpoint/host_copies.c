@@ -1,8 +1,8 @@
 /* host_copies.c - see host_copies.h.
  *
- * What must hold: whenever the job is killed, every host has the same checkpoint. A save removes the one before when
- * all hosts have the new one, so a host has at most two, and the older one of these is on all hosts or the newer one
- * is. A host that was not there when the others saved has none or another: then the hosts have none together.
+ * What must hold: whenever the job is killed, every host has a whole checkpoint. A save removes the one before when all
+ * hosts have the new one. The newest step that any host has counts, since each is complete; hosts that lack it get it
+ * from another (host_copies_spread.c).
  */
 #include "zero/checkpoint/host_copies.h"
 
@@ -17,6 +17,8 @@
 
 #include "base/files.h"
 #include "base/log.h"
+#include "zero/optimizer/optimizer.h"
+#include "zero/plan/config.h"
 #include "comm/comm.h"
 #include "zero/checkpoint/checkpoint_directory.h"
 #include "zero/checkpoint/checkpoint_layout.h"
@@ -29,10 +31,11 @@
 
 /* ---- exchange ---- */
 
-/* A part of one chunk; n_elems 0: the rank has sent everything. */
+/* A part of one chunk; n_elems 0: the rank has sent everything. Arrays that the optimizer lacks are 0. */
 typedef struct piece {
     uint64_t first;
     uint32_t tensor, n_elems;
+    uint64_t has_moments; /* 0: the tensor is frozen */
     float values[3][PIECE_ELEMS];
 } piece_t;
 
@@ -53,7 +56,8 @@ static void fill_piece(cursor_t *at, piece_t *piece)
     piece->first = chunk->first + at->elem;
     piece->tensor = (uint32_t)chunk->tensor;
     piece->n_elems = (uint32_t)n;
-    for (int i = 0; i < 3; i++)
+    piece->has_moments = chunk->m != NULL;
+    for (int i = 0; i < (piece->has_moments ? 3 : 1) && values[i]; i++)
         memcpy(piece->values[i], values[i] + at->elem, n * sizeof(float));
     at->elem += n;
     if (at->elem == chunk->n_elems) {
@@ -80,8 +84,8 @@ static zero_status_t take_pieces(const zero_comm_t *comm, piece_t *all, zero_chu
                               .first = piece->first,
                               .n_elems = piece->n_elems,
                               .master = piece->values[0],
-                              .m = piece->values[1],
-                              .v = piece->values[2]};
+                              .m = piece->has_moments ? piece->values[1] : NULL,
+                              .v = piece->has_moments ? piece->values[2] : NULL};
         if (status == ZERO_OK && piece->n_elems > 0 && takes_from(comm, rank))
             status = take(user, &chunk);
     }
@@ -112,7 +116,7 @@ zero_status_t zero_host_copies_exchange(zero_comm_t *comm, const zero_chunk_t *c
     return status == ZERO_OK ? zero_comm_agree(comm, mine_status) : status;
 }
 
-/* ---- which step all hosts have ---- */
+/* ---- which step is the newest ---- */
 
 typedef struct copy {
     uint64_t step, manifest_xxh3; /* 0: none */
@@ -137,42 +141,52 @@ static zero_status_t list_copies(const char *directory, copy_t copies[N_STEPS])
     return ZERO_OK;
 }
 
-static bool has_copy(const copy_t copies[N_STEPS], copy_t wanted)
+/* Returns whether another host has another checkpoint of the same step. */
+static bool is_disputed(const copy_t *copies, size_t n_copies, copy_t copy)
 {
-    for (int i = 0; i < N_STEPS; i++)
-        if (copies[i].step == wanted.step && copies[i].manifest_xxh3 == wanted.manifest_xxh3)
+    for (size_t i = 0; i < n_copies; i++)
+        if (copies[i].step == copy.step && copies[i].manifest_xxh3 != copy.manifest_xxh3)
             return true;
     return false;
 }
 
+static uint64_t newest_step(const copy_t *copies, size_t n_copies)
+{
+    uint64_t step = 0;
+    for (size_t i = 0; i < n_copies; i++)
+        if (copies[i].step > step && !is_disputed(copies, n_copies, copies[i]))
+            step = copies[i].step;
+    return step;
+}
+
 zero_status_t zero_host_copies_find(zero_comm_t *comm, const char *directory, uint64_t *step)
 {
-    copy_t mine[N_STEPS] = {{0}}, first[N_STEPS];
-    double n_having[N_STEPS];
+    copy_t mine[N_STEPS] = {{0}}, *all;
     ZERO_REQUIRE(comm);
     const char *missing = !directory ? "directory" : !step ? "step" : NULL;
     ZERO_TRY(zero_comm_agree(comm, missing ? zero_refuse_null("zero_host_copies_find", missing) : ZERO_OK));
     ZERO_TRY(zero_comm_agree(comm, list_copies(directory, mine)));
-    memcpy(first, mine, sizeof first);
-    ZERO_TRY(zero_comm_broadcast(comm, first, sizeof first, 0));
-    for (int i = 0; i < N_STEPS; i++)
-        n_having[i] = first[i].step > 0 && has_copy(mine, first[i]) ? 1.0 : 0.0;
-    ZERO_TRY(zero_comm_sum(comm, n_having, N_STEPS));
-    *step = 0;
-    for (int i = 0; i < N_STEPS; i++)
-        if ((int)n_having[i] == comm->size && first[i].step > *step)
-            *step = first[i].step;
-    return ZERO_OK;
+    all = calloc((size_t)comm->size, sizeof mine);
+    zero_status_t status = all ? ZERO_OK : zero_fail(ZERO_ERROR_MEMORY, "no memory to look for checkpoints");
+    status = zero_comm_agree(comm, status);
+    if (status == ZERO_OK)
+        status = comm->ops->host_all_gather(comm, mine, sizeof mine, all);
+    if (status == ZERO_OK)
+        *step = newest_step(all, (size_t)comm->size * N_STEPS);
+    free(all);
+    return status;
 }
 
 /* ---- room ---- */
 
-zero_status_t zero_checkpoint_bytes(const zero_model_t *model, zero_dtype_t dtype, uint64_t *n_bytes)
+zero_status_t zero_checkpoint_bytes(const zero_model_t *model, const zero_config_t *config, uint64_t *n_bytes)
 {
     zero_checkpoint_layout_t layout;
     ZERO_REQUIRE(model);
+    ZERO_REQUIRE(config);
     ZERO_REQUIRE(n_bytes);
-    ZERO_TRY(zero_checkpoint_layout_create(model, dtype, 0, &layout));
+    ZERO_TRY(zero_config_check(config));
+    ZERO_TRY(zero_checkpoint_layout_create(model, config->dtype, zero_optimizer_n_arrays(config), 0, &layout));
     *n_bytes = 0;
     for (int f = 0; f < layout.n_files; f++)
         *n_bytes += layout.files[f].n_bytes;

@@ -23,7 +23,9 @@
 
 #define SINGLE_NAME "model.safetensors"
 #define INDEX_NAME "model.safetensors.index.json"
+#define HEAD_NAME "lm_head.weight"
 #define UNKNOWN_BYTES 320
+#define COMPARED_ELEMS ((size_t)1 << 16)
 
 /* The file that holds a declared tensor; NULL until it is found. */
 typedef struct source {
@@ -42,6 +44,9 @@ typedef struct checkpoint {
     const zero_model_t *model;
     zero_names_t declared; /* bare_name of every declared tensor */
     source_t *sources;     /* by declared tensor */
+    source_t head;         /* "lm_head.weight", if the files have it and the model does not declare it */
+    bool is_partial;       /* tensors may be missing */
+    bool *found;           /* by declared tensor */
     open_file_t *files;
     size_t n_unknown;            /* tensors of the files that the model does not declare */
     size_t n_listed;             /* how many of them fit into `unknown` */
@@ -82,7 +87,7 @@ static zero_tensor_t find_declared(const checkpoint_t *checkpoint, const char *n
  * output head that repeats the embedding. No warning is due for these. A model that declares such a name gets it. */
 static bool is_known_extra(const char *name)
 {
-    static const char *const SUFFIXES[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq", "lm_head.weight"};
+    static const char *const SUFFIXES[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq", HEAD_NAME};
     for (size_t i = 0; i < sizeof SUFFIXES / sizeof SUFFIXES[0]; i++) {
         size_t n = strlen(name), n_suffix = strlen(SUFFIXES[i]);
         if (n >= n_suffix && strcmp(name + n - n_suffix, SUFFIXES[i]) == 0)
@@ -141,6 +146,8 @@ static zero_status_t take_tensor(checkpoint_t *checkpoint, const zero_safetensor
 {
     zero_tensor_t t = find_declared(checkpoint, tensor->name);
     if (t < 0) {
+        if (strcmp(bare_name(tensor->name), HEAD_NAME) == 0)
+            checkpoint->head = (source_t){.file = file, .tensor = tensor};
         if (!is_known_extra(tensor->name))
             note_unknown(checkpoint, tensor->name);
         return ZERO_OK;
@@ -163,8 +170,11 @@ static zero_status_t check_complete(const checkpoint_t *checkpoint)
             n_missing++;
             first = t;
         }
-    if (n_missing == 0)
+    if (n_missing == 0 || (checkpoint->is_partial && n_missing < model->n_tensors))
         return ZERO_OK;
+    if (checkpoint->is_partial)
+        return zero_fail(ZERO_ERROR_FORMAT, "'%s' has none of the model's %d tensors, such as %s",
+                         checkpoint->directory, model->n_tensors, model->tensors[0].name);
     return zero_fail(ZERO_ERROR_FORMAT, "'%s' lacks %d of the model's %d tensors; the first is %s",
                      checkpoint->directory, n_missing, model->n_tensors, model->tensors[first].name);
 }
@@ -274,24 +284,79 @@ static void checkpoint_close(checkpoint_t *checkpoint)
     }
     zero_names_destroy(&checkpoint->declared);
     free(checkpoint->sources);
+    free(checkpoint->found);
     *checkpoint = (checkpoint_t){0};
 }
 
-/* Opens everything and finds every declared tensor. */
+/* Opens everything and finds every declared tensor. *checkpoint says whether some may be missing. */
 static zero_status_t checkpoint_open(checkpoint_t *checkpoint, const zero_model_t *model, const char *directory)
 {
     zero_status_t status;
-    checkpoint_t opened = {.directory = directory, .model = model};
+    checkpoint_t opened = {.directory = directory, .model = model, .is_partial = checkpoint->is_partial};
     opened.sources = calloc((size_t)model->n_tensors, sizeof *opened.sources);
-    if (!opened.sources)
-        return zero_fail(ZERO_ERROR_MEMORY, "no memory to find %d tensors in '%s'", model->n_tensors, directory);
+    opened.found = calloc((size_t)model->n_tensors, sizeof *opened.found);
+    if (!opened.sources || !opened.found) {
+        status = zero_fail(ZERO_ERROR_MEMORY, "no memory to find %d tensors in '%s'", model->n_tensors, directory);
+        goto fail;
+    }
     ZERO_TRY_GOTO(zero_names_create((size_t)model->n_tensors, declared_name, model, &opened.declared), fail);
     ZERO_TRY_GOTO(take_directory(&opened), fail);
     ZERO_TRY_GOTO(check_complete(&opened), fail);
+    for (zero_tensor_t t = 0; t < model->n_tensors; t++)
+        opened.found[t] = opened.sources[t].file != NULL;
     *checkpoint = opened;
     return ZERO_OK;
 fail:
     checkpoint_close(&opened);
+    return status;
+}
+
+/* ---- a head that is not declared ---- */
+
+/* Returns where the token embedding is; NULL: the model declares none by Hugging Face's names. */
+static const source_t *find_embedding(const checkpoint_t *checkpoint)
+{
+    static const char *const NAMES[] = {"wte.weight", "embed_tokens.weight"};
+    for (size_t i = 0; i < sizeof NAMES / sizeof NAMES[0]; i++) {
+        zero_tensor_t t = find_declared(checkpoint, NAMES[i]);
+        if (t >= 0 && checkpoint->sources[t].file)
+            return &checkpoint->sources[t];
+    }
+    return NULL;
+}
+
+static zero_status_t compare(const source_t *a, const source_t *b, float *room, bool *same)
+{
+    float *other = room + COMPARED_ELEMS;
+    *same = a->tensor->n_elems == b->tensor->n_elems && a->tensor->dtype->loadable;
+    for (uint64_t first = 0; first < b->tensor->n_elems && *same; first += COMPARED_ELEMS) {
+        uint64_t left = b->tensor->n_elems - first;
+        size_t n = left < COMPARED_ELEMS ? (size_t)left : COMPARED_ELEMS;
+        ZERO_TRY(zero_safetensors_read(a->file, a->tensor, first, n, room));
+        ZERO_TRY(zero_safetensors_read(b->file, b->tensor, first, n, other));
+        *same = memcmp(room, other, n * sizeof *room) == 0;
+    }
+    return ZERO_OK;
+}
+
+/* Refuses a head that is not the embedding, in whose place the model would use the embedding. */
+static zero_status_t check_head(const checkpoint_t *checkpoint)
+{
+    const source_t *head = &checkpoint->head, *embedding = find_embedding(checkpoint);
+    bool same = true;
+    if (!head->file || !embedding || checkpoint->is_partial)
+        return ZERO_OK;
+    float *room = malloc(2 * COMPARED_ELEMS * sizeof *room);
+    zero_status_t status =
+        room ? ZERO_OK : zero_fail(ZERO_ERROR_MEMORY, "no memory to compare tensors of '%s'", checkpoint->directory);
+    if (status == ZERO_OK)
+        status = compare(head, embedding, room, &same);
+    free(room);
+    if (status == ZERO_OK && !same)
+        status = zero_fail(ZERO_ERROR_FORMAT,
+                           "'%s': tensor %s differs from %s, but the model uses the one for both: declare the head, or "
+                           "take another model",
+                           head->file->path, head->tensor->name, embedding->tensor->name);
     return status;
 }
 
@@ -308,7 +373,7 @@ static zero_status_t fill(void *user, const zero_chunk_t *chunk)
 
 static void warn_unknown(const checkpoint_t *checkpoint)
 {
-    if (checkpoint->n_unknown > 0)
+    if (checkpoint->n_unknown > 0 && !checkpoint->is_partial)
         zero_log(ZERO_LOG_WARNING, "'%s' holds %zu tensors that the model does not declare; they are ignored: %s%s",
                  checkpoint->directory, checkpoint->n_unknown, checkpoint->unknown,
                  checkpoint->n_listed < checkpoint->n_unknown ? ", ..." : "");
@@ -321,6 +386,8 @@ static zero_status_t open_on_all_ranks(zero_comm_t *comm, const zero_model_t *mo
     zero_status_t status = ZERO_OK;
     if (comm->rank == 0)
         status = checkpoint_open(checkpoint, model, directory);
+    if (comm->rank == 0 && status == ZERO_OK)
+        status = check_head(checkpoint);
     ZERO_TRY(zero_comm_broadcast(comm, &status, sizeof status, 0));
     ZERO_TRY(status);
     if (comm->rank == 0)
@@ -330,16 +397,39 @@ static zero_status_t open_on_all_ranks(zero_comm_t *comm, const zero_model_t *mo
     return zero_comm_agree(comm, status);
 }
 
-zero_status_t zero_load_weights(zero_engine_t *engine, const char *directory)
+static void count(const checkpoint_t *checkpoint, zero_partial_t *partial)
 {
-    checkpoint_t checkpoint = {0};
-    ZERO_REQUIRE(engine);
+    *partial = (zero_partial_t){.n_ignored = (int)checkpoint->n_unknown};
+    for (zero_tensor_t t = 0; t < checkpoint->model->n_tensors; t++)
+        *(checkpoint->found[t] ? &partial->n_loaded : &partial->n_kept) += 1;
+}
+
+/* missing: the argument that was NULL, if one was. partial: NULL if no tensor may be missing. */
+static zero_status_t load(zero_engine_t *engine, const char *call, const char *directory, const char *missing,
+                          zero_partial_t *partial)
+{
+    checkpoint_t checkpoint = {.is_partial = partial != NULL};
     zero_context_t *context = zero_engine_context(engine);
-    ZERO_TRY(zero_comm_agree(context->comm, directory ? ZERO_OK : zero_refuse_null("zero_load_weights", "directory")));
-    zero_context_enter(context, "zero_load_weights");
+    ZERO_TRY(zero_comm_agree(context->comm, missing ? zero_refuse_null(call, missing) : ZERO_OK));
+    zero_context_enter(context, call);
     zero_status_t status = open_on_all_ranks(context->comm, context->model, directory, &checkpoint);
     if (status == ZERO_OK)
-        status = zero_set_state(engine, false, fill, &checkpoint);
+        status = zero_engine_set_some(engine, false, partial ? checkpoint.found : NULL, fill, &checkpoint);
+    if (status == ZERO_OK && partial)
+        count(&checkpoint, partial);
     checkpoint_close(&checkpoint);
     return zero_comm_leave(context->host_comm, status);
+}
+
+zero_status_t zero_load_weights(zero_engine_t *engine, const char *directory)
+{
+    ZERO_REQUIRE(engine);
+    return load(engine, "zero_load_weights", directory, directory ? NULL : "directory", NULL);
+}
+
+zero_status_t zero_load_weights_partial(zero_engine_t *engine, const char *directory, zero_partial_t *partial)
+{
+    const char *missing = !directory ? "directory" : !partial ? "partial" : NULL;
+    ZERO_REQUIRE(engine);
+    return load(engine, "zero_load_weights_partial", directory, missing, partial);
 }

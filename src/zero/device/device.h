@@ -22,6 +22,8 @@ typedef struct zero_device_ops {
     /* Finds the device's PCI address, as /sys names it; false, or NULL, if it is unknown. */
     bool (*pci_address)(zero_device_t *device, char *address, int n_bytes);
     zero_status_t (*copy)(zero_device_t *device, void *dst, const void *src, size_t n_bytes, zero_stream_t stream);
+    /* Sets n_bytes of the device's memory to zero, in stream order. */
+    zero_status_t (*clear)(zero_device_t *device, void *data, size_t n_bytes, zero_stream_t stream);
     zero_status_t (*synchronize)(zero_device_t *device);
     /* Returns when what was queued in one stream is done. NULL if join is. */
     zero_status_t (*synchronize_stream)(zero_device_t *device, zero_stream_t stream);

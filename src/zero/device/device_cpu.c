@@ -58,6 +58,14 @@ static zero_status_t cpu_copy(zero_device_t *device, void *dst, const void *src,
     return ZERO_OK;
 }
 
+static zero_status_t cpu_clear(zero_device_t *device, void *data, size_t n_bytes, zero_stream_t stream)
+{
+    (void)device;
+    (void)stream;
+    memset(data, 0, n_bytes);
+    return ZERO_OK;
+}
+
 static zero_status_t cpu_synchronize(zero_device_t *device)
 {
     (void)device;
@@ -181,6 +189,7 @@ static const zero_device_ops_t cpu_ops = {
     .host_alloc = cpu_host_alloc,
     .host_free = cpu_host_free,
     .copy = cpu_copy,
+    .clear = cpu_clear,
     .synchronize = cpu_synchronize,
     .stream_create = cpu_stream_create,
     .stream_destroy = cpu_stream_destroy,

@@ -92,6 +92,13 @@ static zero_status_t cuda_copy(zero_device_t *device, void *dst, const void *src
     return ZERO_OK;
 }
 
+static zero_status_t cuda_clear(zero_device_t *device, void *data, size_t n_bytes, zero_stream_t stream)
+{
+    (void)device;
+    ZERO_TRY_CUDA(cudaMemsetAsync(data, 0, n_bytes, as_cuda(stream)));
+    return ZERO_OK;
+}
+
 static zero_status_t cuda_synchronize(zero_device_t *device)
 {
     (void)device;
@@ -241,6 +248,7 @@ static const zero_device_ops_t cuda_ops = {
     .host_unpin = cuda_host_unpin,
     .pci_address = cuda_pci_address,
     .copy = cuda_copy,
+    .clear = cuda_clear,
     .synchronize = cuda_synchronize,
     .synchronize_stream = cuda_synchronize_stream,
     .stream_create = cuda_stream_create,

@@ -2,6 +2,7 @@
 #include "zero/engine/compare.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/hash.h"
 #include "base/log.h"
@@ -21,7 +22,14 @@ static uint64_t config_hash(const zero_config_t *c)
     hash = zero_hash_fold(hash, &c->nccl_reduction, sizeof c->nccl_reduction);
     hash = zero_hash_fold(hash, &c->shard_group, sizeof c->shard_group);
     hash = zero_hash_fold(hash, &c->gather_fp8, sizeof c->gather_fp8);
+    hash = zero_hash_fold(hash, &c->forward_only, sizeof c->forward_only);
     hash = zero_hash_fold(hash, &c->seed, sizeof c->seed);
+    hash = zero_hash_fold(hash, &c->optimizer, sizeof c->optimizer);
+    if (c->optimizer == ZERO_OPTIMIZER_OWN && c->own_optimizer && c->own_optimizer->name) { /* not checked yet */
+        hash = zero_hash_fold(hash, c->own_optimizer->name, strlen(c->own_optimizer->name));
+        hash = zero_hash_fold(hash, &c->own_optimizer->n_arrays, sizeof c->own_optimizer->n_arrays);
+    }
+    hash = zero_hash_fold(hash, &c->momentum, sizeof c->momentum);
     hash = zero_hash_fold(hash, &c->beta1, sizeof c->beta1);
     hash = zero_hash_fold(hash, &c->beta2, sizeof c->beta2);
     hash = zero_hash_fold(hash, &c->eps, sizeof c->eps);

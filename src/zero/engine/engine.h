@@ -38,8 +38,6 @@ void zero_engine_free_blocks(zero_engine_t *engine);
 /* ---- state.c ---- */
 /* Waits until no stream of this rank works, and no rank reads its memory. [collective] */
 zero_status_t zero_engine_quiesce(zero_engine_t *engine);
-/* Finds the part of a tensor that a rank owns. */
-zero_span_t zero_engine_owned_span(const zero_engine_t *engine, zero_tensor_t tensor, int rank);
 /* Reads the part that this rank owns of one of a tensor's arrays. */
 zero_status_t zero_engine_read_array(zero_engine_t *engine, zero_tensor_t tensor, zero_array_t array, float *elems);
 /* Writes one of a tensor's arrays, elems: all of it, and publishes weights. [collective] */

@@ -18,6 +18,11 @@ void zero_engine_leave(zero_engine_t *engine, zero_user_t user);
 /* Returns ZERO_ERROR_ORDER if the weights were written only in part; logs it once. call: named in the error line. */
 zero_status_t zero_engine_check_weights(zero_engine_t *engine, const char *call);
 
+/* zero_set_state of some tensors. wanted: by tensor; NULL: all. The others keep their weights; their moments become
+ * zero without with_moments. [collective] */
+zero_status_t zero_engine_set_some(zero_engine_t *engine, bool with_moments, const bool *wanted, zero_chunk_fn fill,
+                                   void *user);
+
 /* Returns how many steps have been waited for. */
 uint64_t zero_engine_n_steps(const zero_engine_t *engine);
 /* Read and write what a step hands to the next, while no step is under way: ZERO_ERROR_ORDER otherwise, with a line

@@ -39,6 +39,7 @@ struct zero_parameters {
     zero_timed_event_t *gathered;     /* by unit, in the gather stream: its full parameters are here */
     gather_state_t *states;           /* by unit */
     bool *part_is_old;                /* by unit; stage 3 with several groups: other groups' ranks have updated it */
+    bool *frozen_is_old;              /* the same: they have set its frozen tensors */
     zero_unit_t n_gathered;           /* stages 1-2: units whose gathers have been queued since weights changed */
     zero_unit_t n_early_units;
     zero_event_t early_updated; /* in the caller's stream: the early units are */
@@ -67,7 +68,9 @@ static zero_status_t create_tables(zero_parameters_t *parameters)
     parameters->gathered = calloc(n_units, sizeof *parameters->gathered);
     parameters->states = calloc(n_units, sizeof *parameters->states);
     parameters->part_is_old = calloc(n_units, sizeof *parameters->part_is_old);
-    if (!parameters->buffer_freed || !parameters->gathered || !parameters->states || !parameters->part_is_old)
+    parameters->frozen_is_old = calloc(n_units, sizeof *parameters->frozen_is_old);
+    if (!parameters->buffer_freed || !parameters->gathered || !parameters->states || !parameters->part_is_old ||
+        !parameters->frozen_is_old)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for the tables of %zu units", n_units);
     return zero_unsharded_create(&context->layout, plan->unsharded_param_counts, plan->unsharded_param_bytes,
                                  plan->unsharded_params, &parameters->unsharded);
@@ -103,6 +106,7 @@ void zero_parameters_destroy(zero_parameters_t *parameters)
     device->ops->event_destroy(device, parameters->published);
     device->ops->event_destroy(device, parameters->early_updated);
     zero_unsharded_destroy(&parameters->unsharded);
+    free(parameters->frozen_is_old);
     free(parameters->part_is_old);
     zero_fp8_params_destroy(parameters->fp8);
     free(parameters->states);
@@ -187,10 +191,13 @@ static zero_timed_event_t *buffer_freed(const zero_parameters_t *parameters, con
 static zero_status_t renew_part(zero_parameters_t *parameters, zero_unit_t flat, zero_stream_t gather_stream)
 {
     zero_context_t *context = parameters->context;
-    if (!parameters->part_is_old[flat])
+    if (!parameters->part_is_old[flat] && !parameters->frozen_is_old[flat])
         return ZERO_OK;
-    parameters->part_is_old[flat] = false;
-    ZERO_TRY(zero_gather_part(context, flat, gather_stream));
+    if (parameters->part_is_old[flat])
+        ZERO_TRY(zero_gather_part(context, flat, gather_stream));
+    if (parameters->frozen_is_old[flat])
+        ZERO_TRY(zero_gather_frozen_part(context, flat, gather_stream));
+    parameters->part_is_old[flat] = parameters->frozen_is_old[flat] = false;
     return context->comm->ops->fence(context->comm, ZERO_LANE_GATHER, gather_stream);
 }
 
@@ -198,8 +205,9 @@ static zero_status_t gather_into(zero_parameters_t *parameters, zero_unit_t flat
                                  zero_stream_t stream)
 {
     zero_context_t *context = parameters->context;
+    const zero_unit_layout_t *layout = &context->layout.units[flat];
     zero_stream_t gather_stream = zero_streams_gather(context, stream);
-    if (context->layout.units[flat].shard_elems == 0)
+    if (layout->shard_elems == 0 && layout->frozen_shard_elems == 0)
         return ZERO_OK;
     ZERO_TRY(zero_streams_wait_timed(context, gather_stream, *buffer_freed(parameters, buffer)));
     ZERO_TRY(await_published(parameters, flat));
@@ -281,6 +289,19 @@ zero_status_t zero_parameters_address(const zero_parameters_t *parameters, zero_
     return ZERO_OK;
 }
 
+zero_status_t zero_parameters_frozen_address(const zero_parameters_t *parameters, zero_unit_t flat,
+                                             unsigned char **address)
+{
+    const zero_context_t *context = parameters->context;
+    if (context->plan.stage.shard_params) {
+        ZERO_TRY(buffer_of(parameters, flat, address));
+        *address += context->plan.unsharded_frozen[context->layout.units[flat].buffer_class];
+    } else {
+        *address = zero_context_frozen_of(context, flat);
+    }
+    return ZERO_OK;
+}
+
 zero_status_t zero_parameters_fp8_address(const zero_parameters_t *parameters, zero_unit_t flat, uint8_t **address)
 {
     const zero_context_t *context = parameters->context;
@@ -355,7 +376,8 @@ static zero_status_t publish(zero_parameters_t *parameters, zero_unit_t first, z
     if (stage->shard_params) {
         zero_unsharded_clear(&parameters->unsharded);
         for (zero_unit_t unit = 0; unit < context->layout.n_units; unit++)
-            parameters->part_is_old[unit] = zero_plan_n_groups(&context->plan, &context->layout) > 1;
+            parameters->part_is_old[unit] =
+                zero_plan_n_groups(&context->plan, &context->layout) > 1 && context->layout.units[unit].shard_elems > 0;
         return ZERO_OK;
     }
     if (!stage->shard_state || context->comm->size == 1)
@@ -369,9 +391,25 @@ zero_status_t zero_parameters_publish(zero_parameters_t *parameters, zero_stream
     return publish(parameters, parameters->n_early_units, parameters->context->plan.host.first, stream);
 }
 
+/* Below stage 3 every rank holds all frozen tensors, and no update changes them: they are gathered now. */
+static zero_status_t publish_frozen(zero_parameters_t *parameters, zero_stream_t stream)
+{
+    zero_context_t *context = parameters->context;
+    const zero_layout_t *layout = &context->layout;
+    for (zero_unit_t unit = 0; unit < layout->n_units; unit++) {
+        if (context->plan.stage.shard_params)
+            parameters->frozen_is_old[unit] =
+                zero_plan_n_groups(&context->plan, layout) > 1 && layout->units[unit].frozen_shard_elems > 0;
+        else
+            ZERO_TRY(zero_gather_frozen(context, unit, stream));
+    }
+    return ZERO_OK;
+}
+
 zero_status_t zero_parameters_publish_set(zero_parameters_t *parameters, zero_stream_t stream)
 {
-    return publish(parameters, 0, parameters->context->layout.n_units, stream);
+    ZERO_TRY(publish(parameters, 0, parameters->context->layout.n_units, stream));
+    return publish_frozen(parameters, stream);
 }
 
 /* ---- after a pass that was cancelled ---- */

@@ -22,6 +22,9 @@ zero_status_t zero_parameters_await_next(zero_parameters_t *parameters, zero_str
 /* Finds a unit's full parameters in the configured dtype, which have been acquired. If its matrices are gathered in
  * fp8, only its other tensors are there. */
 zero_status_t zero_parameters_address(const zero_parameters_t *parameters, zero_unit_t flat, unsigned char **address);
+/* Finds a unit's frozen parameters, which have been acquired. */
+zero_status_t zero_parameters_frozen_address(const zero_parameters_t *parameters, zero_unit_t flat,
+                                             unsigned char **address);
 /* Finds the bytes of a unit whose matrices are gathered in fp8. */
 zero_status_t zero_parameters_fp8_address(const zero_parameters_t *parameters, zero_unit_t flat, uint8_t **address);
 /* Lets the buffers of a unit's parameters be taken behind its use, whose end has been recorded. */
@@ -34,7 +37,8 @@ zero_status_t zero_parameters_publish_early(zero_parameters_t *parameters, zero_
 /* Makes every rank's next acquire see all weights: those on the device that are not published yet have been updated in
  * `stream`. */
 zero_status_t zero_parameters_publish(zero_parameters_t *parameters, zero_stream_t stream);
-/* The same after all weights have been set outside a step, those of offloaded units, too. */
+/* The same after all weights have been set outside a step, those of offloaded units and frozen tensors, too. `stream`
+ * is the gather stream, in which frozen tensors may still be on their way. */
 zero_status_t zero_parameters_publish_set(zero_parameters_t *parameters, zero_stream_t stream);
 /* Forgets what has been gathered ahead of its use, once no stream works: the next acquire gathers anew. */
 void zero_parameters_cancel(zero_parameters_t *parameters);

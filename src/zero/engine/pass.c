@@ -1,4 +1,4 @@
-/* pass.c - one pass over the units: acquire, release, grad_ready.
+/* pass.c - one pass over the units: acquire, release, grad_ready, unused.
  *
  * What must hold: between acquire and release a unit's full parameters are resident and the same on every rank
  * (parameters.c). Between a backward acquire and grad_ready its full gradients have memory that nothing else uses; at
@@ -17,6 +17,12 @@ static bool is_backward(const zero_engine_t *engine)
     return zero_order_is_backward(engine->context.progress.position, engine->context.model->n_units);
 }
 
+/* Returns whether the unit at the current position has gradients to write. */
+static bool has_grads(const zero_engine_t *engine)
+{
+    return is_backward(engine) && engine->context.progress.pass == ZERO_PASS_TRAIN;
+}
+
 static const char *direction(const zero_engine_t *engine)
 {
     return is_backward(engine) ? "backward" : "forward";
@@ -30,14 +36,16 @@ static zero_status_t check_begin(const zero_engine_t *engine, zero_pass_t pass)
     if (progress->in_pass)
         return zero_fail(ZERO_ERROR_ORDER, "zero_begin inside a pass: unit %s (%s) has not been used yet",
                          model->units[zero_order_unit(progress->position, model->n_units)].name, direction(engine));
-    if (pass != ZERO_PASS_TRAIN && pass != ZERO_PASS_EVAL)
+    if ((unsigned)pass > ZERO_PASS_INPUT_GRAD)
         return zero_fail(ZERO_ERROR_ARGUMENT, "zero_begin: there is no pass %d", (int)pass);
+    if (pass == ZERO_PASS_TRAIN)
+        ZERO_TRY(zero_update_check_trains(engine->update, "zero_begin of ZERO_PASS_TRAIN"));
     if (pass == ZERO_PASS_TRAIN && progress->micro_step == micro_steps)
         return zero_fail(ZERO_ERROR_ORDER, "zero_begin after all %d micro-steps: zero_step must come first",
                          micro_steps);
-    if (pass == ZERO_PASS_EVAL && progress->micro_step != 0)
-        return zero_fail(ZERO_ERROR_ORDER, "an eval pass after %d of a step's %d micro-steps: finish the step first",
-                         progress->micro_step, micro_steps);
+    if (pass != ZERO_PASS_TRAIN && progress->micro_step != 0)
+        return zero_fail(ZERO_ERROR_ORDER, "an %s pass after %d of a step's %d micro-steps: finish the step first",
+                         pass == ZERO_PASS_EVAL ? "eval" : "input-grad", progress->micro_step, micro_steps);
     return ZERO_OK;
 }
 
@@ -90,13 +98,13 @@ zero_status_t zero_acquire(zero_engine_t *engine, zero_unit_t unit, zero_stream_
     int first = zero_order_first_flat(context->model, context->progress.position);
     for (int i = first; i < zero_model_n_flats(context->model, unit); i++)
         ZERO_TRY(zero_parameters_await(engine->parameters, zero_model_flat(context->model, unit, i), stream));
-    if (is_backward(engine))
+    if (has_grads(engine))
         ZERO_TRY(zero_gradients_prepare(engine->gradients, unit, stream));
-    else
+    if (!is_backward(engine))
         ZERO_TRY(zero_offload_reclaim_activations(engine->offload, unit, stream));
     engine->acquired = true;
     context->streams.compute_end = 0;
-    if (is_backward(engine))
+    if (has_grads(engine))
         ZERO_TRY(zero_engine_poison_grads(engine, unit, stream));
     return zero_streams_begin_span(context, ZERO_WORK_COMPUTE, unit, stream, &engine->compute_span);
 }
@@ -140,6 +148,16 @@ zero_status_t zero_release(zero_engine_t *engine, zero_unit_t unit, zero_stream_
     return ZERO_OK;
 }
 
+/* Starts the reduction of the unit's gradients. Behind the step's last one activations can be lent. */
+static zero_status_t reduce(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
+{
+    const zero_context_t *context = &engine->context;
+    ZERO_TRY(zero_gradients_reduce(engine->gradients, unit, stream));
+    if (context->progress.micro_step < context->config.micro_steps - 1)
+        return ZERO_OK;
+    return zero_offload_lend_activations(engine->offload, unit, stream);
+}
+
 zero_status_t zero_grad_ready(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
 {
     ZERO_REQUIRE(engine);
@@ -148,15 +166,41 @@ zero_status_t zero_grad_ready(zero_engine_t *engine, zero_unit_t unit, zero_stre
     if (!is_backward(engine))
         return zero_fail(ZERO_ERROR_ORDER, "zero_grad_ready(%s) in forward: zero_release ends a unit there",
                          context->model->units[unit].name);
-    ZERO_TRY(zero_engine_check_grads(engine, unit, stream));
+    if (has_grads(engine))
+        ZERO_TRY(zero_engine_check_grads(engine, unit, stream));
     zero_context_enter_unit(context, "zero_grad_ready", unit);
     ZERO_TRY(end_use(engine, unit, stream));
     ZERO_TRY(zero_parameters_await_next(engine->parameters, stream));
-    ZERO_TRY(zero_gradients_reduce(engine->gradients, unit, stream));
-    if (context->progress.micro_step == context->config.micro_steps - 1)
-        ZERO_TRY(zero_offload_lend_activations(engine->offload, unit, stream));
+    if (has_grads(engine))
+        ZERO_TRY(reduce(engine, unit, stream));
     advance(engine);
     return ZERO_OK;
+}
+
+/* Sets gradients to zero that the acquired unit must overwrite. To the others there is nothing to add. */
+static zero_status_t clear_grads(const zero_engine_t *engine, zero_stream_t stream)
+{
+    zero_device_t *device = engine->context.device;
+    const zero_model_t *model = engine->context.model;
+    for (zero_tensor_t t = 0; t < model->n_tensors; t++) {
+        const zero_grad_t grad = zero_grad(engine, t);
+        if (grad.data && !grad.accumulate)
+            ZERO_TRY(
+                device->ops->clear(device, grad.data, model->tensors[t].n_elems * zero_dtype_size(grad.dtype), stream));
+    }
+    return ZERO_OK;
+}
+
+/* Takes part in all that the unit's use would: other ranks may be using it. */
+zero_status_t zero_unused(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream)
+{
+    ZERO_REQUIRE(engine);
+    ZERO_TRY(check_order(engine, "zero_unused", unit, false));
+    ZERO_TRY(zero_acquire(engine, unit, stream));
+    if (!is_backward(engine))
+        return zero_release(engine, unit, stream);
+    ZERO_TRY(clear_grads(engine, stream));
+    return zero_grad_ready(engine, unit, stream);
 }
 
 /* ---- tracing ---- */

@@ -62,9 +62,24 @@ static unsigned char *bytes_at(void *base, uint64_t elems, size_t element_bytes)
     return (unsigned char *)base + elems * element_bytes;
 }
 
-static void *param_at(const zero_context_t *context, const zero_adam_segment_t *at)
+static bool is_frozen(const zero_engine_t *engine, zero_tensor_t tensor)
 {
-    return bytes_at(zero_context_params(context), at->param, zero_dtype_size(context->config.dtype));
+    return engine->context.model->tensors[tensor].frozen;
+}
+
+/* Returns whether there is more of a tensor than its parameters: master weights and moments. */
+static bool has_state(const zero_engine_t *engine, zero_tensor_t tensor)
+{
+    return !is_frozen(engine, tensor) && !engine->context.config.forward_only;
+}
+
+/* Returns where a run's parameters are. Of a frozen tensor, at->param counts from the first frozen one. */
+static void *param_at(const zero_engine_t *engine, zero_tensor_t tensor, const zero_adam_segment_t *at)
+{
+    const zero_context_t *context = &engine->context;
+    void *base =
+        is_frozen(engine, tensor) ? zero_context_window(context, context->plan.frozen) : zero_context_params(context);
+    return bytes_at(base, at->param, zero_dtype_size(context->config.dtype));
 }
 
 static bool is_offloaded(const zero_engine_t *engine, const zero_adam_segment_t *at)
@@ -85,8 +100,8 @@ static void *master_lo_at(const zero_engine_t *engine, const zero_adam_segment_t
     return bytes_at(zero_context_private(context, context->plan.master_lo), at->state, zero_master_lo_size(dtype));
 }
 
-/* m and v ask whether they are offloaded separately, not by comparing offsets: if all state is offloaded, both are
- * empty on the device and have the same one. */
+/* Return where the optimizer's arrays are; v is NULL if it has one. They ask whether they are offloaded separately, not
+ * by comparing offsets: if all state is offloaded, both are empty on the device and have the same one. */
 static float *m_at(const zero_engine_t *engine, const zero_adam_segment_t *at)
 {
     if (is_offloaded(engine, at))
@@ -96,6 +111,8 @@ static float *m_at(const zero_engine_t *engine, const zero_adam_segment_t *at)
 
 static float *v_at(const zero_engine_t *engine, const zero_adam_segment_t *at)
 {
+    if (engine->context.plan.n_arrays < 2)
+        return NULL;
     if (is_offloaded(engine, at))
         return zero_offload_address(engine->offload, at->state).v;
     return (float *)zero_context_private(&engine->context, engine->context.plan.v) + at->state;
@@ -119,25 +136,25 @@ static zero_status_t for_each_run_of(zero_engine_t *engine, zero_tensor_t tensor
     return ZERO_OK;
 }
 
-static zero_span_t held_span(const zero_engine_t *engine, zero_tensor_t tensor)
+/* Returns what this rank is to write or read of a tensor. Of frozen tensors that is always what it owns: what is
+ * written is gathered when it is published. */
+static zero_span_t span_of(const zero_engine_t *engine, zero_tensor_t tensor, bool owned_only)
 {
     const zero_context_t *context = &engine->context;
     uint64_t begin, end;
+    if (owned_only || is_frozen(engine, tensor))
+        return zero_context_owned_span(context, tensor, context->comm->rank);
     zero_context_held(context, context->model->tensors[tensor].owner, &begin, &end);
     return zero_layout_span(&context->layout, context->model, tensor, begin, end);
 }
 
-zero_span_t zero_engine_owned_span(const zero_engine_t *engine, zero_tensor_t tensor, int rank)
+/* Returns where the span's parameters and state begin. */
+static zero_adam_segment_t place_of(const zero_engine_t *engine, zero_tensor_t tensor, const zero_span_t *span)
 {
-    const zero_context_t *context = &engine->context;
-    uint64_t shard_elems = context->layout.units[context->model->tensors[tensor].owner].shard_elems;
-    uint64_t begin = (uint64_t)zero_comm_slice_of(rank, context->comm->size, context->plan.group) * shard_elems;
-    return zero_layout_span(&context->layout, context->model, tensor, begin, begin + shard_elems);
-}
-
-static zero_span_t span_of(const zero_engine_t *engine, zero_tensor_t tensor, bool owned_only)
-{
-    return owned_only ? zero_engine_owned_span(engine, tensor, engine->context.comm->rank) : held_span(engine, tensor);
+    zero_unit_t unit = engine->context.model->tensors[tensor].owner;
+    if (is_frozen(engine, tensor))
+        return (zero_adam_segment_t){.param = zero_context_frozen_at(&engine->context, unit, span->flat_offset)};
+    return zero_context_segment_at(&engine->context, unit, span->flat_offset);
 }
 
 /* Calls fn on the runs of one tensor that this rank holds; with `owned_only` on those that it owns, which are fewer at
@@ -145,12 +162,10 @@ static zero_span_t span_of(const zero_engine_t *engine, zero_tensor_t tensor, bo
 static zero_status_t for_each_run_of_tensor(zero_engine_t *engine, zero_tensor_t tensor, bool owned_only,
                                             run_buffers_t *buffers, run_fn fn, void *user)
 {
-    const zero_context_t *context = &engine->context;
     zero_span_t span = span_of(engine, tensor, owned_only);
-    if (span.n_elems == 0)
-        return ZERO_OK;
-    zero_adam_segment_t at = zero_context_segment_at(context, context->model->tensors[tensor].owner, span.flat_offset);
-    return for_each_run_of(engine, tensor, &span, at, buffers, fn, user);
+    return span.n_elems == 0
+               ? ZERO_OK
+               : for_each_run_of(engine, tensor, &span, place_of(engine, tensor, &span), buffers, fn, user);
 }
 
 /* The same on the runs of all tensors. */
@@ -167,23 +182,38 @@ static zero_status_t for_each_run(zero_engine_t *engine, bool owned_only, run_fn
 
 /* ---- writing ---- */
 
-static zero_status_t write_moments(zero_engine_t *engine, const zero_adam_segment_t *at, const float *m, const float *v,
-                                   size_t n_bytes)
+static zero_status_t write_moments(zero_engine_t *engine, zero_tensor_t tensor, const zero_adam_segment_t *at,
+                                   const float *m, const float *v, size_t n_bytes)
 {
     zero_device_t *device = engine->context.device;
+    if (!has_state(engine, tensor))
+        return ZERO_OK;
+    float *v_there = v_at(engine, at);
     ZERO_TRY(zero_device_copy(device, m_at(engine, at), m, n_bytes, NULL));
-    return zero_device_copy(device, v_at(engine, at), v, n_bytes, NULL);
+    return v_there ? zero_device_copy(device, v_there, v, n_bytes, NULL) : ZERO_OK;
+}
+
+/* Writes parameters as they would be with state, from which it takes their low parts: these are dropped. */
+static zero_status_t write_param(zero_engine_t *engine, void *param, run_buffers_t *buffers, size_t n_elems)
+{
+    const zero_context_t *context = &engine->context;
+    zero_dtype_t dtype = context->config.dtype;
+    void *unused = dtype == ZERO_FP32 ? NULL : buffers->master_lo;
+    return context->device->kernels->split_master(param, unused, dtype, buffers->weights, n_elems, NULL);
 }
 
 /* Writes the master weights in buffers->weights. An offloaded unit's are split on the device, too, which may be unable
  * to reach the host's memory, and then copied. */
-static zero_status_t write_master(zero_engine_t *engine, const zero_adam_segment_t *at, run_buffers_t *buffers,
-                                  size_t n_elems)
+static zero_status_t write_master(zero_engine_t *engine, zero_tensor_t tensor, const zero_adam_segment_t *at,
+                                  run_buffers_t *buffers, size_t n_elems)
 {
     const zero_context_t *context = &engine->context;
     zero_device_t *device = context->device;
     zero_dtype_t dtype = context->config.dtype;
-    void *param = param_at(context, at), *held = master_lo_at(engine, at);
+    void *param = param_at(engine, tensor, at);
+    if (!has_state(engine, tensor))
+        return write_param(engine, param, buffers, n_elems);
+    void *held = master_lo_at(engine, at);
     void *master_lo = held && is_offloaded(engine, at) ? buffers->master_lo : held;
     void *hosts_param = is_offloaded(engine, at) ? zero_offload_address(engine->offload, at->state).param : NULL;
     ZERO_TRY(device->kernels->split_master(param, master_lo, dtype, buffers->weights, n_elems, NULL));
@@ -193,17 +223,22 @@ static zero_status_t write_master(zero_engine_t *engine, const zero_adam_segment
 }
 
 /* Reads master weights into buffers->host, which has them once the device is synchronized. */
-static zero_status_t read_master(zero_engine_t *engine, const zero_adam_segment_t *at, run_buffers_t *buffers,
-                                 size_t n_elems)
+static zero_status_t read_master(zero_engine_t *engine, zero_tensor_t tensor, const zero_adam_segment_t *at,
+                                 run_buffers_t *buffers, size_t n_elems)
 {
     const zero_context_t *context = &engine->context;
     zero_device_t *device = context->device;
     zero_dtype_t dtype = context->config.dtype;
+    const void *param = param_at(engine, tensor, at);
+    if (!has_state(engine, tensor)) {
+        ZERO_TRY(device->kernels->cast(buffers->weights, ZERO_FP32, param, dtype, n_elems, NULL));
+        return zero_device_copy(device, buffers->host, buffers->weights, n_elems * sizeof(float), NULL);
+    }
     void *held = master_lo_at(engine, at);
     void *master_lo = held && is_offloaded(engine, at) ? buffers->master_lo : held;
     if (master_lo != held)
         ZERO_TRY(zero_device_copy(device, master_lo, held, n_elems * zero_master_lo_size(dtype), NULL));
-    ZERO_TRY(device->kernels->join_master(buffers->weights, param_at(context, at), master_lo, dtype, n_elems, NULL));
+    ZERO_TRY(device->kernels->join_master(buffers->weights, param, master_lo, dtype, n_elems, NULL));
     return zero_device_copy(device, buffers->host, buffers->weights, n_elems * sizeof(float), NULL);
 }
 
@@ -272,7 +307,7 @@ static zero_status_t share_array(zero_context_t *context, uint64_t offset, size_
                             context->layout.total_flat_elems * element_bytes, context->streams.gather);
 }
 
-/* v comes last: its padding is zero, as that of reduced gradients must be. */
+/* m or v comes last: their padding is zero, as that of reduced gradients must be. */
 static zero_status_t share_state(zero_context_t *context)
 {
     const zero_arena_plan_t *plan = &context->plan;
@@ -280,9 +315,11 @@ static zero_status_t share_state(zero_context_t *context)
     if (plan->stage.shard_state || context->comm->size == 1)
         return ZERO_OK;
     ZERO_TRY(gather_flats(context, plan->params, zero_dtype_size(dtype)));
+    if (context->config.forward_only)
+        return ZERO_OK;
     ZERO_TRY(share_array(context, plan->master_lo, zero_master_lo_size(dtype)));
     ZERO_TRY(share_array(context, plan->m, sizeof(float)));
-    return share_array(context, plan->v, sizeof(float));
+    return plan->n_arrays > 1 ? share_array(context, plan->v, sizeof(float)) : ZERO_OK;
 }
 
 /* Writes this rank's runs by `fn`: all that it holds or, with owned_only, what it owns, which is then shared with the
@@ -316,7 +353,19 @@ typedef struct set_request {
     zero_chunk_fn fill;
     void *user;
     bool with_moments;
+    const bool *wanted; /* by tensor; NULL: all */
 } set_request_t;
+
+/* Sets the moments of a tensor that keeps its weights to zero if the others' are. */
+static zero_status_t keep_run(zero_engine_t *engine, zero_tensor_t tensor, const zero_span_t *run,
+                              const zero_adam_segment_t *at, run_buffers_t *buffers, const set_request_t *request)
+{
+    if (request->with_moments)
+        return ZERO_OK;
+    memset(buffers->host, 0, run->n_elems * sizeof(float));
+    ZERO_TRY(write_moments(engine, tensor, at, buffers->host, buffers->host, run->n_elems * sizeof(float)));
+    return zero_device_synchronize(engine->context.device);
+}
 
 static zero_status_t set_run(zero_engine_t *engine, zero_tensor_t tensor, const zero_span_t *run,
                              const zero_adam_segment_t *at, run_buffers_t *buffers, void *user)
@@ -326,23 +375,35 @@ static zero_status_t set_run(zero_engine_t *engine, zero_tensor_t tensor, const 
     float *master = buffers->host, *m = master + RUN_ELEMS, *v = m + RUN_ELEMS;
     size_t n = run->n_elems, n_bytes = n * sizeof(float);
     zero_chunk_t chunk = {.tensor = tensor, .first = run->first, .n_elems = n, .master = master};
-    if (request->with_moments) {
+    if (request->wanted && !request->wanted[tensor])
+        return keep_run(engine, tensor, run, at, buffers, request);
+    if (request->with_moments && !is_frozen(engine, tensor)) {
         chunk.m = m;
-        chunk.v = v;
+        chunk.v = engine->context.plan.n_arrays > 1 ? v : NULL;
     } else {
         memset(m, 0, 2 * RUN_ELEMS * sizeof(float));
     }
     ZERO_TRY(request->fill(request->user, &chunk));
     ZERO_TRY(zero_device_copy(device, buffers->weights, master, n_bytes, NULL));
-    ZERO_TRY(write_master(engine, at, buffers, n));
-    ZERO_TRY(write_moments(engine, at, m, v, n_bytes));
+    ZERO_TRY(write_master(engine, tensor, at, buffers, n));
+    ZERO_TRY(write_moments(engine, tensor, at, m, v, n_bytes));
     return zero_device_synchronize(device); /* the host buffers are used again */
 }
 
 zero_status_t zero_set_state(zero_engine_t *engine, bool with_moments, zero_chunk_fn fill, void *user)
 {
-    set_request_t request = {.fill = fill, .user = user, .with_moments = with_moments};
     ZERO_REQUIRE(engine);
+    return zero_engine_set_some(engine, with_moments, NULL, fill, user);
+}
+
+zero_status_t zero_engine_set_some(zero_engine_t *engine, bool with_moments, const bool *wanted, zero_chunk_fn fill,
+                                   void *user)
+{
+    set_request_t request = {.fill = fill, .user = user, .with_moments = with_moments, .wanted = wanted};
+    if (wanted)
+        ZERO_TRY(zero_engine_check_weights(engine, "a partial load"));
+    if (with_moments)
+        ZERO_TRY(zero_update_check_trains(engine->update, "zero_set_state with moments"));
     /* Without moments, AdamW's step count is set to 0, which a step under way would overwrite. */
     ZERO_TRY(with_moments ? zero_update_check_between_steps(engine->update, "zero_set_state")
                           : zero_update_check_no_step(engine->update, "zero_set_state without moments"));
@@ -370,8 +431,8 @@ static zero_status_t init_run(zero_engine_t *engine, zero_tensor_t tensor, const
     else
         ZERO_TRY(
             zero_device_copy(device, buffers->weights, decl->init == ZERO_INIT_ONES ? ones : zeros, n_bytes, NULL));
-    ZERO_TRY(write_master(engine, at, buffers, n));
-    ZERO_TRY(write_moments(engine, at, zeros, zeros, n_bytes));
+    ZERO_TRY(write_master(engine, tensor, at, buffers, n));
+    ZERO_TRY(write_moments(engine, tensor, at, zeros, zeros, n_bytes));
     return zero_device_synchronize(device);
 }
 
@@ -398,11 +459,17 @@ static zero_status_t get_run(zero_engine_t *engine, zero_tensor_t tensor, const 
     zero_device_t *device = engine->context.device;
     float *master = buffers->host, *m = master + RUN_ELEMS, *v = m + RUN_ELEMS;
     size_t n = run->n_elems, n_bytes = n * sizeof(float);
-    ZERO_TRY(read_master(engine, at, buffers, n));
-    ZERO_TRY(zero_device_copy(device, m, m_at(engine, at), n_bytes, NULL));
-    ZERO_TRY(zero_device_copy(device, v, v_at(engine, at), n_bytes, NULL));
+    zero_chunk_t chunk = {.tensor = tensor, .first = run->first, .n_elems = n, .master = master};
+    ZERO_TRY(read_master(engine, tensor, at, buffers, n));
+    if (!is_frozen(engine, tensor)) {
+        const float *v_there = v_at(engine, at);
+        ZERO_TRY(zero_device_copy(device, m, m_at(engine, at), n_bytes, NULL));
+        if (v_there)
+            ZERO_TRY(zero_device_copy(device, v, v_there, n_bytes, NULL));
+        chunk.m = m;
+        chunk.v = v_there ? v : NULL;
+    }
     ZERO_TRY(zero_device_synchronize(device));
-    zero_chunk_t chunk = {.tensor = tensor, .first = run->first, .n_elems = n, .master = master, .m = m, .v = v};
     return request->visit(request->user, &chunk);
 }
 
@@ -410,6 +477,7 @@ zero_status_t zero_get_state(zero_engine_t *engine, zero_chunk_fn visit, void *u
 {
     get_request_t request = {.visit = visit, .user = user};
     ZERO_REQUIRE(engine);
+    ZERO_TRY(zero_update_check_trains(engine->update, "zero_get_state"));
     ZERO_TRY(zero_update_check_between_steps(engine->update, "zero_get_state"));
     ZERO_REQUIRE(visit);
     ZERO_TRY(zero_engine_check_weights(engine, "zero_get_state"));
@@ -430,12 +498,11 @@ typedef struct array_request {
 static zero_status_t read_array_run(zero_engine_t *engine, zero_tensor_t tensor, const zero_span_t *run,
                                     const zero_adam_segment_t *at, run_buffers_t *buffers, void *user)
 {
-    (void)tensor;
     const array_request_t *request = user;
     zero_device_t *device = engine->context.device;
     const size_t n_bytes = run->n_elems * sizeof(float);
     if (request->array == ZERO_ARRAY_WEIGHT)
-        ZERO_TRY(read_master(engine, at, buffers, run->n_elems));
+        ZERO_TRY(read_master(engine, tensor, at, buffers, run->n_elems));
     else if (request->array == ZERO_ARRAY_GRAD)
         ZERO_TRY(zero_device_copy(device, buffers->host, zero_context_reduced_grads(&engine->context) + at->grad,
                                   n_bytes, NULL));
@@ -450,14 +517,13 @@ static zero_status_t read_array_run(zero_engine_t *engine, zero_tensor_t tensor,
 static zero_status_t write_array_run(zero_engine_t *engine, zero_tensor_t tensor, const zero_span_t *run,
                                      const zero_adam_segment_t *at, run_buffers_t *buffers, void *user)
 {
-    (void)tensor;
     const array_request_t *request = user;
     zero_device_t *device = engine->context.device;
     const size_t n_bytes = run->n_elems * sizeof(float);
     const float *from = request->from + run->first;
     if (request->array == ZERO_ARRAY_WEIGHT) {
         ZERO_TRY(zero_device_copy(device, buffers->weights, from, n_bytes, NULL));
-        ZERO_TRY(write_master(engine, at, buffers, run->n_elems));
+        ZERO_TRY(write_master(engine, tensor, at, buffers, run->n_elems));
     } else {
         ZERO_TRY(zero_device_copy(device, request->array == ZERO_ARRAY_M ? m_at(engine, at) : v_at(engine, at), from,
                                   n_bytes, NULL));
@@ -478,7 +544,7 @@ static zero_status_t for_each_run_of_array(zero_engine_t *engine, zero_tensor_t 
 
 zero_status_t zero_engine_read_array(zero_engine_t *engine, zero_tensor_t tensor, zero_array_t array, float *elems)
 {
-    zero_span_t owned = zero_engine_owned_span(engine, tensor, engine->context.comm->rank);
+    zero_span_t owned = zero_context_owned_span(&engine->context, tensor, engine->context.comm->rank);
     array_request_t request = {.array = array, .to = elems, .first = owned.first};
     ZERO_TRY(zero_offload_finish_update(engine->offload));
     ZERO_TRY(zero_device_synchronize(engine->context.device));

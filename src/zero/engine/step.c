@@ -78,6 +78,7 @@ uint64_t zero_engine_n_steps(const zero_engine_t *engine)
 
 zero_status_t zero_engine_get_step_state(zero_engine_t *engine, const char *call, zero_step_state_t *state)
 {
+    ZERO_TRY(zero_update_check_trains(engine->update, call));
     return zero_update_get_state(engine->update, call, state);
 }
 

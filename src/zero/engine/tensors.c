@@ -18,7 +18,14 @@ static bool is_usable(const zero_engine_t *engine, zero_tensor_t tensor, order_f
 
 static bool is_gathered_in_fp8(const zero_context_t *context, const zero_tensor_decl_t *tensor)
 {
-    return context->plan.fp8.is_gathered && tensor->fp8;
+    return context->plan.fp8.is_gathered && tensor->fp8 && !tensor->frozen;
+}
+
+/* Finds the flat buffer that the tensor is in. */
+static zero_status_t find_params(const zero_engine_t *engine, const zero_tensor_decl_t *tensor, unsigned char **flat)
+{
+    return tensor->frozen ? zero_parameters_frozen_address(engine->parameters, tensor->owner, flat)
+                          : zero_parameters_address(engine->parameters, tensor->owner, flat);
 }
 
 const void *zero_param(const zero_engine_t *engine, zero_tensor_t tensor)
@@ -32,7 +39,7 @@ const void *zero_param(const zero_engine_t *engine, zero_tensor_t tensor)
         zero_log(ZERO_LOG_ERROR, "zero_param(%s): it is gathered in fp8: zero_param_fp8 has it", decl->name);
         return NULL;
     }
-    if (zero_parameters_address(engine->parameters, decl->owner, &flat) != ZERO_OK)
+    if (find_params(engine, decl, &flat) != ZERO_OK)
         return NULL;
     return flat + context->layout.tensor_offsets[tensor] * zero_dtype_size(context->config.dtype);
 }
@@ -57,13 +64,15 @@ zero_fp8_param_t zero_param_fp8(const zero_engine_t *engine, zero_tensor_t tenso
 zero_grad_t zero_grad(const zero_engine_t *engine, zero_tensor_t tensor)
 {
     zero_grad_t grad = {.dtype = engine ? engine->context.plan.stage.grad_dtype : ZERO_FP32};
-    if (!is_usable(engine, tensor, zero_order_uses) ||
+    if (!is_usable(engine, tensor, zero_order_uses) || engine->context.progress.pass == ZERO_PASS_INPUT_GRAD ||
         !zero_order_is_backward(engine->context.progress.position, engine->context.model->n_units))
         return grad;
     const zero_context_t *context = &engine->context;
     const zero_progress_t *progress = &context->progress;
     const zero_tensor_decl_t *decl = &context->model->tensors[tensor];
     unsigned char *flat;
+    if (decl->frozen)
+        return grad;
     if (zero_gradients_address(engine->gradients, decl->owner, &flat) != ZERO_OK)
         return grad;
     grad.data = flat + context->layout.tensor_offsets[tensor] * zero_dtype_size(grad.dtype);

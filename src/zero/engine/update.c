@@ -1,4 +1,5 @@
-/* update.c - the end of a step: global norm, clipping, AdamW on what this rank holds, new weights to every rank.
+/* update.c - the end of a step: global norm, clipping, the optimizer on what this rank holds, new weights to every
+ * rank.
  *
  * What must hold: every rank computes the same norm from the same numbers in the same order, so every rank clips, skips
  * and scales alike. Weights change only if the norm is finite. A shard is rewritten only when no peer may still read it
@@ -12,6 +13,8 @@
 #include <stdlib.h>
 
 #include "base/log.h"
+#include "zero/engine/own_update.h"
+#include "zero/optimizer/optimizer.h"
 #include "zero/runtime/addresses.h"
 
 #define MAX_STEPS_IN_FLIGHT 2
@@ -44,7 +47,7 @@ struct zero_update {
     uint64_t adam_step; /* updates so far, as of the last step waited for */
 };
 
-/* ---- what AdamW updates ---- */
+/* ---- what the optimizer updates ---- */
 
 static int by_state(const void *a, const void *b)
 {
@@ -107,8 +110,8 @@ static zero_status_t create_rules(zero_update_t *update)
     const zero_config_t *config = &update->context->config;
     bool is_fp16 = config->dtype == ZERO_FP16;
     update->rules = (zero_step_rules_t){
-        .beta1 = config->beta1,
-        .beta2 = config->beta2,
+        .beta1 = zero_optimizer_of(config)->beta1(config),
+        .beta2 = zero_optimizer_of(config)->beta2(config),
         .eps = config->eps,
         .grad_clip = config->grad_clip,
         .dynamic_loss_scale = is_fp16,
@@ -211,7 +214,7 @@ static zero_status_t all_gather_contributions(zero_update_t *update, float lr, c
                                  zero_context_private(context, plan->contributions), sizeof *mine, stream);
 }
 
-/* Runs AdamW over segments first, first + 1 ..., which lie in [begin, end) of the state. */
+/* Runs the optimizer over segments first, first + 1 ..., which lie in [begin, end) of the state. */
 static zero_status_t update_range(zero_update_t *update, size_t first, size_t n_segments, uint64_t begin, uint64_t end,
                                   zero_stream_t stream)
 {
@@ -224,7 +227,7 @@ static zero_status_t update_range(zero_update_t *update, size_t first, size_t n_
         .param = zero_context_params(context),
         .master_lo = dtype == ZERO_FP32 ? NULL : zero_context_private(context, plan->master_lo),
         .m = zero_context_private(context, plan->m),
-        .v = zero_context_private(context, plan->v),
+        .v = plan->n_arrays > 1 ? zero_context_private(context, plan->v) : NULL,
         .grad = zero_context_reduced_grads(context),
         .segments = segments + first,
         .n_segments = n_segments,
@@ -232,11 +235,19 @@ static zero_status_t update_range(zero_update_t *update, size_t first, size_t n_
         .state_end = end,
         .scalars = &zero_context_step_scratch(context)->scalars,
     };
-    return n_segments > 0 ? context->device->kernels->adam(&adam, stream) : ZERO_OK;
+    if (n_segments == 0)
+        return ZERO_OK;
+    return zero_optimizer_of(&context->config)->update(context->device->kernels, &adam, stream);
 }
 
-static zero_status_t update_all(zero_update_t *update, zero_stream_t stream)
+static zero_status_t update_all(zero_update_t *update, float lr, zero_stream_t stream)
 {
+    if (update->context->config.optimizer == ZERO_OPTIMIZER_OWN) {
+        ZERO_TRY(zero_own_update(update->context, lr, stream));
+        return zero_parameters_n_early_units(update->parameters) > 0
+                   ? zero_parameters_publish_early(update->parameters, stream)
+                   : ZERO_OK;
+    }
     size_t n_early = update->n_early_segments;
     uint64_t split = early_end(update);
     ZERO_TRY(update_range(update, 0, n_early, 0, split, stream));
@@ -288,7 +299,7 @@ zero_status_t zero_update_step(zero_update_t *update, float lr, const double *lo
                                           zero_context_private(context, context->plan.contributions),
                                           context->comm->size, &scratch->state, &scratch->scalars, outcome, stream));
     ZERO_TRY(zero_offload_update(update->offload, stream));
-    ZERO_TRY(update_all(update, stream));
+    ZERO_TRY(update_all(update, lr, stream));
     ZERO_TRY(zero_streams_end_span(context, span, stream));
     ZERO_TRY(zero_parameters_publish(update->parameters, stream));
     ZERO_TRY(device->ops->event_record(device, update->timed[progress->step % N_STEPS_TIMED].ended, stream));
@@ -374,6 +385,13 @@ zero_status_t zero_update_check_between_steps(const zero_update_t *update, const
 {
     if (update->context->progress.in_pass || update->context->progress.micro_step != 0)
         return zero_fail(ZERO_ERROR_ORDER, "%s inside a step: finish it first", call);
+    return ZERO_OK;
+}
+
+zero_status_t zero_update_check_trains(const zero_update_t *update, const char *call)
+{
+    if (update->context->config.forward_only)
+        return zero_fail(ZERO_ERROR_ORDER, "%s: the engine is forward_only, it has parameters alone", call);
     return ZERO_OK;
 }
 

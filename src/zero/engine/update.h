@@ -29,6 +29,8 @@ zero_status_t zero_update_set_adam_step(zero_update_t *update, uint64_t adam_ste
  * not been waited for. call: named in the error line. */
 zero_status_t zero_update_check_between_steps(const zero_update_t *update, const char *call);
 zero_status_t zero_update_check_no_step(const zero_update_t *update, const char *call);
+/* Refuses a call that needs gradients or AdamW's state if the engine has none. */
+zero_status_t zero_update_check_trains(const zero_update_t *update, const char *call);
 
 /* Returns how many steps have been waited for. */
 uint64_t zero_update_n_steps(const zero_update_t *update);

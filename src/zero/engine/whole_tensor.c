@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "zero/engine/compare.h"
 #include "zero/engine/engine.h"
+#include "zero/optimizer/optimizer.h"
 #include "zero/runtime/addresses.h"
 
 #define RUN_ELEMS ((uint64_t)1 << 16)
@@ -36,6 +37,12 @@ static zero_status_t check_request(const zero_engine_t *engine, const request_t 
         return zero_fail(ZERO_ERROR_ARGUMENT, "%s: gradients cannot be set", request->call);
     if ((unsigned)request->array > ZERO_ARRAY_GRAD)
         return zero_fail(ZERO_ERROR_ARGUMENT, "%s: there is no array %d", request->call, (int)request->array);
+    if (request->array != ZERO_ARRAY_WEIGHT && context->model->tensors[request->tensor].frozen)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "%s: %s is frozen: it has a weight, but no gradient, m or v",
+                         request->call, context->model->tensors[request->tensor].name);
+    if (request->array == ZERO_ARRAY_V && context->plan.n_arrays < 2)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "%s: optimizer %s has no array v", request->call,
+                         zero_optimizer_name_of(&context->config));
     if (request->root != ZERO_ALL_RANKS && (request->root < 0 || request->root >= context->comm->size))
         return zero_fail(ZERO_ERROR_ARGUMENT, "%s: there is no rank %d among %d", request->call, request->root,
                          context->comm->size);
@@ -44,15 +51,21 @@ static zero_status_t check_request(const zero_engine_t *engine, const request_t 
     return ZERO_OK;
 }
 
-/* A number that AdamW could not go on with. */
+/* Returns whether numbers of the array must not be negative: the optimizer takes their square root. */
+static bool is_not_negative(const zero_engine_t *engine, zero_array_t array)
+{
+    return array == ZERO_ARRAY_V && zero_optimizer_of(&engine->context.config)->v_is_not_negative;
+}
+
+/* A number that the optimizer could not go on with. */
 static zero_status_t check_numbers(const zero_engine_t *engine, const request_t *request, const float *data)
 {
     const zero_tensor_decl_t *tensor = &engine->context.model->tensors[request->tensor];
+    const bool not_negative = is_not_negative(engine, request->array);
     for (uint64_t i = 0; i < tensor->n_elems; i++)
-        if (!isfinite(data[i]) || (request->array == ZERO_ARRAY_V && data[i] < 0.0f))
+        if (!isfinite(data[i]) || (not_negative && data[i] < 0.0f))
             return zero_fail(ZERO_ERROR_ARGUMENT, "%s(%s): element %" PRIu64 " is %g, which must be finite%s",
-                             request->call, tensor->name, i, (double)data[i],
-                             request->array == ZERO_ARRAY_V ? " and not negative" : "");
+                             request->call, tensor->name, i, (double)data[i], not_negative ? " and not negative" : "");
     return ZERO_OK;
 }
 
@@ -69,6 +82,7 @@ static zero_status_t compare(zero_comm_t *comm, const request_t *request)
 static zero_status_t check_order(const zero_engine_t *engine, const request_t *request)
 {
     const zero_progress_t *progress = &engine->context.progress;
+    ZERO_TRY(zero_update_check_trains(engine->update, request->call));
     if (request->array != ZERO_ARRAY_GRAD)
         return zero_update_check_between_steps(engine->update, request->call);
     if (progress->in_pass || progress->micro_step != engine->context.config.micro_steps)
@@ -105,7 +119,7 @@ static zero_status_t unscale(zero_engine_t *engine, float *elems, uint64_t n_ele
 /* Reads what this rank owns into *mine, which the caller frees. */
 static zero_status_t read_mine(zero_engine_t *engine, const request_t *request, float **mine)
 {
-    zero_span_t owned = zero_engine_owned_span(engine, request->tensor, engine->context.comm->rank);
+    zero_span_t owned = zero_context_owned_span(&engine->context, request->tensor, engine->context.comm->rank);
     *mine = malloc((owned.n_elems + 1) * sizeof **mine);
     if (!*mine)
         return zero_fail(ZERO_ERROR_MEMORY, "%s: no memory for %" PRIu64 " elements", request->call, owned.n_elems);
@@ -128,7 +142,7 @@ static zero_status_t collect(zero_engine_t *engine, const request_t *request, co
 {
     zero_comm_t *comm = engine->context.host_comm;
     for (int rank = 0; rank < comm->size; rank++) {
-        zero_span_t span = zero_engine_owned_span(engine, request->tensor, rank);
+        zero_span_t span = zero_context_owned_span(&engine->context, request->tensor, rank);
         for (uint64_t done = 0; done < span.n_elems; done += RUN_ELEMS) {
             uint64_t n = span.n_elems - done < RUN_ELEMS ? span.n_elems - done : RUN_ELEMS;
             ZERO_TRY(pass_run(comm, rank, mine + done, n, data ? data + span.first + done : NULL, scratch));
@@ -214,6 +228,7 @@ zero_status_t zero_set_tensor(zero_engine_t *engine, zero_tensor_t tensor, zero_
     const request_t request = {.call = "zero_set_tensor", .tensor = tensor, .array = array, .root = root};
     ZERO_REQUIRE(engine);
     zero_comm_t *comm = engine->context.host_comm;
+    ZERO_TRY(zero_update_check_trains(engine->update, request.call));
     ZERO_TRY(zero_update_check_between_steps(engine->update, request.call));
     ZERO_TRY(zero_engine_check_weights(engine, request.call));
     zero_context_enter(&engine->context, request.call);

@@ -35,7 +35,7 @@ zero_host_address_t zero_offload_address(const zero_offload_t *offload, uint64_t
         .param = host->update == ZERO_OFFLOAD_UPDATE_HOST ? params + at * zero_dtype_size(dtype) : NULL,
         .master_lo = dtype == ZERO_FP32 ? NULL : master_lo + at * zero_master_lo_size(dtype),
         .m = (float *)zero_offload_host_at(offload, host->m) + at,
-        .v = (float *)zero_offload_host_at(offload, host->v) + at,
+        .v = plan->n_arrays > 1 ? (float *)zero_offload_host_at(offload, host->v) + at : NULL,
     };
 }
 
@@ -113,7 +113,8 @@ static void touch_part(void *args, int item, int part, int n_parts)
     zero_host_address_t address = zero_offload_address(offload, plan->state_elems + from);
     zero_dtype_t dtype = offload->context->config.dtype;
     memset(address.m, 0, n * sizeof *address.m);
-    memset(address.v, 0, n * sizeof *address.v);
+    if (address.v)
+        memset(address.v, 0, n * sizeof *address.v);
     if (address.master_lo)
         memset(address.master_lo, 0, n * zero_master_lo_size(dtype));
     if (address.param)

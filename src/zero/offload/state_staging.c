@@ -21,17 +21,19 @@ float *zero_state_buffer_m(const zero_state_buffer_t *buffer)
 
 float *zero_state_buffer_v(const zero_offload_t *offload, const zero_state_buffer_t *buffer)
 {
+    if (offload->context->plan.n_arrays < 2)
+        return NULL;
     return zero_state_buffer_m(buffer) + plan_of(offload)->chunk_elems;
 }
 
 float *zero_state_buffer_grads(const zero_offload_t *offload, const zero_state_buffer_t *buffer)
 {
-    return zero_state_buffer_m(buffer) + 2 * plan_of(offload)->chunk_elems;
+    return zero_state_buffer_m(buffer) + (uint64_t)offload->context->plan.n_arrays * plan_of(offload)->chunk_elems;
 }
 
 void *zero_state_buffer_master_lo(const zero_offload_t *offload, const zero_state_buffer_t *buffer)
 {
-    int n_floats = plan_of(offload)->has_grads ? 3 : 2;
+    int n_floats = offload->context->plan.n_arrays + plan_of(offload)->has_grads;
     if (offload->context->config.dtype == ZERO_FP32)
         return NULL;
     return zero_state_buffer_m(buffer) + n_floats * plan_of(offload)->chunk_elems;

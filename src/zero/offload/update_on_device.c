@@ -21,13 +21,15 @@
  * pass, which follows every unit's update.
  */
 #include "base/log.h"
+#include "zero/optimizer/optimizer.h"
 #include "zero/offload/state_staging.h"
 #include "zero/runtime/addresses.h"
 
 /* Chunks queued ahead: two gigabytes if chunks are of the largest size. */
 #define N_AHEAD 32
 
-/* Copies m, v and master_lo (fp32 has none) of a chunk from the host to its buffer, or back. */
+/* Copies m, v (of optimizers that have it) and master_lo (fp32 has none) of a chunk from the host to its buffer, or
+ * back. */
 static zero_status_t copy_state(zero_offload_t *offload, const zero_state_chunk_t *chunk, bool fetches,
                                 zero_stream_t stream)
 {
@@ -39,7 +41,7 @@ static zero_status_t copy_state(zero_offload_t *offload, const zero_state_chunk_
         size_t n_bytes;
     } parts[] = {
         {host.m, zero_state_buffer_m(buffer), chunk->n_elems * sizeof(float)},
-        {host.v, zero_state_buffer_v(offload, buffer), chunk->n_elems * sizeof(float)},
+        {host.v, zero_state_buffer_v(offload, buffer), host.v ? chunk->n_elems * sizeof(float) : 0},
         {host.master_lo, zero_state_buffer_master_lo(offload, buffer),
          chunk->n_elems * zero_master_lo_size(context->config.dtype)},
     };
@@ -78,7 +80,7 @@ static zero_status_t update_chunk(zero_offload_t *offload, int c)
     ZERO_TRY(device->ops->event_record(device, buffer->fetched, offload->in_stream));
     ZERO_TRY(device->ops->stream_wait(device, stream, buffer->fetched));
     if (chunk->adam.n_segments > 0)
-        ZERO_TRY(device->kernels->adam(&chunk->adam, stream));
+        ZERO_TRY(zero_optimizer_of(&offload->context->config)->update(device->kernels, &chunk->adam, stream));
     ZERO_TRY(device->ops->event_record(device, buffer->updated, stream));
     if (!chunk->is_last)
         return ZERO_OK;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "base/log.h"
+#include "zero/optimizer/optimizer.h"
 #include "zero/offload/offload_backend.h"
 #include "zero/runtime/addresses.h"
 
@@ -18,6 +19,7 @@ typedef struct item {
 
 typedef struct host_backend {
     const zero_shard_kernels_t *kernels;
+    const zero_optimizer_ops_t *optimizer;
     zero_host_pool_t *pool;
     int n_items;
     item_t *items;
@@ -48,7 +50,7 @@ static zero_adam_t part_of(const zero_offload_t *offload, zero_unit_t unit, int 
         .param = zero_offload_host_at(offload, host->params),
         .master_lo = dtype == ZERO_FP32 ? NULL : zero_offload_host_at(offload, host->master_lo),
         .m = zero_offload_host_at(offload, host->m),
-        .v = zero_offload_host_at(offload, host->v),
+        .v = offload->context->plan.n_arrays > 1 ? zero_offload_host_at(offload, host->v) : NULL,
         .grad = zero_offload_host_at(offload, host->grads),
         .segments = segments,
         .n_segments = n_segments,
@@ -66,6 +68,7 @@ static zero_status_t create(zero_offload_t *offload)
     if (!backend)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for offload's tables");
     backend->kernels = zero_shard_kernels_cpu();
+    backend->optimizer = zero_optimizer_of(&context->config);
     backend->pool = offload->pool;
     backend->n_items = context->layout.n_units - first;
     size_t n_threads = (size_t)zero_host_pool_n_threads(backend->pool), n_parts = (size_t)backend->n_items * n_threads;
@@ -115,7 +118,8 @@ static zero_status_t send_grads(zero_offload_t *offload, zero_unit_t unit)
 static void update_part(void *args, int item, int part, int n_parts)
 {
     const host_backend_t *backend = args;
-    (void)backend->kernels->adam(&backend->parts[item * n_parts + part], NULL); /* cannot fail on the CPU */
+    const zero_adam_t *adam = &backend->parts[item * n_parts + part];
+    (void)backend->optimizer->update(backend->kernels, adam, NULL); /* cannot fail on the CPU */
 }
 
 /* These two run on the host, in a thread of the device's. */

@@ -23,6 +23,7 @@ zero_config_t zero_config_default(void)
         .beta2 = 0.95f,
         .eps = 1e-8f,
         .weight_decay = 0.1f,
+        .momentum = 0.9f,
         .grad_clip = 1.0f,
         .max_skipped_steps = 20,
         .initial_loss_scale = 65536.0f,
@@ -49,6 +50,20 @@ static bool is_amount(float x)
     return isfinite(x) && x >= 0.0f;
 }
 
+static zero_status_t check_own_optimizer(const zero_config_t *c)
+{
+    const zero_own_optimizer_t *own = c->own_optimizer;
+    if (!own || !own->name || !own->update)
+        return zero_fail_alike(ZERO_ERROR_USAGE, "optimizer own: own_optimizer must have a name and an update");
+    if (own->n_arrays < 1 || own->n_arrays > 2)
+        return zero_fail_alike(ZERO_ERROR_USAGE, "optimizer %s: n_arrays %d: it must be 1 or 2", own->name,
+                               own->n_arrays);
+    if (c->offload)
+        return zero_fail_alike(ZERO_ERROR_USAGE, "optimizer %s with offload: only libzero's own optimizers can be",
+                               own->name);
+    return ZERO_OK;
+}
+
 zero_status_t zero_config_check(const zero_config_t *c)
 {
     if (c->stage < 0 || c->stage > 3)
@@ -67,6 +82,12 @@ zero_status_t zero_config_check(const zero_config_t *c)
                                c->shard_group);
     if (c->keep < 0 && c->keep != ZERO_KEEP_AUTO)
         return zero_fail_alike(ZERO_ERROR_USAGE, "keep %d: it must be at least 0, or ZERO_KEEP_AUTO", c->keep);
+    if ((unsigned)c->optimizer >= ZERO_N_OPTIMIZERS)
+        return zero_fail_alike(ZERO_ERROR_USAGE, "optimizer %d: it must be one of zero_optimizer_t", (int)c->optimizer);
+    if (c->optimizer == ZERO_OPTIMIZER_OWN)
+        ZERO_TRY(check_own_optimizer(c));
+    if (!is_fraction(c->momentum))
+        return zero_fail_alike(ZERO_ERROR_USAGE, "momentum %g: it must be in [0, 1)", (double)c->momentum);
     if (!is_fraction(c->beta1) || !is_fraction(c->beta2))
         return zero_fail_alike(ZERO_ERROR_USAGE, "beta1 %g, beta2 %g: both must be in [0, 1)", (double)c->beta1,
                                (double)c->beta2);

@@ -113,6 +113,9 @@ zero_status_t zero_model_add_tensor(zero_model_t *model, zero_unit_t unit, const
     if (desc->packed && model->tensors[model->n_tensors - 1].fp8 != desc->fp8)
         return zero_fail(ZERO_ERROR_ARGUMENT, "tensor %s is packed with %s, but only one of them is declared with fp8",
                          desc->name, model->tensors[model->n_tensors - 1].name);
+    if (desc->packed && model->tensors[model->n_tensors - 1].frozen != desc->frozen)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "tensor %s is packed with %s, but only one of them is frozen", desc->name,
+                         model->tensors[model->n_tensors - 1].name);
     if ((unsigned)desc->init > ZERO_INIT_NORMAL)
         return zero_fail(ZERO_ERROR_ARGUMENT, "tensor %s has init %d: it must be one of zero_init_t", desc->name,
                          (int)desc->init);
@@ -141,6 +144,7 @@ zero_status_t zero_model_add_tensor(zero_model_t *model, zero_unit_t unit, const
     added->decay = desc->decay;
     added->packed = desc->packed;
     added->fp8 = desc->fp8;
+    added->frozen = desc->frozen;
     ZERO_TRY(zero_name_table_add(&model->tensor_names, named_tensors(model), model->n_tensors));
     model->n_params += n_elems;
     *tensor = model->n_tensors++;
@@ -255,6 +259,7 @@ uint64_t zero_model_hash(const zero_model_t *model)
         hash = zero_hash_fold(hash, &tensor->decay, sizeof tensor->decay);
         hash = zero_hash_fold(hash, &tensor->packed, sizeof tensor->packed);
         hash = zero_hash_fold(hash, &tensor->fp8, sizeof tensor->fp8);
+        hash = zero_hash_fold(hash, &tensor->frozen, sizeof tensor->frozen);
     }
     return hash;
 }

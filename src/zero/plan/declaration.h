@@ -18,6 +18,7 @@ typedef struct zero_tensor_decl {
     bool decay;
     bool packed; /* directly after the tensor before it, which has the same owner */
     bool fp8;
+    bool frozen;
 } zero_tensor_decl_t;
 
 typedef struct zero_unit_decl {

@@ -13,7 +13,7 @@ static uint64_t round_up(uint64_t n, uint64_t multiple)
     return (n + multiple - 1) / multiple * multiple;
 }
 
-/* The extents of all units' tensors, [begin, end) in the unit's flat buffer, in ascending order. Unit u's are
+/* The extents of all units' trained tensors, [begin, end) in the unit's flat buffer, in ascending order. Unit u's are
  * all[first[u]] .. all[first[u + 1] - 1]. */
 typedef struct extent {
     uint64_t begin, end;
@@ -41,11 +41,13 @@ static zero_status_t extents_create(const zero_model_t *model, const zero_layout
     /* first[u + 2] counts the tensors of unit u; then first[u + 1] is where unit u's begin, and is advanced to their
      * end, which is where those of unit u + 1 begin. */
     for (int t = 0; t < model->n_tensors; t++)
-        made.first[model->tensors[t].owner + 2]++;
+        made.first[model->tensors[t].owner + 2] += !model->tensors[t].frozen;
     for (int u = 2; u <= model->n_units; u++)
         made.first[u] += made.first[u - 1];
     for (int i = 0; i < model->n_tensors; i++) {
         zero_tensor_t t = layout->order[i];
+        if (model->tensors[t].frozen)
+            continue;
         made.all[made.first[model->tensors[t].owner + 1]++] =
             (extent_t){layout->tensor_offsets[t], layout->tensor_offsets[t] + model->tensors[t].n_elems};
     }
@@ -89,8 +91,16 @@ static bool can_take_turns(const zero_layout_t *layout, const extents_t *extents
  * as it reaches, so a unit that agrees with the largest agrees with all. */
 typedef struct buffer_class {
     zero_unit_t largest;
-    uint64_t least_elems;
+    uint64_t least_elems, least_frozen;
 } buffer_class_t;
+
+/* Returns whether the unit's frozen tensors need about as much room as those of all units of the class so far. */
+static bool is_alike_in_frozen(const zero_layout_t *layout, const buffer_class_t *classes, int c, zero_unit_t unit)
+{
+    uint64_t n_elems = layout->units[unit].frozen_flat_elems;
+    return are_alike_in_size(classes[c].least_frozen, n_elems) &&
+           are_alike_in_size(layout->buffer_frozen_elems[c], n_elems);
+}
 
 /* Returns the first class all of whose units so far can take turns with `unit`, or a new one. */
 static int find_buffer_class(const zero_layout_t *layout, const extents_t *extents, const buffer_class_t *classes,
@@ -99,6 +109,7 @@ static int find_buffer_class(const zero_layout_t *layout, const extents_t *exten
     int c = 0;
     while (c < layout->n_buffer_classes &&
            (!are_alike_in_size(classes[c].least_elems, layout->units[unit].flat_elems) ||
+            !is_alike_in_frozen(layout, classes, c, unit) ||
             !can_take_turns(layout, extents, classes[c].largest, unit)))
         c++;
     return c;
@@ -107,11 +118,12 @@ static int find_buffer_class(const zero_layout_t *layout, const extents_t *exten
 static void put_into_class(zero_layout_t *layout, buffer_class_t *classes, zero_unit_t unit, int buffer_class)
 {
     uint64_t n_elems = layout->units[unit].flat_elems, n_others = layout->units[unit].others_elems;
+    uint64_t n_frozen = layout->units[unit].frozen_flat_elems;
     buffer_class_t *class = &classes[buffer_class];
     layout->units[unit].buffer_class = buffer_class;
     if (buffer_class == layout->n_buffer_classes) {
         layout->n_buffer_classes++;
-        *class = (buffer_class_t){.largest = unit, .least_elems = n_elems};
+        *class = (buffer_class_t){.largest = unit, .least_elems = n_elems, .least_frozen = n_frozen};
     } else if (n_elems > layout->buffer_elems[buffer_class]) {
         class->largest = unit;
     } else if (n_elems < class->least_elems) {
@@ -120,6 +132,10 @@ static void put_into_class(zero_layout_t *layout, buffer_class_t *classes, zero_
     layout->buffer_elems[buffer_class] = layout->units[class->largest].flat_elems;
     if (n_others > layout->buffer_others_elems[buffer_class])
         layout->buffer_others_elems[buffer_class] = n_others;
+    if (n_frozen > layout->buffer_frozen_elems[buffer_class])
+        layout->buffer_frozen_elems[buffer_class] = n_frozen;
+    if (n_frozen < class->least_frozen)
+        class->least_frozen = n_frozen;
 }
 
 static zero_status_t assign_buffer_classes(const zero_model_t *model, zero_layout_t *layout)
@@ -128,7 +144,8 @@ static zero_status_t assign_buffer_classes(const zero_model_t *model, zero_layou
     buffer_class_t *classes = calloc((size_t)layout->n_units, sizeof *classes);
     layout->buffer_elems = calloc((size_t)layout->n_units, sizeof *layout->buffer_elems);
     layout->buffer_others_elems = calloc((size_t)layout->n_units, sizeof *layout->buffer_others_elems);
-    zero_status_t status = classes && layout->buffer_elems && layout->buffer_others_elems
+    layout->buffer_frozen_elems = calloc((size_t)layout->n_units, sizeof *layout->buffer_frozen_elems);
+    zero_status_t status = classes && layout->buffer_elems && layout->buffer_others_elems && layout->buffer_frozen_elems
                                ? extents_create(model, layout, &extents)
                                : zero_fail(ZERO_ERROR_MEMORY, "no memory for the buffers of %d units", layout->n_units);
     for (zero_unit_t unit = 0; unit < layout->n_units && status == ZERO_OK; unit++)
@@ -145,21 +162,28 @@ uint64_t zero_layout_buffer_elems(const zero_layout_t *layout, int buffer_class)
 
 /* ---- tensors and shards ---- */
 
-/* Lays out a tensor behind those of its unit so far. */
+/* Lays out a tensor behind those of its flat buffer so far. */
 static void place_tensor(const zero_model_t *model, zero_layout_t *layout, zero_tensor_t t)
 {
     const zero_tensor_decl_t *tensor = &model->tensors[t];
     zero_unit_layout_t *unit = &layout->units[tensor->owner];
     uint64_t align = zero_layout_has_fp8(layout, tensor->owner) ? ZERO_FP8_ALIGN_ELEMS : ZERO_ALIGN_ELEMS;
-    layout->tensor_offsets[t] = tensor->packed ? unit->flat_elems : round_up(unit->flat_elems, align);
-    unit->flat_elems = layout->tensor_offsets[t] + tensor->n_elems;
+    uint64_t *flat_elems = tensor->frozen ? &unit->frozen_flat_elems : &unit->flat_elems;
+    layout->tensor_offsets[t] = tensor->packed ? *flat_elems : round_up(*flat_elems, align);
+    *flat_elems = layout->tensor_offsets[t] + tensor->n_elems;
+}
+
+/* Returns whether a tensor is a matrix in fp8, or a part of one. Frozen tensors are gathered as they are. */
+static bool is_fp8(const zero_tensor_decl_t *tensor)
+{
+    return tensor->fp8 && !tensor->frozen;
 }
 
 /* Gives tensors in fp8 the numbers of their matrices, in the order of units and declaration, and counts these. */
 static void number_matrices(const zero_model_t *model, zero_layout_t *layout)
 {
     for (zero_tensor_t t = 0; t < model->n_tensors; t++)
-        if (model->tensors[t].fp8 && !model->tensors[t].packed)
+        if (is_fp8(&model->tensors[t]) && !model->tensors[t].packed)
             layout->units[model->tensors[t].owner].n_matrices++;
     for (int u = 0; u < model->n_units; u++) {
         layout->units[u].first_matrix = layout->n_matrices;
@@ -168,20 +192,20 @@ static void number_matrices(const zero_model_t *model, zero_layout_t *layout)
     }
     for (zero_tensor_t t = 0; t < model->n_tensors; t++) {
         zero_unit_layout_t *unit = &layout->units[model->tensors[t].owner];
-        layout->matrix_of[t] = !model->tensors[t].fp8     ? -1
-                               : model->tensors[t].packed ? layout->matrix_of[t - 1]
-                                                          : unit->first_matrix + unit->n_matrices++;
+        layout->matrix_of[t] = !is_fp8(&model->tensors[t]) ? -1
+                               : model->tensors[t].packed  ? layout->matrix_of[t - 1]
+                                                           : unit->first_matrix + unit->n_matrices++;
     }
 }
 
-/* Places the tensors that are not in fp8, then those that are. Nothing overflows: the declaration keeps all tensors
- * together under 2^56 elements. */
+/* Places the tensors that are not in fp8, then those that are, then frozen ones. Nothing overflows: the declaration
+ * keeps all tensors together under 2^56 elements. */
 static void place_tensors(const zero_model_t *model, zero_layout_t *layout)
 {
     int n_placed = 0;
     number_matrices(model, layout);
     for (zero_tensor_t t = 0; t < model->n_tensors; t++)
-        if (!model->tensors[t].fp8) {
+        if (!is_fp8(&model->tensors[t]) && !model->tensors[t].frozen) {
             place_tensor(model, layout, t);
             layout->order[n_placed++] = t;
         }
@@ -189,13 +213,18 @@ static void place_tensors(const zero_model_t *model, zero_layout_t *layout)
         if (zero_layout_has_fp8(layout, u))
             layout->units[u].others_elems = round_up(layout->units[u].flat_elems, ZERO_FP8_ALIGN_ELEMS);
     for (zero_tensor_t t = 0; t < model->n_tensors; t++)
-        if (model->tensors[t].fp8) {
+        if (is_fp8(&model->tensors[t])) {
             zero_fp8_matrix_t *matrix = &layout->matrices[layout->matrix_of[t]];
             place_tensor(model, layout, t);
             layout->order[n_placed++] = t;
             if (!model->tensors[t].packed)
                 *matrix = (zero_fp8_matrix_t){.unit = model->tensors[t].owner, .begin = layout->tensor_offsets[t]};
             matrix->end = layout->tensor_offsets[t] + model->tensors[t].n_elems;
+        }
+    for (zero_tensor_t t = 0; t < model->n_tensors; t++)
+        if (model->tensors[t].frozen) {
+            place_tensor(model, layout, t);
+            layout->order[n_placed++] = t;
         }
 }
 
@@ -223,6 +252,17 @@ static zero_status_t check_others(const zero_layout_t *layout)
     return ZERO_OK;
 }
 
+static void cut_frozen(zero_layout_t *layout, zero_unit_layout_t *unit)
+{
+    uint64_t n = (uint64_t)layout->world_size;
+    unit->frozen_shard_elems = round_up((unit->frozen_flat_elems + n - 1) / n, ZERO_ALIGN_ELEMS);
+    unit->frozen_flat_elems = unit->frozen_shard_elems * n;
+    unit->frozen_flat_offset = layout->total_frozen_flat_elems;
+    unit->frozen_shard_offset = layout->total_frozen_shard_elems;
+    layout->total_frozen_flat_elems += unit->frozen_flat_elems;
+    layout->total_frozen_shard_elems += unit->frozen_shard_elems;
+}
+
 static void cut_into_shards(zero_layout_t *layout)
 {
     for (int u = 0; u < layout->n_units; u++) {
@@ -236,6 +276,7 @@ static void cut_into_shards(zero_layout_t *layout)
         unit->others_offset = layout->total_others_elems;
         layout->total_flat_elems += unit->flat_elems;
         layout->total_shard_elems += unit->shard_elems;
+        cut_frozen(layout, unit);
         if (!zero_layout_has_fp8(layout, u))
             continue;
         layout->total_fp8_flat_elems += unit->flat_elems;
@@ -285,6 +326,7 @@ void zero_layout_destroy(zero_layout_t *layout)
     free(layout->matrix_of);
     free(layout->buffer_elems);
     free(layout->buffer_others_elems);
+    free(layout->buffer_frozen_elems);
     *layout = (zero_layout_t){0};
 }
 

@@ -16,6 +16,10 @@
  *
  *     | others ..pad| matrix 0 | matrix 1 ..pad| matrix 2 ..pad|...pad|
  *     |<-- rank 0 -->|<--- rank 1 --->|<--- rank 2 --->|<-- rank 3 -->|
+ *
+ * A unit's frozen tensors have a flat buffer of their own, laid out and cut into shards in the same way, and end to end
+ * with those of the other units. Nothing of it has a gradient or optimizer state. So all numbers of elements here,
+ * unless they say frozen, are of trained tensors alone.
  */
 #ifndef ZERO_LAYOUT_H
 #define ZERO_LAYOUT_H
@@ -45,6 +49,9 @@ typedef struct zero_unit_layout {
     /* Of units with matrices in fp8, in elements: what their other tensors occupy, from the beginning of the flat
      * buffer; and the flat buffer, shard and others of this unit among those of all such units. */
     uint64_t others_elems, fp8_flat_offset, fp8_shard_offset, others_offset;
+
+    /* The flat buffer of frozen tensors: its elements, its place among those of all units, and the same of shards. */
+    uint64_t frozen_flat_elems, frozen_shard_elems, frozen_flat_offset, frozen_shard_offset;
 } zero_unit_layout_t;
 
 typedef struct zero_layout {
@@ -54,9 +61,11 @@ typedef struct zero_layout {
     zero_unit_layout_t *units;
     uint64_t *buffer_elems;        /* by buffer class */
     uint64_t *buffer_others_elems; /* by buffer class: the largest others_elems */
-    uint64_t *tensor_offsets;      /* of each tensor in its unit's flat buffer, in elements */
-    zero_tensor_t *order;          /* all tensors, those of a unit by ascending offset */
+    uint64_t *buffer_frozen_elems; /* by buffer class: the largest frozen_flat_elems */
+    uint64_t *tensor_offsets;      /* of each tensor in its flat buffer, in elements */
+    zero_tensor_t *order;          /* all tensors, those of a unit by ascending offset, frozen ones last */
     uint64_t total_flat_elems, total_shard_elems;
+    uint64_t total_frozen_flat_elems, total_frozen_shard_elems;
 
     int n_matrices; /* in fp8, in the order of units and offsets */
     zero_fp8_matrix_t *matrices;
@@ -72,13 +81,13 @@ void zero_layout_destroy(zero_layout_t *layout);
  * are one class; an embedding and a head of its own mostly share another. */
 uint64_t zero_layout_buffer_elems(const zero_layout_t *layout, int buffer_class);
 
-/* Returns whether a unit has matrices in fp8. */
+/* Returns whether a unit has trained matrices in fp8. */
 static inline bool zero_layout_has_fp8(const zero_layout_t *layout, zero_unit_t unit)
 {
     return layout->units[unit].n_matrices > 0;
 }
 
-/* The part of a tensor that is in elements [begin, end) of its unit's flat buffer; n_elems is 0 if there is none. */
+/* The part of a tensor that is in elements [begin, end) of its flat buffer; n_elems is 0 if there is none. */
 typedef struct zero_span {
     uint64_t first;       /* element of the tensor */
     uint64_t flat_offset; /* of that element */

@@ -41,7 +41,7 @@ int zero_order_next_use(const zero_model_t *model, zero_pass_t pass, int from, z
     int n_both = 2 * model->n_units, last_user = model->units[flat].last_user;
     int backward = n_both - 1 - last_user;
     int next = first_use_between(model, from > flat ? from : flat, last_user + 1, flat);
-    if (next < INT_MAX || pass != ZERO_PASS_TRAIN)
+    if (next < INT_MAX || pass == ZERO_PASS_EVAL)
         return next;
     return first_use_between(model, from > backward ? from : backward, n_both - flat, flat);
 }

@@ -1,8 +1,8 @@
 /* order.h - the declared order of a pass, as arithmetic on positions.
  *
  * A train pass over units 0..U-1 has positions 0..2U-1: forward 0, 1 .. U-1, then backward U-1 .. 1, 0. An eval pass
- * has the first half only. Because the order is known before step 0 there is no tracing: what to prefetch, which
- * buffer can be reused and how many are needed all follow from positions.
+ * has the first half only; an input-grad pass is like a train pass. Because the order is known before step 0 there is
+ * no tracing: what to prefetch, which buffer can be reused and how many are needed all follow from positions.
  */
 #ifndef ZERO_ORDER_H
 #define ZERO_ORDER_H
@@ -11,7 +11,7 @@
 
 static inline int zero_order_n_positions(zero_pass_t pass, int n_units)
 {
-    return pass == ZERO_PASS_TRAIN ? 2 * n_units : n_units;
+    return pass == ZERO_PASS_EVAL ? n_units : 2 * n_units;
 }
 
 static inline bool zero_order_is_backward(int position, int n_units)

@@ -54,8 +54,15 @@ static uint64_t params_elems(const zero_arena_plan_t *plan, const zero_layout_t 
     return layout->total_flat_elems;
 }
 
+/* Returns the elements of frozen tensors that the window has. */
+static uint64_t frozen_elems(const zero_arena_plan_t *plan, const zero_layout_t *layout)
+{
+    return plan->stage.shard_params ? layout->total_frozen_shard_elems * (uint64_t)zero_plan_n_groups(plan, layout)
+                                    : layout->total_frozen_flat_elems;
+}
+
 /* Sets the bytes of each class's buffers. One for a unit whose matrices are gathered in fp8 has every rank's others
- * behind these. */
+ * behind these. Frozen tensors come last. */
 static void size_buffers(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config)
 {
     size_t param_size = zero_dtype_size(config->dtype), grad_size = zero_dtype_size(plan->stage.grad_dtype);
@@ -64,22 +71,19 @@ static void size_buffers(zero_arena_plan_t *plan, const zero_layout_t *layout, c
         uint64_t n_elems = zero_layout_buffer_elems(layout, class);
         uint64_t others = layout->buffer_others_elems[class] * (uint64_t)layout->world_size;
         plan->unsharded_grad_bytes[class] = n_elems * grad_size;
-        plan->unsharded_param_bytes[class] =
+        plan->unsharded_frozen[class] =
             zero_plan_gathers_fp8(plan, layout, unit) ? n_elems + others * param_size : n_elems * param_size;
+        plan->unsharded_param_bytes[class] =
+            plan->unsharded_frozen[class] + layout->buffer_frozen_elems[class] * param_size;
     }
 }
 
-static void plan_window(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config)
+/* Lays out the gradients that peers read. */
+static void plan_window_grads(zero_arena_plan_t *plan, const zero_layout_t *layout)
 {
     const zero_stage_t *stage = &plan->stage;
-    uint64_t param_size = zero_dtype_size(config->dtype), grad_size = zero_dtype_size(stage->grad_dtype);
-    uint64_t *bytes = &plan->window_bytes;
+    uint64_t *bytes = &plan->window_bytes, grad_size = zero_dtype_size(stage->grad_dtype);
     zero_memory_t *memory = &plan->memory;
-
-    plan->params = take(bytes, memory, ZERO_MEMORY_PARAMETERS, params_elems(plan, layout) * param_size);
-    if (plan->fp8.is_gathered)
-        plan->fp8.bytes = take(bytes, memory, ZERO_MEMORY_PARAMETERS,
-                               stage->shard_params ? layout->total_fp8_shard_elems : layout->total_fp8_flat_elems);
     if (stage->shard_grads)
         plan->unsharded_grads = take(bytes, memory, ZERO_MEMORY_UNSHARDED_GRADIENTS,
                                      buffers_bytes(layout, plan->unsharded_grad_counts, plan->unsharded_grad_bytes));
@@ -89,6 +93,22 @@ static void plan_window(zero_arena_plan_t *plan, const zero_layout_t *layout, co
         plan->reduced_grads = plan->grads;
     else if (!stage->shard_state)
         plan->reduced_grads = take(bytes, memory, ZERO_MEMORY_GRADIENTS, layout->total_flat_elems * sizeof(float));
+}
+
+static void plan_window(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config)
+{
+    const zero_stage_t *stage = &plan->stage;
+    uint64_t param_size = zero_dtype_size(config->dtype);
+    uint64_t *bytes = &plan->window_bytes;
+    zero_memory_t *memory = &plan->memory;
+
+    plan->params = take(bytes, memory, ZERO_MEMORY_PARAMETERS, params_elems(plan, layout) * param_size);
+    plan->frozen = take(bytes, memory, ZERO_MEMORY_PARAMETERS, frozen_elems(plan, layout) * param_size);
+    if (plan->fp8.is_gathered)
+        plan->fp8.bytes = take(bytes, memory, ZERO_MEMORY_PARAMETERS,
+                               stage->shard_params ? layout->total_fp8_shard_elems : layout->total_fp8_flat_elems);
+    if (!config->forward_only)
+        plan_window_grads(plan, layout);
     plan->contribution = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, sizeof(zero_contribution_t));
     if (plan->fp8.is_gathered)
         plan->fp8.absmaxes =
@@ -99,7 +119,7 @@ static void plan_window(zero_arena_plan_t *plan, const zero_layout_t *layout, co
 static zero_unit_t first_offloaded(const zero_layout_t *layout, const zero_config_t *config, zero_plan_target_t target)
 {
     zero_unit_t first = layout->n_units;
-    if (!config->offload || !target.on_gpu)
+    if (!config->offload || config->forward_only || !target.on_gpu)
         return first;
     double ratio = config->offload_ratio == ZERO_OFFLOAD_AUTO ? 1.0 : (double)config->offload_ratio;
     double wanted = ratio * (double)layout->total_shard_elems, offloaded = 0.0;
@@ -147,7 +167,8 @@ static void plan_host(zero_arena_plan_t *plan, const zero_layout_t *layout, cons
     if (config->dtype != ZERO_FP32)
         host->master_lo = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n * zero_master_lo_size(config->dtype));
     host->m = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n * sizeof(float));
-    host->v = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n * sizeof(float));
+    if (plan->n_arrays > 1)
+        host->v = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n * sizeof(float));
     host->grads = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n_sent * sizeof(float));
     if (on_host)
         host->scalars = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, sizeof(zero_adam_scalars_t));
@@ -190,7 +211,8 @@ static void plan_state_staging(zero_arena_plan_t *plan, const zero_layout_t *lay
     uint64_t *bytes = &plan->private_bytes, run = STATE_RUN_ELEMS, largest = 0;
     zero_memory_t *memory = &plan->memory;
     staging->has_grads = host->first_sent < layout->n_units;
-    size_t element_bytes = zero_master_lo_size(config->dtype) + (staging->has_grads ? 3 : 2) * sizeof(float);
+    size_t element_bytes =
+        zero_master_lo_size(config->dtype) + (size_t)(plan->n_arrays + staging->has_grads) * sizeof(float);
     if (host->update != ZERO_OFFLOAD_UPDATE_DEVICE)
         return;
     for (zero_unit_t unit = host->first; unit < layout->n_units; unit++)
@@ -241,17 +263,15 @@ static void plan_private_fp8(zero_arena_plan_t *plan, const zero_layout_t *layou
                            n_ranks * layout->total_others_elems * zero_dtype_size(config->dtype));
 }
 
-static void plan_private(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config,
-                         zero_plan_target_t target)
+/* Lays out reduced gradients, AdamW's state and what gradients are staged in. */
+static void plan_private_state(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config,
+                               zero_plan_target_t target)
 {
     const zero_stage_t *stage = &plan->stage;
     uint64_t state_bytes = plan->state_elems * sizeof(float);
     uint64_t *bytes = &plan->private_bytes;
     zero_memory_t *memory = &plan->memory;
 
-    if (stage->shard_params)
-        plan->unsharded_params = take(bytes, memory, ZERO_MEMORY_UNSHARDED_PARAMETERS,
-                                      buffers_bytes(layout, plan->unsharded_param_counts, plan->unsharded_param_bytes));
     if (stage->shard_state && !stage->reduced_in_place)
         plan->private_reduced_grads =
             take(bytes, memory, ZERO_MEMORY_GRADIENTS, plan_offloaded_grads(plan, layout) * sizeof(float));
@@ -259,11 +279,28 @@ static void plan_private(zero_arena_plan_t *plan, const zero_layout_t *layout, c
         plan->master_lo =
             take(bytes, memory, ZERO_MEMORY_OPTIMIZER, plan->state_elems * zero_master_lo_size(config->dtype));
     plan->m = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, state_bytes);
-    plan->v = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, state_bytes);
+    if (plan->n_arrays > 1)
+        plan->v = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, state_bytes);
+    if (config->optimizer == ZERO_OPTIMIZER_OWN && config->dtype != ZERO_FP32)
+        plan->own_weights = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, ZERO_OWN_RUN_ELEMS * sizeof(float));
     plan_state_staging(plan, layout, config);
 
     plan_staging(plan, layout, config, target);
     plan->staging = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, (uint64_t)plan->n_staging * plan->staging_bytes);
+}
+
+static void plan_private(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config,
+                         zero_plan_target_t target)
+{
+    const zero_stage_t *stage = &plan->stage;
+    uint64_t *bytes = &plan->private_bytes;
+    zero_memory_t *memory = &plan->memory;
+
+    if (stage->shard_params)
+        plan->unsharded_params = take(bytes, memory, ZERO_MEMORY_UNSHARDED_PARAMETERS,
+                                      buffers_bytes(layout, plan->unsharded_param_counts, plan->unsharded_param_bytes));
+    if (!config->forward_only)
+        plan_private_state(plan, layout, config, target);
     plan->segments =
         take(bytes, memory, ZERO_MEMORY_COMMUNICATION, (uint64_t)layout->n_tensors * sizeof(zero_adam_segment_t));
     plan->contributions =
@@ -280,8 +317,9 @@ static zero_status_t allocate_tables(zero_arena_plan_t *plan, const zero_layout_
     plan->unsharded_grad_counts = calloc(n_classes, sizeof *plan->unsharded_grad_counts);
     plan->unsharded_param_bytes = calloc(n_classes, sizeof *plan->unsharded_param_bytes);
     plan->unsharded_grad_bytes = calloc(n_classes, sizeof *plan->unsharded_grad_bytes);
+    plan->unsharded_frozen = calloc(n_classes, sizeof *plan->unsharded_frozen);
     if (plan->unsharded_param_counts && plan->unsharded_grad_counts && plan->unsharded_param_bytes &&
-        plan->unsharded_grad_bytes)
+        plan->unsharded_grad_bytes && plan->unsharded_frozen)
         return ZERO_OK;
     return zero_fail(ZERO_ERROR_MEMORY, "no memory for the plan");
 }
@@ -312,7 +350,8 @@ zero_status_t zero_arena_plan_create(const zero_model_t *model, const zero_layou
                                      const zero_config_t *config, zero_plan_target_t target, zero_arena_plan_t *plan)
 {
     zero_status_t status;
-    zero_arena_plan_t made = {.stage = zero_stage_get(config, layout->world_size)};
+    zero_arena_plan_t made = {.stage = zero_stage_get(config, layout->world_size),
+                              .n_arrays = zero_optimizer_n_arrays(config)};
     made.overlapped = config->overlap && target.on_gpu && layout->world_size > 1;
     made.transport_reduces = config->nccl_reduction && target.on_gpu && layout->world_size > 1;
     ZERO_TRY(choose_group(&made, layout, config));
@@ -326,12 +365,12 @@ zero_status_t zero_arena_plan_create(const zero_model_t *model, const zero_layou
                       fail);
         made.n_unsharded_params = sum(made.unsharded_param_counts, layout->n_buffer_classes);
     }
-    if (made.stage.shard_grads) {
+    if (made.stage.shard_grads && !config->forward_only) {
         ZERO_TRY_GOTO(zero_order_unsharded_grads(model, layout, made.overlapped ? 2 : 1, made.unsharded_grad_counts),
                       fail);
         made.n_unsharded_grads = sum(made.unsharded_grad_counts, layout->n_buffer_classes);
     }
-    if (config->offload && config->stage == 0 && target.on_gpu) {
+    if (config->offload && !config->forward_only && config->stage == 0 && target.on_gpu) {
         status = zero_fail_alike(
             ZERO_ERROR_USAGE, "offload at stage 0: there every rank holds all state, and so would every host several "
                               "times over; take stage 1, 2 or 3");
@@ -349,8 +388,7 @@ fail:
     return status;
 }
 
-/* Returns the ratio for which first_offloaded returns `first`, rounded down so that no further unit is taken. */
-static float ratio_from(const zero_layout_t *layout, zero_unit_t first)
+float zero_plan_ratio_from(const zero_layout_t *layout, zero_unit_t first)
 {
     double total = (double)layout->total_shard_elems;
     double offloaded = first < layout->n_units ? total - (double)layout->units[first].shard_offset : 0.0;
@@ -368,7 +406,7 @@ zero_status_t zero_plan_smallest_offload(const zero_model_t *model, const zero_l
     bool is_within = false;
     for (zero_unit_t first = layout->n_units; first >= 0 && !is_within; first--) {
         zero_arena_plan_t plan;
-        tried.offload_ratio = ratio_from(layout, first);
+        tried.offload_ratio = zero_plan_ratio_from(layout, first);
         ZERO_TRY(zero_arena_plan_create(model, layout, &tried, target, &plan));
         is_within = zero_memory_total(&plan.memory) + config->user_bytes <= available;
         zero_arena_plan_destroy(&plan);
@@ -404,6 +442,7 @@ void zero_arena_plan_destroy(zero_arena_plan_t *plan)
     free(plan->unsharded_grad_counts);
     free(plan->unsharded_param_bytes);
     free(plan->unsharded_grad_bytes);
+    free(plan->unsharded_frozen);
     *plan = (zero_arena_plan_t){0};
 }
 

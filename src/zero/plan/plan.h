@@ -8,6 +8,7 @@
 #define ZERO_PLAN_H
 
 #include "kernels/shard/shard.h"
+#include "zero/optimizer/optimizer.h"
 #include "zero/plan/layout.h"
 #include "zero/plan/stage.h"
 
@@ -19,6 +20,9 @@ static inline size_t zero_master_lo_size(zero_dtype_t dtype)
 {
     return dtype == ZERO_FP32 ? 0 : dtype == ZERO_BF16 ? sizeof(int16_t) : sizeof(float);
 }
+
+/* The most elements that a caller's own optimizer updates at once. */
+#define ZERO_OWN_RUN_ELEMS ((uint64_t)1 << 20)
 
 /* Buffers on the device for the reduced gradients of offloaded units, which take turns in them if each unit is reduced
  * once a step, because it then leaves at once. With several reductions a step every unit has a buffer of its own, as
@@ -35,7 +39,7 @@ typedef struct zero_host_plan {
      * on the device: no unit overwrites them in the step. */
     zero_unit_t first_sent;
     uint64_t n_elems;
-    uint64_t master_lo, m, v; /* offsets in bytes, as are those below */
+    uint64_t master_lo, m, v; /* offsets in bytes, as are those below; v: with two state arrays */
     uint64_t grads;           /* of units first_sent ... */
     uint64_t params, scalars; /* HOST only */
 } zero_host_plan_t;
@@ -70,6 +74,7 @@ typedef struct zero_fp8_plan {
 typedef struct zero_arena_plan {
     zero_stage_t stage;
     bool overlapped; /* there is room for overlapped communication: asked for, on GPUs, with several ranks */
+    int n_arrays;    /* of the optimizer's state */
     int group; /* ranks that hold one copy of the parameters between them, if these are sharded; else the world size */
     bool transport_reduces; /* nccl_reduction: slices are summed while they are transferred, and none is staged */
     uint64_t state_elems;   /* optimizer state on the device: all flat buffers at stage 0, else all shards that are not
@@ -80,6 +85,7 @@ typedef struct zero_arena_plan {
 
     /* window arena, offsets in bytes */
     uint64_t params;          /* all flat buffers; if parameters are sharded, this rank's part of its group's copy */
+    uint64_t frozen;          /* the same of frozen tensors; below stage 3 all of them */
     uint64_t grads;           /* all flat buffers (stages 0-1) */
     uint64_t unsharded_grads; /* stages 2-3 */
     uint64_t reduced_grads;   /* fp32, if every rank holds all of them (stage.reduced_grads_are_full) */
@@ -89,9 +95,11 @@ typedef struct zero_arena_plan {
     /* private arena, offsets in bytes */
     uint64_t unsharded_params;
     uint64_t private_reduced_grads; /* fp32, this rank's shards, if it holds no more */
-    uint64_t master_lo, m, v;       /* master_lo: bf16's low halves or fp16's fp32 master weights; fp32 has none */
-    uint64_t chunk_elems;           /* of a shard, transferred at once: a multiple of ZERO_SUM_CHUNK, or all of it */
-    uint64_t staging;               /* for transports that copy slices to this rank: n_staging of staging_bytes each */
+    /* master_lo: bf16's low halves or fp16's fp32 master weights; fp32 has none. v: with two state arrays. */
+    uint64_t master_lo, m, v;
+    uint64_t own_weights; /* a caller's own optimizer, not fp32: master weights of a run */
+    uint64_t chunk_elems; /* of a shard, transferred at once: a multiple of ZERO_SUM_CHUNK, or all of it */
+    uint64_t staging;     /* for transports that copy slices to this rank: n_staging of staging_bytes each */
     uint64_t staging_bytes;
     int n_staging;
     uint64_t segments;      /* what AdamW updates */
@@ -102,7 +110,8 @@ typedef struct zero_arena_plan {
     int n_unsharded_params, n_unsharded_grads;
     int *unsharded_param_counts, *unsharded_grad_counts;    /* by buffer class */
     uint64_t *unsharded_param_bytes, *unsharded_grad_bytes; /* of one buffer, by buffer class */
-    zero_memory_t memory;                                   /* bytes by category, with the arenas' padding */
+    uint64_t *unsharded_frozen; /* where frozen tensors begin in a buffer, in bytes, by buffer class */
+    zero_memory_t memory;       /* bytes by category, with the arenas' padding */
 } zero_arena_plan_t;
 
 /* Returns how many ranks hold the same part of the parameters: one in each group. */
@@ -140,6 +149,15 @@ static inline uint64_t zero_plan_params_of(const zero_arena_plan_t *plan, const 
     return at->flat_offset;
 }
 
+/* Returns where what this rank holds of a unit's frozen tensors begins among all of them, in elements: its part of its
+ * group's copy if parameters are sharded, else the flat buffer. */
+static inline uint64_t zero_plan_frozen_of(const zero_arena_plan_t *plan, const zero_layout_t *layout, zero_unit_t unit)
+{
+    const zero_unit_layout_t *at = &layout->units[unit];
+    return plan->stage.shard_params ? at->frozen_shard_offset * (uint64_t)zero_plan_n_groups(plan, layout)
+                                    : at->frozen_flat_offset;
+}
+
 /* Returns which buffer an offloaded unit's reduced gradients take: another than its neighbours'. */
 static inline int zero_plan_offloaded_grads(const zero_arena_plan_t *plan, zero_unit_t unit)
 {
@@ -165,6 +183,8 @@ zero_status_t zero_arena_plan_create(const zero_model_t *model, const zero_layou
                                      const zero_config_t *config, zero_plan_target_t target, zero_arena_plan_t *plan);
 void zero_arena_plan_destroy(zero_arena_plan_t *plan);
 
+/* Returns the offload_ratio with which all units from `first` on are offloaded, and no more. */
+float zero_plan_ratio_from(const zero_layout_t *layout, zero_unit_t first);
 /* Finds the smallest offload_ratio with which a plan, with config's user_bytes, needs at most `available` bytes of the
  * device, whatever config's own ratio is; 1 if even that needs more. */
 zero_status_t zero_plan_smallest_offload(const zero_model_t *model, const zero_layout_t *layout,

@@ -68,6 +68,10 @@ static void add_gathers(const zero_layout_t *layout, const zero_config_t *config
     const uint64_t size = zero_dtype_size(config->dtype), n_groups = (uint64_t)zero_plan_n_groups(plan, layout);
     const bool is_fp8 = zero_plan_gathers_fp8(plan, layout, unit);
     uint64_t slice = is_fp8 ? at->shard_elems + at->others_elems * size : at->shard_elems * size;
+    if (plan->stage.shard_params) { /* frozen tensors change in no step, so groups do not exchange theirs */
+        const uint64_t frozen = n_gathers * at->frozen_shard_elems * size;
+        *(n_groups == 1 ? &slices->in_all : &slices->in_group) += frozen * n_groups;
+    }
     if (!plan->stage.shard_state) {
         slices->in_all += at->shard_elems * sizeof(float); /* reduced gradients */
     } else if (!plan->stage.shard_params) {
@@ -128,7 +132,7 @@ static void add_collective(const int *hosts, zero_ranks_t ranks, int rank, route
         const int other = zero_ranks_at(ranks, i);
         n_local += hosts[other] == hosts[rank];
         n_before += other < rank && hosts[other] == hosts[rank];
-        n_others += is_first_of_other_host(hosts, ranks, rank, i);
+        n_others += route == ONCE_PER_HOST && is_first_of_other_host(hosts, ranks, rank, i);
     }
     uint64_t received = (n_ranks - n_local) * n_bytes, sent = received;
     if (route == IN_A_RING && n_local < n_ranks)

@@ -61,6 +61,32 @@ zero_step_scratch_t *zero_context_step_scratch(const zero_context_t *context)
     return zero_context_private(context, context->plan.step_scratch);
 }
 
+/* ---- frozen tensors ---- */
+
+unsigned char *zero_context_frozen_of(const zero_context_t *context, zero_unit_t unit)
+{
+    uint64_t at = zero_plan_frozen_of(&context->plan, &context->layout, unit);
+    return zero_context_window(context, context->plan.frozen) + at * zero_dtype_size(context->config.dtype);
+}
+
+uint64_t zero_context_frozen_at(const zero_context_t *context, zero_unit_t unit, uint64_t at)
+{
+    const zero_arena_plan_t *plan = &context->plan;
+    uint64_t part_elems =
+        context->layout.units[unit].frozen_shard_elems * (uint64_t)zero_plan_n_groups(plan, &context->layout);
+    uint64_t begin = plan->stage.shard_params ? (uint64_t)(context->comm->rank % plan->group) * part_elems : 0;
+    return zero_plan_frozen_of(plan, &context->layout, unit) + (at - begin);
+}
+
+zero_span_t zero_context_owned_span(const zero_context_t *context, zero_tensor_t tensor, int rank)
+{
+    const zero_tensor_decl_t *decl = &context->model->tensors[tensor];
+    const zero_unit_layout_t *unit = &context->layout.units[decl->owner];
+    uint64_t shard_elems = decl->frozen ? unit->frozen_shard_elems : unit->shard_elems;
+    uint64_t begin = (uint64_t)zero_comm_slice_of(rank, context->comm->size, context->plan.group) * shard_elems;
+    return zero_layout_span(&context->layout, context->model, tensor, begin, begin + shard_elems);
+}
+
 /* ---- what AdamW updates ---- */
 
 uint64_t zero_context_shard_begin(const zero_context_t *context, zero_unit_t unit)
@@ -101,6 +127,8 @@ bool zero_context_segment(const zero_context_t *context, zero_tensor_t t, zero_a
 {
     const zero_tensor_decl_t *tensor = &context->model->tensors[t];
     uint64_t begin, end;
+    if (tensor->frozen)
+        return false;
     zero_context_held(context, tensor->owner, &begin, &end);
     zero_span_t span = zero_layout_span(&context->layout, context->model, t, begin, end);
     if (span.n_elems == 0)

@@ -24,6 +24,14 @@ float *zero_context_reduced_grads_of(const zero_context_t *context, zero_unit_t 
 /* Returns what a step decides, on the device. */
 zero_step_scratch_t *zero_context_step_scratch(const zero_context_t *context);
 
+/* Returns where this rank's frozen parameters of a unit begin, as zero_plan_frozen_of. */
+unsigned char *zero_context_frozen_of(const zero_context_t *context, zero_unit_t unit);
+/* Returns where element `at` of a unit's flat buffer of frozen tensors, which this rank owns, is among all frozen ones,
+ * in elements. */
+uint64_t zero_context_frozen_at(const zero_context_t *context, zero_unit_t unit, uint64_t at);
+/* Finds the part of a tensor that a rank owns. */
+zero_span_t zero_context_owned_span(const zero_context_t *context, zero_tensor_t tensor, int rank);
+
 /* Returns where this rank's shard of a unit begins in the unit's flat buffer. */
 uint64_t zero_context_shard_begin(const zero_context_t *context, zero_unit_t unit);
 /* Finds the part of a unit's flat buffer whose state this rank holds: its shard, or all of it at stage 0. */
@@ -31,7 +39,7 @@ void zero_context_held(const zero_context_t *context, zero_unit_t unit, uint64_t
 /* Returns where element `at` of a unit's flat buffer is for AdamW: a segment without length and decay. */
 zero_adam_segment_t zero_context_segment_at(const zero_context_t *context, zero_unit_t unit, uint64_t at);
 /* Finds the segment of a tensor that AdamW updates here: the part whose state this rank holds. Returns false if it
- * holds none. */
+ * holds none, and for a frozen tensor. */
 bool zero_context_segment(const zero_context_t *context, zero_tensor_t tensor, zero_adam_segment_t *segment);
 
 #endif

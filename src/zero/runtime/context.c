@@ -9,6 +9,10 @@ zero_status_t zero_context_create(const zero_model_t *model, const zero_config_t
 {
     zero_comm_t *host_comm = context->host_comm;
     context->config = *config;
+    if (config->forward_only) { /* neither has anything to act on */
+        context->config.offload = false;
+        context->config.keep = 0;
+    }
     ZERO_TRY(zero_device_comm_create(context->device, host_comm, config->nccl_reduction, &context->comm));
     ZERO_TRY(zero_model_copy(model, &context->model));
     return zero_layout_create(model, host_comm->size, &context->layout);

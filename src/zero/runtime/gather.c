@@ -33,35 +33,49 @@ static zero_status_t gather_unit(zero_context_t *context, zero_unit_t unit, zero
     return gather(context, unit, ranks, parts, n_parts, stream);
 }
 
-/* Gathers a unit's matrices in fp8 as `bytes` says, and its others into `others`, which every rank publishes at the
- * beginning of its shard. */
-static zero_status_t gather_fp8(zero_context_t *context, zero_unit_t unit, part_t bytes, void *others,
-                                zero_stream_t stream)
+/* Finds a unit's matrices in fp8, as `bytes` says, and its others, which every rank publishes at the beginning of its
+ * shard. Returns how many parts these are. */
+static int fp8_parts(const zero_context_t *context, zero_unit_t unit, part_t bytes, void *others, part_t parts[2])
 {
     const zero_arena_plan_t *plan = &context->plan;
     size_t size = zero_dtype_size(context->config.dtype), n_bytes = context->layout.units[unit].others_elems * size;
     uint64_t offset = plan->params + zero_plan_params_of(plan, &context->layout, unit) * size;
-    const part_t parts[] = {bytes, {.src_offset = offset, .dst = others, .n_bytes = n_bytes}};
-    return gather_unit(context, unit, zero_comm_all(context->comm), parts, n_bytes > 0 ? 2 : 1, stream);
+    parts[0] = bytes;
+    parts[1] = (part_t){.src_offset = offset, .dst = others, .n_bytes = n_bytes};
+    return n_bytes > 0 ? 2 : 1;
+}
+
+/* Finds a unit's trained tensors for its unsharded buffer. Returns how many parts these are. */
+static int trained_parts(const zero_context_t *context, zero_unit_t unit, unsigned char *full, size_t part_size,
+                         part_t parts[2])
+{
+    const zero_unit_layout_t *layout = &context->layout.units[unit];
+    if (zero_plan_gathers_fp8(&context->plan, &context->layout, unit)) {
+        const part_t bytes = {
+            .src_offset = zero_context_fp8_offset(context, unit), .dst = full, .n_bytes = layout->shard_elems};
+        return fp8_parts(context, unit, bytes, full + zero_layout_buffer_elems(&context->layout, layout->buffer_class),
+                         parts);
+    }
+    parts[0] = (part_t){.src_offset = context->plan.params + layout->shard_offset * part_size,
+                        .dst = full,
+                        .n_bytes = layout->shard_elems * part_size};
+    return layout->shard_elems > 0 ? 1 : 0;
 }
 
 zero_status_t zero_gather_shards(zero_context_t *context, zero_unit_t unit, void *full, zero_stream_t stream)
 {
     const zero_unit_layout_t *layout = &context->layout.units[unit];
-    const int group = context->plan.group, rank = context->comm->rank;
+    const zero_arena_plan_t *plan = &context->plan;
+    const int group = plan->group, rank = context->comm->rank;
     const zero_ranks_t ranks = {.first = rank - rank % group, .stride = 1, .n = group};
-    size_t part_size =
-        zero_dtype_size(context->config.dtype) * (size_t)zero_plan_n_groups(&context->plan, &context->layout);
-    if (zero_plan_gathers_fp8(&context->plan, &context->layout, unit)) {
-        const part_t bytes = {
-            .src_offset = zero_context_fp8_offset(context, unit), .dst = full, .n_bytes = layout->shard_elems};
-        void *others = (unsigned char *)full + zero_layout_buffer_elems(&context->layout, layout->buffer_class);
-        return gather_fp8(context, unit, bytes, others, stream);
-    }
-    const part_t part = {.src_offset = context->plan.params + layout->shard_offset * part_size,
-                         .dst = full,
-                         .n_bytes = layout->shard_elems * part_size};
-    return gather_unit(context, unit, ranks, &part, 1, stream);
+    size_t part_size = zero_dtype_size(context->config.dtype) * (size_t)zero_plan_n_groups(plan, &context->layout);
+    part_t parts[3];
+    int n_parts = trained_parts(context, unit, full, part_size, parts);
+    if (layout->frozen_shard_elems > 0)
+        parts[n_parts++] = (part_t){.src_offset = plan->frozen + layout->frozen_shard_offset * part_size,
+                                    .dst = (unsigned char *)full + plan->unsharded_frozen[layout->buffer_class],
+                                    .n_bytes = layout->frozen_shard_elems * part_size};
+    return gather_unit(context, unit, ranks, parts, n_parts, stream);
 }
 
 /* Every rank's slice of a full buffer in the window. */
@@ -73,17 +87,44 @@ static part_t slices_at(const zero_context_t *context, uint64_t offset, size_t s
                     .n_bytes = slice_bytes};
 }
 
-zero_status_t zero_gather_part(zero_context_t *context, zero_unit_t unit, zero_stream_t stream)
+/* Gathers `slices`, this rank's part, from the ranks of other groups that hold the same. */
+static zero_status_t gather_part(zero_context_t *context, zero_unit_t unit, part_t slices, zero_stream_t stream)
 {
-    const zero_unit_layout_t *layout = &context->layout.units[unit];
     const int n_groups = zero_plan_n_groups(&context->plan, &context->layout), group = context->plan.group;
     const zero_ranks_t ranks = {.first = context->comm->rank % group, .stride = group, .n = n_groups};
-    size_t size = zero_dtype_size(context->config.dtype);
-    const part_t slices = slices_at(context, context->plan.params + layout->shard_offset * (uint64_t)n_groups * size,
-                                    layout->shard_elems * size);
     context->stats.n_part_gathers++;
     context->stats.part_gathered_bytes += slices.n_bytes * (uint64_t)(n_groups - 1);
     return gather(context, unit, ranks, &slices, 1, stream);
+}
+
+zero_status_t zero_gather_part(zero_context_t *context, zero_unit_t unit, zero_stream_t stream)
+{
+    const zero_unit_layout_t *layout = &context->layout.units[unit];
+    size_t size = zero_dtype_size(context->config.dtype);
+    uint64_t at = layout->shard_offset * (uint64_t)zero_plan_n_groups(&context->plan, &context->layout);
+    return gather_part(context, unit, slices_at(context, context->plan.params + at * size, layout->shard_elems * size),
+                       stream);
+}
+
+/* Every rank's slices of the unit's frozen tensors, of those that this rank holds. */
+static part_t frozen_slices(const zero_context_t *context, zero_unit_t unit)
+{
+    size_t size = zero_dtype_size(context->config.dtype);
+    uint64_t at = zero_plan_frozen_of(&context->plan, &context->layout, unit);
+    return slices_at(context, context->plan.frozen + at * size, context->layout.units[unit].frozen_shard_elems * size);
+}
+
+zero_status_t zero_gather_frozen_part(zero_context_t *context, zero_unit_t unit, zero_stream_t stream)
+{
+    return gather_part(context, unit, frozen_slices(context, unit), stream);
+}
+
+zero_status_t zero_gather_frozen(zero_context_t *context, zero_unit_t unit, zero_stream_t stream)
+{
+    const part_t slices = frozen_slices(context, unit);
+    if (context->comm->size == 1 || slices.n_bytes == 0)
+        return ZERO_OK;
+    return gather_unit(context, unit, zero_comm_all(context->comm), &slices, 1, stream);
 }
 
 zero_status_t zero_gather_in_place(zero_context_t *context, zero_unit_t unit, uint64_t offset, size_t element_bytes,
@@ -104,10 +145,12 @@ zero_status_t zero_gather_full(zero_context_t *context, zero_unit_t unit, zero_s
     size_t size = zero_dtype_size(context->config.dtype);
     if (context->comm->size == 1 || layout->shard_elems == 0)
         return ZERO_OK;
-    if (zero_plan_gathers_fp8(plan, &context->layout, unit))
-        return gather_fp8(context, unit,
-                          slices_at(context, zero_context_fp8_offset(context, unit), layout->shard_elems),
-                          zero_context_fp8_others(context, unit), stream);
+    if (zero_plan_gathers_fp8(plan, &context->layout, unit)) {
+        const part_t bytes = slices_at(context, zero_context_fp8_offset(context, unit), layout->shard_elems);
+        part_t parts[2];
+        int n_parts = fp8_parts(context, unit, bytes, zero_context_fp8_others(context, unit), parts);
+        return gather_unit(context, unit, zero_comm_all(context->comm), parts, n_parts, stream);
+    }
     const part_t slices = slices_at(context, plan->params + zero_plan_params_of(plan, &context->layout, unit) * size,
                                     layout->shard_elems * size);
     return gather_unit(context, unit, zero_comm_all(context->comm), &slices, 1, stream);

@@ -10,6 +10,10 @@ zero_status_t zero_gather_shards(zero_context_t *context, zero_unit_t unit, void
 /* Gathers this rank's part of its group's copy of a unit from the ranks that update it: one in each group, which hold
  * the same part. */
 zero_status_t zero_gather_part(zero_context_t *context, zero_unit_t unit, zero_stream_t stream);
+/* The same of the unit's frozen tensors, which change only if they are set. */
+zero_status_t zero_gather_frozen_part(zero_context_t *context, zero_unit_t unit, zero_stream_t stream);
+/* Gathers all ranks' slices of a unit's frozen tensors in the window (stages 0-2). Does nothing with one rank. */
+zero_status_t zero_gather_frozen(zero_context_t *context, zero_unit_t unit, zero_stream_t stream);
 /* Gathers all ranks' slices of a unit's parameters in the window (stages 1-2). Does nothing with one rank. */
 zero_status_t zero_gather_full(zero_context_t *context, zero_unit_t unit, zero_stream_t stream);
 /* Gathers all ranks' slices of a unit's flat buffer in the window, among flat buffers of element_bytes that begin at

@@ -660,6 +660,99 @@ static void test_rmsnorm(void)
         check_rmsnorm(ZERO_FP32, 4300, 4096, 6); /* the largest number of parts */
 }
 
+/* ---- RMSNorm of heads ---- */
+
+/* Turns dqkv, which holds dy, into the gradient of qkv; y: NULL, or the norm's output. Each head is a row of the norm's
+ * reference. Returns the largest condition of a head. */
+static double head_norm_fp64(float *y, float *dqkv, double *sums[2], const array_t *qkv, array_t *weights, float eps,
+                             attention_shape_t s)
+{
+    size_t of_row = s.n_heads + 2 * s.n_kv_heads, dim = s.head_dim;
+    double condition = 0.0;
+    float *dy = malloc(dim * sizeof *dy);
+    NEED(dy != NULL);
+    for (size_t i = 0; i < s.n_batch * s.seq_len * of_row; ++i) {
+        float rstd, *d = dqkv + i * dim;
+        const float *x = qkv->values + i * dim;
+        int is_k = i % of_row >= s.n_heads;
+        if (i % of_row >= s.n_heads + s.n_kv_heads) {
+            memcpy(y + i * dim, x, dim * sizeof *x);
+            continue;
+        }
+        rmsnorm_fp64(y + i * dim, &rstd, x, weights[is_k].values, (double)eps, 1, dim);
+        memcpy(dy, d, dim * sizeof *d), memset(d, 0, dim * sizeof *d);
+        double of_head = rmsnorm_backward_fp64(d, sums[is_k], dy, x, weights[is_k].values, (double)eps, 1, dim);
+        condition = of_head > condition ? of_head : condition;
+    }
+    free(dy);
+    return condition;
+}
+
+static void check_head_norm(zero_dtype_t dtype, attention_shape_t s, bool accumulate, size_t shift)
+{
+    size_t rows = s.n_batch * s.seq_len, n = rows * (s.n_heads + 2 * s.n_kv_heads) * s.head_dim;
+    const float eps = 1e-5f;
+    zero_model_limits_t limits = limits_of_rows(rows, 1, dtype);
+    limits.n_heads = s.n_heads, limits.n_kv_heads = s.n_kv_heads, limits.head_dim = s.head_dim;
+    tables_t t = tables_open(limits);
+    check_t c = {.n = 0};
+    snprintf(c.what, sizeof c.what, "head_norm %s rows %zu heads %zu/%zu of %zu%s shift %zu", zero_dtype_name(dtype),
+             rows, s.n_heads, s.n_kv_heads, s.head_dim, accumulate ? " added" : "", shift);
+    array_t qkv = array_make(n, dtype, shift, 0.5, 1.0), y = array_make(n, dtype, shift, 0.0, 0.0);
+    array_t weights[] = {array_make(s.head_dim, dtype, shift, 1.0, 0.5),
+                         array_make(s.head_dim, dtype, shift, 1.0, 0.5)};
+    array_t dqkv = array_make(n, dtype, shift, 0.0, 1.0);
+    array_t dw[] = {array_grad_target(s.head_dim, dtype, shift, accumulate),
+                    array_grad_target(s.head_dim, dtype, shift, accumulate)};
+    double *sums[] = {calloc(s.head_dim, sizeof(double)), calloc(s.head_dim, sizeof(double))};
+    NEED(sums[0] != NULL && sums[1] != NULL);
+    float *ry = check_output(&c, "y", &y, 64 * 0x1p-24 + unit(dtype)), *rd = check_output(&c, "dqkv", &dqkv, 0.0);
+    output_t *d_output = &c.outputs[c.n - 1];
+    double condition = head_norm_fp64(ry, rd, sums, &qkv, weights, eps, s);
+    d_output->bound = 64 * 0x1p-24 * condition + unit(dtype);
+    for (int w = 0; w < 2; ++w) {
+        float *rdw =
+            check_output(&c, w == 0 ? "dq_weight" : "dk_weight", &dw[w], 4 * sum_bound(rows * s.n_heads) + unit(dtype));
+        for (size_t i = 0; i < s.head_dim; ++i)
+            rdw[i] = (float)(sums[w][i] + (accumulate ? (double)rdw[i] : 0.0));
+    }
+    for (int run = 0; run < 2; ++run) {
+        zero_status_t status = t.gpu->head_norm(&t.gpu_ctx, y.data, qkv.data, weight_of(&weights[0]),
+                                                weight_of(&weights[1]), eps, rows, s.n_heads, s.n_kv_heads, s.head_dim);
+        if (status == ZERO_OK)
+            status = t.gpu->head_norm_backward(&t.gpu_ctx, dqkv.data, grad_of(&dw[0], accumulate),
+                                               grad_of(&dw[1], accumulate), qkv.data, weight_of(&weights[0]),
+                                               weight_of(&weights[1]), eps, rows, s.n_heads, s.n_kv_heads, s.head_dim);
+        check_run_done(&c, status);
+    }
+    check_free(&c);
+    for (int w = 0; w < 2; ++w)
+        free(sums[w]), array_free(&weights[w]), array_free(&dw[w]);
+    array_free(&qkv), array_free(&y), array_free(&dqkv);
+    tables_close(&t);
+}
+
+static void test_head_norm(void)
+{
+    /* Heads of a lane, of several to a warp, of a warp with one and with two packs a lane, and of odd lengths. */
+    static const attention_shape_t shapes[] = {{1, 1, 1, 1, 1},      {1, 37, 3, 1, 8},   {2, 33, 6, 2, 10},
+                                               {1, 301, 16, 8, 128}, {1, 65, 9, 3, 64},  {3, 17, 2, 2, 256},
+                                               {1, 9001, 2, 1, 32},  {1, 40, 5, 1, 200}, {1, 5, 71, 71, 96}};
+    for (int d = 0; d < 3; ++d) {
+        for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; ++i) {
+            if (small && shapes[i].seq_len > 1000)
+                continue;
+            check_head_norm(dtypes[d], shapes[i], i % 2 == 1, 0);
+            check_head_norm(dtypes[d], shapes[i], i % 2 == 0, 1 + random_below(7));
+        }
+        for (int i = 0; i < (small ? 4 : 24); ++i) {
+            size_t kv = 1 + random_below(3);
+            attention_shape_t s = {1, 1 + random_below(300), kv * (1 + random_below(4)), kv, 1 + random_below(256)};
+            check_head_norm(dtypes[d], s, i % 4 < 2, i % 2 ? random_below(8) : 0);
+        }
+    }
+}
+
 /* ---- Rotary positions ---- */
 
 /* as_rounded: the reference's angle is rounded as Hugging Face does, at any position. Else it is the formula's, from
@@ -1023,12 +1116,16 @@ static void check_loss(zero_dtype_t dtype, size_t rows, size_t dim, size_t vocab
     zero_dtype_t grad_dtype = flags & 4 ? ZERO_FP32 : dtype;
     zero_model_limits_t limits = limits_of_rows(rows, dim, dtype);
     limits.max_linear = vocab_size * dim, limits.head_dim = dim, limits.vocab_size = vocab_size;
+    limits.may_skip_targets = flags & 8;
     tables_t t = tables_open(limits);
     check_t c = {.n = 0};
     snprintf(c.what, sizeof c.what, "loss %s %zux%zu vocabulary %zu flags %d", zero_dtype_name(dtype), rows, dim,
              vocab_size, flags);
     const float scale = 8.0f;
     int32_t *device_targets, *targets = random_tokens(rows, vocab_size, &device_targets);
+    for (size_t r = 0; r < rows && limits.may_skip_targets; ++r)
+        targets[r] = r % 3 == 0 ? targets[r] : ZERO_NO_TARGET;
+    NEED(cudaMemcpy(device_targets, targets, rows * sizeof *targets, cudaMemcpyHostToDevice) == cudaSuccess);
     array_t x = array_make(rows * dim, dtype, 0, 0.0, 1.0);
     array_t w = array_make(vocab_size * dim, dtype, 0, 0.0, 1.5 / sqrt((double)dim)); /* logits of a few units */
     array_t dx = array_make(rows * dim, dtype, 0, 0.0, 0.0);
@@ -1083,8 +1180,8 @@ static void test_loss(void)
             check_loss(dtypes[d], 300, 8, 1050000, 1);
             check_loss(dtypes[d], 512, 768, 50257, 2);
         }
-        for (int i = 0; i < (small ? 4 : 16); ++i)
-            check_loss(dtypes[d], 1 + random_below(300), random_size(200), 1 + random_below(3000), i % 8);
+        for (int i = 0; i < (small ? 4 : 32); ++i)
+            check_loss(dtypes[d], 1 + random_below(300), random_size(200), 1 + random_below(3000), i % 16);
     }
 }
 
@@ -1157,11 +1254,17 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } tests[] = {{"linear", test_linear},       {"layernorm", test_layernorm},
-                 {"rmsnorm", test_rmsnorm},     {"rope", test_rope},
-                 {"swiglu", test_swiglu},       {"elementwise", test_elementwise},
-                 {"attention", test_attention}, {"embed", test_embed},
-                 {"loss", test_loss},           {"bad tokens", test_bad_tokens}};
+    } tests[] = {{"linear", test_linear},
+                 {"layernorm", test_layernorm},
+                 {"rmsnorm", test_rmsnorm},
+                 {"head_norm", test_head_norm},
+                 {"rope", test_rope},
+                 {"swiglu", test_swiglu},
+                 {"elementwise", test_elementwise},
+                 {"attention", test_attention},
+                 {"embed", test_embed},
+                 {"loss", test_loss},
+                 {"bad tokens", test_bad_tokens}};
     const char *only = NULL;
     for (int i = 1; i < argc; ++i) {
         if (strcmp(argv[i], "small") == 0)

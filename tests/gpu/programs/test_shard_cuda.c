@@ -121,8 +121,17 @@ static void twin_free(twin_t *twin)
     REQUIRE(cudaFree(twin->device) == cudaSuccess);
 }
 
-/* ---- AdamW ---------------------------------------------------------------------------------------------------------
+/* ---- Optimizers ----------------------------------------------------------------------------------------------------
  */
+
+typedef enum optimizer { ADAM, SGD, NESTEROV, LION, N_OPTIMIZERS } optimizer_t;
+
+static zero_status_t run_update(optimizer_t optimizer, const zero_shard_kernels_t *kernels, const zero_adam_t *args)
+{
+    zero_status_t (*const updates[])(const zero_adam_t *, zero_stream_t) = {
+        [ADAM] = kernels->adam, [SGD] = kernels->sgd, [NESTEROV] = kernels->nesterov, [LION] = kernels->lion};
+    return updates[optimizer](args, NULL);
+}
 
 typedef struct shard {
     twin_t param, low, m, v, grad, segments, scalars;
@@ -188,7 +197,8 @@ static void shard_free(shard_t *s)
         twin_free(twins[i]);
 }
 
-static void shard_update(const shard_t *s, size_t base, const zero_shard_kernels_t *kernels, size_t memory)
+static void shard_update(const shard_t *s, optimizer_t optimizer, size_t base, const zero_shard_kernels_t *kernels,
+                         size_t memory)
 {
     char *const arrays[2][7] = {
         {s->param.host, s->low.host, s->m.host, s->v.host, s->grad.host, s->segments.host, s->scalars.host},
@@ -207,7 +217,7 @@ static void shard_update(const shard_t *s, size_t base, const zero_shard_kernels
                               .state_begin = ((const zero_adam_segment_t *)s->segments.host)[0].state,
                               .state_end = s->n_elems,
                               .scalars = (const zero_adam_scalars_t *)a[6]};
-    REQUIRE(kernels->adam(&args, NULL) == ZERO_OK);
+    REQUIRE(run_update(optimizer, kernels, &args) == ZERO_OK);
 }
 
 static zero_adam_scalars_t usual_scalars(void)
@@ -228,14 +238,14 @@ static bool is_telling(const float *before, const float *after, size_t n)
     return n_telling >= n / 4;
 }
 
-static bool check_adam(zero_dtype_t dtype, const cut_t *cut)
+static bool check_update(optimizer_t optimizer, zero_dtype_t dtype, const cut_t *cut)
 {
     shard_t s = shard_create(dtype, cut, usual_scalars());
     float *m_before = malloc(s.m.n_bytes);
     REQUIRE(m_before != NULL && s.n_segments > 0);
     memcpy(m_before, s.m.host, s.m.n_bytes);
-    shard_update(&s, cut->base, cpu, 0);
-    shard_update(&s, cut->base, cuda, 1);
+    shard_update(&s, optimizer, cut->base, cpu, 0);
+    shard_update(&s, optimizer, cut->base, cuda, 1);
     bool same = shard_is_same(&s);
     if (cut->n_elems >= 100000)
         same = is_telling(m_before, (const float *)s.m.host, cut->n_elems) && same;
@@ -249,11 +259,11 @@ static bool adam_large(void)
     const cut_t cut = {.n_elems = LARGE, .align = 64, .max_segment = 400000, .param_shift = 64};
     bool same = true;
     for (zero_dtype_t dtype = ZERO_FP32; dtype <= ZERO_FP16; ++dtype)
-        same = check_adam(dtype, &cut) && same;
+        same = check_update(ADAM, dtype, &cut) && same;
     return same;
 }
 
-static bool adam_of_any_segments(void)
+static bool is_same_of_any_segments(optimizer_t optimizer)
 {
     static const cut_t cuts[] = {
         {.n_elems = 300007, .align = 64, .max_segment = 5000, .grad_shift = 64},
@@ -268,20 +278,37 @@ static bool adam_of_any_segments(void)
     bool same = true;
     for (size_t c = 0; c < N_OF(cuts); ++c)
         for (zero_dtype_t dtype = ZERO_FP32; dtype <= ZERO_FP16; ++dtype)
-            if (!check_adam(dtype, &cuts[c])) {
+            if (!check_update(optimizer, dtype, &cuts[c])) {
                 printf("... in cut %zu, %s\n", c, zero_dtype_name(dtype));
                 same = false;
             }
     return same;
 }
 
-static bool adam_skips(void)
+static bool adam_of_any_segments(void)
+{
+    return is_same_of_any_segments(ADAM);
+}
+
+static bool others_of_any_segments(void)
+{
+    bool same = true;
+    for (optimizer_t optimizer = SGD; optimizer < N_OPTIMIZERS; ++optimizer)
+        if (!is_same_of_any_segments(optimizer)) {
+            printf("... of %s\n", optimizer == SGD ? "SGD" : optimizer == NESTEROV ? "Nesterov's SGD" : "Lion");
+            same = false;
+        }
+    return same;
+}
+
+static bool updates_skip(void)
 {
     const cut_t cut = {.n_elems = 10007, .align = 64, .max_segment = 1000};
     zero_adam_scalars_t scalars = usual_scalars();
     scalars.skip = 1;
     shard_t s = shard_create(ZERO_BF16, &cut, scalars);
-    shard_update(&s, 0, cuda, 1);
+    for (optimizer_t optimizer = ADAM; optimizer < N_OPTIMIZERS; ++optimizer)
+        shard_update(&s, optimizer, 0, cuda, 1);
     bool same = shard_is_same(&s);
     shard_free(&s);
     return same;
@@ -766,7 +793,8 @@ static const struct {
     bool is_large;
 } claims[] = {
     {"AdamW: the CPU's bits over segments of any size, start and alignment", adam_of_any_segments, false},
-    {"AdamW: a skipped step writes nothing", adam_skips, false},
+    {"SGD, Nesterov's and Lion: likewise", others_of_any_segments, false},
+    {"optimizers: a skipped step writes nothing", updates_skip, false},
     {"slices: the CPU's sums and norms at any size, count and alignment", sums_of_any_size, false},
     {"slices: out may be one of them", reduced_in_place, false},
     {"slices: more than 256 are refused, with one line that says so", too_many_slices_are_refused, false},

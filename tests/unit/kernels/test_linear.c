@@ -1,5 +1,7 @@
 /* test_linear.c - tests linear layers against plain fp64 loops: both layouts, every dtype, with and without bias and
  * accumulation. Also tests that no product allocates, whatever its size. */
+#include <omp.h>
+
 #include "tests/support/allocations.h"
 #include "tests/support/model_fixture.h"
 
@@ -134,6 +136,73 @@ static void check_backward_weight(int isa, shape_t s, zero_dtype_t dtype, zero_l
     fixture_close(&f);
 }
 
+/* ---- Numbers of threads ---- */
+
+typedef struct products {
+    array_t y, dx, dweight;
+} products_t;
+
+static products_t compute(fixture_t *f, shape_t s, zero_linear_layout_t layout, int n_threads)
+{
+    array_t x = array_normal(s.n_rows * s.n_in, ZERO_FP32, 0.0, 1.0, 11);
+    array_t weight = array_normal(s.n_in * s.n_out, ZERO_FP32, 0.0, 0.2, 12);
+    array_t dy = array_normal(s.n_rows * s.n_out, ZERO_FP32, 0.0, 1.0, 13);
+    products_t p = {array_poison(dy.n, ZERO_FP32), array_poison(x.n, ZERO_FP32), array_poison(weight.n, ZERO_FP32)};
+    const zero_weight_t no_bias = {NULL, ZERO_FP32};
+    const zero_grad_t no_grad = {0};
+    omp_set_num_threads(n_threads);
+    ck_assert_int_eq(f->kernels->linear(&f->ctx, p.y.data, x.data, array_weight(&weight), layout, no_bias, s.n_rows,
+                                        s.n_in, s.n_out),
+                     ZERO_OK);
+    ck_assert_int_eq(f->kernels->linear_backward_input(&f->ctx, p.dx.data, false, dy.data, array_weight(&weight),
+                                                       layout, s.n_rows, s.n_in, s.n_out),
+                     ZERO_OK);
+    ck_assert_int_eq(f->kernels->linear_backward_weight(&f->ctx, array_grad(&p.dweight, false), layout, no_grad, x.data,
+                                                        dy.data, s.n_rows, s.n_in, s.n_out),
+                     ZERO_OK);
+    array_free(&x), array_free(&weight), array_free(&dy);
+    return p;
+}
+
+static void products_free(products_t *p)
+{
+    array_free(&p->y), array_free(&p->dx), array_free(&p->dweight);
+}
+
+/* Sizes on both sides of what OpenBLAS calls small, 10^6 multiply-adds, whole or cut among few threads; odd ones; ones
+ * that no block's extent divides. */
+static const shape_t cut_shapes[] = {{99, 100, 101},  {100, 100, 100}, {101, 100, 101}, {64, 256, 96},
+                                     {333, 130, 517}, {17, 1030, 259}, {256, 320, 960}, {1, 700, 1500}};
+
+/* What is cut into blocks for other numbers of threads has the same bits. */
+START_TEST(the_number_of_threads_does_not_change_bits)
+{
+    if (zero_model_cpu_bits_depend_on_threads()) {
+        printf("SKIP: bits depend on the number of threads on this CPU, since it has no AVX-512\n");
+        return;
+    }
+    int n_threads = omp_get_max_threads();
+    for (size_t i = 0; i < sizeof cut_shapes / sizeof cut_shapes[0]; ++i)
+        for (int layout = 0; layout < 2; ++layout) {
+            fixture_t f;
+            zero_model_limits_t limits = limits_of(cut_shapes[i], ZERO_FP32);
+            if (!fixture_open(&f, _i, &limits))
+                return;
+            products_t one = compute(&f, cut_shapes[i], (zero_linear_layout_t)layout, 1);
+            for (int n = 2; n <= 8; n += n < 4 ? 1 : 4) { /* 2, 3, 4, 8 */
+                products_t other = compute(&f, cut_shapes[i], (zero_linear_layout_t)layout, n);
+                array_expect_same_bits(&one.y, &other.y, "y");
+                array_expect_same_bits(&one.dx, &other.dx, "dx");
+                array_expect_same_bits(&one.dweight, &other.dweight, "dweight");
+                products_free(&other);
+            }
+            products_free(&one);
+            fixture_close(&f);
+        }
+    omp_set_num_threads(n_threads);
+}
+END_TEST
+
 static void for_every_case(int isa, void (*check)(int, shape_t, zero_dtype_t, zero_linear_layout_t, bool))
 {
     for (size_t s = 0; s < N_SHAPES; ++s)
@@ -249,6 +318,7 @@ END_TEST
 static void add_tests(TCase *tests)
 {
     tcase_add_loop_test(tests, forward_equals_fp64, 0, FIXTURE_N_ISAS);
+    tcase_add_loop_test(tests, the_number_of_threads_does_not_change_bits, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, input_gradient_equals_fp64, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, weight_and_bias_gradients_equal_fp64, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, weight_gradient_without_bias_touches_nothing_else, 0, FIXTURE_N_ISAS);

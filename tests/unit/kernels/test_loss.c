@@ -57,6 +57,8 @@ static double reference(shape_t s, const double *x, const double *weight, const 
 {
     double loss = 0.0, *probs = fixture_doubles(s.vocab_size);
     for (size_t r = 0; r < s.n_rows; ++r) {
+        if (targets[r] == ZERO_NO_TARGET)
+            continue;
         loss += row_softmax(s, x + r * s.dim, weight, targets[r], probs);
         for (size_t v = 0; dx != NULL && v < s.vocab_size; ++v) {
             double dlogit = scale * (probs[v] - ((size_t)targets[r] == v ? 1.0 : 0.0));
@@ -88,15 +90,19 @@ static result_t run(fixture_t *f, shape_t s, const array_t *x, const array_t *we
     return r;
 }
 
-static void check(int isa, shape_t s, zero_dtype_t dtype, zero_dtype_t grad_dtype, bool accumulate)
+/* one_in: every how many rows one has a target; 1: all. */
+static void check_targets(int isa, shape_t s, zero_dtype_t dtype, zero_dtype_t grad_dtype, bool accumulate, int one_in)
 {
     fixture_t f;
     zero_model_limits_t limits = limits_of(s, dtype);
+    limits.may_skip_targets = one_in > 1;
     if (!fixture_open(&f, isa, &limits))
         return;
     array_t x = array_normal(s.n_rows * s.dim, ZERO_FP32, 0.0, 1.0, 1);
     array_t weight = array_normal(s.vocab_size * s.dim, dtype, 0.0, 0.3, 2);
     int32_t *targets = random_targets(s, 3);
+    for (size_t r = 0; r < s.n_rows; ++r)
+        targets[r] = r % (size_t)one_in == 0 ? targets[r] : ZERO_NO_TARGET;
     result_t got = run(&f, s, &x, &weight, targets, grad_dtype, accumulate, false);
     result_t again = run(&f, s, &x, &weight, targets, grad_dtype, accumulate, true);
     double *dx = fixture_doubles(x.n), *dweight = fixture_doubles(weight.n);
@@ -116,6 +122,11 @@ static void check(int isa, shape_t s, zero_dtype_t dtype, zero_dtype_t grad_dtyp
     array_free(&got.dx), array_free(&got.dweight), array_free(&again.dx), array_free(&again.dweight);
     array_free(&x), array_free(&weight);
     fixture_close(&f);
+}
+
+static void check(int isa, shape_t s, zero_dtype_t dtype, zero_dtype_t grad_dtype, bool accumulate)
+{
+    check_targets(isa, s, dtype, grad_dtype, accumulate, 1);
 }
 
 START_TEST(loss_and_gradients_equal_fp64)
@@ -228,6 +239,17 @@ START_TEST(gradients_equal_central_differences)
 }
 END_TEST
 
+/* Also where whole chunks, or all rows but one, have no target. */
+START_TEST(rows_without_a_target_have_neither_loss_nor_gradient)
+{
+    for (size_t d = 0; d < FIXTURE_N_DTYPES; ++d) {
+        check_targets(_i, shapes[1], fixture_dtypes[d], fixture_dtypes[d], d % 2 == 0, 3);
+        check_targets(_i, shapes[2], fixture_dtypes[d], ZERO_FP32, true, 1000);
+    }
+    check_targets(_i, (shape_t){130, 2, 131200}, ZERO_BF16, ZERO_BF16, true, 70);
+}
+END_TEST
+
 /* They are refused before any memory is addressed by them. */
 START_TEST(targets_beyond_the_vocabulary_are_refused)
 {
@@ -280,6 +302,7 @@ static void add_tests(TCase *tests)
     tcase_add_loop_test(tests, loss_alone_has_the_same_bits_and_leaves_dweight, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, logits_equal_fp64, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, gradients_equal_central_differences, 0, FIXTURE_N_ISAS);
+    tcase_add_loop_test(tests, rows_without_a_target_have_neither_loss_nor_gradient, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, targets_beyond_the_vocabulary_are_refused, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, nan_reaches_loss_and_gradients, 0, FIXTURE_N_ISAS);
 }

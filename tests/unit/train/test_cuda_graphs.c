@@ -265,6 +265,19 @@ START_TEST(another_function_or_loss_weight_is_another_graph)
 }
 END_TEST
 
+/* The head, which alone uses such a weight, is not captured (model.c). */
+START_TEST(a_loss_weight_that_varies_makes_no_other_graphs)
+{
+    zero_engine_t *engine = engine_create(3, 1, 1);
+    toy.model.may_skip_targets = true;
+    step(engine, gradient_is_weight);
+    toy.model.loss_weight = 0.5;
+    step(engine, gradient_is_weight);
+    expect(N_UNITS, N_UNITS, 2 * N_UNITS);
+    zero_engine_destroy(engine);
+}
+END_TEST
+
 /* More queries than are stored: whether their answers are still the same could not be checked. */
 START_TEST(a_function_that_asks_too_often_is_computed_every_time)
 {
@@ -342,6 +355,7 @@ static Suite *suite(void)
     tcase_add_test(tcase, another_address_is_another_graph_and_the_first_is_kept);
     tcase_add_test(tcase, adding_to_a_gradient_is_another_graph);
     tcase_add_test(tcase, another_function_or_loss_weight_is_another_graph);
+    tcase_add_test(tcase, a_loss_weight_that_varies_makes_no_other_graphs);
     tcase_add_test(tcase, a_function_that_asks_too_often_is_computed_every_time);
     tcase_add_test(tcase, passes_that_cannot_be_captured_are_computed);
     tcase_add_test(tcase, a_failure_during_capture_is_returned_and_leaves_no_graph);

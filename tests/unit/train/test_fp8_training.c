@@ -18,15 +18,19 @@
 #define LOSS_TOLERANCE 1e-6
 
 static const options_fp8_t MODES[] = {FP8_LINEAR, FP8_LINEAR_EXACT_DW};
-enum { N_ARCHS = 2, N_MODES = 2, N_RECOMPUTES = 3 };
+enum { N_ARCHS = 2, N_MODES = 2, N_RECOMPUTES = 3, N_MIXES = 3 };
 
+/* recompute: from N_RECOMPUTES on a mix of the two blocks'. */
 static options_t options_of(int arch, options_fp8_t fp8, int recompute)
 {
+    static const int mixes[N_MIXES][3] = {{RECOMPUTE_FULL, 1, 0}, {RECOMPUTE_FULL, 0, 1}, {RECOMPUTE_LIGHT, 1, 0}};
     options_t o = trainer_options(2, 48, 3, 67, 16);
     o.model.arch = arch;
     o.model.kv_heads = arch == ARCH_LLAMA ? 1 : 0;
     o.model.ffn_dim = arch == ARCH_LLAMA ? 80 : 0;
-    o.model.recompute = recompute;
+    o.model.recompute = recompute < N_RECOMPUTES ? recompute : mixes[recompute - N_RECOMPUTES][0];
+    o.model.recompute_none = recompute < N_RECOMPUTES ? 0 : mixes[recompute - N_RECOMPUTES][1];
+    o.model.recompute_light = recompute < N_RECOMPUTES ? 0 : mixes[recompute - N_RECOMPUTES][2];
     o.train.precision = ZERO_BF16;
     o.train.fp8 = (int)fp8;
     o.train.micro_batch = o.train.global_batch = 2;
@@ -433,7 +437,7 @@ static Suite *suite(void)
     TCase *tc = tcase_create("fp8 training");
     tcase_set_timeout(tc, 60);
     tcase_add_loop_test(tc, gradients_are_those_of_products_of_rounded_operands_in_fp64, 0,
-                        N_ARCHS * N_MODES * N_RECOMPUTES);
+                        N_ARCHS * N_MODES * (N_RECOMPUTES + N_MIXES));
     tcase_add_loop_test(tc, what_is_not_rounded_is_told_apart, 0, N_ARCHS);
     tcase_add_loop_test(tc, the_range_of_scales_is_that_of_the_reference, 0, N_ARCHS);
     tcase_add_loop_test(tc, what_is_not_finite_skips_the_step, 0, N_ARCHS * N_MODES);

@@ -357,17 +357,20 @@ END_TEST
 START_TEST(recomputation_and_stages_change_no_bit)
 {
     static const struct {
-        int recompute, stage;
-    } cases[] = {
-        {RECOMPUTE_LIGHT, 3}, {RECOMPUTE_FULL, 3}, {RECOMPUTE_NONE, 0}, {RECOMPUTE_LIGHT, 1}, {RECOMPUTE_FULL, 2}};
+        int recompute, stage, none, light; /* none, light: of the last blocks */
+    } cases[] = {{RECOMPUTE_LIGHT, 3, 0, 0}, {RECOMPUTE_FULL, 3, 0, 0}, {RECOMPUTE_NONE, 0, 0, 0},
+                 {RECOMPUTE_LIGHT, 1, 0, 0}, {RECOMPUTE_FULL, 2, 0, 0}, {RECOMPUTE_FULL, 3, 1, 0},
+                 {RECOMPUTE_FULL, 2, 0, 1},  {RECOMPUTE_FULL, 1, 1, 1}, {RECOMPUTE_LIGHT, 3, 1, 0}};
     curve_t want = train(golden_options());
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         options_t options = golden_options();
         options.model.recompute = cases[i].recompute;
+        options.model.recompute_none = cases[i].none;
+        options.model.recompute_light = cases[i].light;
         options.zero.stage = cases[i].stage;
         curve_t got = train(options);
-        ck_assert_msg(memcmp(&got, &want, sizeof got) == 0, "recompute %d, stage %d: other bits than none, stage 3",
-                      cases[i].recompute, cases[i].stage);
+        ck_assert_msg(memcmp(&got, &want, sizeof got) == 0, "recompute %d, stage %d, none %d, light %d: other bits",
+                      cases[i].recompute, cases[i].stage, cases[i].none, cases[i].light);
     }
 }
 END_TEST

@@ -13,7 +13,7 @@
 #include "tests/support/stderr_capture.h"
 #include "tests/support/support.h"
 #include "tests/support/trainer.h"
-#include "train/sample.h"
+#include "train/forward/sample.h"
 #include "zero/engine/engine.h"
 
 #define DIFFERENCE_STEP 1e-5
@@ -38,30 +38,34 @@ typedef struct sizes {
 } sizes_t;
 
 /* QWEN2 has all that a Llama may have and LLAMA does not. */
-enum { GPT2, LLAMA, QWEN2, N_ARCHS };
+enum { GPT2, LLAMA, QWEN2, QWEN3, N_ARCHS };
 /* Small enough for a difference of every element. */
 static const sizes_t tiny[] = {
     [GPT2] = {ARCH_GPT2, .layers = 2, .dim = 12, .heads = 3, .vocab_size = 37, .seq_len = 5, .n_batch = 2},
     [LLAMA] = {ARCH_LLAMA, 2, 12, 3, .kv_heads = 1, .ffn_dim = 20, .vocab_size = 37, .seq_len = 5, .n_batch = 2},
     [QWEN2] = {ARCH_QWEN2, 2, 10, 3, 1, 20, 37, 5, .n_batch = 2, .head_dim = 6, .tied = true, .scaled = true},
+    [QWEN3] = {ARCH_QWEN3, 2, 10, 4, 2, 20, 37, 5, .n_batch = 2, .head_dim = 6},
 };
 /* Odd everywhere: head_dim 12 and 6, rows 34, nothing a multiple of a vector. */
 static const sizes_t odd[] = {
     [GPT2] = {ARCH_GPT2, .layers = 2, .dim = 36, .heads = 3, .vocab_size = 259, .seq_len = 17, .n_batch = 2},
     [LLAMA] = {ARCH_LLAMA, 2, 36, 6, .kv_heads = 2, .ffn_dim = 77, .vocab_size = 259, .seq_len = 17, .n_batch = 2},
     [QWEN2] = {ARCH_QWEN2, 2, 35, 6, 2, 77, 259, 17, .n_batch = 2, .head_dim = 10, .tied = true, .scaled = true},
+    [QWEN3] = {ARCH_QWEN3, 2, 35, 6, 3, 77, 259, 17, .n_batch = 2, .head_dim = 18, .tied = true},
 };
 /* Multiples of 16, for fp8. */
 static const sizes_t even[] = {
     [GPT2] = {ARCH_GPT2, .layers = 2, .dim = 48, .heads = 3, .vocab_size = 259, .seq_len = 16, .n_batch = 2},
     [LLAMA] = {ARCH_LLAMA, 2, 48, 3, .kv_heads = 1, .ffn_dim = 80, .vocab_size = 259, .seq_len = 16, .n_batch = 2},
     [QWEN2] = {ARCH_QWEN2, 2, 48, 4, 2, 80, 259, 16, .n_batch = 2, .head_dim = 8, .tied = true, .scaled = true},
+    [QWEN3] = {ARCH_QWEN3, 2, 48, 4, 2, 80, 259, 16, .n_batch = 2, .head_dim = 32},
 };
 /* What loop tests run over. */
 static const struct {
     int arch;
     zero_dtype_t precision;
-} cases[] = {{GPT2, ZERO_FP32}, {GPT2, ZERO_BF16}, {LLAMA, ZERO_FP32}, {LLAMA, ZERO_BF16}, {QWEN2, ZERO_FP32}};
+} cases[] = {{GPT2, ZERO_FP32},  {GPT2, ZERO_BF16},  {LLAMA, ZERO_FP32}, {LLAMA, ZERO_BF16},
+             {QWEN2, ZERO_FP32}, {QWEN3, ZERO_FP32}, {QWEN3, ZERO_BF16}};
 #define N_CASES ((int)(sizeof cases / sizeof cases[0]))
 
 typedef struct fixture {
@@ -133,6 +137,7 @@ static void open_reference(fixture_t *f)
                           .norm_eps = o->model.norm_eps,
                           .head_dim = (size_t)o->model.head_dim,
                           .qkv_bias = f->sizes.arch == ARCH_QWEN2,
+                          .head_norms = f->sizes.arch == ARCH_QWEN3,
                           .tied = o->model.tied,
                           .rope_theta = o->model.rope_theta,
                           .rope_factor = o->model.rope_factor,
@@ -490,6 +495,9 @@ static const struct {
     {"llama-1b", UINT64_C(1235814400) + 128256 * 2048},
     {"llama-3b", UINT64_C(3212749824) + 128256 * 3072},
     {"llama-8b", UINT64_C(8030261248)},
+    {"llama-3.2-1b", UINT64_C(1235814400)},
+    {"qwen3-1.7b", UINT64_C(1720574976)},
+    {"mistral-7b", UINT64_C(7248023552)},
 };
 #define N_READY ((int)(sizeof READY / sizeof READY[0]))
 
@@ -499,7 +507,7 @@ static double count_flops(const options_t *o)
 {
     double C = (double)o->model.dim, F = (double)o->model.ffn_dim, T = (double)o->model.seq_len;
     double kv = C / (double)o->model.heads * (double)o->model.kv_heads;
-    double mlp = (o->model.arch == ARCH_LLAMA ? 3.0 : 2.0) * C * F;
+    double mlp = (o->model.arch == ARCH_GPT2 ? 2.0 : 3.0) * C * F;
     double layer = C * (C + 2.0 * kv) + C * C + mlp + 2.0 * C * T / 2.0;
     return 6.0 * ((double)o->model.layers * layer + C * (double)o->model.vocab_size);
 }
@@ -655,17 +663,17 @@ END_TEST
 
 /* sample_draw maps [0, 1) onto tokens: on a regular grid of n numbers each token's share is its probability, give or
  * take one draw at each end of its interval. Random draws could not reach such a bound. */
-static void check_shares(const float *logits, int n, float temperature, int top_k, const double *want)
+static void check_shares(const float *logits, int n, const sample_spec_t *spec, const double *want)
 {
     enum { N_DRAWS = 100000 };
     int32_t order[16];
     int counts[16] = {0};
     for (int i = 0; i < N_DRAWS; i++)
-        counts[sample_draw(logits, n, temperature, top_k, (i + 0.5) / N_DRAWS, order)]++;
+        counts[sample_draw(logits, n, spec, (i + 0.5) / N_DRAWS, order)]++;
     for (int token = 0; token < n; token++)
         ck_assert_msg(fabs(counts[token] - N_DRAWS * want[token]) <= 2.0,
-                      "temperature %g, top_k %d: token %d %d times, expected %.1f", (double)temperature, top_k, token,
-                      counts[token], N_DRAWS * want[token]);
+                      "temperature %g, top_k %d, top_p %g: token %d %d times, expected %.1f", (double)spec->temperature,
+                      spec->top_k, spec->top_p, token, counts[token], N_DRAWS * want[token]);
 }
 
 /* Softmax over the `k` largest logits, by sorting nothing: a token is in when fewer than k are above it. */
@@ -689,18 +697,41 @@ START_TEST(draws_follow_the_softmax)
     enum { N = sizeof logits / sizeof logits[0] };
     static const int top_ks[] = {0, 1, 2, 3, 5, N, N + 5};
     static const float temperatures[] = {0.5f, 1.0f, 3.0f};
+    const sample_spec_t one = {.temperature = 1.0f};
     double want[N];
     for (size_t k = 0; k < sizeof top_ks / sizeof top_ks[0]; k++)
         for (size_t t = 0; t < sizeof temperatures / sizeof temperatures[0]; t++) {
             softmax_of_top(logits, N, (double)temperatures[t], top_ks[k] ? top_ks[k] : N, want);
-            check_shares(logits, N, temperatures[t], top_ks[k], want);
+            check_shares(logits, N, &(sample_spec_t){.temperature = temperatures[t], .top_k = top_ks[k]}, want);
         }
     int32_t order[N];
     for (double random = 0.0; random < 1.0; random += 0.0625) /* temperature 0: the likeliest, the first of equals */
-        ck_assert_int_eq(sample_draw(logits, N, 0.0f, 0, random, order), 2);
-    ck_assert_int_eq(sample_draw(logits, N, 1.0f, 0, 0x1.fffffffffffffp-1, order), N - 1);
+        ck_assert_int_eq(sample_draw(logits, N, &(sample_spec_t){.temperature = 0.0f}, random, order), 2);
+    ck_assert_int_eq(sample_draw(logits, N, &one, 0x1.fffffffffffffp-1, order), N - 1);
     static const float huge[] = {3e38f, -3e38f, 0.0f};
-    ck_assert_int_eq(sample_draw(huge, 3, 1.0f, 0, 0.999999, order), 0);
+    ck_assert_int_eq(sample_draw(huge, 3, &one, 0.999999, order), 0);
+}
+END_TEST
+
+/* Probabilities 0.4, 0.3, 0.2 and 0.1: top_p takes the fewest likeliest tokens that add up to it, of those that top_k
+ * leaves. */
+START_TEST(top_p_takes_the_fewest_that_add_up_to_it)
+{
+    const float logits[] = {logf(0.1f), logf(0.4f), logf(0.2f), logf(0.3f)};
+    static const struct {
+        double top_p;
+        int top_k;
+        double want[4];
+    } tops[] = {{0.39, 0, {0, 1, 0, 0}},
+                {0.41, 0, {0, 4 / 7.0, 0, 3 / 7.0}},
+                {0.69, 0, {0, 4 / 7.0, 0, 3 / 7.0}},
+                {0.71, 0, {0, 4 / 9.0, 2 / 9.0, 3 / 9.0}},
+                {1.0, 0, {0.1, 0.4, 0.2, 0.3}},
+                {0.56, 2, {0, 1, 0, 0}}, /* of two, the first has 4/7 */
+                {0.58, 2, {0, 4 / 7.0, 0, 3 / 7.0}}};
+    for (size_t i = 0; i < sizeof tops / sizeof tops[0]; i++)
+        check_shares(logits, 4, &(sample_spec_t){.temperature = 1.0f, .top_p = tops[i].top_p, .top_k = tops[i].top_k},
+                     tops[i].want);
 }
 END_TEST
 
@@ -708,12 +739,13 @@ END_TEST
 START_TEST(temperature_zero_continues_with_the_likeliest)
 {
     enum { N_PROMPT = 3, N_TOKENS = 12 };
+    int n_all;
     fixture_t *f = fixture_open(tiny[_i], ZERO_FP32);
     size_t vocab_size = (size_t)tiny[_i].vocab_size;
     int32_t got[N_PROMPT + N_TOKENS] = {5, 0, 36};
     double *logits = malloc((size_t)tiny[_i].seq_len * vocab_size * sizeof *logits);
     sample_spec_t spec = {.n_tokens = N_TOKENS, .temperature = 0.0f, .seed = 1};
-    ck_assert_int_eq(sample_generate(&f->trainer.model, &spec, got, N_PROMPT), ZERO_OK);
+    ck_assert_int_eq(sample_generate(&f->trainer.model, f->trainer.comm, &spec, got, N_PROMPT, &n_all), ZERO_OK);
     for (size_t n = N_PROMPT; n < N_PROMPT + N_TOKENS; n++) {
         size_t context = n < (size_t)tiny[_i].seq_len ? n : (size_t)tiny[_i].seq_len, best = 0;
         fp64_batch_t batch = {
@@ -734,6 +766,7 @@ END_TEST
 START_TEST(generated_tokens_follow_the_softmax)
 {
     enum { N_DRAWS = 4000, VOCAB = 37 };
+    int n_all;
     fixture_t *f = fixture_open(tiny[GPT2], ZERO_FP32);
     int32_t tokens[2] = {7};
     int counts[VOCAB] = {0};
@@ -744,7 +777,7 @@ START_TEST(generated_tokens_follow_the_softmax)
         total += exp(logits[i]);
     for (uint64_t seed = 1; seed <= N_DRAWS; seed++) {
         sample_spec_t spec = {.n_tokens = 1, .temperature = 1.0f, .seed = seed};
-        ck_assert_int_eq(sample_generate(&f->trainer.model, &spec, tokens, 1), ZERO_OK);
+        ck_assert_int_eq(sample_generate(&f->trainer.model, f->trainer.comm, &spec, tokens, 1, &n_all), ZERO_OK);
         counts[tokens[1]]++;
     }
     for (int i = 0; i < VOCAB; i++) {
@@ -775,6 +808,7 @@ static Suite *suite(void)
     TCase *sampling = tcase_create("sampling");
     tcase_set_timeout(sampling, 60);
     tcase_add_test(sampling, draws_follow_the_softmax);
+    tcase_add_test(sampling, top_p_takes_the_fewest_that_add_up_to_it);
     tcase_add_loop_test(sampling, temperature_zero_continues_with_the_likeliest, 0, N_ARCHS);
     tcase_add_test(sampling, generated_tokens_follow_the_softmax);
     suite_add_tcase(s, sampling);

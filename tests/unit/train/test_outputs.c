@@ -153,6 +153,12 @@ static const outputs_case_t CASES[] = {
     {"a pipe as trace", "mkfifo p", "--trace p", 1, {"[log] trace", "'p'", "has no reader"}, NULL, ALONE},
     {"a socket as data", "true", "--set data.train=../socket", 2, {"'../socket'"}, NULL, ALONE},
 
+    {"a run that forgets --resume", "true", "--set train.steps=9 cfg.ini # resume", 2,
+        {"[checkpoint] dir: 'ck' has checkpoints of an earlier run, up to step-00000006", "--overwrite"}, NULL, ALONE},
+    {"the same, two ranks", "echo resume", "--set train.steps=9 --set log.metrics=resume.jsonl", 2,
+        {"[checkpoint] dir: 'ck' has checkpoints of an earlier run"}, NULL, 2},
+    {"both", "true", "--overwrite --resume", 2, {"--overwrite: this begins anew"}, NULL, ALONE},
+
     /* What is fine. */
     {"an earlier run's files", "true", "--steps 2", 0, {NULL}, "test $(wc -l < m.jsonl) = 2 && test -s t.json", ALONE},
     {"empty files", ": > m.jsonl && : > t.json", "", 0, {NULL}, "test $(wc -l < m.jsonl) = 6 && test -s t.json", ALONE},
@@ -194,13 +200,16 @@ static outcome_t run_case(int i)
                                    root, i, i, c->before, i);
     /* With a configuration of its own a case has its redirections, too. */
     const char *config = strstr(c->arguments, "cfg.ini ") || strcmp(c->arguments, "p") == 0 ? "" : "cfg.ini";
+    /* The run before it has left checkpoints. */
+    const char *anew = strstr(c->arguments, "resume") ? "" : "--overwrite";
     if (c->n_ranks == ALONE)
-        outcome.exit_code = support_run(&outcome.output, RUN_LIMIT_S, "cd %s/case.%d && bash -c '%s/zerotrain %s %s'",
-                                        root, i, support_build(), c->arguments, config);
+        outcome.exit_code =
+            support_run(&outcome.output, RUN_LIMIT_S, "cd %s/case.%d && bash -c '%s/zerotrain %s %s %s'", root, i,
+                        support_build(), anew, c->arguments, config);
     else
         outcome.exit_code =
-            support_mpirun(&outcome.output, RUN_LIMIT_S, c->n_ranks, "--wdir %s/case.%d %s/zerotrain %s %s", root, i,
-                           support_build(), c->arguments, config);
+            support_mpirun(&outcome.output, RUN_LIMIT_S, c->n_ranks, "--wdir %s/case.%d %s/zerotrain %s %s %s", root, i,
+                           support_build(), anew, c->arguments, config);
     outcome.after = support_run(NULL, RUN_LIMIT_S, "cd %s/case.%d && { %s; }", root, i, c->after ? c->after : compare);
     return outcome;
 }
@@ -257,9 +266,9 @@ START_TEST(a_rank_that_writes_alone_empties_no_file_of_others)
 {
     support_output_t output;
     ck_assert_int_eq(shell("cp -a before alone && echo mine > alone/t.json.rank1"), 0);
-    int code =
-        support_mpirun(&output, RUN_LIMIT_S, 2, "--wdir %s/alone %s/zerotrain --set log.metrics=/dev/full cfg.ini",
-                       root, support_build());
+    int code = support_mpirun(&output, RUN_LIMIT_S, 2,
+                              "--wdir %s/alone %s/zerotrain --overwrite --set log.metrics=/dev/full cfg.ini", root,
+                              support_build());
     ck_assert_msg(code == 1, "exit code %d\n%s", code, output.err);
     ck_assert_int_eq(shell("test \"$(cat alone/t.json.rank1)\" = mine"), 0);
     support_output_free(&output);

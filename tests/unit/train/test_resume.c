@@ -126,6 +126,23 @@ START_TEST(a_run_stopped_and_resumed_equals_one_never_stopped)
 }
 END_TEST
 
+/* Optimizers with one state array. The weights of their checkpoints are a model for any optimizer. */
+START_TEST(other_optimizers_resume_exactly_at_other_stages)
+{
+    static const char *const optimizers[] = {"sgd", "nesterov", "lion"};
+    const char *optimizer = optimizers[_i];
+    EXPECT_RUN(2, "--set train.optimizer=%s --set checkpoint.dir= --set log.metrics=whole.jsonl", optimizer);
+    EXPECT_RUN(2, "--set train.optimizer=%s --stage %d --steps 10", optimizer, _i + 1);
+    ck_assert_int_eq(
+        shell("grep -q '\"optimizer\": \"' ck/latest/state.json && ! grep -q '[.]v\"' ck/latest/optimizer-*"), 0);
+    EXPECT_RUN(2, "--set train.optimizer=%s --stage %d --resume", optimizer, _i);
+    expect_same_rows(optimizer, "whole.jsonl", "m.jsonl");
+    ck_assert_int_ne(run(2, "--resume"), 0);
+    EXPECT_RUN(2, "--set model.init=ck/latest --set checkpoint.dir= --steps 1");
+    ck_assert_int_eq(shell("rm -r ck"), 0);
+}
+END_TEST
+
 /* Where a number is in a checkpoint does not depend on who held it. */
 START_TEST(a_run_resumes_with_other_shard_groups)
 {
@@ -347,6 +364,11 @@ static const struct {
      "--set data.train=text.txt,other.txt --resume",
      2,
      {"'text.txt,other.txt'", "9000 tokens then, 18000 now"}},
+    {"another optimizer",
+     "true",
+     "--set train.optimizer=lion --resume",
+     2,
+     {"[train] optimizer = lion", "made with adamw"}},
     {"--force alone", "true", "--force", 2, {"--force", "without --resume"}},
     {"a truncated file", "truncate -s -9 ck/latest/optimizer-*", "--resume", 1, {"optimizer-00001", "take another"}},
     {"a flipped byte",
@@ -537,6 +559,7 @@ static Suite *suite(void)
     tcase_add_checked_fixture(tc, set_up, NULL);
     tcase_set_timeout(tc, 280);
     tcase_add_loop_test(tc, a_run_stopped_and_resumed_equals_one_never_stopped, 0, 3);
+    tcase_add_loop_test(tc, other_optimizers_resume_exactly_at_other_stages, 0, 3);
     tcase_add_test(tc, a_run_in_fp8_resumes_exactly_and_says_if_that_has_changed);
     tcase_add_test(tc, one_rank_with_micro_steps_and_synchronous_saves_resumes_exactly);
     tcase_add_test(tc, a_run_resumes_with_other_shard_groups);

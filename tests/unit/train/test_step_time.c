@@ -177,6 +177,22 @@ START_TEST(recomputation_costs_time)
 }
 END_TEST
 
+/* On one GPU every block takes its own time: of a mix, as many parts of the whole as it has blocks of each kind. */
+START_TEST(mixed_recomputation_takes_time_in_proportion)
+{
+    options_t o = options_of(LLAMA_8B, 1, 1);
+    fit_machine_t machine = machine_of("H200", 1);
+    double ms[3];
+    for (o.model.recompute = RECOMPUTE_NONE; o.model.recompute <= RECOMPUTE_FULL; o.model.recompute++)
+        ms[o.model.recompute] = fit_step_time(&o, &machine, PLENTY).total;
+    o.model.recompute = RECOMPUTE_FULL;
+    o.model.recompute_none = 5;
+    o.model.recompute_light = 7;
+    double expected = (5.0 * ms[RECOMPUTE_NONE] + 7.0 * ms[RECOMPUTE_LIGHT] + 20.0 * ms[RECOMPUTE_FULL]) / 32.0;
+    ck_assert_double_eq_tol(fit_step_time(&o, &machine, PLENTY).total, expected, 1e-9 * expected);
+}
+END_TEST
+
 /* 2 P bytes of parameters before forward, as many before backward, and 2 P of gradients: without overlap the wait is
  * that by the link's rate, less the last block, which stays. */
 START_TEST(without_overlap_communication_takes_the_time_of_its_bytes)
@@ -212,6 +228,7 @@ static Suite *suite(void)
     tcase_add_loop_test(c, parts_add_up_and_none_is_negative, 0, N_MEASURED);
     tcase_add_loop_test(c, slower_gpus_take_longer, 0, N_MEASURED);
     tcase_add_loop_test(c, recomputation_costs_time, 0, N_MEASURED);
+    tcase_add_test(c, mixed_recomputation_takes_time_in_proportion);
     tcase_add_test(c, products_are_six_operations_a_parameter_and_token);
     tcase_add_test(c, without_overlap_communication_takes_the_time_of_its_bytes);
     tcase_add_test(c, gpus_are_found_by_name);

@@ -510,6 +510,31 @@ START_TEST(a_text_of_the_callers_that_is_no_object_is_refused_before_anything_is
 }
 END_TEST
 
+static const zero_save_file_t BAD_FILES[] = {
+    {"config.json", "x", 1}, {"manifest.json", "x", 1},
+    {"state.json", "x", 1},  {"model-00001-of-00001.safetensors", "x", 1},
+    {"../escaped", "x", 1},  {"a/b", "x", 1},
+    {".hidden", "x", 1},     {"", "x", 1},
+    {NULL, "x", 1},          {"a", NULL, 1},
+    {"a", "x", 0},           {"twice", "x", 1},
+};
+
+START_TEST(a_file_of_the_callers_that_is_in_the_way_is_refused_before_anything_is_made)
+{
+    zero_save_file_t files[2] = {{"twice", "y", 1}, BAD_FILES[_i]};
+    zero_save_options_t options = PLAIN;
+    options.files = files;
+    options.n_files = 2;
+    options.max_file_bytes = 0;
+    session_t session = session_open(3, ZERO_BF16, OUR_MODEL);
+    ck_assert_int_eq(session_save(&session, path_of("ck"), &options), ZERO_ERROR_ARGUMENT);
+    ck_assert_int_eq(n_lines, 1);
+    ck_assert_msg(strstr(last_line, "cannot be saved") != NULL, "%s", last_line);
+    ck_assert_int_ne(access(path_of("ck"), F_OK), 0);
+    session_close(&session);
+}
+END_TEST
+
 START_TEST(a_rank_that_cannot_write_fails_all_ranks_and_changes_nothing)
 {
     char arguments[600];
@@ -676,6 +701,8 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, a_checkpoint_of_another_model_is_refused_and_changes_nothing, 1, 4);
     tcase_add_test(tc, a_directory_without_a_checkpoint_is_named);
     tcase_add_loop_test(tc, a_text_of_the_callers_that_is_no_object_is_refused_before_anything_is_made, 0, 2 * N_TEXTS);
+    tcase_add_loop_test(tc, a_file_of_the_callers_that_is_in_the_way_is_refused_before_anything_is_made, 0,
+                        sizeof BAD_FILES / sizeof BAD_FILES[0]);
     tcase_add_loop_test(tc, foreign_bytes_in_a_file_fail_the_save, 0, sizeof SPOILT / sizeof SPOILT[0]);
     tcase_add_test(tc, a_full_disk_leaves_the_previous_checkpoint);
     tcase_add_test(tc, a_directory_that_cannot_be_written_is_found_out_before_it_matters);

@@ -76,6 +76,49 @@ START_TEST(stages_give_equal_bits)
 }
 END_TEST
 
+/* Every optimizer agrees with its fp64 formula (engine_cases checks it) and has the same bits at every stage. */
+START_TEST(optimizers_give_equal_bits_at_every_stage)
+{
+    static const char *const optimizers[] = {"sgd", "nesterov", "lion"};
+    static const char *const dtypes[] = {"fp32", "bf16", "fp16 nan_at=3"};
+    const int n_ranks = _i + 1;
+    training_t runs[3][4] = {0}; /* optimizer, stage */
+    if (support_leaves_out(n_ranks))
+        return;
+    for (int o = 0; o < 3; o++)
+        for (int stage = 0; stage < 4; stage++) {
+            runs[o][stage].n_ranks = n_ranks;
+            snprintf(runs[o][stage].settings, sizeof runs[o][stage].settings,
+                     "optimizer=%s stage=%d fill=1 poison=1 dtype=%s", optimizers[o], stage, dtypes[(_i + o) % 3]);
+        }
+    train_all(runs[0], 12);
+    for (int o = 0; o < 3; o++)
+        for (int stage = 0; stage < 3; stage++)
+            expect_same(&runs[o][3], &runs[o][stage]);
+    forget(runs[0], 12);
+}
+END_TEST
+
+/* A caller's function has the bits of libzero's kernel with the same expression. */
+START_TEST(an_optimizer_of_the_callers_gives_the_bits_of_ours)
+{
+    static const char *const dtypes[] = {"fp32", "bf16 micro_steps=2", "fp16 nan_at=3"};
+    training_t runs[5] = {0}; /* ours; stage */
+    const int n_ranks = (_i + 1) * 2 - 1;
+    if (support_leaves_out(n_ranks))
+        return;
+    for (int i = 0; i < 5; i++) {
+        runs[i].n_ranks = n_ranks;
+        snprintf(runs[i].settings, sizeof runs[i].settings, "optimizer=%s stage=%d dtype=%s",
+                 i == 4 ? "nesterov" : "own", i % 4, dtypes[_i]);
+    }
+    train_all(runs, 5);
+    for (int i = 0; i < 4; i++)
+        expect_same(&runs[4], &runs[i]);
+    forget(runs, 5);
+}
+END_TEST
+
 START_TEST(prefetch_and_transport_give_equal_bits)
 {
     expect_equal(3, "stage=3 prefetch=1", "stage=3 prefetch=0 poison=1");
@@ -300,7 +343,7 @@ START_TEST(calls_out_of_order_are_errors_on_the_spot)
     ck_assert_int_eq(zero_acquire(f.engine, 0, NULL), ZERO_ERROR_ORDER); /* no pass */
     ck_assert_int_eq(zero_step(f.engine, 0.1f, NULL, NULL), ZERO_ERROR_ORDER);
     ck_assert_int_eq(zero_step_wait(f.engine, &result), ZERO_ERROR_ORDER);
-    ck_assert_int_eq(zero_begin(f.engine, (zero_pass_t)2, NULL), ZERO_ERROR_ARGUMENT); /* there are two kinds */
+    ck_assert_int_eq(zero_begin(f.engine, (zero_pass_t)3, NULL), ZERO_ERROR_ARGUMENT); /* there are three kinds */
     ck_assert_int_eq(zero_engine_trace(f.engine, ZERO_ALL_WORKS, NULL, NULL), ZERO_ERROR_ARGUMENT); /* no function */
     for (int i = 0; i < 2; i++) /* the second leaks nothing of the first */
         ck_assert_int_eq(zero_engine_trace(f.engine, 0, NULL, NULL), ZERO_OK);
@@ -512,14 +555,20 @@ START_TEST(many_steps_without_finite_gradients_end_the_run)
 }
 END_TEST
 
+static zero_status_t own_update(void *user, const zero_own_update_t *update, zero_stream_t stream)
+{
+    (void)user, (void)update, (void)stream;
+    return ZERO_OK;
+}
+
 START_TEST(bad_configurations_are_refused)
 {
     fixture_t f = fixture_create(1);
     zero_engine_t *engine;
     zero_model_t *empty;
     zero_memory_t plan;
-    zero_config_t bad[11], good = zero_config_default();
-    for (int i = 0; i < 11; i++)
+    zero_config_t bad[17], good = zero_config_default();
+    for (int i = 0; i < 17; i++)
         bad[i] = zero_config_default();
     bad[0].stage = 4;
     bad[1].stage = -1;
@@ -532,6 +581,15 @@ START_TEST(bad_configurations_are_refused)
     bad[8].eps = NAN;
     bad[9].eps = INFINITY;
     bad[10].user_bytes = SIZE_MAX - 4096; /* added to the plan it would overflow to a small number */
+    bad[11].optimizer = ZERO_N_OPTIMIZERS;
+    bad[12].momentum = 1.0f;
+    bad[13].momentum = NAN;
+    zero_own_optimizer_t own = {.name = "own", .n_arrays = 1};
+    for (int i = 14; i < 17; i++)
+        bad[i].optimizer = ZERO_OPTIMIZER_OWN; /* 14: and no own_optimizer; 15: one without a function */
+    bad[15].own_optimizer = &own;
+    zero_own_optimizer_t many = {.name = "many", .n_arrays = 3, .update = own_update};
+    bad[16].own_optimizer = &many;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         ck_assert_int_eq(zero_engine_create(f.comm, f.device, f.model, &bad[i], &engine), ZERO_ERROR_USAGE);
         ck_assert_int_eq(zero_plan(f.model, &bad[i], ZERO_DEVICE_CPU, ZERO_COMM_AUTO, 2, &plan), ZERO_ERROR_USAGE);
@@ -577,6 +635,8 @@ static Suite *suite(void)
     TCase *several = tcase_create("several ranks");
     tcase_set_timeout(several, 300);
     tcase_add_loop_test(several, stages_give_equal_bits, 0, (int)(sizeof rank_counts / sizeof rank_counts[0]));
+    tcase_add_loop_test(several, optimizers_give_equal_bits_at_every_stage, 0, 5);
+    tcase_add_loop_test(several, an_optimizer_of_the_callers_gives_the_bits_of_ours, 0, 3);
     tcase_add_test(several, prefetch_and_transport_give_equal_bits);
     tcase_add_loop_test(several, shard_groups_give_equal_bits, 0, 3);
     tcase_add_loop_test(several, state_that_each_rank_makes_up_is_published_at_every_stage, 0, 3);

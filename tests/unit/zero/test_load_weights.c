@@ -266,7 +266,7 @@ START_TEST(other_tensors_are_named_in_one_warning_and_known_buffers_in_none)
         writer_add(&writer, "", "F32", t);
     writer_add_as(&writer, "h.7.attn.bias", "F32", 4, json_pack("[i]", 1));
     writer_add_as(&writer, "h.7.attn.masked_bias", "F32", 4, json_pack("[i]", 1));
-    writer_add_as(&writer, "lm_head.weight", "F32", 4, json_pack("[i]", 1));
+    writer_add_as(&writer, "lm_head.weight", "F32", 0, json_pack("[i, i]", 257, 300)); /* equals wte.weight */
     if (_i > 0)
         writer_add_as(&writer, "surprise.weight", "F32", 4, json_pack("[i]", 1));
     for (int k = 1; k < _i; k++) {
@@ -283,6 +283,20 @@ START_TEST(other_tensors_are_named_in_one_warning_and_known_buffers_in_none)
     ck_assert_ptr_nonnull(strstr(last_line, count));
     ck_assert_ptr_nonnull(strstr(last_line, "surprise.weight"));
     ck_assert_int_eq(strstr(last_line, ", ...") != NULL, _i == 40);
+}
+END_TEST
+
+/* A head of its own would be lost without a word: of other numbers, or of another shape. */
+START_TEST(a_head_that_is_not_the_embedding_is_refused)
+{
+    writer_t writer = writer_begin();
+    for (int t = 0; t < N_TENSORS; t++)
+        writer_add(&writer, "", "F32", t);
+    writer_add_as(&writer, "lm_head.weight", "F32", _i, json_pack("[i, i]", _i ? 7 : 257, _i ? 5 : 300));
+    if (_i == 0)
+        ((float *)(void *)writer.data)[writer.n_bytes / sizeof(float) - 1] += 1.0f;
+    writer_end(&writer, "model.safetensors");
+    expect_failure(ZERO_ERROR_FORMAT, "lm_head.weight differs from wte.weight");
 }
 END_TEST
 
@@ -629,6 +643,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, prefixes_are_tolerated_on_either_side, 0, 9);
     tcase_add_test(tc, parts_load_by_their_index);
     tcase_add_loop_test(tc, other_tensors_are_named_in_one_warning_and_known_buffers_in_none, 0, 3);
+    tcase_add_loop_test(tc, a_head_that_is_not_the_embedding_is_refused, 0, 2);
     tcase_add_loop_test(tc, other_tensors_are_named_in_one_warning_and_known_buffers_in_none, 40, 41);
     tcase_add_test(tc, an_index_of_many_tensors_is_read_in_no_time);
     tcase_add_test(tc, a_missing_tensor_is_named);

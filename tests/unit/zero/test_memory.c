@@ -170,6 +170,7 @@ static const struct {
     {odd_model, 1, 2, "--set train.global_batch=4 --stage 3 --set train.precision=fp32"},
     {odd_model, 2, 1, "--set train.global_batch=24 --stage 3 --set train.precision=bf16"},
     {odd_model, 2, 1, "--set train.global_batch=8 --stage 3 --set train.precision=fp32 --set model.recompute=light"},
+    {round_model, 1, 1, "--set train.global_batch=4 --set model.recompute=full --set model.recompute_none=1"},
 };
 
 START_TEST(steady_state_allocates_nothing)

@@ -153,6 +153,24 @@ START_TEST(declarations_and_plans_refuse_null)
 }
 END_TEST
 
+START_TEST(an_array_that_the_optimizer_lacks_is_refused)
+{
+    fixture_t f = fixture_create();
+    zero_engine_t *engine;
+    float value[5] = {0.5f};
+    f.config.optimizer = ZERO_OPTIMIZER_LION;
+    ck_assert_int_eq(zero_engine_create(f.comm, f.device, f.model, &f.config, &engine), ZERO_OK);
+    ck_assert_int_eq(zero_init_parameters(engine), ZERO_OK);
+    ck_assert_int_eq(zero_set_tensor(engine, 0, ZERO_ARRAY_M, 0, value), ZERO_OK);
+    REFUSED(zero_get_tensor(engine, 0, ZERO_ARRAY_V, 0, value), "zero_get_tensor: optimizer lion has no array v");
+    REFUSED(zero_set_tensor(engine, 0, ZERO_ARRAY_V, 0, value), "zero_set_tensor: optimizer lion has no array v");
+    ck_assert_str_eq(zero_optimizer_name(ZERO_OPTIMIZER_ADAMW), "adamw");
+    ck_assert_str_eq(zero_optimizer_name((zero_optimizer_t)9), "unknown");
+    zero_engine_destroy(engine);
+    fixture_destroy(&f);
+}
+END_TEST
+
 START_TEST(engines_refuse_null)
 {
     fixture_t f = fixture_create();
@@ -236,8 +254,9 @@ START_TEST(checkpoints_refuse_null)
     REFUSED(zero_checkpoint_open(f.comm, NULL, &checkpoint), "zero_checkpoint_open: directory is NULL");
     REFUSED(zero_checkpoint_open(f.comm, directory, NULL), "zero_checkpoint_open: checkpoint is NULL");
     uint64_t number;
-    REFUSED(zero_checkpoint_bytes(NULL, ZERO_BF16, &number), "zero_checkpoint_bytes: model is NULL");
-    REFUSED(zero_checkpoint_bytes(f.model, ZERO_BF16, NULL), "zero_checkpoint_bytes: n_bytes is NULL");
+    REFUSED(zero_checkpoint_bytes(NULL, &f.config, &number), "zero_checkpoint_bytes: model is NULL");
+    REFUSED(zero_checkpoint_bytes(f.model, NULL, &number), "zero_checkpoint_bytes: config is NULL");
+    REFUSED(zero_checkpoint_bytes(f.model, &f.config, NULL), "zero_checkpoint_bytes: n_bytes is NULL");
     REFUSED(zero_host_copies_prepare(NULL, directory, 1, 0), "zero_host_copies_prepare: comm is NULL");
     REFUSED(zero_host_copies_prepare(f.comm, NULL, 1, 0), "zero_host_copies_prepare: directory is NULL");
     REFUSED(zero_host_copies_find(NULL, directory, &number), "zero_host_copies_find: comm is NULL");
@@ -402,6 +421,7 @@ static Suite *suite(void)
     tcase_add_test(one, communicators_and_devices_refuse_null);
     tcase_add_test(one, declarations_and_plans_refuse_null);
     tcase_add_test(one, engines_refuse_null);
+    tcase_add_test(one, an_array_that_the_optimizer_lacks_is_refused);
     tcase_add_test(one, checkpoints_refuse_null);
     tcase_add_test(one, calls_without_a_status_accept_null);
     tcase_add_test(one, unknown_ids_have_no_name_and_no_size);

@@ -34,6 +34,17 @@ START_TEST(offload_changes_no_bit)
 }
 END_TEST
 
+/* Optimizers with one state array: buffers, chunks and the host's block have room for that alone. */
+START_TEST(offload_changes_no_bit_of_other_optimizers)
+{
+    static const char *const variants[] = {"offload=100 stage=3 seed=2 threads=3",
+                                           "offload=100 stage=1 seed=3 buffer=0",
+                                           "offload=30 stage=2 threads=2 buffer=20000", NULL};
+    expect_plain_text_of(updates[_i % N_UPDATES], 2,
+                         _i < N_UPDATES ? "optimizer=lion dtype=bf16" : "optimizer=sgd dtype=fp16", variants);
+}
+END_TEST
+
 /* Sums that accumulate over micro-steps stay on the device until the last one; those of a single reduction take turns.
  * Stages 0 and 1 add up the micro-steps before they reduce here (every=0), so their bits differ. */
 START_TEST(offload_with_accumulation_changes_no_bit)
@@ -208,6 +219,7 @@ static Suite *suite(void)
     TCase *tcase = tcase_create("offload");
     tcase_set_timeout(tcase, 300);
     tcase_add_loop_test(tcase, offload_changes_no_bit, 0, N_SETTINGS * N_UPDATES);
+    tcase_add_loop_test(tcase, offload_changes_no_bit_of_other_optimizers, 0, 2 * N_UPDATES);
     tcase_add_loop_test(tcase, offload_with_accumulation_changes_no_bit, 0, N_UPDATES);
     tcase_add_loop_test(tcase, offload_auto_changes_no_bit, 0, N_UPDATES);
     tcase_add_loop_test(tcase, offload_changes_no_bit_with_chunks_or_sums_in_transit, 0, N_UPDATES);

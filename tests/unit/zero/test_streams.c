@@ -55,6 +55,18 @@ START_TEST(kept_and_unread_units_are_not_gathered_again_and_the_bits_are_the_sam
 }
 END_TEST
 
+/* Units of both kinds of tensors, and one that is frozen as a whole, also when all weights are set under way. */
+START_TEST(frozen_tensors_give_the_same_bits)
+{
+    static const char *const variants[] = {"seed=2 delay_us=800", "prefetch=3 seed=3 slow_gathers=20",
+                                           "offload=100 seed=4",  "stage=2 seed=5",
+                                           "stage=1 offload=60",  "stage=0 seed=6",
+                                           "keep=4 overlap=0",    NULL};
+    expect_plain_text(2 + _i, _i == 0 ? "frozen=1 steps=8 asks=1" : "frozen=1 steps=6 fp8=fp8 micro_steps=2 every=1",
+                      variants);
+}
+END_TEST
+
 /* Blocks of 1700 elements: what is free is enough for some of them (stream_cases checks that). */
 START_TEST(keep_auto_fits_into_free_memory_and_the_bits_are_the_same)
 {
@@ -306,6 +318,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tcase, shard_groups_give_the_bits_of_one_order, 0, N_SETTINGS);
     tcase_add_test(tcase, an_embedding_and_a_head_in_one_buffer_give_the_same_bits);
     tcase_add_test(tcase, kept_and_unread_units_are_not_gathered_again_and_the_bits_are_the_same);
+    tcase_add_loop_test(tcase, frozen_tensors_give_the_same_bits, 0, 2);
     tcase_add_test(tcase, keep_auto_fits_into_free_memory_and_the_bits_are_the_same);
     tcase_add_loop_test(tcase, chunked_reductions_have_the_same_bits, 0, 2);
     tcase_add_test(tcase, chunked_reductions_by_messages_have_the_same_bits);

@@ -1,0 +1,123 @@
+/* token_mask.c - see token_mask.h. Like tokens, a mask is read by pread whenever it is needed, since the file may
+ * change. */
+#include "train/data/token_mask.h"
+#include "train/report/report.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define CHUNK_BYTES 8192
+
+bool token_mask_is_there(const token_file_t *file)
+{
+    return file->mask_at != 0;
+}
+
+/* A part of a mask. */
+typedef struct bits {
+    int64_t first; /* token of the first bit: a multiple of 8 */
+    unsigned char bytes[CHUNK_BYTES];
+} bits_t;
+
+static bool bit_of(const bits_t *bits, int64_t token)
+{
+    int64_t i = token - bits->first;
+    return bits->bytes[i / 8] >> (i % 8) & 1;
+}
+
+/* Reads the bits of token `first` and of those that follow it, up to `end`. Returns the token after the last one. */
+static int64_t read_bits(const token_file_t *file, int64_t first, int64_t end, bits_t *bits, token_fault_t *fault)
+{
+    bits->first = first / 8 * 8;
+    int64_t last = end - bits->first > 8 * CHUNK_BYTES ? bits->first + 8 * CHUNK_BYTES : end;
+    size_t n_bytes = (size_t)((last - bits->first + 7) / 8);
+    int error = token_file_bytes(file, file->mask_at + (uint64_t)(first / 8), bits->bytes, n_bytes);
+    *fault = (token_fault_t){.status = error ? ZERO_ERROR_IO : ZERO_OK, .position = first, .error = error};
+    return last;
+}
+
+zero_status_t token_mask_count(const token_file_t *file, int64_t first, int64_t n_tokens, int64_t *n_counted,
+                               token_fault_t *fault)
+{
+    bits_t bits;
+    int64_t end = first + n_tokens, n = 0;
+    if (!token_mask_is_there(file)) {
+        *n_counted = n_tokens;
+        return ZERO_OK;
+    }
+    for (int64_t token = first; token < end;) {
+        int64_t last = read_bits(file, token, end, &bits, fault);
+        TRY(fault->status);
+        for (; token < last; token++)
+            n += bit_of(&bits, token);
+    }
+    *n_counted = n;
+    return ZERO_OK;
+}
+
+zero_status_t token_mask_apply(const token_file_t *file, int64_t first, int64_t n_tokens, int32_t none,
+                               int32_t *targets, token_fault_t *fault)
+{
+    bits_t bits;
+    int64_t end = token_mask_is_there(file) ? first + n_tokens : first;
+    for (int64_t token = first; token < end;) {
+        int64_t last = read_bits(file, token, end, &bits, fault);
+        TRY(fault->status);
+        for (; token < last; token++)
+            if (!bit_of(&bits, token))
+                targets[token - first] = none;
+    }
+    return ZERO_OK;
+}
+
+/* ---- checks ---- */
+
+static uint64_t number_at(const unsigned char *bytes)
+{
+    uint64_t number = 0;
+    for (int i = 7; i >= 0; i--)
+        number = number << 8 | bytes[i];
+    return number;
+}
+
+static zero_status_t report_unreadable(const token_file_t *file, int error)
+{
+    return report_error(ZERO_ERROR_IO, "cannot read data file '%s': %s", file->path, token_file_error_text(error));
+}
+
+/* Checks the bits of the last byte that stand for no token. */
+static zero_status_t check_mask_end(const token_file_t *file)
+{
+    unsigned char last;
+    if (!token_mask_is_there(file) || file->n_tokens % 8 == 0)
+        return ZERO_OK;
+    int error = token_file_bytes(file, file->mask_at + (uint64_t)(file->n_tokens / 8), &last, 1);
+    if (error)
+        return report_unreadable(file, error);
+    if (last >> (file->n_tokens % 8))
+        return report_error(ZERO_ERROR_FORMAT, "'%s': the mask goes on after the last token; write the file anew",
+                            file->path);
+    return ZERO_OK;
+}
+
+zero_status_t token_documents_check(const token_file_t *file)
+{
+    unsigned char chunk[CHUNK_BYTES];
+    uint64_t least = 0;
+    for (uint64_t done = 0, n; done < file->n_documents; done += n) {
+        n = file->n_documents - done < CHUNK_BYTES / 8 ? file->n_documents - done : CHUNK_BYTES / 8;
+        int error = token_file_bytes(file, file->documents_at + 8 * done, chunk, (size_t)n * 8);
+        if (error)
+            return report_unreadable(file, error);
+        for (uint64_t i = 0; i < n; i++) {
+            uint64_t start = number_at(chunk + 8 * i);
+            if (start < least || start >= (uint64_t)file->n_tokens || (done + i == 0 && start != 0))
+                return report_error(ZERO_ERROR_FORMAT,
+                                    "'%s': document %" PRIu64 " begins at token %" PRIu64
+                                    ", which cannot be: there are %" PRId64 " tokens; write the file anew",
+                                    file->path, done + i, start, file->n_tokens);
+            least = start + 1;
+        }
+    }
+    return check_mask_end(file);
+}

@@ -1,0 +1,156 @@
+/* evaluate.c - see evaluate.h.
+ *
+ * Sequences are taken in the files' order, each once. Passes of micro_batch sequences go round the ranks: pass v is
+ * rank v mod N's, and the last may be shorter. The passes' losses are added in the order of v, so the sum does not
+ * depend on N. A rank that has no pass left in the last round computes one that does not count, since passes are
+ * collective.
+ */
+#include "train/forward/evaluate.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "train/data/data.h"
+#include "train/forward/forward.h"
+#include "train/report/report.h"
+
+typedef struct evaluation {
+    const options_t *options;
+    zero_comm_t *comm;
+    forward_t forward;
+    data_t *data;
+    int64_t n_sequences, n_tokens; /* that are predicted, and count: of this rank, then of all */
+    double loss;                   /* nats, summed over them */
+} evaluation_t;
+
+static zero_status_t open_data(evaluation_t *e)
+{
+    const options_t *o = e->options;
+    const data_spec_t spec = {.paths = o->data.val,
+                              .format = (options_format_t)o->data.format,
+                              .vocab_size = o->model.vocab_size,
+                              .seq_len = o->model.seq_len,
+                              .global_batch = o->train.global_batch,
+                              .micro_batch = o->train.micro_batch,
+                              .rank = zero_comm_rank(e->comm),
+                              .world_size = zero_comm_size(e->comm),
+                              .shuffle = false};
+    TRY(report_agree(e->comm, data_open(&spec, &e->data)));
+    e->n_sequences = data_n_sequences(e->data);
+    return ZERO_OK;
+}
+
+static int64_t count_targets(const int32_t *targets, int64_t n)
+{
+    int64_t n_counted = 0;
+    for (int64_t i = 0; i < n; i++)
+        n_counted += targets[i] != DATA_NO_TARGET;
+    return n_counted;
+}
+
+/* Computes this rank's pass of a round. *loss is 0 if it has none. */
+static zero_status_t own_pass(evaluation_t *e, int64_t round, double *loss)
+{
+    const int64_t micro = e->options->train.micro_batch;
+    const int64_t first = (round * zero_comm_size(e->comm) + zero_comm_rank(e->comm)) * micro;
+    const int64_t left = e->n_sequences - first, n = left < micro ? left : micro;
+    const int32_t *inputs, *targets;
+    TRY(data_batch(e->data, round, 0, &inputs, &targets));
+    TRY(model_loss_of(&e->forward.model, n > 0 ? (size_t)n : 1, inputs, targets, 1.0));
+    TRY(model_take_loss(&e->forward.model, loss));
+    if (n > 0)
+        e->n_tokens += count_targets(targets, n * e->options->model.seq_len);
+    else
+        *loss = 0.0;
+    return ZERO_OK;
+}
+
+static zero_status_t sum_passes(evaluation_t *e, double *losses)
+{
+    const int n_ranks = zero_comm_size(e->comm);
+    const int64_t n_rounds = (e->n_sequences + e->options->train.global_batch - 1) / e->options->train.global_batch;
+    TRY(model_clear_loss(&e->forward.model));
+    for (int64_t round = 0; round < n_rounds; round++) {
+        for (int rank = 0; rank < n_ranks; rank++)
+            losses[rank] = 0.0;
+        TRY(own_pass(e, round, &losses[zero_comm_rank(e->comm)]));
+        TRY(zero_comm_sum(e->comm, losses, (size_t)n_ranks));
+        for (int rank = 0; rank < n_ranks; rank++)
+            e->loss += losses[rank];
+    }
+    return ZERO_OK;
+}
+
+/* Adds up the tokens that count, on all ranks. */
+static zero_status_t sum_tokens(evaluation_t *e)
+{
+    double n_tokens = (double)e->n_tokens;
+    TRY(zero_comm_sum(e->comm, &n_tokens, 1));
+    e->n_tokens = (int64_t)n_tokens;
+    if (e->n_tokens > 0)
+        return ZERO_OK;
+    return report_error(ZERO_ERROR_USAGE, "evaluate: no token of '%s' counts as a target", e->options->data.val);
+}
+
+static zero_status_t compute(evaluation_t *e)
+{
+    double *losses = calloc((size_t)zero_comm_size(e->comm), sizeof *losses);
+    zero_status_t status = losses ? ZERO_OK : report_rank_error(ZERO_ERROR_MEMORY, "evaluate: no memory for losses");
+    status = zero_comm_agree(e->comm, status);
+    if (status == ZERO_OK)
+        status = sum_passes(e, losses);
+    free(losses);
+    return status == ZERO_OK ? sum_tokens(e) : status;
+}
+
+/* ---- printing ---- */
+
+static zero_status_t print_json(const evaluation_t *e, double mean)
+{
+    const bool bytes = e->options->model.vocab_size == 256;
+    json_t *object =
+        json_pack("{s:s, s:s, s:I, s:I, s:f, s:f, s:f}", "model", e->options->model.init, "data", e->options->data.val,
+                  "sequences", (json_int_t)e->n_sequences, "tokens", (json_int_t)e->n_tokens, "loss", mean,
+                  "perplexity", exp(mean), bytes ? "bits_per_byte" : "bits_per_token", mean / M_LN2);
+    int failed = object ? json_dumpf(object, stdout, JSON_INDENT(1)) : -1;
+    json_decref(object);
+    if (failed)
+        return report_rank_error(ZERO_ERROR_IO, "evaluate: cannot write JSON to stdout: a number is not finite, or the "
+                                                "disk is full");
+    putchar('\n');
+    return ZERO_OK;
+}
+
+static zero_status_t print(const evaluation_t *e)
+{
+    const double mean = e->loss / (double)e->n_tokens;
+    const char *unit = e->options->model.vocab_size == 256 ? "byte" : "token";
+    if (!report_is_speaker())
+        return ZERO_OK;
+    if (e->options->json)
+        return print_json(e, mean);
+    printf("model        %s\n", e->options->model.init);
+    printf("data         %s: %lld sequences of %lld %ss\n", e->options->data.val, (long long)e->n_sequences,
+           (long long)e->options->model.seq_len, unit);
+    printf("loss         %.6f nats per %s\n", mean, unit);
+    printf("perplexity   %.4f\n", exp(mean));
+    printf("bits         %.6f per %s\n", mean / M_LN2, unit);
+    return ZERO_OK;
+}
+
+zero_status_t evaluate(const options_t *options, zero_comm_t *comm)
+{
+    evaluation_t e = {.options = options, .comm = comm};
+    zero_status_t status = forward_open(options, comm, &e.forward);
+    if (status == ZERO_OK)
+        status = open_data(&e);
+    report_hold_errors(false);
+    if (status == ZERO_OK)
+        status = compute(&e);
+    if (status == ZERO_OK)
+        status = print(&e);
+    data_close(e.data);
+    forward_close(&e.forward, status != ZERO_OK);
+    return status;
+}

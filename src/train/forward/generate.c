@@ -1,0 +1,183 @@
+/* generate.c - see generate.h. */
+#include "train/forward/generate.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "train/forward/forward.h"
+#include "train/forward/print_text.h"
+#include "train/forward/sample.h"
+#include "train/report/report.h"
+
+#define MAX_PROMPT_BYTES ((size_t)64 << 20)
+#define MAX_STOPS 16
+
+/* ---- the prompt ---- */
+
+/* Reads a whole file for free(), except for the line feed that editors put at its end. */
+static zero_status_t read_text(const char *path, char **text, size_t *n_bytes)
+{
+    FILE *file = fopen(path, "rb");
+    if (!file)
+        return report_error(ZERO_ERROR_USAGE, "--prompt-file: cannot open '%s': %s", path, strerror(errno));
+    char *bytes = malloc(MAX_PROMPT_BYTES + 1);
+    size_t n = bytes ? fread(bytes, 1, MAX_PROMPT_BYTES + 1, file) : 0;
+    const int error = ferror(file) ? errno : 0;
+    fclose(file);
+    if (!bytes || error || n > MAX_PROMPT_BYTES) {
+        free(bytes);
+        return report_error(ZERO_ERROR_USAGE, "--prompt-file: cannot read '%s': %s", path,
+                            error    ? strerror(error)
+                            : !bytes ? "no memory"
+                                     : "it has more than 64 MiB");
+    }
+    if (n > 0 && bytes[n - 1] == '\n')
+        n--;
+    *text = bytes;
+    *n_bytes = n;
+    return ZERO_OK;
+}
+
+static zero_status_t encode_prompt(const options_t *options, prompt_t *prompt)
+{
+    char *text = NULL;
+    const char *given = options->generate.prompt;
+    size_t n_bytes = given ? strlen(given) : 0;
+    if (!given)
+        TRY(read_text(options->generate.prompt_file, &text, &n_bytes));
+    zero_status_t status = tokenizer_encode(prompt->tokenizer, given ? given : text, n_bytes, true, &prompt->tokens);
+    free(text);
+    TRY(status);
+    if (prompt->tokens.n == 0)
+        return report_error(ZERO_ERROR_USAGE, "generate: the prompt is empty: give at least a character");
+    return ZERO_OK;
+}
+
+zero_status_t generate_read_prompt(options_t *options, prompt_t *prompt)
+{
+    TRY(tokenizer_open(options->model.init, options->model.vocab_size, &prompt->tokenizer));
+    TRY(encode_prompt(options, prompt));
+    const int64_t n_prompt = (int64_t)prompt->tokens.n, n_all = n_prompt + options->generate.max_tokens;
+    if (options->model.seq_len == 0)
+        options->model.seq_len = n_all;
+    if (n_prompt >= options->model.seq_len)
+        return report_error(
+            ZERO_ERROR_USAGE,
+            "generate: the prompt has %lld tokens, and the model has %lld positions: give a shorter one",
+            (long long)n_prompt, (long long)options->model.seq_len);
+    if (n_all > options->model.seq_len)
+        options->generate.max_tokens = options->model.seq_len - n_prompt;
+    return ZERO_OK;
+}
+
+void prompt_close(prompt_t *prompt)
+{
+    tokens_free(&prompt->tokens);
+    tokenizer_close(prompt->tokenizer);
+    prompt->tokenizer = NULL;
+}
+
+void generate_settle(options_t *options)
+{
+    if (options->train.precision == PRECISION_OF_DEVICE)
+        options->train.precision = options->device.type == ZERO_DEVICE_CPU ? ZERO_FP32 : ZERO_BF16;
+}
+
+/* ---- tokens that end a text ---- */
+
+typedef struct stops {
+    int32_t tokens[MAX_STOPS];
+    int n;
+} stops_t;
+
+static void add_stop(stops_t *stops, const json_t *token)
+{
+    if (json_is_integer(token) && stops->n < MAX_STOPS)
+        stops->tokens[stops->n++] = (int32_t)json_integer_value(token);
+}
+
+/* Takes eos_token_id of a file of the model's, a number or several. Returns whether there is one. */
+static bool read_stops(const char *directory, const char *name, stops_t *stops)
+{
+    char path[OPTIONS_MAX_PATH + 32];
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    json_t *file = json_load_file(path, 0, NULL);
+    const json_t *eos = json_object_get(file, "eos_token_id");
+    add_stop(stops, eos);
+    for (size_t i = 0; i < json_array_size(eos); i++)
+        add_stop(stops, json_array_get(eos, i));
+    json_decref(file);
+    return stops->n > 0;
+}
+
+/* ---- generating ---- */
+
+typedef struct generation {
+    const prompt_t *prompt;
+    stops_t stops;
+} generation_t;
+
+static bool take_token(void *user, int32_t token)
+{
+    const generation_t *g = user;
+    for (int i = 0; i < g->stops.n; i++)
+        if (g->stops.tokens[i] == token)
+            return false;
+    if (report_is_speaker()) {
+        print_text(g->prompt->tokenizer, &token, 1, false);
+        fflush(stdout);
+    }
+    return true;
+}
+
+static double now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static zero_status_t continue_prompt(forward_t *forward, generation_t *g)
+{
+    const options_t *o = forward->options;
+    const sample_spec_t spec = {.n_tokens = (int)o->generate.max_tokens,
+                                .temperature = (float)o->generate.temperature,
+                                .top_k = (int)o->generate.top_k,
+                                .top_p = o->generate.top_p,
+                                .seed = (uint64_t)o->generate.seed,
+                                .take = take_token,
+                                .user = g};
+    const int n_prompt = (int)g->prompt->tokens.n;
+    int n_all = 0;
+    int32_t *tokens = malloc((size_t)(n_prompt + spec.n_tokens) * sizeof *tokens);
+    double began_s = now_s();
+    TRY(zero_comm_agree(forward->comm,
+                        tokens ? ZERO_OK : report_rank_error(ZERO_ERROR_MEMORY, "generate: no memory for tokens")));
+    memcpy(tokens, g->prompt->tokens.at, (size_t)n_prompt * sizeof *tokens);
+    zero_status_t status = sample_generate(&forward->model, forward->comm, &spec, tokens, n_prompt, &n_all);
+    free(tokens);
+    TRY(status);
+    if (report_is_speaker())
+        putchar('\n');
+    report("%d tokens behind a prompt of %d, %.1f tokens/s", n_all - n_prompt, n_prompt,
+           (double)(n_all - n_prompt) / (now_s() - began_s));
+    return ZERO_OK;
+}
+
+zero_status_t generate(const options_t *options, zero_comm_t *comm, const prompt_t *prompt)
+{
+    generation_t g = {.prompt = prompt};
+    forward_t forward;
+    if (!read_stops(options->model.init, "generation_config.json", &g.stops))
+        read_stops(options->model.init, "config.json", &g.stops);
+    zero_status_t status = forward_open(options, comm, &forward);
+    report_hold_errors(false);
+    if (status == ZERO_OK)
+        status = continue_prompt(&forward, &g);
+    forward_close(&forward, status != ZERO_OK);
+    return status;
+}

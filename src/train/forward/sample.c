@@ -1,0 +1,126 @@
+/* sample.c - see sample.h. Where the model has no cache, every token runs the whole context again. */
+#include "train/forward/sample.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "train/report/report.h"
+
+/* Moves the k largest logits' indices to the front of order, largest first; ties go to the smaller index. */
+static void select_top(const float *logits, int n, int k, int32_t *order)
+{
+    for (int i = 0; i < n; i++)
+        order[i] = i;
+    for (int i = 0; i < k; i++) {
+        int best = i;
+        for (int j = i + 1; j < n; j++) {
+            float a = logits[order[j]], b = logits[order[best]];
+            if (a > b || (a == b && order[j] < order[best]))
+                best = j;
+        }
+        int32_t swap = order[i];
+        order[i] = order[best];
+        order[best] = swap;
+    }
+}
+
+static int by_logit(const void *a, const void *b, void *logits)
+{
+    const int32_t i = *(const int32_t *)a, j = *(const int32_t *)b;
+    const float x = ((const float *)logits)[i], y = ((const float *)logits)[j];
+    return x != y ? (x < y) - (x > y) : (i > j) - (i < j);
+}
+
+/* Puts the indices that may be drawn at the front of order, and returns how many. They are sorted, unless all may be
+ * drawn. */
+static int candidates(const float *logits, int n, const sample_spec_t *spec, int32_t *order)
+{
+    if (spec->temperature <= 0.0f || (spec->top_k > 0 && spec->top_k < n)) {
+        int k = spec->temperature <= 0.0f ? 1 : spec->top_k;
+        select_top(logits, n, k, order);
+        return k;
+    }
+    for (int i = 0; i < n; i++)
+        order[i] = i;
+    if (spec->top_p > 0.0 && spec->top_p < 1.0)
+        qsort_r(order, (size_t)n, sizeof *order, by_logit, (void *)(uintptr_t)logits);
+    return n;
+}
+
+int32_t sample_draw(const float *logits, int n, const sample_spec_t *spec, double random, int32_t *order)
+{
+    int k = candidates(logits, n, spec, order);
+    const double temperature = (double)spec->temperature;
+    const bool cuts = spec->top_p > 0.0 && spec->top_p < 1.0;
+    double largest = (double)logits[order[0]], total = 0.0, reached = 0.0, kept = 0.0;
+    if (k == 1)
+        return order[0];
+    for (int i = 0; i < k; i++)
+        largest = fmax(largest, (double)logits[order[i]]);
+    for (int i = 0; i < k; i++)
+        total += exp(((double)logits[order[i]] - largest) / temperature);
+    if (cuts) { /* the token with which the sum reaches top_p is still one of them */
+        int n_kept = 0;
+        while (n_kept < k && (n_kept == 0 || kept < spec->top_p * total))
+            kept += exp(((double)logits[order[n_kept++]] - largest) / temperature);
+        k = n_kept;
+        total = kept;
+    }
+    for (int i = 0; i < k; i++) {
+        reached += exp(((double)logits[order[i]] - largest) / temperature);
+        if (random * total < reached)
+            return order[i];
+    }
+    return order[k - 1];
+}
+
+/* Returns the next of a sequence of uniform numbers in [0, 1): splitmix64 (Steele et al. 2014). */
+static double next_uniform(uint64_t *state)
+{
+    uint64_t z = *state += UINT64_C(0x9e3779b97f4a7c15);
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return (double)((z ^ (z >> 31)) >> 11) * 0x1.0p-53;
+}
+
+typedef struct scratch {
+    float *logits;
+    int32_t *order;
+} scratch_t;
+
+/* Computes and draws the token behind the first n. Rank 0 draws for all. */
+static zero_status_t next_token(model_t *model, zero_comm_t *comm, const sample_spec_t *spec, int32_t *tokens, int n,
+                                double random, scratch_t *scratch)
+{
+    const int seq_len = (int)model->options->model.seq_len, context = n < seq_len ? n : seq_len;
+    const int vocab_size = (int)model->options->model.vocab_size;
+    TRY(n > seq_len ? model_logits(model, tokens + n - context, (size_t)context, scratch->logits)
+                    : model_next_logits(model, tokens, (size_t)n, scratch->logits));
+    tokens[n] = sample_draw(scratch->logits, vocab_size, spec, random, scratch->order);
+    return zero_comm_broadcast(comm, &tokens[n], sizeof tokens[n], 0);
+}
+
+zero_status_t sample_generate(model_t *model, zero_comm_t *comm, const sample_spec_t *spec, int32_t *tokens,
+                              int n_prompt, int *n_all)
+{
+    const size_t vocab_size = (size_t)model->options->model.vocab_size;
+    uint64_t state = spec->seed;
+    zero_status_t status = ZERO_OK;
+    bool goes_on = true;
+    scratch_t scratch = {.logits = malloc(vocab_size * sizeof *scratch.logits),
+                         .order = malloc(vocab_size * sizeof *scratch.order)};
+    *n_all = n_prompt;
+    if (!scratch.logits || !scratch.order)
+        status = report_rank_error(ZERO_ERROR_MEMORY, "no memory to sample from %zu logits", vocab_size);
+    status = zero_comm_agree(comm, status);
+    model_forget(model);
+    while (status == ZERO_OK && goes_on && *n_all < n_prompt + spec->n_tokens) {
+        status = next_token(model, comm, spec, tokens, *n_all, next_uniform(&state), &scratch);
+        if (status == ZERO_OK)
+            goes_on = !spec->take || spec->take(spec->user, tokens[*n_all]);
+        *n_all += status == ZERO_OK;
+    }
+    free(scratch.logits);
+    free(scratch.order);
+    return status;
+}

@@ -1,0 +1,174 @@
+/* options_commands.c - what zerotrain can be asked to do beside training: the words, which options are theirs, and what
+ * they decide about the settings.
+ */
+#include "train/options/options_table.h"
+#include "train/report/report.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+const command_row_t command_rows[N_COMMANDS] = {
+    [COMMAND_TRAIN] = {NULL, "CFG.ini", ""},
+    [COMMAND_FIT] = {"fit", "CFG.ini",
+                     "trains nothing: it predicts memory and time of a step for every stage, recomputation and\n"
+                     "micro-batch, and says which is the fastest that fits."},
+    [COMMAND_EVALUATE] = {"evaluate", "CFG.ini",
+                          "trains nothing: it prints loss and perplexity over all of data.val. The weights are those\n"
+                          "of --resume DIR, else of the latest checkpoint in checkpoint.dir, else of model.init."},
+    [COMMAND_GENERATE] =
+        {"generate", "CHECKPOINT",
+         "continues --prompt TEXT or --prompt-file FILE and prints what follows, by the model and the\n"
+         "tokenizer.json in a directory of a checkpoint, of checkpoints or of a Hugging Face model."},
+    [COMMAND_REPORT] = {"report", "RUN...",
+                        "writes one HTML file, --output FILE: curves of runs over each other. A RUN is a file of\n"
+                        "metrics, or a directory of checkpoints, which adds the configuration."},
+};
+
+options_command_t command_find(const char *word)
+{
+    for (int c = 0; c < N_COMMANDS; c++)
+        if (command_rows[c].name && strcmp(command_rows[c].name, word) == 0)
+            return (options_command_t)c;
+    return COMMAND_TRAIN;
+}
+
+/* Writes "zerotrain fit, zerotrain evaluate, --plan". */
+static void list_commands(unsigned commands, char *text, size_t n_bytes)
+{
+    text[0] = 0;
+    for (int c = 0; c < N_COMMANDS; c++)
+        if (commands & FOR(c)) {
+            size_t length = strlen(text);
+            snprintf(text + length, n_bytes - length, "%szerotrain %s", length > 0 ? ", " : "", command_rows[c].name);
+        }
+    if (commands & FOR_PLAN)
+        snprintf(text + strlen(text), n_bytes - strlen(text), ", --plan");
+}
+
+zero_status_t command_check(const options_t *options, const bool *given)
+{
+    char commands[256];
+    const unsigned asked = FOR(options->command) | (options->plan ? FOR_PLAN : 0u);
+    for (int i = 0; i < n_command_line_rows; i++) {
+        const command_line_row_t *row = &command_line_rows[i];
+        if (!given[i] || row->commands == 0 || (row->commands & asked))
+            continue;
+        list_commands(row->commands, commands, sizeof commands);
+        return report_error(ZERO_ERROR_USAGE, "--%s: this is an option of %s", row->name, commands);
+    }
+    if (options->command == COMMAND_REPORT && !options->report.output[0])
+        return report_error(ZERO_ERROR_USAGE, "report: where to? Give --output FILE, such as report.html");
+    if (options->command == COMMAND_FIT && options->plan)
+        return report_error(ZERO_ERROR_USAGE, "fit and --plan: give one of them");
+    if (options->command == COMMAND_EVALUATE && options->auto_resume)
+        return report_error(ZERO_ERROR_USAGE, "--auto-resume: evaluate takes the latest checkpoint by itself");
+    return ZERO_OK;
+}
+
+bool options_are_forward_only(const options_t *options)
+{
+    return options->command == COMMAND_EVALUATE || options->command == COMMAND_GENERATE;
+}
+
+bool options_generate(const options_t *options)
+{
+    return options->command == COMMAND_GENERATE;
+}
+
+/* For fit: leaves open what it solves, unless the command line sets it. The batch of a step stays the file's. */
+static void leave_open(options_t *options)
+{
+    options->fit.file_micro_batch = options->train.micro_batch;
+    options->train.micro_batch = MICRO_BATCH_AUTO;
+    options->zero.stage = STAGE_AUTO;
+    options->model.recompute = RECOMPUTE_AUTO;
+    options->model.recompute_none = options->model.recompute_light = 0;
+}
+
+void command_prepare(options_t *options)
+{
+    if (options->command == COMMAND_FIT)
+        leave_open(options);
+    if (options->command == COMMAND_GENERATE)
+        options->train.precision = PRECISION_OF_DEVICE;
+}
+
+static void set_text(char *field, const char *text)
+{
+    snprintf(field, OPTIONS_MAX_PATH, "%s", text);
+}
+
+/* Drops what belongs to training alone. A pass keeps no more than full recomputation does. */
+static void settle_forward(options_t *options)
+{
+    options->model.recompute = RECOMPUTE_FULL;
+    options->model.recompute_none = options->model.recompute_light = 0;
+    options->train.fp8 = FP8_NONE;
+    options->train.eval_every = 0;
+    options->zero.gather = GATHER_BF16;
+    options->zero.offload = OFFLOAD_NONE;
+    options->zero.keep = 0;
+    if (options->zero.stage == STAGE_AUTO)
+        options->zero.stage = 3;
+    options->checkpoint.every = options->checkpoint.memory_every = 0;
+    options->resume = false;
+}
+
+/* Turns the place of the weights into model.init, whose directory says what the model is. */
+static zero_status_t settle_weights(options_t *options)
+{
+    char latest[OPTIONS_MAX_PATH + 8];
+    snprintf(latest, sizeof latest, "%s/latest", options->checkpoint.dir);
+    if (options->resume_dir[0])
+        set_text(options->model.init, options->resume_dir);
+    else if (options->checkpoint.dir[0] && access(latest, F_OK) == 0)
+        set_text(options->model.init, options->checkpoint.dir);
+    if (strcmp(options->model.init, "random") != 0)
+        return ZERO_OK;
+    if (options->checkpoint.dir[0])
+        return report_error(ZERO_ERROR_USAGE,
+                            "evaluate: there is no checkpoint in [checkpoint] dir = %s, and [model] init is random: "
+                            "train first, or name a model with --resume DIR",
+                            options->checkpoint.dir);
+    return report_error(ZERO_ERROR_USAGE, "evaluate: [checkpoint] dir is empty and [model] init is random: name a "
+                                          "model with --resume DIR");
+}
+
+/* Each pass has micro_batch sequences, whatever the number of ranks, so that all numbers have the same bits. */
+static zero_status_t settle_evaluate(options_t *options)
+{
+    settle_forward(options);
+    TRY(settle_weights(options));
+    if (!options->data.val[0])
+        return report_error(ZERO_ERROR_USAGE,
+                            "evaluate: [data] val names no file: set it, or give --set data.val=FILE");
+    set_text(options->data.train, options->data.val);
+    if (options->train.micro_batch <= 0)
+        options->train.micro_batch = 8;
+    options->train.global_batch = 0;
+    return ZERO_OK;
+}
+
+/* The checkpoint says what the model is. */
+static zero_status_t settle_generate(options_t *options)
+{
+    if (options->generate.prompt && options->generate.prompt_file[0])
+        return report_error(ZERO_ERROR_USAGE, "--prompt and --prompt-file: give one of them");
+    if (!options->generate.prompt && !options->generate.prompt_file[0])
+        return report_error(ZERO_ERROR_USAGE, "generate: what is to be continued? Give --prompt TEXT or --prompt-file "
+                                              "FILE");
+    settle_forward(options);
+    set_text(options->model.init, options->config_path);
+    options->train.micro_batch = 1;
+    options->train.global_batch = 0;
+    set_text(options->data.train, "-");
+    return ZERO_OK;
+}
+
+zero_status_t command_settle(options_t *options)
+{
+    if (options->command == COMMAND_GENERATE)
+        return settle_generate(options);
+    return options->command == COMMAND_EVALUATE ? settle_evaluate(options) : ZERO_OK;
+}

@@ -1,0 +1,196 @@
+/* show_plan.c - see show_plan.h. */
+#include "train/plan/show_plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "train/fit/fit_command.h"
+#include "train/fit/settle.h"
+#include "train/model/model.h"
+#include "train/plan/plan_report.h"
+#include "train/report/report.h"
+
+/* What a plan leaves open is planned at one end of its range. */
+typedef struct choice {
+    bool offload; /* else nothing is offloaded */
+    bool keep;    /* every block, where [zero] keep is auto */
+} choice_t;
+
+/* Finds on which hosts the ranks are, or deals them out to as many as --hosts says. */
+static zero_status_t find_ranks(const options_t *options, const zero_comm_t *comm, plan_ranks_t *ranks)
+{
+    *ranks = (plan_ranks_t){.n = zero_comm_size(comm), .per_host = zero_comm_local_size(comm)};
+    ranks->hosts = calloc((size_t)ranks->n, sizeof *ranks->hosts);
+    if (!ranks->hosts)
+        return report_error(ZERO_ERROR_MEMORY, "--plan: no memory for the hosts of %d ranks", ranks->n);
+    ranks->n_hosts = zero_comm_hosts(comm, ranks->hosts);
+    ranks->memory_kind = zero_comm_get_kind(comm);
+    ranks->traffic_kind = strcmp(zero_comm_name(comm), "mpi") == 0 ? ZERO_COMM_MPI : ZERO_COMM_AUTO;
+    if (options->hosts == 0)
+        return ZERO_OK;
+    ranks->n_hosts = (int)options->hosts;
+    ranks->per_host = ranks->n / ranks->n_hosts;
+    ranks->traffic_kind = (zero_comm_kind_t)options->zero.comm;
+    if (ranks->n_hosts > 1)
+        ranks->memory_kind = ZERO_COMM_MPI;
+    for (int rank = 0; rank < ranks->n; rank++)
+        ranks->hosts[rank] = rank / ranks->per_host;
+    return ZERO_OK;
+}
+
+static zero_config_t stage_config(const options_t *options, const plan_ranks_t *ranks, int stage)
+{
+    zero_config_t config = options_config(options, ranks->n);
+    config.stage = stage;
+    if (config.shard_group == ZERO_SHARD_GROUP_HOST)
+        config.shard_group = ranks->per_host;
+    return config;
+}
+
+static zero_status_t plan_stages(const options_t *options, const plan_ranks_t *ranks, const model_t *model,
+                                 choice_t choice, zero_memory_t plans[PLAN_N_STAGES])
+{
+    for (int stage = 0; stage < PLAN_N_STAGES; stage++) {
+        zero_config_t config = stage_config(options, ranks, stage);
+        config.offload &= choice.offload && stage > 0; /* stage 0 has none */
+        if (choice.keep && config.keep == ZERO_KEEP_AUTO)
+            config.keep = zero_model_n_units(model->declaration);
+        TRY(zero_plan(model->declaration, &config, (zero_device_type_t)options->device.type, ranks->memory_kind,
+                      ranks->n, &plans[stage]));
+        model_plan(model, &plans[stage]);
+    }
+    return ZERO_OK;
+}
+
+/* ---- traffic ---- */
+
+static void traffic_free(plan_traffic_t *traffic)
+{
+    free(traffic->ranks);
+    free(traffic->received);
+    free(traffic->sent);
+}
+
+static zero_status_t plan_traffic(const options_t *options, const plan_ranks_t *ranks, const model_t *model,
+                                  plan_traffic_t *traffic)
+{
+    *traffic = (plan_traffic_t){.ranks = calloc((size_t)ranks->n, sizeof *traffic->ranks),
+                                .received = calloc((size_t)ranks->n_hosts, sizeof *traffic->received),
+                                .sent = calloc((size_t)ranks->n_hosts, sizeof *traffic->sent)};
+    if (!traffic->ranks || !traffic->received || !traffic->sent)
+        return report_error(ZERO_ERROR_MEMORY, "--plan: no memory for the traffic of %d ranks", ranks->n);
+    for (int stage = 0; stage < PLAN_N_STAGES; stage++) {
+        zero_config_t config = stage_config(options, ranks, stage);
+        config.offload &= stage > 0;
+        TRY(zero_plan_traffic(model->declaration, &config, (zero_device_type_t)options->device.type,
+                              ranks->traffic_kind, ranks->n, ranks->hosts, traffic->ranks));
+        for (int rank = 0; rank < ranks->n; rank++) {
+            const zero_traffic_t *of = &traffic->ranks[rank];
+            uint64_t *local = &traffic->most_local[stage], *received = &traffic->most_received[stage];
+            *local = of->local_bytes > *local ? of->local_bytes : *local;
+            *received = of->received_bytes > *received ? of->received_bytes : *received;
+            traffic->received[ranks->hosts[rank]][stage] += of->received_bytes;
+            traffic->sent[ranks->hosts[rank]][stage] += of->sent_bytes;
+        }
+    }
+    return ZERO_OK;
+}
+
+bool plan_hosts_are_alike(const plan_report_t *report)
+{
+    const plan_ranks_t *ranks = &report->ranks;
+    const plan_traffic_t *traffic = &report->traffic;
+    bool alike = true;
+    for (int host = 1; host < ranks->n_hosts; host++)
+        alike = alike && memcmp(traffic->received[host], traffic->received[0], sizeof traffic->received[0]) == 0 &&
+                memcmp(traffic->sent[host], traffic->sent[0], sizeof traffic->sent[0]) == 0;
+    return alike;
+}
+
+/* ---- host memory ---- */
+
+plan_pcie_t plan_pcie(const plan_report_t *report, int stage)
+{
+    const options_t *o = report->options;
+    uint64_t pinned = report->least[stage].pinned_bytes;
+    if (pinned == 0)
+        return (plan_pcie_t){0};
+    if (o->zero.offload_update != ZERO_OFFLOAD_UPDATE_HOST) /* all of the state, there and back */
+        return (plan_pcie_t){.to_gpu = pinned, .to_host = pinned};
+    double ratio = o->zero.offload_ratio == (double)ZERO_OFFLOAD_AUTO ? 1.0 : o->zero.offload_ratio;
+    uint64_t n_elems = (uint64_t)(ratio * (double)report->n_params / (double)report->ranks.n);
+    return (plan_pcie_t){.to_gpu = n_elems * zero_dtype_size((zero_dtype_t)o->train.precision),
+                         .to_host = n_elems * sizeof(float)};
+}
+
+uint64_t plan_save_copy_bytes(const plan_report_t *report)
+{
+    const options_t *o = report->options;
+    bool copies = o->checkpoint.async && (o->checkpoint.dir[0] || o->checkpoint.memory_every > 0);
+    uint64_t n = (uint64_t)report->ranks.n;
+    return copies ? 3 * sizeof(float) * ((report->n_params + n - 1) / n) : 0;
+}
+
+/* ---- all of it ---- */
+
+/* Finds what a plan may take: of a GPU that is described, of a limit, or of the memory that the CPU has free. */
+static zero_status_t find_room(const options_t *o, zero_comm_t *comm, const zero_device_t *device, uint64_t *room)
+{
+    bool on_cpu = o->device.type == ZERO_DEVICE_CPU, describes_gpu = o->fit.gpu_bytes > 0.0 || o->fit.gpu[0];
+    *room = PLAN_ROOM_UNKNOWN;
+    if (describes_gpu && on_cpu)
+        return report_error(ZERO_ERROR_USAGE, "--gpu, --gpu-memory: this plan is for the CPU; for GPUs add --set "
+                                              "device.type=cuda");
+    if (describes_gpu)
+        TRY(fit_describe_gpu(o, NULL, room));
+    else if (on_cpu)
+        TRY(fit_find_available(comm, device, room));
+    uint64_t limit = o->device.memory > 0.0 ? (uint64_t)(o->device.memory * 0x1p30) : UINT64_MAX;
+    *room = limit < *room ? limit : *room;
+    return ZERO_OK;
+}
+
+static zero_status_t make_report(const options_t *options, zero_comm_t *comm, const model_t *model,
+                                 plan_report_t *report)
+{
+    TRY(find_ranks(options, comm, &report->ranks));
+    TRY(plan_stages(options, &report->ranks, model, (choice_t){.offload = true}, report->least));
+    TRY(plan_stages(options, &report->ranks, model, (choice_t){.offload = false}, report->without));
+    TRY(plan_stages(options, &report->ranks, model, (choice_t){.offload = true, .keep = true}, report->kept));
+    TRY(plan_traffic(options, &report->ranks, model, &report->traffic));
+    report->n_params = zero_model_n_params(model->declaration);
+    const zero_config_t config = options_config(options, report->ranks.n);
+    return zero_checkpoint_bytes(model->declaration, &config, &report->checkpoint_bytes);
+}
+
+static zero_status_t print_report(const plan_report_t *report)
+{
+    if (report->options->json)
+        return plan_print_json(report);
+    plan_print_bytes(report);
+    plan_print_people(report);
+    return ZERO_OK;
+}
+
+zero_status_t show_plan(const options_t *options, zero_comm_t *comm)
+{
+    plan_report_t report = {.options = options};
+    model_t model;
+    if (options->train.micro_batch == MICRO_BATCH_AUTO || options->model.recompute == RECOMPUTE_AUTO)
+        return report_error(ZERO_ERROR_USAGE,
+                            "--plan: micro_batch or recompute is auto, which depends on the memory that "
+                            "there is: set it, or let zerotrain fit choose");
+    zero_device_t *device; /* sets how many threads a rank has, on which workspaces depend */
+    TRY(zero_device_create(ZERO_DEVICE_CPU, comm, &device));
+    zero_status_t status = find_room(options, comm, device, &report.room);
+    zero_device_destroy(device);
+    TRY(status);
+    TRY(model_create(options, &model));
+    status = make_report(options, comm, &model, &report);
+    if (status == ZERO_OK && zero_comm_rank(comm) == 0)
+        status = print_report(&report);
+    traffic_free(&report.traffic);
+    free(report.ranks.hosts);
+    model_destroy(&model);
+    return status;
+}

@@ -1,0 +1,41 @@
+/* tokenizer.h - text to tokens and back, by the tokenizer.json beside a model's weights.
+ *
+ * Hugging Face's byte-level BPE is read: that of GPT-2, Llama 3, SmolLM and Qwen. Whatever else such a file may ask for
+ * is refused by its name. A model of 256 tokens without the file has bytes as tokens.
+ *
+ *   tokenizer.c       the steps in order, and tokens back to bytes
+ *   tokenizer_file.c  reads tokenizer.json
+ *   split.c           pre-tokenizers: text into words, by PCRE2
+ *   bpe.c             a word into tokens
+ *   utf8.c            what is not UTF-8 becomes U+FFFD; whether text is in normal form C
+ */
+#ifndef ZEROTRAIN_TOKENIZER_H
+#define ZEROTRAIN_TOKENIZER_H
+
+#include "zero.h"
+
+typedef struct tokenizer tokenizer_t;
+
+/* A list that grows. tokens_free. */
+typedef struct tokens {
+    int32_t *at;
+    size_t n, capacity;
+} tokens_t;
+
+zero_status_t tokens_add(tokens_t *tokens, int32_t token);
+void tokens_free(tokens_t *tokens);
+
+/* Opens the tokenizer of a model's directory. vocab_size: the model's; the file may have fewer tokens, not more.
+ * Returns ZERO_ERROR_USAGE if there is none or it asks for what is not implemented, ZERO_ERROR_FORMAT if it is
+ * malformed; one log line says what. */
+zero_status_t tokenizer_open(const char *directory, int64_t vocab_size, tokenizer_t **tokenizer);
+void tokenizer_close(tokenizer_t *tokenizer);
+
+/* Appends the text's tokens. with_special: as `tokenizers` does by default, with those that the file puts before it,
+ * such as <|begin_of_text|>. Bytes that are not UTF-8 become U+FFFD, unless tokens are bytes. */
+zero_status_t tokenizer_encode(const tokenizer_t *tokenizer, const char *text, size_t n_bytes, bool with_special,
+                               tokens_t *tokens);
+/* Returns a token's bytes, which may be a part of a character; none for a token that the file does not have. */
+const char *tokenizer_bytes(const tokenizer_t *tokenizer, int32_t token, size_t *n_bytes);
+
+#endif

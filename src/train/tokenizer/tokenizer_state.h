@@ -1,0 +1,30 @@
+/* tokenizer_state.h - what a tokenizer consists of. Private to src/train/tokenizer. */
+#ifndef ZEROTRAIN_TOKENIZER_STATE_H
+#define ZEROTRAIN_TOKENIZER_STATE_H
+
+#include "train/tokenizer/bpe.h"
+#include "train/tokenizer/split.h"
+#include "train/tokenizer/tokenizer.h"
+
+/* A token that is found in the text itself, before all else. */
+typedef struct added_token {
+    char *content;
+    size_t n_bytes;
+    int32_t id;
+} added_token_t;
+
+struct tokenizer {
+    bool tokens_are_bytes; /* no file */
+    bool needs_nfc;        /* the text must be in normal form C */
+    bpe_t bpe;
+    splitter_t splitter;
+    added_token_t *added; /* the longest first */
+    size_t n_added;
+    int32_t *before; /* special tokens that come before every text */
+    size_t n_before;
+};
+
+/* Fills a tokenizer from a parsed file; the caller closes it whatever is returned. path: for log lines. */
+zero_status_t tokenizer_read_file(const char *path, int64_t vocab_size, tokenizer_t *tokenizer);
+
+#endif

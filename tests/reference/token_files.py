@@ -1,0 +1,194 @@
+"""Tests launch/tokenize against the tokenizers library itself: tests/reference/run starts it with a Python that has
+tokenizers and jinja2.
+
+    token_files.py BUILD SCRATCH
+
+Prints "ok: claim" or "FAILED: claim" for each."""
+
+import json
+import os
+import random
+import signal
+import struct
+import subprocess
+import sys
+import time
+
+import tokenizers
+
+try:
+    import xxhash  # noqa: F401
+except ImportError:
+    os.environ.pop("PYTHON", None)  # launch/tokenize then makes a Python of its own
+
+BUILD, SCRATCH = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
+TOOL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../launch/tokenize")
+
+
+def path_of(name):
+    return os.path.join(SCRATCH, name)
+
+
+def run(*arguments):
+    done = subprocess.run([TOOL, *arguments], cwd=SCRATCH, capture_output=True, text=True, timeout=600)
+    return done.returncode, done.stderr
+
+
+def must_run(*arguments):
+    code, said = run(*arguments)
+    if code:
+        raise AssertionError(said)
+
+
+def read(name):
+    with open(path_of(name), "rb") as file:
+        return file.read()
+
+
+def load(name):
+    """A token file by its format's text: header, tokens, documents' starts, and whether each token counts."""
+    data = read(name)
+    magic, version, width, n, vocab, tokenizer, n_documents, mask = struct.unpack("<8sIIQQQQI", data[:52])
+    assert magic == b"ZEROTOK\0" and version == 1 and data[52:64] == bytes(12)
+    tokens = struct.unpack("<%d%s" % (n, {1: "B", 2: "H", 4: "I"}[width]), data[64:64 + n * width])
+    at = 64 + (n * width + 7) // 8 * 8
+    starts = struct.unpack("<%dQ" % n_documents, data[at:at + 8 * n_documents])
+    bits = data[at + 8 * n_documents:]
+    assert len(bits) == ((n + 7) // 8 if mask else 0)
+    return tokens, starts, [not mask or bits[i // 8] >> i % 8 & 1 == 1 for i in range(n)]
+
+
+def write_texts():
+    """Code, prose in several scripts, emoji, runs of blanks, and bytes that are not UTF-8."""
+    random.seed(5)
+    pieces = ["for (int i = 0; i < n; i++)\n", "\t\t", "   ", "naïve café ", "Привет, мир! ", "数学と物理 ", "🙂👩‍🚀 ", "1234567.89 ",
+              "it's they'LL ", "\n\n\n", "\u00a0\u2009", "a_b-c/d\\e ", "\r\n"]
+    os.makedirs(path_of("texts/deeper"), exist_ok=True)
+    for i in range(300):
+        text = "".join(random.choice(pieces) for _ in range(random.randrange(1, 4000))).encode()
+        with open(path_of("texts/%s%03d.txt" % ("deeper/" if i % 3 else "", i)), "wb") as file:
+            file.write(text + b"\xff\xc3" * (i % 5 == 0))
+    with open(path_of("lines.jsonl"), "w", encoding="utf-8") as file:
+        for i in range(3000):
+            file.write(json.dumps({"body": "".join(random.choice(pieces) for _ in range(random.randrange(200)))}) + "\n")
+
+
+def texts():
+    for folder, folders, names in os.walk(path_of("texts")):
+        folders.sort()
+        for name in sorted(names):
+            with open(os.path.join(folder, name), "rb") as file:
+                yield file.read().decode("utf-8", "replace")
+
+
+def lines():
+    with open(path_of("lines.jsonl"), encoding="utf-8") as file:
+        return [json.loads(line)["body"] for line in file]
+
+
+def check_documents(name, documents, tokenizer):
+    tokens, starts, _ = load(name)
+    end = tokenizer.token_to_id("<|endoftext|>")
+    want = [tokenizer.encode(text).ids + [end] for text in documents if text]
+    got = [list(tokens[a:b]) for a, b in zip(starts, starts[1:] + (len(tokens),))]
+    assert got == want, "documents differ"
+
+
+def own_tokenizer_is_the_same_twice():
+    must_run("--train-bpe", "1000", "-o", "bpe", "texts")
+    must_run("--train-bpe", "1000", "-o", "again", "texts")
+    assert read("bpe/tokenizer.json") == read("again/tokenizer.json")
+
+
+def texts_are_encoded_as_by_the_library():
+    must_run("-t", "bpe", "-o", "texts.tokens", "texts")
+    check_documents("texts.tokens", texts(), tokenizers.Tokenizer.from_file(path_of("bpe/tokenizer.json")))
+
+
+def lines_are_encoded_as_by_the_library():
+    must_run("-t", "bpe", "-o", "lines.tokens", "--field", "body", "lines.jsonl")
+    check_documents("lines.tokens", lines(), tokenizers.Tokenizer.from_file(path_of("bpe/tokenizer.json")))
+
+
+def jobs_do_not_change_the_bytes():
+    for jobs in "1", "3":
+        must_run("-t", "bpe", "-o", "jobs.tokens", "--jobs", jobs, "texts")
+        assert read("jobs.tokens") == read("texts.tokens")
+
+
+def a_killed_run_continues_to_the_same_bytes():
+    os.makedirs(path_of("many"), exist_ok=True)
+    for i in range(40):
+        with open(path_of("many/%d.jsonl" % i), "w", encoding="utf-8") as file:
+            file.writelines(json.dumps({"text": text}) + "\n" for text in lines()[:1500])
+    must_run("-t", "bpe", "-o", "whole.tokens", "many")
+    first = subprocess.Popen([TOOL, "-t", "bpe", "-o", "killed.tokens", "many"], cwd=SCRATCH, stderr=subprocess.DEVNULL,
+                             start_new_session=True)
+    limit = time.monotonic() + 120
+    while first.poll() is None and time.monotonic() < limit:
+        state = path_of("killed.tokens.unfinished/state.json")
+        if os.path.exists(state):
+            os.killpg(first.pid, signal.SIGKILL)
+        time.sleep(0.01)
+    first.wait()
+    assert first.returncode == -signal.SIGKILL, "it was not killed in time"
+    code, said = run("-t", "bpe", "-o", "killed.tokens", "many")
+    assert code == 0 and "continuing after" in said, said
+    assert read("killed.tokens") == read("whole.tokens")
+
+
+def answers_alone_count():
+    dialogues = [[("system", "Be brief."), ("user", "Köln?"), ("assistant", "In Germany 🙂."), ("user", "Paris?"),
+                  ("assistant", "In France.")], [("user", "no answer")], [("user", "x"), ("assistant", "y")]]
+    with open(path_of("chat.jsonl"), "w", encoding="utf-8") as file:
+        for dialogue in dialogues:
+            file.write(json.dumps({"messages": [{"role": role, "content": text} for role, text in dialogue]}) + "\n")
+    must_run("-t", "bpe", "-o", "chat.tokens", "--chat", "chat.jsonl")
+    tokens, starts, counts = load("chat.tokens")
+    tokenizer = tokenizers.Tokenizer.from_file(path_of("bpe/tokenizer.json"))
+    for dialogue, a, b in zip(dialogues, starts, starts[1:] + (len(tokens),)):
+        whole = "".join("<|%s|>\n%s%s\n" % (role, text, "<|endoftext|>" * (role == "assistant")) for role, text in dialogue)
+        answers = "".join(text + "<|endoftext|>\n" for role, text in dialogue if role == "assistant")
+        assert tokenizer.decode(tokens[a:b], skip_special_tokens=False) == whole
+        counted = [token for token, count in zip(tokens[a:b], counts[a:b]) if count]
+        assert tokenizer.decode(counted, skip_special_tokens=False) == answers
+
+
+def zerotrain_takes_the_files_with_their_tokenizer_only():
+    def train(tokenizer, *more):
+        settings = ["model.layers=1", "model.dim=16", "model.heads=2", "model.seq_len=16", "model.vocab_size=1000",
+                    "data.train=chat.tokens", "train.steps=2", "train.global_batch=2", "device.type=cpu",
+                    "model.tokenizer=" + tokenizer, *more]
+        with open(path_of("empty.ini"), "w", encoding="utf-8") as file:
+            file.write("[log]\nevery = 1\n")
+        return subprocess.run([BUILD + "/zerotrain", *(word for s in settings for word in ("--set", s)), "empty.ini"],
+                              cwd=SCRATCH, capture_output=True, text=True, timeout=120)
+    done = train("bpe", "checkpoint.dir=ck")
+    assert done.returncode == 0, done.stderr
+    assert read("ck/latest/tokenizer.json") == read("bpe/tokenizer.json")
+    must_run("--train-bpe", "300", "-o", "small", "lines.jsonl", "--field", "body")
+    done = train("small")
+    assert done.returncode == 2 and "another tokenizer.json" in done.stderr, done.stderr
+
+
+def bad_input_is_one_line():
+    for arguments, says in ((["-t", "bpe", "nowhere"], "no file or folder"), (["-t", "nowhere", "texts"], "neither"),
+                            (["-t", "bpe", "lines.jsonl"], "no object with the field 'text'"),
+                            (["-t", "bpe", "--chat", "texts"], "--chat reads .jsonl"),
+                            (["-t", "bpe", "--chat", "--field", "body", "lines.jsonl"], "is no list of messages")):
+        code, said = run("-o", "bad.tokens", *arguments)
+        assert code == 1 and says in said and "Traceback" not in said, said
+
+
+CLAIMS = [own_tokenizer_is_the_same_twice, texts_are_encoded_as_by_the_library, lines_are_encoded_as_by_the_library,
+          jobs_do_not_change_the_bytes, a_killed_run_continues_to_the_same_bytes, answers_alone_count,
+          zerotrain_takes_the_files_with_their_tokenizer_only, bad_input_is_one_line]
+
+write_texts()
+for claim in CLAIMS:
+    name = "launch/tokenize: " + claim.__name__.replace("_", " ")
+    try:
+        claim()
+        print("ok: " + name, flush=True)
+    except (AssertionError, OSError, subprocess.TimeoutExpired, struct.error) as fault:
+        print("FAILED: %s\n    | %s" % (name, str(fault)[-1500:].replace("\n", "\n    | ")), flush=True)

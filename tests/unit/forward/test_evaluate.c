@@ -1,0 +1,184 @@
+/* test_evaluate.c - zerotrain evaluate: training's own validation loss over the same data, the same text on any number
+ * of ranks and at every stage, and a line for each mistake.
+ */
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/support.h"
+
+#define LIMIT_S 60.0
+#define SEQ_LEN 24
+#define N_SEQUENCES 37 /* no multiple of micro_batch, nor of micro_batch * ranks */
+
+static char *scratch;
+
+static void write_text(const char *name, size_t n_bytes)
+{
+    static const char words[] = "for (int i = 0; i < n; i++) total += weights[i] * inputs[i]; /* a dot product */\n";
+    char path[512], *text = malloc(n_bytes);
+    for (size_t i = 0; i < n_bytes; i++)
+        text[i] = words[(i * 3 + i / 40) % (sizeof words - 1)];
+    snprintf(path, sizeof path, "%s/%s", scratch, name);
+    support_write_file(path, text, n_bytes);
+    free(text);
+}
+
+/* Trains one model for all tests. With global_batch 1 and as many batches as there are sequences, training evaluates on
+ * each sequence once. */
+static void set_up(void)
+{
+    static const char config[] =
+        "[model]\narch = llama\nlayers = 2\ndim = 32\nheads = 4\nkv_heads = 2\nseq_len = 24\n"
+        "[data]\ntrain = train.txt\nval = val.txt\n"
+        "[train]\nsteps = 3\nmicro_batch = 1\nglobal_batch = 1\nlr = 1e-2\nprecision = fp32\neval_batches = 37\n"
+        "[checkpoint]\ndir = ck\n[log]\nmetrics = metrics.jsonl\n";
+    char path[512];
+    support_output_t output;
+    scratch = support_scratch();
+    snprintf(path, sizeof path, "%s/cfg.ini", scratch);
+    support_write_file(path, config, sizeof config - 1);
+    write_text("train.txt", 4000);
+    write_text("val.txt", N_SEQUENCES * SEQ_LEN + 1);
+    int code = support_run(&output, LIMIT_S, "cd %s && %s/zerotrain cfg.ini", scratch, support_build());
+    ck_assert_msg(code == 0, "%s", output.err);
+    support_output_free(&output);
+}
+
+static int evaluate(support_output_t *output, int n_ranks, const char *arguments)
+{
+    if (n_ranks == 1)
+        return support_run(output, LIMIT_S, "cd %s && %s/zerotrain evaluate %s cfg.ini", scratch, support_build(),
+                           arguments);
+    return support_mpirun(output, LIMIT_S, n_ranks, "--wdir %s %s/zerotrain evaluate %s cfg.ini", scratch,
+                          support_build(), arguments);
+}
+
+static double last_val_loss(void)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/metrics.jsonl", scratch);
+    char *text = support_read_file(path, NULL), *last = NULL;
+    for (char *at = text; (at = strstr(at, "\"val_loss\"")); at++)
+        last = at;
+    double loss = last ? strtod(last + sizeof "\"val_loss\":" - 1, NULL) : NAN;
+    ck_assert(isfinite(loss));
+    free(text);
+    return loss;
+}
+
+/* Training's is a float: half a unit in its last place is 6e-8 of it. Batches of other sizes round differently. */
+START_TEST(the_loss_is_that_of_training)
+{
+    support_output_t output;
+    ck_assert_int_eq(evaluate(&output, 1, "--json"), 0);
+    json_t *got = json_loads(output.out, 0, NULL);
+    ck_assert_msg(got != NULL, "%s", output.out);
+    double loss = json_number_value(json_object_get(got, "loss"));
+    ck_assert_double_lt(support_relative_error(loss, last_val_loss()), 1e-6);
+    ck_assert_int_eq(json_integer_value(json_object_get(got, "sequences")), N_SEQUENCES);
+    ck_assert_int_eq(json_integer_value(json_object_get(got, "tokens")), N_SEQUENCES * SEQ_LEN);
+    ck_assert_double_lt(
+        support_relative_error(json_number_value(json_object_get(got, "perplexity")), pow(2.718281828459045, loss)),
+        1e-12);
+    ck_assert_double_lt(
+        support_relative_error(json_number_value(json_object_get(got, "bits_per_byte")), loss / 0.6931471805599453),
+        1e-12);
+    json_decref(got);
+    support_output_free(&output);
+}
+END_TEST
+
+static const struct {
+    int n_ranks;
+    const char *arguments;
+} CASES[] = {{1, "--stage 0 --set train.micro_batch=4"},
+             {1, "--stage 3 --set train.micro_batch=4"},
+             {2, "--stage 1 --set train.micro_batch=4 --set train.global_batch=40"},
+             {3, "--stage 3 --set train.micro_batch=4 --set zero.comm=mpi"},
+             {4, "--stage 0 --set train.micro_batch=4"},
+             {5, "--stage 2 --set train.micro_batch=4"}};
+
+START_TEST(the_text_is_the_same_on_any_number_of_ranks_at_every_stage)
+{
+    support_output_t first, other;
+    ck_assert_int_eq(evaluate(&first, 1, "--json --set train.micro_batch=4"), 0);
+    for (size_t i = 0; i < sizeof CASES / sizeof CASES[0]; i++) {
+        char arguments[128];
+        if (support_leaves_out(CASES[i].n_ranks))
+            continue;
+        snprintf(arguments, sizeof arguments, "--json %s", CASES[i].arguments);
+        int code = evaluate(&other, CASES[i].n_ranks, arguments);
+        ck_assert_msg(code == 0 && strcmp(first.out, other.out) == 0, "%d ranks, %s: %s%s", CASES[i].n_ranks, arguments,
+                      other.err, other.out);
+        support_output_free(&other);
+    }
+    support_output_free(&first);
+}
+END_TEST
+
+/* bf16: the low halves of the master weights are dropped, as training drops them for its passes. */
+START_TEST(a_plan_has_no_optimizer_and_is_kept_to_in_bf16)
+{
+    support_output_t output;
+    ck_assert_int_eq(evaluate(&output, 1, "--plan"), 0);
+    static const char *const rows[] = {"\ngradients ", "\nunsharded gradients ", "\noptimizer state "};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const char *row = strstr(output.out, rows[i]);
+        ck_assert_msg(row != NULL, "%s", output.out);
+        long long bytes[4] = {-1, -1, -1, -1};
+        sscanf(row + strlen(rows[i]), "%lld %lld %lld %lld", &bytes[0], &bytes[1], &bytes[2], &bytes[3]);
+        for (int stage = 0; stage < 4; stage++)
+            ck_assert_msg(bytes[stage] == 0, "%s", output.out);
+    }
+    support_output_free(&output);
+    ck_assert_int_eq(evaluate(&output, 1, "--json --set train.precision=bf16"), 0);
+    double loss = strtod(strstr(output.out, "\"loss\": ") + 8, NULL);
+    ck_assert_double_lt(support_relative_error(loss, last_val_loss()), 4e-3); /* 2^-8, bf16's rounding */
+    support_output_free(&output);
+}
+END_TEST
+
+static const struct {
+    const char *arguments, *says;
+} refusals[] = {
+    {"--set data.val=", "[data] val names no file"},
+    {"--set checkpoint.dir=", "name a model with --resume DIR"},
+    {"--set checkpoint.dir=none", "there is no checkpoint in [checkpoint] dir = none"},
+    {"--set data.val=nothere.txt", "nothere.txt"},
+    {"--auto-resume", "evaluate takes the latest checkpoint by itself"},
+    {"--gpus 4", "is an option of zerotrain fit"},
+    {"--set model.layers=5", "[model] layers = 5, but the model in init has"},
+};
+
+START_TEST(mistakes_are_refused_with_a_line)
+{
+    support_output_t output;
+    int code = evaluate(&output, 1, refusals[_i].arguments);
+    ck_assert_msg(code == 2, "%s: exit code %d\n%s", refusals[_i].arguments, code, output.err);
+    ck_assert_msg(strstr(output.err, refusals[_i].says) && support_count(output.err, "\n") == 1, "%s: %s",
+                  refusals[_i].arguments, output.err);
+    support_output_free(&output);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("evaluate");
+    TCase *c = tcase_create("program");
+    tcase_set_timeout(c, 5 * LIMIT_S);
+    tcase_add_checked_fixture(c, set_up, NULL);
+    tcase_add_test(c, the_loss_is_that_of_training);
+    tcase_add_test(c, the_text_is_the_same_on_any_number_of_ranks_at_every_stage);
+    tcase_add_test(c, a_plan_has_no_optimizer_and_is_kept_to_in_bf16);
+    tcase_add_loop_test(c, mistakes_are_refused_with_a_line, 0, sizeof refusals / sizeof refusals[0]);
+    suite_add_tcase(s, c);
+    return s;
+}
+
+int main(void)
+{
+    return support_main(suite());
+}

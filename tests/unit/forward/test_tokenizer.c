@@ -1,0 +1,221 @@
+/* test_tokenizer.c - text to tokens and back. What `tokenizers` 0.23 made of a text is stored beside small files of
+ * several families (tests/reference/tokenizers writes both); whatever a file asks for that is not implemented is
+ * refused by its name.
+ *
+ *   test_tokenizer DIRECTORY VOCAB_SIZE TEXT OUT      writes the tokens of a file as int32, for tests/reference
+ */
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/support.h"
+#include "train/report/report.h"
+#include "train/tokenizer/tokenizer.h"
+#include "train/tokenizer/utf8.h"
+
+#define SAMPLES "tests/reference/tokenizers/"
+#define VOCAB_SIZE 700
+
+static const char *const FAMILIES[] = {"gpt2", "llama3", "qwen2", "smollm"};
+#define N_FAMILIES (int)(sizeof FAMILIES / sizeof FAMILIES[0])
+
+static tokenizer_t *open_family(const char *name)
+{
+    char directory[256];
+    tokenizer_t *tokenizer = NULL;
+    snprintf(directory, sizeof directory, SAMPLES "%s", name);
+    ck_assert_int_eq(tokenizer_open(directory, VOCAB_SIZE, &tokenizer), ZERO_OK);
+    return tokenizer;
+}
+
+/* samples.json: [{"text": ..., "gpt2": [...], ...}, ...] */
+START_TEST(tokens_are_those_of_tokenizers)
+{
+    tokenizer_t *tokenizer = open_family(FAMILIES[_i]);
+    json_t *samples = json_load_file(SAMPLES "samples.json", JSON_ALLOW_NUL, NULL);
+    ck_assert(json_array_size(samples) > 20);
+    for (size_t i = 0; i < json_array_size(samples); i++) {
+        const json_t *sample = json_array_get(samples, i), *text = json_object_get(sample, "text");
+        const json_t *wanted = json_object_get(sample, FAMILIES[_i]);
+        tokens_t tokens = {0};
+        ck_assert_int_eq(tokenizer_encode(tokenizer, json_string_value(text), json_string_length(text), true, &tokens),
+                         ZERO_OK);
+        ck_assert_msg(tokens.n == json_array_size(wanted), "sample %zu: %zu tokens, not %zu", i, tokens.n,
+                      json_array_size(wanted));
+        for (size_t k = 0; k < tokens.n; k++)
+            ck_assert_msg(tokens.at[k] == json_integer_value(json_array_get(wanted, k)), "sample %zu, token %zu: %d", i,
+                          k, tokens.at[k]);
+        tokens_free(&tokens);
+    }
+    json_decref(samples);
+    tokenizer_close(tokenizer);
+}
+END_TEST
+
+/* Any bytes: what is UTF-8 comes back as it was. */
+START_TEST(bytes_come_back)
+{
+    tokenizer_t *tokenizer = open_family(FAMILIES[_i]);
+    uint64_t state = 11;
+    for (int run = 0; run < 200; run++) {
+        char text[300], back[1000];
+        size_t n = support_random(&state) % sizeof text, n_wanted, n_back = 0, n_bytes;
+        tokens_t tokens = {0};
+        for (size_t i = 0; i < n; i++) /* mostly ASCII, so that words are merged; no combining characters */
+            text[i] = (char)(support_random(&state) % 16 ? 32 + support_random(&state) % 95 : 0xf5);
+        char *wanted = utf8_repaired(text, n, &n_wanted);
+        ck_assert_int_eq(tokenizer_encode(tokenizer, text, n, false, &tokens), ZERO_OK);
+        for (size_t i = 0; i < tokens.n; i++) {
+            const char *bytes = tokenizer_bytes(tokenizer, tokens.at[i], &n_bytes);
+            memcpy(back + n_back, bytes, n_bytes);
+            n_back += n_bytes;
+        }
+        ck_assert_uint_eq(n_back, n_wanted);
+        ck_assert_mem_eq(back, wanted, n_wanted);
+        free(wanted);
+        tokens_free(&tokens);
+    }
+    tokenizer_close(tokenizer);
+}
+END_TEST
+
+/* A word of a megabyte takes no time that grows with its square: that would be minutes. */
+START_TEST(a_long_word_is_soon_merged)
+{
+    tokenizer_t *tokenizer = open_family("gpt2");
+    const size_t n = 1 << 20;
+    char *text = malloc(n);
+    tokens_t tokens = {0};
+    memset(text, 'a', n);
+    ck_assert_int_eq(tokenizer_encode(tokenizer, text, n, false, &tokens), ZERO_OK);
+    ck_assert_uint_le(tokens.n, n);
+    tokens_free(&tokens);
+    free(text);
+    tokenizer_close(tokenizer);
+}
+END_TEST
+
+/* Unicode 15, table 3-8, and what Python's errors="replace" gives. */
+START_TEST(what_is_not_utf8_becomes_the_replacement)
+{
+    static const struct {
+        const char *text, *wanted;
+    } cases[] = {{"a\xf1\x80\x80\xe1\x80\xc2"
+                  "b\x80"
+                  "c\x80\xbf"
+                  "d",
+                  "a\uFFFD\uFFFD\uFFFDb\uFFFDc\uFFFD\uFFFDd"},
+                 {"\xed\xa0\x80", "\uFFFD\uFFFD\uFFFD"},
+                 {"\xc0\xaf\xf4\x90\x80\x80", "\uFFFD\uFFFD\uFFFD\uFFFD\uFFFD\uFFFD"},
+                 {"\xe2\x82", "\uFFFD"},
+                 {"\u00e9\u20ac\U0001F600", "\u00e9\u20ac\U0001F600"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        size_t n;
+        char *got = utf8_repaired(cases[i].text, strlen(cases[i].text), &n);
+        ck_assert_str_eq(got, cases[i].wanted);
+        ck_assert_uint_eq(n, strlen(cases[i].wanted));
+        free(got);
+    }
+}
+END_TEST
+
+static const struct {
+    const char *text;
+    bool is_nfc;
+} NFC_CASES[] = {{"plain", true},
+                 {"\u00e9", true},             /* composed */
+                 {"e\u0301", false},           /* could be composed */
+                 {"\u212b", false},            /* the angstrom sign is U+00C5 */
+                 {"\u05d0\u05b0\u05bc", true}, /* classes 10, 21 in order */
+                 {"\u05d0\u05bc\u05b0", false},
+                 {"\uac00\u4e2d\U0001F600", true}};
+
+START_TEST(normal_form_is_told)
+{
+    uint32_t code;
+    bool got = utf8_is_nfc(NFC_CASES[_i].text, strlen(NFC_CASES[_i].text), &code);
+    ck_assert_msg(got == NFC_CASES[_i].is_nfc, "%s", NFC_CASES[_i].text);
+}
+END_TEST
+
+static const struct {
+    const char *place, *value; /* of the gpt2 sample */
+    const char *says;
+} REFUSALS[] = {
+    {"normalizer", "{\"type\": \"Lowercase\"}", "normalizer is Lowercase"},
+    {"pre_tokenizer", "{\"type\": \"Metaspace\"}", "pre_tokenizer is Metaspace"},
+    {"pre_tokenizer", "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"(\"}, \"behavior\": \"Isolated\"}",
+     "the pattern '(' cannot be used"},
+    {"pre_tokenizer", "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"a\"}, \"behavior\": \"Removed\"}",
+     "the behavior of a Split is Removed"},
+    {"post_processor", "{\"type\": \"RobertaProcessing\"}", "post_processor is RobertaProcessing"},
+    {"decoder", "{\"type\": \"WordPiece\"}", "decoder is WordPiece"},
+    {"truncation", "{\"max_length\": 4}", "truncation"},
+    {"model", "{\"type\": \"Unigram\"}", "model.type is Unigram"},
+    {"model", "{\"type\": \"BPE\", \"byte_fallback\": true}", "model is byte_fallback"},
+    {"model", "{\"type\": \"BPE\", \"vocab\": {\"a\": 0}, \"merges\": [\"a b\"]}", "the merge of 'a' and 'b'"},
+    {"model", "{\"type\": \"BPE\", \"vocab\": {\"a\": 900}, \"merges\": []}", "has number 900, but the model has"},
+    {"model", "{\"type\": \"BPE\", \"vocab\": {\"\u4e2d\": 1}, \"merges\": []}", "no byte-level vocabulary"},
+    {"model", "3", "model is missing"},
+};
+
+START_TEST(what_is_not_implemented_is_refused_by_name)
+{
+    json_t *file = json_load_file(SAMPLES "gpt2/tokenizer.json", 0, NULL);
+    char *directory = support_scratch(), path[512];
+    support_output_t output;
+    json_object_set_new(file, REFUSALS[_i].place, json_loads(REFUSALS[_i].value, JSON_DECODE_ANY, NULL));
+    snprintf(path, sizeof path, "%s/tokenizer.json", directory);
+    ck_assert_int_eq(json_dump_file(file, path, 0), 0);
+    int code = support_run(&output, 10.0, "%s/tests/unit/forward/test_tokenizer %s %d /dev/null /dev/null",
+                           support_build(), directory, VOCAB_SIZE);
+    ck_assert_msg(code == 1 || code == 2, "exit code %d", code); /* malformed, or not implemented */
+    ck_assert_msg(strstr(output.err, REFUSALS[_i].says) && support_count(output.err, "\n") == 1, "%s", output.err);
+    support_output_free(&output);
+    json_decref(file);
+    free(directory);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("tokenizer");
+    TCase *c = tcase_create("tokens");
+    tcase_set_timeout(c, 20);
+    tcase_add_loop_test(c, tokens_are_those_of_tokenizers, 0, N_FAMILIES);
+    tcase_add_loop_test(c, bytes_come_back, 0, N_FAMILIES);
+    tcase_add_test(c, a_long_word_is_soon_merged);
+    tcase_add_test(c, what_is_not_utf8_becomes_the_replacement);
+    tcase_add_loop_test(c, normal_form_is_told, 0, sizeof NFC_CASES / sizeof NFC_CASES[0]);
+    tcase_add_loop_test(c, what_is_not_implemented_is_refused_by_name, 0, sizeof REFUSALS / sizeof REFUSALS[0]);
+    suite_add_tcase(s, c);
+    return s;
+}
+
+static int write_tokens(char **argv)
+{
+    size_t n_bytes;
+    tokens_t tokens = {0};
+    tokenizer_t *tokenizer;
+    report_init(0, 1);
+    zero_status_t status = tokenizer_open(argv[1], atoll(argv[2]), &tokenizer);
+    if (status != ZERO_OK)
+        return report_exit_code(status);
+    char *text = support_read_file(argv[3], &n_bytes);
+    status = tokenizer_encode(tokenizer, text, n_bytes, true, &tokens);
+    FILE *out = fopen(argv[4], "wb");
+    if (status == ZERO_OK && out)
+        fwrite(tokens.at, sizeof *tokens.at, tokens.n, out);
+    if (out)
+        fclose(out);
+    free(text);
+    tokens_free(&tokens);
+    tokenizer_close(tokenizer);
+    return report_exit_code(status);
+}
+
+int main(int argc, char **argv)
+{
+    return argc == 5 ? write_tokens(argv) : support_main(suite());
+}

@@ -1,0 +1,211 @@
+/* test_plan.c - --plan in its three forms: the exact table, GiB for people and JSON say the same; what it says of disk
+ * and of what fits is what a run then finds.
+ */
+#include <glob.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "tests/support/support.h"
+
+#define RUN_LIMIT_S 60.0
+#define N_STAGES 4
+
+static char scratch[400];
+
+#define CONFIG                                                                                                         \
+    "[model]\nlayers = 3\ndim = 64\nheads = 2\nseq_len = 64\n[data]\ntrain = text.txt\n[train]\nsteps = 2\n"           \
+    "global_batch = 4\n[checkpoint]\ndir = saved\n[device]\ntype = cpu\n"
+
+static void set_up(void)
+{
+    char *directory = support_scratch(), path[512], text[8000];
+    snprintf(scratch, sizeof scratch, "%s", directory);
+    free(directory);
+    memset(text, 'a', sizeof text);
+    snprintf(path, sizeof path, "%s/text.txt", scratch);
+    support_write_file(path, text, sizeof text);
+    snprintf(path, sizeof path, "%s/cfg.ini", scratch);
+    support_write_file(path, CONFIG, strlen(CONFIG));
+}
+
+static int run(support_output_t *output, int n_ranks, const char *arguments)
+{
+    if (n_ranks > 1)
+        return support_mpirun(output, RUN_LIMIT_S, n_ranks, "sh -c 'cd %s && exec %s/zerotrain %s cfg.ini'", scratch,
+                              support_build(), arguments);
+    return support_run(output, RUN_LIMIT_S, "cd %s && exec %s/zerotrain %s cfg.ini", scratch, support_build(),
+                       arguments);
+}
+
+static json_t *plan_json(int n_ranks, const char *arguments)
+{
+    support_output_t output;
+    json_error_t error;
+    int code = run(&output, n_ranks, arguments);
+    ck_assert_msg(code == 0, "%s: exit code %d\n%s", arguments, code, output.err);
+    json_t *plan = json_loads(output.out, 0, &error);
+    ck_assert_msg(plan != NULL, "%s: %s\n%s", arguments, error.text, output.out);
+    support_output_free(&output);
+    return plan;
+}
+
+static const json_t *stage_of(const json_t *plan, int stage)
+{
+    return json_array_get(json_object_get(plan, "stages"), (size_t)stage);
+}
+
+static double number(const json_t *object, const char *key)
+{
+    ck_assert_msg(json_is_integer(json_object_get(object, key)), "no number '%s'", key);
+    return (double)json_integer_value(json_object_get(object, key));
+}
+
+/* Reads the four numbers of the row that begins a line with `name`, which must be there once. */
+static void read_row(const char *text, const char *name, double numbers[N_STAGES])
+{
+    char pattern[64];
+    snprintf(pattern, sizeof pattern, "\n%s ", name);
+    const char *row = strstr(text, pattern);
+    ck_assert_msg(row && support_count(text, pattern) == 1, "no row '%s', or two, in\n%s", name, text);
+    ck_assert_msg(sscanf(row + strlen(pattern), "%lf %lf %lf %lf", &numbers[0], &numbers[1], &numbers[2],
+                         &numbers[3]) == N_STAGES,
+                  "'%s' has no four numbers in\n%s", name, text);
+}
+
+/* Checks one row: exact bytes, MiB to two places, JSON. */
+static void check_row(const char *text, const char *exact, const char *people, const double expected[N_STAGES])
+{
+    double bytes[N_STAGES], mib[N_STAGES];
+    char indented[64];
+    snprintf(indented, sizeof indented, "  %s", people);
+    read_row(text, exact, bytes);
+    read_row(text, indented, mib);
+    for (int stage = 0; stage < N_STAGES; stage++) {
+        ck_assert_msg(bytes[stage] == expected[stage], "%s, stage %d: %.0f and %.0f bytes", exact, stage, bytes[stage],
+                      expected[stage]);
+        ck_assert_msg(mib[stage] - expected[stage] / 0x1p20 <= 0.0051 &&
+                          expected[stage] / 0x1p20 - mib[stage] <= 0.0051,
+                      "%s, stage %d: %.2f MiB of %.0f bytes", people, stage, mib[stage], expected[stage]);
+    }
+}
+
+START_TEST(table_people_and_json_say_the_same)
+{
+    static const char *const names[] = {"parameters",
+                                        "unsharded parameters",
+                                        "gradients",
+                                        "unsharded gradients",
+                                        "optimizer state",
+                                        "communication",
+                                        "activations",
+                                        "workspace",
+                                        "data"};
+    const int n_ranks = _i == 0 ? 1 : 4;
+    const char *hosts = _i == 0 ? "--plan" : "--plan --hosts=2";
+    char arguments[64];
+    support_output_t output;
+    double expected[N_STAGES], totals[N_STAGES] = {0};
+    if (support_leaves_out(n_ranks))
+        return;
+    snprintf(arguments, sizeof arguments, "%s --json", hosts);
+    json_t *plan = plan_json(n_ranks, arguments);
+    int code = run(&output, n_ranks, hosts);
+    ck_assert_msg(code == 0, "exit code %d\n%s", code, output.err);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        for (int stage = 0; stage < N_STAGES; stage++) {
+            expected[stage] = number(json_object_get(stage_of(plan, stage), "memory"), names[i]);
+            totals[stage] += expected[stage];
+        }
+        check_row(output.out, names[i], names[i], expected);
+    }
+    for (int stage = 0; stage < N_STAGES; stage++)
+        ck_assert_double_eq(totals[stage], number(stage_of(plan, stage), "total"));
+    check_row(output.out, "total", "total", totals);
+    static const char *const ways[][3] = {{"rank_from_its_host", "rank, from its host", "over shared memory, in"},
+                                          {"rank_from_others", "rank, from others", "over the network, in"}};
+    for (int way = 0; way < 2 && n_ranks > 1; way++) {
+        for (int stage = 0; stage < N_STAGES; stage++)
+            expected[stage] = number(json_object_get(stage_of(plan, stage), "step"), ways[way][0]);
+        ck_assert_double_gt(expected[3], 0.0);
+        check_row(output.out, ways[way][1], ways[way][2], expected);
+    }
+    ck_assert(strstr(output.out, " *stage 3"));
+    json_decref(plan);
+    support_output_free(&output);
+}
+END_TEST
+
+/* A limit between the totals of two stages: both forms say which fit, and by how much the others do not; a run agrees.
+ */
+START_TEST(what_the_plan_says_fits_runs)
+{
+    support_output_t output;
+    char arguments[128], line[64];
+    json_t *plan = plan_json(1, "--plan --json");
+    double small = number(stage_of(plan, 3), "total"), large = number(stage_of(plan, 0), "total");
+    ck_assert_double_lt(small, large);
+    double limit = (small + large) / 2.0;
+    json_decref(plan);
+    snprintf(arguments, sizeof arguments, "--plan --json --set device.memory=%.17g", limit / 0x1p30);
+    plan = plan_json(1, arguments);
+    ck_assert_double_eq(number(stage_of(plan, 3), "over"), 0.0);
+    ck_assert_double_eq_tol(number(stage_of(plan, 0), "over"), large - limit, 2.0);
+    json_decref(plan);
+    snprintf(arguments, sizeof arguments, "--plan --set device.memory=%.17g", limit / 0x1p30);
+    ck_assert_int_eq(run(&output, 1, arguments), 0);
+    snprintf(line, sizeof line, " %.2f over ", (large - limit) / 0x1p20);
+    ck_assert_msg(strstr(output.out, line) && strstr(output.out, " fits\n"), "no '%s' in\n%s", line, output.out);
+    support_output_free(&output);
+    for (int stage = 0; stage <= 3; stage += 3) {
+        snprintf(arguments, sizeof arguments, "--stage %d --set device.memory=%.17g", stage, limit / 0x1p30);
+        ck_assert_int_eq(run(&output, 1, arguments), stage == 0 ? 1 : 0);
+        support_output_free(&output);
+    }
+}
+END_TEST
+
+/* The arrays of a checkpoint that a run saved have as many bytes as planned. */
+START_TEST(checkpoints_take_the_disk_that_is_planned)
+{
+    support_output_t output;
+    char pattern[512];
+    glob_t files;
+    double bytes = 0.0;
+    json_t *plan = plan_json(1, "--plan --json");
+    const json_t *checkpoint = json_object_get(plan, "checkpoint");
+    ck_assert_int_eq(run(&output, 1, ""), 0);
+    support_output_free(&output);
+    snprintf(pattern, sizeof pattern, "%s/saved/step-*/*.safetensors", scratch);
+    ck_assert_int_eq(glob(pattern, 0, NULL, &files), 0);
+    for (size_t i = 0; i < files.gl_pathc; i++) {
+        struct stat info;
+        ck_assert_int_eq(stat(files.gl_pathv[i], &info), 0);
+        bytes += (double)info.st_size;
+    }
+    globfree(&files);
+    ck_assert_double_eq(bytes, number(checkpoint, "bytes"));
+    ck_assert_double_eq(12.0 * number(plan, "parameters"), number(checkpoint, "copy_of_each_rank"));
+    json_decref(plan);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("plan");
+    TCase *c = tcase_create("forms");
+    tcase_set_timeout(c, 60);
+    tcase_add_checked_fixture(c, set_up, NULL);
+    tcase_add_loop_test(c, table_people_and_json_say_the_same, 0, 2);
+    tcase_add_test(c, what_the_plan_says_fits_runs);
+    tcase_add_test(c, checkpoints_take_the_disk_that_is_planned);
+    suite_add_tcase(s, c);
+    return s;
+}
+
+int main(void)
+{
+    return support_main(suite());
+}

@@ -1,0 +1,502 @@
+/* test_token_masks.c - zerotrain's own token files: what is written is read, what is damaged is refused in one line,
+ * and targets that do not count change neither the loss nor which bits it has on any number of ranks.
+ */
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "tests/support/stderr_capture.h"
+#include "tests/support/support.h"
+#include "train/data/data.h"
+#include "train/data/token_mask.h"
+
+#define RUN_LIMIT_S 60.0
+enum { HEADER_BYTES = 64, SEQ_LEN = 16, N_SEQUENCES = 48, N_TOKENS = SEQ_LEN * N_SEQUENCES + 1, VOCAB = 256 };
+
+static char directory[1000];
+
+static void set_up(void)
+{
+    char *scratch = support_scratch();
+    snprintf(directory, sizeof directory, "%s", scratch);
+    free(scratch);
+}
+
+static const char *in_directory(const char *name)
+{
+    static char path[4][1100];
+    static int turn;
+    turn = (turn + 1) % 4;
+    snprintf(path[turn], sizeof path[turn], "%s/%s", directory, name);
+    return path[turn];
+}
+
+/* ---- A writer of its own, by the format's text ---- */
+
+typedef struct content {
+    int width, n_tokens, vocab_size;
+    uint64_t tokenizer;
+    int document_every;        /* tokens of a document */
+    bool (*counts)(int token); /* NULL: no mask */
+} content_t;
+
+static int token_of(int i)
+{
+    return (i * 37 + i / 11) % VOCAB;
+}
+
+static bool all(int i)
+{
+    return i >= 0;
+}
+
+static bool none(int i)
+{
+    return i < 0;
+}
+
+static bool some(int i)
+{
+    return (unsigned)i * 2654435761u >> 30 != 0; /* three of four */
+}
+
+static bool others(int i)
+{
+    return !some(i);
+}
+
+static void put(unsigned char *at, uint64_t number, int width)
+{
+    for (int i = 0; i < width; i++)
+        at[i] = (unsigned char)(number >> 8 * i);
+}
+
+/* Returns the size of what it writes to `out`. */
+static size_t make(const content_t *c, unsigned char *out)
+{
+    int n_documents = (c->n_tokens + c->document_every - 1) / c->document_every;
+    size_t at = HEADER_BYTES + (size_t)(c->n_tokens * c->width + 7) / 8 * 8;
+    memset(out, 0, at + (size_t)n_documents * 8 + (size_t)c->n_tokens / 8 + 1);
+    memcpy(out, "ZEROTOK", 8);
+    put(out + 8, 1, 4), put(out + 12, (uint64_t)c->width, 4), put(out + 16, (uint64_t)c->n_tokens, 8);
+    put(out + 24, (uint64_t)c->vocab_size, 8), put(out + 32, c->tokenizer, 8), put(out + 40, (uint64_t)n_documents, 8);
+    put(out + 48, c->counts != NULL, 4);
+    for (int i = 0; i < c->n_tokens; i++)
+        put(out + HEADER_BYTES + i * c->width, (uint64_t)token_of(i), c->width);
+    for (int d = 0; d < n_documents; d++, at += 8)
+        put(out + at, (uint64_t)(d * c->document_every), 8);
+    if (!c->counts)
+        return at;
+    for (int i = 0; i < c->n_tokens; i++)
+        out[at + (size_t)i / 8] |= (unsigned char)(c->counts(i) << i % 8);
+    return at + (size_t)(c->n_tokens + 7) / 8;
+}
+
+static unsigned char buffer[1 << 16];
+
+static const char *write_tokens(const char *name, content_t content)
+{
+    const char *path = in_directory(name);
+    support_write_file(path, buffer, make(&content, buffer));
+    return path;
+}
+
+static const content_t PLAIN = {.width = 2, .n_tokens = N_TOKENS, .vocab_size = VOCAB, .document_every = 100};
+
+static content_t masked(bool (*counts)(int token))
+{
+    content_t content = PLAIN;
+    content.counts = counts;
+    return content;
+}
+
+/* ---- Reading ---- */
+
+START_TEST(tokens_and_masks_of_every_width_are_read)
+{
+    static const int widths[] = {1, 2, 4};
+    for (int w = 0; w < 3; w++) {
+        content_t content = masked(some);
+        content.width = widths[w];
+        token_file_t file;
+        token_fault_t fault = {0};
+        static int32_t tokens[N_TOKENS];
+        int64_t n_counted, want = 0;
+        ck_assert_int_eq(token_file_open(write_tokens("a.bin", content), FORMAT_AUTO, &file), ZERO_OK);
+        ck_assert(file.format == FORMAT_ZEROTRAIN && file.n_tokens == N_TOKENS && file.n_documents == 8);
+        ck_assert_int_eq(token_file_read(&file, 0, N_TOKENS, VOCAB, tokens, &fault), ZERO_OK);
+        for (int i = 0; i < N_TOKENS; i++)
+            ck_assert_int_eq(tokens[i], token_of(i));
+        for (int first = 0; first < 40; first++)
+            for (int n = 0; n < 40; n++, want = 0) {
+                for (int i = first; i < first + n; i++)
+                    want += some(i);
+                ck_assert_int_eq(token_mask_count(&file, first, n, &n_counted, &fault), ZERO_OK);
+                ck_assert_int_eq(n_counted, want);
+            }
+        ck_assert_int_eq(token_mask_apply(&file, 0, N_TOKENS, -1, tokens, &fault), ZERO_OK);
+        for (int i = 0; i < N_TOKENS; i++)
+            ck_assert_int_eq(tokens[i], some(i) ? token_of(i) : -1);
+        token_file_close(&file);
+    }
+}
+END_TEST
+
+/* More bits than are read at once. */
+START_TEST(a_long_mask_is_read_in_parts)
+{
+    enum { N = 200003 };
+    static unsigned char large[N + N / 8 + 4096];
+    content_t content = {.width = 1, .n_tokens = N, .vocab_size = VOCAB, .document_every = N, .counts = some};
+    support_write_file(in_directory("long"), large, make(&content, large));
+    token_file_t file;
+    token_fault_t fault = {0};
+    int64_t n_counted, want = 0;
+    for (int i = 5; i < N; i++)
+        want += some(i);
+    ck_assert_int_eq(token_file_open(in_directory("long"), FORMAT_AUTO, &file), ZERO_OK);
+    ck_assert_int_eq(token_mask_count(&file, 5, N - 5, &n_counted, &fault), ZERO_OK);
+    ck_assert_int_eq(n_counted, want);
+    int32_t *targets = calloc(N, sizeof *targets);
+    ck_assert_int_eq(token_mask_apply(&file, 5, N - 5, -1, targets, &fault), ZERO_OK);
+    for (int i = 5; i < N; i++)
+        ck_assert_int_eq(targets[i - 5], some(i) ? 0 : -1);
+    free(targets);
+    token_file_close(&file);
+}
+END_TEST
+
+/* ---- Damage ---- */
+
+static const struct {
+    int offset;
+    uint64_t number;
+    int width;
+    const char *says;
+} DAMAGES[] = {
+    {8, 2, 4, "version 2"},
+    {12, 3, 4, "another width"},
+    {12, 8, 4, "another width"},
+    {16, N_TOKENS + 4, 8, "do not fill"},
+    {16, UINT64_MAX, 8, "do not fill"},
+    {16, UINT64_C(1) << 63, 8, "do not fill"},
+    {16, 0, 8, "more documents than tokens"},
+    {24, 0, 8, "vocabulary"},
+    {24, UINT64_C(1) << 31, 8, "vocabulary"},
+    {40, 0, 8, "no document"},
+    {40, 7, 8, "do not fill"},
+    {40, UINT64_MAX / 8, 8, "more documents than tokens"},
+    {48, 0, 4, "do not fill"},
+    {48, 2, 4, "later version"},
+    {60, 1, 4, "later version"},
+    {HEADER_BYTES + (N_TOKENS * 2 + 7) / 8 * 8, 1, 8, "document 0 begins at token 1"},
+    {HEADER_BYTES + (N_TOKENS * 2 + 7) / 8 * 8 + 8, 0, 8, "document 1 begins at token 0"},
+    {HEADER_BYTES + (N_TOKENS * 2 + 7) / 8 * 8 + 56, N_TOKENS, 8, "document 7 begins at token 769"},
+    {HEADER_BYTES + (N_TOKENS * 2 + 7) / 8 * 8 + 64 + N_TOKENS / 8, 0xff, 1, "goes on after the last token"},
+};
+
+START_TEST(damage_is_refused_with_the_reason)
+{
+    const content_t content = masked(some);
+    size_t n_bytes = make(&content, buffer);
+    put(buffer + DAMAGES[_i].offset, DAMAGES[_i].number, DAMAGES[_i].width);
+    support_write_file(in_directory("bad"), buffer, n_bytes);
+    token_file_t file;
+    capture_begin();
+    zero_status_t status = token_file_open(in_directory("bad"), FORMAT_AUTO, &file);
+    expect_line(capture_end(), (const char *[]){"/bad'", DAMAGES[_i].says, NULL});
+    ck_assert_int_eq(status, ZERO_ERROR_FORMAT);
+}
+END_TEST
+
+START_TEST(a_file_cut_anywhere_is_refused)
+{
+    const content_t content = masked(some);
+    size_t n_bytes = make(&content, buffer);
+    for (size_t n = 8; n < n_bytes; n += n < 100 ? 1 : 13) {
+        token_file_t file;
+        support_write_file(in_directory("cut"), buffer, n);
+        capture_begin();
+        zero_status_t status = token_file_open(in_directory("cut"), FORMAT_AUTO, &file);
+        expect_line(capture_end(), (const char *[]){"write the file anew", NULL});
+        ck_assert_int_eq(status, ZERO_ERROR_FORMAT);
+    }
+}
+END_TEST
+
+START_TEST(a_token_beyond_the_files_own_vocabulary_is_damage)
+{
+    content_t content = PLAIN;
+    content.vocab_size = 100;
+    token_file_t file;
+    ck_assert_int_eq(token_file_open(write_tokens("small", content), FORMAT_ZEROTRAIN, &file), ZERO_OK);
+    capture_begin();
+    zero_status_t status = token_file_check(&file, 0, N_TOKENS, 50257);
+    expect_line(capture_end(), (const char *[]){"its own header names", NULL});
+    ck_assert_int_eq(status, ZERO_ERROR_FORMAT);
+    token_file_close(&file);
+}
+END_TEST
+
+START_TEST(markup_is_text_only_if_the_user_says_so)
+{
+    static const char *const names[] = {"a.jsonl", "a.JSON", "a.html", "a.csv"};
+    for (int i = 0; i < 4; i++) {
+        token_file_t file;
+        support_write_file(in_directory(names[i]), "{\"text\": \"a few words\"}\n", 24);
+        capture_begin();
+        zero_status_t status = token_file_open(in_directory(names[i]), FORMAT_AUTO, &file);
+        expect_line(capture_end(), (const char *[]){"is that meant?", "format = text", NULL});
+        ck_assert_int_eq(status, ZERO_ERROR_FORMAT);
+        ck_assert_int_eq(token_file_open(in_directory(names[i]), FORMAT_TEXT, &file), ZERO_OK);
+        token_file_close(&file);
+    }
+}
+END_TEST
+
+/* ---- Batches ---- */
+
+static data_spec_t spec_of(const char *paths, int rank, int world_size, int64_t micro_batch)
+{
+    return (data_spec_t){.paths = paths,
+                         .vocab_size = VOCAB,
+                         .seq_len = SEQ_LEN,
+                         .global_batch = 12,
+                         .micro_batch = micro_batch,
+                         .rank = rank,
+                         .world_size = world_size};
+}
+
+/* Expects a batch's targets to be those of sequences `first` and up, in file order, of a masked file followed by one
+ * without a mask. */
+static void expect_targets(const int32_t *inputs, const int32_t *targets, int64_t first, int64_t n)
+{
+    for (int64_t i = 0; i < n * SEQ_LEN; i++) {
+        int64_t sequence = (first + i / SEQ_LEN) % (2 * N_SEQUENCES);
+        int at = (int)(sequence % N_SEQUENCES * SEQ_LEN + i % SEQ_LEN);
+        bool counts = sequence >= N_SEQUENCES || some(at + 1);
+        ck_assert_int_eq(inputs[i], token_of(at));
+        ck_assert_int_eq(targets[i], counts ? token_of(at + 1) : DATA_NO_TARGET);
+    }
+}
+
+static int64_t counted_in_step(int step)
+{
+    int64_t n = 0;
+    for (int i = 0; i < 12 * SEQ_LEN; i++) {
+        int sequence = (step * 12 + i / SEQ_LEN) % (2 * N_SEQUENCES);
+        n += sequence >= N_SEQUENCES || some(sequence * SEQ_LEN + i % SEQ_LEN + 1);
+    }
+    return n;
+}
+
+/* Every rank knows the count of the whole step. */
+START_TEST(batches_have_the_masks_targets_and_counts_on_any_number_of_ranks)
+{
+    static const int jobs[][2] = {{1, 12}, {1, 3}, {2, 6}, {3, 2}, {4, 1}};
+    char paths[3000];
+    snprintf(paths, sizeof paths, "%s,%s", write_tokens("masked", masked(some)), write_tokens("plain", PLAIN));
+    for (size_t j = 0; j < sizeof jobs / sizeof jobs[0]; j++)
+        for (int rank = 0; rank < jobs[j][0]; rank++) {
+            data_t *data;
+            data_spec_t spec = spec_of(paths, rank, jobs[j][0], jobs[j][1]);
+            ck_assert_int_eq(data_open(&spec, &data), ZERO_OK);
+            ck_assert(data_has_mask(data));
+            for (int step = 0; step < 9; step++)
+                for (int k = 0; k < 12 / jobs[j][0] / jobs[j][1]; k++) {
+                    const int32_t *inputs, *targets;
+                    ck_assert_int_eq(data_batch(data, step, k, &inputs, &targets), ZERO_OK);
+                    expect_targets(inputs, targets, step * 12 + (k * jobs[j][0] + rank) * jobs[j][1], jobs[j][1]);
+                    ck_assert_int_eq(data_n_counted(data), counted_in_step(step));
+                }
+            data_close(data);
+        }
+}
+END_TEST
+
+static void expect_refusal(const char *paths, int vocab_size, const char *says)
+{
+    data_t *data;
+    data_spec_t spec = spec_of(paths, 0, 1, 12);
+    spec.vocab_size = vocab_size;
+    capture_begin();
+    zero_status_t status = data_open(&spec, &data);
+    expect_line(capture_end(), (const char *[]){says, NULL});
+    ck_assert_int_eq(status, ZERO_ERROR_USAGE);
+}
+
+START_TEST(tokens_of_another_vocabulary_or_of_two_tokenizers_are_refused)
+{
+    content_t first = PLAIN, second = PLAIN;
+    char paths[3000];
+    expect_refusal(write_tokens("plain", PLAIN), VOCAB - 1, "vocabulary of 256, but [model] vocab_size is 255");
+    first.tokenizer = 7, second.tokenizer = UINT64_MAX;
+    snprintf(paths, sizeof paths, "%s,%s", write_tokens("first", first), write_tokens("second", second));
+    expect_refusal(paths, VOCAB, "different tokenizers");
+}
+END_TEST
+
+/* ---- Training ---- */
+
+#define CONFIG                                                                                                         \
+    "[model]\nlayers = 1\ndim = 24\nheads = 2\nseq_len = 16\n[train]\nsteps = 4\nglobal_batch = 12\nmicro_batch = 2\n" \
+    "lr = 1e-2\nprecision = fp32\n[zero]\nreduce_every_micro_step = true\n[device]\ntype = cpu\n"
+
+/* Returns the last row of the metrics of a run. *losses: of every step, loss and grad_norm as text; free it. */
+static json_t *train(int n_ranks, const char *arguments, char **losses)
+{
+    support_output_t output;
+    support_write_file(in_directory("cfg.ini"), CONFIG, sizeof CONFIG - 1);
+    int code = support_mpirun(&output, RUN_LIMIT_S, n_ranks,
+                              "-x OMP_NUM_THREADS=1 --wdir %s %s/zerotrain --set log.metrics=m.jsonl %s cfg.ini",
+                              directory, support_build(), arguments);
+    ck_assert_msg(code == 0, "%s", output.err);
+    support_output_free(&output);
+    char *text = support_read_file(in_directory("m.jsonl"), NULL), *rest = text;
+    json_t *row = NULL;
+    *losses = calloc(1, strlen(text) + 1);
+    for (char *line; (line = strsep(&rest, "\n")) && line[0];) {
+        const char *begin = strstr(line, "\"loss\""), *end = strstr(line, "\"lr\"");
+        strncat(*losses, begin, (size_t)(end - begin));
+        json_decref(row);
+        row = json_loads(line, 0, NULL);
+    }
+    free(text);
+    ck_assert_ptr_nonnull(row);
+    return row;
+}
+
+static char *losses_of(int n_ranks, const char *arguments)
+{
+    char *losses;
+    json_decref(train(n_ranks, arguments, &losses));
+    return losses;
+}
+
+START_TEST(masked_losses_are_the_same_text_at_every_stage_and_on_any_number_of_ranks)
+{
+    static const struct {
+        int n_ranks, stage;
+    } jobs[] = {{2, 0}, {2, 1}, {3, 2}, {2, 3}, {6, 3}};
+    write_tokens("masked", masked(some));
+    char *want = losses_of(1, "--set data.train=masked --stage 0");
+    for (size_t j = 0; j < sizeof jobs / sizeof jobs[0]; j++) {
+        char arguments[100];
+        snprintf(arguments, sizeof arguments, "--set data.train=masked --stage %d", jobs[j].stage);
+        if (support_leaves_out(jobs[j].n_ranks))
+            continue;
+        char *got = losses_of(jobs[j].n_ranks, arguments);
+        ck_assert_str_eq(got, want);
+        free(got);
+    }
+    free(want);
+}
+END_TEST
+
+START_TEST(a_mask_of_ones_changes_nothing)
+{
+    write_tokens("plain", PLAIN), write_tokens("ones", masked(all));
+    char *want = losses_of(2, "--set data.train=plain"), *got = losses_of(2, "--set data.train=ones");
+    ck_assert_str_eq(got, want);
+    free(got), free(want);
+}
+END_TEST
+
+/* Both losses are zero, and AdamW sees a gradient of zero. */
+START_TEST(steps_in_which_nothing_counts_have_no_loss_and_no_gradient)
+{
+    char *losses;
+    write_tokens("zeros", masked(none));
+    json_t *row = train(2, "--set data.train=zeros --set data.val=zeros", &losses);
+    ck_assert_double_eq(json_number_value(json_object_get(row, "loss")), 0.0);
+    ck_assert_double_eq(json_number_value(json_object_get(row, "grad_norm")), 0.0);
+    ck_assert_double_eq(json_number_value(json_object_get(row, "val_loss")), 0.0);
+    ck_assert(json_is_false(json_object_get(row, "skipped")));
+    json_decref(row);
+    free(losses);
+}
+END_TEST
+
+static double evaluate(const char *name, int seed)
+{
+    char arguments[200], *losses;
+    snprintf(arguments, sizeof arguments,
+             "--set data.train=plain --set data.val=%s --set train.eval_batches=4 --set train.lr=0 --set train.seed=%d",
+             name, seed);
+    json_t *row = train(2, arguments, &losses);
+    double loss = json_number_value(json_object_get(row, "val_loss"));
+    json_decref(row);
+    free(losses);
+    return loss;
+}
+
+/* All of the file is evaluated, and its sum of losses is that of the targets that count and of the others. Losses are
+ * about 5.5 and printed as fp32. */
+START_TEST(the_mean_is_over_the_targets_that_count)
+{
+    double n_some = 0.0, n = N_TOKENS - 1.0;
+    for (int i = 1; i < N_TOKENS; i++)
+        n_some += some(i);
+    write_tokens("plain", PLAIN), write_tokens("some", masked(some)), write_tokens("others", masked(others));
+    double whole = evaluate("plain", 3), of_some = evaluate("some", 3), of_others = evaluate("others", 3);
+    ck_assert_double_eq_tol((n_some * of_some + (n - n_some) * of_others) / n, whole, 1e-6);
+    ck_assert(fabs(of_some - of_others) > 1e-4);
+}
+END_TEST
+
+/* Training's loss is printed as fp32; batches of other sizes round differently. */
+START_TEST(zerotrain_evaluate_means_over_the_same_targets)
+{
+    support_output_t output;
+    char *losses;
+    int n_some = 0;
+    for (int i = 1; i < N_TOKENS; i++)
+        n_some += some(i);
+    write_tokens("some", masked(some));
+    json_t *row = train(
+        1, "--set data.train=some --set data.val=some --set train.eval_batches=4 --set checkpoint.dir=ck", &losses);
+    int code = support_mpirun(&output, RUN_LIMIT_S, 2,
+                              "--wdir %s %s/zerotrain evaluate --json --set data.train=some --set data.val=some --set "
+                              "model.init=ck cfg.ini",
+                              directory, support_build());
+    ck_assert_msg(code == 0, "%s", output.err);
+    json_t *got = json_loads(output.out, 0, NULL);
+    ck_assert_msg(got != NULL, "%s", output.out);
+    ck_assert_int_eq(json_integer_value(json_object_get(got, "tokens")), n_some);
+    ck_assert_double_lt(support_relative_error(json_number_value(json_object_get(got, "loss")),
+                                               json_number_value(json_object_get(row, "val_loss"))),
+                        1e-6);
+    support_output_free(&output);
+    json_decref(got), json_decref(row);
+    free(losses);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("token_masks");
+    TCase *c = tcase_create("files and runs");
+    tcase_add_checked_fixture(c, set_up, NULL);
+    tcase_set_timeout(c, 4 * RUN_LIMIT_S);
+    tcase_add_test(c, tokens_and_masks_of_every_width_are_read);
+    tcase_add_test(c, a_long_mask_is_read_in_parts);
+    tcase_add_loop_test(c, damage_is_refused_with_the_reason, 0, sizeof DAMAGES / sizeof DAMAGES[0]);
+    tcase_add_test(c, a_file_cut_anywhere_is_refused);
+    tcase_add_test(c, a_token_beyond_the_files_own_vocabulary_is_damage);
+    tcase_add_test(c, markup_is_text_only_if_the_user_says_so);
+    tcase_add_test(c, batches_have_the_masks_targets_and_counts_on_any_number_of_ranks);
+    tcase_add_test(c, tokens_of_another_vocabulary_or_of_two_tokenizers_are_refused);
+    tcase_add_test(c, masked_losses_are_the_same_text_at_every_stage_and_on_any_number_of_ranks);
+    tcase_add_test(c, a_mask_of_ones_changes_nothing);
+    tcase_add_test(c, steps_in_which_nothing_counts_have_no_loss_and_no_gradient);
+    tcase_add_test(c, the_mean_is_over_the_targets_that_count);
+    tcase_add_test(c, zerotrain_evaluate_means_over_the_same_targets);
+    suite_add_tcase(s, c);
+    return s;
+}
+
+int main(void)
+{
+    return support_main(suite());
+}
