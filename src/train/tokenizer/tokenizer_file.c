@@ -64,7 +64,7 @@ static int64_t to_bytes(const file_t *file, char *text, size_t n_bytes)
     size_t n = 0;
     for (size_t i = 0; i < n_bytes;) {
         uint32_t code;
-        i += utf8_decode((const unsigned char *)text + i, n_bytes - i, &code);
+        i += utf8_read((const unsigned char *)text + i, n_bytes - i, &code);
         if (code >= 512 || file->byte_of[code] < 0)
             return -1;
         text[n++] = (char)file->byte_of[code];

@@ -13,7 +13,7 @@ static const struct {
              {0xed, 0xed, 0x80, 0x9f, 3}, {0xee, 0xef, 0x80, 0xbf, 3}, {0xf0, 0xf0, 0x90, 0xbf, 4},
              {0xf1, 0xf3, 0x80, 0xbf, 4}, {0xf4, 0xf4, 0x80, 0x8f, 4}};
 
-size_t utf8_decode(const unsigned char *text, size_t n_bytes, uint32_t *code)
+size_t utf8_read(const unsigned char *text, size_t n_bytes, uint32_t *code)
 {
     size_t row = 0, n = 1, n_rows = sizeof LEADS / sizeof LEADS[0];
     *code = UTF8_REPLACEMENT;
@@ -36,7 +36,7 @@ size_t utf8_decode(const unsigned char *text, size_t n_bytes, uint32_t *code)
     return n;
 }
 
-size_t utf8_encode(uint32_t code, char text[4])
+size_t utf8_write(uint32_t code, char text[4])
 {
     size_t n = code < 0x80 ? 1 : code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
     static const unsigned char lead[] = {0, 0, 0xc0, 0xe0, 0xf0};
@@ -56,8 +56,8 @@ char *utf8_repaired(const char *text, size_t n_bytes, size_t *n_repaired)
         return NULL;
     for (size_t i = 0; i < n_bytes;) {
         uint32_t code;
-        i += utf8_decode((const unsigned char *)text + i, n_bytes - i, &code);
-        n += utf8_encode(code, repaired + n);
+        i += utf8_read((const unsigned char *)text + i, n_bytes - i, &code);
+        n += utf8_write(code, repaired + n);
     }
     repaired[n] = 0;
     *n_repaired = n;
@@ -83,7 +83,7 @@ bool utf8_is_nfc(const char *text, size_t n_bytes, uint32_t *code)
 {
     uint8_t last = 0;
     for (size_t i = 0; i < n_bytes;) {
-        i += utf8_decode((const unsigned char *)text + i, n_bytes - i, code);
+        i += utf8_read((const unsigned char *)text + i, n_bytes - i, code);
         uint8_t class = *code < 0xc0 ? 0 : combining_class(*code);
         if (class == NFC_DOUBTFUL || (class != 0 && last > class))
             return false;

@@ -128,9 +128,13 @@ typedef enum optimizer { ADAM, SGD, NESTEROV, LION, N_OPTIMIZERS } optimizer_t;
 
 static zero_status_t run_update(optimizer_t optimizer, const zero_shard_kernels_t *kernels, const zero_adam_t *args)
 {
-    zero_status_t (*const updates[])(const zero_adam_t *, zero_stream_t) = {
-        [ADAM] = kernels->adam, [SGD] = kernels->sgd, [NESTEROV] = kernels->nesterov, [LION] = kernels->lion};
-    return updates[optimizer](args, NULL);
+    if (optimizer == SGD)
+        return kernels->sgd(args, NULL);
+    if (optimizer == NESTEROV)
+        return kernels->nesterov(args, NULL);
+    if (optimizer == LION)
+        return kernels->lion(args, NULL);
+    return kernels->adam(args, NULL);
 }
 
 typedef struct shard {
