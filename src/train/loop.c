@@ -186,6 +186,14 @@ static uint64_t host_bytes(void)
     return (uint64_t)resident * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
+/* Returns the seconds since 1970. */
+static double clock_time_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
 static metrics_row_t make_row(run_t *run, const zero_step_result_t *result)
 {
     const options_t *o = run->options;
@@ -194,6 +202,7 @@ static metrics_row_t make_row(run_t *run, const zero_step_result_t *result)
     double tokens_per_s = (double)tokens / result->step_ms * 1e3;
     model_fp8_range_t fp8 = model_take_fp8_range(&run->model);
     return (metrics_row_t){.step = step,
+                           .time_s = clock_time_s(),
                            .loss = result->loss,
                            .grad_norm = result->grad_norm,
                            .lr = lr_at(o, step),

@@ -123,7 +123,7 @@ static void write_number(FILE *file, const char *name, double value)
 
 static void write_row(FILE *file, const metrics_row_t *row)
 {
-    fprintf(file, "{\"step\": %" PRId64, row->step);
+    fprintf(file, ROW_BEGINS "%" PRId64, row->step);
     write_number(file, "loss", row->loss);
     write_number(file, "grad_norm", row->grad_norm);
     write_number(file, "lr", row->lr);
@@ -133,6 +133,7 @@ static void write_row(FILE *file, const metrics_row_t *row)
     write_number(file, "mfu", row->mfu < 0 ? (double)NAN : row->mfu);
     fprintf(file, ", \"device_bytes\": %" PRIu64 ", \"host_bytes\": %" PRIu64, row->device_bytes, row->host_bytes);
     write_number(file, "exposed_comm_ms", row->exposed_comm_ms);
+    fprintf(file, ", \"time\": %.3f", row->time_s);
     if (row->has_val_loss)
         write_number(file, "val_loss", row->val_loss);
     if (row->has_fp8_scales) {

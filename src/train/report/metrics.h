@@ -8,6 +8,7 @@ typedef struct metrics metrics_t;
 
 typedef struct metrics_row {
     int64_t step;
+    double time_s;         /* seconds since 1970, by this host's clock, when the step's result was known */
     float loss, grad_norm; /* printed %.9g: equal text means equal bits; null if not finite */
     double lr;
     bool skipped;

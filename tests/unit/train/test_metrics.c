@@ -20,6 +20,7 @@ static const char *new_path(void)
 static metrics_row_t plain_row(int64_t step)
 {
     return (metrics_row_t){.step = step,
+                           .time_s = 1767225600.0625, /* 2026, and exact */
                            .loss = 3.25f,
                            .grad_norm = 0.1f,
                            .lr = 3e-4,
@@ -57,12 +58,13 @@ START_TEST(a_row_has_every_key_of_the_contract_and_its_value)
     write_one(&written);
     json_t *row = read_row(0);
     ck_assert_ptr_nonnull(row);
-    ck_assert_uint_eq(json_object_size(row), 12);
+    ck_assert_uint_eq(json_object_size(row), 13);
     ck_assert_int_eq(json_integer_value(json_object_get(row, "step")), 7);
     ck_assert_int_eq(json_integer_value(json_object_get(row, "tokens")), INT64_C(9007199254740993));
     ck_assert_int_eq(json_integer_value(json_object_get(row, "device_bytes")), INT64_C(80000000000));
     ck_assert_int_eq(json_integer_value(json_object_get(row, "host_bytes")), 4096);
     ck_assert(json_is_false(json_object_get(row, "skipped")));
+    ck_assert_double_eq_tol(json_number_value(json_object_get(row, "time")), 1767225600.0625, 0.00051);
     const struct {
         const char *key;
         double want;
@@ -85,7 +87,7 @@ START_TEST(scales_of_fp8_are_in_a_row_that_has_them)
     written.fp8_max_scale = 0x1p40f;
     write_one(&written);
     json_t *row = read_row(0);
-    ck_assert_uint_eq(json_object_size(row), 14);
+    ck_assert_uint_eq(json_object_size(row), 15);
     ck_assert_double_eq(json_number_value(json_object_get(row, "fp8_min_scale")), 0.25);
     ck_assert_double_eq_tol(json_number_value(json_object_get(row, "fp8_max_scale")), 0x1p40, 5.1e-9 * 0x1p40);
     json_decref(row);
@@ -135,7 +137,7 @@ START_TEST(values_that_are_not_finite_or_unknown_are_null)
     write_one(&written);
     json_t *row = read_row(0);
     ck_assert_ptr_nonnull(row);
-    ck_assert_uint_eq(json_object_size(row), 13);
+    ck_assert_uint_eq(json_object_size(row), 14);
     const char *const nulls[] = {"loss", "grad_norm", "mfu", "val_loss"};
     for (size_t i = 0; i < sizeof nulls / sizeof nulls[0]; i++)
         ck_assert_msg(json_is_null(json_object_get(row, nulls[i])), "%s", nulls[i]);

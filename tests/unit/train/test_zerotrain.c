@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "tests/support/event_file.h"
@@ -763,10 +764,12 @@ END_TEST
 
 START_TEST(metrics_have_every_field_with_its_type)
 {
-    static const char *const numbers[] = {"loss", "grad_norm", "lr", "step_ms", "tokens_per_s", "exposed_comm_ms"};
+    static const char *const numbers[] = {"loss",         "grad_norm",       "lr",  "step_ms",
+                                          "tokens_per_s", "exposed_comm_ms", "time"};
     static const char *const integers[] = {"step", "tokens", "device_bytes", "host_bytes"};
     static const char earlier[] = "{\"step\": 99, \"loss\": 1.5}\n";
     write_file("metrics.jsonl", earlier, sizeof earlier - 1);
+    double before_s = (double)time(NULL);
     expect_success(_i == 0 ? ALONE : 3, "--set data.val=val.txt --set train.eval_every=5 cfg.ini");
     json_t *rows = read_metrics("metrics.jsonl");
     ck_assert_uint_eq(json_array_size(rows), N_STEPS);
@@ -780,11 +783,13 @@ START_TEST(metrics_have_every_field_with_its_type)
         ck_assert(json_is_false(json_object_get(row, "skipped")));
         ck_assert(json_is_null(json_object_get(row, "mfu")) || json_is_number(json_object_get(row, "mfu")));
         ck_assert_int_eq(json_is_number(json_object_get(row, "val_loss")), evaluates);
-        ck_assert_uint_eq(json_object_size(row), evaluates ? 13 : 12);
+        ck_assert_uint_eq(json_object_size(row), evaluates ? 14 : 13);
 
         ck_assert_int_eq(integer(rows, step, "step"), (long long)step);
         ck_assert_int_eq(integer(rows, step, "tokens"), (long long)step * 24 * 17);
         ck_assert_double_gt(number(rows, step, "step_ms"), 0.0);
+        ck_assert_double_ge(number(rows, step, "time"), step == 1 ? before_s : number(rows, step - 1, "time"));
+        ck_assert_double_le(number(rows, step, "time"), (double)time(NULL) + 1.0);
         ck_assert_double_eq_tol(number(rows, step, "tokens_per_s") * number(rows, step, "step_ms") * 1e-3, 24 * 17,
                                 0.01);
     }
