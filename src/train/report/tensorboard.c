@@ -34,7 +34,7 @@ typedef enum wire_type { WIRE_VARINT = 0, WIRE_64 = 1, WIRE_BYTES = 2, WIRE_32 =
 #define MAX_TAG_BYTES 16
 /* Key and length of the value; key and length of its tag; the tag; key and float. */
 #define MAX_VALUE_BYTES (2 + 2 + MAX_TAG_BYTES + 5)
-#define MAX_VALUES 10
+#define MAX_VALUES 14
 #define MAX_SUMMARY_BYTES (MAX_VALUES * MAX_VALUE_BYTES)
 /* Wall time; step; key and length of the summary. */
 #define MAX_EVENT_BYTES (9 + 11 + 3 + MAX_SUMMARY_BYTES)
@@ -232,6 +232,10 @@ static void put_summary(message_t *event, const metrics_row_t *row)
         {"step_ms", true, row->step_ms},
         {"mfu", row->mfu >= 0, row->mfu},
         {"exposed_comm_ms", true, row->exposed_comm_ms},
+        {"tokens", true, (double)row->tokens},
+        {"skipped", true, row->skipped},
+        {"device_bytes", true, (double)row->device_bytes},
+        {"host_bytes", true, (double)row->host_bytes},
         {"val_loss", row->has_val_loss, row->val_loss},
         {"fp8_min_scale", row->has_fp8_scales, row->fp8_min_scale},
         {"fp8_max_scale", row->has_fp8_scales, row->fp8_max_scale},

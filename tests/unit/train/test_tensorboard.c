@@ -34,6 +34,10 @@ static metrics_row_t plain_row(int64_t step)
                            .tokens_per_s = 81920,
                            .mfu = 0.25,
                            .exposed_comm_ms = 0.75,
+                           .tokens = (INT64_C(1) << 40) + 1, /* fp32 rounds it */
+                           .skipped = true,
+                           .device_bytes = UINT64_C(3) << 33,
+                           .host_bytes = 4096,
                            .has_val_loss = true,
                            .val_loss = 2.7f,
                            .has_fp8_scales = true,
@@ -111,6 +115,10 @@ START_TEST(an_event_has_every_scalar_of_the_row_and_its_step)
                    {"step_ms", 12.5f},
                    {"mfu", 0.25f},
                    {"exposed_comm_ms", 0.75f},
+                   {"tokens", 0x1p40f},
+                   {"skipped", 1},
+                   {"device_bytes", 0x3p33f},
+                   {"host_bytes", 4096},
                    {"val_loss", 2.7f},
                    {"fp8_min_scale", 0.25f},
                    {"fp8_max_scale", 4096.0f}};
@@ -121,8 +129,8 @@ START_TEST(an_event_has_every_scalar_of_the_row_and_its_step)
     for (int i = 1; i <= 5; i++) {
         ck_assert_int_eq(events[i].step, steps[i - 1]);
         ck_assert_str_eq(events[i].file_version, "");
-        ck_assert_int_eq(events[i].n_scalars, 10);
-        for (int s = 0; s < 10; s++) {
+        ck_assert_int_eq(events[i].n_scalars, 14);
+        for (int s = 0; s < 14; s++) {
             const float *value = event_scalar(&events[i], scalars[s].tag);
             ck_assert_msg(value != NULL, "%s", scalars[s].tag);
             ck_assert_mem_eq(value, &scalars[s].want, 4);
@@ -137,14 +145,16 @@ START_TEST(unknown_values_are_left_out_and_infinite_ones_kept)
     metrics_row_t row = plain_row(1);
     row.mfu = -1;
     row.has_val_loss = false;
+    row.skipped = false;
     row.has_fp8_scales = false;
     row.loss = NAN;
     row.grad_norm = INFINITY;
     ck_assert_int_eq(tensorboard_write(tensorboard, &row), ZERO_OK);
     tensorboard_close(tensorboard);
     ck_assert_int_eq(read_events(), 2);
-    ck_assert_int_eq(events[1].n_scalars, 6);
+    ck_assert_int_eq(events[1].n_scalars, 10);
     ck_assert_ptr_null(event_scalar(&events[1], "mfu"));
+    ck_assert(*event_scalar(&events[1], "skipped") == 0);
     ck_assert_ptr_null(event_scalar(&events[1], "val_loss"));
     ck_assert(isnan(*event_scalar(&events[1], "loss")));
     ck_assert(isinf(*event_scalar(&events[1], "grad_norm")));

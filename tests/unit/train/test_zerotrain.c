@@ -804,8 +804,9 @@ END_TEST
 /* One file, whatever the ranks. Both round: the metrics to nine digits, the events to fp32. */
 START_TEST(tensorboard_events_equal_the_metrics)
 {
-    static const char *const tags[] = {"loss",    "grad_norm",       "lr",      "tokens_per_s",
-                                       "step_ms", "exposed_comm_ms", "val_loss"};
+    static const char *const tags[] = {"loss",         "grad_norm",       "lr",       "tokens_per_s",
+                                       "step_ms",      "exposed_comm_ms", "val_loss", "tokens",
+                                       "device_bytes", "host_bytes"};
     expect_success(_i == 0 ? ALONE : 3,
                    "--set data.val=val.txt --set train.eval_every=5 --set log.tensorboard=runs/one cfg.ini");
     char name[512] = "";
@@ -823,6 +824,7 @@ START_TEST(tensorboard_events_equal_the_metrics)
     for (size_t step = 1; step <= N_STEPS; step++) {
         const json_t *row = json_array_get(rows, step - 1);
         ck_assert_int_eq(events[step].step, (long long)step);
+        ck_assert(*event_scalar(&events[step], "skipped") == 0);
         for (size_t i = 0; i < sizeof tags / sizeof tags[0]; i++) {
             const float *value = event_scalar(&events[step], tags[i]);
             const json_t *want = json_object_get(row, tags[i]);
