@@ -38,3 +38,11 @@ config() {
     printf '[model]\nlayers = %s\ndim = %s\nheads = %s\nvocab_size = %s\nseq_len = %s\n[data]\ntrain = %s\n[device]\ntype = %s\n' \
         "$2" "$3" "$4" "$5" "$6" "$work/train.txt" "${DEVICE:-cuda}" > "$work/$1.ini"
 }
+
+# planned KEY...: reads the output of zerotrain --plan --json and prints the numbers of these keys: of the whole, or of
+# stage 3.
+planned() {
+    python3 -c 'import json, sys
+plan = json.load(sys.stdin)
+print(*[{**plan["stages"][3], **plan}[key] for key in sys.argv[1:]])' "$@"
+}
