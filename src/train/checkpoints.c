@@ -21,23 +21,10 @@
 
 /* ---- writing state.json ---- */
 
-static json_t *config_object(const options_t *options)
-{
-    json_t *config = json_object();
-    for (const option_row_t *row = option_rows; row < option_rows + n_option_rows; row++) {
-        char text[OPTIONS_MAX_PATH + 2];
-        option_format(row, options, text);
-        if (!json_object_get(config, row->section))
-            json_object_set_new(config, row->section, json_object());
-        json_object_set_new(json_object_get(config, row->section), row->key, json_string(text));
-    }
-    return config;
-}
-
 /* Returns what is added to state.json after `step`, for free(). NULL: no memory. */
 static char *state_text(const checkpoints_t *checkpoints, int64_t step)
 {
-    json_t *state = json_pack("{s:o, s:{s:I}, s:I}", "config", config_object(checkpoints->options), "data", "sequences",
+    json_t *state = json_pack("{s:o, s:{s:I}, s:I}", "config", options_json(checkpoints->options), "data", "sequences",
                               (json_int_t)checkpoints_sequences(checkpoints, step), "seed",
                               (json_int_t)checkpoints->options->train.seed);
     if (state)

@@ -19,6 +19,7 @@
 #include "train/report/metrics.h"
 #include "train/model/model.h"
 #include "train/report/report.h"
+#include "train/run_info.h"
 #include "train/named_files.h"
 #include "train/stop.h"
 #include "train/report/tensorboard.h"
@@ -362,12 +363,15 @@ static zero_status_t open_metrics(run_t *run)
 {
     zero_status_t status = ZERO_OK;
     const options_t *o = run->options;
+    char *info = NULL;
+    TRY(run_info_text(o, run->comm, run->device, run->engine, zero_model_n_params(run->model.declaration), &info));
     if (zero_comm_rank(run->comm) == 0) /* first, since it removes nothing of an earlier run */
         status = tensorboard_open(o->log.tensorboard, &run->tensorboard);
     if (zero_comm_rank(run->comm) == 0 && status == ZERO_OK && o->resume)
         status = metrics_rewind(o->log.metrics, run->checkpoints.first_step - 1);
     if (zero_comm_rank(run->comm) == 0 && status == ZERO_OK)
         status = metrics_open(o->log.metrics, o->resume, &run->metrics);
+    metrics_describe(run->metrics, info);
     return report_agree(run->comm, status);
 }
 

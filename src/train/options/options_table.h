@@ -1,6 +1,7 @@
 /* options_table.h - the table of settings, and what is built on it. For src/train and the tests.
  *
  *   options_table.c         the rows
+ *   options_json.c          all values, for checkpoints and metrics
  *   options_value.c         one value: text to field and back, with type, range and choices checked
  *   options_suggest.c       near misses
  *   options_file.c          CFG.ini
@@ -58,6 +59,8 @@ bool option_set(const option_row_t *row, const char *text, options_t *options, c
 void options_set_defaults(options_t *options);
 /* Writes the field as in an ini file; reals with as many digits as give the same bits back. */
 void option_format(const option_row_t *row, const options_t *options, char text[OPTIONS_MAX_PATH + 2]);
+/* Returns all settings as a JSON object: {"model": {"arch": "gpt2", ...}, ...}, a text each. NULL: no memory. */
+struct json_t *options_json(const options_t *options);
 bool option_parse_integer(const char *text, int64_t low, int64_t high, int64_t *value,
                           char problem[OPTION_MAX_PROBLEM]);
 /* Writes "1..1024 or 0", "gpt2|llama", "true|false" or "text", with `separator` between choices. */

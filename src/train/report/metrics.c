@@ -20,13 +20,16 @@
 struct metrics {
     FILE *file;
     char *path;
+    char *run; /* for the next row; NULL: none */
 };
 
 /* ---- The existing file ---- */
 
 #define ROW_BEGINS "{\"step\": "
+#define RUN_BEGINS ", \"run\": {"
 
-/* Recognizes a whole row as an object with a step and a loss, and one that a full disk cut short by its beginning. */
+/* Recognizes a row as an object with a step and a loss, and one that a full disk cut short by its beginning. What a run
+ * says of itself, at the end of its first row, may be longer than what is looked at here. */
 static bool begins_as_metrics(const char *text, size_t n_bytes)
 {
     const size_t n_begins = strlen(ROW_BEGINS);
@@ -35,9 +38,18 @@ static bool begins_as_metrics(const char *text, size_t n_bytes)
     if (n_bytes > n_begins && !isdigit((unsigned char)text[n_begins]))
         return false;
     const char *end = memchr(text, '\n', n_bytes);
+    if (!end && n_bytes < OUTPUT_FILE_HEAD)
+        return true;
     if (!end)
-        return n_bytes < OUTPUT_FILE_HEAD;
-    json_t *row = json_loadb(text, (size_t)(end - text), JSON_REJECT_DUPLICATES, NULL);
+        end = memmem(text, n_bytes, RUN_BEGINS, strlen(RUN_BEGINS));
+    if (!end)
+        return false;
+    char begun[OUTPUT_FILE_HEAD + 1];
+    size_t n_row = (size_t)(end - text);
+    memcpy(begun, text, n_row);
+    if (*end != '\n')
+        begun[n_row++] = '}';
+    json_t *row = json_loadb(begun, n_row, JSON_REJECT_DUPLICATES, NULL);
     bool is_ours = json_is_integer(json_object_get(row, "step")) && json_object_get(row, "loss");
     json_decref(row);
     return is_ours;
@@ -112,6 +124,16 @@ zero_status_t metrics_open(const char *path, bool append, metrics_t **metrics)
     return ZERO_OK;
 }
 
+void metrics_describe(metrics_t *metrics, char *run)
+{
+    if (!metrics) {
+        free(run);
+        return;
+    }
+    free(metrics->run);
+    metrics->run = run;
+}
+
 /* JSON has no NaN and no infinity. */
 static void write_number(FILE *file, const char *name, double value)
 {
@@ -121,7 +143,8 @@ static void write_number(FILE *file, const char *name, double value)
         fprintf(file, ", \"%s\": null", name);
 }
 
-static void write_row(FILE *file, const metrics_row_t *row)
+/* run: "": none */
+static void write_row(FILE *file, const metrics_row_t *row, const char *run)
 {
     fprintf(file, ROW_BEGINS "%" PRId64, row->step);
     write_number(file, "loss", row->loss);
@@ -140,6 +163,8 @@ static void write_row(FILE *file, const metrics_row_t *row)
         write_number(file, "fp8_min_scale", row->fp8_min_scale);
         write_number(file, "fp8_max_scale", row->fp8_max_scale);
     }
+    if (run[0])
+        fprintf(file, ", \"run\": %s", run);
     fputs("}\n", file);
 }
 
@@ -147,7 +172,9 @@ zero_status_t metrics_write(metrics_t *metrics, const metrics_row_t *row)
 {
     if (!metrics)
         return ZERO_OK;
-    write_row(metrics->file, row);
+    write_row(metrics->file, row, metrics->run ? metrics->run : "");
+    free(metrics->run);
+    metrics->run = NULL;
     if (fflush(metrics->file) != 0 || ferror(metrics->file))
         return report_error(ZERO_ERROR_IO, "[log] metrics: writing '%s' failed: %s", metrics->path, strerror(errno));
     return ZERO_OK;
@@ -158,6 +185,7 @@ void metrics_close(metrics_t *metrics)
     if (!metrics)
         return;
     fclose(metrics->file); /* the buffer is empty: every row was flushed */
+    free(metrics->run);
     free(metrics->path);
     free(metrics);
 }

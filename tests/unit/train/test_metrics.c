@@ -79,6 +79,40 @@ START_TEST(a_row_has_every_key_of_the_contract_and_its_value)
 }
 END_TEST
 
+/* What a run says of itself may be longer than the part of a file by which its kind is recognized. */
+START_TEST(a_run_describes_itself_in_its_first_row)
+{
+    const size_t lengths[] = {1, 3000, 4000, 20000};
+    for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+        metrics_t *metrics;
+        ck_assert_int_eq(metrics_open(new_path(), false, &metrics), ZERO_OK);
+        for (int64_t step = 1; step <= 4; step++) {
+            metrics_row_t written = plain_row(step);
+            char *run = NULL;
+            if (step % 2 == 1) /* at its start, and when it is resumed */
+                ck_assert_int_gt(asprintf(&run, "{\"name\": \"%0*d\"}", (int)lengths[i], (int)step), 0);
+            metrics_describe(metrics, run);
+            ck_assert_int_eq(metrics_write(metrics, &written), ZERO_OK);
+            if (step != 2)
+                continue;
+            metrics_close(metrics);
+            ck_assert_int_eq(metrics_rewind(path, 2), ZERO_OK);
+            ck_assert_int_eq(metrics_open(path, true, &metrics), ZERO_OK);
+        }
+        metrics_close(metrics);
+        for (int at = 0; at < 4; at++) {
+            json_t *row = read_row(at);
+            const char *name = json_string_value(json_object_get(json_object_get(row, "run"), "name"));
+            ck_assert_int_eq(json_integer_value(json_object_get(row, "step")), at + 1);
+            ck_assert_uint_eq(json_object_size(row), at % 2 == 0 ? 14 : 13);
+            ck_assert(at % 2 == 0 ? strlen(name) == lengths[i] && atoi(name) == at + 1 : !name);
+            json_decref(row);
+        }
+    }
+    metrics_describe(NULL, strdup("{}"));
+}
+END_TEST
+
 START_TEST(scales_of_fp8_are_in_a_row_that_has_them)
 {
     metrics_row_t written = plain_row(7);
@@ -190,7 +224,13 @@ END_TEST
 /* A whole row of ours, or the beginning of one; nothing else is cut or written over. */
 START_TEST(only_files_that_begin_as_metrics_are_replaced)
 {
-    static char padded[3 * 4096];
+    static char padded[3 * 4096], described[3 * 4096], others[3 * 4096];
+    static const char ours[] = "{\"step\": 1, \"loss\": 2, \"run\": {\"a\": \"",
+                      theirs[] = "{\"step\": 1, \"name\": 2, \"run\": {\"a\": \"";
+    memset(described, 'x', sizeof described - 1);
+    memcpy(described, ours, sizeof ours - 1);
+    memset(others, 'x', sizeof others - 1);
+    memcpy(others, theirs, sizeof theirs - 1);
     memset(padded, ' ', sizeof padded - 1);
     memcpy(padded, "{\"step\": 1, \"loss\": 2", 21);
     const struct {
@@ -212,7 +252,9 @@ START_TEST(only_files_that_begin_as_metrics_are_replaced)
         {"{\"step\": 1, \"loss\": 2} and more\n", false},
         {"{\"step\": 1, \"loss\": 2\n", false},
         {"[model]\nlayers = 2\n", false},
-        {padded, false}, /* no row is that long */
+        {padded, false},   /* no row is that long */
+        {described, true}, /* unless a run describes itself there */
+        {others, false},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         metrics_t *metrics = NULL;
@@ -300,6 +342,7 @@ static Suite *suite(void)
     Suite *s = suite_create("metrics");
     TCase *c = tcase_create("file");
     tcase_add_test(c, a_row_has_every_key_of_the_contract_and_its_value);
+    tcase_add_test(c, a_run_describes_itself_in_its_first_row);
     tcase_add_test(c, scales_of_fp8_are_in_a_row_that_has_them);
     tcase_add_test(c, loss_text_gives_back_the_same_bits);
     tcase_add_test(c, values_that_are_not_finite_or_unknown_are_null);

@@ -45,7 +45,8 @@ static const char STOP_SCRIPT[] =
  * memory is left out of the comparison. */
 static const char SAME_SCRIPT[] =
     "step=$(readlink ck/latest | sed 's/step-0*//')\n"
-    "text() { sed -E 's/\"(step_ms|tokens_per_s|mfu|device_bytes|host_bytes|exposed_comm_ms|time)\": [^,}]*//g' "
+    "text() { sed -E 's/, \"run\": .*/}/; "
+    "s/\"(step_ms|tokens_per_s|mfu|device_bytes|host_bytes|exposed_comm_ms|time)\": [^,}]*//g' "
     "\"$1\"; }\n"
     "[ $(wc -l < m.jsonl) = $step ] || { echo \"step $step was saved, $(wc -l < m.jsonl) are in the metrics\"; exit 1; "
     "}\n"

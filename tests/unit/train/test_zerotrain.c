@@ -762,6 +762,27 @@ END_TEST
 
 /* ---- A good run ---- */
 
+/* Compares what a run says of itself with the plan, the configuration and this host. */
+static void expect_description(const json_t *run, int n_ranks, uint64_t device_bytes)
+{
+    char host[256] = "";
+    const json_t *config = json_object_get(run, "config"), *first = json_array_get(json_object_get(run, "hosts"), 0);
+    const char *category;
+    json_t *bytes, *memory = json_object_get(run, "memory");
+    uint64_t total = 0;
+    json_object_foreach(memory, category, bytes) total +=
+        strcmp(category, "pinned host memory") != 0 ? (uint64_t)json_integer_value(bytes) : 0;
+    ck_assert_uint_eq(json_object_size(memory), 10);
+    ck_assert_uint_eq(total, device_bytes);
+    ck_assert_int_eq(gethostname(host, sizeof host - 1), 0);
+    ck_assert_str_eq(json_string_value(json_object_get(first, "name")), host);
+    ck_assert_int_eq(json_integer_value(json_object_get(first, "ranks")), n_ranks);
+    ck_assert_uint_eq(json_array_size(json_object_get(run, "hosts")), 1);
+    ck_assert_int_eq(json_integer_value(json_object_get(run, "ranks")), n_ranks);
+    ck_assert_str_eq(json_string_value(json_object_get(json_object_get(config, "train"), "global_batch")), "24");
+    ck_assert_str_eq(json_string_value(json_object_get(json_object_get(config, "log"), "metrics")), "metrics.jsonl");
+}
+
 START_TEST(metrics_have_every_field_with_its_type)
 {
     static const char *const numbers[] = {"loss",         "grad_norm",       "lr",  "step_ms",
@@ -783,7 +804,7 @@ START_TEST(metrics_have_every_field_with_its_type)
         ck_assert(json_is_false(json_object_get(row, "skipped")));
         ck_assert(json_is_null(json_object_get(row, "mfu")) || json_is_number(json_object_get(row, "mfu")));
         ck_assert_int_eq(json_is_number(json_object_get(row, "val_loss")), evaluates);
-        ck_assert_uint_eq(json_object_size(row), evaluates ? 14 : 13);
+        ck_assert_uint_eq(json_object_size(row), (evaluates ? 14u : 13u) + (step == 1));
 
         ck_assert_int_eq(integer(rows, step, "step"), (long long)step);
         ck_assert_int_eq(integer(rows, step, "tokens"), (long long)step * 24 * 17);
@@ -793,6 +814,8 @@ START_TEST(metrics_have_every_field_with_its_type)
         ck_assert_double_eq_tol(number(rows, step, "tokens_per_s") * number(rows, step, "step_ms") * 1e-3, 24 * 17,
                                 0.01);
     }
+    expect_description(json_object_get(json_array_get(rows, 0), "run"), _i == 0 ? 1 : 3,
+                       (uint64_t)integer(rows, 1, "device_bytes"));
     /* From ln 259 at the start to something better. */
     ck_assert_double_eq_tol(number(rows, 1, "loss"), log(259.0), 0.3);
     ck_assert_double_lt(number(rows, N_STEPS, "loss"), number(rows, 1, "loss") - 0.5);
