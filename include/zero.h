@@ -1008,12 +1008,47 @@ typedef enum zero_work {
 
 ZERO_API const char *zero_work_name(zero_work_t work); /* such as "gather" */
 
+/* The part of a step in which work was queued. A gather may be for a later part. */
+#define ZERO_PHASE_MAP(X)                                                                                              \
+    X(FORWARD, "forward", "of a pass, also of one that has no backward")                                               \
+    X(BACKWARD, "backward", "of a pass")                                                                               \
+    X(UPDATE, "update", "zero_step; also initial values and the like, outside a pass")
+
+typedef enum zero_phase {
+#define ZERO_PHASE_ENUM(name, text, what) ZERO_PHASE_##name,
+    ZERO_PHASE_MAP(ZERO_PHASE_ENUM)
+#undef ZERO_PHASE_ENUM
+        ZERO_N_PHASES
+} zero_phase_t;
+
+ZERO_API const char *zero_phase_name(zero_phase_t phase); /* such as "forward" */
+
+/* What a span of ZERO_WORK_WAIT waits for. */
+#define ZERO_WAIT_MAP(X)                                                                                               \
+    X(NONE, "", "it is no wait")                                                                                       \
+    X(GATHER, "gather", "a gather that has not come, or that does not overlap compute")                                \
+    X(REDUCE, "reduce", "slices of gradients that have not come, or that do not overlap compute")                      \
+    X(READERS, "readers", "peers that still read the buffer that is to be written")                                    \
+    X(RANKS, "ranks", "the slowest rank, where all ranks meet: at the norm, and when new parameters are ready")        \
+    X(OFFLOAD, "offload", "copies and updates of state in host memory")
+
+typedef enum zero_wait {
+#define ZERO_WAIT_ENUM(name, text, what) ZERO_WAIT_##name,
+    ZERO_WAIT_MAP(ZERO_WAIT_ENUM)
+#undef ZERO_WAIT_ENUM
+        ZERO_N_WAITS
+} zero_wait_t;
+
+ZERO_API const char *zero_wait_name(zero_wait_t wait); /* such as "gather" */
+
 /* One piece of device work. */
 typedef struct zero_trace_span {
     zero_work_t work;
     zero_unit_t unit;        /* -1: not of one unit */
     uint64_t step;           /* counts from 1; 0: between steps (evaluation, initial values) */
     double begin_ms, end_ms; /* CLOCK_MONOTONIC of this host */
+    zero_phase_t phase;
+    zero_wait_t wait; /* ZERO_WAIT_NONE unless it is a wait */
 } zero_trace_span_t;
 
 /* Receives one span, which is valid during the call. Called from zero_step_wait and other calls of the engine. Spans of

@@ -409,6 +409,13 @@ static void on_span(void *user, const zero_trace_span_t *span)
     CHECK(span->end_ms >= span->begin_ms && span->begin_ms >= run->ended_ms[span->work] - 1e-6,
           "step %d: %s of unit %d begins %g ms before the one before it ends", (int)span->step,
           zero_work_name(span->work), span->unit, run->ended_ms[span->work] - span->begin_ms);
+    CHECK((span->wait == ZERO_WAIT_NONE) == (span->work != ZERO_WORK_WAIT) && (unsigned)span->wait < ZERO_N_WAITS,
+          "step %d: %s of unit %d waits for %d", (int)span->step, zero_work_name(span->work), span->unit,
+          (int)span->wait);
+    CHECK((span->work != ZERO_WORK_UPDATE || span->phase == ZERO_PHASE_UPDATE) &&
+              (span->work != ZERO_WORK_COMPUTE || span->phase != ZERO_PHASE_UPDATE),
+          "step %d: %s of unit %d is of phase %d", (int)span->step, zero_work_name(span->work), span->unit,
+          (int)span->phase);
     run->ended_ms[span->work] = span->end_ms;
     run->n_spans[span->work]++;
     if (span->work == ZERO_WORK_WAIT && span->step != 0)

@@ -125,7 +125,9 @@ static void add_span(trace_t *trace, trace_span_t span)
 
 static void on_device_span(void *user, const zero_trace_span_t *span)
 {
-    add_span(user, (trace_span_t){.row = (int32_t)span->work,
+    add_span(user, (trace_span_t){.row = (int16_t)span->work,
+                                  .phase = (uint8_t)span->phase,
+                                  .wait = (uint8_t)span->wait,
                                   .unit = span->unit,
                                   .step = span->step,
                                   .begin_ms = span->begin_ms,
@@ -146,7 +148,7 @@ void trace_host(trace_t *trace, trace_row_t row, int64_t step, double begin_ms, 
     if (trace)
         add_span(trace,
                  (trace_span_t){
-                     .row = (int32_t)row, .unit = -1, .step = (uint64_t)step, .begin_ms = begin_ms, .end_ms = end_ms});
+                     .row = (int16_t)row, .unit = -1, .step = (uint64_t)step, .begin_ms = begin_ms, .end_ms = end_ms});
 }
 
 void trace_begin_step(trace_t *trace, int64_t step)

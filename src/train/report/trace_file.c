@@ -33,9 +33,9 @@ static int thread_of(int row)
     return row + 1;
 }
 
-static void write_string(FILE *file, const char *text)
+/* Writes the inside of a JSON string. */
+static void write_text(FILE *file, const char *text)
 {
-    putc('"', file);
     for (const char *at = text; *at; at++) {
         unsigned char c = (unsigned char)*at;
         if (c < 0x20)
@@ -45,7 +45,6 @@ static void write_string(FILE *file, const char *text)
         else
             putc(c, file);
     }
-    putc('"', file);
 }
 
 /* Whatever follows begins with a comma. */
@@ -71,16 +70,34 @@ void trace_file_name_rank(FILE *file, int rank)
     }
 }
 
-/* Times have three decimals, since clocks count nanoseconds. */
-void trace_file_add(FILE *file, int rank, const char *name, const trace_span_t *span)
+static void write_name(FILE *file, const char *unit, const trace_span_t *span)
 {
-    fputs(",\n{\"name\": ", file);
-    write_string(file, name ? name : row_name(span->row));
+    const bool is_wait = span->row == ZERO_WORK_WAIT;
+    const char *before = is_wait ? zero_wait_name((zero_wait_t)span->wait) : unit ? "" : row_name(span->row);
+    fputs(before, file);
+    if (unit && is_wait)
+        putc(' ', file);
+    if (unit)
+        write_text(file, unit);
+    if (unit && span->row == ZERO_WORK_COMPUTE)
+        fprintf(file, " %s", zero_phase_name((zero_phase_t)span->phase));
+}
+
+/* Times have three decimals, since clocks count nanoseconds. */
+void trace_file_add(FILE *file, int rank, const char *unit, const trace_span_t *span)
+{
+    fputs(",\n{\"name\": \"", file);
+    write_name(file, unit, span);
     fprintf(file,
-            ", \"cat\": \"%s\", \"ph\": \"X\", \"ts\": %.3f, \"dur\": %.3f, \"pid\": %d, \"tid\": %d, "
-            "\"args\": {\"step\": %" PRIu64 "}}",
+            "\", \"cat\": \"%s\", \"ph\": \"X\", \"ts\": %.3f, \"dur\": %.3f, \"pid\": %d, \"tid\": %d, "
+            "\"args\": {\"step\": %" PRIu64,
             row_name(span->row), span->begin_ms * 1e3, (span->end_ms - span->begin_ms) * 1e3, rank,
             thread_of(span->row), span->step);
+    if (span->row < ZERO_N_WORKS)
+        fprintf(file, ", \"phase\": \"%s\"", zero_phase_name((zero_phase_t)span->phase));
+    if (span->row == ZERO_WORK_WAIT)
+        fprintf(file, ", \"waits_for\": \"%s\"", zero_wait_name((zero_wait_t)span->wait));
+    fputs("}}", file);
 }
 
 void trace_file_end(FILE *file, int n_ranks, uint64_t first_step)

@@ -9,7 +9,8 @@
 #include "train/report/output_file.h"
 
 typedef struct trace_span {
-    int32_t row;             /* zero_work_t or trace_row_t */
+    int16_t row;             /* zero_work_t or trace_row_t */
+    uint8_t phase, wait;     /* of the device's work: zero_phase_t, zero_wait_t */
     zero_unit_t unit;        /* -1: of no unit */
     uint64_t step;           /* counts from 1; 0: between steps */
     double begin_ms, end_ms; /* since the trace's origin when it is written */
@@ -21,8 +22,9 @@ extern const output_kind_t trace_file_kind;
 /* Called in this order: begin; name_rank and the spans of each rank in turn; end. ferror(file) tells of failures. */
 void trace_file_begin(FILE *file);
 void trace_file_name_rank(FILE *file, int rank);
-/* name: of the span's unit; NULL: use the row's name. */
-void trace_file_add(FILE *file, int rank, const char *name, const trace_span_t *span);
+/* unit: the name of the span's; NULL: it is of none. The span gets the name "h.0 forward", with compute, "gather h.0",
+ * with a wait, or "h.0"; without a unit, "ranks" or that of the row. */
+void trace_file_add(FILE *file, int rank, const char *unit, const trace_span_t *span);
 /* first_step: the first step in the trace. */
 void trace_file_end(FILE *file, int n_ranks, uint64_t first_step);
 

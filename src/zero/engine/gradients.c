@@ -292,7 +292,7 @@ static zero_status_t finish_reduction(zero_gradients_t *gradients, zero_stream_t
     for (; reduction->n_held > 0; reduction->n_held--) {
         chunk_t *oldest = chunk_at(gradients, reduction->n_held - 1);
         if (streams->overlapped)
-            ZERO_TRY(zero_streams_compute_wait_timed(context, unit, oldest->staged, stream));
+            ZERO_TRY(zero_streams_compute_wait_timed(context, ZERO_WAIT_REDUCE, unit, oldest->staged, stream));
         ZERO_TRY(sum(gradients, oldest, stream));
         oldest->summed_in = ++gradients->n_reductions;
     }
@@ -354,7 +354,7 @@ zero_status_t zero_gradients_finish(zero_gradients_t *gradients, zero_stream_t s
     if (!context->streams.overlapped || context->plan.stage.shard_state)
         return ZERO_OK;
     ZERO_TRY(zero_streams_record(context, gradients->all_gathered, context->streams.gather));
-    return zero_streams_compute_wait(context, -1, gradients->all_gathered, stream);
+    return zero_streams_compute_wait(context, ZERO_WAIT_GATHER, -1, gradients->all_gathered, stream);
 }
 
 /* What has been summed is overwritten by the next step's first micro-step, but for the norm. */

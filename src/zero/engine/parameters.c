@@ -157,7 +157,8 @@ zero_status_t zero_parameters_await(zero_parameters_t *parameters, zero_unit_t f
     bool waits = parameters->states[flat] == UNDER_WAY;
     parameters->states[flat] = ACQUIRED;
     return !waits ? ZERO_OK
-                  : zero_streams_compute_wait_timed(parameters->context, flat, parameters->gathered[flat], stream);
+                  : zero_streams_compute_wait_timed(parameters->context, ZERO_WAIT_GATHER, flat,
+                                                    parameters->gathered[flat], stream);
 }
 
 /* Once a unit's backward is queued, sums follow that wait for slices. The next unit's parameters, if they are under way

@@ -345,7 +345,7 @@ zero_status_t zero_offload_await_params(zero_offload_t *offload, zero_unit_t uni
     offloaded->is_new = false;
     ZERO_TRY(queue_up_to(offload, unit));
     if (!context->streams.overlapped) /* then `stream` computes, and the wait is exposed */
-        return zero_streams_compute_wait(context, unit, offloaded->arrived, stream);
+        return zero_streams_compute_wait(context, ZERO_WAIT_OFFLOAD, unit, offloaded->arrived, stream);
     return context->device->ops->stream_wait(context->device, stream, offloaded->arrived);
 }
 

@@ -182,7 +182,7 @@ static zero_status_t reclaim(zero_offload_t *offload, zero_unit_t unit, zero_str
     if (last < 0)
         return ZERO_OK;
     ZERO_TRY(queue_up_to(offload, staging->chunks[last].unit));
-    return zero_streams_compute_wait(offload->context, unit, staging->buffers[last].stored, stream);
+    return zero_streams_compute_wait(offload->context, ZERO_WAIT_OFFLOAD, unit, staging->buffers[last].stored, stream);
 }
 
 static zero_status_t update(zero_offload_t *offload)

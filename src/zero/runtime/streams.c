@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/log.h"
+#include "zero/plan/order.h"
 #include "zero/runtime/context.h"
 
 /* Spans at once: two micro-steps' worth, with several of each kind for every unit forward and backward. */
@@ -77,10 +78,32 @@ zero_status_t zero_streams_wait_timed(zero_context_t *context, zero_stream_t str
 
 /* ---- time ---- */
 
+/* Returns the phase that the caller is in. */
+static zero_phase_t phase_of(const zero_context_t *context)
+{
+    const zero_progress_t *progress = &context->progress;
+    if (!progress->in_pass)
+        return ZERO_PHASE_UPDATE;
+    return zero_order_is_backward(progress->position, context->model->n_units) ? ZERO_PHASE_BACKWARD
+                                                                               : ZERO_PHASE_FORWARD;
+}
+
+static zero_span_of_t span_of(const zero_context_t *context, zero_work_t work, zero_wait_t wait, zero_unit_t unit)
+{
+    return (zero_span_of_t){
+        .work = work, .wait = wait, .phase = phase_of(context), .unit = unit, .step = context->progress.step + 1};
+}
+
+static zero_status_t begin_wait(zero_context_t *context, zero_wait_t wait, zero_unit_t unit, zero_stream_t stream,
+                                int *span)
+{
+    return zero_timeline_begin(context->streams.timeline, span_of(context, ZERO_WORK_WAIT, wait, unit), stream, span);
+}
+
 zero_status_t zero_streams_begin_span(zero_context_t *context, zero_work_t work, zero_unit_t unit, zero_stream_t stream,
                                       int *span)
 {
-    return zero_timeline_begin(context->streams.timeline, work, context->progress.step + 1, unit, stream, span);
+    return zero_timeline_begin(context->streams.timeline, span_of(context, work, ZERO_WAIT_NONE, unit), stream, span);
 }
 
 zero_status_t zero_streams_end_span(zero_context_t *context, int span, zero_stream_t stream)
@@ -91,23 +114,25 @@ zero_status_t zero_streams_end_span(zero_context_t *context, int span, zero_stre
 zero_status_t zero_streams_begin_comm_span(zero_context_t *context, zero_work_t beside, zero_unit_t unit,
                                            zero_stream_t stream, int *span)
 {
-    return zero_streams_begin_span(context, context->streams.overlapped ? beside : ZERO_WORK_WAIT, unit, stream, span);
+    if (context->streams.overlapped)
+        return zero_streams_begin_span(context, beside, unit, stream, span);
+    return begin_wait(context, beside == ZERO_WORK_GATHER ? ZERO_WAIT_GATHER : ZERO_WAIT_REDUCE, unit, stream, span);
 }
 
-zero_status_t zero_streams_compute_wait(zero_context_t *context, zero_unit_t unit, zero_event_t event,
+zero_status_t zero_streams_compute_wait(zero_context_t *context, zero_wait_t wait, zero_unit_t unit, zero_event_t event,
                                         zero_stream_t stream)
 {
     int span;
     context->streams.compute_end = 0;
-    ZERO_TRY(zero_streams_begin_span(context, ZERO_WORK_WAIT, unit, stream, &span));
+    ZERO_TRY(begin_wait(context, wait, unit, stream, &span));
     ZERO_TRY(context->device->ops->stream_wait(context->device, stream, event));
     return zero_streams_end_span(context, span, stream);
 }
 
 /* Queues nothing but the wait if it can: the end of compute has often been recorded already, and the event waited for
  * is timed itself. Records and waits between two CUDA graphs cost a GPU more than what they are for. */
-zero_status_t zero_streams_compute_wait_timed(zero_context_t *context, zero_unit_t unit, zero_timed_event_t timed,
-                                              zero_stream_t stream)
+zero_status_t zero_streams_compute_wait_timed(zero_context_t *context, zero_wait_t wait, zero_unit_t unit,
+                                              zero_timed_event_t timed, zero_stream_t stream)
 {
     zero_streams_t *streams = &context->streams;
     zero_event_t event = zero_timeline_event(streams->timeline, timed);
@@ -118,7 +143,8 @@ zero_status_t zero_streams_compute_wait_timed(zero_context_t *context, zero_unit
     event = zero_timeline_event(streams->timeline, timed); /* recording may have found that it is over */
     if (event)
         ZERO_TRY(context->device->ops->stream_wait(context->device, stream, event));
-    return zero_timeline_add_wait(streams->timeline, context->progress.step + 1, unit, streams->compute_end, timed);
+    return zero_timeline_add_wait(streams->timeline, span_of(context, ZERO_WORK_WAIT, wait, unit), streams->compute_end,
+                                  timed);
 }
 
 /* ---- fences ---- */
@@ -138,7 +164,7 @@ zero_status_t zero_streams_fence(zero_context_t *context, zero_stream_t stream)
     if (context->comm->size == 1)
         return ZERO_OK;
     streams->compute_end = 0;
-    ZERO_TRY(zero_streams_begin_span(context, ZERO_WORK_WAIT, -1, stream, &span));
+    ZERO_TRY(begin_wait(context, ZERO_WAIT_RANKS, -1, stream, &span));
     ZERO_TRY(zero_streams_fence_in(context, ZERO_LANE_STEP, stream));
     streams->n_fences_passed = streams->n_fences;
     return zero_streams_end_span(context, span, stream);
@@ -159,5 +185,5 @@ zero_status_t zero_streams_await_readers(zero_context_t *context, zero_unit_t fl
     if (!streams->overlapped)
         return ZERO_OK;
     ZERO_TRY(zero_streams_record(context, streams->fences_passed, fence_stream));
-    return zero_streams_compute_wait(context, flat, streams->fences_passed, stream);
+    return zero_streams_compute_wait(context, ZERO_WAIT_READERS, flat, streams->fences_passed, stream);
 }

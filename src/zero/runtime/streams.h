@@ -42,7 +42,7 @@ zero_status_t zero_streams_wait(zero_context_t *context, zero_stream_t stream, z
 zero_status_t zero_streams_record_timed(zero_context_t *context, zero_timed_event_t *event, zero_stream_t stream);
 zero_status_t zero_streams_wait_timed(zero_context_t *context, zero_stream_t stream, zero_timed_event_t event);
 
-/* Begins and ends a span of the current step in the timeline. */
+/* Begins and ends a span of the current step in the timeline: work other than a wait. */
 zero_status_t zero_streams_begin_span(zero_context_t *context, zero_work_t work, zero_unit_t unit, zero_stream_t stream,
                                       int *span);
 zero_status_t zero_streams_end_span(zero_context_t *context, int span, zero_stream_t stream);
@@ -51,10 +51,10 @@ zero_status_t zero_streams_begin_comm_span(zero_context_t *context, zero_work_t 
                                            zero_stream_t stream, int *span);
 
 /* Makes the caller's stream, which computes, wait for an event of a communication stream, and times the wait. */
-zero_status_t zero_streams_compute_wait(zero_context_t *context, zero_unit_t unit, zero_event_t event,
+zero_status_t zero_streams_compute_wait(zero_context_t *context, zero_wait_t wait, zero_unit_t unit, zero_event_t event,
                                         zero_stream_t stream);
-zero_status_t zero_streams_compute_wait_timed(zero_context_t *context, zero_unit_t unit, zero_timed_event_t event,
-                                              zero_stream_t stream);
+zero_status_t zero_streams_compute_wait_timed(zero_context_t *context, zero_wait_t wait, zero_unit_t unit,
+                                              zero_timed_event_t event, zero_stream_t stream);
 
 /* Queues a fence behind all work of all ranks so far: what `stream` does next may read everything that peers wrote and
  * overwrite everything that they read. */

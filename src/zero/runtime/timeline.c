@@ -13,9 +13,7 @@ typedef struct entry {
 } entry_t;
 
 typedef struct span {
-    zero_work_t work;
-    zero_unit_t unit;
-    uint64_t step;
+    zero_span_of_t of;
     zero_timed_event_t begin, end; /* end 0: not recorded yet */
     bool is_over_with_step;        /* both events are sure to be over when the step is */
     bool is_of_step;               /* else it came before it, in an evaluation, say */
@@ -47,14 +45,24 @@ struct zero_timeline {
     double base_ms;
 };
 
+#define NAME(name, text, what) text,
+
 const char *zero_work_name(zero_work_t work)
 {
-    static const char *const names[] = {
-#define NAME(name, text, what) text,
-        ZERO_WORK_MAP(NAME)
-#undef NAME
-    };
+    static const char *const names[] = {ZERO_WORK_MAP(NAME)};
     return (unsigned)work < ZERO_N_WORKS ? names[work] : "unknown";
+}
+
+const char *zero_phase_name(zero_phase_t phase)
+{
+    static const char *const names[] = {ZERO_PHASE_MAP(NAME)};
+    return (unsigned)phase < ZERO_N_PHASES ? names[phase] : "unknown";
+}
+
+const char *zero_wait_name(zero_wait_t wait)
+{
+    static const char *const names[] = {ZERO_WAIT_MAP(NAME)};
+    return (unsigned)wait < ZERO_N_WAITS ? names[wait] : "unknown";
 }
 
 zero_status_t zero_timeline_create(zero_device_t *device, zero_comm_t *comm, int capacity, zero_timeline_t **timeline)
@@ -151,7 +159,7 @@ static zero_status_t read_span(zero_timeline_t *timeline, const span_t *span)
     zero_event_t begin = entry_of(timeline, span->begin)->event, end = entry_of(timeline, span->end)->event;
     double begin_ms, end_ms, from_ms = 0.0; /* the span, after `begin` */
     ZERO_TRY(device->ops->event_elapsed_ms(device, begin, end, &end_ms));
-    if (span->work == ZERO_WORK_WAIT) {
+    if (span->of.work == ZERO_WORK_WAIT) {
         if (span->begin == timeline->waits_begin)
             from_ms = timeline->waits_ms;
         if (end_ms < from_ms)
@@ -161,12 +169,14 @@ static zero_status_t read_span(zero_timeline_t *timeline, const span_t *span)
         if (span->is_of_step)
             timeline->exposed_ms += end_ms - from_ms;
     }
-    if (!is_traced(timeline, span->work) || (span->work == ZERO_WORK_WAIT && end_ms <= from_ms))
+    if (!is_traced(timeline, span->of.work) || (span->of.work == ZERO_WORK_WAIT && end_ms <= from_ms))
         return ZERO_OK;
     ZERO_TRY(device->ops->event_elapsed_ms(device, timeline->base, begin, &begin_ms));
-    zero_trace_span_t traced = {.work = span->work,
-                                .unit = span->unit,
-                                .step = span->is_of_step ? span->step : 0,
+    zero_trace_span_t traced = {.work = span->of.work,
+                                .unit = span->of.unit,
+                                .step = span->is_of_step ? span->of.step : 0,
+                                .phase = span->of.phase,
+                                .wait = span->of.wait,
                                 .begin_ms = timeline->base_ms + begin_ms + from_ms,
                                 .end_ms = timeline->base_ms + begin_ms + end_ms};
     timeline->fn(timeline->user, &traced);
@@ -204,7 +214,7 @@ static zero_timed_event_t last_unneeded(const zero_timeline_t *timeline)
 
 zero_status_t zero_timeline_harvest(zero_timeline_t *timeline, uint64_t step, double *exposed_ms)
 {
-    while (timeline->n_spans > 0 && timeline->spans[timeline->first].step <= step)
+    while (timeline->n_spans > 0 && timeline->spans[timeline->first].of.step <= step)
         ZERO_TRY(take_oldest(timeline, true));
     zero_timed_event_t last = last_unneeded(timeline);
     while (timeline->n_over < last && entry_of(timeline, timeline->n_over + 1)->step <= step)
@@ -249,25 +259,23 @@ static zero_status_t add(zero_timeline_t *timeline, span_t span, int *at)
     return ZERO_OK;
 }
 
-zero_status_t zero_timeline_add_wait(zero_timeline_t *timeline, uint64_t step, zero_unit_t unit,
-                                     zero_timed_event_t begin, zero_timed_event_t end)
+zero_status_t zero_timeline_add_wait(zero_timeline_t *timeline, zero_span_of_t of, zero_timed_event_t begin,
+                                     zero_timed_event_t end)
 {
     int at;
     if (begin <= timeline->n_over || end <= timeline->n_over)
         return ZERO_OK;
-    span_t wait = {
-        .work = ZERO_WORK_WAIT, .unit = unit, .step = step, .begin = begin, .end = end, .is_over_with_step = true};
+    span_t wait = {.of = of, .begin = begin, .end = end, .is_over_with_step = true};
     return add(timeline, wait, &at);
 }
 
-zero_status_t zero_timeline_begin(zero_timeline_t *timeline, zero_work_t work, uint64_t step, zero_unit_t unit,
-                                  zero_stream_t stream, int *span)
+zero_status_t zero_timeline_begin(zero_timeline_t *timeline, zero_span_of_t of, zero_stream_t stream, int *span)
 {
-    span_t begun = {.work = work, .unit = unit, .step = step};
+    span_t begun = {.of = of};
     *span = -1;
-    if (work != ZERO_WORK_WAIT && !is_traced(timeline, work))
+    if (of.work != ZERO_WORK_WAIT && !is_traced(timeline, of.work))
         return ZERO_OK;
-    ZERO_TRY(zero_timeline_record(timeline, step, stream, &begun.begin));
+    ZERO_TRY(zero_timeline_record(timeline, of.step, stream, &begun.begin));
     return add(timeline, begun, span);
 }
 
@@ -276,5 +284,5 @@ zero_status_t zero_timeline_end(zero_timeline_t *timeline, int span, zero_stream
     if (span < 0)
         return ZERO_OK;
     span_t *ended = &timeline->spans[span];
-    return zero_timeline_record(timeline, ended->step, stream, &ended->end);
+    return zero_timeline_record(timeline, ended->of.step, stream, &ended->end);
 }

@@ -18,6 +18,15 @@
 typedef struct zero_timeline zero_timeline_t;
 typedef uint64_t zero_timed_event_t; /* counted from 1; 0: none */
 
+/* What a span is of. */
+typedef struct zero_span_of {
+    zero_work_t work;
+    zero_wait_t wait; /* ZERO_WAIT_NONE unless work is ZERO_WORK_WAIT */
+    zero_phase_t phase;
+    zero_unit_t unit;
+    uint64_t step;
+} zero_span_of_t;
+
 /* comm: how long an event may be waited for. capacity: spans at once; there are twice as many timed events. */
 zero_status_t zero_timeline_create(zero_device_t *device, zero_comm_t *comm, int capacity, zero_timeline_t **timeline);
 void zero_timeline_destroy(zero_timeline_t *timeline); /* NULL is allowed */
@@ -35,14 +44,13 @@ void zero_timeline_set_in_step(zero_timeline_t *timeline, bool in_step);
 /* Returns the event to wait for; NULL if it is over. */
 zero_event_t zero_timeline_event(const zero_timeline_t *timeline, zero_timed_event_t timed);
 
-/* Adds a wait of `step` between two timed events. Of several with the same `begin`, in the order of these calls, each
+/* Adds a wait between two timed events. Of several with the same `begin`, in the order of these calls, each
  * begins where the one before ended. */
-zero_status_t zero_timeline_add_wait(zero_timeline_t *timeline, uint64_t step, zero_unit_t unit,
-                                     zero_timed_event_t begin, zero_timed_event_t end);
+zero_status_t zero_timeline_add_wait(zero_timeline_t *timeline, zero_span_of_t of, zero_timed_event_t begin,
+                                     zero_timed_event_t end);
 
 /* Begin and end a span of work in one stream. *span identifies it, or is -1 if it is not recorded. */
-zero_status_t zero_timeline_begin(zero_timeline_t *timeline, zero_work_t work, uint64_t step, zero_unit_t unit,
-                                  zero_stream_t stream, int *span);
+zero_status_t zero_timeline_begin(zero_timeline_t *timeline, zero_span_of_t of, zero_stream_t stream, int *span);
 zero_status_t zero_timeline_end(zero_timeline_t *timeline, int span, zero_stream_t stream);
 
 /* Reads the spans of all steps up to `step`, which are over. *exposed_ms: what WAIT spans took since the last harvest.

@@ -68,7 +68,7 @@ __attribute__((format(printf, 3, 4))) static void expect_run(int exit_code, int 
 
 typedef struct span {
     int rank, row, step;
-    const char *kind, *name;
+    const char *kind, *name, *phase, *waits_for; /* the last two: NULL if there is none */
     double begin_us, end_us;
 } span_t;
 
@@ -95,6 +95,8 @@ static span_t read_span(const json_t *event)
         .step = (int)json_integer_value(field(field(event, "args", JSON_OBJECT), "step", JSON_INTEGER)),
         .kind = json_string_value(field(event, "cat", JSON_STRING)),
         .name = json_string_value(field(event, "name", JSON_STRING)),
+        .phase = json_string_value(json_object_get(json_object_get(event, "args"), "phase")),
+        .waits_for = json_string_value(json_object_get(json_object_get(event, "args"), "waits_for")),
         .begin_us = begin_us,
         .end_us = begin_us + json_number_value(field(event, "dur", JSON_REAL)),
     };
@@ -219,6 +221,73 @@ static void expect_one_clock(const read_trace_t *trace)
         }
 }
 
+/* Counts a rank's spans of a step whose field is `value`; step 0 stands for all steps. */
+static size_t count_where(const read_trace_t *trace, int rank, int step, const char *kind, const char *phase,
+                          const char *waits_for)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < trace->n_spans; i++) {
+        const span_t *s = &trace->spans[i];
+        n += s->rank == rank && s->step > 0 && (step == 0 || s->step == step) && strcmp(s->kind, kind) == 0 &&
+             (!phase || strcmp(s->phase, phase) == 0) && (!waits_for || strcmp(s->waits_for, waits_for) == 0);
+    }
+    return n;
+}
+
+static bool begins_with(const char *text, const char *beginning)
+{
+    return strncmp(text, beginning, strlen(beginning)) == 0;
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    return strlen(text) >= strlen(end) && strcmp(text + strlen(text) - strlen(end), end) == 0;
+}
+
+/* In each of the two micro-steps every unit's forward comes before every unit's backward. */
+static void expect_passes(const read_trace_t *trace, int rank, int step)
+{
+    const int n_units = N_BLOCKS + 2;
+    int n = 0;
+    for (size_t i = 0; i < trace->n_spans; i++) {
+        const span_t *span = &trace->spans[i];
+        if (span->rank != rank || span->step != step || strcmp(span->kind, "compute") != 0)
+            continue;
+        const char *phase = n++ % (2 * n_units) < n_units ? "forward" : "backward";
+        ck_assert_msg(strcmp(span->phase, phase) == 0 && ends_with(span->name, phase), "%s is of phase %s", span->name,
+                      span->phase);
+    }
+    ck_assert_int_eq(n, 4 * n_units);
+}
+
+/* The device's spans say in which phase they are, and waits what for; the host's say neither. Parameters are gathered
+ * forward and backward at stage 3, once at the end of the step at 1 and 2; gradients travel in backward. */
+static void expect_phases_and_waits(const read_trace_t *trace, int n_ranks, int stage)
+{
+    for (size_t i = 0; i < trace->n_spans; i++) {
+        const span_t *span = &trace->spans[i];
+        ck_assert_int_eq(span->phase != NULL, is_device_work(span));
+        ck_assert_int_eq(span->waits_for != NULL, strcmp(span->kind, "wait") == 0);
+        ck_assert(!span->waits_for || begins_with(span->name, span->waits_for));
+    }
+    for (int rank = 0; rank < n_ranks; rank++) {
+        for (int step = 1; step <= N_STEPS; step++) {
+            expect_passes(trace, rank, step);
+            ck_assert_uint_eq(count_where(trace, rank, step, "update", "update", NULL), 1);
+        }
+        ck_assert_uint_gt(count_where(trace, rank, 0, "wait", "backward", "reduce"), 0);
+        ck_assert_uint_gt(count_where(trace, rank, 0, "wait", "update", "ranks"), 0);
+        ck_assert_uint_eq(count_where(trace, rank, 0, "wait", "forward", "reduce"), 0);
+        ck_assert_int_eq(count_where(trace, rank, 0, "wait", "forward", "gather") > 0, stage == 3);
+        ck_assert_int_eq(count_where(trace, rank, 0, "wait", "update", "gather") > 0, stage == 1 || stage == 2);
+        size_t n_known = 0;
+        for (size_t w = 0; w < 5; w++)
+            n_known += count_where(trace, rank, 0, "wait", NULL,
+                                   (const char *[]){"gather", "reduce", "readers", "ranks", "offload"}[w]);
+        ck_assert_uint_eq(n_known, count_where(trace, rank, 0, "wait", NULL, NULL));
+    }
+}
+
 /* exposed_comm_ms is printed with 9 digits, and each wait of the trace is rounded to a nanosecond. It is a part of the
  * step, whatever was waited for before and behind it. */
 static void expect_waits_are_exposed_comm(const read_trace_t *trace)
@@ -247,6 +316,7 @@ START_TEST(two_ranks_trace_all_they_did_on_one_clock)
     expect_no_overlap(&trace);
     expect_one_clock(&trace);
     expect_waits_are_exposed_comm(&trace);
+    expect_phases_and_waits(&trace, 2, _i);
     forget(&trace);
     free(text);
 }
@@ -271,7 +341,7 @@ START_TEST(ranks_rows_and_units_have_their_names)
     for (size_t u = 0; u < 2; u++) {
         size_t n = 0;
         for (size_t i = 0; i < trace.n_spans; i++)
-            n += strcmp(trace.spans[i].name, units[u]) == 0;
+            n += strstr(trace.spans[i].name, units[u]) != NULL;
         ck_assert_msg(n > 0, "no span is of %s", units[u]);
     }
     forget(&trace);
