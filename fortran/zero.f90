@@ -81,6 +81,10 @@ module zero
         real(c_double) :: step_ms, exposed_comm_ms
     end type
 
+    type, bind(c) :: zero_group_t
+        real(c_float) :: lr_scale, weight_decay, beta1, beta2, eps, momentum
+    end type
+
     interface
         function zero_last_error() bind(c)
             import :: c_ptr
@@ -279,6 +283,23 @@ module zero
             import :: c_int, c_ptr
             type(c_ptr), value :: engine
             integer(c_int), value :: micro_steps
+            integer(c_int) :: status
+        end function
+
+        ! group: c_loc of a zero_group_t, or c_null_ptr
+        function zero_set_group(engine, tensor, group) bind(c) result(status)
+            import :: c_int, c_ptr
+            type(c_ptr), value :: engine
+            integer(c_int), value :: tensor
+            type(c_ptr), value :: group
+            integer(c_int) :: status
+        end function
+
+        function zero_get_group(engine, tensor, group) bind(c) result(status)
+            import :: c_int, c_ptr, zero_group_t
+            type(c_ptr), value :: engine
+            integer(c_int), value :: tensor
+            type(zero_group_t), intent(out) :: group
             integer(c_int) :: status
         end function
 

@@ -388,10 +388,10 @@ typedef struct zero_own_update {
     zero_tensor_t tensor;
     uint64_t first;
     size_t n_elems;
-    float *weight;           /* fp32 master weights */
-    float *m, *v;            /* state arrays, 0 at first; v: NULL if there is one */
-    const float *grad;       /* reduced: of all ranks and micro-steps; times *grad_scale it is what to step by */
-    float lr, decay;         /* zero_step's; weight_decay for tensors declared with it, else 0 */
+    float *weight;     /* fp32 master weights */
+    float *m, *v;      /* state arrays, 0 at first; v: NULL if there is one */
+    const float *grad; /* reduced: of all ranks and micro-steps; times *grad_scale it is what to step by */
+    float lr, decay;   /* zero_step's; weight_decay for tensors declared with it, else 0; or as zero_set_group says */
     const float *grad_scale; /* clipping's factor / loss scale */
     const uint64_t *step;    /* t: the updates so far, this one included */
     const uint32_t *skip;    /* not 0: a gradient is not finite; write nothing then */
@@ -769,8 +769,8 @@ ZERO_API const float *zero_loss_scale(const zero_engine_t *engine);
  *     Nesterov  h = g + decay w       m = momentum m + h     w = w - lr (h + momentum m)
  *     Lion      w = w - lr decay w - lr sign(beta1 m + (1 - beta1) g)     m = beta2 m + (1 - beta2) g
  *
- * where decay is weight_decay for tensors declared with it, else 0. SGD and Nesterov are torch.optim.SGD's, with
- * dampening 0: their decay is part of the gradient, and so of the momentum.
+ * where decay is weight_decay for tensors declared with it, else 0; zero_set_group has others for single tensors. SGD
+ * and Nesterov are torch.optim.SGD's, with dampening 0: their decay is part of the gradient, and so of the momentum.
  *
  * lr: the learning rate of this step; finite and the same on every rank. local_loss: one double in device memory, this
  * rank's share of the loss, or NULL. It is read in stream order, and summed over ranks in rank order. Round what each
@@ -788,13 +788,36 @@ ZERO_API zero_status_t zero_step(zero_engine_t *engine, float lr, const double *
  * that differ over ranks are ZERO_ERROR_MISMATCH. [collective] */
 ZERO_API zero_status_t zero_set_micro_steps(zero_engine_t *engine, int micro_steps);
 
+/* Settings of the optimizer for one tensor. Those that the optimizer does not have count for nothing: momentum is
+ * SGD's, the betas AdamW's and Lion's, eps AdamW's. */
+typedef struct zero_group {
+    float lr_scale;     /* the tensor's learning rate is zero_step's times this, in fp32: finite, at least 0 */
+    float weight_decay; /* whether the tensor is declared with decay or not */
+    float beta1, beta2, eps, momentum; /* as in zero_config_t */
+} zero_group_t;
+/* Gives one tensor settings of its own, from the next step on, such as a smaller learning rate for an embedding or
+ * other betas for a head. group: NULL takes them back. Calls between all steps make schedules: they cost no memory and
+ * no waiting. Steps while any tensor has settings of its own run one small kernel more. The norm is still that of all
+ * gradients. An optimizer of your own finds lr and decay of the tensor in zero_own_update_t.
+ *
+ * A zero_load or zero_init_parameters leaves the settings as they are. Checkpoints do not have them, as they do not
+ * have zero_config_t: set them again when you resume.
+ *
+ * Call it between steps, on every rank alike; results may be pending. Ranks compare the settings of all tensors in the
+ * next step: zero_step_wait returns ZERO_ERROR_MISMATCH if they differ, and the step has changed nothing. A frozen
+ * tensor is ZERO_ERROR_ARGUMENT. */
+ZERO_API zero_status_t zero_set_group(zero_engine_t *engine, zero_tensor_t tensor, const zero_group_t *group);
+/* Returns the settings that the next step takes: those of zero_set_group, else lr_scale 1 and the configuration's, with
+ * weight_decay 0 if the tensor is declared without decay. Change what it returns and set that. */
+ZERO_API zero_status_t zero_get_group(const zero_engine_t *engine, zero_tensor_t tensor, zero_group_t *group);
+
 /* Gives up the step at hand, in a pass or between its passes: after a bad batch, an exception, a refused gradient. The
  * engine is then as after the zero_step before, and the next zero_begin begins the step anew, with the same number. An
  * eval pass ends likewise. Between steps it changes nothing.
  *
  *     gathers in flight           are waited for and forgotten; the next acquire gathers again
  *     gradients                   all of the step are discarded, those of earlier micro-steps, too
- *     weights, moments, t, loss scale, notices      stay as they are
+ *     weights, moments, t, loss scale, notices, settings of tensors      stay as they are
  *     results not read            stay pending; zero_step_wait returns them as before
  *     pointers of zero_param and zero_grad          end, also those of a unit that is still acquired
  *     times                       exposed_comm_ms of the next result includes what the cancelled passes waited

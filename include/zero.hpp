@@ -324,6 +324,22 @@ class engine
     {
         check(zero_set_micro_steps(get(), micro_steps));
     }
+    /* The settings that the next step takes for one tensor: change them, and set them. */
+    zero_group_t group(zero_tensor_t tensor) const
+    {
+        zero_group_t group;
+        check(zero_get_group(get(), tensor, &group));
+        return group;
+    }
+    void set_group(zero_tensor_t tensor, const zero_group_t &group)
+    {
+        check(zero_set_group(get(), tensor, &group));
+    }
+    /* Takes the tensor's own settings back. */
+    void reset_group(zero_tensor_t tensor)
+    {
+        check(zero_set_group(get(), tensor, nullptr));
+    }
     void cancel()
     {
         check(zero_cancel(get()));

@@ -104,9 +104,12 @@ static row_t row_of(const zero_adam_t *args, const zero_adam_segment_t *segment,
                     size_t master_lo_size)
 {
     size_t state = segment->state + first;
+    zero_adam_scalars_t scalars = *args->scalars;
+    float decay = segment->decay;
+    zero_take_tensor_scalars(args, segment, &scalars, &decay);
     return (row_t){
-        .scalars = *args->scalars,
-        .shrink = -(args->scalars->lr * segment->decay),
+        .scalars = scalars,
+        .shrink = -(scalars.lr * decay),
         .param = (char *)args->param + (segment->param + first) * param_size,
         .master_lo = master_lo_size ? (char *)args->master_lo + state * master_lo_size : NULL,
         .m = args->m + state,

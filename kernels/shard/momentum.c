@@ -21,10 +21,9 @@ typedef void (*element_fn)(const zero_adam_scalars_t *scalars, float decay, floa
 /* The following update elements [first, first + n) of the segment. */
 
 INLINED update_fp32(const zero_adam_t *args, const zero_adam_segment_t *segment, size_t first, size_t n,
-                    element_fn element)
+                    zero_adam_scalars_t scalars, float decay, element_fn element)
 {
-    const zero_adam_scalars_t scalars = *args->scalars;
-    const float decay = segment->decay, *grad = args->grad + segment->grad + first;
+    const float *grad = args->grad + segment->grad + first;
     float *param = (float *)args->param + segment->param + first, *m = args->m + segment->state + first;
 #pragma omp simd
     for (size_t i = 0; i < n; ++i) {
@@ -36,10 +35,9 @@ INLINED update_fp32(const zero_adam_t *args, const zero_adam_segment_t *segment,
 }
 
 INLINED update_bf16(const zero_adam_t *args, const zero_adam_segment_t *segment, size_t first, size_t n,
-                    element_fn element)
+                    zero_adam_scalars_t scalars, float decay, element_fn element)
 {
-    const zero_adam_scalars_t scalars = *args->scalars;
-    const float decay = segment->decay, *grad = args->grad + segment->grad + first;
+    const float *grad = args->grad + segment->grad + first;
     uint16_t *param = (uint16_t *)args->param + segment->param + first;
     int16_t *master_lo = (int16_t *)args->master_lo + segment->state + first;
     float *m = args->m + segment->state + first;
@@ -54,10 +52,9 @@ INLINED update_bf16(const zero_adam_t *args, const zero_adam_segment_t *segment,
 }
 
 INLINED update_fp16(const zero_adam_t *args, const zero_adam_segment_t *segment, size_t first, size_t n,
-                    element_fn element)
+                    zero_adam_scalars_t scalars, float decay, element_fn element)
 {
-    const zero_adam_scalars_t scalars = *args->scalars;
-    const float decay = segment->decay, *grad = args->grad + segment->grad + first;
+    const float *grad = args->grad + segment->grad + first;
     uint16_t *param = (uint16_t *)args->param + segment->param + first;
     float *master = (float *)args->master_lo + segment->state + first, *m = args->m + segment->state + first;
 #pragma omp simd
@@ -73,12 +70,15 @@ INLINED update_fp16(const zero_adam_t *args, const zero_adam_segment_t *segment,
 INLINED update_segment(const zero_adam_t *args, const zero_adam_segment_t *segment, size_t first, size_t n,
                        element_fn element)
 {
+    zero_adam_scalars_t scalars = *args->scalars;
+    float decay = segment->decay;
+    zero_take_tensor_scalars(args, segment, &scalars, &decay);
     if (args->param_dtype == ZERO_FP32)
-        update_fp32(args, segment, first, n, element);
+        update_fp32(args, segment, first, n, scalars, decay, element);
     else if (args->param_dtype == ZERO_BF16)
-        update_bf16(args, segment, first, n, element);
+        update_bf16(args, segment, first, n, scalars, decay, element);
     else
-        update_fp16(args, segment, first, n, element);
+        update_fp16(args, segment, first, n, scalars, decay, element);
 }
 
 /* Updates elements [begin, end) of the row that all segments form. */

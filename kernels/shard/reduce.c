@@ -58,6 +58,7 @@ zero_status_t ZERO_ISA(zero_shard_contribute)(zero_norm_t *norm, const zero_agre
     mine->norm = *norm;
     *norm = (zero_norm_t){{0}};
     mine->calls = agreed->calls;
+    mine->groups = agreed->groups;
     mine->lr = agreed->lr;
     return ZERO_OK;
 }

@@ -24,6 +24,7 @@ typedef struct zero_adam_segment {
     uint64_t state; /* in master_lo, m and v */
     uint64_t grad;  /* in grad */
     float decay;    /* weight decay of this run, 0 for none */
+    uint32_t tensor;
 } zero_adam_segment_t;
 
 /* The scalars of one step's update, the same on every rank. On CUDA they are in device memory, so that the host need
@@ -35,6 +36,12 @@ typedef struct zero_adam_scalars {
     float grad_scale;                       /* clip coefficient / loss scale */
     uint32_t skip;                          /* if not 0, nothing is written */
 } zero_adam_scalars_t;
+
+/* What takes their place for one tensor, and that of its segments' decay. */
+typedef struct zero_tensor_scalars {
+    zero_adam_scalars_t scalars;
+    float decay;
+} zero_tensor_scalars_t;
 
 /* AdamW over a flat shard, in one launch. Per element, in this order, all fp32:
  *     g = grad * grad_scale
@@ -61,6 +68,8 @@ typedef struct zero_adam {
     size_t n_segments;
     uint64_t state_begin, state_end;
     const zero_adam_scalars_t *scalars;
+    /* NULL: every segment has `scalars` and its own decay. Else, by tensor, what the segments of each have instead. */
+    const zero_tensor_scalars_t *by_tensor;
 } zero_adam_t;
 
 /* A part of a matrix in fp8. */
@@ -107,15 +116,21 @@ typedef struct zero_step_rules { /* constant for a run */
     uint32_t loss_scale_hysteresis; /* the scale is halved by this overflow since it last grew, and by later ones */
 } zero_step_rules_t;
 
+/* What one tensor's scalars are made of, beside those of the step. */
+typedef struct zero_tensor_rules {
+    float lr_scale, beta1, beta2, eps, decay;
+} zero_tensor_rules_t;
+
 typedef struct zero_agreed { /* what must be the same on all ranks */
     uint64_t calls;          /* a hash of the calls in which ranks have met so far */
+    uint64_t groups;         /* a hash of all tensors' rules; 0 without */
     float lr;
 } zero_agreed_t;
 
 typedef struct zero_contribution { /* a rank's share of what a step decides for all of them */
     zero_norm_t norm;              /* of its shards of the summed gradient, loss scale included */
     double loss;
-    uint64_t calls; /* as in zero_agreed_t, as is lr */
+    uint64_t calls, groups; /* as in zero_agreed_t, as is lr */
     float lr;
     uint32_t notice; /* of zero_set_notice */
 } zero_contribution_t;
@@ -136,6 +151,7 @@ typedef struct zero_step_outcome {
     uint32_t notice;     /* the largest of all ranks */
     uint32_t odd_rank;   /* the first rank that disagrees with rank 0; the step then changed nothing. 0: all agree */
     uint32_t odd_lr;     /* they disagree on the learning rate, not on the calls */
+    uint32_t odd_groups; /* they disagree on the tensors' rules */
     float lr, lr_of_odd; /* of rank 0 and of odd_rank */
 } zero_step_outcome_t;
 
@@ -175,8 +191,8 @@ typedef struct zero_shard_kernels {
      * entries. */
     zero_status_t (*sum_slices)(float *out, const void *const *slices, int n_slices, zero_dtype_t dtype, size_t n_elems,
                                 bool accumulate, zero_norm_t *norm, zero_stream_t stream);
-    /* Moves *norm to mine->norm: *norm is 0 afterwards, for the next step. Sets calls and lr to those of *agreed, which
-     * is host memory and is read before the call returns. The rest of *mine is unchanged. */
+    /* Moves *norm to mine->norm: *norm is 0 afterwards, for the next step. Sets calls, groups and lr to those of
+     * *agreed, which is host memory and is read before the call returns. The rest of *mine is unchanged. */
     zero_status_t (*contribute)(zero_norm_t *norm, const zero_agreed_t *agreed, zero_contribution_t *mine,
                                 zero_stream_t stream);
 
@@ -186,6 +202,11 @@ typedef struct zero_shard_kernels {
     zero_status_t (*decide_step)(const zero_step_rules_t *rules, float lr, const zero_contribution_t *contributions,
                                  int n_ranks, zero_step_state_t *state, zero_adam_scalars_t *scalars,
                                  zero_step_outcome_t *outcome, zero_stream_t stream);
+    /* Sets by_tensor[0 .. n_tensors) for the step that decide_step has decided: *scalars with the rules of each tensor,
+     * at the t of *state. All device memory. */
+    zero_status_t (*tensor_scalars)(const zero_tensor_rules_t *rules, size_t n_tensors, const zero_step_state_t *state,
+                                    const zero_adam_scalars_t *scalars, zero_tensor_scalars_t *by_tensor,
+                                    zero_stream_t stream);
 
     /* Sets dst[i] = src[i] in another dtype, rounded to nearest even. Overflow gives infinity; a NaN stays a NaN and
      * becomes quiet. With equal dtypes it copies all bits. dst and src must not overlap. */

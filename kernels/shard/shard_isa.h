@@ -22,6 +22,9 @@ zero_status_t ZERO_ISA(zero_shard_decide_step)(const zero_step_rules_t *rules, f
                                                const zero_contribution_t *contributions, int n_ranks,
                                                zero_step_state_t *state, zero_adam_scalars_t *scalars,
                                                zero_step_outcome_t *outcome, zero_stream_t stream);
+zero_status_t ZERO_ISA(zero_shard_tensor_scalars)(const zero_tensor_rules_t *rules, size_t n_tensors,
+                                                  const zero_step_state_t *state, const zero_adam_scalars_t *scalars,
+                                                  zero_tensor_scalars_t *by_tensor, zero_stream_t stream);
 zero_status_t ZERO_ISA(zero_shard_cast)(void *dst, zero_dtype_t dst_dtype, const void *src, zero_dtype_t src_dtype,
                                         size_t n_elems, zero_stream_t stream);
 zero_status_t ZERO_ISA(zero_shard_split_master)(void *param, void *master_lo, zero_dtype_t param_dtype,

@@ -95,6 +95,19 @@ ZERO_MATH float zero_join_master(uint16_t param, int16_t master_lo)
     return zero_float_of_bits(((uint32_t)param << 16) + (uint32_t)(int32_t)master_lo);
 }
 
+/* ---- What a segment is updated with --------------------------------------------------------------------------------
+ */
+
+/* Replaces the step's scalars and the segment's decay by those of its tensor, if tensors have their own. */
+ZERO_MATH void zero_take_tensor_scalars(const zero_adam_t *args, const zero_adam_segment_t *segment,
+                                        zero_adam_scalars_t *scalars, float *decay)
+{
+    if (args->by_tensor) {
+        *scalars = args->by_tensor[segment->tensor].scalars;
+        *decay = args->by_tensor[segment->tensor].decay;
+    }
+}
+
 /* ---- AdamW ---------------------------------------------------------------------------------------------------------
  */
 

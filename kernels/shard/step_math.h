@@ -29,10 +29,9 @@ ZERO_MATH double zero_power(double base, uint64_t n)
     return result;
 }
 
-/* Fills *out. grad_scale is the clip coefficient min(1, grad_clip / (norm + 1e-6)) (1 if grad_clip is 0) divided by the
- * loss scale. grad_norm is free of the loss scale. adam_step is the t of this update, from 1. */
-ZERO_MATH void zero_adam_scalars_decide(zero_adam_scalars_t *out, float lr, float beta1, float beta2, float eps,
-                                        float grad_norm, float grad_clip, float loss_scale, uint64_t adam_step)
+/* Sets what the optimizer's settings and t make of a learning rate. adam_step is the t of this update, from 1. */
+ZERO_MATH void zero_adam_rates_decide(zero_adam_scalars_t *out, float lr, float beta1, float beta2, float eps,
+                                      uint64_t adam_step)
 {
     out->lr = lr;
     out->beta1 = beta1;
@@ -42,8 +41,26 @@ ZERO_MATH void zero_adam_scalars_decide(zero_adam_scalars_t *out, float lr, floa
     out->one_minus_beta2 = 1.0f - beta2;
     out->inv_bias1 = (float)(1.0 / (1.0 - zero_power((double)beta1, adam_step)));
     out->inv_sqrt_bias2 = (float)(1.0 / sqrt(1.0 - zero_power((double)beta2, adam_step)));
+}
+
+/* Fills *out. grad_scale is the clip coefficient min(1, grad_clip / (norm + 1e-6)) (1 if grad_clip is 0) divided by the
+ * loss scale. grad_norm is free of the loss scale. The rest is as in zero_adam_rates_decide. */
+ZERO_MATH void zero_adam_scalars_decide(zero_adam_scalars_t *out, float lr, float beta1, float beta2, float eps,
+                                        float grad_norm, float grad_clip, float loss_scale, uint64_t adam_step)
+{
+    zero_adam_rates_decide(out, lr, beta1, beta2, eps, adam_step);
     out->grad_scale = zero_clip_coefficient(grad_norm, grad_clip) / loss_scale;
     out->skip = !zero_is_finite(grad_norm);
+}
+
+/* Fills *out for a tensor with rules of its own. With the configuration's they are the step's scalars, to the bit. */
+ZERO_MATH void zero_tensor_scalars_decide(const zero_tensor_rules_t *rules, const zero_step_state_t *state,
+                                          const zero_adam_scalars_t *scalars, zero_tensor_scalars_t *out)
+{
+    out->scalars = *scalars;
+    zero_adam_rates_decide(&out->scalars, scalars->lr * rules->lr_scale, rules->beta1, rules->beta2, rules->eps,
+                           state->adam_step);
+    out->decay = rules->decay;
 }
 
 /* Updates fp16's dynamic loss scale, as Megatron-LM's DynamicGradScaler does. It is halved when `hysteresis` steps have
@@ -66,20 +83,24 @@ ZERO_MATH void zero_loss_scale_decide(const zero_step_rules_t *rules, uint32_t s
     }
 }
 
-/* Finds the first rank that disagrees with rank 0, and whether on the learning rate or the calls. */
+/* Finds the first rank that disagrees with rank 0, and whether on the learning rate, the tensors' rules or the calls.
+ */
 ZERO_MATH void zero_step_compare(const zero_contribution_t *contributions, int n_ranks, zero_step_outcome_t *outcome)
 {
     const zero_contribution_t *first = &contributions[0];
     outcome->odd_rank = 0;
     outcome->odd_lr = 0;
+    outcome->odd_groups = 0;
     outcome->lr = outcome->lr_of_odd = first->lr;
     for (int r = n_ranks - 1; r > 0; r--) {
         const zero_contribution_t *other = &contributions[r];
         uint32_t odd_lr = zero_bits_of_float(other->lr) != zero_bits_of_float(first->lr);
-        if (!odd_lr && other->calls == first->calls)
+        uint32_t odd_groups = other->groups != first->groups;
+        if (!odd_lr && !odd_groups && other->calls == first->calls)
             continue;
         outcome->odd_rank = (uint32_t)r;
         outcome->odd_lr = odd_lr;
+        outcome->odd_groups = odd_groups;
         outcome->lr_of_odd = other->lr;
     }
 }

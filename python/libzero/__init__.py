@@ -82,6 +82,12 @@ class Partial(ctypes.Structure):
     _fields_ = [("n_loaded", c_int), ("n_kept", c_int), ("n_ignored", c_int)]
 
 
+class Group(ctypes.Structure):
+    """zero_group_t."""
+    _fields_ = [("lr_scale", c_float), ("weight_decay", c_float), ("beta1", c_float), ("beta2", c_float),
+                ("eps", c_float), ("momentum", c_float)]
+
+
 class StepResult(ctypes.Structure):
     """zero_step_result_t."""
     _fields_ = [("step", c_uint64), ("loss", c_float), ("grad_norm", c_float), ("loss_scale", c_float),
@@ -114,6 +120,7 @@ _declare(c_int, comm_create=[c_int, POINTER(_P)], comm_rank=[_P], comm_size=[_P]
          get_tensor=[_P, c_int, c_int, c_int, _P], set_tensor=[_P, c_int, c_int, c_int, _P], begin=[_P, c_int, _P],
          acquire=[_P, c_int, _P], release=[_P, c_int, _P], unused=[_P, c_int, _P], grad_ready=[_P, c_int, _P],
          step=[_P, c_float, POINTER(c_double), _P], step_wait=[_P, POINTER(StepResult)], set_micro_steps=[_P, c_int],
+         set_group=[_P, c_int, POINTER(Group)], get_group=[_P, c_int, POINTER(Group)],
          cancel=[_P], device_get_type=[_P])
 _declare(None, comm_destroy=[_P], comm_abort=[_P, c_int], device_destroy=[_P], model_destroy=[_P], engine_destroy=[_P])
 _declare(_P, param=[_P, c_int])
@@ -323,6 +330,21 @@ class Engine(_Handle):
 
     def set_micro_steps(self, micro_steps):
         _check(_lib.zero_set_micro_steps(self._handle, micro_steps))
+
+    def group(self, tensor):
+        """Returns the settings that the next step takes for one tensor."""
+        group = Group()
+        _check(_lib.zero_get_group(self._handle, tensor, byref(group)))
+        return group
+
+    def set_group(self, tensor, **settings):
+        """Changes settings of one tensor: fields of zero_group_t, such as lr_scale=0.1. Without any, takes all back."""
+        group = self.group(tensor)
+        for name, value in settings.items():
+            if name not in dict(Group._fields_):
+                raise TypeError(f"zero_group_t has no field {name}")
+            setattr(group, name, value)
+        _check(_lib.zero_set_group(self._handle, tensor, byref(group) if settings else None))
 
     def cancel(self):
         _check(_lib.zero_cancel(self._handle))

@@ -66,6 +66,8 @@ typedef unsigned statuses_t;
     X(grad_ready)                                                                                                      \
     X(step)                                                                                                            \
     X(step_wait)                                                                                                       \
+    X(set_group)                                                                                                       \
+    X(get_group)                                                                                                       \
     X(set_micro_steps)                                                                                                 \
     X(cancel)                                                                                                          \
     X(set_adam_step)                                                                                                   \
@@ -877,6 +879,25 @@ static void set_micro_steps(session_t *s)
         s->config.micro_steps = n;
 }
 
+/* Sets a tensor's learning rate, good or bad, or takes its settings back, and reads them. */
+static void set_group(session_t *s)
+{
+    zero_tensor_t tensor = any(s->declared.n_tensors + 2) - 1;
+    zero_group_t group = {.beta1 = 0.5f, .beta2 = 0.75f, .eps = 1e-6f, .momentum = 0.5f}, got = {0};
+    bool is_null = !s->engine || one_in(20), resets = one_in(3), wrong_order = !is_null && !between_steps(s);
+    bool wrong = is_null || tensor < 0 || tensor >= s->declared.n_tensors;
+    group.lr_scale = one_in(6) ? -0.5f : 0.25f * (float)any(5);
+    bool is_bad = !resets && group.lr_scale < 0.0f;
+    note(CALL_set_group, "%s %d %g", is_null ? "NULL" : "", tensor, (double)group.lr_scale);
+    zero_status_t status = zero_set_group(is_null ? NULL : s->engine, tensor, resets ? NULL : &group);
+    judge(CALL_set_group, status, expected(wrong || is_bad, wrong_order));
+    note(CALL_get_group, "%s %d", is_null ? "NULL" : "", tensor);
+    zero_status_t read = zero_get_group(is_null ? NULL : s->engine, tensor, &got);
+    if (judge(CALL_get_group, read, expected(wrong, false)) == ZERO_OK && status == ZERO_OK)
+        EXPECT(resets ? got.lr_scale == 1.0f : memcmp(&got, &group, sizeof got) == 0, "lr_scale %g",
+               (double)got.lr_scale);
+}
+
 /* Allowed in any state. */
 static void cancel(session_t *s)
 {
@@ -1154,7 +1175,7 @@ static void use_pause(session_t *s)
 {
     static void (*const uses[])(session_t *) = {set_state,       get_state,  load_weights, set_adam_step, save_begin,
                                                 checkpoint_open, load,       alloc,        trace,         save_prepare,
-                                                set_micro_steps, get_tensor, set_tensor};
+                                                set_micro_steps, get_tensor, set_tensor,   set_group};
     if (n_unwaited(s) > 0)
         step_wait(s);
     else
@@ -1235,6 +1256,7 @@ static void do_anything(session_t *s)
                  {step_wait, NULL},
                  {set_adam_step, NULL},
                  {set_micro_steps, NULL},
+                 {set_group, NULL},
                  {cancel, NULL},
                  {alloc, NULL},
                  {alloc, NULL},

@@ -190,6 +190,19 @@ static zero_status_t other_micro_steps(void)
     return zero_set_micro_steps(several, rank == ODD ? 3 : 4);
 }
 
+/* The same settings in the first step; in the second a rank forgets to take them back. */
+static zero_status_t other_group(void)
+{
+    zero_group_t group;
+    TRY(zero_get_group(engines[0], tensors[1], &group));
+    group.lr_scale = 0.5f;
+    TRY(zero_set_group(engines[0], tensors[1], &group));
+    TRY(train(engines[0], 0.25f));
+    if (rank != ODD)
+        TRY(zero_set_group(engines[0], tensors[1], NULL));
+    return train(engines[0], 0.25f);
+}
+
 static zero_status_t nothing(void)
 {
     return train(engines[0], 0.25f);
@@ -211,6 +224,7 @@ static const struct {
     {"one_cancels", one_cancels},
     {"one_cancels_elsewhere", one_cancels_elsewhere},
     {"other_micro_steps", other_micro_steps},
+    {"other_group", other_group},
 };
 
 /* ---- before there is a communicator ---- */

@@ -6,6 +6,7 @@
  *               staging=0 (staging_bytes; 0: its default) offload=0 (percent of the state) update=auto|device|host
  *               fill=0|1 (weights and moments come from zero_set_state, and differ between ranks)
  *               optimizer=adamw|sgd|nesterov|lion|own (own: Nesterov's, as a function of the caller's)
+ *               schedule=0|1 (tensors have settings of their own, which change from step to step)
  *               fp8=none|bf16|fp8 (tables and weights are declared with fp8, and gathered so) traffic=0|1
  *         Trains and prints, from rank 0, a line per step: loss, grad norm (%.9g) and a hash of every full parameter as
  *         an eval pass sees it. Checks on every rank: parameters are equal on all ranks; weights agree with an
@@ -43,6 +44,7 @@
 #include "tests/support/fp8_reference.h"
 #include "tests/mpi/expect.h"
 #include "tests/mpi/notices.h"
+#include "tests/mpi/schedule.h"
 #include "tests/mpi/settings.h"
 #include "zero.h"
 
@@ -53,7 +55,8 @@
 #define SEQ_STEPS 32
 
 typedef struct settings {
-    int stage, prefetch, micro_steps, every, steps, nan_at, poison, nccl, rows, staging, offload, fill, traffic, group;
+    int stage, prefetch, micro_steps, every, steps, nan_at, poison, nccl, rows, staging, offload, fill, traffic, group,
+        schedule;
     enum { NO_FP8, FP8_AS_BF16, FP8 } fp8;
     zero_offload_update_t update;
     zero_optimizer_t optimizer;
@@ -211,11 +214,18 @@ static double reference_step(reference_t *ref, const toy_t *toy, int n_ranks, co
     double norm = sqrt(squares);
     double clip = norm > (double)c->grad_clip ? (double)c->grad_clip / (norm + 1e-6) : 1.0;
     ref->t++;
-    for (int t = 0; t < toy->n_tensors; t++)
+    for (int t = 0; t < toy->n_tensors; t++) {
+        const zero_group_t group = scheduled_group(c, toy->decay[t], toy->tensors[t], s->schedule ? step : 1);
+        zero_config_t of_tensor = *c;
+        of_tensor.beta1 = group.beta1;
+        of_tensor.beta2 = group.beta2;
+        of_tensor.eps = group.eps;
+        of_tensor.momentum = group.momentum;
         for (uint64_t e = 0; e < toy->n_elems[t]; e++)
-            OPTIMIZERS_FP64[c->optimizer](c, lr, toy->decay[t] ? (double)c->weight_decay : 0.0, ref->t,
+            OPTIMIZERS_FP64[c->optimizer](&of_tensor, lr * (double)group.lr_scale, (double)group.weight_decay, ref->t,
                                           global_gradient(toy, n_ranks, s, step, t, e) * clip, &ref->w[t][e],
                                           &ref->m[t][e], &ref->v[t][e]);
+    }
     return norm;
 }
 
@@ -482,7 +492,7 @@ static zero_status_t own_nesterov(void *user, const zero_own_update_t *u, zero_s
 {
     const float momentum = *(const float *)user;
     (void)stream;
-    CHECK(!u->v && u->lr == 0.01f && u->n_elems > 0 && (*u->skip || *u->step > 0), "update of %d", u->tensor);
+    CHECK(!u->v && u->n_elems > 0 && (*u->skip || *u->step > 0), "update of %d", u->tensor);
     for (size_t i = 0; i < u->n_elems && !*u->skip; i++) {
         float g = fmaf(u->decay, u->weight[i], u->grad[i] * *u->grad_scale);
         u->m[i] = fmaf(momentum, u->m[i], g);
@@ -587,6 +597,8 @@ static zero_step_result_t make_step(training_t *t, int64_t step)
     allocations_start();
     double loss = (t->rank + 1) * 0.125 * (double)step;
     OK(zero_device_copy(t->device, t->device_loss, &loss, sizeof loss, NULL));
+    for (int i = 0; t->s->schedule && i < t->toy.n_tensors; i++)
+        set_scheduled_groups(t->engine, &t->config, t->toy.tensors[i], t->toy.decay[i], step);
     for (int k = 0; k < t->s->micro_steps; k++)
         micro_step_pass(t->engine, t->device, &t->toy, t->rank, step, k, t->s);
     set_notice(t->engine, t->rank, (uint64_t)step);
@@ -845,6 +857,7 @@ static const setting_row_t setting_rows[] = {
     {"fill", offsetof(settings_t, fill), NULL},
     {"group", offsetof(settings_t, group), NULL},
     {"traffic", offsetof(settings_t, traffic), NULL},
+    {"schedule", offsetof(settings_t, schedule), NULL},
     {"fp8", offsetof(settings_t, fp8), "none bf16 fp8"},
     {"update", offsetof(settings_t, update), "auto device host"},
     {"optimizer", offsetof(settings_t, optimizer), "adamw sgd nesterov lion own"},

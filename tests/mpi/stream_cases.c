@@ -19,6 +19,7 @@
  * which must not count as a wait) keep=0 (config.keep) lookup=0 (1: the first unit's backward reads no parameters)
  * frozen=0 (1: some matrices and a whole block are)
  * unshard=1 (0: and says so: zero_model_set_unshard_in_backward) gathers=0 (how many the first pass makes; 0: any)
+ * schedule=0 (1: tensors have settings of their own, which change from step to step)
  * cancels=0 (1: before every step passes are begun that are cancelled, anywhere) created=0 (the micro-steps that the
  * engine is created with, before zero_set_micro_steps; 0: micro_steps)
  * loses=0 (1: at the end a peer seems lost, with work under way) load= (a directory of checkpoints, from whose latest
@@ -44,6 +45,7 @@
 #include "tests/support/fp8_reference.h"
 #include "tests/mpi/expect.h"
 #include "tests/mpi/notices.h"
+#include "tests/mpi/schedule.h"
 #include "tests/mpi/settings.h"
 #include "tests/support/support.h"
 
@@ -56,7 +58,7 @@ typedef struct settings {
     int stage, prefetch, micro_steps, every, steps, overlap, nan_at, seed, delay_us, fault, trace, is_async, offload,
         nccl, threads, pins, available, update, buffer, activations, spans, asks, slow_gathers;
     int frozen, rows, untied, staging, blocks, calls, idle_ms, late, loses, check, group, keep, lookup, unshard,
-        gathers, cancels, created;
+        gathers, cancels, created, schedule;
     const char *load, *save;
     zero_optimizer_t optimizer;
     zero_dtype_t dtype;
@@ -524,6 +526,14 @@ static void idle(run_t *run)
     usleep((unsigned)run->s->idle_ms * 1000);
 }
 
+static void set_groups(run_t *run, int64_t step)
+{
+    zero_config_t config = zero_config_default();
+    for (zero_tensor_t t = 0; t < zero_model_n_tensors(run->toy.model); t++)
+        if (!run->toy.frozen[t])
+            set_scheduled_groups(run->engine, &config, t, true, step);
+}
+
 static void train(run_t *run)
 {
     const settings_t *s = run->s;
@@ -532,6 +542,8 @@ static void train(run_t *run)
     for (int64_t step = 1; step <= s->steps; step++) {
         if (s->cancels)
             cancel(run, step);
+        if (s->schedule)
+            set_groups(run, step);
         count_calls(NULL, n_calls);
         queue(run, clear, &run->loss, sizeof run->loss);
         for (int k = 0; k < s->micro_steps; k++)
@@ -820,6 +832,7 @@ static const setting_row_t setting_rows[] = {{"stage", offsetof(settings_t, stag
                                              {"trace", offsetof(settings_t, trace), NULL},
                                              {"load", offsetof(settings_t, load), SETTING_TEXT},
                                              {"save", offsetof(settings_t, save), SETTING_TEXT},
+                                             {"schedule", offsetof(settings_t, schedule), NULL},
                                              {"optimizer", offsetof(settings_t, optimizer), "adamw sgd nesterov lion"},
                                              {"dtype", offsetof(settings_t, dtype), SETTING_DTYPES},
                                              {"fp8", offsetof(settings_t, fp8), "none bf16 fp8"},

@@ -110,6 +110,20 @@ int main()
     engine.set_tensor(tensor, std::vector<float>(N_ELEMS, 3.0f));
     EXPECT(weights[N_ELEMS - 1] > 990.0f && engine.get_tensor(tensor, N_ELEMS)[17] == 3.0f);
 
+    zero_group_t group = engine.group(tensor);
+    group.lr_scale = 0.0f;
+    engine.set_group(tensor, group);
+    EXPECT(train(engine, unit, tensor, false, comm) == norm && engine.get_tensor(tensor, N_ELEMS)[17] == 3.0f);
+    group.lr_scale = -1.0f;
+    try {
+        engine.set_group(tensor, group);
+        EXPECT(false);
+    } catch (const zero::error &e) {
+        EXPECT(std::strstr(e.what(), "zero_set_group(tensor): lr_scale -1: it must be at least 0") != nullptr);
+    }
+    engine.reset_group(tensor);
+    EXPECT(engine.group(tensor).lr_scale == 1.0f);
+
     zero::engine moved(std::move(engine)); /* one owner */
     EXPECT(engine.get() == nullptr && moved.get() != nullptr);
     if (comm.rank() == 0)

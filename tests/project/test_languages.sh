@@ -34,7 +34,7 @@ cat >"$scratch/layout.c" <<'EOF'
 int main(void)
 {
     zero_config_t c = zero_config_default();
-    printf("%zu %zu %zu %zu\n", sizeof c, sizeof(zero_tensor_desc_t), sizeof(zero_grad_t), sizeof(zero_step_result_t));
+    printf("%zu %zu %zu %zu %zu\n", sizeof c, sizeof(zero_tensor_desc_t), sizeof(zero_grad_t), sizeof(zero_step_result_t), sizeof(zero_group_t));
     printf("%d %d %d %zu %.4f\n", c.prefetch, c.max_skipped_steps, c.loss_scale_window, c.staging_bytes, (double)c.offload_ram);
     return 0;
 }
@@ -63,10 +63,14 @@ program layout
     type(zero_tensor_desc_t) :: desc
     type(zero_grad_t) :: grad
     type(zero_step_result_t) :: outcome
+    type(zero_group_t) :: group
     c = zero_config_default()
-    print '(i0,3(1x,i0))', c_sizeof(c), c_sizeof(desc), c_sizeof(grad), c_sizeof(outcome)
+    print '(i0,4(1x,i0))', c_sizeof(c), c_sizeof(desc), c_sizeof(grad), c_sizeof(outcome), c_sizeof(group)
     print '(i0,3(1x,i0),1x,f6.4)', c%prefetch, c%max_skipped_steps, c%loss_scale_window, c%staging_bytes, c%offload_ram
     if (len(zero_last_error_text()) /= 0) error stop 1
+    if (zero_get_group(c_null_ptr, 0, group) == ZERO_OK) error stop 1
+    if (zero_set_group(c_null_ptr, 0, c_null_ptr) == ZERO_OK) error stop 1
+    if (zero_last_error_text() /= "zero_set_group: engine is NULL") error stop 1
     if (zero_init_parameters(c_null_ptr) == ZERO_OK) error stop 1
     if (zero_last_error_text() /= "zero_init_parameters: engine is NULL") error stop 1
 end program
@@ -99,7 +103,7 @@ import ctypes
 import libzero
 import numpy
 c = libzero.Config.default()
-print(*map(ctypes.sizeof, (c, libzero.TensorDesc, libzero.Grad, libzero.StepResult)))
+print(*map(ctypes.sizeof, (c, libzero.TensorDesc, libzero.Grad, libzero.StepResult, libzero.Group)))
 print(c.prefetch, c.max_skipped_steps, c.loss_scale_window, c.staging_bytes, f"{c.offload_ram:.4f}")
 
 comm = libzero.Comm()
@@ -122,6 +126,11 @@ except KeyError:
     engine.cancel()
 values = numpy.arange(15, dtype=numpy.float32).reshape(3, 5)
 engine.set_tensor(tensor, values)
+engine.set_group(tensor, lr_scale=0.25, beta1=0.5)
+group = engine.group(tensor)
+assert (group.lr_scale, group.beta1, group.momentum) == (0.25, 0.5, numpy.float32(0.9)), group
+engine.set_group(tensor)
+assert engine.group(tensor).lr_scale == 1
 assert (engine.get_tensor(tensor) == values).all() and (engine.get_tensor(tensor, libzero.M) == 0).all()
 engine.begin(libzero.PASS_EVAL)
 with engine.forward(unit):

@@ -623,6 +623,29 @@ static zero_status_t decide_step(const zero_step_rules_t *rules, float lr, const
     return ZERO_OK;
 }
 
+typedef struct tensor_scalars_task {
+    const zero_tensor_rules_t *rules;
+    size_t n_tensors;
+    const zero_step_state_t *state;
+    const zero_adam_scalars_t *scalars;
+    zero_tensor_scalars_t *by_tensor;
+} tensor_scalars_task_t;
+
+static void do_tensor_scalars(void *args)
+{
+    tensor_scalars_task_t *t = args;
+    OK(cpu_kernels()->tensor_scalars(t->rules, t->n_tensors, t->state, t->scalars, t->by_tensor, NULL));
+}
+
+static zero_status_t tensor_scalars(const zero_tensor_rules_t *rules, size_t n_tensors, const zero_step_state_t *state,
+                                    const zero_adam_scalars_t *scalars, zero_tensor_scalars_t *by_tensor,
+                                    zero_stream_t stream)
+{
+    tensor_scalars_task_t t = {rules, n_tensors, state, scalars, by_tensor};
+    queue_kernel(stream, do_tensor_scalars, &t, sizeof t);
+    return ZERO_OK;
+}
+
 /* What libzero calls outside steps alone, between synchronizations, is done at once: cast, split_master, join_master,
  * fill_normal. It may read what was queued before. */
 static zero_status_t split_master(void *param, void *low, zero_dtype_t param_dtype, const float *master, size_t n_elems,
@@ -891,6 +914,7 @@ zero_status_t async_device_create(const zero_comm_t *comm, const async_options_t
     the.kernels.sum_slices = sum_slices;
     the.kernels.contribute = contribute;
     the.kernels.decide_step = decide_step;
+    the.kernels.tensor_scalars = tensor_scalars;
     the.kernels.fp8_absmax = fp8_absmax;
     the.kernels.fp8_scale = fp8_scale;
     the.kernels.fp8_cast = fp8_cast;

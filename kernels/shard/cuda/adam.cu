@@ -80,20 +80,23 @@ __device__ static void update_element(const element_t<FORM> &at, const zero_adam
 template <typename FORM>
 static __global__ void __launch_bounds__(THREADS) adam_kernel(const __grid_constant__ zero_adam_t args, uint64_t first)
 {
-    const zero_adam_scalars_t scalars = *args.scalars;
+    zero_adam_scalars_t scalars = *args.scalars;
     const uint64_t state = first + ((uint64_t)blockIdx.x * THREADS + threadIdx.x) * GROUP_ELEMS;
     if (scalars.skip || state >= args.state_end)
         return;
     size_t s = find_segment(args, state);
     zero_adam_segment_t segment = args.segments[s];
+    zero_take_tensor_scalars(&args, &segment, &scalars, &segment.decay);
     const element_t<FORM> at(args, segment, state);
     if (holds(segment, state, GROUP_ELEMS) && at.is_aligned()) {
         update_group(at, scalars, segment.decay);
         return;
     }
     for (uint64_t e = state; e < state + GROUP_ELEMS; ++e) {
-        while (s + 1 < args.n_segments && args.segments[s + 1].state <= e)
+        while (s + 1 < args.n_segments && args.segments[s + 1].state <= e) {
             segment = args.segments[++s];
+            zero_take_tensor_scalars(&args, &segment, &scalars, &segment.decay);
+        }
         if (holds(segment, e, 1))
             update_element(element_t<FORM>(args, segment, e), scalars, segment.decay);
     }

@@ -51,15 +51,18 @@ template <typename RULE, typename FORM>
 static __global__ void __launch_bounds__(THREADS)
     momentum_kernel(const __grid_constant__ zero_adam_t args, uint64_t first)
 {
-    const zero_adam_scalars_t scalars = *args.scalars;
+    zero_adam_scalars_t scalars = *args.scalars;
     const uint64_t state = first + ((uint64_t)blockIdx.x * THREADS + threadIdx.x) * GROUP_ELEMS;
     if (scalars.skip || state >= args.state_end)
         return;
     size_t s = find_segment(args, state);
     zero_adam_segment_t segment = args.segments[s];
+    zero_take_tensor_scalars(&args, &segment, &scalars, &segment.decay);
     for (uint64_t e = state; e < state + GROUP_ELEMS; ++e) {
-        while (s + 1 < args.n_segments && args.segments[s + 1].state <= e)
+        while (s + 1 < args.n_segments && args.segments[s + 1].state <= e) {
             segment = args.segments[++s];
+            zero_take_tensor_scalars(&args, &segment, &scalars, &segment.decay);
+        }
         if (holds(segment, e, 1))
             update_element<RULE, FORM>(args, segment, scalars, e);
     }

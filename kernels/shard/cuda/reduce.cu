@@ -155,6 +155,7 @@ static __global__ void __launch_bounds__(WARP)
     }
     if (threadIdx.x == 0) {
         mine->calls = agreed.calls;
+        mine->groups = agreed.groups;
         mine->lr = agreed.lr;
     }
 }

@@ -71,6 +71,16 @@ static zero_status_t decide_step(const zero_step_rules_t *rules, float lr, const
     return ZERO_OK;
 }
 
+static zero_status_t tensor_scalars(const zero_tensor_rules_t *rules, size_t n_tensors, const zero_step_state_t *state,
+                                    const zero_adam_scalars_t *scalars, zero_tensor_scalars_t *by_tensor,
+                                    zero_stream_t stream)
+{
+    if (n_tensors == 0)
+        return ZERO_OK;
+    ZERO_TRY_CUDA(zero_cuda_tensor_scalars(rules, n_tensors, state, scalars, by_tensor, stream_of(stream)));
+    return ZERO_OK;
+}
+
 static zero_status_t cast(void *dst, zero_dtype_t dst_dtype, const void *src, zero_dtype_t src_dtype, size_t n_elems,
                           zero_stream_t stream)
 {
@@ -172,6 +182,7 @@ const zero_shard_kernels_t *zero_shard_kernels_cuda(void)
         .sum_slices = sum_slices,
         .contribute = contribute,
         .decide_step = decide_step,
+        .tensor_scalars = tensor_scalars,
         .cast = cast,
         .split_master = split_master,
         .join_master = join_master,

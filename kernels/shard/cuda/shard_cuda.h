@@ -35,6 +35,9 @@ cudaError_t zero_cuda_contribute(zero_norm_t *norm, const zero_agreed_t *agreed,
 cudaError_t zero_cuda_decide_step(const zero_step_rules_t *rules, float lr, const zero_contribution_t *contributions,
                                   int n_ranks, zero_step_state_t *state, zero_adam_scalars_t *scalars,
                                   zero_step_outcome_t *outcome, cudaStream_t stream);
+cudaError_t zero_cuda_tensor_scalars(const zero_tensor_rules_t *rules, size_t n_tensors, const zero_step_state_t *state,
+                                     const zero_adam_scalars_t *scalars, zero_tensor_scalars_t *by_tensor,
+                                     cudaStream_t stream);
 
 /* cast.cu. dst_dtype and src_dtype differ. */
 cudaError_t zero_cuda_cast(void *dst, zero_dtype_t dst_dtype, const void *src, zero_dtype_t src_dtype, size_t n_elems,

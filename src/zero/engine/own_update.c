@@ -45,12 +45,15 @@ static zero_status_t update_run(const zero_context_t *context, zero_tensor_t ten
     return master_lo ? kernels->split_master(param, master_lo, dtype, weight, n_elems, stream) : ZERO_OK;
 }
 
-static zero_status_t update_tensor(const zero_context_t *context, zero_tensor_t tensor, float lr, zero_stream_t stream)
+static zero_status_t update_tensor(const zero_context_t *context, zero_tensor_t tensor, const zero_group_t *group,
+                                   float lr, zero_stream_t stream)
 {
     zero_adam_segment_t at;
     uint64_t begin, end;
     if (!zero_context_segment(context, tensor, &at))
         return ZERO_OK;
+    at.decay = group->weight_decay;
+    lr *= group->lr_scale;
     zero_context_held(context, context->model->tensors[tensor].owner, &begin, &end);
     uint64_t first = zero_layout_span(&context->layout, context->model, tensor, begin, end).first;
     for (uint64_t left = at.n_elems; left > 0;) {
@@ -65,9 +68,12 @@ static zero_status_t update_tensor(const zero_context_t *context, zero_tensor_t 
     return ZERO_OK;
 }
 
-zero_status_t zero_own_update(const zero_context_t *context, float lr, zero_stream_t stream)
+zero_status_t zero_own_update(const zero_context_t *context, const zero_tensor_groups_t *groups, float lr,
+                              zero_stream_t stream)
 {
-    for (zero_tensor_t tensor = 0; tensor < context->model->n_tensors; tensor++)
-        ZERO_TRY(update_tensor(context, tensor, lr, stream));
+    for (zero_tensor_t tensor = 0; tensor < context->model->n_tensors; tensor++) {
+        const zero_group_t group = zero_tensor_groups_get(groups, tensor);
+        ZERO_TRY(update_tensor(context, tensor, &group, lr, stream));
+    }
     return ZERO_OK;
 }

@@ -47,6 +47,36 @@ zero_status_t zero_set_micro_steps(zero_engine_t *engine, int micro_steps)
     return zero_comm_leave(comm, status);
 }
 
+/* Finds a tensor that has an optimizer. */
+static zero_status_t check_trained(const zero_engine_t *engine, const char *call, zero_tensor_t tensor)
+{
+    const zero_model_t *model = engine->context.model;
+    ZERO_TRY(zero_update_check_trains(engine->update, call));
+    if (tensor < 0 || tensor >= model->n_tensors)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "%s(tensor %d): there are %d tensors", call, tensor, model->n_tensors);
+    if (model->tensors[tensor].frozen)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "%s: %s is frozen: nothing updates it", call,
+                         model->tensors[tensor].name);
+    return ZERO_OK;
+}
+
+zero_status_t zero_set_group(zero_engine_t *engine, zero_tensor_t tensor, const zero_group_t *group)
+{
+    ZERO_REQUIRE(engine);
+    ZERO_TRY(check_trained(engine, "zero_set_group", tensor));
+    ZERO_TRY(zero_update_check_between_steps(engine->update, "zero_set_group"));
+    return zero_tensor_groups_set(zero_update_groups(engine->update), tensor, group);
+}
+
+zero_status_t zero_get_group(const zero_engine_t *engine, zero_tensor_t tensor, zero_group_t *group)
+{
+    ZERO_REQUIRE(engine);
+    ZERO_REQUIRE(group);
+    ZERO_TRY(check_trained(engine, "zero_get_group", tensor));
+    *group = zero_tensor_groups_get(zero_update_groups(engine->update), tensor);
+    return ZERO_OK;
+}
+
 const float *zero_loss_scale(const zero_engine_t *engine)
 {
     return engine ? zero_update_loss_scale(engine->update) : NULL;

@@ -34,6 +34,7 @@ struct zero_update {
      */
     zero_step_outcome_t *outcomes;
 
+    zero_tensor_groups_t *groups;
     uint32_t notice;                       /* zero_set_notice's */
     uint32_t notices[MAX_STEPS_IN_FLIGHT]; /* being copied to the window */
     uint32_t notice_in_window;
@@ -146,6 +147,7 @@ zero_status_t zero_update_create(zero_context_t *context, zero_offload_t *offloa
     made->gradients = gradients;
     ZERO_TRY_GOTO(device->ops->host_alloc(device, MAX_STEPS_IN_FLIGHT * sizeof *made->outcomes, &outcomes), fail);
     made->outcomes = outcomes;
+    ZERO_TRY_GOTO(zero_tensor_groups_create(context, MAX_STEPS_IN_FLIGHT, &made->groups), fail);
     ZERO_TRY_GOTO(create_events(made), fail);
     ZERO_TRY_GOTO(create_segments(made), fail);
     ZERO_TRY_GOTO(create_rules(made), fail);
@@ -167,10 +169,16 @@ void zero_update_destroy(zero_update_t *update)
     }
     if (update->outcomes)
         device->ops->host_free(device, update->outcomes);
+    zero_tensor_groups_destroy(update->groups);
     free(update);
 }
 
 /* ---- the step ---- */
+
+zero_tensor_groups_t *zero_update_groups(const zero_update_t *update)
+{
+    return update->groups;
+}
 
 const float *zero_update_loss_scale(const zero_update_t *update)
 {
@@ -203,7 +211,7 @@ static zero_status_t all_gather_contributions(zero_update_t *update, float lr, c
     zero_comm_t *comm = context->comm;
     const zero_arena_plan_t *plan = &context->plan;
     zero_contribution_t *mine = (void *)zero_context_window(context, plan->contribution);
-    const zero_agreed_t agreed = {.calls = comm->paired, .lr = lr};
+    const zero_agreed_t agreed = {.calls = comm->paired, .groups = zero_tensor_groups_take(update->groups), .lr = lr};
     ZERO_TRY(device->kernels->contribute(&zero_context_step_scratch(context)->norm, &agreed, mine, stream));
     ZERO_TRY(zero_device_copy(device, &mine->loss,
                               local_loss ? local_loss : &zero_context_step_scratch(context)->no_loss, sizeof mine->loss,
@@ -234,6 +242,7 @@ static zero_status_t update_range(zero_update_t *update, size_t first, size_t n_
         .state_begin = begin,
         .state_end = end,
         .scalars = &zero_context_step_scratch(context)->scalars,
+        .by_tensor = context->by_tensor,
     };
     if (n_segments == 0)
         return ZERO_OK;
@@ -243,7 +252,7 @@ static zero_status_t update_range(zero_update_t *update, size_t first, size_t n_
 static zero_status_t update_all(zero_update_t *update, float lr, zero_stream_t stream)
 {
     if (update->context->config.optimizer == ZERO_OPTIMIZER_OWN) {
-        ZERO_TRY(zero_own_update(update->context, lr, stream));
+        ZERO_TRY(zero_own_update(update->context, update->groups, lr, stream));
         return zero_parameters_n_early_units(update->parameters) > 0
                    ? zero_parameters_publish_early(update->parameters, stream)
                    : ZERO_OK;
@@ -298,6 +307,7 @@ zero_status_t zero_update_step(zero_update_t *update, float lr, const double *lo
     ZERO_TRY(device->kernels->decide_step(&update->rules, lr,
                                           zero_context_private(context, context->plan.contributions),
                                           context->comm->size, &scratch->state, &scratch->scalars, outcome, stream));
+    ZERO_TRY(zero_tensor_groups_decide(update->groups, stream));
     ZERO_TRY(zero_offload_update(update->offload, stream));
     ZERO_TRY(update_all(update, lr, stream));
     ZERO_TRY(zero_streams_end_span(context, span, stream));
@@ -325,6 +335,11 @@ static zero_status_t check_agreed(const zero_update_t *update, const zero_step_o
                                "rank 0 is in zero_step(engine %u, step %llu, lr %.9g); nothing was updated",
                                outcome->odd_rank, engine, step, (double)outcome->lr_of_odd, engine, step,
                                (double)outcome->lr);
+    if (outcome->odd_groups)
+        return zero_fail_alike(ZERO_ERROR_MISMATCH,
+                               "zero_step(engine %u, step %llu): rank %u has other settings of tensors than rank 0: "
+                               "make the same calls of zero_set_group on every rank; nothing was updated",
+                               engine, step, outcome->odd_rank);
     return zero_fail_alike(
         ZERO_ERROR_MISMATCH,
         "ranks call different things: rank %u came to zero_step(engine %u, step %llu) by other calls "

@@ -6,6 +6,7 @@
 #include "zero/engine/parameters.h"
 #include "zero/offload/offload.h"
 #include "zero/runtime/context.h"
+#include "zero/runtime/tensor_groups.h"
 
 typedef struct zero_update zero_update_t;
 
@@ -20,6 +21,8 @@ zero_status_t zero_update_begin_step(zero_update_t *update, zero_stream_t stream
 /* As zero_step, zero_step_wait, zero_loss_scale, zero_set_notice, zero_get_adam_step, zero_set_adam_step. */
 zero_status_t zero_update_step(zero_update_t *update, float lr, const double *local_loss, zero_stream_t stream);
 zero_status_t zero_update_wait(zero_update_t *update, zero_step_result_t *result);
+/* Returns the settings that single tensors have of their own. */
+zero_tensor_groups_t *zero_update_groups(const zero_update_t *update);
 const float *zero_update_loss_scale(const zero_update_t *update);
 void zero_update_set_notice(zero_update_t *update, uint32_t notice);
 uint64_t zero_update_adam_step(const zero_update_t *update);

@@ -79,7 +79,8 @@ size_t zero_offload_segments(const zero_offload_t *offload, zero_unit_t unit, ui
                                                   .param = whole.param + (begin - whole_begin),
                                                   .state = begin,
                                                   .grad = begin,
-                                                  .decay = whole.decay};
+                                                  .decay = whole.decay,
+                                                  .tensor = whole.tensor};
     }
     return n;
 }

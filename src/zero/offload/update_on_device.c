@@ -79,8 +79,10 @@ static zero_status_t update_chunk(zero_offload_t *offload, int c)
     const zero_state_buffer_t *buffer = chunk->buffer;
     ZERO_TRY(device->ops->event_record(device, buffer->fetched, offload->in_stream));
     ZERO_TRY(device->ops->stream_wait(device, stream, buffer->fetched));
-    if (chunk->adam.n_segments > 0)
-        ZERO_TRY(zero_optimizer_of(&offload->context->config)->update(device->kernels, &chunk->adam, stream));
+    zero_adam_t adam = chunk->adam;
+    adam.by_tensor = offload->context->by_tensor;
+    if (adam.n_segments > 0)
+        ZERO_TRY(zero_optimizer_of(&offload->context->config)->update(device->kernels, &adam, stream));
     ZERO_TRY(device->ops->event_record(device, buffer->updated, stream));
     if (!chunk->is_last)
         return ZERO_OK;

@@ -25,11 +25,20 @@ typedef struct host_backend {
     item_t *items;
     zero_adam_segment_t *segments; /* of all parts */
     zero_adam_t *parts;            /* [n_items][threads] */
+    /* On the host, in the step that the pool works on: NULL while no tensor has rules of its own. */
+    const zero_tensor_scalars_t *by_tensor, *tensor_scalars;
 } host_backend_t;
 
 static host_backend_t *backend_of(const zero_offload_t *offload)
 {
     return offload->backend_state;
+}
+
+/* Returns where the scalars of every tensor are on the host: behind those of the step. */
+static zero_tensor_scalars_t *tensor_scalars_of(const zero_offload_t *offload)
+{
+    const zero_adam_scalars_t *scalars = zero_offload_host_at(offload, offload->context->plan.host.scalars);
+    return (zero_tensor_scalars_t *)(void *)(scalars + 1);
 }
 
 /* ---- creating: which thread updates what ---- */
@@ -70,6 +79,7 @@ static zero_status_t create(zero_offload_t *offload)
     backend->kernels = zero_shard_kernels_cpu();
     backend->optimizer = zero_optimizer_of(&context->config);
     backend->pool = offload->pool;
+    backend->tensor_scalars = tensor_scalars_of(offload);
     backend->n_items = context->layout.n_units - first;
     size_t n_threads = (size_t)zero_host_pool_n_threads(backend->pool), n_parts = (size_t)backend->n_items * n_threads;
     backend->items = calloc((size_t)backend->n_items, sizeof *backend->items);
@@ -118,14 +128,23 @@ static zero_status_t send_grads(zero_offload_t *offload, zero_unit_t unit)
 static void update_part(void *args, int item, int part, int n_parts)
 {
     const host_backend_t *backend = args;
-    const zero_adam_t *adam = &backend->parts[item * n_parts + part];
-    (void)backend->optimizer->update(backend->kernels, adam, NULL); /* cannot fail on the CPU */
+    zero_adam_t adam = backend->parts[item * n_parts + part];
+    adam.by_tensor = backend->by_tensor;
+    (void)backend->optimizer->update(backend->kernels, &adam, NULL); /* cannot fail on the CPU */
 }
 
-/* These two run on the host, in a thread of the device's. */
+/* These three run on the host, in a thread of the device's. */
 static void start_update(void *args)
 {
     host_backend_t *backend = args;
+    backend->by_tensor = NULL;
+    zero_host_pool_start(backend->pool, backend->n_items, update_part, backend);
+}
+
+static void start_update_by_tensor(void *args)
+{
+    host_backend_t *backend = args;
+    backend->by_tensor = backend->tensor_scalars;
     zero_host_pool_start(backend->pool, backend->n_items, update_part, backend);
 }
 
@@ -153,18 +172,30 @@ static zero_status_t copy_params(zero_offload_t *offload, zero_unit_t unit)
     return device->ops->event_record(device, offload->units[unit].arrived, offload->in_stream);
 }
 
+static zero_status_t copy_scalars(zero_offload_t *offload)
+{
+    const zero_context_t *context = offload->context;
+    const zero_adam_scalars_t *scalars = &zero_context_step_scratch(context)->scalars;
+    zero_tensor_scalars_t *by_tensor = tensor_scalars_of(offload);
+    ZERO_TRY(zero_device_copy(context->device, zero_offload_host_at(offload, context->plan.host.scalars), scalars,
+                              sizeof *scalars, offload->update_stream));
+    if (!context->by_tensor)
+        return ZERO_OK;
+    return zero_device_copy(context->device, by_tensor, context->by_tensor,
+                            (size_t)context->model->n_tensors * sizeof *by_tensor, offload->update_stream);
+}
+
 static zero_status_t update(zero_offload_t *offload)
 {
     const zero_context_t *context = offload->context;
     zero_device_t *device = context->device;
     const zero_device_ops_t *ops = device->ops;
-    const zero_adam_scalars_t *scalars = &zero_context_step_scratch(context)->scalars;
     host_backend_t *backend = backend_of(offload);
     ZERO_TRY(ops->stream_wait(device, offload->update_stream, offload->decided));
     ZERO_TRY(ops->stream_wait(device, offload->update_stream, offload->grads_sent));
-    ZERO_TRY(zero_device_copy(device, zero_offload_host_at(offload, context->plan.host.scalars), scalars,
-                              sizeof *scalars, offload->update_stream));
-    ZERO_TRY(ops->host_call(device, offload->update_stream, start_update, backend));
+    ZERO_TRY(copy_scalars(offload));
+    ZERO_TRY(ops->host_call(device, offload->update_stream, context->by_tensor ? start_update_by_tensor : start_update,
+                            backend));
     for (zero_unit_t unit = context->plan.host.first; unit < context->layout.n_units; unit++)
         ZERO_TRY(copy_params(offload, unit));
     /* The next step's gradients and scalars overwrite what the host reads now, and its update the parameters that are

@@ -171,7 +171,8 @@ static void plan_host(zero_arena_plan_t *plan, const zero_layout_t *layout, cons
         host->v = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n * sizeof(float));
     host->grads = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n_sent * sizeof(float));
     if (on_host)
-        host->scalars = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, sizeof(zero_adam_scalars_t));
+        host->scalars = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER,
+                             sizeof(zero_adam_scalars_t) + (uint64_t)layout->n_tensors * sizeof(zero_tensor_scalars_t));
 }
 
 /* Lays out the reduced gradients on the device, those of its own units and then those of offloaded ones. Returns their
@@ -306,6 +307,10 @@ static void plan_private(zero_arena_plan_t *plan, const zero_layout_t *layout, c
     plan->contributions =
         take(bytes, memory, ZERO_MEMORY_COMMUNICATION, (uint64_t)layout->world_size * sizeof(zero_contribution_t));
     plan->step_scratch = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, sizeof(zero_step_scratch_t));
+    if (!config->forward_only) /* tensors may have rules of their own from any step on */
+        plan->tensor_scalars =
+            take(bytes, memory, ZERO_MEMORY_COMMUNICATION,
+                 (uint64_t)layout->n_tensors * (sizeof(zero_tensor_scalars_t) + sizeof(zero_tensor_rules_t)));
     if (plan->fp8.is_gathered)
         plan_private_fp8(plan, layout, config);
 }

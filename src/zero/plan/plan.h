@@ -41,7 +41,7 @@ typedef struct zero_host_plan {
     uint64_t n_elems;
     uint64_t master_lo, m, v; /* offsets in bytes, as are those below; v: with two state arrays */
     uint64_t grads;           /* of units first_sent ... */
-    uint64_t params, scalars; /* HOST only */
+    uint64_t params, scalars; /* HOST only; of the step, and behind them zero_tensor_scalars_t of every tensor */
 } zero_host_plan_t;
 
 /* Staging buffers on the device for offloaded state, if the device updates it. The chunks of all offloaded units take
@@ -102,9 +102,10 @@ typedef struct zero_arena_plan {
     uint64_t staging;     /* for transports that copy slices to this rank: n_staging of staging_bytes each */
     uint64_t staging_bytes;
     int n_staging;
-    uint64_t segments;      /* what AdamW updates */
-    uint64_t contributions; /* zero_contribution_t of every rank */
-    uint64_t step_scratch;  /* zero_step_scratch_t */
+    uint64_t segments;       /* what AdamW updates */
+    uint64_t contributions;  /* zero_contribution_t of every rank */
+    uint64_t step_scratch;   /* zero_step_scratch_t */
+    uint64_t tensor_scalars; /* zero_tensor_scalars_t of every tensor, and behind them zero_tensor_rules_t */
     uint64_t private_bytes;
 
     int n_unsharded_params, n_unsharded_grads;

@@ -136,5 +136,6 @@ bool zero_context_segment(const zero_context_t *context, zero_tensor_t t, zero_a
     *segment = zero_context_segment_at(context, tensor->owner, span.flat_offset);
     segment->n_elems = span.n_elems;
     segment->decay = tensor->decay ? context->config.weight_decay : 0.0f;
+    segment->tensor = (uint32_t)t;
     return true;
 }

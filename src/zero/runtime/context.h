@@ -35,6 +35,8 @@ struct zero_context {
     unsigned char *private_data; /* plan.private_bytes */
     zero_streams_t streams;
     zero_progress_t progress;
+    /* Of the newest step, in device memory: NULL while no tensor has rules of its own (tensor_groups.h). */
+    const zero_tensor_scalars_t *by_tensor;
     zero_memory_t memory; /* held now */
     zero_stats_t stats;
 };

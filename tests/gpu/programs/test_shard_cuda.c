@@ -138,7 +138,7 @@ static zero_status_t run_update(optimizer_t optimizer, const zero_shard_kernels_
 }
 
 typedef struct shard {
-    twin_t param, low, m, v, grad, segments, scalars;
+    twin_t param, low, m, v, grad, segments, scalars, by_tensor;
     zero_dtype_t dtype;
     size_t n_elems, n_segments;
 } shard_t;
@@ -150,6 +150,7 @@ typedef struct cut {
 } cut_t;
 
 enum { MARGIN = 64 }; /* elements behind the last one, and room for shifts */
+enum { N_TENSORS = 5 };
 
 static shard_t shard_create(zero_dtype_t dtype, const cut_t *cut, zero_adam_scalars_t scalars)
 {
@@ -165,6 +166,17 @@ static shard_t shard_create(zero_dtype_t dtype, const cut_t *cut, zero_adam_scal
     s.scalars = twin_of_any_floats(sizeof scalars);
     memcpy(s.scalars.host, &scalars, sizeof scalars);
     twin_upload(&s.scalars);
+    s.by_tensor = twin_of_any_floats(N_TENSORS * sizeof(zero_tensor_scalars_t));
+    for (int t = 0; t < N_TENSORS; ++t) {
+        const zero_tensor_rules_t rules = {.lr_scale = 0.5f * (float)t,
+                                           .beta1 = 0.1f * (float)t,
+                                           .beta2 = 0.9f,
+                                           .eps = 1e-6f,
+                                           .decay = 0.2f * (float)t};
+        zero_tensor_scalars_decide(&rules, &(zero_step_state_t){.adam_step = 7}, &scalars,
+                                   &((zero_tensor_scalars_t *)s.by_tensor.host)[t]);
+    }
+    twin_upload(&s.by_tensor);
     /* AdamW's v is not negative: leave one in 16 so. */
     for (size_t i = 0; i < n; ++i)
         if (i % 16 != 0)
@@ -179,7 +191,8 @@ static shard_t shard_create(zero_dtype_t dtype, const cut_t *cut, zero_adam_scal
                                                          .param = at + cut->param_shift,
                                                          .state = at,
                                                          .grad = at + cut->grad_shift,
-                                                         .decay = i % 3 == 0 ? 0.0f : 0.1f};
+                                                         .decay = i % 3 == 0 ? 0.0f : 0.1f,
+                                                         .tensor = (uint32_t)(i % N_TENSORS)};
         at = (at + length + i % 2 + cut->align - 1) / cut->align * cut->align;
     }
     twin_upload(&s.segments);
@@ -196,18 +209,18 @@ static bool shard_is_same(const shard_t *s)
 
 static void shard_free(shard_t *s)
 {
-    twin_t *const twins[] = {&s->param, &s->low, &s->m, &s->v, &s->grad, &s->segments, &s->scalars};
+    twin_t *const twins[] = {&s->param, &s->low, &s->m, &s->v, &s->grad, &s->segments, &s->scalars, &s->by_tensor};
     for (size_t i = 0; i < N_OF(twins); ++i)
         twin_free(twins[i]);
 }
 
-static void shard_update(const shard_t *s, optimizer_t optimizer, size_t base, const zero_shard_kernels_t *kernels,
-                         size_t memory)
+static void shard_update(const shard_t *s, optimizer_t optimizer, size_t base, bool by_tensor,
+                         const zero_shard_kernels_t *kernels, size_t memory)
 {
-    char *const arrays[2][7] = {
-        {s->param.host, s->low.host, s->m.host, s->v.host, s->grad.host, s->segments.host, s->scalars.host},
-        {s->param.device, s->low.device, s->m.device, s->v.device, s->grad.device, s->segments.device,
-         s->scalars.device}};
+    char *const arrays[2][8] = {{s->param.host, s->low.host, s->m.host, s->v.host, s->grad.host, s->segments.host,
+                                 s->scalars.host, s->by_tensor.host},
+                                {s->param.device, s->low.device, s->m.device, s->v.device, s->grad.device,
+                                 s->segments.device, s->scalars.device, s->by_tensor.device}};
     char *const *a = arrays[memory];
     const size_t low_size = s->dtype == ZERO_BF16 ? 2 : 4;
     const zero_adam_t args = {.param_dtype = s->dtype,
@@ -220,7 +233,8 @@ static void shard_update(const shard_t *s, optimizer_t optimizer, size_t base, c
                               .n_segments = s->n_segments,
                               .state_begin = ((const zero_adam_segment_t *)s->segments.host)[0].state,
                               .state_end = s->n_elems,
-                              .scalars = (const zero_adam_scalars_t *)a[6]};
+                              .scalars = (const zero_adam_scalars_t *)a[6],
+                              .by_tensor = by_tensor ? (const zero_tensor_scalars_t *)a[7] : NULL};
     REQUIRE(run_update(optimizer, kernels, &args) == ZERO_OK);
 }
 
@@ -242,14 +256,14 @@ static bool is_telling(const float *before, const float *after, size_t n)
     return n_telling >= n / 4;
 }
 
-static bool check_update(optimizer_t optimizer, zero_dtype_t dtype, const cut_t *cut)
+static bool check_update(optimizer_t optimizer, zero_dtype_t dtype, const cut_t *cut, bool by_tensor)
 {
     shard_t s = shard_create(dtype, cut, usual_scalars());
     float *m_before = malloc(s.m.n_bytes);
     REQUIRE(m_before != NULL && s.n_segments > 0);
     memcpy(m_before, s.m.host, s.m.n_bytes);
-    shard_update(&s, optimizer, cut->base, cpu, 0);
-    shard_update(&s, optimizer, cut->base, cuda, 1);
+    shard_update(&s, optimizer, cut->base, by_tensor, cpu, 0);
+    shard_update(&s, optimizer, cut->base, by_tensor, cuda, 1);
     bool same = shard_is_same(&s);
     if (cut->n_elems >= 100000)
         same = is_telling(m_before, (const float *)s.m.host, cut->n_elems) && same;
@@ -263,11 +277,11 @@ static bool adam_large(void)
     const cut_t cut = {.n_elems = LARGE, .align = 64, .max_segment = 400000, .param_shift = 64};
     bool same = true;
     for (zero_dtype_t dtype = ZERO_FP32; dtype <= ZERO_FP16; ++dtype)
-        same = check_update(ADAM, dtype, &cut) && same;
+        same = check_update(ADAM, dtype, &cut, false) && same;
     return same;
 }
 
-static bool is_same_of_any_segments(optimizer_t optimizer)
+static bool is_same_of_any_segments(optimizer_t optimizer, bool by_tensor)
 {
     static const cut_t cuts[] = {
         {.n_elems = 300007, .align = 64, .max_segment = 5000, .grad_shift = 64},
@@ -282,7 +296,7 @@ static bool is_same_of_any_segments(optimizer_t optimizer)
     bool same = true;
     for (size_t c = 0; c < N_OF(cuts); ++c)
         for (zero_dtype_t dtype = ZERO_FP32; dtype <= ZERO_FP16; ++dtype)
-            if (!check_update(optimizer, dtype, &cuts[c])) {
+            if (!check_update(optimizer, dtype, &cuts[c], by_tensor)) {
                 printf("... in cut %zu, %s\n", c, zero_dtype_name(dtype));
                 same = false;
             }
@@ -291,17 +305,25 @@ static bool is_same_of_any_segments(optimizer_t optimizer)
 
 static bool adam_of_any_segments(void)
 {
-    return is_same_of_any_segments(ADAM);
+    return is_same_of_any_segments(ADAM, false);
 }
 
 static bool others_of_any_segments(void)
 {
     bool same = true;
     for (optimizer_t optimizer = SGD; optimizer < N_OPTIMIZERS; ++optimizer)
-        if (!is_same_of_any_segments(optimizer)) {
+        if (!is_same_of_any_segments(optimizer, false)) {
             printf("... of %s\n", optimizer == SGD ? "SGD" : optimizer == NESTEROV ? "Nesterov's SGD" : "Lion");
             same = false;
         }
+    return same;
+}
+
+static bool updates_by_tensor(void)
+{
+    bool same = true;
+    for (optimizer_t optimizer = ADAM; optimizer < N_OPTIMIZERS; ++optimizer)
+        same = is_same_of_any_segments(optimizer, true) && same;
     return same;
 }
 
@@ -312,7 +334,7 @@ static bool updates_skip(void)
     scalars.skip = 1;
     shard_t s = shard_create(ZERO_BF16, &cut, scalars);
     for (optimizer_t optimizer = ADAM; optimizer < N_OPTIMIZERS; ++optimizer)
-        shard_update(&s, optimizer, 0, cuda, 1);
+        shard_update(&s, optimizer, 0, false, cuda, 1);
     bool same = shard_is_same(&s);
     shard_free(&s);
     return same;
@@ -636,6 +658,37 @@ static bool check_decision(int n_ranks, int odd, bool finite)
     return same;
 }
 
+/* More tensors than a block has threads. */
+static bool tensors_scalars(void)
+{
+    enum { N = 1001 };
+    const zero_step_state_t before = {.adam_step = 7, .loss_scale = 1024.0f};
+    const zero_adam_scalars_t step = usual_scalars();
+    twin_t rules = twin_of_any_floats(N * sizeof(zero_tensor_rules_t)), state = twin_of_any_floats(sizeof before);
+    twin_t scalars = twin_of_any_floats(sizeof step);
+    twin_t by_tensor = twin_of_any_floats((N + 1) * sizeof(zero_tensor_scalars_t));
+    for (int t = 0; t < N; ++t)
+        ((zero_tensor_rules_t *)rules.host)[t] = (zero_tensor_rules_t){.lr_scale = 0.01f * (float)t,
+                                                                       .beta1 = (float)(t % 10) / 10.0f,
+                                                                       .beta2 = (float)(t % 17) / 17.0f,
+                                                                       .eps = 1e-8f * (float)(1 + t),
+                                                                       .decay = 0.1f * (float)(t % 3)};
+    memcpy(state.host, &before, sizeof before);
+    memcpy(scalars.host, &step, sizeof step);
+    twin_t *const twins[] = {&rules, &state, &scalars, &by_tensor};
+    for (size_t i = 0; i < N_OF(twins); ++i)
+        twin_upload(twins[i]);
+    ON_BOTH(tensor_scalars,
+            ((zero_tensor_rules_t *)rules.host, N, (zero_step_state_t *)state.host, (zero_adam_scalars_t *)scalars.host,
+             (zero_tensor_scalars_t *)by_tensor.host, NULL),
+            ((zero_tensor_rules_t *)rules.device, N, (zero_step_state_t *)state.device,
+             (zero_adam_scalars_t *)scalars.device, (zero_tensor_scalars_t *)by_tensor.device, NULL));
+    bool same = twin_is_same(&by_tensor, "scalars of tensors");
+    for (size_t i = 0; i < N_OF(twins); ++i)
+        twin_free(twins[i]);
+    return same;
+}
+
 static bool decisions(void)
 {
     static const int odds[] = {0, 1, -1, 3, -3};
@@ -806,6 +859,8 @@ static const struct {
     {"casts: the CPU's bits between all dtypes, for all 65536 halves", casts_of_any_size, false},
     {"split and join of master weights: the CPU's bits, and back exactly", splits_of_any_size, false},
     {"normal numbers: the CPU's bits from any element on", fills_of_any_size, false},
+    {"scalars of single tensors: the CPU's bits", tensors_scalars, false},
+    {"optimizers with scalars of single tensors: the CPU's bits", updates_by_tensor, false},
     {"a step's decision: the CPU's bits, whether ranks agree or not", decisions, false},
     {"poison: written and counted as on the CPU, to the element", poison_of_any_size, false},
     {"parameters in fp8: the CPU's maxima, scales and bytes at any size, cut and alignment", fp8_of_any_size, false},

@@ -66,8 +66,9 @@ static void assert_same_shard(const shard_t *got, const shard_t *want, const cha
     shard_assert_same_bits(got->v, want->v, want->n_elems * sizeof(float), "v", where);
 }
 
-static void update(const zero_shard_kernels_t *kernels, const shard_t *s, const zero_adam_segment_t *segments,
-                   size_t n_segments, const zero_adam_scalars_t *scalars)
+static void update_by_tensor(const zero_shard_kernels_t *kernels, const shard_t *s, const zero_adam_segment_t *segments,
+                             size_t n_segments, const zero_adam_scalars_t *scalars,
+                             const zero_tensor_scalars_t *by_tensor)
 {
     zero_adam_t args = {.param_dtype = s->dtype,
                         .param = s->param,
@@ -77,8 +78,15 @@ static void update(const zero_shard_kernels_t *kernels, const shard_t *s, const 
                         .grad = s->grad,
                         .segments = segments,
                         .n_segments = n_segments,
-                        .scalars = scalars};
+                        .scalars = scalars,
+                        .by_tensor = by_tensor};
     ck_assert_int_eq(kernels->adam(&args, NULL), ZERO_OK);
+}
+
+static void update(const zero_shard_kernels_t *kernels, const shard_t *s, const zero_adam_segment_t *segments,
+                   size_t n_segments, const zero_adam_scalars_t *scalars)
+{
+    update_by_tensor(kernels, s, segments, n_segments, scalars, NULL);
 }
 
 static zero_adam_scalars_t usual_scalars(void)
@@ -229,6 +237,43 @@ START_TEST(elements_outside_the_segments_are_untouched)
     shard_assert_same_bits(after.m, before.m, 33 * sizeof(float), "m", "before the segment");
     shard_assert_same_bits(after.v + end, before.v + end, (1000 - end) * sizeof(float), "v", "behind the segment");
     shard_free(&after);
+    shard_free(&before);
+}
+END_TEST
+
+/* Each segment by itself with the scalars of its tensor as the step's must give what one call with all of them does. */
+START_TEST(segments_have_the_scalars_of_their_tensor)
+{
+    shard_t before = shard_of_any_bits((zero_dtype_t)_i, 200003, 41), want = shard_clone(&before);
+    const zero_adam_scalars_t unused = usual_scalars();
+    zero_adam_segment_t segments[] = {
+        {.n_elems = 99001, .param = 3, .state = 1, .grad = 5, .decay = 0.7f, .tensor = 2},
+        {.n_elems = 17, .param = 99080, .state = 99100, .grad = 99090, .decay = 0.7f, .tensor = 0},
+        {.n_elems = 100001, .param = 99190, .state = 99200, .grad = 99180, .decay = 0.7f, .tensor = 2},
+        {.n_elems = 70, .param = 199400, .state = 199500, .grad = 199600, .decay = 0.7f, .tensor = 3},
+    };
+    zero_tensor_scalars_t by_tensor[4];
+    for (int t = 0; t < 4; ++t) {
+        zero_adam_scalars_decide(&by_tensor[t].scalars, 0.01f * (float)t, 0.2f * (float)t, 0.8f, 1e-4f, 2.0f, 1.0f,
+                                 1.0f, 7);
+        by_tensor[t].decay = 0.1f * (float)t;
+    }
+    for (int i = 0; i < 4; ++i) {
+        zero_adam_segment_t alone = segments[i];
+        alone.decay = by_tensor[alone.tensor].decay;
+        update(zero_shard_kernels_cpu_named("scalar"), &want, &alone, 1, &by_tensor[alone.tensor].scalars);
+    }
+    for (size_t b = 0; b < SHARD_N_BUILDS; ++b) {
+        const zero_shard_kernels_t *kernels = zero_shard_kernels_cpu_named(shard_build_names[b]);
+        for (size_t t = 0; kernels != NULL && t < SHARD_N_THREAD_COUNTS; ++t) {
+            shard_t got = shard_clone(&before);
+            omp_set_num_threads(shard_thread_counts[t]);
+            update_by_tensor(kernels, &got, segments, 4, &unused, by_tensor);
+            assert_same_shard(&got, &want, kernels->name);
+            shard_free(&got);
+        }
+    }
+    shard_free(&want);
     shard_free(&before);
 }
 END_TEST
@@ -414,6 +459,7 @@ static Suite *suite(void)
     tcase_add_loop_test(bits, instruction_sets_and_threads_give_the_same_bits, ZERO_FP32, ZERO_FP16 + 1);
     tcase_add_loop_test(bits, slicing_changes_no_bits, ZERO_FP32, ZERO_FP16 + 1);
     tcase_add_loop_test(bits, elements_outside_the_segments_are_untouched, ZERO_FP32, ZERO_FP16 + 1);
+    tcase_add_loop_test(bits, segments_have_the_scalars_of_their_tensor, ZERO_FP32, ZERO_FP16 + 1);
     tcase_add_loop_test(bits, a_skipped_step_writes_nothing, ZERO_FP32, ZERO_FP16 + 1);
     tcase_add_test(bits, parameters_are_the_rounded_master_weights);
     tcase_add_test(bits, instruction_sets_are_found_by_name);

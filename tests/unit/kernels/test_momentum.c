@@ -96,8 +96,9 @@ static float *masters_of(const shard_t *s)
     return master;
 }
 
-static void update(rule_t rule, const zero_shard_kernels_t *kernels, const shard_t *s,
-                   const zero_adam_segment_t *segments, size_t n_segments, const zero_adam_scalars_t *scalars)
+static void update_by_tensor(rule_t rule, const zero_shard_kernels_t *kernels, const shard_t *s,
+                             const zero_adam_segment_t *segments, size_t n_segments, const zero_adam_scalars_t *scalars,
+                             const zero_tensor_scalars_t *by_tensor)
 {
     zero_adam_t args = {.param_dtype = s->dtype,
                         .param = s->param,
@@ -106,8 +107,15 @@ static void update(rule_t rule, const zero_shard_kernels_t *kernels, const shard
                         .grad = s->grad,
                         .segments = segments,
                         .n_segments = n_segments,
-                        .scalars = scalars};
+                        .scalars = scalars,
+                        .by_tensor = by_tensor};
     ck_assert_int_eq(run_rule(rule, kernels, &args), ZERO_OK);
+}
+
+static void update(rule_t rule, const zero_shard_kernels_t *kernels, const shard_t *s,
+                   const zero_adam_segment_t *segments, size_t n_segments, const zero_adam_scalars_t *scalars)
+{
+    update_by_tensor(rule, kernels, s, segments, n_segments, scalars, NULL);
 }
 
 static zero_adam_scalars_t usual_scalars(float grad_norm)
@@ -198,6 +206,44 @@ START_TEST(instruction_sets_threads_and_slicing_give_the_same_bits)
 }
 END_TEST
 
+/* Each segment by itself with the scalars of its tensor as the step's must give what one call with all of them does. */
+START_TEST(segments_have_the_scalars_of_their_tensor)
+{
+    const rule_t rule = rule_of(_i);
+    shard_t before = shard_of(dtype_of(_i), N_ELEMS, 41), want = shard_clone(&before);
+    const zero_adam_scalars_t unused = usual_scalars(2.0f);
+    zero_adam_segment_t segments[] = {
+        {.n_elems = 99001, .param = 3, .state = 1, .grad = 5, .decay = 0.7f, .tensor = 2},
+        {.n_elems = 17, .param = 99080, .state = 99100, .grad = 99090, .decay = 0.7f, .tensor = 0},
+        {.n_elems = 100001, .param = 99190, .state = 99200, .grad = 99180, .decay = 0.7f, .tensor = 2},
+        {.n_elems = 70, .param = 199400, .state = 199500, .grad = 199600, .decay = 0.7f, .tensor = 3},
+    };
+    zero_tensor_scalars_t by_tensor[4];
+    for (int t = 0; t < 4; ++t) {
+        zero_adam_scalars_decide(&by_tensor[t].scalars, 0.01f * (float)t, 0.2f * (float)t, 0.8f, 1e-4f, 2.0f, 1.0f,
+                                 1.0f, 7);
+        by_tensor[t].decay = 0.1f * (float)t;
+    }
+    for (int i = 0; i < 4; ++i) {
+        zero_adam_segment_t alone = segments[i];
+        alone.decay = by_tensor[alone.tensor].decay;
+        update(rule, zero_shard_kernels_cpu_named("scalar"), &want, &alone, 1, &by_tensor[alone.tensor].scalars);
+    }
+    for (size_t b = 0; b < SHARD_N_BUILDS; ++b) {
+        const zero_shard_kernels_t *kernels = zero_shard_kernels_cpu_named(shard_build_names[b]);
+        for (size_t t = 0; kernels != NULL && t < SHARD_N_THREAD_COUNTS; ++t) {
+            shard_t got = shard_clone(&before);
+            omp_set_num_threads(shard_thread_counts[t]);
+            update_by_tensor(rule, kernels, &got, segments, 4, &unused, by_tensor);
+            assert_same_shard(&got, &want, kernels->name);
+            shard_free(&got);
+        }
+    }
+    shard_free(&want);
+    shard_free(&before);
+}
+END_TEST
+
 START_TEST(a_skipped_step_writes_nothing)
 {
     const zero_adam_scalars_t scalars = usual_scalars(INFINITY);
@@ -278,6 +324,7 @@ static Suite *suite(void)
     tcase_set_timeout(tcase, 120);
     tcase_add_loop_test(tcase, every_element_is_the_written_expression, 0, 3 * N_RULES);
     tcase_add_loop_test(tcase, instruction_sets_threads_and_slicing_give_the_same_bits, 0, 3 * N_RULES);
+    tcase_add_loop_test(tcase, segments_have_the_scalars_of_their_tensor, 0, 3 * N_RULES);
     tcase_add_loop_test(tcase, a_skipped_step_writes_nothing, 0, 3 * N_RULES);
     tcase_add_loop_test(tcase, numbers_are_those_of_the_formulas_in_fp64, 0, 3 * N_RULES);
     suite_add_tcase(s, tcase);

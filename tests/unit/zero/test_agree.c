@@ -121,6 +121,7 @@ START_TEST(numbers_that_differ_are_named)
         {"other_micro_steps", "zero_set_micro_steps: micro_steps is 3 on rank 1 and 4 on rank 0"},
         {"one_cancels_elsewhere",
          "zero_cancel: the number of calls in this step so far is 3 on rank 1 and 5 on rank 0"},
+        {"other_group", "zero_step(engine 0, step 2): rank 1 has other settings of tensors than rank 0"},
     };
     char *scratch = support_scratch();
     run_t run = start(scratch, 20, "auto", "cpu", cases[_i].name);
@@ -195,23 +196,29 @@ START_TEST(a_step_upon_which_ranks_do_not_agree_changes_nothing)
     static const struct {
         int rank;
         float lr;
-        uint64_t calls;
+        uint64_t calls, groups;
         bool odd_lr;
-    } odds[] = {{1, 0.5f, 7, true}, {4, -0.25f, 7, true}, {3, 0.25f, 8, false}, {2, 0.5f, 8, true}};
+    } odds[] = {{1, 0.5f, 7, 9, true},
+                {4, -0.25f, 7, 9, true},
+                {3, 0.25f, 8, 9, false},
+                {2, 0.5f, 8, 9, true},
+                {4, 0.25f, 7, 0, false}};
     for (size_t i = 0; i < sizeof odds / sizeof odds[0]; i++) {
         zero_contribution_t contributions[N];
         zero_step_state_t state = {.adam_step = 4, .loss_scale = 1.0f}, before = state;
         zero_adam_scalars_t scalars;
         for (int r = 0; r < N; r++)
             contributions[r] = (zero_contribution_t){
-                .norm = {{0, 0, 0, 0, 0, 0, 5 + (uint64_t)r}}, .loss = 2.0, .calls = 7, .lr = 0.25f};
+                .norm = {{0, 0, 0, 0, 0, 0, 5 + (uint64_t)r}}, .loss = 2.0, .calls = 7, .groups = 9, .lr = 0.25f};
         zero_step_outcome_t outcome = decide(contributions, N, &state, &scalars);
         ck_assert(outcome.odd_rank == 0 && scalars.skip == 0 && state.adam_step == 5);
         state = before;
         contributions[odds[i].rank].lr = odds[i].lr;
         contributions[odds[i].rank].calls = odds[i].calls;
+        contributions[odds[i].rank].groups = odds[i].groups;
         outcome = decide(contributions, N, &state, &scalars);
         ck_assert_uint_eq(outcome.odd_rank, (unsigned)odds[i].rank);
+        ck_assert_uint_eq(outcome.odd_groups, odds[i].groups != 9);
         ck_assert(outcome.odd_lr == odds[i].odd_lr && outcome.lr == 0.25f && outcome.lr_of_odd == odds[i].lr);
         ck_assert(scalars.skip != 0 && memcmp(&state, &before, sizeof state) == 0);
     }
@@ -226,7 +233,7 @@ static Suite *suite(void)
     tcase_add_test(ranks, ranks_in_different_calls_are_named_with_them);
     tcase_add_test(ranks, a_rank_that_does_not_come_is_named_at_the_deadline);
     tcase_add_test(ranks, a_rank_that_mpi_waits_for_is_named_at_the_deadline);
-    tcase_add_loop_test(ranks, numbers_that_differ_are_named, 0, 2);
+    tcase_add_loop_test(ranks, numbers_that_differ_are_named, 0, 3);
     tcase_add_loop_test(ranks, ranks_that_do_the_same_are_left_alone, 0, 3);
     suite_add_tcase(suite, ranks);
     TCase *device = tcase_create("device");

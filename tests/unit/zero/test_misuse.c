@@ -212,6 +212,30 @@ START_TEST(engines_refuse_null)
     REFUSED(zero_step(NULL, 0.1f, NULL, NULL), "zero_step: engine is NULL");
     REFUSED(zero_step_wait(NULL, &result), "zero_step_wait: engine is NULL");
     REFUSED(zero_step_wait(f.engine, NULL), "zero_step_wait: result is NULL");
+    zero_group_t group, odd;
+    REFUSED(zero_set_group(NULL, 0, NULL), "zero_set_group: engine is NULL");
+    REFUSED(zero_set_group(f.engine, 1, NULL), "zero_set_group(tensor 1): there are 1 tensors");
+    REFUSED(zero_set_group(f.engine, -1, NULL), "zero_set_group(tensor -1): there are 1 tensors");
+    REFUSED(zero_get_group(NULL, 0, &group), "zero_get_group: engine is NULL");
+    REFUSED(zero_get_group(f.engine, 0, NULL), "zero_get_group: group is NULL");
+    REFUSED(zero_get_group(f.engine, 1, &group), "zero_get_group(tensor 1): there are 1 tensors");
+    MUST(zero_get_group(f.engine, 0, &group));
+    ck_assert(group.lr_scale == 1.0f && group.weight_decay == 0.0f && group.beta1 == 0.9f && group.beta2 == 0.95f &&
+              group.eps == 1e-8f && group.momentum == 0.9f);
+#define ODD_GROUP(setting, value, text)                                                                                \
+    odd = group;                                                                                                       \
+    odd.setting = value;                                                                                               \
+    REFUSED(zero_set_group(f.engine, 0, &odd), "zero_set_group(w): " text)
+    ODD_GROUP(lr_scale, NAN, "lr_scale nan: it must be at least 0 and finite");
+    ODD_GROUP(lr_scale, -0.5f, "lr_scale -0.5: it must be at least 0 and finite");
+    ODD_GROUP(weight_decay, INFINITY, "weight_decay inf: it must be at least 0 and finite");
+    ODD_GROUP(beta1, 1.0f, "beta1 1: it must be in [0, 1)");
+    ODD_GROUP(beta2, -0.5f, "beta2 -0.5: it must be in [0, 1)");
+    ODD_GROUP(eps, 0.0f, "eps 0: it must be above 0 and finite");
+    ODD_GROUP(momentum, NAN, "momentum nan: it must be in [0, 1)");
+#undef ODD_GROUP
+    MUST(zero_get_group(f.engine, 0, &odd));
+    ck_assert_int_eq(memcmp(&odd, &group, sizeof odd), 0); /* what is refused has changed nothing */
     REFUSED(zero_set_micro_steps(NULL, 1), "zero_set_micro_steps: engine is NULL");
     REFUSED(zero_set_micro_steps(f.engine, 0), "zero_set_micro_steps: micro_steps 0: it must be at least 1");
     REFUSED(zero_cancel(NULL), "zero_cancel: engine is NULL");

@@ -45,6 +45,19 @@ START_TEST(offload_changes_no_bit_of_other_optimizers)
 }
 END_TEST
 
+/* Settings of single tensors change while steps are under way: the scalars that are copied to the host, or found by
+ * chunks that are queued later, are those of the step. */
+START_TEST(offload_changes_no_bit_of_tensors_with_settings_of_their_own)
+{
+    static const char *const variants[] = {"offload=100 stage=3 seed=2 threads=3",
+                                           "offload=100 stage=1 seed=3 buffer=600",
+                                           "offload=30 stage=2 threads=2 activations=9000", NULL};
+    expect_plain_text_of(updates[_i % N_UPDATES], 1 + _i,
+                         _i < N_UPDATES ? "schedule=1 steps=14" : "schedule=1 optimizer=nesterov dtype=fp16 nan_at=4",
+                         variants);
+}
+END_TEST
+
 /* Sums that accumulate over micro-steps stay on the device until the last one; those of a single reduction take turns.
  * Stages 0 and 1 add up the micro-steps before they reduce here (every=0), so their bits differ. */
 START_TEST(offload_with_accumulation_changes_no_bit)
@@ -220,6 +233,7 @@ static Suite *suite(void)
     tcase_set_timeout(tcase, 300);
     tcase_add_loop_test(tcase, offload_changes_no_bit, 0, N_SETTINGS * N_UPDATES);
     tcase_add_loop_test(tcase, offload_changes_no_bit_of_other_optimizers, 0, 2 * N_UPDATES);
+    tcase_add_loop_test(tcase, offload_changes_no_bit_of_tensors_with_settings_of_their_own, 0, 2 * N_UPDATES);
     tcase_add_loop_test(tcase, offload_with_accumulation_changes_no_bit, 0, N_UPDATES);
     tcase_add_loop_test(tcase, offload_auto_changes_no_bit, 0, N_UPDATES);
     tcase_add_loop_test(tcase, offload_changes_no_bit_with_chunks_or_sums_in_transit, 0, N_UPDATES);
