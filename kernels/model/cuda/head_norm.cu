@@ -1,19 +1,23 @@
 /* head_norm.cu - RMSNorm of every q and k head on CUDA, as in Qwen3 (Zhang & Sennrich 2019, arXiv:1910.07467).
  *
  * A group of lanes owns a head and keeps it in registers: as many lanes as the head has packs, rounded up to a power of
- * two, so that a warp serves several short heads. A lane holds at most LANE_ELEMS elements. Groups whose turn is past
- * the last head compute on zeros and store nothing, so that every lane takes part in every shuffle.
+ * two, so that a warp serves several short heads. A lane holds at most LANE_ELEMS elements of a head. A group loads
+ * several heads before it computes, which keeps more bytes in flight. Groups whose turn is past the last head compute
+ * on zeros and store nothing, so that every lane takes part in every shuffle.
  *
  * Backward: a fixed number of blocks takes turns with the heads. A group sums dy h of q's heads and of k's in
  * registers; a block adds its groups in order and writes one part; column_sum.cu adds the parts. Which heads a group
  * takes depends on sizes alone, so the bits are the same in every run.
  */
+#include <climits>
 #include <type_traits>
 
 #include "kernels/model/cuda/pack.cuh"
 
 #define THREADS 256
-#define LANE_ELEMS 8 /* at most: ZERO_HEAD_NORM_MAX_DIM over the lanes of a warp */
+#define LANE_ELEMS 8    /* at most: ZERO_HEAD_NORM_MAX_DIM over the lanes of a warp */
+#define FORWARD_HEADS 4 /* that a group has in flight */
+#define BACKWARD_HEADS 3
 
 /* Returns the sum over the lanes of a group, in a fixed tree; every lane of it gets the sum. All lanes of the warp
  * call it. */
@@ -36,19 +40,31 @@ template <int N, int PACKS> struct head_lane {
     {
         return (lane + p * group_lanes) * N;
     }
-    /* Sets x to a head's elements; to zeros where there are none. */
+    /* Loads a head's elements; zeros where there are none. */
     template <typename T>
-    __device__ __forceinline__ void read(float (&x)[PACKS][N], const T *data, size_t start, bool exists) const
+    __device__ __forceinline__ void load(zero_pack<T, N> (&x)[PACKS], const T *data, size_t start, bool exists) const
     {
 #pragma unroll
         for (int p = 0; p < PACKS; ++p) {
-            zero_pack<T, N> pack = {};
+            x[p] = {};
             if (exists && is_mine(p))
-                pack = zero_load<N>(data, start + column(p));
+                x[p] = zero_load<N>(data, start + column(p));
+        }
+    }
+    template <typename T>
+    static __device__ __forceinline__ void unpack(float (&x)[PACKS][N], const zero_pack<T, N> (&packs)[PACKS])
+    {
+#pragma unroll
+        for (int p = 0; p < PACKS; ++p)
 #pragma unroll
             for (int i = 0; i < N; ++i)
-                x[p][i] = pack[i];
-        }
+                x[p][i] = packs[p][i];
+    }
+    template <typename T> __device__ __forceinline__ void read(float (&x)[PACKS][N], const T *data) const
+    {
+        zero_pack<T, N> packs[PACKS];
+        load(packs, data, 0, true);
+        unpack(x, packs);
     }
     __device__ __forceinline__ float rstd(const float (&x)[PACKS][N], float eps, int head_dim) const
     {
@@ -73,33 +89,40 @@ template <int N, int PACKS> struct head_lane {
 template <typename T, int N, int PACKS>
 static __global__ void __launch_bounds__(THREADS) head_norm(T *y, zero_head_norm_t norm, int group_lanes)
 {
-    int n_groups = THREADS / group_lanes, group = threadIdx.x / group_lanes, head_dim = (int)norm.head_dim;
+    unsigned n_groups = THREADS / group_lanes, group = threadIdx.x / group_lanes, n_heads = (unsigned)norm.n_heads;
+    int head_dim = (int)norm.head_dim;
     const head_lane<N, PACKS> own{(int)threadIdx.x % group_lanes, group_lanes, head_dim / N};
-    size_t of_row = norm.n_heads + 2 * norm.n_kv_heads, index = (size_t)blockIdx.x * n_groups + group;
-    size_t head = index % of_row, start = index * norm.head_dim;
-    bool exists = index < norm.n_rows * of_row, is_v = head >= norm.n_heads + norm.n_kv_heads;
-    float x[PACKS][N], w[PACKS][N];
-    own.read(x, (const T *)norm.qkv, start, exists);
-    own.read(w, (const T *)(head < norm.n_heads ? norm.q_weight : norm.k_weight), 0, true);
-    float rstd = own.rstd(x, norm.eps, head_dim);
+    unsigned n_normed = n_heads + (unsigned)norm.n_kv_heads, of_row = n_normed + (unsigned)norm.n_kv_heads;
+    unsigned n_all = (unsigned)norm.n_rows * of_row, first = blockIdx.x * FORWARD_HEADS * n_groups + group;
+    zero_pack<T, N> packs[FORWARD_HEADS][PACKS];
 #pragma unroll
-    for (int p = 0; p < PACKS; ++p)
+    for (int k = 0; k < FORWARD_HEADS; ++k) {
+        unsigned index = first + k * n_groups;
+        own.load(packs[k], (const T *)norm.qkv, (size_t)index * head_dim, index < n_all);
+    }
 #pragma unroll
-        for (int i = 0; i < N; ++i)
-            x[p][i] = is_v ? x[p][i] : x[p][i] * rstd * w[p][i];
-    own.write(y, start, exists, x);
+    for (int k = 0; k < FORWARD_HEADS; ++k) {
+        unsigned index = first + k * n_groups, head = index % of_row;
+        float x[PACKS][N], w[PACKS][N];
+        own.unpack(x, packs[k]);
+        own.read(w, (const T *)(head < n_heads ? norm.q_weight : norm.k_weight));
+        float rstd = own.rstd(x, norm.eps, head_dim);
+#pragma unroll
+        for (int p = 0; p < PACKS; ++p)
+#pragma unroll
+            for (int i = 0; i < N; ++i)
+                x[p][i] = head >= n_normed ? x[p][i] : x[p][i] * rstd * w[p][i];
+        own.write(y, (size_t)index * head_dim, index < n_all, x);
+    }
 }
 
 /* Computes, with h = x rstd and g = dy w, dx = rstd (g - h mean(g h)) in place of dy. Adds dy h to sums. */
-template <typename T, int N, int PACKS>
-static __device__ __forceinline__ void head_backward(const head_lane<N, PACKS> &own, T *dqkv, const T *qkv,
-                                                     const float (&w)[PACKS][N], float (&sums)[PACKS][N], size_t start,
-                                                     bool exists, float eps, int head_dim)
+template <int N, int PACKS>
+static __device__ __forceinline__ void head_backward(const head_lane<N, PACKS> &own, float (&dy)[PACKS][N],
+                                                     const float (&x)[PACKS][N], const float (&w)[PACKS][N],
+                                                     float (&sums)[PACKS][N], float eps, int head_dim)
 {
-    float x[PACKS][N], dy[PACKS][N], gh = 0.0f;
-    own.read(x, qkv, start, exists);
-    own.read(dy, dqkv, start, exists);
-    float rstd = own.rstd(x, eps, head_dim);
+    float gh = 0.0f, rstd = own.rstd(x, eps, head_dim);
 #pragma unroll
     for (int p = 0; p < PACKS; ++p)
 #pragma unroll
@@ -114,7 +137,6 @@ static __device__ __forceinline__ void head_backward(const head_lane<N, PACKS> &
 #pragma unroll
         for (int i = 0; i < N; ++i)
             dy[p][i] = rstd * fmaf(-gh_mean, x[p][i] * rstd, dy[p][i] * w[p][i]);
-    own.write(dqkv, start, exists, dy);
 }
 
 /* The heads that a group takes, in the order in which it takes them. */
@@ -138,7 +160,7 @@ struct head_turns {
 };
 
 template <typename T, int N, int PACKS>
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS, 2)
     head_norm_backward(T *dqkv, float *partials, zero_head_norm_t norm, int group_lanes)
 {
     __shared__ alignas(sizeof(float) * LANE_ELEMS) float shared[THREADS * LANE_ELEMS * 2]; /* [n_groups, 2, head_dim] */
@@ -146,29 +168,40 @@ static __global__ void __launch_bounds__(THREADS)
     const head_lane<N, PACKS> own{(int)threadIdx.x % group_lanes, group_lanes, head_dim / N};
     size_t n_normed = norm.n_heads + norm.n_kv_heads, of_row = n_normed + norm.n_kv_heads;
     size_t n_turns_all = norm.n_rows * n_normed, step = (size_t)gridDim.x * n_groups;
-    float q_w[PACKS][N], k_w[PACKS][N], q_sums[PACKS][N] = {}, k_sums[PACKS][N] = {};
-    own.read(q_w, (const T *)norm.q_weight, 0, true);
-    own.read(k_w, (const T *)norm.k_weight, 0, true);
+    float q_sums[PACKS][N] = {}, k_sums[PACKS][N] = {};
     head_turns turn((size_t)blockIdx.x * n_groups + group, step, n_normed);
-    for (size_t done = 0; done < n_turns_all; done += step, turn.next()) { /* as often in every group */
-        size_t start = (turn.row * of_row + turn.head) * norm.head_dim;
-        bool exists = turn.row < norm.n_rows, is_q = turn.head < norm.n_heads;
-        float w[PACKS][N], sums[PACKS][N];
+    for (size_t done = 0; done < n_turns_all; done += BACKWARD_HEADS * step) { /* as often in every group */
+        zero_pack<T, N> x_packs[BACKWARD_HEADS][PACKS], dy_packs[BACKWARD_HEADS][PACKS];
+        size_t start[BACKWARD_HEADS];
+        bool exists[BACKWARD_HEADS], is_q[BACKWARD_HEADS];
 #pragma unroll
-        for (int p = 0; p < PACKS; ++p)
+        for (int k = 0; k < BACKWARD_HEADS; ++k, turn.next()) {
+            start[k] = (turn.row * of_row + turn.head) * norm.head_dim;
+            exists[k] = turn.row < norm.n_rows, is_q[k] = turn.head < norm.n_heads;
+            own.load(x_packs[k], (const T *)norm.qkv, start[k], exists[k]);
+            own.load(dy_packs[k], (const T *)dqkv, start[k], exists[k]);
+        }
 #pragma unroll
-            for (int i = 0; i < N; ++i) {
-                w[p][i] = is_q ? q_w[p][i] : k_w[p][i];
-                sums[p][i] = is_q ? q_sums[p][i] : k_sums[p][i];
-            }
-        head_backward(own, dqkv, (const T *)norm.qkv, w, sums, start, exists, norm.eps, head_dim);
+        for (int k = 0; k < BACKWARD_HEADS; ++k) {
+            float x[PACKS][N], dy[PACKS][N], w[PACKS][N], sums[PACKS][N];
+            own.unpack(x, x_packs[k]);
+            own.unpack(dy, dy_packs[k]);
+            own.read(w, (const T *)(is_q[k] ? norm.q_weight : norm.k_weight));
 #pragma unroll
-        for (int p = 0; p < PACKS; ++p)
+            for (int p = 0; p < PACKS; ++p)
 #pragma unroll
-            for (int i = 0; i < N; ++i) {
-                q_sums[p][i] = is_q ? sums[p][i] : q_sums[p][i];
-                k_sums[p][i] = is_q ? k_sums[p][i] : sums[p][i];
-            }
+                for (int i = 0; i < N; ++i)
+                    sums[p][i] = is_q[k] ? q_sums[p][i] : k_sums[p][i];
+            head_backward(own, dy, x, w, sums, norm.eps, head_dim);
+#pragma unroll
+            for (int p = 0; p < PACKS; ++p)
+#pragma unroll
+                for (int i = 0; i < N; ++i) {
+                    q_sums[p][i] = is_q[k] ? sums[p][i] : q_sums[p][i];
+                    k_sums[p][i] = is_q[k] ? k_sums[p][i] : sums[p][i];
+                }
+            own.write(dqkv, start[k], exists[k], dy);
+        }
     }
     own.write(shared, (size_t)group * 2 * head_dim, true, q_sums);
     own.write(shared, (size_t)(group * 2 + 1) * head_dim, true, k_sums);
@@ -212,9 +245,12 @@ extern "C" cudaError_t zero_launch_head_norm(cudaStream_t stream, zero_dtype_t d
         using T = decltype(type);
         return with_packs<T>(norm, y, [&](auto n, auto packs) {
             int lanes = group_lanes_of(norm->head_dim / n);
-            size_t n_all = norm->n_rows * (norm->n_heads + 2 * norm->n_kv_heads);
+            size_t n_all = norm->n_rows * (norm->n_heads + 2 * norm->n_kv_heads),
+                   of_block = THREADS / lanes * FORWARD_HEADS;
+            if (n_all > UINT_MAX - of_block) /* indices are unsigned, since 64-bit remainders are slow */
+                return cudaErrorInvalidValue;
             head_norm<T, n, packs>
-                <<<(unsigned)zero_divide_up(n_all, THREADS / lanes), THREADS, 0, stream>>>((T *)y, *norm, lanes);
+                <<<(unsigned)zero_divide_up(n_all, of_block), THREADS, 0, stream>>>((T *)y, *norm, lanes);
             return cudaGetLastError();
         });
     });

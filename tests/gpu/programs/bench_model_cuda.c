@@ -189,6 +189,19 @@ static zero_status_t rope(bench_t *b, size_t heads, size_t head_dim)
     return b->k->rope(&b->ctx, b->s->out, false, &(zero_rope_t){.theta = 500000.0f}, m->batch, m->seq_len, heads,
                       m->kv_heads, head_dim);
 }
+static zero_status_t head_norm(bench_t *b, size_t rows, size_t head_dim)
+{
+    const model_t *m = b->model;
+    return b->k->head_norm(&b->ctx, b->s->out, b->s->in, weight_of(b->s->weight), weight_of(b->s->weight), 1e-5f, rows,
+                           m->heads, m->kv_heads, head_dim);
+}
+static zero_status_t head_norm_backward(bench_t *b, size_t rows, size_t head_dim)
+{
+    const model_t *m = b->model;
+    return b->k->head_norm_backward(&b->ctx, b->s->out, grad_of(b->s->dweight), grad_of(b->s->dbias), b->s->in,
+                                    weight_of(b->s->weight), weight_of(b->s->weight), 1e-5f, rows, m->heads,
+                                    m->kv_heads, head_dim);
+}
 static zero_status_t swiglu(bench_t *b, size_t rows, size_t width)
 {
     return b->k->swiglu(&b->ctx, b->s->out, b->s->in, rows, width);
@@ -418,6 +431,14 @@ static size_t llama_rows(const model_t *m, row_t *rows)
     rows[n++] = (row_t){"rmsnorm backward", rmsnorm_backward, R, C, 0, 4 * tensor, 2 * L + 1};
     rows[n++] = (row_t){"rmsnorm backward, y recomputed", rmsnorm_backward_recomputed, R, C, 0, 5 * tensor, 0};
     rows[n++] = (row_t){"rope", rope, m->heads, head, 0, 2 * 2.0 * (double)(R * rotated), 2 * L};
+    rows[n++] = (row_t){"norms of heads, as in Qwen3",
+                        head_norm,
+                        R,
+                        head,
+                        0,
+                        2 * 2.0 * (double)(R * (rotated + m->kv_heads * head)),
+                        0};
+    rows[n++] = (row_t){"norms of heads backward", head_norm_backward, R, head, 0, 3 * 2.0 * (double)(R * rotated), 0};
     rows[n++] = (row_t){"swiglu", swiglu, R, F, 0, 3 * hidden, L};
     rows[n++] = (row_t){"swiglu backward", swiglu_backward, R, F, 0, 5 * hidden, L};
     rows[n++] = (row_t){"swiglu backward, y recomputed", swiglu_backward_recomputed, R, F, 0, 6 * hidden, 0};
