@@ -5,9 +5,11 @@
 #include "train/options/options.h"
 
 /* Writes options->report.output. A run is a file of metrics, or a checkpoint or a directory of them, whose state.json
- * says what the configuration was and where the metrics are. Called on rank 0. */
+ * says what the configuration was and where the metrics are. The trace that the run's metrics name is read, too, if it
+ * is there. Called on rank 0. */
 zero_status_t page_write(const options_t *options);
 
-extern const char page_head[], page_tail[]; /* what is before and behind the data */
+/* What is before the data, and the two parts of the script behind them. */
+extern const char page_head[], page_charts[], page_sections[];
 
 #endif

@@ -1,4 +1,5 @@
-/* page_text.c - what surrounds the data in a report: style, and a script that draws it. Plain SVG, no library. */
+/* page_text.c - what is before the data in a report, and the first part of the script that draws them: summary and
+ * curves. Plain SVG, no library. */
 #include "train/page/page.h"
 
 /* clang-format off */
@@ -7,7 +8,8 @@ const char page_head[] =
     "<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
     "<title>zerotrain report</title>\n"
     "<style>\n"
-    ":root { color-scheme: light dark; --ink: #222; --faint: #888; --line: #ddd; --page: #fff; }\n"
+    ":root { color-scheme: light dark; --ink: #222; --faint: #888; --line: #ddd; --page: #fff;\n"
+    "  --c0: #2563eb; --c1: #dc2626; --c2: #16a34a; --c3: #d97706; --c4: #7dabf5; --c5: #0891b2; --c6: #9333ea; --c7: #be185d; --c8: #78716c; --c9: #a8a29e; }\n"
     "@media (prefers-color-scheme: dark) { :root { --ink: #ddd; --faint: #888; --line: #444; --page: #181818; } }\n"
     "body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--page); margin: 0 auto; max-width: 1200px; padding: 1em; }\n"
     "h1 { font-size: 1.4em; } h2 { font-size: 1.05em; margin: 0 0 .3em; }\n"
@@ -16,17 +18,19 @@ const char page_head[] =
     "svg text { fill: var(--faint); font-size: 11px; } .grid { stroke: var(--line); }\n"
     "table { border-collapse: collapse; margin: 1em 0; } td, th { text-align: left; padding: .15em .8em .15em 0; border-bottom: 1px solid var(--line); overflow-wrap: anywhere; }\n"
     ".wide { overflow-x: auto; } #summary { white-space: nowrap; } #summary td { overflow-wrap: normal; } .key { display: inline-block; width: 1em; height: .6em; margin-right: .4em; }\n"
+    "#parts section { margin-top: 2em; } .note { color: var(--faint); margin: 0 0 .5em; overflow-wrap: anywhere; } .label { margin: .5em 0 0; overflow-wrap: anywhere; }\n"
+    "svg.bar { height: 26px; } .legend { margin: .5em 0; } .item { display: inline-block; margin-right: 1.2em; } .numbers td, .numbers th { white-space: nowrap; overflow-wrap: normal; } .texts td:first-child { overflow-wrap: normal; } .texts td + td { min-width: 9em; }\n"
     "</style></head><body><h1>zerotrain report</h1>\n"
-    "<div class=\"wide\"><table id=\"summary\"></table></div><div id=\"charts\"></div><div id=\"config\"></div>\n"
+    "<div class=\"wide\"><table id=\"summary\"></table></div><div id=\"charts\"></div><div id=\"parts\"></div>\n"
     "<script id=\"runs\" type=\"application/json\">\n";
 
-const char page_tail[] =
+const char page_charts[] =
     "</script>\n"
     "<script>\n"
     "const runs = JSON.parse(document.getElementById(\"runs\").textContent);\n"
     "const colors = [\"#2563eb\", \"#dc2626\", \"#16a34a\", \"#d97706\", \"#9333ea\", \"#0891b2\", \"#db2777\", \"#65a30d\"];\n"
     "const color = i => colors[i % colors.length];\n"
-    "const number = v => v == null ? \"\" : v === 0 ? \"0\" : Math.abs(v) >= 1e6 || Math.abs(v) < 1e-3 ? v.toExponential(2) : String(+v.toPrecision(5));\n"
+    "const number = v => v == null || Number.isNaN(v) ? \"\" : v === 0 ? \"0\" : Math.abs(v) >= 1e6 || Math.abs(v) < 1e-3 ? v.toExponential(2) : String(+v.toPrecision(5));\n"
     "const last = list => list.filter(v => v != null).at(-1);\n"
     "const mean = list => { const l = list.filter(v => v != null); return l.length ? l.reduce((a, b) => a + b, 0) / l.length : null; };\n"
     "function element(name, text, parent) {\n"
@@ -76,6 +80,7 @@ const char page_tail[] =
     "  [\"Learning rate\", [[\"lr\", 1, false]]],\n"
     "  [\"Memory of a rank's device, GiB (dashed: rank 0's host)\", [[\"device_bytes\", GIB, false], [\"host_bytes\", GIB, true]]],\n"
     "  [\"Share of the device's peak (MFU)\", [[\"mfu\", 1, false]]],\n"
+    "  [\"Milliseconds a step (dashed: of these, rank 0 waits for communication)\", [[\"step_ms\", 1, false], [\"exposed_comm_ms\", 1, true]]],\n"
     "];\n"
     "function points(rows, key, unit) {\n"
     "  return rows.step.map((s, i) => [s, rows[key][i] == null ? null : rows[key][i] / unit]).filter(p => p[1] != null);\n"
@@ -104,18 +109,5 @@ const char page_tail[] =
     "  first.append(run.name);\n"
     "  for (const v of [last(r.step), last(r.tokens), r.hours, last(r.loss), val.length ? Math.min(...val) : null, mean(r.tokens_per_s),\n"
     "    last(r.device_bytes) / GIB, last(r.host_bytes) / GIB]) element(\"td\", number(v), tr);\n"
-    "});\n"
-    "const configured = runs.filter(run => run.config), box = document.getElementById(\"config\");\n"
-    "if (configured.length) {\n"
-    "  element(\"h2\", \"Configuration\", box);\n"
-    "  const table = element(\"table\", null, box), tr = element(\"tr\", null, table);\n"
-    "  element(\"th\", \"setting\", tr);\n"
-    "  for (const run of configured) element(\"th\", run.name, tr);\n"
-    "  for (const section in configured[0].config) for (const key in configured[0].config[section]) {\n"
-    "    const values = configured.map(run => (run.config[section] || {})[key]), row = element(\"tr\", null, table);\n"
-    "    element(\"td\", section + \".\" + key, row);\n"
-    "    for (const v of values) { const td = element(\"td\", v, row); if (new Set(values).size > 1) td.style.fontWeight = \"bold\"; }\n"
-    "  }\n"
-    "}\n"
-    "</script></body></html>\n";
+    "});\n";
 /* clang-format on */

@@ -1,10 +1,12 @@
 /* test_page.c - zerotrain report: the rows of every run are in the page as they were, with the configuration of those
- * that have a checkpoint; nothing is loaded from elsewhere; and no other file is overwritten.
+ * that have a checkpoint or say it in their metrics, and a step of their trace; nothing is loaded from elsewhere; and
+ * no other file is overwritten.
  */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "tests/support/support.h"
 
@@ -33,6 +35,8 @@ static void set_up(void)
     write_file("<!--<script>.jsonl", "{\"step\": 1, \"loss\": null}\n{\"step\": 2, \"lo");
     write_file("no.jsonl", "hello\n");
     write_file("mine.html", "<!DOCTYPE html>\nmine");
+    write_file("older.html", "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
+                             "content=\"width=device-width, initial-scale=1\">\n<title>zerotrain report</title>\n<p>");
     write_file("state.json", "{\"config\": {\"train\": {\"lr\": \"0.1\"}, \"log\": {\"metrics\": \"m.jsonl\"}}}");
 }
 
@@ -83,6 +87,108 @@ START_TEST(a_page_has_the_rows_of_every_run)
     free(page);
     ck_assert_int_eq(report(&output, "--output r.html m.jsonl"), 0); /* over its own */
     support_output_free(&output);
+    ck_assert_int_eq(report(&output, "--output older.html m.jsonl"), 0);
+    support_output_free(&output);
+}
+END_TEST
+
+#define TRACE_HEAD "{\"displayTimeUnit\": \"ms\",\n\"traceEvents\": [\n{\"name\": \"x\", \"ph\": \"M\"}"
+
+/* Writes metrics of steps 1 to 9 whose step_ms are 10 but for step 6, whose are 11, and steps 1 to 4, whose are 90: the
+ * run says of itself that it had n_ranks and this trace. */
+static void write_described(int n_ranks)
+{
+    char text[4000] = "", row[600], run[400];
+    for (int step = 1; step <= 9; step++) {
+        snprintf(
+            run, sizeof run,
+            ", \"run\": {\"ranks\": %d, \"started\": %d, \"memory\": {\"parameters\": 5}, \"directory\": \"%s/sub\", "
+            "\"config\": {\"train\": {\"lr\": \"0.%d\"}, \"log\": {\"trace\": \"t.json\"}}}",
+            n_ranks, step, scratch, step);
+        snprintf(row, sizeof row, "{\"step\": %d, \"loss\": 1, \"step_ms\": %d, \"exposed_comm_ms\": 1%s}\n", step,
+                 step <= 4   ? 90
+                 : step == 6 ? 11
+                             : 10,
+                 step == 1 || step == 5 ? run : ""); /* resumed at 5 */
+        strcat(text, row);
+    }
+    write_file("described.jsonl", text);
+}
+
+/* Writes a trace of steps 5, 6, 7: a span of each of two ranks a step, the step of median time being the second. */
+static void write_trace(int n_ranks)
+{
+    char text[4000] = TRACE_HEAD, line[300], path[512];
+    for (int step = 5; step <= 7; step++)
+        for (int rank = 0; rank < 2; rank++) {
+            snprintf(
+                line, sizeof line,
+                ",\n{\"name\": \"</script> %d\", \"cat\": \"compute\", \"ph\": \"X\", \"ts\": %d.5, \"dur\": 1.000, "
+                "\"pid\": %d, \"tid\": 1, \"args\": {\"step\": %d, \"phase\": \"forward\"}}",
+                step, step, rank, step);
+            strcat(text, line);
+        }
+    snprintf(line, sizeof line,
+             "\n],\n\"otherData\": {\"program\": \"zerotrain\", \"ranks\": %d, \"first_step\": 5}}\n", n_ranks);
+    strcat(text, line);
+    snprintf(path, sizeof path, "%s/sub", scratch);
+    ck_assert_int_eq(mkdir(path, 0777), 0);
+    write_file("sub/t.json", text);
+}
+
+/* Returns the only run of a report of described.jsonl; NULL if there is none. *runs: for json_decref. */
+static json_t *report_described(json_t **runs, const char *says)
+{
+    support_output_t output;
+    char path[512];
+    int code = report(&output, "--output d.html described.jsonl");
+    ck_assert_msg(code == 0 && strstr(output.err, says), "%s", output.err);
+    support_output_free(&output);
+    snprintf(path, sizeof path, "%s/d.html", scratch);
+    char *page = support_read_file(path, NULL);
+    *runs = data_of(page);
+    free(page);
+    return json_array_get(*runs, 0);
+}
+
+/* The trace is found from where the run was started, and its steps 6 and 7 are later than its first; the slower of two
+ * counts as the median. */
+START_TEST(a_run_that_describes_itself_is_shown_with_a_step_of_its_trace)
+{
+    json_t *runs;
+    write_described(2);
+    write_trace(2);
+    const json_t *run = report_described(&runs, "1 run in d.html"), *timeline = json_object_get(run, "timeline");
+    ck_assert_int_eq(json_integer_value(json_object_get(timeline, "step")), 6);
+    const json_t *spans = json_object_get(timeline, "spans");
+    ck_assert_uint_eq(json_array_size(spans), 2);
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *span = json_array_get(spans, i);
+        ck_assert_str_eq(json_string_value(json_object_get(span, "name")), "</script> 6");
+        ck_assert_int_eq(json_integer_value(json_object_get(span, "pid")), (json_int_t)i);
+        ck_assert_double_eq_tol(json_number_value(json_object_get(span, "ts")), 6.5, 1e-9);
+    }
+    ck_assert_int_eq(json_integer_value(json_object_get(json_object_get(run, "run"), "started")), 5); /* the last */
+    ck_assert_uint_eq(json_array_size(json_object_get(run, "starts")), 2);
+    const json_t *train = json_object_get(json_object_get(run, "config"), "train");
+    ck_assert_str_eq(json_string_value(json_object_get(train, "lr")), "0.5");
+    json_decref(runs);
+}
+END_TEST
+
+START_TEST(a_trace_of_another_run_is_left_out)
+{
+    json_t *runs;
+    write_described(3);
+    write_trace(2);
+    ck_assert_ptr_null(json_object_get(report_described(&runs, "is no trace of the last start"), "timeline"));
+    json_decref(runs);
+    write_file("sub/t.json", TRACE_HEAD); /* cut short */
+    ck_assert_ptr_null(json_object_get(report_described(&runs, "is no trace of the last start"), "timeline"));
+    json_decref(runs);
+    write_file("sub/t.json", "my notes\n");
+    ck_assert_ptr_null(json_object_get(report_described(&runs, "is no trace of the last start"), "timeline"));
+    json_decref(runs);
 }
 END_TEST
 
@@ -117,6 +223,8 @@ static Suite *suite(void)
     tcase_set_timeout(c, 3 * LIMIT_S);
     tcase_add_checked_fixture(c, set_up, NULL);
     tcase_add_test(c, a_page_has_the_rows_of_every_run);
+    tcase_add_test(c, a_run_that_describes_itself_is_shown_with_a_step_of_its_trace);
+    tcase_add_test(c, a_trace_of_another_run_is_left_out);
     tcase_add_loop_test(c, mistakes_are_refused_with_a_line, 0, sizeof refusals / sizeof refusals[0]);
     suite_add_tcase(s, c);
     return s;
