@@ -22,6 +22,12 @@ static zero_status_t check_tokens(const int32_t *tokens, size_t n_rows, size_t v
     return ZERO_OK;
 }
 
+/* Returns a row's position, counted from where its document begins. */
+static size_t position_of(size_t row, const int32_t *starts, size_t seq_len)
+{
+    return row % seq_len - (starts != NULL ? (size_t)starts[row] : 0);
+}
+
 static void add_row(float *out, zero_weight_t table, size_t row, size_t dim)
 {
     float tile[COLUMN_TILE];
@@ -33,7 +39,7 @@ static void add_row(float *out, zero_weight_t table, size_t row, size_t dim)
     }
 }
 
-zero_status_t ZERO_MODEL_FN(embed)(zero_model_context_t *ctx, void *out, const int32_t *tokens,
+zero_status_t ZERO_MODEL_FN(embed)(zero_model_context_t *ctx, void *out, const int32_t *tokens, const int32_t *starts,
                                    zero_weight_t token_table, zero_weight_t position_table, size_t n_batch,
                                    size_t seq_len, size_t dim, size_t vocab_size)
 {
@@ -45,7 +51,7 @@ zero_status_t ZERO_MODEL_FN(embed)(zero_model_context_t *ctx, void *out, const i
         float *y = (float *)out + row * dim;
         zero_read_fp32(y, token_table, (size_t)tokens[row] * dim, dim);
         if (position_table.data != NULL)
-            add_row(y, position_table, row % seq_len, dim);
+            add_row(y, position_table, position_of(row, starts, seq_len), dim);
     }
     return ZERO_OK;
 }
@@ -90,8 +96,23 @@ static zero_status_t backward_tokens(zero_scratch_t *scratch, zero_grad_t dtoken
     return ZERO_OK;
 }
 
-/* Computes dpositions[t] = sum of dout[b, t] over b, in order. */
-static void backward_positions(zero_grad_t dpositions, const float *dout, size_t n_batch, size_t seq_len, size_t dim)
+/* Adds up the rows of dout at position t of one sequence: row t or, with starts, one of every document that is longer.
+ */
+static void add_position(float *sum, const float *dout, const int32_t *starts, size_t t, size_t seq_len, size_t dim,
+                         size_t column, size_t n)
+{
+    const size_t end = starts != NULL ? seq_len : t + 1;
+    for (size_t row = t; row < end; ++row) {
+        if (position_of(row, starts, seq_len) != t)
+            continue;
+        for (size_t i = 0; i < n; ++i)
+            sum[i] += dout[row * dim + column + i];
+    }
+}
+
+/* Computes dpositions[t] = the sum of dout's rows at position t, in order. */
+static void backward_positions(zero_grad_t dpositions, const float *dout, const int32_t *starts, size_t n_batch,
+                               size_t seq_len, size_t dim)
 {
 #pragma omp parallel for schedule(static) if (n_batch * seq_len * dim >= ZERO_MODEL_PARALLEL_MIN)
     for (size_t t = 0; t < seq_len; ++t) {
@@ -99,16 +120,16 @@ static void backward_positions(zero_grad_t dpositions, const float *dout, size_t
             size_t n = dim - column < COLUMN_TILE ? dim - column : COLUMN_TILE;
             float sum[COLUMN_TILE] = {0};
             for (size_t batch = 0; batch < n_batch; ++batch)
-                for (size_t i = 0; i < n; ++i)
-                    sum[i] += dout[(batch * seq_len + t) * dim + column + i];
+                add_position(sum, dout + batch * seq_len * dim, starts != NULL ? starts + batch * seq_len : NULL, t,
+                             seq_len, dim, column, n);
             zero_grad_put(dpositions, t * dim + column, sum, n);
         }
     }
 }
 
 zero_status_t ZERO_MODEL_FN(embed_backward)(zero_model_context_t *ctx, zero_grad_t dtokens, zero_grad_t dpositions,
-                                            const void *dout, const int32_t *tokens, size_t n_batch, size_t seq_len,
-                                            size_t dim, size_t vocab_size)
+                                            const void *dout, const int32_t *tokens, const int32_t *starts,
+                                            size_t n_batch, size_t seq_len, size_t dim, size_t vocab_size)
 {
     zero_scratch_t scratch = zero_scratch_begin(ctx);
     size_t n_rows = n_batch * seq_len;
@@ -117,6 +138,6 @@ zero_status_t ZERO_MODEL_FN(embed_backward)(zero_model_context_t *ctx, zero_grad
     ZERO_TRY(check_tokens(tokens, n_rows, vocab_size));
     ZERO_TRY(backward_tokens(&scratch, dtokens, dout, tokens, n_rows, dim, vocab_size));
     if (dpositions.data != NULL)
-        backward_positions(dpositions, dout, n_batch, seq_len, dim);
+        backward_positions(dpositions, dout, starts, n_batch, seq_len, dim);
     return ZERO_OK;
 }

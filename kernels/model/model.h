@@ -68,7 +68,16 @@ typedef struct zero_rope {
     float factor;                        /* at most 1: not scaled, and what follows is not read */
     float low_freq, high_freq, original; /* low_freq < high_freq; original: positions before scaling */
     size_t first;                        /* the position of the first row; other than 0 only on the CPU */
+    const int32_t *starts;               /* as in zero_mask_t: positions are counted from there; with first 0 */
 } zero_rope_t;
+
+/* What a query does not see, beside later keys. */
+typedef struct zero_mask {
+    /* int32 [B, T], device memory: where the document begins that a position is in, 0 <= starts[b, t] <= t, never less
+     * than at the position before. Keys before it are not seen. NULL: a sequence is one document. */
+    const int32_t *starts;
+    size_t window; /* a query sees its own position's key and the window - 1 before it; 0: all of them */
+} zero_mask_t;
 
 #define ZERO_MODEL_WHY 768 /* bytes of a reason: one clause, without a newline */
 
@@ -200,33 +209,39 @@ typedef struct zero_model_kernels {
                                    const void *x, size_t n_rows, size_t width);
 
     /* Causal self-attention. A row of qkv[B, T, (n_heads + 2 n_kv_heads) * head_dim] holds the q, then the k, then the
-     * v heads; out[B, T, n_heads * head_dim]; logsumexp: fp32 [B, n_heads, T], of the scores times 1/sqrt(head_dim). */
-    zero_status_t (*attention)(zero_model_context_t *ctx, void *out, float *logsumexp, const void *qkv, size_t n_batch,
-                               size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim);
+     * v heads; out[B, T, n_heads * head_dim]; logsumexp: fp32 [B, n_heads, T], of the scores times 1/sqrt(head_dim).
+     * mask NULL: queries see all keys that are not later. */
+    zero_status_t (*attention)(zero_model_context_t *ctx, void *out, float *logsumexp, const void *qkv,
+                               const zero_mask_t *mask, size_t n_batch, size_t seq_len, size_t n_heads,
+                               size_t n_kv_heads, size_t head_dim);
     /* Attention of new positions, which follow `first` earlier ones of one sequence: rows of qkv and out are the new
      * ones'. Keys and values of all are in cache[at least first + n_new][2 * n_kv_heads * head_dim], fp32, where the
-     * new ones' are put. NULL: there is none. */
-    zero_status_t (*attention_cached)(zero_model_context_t *ctx, void *out, float *cache, const void *qkv, size_t first,
-                                      size_t n_new, size_t n_heads, size_t n_kv_heads, size_t head_dim);
+     * new ones' are put. window: as in zero_mask_t. NULL: there is none. */
+    zero_status_t (*attention_cached)(zero_model_context_t *ctx, void *out, float *cache, const void *qkv,
+                                      size_t window, size_t first, size_t n_new, size_t n_heads, size_t n_kv_heads,
+                                      size_t head_dim);
     zero_status_t (*attention_backward)(zero_model_context_t *ctx, void *dqkv, const void *dout, const void *qkv,
-                                        const void *out, const float *logsumexp, size_t n_batch, size_t seq_len,
-                                        size_t n_heads, size_t n_kv_heads, size_t head_dim);
+                                        const void *out, const float *logsumexp, const zero_mask_t *mask,
+                                        size_t n_batch, size_t seq_len, size_t n_heads, size_t n_kv_heads,
+                                        size_t head_dim);
 
     /* Returns whether attention of these sizes, forward and backward, runs on the slower of the device's two backends.
-     * `why` then says what prevents the faster one and how to get it. May be called before or after the first
-     * attention; may take a while. NULL: there is one backend. */
-    bool (*attention_is_slow)(zero_model_context_t *ctx, size_t n_batch, size_t seq_len, size_t n_heads,
-                              size_t n_kv_heads, size_t head_dim, char why[ZERO_MODEL_WHY]);
+     * `why` then says what prevents the faster one and how to get it. Of the mask's starts only whether there are any
+     * is read. May be called before or after the first attention; may take a while. NULL: there is one backend. */
+    bool (*attention_is_slow)(zero_model_context_t *ctx, const zero_mask_t *mask, size_t n_batch, size_t seq_len,
+                              size_t n_heads, size_t n_kv_heads, size_t head_dim, char why[ZERO_MODEL_WHY]);
 
     /* out[B*T, dim] = token_table[token] + position_table[position] (position_table.data NULL: no positions).
-     * tokens: int32 [B, T], device memory; token_table[vocab_size, dim]; position_table[at least T, dim]. */
-    zero_status_t (*embed)(zero_model_context_t *ctx, void *out, const int32_t *tokens, zero_weight_t token_table,
-                           zero_weight_t position_table, size_t n_batch, size_t seq_len, size_t dim, size_t vocab_size);
-    /* A row of dtokens[vocab_size, dim] whose token does not occur becomes zero, or stays if dtokens.accumulate. Sums
-     * are taken in the order of positions, without float atomics. */
+     * tokens: int32 [B, T], device memory; token_table[vocab_size, dim]; position_table[at least T, dim]. starts: as in
+     * zero_mask_t, positions are counted from there; NULL: from 0. */
+    zero_status_t (*embed)(zero_model_context_t *ctx, void *out, const int32_t *tokens, const int32_t *starts,
+                           zero_weight_t token_table, zero_weight_t position_table, size_t n_batch, size_t seq_len,
+                           size_t dim, size_t vocab_size);
+    /* A row of dtokens[vocab_size, dim] whose token does not occur becomes zero, or stays if dtokens.accumulate; so do
+     * rows of dpositions[T, dim]. Sums are taken in the order of positions, without float atomics. */
     zero_status_t (*embed_backward)(zero_model_context_t *ctx, zero_grad_t dtokens, zero_grad_t dpositions,
-                                    const void *dout, const int32_t *tokens, size_t n_batch, size_t seq_len, size_t dim,
-                                    size_t vocab_size);
+                                    const void *dout, const int32_t *tokens, const int32_t *starts, size_t n_batch,
+                                    size_t seq_len, size_t dim, size_t vocab_size);
 
     /* Output head and softmax cross-entropy, fused, a chunk of rows at a time, so that only one chunk's logits exist.
      * x[n_rows, dim], weight[vocab_size, dim] (ZERO_LINEAR_OUT_IN), targets: int32 [n_rows].

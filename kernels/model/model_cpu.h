@@ -242,21 +242,21 @@ zero_status_t ZERO_MODEL_FN(gelu)(zero_model_context_t *ctx, void *y, const void
 zero_status_t ZERO_MODEL_FN(gelu_backward)(zero_model_context_t *ctx, void *dx, zero_grad_t dcolumns, void *y,
                                            const void *dy, const void *x, size_t n_rows, size_t width);
 zero_status_t ZERO_MODEL_FN(attention)(zero_model_context_t *ctx, void *out, float *logsumexp, const void *qkv,
-                                       size_t n_batch, size_t seq_len, size_t n_heads, size_t n_kv_heads,
-                                       size_t head_dim);
+                                       const zero_mask_t *mask, size_t n_batch, size_t seq_len, size_t n_heads,
+                                       size_t n_kv_heads, size_t head_dim);
 zero_status_t ZERO_MODEL_FN(attention_cached)(zero_model_context_t *ctx, void *out, float *cache, const void *qkv,
-                                              size_t first, size_t n_new, size_t n_heads, size_t n_kv_heads,
-                                              size_t head_dim);
+                                              size_t window, size_t first, size_t n_new, size_t n_heads,
+                                              size_t n_kv_heads, size_t head_dim);
 zero_status_t ZERO_MODEL_FN(attention_backward)(zero_model_context_t *ctx, void *dqkv, const void *dout,
                                                 const void *qkv, const void *out, const float *logsumexp,
-                                                size_t n_batch, size_t seq_len, size_t n_heads, size_t n_kv_heads,
-                                                size_t head_dim);
-zero_status_t ZERO_MODEL_FN(embed)(zero_model_context_t *ctx, void *out, const int32_t *tokens,
+                                                const zero_mask_t *mask, size_t n_batch, size_t seq_len, size_t n_heads,
+                                                size_t n_kv_heads, size_t head_dim);
+zero_status_t ZERO_MODEL_FN(embed)(zero_model_context_t *ctx, void *out, const int32_t *tokens, const int32_t *starts,
                                    zero_weight_t token_table, zero_weight_t position_table, size_t n_batch,
                                    size_t seq_len, size_t dim, size_t vocab_size);
 zero_status_t ZERO_MODEL_FN(embed_backward)(zero_model_context_t *ctx, zero_grad_t dtokens, zero_grad_t dpositions,
-                                            const void *dout, const int32_t *tokens, size_t n_batch, size_t seq_len,
-                                            size_t dim, size_t vocab_size);
+                                            const void *dout, const int32_t *tokens, const int32_t *starts,
+                                            size_t n_batch, size_t seq_len, size_t dim, size_t vocab_size);
 zero_status_t ZERO_MODEL_FN(head_loss)(zero_model_context_t *ctx, double *loss_sum, void *dx, zero_grad_t dweight,
                                        const void *x, zero_weight_t weight, const int32_t *targets, double loss_weight,
                                        const float *grad_scale, size_t n_rows, size_t dim, size_t vocab_size);

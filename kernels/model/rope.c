@@ -2,7 +2,8 @@
  *
  * Frequencies and angles are rounded to fp32 where Hugging Face rounds them (rope.h), so that its models behave the
  * same here; sines and cosines of those angles are exact to the last bit. All heads and sequences share the angles of a
- * position. Threads take positions. The rotation has no fused operations, so every build gives the same bits.
+ * position, unless each sequence has documents of its own. Threads take positions. The rotation has no fused
+ * operations, so every build gives the same bits.
  */
 #include "kernels/model/model_cpu.h"
 
@@ -57,7 +58,10 @@ zero_status_t ZERO_MODEL_FN(rope)(zero_model_context_t *ctx, void *qkv, bool inv
         for (size_t position = 0; position < seq_len; ++position) {
             set_angles(&angles, frequencies, n, rope->first + position, inverse);
             for (size_t batch = 0; batch < n_batch; ++batch) {
-                float *row = (float *)qkv + (batch * seq_len + position) * width + first;
+                size_t at = batch * seq_len + position;
+                float *row = (float *)qkv + at * width + first;
+                if (rope->starts != NULL)
+                    set_angles(&angles, frequencies, n, position - (size_t)rope->starts[at], inverse);
                 for (size_t head = 0; head < n_rotated; ++head)
                     rotate(row + head * head_dim, row + head * head_dim + half, &angles, n);
             }

@@ -60,13 +60,13 @@ static zero_status_t linear_weight(bench_t *b, size_t n_in, size_t n_out)
 
 static zero_status_t attention(bench_t *b, size_t heads, size_t head_dim)
 {
-    return b->k->attention(&b->ctx, b->out, b->mean, b->in, BATCH, SEQ, heads, heads, head_dim);
+    return b->k->attention(&b->ctx, b->out, b->mean, b->in, NULL, BATCH, SEQ, heads, heads, head_dim);
 }
 
 static zero_status_t attention_backward(bench_t *b, size_t heads, size_t head_dim)
 {
-    return b->k->attention_backward(&b->ctx, b->fourth, b->third, b->in, b->out, b->mean, BATCH, SEQ, heads, heads,
-                                    head_dim);
+    return b->k->attention_backward(&b->ctx, b->fourth, b->third, b->in, b->out, b->mean, NULL, BATCH, SEQ, heads,
+                                    heads, head_dim);
 }
 
 static zero_status_t layernorm(bench_t *b, size_t n_rows, size_t dim)
@@ -121,14 +121,14 @@ static zero_status_t swiglu_backward(bench_t *b, size_t n_rows, size_t width)
 
 static zero_status_t embed(bench_t *b, size_t n_rows, size_t dim)
 {
-    return b->k->embed(&b->ctx, b->out, b->tokens, weight_of(b->weight), weight_of(b->in), n_rows / SEQ, SEQ, dim,
+    return b->k->embed(&b->ctx, b->out, b->tokens, NULL, weight_of(b->weight), weight_of(b->in), n_rows / SEQ, SEQ, dim,
                        VOCAB);
 }
 
 static zero_status_t embed_backward(bench_t *b, size_t n_rows, size_t dim)
 {
-    return b->k->embed_backward(&b->ctx, grad_of(b->dweight), grad_of(b->out), b->third, b->tokens, n_rows / SEQ, SEQ,
-                                dim, VOCAB);
+    return b->k->embed_backward(&b->ctx, grad_of(b->dweight), grad_of(b->out), b->third, b->tokens, NULL, n_rows / SEQ,
+                                SEQ, dim, VOCAB);
 }
 
 static zero_status_t head_loss(bench_t *b, size_t dim, size_t vocab_size)

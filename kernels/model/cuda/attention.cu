@@ -9,6 +9,9 @@
  *
  * Backward computes dq in one kernel and dk and dv in another. Both recompute the scores, so that every element has one
  * owner and no atomics are needed. The block that owns a key/value head walks over its query heads in order.
+ *
+ * A mask takes away each query's first keys, never fewer than from the query before. So a tile of queries begins with
+ * the keys of its first query, and a tile of keys ends before the first tile of queries that sees none of it.
  */
 #include "kernels/model/cuda/pack.cuh"
 
@@ -40,6 +43,19 @@ static __device__ __forceinline__ head_t head_at(sizes_t s, int batch, int head)
     h.width = width;
     h.out_width = (size_t)s.n_heads * s.head_dim;
     return h;
+}
+
+/* What queries do not see: zero_mask_t, of all sequences. window 0: none. */
+typedef struct mask {
+    const int32_t *starts;
+    int window;
+} mask_t;
+
+/* Returns the first key that a query sees; of rows beyond the sequence that of its last. */
+static __device__ __forceinline__ int first_key(mask_t m, sizes_t s, int batch, int query)
+{
+    int t = min(query, s.seq_len - 1), first = m.starts != nullptr ? m.starts[(size_t)batch * s.seq_len + t] : 0;
+    return m.window > 0 ? max(first, t - m.window + 1) : first;
 }
 
 /* Returns how far apart the rows of a tile are, in fp32 words of shared memory: an odd number, so that lanes read
@@ -123,7 +139,7 @@ static __device__ __forceinline__ void store_row(T *data, size_t start, const fl
 /* A block's tile of queries is in x, the longest first; its head in y, its sequence in z. */
 template <typename T, int COLUMNS>
 static __global__ void __launch_bounds__(THREADS)
-    attention(T *out, float *logsumexp, const T *qkv, sizes_t s, float scale)
+    attention(T *out, float *logsumexp, const T *qkv, mask_t mask, sizes_t s, float scale)
 {
     extern __shared__ float shared[];
     int tile = TILE * tile_stride(s.head_dim);
@@ -131,9 +147,10 @@ static __global__ void __launch_bounds__(THREADS)
     int row = threadIdx.x / LANES, lane = threadIdx.x % LANES;
     int first = (int)(gridDim.x - 1 - blockIdx.x) * TILE, query = first + row;
     head_t h = head_at(s, blockIdx.z, blockIdx.y);
+    int hidden = first_key(mask, s, blockIdx.z, query);
     float max = -INFINITY, sum = 0.0f, acc[COLUMNS] = {};
     load_tile(q, qkv, h.q, h.width, first, s);
-    for (int keys = 0; keys <= first; keys += TILE) {
+    for (int keys = first_key(mask, s, blockIdx.z, first) / TILE * TILE; keys <= first; keys += TILE) {
         __syncthreads(); /* the last tiles have been read */
         load_tile(k, qkv, h.k, h.width, keys, s);
         load_tile(v, qkv, h.v, h.width, keys, s);
@@ -143,15 +160,16 @@ static __global__ void __launch_bounds__(THREADS)
         float new_max = max;
 #pragma unroll
         for (int p = 0; p < PARTNERS; ++p) {
-            score[p] = keys + lane + p * LANES <= query ? score[p] * scale : -INFINITY;
+            int key = keys + lane + p * LANES;
+            score[p] = hidden <= key && key <= query ? score[p] * scale : -INFINITY;
             new_max = fmaxf(new_max, score[p]);
         }
-        new_max =
-            lanes_max(new_max); /* finite: every row attends to its sequence's first key, which is in the first tile */
-        float tile_sum = 0.0f, rescale = expf(max - new_max);
+        new_max = lanes_max(new_max);
+        float shift = new_max > -INFINITY ? new_max : 0.0f; /* else the row has not seen a key so far */
+        float tile_sum = 0.0f, rescale = expf(max - shift);
 #pragma unroll
         for (int p = 0; p < PARTNERS; ++p) {
-            float prob = expf(score[p] - new_max);
+            float prob = expf(score[p] - shift);
             tile_sum += prob;
             probs[row * (TILE + 1) + lane + p * LANES] = prob;
         }
@@ -193,7 +211,7 @@ static __global__ void __launch_bounds__(THREADS)
 template <typename T, int COLUMNS>
 static __global__ void __launch_bounds__(THREADS)
     attention_backward_queries(T *dqkv, const float *delta, const T *dout, const T *qkv, const float *logsumexp,
-                               sizes_t s, float scale)
+                               mask_t mask, sizes_t s, float scale)
 {
     extern __shared__ float shared[];
     int tile = TILE * tile_stride(s.head_dim);
@@ -202,11 +220,12 @@ static __global__ void __launch_bounds__(THREADS)
     int first = (int)(gridDim.x - 1 - blockIdx.x) * TILE, query = first + row;
     head_t h = head_at(s, blockIdx.z, blockIdx.y);
     bool valid = query < s.seq_len;
+    int hidden = first_key(mask, s, blockIdx.z, query);
     float lse = valid ? logsumexp[h.lse + query] : 0.0f, center = valid ? delta[h.lse + query] : 0.0f;
     float acc[COLUMNS] = {};
     load_tile(q, qkv, h.q, h.width, first, s);
     load_tile(g, dout, h.out, h.out_width, first, s);
-    for (int keys = 0; keys <= first; keys += TILE) {
+    for (int keys = first_key(mask, s, blockIdx.z, first) / TILE * TILE; keys <= first; keys += TILE) {
         __syncthreads();
         load_tile(k, qkv, h.k, h.width, keys, s);
         load_tile(v, qkv, h.v, h.width, keys, s);
@@ -216,7 +235,8 @@ static __global__ void __launch_bounds__(THREADS)
         tile_dots(dprob, g, v, row, lane, s.head_dim);
 #pragma unroll
         for (int p = 0; p < PARTNERS; ++p) {
-            bool seen = valid && keys + lane + p * LANES <= query;
+            int key = keys + lane + p * LANES;
+            bool seen = valid && hidden <= key && key <= query;
             float prob = seen ? expf(fmaf(score[p], scale, -lse)) : 0.0f;
             dscores[row * (TILE + 1) + lane + p * LANES] = scale * prob * (dprob[p] - center);
         }
@@ -230,8 +250,8 @@ static __global__ void __launch_bounds__(THREADS)
 /* Computes dk and dv of a tile of keys: `row` is a key here and partners are queries. blockIdx.y: key/value head. */
 template <typename T, int COLUMNS>
 static __global__ void __launch_bounds__(THREADS)
-    attention_backward_keys(T *dqkv, const float *delta, const T *dout, const T *qkv, const float *logsumexp, sizes_t s,
-                            float scale)
+    attention_backward_keys(T *dqkv, const float *delta, const T *dout, const T *qkv, const float *logsumexp,
+                            mask_t mask, sizes_t s, float scale)
 {
     extern __shared__ float shared[];
     int tile = TILE * tile_stride(s.head_dim);
@@ -246,6 +266,8 @@ static __global__ void __launch_bounds__(THREADS)
     for (int member = 0; member < group; ++member) {
         h = head_at(s, blockIdx.z, blockIdx.y * group + member);
         for (int queries = first; queries < s.seq_len; queries += TILE) {
+            if (first_key(mask, s, blockIdx.z, queries) >= first + TILE)
+                break; /* nor do later ones see these keys */
             __syncthreads();
             load_tile(q, qkv, h.q, h.width, queries, s);
             load_tile(g, dout, h.out, h.out_width, queries, s);
@@ -257,7 +279,7 @@ static __global__ void __launch_bounds__(THREADS)
             for (int p = 0; p < PARTNERS; ++p) {
                 int query = queries + lane + p * LANES;
                 float prob = 0.0f, dscore = 0.0f;
-                if (key <= query && query < s.seq_len) {
+                if (key <= query && query < s.seq_len && first_key(mask, s, blockIdx.z, query) <= key) {
                     prob = expf(fmaf(score[p], scale, -logsumexp[h.lse + query]));
                     dscore = scale * prob * (dprob[p] - delta[h.lse + query]);
                 }
@@ -303,14 +325,19 @@ static size_t shared_bytes(size_t n_tiles, size_t n_score_tiles, size_t head_dim
     return (n_tiles * TILE * (head_dim | 1) + n_score_tiles * TILE * (TILE + 1)) * sizeof(float);
 }
 
+static mask_t mask_of(const zero_mask_t *mask)
+{
+    return {mask->starts, (int)mask->window};
+}
+
 static sizes_t sizes_of(size_t n_batch, size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim)
 {
     return {(int)n_batch, (int)seq_len, (int)n_heads, (int)n_kv_heads, (int)head_dim};
 }
 
 extern "C" cudaError_t zero_launch_attention(cudaStream_t stream, zero_dtype_t dtype, void *out, float *logsumexp,
-                                             const void *qkv, size_t n_batch, size_t seq_len, size_t n_heads,
-                                             size_t n_kv_heads, size_t head_dim)
+                                             const void *qkv, const zero_mask_t *mask, size_t n_batch, size_t seq_len,
+                                             size_t n_heads, size_t n_kv_heads, size_t head_dim)
 {
     sizes_t s = sizes_of(n_batch, seq_len, n_heads, n_kv_heads, head_dim);
     dim3 grid((unsigned)zero_divide_up(seq_len, TILE), (unsigned)n_heads, (unsigned)n_batch);
@@ -323,7 +350,7 @@ extern "C" cudaError_t zero_launch_attention(cudaStream_t stream, zero_dtype_t d
             cudaError_t error = allow_shared((const void *)kernel, bytes);
             if (error != cudaSuccess)
                 return error;
-            kernel<<<grid, THREADS, bytes, stream>>>((T *)out, logsumexp, (const T *)qkv, s, scale);
+            kernel<<<grid, THREADS, bytes, stream>>>((T *)out, logsumexp, (const T *)qkv, mask_of(mask), s, scale);
             return cudaGetLastError();
         });
     });
@@ -331,8 +358,9 @@ extern "C" cudaError_t zero_launch_attention(cudaStream_t stream, zero_dtype_t d
 
 extern "C" cudaError_t zero_launch_attention_backward(cudaStream_t stream, zero_dtype_t dtype, void *dqkv, float *delta,
                                                       const void *dout, const void *qkv, const void *out,
-                                                      const float *logsumexp, size_t n_batch, size_t seq_len,
-                                                      size_t n_heads, size_t n_kv_heads, size_t head_dim)
+                                                      const float *logsumexp, const zero_mask_t *mask, size_t n_batch,
+                                                      size_t seq_len, size_t n_heads, size_t n_kv_heads,
+                                                      size_t head_dim)
 {
     sizes_t s = sizes_of(n_batch, seq_len, n_heads, n_kv_heads, head_dim);
     unsigned n_tiles = (unsigned)zero_divide_up(seq_len, TILE);
@@ -354,9 +382,9 @@ extern "C" cudaError_t zero_launch_attention_backward(cudaStream_t stream, zero_
             if (error != cudaSuccess)
                 return error;
             queries<<<query_grid, THREADS, query_bytes, stream>>>((T *)dqkv, delta, (const T *)dout, (const T *)qkv,
-                                                                  logsumexp, s, scale);
+                                                                  logsumexp, mask_of(mask), s, scale);
             keys<<<key_grid, THREADS, key_bytes, stream>>>((T *)dqkv, delta, (const T *)dout, (const T *)qkv, logsumexp,
-                                                           s, scale);
+                                                           mask_of(mask), s, scale);
             return cudaGetLastError();
         });
     });

@@ -19,8 +19,8 @@
 /* A token outside the vocabulary gives NaN instead of reading outside the table. */
 template <typename T, int N>
 static __global__ void __launch_bounds__(THREADS)
-    embed(T *out, const int32_t *tokens, const T *token_table, const T *position_table, size_t seq_len, size_t dim,
-          size_t vocab_size, size_t n_packs)
+    embed(T *out, const int32_t *tokens, const int32_t *starts, const T *token_table, const T *position_table,
+          size_t seq_len, size_t dim, size_t vocab_size, size_t n_packs)
 {
     size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= n_packs)
@@ -30,7 +30,7 @@ static __global__ void __launch_bounds__(THREADS)
     bool valid = token >= 0 && (size_t)token < vocab_size;
     zero_pack<T, N> x = zero_load<N>(token_table, (size_t)(valid ? token : 0) * dim + column), p = {};
     if (position_table != nullptr)
-        p = zero_load<N>(position_table, row % seq_len * dim + column);
+        p = zero_load<N>(position_table, (row % seq_len - (starts != nullptr ? starts[row] : 0)) * dim + column);
     float sum[N];
 #pragma unroll
     for (int k = 0; k < N; ++k)
@@ -39,27 +39,28 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 template <int N, typename T>
-static cudaError_t launch_embed(cudaStream_t stream, T *out, const int32_t *tokens, const T *token_table,
-                                const T *position_table, size_t n_rows, size_t seq_len, size_t dim, size_t vocab_size)
+static cudaError_t launch_embed(cudaStream_t stream, T *out, const int32_t *tokens, const int32_t *starts,
+                                const T *token_table, const T *position_table, size_t n_rows, size_t seq_len,
+                                size_t dim, size_t vocab_size)
 {
     size_t n_packs = n_rows * (dim / N);
     embed<T, N><<<(unsigned)zero_divide_up(n_packs, THREADS), THREADS, 0, stream>>>(
-        out, tokens, token_table, position_table, seq_len, dim, vocab_size, n_packs);
+        out, tokens, starts, token_table, position_table, seq_len, dim, vocab_size, n_packs);
     return cudaGetLastError();
 }
 
 extern "C" cudaError_t zero_launch_embed(cudaStream_t stream, zero_dtype_t dtype, void *out, const int32_t *tokens,
-                                         const void *token_table, const void *position_table, size_t n_rows,
-                                         size_t seq_len, size_t dim, size_t vocab_size)
+                                         const int32_t *starts, const void *token_table, const void *position_table,
+                                         size_t n_rows, size_t seq_len, size_t dim, size_t vocab_size)
 {
     return zero_with_type(dtype, [&](auto type) {
         using T = decltype(type);
         constexpr int N = 16 / sizeof(T);
         if (zero_aligned(out) && zero_aligned(token_table) && zero_aligned(position_table) && dim % N == 0)
-            return launch_embed<N>(stream, (T *)out, tokens, (const T *)token_table, (const T *)position_table, n_rows,
-                                   seq_len, dim, vocab_size);
-        return launch_embed<1>(stream, (T *)out, tokens, (const T *)token_table, (const T *)position_table, n_rows,
-                               seq_len, dim, vocab_size);
+            return launch_embed<N>(stream, (T *)out, tokens, starts, (const T *)token_table, (const T *)position_table,
+                                   n_rows, seq_len, dim, vocab_size);
+        return launch_embed<1>(stream, (T *)out, tokens, starts, (const T *)token_table, (const T *)position_table,
+                               n_rows, seq_len, dim, vocab_size);
     });
 }
 
@@ -319,6 +320,26 @@ static __global__ void __launch_bounds__(THREADS)
     zero_put_grad(dpositions, at, sum);
 }
 
+/* Computes dpositions[t] = sum of the rows of dout that are t behind where their document begins, in order. A thread
+ * owns an element, and looks at every row from t on in each sequence: the threads of a block mostly at the same. */
+template <typename T>
+static __global__ void __launch_bounds__(THREADS)
+    sum_document_positions(zero_grad_t dpositions, const T *dout, const int32_t *starts, size_t n_batch, size_t seq_len,
+                           size_t dim)
+{
+    size_t at = (size_t)blockIdx.x * THREADS + threadIdx.x, position = at / dim, column = at % dim;
+    if (position >= seq_len)
+        return;
+    float sum[1] = {};
+    for (size_t batch = 0; batch < n_batch; ++batch)
+        for (size_t t = position; t < seq_len; ++t) {
+            size_t row = batch * seq_len + t;
+            if (starts[row] == (int32_t)(t - position))
+                sum[0] += zero_to_float(dout[row * dim + column]);
+        }
+    zero_put_grad(dpositions, at, sum);
+}
+
 template <int N, typename T>
 static cudaError_t launch_tokens(cudaStream_t stream, zero_grad_t dtokens, float *partials, const T *dout,
                                  const entry_t *entries, size_t n_rows, size_t dim, size_t vocab_size)
@@ -349,14 +370,18 @@ extern "C" cudaError_t zero_launch_embed_tokens_backward(cudaStream_t stream, ze
 }
 
 extern "C" cudaError_t zero_launch_embed_positions_backward(cudaStream_t stream, zero_dtype_t dtype,
-                                                            zero_grad_t dpositions, const void *dout, size_t n_batch,
-                                                            size_t seq_len, size_t dim)
+                                                            zero_grad_t dpositions, const void *dout,
+                                                            const int32_t *starts, size_t n_batch, size_t seq_len,
+                                                            size_t dim)
 {
     return zero_with_type(dtype, [&](auto type) {
         using T = decltype(type);
         constexpr int N = 16 / sizeof(T);
         size_t n_elems = seq_len * dim;
-        if (zero_aligned(dout) && n_elems % N == 0)
+        if (starts != nullptr)
+            sum_document_positions<T><<<(unsigned)zero_divide_up(n_elems, THREADS), THREADS, 0, stream>>>(
+                dpositions, (const T *)dout, starts, n_batch, seq_len, dim);
+        else if (zero_aligned(dout) && n_elems % N == 0)
             sum_positions<T, N><<<(unsigned)zero_divide_up(n_elems, THREADS * N), THREADS, 0, stream>>>(
                 dpositions, (const T *)dout, n_batch, n_elems);
         else

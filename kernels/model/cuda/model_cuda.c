@@ -213,7 +213,7 @@ static zero_status_t rope(zero_model_context_t *ctx, void *qkv, bool inverse, co
         for (; frequencies.n < ZERO_ROPE_FREQUENCIES && first + frequencies.n < head_dim / 2; ++frequencies.n)
             frequencies.of[frequencies.n] = zero_rope_frequency(rotation, first + frequencies.n, head_dim);
         ZERO_TRY_CUDA(zero_launch_rope(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, qkv, &frequencies, inverse,
-                                       n_batch * seq_len, seq_len, n_heads + n_kv_heads,
+                                       rotation->starts, n_batch * seq_len, seq_len, n_heads + n_kv_heads,
                                        (n_heads + 2 * n_kv_heads) * head_dim));
     }
     return ZERO_OK;
@@ -281,22 +281,45 @@ static zero_status_t check_attention(const zero_attention_shape_t *s)
     return ZERO_OK;
 }
 
-#ifdef ZERO_HAVE_CUDNN
-static bool cudnn_serves(zero_model_context_t *ctx, const zero_attention_shape_t *shape, const void *qkv)
+/* Returns the mask without what hides nothing. */
+static zero_mask_t effective_mask(const zero_mask_t *mask, size_t seq_len)
 {
-    return zero_model_cuda(ctx)->cudnn != NULL && (uintptr_t)qkv % 16 == 0 && zero_cudnn_serves(ctx, shape, NULL);
+    zero_mask_t m = mask != NULL ? *mask : (zero_mask_t){0};
+    if (m.window >= seq_len)
+        m.window = 0;
+    return m;
+}
+
+static bool hides_something(const zero_mask_t *effective)
+{
+    return effective->starts != NULL || effective->window > 0;
+}
+
+#ifdef ZERO_HAVE_CUDNN
+static bool cudnn_serves(zero_model_context_t *ctx, const zero_mask_t *effective, const zero_attention_shape_t *shape,
+                         const void *qkv)
+{
+    return !hides_something(effective) && zero_model_cuda(ctx)->cudnn != NULL && (uintptr_t)qkv % 16 == 0 &&
+           zero_cudnn_serves(ctx, shape, NULL);
 }
 #endif
 
 /* In fp32 there is no cuDNN context, and zero_cudnn_may_serve refuses every shape. */
-static bool attention_is_slow(zero_model_context_t *ctx, size_t n_batch, size_t seq_len, size_t n_heads,
-                              size_t n_kv_heads, size_t head_dim, char why[ZERO_MODEL_WHY])
+static bool attention_is_slow(zero_model_context_t *ctx, const zero_mask_t *mask, size_t n_batch, size_t seq_len,
+                              size_t n_heads, size_t n_kv_heads, size_t head_dim, char why[ZERO_MODEL_WHY])
 {
+    zero_mask_t effective = effective_mask(mask, seq_len);
+    if (hides_something(&effective)) {
+        snprintf(why, ZERO_MODEL_WHY, "cuDNN is not asked for attention %s",
+                 effective.starts != NULL ? "within documents: [data] documents = join is faster"
+                                          : "within a window: a seq_len within the window is faster");
+        return true;
+    }
 #ifdef ZERO_HAVE_CUDNN
     zero_attention_shape_t shape = {n_batch, seq_len, n_heads, n_kv_heads, head_dim};
     return !zero_cudnn_may_serve(zero_model_cuda(ctx)->dtype, &shape, why) || !zero_cudnn_serves(ctx, &shape, why);
 #else
-    (void)ctx, (void)n_batch, (void)seq_len, (void)n_heads, (void)n_kv_heads, (void)head_dim;
+    (void)ctx, (void)n_batch, (void)n_heads, (void)n_kv_heads, (void)head_dim;
     snprintf(why, ZERO_MODEL_WHY,
              "this program was built without cuDNN: install its development files (for example libcudnn9-dev-cuda-13) "
              "and build it again");
@@ -304,53 +327,59 @@ static bool attention_is_slow(zero_model_context_t *ctx, size_t n_batch, size_t 
 #endif
 }
 
-static zero_status_t attention(zero_model_context_t *ctx, void *out, float *logsumexp, const void *qkv, size_t n_batch,
-                               size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim)
+static zero_status_t attention(zero_model_context_t *ctx, void *out, float *logsumexp, const void *qkv,
+                               const zero_mask_t *mask, size_t n_batch, size_t seq_len, size_t n_heads,
+                               size_t n_kv_heads, size_t head_dim)
 {
     zero_attention_shape_t shape = {n_batch, seq_len, n_heads, n_kv_heads, head_dim};
+    zero_mask_t effective = effective_mask(mask, seq_len);
     ZERO_TRY(check_attention(&shape));
 #ifdef ZERO_HAVE_CUDNN
-    if (cudnn_serves(ctx, &shape, qkv))
+    if (cudnn_serves(ctx, &effective, &shape, qkv))
         return zero_cudnn_attention(ctx, &shape, out, logsumexp, qkv);
 #endif
     ZERO_TRY_CUDA(zero_launch_attention(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, out, logsumexp, qkv,
-                                        n_batch, seq_len, n_heads, n_kv_heads, head_dim));
+                                        &effective, n_batch, seq_len, n_heads, n_kv_heads, head_dim));
     return ZERO_OK;
 }
 
 static zero_status_t attention_backward(zero_model_context_t *ctx, void *dqkv, const void *dout, const void *qkv,
-                                        const void *out, const float *logsumexp, size_t n_batch, size_t seq_len,
-                                        size_t n_heads, size_t n_kv_heads, size_t head_dim)
+                                        const void *out, const float *logsumexp, const zero_mask_t *mask,
+                                        size_t n_batch, size_t seq_len, size_t n_heads, size_t n_kv_heads,
+                                        size_t head_dim)
 {
     zero_attention_shape_t shape = {n_batch, seq_len, n_heads, n_kv_heads, head_dim};
+    zero_mask_t effective = effective_mask(mask, seq_len);
     ZERO_TRY(check_attention(&shape));
 #ifdef ZERO_HAVE_CUDNN
-    if (cudnn_serves(ctx, &shape, qkv))
+    if (cudnn_serves(ctx, &effective, &shape, qkv))
         return zero_cudnn_attention_backward(ctx, &shape, dqkv, dout, qkv, out, logsumexp);
 #endif
     zero_scratch_t scratch = zero_cuda_scratch(ctx);
     float *delta;
     ZERO_TRY(zero_scratch_take(&scratch, n_batch * n_heads * seq_len * sizeof *delta, &delta));
     ZERO_TRY_CUDA(zero_launch_attention_backward(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, dqkv, delta, dout,
-                                                 qkv, out, logsumexp, n_batch, seq_len, n_heads, n_kv_heads, head_dim));
+                                                 qkv, out, logsumexp, &effective, n_batch, seq_len, n_heads, n_kv_heads,
+                                                 head_dim));
     return ZERO_OK;
 }
 
 /* ---- Embedding ---- */
 
-static zero_status_t embed(zero_model_context_t *ctx, void *out, const int32_t *tokens, zero_weight_t token_table,
-                           zero_weight_t position_table, size_t n_batch, size_t seq_len, size_t dim, size_t vocab_size)
+static zero_status_t embed(zero_model_context_t *ctx, void *out, const int32_t *tokens, const int32_t *starts,
+                           zero_weight_t token_table, zero_weight_t position_table, size_t n_batch, size_t seq_len,
+                           size_t dim, size_t vocab_size)
 {
     ZERO_TRY(zero_check_weight(ctx, token_table));
     ZERO_TRY(zero_check_weight(ctx, position_table));
-    ZERO_TRY_CUDA(zero_launch_embed(zero_model_stream(ctx), token_table.dtype, out, tokens, token_table.data,
+    ZERO_TRY_CUDA(zero_launch_embed(zero_model_stream(ctx), token_table.dtype, out, tokens, starts, token_table.data,
                                     position_table.data, n_batch * seq_len, seq_len, dim, vocab_size));
     return ZERO_OK;
 }
 
 static zero_status_t embed_backward(zero_model_context_t *ctx, zero_grad_t dtokens, zero_grad_t dpositions,
-                                    const void *dout, const int32_t *tokens, size_t n_batch, size_t seq_len, size_t dim,
-                                    size_t vocab_size)
+                                    const void *dout, const int32_t *tokens, const int32_t *starts, size_t n_batch,
+                                    size_t seq_len, size_t dim, size_t vocab_size)
 {
     cudaStream_t stream = zero_model_stream(ctx);
     zero_dtype_t dtype = zero_model_cuda(ctx)->dtype;
@@ -370,7 +399,8 @@ static zero_status_t embed_backward(zero_model_context_t *ctx, zero_grad_t dtoke
     ZERO_TRY_CUDA(
         zero_launch_embed_tokens_backward(stream, dtype, dtokens, partials, dout, entries, n_rows, dim, vocab_size));
     if (dpositions.data != NULL)
-        ZERO_TRY_CUDA(zero_launch_embed_positions_backward(stream, dtype, dpositions, dout, n_batch, seq_len, dim));
+        ZERO_TRY_CUDA(
+            zero_launch_embed_positions_backward(stream, dtype, dpositions, dout, starts, n_batch, seq_len, dim));
     return ZERO_OK;
 }
 

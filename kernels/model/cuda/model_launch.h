@@ -117,10 +117,11 @@ typedef struct zero_rope_frequencies {
     uint32_t head_dim, first, n;
     float of[ZERO_ROPE_FREQUENCIES];
 } zero_rope_frequencies_t;
-/* Rotates those pairs in the first n_heads heads of every row; rows start row_elems elements apart. */
+/* Rotates those pairs in the first n_heads heads of every row; rows start row_elems elements apart. starts: as in
+ * zero_mask_t, or NULL. */
 cudaError_t zero_launch_rope(cudaStream_t stream, zero_dtype_t dtype, void *qkv,
-                             const zero_rope_frequencies_t *frequencies, bool inverse, size_t n_rows, size_t seq_len,
-                             size_t n_heads, size_t row_elems);
+                             const zero_rope_frequencies_t *frequencies, bool inverse, const int32_t *starts,
+                             size_t n_rows, size_t seq_len, size_t n_heads, size_t row_elems);
 
 /* ---- swiglu.cu ---- */
 cudaError_t zero_launch_swiglu(cudaStream_t stream, zero_dtype_t dtype, void *y, const void *gate_up, size_t n_rows,
@@ -147,8 +148,8 @@ cudaError_t zero_launch_add_losses(cudaStream_t stream, double *loss_sum, const 
 
 /* ---- embed.cu ---- */
 cudaError_t zero_launch_embed(cudaStream_t stream, zero_dtype_t dtype, void *out, const int32_t *tokens,
-                              const void *token_table, const void *position_table, size_t n_rows, size_t seq_len,
-                              size_t dim, size_t vocab_size);
+                              const int32_t *starts, const void *token_table, const void *position_table, size_t n_rows,
+                              size_t seq_len, size_t dim, size_t vocab_size);
 /* A position in the order of tokens: those of one token are next to each other and ascending. See embed.cu. */
 typedef struct zero_embed_entry zero_embed_entry_t;
 size_t zero_embed_entries_bytes(size_t n_rows);
@@ -163,17 +164,20 @@ cudaError_t zero_launch_embed_tokens_backward(cudaStream_t stream, zero_dtype_t 
                                               float *partials, const void *dout, const zero_embed_entry_t *entries,
                                               size_t n_rows, size_t dim, size_t vocab_size);
 cudaError_t zero_launch_embed_positions_backward(cudaStream_t stream, zero_dtype_t dtype, zero_grad_t dpositions,
-                                                 const void *dout, size_t n_batch, size_t seq_len, size_t dim);
+                                                 const void *dout, const int32_t *starts, size_t n_batch,
+                                                 size_t seq_len, size_t dim);
 
 /* ---- attention.cu ---- */
+/* mask: never NULL, and its window below seq_len. */
 #define ZERO_ATTENTION_MAX_HEAD_DIM 256
 cudaError_t zero_launch_attention(cudaStream_t stream, zero_dtype_t dtype, void *out, float *logsumexp, const void *qkv,
-                                  size_t n_batch, size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim);
+                                  const zero_mask_t *mask, size_t n_batch, size_t seq_len, size_t n_heads,
+                                  size_t n_kv_heads, size_t head_dim);
 /* Writes delta, fp32 [n_batch, n_heads, seq_len]. */
 cudaError_t zero_launch_attention_backward(cudaStream_t stream, zero_dtype_t dtype, void *dqkv, float *delta,
                                            const void *dout, const void *qkv, const void *out, const float *logsumexp,
-                                           size_t n_batch, size_t seq_len, size_t n_heads, size_t n_kv_heads,
-                                           size_t head_dim);
+                                           const zero_mask_t *mask, size_t n_batch, size_t seq_len, size_t n_heads,
+                                           size_t n_kv_heads, size_t head_dim);
 
 #ifdef __cplusplus
 }

@@ -1,8 +1,9 @@
 /* rope.cu - rotary position embedding on CUDA (Su et al. 2021, arXiv:2104.09864), as in Hugging Face's Llama.
  *
- * A block owns a row, one position of one sequence. It computes the sines and cosines of the row's angles once, for all
- * heads, into shared memory, while the heads' first elements are being loaded. An angle is the position times the
- * frequency, rounded to fp32 as Hugging Face rounds it; its sine and cosine are accurate at any size.
+ * A block owns a row, one position of one sequence, counted from where its document begins. It computes the sines and
+ * cosines of the row's angles once, for all heads, into shared memory, while the heads' first elements are being
+ * loaded. An angle is the position times the frequency, rounded to fp32 as Hugging Face rounds it; its sine and cosine
+ * are accurate at any size.
  */
 #include "kernels/model/cuda/pack.cuh"
 
@@ -12,8 +13,8 @@
 /* Rotates elements i and i + half, for first <= i < first + n of `frequencies`, in heads 0 .. n_heads of each row. */
 template <typename T, int N>
 static __global__ void __launch_bounds__(MAX_THREADS)
-    rope(T *qkv, const __grid_constant__ zero_rope_frequencies_t frequencies, float sign, size_t seq_len,
-         unsigned n_heads, size_t row_elems)
+    rope(T *qkv, const __grid_constant__ zero_rope_frequencies_t frequencies, float sign, const int32_t *starts,
+         size_t seq_len, unsigned n_heads, size_t row_elems)
 {
     __shared__ alignas(sizeof(float) * N) float cosine[ZERO_ROPE_FREQUENCIES], sine[ZERO_ROPE_FREQUENCIES];
     unsigned head_packs = frequencies.n / N, n_packs = n_heads * head_packs;
@@ -34,9 +35,10 @@ static __global__ void __launch_bounds__(MAX_THREADS)
         }
     };
     load(threadIdx.x);
+    size_t position = blockIdx.x % seq_len - (starts != nullptr ? starts[blockIdx.x] : 0);
     for (unsigned i = threadIdx.x; i < frequencies.n; i += blockDim.x) {
         float s, c;
-        sincosf((float)(blockIdx.x % seq_len) * frequencies.of[i], &s, &c);
+        sincosf((float)position * frequencies.of[i], &s, &c);
         cosine[i] = c;
         sine[i] = sign * s;
     }
@@ -63,17 +65,17 @@ static __global__ void __launch_bounds__(MAX_THREADS)
 
 template <typename T, int N>
 static cudaError_t launch(cudaStream_t stream, T *qkv, const zero_rope_frequencies_t *frequencies, bool inverse,
-                          size_t n_rows, size_t seq_len, size_t n_heads, size_t row_elems)
+                          const int32_t *starts, size_t n_rows, size_t seq_len, size_t n_heads, size_t row_elems)
 {
     size_t threads = zero_divide_up(n_heads * (frequencies->n / N), PAIRS * ZERO_WARP) * ZERO_WARP;
     rope<T, N><<<(unsigned)n_rows, (unsigned)(threads < MAX_THREADS ? threads : MAX_THREADS), 0, stream>>>(
-        qkv, *frequencies, inverse ? -1.0f : 1.0f, seq_len, (unsigned)n_heads, row_elems);
+        qkv, *frequencies, inverse ? -1.0f : 1.0f, starts, seq_len, (unsigned)n_heads, row_elems);
     return cudaGetLastError();
 }
 
 extern "C" cudaError_t zero_launch_rope(cudaStream_t stream, zero_dtype_t dtype, void *qkv,
-                                        const zero_rope_frequencies_t *frequencies, bool inverse, size_t n_rows,
-                                        size_t seq_len, size_t n_heads, size_t row_elems)
+                                        const zero_rope_frequencies_t *frequencies, bool inverse, const int32_t *starts,
+                                        size_t n_rows, size_t seq_len, size_t n_heads, size_t row_elems)
 {
     return zero_with_type(dtype, [&](auto type) {
         using T = decltype(type);
@@ -81,6 +83,6 @@ extern "C" cudaError_t zero_launch_rope(cudaStream_t stream, zero_dtype_t dtype,
         bool packs = zero_aligned(qkv) && frequencies->head_dim / 2 % N == 0 && frequencies->n % N == 0 &&
                      frequencies->first % N == 0;
         auto launcher = packs ? launch<T, N> : launch<T, 1>;
-        return launcher(stream, (T *)qkv, frequencies, inverse, n_rows, seq_len, n_heads, row_elems);
+        return launcher(stream, (T *)qkv, frequencies, inverse, starts, n_rows, seq_len, n_heads, row_elems);
     });
 }

@@ -27,8 +27,8 @@ static void attend(float *out, const float *q, const float *keys, const float *v
 }
 
 zero_status_t ZERO_MODEL_FN(attention_cached)(zero_model_context_t *ctx, void *out, float *cache, const void *qkv,
-                                              size_t first, size_t n_new, size_t n_heads, size_t n_kv_heads,
-                                              size_t head_dim)
+                                              size_t window, size_t first, size_t n_new, size_t n_heads,
+                                              size_t n_kv_heads, size_t head_dim)
 {
     size_t width = 2 * n_kv_heads * head_dim, row = n_heads * head_dim + width, n_all = first + n_new;
     zero_scratch_t scratch = zero_scratch_begin(ctx);
@@ -42,9 +42,11 @@ zero_status_t ZERO_MODEL_FN(attention_cached)(zero_model_context_t *ctx, void *o
     for (size_t head = 0; head < n_heads; ++head) {
         const float *keys = cache + head / (n_heads / n_kv_heads) * head_dim, *values = keys + n_kv_heads * head_dim;
         float *own = scores + (size_t)omp_get_thread_num() * (bytes / sizeof(float));
-        for (size_t t = 0; t < n_new; ++t)
-            attend((float *)out + (t * n_heads + head) * head_dim, (const float *)qkv + t * row + head * head_dim, keys,
-                   values, width, first + t + 1, head_dim, own);
+        for (size_t t = 0; t < n_new; ++t) {
+            size_t n = first + t + 1, hidden = window > 0 && window < n ? n - window : 0;
+            attend((float *)out + (t * n_heads + head) * head_dim, (const float *)qkv + t * row + head * head_dim,
+                   keys + hidden * width, values + hidden * width, width, n - hidden, head_dim, own);
+        }
     }
     return ZERO_OK;
 }

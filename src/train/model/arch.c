@@ -157,15 +157,15 @@ zero_status_t arch_embed_forward(model_t *model, zero_tensor_t tokens, zero_weig
     if (positions.data && model->continues)
         positions.data =
             (const unsigned char *)positions.data + arch_first_position(model) * s.C * zero_dtype_size(positions.dtype);
-    return model->kernels->embed(&model->ctx, model->layers[0].x, model->tokens, model_weight(model, tokens), positions,
-                                 s.B, s.T, s.C, s.V);
+    return model->kernels->embed(&model->ctx, model->layers[0].x, model->tokens, arch_mask(model).starts,
+                                 model_weight(model, tokens), positions, s.B, s.T, s.C, s.V);
 }
 
 zero_status_t arch_embed_backward(model_t *model, const void *d_x, zero_tensor_t tokens, zero_grad_t positions)
 {
     arch_sizes_t s = arch_sizes(model);
-    return model->kernels->embed_backward(&model->ctx, model_grad(model, tokens), positions, d_x, model->tokens, s.B,
-                                          s.T, s.C, s.V);
+    return model->kernels->embed_backward(&model->ctx, model_grad(model, tokens), positions, d_x, model->tokens,
+                                          arch_mask(model).starts, s.B, s.T, s.C, s.V);
 }
 
 /* ---- attention ---- */
@@ -175,17 +175,33 @@ size_t arch_first_position(const model_t *model)
     return model->continues ? model->n_cached : 0;
 }
 
+zero_mask_t arch_mask(const model_t *model)
+{
+    return (zero_mask_t){.starts = model->pass == MODEL_LOGITS ? NULL : model->starts};
+}
+
 zero_status_t arch_attention(model_t *model, int layer, const void *qkv)
 {
+    const zero_mask_t mask = arch_mask(model);
     const zero_model_kernels_t *k = model->kernels;
     const layer_activations_t *a = &model->layers[layer];
     arch_sizes_t s = arch_sizes(model);
     size_t row = 2 * s.kv_heads * s.head_dim;
     if (!model->continues)
-        return k->attention(&model->ctx, a->attention, a->logsumexp, qkv, s.B, s.T, s.heads, s.kv_heads, s.head_dim);
+        return k->attention(&model->ctx, a->attention, a->logsumexp, qkv, &mask, s.B, s.T, s.heads, s.kv_heads,
+                            s.head_dim);
     return k->attention_cached(&model->ctx, a->attention,
                                model->cache + (size_t)layer * (size_t)model->options->model.seq_len * row, qkv,
-                               arch_first_position(model), s.T, s.heads, s.kv_heads, s.head_dim);
+                               mask.window, arch_first_position(model), s.T, s.heads, s.kv_heads, s.head_dim);
+}
+
+zero_status_t arch_attention_backward(model_t *model, int layer, void *d_qkv, const void *d_out, const void *qkv)
+{
+    const zero_mask_t mask = arch_mask(model);
+    const layer_activations_t *a = &model->layers[layer];
+    arch_sizes_t s = arch_sizes(model);
+    return model->kernels->attention_backward(&model->ctx, d_qkv, d_out, qkv, a->attention, a->logsumexp, &mask, s.B,
+                                              s.T, s.heads, s.kv_heads, s.head_dim);
 }
 
 /* ---- linear layers ---- */

@@ -91,6 +91,10 @@ zero_status_t arch_embed_backward(model_t *model, const void *d_x, zero_tensor_t
 /* layers[layer].attention = causal attention of qkv[R, qkv], whose q and k are rotated. In a pass that continues a
  * text, also to the text's earlier positions. */
 zero_status_t arch_attention(model_t *model, int layer, const void *qkv);
+/* d_qkv[R, qkv], from the gradient of layers[layer].attention and what arch_attention was given. */
+zero_status_t arch_attention_backward(model_t *model, int layer, void *d_qkv, const void *d_out, const void *qkv);
+/* Returns what the pass's positions do not see, and where their documents begin. */
+zero_mask_t arch_mask(const model_t *model);
 /* Returns the position of the pass's first row. */
 size_t arch_first_position(const model_t *model);
 

@@ -258,8 +258,7 @@ static zero_status_t block_backward(model_t *model, int l)
     /* Here d_x is the gradient of mid, and so of both of its terms. */
     TRY(input_gradient(model, l, ARCH_ATTENTION, g->d_c, g->d_x));
     TRY(weight_gradient(model, l, ARCH_ATTENTION, ARCH_NO_GRAD, a->attention, g->d_x));
-    TRY(k->attention_backward(&model->ctx, g->d_qkv, g->d_c, a->qkv, a->attention, a->logsumexp, s.B, s.T, s.heads,
-                              s.kv_heads, s.head_dim));
+    TRY(arch_attention_backward(model, l, g->d_qkv, g->d_c, a->qkv));
     TRY(input_gradient(model, l, ARCH_QKV, g->d_c, g->d_qkv));
     TRY(norm_backward(model, d_x_sums(g), light ? a->normed1 : NULL, g->d_c, a->x, a->mean1, a->rstd1, t->ln1_weight,
                       t->ln1_bias));

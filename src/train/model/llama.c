@@ -216,7 +216,8 @@ static zero_status_t rope(model_t *model, void *qkv, bool inverse)
                                      .low_freq = (float)o->model.rope_low_freq,
                                      .high_freq = (float)o->model.rope_high_freq,
                                      .original = (float)o->model.rope_original,
-                                     .first = arch_first_position(model)};
+                                     .first = arch_first_position(model),
+                                     .starts = arch_mask(model).starts};
     return model->kernels->rope(&model->ctx, qkv, inverse, &frequencies, s.B, s.T, s.heads, s.kv_heads, s.head_dim);
 }
 
@@ -352,8 +353,7 @@ static zero_status_t block_backward(model_t *model, int l)
     /* Here d_x is the gradient of mid, and so of both of its terms. */
     TRY(input_gradient(model, l, ARCH_ATTENTION, g->d_c, g->d_x));
     TRY(weight_gradient(model, l, ARCH_ATTENTION, a->attention, g->d_x));
-    TRY(k->attention_backward(&model->ctx, g->d_qkv, g->d_c, attention_input(model, l), a->attention, a->logsumexp, s.B,
-                              s.T, s.heads, s.kv_heads, s.head_dim));
+    TRY(arch_attention_backward(model, l, g->d_qkv, g->d_c, attention_input(model, l)));
     TRY(normalize_and_rotate_backward(model, l));
     TRY(input_gradient(model, l, ARCH_QKV, g->d_c, g->d_qkv));
     TRY(norm_backward(model, light ? a->normed1 : NULL, g->d_c, a->x, a->rstd1, t->norm1));

@@ -94,9 +94,10 @@ void model_plan(const model_t *model, zero_memory_t *memory)
 static void report_attention(model_t *model)
 {
     const options_t *o = model->options;
+    const zero_mask_t mask = arch_mask(model);
     char why[ZERO_MODEL_WHY];
     if (model->kernels->attention_is_slow &&
-        model->kernels->attention_is_slow(&model->ctx, (size_t)o->train.micro_batch, (size_t)o->model.seq_len,
+        model->kernels->attention_is_slow(&model->ctx, &mask, (size_t)o->train.micro_batch, (size_t)o->model.seq_len,
                                           (size_t)o->model.heads, (size_t)o->model.kv_heads,
                                           (size_t)options_head_dim(o), why))
         report("warning: attention is computed by our own kernel, not cuDNN's, and takes several times as long: %s",

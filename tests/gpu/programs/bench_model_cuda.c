@@ -122,13 +122,13 @@ static zero_status_t linear_weight_bias(bench_t *b, size_t n_in, size_t n_out)
 static zero_status_t attention(bench_t *b, size_t heads, size_t head_dim)
 {
     const model_t *m = b->model;
-    return b->k->attention(&b->ctx, b->s->out, b->s->mean, b->s->in, m->batch, m->seq_len, heads, m->kv_heads,
+    return b->k->attention(&b->ctx, b->s->out, b->s->mean, b->s->in, NULL, m->batch, m->seq_len, heads, m->kv_heads,
                            head_dim);
 }
 static zero_status_t attention_backward(bench_t *b, size_t heads, size_t head_dim)
 {
     const model_t *m = b->model;
-    return b->k->attention_backward(&b->ctx, b->s->fourth, b->s->third, b->s->in, b->s->out, b->s->mean, m->batch,
+    return b->k->attention_backward(&b->ctx, b->s->fourth, b->s->third, b->s->in, b->s->out, b->s->mean, NULL, m->batch,
                                     m->seq_len, heads, m->kv_heads, head_dim);
 }
 static zero_status_t layernorm(bench_t *b, size_t rows, size_t dim)
@@ -216,7 +216,7 @@ static zero_status_t swiglu_backward_recomputed(bench_t *b, size_t rows, size_t 
 }
 static zero_status_t embed(bench_t *b, size_t rows, size_t dim)
 {
-    return b->k->embed(&b->ctx, b->s->out, b->tokens, weight_of(b->s->weight),
+    return b->k->embed(&b->ctx, b->s->out, b->tokens, NULL, weight_of(b->s->weight),
                        weight_of(b->model->is_llama ? NULL : b->s->in), rows / b->model->seq_len, b->model->seq_len,
                        dim, b->model->vocab_size);
 }
@@ -225,7 +225,7 @@ static zero_status_t embed_backward(bench_t *b, size_t rows, size_t dim)
 {
     const model_t *m = b->model;
     zero_grad_t table = {b->s->dweight, ZERO_BF16, !m->is_llama};
-    return b->k->embed_backward(&b->ctx, table, grad_of(m->is_llama ? NULL : b->s->out), b->s->third, b->tokens,
+    return b->k->embed_backward(&b->ctx, table, grad_of(m->is_llama ? NULL : b->s->out), b->s->third, b->tokens, NULL,
                                 rows / m->seq_len, m->seq_len, dim, m->vocab_size);
 }
 static zero_status_t head_loss(bench_t *b, size_t dim, size_t vocab_size)

@@ -81,7 +81,8 @@ static void rope_fp64(float *qkv, bool inverse, const zero_rope_t *rope, bool as
     size_t row_heads = n_heads + 2 * n_kv_heads, half = head_dim / 2;
     for (size_t row = 0; row < n_batch * seq_len; ++row)
         for (size_t i = 0; i < half; ++i) {
-            double angle = rope_angle_fp64(rope, row % seq_len, i, head_dim, as_rounded);
+            double angle = rope_angle_fp64(rope, row % seq_len - (rope->starts ? (size_t)rope->starts[row] : 0), i,
+                                           head_dim, as_rounded);
             double c = cos(angle), s = inverse ? -sin(angle) : sin(angle);
             for (size_t head = 0; head < n_heads + n_kv_heads; ++head) {
                 float *x = qkv + (row * row_heads + head) * head_dim + i;
@@ -133,23 +134,32 @@ static void put_fp64(float *out, const double *x, size_t n)
         out[i] = (float)x[i];
 }
 
-/* Row i of one head: out, logsumexp (also to lse), delta = out . dout, and dq. k and v rows start `ld` apart. */
+/* Returns the first key that query t sees. */
+static size_t first_key_fp64(const zero_mask_t *mask, size_t seq_len, size_t batch, size_t t)
+{
+    size_t first = mask->starts ? (size_t)mask->starts[batch * seq_len + t] : 0;
+    return mask->window > 0 && first + mask->window < t + 1 ? t + 1 - mask->window : first;
+}
+
+/* Row i of one head, which sees the keys from `first` on: out, logsumexp (also to lse), delta = out . dout, and dq. k
+ * and v rows start `ld` apart. */
 static void attention_row_fp64(float *out, float *logsumexp, double *lse, double *delta, float *dq, const float *dout,
-                               const float *q, const float *k, const float *v, size_t i, size_t ld, size_t head_dim)
+                               const float *q, const float *k, const float *v, size_t first, size_t i, size_t ld,
+                               size_t head_dim)
 {
     double scale = 1.0 / sqrt((double)head_dim), top = -INFINITY, sum = 0.0;
     double *p = malloc((i + 1) * sizeof *p), *row = calloc(head_dim, sizeof *row);
     if (p == NULL || row == NULL)
         abort();
-    for (size_t j = 0; j <= i; ++j) {
+    for (size_t j = first; j <= i; ++j) {
         p[j] = scale * dot_fp64(q, k + j * ld, head_dim);
         top = fmax(top, p[j]);
     }
-    for (size_t j = 0; j <= i; ++j)
+    for (size_t j = first; j <= i; ++j)
         sum += p[j] = exp(p[j] - top);
     *lse = top + log(sum);
     *logsumexp = (float)*lse;
-    for (size_t j = 0; j <= i; ++j)
+    for (size_t j = first; j <= i; ++j)
         add_scaled_fp64(row, p[j] /= sum, v + j * ld, head_dim);
     put_fp64(out, row, head_dim);
     *delta = 0.0;
@@ -157,15 +167,15 @@ static void attention_row_fp64(float *out, float *logsumexp, double *lse, double
         *delta += row[d] * (double)dout[d];
         row[d] = 0.0;
     }
-    for (size_t j = 0; j <= i; ++j)
+    for (size_t j = first; j <= i; ++j)
         add_scaled_fp64(row, scale * p[j] * (dot_fp64(dout, v + j * ld, head_dim) - *delta), k + j * ld, head_dim);
     put_fp64(dq, row, head_dim);
     free(p), free(row);
 }
 
-/* Forward and backward; arrays as in model.h. */
+/* Forward and backward; arrays as in model.h, the mask's in host memory. */
 static void attention_fp64(float *out, float *logsumexp, float *dqkv, const float *dout, const float *qkv,
-                           attention_shape_t s)
+                           const zero_mask_t *mask, attention_shape_t s)
 {
     size_t H = s.n_heads, K = s.n_kv_heads, D = s.head_dim, T = s.seq_len, ld = (H + 2 * K) * D, group = H / K;
     double scale = 1.0 / sqrt((double)D);
@@ -178,7 +188,8 @@ static void attention_fp64(float *out, float *logsumexp, float *dqkv, const floa
         const float *sequence = qkv + batch * T * ld, *k = sequence + (H + head / group) * D;
         size_t out_at = ((batch * T + i) * H + head) * D;
         attention_row_fp64(out + out_at, &logsumexp[at], &lse[at], &delta[at], dqkv + (batch * T + i) * ld + head * D,
-                           dout + out_at, sequence + i * ld + head * D, k, k + K * D, i, ld, D);
+                           dout + out_at, sequence + i * ld + head * D, k, k + K * D, first_key_fp64(mask, T, batch, i),
+                           i, ld, D);
     }
 #pragma omp parallel for schedule(dynamic)
     for (size_t at = 0; at < s.n_batch * K * T; ++at) {
@@ -188,7 +199,7 @@ static void attention_fp64(float *out, float *logsumexp, float *dqkv, const floa
         if (dk == NULL || dv == NULL)
             abort();
         for (size_t head = kv_head * group; head < (kv_head + 1) * group; ++head)
-            for (size_t i = j; i < T; ++i) {
+            for (size_t i = j; i < T && first_key_fp64(mask, T, batch, i) <= j; ++i) {
                 const float *q = qkv + (batch * T + i) * ld + head * D;
                 const float *d = dout + ((batch * T + i) * H + head) * D;
                 size_t row = (batch * H + head) * T + i;

@@ -753,12 +753,45 @@ static void test_head_norm(void)
     }
 }
 
+/* ---- Documents ---- */
+
+/* Where documents begin, as in zero_mask_t. NULL: there are none. */
+typedef struct documents {
+    int32_t *host, *device;
+} documents_t;
+
+/* Makes documents of 1 to `longest` positions; 0: none. */
+static documents_t documents_make(size_t n_batch, size_t seq_len, size_t longest)
+{
+    documents_t d = {0};
+    size_t n = n_batch * seq_len, left = 0;
+    if (longest == 0)
+        return d;
+    d.host = malloc(n * sizeof *d.host);
+    NEED(d.host != NULL && cudaMalloc((void **)&d.device, n * sizeof *d.host) == cudaSuccess);
+    for (size_t row = 0; row < n; ++row, --left) {
+        bool begins = left == 0 || row % seq_len == 0;
+        left = left == 0 ? 1 + random_below(longest) : left;
+        d.host[row] = begins ? (int32_t)(row % seq_len) : d.host[row - 1];
+    }
+    NEED(cudaMemcpy(d.device, d.host, n * sizeof *d.host, cudaMemcpyHostToDevice) == cudaSuccess);
+    return d;
+}
+
+static void documents_free(documents_t *d)
+{
+    free(d->host);
+    cudaFree(d->device);
+}
+
 /* ---- Rotary positions ---- */
 
 /* as_rounded: the reference's angle is rounded as Hugging Face does, at any position. Else it is the formula's, from
  * which rounding the frequency and the angle deviates by at most position * 2^-22. */
-static void check_rope(zero_dtype_t dtype, attention_shape_t s, zero_rope_t rope, size_t shift, bool as_rounded)
+static void check_rope(zero_dtype_t dtype, attention_shape_t s, zero_rope_t rope, size_t shift, bool as_rounded,
+                       size_t longest)
 {
+    documents_t documents = documents_make(s.n_batch, s.seq_len, longest);
     size_t n = s.n_batch * s.seq_len * (s.n_heads + 2 * s.n_kv_heads) * s.head_dim;
     tables_t t = tables_open((zero_model_limits_t){.n_rows = s.n_batch * s.seq_len,
                                                    .seq_len = s.seq_len,
@@ -769,13 +802,16 @@ static void check_rope(zero_dtype_t dtype, attention_shape_t s, zero_rope_t rope
                                                    .vocab_size = 1,
                                                    .dtype = dtype});
     check_t c = {.n = 0};
-    snprintf(c.what, sizeof c.what, "rope %s B %zu T %zu heads %zu/%zu of %zu shift %zu%s", zero_dtype_name(dtype),
-             s.n_batch, s.seq_len, s.n_heads, s.n_kv_heads, s.head_dim, shift, as_rounded ? "" : " exact angles");
+    snprintf(c.what, sizeof c.what, "rope %s B %zu T %zu heads %zu/%zu of %zu shift %zu documents %zu%s",
+             zero_dtype_name(dtype), s.n_batch, s.seq_len, s.n_heads, s.n_kv_heads, s.head_dim, shift, longest,
+             as_rounded ? "" : " exact angles");
     array_t turned = array_make(n, dtype, shift, 0.0, 1.0), back = array_make(n, dtype, shift, 0.0, 1.0);
     double bound = 8.0 * 0x1p-24 + unit(dtype) + (as_rounded ? 0.0 : (double)s.seq_len * 0x1p-22);
     float *rturned = check_output(&c, "rope", &turned, bound), *rback = check_output(&c, "inverse", &back, bound);
+    rope.starts = documents.host;
     rope_fp64(rturned, false, &rope, as_rounded, s.n_batch, s.seq_len, s.n_heads, s.n_kv_heads, s.head_dim);
     rope_fp64(rback, true, &rope, as_rounded, s.n_batch, s.seq_len, s.n_heads, s.n_kv_heads, s.head_dim);
+    rope.starts = documents.device;
     for (int run = 0; run < 2; ++run) {
         zero_status_t status = t.gpu->rope(&t.gpu_ctx, turned.data, false, &rope, s.n_batch, s.seq_len, s.n_heads,
                                            s.n_kv_heads, s.head_dim);
@@ -786,6 +822,7 @@ static void check_rope(zero_dtype_t dtype, attention_shape_t s, zero_rope_t rope
     }
     check_free(&c);
     array_free(&turned), array_free(&back);
+    documents_free(&documents);
     tables_close(&t);
 }
 
@@ -798,19 +835,20 @@ static void test_rope(void)
                                                {1, 9, 2, 1, 512},   {1, 9, 2, 2, 1040}, {1, 5, 1, 1, 522}};
     for (int d = 0; d < 3; ++d) {
         for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; ++i) {
-            check_rope(dtypes[d], shapes[i], llama3, 0, true);
-            check_rope(dtypes[d], shapes[i], plain, 1 + random_below(7), false);
-            check_rope(dtypes[d], shapes[i], scaled, 0, false);
+            check_rope(dtypes[d], shapes[i], llama3, 0, true, 0);
+            check_rope(dtypes[d], shapes[i], plain, 1 + random_below(7), false, 0);
+            check_rope(dtypes[d], shapes[i], scaled, 0, false, 0);
+            check_rope(dtypes[d], shapes[i], llama3, 0, true, 7);
         }
         for (int i = 0; i < (small ? 4 : 24); ++i) {
             size_t kv = 1 + random_below(3);
             attention_shape_t s = {1 + random_below(3), 1 + random_below(300), kv * (1 + random_below(4)), kv,
                                    2 * (1 + random_below(80))};
-            check_rope(dtypes[d], s, plain, i % 2 ? random_below(8) : 0, i % 4 < 2);
+            check_rope(dtypes[d], s, plain, i % 2 ? random_below(8) : 0, i % 4 < 2, i % 3 ? 0 : 40);
         }
     }
     if (!small)
-        check_rope(ZERO_FP32, (attention_shape_t){1, ((size_t)1 << 20) + 1, 1, 1, 4}, llama3, 0, true);
+        check_rope(ZERO_FP32, (attention_shape_t){1, ((size_t)1 << 20) + 1, 1, 1, 4}, llama3, 0, true, 0);
 }
 
 /* ---- SwiGLU ---- */
@@ -933,15 +971,17 @@ static void test_elementwise(void)
 /* ---- Attention ---- */
 
 /* Expects that attention_is_slow names the backend that runs: with cuDNN, it serves every shape that it may serve. */
-static void check_backend(tables_t *t, zero_dtype_t dtype, attention_shape_t s, const char *what)
+static void check_backend(tables_t *t, zero_dtype_t dtype, const zero_mask_t *mask, attention_shape_t s,
+                          const char *what)
 {
     char why[ZERO_MODEL_WHY] = "";
     bool is_slow =
-        t->gpu->attention_is_slow(&t->gpu_ctx, s.n_batch, s.seq_len, s.n_heads, s.n_kv_heads, s.head_dim, why);
+        t->gpu->attention_is_slow(&t->gpu_ctx, mask, s.n_batch, s.seq_len, s.n_heads, s.n_kv_heads, s.head_dim, why);
     int device, major;
     NEED(cudaGetDevice(&device) == cudaSuccess &&
          cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess);
-    bool may_serve = dtype != ZERO_FP32 && s.head_dim % 8 == 0 && s.head_dim <= (major == 9 ? 256 : 128);
+    bool hides = mask->starts || (mask->window > 0 && mask->window < s.seq_len);
+    bool may_serve = !hides && dtype != ZERO_FP32 && s.head_dim % 8 == 0 && s.head_dim <= (major == 9 ? 256 : 128);
 #ifndef ZERO_HAVE_CUDNN
     may_serve = false;
 #endif
@@ -952,8 +992,11 @@ static void check_backend(tables_t *t, zero_dtype_t dtype, attention_shape_t s, 
     }
 }
 
-static void check_attention(zero_dtype_t dtype, attention_shape_t s, double std)
+/* longest: of documents; 0: there are none. */
+static void check_masked_attention(zero_dtype_t dtype, attention_shape_t s, double std, size_t longest, size_t window)
 {
+    documents_t documents = documents_make(s.n_batch, s.seq_len, longest);
+    const zero_mask_t host_mask = {documents.host, window}, mask = {documents.device, window};
     size_t n_out = s.n_batch * s.seq_len * s.n_heads * s.head_dim;
     size_t n_qkv = s.n_batch * s.seq_len * (s.n_heads + 2 * s.n_kv_heads) * s.head_dim;
     tables_t t = tables_open((zero_model_limits_t){.n_rows = s.n_batch * s.seq_len,
@@ -966,8 +1009,8 @@ static void check_attention(zero_dtype_t dtype, attention_shape_t s, double std)
                                                    .vocab_size = 1,
                                                    .dtype = dtype});
     check_t c = {.n = 0};
-    snprintf(c.what, sizeof c.what, "attention %s B %zu T %zu heads %zu/%zu of %zu std %g", zero_dtype_name(dtype),
-             s.n_batch, s.seq_len, s.n_heads, s.n_kv_heads, s.head_dim, std);
+    snprintf(c.what, sizeof c.what, "attention %s B %zu T %zu heads %zu/%zu of %zu std %g documents %zu window %zu",
+             zero_dtype_name(dtype), s.n_batch, s.seq_len, s.n_heads, s.n_kv_heads, s.head_dim, std, longest, window);
     array_t qkv = array_make(n_qkv, dtype, 0, 0.0, std), dout = array_make(n_out, dtype, 0, 0.0, 1.0);
     array_t out = array_make(n_out, dtype, 0, 0.0, 0.0), dqkv = array_make(n_qkv, dtype, 0, 0.0, 0.0);
     array_t lse = array_make(s.n_batch * s.n_heads * s.seq_len, ZERO_FP32, 0, 0.0, 0.0);
@@ -977,19 +1020,43 @@ static void check_attention(zero_dtype_t dtype, attention_shape_t s, double std)
     float *rout = check_output(&c, "out", &out, bound + (dtype == ZERO_FP32 ? 0.0 : 2.0 * unit(dtype)));
     float *rlse = check_output(&c, "logsumexp", &lse, bound + 0x1p-20);
     float *rdqkv = check_output(&c, "dqkv", &dqkv, 2.0 * bound + (dtype == ZERO_FP32 ? 0.0 : 3.0 * unit(dtype)));
-    attention_fp64(rout, rlse, rdqkv, dout.values, qkv.values, s);
-    check_backend(&t, dtype, s, c.what);
+    attention_fp64(rout, rlse, rdqkv, dout.values, qkv.values, &host_mask, s);
+    check_backend(&t, dtype, &mask, s, c.what);
     for (int run = 0; run < 2; ++run) {
-        zero_status_t status = t.gpu->attention(&t.gpu_ctx, out.data, lse.data, qkv.data, s.n_batch, s.seq_len,
+        zero_status_t status = t.gpu->attention(&t.gpu_ctx, out.data, lse.data, qkv.data, &mask, s.n_batch, s.seq_len,
                                                 s.n_heads, s.n_kv_heads, s.head_dim);
         if (status == ZERO_OK)
-            status = t.gpu->attention_backward(&t.gpu_ctx, dqkv.data, dout.data, qkv.data, out.data, lse.data,
+            status = t.gpu->attention_backward(&t.gpu_ctx, dqkv.data, dout.data, qkv.data, out.data, lse.data, &mask,
                                                s.n_batch, s.seq_len, s.n_heads, s.n_kv_heads, s.head_dim);
         check_run_done(&c, status);
     }
     check_free(&c);
     array_free(&qkv), array_free(&dout), array_free(&out), array_free(&dqkv), array_free(&lse);
+    documents_free(&documents);
     tables_close(&t);
+}
+
+static void check_attention(zero_dtype_t dtype, attention_shape_t s, double std)
+{
+    check_masked_attention(dtype, s, std, 0, 0);
+}
+
+/* Documents shorter than a tile of attention.cu, of several, and longer than the sequence; windows of one key, less
+ * than a tile, across tiles, one less than the sequence, and longer than it; both. */
+static void test_masks(void)
+{
+    static const attention_shape_t shapes[] = {{1, 1, 1, 1, 8},     {3, 17, 3, 3, 12},   {2, 201, 4, 2, 40},
+                                               {2, 256, 6, 2, 64},  {2, 384, 8, 2, 128}, {1, 1000, 4, 1, 64},
+                                               {1, 130, 4, 1, 256}, {2, 1024, 4, 4, 64}};
+    for (int d = 0; d < 3; ++d)
+        for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; ++i) {
+            const attention_shape_t s = shapes[i];
+            const size_t masks[][2] = {{1, 0},  {5, 0},   {100, 0},           {2 * s.seq_len, 0}, {0, 1},
+                                       {0, 20}, {0, 100}, {0, s.seq_len - 1}, {0, s.seq_len + 1}, {70, 50}};
+            for (size_t m = 0; m < sizeof masks / sizeof masks[0]; ++m)
+                if (!small || (s.n_batch * s.seq_len * s.n_heads < 1000 && m % 3 == 0))
+                    check_masked_attention(dtypes[d], s, 1.0, masks[m][0], masks[m][1]);
+        }
 }
 
 /* In 16 bits cuDNN computes heads of a multiple of 8, sequences of other lengths than multiples of 128 with padding;
@@ -1036,6 +1103,7 @@ static int32_t *random_tokens(size_t n, size_t vocab_size, int32_t **device)
 static void check_embed(zero_dtype_t dtype, size_t n_batch, size_t seq_len, size_t dim, size_t vocab_size, int flags)
 {
     bool accumulate = flags & 1, with_positions = flags & 2;
+    documents_t documents = documents_make(n_batch, seq_len, flags & 16 ? 30 : 0);
     zero_dtype_t grad_dtype = flags & 4 ? ZERO_FP32 : dtype;
     size_t rows = n_batch * seq_len, shift = flags & 8 ? 1 + random_below(7) : 0;
     tables_t t = tables_open((zero_model_limits_t){.n_rows = rows,
@@ -1058,25 +1126,27 @@ static void check_embed(zero_dtype_t dtype, size_t n_batch, size_t seq_len, size
     zero_weight_t none = {NULL, dtype};
     float *rout = check_output(&c, "out", &out, unit(dtype));
     float *rdt = check_output(&c, "dtokens", &dtable, sum_bound(rows) + unit(grad_dtype));
-    float *rdp =
-        with_positions ? check_output(&c, "dpositions", &dpositions, sum_bound(n_batch) + unit(grad_dtype)) : NULL;
-    NEED(t.cpu->embed(&t.cpu_ctx, rout, tokens, host_weight(&table), with_positions ? host_weight(&positions) : none,
-                      n_batch, seq_len, dim, vocab_size) == ZERO_OK);
+    float *rdp = with_positions ? check_output(&c, "dpositions", &dpositions,
+                                               sum_bound(documents.host ? rows : n_batch) + unit(grad_dtype))
+                                : NULL;
+    NEED(t.cpu->embed(&t.cpu_ctx, rout, tokens, documents.host, host_weight(&table),
+                      with_positions ? host_weight(&positions) : none, n_batch, seq_len, dim, vocab_size) == ZERO_OK);
     NEED(t.cpu->embed_backward(&t.cpu_ctx, (zero_grad_t){rdt, ZERO_FP32, accumulate},
-                               (zero_grad_t){rdp, ZERO_FP32, accumulate}, dout.values, tokens, n_batch, seq_len, dim,
-                               vocab_size) == ZERO_OK);
+                               (zero_grad_t){rdp, ZERO_FP32, accumulate}, dout.values, tokens, documents.host, n_batch,
+                               seq_len, dim, vocab_size) == ZERO_OK);
     for (int run = 0; run < 2; ++run) {
         zero_status_t status =
-            t.gpu->embed(&t.gpu_ctx, out.data, device_tokens, weight_of(&table),
+            t.gpu->embed(&t.gpu_ctx, out.data, device_tokens, documents.device, weight_of(&table),
                          with_positions ? weight_of(&positions) : none, n_batch, seq_len, dim, vocab_size);
         zero_grad_t dp = with_positions ? grad_of(&dpositions, accumulate) : (zero_grad_t){NULL, dtype, false};
         if (status == ZERO_OK)
             status = t.gpu->embed_backward(&t.gpu_ctx, grad_of(&dtable, accumulate), dp, dout.data, device_tokens,
-                                           n_batch, seq_len, dim, vocab_size);
+                                           documents.device, n_batch, seq_len, dim, vocab_size);
         check_run_done(&c, status);
     }
     check_free(&c);
     free(tokens), cudaFree(device_tokens);
+    documents_free(&documents);
     array_free(&table), array_free(&positions), array_free(&dout), array_free(&out), array_free(&dtable);
     array_free(&dpositions);
     tables_close(&t);
@@ -1087,6 +1157,10 @@ static void test_embed(void)
     for (int d = 0; d < 3; ++d) {
         check_embed(dtypes[d], 1, 1, 1, 1, 0);
         check_embed(dtypes[d], 8, 1024, 64, 50304, 2);
+        check_embed(dtypes[d], 8, 1024, 64, 50304, 2 | 16);
+        for (int i = 0; i < (small ? 4 : 16); ++i)
+            check_embed(dtypes[d], 1 + random_below(4), 1 + random_below(300), random_size(400), 1 + random_below(1000),
+                        16 | i);
         for (int i = 0; i < (small ? 4 : 16); ++i)
             check_embed(dtypes[d], 1 + random_below(4), 1 + random_below(300), random_size(400), 1 + random_below(1000),
                         i);
@@ -1192,8 +1266,8 @@ static void check_bad_embed(tables_t *t, const int32_t *device_tokens, const int
 {
     array_t table = array_make(vocab_size * dim, ZERO_BF16, 0, 0.0, 1.0);
     array_t out = array_make(3 * dim, ZERO_BF16, 0, 0.0, 1.0);
-    NEED(t->gpu->embed(&t->gpu_ctx, out.data, device_tokens, weight_of(&table), (zero_weight_t){NULL, ZERO_BF16}, 1, 3,
-                       dim, vocab_size) == ZERO_OK);
+    NEED(t->gpu->embed(&t->gpu_ctx, out.data, device_tokens, NULL, weight_of(&table), (zero_weight_t){NULL, ZERO_BF16},
+                       1, 3, dim, vocab_size) == ZERO_OK);
     NEED(cudaDeviceSynchronize() == cudaSuccess);
     uint16_t *got = malloc(3 * dim * sizeof *got);
     NEED(got != NULL && cudaMemcpy(got, out.data, 3 * dim * sizeof *got, cudaMemcpyDeviceToHost) == cudaSuccess);
@@ -1254,17 +1328,12 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } tests[] = {{"linear", test_linear},
-                 {"layernorm", test_layernorm},
-                 {"rmsnorm", test_rmsnorm},
-                 {"head_norm", test_head_norm},
-                 {"rope", test_rope},
-                 {"swiglu", test_swiglu},
-                 {"elementwise", test_elementwise},
-                 {"attention", test_attention},
-                 {"embed", test_embed},
-                 {"loss", test_loss},
-                 {"bad tokens", test_bad_tokens}};
+    } tests[] = {{"linear", test_linear},       {"layernorm", test_layernorm},
+                 {"rmsnorm", test_rmsnorm},     {"head_norm", test_head_norm},
+                 {"masks", test_masks},         {"rope", test_rope},
+                 {"swiglu", test_swiglu},       {"elementwise", test_elementwise},
+                 {"attention", test_attention}, {"embed", test_embed},
+                 {"loss", test_loss},           {"bad tokens", test_bad_tokens}};
     const char *only = NULL;
     for (int i = 1; i < argc; ++i) {
         if (strcmp(argv[i], "small") == 0)

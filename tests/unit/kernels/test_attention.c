@@ -1,5 +1,6 @@
 /* test_attention.c - tests causal attention, plain and with shared key/value heads, against fp64 loops over whole rows
- * of scores; backward against the closed form in fp64 and, at a small size, against central differences.
+ * of scores; backward against the closed form in fp64 and, at a small size, against central differences. With documents
+ * the reference is each document on its own.
  */
 #include "kernels/model/attention_shape.h"
 #include "tests/support/model_fixture.h"
@@ -44,17 +45,47 @@ static zero_model_limits_t limits_of(shape_t s)
 
 typedef struct row {
     size_t q, k, v, out, lse; /* k and v: of position 0 */
-    size_t last_key;
+    size_t first_key, last_key;
 } row_t;
 
-static row_t row_at(shape_t s, size_t b, size_t h, size_t t)
+/* How a test cuts sequences: with the first of `documents` at position 0, a 0 ends it; every sequence after the first
+ * has each of its documents begin one position later, if there is one. */
+typedef struct cut {
+    size_t documents[8], window;
+} cut_t;
+
+static const cut_t WHOLE = {{0}, 0};
+
+/* Returns where the document of position t begins. */
+static size_t start_of(const cut_t *cut, size_t b, size_t t)
 {
-    size_t kv = h / (s.n_heads / s.n_kv_heads), width = qkv_width(s);
+    size_t start = 0;
+    for (size_t i = 0; cut->documents[i] > 0; ++i)
+        if (cut->documents[i] + b <= t)
+            start = cut->documents[i] + b;
+    return start;
+}
+
+/* Returns int32 [n_batch, seq_len]; free it. */
+static int32_t *starts_of(const cut_t *cut, shape_t s)
+{
+    int32_t *starts = malloc(s.n_batch * s.seq_len * sizeof *starts);
+    ck_assert_ptr_nonnull(starts);
+    for (size_t i = 0; i < s.n_batch * s.seq_len; ++i)
+        starts[i] = (int32_t)start_of(cut, i / s.seq_len, i % s.seq_len);
+    return starts;
+}
+
+static row_t row_at(shape_t s, const cut_t *cut, size_t b, size_t h, size_t t)
+{
+    size_t kv = h / (s.n_heads / s.n_kv_heads), width = qkv_width(s), start = start_of(cut, b, t);
+    size_t seen = cut->window > 0 && cut->window < t - start + 1 ? cut->window : t - start + 1;
     return (row_t){.q = (b * s.seq_len + t) * width + h * s.head_dim,
                    .k = b * s.seq_len * width + (s.n_heads + kv) * s.head_dim,
                    .v = b * s.seq_len * width + (s.n_heads + s.n_kv_heads + kv) * s.head_dim,
                    .out = ((b * s.seq_len + t) * s.n_heads + h) * s.head_dim,
                    .lse = (b * s.n_heads + h) * s.seq_len + t,
+                   .first_key = t + 1 - seen,
                    .last_key = t};
 }
 
@@ -62,14 +93,14 @@ static row_t row_at(shape_t s, size_t b, size_t h, size_t t)
 static double row_probs(shape_t s, row_t row, const double *qkv, double *probs)
 {
     double sum = 0.0;
-    for (size_t j = 0; j <= row.last_key; ++j) {
+    for (size_t j = row.first_key; j <= row.last_key; ++j) {
         double dot = 0.0;
         for (size_t d = 0; d < s.head_dim; ++d)
             dot += qkv[row.q + d] * qkv[row.k + j * qkv_width(s) + d];
         probs[j] = exp(dot / sqrt((double)s.head_dim));
         sum += probs[j];
     }
-    for (size_t j = 0; j <= row.last_key; ++j)
+    for (size_t j = row.first_key; j <= row.last_key; ++j)
         probs[j] /= sum;
     return log(sum);
 }
@@ -79,7 +110,7 @@ static void row_forward(shape_t s, row_t row, const double *qkv, double *probs, 
     lse[row.lse] = row_probs(s, row, qkv, probs);
     for (size_t d = 0; d < s.head_dim; ++d) {
         out[row.out + d] = 0.0;
-        for (size_t j = 0; j <= row.last_key; ++j)
+        for (size_t j = row.first_key; j <= row.last_key; ++j)
             out[row.out + d] += probs[j] * qkv[row.v + j * qkv_width(s) + d];
     }
 }
@@ -89,13 +120,13 @@ static void row_backward(shape_t s, row_t row, const double *qkv, const double *
 {
     double mean = 0.0, scale = 1.0 / sqrt((double)s.head_dim);
     row_probs(s, row, qkv, probs);
-    for (size_t j = 0; j <= row.last_key; ++j) {
+    for (size_t j = row.first_key; j <= row.last_key; ++j) {
         dprobs[j] = 0.0;
         for (size_t d = 0; d < s.head_dim; ++d)
             dprobs[j] += dout[row.out + d] * qkv[row.v + j * qkv_width(s) + d];
         mean += probs[j] * dprobs[j];
     }
-    for (size_t j = 0; j <= row.last_key; ++j)
+    for (size_t j = row.first_key; j <= row.last_key; ++j)
         for (size_t d = 0; d < s.head_dim; ++d) {
             size_t at = j * qkv_width(s) + d;
             double dscore = probs[j] * (dprobs[j] - mean) * scale;
@@ -105,24 +136,24 @@ static void row_backward(shape_t s, row_t row, const double *qkv, const double *
         }
 }
 
-static void reference_forward(shape_t s, const double *qkv, double *out, double *lse)
+static void reference_forward(shape_t s, const cut_t *cut, const double *qkv, double *out, double *lse)
 {
     double *probs = fixture_doubles(s.seq_len);
     for (size_t b = 0; b < s.n_batch; ++b)
         for (size_t h = 0; h < s.n_heads; ++h)
             for (size_t t = 0; t < s.seq_len; ++t)
-                row_forward(s, row_at(s, b, h, t), qkv, probs, out, lse);
+                row_forward(s, row_at(s, cut, b, h, t), qkv, probs, out, lse);
     free(probs);
 }
 
-static double *reference_backward(shape_t s, const double *qkv, const double *dout)
+static double *reference_backward(shape_t s, const cut_t *cut, const double *qkv, const double *dout)
 {
     double *dqkv = fixture_doubles(qkv_elems(s));
     double *probs = fixture_doubles(2 * s.seq_len);
     for (size_t b = 0; b < s.n_batch; ++b)
         for (size_t h = 0; h < s.n_heads; ++h)
             for (size_t t = 0; t < s.seq_len; ++t)
-                row_backward(s, row_at(s, b, h, t), qkv, dout, probs, probs + s.seq_len, dqkv);
+                row_backward(s, row_at(s, cut, b, h, t), qkv, dout, probs, probs + s.seq_len, dqkv);
     free(probs);
     return dqkv;
 }
@@ -133,16 +164,20 @@ typedef struct result {
     array_t out, lse, dqkv;
 } result_t;
 
-static result_t run(fixture_t *f, shape_t s, const array_t *qkv, const array_t *dout)
+static result_t run(fixture_t *f, shape_t s, const cut_t *cut, const array_t *qkv, const array_t *dout)
 {
+    int32_t *starts = starts_of(cut, s);
+    const zero_mask_t mask = {cut->documents[0] > 0 ? starts : NULL, cut->window};
+    const zero_mask_t *given = cut == &WHOLE ? NULL : &mask;
     result_t r = {array_poison(out_elems(s), ZERO_FP32), array_poison(s.n_batch * s.n_heads * s.seq_len, ZERO_FP32),
                   array_poison(qkv_elems(s), ZERO_FP32)};
-    ck_assert_int_eq(f->kernels->attention(&f->ctx, r.out.data, r.lse.data, qkv->data, s.n_batch, s.seq_len, s.n_heads,
-                                           s.n_kv_heads, s.head_dim),
+    ck_assert_int_eq(f->kernels->attention(&f->ctx, r.out.data, r.lse.data, qkv->data, given, s.n_batch, s.seq_len,
+                                           s.n_heads, s.n_kv_heads, s.head_dim),
                      ZERO_OK);
     ck_assert_int_eq(f->kernels->attention_backward(&f->ctx, r.dqkv.data, dout->data, qkv->data, r.out.data, r.lse.data,
-                                                    s.n_batch, s.seq_len, s.n_heads, s.n_kv_heads, s.head_dim),
+                                                    given, s.n_batch, s.seq_len, s.n_heads, s.n_kv_heads, s.head_dim),
                      ZERO_OK);
+    free(starts);
     return r;
 }
 
@@ -151,7 +186,7 @@ static void result_free(result_t *r)
     array_free(&r->out), array_free(&r->lse), array_free(&r->dqkv);
 }
 
-static void check(int isa, shape_t s, double std)
+static void check(int isa, shape_t s, const cut_t *cut, double std)
 {
     fixture_t f;
     zero_model_limits_t limits = limits_of(s);
@@ -159,10 +194,10 @@ static void check(int isa, shape_t s, double std)
         return;
     array_t qkv = array_normal(qkv_elems(s), ZERO_FP32, 0.0, std, 1);
     array_t dout = array_normal(out_elems(s), ZERO_FP32, 0.0, 1.0, 2);
-    result_t got = run(&f, s, &qkv, &dout), again = run(&f, s, &qkv, &dout);
+    result_t got = run(&f, s, cut, &qkv, &dout), again = run(&f, s, cut, &qkv, &dout);
     double *out = fixture_doubles(got.out.n), *lse = fixture_doubles(got.lse.n);
-    reference_forward(s, qkv.values, out, lse);
-    double *dqkv = reference_backward(s, qkv.values, dout.values);
+    reference_forward(s, cut, qkv.values, out, lse);
+    double *dqkv = reference_backward(s, cut, qkv.values, dout.values);
     /* A score of size S errs by about S u, and its exponential by as much, relatively. Scores reach about 5 std^2. */
     double bound = (16.0 + 16.0 * std * std) * 0x1p-24;
     array_expect(&got.out, out, bound, "out");
@@ -180,13 +215,13 @@ static void check(int isa, shape_t s, double std)
 START_TEST(forward_and_backward_equal_fp64)
 {
     for (size_t s = 0; s < N_SHAPES; ++s)
-        check(_i, shapes[s], 1.0);
+        check(_i, shapes[s], &WHOLE, 1.0);
 }
 END_TEST
 
 START_TEST(sharp_softmax_equals_fp64)
 {
-    check(_i, (shape_t){2, 70, 3, 3, 12}, 4.0);
+    check(_i, (shape_t){2, 70, 3, 3, 12}, &WHOLE, 4.0);
 }
 END_TEST
 
@@ -200,7 +235,7 @@ START_TEST(huge_scores_stay_finite)
         return;
     array_t qkv = array_normal(qkv_elems(s), ZERO_FP32, 0.0, 60.0, 3);
     array_t dout = array_normal(out_elems(s), ZERO_FP32, 0.0, 1.0, 4);
-    result_t got = run(&f, s, &qkv, &dout);
+    result_t got = run(&f, s, &WHOLE, &qkv, &dout);
     for (size_t i = 0; i < got.out.n; ++i)
         ck_assert(isfinite(array_get(&got.out, i)));
     for (size_t i = 0; i < got.dqkv.n; ++i)
@@ -224,7 +259,7 @@ START_TEST(later_positions_have_no_influence)
     for (size_t i = n_seen * qkv_width(s); i < changed.n; ++i)
         array_set(&changed, i, -3.0 * qkv.values[i]);
     array_t dout = array_normal(out_elems(s), ZERO_FP32, 0.0, 1.0, 6);
-    result_t a = run(&f, s, &qkv, &dout), b = run(&f, s, &changed, &dout);
+    result_t a = run(&f, s, &WHOLE, &qkv, &dout), b = run(&f, s, &WHOLE, &changed, &dout);
     ck_assert(memcmp(a.out.data, b.out.data, n_seen * s.n_heads * s.head_dim * sizeof(float)) == 0);
     result_free(&a), result_free(&b);
     array_free(&qkv), array_free(&changed), array_free(&dout);
@@ -234,6 +269,7 @@ END_TEST
 
 typedef struct scalar {
     shape_t s;
+    const cut_t *cut;
     const double *qkv, *dout;
     double *out, *lse;
 } scalar_t;
@@ -242,28 +278,142 @@ static double scalar_loss(void *arg)
 {
     const scalar_t *p = arg;
     double loss = 0.0;
-    reference_forward(p->s, p->qkv, p->out, p->lse);
+    reference_forward(p->s, p->cut, p->qkv, p->out, p->lse);
     for (size_t i = 0; i < out_elems(p->s); ++i)
         loss += p->dout[i] * p->out[i];
     return loss;
 }
 
-START_TEST(backward_equals_central_differences)
+static void check_slopes(int isa, const cut_t *cut)
 {
     const shape_t s = {1, 9, 4, 2, 3};
     fixture_t f;
     zero_model_limits_t limits = limits_of(s);
-    if (!fixture_open(&f, _i, &limits))
+    if (!fixture_open(&f, isa, &limits))
         return;
     array_t qkv = array_normal(qkv_elems(s), ZERO_FP32, 0.0, 1.0, 7);
     array_t dout = array_normal(out_elems(s), ZERO_FP32, 0.0, 1.0, 8);
-    result_t got = run(&f, s, &qkv, &dout);
-    scalar_t scalar = {s, qkv.values, dout.values, fixture_doubles(got.out.n), fixture_doubles(got.lse.n)};
+    result_t got = run(&f, s, cut, &qkv, &dout);
+    scalar_t scalar = {s, cut, qkv.values, dout.values, fixture_doubles(got.out.n), fixture_doubles(got.lse.n)};
     double *dqkv = fixture_slopes(scalar_loss, &scalar, qkv.values, qkv.n);
     array_expect(&got.dqkv, dqkv, 2e-6, "dqkv"); /* fp32 arithmetic; the differences are more exact */
     free(dqkv), free(scalar.out), free(scalar.lse);
     result_free(&got);
     array_free(&qkv), array_free(&dout);
+    fixture_close(&f);
+}
+
+START_TEST(backward_equals_central_differences)
+{
+    check_slopes(_i, &WHOLE);
+}
+END_TEST
+
+/* ---- Documents and windows ---- */
+
+/* Documents of one token; borders at, before and behind those of blocks of rows; a window of one key, across blocks,
+ * and wider than a document; both. */
+static const cut_t cuts[] = {
+    {{1, 2, 60}, 0}, {{63, 64, 65, 130}, 0}, {{0}, 1}, {{0}, 50}, {{0}, 64}, {{3, 90}, 70}, {{199}, 2},
+};
+#define N_CUTS (sizeof cuts / sizeof cuts[0])
+
+START_TEST(documents_and_windows_equal_fp64)
+{
+    for (size_t i = 0; i < N_CUTS; ++i) {
+        check(_i, (shape_t){2, 201, 4, 2, 20}, &cuts[i], 1.0);
+        check(_i, (shape_t){3, 17, 3, 3, 12}, &cuts[i], 4.0);
+    }
+}
+END_TEST
+
+START_TEST(backward_of_documents_and_windows_equals_central_differences)
+{
+    static const cut_t small[] = {{{4}, 0}, {{1, 2, 7}, 0}, {{0}, 3}, {{5}, 2}};
+    for (size_t i = 0; i < sizeof small / sizeof small[0]; ++i)
+        check_slopes(_i, &small[i]);
+}
+END_TEST
+
+/* Whatever the other documents hold; and their gradients do not see this one's. */
+START_TEST(a_documents_bits_do_not_depend_on_the_others)
+{
+    const shape_t s = {1, 150, 2, 1, 12};
+    const cut_t cut = {{30, 100}, 0};
+    const size_t from = 30 * qkv_width(s), to = 100 * qkv_width(s), n_out = s.n_heads * s.head_dim;
+    fixture_t f;
+    zero_model_limits_t limits = limits_of(s);
+    if (!fixture_open(&f, _i, &limits))
+        return;
+    array_t qkv = array_normal(qkv_elems(s), ZERO_FP32, 0.0, 1.0, 9), changed = array_copy(&qkv);
+    for (size_t i = 0; i < changed.n; ++i)
+        if (i < from || i >= to)
+            array_set(&changed, i, -3.0 * qkv.values[i]);
+    array_t dout = array_normal(out_elems(s), ZERO_FP32, 0.0, 1.0, 10);
+    result_t a = run(&f, s, &cut, &qkv, &dout), b = run(&f, s, &cut, &changed, &dout);
+    ck_assert(memcmp((float *)a.out.data + 30 * n_out, (float *)b.out.data + 30 * n_out, 70 * n_out * sizeof(float)) ==
+              0);
+    ck_assert(memcmp((float *)a.dqkv.data + from, (float *)b.dqkv.data + from, (to - from) * sizeof(float)) == 0);
+    ck_assert(memcmp(a.out.data, b.out.data, 30 * n_out * sizeof(float)) != 0);
+    result_free(&a), result_free(&b);
+    array_free(&qkv), array_free(&changed), array_free(&dout);
+    fixture_close(&f);
+}
+END_TEST
+
+/* One document, or a window as long as the sequence, is no mask: the same bits. */
+START_TEST(a_mask_that_hides_nothing_changes_no_bit)
+{
+    const shape_t s = {2, 130, 4, 2, 20};
+    const cut_t wide = {{0}, s.seq_len}, one = {{500}, 0};
+    const cut_t *const masks[] = {&wide, &one};
+    fixture_t f;
+    zero_model_limits_t limits = limits_of(s);
+    if (!fixture_open(&f, _i, &limits))
+        return;
+    array_t qkv = array_normal(qkv_elems(s), ZERO_FP32, 0.0, 1.0, 11);
+    array_t dout = array_normal(out_elems(s), ZERO_FP32, 0.0, 1.0, 12);
+    result_t want = run(&f, s, &WHOLE, &qkv, &dout);
+    for (int i = 0; i < 2; ++i) {
+        result_t got = run(&f, s, masks[i], &qkv, &dout);
+        array_expect_same_bits(&got.out, &want.out, "out");
+        array_expect_same_bits(&got.lse, &want.lse, "logsumexp");
+        array_expect_same_bits(&got.dqkv, &want.dqkv, "dqkv");
+        result_free(&got);
+    }
+    result_free(&want);
+    array_free(&qkv), array_free(&dout);
+    fixture_close(&f);
+}
+END_TEST
+
+/* A text that grows by chunks, as in generating, and one that is there at once. Their sums are taken in other orders.
+ */
+START_TEST(a_cache_sees_the_same_window)
+{
+    static const size_t windows[] = {0, 1, 7, 64, 200}, chunks[] = {1, 40, 3, 1, 45};
+    const shape_t s = {1, 90, 4, 2, 20};
+    fixture_t f;
+    zero_model_limits_t limits = limits_of(s);
+    if (!fixture_open(&f, _i, &limits))
+        return;
+    array_t qkv = array_normal(qkv_elems(s), ZERO_FP32, 0.0, 1.0, 13);
+    array_t out = array_poison(out_elems(s), ZERO_FP32);
+    float *cache = calloc(s.seq_len * 2 * s.n_kv_heads * s.head_dim, sizeof *cache);
+    for (size_t w = 0; w < sizeof windows / sizeof windows[0]; ++w) {
+        const cut_t cut = {{0}, windows[w]};
+        double *want = fixture_doubles(out.n), *lse = fixture_doubles(s.n_heads * s.seq_len);
+        reference_forward(s, &cut, qkv.values, want, lse);
+        for (size_t i = 0, first = 0; i < sizeof chunks / sizeof chunks[0]; first += chunks[i++])
+            ck_assert_int_eq(f.kernels->attention_cached(&f.ctx, (float *)out.data + first * s.n_heads * s.head_dim,
+                                                         cache, (float *)qkv.data + first * qkv_width(s), windows[w],
+                                                         first, chunks[i], s.n_heads, s.n_kv_heads, s.head_dim),
+                             ZERO_OK);
+        array_expect(&out, want, 32.0 * 0x1p-24, "out");
+        free(want), free(lse);
+    }
+    free(cache);
+    array_free(&qkv), array_free(&out);
     fixture_close(&f);
 }
 END_TEST
@@ -311,6 +461,11 @@ static void add_tests(TCase *tests)
     tcase_add_loop_test(tests, huge_scores_stay_finite, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, later_positions_have_no_influence, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, backward_equals_central_differences, 0, FIXTURE_N_ISAS);
+    tcase_add_loop_test(tests, documents_and_windows_equal_fp64, 0, FIXTURE_N_ISAS);
+    tcase_add_loop_test(tests, backward_of_documents_and_windows_equals_central_differences, 0, FIXTURE_N_ISAS);
+    tcase_add_loop_test(tests, a_documents_bits_do_not_depend_on_the_others, 0, FIXTURE_N_ISAS);
+    tcase_add_loop_test(tests, a_mask_that_hides_nothing_changes_no_bit, 0, FIXTURE_N_ISAS);
+    tcase_add_loop_test(tests, a_cache_sees_the_same_window, 0, FIXTURE_N_ISAS);
 }
 
 int main(void)

@@ -33,7 +33,27 @@ static int32_t *random_tokens(shape_t s)
     return tokens;
 }
 
-static void check_forward(int isa, shape_t s, zero_dtype_t dtype, bool with_positions)
+/* Documents of random lengths from 1 to 9; every sequence begins with another part of one. */
+static int32_t *random_starts(shape_t s)
+{
+    uint64_t seed = 7;
+    int32_t *starts = malloc(s.n_batch * s.seq_len * sizeof *starts);
+    ck_assert_ptr_nonnull(starts);
+    for (size_t row = 0, left = 0; row < s.n_batch * s.seq_len; ++row) {
+        size_t t = row % s.seq_len;
+        bool begins = left == 0 || t == 0;
+        left = left == 0 ? support_random(&seed) % 9 : left - 1;
+        starts[row] = begins ? (int32_t)t : starts[row - 1];
+    }
+    return starts;
+}
+
+static size_t position_of(shape_t s, const int32_t *starts, size_t row)
+{
+    return row % s.seq_len - (starts ? (size_t)starts[row] : 0);
+}
+
+static void check_forward(int isa, shape_t s, zero_dtype_t dtype, bool with_positions, bool with_starts)
 {
     fixture_t f;
     zero_model_limits_t limits = limits_of(s, dtype);
@@ -42,9 +62,9 @@ static void check_forward(int isa, shape_t s, zero_dtype_t dtype, bool with_posi
     array_t table = array_normal(s.vocab_size * s.dim, dtype, 0.0, 1.0, 2);
     array_t positions = array_normal(s.seq_len * s.dim, dtype, 0.0, 1.0, 3);
     array_t out = array_poison(s.n_batch * s.seq_len * s.dim, ZERO_FP32);
-    int32_t *tokens = random_tokens(s);
+    int32_t *tokens = random_tokens(s), *starts = with_starts ? random_starts(s) : NULL;
     zero_weight_t none = {NULL, dtype};
-    ck_assert_int_eq(f.kernels->embed(&f.ctx, out.data, tokens, array_weight(&table),
+    ck_assert_int_eq(f.kernels->embed(&f.ctx, out.data, tokens, starts, array_weight(&table),
                                       with_positions ? array_weight(&positions) : none, s.n_batch, s.seq_len, s.dim,
                                       s.vocab_size),
                      ZERO_OK);
@@ -52,10 +72,10 @@ static void check_forward(int isa, shape_t s, zero_dtype_t dtype, bool with_posi
         for (size_t i = 0; i < s.dim; ++i) {
             double want = table.values[(size_t)tokens[row] * s.dim + i];
             if (with_positions)
-                want = fixture_round(want + positions.values[row % s.seq_len * s.dim + i], ZERO_FP32);
+                want = fixture_round(want + positions.values[position_of(s, starts, row) * s.dim + i], ZERO_FP32);
             ck_assert(array_get(&out, row * s.dim + i) == want); /* one fp32 sum, exactly */
         }
-    free(tokens);
+    free(tokens), free(starts);
     array_free(&table), array_free(&positions), array_free(&out);
     fixture_close(&f);
 }
@@ -64,12 +84,12 @@ START_TEST(forward_is_exact)
 {
     for (size_t s = 0; s < N_SHAPES; ++s)
         for (size_t d = 0; d < FIXTURE_N_DTYPES; ++d)
-            for (int positions = 0; positions < 2; ++positions)
-                check_forward(_i, shapes[s], fixture_dtypes[d], positions != 0);
+            for (int flags = 0; flags < 4; ++flags)
+                check_forward(_i, shapes[s], fixture_dtypes[d], flags & 1, flags & 2);
 }
 END_TEST
 
-static void check_backward(int isa, shape_t s, zero_dtype_t dtype, bool accumulate)
+static void check_backward(int isa, shape_t s, zero_dtype_t dtype, bool accumulate, bool with_starts)
 {
     fixture_t f;
     zero_model_limits_t limits = limits_of(s, dtype);
@@ -80,16 +100,17 @@ static void check_backward(int isa, shape_t s, zero_dtype_t dtype, bool accumula
     array_t dtokens = array_grad_target(s.vocab_size * s.dim, dtype, accumulate, 5), dtokens2 = array_copy(&dtokens);
     array_t dpositions = array_grad_target(s.seq_len * s.dim, dtype, accumulate, 6);
     array_t dpositions2 = array_copy(&dpositions);
-    int32_t *tokens = random_tokens(s);
+    int32_t *tokens = random_tokens(s), *starts = with_starts ? random_starts(s) : NULL;
     for (int run = 0; run < 2; ++run)
         ck_assert_int_eq(f.kernels->embed_backward(&f.ctx, array_grad(run == 0 ? &dtokens : &dtokens2, accumulate),
                                                    array_grad(run == 0 ? &dpositions : &dpositions2, accumulate),
-                                                   dout.data, tokens, s.n_batch, s.seq_len, s.dim, s.vocab_size),
+                                                   dout.data, tokens, starts, s.n_batch, s.seq_len, s.dim,
+                                                   s.vocab_size),
                          ZERO_OK);
     for (size_t row = 0; row < n_rows; ++row)
         for (size_t i = 0; i < s.dim; ++i) {
             dtokens.values[(size_t)tokens[row] * s.dim + i] += dout.values[row * s.dim + i];
-            dpositions.values[row % s.seq_len * s.dim + i] += dout.values[row * s.dim + i];
+            dpositions.values[position_of(s, starts, row) * s.dim + i] += dout.values[row * s.dim + i];
         }
     /* At most 200 numbers are added one by one, with random signs; then one rounding to the dtype. */
     double bound = sqrt(200.0) * 0x1p-24 + fixture_unit(dtype);
@@ -97,7 +118,7 @@ static void check_backward(int isa, shape_t s, zero_dtype_t dtype, bool accumula
     array_expect(&dpositions, dpositions.values, bound, "dpositions");
     array_expect_same_bits(&dtokens, &dtokens2, "dtokens, run to run");
     array_expect_same_bits(&dpositions, &dpositions2, "dpositions, run to run");
-    free(tokens);
+    free(tokens), free(starts);
     array_free(&dout), array_free(&dtokens), array_free(&dtokens2), array_free(&dpositions), array_free(&dpositions2);
     fixture_close(&f);
 }
@@ -106,8 +127,8 @@ START_TEST(backward_equals_fp64)
 {
     for (size_t s = 0; s < N_SHAPES; ++s)
         for (size_t d = 0; d < FIXTURE_N_DTYPES; ++d)
-            for (int accumulate = 0; accumulate < 2; ++accumulate)
-                check_backward(_i, shapes[s], fixture_dtypes[d], accumulate != 0);
+            for (int flags = 0; flags < 4; ++flags)
+                check_backward(_i, shapes[s], fixture_dtypes[d], flags & 1, flags & 2);
 }
 END_TEST
 
@@ -123,12 +144,12 @@ START_TEST(tokens_beyond_the_vocabulary_are_refused)
     const int32_t beyond[] = {0, 3}, negative[] = {-1, 0};
     zero_grad_t none = {0};
     ck_assert_int_eq(
-        f.kernels->embed_backward(&f.ctx, array_grad(&dtokens, false), none, dout.data, beyond, 1, 2, 4, 3),
+        f.kernels->embed_backward(&f.ctx, array_grad(&dtokens, false), none, dout.data, beyond, NULL, 1, 2, 4, 3),
         ZERO_ERROR_ARGUMENT);
     const int32_t *const bad[] = {negative, beyond};
     for (int i = 0; i < 2; ++i)
         ck_assert_int_eq(
-            f.kernels->embed(&f.ctx, out.data, bad[i], array_weight(&table), (zero_weight_t){0}, 1, 2, 4, 3),
+            f.kernels->embed(&f.ctx, out.data, bad[i], NULL, array_weight(&table), (zero_weight_t){0}, 1, 2, 4, 3),
             ZERO_ERROR_ARGUMENT);
     array_free(&table), array_free(&dout), array_free(&dtokens), array_free(&out);
     fixture_close(&f);

@@ -25,7 +25,7 @@ static size_t n_elems_of(shape_t s)
 }
 
 /* Elements i and i + head_dim / 2 of every q and k head are one complex number, times e^(i angle). */
-static void turn(double *qkv, shape_t s, double theta, double sign)
+static void turn(double *qkv, shape_t s, const int32_t *starts, double theta, double sign)
 {
     size_t half = s.head_dim / 2, n_all = s.n_heads + 2 * s.n_kv_heads;
     for (size_t row = 0; row < s.n_batch * s.seq_len; ++row)
@@ -33,7 +33,7 @@ static void turn(double *qkv, shape_t s, double theta, double sign)
             for (size_t i = 0; i < half; ++i) {
                 double *x = qkv + (row * n_all + head) * s.head_dim + i;
                 float frequency = 1.0f / powf((float)theta, (float)(2 * i) / (float)s.head_dim);
-                float angle = (float)(row % s.seq_len) * frequency;
+                float angle = (float)(row % s.seq_len - (starts ? (size_t)starts[row] : 0)) * frequency;
                 double complex z = (x[0] + x[half] * I) * cexp(I * sign * (double)angle);
                 x[0] = creal(z);
                 x[half] = cimag(z);
@@ -59,10 +59,38 @@ START_TEST(forward_and_backward_equal_complex_multiplication)
         double theta = thetas[i % 2];
         bool inverse = i / 2 % 2 == 1;
         array_t qkv = array_normal(n_elems_of(s), ZERO_FP32, 0.0, 1.0, i);
-        turn(qkv.values, s, theta, inverse ? -1.0 : 1.0);
+        turn(qkv.values, s, NULL, theta, inverse ? -1.0 : 1.0);
         run(&f, &qkv, s, theta, inverse);
         array_expect(&qkv, qkv.values, 4 * 0x1p-24, "qkv"); /* sine, cosine, two products and their sum are rounded */
         array_free(&qkv);
+    }
+    fixture_close(&f);
+}
+END_TEST
+
+/* Documents of 5 positions and, in later sequences, of 6, 7 ...; each is rotated as if it were alone. */
+START_TEST(positions_are_counted_from_where_a_document_begins)
+{
+    fixture_t f;
+    if (!fixture_open(&f, _i, &limits))
+        return;
+    for (size_t i = 0; i < 2 * N_SHAPES; ++i) {
+        shape_t s = shapes[i / 2];
+        bool inverse = i % 2 == 1;
+        int32_t *starts = malloc(s.n_batch * s.seq_len * sizeof *starts);
+        for (size_t row = 0; row < s.n_batch * s.seq_len; ++row) {
+            size_t length = 5 + row / s.seq_len;
+            starts[row] = (int32_t)(row % s.seq_len / length * length);
+        }
+        const zero_rope_t rope = {.theta = (float)THETA, .starts = starts};
+        array_t qkv = array_normal(n_elems_of(s), ZERO_FP32, 0.0, 1.0, i);
+        turn(qkv.values, s, starts, THETA, inverse ? -1.0 : 1.0);
+        ck_assert_int_eq(f.kernels->rope(&f.ctx, qkv.data, inverse, &rope, s.n_batch, s.seq_len, s.n_heads,
+                                         s.n_kv_heads, s.head_dim),
+                         ZERO_OK);
+        array_expect(&qkv, qkv.values, 4 * 0x1p-24, "qkv");
+        array_free(&qkv);
+        free(starts);
     }
     fixture_close(&f);
 }
@@ -153,6 +181,7 @@ END_TEST
 static void add_tests(TCase *tests)
 {
     tcase_add_loop_test(tests, forward_and_backward_equal_complex_multiplication, 0, FIXTURE_N_ISAS);
+    tcase_add_loop_test(tests, positions_are_counted_from_where_a_document_begins, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, values_and_position_0_keep_their_bits, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, rotating_back_is_the_gradient, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, scores_depend_on_the_distance_alone, 0, FIXTURE_N_ISAS);
