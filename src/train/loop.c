@@ -72,18 +72,26 @@ static double loss_weight(const data_t *data)
     return n_counted > 0 ? 1.0 / (double)n_counted : 0.0;
 }
 
+/* Reads this rank's batch of a micro-step of step `step`, counted from 0. */
+static zero_status_t read_batch(data_t *data, int64_t step, int micro_step, model_batch_t *batch)
+{
+    TRY(data_batch(data, step, micro_step, &batch->inputs, &batch->targets));
+    batch->starts = data_starts(data);
+    return ZERO_OK;
+}
+
 /* Queues a step. Its result comes from zero_step_wait. */
 static zero_status_t train_step(run_t *run, int64_t step)
 {
     const options_t *o = run->options;
-    const int32_t *inputs, *targets;
+    model_batch_t batch;
     trace_begin_step(run->trace, step);
     TRY(model_clear_loss(&run->model));
     for (int k = 0; k < run->micro_steps; k++) {
         double batch_ms = now_ms();
-        TRY(data_batch(run->train, step - 1, k, &inputs, &targets));
+        TRY(read_batch(run->train, step - 1, k, &batch));
         trace_host(run->trace, TRACE_DATA, step, batch_ms, now_ms());
-        TRY(model_train(&run->model, inputs, targets, loss_weight(run->train)));
+        TRY(model_train(&run->model, batch, loss_weight(run->train)));
     }
     TRY(trace_pause(run->trace, run->device));
     TRY(model_put_fp8_range(&run->model));
@@ -101,12 +109,12 @@ static zero_status_t evaluate(run_t *run, double *val_loss)
     int64_t in_data = (data_n_sequences(run->val) + o->train.global_batch - 1) / o->train.global_batch;
     int64_t n_batches = o->train.eval_batches < in_data ? o->train.eval_batches : in_data;
     int64_t n_targets = n_batches * o->train.global_batch * o->model.seq_len, n_counted = 0;
-    const int32_t *inputs, *targets;
+    model_batch_t batch;
     TRY(model_clear_loss(&run->model));
     for (int64_t b = 0; b < n_batches; b++)
         for (int k = 0; k < run->micro_steps; k++) {
-            TRY(data_batch(run->val, b, k, &inputs, &targets));
-            TRY(model_loss(&run->model, inputs, targets, 1.0 / (double)n_targets));
+            TRY(read_batch(run->val, b, k, &batch));
+            TRY(model_loss(&run->model, batch, 1.0 / (double)n_targets));
             n_counted += k == 0 ? data_n_counted(run->val) : 0;
         }
     TRY(model_take_loss(&run->model, val_loss));
@@ -304,7 +312,8 @@ static zero_status_t open_data(run_t *run, const char *paths, uint64_t seed, dat
                         .rank = zero_comm_rank(run->comm),
                         .world_size = zero_comm_size(run->comm),
                         .seed = seed,
-                        .shuffle = true};
+                        .shuffle = true,
+                        .separate = o->data.documents == DOCUMENTS_SEPARATE};
     return report_agree(run->comm, data_open(&spec, data));
 }
 

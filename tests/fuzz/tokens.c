@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "input.h"
+#include "train/data/token_documents.h"
 #include "train/data/token_mask.h"
 
 #define LLMC_HEADER_BYTES 1024
@@ -41,6 +42,37 @@ static void check_mask(const token_file_t *file, const uint8_t *end)
     FUZZ_REQUIRE(n_counted == n_left && n_left == n_set, "%" PRId64 " counted, %" PRId64 " left, %" PRId64 " set",
                  n_counted, n_left, n_set);
     free(targets);
+}
+
+/* Reads the table of documents as it stands in the file. */
+static uint64_t start_of(const token_file_t *file, const uint8_t *content, uint64_t document)
+{
+    uint64_t start = 0;
+    for (int b = 7; b >= 0; b--)
+        start = start << 8 | content[file->documents_at + 8 * document + (uint64_t)b];
+    return start;
+}
+
+/* What is found from a token on are the documents in the table. */
+static void check_documents(const token_file_t *file, const uint8_t *content)
+{
+    token_fault_t fault;
+    const int64_t n = file->n_tokens;
+    int32_t *begins = calloc((size_t)n + 1, sizeof *begins);
+    FUZZ_REQUIRE(begins, "out of memory");
+    for (int64_t first = 0; token_documents_are_there(file) && first < n; first += n / 3 + 1) {
+        int64_t n_found = -1;
+        uint64_t next = 0;
+        FUZZ_REQUIRE(token_documents_find(file, first, n - first, begins, &n_found, &fault) == ZERO_OK,
+                     "documents cannot be found");
+        while (next < file->n_documents && start_of(file, content, next) < (uint64_t)first)
+            next++;
+        FUZZ_REQUIRE((uint64_t)n_found == file->n_documents - next, "%" PRId64 " found from token %" PRId64 " on",
+                     n_found, first);
+        for (int64_t i = 0; i < n_found; i++, next++)
+            FUZZ_REQUIRE((uint64_t)(first + begins[i]) == start_of(file, content, next), "document %" PRId64, i);
+    }
+    free(begins);
 }
 
 /* A token by the formats' own texts: little-endian, `token_bytes` wide, with a sign or without. */
@@ -88,6 +120,7 @@ void fuzz_token_file(const char *path, options_format_t format, const uint8_t *c
     FUZZ_REQUIRE(file.n_tokens >= 0 && size_of(&file) == n_bytes,
                  "%" PRId64 " tokens of %d bytes do not fill %zu bytes", file.n_tokens, file.token_bytes, n_bytes);
     check_mask(&file, content + n_bytes);
+    check_documents(&file, content);
     for (size_t i = 0; i < sizeof VOCABULARIES / sizeof VOCABULARIES[0]; i++) {
         int64_t in_header = file.format == FORMAT_ZEROTRAIN ? file.vocab_size : INT32_MAX;
         fuzz_begin();

@@ -140,16 +140,31 @@ static double cross_entropy(fp64_model_t *model, const double *x, int32_t target
     return fp64_softmax(model->logits, vocab_size) - target_logit;
 }
 
+/* Returns the position behind the document that begins at position t of sequence b. */
+static size_t document_end(const fp64_batch_t *batch, size_t b, size_t t)
+{
+    const int32_t *starts = batch->starts ? batch->starts + b * batch->seq_len : NULL;
+    size_t end = t + 1;
+    while (end < batch->seq_len && (!starts || starts[end] == starts[t]))
+        end++;
+    return end;
+}
+
 double fp64_model_loss(fp64_model_t *model, const fp64_batch_t *batch, double *logits)
 {
     size_t seq_len = batch->seq_len;
     double sum = 0;
     for (size_t b = 0; b < batch->n_sequences; b++) {
-        const double *normed = model->run(model, batch->tokens + b * seq_len, seq_len);
-        for (size_t t = 0; t < seq_len; t++) {
+        const double *normed = NULL;
+        for (size_t t = 0, first = 0, end = 0; t < seq_len; t++) {
             size_t row = b * seq_len + t;
+            if (t == end) {
+                first = t;
+                end = document_end(batch, b, t);
+                normed = model->run(model, batch->tokens + row, end - first);
+            }
             double *logits_row = logits != NULL ? logits + row * model->sizes.vocab_size : NULL;
-            sum += cross_entropy(model, normed + t * model->sizes.dim, batch->targets[row], logits_row);
+            sum += cross_entropy(model, normed + (t - first) * model->sizes.dim, batch->targets[row], logits_row);
         }
     }
     return sum / (double)(batch->n_sequences * seq_len);

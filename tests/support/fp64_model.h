@@ -36,6 +36,7 @@ typedef struct fp64_tensor {
 typedef struct fp64_batch {
     const int32_t *tokens, *targets; /* [n_sequences, seq_len] */
     size_t n_sequences, seq_len;     /* seq_len <= max_seq_len */
+    const int32_t *starts;           /* [n_sequences, seq_len]: positions at which tokens' documents begin; or NULL */
 } fp64_batch_t;
 
 typedef struct fp64_model fp64_model_t;
@@ -58,7 +59,8 @@ void fp64_model_destroy(fp64_model_t *model);
 
 fp64_tensor_t *fp64_model_tensor(fp64_model_t *model, const char *name); /* NULL if there is none */
 
-/* Mean cross-entropy over all tokens, in nats. logits: NULL or [n_sequences, seq_len, vocab_size], written. */
+/* Mean cross-entropy over all tokens, in nats. Every document is computed on its own. logits: NULL or [n_sequences,
+ * seq_len, vocab_size], written. */
 double fp64_model_loss(fp64_model_t *model, const fp64_batch_t *batch, double *logits);
 
 /* (loss(w + h) - loss(w - h)) / 2h for element `index` of `tensor`, which keeps its value. h = 1e-5 balances truncation

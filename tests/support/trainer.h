@@ -17,6 +17,7 @@ typedef struct trainer {
     zero_device_t *device;
     model_t model;
     zero_engine_t *engine;
+    const int32_t *starts; /* the caller's, of all batches: only with documents = separate */
 } trainer_t;
 
 /* Defaults, fp32, a GPT-2 of these sizes. What else a test wants it sets, and then calls options_resolve. */
@@ -68,7 +69,11 @@ static inline zero_status_t trainer_step(trainer_t *t, const int32_t *inputs, co
     double loss_weight = 1.0 / (double)(o->train.global_batch * o->model.seq_len);
     TRY(model_clear_loss(&t->model));
     for (int k = 0; k < options_micro_steps(o, zero_comm_size(t->comm)); k++)
-        TRY(model_train(&t->model, inputs + k * tokens_each, targets + k * tokens_each, loss_weight));
+        TRY(model_train(&t->model,
+                        (model_batch_t){.inputs = inputs + k * tokens_each,
+                                        .targets = targets + k * tokens_each,
+                                        .starts = t->starts ? t->starts + k * tokens_each : NULL},
+                        loss_weight));
     TRY(zero_step(t->engine, (float)lr, t->model.loss, t->model.ctx.stream));
     return zero_step_wait(t->engine, result);
 }

@@ -7,11 +7,13 @@
  * A file may change after its check. So every token is checked again when it is copied into a batch. A fault stays with
  * the batch until the batch is asked for: one that is read ahead may never be used.
  *
- * Whoever reads a batch also counts the targets of its step that count, from the masks of the step's global batch.
+ * Whoever reads a batch also counts the targets of its step that count, from the masks and documents of the step's
+ * global batch.
  */
 #include "train/data/data.h"
 #include "train/report/report.h"
 #include "train/data/shuffle.h"
+#include "train/data/token_documents.h"
 #include "train/data/token_files.h"
 #include "train/data/token_mask.h"
 
@@ -25,6 +27,7 @@ typedef struct batch {
     int64_t step, position; /* of the step's first sequence, in the endless order */
     int micro_step;
     int32_t *inputs, *targets; /* [micro_batch, seq_len] each */
+    int32_t *starts;           /* likewise; NULL: documents are not apart */
     int64_t n_counted;         /* targets of the whole step */
     token_fault_t fault;       /* status ZERO_OK: all tokens were read and are in the vocabulary */
     const token_file_t *at;    /* the file that has the fault */
@@ -44,7 +47,8 @@ struct data {
     int64_t start_step, start_position; /* set by data_start_at */
 
     batch_t front, back;
-    int32_t *tokens; /* what the batches point into */
+    int32_t *tokens; /* what the batches point into, and begins */
+    int32_t *begins; /* [seq_len + 1]: as the back batch; scratch */
 
     pthread_t reader;
     bool has_reader;
@@ -81,7 +85,13 @@ static zero_status_t open_file(data_t *data, const char *path)
     TRY(token_file_open(path, data->spec.format, file));
     data->n_files++;
     TRY(check_tokenizer(data, file));
-    data->has_mask = data->has_mask || token_mask_is_there(file);
+    if (data->spec.separate && !token_documents_are_there(file))
+        return report_error(
+            ZERO_ERROR_USAGE,
+            "'%s' does not say where its documents begin, which [data] documents = separate needs: make "
+            "tokens of the text with launch/tokenize, or set documents = join",
+            file->path);
+    data->has_mask = data->has_mask || data->spec.separate || token_mask_is_there(file);
     int64_t n_sequences = file->n_tokens > 0 ? (file->n_tokens - 1) / seq_len : 0;
     if (file->n_tokens > MAX_TOKENS - data->n_tokens)
         return report_error(ZERO_ERROR_OVERFLOW, "data: with '%s' there are more than 2^62 tokens", file->path);
@@ -175,6 +185,32 @@ static int file_of(const data_t *data, int64_t sequence)
     return low;
 }
 
+/* Finds the documents that begin in the inputs and targets of the sequence at token `first` of batch->at. */
+static zero_status_t find_documents(const data_t *data, int64_t first, int64_t *n_begins, batch_t *batch)
+{
+    *n_begins = 0;
+    return data->spec.separate
+               ? token_documents_find(batch->at, first, data->spec.seq_len + 1, data->begins, n_begins, &batch->fault)
+               : ZERO_OK;
+}
+
+/* Sets where the documents of a sequence begin, and takes out the targets that are the first token of one: nothing
+ * before it says what it is. */
+static void separate_documents(const data_t *data, int64_t n_begins, int32_t *starts, int32_t *targets)
+{
+    const int64_t seq_len = data->spec.seq_len;
+    int32_t start = 0;
+    int64_t t = 0;
+    for (int64_t i = 0; i <= n_begins; i++) {
+        int64_t begin = i < n_begins ? data->begins[i] : seq_len;
+        for (; t < begin; t++)
+            starts[t] = start;
+        start = (int32_t)begin;
+        if (i < n_begins && begin > 0)
+            targets[begin - 1] = DATA_NO_TARGET;
+    }
+}
+
 /* Reads a sequence into row `row` of the batch. */
 static zero_status_t read_sequence(const data_t *data, int64_t sequence, int64_t row, batch_t *batch)
 {
@@ -186,7 +222,29 @@ static zero_status_t read_sequence(const data_t *data, int64_t sequence, int64_t
     TRY(token_file_read(batch->at, first, seq_len, vocab_size, inputs, &batch->fault));
     memcpy(targets, inputs + 1, (size_t)(seq_len - 1) * sizeof *targets);
     TRY(token_file_read(batch->at, first + seq_len, 1, vocab_size, targets + seq_len - 1, &batch->fault));
-    return token_mask_apply(batch->at, first + 1, seq_len, DATA_NO_TARGET, targets, &batch->fault);
+    TRY(token_mask_apply(batch->at, first + 1, seq_len, DATA_NO_TARGET, targets, &batch->fault));
+    if (!data->spec.separate)
+        return ZERO_OK;
+    int64_t n_begins;
+    TRY(find_documents(data, first, &n_begins, batch));
+    separate_documents(data, n_begins, batch->starts + row * seq_len, targets);
+    return ZERO_OK;
+}
+
+/* Counts the targets that count in the sequence at token `first` of batch->at: by the mask, without the first tokens of
+ * documents. */
+static zero_status_t count_sequence(const data_t *data, int64_t first, batch_t *batch, int64_t *n_counted)
+{
+    int64_t n_begins;
+    TRY(token_mask_count(batch->at, first + 1, data->spec.seq_len, n_counted, &batch->fault));
+    TRY(find_documents(data, first, &n_begins, batch));
+    for (int64_t i = 0; i < n_begins; i++) {
+        int64_t n = 0;
+        if (data->begins[i] > 0)
+            TRY(token_mask_count(batch->at, first + data->begins[i], 1, &n, &batch->fault));
+        *n_counted -= n;
+    }
+    return ZERO_OK;
 }
 
 /* Adds up the targets that count in the sequences of a whole step. */
@@ -199,7 +257,7 @@ static zero_status_t count_step(const data_t *data, batch_t *batch, int64_t *n_c
         int i = file_of(data, sequence);
         int64_t first = (sequence - data->first_sequence[i]) * seq_len;
         batch->at = &data->files[i];
-        TRY(token_mask_count(batch->at, first + 1, seq_len, &n, &batch->fault));
+        TRY(count_sequence(data, first, batch, &n));
         *n_counted += n;
     }
     return ZERO_OK;
@@ -307,12 +365,14 @@ static bool spec_is_sound(const data_spec_t *spec)
            spec->global_batch / spec->world_size / spec->micro_batch <= INT32_MAX;
 }
 
-/* Allocates two batches of inputs and targets. */
+/* Allocates two batches of inputs and targets and, if documents are apart, of where they begin. */
 static zero_status_t allocate_batches(data_t *data)
 {
-    size_t n_tokens, n_bytes;
+    const size_t n_arrays = data->spec.separate ? 3 : 2;
+    size_t n_tokens, n_bytes, n_begins = data->spec.separate ? (size_t)data->spec.seq_len + 1 : 0;
     if (__builtin_mul_overflow((size_t)data->spec.micro_batch, (size_t)data->spec.seq_len, &n_tokens) ||
-        __builtin_mul_overflow(n_tokens, 4 * sizeof(int32_t), &n_bytes))
+        __builtin_mul_overflow(n_tokens, 2 * n_arrays * sizeof(int32_t), &n_bytes) ||
+        __builtin_add_overflow(n_bytes, n_begins * sizeof(int32_t), &n_bytes))
         return report_error(ZERO_ERROR_OVERFLOW, "data: micro_batch %" PRId64 " x seq_len %" PRId64 " is too large",
                             data->spec.micro_batch, data->spec.seq_len);
     data->tokens = malloc(n_bytes);
@@ -322,8 +382,10 @@ static zero_status_t allocate_batches(data_t *data)
     for (batch_t *batch = &data->front; batch; batch = batch == &data->front ? &data->back : NULL) {
         batch->inputs = next;
         batch->targets = next + n_tokens;
-        next += 2 * n_tokens;
+        batch->starts = data->spec.separate ? next + 2 * n_tokens : NULL;
+        next += n_arrays * n_tokens;
     }
+    data->begins = next;
     return ZERO_OK;
 }
 
@@ -398,6 +460,11 @@ uint64_t data_tokenizer(const data_t *data, const char **path)
             return data->files[i].tokenizer;
         }
     return 0;
+}
+
+const int32_t *data_starts(const data_t *data)
+{
+    return data->front.starts;
 }
 
 int64_t data_n_counted(const data_t *data)

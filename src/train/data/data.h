@@ -20,7 +20,8 @@ typedef struct data_spec {
     int64_t global_batch, micro_batch; /* sequences */
     int rank, world_size;
     uint64_t seed;
-    bool shuffle; /* false: sequences in file order, for tests */
+    bool shuffle;  /* false: sequences in file order, for tests */
+    bool separate; /* documents are apart: data_starts, and no target is the first token of one */
 } data_spec_t;
 
 /* In place of a target that does not count: the loss leaves it out. */
@@ -34,7 +35,7 @@ zero_status_t data_open(const data_spec_t *spec, data_t **data);
 void data_close(data_t *data);
 
 int64_t data_n_tokens(const data_t *data);
-bool data_has_mask(const data_t *data); /* some targets may not count */
+bool data_has_mask(const data_t *data); /* some targets may not count: by a mask, or because documents are apart */
 /* Returns the XXH3 of the tokenizer.json that made the tokens; 0: not known. *path: a file that names it. */
 uint64_t data_tokenizer(const data_t *data, const char **path);
 int64_t data_n_sequences(const data_t *data); /* at least 1 */
@@ -51,8 +52,12 @@ void data_start_at(data_t *data, int64_t step, int64_t position);
  * vocabulary. In the endless order, rank r's sequence i of micro-step k is at the step's position +
  * (k * world_size + r) * micro_batch + i. */
 zero_status_t data_batch(data_t *data, int64_t step, int micro_step, const int32_t **inputs, const int32_t **targets);
+/* Returns where the documents begin that the inputs of the batch are in that data_batch returned last: int32
+ * [micro_batch, seq_len], positions in their sequence; 0 for a document that began before it. NULL unless
+ * data_spec_t.separate. */
+const int32_t *data_starts(const data_t *data);
 /* Returns how many targets count in the whole step of the batch that data_batch returned last: in the batches of all
- * ranks and micro-steps. Every rank reads the masks of all of them, so this needs no communication. */
+ * ranks and micro-steps. Every rank reads the masks and documents of all of them, so this needs no communication. */
 int64_t data_n_counted(const data_t *data);
 
 #endif

@@ -8,6 +8,7 @@
 #include "train/data/token_files.h"
 #include "train/data/megatron_index.h"
 #include "train/data/token_header.h"
+#include "train/data/token_documents.h"
 #include "train/data/token_mask.h"
 #include "train/report/report.h"
 
@@ -319,7 +320,8 @@ static zero_status_t read_ours(token_file_t *file)
     file->n_documents = header.n_documents;
     file->documents_at = header.documents_at;
     file->mask_at = header.mask_at;
-    return token_documents_check(file);
+    TRY(token_documents_check(file));
+    return token_mask_check(file);
 }
 
 /* ---- All formats ---- */

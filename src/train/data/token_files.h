@@ -2,9 +2,9 @@
  *
  * A format is a row in a table: how it is recognized, where its tokens start, how wide they are. text: any bytes, one
  * token each. llmc: a header of 256 int32 (magic 20240520 version 1: uint16 tokens; magic 20240801 version 7: uint32),
- * then as many tokens as the header says. zerotrain: token_header.h, the only format with documents and a mask
- * (token_mask.h). nanogpt: raw uint16. uint32: raw uint32. megatron: PREFIX.bin contains only
- * tokens, PREFIX.idx describes them (megatron_index.h). All are little-endian.
+ * then as many tokens as the header says. zerotrain: token_header.h, the only format with documents
+ * (token_documents.h) and a mask (token_mask.h). nanogpt: raw uint16. uint32: raw uint32. megatron: PREFIX.bin contains
+ * only tokens, PREFIX.idx describes them (megatron_index.h). All are little-endian.
  */
 #ifndef ZEROTRAIN_TOKEN_FILES_H
 #define ZEROTRAIN_TOKEN_FILES_H

@@ -72,21 +72,12 @@ zero_status_t token_mask_apply(const token_file_t *file, int64_t first, int64_t 
 
 /* ---- checks ---- */
 
-static uint64_t number_at(const unsigned char *bytes)
-{
-    uint64_t number = 0;
-    for (int i = 7; i >= 0; i--)
-        number = number << 8 | bytes[i];
-    return number;
-}
-
 static zero_status_t report_unreadable(const token_file_t *file, int error)
 {
     return report_error(ZERO_ERROR_IO, "cannot read data file '%s': %s", file->path, token_file_error_text(error));
 }
 
-/* Checks the bits of the last byte that stand for no token. */
-static zero_status_t check_mask_end(const token_file_t *file)
+zero_status_t token_mask_check(const token_file_t *file)
 {
     unsigned char last;
     if (!token_mask_is_there(file) || file->n_tokens % 8 == 0)
@@ -98,26 +89,4 @@ static zero_status_t check_mask_end(const token_file_t *file)
         return report_error(ZERO_ERROR_FORMAT, "'%s': the mask goes on after the last token; write the file anew",
                             file->path);
     return ZERO_OK;
-}
-
-zero_status_t token_documents_check(const token_file_t *file)
-{
-    unsigned char chunk[CHUNK_BYTES];
-    uint64_t least = 0;
-    for (uint64_t done = 0, n; done < file->n_documents; done += n) {
-        n = file->n_documents - done < CHUNK_BYTES / 8 ? file->n_documents - done : CHUNK_BYTES / 8;
-        int error = token_file_bytes(file, file->documents_at + 8 * done, chunk, (size_t)n * 8);
-        if (error)
-            return report_unreadable(file, error);
-        for (uint64_t i = 0; i < n; i++) {
-            uint64_t start = number_at(chunk + 8 * i);
-            if (start < least || start >= (uint64_t)file->n_tokens || (done + i == 0 && start != 0))
-                return report_error(ZERO_ERROR_FORMAT,
-                                    "'%s': document %" PRIu64 " begins at token %" PRIu64
-                                    ", which cannot be: there are %" PRId64 " tokens; write the file anew",
-                                    file->path, done + i, start, file->n_tokens);
-            least = start + 1;
-        }
-    }
-    return check_mask_end(file);
 }

@@ -1,5 +1,5 @@
-/* token_mask.h - which tokens of a file count as targets, and where its documents begin: what zerotrain's own token
- * files have beside tokens (token_header.h). In files without a mask every token counts. */
+/* token_mask.h - which tokens of a file count as targets, as zerotrain's own token files can say (token_header.h). In
+ * files without a mask every token counts. */
 #ifndef ZEROTRAIN_TOKEN_MASK_H
 #define ZEROTRAIN_TOKEN_MASK_H
 
@@ -13,8 +13,8 @@ zero_status_t token_mask_count(const token_file_t *file, int64_t first, int64_t 
 zero_status_t token_mask_apply(const token_file_t *file, int64_t first, int64_t n_tokens, int32_t none,
                                int32_t *targets, token_fault_t *fault);
 
-/* Checks that documents begin one after another within the tokens, and that the mask ends with the tokens. Returns
+/* Checks that the mask ends with the tokens: the bits of its last byte that stand for no token. Returns
  * ZERO_ERROR_FORMAT or ZERO_ERROR_IO, with a log line. */
-zero_status_t token_documents_check(const token_file_t *file);
+zero_status_t token_mask_check(const token_file_t *file);
 
 #endif

@@ -35,7 +35,8 @@ static zero_status_t open_data(evaluation_t *e)
                               .micro_batch = o->train.micro_batch,
                               .rank = zero_comm_rank(e->comm),
                               .world_size = zero_comm_size(e->comm),
-                              .shuffle = false};
+                              .shuffle = false,
+                              .separate = o->data.documents == DOCUMENTS_SEPARATE};
     TRY(report_agree(e->comm, data_open(&spec, &e->data)));
     e->n_sequences = data_n_sequences(e->data);
     return ZERO_OK;
@@ -55,12 +56,13 @@ static zero_status_t own_pass(evaluation_t *e, int64_t round, double *loss)
     const int64_t micro = e->options->train.micro_batch;
     const int64_t first = (round * zero_comm_size(e->comm) + zero_comm_rank(e->comm)) * micro;
     const int64_t left = e->n_sequences - first, n = left < micro ? left : micro;
-    const int32_t *inputs, *targets;
-    TRY(data_batch(e->data, round, 0, &inputs, &targets));
-    TRY(model_loss_of(&e->forward.model, n > 0 ? (size_t)n : 1, inputs, targets, 1.0));
+    model_batch_t batch;
+    TRY(data_batch(e->data, round, 0, &batch.inputs, &batch.targets));
+    batch.starts = data_starts(e->data);
+    TRY(model_loss_of(&e->forward.model, n > 0 ? (size_t)n : 1, batch, 1.0));
     TRY(model_take_loss(&e->forward.model, loss));
     if (n > 0)
-        e->n_tokens += count_targets(targets, n * e->options->model.seq_len);
+        e->n_tokens += count_targets(batch.targets, n * e->options->model.seq_len);
     else
         *loss = 0.0;
     return ZERO_OK;

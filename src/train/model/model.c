@@ -70,6 +70,13 @@ static size_t batch_bytes(const model_t *model)
     return (size_t)(model->options->train.micro_batch * model->options->model.seq_len) * sizeof(int32_t);
 }
 
+/* Returns how many arrays a batch has: inputs, targets and, if documents are apart, where they begin. */
+static size_t n_batch_arrays(const model_t *model)
+{
+    const options_t *o = model->options;
+    return o->data.documents == DOCUMENTS_SEPARATE && !options_generate(o) ? 3 : 2;
+}
+
 /* Keys and values of one sequence, for generating on the CPU. GPUs compute the whole text for each token. */
 static size_t cache_elems(const model_t *model)
 {
@@ -86,7 +93,8 @@ void model_plan(const model_t *model, zero_memory_t *memory)
     model->ops->allocate(model, &counter);
     memory->bytes[ZERO_MEMORY_ACTIVATIONS] += counter.n_bytes + cache_elems(model) * sizeof(float);
     memory->bytes[ZERO_MEMORY_WORKSPACE] += model->kernels->workspace_bytes(&sizes);
-    memory->bytes[ZERO_MEMORY_DATA] += 2 * batch_bytes(model) + sizeof(double) + sizes.vocab_size * sizeof(float);
+    memory->bytes[ZERO_MEMORY_DATA] +=
+        n_batch_arrays(model) * batch_bytes(model) + sizeof(double) + sizes.vocab_size * sizeof(float);
 }
 
 /* Warns if attention takes the slow kernel. Rank 0 warns for all, since all compute alike; but every rank asks, so that
@@ -109,19 +117,22 @@ zero_status_t model_attach(model_t *model, zero_device_t *device, zero_engine_t 
     zero_model_limits_t sizes = limits(model);
     activations_t activations = {.engine = engine};
     size_t workspace_bytes = model->kernels->workspace_bytes(&sizes);
-    void *workspace, *tokens, *targets, *loss, *logits, *uploads;
+    void *workspace, *tokens, *targets, *starts = NULL, *loss, *logits, *uploads;
     model->device = device;
     model->engine = engine;
     TRY(zero_alloc(engine, ZERO_MEMORY_WORKSPACE, workspace_bytes, &workspace));
     TRY(zero_alloc(engine, ZERO_MEMORY_DATA, batch_bytes(model), &tokens));
     TRY(zero_alloc(engine, ZERO_MEMORY_DATA, batch_bytes(model), &targets));
+    if (n_batch_arrays(model) > 2)
+        TRY(zero_alloc(engine, ZERO_MEMORY_DATA, batch_bytes(model), &starts));
     TRY(zero_alloc(engine, ZERO_MEMORY_DATA, sizeof(double), &loss));
     TRY(zero_alloc(engine, ZERO_MEMORY_DATA, sizes.vocab_size * sizeof(float), &logits));
     model->tokens = tokens;
     model->targets = targets;
+    model->starts = starts;
     model->loss = loss;
     model->logits = logits;
-    TRY(zero_host_alloc(device, (size_t)n_in_flight * 2 * batch_bytes(model), &uploads));
+    TRY(zero_host_alloc(device, (size_t)n_in_flight * n_batch_arrays(model) * batch_bytes(model), &uploads));
     model->uploads = uploads;
     model->n_uploads = n_in_flight;
     TRY(zero_stream_create(device, &model->stream));
@@ -263,48 +274,50 @@ static zero_status_t upload(model_t *model, void *dst, const void *src, size_t n
 /* Copies a batch to the device. It is staged in pinned memory, so that neither the caller nor the host has to wait for
  * the copy. Training never has more batches in flight than the ring has entries. Evaluation might, since its passes are
  * not waited for one by one; so it waits for the device once per turn of the ring. */
-static zero_status_t upload_batch(model_t *model, model_pass_t pass, const int32_t *inputs, const int32_t *targets)
+static zero_status_t upload_batch(model_t *model, model_pass_t pass, model_batch_t batch)
 {
-    size_t n_bytes = batch_bytes(model), n_tokens = n_bytes / sizeof *inputs;
+    size_t n_bytes = batch_bytes(model), n_tokens = n_bytes / sizeof *batch.inputs;
     if (pass == MODEL_LOSS && model->next_upload == 0)
         TRY(zero_device_synchronize(model->device));
-    int32_t *staged = model->uploads + (size_t)model->next_upload * 2 * n_tokens;
+    int32_t *staged = model->uploads + (size_t)model->next_upload * n_batch_arrays(model) * n_tokens;
     model->next_upload = (model->next_upload + 1) % model->n_uploads;
-    memcpy(staged, inputs, n_bytes);
-    memcpy(staged + n_tokens, targets, n_bytes);
+    memcpy(staged, batch.inputs, n_bytes);
+    memcpy(staged + n_tokens, batch.targets, n_bytes);
     TRY(upload(model, model->tokens, staged, n_bytes));
-    return upload(model, model->targets, staged + n_tokens, n_bytes);
+    TRY(upload(model, model->targets, staged + n_tokens, n_bytes));
+    if (!model->starts)
+        return ZERO_OK;
+    memcpy(staged + 2 * n_tokens, batch.starts, n_bytes);
+    return upload(model, model->starts, staged + 2 * n_tokens, n_bytes);
 }
 
-static zero_status_t set_batch(model_t *model, model_pass_t pass, const int32_t *inputs, const int32_t *targets,
-                               double loss_weight)
+static zero_status_t set_batch(model_t *model, model_pass_t pass, model_batch_t batch, double loss_weight)
 {
     model->pass = pass;
     model->n_batch = (size_t)model->options->train.micro_batch;
     model->seq_len = (size_t)model->options->model.seq_len;
     model->loss_weight = loss_weight;
-    return upload_batch(model, pass, inputs, targets);
+    return upload_batch(model, pass, batch);
 }
 
-zero_status_t model_train(model_t *model, const int32_t *inputs, const int32_t *targets, double loss_weight)
+zero_status_t model_train(model_t *model, model_batch_t batch, double loss_weight)
 {
-    TRY(set_batch(model, MODEL_TRAIN, inputs, targets, loss_weight));
+    TRY(set_batch(model, MODEL_TRAIN, batch, loss_weight));
     TRY(forward(model, ZERO_PASS_TRAIN));
     TRY(backward(model));
     model->n_trained += model->n_trained < CUDA_GRAPHS_WARM_UP;
     return ZERO_OK;
 }
 
-zero_status_t model_loss(model_t *model, const int32_t *inputs, const int32_t *targets, double loss_weight)
+zero_status_t model_loss(model_t *model, model_batch_t batch, double loss_weight)
 {
-    TRY(set_batch(model, MODEL_LOSS, inputs, targets, loss_weight));
+    TRY(set_batch(model, MODEL_LOSS, batch, loss_weight));
     return forward(model, ZERO_PASS_EVAL);
 }
 
-zero_status_t model_loss_of(model_t *model, size_t n_sequences, const int32_t *inputs, const int32_t *targets,
-                            double loss_weight)
+zero_status_t model_loss_of(model_t *model, size_t n_sequences, model_batch_t batch, double loss_weight)
 {
-    TRY(set_batch(model, MODEL_LOSS, inputs, targets, loss_weight));
+    TRY(set_batch(model, MODEL_LOSS, batch, loss_weight));
     model->n_batch = n_sequences;
     return forward(model, ZERO_PASS_EVAL);
 }

@@ -67,7 +67,7 @@ struct model {
     int32_t *tokens;         /* device, int32 [n_batch, seq_len] */
     int32_t *targets;        /* device, int32 [n_batch, seq_len] */
     int32_t *starts;         /* device, int32 [n_batch, seq_len]: zero_mask_t; NULL: a sequence is one document */
-    int32_t *uploads; /* host, pinned: a ring of n_uploads batches, inputs and targets, on their way to the device */
+    int32_t *uploads; /* host, pinned: a ring of n_uploads batches, all of their arrays, on their way to the device */
     int64_t n_uploads, next_upload;
     double loss_weight; /* of each token's loss */
     double *loss;       /* device: += this pass's weighted losses */
@@ -93,15 +93,19 @@ void model_plan(const model_t *model, zero_memory_t *memory);
 zero_status_t model_attach(model_t *model, zero_device_t *device, zero_engine_t *engine, int64_t n_in_flight);
 void model_destroy(model_t *model);
 
-/* Queues one micro-step: copies the batch (host, int32 [micro_batch, seq_len]; the caller may reuse it on return), runs
- * forward and backward, and starts to reduce the gradients. *model->loss grows by loss_weight * the sum of the batch's
- * token losses. */
-zero_status_t model_train(model_t *model, const int32_t *inputs, const int32_t *targets, double loss_weight);
+/* A batch, in host memory, each int32 [micro_batch, seq_len]. */
+typedef struct model_batch {
+    const int32_t *inputs, *targets;
+    const int32_t *starts; /* as in zero_mask_t; only with [data] documents = separate */
+} model_batch_t;
+
+/* Queues one micro-step: copies the batch (the caller may reuse it on return), runs forward and backward, and starts to
+ * reduce the gradients. *model->loss grows by loss_weight * the sum of the batch's token losses. */
+zero_status_t model_train(model_t *model, model_batch_t batch, double loss_weight);
 /* Queues a forward pass, with the same effect on *model->loss. */
-zero_status_t model_loss(model_t *model, const int32_t *inputs, const int32_t *targets, double loss_weight);
+zero_status_t model_loss(model_t *model, model_batch_t batch, double loss_weight);
 /* The same for the first n_sequences of the batch alone: 1..micro_batch. */
-zero_status_t model_loss_of(model_t *model, size_t n_sequences, const int32_t *inputs, const int32_t *targets,
-                            double loss_weight);
+zero_status_t model_loss_of(model_t *model, size_t n_sequences, model_batch_t batch, double loss_weight);
 /* Computes the logits (host, fp32 [vocab_size]) of the token after `tokens` (host, 1..seq_len of them). */
 zero_status_t model_logits(model_t *model, const int32_t *tokens, size_t n_tokens, float *logits);
 /* The same, of a text that grows from call to call: where there is a cache, only what is new is computed. Another text

@@ -41,6 +41,7 @@ typedef enum options_format {
     FORMAT_UINT32,
     FORMAT_ZEROTRAIN
 } options_format_t;
+typedef enum options_documents { DOCUMENTS_JOIN, DOCUMENTS_SEPARATE } options_documents_t;
 typedef enum options_gather { GATHER_BF16, GATHER_FP8 } options_gather_t;
 typedef enum options_fp8 { FP8_NONE, FP8_LINEAR, FP8_LINEAR_EXACT_DW } options_fp8_t;
 typedef enum options_schedule { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_CONSTANT, SCHEDULE_WSD } options_schedule_t;
@@ -63,6 +64,7 @@ typedef struct options {
     struct {
         char train[OPTIONS_MAX_PATH], val[OPTIONS_MAX_PATH]; /* comma-separated paths; val "" = none */
         int format;                                          /* options_format_t */
+        int documents;                                       /* options_documents_t */
     } data;
     struct {
         int64_t steps, micro_batch, global_batch; /* sequences; 0 = derived, micro_batch may be auto */

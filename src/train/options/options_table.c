@@ -11,6 +11,7 @@ static const option_choice_t FORMATS[] = {{"auto", FORMAT_AUTO},           {"tex
                                           {"llmc", FORMAT_LLMC},           {"nanogpt", FORMAT_NANOGPT},
                                           {"uint32", FORMAT_UINT32},       {"megatron", FORMAT_MEGATRON},
                                           {"zerotrain", FORMAT_ZEROTRAIN}, {0}};
+static const option_choice_t DOCUMENTS[] = {{"join", DOCUMENTS_JOIN}, {"separate", DOCUMENTS_SEPARATE}, {0}};
 static const option_choice_t SCHEDULES[] = {{"cosine", SCHEDULE_COSINE},
                                             {"linear", SCHEDULE_LINEAR},
                                             {"constant", SCHEDULE_CONSTANT},
@@ -122,6 +123,8 @@ const option_row_t option_rows[] = {
     TEXT(data, val, "", true, "Files to evaluate on, separated by commas. Empty: no evaluation."),
     CHOICE(data, format, "auto", FORMATS,
         "auto: by how they begin; megatron if there is an .idx, nanogpt if .bin, else text."),
+    CHOICE(data, documents, "join", DOCUMENTS,
+        "separate: tokens see only their own document, which has its own positions."),
 
     INTEGER(train, steps, "1000", 1, 1000 * BILLION, NULL,
         "Optimizer steps of the whole run, on which the schedule is based."),

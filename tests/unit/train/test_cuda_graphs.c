@@ -336,11 +336,11 @@ START_TEST(training_is_captured_once_it_repeats_and_evaluation_never)
         ck_assert_int_eq(trainer_step(&trainer, inputs, targets, 1e-3, &result), ZERO_OK);
         ck_assert_int_eq(the.n_made, 0);
     }
-    ck_assert_int_eq(model_loss(&trainer.model, inputs, targets, 1.0), ZERO_OK);
+    ck_assert_int_eq(model_loss(&trainer.model, (model_batch_t){.inputs = inputs, .targets = targets}, 1.0), ZERO_OK);
     ck_assert_int_eq(the.n_made, 0);
     ck_assert_int_eq(trainer_step(&trainer, inputs, targets, 1e-3, &result), ZERO_OK);
     ck_assert_int_eq(the.n_made, 2 * zero_model_n_units(trainer.model.declaration));
-    ck_assert_int_eq(model_loss(&trainer.model, inputs, targets, 1.0), ZERO_OK);
+    ck_assert_int_eq(model_loss(&trainer.model, (model_batch_t){.inputs = inputs, .targets = targets}, 1.0), ZERO_OK);
     ck_assert_int_eq(the.n_made, 2 * zero_model_n_units(trainer.model.declaration));
     trainer_close(&trainer);
 }

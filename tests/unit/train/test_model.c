@@ -35,6 +35,7 @@ typedef struct sizes {
     int recompute, fp8;
     int64_t head_dim; /* 0: dim / heads */
     bool tied, scaled;
+    bool documents; /* sequences of several, which are apart */
 } sizes_t;
 
 /* QWEN2 has all that a Llama may have and LLAMA does not. */
@@ -74,9 +75,9 @@ typedef struct fixture {
     uint64_t random;
     zero_comm_t *comm;
     trainer_t trainer;
-    fp64_model_t *reference; /* has the values that the forward pass sees: rounded to the precision */
-    int32_t *tokens, *targets;
-    float **grads; /* by tensor, after train() */
+    fp64_model_t *reference;            /* has the values that the forward pass sees: rounded to the precision */
+    int32_t *tokens, *targets, *starts; /* starts NULL: no documents */
+    float **grads;                      /* by tensor, after train() */
 } fixture_t;
 
 /* ---- The same weights on both sides ---- */
@@ -156,6 +157,18 @@ static void open_reference(fixture_t *f)
     ck_assert_uint_eq(zero_model_n_params(f->trainer.model.declaration), n_params);
 }
 
+/* Cuts the first sequence into 2, 1 and then more positions, the second into 3 and the rest. */
+static void cut_into_documents(fixture_t *f)
+{
+    size_t seq_len = (size_t)f->sizes.seq_len;
+    f->starts = calloc((size_t)f->sizes.n_batch * seq_len, sizeof *f->starts);
+    for (size_t t = 2; t < seq_len; t++)
+        f->starts[t] = t == 2 ? 2 : 3;
+    for (size_t t = 3; t < seq_len; t++)
+        f->starts[seq_len + t] = 3;
+    f->trainer.starts = f->starts;
+}
+
 static fixture_t *fixture_open(sizes_t sizes, zero_dtype_t precision)
 {
     fixture_t *f = calloc(1, sizeof *f);
@@ -176,6 +189,7 @@ static fixture_t *fixture_open(sizes_t sizes, zero_dtype_t precision)
     f->options.train.precision = precision;
     f->options.train.micro_batch = f->options.train.global_batch = sizes.n_batch;
     f->options.train.beta1 = 0.0;
+    f->options.data.documents = sizes.documents ? DOCUMENTS_SEPARATE : DOCUMENTS_JOIN;
     f->options.train.grad_clip = 0.0;
     ck_assert_int_eq(options_resolve(&f->options, 1), ZERO_OK);
     ck_assert_int_eq(zero_comm_create(ZERO_COMM_AUTO, &f->comm), ZERO_OK);
@@ -197,6 +211,8 @@ static fixture_t *fixture_open(sizes_t sizes, zero_dtype_t precision)
     f->tokens[n_tokens - 1] = f->tokens[1];
     f->tokens[0] = 0; /* both ends of the vocabulary */
     f->targets[1] = (int32_t)sizes.vocab_size - 1;
+    if (sizes.documents)
+        cut_into_documents(f);
     return f;
 }
 
@@ -210,6 +226,7 @@ static void fixture_close(fixture_t *f)
     zero_comm_destroy(f->comm);
     free(f->tokens);
     free(f->targets);
+    free(f->starts);
     free(f);
 }
 
@@ -218,7 +235,8 @@ static fp64_batch_t batch_of(const fixture_t *f)
     return (fp64_batch_t){.tokens = f->tokens,
                           .targets = f->targets,
                           .n_sequences = (size_t)f->sizes.n_batch,
-                          .seq_len = (size_t)f->sizes.seq_len};
+                          .seq_len = (size_t)f->sizes.seq_len,
+                          .starts = f->starts};
 }
 
 static zero_status_t take_moment(void *user, const zero_chunk_t *chunk)
@@ -240,9 +258,9 @@ static double train(fixture_t *f)
 /* ---- Forward ---- */
 
 /* In bf16 too: weights are rounded, on both sides, and the CPU computes in fp32. */
-START_TEST(loss_is_that_of_plain_fp64)
+static void check_loss(sizes_t sizes, zero_dtype_t precision)
 {
-    fixture_t *f = fixture_open(odd[cases[_i].arch], cases[_i].precision);
+    fixture_t *f = fixture_open(sizes, precision);
     fp64_batch_t batch = batch_of(f);
     double want = fp64_model_loss(f->reference, &batch, NULL), evaluated;
     double trained = train(f);
@@ -250,13 +268,29 @@ START_TEST(loss_is_that_of_plain_fp64)
 
     double loss_weight = 1.0 / (double)(f->sizes.n_batch * f->sizes.seq_len);
     ck_assert_int_eq(model_clear_loss(&f->trainer.model), ZERO_OK);
-    ck_assert_int_eq(model_loss(&f->trainer.model, f->tokens, f->targets, loss_weight), ZERO_OK);
+    ck_assert_int_eq(model_loss(&f->trainer.model,
+                                (model_batch_t){.inputs = f->tokens, .targets = f->targets, .starts = f->starts},
+                                loss_weight),
+                     ZERO_OK);
     ck_assert_int_eq(model_take_loss(&f->trainer.model, &evaluated), ZERO_OK);
     ck_assert_double_eq_tol(evaluated, want, LOSS_TOLERANCE * want);
     printf("%s, %s: loss off by %.2g in training, %.2g in evaluation\n", f->trainer.model.ops->name,
-           zero_dtype_name(cases[_i].precision), support_relative_error(trained, want),
-           support_relative_error(evaluated, want));
+           zero_dtype_name(precision), support_relative_error(trained, want), support_relative_error(evaluated, want));
     fixture_close(f);
+}
+
+START_TEST(loss_is_that_of_plain_fp64)
+{
+    check_loss(odd[cases[_i].arch], cases[_i].precision);
+}
+END_TEST
+
+/* Every document has the loss that it has alone. */
+START_TEST(loss_within_documents_is_that_of_plain_fp64)
+{
+    sizes_t sizes = odd[cases[_i].arch];
+    sizes.documents = true;
+    check_loss(sizes, cases[_i].precision);
 }
 END_TEST
 
@@ -345,9 +379,13 @@ static void check_direction(fixture_t *f, size_t t, const tensor_check_t *check)
     free(direction);
 }
 
+/* Documents or not, and every recompute. */
 START_TEST(every_gradient_is_that_of_central_differences)
 {
-    fixture_t *f = fixture_open(tiny[_i], ZERO_FP32);
+    sizes_t sizes = tiny[_i % N_ARCHS];
+    sizes.documents = _i / N_ARCHS % 2;
+    sizes.recompute = _i / N_ARCHS / 2;
+    fixture_t *f = fixture_open(sizes, ZERO_FP32);
     double worst = 0.0;
     train(f);
     for (size_t t = 0; t < f->reference->n_tensors; t++) {
@@ -798,8 +836,9 @@ static Suite *suite(void)
     TCase *passes = tcase_create("passes");
     tcase_set_timeout(passes, 120);
     tcase_add_loop_test(passes, loss_is_that_of_plain_fp64, 0, N_CASES);
+    tcase_add_loop_test(passes, loss_within_documents_is_that_of_plain_fp64, 0, N_CASES);
     tcase_add_loop_test(passes, logits_are_those_of_plain_fp64, 0, N_CASES);
-    tcase_add_loop_test(passes, every_gradient_is_that_of_central_differences, 0, N_ARCHS);
+    tcase_add_loop_test(passes, every_gradient_is_that_of_central_differences, 0, 3 * 2 * N_ARCHS);
     tcase_add_loop_test(passes, gradients_of_odd_sizes_are_those_of_central_differences, 0, N_CASES);
     tcase_add_loop_test(passes, activations_matter_in_their_span_alone, 0, 2 * 3 * N_ARCHS);
     suite_add_tcase(s, passes);

@@ -109,6 +109,7 @@ static const struct setting {
     {"data", "train", NULL, {"a.txt", "a.bin,b.bin"}, {""}},
     {"data", "val", "", {"", "v.txt"}, {NULL}},
     {"data", "format", "auto", {"auto", "text", "llmc", "uint32"}, {"bin", "json"}},
+    {"data", "documents", "join", {"join", "separate"}, {"apart", "1"}},
     {"train", "steps", "1000", {"1", "600000"}, {"0", "-1", "1e6"}},
     {"train", "micro_batch", "0", {"0", "1", "64", "auto"}, {"-1", "1.5"}},
     {"train", "global_batch", "0", {"0", "1", "4096"}, {"-1", "2147483648"}},

@@ -8,11 +8,12 @@
 
 #include "tests/support/stderr_capture.h"
 #include "tests/support/support.h"
+#include "tests/unit/train/token_writer.h"
 #include "train/data/data.h"
 #include "train/data/token_mask.h"
 
 #define RUN_LIMIT_S 60.0
-enum { HEADER_BYTES = 64, SEQ_LEN = 16, N_SEQUENCES = 48, N_TOKENS = SEQ_LEN * N_SEQUENCES + 1, VOCAB = 256 };
+enum { SEQ_LEN = 16, N_SEQUENCES = 48, N_TOKENS = SEQ_LEN * N_SEQUENCES + 1 };
 
 static char directory[1000];
 
@@ -32,19 +33,7 @@ static const char *in_directory(const char *name)
     return path[turn];
 }
 
-/* ---- A writer of its own, by the format's text ---- */
-
-typedef struct content {
-    int width, n_tokens, vocab_size;
-    uint64_t tokenizer;
-    int document_every;        /* tokens of a document */
-    bool (*counts)(int token); /* NULL: no mask */
-} content_t;
-
-static int token_of(int i)
-{
-    return (i * 37 + i / 11) % VOCAB;
-}
+/* ---- Files ---- */
 
 static bool all(int i)
 {
@@ -66,47 +55,21 @@ static bool others(int i)
     return !some(i);
 }
 
-static void put(unsigned char *at, uint64_t number, int width)
-{
-    for (int i = 0; i < width; i++)
-        at[i] = (unsigned char)(number >> 8 * i);
-}
-
-/* Returns the size of what it writes to `out`. */
-static size_t make(const content_t *c, unsigned char *out)
-{
-    int n_documents = (c->n_tokens + c->document_every - 1) / c->document_every;
-    size_t at = HEADER_BYTES + (size_t)(c->n_tokens * c->width + 7) / 8 * 8;
-    memset(out, 0, at + (size_t)n_documents * 8 + (size_t)c->n_tokens / 8 + 1);
-    memcpy(out, "ZEROTOK", 8);
-    put(out + 8, 1, 4), put(out + 12, (uint64_t)c->width, 4), put(out + 16, (uint64_t)c->n_tokens, 8);
-    put(out + 24, (uint64_t)c->vocab_size, 8), put(out + 32, c->tokenizer, 8), put(out + 40, (uint64_t)n_documents, 8);
-    put(out + 48, c->counts != NULL, 4);
-    for (int i = 0; i < c->n_tokens; i++)
-        put(out + HEADER_BYTES + i * c->width, (uint64_t)token_of(i), c->width);
-    for (int d = 0; d < n_documents; d++, at += 8)
-        put(out + at, (uint64_t)(d * c->document_every), 8);
-    if (!c->counts)
-        return at;
-    for (int i = 0; i < c->n_tokens; i++)
-        out[at + (size_t)i / 8] |= (unsigned char)(c->counts(i) << i % 8);
-    return at + (size_t)(c->n_tokens + 7) / 8;
-}
-
 static unsigned char buffer[1 << 16];
 
-static const char *write_tokens(const char *name, content_t content)
+static const char *write_tokens(const char *name, writer_content_t content)
 {
     const char *path = in_directory(name);
-    support_write_file(path, buffer, make(&content, buffer));
+    support_write_file(path, buffer, writer_make(&content, buffer));
     return path;
 }
 
-static const content_t PLAIN = {.width = 2, .n_tokens = N_TOKENS, .vocab_size = VOCAB, .document_every = 100};
+static const writer_content_t PLAIN = {
+    .width = 2, .n_tokens = N_TOKENS, .vocab_size = WRITER_VOCAB, .document_every = 100};
 
-static content_t masked(bool (*counts)(int token))
+static writer_content_t masked(bool (*counts)(int token))
 {
-    content_t content = PLAIN;
+    writer_content_t content = PLAIN;
     content.counts = counts;
     return content;
 }
@@ -117,7 +80,7 @@ START_TEST(tokens_and_masks_of_every_width_are_read)
 {
     static const int widths[] = {1, 2, 4};
     for (int w = 0; w < 3; w++) {
-        content_t content = masked(some);
+        writer_content_t content = masked(some);
         content.width = widths[w];
         token_file_t file;
         token_fault_t fault = {0};
@@ -125,9 +88,9 @@ START_TEST(tokens_and_masks_of_every_width_are_read)
         int64_t n_counted, want = 0;
         ck_assert_int_eq(token_file_open(write_tokens("a.bin", content), FORMAT_AUTO, &file), ZERO_OK);
         ck_assert(file.format == FORMAT_ZEROTRAIN && file.n_tokens == N_TOKENS && file.n_documents == 8);
-        ck_assert_int_eq(token_file_read(&file, 0, N_TOKENS, VOCAB, tokens, &fault), ZERO_OK);
+        ck_assert_int_eq(token_file_read(&file, 0, N_TOKENS, WRITER_VOCAB, tokens, &fault), ZERO_OK);
         for (int i = 0; i < N_TOKENS; i++)
-            ck_assert_int_eq(tokens[i], token_of(i));
+            ck_assert_int_eq(tokens[i], writer_token(i));
         for (int first = 0; first < 40; first++)
             for (int n = 0; n < 40; n++, want = 0) {
                 for (int i = first; i < first + n; i++)
@@ -137,7 +100,7 @@ START_TEST(tokens_and_masks_of_every_width_are_read)
             }
         ck_assert_int_eq(token_mask_apply(&file, 0, N_TOKENS, -1, tokens, &fault), ZERO_OK);
         for (int i = 0; i < N_TOKENS; i++)
-            ck_assert_int_eq(tokens[i], some(i) ? token_of(i) : -1);
+            ck_assert_int_eq(tokens[i], some(i) ? writer_token(i) : -1);
         token_file_close(&file);
     }
 }
@@ -148,8 +111,9 @@ START_TEST(a_long_mask_is_read_in_parts)
 {
     enum { N = 200003 };
     static unsigned char large[N + N / 8 + 4096];
-    content_t content = {.width = 1, .n_tokens = N, .vocab_size = VOCAB, .document_every = N, .counts = some};
-    support_write_file(in_directory("long"), large, make(&content, large));
+    writer_content_t content = {
+        .width = 1, .n_tokens = N, .vocab_size = WRITER_VOCAB, .document_every = N, .counts = some};
+    support_write_file(in_directory("long"), large, writer_make(&content, large));
     token_file_t file;
     token_fault_t fault = {0};
     int64_t n_counted, want = 0;
@@ -190,17 +154,17 @@ static const struct {
     {48, 0, 4, "do not fill"},
     {48, 2, 4, "later version"},
     {60, 1, 4, "later version"},
-    {HEADER_BYTES + (N_TOKENS * 2 + 7) / 8 * 8, 1, 8, "document 0 begins at token 1"},
-    {HEADER_BYTES + (N_TOKENS * 2 + 7) / 8 * 8 + 8, 0, 8, "document 1 begins at token 0"},
-    {HEADER_BYTES + (N_TOKENS * 2 + 7) / 8 * 8 + 56, N_TOKENS, 8, "document 7 begins at token 769"},
-    {HEADER_BYTES + (N_TOKENS * 2 + 7) / 8 * 8 + 64 + N_TOKENS / 8, 0xff, 1, "goes on after the last token"},
+    {WRITER_HEADER_BYTES + (N_TOKENS * 2 + 7) / 8 * 8, 1, 8, "document 0 begins at token 1"},
+    {WRITER_HEADER_BYTES + (N_TOKENS * 2 + 7) / 8 * 8 + 8, 0, 8, "document 1 begins at token 0"},
+    {WRITER_HEADER_BYTES + (N_TOKENS * 2 + 7) / 8 * 8 + 56, N_TOKENS, 8, "document 7 begins at token 769"},
+    {WRITER_HEADER_BYTES + (N_TOKENS * 2 + 7) / 8 * 8 + 64 + N_TOKENS / 8, 0xff, 1, "goes on after the last token"},
 };
 
 START_TEST(damage_is_refused_with_the_reason)
 {
-    const content_t content = masked(some);
-    size_t n_bytes = make(&content, buffer);
-    put(buffer + DAMAGES[_i].offset, DAMAGES[_i].number, DAMAGES[_i].width);
+    const writer_content_t content = masked(some);
+    size_t n_bytes = writer_make(&content, buffer);
+    writer_put(buffer + DAMAGES[_i].offset, DAMAGES[_i].number, DAMAGES[_i].width);
     support_write_file(in_directory("bad"), buffer, n_bytes);
     token_file_t file;
     capture_begin();
@@ -212,8 +176,8 @@ END_TEST
 
 START_TEST(a_file_cut_anywhere_is_refused)
 {
-    const content_t content = masked(some);
-    size_t n_bytes = make(&content, buffer);
+    const writer_content_t content = masked(some);
+    size_t n_bytes = writer_make(&content, buffer);
     for (size_t n = 8; n < n_bytes; n += n < 100 ? 1 : 13) {
         token_file_t file;
         support_write_file(in_directory("cut"), buffer, n);
@@ -227,7 +191,7 @@ END_TEST
 
 START_TEST(a_token_beyond_the_files_own_vocabulary_is_damage)
 {
-    content_t content = PLAIN;
+    writer_content_t content = PLAIN;
     content.vocab_size = 100;
     token_file_t file;
     ck_assert_int_eq(token_file_open(write_tokens("small", content), FORMAT_ZEROTRAIN, &file), ZERO_OK);
@@ -260,7 +224,7 @@ END_TEST
 static data_spec_t spec_of(const char *paths, int rank, int world_size, int64_t micro_batch)
 {
     return (data_spec_t){.paths = paths,
-                         .vocab_size = VOCAB,
+                         .vocab_size = WRITER_VOCAB,
                          .seq_len = SEQ_LEN,
                          .global_batch = 12,
                          .micro_batch = micro_batch,
@@ -276,8 +240,8 @@ static void expect_targets(const int32_t *inputs, const int32_t *targets, int64_
         int64_t sequence = (first + i / SEQ_LEN) % (2 * N_SEQUENCES);
         int at = (int)(sequence % N_SEQUENCES * SEQ_LEN + i % SEQ_LEN);
         bool counts = sequence >= N_SEQUENCES || some(at + 1);
-        ck_assert_int_eq(inputs[i], token_of(at));
-        ck_assert_int_eq(targets[i], counts ? token_of(at + 1) : DATA_NO_TARGET);
+        ck_assert_int_eq(inputs[i], writer_token(at));
+        ck_assert_int_eq(targets[i], counts ? writer_token(at + 1) : DATA_NO_TARGET);
     }
 }
 
@@ -328,12 +292,12 @@ static void expect_refusal(const char *paths, int vocab_size, const char *says)
 
 START_TEST(tokens_of_another_vocabulary_or_of_two_tokenizers_are_refused)
 {
-    content_t first = PLAIN, second = PLAIN;
+    writer_content_t first = PLAIN, second = PLAIN;
     char paths[3000];
-    expect_refusal(write_tokens("plain", PLAIN), VOCAB - 1, "vocabulary of 256, but [model] vocab_size is 255");
+    expect_refusal(write_tokens("plain", PLAIN), WRITER_VOCAB - 1, "vocabulary of 256, but [model] vocab_size is 255");
     first.tokenizer = 7, second.tokenizer = UINT64_MAX;
     snprintf(paths, sizeof paths, "%s,%s", write_tokens("first", first), write_tokens("second", second));
-    expect_refusal(paths, VOCAB, "different tokenizers");
+    expect_refusal(paths, WRITER_VOCAB, "different tokenizers");
 }
 END_TEST
 
