@@ -17,7 +17,7 @@
 What a call does, and which calls every rank must make, is in zero.h. A call that fails raises Error, with the status
 and the line that says why. Arrays of param and grad are views of libzero's memory, which end with the unit's block.
 An exception that leaves a block leaves the pass unfinished: agree with the other ranks (Comm.agree), and all call
-Engine.cancel.
+Engine.cancel. libzero.torch trains a PyTorch module, on CPUs and GPUs.
 
 libzero.so is the file that LIBZERO names, else the installed one.
 """
@@ -25,6 +25,7 @@ libzero.so is the file that LIBZERO names, else the installed one.
 import contextlib
 import ctypes
 import ctypes.util
+import json
 import os
 from ctypes import POINTER, byref, c_bool, c_char_p, c_double, c_float, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 
@@ -88,6 +89,12 @@ class Group(ctypes.Structure):
                 ("eps", c_float), ("momentum", c_float)]
 
 
+class SaveOptions(ctypes.Structure):
+    """zero_save_options_t."""
+    _fields_ = [("config_json", c_char_p), ("state_json", c_char_p), ("keep", c_int), ("max_file_bytes", c_uint64),
+                ("background", c_bool), ("per_host", c_bool), ("files", c_void_p), ("n_files", c_int)]
+
+
 class StepResult(ctypes.Structure):
     """zero_step_result_t."""
     _fields_ = [("step", c_uint64), ("loss", c_float), ("grad_norm", c_float), ("loss_scale", c_float),
@@ -110,8 +117,10 @@ def _declare(restype, **functions):
         function.restype, function.argtypes = restype, argtypes
 
 
-_declare(c_char_p, version=[], last_error=[], status_name=[c_int], status_text=[c_int], comm_name=[_P])
-_declare(c_int, comm_create=[c_int, POINTER(_P)], comm_rank=[_P], comm_size=[_P], comm_barrier=[_P],
+_declare(c_char_p, version=[], last_error=[], status_name=[c_int], status_text=[c_int], comm_name=[_P],
+         checkpoint_state=[_P])
+_declare(c_int, comm_create=[c_int, POINTER(_P)], comm_rank=[_P], comm_size=[_P], comm_local_rank=[_P],
+         comm_local_size=[_P], comm_barrier=[_P],
          comm_agree=[_P, c_int], device_create=[c_int, _P, POINTER(_P)], model_create=[POINTER(_P)],
          model_add_unit=[_P, c_char_p, POINTER(c_int)],
          model_add_tensor=[_P, c_int, POINTER(TensorDesc), POINTER(c_int)], model_share_tensor=[_P, c_int, c_int],
@@ -119,11 +128,14 @@ _declare(c_int, comm_create=[c_int, POINTER(_P)], comm_rank=[_P], comm_size=[_P]
          load_weights_partial=[_P, c_char_p, POINTER(Partial)],
          get_tensor=[_P, c_int, c_int, c_int, _P], set_tensor=[_P, c_int, c_int, c_int, _P], begin=[_P, c_int, _P],
          acquire=[_P, c_int, _P], release=[_P, c_int, _P], unused=[_P, c_int, _P], grad_ready=[_P, c_int, _P],
-         step=[_P, c_float, POINTER(c_double), _P], step_wait=[_P, POINTER(StepResult)], set_micro_steps=[_P, c_int],
+         step=[_P, c_float, _P, _P], step_wait=[_P, POINTER(StepResult)], set_micro_steps=[_P, c_int],
          set_group=[_P, c_int, POINTER(Group)], get_group=[_P, c_int, POINTER(Group)],
-         cancel=[_P], device_get_type=[_P])
-_declare(None, comm_destroy=[_P], comm_abort=[_P, c_int], device_destroy=[_P], model_destroy=[_P], engine_destroy=[_P])
-_declare(_P, param=[_P, c_int])
+         cancel=[_P], device_get_type=[_P], save_prepare=[_P, c_char_p],
+         save_begin=[_P, c_char_p, POINTER(SaveOptions), POINTER(_P)], save_end=[_P],
+         checkpoint_open=[_P, c_char_p, POINTER(_P)], load=[_P, _P])
+_declare(None, comm_destroy=[_P], comm_abort=[_P, c_int], device_destroy=[_P], model_destroy=[_P], engine_destroy=[_P],
+         checkpoint_close=[_P])
+_declare(_P, param=[_P, c_int], loss_scale=[_P])
 _declare(Grad, grad=[_P, c_int])
 _declare(Config, config_default=[])
 
@@ -179,6 +191,8 @@ class Comm(_Handle):
 
     rank = property(lambda self: _lib.zero_comm_rank(self._handle))
     size = property(lambda self: _lib.zero_comm_size(self._handle))
+    local_rank = property(lambda self: _lib.zero_comm_local_rank(self._handle))  # of this host's
+    local_size = property(lambda self: _lib.zero_comm_local_size(self._handle))
 
     def barrier(self):
         _check(_lib.zero_comm_barrier(self._handle))
@@ -239,7 +253,7 @@ class Engine(_Handle):
 
     def __init__(self, comm, device, model, **settings):
         config = Config.default(**settings)
-        self._dtype, self._shapes, self._is_cpu = config.dtype, list(model.shapes), device.is_cpu
+        self._dtype, self._shapes, self._is_cpu, self._comm = config.dtype, list(model.shapes), device.is_cpu, comm
         super().__init__(lambda made: _lib.zero_engine_create(comm._handle, device._handle, model._handle,
                                                               byref(config), made), comm, device)
 
@@ -255,35 +269,69 @@ class Engine(_Handle):
         _check(_lib.zero_load_weights_partial(self._handle, os.fsencode(directory), byref(partial)))
         return partial
 
-    def get_tensor(self, tensor, array=WEIGHT):
-        """Returns one array of a tensor whole, in fp32, on every rank."""
-        data = numpy.empty(self._shapes[tensor], numpy.float32)
-        _check(_lib.zero_get_tensor(self._handle, tensor, array, ALL_RANKS, data.ctypes.data))
+    def shape(self, tensor):
+        return self._shapes[tensor]
+
+    def get_tensor(self, tensor, array=WEIGHT, root=ALL_RANKS):
+        """Returns one array of a tensor whole, in fp32, on every rank, or on rank root and None elsewhere."""
+        data = numpy.empty(self._shapes[tensor], numpy.float32) if root in (ALL_RANKS, self._comm.rank) else None
+        _check(_lib.zero_get_tensor(self._handle, tensor, array, root, data.ctypes.data if data is not None else None))
         return data
 
-    def set_tensor(self, tensor, data, array=WEIGHT):
-        """Sets one array of a tensor to `data`, which is the same on every rank."""
-        data = numpy.ascontiguousarray(data, numpy.float32)
-        if data.shape != self._shapes[tensor]:
-            raise ValueError(f"tensor {tensor} has shape {self._shapes[tensor]}, not {data.shape}")
-        _check(_lib.zero_set_tensor(self._handle, tensor, array, ALL_RANKS, data.ctypes.data))
+    def set_tensor(self, tensor, data, array=WEIGHT, root=ALL_RANKS):
+        """Sets one array of a tensor to `data`: the same on every rank, or with a root that rank's (elsewhere None)."""
+        if root in (ALL_RANKS, self._comm.rank):
+            data = numpy.ascontiguousarray(data, numpy.float32)
+            if data.shape != self._shapes[tensor]:
+                raise ValueError(f"tensor {tensor} has shape {self._shapes[tensor]}, not {data.shape}")
+        else:
+            data = None
+        _check(_lib.zero_set_tensor(self._handle, tensor, array, root, data.ctypes.data if data is not None else None))
+
+    def save(self, directory, keep=0, state=None):
+        """Saves a checkpoint of the step whose result was read last. state: a dict of your own for state.json. keep: so
+        many checkpoints stay; 0: all."""
+        save, text = _P(), json.dumps(state).encode() if state is not None else None
+        _check(_lib.zero_save_prepare(self._comm._handle, os.fsencode(directory)))
+        options = SaveOptions(state_json=text, keep=keep)
+        _check(_lib.zero_save_begin(self._handle, os.fsencode(directory), byref(options), byref(save)))
+        _check(_lib.zero_save_end(save))
+
+    def load(self, directory):
+        """Loads a checkpoint, before the first begin. Returns its state.json, a dict: "step" and keys of your own."""
+        checkpoint = _P()
+        _check(_lib.zero_checkpoint_open(self._comm._handle, os.fsencode(directory), byref(checkpoint)))
+        try:
+            _check(_lib.zero_load(self._handle, checkpoint))
+            return json.loads(_lib.zero_checkpoint_state(checkpoint))
+        finally:
+            _lib.zero_checkpoint_close(checkpoint)
 
     def begin(self, kind=PASS_TRAIN, stream=None):
         _check(_lib.zero_begin(self._handle, kind, stream))
 
+    def acquire(self, unit, stream=None):
+        _check(_lib.zero_acquire(self._handle, unit, stream))
+
+    def release(self, unit, stream=None):
+        _check(_lib.zero_release(self._handle, unit, stream))
+
+    def grad_ready(self, unit, stream=None):
+        _check(_lib.zero_grad_ready(self._handle, unit, stream))
+
     @contextlib.contextmanager
     def forward(self, unit, stream=None):
         """Acquires a unit for the block, in forward."""
-        _check(_lib.zero_acquire(self._handle, unit, stream))
+        self.acquire(unit, stream)
         yield
-        _check(_lib.zero_release(self._handle, unit, stream))
+        self.release(unit, stream)
 
     @contextlib.contextmanager
     def backward(self, unit, stream=None):
         """The same in backward; the block writes the gradients."""
-        _check(_lib.zero_acquire(self._handle, unit, stream))
+        self.acquire(unit, stream)
         yield
-        _check(_lib.zero_grad_ready(self._handle, unit, stream))
+        self.grad_ready(unit, stream)
 
     def unused(self, unit, stream=None):
         """In the place of forward or backward: this rank does not use the unit."""
@@ -318,10 +366,15 @@ class Engine(_Handle):
         address, dtype, _ = self.grad_address(tensor)
         return self._view(address, dtype, tensor)
 
-    def step(self, lr, loss=None, stream=None):
-        """loss: this rank's share."""
-        self._loss = c_double(loss) if loss is not None else None
-        _check(_lib.zero_step(self._handle, lr, byref(self._loss) if self._loss else None, stream))
+    def loss_scale_address(self):
+        return _lib.zero_loss_scale(self._handle)
+
+    def step(self, lr, loss=None, stream=None, loss_address=None):
+        """loss: this rank's share, or loss_address of a double in device memory, which must stay until the result."""
+        if loss is not None:
+            self._loss = c_double(loss)
+            loss_address = ctypes.addressof(self._loss)
+        _check(_lib.zero_step(self._handle, lr, loss_address, stream))
 
     def wait(self):
         result = StepResult()

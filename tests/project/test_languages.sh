@@ -100,6 +100,7 @@ if "$python" -c 'import numpy' 2>/dev/null; then
     trains examples/linear.py "$python" "$PWD/examples/linear.py"
     cat >"$scratch/layout.py" <<'EOF'
 import ctypes
+import sys
 import libzero
 import numpy
 c = libzero.Config.default()
@@ -135,8 +136,23 @@ assert (engine.get_tensor(tensor) == values).all() and (engine.get_tensor(tensor
 engine.begin(libzero.PASS_EVAL)
 with engine.forward(unit):
     assert (engine.param(tensor) == values).all()
+engine.begin()
+with engine.forward(unit):
+    pass
+with engine.backward(unit):
+    engine.grad(tensor)[:] = 1
+engine.step(0.1, loss=2.5)
+assert engine.wait().loss == 2.5
+engine.save(sys.argv[1], state={"note": "mine"})
+again = libzero.Engine(comm, libzero.Device(comm), model, dtype=libzero.FP32)
+state = again.load(sys.argv[1])
+assert (state["step"], state["note"]) == (1, "mine"), state
+assert (again.get_tensor(tensor, libzero.M) == engine.get_tensor(tensor, libzero.M, root=0)).all()
+again.set_tensor(tensor, values, root=0)
+assert (again.get_tensor(tensor) == values).all() and (engine.get_tensor(tensor) != values).all()
 EOF
-    claim "Python's structs are laid out as zero.h's, and errors are exceptions" prints "$scratch/layout.txt" "$python" "$scratch/layout.py"
+    claim "Python's structs are laid out as zero.h's, errors are exceptions, and a checkpoint is loaded" \
+        prints "$scratch/layout.txt" "$python" "$scratch/layout.py" "$scratch/checkpoint"
 else
     echo "SKIP: Python: NumPy is not installed"
 fi
