@@ -1,0 +1,389 @@
+"""libzero.torch: libzero trains a PyTorch module.
+
+    net = Net()                                                     an ordinary nn.Module, the same code on every rank
+    sharded = libzero.torch.Sharded(comm, net, [net.embed, *net.blocks, net.head], stage=3, micro_steps=2)
+    for inputs, targets in micro_batches:                           this rank's
+        with sharded.micro_step():
+            sharded.backward(loss_function(net(inputs), targets) / global_batch)
+    result = sharded.step(lr=1e-3)
+
+A unit is one use of a module in the forward pass. `units` lists them in order: a module that is used twice is listed
+twice. Every parameter is in one of these modules; one that is in several (tied weights) is owned by the first. Those
+with requires_grad = False are frozen. Modules that a pass leaves out, on this rank or on all, count as not used.
+
+In a unit, parameters are views of libzero's memory, and they end with it: outside, they have shapes and no data, and to
+compute with them is an error. What autograd saves of a parameter for backward is its place, of which the
+view is made anew in backward's own acquire. A view that outlives the unit otherwise is an error that names the
+parameter, since libzero will use that memory for other units.
+
+The unit's forward is one node of the outer graph. Its backward acquires, runs the graph within, writes gradients into
+libzero's memory, and ends with grad_ready: so units come in exactly the reverse order.
+"""
+
+import contextlib
+import ctypes
+import weakref
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+import libzero
+
+from .units import Absent, Unit, Use
+
+_DTYPES = {libzero.FP32: torch.float32, libzero.BF16: torch.bfloat16, libzero.FP16: torch.float16}
+_LOSS_STEP = 2.0 ** -42  # losses are rounded to multiples of it, so that their sum has no order: zero_step
+
+
+class Cancelled(RuntimeError):
+    """Another rank's pass ended in an exception: no rank takes this step, and the next micro_step begins it anew."""
+
+
+class _GpuMemory:
+    """Memory of a GPU that a tensor is made of."""
+
+    def __init__(self, address, n_bytes):
+        self.__cuda_array_interface__ = {"shape": (n_bytes,), "typestr": "|u1", "data": (address, False), "version": 3}
+
+
+class Sharded:
+    """A module whose parameters libzero holds and trains. net's weights on rank 0 are what it begins with; those on the
+    meta device wait for load_weights, load or load_state_dict. decay(name, parameter): whether weight decay applies; to
+    all, if it is not given. settings: fields of zero_config_t. The dtype is that of net's parameters, unless dtype=
+    says otherwise; the device is theirs, too, or `device`."""
+
+    def __init__(self, comm, net, units, decay=None, device=None, **settings):
+        self.net, self._comm = net, comm
+        parameters = dict(net.named_parameters())
+        if not parameters:
+            raise ValueError("the module has no parameters")
+        self._device = torch.device(device or next((p.device for p in parameters.values() if not p.is_meta), "cpu"))
+        settings.setdefault("dtype", self._common_dtype(parameters))
+        self._dtype, self.stream, self._torch_stream = _DTYPES[settings["dtype"]], None, None
+        if self._device.type == "cuda":
+            torch.cuda.set_device(comm.local_rank % torch.cuda.device_count())
+            self._device = torch.device("cuda", torch.cuda.current_device())
+            self._torch_stream = torch.cuda.Stream()
+            self.stream = self._torch_stream.cuda_stream
+        self.names, self._shapes, self.placeholders, self.trained = [], [], [], set()
+        self._ids = {}  # tensor by id of a parameter
+        self._units, self._by_module = [], {}
+        model = self._declare(parameters, units, decay)
+        gpu = libzero.DEVICE_CUDA if comm.local_size <= torch.cuda.device_count() else libzero.DEVICE_CUDA_SHARED
+        self._libzero_device = libzero.Device(comm, libzero.DEVICE_CPU if self.stream is None else gpu)
+        self.engine = libzero.Engine(comm, self._libzero_device, model, **settings)
+        self._pass, self.current, self.is_backward, self._next, self._in_backward = None, None, False, 0, False
+        self.anchor = torch.zeros((), requires_grad=True, device=self._device)
+        self._loss = torch.zeros((), dtype=torch.float64, device=self._device)
+        self._scale = None
+        if self._dtype is torch.float16:
+            self._scale = self._tensor(self.engine.loss_scale_address(), torch.float32, ())[0]
+        self._take_over(parameters)
+
+    # ---- declaration ----
+
+    @staticmethod
+    def _common_dtype(parameters):
+        found = {parameter.dtype for parameter in parameters.values()}
+        for number, dtype in _DTYPES.items():
+            if found == {dtype}:
+                return number
+        raise ValueError(f"parameters have the dtypes {', '.join(sorted(map(str, found)))}: make them one of float32, "
+                         "bfloat16 and float16, or give dtype=libzero.FP32, BF16 or FP16")
+
+    def _declare(self, parameters, units, decay):
+        model = libzero.Model()
+        names = {id(parameter): name for name, parameter in parameters.items()}
+        module_names = {id(module): name for name, module in self.net.named_modules()}
+        for module in units:
+            if id(module) not in module_names:
+                raise ValueError(f"a unit, {type(module).__name__}, is not in the module")
+            uses = self._by_module.setdefault(id(module), [])
+            name = (module_names[id(module)] or type(module).__name__) + (f"#{len(uses) + 1}" if uses else "")
+            unit = Unit(self, model.add_unit(name), name, module)
+            self._units.append(unit)
+            uses.append(unit)
+            for part in module.modules():
+                if part is not module and any(part is other for other in units):
+                    raise ValueError(f"unit {name} contains another unit, {module_names[id(part)]}: units are acquired "
+                                     "one at a time, so list either")
+                for attribute, parameter in part._parameters.items():
+                    if parameter is not None:
+                        self._add(model, unit, (part, attribute), parameter, names[id(parameter)], decay)
+            if not unit.places:
+                raise ValueError(f"unit {name} has no parameters: leave it out")
+        left = [name for name, parameter in parameters.items() if id(parameter) not in self._ids]
+        if left:
+            others = f", nor {len(left) - 1} others" if len(left) > 1 else ""
+            raise ValueError(f"no unit has the parameter {left[0]}{others}: list the modules that use it; one of the "
+                             "module itself needs a small module of its own")
+        return model
+
+    def _add(self, model, unit, place, parameter, name, decay):
+        tensor = self._ids.get(id(parameter))
+        if tensor is None:
+            shape = tuple(parameter.shape)
+            declared = shape if 0 < len(shape) <= 4 else (1,) if not shape else (shape[0], parameter[0].numel())
+            tensor = model.add_tensor(unit.index, name, declared, decay=decay is None or bool(decay(name, parameter)),
+                                      frozen=not parameter.requires_grad)
+            self._ids[id(parameter)] = tensor
+            self.names.append(name)
+            self._shapes.append(shape)
+            self.placeholders.append(Absent.of(name, shape, self._dtype, parameter.requires_grad))
+            if parameter.requires_grad:
+                self.trained.add(tensor)
+        elif tensor not in unit.tensors:
+            model.share_tensor(unit.index, tensor)
+        unit.places.append((*place, tensor))
+
+    def _take_over(self, parameters):
+        """Gives libzero the weights, empties the module, and comes between its units and their callers."""
+        self.engine.init_parameters()
+        self._waiting = [name for name, parameter in parameters.items() if parameter.is_meta]
+        for parameter in parameters.values():
+            if not parameter.is_meta:
+                self._set(self._ids[id(parameter)], parameter)
+        for unit in self._units:
+            unit.hide()
+        for module in {id(unit.module): unit.module for unit in self._units}.values():
+            module.forward = self._forward_of(module, module.forward)
+        for part in self.net.modules():
+            part.register_load_state_dict_pre_hook(self._refuse_load)
+
+    @staticmethod
+    def _refuse_load(*_):
+        raise RuntimeError("libzero holds this module's parameters: use Sharded.load_state_dict")
+
+    # ---- memory ----
+
+    def _tensor(self, address, dtype, shape):
+        """Returns a tensor of libzero's memory, and a weak reference that is dead when nothing has it any more."""
+        if not address:
+            raise RuntimeError("libzero has no memory for a tensor that is used here")
+        n_bytes = torch.Size(shape).numel() * dtype.itemsize
+        if self.stream is None:
+            memory = (ctypes.c_char * n_bytes).from_address(address)
+            flat = torch.frombuffer(memory, dtype=dtype)
+        else:
+            memory = _GpuMemory(address, n_bytes)
+            flat = torch.as_tensor(memory, device=self._device).view(dtype)
+        return flat.view(shape), weakref.ref(memory)
+
+    def param(self, tensor):
+        """Returns a view of the acquired parameter and a weak reference to its memory."""
+        return self._tensor(self.engine.param_address(tensor), self._dtype, self._shapes[tensor])
+
+    def grad(self, tensor):
+        """Returns where a gradient goes, and whether to add to what is there."""
+        address, dtype, accumulate = self.engine.grad_address(tensor)
+        return self._tensor(address, _DTYPES[dtype], self._shapes[tensor])[0], accumulate
+
+    # ---- passes ----
+
+    def _forward_of(self, module, forward):
+        def call(*args, **kwargs):
+            unit = self._use_of(module)
+            leaves, spec = tree_flatten((args, kwargs))
+            tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+            is_trained = any(tensor in self.trained for tensor in unit.tensors)
+            if self._pass == libzero.PASS_TRAIN and torch.is_grad_enabled() and \
+                    (is_trained or any(tensor.requires_grad for tensor in tensors)):
+                passed = {"unit": unit, "forward": forward, "leaves": leaves, "spec": spec}
+                results = iter(Use.apply(self.anchor, passed, *tensors))
+                outputs = [next(results) if isinstance(leaf, torch.Tensor) else leaf for leaf in passed["leaves"]]
+                return tree_unflatten(outputs, passed["spec"])
+            with torch.no_grad():
+                return tree_unflatten(*unit.forward(forward, leaves, spec, False))
+        return call
+
+    def _use_of(self, module):
+        """Finds which use of the module this is, and passes over units that come before."""
+        uses = self._by_module[id(module)]
+        if self._pass is None:
+            raise RuntimeError(f"{uses[0].name} is used outside micro_step() and evaluation()")
+        if self.current is not None:
+            raise RuntimeError(f"{uses[0].name} is used inside {self.current.name}: one unit at a time")
+        if self.is_backward:
+            raise RuntimeError(f"{uses[0].name} is used in forward after backward() of this micro-step")
+        unit = next((use for use in uses if use.index >= self._next), None)
+        if unit is None:
+            raise RuntimeError(f"{uses[-1].name} is used after {self._units[self._next - 1].name}, but `units` does not "
+                               "list it there: list modules in the order of their uses, once for each use")
+        self._skip_to(unit.index)
+        self._next = unit.index + 1
+        return unit
+
+    def _skip_to(self, index):
+        while self._next < index:
+            self.engine.unused(self._next, self.stream)
+            self._next += 1
+
+    def come_to(self, unit):
+        """Passes over units that backward leaves out."""
+        if not self._in_backward:
+            raise RuntimeError("backward of a module that libzero trains: use Sharded.backward(loss)")
+        if unit.index >= self._next:
+            raise RuntimeError(f"backward comes to {unit.name} a second time, or after a unit that precedes it")
+        self._skip_back_to(unit.index + 1)
+        self._next = unit.index
+
+    def _skip_back_to(self, index):
+        while self._next > index:
+            self._next -= 1
+            self.engine.unused(self._next, self.stream)
+
+    @contextlib.contextmanager
+    def micro_step(self):
+        """A forward and backward pass. All ranks go through it; one without data leaves the block empty. An exception
+        that leaves the block on any rank cancels the step at hand on all, with its earlier micro-steps: it goes on its
+        way there, and the others raise Cancelled. The next micro_step begins the step anew. [collective]"""
+        with self._run(libzero.PASS_TRAIN):
+            yield
+
+    @contextlib.contextmanager
+    def evaluation(self):
+        """A forward pass, under no_grad. Between steps. Exceptions are as in micro_step. [collective]"""
+        with torch.no_grad(), self._run(libzero.PASS_EVAL):
+            yield
+
+    @contextlib.contextmanager
+    def _run(self, kind):
+        if self._waiting:
+            raise RuntimeError(f"{self._waiting[0]} was on the meta device: load weights first")
+        with self._on_stream():
+            self.engine.begin(kind, self.stream)
+            self._pass, self.is_backward, self._next = kind, False, 0
+            try:
+                yield
+                self._end()
+            except BaseException:
+                with contextlib.suppress(libzero.Error):  # then the job has failed, and the first error says why
+                    self._abandon()
+                    self._comm.agree(False)
+                    self._cancel()
+                raise
+            finally:
+                self._pass = None
+            if not self._comm.agree(True):
+                self._cancel()
+                raise Cancelled("another rank gave up this pass")
+
+    @contextlib.contextmanager
+    def _on_stream(self):
+        """On GPUs, another stream than the null stream, in which copies between GPUs do not run."""
+        if self._torch_stream is None:
+            yield
+            return
+        outer = torch.cuda.current_stream()
+        self._torch_stream.wait_stream(outer)
+        try:
+            with torch.cuda.stream(self._torch_stream):
+                yield
+        finally:
+            outer.wait_stream(self._torch_stream)
+
+    def _end(self):
+        """Passes over the rest of the pass."""
+        if not self.is_backward:
+            self._skip_to(len(self._units))
+        if self._pass == libzero.PASS_TRAIN:
+            self.is_backward = True
+            self._skip_back_to(0)
+
+    def _abandon(self):
+        """Goes through the rest of a pass that failed, as the other ranks do, without computing."""
+        if self.current is not None:
+            self.current.views.clear()
+            self.current.release()
+        self._end()
+
+    def _cancel(self):
+        self.engine.cancel()
+        self._loss.zero_()
+
+    def backward(self, loss):
+        """Computes gradients; once in a micro-step. loss: this micro-batch's share of the step's loss, since losses and
+        gradients are summed over ranks and micro-steps."""
+        if self._pass != libzero.PASS_TRAIN or self.is_backward:
+            raise RuntimeError("backward() belongs into a micro_step(), once")
+        self._skip_to(len(self._units))
+        self._loss += torch.round(loss.detach().double() / _LOSS_STEP) * _LOSS_STEP
+        self.is_backward = self._in_backward = True
+        try:
+            (loss if self._scale is None else loss * self._scale).backward()
+        finally:
+            self._in_backward = False
+
+    def step(self, lr, wait=True):
+        """Updates the weights. Returns the result, or None without wait: then wait() has it, one step late at most on
+        GPUs, so that the host runs ahead. [collective]"""
+        with self._on_stream():
+            self.engine.step(lr, stream=self.stream, loss_address=self._loss.data_ptr())
+            self._loss.zero_()
+        return self.engine.wait() if wait else None
+
+    def wait(self):
+        return self.engine.wait()
+
+    # ---- weights, between steps ----
+
+    def _set(self, tensor, value):
+        """Sets a weight to rank 0's."""
+        shape = self.engine.shape(tensor)
+        value = value.detach().to("cpu", torch.float32).numpy().reshape(shape) if self._comm.rank == 0 else None
+        self.engine.set_tensor(tensor, value, root=0)
+
+    def state_dict(self, root=libzero.ALL_RANKS):
+        """Returns net's state_dict, on the CPU and with whole fp32 weights; with a root on that rank, None elsewhere.
+        [collective]"""
+        whole = {}
+        for tensor, shape in enumerate(self._shapes):
+            data = self.engine.get_tensor(tensor, root=root)
+            whole[id(self.placeholders[tensor])] = None if data is None else torch.from_numpy(data).reshape(shape)
+        state = self.net.state_dict(keep_vars=True)
+        for name, value in state.items():
+            if id(value) in whole:
+                state[name] = whole[id(value)]
+            elif isinstance(value, torch.Tensor):
+                state[name] = value.detach().cpu().clone()
+        return state if root in (libzero.ALL_RANKS, self._comm.rank) else None
+
+    def load_state_dict(self, state):
+        """Sets weights and buffers to those of a whole state_dict, which every rank gives. Weights are rank 0's;
+        moments stay. [collective]"""
+        own = self.net.state_dict(keep_vars=True)
+        by_id = {id(placeholder): tensor for tensor, placeholder in enumerate(self.placeholders)}
+        differ = sorted(set(own) ^ set(state))
+        if differ:
+            raise KeyError(f"{differ[0]} is {'not ' * (differ[0] in own)}in the state_dict that is loaded, "
+                           f"{'but ' if differ[0] in own else 'and not '}in the module")
+        for name, value in own.items():
+            if tuple(value.shape) != tuple(state[name].shape):
+                raise ValueError(f"{name} has shape {tuple(value.shape)}, not {tuple(state[name].shape)}")
+        for name, value in own.items():
+            if id(value) in by_id:
+                self._set(by_id[id(value)], state[name])
+            elif isinstance(value, torch.Tensor):
+                value.detach().copy_(state[name])
+        self._waiting.clear()
+
+    def load_weights(self, directory):
+        """zero_load_weights: Hugging Face's files. [collective]"""
+        self.engine.load_weights(directory)
+        self._waiting.clear()
+
+    def save(self, directory, keep=0, state=None):
+        """Saves a checkpoint, of the state that libzero holds: not of buffers. [collective]"""
+        self.engine.save(directory, keep, state)
+
+    def load(self, directory):
+        """Loads a checkpoint, before the first pass. Returns its state.json as a dict. [collective]"""
+        state = self.engine.load(directory)
+        self._waiting.clear()
+        return state
+
+    def close(self):
+        """Frees libzero's memory; the module stays empty. [collective]"""
+        self._scale = None
+        self.engine.close()
+        self._libzero_device.close()

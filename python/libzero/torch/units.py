@@ -1,0 +1,235 @@
+"""One use of a module, as a unit of libzero: views of its parameters, and its place in autograd's graph. For Sharded.
+
+A use is one node of the outer graph, Use. Its forward runs the module in a graph of its own, in which each parameter is
+a Fetch; its backward acquires the unit, runs that graph, and ends the unit with grad_ready. So units come in exactly
+the reverse order, and all that backward does with a parameter is between acquire and grad_ready.
+"""
+
+import gc
+
+import torch
+from torch.autograd.function import once_differentiable
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+
+_HARMLESS = {torch.Tensor.size, torch.Tensor.dim, torch.Tensor.numel, torch.Tensor.nelement, torch.Tensor.__repr__,
+             torch.Tensor.element_size, torch.Tensor.is_floating_point, torch.Tensor.__hash__}
+
+
+class Absent(torch.nn.Parameter):
+    """Stands for a parameter outside its unit: it has a shape and no data, and to compute with it is an error."""
+
+    @classmethod
+    def of(cls, name, shape, dtype, requires_grad):
+        absent = torch.Tensor._make_subclass(cls, torch.empty(shape, dtype=dtype, device="meta"), requires_grad)
+        absent.libzero_name = name
+        return absent
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        if function in _HARMLESS or function.__name__ == "__get__":
+            with torch._C.DisableTorchFunctionSubclass():
+                result = function(*args, **(kwargs or {}))
+            if not isinstance(result, torch.Tensor):
+                return result
+        absent = next(arg for arg in tree_flatten((args, kwargs))[0] if isinstance(arg, cls))
+        raise RuntimeError(f"{absent.libzero_name} is used outside its unit, where libzero holds it: list the module that "
+                           "uses it in `units`; for its value take Sharded.state_dict")
+
+
+class _Saved:
+    """What autograd saved of a parameter."""
+
+    def __init__(self, unit, tensor, view):
+        self.unit, self.tensor, self.dtype = unit, tensor, view.dtype
+        self.layout = view.size(), view.stride(), view.storage_offset()
+
+
+class Unit:
+    """One use of a module. Between enter and leave its parameters are views."""
+
+    def __init__(self, sharded, index, name, module):
+        self.sharded, self.index, self.name, self.module = sharded, index, name, module
+        self.places = []  # (module, attribute, tensor)
+        self.views, self.by_address, self.keepers, self.written = {}, {}, {}, set()
+
+    tensors = property(lambda self: dict.fromkeys(tensor for _, _, tensor in self.places))
+
+    def enter(self, with_graph):
+        """Acquires the unit and puts views into its modules."""
+        sharded = self.sharded
+        sharded.engine.acquire(self.index, sharded.stream)
+        sharded.current, self.written = self, set()
+        for tensor in self.tensors:
+            self.views[tensor], self.keepers[tensor] = sharded.param(tensor)
+            self.by_address[self.views[tensor].data_ptr()] = tensor
+        for module, attribute, tensor in self.places:
+            shown = self.views[tensor]
+            if with_graph and tensor in sharded.trained:
+                shown = Fetch.apply(sharded.anchor, self, tensor)
+            module._parameters[attribute] = shown
+
+    def hide(self):
+        for module, attribute, tensor in self.places:
+            module._parameters[attribute] = self.sharded.placeholders[tensor]
+
+    def kept(self):
+        """Returns the names of the parameters of which there are views."""
+        return [self.sharded.names[tensor] for tensor, keeper in self.keepers.items() if keeper() is not None]
+
+    def leave(self):
+        """Checks that nothing has changed a parameter, nor keeps a view, and releases the unit."""
+        for tensor, view in self.views.items():
+            if view._version != 0:
+                raise RuntimeError(f"{self.name} changed its parameter {self.sharded.names[tensor]} in place: only "
+                                   "steps change parameters")
+        view = None
+        self.views.clear()
+        kept = self.kept()
+        if kept:
+            gc.collect()  # it may be garbage in a circle
+            kept = self.kept()
+        if kept:
+            raise RuntimeError(f"{self.name} leaves a view of its parameter {kept[0]} behind, but its memory will be "
+                               "used for other parameters: clone() what is kept")
+        self.release()
+
+    def release(self):
+        """Ends the unit's use. In backward, clears gradients that nothing was added to."""
+        sharded = self.sharded
+        self.views.clear()
+        self.by_address.clear()
+        if sharded.is_backward:
+            for tensor in self.tensors:
+                if tensor in sharded.trained and tensor not in self.written:
+                    grad, accumulate = sharded.grad(tensor)
+                    if not accumulate:
+                        grad.zero_()
+            sharded.engine.grad_ready(self.index, sharded.stream)
+        else:
+            sharded.engine.release(self.index, sharded.stream)
+        sharded.current = None
+
+    def forward(self, forward, leaves, spec, with_graph):
+        """Runs the module's own forward. Returns its outputs as leaves, of which none is a view of a parameter."""
+        self.enter(with_graph)
+        try:
+            args, kwargs = tree_unflatten(leaves, spec)
+            with torch.autograd.graph.saved_tensors_hooks(self.pack, _unpack):
+                outputs = forward(*args, **kwargs)
+        finally:
+            self.hide()
+        outputs, spec = tree_flatten(outputs)
+        outputs = [self.apart(output) for output in outputs]
+        self.leave()
+        return outputs, spec
+
+    def backward(self, outputs, grads):
+        """Runs the graph of forward backwards."""
+        self.enter(True)
+        try:
+            if outputs:
+                torch.autograd.backward(outputs, grads)
+        finally:
+            self.hide()
+
+    def tensor_of(self, view):
+        """Returns the parameter that a tensor is a view of, or None."""
+        if not isinstance(view, torch.Tensor) or view.layout is not torch.strided or view.is_meta:
+            return None
+        return self.by_address.get(view.untyped_storage().data_ptr())
+
+    def apart(self, value):
+        """Returns a copy of what is a view of a parameter, and everything else as it is."""
+        return value if self.tensor_of(value) is None else value.clone()
+
+    def is_in_backward(self):
+        return self.sharded.current is self and self.sharded.is_backward
+
+    def pack(self, saved):
+        tensor = self.tensor_of(saved)
+        if tensor is not None:
+            return _Saved(self, tensor, saved)
+        # detach: an output would keep its own graph. torch does not compare versions where there are hooks.
+        return saved.detach(), saved._version
+
+    def again(self, saved):
+        """Makes anew what was saved of a parameter."""
+        if not self.is_in_backward():
+            raise RuntimeError(f"backward comes to {self.name} outside its turn: what a unit computes leaves it only "
+                               "as tensors in its result, also in lists, tuples and dicts")
+        return self.views[saved.tensor].flatten().view(saved.dtype).as_strided(*saved.layout)
+
+    def write(self, tensor, grad):
+        """Writes a parameter's gradient, or adds to it."""
+        if not self.is_in_backward():
+            name = self.sharded.names[tensor]
+            raise RuntimeError(f"a gradient of {name} comes outside {self.name}'s turn in backward")
+        view, accumulate = self.sharded.grad(tensor)
+        grad = grad.to_dense() if grad.layout is not torch.strided else grad
+        if accumulate or tensor in self.written:
+            view.add_(grad)
+        else:
+            view.copy_(grad)
+        self.written.add(tensor)
+
+
+def _unpack(saved):
+    if isinstance(saved, _Saved):
+        return saved.unit.again(saved)
+    tensor, version = saved
+    if tensor._version != version:
+        raise RuntimeError(f"a tensor of shape {tuple(tensor.shape)} that backward needs was changed in place")
+    return tensor
+
+
+class Fetch(torch.autograd.Function):
+    """A parameter in the graph of its unit: its gradient goes to libzero."""
+
+    @staticmethod
+    def forward(ctx, anchor, unit, tensor):
+        ctx.unit, ctx.tensor = unit, tensor
+        return unit.views[tensor].detach()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        ctx.unit.write(ctx.tensor, grad)
+        return None, None, None
+
+
+class Use(torch.autograd.Function):
+    """A unit in the outer graph. call: a dict, in which forward finds the arguments and leaves the result."""
+
+    @staticmethod
+    def forward(ctx, anchor, call, *tensors):
+        unit = call["unit"]
+        with torch.enable_grad():
+            inputs = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in tensors]
+            given = iter(inputs)
+            leaves = [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in call["leaves"]]
+            call["leaves"], call["spec"] = unit.forward(call["forward"], leaves, call["spec"], True)
+        ctx.unit, ctx.inputs = unit, inputs
+        ctx.outputs = [leaf for leaf in call["leaves"] if isinstance(leaf, torch.Tensor)]
+        results = [output.detach() for output in ctx.outputs]
+        ctx.mark_non_differentiable(*[result for result, output in zip(results, ctx.outputs)
+                                      if not output.requires_grad])
+        ctx.set_materialize_grads(False)
+        return tuple(results)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, *grads):
+        unit, inputs = ctx.unit, ctx.inputs
+        if ctx.outputs is None:
+            raise RuntimeError(f"backward comes to {unit.name} a second time")
+        used = [(output, grad) for output, grad in zip(ctx.outputs, grads) if grad is not None and output.requires_grad]
+        ctx.outputs = ctx.inputs = None
+        unit.sharded.come_to(unit)
+        with torch.enable_grad():
+            unit.backward([output for output, _ in used], [grad for _, grad in used])
+        used = None
+        results = [unit.apart(each.grad) if each.grad is not None else None for each in inputs]
+        inputs = None
+        unit.leave()
+        return (None, None, *results)
