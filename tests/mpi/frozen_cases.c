@@ -1,6 +1,6 @@
 /* frozen_cases.c - trains a model some of whose tensors are frozen, and one all of whose are.
  *
- *     mpirun -np N frozen_cases [stage=0] [dtype=fp32] [comm=auto] [group=0] [check=0] [dir=DIRECTORY]
+ *     mpirun -np N frozen_cases [stage=0] [dtype=fp32] [comm=auto] [device=cpu] [group=0] [check=0] [dir=DIRECTORY]
  *
  * N divides 60, the micro-batches of a step. The model y = f(x) is a chain of element-wise products whose gradients are
  * written by hand, from what zero_param gives. Checks against the same training in fp64, in plain C, without the
@@ -17,8 +17,8 @@
 
 #include "zero.h"
 
+#include "tests/mpi/device_elements.h"
 #include "tests/mpi/settings.h"
-#include "tests/support/elements.h"
 
 enum { N_UNITS = 5, N_TENSORS = 8, N_STEPS = 3, N_MICRO_BATCHES = 60, MOST = 4099 };
 /* Units: both kinds; both, with packed ones; all frozen; all trained; all frozen, and it shares tensor 0. */
@@ -27,7 +27,7 @@ static const int N_ELEMS[N_TENSORS] = {77, 300, 4099, 33, 65, 1025, 129, 3};
 static const bool FROZEN[N_TENSORS] = {false, true, true, true, false, true, false, true};
 
 typedef struct settings {
-    int stage, dtype, comm, group, check;
+    int stage, dtype, comm, device, group, check;
     const char *dir;
 } settings_t;
 
@@ -122,7 +122,7 @@ static run_t open_run(const settings_t *s)
 {
     run_t run = {.s = *s, .config = zero_config_default(), .data = malloc(MOST * sizeof(float))};
     OK(zero_comm_create((zero_comm_kind_t)s->comm, &run.comm));
-    OK(zero_device_create(ZERO_DEVICE_CPU, run.comm, &run.device));
+    OK(zero_device_create((zero_device_type_t)s->device, run.comm, &run.device));
     run.rank = zero_comm_rank(run.comm);
     run.n_ranks = zero_comm_size(run.comm);
     CHECK(N_MICRO_BATCHES % run.n_ranks == 0, "%d ranks", run.n_ranks);
@@ -183,16 +183,19 @@ static void check_params(const run_t *run, zero_engine_t *engine, zero_unit_t un
         const void *param = zero_param(engine, t);
         CHECK((param != NULL) == (UNIT_OF[t] == unit || (unit == N_UNITS - 1 && UNIT_OF[t] == 0)), "unit %d, tensor %d",
               unit, t); /* acquiring a unit that shares makes all of its owner resident */
-        for (int i = 0; param && FROZEN[t] && i < N_ELEMS[t]; i++)
-            CHECK((double)element_load(param, run->config.dtype, (uint64_t)i) == run->w[t][i], "tensor %d, element %d",
-                  t, i);
+        if (!param || !FROZEN[t])
+            continue;
+        device_read(run->device, run->data, param, run->config.dtype, (size_t)N_ELEMS[t]);
+        for (int i = 0; i < N_ELEMS[t]; i++)
+            CHECK((double)run->data[i] == run->w[t][i], "tensor %d, element %d", t, i);
     }
 }
 
 /* Writes the gradients of the unit: half of tensor 0's in each of the units that use it. */
 static void write_grads(const run_t *run, zero_unit_t unit, int step, int v)
 {
-    const float scale = *zero_loss_scale(run->engine);
+    float scale;
+    device_read(run->device, &scale, zero_loss_scale(run->engine), ZERO_FP32, 1);
     for (int t = 0; t < N_TENSORS; t++) {
         const zero_grad_t grad = zero_grad(run->engine, t);
         CHECK((grad.data != NULL) == (uses(unit, t) && !FROZEN[t]), "unit %d, tensor %d", unit, t);
@@ -203,9 +206,9 @@ static void write_grads(const run_t *run, zero_unit_t unit, int step, int v)
         const double *by = run->w[partner(t)];
         for (int i = 0; i < N_ELEMS[t]; i++) {
             float g = (float)(share * slope(step, v, t, (uint64_t)i) * by[i % N_ELEMS[partner(t)]]);
-            float old = grad.accumulate ? element_load(grad.data, grad.dtype, (uint64_t)i) : 0.0f;
-            element_store(grad.data, grad.dtype, (uint64_t)i, old + scale * g);
+            run->data[i] = scale * g;
         }
+        device_write_grad(run->device, grad, run->data, (size_t)N_ELEMS[t]);
     }
 }
 
@@ -287,7 +290,7 @@ static void check_bytes(const run_t *run)
 {
     zero_memory_t plan, held = zero_engine_memory(run->engine);
     const zero_comm_kind_t kind = zero_comm_get_kind(run->comm);
-    OK(zero_plan(run->model, &run->config, ZERO_DEVICE_CPU, kind, run->n_ranks, &plan));
+    OK(zero_plan(run->model, &run->config, zero_device_get_type(run->device), kind, run->n_ranks, &plan));
     for (int c = 0; c < ZERO_MEMORY_N_CATEGORIES; c++)
         CHECK(held.bytes[c] == plan.bytes[c], "%s: %" PRIu64 " bytes held, %" PRIu64 " planned",
               zero_memory_name((zero_memory_category_t)c), held.bytes[c], plan.bytes[c]);
@@ -303,8 +306,8 @@ static void check_traffic(const run_t *run, const zero_stats_t *before, const ze
     enum { MOST_RANKS = 8 };
     int hosts[MOST_RANKS] = {0};
     zero_traffic_t traffic[MOST_RANKS];
-    OK(zero_plan_traffic(run->model, &run->config, ZERO_DEVICE_CPU, zero_comm_get_kind(run->comm), run->n_ranks, hosts,
-                         traffic));
+    OK(zero_plan_traffic(run->model, &run->config, zero_device_get_type(run->device), zero_comm_get_kind(run->comm),
+                         run->n_ranks, hosts, traffic));
     const uint64_t counted = received(after) - received(before), planned = traffic[run->rank].local_bytes;
     CHECK(counted <= planned && planned - counted <= 1024u * (uint64_t)(run->n_ranks - 1) + 1,
           "%" PRIu64 " bytes received in a step, %" PRIu64 " planned", counted, planned);
@@ -345,13 +348,15 @@ static void infer(run_t *run)
     OK(zero_set_tensor(engine, 5, ZERO_ARRAY_WEIGHT, run->n_ranks - 1, run->data));
     memset(run->data, 0, sizeof(float) * MOST);
     OK(zero_get_tensor(engine, 5, ZERO_ARRAY_WEIGHT, ZERO_ALL_RANKS, run->data));
+    for (int i = 0; i < N_ELEMS[5]; i++)
+        CHECK(run->data[i] == (float)(i % 100) + 0.5f, "element %d", i);
     OK(zero_begin(engine, ZERO_PASS_EVAL, NULL));
     for (zero_unit_t unit = 0; unit < N_UNITS; unit++) {
         OK(zero_acquire(engine, unit, NULL));
+        if (unit == 2)
+            device_read(run->device, run->data, zero_param(engine, 5), run->config.dtype, (size_t)N_ELEMS[5]);
         for (int i = 0; i < N_ELEMS[5] && unit == 2; i++)
-            CHECK(run->data[i] == (float)(i % 100) + 0.5f &&
-                      element_load(zero_param(engine, 5), run->config.dtype, (uint64_t)i) == run->data[i],
-                  "element %d", i);
+            CHECK(run->data[i] == (float)(i % 100) + 0.5f, "element %d", i);
         OK(zero_release(engine, unit, NULL));
     }
     zero_engine_destroy(engine);
@@ -412,10 +417,11 @@ int main(int argc, char **argv)
 {
     static const setting_row_t rows[] = {
         {"stage", offsetof(settings_t, stage), NULL},     {"dtype", offsetof(settings_t, dtype), SETTING_DTYPES},
-        {"comm", offsetof(settings_t, comm), "auto mpi"}, {"group", offsetof(settings_t, group), NULL},
-        {"check", offsetof(settings_t, check), NULL},     {"dir", offsetof(settings_t, dir), SETTING_TEXT}};
+        {"comm", offsetof(settings_t, comm), "auto mpi"}, {"device", offsetof(settings_t, device), SETTING_DEVICES},
+        {"group", offsetof(settings_t, group), NULL},     {"check", offsetof(settings_t, check), NULL},
+        {"dir", offsetof(settings_t, dir), SETTING_TEXT}};
     const double lr = 0.01;
-    settings_t s = {0};
+    settings_t s = {.device = ZERO_DEVICE_CPU};
     for (int i = 1; i < argc; i++)
         setting_take(argv[i], rows, sizeof rows / sizeof rows[0], &s);
     run_t run = open_run(&s);

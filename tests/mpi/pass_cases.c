@@ -1,7 +1,7 @@
 /* pass_cases.c - passes that do without something: units that a rank does not use (zero_unused), and passes without
  * gradients (ZERO_PASS_INPUT_GRAD).
  *
- *     mpirun -np N pass_cases [stage=0] [dtype=fp32] [comm=auto] [once=0] [check=0]
+ *     mpirun -np N pass_cases [stage=0] [dtype=fp32] [comm=auto] [device=cpu] [once=0] [check=0]
  *
  * N divides 12, the micro-batches of a step. Which micro-batch uses which unit is drawn, in forward and in backward, so
  * ranks differ in it. Checks every reduced gradient against additions in plain C, in the order of micro-batches; once:
@@ -15,8 +15,8 @@
 
 #include "zero.h"
 
+#include "tests/mpi/device_elements.h"
 #include "tests/mpi/settings.h"
-#include "tests/support/elements.h"
 
 /* The last unit shares tensor 0 of the first. */
 enum { N_UNITS = 4, N_TENSORS = 5, N_STEPS = 3, N_MICRO_BATCHES = 12, MOST = 3001 };
@@ -24,7 +24,7 @@ static const int UNIT_OF[N_TENSORS] = {0, 1, 1, 2, 3};
 static const int N_ELEMS[N_TENSORS] = {77, 3001, 5, 700, 64};
 
 typedef struct settings {
-    int stage, dtype, comm, once, check;
+    int stage, dtype, comm, device, once, check;
 } settings_t;
 
 typedef struct run {
@@ -69,7 +69,7 @@ static run_t open_run(const settings_t *s)
     zero_model_t *model;
     zero_tensor_t tensor;
     OK(zero_comm_create((zero_comm_kind_t)s->comm, &run.comm));
-    OK(zero_device_create(ZERO_DEVICE_CPU, run.comm, &run.device));
+    OK(zero_device_create((zero_device_type_t)s->device, run.comm, &run.device));
     OK(zero_model_create(&model));
     run.rank = zero_comm_rank(run.comm);
     run.n_ranks = zero_comm_size(run.comm);
@@ -101,12 +101,13 @@ static run_t open_run(const settings_t *s)
 
 static void write_grads(const run_t *run, zero_unit_t unit, int step, int v)
 {
+    static float values[MOST];
     for (int t = 0; t < N_TENSORS; t++) {
-        const zero_grad_t grad = zero_grad(run->engine, t);
-        for (int i = 0; i < N_ELEMS[t] && writes(unit, t); i++) {
-            const float old = grad.accumulate ? element_load(grad.data, grad.dtype, (uint64_t)i) : 0.0f;
-            element_store(grad.data, grad.dtype, (uint64_t)i, old + gradient(step, v, unit, t, i));
-        }
+        if (!writes(unit, t))
+            continue;
+        for (int i = 0; i < N_ELEMS[t]; i++)
+            values[i] = gradient(step, v, unit, t, i);
+        device_write_grad(run->device, zero_grad(run->engine, t), values, (size_t)N_ELEMS[t]);
     }
 }
 
@@ -206,12 +207,11 @@ static void misuse(const run_t *run)
 
 int main(int argc, char **argv)
 {
-    static const setting_row_t rows[] = {{"stage", offsetof(settings_t, stage), NULL},
-                                         {"dtype", offsetof(settings_t, dtype), SETTING_DTYPES},
-                                         {"comm", offsetof(settings_t, comm), "auto mpi"},
-                                         {"once", offsetof(settings_t, once), NULL},
-                                         {"check", offsetof(settings_t, check), NULL}};
-    settings_t s = {0};
+    static const setting_row_t rows[] = {
+        {"stage", offsetof(settings_t, stage), NULL},     {"dtype", offsetof(settings_t, dtype), SETTING_DTYPES},
+        {"comm", offsetof(settings_t, comm), "auto mpi"}, {"device", offsetof(settings_t, device), SETTING_DEVICES},
+        {"once", offsetof(settings_t, once), NULL},       {"check", offsetof(settings_t, check), NULL}};
+    settings_t s = {.device = ZERO_DEVICE_CPU};
     for (int i = 1; i < argc; i++)
         setting_take(argv[i], rows, sizeof rows / sizeof rows[0], &s);
     static run_t run;

@@ -1,6 +1,6 @@
 /* tensor_cases.c - whole tensors in and out, steps whose numbers of micro-steps change, and steps that are cancelled.
  *
- *     mpirun -np N tensor_cases [stage=0] [dtype=fp32] [comm=auto]
+ *     mpirun -np N tensor_cases [stage=0] [dtype=fp32] [comm=auto] [device=cpu]
  *
  * N divides 60, the fewest micro-batches of a step. Checks every reduced gradient against additions in plain C, in the
  * order of micro-batches; every array against zero_get_state; and what is set against what is read, here and in
@@ -14,8 +14,8 @@
 
 #include "zero.h"
 
+#include "tests/mpi/device_elements.h"
 #include "tests/mpi/settings.h"
-#include "tests/support/elements.h"
 
 enum { N_UNITS = 3, N_TENSORS = 5, N_STEPS = 4 };
 static const int64_t N_ELEMS[N_TENSORS] = {1, 66001, 77, 4099, 3};
@@ -23,7 +23,7 @@ static const int UNIT_OF[N_TENSORS] = {0, 1, 1, 2, 2};
 static const int N_MICRO_BATCHES[N_STEPS] = {60, 120, 60, 60};
 
 typedef struct settings {
-    int stage, dtype, comm;
+    int stage, dtype, comm, device;
 } settings_t;
 
 typedef struct run {
@@ -58,7 +58,7 @@ static run_t open_run(const settings_t *s)
     zero_config_t config = zero_config_default();
     zero_model_t *model;
     OK(zero_comm_create((zero_comm_kind_t)s->comm, &run.comm));
-    OK(zero_device_create(ZERO_DEVICE_CPU, run.comm, &run.device));
+    OK(zero_device_create((zero_device_type_t)s->device, run.comm, &run.device));
     OK(zero_model_create(&model));
     CHECK(run.want && run.got, "no memory");
     run.rank = zero_comm_rank(run.comm);
@@ -98,13 +98,14 @@ static void close_run(run_t *run)
 
 static void write_grads(const run_t *run, zero_unit_t unit, int step, int v)
 {
-    const float scale = *zero_loss_scale(run->engine);
+    float scale;
+    device_read(run->device, &scale, zero_loss_scale(run->engine), ZERO_FP32, 1);
     for (int t = 0; t < N_TENSORS; t++) {
-        zero_grad_t grad = zero_grad(run->engine, t);
         if (UNIT_OF[t] != unit)
             continue;
         for (int64_t i = 0; i < N_ELEMS[t]; i++)
-            element_store(grad.data, grad.dtype, (uint64_t)i, scale * gradient(step, v, t, (uint64_t)i));
+            run->got[i] = scale * gradient(step, v, t, (uint64_t)i);
+        device_write_grad(run->device, zero_grad(run->engine, t), run->got, (size_t)N_ELEMS[t]);
     }
 }
 
@@ -208,8 +209,10 @@ static void check_param(const run_t *run, int tensor)
     for (zero_unit_t unit = 0; unit < N_UNITS; unit++) {
         OK(zero_acquire(run->engine, unit, NULL));
         const void *param = unit == UNIT_OF[tensor] ? zero_param(run->engine, tensor) : NULL;
+        if (param)
+            device_read(run->device, run->got, param, (zero_dtype_t)run->s.dtype, (size_t)N_ELEMS[tensor]);
         for (int64_t i = 0; i < N_ELEMS[tensor] && param; i++) {
-            const float value = element_load(param, (zero_dtype_t)run->s.dtype, (uint64_t)i);
+            const float value = run->got[i];
             CHECK(fabsf(value - value_to_set(tensor, 0, i)) <=
                       fabsf(value) / (run->s.dtype == ZERO_FP32 ? INFINITY : 200),
                   "element %d of tensor %d is %a", (int)i, tensor, (double)value);
@@ -241,8 +244,9 @@ int main(int argc, char **argv)
 {
     static const setting_row_t rows[] = {{"stage", offsetof(settings_t, stage), NULL},
                                          {"dtype", offsetof(settings_t, dtype), SETTING_DTYPES},
-                                         {"comm", offsetof(settings_t, comm), "auto mpi"}};
-    settings_t s = {0};
+                                         {"comm", offsetof(settings_t, comm), "auto mpi"},
+                                         {"device", offsetof(settings_t, device), SETTING_DEVICES}};
+    settings_t s = {.device = ZERO_DEVICE_CPU};
     for (int i = 1; i < argc; i++)
         setting_take(argv[i], rows, sizeof rows / sizeof rows[0], &s);
     run_t run = open_run(&s);
