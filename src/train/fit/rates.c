@@ -1,6 +1,8 @@
 /* rates.c - the table of devices. */
 #include "train/fit/rates.h"
 
+#include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
@@ -11,8 +13,8 @@
 #define GPU(name_, title_, gib, peak, bandwidth, nvlink, pcie_, fp8_)                                                  \
     {                                                                                                                  \
         .name = name_, .title = title_, .is_gpu = true, .memory_bytes = (gib)*GIB, .half = 685e12 * (peak) / 989.4,    \
-        .fp8 = fp8_, .single = 47e12 * (peak) / 989.4,                                                                 \
-        .attention_forward = {370e12 * (peak) / 989.4, 600e12 * (peak) / 989.4},                                       \
+        .fp8 = fp8_, .single = 47e12 * (peak) / 989.4, .size_share = {1, 1, 1, 1}, .tile = 384,                        \
+        .sum = 3.6e12 * (bandwidth) / 4.8, .attention_forward = {370e12 * (peak) / 989.4, 600e12 * (peak) / 989.4},    \
         .attention_backward = {300e12 * (peak) / 989.4, 480e12 * (peak) / 989.4}, .pass = 3.6e12 * (bandwidth) / 4.8,  \
         .cast = 3.9e12 * (bandwidth) / 4.8, .adam = 4.2e12 * (bandwidth) / 4.8, .kernel_s = 3e-6, .wait_s = 8e-6,      \
         .link = 300e9 * (nvlink) / 900, .nccl = 180e9 * (nvlink) / 900, .network = 45e9, .link_lost = 0.05,            \
@@ -26,10 +28,13 @@ const fit_rates_t fit_rates_table[] = {
     GPU("A100-40GB", "A100 SXM 40 GB, from the H200 by published peaks", 40.0, 312.0, 1.555, 600, 25e9, 0),
     /* Two cores with AVX-512 (docs/performance.md). Half precision saves memory there, not time. */
     {.name = "CPU",
-     .title = "CPU of two cores with AVX-512",
+     .title = "CPU of two cores with AVX-512, built in; zerotrain calibrate measures this one",
      .half = 260e9,
      .fp8 = 260e9,
      .single = 260e9,
+     .size_share = {1, 1, 1, 1},
+     .tile = 384,
+     .sum = 17e9,
      .attention_forward = {60e9, 60e9},
      .attention_backward = {60e9, 60e9},
      .pass = 17e9,
@@ -50,15 +55,57 @@ const fit_rates_t *fit_rates_find(const char *name)
     return NULL;
 }
 
+/* Returns whether a vendor's name has both parts of one like "A100-40GB". */
+static bool is_called(const char *vendor_name, const char *name)
+{
+    const char *size = strchr(name, '-');
+    char kind[64];
+    snprintf(kind, sizeof kind, "%.*s", (int)strcspn(name, "-"), name);
+    return strcasestr(vendor_name, kind) && (!size || strcasestr(vendor_name, size + 1));
+}
+
+const fit_rates_t *fit_rates_known_gpu(const char *vendor_name)
+{
+    const fit_rates_t *found = NULL;
+    for (int i = 0; i < n_fit_rates; i++) /* the one that says more comes later */
+        if (fit_rates_table[i].is_gpu && is_called(vendor_name, fit_rates_table[i].name))
+            found = &fit_rates_table[i];
+    return found;
+}
+
 const fit_rates_t *fit_rates_of_gpu(const char *vendor_name)
 {
-    for (int i = 0; i < n_fit_rates; i++)
-        if (fit_rates_table[i].is_gpu && strcasestr(vendor_name, fit_rates_table[i].name))
-            return &fit_rates_table[i];
-    return &fit_rates_table[0];
+    const fit_rates_t *known = fit_rates_known_gpu(vendor_name);
+    return known ? known : &fit_rates_table[0];
 }
 
 const fit_rates_t *fit_rates_of_cpu(void)
 {
     return &fit_rates_table[n_fit_rates - 1];
 }
+
+#define ROW(field, n_, is_of_thread_, unit_, unit_name_, title_)                                                       \
+    {                                                                                                                  \
+        .key = #field, .offset = offsetof(fit_rates_t, field), .n = n_, .is_of_thread = is_of_thread_, .unit = unit_,  \
+        .unit_name = unit_name_, .title = title_                                                                       \
+    }
+
+const fit_rate_row_t fit_rate_rows[] = {
+    ROW(half, 1, true, 1e9, "GFLOP/s", "matrix products, bf16"),
+    ROW(single, 1, true, 1e9, "GFLOP/s", "matrix products, fp32"),
+    ROW(fp8, 1, true, 1e9, "GFLOP/s", "matrix products, fp8"),
+    ROW(size_share, FIT_SIZES, false, 0.01, "%", "... of 2^28, 2^31, 2^34, 2^37"),
+    ROW(attention_forward, 2, true, 1e9, "GFLOP/s", "attention, heads of 64, 128"),
+    ROW(attention_backward, 2, true, 1e9, "GFLOP/s", "... backward"),
+    ROW(tile, 1, false, 1.0, "keys", "... computed beside the triangle"),
+    ROW(pass, 1, true, 1e9, "GB/s", "passes over memory"),
+    ROW(cast, 1, true, 1e9, "GB/s", "casts to fp8"),
+    ROW(sum, 1, true, 1e9, "GB/s", "sums of gradients"),
+    ROW(adam, 1, true, 1e9, "GB/s", "AdamW"),
+    ROW(link, 1, false, 1e9, "GB/s", "from ranks of the host"),
+    ROW(network, 1, false, 1e9, "GB/s", "from other hosts"),
+    ROW(pcie, 1, false, 1e9, "GB/s", "host memory, one GPU"),
+    ROW(host_pcie, 1, false, 1e9, "GB/s", "... all GPUs of a host"),
+    ROW(host_adam, 1, false, 1e9, "GB/s", "AdamW on the host"),
+};
+const int n_fit_rate_rows = (int)(sizeof fit_rate_rows / sizeof fit_rate_rows[0]);

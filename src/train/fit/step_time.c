@@ -4,15 +4,17 @@
 #include "train/fit/step_time.h"
 
 #include <math.h>
+#include <string.h>
 
-#define ATTENTION_TILE 384.0   /* on the causal diagonal attention computes about this many keys too many */
+#define N_PRODUCTS 4
 #define BACKWARD_ATTENTION 2.5 /* products in backward for each in forward: five and two */
 
 /* What settings mean for the model. Doubles, since all of it is multiplied. */
 typedef struct shape {
     bool is_llama, has_bias, has_head_norms, on_gpu, adds_locally, fp8, exact_dw, light, full;
     double L, R, C, A, F, V, T, heads, head_dim, rotated, qkv;
-    double matrices, last_matrix;   /* elements of a block's, and of those the one that full does not recompute */
+    double products[N_PRODUCTS];    /* elements of a block's matrices; full does not recompute the last */
+    double matrices, last_matrix;   /* their sum, and the last */
     double inputs, outputs;         /* widths of a block's four products, summed */
     double block, embed, head;      /* parameters of a unit */
     double param_bytes, grad_bytes; /* of an element, where it travels */
@@ -43,8 +45,10 @@ static shape_t shape_of(const options_t *o, const fit_machine_t *machine)
     s.rotated = s.is_llama ? (s.heads + (double)o->model.kv_heads) * s.head_dim : 0.0;
     s.qkv = (s.heads + 2.0 * (double)o->model.kv_heads) * s.head_dim;
     double mlp = s.is_llama ? 2.0 * s.F : s.F, positions = s.is_llama ? 0.0 : s.T * s.C;
-    s.last_matrix = s.F * s.C;
-    s.matrices = s.C * (s.qkv + s.A + mlp) + s.last_matrix;
+    const double products[N_PRODUCTS] = {s.C * s.qkv, s.A * s.C, s.C * mlp, s.F * s.C};
+    memcpy(s.products, products, sizeof products);
+    s.last_matrix = products[N_PRODUCTS - 1];
+    s.matrices = products[0] + products[1] + products[2] + products[3];
     s.inputs = 2.0 * s.C + s.A + s.F;
     s.outputs = s.qkv + s.C + mlp + s.C;
     s.block = s.matrices + (s.is_llama ? 2.0 * s.C : s.outputs + 4.0 * s.C); /* gpt2: biases, and norms' too */
@@ -124,9 +128,34 @@ static double product_rate(const fit_rates_t *rates, const options_t *o, bool in
     return o->train.precision == ZERO_FP32 ? rates->single : rates->half;
 }
 
-static double attention_flops(const shape_t *s) /* of a block, forward */
+/* Returns what share of a device's rate a product of so many FLOPs reaches: a line between the sizes. */
+static double size_share(const fit_rates_t *rates, double flops)
 {
-    return 2.0 * s->R * s->T * s->A * (1.0 + ATTENTION_TILE / s->T);
+    double at = (log2(flops) - FIT_LEAST_SIZE) / FIT_SIZE_STEP;
+    int below = (int)fmin(fmax(at, 0.0), FIT_SIZES - 2.0);
+    double part = fmin(fmax(at - below, 0.0), 1.0);
+    return rates->size_share[below] + part * (rates->size_share[below + 1] - rates->size_share[below]);
+}
+
+/* Returns the seconds of multiplying R rows with a matrix, at a rate for large products. */
+static double product_s(const fit_rates_t *rates, double rate, const shape_t *s, double matrix)
+{
+    double flops = 2.0 * s->R * matrix;
+    return flops / (rate * size_share(rates, flops));
+}
+
+/* Returns the seconds of the first n products of a block. */
+static double products_s(const fit_rates_t *rates, double rate, const shape_t *s, int n)
+{
+    double seconds = 0.0;
+    for (int i = 0; i < n; i++)
+        seconds += product_s(rates, rate, s, s->products[i]);
+    return seconds;
+}
+
+static double attention_flops(const shape_t *s, const fit_rates_t *rates) /* of a block, forward */
+{
+    return 2.0 * s->R * s->T * s->A * (1.0 + rates->tile / s->T);
 }
 
 /* Blocks' forward in one micro-step. */
@@ -134,8 +163,8 @@ static compute_t forward(const options_t *o, const fit_rates_t *rates, const sha
 {
     double kernels = s->L * (s->is_llama ? 9.0 : 8.0) + s->L * (s->fp8 ? 12.0 : 0.0);
     return (compute_t){
-        .products = s->L * 2.0 * s->R * s->matrices / product_rate(rates, o, s->fp8),
-        .attention = s->L * attention_flops(s) / attention_rate(rates->attention_forward, s->head_dim),
+        .products = s->L * products_s(rates, product_rate(rates, o, s->fp8), s, N_PRODUCTS),
+        .attention = s->L * attention_flops(s, rates) / attention_rate(rates->attention_forward, s->head_dim),
         .passes = s->L * (s->R * forward_elems(s) * s->act_bytes / rates->pass +
                           casts_forward(s, rates, o->zero.gather == GATHER_FP8, false)) +
                   kernels * rates->kernel_s,
@@ -147,8 +176,8 @@ static void add_recomputation(const options_t *o, const fit_rates_t *rates, cons
 {
     if (!s->full)
         return;
-    backward->products += s->L * 2.0 * s->R * (s->matrices - s->last_matrix) / product_rate(rates, o, s->fp8);
-    backward->attention += s->L * attention_flops(s) / attention_rate(rates->attention_forward, s->head_dim);
+    backward->products += s->L * products_s(rates, product_rate(rates, o, s->fp8), s, N_PRODUCTS - 1);
+    backward->attention += s->L * attention_flops(s, rates) / attention_rate(rates->attention_forward, s->head_dim);
     backward->passes += s->L * (s->R * (forward_elems(s) - 2.0 * s->C) * s->act_bytes / rates->pass +
                                 casts_forward(s, rates, o->zero.gather == GATHER_FP8, true) + 7.0 * rates->kernel_s);
 }
@@ -158,11 +187,12 @@ static compute_t head(const options_t *o, const fit_machine_t *machine, const sh
 {
     const fit_rates_t *rates = &machine->rates;
     double N = (double)machine->n_ranks, half = product_rate(rates, o, false);
-    double products = 6.0 * s->R * s->V * s->C / half, loss = s->R * (2.0 * s->V + 9.0 * s->C) * s->act_bytes;
+    double products = 3.0 * product_s(rates, half, s, s->V * s->C),
+           loss = s->R * (2.0 * s->V + 9.0 * s->C) * s->act_bytes;
     /* Every rank reads N slices of its shard and adds them to its sums, which later micro-steps read again. */
     double later = s->micro_steps > 1.0 ? sizeof(float) * (s->micro_steps - 1.0) / s->micro_steps : 0.0;
     double sums = n_params(s) * (s->grad_bytes + (sizeof(float) + later) / N);
-    return (compute_t){.products = products, .passes = (loss + sums) / rates->pass + 10.0 * rates->kernel_s};
+    return (compute_t){.products = products, .passes = loss / rates->pass + sums / rates->sum + 10.0 * rates->kernel_s};
 }
 
 /* Blocks' backward in one micro-step. */
@@ -171,9 +201,10 @@ static compute_t backward(const options_t *o, const fit_rates_t *rates, const sh
     double kernels = s->L * (16.0 + (s->fp8 ? 12.0 : 0.0));
     double half = product_rate(rates, o, false), in_fp8 = product_rate(rates, o, s->fp8);
     compute_t c = {
-        .products = s->L * 2.0 * s->R * s->matrices * (1.0 / in_fp8 + 1.0 / (s->exact_dw ? half : in_fp8)),
-        .attention =
-            s->L * BACKWARD_ATTENTION * attention_flops(s) / attention_rate(rates->attention_backward, s->head_dim),
+        .products = s->L * (products_s(rates, in_fp8, s, N_PRODUCTS) +
+                            products_s(rates, s->exact_dw ? half : in_fp8, s, N_PRODUCTS)),
+        .attention = s->L * BACKWARD_ATTENTION * attention_flops(s, rates) /
+                     attention_rate(rates->attention_backward, s->head_dim),
         .passes = s->L * (s->R * backward_elems(s) * s->act_bytes / rates->pass +
                           casts_backward(s, rates, o->zero.gather == GATHER_FP8)) +
                   kernels * rates->kernel_s,

@@ -210,8 +210,51 @@ START_TEST(without_overlap_communication_takes_the_time_of_its_bytes)
 }
 END_TEST
 
+/* Rows of a size that has a rate of its own take it; those between two sizes, by the logarithm, what is between. */
+START_TEST(products_of_a_size_have_its_rate)
+{
+    static const struct {
+        int64_t dim, rows;
+        double share;
+    } sizes[] = {{512, 512, 0.25}, {1024, 1024, 0.5}, {2048, 2048, 0.8}, {4096, 4096, 1.0},
+                 {64, 64, 0.25},   {8192, 8192, 1.0}, {1024, 2048, 0.6}};
+    options_t o = options_of(LLAMA_8B, 1, 1);
+    fit_machine_t machine = machine_of("H200", 1);
+    o.model.layers = 100000; /* the head and its product do not matter */
+    o.model.heads = o.model.kv_heads = 1;
+    const double shares[FIT_SIZES] = {0.25, 0.5, 0.8, 1.0};
+    memcpy(machine.rates.size_share, shares, sizeof shares);
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        double dim = (double)sizes[i].dim;
+        o.model.dim = o.model.ffn_dim = o.model.head_dim = sizes[i].dim;
+        o.model.seq_len = sizes[i].rows;
+        /* dim to q, k and v, to the MLP's gate and up: three and two times the size; both ends of the block. */
+        double expected = 0.0;
+        for (int matrix = 0; matrix < 4; matrix++) {
+            double times = matrix == 0 ? 3.0 : matrix == 1 ? 2.0 : 1.0;
+            double flops = 2.0 * (double)sizes[i].rows * dim * dim * times;
+            double at = log2(flops), share = sizes[i].share;
+            if (times > 1.0) { /* by hand: a line through the two sizes around */
+                double low = at < 31.0 ? 28.0 : at < 34.0 ? 31.0 : 34.0;
+                int below = low == 28.0 ? 0 : low == 31.0 ? 1 : 2;
+                double part = at < 28.0 ? 0.0 : at > 37.0 ? 1.0 : (at - low) / 3.0;
+                share = shares[below] * (1.0 - part) + shares[below + 1] * part;
+            }
+            expected += 3.0 * flops / (machine.rates.half * share);
+        }
+        double products = fit_step_time(&o, &machine, PLENTY).products;
+        ck_assert_double_eq_tol(products / (1e8 * expected), 1.0, 0.02);
+    }
+}
+END_TEST
+
 START_TEST(gpus_are_found_by_name)
 {
+    ck_assert_str_eq(fit_rates_known_gpu("NVIDIA A100-SXM4-40GB")->name, "A100-40GB");
+    ck_assert_str_eq(fit_rates_known_gpu("NVIDIA A100-SXM4-80GB")->name, "A100");
+    ck_assert_str_eq(fit_rates_known_gpu("NVIDIA H100 80GB HBM3")->name, "H100");
+    ck_assert_ptr_null(fit_rates_known_gpu("NVIDIA L40S"));
+    ck_assert_str_eq(fit_rates_of_gpu("NVIDIA L40S")->name, "H200");
     ck_assert_str_eq(fit_rates_find("h200")->name, "H200");
     ck_assert_ptr_null(fit_rates_find("H2000"));
     ck_assert(!fit_rates_of_cpu()->is_gpu);
@@ -231,6 +274,7 @@ static Suite *suite(void)
     tcase_add_test(c, mixed_recomputation_takes_time_in_proportion);
     tcase_add_test(c, products_are_six_operations_a_parameter_and_token);
     tcase_add_test(c, without_overlap_communication_takes_the_time_of_its_bytes);
+    tcase_add_test(c, products_of_a_size_have_its_rate);
     tcase_add_test(c, gpus_are_found_by_name);
     suite_add_tcase(s, c);
     return s;
