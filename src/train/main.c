@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "train/calibrate/calibrate_command.h"
 #include "train/checkpoints.h"
 #include "train/fit/fit_command.h"
 #include "train/fit/settle.h"
@@ -94,10 +95,18 @@ static zero_status_t run_generate(options_t *options, zero_comm_t *comm)
     return status;
 }
 
+static zero_status_t calibrate(options_t *options, zero_comm_t *comm)
+{
+    TRY(resolve_device(options, comm));
+    return calibrate_command(options, comm);
+}
+
 static zero_status_t run(options_t *options, zero_comm_t *comm, loop_end_t *end)
 {
     if (options->command == COMMAND_REPORT)
         return report_agree(comm, zero_comm_rank(comm) == 0 ? page_write(options) : ZERO_OK);
+    if (options->command == COMMAND_CALIBRATE)
+        return calibrate(options, comm);
     TRY(find_checkpoint(options, comm));
     TRY(report_agree(comm, hf_config_apply(options)));
     if (options->command == COMMAND_FIT)

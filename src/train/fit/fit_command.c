@@ -6,6 +6,7 @@
 
 #include "train/fit/advice.h"
 #include "train/fit/fit_svg.h"
+#include "train/fit/rates_cache.h"
 #include "train/fit/show_fit.h"
 #include "train/report/report.h"
 
@@ -18,10 +19,14 @@ typedef struct target {
     uint64_t available;
 } target_t;
 
-zero_status_t fit_describe_gpu(const options_t *o, fit_rates_t *found, uint64_t *available)
+zero_status_t fit_describe_gpu(const options_t *o, zero_comm_t *comm, fit_rates_t *rates, uint64_t *available)
 {
-    const fit_rates_t *rates = fit_rates_find(o->fit.gpu[0] ? o->fit.gpu : "H200");
-    if (!rates || !rates->is_gpu)
+    bool is_known;
+    int n_ranks = o->fit.gpus > 0 ? (int)o->fit.gpus : zero_comm_size(comm);
+    fit_wanted_t wanted = {
+        .is_gpu = true, .gpu = o->fit.gpu, .ranks = n_ranks < GPUS_OF_A_HOST ? n_ranks : GPUS_OF_A_HOST};
+    TRY(fit_rates_choose(comm, &wanted, rates, &is_known));
+    if (!is_known)
         return report_error(ZERO_ERROR_USAGE,
                             "--gpu: '%s' is unknown: take H200, H100, A100 or A100-40GB, the nearest "
                             "to yours, with --gpu-memory",
@@ -31,33 +36,30 @@ zero_status_t fit_describe_gpu(const options_t *o, fit_rates_t *found, uint64_t 
     double bytes = o->fit.gpu_bytes > 0.0 ? o->fit.gpu_bytes : rates->memory_bytes;
     if (bytes <= 2.0 * FIT_CUDA_BYTES)
         return report_error(ZERO_ERROR_USAGE, "--gpu-memory: CUDA alone takes %.1f GiB", FIT_CUDA_BYTES / 0x1p30);
-    if (found)
-        *found = *rates;
     *available = (uint64_t)(bytes - FIT_CUDA_BYTES);
     return ZERO_OK;
 }
 
-static zero_status_t choose_gpu(const options_t *o, target_t *target)
+static zero_status_t choose_gpu(const options_t *o, zero_comm_t *comm, target_t *target)
 {
     target->machine.ranks_per_host = GPUS_OF_A_HOST;
-    return fit_describe_gpu(o, &target->machine.rates, &target->available);
+    return fit_describe_gpu(o, comm, &target->machine.rates, &target->available);
 }
 
 /* The CPU has what it has now; the device also sets how many threads a rank gets, on which workspaces depend. */
-static zero_status_t choose_cpu(const zero_comm_t *comm, target_t *target)
+static zero_status_t choose_cpu(zero_comm_t *comm, target_t *target)
 {
     zero_device_t *device;
-    TRY(zero_device_create(ZERO_DEVICE_CPU, comm, &device));
-    target->machine.rates = *fit_rates_of_cpu();
+    TRY(report_agree(comm, zero_device_create(ZERO_DEVICE_CPU, comm, &device)));
     target->machine.ranks_per_host = zero_comm_local_size(comm);
     target->machine.kind = zero_comm_get_kind(comm);
     target->available = zero_device_available(device);
     zero_device_destroy(device);
-    return ZERO_OK;
+    return fit_rates_of_this_cpu(comm, &target->machine.rates);
 }
 
 /* On GPUs if one is described, or if [device] type says so here. */
-static zero_status_t choose_target(options_t *o, const zero_comm_t *comm, target_t *target)
+static zero_status_t choose_target(options_t *o, zero_comm_t *comm, target_t *target)
 {
     bool describes_gpu = o->fit.gpus > 0 || o->fit.gpu_bytes > 0.0 || o->fit.gpu[0];
     zero_device_type_t type = zero_device_resolve((zero_device_type_t)o->device.type, comm);
@@ -67,7 +69,7 @@ static zero_status_t choose_target(options_t *o, const zero_comm_t *comm, target
     if (on_gpu && target->machine.n_ranks > MOST_ORDERED_GPUS && o->zero.reduction != REDUCTION_NCCL)
         return report_error(ZERO_ERROR_USAGE, "--gpus: more than %d GPUs need [zero] reduction = nccl",
                             MOST_ORDERED_GPUS);
-    return on_gpu ? choose_gpu(o, target) : choose_cpu(comm, target);
+    return on_gpu ? choose_gpu(o, comm, target) : choose_cpu(comm, target);
 }
 
 /* The batch of a step is the file's, so that rows can be compared. */
@@ -93,7 +95,7 @@ static zero_status_t show(const options_t *o, fit_report_t *report)
     return ZERO_OK;
 }
 
-zero_status_t fit_command(options_t *o, const zero_comm_t *comm)
+zero_status_t fit_command(options_t *o, zero_comm_t *comm)
 {
     target_t target = {0};
     fit_result_t result = {0};

@@ -7,9 +7,10 @@
 
 /* Prints the settings with which a step is predicted to be fastest, on rank 0. Opens no GPU. Returns ZERO_ERROR_MEMORY
  * if none fits. */
-zero_status_t fit_command(options_t *options, const zero_comm_t *comm);
+zero_status_t fit_command(options_t *options, zero_comm_t *comm);
 
-/* Finds the rates (NULL: not wanted) and the memory, less CUDA's, of the GPU that --gpu and --gpu-memory describe. */
-zero_status_t fit_describe_gpu(const options_t *options, fit_rates_t *rates, uint64_t *available);
+/* Finds the rates and the memory, less CUDA's, of the GPU that --gpu and --gpu-memory describe; without --gpu of the
+ * one that calibrate measured last, or of an H200. [collective] */
+zero_status_t fit_describe_gpu(const options_t *options, zero_comm_t *comm, fit_rates_t *rates, uint64_t *available);
 
 #endif

@@ -5,6 +5,7 @@
 #include <strings.h>
 
 #include "train/fit/advice.h"
+#include "train/fit/rates_cache.h"
 #include "train/fit/show_fit.h"
 #include "train/report/report.h"
 
@@ -27,18 +28,19 @@ zero_status_t fit_find_available(zero_comm_t *comm, const zero_device_t *device,
     return status;
 }
 
-/* Takes the rates of the GPU by its name; of one that the table does not know, the H200's, since a choice depends on
- * their ratios. */
-static fit_machine_t machine_of(const zero_comm_t *comm, const zero_device_t *device)
+/* Finds the rates of rank 0's device: measured ones, else those of the GPU by its name; of one that the table does not
+ * know, the H200's, since a choice depends on their ratios. */
+static zero_status_t find_machine(zero_comm_t *comm, const zero_device_t *device, fit_machine_t *machine)
 {
-    fit_machine_t machine = {.rates = *fit_rates_of_cpu(),
-                             .n_ranks = zero_comm_size(comm),
-                             .ranks_per_host = zero_comm_local_size(comm),
-                             .kind = zero_comm_get_kind(comm)};
+    *machine = (fit_machine_t){.n_ranks = zero_comm_size(comm),
+                               .ranks_per_host = zero_comm_local_size(comm),
+                               .kind = zero_comm_get_kind(comm)};
     if (zero_device_get_type(device) == ZERO_DEVICE_CPU)
-        return machine;
-    machine.rates = *fit_rates_of_gpu(zero_device_name(device));
-    return machine;
+        return fit_rates_of_this_cpu(comm, &machine->rates);
+    bool is_known;
+    fit_wanted_t wanted = {
+        .is_gpu = true, .vendor_name = zero_device_name(device), .ranks = zero_comm_local_size(comm)};
+    return fit_rates_choose(comm, &wanted, &machine->rates, &is_known);
 }
 
 static uint64_t limit_of(const options_t *o)
@@ -86,7 +88,8 @@ static zero_status_t settle_on(options_t *o, zero_comm_t *comm, const zero_devic
 {
     fit_t *fit;
     uint64_t available;
-    fit_machine_t machine = machine_of(comm, device);
+    fit_machine_t machine;
+    TRY(find_machine(comm, device, &machine));
     TRY(fit_find_available(comm, device, &available));
     uint64_t budget = fit_bytes_to_plan(available);
     double ratio = o->zero.offload_ratio;
@@ -117,7 +120,8 @@ zero_status_t fit_check(const options_t *o, zero_comm_t *comm, const zero_device
     fit_t *fit;
     fit_point_t given = {0};
     uint64_t available;
-    fit_machine_t machine = machine_of(comm, device);
+    fit_machine_t machine;
+    TRY(find_machine(comm, device, &machine));
     TRY(fit_find_available(comm, device, &available));
     options_t resolved = *o;
     resolved.device.type = (int)zero_device_get_type(device);

@@ -28,6 +28,8 @@ static zero_status_t read_settings(const command_line_t *line, options_t *option
 {
     if (options->command == COMMAND_REPORT)
         return ZERO_OK;
+    if (options->command == COMMAND_CALIBRATE)
+        return command_line_apply(line, options);
     if (!options_generate(options))
         TRY(options_read_file(options->config_path, options));
     command_prepare(options);

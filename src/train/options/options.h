@@ -28,6 +28,7 @@ typedef enum options_command {
     COMMAND_EVALUATE,
     COMMAND_GENERATE,
     COMMAND_REPORT,
+    COMMAND_CALIBRATE,
     N_COMMANDS
 } options_command_t;
 typedef enum options_arch { ARCH_GPT2, ARCH_LLAMA, ARCH_MISTRAL, ARCH_QWEN2, ARCH_QWEN3 } options_arch_t;

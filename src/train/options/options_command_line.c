@@ -137,6 +137,8 @@ static zero_status_t take_file(reader_t *reader, const char *path)
     }
     if (reader->options->command == COMMAND_REPORT)
         return take_run(reader, path);
+    if (reader->options->command == COMMAND_CALIBRATE)
+        return report_error(ZERO_ERROR_USAGE, "calibrate: it reads no file, such as '%s'", path);
     if (++reader->n_files == 1)
         return copy_path("configuration file", path, reader->options->config_path);
     if (reader->after_resume)
@@ -362,7 +364,8 @@ zero_status_t command_line_read(int argc, char **argv, command_line_t *line, opt
     zero_status_t status = read_arguments(&reader, argc, argv);
     if (status == ZERO_OK && !line->help && !line->version)
         status = command_check(options, reader.given);
-    if (status == ZERO_OK && reader.n_files == 0 && !line->help && !line->version)
+    if (status == ZERO_OK && reader.n_files == 0 && options->command != COMMAND_CALIBRATE && !line->help &&
+        !line->version)
         status = options_generate(options)
                      ? report_error(ZERO_ERROR_USAGE, "the checkpoint is missing: zerotrain generate [options] "
                                                       "CHECKPOINT; see zerotrain --help")

@@ -23,6 +23,9 @@ const command_row_t command_rows[N_COMMANDS] = {
     [COMMAND_REPORT] = {"report", "RUN...",
                         "writes one HTML file, --output FILE: curves of runs over each other. A RUN is a file of\n"
                         "metrics, or a directory of checkpoints, which adds the configuration."},
+    [COMMAND_CALIBRATE] = {"calibrate", "",
+                           "measures how fast this machine computes and moves data, with all ranks, in seconds. fit\n"
+                           "and settings that are auto take these rates instead of built-in ones."},
 };
 
 options_command_t command_find(const char *word)

@@ -18,7 +18,8 @@ void options_print_help(FILE *file)
           "       mpirun -np N zerotrain [options] CFG.ini\n",
           file);
     for (int c = COMMAND_TRAIN + 1; c < N_COMMANDS; c++)
-        fprintf(file, "       zerotrain %s [options] %s\n", command_rows[c].name, command_rows[c].argument);
+        fprintf(file, "       zerotrain %s [options]%s%s\n", command_rows[c].name,
+                command_rows[c].argument[0] ? " " : "", command_rows[c].argument);
     fputs("\n"
           "Trains a decoder-only transformer, sharded over the ranks (ZeRO stages 0-3).\n",
           file);

@@ -141,8 +141,9 @@ static zero_status_t find_room(const options_t *o, zero_comm_t *comm, const zero
     if (describes_gpu && on_cpu)
         return report_error(ZERO_ERROR_USAGE, "--gpu, --gpu-memory: this plan is for the CPU; for GPUs add --set "
                                               "device.type=cuda");
+    fit_rates_t rates;
     if (describes_gpu)
-        TRY(fit_describe_gpu(o, NULL, room));
+        TRY(fit_describe_gpu(o, comm, &rates, room));
     else if (on_cpu)
         TRY(fit_find_available(comm, device, room));
     uint64_t limit = o->device.memory > 0.0 ? (uint64_t)(o->device.memory * 0x1p30) : UINT64_MAX;
