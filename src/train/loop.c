@@ -334,19 +334,6 @@ static zero_status_t compare_data(run_t *run, const char *key, const char *paths
     return report_agree(run->comm, status);
 }
 
-/* Refuses data that another tokenizer made than the one in the model's directory. */
-static zero_status_t check_tokenizer(const run_t *run, const data_t *data)
-{
-    const char *path;
-    uint64_t model = run->checkpoints.model_files.tokenizer, made = data ? data_tokenizer(data, &path) : 0;
-    if (!model || !made || made == model)
-        return ZERO_OK;
-    return report_error(ZERO_ERROR_USAGE,
-                        "'%s' was made with another tokenizer.json than the model's (XXH3 %016" PRIx64
-                        ", not %016" PRIx64 "): tokenize the text with the model's",
-                        path, made, model);
-}
-
 /* Opens the checkpoint to resume from, and moves the data to where the previous run ended. */
 static zero_status_t open_checkpoints(run_t *run)
 {
@@ -356,8 +343,9 @@ static zero_status_t open_checkpoints(run_t *run)
     if (run->val)
         TRY(compare_data(run, "val", o->data.val, run->val, &val));
     TRY(checkpoints_open(run->options, run->comm, &data, &run->checkpoints));
-    TRY(report_agree(run->comm, check_tokenizer(run, run->train)));
-    TRY(report_agree(run->comm, check_tokenizer(run, run->val)));
+    TRY(report_agree(run->comm, data_check_tokenizer(run->train, run->checkpoints.model_files.tokenizer)));
+    if (run->val)
+        TRY(report_agree(run->comm, data_check_tokenizer(run->val, run->checkpoints.model_files.tokenizer)));
     data_start_at(run->train, run->checkpoints.first_step - 1, run->checkpoints.sequences_before);
     return ZERO_OK;
 }

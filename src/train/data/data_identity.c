@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -87,4 +88,16 @@ zero_status_t data_identity_read(const char *paths, int64_t n_tokens, data_ident
     }
     *identity = (data_identity_t){.n_tokens = n_tokens, .sample = hash};
     return ZERO_OK;
+}
+
+zero_status_t data_check_tokenizer(const data_t *data, uint64_t tokenizer)
+{
+    const char *path;
+    const uint64_t made = data_tokenizer(data, &path);
+    if (!tokenizer || !made || made == tokenizer)
+        return ZERO_OK;
+    return report_error(ZERO_ERROR_USAGE,
+                        "'%s' was made with another tokenizer.json than the model's (XXH3 %016" PRIx64
+                        ", not %016" PRIx64 "): tokenize the text with the model's",
+                        path, made, tokenizer);
 }

@@ -2,7 +2,7 @@
 #ifndef ZEROTRAIN_DATA_IDENTITY_H
 #define ZEROTRAIN_DATA_IDENTITY_H
 
-#include "zero.h"
+#include "train/data/data.h"
 
 typedef struct data_identity {
     int64_t n_tokens;
@@ -13,5 +13,9 @@ typedef struct data_identity {
  * [data] train. Reads little, however large the files are. Returns ZERO_ERROR_IO, with a log line, if one cannot be
  * read. */
 zero_status_t data_identity_read(const char *paths, int64_t n_tokens, data_identity_t *identity);
+
+/* Refuses data that another tokenizer made than the model's, with a line and ZERO_ERROR_USAGE. tokenizer: the XXH3 of
+ * the model's tokenizer.json; 0: it has none. Data that do not say what made them are accepted. */
+zero_status_t data_check_tokenizer(const data_t *data, uint64_t tokenizer);
 
 #endif

@@ -11,8 +11,10 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "train/data/data.h"
+#include "train/data/data_identity.h"
 #include "train/forward/forward.h"
+#include "train/forward/print_text.h"
+#include "train/model/model_files.h"
 #include "train/report/report.h"
 
 typedef struct evaluation {
@@ -21,7 +23,9 @@ typedef struct evaluation {
     forward_t forward;
     data_t *data;
     int64_t n_sequences, n_tokens; /* that are predicted, and count: of this rank, then of all */
+    int64_t n_bytes;               /* of text that these stand for; 0 or less: not known */
     double loss;                   /* nats, summed over them */
+    int32_t *bytes_of;             /* [vocab_size] of text, by token; NULL: not known */
 } evaluation_t;
 
 static zero_status_t open_data(evaluation_t *e)
@@ -39,15 +43,42 @@ static zero_status_t open_data(evaluation_t *e)
                               .separate = o->data.documents == DOCUMENTS_SEPARATE};
     TRY(report_agree(e->comm, data_open(&spec, &e->data)));
     e->n_sequences = data_n_sequences(e->data);
-    return ZERO_OK;
+    model_files_t files;
+    TRY(report_agree(e->comm, model_files_read(o->model.init, &files)));
+    const uint64_t tokenizer = files.tokenizer;
+    model_files_free(&files);
+    return report_agree(e->comm, data_check_tokenizer(e->data, tokenizer));
 }
 
-static int64_t count_targets(const int32_t *targets, int64_t n)
+/* Finds how many bytes of text each token stands for, on rank 0, for all. A tokenizer that cannot be read costs no
+ * evaluation: a line says why, and bytes stay unknown. */
+static zero_status_t read_bytes(evaluation_t *e)
 {
-    int64_t n_counted = 0;
-    for (int64_t i = 0; i < n; i++)
-        n_counted += targets[i] != DATA_NO_TARGET;
-    return n_counted;
+    const int64_t n_tokens = e->options->model.vocab_size;
+    tokenizer_t *tokenizer = report_is_speaker() ? print_text_open(e->options->model.init, n_tokens) : NULL;
+    bool is_known = tokenizer != NULL;
+    zero_status_t status = zero_comm_broadcast(e->comm, &is_known, sizeof is_known, 0);
+    if (status == ZERO_OK && is_known) {
+        e->bytes_of = calloc((size_t)n_tokens, sizeof *e->bytes_of);
+        status = zero_comm_agree(
+            e->comm, e->bytes_of ? ZERO_OK : report_rank_error(ZERO_ERROR_MEMORY, "evaluate: no memory for a table"));
+    }
+    for (int64_t token = 0; status == ZERO_OK && tokenizer && token < n_tokens; token++)
+        e->bytes_of[token] = (int32_t)tokenizer_text_bytes(tokenizer, (int32_t)token);
+    if (status == ZERO_OK && is_known)
+        status = zero_comm_broadcast(e->comm, e->bytes_of, (size_t)n_tokens * sizeof *e->bytes_of, 0);
+    tokenizer_close(tokenizer);
+    return status;
+}
+
+static void count_targets(evaluation_t *e, const int32_t *targets, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        if (targets[i] == DATA_NO_TARGET)
+            continue;
+        e->n_tokens++;
+        e->n_bytes += e->bytes_of ? e->bytes_of[targets[i]] : 0;
+    }
 }
 
 /* Computes this rank's pass of a round. *loss is 0 if it has none. */
@@ -62,7 +93,7 @@ static zero_status_t own_pass(evaluation_t *e, int64_t round, double *loss)
     TRY(model_loss_of(&e->forward.model, n > 0 ? (size_t)n : 1, batch, 1.0));
     TRY(model_take_loss(&e->forward.model, loss));
     if (n > 0)
-        e->n_tokens += count_targets(batch.targets, n * e->options->model.seq_len);
+        count_targets(e, batch.targets, n * e->options->model.seq_len);
     else
         *loss = 0.0;
     return ZERO_OK;
@@ -84,12 +115,13 @@ static zero_status_t sum_passes(evaluation_t *e, double *losses)
     return ZERO_OK;
 }
 
-/* Adds up the tokens that count, on all ranks. */
+/* Adds up the tokens that count, and their bytes, on all ranks. */
 static zero_status_t sum_tokens(evaluation_t *e)
 {
-    double n_tokens = (double)e->n_tokens;
-    TRY(zero_comm_sum(e->comm, &n_tokens, 1));
-    e->n_tokens = (int64_t)n_tokens;
+    double counts[2] = {(double)e->n_tokens, (double)e->n_bytes};
+    TRY(zero_comm_sum(e->comm, counts, 2));
+    e->n_tokens = (int64_t)counts[0];
+    e->n_bytes = (int64_t)counts[1];
     if (e->n_tokens > 0)
         return ZERO_OK;
     return report_error(ZERO_ERROR_USAGE, "evaluate: no token of '%s' counts as a target", e->options->data.val);
@@ -110,11 +142,14 @@ static zero_status_t compute(evaluation_t *e)
 
 static zero_status_t print_json(const evaluation_t *e, double mean)
 {
-    const bool bytes = e->options->model.vocab_size == 256;
     json_t *object =
         json_pack("{s:s, s:s, s:I, s:I, s:f, s:f, s:f}", "model", e->options->model.init, "data", e->options->data.val,
                   "sequences", (json_int_t)e->n_sequences, "tokens", (json_int_t)e->n_tokens, "loss", mean,
-                  "perplexity", exp(mean), bytes ? "bits_per_byte" : "bits_per_token", mean / M_LN2);
+                  "perplexity", exp(mean), "bits_per_token", mean / M_LN2);
+    if (object && e->n_bytes > 0) {
+        json_object_set_new(object, "bytes", json_integer((json_int_t)e->n_bytes));
+        json_object_set_new(object, "bits_per_byte", json_real(e->loss / (double)e->n_bytes / M_LN2));
+    }
     int failed = object ? json_dumpf(object, stdout, JSON_INDENT(1)) : -1;
     json_decref(object);
     if (failed)
@@ -138,6 +173,9 @@ static zero_status_t print(const evaluation_t *e)
     printf("loss         %.6f nats per %s\n", mean, unit);
     printf("perplexity   %.4f\n", exp(mean));
     printf("bits         %.6f per %s\n", mean / M_LN2, unit);
+    if (e->n_bytes > 0 && e->options->model.vocab_size != 256)
+        printf("             %.6f per byte: these tokens are %lld bytes of text\n",
+               e->loss / (double)e->n_bytes / M_LN2, (long long)e->n_bytes);
     return ZERO_OK;
 }
 
@@ -147,11 +185,14 @@ zero_status_t evaluate(const options_t *options, zero_comm_t *comm)
     zero_status_t status = forward_open(options, comm, &e.forward);
     if (status == ZERO_OK)
         status = open_data(&e);
+    if (status == ZERO_OK)
+        status = read_bytes(&e);
     report_hold_errors(false);
     if (status == ZERO_OK)
         status = compute(&e);
     if (status == ZERO_OK)
         status = print(&e);
+    free(e.bytes_of);
     data_close(e.data);
     forward_close(&e.forward, status != ZERO_OK);
     return status;

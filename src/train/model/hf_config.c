@@ -457,7 +457,10 @@ static void find_latest(options_t *options)
 
 static zero_status_t open_config(hf_config_t *config)
 {
-    static const input_words_t words = {"[model] init: ", "; name a model's directory, or random"};
+    static const input_words_t init = {"[model] init: ", "; name a model's directory, or random"};
+    static const input_words_t checkpoint = {"generate: CHECKPOINT: ",
+                                             "; name the directory of a checkpoint, of checkpoints or of a model"};
+    const input_words_t words = options_generate(config->options) ? checkpoint : init;
     find_latest(config->options);
     snprintf(config->path, sizeof config->path, "%s/config.json", config->options->model.init);
     return parse(config->path, words, &config->json);

@@ -189,3 +189,13 @@ const char *tokenizer_bytes(const tokenizer_t *tokenizer, int32_t token, size_t 
     *n_bytes = exists ? bpe->tokens[token].n_bytes : 0;
     return exists ? bpe->tokens[token].bytes : "";
 }
+
+size_t tokenizer_text_bytes(const tokenizer_t *tokenizer, int32_t token)
+{
+    size_t n_bytes;
+    for (size_t i = 0; i < tokenizer->n_added; i++)
+        if (tokenizer->added[i].id == token && tokenizer->added[i].is_special)
+            return 0;
+    tokenizer_bytes(tokenizer, token, &n_bytes);
+    return n_bytes;
+}

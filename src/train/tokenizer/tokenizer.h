@@ -37,5 +37,7 @@ zero_status_t tokenizer_encode(const tokenizer_t *tokenizer, const char *text, s
                                tokens_t *tokens);
 /* Returns a token's bytes, which may be a part of a character; none for a token that the file does not have. */
 const char *tokenizer_bytes(const tokenizer_t *tokenizer, int32_t token, size_t *n_bytes);
+/* Returns how many bytes of text a token stands for: none for a special token, such as <|endoftext|>. */
+size_t tokenizer_text_bytes(const tokenizer_t *tokenizer, int32_t token);
 
 #endif

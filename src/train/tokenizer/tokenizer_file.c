@@ -192,7 +192,10 @@ static zero_status_t take_added(file_t *file, const json_t *entry)
     if (!token->bytes && !bpe_add_token(&tokenizer->bpe, (int32_t)id, content, strlen(content)))
         return malformed(file, "one of added_tokens, which is there twice or");
     added_token_t *added = &tokenizer->added[tokenizer->n_added];
-    *added = (added_token_t){.content = strdup(content), .n_bytes = strlen(content), .id = (int32_t)id};
+    *added = (added_token_t){.content = strdup(content),
+                             .n_bytes = strlen(content),
+                             .id = (int32_t)id,
+                             .is_special = json_is_true(json_object_get(entry, "special"))};
     if (!added->content)
         return report_rank_error(ZERO_ERROR_MEMORY, "tokenizer: no memory");
     tokenizer->n_added++;

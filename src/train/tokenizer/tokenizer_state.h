@@ -11,6 +11,7 @@ typedef struct added_token {
     char *content;
     size_t n_bytes;
     int32_t id;
+    bool is_special; /* it stands for no text */
 } added_token_t;
 
 struct tokenizer {

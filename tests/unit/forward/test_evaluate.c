@@ -80,6 +80,7 @@ START_TEST(the_loss_is_that_of_training)
     ck_assert_double_lt(support_relative_error(loss, last_val_loss()), 1e-6);
     ck_assert_int_eq(json_integer_value(json_object_get(got, "sequences")), N_SEQUENCES);
     ck_assert_int_eq(json_integer_value(json_object_get(got, "tokens")), N_SEQUENCES * SEQ_LEN);
+    ck_assert_int_eq(json_integer_value(json_object_get(got, "bytes")), N_SEQUENCES * SEQ_LEN);
     ck_assert_double_lt(
         support_relative_error(json_number_value(json_object_get(got, "perplexity")), pow(2.718281828459045, loss)),
         1e-12);
@@ -87,6 +88,67 @@ START_TEST(the_loss_is_that_of_training)
         support_relative_error(json_number_value(json_object_get(got, "bits_per_byte")), loss / 0.6931471805599453),
         1e-12);
     json_decref(got);
+    support_output_free(&output);
+}
+END_TEST
+
+/* A tokenizer of seven tokens: its own spelling of a space and of the two bytes of an e with an acute accent among
+ * them. */
+#define TOKENIZER                                                                                                      \
+    "{\"added_tokens\": [{\"id\": 5, \"content\": \"<|end|>\", \"special\": true}, "                                   \
+    "{\"id\": 6, \"content\": \"<b>\", \"special\": false}], "                                                         \
+    "\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": true}, "                 \
+    "\"decoder\": {\"type\": \"ByteLevel\"}, \"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1, \"ab\": "  \
+    "2, "                                                                                                              \
+    "\"abab\": 3, \"\u0120\": 4, \"\u00c3\u00a9\": 7}, \"merges\": [\"a b\", \"ab ab\"]}}"
+
+/* Trains on tokens of uint16, and counts the bytes of all targets by hand: all tokens but the first. */
+START_TEST(bits_per_byte_count_the_bytes_of_the_tokens)
+{
+    static const int bytes_of[] = {1, 1, 2, 4, 1, 0, 3, 2};
+    enum { N = 6 * 8 + 1 };
+    uint16_t tokens[N];
+    uint64_t state = 9;
+    long long n_bytes = 0;
+    char path[512];
+    support_output_t output, other;
+    for (int i = 0; i < N; i++) {
+        tokens[i] = (uint16_t)(support_random(&state) % 8);
+        n_bytes += i > 0 ? bytes_of[tokens[i]] : 0;
+    }
+    snprintf(path, sizeof path, "%s/tokens.bin", scratch);
+    support_write_file(path, (const char *)tokens, sizeof tokens);
+    snprintf(path, sizeof path, "%s/tokenizer.json", scratch);
+    support_write_file(path, TOKENIZER, strlen(TOKENIZER));
+    static const char tokens_options[] =
+        "--set data.train=tokens.bin --set data.val=tokens.bin --set data.format=nanogpt "
+        "--set model.vocab_size=8 --set model.seq_len=8 --set checkpoint.dir=ck8";
+    int code =
+        support_run(&output, LIMIT_S, "cd %s && %s/zerotrain %s --set model.tokenizer=. --set log.metrics= cfg.ini",
+                    scratch, support_build(), tokens_options);
+    ck_assert_msg(code == 0, "%s", output.err);
+    support_output_free(&output);
+    char arguments[400];
+    snprintf(arguments, sizeof arguments, "--json %s", tokens_options);
+    code = evaluate(&output, 1, arguments);
+    ck_assert_msg(code == 0, "%s", output.err);
+    json_t *got = json_loads(output.out, 0, NULL);
+    double loss = json_number_value(json_object_get(got, "loss"));
+    ck_assert_int_eq(json_integer_value(json_object_get(got, "tokens")), N - 1);
+    ck_assert_int_eq(json_integer_value(json_object_get(got, "bytes")), n_bytes);
+    ck_assert_double_lt(support_relative_error(json_number_value(json_object_get(got, "bits_per_byte")),
+                                               loss * (N - 1) / 0.6931471805599453 / (double)n_bytes),
+                        1e-12);
+    json_decref(got);
+    if (!support_leaves_out(3)) {
+        ck_assert_int_eq(evaluate(&other, 3, arguments), 0);
+        ck_assert_str_eq(output.out, other.out);
+        support_output_free(&other);
+    }
+    support_output_free(&output);
+    code = evaluate(&output, 1, tokens_options);
+    snprintf(path, sizeof path, " per byte: these tokens are %lld bytes of text\n", n_bytes);
+    ck_assert_msg(code == 0 && strstr(output.out, path), "%s%s", output.out, output.err);
     support_output_free(&output);
 }
 END_TEST
@@ -171,6 +233,7 @@ static Suite *suite(void)
     tcase_set_timeout(c, 5 * LIMIT_S);
     tcase_add_checked_fixture(c, set_up, NULL);
     tcase_add_test(c, the_loss_is_that_of_training);
+    tcase_add_test(c, bits_per_byte_count_the_bytes_of_the_tokens);
     tcase_add_test(c, the_text_is_the_same_on_any_number_of_ranks_at_every_stage);
     tcase_add_test(c, a_plan_has_no_optimizer_and_is_kept_to_in_bf16);
     tcase_add_loop_test(c, mistakes_are_refused_with_a_line, 0, sizeof refusals / sizeof refusals[0]);

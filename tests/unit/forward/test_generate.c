@@ -181,7 +181,7 @@ static const struct {
     {"--prompt '' ck", "the prompt is empty"},
     {"--prompt-file none.txt ck", "cannot open 'none.txt'"},
     {"--prompt a", "the checkpoint is missing"},
-    {"--prompt a none", "none/config.json"},
+    {"--prompt a none", "generate: CHECKPOINT: cannot read 'none/config.json'"},
     {"--prompt a --top-p 0 ck", "--top-p: '0' is no number from 1e-06 to 1"},
     {"--prompt a --temperature hot ck", "--temperature: 'hot' is no number"},
     {"--prompt a --max-tokens 0 ck", "--max-tokens: 0 is out of range"},
