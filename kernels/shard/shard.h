@@ -72,6 +72,56 @@ typedef struct zero_adam {
     const zero_tensor_scalars_t *by_tensor;
 } zero_adam_t;
 
+/* Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon): the momentum of a hidden layer's matrix is made all but
+ * orthogonal before the weights step by it. The two ends work element by element, on the rank that holds the element,
+ * and orthogonalize works on whole matrices. */
+
+/* One run of elements. Offsets are in elements. */
+typedef struct zero_muon_segment {
+    uint64_t n_elems;
+    uint64_t param, state, grad; /* as in zero_adam_segment_t */
+    uint64_t at;                 /* in zero_muon_t's update */
+    float decay, scale;          /* scale: of the update, beside the learning rate */
+} zero_muon_segment_t;
+
+typedef struct zero_muon {
+    zero_dtype_t param_dtype;
+    void *param, *master_lo; /* as in zero_adam_t */
+    float *m;
+    const float *grad;
+    void *update; /* muon_momentum writes it, unless it is NULL; muon_apply reads it */
+    zero_dtype_t update_dtype;
+    const zero_muon_segment_t *segments;
+    size_t n_segments;
+    uint64_t longest; /* elements of the longest one */
+    float momentum, one_minus_momentum;
+    const zero_adam_scalars_t *scalars;
+} zero_muon_t;
+
+/* The coefficients of the quintic iteration, which are Jordan's: singular values end between 0.7 and 1.2 or so. The
+ * least norm that a matrix is divided by is torch.optim.Muon's. */
+#define ZERO_MUON_A 3.4445f
+#define ZERO_MUON_B (-4.7750f)
+#define ZERO_MUON_C 2.0315f
+#define ZERO_MUON_EPS 1e-7f
+
+/* A matrix x[rows][cols] that is made all but orthogonal, in place:
+ *     x = x / max(Frobenius norm of x, ZERO_MUON_EPS)
+ *     n_steps times: g = x x^T, x = A x + (B g + C g g) x; if rows > cols instead g = x^T x, x = A x + x (B g + C g g)
+ * On the CPU x and scratch are fp32 and bits are the same with every instruction set and number of threads. */
+typedef struct zero_orthogonalize {
+    void *x, *scratch; /* scratch: zero_orthogonalize_scratch(rows, cols) elements */
+    uint64_t rows, cols;
+    int n_steps;
+    const uint32_t *skip; /* if not 0, x may have any numbers, and is left as it is or not */
+} zero_orthogonalize_t;
+
+static inline uint64_t zero_orthogonalize_scratch(uint64_t rows, uint64_t cols)
+{
+    uint64_t r = rows < cols ? rows : cols;
+    return rows * cols + 2 * r * r;
+}
+
 /* A part of a matrix in fp8. */
 typedef struct zero_fp8_segment {
     uint64_t param; /* in bf16 parameters, in elements */
@@ -181,6 +231,17 @@ typedef struct zero_shard_kernels {
     zero_status_t (*sgd)(const zero_adam_t *args, zero_stream_t stream);
     zero_status_t (*nesterov)(const zero_adam_t *args, zero_stream_t stream);
     zero_status_t (*lion)(const zero_adam_t *args, zero_stream_t stream);
+
+    /* Muon, as AdamW in all else. Per element, in this order, all fp32:
+     *     muon_momentum  g = grad * grad_scale
+     *                    m = fma(momentum, m, one_minus_momentum * g)
+     *                    update = fma(momentum, m, one_minus_momentum * g), rounded to update_dtype
+     *     muon_apply     w = fma(-(lr * decay), w, w)
+     *                    w = fma(-(lr * scale), update, w)
+     * and between the two orthogonalize, of the matrices that updates make up. */
+    zero_status_t (*muon_momentum)(const zero_muon_t *args, zero_stream_t stream);
+    zero_status_t (*muon_apply)(const zero_muon_t *args, zero_stream_t stream);
+    zero_status_t (*orthogonalize)(const zero_orthogonalize_t *args, zero_stream_t stream);
 
     /* Adds slices in order: out[i] = out[i] + slices[0][i] + slices[1][i] + ... in fp32, from left to right, or without
      * the old out[i] if accumulate is false: then the sum starts from slices[0][i] itself (a -0 stays one). So calls

@@ -159,6 +159,26 @@ ZERO_MATH void zero_lion_element(const zero_adam_scalars_t *s, float decay, floa
     *w = zero_one_nan(new_w);
 }
 
+/* ---- Muon ----------------------------------------------------------------------------------------------------------
+ */
+
+/* Evaluate the expressions of zero_shard_kernels_t's muon_momentum, whose update they return, and muon_apply. */
+
+ZERO_MATH float zero_muon_momentum_element(float momentum, float one_minus_momentum, float grad_scale, float grad,
+                                           float *m)
+{
+    float g = one_minus_momentum * (grad * grad_scale);
+    float new_m = fmaf(momentum, *m, g);
+    *m = zero_one_nan(new_m);
+    return zero_one_nan(fmaf(momentum, new_m, g));
+}
+
+/* shrink: -(lr * decay); step: -(lr * scale). */
+ZERO_MATH float zero_muon_apply_element(float shrink, float step, float update, float w)
+{
+    return zero_one_nan(fmaf(step, update, fmaf(shrink, w, w)));
+}
+
 /* Returns the factor by which clipping multiplies gradients; 1 if grad_clip is 0 or the norm is NaN (such a step is
  * skipped). */
 ZERO_MATH float zero_clip_coefficient(float grad_norm, float grad_clip)
