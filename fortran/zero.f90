@@ -25,7 +25,7 @@ module zero
     end enum
     enum, bind(c) ! zero_optimizer_t
         enumerator :: ZERO_OPTIMIZER_ADAMW, ZERO_OPTIMIZER_SGD, ZERO_OPTIMIZER_NESTEROV, ZERO_OPTIMIZER_LION, &
-            ZERO_OPTIMIZER_OWN
+            ZERO_OPTIMIZER_OWN, ZERO_OPTIMIZER_MUON
     end enum
     enum, bind(c) ! zero_pass_t
         enumerator :: ZERO_PASS_TRAIN, ZERO_PASS_EVAL, ZERO_PASS_INPUT_GRAD
@@ -43,6 +43,7 @@ module zero
         integer(c_int) :: init = ZERO_INIT_ZEROS
         real(c_float) :: init_std = 0.0
         logical(c_bool) :: decay = .false., packed = .false., fp8 = .false., frozen = .false.
+        logical(c_bool) :: hidden_matrix = .false.
     end type
 
     type, bind(c) :: zero_config_t
@@ -53,7 +54,9 @@ module zero
         integer(c_int64_t) :: seed
         integer(c_int) :: optimizer
         type(c_ptr) :: own_optimizer
-        real(c_float) :: beta1, beta2, eps, weight_decay, momentum, grad_clip
+        real(c_float) :: beta1, beta2, eps, weight_decay, momentum, muon_momentum
+        integer(c_int) :: muon_steps
+        real(c_float) :: grad_clip
         integer(c_int) :: max_skipped_steps
         real(c_float) :: initial_loss_scale
         integer(c_int) :: loss_scale_window, loss_scale_hysteresis

@@ -325,6 +325,9 @@ typedef struct zero_tensor_desc {
      * rounded. No gradient (zero_grad says NULL), no optimizer state, nothing to send after an update. A run of packed
      * tensors must agree in it. fp8 has no effect on it: it is gathered in the configured dtype. */
     bool frozen;
+    /* The weight of a hidden linear layer, with two dimensions: ZERO_OPTIMIZER_MUON updates it as one matrix. Not an
+     * embedding, a head, or several layers' weights in one tensor. Other optimizers take no notice. */
+    bool hidden_matrix;
 } zero_tensor_desc_t;
 
 /* Creates an empty declaration. */
@@ -362,6 +365,7 @@ ZERO_API const char *zero_dtype_name(zero_dtype_t dtype); /* "fp32", "bf16" or "
 #define ZERO_OFFLOAD_AUTO (-1.0f)  /* offload_ratio: as little as makes the plan fit */
 #define ZERO_KEEP_AUTO (-1)        /* keep: as many units as fit */
 #define ZERO_MAX_OFFLOAD_THREADS 1024
+#define ZERO_MAX_MUON_STEPS 99
 
 /* What updates the offloaded optimizer state. */
 typedef enum zero_offload_update {
@@ -377,9 +381,13 @@ typedef enum zero_optimizer {
     ZERO_OPTIMIZER_NESTEROV, /* SGD with Nesterov's momentum; m */
     ZERO_OPTIMIZER_LION,     /* the sign of a moving average (Chen et al. 2023, arXiv:2302.06675); m */
     ZERO_OPTIMIZER_OWN,      /* a function of yours: zero_config_t's own_optimizer */
+    /* Orthogonalized momentum (Jordan et al. 2024, kellerjordan.github.io/posts/muon) for tensors declared with
+     * hidden_matrix, AdamW for the others; m and v, of which v stays 0 for hidden matrices. On CPUs; not with offload.
+     */
+    ZERO_OPTIMIZER_MUON,
     ZERO_N_OPTIMIZERS
 } zero_optimizer_t;
-/* Returns "adamw", "sgd", "nesterov", "lion" or "own". */
+/* Returns "adamw", "sgd", "nesterov", "lion", "own" or "muon". */
 ZERO_API const char *zero_optimizer_name(zero_optimizer_t optimizer);
 
 /* Elements [first, first + n_elems) of one tensor, to be updated in place. All pointers are device memory, and the
@@ -452,6 +460,8 @@ typedef struct zero_config {
      * divisor for weights whose gradients were all 0 so far. Lion takes beta1, beta2 and weight_decay, both kinds of
      * SGD momentum and weight_decay; zero_step has the formulas. */
     float beta1, beta2, eps, weight_decay, momentum;
+    float muon_momentum;   /* Muon takes this for hidden matrices, and beta1, beta2 and eps for what AdamW updates */
+    int muon_steps;        /* of its Newton-Schulz iteration: 1..ZERO_MAX_MUON_STEPS */
     float grad_clip;       /* largest global gradient norm; 0 turns clipping off */
     int max_skipped_steps; /* after this many non-finite steps in a row zero_step_wait returns ZERO_ERROR_NONFINITE */
     /* fp16: dynamic loss scaling. The scale starts at initial_loss_scale and doubles after loss_scale_window good steps
@@ -489,9 +499,10 @@ typedef struct zero_config {
 } zero_config_t;
 
 /* Returns the defaults: stage 3, bf16, one micro-step, prefetch 1, keep 0, overlap, seed 1; AdamW with beta1 0.9, beta2
- * 0.95, eps 1e-8, weight_decay 0.1 (momentum 0.9 for SGD); grad_clip 1.0; an end after 20 skipped steps; fp16's loss
- * scale from 65536, window 1000, hysteresis 1; no offload (but if you turn it on: ratio 1, 256 MiB of buffers, at most
- * half of the host's memory); 512 MiB of staging; no check; no gather_fp8; not forward_only. */
+ * 0.95, eps 1e-8, weight_decay 0.1 (momentum 0.9 for SGD, 0.95 and 5 steps for Muon); grad_clip 1.0; an end after 20
+ * skipped steps; fp16's loss scale from 65536, window 1000, hysteresis 1; no offload (but if you turn it on: ratio 1,
+ * 256 MiB of buffers, at most half of the host's memory); 512 MiB of staging; no check; no gather_fp8; not
+ * forward_only. */
 ZERO_API zero_config_t zero_config_default(void);
 
 /* ---- Memory plan ---------------------------------------------------------------------------------------------------
@@ -503,8 +514,9 @@ ZERO_API zero_config_t zero_config_default(void);
     X(UNSHARDED_PARAMETERS, "unsharded parameters", "stage 3: buffers in which whole units take turns")                \
     X(GRADIENTS, "gradients", "stages 0-1: all gradients; every stage: reduced gradients")                             \
     X(UNSHARDED_GRADIENTS, "unsharded gradients", "stages 2-3: buffers in which whole units take turns")               \
-    X(OPTIMIZER, "optimizer state", "master weights (with bf16: their 16 low bits), state arrays; offload's buffers")  \
-    X(COMMUNICATION, "communication", "staging buffers of gradients, tables, partial norms")                           \
+    X(OPTIMIZER, "optimizer state",                                                                                    \
+      "master weights (with bf16: 16 low bits), state arrays; offload's, Muon's buffers")                              \
+    X(COMMUNICATION, "communication", "staging buffers of gradients, Muon's exchange, tables, partial norms")          \
     X(ACTIVATIONS, "activations", "yours: kept from forward to backward")                                              \
     X(WORKSPACE, "workspace", "yours: scratch of kernels")                                                             \
     X(DATA, "data", "yours: batches")
@@ -768,9 +780,18 @@ ZERO_API const float *zero_loss_scale(const zero_engine_t *engine);
  *     SGD       h = g + decay w       m = momentum m + h     w = w - lr m
  *     Nesterov  h = g + decay w       m = momentum m + h     w = w - lr (h + momentum m)
  *     Lion      w = w - lr decay w - lr sign(beta1 m + (1 - beta1) g)     m = beta2 m + (1 - beta2) g
+ *     Muon      m = mu m + (1 - mu) g      u = mu m + (1 - mu) g          (mu: muon_momentum)
+ *               w = w - lr decay w - lr 0.2 sqrt(max(rows, columns)) orthogonalized(u)
  *
  * where decay is weight_decay for tensors declared with it, else 0; zero_set_group has others for single tensors. SGD
  * and Nesterov are torch.optim.SGD's, with dampening 0: their decay is part of the gradient, and so of the momentum.
+ *
+ * Muon is torch.optim.Muon (2.9), with Nesterov's momentum and adjust_lr_fn = "match_rms_adamw" (Liu et al. 2025,
+ * arXiv:2502.16982): its updates are about as large as AdamW's, so that both use one lr and one weight_decay.
+ * orthogonalized(u) is X after muon_steps times X = a X + (b G + c G G) X, with G = X X^T, from X = u / max(|u|, 1e-7)
+ * on, |u| Frobenius's norm, a, b, c = 3.4445, -4.7750, 2.0315 (if there are more rows than columns, of the transpose).
+ * Products are computed in fp32 on CPUs. One rank computes each matrix, which comes to it whole; units take turns, so
+ * that all ranks are busy.
  *
  * lr: the learning rate of this step; finite and the same on every rank. local_loss: one double in device memory, this
  * rank's share of the loss, or NULL. It is read in stream order, and summed over ranks in rank order. Round what each
@@ -789,7 +810,7 @@ ZERO_API zero_status_t zero_step(zero_engine_t *engine, float lr, const double *
 ZERO_API zero_status_t zero_set_micro_steps(zero_engine_t *engine, int micro_steps);
 
 /* Settings of the optimizer for one tensor. Those that the optimizer does not have count for nothing: momentum is
- * SGD's, the betas AdamW's and Lion's, eps AdamW's. */
+ * SGD's, the betas AdamW's and Lion's, eps AdamW's. Of hidden matrices Muon takes lr_scale and weight_decay. */
 typedef struct zero_group {
     float lr_scale;     /* the tensor's learning rate is zero_step's times this, in fp32: finite, at least 0 */
     float weight_decay; /* whether the tensor is declared with decay or not */

@@ -39,7 +39,9 @@ static inline float update_of(const zero_muon_t *args, const zero_muon_segment_t
  * split again. */
 static void apply_to_segment(const zero_muon_t *args, const zero_muon_segment_t *segment)
 {
-    const float shrink = -(args->scalars->lr * segment->decay), step = -(args->scalars->lr * segment->scale);
+    const zero_tensor_scalars_t *own = args->by_tensor ? &args->by_tensor[segment->tensor] : NULL;
+    const float lr = own ? own->scalars.lr : args->scalars->lr, decay = own ? own->decay : segment->decay;
+    const float shrink = -(lr * decay), step = -(lr * segment->scale);
     const uint64_t n = segment->n_elems;
     if (args->param_dtype == ZERO_FP32) {
         float *param = (float *)args->param + segment->param;

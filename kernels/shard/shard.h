@@ -82,6 +82,7 @@ typedef struct zero_muon_segment {
     uint64_t param, state, grad; /* as in zero_adam_segment_t */
     uint64_t at;                 /* in zero_muon_t's update */
     float decay, scale;          /* scale: of the update, beside the learning rate */
+    uint32_t tensor;
 } zero_muon_segment_t;
 
 typedef struct zero_muon {
@@ -96,6 +97,7 @@ typedef struct zero_muon {
     uint64_t longest; /* elements of the longest one */
     float momentum, one_minus_momentum;
     const zero_adam_scalars_t *scalars;
+    const zero_tensor_scalars_t *by_tensor; /* as in zero_adam_t: muon_apply takes lr and decay of them */
 } zero_muon_t;
 
 /* The coefficients of the quintic iteration, which are Jordan's: singular values end between 0.7 and 1.2 or so. The

@@ -35,7 +35,7 @@ COMM_AUTO, COMM_MPI, COMM_NCCL = range(3)
 DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA, DEVICE_CUDA_SHARED = range(4)
 INIT_ZEROS, INIT_ONES, INIT_NORMAL = range(3)
 FP32, BF16, FP16 = range(3)
-ADAMW, SGD, NESTEROV, LION, OWN = range(5)
+ADAMW, SGD, NESTEROV, LION, OWN, MUON = range(6)
 PASS_TRAIN, PASS_EVAL, PASS_INPUT_GRAD = range(3)
 WEIGHT, M, V, GRAD = range(4)
 ALL_RANKS = -1
@@ -47,7 +47,7 @@ _MAX_DIMS = 4
 class TensorDesc(ctypes.Structure):
     _fields_ = [("name", c_char_p), ("n_dims", c_int), ("shape", c_int64 * _MAX_DIMS), ("init", c_int),
                 ("init_std", c_float), ("decay", c_bool), ("packed", c_bool), ("fp8", c_bool),
-                ("frozen", c_bool)]
+                ("frozen", c_bool), ("hidden_matrix", c_bool)]
 
 
 class Config(ctypes.Structure):
@@ -56,6 +56,7 @@ class Config(ctypes.Structure):
                 ("overlap", c_bool), ("reduce_every_micro_step", c_bool), ("nccl_reduction", c_bool),
                 ("shard_group", c_int), ("gather_fp8", c_bool), ("seed", c_uint64), ("optimizer", c_int),
                 ("own_optimizer", c_void_p), ("beta1", c_float), ("beta2", c_float), ("eps", c_float), ("weight_decay", c_float), ("momentum", c_float),
+                ("muon_momentum", c_float), ("muon_steps", c_int),
                 ("grad_clip", c_float),
                 ("max_skipped_steps", c_int), ("initial_loss_scale", c_float), ("loss_scale_window", c_int),
                 ("loss_scale_hysteresis", c_int), ("offload", c_bool), ("offload_ratio", c_float),
@@ -232,12 +233,12 @@ class Model(_Handle):
         return unit.value
 
     def add_tensor(self, unit, name, shape, init=INIT_ZEROS, init_std=0.0, decay=False, packed=False, fp8=False,
-                   frozen=False):
+                   frozen=False, hidden_matrix=False):
         shape = tuple(shape)
         if len(shape) > _MAX_DIMS:
             raise ValueError(f"{name} has {len(shape)} dimensions, at most {_MAX_DIMS} are possible")
         desc = TensorDesc(name.encode(), len(shape), (c_int64 * _MAX_DIMS)(*shape), init, init_std, decay, packed, fp8,
-                          frozen)
+                          frozen, hidden_matrix)
         tensor = c_int()
         _check(_lib.zero_model_add_tensor(self._handle, unit, byref(desc), byref(tensor)))
         self.shapes.append(shape)

@@ -5,7 +5,7 @@
  *               comm=auto|mpi nccl=0|1 (nccl_reduction) device=cpu|cuda|cuda-shared rows=101 (of the largest tensor)
  *               staging=0 (staging_bytes; 0: its default) offload=0 (percent of the state) update=auto|device|host
  *               fill=0|1 (weights and moments come from zero_set_state, and differ between ranks)
- *               optimizer=adamw|sgd|nesterov|lion|own (own: Nesterov's, as a function of the caller's)
+ *               optimizer=adamw|sgd|nesterov|lion|own|muon (own: Nesterov's, as a function of the caller's)
  *               schedule=0|1 (tensors have settings of their own, which change from step to step)
  *               fp8=none|bf16|fp8 (tables and weights are declared with fp8, and gathered so) traffic=0|1
  *         Trains and prints, from rank 0, a line per step: loss, grad norm (%.9g) and a hash of every full parameter as
@@ -42,6 +42,7 @@
 #include "tests/support/allocations.h"
 #include "tests/support/elements.h"
 #include "tests/support/fp8_reference.h"
+#include "tests/unit/optimizer/muon_fp64.h"
 #include "tests/mpi/expect.h"
 #include "tests/mpi/notices.h"
 #include "tests/mpi/schedule.h"
@@ -71,6 +72,7 @@ typedef struct toy {
     zero_unit_t owner[N_TENSORS];
     uint64_t n_elems[N_TENSORS];
     bool decay[N_TENSORS];
+    int64_t rows[N_TENSORS];         /* of a hidden matrix, else 0 */
     uint64_t n_fp8_elems[N_TENSORS]; /* of the matrix in fp8 that begins with it: packed tensors are one */
     int n_tensors;
     zero_tensor_t shared; /* of the first unit, used by the last too */
@@ -80,6 +82,7 @@ typedef struct toy {
 
 typedef enum kind { PLAIN, IN_FP8, IN_FP8_PACKED } kind_t;
 
+/* Blocks' weights are hidden matrices. */
 static void add(toy_t *toy, zero_unit_t unit, const char *name, int64_t rows, int64_t columns, bool decay, kind_t kind)
 {
     zero_tensor_desc_t desc = {.name = name,
@@ -89,8 +92,10 @@ static void add(toy_t *toy, zero_unit_t unit, const char *name, int64_t rows, in
                                .shape = {rows, columns},
                                .init = decay ? ZERO_INIT_NORMAL : ZERO_INIT_ONES,
                                .init_std = 0.5f,
-                               .decay = decay};
+                               .decay = decay,
+                               .hidden_matrix = unit > 0 && decay};
     int t = toy->n_tensors++;
+    toy->rows[t] = desc.hidden_matrix ? rows : 0;
     OK(zero_model_add_tensor(toy->model, unit, &desc, &toy->tensors[t]));
     toy->owner[t] = unit;
     toy->n_elems[t] = (uint64_t)(rows * columns);
@@ -198,8 +203,21 @@ static void lion_fp64(const zero_config_t *c, double lr, double decay, int t, do
 static void (*const OPTIMIZERS_FP64[])(const zero_config_t *c, double lr, double decay, int t, double g, double *w,
                                        double *m, double *v) = {
     [ZERO_OPTIMIZER_ADAMW] = adamw_fp64, [ZERO_OPTIMIZER_SGD] = sgd_fp64, [ZERO_OPTIMIZER_NESTEROV] = sgd_fp64,
-    [ZERO_OPTIMIZER_LION] = lion_fp64,   [ZERO_OPTIMIZER_OWN] = sgd_fp64,
+    [ZERO_OPTIMIZER_LION] = lion_fp64,   [ZERO_OPTIMIZER_OWN] = sgd_fp64, [ZERO_OPTIMIZER_MUON] = adamw_fp64,
 };
+
+static void muon_step_fp64(reference_t *ref, const toy_t *toy, int n_ranks, const settings_t *s,
+                           const zero_group_t *group, const zero_config_t *c, int64_t step, double lr, double clip,
+                           int t)
+{
+    double *g = malloc(toy->n_elems[t] * sizeof *g);
+    for (uint64_t e = 0; e < toy->n_elems[t]; e++)
+        g[e] = clip * global_gradient(toy, n_ranks, s, step, t, e);
+    const uint64_t rows = (uint64_t)toy->rows[t];
+    muon_fp64_update(ref->w[t], ref->m[t], g, rows, toy->n_elems[t] / rows, lr * (double)group->lr_scale,
+                     (double)group->weight_decay, (double)c->muon_momentum, c->muon_steps);
+    free(g);
+}
 
 /* Returns the norm that the engine must report. */
 static double reference_step(reference_t *ref, const toy_t *toy, int n_ranks, const settings_t *s,
@@ -221,6 +239,10 @@ static double reference_step(reference_t *ref, const toy_t *toy, int n_ranks, co
         of_tensor.beta2 = group.beta2;
         of_tensor.eps = group.eps;
         of_tensor.momentum = group.momentum;
+        if (c->optimizer == ZERO_OPTIMIZER_MUON && toy->rows[t] > 0) {
+            muon_step_fp64(ref, toy, n_ranks, s, &group, c, step, lr, clip, t);
+            continue;
+        }
         for (uint64_t e = 0; e < toy->n_elems[t]; e++)
             OPTIMIZERS_FP64[c->optimizer](&of_tensor, lr * (double)group.lr_scale, (double)group.weight_decay, ref->t,
                                           global_gradient(toy, n_ranks, s, step, t, e) * clip, &ref->w[t][e],
@@ -266,6 +288,16 @@ static double visit_all(zero_engine_t *engine, zero_comm_t *comm, const toy_t *t
     OK(zero_comm_sum(comm, &n, 1));
     CHECK((uint64_t)n == zero_model_n_params(toy->model), "all ranks together own %.0f elements", n);
     return visit.worst;
+}
+
+/* Completes the reference by what other ranks own, which is 0 here: matrices are updated whole. */
+static void complete_reference(zero_comm_t *comm, const toy_t *toy, reference_t *ref)
+{
+    for (int t = 0; t < toy->n_tensors; t++) {
+        OK(zero_comm_sum(comm, ref->w[t], toy->n_elems[t]));
+        OK(zero_comm_sum(comm, ref->m[t], toy->n_elems[t]));
+        OK(zero_comm_sum(comm, ref->v[t], toy->n_elems[t]));
+    }
 }
 
 /* ---- weights and moments that a rank makes up: different on every rank, with every bit of fp32 in use ---- */
@@ -574,6 +606,7 @@ static void open_training(training_t *t, const settings_t *s)
         make_up_state(t->engine, t->rank, true);
     }
     visit_all(t->engine, t->comm, &t->toy, &t->ref, true, false);
+    complete_reference(t->comm, &t->toy, &t->ref);
     t->hash = hash_params_of(t->engine, t->device, &t->toy, s->dtype, s->fp8 == FP8);
     check_same_on_all_ranks(t->comm, t->hash);
 }
@@ -860,7 +893,7 @@ static const setting_row_t setting_rows[] = {
     {"schedule", offsetof(settings_t, schedule), NULL},
     {"fp8", offsetof(settings_t, fp8), "none bf16 fp8"},
     {"update", offsetof(settings_t, update), "auto device host"},
-    {"optimizer", offsetof(settings_t, optimizer), "adamw sgd nesterov lion own"},
+    {"optimizer", offsetof(settings_t, optimizer), "adamw sgd nesterov lion own muon"},
     {"dtype", offsetof(settings_t, dtype), SETTING_DTYPES},
     {"device", offsetof(settings_t, device), "auto cpu cuda cuda-shared"},
     {"comm", offsetof(settings_t, kind), "auto mpi nccl"}};

@@ -30,6 +30,8 @@ static uint64_t config_hash(const zero_config_t *c)
         hash = zero_hash_fold(hash, &c->own_optimizer->n_arrays, sizeof c->own_optimizer->n_arrays);
     }
     hash = zero_hash_fold(hash, &c->momentum, sizeof c->momentum);
+    hash = zero_hash_fold(hash, &c->muon_momentum, sizeof c->muon_momentum);
+    hash = zero_hash_fold(hash, &c->muon_steps, sizeof c->muon_steps);
     hash = zero_hash_fold(hash, &c->beta1, sizeof c->beta1);
     hash = zero_hash_fold(hash, &c->beta2, sizeof c->beta2);
     hash = zero_hash_fold(hash, &c->eps, sizeof c->eps);

@@ -14,6 +14,7 @@
 
 #include "base/log.h"
 #include "zero/engine/own_update.h"
+#include "zero/muon/muon_update.h"
 #include "zero/optimizer/optimizer.h"
 #include "zero/runtime/addresses.h"
 
@@ -26,6 +27,7 @@ struct zero_update {
     zero_offload_t *offload;
     zero_parameters_t *parameters;
     zero_gradients_t *gradients;
+    zero_muon_update_t *muon; /* NULL: no matrix is updated whole */
 
     size_t n_segments;       /* of this rank's state on the device: in private memory, at plan.segments */
     size_t n_early_segments; /* the first of them: of the early units (parameters.h) */
@@ -56,13 +58,14 @@ static int by_state(const void *a, const void *b)
     return (at_a > at_b) - (at_a < at_b);
 }
 
-/* Writes one segment per tensor whose state is on the device, and returns how many. Padding between tensors is in none
- * of them and stays zero. */
+/* Writes one segment per tensor that is updated by elements and whose state is on the device, and returns how many.
+ * Padding between tensors is in none of them and stays zero. */
 static size_t build_segments(const zero_context_t *context, zero_adam_segment_t *segments)
 {
     size_t n = 0;
     for (zero_tensor_t t = 0; t < context->model->n_tensors; t++)
-        if (!zero_plan_is_offloaded(&context->plan, context->model->tensors[t].owner))
+        if (!zero_plan_is_offloaded(&context->plan, context->model->tensors[t].owner) &&
+            !zero_muon_takes(&context->config, &context->model->tensors[t]))
             n += zero_context_segment(context, t, &segments[n]);
     qsort(segments, n, sizeof *segments, by_state);
     return n;
@@ -151,6 +154,7 @@ zero_status_t zero_update_create(zero_context_t *context, zero_offload_t *offloa
     ZERO_TRY_GOTO(create_events(made), fail);
     ZERO_TRY_GOTO(create_segments(made), fail);
     ZERO_TRY_GOTO(create_rules(made), fail);
+    ZERO_TRY_GOTO(zero_muon_update_create(context, &made->muon), fail);
     *update = made;
     return ZERO_OK;
 fail:
@@ -169,6 +173,7 @@ void zero_update_destroy(zero_update_t *update)
     }
     if (update->outcomes)
         device->ops->host_free(device, update->outcomes);
+    zero_muon_update_destroy(update->muon);
     zero_tensor_groups_destroy(update->groups);
     free(update);
 }
@@ -257,6 +262,7 @@ static zero_status_t update_all(zero_update_t *update, float lr, zero_stream_t s
                    ? zero_parameters_publish_early(update->parameters, stream)
                    : ZERO_OK;
     }
+    ZERO_TRY(zero_muon_update_run(update->muon, stream));
     size_t n_early = update->n_early_segments;
     uint64_t split = early_end(update);
     ZERO_TRY(update_range(update, 0, n_early, 0, split, stream));

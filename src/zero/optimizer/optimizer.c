@@ -42,6 +42,7 @@ static const zero_optimizer_ops_t OPTIMIZERS[ZERO_N_OPTIMIZERS] = {
     [ZERO_OPTIMIZER_NESTEROV] = {"nesterov", 1, false, update_nesterov, momentum, beta2},
     [ZERO_OPTIMIZER_LION] = {"lion", 1, false, update_lion, beta1, beta2},
     [ZERO_OPTIMIZER_OWN] = {"own", 0, false, NULL, beta1, beta2},
+    [ZERO_OPTIMIZER_MUON] = {"muon", 2, true, update_adamw, beta1, beta2}, /* of what is no hidden matrix */
 };
 
 const zero_optimizer_ops_t *zero_optimizer_of(const zero_config_t *config)

@@ -1,7 +1,8 @@
 /* optimizer.h - the optimizers: one row each of what differs between them.
  *
- * All update a shard by its own elements alone, master weights in place, with the arguments of zero_adam_t. What they
- * keep of earlier steps is n_arrays fp32 arrays, each with one number for every element: m, then v.
+ * All update a shard by its own elements alone, master weights in place, with the arguments of zero_adam_t. Muon does
+ * so with what is no hidden matrix; src/zero/muon/ updates those. What they keep of earlier steps is n_arrays fp32
+ * arrays, each with one number for every element: m, then v.
  */
 #ifndef ZERO_OPTIMIZER_H
 #define ZERO_OPTIMIZER_H

@@ -24,6 +24,8 @@ zero_config_t zero_config_default(void)
         .eps = 1e-8f,
         .weight_decay = 0.1f,
         .momentum = 0.9f,
+        .muon_momentum = 0.95f,
+        .muon_steps = 5,
         .grad_clip = 1.0f,
         .max_skipped_steps = 20,
         .initial_loss_scale = 65536.0f,
@@ -64,6 +66,21 @@ static zero_status_t check_own_optimizer(const zero_config_t *c)
     return ZERO_OK;
 }
 
+static zero_status_t check_muon(const zero_config_t *c)
+{
+    if (!is_fraction(c->muon_momentum))
+        return zero_fail_alike(ZERO_ERROR_USAGE, "muon_momentum %g: it must be in [0, 1)", (double)c->muon_momentum);
+    if (c->muon_steps < 1 || c->muon_steps > ZERO_MAX_MUON_STEPS)
+        return zero_fail_alike(ZERO_ERROR_USAGE, "muon_steps %d: it must be in 1..%d", c->muon_steps,
+                               ZERO_MAX_MUON_STEPS);
+    if (c->optimizer == ZERO_OPTIMIZER_MUON && c->offload)
+        return zero_fail_alike(
+            ZERO_ERROR_USAGE,
+            "optimizer muon with offload: its matrices are updated whole, on the device; turn offload "
+            "off, or take adamw");
+    return ZERO_OK;
+}
+
 zero_status_t zero_config_check(const zero_config_t *c)
 {
     if (c->stage < 0 || c->stage > 3)
@@ -86,6 +103,7 @@ zero_status_t zero_config_check(const zero_config_t *c)
         return zero_fail_alike(ZERO_ERROR_USAGE, "optimizer %d: it must be one of zero_optimizer_t", (int)c->optimizer);
     if (c->optimizer == ZERO_OPTIMIZER_OWN)
         ZERO_TRY(check_own_optimizer(c));
+    ZERO_TRY(check_muon(c));
     if (!is_fraction(c->momentum))
         return zero_fail_alike(ZERO_ERROR_USAGE, "momentum %g: it must be in [0, 1)", (double)c->momentum);
     if (!is_fraction(c->beta1) || !is_fraction(c->beta2))

@@ -116,6 +116,10 @@ zero_status_t zero_model_add_tensor(zero_model_t *model, zero_unit_t unit, const
     if (desc->packed && model->tensors[model->n_tensors - 1].frozen != desc->frozen)
         return zero_fail(ZERO_ERROR_ARGUMENT, "tensor %s is packed with %s, but only one of them is frozen", desc->name,
                          model->tensors[model->n_tensors - 1].name);
+    if (desc->hidden_matrix && desc->n_dims != 2)
+        return zero_fail(ZERO_ERROR_ARGUMENT,
+                         "tensor %s is declared as hidden_matrix with %d dimensions: it must have 2", desc->name,
+                         desc->n_dims);
     if ((unsigned)desc->init > ZERO_INIT_NORMAL)
         return zero_fail(ZERO_ERROR_ARGUMENT, "tensor %s has init %d: it must be one of zero_init_t", desc->name,
                          (int)desc->init);
@@ -145,6 +149,7 @@ zero_status_t zero_model_add_tensor(zero_model_t *model, zero_unit_t unit, const
     added->packed = desc->packed;
     added->fp8 = desc->fp8;
     added->frozen = desc->frozen;
+    added->hidden_matrix = desc->hidden_matrix;
     ZERO_TRY(zero_name_table_add(&model->tensor_names, named_tensors(model), model->n_tensors));
     model->n_params += n_elems;
     *tensor = model->n_tensors++;
@@ -260,6 +265,7 @@ uint64_t zero_model_hash(const zero_model_t *model)
         hash = zero_hash_fold(hash, &tensor->packed, sizeof tensor->packed);
         hash = zero_hash_fold(hash, &tensor->fp8, sizeof tensor->fp8);
         hash = zero_hash_fold(hash, &tensor->frozen, sizeof tensor->frozen);
+        hash = zero_hash_fold(hash, &tensor->hidden_matrix, sizeof tensor->hidden_matrix);
     }
     return hash;
 }

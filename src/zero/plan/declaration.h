@@ -19,6 +19,7 @@ typedef struct zero_tensor_decl {
     bool packed; /* directly after the tensor before it, which has the same owner */
     bool fp8;
     bool frozen;
+    bool hidden_matrix;
 } zero_tensor_decl_t;
 
 typedef struct zero_unit_decl {

@@ -95,6 +95,12 @@ static void plan_window_grads(zero_arena_plan_t *plan, const zero_layout_t *layo
         plan->reduced_grads = take(bytes, memory, ZERO_MEMORY_GRADIENTS, layout->total_flat_elems * sizeof(float));
 }
 
+/* Returns the bytes that all slots of one of Muon's buffers take. */
+static uint64_t muon_slots_bytes(const zero_muon_plan_t *muon)
+{
+    return (uint64_t)muon->schedule.n_owners * muon->schedule.largest_slot * zero_dtype_size(muon->dtype);
+}
+
 static void plan_window(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config)
 {
     const zero_stage_t *stage = &plan->stage;
@@ -113,6 +119,10 @@ static void plan_window(zero_arena_plan_t *plan, const zero_layout_t *layout, co
     if (plan->fp8.is_gathered)
         plan->fp8.absmaxes =
             take(bytes, memory, ZERO_MEMORY_COMMUNICATION, (uint64_t)layout->n_matrices * sizeof(uint32_t));
+    if (plan->muon.schedule.n_rounds > 0) {
+        plan->muon.updates = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, muon_slots_bytes(&plan->muon));
+        plan->muon.results = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, muon_slots_bytes(&plan->muon));
+    }
 }
 
 /* Returns the first unit whose state is offloaded: as many units from the end as make up the ratio. n_units: none. */
@@ -290,6 +300,23 @@ static void plan_private_state(zero_arena_plan_t *plan, const zero_layout_t *lay
     plan->staging = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, (uint64_t)plan->n_staging * plan->staging_bytes);
 }
 
+static void plan_private_muon(zero_arena_plan_t *plan, const zero_layout_t *layout, zero_plan_target_t target)
+{
+    zero_muon_plan_t *muon = &plan->muon;
+    uint64_t *bytes = &plan->private_bytes, size = zero_dtype_size(muon->dtype);
+    zero_memory_t *memory = &plan->memory;
+    if (muon->is_full)
+        muon->received = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, muon_slots_bytes(muon));
+    else if (target.needs_staging && layout->world_size > 1)
+        muon->received = take(bytes, memory, ZERO_MEMORY_COMMUNICATION,
+                              zero_comm_staging_bytes(layout->world_size, muon->schedule.largest_slot * size));
+    muon->matrix = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, muon->schedule.largest_matrix * size);
+    muon->scratch = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, muon->schedule.largest_scratch * size);
+    /* A matrix is in this rank's shard once at most, or in every rank's. */
+    muon->max_segments = (size_t)muon->schedule.n_matrices * (size_t)(muon->is_full ? layout->world_size : 1);
+    muon->segments = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, muon->max_segments * sizeof(zero_muon_segment_t));
+}
+
 static void plan_private(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config,
                          zero_plan_target_t target)
 {
@@ -313,6 +340,8 @@ static void plan_private(zero_arena_plan_t *plan, const zero_layout_t *layout, c
                  (uint64_t)layout->n_tensors * (sizeof(zero_tensor_scalars_t) + sizeof(zero_tensor_rules_t)));
     if (plan->fp8.is_gathered)
         plan_private_fp8(plan, layout, config);
+    if (plan->muon.schedule.n_rounds > 0)
+        plan_private_muon(plan, layout, target);
 }
 
 static zero_status_t allocate_tables(zero_arena_plan_t *plan, const zero_layout_t *layout)
@@ -362,6 +391,9 @@ zero_status_t zero_arena_plan_create(const zero_model_t *model, const zero_layou
     ZERO_TRY(choose_group(&made, layout, config));
     /* Groups gather in bf16. */
     made.fp8.is_gathered = config->gather_fp8 && layout->n_matrices > 0 && made.group == layout->world_size;
+    made.muon.dtype = target.on_gpu ? ZERO_BF16 : ZERO_FP32;
+    made.muon.is_full = !made.stage.shard_state && layout->world_size > 1;
+    ZERO_TRY(zero_muon_schedule_create(model, layout, config, &made.muon.schedule));
     ZERO_TRY_GOTO(allocate_tables(&made, layout), fail);
     size_buffers(&made, layout, config);
     if (made.stage.shard_params) {
@@ -448,6 +480,7 @@ void zero_arena_plan_destroy(zero_arena_plan_t *plan)
     free(plan->unsharded_param_bytes);
     free(plan->unsharded_grad_bytes);
     free(plan->unsharded_frozen);
+    zero_muon_schedule_destroy(&plan->muon.schedule);
     *plan = (zero_arena_plan_t){0};
 }
 

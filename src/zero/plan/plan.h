@@ -10,6 +10,7 @@
 #include "kernels/shard/shard.h"
 #include "zero/optimizer/optimizer.h"
 #include "zero/plan/layout.h"
+#include "zero/plan/muon_schedule.h"
 #include "zero/plan/stage.h"
 
 /* Staging buffers for gradient slices: what is in one waits for its sum while the other is filled. */
@@ -71,6 +72,20 @@ typedef struct zero_fp8_plan {
     uint64_t others;            /* private, stages 1-2: others_elems of every rank, unit by unit */
 } zero_fp8_plan_t;
 
+/* Muon's buffers. Momentum and results are exchanged in `dtype`, a unit at a time for each rank. Slot k of a buffer has
+ * slot_elems of the round's elements, of which those of a unit's shard come first. */
+typedef struct zero_muon_plan {
+    zero_muon_schedule_t schedule;
+    zero_dtype_t dtype; /* fp32 on the CPU, bf16 on GPUs */
+    bool is_full;       /* every rank has all state: it sends nothing to the owners, and needs all of every result */
+    uint64_t updates; /* window: this rank's shards, slot k for owner k. If is_full, its own unit's shard k in slot k */
+    uint64_t results; /* window: this rank's unit, shard k in slot k */
+    uint64_t received;        /* private: what came from the others, unless it can be read in their windows */
+    uint64_t matrix, scratch; /* private: zero_orthogonalize_t's */
+    uint64_t segments;        /* private: zero_muon_segment_t of what this rank holds */
+    size_t max_segments;
+} zero_muon_plan_t;
+
 typedef struct zero_arena_plan {
     zero_stage_t stage;
     bool overlapped; /* there is room for overlapped communication: asked for, on GPUs, with several ranks */
@@ -82,6 +97,7 @@ typedef struct zero_arena_plan {
     zero_host_plan_t host;
     zero_state_staging_plan_t state_staging;
     zero_fp8_plan_t fp8;
+    zero_muon_plan_t muon; /* without rounds: the optimizer is another */
 
     /* window arena, offsets in bytes */
     uint64_t params;          /* all flat buffers; if parameters are sharded, this rank's part of its group's copy */

@@ -19,6 +19,7 @@ typedef struct slices {
     uint64_t in_part;  /* gathered among the ranks, one in each group, that hold the same part */
     uint64_t in_all;   /* gathered among all ranks */
     uint64_t reduced;  /* of gradients, sent to the rank that owns them */
+    uint64_t updates;  /* Muon's, sent to the rank that orthogonalizes them and back */
 } slices_t;
 
 /* How a gather's bytes travel. */
@@ -84,6 +85,19 @@ static void add_gathers(const zero_layout_t *layout, const zero_config_t *config
     }
 }
 
+/* Adds what Muon's rounds exchange (src/zero/muon/muon_update.c). */
+static void add_muon(const zero_layout_t *layout, const zero_arena_plan_t *plan, slices_t *slices)
+{
+    const zero_muon_plan_t *muon = &plan->muon;
+    for (int round = 0; round < muon->schedule.n_rounds; round++) {
+        const uint64_t slot = muon->schedule.slot_elems[round] * zero_dtype_size(muon->dtype);
+        if (muon->is_full)
+            slices->in_all += slot * (uint64_t)layout->world_size;
+        else
+            slices->updates += 2 * slot;
+    }
+}
+
 static zero_status_t find_slices(const zero_model_t *model, const zero_layout_t *layout, const zero_config_t *config,
                                  const zero_arena_plan_t *plan, slices_t *slices)
 {
@@ -101,6 +115,7 @@ static zero_status_t find_slices(const zero_model_t *model, const zero_layout_t 
         add_gathers(layout, config, plan, unit, n_gathers[unit], slices);
         slices->reduced += n_reductions * layout->units[unit].shard_elems * zero_dtype_size(plan->stage.grad_dtype);
     }
+    add_muon(layout, plan, slices);
     free(n_gathers);
     return status;
 }
@@ -162,6 +177,7 @@ static void find_traffic(const slices_t *slices, const zero_arena_plan_t *plan, 
         add_collective(hosts, all, rank, among_all, slices->in_all, &traffic[rank]);
         add_collective(hosts, all, rank, plan->transport_reduces ? IN_A_RING : DIRECTLY, slices->reduced,
                        &traffic[rank]);
+        add_collective(hosts, all, rank, DIRECTLY, slices->updates, &traffic[rank]);
     }
 }
 

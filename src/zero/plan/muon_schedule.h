@@ -1,0 +1,36 @@
+/* muon_schedule.h - which rank orthogonalizes which matrix, and in which order. Pure arithmetic, the same on every
+ * rank.
+ *
+ * An update has rounds. In a round a rank (the owner) gets one unit whole: each rank sends it its shard of the unit's
+ * momentum, and gets its shard of the result. So a rank receives a unit's bytes twice a round, however many ranks there
+ * are, and in rounds in which every rank has a unit of its own nobody is idle. If fewer units are left than ranks,
+ * several ranks get the same unit and share out its matrices.
+ */
+#ifndef ZERO_MUON_SCHEDULE_H
+#define ZERO_MUON_SCHEDULE_H
+
+#include "zero/plan/layout.h"
+
+typedef struct zero_muon_schedule {
+    int n_rounds, n_owners;   /* owners: all ranks */
+    zero_unit_t *unit_of;     /* [n_rounds][n_owners]; -1: none, the owner is idle */
+    uint64_t *slot_elems;     /* [n_rounds]: the largest shard of the round's units */
+    int *round_of, *owner_of; /* by tensor; -1: it is not orthogonalized */
+    uint64_t largest_slot;    /* of slot_elems */
+    uint64_t largest_matrix;  /* elements */
+    uint64_t largest_scratch; /* elements that orthogonalize needs beside the matrix */
+    int n_matrices;
+} zero_muon_schedule_t;
+
+/* Returns whether Muon orthogonalizes the tensor's updates. */
+static inline bool zero_muon_takes(const zero_config_t *config, const zero_tensor_decl_t *tensor)
+{
+    return config->optimizer == ZERO_OPTIMIZER_MUON && tensor->hidden_matrix && !tensor->frozen;
+}
+
+/* Makes the schedule: one without rounds if no tensor is orthogonalized. */
+zero_status_t zero_muon_schedule_create(const zero_model_t *model, const zero_layout_t *layout,
+                                        const zero_config_t *config, zero_muon_schedule_t *schedule);
+void zero_muon_schedule_destroy(zero_muon_schedule_t *schedule);
+
+#endif

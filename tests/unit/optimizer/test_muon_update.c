@@ -1,0 +1,297 @@
+/* test_muon_update.c - Muon over several ranks: the same bits at every stage and on any number of ranks (the cases are
+ * those of mpi/muon_cases.c, which compares them with fp64), who orthogonalizes what, and what it takes. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/stderr_capture.h"
+#include "tests/support/support.h"
+#include "zero.h"
+#include "zero/plan/plan.h"
+
+#define LIMIT_S 120.0
+#define N_AT_ONCE 4 /* mpirun mostly waits */
+
+/* ---- bits ---- */
+
+typedef struct run {
+    int n_ranks;
+    char settings[80];
+    int exit_code;
+    support_output_t output;
+} run_t;
+
+static void run_all(run_t *runs, int n_runs)
+{
+    (void)support_build(); /* found once, before the threads */
+#pragma omp parallel for schedule(dynamic) num_threads(N_AT_ONCE)
+    for (int i = 0; i < n_runs; i++)
+        runs[i].exit_code = support_mpirun(&runs[i].output, LIMIT_S, runs[i].n_ranks, "%s/tests/mpi/muon_cases %s",
+                                           support_build(), runs[i].settings);
+    for (int i = 0; i < n_runs; i++) {
+        ck_assert_msg(runs[i].exit_code == 0, "%d ranks, %s: exit code %d\n%s", runs[i].n_ranks, runs[i].settings,
+                      runs[i].exit_code, runs[i].output.err);
+        ck_assert_msg(support_count(runs[i].output.out, "\n") == 3 &&
+                          strcmp(runs[i].output.out, runs[0].output.out) == 0,
+                      "%d ranks, %s:\n%s\n%d ranks, %s:\n%s", runs[i].n_ranks, runs[i].settings, runs[i].output.out,
+                      runs[0].n_ranks, runs[0].settings, runs[0].output.out);
+    }
+    for (int i = 0; i < n_runs; i++)
+        support_output_free(&runs[i].output);
+}
+
+/* 1 to 5 ranks, more and fewer than there are units with matrices, at stages 0 to 3. */
+START_TEST(stages_and_ranks_give_equal_bits)
+{
+    static const char *const settings[] = {"dtype=fp32", "dtype=bf16 frozen=1", "dtype=fp16 muon_steps=2"};
+    run_t runs[20] = {0};
+    int n = 0;
+    for (int n_ranks = 1; n_ranks <= 5; n_ranks++)
+        for (int stage = 0; stage < 4 && !support_leaves_out(n_ranks); stage++) {
+            runs[n].n_ranks = n_ranks;
+            snprintf(runs[n++].settings, sizeof runs[0].settings, "stage=%d %s", stage, settings[_i]);
+        }
+    run_all(runs, n);
+}
+END_TEST
+
+START_TEST(transports_and_groups_give_equal_bits)
+{
+    run_t runs[] = {{.n_ranks = 4, .settings = "stage=3"},
+                    {.n_ranks = 4, .settings = "stage=3 group=2"},
+                    {.n_ranks = 4, .settings = "stage=3 group=1"},
+                    {.n_ranks = 3, .settings = "stage=0 comm=mpi"},
+                    {.n_ranks = 3, .settings = "stage=2 comm=mpi"}};
+    if (support_leaves_out(4))
+        return;
+    run_all(runs, (int)(sizeof runs / sizeof runs[0]));
+}
+END_TEST
+
+/* ---- who orthogonalizes what ---- */
+
+/* Declares n_blocks units with two matrices, rows x 16 and rows x 48, and a vector; before them one with a vector. */
+static zero_model_t *declare(int n_blocks, int64_t rows)
+{
+    zero_model_t *model;
+    zero_unit_t unit;
+    zero_tensor_t tensor;
+    ck_assert_int_eq(zero_model_create(&model), ZERO_OK);
+    for (int b = 0; b <= n_blocks; b++) {
+        char name[32];
+        snprintf(name, sizeof name, "unit %d", b);
+        ck_assert_int_eq(zero_model_add_unit(model, name, &unit), ZERO_OK);
+        for (int i = b == 0 ? 2 : 0; i < 3; i++) {
+            snprintf(name, sizeof name, "tensor %d %d", b, i);
+            const zero_tensor_desc_t desc = {.name = name,
+                                             .n_dims = i < 2 ? 2 : 1,
+                                             .shape = {i < 2 ? rows : 5, i == 0 ? 16 : 48},
+                                             .hidden_matrix = i < 2};
+            ck_assert_int_eq(zero_model_add_tensor(model, unit, &desc, &tensor), ZERO_OK);
+        }
+    }
+    return model;
+}
+
+static zero_config_t muon_config(int stage)
+{
+    zero_config_t config = zero_config_default();
+    config.optimizer = ZERO_OPTIMIZER_MUON;
+    config.stage = stage;
+    return config;
+}
+
+/* Every matrix has one owner, which gets the matrix's unit in the matrix's round. Rounds are as few as can be; only
+ * where there are more ranks than matrices is one idle. */
+START_TEST(every_matrix_has_one_owner_and_all_ranks_are_busy)
+{
+    for (int n_blocks = 1; n_blocks <= 9; n_blocks++)
+        for (int n_ranks = 1; n_ranks <= 20; n_ranks++) {
+            zero_model_t *model = declare(n_blocks, 32);
+            const zero_config_t config = muon_config(3);
+            zero_layout_t layout;
+            zero_muon_schedule_t schedule;
+            int matrices[9][20] = {0}; /* by round and owner */
+            ck_assert_int_eq(zero_layout_create(model, n_ranks, &layout), ZERO_OK);
+            ck_assert_int_eq(zero_muon_schedule_create(model, &layout, &config, &schedule), ZERO_OK);
+            ck_assert_int_eq(schedule.n_rounds, (n_blocks + n_ranks - 1) / n_ranks);
+            ck_assert_int_eq(schedule.n_matrices, 2 * n_blocks);
+            for (zero_tensor_t t = 0; t < model->n_tensors; t++) {
+                const int round = schedule.round_of[t], owner = schedule.owner_of[t];
+                ck_assert_int_eq(round >= 0, model->tensors[t].hidden_matrix);
+                if (round < 0)
+                    continue;
+                ck_assert_int_eq(schedule.unit_of[round * n_ranks + owner], model->tensors[t].owner);
+                ck_assert_uint_ge(schedule.slot_elems[round], layout.units[model->tensors[t].owner].shard_elems);
+                matrices[round][owner]++;
+            }
+            for (int round = 0; round < schedule.n_rounds; round++) {
+                const int n_left = n_blocks - round * n_ranks, n_units = n_left < n_ranks ? n_left : n_ranks;
+                int n_busy = 0;
+                for (int owner = 0; owner < n_ranks; owner++)
+                    n_busy += matrices[round][owner] > 0;
+                ck_assert_int_ge(n_busy, n_units);
+                ck_assert_int_eq(n_busy == n_ranks || n_busy == 2 * n_units ||
+                                     n_ranks < 2 * n_units /* some units have two owners, others one */,
+                                 true);
+            }
+            zero_muon_schedule_destroy(&schedule);
+            zero_layout_destroy(&layout);
+            zero_model_destroy(model);
+        }
+}
+END_TEST
+
+/* Of units with many matrices that ranks share, none has much more to do than another. */
+START_TEST(ranks_that_share_a_unit_have_alike_much_to_do)
+{
+    static const int64_t sizes[] = {96, 96, 64, 64, 64, 48, 48, 32, 32, 32};
+    zero_model_t *model;
+    zero_unit_t unit;
+    zero_tensor_t tensor;
+    zero_layout_t layout;
+    zero_muon_schedule_t schedule;
+    const zero_config_t config = muon_config(3);
+    double load[3] = {0}, sum = 0.0;
+    ck_assert_int_eq(zero_model_create(&model), ZERO_OK);
+    ck_assert_int_eq(zero_model_add_unit(model, "unit", &unit), ZERO_OK);
+    for (int i = 0; i < 10; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "tensor %d", i);
+        const zero_tensor_desc_t desc = {
+            .name = name, .n_dims = 2, .shape = {sizes[i], sizes[i]}, .hidden_matrix = true};
+        ck_assert_int_eq(zero_model_add_tensor(model, unit, &desc, &tensor), ZERO_OK);
+    }
+    ck_assert_int_eq(zero_layout_create(model, 3, &layout), ZERO_OK);
+    ck_assert_int_eq(zero_muon_schedule_create(model, &layout, &config, &schedule), ZERO_OK);
+    for (int i = 0; i < 10; i++) {
+        const double cubed = (double)(sizes[i] * sizes[i] * sizes[i]);
+        load[schedule.owner_of[i]] += cubed;
+        sum += cubed;
+    }
+    for (int owner = 0; owner < 3; owner++) /* the most expensive matrix first: at most 4/3 of the best (Graham 1969) */
+        ck_assert_double_lt(load[owner], 4.0 / 3.0 * sum / 3.0);
+    zero_muon_schedule_destroy(&schedule);
+    zero_layout_destroy(&layout);
+    zero_model_destroy(model);
+}
+END_TEST
+
+/* ---- what it takes ---- */
+
+static uint64_t pages(uint64_t n_bytes)
+{
+    return (n_bytes + 4095) / 4096 * 4096;
+}
+
+/* Beside AdamW's memory: two buffers of a unit for the exchange, a third that receives at stage 0 and with messages;
+ * the largest matrix, another of its size and two squares of its shorter side. */
+START_TEST(memory_is_adamws_and_the_buffers_of_one_unit)
+{
+    const int n_ranks = 4;
+    const int64_t rows = 256; /* a unit: 16384 elements of matrices, and a vector of 5 padded to 64; a shard of it */
+    const uint64_t shard = (16384 + 64 + 255) / 256 * 64, unit = 4 * shard * sizeof(float);
+    zero_model_t *model = declare(3, rows);
+    for (int stage = 0; stage < 4; stage++)
+        for (int messages = 0; messages < 2; messages++) {
+            zero_config_t config = muon_config(stage);
+            zero_memory_t muon, adamw;
+            const zero_comm_kind_t kind = messages ? ZERO_COMM_MPI : ZERO_COMM_AUTO;
+            ck_assert_int_eq(zero_plan(model, &config, ZERO_DEVICE_CPU, kind, n_ranks, &muon), ZERO_OK);
+            config.optimizer = ZERO_OPTIMIZER_ADAMW;
+            ck_assert_int_eq(zero_plan(model, &config, ZERO_DEVICE_CPU, kind, n_ranks, &adamw), ZERO_OK);
+            const uint64_t matrix = pages(256 * 48 * 4), scratch = pages((256 * 48 + 2 * 48 * 48) * 4);
+            const uint64_t n_segments = 6 * (stage == 0 ? 4 : 1);
+            ck_assert_uint_eq(muon.bytes[ZERO_MEMORY_OPTIMIZER], adamw.bytes[ZERO_MEMORY_OPTIMIZER] + matrix + scratch);
+            ck_assert_uint_eq(muon.bytes[ZERO_MEMORY_COMMUNICATION],
+                              adamw.bytes[ZERO_MEMORY_COMMUNICATION] + (stage == 0 || messages ? 3 : 2) * pages(unit) +
+                                  pages(n_segments * sizeof(zero_muon_segment_t)));
+            ck_assert_uint_eq(muon.bytes[ZERO_MEMORY_PARAMETERS], adamw.bytes[ZERO_MEMORY_PARAMETERS]);
+            ck_assert_uint_eq(muon.bytes[ZERO_MEMORY_GRADIENTS], adamw.bytes[ZERO_MEMORY_GRADIENTS]);
+        }
+    zero_model_destroy(model);
+}
+END_TEST
+
+/* Each round every rank sends its shard of each owner's unit, and receives its shard of each result: 2 (N - 1) slots.
+ * Stage 0 gathers all results whole: N (N - 1). */
+START_TEST(traffic_is_adamws_and_two_units_a_round)
+{
+    enum { N_RANKS = 4 };
+    const int hosts[N_RANKS] = {0};
+    zero_model_t *model = declare(6, 256); /* two rounds */
+    const uint64_t slot = (16384 + 64 + 255) / 256 * 64 * sizeof(float);
+    for (int stage = 0; stage < 4; stage++) {
+        zero_config_t config = muon_config(stage);
+        zero_traffic_t muon[N_RANKS], adamw[N_RANKS];
+        ck_assert_int_eq(zero_plan_traffic(model, &config, ZERO_DEVICE_CPU, ZERO_COMM_AUTO, N_RANKS, hosts, muon),
+                         ZERO_OK);
+        config.optimizer = ZERO_OPTIMIZER_ADAMW;
+        ck_assert_int_eq(zero_plan_traffic(model, &config, ZERO_DEVICE_CPU, ZERO_COMM_AUTO, N_RANKS, hosts, adamw),
+                         ZERO_OK);
+        for (int rank = 0; rank < N_RANKS; rank++)
+            ck_assert_uint_eq(muon[rank].local_bytes - adamw[rank].local_bytes,
+                              2 * (stage == 0 ? N_RANKS : 2) * (N_RANKS - 1) * slot);
+    }
+    zero_model_destroy(model);
+}
+END_TEST
+
+/* ---- misuse ---- */
+
+static void expect_refused(const zero_config_t *config, const char *line)
+{
+    zero_model_t *model = declare(1, 8);
+    zero_memory_t plan;
+    capture_begin();
+    ck_assert_int_eq(zero_plan(model, config, ZERO_DEVICE_CPU, ZERO_COMM_AUTO, 2, &plan), ZERO_ERROR_USAGE);
+    const char *text = capture_end();
+    ck_assert_msg(strstr(text, line) != NULL, "%s", text);
+    zero_model_destroy(model);
+}
+
+START_TEST(what_muon_cannot_do_is_refused_with_a_line)
+{
+    zero_config_t config = muon_config(3);
+    config.offload = true;
+    expect_refused(&config, "optimizer muon with offload");
+    config = muon_config(3);
+    config.muon_steps = 0;
+    expect_refused(&config, "muon_steps 0: it must be in 1..99");
+    config.muon_steps = 5;
+    config.muon_momentum = 1.0f;
+    expect_refused(&config, "muon_momentum 1: it must be in [0, 1)");
+    zero_model_t *model = declare(1, 8);
+    zero_tensor_t tensor;
+    const zero_tensor_desc_t flat = {.name = "flat", .n_dims = 1, .shape = {8}, .hidden_matrix = true};
+    capture_begin();
+    ck_assert_int_eq(zero_model_add_tensor(model, 1, &flat, &tensor), ZERO_ERROR_ARGUMENT);
+    const char *text = capture_end();
+    ck_assert_msg(strstr(text, "tensor flat is declared as hidden_matrix with 1 dimensions: it must have 2"), "%s",
+                  text);
+    zero_model_destroy(model);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("muon update");
+    TCase *several = tcase_create("several ranks");
+    tcase_set_timeout(several, 300);
+    tcase_add_loop_test(several, stages_and_ranks_give_equal_bits, 0, 3);
+    tcase_add_test(several, transports_and_groups_give_equal_bits);
+    suite_add_tcase(s, several);
+    TCase *plan = tcase_create("plan");
+    tcase_add_test(plan, every_matrix_has_one_owner_and_all_ranks_are_busy);
+    tcase_add_test(plan, ranks_that_share_a_unit_have_alike_much_to_do);
+    tcase_add_test(plan, memory_is_adamws_and_the_buffers_of_one_unit);
+    tcase_add_test(plan, traffic_is_adamws_and_two_units_a_round);
+    tcase_add_test(plan, what_muon_cannot_do_is_refused_with_a_line);
+    suite_add_tcase(s, plan);
+    return s;
+}
+
+int main(void)
+{
+    return support_main(suite());
+}
