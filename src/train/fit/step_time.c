@@ -316,7 +316,7 @@ static double offloaded_share(const options_t *o, const fit_machine_t *machine)
 /* Returns the bytes of the optimizer's state arrays per parameter. */
 static double array_bytes(const options_t *o)
 {
-    return o->train.optimizer == ZERO_OPTIMIZER_ADAMW ? 8.0 : 4.0;
+    return o->train.optimizer == ZERO_OPTIMIZER_ADAMW || o->train.optimizer == ZERO_OPTIMIZER_MUON ? 8.0 : 4.0;
 }
 
 /* Returns the seconds a step that offload costs. The GPU's update: state comes in under backward and goes out under the

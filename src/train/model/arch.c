@@ -16,6 +16,7 @@ zero_status_t arch_declare(model_t *model, zero_unit_t unit, const arch_tensor_t
                                .init_std = spec->std,
                                .decay = is_matrix,
                                .packed = spec->packed,
+                               .hidden_matrix = is_matrix && is_of_block,
                                .fp8 = is_matrix && is_of_block && o->train.fp8 != FP8_NONE};
     return zero_model_add_tensor(model->declaration, unit, &desc, tensor);
 }

@@ -73,7 +73,8 @@ typedef struct options {
         int64_t warmup_steps;
         int schedule;  /* options_schedule_t */
         int optimizer; /* zero_optimizer_t */
-        double weight_decay, beta1, beta2, momentum, eps, grad_clip;
+        double weight_decay, beta1, beta2, momentum, muon_momentum, eps, grad_clip;
+        int64_t muon_steps;
         int precision; /* zero_dtype_t */
         int fp8;       /* options_fp8_t */
         int64_t seed, eval_every, eval_batches, sample_every;

@@ -17,6 +17,8 @@ zero_config_t options_config(const options_t *o, int world_size)
     config.seed = (uint64_t)o->train.seed;
     config.optimizer = (zero_optimizer_t)o->train.optimizer;
     config.momentum = (float)o->train.momentum;
+    config.muon_momentum = (float)o->train.muon_momentum;
+    config.muon_steps = (int)o->train.muon_steps;
     config.beta1 = (float)o->train.beta1;
     config.beta2 = (float)o->train.beta2;
     config.eps = (float)o->train.eps;

@@ -18,11 +18,9 @@ static const option_choice_t SCHEDULES[] = {{"cosine", SCHEDULE_COSINE},
                                             {"wsd", SCHEDULE_WSD},
                                             {0}};
 static const option_choice_t PRECISIONS[] = {{"bf16", ZERO_BF16}, {"fp32", ZERO_FP32}, {"fp16", ZERO_FP16}, {0}};
-static const option_choice_t OPTIMIZERS[] = {{"adamw", ZERO_OPTIMIZER_ADAMW},
-                                             {"sgd", ZERO_OPTIMIZER_SGD},
-                                             {"nesterov", ZERO_OPTIMIZER_NESTEROV},
-                                             {"lion", ZERO_OPTIMIZER_LION},
-                                             {0}};
+static const option_choice_t OPTIMIZERS[] = {{"adamw", ZERO_OPTIMIZER_ADAMW},       {"sgd", ZERO_OPTIMIZER_SGD},
+                                             {"nesterov", ZERO_OPTIMIZER_NESTEROV}, {"lion", ZERO_OPTIMIZER_LION},
+                                             {"muon", ZERO_OPTIMIZER_MUON},         {0}};
 static const option_choice_t FP8S[] = {
     {"none", FP8_NONE}, {"linear", FP8_LINEAR}, {"linear-exact-dw", FP8_LINEAR_EXACT_DW}, {0}};
 static const option_choice_t OFFLOADS[] = {{"none", OFFLOAD_NONE}, {"optimizer", OFFLOAD_OPTIMIZER}, {0}};
@@ -138,7 +136,7 @@ const option_row_t option_rows[] = {
     CHOICE(train, schedule, "cosine", SCHEDULES,
         "How the learning rate falls after the warm-up. wsd: only over the last fifth of the steps."),
     CHOICE(train, optimizer, "adamw", OPTIMIZERS,
-        "What updates the weights: AdamW, SGD with momentum or Nesterov's momentum, Lion."),
+        "AdamW, SGD (momentum or Nesterov's), Lion; Muon for the blocks' matrices, with AdamW."),
     REAL(train, weight_decay, "0.1", 0.0, 1e3, NULL,
         "Weight decay, applied to matrices only; of sgd and nesterov it is added to the gradient."),
     REAL(train, beta1, "0.9", 0.0, 0.999999, NULL,
@@ -146,6 +144,8 @@ const option_row_t option_rows[] = {
     REAL(train, beta2, "0.95", 0.0, 0.999999, NULL,
         "AdamW's decay rate of the second moment; lion's of the average that it keeps."),
     REAL(train, momentum, "0.9", 0.0, 0.999999, NULL, "Momentum of sgd and nesterov."),
+    REAL(train, muon_momentum, "0.95", 0.0, 0.999999, NULL, "Muon's momentum."),
+    INTEGER(train, muon_steps, "5", 1, ZERO_MAX_MUON_STEPS, NULL, "Steps of Muon's Newton-Schulz iteration."),
     REAL(train, eps, "1e-8", 1e-30, 1.0, NULL, "AdamW's epsilon, added to the denominator."),
     REAL(train, grad_clip, "1", 0.0, 1e9, NULL,
         "Largest global gradient norm; larger gradients are scaled down to it. 0: no clipping."),

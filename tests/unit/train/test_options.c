@@ -117,11 +117,13 @@ static const struct setting {
     {"train", "min_lr", "-1", {"-1", "0", "-1.0", "1e-5"}, {"-0.5", "-2", "nan", "1e9"}},
     {"train", "warmup_steps", "0", {"0", "2000"}, {"-1", "1.5"}},
     {"train", "schedule", "cosine", {"cosine", "linear", "constant", "wsd"}, {"cos", "step"}},
-    {"train", "optimizer", "adamw", {"adamw", "sgd", "nesterov", "lion"}, {"adam", "muon"}},
+    {"train", "optimizer", "adamw", {"adamw", "sgd", "nesterov", "lion", "muon"}, {"adam", "muonn"}},
     {"train", "weight_decay", "0.1", {"0", "0.1"}, {"-0.1", "inf"}},
     {"train", "beta1", "0.9", {"0", "0.999"}, {"1", "-0.1"}},
     {"train", "beta2", "0.95", {"0", "0.999"}, {"1", "1.5", "nan"}},
     {"train", "momentum", "0.9", {"0", "0.99"}, {"1", "-0.1", "nan"}},
+    {"train", "muon_momentum", "0.95", {"0", "0.99"}, {"1", "-0.1", "nan"}},
+    {"train", "muon_steps", "5", {"1", "99"}, {"0", "100", "-1"}},
     {"train", "eps", "1e-08", {"1e-8", "1e-15"}, {"0", "-1e-8", "1e-400"}},
     {"train", "grad_clip", "1", {"0", "1.0"}, {"-1", "infinity"}},
     {"train", "precision", "bf16", {"bf16", "fp32", "fp16"}, {"fp8", "float"}},
@@ -229,7 +231,8 @@ START_TEST(values_arrive_in_their_fields)
         must_parse("[model]\nlayers=3\ndim=40\nheads=5\nvocab_size=300\nseq_len=18\nrecompute=light\n"
                    "[data]\ntrain=x,y\nval=z\nformat=nanogpt\n"
                    "[train]\nsteps=77\nmicro_batch=2\nglobal_batch=8\nlr=0.25\nmin_lr=0.125\nwarmup_steps=5\n"
-                   "schedule=wsd\noptimizer=lion\nmomentum=0.5\nweight_decay=0.5\nbeta1=0.75\nbeta2=0.875\neps=0."
+                   "schedule=wsd\noptimizer=lion\nmomentum=0.5\nmuon_momentum=0.25\nmuon_steps=6\nweight_decay=0."
+                   "5\nbeta1=0.75\nbeta2=0.875\neps=0."
                    "0625\ngrad_clip=2\n"
                    "precision=fp32\nfp8=linear-exact-dw\nseed=9\neval_every=4\neval_batches=6\nsample_every=7\n"
                    "[zero]\nstage=1\noffload_ratio=0.5\noffload_update=host\noffload_threads=6\noffload_ram=0.25\n"
@@ -246,6 +249,7 @@ START_TEST(values_arrive_in_their_fields)
     ck_assert(o.train.global_batch == 8 && o.train.lr == 0.25 && o.train.min_lr == 0.125 && o.train.warmup_steps == 5);
     ck_assert(o.train.schedule == SCHEDULE_WSD && o.train.weight_decay == 0.5 && o.train.beta1 == 0.75);
     ck_assert(o.train.optimizer == ZERO_OPTIMIZER_LION && o.train.momentum == 0.5);
+    ck_assert(o.train.muon_momentum == 0.25 && o.train.muon_steps == 6);
     ck_assert(o.train.beta2 == 0.875 && o.train.eps == 0.0625 && o.train.grad_clip == 2);
     ck_assert(o.train.precision == ZERO_FP32 && o.train.seed == 9 && o.train.eval_every == 4);
     ck_assert(o.train.eval_batches == 6 && o.train.sample_every == 7 && o.zero.stage == 1);

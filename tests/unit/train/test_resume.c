@@ -143,6 +143,24 @@ START_TEST(other_optimizers_resume_exactly_at_other_stages)
 }
 END_TEST
 
+/* Muon's matrices are whole on one rank during an update alone: any number of ranks goes on with their momentum. */
+START_TEST(muon_resumes_exactly_at_other_stages_and_ranks)
+{
+    static const int stages[][2] = {{0, 3}, {1, 2}, {3, 0}};
+    const char *muon = "--set train.optimizer=muon --set train.micro_batch=2";
+    if (support_leaves_out(3))
+        return;
+    EXPECT_RUN(3, "%s --stage 2 --set checkpoint.dir= --set log.metrics=whole.jsonl", muon);
+    for (int i = 0; i < 3; i++) {
+        EXPECT_RUN(3, "%s --stage %d --steps 10", muon, stages[i][0]);
+        EXPECT_RUN(i == 1 ? ALONE : 3, "%s --stage %d --resume", muon, stages[i][1]);
+        expect_same_rows("muon", "whole.jsonl", "m.jsonl");
+        ck_assert_int_ne(run(2, "--resume"), 0); /* as AdamW */
+        ck_assert_int_eq(shell("rm -r ck"), 0);
+    }
+}
+END_TEST
+
 /* Where a number is in a checkpoint does not depend on who held it. */
 START_TEST(a_run_resumes_with_other_shard_groups)
 {
@@ -560,6 +578,7 @@ static Suite *suite(void)
     tcase_set_timeout(tc, 280);
     tcase_add_loop_test(tc, a_run_stopped_and_resumed_equals_one_never_stopped, 0, 3);
     tcase_add_loop_test(tc, other_optimizers_resume_exactly_at_other_stages, 0, 3);
+    tcase_add_test(tc, muon_resumes_exactly_at_other_stages_and_ranks);
     tcase_add_test(tc, a_run_in_fp8_resumes_exactly_and_says_if_that_has_changed);
     tcase_add_test(tc, one_rank_with_micro_steps_and_synchronous_saves_resumes_exactly);
     tcase_add_test(tc, a_run_resumes_with_other_shard_groups);
