@@ -77,7 +77,9 @@ __device__ static void update_element(const element_t<FORM> &at, const zero_adam
         *at.master_lo = master_lo;
 }
 
-template <typename FORM>
+/* BY_TENSOR: with the scalars of single tensors. Apart, since they take registers, of which this kernel's speed has
+ * none to spare. */
+template <typename FORM, bool BY_TENSOR>
 static __global__ void __launch_bounds__(THREADS) adam_kernel(const __grid_constant__ zero_adam_t args, uint64_t first)
 {
     zero_adam_scalars_t scalars = *args.scalars;
@@ -86,7 +88,8 @@ static __global__ void __launch_bounds__(THREADS) adam_kernel(const __grid_const
         return;
     size_t s = find_segment(args, state);
     zero_adam_segment_t segment = args.segments[s];
-    zero_take_tensor_scalars(&args, &segment, &scalars, &segment.decay);
+    if constexpr (BY_TENSOR)
+        zero_take_tensor_scalars(&args, &segment, &scalars, &segment.decay);
     const element_t<FORM> at(args, segment, state);
     if (holds(segment, state, GROUP_ELEMS) && at.is_aligned()) {
         update_group(at, scalars, segment.decay);
@@ -95,7 +98,8 @@ static __global__ void __launch_bounds__(THREADS) adam_kernel(const __grid_const
     for (uint64_t e = state; e < state + GROUP_ELEMS; ++e) {
         while (s + 1 < args.n_segments && args.segments[s + 1].state <= e) {
             segment = args.segments[++s];
-            zero_take_tensor_scalars(&args, &segment, &scalars, &segment.decay);
+            if constexpr (BY_TENSOR)
+                zero_take_tensor_scalars(&args, &segment, &scalars, &segment.decay);
         }
         if (holds(segment, e, 1))
             update_element(element_t<FORM>(args, segment, e), scalars, segment.decay);
@@ -105,16 +109,24 @@ static __global__ void __launch_bounds__(THREADS) adam_kernel(const __grid_const
 /* ---- Launch --------------------------------------------------------------------------------------------------------
  */
 
-cudaError_t zero_cuda_adam(const zero_adam_t *args, cudaStream_t stream)
+template <typename FORM> static void launch(const zero_adam_t *args, cudaStream_t stream)
 {
     /* Groups begin at multiples of their size, so that they are aligned if the arrays are. */
     const uint64_t first = args->state_begin / GROUP_ELEMS * GROUP_ELEMS;
     const unsigned n_blocks = blocks_for(args->state_end - first, THREADS * GROUP_ELEMS);
-    if (args->param_dtype == ZERO_BF16)
-        adam_kernel<bf16_master><<<n_blocks, THREADS, 0, stream>>>(*args, first);
-    else if (args->param_dtype == ZERO_FP16)
-        adam_kernel<fp16_master><<<n_blocks, THREADS, 0, stream>>>(*args, first);
+    if (args->by_tensor)
+        adam_kernel<FORM, true><<<n_blocks, THREADS, 0, stream>>>(*args, first);
     else
-        adam_kernel<fp32_master><<<n_blocks, THREADS, 0, stream>>>(*args, first);
+        adam_kernel<FORM, false><<<n_blocks, THREADS, 0, stream>>>(*args, first);
+}
+
+cudaError_t zero_cuda_adam(const zero_adam_t *args, cudaStream_t stream)
+{
+    if (args->param_dtype == ZERO_BF16)
+        launch<bf16_master>(args, stream);
+    else if (args->param_dtype == ZERO_FP16)
+        launch<fp16_master>(args, stream);
+    else
+        launch<fp32_master>(args, stream);
     return cudaGetLastError();
 }

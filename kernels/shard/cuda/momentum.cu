@@ -47,7 +47,8 @@ __device__ static void update_element(const zero_adam_t &args, const zero_adam_s
     args.m[state] = m;
 }
 
-template <typename RULE, typename FORM>
+/* BY_TENSOR: with the scalars of single tensors, as in adam.cu. */
+template <typename RULE, typename FORM, bool BY_TENSOR>
 static __global__ void __launch_bounds__(THREADS)
     momentum_kernel(const __grid_constant__ zero_adam_t args, uint64_t first)
 {
@@ -57,27 +58,37 @@ static __global__ void __launch_bounds__(THREADS)
         return;
     size_t s = find_segment(args, state);
     zero_adam_segment_t segment = args.segments[s];
-    zero_take_tensor_scalars(&args, &segment, &scalars, &segment.decay);
+    if constexpr (BY_TENSOR)
+        zero_take_tensor_scalars(&args, &segment, &scalars, &segment.decay);
     for (uint64_t e = state; e < state + GROUP_ELEMS; ++e) {
         while (s + 1 < args.n_segments && args.segments[s + 1].state <= e) {
             segment = args.segments[++s];
-            zero_take_tensor_scalars(&args, &segment, &scalars, &segment.decay);
+            if constexpr (BY_TENSOR)
+                zero_take_tensor_scalars(&args, &segment, &scalars, &segment.decay);
         }
         if (holds(segment, e, 1))
             update_element<RULE, FORM>(args, segment, scalars, e);
     }
 }
 
-template <typename RULE> static cudaError_t launch(const zero_adam_t *args, cudaStream_t stream)
+template <typename RULE, typename FORM> static void launch_form(const zero_adam_t *args, cudaStream_t stream)
 {
     const uint64_t first = args->state_begin / GROUP_ELEMS * GROUP_ELEMS;
     const unsigned n_blocks = blocks_for(args->state_end - first, THREADS * GROUP_ELEMS);
-    if (args->param_dtype == ZERO_BF16)
-        momentum_kernel<RULE, bf16_master><<<n_blocks, THREADS, 0, stream>>>(*args, first);
-    else if (args->param_dtype == ZERO_FP16)
-        momentum_kernel<RULE, fp16_master><<<n_blocks, THREADS, 0, stream>>>(*args, first);
+    if (args->by_tensor)
+        momentum_kernel<RULE, FORM, true><<<n_blocks, THREADS, 0, stream>>>(*args, first);
     else
-        momentum_kernel<RULE, fp32_master><<<n_blocks, THREADS, 0, stream>>>(*args, first);
+        momentum_kernel<RULE, FORM, false><<<n_blocks, THREADS, 0, stream>>>(*args, first);
+}
+
+template <typename RULE> static cudaError_t launch(const zero_adam_t *args, cudaStream_t stream)
+{
+    if (args->param_dtype == ZERO_BF16)
+        launch_form<RULE, bf16_master>(args, stream);
+    else if (args->param_dtype == ZERO_FP16)
+        launch_form<RULE, fp16_master>(args, stream);
+    else
+        launch_form<RULE, fp32_master>(args, stream);
     return cudaGetLastError();
 }
 
