@@ -53,7 +53,7 @@ module zero
         logical(c_bool) :: gather_fp8
         integer(c_int64_t) :: seed
         integer(c_int) :: optimizer
-        type(c_ptr) :: own_optimizer
+        type(c_ptr) :: own_optimizer, hooks
         real(c_float) :: beta1, beta2, eps, weight_decay, momentum, muon_momentum
         integer(c_int) :: muon_steps
         real(c_float) :: grad_clip

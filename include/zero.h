@@ -418,6 +418,36 @@ typedef struct zero_own_optimizer {
     void *user; /* passed to update */
 } zero_own_optimizer_t;
 
+/* Elements [first, first + n_elems) of the gradient of one tensor, which this rank has reduced. Device memory. */
+typedef struct zero_reduced {
+    zero_tensor_t tensor;
+    uint64_t first;
+    size_t n_elems;
+    float *grad; /* the sum over all ranks and micro-steps, to be read or changed in place, not yet clipped */
+    const float *loss_scale; /* it is still multiplied by this (zero_loss_scale) */
+    uint64_t step;           /* of the zero_step that will use it, from 1 */
+} zero_reduced_t;
+
+/* Functions of yours at two places of a step, each NULL or called for all trained tensors, run by run. They queue their
+ * work in the stream that they get (NULL on the CPU: they do it), behind which libzero goes on, and must not call
+ * libzero but for zero_device_copy. They are called from within calls of the engine, on the thread that makes these.
+ * Another status than ZERO_OK ends that call with it; after one of reduced, zero_cancel gives up the step. How tensors
+ * are cut into runs depends on stage and number of ranks: bits do not if each element is changed by what belongs to it
+ * alone, such as noise of a generator keyed by tensor, element and step. A function that changes nothing changes no
+ * bit. */
+typedef struct zero_hooks {
+    /* Each reduced gradient, once in a step, before norm and clipping: noise, compression, logging. Each element is
+     * seen by one rank, at every stage. Called in the last micro-step's backward, some units behind zero_grad_ready, or
+     * in zero_step. The norm is that of what it leaves, at the cost of reading the reduced gradients once more. */
+    zero_status_t (*reduced)(void *user, const zero_reduced_t *reduced, zero_stream_t stream);
+    /* Each weight behind its update, before it is published: averages, projections such as clipped weights. Sees
+     * update->weight, m and v as updated and may change them. Called in zero_step on each rank for what it holds, which
+     * at stage 0 is all; also in a step that is skipped (update->skip). In bf16 and fp16 it takes 4 MiB, and a pass
+     * over the master weights each way. Not with offload. */
+    zero_own_update_fn updated;
+    void *user; /* passed to both */
+} zero_hooks_t;
+
 /* How an engine works. All ranks must have the same values but for offload_threads, offload_ram, user_bytes and check.
  * Start from zero_config_default. */
 typedef struct zero_config {
@@ -456,6 +486,7 @@ typedef struct zero_config {
     /* For ZERO_OPTIMIZER_OWN: it and what it points to must outlive the engine. Takes 4 MiB to update a run at a time.
      * Ranks must agree on name and n_arrays. Not with offload. */
     const zero_own_optimizer_t *own_optimizer;
+    const zero_hooks_t *hooks; /* NULL: none. It must outlive the engine; ranks must agree on which functions it has */
     /* AdamW with decoupled weight decay (Loshchilov & Hutter 2019, arXiv:1711.05101). eps must be above 0: it is the
      * divisor for weights whose gradients were all 0 so far. Lion takes beta1, beta2 and weight_decay, both kinds of
      * SGD momentum and weight_decay; zero_step has the formulas. */

@@ -55,7 +55,7 @@ class Config(ctypes.Structure):
     _fields_ = [("stage", c_int), ("dtype", c_int), ("micro_steps", c_int), ("prefetch", c_int), ("keep", c_int),
                 ("overlap", c_bool), ("reduce_every_micro_step", c_bool), ("nccl_reduction", c_bool),
                 ("shard_group", c_int), ("gather_fp8", c_bool), ("seed", c_uint64), ("optimizer", c_int),
-                ("own_optimizer", c_void_p), ("beta1", c_float), ("beta2", c_float), ("eps", c_float), ("weight_decay", c_float), ("momentum", c_float),
+                ("own_optimizer", c_void_p), ("hooks", c_void_p), ("beta1", c_float), ("beta2", c_float), ("eps", c_float), ("weight_decay", c_float), ("momentum", c_float),
                 ("muon_momentum", c_float), ("muon_steps", c_int),
                 ("grad_clip", c_float),
                 ("max_skipped_steps", c_int), ("initial_loss_scale", c_float), ("loss_scale_window", c_int),

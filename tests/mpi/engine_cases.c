@@ -6,6 +6,8 @@
  *               staging=0 (staging_bytes; 0: its default) offload=0 (percent of the state) update=auto|device|host
  *               fill=0|1 (weights and moments come from zero_set_state, and differ between ranks)
  *               optimizer=adamw|sgd|nesterov|lion|own|muon (own: Nesterov's, as a function of the caller's)
+ *               hooks=none|idle|noise|clamp|both (zero_hooks_t: functions that change nothing; noise on reduced
+ *               gradients; weights that are clamped behind each update; both)
  *               schedule=0|1 (tensors have settings of their own, which change from step to step)
  *               fp8=none|bf16|fp8 (tables and weights are declared with fp8, and gathered so) traffic=0|1
  *         Trains and prints, from rank 0, a line per step: loss, grad norm (%.9g) and a hash of every full parameter as
@@ -59,6 +61,7 @@ typedef struct settings {
     int stage, prefetch, micro_steps, every, steps, nan_at, poison, nccl, rows, staging, offload, fill, traffic, group,
         schedule;
     enum { NO_FP8, FP8_AS_BF16, FP8 } fp8;
+    enum { NO_HOOKS, IDLE, NOISE, CLAMP, BOTH } hooks;
     zero_offload_update_t update;
     zero_optimizer_t optimizer;
     zero_dtype_t dtype;
@@ -153,6 +156,14 @@ static float gradient(int rank, int64_t step, int micro_step, int tensor, uint64
 
 /* ---- fp64 reference: the optimizer on the exact global gradient, over the whole model, on every rank ---- */
 
+/* What a hook adds to a reduced gradient: few bits, as gradients have, so that sums stay exact. */
+static float noise(int tensor, uint64_t e, int64_t step)
+{
+    return gradient(3, step, 5, tensor, e, 1);
+}
+
+#define LARGEST_WEIGHT 0.625
+
 typedef struct reference {
     double *w[N_TENSORS], *m[N_TENSORS], *v[N_TENSORS];
     int t;
@@ -165,6 +176,8 @@ static double global_gradient(const toy_t *toy, int n_ranks, const settings_t *s
         for (int k = 0; k < s->micro_steps; k++)
             for (int use = 0; use < (toy->tensors[tensor] == toy->shared ? 2 : 1); use++)
                 sum += (double)gradient(r, step, k, tensor, e, use);
+    if (s->hooks == NOISE || s->hooks == BOTH)
+        sum += (double)noise(toy->tensors[tensor], e, step);
     return sum;
 }
 
@@ -248,6 +261,9 @@ static double reference_step(reference_t *ref, const toy_t *toy, int n_ranks, co
                                           global_gradient(toy, n_ranks, s, step, t, e) * clip, &ref->w[t][e],
                                           &ref->m[t][e], &ref->v[t][e]);
     }
+    for (int t = 0; t < toy->n_tensors && s->hooks >= CLAMP; t++)
+        for (uint64_t e = 0; e < toy->n_elems[t]; e++)
+            ref->w[t][e] = fmin(fmax(ref->w[t][e], -LARGEST_WEIGHT), LARGEST_WEIGHT);
     return norm;
 }
 
@@ -533,6 +549,76 @@ static zero_status_t own_nesterov(void *user, const zero_own_update_t *u, zero_s
     return ZERO_OK;
 }
 
+/* ---- hooks ---- */
+
+static struct {
+    zero_device_t *device;
+    int64_t step;                  /* under way */
+    uint64_t n_reduced, n_updated; /* elements seen in it */
+    bool adds, clamps;
+} hooked;
+
+/* They work on the host, in a buffer of their own: they are called between a program's own downloads and uploads. */
+static float hook_buffer[MAX_ROWS * 64];
+
+static void fetch(const void *data, size_t n_elems, zero_stream_t stream)
+{
+    CHECK(n_elems * sizeof(float) <= sizeof hook_buffer, "%zu elements", n_elems);
+    OK(zero_device_copy(hooked.device, hook_buffer, data, n_elems * sizeof(float), stream));
+    OK(zero_device_synchronize(hooked.device));
+}
+
+static void store(void *data, size_t n_elems, zero_stream_t stream)
+{
+    OK(zero_device_copy(hooked.device, data, hook_buffer, n_elems * sizeof(float), stream));
+    OK(zero_device_synchronize(hooked.device));
+}
+
+static zero_status_t see_reduced(void *user, const zero_reduced_t *reduced, zero_stream_t stream)
+{
+    float scale;
+    CHECK(user == &hooked && reduced->step == (uint64_t)hooked.step && reduced->n_elems > 0, "reduced");
+    hooked.n_reduced += reduced->n_elems;
+    if (!hooked.adds)
+        return ZERO_OK;
+    OK(zero_device_copy(hooked.device, &scale, reduced->loss_scale, sizeof scale, stream));
+    fetch(reduced->grad, reduced->n_elems, stream);
+    for (size_t i = 0; i < reduced->n_elems; i++)
+        hook_buffer[i] += noise(reduced->tensor, reduced->first + i, hooked.step) * scale;
+    store(reduced->grad, reduced->n_elems, stream);
+    return ZERO_OK;
+}
+
+static zero_status_t see_updated(void *user, const zero_own_update_t *update, zero_stream_t stream)
+{
+    uint32_t skip;
+    CHECK(user == &hooked && update->n_elems > 0, "updated");
+    hooked.n_updated += update->n_elems;
+    if (!hooked.clamps)
+        return ZERO_OK;
+    OK(zero_device_copy(hooked.device, &skip, update->skip, sizeof skip, stream));
+    fetch(update->weight, update->n_elems, stream);
+    for (size_t i = 0; i < update->n_elems && !skip; i++)
+        hook_buffer[i] = fminf(fmaxf(hook_buffer[i], (float)-LARGEST_WEIGHT), (float)LARGEST_WEIGHT);
+    store(update->weight, update->n_elems, stream);
+    return ZERO_OK;
+}
+
+static const zero_hooks_t see_both = {.reduced = see_reduced, .updated = see_updated, .user = &hooked},
+                          see_gradients = {.reduced = see_reduced, .user = &hooked};
+
+/* Each element of a reduced gradient was seen once, and each weight by those who hold its state. */
+static void check_hooks(zero_comm_t *comm, const toy_t *toy, const settings_t *s)
+{
+    const uint64_t n = zero_model_n_params(toy->model), n_holders = s->stage == 0 ? (uint64_t)zero_comm_size(comm) : 1;
+    double seen[2] = {(double)hooked.n_reduced, (double)hooked.n_updated};
+    if (s->hooks == NO_HOOKS)
+        return;
+    OK(zero_comm_sum(comm, seen, 2));
+    CHECK((uint64_t)seen[0] == n, "%.0f elements of reduced gradients were seen", seen[0]);
+    CHECK((uint64_t)seen[1] == (s->hooks == NOISE ? 0 : n * n_holders), "%.0f updated elements were seen", seen[1]);
+}
+
 static float own_momentum = 0.9f;
 static const zero_own_optimizer_t own_optimizer = {
     .name = "own nesterov", .n_arrays = 1, .update = own_nesterov, .user = &own_momentum};
@@ -544,6 +630,7 @@ static zero_config_t make_config(const settings_t *s)
     config.dtype = s->dtype;
     config.optimizer = s->optimizer;
     config.own_optimizer = &own_optimizer;
+    config.hooks = s->hooks == NO_HOOKS ? NULL : s->hooks == NOISE ? &see_gradients : &see_both;
     config.prefetch = s->prefetch;
     config.micro_steps = s->micro_steps;
     config.reduce_every_micro_step = s->every;
@@ -591,6 +678,9 @@ static void open_training(training_t *t, const settings_t *s)
     t->rank = zero_comm_rank(t->comm);
     t->n_ranks = zero_comm_size(t->comm);
     OK(zero_device_create(s->device, t->comm, &t->device));
+    hooked.device = t->device;
+    hooked.adds = s->hooks == NOISE || s->hooks == BOTH;
+    hooked.clamps = s->hooks >= CLAMP;
     OK(zero_engine_create(t->comm, t->device, t->toy.model, &t->config, &t->engine));
     check_held(t);
     for (int i = 0; i < t->toy.n_tensors; i++) {
@@ -627,6 +717,8 @@ static void close_training(training_t *t)
 static zero_step_result_t make_step(training_t *t, int64_t step)
 {
     zero_step_result_t result;
+    hooked.step = step;
+    hooked.n_reduced = hooked.n_updated = 0;
     allocations_start();
     double loss = (t->rank + 1) * 0.125 * (double)step;
     OK(zero_device_copy(t->device, t->device_loss, &loss, sizeof loss, NULL));
@@ -654,6 +746,7 @@ static void check_step(training_t *t, int64_t step, const zero_step_result_t *re
     CHECK(result->step == (uint64_t)step, "step %llu", (unsigned long long)result->step);
     CHECK((double)result->loss == 0.125 * (double)step * n * (n + 1) / 2, "loss %g", (double)result->loss);
     check_notice(result, n);
+    check_hooks(t->comm, &t->toy, t->s);
     if (t->s->nan_at == step) {
         CHECK(result->skipped && hash == t->hash, "a step with NaN was not skipped");
     } else {
@@ -891,6 +984,7 @@ static const setting_row_t setting_rows[] = {
     {"group", offsetof(settings_t, group), NULL},
     {"traffic", offsetof(settings_t, traffic), NULL},
     {"schedule", offsetof(settings_t, schedule), NULL},
+    {"hooks", offsetof(settings_t, hooks), "none idle noise clamp both"},
     {"fp8", offsetof(settings_t, fp8), "none bf16 fp8"},
     {"update", offsetof(settings_t, update), "auto device host"},
     {"optimizer", offsetof(settings_t, optimizer), "adamw sgd nesterov lion own muon"},

@@ -19,6 +19,8 @@
  * which must not count as a wait) keep=0 (config.keep) lookup=0 (1: the first unit's backward reads no parameters)
  * frozen=0 (1: some matrices and a whole block are)
  * unshard=1 (0: and says so: zero_model_set_unshard_in_backward) gathers=0 (how many the first pass makes; 0: any)
+ * hooks=0 (1: noise is added to reduced gradients, by work that takes its time in the stream; 2: weights are pushed
+ * behind their update, too)
  * schedule=0 (1: tensors have settings of their own, which change from step to step)
  * cancels=0 (1: before every step passes are begun that are cancelled, anywhere) created=0 (the micro-steps that the
  * engine is created with, before zero_set_micro_steps; 0: micro_steps)
@@ -58,7 +60,7 @@ typedef struct settings {
     int stage, prefetch, micro_steps, every, steps, overlap, nan_at, seed, delay_us, fault, trace, is_async, offload,
         nccl, threads, pins, available, update, buffer, activations, spans, asks, slow_gathers;
     int frozen, rows, untied, staging, blocks, calls, idle_ms, late, loses, check, group, keep, lookup, unshard,
-        gathers, cancels, created, schedule;
+        gathers, cancels, created, schedule, hooks;
     const char *load, *save;
     zero_optimizer_t optimizer;
     zero_dtype_t dtype;
@@ -657,9 +659,62 @@ static void lose_a_peer(run_t *run)
     run->comm->failed = false;
 }
 
+/* ---- hooks ---- */
+
+typedef struct hooked {
+    float *values;
+    size_t n_elems;
+    uint64_t key; /* of the first */
+    const uint32_t *skip;
+    const float *scale;
+} hooked_t;
+
+/* Reads what is there twice, with a pause between: whoever writes or reads it without waiting is found. */
+static void do_hooked(void *args)
+{
+    const hooked_t *h = args;
+    const float scale = h->scale ? *h->scale : 1.0f, first = h->values[0];
+    if (h->skip && *h->skip)
+        return;
+    usleep(100);
+    CHECK(memcmp(&h->values[0], &first, sizeof first) == 0, "written while a hook reads");
+    for (size_t i = 0; i < h->n_elems; i++)
+        h->values[i] += scale * ((float)((h->key + i) * 2654435761u % 63) - 31.0f) / 1024.0f;
+}
+
+static uint64_t hook_key(zero_tensor_t tensor, uint64_t first, uint64_t step)
+{
+    return first + 7 * (uint64_t)tensor + 1009 * step;
+}
+
+static zero_status_t hook_reduced(void *user, const zero_reduced_t *r, zero_stream_t stream)
+{
+    const hooked_t h = {.values = r->grad,
+                        .n_elems = r->n_elems,
+                        .key = hook_key(r->tensor, r->first, r->step),
+                        .scale = r->loss_scale};
+    (void)stream; /* the run's, but for a gradient that is asked for */
+    queue(*(run_t **)user, do_hooked, &h, sizeof h);
+    return ZERO_OK;
+}
+
+static zero_status_t hook_updated(void *user, const zero_own_update_t *u, zero_stream_t stream)
+{
+    const hooked_t h = {
+        .values = u->weight, .n_elems = u->n_elems, .key = hook_key(u->tensor, u->first, 0), .skip = u->skip};
+    (void)stream;
+    queue(*(run_t **)user, do_hooked, &h, sizeof h);
+    return ZERO_OK;
+}
+
+static run_t *hooked_run;
+static const zero_hooks_t gradient_hooks = {.reduced = hook_reduced, .user = &hooked_run},
+                          all_hooks = {.reduced = hook_reduced, .updated = hook_updated, .user = &hooked_run};
+
 static zero_config_t make_config(const settings_t *s)
 {
     zero_config_t config = zero_config_default();
+    config.hooks = s->hooks == 0 ? NULL : s->hooks == 1 ? &gradient_hooks : &all_hooks;
     config.stage = s->stage;
     config.dtype = s->dtype;
     config.optimizer = s->optimizer;
@@ -755,6 +810,7 @@ static void check_same_hash_on_all_ranks(const run_t *run)
 static void run_all(const settings_t *s, zero_comm_t *comm)
 {
     run_t run = open_run(s, comm);
+    hooked_run = &run;
     if (s->load)
         load(&run);
     if (s->trace)
@@ -833,6 +889,7 @@ static const setting_row_t setting_rows[] = {{"stage", offsetof(settings_t, stag
                                              {"load", offsetof(settings_t, load), SETTING_TEXT},
                                              {"save", offsetof(settings_t, save), SETTING_TEXT},
                                              {"schedule", offsetof(settings_t, schedule), NULL},
+                                             {"hooks", offsetof(settings_t, hooks), NULL},
                                              {"optimizer", offsetof(settings_t, optimizer), "adamw sgd nesterov lion"},
                                              {"dtype", offsetof(settings_t, dtype), SETTING_DTYPES},
                                              {"fp8", offsetof(settings_t, fp8), "none bf16 fp8"},

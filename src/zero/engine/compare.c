@@ -29,6 +29,8 @@ static uint64_t config_hash(const zero_config_t *c)
         hash = zero_hash_fold(hash, c->own_optimizer->name, strlen(c->own_optimizer->name));
         hash = zero_hash_fold(hash, &c->own_optimizer->n_arrays, sizeof c->own_optimizer->n_arrays);
     }
+    const bool hooks[] = {c->hooks && c->hooks->reduced, c->hooks && c->hooks->updated};
+    hash = zero_hash_fold(hash, hooks, sizeof hooks);
     hash = zero_hash_fold(hash, &c->momentum, sizeof c->momentum);
     hash = zero_hash_fold(hash, &c->muon_momentum, sizeof c->muon_momentum);
     hash = zero_hash_fold(hash, &c->muon_steps, sizeof c->muon_steps);

@@ -25,6 +25,7 @@
 #include "zero/plan/unsharded.h"
 #include "zero/runtime/addresses.h"
 #include "zero/runtime/gather.h"
+#include "zero/runtime/hooks.h"
 
 /* All ranks' slices of a part of a unit's shard, and the staging buffer that they are copied into. */
 typedef struct chunk {
@@ -207,7 +208,8 @@ static zero_status_t sum(zero_gradients_t *gradients, const chunk_t *chunk, zero
         ZERO_TRY(zero_offload_await_grads(gradients->offload, unit, stream));
     return context->device->kernels->sum_slices(
         zero_context_reduced_grads_of(context, unit) + chunk->first, chunk->slices, chunk->n_slices,
-        context->plan.stage.grad_dtype, chunk->n_elems, reduction->adds, reduction->is_last ? norm : NULL, stream);
+        context->plan.stage.grad_dtype, chunk->n_elems, reduction->adds,
+        reduction->is_last && !zero_hooks_see_reduced(context) ? norm : NULL, stream);
 }
 
 /* Transfers the chunk that begins at `first`. If the staging buffers are full of this unit's chunks, sums the oldest to
@@ -298,6 +300,8 @@ static zero_status_t finish_reduction(zero_gradients_t *gradients, zero_stream_t
     }
     if (streams->n_fences_passed < reduction->fence)
         streams->n_fences_passed = reduction->fence; /* the slices came behind it */
+    if (reduction->is_last && zero_hooks_see_reduced(context))
+        ZERO_TRY(zero_hooks_reduced(context, unit, stream));
     if (reduction->is_last)
         ZERO_TRY(gather_reduced(gradients, unit, stream));
     if (reduction->is_last && zero_plan_is_offloaded(&context->plan, unit))

@@ -1,17 +1,25 @@
-/* own_update.c - see own_update.h. Weights in bf16 and fp16 pass through one fp32 buffer, in runs: joined, updated by
- * the caller, split again. A skipped step leaves them as they were, since splitting is exact. */
+/* own_update.c - see own_update.h. A caller's optimizer replaces libzero's; its hook comes behind either. Weights in
+ * bf16 and fp16 pass through one fp32 buffer, in runs: joined, updated by the caller, split again. A skipped step
+ * leaves them as they were, since splitting is exact. */
 #include "zero/engine/own_update.h"
 
 #include "base/log.h"
 #include "zero/optimizer/optimizer.h"
 #include "zero/runtime/addresses.h"
 
+/* A function of the caller's, and what an error line calls it. */
+typedef struct own_fn {
+    const char *kind, *name;
+    zero_own_update_fn update;
+    void *user;
+} own_fn_t;
+
 /* Updates n_elems of a tensor from element `first` on; `at` is where they are. */
-static zero_status_t update_run(const zero_context_t *context, zero_tensor_t tensor, uint64_t first, size_t n_elems,
-                                const zero_adam_segment_t *at, float lr, zero_stream_t stream)
+static zero_status_t update_run(const zero_context_t *context, const own_fn_t *own, zero_tensor_t tensor,
+                                uint64_t first, size_t n_elems, const zero_adam_segment_t *at, float lr,
+                                zero_stream_t stream)
 {
     const zero_shard_kernels_t *kernels = context->device->kernels;
-    const zero_own_optimizer_t *own = context->config.own_optimizer;
     const zero_arena_plan_t *plan = &context->plan;
     const zero_dtype_t dtype = context->config.dtype;
     const zero_step_scratch_t *scratch = zero_context_step_scratch(context);
@@ -40,13 +48,13 @@ static zero_status_t update_run(const zero_context_t *context, zero_tensor_t ten
     };
     zero_status_t status = own->update(own->user, &update, stream);
     if (status != ZERO_OK)
-        return zero_fail(status, "optimizer %s: its update of tensor %s failed", own->name,
+        return zero_fail(status, "%s %s: its update of tensor %s failed", own->kind, own->name,
                          context->model->tensors[tensor].name);
     return master_lo ? kernels->split_master(param, master_lo, dtype, weight, n_elems, stream) : ZERO_OK;
 }
 
-static zero_status_t update_tensor(const zero_context_t *context, zero_tensor_t tensor, const zero_group_t *group,
-                                   float lr, zero_stream_t stream)
+static zero_status_t update_tensor(const zero_context_t *context, const own_fn_t *own, zero_tensor_t tensor,
+                                   const zero_group_t *group, float lr, zero_stream_t stream)
 {
     zero_adam_segment_t at;
     uint64_t begin, end;
@@ -58,7 +66,7 @@ static zero_status_t update_tensor(const zero_context_t *context, zero_tensor_t 
     uint64_t first = zero_layout_span(&context->layout, context->model, tensor, begin, end).first;
     for (uint64_t left = at.n_elems; left > 0;) {
         uint64_t n = left < ZERO_OWN_RUN_ELEMS ? left : ZERO_OWN_RUN_ELEMS;
-        ZERO_TRY(update_run(context, tensor, first, n, &at, lr, stream));
+        ZERO_TRY(update_run(context, own, tensor, first, n, &at, lr, stream));
         first += n;
         at.param += n;
         at.state += n;
@@ -68,12 +76,28 @@ static zero_status_t update_tensor(const zero_context_t *context, zero_tensor_t 
     return ZERO_OK;
 }
 
-zero_status_t zero_own_update(const zero_context_t *context, const zero_tensor_groups_t *groups, float lr,
-                              zero_stream_t stream)
+static zero_status_t update_all(const zero_context_t *context, const own_fn_t *own, const zero_tensor_groups_t *groups,
+                                float lr, zero_stream_t stream)
 {
     for (zero_tensor_t tensor = 0; tensor < context->model->n_tensors; tensor++) {
         const zero_group_t group = zero_tensor_groups_get(groups, tensor);
-        ZERO_TRY(update_tensor(context, tensor, &group, lr, stream));
+        ZERO_TRY(update_tensor(context, own, tensor, &group, lr, stream));
     }
     return ZERO_OK;
+}
+
+zero_status_t zero_own_update(const zero_context_t *context, const zero_tensor_groups_t *groups, float lr,
+                              zero_stream_t stream)
+{
+    const zero_own_optimizer_t *optimizer = context->config.own_optimizer;
+    const own_fn_t own = {"optimizer", optimizer->name, optimizer->update, optimizer->user};
+    return update_all(context, &own, groups, lr, stream);
+}
+
+zero_status_t zero_own_updated(const zero_context_t *context, const zero_tensor_groups_t *groups, float lr,
+                               zero_stream_t stream)
+{
+    const zero_hooks_t *hooks = context->config.hooks;
+    const own_fn_t own = {"zero_hooks_t:", "updated", hooks->updated, hooks->user};
+    return update_all(context, &own, groups, lr, stream);
 }

@@ -254,22 +254,35 @@ static zero_status_t update_range(zero_update_t *update, size_t first, size_t n_
     return zero_optimizer_of(&context->config)->update(context->device->kernels, &adam, stream);
 }
 
+/* Updates all that is on the device with the caller's functions, one of them at least, and then publishes. */
+static zero_status_t update_with_own(zero_update_t *update, float lr, zero_stream_t stream)
+{
+    zero_context_t *context = update->context;
+    if (context->config.optimizer == ZERO_OPTIMIZER_OWN) {
+        ZERO_TRY(zero_own_update(context, update->groups, lr, stream));
+    } else {
+        ZERO_TRY(zero_muon_update_run(update->muon, stream));
+        ZERO_TRY(update_range(update, 0, update->n_segments, 0, context->plan.state_elems, stream));
+    }
+    if (zero_own_hooks_updates(context))
+        ZERO_TRY(zero_own_updated(context, update->groups, lr, stream));
+    return zero_parameters_n_early_units(update->parameters) > 0
+               ? zero_parameters_publish_early(update->parameters, stream)
+               : ZERO_OK;
+}
+
 static zero_status_t update_all(zero_update_t *update, float lr, zero_stream_t stream)
 {
-    if (update->context->config.optimizer == ZERO_OPTIMIZER_OWN) {
-        ZERO_TRY(zero_own_update(update->context, update->groups, lr, stream));
-        return zero_parameters_n_early_units(update->parameters) > 0
-                   ? zero_parameters_publish_early(update->parameters, stream)
-                   : ZERO_OK;
-    }
+    const zero_context_t *context = update->context;
+    if (context->config.optimizer == ZERO_OPTIMIZER_OWN || zero_own_hooks_updates(context))
+        return update_with_own(update, lr, stream);
     ZERO_TRY(zero_muon_update_run(update->muon, stream));
     size_t n_early = update->n_early_segments;
     uint64_t split = early_end(update);
     ZERO_TRY(update_range(update, 0, n_early, 0, split, stream));
     if (zero_parameters_n_early_units(update->parameters) > 0)
         ZERO_TRY(zero_parameters_publish_early(update->parameters, stream));
-    return update_range(update, n_early, update->n_segments - n_early, split, update->context->plan.state_elems,
-                        stream);
+    return update_range(update, n_early, update->n_segments - n_early, split, context->plan.state_elems, stream);
 }
 
 zero_status_t zero_update_begin_step(zero_update_t *update, zero_stream_t stream)

@@ -52,6 +52,16 @@ static bool is_amount(float x)
     return isfinite(x) && x >= 0.0f;
 }
 
+static zero_status_t check_hooks(const zero_config_t *c)
+{
+    if (!c->hooks->reduced && !c->hooks->updated)
+        return zero_fail_alike(ZERO_ERROR_USAGE, "hooks: at least one of reduced and updated must be a function");
+    if (c->hooks->updated && c->offload)
+        return zero_fail_alike(ZERO_ERROR_USAGE,
+                               "hooks with offload: updated does not see offloaded state; leave out one of the two");
+    return ZERO_OK;
+}
+
 static zero_status_t check_own_optimizer(const zero_config_t *c)
 {
     const zero_own_optimizer_t *own = c->own_optimizer;
@@ -103,6 +113,8 @@ zero_status_t zero_config_check(const zero_config_t *c)
         return zero_fail_alike(ZERO_ERROR_USAGE, "optimizer %d: it must be one of zero_optimizer_t", (int)c->optimizer);
     if (c->optimizer == ZERO_OPTIMIZER_OWN)
         ZERO_TRY(check_own_optimizer(c));
+    if (c->hooks)
+        ZERO_TRY(check_hooks(c));
     ZERO_TRY(check_muon(c));
     if (!is_fraction(c->momentum))
         return zero_fail_alike(ZERO_ERROR_USAGE, "momentum %g: it must be in [0, 1)", (double)c->momentum);

@@ -292,7 +292,8 @@ static void plan_private_state(zero_arena_plan_t *plan, const zero_layout_t *lay
     plan->m = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, state_bytes);
     if (plan->n_arrays > 1)
         plan->v = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, state_bytes);
-    if (config->optimizer == ZERO_OPTIMIZER_OWN && config->dtype != ZERO_FP32)
+    if ((config->optimizer == ZERO_OPTIMIZER_OWN || (config->hooks && config->hooks->updated)) &&
+        config->dtype != ZERO_FP32)
         plan->own_weights = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, ZERO_OWN_RUN_ELEMS * sizeof(float));
     plan_state_staging(plan, layout, config);
 

@@ -113,7 +113,7 @@ typedef struct zero_arena_plan {
     uint64_t private_reduced_grads; /* fp32, this rank's shards, if it holds no more */
     /* master_lo: bf16's low halves or fp16's fp32 master weights; fp32 has none. v: with two state arrays. */
     uint64_t master_lo, m, v;
-    uint64_t own_weights; /* a caller's own optimizer, not fp32: master weights of a run */
+    uint64_t own_weights; /* a caller's own optimizer or hook, not fp32: master weights of a run */
     uint64_t chunk_elems; /* of a shard, transferred at once: a multiple of ZERO_SUM_CHUNK, or all of it */
     uint64_t staging;     /* for transports that copy slices to this rank: n_staging of staging_bytes each */
     uint64_t staging_bytes;

@@ -124,6 +124,30 @@ START_TEST(settings_of_single_tensors_give_equal_bits_at_every_stage)
 }
 END_TEST
 
+/* engine_cases compares noise that is added before the norm, and weights that are clamped behind the update, with fp64,
+ * and counts what each function sees. Functions that change nothing change no bit. */
+START_TEST(hooks_give_equal_bits_at_every_stage)
+{
+    static const char *const kinds[] = {"dtype=bf16", "dtype=fp16 nan_at=3 optimizer=lion", "dtype=fp32 micro_steps=2"};
+    static const char *const hooks[] = {"both stage=0 poison=1", "both stage=1", "both stage=2 poison=1",
+                                        "both stage=3",          "none stage=3", "idle stage=3"};
+    enum { N = sizeof hooks / sizeof hooks[0] };
+    training_t runs[N] = {0};
+    if (support_leaves_out(2 * _i + 1))
+        return;
+    for (int i = 0; i < N; i++) {
+        runs[i].n_ranks = 2 * _i + 1;
+        snprintf(runs[i].settings, sizeof runs[i].settings, "hooks=%s %s", hooks[i], kinds[_i]);
+    }
+    train_all(runs, N);
+    for (int i = 0; i < 3; i++)
+        expect_same(&runs[3], &runs[i]);
+    expect_same(&runs[4], &runs[5]);
+    ck_assert_str_ne(runs[3].output.out, runs[4].output.out);
+    forget(runs, N);
+}
+END_TEST
+
 /* A caller's function has the bits of libzero's kernel with the same expression. */
 START_TEST(an_optimizer_of_the_callers_gives_the_bits_of_ours)
 {
@@ -592,8 +616,8 @@ START_TEST(bad_configurations_are_refused)
     zero_engine_t *engine;
     zero_model_t *empty;
     zero_memory_t plan;
-    zero_config_t bad[17], good = zero_config_default();
-    for (int i = 0; i < 17; i++)
+    zero_config_t bad[19], good = zero_config_default();
+    for (int i = 0; i < 19; i++)
         bad[i] = zero_config_default();
     bad[0].stage = 4;
     bad[1].stage = -1;
@@ -615,6 +639,10 @@ START_TEST(bad_configurations_are_refused)
     bad[15].own_optimizer = &own;
     zero_own_optimizer_t many = {.name = "many", .n_arrays = 3, .update = own_update};
     bad[16].own_optimizer = &many;
+    const zero_hooks_t no_hooks = {0}, behind = {.updated = own_update};
+    bad[17].hooks = &no_hooks;
+    bad[18].hooks = &behind;
+    bad[18].offload = true;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         ck_assert_int_eq(zero_engine_create(f.comm, f.device, f.model, &bad[i], &engine), ZERO_ERROR_USAGE);
         ck_assert_int_eq(zero_plan(f.model, &bad[i], ZERO_DEVICE_CPU, ZERO_COMM_AUTO, 2, &plan), ZERO_ERROR_USAGE);
@@ -662,6 +690,7 @@ static Suite *suite(void)
     tcase_add_loop_test(several, stages_give_equal_bits, 0, (int)(sizeof rank_counts / sizeof rank_counts[0]));
     tcase_add_loop_test(several, optimizers_give_equal_bits_at_every_stage, 0, 5);
     tcase_add_loop_test(several, settings_of_single_tensors_give_equal_bits_at_every_stage, 0, 5);
+    tcase_add_loop_test(several, hooks_give_equal_bits_at_every_stage, 0, 3);
     tcase_add_loop_test(several, an_optimizer_of_the_callers_gives_the_bits_of_ours, 0, 3);
     tcase_add_test(several, prefetch_and_transport_give_equal_bits);
     tcase_add_loop_test(several, shard_groups_give_equal_bits, 0, 3);

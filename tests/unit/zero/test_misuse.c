@@ -171,6 +171,43 @@ START_TEST(an_array_that_the_optimizer_lacks_is_refused)
 }
 END_TEST
 
+static zero_status_t fail_once(void *user, const zero_reduced_t *reduced, zero_stream_t stream)
+{
+    int *n_calls = user;
+    (void)stream;
+    ck_assert(reduced->n_elems == 5 && reduced->grad[4] == 1.25f && *reduced->loss_scale == 1.0f);
+    return ++*n_calls == 1 ? ZERO_ERROR_IO : ZERO_OK;
+}
+
+/* The call that called it ends with its status and one line, and zero_cancel goes on. */
+START_TEST(a_hook_that_fails_ends_the_call)
+{
+    fixture_t f = fixture_create();
+    int n_calls = 0;
+    const zero_hooks_t hooks = {.reduced = fail_once, .user = &n_calls};
+    zero_engine_destroy(f.engine);
+    f.config.hooks = &hooks;
+    MUST(zero_engine_create(f.comm, f.device, f.model, &f.config, &f.engine));
+    MUST(zero_init_parameters(f.engine));
+    MUST(zero_begin(f.engine, ZERO_PASS_TRAIN, NULL));
+    MUST(zero_acquire(f.engine, f.unit, NULL));
+    MUST(zero_release(f.engine, f.unit, NULL));
+    MUST(zero_acquire(f.engine, f.unit, NULL));
+    float *grad = zero_grad(f.engine, f.tensor).data;
+    for (int i = 0; i < 5; i++)
+        grad[i] = 0.25f * (float)(i + 1);
+    capture_begin();
+    zero_status_t status = zero_grad_ready(f.engine, f.unit, NULL);
+    const char *said = capture_end();
+    ck_assert_int_eq(status, ZERO_ERROR_IO);
+    ck_assert_msg(support_count(said, "\n") == 1 && strstr(said, "reduced failed for tensor w in step 1"), "%s", said);
+    MUST(zero_cancel(f.engine));
+    train(&f);
+    ck_assert_int_eq(n_calls, 2);
+    fixture_destroy(&f);
+}
+END_TEST
+
 START_TEST(engines_refuse_null)
 {
     fixture_t f = fixture_create();
@@ -445,6 +482,7 @@ static Suite *suite(void)
     tcase_add_test(one, communicators_and_devices_refuse_null);
     tcase_add_test(one, declarations_and_plans_refuse_null);
     tcase_add_test(one, engines_refuse_null);
+    tcase_add_test(one, a_hook_that_fails_ends_the_call);
     tcase_add_test(one, an_array_that_the_optimizer_lacks_is_refused);
     tcase_add_test(one, checkpoints_refuse_null);
     tcase_add_test(one, calls_without_a_status_accept_null);

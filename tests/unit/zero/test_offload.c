@@ -58,6 +58,15 @@ START_TEST(offload_changes_no_bit_of_tensors_with_settings_of_their_own)
 }
 END_TEST
 
+/* What a hook does to reduced gradients in the stream is done before they leave. */
+START_TEST(offload_changes_no_bit_of_gradients_that_hooks_change)
+{
+    static const char *const variants[] = {"offload=100 stage=3 seed=2", "offload=100 stage=1 buffer=600",
+                                           "offload=30 stage=2 activations=9000", NULL};
+    expect_plain_text_of(updates[_i], 2 + _i, "hooks=1 micro_steps=2 every=1", variants);
+}
+END_TEST
+
 /* Sums that accumulate over micro-steps stay on the device until the last one; those of a single reduction take turns.
  * Stages 0 and 1 add up the micro-steps before they reduce here (every=0), so their bits differ. */
 START_TEST(offload_with_accumulation_changes_no_bit)
@@ -233,6 +242,7 @@ static Suite *suite(void)
     tcase_set_timeout(tcase, 300);
     tcase_add_loop_test(tcase, offload_changes_no_bit, 0, N_SETTINGS * N_UPDATES);
     tcase_add_loop_test(tcase, offload_changes_no_bit_of_other_optimizers, 0, 2 * N_UPDATES);
+    tcase_add_loop_test(tcase, offload_changes_no_bit_of_gradients_that_hooks_change, 0, N_UPDATES);
     tcase_add_loop_test(tcase, offload_changes_no_bit_of_tensors_with_settings_of_their_own, 0, 2 * N_UPDATES);
     tcase_add_loop_test(tcase, offload_with_accumulation_changes_no_bit, 0, N_UPDATES);
     tcase_add_loop_test(tcase, offload_auto_changes_no_bit, 0, N_UPDATES);

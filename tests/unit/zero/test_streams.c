@@ -18,6 +18,17 @@ START_TEST(streams_of_any_speed_give_the_bits_of_one_order)
 }
 END_TEST
 
+/* Noise on reduced gradients, and what changes weights behind their update, are work in the stream like any other. */
+START_TEST(work_that_hooks_queue_gives_the_bits_of_one_order)
+{
+    static const char *const variants[] = {"stage=3 seed=2 delay_us=800", "stage=2 seed=3 prefetch=3",
+                                           "stage=1 seed=4 overlap=0", "stage=0 seed=5 delay_us=800", NULL};
+    expect_plain_text(
+        2 + _i, _i == 0 ? "hooks=2 steps=8 cancels=1 nan_at=3" : "hooks=2 steps=6 micro_steps=2 every=1 dtype=fp16",
+        variants);
+}
+END_TEST
+
 /* Sizes that need no padding, so that embedding and head are one buffer class (test_layout.c): what one left in the
  * buffer would show in the other's norm. */
 START_TEST(an_embedding_and_a_head_in_one_buffer_give_the_same_bits)
@@ -316,6 +327,7 @@ static Suite *suite(void)
     tcase_set_timeout(tcase, 300);
     tcase_add_loop_test(tcase, streams_of_any_speed_give_the_bits_of_one_order, 0, N_SETTINGS);
     tcase_add_loop_test(tcase, shard_groups_give_the_bits_of_one_order, 0, N_SETTINGS);
+    tcase_add_loop_test(tcase, work_that_hooks_queue_gives_the_bits_of_one_order, 0, 2);
     tcase_add_test(tcase, an_embedding_and_a_head_in_one_buffer_give_the_same_bits);
     tcase_add_test(tcase, kept_and_unread_units_are_not_gathered_again_and_the_bits_are_the_same);
     tcase_add_loop_test(tcase, frozen_tensors_give_the_same_bits, 0, 2);
