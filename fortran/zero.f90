@@ -84,6 +84,19 @@ module zero
         real(c_double) :: step_ms, exposed_comm_ms
     end type
 
+    type, bind(c) :: zero_partial_t
+        integer(c_int) :: n_loaded, n_kept, n_ignored
+    end type
+
+    type, bind(c) :: zero_save_options_t
+        type(c_ptr) :: config_json = c_null_ptr, state_json = c_null_ptr ! as zero_tensor_desc_t's name
+        integer(c_int) :: keep = 0
+        integer(c_int64_t) :: max_file_bytes = 0
+        logical(c_bool) :: background = .false., per_host = .false.
+        type(c_ptr) :: files = c_null_ptr
+        integer(c_int) :: n_files = 0
+    end type
+
     type, bind(c) :: zero_group_t
         real(c_float) :: lr_scale, weight_decay, beta1, beta2, eps, momentum
     end type
@@ -208,6 +221,62 @@ module zero
         function zero_init_parameters(engine) bind(c) result(status)
             import :: c_int, c_ptr
             type(c_ptr), value :: engine
+            integer(c_int) :: status
+        end function
+
+        function zero_load_weights(engine, directory) bind(c) result(status)
+            import :: c_char, c_int, c_ptr
+            type(c_ptr), value :: engine
+            character(kind=c_char), intent(in) :: directory(*) ! ends in c_null_char
+            integer(c_int) :: status
+        end function
+
+        function zero_load_weights_partial(engine, directory, partial) bind(c) result(status)
+            import :: c_char, c_int, c_ptr, zero_partial_t
+            type(c_ptr), value :: engine
+            character(kind=c_char), intent(in) :: directory(*) ! ends in c_null_char
+            type(zero_partial_t), intent(out) :: partial
+            integer(c_int) :: status
+        end function
+
+        function zero_save_begin(engine, directory, options, save_handle) bind(c) result(status)
+            import :: c_char, c_int, c_ptr, zero_save_options_t
+            type(c_ptr), value :: engine
+            character(kind=c_char), intent(in) :: directory(*) ! ends in c_null_char
+            type(zero_save_options_t), intent(in) :: options
+            type(c_ptr), intent(out) :: save_handle
+            integer(c_int) :: status
+        end function
+
+        function zero_save_end(save_handle) bind(c) result(status)
+            import :: c_int, c_ptr
+            type(c_ptr), value :: save_handle
+            integer(c_int) :: status
+        end function
+
+        function zero_checkpoint_open(comm, directory, checkpoint) bind(c) result(status)
+            import :: c_char, c_int, c_ptr
+            type(c_ptr), value :: comm
+            character(kind=c_char), intent(in) :: directory(*) ! ends in c_null_char
+            type(c_ptr), intent(out) :: checkpoint
+            integer(c_int) :: status
+        end function
+
+        subroutine zero_checkpoint_close(checkpoint) bind(c)
+            import :: c_ptr
+            type(c_ptr), value :: checkpoint
+        end subroutine
+
+        function zero_load(engine, checkpoint) bind(c) result(status)
+            import :: c_int, c_ptr
+            type(c_ptr), value :: engine, checkpoint
+            integer(c_int) :: status
+        end function
+
+        function zero_load_partial(engine, checkpoint, partial) bind(c) result(status)
+            import :: c_int, c_ptr, zero_partial_t
+            type(c_ptr), value :: engine, checkpoint
+            type(zero_partial_t), intent(out) :: partial
             integer(c_int) :: status
         end function
 

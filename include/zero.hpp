@@ -231,6 +231,34 @@ class model
     detail::owner<zero_model_t, zero_model_destroy> owner_;
 };
 
+/* An open checkpoint: a step's directory, or the latest in a directory of checkpoints. */
+class checkpoint
+{
+  public:
+    checkpoint(const comm &comm, const std::string &directory)
+    {
+        zero_checkpoint_t *made;
+        check(zero_checkpoint_open(comm.get(), directory.c_str(), &made));
+        owner_.reset(made);
+    }
+    uint64_t step() const noexcept
+    {
+        return zero_checkpoint_step(get());
+    }
+    /* state.json, with the keys of whoever saved it. */
+    std::string state() const
+    {
+        return zero_checkpoint_state(get());
+    }
+    zero_checkpoint_t *get() const noexcept
+    {
+        return owner_.get();
+    }
+
+  private:
+    detail::owner<zero_checkpoint_t, zero_checkpoint_close> owner_;
+};
+
 class engine
 {
   public:
@@ -254,6 +282,23 @@ class engine
         zero_partial_t partial;
         check(zero_load_weights_partial(get(), directory.c_str(), &partial));
         return partial;
+    }
+    void load(const checkpoint &checkpoint)
+    {
+        check(zero_load(get(), checkpoint.get()));
+    }
+    zero_partial_t load_partial(const checkpoint &checkpoint)
+    {
+        zero_partial_t partial;
+        check(zero_load_partial(get(), checkpoint.get(), &partial));
+        return partial;
+    }
+    /* Saves the step that wait() returned last, and waits until it is complete. */
+    void save(const std::string &directory, const zero_save_options_t &options = {})
+    {
+        zero_save_t *made;
+        check(zero_save_begin(get(), directory.c_str(), &options, &made));
+        check(zero_save_end(made));
     }
     /* fill(const zero_chunk_t &) may throw. */
     template <typename F> void set_state(bool with_moments, F &&fill)

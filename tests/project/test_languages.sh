@@ -48,8 +48,8 @@ if command -v g++ >/dev/null; then
     claim "examples/linear.cpp compiles without a warning" cpp "$scratch/linear_cpp" examples/linear.cpp
     trains examples/linear.cpp "$scratch/linear_cpp"
     claim "a program that throws compiles" cpp "$scratch/exceptions" tests/project/exceptions.cpp
-    claim "exceptions pass through C, and a pass that ended in one is cancelled" timeout 60 "$scratch/exceptions"
-    claim "exceptions pass through C on 3 ranks" ranks 3 "$scratch/exceptions"
+    claim "exceptions pass through C, and a pass that ended in one is cancelled" timeout 60 "$scratch/exceptions" "$scratch/saved"
+    claim "exceptions pass through C on 3 ranks" ranks 3 "$scratch/exceptions" "$scratch/saved3"
 else
     echo "SKIP: C++: g++ is not installed"
 fi
@@ -79,6 +79,78 @@ EOF
     claim "examples/linear.f90 compiles without a warning" fortran "$scratch/linear_f" examples/linear.f90
     trains examples/linear.f90 "$scratch/linear_f"
     claim "a Fortran program that prints the layout compiles" fortran "$scratch/layout_f" "$scratch/layout.f90"
+    cat >"$scratch/load.f90" <<'EOF'
+program load
+    use zero
+    type(c_ptr) :: comm, device, model, larger, engine, other, checkpoint, saved
+    type(zero_config_t) :: config
+    type(zero_partial_t) :: partial
+    type(zero_save_options_t) :: options
+    integer(c_int) :: unit, tensor, head
+    real(c_float), target :: values(5), read_back(5)
+    character(len=200) :: argument
+    character(len=:), allocatable :: directory
+    call get_command_argument(1, argument)
+    directory = trim(argument)//c_null_char
+    call must(zero_comm_create(ZERO_COMM_AUTO, comm))
+    call must(zero_device_create(ZERO_DEVICE_CPU, comm, device))
+    call must(zero_model_create(model))
+    call must(zero_model_create(larger))
+    config = zero_config_default()
+    config%dtype = ZERO_FP32
+    call declare(model, "tensor"//c_null_char, .true., tensor)
+    call must(zero_engine_create(comm, device, model, config, engine))
+    call must(zero_init_parameters(engine))
+    values = [1.5, -2.25, 3.0, 4.0, 0.5]
+    call must(zero_set_tensor(engine, tensor, ZERO_ARRAY_WEIGHT, 0, c_loc(values)))
+    call must(zero_save_begin(engine, directory, options, saved))
+    call must(zero_save_end(saved))
+
+    call declare(larger, "tensor"//c_null_char, .true., tensor)
+    call declare(larger, "head"//c_null_char, .false., head)
+    call must(zero_engine_create(comm, device, larger, config, other))
+    call must(zero_init_parameters(other))
+    call must(zero_checkpoint_open(comm, directory, checkpoint))
+    if (zero_load(other, checkpoint) == ZERO_OK) error stop "loaded what is not there"
+    call must(zero_load_partial(other, checkpoint, partial))
+    if (partial%n_loaded /= 1 .or. partial%n_kept /= 1 .or. partial%n_ignored /= 0) error stop "partial"
+    call must(zero_get_tensor(other, tensor, ZERO_ARRAY_WEIGHT, 0, c_loc(read_back)))
+    if (any(read_back /= values)) error stop "values"
+    call must(zero_load(engine, checkpoint))
+    call zero_checkpoint_close(checkpoint)
+    directory = trim(argument)//"/latest"//c_null_char
+    call must(zero_load_weights(engine, directory))
+    call must(zero_load_weights_partial(other, directory, partial))
+    if (partial%n_loaded /= 1 .or. partial%n_kept /= 1) error stop "weights"
+    call zero_engine_destroy(other)
+    call zero_engine_destroy(engine)
+    call zero_model_destroy(larger)
+    call zero_model_destroy(model)
+    call zero_device_destroy(device)
+    call zero_comm_destroy(comm)
+contains
+    subroutine must(status)
+        integer(c_int), intent(in) :: status
+        if (status == ZERO_OK) return
+        print '(a)', zero_last_error_text()
+        error stop 1
+    end subroutine
+
+    subroutine declare(to, name, is_first, made)
+        type(c_ptr), intent(in) :: to
+        character(len=*), target, intent(in) :: name
+        logical, intent(in) :: is_first
+        integer(c_int), intent(out) :: made
+        type(zero_tensor_desc_t) :: desc
+        desc%name = c_loc(name)
+        desc%shape(1) = 5
+        if (is_first) call must(zero_model_add_unit(to, "unit"//c_null_char, unit))
+        call must(zero_model_add_tensor(to, unit, desc, made))
+    end subroutine
+end program
+EOF
+    claim "a Fortran program that saves and loads compiles" fortran "$scratch/load_f" "$scratch/load.f90"
+    claim "Fortran loads checkpoints and weights, in part, too" timeout 60 "$scratch/load_f" "$scratch/saved_f" 2>/dev/null
     claim "Fortran's types are laid out as zero.h's structs, and it has the last error" prints "$scratch/layout.txt" "$scratch/layout_f"
 else
     echo "SKIP: Fortran: gfortran is not installed"
