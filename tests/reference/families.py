@@ -43,6 +43,7 @@ MODELS = {
     "mistral": (lambda: MistralConfig(**SIZES, **PLAIN, **UNTIED, sliding_window=64), "float32", 0),
     "mistral-head_dim-bf16": (lambda: MistralConfig(**SIZES, **PLAIN, **UNTIED, head_dim=8, sliding_window=None),
                               "bfloat16", 100000),
+    "mistral-window": (lambda: MistralConfig(**SIZES, **PLAIN, **UNTIED, sliding_window=20), "float32", 0),
     "qwen2-tied": (lambda: Qwen2Config(**SIZES, **PLAIN, **TIED), "float32", 0),
     "qwen2-bf16-sharded": (lambda: Qwen2Config(**SIZES, **PLAIN, **UNTIED), "bfloat16", 100000),
     "qwen3": (lambda: Qwen3Config(**SIZES, **PLAIN, **UNTIED, head_dim=24), "float32", 0),

@@ -22,6 +22,7 @@ FAMILIES = {
     "llama": LlamaConfig(**LLAMA),
     "llama-tied-scaled": LlamaConfig(**LLAMA, tie_word_embeddings=True, rope_parameters=SCALED),
     "mistral": MistralConfig(**LLAMA, sliding_window=None),
+    "mistral-window": MistralConfig(**LLAMA, sliding_window=16),
     "qwen2": Qwen2Config(**LLAMA),
     "qwen3": Qwen3Config(**LLAMA, head_dim=32),
 }

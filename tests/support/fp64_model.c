@@ -102,15 +102,16 @@ void fp64_causal_attention(fp64_model_t *model, size_t kv_heads, size_t seq_len)
         const double *q = model->qkv + head * head_dim;
         const double *k = model->qkv + (heads + head / (heads / kv_heads)) * head_dim, *v = k + kv_heads * head_dim;
         for (size_t t = 0; t < seq_len; t++) {
-            for (size_t u = 0; u <= t; u++) {
+            size_t window = model->sizes.window, first = window > 0 && t >= window ? t - window + 1 : 0;
+            for (size_t u = first; u <= t; u++) {
                 scores[u] = 0;
                 for (size_t i = 0; i < head_dim; i++)
                     scores[u] += q[t * width + i] * k[u * width + i] / sqrt((double)head_dim);
             }
-            fp64_softmax(scores, t + 1);
+            fp64_softmax(scores + first, t + 1 - first);
             double *out = model->attended + (t * heads + head) * head_dim;
             memset(out, 0, head_dim * sizeof(double));
-            for (size_t u = 0; u <= t; u++) {
+            for (size_t u = first; u <= t; u++) {
                 for (size_t i = 0; i < head_dim; i++)
                     out[i] += scores[u] * v[u * width + i];
             }

@@ -17,6 +17,7 @@
 typedef struct fp64_sizes {
     size_t layers, dim, heads, kv_heads, ffn_dim, vocab_size, max_seq_len;
     double norm_eps;
+    size_t window; /* a position looks back at so many, its own among them; 0: at all */
     /* The Llama family. */
     size_t head_dim; /* 0: dim / heads, of which dim is then a multiple */
     bool qkv_bias;   /* of q, k and v */
@@ -77,7 +78,7 @@ void fp64_model_add(fp64_model_t *model, size_t rows, size_t columns, const char
     __attribute__((format(printf, 4, 5)));
 /* values[i] = exp(values[i]) / sum exp, n >= 1; returns log(sum exp). */
 double fp64_softmax(double *values, size_t n);
-/* Every head of every position t looks back at positions 0..t:
+/* Every head of every position t looks back at positions 0..t, or the last `window` of them:
  * attended_t = sum_u softmax_u(q_t . k_u / sqrt(head_dim)) v_u, where heads / kv_heads query heads share k and v. */
 void fp64_causal_attention(fp64_model_t *model, size_t kv_heads, size_t seq_len);
 /* head_dim, or what it is if it is not given */

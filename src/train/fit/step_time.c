@@ -12,7 +12,7 @@
 /* What settings mean for the model. Doubles, since all of it is multiplied. */
 typedef struct shape {
     bool is_llama, has_bias, has_head_norms, on_gpu, adds_locally, fp8, exact_dw, light, full;
-    double L, R, C, A, F, V, T, heads, head_dim, rotated, qkv;
+    double L, R, C, A, F, V, T, keys, heads, head_dim, rotated, qkv;
     double products[N_PRODUCTS];    /* elements of a block's matrices; full does not recompute the last */
     double matrices, last_matrix;   /* their sum, and the last */
     double inputs, outputs;         /* widths of a block's four products, summed */
@@ -37,6 +37,8 @@ static shape_t shape_of(const options_t *o, const fit_machine_t *machine)
     s.F = (double)o->model.ffn_dim;
     s.V = (double)o->model.vocab_size;
     s.T = (double)o->model.seq_len;
+    double seen = o->model.window > 0 ? fmin((double)o->model.window, s.T) : s.T;
+    s.keys = seen - 0.5 * seen * seen / s.T; /* that a query sees, on average */
     s.heads = (double)o->model.heads;
     s.head_dim = (double)options_head_dim(o);
     s.A = s.heads * s.head_dim;
@@ -155,7 +157,7 @@ static double products_s(const fit_rates_t *rates, double rate, const shape_t *s
 
 static double attention_flops(const shape_t *s, const fit_rates_t *rates) /* of a block, forward */
 {
-    return 2.0 * s->R * s->T * s->A * (1.0 + rates->tile / s->T);
+    return 4.0 * s->R * s->keys * s->A * (1.0 + rates->tile / s->T);
 }
 
 /* Blocks' forward in one micro-step. */

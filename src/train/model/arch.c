@@ -178,7 +178,8 @@ size_t arch_first_position(const model_t *model)
 
 zero_mask_t arch_mask(const model_t *model)
 {
-    return (zero_mask_t){.starts = model->pass == MODEL_LOGITS ? NULL : model->starts};
+    return (zero_mask_t){.starts = model->pass == MODEL_LOGITS ? NULL : model->starts,
+                         .window = (size_t)model->options->model.window};
 }
 
 zero_status_t arch_attention(model_t *model, int layer, const void *qkv)

@@ -18,6 +18,7 @@
 #include "train/options/input_file.h"
 
 #define MAX_FILE_BYTES ((size_t)16 << 20)
+#define MISTRAL_WINDOW 4096 /* of transformers' MistralConfig */
 
 /* One setting of [model] and its key in the file. Rows are in an order in which `otherwise` can use earlier settings.
  */
@@ -165,7 +166,6 @@ static const fixed_row_t LLAMA_WRITTEN[] = {
 static const fixed_row_t MISTRAL_WRITTEN[] = {
     {"architectures", "[\"MistralForCausalLM\"]"},
     {"attention_dropout", "0.0"},
-    {"sliding_window", "null"},
     {0},
 };
 static const fixed_row_t QWEN2_WRITTEN[] = {
@@ -369,13 +369,30 @@ static zero_status_t take_rope(const hf_config_t *config)
     return ZERO_OK;
 }
 
-/* Returns whether some layer's attention ends at sliding_window positions. */
+/* Takes the window of Mistral, which all layers have. Without a word of it there are transformers' 4096 positions. */
+static zero_status_t take_window(hf_config_t *config)
+{
+    static const key_row_t key = {"window", "sliding_window", NULL};
+    const json_t *window = json_object_get(config->json, key.hf_key);
+    const int64_t *setting = &config->options->model.window;
+    if (window && !json_is_null(window) && !json_is_integer(window))
+        return report_error(ZERO_ERROR_FORMAT, "'%s': sliding_window is neither a whole number nor null", config->path);
+    if (!window || json_is_integer(window))
+        return take_integer(config, &key, option_row_find("model", key.key),
+                            window ? json_integer_value(window) : MISTRAL_WINDOW);
+    if (*setting != 0)
+        return report_error(ZERO_ERROR_USAGE,
+                            "[model] window = %" PRId64
+                            ", but the model in init has none ('%s'): leave it out, or load another model",
+                            *setting, config->path);
+    return ZERO_OK;
+}
+
+/* Returns whether some layer of a Qwen has attention that ends at sliding_window positions. */
 static bool has_window(const hf_config_t *config)
 {
     const json_t *types = json_object_get(config->json, "layer_types"), *type;
     size_t layer;
-    if (config->options->model.arch == ARCH_MISTRAL)
-        return true;
     json_array_foreach((json_t *)types, layer,
                        type) if (json_is_string(type) &&
                                  strcmp(json_string_value(type), "sliding_attention") == 0) return true;
@@ -383,19 +400,19 @@ static bool has_window(const hf_config_t *config)
            json_is_true(json_object_get(config->json, "use_sliding_window"));
 }
 
-/* Checks that no sequence is longer than the window, within which windowed attention is the same as any. */
+/* Checks that no sequence is longer than a Qwen's window, within which windowed attention is the same as any. */
 static zero_status_t check_window(const hf_config_t *config)
 {
     const json_t *window = json_object_get(config->json, "sliding_window");
     const int64_t seq_len = config->options->model.seq_len > 0 ? config->options->model.seq_len : OPTIONS_SEQ_LEN;
-    const int64_t missing = config->options->model.arch == ARCH_MISTRAL ? 4096 : seq_len; /* transformers' default */
-    const int64_t size = !window ? missing : json_is_integer(window) ? json_integer_value(window) : seq_len;
+    const int64_t size = json_is_integer(window) ? json_integer_value(window) : seq_len;
     if (!has_window(config) || size >= seq_len)
         return ZERO_OK;
-    return report_error(ZERO_ERROR_USAGE,
-                        "[model] seq_len = %" PRId64 ", but the model in init has sliding_window = %" PRId64
-                        " ('%s'): attention within a window is not implemented, so seq_len can be %" PRId64 " at most",
-                        seq_len, size, config->path, size);
+    return report_error(
+        ZERO_ERROR_USAGE,
+        "[model] seq_len = %" PRId64 ", but the model in init has sliding_window = %" PRId64
+        " ('%s'): of this family attention within a window is not implemented, so seq_len can be %" PRId64 " at most",
+        seq_len, size, config->path, size);
 }
 
 static zero_status_t refuse_family(const hf_config_t *config, const char *model_type)
@@ -475,7 +492,7 @@ static zero_status_t apply(hf_config_t *config)
         TRY(check_fixed(config, fixed));
     if (arch != ARCH_GPT2) {
         TRY(take_rope(config));
-        TRY(check_window(config));
+        TRY(arch == ARCH_MISTRAL ? take_window(config) : check_window(config));
     }
     for (const key_row_t *key = ARCHS[arch].keys; key->key; key++)
         TRY(take_key(config, key));
@@ -597,6 +614,9 @@ char *hf_config_text(const options_t *options, const char *source)
         json_object_set_new(json, "n_ctx", json_integer(options->model.seq_len));
     } else {
         write_rope(json, options, before);
+        if (arch == ARCH_MISTRAL)
+            json_object_set_new(json, "sliding_window",
+                                options->model.window > 0 ? json_integer(options->model.window) : json_null());
         write_positions(json, options);
     }
     char *text = json_dumps(json, JSON_SORT_KEYS | JSON_INDENT(2));

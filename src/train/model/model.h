@@ -128,7 +128,7 @@ zero_status_t model_put_fp8_range(model_t *model);
 model_fp8_range_t model_take_fp8_range(model_t *model);
 
 /* Returns the floating-point operations of forward and backward for one token, counted as usual: 6 per parameter that
- * multiplies, and causal attention at half. */
+ * multiplies, and causal attention at half, or what its window leaves. */
 double model_flops_per_token(const model_t *model);
 /* Returns the share of the devices' peak that this many tokens a second use; negative if the peak is not known. */
 double model_flops_utilization(const model_t *model, double tokens_per_s, int n_devices);

@@ -54,6 +54,7 @@ typedef struct options {
         int arch;                                                           /* options_arch_t */
         int64_t layers, dim, heads, kv_heads, ffn_dim, vocab_size, seq_len; /* kv_heads, ffn_dim: 0 = by arch */
         int64_t head_dim;                                                   /* 0 = dim / heads */
+        int64_t window;                                                     /* of mistral; 0 = none */
         bool tied;                                                          /* of the Llama family; gpt2's always is */
         double norm_eps, rope_theta, rope_factor, rope_low_freq, rope_high_freq;
         int64_t rope_original;

@@ -86,6 +86,9 @@ static zero_status_t resolve_model(options_t *options)
     if (options->model.head_dim == 0)
         options->model.head_dim = dim / heads;
     TRY(check_rotation(options));
+    if (options->model.window > 0 && options->model.arch != ARCH_MISTRAL)
+        return report_error(ZERO_ERROR_USAGE,
+                            "[model] window: only mistral has one, set arch = mistral or leave it out");
     if (options->model.vocab_size == 0)
         options->model.vocab_size = 256; /* bytes */
     if (options->model.seq_len == 0)

@@ -269,9 +269,9 @@ START_TEST(losses_are_the_same_text_at_every_stage_and_on_any_number_of_ranks)
                 {6, "--stage 3"},
                 {1, "--set model.recompute=light"},
                 {2, "--stage 3 --set model.recompute=full"}};
-    static const char *const archs[] = {"gpt2", "llama"};
+    static const char *const archs[] = {"gpt2", "llama", "mistral --set model.window=5"};
     write_tokens("tokens", content_of(irregular, some));
-    for (int a = 0; a < 2; a++) {
+    for (int a = 0; a < 3; a++) {
         char arguments[300];
         snprintf(arguments, sizeof arguments, SEPARATE "--set model.arch=%s --stage 0", archs[a]);
         char *want = losses_of(1, arguments);

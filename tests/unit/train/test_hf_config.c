@@ -311,6 +311,32 @@ START_TEST(members_of_the_llama_family_are_told_apart)
 }
 END_TEST
 
+/* Of Mistral a sequence may exceed it. */
+START_TEST(the_window_of_mistral_is_taken)
+{
+    static const struct {
+        const char *more;
+        int64_t window;
+    } CASES[] = {
+        {", \"sliding_window\": 2048", 2048},
+        {", \"sliding_window\": 1", 1},
+        {", \"sliding_window\": null", 0},
+        {"", 4096}, /* transformers' default */
+    };
+    write_member("mistral", CASES[_i].more);
+    options.model.seq_len = 8192;
+    expect_ok();
+    ck_assert_int_eq(options.model.window, CASES[_i].window);
+    options.model.window = 77;
+    expect_failure(ZERO_ERROR_USAGE, CASES[_i].window ? "[model] window = 77, but the model in init has sliding_window"
+                                                      : "[model] window = 77, but the model in init has none");
+    write_member("mistral", ", \"sliding_window\": \"wide\"");
+    expect_failure(ZERO_ERROR_FORMAT, "sliding_window is neither");
+    write_member("mistral", ", \"sliding_window\": 0");
+    expect_failure(ZERO_ERROR_FORMAT, "[model] window can be 1 to");
+}
+END_TEST
+
 START_TEST(a_window_is_refused_where_a_sequence_exceeds_it)
 {
     static const struct {
@@ -318,10 +344,6 @@ START_TEST(a_window_is_refused_where_a_sequence_exceeds_it)
         int64_t seq_len;
         bool is_good;
     } CASES[] = {
-        {"mistral", ", \"sliding_window\": 2048", 2048, true},
-        {"mistral", ", \"sliding_window\": 2048", 2049, false},
-        {"mistral", ", \"sliding_window\": null", 8192, true},
-        {"mistral", "", 4097, false}, /* 4096 is transformers' default */
         {"qwen2", ", \"use_sliding_window\": false, \"sliding_window\": 2048", 8192, true},
         {"qwen2", ", \"use_sliding_window\": true, \"sliding_window\": 2048", 8192, false},
         {"qwen2", ", \"sliding_window\": 512, \"layer_types\": [\"full_attention\", \"sliding_attention\"]", 0, false},
@@ -346,6 +368,7 @@ START_TEST(what_is_written_is_read_again)
     written.model.vocab_size = 777;
     if (_i > 0) {
         written.model.head_dim = 10, written.model.kv_heads = 2, written.model.tied = _i == 1;
+        written.model.window = _i == 2 ? 33 : 0;
         written.model.rope_factor = 32.0, written.model.rope_low_freq = 1.5, written.model.rope_original = 512;
     }
     ck_assert_int_eq(options_resolve(&written, 1), ZERO_OK);
@@ -484,7 +507,8 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, a_llama_that_computes_otherwise_is_refused, 0, 8);
     tcase_add_loop_test(tc, numbers_of_llama_are_checked_and_must_agree, 0, 14);
     tcase_add_loop_test(tc, members_of_the_llama_family_are_told_apart, 0, 9);
-    tcase_add_loop_test(tc, a_window_is_refused_where_a_sequence_exceeds_it, 0, 9);
+    tcase_add_loop_test(tc, a_window_is_refused_where_a_sequence_exceeds_it, 0, 5);
+    tcase_add_loop_test(tc, the_window_of_mistral_is_taken, 0, 4);
     tcase_add_loop_test(tc, what_is_written_is_read_again, 0, 5);
     tcase_add_loop_test(tc, keys_that_are_not_interpreted_are_kept, 0, 4);
     tcase_add_loop_test(tc, a_bad_file_is_refused_with_the_reason, 0, 13);
