@@ -33,6 +33,8 @@ MODELS = {
     "gpt2-fp16-sharded": (lambda: GPT2Config(n_layer=2, n_embd=64, n_head=4, vocab_size=256, n_positions=64,
                                              resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=3,
                                              eos_token_id=4), "float16", 100000),
+    "gpt2-cropped": (lambda: GPT2Config(n_layer=2, n_embd=64, n_head=4, vocab_size=256, n_positions=100, resid_pdrop=0.0,
+                                        embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=3, eos_token_id=4), "float32", 0),
     "llama": (lambda: LlamaConfig(**SIZES, **PLAIN, **UNTIED), "float32", 0),
     "llama-bf16-sharded": (lambda: LlamaConfig(**SIZES, **PLAIN, **UNTIED), "bfloat16", 100000),
     "llama-3.1": (lambda: LlamaConfig(**SIZES, **LLAMA3, **UNTIED), "float32", 0),

@@ -46,7 +46,7 @@ static shape_t shape_of(const options_t *o, const fit_machine_t *machine)
     s.has_head_norms = o->model.arch == ARCH_QWEN3;
     s.rotated = s.is_llama ? (s.heads + (double)o->model.kv_heads) * s.head_dim : 0.0;
     s.qkv = (s.heads + 2.0 * (double)o->model.kv_heads) * s.head_dim;
-    double mlp = s.is_llama ? 2.0 * s.F : s.F, positions = s.is_llama ? 0.0 : s.T * s.C;
+    double mlp = s.is_llama ? 2.0 * s.F : s.F, positions = s.is_llama ? 0.0 : (double)options_positions(o) * s.C;
     const double products[N_PRODUCTS] = {s.C * s.qkv, s.A * s.C, s.C * mlp, s.F * s.C};
     memcpy(s.products, products, sizeof products);
     s.last_matrix = products[N_PRODUCTS - 1];

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "train/model/fp8.h"
+#include "train/report/report.h"
 
 zero_status_t arch_declare(model_t *model, zero_unit_t unit, const arch_tensor_t *spec, zero_tensor_t *tensor)
 {
@@ -162,9 +163,21 @@ zero_status_t arch_embed_forward(model_t *model, zero_tensor_t tokens, zero_weig
                                  model_weight(model, tokens), positions, s.B, s.T, s.C, s.V);
 }
 
+/* Clears the gradient of positions that no sequence reaches. */
+static zero_status_t clear_unused_positions(model_t *model, zero_grad_t positions)
+{
+    size_t used = arch_sizes(model).T, all = (size_t)options_positions(model->options);
+    size_t row_bytes = arch_sizes(model).C * zero_dtype_size(positions.dtype);
+    if (!positions.data || positions.accumulate || used == all)
+        return ZERO_OK;
+    return model->kernels->zero_fill(&model->ctx, (unsigned char *)positions.data + used * row_bytes,
+                                     (all - used) * row_bytes);
+}
+
 zero_status_t arch_embed_backward(model_t *model, const void *d_x, zero_tensor_t tokens, zero_grad_t positions)
 {
     arch_sizes_t s = arch_sizes(model);
+    TRY(clear_unused_positions(model, positions));
     return model->kernels->embed_backward(&model->ctx, model_grad(model, tokens), positions, d_x, model->tokens,
                                           arch_mask(model).starts, s.B, s.T, s.C, s.V);
 }

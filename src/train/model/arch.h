@@ -84,7 +84,8 @@ void arch_allocate_layers(const model_t *model, activations_t *activations);
 #define ARCH_NO_WEIGHT ((zero_weight_t){0})
 #define ARCH_NO_GRAD ((zero_grad_t){0})
 
-/* layers[0].x = the rows of `tokens`[V, C] that the batch names, plus those of `positions`[T, C] if there are any. */
+/* layers[0].x = the rows of `tokens`[V, C] that the batch names, plus those of `positions`[at least T, C] if there are
+ * any. */
 zero_status_t arch_embed_forward(model_t *model, zero_tensor_t tokens, zero_weight_t positions);
 zero_status_t arch_embed_backward(model_t *model, const void *d_x, zero_tensor_t tokens, zero_grad_t positions);
 

@@ -84,10 +84,10 @@ static zero_status_t declare(model_t *model)
 {
     gpt2_t *g = model->arch;
     int64_t L = model->options->model.layers, C = model->options->model.dim;
-    int64_t V = model->options->model.vocab_size, T = model->options->model.seq_len;
+    int64_t V = model->options->model.vocab_size, P = options_positions(model->options);
     zero_unit_t embed, head;
     const arch_tensor_t wte = {"transformer.wte.weight", V, C, ZERO_INIT_NORMAL, ARCH_STD, false};
-    const arch_tensor_t wpe = {"transformer.wpe.weight", T, C, ZERO_INIT_NORMAL, ARCH_STD, false};
+    const arch_tensor_t wpe = {"transformer.wpe.weight", P, C, ZERO_INIT_NORMAL, ARCH_STD, false};
     TRY(zero_model_add_unit(model->declaration, "transformer.embeddings", &embed));
     TRY(arch_declare(model, embed, &wte, &g->wte));
     TRY(arch_declare(model, embed, &wpe, &g->wpe));
@@ -101,7 +101,7 @@ static zero_status_t declare(model_t *model)
 /* Positions. The token table is also the head, which multiplies by it. */
 static int64_t n_lookup_params(const model_t *model)
 {
-    return model->options->model.seq_len * model->options->model.dim;
+    return options_positions(model->options) * model->options->model.dim;
 }
 
 /* ---- activations ---- */

@@ -99,7 +99,7 @@ static const key_row_t GPT2_KEYS[] = {
     {"heads", "n_head", NULL},
     {"ffn_dim", "n_inner", four_dims},
     {"vocab_size", "vocab_size", NULL},
-    {"seq_len", "n_positions", NULL},
+    {"positions", "n_positions", NULL},
     {"norm_eps", "layer_norm_epsilon", gpt2_eps},
     {0},
 };
@@ -483,6 +483,20 @@ static zero_status_t open_config(hf_config_t *config)
     return parse(config->path, words, &config->json);
 }
 
+/* Sequences are as long as a GPT-2 has positions, unless the user wants shorter ones. */
+static zero_status_t take_seq_len(hf_config_t *config)
+{
+    int64_t *seq_len = &config->options->model.seq_len, positions = config->options->model.positions;
+    if (*seq_len > positions)
+        return report_error(ZERO_ERROR_USAGE,
+                            "[model] seq_len = %" PRId64 ", but the model in init has n_positions = %" PRId64
+                            " ('%s'): set seq_len to %" PRId64 " or less, or load another model",
+                            *seq_len, positions, config->path, positions);
+    if (*seq_len == 0)
+        *seq_len = positions;
+    return ZERO_OK;
+}
+
 static zero_status_t apply(hf_config_t *config)
 {
     TRY(open_config(config));
@@ -496,7 +510,7 @@ static zero_status_t apply(hf_config_t *config)
     }
     for (const key_row_t *key = ARCHS[arch].keys; key->key; key++)
         TRY(take_key(config, key));
-    return ZERO_OK;
+    return arch == ARCH_GPT2 ? take_seq_len(config) : ZERO_OK;
 }
 
 zero_status_t hf_config_apply(options_t *options)
@@ -611,7 +625,7 @@ char *hf_config_text(const options_t *options, const char *source)
     write_missing(json, ARCHS[arch].written);
     write_missing(json, ALL_WRITTEN);
     if (arch == ARCH_GPT2) { /* older readers take the positions from this key */
-        json_object_set_new(json, "n_ctx", json_integer(options->model.seq_len));
+        json_object_set_new(json, "n_ctx", json_integer(options_positions(options)));
     } else {
         write_rope(json, options, before);
         if (arch == ARCH_MISTRAL)

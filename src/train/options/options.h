@@ -54,6 +54,7 @@ typedef struct options {
         int arch;                                                           /* options_arch_t */
         int64_t layers, dim, heads, kv_heads, ffn_dim, vocab_size, seq_len; /* kv_heads, ffn_dim: 0 = by arch */
         int64_t head_dim;                                                   /* 0 = dim / heads */
+        int64_t positions;                                                  /* of gpt2; 0 = seq_len */
         int64_t window;                                                     /* of mistral; 0 = none */
         bool tied;                                                          /* of the Llama family; gpt2's always is */
         double norm_eps, rope_theta, rope_factor, rope_low_freq, rope_high_freq;
@@ -165,6 +166,8 @@ bool options_generate(const options_t *options);
 /* Returns what backward recomputes of a block: less of the last ones, as recompute_none and recompute_light say. */
 options_recompute_t options_block_recompute(const options_t *options, int64_t block);
 
+/* Returns the rows of a GPT-2's table of positions: seq_len, or more. */
+int64_t options_positions(const options_t *options);
 /* Returns the width of a head. */
 int64_t options_head_dim(const options_t *options);
 

@@ -32,6 +32,11 @@ options_recompute_t options_block_recompute(const options_t *options, int64_t bl
     return (options_recompute_t)recompute;
 }
 
+int64_t options_positions(const options_t *options)
+{
+    return options->model.positions > options->model.seq_len ? options->model.positions : options->model.seq_len;
+}
+
 int64_t options_head_dim(const options_t *options)
 {
     return options->model.head_dim > 0 ? options->model.head_dim : options->model.dim / options->model.heads;
@@ -68,6 +73,22 @@ static zero_status_t check_rotation(const options_t *options)
     return ZERO_OK;
 }
 
+/* Only a GPT-2 has a table of positions. Sequences may be shorter. */
+static zero_status_t resolve_positions(options_t *options)
+{
+    int64_t *positions = &options->model.positions;
+    if (options->model.arch != ARCH_GPT2 && *positions > 0)
+        return report_error(ZERO_ERROR_USAGE, "[model] positions: only gpt2 has a table of positions, leave it out");
+    if (options->model.arch == ARCH_GPT2 && *positions == 0)
+        *positions = options->model.seq_len;
+    if (*positions > 0 && *positions < options->model.seq_len)
+        return report_error(ZERO_ERROR_USAGE,
+                            "[model] positions: %" PRId64 " are fewer than seq_len = %" PRId64
+                            ": set positions to seq_len or more, or leave it out",
+                            *positions, options->model.seq_len);
+    return ZERO_OK;
+}
+
 static zero_status_t resolve_model(options_t *options)
 {
     int64_t dim = options->model.dim, heads = options->model.heads;
@@ -93,6 +114,7 @@ static zero_status_t resolve_model(options_t *options)
         options->model.vocab_size = 256; /* bytes */
     if (options->model.seq_len == 0)
         options->model.seq_len = OPTIONS_SEQ_LEN;
+    TRY(resolve_positions(options));
     if (options->model.ffn_dim == 0)
         options->model.ffn_dim = options->model.arch == ARCH_GPT2 ? 4 * dim : llama_ffn_dim(dim);
     return ZERO_OK;

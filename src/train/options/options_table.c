@@ -96,6 +96,8 @@ const option_row_t option_rows[] = {
         "Size of the vocabulary. 0: that of the model in init, or 256, enough for raw bytes."),
     INTEGER(model, seq_len, "0", 1, 1 << 24, "0",
         "Tokens per sequence. 0: the number of positions of a gpt2 in init, or 1024."),
+    INTEGER(model, positions, "0", 1, 1 << 24, "0",
+        "gpt2: rows of its table of positions. 0: those of the model in init, or seq_len."),
     INTEGER(model, window, "0", 1, 1 << 24, "0",
         "mistral: positions that a token sees, its own among them. 0: all before it."),
     REAL(model, norm_eps, "1e-5", 1e-30, 1.0, NULL, "Epsilon of LayerNorm and RMSNorm."),

@@ -105,7 +105,7 @@ START_TEST(sizes_of_gpt2_come_from_the_file)
     ck_assert_int_eq(options.model.heads, 4);
     ck_assert_int_eq(options.model.ffn_dim, _i ? 100 : 192);
     ck_assert_int_eq(options.model.vocab_size, 777);
-    ck_assert_int_eq(options.model.seq_len, 65);
+    ck_assert(options.model.seq_len == 65 && options.model.positions == 65);
     ck_assert(options.model.norm_eps == (_i ? 1e-3 : 1e-5));
 }
 END_TEST
@@ -131,7 +131,8 @@ START_TEST(a_setting_that_disagrees_is_a_usage_error_that_names_both)
         {"heads", "5", "[model] heads = 5, but the model in init has n_head = 4"},
         {"ffn_dim", "5", "[model] ffn_dim = 5, but the model in init has n_inner = 192"},
         {"vocab_size", "5", "[model] vocab_size = 5, but the model in init has vocab_size = 777"},
-        {"seq_len", "5", "[model] seq_len = 5, but the model in init has n_positions = 65"},
+        {"seq_len", "66", "[model] seq_len = 66, but the model in init has n_positions = 65"},
+        {"positions", "5", "[model] positions = 5, but the model in init has n_positions = 65"},
         /* what would be derived without init is as good a setting as any */
         {"vocab_size", "256", "[model] vocab_size = 256, but the model in init has vocab_size = 777"},
         {"seq_len", "1024", "[model] seq_len = 1024, but the model in init has n_positions = 65"},
@@ -139,6 +140,20 @@ START_TEST(a_setting_that_disagrees_is_a_usage_error_that_names_both)
     write_gpt2("");
     ck_assert_int_eq(options_set(&options, "test", "model", CASES[_i].key, CASES[_i].value), ZERO_OK);
     expect_failure(ZERO_ERROR_USAGE, CASES[_i].text);
+}
+END_TEST
+
+/* The whole table is kept, and written again. */
+START_TEST(a_gpt2_may_be_trained_with_fewer_positions_than_it_has)
+{
+    write_gpt2("");
+    options.model.seq_len = 5;
+    expect_ok();
+    ck_assert_int_eq(options_resolve(&options, 1), ZERO_OK);
+    ck_assert(options.model.seq_len == 5 && options.model.positions == 65);
+    char *text = hf_config_text(&options, NULL);
+    ck_assert_msg(strstr(text, "\"n_positions\": 65") && strstr(text, "\"n_ctx\": 65"), "%s", text);
+    free(text);
 }
 END_TEST
 
@@ -501,6 +516,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, sizes_of_gpt2_come_from_the_file, 0, 2);
     tcase_add_test(tc, settings_that_agree_are_welcome);
     tcase_add_loop_test(tc, a_setting_that_disagrees_is_a_usage_error_that_names_both, 0, 8);
+    tcase_add_test(tc, a_gpt2_may_be_trained_with_fewer_positions_than_it_has);
     tcase_add_test(tc, an_arch_that_disagrees_is_a_usage_error);
     tcase_add_loop_test(tc, a_model_that_computes_otherwise_is_refused, 0, 5);
     tcase_add_loop_test(tc, sizes_of_llama_come_from_the_file, 0, 4);

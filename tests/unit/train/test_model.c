@@ -35,12 +35,13 @@ typedef struct sizes {
     int recompute, fp8;
     int64_t head_dim; /* 0: dim / heads */
     bool tied, scaled;
-    bool documents; /* sequences of several, which are apart */
-    int64_t window;
+    bool documents;            /* sequences of several, which are apart */
+    int64_t window, positions; /* positions 0: seq_len */
 } sizes_t;
 
 /* QWEN2 has all that a Llama may have and LLAMA does not. */
-enum { GPT2, LLAMA, QWEN2, QWEN3, MISTRAL, N_ARCHS };
+/* CROPPED has more positions than it is trained with. */
+enum { GPT2, LLAMA, QWEN2, QWEN3, MISTRAL, CROPPED, N_ARCHS };
 /* Small enough for a difference of every element. */
 static const sizes_t tiny[] = {
     [GPT2] = {ARCH_GPT2, .layers = 2, .dim = 12, .heads = 3, .vocab_size = 37, .seq_len = 5, .n_batch = 2},
@@ -48,6 +49,7 @@ static const sizes_t tiny[] = {
     [QWEN2] = {ARCH_QWEN2, 2, 10, 3, 1, 20, 37, 5, .n_batch = 2, .head_dim = 6, .tied = true, .scaled = true},
     [QWEN3] = {ARCH_QWEN3, 2, 10, 4, 2, 20, 37, 5, .n_batch = 2, .head_dim = 6},
     [MISTRAL] = {ARCH_MISTRAL, 2, 12, 3, 1, 20, 37, 5, .n_batch = 2, .window = 2},
+    [CROPPED] = {ARCH_GPT2, 1, 12, 3, .vocab_size = 37, .seq_len = 5, .n_batch = 2, .positions = 7},
 };
 /* Odd everywhere: head_dim 12 and 6, rows 34, nothing a multiple of a vector. */
 static const sizes_t odd[] = {
@@ -56,6 +58,7 @@ static const sizes_t odd[] = {
     [QWEN2] = {ARCH_QWEN2, 2, 35, 6, 2, 77, 259, 17, .n_batch = 2, .head_dim = 10, .tied = true, .scaled = true},
     [QWEN3] = {ARCH_QWEN3, 2, 35, 6, 3, 77, 259, 17, .n_batch = 2, .head_dim = 18, .tied = true},
     [MISTRAL] = {ARCH_MISTRAL, 2, 36, 6, 2, 77, 259, 17, .n_batch = 2, .window = 7},
+    [CROPPED] = {ARCH_GPT2, 1, 36, 3, .vocab_size = 259, .seq_len = 17, .n_batch = 2, .positions = 40},
 };
 /* Multiples of 16, for fp8. */
 static const sizes_t even[] = {
@@ -64,13 +67,14 @@ static const sizes_t even[] = {
     [QWEN2] = {ARCH_QWEN2, 2, 48, 4, 2, 80, 259, 16, .n_batch = 2, .head_dim = 8, .tied = true, .scaled = true},
     [QWEN3] = {ARCH_QWEN3, 2, 48, 4, 2, 80, 259, 16, .n_batch = 2, .head_dim = 32},
     [MISTRAL] = {ARCH_MISTRAL, 2, 48, 3, 1, 80, 259, 16, .n_batch = 2, .window = 5},
+    [CROPPED] = {ARCH_GPT2, 1, 48, 3, .vocab_size = 259, .seq_len = 16, .n_batch = 2, .positions = 32},
 };
 /* What loop tests run over. */
 static const struct {
     int arch;
     zero_dtype_t precision;
-} cases[] = {{GPT2, ZERO_FP32},  {GPT2, ZERO_BF16},  {LLAMA, ZERO_FP32}, {LLAMA, ZERO_BF16},
-             {QWEN2, ZERO_FP32}, {QWEN3, ZERO_FP32}, {QWEN3, ZERO_BF16}, {MISTRAL, ZERO_FP32}};
+} cases[] = {{GPT2, ZERO_FP32},  {GPT2, ZERO_BF16},  {LLAMA, ZERO_FP32},   {LLAMA, ZERO_BF16},   {QWEN2, ZERO_FP32},
+             {QWEN3, ZERO_FP32}, {QWEN3, ZERO_BF16}, {MISTRAL, ZERO_FP32}, {CROPPED, ZERO_FP32}, {CROPPED, ZERO_BF16}};
 #define N_CASES ((int)(sizeof cases / sizeof cases[0]))
 
 typedef struct fixture {
@@ -138,7 +142,7 @@ static void open_reference(fixture_t *f)
                           .kv_heads = (size_t)o->model.kv_heads,
                           .ffn_dim = (size_t)o->model.ffn_dim,
                           .vocab_size = (size_t)o->model.vocab_size,
-                          .max_seq_len = (size_t)o->model.seq_len,
+                          .max_seq_len = (size_t)options_positions(o),
                           .norm_eps = o->model.norm_eps,
                           .window = (size_t)o->model.window,
                           .head_dim = (size_t)o->model.head_dim,
@@ -184,6 +188,7 @@ static fixture_t *fixture_open(sizes_t sizes, zero_dtype_t precision)
     f->options.model.kv_heads = sizes.kv_heads;
     f->options.model.ffn_dim = sizes.ffn_dim;
     f->options.model.window = sizes.window;
+    f->options.model.positions = sizes.positions;
     f->options.model.recompute = sizes.recompute;
     f->options.train.fp8 = sizes.fp8;
     f->options.model.norm_eps = 1e-4; /* neither is the default */
