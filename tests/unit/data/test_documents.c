@@ -7,7 +7,7 @@
 
 #include "tests/support/stderr_capture.h"
 #include "tests/support/support.h"
-#include "tests/unit/train/token_writer.h"
+#include "tests/unit/data/token_writer.h"
 #include "train/data/data.h"
 #include "train/data/token_documents.h"
 
