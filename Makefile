@@ -178,6 +178,8 @@ TRAIN_OBJ := $(TRAIN_SRC:%.c=$(BUILD)/%.o)
 TRAIN_LIB_OBJ := $(filter-out %/main.o,$(TRAIN_OBJ))
 
 LIB_LIBS   := $(MPI_LIBS) $(call STATIC_LIB,jansson) $(call STATIC_LIB,xxhash) $(HWLOC_LIBS) $(CUDA_LIBS) -lm -ldl
+# Not static in any case: the archives of distributions are not position-independent.
+SO_LIBS    := $(MPI_LIBS) -ljansson -lxxhash $(HWLOC_LIBS) $(CUDA_LIBS) -lm -ldl
 TRAIN_LIBS := $(LIB_LIBS) $(call STATIC_LIB,iniparser) $(PCRE2_LIBS) $(CUDA_MODEL_LIBS) -lopenblas
 
 # What objects are built with. If it changes (another compiler, a CUDA toolkit installed since), they are built again.
@@ -211,7 +213,7 @@ tests: all $(TESTS) $(MPI_TESTS)
 $(BUILD)/libzero.a: $(LIB_OBJ)
 	$(call say,AR,$@) rm -f $@; ar rcs $@ $^
 $(BUILD)/libzero.so.$(VERSION): $(LIB_OBJ)
-	$(call say,LINK,$@) $(CC) -shared -Wl,-soname,libzero.so.$(SOVERSION) -Wl,--no-undefined -Wl,--exclude-libs,ALL -o $@ $^ $(ALL_LDFLAGS) $(LIB_LIBS)
+	$(call say,LINK,$@) $(CC) -shared -Wl,-soname,libzero.so.$(SOVERSION) -Wl,--no-undefined -Wl,--exclude-libs,ALL -o $@ $^ $(ALL_LDFLAGS) $(SO_LIBS)
 $(BUILD)/libzero.so.$(SOVERSION): $(BUILD)/libzero.so.$(VERSION)
 	$(Q)ln -sf $(<F) $@
 $(BUILD)/libzero.so: $(BUILD)/libzero.so.$(SOVERSION)
