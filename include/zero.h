@@ -764,6 +764,10 @@ ZERO_API zero_status_t zero_unused(zero_engine_t *engine, zero_unit_t unit, zero
  * it. */
 ZERO_API const void *zero_param(const zero_engine_t *engine, zero_tensor_t tensor);
 
+/* The same for programs that compute in fp32. NULL, and a line in the log, if the configured dtype is another: numbers
+ * in bf16 would be taken for floats. */
+ZERO_API const float *zero_param_fp32(const zero_engine_t *engine, zero_tensor_t tensor);
+
 /* The scales of a matrix in fp8: scale is the largest power of two with which no element passes the format's largest
  * number, E4M3's 448. In device memory they are aligned to 16 bytes, as cuBLASLt wants inverse. */
 typedef struct zero_fp8_scales {

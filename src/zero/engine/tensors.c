@@ -1,4 +1,5 @@
-/* tensors.c - where the acquired unit's parameters and gradients are: zero_param, zero_param_fp8, zero_grad. */
+/* tensors.c - where the acquired unit's parameters and gradients are: zero_param, zero_param_fp32,
+ * zero_param_fp8, zero_grad. */
 #include "zero/engine/engine.h"
 
 #include "base/log.h"
@@ -42,6 +43,16 @@ const void *zero_param(const zero_engine_t *engine, zero_tensor_t tensor)
     if (find_params(engine, decl, &flat) != ZERO_OK)
         return NULL;
     return flat + context->layout.tensor_offsets[tensor] * zero_dtype_size(context->config.dtype);
+}
+
+const float *zero_param_fp32(const zero_engine_t *engine, zero_tensor_t tensor)
+{
+    if (engine && engine->context.config.dtype != ZERO_FP32) {
+        zero_log(ZERO_LOG_ERROR, "zero_param_fp32(tensor %d): parameters are %s: zero_param has them", tensor,
+                 zero_dtype_name(engine->context.config.dtype));
+        return NULL;
+    }
+    return zero_param(engine, tensor);
 }
 
 zero_fp8_param_t zero_param_fp8(const zero_engine_t *engine, zero_tensor_t tensor)

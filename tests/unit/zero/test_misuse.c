@@ -208,6 +208,34 @@ START_TEST(a_hook_that_fails_ends_the_call)
 }
 END_TEST
 
+START_TEST(parameters_of_another_type_are_no_floats)
+{
+    fixture_t f = fixture_create();
+    zero_engine_t *engine;
+    MUST(zero_begin(f.engine, ZERO_PASS_EVAL, NULL));
+    ck_assert_ptr_null(zero_param_fp32(f.engine, f.tensor)); /* not acquired */
+    MUST(zero_acquire(f.engine, f.unit, NULL));
+    ck_assert(zero_param_fp32(f.engine, f.tensor) == zero_param(f.engine, f.tensor));
+    ck_assert_float_eq(zero_param_fp32(f.engine, f.tensor)[4], 1.0f);
+    MUST(zero_release(f.engine, f.unit, NULL));
+    f.config.dtype = ZERO_BF16;
+    MUST(zero_engine_create(f.comm, f.device, f.model, &f.config, &engine));
+    MUST(zero_init_parameters(engine));
+    MUST(zero_begin(engine, ZERO_PASS_EVAL, NULL));
+    MUST(zero_acquire(engine, f.unit, NULL));
+    ck_assert_ptr_nonnull(zero_param(engine, f.tensor));
+    capture_begin();
+    const float *floats = zero_param_fp32(engine, f.tensor);
+    const char *said = capture_end();
+    ck_assert_ptr_null(floats);
+    ck_assert_msg(support_count(said, "\n") == 1 && strstr(said, "zero_param_fp32(tensor 0): parameters are bf16"),
+                  "%s", said);
+    ck_assert_ptr_null(zero_param_fp32(NULL, 0));
+    zero_engine_destroy(engine);
+    fixture_destroy(&f);
+}
+END_TEST
+
 START_TEST(engines_refuse_null)
 {
     fixture_t f = fixture_create();
@@ -483,6 +511,7 @@ static Suite *suite(void)
     tcase_add_test(one, declarations_and_plans_refuse_null);
     tcase_add_test(one, engines_refuse_null);
     tcase_add_test(one, a_hook_that_fails_ends_the_call);
+    tcase_add_test(one, parameters_of_another_type_are_no_floats);
     tcase_add_test(one, an_array_that_the_optimizer_lacks_is_refused);
     tcase_add_test(one, checkpoints_refuse_null);
     tcase_add_test(one, calls_without_a_status_accept_null);
