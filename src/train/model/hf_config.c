@@ -2,8 +2,8 @@
  *
  * The file describes the weights, so it fills in the settings that the user has left at their defaults; those that the
  * user has set must agree with it. Keys that change what the model computes must have the one value that is supported
- * here. Other keys are not interpreted; a checkpoint's config.json keeps them. Every rank reads the file itself and
- * finds the same.
+ * here (hf_families.c). Other keys are not interpreted; a checkpoint's config.json keeps them (hf_config_write.c).
+ * Every rank reads the file itself and finds the same.
  */
 #include "train/model/hf_config.h"
 
@@ -13,205 +13,13 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "train/model/hf_families.h"
 #include "train/options/options_table.h"
 #include "train/report/report.h"
 #include "train/options/input_file.h"
 
 #define MAX_FILE_BYTES ((size_t)16 << 20)
 #define MISTRAL_WINDOW 4096 /* of transformers' MistralConfig */
-
-/* One setting of [model] and its key in the file. Rows are in an order in which `otherwise` can use earlier settings.
- */
-typedef struct key_row {
-    const char *key, *hf_key;
-    double (*otherwise)(
-        const options_t *filled); /* the value if the key is missing or null; NULL: the key is required */
-} key_row_t;
-
-/* A key and the one value that is supported, as JSON. If the key is missing, transformers uses this same value. */
-typedef struct fixed_row {
-    const char *hf_key, *value;
-} fixed_row_t;
-
-static double four_dims(const options_t *filled)
-{
-    return 4.0 * (double)filled->model.dim;
-}
-
-/* The defaults of transformers' configuration classes, if a file leaves these out. */
-static double default_kv_heads(const options_t *filled)
-{
-    static const double KV_HEADS[] = {[ARCH_MISTRAL] = 8.0, [ARCH_QWEN2] = 32.0, [ARCH_QWEN3] = 32.0};
-    return filled->model.arch == ARCH_LLAMA ? (double)filled->model.heads : KV_HEADS[filled->model.arch];
-}
-
-/* 0 leaves a setting as it is, to be derived from others. */
-static double derived(const options_t *filled)
-{
-    (void)filled;
-    return 0.0;
-}
-
-static double default_head_dim(const options_t *filled)
-{
-    return filled->model.arch == ARCH_QWEN3 ? 128.0 : derived(filled);
-}
-
-static double one(const options_t *filled)
-{
-    (void)filled;
-    return 1.0;
-}
-
-static double gpt2_eps(const options_t *filled)
-{
-    (void)filled;
-    return 1e-5;
-}
-
-static double llama_eps(const options_t *filled)
-{
-    (void)filled;
-    return 1e-6;
-}
-
-static double llama_theta(const options_t *filled)
-{
-    (void)filled;
-    return 10000.0;
-}
-
-static double default_high_freq(const options_t *filled)
-{
-    (void)filled;
-    return 4.0;
-}
-
-static double default_original(const options_t *filled)
-{
-    (void)filled;
-    return 8192.0;
-}
-
-static const key_row_t GPT2_KEYS[] = {
-    {"layers", "n_layer", NULL},
-    {"dim", "n_embd", NULL},
-    {"heads", "n_head", NULL},
-    {"ffn_dim", "n_inner", four_dims},
-    {"vocab_size", "vocab_size", NULL},
-    {"positions", "n_positions", NULL},
-    {"norm_eps", "layer_norm_epsilon", gpt2_eps},
-    {0},
-};
-static const fixed_row_t GPT2_FIXED[] = {
-    {"activation_function", "\"gelu_new\""},
-    {"scale_attn_weights", "true"},
-    {"scale_attn_by_inverse_layer_idx", "false"},
-    {"add_cross_attention", "false"},
-    {"tie_word_embeddings", "true"},
-    {0},
-};
-
-/* A key of the object rope_scaling stands here with that name before it (take_rope). */
-#define SCALING "rope_scaling."
-
-/* The Llama family has no table of positions: the length of sequences is the user's choice. */
-static const key_row_t LLAMA_KEYS[] = {
-    {"layers", "num_hidden_layers", NULL},
-    {"dim", "hidden_size", NULL},
-    {"heads", "num_attention_heads", NULL},
-    {"kv_heads", "num_key_value_heads", default_kv_heads},
-    {"head_dim", "head_dim", default_head_dim},
-    {"ffn_dim", "intermediate_size", NULL},
-    {"vocab_size", "vocab_size", NULL},
-    {"norm_eps", "rms_norm_eps", llama_eps},
-    {"tied", "tie_word_embeddings", derived},
-    {"rope_theta", "rope_theta", llama_theta},
-    {"rope_factor", SCALING "factor", one},
-    {"rope_low_freq", SCALING "low_freq_factor", one},
-    {"rope_high_freq", SCALING "high_freq_factor", default_high_freq},
-    {"rope_original", SCALING "original_max_position_embeddings", default_original},
-    {0},
-};
-static const fixed_row_t LLAMA_FIXED[] = {
-    {"hidden_act", "\"silu\""},
-    {"attention_bias", "false"},
-    {"mlp_bias", "false"},
-    {0},
-};
-static const fixed_row_t QWEN3_FIXED[] = {
-    {"hidden_act", "\"silu\""},
-    {"attention_bias", "false"},
-    {0},
-};
-static const fixed_row_t SILU_FIXED[] = {
-    {"hidden_act", "\"silu\""},
-    {0},
-};
-
-/* What is written beside these and not read, unless it came with the model: no dropout, as in training, and no special
- * tokens, which a trainer does not know. The first is the class, which is always written. */
-static const fixed_row_t GPT2_WRITTEN[] = {
-    {"architectures", "[\"GPT2LMHeadModel\"]"},
-    {"embd_pdrop", "0.0"},
-    {"attn_pdrop", "0.0"},
-    {"resid_pdrop", "0.0"},
-    {0},
-};
-static const fixed_row_t LLAMA_WRITTEN[] = {
-    {"architectures", "[\"LlamaForCausalLM\"]"},
-    {"attention_dropout", "0.0"},
-    {0},
-};
-static const fixed_row_t MISTRAL_WRITTEN[] = {
-    {"architectures", "[\"MistralForCausalLM\"]"},
-    {"attention_dropout", "0.0"},
-    {0},
-};
-static const fixed_row_t QWEN2_WRITTEN[] = {
-    {"architectures", "[\"Qwen2ForCausalLM\"]"},
-    {"attention_dropout", "0.0"},
-    {"use_sliding_window", "false"},
-    {0},
-};
-static const fixed_row_t QWEN3_WRITTEN[] = {
-    {"architectures", "[\"Qwen3ForCausalLM\"]"},
-    {"attention_dropout", "0.0"},
-    {"use_sliding_window", "false"},
-    {0},
-};
-static const fixed_row_t ALL_WRITTEN[] = {
-    {"bos_token_id", "null"},
-    {"eos_token_id", "null"},
-    {0},
-};
-
-static const struct {
-    const char *model_type;
-    const key_row_t *keys;
-    const fixed_row_t *fixed, *written;
-} ARCHS[] = {
-    [ARCH_GPT2] = {"gpt2", GPT2_KEYS, GPT2_FIXED, GPT2_WRITTEN},
-    [ARCH_LLAMA] = {"llama", LLAMA_KEYS, LLAMA_FIXED, LLAMA_WRITTEN},
-    [ARCH_MISTRAL] = {"mistral", LLAMA_KEYS, SILU_FIXED, MISTRAL_WRITTEN},
-    [ARCH_QWEN2] = {"qwen2", LLAMA_KEYS, SILU_FIXED, QWEN2_WRITTEN},
-    [ARCH_QWEN3] = {"qwen3", LLAMA_KEYS, QWEN3_FIXED, QWEN3_WRITTEN},
-};
-
-/* Well-known families that are not supported, each with what it computes that is missing here. */
-static const struct {
-    const char *model_type, *missing;
-} REFUSED[] = {
-    {"gemma", "GELU in a gated MLP, scaled embeddings and norms with 1 + weight"},
-    {"gemma2", "norms after attention and MLP, soft caps of scores and logits, and attention within a window"},
-    {"gemma3", "images, norms after attention and MLP, and attention within a window"},
-    {"gemma3_text", "norms after attention and MLP, and attention within a window"},
-    {"mixtral", "a mixture of experts"},
-    {"qwen2_moe", "a mixture of experts"},
-    {"qwen3_moe", "a mixture of experts"},
-    {"phi3", "its fused tensors' names and rotation of a part of each head"},
-    {"gpt_neox", "attention and MLP side by side, and rotation of a part of each head"},
-};
 
 typedef struct hf_config {
     char path[OPTIONS_MAX_PATH + 16];
@@ -220,17 +28,12 @@ typedef struct hf_config {
     options_t defaults;
 } hf_config_t;
 
-static const void *field_of(const options_t *options, const option_row_t *row)
-{
-    return (const char *)options + row->offset;
-}
-
 static void *field(options_t *options, const option_row_t *row)
 {
     return (char *)options + row->offset;
 }
 
-static zero_status_t take_integer(hf_config_t *config, const key_row_t *key, const option_row_t *row, int64_t value)
+static zero_status_t take_integer(hf_config_t *config, const hf_key_t *key, const option_row_t *row, int64_t value)
 {
     int64_t *setting = field(config->options, row), *untouched = field(&config->defaults, row);
     if (value < row->low || value > row->high)
@@ -245,7 +48,7 @@ static zero_status_t take_integer(hf_config_t *config, const key_row_t *key, con
     return ZERO_OK;
 }
 
-static zero_status_t take_real(hf_config_t *config, const key_row_t *key, const option_row_t *row, double value)
+static zero_status_t take_real(hf_config_t *config, const hf_key_t *key, const option_row_t *row, double value)
 {
     double *setting = field(config->options, row), *untouched = field(&config->defaults, row);
     if (!(value >= row->real_low && value <= row->real_high))
@@ -260,7 +63,7 @@ static zero_status_t take_real(hf_config_t *config, const key_row_t *key, const 
     return ZERO_OK;
 }
 
-static zero_status_t take_bool(hf_config_t *config, const key_row_t *key, const option_row_t *row, const json_t *value)
+static zero_status_t take_bool(hf_config_t *config, const hf_key_t *key, const option_row_t *row, const json_t *value)
 {
     bool *setting = field(config->options, row), *untouched = field(&config->defaults, row);
     if (value && !json_is_null(value) && !json_is_boolean(value))
@@ -275,7 +78,7 @@ static zero_status_t take_bool(hf_config_t *config, const key_row_t *key, const 
     return ZERO_OK;
 }
 
-static zero_status_t take_key(hf_config_t *config, const key_row_t *key)
+static zero_status_t take_key(hf_config_t *config, const hf_key_t *key)
 {
     const option_row_t *row = option_row_find("model", key->key);
     const json_t *value = json_object_get(config->json, key->hf_key);
@@ -303,7 +106,7 @@ static zero_status_t refuse(const hf_config_t *config, const char *hf_key, const
     return ZERO_ERROR_USAGE;
 }
 
-static zero_status_t check_fixed(const hf_config_t *config, const fixed_row_t *fixed)
+static zero_status_t check_fixed(const hf_config_t *config, const hf_fixed_t *fixed)
 {
     json_t *value = json_object_get(config->json, fixed->hf_key);
     json_t *wanted = json_loads(fixed->value, JSON_DECODE_ANY, NULL);
@@ -312,7 +115,7 @@ static zero_status_t check_fixed(const hf_config_t *config, const fixed_row_t *f
     return good ? ZERO_OK : refuse(config, fixed->hf_key, value, fixed->value);
 }
 
-/* Copies a number of the object to where LLAMA_KEYS looks for it. */
+/* Copies a number of the object to where LLAMA_KEYS of hf_families.c looks for it. */
 static void copy_rope(const hf_config_t *config, const json_t *rope, const char *key, const char *copied_as)
 {
     json_t *value = json_object_get(rope, key);
@@ -329,7 +132,7 @@ static zero_status_t take_scaling(const hf_config_t *config, const char *object,
         const char *from = i == 3 && !json_object_get(rope, keys[i]) ? "max_position_embeddings" : keys[i];
         const json_t *source = from == keys[i] ? rope : config->json;
         char copied_as[64];
-        snprintf(copied_as, sizeof copied_as, SCALING "%s", keys[i]);
+        snprintf(copied_as, sizeof copied_as, HF_SCALING "%s", keys[i]);
         const json_t *value = json_object_get(source, from);
         if (!value || json_is_null(value))
             return report_error(ZERO_ERROR_FORMAT, "'%s': %s has no %s, which \"llama3\" needs", config->path, object,
@@ -342,12 +145,13 @@ static zero_status_t take_scaling(const hf_config_t *config, const char *object,
 }
 
 /* Finds rotary settings. Older files have rope_theta and rope_scaling; those of transformers 5 have both in
- * rope_parameters. Refuses other kinds of scaling than Llama 3.1's, and copies all to where LLAMA_KEYS looks. */
+ * rope_parameters. Refuses other kinds of scaling than Llama 3.1's, and copies all to where LLAMA_KEYS of hf_families.c
+ * looks. */
 static zero_status_t take_rope(const hf_config_t *config)
 {
     static const char *const objects[] = {"rope_scaling", "rope_parameters"};
-    for (const key_row_t *key = LLAMA_KEYS; key->key; key++)
-        if (strncmp(key->hf_key, SCALING, sizeof SCALING - 1) == 0)
+    for (const hf_key_t *key = hf_families[ARCH_LLAMA].keys; key->key; key++)
+        if (strncmp(key->hf_key, HF_SCALING, sizeof HF_SCALING - 1) == 0)
             json_object_del(config->json, key->hf_key);
     for (size_t i = 0; i < sizeof objects / sizeof objects[0]; i++) {
         json_t *rope = json_object_get(config->json, objects[i]);
@@ -372,7 +176,7 @@ static zero_status_t take_rope(const hf_config_t *config)
 /* Takes the window of Mistral, which all layers have. Without a word of it there are transformers' 4096 positions. */
 static zero_status_t take_window(hf_config_t *config)
 {
-    static const key_row_t key = {"window", "sliding_window", NULL};
+    static const hf_key_t key = {"window", "sliding_window", NULL};
     const json_t *window = json_object_get(config->json, key.hf_key);
     const int64_t *setting = &config->options->model.window;
     if (window && !json_is_null(window) && !json_is_integer(window))
@@ -417,12 +221,12 @@ static zero_status_t check_window(const hf_config_t *config)
 
 static zero_status_t refuse_family(const hf_config_t *config, const char *model_type)
 {
-    for (size_t i = 0; model_type && i < sizeof REFUSED / sizeof REFUSED[0]; i++)
-        if (strcmp(REFUSED[i].model_type, model_type) == 0)
-            return report_error(ZERO_ERROR_USAGE,
-                                "'%s': model_type is %s, which needs what is not implemented: %s; gpt2, llama, "
-                                "mistral, qwen2 and qwen3 can be loaded",
-                                config->path, model_type, REFUSED[i].missing);
+    const char *missing = model_type ? hf_family_missing(model_type) : NULL;
+    if (missing)
+        return report_error(ZERO_ERROR_USAGE,
+                            "'%s': model_type is %s, which needs what is not implemented: %s; gpt2, llama, "
+                            "mistral, qwen2 and qwen3 can be loaded",
+                            config->path, model_type, missing);
     return report_error(ZERO_ERROR_USAGE,
                         "'%s': model_type is %.60s; gpt2, llama, mistral, qwen2 and qwen3 can be loaded", config->path,
                         model_type ? model_type : "missing");
@@ -432,12 +236,12 @@ static zero_status_t take_arch(hf_config_t *config)
 {
     const char *model_type = json_string_value(json_object_get(config->json, "model_type"));
     int *setting = &config->options->model.arch;
-    for (int arch = 0; model_type && arch < (int)(sizeof ARCHS / sizeof ARCHS[0]); arch++) {
-        if (strcmp(ARCHS[arch].model_type, model_type) != 0)
+    for (int arch = 0; model_type && arch < n_hf_families; arch++) {
+        if (strcmp(hf_families[arch].model_type, model_type) != 0)
             continue;
         if (*setting != config->defaults.model.arch && *setting != arch)
             return report_error(ZERO_ERROR_USAGE, "[model] arch = %s, but the model in init is a %s ('%s')",
-                                ARCHS[*setting].model_type, model_type, config->path);
+                                hf_families[*setting].model_type, model_type, config->path);
         *setting = arch;
         return ZERO_OK;
     }
@@ -502,13 +306,13 @@ static zero_status_t apply(hf_config_t *config)
     TRY(open_config(config));
     TRY(take_arch(config));
     int arch = config->options->model.arch;
-    for (const fixed_row_t *fixed = ARCHS[arch].fixed; fixed->hf_key; fixed++)
+    for (const hf_fixed_t *fixed = hf_families[arch].fixed; fixed->hf_key; fixed++)
         TRY(check_fixed(config, fixed));
     if (arch != ARCH_GPT2) {
         TRY(take_rope(config));
         TRY(arch == ARCH_MISTRAL ? take_window(config) : check_window(config));
     }
-    for (const key_row_t *key = ARCHS[arch].keys; key->key; key++)
+    for (const hf_key_t *key = hf_families[arch].keys; key->key; key++)
         TRY(take_key(config, key));
     return arch == ARCH_GPT2 ? take_seq_len(config) : ZERO_OK;
 }
@@ -549,92 +353,4 @@ zero_status_t hf_config_read(const char *directory, char **text)
     *text = json_dumps(json, JSON_REAL_PRECISION(17));
     json_decref(json);
     return *text ? ZERO_OK : report_error(ZERO_ERROR_MEMORY, "no memory to keep '%s'", path);
-}
-
-/* ---- writing ---- */
-
-static void write_missing(json_t *json, const fixed_row_t *rows)
-{
-    for (const fixed_row_t *row = rows; row->hf_key; row++)
-        if (!json_object_get(json, row->hf_key))
-            json_object_set_new(json, row->hf_key, json_loads(row->value, JSON_DECODE_ANY, NULL));
-}
-
-static void write_fixed(json_t *json, const fixed_row_t *rows)
-{
-    for (const fixed_row_t *row = rows; row->hf_key; row++)
-        json_object_set_new(json, row->hf_key, json_loads(row->value, JSON_DECODE_ANY, NULL));
-}
-
-static json_t *value_of(const options_t *options, const key_row_t *key)
-{
-    const option_row_t *row = option_row_find("model", key->key);
-    const void *value = field_of(options, row);
-    return row->type == OPTION_INTEGER ? json_integer(*(const int64_t *)value)
-           : row->type == OPTION_BOOL  ? json_boolean(*(const bool *)value)
-                                       : json_real(*(const double *)value);
-}
-
-/* Writes those of the keys that stand in the object rope_scaling, or all others. */
-static void write_keys(json_t *json, const options_t *options, const key_row_t *keys, bool of_scaling)
-{
-    const size_t prefix = sizeof SCALING - 1;
-    for (const key_row_t *key = keys; key->key; key++)
-        if ((strncmp(key->hf_key, SCALING, prefix) == 0) == of_scaling)
-            json_object_set_new(json, key->hf_key + (of_scaling ? prefix : 0), value_of(options, key));
-}
-
-/* Writes rotary settings, unless the source has them in the form of transformers 5. */
-static void write_rope(json_t *json, const options_t *options, const json_t *source)
-{
-    if (json_is_object(json_object_get(source, "rope_parameters"))) {
-        if (!json_object_get(source, "rope_theta"))
-            json_object_del(json, "rope_theta");
-        return;
-    }
-    if (options->model.rope_factor <= 1.0)
-        return;
-    json_t *scaling = json_pack("{s:s}", "rope_type", "llama3");
-    write_keys(scaling, options, LLAMA_KEYS, true);
-    json_object_set_new(json, "rope_scaling", scaling);
-}
-
-/* Writes the number of positions, which training on longer sequences extends. */
-static void write_positions(json_t *json, const options_t *options)
-{
-    const json_t *before = json_object_get(json, "max_position_embeddings");
-    if (!json_is_integer(before) || json_integer_value(before) < options->model.seq_len)
-        json_object_set_new(json, "max_position_embeddings", json_integer(options->model.seq_len));
-}
-
-char *hf_config_text(const options_t *options, const char *source)
-{
-    static const char *const DTYPES[] = {[ZERO_FP32] = "float32", [ZERO_BF16] = "bfloat16", [ZERO_FP16] = "float16"};
-    int arch = options->model.arch;
-    json_t *before = source ? json_loads(source, 0, NULL) : NULL;
-    json_t *json = json_is_object(before) ? json_copy(before) : json_object();
-    json_object_set_new(json, "model_type", json_string(ARCHS[arch].model_type));
-    json_object_set_new(json, json_object_get(before, "dtype") ? "dtype" : "torch_dtype",
-                        json_string(DTYPES[options->train.precision]));
-    write_keys(json, options, ARCHS[arch].keys, false);
-    for (const key_row_t *key = ARCHS[arch].keys; key->key; key++)
-        if (json_is_null(json_object_get(before, key->hf_key))) /* as it came: it is derived again */
-            json_object_set_new(json, key->hf_key, json_null());
-    write_fixed(json, ARCHS[arch].fixed);
-    write_fixed(json, (const fixed_row_t[]){ARCHS[arch].written[0], {0}});
-    write_missing(json, ARCHS[arch].written);
-    write_missing(json, ALL_WRITTEN);
-    if (arch == ARCH_GPT2) { /* older readers take the positions from this key */
-        json_object_set_new(json, "n_ctx", json_integer(options_positions(options)));
-    } else {
-        write_rope(json, options, before);
-        if (arch == ARCH_MISTRAL)
-            json_object_set_new(json, "sliding_window",
-                                options->model.window > 0 ? json_integer(options->model.window) : json_null());
-        write_positions(json, options);
-    }
-    char *text = json_dumps(json, JSON_SORT_KEYS | JSON_INDENT(2));
-    json_decref(json);
-    json_decref(before);
-    return text;
 }

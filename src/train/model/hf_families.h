@@ -1,0 +1,40 @@
+/* hf_families.h - what config.json says of each family of models: which keys are settings of [model], which must have
+ * one value, and which are written. For hf_config.c, which reads the file, and hf_config_write.c.
+ */
+#ifndef ZEROTRAIN_HF_FAMILIES_H
+#define ZEROTRAIN_HF_FAMILIES_H
+
+#include "train/options/options.h"
+
+/* One setting of [model] and its key in the file. Rows are in an order in which `otherwise` can use earlier settings.
+ */
+typedef struct hf_key {
+    const char *key, *hf_key;
+    double (*otherwise)(
+        const options_t *filled); /* the value if the key is missing or null; NULL: the key is required */
+} hf_key_t;
+
+/* A key and the one value that is supported, as JSON. If the key is missing, transformers uses this same value. */
+typedef struct hf_fixed {
+    const char *hf_key, *value;
+} hf_fixed_t;
+
+/* A key of the object rope_scaling stands here with that name before it (hf_config.c, take_rope). */
+#define HF_SCALING "rope_scaling."
+
+/* Tables end with a row of zeros. */
+typedef struct hf_family {
+    const char *model_type;
+    const hf_key_t *keys;
+    const hf_fixed_t *fixed; /* required, and always written */
+    const hf_fixed_t *written;
+} hf_family_t;
+
+extern const hf_family_t hf_families[]; /* by options_arch_t */
+extern const int n_hf_families;
+extern const hf_fixed_t hf_all_written[]; /* of every family */
+
+/* Returns what a well-known family computes that is missing here; NULL: it is not known. */
+const char *hf_family_missing(const char *model_type);
+
+#endif
