@@ -208,6 +208,77 @@ START_TEST(a_hook_that_fails_ends_the_call)
 }
 END_TEST
 
+/* Every field has a text that changes it and nothing else; what is no value of its type changes nothing. */
+START_TEST(settings_are_set_by_name_and_text)
+{
+    static const struct {
+        const char *name, *value, *bad;
+    } settings[] = {
+        {"stage", "1", "1.5"},
+        {"dtype", "fp16", "fp64"},
+        {"micro_steps", "7", ""},
+        {"prefetch", "12", "12 "},
+        {"keep", "auto", "automatic"},
+        {"overlap", "false", "0"},
+        {"reduce_every_micro_step", "false", "no"},
+        {"nccl_reduction", "true", "yes"},
+        {"shard_group", "host", "hosts"},
+        {"gather_fp8", "true", "True"},
+        {"seed", "18446744073709551615", "18446744073709551616"},
+        {"optimizer", "lion", "own"},
+        {"beta1", "0.5", "0,5"},
+        {"beta2", "5e-1", "x"},
+        {"eps", "1e-6", "nan"},
+        {"weight_decay", "0.25", "inf"},
+        {"momentum", "0.5", "0x1p-1"},
+        {"muon_momentum", "0.5", "0.5f"},
+        {"muon_steps", "3", "+3"},
+        {"grad_clip", "2", "2%"},
+        {"max_skipped_steps", "3", "99999999999"},
+        {"initial_loss_scale", "2048", "--1"},
+        {"loss_scale_window", "3", "1e3"},
+        {"loss_scale_hysteresis", "2", "two"},
+        {"offload", "true", "optimizer"},
+        {"offload_ratio", "auto", "half"},
+        {"offload_update", "host", "cpu"},
+        {"offload_buffer_bytes", "4096", "4 KiB"},
+        {"offload_threads", "2", "-"},
+        {"offload_ram", "0.75", "75e"},
+        {"staging_bytes", "1048576", "-1"},
+        {"user_bytes", "123", "0x10"},
+        {"check", "true", "1"},
+        {"forward_only", "true", ""},
+    };
+    const zero_config_t start = zero_config_default();
+    zero_config_t all = start;
+    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
+        zero_config_t config = all;
+        char line[128];
+        snprintf(line, sizeof line, "zero_config_set: %s is to be %s: it must be ", settings[i].name, settings[i].bad);
+        REFUSED(zero_config_set(&config, settings[i].name, settings[i].bad), line);
+        ck_assert_int_eq(memcmp(&config, &all, sizeof config), 0);
+        MUST(zero_config_set(&all, settings[i].name, settings[i].value));
+        ck_assert_msg(memcmp(&config, &all, sizeof config) != 0, "%s", settings[i].name);
+    }
+    ck_assert(all.stage == 1 && all.dtype == ZERO_FP16 && all.micro_steps == 7 && all.prefetch == 12);
+    ck_assert(all.keep == ZERO_KEEP_AUTO && !all.overlap && !all.reduce_every_micro_step && all.nccl_reduction);
+    ck_assert(all.shard_group == ZERO_SHARD_GROUP_HOST && all.gather_fp8 && all.seed == UINT64_MAX);
+    ck_assert(all.optimizer == ZERO_OPTIMIZER_LION && all.beta1 == 0.5f && all.beta2 == 0.5f && all.eps == 1e-6f);
+    ck_assert(all.weight_decay == 0.25f && all.momentum == 0.5f && all.muon_momentum == 0.5f && all.muon_steps == 3);
+    ck_assert(all.grad_clip == 2.0f && all.max_skipped_steps == 3 && all.initial_loss_scale == 2048.0f);
+    ck_assert(all.loss_scale_window == 3 && all.loss_scale_hysteresis == 2 && all.offload);
+    ck_assert(all.offload_ratio == ZERO_OFFLOAD_AUTO && all.offload_update == ZERO_OFFLOAD_UPDATE_HOST);
+    ck_assert(all.offload_buffer_bytes == 4096 && all.offload_threads == 2 && all.offload_ram == 0.75f);
+    ck_assert(all.staging_bytes == 1048576 && all.user_bytes == 123 && all.check && all.forward_only);
+    ck_assert(!all.own_optimizer && !all.hooks);
+    REFUSED(zero_config_set(&all, "zero", "1"), "zero_config_set: there is no setting zero");
+    REFUSED(zero_config_set(&all, "hooks", "1"), "zero_config_set: there is no setting hooks");
+    REFUSED(zero_config_set(NULL, "stage", "1"), "zero_config_set: config is NULL");
+    REFUSED(zero_config_set(&all, NULL, "1"), "zero_config_set: name is NULL");
+    REFUSED(zero_config_set(&all, "stage", NULL), "zero_config_set: value is NULL");
+}
+END_TEST
+
 START_TEST(parameters_of_another_type_are_no_floats)
 {
     fixture_t f = fixture_create();
@@ -511,6 +582,7 @@ static Suite *suite(void)
     tcase_add_test(one, declarations_and_plans_refuse_null);
     tcase_add_test(one, engines_refuse_null);
     tcase_add_test(one, a_hook_that_fails_ends_the_call);
+    tcase_add_test(one, settings_are_set_by_name_and_text);
     tcase_add_test(one, parameters_of_another_type_are_no_floats);
     tcase_add_test(one, an_array_that_the_optimizer_lacks_is_refused);
     tcase_add_test(one, checkpoints_refuse_null);
