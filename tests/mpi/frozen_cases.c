@@ -1,6 +1,7 @@
 /* frozen_cases.c - trains a model some of whose tensors are frozen, and one all of whose are.
  *
  *     mpirun -np N frozen_cases [stage=0] [dtype=fp32] [comm=auto] [device=cpu] [group=0] [check=0] [dir=DIRECTORY]
+ *                            [optimizer=adamw]
  *
  * N divides 60, the micro-batches of a step. The model y = f(x) is a chain of element-wise products whose gradients are
  * written by hand, from what zero_param gives. Checks against the same training in fp64, in plain C, without the
@@ -27,7 +28,7 @@ static const int N_ELEMS[N_TENSORS] = {77, 300, 4099, 33, 65, 1025, 129, 3};
 static const bool FROZEN[N_TENSORS] = {false, true, true, true, false, true, false, true};
 
 typedef struct settings {
-    int stage, dtype, comm, device, group, check;
+    int stage, dtype, comm, device, group, check, optimizer;
     const char *dir;
 } settings_t;
 
@@ -107,14 +108,15 @@ static zero_engine_t *create_engine(run_t *run, int all_frozen)
 static zero_status_t fill(void *user, const zero_chunk_t *chunk)
 {
     const run_t *run = user;
-    CHECK((chunk->m == NULL) == FROZEN[chunk->tensor] && (chunk->v == NULL) == (chunk->m == NULL), "tensor %d",
+    CHECK((chunk->m == NULL) == FROZEN[chunk->tensor], "tensor %d", chunk->tensor);
+    CHECK((chunk->v == NULL) == (FROZEN[chunk->tensor] || run->s.optimizer != ZERO_OPTIMIZER_ADAMW), "tensor %d",
           chunk->tensor);
     for (size_t i = 0; i < chunk->n_elems; i++)
         chunk->master[i] = (float)run->w[chunk->tensor][chunk->first + i];
-    if (chunk->m) {
+    if (chunk->m)
         memset(chunk->m, 0, chunk->n_elems * sizeof *chunk->m);
+    if (chunk->v)
         memset(chunk->v, 0, chunk->n_elems * sizeof *chunk->v);
-    }
     return ZERO_OK;
 }
 
@@ -128,6 +130,7 @@ static run_t open_run(const settings_t *s)
     CHECK(N_MICRO_BATCHES % run.n_ranks == 0, "%d ranks", run.n_ranks);
     run.config.stage = s->stage;
     run.config.dtype = (zero_dtype_t)s->dtype;
+    run.config.optimizer = (zero_optimizer_t)s->optimizer;
     run.config.micro_steps = N_MICRO_BATCHES / run.n_ranks;
     run.config.shard_group = s->group;
     run.config.check = s->check;
@@ -230,10 +233,29 @@ static void make_pass(const run_t *run, int step, int v)
 
 /* ---- the reference ---- */
 
+/* One element's update by zero_step's formulas. */
+static void update(const zero_config_t *c, double t, double lr, double decay, double g, double *w, double *m, double *v)
+{
+    const double b1 = c->beta1, b2 = c->beta2;
+    if (c->optimizer == ZERO_OPTIMIZER_LION) {
+        const double mean = b1 * *m + (1 - b1) * g;
+        *w -= lr * decay * *w + lr * ((mean > 0) - (mean < 0));
+        *m = b2 * *m + (1 - b2) * g;
+    } else if (c->optimizer != ZERO_OPTIMIZER_ADAMW) {
+        const double h = g + decay * *w;
+        *m = c->momentum * *m + h;
+        *w -= lr * (c->optimizer == ZERO_OPTIMIZER_SGD ? *m : h + c->momentum * *m);
+    } else {
+        *m = b1 * *m + (1 - b1) * g;
+        *v = b2 * *v + (1 - b2) * g * g;
+        *w -= lr * decay * *w;
+        *w -= lr * (*m / (1 - pow(b1, t))) / (sqrt(*v / (1 - pow(b2, t))) + c->eps);
+    }
+}
+
 static void reference_step(run_t *run, int step, double lr, double *norm)
 {
     const zero_config_t *c = &run->config;
-    const double t = step + 1, b1 = c->beta1, b2 = c->beta2;
     double squares = 0.0;
     for (int k = 0; k < N_TENSORS; k++) {
         for (int i = 0; i < N_ELEMS[k] && !FROZEN[k]; i++) {
@@ -242,11 +264,8 @@ static void reference_step(run_t *run, int step, double lr, double *norm)
                 g += slope(step, v, k, (uint64_t)i) * run->w[partner(k)][i % N_ELEMS[partner(k)]];
             squares += g * g;
             run->g[k][i] = g;
-            run->m[k][i] = b1 * run->m[k][i] + (1 - b1) * g;
-            run->v[k][i] = b2 * run->v[k][i] + (1 - b2) * g * g;
-            const double decay = k == 6 ? c->weight_decay : 0.0;
-            run->w[k][i] -= lr * decay * run->w[k][i];
-            run->w[k][i] -= lr * (run->m[k][i] / (1 - pow(b1, t))) / (sqrt(run->v[k][i] / (1 - pow(b2, t))) + c->eps);
+            update(c, step + 1, lr, k == 6 ? (double)c->weight_decay : 0.0, g, &run->w[k][i], &run->m[k][i],
+                   &run->v[k][i]);
         }
     }
     *norm = sqrt(squares);
@@ -390,7 +409,8 @@ static void load(run_t *run, int all_frozen, const float *saved)
         }
         if (all_frozen != 0 && (all_frozen > 0 || !FROZEN[t]))
             continue;
-        for (zero_array_t array = ZERO_ARRAY_M; array <= ZERO_ARRAY_V && (!FROZEN[t] || all_frozen < 0); array++) {
+        const zero_array_t last = run->s.optimizer == ZERO_OPTIMIZER_ADAMW ? ZERO_ARRAY_V : ZERO_ARRAY_M;
+        for (zero_array_t array = ZERO_ARRAY_M; array <= last && (!FROZEN[t] || all_frozen < 0); array++) {
             if (all_frozen < 0 && t != 2 && t != 3)
                 continue;
             OK(zero_get_tensor(engine, t, array, ZERO_ALL_RANKS, run->data));
@@ -415,11 +435,14 @@ static void save_and_load(run_t *run)
 
 int main(int argc, char **argv)
 {
-    static const setting_row_t rows[] = {
-        {"stage", offsetof(settings_t, stage), NULL},     {"dtype", offsetof(settings_t, dtype), SETTING_DTYPES},
-        {"comm", offsetof(settings_t, comm), "auto mpi"}, {"device", offsetof(settings_t, device), SETTING_DEVICES},
-        {"group", offsetof(settings_t, group), NULL},     {"check", offsetof(settings_t, check), NULL},
-        {"dir", offsetof(settings_t, dir), SETTING_TEXT}};
+    static const setting_row_t rows[] = {{"stage", offsetof(settings_t, stage), NULL},
+                                         {"dtype", offsetof(settings_t, dtype), SETTING_DTYPES},
+                                         {"comm", offsetof(settings_t, comm), "auto mpi"},
+                                         {"device", offsetof(settings_t, device), SETTING_DEVICES},
+                                         {"group", offsetof(settings_t, group), NULL},
+                                         {"check", offsetof(settings_t, check), NULL},
+                                         {"dir", offsetof(settings_t, dir), SETTING_TEXT},
+                                         {"optimizer", offsetof(settings_t, optimizer), "adamw sgd nesterov lion"}};
     const double lr = 0.01;
     settings_t s = {.device = ZERO_DEVICE_CPU};
     for (int i = 1; i < argc; i++)

@@ -261,6 +261,37 @@ START_TEST(training_beside_frozen_tensors_has_the_same_bits_at_every_stage_and_o
 }
 END_TEST
 
+/* Optimizers with one state array: what AdamW's cases check, saving and loading with other tensors frozen included. */
+START_TEST(other_optimizers_train_beside_frozen_tensors_too)
+{
+    static const char *const optimizers[] = {"sgd", "nesterov", "lion"}, *const dtypes[] = {"fp32", "bf16"};
+    static const int cases[] = {0, 5, 7, 11};
+    const char *optimizer = optimizers[_i / 2], *dtype = dtypes[_i % 2];
+    support_output_t first = {0};
+    scratch_open();
+    for (int i = 0; i < 4; i++) {
+        const int c = cases[i];
+        support_output_t output;
+        if (support_leaves_out(CASES[c].n_ranks))
+            continue;
+        const int exit_code = support_mpirun(&output, LIMIT_S, CASES[c].n_ranks,
+                                             "%s/tests/mpi/frozen_cases optimizer=%s dtype=%s dir=%s/%d %s",
+                                             support_build(), optimizer, dtype, root, c, CASES[c].settings);
+        ck_assert_msg(exit_code == 0 && support_count(output.out, "\n") == 3 + 8, "%s, %s, %s: exit code %d\n%s%s",
+                      optimizer, dtype, CASES[c].settings, exit_code, output.out, output.err);
+        if (!first.out) {
+            first = output;
+            continue;
+        }
+        ck_assert_msg(strcmp(output.out, first.out) == 0, "%s, %s, %d ranks, %s:\n%s instead of\n%s", optimizer, dtype,
+                      CASES[c].n_ranks, CASES[c].settings, output.out, first.out);
+        support_output_free(&output);
+    }
+    support_output_free(&first);
+    scratch_close();
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *suite = suite_create("frozen tensors");
@@ -272,6 +303,7 @@ static Suite *suite(void)
     tcase_add_test(tests, packed_tensors_are_frozen_together);
     tcase_add_loop_test(
         tests, training_beside_frozen_tensors_has_the_same_bits_at_every_stage_and_on_any_number_of_ranks, 0, 3);
+    tcase_add_loop_test(tests, other_optimizers_train_beside_frozen_tensors_too, 0, 6);
     suite_add_tcase(suite, tests);
     return suite;
 }
