@@ -382,7 +382,7 @@ typedef enum zero_optimizer {
     ZERO_OPTIMIZER_LION,     /* the sign of a moving average (Chen et al. 2023, arXiv:2302.06675); m */
     ZERO_OPTIMIZER_OWN,      /* a function of yours: zero_config_t's own_optimizer */
     /* Orthogonalized momentum (Jordan et al. 2024, kellerjordan.github.io/posts/muon) for tensors declared with
-     * hidden_matrix, AdamW for the others; m and v, of which v stays 0 for hidden matrices. On CPUs; not with offload.
+     * hidden_matrix, AdamW for the others; m and v, of which v stays 0 for hidden matrices. Not with offload.
      */
     ZERO_OPTIMIZER_MUON,
     ZERO_N_OPTIMIZERS
@@ -831,8 +831,8 @@ ZERO_API const float *zero_loss_scale(const zero_engine_t *engine);
  * arXiv:2502.16982): its updates are about as large as AdamW's, so that both use one lr and one weight_decay.
  * orthogonalized(u) is X after muon_steps times X = a X + (b G + c G G) X, with G = X X^T, from X = u / max(|u|, 1e-7)
  * on, |u| Frobenius's norm, a, b, c = 3.4445, -4.7750, 2.0315 (if there are more rows than columns, of the transpose).
- * Products are computed in fp32 on CPUs. One rank computes each matrix, which comes to it whole; units take turns, so
- * that all ranks are busy.
+ * Products are computed in fp32 on CPUs, in bf16 with sums in fp32 on GPUs. One rank computes each matrix, which comes
+ * to it whole; units take turns, so that all ranks are busy.
  *
  * lr: the learning rate of this step; finite and the same on every rank. local_loss: one double in device memory, this
  * rank's share of the loss, or NULL. It is read in stream order, and summed over ranks in rank order. Round what each

@@ -96,7 +96,8 @@ zero_status_t ZERO_ISA(zero_shard_orthogonalize)(const zero_orthogonalize_t *arg
 {
     (void)stream;
     const size_t rows = args->rows, cols = args->cols, r = rows < cols ? rows : cols, n = rows * cols;
-    float *x = args->x, *other = args->scratch, *gram = other + n, *poly = gram + r * r;
+    float *x = args->x, *other = args->scratch, *gram = other + zero_orthogonalize_room(n);
+    float *poly = gram + zero_orthogonalize_room(r * r);
     if (*args->skip)
         return ZERO_OK;
     normalize(x, n);

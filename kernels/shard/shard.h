@@ -107,21 +107,35 @@ typedef struct zero_muon {
 #define ZERO_MUON_C 2.0315f
 #define ZERO_MUON_EPS 1e-7f
 
+/* What products on CUDA need beside memory. */
+typedef struct zero_orthogonalizer zero_orthogonalizer_t;
+#define ZERO_ORTHOGONALIZE_WORKSPACE_BYTES ((size_t)32 << 20) /* as NVIDIA advises for Hopper */
+
 /* A matrix x[rows][cols] that is made all but orthogonal, in place:
  *     x = x / max(Frobenius norm of x, ZERO_MUON_EPS)
  *     n_steps times: g = x x^T, x = A x + (B g + C g g) x; if rows > cols instead g = x^T x, x = A x + x (B g + C g g)
- * On the CPU x and scratch are fp32 and bits are the same with every instruction set and number of threads. */
+ * On the CPU x and scratch are fp32 and bits are the same with every instruction set and number of threads. On CUDA
+ * both are bf16, products are cuBLASLt's with sums in fp32, and bits are the same on GPUs of one kind. There x and
+ * scratch are aligned to 256 bytes, and what is below is needed. */
 typedef struct zero_orthogonalize {
-    void *x, *scratch; /* scratch: zero_orthogonalize_scratch(rows, cols) elements */
+    void *x, *scratch;                     /* scratch: zero_orthogonalize_scratch(rows, cols) elements */
+    zero_orthogonalizer_t *orthogonalizer; /* CUDA; NULL on the CPU, as is workspace */
+    void *workspace;                       /* ZERO_ORTHOGONALIZE_WORKSPACE_BYTES */
     uint64_t rows, cols;
     int n_steps;
     const uint32_t *skip; /* if not 0, x may have any numbers, and is left as it is or not */
 } zero_orthogonalize_t;
 
+/* Returns the elements that a matrix of so many takes in scratch: what follows is aligned, too. */
+static inline uint64_t zero_orthogonalize_room(uint64_t n_elems)
+{
+    return (n_elems + 127) / 128 * 128;
+}
+
 static inline uint64_t zero_orthogonalize_scratch(uint64_t rows, uint64_t cols)
 {
     uint64_t r = rows < cols ? rows : cols;
-    return rows * cols + 2 * r * r;
+    return zero_orthogonalize_room(rows * cols) + 2 * zero_orthogonalize_room(r * r);
 }
 
 /* A part of a matrix in fp8. */
@@ -244,6 +258,11 @@ typedef struct zero_shard_kernels {
     zero_status_t (*muon_momentum)(const zero_muon_t *args, zero_stream_t stream);
     zero_status_t (*muon_apply)(const zero_muon_t *args, zero_stream_t stream);
     zero_status_t (*orthogonalize)(const zero_orthogonalize_t *args, zero_stream_t stream);
+    /* Create and destroy what orthogonalize needs on the device, and prepare it for a shape, so that no step allocates.
+     * NULL on the CPU, which needs nothing. */
+    zero_status_t (*orthogonalizer_create)(zero_orthogonalizer_t **orthogonalizer);
+    zero_status_t (*orthogonalizer_prepare)(zero_orthogonalizer_t *orthogonalizer, uint64_t rows, uint64_t cols);
+    void (*orthogonalizer_destroy)(zero_orthogonalizer_t *orthogonalizer); /* NULL is allowed */
 
     /* Adds slices in order: out[i] = out[i] + slices[0][i] + slices[1][i] + ... in fp32, from left to right, or without
      * the old out[i] if accumulate is false: then the sum starts from slices[0][i] itself (a -0 stays one). So calls

@@ -757,7 +757,10 @@ static void check_step(training_t *t, int64_t step, const zero_step_result_t *re
         CHECK(hash != t->hash, "the weights did not change");
         /* The optimizer in fp32 against fp64: a few roundings of |w| ~ 1 per step. */
         double worst = visit_all(t->engine, t->comm, &t->toy, &t->ref, false, t->s->optimizer == ZERO_OPTIMIZER_LION);
-        CHECK(worst < 1e-6 * (double)step, "weights are off by %g", worst);
+        /* On GPUs Muon orthogonalizes in bf16: elements of about 0.15 are off by 0.02 at most, times lr 0.01 and scale
+         * 1.64. */
+        const bool in_bf16 = t->s->optimizer == ZERO_OPTIMIZER_MUON && t->s->device >= ZERO_DEVICE_CUDA;
+        CHECK(worst < (in_bf16 ? 4e-4 : 1e-6) * (double)step, "weights are off by %g", worst);
     }
     t->hash = hash;
 }

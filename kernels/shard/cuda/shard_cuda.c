@@ -41,6 +41,27 @@ static zero_status_t lion(const zero_adam_t *args, zero_stream_t stream)
     return update(zero_cuda_lion, args, stream);
 }
 
+static zero_status_t muon_momentum(const zero_muon_t *args, zero_stream_t stream)
+{
+    if (args->n_segments == 0 || args->longest == 0)
+        return ZERO_OK;
+    ZERO_TRY_CUDA(zero_cuda_muon_momentum(args, stream_of(stream)));
+    return ZERO_OK;
+}
+
+static zero_status_t muon_apply(const zero_muon_t *args, zero_stream_t stream)
+{
+    if (args->n_segments == 0 || args->longest == 0)
+        return ZERO_OK;
+    ZERO_TRY_CUDA(zero_cuda_muon_apply(args, stream_of(stream)));
+    return ZERO_OK;
+}
+
+static zero_status_t orthogonalize(const zero_orthogonalize_t *args, zero_stream_t stream)
+{
+    return zero_cuda_orthogonalize(args, stream_of(stream));
+}
+
 static zero_status_t sum_slices(float *out, const void *const *slices, int n_slices, zero_dtype_t dtype, size_t n_elems,
                                 bool accumulate, zero_norm_t *norm, zero_stream_t stream)
 {
@@ -179,6 +200,12 @@ const zero_shard_kernels_t *zero_shard_kernels_cuda(void)
         .sgd = sgd,
         .nesterov = nesterov,
         .lion = lion,
+        .muon_momentum = muon_momentum,
+        .muon_apply = muon_apply,
+        .orthogonalize = orthogonalize,
+        .orthogonalizer_create = zero_cuda_orthogonalizer_create,
+        .orthogonalizer_prepare = zero_cuda_orthogonalizer_prepare,
+        .orthogonalizer_destroy = zero_cuda_orthogonalizer_destroy,
         .sum_slices = sum_slices,
         .contribute = contribute,
         .decide_step = decide_step,

@@ -20,6 +20,16 @@ cudaError_t zero_cuda_sgd(const zero_adam_t *args, cudaStream_t stream);
 cudaError_t zero_cuda_nesterov(const zero_adam_t *args, cudaStream_t stream);
 cudaError_t zero_cuda_lion(const zero_adam_t *args, cudaStream_t stream);
 
+/* muon.cu. Likewise. partial: 512 doubles. */
+cudaError_t zero_cuda_muon_momentum(const zero_muon_t *args, cudaStream_t stream);
+cudaError_t zero_cuda_muon_apply(const zero_muon_t *args, cudaStream_t stream);
+cudaError_t zero_cuda_muon_normalize(uint16_t *x, uint64_t n_elems, double *partial, cudaStream_t stream);
+/* orthogonalize_cuda.c: as the functions of the table. */
+zero_status_t zero_cuda_orthogonalize(const zero_orthogonalize_t *args, cudaStream_t stream);
+zero_status_t zero_cuda_orthogonalizer_create(zero_orthogonalizer_t **orthogonalizer);
+zero_status_t zero_cuda_orthogonalizer_prepare(zero_orthogonalizer_t *orthogonalizer, uint64_t rows, uint64_t cols);
+void zero_cuda_orthogonalizer_destroy(zero_orthogonalizer_t *orthogonalizer);
+
 /* reduce.cu. The pointers are passed by value as launch arguments, which must fit in 4 KiB. */
 #define ZERO_CUDA_MAX_SLICES 256
 typedef struct zero_cuda_slices {

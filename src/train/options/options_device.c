@@ -12,10 +12,6 @@ zero_status_t options_check_device(const options_t *options)
     if (on_gpu && options->zero.offload == OFFLOAD_OPTIMIZER && options->zero.stage == 0 && !options->plan)
         return report_error(ZERO_ERROR_USAGE, "[zero] offload = optimizer: stage 0 has none, since every rank holds "
                                               "all state: use stage 1, 2 or 3");
-    if (options->train.optimizer == ZERO_OPTIMIZER_MUON && on_gpu)
-        return report_error(ZERO_ERROR_USAGE,
-                            "[train] optimizer = muon runs on CPUs only, and this run is on GPUs: use "
-                            "adamw, or [device] type = cpu");
     if (options->train.optimizer == ZERO_OPTIMIZER_MUON && options->zero.offload == OFFLOAD_OPTIMIZER)
         return report_error(ZERO_ERROR_USAGE,
                             "[train] optimizer = muon cannot be offloaded: use [zero] offload = none");

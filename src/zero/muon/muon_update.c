@@ -34,6 +34,7 @@ struct zero_muon_update {
     size_t *first_segment; /* [n_rounds][n_ranks][n_chunks], and behind the last; segments at plan.muon.segments */
     uint64_t *longest;     /* [n_rounds][n_ranks][n_chunks]: elements of the longest segment */
     const void **slices;   /* [n_ranks]: where each rank's slots can be read */
+    zero_orthogonalizer_t *orthogonalizer; /* NULL: the device needs none */
 };
 
 /* ---- creating ---- */
@@ -113,6 +114,22 @@ static zero_status_t create_segments(zero_muon_update_t *update)
     return status;
 }
 
+/* Prepares the device for the matrices that this rank owns. */
+static zero_status_t create_orthogonalizer(zero_muon_update_t *update)
+{
+    const zero_context_t *context = update->context;
+    const zero_shard_kernels_t *kernels = context->device->kernels;
+    if (!kernels->orthogonalizer_create)
+        return ZERO_OK;
+    ZERO_TRY(kernels->orthogonalizer_create(&update->orthogonalizer));
+    for (zero_tensor_t t = 0; t < context->model->n_tensors; t++)
+        if (update->schedule->owner_of[t] == update->rank)
+            ZERO_TRY(kernels->orthogonalizer_prepare(update->orthogonalizer,
+                                                     (uint64_t)context->model->tensors[t].shape[0],
+                                                     (uint64_t)context->model->tensors[t].shape[1]));
+    return ZERO_OK;
+}
+
 static zero_status_t create(zero_muon_update_t *update)
 {
     const size_t n_groups = index_of(update, update->schedule->n_rounds, 0, 0);
@@ -121,6 +138,7 @@ static zero_status_t create(zero_muon_update_t *update)
     update->slices = calloc((size_t)update->n_ranks, sizeof *update->slices);
     if (!update->first_segment || !update->longest || !update->slices)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for Muon's tables of %d ranks", update->n_ranks);
+    ZERO_TRY(create_orthogonalizer(update));
     return create_segments(update);
 }
 
@@ -129,9 +147,8 @@ zero_status_t zero_muon_update_create(zero_context_t *context, zero_muon_update_
     *update = NULL;
     if (context->plan.muon.schedule.n_rounds == 0)
         return ZERO_OK;
-    if (!context->device->kernels->orthogonalize)
-        return zero_fail_alike(ZERO_ERROR_UNSUPPORTED,
-                               "optimizer muon: it runs on the CPU, and not on GPUs yet; take adamw there");
+    if (context->plan.muon.dtype == ZERO_BF16 && !context->device->kernels->orthogonalizer_create)
+        return zero_fail_alike(ZERO_ERROR_UNSUPPORTED, "optimizer muon: this device has no products in bf16");
     zero_muon_update_t *made = calloc(1, sizeof *made);
     if (!made)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for an engine");
@@ -153,6 +170,8 @@ void zero_muon_update_destroy(zero_muon_update_t *update)
 {
     if (!update)
         return;
+    if (update->orthogonalizer)
+        update->context->device->kernels->orthogonalizer_destroy(update->orthogonalizer);
     free(update->first_segment);
     free(update->longest);
     free(update->slices);
@@ -252,6 +271,8 @@ static zero_status_t orthogonalize(const zero_muon_update_t *update, int round, 
     const zero_orthogonalize_t args = {
         .x = zero_context_private(context, plan->muon.matrix),
         .scratch = zero_context_private(context, plan->muon.scratch),
+        .orthogonalizer = update->orthogonalizer,
+        .workspace = update->orthogonalizer ? zero_context_private(context, plan->muon.workspace) : NULL,
         .rows = (uint64_t)tensor->shape[0],
         .cols = (uint64_t)tensor->shape[1],
         .n_steps = context->config.muon_steps,

@@ -313,6 +313,8 @@ static void plan_private_muon(zero_arena_plan_t *plan, const zero_layout_t *layo
                               zero_comm_staging_bytes(layout->world_size, muon->schedule.largest_slot * size));
     muon->matrix = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, muon->schedule.largest_matrix * size);
     muon->scratch = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, muon->schedule.largest_scratch * size);
+    if (target.on_gpu)
+        muon->workspace = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, ZERO_ORTHOGONALIZE_WORKSPACE_BYTES);
     /* A matrix is in this rank's shard once at most, or in every rank's. */
     muon->max_segments = (size_t)muon->schedule.n_matrices * (size_t)(muon->is_full ? layout->world_size : 1);
     muon->segments = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, muon->max_segments * sizeof(zero_muon_segment_t));

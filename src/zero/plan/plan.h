@@ -82,6 +82,7 @@ typedef struct zero_muon_plan {
     uint64_t results; /* window: this rank's unit, shard k in slot k */
     uint64_t received;        /* private: what came from the others, unless it can be read in their windows */
     uint64_t matrix, scratch; /* private: zero_orthogonalize_t's */
+    uint64_t workspace;       /* private, GPUs: likewise */
     uint64_t segments;        /* private: zero_muon_segment_t of what this rank holds */
     size_t max_segments;
 } zero_muon_plan_t;

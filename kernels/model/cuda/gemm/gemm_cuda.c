@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/model/cuda/gemm/cublaslt.h"
+#include "kernels/cublaslt.h"
 #include "kernels/model/cuda/gemm/gemm_cuda.h"
 
 /* ---- Plans ---- */
