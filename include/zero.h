@@ -284,6 +284,23 @@ ZERO_API uint64_t zero_device_available(const zero_device_t *device);
 /* Returns what the vendor calls a GPU, such as "NVIDIA H200"; "" for the CPU. The device owns the text. */
 ZERO_API const char *zero_device_name(const zero_device_t *device);
 
+#define ZERO_MAX_PROCESSES 16
+
+/* A device's memory now, of all processes together. Bytes that nobody says are 0. */
+typedef struct zero_device_usage {
+    uint64_t free_bytes, total_bytes; /* as CUDA says (cudaMemGetInfo); on the CPU the host's, or a container's */
+    int n_processes;                  /* those that compute on the GPU, the largest first, as the driver says (NVML) */
+    struct {
+        int64_t pid; /* in a container maybe another than here */
+        uint64_t n_bytes;
+        char name[32]; /* "" if there is no such process here */
+    } processes[ZERO_MAX_PROCESSES];
+    char why_unknown[128]; /* why processes are not known; "": they are */
+} zero_device_usage_t;
+
+/* Finds who holds a device's memory: for a message after ZERO_ERROR_MEMORY. Loads the driver's library for it. */
+ZERO_API zero_status_t zero_device_find_usage(const zero_device_t *device, zero_device_usage_t *usage);
+
 /* Creates a stream on the device; on the CPU *stream is NULL. A cudaStream_t of your own serves as well. */
 ZERO_API zero_status_t zero_stream_create(zero_device_t *device, zero_stream_t *stream);
 ZERO_API void zero_stream_destroy(zero_device_t *device, zero_stream_t stream);

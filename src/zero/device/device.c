@@ -1,8 +1,10 @@
 /* device.c - opens a device and joins it with those of other ranks. Only this file knows which devices were built
  * in. */
 #include "zero/device/device.h"
+#include "zero/device/gpu_processes.h"
 
 #include <omp.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -132,6 +134,21 @@ uint64_t zero_device_available(const zero_device_t *device)
 const char *zero_device_name(const zero_device_t *device)
 {
     return device ? device->name : "";
+}
+
+zero_status_t zero_device_find_usage(const zero_device_t *device, zero_device_usage_t *usage)
+{
+    char address[32];
+    ZERO_REQUIRE(device);
+    ZERO_REQUIRE(usage);
+    zero_device_usage_t found = {0};
+    device->ops->memory_bytes(device, &found.free_bytes, &found.total_bytes);
+    if (device->ops->pci_address && device->ops->pci_address((zero_device_t *)device, address, sizeof address))
+        zero_gpu_find_processes(address, &found);
+    else
+        snprintf(found.why_unknown, sizeof found.why_unknown, "this is not a GPU");
+    *usage = found;
+    return ZERO_OK;
 }
 
 zero_status_t zero_device_synchronize(zero_device_t *device)

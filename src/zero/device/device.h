@@ -51,6 +51,8 @@ typedef struct zero_device_ops {
     /* Returns the bytes that this rank may take now: its share of what is free, if several ranks use the same memory.
      */
     uint64_t (*available_bytes)(const zero_device_t *device);
+    /* Finds what all processes leave free, and how much there is. */
+    void (*memory_bytes)(const zero_device_t *device, uint64_t *free_bytes, uint64_t *total_bytes);
     void (*destroy)(zero_device_t *device);
 } zero_device_ops_t;
 

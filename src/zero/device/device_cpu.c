@@ -164,6 +164,15 @@ static uint64_t cpu_available_bytes(const zero_device_t *device)
     return available == UINT64_MAX ? available : available / (uint64_t)device->n_sharers;
 }
 
+static void cpu_memory_bytes(const zero_device_t *device, uint64_t *free_bytes, uint64_t *total_bytes)
+{
+    uint64_t machine = mem_available(), container = cgroup_available();
+    uint64_t available = machine < container ? machine : container;
+    (void)device;
+    *free_bytes = available == UINT64_MAX ? 0 : available;
+    *total_bytes = zero_host_ram_bytes();
+}
+
 /* Returns how many threads a rank gets: its share of the machine's processors, or all that it is bound to if those are
  * fewer. OMP_NUM_THREADS overrides this. */
 static int threads_of_rank(int n_sharers)
@@ -200,6 +209,7 @@ static const zero_device_ops_t cpu_ops = {
     .event_query = cpu_event_query,
     .event_elapsed_ms = cpu_event_elapsed_ms,
     .available_bytes = cpu_available_bytes,
+    .memory_bytes = cpu_memory_bytes,
     .destroy = cpu_destroy,
 };
 

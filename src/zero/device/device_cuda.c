@@ -201,6 +201,15 @@ static uint64_t cuda_available_bytes(const zero_device_t *device)
     return n_free / (uint64_t)device->n_sharers;
 }
 
+static void cuda_memory_bytes(const zero_device_t *device, uint64_t *free_bytes, uint64_t *total_bytes)
+{
+    size_t n_free = 0, n_total = 0;
+    (void)device;
+    cudaMemGetInfo(&n_free, &n_total);
+    *free_bytes = n_free;
+    *total_bytes = n_total;
+}
+
 /* Refuses ranks that share a GPU, which NCCL does not serve. Hosts may differ in how many GPUs they have, so all ranks
  * learn of it and fail alike. */
 static zero_status_t refuse_shared_gpus(zero_comm_t *host)
@@ -262,6 +271,7 @@ static const zero_device_ops_t cuda_ops = {
     .event_elapsed_ms = cuda_event_elapsed_ms,
     .join = cuda_join,
     .available_bytes = cuda_available_bytes,
+    .memory_bytes = cuda_memory_bytes,
     .destroy = cuda_destroy,
 };
 
