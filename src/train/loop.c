@@ -42,6 +42,7 @@ typedef struct run {
     int64_t end_step;  /* that it ends with: last_step unless a signal came */
     zero_device_t *device;
     model_t model;
+    zero_memory_t planned; /* of each rank */
     zero_engine_t *engine;
     data_t *train, *val;    /* val NULL: none */
     tokenizer_t *tokenizer; /* of what sample_every prints; NULL: tokens are printed as numbers */
@@ -393,14 +394,14 @@ static zero_status_t open_device(run_t *run)
     return ZERO_OK;
 }
 
-static zero_status_t create_engine(run_t *run)
+/* Takes the memory that is planned, and fills it. */
+static zero_status_t take_memory(run_t *run)
 {
     zero_memory_t user = {0};
     zero_config_t config = options_config(run->options, zero_comm_size(run->comm));
     model_plan(&run->model, &user);
     run->model.trace = run->trace;
     config.user_bytes = zero_memory_total(&user);
-    TRY(fit_check(run->options, run->comm, run->device));
     TRY(zero_engine_create(run->comm, run->device, run->model.declaration, &config, &run->engine));
     TRY(zero_comm_agree(
         run->comm, model_attach(&run->model, run->device, run->engine, (int64_t)run->micro_steps * (run->n_late + 1))));
@@ -410,6 +411,12 @@ static zero_status_t create_engine(run_t *run)
     if (strcmp(run->options->model.init, "random") == 0)
         return zero_init_parameters(run->engine);
     return zero_load_weights(run->engine, run->options->model.init);
+}
+
+static zero_status_t create_engine(run_t *run)
+{
+    TRY(fit_check(run->options, run->comm, run->device, &run->planned));
+    return fit_explain(take_memory(run), &run->planned, run->device);
 }
 
 /* Says what makes results depend on how many ranks or threads compute them, in their last bits. */
@@ -526,7 +533,7 @@ zero_status_t loop_run(const options_t *options, zero_comm_t *comm, loop_end_t *
     report_hold_errors(false); /* from here on, ranks fail alone and at any point */
     if (status == ZERO_OK) {
         report_start(&run);
-        status = loop(&run);
+        status = fit_explain(loop(&run), &run.planned, run.device); /* CUDA allocates graphs in the first steps */
     }
     loop_end_t reached = LOOP_COMPLETE;
     if (status == ZERO_OK)

@@ -182,13 +182,18 @@ void fit_describe_change(const fit_t *fit, const fit_choice_t *given, const fit_
 #undef APPEND
 }
 
-static void report_memory(const zero_memory_t *memory)
+void fit_report_memory(const zero_memory_t *memory, bool is_own)
 {
     fit_unit_t unit = fit_unit_of(zero_memory_total(memory));
-    for (int c = 0; c < ZERO_MEMORY_N_CATEGORIES; c++)
-        report("  %-21s %9.2f %s", zero_memory_name((zero_memory_category_t)c), (double)memory->bytes[c] / unit.bytes,
-               unit.name);
-    report("  %-21s %9.2f %s", "total", (double)zero_memory_total(memory) / unit.bytes, unit.name);
+    for (int c = 0; c <= ZERO_MEMORY_N_CATEGORIES; c++) {
+        bool is_total = c == ZERO_MEMORY_N_CATEGORIES;
+        const char *name = is_total ? "total" : zero_memory_name((zero_memory_category_t)c);
+        double bytes = (double)(is_total ? zero_memory_total(memory) : memory->bytes[c]);
+        if (is_own)
+            report_rank_error(ZERO_ERROR_MEMORY, "  %-21s %9.2f %s", name, bytes / unit.bytes, unit.name);
+        else
+            report("  %-21s %9.2f %s", name, bytes / unit.bytes, unit.name);
+    }
 }
 
 zero_status_t fit_refuse(const fit_t *fit, const fit_point_t *given)
@@ -198,7 +203,7 @@ zero_status_t fit_refuse(const fit_t *fit, const fit_point_t *given)
     fit_unit_t unit = fit_unit_of(given->bytes);
     TRY(fit_advise(fit, given, &advice));
     report("this does not fit; each rank would hold");
-    report_memory(&given->memory);
+    fit_report_memory(&given->memory, false);
     for (int i = 0; i < advice.n_points; i++) {
         const fit_point_t *p = &advice.points[i];
         fit_describe_change(fit, &given->choice, p, advice.offloads[i], change, sizeof change);

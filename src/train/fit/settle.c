@@ -1,8 +1,11 @@
 /* settle.c - see settle.h. Every rank computes the same from the least memory that a rank has. */
 #include "train/fit/settle.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
+#include <unistd.h>
 
 #include "train/fit/advice.h"
 #include "train/fit/rates_cache.h"
@@ -115,7 +118,7 @@ zero_status_t fit_settle(options_t *o, zero_comm_t *comm)
     return status;
 }
 
-zero_status_t fit_check(const options_t *o, zero_comm_t *comm, const zero_device_t *device)
+zero_status_t fit_check(const options_t *o, zero_comm_t *comm, const zero_device_t *device, zero_memory_t *planned)
 {
     fit_t *fit;
     fit_point_t given = {0};
@@ -130,6 +133,42 @@ zero_status_t fit_check(const options_t *o, zero_comm_t *comm, const zero_device
     zero_status_t status = fit_evaluate(fit, &choice, &given);
     if (status == ZERO_OK && !given.fits)
         status = fit_refuse(fit, &given);
+    *planned = given.memory;
     fit_destroy(fit);
     return report_agree(comm, status);
+}
+
+/* ---- when memory runs out all the same ---- */
+
+static void report_process(const zero_device_usage_t *usage, int i)
+{
+    fit_unit_t unit = fit_unit_of(usage->processes[i].n_bytes);
+    const char *name = usage->processes[i].name;
+    bool is_own = usage->processes[i].pid == getpid();
+    char bytes[48] = "?";
+    if (usage->processes[i].n_bytes > 0)
+        snprintf(bytes, sizeof bytes, "%.2f %s", (double)usage->processes[i].n_bytes / unit.bytes, unit.name);
+    report_rank_error(ZERO_ERROR_MEMORY, "  process %" PRId64 " (%s): %s", usage->processes[i].pid,
+                      is_own    ? "this rank"
+                      : name[0] ? name
+                                : "not seen from here",
+                      bytes);
+}
+
+zero_status_t fit_explain(zero_status_t status, const zero_memory_t *planned, const zero_device_t *device)
+{
+    zero_device_usage_t usage;
+    if (status != ZERO_ERROR_MEMORY || zero_device_find_usage(device, &usage) != ZERO_OK)
+        return status;
+    fit_unit_t unit = fit_unit_of(usage.total_bytes);
+    report_rank_error(status, "memory ran out although the plan fitted:");
+    fit_report_memory(planned, true);
+    report_rank_error(status, "%.2f of %.2f %s are free now", (double)usage.free_bytes / unit.bytes,
+                      (double)usage.total_bytes / unit.bytes, unit.name);
+    for (int i = 0; i < usage.n_processes; i++)
+        report_process(&usage, i);
+    if (usage.why_unknown[0])
+        report_rank_error(status, "who holds the rest is not known: %s", usage.why_unknown);
+    return report_rank_error(status, "end what else takes this memory, or set [device] memory to the GiB that a rank "
+                                     "may take");
 }

@@ -540,6 +540,33 @@ START_TEST(what_does_not_fit_is_refused_with_what_would)
 }
 END_TEST
 
+/* A limit of the process, which the plan does not know of, stands for a process that has taken a GPU's memory. The rank
+ * that fails says what it would have held, and what is free; two ranks: only rank 1 has the limit. */
+#define LIMIT_KIB 1500000 /* the plan takes more */
+START_TEST(memory_that_is_gone_is_explained)
+{
+    static const char *const lines[] = {"cannot allocate ",       "memory ran out although the plan fitted",
+                                        "  activations ",         "  total ",
+                                        " GiB are free now",      "who holds the rest is not known: this is not a GPU",
+                                        "set [device] memory to "};
+    support_output_t output;
+    char program[700], first[800] = "";
+    snprintf(program, sizeof program,
+             "%s/zerotrain --set train.micro_batch=64 --set train.global_batch=0 --set model.dim=512 --set "
+             "model.layers=16 cfg.ini",
+             support_build());
+    if (_i == 1)
+        snprintf(first, sizeof first, "mpirun --oversubscribe --bind-to none -n 1 %s : -n 1 ", program);
+    int code = support_run(&output, RUN_LIMIT_S, "cd %s && OMP_NUM_THREADS=1 exec %sbash -c 'ulimit -v %d; exec %s'",
+                           scratch, first, LIMIT_KIB, program);
+    ck_assert_msg(code == 1, "exit code %d\n%s", code, output.err);
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++)
+        ck_assert_msg(support_count(output.err, lines[i]) == 1, "'%s' is not once in\n%s", lines[i], output.err);
+    ck_assert_msg((strstr(output.err, "zerotrain: rank 1: memory ran out") != NULL) == (_i == 1), "%s", output.err);
+    support_output_free(&output);
+}
+END_TEST
+
 START_TEST(fit_prints_a_table_for_people)
 {
     static const char *const lines[] = {"a step: 16 sequences of 128 tokens",
@@ -637,6 +664,7 @@ static Suite *suite(void)
     tcase_add_loop_test(c, a_run_takes_what_fit_chooses, 0, 3);
     tcase_add_test(c, a_run_mixes_as_fit_does);
     tcase_add_test(c, what_does_not_fit_is_refused_with_what_would);
+    tcase_add_loop_test(c, memory_that_is_gone_is_explained, 0, 2);
     tcase_add_test(c, fit_prints_a_table_for_people);
     tcase_add_test(c, fit_draws_a_picture);
     tcase_add_loop_test(c, mistakes_are_refused_with_a_line, 0, sizeof refusals / sizeof refusals[0]);
