@@ -133,13 +133,25 @@ static int exit_code_of(zero_status_t status, loop_end_t end, bool auto_resume)
     return status == ZERO_OK ? codes[end] : report_exit_code(status);
 }
 
-/* Flushes stdout. If help, a plan or samples could not be written, the program has failed. */
+/* Flushes stdout. Returns 0, or why it could not all be written. */
+static int flush_stdout(void)
+{
+    if (fflush(stdout) != 0)
+        return errno;
+    if (!ferror(stdout))
+        return 0;
+    /* An earlier write failed, whose reason is lost; another one fails for the same. */
+    clearerr(stdout);
+    return putchar('\n') == EOF || fflush(stdout) != 0 ? errno : EIO;
+}
+
+/* If help, a plan or samples could not be written, the program has failed. */
 static int finish_output(int exit_code)
 {
-    errno = 0;
-    if (fflush(stdout) == 0 && !ferror(stdout))
+    int error = flush_stdout();
+    if (error == 0)
         return exit_code;
-    report_rank_error(ZERO_ERROR_IO, "cannot write to stdout: %s", strerror(errno != 0 ? errno : EIO));
+    report_rank_error(ZERO_ERROR_IO, "cannot write to stdout: %s", strerror(error));
     report_flush();
     return exit_code != 0 ? exit_code : report_exit_code(ZERO_ERROR_IO);
 }
