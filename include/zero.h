@@ -552,11 +552,11 @@ typedef struct zero_config {
  * 256 MiB of buffers, at most half of the host's memory); 512 MiB of staging; no check; no gather_fp8; not
  * forward_only. */
 ZERO_API zero_config_t zero_config_default(void);
-/* Sets one field by its name above, from text, as it comes from a command line or a file: "stage" to "3", "dtype" to
- * "bf16", "overlap" to "false", "optimizer" to a name of zero_optimizer_name. keep and offload_ratio take "auto", too,
- * shard_group "host", offload_update "auto", "device" and "host". Fields that point to functions of yours have no text.
- * Another name, or a text that is no value of the field's type, is ZERO_ERROR_ARGUMENT, and nothing has changed. Ranges
- * are checked by zero_engine_create. */
+/* Sets one field by its name above, from text, as it comes from a command line or a file: "stage" to "3" ("zero.stage"
+ * is the same), "dtype" to "bf16", "overlap" to "false", "optimizer" to a name of zero_optimizer_name. keep and
+ * offload_ratio take "auto", too, shard_group "host", offload_update "auto", "device" and "host". Fields that point to
+ * functions of yours have no text. Another name, or a text that is no value of the field's type, is
+ * ZERO_ERROR_ARGUMENT, and nothing has changed. Ranges are checked by zero_engine_create. */
 ZERO_API zero_status_t zero_config_set(zero_config_t *config, const char *name, const char *value);
 
 /* ---- Memory plan ---------------------------------------------------------------------------------------------------

@@ -184,9 +184,11 @@ zero_status_t zero_config_set(zero_config_t *config, const char *name, const cha
     ZERO_REQUIRE(config);
     ZERO_REQUIRE(name);
     ZERO_REQUIRE(value);
+    static const char section[] = "zero.";
+    const char *field = strncmp(name, section, strlen(section)) == 0 ? name + strlen(section) : name;
     for (size_t i = 0; i < sizeof SETTINGS / sizeof SETTINGS[0]; i++) {
         const setting_t *setting = &SETTINGS[i];
-        if (strcmp(setting->name, name) != 0)
+        if (strcmp(setting->name, field) != 0)
             continue;
         if (!take(setting, value, (char *)config + setting->offset))
             return zero_fail(ZERO_ERROR_ARGUMENT, "zero_config_set: %s is to be %.40s: it must be %s", name, value,

@@ -271,6 +271,9 @@ START_TEST(settings_are_set_by_name_and_text)
     ck_assert(all.offload_buffer_bytes == 4096 && all.offload_threads == 2 && all.offload_ram == 0.75f);
     ck_assert(all.staging_bytes == 1048576 && all.user_bytes == 123 && all.check && all.forward_only);
     ck_assert(!all.own_optimizer && !all.hooks);
+    MUST(zero_config_set(&all, "zero.stage", "2"));
+    ck_assert_int_eq(all.stage, 2);
+    REFUSED(zero_config_set(&all, "zero.zero.stage", "1"), "zero_config_set: there is no setting zero.zero.stage");
     REFUSED(zero_config_set(&all, "zero", "1"), "zero_config_set: there is no setting zero");
     REFUSED(zero_config_set(&all, "hooks", "1"), "zero_config_set: there is no setting hooks");
     REFUSED(zero_config_set(NULL, "stage", "1"), "zero_config_set: config is NULL");
