@@ -12,6 +12,7 @@
 #include "zero.h"
 
 #define OPTIONS_MAX_PATH 4096
+#define OPTIONS_MAX_HEAD_DIM (1 << 16)
 #define OPTIONS_MAX_RUNS 64     /* in a report */
 #define OPTIONS_SEQ_LEN 1024    /* unless it is set, or a table of positions in init says otherwise */
 #define OPTIONS_FP8_MULTIPLE 16 /* of every extent of a product in fp8 */

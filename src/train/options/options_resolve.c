@@ -48,6 +48,11 @@ static zero_status_t check_heads(const options_t *options)
     if (head_dim == 0 && dim % heads)
         return report_error(ZERO_ERROR_USAGE, "[model] dim: %" PRId64 " is not divisible by heads = %" PRId64, dim,
                             heads);
+    if (options_head_dim(options) > OPTIONS_MAX_HEAD_DIM)
+        return report_error(ZERO_ERROR_USAGE,
+                            "[model] heads: %" PRId64 " of dim = %" PRId64 " are of %" PRId64
+                            " elements each, more than %d: take more heads",
+                            heads, dim, options_head_dim(options), OPTIONS_MAX_HEAD_DIM);
     if (options->model.arch == ARCH_GPT2 && head_dim > 0 && (dim % heads || head_dim != dim / heads))
         return report_error(ZERO_ERROR_USAGE,
                             "[model] head_dim: gpt2's heads have dim / heads = %" PRId64 " / %" PRId64

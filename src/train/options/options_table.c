@@ -88,7 +88,7 @@ const option_row_t option_rows[] = {
     INTEGER(model, heads, NULL, 1, 1 << 16, NULL,
         "Attention heads; must divide dim unless head_dim is set. Required unless init names a model."),
     INTEGER(model, kv_heads, "0", 1, 1 << 16, "0", "Key and value heads; must divide heads. 0: as many as heads."),
-    INTEGER(model, head_dim, "0", 1, 1 << 16, "0", "Width of a head; of gpt2 always dim / heads. 0: dim / heads."),
+    INTEGER(model, head_dim, "0", 1, OPTIONS_MAX_HEAD_DIM, "0", "Width of a head; of gpt2 always dim / heads. 0: dim / heads."),
     INTEGER(model, ffn_dim, "0", 1, 1 << 24, "0",
         "Width of the MLP. 0: 4 dim for gpt2; else 8/3 dim, rounded up to a multiple of 256."),
     BOOL(model, tied, "false", "The output head is the token embedding, as in Llama 3.2. gpt2's always is."),

@@ -728,7 +728,7 @@ START_TEST(sizes_beyond_any_memory_are_refused)
 {
     static const struct {
         int64_t micro_batch, seq_len, layers, dim, heads, ffn_dim, vocab_size;
-    } cases[] = {{127, 1 << 24, 10000, 1 << 20, 1, 1, 1},
+    } cases[] = {{127, 1 << 24, 10000, 1 << 20, 16, 1, 1},
                  {127, 1 << 24, 1, 1, 1, 1 << 24, 1},
                  {127, 1 << 24, 1, 1, 1, 1, INT32_MAX},
                  {127, 1 << 24, 1, 1 << 16, 1 << 16, 1, 1}};
@@ -781,6 +781,11 @@ START_TEST(heads_and_scaled_positions_must_fit)
     capture_begin();
     ck_assert_int_eq(options_resolve(&options, 1), ZERO_ERROR_USAGE);
     expect_line(capture_end(), (const char *[]){"[model] head_dim", "10", "leave it out", NULL});
+    options.model.head_dim = 0, options.model.dim = 3 * 65537;
+    capture_begin();
+    ck_assert_int_eq(options_resolve(&options, 1), ZERO_ERROR_USAGE);
+    expect_line(capture_end(), (const char *[]){"[model] heads", "65537", "more than 65536", NULL});
+    options.model.head_dim = 10;
     options.model.arch = ARCH_LLAMA;
     options.model.dim = 37; /* no multiple of heads */
     ck_assert_int_eq(options_resolve(&options, 1), ZERO_OK);
