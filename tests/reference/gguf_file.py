@@ -69,9 +69,11 @@ def find_converter():
     if "LLAMA_CPP" in os.environ:
         return None
     with tempfile.TemporaryDirectory() as scratch:
-        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:", "--dest", scratch]
+        # The sources, not the wheel. What pip needs to read them stays wheels: to build that takes minutes.
+        name = PACKAGE.partition("==")[0]
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", name, "--dest", scratch]
         try:
-            subprocess.run([*pip, PACKAGE], capture_output=True, check=True, timeout=900)
+            subprocess.run([*pip, PACKAGE], capture_output=True, check=True, timeout=300)
         except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
             return None
         with tarfile.open(glob.glob(scratch + "/*.tar.gz")[0]) as archive:
