@@ -5,8 +5,8 @@ checkpoint. The file is read back: every weight is that of the checkpoint, bit f
 their kinds and merges. zerotrain's tied model has no output.weight there.
 
 The converter is $LLAMA_CPP's, a clone of llama.cpp, else of the sources of the package llama-cpp-python, which contain
-llama.cpp and which pip downloads once into build/llama.cpp (77 MB). Needs torch and transformers. Prints "ok: claim",
-"FAILED: claim" or "SKIP: reason".
+llama.cpp and which pip downloads once into build/llama.cpp (77 MB), with sentencepiece, which the converter imports.
+Needs torch and transformers. Prints "ok: claim", "FAILED: claim" or "SKIP: reason".
 """
 
 import glob
@@ -24,6 +24,7 @@ from safetensors import safe_open
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOM = os.path.join("build", "llama.cpp")
 PACKAGE = "llama-cpp-python==0.3.36"
+PACKAGES = os.path.join(ROOM, "packages")
 PARTS = ("convert_hf_to_gguf.py", "conversion", "gguf-py")
 HEADS, KV_HEADS = 4, 2
 
@@ -74,14 +75,18 @@ def find_converter():
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", name, "--dest", scratch]
         try:
             subprocess.run([*pip, PACKAGE], capture_output=True, check=True, timeout=300)
+            subprocess.run([*pip[:3], "install", "--quiet", "--no-deps", "--target", PACKAGES, "sentencepiece==0.2.2"],
+                           capture_output=True, check=True, timeout=300)
         except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
             return None
         with tarfile.open(glob.glob(scratch + "/*.tar.gz")[0]) as archive:
             for member in archive.getmembers():
                 inside = member.name.partition("/vendor/llama.cpp/")[2]
-                if inside.split("/")[0] in PARTS and member.isfile():
-                    member.name = inside
-                    archive.extract(member, ROOM, filter="data")
+                if inside.split("/")[0] in PARTS and ".." not in inside and member.isfile():
+                    path = os.path.join(ROOM, inside)
+                    os.makedirs(os.path.dirname(path), exist_ok=True)
+                    with open(path, "wb") as file:
+                        file.write(archive.extractfile(member).read())
     return os.path.abspath(ROOM)
 
 
@@ -166,8 +171,10 @@ def main():
                                      directory=directory))
         subprocess.run([f"{build}/zerotrain", path], capture_output=True, check=True, timeout=300)
         out = directory + ".gguf"
+        environment = {**os.environ, "PYTHONPATH": os.path.abspath(PACKAGES)}
         made = subprocess.run([sys.executable, os.path.join(llama_cpp, PARTS[0]), directory + "/latest", "--outtype", kind,
-                               "--outfile", out], capture_output=True, text=True, check=False, timeout=600)
+                               "--outfile", out], capture_output=True, text=True, check=False, timeout=600,
+                              env=environment)
         claim(f"{name}: convert_hf_to_gguf.py takes the checkpoint", made.returncode == 0)
         if made.returncode != 0:
             print("    | " + "\n    | ".join(made.stderr.strip().split("\n")[-12:]))
