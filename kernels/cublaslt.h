@@ -8,6 +8,7 @@
 
 #include <cublasLt.h>
 #include <dlfcn.h>
+#include <stdint.h>
 #include <string.h>
 
 #include "base/log.h"
@@ -61,6 +62,46 @@ static inline zero_status_t zero_cublaslt_load(zero_cublaslt_t *functions)
     ZERO_CUBLASLT_FUNCTIONS(ZERO_CUBLASLT_FIND)
 #undef ZERO_CUBLASLT_FIND
     return ZERO_OK;
+}
+
+/* Ends the calling function with ZERO_ERROR_DEVICE if a call fails; needs the functions as `lt`. */
+#define ZERO_TRY_CUBLASLT(call)                                                                                        \
+    do {                                                                                                               \
+        cublasStatus_t cublaslt_status = (call);                                                                       \
+        if (cublaslt_status != CUBLAS_STATUS_SUCCESS)                                                                  \
+            return zero_fail(ZERO_ERROR_DEVICE, "%s: %s", #call, lt->GetStatusString(cublaslt_status));                \
+    } while (0)
+
+/* A product as cuBLASLt describes it; all NULL before it is made. */
+typedef struct zero_cublaslt_product {
+    cublasLtMatmulDesc_t operation;
+    cublasLtMatrixLayout_t a, b, c;
+} zero_cublaslt_product_t;
+
+static inline void zero_cublaslt_product_destroy(const zero_cublaslt_t *lt, zero_cublaslt_product_t *product)
+{
+    if (product->operation != NULL)
+        lt->MatmulDescDestroy(product->operation);
+    if (product->a != NULL)
+        lt->MatrixLayoutDestroy(product->a);
+    if (product->b != NULL)
+        lt->MatrixLayoutDestroy(product->b);
+    if (product->c != NULL)
+        lt->MatrixLayoutDestroy(product->c);
+}
+
+/* Asks for algorithms that take at most so much workspace and whose sums have an order and a type of their own: none by
+ * atomics, which add in any order, and none in a narrow type. */
+static inline cublasStatus_t zero_cublaslt_prefer(const zero_cublaslt_t *lt, cublasLtMatmulPreference_t preference,
+                                                  size_t workspace_bytes)
+{
+    const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; /* not INPLACE: that is by atomics */
+    cublasStatus_t status = lt->MatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                                             &workspace_bytes, sizeof workspace_bytes);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = lt->MatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions,
+                                                  sizeof reductions);
+    return status;
 }
 
 #endif

@@ -14,8 +14,7 @@
 
 /* One product of the iteration: out = beta in + alpha a op(b), all row-major. */
 typedef struct product {
-    cublasLtMatmulDesc_t operation;
-    cublasLtMatrixLayout_t a, b, c; /* cuBLASLt's: a is b, since it reads each matrix as its transpose */
+    zero_cublaslt_product_t blas; /* its a is b, since cuBLASLt reads each matrix as its transpose */
     cublasLtMatmulAlgo_t algorithm;
 } product_t;
 
@@ -34,27 +33,7 @@ struct zero_orthogonalizer {
     shape_t *shapes;
 };
 
-/* Needs the functions of cuBLASLt as `lt`. */
-#define TRY_BLAS(call)                                                                                                 \
-    do {                                                                                                               \
-        cublasStatus_t blas_status = (call);                                                                           \
-        if (blas_status != CUBLAS_STATUS_SUCCESS)                                                                      \
-            return zero_fail(ZERO_ERROR_DEVICE, "%s: %s", #call, lt->GetStatusString(blas_status));                    \
-    } while (0)
-
 /* ---- what is made once ---- */
-
-static void destroy_product(const zero_cublaslt_t *lt, product_t *product)
-{
-    if (product->operation != NULL)
-        lt->MatmulDescDestroy(product->operation);
-    if (product->a != NULL)
-        lt->MatrixLayoutDestroy(product->a);
-    if (product->b != NULL)
-        lt->MatrixLayoutDestroy(product->b);
-    if (product->c != NULL)
-        lt->MatrixLayoutDestroy(product->c);
-}
 
 void zero_cuda_orthogonalizer_destroy(zero_orthogonalizer_t *orthogonalizer)
 {
@@ -64,7 +43,7 @@ void zero_cuda_orthogonalizer_destroy(zero_orthogonalizer_t *orthogonalizer)
         shape_t *shape = orthogonalizer->shapes;
         orthogonalizer->shapes = shape->next;
         for (int i = 0; i < N_PRODUCTS; ++i)
-            destroy_product(&orthogonalizer->lt, &shape->products[i]);
+            zero_cublaslt_product_destroy(&orthogonalizer->lt, &shape->products[i].blas);
         free(shape);
     }
     if (orthogonalizer->handle != NULL)
@@ -76,7 +55,7 @@ static zero_status_t open_handle(zero_orthogonalizer_t *orthogonalizer)
 {
     const zero_cublaslt_t *lt = &orthogonalizer->lt;
     ZERO_TRY(zero_cublaslt_load(&orthogonalizer->lt));
-    TRY_BLAS(lt->Create(&orthogonalizer->handle));
+    ZERO_TRY_CUBLASLT(lt->Create(&orthogonalizer->handle));
     return ZERO_OK;
 }
 
@@ -98,22 +77,17 @@ zero_status_t zero_cuda_orthogonalizer_create(zero_orthogonalizer_t **orthogonal
 static zero_status_t find_algorithm(const zero_orthogonalizer_t *orthogonalizer, product_t *product)
 {
     const zero_cublaslt_t *lt = &orthogonalizer->lt;
-    const size_t workspace = ZERO_ORTHOGONALIZE_WORKSPACE_BYTES;
-    const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; /* not INPLACE: atomics add in any order */
     cublasLtMatmulPreference_t preference;
     cublasLtMatmulHeuristicResult_t result;
     int n_results = 0;
-    TRY_BLAS(lt->MatmulPreferenceCreate(&preference));
-    cublasStatus_t status = lt->MatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                                             &workspace, sizeof workspace);
+    ZERO_TRY_CUBLASLT(lt->MatmulPreferenceCreate(&preference));
+    cublasStatus_t status = zero_cublaslt_prefer(lt, preference, ZERO_ORTHOGONALIZE_WORKSPACE_BYTES);
     if (status == CUBLAS_STATUS_SUCCESS)
-        status = lt->MatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions,
-                                                  sizeof reductions);
-    if (status == CUBLAS_STATUS_SUCCESS)
-        status = lt->MatmulAlgoGetHeuristic(orthogonalizer->handle, product->operation, product->a, product->b,
-                                            product->c, product->c, preference, 1, &result, &n_results);
+        status = lt->MatmulAlgoGetHeuristic(orthogonalizer->handle, product->blas.operation, product->blas.a,
+                                            product->blas.b, product->blas.c, product->blas.c, preference, 1, &result,
+                                            &n_results);
     lt->MatmulPreferenceDestroy(preference);
-    TRY_BLAS(status);
+    ZERO_TRY_CUBLASLT(status);
     if (n_results < 1)
         return zero_fail(ZERO_ERROR_DEVICE, "cuBLASLt has no algorithm for one of Muon's products in bf16");
     product->algorithm = result.algo;
@@ -129,12 +103,16 @@ static zero_status_t describe(const zero_orthogonalizer_t *orthogonalizer, produ
     const cublasOperation_t op_a = transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasOperation_t op_b = transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     const uint64_t b_cols = transpose_b ? k : n, a_cols = transpose_a ? m : k; /* of the row-major matrices */
-    TRY_BLAS(lt->MatmulDescCreate(&product->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
-    TRY_BLAS(lt->MatmulDescSetAttribute(product->operation, CUBLASLT_MATMUL_DESC_TRANSA, &op_a, sizeof op_a));
-    TRY_BLAS(lt->MatmulDescSetAttribute(product->operation, CUBLASLT_MATMUL_DESC_TRANSB, &op_b, sizeof op_b));
-    TRY_BLAS(lt->MatrixLayoutCreate(&product->a, CUDA_R_16BF, b_cols, transpose_b ? n : k, (int64_t)b_cols));
-    TRY_BLAS(lt->MatrixLayoutCreate(&product->b, CUDA_R_16BF, a_cols, transpose_a ? k : m, (int64_t)a_cols));
-    TRY_BLAS(lt->MatrixLayoutCreate(&product->c, CUDA_R_16BF, n, m, (int64_t)n));
+    ZERO_TRY_CUBLASLT(lt->MatmulDescCreate(&product->blas.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    ZERO_TRY_CUBLASLT(
+        lt->MatmulDescSetAttribute(product->blas.operation, CUBLASLT_MATMUL_DESC_TRANSA, &op_a, sizeof op_a));
+    ZERO_TRY_CUBLASLT(
+        lt->MatmulDescSetAttribute(product->blas.operation, CUBLASLT_MATMUL_DESC_TRANSB, &op_b, sizeof op_b));
+    ZERO_TRY_CUBLASLT(
+        lt->MatrixLayoutCreate(&product->blas.a, CUDA_R_16BF, b_cols, transpose_b ? n : k, (int64_t)b_cols));
+    ZERO_TRY_CUBLASLT(
+        lt->MatrixLayoutCreate(&product->blas.b, CUDA_R_16BF, a_cols, transpose_a ? k : m, (int64_t)a_cols));
+    ZERO_TRY_CUBLASLT(lt->MatrixLayoutCreate(&product->blas.c, CUDA_R_16BF, n, m, (int64_t)n));
     return find_algorithm(orthogonalizer, product);
 }
 
@@ -178,9 +156,9 @@ static zero_status_t multiply(const zero_orthogonalize_t *args, const product_t 
 {
     const zero_orthogonalizer_t *orthogonalizer = args->orthogonalizer;
     const zero_cublaslt_t *lt = &orthogonalizer->lt;
-    TRY_BLAS(lt->Matmul(orthogonalizer->handle, product->operation, &alpha, b, product->a, a, product->b, &beta, in,
-                        product->c, out, product->c, &product->algorithm, args->workspace,
-                        ZERO_ORTHOGONALIZE_WORKSPACE_BYTES, stream));
+    ZERO_TRY_CUBLASLT(lt->Matmul(orthogonalizer->handle, product->blas.operation, &alpha, b, product->blas.a, a,
+                                 product->blas.b, &beta, in, product->blas.c, out, product->blas.c, &product->algorithm,
+                                 args->workspace, ZERO_ORTHOGONALIZE_WORKSPACE_BYTES, stream));
     return ZERO_OK;
 }
 

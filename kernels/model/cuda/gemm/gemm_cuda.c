@@ -29,8 +29,7 @@ typedef struct plan_key {
 /* All that a call needs except the pointers. */
 typedef struct plan {
     plan_key_t key;
-    cublasLtMatmulDesc_t operation;
-    cublasLtMatrixLayout_t a, b, c;
+    zero_cublaslt_product_t blas;
     cublasLtMatmulHeuristicResult_t candidates[MAX_CANDIDATES]; /* usable ones */
     int n_candidates, chosen;
     bool timed; /* if not, the first candidate is used */
@@ -45,24 +44,9 @@ struct zero_gemm_plans {
     plan_t plans[MAX_PLANS];
 };
 
-/* Needs the functions of cuBLASLt as `lt`. */
-#define TRY_BLAS(call)                                                                                                 \
-    do {                                                                                                               \
-        cublasStatus_t blas_status = (call);                                                                           \
-        if (blas_status != CUBLAS_STATUS_SUCCESS)                                                                      \
-            return zero_fail(ZERO_ERROR_DEVICE, "%s: %s", #call, lt->GetStatusString(blas_status));                    \
-    } while (0)
-
 static void plan_destroy(const zero_cublaslt_t *lt, plan_t *plan)
 {
-    if (plan->operation != NULL)
-        lt->MatmulDescDestroy(plan->operation);
-    if (plan->a != NULL)
-        lt->MatrixLayoutDestroy(plan->a);
-    if (plan->b != NULL)
-        lt->MatrixLayoutDestroy(plan->b);
-    if (plan->c != NULL)
-        lt->MatrixLayoutDestroy(plan->c);
+    zero_cublaslt_product_destroy(lt, &plan->blas);
     *plan = (plan_t){0};
 }
 
@@ -86,7 +70,7 @@ static zero_status_t open_plans(zero_gemm_plans_t *plans)
 {
     const zero_cublaslt_t *lt = &plans->lt;
     ZERO_TRY(zero_cublaslt_load(&plans->lt));
-    TRY_BLAS(lt->Create(&plans->handle));
+    ZERO_TRY_CUBLASLT(lt->Create(&plans->handle));
     ZERO_TRY_CUDA(cudaMalloc((void **)&plans->fingerprint, sizeof *plans->fingerprint));
     ZERO_TRY_CUDA(cudaEventCreate(&plans->start));
     ZERO_TRY_CUDA(cudaEventCreate(&plans->end));
@@ -158,34 +142,32 @@ static zero_status_t describe(const zero_cublaslt_t *lt, plan_t *plan)
     cublasOperation_t op_b = key->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasLtEpilogue_t epilogue = key->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     int8_t fast_sums = key->fast_sums;
-    TRY_BLAS(lt->MatmulDescCreate(&plan->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
-    TRY_BLAS(lt->MatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_TRANSA, &op_a, sizeof op_a));
-    TRY_BLAS(lt->MatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_TRANSB, &op_b, sizeof op_b));
-    TRY_BLAS(lt->MatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
-    TRY_BLAS(
-        lt->MatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast_sums, sizeof fast_sums));
-    TRY_BLAS(lt->MatrixLayoutCreate(&plan->a, key->b_type, key->transpose_b ? key->k : key->n,
-                                    key->transpose_b ? key->n : key->k, (int64_t)key->ldb));
-    TRY_BLAS(lt->MatrixLayoutCreate(&plan->b, key->a_type, key->transpose_a ? key->m : key->k,
-                                    key->transpose_a ? key->k : key->m, (int64_t)key->lda));
-    TRY_BLAS(lt->MatrixLayoutCreate(&plan->c, blas_type(key->c_dtype), key->n, key->m, (int64_t)key->ldc));
+    ZERO_TRY_CUBLASLT(lt->MatmulDescCreate(&plan->blas.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    ZERO_TRY_CUBLASLT(
+        lt->MatmulDescSetAttribute(plan->blas.operation, CUBLASLT_MATMUL_DESC_TRANSA, &op_a, sizeof op_a));
+    ZERO_TRY_CUBLASLT(
+        lt->MatmulDescSetAttribute(plan->blas.operation, CUBLASLT_MATMUL_DESC_TRANSB, &op_b, sizeof op_b));
+    ZERO_TRY_CUBLASLT(
+        lt->MatmulDescSetAttribute(plan->blas.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
+    ZERO_TRY_CUBLASLT(lt->MatmulDescSetAttribute(plan->blas.operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast_sums,
+                                                 sizeof fast_sums));
+    ZERO_TRY_CUBLASLT(lt->MatrixLayoutCreate(&plan->blas.a, key->b_type, key->transpose_b ? key->k : key->n,
+                                             key->transpose_b ? key->n : key->k, (int64_t)key->ldb));
+    ZERO_TRY_CUBLASLT(lt->MatrixLayoutCreate(&plan->blas.b, key->a_type, key->transpose_a ? key->m : key->k,
+                                             key->transpose_a ? key->k : key->m, (int64_t)key->lda));
+    ZERO_TRY_CUBLASLT(
+        lt->MatrixLayoutCreate(&plan->blas.c, blas_type(key->c_dtype), key->n, key->m, (int64_t)key->ldc));
     return ZERO_OK;
 }
 
 static cublasStatus_t set_preference(const zero_cublaslt_t *lt, cublasLtMatmulPreference_t preference,
                                      const plan_key_t *key)
 {
-    size_t workspace = ZERO_GEMM_WORKSPACE_BYTES;
-    uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; /* not INPLACE: atomics add in any order */
     uint32_t aligns[] = {key->b_align, key->a_align, key->c_align, key->c_align};
     static const cublasLtMatmulPreferenceAttributes_t names[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
-    cublasStatus_t status = lt->MatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                                             &workspace, sizeof workspace);
-    if (status == CUBLAS_STATUS_SUCCESS)
-        status = lt->MatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions,
-                                                  sizeof reductions);
+    cublasStatus_t status = zero_cublaslt_prefer(lt, preference, ZERO_GEMM_WORKSPACE_BYTES);
     for (size_t i = 0; status == CUBLAS_STATUS_SUCCESS && i < 4; ++i)
         status = lt->MatmulPreferenceSetAttribute(preference, names[i], &aligns[i], sizeof aligns[i]);
     return status;
@@ -197,11 +179,12 @@ static zero_status_t find_candidates(zero_gemm_plans_t *plans, plan_t *plan)
     cublasLtMatmulPreference_t preference;
     cublasLtMatmulHeuristicResult_t results[MAX_CANDIDATES];
     int n_results = 0;
-    TRY_BLAS(lt->MatmulPreferenceCreate(&preference));
+    ZERO_TRY_CUBLASLT(lt->MatmulPreferenceCreate(&preference));
     cublasStatus_t status = set_preference(lt, preference, &plan->key);
     if (status == CUBLAS_STATUS_SUCCESS)
-        status = lt->MatmulAlgoGetHeuristic(plans->handle, plan->operation, plan->a, plan->b, plan->c, plan->c,
-                                            preference, MAX_CANDIDATES, results, &n_results);
+        status =
+            lt->MatmulAlgoGetHeuristic(plans->handle, plan->blas.operation, plan->blas.a, plan->blas.b, plan->blas.c,
+                                       plan->blas.c, preference, MAX_CANDIDATES, results, &n_results);
     lt->MatmulPreferenceDestroy(preference);
     for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < n_results; ++i)
         if (results[i].state == CUBLAS_STATUS_SUCCESS)
@@ -217,13 +200,15 @@ static zero_status_t find_candidates(zero_gemm_plans_t *plans, plan_t *plan)
 static zero_status_t set_pointers(const zero_cublaslt_t *lt, const plan_t *plan, const zero_cuda_gemm_t *gemm)
 {
     if (gemm->bias != NULL)
-        TRY_BLAS(lt->MatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &gemm->bias,
-                                            sizeof gemm->bias));
+        ZERO_TRY_CUBLASLT(lt->MatmulDescSetAttribute(plan->blas.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+                                                     &gemm->bias, sizeof gemm->bias));
     if (gemm->fp8 == NULL)
         return ZERO_OK;
     const float *of_a = &gemm->fp8->a.scales->inverse, *of_b = &gemm->fp8->b.scales->inverse;
-    TRY_BLAS(lt->MatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &of_b, sizeof of_b));
-    TRY_BLAS(lt->MatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &of_a, sizeof of_a));
+    ZERO_TRY_CUBLASLT(
+        lt->MatmulDescSetAttribute(plan->blas.operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &of_b, sizeof of_b));
+    ZERO_TRY_CUBLASLT(
+        lt->MatmulDescSetAttribute(plan->blas.operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &of_a, sizeof of_a));
     return ZERO_OK;
 }
 
@@ -264,9 +249,9 @@ static cublasStatus_t run(zero_model_context_t *ctx, const plan_t *plan, const z
 {
     const zero_gemm_plans_t *plans = zero_model_cuda(ctx)->gemms;
     float alpha = 1.0f, beta = gemm->accumulate ? 1.0f : 0.0f;
-    return plans->lt.Matmul(plans->handle, plan->operation, &alpha, gemm->b, plan->a, gemm->a, plan->b, &beta, gemm->c,
-                            plan->c, gemm->c, plan->c, &plan->candidates[candidate].algo, ctx->workspace,
-                            ZERO_GEMM_WORKSPACE_BYTES, zero_model_stream(ctx));
+    return plans->lt.Matmul(plans->handle, plan->blas.operation, &alpha, gemm->b, plan->blas.a, gemm->a, plan->blas.b,
+                            &beta, gemm->c, plan->blas.c, gemm->c, plan->blas.c, &plan->candidates[candidate].algo,
+                            ctx->workspace, ZERO_GEMM_WORKSPACE_BYTES, zero_model_stream(ctx));
 }
 
 /* ---- The fastest candidate ---- */
@@ -284,7 +269,7 @@ static zero_status_t time_candidate(zero_model_context_t *ctx, const plan_t *pla
     for (int i = 0; i <= N_TIMED_RUNS; ++i) { /* the first loads the kernel */
         float ms;
         ZERO_TRY_CUDA(cudaEventRecord(plans->start, stream));
-        TRY_BLAS(run(ctx, plan, gemm, candidate));
+        ZERO_TRY_CUBLASLT(run(ctx, plan, gemm, candidate));
         ZERO_TRY_CUDA(cudaEventRecord(plans->end, stream));
         ZERO_TRY_CUDA(cudaEventSynchronize(plans->end));
         ZERO_TRY_CUDA(cudaEventElapsedTime(&ms, plans->start, plans->end));
@@ -350,6 +335,6 @@ zero_status_t zero_cuda_gemm(zero_model_context_t *ctx, const zero_cuda_gemm_t *
     ZERO_TRY(find_plan(cuda->gemms, &key, gemm, &plan));
     if (!plan->timed && !gemm->accumulate && may_wait(ctx))
         ZERO_TRY(choose_fastest(ctx, plan, gemm));
-    TRY_BLAS(run(ctx, plan, gemm, plan->chosen));
+    ZERO_TRY_CUBLASLT(run(ctx, plan, gemm, plan->chosen));
     return ZERO_OK;
 }
