@@ -16,6 +16,7 @@
 #include "train/forward/print_text.h"
 #include "train/forward/sample.h"
 #include "train/lr.h"
+#include "train/report/clock.h"
 #include "train/report/metrics.h"
 #include "train/model/model.h"
 #include "train/report/report.h"
@@ -56,13 +57,6 @@ typedef struct run {
     double started_ms;
 } run_t;
 
-static double now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
-
 /* ---- one step ---- */
 
 /* Returns the weight of each target's loss. The loss is the mean over all targets of the step that count, whichever
@@ -89,9 +83,9 @@ static zero_status_t train_step(run_t *run, int64_t step)
     trace_begin_step(run->trace, step);
     TRY(model_clear_loss(&run->model));
     for (int k = 0; k < run->micro_steps; k++) {
-        double batch_ms = now_ms();
+        double batch_ms = clock_now_ms();
         TRY(read_batch(run->train, step - 1, k, &batch));
-        trace_host(run->trace, TRACE_DATA, step, batch_ms, now_ms());
+        trace_host(run->trace, TRACE_DATA, step, batch_ms, clock_now_ms());
         TRY(model_train(&run->model, batch, loss_weight(run->train)));
     }
     TRY(trace_pause(run->trace, run->device));
@@ -159,7 +153,7 @@ static void report_progress(const run_t *run, const metrics_row_t *row)
 {
     const options_t *o = run->options;
     double n_done = (double)(row->step - run->checkpoints.first_step + 1);
-    double left_s = (now_ms() - run->started_ms) / n_done * (double)(run->last_step - row->step) * 1e-3;
+    double left_s = (clock_now_ms() - run->started_ms) / n_done * (double)(run->last_step - row->step) * 1e-3;
     long long left_min = (long long)(left_s / 60.0);
     char left[32];
     if (left_min < 60)
@@ -288,7 +282,7 @@ static bool must_wait_now(const run_t *run, int64_t step)
 
 static zero_status_t loop(run_t *run)
 {
-    run->started_ms = now_ms();
+    run->started_ms = clock_now_ms();
     stop_listen();
     for (int64_t step = run->checkpoints.first_step; step <= run->end_step; step++) {
         TRY(train_step(run, step));

@@ -7,7 +7,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
-#include <time.h>
+
+#include "train/report/clock.h"
 
 #define SAME_SIGNAL_NS INT64_C(1000000000) /* two within this time count as one */
 
@@ -22,13 +23,6 @@ static const struct {
 static atomic_int requested;
 static _Atomic int64_t insisted_ns; /* when the first SIGTERM or SIGINT came; 0: none */
 
-static int64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
 static void request(int number)
 {
     int none = 0;
@@ -37,7 +31,7 @@ static void request(int number)
 
 static void insist(int number)
 {
-    int64_t first_ns = 0, ns = now_ns();
+    int64_t first_ns = 0, ns = clock_now_ns();
     request(number);
     if (atomic_compare_exchange_strong(&insisted_ns, &first_ns, ns) || ns - first_ns < SAME_SIGNAL_NS)
         return;

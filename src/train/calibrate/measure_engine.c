@@ -7,6 +7,7 @@
 #include <math.h>
 
 #include "train/calibrate/probe.h"
+#include "train/report/clock.h"
 #include "train/report/report.h"
 
 #define N_UNITS 16
@@ -63,10 +64,10 @@ static zero_status_t finish_step(probe_t *probe, const double *loss)
 static zero_status_t lap(probe_t *probe, double *at, double *least)
 {
     TRY(probe_wait(probe));
-    double seconds = probe_now_s() - *at;
+    double seconds = clock_now_s() - *at;
     TRY(probe_slowest(probe, &seconds));
     *least = fmin(*least, seconds);
-    *at = probe_now_s();
+    *at = clock_now_s();
     return ZERO_OK;
 }
 
@@ -76,7 +77,7 @@ static zero_status_t time_steps(probe_t *probe, size_t unit_bytes, const double 
     *parts = (parts_t){1e9, 1e9, 1e9, 1e9, 1e9};
     for (int i = 0; i < STEPS; i++) {
         TRY(zero_comm_barrier(probe->comm));
-        double at = probe_now_s();
+        double at = clock_now_s();
         TRY(run_forward(probe, ZERO_PASS_TRAIN));
         TRY(lap(probe, &at, &parts->forward));
         TRY(run_backward(probe, unit_bytes));

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "train/calibrate/probe.h"
+#include "train/report/clock.h"
 #include "train/report/report.h"
 
 /* Sizes that a step has: large enough to fill the device, small enough to take a moment. */
@@ -194,12 +195,12 @@ static zero_status_t multiply_fp8(void *args)
 /* Sets rate[i] for each size, largest first, when the clock has settled. */
 static zero_status_t measure_products(bench_t *b, probe_fn fn, double rate[FIT_SIZES])
 {
-    double seconds, warm_until = probe_now_s() + (b->probe.on_gpu ? WARM_UP_S : 0.0);
+    double seconds, warm_until = clock_now_s() + (b->probe.on_gpu ? WARM_UP_S : 0.0);
     int last = b->sizes.n_products - 1;
     b->n = edge_of(last);
     for (double s = 0.0; s < 1.0;) { /* until the slowest rank is warm */
         TRY(probe_time(&b->probe, fn, b, &seconds));
-        s = probe_now_s() >= warm_until ? 1.0 : 0.0;
+        s = clock_now_s() >= warm_until ? 1.0 : 0.0;
         TRY(zero_comm_broadcast(b->probe.comm, &s, sizeof s, 0));
     }
     for (int i = last; i >= 0; i--) {

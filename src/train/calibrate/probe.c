@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "train/report/clock.h"
 #include "train/report/report.h"
 
 #define ROUND_S 0.03 /* a round takes this long, or one call */
@@ -101,15 +101,6 @@ zero_status_t probe_fill(probe_t *probe, void *data, zero_dtype_t dtype, size_t 
     return status;
 }
 
-/* ---- the clock ---- */
-
-double probe_now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 zero_status_t probe_wait(probe_t *probe)
 {
     return zero_device_synchronize(probe->device);
@@ -134,11 +125,11 @@ zero_status_t probe_slowest(probe_t *probe, double *seconds)
 static zero_status_t time_calls(probe_t *probe, probe_fn fn, void *args, int n_calls, double *seconds)
 {
     TRY(zero_comm_barrier(probe->comm));
-    double begin = probe_now_s();
+    double begin = clock_now_s();
     for (int i = 0; i < n_calls; i++)
         TRY(fn(args));
     TRY(probe_wait(probe));
-    *seconds = probe_now_s() - begin;
+    *seconds = clock_now_s() - begin;
     return probe_slowest(probe, seconds); /* so all ranks count alike */
 }
 

@@ -40,9 +40,8 @@ zero_status_t probe_fill(probe_t *probe, void *data, zero_dtype_t dtype, size_t 
  * down, on the slowest rank, since the others wait for it. [collective] */
 typedef zero_status_t (*probe_fn)(void *args);
 zero_status_t probe_time(probe_t *probe, probe_fn fn, void *args, double *seconds);
-/* The parts of it: waits for this rank's device; reads a clock; finds the largest of all ranks. */
+/* The parts of it: waits for this rank's device; finds the largest of all ranks. */
 zero_status_t probe_wait(probe_t *probe);
-double probe_now_s(void);
 zero_status_t probe_slowest(probe_t *probe, double *seconds);
 
 /* Measure, and set those rates that this device and number of ranks have. [collective] */

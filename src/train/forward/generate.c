@@ -6,11 +6,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "train/forward/forward.h"
 #include "train/forward/print_text.h"
 #include "train/forward/sample.h"
+#include "train/report/clock.h"
 #include "train/report/report.h"
 
 #define MAX_PROMPT_BYTES ((size_t)64 << 20)
@@ -134,13 +134,6 @@ static bool take_token(void *user, int32_t token)
     return true;
 }
 
-static double now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 static zero_status_t continue_prompt(forward_t *forward, generation_t *g)
 {
     const options_t *o = forward->options;
@@ -154,7 +147,7 @@ static zero_status_t continue_prompt(forward_t *forward, generation_t *g)
     const int n_prompt = (int)g->prompt->tokens.n;
     int n_all = 0;
     int32_t *tokens = malloc((size_t)(n_prompt + spec.n_tokens) * sizeof *tokens);
-    double began_s = now_s();
+    double began_s = clock_now_s();
     TRY(zero_comm_agree(forward->comm,
                         tokens ? ZERO_OK : report_rank_error(ZERO_ERROR_MEMORY, "generate: no memory for tokens")));
     memcpy(tokens, g->prompt->tokens.at, (size_t)n_prompt * sizeof *tokens);
@@ -164,7 +157,7 @@ static zero_status_t continue_prompt(forward_t *forward, generation_t *g)
     if (report_is_speaker())
         putchar('\n');
     report("%d tokens behind a prompt of %d, %.1f tokens/s", n_all - n_prompt, n_prompt,
-           (double)(n_all - n_prompt) / (now_s() - began_s));
+           (double)(n_all - n_prompt) / (clock_now_s() - began_s));
     return ZERO_OK;
 }
 

@@ -8,8 +8,8 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "train/report/clock.h"
 #include "train/report/report.h"
 #include "train/report/trace_file.h"
 
@@ -34,13 +34,6 @@ struct trace {
     double *kept, *lost; /* [ranks] each: how many spans a rank has kept, and its lost_step */
     trace_span_t *ring;  /* [MAX_SPANS] */
 };
-
-static double now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
 
 /* ---- opening ---- */
 
@@ -87,7 +80,7 @@ zero_status_t trace_open(const char *path, zero_comm_t *comm, const zero_model_t
         return ZERO_OK;
     zero_status_t status = report_agree(comm, create(path, comm, model, &made));
     if (status == ZERO_OK) {
-        made->origin_ms = now_ms();
+        made->origin_ms = clock_now_ms();
         status = zero_comm_broadcast(comm, &made->origin_ms, sizeof made->origin_ms, 0);
     }
     if (status == ZERO_OK)
@@ -157,16 +150,16 @@ void trace_begin_step(trace_t *trace, int64_t step)
         return;
     trace->has_steps = true;
     trace->open_step = step;
-    trace->open_ms = now_ms();
+    trace->open_ms = clock_now_ms();
 }
 
 zero_status_t trace_pause(trace_t *trace, zero_device_t *device)
 {
     if (!trace || !trace->is_paced || trace->open_step == 0)
         return ZERO_OK;
-    trace_host(trace, TRACE_HOST, trace->open_step, trace->open_ms, now_ms());
+    trace_host(trace, TRACE_HOST, trace->open_step, trace->open_ms, clock_now_ms());
     TRY(zero_device_synchronize(device));
-    trace->open_ms = now_ms();
+    trace->open_ms = clock_now_ms();
     return ZERO_OK;
 }
 
@@ -174,7 +167,7 @@ void trace_end_step(trace_t *trace)
 {
     if (!trace)
         return;
-    trace_host(trace, TRACE_HOST, trace->open_step, trace->open_ms, now_ms());
+    trace_host(trace, TRACE_HOST, trace->open_step, trace->open_ms, clock_now_ms());
     trace->open_step = 0;
 }
 
@@ -201,7 +194,7 @@ static zero_status_t clock_lead_ms(zero_comm_t *comm, double *lead_ms)
         return ZERO_OK;
     for (int i = 0; i < N_CLOCK_ROUNDS; i++) {
         TRY(zero_comm_barrier(comm));
-        double mine = now_ms(), first = mine;
+        double mine = clock_now_ms(), first = mine;
         TRY(zero_comm_broadcast(comm, &first, sizeof first, 0));
         leads[i] = mine - first;
     }
