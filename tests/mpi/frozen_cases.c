@@ -19,6 +19,7 @@
 #include "zero.h"
 
 #include "tests/mpi/device_elements.h"
+#include "tests/mpi/hash.h"
 #include "tests/mpi/settings.h"
 
 enum { N_UNITS = 5, N_TENSORS = 8, N_STEPS = 3, N_MICRO_BATCHES = 60, MOST = 4099 };
@@ -43,13 +44,6 @@ typedef struct run {
     float *data;
     double *w[N_TENSORS], *m[N_TENSORS], *v[N_TENSORS], *g[N_TENSORS]; /* the reference */
 } run_t;
-
-static uint64_t hash(uint64_t x)
-{
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
 
 static float initial(int tensor, uint64_t element)
 {

@@ -14,6 +14,7 @@
 
 #include "zero.h"
 
+#include "tests/mpi/hash.h"
 #include "tests/mpi/settings.h"
 #include "tests/support/elements.h"
 
@@ -36,13 +37,6 @@ typedef struct run {
     int64_t step;
     uint64_t n_visited;
 } run_t;
-
-static uint64_t hash(uint64_t x)
-{
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
 
 /* Returns an element of micro-batch v's gradient: of any sign, from 2^-11 to 1, so that sums are rounded. */
 static float gradient(int64_t step, int v, int unit, uint64_t element)

@@ -16,6 +16,7 @@
 #include "zero.h"
 
 #include "tests/mpi/device_elements.h"
+#include "tests/mpi/hash.h"
 #include "tests/mpi/settings.h"
 
 /* The last unit shares tensor 0 of the first. */
@@ -36,13 +37,6 @@ typedef struct run {
     int rank, n_ranks;
     float got[MOST];
 } run_t;
-
-static uint64_t hash(uint64_t x)
-{
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
 
 static bool is_used(int step, int v, zero_unit_t unit, bool backward)
 {

@@ -15,6 +15,7 @@
 #include "zero.h"
 
 #include "tests/mpi/device_elements.h"
+#include "tests/mpi/hash.h"
 #include "tests/mpi/settings.h"
 
 enum { N_UNITS = 3, N_TENSORS = 5, N_STEPS = 4 };
@@ -34,13 +35,6 @@ typedef struct run {
     int rank, n_ranks;
     float *want, *got; /* room for any tensor */
 } run_t;
-
-static uint64_t hash(uint64_t x)
-{
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
 
 /* Returns an element of micro-batch v's gradient: of any sign, few bits, so that every dtype has it, and of sizes so
  * different that sums in fp32 are rounded. */
