@@ -3,6 +3,8 @@
 #ifndef ZERO_TEST_EXPECT_H
 #define ZERO_TEST_EXPECT_H
 
+#include "zero.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -15,6 +17,7 @@
             exit(1);                                                                                                   \
         }                                                                                                              \
     } while (0)
-#define OK(call) CHECK((call) == ZERO_OK, "failed")
+/* With the reason: an error that all ranks come to is printed by rank 0 alone, which mpirun may end before that. */
+#define OK(call) CHECK((call) == ZERO_OK, "%s", zero_last_error())
 
 #endif
