@@ -32,7 +32,9 @@ static zero_status_t create_parts(zero_engine_t *engine)
     ZERO_TRY(zero_offload_prepare(engine->offload));
     ZERO_TRY(zero_parameters_create(context, engine->offload, &engine->parameters));
     ZERO_TRY(zero_gradients_create(context, engine->offload, &engine->gradients));
-    return zero_update_create(context, engine->offload, engine->parameters, engine->gradients, &engine->update);
+    ZERO_TRY(zero_results_create(context, &engine->results));
+    return zero_update_create(context, engine->offload, engine->parameters, engine->gradients, engine->results,
+                              &engine->update);
 }
 
 static zero_status_t create(zero_engine_t *engine, const zero_model_t *model, const zero_config_t *config)
@@ -102,6 +104,7 @@ static void destroy(zero_engine_t *engine)
     settle(context);
     zero_engine_free_blocks(engine);
     zero_update_destroy(engine->update);
+    zero_results_destroy(engine->results);
     zero_gradients_destroy(engine->gradients);
     zero_parameters_destroy(engine->parameters);
     zero_offload_destroy(engine->offload);

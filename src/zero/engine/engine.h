@@ -1,17 +1,16 @@
 /* engine.h - the engine: what joins its parts. Only the files that implement the public functions on an engine see it:
- * create.c, memory.c, pass.c, tensors.c, step.c, cancel.c, state.c,
- * whole_tensor.c, check.c. The parts know the context and the parts
- * below them: runtime < offload < parameters < gradients < update. */
+ * create.c, memory.c, pass.c, tensors.c, step.c, cancel.c, state.c, whole_tensor.c, check.c. The parts know the context
+ * and the parts below them: runtime < offload < parameters < gradients < results < update. */
 #ifndef ZERO_ENGINE_H
 #define ZERO_ENGINE_H
 
 #include "zero/engine/engine_state.h"
-#include "zero/engine/gradients.h"
-#include "zero/engine/parameters.h"
-#include "zero/engine/update.h"
 #include "zero/offload/offload.h"
 #include "zero/runtime/context.h"
 #include "zero/runtime/user_block.h"
+#include "zero/step/gradients.h"
+#include "zero/step/parameters.h"
+#include "zero/step/update.h"
 
 struct zero_engine {
     zero_users_t users;
@@ -19,6 +18,7 @@ struct zero_engine {
     zero_offload_t *offload; /* NULL: the device updates everything */
     zero_parameters_t *parameters;
     zero_gradients_t *gradients;
+    zero_results_t *results;
     zero_update_t *update;
     zero_user_block_t *user_blocks;
 

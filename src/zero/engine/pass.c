@@ -39,7 +39,7 @@ static zero_status_t check_begin(const zero_engine_t *engine, zero_pass_t pass)
     if ((unsigned)pass > ZERO_PASS_INPUT_GRAD)
         return zero_fail(ZERO_ERROR_ARGUMENT, "zero_begin: there is no pass %d", (int)pass);
     if (pass == ZERO_PASS_TRAIN)
-        ZERO_TRY(zero_update_check_trains(engine->update, "zero_begin of ZERO_PASS_TRAIN"));
+        ZERO_TRY(zero_context_check_trains(&engine->context, "zero_begin of ZERO_PASS_TRAIN"));
     if (pass == ZERO_PASS_TRAIN && progress->micro_step == micro_steps)
         return zero_fail(ZERO_ERROR_ORDER, "zero_begin after all %d micro-steps: zero_step must come first",
                          micro_steps);
@@ -59,7 +59,7 @@ zero_status_t zero_begin(zero_engine_t *engine, zero_pass_t pass, zero_stream_t 
     if (!engine->started)
         ZERO_TRY(zero_offload_start(engine->offload, engine->user_blocks));
     if (pass == ZERO_PASS_TRAIN && progress->micro_step == 0)
-        ZERO_TRY(zero_update_begin_step(engine->update, stream));
+        ZERO_TRY(zero_results_begin_step(engine->results, stream));
     engine->started = true;
     engine->acquired = false;
     progress->in_pass = true;

@@ -403,10 +403,10 @@ zero_status_t zero_engine_set_some(zero_engine_t *engine, bool with_moments, con
     if (wanted)
         ZERO_TRY(zero_engine_check_weights(engine, "a partial load"));
     if (with_moments)
-        ZERO_TRY(zero_update_check_trains(engine->update, "zero_set_state with moments"));
+        ZERO_TRY(zero_context_check_trains(&engine->context, "zero_set_state with moments"));
     /* Without moments, AdamW's step count is set to 0, which a step under way would overwrite. */
-    ZERO_TRY(with_moments ? zero_update_check_between_steps(engine->update, "zero_set_state")
-                          : zero_update_check_no_step(engine->update, "zero_set_state without moments"));
+    ZERO_TRY(with_moments ? zero_context_check_between_steps(&engine->context, "zero_set_state")
+                          : zero_results_check_no_step(engine->results, "zero_set_state without moments"));
     ZERO_TRY(zero_comm_agree(engine->context.comm, fill ? ZERO_OK : zero_refuse_null("zero_set_state", "fill")));
     ZERO_TRY(quiesce(engine, "zero_set_state"));
     ZERO_TRY(write_all(engine, true, set_run, &request));
@@ -439,7 +439,7 @@ static zero_status_t init_run(zero_engine_t *engine, zero_tensor_t tensor, const
 zero_status_t zero_init_parameters(zero_engine_t *engine)
 {
     ZERO_REQUIRE(engine);
-    ZERO_TRY(zero_update_check_no_step(engine->update, "zero_init_parameters"));
+    ZERO_TRY(zero_results_check_no_step(engine->results, "zero_init_parameters"));
     ZERO_TRY(quiesce(engine, "zero_init_parameters"));
     ZERO_TRY(write_all(engine, false, init_run, NULL));
     return zero_set_adam_step(engine, 0);
@@ -477,8 +477,8 @@ zero_status_t zero_get_state(zero_engine_t *engine, zero_chunk_fn visit, void *u
 {
     get_request_t request = {.visit = visit, .user = user};
     ZERO_REQUIRE(engine);
-    ZERO_TRY(zero_update_check_trains(engine->update, "zero_get_state"));
-    ZERO_TRY(zero_update_check_between_steps(engine->update, "zero_get_state"));
+    ZERO_TRY(zero_context_check_trains(&engine->context, "zero_get_state"));
+    ZERO_TRY(zero_context_check_between_steps(&engine->context, "zero_get_state"));
     ZERO_REQUIRE(visit);
     ZERO_TRY(zero_engine_check_weights(engine, "zero_get_state"));
     ZERO_TRY(zero_offload_finish_update(engine->offload)); /* offloaded state may still be being copied */

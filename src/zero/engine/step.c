@@ -1,4 +1,4 @@
-/* step.c - the public functions about a step, and what checkpoints need of it: update.c does the work. */
+/* step.c - the public functions about a step, and what checkpoints need of it. src/zero/step/ does the work. */
 #include "zero/engine/engine.h"
 
 #include "base/log.h"
@@ -15,7 +15,7 @@ zero_status_t zero_step_wait(zero_engine_t *engine, zero_step_result_t *result)
     ZERO_REQUIRE(engine);
     ZERO_REQUIRE(result);
     zero_log_set_rank(engine->context.host_comm->rank);
-    return zero_update_wait(engine->update, result);
+    return zero_results_wait(engine->results, result);
 }
 
 /* The plan made room for several reductions a step, or for one. */
@@ -37,7 +37,7 @@ zero_status_t zero_set_micro_steps(zero_engine_t *engine, int micro_steps)
     ZERO_REQUIRE(engine);
     zero_context_t *context = &engine->context;
     zero_comm_t *comm = context->host_comm;
-    ZERO_TRY(zero_update_check_between_steps(engine->update, "zero_set_micro_steps"));
+    ZERO_TRY(zero_context_check_between_steps(&engine->context, "zero_set_micro_steps"));
     zero_context_enter(context, "zero_set_micro_steps");
     zero_status_t status = zero_comm_agree(comm, check_micro_steps(engine, micro_steps));
     if (status == ZERO_OK)
@@ -51,7 +51,7 @@ zero_status_t zero_set_micro_steps(zero_engine_t *engine, int micro_steps)
 static zero_status_t check_trained(const zero_engine_t *engine, const char *call, zero_tensor_t tensor)
 {
     const zero_model_t *model = engine->context.model;
-    ZERO_TRY(zero_update_check_trains(engine->update, call));
+    ZERO_TRY(zero_context_check_trains(&engine->context, call));
     if (tensor < 0 || tensor >= model->n_tensors)
         return zero_fail(ZERO_ERROR_ARGUMENT, "%s(tensor %d): there are %d tensors", call, tensor, model->n_tensors);
     if (model->tensors[tensor].frozen)
@@ -64,7 +64,7 @@ zero_status_t zero_set_group(zero_engine_t *engine, zero_tensor_t tensor, const 
 {
     ZERO_REQUIRE(engine);
     ZERO_TRY(check_trained(engine, "zero_set_group", tensor));
-    ZERO_TRY(zero_update_check_between_steps(engine->update, "zero_set_group"));
+    ZERO_TRY(zero_context_check_between_steps(&engine->context, "zero_set_group"));
     return zero_tensor_groups_set(zero_update_groups(engine->update), tensor, group);
 }
 
@@ -90,30 +90,30 @@ void zero_set_notice(zero_engine_t *engine, uint32_t notice)
 
 uint64_t zero_get_adam_step(const zero_engine_t *engine)
 {
-    return engine ? zero_update_adam_step(engine->update) : 0;
+    return engine ? zero_results_adam_step(engine->results) : 0;
 }
 
 zero_status_t zero_set_adam_step(zero_engine_t *engine, uint64_t adam_step)
 {
     ZERO_REQUIRE(engine);
-    return zero_update_set_adam_step(engine->update, adam_step);
+    return zero_results_set_adam_step(engine->results, adam_step);
 }
 
 /* ---- for checkpoints ---- */
 
 uint64_t zero_engine_n_steps(const zero_engine_t *engine)
 {
-    return zero_update_n_steps(engine->update);
+    return zero_results_n_steps(engine->results);
 }
 
 zero_status_t zero_engine_get_step_state(zero_engine_t *engine, const char *call, zero_step_state_t *state)
 {
-    ZERO_TRY(zero_update_check_trains(engine->update, call));
-    return zero_update_get_state(engine->update, call, state);
+    ZERO_TRY(zero_context_check_trains(&engine->context, call));
+    return zero_results_get_state(engine->results, call, state);
 }
 
 zero_status_t zero_engine_set_step_state(zero_engine_t *engine, const char *call, uint64_t n_steps,
                                          const zero_step_state_t *state)
 {
-    return zero_update_set_state(engine->update, call, n_steps, state);
+    return zero_results_set_state(engine->results, call, n_steps, state);
 }

@@ -82,9 +82,9 @@ static zero_status_t compare(zero_comm_t *comm, const request_t *request)
 static zero_status_t check_order(const zero_engine_t *engine, const request_t *request)
 {
     const zero_progress_t *progress = &engine->context.progress;
-    ZERO_TRY(zero_update_check_trains(engine->update, request->call));
+    ZERO_TRY(zero_context_check_trains(&engine->context, request->call));
     if (request->array != ZERO_ARRAY_GRAD)
-        return zero_update_check_between_steps(engine->update, request->call);
+        return zero_context_check_between_steps(&engine->context, request->call);
     if (progress->in_pass || progress->micro_step != engine->context.config.micro_steps)
         return zero_fail(ZERO_ERROR_ORDER,
                          "%s of a gradient after %d of %d micro-steps%s: gradients are complete between the last and "
@@ -228,8 +228,8 @@ zero_status_t zero_set_tensor(zero_engine_t *engine, zero_tensor_t tensor, zero_
     const request_t request = {.call = "zero_set_tensor", .tensor = tensor, .array = array, .root = root};
     ZERO_REQUIRE(engine);
     zero_comm_t *comm = engine->context.host_comm;
-    ZERO_TRY(zero_update_check_trains(engine->update, request.call));
-    ZERO_TRY(zero_update_check_between_steps(engine->update, request.call));
+    ZERO_TRY(zero_context_check_trains(&engine->context, request.call));
+    ZERO_TRY(zero_context_check_between_steps(&engine->context, request.call));
     ZERO_TRY(zero_engine_check_weights(engine, request.call));
     zero_context_enter(&engine->context, request.call);
     zero_status_t status = zero_comm_agree(comm, check_all(engine, &request, data));

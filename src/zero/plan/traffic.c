@@ -1,7 +1,7 @@
 /* traffic.c - the bytes that ranks exchange in a step: zero_plan_traffic. Pure arithmetic.
  *
  * First how many bytes of slices each rank contributes to the collectives of a step, by kind. Gathers of stage 3 are
- * counted by going through the step's passes with the buffers that there will be, as src/zero/engine/parameters.c does.
+ * counted by going through the step's passes with the buffers that there will be, as src/zero/step/parameters.c does.
  * Then which of these a rank receives from its own host, and which from others.
  */
 #include <stdlib.h>

@@ -81,3 +81,19 @@ void zero_context_enter(zero_context_t *context, const char *name)
     zero_call_t call = make_call(context, name);
     zero_comm_enter(context->host_comm, &call, true);
 }
+
+/* ---- where the caller may be ---- */
+
+zero_status_t zero_context_check_between_steps(const zero_context_t *context, const char *call)
+{
+    if (context->progress.in_pass || context->progress.micro_step != 0)
+        return zero_fail(ZERO_ERROR_ORDER, "%s inside a step: finish it first", call);
+    return ZERO_OK;
+}
+
+zero_status_t zero_context_check_trains(const zero_context_t *context, const char *call)
+{
+    if (context->config.forward_only)
+        return zero_fail(ZERO_ERROR_ORDER, "%s: the engine is forward_only, it has parameters alone", call);
+    return ZERO_OK;
+}

@@ -1,8 +1,8 @@
 /* context.h - what every part of an engine needs: communicators, device, model, plan, memory, streams, and where the
  * caller is in the step.
  *
- * The parts (offload, parameters, gradients, update) keep a pointer to the context and never see the engine. The engine
- * owns it.
+ * The parts (offload, parameters, gradients, results, update) keep a pointer to the context and never see the engine.
+ * The engine owns it.
  */
 #ifndef ZERO_CONTEXT_H
 #define ZERO_CONTEXT_H
@@ -12,7 +12,7 @@
 #include "zero/plan/plan.h"
 #include "zero/runtime/streams.h"
 
-/* Where the caller is in the declared order. pass.c and update.c advance it. */
+/* Where the caller is in the declared order. pass.c and results.c advance it. */
 typedef struct zero_progress {
     bool in_pass;
     zero_pass_t pass;
@@ -48,6 +48,11 @@ zero_status_t zero_context_create(const zero_model_t *model, const zero_config_t
 zero_status_t zero_context_allocate(zero_context_t *context);
 /* Frees all but host_comm and device. No stream may still use the memory. */
 void zero_context_destroy(zero_context_t *context);
+
+/* Returns ZERO_ERROR_ORDER inside a pass, or between the micro-steps of a step. call: named in the error line. */
+zero_status_t zero_context_check_between_steps(const zero_context_t *context, const char *call);
+/* Refuses a call that needs gradients or the optimizer's state if the engine has none. */
+zero_status_t zero_context_check_trains(const zero_context_t *context, const char *call);
 
 /* Tell the communicator which call this rank is in, so that ranks in different calls find out: a call about a unit,
  * zero_step, or a call that covers small collectives (comm.h) and ends in zero_comm_leave. */

@@ -7,7 +7,7 @@
  * What must hold: what peers read (maxima, bytes) is overwritten only behind a fence that they reach when they have
  * read it. The step's own fence is that for both: a step's gathers are over by then, and exchanges come before gathers.
  */
-#include "zero/engine/fp8_params.h"
+#include "zero/step/fp8_params.h"
 
 #include <stdlib.h>
 

@@ -12,12 +12,12 @@
  * The units that the next pass begins with are updated first and published by a fence of their own, so that they are
  * gathered while the rest is updated.
  */
-#include "zero/engine/parameters.h"
+#include "zero/step/parameters.h"
 
 #include <stdlib.h>
 
 #include "base/log.h"
-#include "zero/engine/fp8_params.h"
+#include "zero/step/fp8_params.h"
 #include "zero/plan/order.h"
 #include "zero/plan/unsharded.h"
 #include "zero/runtime/addresses.h"

@@ -16,7 +16,7 @@
  * overwrites it only behind a later fence. One fence per unit serves both ends: it publishes this unit and frees the
  * one before.
  */
-#include "zero/engine/gradients.h"
+#include "zero/step/gradients.h"
 
 #include <stdlib.h>
 

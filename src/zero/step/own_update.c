@@ -1,7 +1,7 @@
 /* own_update.c - see own_update.h. A caller's optimizer replaces libzero's; its hook comes behind either. Weights in
  * bf16 and fp16 pass through one fp32 buffer, in runs: joined, updated by the caller, split again. A skipped step
  * leaves them as they were, since splitting is exact. */
-#include "zero/engine/own_update.h"
+#include "zero/step/own_update.h"
 
 #include "base/log.h"
 #include "zero/optimizer/optimizer.h"
