@@ -7,6 +7,7 @@
 #include "train/fit/advice.h"
 #include "train/fit/fit_svg.h"
 #include "train/fit/rates_cache.h"
+#include "train/fit/settle.h"
 #include "train/fit/show_fit.h"
 #include "train/report/report.h"
 
@@ -103,8 +104,7 @@ zero_status_t fit_command(options_t *o, zero_comm_t *comm)
     TRY(choose_target(o, comm, &target));
     fix_batch(o, target.machine.n_ranks);
     TRY(options_resolve(o, target.machine.n_ranks));
-    uint64_t budget = fit_bytes_to_plan(target.available), limit = (uint64_t)(o->device.memory * 0x1p30);
-    TRY(fit_create(o, &target.machine, limit > 0 && limit < budget ? limit : budget, &fit));
+    TRY(fit_create(o, &target.machine, fit_limited(o, fit_bytes_to_plan(target.available)), &fit));
     zero_status_t status = fit_solve(fit, &result);
     fit_report_t report = {.fit = fit, .result = &result, .available = target.available};
     if (status == ZERO_OK)

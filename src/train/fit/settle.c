@@ -46,12 +46,33 @@ static zero_status_t find_machine(zero_comm_t *comm, const zero_device_t *device
     return fit_rates_choose(comm, &wanted, &machine->rates, &is_known);
 }
 
-static uint64_t limit_of(const options_t *o)
+uint64_t fit_limited(const options_t *o, uint64_t available)
 {
-    return o->device.memory > 0.0 ? (uint64_t)(o->device.memory * 0x1p30) : UINT64_MAX;
+    uint64_t limit = o->device.memory > 0.0 ? (uint64_t)(o->device.memory * 0x1p30) : UINT64_MAX;
+    return limit < available ? limit : available;
 }
 
-static zero_status_t take(fit_t *fit, options_t *o)
+void fit_describe_point(const options_t *asked, const fit_point_t *point, uint64_t budget, char *text, size_t n_bytes)
+{
+    const fit_choice_t *c = &point->choice;
+    bool offloads = asked->zero.offload == OFFLOAD_OPTIMIZER && asked->device.type != ZERO_DEVICE_CPU;
+    bool keeps = asked->zero.keep == ZERO_KEEP_AUTO && asked->device.type != ZERO_DEVICE_CPU;
+    fit_unit_t unit = fit_unit_of(point->bytes);
+    size_t n = (size_t)snprintf(text, n_bytes, "stage %d, recompute %s", c->stage, fit_recompute_name(c->recompute));
+#define APPEND(...) n += n < n_bytes ? (size_t)snprintf(text + n, n_bytes - n, __VA_ARGS__) : 0
+    if (fit_is_mixed(c))
+        APPEND(" (recompute_none %" PRId64 ", recompute_light %" PRId64 ")", c->none, c->light);
+    APPEND(", micro_batch %" PRId64, c->micro_batch);
+    if (offloads && asked->zero.offload_ratio == (double)ZERO_OFFLOAD_AUTO)
+        APPEND(", offload_ratio %.4g", c->offload_ratio);
+    if (keeps)
+        APPEND(", keep %" PRId64, c->keep);
+    APPEND("; %.2f of %.2f %s, predicted %.4g ms a step", (double)point->bytes / unit.bytes,
+           (double)budget / unit.bytes, unit.name, point->time.total);
+#undef APPEND
+}
+
+static zero_status_t take_best(fit_t *fit, options_t *o, fit_point_t *chosen)
 {
     fit_result_t result;
     TRY(fit_solve(fit, &result));
@@ -62,49 +83,53 @@ static zero_status_t take(fit_t *fit, options_t *o)
     else if (result.best < 0)
         status = fit_refuse(fit, &result.points[result.least]);
     if (status == ZERO_OK) {
-        const fit_point_t *best = &result.points[result.best];
-        fit_apply(&best->choice, o);
-        fit_unit_t unit = fit_unit_of(best->bytes);
-        char mixed[96] = "";
-        if (fit_is_mixed(&best->choice))
-            snprintf(mixed, sizeof mixed, " (recompute_none %lld, recompute_light %lld)", (long long)best->choice.none,
-                     (long long)best->choice.light);
-        report("auto: stage %d, recompute %s%s, micro_batch %lld; %.2f of %.2f %s, predicted %.4g ms a step",
-               best->choice.stage, fit_recompute_name(best->choice.recompute), mixed,
-               (long long)best->choice.micro_batch, (double)best->bytes / unit.bytes, (double)fit->budget / unit.bytes,
-               unit.name, best->time.total);
+        *chosen = result.points[result.best];
+        fit_apply(&chosen->choice, o);
     }
     free(result.points);
     return status;
 }
 
+zero_status_t fit_choose(options_t *o, const fit_machine_t *machine, uint64_t budget, fit_point_t *chosen)
+{
+    fit_t *fit;
+    TRY(fit_create(o, machine, budget, &fit));
+    zero_status_t status = take_best(fit, o, chosen);
+    fit_destroy(fit);
+    return status;
+}
+
+bool fit_leaves_open(const options_t *o)
+{
+    bool ratio_is_auto = o->zero.offload == OFFLOAD_OPTIMIZER && o->zero.offload_ratio == (double)ZERO_OFFLOAD_AUTO;
+    return options_have_auto(o) ||
+           (o->device.type != ZERO_DEVICE_CPU && (ratio_is_auto || o->zero.keep == ZERO_KEEP_AUTO));
+}
+
 /* A limit is the solver's alone, so it also decides then what libzero would (offload_ratio, keep). */
 static bool is_settled(const options_t *o)
 {
-    bool is_left_to_libzero =
-        (o->zero.offload == OFFLOAD_OPTIMIZER && o->zero.offload_ratio == (double)ZERO_OFFLOAD_AUTO) ||
-        o->zero.keep == ZERO_KEEP_AUTO;
-    return !options_have_auto(o) && !(is_left_to_libzero && o->device.memory > 0.0);
+    return !options_have_auto(o) && !(fit_leaves_open(o) && o->device.memory > 0.0);
 }
 
 static zero_status_t settle_on(options_t *o, zero_comm_t *comm, const zero_device_t *device)
 {
-    fit_t *fit;
     uint64_t available;
     fit_machine_t machine;
+    fit_point_t chosen;
+    char text[256];
+    const options_t asked = *o;
     TRY(find_machine(comm, device, &machine));
     TRY(fit_find_available(comm, device, &available));
-    uint64_t budget = fit_bytes_to_plan(available);
-    double ratio = o->zero.offload_ratio;
-    int64_t keep = o->zero.keep;
-    TRY(fit_create(o, &machine, budget < limit_of(o) ? budget : limit_of(o), &fit));
-    zero_status_t status = take(fit, o);
-    fit_destroy(fit);
+    uint64_t budget = fit_limited(o, fit_bytes_to_plan(available));
+    TRY(fit_choose(o, &machine, budget, &chosen));
+    fit_describe_point(&asked, &chosen, budget, text, sizeof text);
+    report("auto: %s", text);
     if (o->device.memory == 0.0) { /* libzero's search is finer */
-        o->zero.offload_ratio = ratio;
-        o->zero.keep = keep;
+        o->zero.offload_ratio = asked.zero.offload_ratio;
+        o->zero.keep = asked.zero.keep;
     }
-    return status;
+    return ZERO_OK;
 }
 
 zero_status_t fit_settle(options_t *o, zero_comm_t *comm)
@@ -128,7 +153,7 @@ zero_status_t fit_check(const options_t *o, zero_comm_t *comm, const zero_device
     TRY(fit_find_available(comm, device, &available));
     options_t resolved = *o;
     resolved.device.type = (int)zero_device_get_type(device);
-    TRY(fit_create(&resolved, &machine, available < limit_of(o) ? available : limit_of(o), &fit));
+    TRY(fit_create(&resolved, &machine, fit_limited(o, available), &fit));
     fit_choice_t choice = fit_choice_of(&resolved);
     zero_status_t status = fit_evaluate(fit, &choice, &given);
     if (status == ZERO_OK && !given.fits)

@@ -2,6 +2,7 @@
  * beside the device's memory. Rows are indented, so that they are no rows of the exact table. */
 #include <stdio.h>
 
+#include "train/fit/settle.h"
 #include "train/fit/show_fit.h"
 #include "train/plan/plan_report.h"
 
@@ -152,8 +153,24 @@ static void print_host_memory(const plan_report_t *report)
     printf(")\n");
 }
 
+/* Says what was chosen for settings that are auto, or what has to be known to choose. */
+static void print_choice(const plan_report_t *report)
+{
+    char text[256];
+    if (!fit_leaves_open(report->asked))
+        return;
+    if (!report->choice.is_made) {
+        printf("\nauto: what is chosen depends on the memory of a GPU: say what it has with --gpu-memory SIZE or --gpu "
+               "NAME, or set [device] memory\n");
+        return;
+    }
+    fit_describe_point(report->asked, &report->choice.point, report->choice.budget, text, sizeof text);
+    printf("\nauto: %s\n", text);
+}
+
 void plan_print_people(const plan_report_t *report)
 {
+    print_choice(report);
     print_memory(report);
     if (options_are_forward_only(report->options))
         return;

@@ -2,7 +2,7 @@
 #ifndef ZEROTRAIN_PLAN_PLAN_REPORT_H
 #define ZEROTRAIN_PLAN_PLAN_REPORT_H
 
-#include "train/options/options.h"
+#include "train/fit/solve.h"
 
 #define PLAN_N_STAGES 4
 
@@ -22,8 +22,17 @@ typedef struct plan_traffic {
 
 #define PLAN_ROOM_UNKNOWN UINT64_MAX
 
+/* What was chosen for settings that are auto. */
+typedef struct plan_choice {
+    bool is_made; /* false: nothing is auto, or no memory is known */
+    fit_point_t point;
+    uint64_t budget; /* that the plan may take */
+} plan_choice_t;
+
 typedef struct plan_report {
-    const options_t *options;
+    const options_t *options; /* with the choice */
+    const options_t *asked;   /* as given */
+    plan_choice_t choice;
     plan_ranks_t ranks;
     uint64_t n_params;
     /* The plans of all stages: at the least that the device can hold, with nothing offloaded, with all blocks kept. */

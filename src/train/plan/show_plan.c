@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "train/fit/fit_command.h"
+#include "train/fit/rates_cache.h"
 #include "train/fit/settle.h"
 #include "train/model/model.h"
 #include "train/plan/plan_report.h"
@@ -133,28 +134,66 @@ uint64_t plan_save_copy_bytes(const plan_report_t *report)
 
 /* ---- all of it ---- */
 
-/* Finds what a plan may take: of a GPU that is described, of a limit, or of the memory that the CPU has free. */
-static zero_status_t find_room(const options_t *o, zero_comm_t *comm, const zero_device_t *device, uint64_t *room)
+/* Finds what a plan may take: of a GPU that is described, of a limit, or of the memory that the CPU has free; of that,
+ * what auto settings may plan with; and, if there are any, how fast the device is. */
+static zero_status_t find_room(const options_t *o, zero_comm_t *comm, const zero_device_t *device, fit_rates_t *rates,
+                               plan_report_t *report)
 {
     bool on_cpu = o->device.type == ZERO_DEVICE_CPU, describes_gpu = o->fit.gpu_bytes > 0.0 || o->fit.gpu[0];
-    *room = PLAN_ROOM_UNKNOWN;
+    bool is_known = on_cpu || describes_gpu, needs_rates = fit_leaves_open(o);
+    uint64_t available = PLAN_ROOM_UNKNOWN;
     if (describes_gpu && on_cpu)
         return report_error(ZERO_ERROR_USAGE, "--gpu, --gpu-memory: this plan is for the CPU; for GPUs add --set "
                                               "device.type=cuda");
-    fit_rates_t rates;
-    if (describes_gpu)
-        TRY(fit_describe_gpu(o, comm, &rates, room));
-    else if (on_cpu)
-        TRY(fit_find_available(comm, device, room));
-    uint64_t limit = o->device.memory > 0.0 ? (uint64_t)(o->device.memory * 0x1p30) : UINT64_MAX;
-    *room = limit < *room ? limit : *room;
+    if (on_cpu && needs_rates)
+        TRY(fit_rates_of_this_cpu(comm, rates));
+    if (on_cpu)
+        TRY(fit_find_available(comm, device, &available));
+    else if (describes_gpu || needs_rates)
+        TRY(fit_describe_gpu(o, comm, rates, &available));
+    uint64_t known = is_known ? available : PLAN_ROOM_UNKNOWN;
+    uint64_t to_plan = is_known ? fit_bytes_to_plan(available) : PLAN_ROOM_UNKNOWN;
+    report->room = fit_limited(o, known);
+    report->choice.budget = fit_limited(o, to_plan);
     return ZERO_OK;
 }
 
-static zero_status_t make_report(const options_t *options, zero_comm_t *comm, const model_t *model,
-                                 plan_report_t *report)
+/* Solves what is auto for the memory that is known. Without any, only what every plan depends on has to be set. */
+static zero_status_t choose(options_t *o, const fit_rates_t *rates, plan_report_t *report)
 {
-    TRY(find_ranks(options, comm, &report->ranks));
+    const fit_machine_t machine = {.rates = *rates,
+                                   .n_ranks = report->ranks.n,
+                                   .ranks_per_host = report->ranks.per_host,
+                                   .kind = report->ranks.memory_kind};
+    if (!fit_leaves_open(o))
+        return ZERO_OK;
+    if (report->room != PLAN_ROOM_UNKNOWN) {
+        TRY(fit_choose(o, &machine, report->choice.budget, &report->choice.point));
+        report->choice.is_made = true;
+        return ZERO_OK;
+    }
+    if (o->train.micro_batch == MICRO_BATCH_AUTO || o->model.recompute == RECOMPUTE_AUTO)
+        return report_error(ZERO_ERROR_USAGE, "--plan: micro_batch or recompute is auto, which depends on the memory "
+                                              "of a GPU, and this opens none: say what it has with --gpu-memory SIZE "
+                                              "or --gpu NAME, or set [device] memory");
+    return ZERO_OK;
+}
+
+/* Finds all that is shown. The CPU's device sets how many threads a rank has, on which workspaces depend. */
+static zero_status_t settle(options_t *o, zero_comm_t *comm, plan_report_t *report)
+{
+    zero_device_t *device;
+    fit_rates_t rates = {0};
+    TRY(find_ranks(o, comm, &report->ranks));
+    TRY(zero_device_create(ZERO_DEVICE_CPU, comm, &device));
+    zero_status_t status = find_room(o, comm, device, &rates, report);
+    zero_device_destroy(device);
+    TRY(status);
+    return choose(o, &rates, report);
+}
+
+static zero_status_t make_report(const options_t *options, const model_t *model, plan_report_t *report)
+{
     TRY(plan_stages(options, &report->ranks, model, (choice_t){.offload = true}, report->least));
     TRY(plan_stages(options, &report->ranks, model, (choice_t){.offload = false}, report->without));
     TRY(plan_stages(options, &report->ranks, model, (choice_t){.offload = true, .keep = true}, report->kept));
@@ -173,25 +212,26 @@ static zero_status_t print_report(const plan_report_t *report)
     return ZERO_OK;
 }
 
-zero_status_t show_plan(const options_t *options, zero_comm_t *comm)
+static zero_status_t show(const plan_report_t *made, const zero_comm_t *comm)
 {
-    plan_report_t report = {.options = options};
+    plan_report_t report = *made;
     model_t model;
-    if (options->train.micro_batch == MICRO_BATCH_AUTO || options->model.recompute == RECOMPUTE_AUTO)
-        return report_error(ZERO_ERROR_USAGE,
-                            "--plan: micro_batch or recompute is auto, which depends on the memory that "
-                            "there is: set it, or let zerotrain fit choose");
-    zero_device_t *device; /* sets how many threads a rank has, on which workspaces depend */
-    TRY(zero_device_create(ZERO_DEVICE_CPU, comm, &device));
-    zero_status_t status = find_room(options, comm, device, &report.room);
-    zero_device_destroy(device);
-    TRY(status);
-    TRY(model_create(options, &model));
-    status = make_report(options, comm, &model, &report);
+    TRY(model_create(report.options, &model));
+    zero_status_t status = make_report(report.options, &model, &report);
     if (status == ZERO_OK && zero_comm_rank(comm) == 0)
         status = print_report(&report);
     traffic_free(&report.traffic);
-    free(report.ranks.hosts);
     model_destroy(&model);
+    return status;
+}
+
+zero_status_t show_plan(const options_t *options, zero_comm_t *comm)
+{
+    options_t settled = *options;
+    plan_report_t report = {.options = &settled, .asked = options};
+    zero_status_t status = settle(&settled, comm, &report);
+    if (status == ZERO_OK)
+        status = show(&report, comm);
+    free(report.ranks.hosts);
     return status;
 }

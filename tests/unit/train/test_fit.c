@@ -634,7 +634,8 @@ static const struct {
     {"fit --gpu A100 --set train.precision=bf16 --set train.fp8=linear", "an A100 has none"},
     {"--set model.recompute=full --set model.recompute_none=3 --set model.recompute_light=2", "together 5 blocks"},
     {"--set model.recompute=auto --set model.recompute_none=3", "auto decides for every block"},
-    {"--plan --set model.recompute=auto", "let zerotrain fit choose"},
+    {"--plan --set device.type=cuda --set model.recompute=auto",
+     "say what it has with --gpu-memory SIZE or --gpu NAME"},
     {"--set train.micro_batch=auto --set train.global_batch=0", "set global_batch"},
 };
 

@@ -1,5 +1,5 @@
-/* test_plan.c - --plan in its three forms: the exact table, GiB for people and JSON say the same; what it says of disk
- * and of what fits is what a run then finds.
+/* test_plan.c - --plan in its three forms: the exact table, GiB for people and JSON say the same; what it says of disk,
+ * of what fits and of what auto settings become is what a run then finds.
  */
 #include <glob.h>
 #include <jansson.h>
@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "tests/support/support.h"
+#include "train/model/model.h"
 
 #define RUN_LIMIT_S 60.0
 #define N_STAGES 4
@@ -192,6 +193,95 @@ START_TEST(checkpoints_take_the_disk_that_is_planned)
 }
 END_TEST
 
+/* ---- settings that are auto ---- */
+
+#define AUTO "--set train.micro_batch=auto --set model.recompute=auto --set zero.stage=auto --set train.global_batch=24"
+
+/* Returns what follows `word` until the end of its line; the caller frees it. */
+static char *line_after(const char *text, const char *word)
+{
+    const char *at = strstr(text, word);
+    ck_assert_msg(at != NULL, "no '%s' in\n%s", word, text);
+    return strndup(at + strlen(word), strcspn(at + strlen(word), "\n"));
+}
+
+/* Within a limit, --plan chooses what fit chooses and what a run then takes, says so in both forms, and its column of
+ * the chosen stage is what that takes. */
+START_TEST(auto_is_chosen_as_by_a_run)
+{
+    static const char *const limits[] = {"0.012", "0.006", "0.0045"};
+    static const char *const same[] = {"stage",       "recompute", "recompute_none", "recompute_light",
+                                       "micro_batch", "bytes",     "budget_bytes"};
+    const int n_ranks = _i / 3 + 1;
+    char arguments[300];
+    support_output_t planned, run_output;
+    if (support_leaves_out(n_ranks))
+        return;
+    snprintf(arguments, sizeof arguments, "--plan --json --set device.memory=%s " AUTO, limits[_i % 3]);
+    json_t *plan = plan_json(n_ranks, arguments);
+    const json_t *chosen = json_object_get(plan, "chosen");
+    snprintf(arguments, sizeof arguments, "fit --json --set device.memory=%s --set train.global_batch=24",
+             limits[_i % 3]);
+    json_t *fit = plan_json(n_ranks, arguments);
+    json_object_set(json_object_get(fit, "chosen"), "budget_bytes", json_object_get(fit, "budget_bytes"));
+    for (size_t i = 0; i < sizeof same / sizeof same[0]; i++)
+        ck_assert_msg(
+            json_object_get(chosen, same[i]) &&
+                json_equal(json_object_get(chosen, same[i]), json_object_get(json_object_get(fit, "chosen"), same[i])),
+            "%s differs", same[i]);
+    int stage = (int)number(chosen, "stage");
+    ck_assert_double_eq(number(plan, "stage"), stage);
+    ck_assert_double_eq(number(stage_of(plan, stage), "total"), number(chosen, "bytes"));
+    ck_assert_double_eq(number(stage_of(plan, stage), "over"), 0.0);
+    json_decref(fit);
+    json_decref(plan);
+    snprintf(arguments, sizeof arguments, "--plan --set device.memory=%s " AUTO, limits[_i % 3]);
+    ck_assert_int_eq(run(&planned, n_ranks, arguments), 0);
+    ck_assert_int_eq(run(&run_output, n_ranks, arguments + strlen("--plan ")), 0);
+    char *said = line_after(planned.out, "\nauto: "), *taken = line_after(run_output.err, "zerotrain: auto: ");
+    ck_assert_str_eq(said, taken);
+    free(said);
+    free(taken);
+    support_output_free(&planned);
+    support_output_free(&run_output);
+}
+END_TEST
+
+START_TEST(what_no_choice_fits_is_refused)
+{
+    support_output_t output;
+    ck_assert_int_eq(run(&output, 1, "--plan --set device.memory=0.001 " AUTO), 1);
+    ck_assert_msg(strstr(output.err, "the plan needs") && strstr(output.err, "zerotrain:   activations"), "%s",
+                  output.err);
+    ck_assert_str_eq(output.out, "");
+    support_output_free(&output);
+}
+END_TEST
+
+/* For GPUs, which --plan never opens, a choice needs to be told of their memory. */
+START_TEST(a_gpu_that_is_not_described_is_asked_for)
+{
+    support_output_t output;
+    ck_assert_int_eq(run(&output, 1, "--plan --set device.type=cuda " AUTO), 2);
+    ck_assert_msg(strstr(output.err, "--gpu-memory SIZE") && strstr(output.err, "[device] memory") &&
+                      support_count(output.err, "\n") == 1,
+                  "%s", output.err);
+    support_output_free(&output);
+    if (!zero_model_kernels(ZERO_DEVICE_CUDA))
+        return; /* a GPU's workspace is not known to this build */
+    json_t *plan = plan_json(1, "--plan --json --set device.type=cuda --gpu-memory 4GiB --set zero.keep=auto " AUTO);
+    ck_assert_double_gt(number(json_object_get(plan, "chosen"), "bytes"), 0.0);
+    json_decref(plan);
+    plan = plan_json(1, "--plan --json --set device.type=cuda --set zero.stage=auto");
+    ck_assert(json_is_null(json_object_get(plan, "chosen")));
+    ck_assert(json_is_null(json_object_get(plan, "stage")));
+    json_decref(plan);
+    ck_assert_int_eq(run(&output, 1, "--plan --set device.type=cuda --set zero.stage=auto"), 0);
+    ck_assert_msg(strstr(output.out, "\nauto: what is chosen depends on the memory of a GPU: "), "%s", output.out);
+    support_output_free(&output);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("plan");
@@ -201,6 +291,13 @@ static Suite *suite(void)
     tcase_add_loop_test(c, table_people_and_json_say_the_same, 0, 2);
     tcase_add_test(c, what_the_plan_says_fits_runs);
     tcase_add_test(c, checkpoints_take_the_disk_that_is_planned);
+    suite_add_tcase(s, c);
+    c = tcase_create("auto");
+    tcase_set_timeout(c, 120);
+    tcase_add_checked_fixture(c, set_up, NULL);
+    tcase_add_loop_test(c, auto_is_chosen_as_by_a_run, 0, 6);
+    tcase_add_test(c, what_no_choice_fits_is_refused);
+    tcase_add_test(c, a_gpu_that_is_not_described_is_asked_for);
     suite_add_tcase(s, c);
     return s;
 }
