@@ -12,15 +12,15 @@
 #include <stdlib.h>
 
 #include "train/data/data_identity.h"
-#include "train/forward/forward.h"
 #include "train/forward/print_text.h"
 #include "train/model/model_files.h"
+#include "train/model/session.h"
 #include "train/report/report.h"
 
 typedef struct evaluation {
     const options_t *options;
     zero_comm_t *comm;
-    forward_t forward;
+    session_t session;
     data_t *data;
     int64_t n_sequences, n_tokens; /* that are predicted, and count: of this rank, then of all */
     int64_t n_bytes;               /* of text that these stand for; 0 or less: not known */
@@ -31,16 +31,7 @@ typedef struct evaluation {
 static zero_status_t open_data(evaluation_t *e)
 {
     const options_t *o = e->options;
-    const data_spec_t spec = {.paths = o->data.val,
-                              .format = (options_format_t)o->data.format,
-                              .vocab_size = o->model.vocab_size,
-                              .seq_len = o->model.seq_len,
-                              .global_batch = o->train.global_batch,
-                              .micro_batch = o->train.micro_batch,
-                              .rank = zero_comm_rank(e->comm),
-                              .world_size = zero_comm_size(e->comm),
-                              .shuffle = false,
-                              .separate = o->data.documents == DOCUMENTS_SEPARATE};
+    const data_spec_t spec = data_spec_of(o, e->comm, o->data.val);
     TRY(report_agree(e->comm, data_open(&spec, &e->data)));
     e->n_sequences = data_n_sequences(e->data);
     model_files_t files;
@@ -90,8 +81,8 @@ static zero_status_t own_pass(evaluation_t *e, int64_t round, double *loss)
     model_batch_t batch;
     TRY(data_batch(e->data, round, 0, &batch.inputs, &batch.targets));
     batch.starts = data_starts(e->data);
-    TRY(model_loss_of(&e->forward.model, n > 0 ? (size_t)n : 1, batch, 1.0));
-    TRY(model_take_loss(&e->forward.model, loss));
+    TRY(model_loss_of(&e->session.model, n > 0 ? (size_t)n : 1, batch, 1.0));
+    TRY(model_take_loss(&e->session.model, loss));
     if (n > 0)
         count_targets(e, batch.targets, n * e->options->model.seq_len);
     else
@@ -103,7 +94,7 @@ static zero_status_t sum_passes(evaluation_t *e, double *losses)
 {
     const int n_ranks = zero_comm_size(e->comm);
     const int64_t n_rounds = (e->n_sequences + e->options->train.global_batch - 1) / e->options->train.global_batch;
-    TRY(model_clear_loss(&e->forward.model));
+    TRY(model_clear_loss(&e->session.model));
     for (int64_t round = 0; round < n_rounds; round++) {
         for (int rank = 0; rank < n_ranks; rank++)
             losses[rank] = 0.0;
@@ -182,7 +173,7 @@ static zero_status_t print(const evaluation_t *e)
 zero_status_t evaluate(const options_t *options, zero_comm_t *comm)
 {
     evaluation_t e = {.options = options, .comm = comm};
-    zero_status_t status = forward_open(options, comm, &e.forward);
+    zero_status_t status = session_open_forward(options, comm, &e.session);
     if (status == ZERO_OK)
         status = open_data(&e);
     if (status == ZERO_OK)
@@ -194,6 +185,6 @@ zero_status_t evaluate(const options_t *options, zero_comm_t *comm)
         status = print(&e);
     free(e.bytes_of);
     data_close(e.data);
-    forward_close(&e.forward, status != ZERO_OK);
+    session_close(&e.session, status != ZERO_OK);
     return status;
 }

@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "train/forward/forward.h"
 #include "train/forward/print_text.h"
 #include "train/forward/sample.h"
+#include "train/model/session.h"
 #include "train/report/clock.h"
 #include "train/report/report.h"
 
@@ -134,9 +134,9 @@ static bool take_token(void *user, int32_t token)
     return true;
 }
 
-static zero_status_t continue_prompt(forward_t *forward, generation_t *g)
+static zero_status_t continue_prompt(session_t *session, generation_t *g)
 {
-    const options_t *o = forward->options;
+    const options_t *o = session->options;
     const sample_spec_t spec = {.n_tokens = (int)o->generate.max_tokens,
                                 .temperature = (float)o->generate.temperature,
                                 .top_k = (int)o->generate.top_k,
@@ -148,10 +148,10 @@ static zero_status_t continue_prompt(forward_t *forward, generation_t *g)
     int n_all = 0;
     int32_t *tokens = malloc((size_t)(n_prompt + spec.n_tokens) * sizeof *tokens);
     double began_s = clock_now_s();
-    TRY(zero_comm_agree(forward->comm,
+    TRY(zero_comm_agree(session->comm,
                         tokens ? ZERO_OK : report_rank_error(ZERO_ERROR_MEMORY, "generate: no memory for tokens")));
     memcpy(tokens, g->prompt->tokens.at, (size_t)n_prompt * sizeof *tokens);
-    zero_status_t status = sample_generate(&forward->model, forward->comm, &spec, tokens, n_prompt, &n_all);
+    zero_status_t status = sample_generate(&session->model, session->comm, &spec, tokens, n_prompt, &n_all);
     free(tokens);
     TRY(status);
     if (report_is_speaker())
@@ -164,13 +164,13 @@ static zero_status_t continue_prompt(forward_t *forward, generation_t *g)
 zero_status_t generate(const options_t *options, zero_comm_t *comm, const prompt_t *prompt)
 {
     generation_t g = {.prompt = prompt};
-    forward_t forward;
+    session_t session;
     if (!read_stops(options->model.init, "generation_config.json", &g.stops))
         read_stops(options->model.init, "config.json", &g.stops);
-    zero_status_t status = forward_open(options, comm, &forward);
+    zero_status_t status = session_open_forward(options, comm, &session);
     report_hold_errors(false);
     if (status == ZERO_OK)
-        status = continue_prompt(&forward, &g);
-    forward_close(&forward, status != ZERO_OK);
+        status = continue_prompt(&session, &g);
+    session_close(&session, status != ZERO_OK);
     return status;
 }

@@ -1,0 +1,62 @@
+/* run.h - a training run: what it holds, and the pieces that loop.c joins. */
+#ifndef ZEROTRAIN_RUN_H
+#define ZEROTRAIN_RUN_H
+
+#include "train/checkpoints.h"
+#include "train/data/data.h"
+#include "train/model/session.h"
+#include "train/report/metrics.h"
+#include "train/report/tensorboard.h"
+#include "train/report/trace.h"
+#include "train/tokenizer/tokenizer.h"
+
+typedef struct run {
+    session_t session;
+    int micro_steps;
+    int64_t last_step;      /* that the run should make */
+    int64_t end_step;       /* that it ends with: last_step unless a signal came */
+    zero_memory_t planned;  /* of each rank */
+    data_t *train, *val;    /* val NULL: none */
+    tokenizer_t *tokenizer; /* of what sample_every prints; NULL: tokens are printed as numbers */
+    trace_t *trace;
+    metrics_t *metrics; /* rank 0's, as tensorboard */
+    tensorboard_t *tensorboard;
+    checkpoints_t checkpoints;
+    int n_late; /* steps that stay queued while the next is queued, so that the host need not wait for a GPU */
+    int n_queued;
+    int64_t n_done, n_skipped; /* steps of this run */
+    double started_ms;
+} run_t;
+
+/* ---- run_open.c: before the first step and after the last ---- */
+
+/* Opens all that the run needs, and what it writes last of all. The caller closes it, whatever is returned.
+ * [collective] */
+zero_status_t run_open(const options_t *options, zero_comm_t *comm, run_t *run);
+/* Closes files and frees memory. status: how the run went; after a failure peers may be gone. Returns it, or why the
+ * trace could not be written. */
+zero_status_t run_close(run_t *run, zero_status_t status);
+/* Returns whether there are steps to make. A checkpoint may be of the last step or of a later one. */
+bool run_has_steps(const run_t *run);
+
+/* ---- run_report.c: what a run says on stderr ---- */
+
+void run_report_start(const run_t *run);
+/* Makes the row of metrics of a step that has been waited for. */
+metrics_row_t run_make_row(run_t *run, const zero_step_result_t *result);
+/* Prints the line of progress, and the validation loss if the row has one. */
+void run_report_step(const run_t *run, const metrics_row_t *row);
+
+/* ---- run_evaluate.c: what a run measures between steps ---- */
+
+/* Reads this rank's batch of a micro-step of step `step`, counted from 0. */
+zero_status_t run_read_batch(data_t *data, int64_t step, int micro_step, model_batch_t *batch);
+/* Computes the mean loss, in nats per token that counts, over eval_batches global batches of the validation data, or
+ * over all of it if it has fewer. The sequences are a random sample, the same at every evaluation of every run.
+ * [collective] */
+zero_status_t run_evaluate(run_t *run, double *val_loss);
+/* Prints to stdout how the model continues a sequence of the validation data, or of the training data if there are
+ * none. [collective] */
+zero_status_t run_show_sample(run_t *run);
+
+#endif

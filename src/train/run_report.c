@@ -1,0 +1,140 @@
+/* run_report.c - what a training run says: when it starts, and of each step. */
+#include <fcntl.h>
+#include <omp.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "train/lr.h"
+#include "train/report/clock.h"
+#include "train/report/report.h"
+#include "train/run.h"
+
+/* ---- the start ---- */
+
+/* Says what makes results depend on how many ranks or threads compute them, in their last bits. */
+static void report_bits(const run_t *run)
+{
+    const options_t *o = run->session.options;
+    bool is_on_cpu = zero_device_get_type(run->session.device) == ZERO_DEVICE_CPU;
+    if (o->zero.stage < 2 && run->micro_steps > 1 && !o->zero.reduce_every_micro_step)
+        report("[zero] reduce_every_micro_step = false: the last bits of results depend on the number of ranks");
+    if (o->zero.reduction == REDUCTION_NCCL && is_on_cpu)
+        report("[zero] reduction = nccl changes nothing here: on the CPU gradients are summed in the order of "
+               "micro-batches");
+    else if (o->zero.reduction == REDUCTION_NCCL)
+        report("[zero] reduction = nccl: the last bits of results depend on the number of ranks");
+    if (is_on_cpu)
+        report("%d thread%s per rank (OMP_NUM_THREADS)%s", omp_get_max_threads(), omp_get_max_threads() == 1 ? "" : "s",
+               model_bits_depend_on_threads() ? ": on this CPU the last bits of results depend on it" : "");
+}
+
+void run_report_start(const run_t *run)
+{
+    const options_t *o = run->session.options;
+    zero_memory_t held = zero_engine_memory(run->session.engine);
+    report("%s of %.2fM parameters (%lld layers, dim %lld), %s, stage %lld on %d rank%s (%s), %.1f MiB each, on %s",
+           run->session.model.ops->name, (double)zero_model_n_params(run->session.model.declaration) * 1e-6,
+           (long long)o->model.layers, (long long)o->model.dim, zero_dtype_name((zero_dtype_t)o->train.precision),
+           (long long)o->zero.stage, zero_comm_size(run->session.comm),
+           zero_comm_size(run->session.comm) == 1 ? "" : "s", zero_engine_transport(run->session.engine),
+           (double)zero_memory_total(&held) / 1048576.0,
+           zero_device_get_type(run->session.device) == ZERO_DEVICE_CUDA ? "GPUs" : "the CPU");
+    report("%lld training tokens; a step takes %lld sequences of %lld (%lld per rank, %d micro-step%s)",
+           (long long)data_n_tokens(run->train), (long long)o->train.global_batch, (long long)o->model.seq_len,
+           (long long)o->train.micro_batch, run->micro_steps, run->micro_steps == 1 ? "" : "s");
+    if (o->train.fp8 != FP8_NONE)
+        report("fp8: the 4 matrices of each layer, %s; all else is computed in bf16",
+               o->train.fp8 == FP8_LINEAR ? "forward and both gradients" : "forward and the gradient of their input");
+    if (o->zero.offload == OFFLOAD_OPTIMIZER && held.pinned_bytes > 0)
+        report("%.1f MiB of AdamW's state and gradients are in pinned host memory",
+               (double)held.pinned_bytes / 1048576.0);
+    else if (o->zero.offload == OFFLOAD_OPTIMIZER && zero_device_get_type(run->session.device) == ZERO_DEVICE_CPU)
+        report("[zero] offload = optimizer changes nothing here: on the CPU all state is in host memory");
+    else if (o->zero.offload == OFFLOAD_OPTIMIZER)
+        report("[zero] offload = optimizer: nothing is offloaded, all of AdamW's state is on the GPUs");
+    report_bits(run);
+    if (!run_has_steps(run)) {
+        report("step %lld was the last one: there is nothing to do", (long long)run->last_step);
+        return;
+    }
+    checkpoints_report(&run->checkpoints);
+    if (o->log.metrics[0])
+        report("metrics of every step go to %s", o->log.metrics);
+    if (o->log.tensorboard[0])
+        report("the TensorBoard event file is in %s", o->log.tensorboard);
+    if (o->log.trace[0])
+        report("a timeline of all ranks is written to %s when the run ends", o->log.trace);
+}
+
+/* ---- a step ---- */
+
+/* Returns the resident memory of this process. Uses system calls: stdio would allocate, and a step allocates nothing.
+ */
+static uint64_t host_bytes(void)
+{
+    unsigned long long total = 0, resident = 0;
+    char text[128];
+    int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return 0;
+    ssize_t n_bytes = read(fd, text, sizeof text - 1);
+    close(fd);
+    text[n_bytes > 0 ? n_bytes : 0] = 0;
+    if (sscanf(text, "%llu %llu", &total, &resident) != 2)
+        return 0;
+    return (uint64_t)resident * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Returns the seconds since 1970. */
+static double clock_time_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+metrics_row_t run_make_row(run_t *run, const zero_step_result_t *result)
+{
+    const options_t *o = run->session.options;
+    int64_t tokens = o->train.global_batch * o->model.seq_len, step = (int64_t)result->step;
+    zero_memory_t held = zero_engine_memory(run->session.engine);
+    double tokens_per_s = (double)tokens / result->step_ms * 1e3;
+    model_fp8_range_t fp8 = model_take_fp8_range(&run->session.model);
+    return (metrics_row_t){
+        .step = step,
+        .time_s = clock_time_s(),
+        .loss = result->loss,
+        .grad_norm = result->grad_norm,
+        .lr = lr_at(o, step),
+        .skipped = result->skipped,
+        .tokens = checkpoints_sequences(&run->checkpoints, step) * o->model.seq_len,
+        .step_ms = result->step_ms,
+        .tokens_per_s = tokens_per_s,
+        .mfu = model_flops_utilization(&run->session.model, tokens_per_s, zero_comm_size(run->session.comm)),
+        .device_bytes = zero_memory_total(&held),
+        .host_bytes = host_bytes(),
+        .exposed_comm_ms = result->exposed_comm_ms,
+        .has_fp8_scales = fp8.is_known,
+        .fp8_min_scale = fp8.min_scale,
+        .fp8_max_scale = fp8.max_scale};
+}
+
+void run_report_step(const run_t *run, const metrics_row_t *row)
+{
+    const options_t *o = run->session.options;
+    double n_done = (double)(row->step - run->checkpoints.first_step + 1);
+    double left_s = (clock_now_ms() - run->started_ms) / n_done * (double)(run->last_step - row->step) * 1e-3;
+    long long left_min = (long long)(left_s / 60.0);
+    char left[32];
+    if (left_min < 60)
+        snprintf(left, sizeof left, "%lld:%02d", left_min, (int)(left_s - 60.0 * (double)left_min));
+    else
+        snprintf(left, sizeof left, "%lld h %02d min", left_min / 60, (int)(left_min % 60));
+    report("step %lld/%lld  loss %.4f  grad_norm %.3f  lr %.2e  %.0f tokens/s  %s left%s", (long long)row->step,
+           (long long)run->last_step, (double)row->loss, (double)row->grad_norm, row->lr, row->tokens_per_s, left,
+           row->skipped ? "  SKIPPED: gradients were not finite" : "");
+    if (row->has_val_loss)
+        report("step %lld/%lld  validation loss %.4f nats per %s", (long long)row->step, (long long)run->last_step,
+               (double)row->val_loss, o->model.vocab_size == 256 ? "byte" : "token");
+}
