@@ -143,6 +143,8 @@ zero_status_t checkpoints_open(const options_t *options, zero_comm_t *comm, cons
     *checkpoints = (checkpoints_t){.options = options, .comm = comm, .data = *data, .first_step = 1};
     if (options->resume)
         TRY(resume(checkpoints));
+    checkpoints->schedule =
+        memory_schedule_make(options->checkpoint.memory_every, checkpoints->first_step - 1, options->checkpoint.async);
     TRY(report_agree(comm, check_earlier_run(options, comm)));
     const char *source = options->resume                              ? zero_checkpoint_path(checkpoints->resumed)
                          : strcmp(options->model.init, "random") != 0 ? options->model.init
@@ -174,8 +176,9 @@ void checkpoints_report(const checkpoints_t *checkpoints)
     const options_t *options = checkpoints->options;
     char name[64];
     if (options->checkpoint.memory_every > 0)
-        report("every %" PRId64 " steps each host gets a checkpoint in its memory, in %s, until the run ends well",
-               options->checkpoint.memory_every, options->checkpoint.memory_dir);
+        report("each host gets checkpoints in its memory, in %s, so that a lost process costs %" PRId64
+               " steps at most, until the run ends well",
+               options->checkpoint.memory_dir, options->checkpoint.memory_every);
     if (!options->checkpoint.dir[0]) {
         report("nothing will be saved: [checkpoint] dir is not set");
         return;
@@ -210,16 +213,15 @@ static bool is_due_on_disk(const options_t *o, int64_t step, int64_t last_step)
     return o->checkpoint.dir[0] && (step == last_step || (every > 0 && step % every == 0));
 }
 
-static bool is_due_in_memory(const options_t *o, int64_t step, int64_t last_step)
+static bool is_due_in_memory(const checkpoints_t *checkpoints, int64_t step, int64_t last_step)
 {
-    int64_t every = o->checkpoint.memory_every;
-    return every > 0 && step % every == 0 && step != last_step && !is_due_on_disk(o, step, last_step);
+    return step != last_step && memory_schedule_is_due(&checkpoints->schedule, step);
 }
 
 bool checkpoints_are_due(const checkpoints_t *checkpoints, int64_t step, int64_t last_step)
 {
-    return is_due_on_disk(checkpoints->options, step, last_step) ||
-           is_due_in_memory(checkpoints->options, step, last_step);
+    return is_due_on_disk(checkpoints->options, step, last_step) || is_due_in_memory(checkpoints, step, last_step) ||
+           memory_schedule_must_end(&checkpoints->schedule, step);
 }
 
 static zero_status_t begin(checkpoints_t *checkpoints, zero_engine_t *engine, int64_t step, bool in_memory)
@@ -240,8 +242,10 @@ static zero_status_t begin(checkpoints_t *checkpoints, zero_engine_t *engine, in
         status = zero_save_begin(engine, in_memory ? o->checkpoint.memory_dir : o->checkpoint.dir, &options,
                                  &checkpoints->save);
     checkpoints->saves_in_memory = in_memory;
-    if (status == ZERO_OK)
+    if (status == ZERO_OK) {
         checkpoints->last_saved = step;
+        memory_schedule_begin(&checkpoints->schedule, step);
+    }
     free(state);
     free(config);
     return status;
@@ -258,25 +262,44 @@ zero_status_t checkpoints_finish(checkpoints_t *checkpoints)
     return status;
 }
 
+/* Waits for the save in progress, after `step`. */
+static zero_status_t finish_after(checkpoints_t *checkpoints, int64_t step)
+{
+    if (!checkpoints->save)
+        return ZERO_OK;
+    TRY(checkpoints_finish(checkpoints));
+    memory_schedule_end(&checkpoints->schedule, step, checkpoints->saves_in_memory);
+    return ZERO_OK;
+}
+
 /* Continues a save that is in progress, and ends it if it is complete or has failed. */
-static zero_status_t poll(checkpoints_t *checkpoints)
+static zero_status_t poll(checkpoints_t *checkpoints, int64_t step)
 {
     bool done;
     if (!checkpoints->save)
         return ZERO_OK;
     zero_status_t status = zero_save_poll(checkpoints->save, &done);
-    return status != ZERO_OK || done ? checkpoints_finish(checkpoints) : ZERO_OK;
+    return status != ZERO_OK || done ? finish_after(checkpoints, step) : ZERO_OK;
+}
+
+/* Begins the save that is due after `step`, if any: one at a time. */
+static zero_status_t begin_due(checkpoints_t *checkpoints, zero_engine_t *engine, int64_t step, int64_t last_step)
+{
+    const bool on_disk = is_due_on_disk(checkpoints->options, step, last_step);
+    if (!on_disk && !is_due_in_memory(checkpoints, step, last_step))
+        return ZERO_OK;
+    TRY(finish_after(checkpoints, step));
+    TRY(begin(checkpoints, engine, step, !on_disk));
+    return !checkpoints->options->checkpoint.async || step == last_step ? finish_after(checkpoints, step) : ZERO_OK;
 }
 
 zero_status_t checkpoints_after_step(checkpoints_t *checkpoints, zero_engine_t *engine, int64_t step, int64_t last_step)
 {
-    TRY(poll(checkpoints));
-    if (!checkpoints_are_due(checkpoints, step, last_step))
-        return ZERO_OK;
-    TRY(checkpoints_finish(checkpoints)); /* one at a time */
-    TRY(begin(checkpoints, engine, step, is_due_in_memory(checkpoints->options, step, last_step)));
-    bool wait = !checkpoints->options->checkpoint.async || step == last_step;
-    return wait ? checkpoints_finish(checkpoints) : ZERO_OK;
+    TRY(poll(checkpoints, step));
+    if (memory_schedule_must_end(&checkpoints->schedule, step))
+        TRY(finish_after(checkpoints, step));
+    TRY(begin_due(checkpoints, engine, step, last_step));
+    return memory_schedule_must_end(&checkpoints->schedule, step) ? finish_after(checkpoints, step) : ZERO_OK;
 }
 
 zero_status_t checkpoints_remove_memory(const checkpoints_t *checkpoints)

@@ -4,6 +4,7 @@
 
 #include "train/options/options.h"
 #include "train/data/data_identity.h"
+#include "train/memory_schedule.h"
 #include "train/model/model_files.h"
 
 typedef struct checkpoints {
@@ -19,6 +20,7 @@ typedef struct checkpoints {
     int64_t first_step;         /* of this run: 1, or the one after the checkpoint's */
     int64_t sequences_before;   /* by all ranks in the steps before it */
     int64_t last_saved;         /* step; 0: none */
+    memory_schedule_t schedule; /* of checkpoints in memory */
 } checkpoints_t;
 
 /* Where a run finds what it may resume from. */
@@ -43,7 +45,7 @@ zero_status_t checkpoints_load(checkpoints_t *checkpoints, zero_engine_t *engine
 /* Returns how many sequences all ranks together have seen after `step`. */
 int64_t checkpoints_sequences(const checkpoints_t *checkpoints, int64_t step);
 
-/* Returns whether `step` ends with a save. Then its result must be waited for at once. */
+/* Returns whether a save begins or must be whole after `step`. Then its result must be waited for at once. */
 bool checkpoints_are_due(const checkpoints_t *checkpoints, int64_t step, int64_t last_step);
 /* Begins a save if one is due, and continues one that is in progress. Called after every step that was waited for.
  * [collective] */

@@ -209,9 +209,9 @@ trains_undisturbed()
 }
 claim "600 steps undisturbed" trains_undisturbed
 memory=$(mktemp -d -p /dev/shm) # files in memory, so that they outlive the processes
-keeps_in_memory() { is_lost_and_found 14 --set checkpoint.every=1000; }
-claim "a rank is killed: started again from memory, as large as planned, and nothing is left there" keeps_in_memory
+keeps_in_memory() { is_lost_and_found 7 --set checkpoint.every=1000; }
+claim "a rank is killed: seven steps back at most, from memory, as large as planned, and nothing is left there" keeps_in_memory
 needs_no_disk() { is_lost_and_found 7 --set checkpoint.dir= --set checkpoint.every=0 --set checkpoint.async=false; }
-claim "the same without a disk, and seven steps back at most where saves are waited for" needs_no_disk
+claim "the same without a disk, where saves are waited for" needs_no_disk
 rm -rf "$memory"
 exit $status

@@ -202,7 +202,7 @@ const option_row_t option_rows[] = {
     BOOL(checkpoint, async, "true", "Write checkpoints while training continues, from a copy in host memory."),
     TEXT(checkpoint, memory_dir, "", true, "Directory in each host's memory, below /dev/shm, for memory_every."),
     INTEGER(checkpoint, memory_every, "0", 0, 1000 * BILLION, NULL,
-        "Steps between checkpoints in memory_dir, which a lost process leaves there. 0: none."),
+        "Steps that a lost process costs at most, by checkpoints in memory_dir. 0: none."),
 
     INTEGER(log, every, "10", 0, 1000 * BILLION, NULL,
         "Steps between lines of progress. 0: only the first and last step."),
