@@ -3,25 +3,10 @@
  */
 #include <jansson.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "tests/support/stderr_capture.h"
-#include "tests/support/support.h"
-#include "tests/unit/data/token_writer.h"
-#include "train/data/data.h"
+#include "tests/unit/data/token_cases.h"
 #include "train/data/token_documents.h"
-
-#define RUN_LIMIT_S 60.0
-enum { SEQ_LEN = 16, N_SEQUENCES = 48, N_TOKENS = SEQ_LEN * N_SEQUENCES + 1 };
-
-static char directory[1000];
-
-static void set_up(void)
-{
-    char *scratch = support_scratch();
-    snprintf(directory, sizeof directory, "%s", scratch);
-    free(scratch);
-}
 
 /* Of lengths from 1 to some 20; some begin and some end with a sequence. */
 static bool irregular(int token)
@@ -32,17 +17,6 @@ static bool irregular(int token)
 static bool some(int token)
 {
     return (unsigned)token * 2246822519u >> 30 != 0; /* three of four */
-}
-
-static const char *write_tokens(const char *name, writer_content_t content)
-{
-    static char path[4][1100];
-    static unsigned char buffer[1 << 20];
-    static int turn;
-    turn = (turn + 1) % 4;
-    snprintf(path[turn], sizeof path[turn], "%s/%s", directory, name);
-    support_write_file(path[turn], buffer, writer_make(&content, buffer));
-    return path[turn];
 }
 
 static writer_content_t content_of(bool (*begins)(int token), bool (*counts)(int token))
@@ -112,18 +86,6 @@ END_TEST
 
 /* ---- Batches ---- */
 
-static data_spec_t spec_of(const char *paths, int rank, int world_size, int64_t micro_batch)
-{
-    return (data_spec_t){.paths = paths,
-                         .vocab_size = WRITER_VOCAB,
-                         .seq_len = SEQ_LEN,
-                         .global_batch = 12,
-                         .micro_batch = micro_batch,
-                         .rank = rank,
-                         .world_size = world_size,
-                         .separate = true};
-}
-
 /* Of the two files below: whether token `at` of the sequence's file counts as a target. */
 static bool is_target(int64_t sequence, int at)
 {
@@ -157,37 +119,22 @@ static int64_t counted_in_step(int step)
 /* A file with a mask and one without. Every rank knows the count of the whole step. */
 START_TEST(batches_have_starts_and_counts_on_any_number_of_ranks)
 {
-    static const int jobs[][2] = {{1, 12}, {1, 3}, {2, 6}, {3, 2}, {4, 1}};
     char paths[3000];
     snprintf(paths, sizeof paths, "%s,%s", write_tokens("masked", content_of(irregular, some)),
              write_tokens("plain", content_of(irregular, NULL)));
-    for (size_t j = 0; j < sizeof jobs / sizeof jobs[0]; j++)
-        for (int rank = 0; rank < jobs[j][0]; rank++) {
-            data_t *data;
-            data_spec_t spec = spec_of(paths, rank, jobs[j][0], jobs[j][1]);
-            ck_assert_int_eq(data_open(&spec, &data), ZERO_OK);
-            ck_assert(data_has_mask(data));
-            for (int step = 0; step < 9; step++)
-                for (int k = 0; k < 12 / jobs[j][0] / jobs[j][1]; k++) {
-                    const int32_t *inputs, *targets;
-                    ck_assert_int_eq(data_batch(data, step, k, &inputs, &targets), ZERO_OK);
-                    expect_batch(data, inputs, targets, step * 12 + (k * jobs[j][0] + rank) * jobs[j][1], jobs[j][1]);
-                    ck_assert_int_eq(data_n_counted(data), counted_in_step(step));
-                }
-            data_close(data);
-        }
+    expect_batches(paths, true, expect_batch, counted_in_step);
 }
 END_TEST
 
 START_TEST(files_that_do_not_name_their_documents_are_refused)
 {
     data_t *data;
-    char path[1100];
-    snprintf(path, sizeof path, "%s/text.txt", directory);
     char text[400];
+    const char *path = in_directory("text.txt");
     memset(text, 'a', sizeof text);
     support_write_file(path, text, sizeof text);
     data_spec_t spec = spec_of(path, 0, 1, 12);
+    spec.separate = true;
     capture_begin();
     zero_status_t status = data_open(&spec, &data);
     expect_line(capture_end(), (const char *[]){"text.txt'", "documents = separate", "launch/tokenize", NULL});
@@ -201,48 +148,26 @@ END_TEST
 
 /* ---- Runs ---- */
 
-#define CONFIG                                                                                                         \
-    "[model]\nlayers = 2\ndim = 24\nheads = 2\nseq_len = 16\n[train]\nsteps = 4\nglobal_batch = 12\nmicro_batch = 2\n" \
-    "lr = 1e-2\nprecision = fp32\n[zero]\nreduce_every_micro_step = true\n[device]\ntype = cpu\n"
-
 /* Returns the metrics of a run that follows the data's order and has no others before: free it. */
 static char *run(int n_ranks, const char *arguments)
 {
-    support_output_t output;
-    char path[1100];
-    snprintf(path, sizeof path, "%s/cfg.ini", directory);
-    support_write_file(path, CONFIG, sizeof CONFIG - 1);
-    int code = support_mpirun(&output, RUN_LIMIT_S, n_ranks,
-                              "-x OMP_NUM_THREADS=1 --wdir %s %s/zerotrain --set log.metrics=m.jsonl %s cfg.ini",
-                              directory, support_build(), arguments);
-    ck_assert_msg(code == 0, "%s", output.err);
-    support_output_free(&output);
-    snprintf(path, sizeof path, "%s/m.jsonl", directory);
-    return support_read_file(path, NULL);
+    return run_metrics(RUN_CONFIG("2"), n_ranks, arguments);
 }
 
 /* Returns a number of the last row. */
 static double last_of(const char *metrics, const char *key)
 {
-    const char *row = metrics;
-    for (const char *end; (end = strchr(row, '\n')) && end[1]; row = end + 1)
-        ;
-    json_t *json = json_loads(row, JSON_DISABLE_EOF_CHECK, NULL);
-    ck_assert_msg(json_is_number(json_object_get(json, key)), "no %s in %s", key, row);
-    double number = json_number_value(json_object_get(json, key));
-    json_decref(json);
+    json_t *row = last_row(metrics);
+    ck_assert_msg(json_is_number(json_object_get(row, key)), "no %s in %s", key, metrics);
+    double number = json_number_value(json_object_get(row, key));
+    json_decref(row);
     return number;
 }
 
-/* Returns loss and grad_norm of every step, as text: free it. */
 static char *losses_of(int n_ranks, const char *arguments)
 {
-    char *text = run(n_ranks, arguments), *rest = text, *losses = calloc(1, strlen(text) + 1);
-    for (char *line; (line = strsep(&rest, "\n")) && line[0];) {
-        const char *begin = strstr(line, "\"loss\""), *end = strstr(line, "\"lr\"");
-        strncat(losses, begin, (size_t)(end - begin));
-    }
-    free(text);
+    char *metrics = run(n_ranks, arguments), *losses = losses_in(metrics);
+    free(metrics);
     return losses;
 }
 

@@ -4,34 +4,10 @@
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "tests/support/stderr_capture.h"
-#include "tests/support/support.h"
-#include "tests/unit/data/token_writer.h"
-#include "train/data/data.h"
+#include "tests/unit/data/token_cases.h"
 #include "train/data/token_mask.h"
-
-#define RUN_LIMIT_S 60.0
-enum { SEQ_LEN = 16, N_SEQUENCES = 48, N_TOKENS = SEQ_LEN * N_SEQUENCES + 1 };
-
-static char directory[1000];
-
-static void set_up(void)
-{
-    char *scratch = support_scratch();
-    snprintf(directory, sizeof directory, "%s", scratch);
-    free(scratch);
-}
-
-static const char *in_directory(const char *name)
-{
-    static char path[4][1100];
-    static int turn;
-    turn = (turn + 1) % 4;
-    snprintf(path[turn], sizeof path[turn], "%s/%s", directory, name);
-    return path[turn];
-}
 
 /* ---- Files ---- */
 
@@ -56,13 +32,6 @@ static bool others(int i)
 }
 
 static unsigned char buffer[1 << 16];
-
-static const char *write_tokens(const char *name, writer_content_t content)
-{
-    const char *path = in_directory(name);
-    support_write_file(path, buffer, writer_make(&content, buffer));
-    return path;
-}
 
 static const writer_content_t PLAIN = {
     .width = 2, .n_tokens = N_TOKENS, .vocab_size = WRITER_VOCAB, .document_every = 100};
@@ -221,21 +190,11 @@ END_TEST
 
 /* ---- Batches ---- */
 
-static data_spec_t spec_of(const char *paths, int rank, int world_size, int64_t micro_batch)
-{
-    return (data_spec_t){.paths = paths,
-                         .vocab_size = WRITER_VOCAB,
-                         .seq_len = SEQ_LEN,
-                         .global_batch = 12,
-                         .micro_batch = micro_batch,
-                         .rank = rank,
-                         .world_size = world_size};
-}
-
 /* Expects a batch's targets to be those of sequences `first` and up, in file order, of a masked file followed by one
  * without a mask. */
-static void expect_targets(const int32_t *inputs, const int32_t *targets, int64_t first, int64_t n)
+static void expect_targets(data_t *data, const int32_t *inputs, const int32_t *targets, int64_t first, int64_t n)
 {
+    (void)data;
     for (int64_t i = 0; i < n * SEQ_LEN; i++) {
         int64_t sequence = (first + i / SEQ_LEN) % (2 * N_SEQUENCES);
         int at = (int)(sequence % N_SEQUENCES * SEQ_LEN + i % SEQ_LEN);
@@ -258,24 +217,9 @@ static int64_t counted_in_step(int step)
 /* Every rank knows the count of the whole step. */
 START_TEST(batches_have_the_masks_targets_and_counts_on_any_number_of_ranks)
 {
-    static const int jobs[][2] = {{1, 12}, {1, 3}, {2, 6}, {3, 2}, {4, 1}};
     char paths[3000];
     snprintf(paths, sizeof paths, "%s,%s", write_tokens("masked", masked(some)), write_tokens("plain", PLAIN));
-    for (size_t j = 0; j < sizeof jobs / sizeof jobs[0]; j++)
-        for (int rank = 0; rank < jobs[j][0]; rank++) {
-            data_t *data;
-            data_spec_t spec = spec_of(paths, rank, jobs[j][0], jobs[j][1]);
-            ck_assert_int_eq(data_open(&spec, &data), ZERO_OK);
-            ck_assert(data_has_mask(data));
-            for (int step = 0; step < 9; step++)
-                for (int k = 0; k < 12 / jobs[j][0] / jobs[j][1]; k++) {
-                    const int32_t *inputs, *targets;
-                    ck_assert_int_eq(data_batch(data, step, k, &inputs, &targets), ZERO_OK);
-                    expect_targets(inputs, targets, step * 12 + (k * jobs[j][0] + rank) * jobs[j][1], jobs[j][1]);
-                    ck_assert_int_eq(data_n_counted(data), counted_in_step(step));
-                }
-            data_close(data);
-        }
+    expect_batches(paths, false, expect_targets, counted_in_step);
 }
 END_TEST
 
@@ -303,31 +247,13 @@ END_TEST
 
 /* ---- Training ---- */
 
-#define CONFIG                                                                                                         \
-    "[model]\nlayers = 1\ndim = 24\nheads = 2\nseq_len = 16\n[train]\nsteps = 4\nglobal_batch = 12\nmicro_batch = 2\n" \
-    "lr = 1e-2\nprecision = fp32\n[zero]\nreduce_every_micro_step = true\n[device]\ntype = cpu\n"
-
 /* Returns the last row of the metrics of a run. *losses: of every step, loss and grad_norm as text; free it. */
 static json_t *train(int n_ranks, const char *arguments, char **losses)
 {
-    support_output_t output;
-    support_write_file(in_directory("cfg.ini"), CONFIG, sizeof CONFIG - 1);
-    int code = support_mpirun(&output, RUN_LIMIT_S, n_ranks,
-                              "-x OMP_NUM_THREADS=1 --wdir %s %s/zerotrain --set log.metrics=m.jsonl %s cfg.ini",
-                              directory, support_build(), arguments);
-    ck_assert_msg(code == 0, "%s", output.err);
-    support_output_free(&output);
-    char *text = support_read_file(in_directory("m.jsonl"), NULL), *rest = text;
-    json_t *row = NULL;
-    *losses = calloc(1, strlen(text) + 1);
-    for (char *line; (line = strsep(&rest, "\n")) && line[0];) {
-        const char *begin = strstr(line, "\"loss\""), *end = strstr(line, "\"lr\"");
-        strncat(*losses, begin, (size_t)(end - begin));
-        json_decref(row);
-        row = json_loads(line, 0, NULL);
-    }
-    free(text);
-    ck_assert_ptr_nonnull(row);
+    char *metrics = run_metrics(RUN_CONFIG("1"), n_ranks, arguments);
+    json_t *row = last_row(metrics);
+    *losses = losses_in(metrics);
+    free(metrics);
     return row;
 }
 
