@@ -42,9 +42,9 @@
 #include <unistd.h>
 
 #include "tests/support/allocations.h"
-#include "tests/support/elements.h"
 #include "tests/support/fp8_reference.h"
 #include "tests/unit/optimizer/muon_fp64.h"
+#include "tests/mpi/device_elements.h"
 #include "tests/mpi/expect.h"
 #include "tests/mpi/notices.h"
 #include "tests/mpi/schedule.h"
@@ -387,15 +387,12 @@ static unsigned char host_buffer[MAX_ROWS * 64 * 4];
 static void download(zero_device_t *device, const void *data, size_t n_bytes)
 {
     CHECK(n_bytes <= sizeof host_buffer, "%zu bytes", n_bytes);
-    OK(zero_device_synchronize(device)); /* whatever stream wrote it */
-    OK(zero_device_copy(device, host_buffer, data, n_bytes, NULL));
-    OK(zero_device_synchronize(device));
+    device_download(device, host_buffer, data, n_bytes);
 }
 
 static void upload(zero_device_t *device, void *data, size_t n_bytes)
 {
-    OK(zero_device_copy(device, data, host_buffer, n_bytes, NULL));
-    OK(zero_device_synchronize(device));
+    device_upload(device, data, host_buffer, n_bytes);
 }
 
 static uint64_t fold(uint64_t hash, const void *data, size_t n_bytes)
@@ -992,7 +989,7 @@ static const setting_row_t setting_rows[] = {
     {"update", offsetof(settings_t, update), "auto device host"},
     {"optimizer", offsetof(settings_t, optimizer), "adamw sgd nesterov lion own muon"},
     {"dtype", offsetof(settings_t, dtype), SETTING_DTYPES},
-    {"device", offsetof(settings_t, device), "auto cpu cuda cuda-shared"},
+    {"device", offsetof(settings_t, device), SETTING_DEVICES},
     {"comm", offsetof(settings_t, kind), "auto mpi nccl"}};
 
 int main(int argc, char **argv)
