@@ -17,6 +17,11 @@
 #include "train/model/session.h"
 #include "train/report/report.h"
 
+/* How many bytes of text a token stands for, within a text and as its first. */
+typedef struct token_bytes {
+    int32_t within, first;
+} token_bytes_t;
+
 typedef struct evaluation {
     const options_t *options;
     zero_comm_t *comm;
@@ -25,7 +30,7 @@ typedef struct evaluation {
     int64_t n_sequences, n_tokens; /* that are predicted, and count: of this rank, then of all */
     int64_t n_bytes;               /* of text that these stand for; 0 or less: not known */
     double loss;                   /* nats, summed over them */
-    int32_t *bytes_of;             /* [vocab_size] of text, by token; NULL: not known */
+    token_bytes_t *bytes_of;       /* [vocab_size] by token; NULL: not known */
 } evaluation_t;
 
 static zero_status_t open_data(evaluation_t *e)
@@ -55,20 +60,25 @@ static zero_status_t read_bytes(evaluation_t *e)
             e->comm, e->bytes_of ? ZERO_OK : report_rank_error(ZERO_ERROR_MEMORY, "evaluate: no memory for a table"));
     }
     for (int64_t token = 0; status == ZERO_OK && tokenizer && token < n_tokens; token++)
-        e->bytes_of[token] = (int32_t)tokenizer_text_bytes(tokenizer, (int32_t)token);
+        e->bytes_of[token] = (token_bytes_t){.within = (int32_t)tokenizer_text_bytes(tokenizer, (int32_t)token, false),
+                                             .first = (int32_t)tokenizer_text_bytes(tokenizer, (int32_t)token, true)};
     if (status == ZERO_OK && is_known)
         status = zero_comm_broadcast(e->comm, e->bytes_of, (size_t)n_tokens * sizeof *e->bytes_of, 0);
     tokenizer_close(tokenizer);
     return status;
 }
 
-static void count_targets(evaluation_t *e, const int32_t *targets, int64_t n)
+/* Counts the tokens that are predicted, and their text. A text begins behind a token that stands for none. */
+static void count_targets(evaluation_t *e, const model_batch_t *batch, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
-        if (targets[i] == DATA_NO_TARGET)
+        const int32_t token = batch->targets[i];
+        if (token == DATA_NO_TARGET)
             continue;
         e->n_tokens++;
-        e->n_bytes += e->bytes_of ? e->bytes_of[targets[i]] : 0;
+        if (e->bytes_of)
+            e->n_bytes +=
+                e->bytes_of[batch->inputs[i]].within > 0 ? e->bytes_of[token].within : e->bytes_of[token].first;
     }
 }
 
@@ -84,7 +94,7 @@ static zero_status_t own_pass(evaluation_t *e, int64_t round, double *loss)
     TRY(model_loss_of(&e->session.model, n > 0 ? (size_t)n : 1, batch, 1.0));
     TRY(model_take_loss(&e->session.model, loss));
     if (n > 0)
-        count_targets(e, batch.targets, n * e->options->model.seq_len);
+        count_targets(e, &batch, n * e->options->model.seq_len);
     else
         *loss = 0.0;
     return ZERO_OK;

@@ -2,6 +2,9 @@
  *
  * Neighbours that can be merged wait in a heap, by rank and place. An entry is out of date if a merge has changed
  * either token; then it is dropped when it comes up. So a word of n bytes takes n log n steps, however long it is.
+ *
+ * SentencePiece's models see a whole text as one word. Where no token has BPE_MARK behind another character, no merge
+ * crosses that place, so the word is cut there: the same tokens, from words that fit the processor's cache.
  */
 #include "train/tokenizer/bpe.h"
 
@@ -9,6 +12,9 @@
 #include <string.h>
 
 #include "train/report/report.h"
+#include "train/tokenizer/utf8.h"
+
+#define N_MARK (sizeof BPE_MARK - 1)
 
 /* ---- tables ---- */
 
@@ -38,7 +44,8 @@ zero_status_t bpe_create(size_t n_tokens, size_t n_merges, bpe_t *bpe)
 {
     *bpe = (bpe_t){.n_tokens = n_tokens,
                    .n_slots = power_of_two_above(2 * n_tokens),
-                   .n_merge_slots = power_of_two_above(2 * n_merges)};
+                   .n_merge_slots = power_of_two_above(2 * n_merges),
+                   .unknown = -1};
     bpe->tokens = calloc(n_tokens + 1, sizeof *bpe->tokens);
     bpe->slots = malloc(bpe->n_slots * sizeof *bpe->slots);
     bpe->merges = malloc(bpe->n_merge_slots * sizeof *bpe->merges);
@@ -91,7 +98,7 @@ bool bpe_add_token(bpe_t *bpe, int32_t token, const char *bytes, size_t n_bytes)
     at->bytes[n_bytes] = 0;
     at->n_bytes = n_bytes;
     bpe->slots[slot] = token;
-    if (n_bytes == 1)
+    if (n_bytes == 1 && !bpe->is_of_chars)
         bpe->of_byte[(unsigned char)bytes[0]] = token;
     return true;
 }
@@ -104,12 +111,28 @@ static size_t find_merge_slot(const bpe_t *bpe, int32_t left, int32_t right)
     return slot;
 }
 
+static bool is_mark(const char *text)
+{
+    return memcmp(text, BPE_MARK, N_MARK) == 0;
+}
+
+/* Returns where the next BPE_MARK behind another character is, after `at`; n_bytes if there is none. */
+static size_t next_mark(const char *text, size_t at, size_t n_bytes)
+{
+    for (size_t i = at + 1; i + N_MARK <= n_bytes; i++)
+        if (is_mark(text + i) && !(i >= at + N_MARK && is_mark(text + i - N_MARK)))
+            return i;
+    return n_bytes;
+}
+
 bool bpe_add_merge(bpe_t *bpe, int32_t left, int32_t right, int32_t merged)
 {
     bpe_merge_t *at = &bpe->merges[find_merge_slot(bpe, left, right)];
     if (at->left >= 0)
         return false;
     *at = (bpe_merge_t){.left = left, .right = right, .merged = merged, .rank = (uint32_t)bpe->n_merges++};
+    const bpe_token_t *token = &bpe->tokens[merged];
+    bpe->has_inner_mark |= next_mark(token->bytes, 0, token->n_bytes) < token->n_bytes;
     return true;
 }
 
@@ -127,7 +150,8 @@ typedef struct candidate {
 } candidate_t;
 
 typedef struct word {
-    symbol_t *symbols;
+    symbol_t *symbols; /* [n_symbols], at most one for each byte */
+    int32_t n_symbols;
     candidate_t *heap; /* the first has the lowest rank; at most 2 candidates for each symbol */
     size_t n_heap;
 } word_t;
@@ -194,46 +218,89 @@ static void merge_all(const bpe_t *bpe, word_t *word)
     }
 }
 
-static zero_status_t merge_word(const bpe_t *bpe, const char *bytes, int32_t n, word_t *word, tokens_t *tokens)
+static void add_symbol(word_t *word, int32_t token)
 {
-    for (int32_t i = 0; i < n; i++) {
+    const int32_t i = word->n_symbols++;
+    word->symbols[i] = (symbol_t){.token = token, .before = i - 1, .next = -1};
+    if (i > 0)
+        word->symbols[i - 1].next = i;
+}
+
+static zero_status_t begin_with_bytes(const bpe_t *bpe, const char *bytes, size_t n_bytes, word_t *word)
+{
+    for (size_t i = 0; i < n_bytes; i++) {
         int32_t token = bpe->of_byte[(unsigned char)bytes[i]];
         if (token < 0)
             return report_rank_error(ZERO_ERROR_FORMAT, "tokenizer: the vocabulary has no token for byte 0x%02x",
                                      (unsigned char)bytes[i]);
-        word->symbols[i] = (symbol_t){.token = token, .before = i - 1, .next = i + 1 < n ? i + 1 : -1};
+        add_symbol(word, token);
     }
-    for (int32_t i = 0; i + 1 < n; i++)
+    return ZERO_OK;
+}
+
+static void begin_with_chars(const bpe_t *bpe, const char *text, size_t n_bytes, word_t *word)
+{
+    bool behind_unknown = false;
+    for (size_t i = 0, n; i < n_bytes; i += n) {
+        uint32_t code;
+        n = utf8_read((const unsigned char *)text + i, n_bytes - i, &code);
+        const int32_t token = bpe_find(bpe, text + i, n);
+        const bool is_unknown = token < 0 && bpe->of_byte[0] < 0;
+        if (token >= 0)
+            add_symbol(word, token);
+        for (size_t k = 0; token < 0 && !is_unknown && k < n; k++)
+            add_symbol(word, bpe->of_byte[(unsigned char)text[i + k]]);
+        if (is_unknown && bpe->unknown >= 0 && !(behind_unknown && bpe->fuses_unknown))
+            add_symbol(word, bpe->unknown);
+        behind_unknown = is_unknown;
+    }
+}
+
+static zero_status_t merge_word(const bpe_t *bpe, const char *bytes, size_t n_bytes, word_t *word, tokens_t *tokens)
+{
+    if (bpe->is_of_chars)
+        begin_with_chars(bpe, bytes, n_bytes, word);
+    else
+        TRY(begin_with_bytes(bpe, bytes, n_bytes, word));
+    for (int32_t i = 0; i + 1 < word->n_symbols; i++)
         consider(bpe, word, i);
     merge_all(bpe, word);
-    for (int32_t i = 0; i >= 0; i = word->symbols[i].next)
+    for (int32_t i = word->n_symbols > 0 ? 0 : -1; i >= 0; i = word->symbols[i].next)
         TRY(tokens_add(tokens, word->symbols[i].token));
     return ZERO_OK;
 }
 
-zero_status_t bpe_encode(const bpe_t *bpe, const char *word, size_t n_bytes, tokens_t *tokens)
+static zero_status_t encode_word(const bpe_t *bpe, const char *word, size_t n_bytes, tokens_t *tokens)
 {
     enum { SHORT = 64 };
     symbol_t symbols[SHORT];
     candidate_t heap[3 * SHORT]; /* one for each pair at first, and two for each merge, of which there are fewer */
     word_t made = {.symbols = symbols, .heap = heap};
-    int32_t whole = bpe->takes_whole_words ? bpe_find(bpe, word, n_bytes) : -1;
-    if (n_bytes == 0)
-        return ZERO_OK;
-    if (whole >= 0)
-        return tokens_add(tokens, whole);
     if (n_bytes <= SHORT)
-        return merge_word(bpe, word, (int32_t)n_bytes, &made, tokens);
+        return merge_word(bpe, word, n_bytes, &made, tokens);
     if (n_bytes > INT32_MAX / 4)
         return report_rank_error(ZERO_ERROR_OVERFLOW, "tokenizer: a word of %zu bytes is too long", n_bytes);
     made.symbols = malloc(n_bytes * sizeof *made.symbols);
     made.heap = malloc(3 * n_bytes * sizeof *made.heap);
     zero_status_t status = ZERO_OK;
     if (made.symbols && made.heap)
-        status = merge_word(bpe, word, (int32_t)n_bytes, &made, tokens);
+        status = merge_word(bpe, word, n_bytes, &made, tokens);
     else
         status = report_rank_error(ZERO_ERROR_MEMORY, "tokenizer: no memory for a word of %zu bytes", n_bytes);
     free(made.symbols);
     free(made.heap);
     return status;
+}
+
+zero_status_t bpe_encode(const bpe_t *bpe, const char *word, size_t n_bytes, tokens_t *tokens)
+{
+    const int32_t whole = bpe->takes_whole_words ? bpe_find(bpe, word, n_bytes) : -1;
+    if (whole >= 0)
+        return tokens_add(tokens, whole);
+    const bool is_cut = bpe->is_of_chars && !bpe->has_inner_mark && bpe_find(bpe, BPE_MARK, N_MARK) >= 0;
+    for (size_t begin = 0, end; begin < n_bytes; begin = end) {
+        end = is_cut ? next_mark(word, begin, n_bytes) : n_bytes;
+        TRY(encode_word(bpe, word + begin, end - begin, tokens));
+    }
+    return ZERO_OK;
 }

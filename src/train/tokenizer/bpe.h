@@ -1,12 +1,15 @@
-/* bpe.h - byte-pair encoding (Sennrich et al. 2016, arXiv:1508.07909) of bytes: a word into tokens.
+/* bpe.h - byte-pair encoding (Sennrich et al. 2016, arXiv:1508.07909): a word into tokens.
  *
- * A word begins as its bytes' tokens. The pair of neighbours that comes first in the list of merges becomes one token,
- * the leftmost if it occurs twice, until no pair is in the list.
+ * A word begins as the tokens of its bytes or, with is_of_chars, of its characters: for one that has none stand the
+ * tokens of its bytes, "<0x0A>", or the unknown token. The pair of neighbours that comes first in the list of merges
+ * becomes one token, the leftmost if it occurs twice, until no pair is in the list.
  */
 #ifndef ZEROTRAIN_BPE_H
 #define ZEROTRAIN_BPE_H
 
 #include "train/tokenizer/tokenizer.h"
+
+#define BPE_MARK "\u2581" /* stands for a space in SentencePiece's vocabularies, which begin words with it */
 
 typedef struct bpe_token {
     char *bytes; /* NULL: the vocabulary has no such token */
@@ -21,12 +24,16 @@ typedef struct bpe_merge {
 typedef struct bpe {
     bpe_token_t *tokens; /* [n_tokens] by number */
     size_t n_tokens;
-    int32_t of_byte[256]; /* -1: none */
+    int32_t of_byte[256]; /* -1: none. With is_of_chars, what stands for the bytes of unknown characters: all or none */
     int32_t *slots;       /* [n_slots] a hash table of tokens by their bytes; -1: free */
     size_t n_slots;
     bpe_merge_t *merges; /* [n_merge_slots] a hash table by left and right */
     size_t n_merge_slots, n_merges;
     bool takes_whole_words; /* a word that is a token is not merged: "ignore_merges" */
+    bool is_of_chars;       /* a word is valid UTF-8, cut into characters */
+    int32_t unknown;        /* with is_of_chars: the token of what has no other; -1: nothing stands for it */
+    bool fuses_unknown;     /* one for a whole run of them */
+    bool has_inner_mark;    /* a merge gives a token in which BPE_MARK comes behind another character */
 } bpe_t;
 
 /* Make room for tokens 0 .. n_tokens - 1 and for n_merges. */

@@ -1,5 +1,5 @@
-/* tokenizer.c - see tokenizer.h. Text is repaired to UTF-8, cut at added tokens, split into words, and each word is
- * merged. */
+/* tokenizer.c - see tokenizer.h. Text is repaired to UTF-8, cut at added tokens, normalized, cut at those that are
+ * looked for in normalized text, split into words, and each word is merged. */
 #include "train/tokenizer/tokenizer.h"
 
 #include <stdio.h>
@@ -54,6 +54,13 @@ static zero_status_t read_directory(const char *directory, int64_t vocab_size, t
         return tokenizer_read_file(path, vocab_size, tokenizer);
     if (vocab_size == N_BYTES)
         return make_bytes(tokenizer);
+    snprintf(path, sizeof path, "%s/tokenizer.model", directory);
+    if (access(path, F_OK) == 0)
+        return report_error(
+            ZERO_ERROR_USAGE,
+            "'%s' has tokenizer.model and no tokenizer.json: write one by python3 -c \"from transformers "
+            "import AutoTokenizer as t; t.from_pretrained('%s').save_pretrained('%s')\"",
+            directory, directory, directory);
     return report_error(ZERO_ERROR_USAGE,
                         "'%s' has no tokenizer.json: copy it from the model that the tokens were made for", directory);
 }
@@ -80,6 +87,11 @@ void tokenizer_close(tokenizer_t *tokenizer)
         free(tokenizer->added[i].content);
     free(tokenizer->added);
     free(tokenizer->before);
+    for (size_t i = 0; tokenizer->texts && i < tokenizer->bpe.n_tokens; i++)
+        free(tokenizer->texts[i].bytes);
+    free(tokenizer->texts);
+    free(tokenizer->metaspace.mark);
+    normalizer_destroy(&tokenizer->normalizer);
     splitter_destroy(&tokenizer->splitter);
     bpe_destroy(&tokenizer->bpe);
     free(tokenizer);
@@ -98,10 +110,13 @@ static zero_status_t encode_word(void *user, const char *word, size_t n_bytes)
     return bpe_encode(&encoding->tokenizer->bpe, word, n_bytes, encoding->tokens);
 }
 
-/* Encodes what is between added tokens. */
-static zero_status_t encode_part(encoding_t *encoding, const char *text, size_t n_bytes)
+/* Encodes normalized text between added tokens. is_first: it is where the text begins. */
+static zero_status_t encode_part(encoding_t *encoding, bool is_first, const char *text, size_t n_bytes)
 {
-    const splitter_t *splitter = &encoding->tokenizer->splitter;
+    const tokenizer_t *tokenizer = encoding->tokenizer;
+    const splitter_t *splitter = &tokenizer->splitter;
+    if (tokenizer->metaspace.mark)
+        return metaspace_run(&tokenizer->metaspace, is_first, text, n_bytes, encode_word, encoding);
     if (n_bytes == 0 || !splitter->adds_space || text[0] == ' ')
         return splitter_run(splitter, 0, text, n_bytes, encode_word, encoding);
     char *spaced = malloc(n_bytes + 1);
@@ -115,36 +130,51 @@ static zero_status_t encode_part(encoding_t *encoding, const char *text, size_t 
 }
 
 /* Returns the longest added token that the text begins with; NULL: none. */
-static const added_token_t *added_at(const tokenizer_t *tokenizer, const char *text, size_t n_bytes)
+static const added_token_t *added_at(const tokenizer_t *tokenizer, bool is_normalized, const char *text, size_t n_bytes)
 {
     for (size_t i = 0; i < tokenizer->n_added; i++) {
         const added_token_t *added = &tokenizer->added[i];
-        if (added->content[0] == text[0] && added->n_bytes <= n_bytes &&
+        if (added->is_normalized == is_normalized && added->content[0] == text[0] && added->n_bytes <= n_bytes &&
             memcmp(added->content, text, added->n_bytes) == 0)
             return added;
     }
     return NULL;
 }
 
-static zero_status_t encode_text(encoding_t *encoding, const char *text, size_t n_bytes)
+typedef zero_status_t (*part_fn)(encoding_t *encoding, bool is_first, const char *text, size_t n_bytes);
+
+/* Cuts text at added tokens, and calls fn on what is between them. */
+static zero_status_t cut_at_added(encoding_t *encoding, bool is_normalized, bool is_first, const char *text,
+                                  size_t n_bytes, part_fn fn)
 {
     const tokenizer_t *tokenizer = encoding->tokenizer;
     bool begins[N_BYTES] = {false};
     size_t done = 0;
     for (size_t i = 0; i < tokenizer->n_added; i++)
-        begins[(unsigned char)tokenizer->added[i].content[0]] = true;
+        begins[(unsigned char)tokenizer->added[i].content[0]] |= tokenizer->added[i].is_normalized == is_normalized;
     for (size_t i = 0; i < n_bytes;) {
-        const added_token_t *added = begins[(unsigned char)text[i]] ? added_at(tokenizer, text + i, n_bytes - i) : NULL;
+        const bool may_begin = begins[(unsigned char)text[i]];
+        const added_token_t *added = may_begin ? added_at(tokenizer, is_normalized, text + i, n_bytes - i) : NULL;
         if (!added) {
             i++;
             continue;
         }
-        TRY(encode_part(encoding, text + done, i - done));
+        TRY(fn(encoding, is_first && done == 0, text + done, i - done));
         TRY(tokens_add(encoding->tokens, added->id));
         i += added->n_bytes;
         done = i;
     }
-    return encode_part(encoding, text + done, n_bytes - done);
+    return fn(encoding, is_first && done == 0, text + done, n_bytes - done);
+}
+
+static zero_status_t normalize_part(encoding_t *encoding, bool is_first, const char *text, size_t n_bytes)
+{
+    char *normalized;
+    size_t n_normalized;
+    TRY(normalizer_run(&encoding->tokenizer->normalizer, text, n_bytes, &normalized, &n_normalized));
+    zero_status_t status = cut_at_added(encoding, true, is_first, normalized, n_normalized, encode_part);
+    free(normalized);
+    return status;
 }
 
 static zero_status_t check_nfc(const tokenizer_t *tokenizer, const char *text, size_t n_bytes)
@@ -175,7 +205,7 @@ zero_status_t tokenizer_encode(const tokenizer_t *tokenizer, const char *text, s
         return report_rank_error(ZERO_ERROR_MEMORY, "tokenizer: no memory for %zu bytes", n_bytes);
     zero_status_t status = check_nfc(tokenizer, repaired, n_repaired);
     if (status == ZERO_OK)
-        status = encode_text(&encoding, repaired, n_repaired);
+        status = cut_at_added(&encoding, false, true, repaired, n_repaired, normalize_part);
     free(repaired);
     return status;
 }
@@ -185,17 +215,18 @@ zero_status_t tokenizer_encode(const tokenizer_t *tokenizer, const char *text, s
 const char *tokenizer_bytes(const tokenizer_t *tokenizer, int32_t token, size_t *n_bytes)
 {
     const bpe_t *bpe = &tokenizer->bpe;
-    bool exists = token >= 0 && (size_t)token < bpe->n_tokens && bpe->tokens[token].bytes;
-    *n_bytes = exists ? bpe->tokens[token].n_bytes : 0;
-    return exists ? bpe->tokens[token].bytes : "";
+    const bpe_token_t *texts = tokenizer->texts ? tokenizer->texts : bpe->tokens;
+    bool exists = token >= 0 && (size_t)token < bpe->n_tokens && texts[token].bytes;
+    *n_bytes = exists ? texts[token].n_bytes : 0;
+    return exists ? texts[token].bytes : "";
 }
 
-size_t tokenizer_text_bytes(const tokenizer_t *tokenizer, int32_t token)
+size_t tokenizer_text_bytes(const tokenizer_t *tokenizer, int32_t token, bool begins)
 {
     size_t n_bytes;
     for (size_t i = 0; i < tokenizer->n_added; i++)
         if (tokenizer->added[i].id == token && tokenizer->added[i].is_special)
             return 0;
-    tokenizer_bytes(tokenizer, token, &n_bytes);
-    return n_bytes;
+    const char *text = tokenizer_bytes(tokenizer, token, &n_bytes);
+    return n_bytes - (begins && tokenizer->strips_first && n_bytes > 0 && text[0] == ' ');
 }

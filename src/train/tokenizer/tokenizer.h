@@ -1,11 +1,14 @@
 /* tokenizer.h - text to tokens and back, by the tokenizer.json beside a model's weights.
  *
- * Hugging Face's byte-level BPE is read: that of GPT-2, Llama 3, SmolLM and Qwen. Whatever else such a file may ask for
- * is refused by its name. A model of 256 tokens without the file has bytes as tokens.
+ * Hugging Face's BPE is read: byte-level, as that of GPT-2, Llama 3, SmolLM and Qwen, and SentencePiece's, as that of
+ * Llama 2, Mistral and Gemma. Whatever else such a file may ask for is refused by its name. A model of 256 tokens
+ * without the file has bytes as tokens.
  *
  *   tokenizer.c       the steps in order, and tokens back to bytes
- *   tokenizer_file.c  reads tokenizer.json
+ *   tokenizer_file.c  reads tokenizer.json, with tokenizer_parts.c
+ *   normalize.c       normalizers: what is put before text or in place of its characters
  *   split.c           pre-tokenizers: text into words, by PCRE2
+ *   metaspace.c       the pre-tokenizer that marks spaces
  *   bpe.c             a word into tokens
  *   utf8.c            what is not UTF-8 becomes U+FFFD; whether text is in normal form C
  */
@@ -37,7 +40,8 @@ zero_status_t tokenizer_encode(const tokenizer_t *tokenizer, const char *text, s
                                tokens_t *tokens);
 /* Returns a token's bytes, which may be a part of a character; none for a token that the file does not have. */
 const char *tokenizer_bytes(const tokenizer_t *tokenizer, int32_t token, size_t *n_bytes);
-/* Returns how many bytes of text a token stands for: none for a special token, such as <|endoftext|>. */
-size_t tokenizer_text_bytes(const tokenizer_t *tokenizer, int32_t token);
+/* Returns how many bytes of text a token stands for: none for a special token, such as <|endoftext|>. begins: it is the
+ * first of a text, where the space that some tokenizers put before it does not count. */
+size_t tokenizer_text_bytes(const tokenizer_t *tokenizer, int32_t token, bool begins);
 
 #endif

@@ -1,42 +1,35 @@
-/* tokenizer_file.c - reads tokenizer.json, as Hugging Face's `tokenizers` writes it.
+/* tokenizer_file.c - reads tokenizer.json, as Hugging Face's `tokenizers` writes it: the vocabulary.
  *
- * The vocabulary writes a token's bytes as characters: printable ones of Latin-1 as they are, the others, in their
- * order, as U+0100 and up (GPT-2's bytes_to_unicode).
+ * A byte-level vocabulary writes a token's bytes as characters: printable ones of Latin-1 as they are, the others, in
+ * their order, as U+0100 and up (GPT-2's bytes_to_unicode). Others write text, "<0x0A>" for a byte, and a mark for a
+ * space.
  */
-#include <jansson.h>
+#include "train/tokenizer/tokenizer_file.h"
+
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "train/report/report.h"
-#include "train/tokenizer/tokenizer_state.h"
 #include "train/tokenizer/utf8.h"
 
-typedef struct file {
-    const char *path;
-    int64_t vocab_size;
-    const json_t *root, *model;
-    tokenizer_t *tokenizer;
-    int32_t byte_of[512]; /* of the characters that stand for bytes; -1: none */
-} file_t;
-
-static zero_status_t malformed(const file_t *file, const char *what)
+zero_status_t tokenizer_malformed(const file_t *file, const char *what)
 {
     return report_error(ZERO_ERROR_FORMAT, "'%s': %s is missing or not what it should be", file->path, what);
 }
 
-/* Refuses what is not implemented, by its name. */
-static zero_status_t refuse(const file_t *file, const char *what, const char *name, const char *wanted)
+zero_status_t tokenizer_refuse(const file_t *file, const char *what, const char *name, const char *wanted)
 {
     return report_error(ZERO_ERROR_USAGE, "'%s': %s is %.60s, which zerotrain does not implement; it reads %s",
                         file->path, what, name ? name : "malformed", wanted);
 }
 
-static const char *text_of(const json_t *object, const char *key)
+const char *tokenizer_text_of(const json_t *object, const char *key)
 {
     return json_string_value(json_object_get(object, key));
 }
 
-static bool is_set(const json_t *object, const char *key)
+bool tokenizer_is_set(const json_t *object, const char *key)
 {
     const json_t *value = json_object_get(object, key);
     return value && !json_is_null(value) && !json_is_false(value) &&
@@ -62,6 +55,8 @@ static void set_byte_characters(file_t *file)
 static int64_t to_bytes(const file_t *file, char *text, size_t n_bytes)
 {
     size_t n = 0;
+    if (!file->is_of_bytes)
+        return (int64_t)n_bytes;
     for (size_t i = 0; i < n_bytes;) {
         uint32_t code;
         i += utf8_read((const unsigned char *)text + i, n_bytes - i, &code);
@@ -101,10 +96,10 @@ static zero_status_t take_token(file_t *file, const char *name, const json_t *nu
     bool added = bytes && n_bytes > 0 && bpe_add_token(&file->tokenizer->bpe, (int32_t)id, bytes, n_bytes);
     free(bytes);
     if (!added)
-        return report_error(ZERO_ERROR_FORMAT,
-                            "'%s': token %lld, '%.40s', is there twice or not made of byte characters: this is no "
-                            "byte-level vocabulary",
-                            file->path, (long long)id, name);
+        return report_error(ZERO_ERROR_FORMAT, "'%s': token %lld, '%.40s', is %s", file->path, (long long)id, name,
+                            file->is_of_bytes ? "there twice or not made of byte characters: this is no byte-level "
+                                                "vocabulary"
+                                              : "there twice or empty");
     return ZERO_OK;
 }
 
@@ -135,7 +130,7 @@ static zero_status_t take_merge(file_t *file, const json_t *merge)
         n_left = left ? strlen(left) : 0;
     }
     if (!left || !right)
-        return malformed(file, "one of model.merges");
+        return tokenizer_malformed(file, "one of model.merges");
     int32_t first = find_token(file, left, n_left, "", 0), second = find_token(file, right, strlen(right), "", 0);
     int32_t merged = find_token(file, left, n_left, right, strlen(right));
     if (first < 0 || second < 0 || merged < 0 || !bpe_add_merge(&file->tokenizer->bpe, first, second, merged))
@@ -144,28 +139,47 @@ static zero_status_t take_merge(file_t *file, const json_t *merge)
     return ZERO_OK;
 }
 
-/* What model may ask for beside vocabulary and merges: nothing that is set. */
-static const char *const UNKNOWN_IN_MODEL[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix",
-                                               "byte_fallback"};
+/* Finds the tokens of bytes and the one for what the vocabulary does not have. */
+static zero_status_t take_unknown(file_t *file)
+{
+    bpe_t *bpe = &file->tokenizer->bpe;
+    const char *unknown = tokenizer_text_of(file->model, "unk_token");
+    bool has_all = tokenizer_is_set(file->model, "byte_fallback");
+    for (int byte = 0; byte < 256 && has_all; byte++) {
+        char name[8];
+        snprintf(name, sizeof name, "<0x%02X>", byte);
+        bpe->of_byte[byte] = bpe_find(bpe, name, strlen(name));
+        has_all = bpe->of_byte[byte] >= 0;
+    }
+    if (tokenizer_is_set(file->model, "byte_fallback") && !has_all)
+        return tokenizer_malformed(file, "a token of a byte, <0x00> to <0xFF>, which byte_fallback needs,");
+    bpe->fuses_unknown = tokenizer_is_set(file->model, "fuse_unk");
+    bpe->unknown = unknown ? bpe_find(bpe, unknown, strlen(unknown)) : -1;
+    return !unknown || bpe->unknown >= 0 ? ZERO_OK : tokenizer_malformed(file, "the token that unk_token names");
+}
 
 static zero_status_t take_model(file_t *file)
 {
-    const char *type = text_of(file->model, "type");
+    /* What may not be set. byte_fallback: a byte-level vocabulary needs none. */
+    static const char *const absent[] = {"byte_fallback", "dropout", "continuing_subword_prefix", "end_of_word_suffix"};
+    bpe_t *bpe = &file->tokenizer->bpe;
+    const char *type = tokenizer_text_of(file->model, "type");
     json_t *vocab = json_object_get(file->model, "vocab"), *merges = json_object_get(file->model, "merges"), *value;
     const char *name;
     size_t i;
     if (!type || strcmp(type, "BPE") != 0)
-        return refuse(file, "model.type", type, "BPE");
-    for (size_t k = 0; k < sizeof UNKNOWN_IN_MODEL / sizeof UNKNOWN_IN_MODEL[0]; k++)
-        if (is_set(file->model, UNKNOWN_IN_MODEL[k]))
-            return refuse(file, "model", UNKNOWN_IN_MODEL[k], "byte-level BPE alone");
+        return tokenizer_refuse(file, "model.type", type, "BPE");
+    for (size_t k = file->is_of_bytes ? 0 : 1; k < sizeof absent / sizeof absent[0]; k++)
+        if (tokenizer_is_set(file->model, absent[k]))
+            return tokenizer_refuse(file, "model", absent[k], "BPE without it, here");
     if (!json_is_object(vocab) || !json_is_array(merges))
-        return malformed(file, "model.vocab or model.merges");
-    TRY(bpe_create((size_t)file->vocab_size, json_array_size(merges), &file->tokenizer->bpe));
-    file->tokenizer->bpe.takes_whole_words = json_is_true(json_object_get(file->model, "ignore_merges"));
+        return tokenizer_malformed(file, "model.vocab or model.merges");
+    TRY(bpe_create((size_t)file->vocab_size, json_array_size(merges), bpe));
+    bpe->takes_whole_words = json_is_true(json_object_get(file->model, "ignore_merges"));
+    bpe->is_of_chars = !file->is_of_bytes;
     json_object_foreach(vocab, name, value) TRY(take_token(file, name, value));
     json_array_foreach(merges, i, value) TRY(take_merge(file, value));
-    return ZERO_OK;
+    return file->is_of_bytes ? ZERO_OK : take_unknown(file);
 }
 
 /* ---- added tokens ---- */
@@ -181,25 +195,25 @@ static zero_status_t take_added(file_t *file, const json_t *entry)
     static const char *const flags[] = {"single_word", "lstrip", "rstrip"};
     tokenizer_t *tokenizer = file->tokenizer;
     const json_t *number = json_object_get(entry, "id");
-    const char *content = text_of(entry, "content");
+    const char *content = tokenizer_text_of(entry, "content");
     const json_int_t id = json_integer_value(number);
     if (!content || !content[0] || !json_is_integer(number) || id < 0 || id >= file->vocab_size)
-        return malformed(file, "one of added_tokens, or its number is none of the model's,");
+        return tokenizer_malformed(file, "one of added_tokens, or its number is none of the model's,");
     for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
-        if (is_set(entry, flags[i]))
-            return refuse(file, "an added token", flags[i], "tokens without it");
+        if (tokenizer_is_set(entry, flags[i]))
+            return tokenizer_refuse(file, "an added token", flags[i], "tokens without it");
     bpe_token_t *token = &tokenizer->bpe.tokens[id];
     if (!token->bytes && !bpe_add_token(&tokenizer->bpe, (int32_t)id, content, strlen(content)))
-        return malformed(file, "one of added_tokens, which is there twice or");
+        return tokenizer_malformed(file, "one of added_tokens, which is there twice or");
+    const normalizer_t as_it_is = {0};
     added_token_t *added = &tokenizer->added[tokenizer->n_added];
-    *added = (added_token_t){.content = strdup(content),
-                             .n_bytes = strlen(content),
-                             .id = (int32_t)id,
-                             .is_special = json_is_true(json_object_get(entry, "special"))};
-    if (!added->content)
-        return report_rank_error(ZERO_ERROR_MEMORY, "tokenizer: no memory");
+    *added = (added_token_t){.id = (int32_t)id,
+                             .is_special = json_is_true(json_object_get(entry, "special")),
+                             .is_normalized = json_is_true(json_object_get(entry, "normalized"))};
+    TRY(normalizer_run(added->is_normalized ? &tokenizer->normalizer : &as_it_is, content, strlen(content),
+                       &added->content, &added->n_bytes));
     tokenizer->n_added++;
-    return ZERO_OK;
+    return added->n_bytes > 0 ? ZERO_OK : tokenizer_malformed(file, "one of added_tokens");
 }
 
 static zero_status_t take_all_added(file_t *file)
@@ -215,115 +229,38 @@ static zero_status_t take_all_added(file_t *file)
     return ZERO_OK;
 }
 
-/* ---- what is done to text ---- */
+/* ---- what tokens stand for ---- */
 
-typedef zero_status_t (*part_fn)(file_t *file, const json_t *part, const char *type, bool is_alone);
-
-/* Calls fn on a part of the file, or on each of those that a Sequence lists under `list`. */
-static zero_status_t for_each_part(file_t *file, const char *name, const char *list, part_fn fn)
+/* Returns the byte that "<0x0A>" stands for; -1: it stands for itself. */
+static int byte_of_name(const bpe_token_t *token)
 {
-    const json_t *part = json_object_get(file->root, name);
-    if (!part || json_is_null(part))
-        return ZERO_OK;
-    const char *type = text_of(part, "type");
-    if (!type)
-        return malformed(file, name);
-    if (strcmp(type, "Sequence") != 0)
-        return fn(file, part, type, true);
-    const json_t *parts = json_object_get(part, list);
-    if (!json_is_array(parts))
-        return malformed(file, name);
-    for (size_t i = 0; i < json_array_size(parts); i++) {
-        const char *inner = text_of(json_array_get(parts, i), "type");
-        if (!inner)
-            return malformed(file, name);
-        TRY(fn(file, json_array_get(parts, i), inner, json_array_size(parts) == 1));
-    }
-    return ZERO_OK;
+    static const char digits[] = "0123456789ABCDEFabcdef";
+    const char *name = token->bytes;
+    const bool is_byte =
+        token->n_bytes == 6 && memcmp(name, "<0x", 3) == 0 && name[5] == '>' && strspn(name + 3, digits) == 2;
+    return is_byte ? (int)strtol(name + 3, NULL, 16) : -1;
 }
 
-static zero_status_t take_normalizer(file_t *file, const json_t *part, const char *type, bool is_alone)
+static zero_status_t decode_token(const file_t *file, const bpe_token_t *token, bpe_token_t *text)
 {
-    (void)part;
-    (void)is_alone;
-    if (strcmp(type, "NFC") != 0)
-        return refuse(file, "normalizer", type, "NFC or none");
-    file->tokenizer->needs_nfc = true;
-    return ZERO_OK;
+    const int byte = file->joins_bytes ? byte_of_name(token) : -1;
+    const char one = (char)byte;
+    text->bytes = byte < 0 ? normalize_replaced(token->bytes, token->n_bytes, file->mark, file->space, &text->n_bytes)
+                           : normalize_replaced(&one, 1, NULL, NULL, &text->n_bytes);
+    return text->bytes ? ZERO_OK : report_rank_error(ZERO_ERROR_MEMORY, "tokenizer: no memory for a token");
 }
 
-static zero_status_t take_split(file_t *file, const json_t *part)
-{
-    const char *pattern = text_of(json_object_get(part, "pattern"), "Regex"), *behavior = text_of(part, "behavior");
-    if (!behavior || strcmp(behavior, "Isolated") != 0)
-        return refuse(file, "the behavior of a Split", behavior, "Isolated");
-    if (is_set(part, "invert") || !pattern)
-        return refuse(file, "a Split", pattern ? "invert" : "without a Regex", "patterns as they are");
-    return splitter_add(&file->tokenizer->splitter, file->path, pattern);
-}
-
-static zero_status_t take_pre_tokenizer(file_t *file, const json_t *part, const char *type, bool is_alone)
-{
-    splitter_t *splitter = &file->tokenizer->splitter;
-    const json_t *use_regex = json_object_get(part, "use_regex");
-    if (strcmp(type, "Split") == 0)
-        return take_split(file, part);
-    if (strcmp(type, "Digits") == 0)
-        return splitter_add(splitter, file->path, is_set(part, "individual_digits") ? "\\p{N}" : "\\p{N}+");
-    if (strcmp(type, "ByteLevel") != 0)
-        return refuse(file, "pre_tokenizer", type, "ByteLevel, Split and Digits");
-    splitter->adds_space = is_set(part, "add_prefix_space");
-    if (splitter->adds_space && !is_alone)
-        return refuse(file, "pre_tokenizer", "add_prefix_space behind another step", "it in a ByteLevel alone");
-    return use_regex && json_is_false(use_regex) ? ZERO_OK : splitter_add(splitter, file->path, SPLIT_GPT2);
-}
-
-/* Adds the numbers of a special token that a template puts before the text. */
-static zero_status_t take_special(file_t *file, const json_t *processor, const char *name)
+/* Decodes every token once, since what is printed and counted is text. */
+static zero_status_t decode_all(file_t *file)
 {
     tokenizer_t *tokenizer = file->tokenizer;
-    const json_t *ids = json_object_get(json_object_get(json_object_get(processor, "special_tokens"), name), "ids");
-    size_t n = json_array_size(ids);
-    int32_t *before = realloc(tokenizer->before, (tokenizer->n_before + n + 1) * sizeof *before);
-    if (!before)
-        return report_rank_error(ZERO_ERROR_MEMORY, "tokenizer: no memory");
-    tokenizer->before = before;
-    for (size_t i = 0; i < n; i++) {
-        json_int_t id = json_integer_value(json_array_get(ids, i));
-        if (id < 0 || id >= file->vocab_size)
-            return malformed(file, "a number of post_processor.special_tokens");
-        before[tokenizer->n_before++] = (int32_t)id;
-    }
-    return ZERO_OK;
-}
-
-static zero_status_t take_post_processor(file_t *file, const json_t *part, const char *type, bool is_alone)
-{
-    const json_t *template = json_object_get(part, "single");
-    bool is_behind = false;
-    (void)is_alone;
-    if (strcmp(type, "ByteLevel") == 0) /* it changes offsets alone */
-        return ZERO_OK;
-    if (strcmp(type, "TemplateProcessing") != 0)
-        return refuse(file, "post_processor", type, "TemplateProcessing and ByteLevel");
-    for (size_t i = 0; i < json_array_size(template); i++) {
-        const json_t *piece = json_array_get(template, i);
-        const char *special = text_of(json_object_get(piece, "SpecialToken"), "id");
-        if (special && is_behind)
-            return refuse(file, "post_processor", "a special token behind the text", "tokens before it");
-        if (special)
-            TRY(take_special(file, part, special));
-        else
-            is_behind = true;
-    }
-    return ZERO_OK;
-}
-
-static zero_status_t take_decoder(file_t *file, const json_t *part, const char *type, bool is_alone)
-{
-    (void)part;
-    if (strcmp(type, "ByteLevel") != 0 || !is_alone)
-        return refuse(file, "decoder", type, "ByteLevel");
+    const bpe_t *bpe = &tokenizer->bpe;
+    tokenizer->texts = calloc(bpe->n_tokens + 1, sizeof *tokenizer->texts);
+    if (!tokenizer->texts)
+        return report_rank_error(ZERO_ERROR_MEMORY, "tokenizer: no memory for %zu tokens", bpe->n_tokens);
+    for (size_t i = 0; i < bpe->n_tokens; i++)
+        if (bpe->tokens[i].bytes)
+            TRY(decode_token(file, &bpe->tokens[i], &tokenizer->texts[i]));
     return ZERO_OK;
 }
 
@@ -331,14 +268,13 @@ static zero_status_t take_all(file_t *file)
 {
     static const char *const absent[] = {"truncation", "padding"};
     for (size_t i = 0; i < sizeof absent / sizeof absent[0]; i++)
-        if (is_set(file->root, absent[i]))
-            return refuse(file, "the file", absent[i], "files without it");
-    TRY(for_each_part(file, "normalizer", "normalizers", take_normalizer));
+        if (tokenizer_is_set(file->root, absent[i]))
+            return tokenizer_refuse(file, "the file", absent[i], "files without it");
+    TRY(tokenizer_read_forms(file));
     TRY(take_model(file));
     TRY(take_all_added(file));
-    TRY(for_each_part(file, "decoder", "decoders", take_decoder));
-    TRY(for_each_part(file, "pre_tokenizer", "pretokenizers", take_pre_tokenizer));
-    return for_each_part(file, "post_processor", "processors", take_post_processor);
+    TRY(tokenizer_read_splits(file));
+    return file->is_of_bytes ? ZERO_OK : decode_all(file);
 }
 
 zero_status_t tokenizer_read_file(const char *path, int64_t vocab_size, tokenizer_t *tokenizer)
@@ -351,9 +287,10 @@ zero_status_t tokenizer_read_file(const char *path, int64_t vocab_size, tokenize
                    .vocab_size = vocab_size,
                    .root = root,
                    .model = json_object_get(root, "model"),
-                   .tokenizer = tokenizer};
+                   .tokenizer = tokenizer,
+                   .is_of_bytes = true};
     set_byte_characters(&file);
-    zero_status_t status = json_is_object(file.model) ? take_all(&file) : malformed(&file, "model");
+    zero_status_t status = json_is_object(file.model) ? take_all(&file) : tokenizer_malformed(&file, "model");
     json_decref(root);
     return status;
 }

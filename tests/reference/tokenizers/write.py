@@ -45,13 +45,40 @@ FAMILIES = {
                ["<|endoftext|>", "<|im_start|>"], False, False),
 }
 
+MARK = "\u2581"
+FIRST = ["<unk>", "<s>", "</s>"]
+DECODER = [decoders.Replace(MARK, " "), decoders.ByteFallback(), decoders.Fuse()]
+TURNS = ["<start_of_turn>", "\n\n", "\n\n\n", MARK * 2, MARK * 3]
+
+
+def metaspace(scheme, split):
+    return pre_tokenizers.Metaspace(replacement=MARK, prepend_scheme=scheme, split=split)
+
+
+# SentencePiece's models as transformers converts them. Name: normalizer, pre-tokenizer, whether the decoder takes a space
+# off, added tokens, whether these are looked for in normalized text, whether tokens may cross spaces, fallback to bytes,
+# one unknown token for a run of them, merges of whole words.
+PIECES = {
+    "llama2": (normalizers.Sequence([normalizers.Prepend(MARK), normalizers.Replace(" ", MARK)]), None, True, FIRST, False,
+               False, True, True, False),
+    "mistral": (None, metaspace("first", False), True, FIRST, False, False, True, True, False),
+    "gemma": (normalizers.Replace(" ", MARK), pre_tokenizers.Split(" ", "merged_with_previous"), False, FIRST + TURNS, False,
+              True, True, True, False),
+    "llama1": (normalizers.Sequence([normalizers.Prepend(MARK), normalizers.Replace(" ", MARK)]), None, True, FIRST, True,
+               False, True, False, True),
+    "no_bytes": (None, metaspace("always", True), True, FIRST, False, False, False, True, False),
+    "many_unknown": (None, metaspace("never", True), False, FIRST, False, False, False, False, True),
+}
+PIECE_SAMPLES = ["llama2", "mistral", "gemma"]
+
 SAMPLES = ["", " ", "a", "Hello, world!", "  two spaces  and\ttabs\n\n\nlines\r\n  ", "I'm you're we'll THEY'VE it's 'd",
            "for (int i = 0; i < 10; i++) {\n    total += weights[i];\n}\n", "1234567890 3.14159 1,000,000 \u0661\u0662\u0663",
            "caf\u00e9 na\u00efve \u00dcber stra\u00dfe", "\u4e2d\u6587\u5b57\u7b26\uff0c\u65e5\u672c\u8a9e\u3002", "\ud55c\uad6d\uc5b4 \u0440\u0443\u0441\u0441\u043a\u0438\u0439 \u0395\u03bb\u03bb\u03b7\u03bd\u03b9\u03ba\u03ac",
            "\U0001f600\U0001f680 emoji \U0001f1e9\U0001f1ea", "\u00a0no\u2003break\u2028space\u3000\u1680x\u180ey\u200bz", "tail   ",
            "a" * 100, " " * 70 + "x", "\n" * 5 + "x", "x" + "\r" * 3 + "\n", "<|endoftext|>", "a<|endoftext|>b <|im_start|>user",
            "<|begin_of_text|><|eot_id|><|end_of_text|", "\u05e9\u05dc\u05d5\u05dd \u0645\u0631\u062d\u0628\u0627 \u0e2a\u0e27\u0e31\u0e2a\u0e14\u0e35", "\ufffd\x00\x01\x7f", "$%^&*()_+{}|:\"<>?`~",
-           "snake_case camelCase SCREAMING_CASE kebab-case", "\u00bd \u2167 \u00b2 \u2460", "don\u2019t \u2018quote\u2019 \u201cdouble\u201d \u2026"]
+           "snake_case camelCase SCREAMING_CASE kebab-case", "\u00bd \u2167 \u00b2 \u2460", "don\u2019t \u2018quote\u2019 \u201cdouble\u201d \u2026",
+           "<s>begin</s> end<unk>", "\u2581mark \u2581\u2581\u2581 x\u2581y", "<0x0A> is no byte", "<start_of_turn>user\n\n\n\nhi"]
 
 
 def sources():
@@ -82,10 +109,38 @@ def train(name, vocab_size, texts):
     return tokenizer
 
 
+def train_pieces(name, vocab_size, texts):
+    normalizer, pre_tokenizer, strips, added, normalized, crosses, falls_back, fuses, whole_words = PIECES[name]
+    first = FIRST + [f"<0x{byte:02X}>" for byte in range(256)] * falls_back
+    trained = Tokenizer(models.BPE())
+    trained.normalizer = normalizers.Replace(" ", MARK)
+    trained.pre_tokenizer = pre_tokenizers.Split(Regex(f"[^\n]{{1,40}}|\n+"), "isolated") if crosses else \
+        pre_tokenizers.Sequence([pre_tokenizers.Split("\n", "isolated"), metaspace("always", True)])
+    trained.train_from_iterator(texts, trainers.BpeTrainer(
+        vocab_size=vocab_size - len(added), limit_alphabet=100, special_tokens=first, show_progress=False))
+    model = json.loads(trained.to_str())["model"]
+    tokenizer = Tokenizer(models.BPE(
+        vocab=model["vocab"], merges=[tuple(merge) for merge in model["merges"]], unk_token="<unk>", fuse_unk=fuses,
+        byte_fallback=falls_back, ignore_merges=whole_words))
+    if normalizer:
+        tokenizer.normalizer = normalizer
+    if pre_tokenizer:
+        tokenizer.pre_tokenizer = pre_tokenizer
+    tokenizer.decoder = decoders.Sequence(DECODER + [decoders.Strip(" ", 1, 0)] * strips)
+    tokenizer.add_special_tokens([AddedToken(token, normalized=normalized) for token in FIRST])
+    tokenizer.add_tokens([AddedToken(token, normalized=normalized) for token in added if token not in FIRST])
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    return tokenizer
+
+
+def make(name, vocab_size):
+    return (train_pieces if name in PIECES else train)(name, vocab_size, sources())
+
+
 def write_samples(folder):
     samples = [{"text": text} for text in SAMPLES]
-    for name in FAMILIES:
-        tokenizer = train(name, 700, sources())
+    for name in [*FAMILIES, *PIECE_SAMPLES]:
+        tokenizer = make(name, 700)
         os.makedirs(os.path.join(folder, name), exist_ok=True)
         tokenizer.save(os.path.join(folder, name, "tokenizer.json"), pretty=False)
         for sample in samples:
@@ -104,7 +159,7 @@ def mixed_text(n_bytes):
     """Code and prose of this repository, words of many scripts, emoji, white space, special tokens, invalid bytes."""
     random.seed(4)
     texts, parts, length = list(sources()), [], 0
-    specials = sorted({token for family in FAMILIES.values() for token in family[2]})
+    specials = sorted({token for family in FAMILIES.values() for token in family[2]} | {*FIRST, *TURNS, "<0x41>"})
     while length < n_bytes:
         kind = random.random()
         if kind < 0.35:
@@ -138,12 +193,24 @@ def is_same(program, name, tokenizer, data):
         subprocess.run([program, folder, str(tokenizer.get_vocab_size()), text, out], check=True)
         ours_s, begun = time.time() - begun, time.time()
         theirs = tokenizer.encode(data.decode("utf-8", "replace")).ids
+        theirs_s = time.time() - begun
         ours = array.array("i")
         with open(out, "rb") as file:
             ours.frombytes(file.read())
+        with open(out + ".text", "rb") as file:
+            text = file.read().decode("utf-8", "surrogateescape")
     same = list(ours) == theirs
     print(f"{'ok' if same else 'FAILED'}: tokenizer {name}: {len(theirs)} tokens of {len(data)} bytes in {ours_s:.1f} s, "
-          f"tokenizers in {time.time() - begun:.1f} s")
+          f"tokenizers in {theirs_s:.1f} s")
+    if name in PIECES and PIECES[name][4]:  # then 0.23 spells special tokens as it looks for them; they stand for no text
+        return same
+    # Some decoders take off the space that begins a text: that is for who prints it to do.
+    decoded = tokenizer.decode(theirs, skip_special_tokens=False)
+    if same and text not in (decoded, " " + decoded):
+        same = False
+        at = next((i for i, (a, b) in enumerate(zip(text, decoded)) if a != b), min(len(text), len(decoded)))
+        print(f"FAILED: tokenizer {name}: text differs from character {at} on: {text[at:at + 20]!r}, {decoded[at:at + 20]!r}")
+        return False
     if not same:
         at = next((i for i, (a, b) in enumerate(zip(ours, theirs)) if a != b), min(len(ours), len(theirs)))
         print(f"  from token {at} on: ours {list(ours[at:at + 8])}, theirs {theirs[at:at + 8]}: "
@@ -154,11 +221,11 @@ def is_same(program, name, tokenizer, data):
 def compare(program, n_bytes):
     raw = mixed_text(n_bytes)
     # Random bytes may be characters that NFC changes. zerotrain refuses those, and marks that might be composed.
-    cases = {name: raw for name in FAMILIES}
+    cases = {name: raw for name in [*FAMILIES, *PIECES]}
     normal = normalizers.NFC().normalize_str(raw.decode("utf-8", "replace"))
     cases["qwen2"] = "".join(c for c in normal if unicodedata.category(c)[0] != "M"
                              and not 0x1161 <= ord(c) < 0x11c3).encode()
-    return all([is_same(program, name, train(name, 4000, sources()), data) for name, data in cases.items()])
+    return all([is_same(program, name, make(name, 4000), data) for name, data in cases.items()])
 
 
 # ---- Published vocabularies ----

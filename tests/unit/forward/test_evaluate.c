@@ -102,10 +102,26 @@ END_TEST
     "2, "                                                                                                              \
     "\"abab\": 3, \"\u0120\": 4, \"\u00c3\u00a9\": 7}, \"merges\": [\"a b\", \"ab ab\"]}}"
 
+/* One like SentencePiece's: a mark for a space, of which decoding takes off the first; a token of a byte. */
+#define PIECES                                                                                                         \
+    "{\"added_tokens\": [{\"id\": 5, \"content\": \"<s>\", \"special\": true}], "                                      \
+    "\"pre_tokenizer\": {\"type\": \"Metaspace\", \"replacement\": \"\u2581\", \"prepend_scheme\": \"first\"}, "       \
+    "\"decoder\": {\"type\": \"Sequence\", \"decoders\": [{\"type\": \"Replace\", \"pattern\": {\"String\": "          \
+    "\"\u2581\"}, \"content\": \" \"}, {\"type\": \"ByteFallback\"}, {\"type\": \"Fuse\"}, {\"type\": \"Strip\", "     \
+    "\"content\": \" \", \"start\": 1, \"stop\": 0}]}, \"model\": {\"type\": \"BPE\", \"unk_token\": \"<u>\", "        \
+    "\"vocab\": {\"a\": 0, \"\u2581\": 1, \"\u2581a\": 2, \"aa\": 3, \"<0x0A>\": 4, \"<u>\": 6, \"\u2581\u2581\": "    \
+    "7}, "                                                                                                             \
+    "\"merges\": [\"\u2581 a\", \"a a\", \"\u2581 \u2581\"]}}"
+
+static const struct {
+    const char *tokenizer;
+    int within[8], first[8]; /* bytes of each token in a text, and behind token 5, which ends one */
+} TOKENIZERS[] = {{TOKENIZER, {1, 1, 2, 4, 1, 0, 3, 2}, {1, 1, 2, 4, 1, 0, 3, 2}},
+                  {PIECES, {1, 1, 2, 2, 1, 0, 3, 2}, {1, 0, 1, 2, 1, 0, 3, 1}}};
+
 /* Trains on tokens of uint16, and counts the bytes of all targets by hand: all tokens but the first. */
 START_TEST(bits_per_byte_count_the_bytes_of_the_tokens)
 {
-    static const int bytes_of[] = {1, 1, 2, 4, 1, 0, 3, 2};
     enum { N = 6 * 8 + 1 };
     uint16_t tokens[N];
     uint64_t state = 9;
@@ -114,12 +130,13 @@ START_TEST(bits_per_byte_count_the_bytes_of_the_tokens)
     support_output_t output, other;
     for (int i = 0; i < N; i++) {
         tokens[i] = (uint16_t)(support_random(&state) % 8);
-        n_bytes += i > 0 ? bytes_of[tokens[i]] : 0;
+        const bool is_first = i > 0 && tokens[i - 1] == 5;
+        n_bytes += i == 0 ? 0 : is_first ? TOKENIZERS[_i].first[tokens[i]] : TOKENIZERS[_i].within[tokens[i]];
     }
     snprintf(path, sizeof path, "%s/tokens.bin", scratch);
     support_write_file(path, (const char *)tokens, sizeof tokens);
     snprintf(path, sizeof path, "%s/tokenizer.json", scratch);
-    support_write_file(path, TOKENIZER, strlen(TOKENIZER));
+    support_write_file(path, TOKENIZERS[_i].tokenizer, strlen(TOKENIZERS[_i].tokenizer));
     static const char tokens_options[] =
         "--set data.train=tokens.bin --set data.val=tokens.bin --set data.format=nanogpt "
         "--set model.vocab_size=8 --set model.seq_len=8 --set checkpoint.dir=ck8";
@@ -233,7 +250,7 @@ static Suite *suite(void)
     tcase_set_timeout(c, 5 * LIMIT_S);
     tcase_add_checked_fixture(c, set_up, NULL);
     tcase_add_test(c, the_loss_is_that_of_training);
-    tcase_add_test(c, bits_per_byte_count_the_bytes_of_the_tokens);
+    tcase_add_loop_test(c, bits_per_byte_count_the_bytes_of_the_tokens, 0, 2);
     tcase_add_test(c, the_text_is_the_same_on_any_number_of_ranks_at_every_stage);
     tcase_add_test(c, a_plan_has_no_optimizer_and_is_kept_to_in_bf16);
     tcase_add_loop_test(c, mistakes_are_refused_with_a_line, 0, sizeof refusals / sizeof refusals[0]);

@@ -2,7 +2,8 @@
  * several families (tests/reference/tokenizers writes both); whatever a file asks for that is not implemented is
  * refused by its name.
  *
- *   test_tokenizer DIRECTORY VOCAB_SIZE TEXT OUT      writes the tokens of a file as int32, for tests/reference
+ *   test_tokenizer DIRECTORY VOCAB_SIZE TEXT OUT      writes the tokens of a file as int32, and to OUT.text what they
+ *                                                     stand for, for tests/reference
  */
 #include <jansson.h>
 #include <stdio.h>
@@ -17,7 +18,7 @@
 #define SAMPLES "tests/reference/tokenizers/"
 #define VOCAB_SIZE 700
 
-static const char *const FAMILIES[] = {"gpt2", "llama3", "qwen2", "smollm"};
+static const char *const FAMILIES[] = {"gpt2", "llama3", "qwen2", "smollm", "llama2", "mistral", "gemma"};
 #define N_FAMILIES (int)(sizeof FAMILIES / sizeof FAMILIES[0])
 
 static tokenizer_t *open_family(const char *name)
@@ -53,7 +54,13 @@ START_TEST(tokens_are_those_of_tokenizers)
 }
 END_TEST
 
-/* Any bytes: what is UTF-8 comes back as it was. */
+/* Returns whether a family puts a space before this text. */
+static bool puts_space(const char *family, const char *text, size_t n_bytes)
+{
+    return n_bytes > 0 && (strcmp(family, "llama2") == 0 || (strcmp(family, "mistral") == 0 && text[0] != ' '));
+}
+
+/* Any bytes: what is UTF-8 comes back as it was, but for the space that some put before it. */
 START_TEST(bytes_come_back)
 {
     tokenizer_t *tokenizer = open_family(FAMILIES[_i]);
@@ -71,8 +78,10 @@ START_TEST(bytes_come_back)
             memcpy(back + n_back, bytes, n_bytes);
             n_back += n_bytes;
         }
-        ck_assert_uint_eq(n_back, n_wanted);
-        ck_assert_mem_eq(back, wanted, n_wanted);
+        const bool has_space = puts_space(FAMILIES[_i], wanted, n_wanted);
+        ck_assert_uint_eq(n_back, n_wanted + has_space);
+        ck_assert_mem_eq(back + has_space, wanted, n_wanted);
+        ck_assert(!has_space || back[0] == ' ');
         free(wanted);
         tokens_free(&tokens);
     }
@@ -83,7 +92,7 @@ END_TEST
 /* A word of a megabyte takes no time that grows with its square: that would be minutes. */
 START_TEST(a_long_word_is_soon_merged)
 {
-    tokenizer_t *tokenizer = open_family("gpt2");
+    tokenizer_t *tokenizer = open_family(_i == 0 ? "gpt2" : "llama2");
     const size_t n = 1 << 20;
     char *text = malloc(n);
     tokens_t tokens = {0};
@@ -140,31 +149,49 @@ START_TEST(normal_form_is_told)
 END_TEST
 
 static const struct {
-    const char *place, *value; /* of the gpt2 sample */
+    const char *family, *place, *value; /* what stands there in the family's sample */
     const char *says;
 } REFUSALS[] = {
-    {"normalizer", "{\"type\": \"Lowercase\"}", "normalizer is Lowercase"},
-    {"pre_tokenizer", "{\"type\": \"Metaspace\"}", "pre_tokenizer is Metaspace"},
-    {"pre_tokenizer", "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"(\"}, \"behavior\": \"Isolated\"}",
+    {"gpt2", "normalizer", "{\"type\": \"Lowercase\"}", "normalizer is Lowercase"},
+    {"gpt2", "pre_tokenizer", "{\"type\": \"Metaspace\"}", "pre_tokenizer is Metaspace"},
+    {"gpt2", "pre_tokenizer", "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"(\"}, \"behavior\": \"Isolated\"}",
      "the pattern '(' cannot be used"},
-    {"pre_tokenizer", "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"a\"}, \"behavior\": \"Removed\"}",
+    {"gpt2", "pre_tokenizer", "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"a\"}, \"behavior\": \"Removed\"}",
      "the behavior of a Split is Removed"},
-    {"post_processor", "{\"type\": \"RobertaProcessing\"}", "post_processor is RobertaProcessing"},
-    {"decoder", "{\"type\": \"WordPiece\"}", "decoder is WordPiece"},
-    {"truncation", "{\"max_length\": 4}", "truncation"},
-    {"model", "{\"type\": \"Unigram\"}", "model.type is Unigram"},
-    {"model", "{\"type\": \"BPE\", \"byte_fallback\": true}", "model is byte_fallback"},
-    {"model", "{\"type\": \"BPE\", \"vocab\": {\"a\": 0}, \"merges\": [\"a b\"]}", "the merge of 'a' and 'b'"},
-    {"model", "{\"type\": \"BPE\", \"vocab\": {\"a\": 900}, \"merges\": []}", "has number 900, but the model has"},
-    {"model", "{\"type\": \"BPE\", \"vocab\": {\"\u4e2d\": 1}, \"merges\": []}", "no byte-level vocabulary"},
-    {"model", "3", "model is missing"},
+    {"gpt2", "post_processor", "{\"type\": \"RobertaProcessing\"}", "post_processor is RobertaProcessing"},
+    {"gpt2", "decoder", "{\"type\": \"WordPiece\"}", "decoder is WordPiece"},
+    {"gpt2", "truncation", "{\"max_length\": 4}", "truncation"},
+    {"gpt2", "model", "{\"type\": \"Unigram\"}", "model.type is Unigram"},
+    {"gpt2", "model", "{\"type\": \"BPE\", \"byte_fallback\": true}", "model is byte_fallback"},
+    {"gpt2", "model", "{\"type\": \"BPE\", \"vocab\": {\"a\": 0}, \"merges\": [\"a b\"]}", "the merge of 'a' and 'b'"},
+    {"gpt2", "model", "{\"type\": \"BPE\", \"vocab\": {\"a\": 900}, \"merges\": []}",
+     "has number 900, but the model has"},
+    {"gpt2", "model", "{\"type\": \"BPE\", \"vocab\": {\"\u4e2d\": 1}, \"merges\": []}", "no byte-level vocabulary"},
+    {"gpt2", "model", "3", "model is missing"},
+    {"llama2", "normalizer", "{\"type\": \"Replace\", \"pattern\": {\"Regex\": \" +\"}, \"content\": \"_\"}",
+     "normalizer is a Replace of a pattern"},
+    {"llama2", "normalizer", "{\"type\": \"Precompiled\"}", "normalizer is Precompiled"},
+    {"llama2", "pre_tokenizer", "{\"type\": \"ByteLevel\"}", "pre_tokenizer is ByteLevel"},
+    {"llama2", "pre_tokenizer", "{\"type\": \"Metaspace\", \"replacement\": \"_\", \"prepend_scheme\": \"last\"}",
+     "prepend_scheme of Metaspace"},
+    {"llama2", "decoder",
+     "{\"type\": \"Sequence\", \"decoders\": [{\"type\": \"Fuse\"}, {\"type\": \"ByteFallback\"}]}",
+     "decoder is ByteFallback"},
+    {"llama2", "decoder", "{\"type\": \"Strip\", \"content\": \" \", \"start\": 2, \"stop\": 0}",
+     "decoder is a Strip of more"},
+    {"llama2", "model", "{\"type\": \"BPE\", \"byte_fallback\": true, \"vocab\": {\"a\": 5}, \"merges\": []}",
+     "<0x00> to <0xFF>"},
+    {"llama2", "model", "{\"type\": \"BPE\", \"unk_token\": \"<u>\", \"vocab\": {\"a\": 5}, \"merges\": []}",
+     "the token that unk_token names"},
+    {"llama2", "model", "{\"type\": \"BPE\", \"dropout\": 0.1, \"vocab\": {}, \"merges\": []}", "model is dropout"},
 };
 
 START_TEST(what_is_not_implemented_is_refused_by_name)
 {
-    json_t *file = json_load_file(SAMPLES "gpt2/tokenizer.json", 0, NULL);
     char *directory = support_scratch(), path[512];
     support_output_t output;
+    snprintf(path, sizeof path, SAMPLES "%s/tokenizer.json", REFUSALS[_i].family);
+    json_t *file = json_load_file(path, 0, NULL);
     json_object_set_new(file, REFUSALS[_i].place, json_loads(REFUSALS[_i].value, JSON_DECODE_ANY, NULL));
     snprintf(path, sizeof path, "%s/tokenizer.json", directory);
     ck_assert_int_eq(json_dump_file(file, path, 0), 0);
@@ -178,6 +205,22 @@ START_TEST(what_is_not_implemented_is_refused_by_name)
 }
 END_TEST
 
+/* transformers writes tokenizer.json of SentencePiece's own file. */
+START_TEST(a_sentencepiece_file_alone_is_refused_with_the_way_out)
+{
+    char *directory = support_scratch(), path[512];
+    support_output_t output;
+    snprintf(path, sizeof path, "%s/tokenizer.model", directory);
+    support_write_file(path, "x", 1);
+    int code = support_run(&output, 10.0, "%s/tests/unit/forward/test_tokenizer %s %d /dev/null /dev/null",
+                           support_build(), directory, VOCAB_SIZE);
+    ck_assert_int_eq(code, 2);
+    ck_assert_msg(strstr(output.err, "save_pretrained") && support_count(output.err, "\n") == 1, "%s", output.err);
+    support_output_free(&output);
+    free(directory);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("tokenizer");
@@ -185,12 +228,31 @@ static Suite *suite(void)
     tcase_set_timeout(c, 20);
     tcase_add_loop_test(c, tokens_are_those_of_tokenizers, 0, N_FAMILIES);
     tcase_add_loop_test(c, bytes_come_back, 0, N_FAMILIES);
-    tcase_add_test(c, a_long_word_is_soon_merged);
+    tcase_add_loop_test(c, a_long_word_is_soon_merged, 0, 2);
     tcase_add_test(c, what_is_not_utf8_becomes_the_replacement);
     tcase_add_loop_test(c, normal_form_is_told, 0, sizeof NFC_CASES / sizeof NFC_CASES[0]);
     tcase_add_loop_test(c, what_is_not_implemented_is_refused_by_name, 0, sizeof REFUSALS / sizeof REFUSALS[0]);
+    tcase_add_test(c, a_sentencepiece_file_alone_is_refused_with_the_way_out);
     suite_add_tcase(s, c);
     return s;
+}
+
+static void write_outputs(const tokenizer_t *tokenizer, const tokens_t *tokens, const char *path)
+{
+    char text_path[512];
+    snprintf(text_path, sizeof text_path, "%s.text", path);
+    FILE *out = fopen(path, "wb"), *text = fopen(text_path, "wb");
+    if (out)
+        fwrite(tokens->at, sizeof *tokens->at, tokens->n, out);
+    for (size_t i = 0; text && i < tokens->n; i++) {
+        size_t n_bytes;
+        const char *bytes = tokenizer_bytes(tokenizer, tokens->at[i], &n_bytes);
+        fwrite(bytes, 1, n_bytes, text);
+    }
+    if (out)
+        fclose(out);
+    if (text)
+        fclose(text);
 }
 
 static int write_tokens(char **argv)
@@ -204,11 +266,8 @@ static int write_tokens(char **argv)
         return report_exit_code(status);
     char *text = support_read_file(argv[3], &n_bytes);
     status = tokenizer_encode(tokenizer, text, n_bytes, true, &tokens);
-    FILE *out = fopen(argv[4], "wb");
-    if (status == ZERO_OK && out)
-        fwrite(tokens.at, sizeof *tokens.at, tokens.n, out);
-    if (out)
-        fclose(out);
+    if (status == ZERO_OK)
+        write_outputs(tokenizer, &tokens, argv[4]);
     free(text);
     tokens_free(&tokens);
     tokenizer_close(tokenizer);
