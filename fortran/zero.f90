@@ -44,9 +44,11 @@ module zero
         real(c_float) :: init_std = 0.0
         logical(c_bool) :: decay = .false., packed = .false., fp8 = .false., frozen = .false.
         logical(c_bool) :: hidden_matrix = .false.
+        integer(c_int8_t) :: reserved(35) = 0
     end type
 
-    type, bind(c) :: zero_config_t
+    type, bind(c) :: zero_config_t ! zero_config_default has the defaults
+        integer(c_size_t) :: struct_size = 0
         integer(c_int) :: stage, dtype, micro_steps, prefetch, keep
         logical(c_bool) :: overlap, reduce_every_micro_step, nccl_reduction
         integer(c_int) :: shard_group
@@ -68,6 +70,7 @@ module zero
         real(c_float) :: offload_ram
         integer(c_size_t) :: staging_bytes, user_bytes
         logical(c_bool) :: check, forward_only
+        integer(c_int8_t) :: reserved(6)
     end type
 
     type, bind(c) :: zero_grad_t
@@ -82,10 +85,11 @@ module zero
         logical(c_bool) :: skipped
         integer(c_int32_t) :: notice
         real(c_double) :: step_ms, exposed_comm_ms
+        integer(c_int64_t) :: reserved(4)
     end type
 
     type, bind(c) :: zero_partial_t
-        integer(c_int) :: n_loaded, n_kept, n_ignored
+        integer(c_int) :: n_loaded, n_kept, n_ignored, reserved(5)
     end type
 
     type, bind(c) :: zero_save_options_t
@@ -95,10 +99,12 @@ module zero
         logical(c_bool) :: background = .false., per_host = .false.
         type(c_ptr) :: files = c_null_ptr
         integer(c_int) :: n_files = 0
+        integer(c_int8_t) :: reserved(36) = 0
     end type
 
     type, bind(c) :: zero_group_t
         real(c_float) :: lr_scale, weight_decay, beta1, beta2, eps, momentum
+        integer(c_int8_t) :: reserved(40) = 0
     end type
 
     interface
@@ -200,9 +206,11 @@ module zero
             integer(c_int) :: status
         end function
 
-        function zero_config_default() bind(c) result(config)
-            import :: zero_config_t
-            type(zero_config_t) :: config
+        function zero_config_init(config, struct_size) bind(c) result(status)
+            import :: c_int, c_size_t, zero_config_t
+            type(zero_config_t), intent(inout) :: config
+            integer(c_size_t), value :: struct_size
+            integer(c_int) :: status
         end function
 
         function zero_engine_create(comm, device, model, config, engine) bind(c) result(status)
@@ -399,6 +407,13 @@ module zero
     end interface
 
 contains
+
+    function zero_config_default() result(config)
+        type(zero_config_t) :: config
+        integer(c_int) :: status
+        status = zero_config_init(config, c_sizeof(config))
+        if (status /= ZERO_OK) config%struct_size = 0 ! refused wherever it is used
+    end function
 
     ! Returns the text of this thread's last error.
     function zero_last_error_text() result(text)

@@ -86,6 +86,12 @@
  *
  * A call in which no rank waits for another is not compared: for example, one rank's own eval pass if it has full
  * parameters or reads them from its peers' memory.
+ *
+ * Versions. A program runs with every later library of the same soname, such as libzero.so.0, without being compiled
+ * again. zero_config_t says how large it is (struct_size), and other structs that may grow have room for it,
+ * `reserved`. That must be 0 in what you pass, and is 0 in what you get: begin with a struct of zeros, as a designated
+ * initializer does. With an older library than its header a program runs, too, as long as it sets nothing that the
+ * library lacks (ZERO_ERROR_UNSUPPORTED) and calls nothing that it lacks (the loader says so).
  */
 #ifndef ZERO_H
 #define ZERO_H
@@ -296,6 +302,7 @@ typedef struct zero_device_usage {
         char name[32]; /* "" if there is no such process here */
     } processes[ZERO_MAX_PROCESSES];
     char why_unknown[128]; /* why processes are not known; "": they are */
+    uint64_t reserved[4];
 } zero_device_usage_t;
 
 /* Finds who holds a device's memory: for a message after ZERO_ERROR_MEMORY. Loads the driver's library for it. */
@@ -345,6 +352,7 @@ typedef struct zero_tensor_desc {
     /* The weight of a hidden linear layer, with two dimensions: ZERO_OPTIMIZER_MUON updates it as one matrix. Not an
      * embedding, a head, or several layers' weights in one tensor. Other optimizers take no notice. */
     bool hidden_matrix;
+    uint8_t reserved[35];
 } zero_tensor_desc_t;
 
 /* Creates an empty declaration. */
@@ -433,6 +441,7 @@ typedef struct zero_own_optimizer {
     int n_arrays;     /* of its state: 1 (m) or 2 (m and v) */
     zero_own_update_fn update;
     void *user; /* passed to update */
+    uint8_t reserved[32];
 } zero_own_optimizer_t;
 
 /* Elements [first, first + n_elems) of the gradient of one tensor, which this rank has reduced. Device memory. */
@@ -463,11 +472,13 @@ typedef struct zero_hooks {
      * over the master weights each way. Not with offload. */
     zero_own_update_fn updated;
     void *user; /* passed to both */
+    uint8_t reserved[32];
 } zero_hooks_t;
 
 /* How an engine works. All ranks must have the same values but for offload_threads, offload_ram, user_bytes and check.
  * Start from zero_config_default. */
 typedef struct zero_config {
+    size_t struct_size; /* sizeof(zero_config_t) in this header: zero_config_default sets it */
     int stage;          /* 0..3 */
     zero_dtype_t dtype; /* of parameters, and of gradients on the wire */
     int micro_steps;    /* per step, at least 1: gradient accumulation */
@@ -544,14 +555,28 @@ typedef struct zero_config {
      * rounded to dtype. ZERO_PASS_TRAIN, saving, zero_load, zero_get_state, zero_get_tensor and zero_set_tensor are
      * ZERO_ERROR_ORDER. Nothing is offloaded. */
     bool forward_only;
+    uint8_t reserved[6];
 } zero_config_t;
 
-/* Returns the defaults: stage 3, bf16, one micro-step, prefetch 1, keep 0, overlap, seed 1; AdamW with beta1 0.9, beta2
+/* Sets the defaults: stage 3, bf16, one micro-step, prefetch 1, keep 0, overlap, seed 1; AdamW with beta1 0.9, beta2
  * 0.95, eps 1e-8, weight_decay 0.1 (momentum 0.9 for SGD, 0.95 and 5 steps for Muon); grad_clip 1.0; an end after 20
  * skipped steps; fp16's loss scale from 65536, window 1000, hysteresis 1; no offload (but if you turn it on: ratio 1,
  * 256 MiB of buffers, at most half of the host's memory); 512 MiB of staging; no check; no gather_fp8; not
- * forward_only. */
-ZERO_API zero_config_t zero_config_default(void);
+ * forward_only.
+ *
+ * struct_size: the size of the struct at `config`, of which no more is written. C and C++ need only
+ * zero_config_default; this is for bindings to other languages. A library reads a smaller struct, of an older header,
+ * with the defaults of what is not in it. It reads a larger one if what it does not know in it is 0
+ * (ZERO_ERROR_UNSUPPORTED otherwise). ZERO_ERROR_ARGUMENT if no header has a struct of that size. */
+ZERO_API zero_status_t zero_config_init(zero_config_t *config, size_t struct_size);
+/* Returns the defaults. */
+static inline zero_config_t zero_config_default(void)
+{
+    zero_config_t config;
+    config.struct_size = 0; /* refused wherever it is used */
+    (void)zero_config_init(&config, sizeof config);
+    return config;
+}
 /* Sets one field by its name above, from text, as it comes from a command line or a file: "stage" to "3" ("zero.stage"
  * is the same), "dtype" to "bf16", "overlap" to "false", "optimizer" to a name of zero_optimizer_name. keep and
  * offload_ratio take "auto", too, shard_group "host", offload_update "auto", "device" and "host". Fields that point to
@@ -584,9 +609,13 @@ typedef enum zero_memory_category {
 
 ZERO_API const char *zero_memory_name(zero_memory_category_t category); /* such as "unsharded parameters" */
 
+#define ZERO_MEMORY_MAX_CATEGORIES 16 /* room for later ones */
+
 typedef struct zero_memory {
-    uint64_t bytes[ZERO_MEMORY_N_CATEGORIES]; /* on the rank's device: GPU memory, or host memory if that is the CPU */
-    uint64_t pinned_bytes;                    /* of host memory beside a GPU, for offload */
+    uint64_t
+        bytes[ZERO_MEMORY_MAX_CATEGORIES]; /* on the rank's device: GPU memory, or host memory if that is the CPU */
+    uint64_t pinned_bytes;                 /* of host memory beside a GPU, for offload */
+    uint64_t reserved[3];
 } zero_memory_t;
 
 ZERO_API uint64_t zero_memory_total(const zero_memory_t *memory); /* bytes on the device, all categories */
@@ -608,6 +637,7 @@ typedef struct zero_traffic {
     uint64_t local_bytes;    /* from ranks of its own host, over NVLink, PCIe or shared memory */
     uint64_t received_bytes; /* from other hosts, over the network */
     uint64_t sent_bytes;     /* to other hosts */
+    uint64_t reserved[5];
 } zero_traffic_t;
 
 /* Sets traffic[r] for each of world_size ranks, by pure arithmetic. hosts[r]: the host that rank r is on, any number
@@ -636,13 +666,15 @@ typedef struct zero_solve {
      * the GPU and back at once. Above 0. */
     double local_rate, network_rate, pcie_rate;
     const int *hosts; /* the host of each rank, as for zero_plan_traffic; NULL: all on one */
+    uint8_t reserved[32];
 } zero_solve_t;
 
 typedef struct zero_solution {
     bool fits;            /* false: nothing does, and this is what takes the least of the device */
-    zero_config_t config; /* ready for zero_engine_create */
-    zero_memory_t memory; /* zero_plan of it */
     double transfer_s;    /* a step's: local bytes, those of other hosts and pinned_bytes, each over its rate, added */
+    zero_memory_t memory; /* zero_plan of it */
+    uint64_t reserved[4];
+    zero_config_t config; /* ready for zero_engine_create; as large as the one that it was made from */
 } zero_solution_t;
 
 /* Finds the configuration within these bytes whose transfers take the least time in a step, if none of it were hidden
@@ -716,6 +748,7 @@ typedef struct zero_partial {
     int n_loaded;  /* declared and found */
     int n_kept;    /* declared and not found: as they were */
     int n_ignored; /* found and not declared */
+    int reserved[5];
 } zero_partial_t;
 /* As zero_load_weights, for a model that has something else than the directory, such as adapters or a new head: tensors
  * that are not there keep their weights, so initialize them before. A tensor that is there must have the declared
@@ -873,6 +906,7 @@ typedef struct zero_group {
     float lr_scale;     /* the tensor's learning rate is zero_step's times this, in fp32: finite, at least 0 */
     float weight_decay; /* whether the tensor is declared with decay or not */
     float beta1, beta2, eps, momentum; /* as in zero_config_t */
+    uint8_t reserved[40];
 } zero_group_t;
 /* Gives one tensor settings of its own, from the next step on, such as a smaller learning rate for an embedding or
  * other betas for a head. group: NULL takes them back. Calls between all steps make schedules: they cost no memory and
@@ -926,6 +960,7 @@ typedef struct zero_step_result {
     /* How long this rank's compute waited for communication in this step. Inside a pass the wait counts from the end of
      * a unit's compute, so your own work between two units is included if communication takes longer. */
     double exposed_comm_ms;
+    uint64_t reserved[4];
 } zero_step_result_t;
 
 /* Waits for the oldest step whose result has not been read, and returns its result: apart from the times, the same bits
@@ -963,6 +998,7 @@ typedef struct zero_stats {
     uint64_t n_reduces, reduced_bytes; /* units reduced, and the bytes of gradients that came from other ranks */
     uint64_t n_gathers_avoided;        /* acquires that found the unit still resident */
     double exposed_comm_ms;            /* sum of the results' exposed_comm_ms */
+    uint64_t reserved[8];
 } zero_stats_t;
 ZERO_API zero_stats_t zero_engine_stats(const zero_engine_t *engine);
 
@@ -1011,6 +1047,7 @@ typedef struct zero_save_options {
      * zero_save_begin. */
     const zero_save_file_t *files;
     int n_files;
+    uint8_t reserved[36];
 } zero_save_options_t;
 
 typedef struct zero_save zero_save_t;

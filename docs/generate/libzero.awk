@@ -25,6 +25,7 @@ BEGIN {
 # Skip what only the preprocessor needs.
 /^#(ifndef|ifdef|if|else|endif|include)/ || /^extern "C"/ || /^#define ZERO_(H|API)/ { skipped = 1; next }
 skipped && /^}$/ { skipped = 0; next }
+{ skipped = 0 }
 /^ \*\/$/ && in_comment { in_comment = 0; next }
 /^\/\* ---- / {
     end_literal()

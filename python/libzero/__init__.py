@@ -27,7 +27,7 @@ import ctypes
 import ctypes.util
 import json
 import os
-from ctypes import POINTER, byref, c_bool, c_char_p, c_double, c_float, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, byref, c_bool, c_char_p, c_double, c_float, c_int, c_int64, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
 
 import numpy
 
@@ -47,12 +47,13 @@ _MAX_DIMS = 4
 class TensorDesc(ctypes.Structure):
     _fields_ = [("name", c_char_p), ("n_dims", c_int), ("shape", c_int64 * _MAX_DIMS), ("init", c_int),
                 ("init_std", c_float), ("decay", c_bool), ("packed", c_bool), ("fp8", c_bool),
-                ("frozen", c_bool), ("hidden_matrix", c_bool)]
+                ("frozen", c_bool), ("hidden_matrix", c_bool), ("reserved", c_uint8 * 35)]
 
 
 class Config(ctypes.Structure):
     """zero_config_t; Config.default() has the defaults."""
-    _fields_ = [("stage", c_int), ("dtype", c_int), ("micro_steps", c_int), ("prefetch", c_int), ("keep", c_int),
+    _fields_ = [("struct_size", c_size_t),
+                ("stage", c_int), ("dtype", c_int), ("micro_steps", c_int), ("prefetch", c_int), ("keep", c_int),
                 ("overlap", c_bool), ("reduce_every_micro_step", c_bool), ("nccl_reduction", c_bool),
                 ("shard_group", c_int), ("gather_fp8", c_bool), ("seed", c_uint64), ("optimizer", c_int),
                 ("own_optimizer", c_void_p), ("hooks", c_void_p), ("beta1", c_float), ("beta2", c_float), ("eps", c_float), ("weight_decay", c_float), ("momentum", c_float),
@@ -62,12 +63,13 @@ class Config(ctypes.Structure):
                 ("loss_scale_hysteresis", c_int), ("offload", c_bool), ("offload_ratio", c_float),
                 ("offload_update", c_int), ("offload_buffer_bytes", c_size_t), ("offload_threads", c_int),
                 ("offload_ram", c_float), ("staging_bytes", c_size_t), ("user_bytes", c_size_t), ("check", c_bool),
-                ("forward_only", c_bool)]
+                ("forward_only", c_bool), ("reserved", c_uint8 * 6)]
 
     @classmethod
     def default(cls, **settings):
         """Returns the defaults with some fields set."""
-        config = _lib.zero_config_default()
+        config = cls()
+        _check(_lib.zero_config_init(byref(config), ctypes.sizeof(config)))
         for name, value in settings.items():
             if name not in dict(cls._fields_):
                 raise TypeError(f"zero_config_t has no field {name}")
@@ -81,25 +83,27 @@ class Grad(ctypes.Structure):
 
 class Partial(ctypes.Structure):
     """zero_partial_t."""
-    _fields_ = [("n_loaded", c_int), ("n_kept", c_int), ("n_ignored", c_int)]
+    _fields_ = [("n_loaded", c_int), ("n_kept", c_int), ("n_ignored", c_int), ("reserved", c_int * 5)]
 
 
 class Group(ctypes.Structure):
     """zero_group_t."""
     _fields_ = [("lr_scale", c_float), ("weight_decay", c_float), ("beta1", c_float), ("beta2", c_float),
-                ("eps", c_float), ("momentum", c_float)]
+                ("eps", c_float), ("momentum", c_float), ("reserved", c_uint8 * 40)]
 
 
 class SaveOptions(ctypes.Structure):
     """zero_save_options_t."""
     _fields_ = [("config_json", c_char_p), ("state_json", c_char_p), ("keep", c_int), ("max_file_bytes", c_uint64),
-                ("background", c_bool), ("per_host", c_bool), ("files", c_void_p), ("n_files", c_int)]
+                ("background", c_bool), ("per_host", c_bool), ("files", c_void_p), ("n_files", c_int),
+                ("reserved", c_uint8 * 36)]
 
 
 class StepResult(ctypes.Structure):
     """zero_step_result_t."""
     _fields_ = [("step", c_uint64), ("loss", c_float), ("grad_norm", c_float), ("loss_scale", c_float),
-                ("skipped", c_bool), ("notice", c_uint32), ("step_ms", c_double), ("exposed_comm_ms", c_double)]
+                ("skipped", c_bool), ("notice", c_uint32), ("step_ms", c_double), ("exposed_comm_ms", c_double),
+                ("reserved", c_uint64 * 4)]
 
 
 def _load():
@@ -123,7 +127,7 @@ _declare(c_char_p, version=[], last_error=[], status_name=[c_int], status_text=[
 _declare(c_int, comm_create=[c_int, POINTER(_P)], comm_rank=[_P], comm_size=[_P], comm_local_rank=[_P],
          comm_local_size=[_P], comm_barrier=[_P],
          comm_agree=[_P, c_int], device_create=[c_int, _P, POINTER(_P)], model_create=[POINTER(_P)],
-         model_add_unit=[_P, c_char_p, POINTER(c_int)],
+         model_add_unit=[_P, c_char_p, POINTER(c_int)], config_init=[POINTER(Config), c_size_t],
          model_add_tensor=[_P, c_int, POINTER(TensorDesc), POINTER(c_int)], model_share_tensor=[_P, c_int, c_int],
          engine_create=[_P, _P, _P, POINTER(Config), POINTER(_P)], init_parameters=[_P], load_weights=[_P, c_char_p],
          load_weights_partial=[_P, c_char_p, POINTER(Partial)],
@@ -138,7 +142,6 @@ _declare(None, comm_destroy=[_P], comm_abort=[_P, c_int], device_destroy=[_P], m
          checkpoint_close=[_P])
 _declare(_P, param=[_P, c_int], loss_scale=[_P])
 _declare(Grad, grad=[_P, c_int])
-_declare(Config, config_default=[])
 
 version = _lib.zero_version().decode()
 

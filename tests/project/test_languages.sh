@@ -34,7 +34,8 @@ cat >"$scratch/layout.c" <<'EOF'
 int main(void)
 {
     zero_config_t c = zero_config_default();
-    printf("%zu %zu %zu %zu %zu\n", sizeof c, sizeof(zero_tensor_desc_t), sizeof(zero_grad_t), sizeof(zero_step_result_t), sizeof(zero_group_t));
+    printf("%zu %zu %zu %zu %zu %zu %zu\n", sizeof c, sizeof(zero_tensor_desc_t), sizeof(zero_grad_t), sizeof(zero_step_result_t), sizeof(zero_group_t), sizeof(zero_partial_t), sizeof(zero_save_options_t));
+    printf("%zu\n", c.struct_size);
     printf("%d %d %d %zu %.4f\n", c.prefetch, c.max_skipped_steps, c.loss_scale_window, c.staging_bytes, (double)c.offload_ram);
     return 0;
 }
@@ -64,10 +65,17 @@ program layout
     type(zero_grad_t) :: grad
     type(zero_step_result_t) :: outcome
     type(zero_group_t) :: group
+    type(zero_partial_t) :: partial
+    type(zero_save_options_t) :: options
     c = zero_config_default()
-    print '(i0,4(1x,i0))', c_sizeof(c), c_sizeof(desc), c_sizeof(grad), c_sizeof(outcome), c_sizeof(group)
-    print '(i0,3(1x,i0),1x,f6.4)', c%prefetch, c%max_skipped_steps, c%loss_scale_window, c%staging_bytes, c%offload_ram
+    print '(i0,6(1x,i0))', c_sizeof(c), c_sizeof(desc), c_sizeof(grad), c_sizeof(outcome), c_sizeof(group), &
+        c_sizeof(partial), c_sizeof(options)
+    print '(i0)', c%struct_size
     if (len(zero_last_error_text()) /= 0) error stop 1
+    if (zero_config_init(c, 1_c_size_t) == ZERO_OK) error stop 1
+    if (index(zero_last_error_text(), "zero_config_init: struct_size is 1,") /= 1) error stop 1
+    c = zero_config_default()
+    print '(i0,3(1x,i0),1x,f6.4)', c%prefetch, c%max_skipped_steps, c%loss_scale_window, c%staging_bytes, c%offload_ram
     if (zero_get_group(c_null_ptr, 0, group) == ZERO_OK) error stop 1
     if (zero_set_group(c_null_ptr, 0, c_null_ptr) == ZERO_OK) error stop 1
     if (zero_last_error_text() /= "zero_set_group: engine is NULL") error stop 1
@@ -176,7 +184,9 @@ import sys
 import libzero
 import numpy
 c = libzero.Config.default()
-print(*map(ctypes.sizeof, (c, libzero.TensorDesc, libzero.Grad, libzero.StepResult, libzero.Group)))
+print(*map(ctypes.sizeof, (c, libzero.TensorDesc, libzero.Grad, libzero.StepResult, libzero.Group, libzero.Partial,
+                           libzero.SaveOptions)))
+print(c.struct_size)
 print(c.prefetch, c.max_skipped_steps, c.loss_scale_window, c.staging_bytes, f"{c.offload_ram:.4f}")
 
 comm = libzero.Comm()

@@ -34,6 +34,7 @@
 #include "base/files.h"
 #include "base/grow.h"
 #include "base/log.h"
+#include "base/reserved.h"
 #include "zero/checkpoint/manifest.h"
 #include "zero/checkpoint/checkpoint_extents.h"
 #include "zero/checkpoint/host_copies.h"
@@ -574,6 +575,7 @@ static zero_status_t create(zero_engine_t *engine, const char *directory, const 
     const char *missing = !directory ? "directory" : !options ? "options" : !save ? "save" : NULL;
     if (missing)
         return zero_refuse_null("zero_save_begin", missing);
+    ZERO_TRY(zero_check_reserved("zero_save_begin", "options", options->reserved, sizeof options->reserved));
     if (options->keep < 0)
         return zero_fail(ZERO_ERROR_ARGUMENT, "zero_save_begin: keep %d: it must be at least 0", options->keep);
     zero_save_t *made = calloc(1, sizeof *made);

@@ -182,11 +182,13 @@ zero_status_t zero_host_copies_find(zero_comm_t *comm, const char *directory, ui
 zero_status_t zero_checkpoint_bytes(const zero_model_t *model, const zero_config_t *config, uint64_t *n_bytes)
 {
     zero_checkpoint_layout_t layout;
+    zero_config_t known;
     ZERO_REQUIRE(model);
     ZERO_REQUIRE(config);
     ZERO_REQUIRE(n_bytes);
-    ZERO_TRY(zero_config_check(config));
-    ZERO_TRY(zero_checkpoint_layout_create(model, config->dtype, zero_optimizer_n_arrays(config), 0, &layout));
+    ZERO_TRY(zero_config_read("zero_checkpoint_bytes", config, &known));
+    ZERO_TRY(zero_config_check(&known));
+    ZERO_TRY(zero_checkpoint_layout_create(model, known.dtype, zero_optimizer_n_arrays(&known), 0, &layout));
     *n_bytes = 0;
     for (int f = 0; f < layout.n_files; f++)
         *n_bytes += layout.files[f].n_bytes;

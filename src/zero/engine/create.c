@@ -20,10 +20,12 @@ static bool is_to_check(const zero_config_t *config)
     return config->check || (text && strcmp(text, "") != 0 && strcmp(text, "0") != 0);
 }
 
-/* Makes all ranks fail if one was given NULL. */
-static zero_status_t check_arguments(zero_comm_t *comm, const char *missing)
+/* Reads the configuration. Makes all ranks fail if one was given NULL, or a configuration that cannot be read. */
+static zero_status_t check_arguments(zero_comm_t *comm, const char *missing, const zero_config_t *config,
+                                     zero_config_t *known)
 {
-    return zero_comm_agree(comm, missing ? zero_refuse_null("zero_engine_create", missing) : ZERO_OK);
+    static const char call[] = "zero_engine_create";
+    return zero_comm_agree(comm, missing ? zero_refuse_null(call, missing) : zero_config_read(call, config, known));
 }
 
 static zero_status_t create_parts(zero_engine_t *engine)
@@ -54,18 +56,21 @@ zero_status_t zero_engine_create(zero_comm_t *comm, zero_device_t *device, const
                                  const zero_config_t *config, zero_engine_t **engine)
 {
     zero_status_t status;
+    zero_config_t known;
     ZERO_REQUIRE(comm);
-    ZERO_TRY(check_arguments(comm, !device   ? "device"
-                                   : !model  ? "model"
-                                   : !config ? "config"
-                                   : !engine ? "engine"
-                                             : NULL));
+    ZERO_TRY(check_arguments(comm,
+                             !device   ? "device"
+                             : !model  ? "model"
+                             : !config ? "config"
+                             : !engine ? "engine"
+                                       : NULL,
+                             config, &known));
     zero_call_t call = {.name = "zero_engine_create", .has_engine = 1, .engine = comm->n_engines++};
     zero_comm_enter(comm, &call, true);
     zero_engine_t *made = NULL;
     /* First, since all ranks then find alike whatever else is wrong with them. */
-    ZERO_TRY_GOTO(zero_compare_across_ranks(comm, model, config), fail);
-    ZERO_TRY_GOTO(zero_comm_agree(comm, zero_config_check(config)), fail);
+    ZERO_TRY_GOTO(zero_compare_across_ranks(comm, model, &known), fail);
+    ZERO_TRY_GOTO(zero_comm_agree(comm, zero_config_check(&known)), fail);
     made = calloc(1, sizeof *made);
     if (!made) {
         status = zero_fail(ZERO_ERROR_MEMORY, "no memory for an engine");
@@ -76,7 +81,7 @@ zero_status_t zero_engine_create(zero_comm_t *comm, zero_device_t *device, const
     made->context.engine_number = call.engine;
     zero_users_join(&comm->users, ZERO_USER_ENGINE);
     zero_users_join(&device->users, ZERO_USER_ENGINE);
-    ZERO_TRY_GOTO(create(made, model, config), fail);
+    ZERO_TRY_GOTO(create(made, model, &known), fail);
     *engine = made;
     return zero_comm_leave(comm, ZERO_OK);
 fail:

@@ -2,6 +2,7 @@
 #include "zero/engine/engine.h"
 
 #include "base/log.h"
+#include "base/reserved.h"
 #include "zero/engine/compare.h"
 
 zero_status_t zero_step(zero_engine_t *engine, float lr, const double *local_loss, zero_stream_t stream)
@@ -64,6 +65,8 @@ zero_status_t zero_set_group(zero_engine_t *engine, zero_tensor_t tensor, const 
 {
     ZERO_REQUIRE(engine);
     ZERO_TRY(check_trained(engine, "zero_set_group", tensor));
+    if (group)
+        ZERO_REQUIRE_RESERVED(group);
     ZERO_TRY(zero_context_check_between_steps(&engine->context, "zero_set_group"));
     return zero_tensor_groups_set(zero_update_groups(engine->update), tensor, group);
 }

@@ -4,10 +4,12 @@
 #include <math.h>
 
 #include "base/log.h"
+#include "base/reserved.h"
 
-zero_config_t zero_config_default(void)
+zero_config_t zero_config_defaults(void)
 {
     return (zero_config_t){
+        .struct_size = sizeof(zero_config_t),
         .stage = 3,
         .dtype = ZERO_BF16,
         .micro_steps = 1,
@@ -54,6 +56,7 @@ static bool is_amount(float x)
 
 static zero_status_t check_hooks(const zero_config_t *c)
 {
+    ZERO_TRY(zero_check_reserved("zero_config_t", "hooks", c->hooks->reserved, sizeof c->hooks->reserved));
     if (!c->hooks->reduced && !c->hooks->updated)
         return zero_fail_alike(ZERO_ERROR_USAGE, "hooks: at least one of reduced and updated must be a function");
     if (c->hooks->updated && c->offload)
@@ -67,6 +70,7 @@ static zero_status_t check_own_optimizer(const zero_config_t *c)
     const zero_own_optimizer_t *own = c->own_optimizer;
     if (!own || !own->name || !own->update)
         return zero_fail_alike(ZERO_ERROR_USAGE, "optimizer own: own_optimizer must have a name and an update");
+    ZERO_TRY(zero_check_reserved("zero_config_t", "own_optimizer", own->reserved, sizeof own->reserved));
     if (own->n_arrays < 1 || own->n_arrays > 2)
         return zero_fail_alike(ZERO_ERROR_USAGE, "optimizer %s: n_arrays %d: it must be 1 or 2", own->name,
                                own->n_arrays);

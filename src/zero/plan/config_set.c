@@ -8,14 +8,14 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "zero.h"
+#include "zero/plan/config.h"
 
 /* Reads a text into the field at `field`; false if it is no value of the type. */
 typedef bool (*read_fn)(const char *text, void *field);
 
 typedef struct setting {
     const char *name;
-    size_t offset; /* in zero_config_t */
+    size_t offset, end; /* in zero_config_t */
     read_fn read;
     const char *wants;
     /* A word that is possible too, and the number that it stands for. */
@@ -113,13 +113,14 @@ static bool read_offload_update(const char *text, void *field)
 
 /* ---- the table ---- */
 
+#define END_OF(field) (offsetof(zero_config_t, field) + sizeof((zero_config_t){0}.field))
 #define ROW(field, type)                                                                                               \
     {                                                                                                                  \
-#field, offsetof(zero_config_t, field), read_##type, WANTS_##type, NULL, 0.0f                                  \
+#field, offsetof(zero_config_t, field), END_OF(field), read_##type, WANTS_##type, NULL, 0.0f                   \
     }
 #define ROW_OR(field, type, word, number)                                                                              \
     {                                                                                                                  \
-#field, offsetof(zero_config_t, field), read_##type, WANTS_##type " or " word, word, number                    \
+#field, offsetof(zero_config_t, field), END_OF(field), read_##type, WANTS_##type " or " word, word, number     \
     }
 #define WANTS_int "a whole number"
 #define WANTS_uint64 "a whole number"
@@ -184,12 +185,17 @@ zero_status_t zero_config_set(zero_config_t *config, const char *name, const cha
     ZERO_REQUIRE(config);
     ZERO_REQUIRE(name);
     ZERO_REQUIRE(value);
+    ZERO_TRY(zero_config_check_size("zero_config_set", config));
     static const char section[] = "zero.";
     const char *field = strncmp(name, section, strlen(section)) == 0 ? name + strlen(section) : name;
     for (size_t i = 0; i < sizeof SETTINGS / sizeof SETTINGS[0]; i++) {
         const setting_t *setting = &SETTINGS[i];
         if (strcmp(setting->name, field) != 0)
             continue;
+        if (setting->end > config->struct_size)
+            return zero_fail(ZERO_ERROR_ARGUMENT,
+                             "zero_config_set: the program was compiled with a zero.h that has no %s: compile it again",
+                             setting->name);
         if (!take(setting, value, (char *)config + setting->offset))
             return zero_fail(ZERO_ERROR_ARGUMENT, "zero_config_set: %s is to be %.40s: it must be %s", name, value,
                              setting->wants);

@@ -10,6 +10,7 @@
 #include "base/grow.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/reserved.h"
 
 /* A flat buffer, in bytes of fp32 and padded for any number of ranks, must stay well inside 64 bits. */
 #define MAX_ELEMS (UINT64_C(1) << 56)
@@ -102,6 +103,7 @@ zero_status_t zero_model_add_tensor(zero_model_t *model, zero_unit_t unit, const
     ZERO_REQUIRE(desc);
     ZERO_REQUIRE(desc->name);
     ZERO_REQUIRE(tensor);
+    ZERO_REQUIRE_RESERVED(desc);
     ZERO_TRY(check_name("tensor", desc->name));
     if (unit < 0 || unit >= model->n_units)
         return zero_fail(ZERO_ERROR_ARGUMENT, "tensor %s: there is no unit %d", desc->name, unit);

@@ -496,15 +496,17 @@ zero_status_t zero_plan(const zero_model_t *model, const zero_config_t *config, 
     ZERO_REQUIRE(model);
     ZERO_REQUIRE(config);
     ZERO_REQUIRE(plan);
+    zero_config_t known;
+    ZERO_TRY(zero_config_read("zero_plan", config, &known));
     if (device == ZERO_DEVICE_AUTO || (unsigned)device > ZERO_DEVICE_CUDA_SHARED)
         return zero_fail(ZERO_ERROR_ARGUMENT, "zero_plan: there is no plan for device type %d: resolve it first",
                          (int)device);
     if ((unsigned)kind > ZERO_COMM_NCCL)
         return zero_fail(ZERO_ERROR_ARGUMENT, "zero_plan: there is no kind %d", (int)kind);
     target.needs_staging = target.on_gpu || kind == ZERO_COMM_MPI;
-    ZERO_TRY(zero_config_check(config));
+    ZERO_TRY(zero_config_check(&known));
     ZERO_TRY(zero_layout_create(model, world_size, &layout));
-    zero_status_t status = zero_arena_plan_create(model, &layout, config, target, &arenas);
+    zero_status_t status = zero_arena_plan_create(model, &layout, &known, target, &arenas);
     zero_layout_destroy(&layout);
     ZERO_TRY(status);
     *plan = arenas.memory;

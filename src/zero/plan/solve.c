@@ -7,9 +7,13 @@
  * with everything kept ends the search, since more of them are slower.
  */
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/log.h"
+#include "base/reserved.h"
+#include "zero/plan/config.h"
 #include "zero/plan/layout.h"
 #include "zero/plan/plan.h"
 
@@ -199,7 +203,7 @@ static zero_status_t check_limits(const zero_solve_t *limits)
 static zero_status_t prepare(search_t *search, int world_size)
 {
     zero_memory_t unused;
-    zero_config_t plain = zero_config_default();
+    zero_config_t plain = zero_config_defaults();
     ZERO_TRY(
         zero_plan(search->model, &plain, search->device, search->kind, world_size, &unused)); /* checks arguments */
     search->hosts = calloc((size_t)world_size, sizeof *search->hosts);
@@ -219,7 +223,10 @@ zero_status_t zero_solve(const zero_model_t *model, const zero_config_t *config,
     ZERO_REQUIRE(config);
     ZERO_REQUIRE(limits);
     ZERO_REQUIRE(solution);
+    ZERO_REQUIRE_RESERVED(limits);
     ZERO_TRY(check_limits(limits));
+    zero_config_t known;
+    ZERO_TRY(zero_config_read("zero_solve", config, &known));
     zero_solution_t found = {0};
     search_t search = {.model = model,
                        .limits = limits,
@@ -230,13 +237,16 @@ zero_status_t zero_solve(const zero_model_t *model, const zero_config_t *config,
                        .best = &found};
     zero_status_t status = prepare(&search, world_size);
     if (status == ZERO_OK) {
-        status = search_all(&search, config);
+        status = search_all(&search, &known);
         zero_layout_destroy(&search.layout);
     }
     free(search.hosts);
     free(search.traffic);
     free(search.wire_s);
-    if (status == ZERO_OK)
-        *solution = found;
+    if (status != ZERO_OK)
+        return status;
+    /* Its configuration is the last field, and of the caller's size. */
+    memcpy((void *)solution, &found, offsetof(zero_solution_t, config));
+    zero_config_write(&found.config, config->struct_size, &solution->config);
     return status;
 }

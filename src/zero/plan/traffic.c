@@ -188,14 +188,17 @@ zero_status_t zero_plan_traffic(const zero_model_t *model, const zero_config_t *
     zero_layout_t layout;
     zero_arena_plan_t plan;
     slices_t slices = {0};
+    zero_config_t known;
+    ZERO_REQUIRE(config);
     ZERO_REQUIRE(hosts);
     ZERO_REQUIRE(traffic);
-    ZERO_TRY(zero_plan(model, config, device, kind, world_size, &memory)); /* checks the arguments */
+    ZERO_TRY(zero_config_read("zero_plan_traffic", config, &known));
+    ZERO_TRY(zero_plan(model, &known, device, kind, world_size, &memory)); /* checks the arguments */
     ZERO_TRY(zero_layout_create(model, world_size, &layout));
     const zero_plan_target_t target = {.on_gpu = device != ZERO_DEVICE_CPU};
-    zero_status_t status = zero_arena_plan_create(model, &layout, config, target, &plan);
+    zero_status_t status = zero_arena_plan_create(model, &layout, &known, target, &plan);
     if (status == ZERO_OK) {
-        status = find_slices(model, &layout, config, &plan, &slices);
+        status = find_slices(model, &layout, &known, &plan, &slices);
         if (status == ZERO_OK)
             find_traffic(&slices, &plan, device, kind, world_size, hosts, traffic);
         zero_arena_plan_destroy(&plan);
