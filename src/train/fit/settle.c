@@ -99,17 +99,41 @@ zero_status_t fit_choose(options_t *o, const fit_machine_t *machine, uint64_t bu
     return status;
 }
 
-bool fit_leaves_open(const options_t *o)
+/* What is open of what libzero can decide alone: the least offload, and the most that is kept. */
+static bool ratio_is_auto(const options_t *o)
 {
-    bool ratio_is_auto = o->zero.offload == OFFLOAD_OPTIMIZER && o->zero.offload_ratio == (double)ZERO_OFFLOAD_AUTO;
-    return options_have_auto(o) ||
-           (o->device.type != ZERO_DEVICE_CPU && (ratio_is_auto || o->zero.keep == ZERO_KEEP_AUTO));
+    return o->device.type != ZERO_DEVICE_CPU && o->zero.offload == OFFLOAD_OPTIMIZER &&
+           o->zero.offload_ratio == (double)ZERO_OFFLOAD_AUTO;
 }
 
-/* A limit is the solver's alone, so it also decides then what libzero would (offload_ratio, keep). */
+static bool keep_is_auto(const options_t *o)
+{
+    return o->device.type != ZERO_DEVICE_CPU && o->zero.keep == ZERO_KEEP_AUTO;
+}
+
+bool fit_leaves_open(const options_t *o)
+{
+    return options_have_auto(o) || ratio_is_auto(o) || keep_is_auto(o);
+}
+
+/* Returns whether libzero can decide all that is open. It does not know of a limit, and it decides one after the other.
+ */
 static bool is_settled(const options_t *o)
 {
-    return !options_have_auto(o) && !(fit_leaves_open(o) && o->device.memory > 0.0);
+    bool libzero_can = o->device.memory == 0.0 && !(ratio_is_auto(o) && keep_is_auto(o));
+    return !options_have_auto(o) && (libzero_can || !fit_leaves_open(o));
+}
+
+/* Leaves to libzero what it finds in smaller steps: with all else as chosen, the least offload is the fastest, unless
+ * the host updates, and so is the most that is kept. On the CPU both settings do nothing, and stay. */
+static void leave_to_libzero(const options_t *asked, options_t *o)
+{
+    bool on_cpu = asked->device.type == ZERO_DEVICE_CPU, is_limited = asked->device.memory > 0.0;
+    bool ratio = ratio_is_auto(asked) && asked->zero.offload_update != ZERO_OFFLOAD_UPDATE_HOST && !is_limited;
+    if (on_cpu || ratio)
+        o->zero.offload_ratio = asked->zero.offload_ratio;
+    if (on_cpu || (keep_is_auto(asked) && !ratio && !is_limited))
+        o->zero.keep = asked->zero.keep;
 }
 
 static zero_status_t settle_on(options_t *o, zero_comm_t *comm, const zero_device_t *device)
@@ -125,10 +149,7 @@ static zero_status_t settle_on(options_t *o, zero_comm_t *comm, const zero_devic
     TRY(fit_choose(o, &machine, budget, &chosen));
     fit_describe_point(&asked, &chosen, budget, text, sizeof text);
     report("auto: %s", text);
-    if (o->device.memory == 0.0) { /* libzero's search is finer */
-        o->zero.offload_ratio = asked.zero.offload_ratio;
-        o->zero.keep = asked.zero.keep;
-    }
+    leave_to_libzero(&asked, o);
     return ZERO_OK;
 }
 

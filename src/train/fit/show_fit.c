@@ -117,6 +117,7 @@ static void print_time(FILE *file, const fit_time_t *t)
 
 void fit_print_text(FILE *file, const fit_report_t *report)
 {
+    const options_t *o = &report->fit->asked;
     const fit_result_t *result = report->result;
     print_machine(file, report);
     print_points(file, report);
@@ -138,5 +139,9 @@ void fit_print_text(FILE *file, const fit_report_t *report)
     if (fit_is_mixed(&best->choice))
         fprintf(file, " --set model.recompute_none=%lld --set model.recompute_light=%lld", (long long)best->choice.none,
                 (long long)best->choice.light);
+    if (o->zero.offload == OFFLOAD_OPTIMIZER && o->zero.offload_ratio == (double)ZERO_OFFLOAD_AUTO)
+        fprintf(file, " --set zero.offload_ratio=%.9g", best->choice.offload_ratio);
+    if (o->zero.keep == ZERO_KEEP_AUTO)
+        fprintf(file, " --set zero.keep=%lld", (long long)best->choice.keep);
     fprintf(file, "\n");
 }

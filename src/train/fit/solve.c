@@ -1,10 +1,13 @@
 /* solve.c - see solve.h. */
-#include "train/fit/solve.h"
+#include "train/fit/search.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "train/report/report.h"
+
+#define ROUNDING 1e-12 /* between two sums of the same times */
 
 uint64_t fit_bytes_to_plan(uint64_t available)
 {
@@ -77,9 +80,8 @@ static zero_status_t make_plan(fit_t *fit, fit_plan_t *plan)
                      machine->n_ranks, &plan->memory);
 }
 
-/* Returns libzero's plan for what fit->options say. Apart from the stage, it depends only on whether micro-steps are
- * accumulated, on offload and on keep. */
-static zero_status_t plan_of(fit_t *fit, const zero_memory_t **memory)
+/* Apart from the stage, a plan depends only on whether micro-steps are accumulated, on offload and on keep. */
+zero_status_t fit_plan_of(fit_t *fit, const zero_memory_t **memory)
 {
     const options_t *o = &fit->options;
     fit_plan_t plan = {.stage = (int)o->zero.stage,
@@ -112,7 +114,7 @@ static zero_status_t plan_of(fit_t *fit, const zero_memory_t **memory)
 static zero_status_t add_plan(fit_t *fit, const zero_memory_t *user, fit_point_t *point)
 {
     const zero_memory_t *plan = NULL;
-    TRY(plan_of(fit, &plan));
+    TRY(fit_plan_of(fit, &plan));
     point->memory = *plan;
     for (int c = 0; c < ZERO_MEMORY_N_CATEGORIES; c++)
         point->memory.bytes[c] += user->bytes[c];
@@ -148,21 +150,27 @@ static zero_status_t settle_keep(fit_t *fit, const zero_memory_t *user, fit_poin
     return add_plan(fit, user, point);
 }
 
+fit_open_t fit_find_open(const fit_t *fit, const fit_choice_t *choice)
+{
+    bool on_gpu = fit->machine.rates.is_gpu, sharded = choice->stage == 3 && fit->machine.n_ranks > 1;
+    bool offloads = fit->options.zero.offload == OFFLOAD_OPTIMIZER && on_gpu && choice->stage > 0;
+    return (fit_open_t){.offloads = offloads,
+                        .ratio = offloads && choice->offload_ratio == (double)ZERO_OFFLOAD_AUTO,
+                        .keep = on_gpu && sharded && choice->keep == ZERO_KEEP_AUTO};
+}
+
 zero_status_t fit_evaluate(fit_t *fit, const fit_choice_t *choice, fit_point_t *point)
 {
     options_t *o = &fit->options;
     zero_memory_t user = {0};
-    bool on_gpu = fit->machine.rates.is_gpu, sharded = choice->stage == 3 && fit->machine.n_ranks > 1;
+    fit_open_t open = fit_find_open(fit, choice);
     fit_apply(choice, o);
-    bool offloads = o->zero.offload == OFFLOAD_OPTIMIZER && on_gpu && choice->stage > 0;
-    bool ratio_is_auto = offloads && choice->offload_ratio == (double)ZERO_OFFLOAD_AUTO;
-    bool keep_is_auto = on_gpu && sharded && choice->keep == ZERO_KEEP_AUTO;
-    o->zero.offload_ratio = offloads ? (ratio_is_auto ? 0.0 : choice->offload_ratio) : 0.0;
+    o->zero.offload_ratio = open.offloads ? (open.ratio ? 0.0 : choice->offload_ratio) : 0.0;
     o->zero.keep = choice->keep == ZERO_KEEP_AUTO ? 0 : choice->keep;
     model_plan(&fit->model, &user);
-    if (ratio_is_auto)
+    if (open.ratio)
         TRY(settle_offload(fit, &user, point));
-    if (keep_is_auto)
+    if (open.keep)
         TRY(settle_keep(fit, &user, point));
     TRY(add_plan(fit, &user, point));
     point->choice = fit_choice_of(o);
@@ -208,73 +216,44 @@ static zero_status_t add_point(fit_t *fit, const fit_choice_t *choice, fit_resul
     return ZERO_OK;
 }
 
-/* Sets the choice to n_full blocks with full recomputation, then light ones, and as many last with none as fit; finds
- * what it takes. *fits is false if not even none of these does. */
-static zero_status_t mix(fit_t *fit, int64_t n_full, fit_choice_t *choice, fit_point_t *point)
-{
-    int64_t others = fit->asked.model.layers - n_full, fits = -1, too_many = others + (n_full > 0);
-    fit_point_t tried;
-    choice->recompute = n_full > 0 ? RECOMPUTE_FULL : RECOMPUTE_LIGHT;
-    for (int64_t none = 0; too_many - fits > 1; none = fits + (too_many - fits) / 2) {
-        choice->none = none;
-        choice->light = n_full > 0 ? others - none : 0;
-        TRY(fit_evaluate(fit, choice, &tried));
-        if (tried.fits) {
-            fits = none;
-            *point = tried;
-        } else if (none == 0) {
-            break;
-        } else {
-            too_many = none;
-        }
-    }
-    point->fits = fits >= 0;
-    return ZERO_OK;
-}
+/* All groups of a search. */
+typedef struct groups {
+    fit_group_t *all;
+    int n;
+} groups_t;
 
-/* Adds the fastest mix that fits, where none does not fit and full does. pure: the points of none, light and full. */
-static zero_status_t add_mix(fit_t *fit, fit_choice_t choice, fit_result_t *result)
-{
-    const fit_point_t *pure = &result->points[result->n_points - 3];
-    fit_point_t best = {0}, point = {0};
-    if (pure[0].fits || !pure[2].fits)
-        return ZERO_OK;
-    for (int64_t n_full = 0; n_full < fit->asked.model.layers; n_full++) {
-        fit_choice_t tried = choice;
-        TRY(mix(fit, n_full, &tried, &point));
-        if (point.fits && (!best.fits || point.time.total < best.time.total))
-            best = point;
-    }
-    if (!best.fits || !fit_is_mixed(&best.choice))
-        return ZERO_OK;
-    choice.recompute = best.choice.recompute;
-    choice.none = best.choice.none;
-    choice.light = best.choice.light;
-    return add_point(fit, &choice, result); /* offload_ratio and keep as they were left */
-}
-
-/* Adds the choices of one micro-batch: every stage and recomputation that is auto, or the one that is given. */
-static zero_status_t add_points(fit_t *fit, int64_t micro_batch, fit_result_t *result)
+/* Adds the groups of one micro-batch: of every stage, or the one that is given. */
+static zero_status_t add_groups(fit_t *fit, int64_t micro_batch, groups_t *groups)
 {
     const options_t *o = &fit->asked;
     fit_choice_t choice = fit_choice_of(o);
     bool offloads = o->zero.offload == OFFLOAD_OPTIMIZER && fit->machine.rates.is_gpu; /* stage 0 has none */
     int first = o->zero.stage != STAGE_AUTO ? (int)o->zero.stage : offloads ? 1 : 0;
-    int last = o->zero.stage != STAGE_AUTO ? (int)o->zero.stage : 3;
+    int last = o->zero.stage != STAGE_AUTO ? (int)o->zero.stage : 3, n_added;
+    fit_group_t *grown = realloc(groups->all, (size_t)(groups->n + 4 * FIT_N_KINDS) * sizeof *grown);
+    if (!grown)
+        return report_rank_error(ZERO_ERROR_MEMORY, "no memory for %d choices", groups->n + 4 * FIT_N_KINDS);
+    groups->all = grown;
     choice.micro_batch = micro_batch;
-    if (o->model.recompute == RECOMPUTE_AUTO)
-        choice.none = choice.light = 0;
-    for (choice.stage = first; choice.stage <= last; choice.stage++)
-        for (int r = RECOMPUTE_NONE; r <= RECOMPUTE_FULL; r++) {
-            if (o->model.recompute != RECOMPUTE_AUTO && r != o->model.recompute)
-                continue;
-            choice.recompute = r;
-            TRY(add_point(fit, &choice, result));
-            if (r == RECOMPUTE_FULL && o->model.recompute == RECOMPUTE_AUTO)
-                TRY(add_mix(fit, choice, result));
-        }
+    for (choice.stage = first; choice.stage <= last; choice.stage++) {
+        TRY(fit_search(fit, &choice, &groups->all[groups->n], &n_added));
+        groups->n += n_added;
+    }
     return ZERO_OK;
 }
+
+static zero_status_t find_groups(fit_t *fit, groups_t *groups)
+{
+    int64_t share = fit->asked.train.global_batch / fit->machine.n_ranks;
+    if (fit->asked.train.micro_batch != MICRO_BATCH_AUTO)
+        return add_groups(fit, fit->asked.train.micro_batch, groups);
+    for (int64_t m = next_divisor(share, 0); m > 0; m = next_divisor(share, m))
+        if (is_allowed(fit, m))
+            TRY(add_groups(fit, m, groups));
+    return ZERO_OK;
+}
+
+/* ---- the choice ---- */
 
 static int by_memory(const void *a, const void *b)
 {
@@ -305,46 +284,111 @@ static bool is_simpler(const fit_choice_t *a, const fit_choice_t *b)
     return a->micro_batch > b->micro_batch;
 }
 
-/* Points are in the order of memory. */
-static void choose(fit_result_t *result)
+/* Returns the least time of a group's candidates. */
+static double fastest_of(const fit_group_t *group)
 {
-    double least_ms = 0.0, fastest = 0.0;
+    double least = INFINITY;
+    for (int i = 0; i < group->n; i++)
+        least = fmin(least, group->candidates[i].ms);
+    return least;
+}
+
+/* Returns the simplest candidate of a group within so much time; -1: there is none. Less offloaded is simpler. */
+static int simplest_within(const fit_group_t *group, double ms)
+{
+    for (int i = 0; i < group->n; i++)
+        if (group->candidates[i].ms <= ms)
+            return i;
+    return -1;
+}
+
+/* Returns whether nothing else of a group's stage and micro-batch is as fast. */
+static bool is_fastest(const groups_t *groups, const fit_group_t *group)
+{
+    double ms = fastest_of(group);
+    for (const fit_group_t *g = groups->all; g < groups->all + groups->n; g++)
+        if (g != group && g->choice.stage == group->choice.stage &&
+            g->choice.micro_batch == group->choice.micro_batch && fastest_of(g) <= ms)
+            return false;
+    return true;
+}
+
+/* Returns the group that has the simplest of all candidates within so much time; NULL: there is none. */
+static const fit_group_t *simplest_group(const groups_t *groups, double ms)
+{
+    const fit_group_t *simplest = NULL;
+    fit_choice_t best = {0};
+    for (const fit_group_t *g = groups->all; g < groups->all + groups->n; g++) {
+        int at = simplest_within(g, ms);
+        if (at < 0 || isinf(g->candidates[at].ms))
+            continue;
+        fit_choice_t choice = fit_candidate_choice(g, at);
+        if (!simplest || is_simpler(&choice, &best)) {
+            simplest = g;
+            best = choice;
+        }
+    }
+    return simplest;
+}
+
+/* Adds one point for a group: its simplest candidate within FIT_TIE of its fastest, or, of the group that is chosen, of
+ * all. If none fits, what takes the least. A mix is a point if it is the fastest or chosen. */
+static zero_status_t add_point_of(fit_t *fit, const groups_t *groups, const fit_group_t *group, double chosen_ms,
+                                  fit_result_t *result)
+{
+    bool is_chosen = chosen_ms > 0.0, fits = !isinf(fastest_of(group));
+    fit_choice_t choice = group->choice, asked = fit_choice_of(&fit->asked);
+    if (group->is_mix && !is_chosen && !(fits && is_fastest(groups, group)))
+        return ZERO_OK;
+    choice.offload_ratio = asked.offload_ratio;
+    choice.keep = asked.keep;
+    if (fits)
+        choice = fit_candidate_choice(
+            group, simplest_within(group, is_chosen ? chosen_ms : fastest_of(group) * (1.0 + FIT_TIE)));
+    return add_point(fit, &choice, result);
+}
+
+/* Chooses the simplest of the points that take no more than `within`. They are in the order of memory. */
+static void choose(fit_result_t *result, double within)
+{
+    double fastest = 0.0;
     result->best = -1;
     result->least = result->n_points > 0 ? 0 : -1;
     for (int i = 0; i < result->n_points; i++) {
         fit_point_t *p = &result->points[i];
         p->is_on_frontier = i == 0 || p->time.total < fastest;
         fastest = p->is_on_frontier ? p->time.total : fastest;
-        if (p->fits && (least_ms == 0.0 || p->time.total < least_ms))
-            least_ms = p->time.total;
-    }
-    for (int i = 0; i < result->n_points; i++) {
-        const fit_point_t *p = &result->points[i];
-        if (p->fits && p->time.total <= least_ms * (1.0 + FIT_TIE) &&
+        if (p->fits && p->time.total <= within * (1.0 + ROUNDING) &&
             (result->best < 0 || is_simpler(&p->choice, &result->points[result->best].choice)))
             result->best = i;
     }
 }
 
-zero_status_t fit_solve(fit_t *fit, fit_result_t *result)
+static zero_status_t solve(fit_t *fit, groups_t *groups, fit_result_t *result)
 {
-    const options_t *o = &fit->asked;
-    int64_t share = o->train.global_batch / fit->machine.n_ranks;
-    zero_status_t status = ZERO_OK;
-    *result = (fit_result_t){.best = -1, .least = -1};
-    if (o->train.micro_batch != MICRO_BATCH_AUTO)
-        status = add_points(fit, o->train.micro_batch, result);
-    else
-        for (int64_t m = next_divisor(share, 0); m > 0 && status == ZERO_OK; m = next_divisor(share, m))
-            if (is_allowed(fit, m))
-                status = add_points(fit, m, result);
-    if (status != ZERO_OK) {
-        free(result->points);
-        *result = (fit_result_t){.best = -1, .least = -1};
-        return status;
-    }
+    double least_ms = INFINITY;
+    TRY(find_groups(fit, groups));
+    for (int g = 0; g < groups->n; g++)
+        least_ms = fmin(least_ms, fastest_of(&groups->all[g]));
+    double within = least_ms * (1.0 + FIT_TIE);
+    const fit_group_t *chosen = simplest_group(groups, within);
+    for (const fit_group_t *g = groups->all; g < groups->all + groups->n; g++)
+        TRY(add_point_of(fit, groups, g, g == chosen ? within : 0.0, result));
     if (result->n_points > 0)
         qsort(result->points, (size_t)result->n_points, sizeof *result->points, by_memory);
-    choose(result);
+    choose(result, within);
     return ZERO_OK;
+}
+
+zero_status_t fit_solve(fit_t *fit, fit_result_t *result)
+{
+    groups_t groups = {0};
+    *result = (fit_result_t){.best = -1, .least = -1};
+    zero_status_t status = solve(fit, &groups, result);
+    free(groups.all);
+    if (status == ZERO_OK)
+        return ZERO_OK;
+    free(result->points);
+    *result = (fit_result_t){.best = -1, .least = -1};
+    return status;
 }

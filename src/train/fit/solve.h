@@ -1,9 +1,8 @@
 /* solve.h - finds the settings with which a step is predicted to be fastest within a number of bytes.
  *
  * Memory is libzero's plan and the model's, exact to the byte; time is step_time.h's. A choice fixes what the options
- * leave auto. There are few (stages, recomputation, divisors of the batch), so all are tried. Where recomputing nothing
- * is too much and recomputing everything fits, the fastest mix of blocks that fits is one choice more. No device is
- * needed.
+ * leave auto: stage, micro-batch, how each block recomputes, what is offloaded and what is kept. All of them are tried
+ * together (search.h). No device is needed.
  */
 #ifndef ZEROTRAIN_FIT_SOLVE_H
 #define ZEROTRAIN_FIT_SOLVE_H
@@ -12,7 +11,8 @@
 #include "train/model/model.h"
 
 /* Times closer than this share of the least count as equal. Then the simpler choice wins: less offloaded, less
- * recomputed (all blocks alike before a mix), a lower stage, fewer micro-steps. */
+ * recomputed (all blocks alike before a mix), a lower stage, fewer micro-steps; of those that differ in no more than
+ * the mix and what is kept, the fastest. */
 #define FIT_TIE 0.005
 /* offload_ratio = auto is tried in steps of 1 / this. */
 #define FIT_RATIOS 32
@@ -64,7 +64,9 @@ void fit_destroy(fit_t *fit); /* NULL is allowed */
 zero_status_t fit_evaluate(fit_t *fit, const fit_choice_t *choice, fit_point_t *point);
 
 typedef struct fit_result {
-    fit_point_t *points; /* every choice, by memory */
+    /* By memory: for every stage, micro-batch and kind of recomputation the fastest choice, or one as fast that is
+     * simpler; of blocks that recompute differently, if nothing that is simpler is faster. */
+    fit_point_t *points;
     int n_points;
     int best;  /* -1: none fits */
     int least; /* that takes the least memory; -1: there is no choice at all */

@@ -15,20 +15,23 @@
 
 /* ---- brute force ---- */
 
+/* What is auto beside stage, recomputation and micro-batch. */
+typedef enum fit_open_case { ON_CPU, ON_GPU, RATIO, KEEP, RATIO_AND_KEEP, ON_HOST_AND_KEEP, N_OPEN } fit_open_case_t;
+
 typedef struct fit_case {
     options_arch_t arch;
-    int n_ranks, budget; /* budget: 0 little, 1, 2 plenty */
+    int n_ranks, budget; /* budget: 0 little, 1, 2, 3 plenty */
     zero_dtype_t dtype;
-    bool on_gpu;
+    fit_open_case_t open;
 } fit_case_t;
 
 #define N_ARCHS 2
 #define N_RANKS 4
-#define N_BUDGETS 3
+#define N_BUDGETS 4
 #define N_DTYPES 2
 #define N_SEARCHES (N_ARCHS * N_RANKS * N_BUDGETS * N_DTYPES)
 
-static fit_case_t case_of(int i, bool on_gpu)
+static fit_case_t case_of(int i, fit_open_case_t open)
 {
     static const int ranks[N_RANKS] = {1, 2, 4, 8};
     static const zero_dtype_t dtypes[N_DTYPES] = {ZERO_BF16, ZERO_FP32};
@@ -36,22 +39,25 @@ static fit_case_t case_of(int i, bool on_gpu)
                         .n_ranks = ranks[i / N_ARCHS % N_RANKS],
                         .budget = i / N_ARCHS / N_RANKS % N_BUDGETS,
                         .dtype = dtypes[i / N_ARCHS / N_RANKS / N_BUDGETS],
-                        .on_gpu = on_gpu};
+                        .open = open};
 }
 
 static fit_machine_t machine_of(const fit_case_t *c)
 {
-    return (fit_machine_t){
-        .rates = c->on_gpu ? *fit_rates_find("H200") : *fit_rates_of_cpu(), .n_ranks = c->n_ranks, .ranks_per_host = 8};
+    return (fit_machine_t){.rates = c->open == ON_CPU ? *fit_rates_of_cpu() : *fit_rates_find("H200"),
+                           .n_ranks = c->n_ranks,
+                           .ranks_per_host = 8};
 }
 
+/* Models are always the CPU's, since a build without CUDA does not know a GPU's workspace; libzero plans for GPUs
+ * anywhere. */
 static options_t options_of(const fit_case_t *c)
 {
     static options_t o;
     options_set_defaults(&o);
-    o.device.type = c->on_gpu ? ZERO_DEVICE_CUDA : ZERO_DEVICE_CPU;
+    o.device.type = ZERO_DEVICE_CPU;
     o.model.arch = (int)c->arch;
-    o.model.layers = 6;
+    o.model.layers = c->open == ON_CPU ? 6 : 5;
     o.model.dim = 512;
     o.model.heads = 8;
     o.model.vocab_size = 5000;
@@ -61,8 +67,25 @@ static options_t options_of(const fit_case_t *c)
     o.train.micro_batch = MICRO_BATCH_AUTO;
     o.zero.stage = STAGE_AUTO;
     o.model.recompute = RECOMPUTE_AUTO;
+    if (c->open == RATIO || c->open == RATIO_AND_KEEP || c->open == ON_HOST_AND_KEEP) {
+        o.zero.offload = OFFLOAD_OPTIMIZER;
+        o.zero.offload_ratio = (double)ZERO_OFFLOAD_AUTO;
+    }
+    if (c->open == KEEP || c->open == RATIO_AND_KEEP || c->open == ON_HOST_AND_KEEP)
+        o.zero.keep = ZERO_KEEP_AUTO;
+    if (c->open == ON_HOST_AND_KEEP)
+        o.zero.offload_update = ZERO_OFFLOAD_UPDATE_HOST;
     ck_assert_int_eq(options_resolve(&o, c->n_ranks), ZERO_OK);
     return o;
+}
+
+/* Opens the solver; libzero's plans are for a GPU if the machine is one. */
+static fit_t *open_fit(const options_t *o, const fit_machine_t *machine, uint64_t budget)
+{
+    fit_t *fit;
+    ck_assert_int_eq(fit_create(o, machine, budget, &fit), ZERO_OK);
+    fit->options.device.type = machine->rates.is_gpu ? ZERO_DEVICE_CUDA : ZERO_DEVICE_CPU;
+    return fit;
 }
 
 typedef struct tried {
@@ -71,25 +94,48 @@ typedef struct tried {
     double ms;
 } tried_t;
 
+static options_t with_choice(const options_t *base, const fit_choice_t *choice)
+{
+    options_t o = *base;
+    o.zero.stage = choice->stage;
+    o.model.recompute = choice->recompute;
+    o.model.recompute_none = choice->none;
+    o.model.recompute_light = choice->light;
+    o.train.micro_batch = choice->micro_batch;
+    o.zero.offload_ratio = choice->offload_ratio;
+    o.zero.keep = choice->keep;
+    return o;
+}
+
+/* Adds what a new model takes of its own. */
+static void add_model(const options_t *o, zero_memory_t *memory)
+{
+    model_t model;
+    ck_assert_int_eq(model_create(o, &model), ZERO_OK);
+    model_plan(&model, memory);
+    model_destroy(&model);
+}
+
+static void plan_library(const options_t *o, const fit_machine_t *machine, zero_memory_t *memory)
+{
+    model_t model;
+    zero_config_t config = options_config(o, machine->n_ranks);
+    config.offload &= config.offload_ratio > 0.0f && machine->rates.is_gpu;
+    ck_assert_int_eq(model_create(o, &model), ZERO_OK);
+    ck_assert_int_eq(zero_plan(model.declaration, &config, machine->rates.is_gpu ? ZERO_DEVICE_CUDA : ZERO_DEVICE_CPU,
+                               ZERO_COMM_AUTO, machine->n_ranks, memory),
+                     ZERO_OK);
+    model_destroy(&model);
+}
+
 /* Plans one choice from nothing: its own model, its own plan. */
 static tried_t try_mix(const options_t *base, const fit_machine_t *machine, fit_choice_t choice)
 {
-    options_t o = *base;
-    model_t model;
+    options_t o = with_choice(base, &choice);
     zero_memory_t memory;
-    o.zero.stage = choice.stage;
-    o.model.recompute = choice.recompute;
-    o.model.recompute_none = choice.none;
-    o.model.recompute_light = choice.light;
-    o.train.micro_batch = choice.micro_batch;
-    zero_config_t config = options_config(&o, machine->n_ranks);
-    ck_assert_int_eq(model_create(&o, &model), ZERO_OK);
-    ck_assert_int_eq(zero_plan(model.declaration, &config, (zero_device_type_t)o.device.type, ZERO_COMM_AUTO,
-                               machine->n_ranks, &memory),
-                     ZERO_OK);
-    model_plan(&model, &memory);
+    plan_library(&o, machine, &memory);
+    add_model(&o, &memory);
     fit_time_t time = fit_step_time(&o, machine, (double)memory.bytes[ZERO_MEMORY_ACTIVATIONS]);
-    model_destroy(&model);
     return (tried_t){choice, zero_memory_total(&memory), time.total};
 }
 
@@ -98,19 +144,7 @@ static tried_t try_choice(const options_t *base, const fit_machine_t *machine, i
     return try_mix(base, machine, (fit_choice_t){.stage = stage, .recompute = recompute, .micro_batch = micro});
 }
 
-/* Returns the least time of any mix of blocks that fits. */
-static double fastest_mix(const options_t *o, const fit_machine_t *machine, fit_choice_t choice, uint64_t budget)
-{
-    double least = 1e300;
-    for (choice.none = 0; choice.none <= o->model.layers; choice.none++)
-        for (choice.light = 0; choice.none + choice.light <= o->model.layers; choice.light++) {
-            choice.recompute = RECOMPUTE_FULL;
-            tried_t t = try_mix(o, machine, choice);
-            least = t.bytes <= budget && t.ms < least ? t.ms : least;
-        }
-    return least;
-}
-
+/* Tries every stage and micro-batch with all blocks alike, nothing offloaded and nothing kept. */
 static int try_all(const options_t *o, const fit_machine_t *machine, tried_t *tried)
 {
     int n = 0;
@@ -121,10 +155,113 @@ static int try_all(const options_t *o, const fit_machine_t *machine, tried_t *tr
     return n;
 }
 
-/* One number that orders choices from simple to less so. */
-static double complexity(const fit_choice_t *c)
+/* Returns whether a is simpler than b: less offloaded, blocks alike, less recomputed, a lower stage, fewer micro-steps.
+ */
+static bool is_simpler(const fit_choice_t *a, const fit_choice_t *b)
 {
-    return 1e6 * c->recompute + 1e3 * c->stage - (double)c->micro_batch;
+    const double of_a[] = {a->offload_ratio, fit_is_mixed(a), a->recompute, a->stage, -(double)a->micro_batch};
+    const double of_b[] = {b->offload_ratio, fit_is_mixed(b), b->recompute, b->stage, -(double)b->micro_batch};
+    for (int i = 0; i < 5; i++)
+        if (of_a[i] != of_b[i])
+            return of_a[i] < of_b[i];
+    return false;
+}
+
+/* Every combination of stage, micro-batch, mix of blocks, offload_ratio and keep there is. */
+typedef struct everything {
+    const options_t *o;
+    const fit_machine_t *machine;
+    uint64_t budget;
+    fit_choice_t *mixes; /* [n_mixes] */
+    int n_mixes, n_ratios;
+    int64_t most_keep;
+    double least_ms;
+    tried_t best; /* bytes 0: nothing fits */
+} everything_t;
+
+/* Calls each mix by its own name: all blocks alike have no numbers. */
+static void list_mixes(everything_t *all, fit_choice_t mixes[])
+{
+    const int64_t L = all->o->model.layers;
+    all->mixes = mixes;
+    for (int r = RECOMPUTE_NONE; r <= RECOMPUTE_FULL; r++)
+        mixes[all->n_mixes++] = (fit_choice_t){.recompute = r};
+    for (int64_t none = 1; none < L; none++)
+        mixes[all->n_mixes++] = (fit_choice_t){.recompute = RECOMPUTE_LIGHT, .none = none};
+    for (int64_t none = 0; none < L; none++)
+        for (int64_t light = none == 0; none + light < L; light++)
+            mixes[all->n_mixes++] = (fit_choice_t){.recompute = RECOMPUTE_FULL, .none = none, .light = light};
+}
+
+/* Takes a choice that fits if it is faster (pass 0), or simpler among those as fast (pass 1). */
+static void weigh(everything_t *all, int pass, const fit_choice_t *choice, uint64_t bytes, double activations)
+{
+    if (bytes > all->budget)
+        return;
+    options_t o = with_choice(all->o, choice);
+    double ms = fit_step_time(&o, all->machine, activations).total;
+    if (pass == 0) {
+        all->least_ms = ms < all->least_ms ? ms : all->least_ms;
+        return;
+    }
+    bool is_first = all->best.bytes == 0,
+         as_simple = !is_first && !is_simpler(choice, &all->best.choice) && !is_simpler(&all->best.choice, choice);
+    if (ms <= 1.005 * all->least_ms &&
+        (is_first || is_simpler(choice, &all->best.choice) || (as_simple && ms < all->best.ms)))
+        all->best = (tried_t){*choice, bytes, ms};
+}
+
+#define MOST_MIXES 40
+#define MOST_KEEP 6
+
+/* Weighs every mix, ratio and keep of one stage and micro-batch. */
+static void weigh_all(everything_t *all, int pass, fit_choice_t choice)
+{
+    int64_t most_keep = choice.stage == 3 && all->machine->n_ranks > 1 ? all->most_keep : 0;
+    uint64_t plans[33][MOST_KEEP + 1];
+    for (int i = 0; i < all->n_ratios; i++)
+        for (int64_t keep = 0; keep <= most_keep; keep++) {
+            zero_memory_t memory;
+            choice.offload_ratio = i / 32.0;
+            choice.keep = keep;
+            options_t o = with_choice(all->o, &choice);
+            o.model.recompute = RECOMPUTE_NONE;
+            plan_library(&o, all->machine, &memory);
+            plans[i][keep] = zero_memory_total(&memory);
+        }
+    for (int m = 0; m < all->n_mixes; m++) {
+        zero_memory_t user = {0};
+        choice.recompute = all->mixes[m].recompute;
+        choice.none = all->mixes[m].none;
+        choice.light = all->mixes[m].light;
+        options_t o = with_choice(all->o, &choice);
+        add_model(&o, &user);
+        for (int i = 0; i < all->n_ratios; i++)
+            for (choice.keep = 0; choice.keep <= most_keep; choice.keep++) {
+                choice.offload_ratio = i / 32.0;
+                weigh(all, pass, &choice, plans[i][choice.keep] + zero_memory_total(&user),
+                      (double)user.bytes[ZERO_MEMORY_ACTIVATIONS]);
+            }
+    }
+}
+
+/* Finds the best of everything. */
+static tried_t find_best(const options_t *o, const fit_machine_t *machine, uint64_t budget)
+{
+    bool offloads = o->zero.offload == OFFLOAD_OPTIMIZER;
+    fit_choice_t mixes[MOST_MIXES];
+    everything_t all = {.o = o,
+                        .machine = machine,
+                        .budget = budget,
+                        .n_ratios = offloads ? 33 : 1,
+                        .most_keep = o->zero.keep == ZERO_KEEP_AUTO ? o->model.layers : 0,
+                        .least_ms = 1e300};
+    list_mixes(&all, mixes);
+    for (int pass = 0; pass < 2; pass++)
+        for (int64_t micro = 1; micro <= 12; micro++)
+            for (int stage = offloads ? 1 : 0; stage <= 3 && 12 % micro == 0; stage++)
+                weigh_all(&all, pass, (fit_choice_t){.stage = stage, .micro_batch = micro});
+    return all.best;
 }
 
 static const tried_t *best_of(const tried_t *tried, int n, uint64_t budget)
@@ -136,7 +273,7 @@ static const tried_t *best_of(const tried_t *tried, int n, uint64_t budget)
             least = tried[i].ms;
     for (int i = 0; i < n; i++)
         if (tried[i].bytes <= budget && tried[i].ms <= 1.005 * least &&
-            (!best || complexity(&tried[i].choice) < complexity(&best->choice)))
+            (!best || is_simpler(&tried[i].choice, &best->choice)))
             best = &tried[i];
     return best;
 }
@@ -152,83 +289,87 @@ static uint64_t budget_of(const tried_t *tried, int n, double part)
     return (uint64_t)(least + part * (most - least));
 }
 
-static bool has_cuda(void)
-{
-    return zero_model_kernels(ZERO_DEVICE_CUDA) != NULL;
-}
-
 static void expect_same(const fit_choice_t *a, const fit_choice_t *b, const char *what)
 {
-    ck_assert_msg(a->stage == b->stage && a->recompute == b->recompute && a->micro_batch == b->micro_batch,
-                  "%s: stage %d, recompute %d, micro-batch %d instead of %d, %d, %d", what, a->stage, a->recompute,
-                  (int)a->micro_batch, b->stage, b->recompute, (int)b->micro_batch);
+    ck_assert_msg(a->stage == b->stage && a->recompute == b->recompute && a->micro_batch == b->micro_batch &&
+                      a->offload_ratio == b->offload_ratio,
+                  "%s: stage %d, recompute %d, micro-batch %d, offload %g instead of %d, %d, %d, %g", what, a->stage,
+                  a->recompute, (int)a->micro_batch, a->offload_ratio, b->stage, b->recompute, (int)b->micro_batch,
+                  b->offload_ratio);
 }
 
-/* Checks every mix that was added against all mixes, and returns the least time that fits at all. */
-static double check_mixes(const options_t *o, const fit_machine_t *machine, uint64_t budget, const fit_result_t *result)
+/* Checks that rows are what they say, and that those of the frontier are not beaten by one that is not there. */
+static void check_points(const options_t *o, const fit_machine_t *machine, uint64_t budget, const fit_result_t *result,
+                         const tried_t *tried, int n)
 {
-    double least = 1e300;
     for (int i = 0; i < result->n_points; i++) {
         const fit_point_t *p = &result->points[i];
-        if (p->fits && p->time.total < least)
-            least = p->time.total;
-        if (!fit_is_mixed(&p->choice))
-            continue;
         tried_t t = try_mix(o, machine, p->choice);
-        double fastest = fastest_mix(o, machine, p->choice, budget);
         ck_assert_uint_eq(t.bytes, p->bytes);
-        ck_assert_double_eq_tol(p->time.total, fastest, 1e-9 * fastest);
+        ck_assert_double_eq_tol(t.ms, p->time.total, 1e-9 * t.ms);
+        ck_assert(p->fits == (p->bytes <= budget));
+        bool is_beaten = false;
+        for (int k = 0; k < n && o->zero.offload == OFFLOAD_NONE && o->zero.keep == 0; k++)
+            is_beaten |= tried[k].bytes <= p->bytes && tried[k].ms < p->time.total;
+        ck_assert(!is_beaten || !p->is_on_frontier);
     }
-    for (int64_t micro = 1; micro <= 12; micro++) /* nor is one missing */
-        for (int stage = 0; stage <= 3 && 12 % micro == 0; stage++) {
-            double fastest = fastest_mix(o, machine, (fit_choice_t){.stage = stage, .micro_batch = micro}, budget);
-            ck_assert(fastest >= least * (1.0 - 1e-9));
-        }
-    return least;
+}
+
+/* What kinds of choices a search has come to. */
+typedef struct seen {
+    int mixes, offloads, keeps, all_three;
+} seen_t;
+
+static void compare(const fit_case_t *c, seen_t *seen)
+{
+    static const double parts[N_BUDGETS] = {0.02, 0.12, 0.4, 1.0};
+    static tried_t tried[6 * 4 * 3];
+    options_t o = options_of(c), plain = o;
+    fit_machine_t machine = machine_of(c);
+    fit_result_t result;
+    plain.zero.offload = OFFLOAD_NONE;
+    int n = try_all(&plain, &machine, tried);
+    /* Offload fits into less than the least of the others. */
+    uint64_t budget = budget_of(tried, n, parts[c->budget] - (o.zero.offload == OFFLOAD_OPTIMIZER ? 0.02 : 0.0));
+    tried_t best = find_best(&o, &machine, budget);
+    fit_t *fit = open_fit(&o, &machine, budget);
+    ck_assert_int_eq(fit_solve(fit, &result), ZERO_OK);
+    ck_assert(best.bytes > 0);
+    ck_assert_int_ge(result.best, 0);
+    const fit_point_t *chosen = &result.points[result.best];
+    expect_same(&chosen->choice, &best.choice, "the best");
+    ck_assert_double_eq_tol(chosen->time.total, best.ms, 1e-9 * best.ms);
+    ck_assert(chosen->fits);
+    check_points(&o, &machine, budget, &result, tried, n);
+    bool is_mixed = fit_is_mixed(&chosen->choice), offloads = chosen->choice.offload_ratio > 0.0;
+    seen->mixes += is_mixed;
+    seen->offloads += offloads && chosen->choice.offload_ratio < 1.0;
+    seen->keeps += chosen->choice.keep > 1;
+    seen->all_three += is_mixed && offloads && chosen->choice.keep > 1;
+    free(result.points);
+    fit_destroy(fit);
 }
 
 START_TEST(the_choice_is_that_of_brute_force)
 {
-    static const double parts[N_BUDGETS] = {0.05, 0.35, 1.0};
-    static tried_t tried[6 * 4 * 3];
-    fit_case_t c = case_of(_i % N_SEARCHES, _i >= N_SEARCHES);
-    if (c.on_gpu && !has_cuda())
-        return; /* a GPU's workspace is not known to this build */
-    options_t o = options_of(&c);
-    fit_machine_t machine = machine_of(&c);
-    fit_result_t result;
-    fit_t *fit;
-    int n = try_all(&o, &machine, tried);
-    uint64_t budget = budget_of(tried, n, parts[c.budget]);
-    const tried_t *best = best_of(tried, n, budget);
-    ck_assert_int_eq(fit_create(&o, &machine, budget, &fit), ZERO_OK);
-    ck_assert_int_eq(fit_solve(fit, &result), ZERO_OK);
-    ck_assert_int_ge(result.n_points, n); /* one mix beside them, where one is wanted */
-    ck_assert_int_ge(result.best, 0);
-    double least = check_mixes(&o, &machine, budget, &result);
-    const fit_point_t *chosen = &result.points[result.best];
-    if (best->ms <= 1.005 * least) {
-        expect_same(&chosen->choice, &best->choice, "the best");
-        ck_assert_uint_eq(chosen->bytes, best->bytes);
-        ck_assert_double_eq_tol(chosen->time.total, best->ms, 1e-9 * best->ms);
+    const fit_open_case_t open = (fit_open_case_t)_i;
+    seen_t seen = {0};
+    for (int i = 0; i < N_SEARCHES; i++) {
+        fit_case_t c = case_of(i, open);
+        compare(&c, &seen);
     }
-    ck_assert(chosen->fits && chosen->time.total <= 1.005 * least);
-    for (int i = 0; i < result.n_points; i++) { /* the frontier: nothing takes as little memory and less time */
-        const fit_point_t *p = &result.points[i];
-        bool is_beaten = false;
-        for (int t = 0; t < n; t++)
-            is_beaten |= tried[t].bytes <= p->bytes && tried[t].ms < p->time.total;
-        ck_assert(!is_beaten || !p->is_on_frontier);
-        ck_assert(p->fits == (p->bytes <= budget));
-    }
-    free(result.points);
-    fit_destroy(fit);
+    printf("%d: of %d choices %d mix, %d offload a part, %d keep, %d do all three\n", _i, N_SEARCHES, seen.mixes,
+           seen.offloads, seen.keeps, seen.all_three);
+    /* The cases reach what they are for. */
+    ck_assert_int_gt(seen.mixes, 0);
+    ck_assert(seen.offloads > 0 || (open != RATIO && open != RATIO_AND_KEEP && open != ON_HOST_AND_KEEP));
+    ck_assert(seen.keeps > 0 || (open != KEEP && open != RATIO_AND_KEEP && open != ON_HOST_AND_KEEP));
 }
 END_TEST
 
 START_TEST(what_is_given_is_kept)
 {
-    fit_case_t c = case_of(2, false); /* two ranks */
+    fit_case_t c = case_of(2, ON_CPU); /* two ranks */
     options_t o = options_of(&c);
     fit_machine_t machine = machine_of(&c);
     fit_result_t result;
@@ -249,17 +390,12 @@ END_TEST
 /* offload_ratio = auto takes the least share, in steps of 1/32, with which GPUs have room. */
 START_TEST(the_least_share_is_offloaded)
 {
-    fit_case_t c = case_of(2, true);
+    fit_case_t c = case_of(2, RATIO);
     fit_point_t whole, none, some;
-    fit_t *fit;
-    if (!has_cuda())
-        return;
     options_t o = options_of(&c);
     fit_machine_t machine = machine_of(&c);
-    o.zero.offload = OFFLOAD_OPTIMIZER;
-    o.zero.offload_ratio = (double)ZERO_OFFLOAD_AUTO;
     fit_choice_t choice = {.stage = 2, .recompute = RECOMPUTE_NONE, .micro_batch = 12, .offload_ratio = 0.0};
-    ck_assert_int_eq(fit_create(&o, &machine, UINT64_MAX, &fit), ZERO_OK);
+    fit_t *fit = open_fit(&o, &machine, UINT64_MAX);
     ck_assert_int_eq(fit_evaluate(fit, &choice, &none), ZERO_OK);
     choice.offload_ratio = 1.0;
     ck_assert_int_eq(fit_evaluate(fit, &choice, &whole), ZERO_OK);
@@ -279,7 +415,7 @@ END_TEST
 
 START_TEST(one_more_of_the_largest_does_not_fit)
 {
-    fit_case_t c = case_of(3, false); /* Llama, two ranks */
+    fit_case_t c = case_of(3, ON_CPU); /* Llama, two ranks */
     options_t o = options_of(&c);
     fit_machine_t machine = machine_of(&c);
     fit_choice_t choice = {.stage = 3, .recompute = RECOMPUTE_LIGHT, .micro_batch = 4};
@@ -312,7 +448,7 @@ END_TEST
 
 START_TEST(advice_fits_and_is_by_time)
 {
-    fit_case_t c = case_of(2 + _i, false); /* GPT-2 and Llama, two and four ranks */
+    fit_case_t c = case_of(2 + _i, ON_CPU); /* GPT-2 and Llama, two and four ranks */
     static tried_t tried[6 * 4 * 3];
     options_t o = options_of(&c);
     fit_machine_t machine = machine_of(&c);
@@ -345,7 +481,7 @@ END_TEST
 
 START_TEST(more_ranks_are_advised_where_they_help)
 {
-    fit_case_t c = case_of(0, false);
+    fit_case_t c = case_of(0, ON_CPU);
     options_t o = options_of(&c);
     fit_machine_t machine = machine_of(&c);
     fit_advice_t advice;
@@ -374,40 +510,48 @@ END_TEST
 
 /* ---- speed ---- */
 
-/* 126 layers on 1,024 ranks: the sizes of Llama 3.1 405B. */
+static double cpu_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+/* 126 layers, as many as Llama 3.1 405B has, on 1,024 ranks. With plenty of memory, and with budgets between the least
+ * and the most that choices take, for which mixes, offload and keep have to be weighed. */
 START_TEST(the_largest_model_is_solved_within_a_second)
 {
-    fit_case_t c = {.arch = ARCH_LLAMA, .n_ranks = 1024, .dtype = ZERO_BF16};
+    static const double parts[] = {1.0, 0.5, 0.1, 0.02, 0.001};
+    static const fit_open_case_t opens[] = {ON_CPU, ON_GPU, RATIO, RATIO_AND_KEEP, ON_HOST_AND_KEEP};
+    fit_case_t c = {.arch = ARCH_LLAMA, .n_ranks = 1024, .dtype = ZERO_BF16, .open = opens[_i]};
     options_t o = options_of(&c);
     fit_machine_t machine = machine_of(&c);
     fit_result_t result;
     fit_largest_t largest;
-    struct timespec begin, end;
-    fit_t *fit;
-    o.model.layers = 126;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &begin);
-    ck_assert_int_eq(fit_create(&o, &machine, (uint64_t)80 << 30, &fit), ZERO_OK);
-    ck_assert_int_eq(fit_solve(fit, &result), ZERO_OK);
-    ck_assert_int_eq(fit_find_largest(fit, &result.points[result.best].choice, &largest), ZERO_OK);
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &end);
-    double seconds = (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) * 1e-9;
-    printf("%.3f s\n", seconds);
-    ck_assert_double_lt(seconds, 1.0);
-    /* Half of the most: many choices then fit only as a mix of blocks. */
-    fit->budget = result.points[result.n_points - 1].bytes / 2;
-    free(result.points);
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &begin);
-    ck_assert_int_eq(fit_solve(fit, &result), ZERO_OK);
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &end);
-    seconds = (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) * 1e-9;
+    double slowest = 0.0, least = 0.0, most = 0.0;
     int n_mixes = 0;
-    for (int i = 0; i < result.n_points; i++)
-        n_mixes += fit_is_mixed(&result.points[i].choice);
-    printf("%.3f s with %d mixes\n", seconds, n_mixes);
+    o.model.layers = 126;
+    for (int i = 0; i < 5; i++) {
+        fit_t *fit =
+            open_fit(&o, &machine, i == 0 ? (uint64_t)80 << 30 : (uint64_t)(least + parts[i] * (most - least)));
+        double begin = cpu_seconds();
+        ck_assert_int_eq(fit_solve(fit, &result), ZERO_OK);
+        if (i == 0)
+            ck_assert_int_eq(fit_find_largest(fit, &result.points[result.best].choice, &largest), ZERO_OK);
+        double seconds = cpu_seconds() - begin;
+        slowest = seconds > slowest ? seconds : slowest;
+        if (i == 0) {
+            least = (double)result.points[0].bytes;
+            most = (double)result.points[result.n_points - 1].bytes;
+        }
+        for (int p = 0; p < result.n_points; p++)
+            n_mixes += fit_is_mixed(&result.points[p].choice);
+        free(result.points);
+        fit_destroy(fit);
+    }
+    printf("%d: %.3f s at most, %d mixes\n", _i, slowest, n_mixes);
     ck_assert_int_gt(n_mixes, 0);
-    ck_assert_double_lt(seconds, 1.0);
-    free(result.points);
-    fit_destroy(fit);
+    ck_assert_double_lt(slowest, 1.0);
 }
 END_TEST
 
@@ -655,13 +799,13 @@ static Suite *suite(void)
     Suite *s = suite_create("fit");
     TCase *c = tcase_create("solver");
     tcase_set_timeout(c, 60);
-    tcase_add_loop_test(c, the_choice_is_that_of_brute_force, 0, 2 * N_SEARCHES);
+    tcase_add_loop_test(c, the_choice_is_that_of_brute_force, 0, N_OPEN);
     tcase_add_test(c, what_is_given_is_kept);
     tcase_add_test(c, the_least_share_is_offloaded);
     tcase_add_test(c, one_more_of_the_largest_does_not_fit);
     tcase_add_loop_test(c, advice_fits_and_is_by_time, 0, 4);
     tcase_add_test(c, more_ranks_are_advised_where_they_help);
-    tcase_add_test(c, the_largest_model_is_solved_within_a_second);
+    tcase_add_loop_test(c, the_largest_model_is_solved_within_a_second, 0, 5);
     suite_add_tcase(s, c);
     c = tcase_create("program");
     tcase_set_timeout(c, 60);

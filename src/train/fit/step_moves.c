@@ -1,0 +1,129 @@
+/* step_moves.c - what a step does beside a model's compute: bytes between ranks, copies from and to host memory, the
+ * optimizer. See step_parts.h.
+ */
+#include "train/fit/step_parts.h"
+
+#include <math.h>
+
+/* ---- between ranks ---- */
+
+/* Bytes that a rank receives: in a micro-step's forward and backward; in a step for new parameters, and for reduced
+ * gradients, which stage 0 gathers; and those of the last unit's gradients, for which nothing is left to compute. */
+typedef struct traffic {
+    double forward, backward, step, last;
+} traffic_t;
+
+static traffic_t traffic_of(const fit_work_t *work, int64_t keep)
+{
+    const options_t *o = work->options;
+    const fit_machine_t *machine = work->machine;
+    const fit_shape_t *s = &work->shape;
+    bool fp8 = s->fp8 && o->zero.gather == GATHER_FP8;
+    double N = (double)machine->n_ranks, others = (N - 1.0) / N;
+    double group = o->zero.shard_group > 0 ? (double)o->zero.shard_group : N, in_group = (group - 1.0) / group;
+    double block = s->block * (fp8 ? 1.0 : s->param_bytes), ends = (s->embed + s->head) * s->param_bytes;
+    double all = fit_n_params(s), kept = fmin(fmax((double)keep, 1.0), s->L);
+    traffic_t t = {0};
+    if (o->zero.stage == 3) {
+        t.forward = in_group * (s->L * block + ends);
+        t.backward = in_group * (s->L - kept) * block;
+        t.step = (1.0 / group - 1.0 / N) * all * s->param_bytes; /* parts of other groups */
+    } else if (o->zero.stage > 0) {
+        t.step = others * (s->L * block + ends);
+    } else {
+        t.step = others * all * sizeof(float);
+    }
+    double gradients = others * all * s->grad_bytes;
+    t.backward += s->adds_locally ? 0.0 : gradients;
+    t.step += s->adds_locally ? gradients : 0.0;
+    t.last = others * s->embed * s->grad_bytes;
+    return t;
+}
+
+/* Returns the seconds of receiving n_bytes: those of this host and those of others arrive at once. */
+static double receive_s(const fit_machine_t *machine, double n_bytes)
+{
+    const fit_rates_t *rates = &machine->rates;
+    double N = (double)machine->n_ranks, in_host = fmin((double)machine->ranks_per_host, N);
+    if (N <= in_host)
+        return n_bytes / rates->link;
+    return fmax(n_bytes * (in_host - 1.0) / (N - 1.0) / rates->nccl,
+                n_bytes * (N - in_host) / (N - 1.0) / rates->network);
+}
+
+static double excess(double a, double b)
+{
+    return a > b ? a - b : 0.0;
+}
+
+fit_wire_t fit_wire_s(const fit_work_t *work, const fit_variant_t *variant, fit_passes_t compute)
+{
+    const options_t *o = work->options;
+    const fit_machine_t *machine = work->machine;
+    const fit_shape_t *s = &work->shape;
+    const fit_rates_t *rates = &machine->rates;
+    const double k = s->micro_steps, n_units = s->L + 2.0, forward = compute.forward, backward = compute.backward;
+    bool one_host = machine->n_ranks <= machine->ranks_per_host;
+    if (machine->n_ranks == 1)
+        return (fit_wire_t){0};
+    traffic_t t = traffic_of(work, variant->keep);
+    double in_forward = receive_s(machine, t.forward), in_backward = receive_s(machine, t.backward);
+    double in_step = receive_s(machine, t.step), all = k * (in_forward + in_backward) + in_step;
+    if (!o->zero.overlap || !s->on_gpu || o->zero.comm == ZERO_COMM_MPI)
+        return (fit_wire_t){in_forward, in_backward, all};
+    double waits = k * n_units * rates->wait_s * (o->zero.stage == 3 ? 4.0 : 2.0);
+    fit_wire_t wire = {.in_forward = excess(in_forward + in_step, forward),
+                       .in_backward = excess(in_backward, backward)};
+    double exposed =
+        (k - 1.0) * excess(in_forward, forward) + wire.in_forward + k * wire.in_backward + receive_s(machine, t.last);
+    wire.all = exposed + all * (one_host ? rates->link_lost : rates->nccl_lost) +
+               rates->awake * k * (forward + backward) + waits;
+    return wire;
+}
+
+/* ---- host memory ---- */
+
+/* Returns the share of AdamW's state that is in host memory. */
+static double offloaded_share(const fit_work_t *work, const fit_variant_t *variant)
+{
+    const options_t *o = work->options;
+    bool offloads = o->zero.offload == OFFLOAD_OPTIMIZER && work->shape.on_gpu && o->zero.stage > 0;
+    return offloads ? fmax(variant->offload_ratio, 0.0) : 0.0;
+}
+
+/* Returns the bytes of the optimizer's state arrays per parameter. */
+static double array_bytes(const options_t *o)
+{
+    return o->train.optimizer == ZERO_OPTIMIZER_ADAMW || o->train.optimizer == ZERO_OPTIMIZER_MUON ? 8.0 : 4.0;
+}
+
+double fit_offload_s(const fit_work_t *work, const fit_variant_t *variant, fit_passes_t beside)
+{
+    const options_t *o = work->options;
+    const fit_machine_t *machine = work->machine;
+    double forward = beside.forward, backward = beside.backward;
+    const fit_rates_t *rates = &machine->rates;
+    double in_host = fmin((double)machine->ranks_per_host, (double)machine->n_ranks);
+    double pcie = fmin(rates->pcie, rates->host_pcie / in_host);
+    double n = offloaded_share(work, variant) * fit_n_params(&work->shape) / (double)machine->n_ranks;
+    double master_lo = o->train.precision == ZERO_FP32 ? 0.0 : o->train.precision == ZERO_BF16 ? 2.0 : 4.0;
+    double bytes = n * (array_bytes(o) + master_lo);
+    if (n == 0.0)
+        return 0.0;
+    if (o->zero.offload_update == ZERO_OFFLOAD_UPDATE_HOST)
+        return excess(fmax(n * (18.0 + 2.0 * array_bytes(o)) / (rates->host_adam / in_host), n * 4.0 / pcie), forward);
+    double staged = fmin(bytes, variant->activation_bytes);
+    return excess(staged / pcie, backward) + excess(staged / pcie, forward) + (bytes - staged) / pcie;
+}
+
+double fit_optimizer_s(const fit_work_t *work, const fit_variant_t *variant)
+{
+    const options_t *o = work->options;
+    double elem_bytes = (o->train.precision == ZERO_FP16 ? 14.0 : 12.0) + 2.0 * array_bytes(o);
+    double updated = fit_n_params(&work->shape);
+    if (o->zero.stage > 0)
+        updated /= (double)work->machine->n_ranks;
+    if (o->zero.offload_update == ZERO_OFFLOAD_UPDATE_HOST)
+        updated *= 1.0 - offloaded_share(work, variant);
+    return updated * elem_bytes / work->machine->rates.adam;
+}

@@ -1,0 +1,33 @@
+/* step_parts.h - the parts of a step's time beside the model's compute, in seconds. Private to step_time.c. */
+#ifndef ZEROTRAIN_FIT_STEP_PARTS_H
+#define ZEROTRAIN_FIT_STEP_PARTS_H
+
+#include "train/fit/step_time.h"
+
+/* Returns the model's parameters. */
+double fit_n_params(const fit_shape_t *shape);
+
+/* Seconds of one micro-step's forward and backward. */
+typedef struct fit_passes {
+    double forward, backward;
+} fit_passes_t;
+
+/* What communication costs a step: in all, and what compute waits for in the micro-step's passes beside which offload
+ * copies. */
+typedef struct fit_wire {
+    double in_forward, in_backward, all;
+} fit_wire_t;
+
+/* Returns what communication costs beside this compute. */
+fit_wire_t fit_wire_s(const fit_work_t *work, const fit_variant_t *variant, fit_passes_t compute);
+
+/* Returns what offload costs a step. The GPU's update: state comes in under backward and goes out under the next
+ * forward, as far as there are idle activations to stage it in; the rest is copied both ways at once, and waited for.
+ * The host's: one pass over the state once the norm is known, under the next forward. beside: what the passes take,
+ * waits for other ranks included, since PCIe is idle then. */
+double fit_offload_s(const fit_work_t *work, const fit_variant_t *variant, fit_passes_t beside);
+
+/* Returns what the update of this rank's share takes. */
+double fit_optimizer_s(const fit_work_t *work, const fit_variant_t *variant);
+
+#endif
