@@ -13,9 +13,9 @@
 #include "train/data/data.h"
 #include "train/report/report.h"
 #include "train/data/shuffle.h"
-#include "train/data/token_documents.h"
-#include "train/data/token_files.h"
-#include "train/data/token_mask.h"
+#include "train/tokens/token_documents.h"
+#include "train/tokens/token_files.h"
+#include "train/tokens/token_mask.h"
 
 #include <inttypes.h>
 #include <pthread.h>

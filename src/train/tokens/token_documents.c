@@ -1,6 +1,8 @@
 /* token_documents.c - see token_documents.h. Like tokens, the table is read by pread whenever it is needed: it may be
  * larger than memory, and the file may change. */
-#include "train/data/token_documents.h"
+#include "train/tokens/token_documents.h"
+#include "train/tokens/file_bytes.h"
+#include "train/tokens/little_endian.h"
 #include "train/report/report.h"
 
 #include <inttypes.h>
@@ -19,16 +21,13 @@ bool token_documents_are_there(const token_file_t *file)
 
 static uint64_t start_at(const table_t *table, uint64_t i)
 {
-    uint64_t number = 0;
-    for (int k = 7; k >= 0; k--)
-        number = number << 8 | table->bytes[8 * i + (uint64_t)k];
-    return number;
+    return load_uint64(table->bytes, (int64_t)i);
 }
 
-/* Reads the starts of documents i .. i + n - 1, at most CHUNK. Returns 0 or an error, as token_file_bytes. */
+/* Reads the starts of documents i .. i + n - 1, at most CHUNK. Returns 0 or an error, as file_bytes_read. */
 static int read_table(const token_file_t *file, uint64_t i, uint64_t n, table_t *table)
 {
-    return token_file_bytes(file, file->documents_at + 8 * i, table->bytes, 8 * (size_t)n);
+    return file_bytes_read(file->fd, file->documents_at + 8 * i, table->bytes, 8 * (size_t)n);
 }
 
 /* Finds the first document that does not begin before token `first`; n_documents if there is none. */
@@ -82,8 +81,7 @@ zero_status_t token_documents_check(const token_file_t *file)
         n = file->n_documents - done < CHUNK ? file->n_documents - done : CHUNK;
         int error = read_table(file, done, n, &table);
         if (error)
-            return report_error(ZERO_ERROR_IO, "cannot read data file '%s': %s", file->path,
-                                token_file_error_text(error));
+            return file_bytes_fail(file->path, error);
         for (uint64_t i = 0; i < n; i++) {
             uint64_t start = start_at(&table, i);
             if (start < least || start >= (uint64_t)file->n_tokens || (done + i == 0 && start != 0))

@@ -1,6 +1,7 @@
 /* token_mask.c - see token_mask.h. Like tokens, a mask is read by pread whenever it is needed, since the file may
  * change. */
-#include "train/data/token_mask.h"
+#include "train/tokens/token_mask.h"
+#include "train/tokens/file_bytes.h"
 #include "train/report/report.h"
 
 #include <inttypes.h>
@@ -31,7 +32,7 @@ static int64_t read_bits(const token_file_t *file, int64_t first, int64_t end, b
     bits->first = first / 8 * 8;
     int64_t last = end - bits->first > 8 * CHUNK_BYTES ? bits->first + 8 * CHUNK_BYTES : end;
     size_t n_bytes = (size_t)((last - bits->first + 7) / 8);
-    int error = token_file_bytes(file, file->mask_at + (uint64_t)(first / 8), bits->bytes, n_bytes);
+    int error = file_bytes_read(file->fd, file->mask_at + (uint64_t)(first / 8), bits->bytes, n_bytes);
     *fault = (token_fault_t){.status = error ? ZERO_ERROR_IO : ZERO_OK, .position = first, .error = error};
     return last;
 }
@@ -72,19 +73,14 @@ zero_status_t token_mask_apply(const token_file_t *file, int64_t first, int64_t 
 
 /* ---- checks ---- */
 
-static zero_status_t report_unreadable(const token_file_t *file, int error)
-{
-    return report_error(ZERO_ERROR_IO, "cannot read data file '%s': %s", file->path, token_file_error_text(error));
-}
-
 zero_status_t token_mask_check(const token_file_t *file)
 {
     unsigned char last;
     if (!token_mask_is_there(file) || file->n_tokens % 8 == 0)
         return ZERO_OK;
-    int error = token_file_bytes(file, file->mask_at + (uint64_t)(file->n_tokens / 8), &last, 1);
+    int error = file_bytes_read(file->fd, file->mask_at + (uint64_t)(file->n_tokens / 8), &last, 1);
     if (error)
-        return report_unreadable(file, error);
+        return file_bytes_fail(file->path, error);
     if (last >> (file->n_tokens % 8))
         return report_error(ZERO_ERROR_FORMAT, "'%s': the mask goes on after the last token; write the file anew",
                             file->path);

@@ -3,7 +3,7 @@
 #ifndef ZEROTRAIN_TOKEN_MASK_H
 #define ZEROTRAIN_TOKEN_MASK_H
 
-#include "train/data/token_files.h"
+#include "train/tokens/token_files.h"
 
 bool token_mask_is_there(const token_file_t *file);
 /* Counts those of n_tokens from `first` on that count as targets. Logs nothing: sets *fault on failure. */

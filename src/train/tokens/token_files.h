@@ -33,7 +33,7 @@ typedef struct token_fault {
     zero_status_t status; /* ZERO_ERROR_FORMAT: a token beyond the vocabulary; ZERO_ERROR_IO */
     int64_t position;     /* of that token, or of the first of those that could not be read */
     int64_t token;        /* ZERO_ERROR_FORMAT */
-    int error;            /* ZERO_ERROR_IO: errno, or -1 at the end of the file */
+    int error;            /* ZERO_ERROR_IO: of file_bytes_read */
 } token_fault_t;
 
 /* Opens a file and checks its header. auto: a pair of .bin and .idx is megatron; else a file with llm.c's magic number
@@ -45,9 +45,6 @@ void token_file_close(token_file_t *file);
  * If out is NULL, only checks. Logs nothing: sets *fault on failure. vocab_size: at most INT32_MAX. */
 zero_status_t token_file_read(const token_file_t *file, int64_t first, int64_t n_tokens, int64_t vocab_size,
                               int32_t *out, token_fault_t *fault);
-/* Reads exactly n_bytes from `offset`. Returns 0, or an error for token_file_error_text. */
-int token_file_bytes(const token_file_t *file, uint64_t offset, void *out, size_t n_bytes);
-const char *token_file_error_text(int error);
 /* Describes a fault for a log line: file, position, token, vocabulary. in_use: the file has passed token_file_check
  * before. */
 #define TOKEN_FAULT_TEXT (OPTIONS_MAX_PATH + 512)

@@ -3,7 +3,7 @@
 #ifndef ZEROTRAIN_TOKEN_DOCUMENTS_H
 #define ZEROTRAIN_TOKEN_DOCUMENTS_H
 
-#include "train/data/token_files.h"
+#include "train/tokens/token_files.h"
 
 bool token_documents_are_there(const token_file_t *file);
 /* Sets begins[0 .. *n_begins - 1] to those of 0 .. n_tokens - 1, ascending, for which a document begins with token

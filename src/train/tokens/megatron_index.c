@@ -4,7 +4,8 @@
  * read as one stream, so sequences must follow each other without gaps, as Megatron's own writer leaves them. Document
  * bounds are only checked: they change nothing, since the end of a document is a token of its own.
  */
-#include "train/data/megatron_index.h"
+#include "train/tokens/megatron_index.h"
+#include "train/tokens/little_endian.h"
 #include "train/report/report.h"
 
 #include <inttypes.h>
@@ -36,25 +37,6 @@ typedef struct index {
     int token_bytes;
 } index_t;
 
-static uint64_t load_64(const unsigned char *bytes)
-{
-    uint64_t value = 0;
-    for (int i = 7; i >= 0; i--)
-        value = value << 8 | bytes[i];
-    return value;
-}
-
-static int64_t load_int64(const unsigned char *array, int64_t i)
-{
-    return (int64_t)load_64(array + 8 * (size_t)i);
-}
-
-static int32_t load_int32(const unsigned char *array, int64_t i)
-{
-    const unsigned char *bytes = array + 4 * (size_t)i;
-    return (int32_t)(bytes[0] | (uint32_t)bytes[1] << 8 | (uint32_t)bytes[2] << 16 | (uint32_t)bytes[3] << 24);
-}
-
 static zero_status_t check_header(const char *path, const unsigned char *index, size_t index_bytes)
 {
     size_t n_magic = index_bytes < sizeof MAGIC ? index_bytes : sizeof MAGIC;
@@ -67,7 +49,7 @@ static zero_status_t check_header(const char *path, const unsigned char *index, 
         return report_error(ZERO_ERROR_FORMAT,
                             "'%s': the Megatron header is truncated: %zu bytes instead of %d; copy the file anew", path,
                             index_bytes, HEADER_BYTES);
-    uint64_t version = load_64(index + VERSION_AT);
+    uint64_t version = load_uint64(index + VERSION_AT, 0);
     if (version != 1)
         return report_error(ZERO_ERROR_FORMAT, "'%s': Megatron index version %" PRIu64 " is unknown, only 1 is read",
                             path, version);
@@ -121,8 +103,8 @@ static zero_status_t check_sequences(const index_t *index, size_t bin_bytes)
 {
     uint64_t at = 0; /* at most bin_bytes + 2^34: no overflow */
     for (int64_t i = 0; i < index->n_sequences; i++) {
-        int32_t size = load_int32(index->sizes, i);
-        int64_t pointer = load_int64(index->pointers, i);
+        int32_t size = (int32_t)load_uint(index->sizes, 4, i);
+        int64_t pointer = (int64_t)load_uint64(index->pointers, i);
         if (size < 0)
             return report_error(ZERO_ERROR_FORMAT,
                                 "'%s': sequence %" PRId64 " has a negative number of tokens, %" PRId32
@@ -158,7 +140,7 @@ static zero_status_t check_bounds(const index_t *index)
 {
     int64_t before = 0;
     for (int64_t i = 0; i < index->n_bounds; i++) {
-        int64_t bound = load_int64(index->bounds, i);
+        int64_t bound = (int64_t)load_uint64(index->bounds, i);
         if (bound < before || bound > index->n_sequences)
             return report_error(ZERO_ERROR_FORMAT,
                                 "'%s': document bound %" PRId64 " is sequence %" PRId64 ", not one of %" PRId64
@@ -173,7 +155,7 @@ zero_status_t megatron_index_read(const char *path, const unsigned char *index, 
                                   const char *bin_path, size_t bin_bytes, megatron_tokens_t *tokens)
 {
     TRY(check_header(path, index, index_bytes));
-    uint64_t n_sequences = load_64(index + N_SEQUENCES_AT), n_bounds = load_64(index + N_BOUNDS_AT);
+    uint64_t n_sequences = load_uint64(index + N_SEQUENCES_AT, 0), n_bounds = load_uint64(index + N_BOUNDS_AT, 0);
     TRY(check_size(path, n_sequences, n_bounds, index_bytes));
     int type = index[TYPE_AT] - 1;
     const unsigned char *sizes = index + HEADER_BYTES, *pointers = sizes + 4 * n_sequences;

@@ -1,5 +1,6 @@
 /* token_header.c - see token_header.h. Pure arithmetic: the arrays are read elsewhere. */
-#include "train/data/token_header.h"
+#include "train/tokens/token_header.h"
+#include "train/tokens/little_endian.h"
 #include "train/report/report.h"
 
 #include <inttypes.h>
@@ -13,14 +14,6 @@ bool token_header_is_ours(const unsigned char *head, uint64_t n_bytes)
     return n_bytes >= sizeof TOKEN_HEADER_MAGIC && memcmp(head, TOKEN_HEADER_MAGIC, sizeof TOKEN_HEADER_MAGIC) == 0;
 }
 
-static uint64_t number_at(const unsigned char *head, size_t offset, size_t width)
-{
-    uint64_t number = 0;
-    for (size_t i = width; i-- > 0;)
-        number = number << 8 | head[offset + i];
-    return number;
-}
-
 /* The header as it stands in the file. */
 typedef struct fields {
     uint32_t version, token_bytes, mask;
@@ -29,13 +22,13 @@ typedef struct fields {
 
 static fields_t take_fields(const unsigned char *head)
 {
-    return (fields_t){.version = (uint32_t)number_at(head, 8, 4),
-                      .token_bytes = (uint32_t)number_at(head, 12, 4),
-                      .n_tokens = number_at(head, 16, 8),
-                      .vocab_size = number_at(head, 24, 8),
-                      .tokenizer = number_at(head, 32, 8),
-                      .n_documents = number_at(head, 40, 8),
-                      .mask = (uint32_t)number_at(head, 48, 4)};
+    return (fields_t){.version = load_uint(head + 8, 4, 0),
+                      .token_bytes = load_uint(head + 12, 4, 0),
+                      .n_tokens = load_uint64(head + 16, 0),
+                      .vocab_size = load_uint64(head + 24, 0),
+                      .tokenizer = load_uint64(head + 32, 0),
+                      .n_documents = load_uint64(head + 40, 0),
+                      .mask = load_uint(head + 48, 4, 0)};
 }
 
 /* Returns what is wrong with a field; NULL: nothing. */
