@@ -9,7 +9,7 @@
 # Options: V=1 shows full commands · WERROR=1 makes warnings errors · SANITIZE=1 builds with AddressSanitizer and UBSan in
 #          build/sanitize · CUDA=0 leaves CUDA out even if there is nvcc
 #          CC, CFLAGS, CPPFLAGS, LDFLAGS as usual: they are added after the Makefile's own
-#          STATIC=1 links iniparser, jansson, xxhash and PCRE2 statically, for machines that lack them
+#          STATIC=1 links iniparser, jansson, xxhash, PCRE2 and utf8proc statically
 #          HARDEN=0 leaves out stack protector, fortified libc calls, PIE and early binding
 #          BINDIR, LIBDIR, INCLUDEDIR, DATADIR, MANDIR: folders of `make install`, by default below PREFIX
 # `make install` without options installs the last build, with its options.
@@ -80,6 +80,9 @@ HWLOC_CFLAGS := $(if $(HWLOC_LIBS),-DZERO_HAVE_HWLOC=1 $(shell pkg-config --cfla
 # PCRE2 splits text into words for tokenizer.json. Without it zerotrain generates from models of bytes alone.
 PCRE2_LIBS := $(if $(filter 1,$(STATIC)),$(if $(shell pkg-config --libs libpcre2-8 2>/dev/null),-l:libpcre2-8.a),$(shell pkg-config --libs libpcre2-8 2>/dev/null))
 PCRE2_CFLAGS := $(if $(PCRE2_LIBS),-DZERO_HAVE_PCRE2=1 $(shell pkg-config --cflags libpcre2-8 2>/dev/null))
+# utf8proc brings text into normal form C, which Qwen's tokenizers want.
+UTF8PROC_LIBS := $(if $(filter 1,$(STATIC)),$(if $(shell pkg-config --libs libutf8proc 2>/dev/null),-l:libutf8proc.a),$(shell pkg-config --libs libutf8proc 2>/dev/null))
+UTF8PROC_CFLAGS := $(if $(UTF8PROC_LIBS),-DZERO_HAVE_UTF8PROC=1 $(shell pkg-config --cflags libutf8proc 2>/dev/null))
 # CUDA: nvcc on PATH or in its usual place. The programs also run on machines without a GPU or driver: the runtime is
 # linked statically and looks for the driver when it is first called.
 CUDA ?= 1
@@ -128,6 +131,10 @@ ifeq ($(filter clean uninstall install compile_commands.json,$(MAKECMDGOALS))$(M
 $(info $(if $(PCRE2_LIBS),  PCRE2   $(shell pkg-config --modversion libpcre2-8),  PCRE2   left out: libpcre2-dev is not installed$(_comma) zerotrain generate reads no tokenizer.json))
 endif
 
+ifeq ($(filter clean uninstall install compile_commands.json,$(MAKECMDGOALS))$(MAKE_RESTARTS),)
+$(info $(if $(UTF8PROC_LIBS),  utf8proc $(shell pkg-config --modversion libutf8proc),  utf8proc left out: libutf8proc-dev is not installed$(_comma) zerotrain generate reads no tokenizer.json of Qwen))
+endif
+
 MACHINE := $(shell $(CC) -dumpmachine)
 
 # Named constants are enums here, also those that are multiplied with floats, of which clang 18 warns.
@@ -138,7 +145,7 @@ WARNINGS := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-pr
 FLOAT    := -ffp-contract=off -fno-math-errno -fno-trapping-math
 SANFLAGS := $(if $(filter 1,$(SANITIZE)),-fsanitize=address -fsanitize=undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
 # The caller's flags come after ours, but before FLOAT, which they must not undo.
-ALL_CPPFLAGS := -D_GNU_SOURCE -DZERO_VERSION_STRING='"$(VERSION)"' -Iinclude -Isrc -I. $(INI_CFLAGS) $(HWLOC_CFLAGS) $(PCRE2_CFLAGS) $(CUDA_CFLAGS) \
+ALL_CPPFLAGS := -D_GNU_SOURCE -DZERO_VERSION_STRING='"$(VERSION)"' -Iinclude -Isrc -I. $(INI_CFLAGS) $(HWLOC_CFLAGS) $(PCRE2_CFLAGS) $(UTF8PROC_CFLAGS) $(CUDA_CFLAGS) \
                 $(if $(filter x86_64%,$(MACHINE)),-DZERO_HAVE_X86=1) $(CPPFLAGS)
 ALL_CFLAGS := -std=c17 $(WARNINGS) $(HARDEN_CFLAGS) $(CFLAGS) $(FLOAT) $(SANFLAGS) -fopenmp -fPIC -fvisibility=hidden -pthread
 ALL_LDFLAGS := $(HARDEN_LDFLAGS) $(SANFLAGS) -fopenmp -pthread $(LDFLAGS)
@@ -180,7 +187,7 @@ TRAIN_LIB_OBJ := $(filter-out %/main.o,$(TRAIN_OBJ))
 LIB_LIBS   := $(MPI_LIBS) $(call STATIC_LIB,jansson) $(call STATIC_LIB,xxhash) $(HWLOC_LIBS) $(CUDA_LIBS) -lm -ldl
 # Not static in any case: the archives of distributions are not position-independent.
 SO_LIBS    := $(MPI_LIBS) -ljansson -lxxhash $(HWLOC_LIBS) $(CUDA_LIBS) -lm -ldl
-TRAIN_LIBS := $(LIB_LIBS) $(call STATIC_LIB,iniparser) $(PCRE2_LIBS) $(CUDA_MODEL_LIBS) -lopenblas
+TRAIN_LIBS := $(LIB_LIBS) $(call STATIC_LIB,iniparser) $(PCRE2_LIBS) $(UTF8PROC_LIBS) $(CUDA_MODEL_LIBS) -lopenblas
 
 # What objects are built with. If it changes (another compiler, a CUDA toolkit installed since), they are built again.
 # WERROR does not count, since it does not change objects.
@@ -325,7 +332,7 @@ $(FUZZ_TARGETS): $(BUILD)/tests/fuzz/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(FUZZ
                  $(BUILD)/tests/fuzz/parts.a $(BUILD)/libzero.a
 	$(call say,LINK,$@) $(CC) -fsanitize=fuzzer -Wl,--defsym=LLVMFuzzerTestOneInput=fuzz_$* -o $@ $< \
 	    $(filter %/mutator_$(if $(filter config_json index manifest state tokenizer,$*),json,$*).o,$^) $(filter %.a,$^) \
-	    $(ALL_LDFLAGS) $(LIB_LIBS) $(call STATIC_LIB,iniparser) $(PCRE2_LIBS)
+	    $(ALL_LDFLAGS) $(LIB_LIBS) $(call STATIC_LIB,iniparser) $(PCRE2_LIBS) $(UTF8PROC_LIBS)
 $(BUILD)/tests/fuzz/test_fuzz_corpus: $(FUZZ_TARGETS:%=%.o) $(FUZZ_PARTS)
 tests-objects: $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/fuzz/*.c))
 

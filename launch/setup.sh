@@ -13,7 +13,7 @@ script=launch/$(basename "$0")
 
 # What `make` needs, by Debian's and Ubuntu's names.
 build_packages=(gcc libc6-dev make pkg-config openmpi-bin libopenmpi-dev libopenblas-dev libiniparser-dev
-    libjansson-dev libxxhash-dev libhwloc-dev libpcre2-dev)
+    libjansson-dev libxxhash-dev libhwloc-dev libpcre2-dev libutf8proc-dev)
 # What the tests need as well.
 check_packages=(check cppcheck clang libomp-dev g++ shellcheck valgrind libc6-dbg)
 # What the slow parts of launch/check need as well.

@@ -5,14 +5,16 @@
 #include <string.h>
 
 #include "train/report/report.h"
+#include "train/tokenizer/normal_form.h"
 
 zero_status_t normalizer_add(normalizer_t *normalizer, const char *path, const char *from, const char *to)
 {
     if (normalizer->n_steps == NORMALIZE_MAX_STEPS)
         return report_error(ZERO_ERROR_USAGE, "'%s': normalizer has more than %d steps", path, NORMALIZE_MAX_STEPS);
-    const normalize_step_t step = {.from = from ? strdup(from) : NULL, .to = strdup(to)};
+    const normalize_step_t step = {.from = from ? strdup(from) : NULL, .to = to ? strdup(to) : NULL};
     normalizer->steps[normalizer->n_steps++] = step;
-    return step.to && (step.from || !from) ? ZERO_OK : report_rank_error(ZERO_ERROR_MEMORY, "tokenizer: no memory");
+    return (step.to || !to) && (step.from || !from) ? ZERO_OK
+                                                    : report_rank_error(ZERO_ERROR_MEMORY, "tokenizer: no memory");
 }
 
 void normalizer_destroy(normalizer_t *normalizer)
@@ -61,17 +63,25 @@ char *normalize_replaced(const char *text, size_t n_bytes, const char *from, con
     return replaced;
 }
 
+/* Applies a step. Returns the new text for free(); NULL: no memory. */
+static char *apply(const normalize_step_t *step, const char *text, size_t n_bytes, size_t *n_out)
+{
+    if (!step->to)
+        return normal_form_c(text, n_bytes, n_out);
+    if (step->from)
+        return normalize_replaced(text, n_bytes, step->from, step->to, n_out);
+    const size_t n_prefix = n_bytes > 0 ? strlen(step->to) : 0;
+    *n_out = n_prefix + n_bytes;
+    return copy_behind(step->to, n_prefix, text, n_bytes);
+}
+
 zero_status_t normalizer_run(const normalizer_t *normalizer, const char *text, size_t n_bytes, char **out,
                              size_t *n_out)
 {
     char *now = copy_behind("", 0, text, n_bytes);
     size_t n_now = n_bytes;
     for (int i = 0; now && i < normalizer->n_steps; i++) {
-        const normalize_step_t *step = &normalizer->steps[i];
-        const size_t n_prefix = step->from || n_now == 0 ? 0 : strlen(step->to);
-        char *next = step->from ? normalize_replaced(now, n_now, step->from, step->to, &n_now)
-                                : copy_behind(step->to, n_prefix, now, n_now);
-        n_now += n_prefix;
+        char *next = apply(&normalizer->steps[i], now, n_now, &n_now);
         free(now);
         now = next;
     }

@@ -6,7 +6,8 @@
 
 #define NORMALIZE_MAX_STEPS 8
 
-/* Puts `to` before text that is not empty, or, if there is a `from`, in place of each `from`. */
+/* Puts `to` before text that is not empty, or, if there is a `from`, in place of each `from`; without either, brings
+ * text into normal form C. */
 typedef struct normalize_step {
     char *from, *to;
 } normalize_step_t;
@@ -16,7 +17,8 @@ typedef struct normalizer {
     int n_steps;
 } normalizer_t;
 
-/* Adds a step, copying the strings. path: of the file that asks for it, for log lines. from: NULL, or not empty. */
+/* Adds a step, copying the strings. path: of the file that asks for it, for log lines. from: NULL, or not empty. to:
+ * NULL only where normal_form_is_there(). */
 zero_status_t normalizer_add(normalizer_t *normalizer, const char *path, const char *from, const char *to);
 void normalizer_destroy(normalizer_t *normalizer);
 

@@ -177,17 +177,6 @@ static zero_status_t normalize_part(encoding_t *encoding, bool is_first, const c
     return status;
 }
 
-static zero_status_t check_nfc(const tokenizer_t *tokenizer, const char *text, size_t n_bytes)
-{
-    uint32_t code;
-    if (!tokenizer->needs_nfc || utf8_is_nfc(text, n_bytes, &code))
-        return ZERO_OK;
-    return report_error(ZERO_ERROR_USAGE,
-                        "the text has U+%04X, and this tokenizer wants normal form C, which zerotrain checks and does "
-                        "not make: normalize the text first",
-                        (unsigned)code);
-}
-
 zero_status_t tokenizer_encode(const tokenizer_t *tokenizer, const char *text, size_t n_bytes, bool with_special,
                                tokens_t *tokens)
 {
@@ -203,9 +192,7 @@ zero_status_t tokenizer_encode(const tokenizer_t *tokenizer, const char *text, s
     char *repaired = utf8_repaired(text, n_bytes, &n_repaired);
     if (!repaired)
         return report_rank_error(ZERO_ERROR_MEMORY, "tokenizer: no memory for %zu bytes", n_bytes);
-    zero_status_t status = check_nfc(tokenizer, repaired, n_repaired);
-    if (status == ZERO_OK)
-        status = cut_at_added(&encoding, false, true, repaired, n_repaired, normalize_part);
+    zero_status_t status = cut_at_added(&encoding, false, true, repaired, n_repaired, normalize_part);
     free(repaired);
     return status;
 }

@@ -6,11 +6,11 @@
  *
  *   tokenizer.c       the steps in order, and tokens back to bytes
  *   tokenizer_file.c  reads tokenizer.json, with tokenizer_parts.c
- *   normalize.c       normalizers: what is put before text or in place of its characters
+ *   normalize.c       normalizers: what is put before text or in place of its characters; normal_form.c composes those
  *   split.c           pre-tokenizers: text into words, by PCRE2
  *   metaspace.c       the pre-tokenizer that marks spaces
  *   bpe.c             a word into tokens
- *   utf8.c            what is not UTF-8 becomes U+FFFD; whether text is in normal form C
+ *   utf8.c            what is not UTF-8 becomes U+FFFD
  */
 #ifndef ZEROTRAIN_TOKENIZER_H
 #define ZEROTRAIN_TOKENIZER_H

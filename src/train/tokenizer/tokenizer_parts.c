@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "train/report/report.h"
+#include "train/tokenizer/normal_form.h"
 #include "train/tokenizer/tokenizer_file.h"
 
 typedef zero_status_t (*part_fn)(file_t *file, const json_t *part, const char *type, bool is_alone);
@@ -38,10 +39,13 @@ static zero_status_t take_normalizer(file_t *file, const json_t *part, const cha
     const char *to = tokenizer_text_of(part, strcmp(type, "Prepend") == 0 ? "prepend" : "content");
     normalizer_t *normalizer = &file->tokenizer->normalizer;
     (void)is_alone;
-    if (strcmp(type, "NFC") == 0) {
-        file->tokenizer->needs_nfc = true;
-        return ZERO_OK;
-    }
+    if (strcmp(type, "NFC") == 0 && !normal_form_is_there())
+        return report_error(ZERO_ERROR_USAGE,
+                            "'%s': this build cannot compose characters for the normalizer NFC: install "
+                            "libutf8proc-dev and build zerotrain again",
+                            file->path);
+    if (strcmp(type, "NFC") == 0)
+        return normalizer_add(normalizer, file->path, NULL, NULL);
     if (strcmp(type, "Prepend") == 0 && to)
         return normalizer_add(normalizer, file->path, NULL, to);
     if (strcmp(type, "Replace") != 0)

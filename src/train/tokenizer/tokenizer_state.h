@@ -19,7 +19,6 @@ typedef struct added_token {
 
 struct tokenizer {
     bool tokens_are_bytes; /* no file */
-    bool needs_nfc;        /* the text must be in normal form C */
     normalizer_t normalizer;
     bpe_t bpe;
     bpe_token_t *texts; /* [bpe.n_tokens] what tokens stand for; NULL: their bytes */

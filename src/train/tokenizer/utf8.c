@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "train/tokenizer/nfc_table.h"
-
 /* First bytes with what may follow them (Unicode 15, table 3-7): the second byte's range, and how many bytes in all. */
 static const struct {
     unsigned char first, last, low, high, n_bytes;
@@ -62,32 +60,4 @@ char *utf8_repaired(const char *text, size_t n_bytes, size_t *n_repaired)
     repaired[n] = 0;
     *n_repaired = n;
     return repaired;
-}
-
-static uint8_t combining_class(uint32_t code)
-{
-    size_t low = 0, high = sizeof NFC_RANGES / sizeof NFC_RANGES[0];
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (code < NFC_RANGES[middle].first)
-            high = middle;
-        else if (code > NFC_RANGES[middle].last)
-            low = middle + 1;
-        else
-            return NFC_RANGES[middle].combining_class;
-    }
-    return 0;
-}
-
-bool utf8_is_nfc(const char *text, size_t n_bytes, uint32_t *code)
-{
-    uint8_t last = 0;
-    for (size_t i = 0; i < n_bytes;) {
-        i += utf8_read((const unsigned char *)text + i, n_bytes - i, code);
-        uint8_t class = *code < 0xc0 ? 0 : combining_class(*code);
-        if (class == NFC_DOUBTFUL || (class != 0 && last > class))
-            return false;
-        last = class;
-    }
-    return true;
 }

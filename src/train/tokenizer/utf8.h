@@ -1,4 +1,4 @@
-/* utf8.h - decodes UTF-8 and says what is none; and which text is certainly in normal form C. */
+/* utf8.h - decodes UTF-8 and says what is none. */
 #ifndef ZEROTRAIN_UTF8_H
 #define ZEROTRAIN_UTF8_H
 
@@ -17,9 +17,5 @@ size_t utf8_write(uint32_t code, char text[4]);
 /* Copies text with UTF8_REPLACEMENT for what is not UTF-8. Returns it for free(), with a zero behind it; NULL: no
  * memory. */
 char *utf8_repaired(const char *text, size_t n_bytes, size_t *n_repaired);
-
-/* Returns whether valid text is in normal form C by Unicode's quick check (UAX 15, section 9): false if it is not, or
- * if only composing could tell. *code: the character that decided. */
-bool utf8_is_nfc(const char *text, size_t n_bytes, uint32_t *code);
 
 #endif

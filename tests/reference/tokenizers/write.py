@@ -149,7 +149,7 @@ def write_samples(folder):
         file.write("[\n" + ",\n".join(json.dumps(sample) for sample in samples) + "\n]\n")
 
 
-# Letters that NFC leaves alone, and that PCRE2 10.42's Unicode (14) knows.
+# Letters that PCRE2 10.42's Unicode (14) knows.
 RANGES = [(0x20, 0x7e), (0xa1, 0xff), (0x100, 0x17f), (0x391, 0x3a1), (0x3a3, 0x3c9), (0x410, 0x44f), (0x5d0, 0x5ea),
           (0x627, 0x63a), (0xe01, 0xe30), (0x1680, 0x1680), (0x2002, 0x200a), (0x2010, 0x2027), (0x3041, 0x3093),
           (0x4e00, 0x9fa5), (0xac00, 0xd7a3), (0x1f300, 0x1f64f), (0x1d400, 0x1d454), (0x20000, 0x20100)]
@@ -179,6 +179,26 @@ def mixed_text(n_bytes):
             part = bytes(random.randrange(256) for _ in range(random.randrange(1, 12)))
         parts.append(part)
         length += len(part)
+    return b"".join(parts)
+
+
+def marked_text(n_bytes):
+    """Characters that normal form C changes: with marks in any order, letters of Hangul, compatibility characters, all
+    that Unicode has a decomposition for. tokenizers 0.23 has an older Unicode: marks that it does not know are left out."""
+    random.seed(5)
+    known = [chr(code) for code in range(0xa0, 0x30000) if unicodedata.category(chr(code))[0] not in "C"]
+    known = [c for c in known for text in [f"a\u0345{c}\u0334"]
+             if normalizers.NFC().normalize_str(text) == unicodedata.normalize("NFC", text)]
+    marks = [c for c in known if unicodedata.combining(c)]
+    changed = [c for c in known if unicodedata.normalize("NFC", c) != c or unicodedata.decomposition(c)]
+    parts, length = [], 0
+    while length < n_bytes:
+        part = random.choice(["a", "e\u0323", "O", "\u1100\u1161", "\uac00\u11a8", " ", random.choice(changed),
+                              random.choice(known), "".join(chr(random.randint(0x1100, 0x11ff)) for _ in range(3)),
+                              "<|im_end|>"])
+        part += "".join(random.choice(marks) for _ in range(random.randrange(5)))
+        parts.append(part.encode())
+        length += len(parts[-1])
     return b"".join(parts)
 
 
@@ -220,11 +240,8 @@ def is_same(program, name, tokenizer, data):
 
 def compare(program, n_bytes):
     raw = mixed_text(n_bytes)
-    # Random bytes may be characters that NFC changes. zerotrain refuses those, and marks that might be composed.
     cases = {name: raw for name in [*FAMILIES, *PIECES]}
-    normal = normalizers.NFC().normalize_str(raw.decode("utf-8", "replace"))
-    cases["qwen2"] = "".join(c for c in normal if unicodedata.category(c)[0] != "M"
-                             and not 0x1161 <= ord(c) < 0x11c3).encode()
+    cases["qwen2"] = raw + marked_text(n_bytes // 4)
     return all([is_same(program, name, make(name, 4000), data) for name, data in cases.items()])
 
 
