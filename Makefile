@@ -339,6 +339,11 @@ tests-objects: $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/fuzz/*.c))
 lint:
 	$(Q)tests/lint
 
+# Records the ABI of zero.h: at a release, and after a change that tests/lint names (tests/abi/run says which).
+.PHONY: abi
+abi:
+	$(Q)tests/abi/run record
+
 # Folders below PREFIX are written relative to it, so that the installed tree can be moved.
 below_prefix = $(patsubst $(PREFIX)/%,$${prefix}/%,$(1))
 CMAKE_DIR = $(LIBDIR)/cmake/zero

@@ -1,6 +1,7 @@
 #!/bin/bash
 # A program and libzero.so of different versions: programs that are compiled with an older zero.h (its zero_config_t ends
 # earlier) and with a newer one (it has more) run with today's library, and print what they print with today's header.
+# tests/abi/run finds changes of the ABI.
 # Run by tests/run-all; prints "ok: claim", "FAILED: claim" or "SKIP: reason" for each.
 # shellcheck disable=SC2317 # functions are called through claim
 
@@ -73,4 +74,40 @@ sed 's/zero_config_default()/{.stage = 3, .micro_steps = 1}/' examples/linear.c 
 claim "a program that fills the struct itself compiles" gcc -I"$scratch/today" -o "$scratch/zeros" "$scratch/zeros.c" -L"$build" -lzero
 claim "it is told to begin with zero_config_default" \
     fails_with "zero_engine_create: struct_size is 0, and no zero.h has such a zero_config_t" "$scratch/zeros"
+
+# ---- changes of the ABI that tests/abi/run finds ---------------------------------------------------------------------
+if tests/abi/run check "$build/libzero.so" 2>&1 | grep '^SKIP: '; then
+    exit $status # no abidiff, or a library without debug information
+fi
+
+# changed NAME SED: makes the header NAME/zero.h, which is not today's, and a library of its functions.
+changed()
+{
+    mkdir "$scratch/$1"
+    sed "$2" include/zero.h >"$scratch/$1/zero.h"
+    ! cmp "$scratch/$1/zero.h" include/zero.h && tests/abi/run stub "$scratch/$1/zero.h" "$scratch/$1/libzero.so"
+}
+# finds NAME SED TEXT: against the record, in a library of the changed header; and against a record of that header in the
+# library that is built, of which there is much more debug information.
+finds()
+{
+    changed "$1" "$2" >"$scratch/log" 2>&1 || { echo "FAILED: a changed zero.h compiles: $1"; status=1; return; }
+    claim "a changed ABI is found in a library: $1" fails_with "$3" tests/abi/run check "$scratch/$1/libzero.so"
+    tests/abi/run record "$scratch/$1/zero.h" "$scratch/$1/record"
+    claim "and in the library that is built, if that was the ABI" fails_with "write the record anew: make abi" \
+        tests/abi/run check "$build/libzero.so" "$scratch/$1/record"
+}
+claim "the library that is built has the recorded ABI" tests/abi/run check "$build/libzero.so"
+finds "a field is removed" '/^    bool frozen;$/d' "'bool frozen', at offset 472 (in bits)"
+finds "a field is added in the middle" 's/^    float offload_ratio;$/&\n    double more;/' "'double more'"
+finds "a field is added at the end" 's/^    uint8_t reserved\[6\];$/&\n    double more;/' "'double more'"
+finds "a field has another type" 's/^    uint64_t seed; /    double seed; /' "of 'zero_config::seed' changed"
+finds "a number of an enum moves" 's/^    ZERO_OPTIMIZER_SGD, /    ZERO_OPTIMIZER_MORE,\n&/' "ZERO_OPTIMIZER_SGD' from value '1' to '2'"
+finds "what a function of the caller's gets has more" 's/^    zero_wait_t wait; .*/&\n    double more;/' "'double more'"
+finds "an argument has another type" 's/uint32_t notice);/uint64_t notice);/' "zero_set_notice(zero_engine_t*, uint32_t)"
+changed "a function is removed" '/zero_comm_launch_rank(void)/d' >"$scratch/log" 2>&1
+claim "a function that is missing is found" fails_with "{zero_comm_launch_rank}" \
+    tests/abi/run check "$scratch/a function is removed/libzero.so"
+changed "a function is new" 's/^ZERO_API int zero_comm_launch_rank(void);/&\nZERO_API int zero_comm_more(void);/' >"$scratch/log" 2>&1
+claim "a new function passes" tests/abi/run check "$scratch/a function is new/libzero.so"
 exit $status
