@@ -1,0 +1,98 @@
+"""What an engine is made of: ranks, a device and a model."""
+
+import os
+from ctypes import byref, c_int, c_int64
+
+from ._zero_h import (COMM_AUTO, DEVICE_CPU, ERROR_ARGUMENT, ERROR_PEER, INIT_ZEROS, MAX_DIMS, OK, P, Error, TensorDesc,
+                      check, lib)
+
+
+class Handle:
+    """Owns an object of zero.h and keeps what it uses."""
+    _destroy = None
+
+    def __init__(self, create, *uses):
+        self._handle, self._uses = P(), uses
+        check(create(byref(self._handle)))
+
+    def close(self):
+        """Destroys the object; collective where zero.h says so. Without it, garbage collection does."""
+        handle, self._handle = self._handle, P()
+        if handle:
+            getattr(lib, self._destroy)(handle)
+        self._uses = ()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.close()
+
+    def __del__(self):
+        if getattr(self, "_handle", None):
+            self.close()
+
+
+class Comm(Handle):
+    """All ranks that mpirun started."""
+    _destroy = "zero_comm_destroy"
+
+    def __init__(self, kind=COMM_AUTO):
+        super().__init__(lambda made: lib.zero_comm_create(kind, made))
+
+    rank = property(lambda self: lib.zero_comm_rank(self._handle))
+    size = property(lambda self: lib.zero_comm_size(self._handle))
+    local_rank = property(lambda self: lib.zero_comm_local_rank(self._handle))  # of this host's
+    local_size = property(lambda self: lib.zero_comm_local_size(self._handle))
+
+    def barrier(self):
+        check(lib.zero_comm_barrier(self._handle))
+
+    def agree(self, mine):
+        """Returns whether `mine` is true on every rank."""
+        status = lib.zero_comm_agree(self._handle, OK if mine else ERROR_ARGUMENT)
+        if status not in (OK, ERROR_PEER) and (mine or status != ERROR_ARGUMENT):
+            raise Error(status)
+        return status == OK
+
+    def abort(self, exit_code):
+        """Ends the whole job."""
+        lib.zero_comm_abort(self._handle, exit_code)
+        os._exit(exit_code)
+
+
+class Device(Handle):
+    _destroy = "zero_device_destroy"
+
+    def __init__(self, comm, kind=DEVICE_CPU):
+        super().__init__(lambda made: lib.zero_device_create(kind, comm._handle, made), comm)
+
+    is_cpu = property(lambda self: lib.zero_device_get_type(self._handle) == DEVICE_CPU)
+
+
+class Model(Handle):
+    _destroy = "zero_model_destroy"
+
+    def __init__(self):
+        self.shapes = []  # by tensor
+        super().__init__(lambda made: lib.zero_model_create(made))
+
+    def add_unit(self, name):
+        unit = c_int()
+        check(lib.zero_model_add_unit(self._handle, name.encode(), byref(unit)))
+        return unit.value
+
+    def add_tensor(self, unit, name, shape, init=INIT_ZEROS, init_std=0.0, decay=False, packed=False, fp8=False,
+                   frozen=False, hidden_matrix=False):
+        shape = tuple(shape)
+        if len(shape) > MAX_DIMS:
+            raise ValueError(f"{name} has {len(shape)} dimensions, at most {MAX_DIMS} are possible")
+        desc = TensorDesc(name.encode(), len(shape), (c_int64 * MAX_DIMS)(*shape), init, init_std, decay, packed, fp8,
+                          frozen, hidden_matrix)
+        tensor = c_int()
+        check(lib.zero_model_add_tensor(self._handle, unit, byref(desc), byref(tensor)))
+        self.shapes.append(shape)
+        return tensor.value
+
+    def share_tensor(self, unit, tensor):
+        check(lib.zero_model_share_tensor(self._handle, unit, tensor))

@@ -1,0 +1,136 @@
+"""zero.h by ctypes: its numbers, structs and functions, and the exception for a call that fails."""
+
+import ctypes
+import ctypes.util
+import os
+from ctypes import (POINTER, byref, c_bool, c_char_p, c_double, c_float, c_int, c_int64, c_size_t, c_uint8, c_uint32,
+                    c_uint64, c_void_p)
+
+COMM_AUTO, COMM_MPI, COMM_NCCL = range(3)
+DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA, DEVICE_CUDA_SHARED = range(4)
+INIT_ZEROS, INIT_ONES, INIT_NORMAL = range(3)
+FP32, BF16, FP16 = range(3)
+ADAMW, SGD, NESTEROV, LION, OWN, MUON = range(6)
+PASS_TRAIN, PASS_EVAL, PASS_INPUT_GRAD = range(3)
+WEIGHT, M, V, GRAD = range(4)
+ALL_RANKS = -1
+
+OK, ERROR_ARGUMENT, ERROR_PEER = 0, 1, 10
+MAX_DIMS = 4
+
+
+class TensorDesc(ctypes.Structure):
+    _fields_ = [("name", c_char_p), ("n_dims", c_int), ("shape", c_int64 * MAX_DIMS), ("init", c_int),
+                ("init_std", c_float), ("decay", c_bool), ("packed", c_bool), ("fp8", c_bool),
+                ("frozen", c_bool), ("hidden_matrix", c_bool), ("reserved", c_uint8 * 35)]
+
+
+class Config(ctypes.Structure):
+    """zero_config_t; Config.default() has the defaults."""
+    _fields_ = [("struct_size", c_size_t),
+                ("stage", c_int), ("dtype", c_int), ("micro_steps", c_int), ("prefetch", c_int), ("keep", c_int),
+                ("overlap", c_bool), ("reduce_every_micro_step", c_bool), ("nccl_reduction", c_bool),
+                ("shard_group", c_int), ("gather_fp8", c_bool), ("seed", c_uint64), ("optimizer", c_int),
+                ("own_optimizer", c_void_p), ("hooks", c_void_p), ("beta1", c_float), ("beta2", c_float),
+                ("eps", c_float), ("weight_decay", c_float), ("momentum", c_float),
+                ("muon_momentum", c_float), ("muon_steps", c_int),
+                ("grad_clip", c_float),
+                ("max_skipped_steps", c_int), ("initial_loss_scale", c_float), ("loss_scale_window", c_int),
+                ("loss_scale_hysteresis", c_int), ("offload", c_bool), ("offload_ratio", c_float),
+                ("offload_update", c_int), ("offload_buffer_bytes", c_size_t), ("offload_threads", c_int),
+                ("offload_ram", c_float), ("staging_bytes", c_size_t), ("user_bytes", c_size_t), ("check", c_bool),
+                ("forward_only", c_bool), ("reserved", c_uint8 * 6)]
+
+    @classmethod
+    def default(cls, **settings):
+        """Returns the defaults with some fields set."""
+        config = cls()
+        check(lib.zero_config_init(byref(config), ctypes.sizeof(config)))
+        for name, value in settings.items():
+            if name not in dict(cls._fields_):
+                raise TypeError(f"zero_config_t has no field {name}")
+            setattr(config, name, value)
+        return config
+
+
+class Grad(ctypes.Structure):
+    _fields_ = [("data", c_void_p), ("dtype", c_int), ("accumulate", c_bool)]
+
+
+class Partial(ctypes.Structure):
+    """zero_partial_t."""
+    _fields_ = [("n_loaded", c_int), ("n_kept", c_int), ("n_ignored", c_int), ("reserved", c_int * 5)]
+
+
+class Group(ctypes.Structure):
+    """zero_group_t."""
+    _fields_ = [("lr_scale", c_float), ("weight_decay", c_float), ("beta1", c_float), ("beta2", c_float),
+                ("eps", c_float), ("momentum", c_float), ("reserved", c_uint8 * 40)]
+
+
+class SaveOptions(ctypes.Structure):
+    """zero_save_options_t."""
+    _fields_ = [("config_json", c_char_p), ("state_json", c_char_p), ("keep", c_int), ("max_file_bytes", c_uint64),
+                ("background", c_bool), ("per_host", c_bool), ("files", c_void_p), ("n_files", c_int),
+                ("reserved", c_uint8 * 36)]
+
+
+class StepResult(ctypes.Structure):
+    """zero_step_result_t."""
+    _fields_ = [("step", c_uint64), ("loss", c_float), ("grad_norm", c_float), ("loss_scale", c_float),
+                ("skipped", c_bool), ("notice", c_uint32), ("step_ms", c_double), ("exposed_comm_ms", c_double),
+                ("reserved", c_uint64 * 4)]
+
+
+def _load():
+    path = os.environ.get("LIBZERO") or ctypes.util.find_library("zero") or "libzero.so.0"
+    # Open MPI's plug-ins look for its symbols among the process's.
+    return ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+
+
+lib = _load()
+P = c_void_p
+
+
+def _declare(restype, **functions):
+    for name, argtypes in functions.items():
+        function = getattr(lib, "zero_" + name)
+        function.restype, function.argtypes = restype, argtypes
+
+
+_declare(c_char_p, version=[], last_error=[], status_name=[c_int], status_text=[c_int], comm_name=[P],
+         checkpoint_state=[P])
+_declare(c_int, comm_create=[c_int, POINTER(P)], comm_rank=[P], comm_size=[P], comm_local_rank=[P],
+         comm_local_size=[P], comm_barrier=[P],
+         comm_agree=[P, c_int], device_create=[c_int, P, POINTER(P)], model_create=[POINTER(P)],
+         model_add_unit=[P, c_char_p, POINTER(c_int)], config_init=[POINTER(Config), c_size_t],
+         model_add_tensor=[P, c_int, POINTER(TensorDesc), POINTER(c_int)], model_share_tensor=[P, c_int, c_int],
+         engine_create=[P, P, P, POINTER(Config), POINTER(P)], init_parameters=[P], load_weights=[P, c_char_p],
+         load_weights_partial=[P, c_char_p, POINTER(Partial)],
+         get_tensor=[P, c_int, c_int, c_int, P], set_tensor=[P, c_int, c_int, c_int, P], begin=[P, c_int, P],
+         acquire=[P, c_int, P], release=[P, c_int, P], unused=[P, c_int, P], grad_ready=[P, c_int, P],
+         step=[P, c_float, P, P], step_wait=[P, POINTER(StepResult)], set_micro_steps=[P, c_int],
+         set_group=[P, c_int, POINTER(Group)], get_group=[P, c_int, POINTER(Group)],
+         cancel=[P], device_get_type=[P], save_prepare=[P, c_char_p],
+         save_begin=[P, c_char_p, POINTER(SaveOptions), POINTER(P)], save_end=[P],
+         checkpoint_open=[P, c_char_p, POINTER(P)], load=[P, P])
+_declare(None, comm_destroy=[P], comm_abort=[P, c_int], device_destroy=[P], model_destroy=[P], engine_destroy=[P],
+         checkpoint_close=[P])
+_declare(P, param=[P, c_int], loss_scale=[P])
+_declare(Grad, grad=[P, c_int])
+
+version = lib.zero_version().decode()
+
+
+class Error(RuntimeError):
+    """A call failed. status: its number; the text is the line that was logged."""
+
+    def __init__(self, status):
+        line = lib.zero_last_error() or lib.zero_status_text(status)
+        super().__init__(f"{lib.zero_status_name(status).decode()}: {line.decode()}")
+        self.status = status
+
+
+def check(status):
+    if status != OK:
+        raise Error(status)
