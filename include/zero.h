@@ -506,8 +506,8 @@ typedef struct zero_config {
     int shard_group;
     /* bf16: parameters that are declared with fp8 travel and are resident in fp8, 1 byte an element (zero_param_fp8).
      * Each rank casts its own shard after every update, with the scale of the whole matrix. So the bytes are those of a
-     * cast of the full bf16 parameter, and training has the same bits with and without it. Groups of shard_group gather
-     * in bf16 nevertheless. */
+     * cast of the full bf16 parameter, and training has the same bits with and without it. Groups of shard_group
+     * exchange and gather bytes, too. */
     bool gather_fp8;
     uint64_t seed; /* of zero_init_parameters */
     zero_optimizer_t optimizer;

@@ -27,7 +27,7 @@ static traffic_t traffic_of(const fit_work_t *work, int64_t keep)
     if (o->zero.stage == 3) {
         t.forward = in_group * (s->L * block + ends);
         t.backward = in_group * (s->L - kept) * block;
-        t.step = (1.0 / group - 1.0 / N) * all * s->param_bytes; /* parts of other groups */
+        t.step = (1.0 / group - 1.0 / N) * (s->L * block + ends); /* parts of other groups */
     } else if (o->zero.stage > 0) {
         t.step = others * (s->L * block + ends);
     } else {

@@ -47,8 +47,9 @@ static uint64_t take(uint64_t *arena_bytes, zero_memory_t *memory, zero_memory_c
 /* Returns the parameters that the window has in the configured dtype: all that zero_plan_params_of can name. */
 static uint64_t params_elems(const zero_arena_plan_t *plan, const zero_layout_t *layout)
 {
+    const uint64_t in_fp8 = plan->fp8.is_gathered ? layout->total_fp8_shard_elems : 0;
     if (plan->stage.shard_params)
-        return layout->total_shard_elems * (uint64_t)zero_plan_n_groups(plan, layout);
+        return (layout->total_shard_elems - in_fp8) * (uint64_t)zero_plan_n_groups(plan, layout) + in_fp8;
     if (plan->stage.shard_state && plan->fp8.is_gathered)
         return layout->total_flat_elems - layout->total_fp8_flat_elems + layout->total_fp8_shard_elems;
     return layout->total_flat_elems;
@@ -61,15 +62,15 @@ static uint64_t frozen_elems(const zero_arena_plan_t *plan, const zero_layout_t 
                                     : layout->total_frozen_flat_elems;
 }
 
-/* Sets the bytes of each class's buffers. One for a unit whose matrices are gathered in fp8 has every rank's others
- * behind these. Frozen tensors come last. */
+/* Sets the bytes of each class's buffers. One for a unit whose matrices are gathered in fp8 has the others of every
+ * rank of the group behind these. Frozen tensors come last. */
 static void size_buffers(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config)
 {
     size_t param_size = zero_dtype_size(config->dtype), grad_size = zero_dtype_size(plan->stage.grad_dtype);
     for (zero_unit_t unit = 0; unit < layout->n_units; unit++) {
         int class = layout->units[unit].buffer_class;
         uint64_t n_elems = zero_layout_buffer_elems(layout, class);
-        uint64_t others = layout->buffer_others_elems[class] * (uint64_t)layout->world_size;
+        uint64_t others = layout->buffer_others_elems[class] * (uint64_t)plan->group;
         plan->unsharded_grad_bytes[class] = n_elems * grad_size;
         plan->unsharded_frozen[class] =
             zero_plan_gathers_fp8(plan, layout, unit) ? n_elems + others * param_size : n_elems * param_size;
@@ -104,15 +105,19 @@ static uint64_t muon_slots_bytes(const zero_muon_plan_t *muon)
 static void plan_window(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config)
 {
     const zero_stage_t *stage = &plan->stage;
-    uint64_t param_size = zero_dtype_size(config->dtype);
+    uint64_t param_size = zero_dtype_size(config->dtype), n_groups = (uint64_t)zero_plan_n_groups(plan, layout);
     uint64_t *bytes = &plan->window_bytes;
     zero_memory_t *memory = &plan->memory;
 
     plan->params = take(bytes, memory, ZERO_MEMORY_PARAMETERS, params_elems(plan, layout) * param_size);
     plan->frozen = take(bytes, memory, ZERO_MEMORY_PARAMETERS, frozen_elems(plan, layout) * param_size);
     if (plan->fp8.is_gathered)
-        plan->fp8.bytes = take(bytes, memory, ZERO_MEMORY_PARAMETERS,
-                               stage->shard_params ? layout->total_fp8_shard_elems : layout->total_fp8_flat_elems);
+        plan->fp8.bytes =
+            take(bytes, memory, ZERO_MEMORY_PARAMETERS,
+                 stage->shard_params ? layout->total_fp8_shard_elems * n_groups : layout->total_fp8_flat_elems);
+    if (plan->fp8.is_gathered && n_groups > 1)
+        plan->fp8.part_others =
+            take(bytes, memory, ZERO_MEMORY_PARAMETERS, layout->total_others_elems * n_groups * param_size);
     if (!config->forward_only)
         plan_window_grads(plan, layout);
     plan->contribution = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, sizeof(zero_contribution_t));
@@ -392,8 +397,7 @@ zero_status_t zero_arena_plan_create(const zero_model_t *model, const zero_layou
     made.overlapped = config->overlap && target.on_gpu && layout->world_size > 1;
     made.transport_reduces = config->nccl_reduction && target.on_gpu && layout->world_size > 1;
     ZERO_TRY(choose_group(&made, layout, config));
-    /* Groups gather in bf16. */
-    made.fp8.is_gathered = config->gather_fp8 && layout->n_matrices > 0 && made.group == layout->world_size;
+    made.fp8.is_gathered = config->gather_fp8 && layout->n_matrices > 0;
     made.muon.dtype = target.on_gpu ? ZERO_BF16 : ZERO_FP32;
     made.muon.is_full = !made.stage.shard_state && layout->world_size > 1;
     ZERO_TRY(zero_muon_schedule_create(model, layout, config, &made.muon.schedule));

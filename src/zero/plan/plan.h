@@ -61,11 +61,14 @@ typedef struct zero_state_staging_plan {
 
 /* Parameters that are gathered in fp8. Of units that have them, the window has this rank's shard in bf16, of which
  * master weights need the bits, and beside it the bytes. The units' other tensors are gathered from rank 0's shard,
- * with the same range of the other ranks', which nobody uses. */
+ * with the same range of the other ranks', which nobody uses. With several groups each gathers them from its first
+ * rank, which has got them from rank 0; the same range of the other ranks' shards goes with them. */
 typedef struct zero_fp8_plan {
-    bool is_gathered;           /* config.gather_fp8, and there are such parameters */
-    uint64_t bytes;             /* window: one for each element of the units' flat buffers, or shards (stage 3) */
-    uint64_t absmaxes;          /* window: uint32_t, of this rank's part of each matrix */
+    bool is_gathered;     /* config.gather_fp8, and there are such parameters */
+    uint64_t bytes;       /* window: one for each element of the units' flat buffers, or of this rank's part of
+                           * its group's copy (stage 3) */
+    uint64_t part_others; /* window, several groups: others_elems of each rank that holds the part, unit by unit */
+    uint64_t absmaxes;    /* window: uint32_t, of this rank's part of each matrix */
     uint64_t gathered_absmaxes; /* private: of every rank */
     uint64_t scales;            /* private: zero_fp8_scales_t of each matrix */
     uint64_t segments;          /* private: zero_fp8_segment_t, at most one for each matrix */
@@ -150,7 +153,7 @@ static inline bool zero_plan_gathers_fp8(const zero_arena_plan_t *plan, const ze
     return plan->fp8.is_gathered && zero_layout_has_fp8(layout, unit);
 }
 
-/* Returns whether this rank holds no more than its shard of a unit's parameters in the configured dtype. */
+/* Returns whether this rank holds no more than its part of a unit's parameters in the configured dtype. */
 static inline bool zero_plan_shards_params(const zero_arena_plan_t *plan, const zero_layout_t *layout, zero_unit_t unit)
 {
     return plan->stage.shard_params || (plan->stage.shard_state && zero_plan_gathers_fp8(plan, layout, unit));
@@ -160,8 +163,9 @@ static inline bool zero_plan_shards_params(const zero_arena_plan_t *plan, const 
 static inline uint64_t zero_plan_params_of(const zero_arena_plan_t *plan, const zero_layout_t *layout, zero_unit_t unit)
 {
     const zero_unit_layout_t *at = &layout->units[unit];
+    const uint64_t in_fp8 = plan->fp8.is_gathered ? at->fp8_shard_offset : 0; /* one shard of each, in parts, too */
     if (plan->stage.shard_params)
-        return at->shard_offset;
+        return (at->shard_offset - in_fp8) * (uint64_t)zero_plan_n_groups(plan, layout) + in_fp8;
     if (plan->stage.shard_state && plan->fp8.is_gathered) /* shards of those in fp8, full flat buffers of the others */
         return at->flat_offset - at->fp8_flat_offset + at->fp8_shard_offset;
     return at->flat_offset;

@@ -68,7 +68,7 @@ static void add_gathers(const zero_layout_t *layout, const zero_config_t *config
     const zero_unit_layout_t *at = &layout->units[unit];
     const uint64_t size = zero_dtype_size(config->dtype), n_groups = (uint64_t)zero_plan_n_groups(plan, layout);
     const bool is_fp8 = zero_plan_gathers_fp8(plan, layout, unit);
-    uint64_t slice = is_fp8 ? at->shard_elems + at->others_elems * size : at->shard_elems * size;
+    const uint64_t shard = at->shard_elems * (is_fp8 ? 1 : size), others = is_fp8 ? at->others_elems * size : 0;
     if (plan->stage.shard_params) { /* frozen tensors change in no step, so groups do not exchange theirs */
         const uint64_t frozen = n_gathers * at->frozen_shard_elems * size;
         *(n_groups == 1 ? &slices->in_all : &slices->in_group) += frozen * n_groups;
@@ -76,12 +76,12 @@ static void add_gathers(const zero_layout_t *layout, const zero_config_t *config
     if (!plan->stage.shard_state) {
         slices->in_all += at->shard_elems * sizeof(float); /* reduced gradients */
     } else if (!plan->stage.shard_params) {
-        slices->in_all += slice;
+        slices->in_all += shard + others;
     } else if (n_groups == 1) {
-        slices->in_all += n_gathers * slice;
+        slices->in_all += n_gathers * (shard + others);
     } else {
-        slices->in_group += n_gathers * slice * n_groups;
-        slices->in_part += slice;
+        slices->in_group += n_gathers * (shard * n_groups + others);
+        slices->in_part += shard + others;
     }
 }
 

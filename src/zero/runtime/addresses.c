@@ -26,7 +26,15 @@ uint64_t zero_context_fp8_offset(const zero_context_t *context, zero_unit_t unit
 {
     const zero_unit_layout_t *layout = &context->layout.units[unit];
     const zero_arena_plan_t *plan = &context->plan;
-    return plan->fp8.bytes + (plan->stage.shard_params ? layout->fp8_shard_offset : layout->fp8_flat_offset);
+    const uint64_t n_groups = (uint64_t)zero_plan_n_groups(plan, &context->layout);
+    return plan->fp8.bytes + (plan->stage.shard_params ? layout->fp8_shard_offset * n_groups : layout->fp8_flat_offset);
+}
+
+uint64_t zero_context_part_others(const zero_context_t *context, zero_unit_t unit)
+{
+    const uint64_t n_groups = (uint64_t)zero_plan_n_groups(&context->plan, &context->layout);
+    return context->plan.fp8.part_others +
+           context->layout.units[unit].others_offset * n_groups * zero_dtype_size(context->config.dtype);
 }
 
 unsigned char *zero_context_fp8_others(const zero_context_t *context, zero_unit_t unit)
@@ -96,6 +104,13 @@ uint64_t zero_context_shard_begin(const zero_context_t *context, zero_unit_t uni
            context->layout.units[unit].shard_elems;
 }
 
+uint64_t zero_context_part_begin(const zero_context_t *context, zero_unit_t unit)
+{
+    const zero_arena_plan_t *plan = &context->plan;
+    return (uint64_t)(context->comm->rank % plan->group) * (uint64_t)zero_plan_n_groups(plan, &context->layout) *
+           context->layout.units[unit].shard_elems;
+}
+
 void zero_context_held(const zero_context_t *context, zero_unit_t unit, uint64_t *begin, uint64_t *end)
 {
     const zero_unit_layout_t *layout = &context->layout.units[unit];
@@ -110,14 +125,13 @@ zero_adam_segment_t zero_context_segment_at(const zero_context_t *context, zero_
     const zero_stage_t *stage = &context->plan.stage;
     uint64_t shard_begin = zero_context_shard_begin(context, unit);
     uint64_t in_full = layout->flat_offset + at, in_shard = layout->shard_offset + (at - shard_begin);
-    /* This rank's part of its group's copy: n_groups shards, its own among them. */
-    uint64_t n_groups = (uint64_t)zero_plan_n_groups(&context->plan, &context->layout);
-    uint64_t part = (uint64_t)(context->comm->rank % context->plan.group);
-    uint64_t in_part = n_groups * layout->shard_offset + (at - part * n_groups * layout->shard_elems);
-    uint64_t params_begin = zero_plan_shards_params(&context->plan, &context->layout, unit) ? shard_begin : 0;
-    uint64_t in_window = zero_plan_params_of(&context->plan, &context->layout, unit) + (at - params_begin);
+    uint64_t params_begin = 0;
+    if (zero_plan_shards_params(&context->plan, &context->layout, unit))
+        params_begin = zero_plan_gathers_fp8(&context->plan, &context->layout, unit)
+                           ? shard_begin
+                           : zero_context_part_begin(context, unit);
     return (zero_adam_segment_t){
-        .param = stage->shard_params ? in_part : in_window,
+        .param = zero_plan_params_of(&context->plan, &context->layout, unit) + (at - params_begin),
         .state = stage->shard_state ? in_shard : in_full,
         .grad = stage->reduced_grads_are_full ? in_full : in_shard,
     };

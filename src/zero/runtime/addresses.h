@@ -12,12 +12,14 @@ unsigned char *zero_context_window(const zero_context_t *context, uint64_t offse
 /* Return where all parameters and all reduced gradients begin: zero_adam_t's base pointers. */
 void *zero_context_params(const zero_context_t *context);
 float *zero_context_reduced_grads(const zero_context_t *context);
-/* Returns where this rank's parameters of a unit in the configured dtype begin: its shard or all of them, by
+/* Returns where this rank's parameters of a unit in the configured dtype begin: its part or all of them, by
  * zero_plan_shards_params. */
 unsigned char *zero_context_params_of(const zero_context_t *context, zero_unit_t unit);
-/* Of a unit whose matrices are gathered in fp8: the window's offset of its bytes (this rank's shard at stage 3, else
- * all of them), and at stages 1-2 the others of every rank. */
+/* Of a unit whose matrices are gathered in fp8: the window's offset of its bytes (this rank's part of its group's copy
+ * at stage 3, else all of them); with several groups, the window's offset of the others that came with the part; at
+ * stages 1-2 the others of every rank. */
 uint64_t zero_context_fp8_offset(const zero_context_t *context, zero_unit_t unit);
+uint64_t zero_context_part_others(const zero_context_t *context, zero_unit_t unit);
 unsigned char *zero_context_fp8_others(const zero_context_t *context, zero_unit_t unit);
 /* Returns the fp32 reduced gradients of this rank's shard of a unit. */
 float *zero_context_reduced_grads_of(const zero_context_t *context, zero_unit_t unit);
@@ -32,8 +34,9 @@ uint64_t zero_context_frozen_at(const zero_context_t *context, zero_unit_t unit,
 /* Finds the part of a tensor that a rank owns. */
 zero_span_t zero_context_owned_span(const zero_context_t *context, zero_tensor_t tensor, int rank);
 
-/* Returns where this rank's shard of a unit begins in the unit's flat buffer. */
+/* Return where this rank's shard of a unit, and its part of its group's copy, begin in the unit's flat buffer. */
 uint64_t zero_context_shard_begin(const zero_context_t *context, zero_unit_t unit);
+uint64_t zero_context_part_begin(const zero_context_t *context, zero_unit_t unit);
 /* Finds the part of a unit's flat buffer whose state this rank holds: its shard, or all of it at stage 0. */
 void zero_context_held(const zero_context_t *context, zero_unit_t unit, uint64_t *begin, uint64_t *end);
 /* Returns where element `at` of a unit's flat buffer is for AdamW: a segment without length and decay. */

@@ -33,13 +33,19 @@ static zero_status_t gather_unit(zero_context_t *context, zero_unit_t unit, zero
     return gather(context, unit, ranks, parts, n_parts, stream);
 }
 
-/* Finds a unit's matrices in fp8, as `bytes` says, and its others, which every rank publishes at the beginning of its
- * shard. Returns how many parts these are. */
-static int fp8_parts(const zero_context_t *context, zero_unit_t unit, part_t bytes, void *others, part_t parts[2])
+/* Returns the window's offset of a unit's parameters in the configured dtype. */
+static uint64_t params_offset(const zero_context_t *context, zero_unit_t unit)
 {
     const zero_arena_plan_t *plan = &context->plan;
-    size_t size = zero_dtype_size(context->config.dtype), n_bytes = context->layout.units[unit].others_elems * size;
-    uint64_t offset = plan->params + zero_plan_params_of(plan, &context->layout, unit) * size;
+    return plan->params + zero_plan_params_of(plan, &context->layout, unit) * zero_dtype_size(context->config.dtype);
+}
+
+/* Finds a unit's matrices in fp8, as `bytes` says, and its others, which every rank publishes at `offset`. Returns how
+ * many parts these are. */
+static int fp8_parts(const zero_context_t *context, zero_unit_t unit, part_t bytes, uint64_t offset, void *others,
+                     part_t parts[2])
+{
+    size_t n_bytes = context->layout.units[unit].others_elems * zero_dtype_size(context->config.dtype);
     parts[0] = bytes;
     parts[1] = (part_t){.src_offset = offset, .dst = others, .n_bytes = n_bytes};
     return n_bytes > 0 ? 2 : 1;
@@ -50,15 +56,17 @@ static int trained_parts(const zero_context_t *context, zero_unit_t unit, unsign
                          part_t parts[2])
 {
     const zero_unit_layout_t *layout = &context->layout.units[unit];
+    const size_t n_groups = (size_t)zero_plan_n_groups(&context->plan, &context->layout);
     if (zero_plan_gathers_fp8(&context->plan, &context->layout, unit)) {
-        const part_t bytes = {
-            .src_offset = zero_context_fp8_offset(context, unit), .dst = full, .n_bytes = layout->shard_elems};
-        return fp8_parts(context, unit, bytes, full + zero_layout_buffer_elems(&context->layout, layout->buffer_class),
-                         parts);
+        const part_t bytes = {.src_offset = zero_context_fp8_offset(context, unit),
+                              .dst = full,
+                              .n_bytes = layout->shard_elems * n_groups};
+        const uint64_t others = n_groups > 1 ? zero_context_part_others(context, unit) : params_offset(context, unit);
+        return fp8_parts(context, unit, bytes, others,
+                         full + zero_layout_buffer_elems(&context->layout, layout->buffer_class), parts);
     }
-    parts[0] = (part_t){.src_offset = context->plan.params + layout->shard_offset * part_size,
-                        .dst = full,
-                        .n_bytes = layout->shard_elems * part_size};
+    parts[0] =
+        (part_t){.src_offset = params_offset(context, unit), .dst = full, .n_bytes = layout->shard_elems * part_size};
     return layout->shard_elems > 0 ? 1 : 0;
 }
 
@@ -87,23 +95,32 @@ static part_t slices_at(const zero_context_t *context, uint64_t offset, size_t s
                     .n_bytes = slice_bytes};
 }
 
-/* Gathers `slices`, this rank's part, from the ranks of other groups that hold the same. */
-static zero_status_t gather_part(zero_context_t *context, zero_unit_t unit, part_t slices, zero_stream_t stream)
+/* Gathers this rank's part from the ranks of other groups that hold the same. */
+static zero_status_t gather_part(zero_context_t *context, zero_unit_t unit, const part_t *parts, int n_parts,
+                                 zero_stream_t stream)
 {
     const int n_groups = zero_plan_n_groups(&context->plan, &context->layout), group = context->plan.group;
     const zero_ranks_t ranks = {.first = context->comm->rank % group, .stride = group, .n = n_groups};
     context->stats.n_part_gathers++;
-    context->stats.part_gathered_bytes += slices.n_bytes * (uint64_t)(n_groups - 1);
-    return gather(context, unit, ranks, &slices, 1, stream);
+    for (int i = 0; i < n_parts; i++)
+        context->stats.part_gathered_bytes += parts[i].n_bytes * (uint64_t)(n_groups - 1);
+    return gather(context, unit, ranks, parts, n_parts, stream);
 }
 
 zero_status_t zero_gather_part(zero_context_t *context, zero_unit_t unit, zero_stream_t stream)
 {
     const zero_unit_layout_t *layout = &context->layout.units[unit];
-    size_t size = zero_dtype_size(context->config.dtype);
-    uint64_t at = layout->shard_offset * (uint64_t)zero_plan_n_groups(&context->plan, &context->layout);
-    return gather_part(context, unit, slices_at(context, context->plan.params + at * size, layout->shard_elems * size),
-                       stream);
+    part_t parts[2];
+    int n_parts = 1;
+    if (zero_plan_gathers_fp8(&context->plan, &context->layout, unit)) {
+        const part_t bytes = slices_at(context, zero_context_fp8_offset(context, unit), layout->shard_elems);
+        n_parts = fp8_parts(context, unit, bytes, params_offset(context, unit),
+                            zero_context_window(context, zero_context_part_others(context, unit)), parts);
+    } else {
+        parts[0] = slices_at(context, params_offset(context, unit),
+                             layout->shard_elems * zero_dtype_size(context->config.dtype));
+    }
+    return gather_part(context, unit, parts, n_parts, stream);
 }
 
 /* Every rank's slices of the unit's frozen tensors, of those that this rank holds. */
@@ -116,7 +133,8 @@ static part_t frozen_slices(const zero_context_t *context, zero_unit_t unit)
 
 zero_status_t zero_gather_frozen_part(zero_context_t *context, zero_unit_t unit, zero_stream_t stream)
 {
-    return gather_part(context, unit, frozen_slices(context, unit), stream);
+    const part_t slices = frozen_slices(context, unit);
+    return gather_part(context, unit, &slices, 1, stream);
 }
 
 zero_status_t zero_gather_frozen(zero_context_t *context, zero_unit_t unit, zero_stream_t stream)
@@ -140,18 +158,17 @@ zero_status_t zero_gather_in_place(zero_context_t *context, zero_unit_t unit, ui
 
 zero_status_t zero_gather_full(zero_context_t *context, zero_unit_t unit, zero_stream_t stream)
 {
-    const zero_arena_plan_t *plan = &context->plan;
     const zero_unit_layout_t *layout = &context->layout.units[unit];
-    size_t size = zero_dtype_size(context->config.dtype);
     if (context->comm->size == 1 || layout->shard_elems == 0)
         return ZERO_OK;
-    if (zero_plan_gathers_fp8(plan, &context->layout, unit)) {
+    if (zero_plan_gathers_fp8(&context->plan, &context->layout, unit)) {
         const part_t bytes = slices_at(context, zero_context_fp8_offset(context, unit), layout->shard_elems);
         part_t parts[2];
-        int n_parts = fp8_parts(context, unit, bytes, zero_context_fp8_others(context, unit), parts);
+        int n_parts = fp8_parts(context, unit, bytes, params_offset(context, unit),
+                                zero_context_fp8_others(context, unit), parts);
         return gather_unit(context, unit, zero_comm_all(context->comm), parts, n_parts, stream);
     }
-    const part_t slices = slices_at(context, plan->params + zero_plan_params_of(plan, &context->layout, unit) * size,
-                                    layout->shard_elems * size);
+    const part_t slices =
+        slices_at(context, params_offset(context, unit), layout->shard_elems * zero_dtype_size(context->config.dtype));
     return gather_unit(context, unit, zero_comm_all(context->comm), &slices, 1, stream);
 }

@@ -25,7 +25,7 @@ static bool make_segment(const zero_context_t *context, int matrix, zero_fp8_seg
 {
     const zero_fp8_matrix_t *whole = &context->layout.matrices[matrix];
     uint64_t begin, end,
-        fp8_begin = context->plan.stage.shard_params ? zero_context_shard_begin(context, whole->unit) : 0;
+        fp8_begin = context->plan.stage.shard_params ? zero_context_part_begin(context, whole->unit) : 0;
     zero_context_held(context, whole->unit, &begin, &end);
     begin = begin > whole->begin ? begin : whole->begin;
     end = end < whole->end ? end : whole->end;

@@ -54,6 +54,18 @@ START_TEST(gathers_in_fp8_have_the_bits_of_bf16_however_they_travel)
 }
 END_TEST
 
+/* Each group gathers within itself, from parts that came in fp8 from the other groups. */
+START_TEST(groups_that_gather_in_fp8_have_the_bits_of_bf16)
+{
+    static const int n_ranks[] = {4, 6};
+    static const char *const variants[][6] = {{"group=2 poison=1", "group=1", "group=2 prefetch=1000", NULL},
+                                              {"group=2 comm=mpi", "group=3", "group=1 comm=mpi", "group=6", NULL}};
+    if (support_leaves_out(n_ranks[_i]))
+        return;
+    expect_text_of_bf16(n_ranks[_i], _i == 0 ? "steps=4 nan_at=2" : "steps=3 micro_steps=2 every=1", variants[_i]);
+}
+END_TEST
+
 static uint64_t gathered_bytes(const char *settings)
 {
     char *text = train(3, settings);
@@ -92,6 +104,20 @@ START_TEST(streams_of_any_speed_give_the_bits_of_one_order)
                                            "fp8=bf16 stage=3",
                                            NULL};
     expect_plain_text(_i == 0 ? 3 : 2, settings[_i], variants);
+}
+END_TEST
+
+START_TEST(groups_with_streams_of_any_speed_give_the_bits_of_one_order)
+{
+    static const char *const variants[] = {"fp8=fp8 stage=3 group=2 seed=2 prefetch=3 delay_us=800",
+                                           "fp8=fp8 stage=3 group=1 seed=3",
+                                           "fp8=fp8 stage=3 group=2 seed=7 slow_gathers=20 delay_us=200",
+                                           "fp8=fp8 stage=3 group=2 seed=5 offload=100 update=device",
+                                           "fp8=fp8 stage=3 group=2 seed=6 offload=50 update=host",
+                                           NULL};
+    if (support_leaves_out(4))
+        return;
+    expect_plain_text(4, "steps=6 fp8=bf16", variants);
 }
 END_TEST
 
@@ -232,6 +258,47 @@ START_TEST(the_plan_has_a_byte_for_what_is_gathered)
 }
 END_TEST
 
+/* In groups of K = 2 a rank has its own N-th in bf16, and a byte of its group's half. The other tensors, a 4,096th, are
+ * not seen here. */
+START_TEST(the_plan_of_a_group_has_a_byte_for_its_part)
+{
+    session_t s = declare(2048);
+    const double n = 2.0 * 2048 * 2048;
+    zero_config_t config = zero_config_default();
+    zero_memory_t plan;
+    config.stage = 3;
+    config.gather_fp8 = true;
+    for (int group = 1; group <= 8; group *= 2) {
+        config.shard_group = group;
+        ck_assert_int_eq(zero_plan(s.model, &config, ZERO_DEVICE_CPU, ZERO_COMM_AUTO, 8, &plan), ZERO_OK);
+        ck_assert_double_eq_tol((double)plan.bytes[ZERO_MEMORY_PARAMETERS] / n, 2 / 8.0 + 1.0 / group, 1e-2);
+        ck_assert_double_eq_tol((double)plan.bytes[ZERO_MEMORY_UNSHARDED_PARAMETERS] / n, 1.0, 1e-2);
+    }
+    zero_model_destroy(s.model);
+}
+END_TEST
+
+/* Between hosts parts in fp8 take half of the bytes, and so do gathers within the host. */
+START_TEST(groups_exchange_half_the_bytes)
+{
+    const int hosts[] = {0, 0, 1, 1};
+    session_t s = declare(2048);
+    const double n = 2.0 * 2048 * 2048;
+    zero_config_t config = zero_config_default();
+    zero_traffic_t bf16[4], fp8[4];
+    config.stage = 3;
+    config.shard_group = 2;
+    ck_assert_int_eq(zero_plan_traffic(s.model, &config, ZERO_DEVICE_CPU, ZERO_COMM_AUTO, 4, hosts, bf16), ZERO_OK);
+    config.gather_fp8 = true;
+    ck_assert_int_eq(zero_plan_traffic(s.model, &config, ZERO_DEVICE_CPU, ZERO_COMM_AUTO, 4, hosts, fp8), ZERO_OK);
+    for (int rank = 0; rank < 4; rank++) { /* the unit is gathered once, and stays for backward */
+        ck_assert_double_eq_tol((double)(bf16[rank].received_bytes - fp8[rank].received_bytes) / n, 1.0 / 4, 1e-2);
+        ck_assert_double_eq_tol((double)(bf16[rank].local_bytes - fp8[rank].local_bytes) / n, 1.0 / 2, 1e-2);
+    }
+    zero_model_destroy(s.model);
+}
+END_TEST
+
 static session_t open_session(bool gather_fp8)
 {
     session_t s = declare(16);
@@ -321,8 +388,10 @@ static Suite *suite(void)
     tcase_add_loop_test(several, gathers_in_fp8_have_the_bits_of_bf16_at_every_stage, 0,
                         (int)(sizeof rank_counts / sizeof rank_counts[0]));
     tcase_add_test(several, gathers_in_fp8_have_the_bits_of_bf16_however_they_travel);
+    tcase_add_loop_test(several, groups_that_gather_in_fp8_have_the_bits_of_bf16, 0, 2);
     tcase_add_test(several, gathers_in_fp8_carry_half_the_bytes);
     tcase_add_loop_test(several, streams_of_any_speed_give_the_bits_of_one_order, 0, 2);
+    tcase_add_test(several, groups_with_streams_of_any_speed_give_the_bits_of_one_order);
     tcase_add_test(several, state_that_is_set_while_steps_are_under_way_gets_bytes_of_its_own);
     tcase_add_test(several, offloaded_units_are_cast_when_they_arrive);
     tcase_add_test(several, checkpoints_do_not_depend_on_gathers);
@@ -332,6 +401,8 @@ static Suite *suite(void)
     tcase_set_timeout(one, 60);
     tcase_add_test(one, other_tensors_come_first_and_in_the_shard_of_rank_0);
     tcase_add_test(one, the_plan_has_a_byte_for_what_is_gathered);
+    tcase_add_test(one, the_plan_of_a_group_has_a_byte_for_its_part);
+    tcase_add_test(one, groups_exchange_half_the_bytes);
     tcase_add_loop_test(one, each_tensor_is_found_in_the_type_in_which_it_is_gathered, 0, 2);
     tcase_add_test(one, what_cannot_be_gathered_in_fp8_is_refused);
     suite_add_tcase(s, one);

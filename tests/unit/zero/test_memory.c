@@ -167,6 +167,9 @@ static const struct {
     {round_model, 2, 1, "--set train.global_batch=8 --stage 0 --set train.precision=fp32"},
     {round_model, 2, 1, "--set train.global_batch=4 --stage 3 --set train.precision=bf16 --set model.recompute=full"},
     {round_model, 2, 1, "--set train.global_batch=8 --stage 3 --set train.precision=bf16 --set train.fp8=linear"},
+    {round_model, 4, 1,
+     "--set train.global_batch=8 --stage 3 --set train.precision=bf16 --set train.fp8=linear --set zero.gather=fp8 "
+     "--set train.micro_batch=1 --set zero.shard_group=2"},
     {odd_model, 1, 2, "--set train.global_batch=4 --stage 3 --set train.precision=fp32"},
     {odd_model, 2, 1, "--set train.global_batch=24 --stage 3 --set train.precision=bf16"},
     {odd_model, 2, 1, "--set train.global_batch=8 --stage 3 --set train.precision=fp32 --set model.recompute=light"},
