@@ -1,6 +1,7 @@
 /* tensors.c - where the acquired unit's parameters and gradients are: zero_param, zero_param_fp32,
  * zero_param_fp8, zero_grad. */
 #include "zero/engine/engine.h"
+#include "zero/step/param_address.h"
 
 #include "base/log.h"
 #include "zero/plan/order.h"
@@ -25,8 +26,10 @@ static bool is_gathered_in_fp8(const zero_context_t *context, const zero_tensor_
 /* Finds the flat buffer that the tensor is in. */
 static zero_status_t find_params(const zero_engine_t *engine, const zero_tensor_decl_t *tensor, unsigned char **flat)
 {
-    return tensor->frozen ? zero_parameters_frozen_address(engine->parameters, tensor->owner, flat)
-                          : zero_parameters_address(engine->parameters, tensor->owner, flat);
+    return tensor->frozen ? zero_param_frozen_address(&engine->context, zero_parameters_unsharded(engine->parameters),
+                                                      tensor->owner, flat)
+                          : zero_param_address(&engine->context, zero_parameters_unsharded(engine->parameters),
+                                               tensor->owner, flat);
 }
 
 const void *zero_param(const zero_engine_t *engine, zero_tensor_t tensor)
@@ -66,7 +69,8 @@ zero_fp8_param_t zero_param_fp8(const zero_engine_t *engine, zero_tensor_t tenso
     const zero_tensor_decl_t *decl = &context->model->tensors[tensor];
     uint8_t *flat;
     if (!is_gathered_in_fp8(context, decl) ||
-        zero_parameters_fp8_address(engine->parameters, decl->owner, &flat) != ZERO_OK)
+        zero_param_fp8_address(&engine->context, zero_parameters_unsharded(engine->parameters), decl->owner, &flat) !=
+            ZERO_OK)
         return none;
     return (zero_fp8_param_t){.data = flat + layout->tensor_offsets[tensor],
                               .scales = &scales[layout->matrix_of[tensor]]};

@@ -19,7 +19,6 @@
 #include "base/log.h"
 #include "zero/step/fp8_params.h"
 #include "zero/plan/order.h"
-#include "zero/plan/unsharded.h"
 #include "zero/runtime/addresses.h"
 #include "zero/runtime/gather.h"
 
@@ -263,55 +262,6 @@ zero_status_t zero_parameters_release(zero_parameters_t *parameters, zero_unit_t
     return ZERO_OK;
 }
 
-/* ---- addresses ---- */
-
-/* Finds the unit's unsharded buffer. */
-static zero_status_t buffer_of(const zero_parameters_t *parameters, zero_unit_t flat, unsigned char **address)
-{
-    const zero_unsharded_buffer_t *buffer = zero_unsharded_find(&parameters->unsharded, flat);
-    ZERO_ASSERT(buffer);
-    *address = zero_context_private(parameters->context, buffer->offset);
-    return ZERO_OK;
-}
-
-zero_status_t zero_parameters_address(const zero_parameters_t *parameters, zero_unit_t flat, unsigned char **address)
-{
-    const zero_context_t *context = parameters->context;
-    const zero_layout_t *layout = &context->layout;
-    bool is_fp8 = zero_plan_gathers_fp8(&context->plan, layout, flat);
-    if (context->plan.stage.shard_params) {
-        ZERO_TRY(buffer_of(parameters, flat, address));
-        if (is_fp8) /* the others are behind the matrices */
-            *address += zero_layout_buffer_elems(layout, layout->units[flat].buffer_class);
-    } else {
-        bool is_sharded = is_fp8 && context->plan.stage.shard_state && context->comm->size > 1;
-        *address = is_sharded ? zero_context_fp8_others(context, flat) : zero_context_params_of(context, flat);
-    }
-    return ZERO_OK;
-}
-
-zero_status_t zero_parameters_frozen_address(const zero_parameters_t *parameters, zero_unit_t flat,
-                                             unsigned char **address)
-{
-    const zero_context_t *context = parameters->context;
-    if (context->plan.stage.shard_params) {
-        ZERO_TRY(buffer_of(parameters, flat, address));
-        *address += context->plan.unsharded_frozen[context->layout.units[flat].buffer_class];
-    } else {
-        *address = zero_context_frozen_of(context, flat);
-    }
-    return ZERO_OK;
-}
-
-zero_status_t zero_parameters_fp8_address(const zero_parameters_t *parameters, zero_unit_t flat, uint8_t **address)
-{
-    const zero_context_t *context = parameters->context;
-    if (context->plan.stage.shard_params)
-        return buffer_of(parameters, flat, address);
-    *address = zero_context_window(context, zero_context_fp8_offset(context, flat));
-    return ZERO_OK;
-}
-
 /* ---- stages 1-2: full parameters in the window ---- */
 
 /* Queues the gathers of units 0, 1 ... end - 1 that have not been queued yet. */
@@ -411,6 +361,11 @@ zero_status_t zero_parameters_publish_set(zero_parameters_t *parameters, zero_st
 {
     ZERO_TRY(publish(parameters, 0, parameters->context->layout.n_units, stream));
     return publish_frozen(parameters, stream);
+}
+
+const zero_unsharded_t *zero_parameters_unsharded(const zero_parameters_t *parameters)
+{
+    return &parameters->unsharded;
 }
 
 /* ---- after a pass that was cancelled ---- */

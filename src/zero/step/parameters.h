@@ -4,6 +4,7 @@
 #define ZERO_PARAMETERS_H
 
 #include "zero/offload/offload.h"
+#include "zero/plan/unsharded.h"
 #include "zero/runtime/context.h"
 
 typedef struct zero_parameters zero_parameters_t;
@@ -19,14 +20,8 @@ zero_status_t zero_parameters_gather_ahead(zero_parameters_t *parameters, zero_s
 zero_status_t zero_parameters_await(zero_parameters_t *parameters, zero_unit_t flat, zero_stream_t stream);
 /* The same for the unit at the next position, as far as its gathers are under way. */
 zero_status_t zero_parameters_await_next(zero_parameters_t *parameters, zero_stream_t stream);
-/* Finds a unit's full parameters in the configured dtype, which have been acquired. If its matrices are gathered in
- * fp8, only its other tensors are there. */
-zero_status_t zero_parameters_address(const zero_parameters_t *parameters, zero_unit_t flat, unsigned char **address);
-/* Finds a unit's frozen parameters, which have been acquired. */
-zero_status_t zero_parameters_frozen_address(const zero_parameters_t *parameters, zero_unit_t flat,
-                                             unsigned char **address);
-/* Finds the bytes of a unit whose matrices are gathered in fp8. */
-zero_status_t zero_parameters_fp8_address(const zero_parameters_t *parameters, zero_unit_t flat, uint8_t **address);
+/* Returns which unit is in which unsharded buffer. */
+const zero_unsharded_t *zero_parameters_unsharded(const zero_parameters_t *parameters);
 /* Lets the buffers of a unit's parameters be taken behind its use, whose end has been recorded. */
 zero_status_t zero_parameters_release(zero_parameters_t *parameters, zero_unit_t unit);
 
