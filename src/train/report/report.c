@@ -21,6 +21,8 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "train/report/utf8.h"
+
 /* Enough for two paths of the greatest length and the words around them. */
 #define LINE_BYTES 10240
 #define HELD_BYTES (4 * LINE_BYTES)
@@ -43,35 +45,23 @@ static struct {
 
 /* ---- one line ---- */
 
-/* Returns the bytes of the UTF-8 character at `text`; 0 if it is none, or a control character (C0, DEL, C1). */
-static size_t printable_bytes(const unsigned char *text)
+/* Returns whether a terminal shows the character, which text begins with: not for a control character (C0, DEL, C1) or
+ * for what is not UTF-8. The replacement itself may be shown. */
+static bool is_shown(uint32_t code, const char *text, size_t n_bytes)
 {
-    static const struct {
-        unsigned char mask, begins;
-        uint32_t least; /* that needs this many bytes */
-    } forms[] = {{0x80, 0x00, 0x20}, {0xe0, 0xc0, 0xa0}, {0xf0, 0xe0, 0x800}, {0xf8, 0xf0, 0x10000}};
-    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
-        if ((text[0] & forms[i].mask) != forms[i].begins)
-            continue;
-        uint32_t code = text[0] & (unsigned char)~forms[i].mask;
-        for (size_t k = 1; k <= i; k++) {
-            if ((text[k] & 0xc0) != 0x80)
-                return 0;
-            code = code << 6 | (text[k] & 0x3f);
-        }
-        bool is_surrogate = code >= 0xd800 && code <= 0xdfff;
-        return code < forms[i].least || code == 0x7f || is_surrogate || code > 0x10ffff ? 0 : i + 1;
-    }
-    return 0;
+    if (code == UTF8_REPLACEMENT)
+        return n_bytes == 3 && memcmp(text, "\xef\xbf\xbd", 3) == 0;
+    return code >= 0x20 && (code < 0x7f || code > 0x9f);
 }
 
 static void make_printable(char *text)
 {
-    while (*text) {
-        size_t n_bytes = printable_bytes((const unsigned char *)text);
-        if (n_bytes == 0)
-            *text = '?';
-        text += n_bytes > 0 ? n_bytes : 1;
+    size_t left = strlen(text), n;
+    for (; left > 0; text += n, left -= n) {
+        uint32_t code;
+        n = utf8_read((const unsigned char *)text, left, &code);
+        if (!is_shown(code, text, n))
+            memset(text, '?', n);
     }
 }
 

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "train/report/report.h"
-#include "train/tokenizer/utf8.h"
+#include "train/report/utf8.h"
 
 #define N_MARK (sizeof BPE_MARK - 1)
 

@@ -9,7 +9,7 @@
 
 #include "train/report/report.h"
 #include "train/tokenizer/tokenizer_state.h"
-#include "train/tokenizer/utf8.h"
+#include "train/report/utf8.h"
 
 #define N_BYTES 256
 

@@ -10,7 +10,7 @@
  *   split.c           pre-tokenizers: text into words, by PCRE2
  *   metaspace.c       the pre-tokenizer that marks spaces
  *   bpe.c             a word into tokens
- *   utf8.c            what is not UTF-8 becomes U+FFFD
+ *   report/utf8.c     what is not UTF-8 becomes U+FFFD
  */
 #ifndef ZEROTRAIN_TOKENIZER_H
 #define ZEROTRAIN_TOKENIZER_H

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "train/report/report.h"
-#include "train/tokenizer/utf8.h"
+#include "train/report/utf8.h"
 
 zero_status_t tokenizer_malformed(const file_t *file, const char *what)
 {

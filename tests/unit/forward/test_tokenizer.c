@@ -13,7 +13,7 @@
 #include "tests/support/support.h"
 #include "train/report/report.h"
 #include "train/tokenizer/tokenizer.h"
-#include "train/tokenizer/utf8.h"
+#include "train/report/utf8.h"
 
 #define SAMPLES "tests/reference/tokenizers/"
 #define VOCAB_SIZE 700

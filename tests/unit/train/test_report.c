@@ -67,6 +67,8 @@ START_TEST(only_printable_characters_are_shown)
         {"long \xc0\xaf \xe0\x80\x9b \xf0\x80\x80\x9b", "long ?? ??? ????"}, /* more bytes than needed */
         {"surrogate \xed\xa0\x80", "surrogate ???"},
         {"beyond \xf4\x90\x80\x80", "beyond ????"},
+        {"cut of four \xf0\x9f\x98", "cut of four ???"},
+        {"replacement \xef\xbf\xbd.", "replacement \xef\xbf\xbd."},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char expected[100];

@@ -1,5 +1,5 @@
 /* utf8.c - see utf8.h. */
-#include "train/tokenizer/utf8.h"
+#include "train/report/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
