@@ -7,7 +7,7 @@
 #   make compile_commands.json                     for clangd and other tools that read C
 #
 # Options: V=1 shows full commands · WERROR=1 makes warnings errors · SANITIZE=1 builds with AddressSanitizer and UBSan in
-#          build/sanitize · CUDA=0 leaves CUDA out even if there is nvcc
+#          build/sanitize, SANITIZE=thread BUILD=DIR with ThreadSanitizer · CUDA=0 leaves CUDA out even if there is nvcc
 #          CC, CFLAGS, CPPFLAGS, LDFLAGS as usual: they are added after the Makefile's own
 #          STATIC=1 links iniparser, jansson, xxhash, PCRE2 and utf8proc statically
 #          HARDEN=0 leaves out stack protector, fortified libc calls, PIE and early binding
@@ -143,7 +143,7 @@ WARNINGS := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-pr
             $(if $(filter 1,$(WERROR)),-Werror)
 # IEEE arithmetic as written: equal bits depend on these flags.
 FLOAT    := -ffp-contract=off -fno-math-errno -fno-trapping-math
-SANFLAGS := $(if $(filter 1,$(SANITIZE)),-fsanitize=address -fsanitize=undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+SANFLAGS := $(if $(filter thread,$(SANITIZE)),-fsanitize=thread)$(if $(filter 1,$(SANITIZE)),-fsanitize=address -fsanitize=undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
 # The caller's flags come after ours, but before FLOAT, which they must not undo.
 ALL_CPPFLAGS := -D_GNU_SOURCE -DZERO_VERSION_STRING='"$(VERSION)"' -Iinclude -Isrc -I. $(INI_CFLAGS) $(HWLOC_CFLAGS) $(PCRE2_CFLAGS) $(UTF8PROC_CFLAGS) $(CUDA_CFLAGS) \
                 $(if $(filter x86_64%,$(MACHINE)),-DZERO_HAVE_X86=1) $(CPPFLAGS)
