@@ -11,8 +11,9 @@
  * global batch.
  */
 #include "train/data/data.h"
-#include "train/report/report.h"
+#include "train/data/data_files.h"
 #include "train/data/shuffle.h"
+#include "train/report/report.h"
 #include "train/tokens/token_documents.h"
 #include "train/tokens/token_files.h"
 #include "train/tokens/token_mask.h"
@@ -37,11 +38,7 @@ typedef enum reader_state { READER_IDLE, READER_BUSY, READER_DONE, READER_QUIT }
 
 struct data {
     data_spec_t spec; /* without paths */
-    int n_files;
-    token_file_t *files;
-    int64_t *first_sequence; /* [n_files + 1]: file i has sequences first_sequence[i] .. first_sequence[i + 1] - 1 */
-    int64_t n_tokens, n_sequences;
-    bool has_mask;
+    data_files_t files;
     int64_t counted_at, n_counted; /* a step's position, and the targets that count in it; as the back batch */
     int micro_steps;
     int64_t start_step, start_position; /* set by data_start_at */
@@ -57,132 +54,15 @@ struct data {
     reader_state_t state;
 };
 
-/* ---- Files ---- */
-
-#define MAX_TOKENS (INT64_C(1) << 62) /* and so of sequences: shuffle.h */
-
-/* Checks what the file's header says of the tokenizer against the model's vocabulary and the files before it. */
-static zero_status_t check_tokenizer(const data_t *data, const token_file_t *file)
-{
-    const char *first;
-    uint64_t tokenizer = data_tokenizer(data, &first);
-    if (file->vocab_size > data->spec.vocab_size)
-        return report_error(ZERO_ERROR_USAGE,
-                            "'%s' has tokens of a vocabulary of %" PRId64 ", but [model] vocab_size is %" PRId64
-                            ": it was made for another model",
-                            file->path, file->vocab_size, data->spec.vocab_size);
-    if (file->tokenizer && tokenizer && file->tokenizer != tokenizer)
-        return report_error(ZERO_ERROR_USAGE,
-                            "'%s' and '%s' were made by different tokenizers: tokenize all files with the model's",
-                            file->path, first);
-    return ZERO_OK;
-}
-
-static zero_status_t open_file(data_t *data, const char *path)
-{
-    const int64_t seq_len = data->spec.seq_len;
-    token_file_t *file = &data->files[data->n_files];
-    TRY(token_file_open(path, data->spec.format, file));
-    data->n_files++;
-    TRY(check_tokenizer(data, file));
-    if (data->spec.separate && !token_documents_are_there(file))
-        return report_error(
-            ZERO_ERROR_USAGE,
-            "'%s' does not say where its documents begin, which [data] documents = separate needs: make "
-            "tokens of the text with launch/tokenize, or set documents = join",
-            file->path);
-    data->has_mask = data->has_mask || data->spec.separate || token_mask_is_there(file);
-    int64_t n_sequences = file->n_tokens > 0 ? (file->n_tokens - 1) / seq_len : 0;
-    if (file->n_tokens > MAX_TOKENS - data->n_tokens)
-        return report_error(ZERO_ERROR_OVERFLOW, "data: with '%s' there are more than 2^62 tokens", file->path);
-    data->n_tokens += file->n_tokens;
-    data->n_sequences += n_sequences;
-    data->first_sequence[data->n_files] = data->n_sequences;
-    return ZERO_OK;
-}
-
-/* Cuts off the spaces at both ends. */
-static char *stripped(char *text)
-{
-    text += strspn(text, " \t");
-    size_t length = strlen(text);
-    while (length > 0 && strchr(" \t", text[length - 1]))
-        text[--length] = 0;
-    return text;
-}
-
-/* Names the files that are too short for a sequence, though others of the list are not. */
-static void report_left_out(const data_t *data)
-{
-    for (int i = 0; i < data->n_files; i++)
-        if (data->first_sequence[i] == data->first_sequence[i + 1])
-            report("data file '%s' has %" PRId64 " tokens, fewer than the %" PRId64 " of one sequence: it is left out",
-                   data->files[i].path, data->files[i].n_tokens, data->spec.seq_len + 1);
-}
-
-/* Opens the files of `list`, a copy of `paths` that is split in place. */
-static zero_status_t open_files(data_t *data, const char *paths, char *list)
-{
-    size_t n_paths = 1;
-    for (const char *c = list; *c; c++)
-        n_paths += *c == ',';
-    data->files = calloc(n_paths, sizeof *data->files);
-    data->first_sequence = calloc(n_paths + 1, sizeof *data->first_sequence);
-    if (!data->files || !data->first_sequence)
-        return report_error(ZERO_ERROR_MEMORY, "data: out of memory");
-    for (char *rest = list, *item; (item = strsep(&rest, ","));) {
-        const char *path = stripped(item);
-        if (!path[0])
-            return report_error(ZERO_ERROR_USAGE, "[data]: an empty path in the list of files '%s': a comma too many",
-                                paths);
-        TRY(open_file(data, path));
-    }
-    if (data->n_sequences == 0)
-        return report_error(ZERO_ERROR_FORMAT,
-                            "data: '%s'%s has %" PRId64
-                            " tokens, too few for one sequence of [model] seq_len = %" PRId64 ", which takes %" PRId64,
-                            data->files[0].path, n_paths > 1 ? " with the rest of its list" : "", data->n_tokens,
-                            data->spec.seq_len, data->spec.seq_len + 1);
-    report_left_out(data);
-    return ZERO_OK;
-}
-
-/* Checks every token against the vocabulary: this rank's share of each file. */
-static zero_status_t check_tokens(const data_t *data)
-{
-    const int64_t rank = data->spec.rank, n_ranks = data->spec.world_size;
-    for (int i = 0; i < data->n_files; i++) {
-        int64_t n_tokens = data->files[i].n_tokens, each = n_tokens / n_ranks, rest = n_tokens % n_ranks;
-        int64_t first = each * rank + (rank < rest ? rank : rest);
-        int64_t n_mine = each + (rank < rest);
-        TRY(token_file_check(&data->files[i], first, n_mine, data->spec.vocab_size));
-    }
-    return ZERO_OK;
-}
-
 /* ---- Which sequence is at which position ---- */
 
 /* Returns the sequence at `position` of the endless order. */
 static int64_t sequence_at(const data_t *data, int64_t position)
 {
-    int64_t epoch = position / data->n_sequences, index = position % data->n_sequences;
+    int64_t epoch = position / data->files.n_sequences, index = position % data->files.n_sequences;
     if (!data->spec.shuffle)
         return index;
-    return (int64_t)shuffle_index(data->spec.seed, (uint64_t)epoch, (uint64_t)data->n_sequences, (uint64_t)index);
-}
-
-/* Returns the file that has the sequence: the last one whose first sequence is not beyond it. */
-static int file_of(const data_t *data, int64_t sequence)
-{
-    int low = 0, high = data->n_files;
-    while (high - low > 1) {
-        int middle = low + (high - low) / 2;
-        if (data->first_sequence[middle] <= sequence)
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
+    return (int64_t)shuffle_index(data->spec.seed, (uint64_t)epoch, (uint64_t)data->files.n_sequences, (uint64_t)index);
 }
 
 /* Finds the documents that begin in the inputs and targets of the sequence at token `first` of batch->at. */
@@ -216,9 +96,8 @@ static zero_status_t read_sequence(const data_t *data, int64_t sequence, int64_t
 {
     const int64_t seq_len = data->spec.seq_len, vocab_size = data->spec.vocab_size;
     int32_t *inputs = batch->inputs + row * seq_len, *targets = batch->targets + row * seq_len;
-    int i = file_of(data, sequence);
-    int64_t first = (sequence - data->first_sequence[i]) * seq_len;
-    batch->at = &data->files[i];
+    int64_t first;
+    batch->at = data_files_find(&data->files, sequence, seq_len, &first);
     TRY(token_file_read(batch->at, first, seq_len, vocab_size, inputs, &batch->fault));
     memcpy(targets, inputs + 1, (size_t)(seq_len - 1) * sizeof *targets);
     TRY(token_file_read(batch->at, first + seq_len, 1, vocab_size, targets + seq_len - 1, &batch->fault));
@@ -254,9 +133,8 @@ static zero_status_t count_step(const data_t *data, batch_t *batch, int64_t *n_c
     *n_counted = 0;
     for (int64_t position = 0; position < data->spec.global_batch; position++) {
         int64_t n = 0, sequence = sequence_at(data, batch->position + position);
-        int i = file_of(data, sequence);
-        int64_t first = (sequence - data->first_sequence[i]) * seq_len;
-        batch->at = &data->files[i];
+        int64_t first;
+        batch->at = data_files_find(&data->files, sequence, seq_len, &first);
         TRY(count_sequence(data, first, batch, &n));
         *n_counted += n;
     }
@@ -267,7 +145,7 @@ static zero_status_t count_step(const data_t *data, batch_t *batch, int64_t *n_c
 static void count_targets(data_t *data, batch_t *batch)
 {
     batch->n_counted = data->spec.global_batch * data->spec.seq_len;
-    if (!data->has_mask)
+    if (!data->files.has_mask)
         return;
     if (data->counted_at != batch->position) {
         data->counted_at = -1;
@@ -391,13 +269,8 @@ static zero_status_t allocate_batches(data_t *data)
 
 static zero_status_t open_all(data_t *data, const char *paths)
 {
-    char *list = strdup(paths);
-    if (!list)
-        return report_error(ZERO_ERROR_MEMORY, "data: out of memory");
-    zero_status_t status = open_files(data, paths, list);
-    free(list);
-    TRY(status);
-    TRY(check_tokens(data));
+    TRY(data_files_open(&data->spec, paths, &data->files));
+    TRY(data_files_check_tokens(&data->spec, &data->files));
     TRY(allocate_batches(data));
     return start_reader(data);
 }
@@ -434,32 +307,19 @@ void data_close(data_t *data)
     }
     pthread_cond_destroy(&data->changed);
     pthread_mutex_destroy(&data->mutex);
-    for (int i = 0; i < data->n_files; i++)
-        token_file_close(&data->files[i]);
-    free(data->files);
-    free(data->first_sequence);
+    data_files_close(&data->files);
     free(data->tokens);
     free(data);
 }
 
 int64_t data_n_tokens(const data_t *data)
 {
-    return data->n_tokens;
+    return data->files.n_tokens;
 }
 
 bool data_has_mask(const data_t *data)
 {
-    return data->has_mask;
-}
-
-uint64_t data_tokenizer(const data_t *data, const char **path)
-{
-    for (int i = 0; i < data->n_files; i++)
-        if (data->files[i].tokenizer) {
-            *path = data->files[i].path;
-            return data->files[i].tokenizer;
-        }
-    return 0;
+    return data->files.has_mask;
 }
 
 const int32_t *data_starts(const data_t *data)
@@ -472,9 +332,14 @@ int64_t data_n_counted(const data_t *data)
     return data->front.n_counted;
 }
 
+uint64_t data_tokenizer(const data_t *data, const char **path)
+{
+    return data_files_tokenizer(&data->files, path);
+}
+
 int64_t data_n_sequences(const data_t *data)
 {
-    return data->n_sequences;
+    return data->files.n_sequences;
 }
 
 void data_start_at(data_t *data, int64_t step, int64_t position)

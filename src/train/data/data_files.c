@@ -1,0 +1,153 @@
+/* data_files.c - see data_files.h. */
+#include "train/data/data_files.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "train/report/report.h"
+#include "train/tokens/token_documents.h"
+#include "train/tokens/token_mask.h"
+
+uint64_t data_files_tokenizer(const data_files_t *files, const char **path)
+{
+    for (int i = 0; i < files->n; i++)
+        if (files->at[i].tokenizer) {
+            *path = files->at[i].path;
+            return files->at[i].tokenizer;
+        }
+    return 0;
+}
+
+#define MAX_TOKENS (INT64_C(1) << 62) /* and so of sequences: shuffle.h */
+
+/* Checks what the file's header says of the tokenizer against the model's vocabulary and the files before it. */
+static zero_status_t check_tokenizer(const data_spec_t *spec, const data_files_t *files, const token_file_t *file)
+{
+    const char *first;
+    uint64_t tokenizer = data_files_tokenizer(files, &first);
+    if (file->vocab_size > spec->vocab_size)
+        return report_error(ZERO_ERROR_USAGE,
+                            "'%s' has tokens of a vocabulary of %" PRId64 ", but [model] vocab_size is %" PRId64
+                            ": it was made for another model",
+                            file->path, file->vocab_size, spec->vocab_size);
+    if (file->tokenizer && tokenizer && file->tokenizer != tokenizer)
+        return report_error(ZERO_ERROR_USAGE,
+                            "'%s' and '%s' were made by different tokenizers: tokenize all files with the model's",
+                            file->path, first);
+    return ZERO_OK;
+}
+
+static zero_status_t open_file(const data_spec_t *spec, const char *path, data_files_t *files)
+{
+    const int64_t seq_len = spec->seq_len;
+    token_file_t *file = &files->at[files->n];
+    TRY(token_file_open(path, spec->format, file));
+    files->n++;
+    TRY(check_tokenizer(spec, files, file));
+    if (spec->separate && !token_documents_are_there(file))
+        return report_error(
+            ZERO_ERROR_USAGE,
+            "'%s' does not say where its documents begin, which [data] documents = separate needs: make "
+            "tokens of the text with launch/tokenize, or set documents = join",
+            file->path);
+    files->has_mask = files->has_mask || spec->separate || token_mask_is_there(file);
+    int64_t n_sequences = file->n_tokens > 0 ? (file->n_tokens - 1) / seq_len : 0;
+    if (file->n_tokens > MAX_TOKENS - files->n_tokens)
+        return report_error(ZERO_ERROR_OVERFLOW, "data: with '%s' there are more than 2^62 tokens", file->path);
+    files->n_tokens += file->n_tokens;
+    files->n_sequences += n_sequences;
+    files->first_sequence[files->n] = files->n_sequences;
+    return ZERO_OK;
+}
+
+/* Cuts off the spaces at both ends. */
+static char *stripped(char *text)
+{
+    text += strspn(text, " \t");
+    size_t length = strlen(text);
+    while (length > 0 && strchr(" \t", text[length - 1]))
+        text[--length] = 0;
+    return text;
+}
+
+/* Names the files that are too short for a sequence, though others of the list are not. */
+static void report_left_out(const data_spec_t *spec, const data_files_t *files)
+{
+    for (int i = 0; i < files->n; i++)
+        if (files->first_sequence[i] == files->first_sequence[i + 1])
+            report("data file '%s' has %" PRId64 " tokens, fewer than the %" PRId64 " of one sequence: it is left out",
+                   files->at[i].path, files->at[i].n_tokens, spec->seq_len + 1);
+}
+
+/* Opens the files of `list`, a copy of `paths` that is split in place. */
+static zero_status_t open_list(const data_spec_t *spec, const char *paths, char *list, data_files_t *files)
+{
+    size_t n_paths = 1;
+    for (const char *c = list; *c; c++)
+        n_paths += *c == ',';
+    files->at = calloc(n_paths, sizeof *files->at);
+    files->first_sequence = calloc(n_paths + 1, sizeof *files->first_sequence);
+    if (!files->at || !files->first_sequence)
+        return report_error(ZERO_ERROR_MEMORY, "data: out of memory");
+    for (char *rest = list, *item; (item = strsep(&rest, ","));) {
+        const char *path = stripped(item);
+        if (!path[0])
+            return report_error(ZERO_ERROR_USAGE, "[data]: an empty path in the list of files '%s': a comma too many",
+                                paths);
+        TRY(open_file(spec, path, files));
+    }
+    if (files->n_sequences == 0)
+        return report_error(ZERO_ERROR_FORMAT,
+                            "data: '%s'%s has %" PRId64
+                            " tokens, too few for one sequence of [model] seq_len = %" PRId64 ", which takes %" PRId64,
+                            files->at[0].path, n_paths > 1 ? " with the rest of its list" : "", files->n_tokens,
+                            spec->seq_len, spec->seq_len + 1);
+    report_left_out(spec, files);
+    return ZERO_OK;
+}
+
+zero_status_t data_files_open(const data_spec_t *spec, const char *paths, data_files_t *files)
+{
+    char *list = strdup(paths);
+    if (!list)
+        return report_error(ZERO_ERROR_MEMORY, "data: out of memory");
+    zero_status_t status = open_list(spec, paths, list, files);
+    free(list);
+    return status;
+}
+
+zero_status_t data_files_check_tokens(const data_spec_t *spec, const data_files_t *files)
+{
+    const int64_t rank = spec->rank, n_ranks = spec->world_size;
+    for (int i = 0; i < files->n; i++) {
+        int64_t n_tokens = files->at[i].n_tokens, each = n_tokens / n_ranks, rest = n_tokens % n_ranks;
+        int64_t first = each * rank + (rank < rest ? rank : rest);
+        int64_t n_mine = each + (rank < rest);
+        TRY(token_file_check(&files->at[i], first, n_mine, spec->vocab_size));
+    }
+    return ZERO_OK;
+}
+
+/* The last file whose first sequence is not beyond it has the sequence. */
+const token_file_t *data_files_find(const data_files_t *files, int64_t sequence, int64_t seq_len, int64_t *token)
+{
+    int low = 0, high = files->n;
+    while (high - low > 1) {
+        int middle = low + (high - low) / 2;
+        if (files->first_sequence[middle] <= sequence)
+            low = middle;
+        else
+            high = middle;
+    }
+    *token = (sequence - files->first_sequence[low]) * seq_len;
+    return &files->at[low];
+}
+
+void data_files_close(data_files_t *files)
+{
+    for (int i = 0; i < files->n; i++)
+        token_file_close(&files->at[i]);
+    free(files->at);
+    free(files->first_sequence);
+}
