@@ -107,7 +107,7 @@ static void print_time(FILE *file, const fit_time_t *t)
         const char *name;
         double ms;
     } parts[] = {{"matrix products", t->products}, {"attention", t->attention}, {"passes over memory", t->passes},
-                 {"AdamW", t->optimizer},          {"other ranks", t->wire},    {"host memory", t->pcie}};
+                 {"optimizer", t->optimizer},      {"other ranks", t->wire},    {"host memory", t->pcie}};
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         int length = (int)(BAR_LENGTH * parts[i].ms / t->total + 0.5);
         fprintf(file, "%-21s %9.1f ms%s%.*s\n", parts[i].name, parts[i].ms, length > 0 ? "   " : "", length, BAR);

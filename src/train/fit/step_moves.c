@@ -5,6 +5,109 @@
 
 #include <math.h>
 
+/* ---- Muon (docs/design.md) ---- */
+
+/* The share of the rate of large products that those of its iteration reach, beside twice a kernel's start and tail for
+ * each. Fitted to the H200's two measured steps (docs/performance.md); libzero's own products on a CPU reach 0.88 of
+ * OpenBLAS's rate. */
+#define MUON_SHARE 0.86
+#define MOST_MATRICES 7 /* of a block */
+/* Reads and writes of the owner of a matrix for each element: joined of parts, its norm, divided by it, copied after an
+ * odd number of steps, cut. */
+#define MUON_COPIES 9.0
+
+typedef struct matrix {
+    double rows, columns;
+} matrix_t;
+
+/* Lists a block's matrices, which are orthogonalized one by one. Returns how many. */
+static int list_matrices(const fit_shape_t *s, matrix_t matrices[MOST_MATRICES])
+{
+    const double kv = s->rotated - s->A;
+    const matrix_t gpt2[] = {{s->C, s->qkv}, {s->A, s->C}, {s->C, s->F}, {s->F, s->C}};
+    const matrix_t llama[] = {{s->C, s->A}, {s->C, kv},   {s->C, kv},  {s->A, s->C},
+                              {s->C, s->F}, {s->C, s->F}, {s->F, s->C}};
+    int n = s->is_llama ? 7 : 4;
+    for (int i = 0; i < n; i++)
+        matrices[i] = s->is_llama ? llama[i] : gpt2[i];
+    return n;
+}
+
+static double update_bytes(const fit_shape_t *s)
+{
+    return s->on_gpu ? 2.0 : sizeof(float);
+}
+
+/* Returns the seconds of orthogonalizing a matrix: in each step its Gram matrix, a polynomial of that, and both
+ * multiplied. */
+static double orthogonalize_s(const fit_work_t *work, matrix_t m)
+{
+    const fit_rates_t *rates = &work->machine->rates;
+    const double steps = (double)work->options->train.muon_steps,
+                 rate = work->shape.on_gpu ? rates->half : rates->single;
+    const double r = fmin(m.rows, m.columns), c = fmax(m.rows, m.columns), flops = 4.0 * r * r * c + 2.0 * r * r * r;
+    return steps * (flops / (MUON_SHARE * rate) + 3.0 * 2.0 * rates->kernel_s) +
+           MUON_COPIES * m.rows * m.columns * update_bytes(&work->shape) / rates->pass;
+}
+
+/* Returns the seconds of a block whose matrices so many ranks share out, the most expensive first, each to the one that
+ * has the least to do. */
+static double orthogonalize_block_s(const fit_work_t *work, int n_ranks)
+{
+    matrix_t matrices[MOST_MATRICES];
+    double left[MOST_MATRICES], load[MOST_MATRICES] = {0}, most = 0.0;
+    const int n = list_matrices(&work->shape, matrices), owners = n_ranks < n ? n_ranks : n;
+    for (int i = 0; i < n; i++)
+        left[i] = orthogonalize_s(work, matrices[i]);
+    for (int taken = 0; taken < n; taken++) {
+        int largest = 0, idlest = 0;
+        for (int i = 1; i < n; i++)
+            largest = left[i] > left[largest] ? i : largest;
+        for (int owner = 1; owner < owners; owner++)
+            idlest = load[owner] < load[idlest] ? owner : idlest;
+        load[idlest] += left[largest];
+        left[largest] = -1.0;
+        most = fmax(most, load[idlest]);
+    }
+    return most;
+}
+
+static bool is_muon(const fit_work_t *work)
+{
+    return work->options->train.optimizer == ZERO_OPTIMIZER_MUON;
+}
+
+/* Rounds in which every rank has a block of its own, and blocks that are left for one more. */
+typedef struct rounds {
+    int64_t full, left;
+} rounds_t;
+
+static rounds_t rounds_of(const fit_work_t *work)
+{
+    return (rounds_t){work->options->model.layers / work->machine->n_ranks,
+                      work->options->model.layers % work->machine->n_ranks};
+}
+
+/* Returns the seconds of the rank that has the most to do. */
+static double muon_s(const fit_work_t *work)
+{
+    const rounds_t rounds = rounds_of(work);
+    double seconds = (double)rounds.full * orthogonalize_block_s(work, 1);
+    if (rounds.left > 0)
+        seconds += orthogonalize_block_s(work, work->machine->n_ranks / (int)rounds.left);
+    return seconds;
+}
+
+/* Returns what a rank receives: in every round a unit's size twice, or, where all ranks have all state, every rank's
+ * results. */
+static double muon_bytes(const fit_work_t *work)
+{
+    const double N = (double)work->machine->n_ranks, unit = work->shape.block * update_bytes(&work->shape);
+    const rounds_t rounds = rounds_of(work);
+    double times = work->options->zero.stage > 0 ? 2.0 * (N - 1.0) / N : N - 1.0;
+    return (double)(rounds.full + (rounds.left > 0)) * times * unit;
+}
+
 /* ---- between ranks ---- */
 
 /* Bytes that a rank receives: in a micro-step's forward and backward; in a step for new parameters, and for reduced
@@ -69,14 +172,15 @@ fit_wire_t fit_wire_s(const fit_work_t *work, const fit_variant_t *variant, fit_
     traffic_t t = traffic_of(work, variant->keep);
     double in_forward = receive_s(machine, t.forward), in_backward = receive_s(machine, t.backward);
     double in_step = receive_s(machine, t.step), all = k * (in_forward + in_backward) + in_step;
+    double exchange = is_muon(work) ? receive_s(machine, muon_bytes(work)) : 0.0; /* nothing runs beside it */
     if (!o->zero.overlap || !s->on_gpu || o->zero.comm == ZERO_COMM_MPI)
-        return (fit_wire_t){in_forward, in_backward, all};
+        return (fit_wire_t){in_forward, in_backward, all + exchange};
     double waits = k * n_units * rates->wait_s * (o->zero.stage == 3 ? 4.0 : 2.0);
     fit_wire_t wire = {.in_forward = excess(in_forward + in_step, forward),
                        .in_backward = excess(in_backward, backward)};
     double exposed =
         (k - 1.0) * excess(in_forward, forward) + wire.in_forward + k * wire.in_backward + receive_s(machine, t.last);
-    wire.all = exposed + all * (one_host ? rates->link_lost : rates->nccl_lost) +
+    wire.all = exposed + exchange + all * (one_host ? rates->link_lost : rates->nccl_lost) +
                rates->awake * k * (forward + backward) + waits;
     return wire;
 }
@@ -119,11 +223,15 @@ double fit_offload_s(const fit_work_t *work, const fit_variant_t *variant, fit_p
 double fit_optimizer_s(const fit_work_t *work, const fit_variant_t *variant)
 {
     const options_t *o = work->options;
-    double elem_bytes = (o->train.precision == ZERO_FP16 ? 14.0 : 12.0) + 2.0 * array_bytes(o);
-    double updated = fit_n_params(&work->shape);
-    if (o->zero.stage > 0)
-        updated /= (double)work->machine->n_ranks;
+    const fit_shape_t *s = &work->shape;
+    double gradient_and_weight = o->train.precision == ZERO_FP16 ? 14.0 : 12.0;
+    double elem_bytes = gradient_and_weight + 2.0 * array_bytes(o), updated = fit_n_params(s);
     if (o->zero.offload_update == ZERO_OFFLOAD_UPDATE_HOST)
         updated *= 1.0 - offloaded_share(work, variant);
-    return updated * elem_bytes / work->machine->rates.adam;
+    double bytes = updated * elem_bytes;
+    if (is_muon(work)) /* of hidden matrices one array is updated, and the update written and read */
+        bytes += s->L * s->matrices * (gradient_and_weight + 8.0 + 2.0 * update_bytes(s) - elem_bytes);
+    if (o->zero.stage > 0)
+        bytes /= (double)work->machine->n_ranks;
+    return bytes / work->machine->rates.adam + (is_muon(work) ? muon_s(work) : 0.0);
 }

@@ -410,6 +410,39 @@ START_TEST(the_least_share_is_offloaded)
 }
 END_TEST
 
+/* What Muon adds to the wait for other ranks are the bytes that libzero counts of its exchange, but for padding. */
+START_TEST(muon_waits_for_the_bytes_that_it_exchanges)
+{
+    double ms[2];
+    zero_traffic_t traffic[2][8];
+    for (int i = 0; i < N_ARCHS * N_RANKS * 4; i++) {
+        fit_case_t c = case_of(i % (N_ARCHS * N_RANKS), ON_CPU);
+        options_t o = options_of(&c);
+        fit_machine_t machine = machine_of(&c);
+        const int hosts[8] = {0};
+        model_t model;
+        if (c.n_ranks == 1)
+            continue;
+        o.train.micro_batch = 12;
+        o.zero.stage = i / (N_ARCHS * N_RANKS);
+        o.model.recompute = RECOMPUTE_NONE;
+        ck_assert_int_eq(model_create(&o, &model), ZERO_OK);
+        for (int muon = 0; muon < 2; muon++) {
+            o.train.optimizer = muon ? ZERO_OPTIMIZER_MUON : ZERO_OPTIMIZER_ADAMW;
+            zero_config_t config = options_config(&o, c.n_ranks);
+            ck_assert_int_eq(zero_plan_traffic(model.declaration, &config, ZERO_DEVICE_CPU, ZERO_COMM_AUTO, c.n_ranks,
+                                               hosts, traffic[muon]),
+                             ZERO_OK);
+            ms[muon] = fit_step_time(&o, &machine, 0.0).wire;
+        }
+        double expected = (double)(traffic[1][0].local_bytes - traffic[0][0].local_bytes) / machine.rates.link * 1e3;
+        ck_assert_double_gt(expected, 0.0);
+        ck_assert_double_eq_tol((ms[1] - ms[0]) / expected, 1.0, 0.01);
+        model_destroy(&model);
+    }
+}
+END_TEST
+
 /* ---- the largest sizes ---- */
 
 START_TEST(one_more_of_the_largest_does_not_fit)
@@ -801,6 +834,7 @@ static Suite *suite(void)
     tcase_add_loop_test(c, the_choice_is_that_of_brute_force, 0, N_OPEN);
     tcase_add_test(c, what_is_given_is_kept);
     tcase_add_test(c, the_least_share_is_offloaded);
+    tcase_add_test(c, muon_waits_for_the_bytes_that_it_exchanges);
     tcase_add_test(c, one_more_of_the_largest_does_not_fit);
     tcase_add_loop_test(c, advice_fits_and_is_by_time, 0, 4);
     tcase_add_test(c, more_ranks_are_advised_where_they_help);

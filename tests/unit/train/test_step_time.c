@@ -60,6 +60,7 @@ typedef struct measured {
     int update;
     int64_t micro_steps; /* 0: one */
     int64_t seq_len;     /* 0: the work's */
+    bool muon;
 } measured_t;
 
 static const measured_t measured[] = {
@@ -94,6 +95,8 @@ static const measured_t measured[] = {
     {1270.3, GPT2_1558M, 16, 2, .stage = 3, .offload = 1.0, .update = ZERO_OFFLOAD_UPDATE_DEVICE, .micro_steps = 4},
     {467.6, GPT2_1558M, 16, 2, .stage = 3, .offload = 1.0, .update = ZERO_OFFLOAD_UPDATE_HOST},
     {341.6, GPT2_1558M, 16, 2, .stage = 3, .offload = 0.5, .update = ZERO_OFFLOAD_UPDATE_HOST},
+    {35.6, GPT2_124M, 16, 1, .stage = 3, .muon = true},
+    {426.0, GPT2_1558M, 16, 1, .stage = 3, .muon = true},
 };
 #define N_MEASURED ((int)(sizeof measured / sizeof measured[0]))
 
@@ -109,6 +112,8 @@ static fit_time_t predict(const measured_t *m, const char *gpu)
     o.zero.offload = m->offload > 0.0 ? OFFLOAD_OPTIMIZER : OFFLOAD_NONE;
     o.zero.offload_ratio = m->offload;
     o.zero.offload_update = m->update;
+    o.train.optimizer = m->muon ? ZERO_OPTIMIZER_MUON : ZERO_OPTIMIZER_ADAMW;
+    o.train.muon_steps = 5;
     return fit_step_time(&o, &machine, PLENTY);
 }
 
@@ -248,6 +253,33 @@ START_TEST(products_of_a_size_have_its_rate)
 }
 END_TEST
 
+/* An owner's products by hand: 4 r^2 c + 2 r^3 operations in each of 5 steps, at 0.86 of the rate. Blocks go round the
+ * ranks; what is left of them is shared out by matrix. */
+START_TEST(muon_takes_the_products_of_its_rounds)
+{
+    static const struct {
+        int n_ranks;
+        double of_block; /* how many times the time of a whole block, and of the largest matrix alone */
+        double of_largest;
+    } rounds[] = {{1, 6.0, 0.0}, {2, 3.0, 0.0}, {3, 2.0, 0.0}, {6, 1.0, 0.0}, {24, 0.0, 1.0}, {100, 0.0, 1.0}};
+    const double C = 1600.0, F = 6400.0;
+    for (size_t i = 0; i < sizeof rounds / sizeof rounds[0]; i++) {
+        options_t o = options_of(GPT2_1558M, 1, rounds[i].n_ranks);
+        fit_machine_t machine = machine_of("H200", rounds[i].n_ranks);
+        machine.rates.kernel_s = 0.0;
+        machine.rates.pass = machine.rates.adam = 1e30;
+        o.model.layers = 6;
+        o.train.optimizer = ZERO_OPTIMIZER_MUON;
+        o.train.muon_steps = 5;
+        double qkv = 4.0 * C * C * 3.0 * C + 2.0 * C * C * C, square = 6.0 * C * C * C;
+        double mlp = 4.0 * C * C * F + 2.0 * C * C * C, block = qkv + square + 2.0 * mlp;
+        double expected =
+            5.0 * (rounds[i].of_block * block + rounds[i].of_largest * mlp) / (0.86 * machine.rates.half) * 1e3;
+        ck_assert_double_eq_tol(fit_step_time(&o, &machine, PLENTY).optimizer, expected, 1e-9 * expected);
+    }
+}
+END_TEST
+
 START_TEST(gpus_are_found_by_name)
 {
     ck_assert_str_eq(fit_rates_known_gpu("NVIDIA A100-SXM4-40GB")->name, "A100-40GB");
@@ -275,6 +307,7 @@ static Suite *suite(void)
     tcase_add_test(c, products_are_six_operations_a_parameter_and_token);
     tcase_add_test(c, without_overlap_communication_takes_the_time_of_its_bytes);
     tcase_add_test(c, products_of_a_size_have_its_rate);
+    tcase_add_test(c, muon_takes_the_products_of_its_rounds);
     tcase_add_test(c, gpus_are_found_by_name);
     suite_add_tcase(s, c);
     return s;
