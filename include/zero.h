@@ -191,13 +191,19 @@ typedef enum zero_comm_kind {
  *
  * Returns ZERO_ERROR_TIMEOUT if ranks are missing after ZERO_TIMEOUT_S seconds; the log line names them. Returns
  * ZERO_ERROR_MISMATCH if ranks ask for different kinds. MPI's own start waits for all ranks and cannot be interrupted:
- * a warning then names the missing ranks of this host, and the wait goes on.
+ * a warning then names the missing ranks of this host, and the wait goes on, unless zero_comm_on_late_start says more.
  *
  * If mpirun started all ranks on one host, only mpirun's own daemon needs to listen on the network. Unless they are set
  * already, this call sets OMPI_MCA_pml and OMPI_MCA_btl in the environment before MPI_Init, so that Open MPI uses
  * shared memory alone, and NCCL_SOCKET_IFNAME to loopback. If the program initializes MPI or NCCL itself, it must set
  * them itself. Like setenv, this call must not run while another thread reads the environment. [collective] */
 ZERO_API zero_status_t zero_comm_create(zero_comm_kind_t kind, zero_comm_t **comm);
+
+/* Sets a function that zero_comm_create calls behind that warning, from a thread of its own, while it waits on. A
+ * program that does not want to wait ends its process there by _exit; mpirun and srun then end the job. libzero never
+ * ends a process. `user` is passed to it. NULL, the default: none. Call it before zero_comm_create. */
+typedef void (*zero_late_start_fn)(void *user);
+ZERO_API void zero_comm_on_late_start(zero_late_start_fn fn, void *user);
 
 /* Joins the ranks of a communicator of your own. mpi_comm: a pointer to an MPI_Comm; NULL: this process alone, and MPI
  * is not used. zero_comm_create_from_f takes the handle of a Fortran program instead.

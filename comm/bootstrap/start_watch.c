@@ -22,6 +22,18 @@
 #define RANK "PMIX_RANK="
 #define MAX_LISTED 64
 
+/* Set by zero_comm_on_late_start. */
+static struct {
+    zero_late_start_fn fn;
+    void *user;
+} on_late_start;
+
+void zero_comm_on_late_start(zero_late_start_fn fn, void *user)
+{
+    on_late_start.fn = fn;
+    on_late_start.user = user;
+}
+
 typedef enum presence { UNSEEN, MISSING, HERE } presence_t;
 
 /* ---- Which ranks are here ---- */
@@ -106,11 +118,10 @@ static void log_missing_ranks(const zero_start_watch_t *watch)
 {
     char missing[400];
     name_missing(missing, sizeof missing);
-    zero_log(
-        ZERO_LOG_WARNING,
-        "MPI_Init has waited for other ranks of this job for %g s (ZERO_TIMEOUT_S), and waits on: not every rank has "
-        "come to zero_comm_create%s",
-        (double)watch->timeout_ns * 1e-9, missing);
+    zero_log(ZERO_LOG_WARNING,
+             "MPI_Init has waited for other ranks of this job for %g s (ZERO_TIMEOUT_S)%s: not every rank has come to "
+             "zero_comm_create%s",
+             (double)watch->timeout_ns * 1e-9, on_late_start.fn ? "" : ", and waits on", missing);
 }
 
 /* ---- The thread ---- */
@@ -127,6 +138,8 @@ static void *run(void *user)
         error = pthread_cond_timedwait(&watch->changed, &watch->mutex, &end);
     if (!watch->is_over)
         log_missing_ranks(watch);
+    if (!watch->is_over && on_late_start.fn)
+        on_late_start.fn(on_late_start.user);
     while (!watch->is_over) /* the other ranks look for this thread */
         pthread_cond_wait(&watch->changed, &watch->mutex);
     pthread_mutex_unlock(&watch->mutex);

@@ -40,6 +40,16 @@ static void name_host(const zero_comm_t *comm)
     report_set_host(host);
 }
 
+/* Ends this rank, and with it the job, since others do not start. Called while MPI's start waits for them. */
+static void end_late_start(void *unused)
+{
+    (void)unused;
+    int exit_code = report_exit_code(
+        report_rank_error(ZERO_ERROR_TIMEOUT, "not every rank has started: this one ends, and with it the job"));
+    report_flush();
+    _exit(exit_code);
+}
+
 /* Resolves [device] type on each rank's host. Hosts with different results cannot train together. */
 static zero_status_t resolve_device(options_t *options, zero_comm_t *comm)
 {
@@ -174,6 +184,7 @@ int main(int argc, char **argv)
 
     /* The ranks meet even after a bad configuration: the first rank to exit would end the job before rank 0 has printed
      * the error, and a rank that finds one alone (its host has another file) must print it itself. */
+    zero_comm_on_late_start(end_late_start, NULL);
     zero_status_t status =
         zero_comm_create(parsed == ZERO_OK ? (zero_comm_kind_t)options.zero.comm : ZERO_COMM_AUTO, &comm);
     if (status != ZERO_OK) {

@@ -128,6 +128,32 @@ goes_on_without_mpirun()
         grep -q 'restart 1 of 2' "$scratch/out" && ! grep -q 'restart 2 of 2' "$scratch/out" && nothing_is_left
 }
 claim "kill -9 of mpirun, with --restarts: goes on, once, to the text of an undisturbed run" goes_on_without_mpirun
+# In the first start one rank never comes to MPI, as if its disk or its GPU hung.
+cat >"$scratch/late" <<END
+#!/bin/bash
+if [[ \$OMPI_COMM_WORLD_RANK -eq 1 && ! -e $scratch/came ]]; then
+    touch $scratch/came
+    exec sleep 1000
+fi
+exec "$build/zerotrain" "\$@"
+END
+chmod +x "$scratch/late"
+ends_without_a_rank() # CODE OPTION...
+{
+    local code=0 begin=$SECONDS
+    rm -f "$scratch/came" "$scratch/tree/build/zerotrain"
+    ln -s "$scratch/late" "$scratch/tree/build/zerotrain"
+    ZERO_TIMEOUT_S=3 launch "${@:2}" --steps 20
+    wait "$job" || code=$?
+    cat "$scratch/out"
+    echo "exit code $code after $((SECONDS - begin)) s"
+    [[ $code -eq $1 && -e $scratch/came && $((SECONDS - begin)) -lt 60 ]] && nothing_is_left &&
+        grep -q '(ZERO_TIMEOUT_S): not every rank has come to zero_comm_create: rank 1$' "$scratch/out" &&
+        grep -q 'not every rank has started: this one ends, and with it the job$' "$scratch/out"
+}
+claim "a rank that never starts is named after ZERO_TIMEOUT_S, and the job ends" ends_without_a_rank 1
+starts_again() { ends_without_a_rank 0 --restarts 1 && grep -q 'restart 1 of 1' "$scratch/out" && has_steps 20; }
+claim "the same with --restarts: it is started again, and trains" starts_again
 # A run whose ranks do not end: they are killed before the next start.
 cat >"$scratch/stays" <<'END'
 #!/bin/bash
