@@ -92,6 +92,8 @@ for file in hosts22 hosts13; do
 done
 claim "hosts22, stage 3, groups of a host: the network counts the planned bytes" is_as_planned hosts22 3 --set zero.shard_group=host
 claim "hosts13, stage 3, groups of two: the network counts the planned bytes" is_as_planned hosts13 3 --set zero.shard_group=2
+claim "hosts22, stage 3, groups of a host that gather in fp8: the network counts the planned bytes" is_as_planned hosts22 3 \
+    --set zero.shard_group=host --set train.precision=bf16 --set train.fp8=linear --set zero.gather=fp8
 
 # ---- hosts that differ ----------------------------------------------------------------------------------------------
 # is_refused LIMIT_S CODE PATTERN COMMAND...: it ends in time with this code, and one line has PATTERN.
