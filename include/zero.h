@@ -355,8 +355,9 @@ typedef struct zero_tensor_desc {
      * rounded. No gradient (zero_grad says NULL), no optimizer state, nothing to send after an update. A run of packed
      * tensors must agree in it. fp8 has no effect on it: it is gathered in the configured dtype. */
     bool frozen;
-    /* The weight of a hidden linear layer, with two dimensions: ZERO_OPTIMIZER_MUON updates it as one matrix. Not an
-     * embedding, a head, or several layers' weights in one tensor. Other optimizers take no notice. */
+    /* The weight of a hidden linear layer, with two dimensions: ZERO_OPTIMIZER_MUON updates it as one matrix, and so
+     * does an optimizer of your own with `whole`. Not an embedding, a head, or several layers' weights in one tensor.
+     * Other optimizers take no notice. */
     bool hidden_matrix;
     uint8_t reserved[35];
 } zero_tensor_desc_t;
@@ -434,6 +435,7 @@ typedef struct zero_own_update {
     const float *grad_scale; /* clipping's factor / loss scale */
     const uint64_t *step;    /* t: the updates so far, this one included */
     const uint32_t *skip;    /* not 0: a gradient is not finite; write nothing then */
+    float *direction;        /* NULL, or see zero_own_optimizer_t's whole: prepare writes it, update reads it */
 } zero_own_update_t;
 /* Queues the update of a run of elements in the stream (NULL on the CPU: do it). Called on each rank in zero_step, for
  * every run that the rank holds. How a tensor is cut into runs depends on stage and ranks, so bits are the same at
@@ -441,13 +443,36 @@ typedef struct zero_own_update {
  * zero_step. */
 typedef zero_status_t (*zero_own_update_fn)(void *user, const zero_own_update_t *update, zero_stream_t stream);
 
-/* An optimizer of your own. */
+/* The direction of a whole matrix, to be changed in place: row-major, in device memory. */
+typedef struct zero_own_whole {
+    zero_tensor_t tensor;
+    uint64_t rows, cols;
+    float *direction;        /* [rows][cols] */
+    const float *grad_scale; /* these three as in zero_own_update_t */
+    const uint64_t *step;
+    const uint32_t *skip;
+} zero_own_whole_t;
+/* Queues the change of one matrix in the stream (NULL on the CPU: does it). */
+typedef zero_status_t (*zero_own_whole_fn)(void *user, const zero_own_whole_t *whole, zero_stream_t stream);
+
+/* An optimizer of your own. It may see matrices whole: those declared with hidden_matrix. Then a step of such a matrix
+ * has three parts, and other tensors have `update` alone, with direction NULL:
+ *
+ *     prepare   by runs: advances m and v by the gradient and writes `direction`, such as m; reads weights only
+ *     whole     one rank for each matrix, all of it at once: changes its direction, such as normalizing rows
+ *     update    by runs: steps the weight along `direction`, which it only reads
+ *
+ * One rank computes each matrix, and units take turns, so that all ranks are busy. Directions travel in fp32, as
+ * zero_plan_traffic says, through buffers that zero_plan counts. Bits are the same at every stage and number of ranks,
+ * if prepare and update change each element by what belongs to it alone. */
 typedef struct zero_own_optimizer {
     const char *name; /* checkpoints have it, and load under the same name alone */
     int n_arrays;     /* of its state: 1 (m) or 2 (m and v) */
     zero_own_update_fn update;
-    void *user; /* passed to update */
-    uint8_t reserved[32];
+    void *user;                 /* passed to all three */
+    zero_own_update_fn prepare; /* NULL, as whole: matrices are tensors like others */
+    zero_own_whole_fn whole;
+    uint8_t reserved[16];
 } zero_own_optimizer_t;
 
 /* Elements [first, first + n_elems) of the gradient of one tensor, which this rank has reduced. Device memory. */

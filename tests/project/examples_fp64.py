@@ -1,4 +1,5 @@
-"""What examples/mlp.c and examples/gan.c compute, in double precision, for test_example_programs.sh: examples_fp64.py mlp|gan"""
+"""What examples/mlp.c, gan.c and own_matrices.c compute, in double precision, for test_example_programs.sh: examples_fp64.py
+mlp|gan|own_matrices"""
 
 import math
 import struct
@@ -99,4 +100,23 @@ def gan():
         print(f"step {step} discriminator {judged:.12g} generator {made:.12g}")
 
 
-{"mlp": mlp, "gan": gan}[sys.argv[1]]()
+def own_matrices():
+    rows, cols, momentum, lr = 25, 43, 0.75, 0.03125
+    w, m = ([[0.0] * n for n in (rows * cols, rows)] for _ in range(2))
+    for step in range(1, 41):
+        loss = 0.0
+        for values, means in zip(w, m):
+            for i, value in enumerate(values):
+                grad = (1 + i % 7) * (value - i % 11 / 4)
+                loss += 0.5 * grad * (value - i % 11 / 4)
+                means[i] = momentum * means[i] + grad
+        for row in range(rows):
+            span = range(row * cols, (row + 1) * cols)
+            norm = math.sqrt(sum(m[0][i] ** 2 for i in span))
+            for i in span:
+                w[0][i] -= lr * m[0][i] / norm
+            w[1][row] -= lr * m[1][row]
+        print(f"step {step} loss {loss:.12g}")
+
+
+{"mlp": mlp, "gan": gan, "own_matrices": own_matrices}[sys.argv[1]]()

@@ -59,7 +59,7 @@ matches()
 }
 
 if python3 -c '' 2>/dev/null; then
-    for name in mlp gan; do
+    for name in mlp gan own_matrices; do
         python3 tests/project/examples_fp64.py "$name" >"$scratch/$name"
         claim "examples/$name.c agrees with double precision" matches "$scratch/$name" timeout 60 "$build/examples/$name"
         for stage in 0 1 2 3; do
@@ -69,6 +69,6 @@ if python3 -c '' 2>/dev/null; then
         claim "... which another number does not" altered
     done
 else
-    echo "SKIP: examples/mlp.c and gan.c: their reference needs python3"
+    echo "SKIP: examples/mlp.c, gan.c and own_matrices.c: their reference needs python3"
 fi
 exit $status

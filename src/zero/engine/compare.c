@@ -28,6 +28,8 @@ static uint64_t config_hash(const zero_config_t *c)
     if (c->optimizer == ZERO_OPTIMIZER_OWN && c->own_optimizer && c->own_optimizer->name) { /* not checked yet */
         hash = zero_hash_fold(hash, c->own_optimizer->name, strlen(c->own_optimizer->name));
         hash = zero_hash_fold(hash, &c->own_optimizer->n_arrays, sizeof c->own_optimizer->n_arrays);
+        const bool sees_matrices = c->own_optimizer->whole != NULL;
+        hash = zero_hash_fold(hash, &sees_matrices, sizeof sees_matrices);
     }
     const bool hooks[] = {c->hooks && c->hooks->reduced, c->hooks && c->hooks->updated};
     hash = zero_hash_fold(hash, hooks, sizeof hooks);

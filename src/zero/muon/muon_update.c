@@ -8,6 +8,9 @@
  *     fence, all-to-all
  *     every rank      steps its weights by the owners' results
  *
+ * A caller's optimizer takes the place of Muon's arithmetic (zero_matrix_fns_t): what it calls direction travels as the
+ * momentum does.
+ *
  * Where every rank has all state (stage 0) nothing is sent to the owners, and all ranks gather all of the results, a
  * shard's length at a time.
  *
@@ -30,6 +33,8 @@
 struct zero_muon_update {
     zero_context_t *context;
     const zero_muon_schedule_t *schedule;
+    const zero_matrix_fns_t *fns; /* NULL: Muon's */
+    void *user;
     int rank, n_ranks, n_chunks; /* chunks: shards of a unit that this rank holds */
     size_t *first_segment; /* [n_rounds][n_ranks][n_chunks], and behind the last; segments at plan.muon.segments */
     uint64_t *longest;     /* [n_rounds][n_ranks][n_chunks]: elements of the longest segment */
@@ -138,11 +143,14 @@ static zero_status_t create(zero_muon_update_t *update)
     update->slices = calloc((size_t)update->n_ranks, sizeof *update->slices);
     if (!update->first_segment || !update->longest || !update->slices)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for Muon's tables of %d ranks", update->n_ranks);
+    if (update->fns)
+        return ZERO_OK;
     ZERO_TRY(create_orthogonalizer(update));
     return create_segments(update);
 }
 
-zero_status_t zero_muon_update_create(zero_context_t *context, zero_muon_update_t **update)
+zero_status_t zero_muon_update_create(zero_context_t *context, const zero_matrix_fns_t *fns, void *user,
+                                      zero_muon_update_t **update)
 {
     *update = NULL;
     if (context->plan.muon.schedule.n_rounds == 0)
@@ -154,6 +162,8 @@ zero_status_t zero_muon_update_create(zero_context_t *context, zero_muon_update_
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for an engine");
     made->context = context;
     made->schedule = &context->plan.muon.schedule;
+    made->fns = fns;
+    made->user = user;
     made->rank = context->comm->rank;
     made->n_ranks = context->comm->size;
     made->n_chunks = context->plan.muon.is_full ? made->n_ranks : 1;
@@ -209,6 +219,43 @@ static zero_muon_t arguments_of(const zero_muon_update_t *update, int round, int
         .scalars = &zero_context_step_scratch(context)->scalars,
         .by_tensor = context->by_tensor,
     };
+}
+
+/* Calls a function of the caller's for all parts of an owner's matrices in one chunk, whose slot is given. */
+static zero_status_t for_parts(const zero_muon_update_t *update, int round, int owner, int chunk,
+                               zero_status_t (*fn)(void *, zero_tensor_t, const zero_span_t *, float *, zero_stream_t),
+                               const void *slot, zero_stream_t stream)
+{
+    const zero_context_t *context = update->context;
+    const zero_muon_schedule_t *schedule = update->schedule;
+    for (zero_tensor_t t = 0; t < context->model->n_tensors; t++) {
+        if (schedule->round_of[t] != round || schedule->owner_of[t] != owner)
+            continue;
+        const uint64_t shard_elems = context->layout.units[context->model->tensors[t].owner].shard_elems;
+        const uint64_t begin = shard_of(update, chunk) * shard_elems;
+        const zero_span_t part = zero_layout_span(&context->layout, context->model, t, begin, begin + shard_elems);
+        if (part.n_elems > 0)
+            ZERO_TRY(fn(update->user, t, &part, (float *)(uintptr_t)slot + (part.flat_offset - begin), stream));
+    }
+    return ZERO_OK;
+}
+
+/* As advance_momentum, by the caller's function. It always writes a direction: one that nobody needs goes to memory in
+ * which nothing is kept between rounds. */
+static zero_status_t advance_callers(const zero_muon_update_t *update, int round, zero_stream_t stream)
+{
+    const zero_context_t *context = update->context;
+    const zero_muon_plan_t *plan = &context->plan.muon;
+    for (int owner = 0; owner < update->n_ranks; owner++)
+        for (int chunk = 0; chunk < update->n_chunks; chunk++) {
+            const uint64_t slot = (uint64_t)(plan->is_full ? chunk : owner) * slot_bytes(update, round);
+            const bool is_needed = !plan->is_full || owner == update->rank;
+            ZERO_TRY(for_parts(update, round, owner, chunk, update->fns->advance,
+                               is_needed ? (void *)zero_context_window(context, plan->updates + slot)
+                                         : zero_context_private(context, plan->received),
+                               stream));
+        }
+    return ZERO_OK;
 }
 
 /* Advances this rank's momentum, and puts what the owners need of it into the slots. */
@@ -282,7 +329,8 @@ static zero_status_t orthogonalize(const zero_muon_update_t *update, int round, 
         const int shard = plan->muon.is_full ? r : zero_comm_slice_of(r, update->n_ranks, plan->group);
         ZERO_TRY(copy_part(update, t, shard, (void *)(uintptr_t)update->slices[r], false, stream));
     }
-    ZERO_TRY(context->device->kernels->orthogonalize(&args, stream));
+    ZERO_TRY(update->fns ? update->fns->transform(update->user, t, args.x, stream)
+                         : context->device->kernels->orthogonalize(&args, stream));
     for (int shard = 0; shard < update->n_ranks; shard++) {
         const uint64_t at = plan->muon.results + (uint64_t)shard * slot_bytes(update, round);
         ZERO_TRY(copy_part(update, t, shard, zero_context_window(context, at), true, stream));
@@ -294,6 +342,10 @@ static zero_status_t orthogonalize(const zero_muon_update_t *update, int round, 
 static zero_status_t apply(const zero_muon_update_t *update, int round, int chunk, zero_stream_t stream)
 {
     for (int owner = 0; owner < update->n_ranks; owner++) {
+        if (update->fns) {
+            ZERO_TRY(for_parts(update, round, owner, chunk, update->fns->apply, update->slices[owner], stream));
+            continue;
+        }
         const zero_muon_t args = arguments_of(update, round, owner, chunk, update->slices[owner]);
         if (args.n_segments > 0)
             ZERO_TRY(update->context->device->kernels->muon_apply(&args, stream));
@@ -331,7 +383,7 @@ zero_status_t zero_muon_update_run(zero_muon_update_t *update, zero_stream_t str
         return ZERO_OK;
     const zero_muon_schedule_t *schedule = update->schedule;
     for (int round = 0; round < schedule->n_rounds; round++) {
-        ZERO_TRY(advance_momentum(update, round, stream));
+        ZERO_TRY(update->fns ? advance_callers(update, round, stream) : advance_momentum(update, round, stream));
         ZERO_TRY(collect_updates(update, round, stream));
         for (zero_tensor_t t = 0; t < update->context->model->n_tensors; t++)
             if (schedule->round_of[t] == round && schedule->owner_of[t] == update->rank)

@@ -71,6 +71,10 @@ static zero_status_t check_own_optimizer(const zero_config_t *c)
     if (!own || !own->name || !own->update)
         return zero_fail_alike(ZERO_ERROR_USAGE, "optimizer own: own_optimizer must have a name and an update");
     ZERO_TRY(zero_check_reserved("zero_config_t", "own_optimizer", own->reserved, sizeof own->reserved));
+    if (!own->prepare != !own->whole)
+        return zero_fail_alike(ZERO_ERROR_USAGE,
+                               "optimizer %s: it has %s alone; whole matrices need prepare and whole, or neither",
+                               own->name, own->whole ? "whole" : "prepare");
     if (own->n_arrays < 1 || own->n_arrays > 2)
         return zero_fail_alike(ZERO_ERROR_USAGE, "optimizer %s: n_arrays %d: it must be 1 or 2", own->name,
                                own->n_arrays);

@@ -54,10 +54,11 @@ static void list_matrices(const zero_model_t *model, const zero_config_t *config
             continue;
         const uint64_t rows = (uint64_t)tensor->shape[0], cols = (uint64_t)tensor->shape[1];
         const double r = (double)(rows < cols ? rows : cols);
-        maker->matrices[maker->n_matrices++] = (matrix_t){.tensor = t,
-                                                          .unit = tensor->owner,
-                                                          .cost = 2.0 * (double)rows * (double)cols * r + r * r * r,
-                                                          .scratch_elems = zero_orthogonalize_scratch(rows, cols)};
+        maker->matrices[maker->n_matrices++] = (matrix_t){
+            .tensor = t,
+            .unit = tensor->owner,
+            .cost = 2.0 * (double)rows * (double)cols * r + r * r * r,
+            .scratch_elems = config->optimizer == ZERO_OPTIMIZER_MUON ? zero_orthogonalize_scratch(rows, cols) : 0};
     }
     qsort(maker->matrices, (size_t)maker->n_matrices, sizeof *maker->matrices, by_unit);
 }
@@ -150,7 +151,7 @@ zero_status_t zero_muon_schedule_create(const zero_model_t *model, const zero_la
                                         const zero_config_t *config, zero_muon_schedule_t *schedule)
 {
     zero_muon_schedule_t made = {0};
-    if (config->optimizer != ZERO_OPTIMIZER_MUON || config->forward_only) {
+    if (!zero_muon_has_matrices(config) || config->forward_only) {
         *schedule = made;
         return ZERO_OK;
     }

@@ -1,5 +1,5 @@
 /* muon_schedule.h - which rank orthogonalizes which matrix, and in which order. Pure arithmetic, the same on every
- * rank.
+ * rank. A caller's own optimizer that sees matrices whole has the same schedule.
  *
  * An update has rounds. In a round a rank (the owner) gets one unit whole: each rank sends it its shard of the unit's
  * momentum, and gets its shard of the result. So a rank receives a unit's bytes twice a round, however many ranks there
@@ -22,10 +22,17 @@ typedef struct zero_muon_schedule {
     int n_matrices;
 } zero_muon_schedule_t;
 
-/* Returns whether Muon orthogonalizes the tensor's updates. */
+/* Returns whether the optimizer updates matrices whole. */
+static inline bool zero_muon_has_matrices(const zero_config_t *config)
+{
+    return config->optimizer == ZERO_OPTIMIZER_MUON ||
+           (config->optimizer == ZERO_OPTIMIZER_OWN && config->own_optimizer->whole);
+}
+
+/* Returns whether the tensor is updated whole. */
 static inline bool zero_muon_takes(const zero_config_t *config, const zero_tensor_decl_t *tensor)
 {
-    return config->optimizer == ZERO_OPTIMIZER_MUON && tensor->hidden_matrix && !tensor->frozen;
+    return zero_muon_has_matrices(config) && tensor->hidden_matrix && !tensor->frozen;
 }
 
 /* Makes the schedule: one without rounds if no tensor is orthogonalized. */

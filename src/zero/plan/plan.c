@@ -318,6 +318,8 @@ static void plan_private_muon(zero_arena_plan_t *plan, const zero_layout_t *layo
                               zero_comm_staging_bytes(layout->world_size, muon->schedule.largest_slot * size));
     muon->matrix = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, muon->schedule.largest_matrix * size);
     muon->scratch = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, muon->schedule.largest_scratch * size);
+    if (muon->is_callers)
+        return;
     if (target.on_gpu)
         muon->workspace = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, ZERO_ORTHOGONALIZE_WORKSPACE_BYTES);
     /* A matrix is in this rank's shard once at most, or in every rank's. */
@@ -398,7 +400,8 @@ zero_status_t zero_arena_plan_create(const zero_model_t *model, const zero_layou
     made.transport_reduces = config->nccl_reduction && target.on_gpu && layout->world_size > 1;
     ZERO_TRY(choose_group(&made, layout, config));
     made.fp8.is_gathered = config->gather_fp8 && layout->n_matrices > 0;
-    made.muon.dtype = target.on_gpu ? ZERO_BF16 : ZERO_FP32;
+    made.muon.is_callers = config->optimizer == ZERO_OPTIMIZER_OWN;
+    made.muon.dtype = target.on_gpu && !made.muon.is_callers ? ZERO_BF16 : ZERO_FP32;
     made.muon.is_full = !made.stage.shard_state && layout->world_size > 1;
     ZERO_TRY(zero_muon_schedule_create(model, layout, config, &made.muon.schedule));
     ZERO_TRY_GOTO(allocate_tables(&made, layout), fail);

@@ -79,7 +79,8 @@ typedef struct zero_fp8_plan {
  * slot_elems of the round's elements, of which those of a unit's shard come first. */
 typedef struct zero_muon_plan {
     zero_muon_schedule_t schedule;
-    zero_dtype_t dtype; /* fp32 on the CPU, bf16 on GPUs */
+    zero_dtype_t dtype; /* fp32 on the CPU and for a caller's optimizer, bf16 on GPUs */
+    bool is_callers;    /* the caller's optimizer computes: it needs no scratch, workspace and segments */
     bool is_full;       /* every rank has all state: it sends nothing to the owners, and needs all of every result */
     uint64_t updates; /* window: this rank's shards, slot k for owner k. If is_full, its own unit's shard k in slot k */
     uint64_t results; /* window: this rank's unit, shard k in slot k */

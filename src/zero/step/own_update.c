@@ -4,7 +4,7 @@
 #include "zero/step/own_update.h"
 
 #include "base/log.h"
-#include "zero/optimizer/optimizer.h"
+#include "zero/plan/muon_schedule.h"
 #include "zero/runtime/addresses.h"
 
 /* A function of the caller's, and what an error line calls it. */
@@ -12,12 +12,20 @@ typedef struct own_fn {
     const char *kind, *name;
     zero_own_update_fn update;
     void *user;
+    bool reads_weights; /* and does not change them */
 } own_fn_t;
 
-/* Updates n_elems of a tensor from element `first` on; `at` is where they are. */
+static zero_status_t failed(const zero_context_t *context, const own_fn_t *own, zero_tensor_t tensor,
+                            zero_status_t status)
+{
+    return zero_fail(status, "%s %s: its update of tensor %s failed", own->kind, own->name,
+                     context->model->tensors[tensor].name);
+}
+
+/* Updates n_elems of a tensor from element `first` on; `at` is where they are. direction: NULL, or of the run. */
 static zero_status_t update_run(const zero_context_t *context, const own_fn_t *own, zero_tensor_t tensor,
                                 uint64_t first, size_t n_elems, const zero_adam_segment_t *at, float lr,
-                                zero_stream_t stream)
+                                float *direction, zero_stream_t stream)
 {
     const zero_shard_kernels_t *kernels = context->device->kernels;
     const zero_arena_plan_t *plan = &context->plan;
@@ -45,43 +53,50 @@ static zero_status_t update_run(const zero_context_t *context, const own_fn_t *o
         .grad_scale = &scratch->scalars.grad_scale,
         .step = &scratch->state.adam_step,
         .skip = &scratch->scalars.skip,
+        .direction = direction,
     };
     zero_status_t status = own->update(own->user, &update, stream);
     if (status != ZERO_OK)
-        return zero_fail(status, "%s %s: its update of tensor %s failed", own->kind, own->name,
-                         context->model->tensors[tensor].name);
-    return master_lo ? kernels->split_master(param, master_lo, dtype, weight, n_elems, stream) : ZERO_OK;
+        return failed(context, own, tensor, status);
+    return master_lo && !own->reads_weights ? kernels->split_master(param, master_lo, dtype, weight, n_elems, stream)
+                                            : ZERO_OK;
 }
 
-static zero_status_t update_tensor(const zero_context_t *context, const own_fn_t *own, zero_tensor_t tensor,
-                                   const zero_group_t *group, float lr, zero_stream_t stream)
+/* Updates a part of a tensor that this rank holds, run by run. */
+static zero_status_t update_part(const zero_context_t *context, const own_fn_t *own, zero_tensor_t tensor,
+                                 const zero_span_t *part, const zero_tensor_groups_t *groups, float lr,
+                                 float *direction, zero_stream_t stream)
 {
-    zero_adam_segment_t at;
-    uint64_t begin, end;
-    if (!zero_context_segment(context, tensor, &at))
-        return ZERO_OK;
-    at.decay = group->weight_decay;
-    lr *= group->lr_scale;
-    zero_context_held(context, context->model->tensors[tensor].owner, &begin, &end);
-    uint64_t first = zero_layout_span(&context->layout, context->model, tensor, begin, end).first;
-    for (uint64_t left = at.n_elems; left > 0;) {
+    const zero_group_t group = zero_tensor_groups_get(groups, tensor);
+    zero_adam_segment_t at = zero_context_segment_at(context, context->model->tensors[tensor].owner, part->flat_offset);
+    uint64_t first = part->first;
+    at.decay = group.weight_decay;
+    lr *= group.lr_scale;
+    for (uint64_t left = part->n_elems; left > 0;) {
         uint64_t n = left < ZERO_OWN_RUN_ELEMS ? left : ZERO_OWN_RUN_ELEMS;
-        ZERO_TRY(update_run(context, own, tensor, first, n, &at, lr, stream));
+        ZERO_TRY(update_run(context, own, tensor, first, n, &at, lr, direction, stream));
         first += n;
         at.param += n;
         at.state += n;
         at.grad += n;
+        direction = direction ? direction + n : NULL;
         left -= n;
     }
     return ZERO_OK;
 }
 
+/* Updates all trained tensors; those that are updated whole only with_matrices. */
 static zero_status_t update_all(const zero_context_t *context, const own_fn_t *own, const zero_tensor_groups_t *groups,
-                                float lr, zero_stream_t stream)
+                                bool with_matrices, float lr, zero_stream_t stream)
 {
-    for (zero_tensor_t tensor = 0; tensor < context->model->n_tensors; tensor++) {
-        const zero_group_t group = zero_tensor_groups_get(groups, tensor);
-        ZERO_TRY(update_tensor(context, own, tensor, &group, lr, stream));
+    for (zero_tensor_t t = 0; t < context->model->n_tensors; t++) {
+        const zero_tensor_decl_t *tensor = &context->model->tensors[t];
+        uint64_t begin, end;
+        if (tensor->frozen || (!with_matrices && zero_muon_takes(&context->config, tensor)))
+            continue;
+        zero_context_held(context, tensor->owner, &begin, &end);
+        const zero_span_t held = zero_layout_span(&context->layout, context->model, t, begin, end);
+        ZERO_TRY(update_part(context, own, t, &held, groups, lr, NULL, stream));
     }
     return ZERO_OK;
 }
@@ -90,14 +105,55 @@ zero_status_t zero_own_update(const zero_context_t *context, const zero_tensor_g
                               zero_stream_t stream)
 {
     const zero_own_optimizer_t *optimizer = context->config.own_optimizer;
-    const own_fn_t own = {"optimizer", optimizer->name, optimizer->update, optimizer->user};
-    return update_all(context, &own, groups, lr, stream);
+    const own_fn_t own = {"optimizer", optimizer->name, optimizer->update, optimizer->user, false};
+    return update_all(context, &own, groups, false, lr, stream);
 }
 
 zero_status_t zero_own_updated(const zero_context_t *context, const zero_tensor_groups_t *groups, float lr,
                                zero_stream_t stream)
 {
     const zero_hooks_t *hooks = context->config.hooks;
-    const own_fn_t own = {"zero_hooks_t:", "updated", hooks->updated, hooks->user};
-    return update_all(context, &own, groups, lr, stream);
+    const own_fn_t own = {"zero_hooks_t:", "updated", hooks->updated, hooks->user, false};
+    return update_all(context, &own, groups, true, lr, stream);
 }
+
+/* ---- whole matrices ---- */
+
+static zero_status_t prepare(void *user, zero_tensor_t tensor, const zero_span_t *part, float *direction,
+                             zero_stream_t stream)
+{
+    const zero_own_step_t *step = user;
+    const zero_own_optimizer_t *optimizer = step->context->config.own_optimizer;
+    const own_fn_t own = {"optimizer", optimizer->name, optimizer->prepare, optimizer->user, true};
+    return update_part(step->context, &own, tensor, part, step->groups, step->lr, direction, stream);
+}
+
+static zero_status_t change_whole(void *user, zero_tensor_t tensor, float *direction, zero_stream_t stream)
+{
+    const zero_own_step_t *step = user;
+    const zero_own_optimizer_t *optimizer = step->context->config.own_optimizer;
+    const zero_step_scratch_t *scratch = zero_context_step_scratch(step->context);
+    const own_fn_t own = {"optimizer", optimizer->name, NULL, optimizer->user, true};
+    const zero_own_whole_t whole = {
+        .tensor = tensor,
+        .rows = (uint64_t)step->context->model->tensors[tensor].shape[0],
+        .cols = (uint64_t)step->context->model->tensors[tensor].shape[1],
+        .direction = direction,
+        .grad_scale = &scratch->scalars.grad_scale,
+        .step = &scratch->state.adam_step,
+        .skip = &scratch->scalars.skip,
+    };
+    zero_status_t status = optimizer->whole(optimizer->user, &whole, stream);
+    return status == ZERO_OK ? ZERO_OK : failed(step->context, &own, tensor, status);
+}
+
+static zero_status_t step_along(void *user, zero_tensor_t tensor, const zero_span_t *part, float *direction,
+                                zero_stream_t stream)
+{
+    const zero_own_step_t *step = user;
+    const zero_own_optimizer_t *optimizer = step->context->config.own_optimizer;
+    const own_fn_t own = {"optimizer", optimizer->name, optimizer->update, optimizer->user, false};
+    return update_part(step->context, &own, tensor, part, step->groups, step->lr, direction, stream);
+}
+
+const zero_matrix_fns_t zero_own_matrices = {prepare, change_whole, step_along};

@@ -1,8 +1,20 @@
-/* own_update.h - within update: a caller's own optimizer, or hook behind the update, over what this rank holds. */
+/* own_update.h - within update: a caller's own optimizer, or hook behind the update, over what this rank holds.
+ * Matrices that it sees whole are updated by src/zero/muon, with zero_own_matrices. */
 #ifndef ZERO_OWN_UPDATE_H
 #define ZERO_OWN_UPDATE_H
 
+#include "zero/muon/muon_update.h"
 #include "zero/runtime/tensor_groups.h"
+
+/* What the functions of zero_own_matrices get. */
+typedef struct zero_own_step {
+    const zero_context_t *context;
+    const zero_tensor_groups_t *groups;
+    float lr; /* of this step */
+} zero_own_step_t;
+
+/* The caller's functions of whole matrices; their `user` is a zero_own_step_t. */
+extern const zero_matrix_fns_t zero_own_matrices;
 
 /* Returns whether the caller has a hook behind the update. */
 static inline bool zero_own_hooks_updates(const zero_context_t *context)
@@ -10,7 +22,8 @@ static inline bool zero_own_hooks_updates(const zero_context_t *context)
     return context->config.hooks && context->config.hooks->updated;
 }
 
-/* Queues the caller's update of all tensors in `stream`: the step has been decided there. */
+/* Queues the caller's update of all tensors but those that it sees whole in `stream`: the step has been decided there.
+ */
 zero_status_t zero_own_update(const zero_context_t *context, const zero_tensor_groups_t *groups, float lr,
                               zero_stream_t stream);
 /* The same of zero_hooks_t's updated, behind the update. */

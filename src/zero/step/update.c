@@ -24,6 +24,7 @@ struct zero_update {
     zero_gradients_t *gradients;
     zero_results_t *results;
     zero_muon_update_t *muon; /* NULL: no matrix is updated whole */
+    zero_own_step_t own_step; /* for the caller's optimizer */
 
     size_t n_segments;       /* of this rank's state on the device: in private memory, at plan.segments */
     size_t n_early_segments; /* the first of them: of the early units (parameters.h) */
@@ -113,7 +114,10 @@ zero_status_t zero_update_create(zero_context_t *context, zero_offload_t *offloa
     set_rules(made);
     ZERO_TRY_GOTO(zero_tensor_groups_create(context, ZERO_STEPS_IN_FLIGHT, &made->groups), fail);
     ZERO_TRY_GOTO(create_segments(made), fail);
-    ZERO_TRY_GOTO(zero_muon_update_create(context, &made->muon), fail);
+    made->own_step = (zero_own_step_t){.context = context, .groups = made->groups};
+    ZERO_TRY_GOTO(zero_muon_update_create(context, context->plan.muon.is_callers ? &zero_own_matrices : NULL,
+                                          &made->own_step, &made->muon),
+                  fail);
     *update = made;
     return ZERO_OK;
 fail:
@@ -210,7 +214,9 @@ static zero_status_t update_range(zero_update_t *update, size_t first, size_t n_
 static zero_status_t update_with_own(zero_update_t *update, float lr, zero_stream_t stream)
 {
     zero_context_t *context = update->context;
+    update->own_step.lr = lr;
     if (context->config.optimizer == ZERO_OPTIMIZER_OWN) {
+        ZERO_TRY(zero_muon_update_run(update->muon, stream));
         ZERO_TRY(zero_own_update(context, update->groups, lr, stream));
     } else {
         ZERO_TRY(zero_muon_update_run(update->muon, stream));

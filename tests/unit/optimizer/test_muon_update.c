@@ -43,7 +43,8 @@ static void run_all(run_t *runs, int n_runs)
 /* 1 to 5 ranks, more and fewer than there are units with matrices, at stages 0 to 3. */
 START_TEST(stages_and_ranks_give_equal_bits)
 {
-    static const char *const settings[] = {"dtype=fp32", "dtype=bf16 frozen=1", "dtype=fp16 muon_steps=2"};
+    static const char *const settings[] = {"dtype=fp32", "dtype=bf16 frozen=1", "dtype=fp16 muon_steps=2",
+                                           "dtype=fp32 own=1", "dtype=bf16 frozen=1 own=1"};
     run_t runs[20] = {0};
     int n = 0;
     for (int n_ranks = 1; n_ranks <= 5; n_ranks++)
@@ -62,6 +63,18 @@ START_TEST(transports_and_groups_give_equal_bits)
                     {.n_ranks = 4, .settings = "stage=3 group=1"},
                     {.n_ranks = 3, .settings = "stage=0 comm=mpi"},
                     {.n_ranks = 3, .settings = "stage=2 comm=mpi"}};
+    if (support_leaves_out(4))
+        return;
+    run_all(runs, (int)(sizeof runs / sizeof runs[0]));
+}
+END_TEST
+
+START_TEST(transports_and_groups_give_a_callers_optimizer_equal_bits)
+{
+    run_t runs[] = {{.n_ranks = 4, .settings = "stage=3 own=1"},
+                    {.n_ranks = 4, .settings = "stage=3 group=2 own=1"},
+                    {.n_ranks = 3, .settings = "stage=0 comm=mpi own=1"},
+                    {.n_ranks = 3, .settings = "stage=2 comm=mpi own=1"}};
     if (support_leaves_out(4))
         return;
     run_all(runs, (int)(sizeof runs / sizeof runs[0]));
@@ -213,6 +226,58 @@ START_TEST(memory_is_adamws_and_the_buffers_of_one_unit)
 }
 END_TEST
 
+static zero_status_t change_nothing(void *user, const zero_own_update_t *update, zero_stream_t stream)
+{
+    (void)user, (void)update, (void)stream;
+    return ZERO_OK;
+}
+
+static zero_status_t change_no_matrix(void *user, const zero_own_whole_t *whole, zero_stream_t stream)
+{
+    (void)user, (void)whole, (void)stream;
+    return ZERO_OK;
+}
+
+/* A caller's optimizer that sees matrices whole has Muon's exchange and one matrix, in fp32 on GPUs, too. */
+START_TEST(a_callers_matrices_take_the_buffers_of_one_unit)
+{
+    const int n_ranks = 4, hosts[4] = {0};
+    const uint64_t slot = (16384 + 64 + 255) / 256 * 64 * sizeof(float);
+    zero_own_optimizer_t own = {.name = "own", .n_arrays = 2, .update = change_nothing};
+    zero_model_t *model = declare(3, 256);
+    for (int stage = 0; stage < 4; stage++)
+        for (int gpus = 0; gpus < 2; gpus++) {
+            const zero_device_type_t device = gpus ? ZERO_DEVICE_CUDA : ZERO_DEVICE_CPU;
+            zero_config_t config = muon_config(stage);
+            zero_memory_t plain, whole;
+            zero_traffic_t of_plain[4], of_whole[4];
+            config.optimizer = ZERO_OPTIMIZER_OWN;
+            config.own_optimizer = &own;
+            own.prepare = NULL;
+            own.whole = NULL;
+            ck_assert_int_eq(zero_plan(model, &config, device, ZERO_COMM_AUTO, n_ranks, &plain), ZERO_OK);
+            ck_assert_int_eq(zero_plan_traffic(model, &config, device, ZERO_COMM_AUTO, n_ranks, hosts, of_plain),
+                             ZERO_OK);
+            own.prepare = change_nothing;
+            own.whole = change_no_matrix;
+            ck_assert_int_eq(zero_plan(model, &config, device, ZERO_COMM_AUTO, n_ranks, &whole), ZERO_OK);
+            ck_assert_int_eq(zero_plan_traffic(model, &config, device, ZERO_COMM_AUTO, n_ranks, hosts, of_whole),
+                             ZERO_OK);
+            const uint64_t matrix = pages(256 * 48 * 4), n_buffers = stage == 0 || gpus ? 3 : 2;
+            if (!gpus) {
+                ck_assert_uint_eq(whole.bytes[ZERO_MEMORY_OPTIMIZER], plain.bytes[ZERO_MEMORY_OPTIMIZER] + matrix);
+                ck_assert_uint_eq(whole.bytes[ZERO_MEMORY_COMMUNICATION],
+                                  plain.bytes[ZERO_MEMORY_COMMUNICATION] + n_buffers * pages(4 * slot));
+            }
+            ck_assert_uint_gt(zero_memory_total(&whole), zero_memory_total(&plain) + matrix);
+            for (int rank = 0; rank < n_ranks; rank++)
+                ck_assert_uint_eq(of_whole[rank].local_bytes - of_plain[rank].local_bytes,
+                                  (uint64_t)(stage == 0 ? n_ranks : 2) * 3 * slot);
+        }
+    zero_model_destroy(model);
+}
+END_TEST
+
 /* Each round every rank sends its shard of each owner's unit, and receives its shard of each result: 2 (N - 1) slots.
  * Stage 0 gathers all results whole: N (N - 1). */
 START_TEST(traffic_is_adamws_and_two_units_a_round)
@@ -261,6 +326,13 @@ START_TEST(what_muon_cannot_do_is_refused_with_a_line)
     config.muon_steps = 5;
     config.muon_momentum = 1.0f;
     expect_refused(&config, "muon_momentum 1: it must be in [0, 1)");
+    zero_own_optimizer_t own = {.name = "mine", .n_arrays = 2, .update = change_nothing, .whole = change_no_matrix};
+    config.optimizer = ZERO_OPTIMIZER_OWN;
+    config.own_optimizer = &own;
+    config.muon_momentum = 0.95f;
+    expect_refused(&config, "optimizer mine: it has whole alone; whole matrices need prepare and whole, or neither");
+    own = (zero_own_optimizer_t){.name = "mine", .n_arrays = 2, .update = change_nothing, .prepare = change_nothing};
+    expect_refused(&config, "optimizer mine: it has prepare alone");
     zero_model_t *model = declare(1, 8);
     zero_tensor_t tensor;
     const zero_tensor_desc_t flat = {.name = "flat", .n_dims = 1, .shape = {8}, .hidden_matrix = true};
@@ -278,13 +350,15 @@ static Suite *suite(void)
     Suite *s = suite_create("muon update");
     TCase *several = tcase_create("several ranks");
     tcase_set_timeout(several, 300);
-    tcase_add_loop_test(several, stages_and_ranks_give_equal_bits, 0, 3);
+    tcase_add_loop_test(several, stages_and_ranks_give_equal_bits, 0, 5);
     tcase_add_test(several, transports_and_groups_give_equal_bits);
+    tcase_add_test(several, transports_and_groups_give_a_callers_optimizer_equal_bits);
     suite_add_tcase(s, several);
     TCase *plan = tcase_create("plan");
     tcase_add_test(plan, every_matrix_has_one_owner_and_all_ranks_are_busy);
     tcase_add_test(plan, ranks_that_share_a_unit_have_alike_much_to_do);
     tcase_add_test(plan, memory_is_adamws_and_the_buffers_of_one_unit);
+    tcase_add_test(plan, a_callers_matrices_take_the_buffers_of_one_unit);
     tcase_add_test(plan, traffic_is_adamws_and_two_units_a_round);
     tcase_add_test(plan, what_muon_cannot_do_is_refused_with_a_line);
     suite_add_tcase(s, plan);
