@@ -152,8 +152,8 @@ ALL_LDFLAGS := $(HARDEN_LDFLAGS) $(SANFLAGS) -fopenmp -pthread $(LDFLAGS)
 PIE := $(if $(filter 1,$(HARDEN)),-pie)
 
 # ---- sources -----------------------------------------------------------------------------------------------------
-SHARD_ISA  := $(addprefix kernels/shard/,adam momentum muon orthogonalize matmul reduce step cast fp8 philox poison shard_table)
-SHARD_CUDA := $(if $(NVCC),$(addprefix kernels/shard/cuda/,adam.cu momentum.cu muon.cu orthogonalize_cuda reduce.cu step.cu cast.cu fp8.cu philox.cu poison.cu shard_cuda))
+SHARD_ISA  := $(addprefix kernels/shard/,adam adam8 momentum muon orthogonalize matmul reduce step cast fp8 philox poison shard_table)
+SHARD_CUDA := $(if $(NVCC),$(addprefix kernels/shard/cuda/,adam.cu adam8.cu momentum.cu muon.cu orthogonalize_cuda reduce.cu step.cu cast.cu fp8.cu philox.cu poison.cu shard_cuda))
 MODEL_ISA  := $(addprefix kernels/model/,sgemm linear fp8 attention decode/attention_cached layernorm rmsnorm rope gelu swiglu loss embed model_table)
 MODEL_CUDA := $(if $(NVCC),$(addprefix kernels/model/cuda/,attention.cu column_sum.cu elementwise.cu embed.cu gelu.cu \
               head_norm.cu layernorm.cu loss.cu rmsnorm.cu rope.cu swiglu.cu gemm/gemm_cuda linear_cuda loss_cuda model_cuda graph_cuda \

@@ -59,7 +59,7 @@ typedef struct zero_adam {
     zero_dtype_t param_dtype;
     void *param;       /* written; also read unless fp16 */
     void *master_lo;   /* bf16: int16_t *; fp16: float *; fp32: NULL */
-    float *m, *v;      /* v: NULL for optimizers with one state array */
+    float *m, *v;      /* v: NULL for optimizers with one state array; adam8: arrays of zero_block8_t */
     const float *grad; /* summed over ranks and micro-steps, still with the loss scale */
     /* In ascending order of state, without overlap. The segments, like the scalars, are device memory, which launchers
      * cannot read. So [state_begin, state_end) gives the range of the state arrays that they cover, gaps included (not
@@ -71,6 +71,16 @@ typedef struct zero_adam {
     /* NULL: every segment has `scalars` and its own decay. Else, by tensor, what the segments of each have instead. */
     const zero_tensor_scalars_t *by_tensor;
 } zero_adam_t;
+
+/* 64 numbers of m or v in 8 bits each, of which element i's is value(codes[i % 64]) * scale. Values are those of
+ * dynamic tree quantization (Dettmers et al. 2022, arXiv:2110.02861), as bitsandbytes has them: in adam8_math.h. Zero
+ * bytes are zeros. Blocks begin at multiples of 64 in the unit's flat buffer, as tensors and shards do; so no block has
+ * elements of two tensors or two shards. */
+#define ZERO_BLOCK8_ELEMS 64
+typedef struct zero_block8 {
+    float scale; /* of m: the number with the largest magnitude, sign included; of v: the largest number */
+    uint8_t codes[ZERO_BLOCK8_ELEMS];
+} zero_block8_t;
 
 /* Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon): the momentum of a hidden layer's matrix is made all but
  * orthogonal before the weights step by it. The two ends work element by element, on the rank that holds the element,
@@ -247,6 +257,15 @@ typedef struct zero_shard_kernels {
     zero_status_t (*sgd)(const zero_adam_t *args, zero_stream_t stream);
     zero_status_t (*nesterov)(const zero_adam_t *args, zero_stream_t stream);
     zero_status_t (*lion)(const zero_adam_t *args, zero_stream_t stream);
+
+    /* AdamW with m and v in blocks of 8-bit numbers. Each element is updated as by adam, from the decoded m and v, and
+     * its new m and v are encoded. Every segment's state is a multiple of ZERO_BLOCK8_ELEMS, and no block is in two
+     * segments. What a segment's last block has beyond it becomes 0. */
+    zero_status_t (*adam8)(const zero_adam_t *args, zero_stream_t stream);
+    /* Encode numbers, which may be decoded ones: then they give the same blocks again, to the bit. Decode blocks. Both
+     * work on host memory, whatever the device: NULL on CUDA, take the CPU's. is_signed: m, else v. */
+    void (*encode8)(zero_block8_t *blocks, const float *values, size_t n_elems, bool is_signed);
+    void (*decode8)(float *values, const zero_block8_t *blocks, size_t n_elems, bool is_signed);
 
     /* Muon, as AdamW in all else. Per element, in this order, all fp32:
      *     muon_momentum  g = grad * grad_scale

@@ -14,6 +14,9 @@ zero_status_t ZERO_ISA(zero_shard_adam)(const zero_adam_t *args, zero_stream_t s
 zero_status_t ZERO_ISA(zero_shard_sgd)(const zero_adam_t *args, zero_stream_t stream);
 zero_status_t ZERO_ISA(zero_shard_nesterov)(const zero_adam_t *args, zero_stream_t stream);
 zero_status_t ZERO_ISA(zero_shard_lion)(const zero_adam_t *args, zero_stream_t stream);
+zero_status_t ZERO_ISA(zero_shard_adam8)(const zero_adam_t *args, zero_stream_t stream);
+void ZERO_ISA(zero_shard_encode8)(zero_block8_t *blocks, const float *values, size_t n_elems, bool is_signed);
+void ZERO_ISA(zero_shard_decode8)(float *values, const zero_block8_t *blocks, size_t n_elems, bool is_signed);
 zero_status_t ZERO_ISA(zero_shard_muon_momentum)(const zero_muon_t *args, zero_stream_t stream);
 zero_status_t ZERO_ISA(zero_shard_muon_apply)(const zero_muon_t *args, zero_stream_t stream);
 zero_status_t ZERO_ISA(zero_shard_orthogonalize)(const zero_orthogonalize_t *args, zero_stream_t stream);

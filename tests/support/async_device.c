@@ -470,6 +470,17 @@ static zero_status_t lion(const zero_adam_t *args, zero_stream_t stream)
     return ZERO_OK;
 }
 
+static void do_adam8(void *args)
+{
+    OK(cpu_kernels()->adam8(args, NULL));
+}
+
+static zero_status_t adam8(const zero_adam_t *args, zero_stream_t stream)
+{
+    queue_kernel(stream, do_adam8, args, sizeof *args);
+    return ZERO_OK;
+}
+
 typedef struct sum_task {
     float *out;
     const void *slices[MAX_RANKS];
@@ -911,6 +922,7 @@ zero_status_t async_device_create(const zero_comm_t *comm, const async_options_t
     the.kernels.sgd = sgd;
     the.kernels.nesterov = nesterov;
     the.kernels.lion = lion;
+    the.kernels.adam8 = adam8;
     the.kernels.sum_slices = sum_slices;
     the.kernels.contribute = contribute;
     the.kernels.decide_step = decide_step;

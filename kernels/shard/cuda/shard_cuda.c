@@ -41,6 +41,11 @@ static zero_status_t lion(const zero_adam_t *args, zero_stream_t stream)
     return update(zero_cuda_lion, args, stream);
 }
 
+static zero_status_t adam8(const zero_adam_t *args, zero_stream_t stream)
+{
+    return update(zero_cuda_adam8, args, stream);
+}
+
 static zero_status_t muon_momentum(const zero_muon_t *args, zero_stream_t stream)
 {
     if (args->n_segments == 0 || args->longest == 0)
@@ -200,6 +205,7 @@ const zero_shard_kernels_t *zero_shard_kernels_cuda(void)
         .sgd = sgd,
         .nesterov = nesterov,
         .lion = lion,
+        .adam8 = adam8,
         .muon_momentum = muon_momentum,
         .muon_apply = muon_apply,
         .orthogonalize = orthogonalize,

@@ -19,6 +19,7 @@ cudaError_t zero_cuda_adam(const zero_adam_t *args, cudaStream_t stream);
 cudaError_t zero_cuda_sgd(const zero_adam_t *args, cudaStream_t stream);
 cudaError_t zero_cuda_nesterov(const zero_adam_t *args, cudaStream_t stream);
 cudaError_t zero_cuda_lion(const zero_adam_t *args, cudaStream_t stream);
+cudaError_t zero_cuda_adam8(const zero_adam_t *args, cudaStream_t stream);
 
 /* muon.cu. Likewise. partial: 512 doubles. */
 cudaError_t zero_cuda_muon_momentum(const zero_muon_t *args, cudaStream_t stream);

@@ -1,0 +1,427 @@
+/* test_adam8.c - tests AdamW with 8-bit moments on the CPU: codes stand for the published values, numbers get the
+ * nearest one, decoded numbers are encoded to the same bits again, and a step is AdamW's, in fp64, on what was decoded.
+ */
+#include <math.h>
+#include <omp.h>
+
+#include "kernels/shard/step_math.h"
+
+#include "tests/support/shard_support.h"
+#include "tests/unit/optimizer/adam8_fp64.h"
+
+#define N_ELEMS ((size_t)200003)
+#define N_BLOCKS ((N_ELEMS + ZERO_BLOCK8_ELEMS - 1) / ZERO_BLOCK8_ELEMS)
+
+/* ---- Codes ---- */
+
+static int by_value(const void *a, const void *b)
+{
+    float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
+START_TEST(the_codes_stand_for_the_published_values)
+{
+    const bool is_signed = _i;
+    double want[256];
+    float got[256];
+    zero_block8_t blocks[4];
+    for (int i = 0; i < 256; ++i) {
+        blocks[i / 64].scale = 1.0f;
+        blocks[i / 64].codes[i % 64] = (uint8_t)i;
+    }
+    zero_shard_kernels_cpu()->decode8(got, blocks, 256, is_signed);
+    qsort(got, 256, sizeof *got, by_value);
+    adam8_fp64_values(is_signed, want);
+    for (int i = 0; i < 256; ++i)
+        ck_assert_double_le(fabs((double)got[i] - want[i]), 3e-7 * fabs(want[i])); /* 3 roundings, and a difference */
+}
+END_TEST
+
+/* Blocks of ordinary numbers of all magnitudes, with zeros; every fifth block is tiny, every seventh huge. */
+static float *numbers(size_t n, bool is_signed, uint64_t seed)
+{
+    float *x = shard_alloc(n * sizeof *x);
+    for (size_t i = 0; i < n; ++i) {
+        const size_t block = i / ZERO_BLOCK8_ELEMS;
+        const int low = block % 5 == 4 ? -120 : block % 7 == 6 ? 90 : -30;
+        x[i] = shard_ordinary_float(&seed, low, low + 30);
+        x[i] = i % 11 == 10 ? 0.0f : is_signed ? x[i] : fabsf(x[i]);
+    }
+    return x;
+}
+
+START_TEST(numbers_get_the_nearest_value)
+{
+    const bool is_signed = _i;
+    float *x = numbers(N_ELEMS, is_signed, 3), *got = shard_alloc(N_ELEMS * sizeof *got);
+    double *want = shard_alloc(N_ELEMS * sizeof *want);
+    bool *unsure = memset(shard_alloc(N_ELEMS), 0, N_ELEMS);
+    zero_block8_t *blocks = shard_alloc(N_BLOCKS * sizeof *blocks);
+    size_t n_unsure = 0;
+    for (size_t i = 0; i < N_ELEMS; ++i)
+        want[i] = (double)x[i];
+    adam8_fp64_round(want, N_ELEMS, is_signed, unsure);
+    zero_shard_kernels_cpu()->encode8(blocks, x, N_ELEMS, is_signed);
+    zero_shard_kernels_cpu()->decode8(got, blocks, N_ELEMS, is_signed);
+    for (size_t i = 0; i < N_ELEMS; ++i) {
+        n_unsure += unsure[i];
+        if (!unsure[i] && !(fabs((double)got[i] - want[i]) <= 4e-7 * fabs(want[i])))
+            ck_abort_msg("element %zu, %a: %a, not %a", i, (double)x[i], (double)got[i], want[i]);
+        if (!is_signed && blocks[i / ZERO_BLOCK8_ELEMS].scale > 0.0f)
+            ck_assert((got[i] > 0.0f) == (x[i] > 0.0f)); /* AdamW divides by its root */
+    }
+    ck_assert_uint_lt(n_unsure, N_ELEMS / 100);
+    free(x);
+    free(got);
+    free(want);
+    free(unsure);
+    free(blocks);
+}
+END_TEST
+
+/* State passes through fp32 when it is saved, loaded, or moved to another number of ranks. */
+START_TEST(decoded_numbers_are_encoded_to_the_same_bits)
+{
+    const bool is_signed = _i % 2;
+    uint64_t seed = 5;
+    float *x = _i < 2 ? numbers(N_ELEMS, is_signed, 4) : shard_any_floats(&seed, N_ELEMS);
+    float *decoded = shard_alloc(N_ELEMS * sizeof *decoded);
+    zero_block8_t *once = shard_alloc(N_BLOCKS * sizeof *once), *twice = shard_alloc(N_BLOCKS * sizeof *twice);
+    for (size_t i = 0; i < N_ELEMS && !is_signed; ++i)
+        x[i] = fabsf(x[i]);
+    zero_shard_kernels_cpu()->encode8(once, x, N_ELEMS, is_signed);
+    zero_shard_kernels_cpu()->decode8(decoded, once, N_ELEMS, is_signed);
+    for (size_t i = 0; i < N_ELEMS; ++i)
+        ck_assert(isfinite(decoded[i]) && (is_signed || decoded[i] >= 0.0f));
+    zero_shard_kernels_cpu()->encode8(twice, decoded, N_ELEMS, is_signed);
+    shard_assert_same_bits(twice, once, N_BLOCKS * sizeof *once, "blocks", is_signed ? "m" : "v");
+    free(x);
+    free(decoded);
+    free(once);
+    free(twice);
+}
+END_TEST
+
+/* Every code with scales of every magnitude, beside the one that has the scale. */
+START_TEST(every_code_survives_with_every_scale)
+{
+    const bool is_signed = _i;
+    for (int exponent = -104; exponent < 128; ++exponent)
+        for (int code = 0; code < 256; ++code) {
+            zero_block8_t block = {.scale = ldexpf(1.0f + 0x1p-23f * (float)(code * 32749 % (1 << 23)), exponent)},
+                          again;
+            float values[2];
+            if (is_signed && code % 3 == 0)
+                block.scale = -block.scale;
+            block.codes[0] = (uint8_t)code;
+            block.codes[1] = is_signed ? 128 : 1;
+            zero_shard_kernels_cpu()->decode8(values, &block, 2, is_signed);
+            zero_shard_kernels_cpu()->encode8(&again, values, 2, is_signed);
+            shard_assert_same_bits(&again, &block, sizeof block, "block", "code");
+        }
+}
+END_TEST
+
+/* ---- A shard ---- */
+
+typedef struct shard {
+    zero_dtype_t dtype;
+    size_t n_elems;
+    void *param, *low;
+    zero_block8_t *m, *v;
+    float *grad;
+} shard_t;
+
+static size_t n_blocks_of(size_t n_elems)
+{
+    return (n_elems + ZERO_BLOCK8_ELEMS - 1) / ZERO_BLOCK8_ELEMS;
+}
+
+static float *ordinary(uint64_t seed, size_t n, int low, int high)
+{
+    float *x = shard_alloc(n * sizeof *x);
+    for (size_t i = 0; i < n; ++i)
+        x[i] = shard_ordinary_float(&seed, low, high);
+    return x;
+}
+
+static shard_t shard_of(zero_dtype_t dtype, size_t n_elems, uint64_t seed)
+{
+    const zero_shard_kernels_t *kernels = zero_shard_kernels_cpu();
+    shard_t s = {.dtype = dtype, .n_elems = n_elems};
+    float *master = ordinary(seed, n_elems, -12, 2), *m = ordinary(seed + 1, n_elems, -14, 2);
+    float *v = ordinary(seed + 2, n_elems, -28, 2);
+    for (size_t i = 0; i < n_elems; ++i)
+        v[i] = fabsf(v[i]);
+    s.param = memset(shard_alloc(n_elems * sizeof(float)), 0, n_elems * sizeof(float));
+    s.low = memset(shard_alloc(n_elems * sizeof(float)), 0, n_elems * sizeof(float));
+    s.m = shard_alloc(n_blocks_of(n_elems) * sizeof *s.m);
+    s.v = shard_alloc(n_blocks_of(n_elems) * sizeof *s.v);
+    s.grad = ordinary(seed + 3, n_elems, -14, 2);
+    kernels->split_master(s.param, dtype == ZERO_FP32 ? NULL : s.low, dtype, master, n_elems, NULL);
+    kernels->encode8(s.m, m, n_elems, true);
+    kernels->encode8(s.v, v, n_elems, false);
+    free(master);
+    free(m);
+    free(v);
+    return s;
+}
+
+static shard_t shard_clone(const shard_t *s)
+{
+    const size_t n_bytes = s->n_elems * sizeof(float), n_block_bytes = n_blocks_of(s->n_elems) * sizeof *s->m;
+    shard_t copy = *s;
+    copy.param = shard_copy(s->param, n_bytes);
+    copy.low = shard_copy(s->low, n_bytes);
+    copy.m = shard_copy(s->m, n_block_bytes);
+    copy.v = shard_copy(s->v, n_block_bytes);
+    copy.grad = shard_copy(s->grad, n_bytes);
+    return copy;
+}
+
+static void shard_free(shard_t *s)
+{
+    free(s->param);
+    free(s->low);
+    free(s->m);
+    free(s->v);
+    free(s->grad);
+}
+
+static void assert_same_shard(const shard_t *got, const shard_t *want, const char *where)
+{
+    const size_t n_bytes = want->n_elems * sizeof(float), n_block_bytes = n_blocks_of(want->n_elems) * sizeof *want->m;
+    shard_assert_same_bits(got->param, want->param, n_bytes, "param", where);
+    shard_assert_same_bits(got->low, want->low, n_bytes, "low", where);
+    shard_assert_same_bits(got->m, want->m, n_block_bytes, "m", where);
+    shard_assert_same_bits(got->v, want->v, n_block_bytes, "v", where);
+}
+
+static void update(const zero_shard_kernels_t *kernels, const shard_t *s, const zero_adam_segment_t *segments,
+                   size_t n_segments, const zero_adam_scalars_t *scalars, const zero_tensor_scalars_t *by_tensor)
+{
+    zero_adam_t args = {.param_dtype = s->dtype,
+                        .param = s->param,
+                        .master_lo = s->dtype == ZERO_FP32 ? NULL : s->low,
+                        .m = (float *)(void *)s->m,
+                        .v = (float *)(void *)s->v,
+                        .grad = s->grad,
+                        .segments = segments,
+                        .n_segments = n_segments,
+                        .scalars = scalars,
+                        .by_tensor = by_tensor};
+    ck_assert_int_eq(kernels->adam8(&args, NULL), ZERO_OK);
+}
+
+static zero_adam_scalars_t usual_scalars(float grad_norm)
+{
+    zero_adam_scalars_t s;
+    zero_adam_scalars_decide(&s, 3e-2f, 0.9f, 0.99f, 1e-8f, grad_norm, 1.0f, 4.0f, 7);
+    return s;
+}
+
+/* ---- The bits ---- */
+
+/* Offsets that differ by array, a gap, tensors that end within a block, any number of threads, and cuts between blocks.
+ */
+START_TEST(instruction_sets_threads_and_slicing_give_the_same_bits)
+{
+    const zero_adam_scalars_t scalars = usual_scalars(2.0f);
+    const zero_adam_segment_t whole[] = {
+        {.n_elems = 199001, .param = 3, .state = 64, .grad = 5, .decay = 0.1f},
+        {.n_elems = 17, .param = 199980, .state = 199104, .grad = 199100},
+        {.n_elems = 64, .param = 199800, .state = 199168, .grad = 199200},
+    };
+    const zero_adam_segment_t cut[] = {
+        {.n_elems = 1024, .param = 3, .state = 64, .grad = 5, .decay = 0.1f},
+        {.n_elems = 0, .state = 1088},
+        {.n_elems = 199001 - 1024, .param = 1027, .state = 1088, .grad = 1029, .decay = 0.1f},
+        {.n_elems = 17, .param = 199980, .state = 199104, .grad = 199100},
+        {.n_elems = 64, .param = 199800, .state = 199168, .grad = 199200},
+    };
+    shard_t before = shard_of((zero_dtype_t)_i, N_ELEMS, 21), want = shard_clone(&before);
+    omp_set_num_threads(1);
+    update(zero_shard_kernels_cpu_named("scalar"), &want, whole, 3, &scalars, NULL);
+    ck_assert_int_ne(memcmp(want.m, before.m, N_BLOCKS * sizeof *want.m), 0);
+    for (size_t b = 0; b < SHARD_N_BUILDS; ++b) {
+        const zero_shard_kernels_t *kernels = zero_shard_kernels_cpu_named(shard_build_names[b]);
+        for (size_t t = 0; kernels != NULL && t < 2 * SHARD_N_THREAD_COUNTS; ++t) {
+            shard_t got = shard_clone(&before);
+            omp_set_num_threads(shard_thread_counts[t / 2]);
+            update(kernels, &got, t % 2 ? cut : whole, t % 2 ? 5 : 3, &scalars, NULL);
+            assert_same_shard(&got, &want, kernels->name);
+            shard_free(&got);
+        }
+    }
+    shard_free(&want);
+    shard_free(&before);
+}
+END_TEST
+
+START_TEST(every_build_has_the_same_codes)
+{
+    const bool is_signed = _i;
+    uint64_t seed = 9;
+    float *x = shard_any_floats(&seed, N_ELEMS), *want = shard_alloc(N_ELEMS * sizeof *want);
+    float *got = shard_alloc(N_ELEMS * sizeof *got);
+    zero_block8_t *want_blocks = shard_alloc(N_BLOCKS * sizeof *want_blocks);
+    zero_block8_t *got_blocks = shard_alloc(N_BLOCKS * sizeof *got_blocks);
+    for (size_t b = 0; b < SHARD_N_BUILDS; ++b) {
+        const zero_shard_kernels_t *kernels = zero_shard_kernels_cpu_named(shard_build_names[b]);
+        if (kernels == NULL)
+            continue;
+        kernels->encode8(b ? got_blocks : want_blocks, x, N_ELEMS, is_signed);
+        kernels->decode8(b ? got : want, b ? got_blocks : want_blocks, N_ELEMS, is_signed);
+        if (b > 0) {
+            shard_assert_same_bits(got_blocks, want_blocks, N_BLOCKS * sizeof *got_blocks, "blocks", kernels->name);
+            shard_assert_same_bits(got, want, N_ELEMS * sizeof *got, "numbers", kernels->name);
+        }
+    }
+    free(x);
+    free(want);
+    free(got);
+    free(want_blocks);
+    free(got_blocks);
+}
+END_TEST
+
+/* Each segment by itself with the scalars of its tensor as the step's must give what one call with all of them does. */
+START_TEST(segments_have_the_scalars_of_their_tensor)
+{
+    const zero_adam_scalars_t unused = usual_scalars(2.0f);
+    const zero_adam_segment_t segments[] = {
+        {.n_elems = 99001, .param = 3, .state = 0, .grad = 5, .decay = 0.7f, .tensor = 2},
+        {.n_elems = 17, .param = 99080, .state = 99072, .grad = 99090, .decay = 0.7f, .tensor = 0},
+        {.n_elems = 70, .param = 199400, .state = 199488, .grad = 199600, .decay = 0.7f, .tensor = 3},
+    };
+    shard_t before = shard_of((zero_dtype_t)_i, N_ELEMS, 41), want = shard_clone(&before), got = shard_clone(&before);
+    zero_tensor_scalars_t by_tensor[4];
+    for (int t = 0; t < 4; ++t) {
+        zero_adam_scalars_decide(&by_tensor[t].scalars, 0.01f * (float)t, 0.2f * (float)t, 0.8f, 1e-4f, 2.0f, 1.0f,
+                                 1.0f, 7);
+        by_tensor[t].decay = 0.1f * (float)t;
+    }
+    for (int i = 0; i < 3; ++i) {
+        zero_adam_segment_t alone = segments[i];
+        alone.decay = by_tensor[alone.tensor].decay;
+        update(zero_shard_kernels_cpu(), &want, &alone, 1, &by_tensor[alone.tensor].scalars, NULL);
+    }
+    update(zero_shard_kernels_cpu(), &got, segments, 3, &unused, by_tensor);
+    assert_same_shard(&got, &want, "by tensor");
+    shard_free(&got);
+    shard_free(&want);
+    shard_free(&before);
+}
+END_TEST
+
+START_TEST(a_skipped_step_writes_nothing)
+{
+    const zero_adam_scalars_t scalars = usual_scalars(INFINITY);
+    const zero_adam_segment_t segment = {.n_elems = 1001, .decay = 0.1f};
+    shard_t before = shard_of((zero_dtype_t)_i, 1001, 31), after = shard_clone(&before);
+    update(zero_shard_kernels_cpu(), &after, &segment, 1, &scalars, NULL);
+    assert_same_shard(&after, &before, "skipped");
+    shard_free(&after);
+    shard_free(&before);
+}
+END_TEST
+
+/* ---- The numbers ---- */
+
+typedef struct numbers {
+    float *w, *m, *v;
+} numbers_t;
+
+static numbers_t numbers_of(const shard_t *s)
+{
+    const zero_shard_kernels_t *kernels = zero_shard_kernels_cpu();
+    const size_t n_bytes = s->n_elems * sizeof(float);
+    numbers_t n = {shard_alloc(n_bytes), shard_alloc(n_bytes), shard_alloc(n_bytes)};
+    kernels->join_master(n.w, s->param, s->dtype == ZERO_FP32 ? NULL : s->low, s->dtype, s->n_elems, NULL);
+    kernels->decode8(n.m, s->m, s->n_elems, true);
+    kernels->decode8(n.v, s->v, s->n_elems, false);
+    return n;
+}
+
+static void numbers_free(numbers_t *n)
+{
+    free(n->w);
+    free(n->m);
+    free(n->v);
+}
+
+/* AdamW (Loshchilov & Hutter 2019) on the decoded moments. */
+START_TEST(numbers_are_those_of_the_formulas_in_fp64)
+{
+    enum { N = 20003 };
+    const float lr = 6e-3f, decay = 0.1f, loss_scale = 1024.0f;
+    const double b1 = (double)0.9f, b2 = (double)0.98f, eps = (double)1e-8f;
+    const zero_adam_segment_t segment = {.n_elems = N, .decay = decay};
+    double *m = shard_alloc(N * sizeof *m), *v = shard_alloc(N * sizeof *v);
+    bool *unsure = shard_alloc(N);
+    size_t n_unsure = 0;
+    shard_t s = shard_of((zero_dtype_t)_i, N, 71);
+    for (int t = 1; t <= 8; ++t) {
+        free(s.grad);
+        s.grad = ordinary((uint64_t)(172 + t), N, -4, 12);
+        numbers_t old = numbers_of(&s);
+        zero_adam_scalars_t scalars;
+        zero_adam_scalars_decide(&scalars, lr, 0.9f, 0.98f, 1e-8f, 0.5f, 0.0f, loss_scale, (uint64_t)t);
+        update(zero_shard_kernels_cpu(), &s, &segment, 1, &scalars, NULL);
+        numbers_t new = numbers_of(&s);
+        memset(unsure, 0, N);
+        for (size_t i = 0; i < N; ++i) {
+            const double g = (double)(s.grad[i] / loss_scale);
+            m[i] = b1 * (double)old.m[i] + (1 - b1) * g;
+            v[i] = b2 * (double)old.v[i] + (1 - b2) * g * g;
+            const double d = sqrt(v[i] / (1 - pow(b2, t))) + eps;
+            const double step = (double)lr * (m[i] / (1 - pow(b1, t))) / d;
+            const double w = (double)old.w[i] * (1 - (double)lr * (double)decay) - step;
+            /* m may cancel; the rest has a few roundings each */
+            const double parts = (double)lr * (fabs((double)old.m[i]) + fabs(g)) / (1 - pow(b1, t)) / d;
+            if (!(fabs((double)new.w[i] - w) <= 0x1p-23 * (fabs(w) + fabs((double)old.w[i]) + 6 * parts)))
+                ck_abort_msg("step %d, element %zu: w is %.9g, not %.9g", t, i, (double)new.w[i], w);
+        }
+        adam8_fp64_round(m, N, true, unsure);
+        adam8_fp64_round(v, N, false, unsure);
+        for (size_t i = 0; i < N; ++i) {
+            n_unsure += unsure[i];
+            if (!unsure[i] && !(fabs((double)new.m[i] - m[i]) <= 1e-6 * fabs(m[i]) &&
+                                fabs((double)new.v[i] - v[i]) <= 1e-6 * fabs(v[i])))
+                ck_abort_msg("step %d, element %zu: m, v are %.9g, %.9g, not %.9g, %.9g", t, i, (double)new.m[i],
+                             (double)new.v[i], m[i], v[i]);
+        }
+        numbers_free(&old);
+        numbers_free(&new);
+    }
+    ck_assert_uint_lt(n_unsure, 8 * N / 50);
+    free(m);
+    free(v);
+    free(unsure);
+    shard_free(&s);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("adam8");
+    TCase *tcase = tcase_create("adam8");
+    tcase_set_timeout(tcase, 120);
+    tcase_add_loop_test(tcase, the_codes_stand_for_the_published_values, 0, 2);
+    tcase_add_loop_test(tcase, numbers_get_the_nearest_value, 0, 2);
+    tcase_add_loop_test(tcase, decoded_numbers_are_encoded_to_the_same_bits, 0, 4);
+    tcase_add_loop_test(tcase, every_code_survives_with_every_scale, 0, 2);
+    tcase_add_loop_test(tcase, every_build_has_the_same_codes, 0, 2);
+    tcase_add_loop_test(tcase, instruction_sets_threads_and_slicing_give_the_same_bits, 0, 3);
+    tcase_add_loop_test(tcase, segments_have_the_scalars_of_their_tensor, 0, 3);
+    tcase_add_loop_test(tcase, a_skipped_step_writes_nothing, 0, 3);
+    tcase_add_loop_test(tcase, numbers_are_those_of_the_formulas_in_fp64, 0, 3);
+    suite_add_tcase(s, tcase);
+    return s;
+}
+
+int main(void)
+{
+    return support_main(suite());
+}
