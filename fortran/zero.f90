@@ -25,7 +25,7 @@ module zero
     end enum
     enum, bind(c) ! zero_optimizer_t
         enumerator :: ZERO_OPTIMIZER_ADAMW, ZERO_OPTIMIZER_SGD, ZERO_OPTIMIZER_NESTEROV, ZERO_OPTIMIZER_LION, &
-            ZERO_OPTIMIZER_OWN, ZERO_OPTIMIZER_MUON
+            ZERO_OPTIMIZER_OWN, ZERO_OPTIMIZER_MUON, ZERO_OPTIMIZER_ADAMW8BIT
     end enum
     enum, bind(c) ! zero_pass_t
         enumerator :: ZERO_PASS_TRAIN, ZERO_PASS_EVAL, ZERO_PASS_INPUT_GRAD

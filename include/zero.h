@@ -406,7 +406,8 @@ typedef enum zero_offload_update {
     ZERO_OFFLOAD_UPDATE_HOST,   /* the CPU, in place: new parameters are then copied to the GPU */
 } zero_offload_update_t;
 
-/* What updates the weights: see zero_step for the formulas. A state array has 4 bytes for each element. */
+/* What updates the weights: see zero_step for the formulas. A state array has 4 bytes for each element, but
+ * ZERO_OPTIMIZER_ADAMW8BIT's. */
 typedef enum zero_optimizer {
     ZERO_OPTIMIZER_ADAMW,    /* state arrays m and v */
     ZERO_OPTIMIZER_SGD,      /* with momentum; state array m */
@@ -417,9 +418,14 @@ typedef enum zero_optimizer {
      * hidden_matrix, AdamW for the others; m and v, of which v stays 0 for hidden matrices. Not with offload.
      */
     ZERO_OPTIMIZER_MUON,
+    /* AdamW with m and v in 8 bits (Dettmers et al. 2022, arXiv:2110.02861; bitsandbytes' AdamW8bit): blocks of 64
+     * numbers with one scale, 2.125 bytes for both. They are decoded for the update, and what it makes of them is
+     * encoded again. m and v have the same values wherever they are read and written as fp32. Packed tensors must
+     * begin at a multiple of 64 elements of their unit. */
+    ZERO_OPTIMIZER_ADAMW8BIT,
     ZERO_N_OPTIMIZERS
 } zero_optimizer_t;
-/* Returns "adamw", "sgd", "nesterov", "lion", "own" or "muon". */
+/* Returns "adamw", "sgd", "nesterov", "lion", "own", "muon" or "adamw8bit". */
 ZERO_API const char *zero_optimizer_name(zero_optimizer_t optimizer);
 
 /* Elements [first, first + n_elems) of one tensor, to be updated in place. All pointers are device memory, and the
@@ -905,8 +911,9 @@ ZERO_API const float *zero_loss_scale(const zero_engine_t *engine);
  *     Muon      m = mu m + (1 - mu) g      u = mu m + (1 - mu) g          (mu: muon_momentum)
  *               w = w - lr decay w - lr 0.2 sqrt(max(rows, columns)) orthogonalized(u)
  *
- * where decay is weight_decay for tensors declared with it, else 0; zero_set_group has others for single tensors. SGD
- * and Nesterov are torch.optim.SGD's, with dampening 0: their decay is part of the gradient, and so of the momentum.
+ * where decay is weight_decay for tensors declared with it, else 0; zero_set_group has others for single tensors. 8-bit
+ * AdamW is AdamW, from the m and v that its codes stand for. SGD and Nesterov are torch.optim.SGD's, with dampening 0:
+ * their decay is part of the gradient, and so of the momentum.
  *
  * Muon is torch.optim.Muon (2.9), with Nesterov's momentum and adjust_lr_fn = "match_rms_adamw" (Liu et al. 2025,
  * arXiv:2502.16982): its updates are about as large as AdamW's, so that both use one lr and one weight_decay.

@@ -58,6 +58,7 @@ static inline void setting_take(const char *argument, const setting_row_t *rows,
     CHECK(false, "%s: no such setting", argument);
 }
 
-#define SETTING_DTYPES "fp32 bf16 fp16" /* as zero_dtype_t */
+#define SETTING_DTYPES "fp32 bf16 fp16"                                 /* as zero_dtype_t */
+#define SETTING_OPTIMIZERS "adamw sgd nesterov lion own muon adamw8bit" /* as zero_optimizer_t */
 
 #endif

@@ -890,7 +890,7 @@ static const setting_row_t setting_rows[] = {{"stage", offsetof(settings_t, stag
                                              {"save", offsetof(settings_t, save), SETTING_TEXT},
                                              {"schedule", offsetof(settings_t, schedule), NULL},
                                              {"hooks", offsetof(settings_t, hooks), NULL},
-                                             {"optimizer", offsetof(settings_t, optimizer), "adamw sgd nesterov lion"},
+                                             {"optimizer", offsetof(settings_t, optimizer), SETTING_OPTIMIZERS},
                                              {"dtype", offsetof(settings_t, dtype), SETTING_DTYPES},
                                              {"fp8", offsetof(settings_t, fp8), "none bf16 fp8"},
                                              {"device", offsetof(settings_t, is_async), "cpu async"}};

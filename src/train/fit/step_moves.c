@@ -198,7 +198,15 @@ static double offloaded_share(const fit_work_t *work, const fit_variant_t *varia
 /* Returns the bytes of the optimizer's state arrays per parameter. */
 static double array_bytes(const options_t *o)
 {
-    return o->train.optimizer == ZERO_OPTIMIZER_ADAMW || o->train.optimizer == ZERO_OPTIMIZER_MUON ? 8.0 : 4.0;
+    switch (o->train.optimizer) {
+    case ZERO_OPTIMIZER_ADAMW:
+    case ZERO_OPTIMIZER_MUON:
+        return 8.0;
+    case ZERO_OPTIMIZER_ADAMW8BIT:
+        return 2.125;
+    default:
+        return 4.0;
+    }
 }
 
 double fit_offload_s(const fit_work_t *work, const fit_variant_t *variant, fit_passes_t beside)

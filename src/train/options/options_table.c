@@ -18,9 +18,13 @@ static const option_choice_t SCHEDULES[] = {{"cosine", SCHEDULE_COSINE},
                                             {"wsd", SCHEDULE_WSD},
                                             {0}};
 static const option_choice_t PRECISIONS[] = {{"bf16", ZERO_BF16}, {"fp32", ZERO_FP32}, {"fp16", ZERO_FP16}, {0}};
-static const option_choice_t OPTIMIZERS[] = {{"adamw", ZERO_OPTIMIZER_ADAMW},       {"sgd", ZERO_OPTIMIZER_SGD},
-                                             {"nesterov", ZERO_OPTIMIZER_NESTEROV}, {"lion", ZERO_OPTIMIZER_LION},
-                                             {"muon", ZERO_OPTIMIZER_MUON},         {0}};
+static const option_choice_t OPTIMIZERS[] = {{"adamw", ZERO_OPTIMIZER_ADAMW},
+                                             {"sgd", ZERO_OPTIMIZER_SGD},
+                                             {"nesterov", ZERO_OPTIMIZER_NESTEROV},
+                                             {"lion", ZERO_OPTIMIZER_LION},
+                                             {"muon", ZERO_OPTIMIZER_MUON},
+                                             {"adamw8bit", ZERO_OPTIMIZER_ADAMW8BIT},
+                                             {0}};
 static const option_choice_t FP8S[] = {
     {"none", FP8_NONE}, {"linear", FP8_LINEAR}, {"linear-exact-dw", FP8_LINEAR_EXACT_DW}, {0}};
 static const option_choice_t OFFLOADS[] = {{"none", OFFLOAD_NONE}, {"optimizer", OFFLOAD_OPTIMIZER}, {0}};
@@ -140,7 +144,7 @@ const option_row_t option_rows[] = {
     CHOICE(train, schedule, "cosine", SCHEDULES,
         "How the learning rate falls after the warm-up. wsd: only over the last fifth of the steps."),
     CHOICE(train, optimizer, "adamw", OPTIMIZERS,
-        "AdamW, SGD (momentum or Nesterov's), Lion; Muon for the blocks' matrices, with AdamW."),
+        "AdamW (8-bit, too), SGD (momentum or Nesterov's), Lion; Muon for matrices, with AdamW."),
     REAL(train, weight_decay, "0.1", 0.0, 1e3, NULL,
         "Weight decay, applied to matrices only; of sgd and nesterov it is added to the gradient."),
     REAL(train, beta1, "0.9", 0.0, 0.999999, NULL,

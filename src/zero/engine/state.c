@@ -20,7 +20,7 @@
 
 /* The buffers of a run: on the host, and on the device, where weights are split and joined. */
 typedef struct run_buffers {
-    float *host;     /* RUN_ELEMS of master weights, m, v */
+    float *host;     /* RUN_ELEMS of master weights, m, v; behind them, of m and v, as they are in memory */
     float *weights;  /* on the device: RUN_ELEMS of master weights */
     void *master_lo; /* behind them: an offloaded unit's, on their way to or from the host */
 } run_buffers_t;
@@ -33,7 +33,7 @@ typedef zero_status_t (*run_fn)(zero_engine_t *engine, zero_tensor_t tensor, con
 static zero_status_t buffers_create(zero_device_t *device, run_buffers_t *buffers)
 {
     void *on_device = NULL;
-    buffers->host = malloc(3 * RUN_ELEMS * sizeof(float));
+    buffers->host = malloc(5 * RUN_ELEMS * sizeof(float));
     if (!buffers->host)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory to pass weights in runs of %zu", RUN_ELEMS);
     zero_status_t status = device->ops->alloc(device, DEVICE_BYTES, &on_device);
@@ -102,20 +102,22 @@ static void *master_lo_at(const zero_engine_t *engine, const zero_adam_segment_t
 
 /* Return where the optimizer's arrays are; v is NULL if it has one. They ask whether they are offloaded separately, not
  * by comparing offsets: if all state is offloaded, both are empty on the device and have the same one. */
-static float *m_at(const zero_engine_t *engine, const zero_adam_segment_t *at)
+static void *m_at(const zero_engine_t *engine, const zero_adam_segment_t *at)
 {
+    const zero_arena_plan_t *plan = &engine->context.plan;
     if (is_offloaded(engine, at))
         return zero_offload_address(engine->offload, at->state).m;
-    return (float *)zero_context_private(&engine->context, engine->context.plan.m) + at->state;
+    return zero_context_private(&engine->context, plan->m + zero_array_bytes(plan->array_format, at->state));
 }
 
-static float *v_at(const zero_engine_t *engine, const zero_adam_segment_t *at)
+static void *v_at(const zero_engine_t *engine, const zero_adam_segment_t *at)
 {
-    if (engine->context.plan.n_arrays < 2)
+    const zero_arena_plan_t *plan = &engine->context.plan;
+    if (plan->n_arrays < 2)
         return NULL;
     if (is_offloaded(engine, at))
         return zero_offload_address(engine->offload, at->state).v;
-    return (float *)zero_context_private(&engine->context, engine->context.plan.v) + at->state;
+    return zero_context_private(&engine->context, plan->v + zero_array_bytes(plan->array_format, at->state));
 }
 
 /* ---- runs ---- */
@@ -180,17 +182,59 @@ static zero_status_t for_each_run(zero_engine_t *engine, bool owned_only, run_fn
     return status;
 }
 
+/* ---- m and v, which runs have as fp32 ----
+ *
+ * A run in blocks begins where a block does, and ends where one does or where its tensor ends. */
+
+/* Returns where m or v of a run is on the host as it is in memory. */
+static void *coded_of(const run_buffers_t *buffers, zero_array_t array)
+{
+    return buffers->host + (array == ZERO_ARRAY_M ? 3 : 4) * RUN_ELEMS;
+}
+
+static bool is_in_blocks(const zero_engine_t *engine)
+{
+    return engine->context.plan.array_format.block_elems > 1;
+}
+
+/* Writes n_elems of m or v. `values` and the buffers stay in use until the device is synchronized. */
+static zero_status_t write_array(zero_engine_t *engine, zero_array_t array, const zero_adam_segment_t *at,
+                                 const float *values, size_t n_elems, const run_buffers_t *buffers)
+{
+    const zero_context_t *context = &engine->context;
+    void *there = array == ZERO_ARRAY_M ? m_at(engine, at) : v_at(engine, at);
+    const void *coded = values;
+    if (is_in_blocks(engine)) {
+        zero_shard_kernels_cpu()->encode8(coded_of(buffers, array), values, n_elems, array == ZERO_ARRAY_M);
+        coded = coded_of(buffers, array);
+    }
+    return zero_device_copy(context->device, there, coded, zero_array_bytes(context->plan.array_format, n_elems), NULL);
+}
+
+/* Reads n_elems of m or v. `values` has them once the device is synchronized; of blocks, on return. */
+static zero_status_t read_array(zero_engine_t *engine, zero_array_t array, const zero_adam_segment_t *at, float *values,
+                                size_t n_elems, const run_buffers_t *buffers)
+{
+    zero_device_t *device = engine->context.device;
+    const void *there = array == ZERO_ARRAY_M ? m_at(engine, at) : v_at(engine, at);
+    const size_t n_bytes = zero_array_bytes(engine->context.plan.array_format, n_elems);
+    if (!is_in_blocks(engine))
+        return zero_device_copy(device, values, there, n_bytes, NULL);
+    ZERO_TRY(zero_device_copy(device, coded_of(buffers, array), there, n_bytes, NULL));
+    ZERO_TRY(zero_device_synchronize(device));
+    zero_shard_kernels_cpu()->decode8(values, coded_of(buffers, array), n_elems, array == ZERO_ARRAY_M);
+    return ZERO_OK;
+}
+
 /* ---- writing ---- */
 
 static zero_status_t write_moments(zero_engine_t *engine, zero_tensor_t tensor, const zero_adam_segment_t *at,
-                                   const float *m, const float *v, size_t n_bytes)
+                                   const float *m, const float *v, size_t n_elems, const run_buffers_t *buffers)
 {
-    zero_device_t *device = engine->context.device;
     if (!has_state(engine, tensor))
         return ZERO_OK;
-    float *v_there = v_at(engine, at);
-    ZERO_TRY(zero_device_copy(device, m_at(engine, at), m, n_bytes, NULL));
-    return v_there ? zero_device_copy(device, v_there, v, n_bytes, NULL) : ZERO_OK;
+    ZERO_TRY(write_array(engine, ZERO_ARRAY_M, at, m, n_elems, buffers));
+    return engine->context.plan.n_arrays > 1 ? write_array(engine, ZERO_ARRAY_V, at, v, n_elems, buffers) : ZERO_OK;
 }
 
 /* Writes parameters as they would be with state, from which it takes their low parts: these are dropped. */
@@ -307,6 +351,39 @@ static zero_status_t share_array(zero_context_t *context, uint64_t offset, size_
                             context->layout.total_flat_elems * element_bytes, context->streams.gather);
 }
 
+/* The bytes of an element's place in the window, while arrays of blocks are there: a slice's blocks are at the
+ * beginning of its place. */
+#define BLOCK8_PLACE ((size_t)2)
+_Static_assert(sizeof(zero_block8_t) <= BLOCK8_PLACE * ZERO_BLOCK8_ELEMS, "a place has room for its blocks");
+
+/* Copies a slice of an array of blocks to its place in the window, or back. */
+static zero_status_t move_blocks(zero_context_t *context, uint64_t offset, uint64_t first, uint64_t n_elems,
+                                 bool to_window)
+{
+    const zero_array_format_t format = context->plan.array_format;
+    unsigned char *array = zero_context_private(context, offset + zero_array_bytes(format, first));
+    unsigned char *place = zero_context_window(context, context->plan.reduced_grads + first * BLOCK8_PLACE);
+    return zero_device_copy(context->device, to_window ? place : array, to_window ? array : place,
+                            zero_array_bytes(format, n_elems), context->streams.gather);
+}
+
+/* Shares an array of blocks, as share_array does, and leaves the window cleared. */
+static zero_status_t share_blocks(zero_context_t *context, uint64_t offset)
+{
+    const zero_layout_t *layout = &context->layout;
+    zero_device_t *device = context->device;
+    for (const zero_unit_layout_t *unit = layout->units; unit < layout->units + layout->n_units; unit++)
+        ZERO_TRY(move_blocks(context, offset,
+                             unit->flat_offset + zero_context_shard_begin(context, (zero_unit_t)(unit - layout->units)),
+                             unit->shard_elems, true));
+    ZERO_TRY(gather_flats(context, context->plan.reduced_grads, BLOCK8_PLACE));
+    for (const zero_unit_layout_t *unit = layout->units; unit < layout->units + layout->n_units; unit++)
+        for (uint64_t at = 0; at < unit->flat_elems; at += unit->shard_elems)
+            ZERO_TRY(move_blocks(context, offset, unit->flat_offset + at, unit->shard_elems, false));
+    return device->ops->clear(device, zero_context_window(context, context->plan.reduced_grads),
+                              layout->total_flat_elems * sizeof(float), context->streams.gather);
+}
+
 /* m or v comes last: their padding is zero, as that of reduced gradients must be. */
 static zero_status_t share_state(zero_context_t *context)
 {
@@ -318,6 +395,10 @@ static zero_status_t share_state(zero_context_t *context)
     if (context->config.forward_only)
         return ZERO_OK;
     ZERO_TRY(share_array(context, plan->master_lo, zero_master_lo_size(dtype)));
+    if (plan->array_format.block_elems > 1) {
+        ZERO_TRY(share_blocks(context, plan->m));
+        return share_blocks(context, plan->v);
+    }
     ZERO_TRY(share_array(context, plan->m, sizeof(float)));
     return plan->n_arrays > 1 ? share_array(context, plan->v, sizeof(float)) : ZERO_OK;
 }
@@ -363,7 +444,7 @@ static zero_status_t keep_run(zero_engine_t *engine, zero_tensor_t tensor, const
     if (request->with_moments)
         return ZERO_OK;
     memset(buffers->host, 0, run->n_elems * sizeof(float));
-    ZERO_TRY(write_moments(engine, tensor, at, buffers->host, buffers->host, run->n_elems * sizeof(float)));
+    ZERO_TRY(write_moments(engine, tensor, at, buffers->host, buffers->host, run->n_elems, buffers));
     return zero_device_synchronize(engine->context.device);
 }
 
@@ -386,7 +467,7 @@ static zero_status_t set_run(zero_engine_t *engine, zero_tensor_t tensor, const 
     ZERO_TRY(request->fill(request->user, &chunk));
     ZERO_TRY(zero_device_copy(device, buffers->weights, master, n_bytes, NULL));
     ZERO_TRY(write_master(engine, tensor, at, buffers, n));
-    ZERO_TRY(write_moments(engine, tensor, at, m, v, n_bytes));
+    ZERO_TRY(write_moments(engine, tensor, at, m, v, n, buffers));
     return zero_device_synchronize(device); /* the host buffers are used again */
 }
 
@@ -432,7 +513,7 @@ static zero_status_t init_run(zero_engine_t *engine, zero_tensor_t tensor, const
         ZERO_TRY(
             zero_device_copy(device, buffers->weights, decl->init == ZERO_INIT_ONES ? ones : zeros, n_bytes, NULL));
     ZERO_TRY(write_master(engine, tensor, at, buffers, n));
-    ZERO_TRY(write_moments(engine, tensor, at, zeros, zeros, n_bytes));
+    ZERO_TRY(write_moments(engine, tensor, at, zeros, zeros, n, buffers));
     return zero_device_synchronize(device);
 }
 
@@ -458,16 +539,16 @@ static zero_status_t get_run(zero_engine_t *engine, zero_tensor_t tensor, const 
     const get_request_t *request = user;
     zero_device_t *device = engine->context.device;
     float *master = buffers->host, *m = master + RUN_ELEMS, *v = m + RUN_ELEMS;
-    size_t n = run->n_elems, n_bytes = n * sizeof(float);
+    size_t n = run->n_elems;
     zero_chunk_t chunk = {.tensor = tensor, .first = run->first, .n_elems = n, .master = master};
     ZERO_TRY(read_master(engine, tensor, at, buffers, n));
     if (!is_frozen(engine, tensor)) {
-        const float *v_there = v_at(engine, at);
-        ZERO_TRY(zero_device_copy(device, m, m_at(engine, at), n_bytes, NULL));
-        if (v_there)
-            ZERO_TRY(zero_device_copy(device, v, v_there, n_bytes, NULL));
+        ZERO_TRY(read_array(engine, ZERO_ARRAY_M, at, m, n, buffers));
         chunk.m = m;
-        chunk.v = v_there ? v : NULL;
+        if (engine->context.plan.n_arrays > 1) {
+            ZERO_TRY(read_array(engine, ZERO_ARRAY_V, at, v, n, buffers));
+            chunk.v = v;
+        }
     }
     ZERO_TRY(zero_device_synchronize(device));
     return request->visit(request->user, &chunk);
@@ -507,8 +588,7 @@ static zero_status_t read_array_run(zero_engine_t *engine, zero_tensor_t tensor,
         ZERO_TRY(zero_device_copy(device, buffers->host, zero_context_reduced_grads(&engine->context) + at->grad,
                                   n_bytes, NULL));
     else
-        ZERO_TRY(zero_device_copy(device, buffers->host,
-                                  request->array == ZERO_ARRAY_M ? m_at(engine, at) : v_at(engine, at), n_bytes, NULL));
+        ZERO_TRY(read_array(engine, request->array, at, buffers->host, run->n_elems, buffers));
     ZERO_TRY(zero_device_synchronize(device));
     memcpy(request->to + (run->first - request->first), buffers->host, n_bytes);
     return ZERO_OK;
@@ -525,8 +605,7 @@ static zero_status_t write_array_run(zero_engine_t *engine, zero_tensor_t tensor
         ZERO_TRY(zero_device_copy(device, buffers->weights, from, n_bytes, NULL));
         ZERO_TRY(write_master(engine, tensor, at, buffers, run->n_elems));
     } else {
-        ZERO_TRY(zero_device_copy(device, request->array == ZERO_ARRAY_M ? m_at(engine, at) : v_at(engine, at), from,
-                                  n_bytes, NULL));
+        ZERO_TRY(write_array(engine, request->array, at, from, run->n_elems, buffers));
     }
     return zero_device_synchronize(device); /* the buffers are used again */
 }

@@ -28,14 +28,14 @@ zero_host_address_t zero_offload_address(const zero_offload_t *offload, uint64_t
     const zero_arena_plan_t *plan = &offload->context->plan;
     const zero_host_plan_t *host = &plan->host;
     zero_dtype_t dtype = offload->context->config.dtype;
-    uint64_t at = state - plan->state_elems;
+    uint64_t at = state - plan->state_elems, in_array = zero_array_bytes(plan->array_format, at);
     unsigned char *params = zero_offload_host_at(offload, host->params);
     unsigned char *master_lo = zero_offload_host_at(offload, host->master_lo);
     return (zero_host_address_t){
         .param = host->update == ZERO_OFFLOAD_UPDATE_HOST ? params + at * zero_dtype_size(dtype) : NULL,
         .master_lo = dtype == ZERO_FP32 ? NULL : master_lo + at * zero_master_lo_size(dtype),
-        .m = (float *)zero_offload_host_at(offload, host->m) + at,
-        .v = plan->n_arrays > 1 ? (float *)zero_offload_host_at(offload, host->v) + at : NULL,
+        .m = zero_offload_host_at(offload, host->m + in_array),
+        .v = plan->n_arrays > 1 ? zero_offload_host_at(offload, host->v + in_array) : NULL,
     };
 }
 
@@ -113,9 +113,9 @@ static void touch_part(void *args, int item, int part, int n_parts)
     uint64_t n = zero_offload_part_begin(offloaded->begin, offloaded->end, part + 1, n_parts) - from;
     zero_host_address_t address = zero_offload_address(offload, plan->state_elems + from);
     zero_dtype_t dtype = offload->context->config.dtype;
-    memset(address.m, 0, n * sizeof *address.m);
+    memset(address.m, 0, zero_array_bytes(plan->array_format, n));
     if (address.v)
-        memset(address.v, 0, n * sizeof *address.v);
+        memset(address.v, 0, zero_array_bytes(plan->array_format, n));
     if (address.master_lo)
         memset(address.master_lo, 0, n * zero_master_lo_size(dtype));
     if (address.param)

@@ -35,7 +35,7 @@ void zero_offload_destroy(zero_offload_t *offload); /* when the device is idle *
 typedef struct zero_host_address {
     void *param;     /* NULL if the device updates */
     void *master_lo; /* NULL for fp32 */
-    float *m, *v;    /* v: NULL for optimizers with one state array */
+    float *m, *v;    /* as in zero_adam_t */
 } zero_host_address_t;
 zero_host_address_t zero_offload_address(const zero_offload_t *offload, uint64_t state);
 

@@ -14,29 +14,38 @@ static const zero_state_staging_plan_t *plan_of(const zero_offload_t *offload)
 
 /* ---- buffers ---- */
 
-float *zero_state_buffer_m(const zero_state_buffer_t *buffer)
+/* Gradients and master_lo come first: their sizes keep what follows aligned as the kernels want it, those of blocks
+ * would not. */
+
+float *zero_state_buffer_grads(const zero_state_buffer_t *buffer)
 {
-    return (float *)buffer->memory;
+    return (float *)(void *)buffer->memory;
 }
 
-float *zero_state_buffer_v(const zero_offload_t *offload, const zero_state_buffer_t *buffer)
+static unsigned char *behind_grads(const zero_offload_t *offload, const zero_state_buffer_t *buffer)
 {
-    if (offload->context->plan.n_arrays < 2)
-        return NULL;
-    return zero_state_buffer_m(buffer) + plan_of(offload)->chunk_elems;
-}
-
-float *zero_state_buffer_grads(const zero_offload_t *offload, const zero_state_buffer_t *buffer)
-{
-    return zero_state_buffer_m(buffer) + (uint64_t)offload->context->plan.n_arrays * plan_of(offload)->chunk_elems;
+    const zero_state_staging_plan_t *plan = plan_of(offload);
+    return buffer->memory + (plan->has_grads ? plan->chunk_elems * sizeof(float) : 0);
 }
 
 void *zero_state_buffer_master_lo(const zero_offload_t *offload, const zero_state_buffer_t *buffer)
 {
-    int n_floats = offload->context->plan.n_arrays + plan_of(offload)->has_grads;
-    if (offload->context->config.dtype == ZERO_FP32)
+    return offload->context->config.dtype == ZERO_FP32 ? NULL : behind_grads(offload, buffer);
+}
+
+float *zero_state_buffer_m(const zero_offload_t *offload, const zero_state_buffer_t *buffer)
+{
+    size_t size = zero_master_lo_size(offload->context->config.dtype);
+    return (float *)(void *)(behind_grads(offload, buffer) + plan_of(offload)->chunk_elems * size);
+}
+
+float *zero_state_buffer_v(const zero_offload_t *offload, const zero_state_buffer_t *buffer)
+{
+    const zero_arena_plan_t *plan = &offload->context->plan;
+    if (plan->n_arrays < 2)
         return NULL;
-    return zero_state_buffer_m(buffer) + n_floats * plan_of(offload)->chunk_elems;
+    return (float *)(void *)((unsigned char *)zero_state_buffer_m(offload, buffer) +
+                             zero_array_bytes(plan->array_format, plan->state_staging.chunk_elems));
 }
 
 static int by_unit(const void *a, const void *b)
@@ -126,9 +135,9 @@ static void prepare_adam(const zero_offload_t *offload, zero_state_chunk_t *chun
         .param_dtype = context->config.dtype,
         .param = zero_context_params(context),
         .master_lo = zero_state_buffer_master_lo(offload, buffer),
-        .m = zero_state_buffer_m(buffer),
+        .m = zero_state_buffer_m(offload, buffer),
         .v = zero_state_buffer_v(offload, buffer),
-        .grad = stay ? zero_context_reduced_grads_of(context, chunk->unit) : zero_state_buffer_grads(offload, buffer),
+        .grad = stay ? zero_context_reduced_grads_of(context, chunk->unit) : zero_state_buffer_grads(buffer),
         .segments = segments,
         .n_segments = n_segments,
         .state_begin = 0,

@@ -36,12 +36,13 @@ static zero_status_t copy_state(zero_offload_t *offload, const zero_state_chunk_
     const zero_context_t *context = offload->context;
     const zero_host_address_t host = zero_offload_address(offload, context->plan.state_elems + chunk->begin);
     const zero_state_buffer_t *buffer = chunk->buffer;
+    const size_t array_bytes = zero_array_bytes(context->plan.array_format, chunk->n_elems);
     const struct {
         void *host, *staged;
         size_t n_bytes;
     } parts[] = {
-        {host.m, zero_state_buffer_m(buffer), chunk->n_elems * sizeof(float)},
-        {host.v, zero_state_buffer_v(offload, buffer), host.v ? chunk->n_elems * sizeof(float) : 0},
+        {host.m, zero_state_buffer_m(offload, buffer), array_bytes},
+        {host.v, zero_state_buffer_v(offload, buffer), host.v ? array_bytes : 0},
         {host.master_lo, zero_state_buffer_master_lo(offload, buffer),
          chunk->n_elems * zero_master_lo_size(context->config.dtype)},
     };
@@ -66,7 +67,7 @@ static zero_status_t fetch_grads(zero_offload_t *offload, int c)
     const zero_state_chunk_t *chunk = &zero_state_staging_of(offload)->chunks[c];
     if (chunk->grads_at != ZERO_GRADS_ON_HOST)
         return ZERO_OK;
-    return zero_device_copy(offload->context->device, zero_state_buffer_grads(offload, chunk->buffer),
+    return zero_device_copy(offload->context->device, zero_state_buffer_grads(chunk->buffer),
                             zero_offload_host_grads(offload, chunk->begin), chunk->n_elems * sizeof(float),
                             offload->in_stream);
 }
@@ -145,7 +146,7 @@ static zero_status_t send_grads(zero_offload_t *offload, zero_unit_t unit)
     ZERO_ASSERT(chunk < end);
     for (uint64_t at = offloaded->begin; at < offloaded->end; at += chunk->n_elems, chunk++) {
         float *dst = chunk->grads_at == ZERO_GRADS_ON_HOST ? zero_offload_host_grads(offload, chunk->begin)
-                                                           : zero_state_buffer_grads(offload, chunk->buffer);
+                                                           : zero_state_buffer_grads(chunk->buffer);
         ZERO_TRY(zero_device_copy(context->device, dst, reduced + (at - offloaded->begin),
                                   chunk->n_elems * sizeof(float), offload->out_stream));
     }

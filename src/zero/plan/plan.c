@@ -181,9 +181,9 @@ static void plan_host(zero_arena_plan_t *plan, const zero_layout_t *layout, cons
         host->params = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n * zero_dtype_size(config->dtype));
     if (config->dtype != ZERO_FP32)
         host->master_lo = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n * zero_master_lo_size(config->dtype));
-    host->m = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n * sizeof(float));
+    host->m = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, zero_array_bytes(plan->array_format, n));
     if (plan->n_arrays > 1)
-        host->v = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n * sizeof(float));
+        host->v = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, zero_array_bytes(plan->array_format, n));
     host->grads = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER, n_sent * sizeof(float));
     if (on_host)
         host->scalars = take(bytes, &unused, ZERO_MEMORY_OPTIMIZER,
@@ -227,18 +227,18 @@ static void plan_state_staging(zero_arena_plan_t *plan, const zero_layout_t *lay
     uint64_t *bytes = &plan->private_bytes, run = STATE_RUN_ELEMS, largest = 0;
     zero_memory_t *memory = &plan->memory;
     staging->has_grads = host->first_sent < layout->n_units;
-    size_t element_bytes =
-        zero_master_lo_size(config->dtype) + (size_t)(plan->n_arrays + staging->has_grads) * sizeof(float);
+    size_t run_bytes = run * zero_master_lo_size(config->dtype) + run * staging->has_grads * sizeof(float) +
+                       (size_t)plan->n_arrays * zero_array_bytes(plan->array_format, run);
     if (host->update != ZERO_OFFLOAD_UPDATE_DEVICE)
         return;
     for (zero_unit_t unit = host->first; unit < layout->n_units; unit++)
         largest = at_least(largest, layout->units[unit].shard_elems);
-    uint64_t n_runs = at_least(config->offload_buffer_bytes / ZERO_N_STATE_STAGING / element_bytes / run, 1);
+    uint64_t n_runs = at_least(config->offload_buffer_bytes / ZERO_N_STATE_STAGING / run_bytes, 1);
     staging->chunk_elems = at_most(n_runs, (largest + run - 1) / run) * run;
     for (zero_unit_t unit = host->first; unit < layout->n_units && largest > 0; unit++)
         staging->n_chunks += (int)((layout->units[unit].shard_elems + staging->chunk_elems - 1) / staging->chunk_elems);
     staging->n_buffers = staging->n_chunks < ZERO_N_STATE_STAGING ? staging->n_chunks : ZERO_N_STATE_STAGING;
-    staging->buffer_bytes = staging->chunk_elems * element_bytes;
+    staging->buffer_bytes = staging->chunk_elems / run * run_bytes;
     staging->buffers = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, (uint64_t)staging->n_buffers * staging->buffer_bytes);
     staging->max_segments = (size_t)layout->n_tensors + (size_t)staging->n_chunks; /* a cut makes one segment more */
     staging->segments =
@@ -284,7 +284,7 @@ static void plan_private_state(zero_arena_plan_t *plan, const zero_layout_t *lay
                                zero_plan_target_t target)
 {
     const zero_stage_t *stage = &plan->stage;
-    uint64_t state_bytes = plan->state_elems * sizeof(float);
+    uint64_t array_bytes = zero_array_bytes(plan->array_format, plan->state_elems);
     uint64_t *bytes = &plan->private_bytes;
     zero_memory_t *memory = &plan->memory;
 
@@ -294,9 +294,9 @@ static void plan_private_state(zero_arena_plan_t *plan, const zero_layout_t *lay
     if (config->dtype != ZERO_FP32)
         plan->master_lo =
             take(bytes, memory, ZERO_MEMORY_OPTIMIZER, plan->state_elems * zero_master_lo_size(config->dtype));
-    plan->m = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, state_bytes);
+    plan->m = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, array_bytes);
     if (plan->n_arrays > 1)
-        plan->v = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, state_bytes);
+        plan->v = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, array_bytes);
     if ((config->optimizer == ZERO_OPTIMIZER_OWN || (config->hooks && config->hooks->updated)) &&
         config->dtype != ZERO_FP32)
         plan->own_weights = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, ZERO_OWN_RUN_ELEMS * sizeof(float));
@@ -354,6 +354,20 @@ static void plan_private(zero_arena_plan_t *plan, const zero_layout_t *layout, c
         plan_private_muon(plan, layout, target);
 }
 
+/* Refuses tensors that share a block of a state array: packed ones may. */
+static zero_status_t check_blocks(const zero_model_t *model, const zero_layout_t *layout, const zero_arena_plan_t *plan)
+{
+    const uint64_t n = plan->array_format.block_elems;
+    for (zero_tensor_t t = 0; t < model->n_tensors; t++)
+        if (!model->tensors[t].frozen && layout->tensor_offsets[t] % n != 0)
+            return zero_fail_alike(
+                ZERO_ERROR_USAGE,
+                "optimizer adamw8bit: tensor %s is packed behind %llu elements of its unit, which is "
+                "no multiple of %llu: two tensors would share a scale; take adamw, or other sizes",
+                model->tensors[t].name, (unsigned long long)layout->tensor_offsets[t], (unsigned long long)n);
+    return ZERO_OK;
+}
+
 static zero_status_t allocate_tables(zero_arena_plan_t *plan, const zero_layout_t *layout)
 {
     size_t n_classes = (size_t)layout->n_buffer_classes;
@@ -395,7 +409,9 @@ zero_status_t zero_arena_plan_create(const zero_model_t *model, const zero_layou
 {
     zero_status_t status;
     zero_arena_plan_t made = {.stage = zero_stage_get(config, layout->world_size),
-                              .n_arrays = zero_optimizer_n_arrays(config)};
+                              .n_arrays = zero_optimizer_n_arrays(config),
+                              .array_format = zero_optimizer_array_format(config)};
+    ZERO_TRY(check_blocks(model, layout, &made));
     made.overlapped = config->overlap && target.on_gpu && layout->world_size > 1;
     made.transport_reduces = config->nccl_reduction && target.on_gpu && layout->world_size > 1;
     ZERO_TRY(choose_group(&made, layout, config));

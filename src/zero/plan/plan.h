@@ -95,6 +95,7 @@ typedef struct zero_arena_plan {
     zero_stage_t stage;
     bool overlapped; /* there is room for overlapped communication: asked for, on GPUs, with several ranks */
     int n_arrays;    /* of the optimizer's state */
+    zero_array_format_t array_format;
     int group; /* ranks that hold one copy of the parameters between them, if these are sharded; else the world size */
     bool transport_reduces; /* nccl_reduction: slices are summed while they are transferred, and none is staged */
     uint64_t state_elems;   /* optimizer state on the device: all flat buffers at stage 0, else all shards that are not

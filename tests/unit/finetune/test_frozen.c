@@ -261,10 +261,12 @@ START_TEST(training_beside_frozen_tensors_has_the_same_bits_at_every_stage_and_o
 }
 END_TEST
 
-/* Optimizers with one state array: what AdamW's cases check, saving and loading with other tensors frozen included. */
+/* Optimizers with one state array, or with blocks: what AdamW's cases check, saving and loading with other tensors
+ * frozen included. */
 START_TEST(other_optimizers_train_beside_frozen_tensors_too)
 {
-    static const char *const optimizers[] = {"sgd", "nesterov", "lion"}, *const dtypes[] = {"fp32", "bf16"};
+    static const char *const optimizers[] = {"sgd", "nesterov", "lion", "adamw8bit"}, *const dtypes[] = {"fp32",
+                                                                                                         "bf16"};
     static const int cases[] = {0, 5, 7, 11};
     const char *optimizer = optimizers[_i / 2], *dtype = dtypes[_i % 2];
     support_output_t first = {0};
@@ -303,7 +305,7 @@ static Suite *suite(void)
     tcase_add_test(tests, packed_tensors_are_frozen_together);
     tcase_add_loop_test(
         tests, training_beside_frozen_tensors_has_the_same_bits_at_every_stage_and_on_any_number_of_ranks, 0, 3);
-    tcase_add_loop_test(tests, other_optimizers_train_beside_frozen_tensors_too, 0, 6);
+    tcase_add_loop_test(tests, other_optimizers_train_beside_frozen_tensors_too, 0, 8);
     suite_add_tcase(suite, tests);
     return suite;
 }

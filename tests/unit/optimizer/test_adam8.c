@@ -5,9 +5,9 @@
 #include <omp.h>
 
 #include "kernels/shard/step_math.h"
-
-#include "tests/support/shard_support.h"
 #include "tests/unit/optimizer/adam8_fp64.h"
+#include "tests/support/shard_support.h"
+#include "tests/support/stderr_capture.h"
 
 #define N_ELEMS ((size_t)200003)
 #define N_BLOCKS ((N_ELEMS + ZERO_BLOCK8_ELEMS - 1) / ZERO_BLOCK8_ELEMS)
@@ -403,6 +403,116 @@ START_TEST(numbers_are_those_of_the_formulas_in_fp64)
 }
 END_TEST
 
+/* ---- The library ---- */
+
+#define MUST(call) ck_assert_int_eq(call, ZERO_OK)
+
+/* Two units, or one whose second tensor is packed behind the first. */
+static zero_model_t *model_of(int64_t n_elems, bool packed)
+{
+    zero_model_t *model;
+    zero_unit_t unit;
+    zero_tensor_t tensor;
+    MUST(zero_model_create(&model));
+    for (int i = 0; i < 2; ++i) {
+        const zero_tensor_desc_t desc = {
+            .name = i ? "b" : "a", .n_dims = 1, .shape = {n_elems}, .init = ZERO_INIT_ONES, .packed = packed && i == 1};
+        if (i == 0 || !packed)
+            MUST(zero_model_add_unit(model, i ? "second" : "first", &unit));
+        MUST(zero_model_add_tensor(model, unit, &desc, &tensor));
+    }
+    return model;
+}
+
+static zero_memory_t plan_of(const zero_model_t *model, zero_optimizer_t optimizer, zero_dtype_t dtype, int n_ranks)
+{
+    zero_memory_t plan;
+    zero_config_t config = zero_config_default();
+    config.optimizer = optimizer;
+    config.dtype = dtype;
+    MUST(zero_plan(model, &config, ZERO_DEVICE_CPU, ZERO_COMM_AUTO, n_ranks, &plan));
+    return plan;
+}
+
+/* 68 bytes for 64 elements of m, and of v; bf16 has 2 bytes of master weights beside. Sizes are whole pages. */
+START_TEST(the_plan_has_2125_bytes_for_1000_elements)
+{
+    const int64_t n = 1 << 20;
+    zero_model_t *model = model_of(n, false);
+    for (int n_ranks = 1; n_ranks <= 4; n_ranks *= 2) {
+        const uint64_t blocks = 2 * (uint64_t)n / 64 / (uint64_t)n_ranks, pages = (68 * blocks + 4095) / 4096;
+        zero_memory_t fp32 = plan_of(model, ZERO_OPTIMIZER_ADAMW8BIT, ZERO_FP32, n_ranks);
+        zero_memory_t bf16 = plan_of(model, ZERO_OPTIMIZER_ADAMW8BIT, ZERO_BF16, n_ranks);
+        zero_memory_t adamw = plan_of(model, ZERO_OPTIMIZER_ADAMW, ZERO_BF16, n_ranks);
+        ck_assert_uint_eq(fp32.bytes[ZERO_MEMORY_OPTIMIZER], 2 * 4096 * pages);
+        ck_assert_uint_eq(bf16.bytes[ZERO_MEMORY_OPTIMIZER], 2 * 4096 * pages + 128 * blocks);
+        ck_assert_uint_eq(adamw.bytes[ZERO_MEMORY_OPTIMIZER], 10 * 64 * blocks);
+        for (int c = 0; c < ZERO_MEMORY_N_CATEGORIES; ++c)
+            ck_assert(c == ZERO_MEMORY_OPTIMIZER || bf16.bytes[c] == adamw.bytes[c]);
+    }
+    zero_model_destroy(model);
+}
+END_TEST
+
+/* Moments that are set get the nearest values, and keep them when they are set to what was read. */
+START_TEST(moments_are_read_and_set_as_numbers)
+{
+    enum { N = 1003 };
+    zero_comm_t *comm;
+    zero_device_t *device;
+    zero_engine_t *engine;
+    zero_config_t config = zero_config_default();
+    zero_model_t *model = model_of(N, false);
+    float *x = numbers(N, false, 8), got[N], again[N], other[N];
+    double want[N];
+    bool unsure[N] = {false};
+    config.optimizer = ZERO_OPTIMIZER_ADAMW8BIT;
+    MUST(zero_comm_create(ZERO_COMM_AUTO, &comm));
+    MUST(zero_device_create(ZERO_DEVICE_CPU, comm, &device));
+    MUST(zero_engine_create(comm, device, model, &config, &engine));
+    MUST(zero_init_parameters(engine));
+    for (int array = ZERO_ARRAY_M; array <= ZERO_ARRAY_V; ++array) {
+        const bool is_signed = array == ZERO_ARRAY_M;
+        for (int i = 0; i < N; ++i)
+            want[i] = (double)(x[i] = is_signed && i % 2 ? -x[i] : fabsf(x[i]));
+        memset(unsure, 0, sizeof unsure);
+        adam8_fp64_round(want, N, is_signed, unsure);
+        MUST(zero_set_tensor(engine, 1, (zero_array_t)array, 0, x));
+        MUST(zero_get_tensor(engine, 1, (zero_array_t)array, 0, got));
+        for (int i = 0; i < N; ++i)
+            ck_assert(unsure[i] || fabs((double)got[i] - want[i]) <= 4e-7 * fabs(want[i]));
+        MUST(zero_set_tensor(engine, 1, (zero_array_t)array, 0, got));
+        MUST(zero_get_tensor(engine, 1, (zero_array_t)array, 0, again));
+        shard_assert_same_bits(again, got, sizeof got, "read", "again");
+        MUST(zero_get_tensor(engine, 0, (zero_array_t)array, 0, other));
+        for (int i = 0; i < N; ++i)
+            ck_assert(other[i] == 0.0f);
+    }
+    free(x);
+    zero_engine_destroy(engine);
+    zero_model_destroy(model);
+    zero_device_destroy(device);
+    zero_comm_destroy(comm);
+}
+END_TEST
+
+START_TEST(tensors_that_share_a_block_are_refused)
+{
+    zero_memory_t plan;
+    zero_config_t config = zero_config_default();
+    config.optimizer = ZERO_OPTIMIZER_ADAMW8BIT;
+    for (int i = 0; i < 2; ++i) {
+        zero_model_t *model = model_of(i ? 128 : 130, true);
+        capture_begin();
+        zero_status_t status = zero_plan(model, &config, ZERO_DEVICE_CPU, ZERO_COMM_AUTO, 2, &plan);
+        const char *said = capture_end();
+        ck_assert_int_eq(status, i ? ZERO_OK : ZERO_ERROR_USAGE);
+        ck_assert_msg(i || strstr(said, "adamw8bit: tensor b is packed behind 130 elements of its unit"), "%s", said);
+        zero_model_destroy(model);
+    }
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("adam8");
@@ -417,6 +527,9 @@ static Suite *suite(void)
     tcase_add_loop_test(tcase, segments_have_the_scalars_of_their_tensor, 0, 3);
     tcase_add_loop_test(tcase, a_skipped_step_writes_nothing, 0, 3);
     tcase_add_loop_test(tcase, numbers_are_those_of_the_formulas_in_fp64, 0, 3);
+    tcase_add_test(tcase, the_plan_has_2125_bytes_for_1000_elements);
+    tcase_add_test(tcase, moments_are_read_and_set_as_numbers);
+    tcase_add_test(tcase, tensors_that_share_a_block_are_refused);
     suite_add_tcase(s, tcase);
     return s;
 }

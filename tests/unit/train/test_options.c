@@ -83,7 +83,7 @@ static void print_help(const options_t *options, FILE *file)
  * NULL). Written from the design page, not from the table. */
 static const struct setting {
     const char *section, *key, *initial;
-    const char *good[5], *bad[6];
+    const char *good[6], *bad[6];
 } settings[] = {
     {"model", "arch", "gpt2", {"gpt2", "llama", "mistral", "qwen2", "qwen3"}, {"GPT2", "bert", "1", ""}},
     {"model", "layers", NULL, {"1", "96"}, {"0", "-1", "2.5", "x", "99999999999999999999", ""}},
@@ -119,7 +119,7 @@ static const struct setting {
     {"train", "min_lr", "-1", {"-1", "0", "-1.0", "1e-5"}, {"-0.5", "-2", "nan", "1e9"}},
     {"train", "warmup_steps", "0", {"0", "2000"}, {"-1", "1.5"}},
     {"train", "schedule", "cosine", {"cosine", "linear", "constant", "wsd"}, {"cos", "step"}},
-    {"train", "optimizer", "adamw", {"adamw", "sgd", "nesterov", "lion", "muon"}, {"adam", "muonn"}},
+    {"train", "optimizer", "adamw", {"adamw", "sgd", "nesterov", "lion", "muon", "adamw8bit"}, {"adam", "adam8bit"}},
     {"train", "weight_decay", "0.1", {"0", "0.1"}, {"-0.1", "inf"}},
     {"train", "beta1", "0.9", {"0", "0.999"}, {"1", "-0.1"}},
     {"train", "beta2", "0.95", {"0", "0.999"}, {"1", "1.5", "nan"}},
@@ -215,7 +215,7 @@ START_TEST(values_in_range_are_taken_and_others_named)
         const struct setting *s = &settings[i];
         char argument[200], name[100];
         snprintf(name, sizeof name, "[%s] %s: ", s->section, s->key);
-        for (int g = 0; g < 5 && s->good[g]; g++) {
+        for (int g = 0; g < 6 && s->good[g]; g++) {
             snprintf(argument, sizeof argument, "%s.%s=%s", s->section, s->key, s->good[g]);
             ck_assert_msg(parse(MINIMAL, ARGUMENTS("--set", argument), &options) == ZERO_OK, "%s", argument);
         }
@@ -334,7 +334,7 @@ START_TEST(the_dump_parses_back_to_the_same_options)
         for (int n = 0; n < 12; n += 2) {
             const struct setting *s = &settings[support_random(&state) % N_SETTINGS];
             int n_good = 0;
-            while (n_good < 5 && s->good[n_good])
+            while (n_good < 6 && s->good[n_good])
                 n_good++;
             snprintf(arguments[n], sizeof arguments[n], "%s.%s=%s", s->section, s->key,
                      s->good[support_random(&state) % (uint64_t)n_good]);

@@ -143,6 +143,27 @@ START_TEST(other_optimizers_resume_exactly_at_other_stages)
 }
 END_TEST
 
+/* Moments are saved as the fp32 numbers that their codes stand for: other shards have the same codes again. AdamW has
+ * other numbers. */
+START_TEST(adamw8bit_resumes_exactly_at_other_stages_and_ranks)
+{
+    static const int stages[][2] = {{0, 3}, {1, 2}, {3, 0}};
+    const char *adamw8bit = "--set train.optimizer=adamw8bit --set train.micro_batch=2";
+    if (support_leaves_out(3))
+        return;
+    EXPECT_RUN(3, "--set train.micro_batch=2 --set checkpoint.dir= --set log.metrics=adamw.jsonl");
+    EXPECT_RUN(3, "%s --stage 2 --set checkpoint.dir= --set log.metrics=whole.jsonl", adamw8bit);
+    ck_assert_int_ne(shell("cmp -s adamw.jsonl whole.jsonl"), 0);
+    for (int i = 0; i < 3; i++) {
+        EXPECT_RUN(3, "%s --stage %d --steps 10", adamw8bit, stages[i][0]);
+        EXPECT_RUN(i == 1 ? ALONE : 3, "%s --stage %d --resume", adamw8bit, stages[i][1]);
+        expect_same_rows("adamw8bit", "whole.jsonl", "m.jsonl");
+        ck_assert_int_ne(run(2, "--resume"), 0); /* as AdamW */
+        ck_assert_int_eq(shell("rm -r ck"), 0);
+    }
+}
+END_TEST
+
 /* Muon's matrices are whole on one rank during an update alone: any number of ranks goes on with their momentum. */
 START_TEST(muon_resumes_exactly_at_other_stages_and_ranks)
 {
@@ -579,6 +600,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, a_run_stopped_and_resumed_equals_one_never_stopped, 0, 3);
     tcase_add_loop_test(tc, other_optimizers_resume_exactly_at_other_stages, 0, 3);
     tcase_add_test(tc, muon_resumes_exactly_at_other_stages_and_ranks);
+    tcase_add_test(tc, adamw8bit_resumes_exactly_at_other_stages_and_ranks);
     tcase_add_test(tc, a_run_in_fp8_resumes_exactly_and_says_if_that_has_changed);
     tcase_add_test(tc, one_rank_with_micro_steps_and_synchronous_saves_resumes_exactly);
     tcase_add_test(tc, a_run_resumes_with_other_shard_groups);

@@ -79,23 +79,24 @@ END_TEST
 /* Every optimizer agrees with its fp64 formula (engine_cases checks it) and has the same bits at every stage. */
 START_TEST(optimizers_give_equal_bits_at_every_stage)
 {
-    static const char *const optimizers[] = {"sgd", "nesterov", "lion", "muon"};
+    static const char *const optimizers[] = {"sgd", "nesterov", "lion", "muon", "adamw8bit"};
+    enum { N = sizeof optimizers / sizeof optimizers[0] };
     static const char *const dtypes[] = {"fp32", "bf16", "fp16 nan_at=3"};
     const int n_ranks = _i + 1;
-    training_t runs[4][4] = {0}; /* optimizer, stage */
+    training_t runs[N][4] = {0}; /* optimizer, stage */
     if (support_leaves_out(n_ranks))
         return;
-    for (int o = 0; o < 4; o++)
+    for (int o = 0; o < N; o++)
         for (int stage = 0; stage < 4; stage++) {
             runs[o][stage].n_ranks = n_ranks;
             snprintf(runs[o][stage].settings, sizeof runs[o][stage].settings,
                      "optimizer=%s stage=%d fill=1 poison=1 dtype=%s", optimizers[o], stage, dtypes[(_i + o) % 3]);
         }
-    train_all(runs[0], 16);
-    for (int o = 0; o < 4; o++)
+    train_all(runs[0], N * 4);
+    for (int o = 0; o < N; o++)
         for (int stage = 0; stage < 3; stage++)
             expect_same(&runs[o][3], &runs[o][stage]);
-    forget(runs[0], 16);
+    forget(runs[0], N * 4);
 }
 END_TEST
 
@@ -103,8 +104,9 @@ END_TEST
 START_TEST(settings_of_single_tensors_give_equal_bits_at_every_stage)
 {
     static const char *const settings[] = {
-        "optimizer=adamw",       "optimizer=sgd dtype=fp16 nan_at=3",   "optimizer=nesterov dtype=fp32",
-        "optimizer=lion fill=1", "optimizer=own micro_steps=2 every=1", "optimizer=muon fill=1"};
+        "optimizer=adamw",           "optimizer=sgd dtype=fp16 nan_at=3",   "optimizer=nesterov dtype=fp32",
+        "optimizer=lion fill=1",     "optimizer=own micro_steps=2 every=1", "optimizer=muon fill=1",
+        "optimizer=adamw8bit fill=1"};
     enum { N = sizeof settings / sizeof settings[0] };
     const int n_ranks = _i + 1;
     training_t runs[N][4] = {0}; /* settings, stage */

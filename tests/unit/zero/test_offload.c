@@ -34,14 +34,15 @@ START_TEST(offload_changes_no_bit)
 }
 END_TEST
 
-/* Optimizers with one state array: buffers, chunks and the host's block have room for that alone. */
+/* Optimizers with one state array, or with blocks: buffers, chunks and the host's memory have room for that alone. */
 START_TEST(offload_changes_no_bit_of_other_optimizers)
 {
     static const char *const variants[] = {"offload=100 stage=3 seed=2 threads=3",
                                            "offload=100 stage=1 seed=3 buffer=0",
                                            "offload=30 stage=2 threads=2 buffer=20000", NULL};
-    expect_plain_text_of(updates[_i % N_UPDATES], 2,
-                         _i < N_UPDATES ? "optimizer=lion dtype=bf16" : "optimizer=sgd dtype=fp16", variants);
+    static const char *const optimizers[] = {"optimizer=lion dtype=bf16", "optimizer=sgd dtype=fp16",
+                                             "optimizer=adamw8bit dtype=fp32", "optimizer=adamw8bit dtype=bf16"};
+    expect_plain_text_of(updates[_i % N_UPDATES], 2, optimizers[_i / N_UPDATES], variants);
 }
 END_TEST
 
@@ -241,7 +242,7 @@ static Suite *suite(void)
     TCase *tcase = tcase_create("offload");
     tcase_set_timeout(tcase, 300);
     tcase_add_loop_test(tcase, offload_changes_no_bit, 0, N_SETTINGS * N_UPDATES);
-    tcase_add_loop_test(tcase, offload_changes_no_bit_of_other_optimizers, 0, 2 * N_UPDATES);
+    tcase_add_loop_test(tcase, offload_changes_no_bit_of_other_optimizers, 0, 4 * N_UPDATES);
     tcase_add_loop_test(tcase, offload_changes_no_bit_of_gradients_that_hooks_change, 0, N_UPDATES);
     tcase_add_loop_test(tcase, offload_changes_no_bit_of_tensors_with_settings_of_their_own, 0, 2 * N_UPDATES);
     tcase_add_loop_test(tcase, offload_with_accumulation_changes_no_bit, 0, N_UPDATES);
