@@ -1,0 +1,268 @@
+/* state_runs.c - see state_runs.h: where a run's arrays are, and how they are read and written. */
+#include "zero/engine/state_runs.h"
+
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "zero/runtime/addresses.h"
+
+#define DEVICE_BYTES (2 * ZERO_RUN_ELEMS * sizeof(float))
+
+static zero_status_t buffers_create(zero_device_t *device, zero_run_buffers_t *buffers)
+{
+    void *on_device = NULL;
+    buffers->host = malloc(5 * ZERO_RUN_ELEMS * sizeof(float));
+    if (!buffers->host)
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory to pass weights in runs of %zu", ZERO_RUN_ELEMS);
+    zero_status_t status = device->ops->alloc(device, DEVICE_BYTES, &on_device);
+    if (status != ZERO_OK) {
+        free(buffers->host);
+        buffers->host = NULL;
+        return status;
+    }
+    buffers->weights = on_device;
+    buffers->master_lo = buffers->weights + ZERO_RUN_ELEMS;
+    return ZERO_OK;
+}
+
+static void buffers_destroy(zero_device_t *device, zero_run_buffers_t *buffers)
+{
+    if (!buffers->host)
+        return;
+    device->ops->free(device, buffers->weights, DEVICE_BYTES);
+    free(buffers->host);
+}
+
+/* ---- addresses ---- */
+
+static unsigned char *bytes_at(void *base, uint64_t elems, size_t element_bytes)
+{
+    return (unsigned char *)base + elems * element_bytes;
+}
+
+/* Returns whether there is more of a tensor than its parameters: master weights and moments. */
+static bool has_state(const zero_engine_t *engine, zero_tensor_t tensor)
+{
+    return !zero_run_is_frozen(engine, tensor) && !engine->context.config.forward_only;
+}
+
+/* Returns where a run's parameters are. Of a frozen tensor, at->param counts from the first frozen one. */
+static void *param_at(const zero_engine_t *engine, zero_tensor_t tensor, const zero_adam_segment_t *at)
+{
+    const zero_context_t *context = &engine->context;
+    void *base = zero_run_is_frozen(engine, tensor) ? zero_context_window(context, context->plan.frozen)
+                                                    : zero_context_params(context);
+    return bytes_at(base, at->param, zero_dtype_size(context->config.dtype));
+}
+
+static bool is_offloaded(const zero_engine_t *engine, const zero_adam_segment_t *at)
+{
+    return engine->offload && at->state >= engine->context.plan.state_elems;
+}
+
+/* Returns the part of the master weights that the parameters lack. bf16: int16_t, the low halves; fp16: float, all of
+ * them; fp32: NULL. */
+static void *master_lo_at(const zero_engine_t *engine, const zero_adam_segment_t *at)
+{
+    const zero_context_t *context = &engine->context;
+    zero_dtype_t dtype = context->config.dtype;
+    if (dtype == ZERO_FP32)
+        return NULL;
+    if (is_offloaded(engine, at))
+        return zero_offload_address(engine->offload, at->state).master_lo;
+    return bytes_at(zero_context_private(context, context->plan.master_lo), at->state, zero_master_lo_size(dtype));
+}
+
+/* Return where the optimizer's arrays are; v is NULL if it has one. They ask whether they are offloaded separately, not
+ * by comparing offsets: if all state is offloaded, both are empty on the device and have the same one. */
+static void *m_at(const zero_engine_t *engine, const zero_adam_segment_t *at)
+{
+    const zero_arena_plan_t *plan = &engine->context.plan;
+    if (is_offloaded(engine, at))
+        return zero_offload_address(engine->offload, at->state).m;
+    return zero_context_private(&engine->context, plan->m + zero_array_bytes(plan->array_format, at->state));
+}
+
+static void *v_at(const zero_engine_t *engine, const zero_adam_segment_t *at)
+{
+    const zero_arena_plan_t *plan = &engine->context.plan;
+    if (plan->n_arrays < 2)
+        return NULL;
+    if (is_offloaded(engine, at))
+        return zero_offload_address(engine->offload, at->state).v;
+    return zero_context_private(&engine->context, plan->v + zero_array_bytes(plan->array_format, at->state));
+}
+
+/* ---- runs ---- */
+
+/* Calls fn on the runs of one tensor's span. `at` is where the span begins for AdamW. */
+static zero_status_t for_each_run_of(zero_engine_t *engine, zero_tensor_t tensor, const zero_span_t *span,
+                                     zero_adam_segment_t at, zero_run_buffers_t *buffers, zero_run_fn fn, void *user)
+{
+    for (uint64_t done = 0; done < span->n_elems; done += ZERO_RUN_ELEMS) {
+        uint64_t left = span->n_elems - done;
+        zero_span_t run = {.first = span->first + done, .n_elems = left < ZERO_RUN_ELEMS ? left : ZERO_RUN_ELEMS};
+        zero_adam_segment_t here = at;
+        here.param += done;
+        here.state += done;
+        here.grad += done;
+        ZERO_TRY(fn(engine, tensor, &run, &here, buffers, user));
+    }
+    return ZERO_OK;
+}
+
+/* Returns what this rank is to write or read of a tensor. Of frozen tensors that is always what it owns: what is
+ * written is gathered when it is published. */
+static zero_span_t span_of(const zero_engine_t *engine, zero_tensor_t tensor, bool owned_only)
+{
+    const zero_context_t *context = &engine->context;
+    uint64_t begin, end;
+    if (owned_only || zero_run_is_frozen(engine, tensor))
+        return zero_context_owned_span(context, tensor, context->comm->rank);
+    zero_context_held(context, context->model->tensors[tensor].owner, &begin, &end);
+    return zero_layout_span(&context->layout, context->model, tensor, begin, end);
+}
+
+/* Returns where the span's parameters and state begin. */
+static zero_adam_segment_t place_of(const zero_engine_t *engine, zero_tensor_t tensor, const zero_span_t *span)
+{
+    zero_unit_t unit = engine->context.model->tensors[tensor].owner;
+    if (zero_run_is_frozen(engine, tensor))
+        return (zero_adam_segment_t){.param = zero_context_frozen_at(&engine->context, unit, span->flat_offset)};
+    return zero_context_segment_at(&engine->context, unit, span->flat_offset);
+}
+
+/* Calls fn on the runs of one tensor that this rank holds; with `owned_only` on those that it owns, which are fewer at
+ * stage 0. */
+static zero_status_t for_each_run_of_tensor(zero_engine_t *engine, zero_tensor_t tensor, bool owned_only,
+                                            zero_run_buffers_t *buffers, zero_run_fn fn, void *user)
+{
+    zero_span_t span = span_of(engine, tensor, owned_only);
+    return span.n_elems == 0
+               ? ZERO_OK
+               : for_each_run_of(engine, tensor, &span, place_of(engine, tensor, &span), buffers, fn, user);
+}
+
+zero_status_t zero_runs_for_each(zero_engine_t *engine, bool owned_only, zero_run_fn fn, void *user)
+{
+    const zero_context_t *context = &engine->context;
+    zero_run_buffers_t buffers = {0};
+    zero_status_t status = buffers_create(context->device, &buffers);
+    for (zero_tensor_t t = 0; t < context->model->n_tensors && status == ZERO_OK; t++)
+        status = for_each_run_of_tensor(engine, t, owned_only, &buffers, fn, user);
+    buffers_destroy(context->device, &buffers);
+    return status;
+}
+
+zero_status_t zero_runs_for_each_of(zero_engine_t *engine, zero_tensor_t tensor, bool owned_only, zero_run_fn fn,
+                                    void *user)
+{
+    zero_run_buffers_t buffers = {0};
+    zero_status_t status = buffers_create(engine->context.device, &buffers);
+    if (status == ZERO_OK)
+        status = for_each_run_of_tensor(engine, tensor, owned_only, &buffers, fn, user);
+    buffers_destroy(engine->context.device, &buffers);
+    return status;
+}
+
+/* ---- m and v, which runs have as fp32 ----
+ *
+ * A run in blocks begins where a block does, and ends where one does or where its tensor ends. */
+
+/* Returns where m or v of a run is on the host as it is in memory. */
+static void *coded_of(const zero_run_buffers_t *buffers, zero_array_t array)
+{
+    return buffers->host + (array == ZERO_ARRAY_M ? 3 : 4) * ZERO_RUN_ELEMS;
+}
+
+static bool is_in_blocks(const zero_engine_t *engine)
+{
+    return engine->context.plan.array_format.block_elems > 1;
+}
+
+zero_status_t zero_run_write_array(zero_engine_t *engine, zero_array_t array, const zero_adam_segment_t *at,
+                                   const float *values, size_t n_elems, const zero_run_buffers_t *buffers)
+{
+    const zero_context_t *context = &engine->context;
+    void *there = array == ZERO_ARRAY_M ? m_at(engine, at) : v_at(engine, at);
+    const void *coded = values;
+    if (is_in_blocks(engine)) {
+        zero_shard_kernels_cpu()->encode8(coded_of(buffers, array), values, n_elems, array == ZERO_ARRAY_M);
+        coded = coded_of(buffers, array);
+    }
+    return zero_device_copy(context->device, there, coded, zero_array_bytes(context->plan.array_format, n_elems), NULL);
+}
+
+zero_status_t zero_run_read_array(zero_engine_t *engine, zero_array_t array, const zero_adam_segment_t *at,
+                                  float *values, size_t n_elems, const zero_run_buffers_t *buffers)
+{
+    zero_device_t *device = engine->context.device;
+    const void *there = array == ZERO_ARRAY_M ? m_at(engine, at) : v_at(engine, at);
+    const size_t n_bytes = zero_array_bytes(engine->context.plan.array_format, n_elems);
+    if (!is_in_blocks(engine))
+        return zero_device_copy(device, values, there, n_bytes, NULL);
+    ZERO_TRY(zero_device_copy(device, coded_of(buffers, array), there, n_bytes, NULL));
+    ZERO_TRY(zero_device_synchronize(device));
+    zero_shard_kernels_cpu()->decode8(values, coded_of(buffers, array), n_elems, array == ZERO_ARRAY_M);
+    return ZERO_OK;
+}
+
+/* ---- writing ---- */
+
+zero_status_t zero_run_write_moments(zero_engine_t *engine, zero_tensor_t tensor, const zero_adam_segment_t *at,
+                                     const float *m, const float *v, size_t n_elems, const zero_run_buffers_t *buffers)
+{
+    if (!has_state(engine, tensor))
+        return ZERO_OK;
+    ZERO_TRY(zero_run_write_array(engine, ZERO_ARRAY_M, at, m, n_elems, buffers));
+    return engine->context.plan.n_arrays > 1 ? zero_run_write_array(engine, ZERO_ARRAY_V, at, v, n_elems, buffers)
+                                             : ZERO_OK;
+}
+
+/* Writes parameters as they would be with state, from which it takes their low parts: these are dropped. */
+static zero_status_t write_param(zero_engine_t *engine, void *param, zero_run_buffers_t *buffers, size_t n_elems)
+{
+    const zero_context_t *context = &engine->context;
+    zero_dtype_t dtype = context->config.dtype;
+    void *unused = dtype == ZERO_FP32 ? NULL : buffers->master_lo;
+    return context->device->kernels->split_master(param, unused, dtype, buffers->weights, n_elems, NULL);
+}
+
+/* An offloaded unit's weights are split on the device, too, which may be unable to reach the host's memory, and then
+ * copied. */
+zero_status_t zero_run_write_master(zero_engine_t *engine, zero_tensor_t tensor, const zero_adam_segment_t *at,
+                                    zero_run_buffers_t *buffers, size_t n_elems)
+{
+    const zero_context_t *context = &engine->context;
+    zero_device_t *device = context->device;
+    zero_dtype_t dtype = context->config.dtype;
+    void *param = param_at(engine, tensor, at);
+    if (!has_state(engine, tensor))
+        return write_param(engine, param, buffers, n_elems);
+    void *held = master_lo_at(engine, at);
+    void *master_lo = held && is_offloaded(engine, at) ? buffers->master_lo : held;
+    void *hosts_param = is_offloaded(engine, at) ? zero_offload_address(engine->offload, at->state).param : NULL;
+    ZERO_TRY(device->kernels->split_master(param, master_lo, dtype, buffers->weights, n_elems, NULL));
+    if (master_lo != held)
+        ZERO_TRY(zero_device_copy(device, held, master_lo, n_elems * zero_master_lo_size(dtype), NULL));
+    return hosts_param ? zero_device_copy(device, hosts_param, param, n_elems * zero_dtype_size(dtype), NULL) : ZERO_OK;
+}
+
+zero_status_t zero_run_read_master(zero_engine_t *engine, zero_tensor_t tensor, const zero_adam_segment_t *at,
+                                   zero_run_buffers_t *buffers, size_t n_elems)
+{
+    const zero_context_t *context = &engine->context;
+    zero_device_t *device = context->device;
+    zero_dtype_t dtype = context->config.dtype;
+    const void *param = param_at(engine, tensor, at);
+    if (!has_state(engine, tensor)) {
+        ZERO_TRY(device->kernels->cast(buffers->weights, ZERO_FP32, param, dtype, n_elems, NULL));
+        return zero_device_copy(device, buffers->host, buffers->weights, n_elems * sizeof(float), NULL);
+    }
+    void *held = master_lo_at(engine, at);
+    void *master_lo = held && is_offloaded(engine, at) ? buffers->master_lo : held;
+    if (master_lo != held)
+        ZERO_TRY(zero_device_copy(device, master_lo, held, n_elems * zero_master_lo_size(dtype), NULL));
+    ZERO_TRY(device->kernels->join_master(buffers->weights, param, master_lo, dtype, n_elems, NULL));
+    return zero_device_copy(device, buffers->host, buffers->weights, n_elems * sizeof(float), NULL);
+}
