@@ -42,13 +42,13 @@ static float momentum(const zero_config_t *config)
 }
 
 static const zero_optimizer_ops_t OPTIMIZERS[ZERO_N_OPTIMIZERS] = {
-    [ZERO_OPTIMIZER_ADAMW] = {"adamw", 2, true, update_adamw, beta1, beta2},
-    [ZERO_OPTIMIZER_SGD] = {"sgd", 1, false, update_sgd, momentum, beta2},
-    [ZERO_OPTIMIZER_NESTEROV] = {"nesterov", 1, false, update_nesterov, momentum, beta2},
-    [ZERO_OPTIMIZER_LION] = {"lion", 1, false, update_lion, beta1, beta2},
-    [ZERO_OPTIMIZER_OWN] = {"own", 0, false, NULL, beta1, beta2},
-    [ZERO_OPTIMIZER_ADAMW8BIT] = {"adamw8bit", 2, true, update_adam8, beta1, beta2, .in_blocks = true},
-    [ZERO_OPTIMIZER_MUON] = {"muon", 2, true, update_adamw, beta1, beta2}, /* of what is no hidden matrix */
+    [ZERO_OPTIMIZER_ADAMW] = {"adamw", 2, true, update_adamw, beta1, beta2, false},
+    [ZERO_OPTIMIZER_SGD] = {"sgd", 1, false, update_sgd, momentum, beta2, false},
+    [ZERO_OPTIMIZER_NESTEROV] = {"nesterov", 1, false, update_nesterov, momentum, beta2, false},
+    [ZERO_OPTIMIZER_LION] = {"lion", 1, false, update_lion, beta1, beta2, false},
+    [ZERO_OPTIMIZER_OWN] = {"own", 0, false, NULL, beta1, beta2, false},
+    [ZERO_OPTIMIZER_ADAMW8BIT] = {"adamw8bit", 2, true, update_adam8, beta1, beta2, true},
+    [ZERO_OPTIMIZER_MUON] = {"muon", 2, true, update_adamw, beta1, beta2, false}, /* of what is no hidden matrix */
 };
 
 const zero_optimizer_ops_t *zero_optimizer_of(const zero_config_t *config)
