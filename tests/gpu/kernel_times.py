@@ -28,7 +28,7 @@ PARTS = (
     ("bias and norm gradients", r"sum_part<|put_(partials|grad)$"),
     ("fp8 casts", r"find_absmax$|write_tile<|(absmax|scale)_kernel$|cast_kernel$"),
     ("gradient sums and norm", r"sum_slices_kernel<|contribute_kernel$|decide_step_kernel$"),
-    ("AdamW", r"adam_kernel<"),
+    ("AdamW", r"adam_kernel<|adam8_kernel\b"),
     ("SGD, Lion, Muon", r"(momentum|apply|squares|divide)_kernel\b"),
     ("settings of tensors", r"tensor_scalars_kernel"),
     ("NCCL", r"nccl"),
