@@ -199,7 +199,7 @@ static zero_status_t make_report(const options_t *options, const model_t *model,
     TRY(plan_stages(options, &report->ranks, model, (choice_t){.offload = true, .keep = true}, report->kept));
     TRY(plan_traffic(options, &report->ranks, model, &report->traffic));
     report->n_params = zero_model_n_params(model->declaration);
-    const zero_config_t config = options_config(options, report->ranks.n);
+    const zero_config_t config = stage_config(options, &report->ranks, 0); /* the same bytes at every stage */
     return zero_checkpoint_bytes(model->declaration, &config, &report->checkpoint_bytes);
 }
 
