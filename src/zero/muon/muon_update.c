@@ -240,26 +240,22 @@ static zero_status_t for_parts(const zero_muon_update_t *update, int round, int 
     return ZERO_OK;
 }
 
-/* As advance_momentum, by the caller's function. It always writes a direction: one that nobody needs goes to memory in
- * which nothing is kept between rounds. */
-static zero_status_t advance_callers(const zero_muon_update_t *update, int round, zero_stream_t stream)
+/* Advances the momentum of an owner's matrices in one chunk, or what the caller's function keeps, and writes it to
+ * `vector`; NULL if nobody needs it. The caller's function always writes a direction: then to memory in which nothing
+ * is kept between rounds. */
+static zero_status_t advance_part(const zero_muon_update_t *update, int round, int owner, int chunk, void *vector,
+                                  zero_stream_t stream)
 {
     const zero_context_t *context = update->context;
-    const zero_muon_plan_t *plan = &context->plan.muon;
-    for (int owner = 0; owner < update->n_ranks; owner++)
-        for (int chunk = 0; chunk < update->n_chunks; chunk++) {
-            const uint64_t slot = (uint64_t)(plan->is_full ? chunk : owner) * slot_bytes(update, round);
-            const bool is_needed = !plan->is_full || owner == update->rank;
-            ZERO_TRY(for_parts(update, round, owner, chunk, update->fns->advance,
-                               is_needed ? (void *)zero_context_window(context, plan->updates + slot)
-                                         : zero_context_private(context, plan->received),
-                               stream));
-        }
-    return ZERO_OK;
+    if (update->fns)
+        return for_parts(update, round, owner, chunk, update->fns->advance,
+                         vector ? vector : zero_context_private(context, context->plan.muon.received), stream);
+    const zero_muon_t args = arguments_of(update, round, owner, chunk, vector);
+    return args.n_segments > 0 ? context->device->kernels->muon_momentum(&args, stream) : ZERO_OK;
 }
 
-/* Advances this rank's momentum, and puts what the owners need of it into the slots. */
-static zero_status_t advance_momentum(const zero_muon_update_t *update, int round, zero_stream_t stream)
+/* Advances all of this rank's momentum, and puts what the owners need of it into the slots. */
+static zero_status_t advance(const zero_muon_update_t *update, int round, zero_stream_t stream)
 {
     const zero_context_t *context = update->context;
     const zero_muon_plan_t *plan = &context->plan.muon;
@@ -267,10 +263,8 @@ static zero_status_t advance_momentum(const zero_muon_update_t *update, int roun
         for (int chunk = 0; chunk < update->n_chunks; chunk++) {
             const uint64_t slot = (uint64_t)(plan->is_full ? chunk : owner) * slot_bytes(update, round);
             const bool is_needed = !plan->is_full || owner == update->rank;
-            const zero_muon_t args = arguments_of(
-                update, round, owner, chunk, is_needed ? zero_context_window(context, plan->updates + slot) : NULL);
-            if (args.n_segments > 0)
-                ZERO_TRY(context->device->kernels->muon_momentum(&args, stream));
+            ZERO_TRY(advance_part(update, round, owner, chunk,
+                                  is_needed ? zero_context_window(context, plan->updates + slot) : NULL, stream));
         }
     return ZERO_OK;
 }
@@ -383,7 +377,7 @@ zero_status_t zero_muon_update_run(zero_muon_update_t *update, zero_stream_t str
         return ZERO_OK;
     const zero_muon_schedule_t *schedule = update->schedule;
     for (int round = 0; round < schedule->n_rounds; round++) {
-        ZERO_TRY(update->fns ? advance_callers(update, round, stream) : advance_momentum(update, round, stream));
+        ZERO_TRY(advance(update, round, stream));
         ZERO_TRY(collect_updates(update, round, stream));
         for (zero_tensor_t t = 0; t < update->context->model->n_tensors; t++)
             if (schedule->round_of[t] == round && schedule->owner_of[t] == update->rank)
