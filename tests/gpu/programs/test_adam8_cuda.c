@@ -12,7 +12,7 @@
 #include "kernels/shard/step_math.h"
 
 enum { PARAM, MASTER_LO, M, V, GRAD, SEGMENTS, SCALARS, BY_TENSOR, N_ARRAYS };
-enum { N_TENSORS = 4, MARGIN = 64 };
+enum { N_TENSORS = 4, MARGIN = 128 }; /* MARGIN: twice the largest shift of `check` */
 
 static int n_failed;
 static uint64_t random_state = 88172645463325252u;
