@@ -226,6 +226,31 @@ def half_precision(comm, claim):
               far < 1e-2 and stage_results[0] == stage_results[1])
 
 
+def compiled(comm, claim):
+    """Units whose forward is compiled: what is in them, not libzero's calls around them."""
+    plain = shard(comm, 3)
+    wanted = train(plain, comm, range(4))
+    plain.close()
+    stage_results, frames = [], 0
+
+    def count(graph, inputs):
+        nonlocal frames
+        frames += 1
+        return torch._dynamo.lookup_backend("aot_eager")(graph, inputs)
+
+    for stage in (0, 3):
+        net = make_net()
+        for block in net.blocks:
+            block.forward = torch.compile(block.forward, backend=count)
+        sharded = shard(comm, stage, net)
+        stage_results.append(train(sharded, comm, range(4)))
+        sharded.close()
+    far = distance(stage_results[0], wanted)
+    claim(f"compiled units: losses and norms are those of plain ones within 1e-6: {far:.1e}; stages 0 and 3 have the same bits",
+          far < 1e-6 and stage_results[0] == stage_results[1])
+    claim(f"... and they were compiled, in {frames} graphs", frames >= len(net.blocks))
+
+
 # ---- exceptions ----------------------------------------------------------------------------------------------------
 
 
@@ -461,6 +486,7 @@ def run_on_ranks(folder):
         refusals(comm, claim, stage)
         differing_ranks(comm, claim, stage)
     half_precision(comm, claim)
+    compiled(comm, claim)
     misuse(comm, claim)
     saving(comm, claim, folder)
     if comm.rank == 0:
