@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "zero/checkpoint/safetensors.h"
+#include "zero/disk/safetensors.h"
 
 #define LENGTH_BYTES 8
 /* Data begins at a multiple of this, as in files of Hugging Face's own writer. */

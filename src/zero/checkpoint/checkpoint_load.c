@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "zero/checkpoint/checkpoint_directory.h"
+#include "zero/disk/checkpoint_directory.h"
 #include "zero/checkpoint/checkpoint_layout.h"
 #include "zero/checkpoint/checkpoint_state.h"
 #include "zero/checkpoint/host_copies.h"
@@ -17,8 +17,8 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "zero/optimizer/optimizer.h"
-#include "zero/checkpoint/manifest.h"
-#include "zero/checkpoint/safetensors.h"
+#include "zero/disk/manifest.h"
+#include "zero/disk/safetensors.h"
 
 struct zero_checkpoint {
     zero_comm_t *comm;

@@ -26,7 +26,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "zero/checkpoint/checkpoint_directory.h"
+#include "zero/disk/checkpoint_directory.h"
 #include "zero/checkpoint/checkpoint_layout.h"
 #include "zero/checkpoint/checkpoint_state.h"
 #include "zero/engine/engine_state.h"
@@ -35,10 +35,10 @@
 #include "base/grow.h"
 #include "base/log.h"
 #include "base/reserved.h"
-#include "zero/checkpoint/manifest.h"
+#include "zero/disk/manifest.h"
 #include "zero/checkpoint/checkpoint_extents.h"
 #include "zero/checkpoint/host_copies.h"
-#include "zero/checkpoint/safetensors.h"
+#include "zero/disk/safetensors.h"
 
 /* So few that the kernels use one thread: a save has a thread of its own and leaves the others to training. */
 #define RUN_ELEMS ((size_t)1 << 15)

@@ -20,9 +20,9 @@
 #include "zero/optimizer/optimizer.h"
 #include "zero/plan/config.h"
 #include "comm/comm.h"
-#include "zero/checkpoint/checkpoint_directory.h"
+#include "zero/disk/checkpoint_directory.h"
 #include "zero/checkpoint/checkpoint_layout.h"
-#include "zero/checkpoint/manifest.h"
+#include "zero/disk/manifest.h"
 
 #define PIECE_ELEMS 32768               /* sent at once by every rank */
 #define N_STEPS 4                       /* looked at on a host */

@@ -13,9 +13,9 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "comm/comm.h"
-#include "zero/checkpoint/checkpoint_directory.h"
+#include "zero/disk/checkpoint_directory.h"
 #include "zero/checkpoint/host_copies.h"
-#include "zero/checkpoint/manifest.h"
+#include "zero/disk/manifest.h"
 
 #define BLOCK_BYTES ((size_t)4 << 20)
 #define NAME_BYTES 256

@@ -19,7 +19,7 @@
 #include "zero/engine/engine_state.h"
 #include "base/files.h"
 #include "base/log.h"
-#include "zero/checkpoint/safetensors.h"
+#include "zero/disk/safetensors.h"
 
 #define SINGLE_NAME "model.safetensors"
 #define INDEX_NAME "model.safetensors.index.json"

@@ -3,7 +3,7 @@
  *     {"files": {"state.json": {"bytes": 512, "xxh3": "0123456789abcdef"}, ...}, "format": "libzero checkpoint",
  *      "version": 1}
  */
-#include "zero/checkpoint/manifest.h"
+#include "zero/disk/manifest.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -15,7 +15,7 @@
 
 #include "base/files.h"
 #include "base/log.h"
-#include "zero/checkpoint/safetensors.h"
+#include "zero/disk/safetensors.h"
 
 #define FORMAT "libzero checkpoint"
 #define VERSION 1

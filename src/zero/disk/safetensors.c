@@ -1,6 +1,6 @@
 /* safetensors.c - see safetensors.h. Each check relies only on earlier ones: the file's size, the header's length, its
  * JSON, each tensor alone, then all tensors together. */
-#include "zero/checkpoint/safetensors.h"
+#include "zero/disk/safetensors.h"
 
 #include <inttypes.h>
 #include <math.h>

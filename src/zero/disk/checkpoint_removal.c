@@ -1,5 +1,5 @@
 /* checkpoint_removal.c - see checkpoint_removal.h. */
-#include "zero/checkpoint/checkpoint_removal.h"
+#include "zero/disk/checkpoint_removal.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -11,7 +11,7 @@
 
 #include "base/files.h"
 #include "base/log.h"
-#include "zero/checkpoint/manifest.h"
+#include "zero/disk/manifest.h"
 
 /* libzero makes one level. Each level of a deeper tree would need a descriptor. */
 #define MAX_DEPTH 16

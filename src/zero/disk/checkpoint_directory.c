@@ -1,10 +1,8 @@
-/* checkpoint_directory.c - see checkpoint_directory.h. */
-#include "zero/checkpoint/checkpoint_directory.h"
+/* checkpoint_directory.c - makes, commits and removes checkpoints in their directory: see checkpoint_directory.h. */
+#include "zero/disk/checkpoint_directory.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,117 +10,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "zero/checkpoint/checkpoint_removal.h"
+#include "zero/disk/checkpoint_listing.h"
+#include "zero/disk/checkpoint_removal.h"
 #include "base/files.h"
-#include "base/grow.h"
 #include "base/log.h"
-#include "zero/checkpoint/manifest.h"
-#include "zero/checkpoint/safetensors.h"
 
-#define STEP_PREFIX "step-"
-#define TEMPORARY_PREFIX "tmp."
-#define PROBE_STEP 0           /* that is never saved */
-#define REPLACED_SUFFIX ".old" /* a step's earlier directory, until the new one has its name */
-#define MOVED_SUFFIX ".moved"  /* something that is not libzero's and had a step's name */
+#define PROBE_STEP 0          /* that is never saved */
+#define MOVED_SUFFIX ".moved" /* something that is not libzero's and had a step's name */
 #define MAX_MOVED 1000
-#define NAME_BYTES 64
-#define TEMPORARY_NAME_BYTES (NAME_BYTES + 16) /* with prefix and suffix */
-
-static void step_name(char name[NAME_BYTES], const char *prefix, uint64_t step)
-{
-    snprintf(name, NAME_BYTES, "%s" STEP_PREFIX "%08" PRIu64, prefix, step);
-}
-
-/* Returns whether step_name makes this name, and for which step. */
-static bool parse_step_name(const char *name, uint64_t *step)
-{
-    char again[NAME_BYTES];
-    if (strncmp(name, STEP_PREFIX, strlen(STEP_PREFIX)) != 0 || strlen(name) >= NAME_BYTES)
-        return false;
-    *step = strtoull(name + strlen(STEP_PREFIX), NULL, 10);
-    step_name(again, "", *step);
-    return strcmp(name, again) == 0;
-}
-
-/* Returns whether a save gives this name to a directory that it will remove. */
-static bool is_temporary_name(const char *name)
-{
-    char step_text[NAME_BYTES];
-    uint64_t step;
-    size_t n_prefix = strlen(TEMPORARY_PREFIX), n_suffix = strlen(REPLACED_SUFFIX), n_bytes = strlen(name);
-    if (strncmp(name, TEMPORARY_PREFIX, n_prefix) != 0 || n_bytes >= NAME_BYTES)
-        return false;
-    strcpy(step_text, name + n_prefix);
-    n_bytes -= n_prefix;
-    if (n_bytes > n_suffix && strcmp(step_text + n_bytes - n_suffix, REPLACED_SUFFIX) == 0)
-        step_text[n_bytes - n_suffix] = 0;
-    return parse_step_name(step_text, &step);
-}
-
-/* ---- what is there ---- */
-
-typedef struct entry {
-    char name[NAME_BYTES];
-    uint64_t step;
-    struct timespec written; /* when the last file was added */
-} entry_t;
-
-typedef struct listing {
-    size_t n_entries, capacity;
-    entry_t *entries; /* libzero's checkpoints, in the order in which they were written */
-} listing_t;
-
-static int by_age(const void *a, const void *b)
-{
-    const entry_t *x = a, *y = b;
-    if (x->written.tv_sec != y->written.tv_sec)
-        return x->written.tv_sec < y->written.tv_sec ? -1 : 1;
-    if (x->written.tv_nsec != y->written.tv_nsec)
-        return x->written.tv_nsec < y->written.tv_nsec ? -1 : 1;
-    return (x->step > y->step) - (x->step < y->step);
-}
-
-static zero_status_t list_one(listing_t *listing, const char *parent, int fd, const char *name)
-{
-    struct stat info;
-    uint64_t step;
-    if (!parse_step_name(name, &step) || fstatat(fd, name, &info, AT_SYMLINK_NOFOLLOW) != 0 ||
-        !zero_checkpoint_is_there(fd, name))
-        return ZERO_OK;
-    entry_t *entries = zero_grow(listing->entries, listing->n_entries, &listing->capacity, sizeof *entries);
-    if (!entries)
-        return zero_fail(ZERO_ERROR_MEMORY, "no memory to list '%s'", parent);
-    listing->entries = entries;
-    entry_t *entry = &listing->entries[listing->n_entries++];
-    *entry = (entry_t){.step = step, .written = info.st_mtim};
-    snprintf(entry->name, sizeof entry->name, "%s", name);
-    return ZERO_OK;
-}
-
-/* Calls `visit` for every name in the directory. */
-static zero_status_t for_each_name(const char *parent, listing_t *listing,
-                                   zero_status_t (*visit)(listing_t *listing, const char *parent, int fd,
-                                                          const char *name))
-{
-    zero_status_t status = ZERO_OK;
-    DIR *directory = opendir(parent);
-    if (!directory)
-        return zero_fail(ZERO_ERROR_IO, "cannot read the directory '%s': %s", parent, strerror(errno));
-    for (struct dirent *item; status == ZERO_OK && (item = readdir(directory)) != NULL;)
-        status = visit(listing, parent, dirfd(directory), item->d_name);
-    closedir(directory);
-    return status;
-}
-
-static zero_status_t list(const char *parent, listing_t *listing)
-{
-    zero_status_t status = for_each_name(parent, listing, list_one);
-    if (status == ZERO_OK && listing->n_entries > 0)
-        qsort(listing->entries, listing->n_entries, sizeof *listing->entries, by_age);
-    return status;
-}
-
-/* ---- writing ---- */
+#define TEMPORARY_NAME_BYTES (ZERO_STEP_NAME_BYTES + 16) /* with prefix and suffix */
 
 /* Returns whether a save holds the directory. On file systems that cannot lock directories none is locked. */
 static bool is_locked(int parent_fd, const char *name)
@@ -137,10 +33,10 @@ static bool is_locked(int parent_fd, const char *name)
 
 /* Removes what a killed save has left; fails if that save is still running. A save that was killed between making its
  * directory and marking it has left an empty one, which is all that unlinkat removes. */
-static zero_status_t remove_leftover(listing_t *listing, const char *parent, int fd, const char *name)
+static zero_status_t remove_leftover(void *user, const char *parent, int fd, const char *name)
 {
-    (void)listing;
-    if (!is_temporary_name(name))
+    (void)user;
+    if (!zero_step_name_is_temporary(name))
         return ZERO_OK;
     if (!zero_checkpoint_may_go(fd, name)) {
         (void)unlinkat(fd, name, AT_REMOVEDIR);
@@ -171,13 +67,13 @@ static zero_status_t check_link(const char *parent, const char *name)
 static zero_status_t check_links(const char *parent)
 {
     ZERO_TRY(check_link(parent, ZERO_LATEST_NAME));
-    return check_link(parent, TEMPORARY_PREFIX ZERO_LATEST_NAME);
+    return check_link(parent, ZERO_TEMPORARY_PREFIX ZERO_LATEST_NAME);
 }
 
 zero_status_t zero_checkpoints_temporary(const char *parent, uint64_t step, char **temporary)
 {
-    char name[NAME_BYTES];
-    step_name(name, TEMPORARY_PREFIX, step);
+    char name[ZERO_STEP_NAME_BYTES];
+    zero_step_name(name, ZERO_TEMPORARY_PREFIX, step);
     return zero_path_join(parent, name, temporary);
 }
 
@@ -206,14 +102,14 @@ zero_status_t zero_checkpoints_begin(const char *parent, const char *temporary, 
 {
     ZERO_TRY(zero_directory_make(parent));
     ZERO_TRY(check_links(parent));
-    ZERO_TRY(for_each_name(parent, NULL, remove_leftover));
+    ZERO_TRY(zero_directory_visit(parent, remove_leftover, NULL));
     return make_temporary(parent, temporary, lock);
 }
 
 zero_status_t zero_checkpoints_abandon(const char *parent, uint64_t step)
 {
-    char name[NAME_BYTES];
-    step_name(name, TEMPORARY_PREFIX, step);
+    char name[ZERO_STEP_NAME_BYTES];
+    zero_step_name(name, ZERO_TEMPORARY_PREFIX, step);
     return zero_checkpoint_remove(parent, name);
 }
 
@@ -295,12 +191,12 @@ static zero_status_t take_name(const char *parent, const char *name, const char 
         ZERO_TRY(move_away(parent, final));
         return rename_in(parent, temporary, final);
     }
-    snprintf(temporary_name, sizeof temporary_name, TEMPORARY_PREFIX "%s", name);
+    snprintf(temporary_name, sizeof temporary_name, ZERO_TEMPORARY_PREFIX "%s", name);
     if (renameat2(AT_FDCWD, temporary, AT_FDCWD, final, RENAME_EXCHANGE) == 0) {
         ZERO_TRY(zero_directory_sync(parent));
         return zero_checkpoint_remove(parent, temporary_name);
     }
-    snprintf(replaced_name, sizeof replaced_name, TEMPORARY_PREFIX "%s" REPLACED_SUFFIX, name);
+    snprintf(replaced_name, sizeof replaced_name, ZERO_TEMPORARY_PREFIX "%s" ZERO_REPLACED_SUFFIX, name);
     ZERO_TRY(zero_path_join(parent, replaced_name, &replaced));
     zero_status_t status = rename_in(parent, final, replaced);
     free(replaced);
@@ -314,7 +210,7 @@ static zero_status_t set_latest(const char *parent, const char *name)
     char *link = NULL, *latest = NULL;
     zero_status_t status;
     ZERO_TRY(check_links(parent)); /* they may have changed since the save began */
-    ZERO_TRY_GOTO(zero_path_join(parent, TEMPORARY_PREFIX ZERO_LATEST_NAME, &link), done);
+    ZERO_TRY_GOTO(zero_path_join(parent, ZERO_TEMPORARY_PREFIX ZERO_LATEST_NAME, &link), done);
     ZERO_TRY_GOTO(zero_path_join(parent, ZERO_LATEST_NAME, &latest), done);
     unlink(link);
     if (symlink(name, link) != 0)
@@ -333,7 +229,7 @@ static zero_status_t remove_checkpoint(const char *parent, const char *name)
     char hidden_name[TEMPORARY_NAME_BYTES];
     char *path = NULL, *hidden = NULL;
     zero_status_t status;
-    snprintf(hidden_name, sizeof hidden_name, TEMPORARY_PREFIX "%s", name);
+    snprintf(hidden_name, sizeof hidden_name, ZERO_TEMPORARY_PREFIX "%s", name);
     ZERO_TRY_GOTO(zero_path_join(parent, name, &path), done);
     ZERO_TRY_GOTO(zero_path_join(parent, hidden_name, &hidden), done);
     ZERO_TRY_GOTO(rename_in(parent, path, hidden), done);
@@ -347,8 +243,8 @@ done:
 /* Removes the oldest checkpoints beyond `keep`. A failure is only a warning: the new checkpoint is complete. */
 static void remove_oldest(const char *parent, const char *newest, int keep)
 {
-    listing_t listing = {0};
-    zero_status_t status = list(parent, &listing);
+    zero_listing_t listing = {0};
+    zero_status_t status = zero_listing_read(parent, &listing);
     size_t n_left = listing.n_entries;
     for (size_t i = 0; i < listing.n_entries && n_left > (size_t)keep && status == ZERO_OK; i++)
         if (strcmp(listing.entries[i].name, newest) != 0) {
@@ -362,8 +258,8 @@ static void remove_oldest(const char *parent, const char *newest, int keep)
 
 zero_status_t zero_checkpoints_commit(const char *parent, uint64_t step, const char *temporary)
 {
-    char name[NAME_BYTES], *final = NULL;
-    step_name(name, "", step);
+    char name[ZERO_STEP_NAME_BYTES], *final = NULL;
+    zero_step_name(name, "", step);
     /* Whenever the power fails, the directory has marker or manifest. */
     ZERO_TRY(zero_directory_sync(temporary));
     ZERO_TRY(zero_marker_remove(temporary));
@@ -377,19 +273,19 @@ zero_status_t zero_checkpoints_commit(const char *parent, uint64_t step, const c
 
 void zero_checkpoints_keep(const char *parent, uint64_t step, int keep)
 {
-    char name[NAME_BYTES];
-    step_name(name, "", step);
+    char name[ZERO_STEP_NAME_BYTES];
+    zero_step_name(name, "", step);
     remove_oldest(parent, name, keep);
 }
 
 zero_status_t zero_checkpoints_clear(const char *parent, uint64_t step)
 {
-    listing_t listing = {0};
+    zero_listing_t listing = {0};
     char *latest = NULL;
     struct stat info;
     if (stat(parent, &info) != 0 && errno == ENOENT)
         return ZERO_OK;
-    zero_status_t status = list(parent, &listing);
+    zero_status_t status = zero_listing_read(parent, &listing);
     for (size_t i = 0; i < listing.n_entries && status == ZERO_OK; i++)
         if (listing.entries[i].step != step)
             status = remove_checkpoint(parent, listing.entries[i].name);
@@ -401,93 +297,5 @@ zero_status_t zero_checkpoints_clear(const char *parent, uint64_t step)
         unlink(latest);
     free(latest);
     (void)rmdir(parent); /* something else may be in it */
-    return ZERO_OK;
-}
-
-zero_status_t zero_checkpoints_list(const char *parent, size_t n_steps, uint64_t *steps)
-{
-    listing_t listing = {0};
-    struct stat info;
-    memset(steps, 0, n_steps * sizeof *steps);
-    if (stat(parent, &info) != 0 && errno == ENOENT)
-        return ZERO_OK;
-    zero_status_t status = list(parent, &listing);
-    for (size_t i = 0; i < n_steps && i < listing.n_entries; i++)
-        steps[i] = listing.entries[listing.n_entries - 1 - i].step;
-    free(listing.entries);
-    return status;
-}
-
-zero_status_t zero_checkpoints_path(const char *parent, uint64_t step, char **path)
-{
-    char name[NAME_BYTES];
-    step_name(name, "", step);
-    return zero_path_join(parent, name, path);
-}
-
-/* ---- finding ---- */
-
-static bool has_manifest(const char *directory)
-{
-    char *path = NULL;
-    if (zero_path_join(directory, ZERO_MANIFEST_NAME, &path) != ZERO_OK)
-        return false;
-    bool is_there = access(path, F_OK) == 0;
-    free(path);
-    return is_there;
-}
-
-/* Finds the name that `latest` links to. If there is no such link, as after a crash between the first checkpoint and
- * its link, takes the newest checkpoint; "" if there is none. */
-static zero_status_t latest_name(const char *parent, char name[NAME_BYTES])
-{
-    char *link = NULL;
-    uint64_t step;
-    name[0] = 0;
-    ZERO_TRY(zero_path_join(parent, ZERO_LATEST_NAME, &link));
-    ssize_t n_bytes = readlink(link, name, NAME_BYTES - 1);
-    int error = errno;
-    zero_status_t status = ZERO_OK;
-    if (n_bytes >= 0) {
-        name[n_bytes] = 0;
-        if (!parse_step_name(name, &step))
-            status =
-                zero_fail(ZERO_ERROR_FORMAT, "'%s' does not link to a checkpoint beside it: name one instead", link);
-    } else if (error != ENOENT) {
-        status = zero_fail(ZERO_ERROR_FORMAT, "'%s' is not a link to a checkpoint: name one instead", link);
-    }
-    free(link);
-    if (status != ZERO_OK || n_bytes >= 0)
-        return status;
-
-    listing_t listing = {0};
-    status = list(parent, &listing);
-    if (status == ZERO_OK && listing.n_entries > 0)
-        memcpy(name, listing.entries[listing.n_entries - 1].name, NAME_BYTES);
-    free(listing.entries);
-    return status;
-}
-
-zero_status_t zero_checkpoints_find(const char *directory, char path[ZERO_MAX_PATH])
-{
-    char name[NAME_BYTES] = "";
-    struct stat info;
-    uint64_t step;
-    const char *base = strrchr(directory, '/') ? strrchr(directory, '/') + 1 : directory;
-    if (stat(directory, &info) != 0)
-        return zero_fail(ZERO_ERROR_USAGE, "no checkpoint in '%s': %s", directory, strerror(errno));
-    if (!S_ISDIR(info.st_mode))
-        return zero_fail(ZERO_ERROR_USAGE, "no checkpoint in '%s': it is not a directory", directory);
-    /* A step's directory without a manifest is still the one that is meant: reading it reports what is wrong. */
-    bool is_one = has_manifest(directory) || parse_step_name(base, &step);
-    if (!is_one)
-        ZERO_TRY(latest_name(directory, name));
-    if (!is_one && !name[0])
-        return zero_fail(ZERO_ERROR_USAGE,
-                         "no checkpoint in '%s': it has neither %s nor a step-... directory "
-                         "with a manifest",
-                         directory, ZERO_LATEST_NAME);
-    if (snprintf(path, ZERO_MAX_PATH, "%s%s%s", directory, is_one ? "" : "/", name) >= ZERO_MAX_PATH)
-        return zero_fail(ZERO_ERROR_USAGE, "the path of '%s' is too long", directory);
     return ZERO_OK;
 }
