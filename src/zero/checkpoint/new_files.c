@@ -1,0 +1,145 @@
+/* new_files.c - see new_files.h. */
+#include "zero/checkpoint/new_files.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "zero/checkpoint/checkpoint_state.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "zero/disk/safetensors.h"
+
+/* ---- listing ---- */
+
+/* Checks that the caller's config.json can be parsed: it is written as it is, and should not turn out bad on loading.
+ */
+static zero_status_t check_config(const char *config_json)
+{
+    json_t *config = NULL;
+    if (config_json)
+        ZERO_TRY(zero_checkpoint_parse_callers("config_json", config_json, &config));
+    json_decref(config);
+    return ZERO_OK;
+}
+
+/* Lists one of the caller's files. */
+static zero_status_t list_callers(zero_manifest_t *manifest, const zero_save_file_t *file)
+{
+    const char *name = file->name ? file->name : "";
+    const char *fault = !file->data || file->n_bytes == 0 ? "it has no content"
+                        : !zero_safetensors_name_is_safe(name) || name[0] == '.'
+                            ? "it is hidden, or its name leads out of the directory"
+                        : strcmp(name, ZERO_MANIFEST_NAME) == 0 || strcmp(name, ZERO_CONFIG_FILE) == 0 ||
+                                zero_manifest_find(manifest, name) < manifest->n_files
+                            ? "there is another one by that name"
+                            : NULL;
+    if (fault)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "zero_save_begin: the file '%s' cannot be saved: %s", name, fault);
+    return zero_manifest_add(manifest, name);
+}
+
+static zero_status_t list_all(const zero_save_options_t *options, zero_new_files_t *files)
+{
+    zero_manifest_t *manifest = &files->manifest;
+    for (int f = 0; f < files->layout.n_files; f++)
+        ZERO_TRY(zero_manifest_add(manifest, files->layout.files[f].name));
+    ZERO_TRY(zero_manifest_add(manifest, ZERO_INDEX_FILE));
+    if (options->config_json)
+        ZERO_TRY(zero_manifest_add(manifest, ZERO_CONFIG_FILE));
+    ZERO_TRY(zero_manifest_add(manifest, ZERO_STATE_FILE));
+    for (int i = 0; i < options->n_files; i++)
+        ZERO_TRY(list_callers(manifest, &options->files[i]));
+    return ZERO_OK;
+}
+
+zero_status_t zero_new_files_list(const zero_context_t *context, uint64_t step, const zero_step_state_t *state,
+                                  const zero_save_options_t *options, zero_new_files_t *files)
+{
+    const zero_config_t *config = &context->config;
+    ZERO_TRY(check_config(options->config_json));
+    ZERO_TRY(zero_checkpoint_state_make(step, config, state, options->state_json, &files->state));
+    ZERO_TRY(zero_checkpoint_layout_create(context->model, config->dtype, context->plan.n_arrays,
+                                           options->max_file_bytes, &files->layout));
+    return list_all(options, files);
+}
+
+void zero_new_files_destroy(zero_new_files_t *files)
+{
+    zero_checkpoint_layout_destroy(&files->layout);
+    zero_manifest_destroy(&files->manifest);
+    json_decref(files->state);
+    *files = (zero_new_files_t){0};
+}
+
+/* ---- making ---- */
+
+/* Where files are made. */
+typedef struct maker {
+    const zero_new_files_t *files;
+    const char *directory;
+    zero_extents_t *written; /* or NULL */
+} maker_t;
+
+static zero_status_t record(const maker_t *maker, size_t number, const void *data, size_t n_bytes)
+{
+    return maker->written ? zero_extents_add(maker->written, number, 0, data, n_bytes) : ZERO_OK;
+}
+
+static zero_status_t write_header(const maker_t *maker, int number)
+{
+    int fd = -1;
+    char *path = NULL;
+    zero_status_t status;
+    const zero_checkpoint_file_t *file = &maker->files->layout.files[number];
+    ZERO_TRY(record(maker, (size_t)number, file->header, file->header_bytes));
+    ZERO_TRY(zero_path_join(maker->directory, file->name, &path));
+    ZERO_TRY_GOTO(zero_file_create(path, file->n_bytes), done);
+    ZERO_TRY_GOTO(zero_file_open_for_writing(path, &fd), done);
+    status = zero_file_write(fd, path, 0, file->header, file->header_bytes);
+    zero_status_t closed = zero_file_close_synced(fd, path);
+    if (status == ZERO_OK)
+        status = closed;
+done:
+    free(path);
+    return status;
+}
+
+static zero_status_t write_whole(const maker_t *maker, const char *name, const void *data, size_t n_bytes)
+{
+    ZERO_TRY(record(maker, zero_manifest_find(&maker->files->manifest, name), data, n_bytes));
+    return zero_file_write_whole(maker->directory, name, data, n_bytes);
+}
+
+static zero_status_t write_json(const maker_t *maker, const char *name, const json_t *value)
+{
+    char *text = NULL;
+    ZERO_TRY(zero_json_text(name, value, &text));
+    zero_status_t status = write_whole(maker, name, text, strlen(text));
+    free(text);
+    return status;
+}
+
+static zero_status_t write_index(const maker_t *maker, const zero_model_t *model)
+{
+    json_t *index = zero_checkpoint_index(&maker->files->layout, model);
+    if (!index)
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory for the index of '%s'", maker->directory);
+    zero_status_t status = write_json(maker, ZERO_INDEX_FILE, index);
+    json_decref(index);
+    return status;
+}
+
+zero_status_t zero_new_files_make(const zero_new_files_t *files, const zero_model_t *model, const char *directory,
+                                  const zero_save_options_t *options, zero_extents_t *written)
+{
+    const maker_t maker = {.files = files, .directory = directory, .written = written};
+    for (int f = 0; f < files->layout.n_files; f++)
+        ZERO_TRY(write_header(&maker, f));
+    ZERO_TRY(write_index(&maker, model));
+    if (options->config_json)
+        ZERO_TRY(write_whole(&maker, ZERO_CONFIG_FILE, options->config_json, strlen(options->config_json)));
+    ZERO_TRY(write_json(&maker, ZERO_STATE_FILE, files->state));
+    for (int i = 0; i < options->n_files; i++)
+        ZERO_TRY(write_whole(&maker, options->files[i].name, options->files[i].data, options->files[i].n_bytes));
+    return zero_directory_sync(directory);
+}

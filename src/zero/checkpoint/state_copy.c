@@ -1,0 +1,64 @@
+/* state_copy.c - see state_copy.h. */
+#include "zero/checkpoint/state_copy.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "zero/engine/engine_state.h"
+#include "zero/runtime/addresses.h"
+#include "base/grow.h"
+#include "base/log.h"
+
+/* Returns how many numbers this rank owns: weights and moments. */
+static size_t count_owned(const zero_context_t *context)
+{
+    size_t n = 0;
+    for (zero_tensor_t t = 0; t < context->model->n_tensors; t++)
+        n += zero_context_owned_span(context, t, context->comm->rank).n_elems *
+             (context->model->tensors[t].frozen ? 1 : 1 + (size_t)context->plan.n_arrays);
+    return n;
+}
+
+static float *keep(zero_state_copy_t *copy, const float *values, size_t n)
+{
+    float *kept = copy->end;
+    if (!values)
+        return NULL;
+    memcpy(kept, values, n * sizeof *values);
+    copy->end += n;
+    return kept;
+}
+
+static zero_status_t copy_chunk(void *user, const zero_chunk_t *chunk)
+{
+    zero_state_copy_t *copy = user;
+    zero_chunk_t *chunks = zero_grow(copy->chunks, copy->n_chunks, &copy->capacity, sizeof *chunks);
+    if (!chunks)
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory to list more than %zu runs of weights", copy->n_chunks);
+    copy->chunks = chunks;
+    zero_chunk_t *kept = &copy->chunks[copy->n_chunks++];
+    *kept = *chunk;
+    kept->master = keep(copy, chunk->master, chunk->n_elems);
+    kept->m = keep(copy, chunk->m, chunk->n_elems);
+    kept->v = keep(copy, chunk->v, chunk->n_elems);
+    return ZERO_OK;
+}
+
+zero_status_t zero_state_copy_create(zero_engine_t *engine, zero_state_copy_t *copy)
+{
+    size_t n = count_owned(zero_engine_context(engine)), n_bytes = (n + 1) * sizeof(float);
+    copy->end = copy->values = malloc(n_bytes);
+    if (!copy->values)
+        return zero_fail(
+            ZERO_ERROR_MEMORY,
+            "no host memory to save in the background: a copy of %zu numbers takes %zu bytes; save without", n,
+            n_bytes);
+    return zero_get_state(engine, copy_chunk, copy);
+}
+
+void zero_state_copy_destroy(zero_state_copy_t *copy)
+{
+    free(copy->values);
+    free(copy->chunks);
+    *copy = (zero_state_copy_t){0};
+}

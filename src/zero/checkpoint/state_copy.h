@@ -1,0 +1,18 @@
+/* state_copy.h - a copy of the weights and moments that this rank owns, in host memory. A save in the background writes
+ * the copy while training goes on, and other hosts receive it. Used by checkpoint_save.c. */
+#ifndef ZERO_STATE_COPY_H
+#define ZERO_STATE_COPY_H
+
+#include "zero.h"
+
+typedef struct zero_state_copy {
+    zero_chunk_t *chunks; /* into `values` */
+    size_t n_chunks, capacity;
+    float *values, *end; /* NULL: there is no copy */
+} zero_state_copy_t;
+
+/* Makes a copy in *copy, which is empty. What it has if it fails is freed by zero_state_copy_destroy, too. */
+zero_status_t zero_state_copy_create(zero_engine_t *engine, zero_state_copy_t *copy);
+void zero_state_copy_destroy(zero_state_copy_t *copy); /* all zeros is allowed */
+
+#endif
