@@ -1,179 +1,31 @@
-/* checkpoint_load.c - opens a checkpoint and loads it into an engine.
+/* checkpoint_load.c - loads an open checkpoint into an engine.
  *
- * What must hold: no file is trusted before it has been compared with the manifest, and nothing of the engine changes
- * before every array of every declared tensor has been found, with its shape. Rank 0 goes first: what it finds wrong
- * with manifest and state is wrong for all ranks, and logged once. Then every rank checks its share of the files, and
- * names the one that is damaged.
+ * What must hold: nothing of the engine changes before every array of every declared tensor has been found, with its
+ * shape. Rank 0 looks first: what it finds wrong is wrong for all ranks, and logged once.
  */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "zero/disk/checkpoint_directory.h"
 #include "zero/checkpoint/checkpoint_layout.h"
+#include "zero/checkpoint/checkpoint_open.h"
 #include "zero/checkpoint/checkpoint_state.h"
-#include "zero/checkpoint/host_copies.h"
+#include "zero/disk/safetensors.h"
 #include "zero/engine/engine_state.h"
+#include "zero/optimizer/optimizer.h"
 #include "base/files.h"
 #include "base/log.h"
-#include "zero/optimizer/optimizer.h"
-#include "zero/disk/manifest.h"
-#include "zero/disk/safetensors.h"
-
-struct zero_checkpoint {
-    zero_comm_t *comm;
-    bool per_host; /* each host has a directory of its own by that path */
-    char path[ZERO_MAX_PATH];
-    zero_manifest_t manifest;
-    char *state_path;
-    json_t *state;
-    char *state_text;
-    uint64_t step;
-};
-
-/* ---- opening ---- */
-
-static zero_status_t read_state(zero_checkpoint_t *checkpoint)
-{
-    zero_step_state_t unused = {0};
-    ZERO_TRY(zero_path_join(checkpoint->path, ZERO_STATE_FILE, &checkpoint->state_path));
-    ZERO_TRY(zero_file_read_json(checkpoint->state_path, "take another checkpoint", &checkpoint->state));
-    checkpoint->state_text = json_dumps(checkpoint->state, JSON_SORT_KEYS | JSON_INDENT(2));
-    if (!checkpoint->state_text)
-        return zero_fail(ZERO_ERROR_MEMORY, "no memory for '%s'", checkpoint->state_path);
-    return zero_checkpoint_state_parse(checkpoint->state, checkpoint->state_path, ZERO_FP32, &checkpoint->step,
-                                       &unused);
-}
-
-static zero_status_t read_small_files(zero_checkpoint_t *checkpoint)
-{
-    static const char *const WANTED[] = {ZERO_STATE_FILE, ZERO_INDEX_FILE};
-    ZERO_TRY(zero_manifest_read(checkpoint->path, &checkpoint->manifest));
-    for (size_t i = 0; i < sizeof WANTED / sizeof WANTED[0]; i++)
-        if (zero_manifest_find(&checkpoint->manifest, WANTED[i]) == checkpoint->manifest.n_files)
-            return zero_fail(ZERO_ERROR_FORMAT, "'%s/" ZERO_MANIFEST_NAME "' does not list %s: take another checkpoint",
-                             checkpoint->path, WANTED[i]);
-    ZERO_TRY(zero_manifest_check(&checkpoint->manifest, checkpoint->path,
-                                 zero_manifest_find(&checkpoint->manifest, ZERO_STATE_FILE)));
-    return read_state(checkpoint);
-}
-
-/* Compares this rank's share of the files with the manifest: among those that see the same directory. */
-static zero_status_t check_share(const zero_checkpoint_t *checkpoint)
-{
-    const zero_comm_t *comm = checkpoint->comm;
-    size_t n_ranks = (size_t)(checkpoint->per_host ? comm->local_size : comm->size);
-    for (size_t i = (size_t)(checkpoint->per_host ? comm->local_rank : comm->rank); i < checkpoint->manifest.n_files;
-         i += n_ranks)
-        ZERO_TRY(zero_manifest_check(&checkpoint->manifest, checkpoint->path, i));
-    return ZERO_OK;
-}
-
-/* Opens the checkpoint on rank 0, then on the others: see the top of this file. */
-static zero_status_t open_on_all_ranks(zero_checkpoint_t *checkpoint, const char *directory)
-{
-    zero_comm_t *comm = checkpoint->comm;
-    zero_status_t status = ZERO_OK;
-    if (comm->rank == 0) {
-        status = zero_checkpoints_find(directory, checkpoint->path);
-        if (status == ZERO_OK)
-            status = read_small_files(checkpoint);
-    }
-    ZERO_TRY(zero_comm_broadcast(comm, &status, sizeof status, 0));
-    ZERO_TRY(status);
-    ZERO_TRY(zero_comm_broadcast(comm, checkpoint->path, sizeof checkpoint->path, 0));
-    if (comm->rank != 0)
-        status = read_small_files(checkpoint);
-    ZERO_TRY(zero_comm_agree(comm, status));
-    return zero_comm_agree(comm, check_share(checkpoint));
-}
-
-static zero_status_t open_checkpoint(zero_comm_t *comm, const char *directory, bool per_host,
-                                     zero_checkpoint_t **checkpoint)
-{
-    zero_checkpoint_t *opened = calloc(1, sizeof *opened);
-    zero_status_t status = opened ? ZERO_OK : zero_fail(ZERO_ERROR_MEMORY, "no memory to open '%s'", directory);
-    status = zero_comm_agree(comm, status);
-    if (status == ZERO_OK) {
-        opened->comm = comm;
-        opened->per_host = per_host;
-        zero_users_join(&comm->users, ZERO_USER_CHECKPOINT);
-        status = open_on_all_ranks(opened, directory);
-    }
-    if (status != ZERO_OK) {
-        zero_checkpoint_close(opened);
-        return status;
-    }
-    *checkpoint = opened;
-    return ZERO_OK;
-}
-
-zero_status_t zero_checkpoint_open(zero_comm_t *comm, const char *directory, zero_checkpoint_t **checkpoint)
-{
-    ZERO_REQUIRE(comm);
-    if (!directory || !checkpoint) /* the other ranks learn of it when they agree that there is memory */
-        return zero_comm_agree(comm, zero_refuse_null("zero_checkpoint_open", !directory ? "directory" : "checkpoint"));
-    return open_checkpoint(comm, directory, false, checkpoint);
-}
-
-zero_status_t zero_host_copies_open(zero_comm_t *comm, const char *directory, uint64_t step,
-                                    zero_checkpoint_t **checkpoint)
-{
-    ZERO_REQUIRE(comm);
-    if (!directory || !checkpoint)
-        return zero_comm_agree(comm,
-                               zero_refuse_null("zero_host_copies_open", !directory ? "directory" : "checkpoint"));
-    char *path = NULL;
-    ZERO_TRY(zero_host_copies_spread(comm, directory, step));
-    ZERO_TRY(zero_comm_agree(comm, zero_checkpoints_path(directory, step, &path)));
-    zero_status_t status = open_checkpoint(comm, path, true, checkpoint);
-    free(path);
-    return status;
-}
-
-void zero_checkpoint_close(zero_checkpoint_t *checkpoint)
-{
-    if (!checkpoint)
-        return;
-    if (checkpoint->comm)
-        zero_comm_drop(checkpoint->comm, ZERO_USER_CHECKPOINT);
-    zero_manifest_destroy(&checkpoint->manifest);
-    json_decref(checkpoint->state);
-    free(checkpoint->state_text);
-    free(checkpoint->state_path);
-    free(checkpoint);
-}
-
-const char *zero_checkpoint_path(const zero_checkpoint_t *checkpoint)
-{
-    return checkpoint ? checkpoint->path : "";
-}
-
-uint64_t zero_checkpoint_step(const zero_checkpoint_t *checkpoint)
-{
-    return checkpoint ? checkpoint->step : 0;
-}
-
-const char *zero_checkpoint_state(const zero_checkpoint_t *checkpoint)
-{
-    return checkpoint ? checkpoint->state_text : "";
-}
 
 /* ---- finding the arrays ---- */
-
-/* The file that holds an array; NULL until it is found. */
-typedef struct source {
-    const zero_safetensors_t *file;
-    const zero_safetensors_tensor_t *tensor;
-} source_t;
 
 typedef struct loader {
     const zero_checkpoint_t *checkpoint;
     const zero_model_t *model;
     zero_names_t declared;
-    source_t (*sources)[ZERO_N_KEPT]; /* by tensor; weights only of those without master weights, which contain them */
-    bool takes_weights;               /* from the files that are opened now */
-    int n_kept;                       /* ZERO_KEPT_M, and the optimizer's arrays */
+    zero_safetensors_source_t (
+        *sources)[ZERO_N_KEPT]; /* by tensor; weights only of those without master weights, which contain them */
+    bool takes_weights;         /* from the files that are opened now */
+    int n_kept;                 /* ZERO_KEPT_M, and the optimizer's arrays */
     bool v_is_not_negative;
     zero_partial_t *partial; /* NULL: every tensor must be there, and no other */
     bool *found;             /* by tensor */
@@ -189,7 +41,7 @@ static const char *declared_name(const void *user, size_t i)
 
 /* Finds the declared tensor's array with that name; NULL if there is none. At most one fits, because no suffix is the
  * end of another. */
-static source_t *find_source(const loader_t *loader, const char *name, zero_tensor_t *tensor)
+static zero_safetensors_source_t *find_source(const loader_t *loader, const char *name, zero_tensor_t *tensor)
 {
     size_t n_bytes = strlen(name);
     const int end = loader->takes_weights ? ZERO_KEPT_WEIGHTS + 1 : loader->n_kept;
@@ -210,7 +62,7 @@ static zero_status_t take_array(const loader_t *loader, const zero_safetensors_t
                                 const zero_safetensors_tensor_t *array)
 {
     zero_tensor_t t;
-    source_t *source = find_source(loader, array->name, &t);
+    zero_safetensors_source_t *source = find_source(loader, array->name, &t);
     if (!source && loader->partial) {
         loader->partial->n_ignored += loader->takes_weights;
         return ZERO_OK;
@@ -233,7 +85,7 @@ static zero_status_t take_array(const loader_t *loader, const zero_safetensors_t
     if (!array->dtype->loadable || (!loader->takes_weights && array->dtype->dtype != ZERO_FP32))
         return zero_fail(ZERO_ERROR_FORMAT, "'%s': %s is of dtype %s and not F32: take another checkpoint", file->path,
                          array->name, array->dtype->name);
-    *source = (source_t){.file = file, .tensor = array};
+    *source = (zero_safetensors_source_t){.file = file, .tensor = array};
     return ZERO_OK;
 }
 
@@ -264,7 +116,7 @@ static zero_status_t take_files(loader_t *loader, const char *prefix)
 /* Returns whether the checkpoint has only a tensor's weights, if it has it at all: the tensor was frozen then. */
 static bool was_frozen(const loader_t *loader, zero_tensor_t t)
 {
-    const source_t *sources = loader->sources[t];
+    const zero_safetensors_source_t *sources = loader->sources[t];
     return !sources[ZERO_KEPT_MASTER].file && !sources[ZERO_KEPT_M].file && !sources[ZERO_KEPT_V].file;
 }
 
@@ -353,7 +205,7 @@ static zero_status_t find_arrays_on_all_ranks(zero_comm_t *comm, loader_t *loade
 
 /* Checks second moments, of which AdamW takes the square root. The files are as they were written, so a negative number
  * was saved. */
-static zero_status_t check_not_negative(const source_t *source, const zero_chunk_t *chunk)
+static zero_status_t check_not_negative(const zero_safetensors_source_t *source, const zero_chunk_t *chunk)
 {
     size_t at = 0;
     while (at < chunk->n_elems && !(chunk->v[at] < 0.0f))
@@ -366,7 +218,7 @@ static zero_status_t check_not_negative(const source_t *source, const zero_chunk
                      source->file->path, source->tensor->name, (double)chunk->v[at], chunk->first + at);
 }
 
-static zero_status_t read_array(const source_t *source, const zero_chunk_t *chunk, float *values)
+static zero_status_t read_array(const zero_safetensors_source_t *source, const zero_chunk_t *chunk, float *values)
 {
     ZERO_TRY(zero_safetensors_read(source->file, source->tensor, chunk->first, chunk->n_elems, values));
     return zero_safetensors_check_finite(source->file, source->tensor, chunk->first, chunk->n_elems, values,
@@ -377,7 +229,7 @@ static zero_status_t read_array(const source_t *source, const zero_chunk_t *chun
 static zero_status_t fill(void *user, const zero_chunk_t *chunk)
 {
     const loader_t *loader = user;
-    const source_t *sources = loader->sources[chunk->tensor];
+    const zero_safetensors_source_t *sources = loader->sources[chunk->tensor];
     const bool is_from_weights = was_frozen(loader, chunk->tensor);
     ZERO_TRY(read_array(&sources[is_from_weights ? ZERO_KEPT_WEIGHTS : ZERO_KEPT_MASTER], chunk, chunk->master));
     if (!chunk->m)

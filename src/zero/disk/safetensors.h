@@ -43,6 +43,12 @@ typedef struct zero_safetensors {
     zero_names_t names;                 /* of the tensors */
 } zero_safetensors_t;
 
+/* Where a tensor's numbers are; NULL: not found yet. */
+typedef struct zero_safetensors_source {
+    const zero_safetensors_t *file;
+    const zero_safetensors_tensor_t *tensor;
+} zero_safetensors_source_t;
+
 /* Opens a file and checks its whole header. Returns ZERO_ERROR_IO if it cannot be read and ZERO_ERROR_FORMAT if its
  * content is wrong, with a line that names the file, the tensor and what is wrong. */
 zero_status_t zero_safetensors_open(const char *path, zero_safetensors_t *file);

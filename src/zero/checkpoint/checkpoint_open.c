@@ -1,0 +1,140 @@
+/* checkpoint_open.c - opens a checkpoint.
+ *
+ * What must hold: no file is trusted before it has been compared with the manifest. Rank 0 goes first: what it finds
+ * wrong with manifest and state is wrong for all ranks, and logged once. Then every rank checks its share of the files,
+ * and names the one that is damaged.
+ */
+#include <stdlib.h>
+
+#include "zero/checkpoint/checkpoint_open.h"
+#include "zero/checkpoint/checkpoint_state.h"
+#include "zero/checkpoint/host_copies.h"
+#include "comm/comm.h"
+#include "base/files.h"
+#include "base/log.h"
+
+static zero_status_t read_state(zero_checkpoint_t *checkpoint)
+{
+    zero_step_state_t unused = {0};
+    ZERO_TRY(zero_path_join(checkpoint->path, ZERO_STATE_FILE, &checkpoint->state_path));
+    ZERO_TRY(zero_file_read_json(checkpoint->state_path, "take another checkpoint", &checkpoint->state));
+    checkpoint->state_text = json_dumps(checkpoint->state, JSON_SORT_KEYS | JSON_INDENT(2));
+    if (!checkpoint->state_text)
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory for '%s'", checkpoint->state_path);
+    return zero_checkpoint_state_parse(checkpoint->state, checkpoint->state_path, ZERO_FP32, &checkpoint->step,
+                                       &unused);
+}
+
+static zero_status_t read_small_files(zero_checkpoint_t *checkpoint)
+{
+    static const char *const WANTED[] = {ZERO_STATE_FILE, ZERO_INDEX_FILE};
+    ZERO_TRY(zero_manifest_read(checkpoint->path, &checkpoint->manifest));
+    for (size_t i = 0; i < sizeof WANTED / sizeof WANTED[0]; i++)
+        if (zero_manifest_find(&checkpoint->manifest, WANTED[i]) == checkpoint->manifest.n_files)
+            return zero_fail(ZERO_ERROR_FORMAT, "'%s/" ZERO_MANIFEST_NAME "' does not list %s: take another checkpoint",
+                             checkpoint->path, WANTED[i]);
+    ZERO_TRY(zero_manifest_check(&checkpoint->manifest, checkpoint->path,
+                                 zero_manifest_find(&checkpoint->manifest, ZERO_STATE_FILE)));
+    return read_state(checkpoint);
+}
+
+/* Compares this rank's share of the files with the manifest: among those that see the same directory. */
+static zero_status_t check_share(const zero_checkpoint_t *checkpoint)
+{
+    const zero_comm_t *comm = checkpoint->comm;
+    size_t n_ranks = (size_t)(checkpoint->per_host ? comm->local_size : comm->size);
+    for (size_t i = (size_t)(checkpoint->per_host ? comm->local_rank : comm->rank); i < checkpoint->manifest.n_files;
+         i += n_ranks)
+        ZERO_TRY(zero_manifest_check(&checkpoint->manifest, checkpoint->path, i));
+    return ZERO_OK;
+}
+
+/* Opens the checkpoint on rank 0, then on the others: see the top of this file. */
+static zero_status_t open_on_all_ranks(zero_checkpoint_t *checkpoint, const char *directory)
+{
+    zero_comm_t *comm = checkpoint->comm;
+    zero_status_t status = ZERO_OK;
+    if (comm->rank == 0) {
+        status = zero_checkpoints_find(directory, checkpoint->path);
+        if (status == ZERO_OK)
+            status = read_small_files(checkpoint);
+    }
+    ZERO_TRY(zero_comm_broadcast(comm, &status, sizeof status, 0));
+    ZERO_TRY(status);
+    ZERO_TRY(zero_comm_broadcast(comm, checkpoint->path, sizeof checkpoint->path, 0));
+    if (comm->rank != 0)
+        status = read_small_files(checkpoint);
+    ZERO_TRY(zero_comm_agree(comm, status));
+    return zero_comm_agree(comm, check_share(checkpoint));
+}
+
+static zero_status_t open_checkpoint(zero_comm_t *comm, const char *directory, bool per_host,
+                                     zero_checkpoint_t **checkpoint)
+{
+    zero_checkpoint_t *opened = calloc(1, sizeof *opened);
+    zero_status_t status = opened ? ZERO_OK : zero_fail(ZERO_ERROR_MEMORY, "no memory to open '%s'", directory);
+    status = zero_comm_agree(comm, status);
+    if (status == ZERO_OK) {
+        opened->comm = comm;
+        opened->per_host = per_host;
+        zero_users_join(&comm->users, ZERO_USER_CHECKPOINT);
+        status = open_on_all_ranks(opened, directory);
+    }
+    if (status != ZERO_OK) {
+        zero_checkpoint_close(opened);
+        return status;
+    }
+    *checkpoint = opened;
+    return ZERO_OK;
+}
+
+zero_status_t zero_checkpoint_open(zero_comm_t *comm, const char *directory, zero_checkpoint_t **checkpoint)
+{
+    ZERO_REQUIRE(comm);
+    if (!directory || !checkpoint) /* the other ranks learn of it when they agree that there is memory */
+        return zero_comm_agree(comm, zero_refuse_null("zero_checkpoint_open", !directory ? "directory" : "checkpoint"));
+    return open_checkpoint(comm, directory, false, checkpoint);
+}
+
+zero_status_t zero_host_copies_open(zero_comm_t *comm, const char *directory, uint64_t step,
+                                    zero_checkpoint_t **checkpoint)
+{
+    ZERO_REQUIRE(comm);
+    if (!directory || !checkpoint)
+        return zero_comm_agree(comm,
+                               zero_refuse_null("zero_host_copies_open", !directory ? "directory" : "checkpoint"));
+    char *path = NULL;
+    ZERO_TRY(zero_host_copies_spread(comm, directory, step));
+    ZERO_TRY(zero_comm_agree(comm, zero_checkpoints_path(directory, step, &path)));
+    zero_status_t status = open_checkpoint(comm, path, true, checkpoint);
+    free(path);
+    return status;
+}
+
+void zero_checkpoint_close(zero_checkpoint_t *checkpoint)
+{
+    if (!checkpoint)
+        return;
+    if (checkpoint->comm)
+        zero_comm_drop(checkpoint->comm, ZERO_USER_CHECKPOINT);
+    zero_manifest_destroy(&checkpoint->manifest);
+    json_decref(checkpoint->state);
+    free(checkpoint->state_text);
+    free(checkpoint->state_path);
+    free(checkpoint);
+}
+
+const char *zero_checkpoint_path(const zero_checkpoint_t *checkpoint)
+{
+    return checkpoint ? checkpoint->path : "";
+}
+
+uint64_t zero_checkpoint_step(const zero_checkpoint_t *checkpoint)
+{
+    return checkpoint ? checkpoint->step : 0;
+}
+
+const char *zero_checkpoint_state(const zero_checkpoint_t *checkpoint)
+{
+    return checkpoint ? checkpoint->state_text : "";
+}

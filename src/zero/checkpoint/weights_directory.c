@@ -1,0 +1,271 @@
+/* weights_directory.c - see weights_directory.h. */
+#include "zero/checkpoint/weights_directory.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/files.h"
+#include "base/log.h"
+
+#define SINGLE_NAME "model.safetensors"
+#define INDEX_NAME "model.safetensors.index.json"
+#define HEAD_NAME "lm_head.weight"
+
+/* ---- names ---- */
+
+static const char *bare_name(const char *name)
+{
+    static const char *const PREFIXES[] = {"transformer.", "model."};
+    for (size_t i = 0; i < sizeof PREFIXES / sizeof PREFIXES[0]; i++)
+        if (strncmp(name, PREFIXES[i], strlen(PREFIXES[i])) == 0)
+            return name + strlen(PREFIXES[i]);
+    return name;
+}
+
+static const char *declared_name(const void *user, size_t i)
+{
+    const zero_model_t *model = user;
+    return bare_name(model->tensors[i].name);
+}
+
+zero_tensor_t zero_weights_find(const zero_weights_t *weights, const char *name)
+{
+    const zero_names_t *declared = &weights->declared;
+    const char *bare = bare_name(name);
+    size_t first = zero_names_find(declared, bare, strlen(bare));
+    for (size_t i = first; i < declared->n_names && strcmp(declared->names[i].name, bare) == 0; i++)
+        if (strcmp(weights->model->tensors[declared->names[i].index].name, name) == 0)
+            return (zero_tensor_t)declared->names[i].index;
+    return first < declared->n_names ? (zero_tensor_t)declared->names[first].index : -1;
+}
+
+/* Returns whether a tensor is one that Hugging Face saves beside the parameters: constant masks and frequencies, and an
+ * output head that repeats the embedding. No warning is due for these. A model that declares such a name gets it. */
+static bool is_known_extra(const char *name)
+{
+    static const char *const SUFFIXES[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq", HEAD_NAME};
+    for (size_t i = 0; i < sizeof SUFFIXES / sizeof SUFFIXES[0]; i++) {
+        size_t n = strlen(name), n_suffix = strlen(SUFFIXES[i]);
+        if (n >= n_suffix && strcmp(name + n - n_suffix, SUFFIXES[i]) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* ---- matching tensors ---- */
+
+/* "[2, 3]" */
+static const char *shape_text(int n_dims, const int64_t *shape, char *text, size_t n_bytes)
+{
+    size_t n = 0;
+    for (int d = 0; d < n_dims && n < n_bytes; d++)
+        n += (size_t)snprintf(text + n, n_bytes - n, "%s%" PRId64, d ? ", " : "[", shape[d]);
+    if (n < n_bytes)
+        snprintf(text + n, n_bytes - n, n_dims ? "]" : "[]");
+    return text;
+}
+
+static bool same_shape(const zero_safetensors_tensor_t *tensor, const zero_tensor_decl_t *decl)
+{
+    return tensor->n_dims == decl->n_dims &&
+           memcmp(tensor->shape, decl->shape, (size_t)decl->n_dims * sizeof decl->shape[0]) == 0;
+}
+
+static zero_status_t check_match(const zero_safetensors_t *file, const zero_safetensors_tensor_t *tensor,
+                                 const zero_tensor_decl_t *decl)
+{
+    if (!same_shape(tensor, decl)) {
+        char found[200], declared[200];
+        return zero_fail(ZERO_ERROR_FORMAT, "'%s': tensor %s has the shape %s and the model wants %s", file->path,
+                         tensor->name, shape_text(tensor->n_dims, tensor->shape, found, sizeof found),
+                         shape_text(decl->n_dims, decl->shape, declared, sizeof declared));
+    }
+    if (!tensor->dtype->loadable)
+        return zero_fail(ZERO_ERROR_UNSUPPORTED,
+                         "'%s': tensor %s is of dtype %s; weights are loaded from F32, BF16 or F16", file->path,
+                         tensor->name, tensor->dtype->name);
+    return ZERO_OK;
+}
+
+static void note_unknown(zero_weights_t *weights, const char *name)
+{
+    size_t n = strlen(weights->unknown), room = sizeof weights->unknown - n;
+    if (strlen(name) + sizeof ", " <= room && weights->n_listed == weights->n_unknown) {
+        snprintf(weights->unknown + n, room, "%s%s", n ? ", " : "", name);
+        weights->n_listed++;
+    }
+    weights->n_unknown++;
+}
+
+static zero_status_t take_tensor(zero_weights_t *weights, const zero_safetensors_t *file,
+                                 const zero_safetensors_tensor_t *tensor)
+{
+    zero_tensor_t t = zero_weights_find(weights, tensor->name);
+    if (t < 0) {
+        if (strcmp(bare_name(tensor->name), HEAD_NAME) == 0)
+            weights->head = (zero_safetensors_source_t){.file = file, .tensor = tensor};
+        if (!is_known_extra(tensor->name))
+            note_unknown(weights, tensor->name);
+        return ZERO_OK;
+    }
+    zero_safetensors_source_t *source = &weights->sources[t];
+    if (source->file)
+        return zero_fail(ZERO_ERROR_FORMAT, "'%s': tensor %s is there twice, here and as %s in '%s'", file->path,
+                         tensor->name, source->tensor->name, source->file->path);
+    ZERO_TRY(check_match(file, tensor, &weights->model->tensors[t]));
+    *source = (zero_safetensors_source_t){.file = file, .tensor = tensor};
+    return ZERO_OK;
+}
+
+static zero_status_t check_complete(const zero_weights_t *weights)
+{
+    const zero_model_t *model = weights->model;
+    int n_missing = 0, first = 0;
+    for (zero_tensor_t t = model->n_tensors - 1; t >= 0; t--)
+        if (!weights->sources[t].file) {
+            n_missing++;
+            first = t;
+        }
+    if (n_missing == 0 || (weights->is_partial && n_missing < model->n_tensors))
+        return ZERO_OK;
+    if (weights->is_partial)
+        return zero_fail(ZERO_ERROR_FORMAT, "'%s' has none of the model's %d tensors, such as %s", weights->directory,
+                         model->n_tensors, model->tensors[0].name);
+    return zero_fail(ZERO_ERROR_FORMAT, "'%s' lacks %d of the model's %d tensors; the first is %s", weights->directory,
+                     n_missing, model->n_tensors, model->tensors[first].name);
+}
+
+/* ---- opening files ---- */
+
+/* Opens the file at `path` unless it is open. */
+static zero_status_t open_once(zero_weights_t *weights, const char *path, const zero_safetensors_t **file)
+{
+    for (zero_weights_file_t *known = weights->files; known; known = known->next)
+        if (strcmp(known->file.path, path) == 0) {
+            *file = &known->file;
+            return ZERO_OK;
+        }
+    zero_weights_file_t *opened = calloc(1, sizeof *opened);
+    if (!opened)
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory to open '%s'", path);
+    zero_status_t status = zero_safetensors_open(path, &opened->file);
+    if (status != ZERO_OK) {
+        free(opened);
+        return status;
+    }
+    opened->next = weights->files;
+    weights->files = opened;
+    *file = &opened->file;
+    return ZERO_OK;
+}
+
+static zero_status_t take_single(zero_weights_t *weights, const char *path)
+{
+    const zero_safetensors_t *file = NULL;
+    ZERO_TRY(open_once(weights, path, &file));
+    for (size_t i = 0; i < file->n_tensors; i++)
+        ZERO_TRY(take_tensor(weights, file, &file->tensors[i]));
+    return ZERO_OK;
+}
+
+/* Takes one entry of the index: a tensor's name and its file. */
+static zero_status_t take_indexed(zero_weights_t *weights, const char *name, const json_t *file_name)
+{
+    const zero_safetensors_t *file = NULL;
+    char *path = NULL;
+    if (!zero_safetensors_name_is_safe(name))
+        return zero_fail(ZERO_ERROR_FORMAT,
+                         "'%s/%s': a tensor's name, '%.100s', is empty or has a '/', a '..' or a control character",
+                         weights->directory, INDEX_NAME, name);
+    if (!json_is_string(file_name) || !zero_safetensors_name_is_safe(json_string_value(file_name)))
+        return zero_fail(ZERO_ERROR_FORMAT,
+                         "'%s/%s': the file of tensor %.100s is not the name of a file in that directory",
+                         weights->directory, INDEX_NAME, name);
+    ZERO_TRY(zero_path_join(weights->directory, json_string_value(file_name), &path));
+    zero_status_t status = open_once(weights, path, &file);
+    free(path);
+    ZERO_TRY(status);
+    const zero_safetensors_tensor_t *tensor = zero_safetensors_find(file, name);
+    if (!tensor)
+        return zero_fail(ZERO_ERROR_FORMAT, "'%s': tensor %.100s is not there, though %s says so", file->path, name,
+                         INDEX_NAME);
+    return take_tensor(weights, file, tensor);
+}
+
+static zero_status_t take_index(zero_weights_t *weights, const char *path)
+{
+    const char *name;
+    json_t *index, *file_name;
+    zero_status_t status = ZERO_OK;
+    ZERO_TRY(zero_file_read_json(path, "fetch the model again", &index));
+    json_t *weight_map = json_object_get(index, "weight_map");
+    if (!json_is_object(weight_map))
+        status = zero_fail(ZERO_ERROR_FORMAT, "'%s' has no weight_map that says which file holds which tensor", path);
+    json_object_foreach(weight_map, name, file_name)
+    {
+        status = take_indexed(weights, name, file_name);
+        if (status != ZERO_OK)
+            break;
+    }
+    json_decref(index);
+    return status;
+}
+
+static zero_status_t take_directory(zero_weights_t *weights)
+{
+    char *single = NULL, *index = NULL;
+    zero_status_t status;
+    ZERO_TRY_GOTO(zero_path_join(weights->directory, SINGLE_NAME, &single), done);
+    ZERO_TRY_GOTO(zero_path_join(weights->directory, INDEX_NAME, &index), done);
+    /* If anything else is wrong with the file, opening it reports that. */
+    if (access(single, F_OK) == 0)
+        status = take_single(weights, single);
+    else if (access(index, F_OK) == 0)
+        status = take_index(weights, index);
+    else
+        status = zero_fail(ZERO_ERROR_IO, "cannot find weights in '%s': it has neither %s nor %s (%s)",
+                           weights->directory, SINGLE_NAME, INDEX_NAME, strerror(errno));
+done:
+    free(index);
+    free(single);
+    return status;
+}
+
+void zero_weights_close(zero_weights_t *weights)
+{
+    for (zero_weights_file_t *file = weights->files, *next; file; file = next) {
+        next = file->next;
+        zero_safetensors_close(&file->file);
+        free(file);
+    }
+    zero_names_destroy(&weights->declared);
+    free(weights->sources);
+    free(weights->found);
+    *weights = (zero_weights_t){0};
+}
+
+zero_status_t zero_weights_open(zero_weights_t *weights, const zero_model_t *model, const char *directory)
+{
+    zero_status_t status;
+    zero_weights_t opened = {.directory = directory, .model = model, .is_partial = weights->is_partial};
+    opened.sources = calloc((size_t)model->n_tensors, sizeof *opened.sources);
+    opened.found = calloc((size_t)model->n_tensors, sizeof *opened.found);
+    if (!opened.sources || !opened.found) {
+        status = zero_fail(ZERO_ERROR_MEMORY, "no memory to find %d tensors in '%s'", model->n_tensors, directory);
+        goto fail;
+    }
+    ZERO_TRY_GOTO(zero_names_create((size_t)model->n_tensors, declared_name, model, &opened.declared), fail);
+    ZERO_TRY_GOTO(take_directory(&opened), fail);
+    ZERO_TRY_GOTO(check_complete(&opened), fail);
+    for (zero_tensor_t t = 0; t < model->n_tensors; t++)
+        opened.found[t] = opened.sources[t].file != NULL;
+    *weights = opened;
+    return ZERO_OK;
+fail:
+    zero_weights_close(&opened);
+    return status;
+}
