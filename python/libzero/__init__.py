@@ -1,4 +1,4 @@
-"""libzero for Python: zero.h by ctypes, with NumPy arrays on CPUs.
+"""libzero for Python: zero.h by ctypes, with NumPy arrays on CPUs and DLPack on GPUs.
 
     comm = libzero.Comm()
     model = libzero.Model()
@@ -15,13 +15,15 @@
     result = engine.wait()
 
 What a call does, and which calls every rank must make, is in zero.h. A call that fails raises Error, with the status
-and the line that says why. Arrays of param and grad are views of libzero's memory, which end with the unit's block.
+and the line that says why. Arrays of param and grad are views of libzero's memory, which end with the unit's block. On a
+GPU they are DeviceArrays, of which torch.from_dlpack and cupy.from_dlpack make arrays of theirs without a copy.
 An exception that leaves a block leaves the pass unfinished: agree with the other ranks (Comm.agree), and all call
 Engine.cancel. libzero.torch trains a PyTorch module, on CPUs and GPUs.
 
 libzero.so is the file that LIBZERO names, else the installed one.
 """
 
+from ._device_array import DeviceArray
 from ._engine import Engine
 from ._objects import Comm, Device, Model
 from ._zero_h import (

@@ -8,6 +8,7 @@ from ctypes import byref, c_double
 
 import numpy
 
+from ._device_array import DeviceArray
 from ._objects import Handle
 from ._zero_h import (ALL_RANKS, BF16, FP16, FP32, PASS_TRAIN, WEIGHT, Config, Group, P, Partial, SaveOptions,
                       StepResult, check, lib)
@@ -20,6 +21,7 @@ class Engine(Handle):
     def __init__(self, comm, device, model, **settings):
         config = Config.default(**settings)
         self._dtype, self._shapes, self._is_cpu, self._comm = config.dtype, list(model.shapes), device.is_cpu, comm
+        self._stream = None  # of the unit that is acquired
         super().__init__(lambda made: lib.zero_engine_create(comm._handle, device._handle, model._handle,
                                                               byref(config), made), comm, device)
 
@@ -77,6 +79,7 @@ class Engine(Handle):
         check(lib.zero_begin(self._handle, kind, stream))
 
     def acquire(self, unit, stream=None):
+        self._stream = stream
         check(lib.zero_acquire(self._handle, unit, stream))
 
     def release(self, unit, stream=None):
@@ -107,7 +110,7 @@ class Engine(Handle):
         if not address:
             raise ValueError(f"tensor {tensor} is not in the unit that is acquired")
         if not self._is_cpu:
-            raise NotImplementedError("NumPy arrays are views of host memory: take param_address or grad_address")
+            return DeviceArray(address, dtype, self._shapes[tensor], self._stream)
         kind = {FP32: numpy.float32, BF16: numpy.uint16, FP16: numpy.float16}[dtype]
         shape = self._shapes[tensor]
         n_bytes = int(numpy.prod(shape)) * numpy.dtype(kind).itemsize
@@ -122,9 +125,11 @@ class Engine(Handle):
         return grad.data, grad.dtype, grad.accumulate
 
     def param(self, tensor):
-        """Returns the acquired tensor, to be read only; bf16 as its bits, in uint16."""
+        """Returns the acquired tensor, to be read only: an array of NumPy's, with bf16 as its bits in uint16; on a GPU a
+        DeviceArray."""
         view = self._view(self.param_address(tensor), self._dtype, tensor)
-        view.flags.writeable = False
+        if self._is_cpu:
+            view.flags.writeable = False
         return view
 
     def grad(self, tensor):

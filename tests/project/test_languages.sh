@@ -232,6 +232,16 @@ assert (state["step"], state["note"]) == (1, "mine"), state
 assert (again.get_tensor(tensor, libzero.M) == engine.get_tensor(tensor, libzero.M, root=0)).all()
 again.set_tensor(tensor, values, root=0)
 assert (again.get_tensor(tensor) == values).all() and (engine.get_tensor(tensor) != values).all()
+
+# What a GPU's tensors are given out as, here of host memory.
+array = libzero.DeviceArray(values.ctypes.data, libzero.FP32, (3, 5), is_cpu=True)
+theirs = numpy.from_dlpack(array)
+assert theirs.ctypes.data == values.ctypes.data and (theirs == values).all(), theirs
+try:
+    array.__dlpack__(copy=True)
+    raise SystemExit("a copy was made")
+except BufferError:
+    pass
 EOF
     claim "Python's structs are laid out as zero.h's, errors are exceptions, and a checkpoint is loaded" \
         prints "$scratch/layout.txt" "$python" "$scratch/layout.py" "$scratch/checkpoint"

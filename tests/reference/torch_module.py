@@ -251,6 +251,44 @@ def compiled(comm, claim):
     claim(f"... and they were compiled, in {frames} graphs", frames >= len(net.blocks))
 
 
+def given_away(comm, claim):
+    """Tensors of libzero's as torch's and CuPy's own, without a copy. On CPUs a DeviceArray of other memory stands for
+    an engine's."""
+    from libzero import _device_array
+
+    for kind, dtype in ((libzero.FP32, torch.float32), (libzero.BF16, torch.bfloat16), (libzero.FP16, torch.float16)):
+        model = libzero.Model()
+        unit = model.add_unit("unit")
+        tensor = model.add_tensor(unit, "tensor", (3, 5), init=libzero.INIT_ONES)
+        with libzero.Device(comm, libzero.DEVICE_AUTO if DEVICE == "cuda" else libzero.DEVICE_CPU) as device, \
+                libzero.Engine(comm, device, model, dtype=kind, optimizer=libzero.SGD, momentum=0.0, grad_clip=0.0,
+                               initial_loss_scale=1.0) as engine:
+            stream = torch.cuda.current_stream().cuda_stream if DEVICE == "cuda" else None
+
+            def view(array, address):
+                return torch.from_dlpack(array if DEVICE == "cuda" else libzero.DeviceArray(address, kind, (3, 5), is_cpu=True))
+
+            engine.init_parameters()
+            engine.begin(stream=stream)
+            with engine.forward(unit, stream):
+                address = engine.param_address(tensor)
+                weight = view(engine.param(tensor), address)
+                holds = weight.data_ptr() == address and weight.dtype == dtype and bool((weight == 1).all())
+                if DEVICE == "cuda" and kind != libzero.BF16:
+                    import cupy
+
+                    holds = holds and cupy.asarray(engine.param(tensor)).data.ptr == address
+                del weight
+            with engine.backward(unit, stream):
+                address, _, _ = engine.grad_address(tensor)
+                view(engine.grad(tensor), address).fill_(2.0)
+            engine.step(0.25, stream=stream)
+            engine.wait()
+            after = engine.get_tensor(tensor)
+        claim(f"{dtype}: tensors given away by DLPack are where libzero has them, and gradients arrive",
+              holds and (after == 1 - 0.25 * 2 * comm.size).all() and not _device_array._alive)
+
+
 # ---- exceptions ----------------------------------------------------------------------------------------------------
 
 
@@ -487,6 +525,7 @@ def run_on_ranks(folder):
         differing_ranks(comm, claim, stage)
     half_precision(comm, claim)
     compiled(comm, claim)
+    given_away(comm, claim)
     misuse(comm, claim)
     saving(comm, claim, folder)
     if comm.rank == 0:
