@@ -1,7 +1,7 @@
 /* plan_bytes.c - --plan's exact table: a name and a number of bytes for each stage. Scripts read these rows. */
 #include <stdio.h>
 
-#include "train/plan/plan_report.h"
+#include "train/plan/plan_print.h"
 
 static void print_bytes(const char *name, const uint64_t bytes[PLAN_N_STAGES])
 {

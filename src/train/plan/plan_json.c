@@ -3,7 +3,7 @@
 #include <stdio.h>
 
 #include "train/fit/show_fit.h"
-#include "train/plan/plan_report.h"
+#include "train/plan/plan_print.h"
 #include "train/report/report.h"
 
 static json_t *memory_json(const zero_memory_t *memory)

@@ -4,7 +4,7 @@
 
 #include "train/fit/settle.h"
 #include "train/fit/show_fit.h"
-#include "train/plan/plan_report.h"
+#include "train/plan/plan_print.h"
 
 #define CELL 13 /* characters of a stage's column */
 

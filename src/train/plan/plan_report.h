@@ -1,4 +1,4 @@
-/* plan_report.h - what --plan shows, and the three forms in which it is shown. Private to show_plan.c. */
+/* plan_report.h - what --plan shows. show_plan.c makes it, and plan_print.h has the forms in which it is shown. */
 #ifndef ZEROTRAIN_PLAN_PLAN_REPORT_H
 #define ZEROTRAIN_PLAN_PLAN_REPORT_H
 
@@ -52,9 +52,5 @@ plan_pcie_t plan_pcie(const plan_report_t *report, int stage);
 uint64_t plan_save_copy_bytes(const plan_report_t *report);
 /* Returns whether every host receives and sends as much as host 0. */
 bool plan_hosts_are_alike(const plan_report_t *report);
-
-void plan_print_bytes(const plan_report_t *report);  /* exact, a row each */
-void plan_print_people(const plan_report_t *report); /* GiB, and whether it fits */
-zero_status_t plan_print_json(const plan_report_t *report);
 
 #endif
