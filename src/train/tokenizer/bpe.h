@@ -7,7 +7,7 @@
 #ifndef ZEROTRAIN_BPE_H
 #define ZEROTRAIN_BPE_H
 
-#include "train/tokenizer/tokenizer.h"
+#include "train/tokenizer/tokens.h"
 
 #define BPE_MARK "\u2581" /* stands for a space in SentencePiece's vocabularies, which begin words with it */
 

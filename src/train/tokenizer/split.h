@@ -2,7 +2,7 @@
 #ifndef ZEROTRAIN_SPLIT_H
 #define ZEROTRAIN_SPLIT_H
 
-#include "train/tokenizer/tokenizer.h"
+#include "zero.h"
 
 #define SPLIT_MAX_STEPS 8
 

@@ -5,28 +5,19 @@
  * without the file has bytes as tokens.
  *
  *   tokenizer.c       the steps in order, and tokens back to bytes
- *   tokenizer_file.c  reads tokenizer.json, with tokenizer_parts.c
+ *   tokenizer_file.c  reads tokenizer.json: the vocabulary; tokenizer_parts.c what is done to text around it
  *   normalize.c       normalizers: what is put before text or in place of its characters; normal_form.c composes those
  *   split.c           pre-tokenizers: text into words, by PCRE2
  *   metaspace.c       the pre-tokenizer that marks spaces
- *   bpe.c             a word into tokens
+ *   bpe.c             a word into tokens; tokens.c is their list
  *   report/utf8.c     what is not UTF-8 becomes U+FFFD
  */
 #ifndef ZEROTRAIN_TOKENIZER_H
 #define ZEROTRAIN_TOKENIZER_H
 
-#include "zero.h"
+#include "train/tokenizer/tokens.h"
 
 typedef struct tokenizer tokenizer_t;
-
-/* A list that grows. tokens_free. */
-typedef struct tokens {
-    int32_t *at;
-    size_t n, capacity;
-} tokens_t;
-
-zero_status_t tokens_add(tokens_t *tokens, int32_t token);
-void tokens_free(tokens_t *tokens);
 
 /* Opens the tokenizer of a model's directory. vocab_size: the model's; the file may have fewer tokens, not more.
  * Returns ZERO_ERROR_USAGE if there is none or it asks for what is not implemented, ZERO_ERROR_FORMAT if it is

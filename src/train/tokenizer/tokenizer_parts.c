@@ -6,7 +6,7 @@
 
 #include "train/report/report.h"
 #include "train/tokenizer/normal_form.h"
-#include "train/tokenizer/tokenizer_file.h"
+#include "train/tokenizer/tokenizer_parts.h"
 
 typedef zero_status_t (*part_fn)(file_t *file, const json_t *part, const char *type, bool is_alone);
 

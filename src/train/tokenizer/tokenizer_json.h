@@ -1,7 +1,7 @@
-/* tokenizer_file.h - what the readers of tokenizer.json share: tokenizer_file.c reads the vocabulary,
+/* tokenizer_json.h - what the readers of tokenizer.json share: tokenizer_file.c reads the vocabulary,
  * tokenizer_parts.c what is done to text around it. Private to src/train/tokenizer. */
-#ifndef ZEROTRAIN_TOKENIZER_FILE_H
-#define ZEROTRAIN_TOKENIZER_FILE_H
+#ifndef ZEROTRAIN_TOKENIZER_JSON_H
+#define ZEROTRAIN_TOKENIZER_JSON_H
 
 #include <jansson.h>
 
@@ -35,9 +35,5 @@ zero_status_t tokenizer_refuse(const file_t *file, const char *what, const char 
 const char *tokenizer_text_of(const json_t *object, const char *key);
 /* Returns whether a value is neither missing nor null nor false nor "". */
 bool tokenizer_is_set(const json_t *object, const char *key);
-
-/* Read normalizer and decoder; and, when the vocabulary is there, what splits the text and what stands before it. */
-zero_status_t tokenizer_read_forms(file_t *file);
-zero_status_t tokenizer_read_splits(file_t *file);
 
 #endif
