@@ -11,16 +11,19 @@
 #include "train/report/clock.h"
 #include "train/report/report.h"
 
-/* Sizes that a step has: large enough to fill the device, small enough to take a moment. */
+/* Sizes that a step has: large enough to fill the device, small enough to take a moment. Products are of rows with a
+ * square matrix, each 8 times as large as the one before. A GPU's are cubes. On the CPU more rows than the matrix is
+ * wide, as in training: OpenBLAS packs operands anew for each thread's block, which costs a weight's gradient most. */
 typedef struct sizes {
-    int n_products;            /* cubes: 512, 1024, ... */
+    int n_products;
+    size_t edge, aspect;       /* the smallest matrix is edge x edge, and its rows are aspect * edge */
     size_t rows, dim, ffn;     /* of passes */
     size_t width;              /* of attention: heads * head_dim */
     size_t seq_len, seq_least; /* two, to tell what attention computes on the diagonal */
 } sizes_t;
 
-static const sizes_t SIZES_CPU = {3, 2048, 768, 3072, 512, 1024, 256};
-static const sizes_t SIZES_GPU = {4, 16384, 2048, 8192, 2048, 2048, 512};
+static const sizes_t SIZES_CPU = {3, 256, 8, 2048, 768, 3072, 512, 1024, 256};
+static const sizes_t SIZES_GPU = {4, 512, 1, 16384, 2048, 8192, 2048, 2048, 512};
 
 #define WARM_UP_S 1.0 /* until a GPU's clock has settled under load */
 
@@ -35,19 +38,31 @@ typedef struct bench {
     float *rows;                       /* fp32: two numbers a row, or attention's logsumexp */
     zero_fp8_t x8, w8, dy8;
     size_t n, head_dim, at_len; /* of what is being measured */
+    size_t turn;                /* calls of multiply */
 } bench_t;
 
 /* ---- memory ---- */
 
-static size_t edge_of(int product)
+static size_t edge_of(const bench_t *b, int product)
 {
-    return (size_t)512 << product;
+    return b->sizes.edge << product;
+}
+
+static size_t last_edge(const bench_t *b)
+{
+    return edge_of(b, b->sizes.n_products - 1);
+}
+
+static size_t most_rows(const bench_t *b)
+{
+    size_t rows = b->sizes.aspect * last_edge(b);
+    return b->sizes.rows > rows ? b->sizes.rows : rows;
 }
 
 static zero_model_limits_t limits_of(const bench_t *b, zero_dtype_t dtype, size_t head_dim, bool fp8)
 {
-    size_t edge = edge_of(b->sizes.n_products - 1), rows = b->sizes.rows;
-    return (zero_model_limits_t){.n_rows = rows > edge ? rows : edge,
+    size_t edge = last_edge(b);
+    return (zero_model_limits_t){.n_rows = most_rows(b),
                                  .seq_len = b->sizes.seq_len,
                                  .max_linear = edge * edge,
                                  .max_width = b->sizes.ffn > edge ? b->sizes.ffn : edge,
@@ -61,9 +76,10 @@ static zero_model_limits_t limits_of(const bench_t *b, zero_dtype_t dtype, size_
 
 static size_t most_elems(const bench_t *b)
 {
-    size_t edge = edge_of(b->sizes.n_products - 1), rows = b->sizes.rows;
+    size_t edge = last_edge(b), product = b->sizes.aspect * edge * edge;
     size_t widest = b->sizes.ffn > 3 * b->sizes.width ? b->sizes.ffn : 3 * b->sizes.width;
-    return rows * widest > edge * edge ? rows * widest : edge * edge;
+    size_t passes = b->sizes.rows * widest;
+    return passes > product ? passes : product;
 }
 
 static size_t workspace_of(const bench_t *b, zero_dtype_t dtype, bool fp8)
@@ -170,15 +186,24 @@ static zero_grad_t gradient_of(const bench_t *b)
     return (zero_grad_t){.data = b->dweight, .dtype = b->probe.dtype};
 }
 
+/* On the CPU multiplies other operands each time, so that those of small products come from memory as in a step. */
 static zero_status_t multiply(void *args)
 {
     bench_t *b = args;
     const zero_model_kernels_t *k = b->kernels;
     const zero_linear_layout_t layout = ZERO_LINEAR_OUT_IN;
-    size_t n = b->n;
-    TRY(k->linear(&b->ctx, b->y, b->x, weight_of(b), layout, (zero_weight_t){0}, n, n, n));
-    TRY(k->linear_backward_input(&b->ctx, b->dx, false, b->dy, weight_of(b), layout, n, n, n));
-    return k->linear_backward_weight(&b->ctx, gradient_of(b), layout, (zero_grad_t){0}, b->x, b->dy, n, n, n);
+    const size_t n = b->n, rows = b->sizes.aspect * n, of_largest = b->probe.on_gpu ? 1 : last_edge(b) / n;
+    const size_t part = b->turn++ % (of_largest * of_largest);
+    const size_t at = part * rows * n * zero_dtype_size(k->activation_dtype(b->probe.dtype));
+    const size_t weight_at = part * n * n * zero_dtype_size(b->probe.dtype);
+    void *x = (char *)b->x + at, *y = (char *)b->y + at, *dx = (char *)b->dx + at, *dy = (char *)b->dy + at;
+    zero_weight_t weight = weight_of(b);
+    zero_grad_t gradient = gradient_of(b);
+    weight.data = (const char *)b->weight + weight_at;
+    gradient.data = (char *)b->dweight + weight_at;
+    TRY(k->linear(&b->ctx, y, x, weight, layout, (zero_weight_t){0}, rows, n, n));
+    TRY(k->linear_backward_input(&b->ctx, dx, false, dy, weight, layout, rows, n, n));
+    return k->linear_backward_weight(&b->ctx, gradient, layout, (zero_grad_t){0}, x, dy, rows, n, n);
 }
 
 static zero_status_t multiply_fp8(void *args)
@@ -197,17 +222,17 @@ static zero_status_t measure_products(bench_t *b, probe_fn fn, double rate[FIT_S
 {
     double seconds, warm_until = clock_now_s() + (b->probe.on_gpu ? WARM_UP_S : 0.0);
     int last = b->sizes.n_products - 1;
-    b->n = edge_of(last);
+    b->n = last_edge(b);
     for (double s = 0.0; s < 1.0;) { /* until the slowest rank is warm */
         TRY(probe_time(&b->probe, fn, b, &seconds));
         s = clock_now_s() >= warm_until ? 1.0 : 0.0;
         TRY(zero_comm_broadcast(b->probe.comm, &s, sizeof s, 0));
     }
     for (int i = last; i >= 0; i--) {
-        b->n = edge_of(i);
-        double n = (double)b->n;
+        b->n = edge_of(b, i);
+        double n = (double)b->n, rows = (double)b->sizes.aspect * n;
         TRY(probe_time(&b->probe, fn, b, &seconds));
-        rate[i] = 3.0 * 2.0 * n * n * n / seconds;
+        rate[i] = 3.0 * 2.0 * rows * n * n / seconds;
     }
     for (int i = last + 1; i < FIT_SIZES; i++)
         rate[i] = rate[last];
@@ -336,7 +361,7 @@ static zero_status_t measure_single(bench_t *b, fit_rates_t *rates)
 static zero_status_t prepare_fp8(bench_t *b)
 {
     const zero_model_kernels_t *k = b->kernels;
-    size_t edge = edge_of(b->sizes.n_products - 1);
+    size_t edge = last_edge(b);
     TRY(k->fp8_cast(&b->ctx, &b->x8, b->x, false, edge, edge));
     TRY(k->fp8_cast(&b->ctx, &b->dy8, b->dy, false, edge, edge));
     return k->fp8_cast_weight(&b->ctx, &b->w8, weight_of(b), false, edge, edge);
@@ -353,7 +378,7 @@ static zero_status_t measure_fp8(bench_t *b, fit_rates_t *rates)
     TRY(prepare_fp8(b));
     TRY(measure_products(b, multiply_fp8, rate));
     rates->fp8 = rate[FIT_SIZES - 1];
-    b->n = edge_of(b->sizes.n_products - 1);
+    b->n = last_edge(b);
     double n = (double)b->n, act = (double)zero_dtype_size(b->kernels->activation_dtype(b->probe.dtype));
     TRY(probe_time(&b->probe, cast_fp8, b, &seconds));
     rates->cast = n * n * (2.0 * act + 2.0) / seconds;
