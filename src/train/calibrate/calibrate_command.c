@@ -6,9 +6,15 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
+#include "train/calibrate/core_waits.h"
 #include "train/calibrate/probe.h"
+#include "train/report/clock.h"
 #include "train/report/report.h"
+
+/* The share of their time for which a CPU's threads may wait for a core. Alone on a machine they wait for less than 1%. */
+#define MOST_WAITS 0.05
 
 static void name_machine(const zero_comm_t *comm, const zero_device_t *device, fit_measured_t *measured)
 {
@@ -44,13 +50,35 @@ static void print(fit_measured_t *m)
     }
 }
 
-static zero_status_t keep(fit_measured_t *measured)
+/* Warns if a CPU's ranks were slowed down by other processes. With more threads than cores they slow each other. */
+static void warn_of_others(const fit_measured_t *m, double waits_share)
+{
+    if (!m->is_gpu && m->ranks * m->threads <= sysconf(_SC_NPROCESSORS_ONLN) && waits_share > MOST_WAITS)
+        printf("\nToo low: the threads waited for a core %.0f%% of the time, since other processes ran. Measure again "
+               "when nothing else runs.\n",
+               100.0 * waits_share);
+}
+
+static zero_status_t keep(fit_measured_t *measured, double waits_share)
 {
     char path[OPTIONS_MAX_PATH];
     print(measured);
+    warn_of_others(measured, waits_share);
     TRY(fit_cache_save(measured));
     if (fit_cache_path(path))
         printf("\nkept in %s, for fit, auto settings and advice\n", path);
+    return ZERO_OK;
+}
+
+/* Measures, and sets the share of their time for which all ranks' threads waited for a core. */
+static zero_status_t measure(zero_comm_t *comm, zero_device_t *device, fit_measured_t *measured, double *waits_share)
+{
+    double begin = clock_now_s(), before = core_waits_s();
+    TRY(measure_kernels(comm, device, &measured->rates));
+    TRY(measure_engine(comm, device, &measured->rates));
+    double seconds = clock_now_s() - begin, waited = core_waits_s() - before;
+    TRY(zero_comm_sum(comm, &waited, 1));
+    *waits_share = waited / (seconds * fmax(measured->threads, 1.0) * (double)zero_comm_size(comm));
     return ZERO_OK;
 }
 
@@ -58,13 +86,12 @@ zero_status_t calibrate_command(const options_t *o, zero_comm_t *comm)
 {
     zero_device_t *device;
     fit_measured_t measured = {0};
+    double waits_share = 0.0;
     fit_measured_clear(&measured);
     TRY(report_agree(comm, zero_device_create((zero_device_type_t)o->device.type, comm, &device)));
     name_machine(comm, device, &measured);
-    zero_status_t status = measure_kernels(comm, device, &measured.rates);
-    if (status == ZERO_OK)
-        status = measure_engine(comm, device, &measured.rates);
+    zero_status_t status = measure(comm, device, &measured, &waits_share);
     zero_device_destroy(device);
     TRY(status);
-    return report_agree(comm, zero_comm_rank(comm) == 0 ? keep(&measured) : ZERO_OK);
+    return report_agree(comm, zero_comm_rank(comm) == 0 ? keep(&measured, waits_share) : ZERO_OK);
 }

@@ -6,6 +6,8 @@
 #include <dirent.h>
 #include <jansson.h>
 #include <math.h>
+#include <sched.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -293,6 +295,35 @@ START_TEST(fit_uses_what_calibrate_measured)
 }
 END_TEST
 
+/* Keeps this test and what it starts to one core. */
+static void stay_on_one_core(void)
+{
+    cpu_set_t allowed, one;
+    int core = 0;
+    CPU_ZERO(&one);
+    ck_assert_int_eq(sched_getaffinity(0, sizeof allowed, &allowed), 0);
+    while (!CPU_ISSET(core, &allowed))
+        core++;
+    CPU_SET(core, &one);
+    ck_assert_int_eq(sched_setaffinity(0, sizeof one, &one), 0);
+}
+
+/* A loop on the only core takes half of it. */
+START_TEST(calibrate_says_if_others_ran)
+{
+    support_output_t output;
+    stay_on_one_core();
+    int code = support_run(&output, RUN_LIMIT_S,
+                           "cd %s && { timeout %.0f sh -c 'while :; do :; done' & } && OMP_NUM_THREADS=1 %s/zerotrain "
+                           "calibrate; code=$?; kill $!; exit $code",
+                           scratch, RUN_LIMIT_S, support_build());
+    ck_assert_msg(code == 0, "exit code %d\n%s", code, output.err);
+    const char *says = strstr(output.out, "waited for a core ");
+    ck_assert_msg(says && atof(says + strlen("waited for a core ")) >= 20.0, "%s", output.out);
+    support_output_free(&output);
+}
+END_TEST
+
 START_TEST(calibrate_reads_no_file)
 {
     support_output_t output;
@@ -323,6 +354,7 @@ static Suite *suite(void)
     tcase_set_timeout(c, 2 * RUN_LIMIT_S);
     tcase_add_checked_fixture(c, set_up_program, NULL);
     tcase_add_loop_test(c, fit_uses_what_calibrate_measured, 0, 2);
+    tcase_add_test(c, calibrate_says_if_others_ran);
     tcase_add_test(c, calibrate_reads_no_file);
     suite_add_tcase(s, c);
     return s;
