@@ -13,7 +13,8 @@
 #include "train/report/clock.h"
 #include "train/report/report.h"
 
-/* The share of their time for which a CPU's threads may wait for a core. Alone on a machine they wait for less than 1%. */
+/* The share of their time for which a CPU's threads may wait for a core. Alone on a machine they wait for less than 1%.
+ */
 #define MOST_WAITS 0.05
 
 static void name_machine(const zero_comm_t *comm, const zero_device_t *device, fit_measured_t *measured)

@@ -4,6 +4,7 @@
  * what the two norms and the activation function of a GPT-2 block read and write, there and back.
  */
 #include <math.h>
+#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -217,6 +218,39 @@ static zero_status_t multiply_fp8(void *args)
     return k->linear_fp8_backward_weight(&b->ctx, gradient_of(b), layout, &b->x8, &b->dy8, n, n, n);
 }
 
+/* Returns the elements for each multiply-add of the i-th size's three products, on average. */
+static double elements_of(const bench_t *b, int i)
+{
+    double n = (double)edge_of(b, i), rows = (double)b->sizes.aspect * n, threads = (double)omp_get_max_threads();
+    return (2.0 * fit_elements_per_multiply(rows, n, n, threads) + fit_elements_per_multiply(n, n, rows, threads)) /
+           3.0;
+}
+
+/* Sets what an element costs, from the CPU's seconds for a FLOP at each size: a line over elements. Returns the rate
+ * without them. */
+static double line_through(const bench_t *b, const double rate[FIT_SIZES], double *element)
+{
+    int n = b->sizes.n_products;
+    double x = 0.0, y = 0.0, xx = 0.0, xy = 0.0;
+    for (int i = 0; i < n; i++) {
+        double elements = elements_of(b, i);
+        x += elements / n;
+        y += 1.0 / rate[i] / n;
+        xx += elements * elements / n;
+        xy += elements / rate[i] / n;
+    }
+    double slope = fmax((xy - x * y) / (xx - x * x), 0.0), at_none = y - slope * x;
+    *element = at_none > 0.0 ? slope / at_none : 0.0;
+    return at_none > 0.0 ? 1.0 / at_none : 1.0 / y;
+}
+
+/* Returns the rate of large products, without what elements cost on the CPU. */
+static double rate_of_large(const bench_t *b, const double rate[FIT_SIZES], double element)
+{
+    int last = b->sizes.n_products - 1;
+    return b->probe.on_gpu ? rate[FIT_SIZES - 1] : rate[last] * (1.0 + element * elements_of(b, last));
+}
+
 /* Sets rate[i] for each size, largest first, when the clock has settled. */
 static zero_status_t measure_products(bench_t *b, probe_fn fn, double rate[FIT_SIZES])
 {
@@ -338,8 +372,11 @@ static zero_status_t measure_half(bench_t *b, fit_rates_t *rates)
     double rate[FIT_SIZES];
     TRY(use_heads(b, 64, false));
     TRY(measure_products(b, multiply, rate));
-    rates->half = rate[FIT_SIZES - 1];
-    for (int i = 0; i < FIT_SIZES; i++)
+    if (!b->probe.on_gpu)
+        rates->half = line_through(b, rate, &rates->element);
+    else
+        rates->half = rate[FIT_SIZES - 1];
+    for (int i = 0; i < FIT_SIZES && b->probe.on_gpu; i++)
         rates->size_share[i] = rate[i] / rates->half;
     TRY(measure_passes(b, rates));
     return measure_attention(b, rates);
@@ -347,14 +384,12 @@ static zero_status_t measure_half(bench_t *b, fit_rates_t *rates)
 
 static zero_status_t measure_single(bench_t *b, fit_rates_t *rates)
 {
-    double rate[FIT_SIZES], share = rates->size_share[1];
+    double rate[FIT_SIZES];
     TRY(use_heads(b, 64, false));
     if (!b->probe.on_gpu)
         b->sizes.n_products = 2; /* the CPU's products are fp32 whatever the weights are */
-    else
-        share = 1.0;
     TRY(measure_products(b, multiply, rate));
-    rates->single = rate[FIT_SIZES - 1] / share;
+    rates->single = rate_of_large(b, rate, rates->element);
     return ZERO_OK;
 }
 

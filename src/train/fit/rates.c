@@ -1,6 +1,7 @@
 /* rates.c - the table of devices. */
 #include "train/fit/rates.h"
 
+#include <math.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -33,6 +34,7 @@ const fit_rates_t fit_rates_table[] = {
      .fp8 = 260e9,
      .single = 260e9,
      .size_share = {1, 1, 1, 1},
+     .threads = 1,
      .tile = 384,
      .sum = 17e9,
      .attention_forward = {60e9, 60e9},
@@ -46,6 +48,12 @@ const fit_rates_t fit_rates_table[] = {
      .network = 1e9},
 };
 const int n_fit_rates = (int)(sizeof fit_rates_table / sizeof fit_rates_table[0]);
+
+double fit_elements_per_multiply(double m, double n, double k, double threads)
+{
+    double shorter = fmin(m, n), side = fmin(sqrt(m * n / threads), shorter);
+    return 1.0 / side + side * threads / (m * n) + 1.0 / k;
+}
 
 const fit_rates_t *fit_rates_find(const char *name)
 {
@@ -95,6 +103,7 @@ const fit_rate_row_t fit_rate_rows[] = {
     ROW(single, 1, true, 1e9, "GFLOP/s", "matrix products, fp32"),
     ROW(fp8, 1, true, 1e9, "GFLOP/s", "matrix products, fp8"),
     ROW(size_share, FIT_SIZES, false, 0.01, "%", "... of 2^28, 2^31, 2^34, 2^37"),
+    ROW(element, 1, false, 1.0, "multiply-adds", "... an element costs as much as"),
     ROW(attention_forward, 2, true, 1e9, "GFLOP/s", "attention, heads of 64, 128"),
     ROW(attention_backward, 2, true, 1e9, "GFLOP/s", "... backward"),
     ROW(tile, 1, false, 1.0, "keys", "... computed beside the triangle"),

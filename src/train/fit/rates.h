@@ -21,6 +21,8 @@ typedef struct fit_rates {
     double memory_bytes;          /* of the device; 0: only the machine knows */
     double half, fp8, single;     /* large matrix products in bf16 or fp16, fp8, fp32: FLOP/s; fp8 0: none */
     double size_share[FIT_SIZES]; /* of these, what products of each size reach */
+    double element;               /* CPU: multiply-adds that cost as much as an element of a product's matrices */
+    double threads;               /* CPU: of a rank; among them a product is cut */
     double attention_forward[2];  /* heads of 64, of 128: FLOP/s of the causal half */
     double attention_backward[2]; /* deterministic */
     double tile;                  /* on the causal diagonal attention computes about this many keys too many */
@@ -43,6 +45,10 @@ typedef struct fit_machine {
     int n_ranks, ranks_per_host;
     zero_comm_kind_t kind; /* what carries bulk data on the CPU, as zero_plan has it */
 } fit_machine_t;
+
+/* Returns how many elements of its matrices a product has for each multiply-add, when every thread computes a block of
+ * [m, n], as square as may be, of the sums over k. What packs, reads and writes them is lost to it. */
+double fit_elements_per_multiply(double m, double n, double k, double threads);
 
 extern const fit_rates_t fit_rates_table[]; /* GPUs, then the CPU */
 extern const int n_fit_rates;

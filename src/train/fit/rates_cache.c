@@ -72,7 +72,7 @@ static void take_rate(const json_t *value, const fit_rate_row_t *row, double *ou
     for (int k = 0; k < row->n; k++) {
         const json_t *number = row->n == 1 ? value : json_array_get(value, (size_t)k);
         numbers[k] = json_is_number(number) ? json_number_value(number) : (double)NAN;
-        bool may_be_none = strcmp(row->key, "tile") == 0 && numbers[k] == 0.0;
+        bool may_be_none = (strcmp(row->key, "tile") == 0 || strcmp(row->key, "element") == 0) && numbers[k] == 0.0;
         if (!may_be_none && !(numbers[k] >= LEAST_RATE && numbers[k] <= 1e30))
             return;
     }
@@ -337,6 +337,7 @@ bool fit_rates_look_up(const fit_wanted_t *wanted, fit_rates_t *rates)
     if (!base || base->is_gpu != wanted->is_gpu)
         return false;
     *rates = *base;
+    rates->threads = fmax(wanted->threads, 1.0);
     if (found)
         take_measured(&measured, wanted, rates);
     return true;

@@ -9,7 +9,7 @@
 #include "train/fit/rates.h"
 #include "train/options/options.h"
 
-#define FIT_CACHE_VERSION 1 /* another one is not read: what a rate means may have changed */
+#define FIT_CACHE_VERSION 2 /* another one is not read: what a rate means may have changed */
 
 /* What was measured, and on what. */
 typedef struct fit_measured {

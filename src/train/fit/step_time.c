@@ -7,6 +7,7 @@
 #include <string.h>
 
 #define BACKWARD_ATTENTION 2.5 /* products in backward for each in forward: five and two */
+#define LOGITS_OF_CPU 0x1p23   /* elements */
 
 static fit_shape_t shape_of(const options_t *o, const fit_machine_t *machine)
 {
@@ -30,7 +31,9 @@ static fit_shape_t shape_of(const options_t *o, const fit_machine_t *machine)
     s.qkv = (s.heads + 2.0 * (double)o->model.kv_heads) * s.head_dim;
     double mlp = s.is_llama ? 2.0 * s.F : s.F, positions = s.is_llama ? 0.0 : (double)options_positions(o) * s.C;
     const double products[FIT_N_PRODUCTS] = {s.C * s.qkv, s.A * s.C, s.C * mlp, s.F * s.C};
+    const double inner[FIT_N_PRODUCTS] = {s.C, s.A, s.C, s.F};
     memcpy(s.products, products, sizeof products);
+    memcpy(s.inner, inner, sizeof inner);
     s.last_matrix = products[FIT_N_PRODUCTS - 1];
     s.matrices = products[0] + products[1] + products[2] + products[3];
     s.inputs = 2.0 * s.C + s.A + s.F;
@@ -88,20 +91,29 @@ static double casts_backward(const fit_shape_t *s, const fit_rates_t *rates, boo
            cast_s(rates, s->matrices, gathered ? 1.0 : s->param_bytes, 1.0);
 }
 
+/* Returns how many outputs of a row have a bias; the CPU adds it in a pass of its own. */
+static double biased(const fit_shape_t *s)
+{
+    return s->is_llama ? s->qkv : s->outputs;
+}
+
 /* Elements that norms, activation function and rotation read and write for a row of a block. */
 static double forward_elems(const fit_shape_t *s)
 {
-    return 8.0 * s->C + (s->is_llama ? 3.0 : 2.0) * s->F + 2.0 * s->rotated + (s->has_head_norms ? 2.0 * s->qkv : 0.0);
+    double biases = s->has_bias && !s->on_gpu ? 2.0 * biased(s) : 0.0;
+    return 8.0 * s->C + (s->is_llama ? 3.0 : 2.0) * s->F + 2.0 * s->rotated + (s->has_head_norms ? 2.0 * s->qkv : 0.0) +
+           biases;
 }
 
-/* With biases: q's, k's and v's gradients take a pass of their own. With head norms: forward's are done again (by the
- * block's forward, if recompute is full), and each head's gradient is read with its input and written. light: the
- * norms' outputs and the activation function's are written again. */
+/* With biases: q's, k's and v's gradients take a pass of their own, on the CPU all of them. With head norms: forward's
+ * are done again (by the block's forward, if recompute is full), and each head's gradient is read with its input and
+ * written. light: the norms' outputs and the activation function's are written again. */
 static double backward_elems(const fit_shape_t *s)
 {
     double normed_again = s->full ? 0.0 : 2.0 * s->qkv + 2.0 * s->rotated;
     double of_heads = s->has_head_norms ? normed_again + 3.0 * s->rotated : 0.0;
-    return 8.0 * s->C + (s->is_llama ? 5.0 : 3.0) * s->F + 2.0 * s->rotated + (s->has_bias ? s->qkv : 0.0) + of_heads +
+    double biases = !s->has_bias ? 0.0 : s->on_gpu ? s->qkv : biased(s);
+    return 8.0 * s->C + (s->is_llama ? 5.0 : 3.0) * s->F + 2.0 * s->rotated + biases + of_heads +
            (s->light ? 2.0 * s->C + s->F : 0.0);
 }
 
@@ -121,20 +133,42 @@ static double size_share(const fit_rates_t *rates, double flops)
     return rates->size_share[below] + part * (rates->size_share[below + 1] - rates->size_share[below]);
 }
 
-/* Returns the seconds of multiplying R rows with a matrix, at a rate for large products. */
-static double product_s(const fit_rates_t *rates, double rate, const fit_shape_t *s, double matrix)
+/* Returns the seconds of a product [m, n] of sums over k, at a rate for large products. */
+static double product_s(const fit_rates_t *rates, double rate, double m, double n, double k)
 {
-    double flops = 2.0 * s->R * matrix;
-    return flops / (rate * size_share(rates, flops));
+    double flops = 2.0 * m * n * k;
+    double elements = rates->is_gpu ? 0.0 : rates->element * fit_elements_per_multiply(m, n, k, rates->threads);
+    return flops * (1.0 + elements) / (rate * size_share(rates, flops));
 }
 
-/* Returns the seconds of the first n products of a block. */
+/* Returns the seconds of multiplying R rows with the first n matrices of a block. */
 static double products_s(const fit_rates_t *rates, double rate, const fit_shape_t *s, int n)
 {
     double seconds = 0.0;
     for (int i = 0; i < n; i++)
-        seconds += product_s(rates, rate, s, s->products[i]);
+        seconds += product_s(rates, rate, s->R, s->products[i] / s->inner[i], s->inner[i]);
     return seconds;
+}
+
+/* Returns the seconds of the gradients of a block's inputs, at one rate, and of its matrices, at another. */
+static double gradients_s(const fit_rates_t *rates, double of_inputs, double of_matrices, const fit_shape_t *s)
+{
+    double seconds = 0.0;
+    for (int i = 0; i < FIT_N_PRODUCTS; i++) {
+        double inner = s->inner[i], outer = s->products[i] / inner;
+        seconds += product_s(rates, of_inputs, s->R, inner, outer) + product_s(rates, of_matrices, inner, outer, s->R);
+    }
+    return seconds;
+}
+
+/* Returns the seconds of the head's three products. The CPU has logits of some rows at a time (kernels/model/loss.c).
+ */
+static double head_products_s(const fit_rates_t *rates, double rate, const fit_shape_t *s)
+{
+    double rows = s->on_gpu ? s->R : fmin(s->R, fmax(LOGITS_OF_CPU / s->V, 64.0));
+    return s->R / rows *
+           (product_s(rates, rate, rows, s->V, s->C) + product_s(rates, rate, rows, s->C, s->V) +
+            product_s(rates, rate, s->V, s->C, rows));
 }
 
 static double attention_flops(const fit_shape_t *s, const fit_rates_t *rates) /* of a block, forward */
@@ -172,8 +206,7 @@ static fit_compute_t head(const options_t *o, const fit_machine_t *machine, cons
 {
     const fit_rates_t *rates = &machine->rates;
     double N = (double)machine->n_ranks, half = product_rate(rates, o, false);
-    double products = 3.0 * product_s(rates, half, s, s->V * s->C),
-           loss = s->R * (2.0 * s->V + 9.0 * s->C) * s->act_bytes;
+    double products = head_products_s(rates, half, s), loss = s->R * (2.0 * s->V + 9.0 * s->C) * s->act_bytes;
     /* Every rank reads N slices of its shard and adds them to its sums, which later micro-steps read again. */
     double later = s->micro_steps > 1.0 ? sizeof(float) * (s->micro_steps - 1.0) / s->micro_steps : 0.0;
     double sums = fit_n_params(s) * (s->grad_bytes + (sizeof(float) + later) / N);
@@ -187,8 +220,7 @@ static fit_compute_t backward(const options_t *o, const fit_rates_t *rates, cons
     double kernels = s->L * (16.0 + (s->fp8 ? 12.0 : 0.0));
     double half = product_rate(rates, o, false), in_fp8 = product_rate(rates, o, s->fp8);
     fit_compute_t c = {
-        .products = s->L * (products_s(rates, in_fp8, s, FIT_N_PRODUCTS) +
-                            products_s(rates, s->exact_dw ? half : in_fp8, s, FIT_N_PRODUCTS)),
+        .products = s->L * gradients_s(rates, in_fp8, s->exact_dw ? half : in_fp8, s),
         .attention = s->L * BACKWARD_ATTENTION * attention_flops(s, rates) /
                      attention_rate(rates->attention_backward, s->head_dim),
         .passes = s->L * (s->R * backward_elems(s) * s->act_bytes / rates->pass +

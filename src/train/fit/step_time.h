@@ -28,6 +28,7 @@ typedef struct fit_shape {
     bool is_llama, has_bias, has_head_norms, on_gpu, adds_locally, fp8, exact_dw, light, full;
     double L, R, C, A, F, V, T, keys, heads, head_dim, rotated, qkv;
     double products[FIT_N_PRODUCTS]; /* elements of a block's matrices; full does not recompute the last */
+    double inner[FIT_N_PRODUCTS];    /* and their inputs' widths */
     double matrices, last_matrix;    /* their sum, and the last */
     double inputs, outputs;          /* widths of a block's four products, summed */
     double block, embed, head;       /* parameters of a unit */

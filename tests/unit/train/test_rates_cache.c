@@ -168,23 +168,23 @@ END_TEST
 /* ---- what cannot be used ---- */
 
 #define ENTRY                                                                                                          \
-    "{\"version\": 1, \"devices\": [{\"device\": \"A\", \"gpu\": false, \"threads\": 1, \"ranks\": 1, "                \
+    "{\"version\": 2, \"devices\": [{\"device\": \"A\", \"gpu\": false, \"threads\": 1, \"ranks\": 1, "                \
     "\"date\": \"2026-01-31T12:00:00Z\", \"memory_bytes\": 0, \"rates\": {\"half\": "
 
 static const struct {
     const char *text, *says;
 } damaged[] = {
     {"", "no JSON"},
-    {"{\"version\": 1, \"devices\": [", "no JSON"},
+    {"{\"version\": 2, \"devices\": [", "no JSON"},
     {"[]", "no file of rates"},
-    {"{\"version\": 0, \"devices\": []}", "another version"},
-    {"{\"version\": 2, \"devices\": []}", "another version"},
-    {"{\"version\": 1, \"devices\": {}}", "no list"},
-    {"{\"version\": 1, \"devices\": [7]}", "damaged"},
+    {"{\"version\": 1, \"devices\": []}", "another version"},
+    {"{\"version\": 3, \"devices\": []}", "another version"},
+    {"{\"version\": 2, \"devices\": {}}", "no list"},
+    {"{\"version\": 2, \"devices\": [7]}", "damaged"},
     {ENTRY "\"fast\"}}]}", "damaged"},
     {ENTRY "-5}}]}", "damaged"},
     {ENTRY "0}}]}", "damaged"},
-    {"{\"version\": 1, \"version\": 1, \"devices\": []}", "no JSON"},
+    {"{\"version\": 2, \"version\": 2, \"devices\": []}", "no JSON"},
 };
 
 START_TEST(a_damaged_file_costs_a_line)

@@ -253,6 +253,64 @@ START_TEST(products_of_a_size_have_its_rate)
 }
 END_TEST
 
+/* No way to cut [m, n] among threads, each a block of its own and none of it a sliver of an element, has fewer elements
+ * for each multiply-add, and one has as many: tried over 10,000 proportions. */
+START_TEST(a_product_is_cut_into_the_squarest_blocks)
+{
+    const double sizes[][3] = {{4096, 384, 1536}, {384, 1152, 4096}, {256, 256, 2048}, {262, 32000, 256}, {7, 5, 3}};
+    const double threads[] = {1, 2, 3, 16, 35};
+    for (int i = 0; i < 25; i++) {
+        const double *size = sizes[i / 5], t = threads[i % 5], m = size[0], n = size[1];
+        double least = INFINITY;
+        for (int across = 0; across <= 10000; across++) {
+            double parts = pow(t, across / 10000.0), height = m / parts, width = n * parts / t;
+            if (height <= m && width <= n)
+                least = fmin(least, 1.0 / height + 1.0 / width + 1.0 / size[2]);
+        }
+        ck_assert_double_eq_tol(fit_elements_per_multiply(m, n, size[2], t), least, 1e-4 * least);
+    }
+}
+END_TEST
+
+/* One thread, by hand: a product of R x K with K x N takes 2 R K N operations, and each of the R K + K N + R N elements
+ * as long as `element` multiply-adds more. */
+START_TEST(a_cpu_s_products_cost_their_elements)
+{
+    options_t o = options_of(GPT2_124M, 2, 1);
+    fit_machine_t machine = {.rates = *fit_rates_of_cpu(), .n_ranks = 1, .ranks_per_host = 1};
+    const double R = 2048.0, C = 768.0, shapes[4][2] = {{C, 3.0 * C}, {C, C}, {C, 4.0 * C}, {4.0 * C, C}};
+    o.model.vocab_size = 256;
+    machine.rates.element = 16.0;
+    machine.rates.threads = 1.0;
+    double operations = 3.0 * 2.0 * (R * C * 256.0 + 16.0 * (R * C + C * 256.0 + R * 256.0));
+    for (int i = 0; i < 4; i++) {
+        double K = shapes[i][0], N = shapes[i][1];
+        operations += 12.0 * 3.0 * 2.0 * (R * K * N + 16.0 * (R * K + K * N + R * N));
+    }
+    double expected = operations / machine.rates.half * 1e3;
+    ck_assert_double_eq_tol(fit_step_time(&o, &machine, PLENTY).products, expected, 1e-9 * expected);
+    machine.rates.threads = 16.0; /* narrower blocks of the same operations */
+    ck_assert_double_gt(fit_step_time(&o, &machine, PLENTY).products, 1.02 * expected);
+    machine.rates.element = 0.0;
+    ck_assert_double_lt(fit_step_time(&o, &machine, PLENTY).products, expected);
+}
+END_TEST
+
+/* Of a CPU's passes: in forward a bias is read with the output that it is added to, in backward gradients are read. */
+START_TEST(a_cpu_s_biases_take_passes)
+{
+    options_t o = options_of(GPT2_124M, 2, 1);
+    fit_machine_t machine = {.rates = *fit_rates_of_cpu(), .n_ranks = 1, .ranks_per_host = 1};
+    const double R = 2048.0, C = 768.0, V = 256.0, outputs = 9.0 * C;
+    o.model.vocab_size = 256;
+    machine.rates.kernel_s = 0.0;
+    machine.rates.sum = INFINITY;
+    double forward = 8.0 * C + 2.0 * 4.0 * C + 2.0 * outputs, backward = 8.0 * C + 3.0 * 4.0 * C + outputs;
+    double expected = 4.0 * R * (12.0 * (forward + backward) + 2.0 * V + 9.0 * C) / machine.rates.pass * 1e3;
+    ck_assert_double_eq_tol(fit_step_time(&o, &machine, PLENTY).passes, expected, 1e-9 * expected);
+}
+END_TEST
+
 /* An owner's products by hand: 4 r^2 c + 2 r^3 operations in each of 5 steps, at 0.86 of the rate. Blocks go round the
  * ranks; what is left of them is shared out by matrix. */
 START_TEST(muon_takes_the_products_of_its_rounds)
@@ -307,6 +365,9 @@ static Suite *suite(void)
     tcase_add_test(c, products_are_six_operations_a_parameter_and_token);
     tcase_add_test(c, without_overlap_communication_takes_the_time_of_its_bytes);
     tcase_add_test(c, products_of_a_size_have_its_rate);
+    tcase_add_test(c, a_product_is_cut_into_the_squarest_blocks);
+    tcase_add_test(c, a_cpu_s_products_cost_their_elements);
+    tcase_add_test(c, a_cpu_s_biases_take_passes);
     tcase_add_test(c, muon_takes_the_products_of_its_rounds);
     tcase_add_test(c, gpus_are_found_by_name);
     suite_add_tcase(s, c);
