@@ -67,14 +67,15 @@ typedef struct zero_rope {
     float theta;                         /* the base */
     float factor;                        /* at most 1: not scaled, and what follows is not read */
     float low_freq, high_freq, original; /* low_freq < high_freq; original: positions before scaling */
-    size_t first;                        /* the position of the first row; other than 0 only on the CPU */
-    const int32_t *starts;               /* as in zero_mask_t: positions are counted from there; with first 0 */
+    const int32_t *starts;               /* as in zero_mask_t: positions are counted from there */
 } zero_rope_t;
 
 /* What a query does not see, beside later keys. */
 typedef struct zero_mask {
     /* int32 [B, T], device memory: where the document begins that a position is in, 0 <= starts[b, t] <= t, never less
-     * than at the position before. Keys before it are not seen. NULL: a sequence is one document. */
+     * than at the position before. Keys before it are not seen. NULL: a sequence is one document. Where rows continue
+     * one text (embed, rope, attention_cached), it begins before them: all are -first, with `first` earlier positions.
+     */
     const int32_t *starts;
     size_t window; /* a query sees its own position's key and the window - 1 before it; 0: all of them */
 } zero_mask_t;
@@ -214,12 +215,13 @@ typedef struct zero_model_kernels {
     zero_status_t (*attention)(zero_model_context_t *ctx, void *out, float *logsumexp, const void *qkv,
                                const zero_mask_t *mask, size_t n_batch, size_t seq_len, size_t n_heads,
                                size_t n_kv_heads, size_t head_dim);
-    /* Attention of new positions, which follow `first` earlier ones of one sequence: rows of qkv and out are the new
-     * ones'. Keys and values of all are in cache[at least first + n_new][2 * n_kv_heads * head_dim], fp32, where the
-     * new ones' are put. window: as in zero_mask_t. NULL: there is none. */
-    zero_status_t (*attention_cached)(zero_model_context_t *ctx, void *out, float *cache, const void *qkv,
-                                      size_t window, size_t first, size_t n_new, size_t n_heads, size_t n_kv_heads,
-                                      size_t head_dim);
+    /* Attention of n_new positions that continue one text: qkv, out and logsumexp are theirs. Keys and values of all
+     * its positions are in cache[limits.seq_len][2 * n_kv_heads * head_dim], of the activations' dtype, where the new
+     * ones are put. mask->starts[n_new] says how many came before; NULL: none, and this is attention. logsumexp may not
+     * be written. NULL: there is none. */
+    zero_status_t (*attention_cached)(zero_model_context_t *ctx, void *out, float *logsumexp, void *cache,
+                                      const void *qkv, const zero_mask_t *mask, size_t n_new, size_t n_heads,
+                                      size_t n_kv_heads, size_t head_dim);
     zero_status_t (*attention_backward)(zero_model_context_t *ctx, void *dqkv, const void *dout, const void *qkv,
                                         const void *out, const float *logsumexp, const zero_mask_t *mask,
                                         size_t n_batch, size_t seq_len, size_t n_heads, size_t n_kv_heads,

@@ -244,8 +244,8 @@ zero_status_t ZERO_MODEL_FN(gelu_backward)(zero_model_context_t *ctx, void *dx, 
 zero_status_t ZERO_MODEL_FN(attention)(zero_model_context_t *ctx, void *out, float *logsumexp, const void *qkv,
                                        const zero_mask_t *mask, size_t n_batch, size_t seq_len, size_t n_heads,
                                        size_t n_kv_heads, size_t head_dim);
-zero_status_t ZERO_MODEL_FN(attention_cached)(zero_model_context_t *ctx, void *out, float *cache, const void *qkv,
-                                              size_t window, size_t first, size_t n_new, size_t n_heads,
+zero_status_t ZERO_MODEL_FN(attention_cached)(zero_model_context_t *ctx, void *out, float *logsumexp, void *cache,
+                                              const void *qkv, const zero_mask_t *mask, size_t n_new, size_t n_heads,
                                               size_t n_kv_heads, size_t head_dim);
 zero_status_t ZERO_MODEL_FN(attention_backward)(zero_model_context_t *ctx, void *dqkv, const void *dout,
                                                 const void *qkv, const void *out, const float *logsumexp,

@@ -56,7 +56,7 @@ zero_status_t ZERO_MODEL_FN(rope)(zero_model_context_t *ctx, void *qkv, bool inv
         set_frequencies(frequencies, first, n, rope, head_dim);
 #pragma omp for schedule(static) nowait
         for (size_t position = 0; position < seq_len; ++position) {
-            set_angles(&angles, frequencies, n, rope->first + position, inverse);
+            set_angles(&angles, frequencies, n, position, inverse);
             for (size_t batch = 0; batch < n_batch; ++batch) {
                 size_t at = batch * seq_len + position;
                 float *row = (float *)qkv + at * width + first;

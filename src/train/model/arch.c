@@ -156,9 +156,6 @@ void arch_allocate_layers(const model_t *model, activations_t *a)
 zero_status_t arch_embed_forward(model_t *model, zero_tensor_t tokens, zero_weight_t positions)
 {
     arch_sizes_t s = arch_sizes(model);
-    if (positions.data && model->continues)
-        positions.data =
-            (const unsigned char *)positions.data + arch_first_position(model) * s.C * zero_dtype_size(positions.dtype);
     return model->kernels->embed(&model->ctx, model->layers[0].x, model->tokens, arch_mask(model).starts,
                                  model_weight(model, tokens), positions, s.B, s.T, s.C, s.V);
 }
@@ -184,15 +181,11 @@ zero_status_t arch_embed_backward(model_t *model, const void *d_x, zero_tensor_t
 
 /* ---- attention ---- */
 
-size_t arch_first_position(const model_t *model)
-{
-    return model->continues ? model->n_cached : 0;
-}
-
 zero_mask_t arch_mask(const model_t *model)
 {
-    return (zero_mask_t){.starts = model->pass == MODEL_LOGITS ? NULL : model->starts,
-                         .window = (size_t)model->options->model.window};
+    bool has_starts =
+        options_generate(model->options) ? model->continues && model->n_cached > 0 : model->pass != MODEL_LOGITS;
+    return (zero_mask_t){.starts = has_starts ? model->starts : NULL, .window = (size_t)model->options->model.window};
 }
 
 zero_status_t arch_attention(model_t *model, int layer, const void *qkv)
@@ -201,13 +194,13 @@ zero_status_t arch_attention(model_t *model, int layer, const void *qkv)
     const zero_model_kernels_t *k = model->kernels;
     const layer_activations_t *a = &model->layers[layer];
     arch_sizes_t s = arch_sizes(model);
-    size_t row = 2 * s.kv_heads * s.head_dim;
+    size_t layer_elems = (size_t)model->options->model.seq_len * 2 * s.kv_heads * s.head_dim;
     if (!model->continues)
         return k->attention(&model->ctx, a->attention, a->logsumexp, qkv, &mask, s.B, s.T, s.heads, s.kv_heads,
                             s.head_dim);
-    return k->attention_cached(&model->ctx, a->attention,
-                               model->cache + (size_t)layer * (size_t)model->options->model.seq_len * row, qkv,
-                               mask.window, arch_first_position(model), s.T, s.heads, s.kv_heads, s.head_dim);
+    return k->attention_cached(&model->ctx, a->attention, a->logsumexp,
+                               (unsigned char *)model->cache + (size_t)layer * layer_elems * s.element_bytes, qkv,
+                               &mask, s.T, s.heads, s.kv_heads, s.head_dim);
 }
 
 zero_status_t arch_attention_backward(model_t *model, int layer, void *d_qkv, const void *d_out, const void *qkv)

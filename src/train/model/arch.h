@@ -96,8 +96,6 @@ zero_status_t arch_attention(model_t *model, int layer, const void *qkv);
 zero_status_t arch_attention_backward(model_t *model, int layer, void *d_qkv, const void *d_out, const void *qkv);
 /* Returns what the pass's positions do not see, and where their documents begin. */
 zero_mask_t arch_mask(const model_t *model);
-/* Returns the position of the pass's first row. */
-size_t arch_first_position(const model_t *model);
 
 /* y[R, n_out] = x[R, n_in] W + bias, in the architecture's layout of W. */
 zero_status_t arch_linear(model_t *model, arch_linear_t at, void *y, const void *x, zero_weight_t bias);

@@ -216,7 +216,6 @@ static zero_status_t rope(model_t *model, void *qkv, bool inverse)
                                      .low_freq = (float)o->model.rope_low_freq,
                                      .high_freq = (float)o->model.rope_high_freq,
                                      .original = (float)o->model.rope_original,
-                                     .first = arch_first_position(model),
                                      .starts = arch_mask(model).starts};
     return model->kernels->rope(&model->ctx, qkv, inverse, &frequencies, s.B, s.T, s.heads, s.kv_heads, s.head_dim);
 }

@@ -70,20 +70,21 @@ static size_t batch_bytes(const model_t *model)
     return (size_t)(model->options->train.micro_batch * model->options->model.seq_len) * sizeof(int32_t);
 }
 
-/* Returns how many arrays a batch has: inputs, targets and, if documents are apart, where they begin. */
+/* Returns how many arrays a batch has: inputs, targets and, if documents are apart or a text grows, where they begin.
+ */
 static size_t n_batch_arrays(const model_t *model)
 {
-    const options_t *o = model->options;
-    return o->data.documents == DOCUMENTS_SEPARATE && !options_generate(o) ? 3 : 2;
+    return model->options->data.documents == DOCUMENTS_SEPARATE || options_generate(model->options) ? 3 : 2;
 }
 
 /* Keys and values of one sequence, for generating on the CPU. GPUs compute the whole text for each token. */
-static size_t cache_elems(const model_t *model)
+static size_t cache_bytes(const model_t *model)
 {
     const options_t *o = model->options;
     if (!options_generate(o) || !model->kernels->attention_cached)
         return 0;
-    return (size_t)(o->model.layers * o->model.seq_len * 2 * o->model.kv_heads * options_head_dim(o));
+    return (size_t)(o->model.layers * o->model.seq_len * 2 * o->model.kv_heads * options_head_dim(o)) *
+           arch_largest_sizes(model).element_bytes;
 }
 
 void model_plan(const model_t *model, zero_memory_t *memory)
@@ -91,7 +92,7 @@ void model_plan(const model_t *model, zero_memory_t *memory)
     zero_model_limits_t sizes = limits(model);
     activations_t counter = {0};
     model->ops->allocate(model, &counter);
-    memory->bytes[ZERO_MEMORY_ACTIVATIONS] += counter.n_bytes + cache_elems(model) * sizeof(float);
+    memory->bytes[ZERO_MEMORY_ACTIVATIONS] += counter.n_bytes + cache_bytes(model);
     memory->bytes[ZERO_MEMORY_WORKSPACE] += model->kernels->workspace_bytes(&sizes);
     memory->bytes[ZERO_MEMORY_DATA] +=
         n_batch_arrays(model) * batch_bytes(model) + sizeof(double) + sizes.vocab_size * sizeof(float);
@@ -143,11 +144,8 @@ zero_status_t model_attach(model_t *model, zero_device_t *device, zero_engine_t 
         TRY(cuda_graphs_create(model->kernels, zero_model_n_units(model->declaration), &model->graphs));
     model->ops->allocate(model, &activations);
     TRY(activations.status);
-    if (cache_elems(model) > 0) {
-        void *cache;
-        TRY(zero_alloc(engine, ZERO_MEMORY_ACTIVATIONS, cache_elems(model) * sizeof(float), &cache));
-        model->cache = cache;
-    }
+    if (cache_bytes(model) > 0)
+        TRY(zero_alloc(engine, ZERO_MEMORY_ACTIVATIONS, cache_bytes(model), &model->cache));
     return fp8_attach(model, n_in_flight);
 }
 
@@ -328,24 +326,43 @@ zero_status_t model_loss_of(model_t *model, size_t n_sequences, model_batch_t ba
  * each one anew. The positions after the text change nothing before them, since attention is causal. */
 #define LOGITS_ROUND 64
 
-zero_status_t model_logits(model_t *model, const int32_t *tokens, size_t n_tokens, float *logits)
+static size_t rounded_length(const model_t *model, size_t n_tokens)
 {
     size_t longest = (size_t)model->options->model.seq_len;
     size_t rounded = (n_tokens + LOGITS_ROUND - 1) / LOGITS_ROUND * LOGITS_ROUND;
-    model->pass = MODEL_LOGITS;
-    model->n_batch = 1;
-    model->seq_len = rounded < longest ? rounded : longest;
+    return rounded < longest ? rounded : longest;
+}
+
+/* Sets the tokens of a pass: zeros behind the n_tokens given. */
+static zero_status_t set_tokens(model_t *model, const int32_t *tokens, size_t n_tokens)
+{
+    size_t n_rows = model->n_batch * model->seq_len;
+    if (n_tokens < n_rows)
+        TRY(model->kernels->zero_fill(&model->ctx, model->tokens, n_rows * sizeof *tokens));
+    return upload(model, model->tokens, tokens, n_tokens * sizeof *tokens);
+}
+
+/* Computes the pass and waits for the logits of row n_tokens - 1. */
+static zero_status_t take_logits(model_t *model, size_t n_tokens, float *logits)
+{
     model->logits_at = n_tokens - 1;
-    if (model->fp8 && model->seq_len % OPTIONS_FP8_MULTIPLE != 0) { /* a whole batch has rows enough */
-        model->n_batch = (size_t)model->options->train.micro_batch;
-        model->seq_len = longest;
-    }
-    TRY(model->kernels->zero_fill(&model->ctx, model->tokens, model->n_batch * model->seq_len * sizeof *tokens));
-    TRY(upload(model, model->tokens, tokens, n_tokens * sizeof *tokens));
     TRY(forward(model, ZERO_PASS_EVAL));
     TRY(zero_device_copy(model->device, logits, model->logits, (size_t)model->options->model.vocab_size * sizeof(float),
                          model->ctx.stream));
     return zero_device_synchronize(model->device);
+}
+
+zero_status_t model_logits(model_t *model, const int32_t *tokens, size_t n_tokens, float *logits)
+{
+    model->pass = MODEL_LOGITS;
+    model->n_batch = 1;
+    model->seq_len = rounded_length(model, n_tokens);
+    if (model->fp8 && model->seq_len % OPTIONS_FP8_MULTIPLE != 0) { /* a whole batch has rows enough */
+        model->n_batch = (size_t)model->options->train.micro_batch;
+        model->seq_len = (size_t)model->options->model.seq_len;
+    }
+    TRY(set_tokens(model, tokens, n_tokens));
+    return take_logits(model, n_tokens, logits);
 }
 
 void model_forget(model_t *model)
@@ -353,23 +370,35 @@ void model_forget(model_t *model)
     model->n_cached = 0;
 }
 
+/* Sets the new tokens and, for each, how many positions precede them. They are staged in pinned memory, which is free:
+ * the last pass has been waited for. */
+static zero_status_t set_new_tokens(model_t *model, const int32_t *tokens, size_t n_tokens)
+{
+    int32_t *staged = model->uploads, *starts = staged + n_tokens;
+    memcpy(staged, tokens, n_tokens * sizeof *tokens);
+    TRY(set_tokens(model, staged, n_tokens));
+    if (model->n_cached == 0)
+        return ZERO_OK;
+    for (size_t i = 0; i < n_tokens; i++)
+        starts[i] = -(int32_t)model->n_cached;
+    return upload(model, model->starts, starts, n_tokens * sizeof *starts);
+}
+
 zero_status_t model_next_logits(model_t *model, const int32_t *tokens, size_t n_tokens, float *logits)
 {
+    size_t n_new = n_tokens - model->n_cached;
     if (!model->cache)
         return model_logits(model, tokens, n_tokens, logits);
     model->pass = MODEL_LOGITS;
     model->n_batch = 1;
-    model->seq_len = n_tokens - model->n_cached;
-    model->logits_at = model->seq_len - 1;
-    TRY(upload(model, model->tokens, tokens + model->n_cached, model->seq_len * sizeof *tokens));
+    model->seq_len = n_new;
+    TRY(set_new_tokens(model, tokens + model->n_cached, n_new));
     model->continues = true;
-    zero_status_t status = forward(model, ZERO_PASS_EVAL);
+    zero_status_t status = take_logits(model, n_new, logits);
     model->continues = false;
     TRY(status);
     model->n_cached = n_tokens;
-    TRY(zero_device_copy(model->device, logits, model->logits, (size_t)model->options->model.vocab_size * sizeof(float),
-                         model->ctx.stream));
-    return zero_device_synchronize(model->device);
+    return ZERO_OK;
 }
 
 zero_status_t model_clear_loss(model_t *model)

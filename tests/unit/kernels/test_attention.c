@@ -393,26 +393,36 @@ START_TEST(a_cache_sees_the_same_window)
 {
     static const size_t windows[] = {0, 1, 7, 64, 200}, chunks[] = {1, 40, 3, 1, 45};
     const shape_t s = {1, 90, 4, 2, 20};
+    const size_t width = 2 * s.n_kv_heads * s.head_dim;
     fixture_t f;
     zero_model_limits_t limits = limits_of(s);
     if (!fixture_open(&f, _i, &limits))
         return;
     array_t qkv = array_normal(qkv_elems(s), ZERO_FP32, 0.0, 1.0, 13);
     array_t out = array_poison(out_elems(s), ZERO_FP32);
-    float *cache = calloc(s.seq_len * 2 * s.n_kv_heads * s.head_dim, sizeof *cache);
+    float *cache = calloc(s.seq_len * width, sizeof *cache), *unread = calloc(s.n_heads * s.seq_len, sizeof *unread);
     for (size_t w = 0; w < sizeof windows / sizeof windows[0]; ++w) {
         const cut_t cut = {{0}, windows[w]};
         double *want = fixture_doubles(out.n), *lse = fixture_doubles(s.n_heads * s.seq_len);
         reference_forward(s, &cut, qkv.values, want, lse);
-        for (size_t i = 0, first = 0; i < sizeof chunks / sizeof chunks[0]; first += chunks[i++])
+        memset(cache, 0xff, s.seq_len * width * sizeof *cache);
+        for (size_t i = 0, first = 0; i < sizeof chunks / sizeof chunks[0]; first += chunks[i++]) {
+            int32_t starts[90];
+            for (size_t t = 0; t < chunks[i]; ++t)
+                starts[t] = -(int32_t)first;
+            const zero_mask_t mask = {first > 0 ? starts : NULL, windows[w]};
             ck_assert_int_eq(f.kernels->attention_cached(&f.ctx, (float *)out.data + first * s.n_heads * s.head_dim,
-                                                         cache, (float *)qkv.data + first * qkv_width(s), windows[w],
-                                                         first, chunks[i], s.n_heads, s.n_kv_heads, s.head_dim),
+                                                         unread, cache, (float *)qkv.data + first * qkv_width(s), &mask,
+                                                         chunks[i], s.n_heads, s.n_kv_heads, s.head_dim),
                              ZERO_OK);
+        }
         array_expect(&out, want, 32.0 * 0x1p-24, "out");
+        for (size_t t = 0; t < s.seq_len; ++t)
+            ck_assert(memcmp(cache + t * width, (float *)qkv.data + (t + 1) * qkv_width(s) - width,
+                             width * sizeof *cache) == 0);
         free(want), free(lse);
     }
-    free(cache);
+    free(cache), free(unread);
     array_free(&qkv), array_free(&out);
     fixture_close(&f);
 }
