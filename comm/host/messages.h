@@ -8,10 +8,7 @@
  * different calls wait.
  *
  * All messages are nonblocking and polled, so that different calls, or a rank that never comes, give an error that
- * names the ranks instead of a hang. MPI cannot tell which rank is missing. So a rank that waits announces to each
- * peer, every ANNOUNCE_AFTER_NS, which collective it has come to, and in which call. A rank that learns of another call
- * than its own reports both. At the deadline the ranks that announced nothing are reported: one that waits for others
- * itself is not to blame. While all goes well, nothing is announced.
+ * names the ranks instead of a hang (progress.h).
  */
 #ifndef ZERO_MESSAGES_H
 #define ZERO_MESSAGES_H
