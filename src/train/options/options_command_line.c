@@ -1,8 +1,9 @@
-/* options_command_line.c - parses argv: options, by getopt_long from a table that --help prints, and the one CFG.ini.
+/* options_command_line.c - parses argv: options, by getopt_long from a table that --help prints (options_rows.c), and
+ * the one CFG.ini.
  *
  * Settings (--set, --stage, --trace) are only collected at first. They are applied after the file, which they override.
  */
-#include "train/options/options_table.h"
+#include "train/options/options_rows.h"
 #include "train/report/report.h"
 
 #include <ctype.h>
@@ -11,81 +12,6 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
-
-enum {
-    ROW_STAGE,
-    ROW_STEPS,
-    ROW_SET,
-    ROW_TRACE,
-    ROW_RESUME,
-    ROW_AUTO_RESUME,
-    ROW_FORCE,
-    ROW_OVERWRITE,
-    ROW_PLAN,
-    ROW_HOSTS,
-    ROW_GPUS,
-    ROW_GPU_MEMORY,
-    ROW_GPU,
-    ROW_SVG,
-    ROW_JSON,
-    ROW_OUTPUT,
-    ROW_PROMPT,
-    ROW_PROMPT_FILE,
-    ROW_MAX_TOKENS,
-    ROW_TEMPERATURE,
-    ROW_TOP_K,
-    ROW_TOP_P,
-    ROW_SEED,
-    ROW_HELP,
-    ROW_VERSION,
-    N_ROWS
-};
-
-const command_line_row_t command_line_rows[] = {
-    [ROW_STAGE] = {"stage", required_argument, "N", "ZeRO stage, 0 to 3; short for --set zero.stage=N", FOR_CFG},
-    [ROW_STEPS] = {"steps", required_argument, "N", "stop after step N; the schedule still follows train.steps",
-                   FOR_CFG},
-    [ROW_SET] = {"set", required_argument, "SECTION.KEY=VALUE", "override a setting; may be given several times",
-                 FOR_CFG},
-    [ROW_TRACE] = {"trace", required_argument, "FILE", "write a timeline of all ranks; short for --set log.trace=FILE",
-                   FOR_CFG},
-    [ROW_RESUME] = {"resume", optional_argument, "[DIR]",
-                    "continue from checkpoint DIR, or from the latest in checkpoint.dir", FOR_CFG},
-    [ROW_AUTO_RESUME] = {"auto-resume", no_argument, "",
-                         "--resume if checkpoint.dir has a checkpoint, else begin at step 1", FOR_CFG},
-    [ROW_FORCE] = {"force", no_argument, "", "with --resume: continue even if training data or seed have changed",
-                   FOR_CFG},
-    [ROW_OVERWRITE] = {"overwrite", no_argument, "",
-                       "begin at step 1 although checkpoint.dir has checkpoints, which go", FOR_CFG},
-    [ROW_PLAN] = {"plan", no_argument, "", "print the memory and traffic of each rank, and exit", FOR_CFG},
-    [ROW_HOSTS] = {"hosts", required_argument, "H",
-                   "with --plan: as if the ranks were on H hosts, equally many on each", FOR_CFG},
-    [ROW_GPUS] = {"gpus", required_argument, "N", "fit: plan for N GPUs, which need not be there", FOR(COMMAND_FIT)},
-    [ROW_GPU_MEMORY] = {"gpu-memory", required_argument, "SIZE", "fit, --plan: memory of a GPU, such as 80GiB",
-                        FOR(COMMAND_FIT) | FOR_PLAN},
-    [ROW_GPU] = {"gpu", required_argument, "NAME", "fit, --plan: kind of the GPUs: H200, H100, A100 or A100-40GB",
-                 FOR(COMMAND_FIT) | FOR_PLAN},
-    [ROW_SVG] = {"svg", required_argument, "FILE", "fit: draw time over memory into an SVG file", FOR(COMMAND_FIT)},
-    [ROW_JSON] = {"json", no_argument, "", "fit, evaluate, --plan: print exact numbers as JSON",
-                  FOR(COMMAND_FIT) | FOR(COMMAND_EVALUATE) | FOR_PLAN},
-    [ROW_OUTPUT] = {"output", required_argument, "FILE", "report: the HTML file to write", FOR(COMMAND_REPORT)},
-    [ROW_PROMPT] = {"prompt", required_argument, "TEXT", "generate: the text to continue", FOR(COMMAND_GENERATE)},
-    [ROW_PROMPT_FILE] = {"prompt-file", required_argument, "FILE", "generate: the same, of a file",
-                         FOR(COMMAND_GENERATE)},
-    [ROW_MAX_TOKENS] = {"max-tokens", required_argument, "N", "generate: how many tokens at most, by default 256",
-                        FOR(COMMAND_GENERATE)},
-    [ROW_TEMPERATURE] = {"temperature", required_argument, "T",
-                         "generate: of the softmax, by default 0.8; 0: the likeliest token", FOR(COMMAND_GENERATE)},
-    [ROW_TOP_K] = {"top-k", required_argument, "K", "generate: draw among the K likeliest tokens; 0: among all",
-                   FOR(COMMAND_GENERATE)},
-    [ROW_TOP_P] = {"top-p", required_argument, "P", "generate: draw among the likeliest that add up to probability P",
-                   FOR(COMMAND_GENERATE)},
-    [ROW_SEED] = {"seed", required_argument, "S", "generate: of the random numbers, by default 1",
-                  FOR(COMMAND_GENERATE)},
-    [ROW_HELP] = {"help", no_argument, "", "print this help and exit", FOR_CFG},
-    [ROW_VERSION] = {"version", no_argument, "", "print the version and exit", FOR_CFG},
-};
-const int n_command_line_rows = N_ROWS;
 
 /* Options that are short for a setting. */
 static const struct {
