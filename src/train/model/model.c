@@ -58,7 +58,8 @@ zero_status_t model_create(const options_t *options, model_t *model)
                        .declaration = NULL};
     if (!model->kernels)
         return report_error(ZERO_ERROR_USAGE,
-                            "[device] type = cuda: this build has no CUDA: use the CPU, or build where nvcc is");
+                            "GPUs ([device] type = cuda, --gpus): this build has no CUDA: use the CPU, or build where "
+                            "nvcc is; fit and --plan then need no GPU");
     zero_status_t status = declare(model);
     if (status != ZERO_OK)
         model_destroy(model);
