@@ -301,15 +301,26 @@ static void set_title(const fit_measured_t *m, const fit_wanted_t *wanted, fit_r
                  m->threads == 1 ? "" : "s");
 }
 
-/* Puts measured rates over built-in ones. A CPU's rank of other threads computes in proportion. */
+/* A CPU's rank of other threads computes in proportion. */
+static void scale_to_threads(double threads, fit_rates_t *rates)
+{
+    for (int i = 0; i < n_fit_rate_rows; i++)
+        for (int k = 0; k < fit_rate_rows[i].n && fit_rate_rows[i].is_of_thread; k++)
+            rate_of(rates, &fit_rate_rows[i])[k] *= threads / rates->threads;
+    rates->threads = threads;
+}
+
+/* Puts measured rates over built-in ones. */
 static void take_measured(fit_measured_t *m, const fit_wanted_t *wanted, fit_rates_t *rates)
 {
-    double threads = wanted->is_gpu ? 1.0 : fmax(wanted->threads, 1.0) / fmax(m->threads, 1.0);
+    m->rates.threads = fmax(m->threads, 1.0);
+    if (!wanted->is_gpu)
+        scale_to_threads(fmax(wanted->threads, 1.0), &m->rates);
     for (int i = 0; i < n_fit_rate_rows; i++) {
         const fit_rate_row_t *row = &fit_rate_rows[i];
         const double *from = rate_of(&m->rates, row);
         for (int k = 0; k < row->n && !isnan(from[0]); k++)
-            rate_of(rates, row)[k] = from[k] * (row->is_of_thread ? threads : 1.0);
+            rate_of(rates, row)[k] = from[k];
     }
     if (wanted->is_gpu && !fit_rates_known_gpu(m->device))
         snprintf(rates->name, sizeof rates->name, "%s", m->device);
@@ -337,7 +348,8 @@ bool fit_rates_look_up(const fit_wanted_t *wanted, fit_rates_t *rates)
     if (!base || base->is_gpu != wanted->is_gpu)
         return false;
     *rates = *base;
-    rates->threads = fmax(wanted->threads, 1.0);
+    if (!wanted->is_gpu)
+        scale_to_threads(fmax(wanted->threads, 1.0), rates);
     if (found)
         take_measured(&measured, wanted, rates);
     return true;
