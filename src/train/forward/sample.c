@@ -30,43 +30,60 @@ static int by_logit(const void *a, const void *b, void *logits)
     return x != y ? (x < y) - (x > y) : (i > j) - (i < j);
 }
 
-/* Puts the indices that may be drawn at the front of order, and returns how many. They are sorted, unless all may be
- * drawn. */
-static int candidates(const float *logits, int n, const sample_spec_t *spec, int32_t *order)
+static double weight_of(const float *logits, int32_t i, double largest, const sample_spec_t *spec)
 {
-    if (spec->temperature <= 0.0f || (spec->top_k > 0 && spec->top_k < n)) {
-        int k = spec->temperature <= 0.0f ? 1 : spec->top_k;
-        select_top(logits, n, k, order);
-        return k;
-    }
+    return exp(((double)logits[i] - largest) / (double)spec->temperature);
+}
+
+static double total_weight(const float *logits, const int32_t *order, int k, double largest, const sample_spec_t *spec)
+{
+    double total = 0.0;
+    for (int i = 0; i < k; i++)
+        total += weight_of(logits, order[i], largest, spec);
+    return total;
+}
+
+/* Puts the indices that top_p may keep at the front of order, sorted, and returns how many. It keeps none whose weight
+ * is (1 - top_p) total / n or less: all such together are no more than it leaves out. So few are sorted. */
+static int select_likely(const float *logits, int n, const sample_spec_t *spec, double largest, double total,
+                         int32_t *order)
+{
+    const double rounding = 1e-6; /* more than that of the logarithm */
+    double least = largest + (double)spec->temperature * log((1.0 - spec->top_p) * total / n) - rounding;
+    int k = 0;
     for (int i = 0; i < n; i++)
-        order[i] = i;
-    if (spec->top_p > 0.0 && spec->top_p < 1.0)
-        qsort_r(order, (size_t)n, sizeof *order, by_logit, (void *)(uintptr_t)logits);
-    return n;
+        if (!((double)logits[i] < least)) /* NaN stays */
+            order[k++] = i;
+    qsort_r(order, (size_t)k, sizeof *order, by_logit, (void *)(uintptr_t)logits);
+    return k;
 }
 
 int32_t sample_draw(const float *logits, int n, const sample_spec_t *spec, double random, int32_t *order)
 {
-    int k = candidates(logits, n, spec, order);
-    const double temperature = (double)spec->temperature;
+    const bool takes_one = spec->temperature <= 0.0f, takes_top = takes_one || (spec->top_k > 0 && spec->top_k < n);
     const bool cuts = spec->top_p > 0.0 && spec->top_p < 1.0;
-    double largest = (double)logits[order[0]], total = 0.0, reached = 0.0, kept = 0.0;
+    int k = takes_one ? 1 : takes_top ? spec->top_k : n;
+    double largest = (double)logits[0], reached = 0.0, kept = 0.0;
+    if (takes_top)
+        select_top(logits, n, k, order);
+    for (int i = 0; i < n && !takes_top; i++)
+        order[i] = i;
     if (k == 1)
         return order[0];
     for (int i = 0; i < k; i++)
         largest = fmax(largest, (double)logits[order[i]]);
-    for (int i = 0; i < k; i++)
-        total += exp(((double)logits[order[i]] - largest) / temperature);
+    double total = total_weight(logits, order, k, largest, spec);
+    if (cuts && !takes_top)
+        k = select_likely(logits, n, spec, largest, total, order);
     if (cuts) { /* the token with which the sum reaches top_p is still one of them */
         int n_kept = 0;
         while (n_kept < k && (n_kept == 0 || kept < spec->top_p * total))
-            kept += exp(((double)logits[order[n_kept++]] - largest) / temperature);
+            kept += weight_of(logits, order[n_kept++], largest, spec);
         k = n_kept;
         total = kept;
     }
     for (int i = 0; i < k; i++) {
-        reached += exp(((double)logits[order[i]] - largest) / temperature);
+        reached += weight_of(logits, order[i], largest, spec);
         if (random * total < reached)
             return order[i];
     }
