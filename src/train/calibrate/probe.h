@@ -7,7 +7,7 @@
 #define ZEROTRAIN_CALIBRATE_PROBE_H
 
 #include "kernels/model/model.h"
-#include "train/fit/rates_cache.h"
+#include "train/predict/rates_cache.h"
 
 typedef struct probe_sizes {
     int n_units;

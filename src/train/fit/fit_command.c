@@ -6,7 +6,7 @@
 
 #include "train/fit/advice.h"
 #include "train/fit/fit_svg.h"
-#include "train/fit/rates_cache.h"
+#include "train/predict/rates_cache.h"
 #include "train/fit/settle.h"
 #include "train/fit/show_fit.h"
 #include "train/report/report.h"

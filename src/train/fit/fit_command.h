@@ -2,7 +2,7 @@
 #ifndef ZEROTRAIN_FIT_FIT_COMMAND_H
 #define ZEROTRAIN_FIT_FIT_COMMAND_H
 
-#include "train/fit/rates.h"
+#include "train/predict/rates.h"
 #include "train/options/options.h"
 
 /* Prints the settings with which a step is predicted to be fastest, on rank 0. Opens no GPU. Returns ZERO_ERROR_MEMORY

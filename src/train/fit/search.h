@@ -1,5 +1,5 @@
 /* search.h - all choices of one stage and micro-batch: how each block recomputes, what is offloaded and what is kept
- * are solved together, since each takes memory that another could use. Private to solve.c.
+ * are solved together, since each takes memory that another could use. For solve.c.
  *
  * Memory is a sum: what a mix of blocks takes, what an offload_ratio leaves, and what kept blocks add. So each of them
  * is planned once, and every combination is only added up and timed. For a mix and a ratio the most blocks that fit are
@@ -8,15 +8,7 @@
 #ifndef ZEROTRAIN_FIT_SEARCH_H
 #define ZEROTRAIN_FIT_SEARCH_H
 
-#include "train/fit/solve.h"
-
-/* What a choice leaves open of what libzero plans, and whether it offloads at all. Functions of solve.c. */
-typedef struct fit_open {
-    bool offloads, ratio, keep;
-} fit_open_t;
-fit_open_t fit_find_open(const fit_t *fit, const fit_choice_t *choice);
-/* Finds libzero's plan for what fit->options say. */
-zero_status_t fit_plan_of(fit_t *fit, const zero_memory_t **memory);
+#include "train/fit/choice.h"
 
 /* The kinds of recomputation: of all blocks alike; or last blocks with none after light ones, after full ones. */
 typedef enum fit_kind {

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "train/fit/advice.h"
-#include "train/fit/rates_cache.h"
+#include "train/predict/rates_cache.h"
 #include "train/fit/show_fit.h"
 #include "train/report/report.h"
 

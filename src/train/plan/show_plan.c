@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "train/fit/fit_command.h"
-#include "train/fit/rates_cache.h"
+#include "train/predict/rates_cache.h"
 #include "train/fit/settle.h"
 #include "train/model/model.h"
 #include "train/plan/plan_print.h"

@@ -1,7 +1,7 @@
 /* step_moves.c - what a step does beside a model's compute: bytes between ranks, copies from and to host memory, the
  * optimizer. See step_parts.h.
  */
-#include "train/fit/step_parts.h"
+#include "train/predict/step_parts.h"
 
 #include <math.h>
 

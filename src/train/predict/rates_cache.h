@@ -3,10 +3,10 @@
  *
  * A file that cannot be used costs one line, and built-in rates are taken.
  */
-#ifndef ZEROTRAIN_FIT_RATES_CACHE_H
-#define ZEROTRAIN_FIT_RATES_CACHE_H
+#ifndef ZEROTRAIN_PREDICT_RATES_CACHE_H
+#define ZEROTRAIN_PREDICT_RATES_CACHE_H
 
-#include "train/fit/rates.h"
+#include "train/predict/rates.h"
 #include "train/options/options.h"
 
 #define FIT_CACHE_VERSION 2 /* another one is not read: what a rate means may have changed */

@@ -1,5 +1,5 @@
 /* rates.c - the table of devices. */
-#include "train/fit/rates.h"
+#include "train/predict/rates.h"
 
 #include <math.h>
 #include <stddef.h>

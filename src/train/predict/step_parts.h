@@ -1,11 +1,8 @@
-/* step_parts.h - the parts of a step's time beside the model's compute, in seconds. Private to step_time.c. */
-#ifndef ZEROTRAIN_FIT_STEP_PARTS_H
-#define ZEROTRAIN_FIT_STEP_PARTS_H
+/* step_parts.h - the parts of a step's time beside the model's compute, in seconds. For step_time.c. */
+#ifndef ZEROTRAIN_PREDICT_STEP_PARTS_H
+#define ZEROTRAIN_PREDICT_STEP_PARTS_H
 
-#include "train/fit/step_time.h"
-
-/* Returns the model's parameters. */
-double fit_n_params(const fit_shape_t *shape);
+#include "train/predict/step_work.h"
 
 /* Seconds of one micro-step's forward and backward. */
 typedef struct fit_passes {

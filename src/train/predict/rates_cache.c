@@ -1,5 +1,5 @@
 /* rates_cache.c - see rates_cache.h. */
-#include "train/fit/rates_cache.h"
+#include "train/predict/rates_cache.h"
 
 #include <errno.h>
 #include <fcntl.h>
