@@ -90,7 +90,7 @@
  * Versions. A program runs with every later library of the same soname, such as libzero.so.0, without being compiled
  * again. zero_config_t says how large it is (struct_size), and other structs that may grow have room for it,
  * `reserved`. That must be 0 in what you pass, and is 0 in what you get: begin with a struct of zeros, as a designated
- * initializer does. With an older library than its header a program runs, too, as long as it sets nothing that the
+ * initializer does. A program also runs with a library older than its header, as long as it sets nothing that the
  * library lacks (ZERO_ERROR_UNSUPPORTED) and calls nothing that it lacks (the loader says so).
  */
 #ifndef ZERO_H
@@ -686,10 +686,10 @@ typedef struct zero_traffic {
  *     stage 0      the same of reduced gradients, in fp32
  *     all stages   G (N - 1) / N in each micro-step; 0-1 once in a step without reduce_every_micro_step
  *
- * and less than 1 KiB a rank beside. On the CPU, of what l ranks of a host gather from another, each receives one l-th
- * over the network and the rest from the others, unless kind is ZERO_COMM_MPI. For groups see docs/design.md. Between
- * GPUs of several hosts, NCCL passes what all ranks gather around rings: all slices but one enter each host, those that
- * the host has among them. */
+ * and less than 1 KiB a rank beside. For groups see docs/design.md. What CPU ranks gather from another host crosses the
+ * network once, unless kind is ZERO_COMM_MPI: each of a host's l ranks receives one l-th of it, and gets the rest from
+ * the others. Between GPUs of several hosts, NCCL passes what all ranks gather around rings: every slice but one enters
+ * each host, even those that its own ranks hold. */
 ZERO_API zero_status_t zero_plan_traffic(const zero_model_t *model, const zero_config_t *config,
                                          zero_device_type_t device, zero_comm_kind_t kind, int world_size,
                                          const int *hosts, zero_traffic_t *traffic);
@@ -1129,9 +1129,10 @@ ZERO_API const char *zero_checkpoint_state(const zero_checkpoint_t *checkpoint);
  * Other tensors may have been frozen than are now. One that is frozen gets its weight, rounded from the master weight
  * if there is one. One that was frozen gets its weight from the model's files, and moments of zero.
  *
- * Returns ZERO_ERROR_FORMAT if the checkpoint's tensors are not the declared ones; then nothing has changed. Returns
- * it, too, with a line that names the number, if a weight or moment is not finite or a second moment is negative; then
- * some weights may be overwritten, and the engine refuses to use them as after a failed zero_set_state. [collective] */
+ * Returns ZERO_ERROR_FORMAT if the checkpoint's tensors are not the declared ones; then nothing has changed. It also
+ * does, with a line that names the number, if a weight or moment is not finite or a second moment is negative. Some
+ * weights may be overwritten by then, and the engine refuses to use them as after a failed zero_set_state. [collective]
+ */
 ZERO_API zero_status_t zero_load(zero_engine_t *engine, const zero_checkpoint_t *checkpoint);
 /* The same for a model that has something else than the checkpoint: tensors that are not there keep weights and
  * moments. The rest is as in zero_load_weights_partial. [collective] */

@@ -7,7 +7,7 @@
  * A file may change after its check. So every token is checked again when it is copied into a batch. A fault stays with
  * the batch until the batch is asked for: one that is read ahead may never be used.
  *
- * Whoever reads a batch also counts the targets of its step that count, from the masks and documents of the step's
+ * Whoever reads a batch also finds how many targets of its step count, from the masks and documents of the step's
  * global batch.
  */
 #include "train/data/data.h"

@@ -5,7 +5,7 @@
  *   options_value.c         one value: text to field and back, with type, range and choices checked
  *   options_suggest.c       near misses
  *   options_file.c          CFG.ini
- *   options_command_line.c  argv
+ *   options_command_line.c  argv; the rows of its options are in options_rows.c
  *   options_commands.c      fit, evaluate: their words, and which options are theirs
  *   options_help.c          --help
  *   options_device.c        what depends on the device
