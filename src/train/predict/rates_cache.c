@@ -340,7 +340,7 @@ static const fit_rates_t *built_in(const fit_wanted_t *wanted, const char *devic
 
 bool fit_rates_look_up(const fit_wanted_t *wanted, fit_rates_t *rates)
 {
-    fit_measured_t measured;
+    fit_measured_t measured = {0};
     json_t *file = read_file();
     bool found = find(file, wanted, &measured);
     json_decref(file);
