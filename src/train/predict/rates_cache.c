@@ -301,21 +301,28 @@ static void set_title(const fit_measured_t *m, const fit_wanted_t *wanted, fit_r
                  m->threads == 1 ? "" : "s");
 }
 
-/* A CPU's rank of other threads computes in proportion. */
-static void scale_to_threads(double threads, fit_rates_t *rates)
+/* Returns how many cores a CPU's rank has for its threads. */
+static double cores_of_rank(const fit_wanted_t *wanted, int threads, int ranks)
 {
+    double share = wanted->cores > 0 ? (double)wanted->cores / fmax(ranks, 1.0) : INFINITY;
+    return fmin(fmax(threads, 1.0), share);
+}
+
+/* A CPU's rank computes in proportion to its cores. had: those that the rates are of. */
+static void scale_to_cores(const fit_wanted_t *wanted, double had, fit_rates_t *rates)
+{
+    double cores = cores_of_rank(wanted, wanted->threads, wanted->ranks);
     for (int i = 0; i < n_fit_rate_rows; i++)
         for (int k = 0; k < fit_rate_rows[i].n && fit_rate_rows[i].is_of_thread; k++)
-            rate_of(rates, &fit_rate_rows[i])[k] *= threads / rates->threads;
-    rates->threads = threads;
+            rate_of(rates, &fit_rate_rows[i])[k] *= cores / had;
+    rates->threads = fmax(wanted->threads, 1.0);
 }
 
 /* Puts measured rates over built-in ones. */
 static void take_measured(fit_measured_t *m, const fit_wanted_t *wanted, fit_rates_t *rates)
 {
-    m->rates.threads = fmax(m->threads, 1.0);
     if (!wanted->is_gpu)
-        scale_to_threads(fmax(wanted->threads, 1.0), &m->rates);
+        scale_to_cores(wanted, cores_of_rank(wanted, m->threads, m->ranks), &m->rates);
     for (int i = 0; i < n_fit_rate_rows; i++) {
         const fit_rate_row_t *row = &fit_rate_rows[i];
         const double *from = rate_of(&m->rates, row);
@@ -349,7 +356,7 @@ bool fit_rates_look_up(const fit_wanted_t *wanted, fit_rates_t *rates)
         return false;
     *rates = *base;
     if (!wanted->is_gpu)
-        scale_to_threads(fmax(wanted->threads, 1.0), rates);
+        scale_to_cores(wanted, base->threads, rates);
     if (found)
         take_measured(&measured, wanted, rates);
     return true;
@@ -374,6 +381,9 @@ zero_status_t fit_rates_of_this_cpu(zero_comm_t *comm, fit_rates_t *rates)
     char name[64];
     bool is_known;
     fit_cpu_name(name, sizeof name);
-    fit_wanted_t wanted = {.vendor_name = name, .threads = omp_get_max_threads(), .ranks = zero_comm_local_size(comm)};
+    fit_wanted_t wanted = {.vendor_name = name,
+                           .threads = omp_get_max_threads(),
+                           .ranks = zero_comm_local_size(comm),
+                           .cores = (int)sysconf(_SC_NPROCESSORS_ONLN)};
     return fit_rates_choose(comm, &wanted, rates, &is_known);
 }

@@ -39,6 +39,7 @@ typedef struct fit_wanted {
     const char *vendor_name; /* of a GPU that is here, or of this CPU; NULL: any */
     const char *gpu;         /* as --gpu names it; NULL or "": not named */
     int threads, ranks;      /* as in fit_measured_t */
+    int cores;               /* of a host whose ranks may have more threads than that; 0: there are enough */
 } fit_wanted_t;
 
 /* Sets *rates to those that were measured, for the rest to built-in ones; of this rank's file. Without an entry:

@@ -110,6 +110,26 @@ START_TEST(the_nearest_ranks_serve_others)
 }
 END_TEST
 
+/* Threads beyond the cores share them: of 4 cores 8 ranks of a thread have a half each, and measured rates of 4 ranks
+ * of 2 threads are those of one core. */
+START_TEST(ranks_beyond_the_cores_share_them)
+{
+    fit_measured_t four = measured_of("A", false, 2, 4, 1.0);
+    fit_wanted_t eight = {.vendor_name = "A", .threads = 1, .ranks = 8, .cores = 4}, four_alike = eight;
+    four_alike.threads = 2;
+    four_alike.ranks = 4;
+    ck_assert_double_eq(look_up(eight).half, 0.25 * fit_rates_of_cpu()->half); /* built in are those of two cores */
+    ck_assert_double_eq(look_up(eight).threads, 1.0);
+    ck_assert_int_eq(fit_cache_save(&four), ZERO_OK);
+    ck_assert_double_eq(look_up(four_alike).half, four.rates.half);
+    ck_assert_double_eq(look_up(eight).half, 0.5 * four.rates.half);
+    eight.ranks = 1;
+    ck_assert_double_eq(look_up(eight).half, four.rates.half);
+    eight.threads = 4;
+    ck_assert_double_eq(look_up(eight).half, 4.0 * four.rates.half);
+}
+END_TEST
+
 /* What one rank cannot measure is built in. */
 START_TEST(what_was_not_measured_is_built_in)
 {
@@ -345,6 +365,7 @@ static Suite *suite(void)
     tcase_add_test(c, what_is_kept_is_found);
     tcase_add_test(c, an_entry_is_replaced_and_others_stay);
     tcase_add_test(c, the_nearest_ranks_serve_others);
+    tcase_add_test(c, ranks_beyond_the_cores_share_them);
     tcase_add_test(c, what_was_not_measured_is_built_in);
     tcase_add_test(c, a_gpu_is_found_by_its_name);
     tcase_add_loop_test(c, a_damaged_file_costs_a_line, 0, sizeof damaged / sizeof damaged[0]);
