@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
-#include "tests/support/event_file.h"
+#include "tests/unit/train/event_file.h"
 
 static char scratch[1000], directory[1100];
 static event_t events[64];

@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tests/support/event_file.h"
+#include "tests/unit/train/event_file.h"
 #include "tests/support/support.h"
 
 #define RUN_LIMIT_S 60.0
