@@ -2,18 +2,23 @@
  *
  *     muon_cases [key=value ...]
  *         Keys: stage=3 dtype=fp32|bf16|fp16 group=0 comm=auto|mpi steps=3 micro_batches=60 frozen=0|1 muon_steps=5
- *         own=0|1: by own_muon.h, an optimizer of the caller's that sees matrices whole
+ *         own=0|1: by own_muon.h, an optimizer of the caller's that sees matrices whole; fails_at=0 fails_in=prepare|
+ *         whole|update: in that step this function of the last rank's fails (whole: of the rank that has
+ *         "large"). Each rank prints the status that it gets
+ *         skip_at=0: a step with a gradient that is not finite, which must change nothing
+ *         dir=PATH save_at=0: saves a checkpoint behind that step; resume=1: goes on from it
  *         Trains with gradients that are a formula of the micro-batch, and compares all weights and state arrays with
  *         muon_fp64.h (and AdamW's formula for what is no hidden matrix) after every step. Prints, from rank 0, a hash
  *         of weights and state for each step: the same at every stage and on any number of ranks that divides
  *         micro_batches. Checks that memory is as planned and that no step allocates.
  *
- * Exit code 0 if every check held.
+ * Exit code 0 if every check held; 3 behind a function that failed as it should.
  */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tests/support/allocations.h"
 #include "tests/support/elements.h"
@@ -24,7 +29,9 @@
 #include "zero.h"
 
 typedef struct settings {
-    int stage, group, steps, micro_batches, frozen, muon_steps, own;
+    int stage, group, steps, micro_batches, frozen, muon_steps, own, fails_at, skip_at, save_at, resume;
+    enum { PREPARE, WHOLE, UPDATE } fails_in;
+    const char *dir;
     zero_dtype_t dtype;
     zero_comm_kind_t kind;
 } settings_t;
@@ -97,6 +104,7 @@ static double gradient(int step, int v, int t, size_t e)
 
 typedef struct reference {
     double w[N_TENSORS][MAX_ELEMS], m[N_TENSORS][MAX_ELEMS], v[N_TENSORS][MAX_ELEMS], g[N_TENSORS][MAX_ELEMS];
+    int t; /* updates so far */
 } reference_t;
 
 static void adamw_fp64(const zero_config_t *c, int t, double g, double *w, double *m, double *v)
@@ -117,6 +125,7 @@ static void reference_step(reference_t *ref, const settings_t *s, const zero_con
                 ref->g[t][e] += gradient(step, v, t, e);
             squares += ref->g[t][e] * ref->g[t][e];
         }
+    ref->t++;
     const double clip = fmin(1.0, (double)c->grad_clip / (sqrt(squares) + 1e-6));
     for (int t = 0; t < N_TENSORS; t++) {
         for (size_t e = 0; e < n_elems_of(t); e++)
@@ -128,7 +137,7 @@ static void reference_step(reference_t *ref, const settings_t *s, const zero_con
                              (double)LR, (double)c->weight_decay, (double)c->muon_momentum, c->muon_steps);
         else
             for (size_t e = 0; e < n_elems_of(t); e++)
-                adamw_fp64(c, step, ref->g[t][e], &ref->w[t][e], &ref->m[t][e], &ref->v[t][e]);
+                adamw_fp64(c, ref->t, ref->g[t][e], &ref->w[t][e], &ref->m[t][e], &ref->v[t][e]);
     }
 }
 
@@ -137,6 +146,7 @@ static void reference_step(reference_t *ref, const settings_t *s, const zero_con
 static void write_grads(zero_engine_t *engine, const settings_t *s, zero_unit_t unit, int step, int v)
 {
     const float loss_scale = *zero_loss_scale(engine);
+    const bool is_spoilt = step == s->skip_at && v == s->micro_batches / 2;
     for (int t = 0; t < N_TENSORS; t++) {
         const zero_grad_t grad = zero_grad(engine, t);
         if (TENSORS[t].unit != unit)
@@ -146,14 +156,58 @@ static void write_grads(zero_engine_t *engine, const settings_t *s, zero_unit_t 
             element_store(grad.data, grad.dtype, e,
                           (float)gradient(step, v, t, e) * loss_scale +
                               (grad.accumulate ? element_load(grad.data, grad.dtype, e) : 0.0f));
+        if (is_spoilt && grad.data)
+            element_store(grad.data, grad.dtype, n_elems_of(t) - 1, INFINITY);
     }
 }
 
-static void train_step(zero_comm_t *comm, zero_engine_t *engine, const settings_t *s, int step)
+/* own_muon.h's functions, one of which fails when it is told to. */
+static struct {
+    own_muon_t muon;
+    bool fails[UPDATE + 1];
+} own_fns;
+
+static zero_status_t own_prepare(void *user, const zero_own_update_t *update, zero_stream_t stream)
+{
+    return own_fns.fails[PREPARE] ? ZERO_ERROR_IO : own_muon_prepare(user, update, stream);
+}
+
+static zero_status_t own_whole(void *user, const zero_own_whole_t *whole, zero_stream_t stream)
+{
+    const bool is_large = strcmp(TENSORS[whole->tensor].name, "large") == 0;
+    return is_large && own_fns.fails[WHOLE] ? ZERO_ERROR_IO : own_muon_whole(user, whole, stream);
+}
+
+static zero_status_t own_update(void *user, const zero_own_update_t *update, zero_stream_t stream)
+{
+    return own_fns.fails[UPDATE] ? ZERO_ERROR_IO : own_muon_update(user, update, stream);
+}
+
+/* zero_step returns what the function returned, with a line that names it. That rank then gives up the step, of which
+ * the others learn: they cannot complete it. Prints each rank's status. No rank leaves before all have printed: mpirun
+ * ends the others with the first. */
+static void expect_failure(zero_comm_t *comm, zero_engine_t *engine, const settings_t *s)
+{
+    zero_step_result_t result;
+    own_fns.fails[s->fails_in] = s->fails_in == WHOLE || zero_comm_rank(comm) == zero_comm_size(comm) - 1;
+    zero_status_t status = zero_step(engine, LR, NULL, NULL);
+    if (status == ZERO_OK)
+        status = zero_step_wait(engine, &result);
+    printf("%s\n", zero_status_name(status));
+    fflush(stdout);
+    if (status == ZERO_ERROR_IO) {
+        CHECK(strstr(zero_last_error(), "optimizer own muon: its update of tensor large failed"), "%s",
+              zero_last_error());
+        zero_cancel(engine);
+    }
+    sleep(1);
+    exit(3);
+}
+
+/* Makes the passes of a step. */
+static void make_passes(zero_comm_t *comm, zero_engine_t *engine, const settings_t *s, int step)
 {
     const int n_ranks = zero_comm_size(comm);
-    zero_step_result_t result;
-    allocations_start();
     for (int j = 0; j < s->micro_batches / n_ranks; j++) {
         OK(zero_begin(engine, ZERO_PASS_TRAIN, NULL));
         for (zero_unit_t unit = 0; unit < N_UNITS; unit++) {
@@ -166,12 +220,37 @@ static void train_step(zero_comm_t *comm, zero_engine_t *engine, const settings_
             OK(zero_grad_ready(engine, unit, NULL));
         }
     }
+}
+
+/* Returns whether the step was skipped. */
+static bool train_step(zero_comm_t *comm, zero_engine_t *engine, const settings_t *s, int step)
+{
+    zero_step_result_t result;
+    allocations_start();
+    make_passes(comm, engine, s, step);
     OK(zero_step(engine, LR, NULL, NULL));
     OK(zero_step_wait(engine, &result));
     const unsigned long allocations = allocations_stop();
-    CHECK(!result.skipped, "step %d was skipped", step);
+    CHECK(result.skipped == (step == s->skip_at), "step %d was%s skipped", step, result.skipped ? "" : " not");
     CHECK(step < 3 || allocations == 0 || s->own /* allocates */ || strcmp(zero_comm_name(comm), "mpi") == 0,
           "%lu allocations", allocations);
+    return result.skipped;
+}
+
+static void save(zero_comm_t *comm, zero_engine_t *engine, const char *directory)
+{
+    zero_save_t *save;
+    OK(zero_save_prepare(comm, directory));
+    OK(zero_save_begin(engine, directory, &(zero_save_options_t){0}, &save));
+    OK(zero_save_end(save));
+}
+
+static void load(zero_comm_t *comm, zero_engine_t *engine, const char *directory)
+{
+    zero_checkpoint_t *checkpoint;
+    OK(zero_checkpoint_open(comm, directory, &checkpoint));
+    OK(zero_load(engine, checkpoint));
+    zero_checkpoint_close(checkpoint);
 }
 
 static uint64_t fold(uint64_t hash, const void *data, size_t n_bytes)
@@ -239,17 +318,27 @@ static zero_config_t make_config(const settings_t *s, int n_ranks)
     config.optimizer = ZERO_OPTIMIZER_MUON;
     config.muon_steps = s->muon_steps;
     config.initial_loss_scale = 16.0f;
+    config.loss_scale_hysteresis = 1; /* a skipped step halves it */
     return config;
 }
 
 int main(int argc, char **argv)
 {
-    static const setting_row_t rows[] = {
-        {"stage", offsetof(settings_t, stage), NULL},    {"group", offsetof(settings_t, group), NULL},
-        {"steps", offsetof(settings_t, steps), NULL},    {"micro_batches", offsetof(settings_t, micro_batches), NULL},
-        {"frozen", offsetof(settings_t, frozen), NULL},  {"muon_steps", offsetof(settings_t, muon_steps), NULL},
-        {"own", offsetof(settings_t, own), NULL},        {"dtype", offsetof(settings_t, dtype), SETTING_DTYPES},
-        {"comm", offsetof(settings_t, kind), "auto mpi"}};
+    static const setting_row_t rows[] = {{"stage", offsetof(settings_t, stage), NULL},
+                                         {"group", offsetof(settings_t, group), NULL},
+                                         {"steps", offsetof(settings_t, steps), NULL},
+                                         {"micro_batches", offsetof(settings_t, micro_batches), NULL},
+                                         {"frozen", offsetof(settings_t, frozen), NULL},
+                                         {"muon_steps", offsetof(settings_t, muon_steps), NULL},
+                                         {"own", offsetof(settings_t, own), NULL},
+                                         {"fails_at", offsetof(settings_t, fails_at), NULL},
+                                         {"skip_at", offsetof(settings_t, skip_at), NULL},
+                                         {"save_at", offsetof(settings_t, save_at), NULL},
+                                         {"resume", offsetof(settings_t, resume), NULL},
+                                         {"dir", offsetof(settings_t, dir), SETTING_TEXT},
+                                         {"fails_in", offsetof(settings_t, fails_in), "prepare whole update"},
+                                         {"dtype", offsetof(settings_t, dtype), SETTING_DTYPES},
+                                         {"comm", offsetof(settings_t, kind), "auto mpi"}};
     static reference_t ref;
     settings_t s = {.stage = 3, .steps = 3, .micro_batches = 60, .muon_steps = 5, .dtype = ZERO_BF16};
     zero_comm_t *comm;
@@ -263,13 +352,13 @@ int main(int argc, char **argv)
     zero_model_t *model = declare(&s);
     zero_config_t config = make_config(&s, zero_comm_size(comm));
     float scales[N_TENSORS];
-    own_muon_t own_muon = {.config = &config, .scales = scales};
+    own_fns.muon = (own_muon_t){.config = &config, .scales = scales};
     const zero_own_optimizer_t own = {.name = "own muon",
                                       .n_arrays = 2,
-                                      .prepare = own_muon_prepare,
-                                      .whole = own_muon_whole,
-                                      .update = own_muon_update,
-                                      .user = &own_muon};
+                                      .prepare = own_prepare,
+                                      .whole = own_whole,
+                                      .update = own_update,
+                                      .user = &own_fns.muon};
     find_scales(scales);
     if (s.own) {
         config.optimizer = ZERO_OPTIMIZER_OWN;
@@ -277,14 +366,24 @@ int main(int argc, char **argv)
     }
     OK(zero_engine_create(comm, device, model, &config, &engine));
     check_held(comm, engine, model, &config);
-    OK(zero_init_parameters(engine));
+    if (s.resume)
+        load(comm, engine, s.dir);
+    else
+        OK(zero_init_parameters(engine));
+    ref.t = (int)zero_get_adam_step(engine);
     check_all(engine, &s, &ref, 0);
-    for (int step = 1; step <= s.steps; step++) {
-        train_step(comm, engine, &s, step);
-        reference_step(&ref, &s, &config, step);
+    for (int step = s.resume ? s.save_at + 1 : 1; step <= s.steps; step++) {
+        if (step == s.fails_at) {
+            make_passes(comm, engine, &s, step);
+            expect_failure(comm, engine, &s);
+        }
+        if (!train_step(comm, engine, &s, step))
+            reference_step(&ref, &s, &config, step);
         const uint64_t hash = check_all(engine, &s, &ref, step);
         if (zero_comm_rank(comm) == 0)
             printf("%d %016llx\n", step, (unsigned long long)hash);
+        if (step == s.save_at)
+            save(comm, engine, s.dir);
     }
     check_held(comm, engine, model, &config);
     zero_engine_destroy(engine);

@@ -81,6 +81,75 @@ START_TEST(transports_and_groups_give_a_callers_optimizer_equal_bits)
 }
 END_TEST
 
+/* A step of fp16 that is skipped leaves weights and state as they were, at every stage and on 1 to 4 ranks. */
+START_TEST(a_skipped_step_changes_nothing)
+{
+    static const char *const settings[] = {"dtype=fp16 skip_at=2", "dtype=fp16 skip_at=2 own=1"};
+    run_t runs[4] = {0};
+    if (support_leaves_out(4))
+        return;
+    for (int i = 0; i < 4; i++) {
+        runs[i].n_ranks = 4 - i;
+        snprintf(runs[i].settings, sizeof runs[i].settings, "stage=%d %s", i, settings[_i]);
+    }
+    run_all(runs, 4);
+    support_output_t output;
+    ck_assert_int_eq(support_mpirun(&output, LIMIT_S, 2, "%s/tests/mpi/muon_cases %s", support_build(), settings[_i]),
+                     0);
+    const char *second = strstr(output.out, "\n2 "), *third = strstr(output.out, "\n3 ");
+    ck_assert_msg(second && third && strncmp(output.out + 2, second + 3, 16) == 0 &&
+                      strncmp(second + 3, third + 3, 16) != 0,
+                  "%s", output.out);
+    support_output_free(&output);
+}
+END_TEST
+
+/* Training goes on from a checkpoint of three ranks, on one to five at any stage, with the bits of a run that was not
+ * interrupted. */
+START_TEST(a_run_resumes_on_another_number_of_ranks)
+{
+    static const char *const settings[] = {"dtype=bf16", "dtype=bf16 own=1", "dtype=fp32 frozen=1 own=1",
+                                           "dtype=fp16 skip_at=1 own=1"};
+    support_output_t whole, rest;
+    if (support_leaves_out(5))
+        return;
+    char *directory = support_scratch();
+    int code = support_mpirun(&whole, LIMIT_S, 3, "%s/tests/mpi/muon_cases steps=4 save_at=2 dir=%s %s",
+                              support_build(), directory, settings[_i]);
+    ck_assert_msg(code == 0 && support_count(whole.out, "\n") == 4, "%s%s", whole.out, whole.err);
+    for (int n_ranks = 1; n_ranks <= 5; n_ranks++) {
+        code = support_mpirun(&rest, LIMIT_S, n_ranks,
+                              "%s/tests/mpi/muon_cases steps=4 save_at=2 resume=1 dir=%s %s stage=%d", support_build(),
+                              directory, settings[_i], n_ranks % 4);
+        ck_assert_msg(code == 0 && strcmp(rest.out, strstr(whole.out, "\n3 ") + 1) == 0, "%d ranks: %d\n%s%s%s",
+                      n_ranks, code, rest.err, rest.out, whole.out);
+        support_output_free(&rest);
+    }
+    support_output_free(&whole);
+    free(directory);
+}
+END_TEST
+
+/* One rank gets its function's status, and says of what; the others, whose step cannot be completed, get one too. */
+START_TEST(a_function_that_fails_ends_the_step_on_all_ranks)
+{
+    static const char *const settings[] = {"stage=3 fails_in=prepare", "stage=0 fails_in=whole",
+                                           "stage=1 fails_in=update", "stage=2 fails_in=whole comm=mpi",
+                                           "stage=3 fails_in=update comm=mpi"};
+    support_output_t output;
+    if (support_leaves_out(3))
+        return;
+    int code = support_mpirun(&output, LIMIT_S, 3, "%s/tests/mpi/muon_cases own=1 fails_at=2 %s", support_build(),
+                              settings[_i]);
+    ck_assert_msg(code == 3 && support_count(output.out, "ZERO_ERROR_IO\n") == 1 &&
+                      support_count(output.out, "ZERO_ERROR_") == 3 && support_count(output.out, "ZERO_OK") == 0,
+                  "exit code %d\n%s%s", code, output.out, output.err);
+    ck_assert_msg(support_count(output.err, "optimizer own muon: its update of tensor large failed\n") == 1, "%s",
+                  output.err);
+    support_output_free(&output);
+}
+END_TEST
+
 /* ---- who orthogonalizes what ---- */
 
 /* Declares n_blocks units with two matrices, rows x 16 and rows x 48, and a vector; before them one with a vector. */
@@ -353,6 +422,9 @@ static Suite *suite(void)
     tcase_add_loop_test(several, stages_and_ranks_give_equal_bits, 0, 5);
     tcase_add_test(several, transports_and_groups_give_equal_bits);
     tcase_add_test(several, transports_and_groups_give_a_callers_optimizer_equal_bits);
+    tcase_add_loop_test(several, a_skipped_step_changes_nothing, 0, 2);
+    tcase_add_loop_test(several, a_run_resumes_on_another_number_of_ranks, 0, 4);
+    tcase_add_loop_test(several, a_function_that_fails_ends_the_step_on_all_ranks, 0, 5);
     suite_add_tcase(s, several);
     TCase *plan = tcase_create("plan");
     tcase_add_test(plan, every_matrix_has_one_owner_and_all_ranks_are_busy);
