@@ -17,17 +17,17 @@ static const same_text_case_t CASES[N_CASES] = {
 
 START_TEST(whole_tensors_have_the_same_bits_at_every_stage_and_on_any_number_of_ranks)
 {
-    static const char *const dtypes[] = {"fp32", "bf16", "fp16"};
+    static const char *const settings[] = {"fp32", "bf16", "fp16", "bf16 optimizer=adamw8bit"};
     same_text_case_t cases[N_CASES];
     memcpy(cases, CASES, sizeof cases);
     /* Gradients, updates and setting depend on the dtype, what passes between ranks does not: half the cases will do.
      */
     for (int i = 2; i < N_CASES; i += 2)
         cases[i].is_left_out = _i > 0;
-    same_text_run("tensor_cases", dtypes[_i], cases, N_CASES);
+    same_text_run("tensor_cases", settings[_i], cases, N_CASES);
     ck_assert_msg(support_count(cases[0].output.out, "\n") == 4 + 3 * 15, "%s%s", cases[0].output.out,
                   cases[0].output.err);
-    same_text_check(dtypes[_i], cases, N_CASES);
+    same_text_check(settings[_i], cases, N_CASES);
 }
 END_TEST
 
@@ -36,7 +36,7 @@ static Suite *suite(void)
     Suite *suite = suite_create("tensors");
     TCase *ranks = tcase_create("ranks");
     tcase_set_timeout(ranks, 5 * SAME_TEXT_LIMIT_S);
-    tcase_add_loop_test(ranks, whole_tensors_have_the_same_bits_at_every_stage_and_on_any_number_of_ranks, 0, 3);
+    tcase_add_loop_test(ranks, whole_tensors_have_the_same_bits_at_every_stage_and_on_any_number_of_ranks, 0, 4);
     suite_add_tcase(suite, ranks);
     return suite;
 }
