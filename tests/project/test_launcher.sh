@@ -199,13 +199,13 @@ is_lost_and_found()
     echo "killed after step $last, resumed after step $resumed"
     [[ $code -eq 0 && $((last - resumed)) -le $steps && ! -e $memory && $(text "$scratch/want600" | wc -l) -eq 600 ]] &&
         diff <(text "$scratch/want600") <(text "$scratch/got") && grep -q 'restart 1 of 2' "$scratch/out" &&
-        "$build/zerotrain" --plan --set checkpoint.memory_every=7 --set checkpoint.memory_dir="$memory" \
+        "$build/zerotrain" --plan --set checkpoint.memory_every=7 --set checkpoint.memory_dir="$memory" "$@" \
             "$scratch/cfg.ini" | grep -x "memory checkpoint *$size bytes in .*"
 }
 trains_undisturbed()
 {
     "$tree/launch/zerotrain" -np 2 --set train.steps=600 --set log.metrics="$scratch/want600" \
-        --overwrite --set checkpoint.dir="$scratch/other" "$scratch/cfg.ini"
+        --overwrite --set checkpoint.dir="$scratch/other" "$@" "$scratch/cfg.ini"
 }
 claim "600 steps undisturbed" trains_undisturbed
 memory=$(mktemp -d -p /dev/shm) # files in memory, so that they outlive the processes
@@ -213,5 +213,11 @@ keeps_in_memory() { is_lost_and_found 7 --set checkpoint.every=1000; }
 claim "a rank is killed: seven steps back at most, from memory, as large as planned, and nothing is left there" keeps_in_memory
 needs_no_disk() { is_lost_and_found 7 --set checkpoint.dir= --set checkpoint.every=0 --set checkpoint.async=false; }
 claim "the same without a disk, where saves are waited for" needs_no_disk
+keeps_8_bits()
+{
+    local adamw8bit=(--set train.optimizer=adamw8bit --set train.precision=bf16)
+    trains_undisturbed "${adamw8bit[@]}" && is_lost_and_found 7 --set checkpoint.dir= --set checkpoint.every=0 "${adamw8bit[@]}"
+}
+claim "the same of 8-bit AdamW" keeps_8_bits
 rm -rf "$memory"
 exit $status
