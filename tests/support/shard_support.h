@@ -86,4 +86,46 @@ static inline void shard_assert_same_bits(const void *got, const void *want, siz
     ck_abort_msg("%s, %s: first difference in byte %zu of %zu", what, where, at, n_bytes);
 }
 
+/* What an optimizer updates. */
+typedef struct shard {
+    zero_dtype_t dtype;
+    size_t n_elems; /* of every array, gaps included; param and low have room for fp32 */
+    size_t state_bytes;
+    void *param, *low;
+    float *m, *v; /* state_bytes each; v: NULL without a second array */
+    float *grad;
+} shard_t;
+
+static inline shard_t shard_clone(const shard_t *s)
+{
+    const size_t n_bytes = s->n_elems * sizeof(float);
+    shard_t copy = *s;
+    copy.param = shard_copy(s->param, n_bytes);
+    copy.low = shard_copy(s->low, n_bytes);
+    copy.m = shard_copy(s->m, s->state_bytes);
+    copy.v = s->v ? shard_copy(s->v, s->state_bytes) : NULL;
+    copy.grad = shard_copy(s->grad, n_bytes);
+    return copy;
+}
+
+static inline void shard_free(shard_t *s)
+{
+    free(s->param);
+    free(s->low);
+    free(s->m);
+    free(s->v);
+    free(s->grad);
+}
+
+/* Compares what an update may change. Halves of param and low that no dtype uses are equal, too. */
+static inline void shard_assert_same(const shard_t *got, const shard_t *want, const char *where)
+{
+    const size_t n_bytes = want->n_elems * sizeof(float);
+    shard_assert_same_bits(got->param, want->param, n_bytes, "param", where);
+    shard_assert_same_bits(got->low, want->low, n_bytes, "low", where);
+    shard_assert_same_bits(got->m, want->m, want->state_bytes, "m", where);
+    if (want->v)
+        shard_assert_same_bits(got->v, want->v, want->state_bytes, "v", where);
+}
+
 #endif

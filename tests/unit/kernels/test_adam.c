@@ -9,18 +9,6 @@
 
 /* ---- A shard and its copies ---- */
 
-typedef struct shard {
-    zero_dtype_t dtype;
-    size_t n_elems; /* of every array, gaps included */
-    void *param, *low;
-    float *m, *v, *grad;
-} shard_t;
-
-static size_t param_bytes(const shard_t *s)
-{
-    return s->n_elems * zero_dtype_size(s->dtype);
-}
-
 static size_t low_bytes(const shard_t *s)
 {
     static const size_t bytes_of_elem[] = {[ZERO_FP32] = 0, [ZERO_BF16] = 2, [ZERO_FP16] = 4};
@@ -29,41 +17,13 @@ static size_t low_bytes(const shard_t *s)
 
 static shard_t shard_of_any_bits(zero_dtype_t dtype, size_t n_elems, uint64_t seed)
 {
-    shard_t s = {.dtype = dtype, .n_elems = n_elems};
+    shard_t s = {.dtype = dtype, .n_elems = n_elems, .state_bytes = n_elems * sizeof(float)};
     s.param = shard_any_floats(&seed, n_elems);
     s.low = shard_any_floats(&seed, n_elems);
     s.m = shard_any_floats(&seed, n_elems);
     s.v = shard_any_floats(&seed, n_elems);
     s.grad = shard_any_floats(&seed, n_elems);
     return s;
-}
-
-static shard_t shard_clone(const shard_t *s)
-{
-    shard_t copy = *s;
-    copy.param = shard_copy(s->param, param_bytes(s));
-    copy.low = shard_copy(s->low, low_bytes(s));
-    copy.m = shard_copy(s->m, s->n_elems * sizeof(float));
-    copy.v = shard_copy(s->v, s->n_elems * sizeof(float));
-    copy.grad = shard_copy(s->grad, s->n_elems * sizeof(float));
-    return copy;
-}
-
-static void shard_free(shard_t *s)
-{
-    free(s->param);
-    free(s->low);
-    free(s->m);
-    free(s->v);
-    free(s->grad);
-}
-
-static void assert_same_shard(const shard_t *got, const shard_t *want, const char *where)
-{
-    shard_assert_same_bits(got->param, want->param, param_bytes(want), "param", where);
-    shard_assert_same_bits(got->low, want->low, low_bytes(want), "low", where);
-    shard_assert_same_bits(got->m, want->m, want->n_elems * sizeof(float), "m", where);
-    shard_assert_same_bits(got->v, want->v, want->n_elems * sizeof(float), "v", where);
 }
 
 static void update_by_tensor(const zero_shard_kernels_t *kernels, const shard_t *s, const zero_adam_segment_t *segments,
@@ -182,7 +142,7 @@ START_TEST(instruction_sets_and_threads_give_the_same_bits)
             shard_t got = shard_clone(&before);
             omp_set_num_threads(shard_thread_counts[t]);
             update(kernels, &got, segments, 2, &scalars);
-            assert_same_shard(&got, &want, kernels->name);
+            shard_assert_same(&got, &want, kernels->name);
             shard_free(&got);
         }
     }
@@ -214,7 +174,7 @@ START_TEST(slicing_changes_no_bits)
     }
     ck_assert_uint_gt(n_cuts, 1000);
     update(kernels, &got, cuts, n_cuts, &scalars);
-    assert_same_shard(&got, &want, "cut into segments");
+    shard_assert_same(&got, &want, "cut into segments");
     shard_free(&got);
     shard_free(&want);
 }
@@ -269,7 +229,7 @@ START_TEST(segments_have_the_scalars_of_their_tensor)
             shard_t got = shard_clone(&before);
             omp_set_num_threads(shard_thread_counts[t]);
             update_by_tensor(kernels, &got, segments, 4, &unused, by_tensor);
-            assert_same_shard(&got, &want, kernels->name);
+            shard_assert_same(&got, &want, kernels->name);
             shard_free(&got);
         }
     }
@@ -287,7 +247,7 @@ START_TEST(a_skipped_step_writes_nothing)
     shard_t after = shard_clone(&before);
     const zero_adam_segment_t segment = {.n_elems = before.n_elems, .decay = 0.1f};
     update(zero_shard_kernels_cpu(), &after, &segment, 1, &scalars);
-    assert_same_shard(&after, &before, "skipped");
+    shard_assert_same(&after, &before, "skipped");
     shard_free(&after);
     shard_free(&before);
 }

@@ -32,13 +32,6 @@ static zero_dtype_t dtype_of(int i)
 
 /* ---- A shard ---- */
 
-typedef struct shard {
-    zero_dtype_t dtype;
-    size_t n_elems;
-    void *param, *low;
-    float *m, *grad;
-} shard_t;
-
 static float *ordinary(uint64_t *seed, size_t n, int low, int high)
 {
     float *x = shard_alloc(n * sizeof *x);
@@ -50,7 +43,7 @@ static float *ordinary(uint64_t *seed, size_t n, int low, int high)
 /* Ordinary numbers, as in training. */
 static shard_t shard_of(zero_dtype_t dtype, size_t n_elems, uint64_t seed)
 {
-    shard_t s = {.dtype = dtype, .n_elems = n_elems};
+    shard_t s = {.dtype = dtype, .n_elems = n_elems, .state_bytes = n_elems * sizeof(float)};
     float *master = ordinary(&seed, n_elems, -12, 2);
     s.param = memset(shard_alloc(n_elems * sizeof(float)), 0, n_elems * sizeof(float));
     s.low = memset(shard_alloc(n_elems * sizeof(float)), 0, n_elems * sizeof(float));
@@ -59,33 +52,6 @@ static shard_t shard_of(zero_dtype_t dtype, size_t n_elems, uint64_t seed)
     s.grad = ordinary(&seed, n_elems, -14, 2);
     free(master);
     return s;
-}
-
-static shard_t shard_clone(const shard_t *s)
-{
-    const size_t n_bytes = s->n_elems * sizeof(float);
-    shard_t copy = *s;
-    copy.param = shard_copy(s->param, n_bytes);
-    copy.low = shard_copy(s->low, n_bytes);
-    copy.m = shard_copy(s->m, n_bytes);
-    copy.grad = shard_copy(s->grad, n_bytes);
-    return copy;
-}
-
-static void shard_free(shard_t *s)
-{
-    free(s->param);
-    free(s->low);
-    free(s->m);
-    free(s->grad);
-}
-
-static void assert_same_shard(const shard_t *got, const shard_t *want, const char *where)
-{
-    const size_t n_bytes = want->n_elems * sizeof(float); /* unused halves are equal, too */
-    shard_assert_same_bits(got->param, want->param, n_bytes, "param", where);
-    shard_assert_same_bits(got->low, want->low, n_bytes, "low", where);
-    shard_assert_same_bits(got->m, want->m, n_bytes, "m", where);
 }
 
 static float *masters_of(const shard_t *s)
@@ -197,7 +163,7 @@ START_TEST(instruction_sets_threads_and_slicing_give_the_same_bits)
             shard_t got = shard_clone(&before);
             omp_set_num_threads(shard_thread_counts[t / 2]);
             update(rule, kernels, &got, t % 2 ? cut : whole, t % 2 ? 4 : 2, &scalars);
-            assert_same_shard(&got, &want, kernels->name);
+            shard_assert_same(&got, &want, kernels->name);
             shard_free(&got);
         }
     }
@@ -235,7 +201,7 @@ START_TEST(segments_have_the_scalars_of_their_tensor)
             shard_t got = shard_clone(&before);
             omp_set_num_threads(shard_thread_counts[t]);
             update_by_tensor(rule, kernels, &got, segments, 4, &unused, by_tensor);
-            assert_same_shard(&got, &want, kernels->name);
+            shard_assert_same(&got, &want, kernels->name);
             shard_free(&got);
         }
     }
@@ -250,7 +216,7 @@ START_TEST(a_skipped_step_writes_nothing)
     const zero_adam_segment_t segment = {.n_elems = 1001, .decay = 0.1f};
     shard_t before = shard_of(dtype_of(_i), 1001, 31), after = shard_clone(&before);
     update(rule_of(_i), zero_shard_kernels_cpu(), &after, &segment, 1, &scalars);
-    assert_same_shard(&after, &before, "skipped");
+    shard_assert_same(&after, &before, "skipped");
     shard_free(&after);
     shard_free(&before);
 }

@@ -125,14 +125,6 @@ END_TEST
 
 /* ---- A shard ---- */
 
-typedef struct shard {
-    zero_dtype_t dtype;
-    size_t n_elems;
-    void *param, *low;
-    zero_block8_t *m, *v;
-    float *grad;
-} shard_t;
-
 static size_t n_blocks_of(size_t n_elems)
 {
     return (n_elems + ZERO_BLOCK8_ELEMS - 1) / ZERO_BLOCK8_ELEMS;
@@ -149,53 +141,23 @@ static float *ordinary(uint64_t seed, size_t n, int low, int high)
 static shard_t shard_of(zero_dtype_t dtype, size_t n_elems, uint64_t seed)
 {
     const zero_shard_kernels_t *kernels = zero_shard_kernels_cpu();
-    shard_t s = {.dtype = dtype, .n_elems = n_elems};
+    shard_t s = {.dtype = dtype, .n_elems = n_elems, .state_bytes = n_blocks_of(n_elems) * sizeof(zero_block8_t)};
     float *master = ordinary(seed, n_elems, -12, 2), *m = ordinary(seed + 1, n_elems, -14, 2);
     float *v = ordinary(seed + 2, n_elems, -28, 2);
     for (size_t i = 0; i < n_elems; ++i)
         v[i] = fabsf(v[i]);
     s.param = memset(shard_alloc(n_elems * sizeof(float)), 0, n_elems * sizeof(float));
     s.low = memset(shard_alloc(n_elems * sizeof(float)), 0, n_elems * sizeof(float));
-    s.m = shard_alloc(n_blocks_of(n_elems) * sizeof *s.m);
-    s.v = shard_alloc(n_blocks_of(n_elems) * sizeof *s.v);
+    s.m = shard_alloc(s.state_bytes);
+    s.v = shard_alloc(s.state_bytes);
     s.grad = ordinary(seed + 3, n_elems, -14, 2);
     kernels->split_master(s.param, dtype == ZERO_FP32 ? NULL : s.low, dtype, master, n_elems, NULL);
-    kernels->encode8(s.m, m, n_elems, true);
-    kernels->encode8(s.v, v, n_elems, false);
+    kernels->encode8((void *)s.m, m, n_elems, true);
+    kernels->encode8((void *)s.v, v, n_elems, false);
     free(master);
     free(m);
     free(v);
     return s;
-}
-
-static shard_t shard_clone(const shard_t *s)
-{
-    const size_t n_bytes = s->n_elems * sizeof(float), n_block_bytes = n_blocks_of(s->n_elems) * sizeof *s->m;
-    shard_t copy = *s;
-    copy.param = shard_copy(s->param, n_bytes);
-    copy.low = shard_copy(s->low, n_bytes);
-    copy.m = shard_copy(s->m, n_block_bytes);
-    copy.v = shard_copy(s->v, n_block_bytes);
-    copy.grad = shard_copy(s->grad, n_bytes);
-    return copy;
-}
-
-static void shard_free(shard_t *s)
-{
-    free(s->param);
-    free(s->low);
-    free(s->m);
-    free(s->v);
-    free(s->grad);
-}
-
-static void assert_same_shard(const shard_t *got, const shard_t *want, const char *where)
-{
-    const size_t n_bytes = want->n_elems * sizeof(float), n_block_bytes = n_blocks_of(want->n_elems) * sizeof *want->m;
-    shard_assert_same_bits(got->param, want->param, n_bytes, "param", where);
-    shard_assert_same_bits(got->low, want->low, n_bytes, "low", where);
-    shard_assert_same_bits(got->m, want->m, n_block_bytes, "m", where);
-    shard_assert_same_bits(got->v, want->v, n_block_bytes, "v", where);
 }
 
 static void update(const zero_shard_kernels_t *kernels, const shard_t *s, const zero_adam_segment_t *segments,
@@ -204,8 +166,8 @@ static void update(const zero_shard_kernels_t *kernels, const shard_t *s, const 
     zero_adam_t args = {.param_dtype = s->dtype,
                         .param = s->param,
                         .master_lo = s->dtype == ZERO_FP32 ? NULL : s->low,
-                        .m = (float *)(void *)s->m,
-                        .v = (float *)(void *)s->v,
+                        .m = s->m,
+                        .v = s->v,
                         .grad = s->grad,
                         .segments = segments,
                         .n_segments = n_segments,
@@ -243,14 +205,14 @@ START_TEST(instruction_sets_threads_and_slicing_give_the_same_bits)
     shard_t before = shard_of((zero_dtype_t)_i, N_ELEMS, 21), want = shard_clone(&before);
     omp_set_num_threads(1);
     update(zero_shard_kernels_cpu_named("scalar"), &want, whole, 3, &scalars, NULL);
-    ck_assert_int_ne(memcmp(want.m, before.m, N_BLOCKS * sizeof *want.m), 0);
+    ck_assert_int_ne(memcmp(want.m, before.m, want.state_bytes), 0);
     for (size_t b = 0; b < SHARD_N_BUILDS; ++b) {
         const zero_shard_kernels_t *kernels = zero_shard_kernels_cpu_named(shard_build_names[b]);
         for (size_t t = 0; kernels != NULL && t < 2 * SHARD_N_THREAD_COUNTS; ++t) {
             shard_t got = shard_clone(&before);
             omp_set_num_threads(shard_thread_counts[t / 2]);
             update(kernels, &got, t % 2 ? cut : whole, t % 2 ? 5 : 3, &scalars, NULL);
-            assert_same_shard(&got, &want, kernels->name);
+            shard_assert_same(&got, &want, kernels->name);
             shard_free(&got);
         }
     }
@@ -308,7 +270,7 @@ START_TEST(segments_have_the_scalars_of_their_tensor)
         update(zero_shard_kernels_cpu(), &want, &alone, 1, &by_tensor[alone.tensor].scalars, NULL);
     }
     update(zero_shard_kernels_cpu(), &got, segments, 3, &unused, by_tensor);
-    assert_same_shard(&got, &want, "by tensor");
+    shard_assert_same(&got, &want, "by tensor");
     shard_free(&got);
     shard_free(&want);
     shard_free(&before);
@@ -321,7 +283,7 @@ START_TEST(a_skipped_step_writes_nothing)
     const zero_adam_segment_t segment = {.n_elems = 1001, .decay = 0.1f};
     shard_t before = shard_of((zero_dtype_t)_i, 1001, 31), after = shard_clone(&before);
     update(zero_shard_kernels_cpu(), &after, &segment, 1, &scalars, NULL);
-    assert_same_shard(&after, &before, "skipped");
+    shard_assert_same(&after, &before, "skipped");
     shard_free(&after);
     shard_free(&before);
 }
@@ -339,8 +301,8 @@ static numbers_t numbers_of(const shard_t *s)
     const size_t n_bytes = s->n_elems * sizeof(float);
     numbers_t n = {shard_alloc(n_bytes), shard_alloc(n_bytes), shard_alloc(n_bytes)};
     kernels->join_master(n.w, s->param, s->dtype == ZERO_FP32 ? NULL : s->low, s->dtype, s->n_elems, NULL);
-    kernels->decode8(n.m, s->m, s->n_elems, true);
-    kernels->decode8(n.v, s->v, s->n_elems, false);
+    kernels->decode8(n.m, (const void *)s->m, s->n_elems, true);
+    kernels->decode8(n.v, (const void *)s->v, s->n_elems, false);
     return n;
 }
 

@@ -135,35 +135,36 @@ END_TEST
 
 #define N_ELEMS ((size_t)70001) /* with several threads */
 
-typedef struct shard {
+/* What the two ends read and write. */
+typedef struct ends {
     void *param, *low;
     float *m, *grad, *update;
-} shard_t;
+} ends_t;
 
-static shard_t shard_of(zero_dtype_t dtype)
+static ends_t ends_of(zero_dtype_t dtype)
 {
     float *master = random_matrix(N_ELEMS, 11);
-    shard_t s = {.param = memset(shard_alloc(N_ELEMS * sizeof(float)), 0, N_ELEMS * sizeof(float)),
-                 .low = memset(shard_alloc(N_ELEMS * sizeof(float)), 0, N_ELEMS * sizeof(float)),
-                 .m = random_matrix(N_ELEMS, 12),
-                 .grad = random_matrix(N_ELEMS, 13),
-                 .update = random_matrix(N_ELEMS, 14)};
+    ends_t s = {.param = memset(shard_alloc(N_ELEMS * sizeof(float)), 0, N_ELEMS * sizeof(float)),
+                .low = memset(shard_alloc(N_ELEMS * sizeof(float)), 0, N_ELEMS * sizeof(float)),
+                .m = random_matrix(N_ELEMS, 12),
+                .grad = random_matrix(N_ELEMS, 13),
+                .update = random_matrix(N_ELEMS, 14)};
     zero_shard_kernels_cpu()->split_master(s.param, dtype == ZERO_FP32 ? NULL : s.low, dtype, master, N_ELEMS, NULL);
     free(master);
     return s;
 }
 
-static shard_t shard_clone(const shard_t *s)
+static ends_t ends_clone(const ends_t *s)
 {
     const size_t n_bytes = N_ELEMS * sizeof(float);
-    return (shard_t){.param = shard_copy(s->param, n_bytes),
-                     .low = shard_copy(s->low, n_bytes),
-                     .m = shard_copy(s->m, n_bytes),
-                     .grad = shard_copy(s->grad, n_bytes),
-                     .update = shard_copy(s->update, n_bytes)};
+    return (ends_t){.param = shard_copy(s->param, n_bytes),
+                    .low = shard_copy(s->low, n_bytes),
+                    .m = shard_copy(s->m, n_bytes),
+                    .grad = shard_copy(s->grad, n_bytes),
+                    .update = shard_copy(s->update, n_bytes)};
 }
 
-static void shard_free(shard_t *s)
+static void ends_free(ends_t *s)
 {
     free(s->param);
     free(s->low);
@@ -179,7 +180,7 @@ static const zero_muon_segment_t SEGMENTS[] = {
 };
 #define N_SEGMENTS ((size_t)2)
 
-static zero_muon_t arguments(const shard_t *s, zero_dtype_t dtype, const zero_adam_scalars_t *scalars)
+static zero_muon_t arguments(const ends_t *s, zero_dtype_t dtype, const zero_adam_scalars_t *scalars)
 {
     return (zero_muon_t){.param_dtype = dtype,
                          .param = s->param,
@@ -208,7 +209,7 @@ START_TEST(momentum_and_step_are_the_written_expressions)
 {
     const zero_dtype_t dtype = (zero_dtype_t)_i;
     const zero_adam_scalars_t scalars = usual_scalars(2.0f);
-    shard_t s = shard_of(dtype), want = shard_clone(&s);
+    ends_t s = ends_of(dtype), want = ends_clone(&s);
     float *masters = shard_alloc(N_ELEMS * sizeof *masters);
     const zero_muon_t args = arguments(&s, dtype, &scalars);
     ck_assert(scalars.grad_scale != 1.0f);
@@ -241,8 +242,8 @@ START_TEST(momentum_and_step_are_the_written_expressions)
     shard_assert_same_bits(s.param, want.param, N_ELEMS * sizeof(float), "param", "muon");
     shard_assert_same_bits(s.low, want.low, N_ELEMS * sizeof(float), "low", "muon");
     free(masters);
-    shard_free(&s);
-    shard_free(&want);
+    ends_free(&s);
+    ends_free(&want);
 }
 END_TEST
 
@@ -251,7 +252,7 @@ START_TEST(what_is_not_wanted_is_not_written)
 {
     for (int skipped = 0; skipped < 2; skipped++) {
         const zero_adam_scalars_t scalars = usual_scalars(skipped ? INFINITY : 2.0f);
-        shard_t s = shard_of(ZERO_BF16), before = shard_clone(&s);
+        ends_t s = ends_of(ZERO_BF16), before = ends_clone(&s);
         zero_muon_t args = arguments(&s, ZERO_BF16, &scalars);
         if (skipped)
             ck_assert_int_eq(zero_shard_kernels_cpu()->muon_apply(&args, NULL), ZERO_OK);
@@ -262,8 +263,8 @@ START_TEST(what_is_not_wanted_is_not_written)
         shard_assert_same_bits(s.update, before.update, N_ELEMS * sizeof(float), "update", "muon");
         shard_assert_same_bits(s.param, before.param, N_ELEMS * sizeof(float), "param", "muon");
         shard_assert_same_bits(s.low, before.low, N_ELEMS * sizeof(float), "low", "muon");
-        shard_free(&s);
-        shard_free(&before);
+        ends_free(&s);
+        ends_free(&before);
     }
 }
 END_TEST
@@ -272,11 +273,11 @@ START_TEST(builds_threads_and_updates_in_bf16_agree)
 {
     const zero_dtype_t dtype = (zero_dtype_t)(_i / 2), update_dtype = _i % 2 ? ZERO_BF16 : ZERO_FP32;
     const zero_adam_scalars_t scalars = usual_scalars(2.0f);
-    shard_t before = shard_of(dtype), want = {0};
+    ends_t before = ends_of(dtype), want = {0};
     for (size_t b = 0; b < SHARD_N_BUILDS; ++b) {
         const zero_shard_kernels_t *kernels = zero_shard_kernels_cpu_named(shard_build_names[b]);
         for (size_t t = 0; kernels != NULL && t < SHARD_N_THREAD_COUNTS; ++t) {
-            shard_t got = shard_clone(&before);
+            ends_t got = ends_clone(&before);
             zero_muon_t args = arguments(&got, dtype, &scalars);
             args.update_dtype = update_dtype;
             omp_set_num_threads(shard_thread_counts[t]);
@@ -290,11 +291,11 @@ START_TEST(builds_threads_and_updates_in_bf16_agree)
             shard_assert_same_bits(got.update, want.update, N_ELEMS * sizeof(float), "update", kernels->name);
             shard_assert_same_bits(got.param, want.param, N_ELEMS * sizeof(float), "param", kernels->name);
             shard_assert_same_bits(got.low, want.low, N_ELEMS * sizeof(float), "low", kernels->name);
-            shard_free(&got);
+            ends_free(&got);
         }
     }
-    shard_free(&want);
-    shard_free(&before);
+    ends_free(&want);
+    ends_free(&before);
 }
 END_TEST
 
