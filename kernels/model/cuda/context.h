@@ -19,7 +19,7 @@ typedef struct zero_cudnn zero_cudnn_t;           /* attention_cudnn.c: cuDNN's 
 typedef struct zero_model_cuda {
     zero_dtype_t dtype;       /* of weights and activations */
     zero_gemm_plans_t *gemms; /* owned */
-    zero_cudnn_t *cudnn;      /* owned; NULL if attention.cu computes all attention */
+    zero_cudnn_t *cudnn;      /* owned; NULL if our own kernels compute all attention */
 } zero_model_cuda_t;
 
 static inline zero_model_cuda_t *zero_model_cuda(const zero_model_context_t *ctx)

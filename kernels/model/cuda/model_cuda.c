@@ -1,10 +1,8 @@
-/* model_cuda.c - the CUDA table of model kernels: the context, the workspace's size, the choice of attention's backend,
- * and the functions that only launch kernels.
+/* model_cuda.c - the CUDA table of model kernels: the context, the workspace's size, and the functions that only launch
+ * kernels.
  */
-#include <stdio.h>
 #include <stdlib.h>
 
-#include "kernels/model/cuda/attention_cudnn.h"
 #include "kernels/model/cuda/gemm/gemm_cuda.h"
 #include "kernels/model/cuda/table_entries.h"
 #include "kernels/model/rope.h"
@@ -40,16 +38,6 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-static size_t attention_workspace(const zero_model_limits_t *limits)
-{
-    size_t own = zero_scratch_bytes(limits->n_rows * limits->n_heads * sizeof(float)); /* delta */
-#ifdef ZERO_HAVE_CUDNN
-    return limits->dtype == ZERO_FP32 ? own : larger(own, zero_cudnn_workspace(limits));
-#else
-    return own;
-#endif
-}
-
 static size_t embed_workspace(const zero_model_limits_t *limits)
 {
     return zero_scratch_bytes(zero_embed_entries_bytes(limits->n_rows)) +
@@ -60,7 +48,7 @@ static size_t embed_workspace(const zero_model_limits_t *limits)
 static size_t workspace_bytes(const zero_model_limits_t *limits)
 {
     size_t bytes = zero_cuda_linear_workspace(limits);
-    bytes = larger(bytes, attention_workspace(limits));
+    bytes = larger(bytes, zero_cuda_attention_workspace(limits));
     bytes = larger(bytes, zero_scratch_bytes(3 * zero_norm_most_partials(limits->max_width) * sizeof(float)));
     bytes =
         larger(bytes, zero_scratch_bytes(zero_head_norm_parts(limits->n_rows) * 2 * limits->head_dim * sizeof(float)));
@@ -75,9 +63,7 @@ static void context_destroy(zero_model_context_t *ctx)
     zero_model_cuda_t *cuda = zero_model_cuda(ctx);
     if (cuda != NULL) {
         zero_gemm_plans_destroy(cuda->gemms);
-#ifdef ZERO_HAVE_CUDNN
-        zero_cudnn_destroy(cuda->cudnn);
-#endif
+        zero_cuda_attention_destroy(ctx);
         free(cuda);
     }
     *ctx = (zero_model_context_t){0};
@@ -92,10 +78,8 @@ static zero_status_t context_create(zero_model_context_t *ctx, zero_stream_t str
     cuda->dtype = limits->dtype;
     *ctx = (zero_model_context_t){stream, workspace, workspace_bytes(limits), cuda, limits->may_skip_targets};
     zero_status_t status = zero_gemm_plans_create(&cuda->gemms);
-#ifdef ZERO_HAVE_CUDNN
-    if (status == ZERO_OK && limits->dtype != ZERO_FP32)
-        status = zero_cudnn_create(ctx, &cuda->cudnn);
-#endif
+    if (status == ZERO_OK)
+        status = zero_cuda_attention_create(ctx);
     if (status != ZERO_OK)
         context_destroy(ctx);
     return status;
@@ -268,102 +252,6 @@ static zero_status_t zero_fill(zero_model_context_t *ctx, void *y, size_t n_byte
     return ZERO_OK;
 }
 
-/* ---- Attention: by cuDNN if it serves the shape, else by attention.cu ---- */
-
-static zero_status_t check_attention(const zero_attention_shape_t *s)
-{
-    if (s->n_kv_heads == 0 || s->n_heads % s->n_kv_heads != 0)
-        return zero_fail(ZERO_ERROR_ARGUMENT, "attention: %zu heads cannot share %zu key/value heads", s->n_heads,
-                         s->n_kv_heads);
-    if (s->head_dim > ZERO_ATTENTION_MAX_HEAD_DIM)
-        return zero_fail(ZERO_ERROR_UNSUPPORTED, "attention: heads of %zu elements; on CUDA %d is the most",
-                         s->head_dim, ZERO_ATTENTION_MAX_HEAD_DIM);
-    return ZERO_OK;
-}
-
-/* Returns the mask without what hides nothing. */
-static zero_mask_t effective_mask(const zero_mask_t *mask, size_t seq_len)
-{
-    zero_mask_t m = mask != NULL ? *mask : (zero_mask_t){0};
-    if (m.window >= seq_len)
-        m.window = 0;
-    return m;
-}
-
-static bool hides_something(const zero_mask_t *effective)
-{
-    return effective->starts != NULL || effective->window > 0;
-}
-
-#ifdef ZERO_HAVE_CUDNN
-static bool cudnn_serves(zero_model_context_t *ctx, const zero_mask_t *effective, const zero_attention_shape_t *shape,
-                         const void *qkv)
-{
-    return !hides_something(effective) && zero_model_cuda(ctx)->cudnn != NULL && (uintptr_t)qkv % 16 == 0 &&
-           zero_cudnn_serves(ctx, shape, NULL);
-}
-#endif
-
-/* In fp32 there is no cuDNN context, and zero_cudnn_may_serve refuses every shape. */
-static bool attention_is_slow(zero_model_context_t *ctx, const zero_mask_t *mask, size_t n_batch, size_t seq_len,
-                              size_t n_heads, size_t n_kv_heads, size_t head_dim, char why[ZERO_MODEL_WHY])
-{
-    zero_mask_t effective = effective_mask(mask, seq_len);
-    if (hides_something(&effective)) {
-        snprintf(why, ZERO_MODEL_WHY, "cuDNN is not asked for attention %s",
-                 effective.starts != NULL ? "within documents: [data] documents = join is faster"
-                                          : "within a window: a seq_len within the window is faster");
-        return true;
-    }
-#ifdef ZERO_HAVE_CUDNN
-    zero_attention_shape_t shape = {n_batch, seq_len, n_heads, n_kv_heads, head_dim};
-    return !zero_cudnn_may_serve(zero_model_cuda(ctx)->dtype, &shape, why) || !zero_cudnn_serves(ctx, &shape, why);
-#else
-    (void)ctx, (void)n_batch, (void)n_heads, (void)n_kv_heads, (void)head_dim;
-    snprintf(why, ZERO_MODEL_WHY,
-             "this program was built without cuDNN: install its development files (for example libcudnn9-dev-cuda-13) "
-             "and build it again");
-    return true;
-#endif
-}
-
-static zero_status_t attention(zero_model_context_t *ctx, void *out, float *logsumexp, const void *qkv,
-                               const zero_mask_t *mask, size_t n_batch, size_t seq_len, size_t n_heads,
-                               size_t n_kv_heads, size_t head_dim)
-{
-    zero_attention_shape_t shape = {n_batch, seq_len, n_heads, n_kv_heads, head_dim};
-    zero_mask_t effective = effective_mask(mask, seq_len);
-    ZERO_TRY(check_attention(&shape));
-#ifdef ZERO_HAVE_CUDNN
-    if (cudnn_serves(ctx, &effective, &shape, qkv))
-        return zero_cudnn_attention(ctx, &shape, out, logsumexp, qkv);
-#endif
-    ZERO_TRY_CUDA(zero_launch_attention(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, out, logsumexp, qkv,
-                                        &effective, n_batch, seq_len, n_heads, n_kv_heads, head_dim));
-    return ZERO_OK;
-}
-
-static zero_status_t attention_backward(zero_model_context_t *ctx, void *dqkv, const void *dout, const void *qkv,
-                                        const void *out, const float *logsumexp, const zero_mask_t *mask,
-                                        size_t n_batch, size_t seq_len, size_t n_heads, size_t n_kv_heads,
-                                        size_t head_dim)
-{
-    zero_attention_shape_t shape = {n_batch, seq_len, n_heads, n_kv_heads, head_dim};
-    zero_mask_t effective = effective_mask(mask, seq_len);
-    ZERO_TRY(check_attention(&shape));
-#ifdef ZERO_HAVE_CUDNN
-    if (cudnn_serves(ctx, &effective, &shape, qkv))
-        return zero_cudnn_attention_backward(ctx, &shape, dqkv, dout, qkv, out, logsumexp);
-#endif
-    zero_scratch_t scratch = zero_cuda_scratch(ctx);
-    float *delta;
-    ZERO_TRY(zero_scratch_take(&scratch, n_batch * n_heads * seq_len * sizeof *delta, &delta));
-    ZERO_TRY_CUDA(zero_launch_attention_backward(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, dqkv, delta, dout,
-                                                 qkv, out, logsumexp, &effective, n_batch, seq_len, n_heads, n_kv_heads,
-                                                 head_dim));
-    return ZERO_OK;
-}
-
 /* ---- Embedding ---- */
 
 static zero_status_t embed(zero_model_context_t *ctx, void *out, const int32_t *tokens, const int32_t *starts,
@@ -437,9 +325,9 @@ static const zero_model_kernels_t table = {
     .swiglu_backward = swiglu_backward,
     .gelu = gelu,
     .gelu_backward = gelu_backward,
-    .attention_is_slow = attention_is_slow,
-    .attention = attention,
-    .attention_backward = attention_backward,
+    .attention_is_slow = zero_cuda_attention_is_slow,
+    .attention = zero_cuda_attention,
+    .attention_backward = zero_cuda_attention_backward,
     .embed = embed,
     .embed_backward = embed_backward,
     .head_loss = zero_cuda_head_loss,

@@ -167,7 +167,7 @@ cudaError_t zero_launch_embed_positions_backward(cudaStream_t stream, zero_dtype
                                                  const void *dout, const int32_t *starts, size_t n_batch,
                                                  size_t seq_len, size_t dim);
 
-/* ---- attention.cu ---- */
+/* ---- attention/simt.cu ---- */
 /* mask: never NULL, and its window below seq_len. */
 #define ZERO_ATTENTION_MAX_HEAD_DIM 256
 cudaError_t zero_launch_attention(cudaStream_t stream, zero_dtype_t dtype, void *out, float *logsumexp, const void *qkv,

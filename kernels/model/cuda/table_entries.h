@@ -49,6 +49,21 @@ zero_status_t zero_cuda_head_loss(zero_model_context_t *ctx, double *loss_sum, v
 zero_status_t zero_cuda_head_logits(zero_model_context_t *ctx, float *logits, const void *x, zero_weight_t weight,
                                     size_t n_rows, size_t dim, size_t vocab_size);
 
+/* ---- attention/attention_cuda.c ---- */
+
+zero_status_t zero_cuda_attention_create(zero_model_context_t *ctx); /* what the context keeps for attention */
+void zero_cuda_attention_destroy(zero_model_context_t *ctx);
+size_t zero_cuda_attention_workspace(const zero_model_limits_t *limits);
+bool zero_cuda_attention_is_slow(zero_model_context_t *ctx, const zero_mask_t *mask, size_t n_batch, size_t seq_len,
+                                 size_t n_heads, size_t n_kv_heads, size_t head_dim, char why[ZERO_MODEL_WHY]);
+zero_status_t zero_cuda_attention(zero_model_context_t *ctx, void *out, float *logsumexp, const void *qkv,
+                                  const zero_mask_t *mask, size_t n_batch, size_t seq_len, size_t n_heads,
+                                  size_t n_kv_heads, size_t head_dim);
+zero_status_t zero_cuda_attention_backward(zero_model_context_t *ctx, void *dqkv, const void *dout, const void *qkv,
+                                           const void *out, const float *logsumexp, const zero_mask_t *mask,
+                                           size_t n_batch, size_t seq_len, size_t n_heads, size_t n_kv_heads,
+                                           size_t head_dim);
+
 /* ---- graph_cuda.c ---- */
 
 zero_status_t zero_cuda_record_begin(zero_model_context_t *ctx);

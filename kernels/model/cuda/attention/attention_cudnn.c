@@ -13,14 +13,14 @@
  * Sequences whose length does not suit cuDNN are padded: copied into the workspace, with zeros behind them. Queries do
  * not see later keys, and a gradient of zero contributes nothing, so what is behind a sequence changes no result.
  *
- * Plans are kept per shape. If a shape has no plan for one of the passes, attention.cu computes both, and the reason is
- * kept.
+ * Plans are kept per shape. If a shape has no plan for one of the passes, our own kernels compute both, and the reason
+ * is kept.
  */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "kernels/model/cuda/attention_cudnn.h"
+#include "kernels/model/cuda/attention/attention_cudnn.h"
 #include "kernels/model/cuda/cudnn/plan.h"
 
 /* Ids of the tensors in memory. */

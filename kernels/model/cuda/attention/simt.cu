@@ -1,4 +1,5 @@
-/* attention.cu - causal self-attention on CUDA for every dtype and head size. It runs if cuDNN does not serve a shape.
+/* simt.cu - causal self-attention on CUDA for every dtype and head size, without tensor cores. It runs if cuDNN does not
+ * serve a shape.
  *
  * As in FlashAttention (Dao et al. 2022, arXiv:2205.14135) no T x T matrix exists. A block owns TILE rows of one head,
  * its own side, and walks over the tiles of the other side (keys for queries, queries for keys) in ascending order,
@@ -10,53 +11,15 @@
  * Backward computes dq in one kernel and dk and dv in another. Both recompute the scores, so that every element has one
  * owner and no atomics are needed. The block that owns a key/value head walks over its query heads in order.
  *
- * A mask takes away each query's first keys, never fewer than from the query before. So a tile of queries begins with
- * the keys of its first query, and a tile of keys ends before the first tile of queries that sees none of it.
+ * Since a mask never gives a query fewer hidden keys than the one before, a tile of queries begins with the keys of its
+ * first query, and a tile of keys ends before the first tile of queries that sees none of it.
  */
-#include "kernels/model/cuda/pack.cuh"
+#include "kernels/model/cuda/attention/head.cuh"
 
 #define TILE 32
 #define LANES 8
 #define THREADS (TILE * LANES)
 #define PARTNERS (TILE / LANES) /* per thread and tile */
-
-/* One head of one sequence: elements of its rows start `width` (q, k, v) or `out_width` apart. */
-typedef struct head {
-    size_t q, k, v, out, lse; /* offsets of row 0 in qkv, out and logsumexp */
-    size_t width, out_width;
-} head_t;
-
-typedef struct sizes {
-    int n_batch, seq_len, n_heads, n_kv_heads, head_dim;
-} sizes_t;
-
-static __device__ __forceinline__ head_t head_at(sizes_t s, int batch, int head)
-{
-    size_t width = (size_t)(s.n_heads + 2 * s.n_kv_heads) * s.head_dim, first = (size_t)batch * s.seq_len * width;
-    int kv_head = head / (s.n_heads / s.n_kv_heads);
-    head_t h;
-    h.q = first + (size_t)head * s.head_dim;
-    h.k = first + (size_t)(s.n_heads + kv_head) * s.head_dim;
-    h.v = first + (size_t)(s.n_heads + s.n_kv_heads + kv_head) * s.head_dim;
-    h.out = ((size_t)batch * s.seq_len * s.n_heads + head) * s.head_dim;
-    h.lse = ((size_t)batch * s.n_heads + head) * s.seq_len;
-    h.width = width;
-    h.out_width = (size_t)s.n_heads * s.head_dim;
-    return h;
-}
-
-/* What queries do not see: zero_mask_t, of all sequences. window 0: none. */
-typedef struct mask {
-    const int32_t *starts;
-    int window;
-} mask_t;
-
-/* Returns the first key that a query sees; of rows beyond the sequence that of its last. */
-static __device__ __forceinline__ int first_key(mask_t m, sizes_t s, int batch, int query)
-{
-    int t = min(query, s.seq_len - 1), first = m.starts != nullptr ? m.starts[(size_t)batch * s.seq_len + t] : 0;
-    return m.window > 0 ? max(first, t - m.window + 1) : first;
-}
 
 /* Returns how far apart the rows of a tile are, in fp32 words of shared memory: an odd number, so that lanes read
  * different banks. */
@@ -300,9 +263,6 @@ static __global__ void __launch_bounds__(THREADS)
 /* ---- Launching ---- */
 
 /* Calls f with the columns per thread, a compile-time number, that cover head_dim. */
-template <int N> struct constant {
-    static constexpr int value = N;
-};
 template <typename F> static cudaError_t with_columns(int head_dim, F f)
 {
     if (head_dim <= 8 * LANES)
@@ -312,27 +272,9 @@ template <typename F> static cudaError_t with_columns(int head_dim, F f)
     return f(constant<ZERO_ATTENTION_MAX_HEAD_DIM / LANES>());
 }
 
-/* Allows a kernel to use more than 48 KiB of shared memory, if it needs that much. */
-static cudaError_t allow_shared(const void *kernel, size_t n_bytes)
-{
-    return n_bytes <= 48 << 10
-               ? cudaSuccess
-               : cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)n_bytes);
-}
-
 static size_t shared_bytes(size_t n_tiles, size_t n_score_tiles, size_t head_dim)
 {
     return (n_tiles * TILE * (head_dim | 1) + n_score_tiles * TILE * (TILE + 1)) * sizeof(float);
-}
-
-static mask_t mask_of(const zero_mask_t *mask)
-{
-    return {mask->starts, (int)mask->window};
-}
-
-static sizes_t sizes_of(size_t n_batch, size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim)
-{
-    return {(int)n_batch, (int)seq_len, (int)n_heads, (int)n_kv_heads, (int)head_dim};
 }
 
 extern "C" cudaError_t zero_launch_attention(cudaStream_t stream, zero_dtype_t dtype, void *out, float *logsumexp,

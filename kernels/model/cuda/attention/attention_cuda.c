@@ -1,0 +1,136 @@
+/* attention_cuda.c - which of two backends computes attention on CUDA: cuDNN where it serves the shape and no mask
+ * hides anything, else simt.cu, which takes everything.
+ */
+#include <stdio.h>
+
+#include "kernels/model/cuda/attention/attention_cudnn.h"
+#include "kernels/model/cuda/table_entries.h"
+
+zero_status_t zero_cuda_attention_create(zero_model_context_t *ctx)
+{
+#ifdef ZERO_HAVE_CUDNN
+    zero_model_cuda_t *cuda = zero_model_cuda(ctx);
+    if (cuda->dtype != ZERO_FP32)
+        return zero_cudnn_create(ctx, &cuda->cudnn);
+#endif
+    (void)ctx;
+    return ZERO_OK;
+}
+
+void zero_cuda_attention_destroy(zero_model_context_t *ctx)
+{
+#ifdef ZERO_HAVE_CUDNN
+    zero_cudnn_destroy(zero_model_cuda(ctx)->cudnn);
+#endif
+    (void)ctx;
+}
+
+size_t zero_cuda_attention_workspace(const zero_model_limits_t *limits)
+{
+    size_t own = zero_scratch_bytes(limits->n_rows * limits->n_heads * sizeof(float)); /* delta */
+#ifdef ZERO_HAVE_CUDNN
+    size_t cudnn = limits->dtype == ZERO_FP32 ? 0 : zero_cudnn_workspace(limits);
+    return own > cudnn ? own : cudnn;
+#else
+    return own;
+#endif
+}
+
+static zero_status_t check_attention(const zero_attention_shape_t *s)
+{
+    if (s->n_kv_heads == 0 || s->n_heads % s->n_kv_heads != 0)
+        return zero_fail(ZERO_ERROR_ARGUMENT, "attention: %zu heads cannot share %zu key/value heads", s->n_heads,
+                         s->n_kv_heads);
+    if (s->head_dim > ZERO_ATTENTION_MAX_HEAD_DIM)
+        return zero_fail(ZERO_ERROR_UNSUPPORTED, "attention: heads of %zu elements; on CUDA %d is the most",
+                         s->head_dim, ZERO_ATTENTION_MAX_HEAD_DIM);
+    return ZERO_OK;
+}
+
+/* Returns the mask without what hides nothing. */
+static zero_mask_t effective_mask(const zero_mask_t *mask, size_t seq_len)
+{
+    zero_mask_t m = mask != NULL ? *mask : (zero_mask_t){0};
+    if (m.window >= seq_len)
+        m.window = 0;
+    return m;
+}
+
+static bool hides_something(const zero_mask_t *effective)
+{
+    return effective->starts != NULL || effective->window > 0;
+}
+
+/* Returns whether cuDNN computes what no mask hides; else `why`, unless NULL, says why not. In fp32 there is no cuDNN
+ * context, and zero_cudnn_may_serve refuses every shape. */
+static bool cudnn_serves(zero_model_context_t *ctx, const zero_attention_shape_t *shape, char why[ZERO_MODEL_WHY])
+{
+#ifdef ZERO_HAVE_CUDNN
+    return zero_cudnn_may_serve(zero_model_cuda(ctx)->dtype, shape, why) && zero_cudnn_serves(ctx, shape, why);
+#else
+    (void)ctx, (void)shape;
+    if (why != NULL)
+        snprintf(why, ZERO_MODEL_WHY,
+                 "this program was built without cuDNN: install its development files (for example "
+                 "libcudnn9-dev-cuda-13) and build it again");
+    return false;
+#endif
+}
+
+#ifdef ZERO_HAVE_CUDNN
+static bool aligned(const void *data)
+{
+    return (uintptr_t)data % 16 == 0;
+}
+#endif
+
+bool zero_cuda_attention_is_slow(zero_model_context_t *ctx, const zero_mask_t *mask, size_t n_batch, size_t seq_len,
+                                 size_t n_heads, size_t n_kv_heads, size_t head_dim, char why[ZERO_MODEL_WHY])
+{
+    zero_attention_shape_t shape = {n_batch, seq_len, n_heads, n_kv_heads, head_dim};
+    zero_mask_t effective = effective_mask(mask, seq_len);
+    if (hides_something(&effective)) {
+        snprintf(why, ZERO_MODEL_WHY, "cuDNN is not asked for attention %s",
+                 effective.starts != NULL ? "within documents: [data] documents = join is faster"
+                                          : "within a window: a seq_len within the window is faster");
+        return true;
+    }
+    return !cudnn_serves(ctx, &shape, why);
+}
+
+zero_status_t zero_cuda_attention(zero_model_context_t *ctx, void *out, float *logsumexp, const void *qkv,
+                                  const zero_mask_t *mask, size_t n_batch, size_t seq_len, size_t n_heads,
+                                  size_t n_kv_heads, size_t head_dim)
+{
+    zero_attention_shape_t shape = {n_batch, seq_len, n_heads, n_kv_heads, head_dim};
+    zero_mask_t effective = effective_mask(mask, seq_len);
+    ZERO_TRY(check_attention(&shape));
+#ifdef ZERO_HAVE_CUDNN
+    if (!hides_something(&effective) && aligned(qkv) && cudnn_serves(ctx, &shape, NULL))
+        return zero_cudnn_attention(ctx, &shape, out, logsumexp, qkv);
+#endif
+    ZERO_TRY_CUDA(zero_launch_attention(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, out, logsumexp, qkv,
+                                        &effective, n_batch, seq_len, n_heads, n_kv_heads, head_dim));
+    return ZERO_OK;
+}
+
+zero_status_t zero_cuda_attention_backward(zero_model_context_t *ctx, void *dqkv, const void *dout, const void *qkv,
+                                           const void *out, const float *logsumexp, const zero_mask_t *mask,
+                                           size_t n_batch, size_t seq_len, size_t n_heads, size_t n_kv_heads,
+                                           size_t head_dim)
+{
+    zero_attention_shape_t shape = {n_batch, seq_len, n_heads, n_kv_heads, head_dim};
+    zero_mask_t effective = effective_mask(mask, seq_len);
+    ZERO_TRY(check_attention(&shape));
+#ifdef ZERO_HAVE_CUDNN
+    if (!hides_something(&effective) && aligned(qkv) && cudnn_serves(ctx, &shape, NULL))
+        return zero_cudnn_attention_backward(ctx, &shape, dqkv, dout, qkv, out, logsumexp);
+#endif
+    zero_scratch_t scratch = zero_cuda_scratch(ctx);
+    float *delta;
+    ZERO_TRY(zero_scratch_take(&scratch, n_batch * n_heads * seq_len * sizeof *delta, &delta));
+    ZERO_TRY_CUDA(zero_launch_attention_backward(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, dqkv, delta, dout,
+                                                 qkv, out, logsumexp, &effective, n_batch, seq_len, n_heads, n_kv_heads,
+                                                 head_dim));
+    return ZERO_OK;
+}
