@@ -179,6 +179,17 @@ cudaError_t zero_launch_attention_backward(cudaStream_t stream, zero_dtype_t dty
                                            const zero_mask_t *mask, size_t n_batch, size_t seq_len, size_t n_heads,
                                            size_t n_kv_heads, size_t head_dim);
 
+/* ---- attention/forward_mma.cu and attention/backward_mma.cu ---- */
+/* Like those above, by tensor cores, for what zero_attention_mma_may_serve accepts. Tensors of dtype are aligned to 16
+ * bytes. */
+cudaError_t zero_launch_attention_mma(cudaStream_t stream, zero_dtype_t dtype, void *out, float *logsumexp,
+                                      const void *qkv, const zero_mask_t *mask, size_t n_batch, size_t seq_len,
+                                      size_t n_heads, size_t n_kv_heads, size_t head_dim);
+cudaError_t zero_launch_attention_mma_backward(cudaStream_t stream, zero_dtype_t dtype, void *dqkv, float *delta,
+                                               const void *dout, const void *qkv, const void *out,
+                                               const float *logsumexp, const zero_mask_t *mask, size_t n_batch,
+                                               size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim);
+
 #ifdef __cplusplus
 }
 #endif

@@ -169,11 +169,15 @@ __device__ __forceinline__ float zero_warp_sum(float x)
 
 /* ---- Exponential and reciprocal for 16-bit results: within two units of fp32, denormals become 0 ---- */
 
-__device__ __forceinline__ float zero_fast_exp(float x)
+__device__ __forceinline__ float zero_fast_exp2(float x)
 {
     float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.44269504f));
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
+}
+__device__ __forceinline__ float zero_fast_exp(float x)
+{
+    return zero_fast_exp2(x * 1.44269504f);
 }
 
 __device__ __forceinline__ float zero_fast_reciprocal(float x)

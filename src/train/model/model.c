@@ -110,8 +110,7 @@ static void report_attention(model_t *model)
         model->kernels->attention_is_slow(&model->ctx, &mask, (size_t)o->train.micro_batch, (size_t)o->model.seq_len,
                                           (size_t)o->model.heads, (size_t)o->model.kv_heads,
                                           (size_t)options_head_dim(o), why))
-        report("warning: attention is computed by our own kernel, not cuDNN's, and takes several times as long: %s",
-               why);
+        report("warning: attention is computed without tensor cores, and takes several times as long: %s", why);
 }
 
 zero_status_t model_attach(model_t *model, zero_device_t *device, zero_engine_t *engine, int64_t n_in_flight)

@@ -9,8 +9,11 @@
  * run on a cool GPU at its highest clock, and training does not.
  *
  *     bench_model_cuda [124m|1558m|8b [NAME...]]
+ *     bench_model_cuda masks
  *
- * With NAMEs, runs only the rows that begin with one of them.
+ * With NAMEs, runs only the rows that begin with one of them. The part `masks`, which also runs without arguments,
+ * times attention within windows and documents, at the same sizes; its rates count the pairs of query and key that are
+ * seen.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -74,6 +77,7 @@ typedef struct bench {
     int32_t *tokens;
     double *loss;
     float *scale;
+    const zero_mask_t *mask; /* attention's; NULL: none */
 } bench_t;
 
 static zero_weight_t weight_of(const void *data)
@@ -122,14 +126,14 @@ static zero_status_t linear_weight_bias(bench_t *b, size_t n_in, size_t n_out)
 static zero_status_t attention(bench_t *b, size_t heads, size_t head_dim)
 {
     const model_t *m = b->model;
-    return b->k->attention(&b->ctx, b->s->out, b->s->mean, b->s->in, NULL, m->batch, m->seq_len, heads, m->kv_heads,
+    return b->k->attention(&b->ctx, b->s->out, b->s->mean, b->s->in, b->mask, m->batch, m->seq_len, heads, m->kv_heads,
                            head_dim);
 }
 static zero_status_t attention_backward(bench_t *b, size_t heads, size_t head_dim)
 {
     const model_t *m = b->model;
-    return b->k->attention_backward(&b->ctx, b->s->fourth, b->s->third, b->s->in, b->s->out, b->s->mean, NULL, m->batch,
-                                    m->seq_len, heads, m->kv_heads, head_dim);
+    return b->k->attention_backward(&b->ctx, b->s->fourth, b->s->third, b->s->in, b->s->out, b->s->mean, b->mask,
+                                    m->batch, m->seq_len, heads, m->kv_heads, head_dim);
 }
 static zero_status_t layernorm(bench_t *b, size_t rows, size_t dim)
 {
@@ -537,11 +541,82 @@ static void run_model(const model_t *model, char *const *names, size_t n_names)
     close_bench(&b);
 }
 
+/* ---- Masks ---- */
+
+/* Attention alone: what a layer of these models has, of matrices and vocabulary only what the sets need. */
+static const model_t masked_models[] = {
+    {"masks", "Attention, 32/8 heads of 128", true, 1, 4096, 32, 8, 3072, 256, 2, 4096},
+    {"masks", "Attention, 32/8 heads of 128", true, 1, 4096, 32, 8, 3072, 256, 1, 8192},
+    {"masks", "Attention, 25 heads of 64", false, 1, 1600, 25, 25, 4800, 256, 16, 1024}};
+
+/* What hides something: documents of up to twice as many positions as their mean, which is `length`; 0: one document.
+ * all: the mask hides nothing, but is there, so that the kernel for masks runs. */
+typedef struct masked_row {
+    const char *name;
+    size_t length, window;
+    bool all;
+} masked_row_t;
+
+static const masked_row_t masked_rows[] = {
+    {"causal, no mask", 0, 0, false},        {"causal, by the kernel for masks", 0, 0, true},
+    {"window 4096", 0, 4096, false},         {"window 1024", 0, 1024, false},
+    {"window 256", 0, 256, false},           {"documents of about 512", 512, 0, false},
+    {"documents of about 64", 64, 0, false}, {"documents 512, window 256", 512, 256, false}};
+
+/* Fills starts[batch, seq_len] and returns how many pairs of query and key are seen. */
+static double make_documents(int32_t *starts, const model_t *m, const masked_row_t *row)
+{
+    uint64_t state = 3;
+    double n_pairs = 0.0;
+    for (size_t i = 0, left = 0; i < rows_in(m); ++i, --left) {
+        size_t t = i % m->seq_len, length = row->length > 0 ? row->length : m->seq_len;
+        bool begins = t == 0 || left == 0;
+        if (begins) {
+            state = state * 6364136223846793005u + 1442695040888963407u;
+            left = row->length > 0 ? 1 + (size_t)(state >> 33) % (2 * length - 1) : length;
+        }
+        starts[i] = begins ? (int32_t)t : starts[i - 1];
+        size_t n_seen = t + 1 - (size_t)starts[i];
+        n_pairs += (double)(row->window > 0 && row->window < n_seen ? row->window : n_seen);
+    }
+    return n_pairs;
+}
+
+static void run_masked(const model_t *m)
+{
+    static bench_t b;
+    size_t head_dim = m->dim / m->heads, n_rows = rows_in(m);
+    int32_t *starts = malloc(n_rows * sizeof *starts), *device;
+    NEED(starts != NULL);
+    open_bench(&b, m);
+    NEED(cudaMalloc((void **)&device, n_rows * sizeof *device) == cudaSuccess);
+    printf("%-32s %12s %16s %12s %16s\n", "mask", "forward ms", "", "backward ms", "");
+    for (size_t i = 0; i < sizeof masked_rows / sizeof masked_rows[0]; ++i) {
+        const masked_row_t *row = &masked_rows[i];
+        if (row->window >= m->seq_len)
+            continue;
+        double flops = 2.0 * (double)(m->heads * head_dim) * make_documents(starts, m, row); /* of a product */
+        NEED(cudaMemcpy(device, starts, n_rows * sizeof *starts, cudaMemcpyHostToDevice) == cudaSuccess);
+        const zero_mask_t mask = {row->length > 0 || row->all ? device : NULL, row->window};
+        b.mask = &mask;
+        double forward = median_ms(&b, attention, m->heads, head_dim);
+        double backward = median_ms(&b, attention_backward, m->heads, head_dim);
+        printf("%-32s %12.4f %8.1f TFLOP/s %12.4f %8.1f TFLOP/s\n", row->name, forward, 2.0 * flops / forward * 1e-9,
+               backward, 5.0 * flops / backward * 1e-9);
+    }
+    b.mask = NULL;
+    free(starts);
+    close_bench(&b);
+}
+
 int main(int argc, char **argv)
 {
     zero_log_set(ZERO_LOG_DEBUG, NULL, NULL); /* logs attention's backend */
     for (size_t i = 0; i < sizeof models / sizeof models[0]; ++i)
         if (argc < 2 || strcmp(argv[1], models[i].name) == 0)
             run_model(&models[i], argv + 2, argc < 3 ? 0 : (size_t)argc - 2);
+    for (size_t i = 0; i < sizeof masked_models / sizeof masked_models[0]; ++i)
+        if (argc < 2 || strcmp(argv[1], masked_models[i].name) == 0)
+            run_masked(&masked_models[i]);
     return 0;
 }

@@ -970,7 +970,8 @@ static void test_elementwise(void)
 
 /* ---- Attention ---- */
 
-/* Expects that attention_is_slow names the backend that runs: with cuDNN, it serves every shape that it may serve. */
+/* Expects that attention_is_slow names the backend that runs: our own kernel for tensor cores serves every mask, and
+ * cuDNN, where there is one, every shape without a mask that it may serve. */
 static void check_backend(tables_t *t, zero_dtype_t dtype, const zero_mask_t *mask, attention_shape_t s,
                           const char *what)
 {
@@ -981,10 +982,13 @@ static void check_backend(tables_t *t, zero_dtype_t dtype, const zero_mask_t *ma
     NEED(cudaGetDevice(&device) == cudaSuccess &&
          cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess);
     bool hides = mask->starts || (mask->window > 0 && mask->window < s.seq_len);
-    bool may_serve = !hides && dtype != ZERO_FP32 && s.head_dim % 8 == 0 && s.head_dim <= (major == 9 ? 256 : 128);
-#ifndef ZERO_HAVE_CUDNN
-    may_serve = false;
+    size_t most = 128;
+#ifdef ZERO_HAVE_CUDNN
+    most = !hides && major == 9 ? 256 : most;
+#else
+    (void)hides, (void)major;
 #endif
+    bool may_serve = dtype != ZERO_FP32 && s.head_dim % 8 == 0 && s.head_dim <= most;
     ++n_checks;
     if (is_slow == may_serve || (why[0] != 0) != is_slow) {
         ++n_failed;
@@ -1041,26 +1045,42 @@ static void check_attention(zero_dtype_t dtype, attention_shape_t s, double std)
     check_masked_attention(dtype, s, std, 0, 0);
 }
 
-/* Documents shorter than a tile of attention.cu, of several, and longer than the sequence; windows of one key, less
- * than a tile, across tiles, one less than the sequence, and longer than it; both. */
+/* Documents of one position, shorter than a tile of any kernel, of several, and longer than the sequence; windows of
+ * one key, less than a tile, across tiles, one less than the sequence, and longer than it; both. Head sizes of each
+ * instance of the kernel for tensor cores, full and padded, and those that it does not take. */
 static void test_masks(void)
 {
-    static const attention_shape_t shapes[] = {{1, 1, 1, 1, 8},     {3, 17, 3, 3, 12},   {2, 201, 4, 2, 40},
-                                               {2, 256, 6, 2, 64},  {2, 384, 8, 2, 128}, {1, 1000, 4, 1, 64},
-                                               {1, 130, 4, 1, 256}, {2, 1024, 4, 4, 64}};
-    for (int d = 0; d < 3; ++d)
+    static const attention_shape_t shapes[] = {
+        {1, 1, 1, 1, 8},      {3, 17, 3, 3, 12},   {2, 31, 6, 2, 16},   {2, 201, 4, 2, 40},  {2, 256, 6, 2, 64},
+        {1, 129, 6, 2, 80},   {2, 384, 8, 2, 128}, {1, 1000, 4, 1, 64}, {1, 130, 4, 1, 256}, {2, 1024, 4, 4, 64},
+        {1, 1000, 2, 1, 128}, {2, 129, 32, 8, 96}, {1, 257, 2, 2, 104}};
+    for (int d = 0; d < 3; ++d) {
         for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; ++i) {
             const attention_shape_t s = shapes[i];
-            const size_t masks[][2] = {{1, 0},  {5, 0},   {100, 0},           {2 * s.seq_len, 0}, {0, 1},
-                                       {0, 20}, {0, 100}, {0, s.seq_len - 1}, {0, s.seq_len + 1}, {70, 50}};
+            const size_t masks[][2] = {{1, 0},   {5, 0},    {100, 0}, {2 * s.seq_len, 0}, {0, 1},
+                                       {0, 17},  {0, 100},  {0, 128}, {0, s.seq_len - 1}, {0, s.seq_len + 1},
+                                       {70, 50}, {400, 150}};
             for (size_t m = 0; m < sizeof masks / sizeof masks[0]; ++m)
                 if (!small || (s.n_batch * s.seq_len * s.n_heads < 1000 && m % 3 == 0))
                     check_masked_attention(dtypes[d], s, 1.0, masks[m][0], masks[m][1]);
         }
+        if (small || dtypes[d] == ZERO_FP32)
+            continue;
+        check_masked_attention(dtypes[d], (attention_shape_t){1, 5000, 4, 1, 128}, 1.0, 0, 4096);
+        check_masked_attention(dtypes[d], (attention_shape_t){1, 5000, 4, 2, 64}, 1.0, 900, 512);
+        check_masked_attention(dtypes[d], (attention_shape_t){2, 128, 2, 2, 64}, 3.0, 0, 100);
+        for (int i = 0; i < 24; ++i) {
+            size_t kv = 1 + random_below(3);
+            attention_shape_t s = {1 + random_below(3), 1 + random_below(600), kv * (1 + random_below(3)), kv,
+                                   8 * (1 + random_below(16))};
+            check_masked_attention(dtypes[d], s, 1.0, i % 3 == 0 ? 0 : 1 + random_below(300),
+                                   i % 3 == 1 ? 0 : 1 + random_below(300));
+        }
+    }
 }
 
 /* In 16 bits cuDNN computes heads of a multiple of 8, sequences of other lengths than multiples of 128 with padding;
- * attention.cu computes the rest. */
+ * our own kernels compute the rest. */
 static void test_attention(void)
 {
     static const attention_shape_t shapes[] = {

@@ -428,34 +428,42 @@ START_TEST(a_cache_sees_the_same_window)
 }
 END_TEST
 
-/* ---- which shapes cuDNN takes, tested without a GPU ---- */
+/* ---- which shapes the fast kernels take, tested without a GPU ---- */
 
-START_TEST(a_shape_that_cudnn_refuses_is_named_with_one_that_it_takes)
+typedef bool (*may_serve_fn)(zero_dtype_t dtype, const zero_attention_shape_t *shape, char why[ZERO_MODEL_WHY]);
+
+START_TEST(a_shape_that_is_refused_is_named_with_one_that_is_taken)
 {
     static const struct {
+        may_serve_fn may_serve;
         zero_dtype_t dtype;
         size_t seq_len, head_dim;
-        const char *says[3]; /* none: cuDNN takes it */
+        const char *says[3]; /* none: the shape is taken */
     } cases[] = {
-        {ZERO_BF16, 1024, 64, {NULL}},
-        {ZERO_FP16, 128, 8, {NULL}},
-        {ZERO_BF16, 4096, 128, {NULL}},
-        {ZERO_BF16, 1024, 80, {NULL}},
-        {ZERO_FP32, 1024, 64, {"fp32", "bf16"}},
-        {ZERO_BF16, 1000, 64, {NULL}},
-        {ZERO_FP16, 17, 136, {NULL}},
-        {ZERO_BF16, 1025, 256, {NULL}},
-        {ZERO_BF16, 1024, 12, {"heads of 12 elements", "not a multiple of 8", "at most 256"}},
-        {ZERO_BF16, 1024, 264, {"heads of 264 elements", "more than 256"}},
-        {ZERO_BF16, 1024, 257, {"heads of 257 elements", "more than 256", "multiple of 8"}},
-        {ZERO_BF16, 1 << 24, 1 << 20, {"heads of 1048576 elements"}},
+        {zero_cudnn_may_serve, ZERO_BF16, 1024, 64, {NULL}},
+        {zero_cudnn_may_serve, ZERO_FP16, 128, 8, {NULL}},
+        {zero_cudnn_may_serve, ZERO_BF16, 4096, 128, {NULL}},
+        {zero_cudnn_may_serve, ZERO_BF16, 1024, 80, {NULL}},
+        {zero_cudnn_may_serve, ZERO_FP32, 1024, 64, {"cuDNN", "fp32", "bf16"}},
+        {zero_cudnn_may_serve, ZERO_BF16, 1000, 64, {NULL}},
+        {zero_cudnn_may_serve, ZERO_FP16, 17, 136, {NULL}},
+        {zero_cudnn_may_serve, ZERO_BF16, 1025, 256, {NULL}},
+        {zero_cudnn_may_serve, ZERO_BF16, 1024, 12, {"heads of 12 elements", "not a multiple of 8", "at most 256"}},
+        {zero_cudnn_may_serve, ZERO_BF16, 1024, 264, {"heads of 264 elements", "more than 256"}},
+        {zero_cudnn_may_serve, ZERO_BF16, 1024, 257, {"heads of 257 elements", "more than 256", "multiple of 8"}},
+        {zero_cudnn_may_serve, ZERO_BF16, 1 << 24, 1 << 20, {"heads of 1048576 elements"}},
+        {zero_attention_mma_may_serve, ZERO_BF16, 1, 8, {NULL}},
+        {zero_attention_mma_may_serve, ZERO_FP16, 1001, 128, {NULL}},
+        {zero_attention_mma_may_serve, ZERO_FP32, 1024, 64, {"tensor cores", "fp32", "bf16"}},
+        {zero_attention_mma_may_serve, ZERO_BF16, 1024, 20, {"heads of 20 elements", "multiple of 8", "at most 128"}},
+        {zero_attention_mma_may_serve, ZERO_FP16, 1024, 136, {"heads of 136 elements", "more than 128"}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
         zero_attention_shape_t shape = {2, cases[i].seq_len, 4, 2, cases[i].head_dim};
         char why[ZERO_MODEL_WHY] = "";
-        bool may_serve = zero_cudnn_may_serve(cases[i].dtype, &shape, why);
+        bool may_serve = cases[i].may_serve(cases[i].dtype, &shape, why);
         ck_assert_int_eq(may_serve, cases[i].says[0] == NULL);
-        ck_assert_int_eq(zero_cudnn_may_serve(cases[i].dtype, &shape, NULL), may_serve);
+        ck_assert_int_eq(cases[i].may_serve(cases[i].dtype, &shape, NULL), may_serve);
         ck_assert_msg((why[0] == 0) == may_serve && !strchr(why, '\n'), "case %zu: '%s'", i, why);
         for (size_t part = 0; part < 3 && cases[i].says[part] != NULL; ++part)
             ck_assert_msg(strstr(why, cases[i].says[part]) != NULL, "no '%s' in '%s'", cases[i].says[part], why);
@@ -465,7 +473,7 @@ END_TEST
 
 static void add_tests(TCase *tests)
 {
-    tcase_add_test(tests, a_shape_that_cudnn_refuses_is_named_with_one_that_it_takes);
+    tcase_add_test(tests, a_shape_that_is_refused_is_named_with_one_that_is_taken);
     tcase_add_loop_test(tests, forward_and_backward_equal_fp64, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, sharp_softmax_equals_fp64, 0, FIXTURE_N_ISAS);
     tcase_add_loop_test(tests, huge_scores_stay_finite, 0, FIXTURE_N_ISAS);

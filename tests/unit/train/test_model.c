@@ -701,7 +701,8 @@ static const char *attach_with(bool (*attention_is_slow)(zero_model_context_t *,
 START_TEST(attention_that_is_slow_is_one_warning_before_the_first_step)
 {
     const size_t want[5] = {5, 17, 6, 2, 8};
-    expect_line(attach_with(says_slow), (const char *[]){"warning: attention", "not cuDNN's", ": the reason\n", NULL});
+    expect_line(attach_with(says_slow),
+                (const char *[]){"warning: attention", "without tensor cores", ": the reason\n", NULL});
     ck_assert_mem_eq(asked_for, want, sizeof want);
     ck_assert(asked_mask.starts == NULL && asked_mask.window == 0);
     ck_assert_str_eq(attach_with(says_fast), "");

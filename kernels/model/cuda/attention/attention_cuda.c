@@ -1,5 +1,5 @@
-/* attention_cuda.c - which of two backends computes attention on CUDA: cuDNN where it serves the shape and no mask
- * hides anything, else simt.cu, which takes everything.
+/* attention_cuda.c - which of three backends computes attention on CUDA: cuDNN where it serves the shape and no mask
+ * hides anything, else our own kernel for tensor cores, else simt.cu, which takes everything.
  */
 #include <stdio.h>
 
@@ -77,25 +77,24 @@ static bool cudnn_serves(zero_model_context_t *ctx, const zero_attention_shape_t
 #endif
 }
 
-#ifdef ZERO_HAVE_CUDNN
 static bool aligned(const void *data)
 {
     return (uintptr_t)data % 16 == 0;
 }
-#endif
+
+static bool mma_serves(const zero_model_context_t *ctx, const zero_attention_shape_t *shape)
+{
+    return zero_attention_mma_may_serve(zero_model_cuda(ctx)->dtype, shape, NULL);
+}
 
 bool zero_cuda_attention_is_slow(zero_model_context_t *ctx, const zero_mask_t *mask, size_t n_batch, size_t seq_len,
                                  size_t n_heads, size_t n_kv_heads, size_t head_dim, char why[ZERO_MODEL_WHY])
 {
     zero_attention_shape_t shape = {n_batch, seq_len, n_heads, n_kv_heads, head_dim};
     zero_mask_t effective = effective_mask(mask, seq_len);
-    if (hides_something(&effective)) {
-        snprintf(why, ZERO_MODEL_WHY, "cuDNN is not asked for attention %s",
-                 effective.starts != NULL ? "within documents: [data] documents = join is faster"
-                                          : "within a window: a seq_len within the window is faster");
-        return true;
-    }
-    return !cudnn_serves(ctx, &shape, why);
+    if (hides_something(&effective))
+        return !zero_attention_mma_may_serve(zero_model_cuda(ctx)->dtype, &shape, why);
+    return !cudnn_serves(ctx, &shape, why) && !mma_serves(ctx, &shape);
 }
 
 zero_status_t zero_cuda_attention(zero_model_context_t *ctx, void *out, float *logsumexp, const void *qkv,
@@ -109,8 +108,10 @@ zero_status_t zero_cuda_attention(zero_model_context_t *ctx, void *out, float *l
     if (!hides_something(&effective) && aligned(qkv) && cudnn_serves(ctx, &shape, NULL))
         return zero_cudnn_attention(ctx, &shape, out, logsumexp, qkv);
 #endif
-    ZERO_TRY_CUDA(zero_launch_attention(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, out, logsumexp, qkv,
-                                        &effective, n_batch, seq_len, n_heads, n_kv_heads, head_dim));
+    bool mma = mma_serves(ctx, &shape) && aligned(qkv) && aligned(out);
+    ZERO_TRY_CUDA((mma ? zero_launch_attention_mma
+                       : zero_launch_attention)(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, out, logsumexp,
+                                                qkv, &effective, n_batch, seq_len, n_heads, n_kv_heads, head_dim));
     return ZERO_OK;
 }
 
@@ -129,8 +130,9 @@ zero_status_t zero_cuda_attention_backward(zero_model_context_t *ctx, void *dqkv
     zero_scratch_t scratch = zero_cuda_scratch(ctx);
     float *delta;
     ZERO_TRY(zero_scratch_take(&scratch, n_batch * n_heads * seq_len * sizeof *delta, &delta));
-    ZERO_TRY_CUDA(zero_launch_attention_backward(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, dqkv, delta, dout,
-                                                 qkv, out, logsumexp, &effective, n_batch, seq_len, n_heads, n_kv_heads,
-                                                 head_dim));
+    bool mma = mma_serves(ctx, &shape) && aligned(qkv) && aligned(out) && aligned(dout) && aligned(dqkv);
+    ZERO_TRY_CUDA((mma ? zero_launch_attention_mma_backward : zero_launch_attention_backward)(
+        zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, dqkv, delta, dout, qkv, out, logsumexp, &effective,
+        n_batch, seq_len, n_heads, n_kv_heads, head_dim));
     return ZERO_OK;
 }

@@ -1,5 +1,5 @@
-/* simt.cu - causal self-attention on CUDA for every dtype and head size, without tensor cores. It runs if cuDNN does not
- * serve a shape.
+/* simt.cu - causal self-attention on CUDA for every dtype and head size, without tensor cores. It runs if neither cuDNN
+ * nor forward_mma.cu and backward_mma.cu serve a shape.
  *
  * As in FlashAttention (Dao et al. 2022, arXiv:2205.14135) no T x T matrix exists. A block owns TILE rows of one head,
  * its own side, and walks over the tiles of the other side (keys for queries, queries for keys) in ascending order,
