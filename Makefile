@@ -249,6 +249,8 @@ $(BUILD)/%.$(1).o: %.c $(BUILD)/settings
 	    -DZERO_ISA_NAME=$(1) -MMD -MP -c -o $$@ $$<
 endef
 $(foreach isa,$(ISAS),$(eval $(call isa_rule,$(isa))))
+# Hopper's products of four warps (wgmma) are in no PTX: these files' machine code for it is of the kind that has them.
+$(BUILD)/kernels/model/cuda/attention/%_mma.cu.o: NVCC_FLAGS := $(subst arch=compute_90$(_comma)code=sm_90 ,arch=compute_90a$(_comma)code=sm_90a ,$(NVCC_FLAGS))
 $(BUILD)/%.cu.o: %.cu $(BUILD)/settings
 	@mkdir -p $(@D)
 	$(call say,NVCC,$<) $(NVCC) $(NVCC_FLAGS) $(ALL_CPPFLAGS) -MMD -MP -c -o $@ $<

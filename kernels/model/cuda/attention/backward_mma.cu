@@ -12,13 +12,14 @@
  */
 #include "kernels/model/cuda/attention/tiles.cuh"
 
-/* What blocks of a head size are made of. */
-template <int DIM> static constexpr int n_warps = DIM <= 64 ? 4 : 8;
-template <int DIM> static constexpr int n_own = n_warps<DIM> * 16;
-template <int DIM> static constexpr int n_threads = n_warps<DIM> *ZERO_WARP;
-/* Bytes of the other side's tile: two tensors and, for queries, a number of each row: logsumexp, delta, start. */
-template <int DIM> static constexpr int stage_bytes = 2 * OTHER *row_bytes<DIM> + 3 * OTHER * 4;
-template <int DIM> static constexpr int shared_bytes = 2 * n_own<DIM> *row_bytes<DIM> + 2 * stage_bytes<DIM>;
+/* What blocks are made of. Of queries there is one gradient to hold, of keys two. */
+template <int DIM, bool WIDE, bool OF_KEYS>
+static constexpr int n_warps = WIDE ? (OF_KEYS ? 8 : 12) : (DIM <= 64 ? 4 : 8);
+template <int DIM, bool WIDE, bool OF_KEYS> static constexpr int n_own = n_warps<DIM, WIDE, OF_KEYS> * 16;
+template <int DIM, bool WIDE, bool OF_KEYS> static constexpr int n_threads = n_warps<DIM, WIDE, OF_KEYS> *ZERO_WARP;
+/* Bytes of the other side's tile: two tensors and, for queries, numbers of each row: logsumexp, delta, start. */
+template <int DIM> static constexpr int stage_bytes = 2 * tile_bytes<DIM, OTHER> + 1024;
+template <int DIM, int OWN> static constexpr int shared_bytes = 2 * tile_bytes<DIM, OWN> + 2 * stage_bytes<DIM>;
 
 typedef struct tensors {
     const void *qkv, *dout;
@@ -111,17 +112,18 @@ static __device__ __forceinline__ void score_gradients(float (&dprobs)[1][OTHER 
 }
 
 /* A block's tile is in x, the longest first; its head, for keys its key/value head, in y; its sequence in z. */
-template <typename T, int DIM, bool OF_KEYS>
-static __global__ void __launch_bounds__(n_threads<DIM>, DIM <= 64 ? 3 : 1)
-    attention_backward_mma(T *dqkv, tensors_t t, mask_t mask, sizes_t s, float scale)
+template <typename T, int DIM, bool WIDE, bool OF_KEYS>
+static __device__ __forceinline__ void backward_block(T *dqkv, const tensors_t &t, mask_t mask, sizes_t s, float scale)
 {
-    extern __shared__ __align__(256) unsigned char shared[];
-    constexpr int OWN = n_own<DIM>, THREADS = n_threads<DIM>, OWN_BYTES = OWN * row_bytes<DIM>;
-    constexpr int OTHER_BYTES = OTHER * row_bytes<DIM>;
+    extern __shared__ __align__(1024) unsigned char shared[];
+    constexpr int OWN = n_own<DIM, WIDE, OF_KEYS>, THREADS = n_threads<DIM, WIDE, OF_KEYS>;
+    constexpr int OWN_BYTES = tile_bytes<DIM, OWN>, OTHER_BYTES = tile_bytes<DIM, OTHER>;
+    constexpr int TOGETHER = WIDE ? 64 : 16; /* rows of the warps that multiply together */
     const T *qkv = (const T *)t.qkv, *dout = (const T *)t.dout;
     const int lane = threadIdx.x % ZERO_WARP, warp_row = (int)threadIdx.x / ZERO_WARP * 16, batch = blockIdx.z;
     const int group = OF_KEYS ? s.n_heads / s.n_kv_heads : 1, head = blockIdx.y * group;
     const int first = (int)(OF_KEYS ? blockIdx.x : gridDim.x - 1 - blockIdx.x) * OWN, row = first + warp_row;
+    const int together = warp_row / TOGETHER * TOGETHER;
     const uint32_t own = zero_shared_address(shared), stages = own + 2 * OWN_BYTES;
     const head_t h = head_at(s, batch, head);
     const int begin = OF_KEYS ? first / OTHER : first_key(mask, s, batch, first) / OTHER;
@@ -144,8 +146,8 @@ static __global__ void __launch_bounds__(n_threads<DIM>, DIM <= 64 ? 3 : 1)
     own_queries_t queries = {};
     int first_seen = 0, last_seen = 0;
     if (!OF_KEYS) {
-        first_seen = first_key(mask, s, batch, row);
-        last_seen = first_key(mask, s, batch, row + 15);
+        first_seen = first_key(mask, s, batch, first + together);
+        last_seen = first_key(mask, s, batch, first + together + TOGETHER - 1);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             int query = row + half * 8 + lane / 4;
@@ -161,6 +163,8 @@ static __global__ void __launch_bounds__(n_threads<DIM>, DIM <= 64 ? 3 : 1)
     float d_first[1][DIM / 8][4] = {}, d_second[1][DIM / 8][4] = {}; /* dQ, or dK and dV */
     for (int step = 0; step < n_tiles * group; ++step) {
         zero_wait_for_copies();
+        if (WIDE)
+            zero_wide_show_copies();
         __syncthreads(); /* the tile is there, and the one before has been read */
         if (step + 1 < n_tiles * group)
             load(step + 1);
@@ -168,29 +172,58 @@ static __global__ void __launch_bounds__(n_threads<DIM>, DIM <= 64 ? 3 : 1)
         const uint32_t at = stages + (step & 1) * stage_bytes<DIM>;
         const query_rows_t *passing =
             (const query_rows_t *)(shared + 2 * OWN_BYTES + (step & 1) * stage_bytes<DIM> + 2 * OTHER_BYTES);
-        const sight_t sight = OF_KEYS ? sight_of(other, OTHER, row, 16, passing_first_key(mask, s, passing, other, 0),
-                                                 passing_first_key(mask, s, passing, other, OTHER - 1))
-                                      : sight_of(row, 16, other, OTHER, first_seen, last_seen);
+        const sight_t sight =
+            OF_KEYS ? sight_of(other, OTHER, first + together, TOGETHER, passing_first_key(mask, s, passing, other, 0),
+                               passing_first_key(mask, s, passing, other, OTHER - 1))
+                    : sight_of(first + together, TOGETHER, other, OTHER, first_seen, last_seen);
         if (sight == SIGHT_NONE)
             continue;
         float probs[1][OTHER / 8][4], dprobs[1][OTHER / 8][4];
-        uint32_t weights[1][OTHER / 16][4];
-        tile_dots<T, DIM>(probs, own + warp_row * row_bytes<DIM>, at, lane);
+        uint32_t weights[1][OTHER / 16][4], dscores[1][OTHER / 16][4];
+        const uint32_t own_second = own + OWN_BYTES, second = at + OTHER_BYTES;
+        if constexpr (WIDE) {
+            wide_dots<T, DIM, OWN>(probs[0], own + together * ROW_BYTES, at);
+            wide_dots<T, DIM, OWN>(dprobs[0], own_second + together * ROW_BYTES, second);
+            zero_wide_wait<1>(probs[0]);
+        } else {
+            tile_dots<T, DIM, OWN>(probs, own + warp_row * ROW_BYTES, at, lane);
+        }
         probabilities<OF_KEYS>(probs, sight == SIGHT_SOME, mask, s, queries, passing, row + lane / 4, other,
                                scale * LOG2_E, lane);
-        if (OF_KEYS) {
+        if constexpr (OF_KEYS) {
             round_weights<T>(weights, probs);
-            tile_accumulate<T, DIM>(d_second, weights, at + OTHER_BYTES, lane);
+            if constexpr (WIDE)
+                wide_accumulate<T, DIM>(d_second[0], weights[0], second);
+            else
+                tile_accumulate<T, DIM>(d_second, weights, second, lane);
         }
-        tile_dots<T, DIM>(dprobs, own + OWN_BYTES + warp_row * row_bytes<DIM>, at + OTHER_BYTES, lane);
+        if constexpr (WIDE)
+            zero_wide_wait<OF_KEYS>(dprobs[0]);
+        else
+            tile_dots<T, DIM, OWN>(dprobs, own_second + warp_row * ROW_BYTES, second, lane);
         score_gradients<OF_KEYS>(dprobs, probs, queries, passing, lane);
-        round_weights<T>(weights, dprobs);
-        tile_accumulate<T, DIM>(d_first, weights, at, lane);
+        round_weights<T>(dscores, dprobs);
+        if constexpr (WIDE) {
+            wide_accumulate<T, DIM>(d_first[0], dscores[0], at);
+            zero_wide_wait<0>(d_first[0]);
+            zero_wide_wait<0>(d_second[0]);
+        } else {
+            tile_accumulate<T, DIM>(d_first, dscores, at, lane);
+        }
     }
-    unsigned char *staging = shared + warp_row * row_bytes<DIM>;
-    store_rows<T, DIM>(dqkv + (OF_KEYS ? h.k : h.q), h.width, row, s, staging, d_first, {{scale, scale}}, lane);
+    __syncthreads(); /* the own tiles have been read */
+    unsigned char *staging = shared + warp_row * ROW_BYTES;
+    store_rows<T, DIM, OWN>(dqkv + (OF_KEYS ? h.k : h.q), h.width, row, s, staging, d_first, {{scale, scale}}, lane);
     if (OF_KEYS)
-        store_rows<T, DIM>(dqkv + h.v, h.width, row, s, staging + OWN_BYTES, d_second, {{1.0f, 1.0f}}, lane);
+        store_rows<T, DIM, OWN>(dqkv + h.v, h.width, row, s, staging + OWN_BYTES, d_second, {{1.0f, 1.0f}}, lane);
+}
+
+template <typename T, int DIM, bool WIDE, bool OF_KEYS>
+static __global__ void __launch_bounds__(n_threads<DIM, WIDE, OF_KEYS>, DIM <= 64 && !WIDE ? 3 : 1)
+    attention_backward_mma(T *dqkv, tensors_t t, mask_t mask, sizes_t s, float scale)
+{
+    if constexpr (ZERO_HAS_WGMMA || !WIDE)
+        backward_block<T, DIM, WIDE, OF_KEYS>(dqkv, t, mask, s, scale);
 }
 
 /* ---- delta ---- */
@@ -223,16 +256,18 @@ static __global__ void __launch_bounds__(DELTA_THREADS)
 
 /* ---- Launching ---- */
 
-template <typename T, int DIM, bool OF_KEYS>
+template <typename T, int DIM, bool WIDE, bool OF_KEYS>
 static cudaError_t launch(cudaStream_t stream, void *dqkv, tensors_t t, mask_t mask, sizes_t s)
 {
-    auto kernel = attention_backward_mma<T, DIM, OF_KEYS>;
-    const dim3 grid((unsigned)zero_divide_up((size_t)s.seq_len, n_own<DIM>),
-                    (unsigned)(OF_KEYS ? s.n_kv_heads : s.n_heads), (unsigned)s.n_batch);
-    cudaError_t error = allow_shared((const void *)kernel, shared_bytes<DIM>);
+    auto kernel = attention_backward_mma<T, DIM, WIDE, OF_KEYS>;
+    constexpr int own = n_own<DIM, WIDE, OF_KEYS>, threads = n_threads<DIM, WIDE, OF_KEYS>;
+    constexpr int bytes = shared_bytes<DIM, own>;
+    const dim3 grid((unsigned)zero_divide_up((size_t)s.seq_len, own), (unsigned)(OF_KEYS ? s.n_kv_heads : s.n_heads),
+                    (unsigned)s.n_batch);
+    cudaError_t error = allow_shared((const void *)kernel, bytes);
     if (error != cudaSuccess)
         return error;
-    kernel<<<grid, n_threads<DIM>, shared_bytes<DIM>, stream>>>((T *)dqkv, t, mask, s, 1.0f / sqrtf((float)s.head_dim));
+    kernel<<<grid, threads, bytes, stream>>>((T *)dqkv, t, mask, s, 1.0f / sqrtf((float)s.head_dim));
     return cudaGetLastError();
 }
 
@@ -249,10 +284,11 @@ extern "C" cudaError_t zero_launch_attention_mma_backward(cudaStream_t stream, z
         using T = decltype(type);
         dot_rows<T><<<(unsigned)zero_divide_up(n_rows, DELTA_THREADS / ROW_LANES), DELTA_THREADS, 0, stream>>>(
             delta, (const T *)dout, (const T *)out, s, n_rows);
-        return with_head_dim(s.head_dim, [&](auto dim) {
+        return with_head_dim(s.head_dim, [&](auto dim, auto wide) {
             constexpr int DIM = decltype(dim)::value;
-            cudaError_t error = launch<T, DIM, false>(stream, dqkv, t, mask_of(mask), s);
-            return error == cudaSuccess ? launch<T, DIM, true>(stream, dqkv, t, mask_of(mask), s) : error;
+            constexpr bool WIDE = decltype(wide)::value;
+            cudaError_t error = launch<T, DIM, WIDE, false>(stream, dqkv, t, mask_of(mask), s);
+            return error == cudaSuccess ? launch<T, DIM, WIDE, true>(stream, dqkv, t, mask_of(mask), s) : error;
         });
     });
 }

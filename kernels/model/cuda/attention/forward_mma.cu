@@ -1,24 +1,29 @@
 /* forward_mma.cu - causal self-attention with masks by tensor cores: FlashAttention-2's forward pass (Dao 2023,
  * arXiv:2307.08691) in 16 bits.
  *
- * A block owns OWN queries of one head, a warp 32 of them. It walks over the tiles of keys that one of its queries
- * sees, in ascending order, and skips what the mask hides: a short document or window costs what it sees. The next tile
- * of keys and values is copied while this one is computed. Scores stay in registers: rounded, they are the left side of
- * the product with the values.
+ * A block owns some queries of one head, a warp 32 of them, or on Hopper four warps 64. It walks over the tiles of keys
+ * that one of its queries sees, in ascending order, and skips what the mask hides: a short document or window costs
+ * what it sees. The next tile of keys and values is copied while this one is computed. Scores stay in registers:
+ * rounded, they are the left side of the product with the values.
  */
 #include "kernels/model/cuda/attention/tiles.cuh"
 
-#define WARPS 4
-#define M 2 /* times 16 queries to a warp */
-#define OWN (WARPS * M * 16)
-#define THREADS (WARPS * ZERO_WARP)
+/* What blocks are made of: 16 queries to a warp M times. */
+template <bool WIDE> static constexpr int rows_m = WIDE ? 1 : 2;
+template <int DIM, bool WIDE> static constexpr int n_warps = !WIDE ? 4 : DIM <= 64 ? 8 : 12;
+template <int DIM, bool WIDE> static constexpr int n_own = n_warps<DIM, WIDE> *rows_m<WIDE> * 16;
+template <int DIM, bool WIDE> static constexpr int n_threads = n_warps<DIM, WIDE> *ZERO_WARP;
+template <int DIM, bool WIDE>
+static constexpr int n_blocks = WIDE ? (DIM <= 64 ? 2 : 1) : (DIM <= 64 ? 3 : 2); /* per SM */
+template <int DIM> static constexpr int stage_bytes = 2 * tile_bytes<DIM, OTHER>; /* keys and values */
 
 /* A row's running maximum, in units of log 2, and its sum, of this lane's columns. */
-typedef struct running {
+template <int M> struct running {
     float max[M][2], sum[M][2];
-} running_t;
+};
 
 /* Hides the keys that a query does not see; `key` is the first of the tile's, `query` the lane's first. */
+template <int M>
 static __device__ __forceinline__ void hide(float (&scores)[M][OTHER / 8][4], const int (&hidden)[M][2], int query,
                                             int key, int lane)
 {
@@ -35,8 +40,8 @@ static __device__ __forceinline__ void hide(float (&scores)[M][OTHER / 8][4], co
 }
 
 /* Turns scores into probabilities times e^shift, and rescales what was added up before if the maximum has grown. */
-template <int DIM>
-static __device__ __forceinline__ void soften(float (&scores)[M][OTHER / 8][4], running_t *r,
+template <int DIM, int M>
+static __device__ __forceinline__ void soften(float (&scores)[M][OTHER / 8][4], running<M> *r,
                                               float (&acc)[M][DIM / 8][4], float scale)
 {
 #pragma unroll
@@ -71,28 +76,30 @@ static __device__ __forceinline__ void soften(float (&scores)[M][OTHER / 8][4], 
         }
 }
 
-/* A block's tile of queries is in x, the longest first; its head in y, its sequence in z. scale: times log2 e. */
-template <typename T, int DIM>
-static __global__ void __launch_bounds__(THREADS, DIM <= 64 ? 3 : 2)
-    attention_mma(T *out, float *logsumexp, const T *qkv, mask_t mask, sizes_t s, float scale)
+/* A block's tile of queries is in x, the longest first; its head in y, its sequence in z. */
+template <typename T, int DIM, bool WIDE>
+static __device__ __forceinline__ void forward_block(T *out, float *logsumexp, const T *qkv, mask_t mask, sizes_t s,
+                                                     float scale)
 {
-    extern __shared__ __align__(256) unsigned char shared[];
-    constexpr int stage = 2 * OTHER * row_bytes<DIM>; /* bytes of a tile of keys and one of values */
+    extern __shared__ __align__(1024) unsigned char shared[];
+    constexpr int M = rows_m<WIDE>, OWN = n_own<DIM, WIDE>, THREADS = n_threads<DIM, WIDE>;
+    constexpr int TOGETHER = WIDE ? 64 : M * 16; /* rows of the warps that multiply together */
     const int lane = threadIdx.x % ZERO_WARP, warp_row = (int)threadIdx.x / ZERO_WARP * M * 16;
     const int first = (int)(gridDim.x - 1 - blockIdx.x) * OWN, query = first + warp_row;
+    const int together = warp_row / TOGETHER * TOGETHER;
     const head_t h = head_at(s, blockIdx.z, blockIdx.y);
-    const uint32_t q = zero_shared_address(shared), stages = q + OWN * row_bytes<DIM>;
+    const uint32_t q = zero_shared_address(shared), stages = q + tile_bytes<DIM, OWN>;
     const int begin = first_key(mask, s, blockIdx.z, first) / OTHER, end = (min(first + OWN, s.seq_len) - 1) / OTHER;
-    const int first_seen = first_key(mask, s, blockIdx.z, query),
-              last_seen = first_key(mask, s, blockIdx.z, query + M * 16 - 1);
+    const int first_seen = first_key(mask, s, blockIdx.z, first + together),
+              last_seen = first_key(mask, s, blockIdx.z, first + together + TOGETHER - 1);
     auto load = [&](int tile) {
-        uint32_t k = stages + (tile & 1) * stage;
+        uint32_t k = stages + (tile & 1) * stage_bytes<DIM>;
         load_rows<DIM, OTHER, THREADS>(k, qkv + h.k, h.width, tile * OTHER, s);
-        load_rows<DIM, OTHER, THREADS>(k + stage / 2, qkv + h.v, h.width, tile * OTHER, s);
+        load_rows<DIM, OTHER, THREADS>(k + stage_bytes<DIM> / 2, qkv + h.v, h.width, tile * OTHER, s);
     };
     int hidden[M][2];
     float acc[M][DIM / 8][4] = {};
-    running_t r;
+    running<M> r;
 #pragma unroll
     for (int m = 0; m < M; ++m)
 #pragma unroll
@@ -105,21 +112,33 @@ static __global__ void __launch_bounds__(THREADS, DIM <= 64 ? 3 : 2)
     load(begin);
     for (int tile = begin; tile <= end; ++tile) {
         zero_wait_for_copies();
+        if (WIDE)
+            zero_wide_show_copies();
         __syncthreads(); /* the tile is there, and the one before has been read */
         if (tile < end)
             load(tile + 1);
-        const sight_t sight = sight_of(query, M * 16, tile * OTHER, OTHER, first_seen, last_seen);
+        const sight_t sight = sight_of(first + together, TOGETHER, tile * OTHER, OTHER, first_seen, last_seen);
         if (sight == SIGHT_NONE)
             continue;
-        const uint32_t k = stages + (tile & 1) * stage;
+        const uint32_t k = stages + (tile & 1) * stage_bytes<DIM>, v = k + stage_bytes<DIM> / 2;
         float scores[M][OTHER / 8][4];
         uint32_t probs[M][OTHER / 16][4];
-        tile_dots<T, DIM>(scores, q + warp_row * row_bytes<DIM>, k, lane);
+        if constexpr (WIDE) {
+            wide_dots<T, DIM, OWN>(scores[0], q + together * ROW_BYTES, k);
+            zero_wide_wait<0>(scores[0]);
+        } else {
+            tile_dots<T, DIM, OWN>(scores, q + warp_row * ROW_BYTES, k, lane);
+        }
         if (sight == SIGHT_SOME)
             hide(scores, hidden, query + lane / 4, tile * OTHER, lane);
         soften<DIM>(scores, &r, acc, scale);
         round_weights<T>(probs, scores);
-        tile_accumulate<T, DIM>(acc, probs, k + stage / 2, lane);
+        if constexpr (WIDE) {
+            wide_accumulate<T, DIM>(acc[0], probs[0], v);
+            zero_wide_wait<0>(acc[0]);
+        } else {
+            tile_accumulate<T, DIM>(acc, probs, v, lane);
+        }
     }
     float factors[M][2];
 #pragma unroll
@@ -134,20 +153,31 @@ static __global__ void __launch_bounds__(THREADS, DIM <= 64 ? 3 : 2)
             if (lane % 4 == 0 && row < s.seq_len)
                 logsumexp[h.lse + row] = fmaf(r.max[m][half], LN_2, logf(sum));
         }
-    store_rows<T, DIM>(out + h.out, h.out_width, query, s, shared + warp_row * row_bytes<DIM>, acc, factors, lane);
+    __syncthreads(); /* the own tiles have been read */
+    store_rows<T, DIM, OWN>(out + h.out, h.out_width, query, s, shared + warp_row * ROW_BYTES, acc, factors, lane);
 }
 
-template <typename T, int DIM>
+/* scale: times log2 e. */
+template <typename T, int DIM, bool WIDE>
+static __global__ void __launch_bounds__(n_threads<DIM, WIDE>, n_blocks<DIM, WIDE>)
+    attention_mma(T *out, float *logsumexp, const T *qkv, mask_t mask, sizes_t s, float scale)
+{
+    if constexpr (ZERO_HAS_WGMMA || !WIDE)
+        forward_block<T, DIM, WIDE>(out, logsumexp, qkv, mask, s, scale);
+}
+
+template <typename T, int DIM, bool WIDE>
 static cudaError_t launch(cudaStream_t stream, void *out, float *logsumexp, const void *qkv, mask_t mask, sizes_t s)
 {
-    auto kernel = attention_mma<T, DIM>;
-    const size_t bytes = (size_t)(OWN + 4 * OTHER) * row_bytes<DIM>;
-    const dim3 grid((unsigned)zero_divide_up((size_t)s.seq_len, OWN), (unsigned)s.n_heads, (unsigned)s.n_batch);
+    auto kernel = attention_mma<T, DIM, WIDE>;
+    const size_t bytes = tile_bytes<DIM, n_own<DIM, WIDE>> + 2 * stage_bytes<DIM>;
+    const dim3 grid((unsigned)zero_divide_up((size_t)s.seq_len, n_own<DIM, WIDE>), (unsigned)s.n_heads,
+                    (unsigned)s.n_batch);
     cudaError_t error = allow_shared((const void *)kernel, bytes);
     if (error != cudaSuccess)
         return error;
-    kernel<<<grid, THREADS, bytes, stream>>>((T *)out, logsumexp, (const T *)qkv, mask, s,
-                                             LOG2_E / sqrtf((float)s.head_dim));
+    kernel<<<grid, n_threads<DIM, WIDE>, bytes, stream>>>((T *)out, logsumexp, (const T *)qkv, mask, s,
+                                                          LOG2_E / sqrtf((float)s.head_dim));
     return cudaGetLastError();
 }
 
@@ -157,8 +187,9 @@ extern "C" cudaError_t zero_launch_attention_mma(cudaStream_t stream, zero_dtype
 {
     const sizes_t s = sizes_of(n_batch, seq_len, n_heads, n_kv_heads, head_dim);
     return with_half_type(dtype, [&](auto type) {
-        return with_head_dim(s.head_dim, [&](auto dim) {
-            return launch<decltype(type), decltype(dim)::value>(stream, out, logsumexp, qkv, mask_of(mask), s);
+        return with_head_dim(s.head_dim, [&](auto dim, auto wide) {
+            return launch<decltype(type), decltype(dim)::value, decltype(wide)::value>(stream, out, logsumexp, qkv,
+                                                                                       mask_of(mask), s);
         });
     });
 }

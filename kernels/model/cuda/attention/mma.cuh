@@ -10,6 +10,9 @@
 
 #include "kernels/model/cuda/pack.cuh"
 
+template <typename T> static constexpr bool zero_is_bf16 = false;
+template <> constexpr bool zero_is_bf16<__nv_bfloat16> = true;
+
 /* ---- Products ---- */
 
 template <typename T>

@@ -1,28 +1,35 @@
 /* tiles.cuh - attention's tiles of rows in shared memory, and their products by tensor cores.
  *
- * A tile holds rows of one head, DIM elements each, zeros where the head or the sequence ends. Rows take 128 or 256
- * bytes, in chunks of 16. A row's chunks are exchanged by the low bits of its number, so that the chunks that one
- * instruction reads, of 8 rows, lie in different banks.
+ * A tile holds rows of one head, DIM elements each, zeros where the head or the sequence ends: the first 64 elements of
+ * all rows, then the others. So a row takes 128 bytes at a time, in chunks of 16. They are exchanged by the low bits of
+ * the row's number, so that the chunks that one instruction reads, of 8 rows, lie in different banks; Hopper's products
+ * expect them so. Tiles are aligned to 1024 bytes.
  *
- * A warp owns M times 16 rows of its block's own tile, and OTHER rows of the other side pass by.
+ * A warp owns M times 16 rows of its block's own tile, and OTHER rows of the other side pass by. On Hopper (WIDE) four
+ * warps multiply together.
  */
 #ifndef ZERO_ATTENTION_TILES_CUH
 #define ZERO_ATTENTION_TILES_CUH
 
+#include <stdlib.h>
+
 #include "kernels/model/attention_shape.h"
 #include "kernels/model/cuda/attention/head.cuh"
-#include "kernels/model/cuda/attention/mma.cuh"
+#include "kernels/model/cuda/attention/wgmma.cuh"
 
 #define OTHER 64
 #define LOG2_E 1.44269504f
 #define LN_2 0.693147181f
 
-template <int DIM> static constexpr int row_bytes = DIM <= 64 ? 128 : 256;
+#define ROW_BYTES 128
 template <int DIM> static constexpr int n_chunks = DIM / 8;
+/* Bytes of a tile. */
+template <int DIM, int ROWS> static constexpr int tile_bytes = (DIM + 63) / 64 * ROWS *ROW_BYTES;
 
-template <int DIM> static __device__ __forceinline__ uint32_t chunk_offset(int row, int chunk)
+/* Returns where a chunk is in a tile of ROWS rows, or from one of its rows on, a multiple of 8. */
+template <int ROWS> static __device__ __forceinline__ uint32_t chunk_offset(int row, int chunk)
 {
-    return (uint32_t)(row * row_bytes<DIM> + ((chunk ^ (row & 7)) << 4));
+    return (uint32_t)((chunk / 8 * ROWS + row) * ROW_BYTES + ((chunk % 8 ^ (row & 7)) << 4));
 }
 
 /* Starts copying rows first .. first + N of a head, which begins at `rows`, by all threads of the block. */
@@ -34,13 +41,13 @@ static __device__ __forceinline__ void load_rows(uint32_t tile, const T *rows, s
         int at = i * THREADS + (int)threadIdx.x, row = at / n_chunks<DIM>, chunk = at % n_chunks<DIM>;
         bool valid = first + row < s.seq_len && chunk * 8 < s.head_dim;
         if (N * n_chunks<DIM> % THREADS == 0 || row < N)
-            zero_copy_16(tile + chunk_offset<DIM>(row, chunk),
+            zero_copy_16(tile + chunk_offset<N>(row, chunk),
                          rows + (valid ? (size_t)(first + row) * width + chunk * 8 : 0), valid);
     }
 }
 
 /* Computes the products of the warp's rows, which begin at a, with those of the other tile. */
-template <typename T, int DIM, int M>
+template <typename T, int DIM, int OWN, int M>
 static __device__ __forceinline__ void tile_dots(float (&dots)[M][OTHER / 8][4], uint32_t a, uint32_t b, int lane)
 {
 #pragma unroll
@@ -55,12 +62,12 @@ static __device__ __forceinline__ void tile_dots(float (&dots)[M][OTHER / 8][4],
         uint32_t left[M][4];
 #pragma unroll
         for (int m = 0; m < M; ++m)
-            zero_load_matrices(left[m], a + chunk_offset<DIM>(m * 16 + (lane & 15), 2 * k + (lane >> 4)));
+            zero_load_matrices(left[m], a + chunk_offset<OWN>(m * 16 + (lane & 15), 2 * k + (lane >> 4)));
 #pragma unroll
         for (int n = 0; n < OTHER / 16; ++n) {
             uint32_t right[4];
             int row = n * 16 + (lane & 7) + (lane >> 4) * 8;
-            zero_load_matrices(right, b + chunk_offset<DIM>(row, 2 * k + (lane >> 3 & 1)));
+            zero_load_matrices(right, b + chunk_offset<OTHER>(row, 2 * k + (lane >> 3 & 1)));
 #pragma unroll
             for (int m = 0; m < M; ++m) {
                 zero_mma<T>(dots[m][2 * n], left[m], right[0], right[1]);
@@ -95,7 +102,7 @@ tile_accumulate(float (&sums)[M][DIM / 8][4], const uint32_t (&weights)[M][OTHER
 #pragma unroll
         for (int n = 0; n < DIM / 16; ++n) {
             uint32_t right[4];
-            zero_load_matrices_transposed(right, b + chunk_offset<DIM>(k * 16 + (lane & 15), 2 * n + (lane >> 4)));
+            zero_load_matrices_transposed(right, b + chunk_offset<OTHER>(k * 16 + (lane & 15), 2 * n + (lane >> 4)));
 #pragma unroll
             for (int m = 0; m < M; ++m) {
                 zero_mma<T>(sums[m][2 * n], weights[m][k], right[0], right[1]);
@@ -104,21 +111,44 @@ tile_accumulate(float (&sums)[M][DIM / 8][4], const uint32_t (&weights)[M][OTHER
         }
 }
 
+/* Start the same products by four warps, whose 64 rows begin at a. The sums are there after zero_wide_wait. */
+template <typename T, int DIM, int OWN>
+static __device__ __forceinline__ void wide_dots(float (&dots)[OTHER / 8][4], uint32_t a, uint32_t b)
+{
+    zero_wide_begin();
+#pragma unroll
+    for (int k = 0; k < DIM / 16; ++k)
+        zero_wide_dot<T>(dots, zero_wide_tile(a + k / 4 * OWN * ROW_BYTES + k % 4 * 32, 0),
+                         zero_wide_tile(b + k / 4 * OTHER * ROW_BYTES + k % 4 * 32, 0), k > 0);
+    zero_wide_commit();
+}
+template <typename T, int DIM>
+static __device__ __forceinline__ void wide_accumulate(float (&sums)[DIM / 8][4], uint32_t (&weights)[OTHER / 16][4],
+                                                       uint32_t b)
+{
+    zero_wide_hold(sums);
+    zero_wide_hold(weights);
+    zero_wide_begin();
+#pragma unroll
+    for (int k = 0; k < OTHER / 16; ++k)
+        zero_wide_add<T>(sums, weights[k], zero_wide_tile(b + k * 16 * ROW_BYTES, OTHER * ROW_BYTES));
+    zero_wide_commit();
+}
+
 /* Writes the warp's rows, times their factors, to rows first .. of a head that begins at `rows`. They pass through the
- * warp's rows of a tile, `staging`, which nobody else reads any more. */
-template <typename T, int DIM, int M>
+ * warp's rows of a tile, `staging`, which all have read. */
+template <typename T, int DIM, int OWN, int M>
 static __device__ __forceinline__ void store_rows(T *rows, size_t width, int first, sizes_t s, unsigned char *staging,
                                                   const float (&sums)[M][DIM / 8][4], const float (&factors)[M][2],
                                                   int lane)
 {
-    __syncwarp();
 #pragma unroll
     for (int m = 0; m < M; ++m)
 #pragma unroll
         for (int n = 0; n < DIM / 8; ++n)
 #pragma unroll
             for (int half = 0; half < 2; ++half)
-                *(uint32_t *)(staging + chunk_offset<DIM>(m * 16 + half * 8 + lane / 4, n) + lane % 4 * 4) =
+                *(uint32_t *)(staging + chunk_offset<OWN>(m * 16 + half * 8 + lane / 4, n) + lane % 4 * 4) =
                     zero_pair<T>::of(sums[m][n][2 * half] * factors[m][half],
                                      sums[m][n][2 * half + 1] * factors[m][half]);
     __syncwarp();
@@ -127,7 +157,7 @@ static __device__ __forceinline__ void store_rows(T *rows, size_t width, int fir
         int at = i * ZERO_WARP + lane, row = at / n_chunks<DIM>, chunk = at % n_chunks<DIM>;
         if (first + row < s.seq_len && chunk * 8 < s.head_dim)
             *(uint4 *)(rows + (size_t)(first + row) * width + chunk * 8) =
-                *(const uint4 *)(staging + chunk_offset<DIM>(row, chunk));
+                *(const uint4 *)(staging + chunk_offset<OWN>(row, chunk));
     }
 }
 
@@ -150,14 +180,23 @@ template <typename F> static inline cudaError_t with_half_type(zero_dtype_t dtyp
     return dtype == ZERO_BF16 ? f(__nv_bfloat16()) : f(__half());
 }
 
-/* Calls f with the DIM, a compile-time number, that covers head_dim. */
+/* Calls f with the DIM, a compile-time number, that covers head_dim, and with whether the GPU is a Hopper. */
 template <typename F> static inline cudaError_t with_head_dim(int head_dim, F f)
 {
+    int gpu, major;
+    cudaError_t error = cudaGetDevice(&gpu);
+    if (error == cudaSuccess)
+        error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, gpu);
+    if (error != cudaSuccess)
+        return error;
+    if (major == 9 && getenv("ZERO_ATTENTION_NARROW") == NULL)
+        return head_dim <= 64 ? f(constant<64>(), constant<true>())
+                              : f(constant<ZERO_ATTENTION_MMA_MAX_HEAD_DIM>(), constant<true>());
     if (head_dim <= 64)
-        return f(constant<64>());
+        return f(constant<64>(), constant<false>());
     if (head_dim <= 96)
-        return f(constant<96>());
-    return f(constant<ZERO_ATTENTION_MMA_MAX_HEAD_DIM>());
+        return f(constant<96>(), constant<false>());
+    return f(constant<ZERO_ATTENTION_MMA_MAX_HEAD_DIM>(), constant<false>());
 }
 
 #endif
