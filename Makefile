@@ -158,7 +158,7 @@ MODEL_ISA  := $(addprefix kernels/model/,sgemm linear fp8 attention decode/atten
 MODEL_CUDA := $(if $(NVCC),$(addprefix kernels/model/cuda/,attention/simt.cu attention/forward_mma.cu attention/backward_mma.cu \
               attention/attention_cuda column_sum.cu elementwise.cu embed.cu gelu.cu \
               head_norm.cu layernorm.cu loss.cu rmsnorm.cu rope.cu swiglu.cu gemm/gemm_cuda linear_cuda loss_cuda model_cuda graph_cuda \
-              fp8/fp8.cu fp8/fp8_cuda $(if $(HAVE_CUDNN),attention/attention_cudnn attention/cudnn_graphs attention/cudnn_slices cudnn/graph cudnn/plan)))
+              fp8/fp8.cu fp8/fp8_cuda decode/attention_cached.cu decode/attention_cached_cuda $(if $(HAVE_CUDNN),attention/attention_cudnn attention/cudnn_graphs attention/cudnn_slices cudnn/graph cudnn/plan)))
 CUDA_SRC   := src/zero/device/device_cuda.c comm/gpu/nccl.c comm/gpu/copy_engine.c comm/gpu/peer_window.c
 LIB_SRC    := $(filter-out $(CUDA_SRC),$(wildcard src/base/*.c src/zero/*/*.c comm/*.c comm/*/*.c)) \
               kernels/shard/shard_cpu.c $(if $(NVCC),$(CUDA_SRC))

@@ -218,7 +218,7 @@ typedef struct zero_model_kernels {
     /* Attention of n_new positions that continue one text: qkv, out and logsumexp are theirs. Keys and values of all
      * its positions are in cache[limits.seq_len][2 * n_kv_heads * head_dim], of the activations' dtype, where the new
      * ones are put. mask->starts[n_new] says how many came before; NULL: none, and this is attention. logsumexp may not
-     * be written. NULL: there is none. */
+     * be written. */
     zero_status_t (*attention_cached)(zero_model_context_t *ctx, void *out, float *logsumexp, void *cache,
                                       const void *qkv, const zero_mask_t *mask, size_t n_new, size_t n_heads,
                                       size_t n_kv_heads, size_t head_dim);

@@ -18,6 +18,7 @@ typedef struct zero_cudnn zero_cudnn_t;           /* attention_cudnn.c: cuDNN's 
 /* What zero_model_context_t's `backend` points to. */
 typedef struct zero_model_cuda {
     zero_dtype_t dtype;       /* of weights and activations */
+    size_t seq_len;           /* the limits' */
     zero_gemm_plans_t *gemms; /* owned */
     zero_cudnn_t *cudnn;      /* owned; NULL if our own kernels compute all attention */
 } zero_model_cuda_t;

@@ -49,6 +49,7 @@ static size_t workspace_bytes(const zero_model_limits_t *limits)
 {
     size_t bytes = zero_cuda_linear_workspace(limits);
     bytes = larger(bytes, zero_cuda_attention_workspace(limits));
+    bytes = larger(bytes, zero_cuda_cached_workspace(limits));
     bytes = larger(bytes, zero_scratch_bytes(3 * zero_norm_most_partials(limits->max_width) * sizeof(float)));
     bytes =
         larger(bytes, zero_scratch_bytes(zero_head_norm_parts(limits->n_rows) * 2 * limits->head_dim * sizeof(float)));
@@ -76,6 +77,7 @@ static zero_status_t context_create(zero_model_context_t *ctx, zero_stream_t str
     if (cuda == NULL)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for the CUDA kernels' context");
     cuda->dtype = limits->dtype;
+    cuda->seq_len = limits->seq_len;
     *ctx = (zero_model_context_t){stream, workspace, workspace_bytes(limits), cuda, limits->may_skip_targets};
     zero_status_t status = zero_gemm_plans_create(&cuda->gemms);
     if (status == ZERO_OK)
@@ -327,6 +329,7 @@ static const zero_model_kernels_t table = {
     .gelu_backward = gelu_backward,
     .attention_is_slow = zero_cuda_attention_is_slow,
     .attention = zero_cuda_attention,
+    .attention_cached = zero_cuda_attention_cached,
     .attention_backward = zero_cuda_attention_backward,
     .embed = embed,
     .embed_backward = embed_backward,

@@ -190,6 +190,19 @@ cudaError_t zero_launch_attention_mma_backward(cudaStream_t stream, zero_dtype_t
                                                const float *logsumexp, const zero_mask_t *mask, size_t n_batch,
                                                size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim);
 
+/* ---- decode/attention_cached.cu ---- */
+#define ZERO_CACHED_CHUNK 256 /* keys that a block takes at a time */
+#define ZERO_CACHED_STATS 2   /* numbers before a split's sums: their maximum and sum */
+/* Rows first_row .. of qkv, and what they see. */
+typedef struct zero_cached {
+    const int32_t *starts; /* device memory: *starts is -first */
+    int first_row, n_heads, n_kv_heads, head_dim, window, n_splits;
+    int lanes; /* the launcher's own */
+} zero_cached_t;
+/* Attention of n_rows rows, at most 65535. partials: fp32 [n_rows, n_heads, n_splits, head_dim + ZERO_CACHED_STATS]. */
+cudaError_t zero_launch_attention_cached(cudaStream_t stream, zero_dtype_t dtype, void *out, float *partials,
+                                         void *cache, const void *qkv, const zero_cached_t *shape, int n_rows);
+
 #ifdef __cplusplus
 }
 #endif

@@ -4,6 +4,7 @@
 #ifndef ZERO_TABLE_ENTRIES_H
 #define ZERO_TABLE_ENTRIES_H
 
+#include "kernels/model/attention_shape.h"
 #include "kernels/model/model.h"
 
 /* ---- linear_cuda.c ---- */
@@ -63,6 +64,15 @@ zero_status_t zero_cuda_attention_backward(zero_model_context_t *ctx, void *dqkv
                                            const void *out, const float *logsumexp, const zero_mask_t *mask,
                                            size_t n_batch, size_t seq_len, size_t n_heads, size_t n_kv_heads,
                                            size_t head_dim);
+/* Refuses shapes that no kernel of attention takes. */
+zero_status_t zero_cuda_check_attention(const zero_attention_shape_t *shape);
+
+/* ---- decode/attention_cached_cuda.c ---- */
+
+size_t zero_cuda_cached_workspace(const zero_model_limits_t *limits);
+zero_status_t zero_cuda_attention_cached(zero_model_context_t *ctx, void *out, float *logsumexp, void *cache,
+                                         const void *qkv, const zero_mask_t *mask, size_t n_new, size_t n_heads,
+                                         size_t n_kv_heads, size_t head_dim);
 
 /* ---- graph_cuda.c ---- */
 

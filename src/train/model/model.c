@@ -78,11 +78,11 @@ static size_t n_batch_arrays(const model_t *model)
     return model->options->data.documents == DOCUMENTS_SEPARATE || options_generate(model->options) ? 3 : 2;
 }
 
-/* Keys and values of one sequence, for generating on the CPU. GPUs compute the whole text for each token. */
+/* Keys and values of one sequence, for generating. */
 static size_t cache_bytes(const model_t *model)
 {
     const options_t *o = model->options;
-    if (!options_generate(o) || !model->kernels->attention_cached)
+    if (!options_generate(o))
         return 0;
     return (size_t)(o->model.layers * o->model.seq_len * 2 * o->model.kv_heads * options_head_dim(o)) *
            arch_largest_sizes(model).element_bytes;
@@ -232,10 +232,24 @@ static bool varies(const model_t *model, zero_unit_t unit)
     return model->may_skip_targets && unit > model->options->model.layers;
 }
 
-/* Computes one unit. Every training pass is the same, so after a warm-up each unit's kernels run as a CUDA graph, but
- * for a head whose loss_weight varies. */
+/* Computes a unit of a pass that continues a text by one position: a graph of its own. */
+static zero_status_t continue_unit(model_t *model, zero_unit_t unit)
+{
+    return forward_unit(model, unit);
+}
+
+/* Returns whether the pass has one position, which others precede: what differs from pass to pass is on the device. */
+static bool continues_by_one(const model_t *model)
+{
+    return model->pass == MODEL_LOGITS && model->continues && model->n_cached > 0 && model->seq_len == 1;
+}
+
+/* Computes one unit. Every training pass is the same, and so is every pass that continues a text by one position; so
+ * after a warm-up each unit's kernels run as a CUDA graph, but for a head whose loss_weight varies. */
 static zero_status_t compute(model_t *model, zero_unit_t unit, zero_status_t (*fn)(model_t *model, zero_unit_t unit))
 {
+    if (model->graphs && continues_by_one(model) && model->n_continued == CUDA_GRAPHS_WARM_UP)
+        return cuda_graphs_run(model->graphs, model, unit, continue_unit);
     if (model->graphs && model->pass == MODEL_TRAIN && model->n_trained == CUDA_GRAPHS_WARM_UP && !varies(model, unit))
         return cuda_graphs_run(model->graphs, model, unit, fn);
     return fn(model, unit);
@@ -387,14 +401,16 @@ static zero_status_t set_new_tokens(model_t *model, const int32_t *tokens, size_
 zero_status_t model_next_logits(model_t *model, const int32_t *tokens, size_t n_tokens, float *logits)
 {
     size_t n_new = n_tokens - model->n_cached;
+    bool rounds = model->n_cached == 0 && zero_device_get_type(model->device) != ZERO_DEVICE_CPU;
     if (!model->cache)
         return model_logits(model, tokens, n_tokens, logits);
     model->pass = MODEL_LOGITS;
     model->n_batch = 1;
-    model->seq_len = n_new;
+    model->seq_len = rounds ? rounded_length(model, n_new) : n_new;
     TRY(set_new_tokens(model, tokens + model->n_cached, n_new));
     model->continues = true;
     zero_status_t status = take_logits(model, n_new, logits);
+    model->n_continued += continues_by_one(model) && model->n_continued < CUDA_GRAPHS_WARM_UP;
     model->continues = false;
     TRY(status);
     model->n_cached = n_tokens;

@@ -75,10 +75,11 @@ struct model {
     float *logits;      /* device, fp32 [vocab_size]: of position logits_at, MODEL_LOGITS */
     size_t logits_at;
 
-    /* Text that grows, on the CPU: keys and values of its positions so far, of every layer. */
+    /* Text that grows: keys and values of its positions so far, of every layer. */
     void *cache;     /* device, activations [layers][seq_len][2 * kv_heads * head_dim]; NULL: there is none */
     size_t n_cached; /* positions */
     bool continues;  /* this pass has the positions from n_cached on */
+    int n_continued; /* passes with one such position after others, up to CUDA_GRAPHS_WARM_UP */
 };
 
 /* Declares the model that the options ask for. Needs no device and no other rank. */

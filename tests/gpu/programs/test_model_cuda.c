@@ -1107,6 +1107,124 @@ static void test_attention(void)
     }
 }
 
+/* ---- Attention of a text that grows ---- */
+
+/* Puts the rows first .. first + n_new of a text into the cache and computes them; `earlier` holds -first. */
+static zero_status_t grow(tables_t *t, array_t *out, array_t *cache, const array_t *qkv, int32_t *earlier,
+                          float *unread, size_t window, attention_shape_t s, size_t first, size_t n_new)
+{
+    size_t size = zero_dtype_size(qkv->dtype), width = (s.n_heads + 2 * s.n_kv_heads) * s.head_dim;
+    const int32_t before = -(int32_t)first;
+    const zero_mask_t mask = {first > 0 ? earlier : NULL, window};
+    for (size_t i = 0; first > 0 && i < n_new; ++i)
+        NEED(cudaMemcpyAsync(earlier + i, &before, sizeof before, cudaMemcpyHostToDevice, t->stream) == cudaSuccess);
+    return t->gpu->attention_cached(&t->gpu_ctx, (char *)out->data + first * s.n_heads * s.head_dim * size, unread,
+                                    cache->data, (const char *)qkv->data + first * width * size, &mask, n_new,
+                                    s.n_heads, s.n_kv_heads, s.head_dim);
+}
+
+/* Captures the last position as a CUDA graph while the text is said to have `first` positions before it, and launches
+ * it with all of them. */
+static zero_status_t grow_by_graph(tables_t *t, array_t *out, array_t *cache, const array_t *qkv, int32_t *earlier,
+                                   float *unread, size_t window, attention_shape_t s)
+{
+    size_t size = zero_dtype_size(qkv->dtype), width = (s.n_heads + 2 * s.n_kv_heads) * s.head_dim;
+    size_t last = s.seq_len - 1;
+    const int32_t before = -(int32_t)last;
+    const zero_mask_t mask = {earlier, window};
+    zero_cuda_graph_t *graph = NULL;
+    NEED(cudaMemsetAsync(earlier, 0xff, sizeof before, t->stream) == cudaSuccess); /* -1 */
+    NEED(t->gpu->record_begin(&t->gpu_ctx) == ZERO_OK);
+    zero_status_t status = t->gpu->attention_cached(
+        &t->gpu_ctx, (char *)out->data + last * s.n_heads * s.head_dim * size, unread, cache->data,
+        (const char *)qkv->data + last * width * size, &mask, 1, s.n_heads, s.n_kv_heads, s.head_dim);
+    NEED(t->gpu->record_end(&t->gpu_ctx, &graph) == ZERO_OK);
+    NEED(cudaMemcpyAsync(earlier, &before, sizeof before, cudaMemcpyHostToDevice, t->stream) == cudaSuccess);
+    if (status == ZERO_OK)
+        status = t->gpu->replay(&t->gpu_ctx, graph);
+    NEED(cudaStreamSynchronize(t->stream) == cudaSuccess);
+    t->gpu->cuda_graph_destroy(graph);
+    return status;
+}
+
+/* A text of s.seq_len positions: `first` at once, one alone, the rest. The whole is attention's by the formula, and the
+ * cache holds its keys and values. Then the rest one by one, the last as a CUDA graph: the same bits, where every row
+ * is aligned alike. */
+static void check_cached(zero_dtype_t dtype, attention_shape_t s, size_t first, size_t window)
+{
+    size_t T = s.seq_len, n_out = T * s.n_heads * s.head_dim, kept = 2 * s.n_kv_heads * s.head_dim;
+    size_t width = s.n_heads * s.head_dim + kept;
+    tables_t t = tables_open((zero_model_limits_t){.n_rows = T + 5,
+                                                   .seq_len = T + 5,
+                                                   .max_linear = 1,
+                                                   .max_width = 1,
+                                                   .n_heads = s.n_heads,
+                                                   .head_dim = s.head_dim,
+                                                   .n_kv_heads = s.n_kv_heads,
+                                                   .vocab_size = 1,
+                                                   .dtype = dtype});
+    check_t c = {.n = 0};
+    snprintf(c.what, sizeof c.what, "cached %s T %zu first %zu heads %zu/%zu of %zu window %zu", zero_dtype_name(dtype),
+             T, first, s.n_heads, s.n_kv_heads, s.head_dim, window);
+    array_t qkv = array_make(T * width, dtype, 0, 0.0, 1.0), out = array_make(n_out, dtype, 0, 0.0, 0.0);
+    array_t alone = array_make(n_out, dtype, 0, 0.0, 0.0), cache = array_make(T * kept, dtype, 0, 0.0, 0.0);
+    array_t unread = array_make(s.n_heads * T, ZERO_FP32, 0, 0.0, 0.0);
+    float *rout = check_output(&c, "out", &out, 64.0 * 0x1p-24 + (dtype == ZERO_FP32 ? 0.0 : 2.0 * unit(dtype)));
+    float *rcache = check_output(&c, "cache", &cache, 0.0), *lse = malloc(s.n_heads * T * sizeof *lse);
+    float *dqkv = malloc(T * width * sizeof *dqkv), *dout = calloc(n_out, sizeof *dout);
+    int32_t *earlier;
+    const zero_mask_t host_mask = {NULL, window};
+    NEED(lse != NULL && dqkv != NULL && dout != NULL);
+    NEED(cudaMalloc((void **)&earlier, T * sizeof *earlier) == cudaSuccess);
+    attention_fp64(rout, lse, dqkv, dout, qkv.values, &host_mask, s);
+    for (size_t i = 0; i < T; ++i)
+        memcpy(rcache + i * kept, qkv.values + (i + 1) * width - kept, kept * sizeof *rcache);
+    for (int run = 0; run < 2; ++run) {
+        const size_t ends[] = {0, first, first + 1 < T ? first + 1 : T, T};
+        zero_status_t status = ZERO_OK;
+        for (int i = 0; i < 3 && status == ZERO_OK; ++i)
+            if (ends[i] < ends[i + 1])
+                status = grow(&t, &out, &cache, &qkv, earlier, unread.data, window, s, ends[i], ends[i + 1] - ends[i]);
+        check_run_done(&c, status);
+    }
+    if (first > 0 && first + 1 < T && width * zero_dtype_size(dtype) % 16 == 0) {
+        zero_status_t status = grow(&t, &alone, &cache, &qkv, earlier, unread.data, window, s, 0, first);
+        for (size_t i = first; i + 1 < T && status == ZERO_OK; ++i)
+            status = grow(&t, &alone, &cache, &qkv, earlier, unread.data, window, s, i, 1);
+        if (status == ZERO_OK)
+            status = grow_by_graph(&t, &alone, &cache, &qkv, earlier, unread.data, window, s);
+        NEED(status == ZERO_OK && cudaStreamSynchronize(t.stream) == cudaSuccess);
+        expect_same_bits(&c, "rows one by one, the last by a graph", &alone, &out);
+    }
+    check_free(&c);
+    free(lse), free(dqkv), free(dout);
+    cudaFree(earlier);
+    array_free(&qkv), array_free(&out), array_free(&alone), array_free(&cache), array_free(&unread);
+    tables_close(&t);
+}
+
+/* Heads alone and sharing, sizes with and without packs of 16 bytes; chunks of 256 keys not begun, begun and passed;
+ * windows of one key, within a chunk and over several. */
+static void test_cached(void)
+{
+    static const size_t firsts[] = {0, 1, 17, 255, 256, 1000}, windows[] = {0, 1, 20, 300};
+    static const attention_shape_t shapes[] = {{1, 0, 4, 4, 64}, {1, 0, 8, 2, 128}, {1, 0, 3, 3, 12},
+                                               {1, 0, 6, 2, 5},  {1, 0, 4, 1, 256}, {1, 0, 2, 2, 80},
+                                               {1, 0, 1, 1, 1},  {1, 0, 2, 1, 130}};
+    for (int d = 0; d < 3; ++d) {
+        for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; ++i)
+            for (size_t f = 0; f < sizeof firsts / sizeof firsts[0]; ++f)
+                for (size_t w = 0; w < sizeof windows / sizeof windows[0]; ++w) {
+                    attention_shape_t s = shapes[i];
+                    s.seq_len = firsts[f] + 1 + random_below(9);
+                    if ((!small || (f < 3 && w % 2 == 0)) && (i < 2 || w % 3 == f % 3))
+                        check_cached(dtypes[d], s, firsts[f], windows[w]);
+                }
+        if (!small) /* many splits, each of several chunks */
+            check_cached(dtypes[d], (attention_shape_t){1, 9003, 8, 2, 16}, 9000, 0);
+    }
+}
+
 /* ---- Embedding ---- */
 
 static int32_t *random_tokens(size_t n, size_t vocab_size, int32_t **device)
@@ -1348,12 +1466,13 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } tests[] = {{"linear", test_linear},       {"layernorm", test_layernorm},
-                 {"rmsnorm", test_rmsnorm},     {"head_norm", test_head_norm},
-                 {"masks", test_masks},         {"rope", test_rope},
-                 {"swiglu", test_swiglu},       {"elementwise", test_elementwise},
-                 {"attention", test_attention}, {"embed", test_embed},
-                 {"loss", test_loss},           {"bad tokens", test_bad_tokens}};
+    } tests[] = {{"linear", test_linear},        {"layernorm", test_layernorm},
+                 {"rmsnorm", test_rmsnorm},      {"head_norm", test_head_norm},
+                 {"masks", test_masks},          {"rope", test_rope},
+                 {"swiglu", test_swiglu},        {"elementwise", test_elementwise},
+                 {"attention", test_attention},  {"cached", test_cached},
+                 {"embed", test_embed},          {"loss", test_loss},
+                 {"bad tokens", test_bad_tokens}};
     const char *only = NULL;
     for (int i = 1; i < argc; ++i) {
         if (strcmp(argv[i], "small") == 0)

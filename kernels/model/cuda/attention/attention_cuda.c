@@ -36,7 +36,7 @@ size_t zero_cuda_attention_workspace(const zero_model_limits_t *limits)
 #endif
 }
 
-static zero_status_t check_attention(const zero_attention_shape_t *s)
+zero_status_t zero_cuda_check_attention(const zero_attention_shape_t *s)
 {
     if (s->n_kv_heads == 0 || s->n_heads % s->n_kv_heads != 0)
         return zero_fail(ZERO_ERROR_ARGUMENT, "attention: %zu heads cannot share %zu key/value heads", s->n_heads,
@@ -103,7 +103,7 @@ zero_status_t zero_cuda_attention(zero_model_context_t *ctx, void *out, float *l
 {
     zero_attention_shape_t shape = {n_batch, seq_len, n_heads, n_kv_heads, head_dim};
     zero_mask_t effective = effective_mask(mask, seq_len);
-    ZERO_TRY(check_attention(&shape));
+    ZERO_TRY(zero_cuda_check_attention(&shape));
 #ifdef ZERO_HAVE_CUDNN
     if (!hides_something(&effective) && aligned(qkv) && cudnn_serves(ctx, &shape, NULL))
         return zero_cudnn_attention(ctx, &shape, out, logsumexp, qkv);
@@ -122,7 +122,7 @@ zero_status_t zero_cuda_attention_backward(zero_model_context_t *ctx, void *dqkv
 {
     zero_attention_shape_t shape = {n_batch, seq_len, n_heads, n_kv_heads, head_dim};
     zero_mask_t effective = effective_mask(mask, seq_len);
-    ZERO_TRY(check_attention(&shape));
+    ZERO_TRY(zero_cuda_check_attention(&shape));
 #ifdef ZERO_HAVE_CUDNN
     if (!hides_something(&effective) && aligned(qkv) && cudnn_serves(ctx, &shape, NULL))
         return zero_cudnn_attention_backward(ctx, &shape, dqkv, dout, qkv, out, logsumexp);
