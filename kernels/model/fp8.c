@@ -44,6 +44,14 @@ static uint32_t absmax_of(zero_weight_t x, size_t n_elems)
     return largest;
 }
 
+void ZERO_ISA(zero_model_raise_absmax)(const zero_model_context_t *ctx, const float *x, size_t n_elems)
+{
+    if (ctx->absmax == NULL)
+        return;
+    uint32_t largest = absmax_of((zero_weight_t){x, ZERO_FP32}, n_elems);
+    *ctx->absmax = largest > *ctx->absmax ? largest : *ctx->absmax;
+}
+
 static void cast_elements(zero_fp8_format_t format, uint8_t *out, const float *x, float scale, size_t n)
 {
     if (format == ZERO_E4M3)

@@ -38,12 +38,12 @@ static inline float gelu_slope(float x)
 
 zero_status_t ZERO_MODEL_FN(gelu)(zero_model_context_t *ctx, void *y, const void *x, size_t n_elems)
 {
-    (void)ctx;
     float *out = y;
     const float *in = x;
 #pragma omp parallel for simd schedule(static) if (parallel : n_elems >= ZERO_MODEL_PARALLEL_MIN)
     for (size_t i = 0; i < n_elems; ++i)
         out[i] = gelu_value(in[i]);
+    ZERO_ISA(zero_model_raise_absmax)(ctx, y, n_elems);
     return ZERO_OK;
 }
 
@@ -89,5 +89,6 @@ zero_status_t ZERO_MODEL_FN(gelu_backward)(zero_model_context_t *ctx, void *dx, 
     }
     if (dcolumns.data != NULL)
         ZERO_ISA(zero_model_put_partials)(dcolumns, partials, n_parts, width, width);
+    ZERO_ISA(zero_model_raise_absmax)(ctx, dx, n_rows * width);
     return ZERO_OK;
 }

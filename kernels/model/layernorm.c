@@ -85,6 +85,7 @@ zero_status_t ZERO_MODEL_FN(layernorm)(zero_model_context_t *ctx, void *y, float
         mean[row] = center;
         rstd[row] = scale;
     }
+    ZERO_ISA(zero_model_raise_absmax)(ctx, y, n_rows * dim);
     return ZERO_OK;
 }
 
@@ -148,5 +149,6 @@ zero_status_t ZERO_MODEL_FN(layernorm_backward)(zero_model_context_t *ctx, void 
     for (size_t i = 0; i < 3; ++i)
         if (grads[i].data != NULL)
             ZERO_ISA(zero_model_put_partials)(grads[i], partials + i * dim, n_parts, 3 * dim, dim);
+    ZERO_ISA(zero_model_raise_absmax)(ctx, dresidual, n_rows * dim);
     return ZERO_OK;
 }

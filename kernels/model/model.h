@@ -22,6 +22,10 @@ typedef struct zero_model_context {
     size_t workspace_bytes;
     void *backend;         /* the device's own handles; NULL on the CPU */
     bool may_skip_targets; /* as in the limits */
+    /* Device memory, or NULL. A function whose comment says "absmax: t" raises *absmax to the bits of the largest
+     * |t| as fp32, NaN's above infinity's, so that fp8_cast need not look for it. Needs limits.fp8. To ask for the
+     * maximum of one call, give it a copy of the context. */
+    uint32_t *absmax;
 } zero_model_context_t;
 
 /* In place of a target: the loss leaves this row out. Only if limits.may_skip_targets. */
@@ -154,13 +158,13 @@ typedef struct zero_model_kernels {
                                                 const zero_fp8_t *dy8, size_t n_rows, size_t n_in, size_t n_out);
 
     /* residual_out = residual + addend (addend NULL: residual); y = LayerNorm(residual_out) * weight + bias. All are
-     * [n_rows, dim]; mean, rstd: fp32 [n_rows]. residual_out may be residual. */
+     * [n_rows, dim]; mean, rstd: fp32 [n_rows]. residual_out may be residual. absmax: y. */
     zero_status_t (*layernorm)(zero_model_context_t *ctx, void *y, float *mean, float *rstd, void *residual_out,
                                const void *residual, const void *addend, zero_weight_t weight, zero_weight_t bias,
                                float eps, size_t n_rows, size_t dim);
     /* dresidual += the norm's input gradient for dy. dweight, dbias [dim]. dcolumns [dim] = column sums of the new
      * dresidual: the bias gradient of the linear layer whose output was added to the residual (data NULL: none). If y
-     * is not NULL, it is recomputed, with layernorm's bits. */
+     * is not NULL, it is recomputed, with layernorm's bits. absmax: the new dresidual. */
     zero_status_t (*layernorm_backward)(zero_model_context_t *ctx, void *dresidual, zero_grad_t dweight,
                                         zero_grad_t dbias, zero_grad_t dcolumns, void *y, const void *dy,
                                         const void *residual, const float *mean, const float *rstd,
@@ -168,11 +172,11 @@ typedef struct zero_model_kernels {
 
     /* RMSNorm (Zhang & Sennrich 2019, arXiv:1910.07467), otherwise as layernorm: residual_out = residual + addend
      * (addend NULL: residual); y = residual_out * rstd * weight, rstd = 1 / sqrt(mean(residual_out^2) + eps). All are
-     * [n_rows, dim]; rstd: fp32 [n_rows]. residual_out may be residual. */
+     * [n_rows, dim]; rstd: fp32 [n_rows]. residual_out may be residual. absmax: y. */
     zero_status_t (*rmsnorm)(zero_model_context_t *ctx, void *y, float *rstd, void *residual_out, const void *residual,
                              const void *addend, zero_weight_t weight, float eps, size_t n_rows, size_t dim);
     /* dresidual += the norm's input gradient for dy. dweight [dim]. If y is not NULL, it is recomputed, with rmsnorm's
-     * bits. */
+     * bits. absmax: the new dresidual. */
     zero_status_t (*rmsnorm_backward)(zero_model_context_t *ctx, void *dresidual, zero_grad_t dweight, void *y,
                                       const void *dy, const void *residual, const float *rstd, zero_weight_t weight,
                                       size_t n_rows, size_t dim);
@@ -192,20 +196,22 @@ typedef struct zero_model_kernels {
     /* Rotary position embedding (Su et al. 2021, arXiv:2104.09864) as in Hugging Face's Llama, in place: in every q and
      * k head of qkv[B, T, (n_heads + 2 n_kv_heads) * head_dim], elements i and i + head_dim / 2 are rotated as a pair
      * by the angle position * theta^(-2 i / head_dim), or scaled as `rope` says. v stays. `inverse` rotates back, which
-     * is the gradient. head_dim is even. */
+     * is the gradient. head_dim is even. absmax: all of qkv. */
     zero_status_t (*rope)(zero_model_context_t *ctx, void *qkv, bool inverse, const zero_rope_t *rope, size_t n_batch,
                           size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim);
 
-    /* y[n_rows, width] = silu(gate) * up. A row of gate_up[n_rows, 2 width] holds all gates, then all ups. */
+    /* y[n_rows, width] = silu(gate) * up. A row of gate_up[n_rows, 2 width] holds all gates, then all ups. absmax: y.
+     */
     zero_status_t (*swiglu)(zero_model_context_t *ctx, void *y, const void *gate_up, size_t n_rows, size_t width);
-    /* dgate_up may be gate_up. If y is not NULL, it is recomputed, with swiglu's bits. */
+    /* dgate_up may be gate_up. If y is not NULL, it is recomputed, with swiglu's bits. absmax: dgate_up. */
     zero_status_t (*swiglu_backward)(zero_model_context_t *ctx, void *dgate_up, void *y, const void *dy,
                                      const void *gate_up, size_t n_rows, size_t width);
 
-    /* y = 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), Hugging Face's gelu_new */
+    /* y = 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), Hugging Face's gelu_new. absmax: y. */
     zero_status_t (*gelu)(zero_model_context_t *ctx, void *y, const void *x, size_t n_elems);
     /* dx[n_rows, width] = dy * gelu'(x); dx may be dy. dcolumns [width] = column sums of dx: the bias gradient of the
-     * linear layer whose output is x (data NULL: none). If y is not NULL, it is recomputed, with gelu's bits. */
+     * linear layer whose output is x (data NULL: none). If y is not NULL, it is recomputed, with gelu's bits. absmax:
+     * dx. */
     zero_status_t (*gelu_backward)(zero_model_context_t *ctx, void *dx, zero_grad_t dcolumns, void *y, const void *dy,
                                    const void *x, size_t n_rows, size_t width);
 

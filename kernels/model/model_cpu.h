@@ -157,6 +157,11 @@ static inline size_t zero_row_parts(size_t n_rows)
 void ZERO_ISA(zero_model_put_partials)(zero_grad_t grad, const float *partials, size_t n_parts, size_t stride,
                                        size_t width);
 
+/* ---- fp8 ---- */
+
+/* Raises *ctx->absmax, if it is asked for, to the largest magnitude of x. */
+void ZERO_ISA(zero_model_raise_absmax)(const zero_model_context_t *ctx, const float *x, size_t n_elems);
+
 /* ---- Norms ---- */
 
 /* Computes out = residual + addend, or copies residual if addend is NULL. out may be residual. */

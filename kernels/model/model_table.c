@@ -31,7 +31,7 @@ static zero_status_t context_create(zero_model_context_t *ctx, zero_stream_t str
                                     const zero_model_limits_t *limits)
 {
     openblas_set_num_threads(1); /* each of our threads calls it for a block of its own */
-    *ctx = (zero_model_context_t){stream, workspace, workspace_bytes(limits), NULL, limits->may_skip_targets};
+    *ctx = (zero_model_context_t){stream, workspace, workspace_bytes(limits), NULL, limits->may_skip_targets, NULL};
     return ZERO_OK;
 }
 

@@ -44,6 +44,7 @@ zero_status_t ZERO_MODEL_FN(rmsnorm)(zero_model_context_t *ctx, void *y, float *
         rstd[row] = row_rstd(x, dim, eps);
         row_apply((float *)y + row * dim, x, rstd[row], w, dim);
     }
+    ZERO_ISA(zero_model_raise_absmax)(ctx, y, n_rows * dim);
     return ZERO_OK;
 }
 
@@ -92,6 +93,7 @@ zero_status_t ZERO_MODEL_FN(rmsnorm_backward)(zero_model_context_t *ctx, void *d
         }
     }
     ZERO_ISA(zero_model_put_partials)(dweight, partials, n_parts, dim, dim);
+    ZERO_ISA(zero_model_raise_absmax)(ctx, dresidual, n_rows * dim);
     return ZERO_OK;
 }
 

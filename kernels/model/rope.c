@@ -46,7 +46,6 @@ static void rotate(float *x, float *y, const angles_t *angles, size_t n)
 zero_status_t ZERO_MODEL_FN(rope)(zero_model_context_t *ctx, void *qkv, bool inverse, const zero_rope_t *rope,
                                   size_t n_batch, size_t seq_len, size_t n_heads, size_t n_kv_heads, size_t head_dim)
 {
-    (void)ctx;
     size_t half = head_dim / 2, n_rotated = n_heads + n_kv_heads, width = (n_rotated + n_kv_heads) * head_dim;
 #pragma omp parallel if (n_batch * seq_len * width >= ZERO_MODEL_PARALLEL_MIN)
     for (size_t first = 0; first < half; first += ROPE_PAIRS) {
@@ -67,5 +66,6 @@ zero_status_t ZERO_MODEL_FN(rope)(zero_model_context_t *ctx, void *qkv, bool inv
             }
         }
     }
+    ZERO_ISA(zero_model_raise_absmax)(ctx, qkv, n_batch * seq_len * width);
     return ZERO_OK;
 }

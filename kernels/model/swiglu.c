@@ -45,17 +45,16 @@ static void row_backward(float *dgate_up, const float *dy, const float *gate_up,
 zero_status_t ZERO_MODEL_FN(swiglu)(zero_model_context_t *ctx, void *y, const void *gate_up, size_t n_rows,
                                     size_t width)
 {
-    (void)ctx;
 #pragma omp parallel for schedule(static) if (n_rows * width >= ZERO_MODEL_PARALLEL_MIN)
     for (size_t row = 0; row < n_rows; ++row)
         row_forward((float *)y + row * width, (const float *)gate_up + row * 2 * width, width);
+    ZERO_ISA(zero_model_raise_absmax)(ctx, y, n_rows * width);
     return ZERO_OK;
 }
 
 zero_status_t ZERO_MODEL_FN(swiglu_backward)(zero_model_context_t *ctx, void *dgate_up, void *y, const void *dy,
                                              const void *gate_up, size_t n_rows, size_t width)
 {
-    (void)ctx;
 #pragma omp parallel for schedule(static) if (n_rows * width >= ZERO_MODEL_PARALLEL_MIN)
     for (size_t row = 0; row < n_rows; ++row) {
         const float *inputs = (const float *)gate_up + row * 2 * width;
@@ -63,5 +62,6 @@ zero_status_t ZERO_MODEL_FN(swiglu_backward)(zero_model_context_t *ctx, void *dg
             row_forward((float *)y + row * width, inputs, width);
         row_backward((float *)dgate_up + row * 2 * width, (const float *)dy + row * width, inputs, width);
     }
+    ZERO_ISA(zero_model_raise_absmax)(ctx, dgate_up, n_rows * 2 * width);
     return ZERO_OK;
 }

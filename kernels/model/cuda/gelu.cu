@@ -6,6 +6,7 @@
  * fast exponential and reciprocal, whose errors are below their rounding.
  */
 #include "kernels/model/cuda/column.cuh"
+#include "kernels/model/cuda/maximum.cuh"
 
 #define THREADS 256
 #define MINUS_TWO_SQRT_2_OVER_PI (-1.59576912f)
@@ -47,44 +48,52 @@ template <bool FAST> __device__ __forceinline__ float gelu_slope(float x)
     return fmaf(bounded_x * two_u_slope, e * s * s, s);
 }
 
-template <typename T, int N> static __global__ void __launch_bounds__(THREADS) gelu(T *y, const T *x, size_t n_packs)
+template <typename T, int N, typename MAXIMUM>
+static __global__ void __launch_bounds__(THREADS) gelu(T *y, const T *x, size_t n_packs, MAXIMUM maximum)
 {
     size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
-    if (i >= n_packs)
-        return;
-    zero_pack<T, N> in = zero_load<N>(x, i * N);
-    float out[N];
+    if (i < n_packs) {
+        zero_pack<T, N> in = zero_load<N>(x, i * N);
+        float out[N];
 #pragma unroll
-    for (int k = 0; k < N; ++k)
-        out[k] = gelu_value<sizeof(T) == 2>(in[k]);
-    zero_store(y, i * N, out);
+        for (int k = 0; k < N; ++k)
+            out[k] = gelu_value<sizeof(T) == 2>(in[k]);
+        zero_pack<T, N> rounded = zero_packed<T>(out);
+        zero_store_pack<N>(y, i * N, rounded);
+        maximum.see(rounded);
+    }
+    maximum.finish(true);
 }
 
 /* Launches whole packs, then single elements for the rest. */
-template <typename T> static cudaError_t launch_forward(cudaStream_t stream, T *y, const T *x, size_t n)
+template <typename T, typename MAXIMUM>
+static cudaError_t launch_forward(cudaStream_t stream, T *y, const T *x, size_t n, MAXIMUM maximum)
 {
     constexpr int N = 16 / sizeof(T);
     size_t n_packs = zero_aligned(y) && zero_aligned(x) ? n / N : 0, done = n_packs * N;
     if (n_packs > 0)
-        gelu<T, N><<<(unsigned)zero_divide_up(n_packs, THREADS), THREADS, 0, stream>>>(y, x, n_packs);
+        gelu<T, N><<<(unsigned)zero_divide_up(n_packs, THREADS), THREADS, 0, stream>>>(y, x, n_packs, maximum);
     if (n > done)
-        gelu<T, 1><<<(unsigned)zero_divide_up(n - done, THREADS), THREADS, 0, stream>>>(y + done, x + done, n - done);
+        gelu<T, 1><<<(unsigned)zero_divide_up(n - done, THREADS), THREADS, 0, stream>>>(y + done, x + done, n - done,
+                                                                                        maximum);
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t zero_launch_gelu(cudaStream_t stream, zero_dtype_t dtype, void *y, const void *x, size_t n_elems)
+extern "C" cudaError_t zero_launch_gelu(cudaStream_t stream, zero_dtype_t dtype, void *y, const void *x, size_t n_elems,
+                                        uint32_t *absmax)
 {
     return zero_with_type(dtype, [&](auto type) {
         using T = decltype(type);
-        return launch_forward(stream, (T *)y, (const T *)x, n_elems);
+        return zero_with_maximum<T>(
+            absmax, [&](auto maximum) { return launch_forward(stream, (T *)y, (const T *)x, n_elems, maximum); });
     });
 }
 
 #define ROWS_AHEAD 3 /* rows whose loads are in flight while as many are computed */
 
-template <typename T, int N>
+template <typename T, int N, typename MAXIMUM>
 static __global__ void __launch_bounds__(ZERO_WARP *ZERO_COLUMN_WARPS, 2)
-    gelu_backward(T *dx, float *partials, T *y, const T *dy, const T *x, size_t n_rows, size_t width)
+    gelu_backward(T *dx, float *partials, T *y, const T *dy, const T *x, size_t n_rows, size_t width, MAXIMUM maximum)
 {
     constexpr bool FAST = sizeof(T) == 2;
     size_t column = ((size_t)blockIdx.x * ZERO_WARP + threadIdx.x) * N, step = (size_t)gridDim.y * ZERO_COLUMN_WARPS;
@@ -120,6 +129,7 @@ static __global__ void __launch_bounds__(ZERO_WARP *ZERO_COLUMN_WARPS, 2)
                 values[i] = grad[r][i] * gelu_slope<FAST>(in[r][i]);
             zero_pack<T, N> out = zero_packed<T>(values);
             zero_store_pack<N>(dx, at * width + column, out);
+            maximum.see(out);
 #pragma unroll
             for (int i = 0; i < N; ++i)
                 sum[i] += out[i];
@@ -132,26 +142,32 @@ static __global__ void __launch_bounds__(ZERO_WARP *ZERO_COLUMN_WARPS, 2)
         }
     }
     zero_put_part(partials, column, width, sum);
+    maximum.finish(true);
 }
 
 template <int N, typename T>
 static cudaError_t launch_backward(cudaStream_t stream, T *dx, float *partials, T *y, const T *dy, const T *x,
-                                   size_t n_rows, size_t width)
+                                   size_t n_rows, size_t width, uint32_t *absmax)
 {
     dim3 block(ZERO_WARP, ZERO_COLUMN_WARPS);
-    gelu_backward<T, N>
-        <<<zero_column_grid<N>(n_rows, width), block, 0, stream>>>(dx, partials, y, dy, x, n_rows, width);
-    return cudaGetLastError();
+    return zero_with_maximum<T>(absmax, [&](auto maximum) {
+        gelu_backward<T, N>
+            <<<zero_column_grid<N>(n_rows, width), block, 0, stream>>>(dx, partials, y, dy, x, n_rows, width, maximum);
+        return cudaGetLastError();
+    });
 }
 
 extern "C" cudaError_t zero_launch_gelu_backward(cudaStream_t stream, zero_dtype_t dtype, void *dx, float *partials,
-                                                 void *y, const void *dy, const void *x, size_t n_rows, size_t width)
+                                                 void *y, const void *dy, const void *x, size_t n_rows, size_t width,
+                                                 uint32_t *absmax)
 {
     return zero_with_type(dtype, [&](auto type) {
         using T = decltype(type);
         constexpr int N = 16 / sizeof(T);
         if (zero_aligned(dx) && zero_aligned(y) && zero_aligned(dy) && zero_aligned(x) && width % N == 0)
-            return launch_backward<N>(stream, (T *)dx, partials, (T *)y, (const T *)dy, (const T *)x, n_rows, width);
-        return launch_backward<1>(stream, (T *)dx, partials, (T *)y, (const T *)dy, (const T *)x, n_rows, width);
+            return launch_backward<N>(stream, (T *)dx, partials, (T *)y, (const T *)dy, (const T *)x, n_rows, width,
+                                      absmax);
+        return launch_backward<1>(stream, (T *)dx, partials, (T *)y, (const T *)dy, (const T *)x, n_rows, width,
+                                  absmax);
     });
 }

@@ -70,9 +70,9 @@ static __device__ __forceinline__ float sum_variation(const norm_row<T, N, PACKS
     return variation;
 }
 
-template <typename T, int N, int PACKS>
+template <typename T, int N, int PACKS, typename MAXIMUM>
 static __device__ __forceinline__ void store_normalized(const norm_row<T, N, PACKS> &row, T *y, const T *weight,
-                                                        const T *bias, float mean, float rstd)
+                                                        const T *bias, float mean, float rstd, MAXIMUM &maximum)
 {
 #pragma unroll
     for (int p = 0; p < PACKS; ++p) {
@@ -85,15 +85,18 @@ static __device__ __forceinline__ void store_normalized(const norm_row<T, N, PAC
 #pragma unroll
         for (int i = 0; i < N; ++i)
             out[i] = layer_norm::scaled(layer_norm::unit(row.x[p][i], mean, rstd), w[i], b[i]);
-        zero_store(y, row.start + row.column(p), out);
+        zero_pack<T, N> rounded = zero_packed<T>(out);
+        zero_store_pack<N>(y, row.start + row.column(p), rounded);
+        maximum.see(rounded);
     }
 }
 
-/* blockDim.x threads: NORM_BLOCK_WARPS rows of one warp, or one row of all warps. */
-template <typename T, int N, int PACKS>
-static __global__ void __launch_bounds__(NORM_MAX_WARPS *ZERO_WARP)
+/* blockDim.x threads: NORM_BLOCK_WARPS rows of one warp, or one row of all warps. A kernel that records its maximum is
+ * held to the registers of the one that does not. */
+template <typename T, int N, int PACKS, typename MAXIMUM>
+static __global__ void __launch_bounds__(NORM_MAX_WARPS *ZERO_WARP, MAXIMUM::RECORDS &&N > 1 && PACKS == 2 ? 4 : 0)
     layernorm(T *y, float *mean, float *rstd, T *residual_out, const T *residual, const T *addend, const T *weight,
-              const T *bias, float eps, size_t n_rows, int dim, int row_warps)
+              const T *bias, float eps, size_t n_rows, int dim, int row_warps, MAXIMUM maximum)
 {
     __shared__ float shared[2][NORM_MAX_WARPS];
     int warp = threadIdx.x / ZERO_WARP, width = row_warps * ZERO_WARP, t = threadIdx.x % width;
@@ -110,13 +113,14 @@ static __global__ void __launch_bounds__(NORM_MAX_WARPS *ZERO_WARP)
         mean[row] = center;
         rstd[row] = scale;
     }
-    store_normalized(own, y, weight, bias, center, scale);
+    store_normalized(own, y, weight, bias, center, scale, maximum);
+    maximum.finish(row_warps > 1);
 }
 
-template <typename T, int N, int PACKS>
+template <typename T, int N, int PACKS, typename MAXIMUM>
 static cudaError_t launch_forward(cudaStream_t stream, T *y, float *mean, float *rstd, T *residual_out,
                                   const T *residual, const T *addend, const T *weight, const T *bias, float eps,
-                                  size_t n_rows, size_t dim)
+                                  size_t n_rows, size_t dim, MAXIMUM maximum)
 {
     size_t row_warps = zero_divide_up(dim / N, (size_t)ZERO_WARP * PACKS);
     if (row_warps > NORM_MAX_WARPS)
@@ -124,41 +128,45 @@ static cudaError_t launch_forward(cudaStream_t stream, T *y, float *mean, float 
     size_t rows = row_warps == 1 ? NORM_BLOCK_WARPS : 1;
     layernorm<T, N, PACKS>
         <<<(unsigned)zero_divide_up(n_rows, rows), (unsigned)(rows * row_warps * ZERO_WARP), 0, stream>>>(
-            y, mean, rstd, residual_out, residual, addend, weight, bias, eps, n_rows, (int)dim, (int)row_warps);
+            y, mean, rstd, residual_out, residual, addend, weight, bias, eps, n_rows, (int)dim, (int)row_warps,
+            maximum);
     return cudaGetLastError();
 }
 
 /* A row takes one warp if three packs per lane are enough. Else a thread takes two packs: many warps with few registers
  * hide the latency of the reductions better than few warps with many. The longest rows take four. */
-template <typename T>
+template <typename T, typename MAXIMUM>
 static cudaError_t choose_forward(cudaStream_t stream, T *y, float *mean, float *rstd, T *residual_out,
                                   const T *residual, const T *addend, const T *weight, const T *bias, float eps,
-                                  size_t n_rows, size_t dim)
+                                  size_t n_rows, size_t dim, MAXIMUM maximum)
 {
     constexpr int N = 16 / sizeof(T);
     bool packs = zero_aligned(y) && zero_aligned(residual_out) && zero_aligned(residual) && zero_aligned(addend) &&
                  zero_aligned(weight) && zero_aligned(bias) && dim % N == 0;
     if (packs && dim / N <= 3 * ZERO_WARP)
         return launch_forward<T, N, 3>(stream, y, mean, rstd, residual_out, residual, addend, weight, bias, eps, n_rows,
-                                       dim);
+                                       dim, maximum);
     if (packs && dim / N <= 2 * 8 * ZERO_WARP)
         return launch_forward<T, N, 2>(stream, y, mean, rstd, residual_out, residual, addend, weight, bias, eps, n_rows,
-                                       dim);
+                                       dim, maximum);
     if (packs)
         return launch_forward<T, N, 4>(stream, y, mean, rstd, residual_out, residual, addend, weight, bias, eps, n_rows,
-                                       dim);
+                                       dim, maximum);
     return launch_forward<T, 1, 16>(stream, y, mean, rstd, residual_out, residual, addend, weight, bias, eps, n_rows,
-                                    dim);
+                                    dim, maximum);
 }
 
 extern "C" cudaError_t zero_launch_layernorm(cudaStream_t stream, zero_dtype_t dtype, void *y, float *mean, float *rstd,
                                              void *residual_out, const void *residual, const void *addend,
-                                             const void *weight, const void *bias, float eps, size_t n_rows, size_t dim)
+                                             const void *weight, const void *bias, float eps, size_t n_rows, size_t dim,
+                                             uint32_t *absmax)
 {
     return zero_with_type(dtype, [&](auto type) {
         using T = decltype(type);
-        return choose_forward(stream, (T *)y, mean, rstd, (T *)residual_out, (const T *)residual, (const T *)addend,
-                              (const T *)weight, (const T *)bias, eps, n_rows, dim);
+        return zero_with_maximum<T>(absmax, [&](auto maximum) {
+            return choose_forward(stream, (T *)y, mean, rstd, (T *)residual_out, (const T *)residual, (const T *)addend,
+                                  (const T *)weight, (const T *)bias, eps, n_rows, dim, maximum);
+        });
     });
 }
 
@@ -167,12 +175,12 @@ extern "C" cudaError_t zero_launch_layernorm(cudaStream_t stream, zero_dtype_t d
 extern "C" cudaError_t zero_launch_layernorm_backward(cudaStream_t stream, zero_dtype_t dtype, void *dresidual,
                                                       float *partials, void *y, const void *dy, const void *residual,
                                                       const float *mean, const float *rstd, const void *weight,
-                                                      const void *bias, size_t n_rows, size_t dim)
+                                                      const void *bias, size_t n_rows, size_t dim, uint32_t *absmax)
 {
     return zero_with_type(dtype, [&](auto type) {
         using T = decltype(type);
-        return norm_choose_backward<layer_norm>(stream, norm_rows<T>{(T *)dresidual, partials, (T *)y, (const T *)dy,
-                                                                     (const T *)residual, mean, rstd, (const T *)weight,
-                                                                     (const T *)bias, n_rows, (int)dim});
+        return norm_backward_of<layer_norm>(stream, norm_rows<T>{(T *)dresidual, partials, (T *)y, (const T *)dy,
+                                                                 (const T *)residual, mean, rstd, (const T *)weight,
+                                                                 (const T *)bias, n_rows, (int)dim, absmax});
     });
 }

@@ -78,7 +78,7 @@ static zero_status_t context_create(zero_model_context_t *ctx, zero_stream_t str
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for the CUDA kernels' context");
     cuda->dtype = limits->dtype;
     cuda->seq_len = limits->seq_len;
-    *ctx = (zero_model_context_t){stream, workspace, workspace_bytes(limits), cuda, limits->may_skip_targets};
+    *ctx = (zero_model_context_t){stream, workspace, workspace_bytes(limits), cuda, limits->may_skip_targets, NULL};
     zero_status_t status = zero_gemm_plans_create(&cuda->gemms);
     if (status == ZERO_OK)
         status = zero_cuda_attention_create(ctx);
@@ -96,7 +96,7 @@ static zero_status_t layernorm(zero_model_context_t *ctx, void *y, float *mean, 
     ZERO_TRY(zero_check_weight(ctx, weight));
     ZERO_TRY(zero_check_weight(ctx, bias));
     ZERO_TRY_CUDA(zero_launch_layernorm(zero_model_stream(ctx), weight.dtype, y, mean, rstd, residual_out, residual,
-                                        addend, weight.data, bias.data, eps, n_rows, dim));
+                                        addend, weight.data, bias.data, eps, n_rows, dim, ctx->absmax));
     return ZERO_OK;
 }
 
@@ -114,7 +114,7 @@ static zero_status_t layernorm_backward(zero_model_context_t *ctx, void *dresidu
     float *partials;
     ZERO_TRY(zero_scratch_take(&scratch, n_parts * 3 * dim * sizeof *partials, &partials)); /* [n_parts, 3, dim] */
     ZERO_TRY_CUDA(zero_launch_layernorm_backward(stream, weight.dtype, dresidual, partials, y, dy, residual, mean, rstd,
-                                                 weight.data, bias.data, n_rows, dim));
+                                                 weight.data, bias.data, n_rows, dim, ctx->absmax));
     ZERO_TRY_CUDA(zero_launch_put_partials(stream, grads, 3, partials, n_parts, dim));
     return ZERO_OK;
 }
@@ -126,7 +126,7 @@ static zero_status_t rmsnorm(zero_model_context_t *ctx, void *y, float *rstd, vo
 {
     ZERO_TRY(zero_check_weight(ctx, weight));
     ZERO_TRY_CUDA(zero_launch_rmsnorm(zero_model_stream(ctx), weight.dtype, y, rstd, residual_out, residual, addend,
-                                      weight.data, eps, n_rows, dim));
+                                      weight.data, eps, n_rows, dim, ctx->absmax));
     return ZERO_OK;
 }
 
@@ -141,7 +141,7 @@ static zero_status_t rmsnorm_backward(zero_model_context_t *ctx, void *dresidual
     float *partials;
     ZERO_TRY(zero_scratch_take(&scratch, n_parts * dim * sizeof *partials, &partials)); /* [n_parts, dim] */
     ZERO_TRY_CUDA(zero_launch_rmsnorm_backward(stream, weight.dtype, dresidual, partials, y, dy, residual, rstd,
-                                               weight.data, n_rows, dim));
+                                               weight.data, n_rows, dim, ctx->absmax));
     ZERO_TRY_CUDA(zero_launch_put_partials(stream, &dweight, 1, partials, n_parts, dim));
     return ZERO_OK;
 }
@@ -200,7 +200,7 @@ static zero_status_t rope(zero_model_context_t *ctx, void *qkv, bool inverse, co
             frequencies.of[frequencies.n] = zero_rope_frequency(rotation, first + frequencies.n, head_dim);
         ZERO_TRY_CUDA(zero_launch_rope(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, qkv, &frequencies, inverse,
                                        rotation->starts, n_batch * seq_len, seq_len, n_heads + n_kv_heads,
-                                       (n_heads + 2 * n_kv_heads) * head_dim));
+                                       (n_heads + 2 * n_kv_heads) * head_dim, ctx->absmax));
     }
     return ZERO_OK;
 }
@@ -209,7 +209,8 @@ static zero_status_t rope(zero_model_context_t *ctx, void *qkv, bool inverse, co
 
 static zero_status_t swiglu(zero_model_context_t *ctx, void *y, const void *gate_up, size_t n_rows, size_t width)
 {
-    ZERO_TRY_CUDA(zero_launch_swiglu(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, y, gate_up, n_rows, width));
+    ZERO_TRY_CUDA(zero_launch_swiglu(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, y, gate_up, n_rows, width,
+                                     ctx->absmax));
     return ZERO_OK;
 }
 
@@ -217,13 +218,13 @@ static zero_status_t swiglu_backward(zero_model_context_t *ctx, void *dgate_up, 
                                      const void *gate_up, size_t n_rows, size_t width)
 {
     ZERO_TRY_CUDA(zero_launch_swiglu_backward(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, dgate_up, y, dy,
-                                              gate_up, n_rows, width));
+                                              gate_up, n_rows, width, ctx->absmax));
     return ZERO_OK;
 }
 
 static zero_status_t gelu(zero_model_context_t *ctx, void *y, const void *x, size_t n_elems)
 {
-    ZERO_TRY_CUDA(zero_launch_gelu(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, y, x, n_elems));
+    ZERO_TRY_CUDA(zero_launch_gelu(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, y, x, n_elems, ctx->absmax));
     return ZERO_OK;
 }
 
@@ -235,8 +236,8 @@ static zero_status_t gelu_backward(zero_model_context_t *ctx, void *dx, zero_gra
     size_t n_parts = zero_column_sum_parts(n_rows, width);
     float *partials;
     ZERO_TRY(zero_scratch_take(&scratch, n_parts * width * sizeof *partials, &partials));
-    ZERO_TRY_CUDA(
-        zero_launch_gelu_backward(stream, zero_model_cuda(ctx)->dtype, dx, partials, y, dy, x, n_rows, width));
+    ZERO_TRY_CUDA(zero_launch_gelu_backward(stream, zero_model_cuda(ctx)->dtype, dx, partials, y, dy, x, n_rows, width,
+                                            ctx->absmax));
     if (dcolumns.data != NULL)
         ZERO_TRY_CUDA(zero_launch_put_partials(stream, &dcolumns, 1, partials, n_parts, width));
     return ZERO_OK;

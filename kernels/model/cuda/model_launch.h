@@ -2,7 +2,8 @@
  *
  * A launcher queues its kernels in `stream` and returns the launch's error. It neither allocates nor waits. `dtype` is
  * that of activations and weights. Pointers need only be aligned to an element; they are read 16 bytes at a time if
- * they and the sizes allow it. Contracts are those of model.h unless stated here. Valid as C17 and CUDA C++.
+ * they and the sizes allow it. absmax: the context's. Contracts are those of model.h unless stated here. Valid as C17
+ * and CUDA C++.
  */
 #ifndef ZERO_MODEL_LAUNCH_H
 #define ZERO_MODEL_LAUNCH_H
@@ -16,10 +17,11 @@ extern "C" {
 #endif
 
 /* ---- gelu.cu ---- */
-cudaError_t zero_launch_gelu(cudaStream_t stream, zero_dtype_t dtype, void *y, const void *x, size_t n_elems);
+cudaError_t zero_launch_gelu(cudaStream_t stream, zero_dtype_t dtype, void *y, const void *x, size_t n_elems,
+                             uint32_t *absmax);
 /* Writes partials, fp32 [zero_column_sum_parts(n_rows, width), width]: sums of dx's columns. */
 cudaError_t zero_launch_gelu_backward(cudaStream_t stream, zero_dtype_t dtype, void *dx, float *partials, void *y,
-                                      const void *dy, const void *x, size_t n_rows, size_t width);
+                                      const void *dy, const void *x, size_t n_rows, size_t width, uint32_t *absmax);
 
 /* ---- elementwise.cu ---- */
 
@@ -53,10 +55,10 @@ cudaError_t zero_launch_put_grad(cudaStream_t stream, zero_grad_t grad, const fl
 /* ---- layernorm.cu and rmsnorm.cu ---- */
 cudaError_t zero_launch_layernorm(cudaStream_t stream, zero_dtype_t dtype, void *y, float *mean, float *rstd,
                                   void *residual_out, const void *residual, const void *addend, const void *weight,
-                                  const void *bias, float eps, size_t n_rows, size_t dim);
+                                  const void *bias, float eps, size_t n_rows, size_t dim, uint32_t *absmax);
 cudaError_t zero_launch_rmsnorm(cudaStream_t stream, zero_dtype_t dtype, void *y, float *rstd, void *residual_out,
                                 const void *residual, const void *addend, const void *weight, float eps, size_t n_rows,
-                                size_t dim);
+                                size_t dim, uint32_t *absmax);
 /* Returns how many warps take a row in backward: two packs of 16 bytes per lane, or one warp if three are enough. */
 static inline size_t zero_norm_row_warps(size_t dim, size_t element_bytes)
 {
@@ -84,11 +86,11 @@ static inline size_t zero_norm_most_partials(size_t max_dim)
 cudaError_t zero_launch_layernorm_backward(cudaStream_t stream, zero_dtype_t dtype, void *dresidual, float *partials,
                                            void *y, const void *dy, const void *residual, const float *mean,
                                            const float *rstd, const void *weight, const void *bias, size_t n_rows,
-                                           size_t dim);
+                                           size_t dim, uint32_t *absmax);
 /* Writes partials, fp32 [parts, dim]: sums of dy h. */
 cudaError_t zero_launch_rmsnorm_backward(cudaStream_t stream, zero_dtype_t dtype, void *dresidual, float *partials,
                                          void *y, const void *dy, const void *residual, const float *rstd,
-                                         const void *weight, size_t n_rows, size_t dim);
+                                         const void *weight, size_t n_rows, size_t dim, uint32_t *absmax);
 
 /* ---- head_norm.cu ---- */
 /* What the kernels read of qkv [n_rows, (n_heads + 2 n_kv_heads) * head_dim], and the weights [head_dim]. */
@@ -121,13 +123,14 @@ typedef struct zero_rope_frequencies {
  * zero_mask_t, or NULL. */
 cudaError_t zero_launch_rope(cudaStream_t stream, zero_dtype_t dtype, void *qkv,
                              const zero_rope_frequencies_t *frequencies, bool inverse, const int32_t *starts,
-                             size_t n_rows, size_t seq_len, size_t n_heads, size_t row_elems);
+                             size_t n_rows, size_t seq_len, size_t n_heads, size_t row_elems, uint32_t *absmax);
 
 /* ---- swiglu.cu ---- */
 cudaError_t zero_launch_swiglu(cudaStream_t stream, zero_dtype_t dtype, void *y, const void *gate_up, size_t n_rows,
-                               size_t width);
+                               size_t width, uint32_t *absmax);
 cudaError_t zero_launch_swiglu_backward(cudaStream_t stream, zero_dtype_t dtype, void *dgate_up, void *y,
-                                        const void *dy, const void *gate_up, size_t n_rows, size_t width);
+                                        const void *dy, const void *gate_up, size_t n_rows, size_t width,
+                                        uint32_t *absmax);
 
 /* ---- loss.cu ---- */
 

@@ -16,7 +16,7 @@
 
 #include <cuda_pipeline_primitives.h>
 
-#include "kernels/model/cuda/pack.cuh"
+#include "kernels/model/cuda/maximum.cuh"
 
 /* The tensors, [n_rows, dim] unless stated otherwise. */
 template <typename T> struct norm_rows {
@@ -28,6 +28,7 @@ template <typename T> struct norm_rows {
     const T *weight, *bias;   /* [dim]; RMSNorm has no bias, LayerNorm may have none */
     size_t n_rows;
     int dim;
+    uint32_t *absmax; /* of the new dresidual; NULL: not wanted */
 };
 
 /* Returns the sums of two numbers over the threads of a group, in a fixed tree; every thread gets them. A group of
@@ -173,10 +174,10 @@ static __device__ __forceinline__ float2 norm_sum_row(const norm_reader<T, N, PA
 }
 
 /* Runs a row's second pass: adds the norm's input gradient to dx, given the negative means of g and g h. */
-template <typename NORM, typename T, int N, int PACKS, int STAGES>
+template <typename NORM, typename T, int N, int PACKS, int STAGES, typename MAXIMUM>
 static __device__ __forceinline__ void
 norm_add_row(const norm_reader<T, N, PACKS, STAGES> &rows, size_t row, float mean, float rstd, float g_center,
-             float gh_center, const zero_pack<T, N> (&w)[PACKS], float (&sums)[NORM::SUMS][PACKS][N])
+             float gh_center, const zero_pack<T, N> (&w)[PACKS], float (&sums)[NORM::SUMS][PACKS][N], MAXIMUM &maximum)
 {
     constexpr bool CENTERED = NORM::SUMS == 3;
 #pragma unroll
@@ -190,8 +191,10 @@ norm_add_row(const norm_reader<T, N, PACKS, STAGES> &rows, size_t row, float mea
             sum[i] = fmaf(rstd, centered, dx[i]);
         }
         dx = zero_packed<T>(sum);
-        if (rows.is_mine(p))
+        if (rows.is_mine(p)) {
             zero_store_pack<N>(rows.a.dresidual, row * rows.a.dim + rows.column(p), dx);
+            maximum.see(dx);
+        }
         if constexpr (CENTERED) {
 #pragma unroll
             for (int i = 0; i < N; ++i)
@@ -206,8 +209,9 @@ norm_add_row(const norm_reader<T, N, PACKS, STAGES> &rows, size_t row, float mea
  *
  * Threads that own fewer packs than others compute on zeros instead of branching, so that loads of all packs overlap.
  */
-template <typename NORM, typename T, int N, int PACKS, int STAGES, bool RECOMPUTE_Y, bool ONE_WARP, int MAX_THREADS>
-static __global__ void __launch_bounds__(MAX_THREADS, 1) norm_backward(norm_rows<T> a, int group_warps)
+template <typename NORM, typename T, int N, int PACKS, int STAGES, bool RECOMPUTE_Y, bool ONE_WARP, int MAX_THREADS,
+          typename MAXIMUM>
+static __global__ void __launch_bounds__(MAX_THREADS, 1) norm_backward(norm_rows<T> a, int group_warps, MAXIMUM maximum)
 {
     constexpr int SUMS = NORM::SUMS;
     constexpr bool CENTERED = SUMS == 3;
@@ -244,7 +248,7 @@ static __global__ void __launch_bounds__(MAX_THREADS, 1) norm_backward(norm_rows
             __pipeline_wait_prior(STAGES - 1);
         float2 means = norm_sum_row<NORM, RECOMPUTE_Y>(rows, row, mean, rstd, w, b, sums);
         means = norm_group_sums(means, n_warps, shared[turn]);
-        norm_add_row<NORM>(rows, row, mean, rstd, -means.x * inv_dim, -means.y * inv_dim, w, sums);
+        norm_add_row<NORM>(rows, row, mean, rstd, -means.x * inv_dim, -means.y * inv_dim, w, sums, maximum);
         rows.stage = rows.stage == STAGES - 1 ? 0 : rows.stage + 1;
         turn ^= 1;
     }
@@ -252,14 +256,16 @@ static __global__ void __launch_bounds__(MAX_THREADS, 1) norm_backward(norm_rows
         __syncthreads(); /* every group has read its last rows */
     norm_put_part(a.partials + (size_t)blockIdx.x * SUMS * a.dim, sums, reinterpret_cast<float *>(stages), group,
                   n_groups, t, width, a.dim);
+    maximum.finish(true);
 }
 
 /* Launches zero_norm_parts blocks of n_groups groups of group_warps warps. */
-template <typename NORM, int N, int PACKS, int STAGES, bool ONE_WARP, int MAX_THREADS, typename T>
-static cudaError_t norm_launch_backward(cudaStream_t stream, norm_rows<T> rows, size_t n_groups, size_t group_warps)
+template <typename NORM, int N, int PACKS, int STAGES, bool ONE_WARP, int MAX_THREADS, typename T, typename MAXIMUM>
+static cudaError_t norm_launch_backward(cudaStream_t stream, norm_rows<T> rows, size_t n_groups, size_t group_warps,
+                                        MAXIMUM maximum)
 {
-    auto kernel = rows.y == nullptr ? norm_backward<NORM, T, N, PACKS, STAGES, false, ONE_WARP, MAX_THREADS>
-                                    : norm_backward<NORM, T, N, PACKS, STAGES, true, ONE_WARP, MAX_THREADS>;
+    auto kernel = rows.y == nullptr ? norm_backward<NORM, T, N, PACKS, STAGES, false, ONE_WARP, MAX_THREADS, MAXIMUM>
+                                    : norm_backward<NORM, T, N, PACKS, STAGES, true, ONE_WARP, MAX_THREADS, MAXIMUM>;
     size_t n_threads = n_groups * group_warps * ZERO_WARP;
     size_t shared_bytes = n_threads * (STAGES * NORM_N_READ * PACKS * sizeof(uint4));
     if (n_threads > MAX_THREADS)
@@ -271,13 +277,14 @@ static cudaError_t norm_launch_backward(cudaStream_t stream, norm_rows<T> rows, 
             return error;
     }
     size_t n_parts = zero_norm_parts(rows.n_rows, (size_t)rows.dim, sizeof(T));
-    kernel<<<(unsigned)n_parts, (unsigned)n_threads, shared_bytes, stream>>>(rows, (int)group_warps);
+    kernel<<<(unsigned)n_parts, (unsigned)n_threads, shared_bytes, stream>>>(rows, (int)group_warps, maximum);
     return cudaGetLastError();
 }
 
 /* A lane takes two packs, or three if one warp then covers the row. Rows that are too long for a block of these, or not
  * made of whole packs, are not fetched ahead. */
-template <typename NORM, typename T> static cudaError_t norm_choose_backward(cudaStream_t stream, norm_rows<T> rows)
+template <typename NORM, typename T, typename MAXIMUM>
+static cudaError_t norm_choose_backward(cudaStream_t stream, norm_rows<T> rows, MAXIMUM maximum)
 {
     constexpr int N = 16 / sizeof(T), SINGLES = NORM::SUMS == 1 ? 32 : 16;
     size_t dim = (size_t)rows.dim, n_packs = dim / N, row_warps = zero_norm_row_warps(dim, sizeof(T));
@@ -286,14 +293,20 @@ template <typename NORM, typename T> static cudaError_t norm_choose_backward(cud
                  zero_aligned(rows.residual) && zero_aligned(rows.weight) && zero_aligned(rows.bias) && dim % N == 0 &&
                  warps(n_packs, 4) <= ZERO_NORM_WARPS;
     if (!packs)
-        return norm_launch_backward<NORM, 1, SINGLES, 0, false, 512>(stream, rows, 1, warps(dim, SINGLES));
+        return norm_launch_backward<NORM, 1, SINGLES, 0, false, 512>(stream, rows, 1, warps(dim, SINGLES), maximum);
     if (row_warps == 1 && warps(n_packs, 2) > 1)
-        return norm_launch_backward<NORM, N, 3, 2, true, 256>(stream, rows, 8, 1);
+        return norm_launch_backward<NORM, N, 3, 2, true, 256>(stream, rows, 8, 1, maximum);
     if (row_warps == 1)
-        return norm_launch_backward<NORM, N, 2, 2, true, 512>(stream, rows, ZERO_NORM_WARPS, 1);
+        return norm_launch_backward<NORM, N, 2, 2, true, 512>(stream, rows, ZERO_NORM_WARPS, 1, maximum);
     if (row_warps <= ZERO_NORM_WARPS)
-        return norm_launch_backward<NORM, N, 2, 2, false, 512>(stream, rows, 1, row_warps);
-    return norm_launch_backward<NORM, N, 4, 0, false, 512>(stream, rows, 1, warps(n_packs, 4));
+        return norm_launch_backward<NORM, N, 2, 2, false, 512>(stream, rows, 1, row_warps, maximum);
+    return norm_launch_backward<NORM, N, 4, 0, false, 512>(stream, rows, 1, warps(n_packs, 4), maximum);
+}
+
+template <typename NORM, typename T> static cudaError_t norm_backward_of(cudaStream_t stream, norm_rows<T> rows)
+{
+    return zero_with_maximum<T>(rows.absmax,
+                                [&](auto maximum) { return norm_choose_backward<NORM>(stream, rows, maximum); });
 }
 
 #endif

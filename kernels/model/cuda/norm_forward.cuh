@@ -4,7 +4,7 @@
 #ifndef ZERO_NORM_FORWARD_CUH
 #define ZERO_NORM_FORWARD_CUH
 
-#include "kernels/model/cuda/pack.cuh"
+#include "kernels/model/cuda/maximum.cuh"
 
 #define NORM_MAX_WARPS 16  /* per forward block: leaves 128 registers per thread */
 #define NORM_BLOCK_WARPS 4 /* per forward block whose rows take one warp each */

@@ -36,10 +36,10 @@ struct rms_norm {
 /* ---- Forward ---- */
 
 /* blockDim.x threads: NORM_BLOCK_WARPS rows of one warp, or one row of all warps. */
-template <typename T, int N, int PACKS>
+template <typename T, int N, int PACKS, typename MAXIMUM>
 static __global__ void __launch_bounds__(NORM_MAX_WARPS *ZERO_WARP, N > 1 && PACKS == 1 ? 4 : 1)
     rmsnorm(T *y, float *rstd, T *residual_out, const T *residual, const T *addend, const T *weight, float eps,
-            size_t n_rows, int dim, int row_warps)
+            size_t n_rows, int dim, int row_warps, MAXIMUM maximum)
 {
     __shared__ float shared[NORM_MAX_WARPS];
     int warp = threadIdx.x / ZERO_WARP, width = row_warps * ZERO_WARP, t = threadIdx.x % width;
@@ -75,13 +75,17 @@ static __global__ void __launch_bounds__(NORM_MAX_WARPS *ZERO_WARP, N > 1 && PAC
 #pragma unroll
         for (int i = 0; i < N; ++i)
             out[i] = rms_norm::scaled(rms_norm::unit(own.x[p][i], 0.0f, scale), w[p][i], 0.0f);
-        zero_store(y, own.start + own.column(p), out);
+        zero_pack<T, N> rounded = zero_packed<T>(out);
+        zero_store_pack<N>(y, own.start + own.column(p), rounded);
+        maximum.see(rounded);
     }
+    maximum.finish(row_warps > 1);
 }
 
-template <typename T, int N, int PACKS>
+template <typename T, int N, int PACKS, typename MAXIMUM>
 static cudaError_t launch_forward(cudaStream_t stream, T *y, float *rstd, T *residual_out, const T *residual,
-                                  const T *addend, const T *weight, float eps, size_t n_rows, size_t dim)
+                                  const T *addend, const T *weight, float eps, size_t n_rows, size_t dim,
+                                  MAXIMUM maximum)
 {
     size_t row_warps = zero_divide_up(dim / N, (size_t)ZERO_WARP * PACKS);
     if (row_warps > NORM_MAX_WARPS)
@@ -89,34 +93,37 @@ static cudaError_t launch_forward(cudaStream_t stream, T *y, float *rstd, T *res
     size_t rows = row_warps == 1 ? NORM_BLOCK_WARPS : 1;
     rmsnorm<T, N, PACKS>
         <<<(unsigned)zero_divide_up(n_rows, rows), (unsigned)(rows * row_warps * ZERO_WARP), 0, stream>>>(
-            y, rstd, residual_out, residual, addend, weight, eps, n_rows, (int)dim, (int)row_warps);
+            y, rstd, residual_out, residual, addend, weight, eps, n_rows, (int)dim, (int)row_warps, maximum);
     return cudaGetLastError();
 }
 
 /* Few packs per thread: many warps with few registers hide latency better than few warps with many. The residual sum
  * loads two packs for each that it keeps, so a thread keeps one if a block then covers the row. */
-template <typename T>
+template <typename T, typename MAXIMUM>
 static cudaError_t choose_forward(cudaStream_t stream, T *y, float *rstd, T *residual_out, const T *residual,
-                                  const T *addend, const T *weight, float eps, size_t n_rows, size_t dim)
+                                  const T *addend, const T *weight, float eps, size_t n_rows, size_t dim,
+                                  MAXIMUM maximum)
 {
     constexpr int N = 16 / sizeof(T);
     bool packs = zero_aligned(y) && zero_aligned(residual_out) && zero_aligned(residual) && zero_aligned(addend) &&
                  zero_aligned(weight) && dim % N == 0 && dim / N <= MAX_PACKS * NORM_MAX_WARPS * ZERO_WARP;
-    auto launch = !packs                                      ? launch_forward<T, 1, 32>
-                  : dim / N <= NORM_MAX_WARPS * ZERO_WARP     ? launch_forward<T, N, 1>
-                  : dim / N <= 2 * NORM_MAX_WARPS * ZERO_WARP ? launch_forward<T, N, 2>
-                                                              : launch_forward<T, N, MAX_PACKS>;
-    return launch(stream, y, rstd, residual_out, residual, addend, weight, eps, n_rows, dim);
+    auto launch = !packs                                      ? launch_forward<T, 1, 32, MAXIMUM>
+                  : dim / N <= NORM_MAX_WARPS * ZERO_WARP     ? launch_forward<T, N, 1, MAXIMUM>
+                  : dim / N <= 2 * NORM_MAX_WARPS * ZERO_WARP ? launch_forward<T, N, 2, MAXIMUM>
+                                                              : launch_forward<T, N, MAX_PACKS, MAXIMUM>;
+    return launch(stream, y, rstd, residual_out, residual, addend, weight, eps, n_rows, dim, maximum);
 }
 
 extern "C" cudaError_t zero_launch_rmsnorm(cudaStream_t stream, zero_dtype_t dtype, void *y, float *rstd,
                                            void *residual_out, const void *residual, const void *addend,
-                                           const void *weight, float eps, size_t n_rows, size_t dim)
+                                           const void *weight, float eps, size_t n_rows, size_t dim, uint32_t *absmax)
 {
     return zero_with_type(dtype, [&](auto type) {
         using T = decltype(type);
-        return choose_forward(stream, (T *)y, rstd, (T *)residual_out, (const T *)residual, (const T *)addend,
-                              (const T *)weight, eps, n_rows, dim);
+        return zero_with_maximum<T>(absmax, [&](auto maximum) {
+            return choose_forward(stream, (T *)y, rstd, (T *)residual_out, (const T *)residual, (const T *)addend,
+                                  (const T *)weight, eps, n_rows, dim, maximum);
+        });
     });
 }
 
@@ -124,12 +131,13 @@ extern "C" cudaError_t zero_launch_rmsnorm(cudaStream_t stream, zero_dtype_t dty
 
 extern "C" cudaError_t zero_launch_rmsnorm_backward(cudaStream_t stream, zero_dtype_t dtype, void *dresidual,
                                                     float *partials, void *y, const void *dy, const void *residual,
-                                                    const float *rstd, const void *weight, size_t n_rows, size_t dim)
+                                                    const float *rstd, const void *weight, size_t n_rows, size_t dim,
+                                                    uint32_t *absmax)
 {
     return zero_with_type(dtype, [&](auto type) {
         using T = decltype(type);
-        return norm_choose_backward<rms_norm>(stream, norm_rows<T>{(T *)dresidual, partials, (T *)y, (const T *)dy,
-                                                                   (const T *)residual, nullptr, rstd,
-                                                                   (const T *)weight, nullptr, n_rows, (int)dim});
+        return norm_backward_of<rms_norm>(stream, norm_rows<T>{(T *)dresidual, partials, (T *)y, (const T *)dy,
+                                                               (const T *)residual, nullptr, rstd, (const T *)weight,
+                                                               nullptr, n_rows, (int)dim, absmax});
     });
 }

@@ -1,4 +1,5 @@
-/* bench_fp8_model_cuda.c - times fp8's casts and products at the sizes of Llama-3-8B, 8192 tokens.
+/* bench_fp8_model_cuda.c - times fp8's casts and products at the sizes of Llama-3-8B, 8192 tokens, and what it costs
+ * the kernels that write activations to record their absolute maximum.
  *
  * Casts are compared with a copy of the same number of bytes: x read once, each orientation written once. A row is the
  * median of several runs over several sets of tensors. The products of a layer run one after another for seconds, since
@@ -37,6 +38,8 @@ typedef struct bench {
     void *x[N_SETS]; /* bf16 [N_ROWS, WIDEST] */
     uint8_t *rows[N_SETS], *columns[N_SETS];
     zero_fp8_scales_t *scales;
+    void *weight, *sums; /* bf16 [4096], fp32 [WIDEST] */
+    float *rstd;         /* [N_ROWS] */
     int set;
 } bench_t;
 
@@ -77,6 +80,8 @@ static void bench_open(bench_t *b)
                                   .dtype = ZERO_BF16,
                                   .fp8 = true};
     *b = (bench_t){.k = zero_model_kernels_cuda(), .scales = device_new(sizeof *b->scales)};
+    b->weight = device_new(4096 * 2), b->sums = device_new(WIDEST * sizeof(float));
+    b->rstd = device_new(N_ROWS * sizeof *b->rstd);
     NEED(cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking) == cudaSuccess);
     NEED(cudaEventCreate(&b->start) == cudaSuccess && cudaEventCreate(&b->end) == cudaSuccess);
     NEED(b->k->context_create(&b->ctx, (zero_stream_t)b->stream, device_new(b->k->workspace_bytes(&limits)), &limits) ==
@@ -153,22 +158,138 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+static float median_of(float ms[N_RUNS])
+{
+    qsort(ms, N_RUNS, sizeof *ms, by_value);
+    return ms[N_RUNS / 2];
+}
+
+static float time_cast(bench_t *b, run_t *cast, size_t n_columns)
+{
+    float ms[N_RUNS];
+    for (int run = -2; run < N_RUNS; ++run) {
+        b->set = (run + 2) % N_SETS;
+        NEED(cudaEventRecord(b->start, b->stream) == cudaSuccess);
+        NEED(cast(b, n_columns) == ZERO_OK);
+        float taken = elapsed_ms(b);
+        if (run >= 0)
+            ms[run] = taken;
+    }
+    return median_of(ms);
+}
+
 static void time_casts(bench_t *b, size_t n_columns)
 {
     for (size_t i = 0; i < sizeof casts / sizeof *casts; ++i) {
-        float ms[N_RUNS];
-        for (int run = -2; run < N_RUNS; ++run) {
-            b->set = (run + 2) % N_SETS;
-            NEED(cudaEventRecord(b->start, b->stream) == cudaSuccess);
-            NEED(casts[i].run(b, n_columns) == ZERO_OK);
-            float taken = elapsed_ms(b);
-            if (run >= 0)
-                ms[run] = taken;
-        }
-        qsort(ms, N_RUNS, sizeof *ms, by_value);
-        float median = ms[N_RUNS / 2];
+        float median = time_cast(b, casts[i].run, n_columns);
         printf("%-24s %5zu x %5zu  %7.3f ms  %5.2f TB/s\n", casts[i].name, N_ROWS, n_columns, (double)median,
                casts[i].bytes * (double)(N_ROWS * n_columns) / (double)median * 1e-9);
+    }
+}
+
+/* ---- Kernels that record a maximum, in the sizes of Llama-3-8B ---- */
+
+typedef zero_status_t record_t(bench_t *b, zero_model_context_t *ctx);
+
+static zero_weight_t bench_weight(bench_t *b)
+{
+    return (zero_weight_t){b->weight, ZERO_BF16};
+}
+static zero_grad_t bench_sums(bench_t *b)
+{
+    return (zero_grad_t){b->sums, ZERO_FP32, false};
+}
+static zero_status_t bench_rmsnorm(bench_t *b, zero_model_context_t *ctx)
+{
+    return b->k->rmsnorm(ctx, b->rows[b->set], b->rstd, b->x[b->set], b->x[b->set], b->columns[b->set], bench_weight(b),
+                         1e-5f, N_ROWS, 4096);
+}
+static zero_status_t bench_rmsnorm_backward(bench_t *b, zero_model_context_t *ctx)
+{
+    return b->k->rmsnorm_backward(ctx, b->rows[b->set], bench_sums(b), NULL, b->x[b->set], b->columns[b->set], b->rstd,
+                                  bench_weight(b), N_ROWS, 4096);
+}
+static zero_status_t bench_layernorm(bench_t *b, zero_model_context_t *ctx)
+{
+    return b->k->layernorm(ctx, b->rows[b->set], b->sums, b->rstd, b->x[b->set], b->x[b->set], b->columns[b->set],
+                           bench_weight(b), bench_weight(b), 1e-5f, N_ROWS, 4096);
+}
+static zero_status_t bench_layernorm_backward(bench_t *b, zero_model_context_t *ctx)
+{
+    return b->k->layernorm_backward(ctx, b->rows[b->set], bench_sums(b), (zero_grad_t){0}, (zero_grad_t){0}, NULL,
+                                    b->x[b->set], b->columns[b->set], b->rstd, b->rstd, bench_weight(b),
+                                    bench_weight(b), N_ROWS, 4096);
+}
+static zero_status_t bench_swiglu(bench_t *b, zero_model_context_t *ctx)
+{
+    return b->k->swiglu(ctx, b->rows[b->set], b->x[b->set], N_ROWS, 14336);
+}
+static zero_status_t bench_swiglu_backward(bench_t *b, zero_model_context_t *ctx)
+{
+    return b->k->swiglu_backward(ctx, b->x[b->set], NULL, b->rows[b->set], b->x[b->set], N_ROWS, 14336);
+}
+static zero_status_t bench_gelu(bench_t *b, zero_model_context_t *ctx)
+{
+    return b->k->gelu(ctx, b->rows[b->set], b->x[b->set], N_ROWS * 14336);
+}
+static zero_status_t bench_gelu_backward(bench_t *b, zero_model_context_t *ctx)
+{
+    return b->k->gelu_backward(ctx, b->rows[b->set], bench_sums(b), NULL, b->rows[b->set], b->x[b->set], N_ROWS, 14336);
+}
+static zero_status_t bench_rope(bench_t *b, zero_model_context_t *ctx)
+{
+    const zero_rope_t rope = {.theta = 500000.0f, .factor = 1.0f};
+    return b->k->rope(ctx, b->x[b->set], true, &rope, 2, N_ROWS / 2, 32, 8, 128);
+}
+static const struct {
+    const char *name;
+    record_t *run;
+    size_t n_columns; /* of what is written */
+} recorders[] = {{"rmsnorm", bench_rmsnorm, 4096},
+                 {"rmsnorm_backward", bench_rmsnorm_backward, 4096},
+                 {"layernorm", bench_layernorm, 4096},
+                 {"layernorm_backward", bench_layernorm_backward, 4096},
+                 {"swiglu", bench_swiglu, 14336},
+                 {"swiglu_backward", bench_swiglu_backward, 28672},
+                 {"gelu", bench_gelu, 14336},
+                 {"gelu_backward", bench_gelu_backward, 14336},
+                 {"rope", bench_rope, 6144}};
+
+/* Returns the median of a kernel's runs, with or without its maximum. */
+static float time_recorder(bench_t *b, size_t i, bool records)
+{
+    float ms[N_RUNS];
+    zero_model_context_t ctx = b->ctx;
+    ctx.absmax = records ? &b->scales->absmax : NULL;
+    for (int run = -2; run < N_RUNS; ++run) {
+        b->set = (run + 2) % N_SETS;
+        NEED(cudaMemsetAsync(b->scales, 0, sizeof *b->scales, b->stream) == cudaSuccess);
+        NEED(cudaEventRecord(b->start, b->stream) == cudaSuccess);
+        NEED(recorders[i].run(b, &ctx) == ZERO_OK);
+        float taken = elapsed_ms(b);
+        if (run >= 0)
+            ms[run] = taken;
+    }
+    return median_of(ms);
+}
+
+/* A row: the kernel alone, the kernel with its maximum, twice and in turns, and the pass over memory that this saves,
+ * in front of a cast. */
+static void time_recorders(bench_t *b)
+{
+    for (int i = 0; i < N_SETS; ++i) { /* bf16 numbers of normal size where bytes were */
+        fill_random(b->x[i], N_ROWS * WIDEST);
+        fill_random(b->rows[i], N_ROWS * WIDEST / 2);
+        fill_random(b->columns[i], N_ROWS * WIDEST / 2);
+    }
+    fill_random(b->weight, 4096);
+    for (size_t i = 0; i < sizeof recorders / sizeof *recorders; ++i) {
+        float plain = time_recorder(b, i, false), records = time_recorder(b, i, true);
+        float plain2 = time_recorder(b, i, false), records2 = time_recorder(b, i, true);
+        printf("%-20s writes %5zu x %5zu  %.3f %.3f ms, with its maximum %.3f %.3f ms; ", recorders[i].name, N_ROWS,
+               recorders[i].n_columns, (double)plain, (double)plain2, (double)records, (double)records2);
+        float pass = time_cast(b, measure_and_cast, recorders[i].n_columns);
+        printf("a pass takes %.3f ms\n", (double)(pass - time_cast(b, cast_both, recorders[i].n_columns)));
     }
 }
 
@@ -246,5 +367,6 @@ int main(void)
     time_casts(&b, 14336);
     time_casts(&b, WIDEST);
     time_products(&b);
+    time_recorders(&b);
     return 0;
 }

@@ -9,7 +9,7 @@
 
 #include "kernels/fp8_math.h"
 #include "kernels/model/cuda/fp8/fp8_launch.h"
-#include "kernels/model/cuda/pack.cuh"
+#include "kernels/model/cuda/maximum.cuh"
 
 #define THREADS 256
 #define TILE 128
@@ -20,54 +20,34 @@
 
 #define ABSMAX_PACKS 4 /* loads that a thread has under way */
 
-/* As integers, magnitudes of bf16 are in the order of their values. */
-static __device__ __forceinline__ uint32_t larger_magnitudes(uint32_t largest, uint4 pack)
-{
-    const uint32_t words[] = {pack.x, pack.y, pack.z, pack.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-        largest = __vmaxu2(largest, words[i] & 0x7fff7fffu);
-    return largest;
-}
-
 /* From the end to the beginning: what a kernel before wrote last, and what the cast behind reads first, is then in the
  * L2 cache. */
-static __global__ void __launch_bounds__(THREADS) find_absmax(uint32_t *absmax, const uint4 *x, size_t n_packs)
+static __global__ void __launch_bounds__(THREADS) find_absmax(uint32_t *absmax, const __nv_bfloat16 *x, size_t n_packs)
 {
-    __shared__ uint32_t of_warp[THREADS / ZERO_WARP];
+    zero_maximum maximum{absmax, 0};
     size_t stride = (size_t)gridDim.x * THREADS;
-    uint32_t largest = 0;
     for (size_t first = (size_t)blockIdx.x * THREADS + threadIdx.x; first < n_packs; first += ABSMAX_PACKS * stride) {
-        uint4 packs[ABSMAX_PACKS] = {};
+        zero_pack<__nv_bfloat16, OCTET> packs[ABSMAX_PACKS] = {};
 #pragma unroll
         for (int i = 0; i < ABSMAX_PACKS; ++i)
             if (first + i * stride < n_packs)
-                packs[i] = x[n_packs - 1 - (first + i * stride)];
+                packs[i] = zero_load<OCTET>(x, (n_packs - 1 - (first + i * stride)) * OCTET);
 #pragma unroll
         for (int i = 0; i < ABSMAX_PACKS; ++i)
-            largest = larger_magnitudes(largest, packs[i]);
+            maximum.see(packs[i]);
     }
-    largest = max(largest & 0xffffu, largest >> 16) << 16;
-    largest = __reduce_max_sync(ZERO_FULL_WARP, largest);
-    if (threadIdx.x % ZERO_WARP == 0)
-        of_warp[threadIdx.x / ZERO_WARP] = largest;
-    __syncthreads();
-    if (threadIdx.x != 0)
-        return;
-    for (int warp = 1; warp < THREADS / ZERO_WARP; ++warp)
-        largest = max(largest, of_warp[warp]);
-    atomicMax(absmax, largest);
+    maximum.finish(true);
 }
 
 extern "C" cudaError_t zero_launch_fp8_absmax(cudaStream_t stream, uint32_t *absmax, const void *x, size_t n_elems)
 {
-    size_t n_packs = n_elems / 8, blocks = zero_divide_up(n_packs, THREADS * ABSMAX_PACKS);
+    size_t n_packs = n_elems / OCTET, blocks = zero_divide_up(n_packs, THREADS * ABSMAX_PACKS);
     unsigned most = ZERO_NORM_SMS * 8; /* all that run at once */
     cudaError_t error = cudaMemsetAsync(absmax, 0, sizeof *absmax, stream);
     if (error != cudaSuccess)
         return error;
     unsigned n_blocks = blocks < most ? (unsigned)blocks : most;
-    find_absmax<<<n_blocks, THREADS, 0, stream>>>(absmax, (const uint4 *)x, n_packs);
+    find_absmax<<<n_blocks, THREADS, 0, stream>>>(absmax, (const __nv_bfloat16 *)x, n_packs);
     return cudaGetLastError();
 }
 
