@@ -156,6 +156,7 @@ void arch_allocate_layers(const model_t *model, activations_t *a)
 zero_status_t arch_embed_forward(model_t *model, zero_tensor_t tokens, zero_weight_t positions)
 {
     arch_sizes_t s = arch_sizes(model);
+    TRY(fp8_begin_pass(model));
     return model->kernels->embed(&model->ctx, model->layers[0].x, model->tokens, arch_mask(model).starts,
                                  model_weight(model, tokens), positions, s.B, s.T, s.C, s.V);
 }

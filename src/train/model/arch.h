@@ -55,6 +55,8 @@ typedef struct arch_linear {
     int layer;
     arch_matrix_t matrix;
     zero_tensor_t weight; /* where the matrix begins */
+    /* Whether what writes the input, and what writes the output's gradient, is given a context of fp8_recording. */
+    bool x_is_recorded, dy_is_recorded;
 } arch_linear_t;
 
 /* ---- activations ---- */

@@ -12,6 +12,10 @@
  * With linear-exact-dw dW is computed from x and dy themselves, so x is kept and no columns are needed. Weights that
  * were gathered in fp8 are used as they are, or transposed into room for one matrix. Others are cast before each
  * product, to the same bytes. They don't change between forward and backward, so their scale is found once.
+ *
+ * The absolute maximum of an x or dy is recorded by the kernel that writes it (fp8_recording), which raises a number
+ * that fp8_begin_pass has cleared: a maximum over what is written twice, once more by recompute, is the same. What
+ * attention writes is read once more for its maximum.
  */
 #include "train/model/fp8.h"
 
@@ -20,11 +24,9 @@
 
 #include "train/report/report.h"
 
-typedef enum operand { OPERAND_X, OPERAND_W, OPERAND_DY, N_OPERANDS } operand_t;
-
 struct fp8 {
     /* Device memory, the engine's. */
-    zero_fp8_scales_t *scales;         /* [layers, ARCH_N_MATRICES, N_OPERANDS] */
+    zero_fp8_scales_t *scales;         /* [layers, ARCH_N_MATRICES, FP8_N_OPERANDS] */
     uint8_t *rows;                     /* [R, the widest] of the x or dy that is multiplied next */
     uint8_t *weight;                   /* of the largest matrix, in the form that is multiplied next */
     uint8_t *dy_columns, *x_columns;   /* [the widest, R]; NULL: not needed */
@@ -41,13 +43,13 @@ static options_fp8_t mode_of(const model_t *model)
 
 static size_t n_scales(const model_t *model)
 {
-    return (size_t)model->options->model.layers * ARCH_N_MATRICES * N_OPERANDS;
+    return (size_t)model->options->model.layers * ARCH_N_MATRICES * FP8_N_OPERANDS;
 }
 
 /* Of weights that were gathered in fp8 there are scales of the engine's besides: a copy has room for both. */
 static size_t n_reported(const model_t *model)
 {
-    return n_scales(model) + n_scales(model) / N_OPERANDS;
+    return n_scales(model) + n_scales(model) / FP8_N_OPERANDS;
 }
 
 static size_t larger(size_t a, size_t b)
@@ -131,14 +133,33 @@ zero_status_t fp8_attach(model_t *model, int64_t n_steps)
 
 /* ---- products ---- */
 
-static zero_fp8_scales_t *scales_of(const model_t *model, arch_linear_t at, operand_t operand)
+static zero_fp8_scales_t *scales_of(const model_t *model, arch_linear_t at, fp8_operand_t operand)
 {
-    return &model->fp8->scales[(at.layer * ARCH_N_MATRICES + at.matrix) * N_OPERANDS + operand];
+    return &model->fp8->scales[(at.layer * ARCH_N_MATRICES + at.matrix) * FP8_N_OPERANDS + operand];
+}
+
+zero_status_t fp8_begin_pass(model_t *model)
+{
+    const fp8_t *f = model->fp8;
+    return !f ? ZERO_OK : model->kernels->zero_fill(&model->ctx, f->scales, n_scales(model) * sizeof *f->scales);
+}
+
+zero_model_context_t fp8_recording(const model_t *model, int layer, arch_matrix_t matrix, fp8_operand_t operand)
+{
+    zero_model_context_t ctx = model->ctx;
+    if (model->fp8)
+        ctx.absmax = &scales_of(model, (arch_linear_t){.layer = layer, .matrix = matrix}, operand)->absmax;
+    return ctx;
 }
 
 static size_t n_rows(const model_t *model)
 {
     return model->n_batch * model->seq_len;
+}
+
+zero_model_context_t fp8_recording_d_x(const model_t *model, int l)
+{
+    return l == 0 ? model->ctx : fp8_recording(model, l - 1, ARCH_MLP_OUT, FP8_DY);
 }
 
 /* Takes a weight as it was gathered, in the form of *w8 that is wanted. */
@@ -164,7 +185,7 @@ static zero_status_t find_weight(model_t *model, arch_linear_t at, bool forward,
     *w8 = (zero_fp8_t){.format = ZERO_E4M3,
                        .rows = columns ? NULL : f->weight,
                        .columns = columns ? f->weight : NULL,
-                       .scales = scales_of(model, at, OPERAND_W)};
+                       .scales = scales_of(model, at, FP8_W)};
     if (gathered.data)
         return take_gathered(model, at, gathered, n_rows, n_columns, w8);
     return model->kernels->fp8_cast_weight(&model->ctx, w8, model_weight(model, at.weight), !forward, n_rows,
@@ -179,9 +200,9 @@ zero_status_t fp8_linear(model_t *model, arch_linear_t at, void *y, const void *
     zero_fp8_t x8 = {.format = ZERO_E4M3,
                      .rows = f->rows,
                      .columns = keeps ? f->kept[at.layer][at.matrix] : NULL,
-                     .scales = scales_of(model, at, OPERAND_X)};
+                     .scales = scales_of(model, at, FP8_X)};
     zero_fp8_t w8;
-    TRY(model->kernels->fp8_cast(&model->ctx, &x8, x, false, n_rows(model), e.n_in));
+    TRY(model->kernels->fp8_cast(&model->ctx, &x8, x, at.x_is_recorded, n_rows(model), e.n_in));
     TRY(find_weight(model, at, true, &w8));
     return model->kernels->linear_fp8(&model->ctx, y, &x8, &w8, model->ops->layout, bias, n_rows(model), e.n_in,
                                       e.n_out);
@@ -191,8 +212,8 @@ zero_status_t fp8_linear_backward_input(model_t *model, arch_linear_t at, void *
 {
     fp8_t *f = model->fp8;
     arch_extents_t e = arch_extents(model, at.matrix);
-    zero_fp8_t dy8 = {ZERO_E5M2, f->rows, f->dy_columns, scales_of(model, at, OPERAND_DY)}, w8;
-    TRY(model->kernels->fp8_cast(&model->ctx, &dy8, dy, false, n_rows(model), e.n_out));
+    zero_fp8_t dy8 = {ZERO_E5M2, f->rows, f->dy_columns, scales_of(model, at, FP8_DY)}, w8;
+    TRY(model->kernels->fp8_cast(&model->ctx, &dy8, dy, at.dy_is_recorded, n_rows(model), e.n_out));
     TRY(find_weight(model, at, false, &w8));
     return model->kernels->linear_fp8_backward_input(&model->ctx, dx, &dy8, &w8, model->ops->layout, n_rows(model),
                                                      e.n_in, e.n_out);
@@ -205,8 +226,8 @@ zero_status_t fp8_linear_backward_weight(model_t *model, arch_linear_t at, zero_
     fp8_t *f = model->fp8;
     arch_extents_t e = arch_extents(model, at.matrix);
     zero_grad_t dweight = model_grad(model, at.weight);
-    zero_fp8_t dy8 = {ZERO_E5M2, NULL, f->dy_columns, scales_of(model, at, OPERAND_DY)};
-    zero_fp8_t x8 = {ZERO_E4M3, NULL, f->kept[at.layer][at.matrix], scales_of(model, at, OPERAND_X)};
+    zero_fp8_t dy8 = {ZERO_E5M2, NULL, f->dy_columns, scales_of(model, at, FP8_DY)};
+    zero_fp8_t x8 = {ZERO_E4M3, NULL, f->kept[at.layer][at.matrix], scales_of(model, at, FP8_X)};
     if (mode_of(model) == FP8_LINEAR_EXACT_DW)
         return k->linear_backward_weight(&model->ctx, dweight, model->ops->layout, dbias, x, dy, n_rows(model), e.n_in,
                                          e.n_out);

@@ -23,6 +23,17 @@ void fp8_allocate_layer(const model_t *model, activations_t *activations, int la
 /* Refuses a device without fp8, with the reason. Called once all is allocated. n_steps: that are in flight at most. */
 zero_status_t fp8_attach(model_t *model, int64_t n_steps);
 
+/* Clears the maxima of the pass before. */
+zero_status_t fp8_begin_pass(model_t *model);
+/* Which operand of a linear layer a kernel writes. */
+typedef enum fp8_operand { FP8_X, FP8_W, FP8_DY, FP8_N_OPERANDS } fp8_operand_t;
+/* Returns a context for the kernel that writes x or dy of a linear layer, which records its absolute maximum. Without
+ * fp8 it is the model's. */
+zero_model_context_t fp8_recording(const model_t *model, int layer, arch_matrix_t matrix, fp8_operand_t operand);
+/* Returns one for the kernel that writes the gradient of layer `l`'s input, or of the head's: dy of the last matrix of
+ * the layer before, if there is one. */
+zero_model_context_t fp8_recording_d_x(const model_t *model, int l);
+
 zero_status_t fp8_linear(model_t *model, arch_linear_t at, void *y, const void *x, zero_weight_t bias);
 zero_status_t fp8_linear_backward_input(model_t *model, arch_linear_t at, void *dx, const void *dy);
 /* Uses the copy of dy that fp8_linear_backward_input has made: nothing else may be cast in between. */

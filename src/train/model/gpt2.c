@@ -22,6 +22,7 @@
 #include <stdio.h>
 
 #include "train/model/arch.h"
+#include "train/model/fp8.h"
 #include "train/report/report.h"
 
 typedef struct block_tensors {
@@ -137,7 +138,11 @@ static arch_linear_t matrix_of(const model_t *model, int l, arch_matrix_t matrix
                                      [ARCH_ATTENTION] = t->attention_weight,
                                      [ARCH_MLP_IN] = t->fc_weight,
                                      [ARCH_MLP_OUT] = t->proj_weight};
-    return (arch_linear_t){l, matrix, weights[matrix]};
+    return (arch_linear_t){.layer = l,
+                           .matrix = matrix,
+                           .weight = weights[matrix],
+                           .x_is_recorded = matrix != ARCH_ATTENTION,
+                           .dy_is_recorded = matrix != ARCH_QKV};
 }
 
 /* y = x W + b */
@@ -147,13 +152,13 @@ static zero_status_t conv1d(model_t *model, int l, arch_matrix_t matrix, void *y
 }
 
 /* residual_out = residual + addend (NULL: none); y = LayerNorm(residual_out) */
-static zero_status_t norm(model_t *model, void *y, float *mean, float *rstd, void *residual_out, const void *residual,
-                          const void *addend, zero_tensor_t weight, zero_tensor_t bias)
+static zero_status_t norm(model_t *model, zero_model_context_t ctx, void *y, float *mean, float *rstd,
+                          void *residual_out, const void *residual, const void *addend, zero_tensor_t weight,
+                          zero_tensor_t bias)
 {
     arch_sizes_t s = arch_sizes(model);
-    return model->kernels->layernorm(&model->ctx, y, mean, rstd, residual_out, residual, addend,
-                                     model_weight(model, weight), model_weight(model, bias),
-                                     (float)model->options->model.norm_eps, s.R, s.C);
+    return model->kernels->layernorm(&ctx, y, mean, rstd, residual_out, residual, addend, model_weight(model, weight),
+                                     model_weight(model, bias), (float)model->options->model.norm_eps, s.R, s.C);
 }
 
 /* Computes a block up to the input of its last matrix. x = residual + addend; if x is there already, they are x and
@@ -165,13 +170,16 @@ static zero_status_t block_inner(model_t *model, int l, const void *residual, co
     const block_tensors_t *t = &g->blocks[l];
     layer_activations_t *a = &model->layers[l];
     arch_sizes_t s = arch_sizes(model);
-    TRY(norm(model, a->normed1, a->mean1, a->rstd1, a->x, residual, addend, t->ln1_weight, t->ln1_bias));
+    TRY(norm(model, fp8_recording(model, l, ARCH_QKV, FP8_X), a->normed1, a->mean1, a->rstd1, a->x, residual, addend,
+             t->ln1_weight, t->ln1_bias));
     TRY(conv1d(model, l, ARCH_QKV, a->qkv, a->normed1, t->qkv_bias));
     TRY(arch_attention(model, l, a->qkv));
     TRY(conv1d(model, l, ARCH_ATTENTION, g->addend, a->attention, t->attention_bias));
-    TRY(norm(model, a->normed2, a->mean2, a->rstd2, a->mid, a->x, g->addend, t->ln2_weight, t->ln2_bias));
+    TRY(norm(model, fp8_recording(model, l, ARCH_MLP_IN, FP8_X), a->normed2, a->mean2, a->rstd2, a->mid, a->x,
+             g->addend, t->ln2_weight, t->ln2_bias));
     TRY(conv1d(model, l, ARCH_MLP_IN, a->mlp, a->normed2, t->fc_bias));
-    return k->gelu(&model->ctx, a->hidden, a->mlp, s.R * s.F);
+    zero_model_context_t ctx = fp8_recording(model, l, ARCH_MLP_OUT, FP8_X);
+    return k->gelu(&ctx, a->hidden, a->mlp, s.R * s.F);
 }
 
 static zero_status_t block_forward(model_t *model, int l)
@@ -186,7 +194,8 @@ static zero_status_t head_forward(model_t *model)
 {
     gpt2_t *g = model->arch;
     const void *last_mid = model->layers[model->options->model.layers - 1].mid;
-    TRY(norm(model, g->lnf, g->lnf_mean, g->lnf_rstd, g->x_final, last_mid, g->addend, g->lnf_weight, g->lnf_bias));
+    TRY(norm(model, model->ctx, g->lnf, g->lnf_mean, g->lnf_rstd, g->x_final, last_mid, g->addend, g->lnf_weight,
+             g->lnf_bias));
     return arch_head_forward(model, g->lnf, g->wte);
 }
 
@@ -194,12 +203,13 @@ static zero_status_t head_forward(model_t *model)
 
 /* d_x += the gradient of dy through a LayerNorm; dcolumns = the column sums of d_x. If `y` is not NULL, the norm's
  * output is recomputed there. */
-static zero_status_t norm_backward(model_t *model, zero_grad_t dcolumns, void *y, const void *dy, const void *x,
-                                   const float *mean, const float *rstd, zero_tensor_t weight, zero_tensor_t bias)
+static zero_status_t norm_backward(model_t *model, zero_model_context_t ctx, zero_grad_t dcolumns, void *y,
+                                   const void *dy, const void *x, const float *mean, const float *rstd,
+                                   zero_tensor_t weight, zero_tensor_t bias)
 {
     gpt2_t *g = model->arch;
     arch_sizes_t s = arch_sizes(model);
-    return model->kernels->layernorm_backward(&model->ctx, g->d_x, model_grad(model, weight), model_grad(model, bias),
+    return model->kernels->layernorm_backward(&ctx, g->d_x, model_grad(model, weight), model_grad(model, bias),
                                               dcolumns, y, dy, x, mean, rstd, model_weight(model, weight),
                                               model_weight(model, bias), s.R, s.C);
 }
@@ -228,8 +238,8 @@ static zero_status_t head_backward(model_t *model)
     arch_sizes_t s = arch_sizes(model);
     TRY(arch_head_backward(model, g->d_c, g->lnf, g->wte));
     TRY(model->kernels->zero_fill(&model->ctx, g->d_x, s.R * s.C * s.element_bytes));
-    return norm_backward(model, d_x_sums(g), NULL, g->d_c, g->x_final, g->lnf_mean, g->lnf_rstd, g->lnf_weight,
-                         g->lnf_bias);
+    return norm_backward(model, fp8_recording_d_x(model, (int)model->options->model.layers), d_x_sums(g), NULL, g->d_c,
+                         g->x_final, g->lnf_mean, g->lnf_rstd, g->lnf_weight, g->lnf_bias);
 }
 
 static zero_status_t block_backward(model_t *model, int l)
@@ -246,13 +256,14 @@ static zero_status_t block_backward(model_t *model, int l)
 
     /* Here d_x is the gradient of x_l+1, and so of both terms of the sum: mid and the MLP's output. */
     TRY(input_gradient(model, l, ARCH_MLP_OUT, g->d_f, g->d_x));
-    TRY(k->gelu_backward(&model->ctx, g->d_f, model_grad(model, t->fc_bias), light ? a->hidden : NULL, g->d_f, a->mlp,
-                         s.R, s.F));
+    zero_model_context_t ctx = fp8_recording(model, l, ARCH_MLP_IN, FP8_DY);
+    TRY(k->gelu_backward(&ctx, g->d_f, model_grad(model, t->fc_bias), light ? a->hidden : NULL, g->d_f, a->mlp, s.R,
+                         s.F));
     TRY(weight_gradient(model, l, ARCH_MLP_OUT, ARCH_NO_GRAD, a->hidden, g->d_x));
     TRY(k->put_grad(&model->ctx, model_grad(model, t->proj_bias), g->d_x_sums, s.C));
     TRY(input_gradient(model, l, ARCH_MLP_IN, g->d_c, g->d_f));
-    TRY(norm_backward(model, model_grad(model, t->attention_bias), light ? a->normed2 : NULL, g->d_c, a->mid, a->mean2,
-                      a->rstd2, t->ln2_weight, t->ln2_bias));
+    TRY(norm_backward(model, fp8_recording(model, l, ARCH_ATTENTION, FP8_DY), model_grad(model, t->attention_bias),
+                      light ? a->normed2 : NULL, g->d_c, a->mid, a->mean2, a->rstd2, t->ln2_weight, t->ln2_bias));
     TRY(weight_gradient(model, l, ARCH_MLP_IN, ARCH_NO_GRAD, a->normed2, g->d_f));
 
     /* Here d_x is the gradient of mid, and so of both of its terms. */
@@ -260,8 +271,8 @@ static zero_status_t block_backward(model_t *model, int l)
     TRY(weight_gradient(model, l, ARCH_ATTENTION, ARCH_NO_GRAD, a->attention, g->d_x));
     TRY(arch_attention_backward(model, l, g->d_qkv, g->d_c, a->qkv));
     TRY(input_gradient(model, l, ARCH_QKV, g->d_c, g->d_qkv));
-    TRY(norm_backward(model, d_x_sums(g), light ? a->normed1 : NULL, g->d_c, a->x, a->mean1, a->rstd1, t->ln1_weight,
-                      t->ln1_bias));
+    TRY(norm_backward(model, fp8_recording_d_x(model, l), d_x_sums(g), light ? a->normed1 : NULL, g->d_c, a->x,
+                      a->mean1, a->rstd1, t->ln1_weight, t->ln1_bias));
     return weight_gradient(model, l, ARCH_QKV, model_grad(model, t->qkv_bias), a->normed1, g->d_qkv);
 }
 

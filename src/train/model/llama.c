@@ -26,6 +26,7 @@
 #include <stdio.h>
 
 #include "train/model/arch.h"
+#include "train/model/fp8.h"
 #include "train/report/report.h"
 
 typedef struct block_tensors {
@@ -178,7 +179,11 @@ static arch_linear_t matrix_of(const model_t *model, int l, arch_matrix_t matrix
     const block_tensors_t *t = &((const llama_t *)model->arch)->blocks[l];
     const zero_tensor_t weights[] = {
         [ARCH_QKV] = t->q, [ARCH_ATTENTION] = t->attention, [ARCH_MLP_IN] = t->gate, [ARCH_MLP_OUT] = t->down};
-    return (arch_linear_t){l, matrix, weights[matrix]};
+    return (arch_linear_t){.layer = l,
+                           .matrix = matrix,
+                           .weight = weights[matrix],
+                           .x_is_recorded = matrix != ARCH_ATTENTION,
+                           .dy_is_recorded = matrix != ARCH_QKV || !traits_of(model)->head_norms};
 }
 
 /* What is added to q, k and v: nothing unless the family has biases. */
@@ -199,15 +204,15 @@ static zero_status_t linear(model_t *model, int l, arch_matrix_t matrix, void *y
 }
 
 /* residual_out = residual + addend (NULL: none); y = RMSNorm(residual_out) */
-static zero_status_t norm(model_t *model, void *y, float *rstd, void *residual_out, const void *residual,
-                          const void *addend, zero_tensor_t weight)
+static zero_status_t norm(model_t *model, zero_model_context_t ctx, void *y, float *rstd, void *residual_out,
+                          const void *residual, const void *addend, zero_tensor_t weight)
 {
     arch_sizes_t s = arch_sizes(model);
-    return model->kernels->rmsnorm(&model->ctx, y, rstd, residual_out, residual, addend, model_weight(model, weight),
+    return model->kernels->rmsnorm(&ctx, y, rstd, residual_out, residual, addend, model_weight(model, weight),
                                    (float)model->options->model.norm_eps, s.R, s.C);
 }
 
-static zero_status_t rope(model_t *model, void *qkv, bool inverse)
+static zero_status_t rope(model_t *model, zero_model_context_t ctx, void *qkv, bool inverse)
 {
     arch_sizes_t s = arch_sizes(model);
     const options_t *o = model->options;
@@ -217,7 +222,7 @@ static zero_status_t rope(model_t *model, void *qkv, bool inverse)
                                      .high_freq = (float)o->model.rope_high_freq,
                                      .original = (float)o->model.rope_original,
                                      .starts = arch_mask(model).starts};
-    return model->kernels->rope(&model->ctx, qkv, inverse, &frequencies, s.B, s.T, s.heads, s.kv_heads, s.head_dim);
+    return model->kernels->rope(&ctx, qkv, inverse, &frequencies, s.B, s.T, s.heads, s.kv_heads, s.head_dim);
 }
 
 /* Turns the product's q, k and v into what attention reads: heads normalized, if the family does that, and rotated.
@@ -229,11 +234,11 @@ static zero_status_t normalize_and_rotate(model_t *model, int l)
     arch_sizes_t s = arch_sizes(model);
     void *qkv = model->layers[l].qkv;
     if (!traits_of(model)->head_norms)
-        return rope(model, qkv, false);
+        return rope(model, model->ctx, qkv, false);
     TRY(model->kernels->head_norm(&model->ctx, g->normed_qkv, qkv, model_weight(model, t->q_norm),
                                   model_weight(model, t->k_norm), (float)model->options->model.norm_eps, s.R, s.heads,
                                   s.kv_heads, s.head_dim));
-    return rope(model, g->normed_qkv, false);
+    return rope(model, model->ctx, g->normed_qkv, false);
 }
 
 /* Returns the q, k and v that attention reads. */
@@ -248,9 +253,9 @@ static zero_status_t normalize_and_rotate_backward(model_t *model, int l)
     llama_t *g = model->arch;
     const block_tensors_t *t = &g->blocks[l];
     arch_sizes_t s = arch_sizes(model);
-    TRY(rope(model, g->d_qkv, true));
     if (!traits_of(model)->head_norms)
-        return ZERO_OK;
+        return rope(model, fp8_recording(model, l, ARCH_QKV, FP8_DY), g->d_qkv, true);
+    TRY(rope(model, model->ctx, g->d_qkv, true));
     return model->kernels->head_norm_backward(
         &model->ctx, g->d_qkv, model_grad(model, t->q_norm), model_grad(model, t->k_norm), model->layers[l].qkv,
         model_weight(model, t->q_norm), model_weight(model, t->k_norm), (float)model->options->model.norm_eps, s.R,
@@ -266,14 +271,16 @@ static zero_status_t block_inner(model_t *model, int l, const void *residual, co
     const block_tensors_t *t = &g->blocks[l];
     layer_activations_t *a = &model->layers[l];
     arch_sizes_t s = arch_sizes(model);
-    TRY(norm(model, a->normed1, a->rstd1, a->x, residual, addend, t->norm1));
+    TRY(norm(model, fp8_recording(model, l, ARCH_QKV, FP8_X), a->normed1, a->rstd1, a->x, residual, addend, t->norm1));
     TRY(arch_linear(model, matrix_of(model, l, ARCH_QKV), a->qkv, a->normed1, qkv_bias(model, t)));
     TRY(normalize_and_rotate(model, l));
     TRY(arch_attention(model, l, attention_input(model, l)));
     TRY(linear(model, l, ARCH_ATTENTION, g->addend, a->attention));
-    TRY(norm(model, a->normed2, a->rstd2, a->mid, a->x, g->addend, t->norm2));
+    TRY(norm(model, fp8_recording(model, l, ARCH_MLP_IN, FP8_X), a->normed2, a->rstd2, a->mid, a->x, g->addend,
+             t->norm2));
     TRY(linear(model, l, ARCH_MLP_IN, a->mlp, a->normed2));
-    return k->swiglu(&model->ctx, a->hidden, a->mlp, s.R, s.F);
+    zero_model_context_t ctx = fp8_recording(model, l, ARCH_MLP_OUT, FP8_X);
+    return k->swiglu(&ctx, a->hidden, a->mlp, s.R, s.F);
 }
 
 static zero_status_t block_forward(model_t *model, int l)
@@ -288,7 +295,7 @@ static zero_status_t head_forward(model_t *model)
 {
     llama_t *g = model->arch;
     const void *last_mid = model->layers[model->options->model.layers - 1].mid;
-    TRY(norm(model, g->normed, g->rstd, g->x_final, last_mid, g->addend, g->norm));
+    TRY(norm(model, model->ctx, g->normed, g->rstd, g->x_final, last_mid, g->addend, g->norm));
     return arch_head_forward(model, g->normed, g->head);
 }
 
@@ -306,12 +313,12 @@ static zero_status_t weight_gradient(model_t *model, int l, arch_matrix_t matrix
 }
 
 /* d_x += the gradient of dy through the norm. If `y` is not NULL, the norm's output is recomputed there. */
-static zero_status_t norm_backward(model_t *model, void *y, const void *dy, const void *residual, const float *rstd,
-                                   zero_tensor_t weight)
+static zero_status_t norm_backward(model_t *model, zero_model_context_t ctx, void *y, const void *dy,
+                                   const void *residual, const float *rstd, zero_tensor_t weight)
 {
     llama_t *g = model->arch;
     arch_sizes_t s = arch_sizes(model);
-    return model->kernels->rmsnorm_backward(&model->ctx, g->d_x, model_grad(model, weight), y, dy, residual, rstd,
+    return model->kernels->rmsnorm_backward(&ctx, g->d_x, model_grad(model, weight), y, dy, residual, rstd,
                                             model_weight(model, weight), s.R, s.C);
 }
 
@@ -321,7 +328,8 @@ static zero_status_t head_backward(model_t *model)
     arch_sizes_t s = arch_sizes(model);
     TRY(arch_head_backward(model, g->d_c, g->normed, g->head));
     TRY(model->kernels->zero_fill(&model->ctx, g->d_x, s.R * s.C * s.element_bytes));
-    return norm_backward(model, NULL, g->d_c, g->x_final, g->rstd, g->norm);
+    return norm_backward(model, fp8_recording_d_x(model, (int)model->options->model.layers), NULL, g->d_c, g->x_final,
+                         g->rstd, g->norm);
 }
 
 /* With recompute = light, the input of a matrix is recomputed by the backward of what made it. So each matrix computes
@@ -343,10 +351,12 @@ static zero_status_t block_backward(model_t *model, int l)
     /* Here d_x is the gradient of x_l+1, and so of both terms of the sum: mid and the MLP's output. a->mlp becomes its
      * own gradient. */
     TRY(input_gradient(model, l, ARCH_MLP_OUT, g->d_f, g->d_x));
-    TRY(k->swiglu_backward(&model->ctx, a->mlp, light ? a->hidden : NULL, g->d_f, a->mlp, s.R, s.F));
+    zero_model_context_t ctx = fp8_recording(model, l, ARCH_MLP_IN, FP8_DY);
+    TRY(k->swiglu_backward(&ctx, a->mlp, light ? a->hidden : NULL, g->d_f, a->mlp, s.R, s.F));
     TRY(weight_gradient(model, l, ARCH_MLP_OUT, a->hidden, g->d_x));
     TRY(input_gradient(model, l, ARCH_MLP_IN, g->d_c, a->mlp));
-    TRY(norm_backward(model, light ? a->normed2 : NULL, g->d_c, a->mid, a->rstd2, t->norm2));
+    TRY(norm_backward(model, fp8_recording(model, l, ARCH_ATTENTION, FP8_DY), light ? a->normed2 : NULL, g->d_c, a->mid,
+                      a->rstd2, t->norm2));
     TRY(weight_gradient(model, l, ARCH_MLP_IN, a->normed2, a->mlp));
 
     /* Here d_x is the gradient of mid, and so of both of its terms. */
@@ -355,7 +365,7 @@ static zero_status_t block_backward(model_t *model, int l)
     TRY(arch_attention_backward(model, l, g->d_qkv, g->d_c, attention_input(model, l)));
     TRY(normalize_and_rotate_backward(model, l));
     TRY(input_gradient(model, l, ARCH_QKV, g->d_c, g->d_qkv));
-    TRY(norm_backward(model, light ? a->normed1 : NULL, g->d_c, a->x, a->rstd1, t->norm1));
+    TRY(norm_backward(model, fp8_recording_d_x(model, l), light ? a->normed1 : NULL, g->d_c, a->x, a->rstd1, t->norm1));
     return arch_linear_backward_weight(model, matrix_of(model, l, ARCH_QKV), qkv_bias_grad(model, t), a->normed1,
                                        g->d_qkv);
 }
