@@ -1,5 +1,4 @@
-/* test_fp8_model_cuda.c - fp8 on a GPU: casts against the CPU's to the byte, products against fp64, and the maxima that
- * kernels record against a search of what they wrote.
+/* test_fp8_model_cuda.c - fp8 on a GPU: casts against the CPU's to the byte, products against fp64.
  *
  * The CPU's casts are compared with the formats' definition by tests/unit/kernels/test_fp8.c. Outputs lie between
  * guards. Does not use Check, which machines with GPUs may lack.
@@ -19,92 +18,10 @@
 #include "kernels/fp8_math.h"
 #include "kernels/model/model.h"
 
+#define PROGRAM "test_fp8_model_cuda"
+#include "tests/gpu/programs/guarded.h"
+
 static bool small;
-static int n_failed;
-static uint64_t seed = 1;
-
-#define NEED(call)                                                                                                     \
-    do {                                                                                                               \
-        if (!(call)) {                                                                                                 \
-            fprintf(stderr, "test_fp8_model_cuda: %s: %s\n", #call, cudaGetErrorString(cudaGetLastError()));           \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
-
-static uint64_t random_bits(void) /* SplitMix64 */
-{
-    uint64_t z = seed += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
-/* Returns a sum of twelve uniform numbers, which is normal enough. */
-static float random_normal(void)
-{
-    double sum = -6.0;
-    for (int i = 0; i < 12; ++i)
-        sum += (double)(random_bits() >> 11) * 0x1p-53;
-    return (float)sum;
-}
-
-static float float_of_bf16(uint16_t half)
-{
-    return zero_float_of_bits((uint32_t)half << 16);
-}
-
-static uint16_t truncated_bf16(float x)
-{
-    return (uint16_t)(zero_bits_of_float(x) >> 16);
-}
-
-/* ---- Device memory between guards ---- */
-
-#define GUARD 256 /* bytes */
-
-static unsigned char *device_new(size_t n_bytes)
-{
-    unsigned char *block;
-    NEED(cudaMalloc((void **)&block, n_bytes + 2 * GUARD) == cudaSuccess);
-    NEED(cudaMemset(block, 0xff, n_bytes + 2 * GUARD) == cudaSuccess);
-    NEED(cudaDeviceSynchronize() == cudaSuccess);
-    return block + GUARD;
-}
-
-static void *device_of(const void *host, size_t n_bytes)
-{
-    unsigned char *data = device_new(n_bytes);
-    NEED(cudaMemcpy(data, host, n_bytes, cudaMemcpyHostToDevice) == cudaSuccess);
-    NEED(cudaDeviceSynchronize() == cudaSuccess);
-    return data;
-}
-
-/* Returns whether the guards are as they were. */
-static bool device_get(void *host, const unsigned char *data, size_t n_bytes)
-{
-    unsigned char guards[2 * GUARD];
-    NEED(cudaDeviceSynchronize() == cudaSuccess);
-    NEED(cudaMemcpy(host, data, n_bytes, cudaMemcpyDeviceToHost) == cudaSuccess);
-    NEED(cudaMemcpy(guards, data - GUARD, GUARD, cudaMemcpyDeviceToHost) == cudaSuccess);
-    NEED(cudaMemcpy(guards + GUARD, data + n_bytes, GUARD, cudaMemcpyDeviceToHost) == cudaSuccess);
-    for (size_t i = 0; i < sizeof guards; ++i)
-        if (guards[i] != 0xff)
-            return false;
-    return true;
-}
-
-static void device_free(unsigned char *data)
-{
-    if (data != NULL)
-        NEED(cudaFree(data - GUARD) == cudaSuccess);
-}
-
-static void *host_new(size_t n_bytes)
-{
-    void *data = calloc(n_bytes, 1);
-    NEED(data != NULL);
-    return data;
-}
 
 /* ---- The GPU's and the CPU's tables ---- */
 
@@ -145,12 +62,6 @@ static void close_sessions(void)
     NEED(cudaStreamDestroy(gpu.stream) == cudaSuccess);
     cpu.kernels->context_destroy(&cpu.ctx);
     free(cpu.workspace);
-}
-
-static void report(bool passed, const char *claim, const char *measured)
-{
-    printf("%-8s%s%s\n", passed ? "ok" : "FAILED", claim, measured);
-    n_failed += !passed;
 }
 
 /* ---- Casts ---- */
@@ -254,165 +165,6 @@ static void transposes_are_transposes(void)
         free(rows), free(is);
     }
     report(agrees, "transposes are transposes", "");
-}
-
-/* ---- Maxima that are recorded by the kernels that write a tensor ---- */
-
-typedef struct recorder_case {
-    size_t n_rows, width;
-    bool recompute;
-    unsigned char *a, *b, *weight;     /* bf16 [n_rows, 5 * width]; weight [width] */
-    unsigned char *written, *y;        /* as a; `written` is what the maximum is of */
-    unsigned char *mean, *rstd, *sums; /* fp32 [n_rows], [n_rows], [3, width] */
-} recorder_case_t;
-
-typedef zero_status_t recorder_t(zero_model_context_t *ctx, const recorder_case_t *t);
-
-static zero_weight_t weight_of(const recorder_case_t *t)
-{
-    return (zero_weight_t){t->weight, ZERO_BF16};
-}
-static zero_grad_t sums_of(const recorder_case_t *t, size_t i)
-{
-    return (zero_grad_t){(float *)(void *)t->sums + i * t->width, ZERO_FP32, false};
-}
-static zero_status_t record_layernorm(zero_model_context_t *ctx, const recorder_case_t *t)
-{
-    return gpu.kernels->layernorm(ctx, t->written, (float *)(void *)t->mean, (float *)(void *)t->rstd, t->y, t->a, t->b,
-                                  weight_of(t), weight_of(t), 1e-5f, t->n_rows, t->width);
-}
-static zero_status_t record_layernorm_backward(zero_model_context_t *ctx, const recorder_case_t *t)
-{
-    return gpu.kernels->layernorm_backward(ctx, t->written, sums_of(t, 0), sums_of(t, 1), sums_of(t, 2),
-                                           t->recompute ? t->y : NULL, t->a, t->b, (float *)(void *)t->mean,
-                                           (float *)(void *)t->rstd, weight_of(t), weight_of(t), t->n_rows, t->width);
-}
-static zero_status_t record_rmsnorm(zero_model_context_t *ctx, const recorder_case_t *t)
-{
-    return gpu.kernels->rmsnorm(ctx, t->written, (float *)(void *)t->rstd, t->y, t->a, t->b, weight_of(t), 1e-5f,
-                                t->n_rows, t->width);
-}
-static zero_status_t record_rmsnorm_backward(zero_model_context_t *ctx, const recorder_case_t *t)
-{
-    return gpu.kernels->rmsnorm_backward(ctx, t->written, sums_of(t, 0), t->recompute ? t->y : NULL, t->a, t->b,
-                                         (float *)(void *)t->rstd, weight_of(t), t->n_rows, t->width);
-}
-static zero_status_t record_swiglu(zero_model_context_t *ctx, const recorder_case_t *t)
-{
-    return gpu.kernels->swiglu(ctx, t->written, t->a, t->n_rows, t->width);
-}
-static zero_status_t record_swiglu_backward(zero_model_context_t *ctx, const recorder_case_t *t)
-{
-    return gpu.kernels->swiglu_backward(ctx, t->written, t->recompute ? t->y : NULL, t->b, t->a, t->n_rows, t->width);
-}
-static zero_status_t record_gelu(zero_model_context_t *ctx, const recorder_case_t *t)
-{
-    return gpu.kernels->gelu(ctx, t->written, t->a, t->n_rows * t->width);
-}
-static zero_status_t record_gelu_backward(zero_model_context_t *ctx, const recorder_case_t *t)
-{
-    return gpu.kernels->gelu_backward(ctx, t->written, sums_of(t, 0), t->recompute ? t->y : NULL, t->a, t->b, t->n_rows,
-                                      t->width);
-}
-/* 3 heads and 1 for keys and values, in place. */
-static zero_status_t record_rope(zero_model_context_t *ctx, const recorder_case_t *t)
-{
-    const zero_rope_t rope = {.theta = 10000.0f, .factor = 1.0f};
-    return gpu.kernels->rope(ctx, t->written, t->recompute, &rope, 1, t->n_rows, 3, 1, t->width);
-}
-
-static const struct {
-    const char *name;
-    recorder_t *run;
-    size_t widths; /* of what is written, in widths of the case */
-} recorders[] = {{"layernorm", record_layernorm, 1},
-                 {"layernorm_backward", record_layernorm_backward, 1},
-                 {"rmsnorm", record_rmsnorm, 1},
-                 {"rmsnorm_backward", record_rmsnorm_backward, 1},
-                 {"swiglu", record_swiglu, 1},
-                 {"swiglu_backward", record_swiglu_backward, 2},
-                 {"gelu", record_gelu, 1},
-                 {"gelu_backward", record_gelu_backward, 1},
-                 {"rope", record_rope, 5}};
-
-/* Runs a kernel with a maximum that is `before` already (NULL: without) and gets what it wrote. */
-static bool record(size_t i, const recorder_case_t *t, const uint16_t *start, const uint32_t *before, uint16_t *written,
-                   uint32_t *absmax)
-{
-    size_t n = t->n_rows * t->width * recorders[i].widths;
-    unsigned char *word = before != NULL ? device_of(before, sizeof *before) : NULL;
-    zero_model_context_t ctx = gpu.ctx;
-    ctx.absmax = (uint32_t *)(void *)word;
-    NEED(cudaMemcpy(t->written, start, n * sizeof *start, cudaMemcpyHostToDevice) == cudaSuccess);
-    NEED(cudaDeviceSynchronize() == cudaSuccess);
-    NEED(recorders[i].run(&ctx, t) == ZERO_OK);
-    bool inside = device_get(written, t->written, n * sizeof *written);
-    if (word != NULL)
-        inside = device_get(absmax, word, sizeof *absmax) && inside;
-    device_free(word);
-    return inside;
-}
-
-static bool recorder_agrees(size_t i, const recorder_case_t *t, const uint16_t *start)
-{
-    static const uint32_t none = 0, most = 0x7fff0000u;
-    size_t n = t->n_rows * t->width * recorders[i].widths;
-    uint16_t *want = host_new(n * sizeof *want), *is = host_new(n * sizeof *is);
-    uint32_t absmax = 0, kept = 0, largest = 0;
-    bool agrees = record(i, t, start, NULL, want, NULL);
-    for (size_t j = 0; j < n; ++j) {
-        uint32_t magnitude = zero_fp8_magnitude(float_of_bf16(want[j]));
-        largest = magnitude > largest ? magnitude : largest;
-    }
-    agrees = record(i, t, start, &none, is, &absmax) && absmax == largest && memcmp(is, want, n * 2) == 0 && agrees;
-    agrees = record(i, t, start, &most, is, &kept) && kept == most && agrees;
-    if (!agrees)
-        printf("        %s of %zu x %zu, recompute %d: 0x%08x in place of 0x%08x, or 0x%08x of 0x%08x\n",
-               recorders[i].name, t->n_rows, t->width, t->recompute, absmax, largest, kept, most);
-    free(want), free(is);
-    return agrees;
-}
-
-/* Fills n numbers of a size that differs from block to block; `odd`, if it is not 0, is put somewhere in the middle. */
-static void fill_recorded(uint16_t *x, size_t n, uint16_t odd)
-{
-    float size = 1.0f;
-    for (size_t i = 0; i < n; ++i) {
-        size = i % 1999 == 0 ? 0.1f + (float)(random_bits() % 100) * 0.05f : size;
-        x[i] = truncated_bf16(size * random_normal());
-    }
-    if (odd != 0)
-        x[n / 3] = odd;
-}
-
-static void recorded_maxima_are_those_of_what_is_written(void)
-{
-    /* Rows of one warp and of several, of whole packs and not; the last is read without being fetched ahead. */
-    static const size_t shapes[][2] = {{1, 16},    {7, 24},   {130, 38},   {33, 768},  {257, 1040},
-                                       {61, 1002}, {5, 2056}, {300, 4096}, {1025, 512}};
-    static const uint16_t odd[] = {0, 0x7f80, 0xffc0, 0xc700}; /* none, Inf, NaN, -32768 */
-    for (size_t i = 0; i < sizeof recorders / sizeof *recorders; ++i) {
-        bool agrees = true;
-        for (size_t s = 0; s < (small ? 4 : sizeof shapes / sizeof *shapes); ++s)
-            for (size_t v = 0; v < 8; ++v) {
-                recorder_case_t t = {.n_rows = shapes[s][0], .width = shapes[s][1], .recompute = v % 2 == 1};
-                size_t n = t.n_rows * t.width * 5, rows = t.n_rows * sizeof(float);
-                uint16_t *x = host_new(n * 2);
-                float *ones = host_new(rows);
-                for (size_t row = 0; row < t.n_rows; ++row)
-                    ones[row] = 1.0f;
-                fill_recorded(x, n, 0), t.b = device_of(x, n * 2), t.weight = device_of(x, t.width * 2);
-                fill_recorded(x, n, i == 8 ? 0 : odd[v / 2]), t.a = device_of(x, n * 2);
-                fill_recorded(x, n, i == 8 ? odd[v / 2] : 0), t.written = device_of(x, n * 2), t.y = device_new(n * 2);
-                t.mean = device_of(ones, rows), t.rstd = device_of(ones, rows);
-                t.sums = device_new(3 * t.width * sizeof(float));
-                agrees = recorder_agrees(i, &t, x) && agrees;
-                device_free(t.a), device_free(t.b), device_free(t.weight), device_free(t.written), device_free(t.y);
-                device_free(t.mean), device_free(t.rstd), device_free(t.sums);
-                free(x), free(ones);
-            }
-        report(agrees, "the recorded maximum is that of what is written, which stays the same: ", recorders[i].name);
-    }
 }
 
 /* ---- Products ---- */
@@ -660,7 +412,6 @@ int main(int argc, char **argv)
     casts_of_random_matrices_equal_the_cpus();
     scales_of_zeros_and_of_what_is_not_finite_equal_the_cpus();
     transposes_are_transposes();
-    recorded_maxima_are_those_of_what_is_written();
     if (argc < 3 || strcmp(argv[2], "casts") != 0) {
         products_equal_fp64();
         what_is_not_finite_makes_a_product_nan();
