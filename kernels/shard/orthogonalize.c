@@ -92,14 +92,13 @@ static void iterate(const float *x, size_t rows, size_t cols, float *gram, float
     ZERO_ISA(zero_shard_matmul)(&product);
 }
 
-zero_status_t ZERO_ISA(zero_shard_orthogonalize)(const zero_orthogonalize_t *args, zero_stream_t stream)
+static void orthogonalize(const zero_orthogonalize_t *args)
 {
-    (void)stream;
     const size_t rows = args->rows, cols = args->cols, r = rows < cols ? rows : cols, n = rows * cols;
     float *x = args->x, *other = args->scratch, *gram = other + zero_orthogonalize_room(n);
     float *poly = gram + zero_orthogonalize_room(r * r);
     if (*args->skip)
-        return ZERO_OK;
+        return;
     normalize(x, n);
     for (int step = 0; step < args->n_steps; ++step) {
         float *from = step % 2 == 0 ? x : other, *to = step % 2 == 0 ? other : x;
@@ -107,5 +106,13 @@ zero_status_t ZERO_ISA(zero_shard_orthogonalize)(const zero_orthogonalize_t *arg
     }
     if (args->n_steps % 2 == 1)
         memcpy(x, other, n * sizeof *x);
+}
+
+zero_status_t ZERO_ISA(zero_shard_orthogonalize)(const zero_orthogonalize_t *matrices, int n_matrices,
+                                                 zero_stream_t stream)
+{
+    (void)stream;
+    for (int i = 0; i < n_matrices; ++i)
+        orthogonalize(&matrices[i]);
     return ZERO_OK;
 }

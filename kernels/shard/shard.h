@@ -119,16 +119,18 @@ typedef struct zero_muon {
 
 /* What products on CUDA need beside memory. */
 typedef struct zero_orthogonalizer zero_orthogonalizer_t;
-#define ZERO_ORTHOGONALIZE_WORKSPACE_BYTES ((size_t)32 << 20) /* as NVIDIA advises for Hopper */
+#define ZERO_ORTHOGONALIZE_WORKSPACE_BYTES ((size_t)8 << 20)
+/* As many matrices are orthogonalized side by side at most. */
+enum { ZERO_ORTHOGONALIZE_LANES = 4 };
 
 /* A matrix x[rows][cols] that is made all but orthogonal, in place:
  *     x = x / max(Frobenius norm of x, ZERO_MUON_EPS)
  *     n_steps times: g = x x^T, x = A x + (B g + C g g) x; if rows > cols instead g = x^T x, x = A x + x (B g + C g g)
  * On the CPU x and scratch are fp32 and bits are the same with every instruction set and number of threads. On CUDA
- * both are bf16, products are cuBLASLt's with sums in fp32, and bits are the same on GPUs of one kind. There x and
+ * x is bf16, products are cuBLASLt's in fp16 with sums in fp32, and bits are the same on GPUs of one kind. There x and
  * scratch are aligned to 256 bytes, and what is below is needed. */
 typedef struct zero_orthogonalize {
-    void *x, *scratch;                     /* scratch: zero_orthogonalize_scratch(rows, cols) elements */
+    void *x, *scratch;                     /* scratch: zero_orthogonalize_scratch elements of x's size */
     zero_orthogonalizer_t *orthogonalizer; /* CUDA; NULL on the CPU, as is workspace */
     void *workspace;                       /* ZERO_ORTHOGONALIZE_WORKSPACE_BYTES */
     uint64_t rows, cols;
@@ -142,10 +144,16 @@ static inline uint64_t zero_orthogonalize_room(uint64_t n_elems)
     return (n_elems + 127) / 128 * 128;
 }
 
-static inline uint64_t zero_orthogonalize_scratch(uint64_t rows, uint64_t cols)
+/* Returns whether CUDA joins several steps, for which it needs memory: if one side is more than 1.5 times the other. */
+static inline bool zero_orthogonalize_joins(uint64_t rows, uint64_t cols)
 {
-    uint64_t r = rows < cols ? rows : cols;
-    return zero_orthogonalize_room(rows * cols) + 2 * zero_orthogonalize_room(r * r);
+    return 2 * rows > 3 * cols || 2 * cols > 3 * rows;
+}
+
+static inline uint64_t zero_orthogonalize_scratch(uint64_t rows, uint64_t cols, bool on_cuda)
+{
+    uint64_t r = rows < cols ? rows : cols, n_squares = on_cuda && zero_orthogonalize_joins(rows, cols) ? 4 : 2;
+    return zero_orthogonalize_room(rows * cols) + n_squares * zero_orthogonalize_room(r * r);
 }
 
 /* A part of a matrix in fp8. */
@@ -276,7 +284,8 @@ typedef struct zero_shard_kernels {
      * and between the two orthogonalize, of the matrices that updates make up. */
     zero_status_t (*muon_momentum)(const zero_muon_t *args, zero_stream_t stream);
     zero_status_t (*muon_apply)(const zero_muon_t *args, zero_stream_t stream);
-    zero_status_t (*orthogonalize)(const zero_orthogonalize_t *args, zero_stream_t stream);
+    /* Each matrix has its own x, scratch and workspace; its bits do not depend on the others. */
+    zero_status_t (*orthogonalize)(const zero_orthogonalize_t *matrices, int n_matrices, zero_stream_t stream);
     /* Create and destroy what orthogonalize needs on the device, and prepare it for a shape, so that no step allocates.
      * NULL on the CPU, which needs nothing. */
     zero_status_t (*orthogonalizer_create)(zero_orthogonalizer_t **orthogonalizer);

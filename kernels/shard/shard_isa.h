@@ -19,7 +19,8 @@ void ZERO_ISA(zero_shard_encode8)(zero_block8_t *blocks, const float *values, si
 void ZERO_ISA(zero_shard_decode8)(float *values, const zero_block8_t *blocks, size_t n_elems, bool is_signed);
 zero_status_t ZERO_ISA(zero_shard_muon_momentum)(const zero_muon_t *args, zero_stream_t stream);
 zero_status_t ZERO_ISA(zero_shard_muon_apply)(const zero_muon_t *args, zero_stream_t stream);
-zero_status_t ZERO_ISA(zero_shard_orthogonalize)(const zero_orthogonalize_t *args, zero_stream_t stream);
+zero_status_t ZERO_ISA(zero_shard_orthogonalize)(const zero_orthogonalize_t *matrices, int n_matrices,
+                                                 zero_stream_t stream);
 zero_status_t ZERO_ISA(zero_shard_sum_slices)(float *out, const void *const *slices, int n_slices, zero_dtype_t dtype,
                                               size_t n_elems, bool accumulate, zero_norm_t *norm, zero_stream_t stream);
 zero_status_t ZERO_ISA(zero_shard_contribute)(zero_norm_t *norm, const zero_agreed_t *agreed, zero_contribution_t *mine,

@@ -1,5 +1,5 @@
 /* muon.cu - the element-wise parts of Muon on CUDA: momentum and the step of the weights (muon.c's twins, with equal
- * bits), and the norm that a matrix is divided by before its products (orthogonalize_cuda.c).
+ * bits), and what a matrix' products have between them (orthogonalize_cuda.c): its norm, a diagonal.
  *
  * A row of blocks goes over each segment, as many as the longest one has; those behind a segment's end do nothing.
  * Neighbouring threads take neighbouring elements. The norm is summed in one order: each thread's elements, the threads
@@ -150,8 +150,9 @@ static __global__ void __launch_bounds__(THREADS) squares_kernel(const uint16_t 
         partial[blockIdx.x] = mine;
 }
 
-/* Every block adds all partial sums itself, in the same order. */
-static __global__ void __launch_bounds__(THREADS) divide_kernel(uint16_t *x, uint64_t n_elems, const double *partial)
+/* Every block adds all partial sums itself, in the same order. x and out may be the same. */
+static __global__ void __launch_bounds__(THREADS)
+    divide_kernel(const uint16_t *x, uint64_t n_elems, float scale, const double *partial, uint16_t *out)
 {
     double mine = 0.0;
     for (unsigned i = threadIdx.x; i < NORM_BLOCKS; i += THREADS)
@@ -160,13 +161,27 @@ static __global__ void __launch_bounds__(THREADS) divide_kernel(uint16_t *x, uin
     for (unsigned k = 0; k < THREAD_ELEMS; ++k) {
         const uint64_t i = (uint64_t)blockIdx.x * BLOCK_ELEMS + k * THREADS + threadIdx.x;
         if (i < n_elems)
-            x[i] = zero_bf16_of_float(zero_float_of_bf16(x[i]) / divisor);
+            out[i] = zero_fp16_of_float(scale * (zero_float_of_bf16(x[i]) / divisor));
     }
 }
 
-cudaError_t zero_cuda_muon_normalize(uint16_t *x, uint64_t n_elems, double *partial, cudaStream_t stream)
+cudaError_t zero_cuda_muon_normalize(const uint16_t *x, uint64_t n_elems, float scale, double *partial, uint16_t *out,
+                                     cudaStream_t stream)
 {
     squares_kernel<<<NORM_BLOCKS, THREADS, 0, stream>>>(x, n_elems, partial);
-    divide_kernel<<<blocks_for(n_elems, BLOCK_ELEMS), THREADS, 0, stream>>>(x, n_elems, partial);
+    divide_kernel<<<blocks_for(n_elems, BLOCK_ELEMS), THREADS, 0, stream>>>(x, n_elems, scale, partial, out);
+    return cudaGetLastError();
+}
+
+static __global__ void __launch_bounds__(THREADS) add_diagonal_kernel(uint16_t *x, uint64_t n_rows, float number)
+{
+    const uint64_t i = (uint64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i < n_rows)
+        x[i * (n_rows + 1)] = zero_fp16_of_float(zero_float_of_fp16(x[i * (n_rows + 1)]) + number);
+}
+
+cudaError_t zero_cuda_muon_add_diagonal(uint16_t *x, uint64_t n_rows, float number, cudaStream_t stream)
+{
+    add_diagonal_kernel<<<blocks_for(n_rows, THREADS), THREADS, 0, stream>>>(x, n_rows, number);
     return cudaGetLastError();
 }

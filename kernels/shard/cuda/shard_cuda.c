@@ -62,9 +62,9 @@ static zero_status_t muon_apply(const zero_muon_t *args, zero_stream_t stream)
     return ZERO_OK;
 }
 
-static zero_status_t orthogonalize(const zero_orthogonalize_t *args, zero_stream_t stream)
+static zero_status_t orthogonalize(const zero_orthogonalize_t *matrices, int n_matrices, zero_stream_t stream)
 {
-    return zero_cuda_orthogonalize(args, stream_of(stream));
+    return zero_cuda_orthogonalize(matrices, n_matrices, stream_of(stream));
 }
 
 static zero_status_t sum_slices(float *out, const void *const *slices, int n_slices, zero_dtype_t dtype, size_t n_elems,

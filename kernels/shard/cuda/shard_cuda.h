@@ -21,12 +21,17 @@ cudaError_t zero_cuda_nesterov(const zero_adam_t *args, cudaStream_t stream);
 cudaError_t zero_cuda_lion(const zero_adam_t *args, cudaStream_t stream);
 cudaError_t zero_cuda_adam8(const zero_adam_t *args, cudaStream_t stream);
 
-/* muon.cu. Likewise. partial: 512 doubles. */
+/* muon.cu. Likewise. */
 cudaError_t zero_cuda_muon_momentum(const zero_muon_t *args, cudaStream_t stream);
 cudaError_t zero_cuda_muon_apply(const zero_muon_t *args, cudaStream_t stream);
-cudaError_t zero_cuda_muon_normalize(uint16_t *x, uint64_t n_elems, double *partial, cudaStream_t stream);
+/* Writes x, in bf16, to out in fp16: divided by its Frobenius norm (or by ZERO_MUON_EPS, if that is larger) and times
+ * scale. out may be x. partial: 512 doubles. */
+cudaError_t zero_cuda_muon_normalize(const uint16_t *x, uint64_t n_elems, float scale, double *partial, uint16_t *out,
+                                     cudaStream_t stream);
+/* Adds a number to the diagonal of x[n_rows][n_rows], in fp16. */
+cudaError_t zero_cuda_muon_add_diagonal(uint16_t *x, uint64_t n_rows, float number, cudaStream_t stream);
 /* orthogonalize_cuda.c: as the functions of the table. */
-zero_status_t zero_cuda_orthogonalize(const zero_orthogonalize_t *args, cudaStream_t stream);
+zero_status_t zero_cuda_orthogonalize(const zero_orthogonalize_t *matrices, int n_matrices, cudaStream_t stream);
 zero_status_t zero_cuda_orthogonalizer_create(zero_orthogonalizer_t **orthogonalizer);
 zero_status_t zero_cuda_orthogonalizer_prepare(zero_orthogonalizer_t *orthogonalizer, uint64_t rows, uint64_t cols);
 void zero_cuda_orthogonalizer_destroy(zero_orthogonalizer_t *orthogonalizer);

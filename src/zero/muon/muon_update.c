@@ -4,7 +4,8 @@
  *
  *     every rank      advances its momentum of the round's units, and puts each owner's part into a slot of its window
  *     fence, all-to-all
- *     the owner       joins its matrices of the ranks' parts, orthogonalizes each, and cuts it into slots again
+ *     the owner       joins its matrices of the ranks' parts, orthogonalizes them, some at a time, and cuts them into
+ *                     slots again
  *     fence, all-to-all
  *     every rank      steps its weights by the owners' results
  *
@@ -156,7 +157,7 @@ zero_status_t zero_muon_update_create(zero_context_t *context, const zero_matrix
     if (context->plan.muon.schedule.n_rounds == 0)
         return ZERO_OK;
     if (context->plan.muon.dtype == ZERO_BF16 && !context->device->kernels->orthogonalizer_create)
-        return zero_fail_alike(ZERO_ERROR_UNSUPPORTED, "optimizer muon: this device has no products in bf16");
+        return zero_fail_alike(ZERO_ERROR_UNSUPPORTED, "optimizer muon: this device has no products in 16 bits");
     zero_muon_update_t *made = calloc(1, sizeof *made);
     if (!made)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for an engine");
@@ -285,9 +286,30 @@ static zero_status_t collect_updates(zero_muon_update_t *update, int round, zero
     return ZERO_OK;
 }
 
+/* Describes a matrix in the memory of one lane. */
+static zero_orthogonalize_t matrix_in(const zero_muon_update_t *update, zero_tensor_t t, int lane)
+{
+    const zero_context_t *context = update->context;
+    const zero_muon_plan_t *plan = &context->plan.muon;
+    const zero_tensor_decl_t *tensor = &context->model->tensors[t];
+    const uint64_t i = (uint64_t)lane;
+    return (zero_orthogonalize_t){
+        .x = zero_context_private(context, plan->matrix + i * plan->matrix_bytes),
+        .scratch = zero_context_private(context, plan->scratch + i * plan->scratch_bytes),
+        .orthogonalizer = update->orthogonalizer,
+        .workspace = update->orthogonalizer
+                         ? zero_context_private(context, plan->workspace + i * ZERO_ORTHOGONALIZE_WORKSPACE_BYTES)
+                         : NULL,
+        .rows = (uint64_t)tensor->shape[0],
+        .cols = (uint64_t)tensor->shape[1],
+        .n_steps = context->config.muon_steps,
+        .skip = &zero_context_step_scratch(context)->scalars.skip,
+    };
+}
+
 /* Copies a tensor's part of one shard between the matrix and a slot, which it enters or leaves. */
-static zero_status_t copy_part(const zero_muon_update_t *update, zero_tensor_t t, int shard, void *slot, bool enters,
-                               zero_stream_t stream)
+static zero_status_t copy_part(const zero_muon_update_t *update, const zero_orthogonalize_t *matrix, zero_tensor_t t,
+                               int shard, void *slot, bool enters, zero_stream_t stream)
 {
     const zero_context_t *context = update->context;
     const uint64_t size = zero_dtype_size(context->plan.muon.dtype);
@@ -296,40 +318,68 @@ static zero_status_t copy_part(const zero_muon_update_t *update, zero_tensor_t t
     const zero_span_t span = zero_layout_span(&context->layout, context->model, t, begin, begin + shard_elems);
     if (span.n_elems == 0)
         return ZERO_OK;
-    unsigned char *in_matrix =
-        (unsigned char *)zero_context_private(context, context->plan.muon.matrix) + span.first * size;
+    unsigned char *in_matrix = (unsigned char *)matrix->x + span.first * size;
     unsigned char *in_slot = (unsigned char *)slot + (span.flat_offset - begin) * size;
     return zero_device_copy(context->device, enters ? in_slot : in_matrix, enters ? in_matrix : in_slot,
                             span.n_elems * size, stream);
 }
 
-/* Joins a matrix of the ranks' parts, orthogonalizes it, and cuts it into the slots of the results. */
-static zero_status_t orthogonalize(const zero_muon_update_t *update, int round, zero_tensor_t t, zero_stream_t stream)
+/* Joins a matrix of the ranks' parts. */
+static zero_status_t join(const zero_muon_update_t *update, const zero_orthogonalize_t *matrix, zero_tensor_t t,
+                          zero_stream_t stream)
 {
-    const zero_context_t *context = update->context;
-    const zero_arena_plan_t *plan = &context->plan;
-    const zero_tensor_decl_t *tensor = &context->model->tensors[t];
-    const zero_orthogonalize_t args = {
-        .x = zero_context_private(context, plan->muon.matrix),
-        .scratch = zero_context_private(context, plan->muon.scratch),
-        .orthogonalizer = update->orthogonalizer,
-        .workspace = update->orthogonalizer ? zero_context_private(context, plan->muon.workspace) : NULL,
-        .rows = (uint64_t)tensor->shape[0],
-        .cols = (uint64_t)tensor->shape[1],
-        .n_steps = context->config.muon_steps,
-        .skip = &zero_context_step_scratch(context)->scalars.skip,
-    };
+    const zero_arena_plan_t *plan = &update->context->plan;
     for (int r = 0; r < update->n_ranks; r++) {
         const int shard = plan->muon.is_full ? r : zero_comm_slice_of(r, update->n_ranks, plan->group);
-        ZERO_TRY(copy_part(update, t, shard, (void *)(uintptr_t)update->slices[r], false, stream));
-    }
-    ZERO_TRY(update->fns ? update->fns->transform(update->user, t, args.x, stream)
-                         : context->device->kernels->orthogonalize(&args, stream));
-    for (int shard = 0; shard < update->n_ranks; shard++) {
-        const uint64_t at = plan->muon.results + (uint64_t)shard * slot_bytes(update, round);
-        ZERO_TRY(copy_part(update, t, shard, zero_context_window(context, at), true, stream));
+        ZERO_TRY(copy_part(update, matrix, t, shard, (void *)(uintptr_t)update->slices[r], false, stream));
     }
     return ZERO_OK;
+}
+
+/* Cuts a matrix into the slots of the results. */
+static zero_status_t cut(const zero_muon_update_t *update, int round, const zero_orthogonalize_t *matrix,
+                         zero_tensor_t t, zero_stream_t stream)
+{
+    const zero_context_t *context = update->context;
+    for (int shard = 0; shard < update->n_ranks; shard++) {
+        const uint64_t at = context->plan.muon.results + (uint64_t)shard * slot_bytes(update, round);
+        ZERO_TRY(copy_part(update, matrix, t, shard, zero_context_window(context, at), true, stream));
+    }
+    return ZERO_OK;
+}
+
+/* Orthogonalizes as many matrices as there are lanes, or fewer. */
+static zero_status_t orthogonalize(const zero_muon_update_t *update, int round, const zero_tensor_t *tensors, int n,
+                                   zero_stream_t stream)
+{
+    zero_orthogonalize_t matrices[ZERO_ORTHOGONALIZE_LANES];
+    for (int i = 0; i < n; i++) {
+        matrices[i] = matrix_in(update, tensors[i], i);
+        ZERO_TRY(join(update, &matrices[i], tensors[i], stream));
+    }
+    ZERO_TRY(update->fns ? update->fns->transform(update->user, tensors[0], matrices[0].x, stream)
+                         : update->context->device->kernels->orthogonalize(matrices, n, stream));
+    for (int i = 0; i < n; i++)
+        ZERO_TRY(cut(update, round, &matrices[i], tensors[i], stream));
+    return ZERO_OK;
+}
+
+/* Orthogonalizes all matrices of a round that this rank owns. */
+static zero_status_t orthogonalize_owned(const zero_muon_update_t *update, int round, zero_stream_t stream)
+{
+    const zero_muon_schedule_t *schedule = update->schedule;
+    zero_tensor_t tensors[ZERO_ORTHOGONALIZE_LANES];
+    int n = 0;
+    for (zero_tensor_t t = 0; t < update->context->model->n_tensors; t++) {
+        if (schedule->round_of[t] != round || schedule->owner_of[t] != update->rank)
+            continue;
+        tensors[n++] = t;
+        if (n == update->context->plan.muon.n_lanes) { /* a caller's have one lane */
+            ZERO_TRY(orthogonalize(update, round, tensors, n, stream));
+            n = 0;
+        }
+    }
+    return n > 0 ? orthogonalize(update, round, tensors, n, stream) : ZERO_OK;
 }
 
 /* Steps this rank's weights in one chunk by the results, of which slices[r] has those of owner r. */
@@ -379,9 +429,7 @@ zero_status_t zero_muon_update_run(zero_muon_update_t *update, zero_stream_t str
     for (int round = 0; round < schedule->n_rounds; round++) {
         ZERO_TRY(advance(update, round, stream));
         ZERO_TRY(collect_updates(update, round, stream));
-        for (zero_tensor_t t = 0; t < update->context->model->n_tensors; t++)
-            if (schedule->round_of[t] == round && schedule->owner_of[t] == update->rank)
-                ZERO_TRY(orthogonalize(update, round, t, stream));
+        ZERO_TRY(orthogonalize_owned(update, round, stream));
         ZERO_TRY(spread_results(update, round, stream));
     }
     return ZERO_OK;

@@ -46,7 +46,7 @@ static int by_size(const void *a, const void *b)
     return (x->unit > y->unit) - (x->unit < y->unit);
 }
 
-static void list_matrices(const zero_model_t *model, const zero_config_t *config, maker_t *maker)
+static void list_matrices(const zero_model_t *model, const zero_config_t *config, bool on_gpu, maker_t *maker)
 {
     for (zero_tensor_t t = 0; t < model->n_tensors; t++) {
         const zero_tensor_decl_t *tensor = &model->tensors[t];
@@ -58,7 +58,8 @@ static void list_matrices(const zero_model_t *model, const zero_config_t *config
             .tensor = t,
             .unit = tensor->owner,
             .cost = 2.0 * (double)rows * (double)cols * r + r * r * r,
-            .scratch_elems = config->optimizer == ZERO_OPTIMIZER_MUON ? zero_orthogonalize_scratch(rows, cols) : 0};
+            .scratch_elems =
+                config->optimizer == ZERO_OPTIMIZER_MUON ? zero_orthogonalize_scratch(rows, cols, on_gpu) : 0};
     }
     qsort(maker->matrices, (size_t)maker->n_matrices, sizeof *maker->matrices, by_unit);
 }
@@ -123,10 +124,26 @@ static zero_status_t allocate(size_t n_tensors, zero_muon_schedule_t *schedule)
     return ZERO_OK;
 }
 
-static zero_status_t make(const zero_model_t *model, const zero_layout_t *layout, const zero_config_t *config,
-                          maker_t *maker, zero_muon_schedule_t *schedule)
+/* Counts the most matrices that one owner has in one round. */
+static zero_status_t count_most(const maker_t *maker, zero_muon_schedule_t *schedule)
 {
-    list_matrices(model, config, maker);
+    int *counts = calloc((size_t)schedule->n_rounds * (size_t)schedule->n_owners, sizeof *counts);
+    if (!counts)
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory for the schedule of %d matrices", maker->n_matrices);
+    for (int i = 0; i < maker->n_matrices; i++) {
+        const zero_tensor_t t = maker->matrices[i].tensor;
+        const int count = ++counts[schedule->round_of[t] * schedule->n_owners + schedule->owner_of[t]];
+        if (count > schedule->most_at_once)
+            schedule->most_at_once = count;
+    }
+    free(counts);
+    return ZERO_OK;
+}
+
+static zero_status_t make(const zero_model_t *model, const zero_layout_t *layout, const zero_config_t *config,
+                          bool on_gpu, maker_t *maker, zero_muon_schedule_t *schedule)
+{
+    list_matrices(model, config, on_gpu, maker);
     list_units(layout, maker);
     if (maker->n_shares == 0)
         return ZERO_OK;
@@ -144,11 +161,11 @@ static zero_status_t make(const zero_model_t *model, const zero_layout_t *layout
     ZERO_TRY(allocate((size_t)model->n_tensors, schedule));
     for (int round = 0; round < schedule->n_rounds; round++)
         fill_round(maker, schedule, round);
-    return ZERO_OK;
+    return count_most(maker, schedule);
 }
 
 zero_status_t zero_muon_schedule_create(const zero_model_t *model, const zero_layout_t *layout,
-                                        const zero_config_t *config, zero_muon_schedule_t *schedule)
+                                        const zero_config_t *config, bool on_gpu, zero_muon_schedule_t *schedule)
 {
     zero_muon_schedule_t made = {0};
     if (!zero_muon_has_matrices(config) || config->forward_only) {
@@ -160,7 +177,7 @@ zero_status_t zero_muon_schedule_create(const zero_model_t *model, const zero_la
                      .load = calloc((size_t)layout->world_size, sizeof *maker.load)};
     zero_status_t status =
         maker.matrices && maker.shares && maker.load
-            ? make(model, layout, config, &maker, &made)
+            ? make(model, layout, config, on_gpu, &maker, &made)
             : zero_fail(ZERO_ERROR_MEMORY, "no memory for the schedule of %d tensors", model->n_tensors);
     free(maker.matrices);
     free(maker.shares);

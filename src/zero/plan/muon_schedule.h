@@ -20,6 +20,7 @@ typedef struct zero_muon_schedule {
     uint64_t largest_matrix;  /* elements */
     uint64_t largest_scratch; /* elements that orthogonalize needs beside the matrix */
     int n_matrices;
+    int most_at_once; /* matrices that one owner has in one round */
 } zero_muon_schedule_t;
 
 /* Returns whether the optimizer updates matrices whole. */
@@ -37,7 +38,7 @@ static inline bool zero_muon_takes(const zero_config_t *config, const zero_tenso
 
 /* Makes the schedule: one without rounds if no tensor is orthogonalized. */
 zero_status_t zero_muon_schedule_create(const zero_model_t *model, const zero_layout_t *layout,
-                                        const zero_config_t *config, zero_muon_schedule_t *schedule);
+                                        const zero_config_t *config, bool on_gpu, zero_muon_schedule_t *schedule);
 void zero_muon_schedule_destroy(zero_muon_schedule_t *schedule);
 
 #endif

@@ -306,6 +306,26 @@ static void plan_private_state(zero_arena_plan_t *plan, const zero_layout_t *lay
     plan->staging = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, (uint64_t)plan->n_staging * plan->staging_bytes);
 }
 
+/* What matrices that are orthogonalized side by side on a GPU take at most, unless one alone takes more: large ones
+ * fill it alone. GPT-2 1558M's take 4 x 67 MiB. */
+#define MUON_LANES_BYTES ((uint64_t)288 << 20)
+
+/* Sizes the memory of one lane, and decides how many there are. */
+static void plan_muon_lanes(zero_muon_plan_t *muon, bool on_gpu)
+{
+    const zero_muon_schedule_t *schedule = &muon->schedule;
+    const uint64_t size = zero_dtype_size(muon->dtype);
+    muon->n_lanes = 1;
+    muon->matrix_bytes = zero_orthogonalize_room(schedule->largest_matrix) * size;
+    muon->scratch_bytes = schedule->largest_scratch * size;
+    if (!on_gpu || muon->is_callers)
+        return;
+    const uint64_t lane_bytes = muon->matrix_bytes + muon->scratch_bytes + ZERO_ORTHOGONALIZE_WORKSPACE_BYTES;
+    while (muon->n_lanes < ZERO_ORTHOGONALIZE_LANES && muon->n_lanes < schedule->most_at_once &&
+           (uint64_t)(muon->n_lanes + 1) * lane_bytes <= MUON_LANES_BYTES)
+        muon->n_lanes++;
+}
+
 static void plan_private_muon(zero_arena_plan_t *plan, const zero_layout_t *layout, zero_plan_target_t target)
 {
     zero_muon_plan_t *muon = &plan->muon;
@@ -316,12 +336,14 @@ static void plan_private_muon(zero_arena_plan_t *plan, const zero_layout_t *layo
     else if (target.needs_staging && layout->world_size > 1)
         muon->received = take(bytes, memory, ZERO_MEMORY_COMMUNICATION,
                               zero_comm_staging_bytes(layout->world_size, muon->schedule.largest_slot * size));
-    muon->matrix = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, muon->schedule.largest_matrix * size);
-    muon->scratch = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, muon->schedule.largest_scratch * size);
+    plan_muon_lanes(muon, target.on_gpu);
+    const uint64_t n_lanes = (uint64_t)muon->n_lanes;
+    muon->matrix = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, n_lanes * muon->matrix_bytes);
+    muon->scratch = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, n_lanes * muon->scratch_bytes);
     if (muon->is_callers)
         return;
     if (target.on_gpu)
-        muon->workspace = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, ZERO_ORTHOGONALIZE_WORKSPACE_BYTES);
+        muon->workspace = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, n_lanes * ZERO_ORTHOGONALIZE_WORKSPACE_BYTES);
     /* A matrix is in this rank's shard once at most, or in every rank's. */
     muon->max_segments = (size_t)muon->schedule.n_matrices * (size_t)(muon->is_full ? layout->world_size : 1);
     muon->segments = take(bytes, memory, ZERO_MEMORY_COMMUNICATION, muon->max_segments * sizeof(zero_muon_segment_t));
@@ -419,7 +441,7 @@ zero_status_t zero_arena_plan_create(const zero_model_t *model, const zero_layou
     made.muon.is_callers = config->optimizer == ZERO_OPTIMIZER_OWN;
     made.muon.dtype = target.on_gpu && !made.muon.is_callers ? ZERO_BF16 : ZERO_FP32;
     made.muon.is_full = !made.stage.shard_state && layout->world_size > 1;
-    ZERO_TRY(zero_muon_schedule_create(model, layout, config, &made.muon.schedule));
+    ZERO_TRY(zero_muon_schedule_create(model, layout, config, target.on_gpu, &made.muon.schedule));
     ZERO_TRY_GOTO(allocate_tables(&made, layout), fail);
     size_buffers(&made, layout, config);
     if (made.stage.shard_params) {

@@ -84,10 +84,12 @@ typedef struct zero_muon_plan {
     bool is_full;       /* every rank has all state: it sends nothing to the owners, and needs all of every result */
     uint64_t updates; /* window: this rank's shards, slot k for owner k. If is_full, its own unit's shard k in slot k */
     uint64_t results; /* window: this rank's unit, shard k in slot k */
-    uint64_t received;        /* private: what came from the others, unless it can be read in their windows */
-    uint64_t matrix, scratch; /* private: zero_orthogonalize_t's */
-    uint64_t workspace;       /* private, GPUs: likewise */
-    uint64_t segments;        /* private: zero_muon_segment_t of what this rank holds */
+    uint64_t received; /* private: what came from the others, unless it can be read in their windows */
+    int n_lanes;       /* matrices that are orthogonalized at a time */
+    uint64_t matrix_bytes, scratch_bytes; /* of one lane */
+    uint64_t matrix, scratch;             /* private: zero_orthogonalize_t's, of each lane */
+    uint64_t workspace;                   /* private, GPUs: likewise */
+    uint64_t segments;                    /* private: zero_muon_segment_t of what this rank holds */
     size_t max_segments;
 } zero_muon_plan_t;
 

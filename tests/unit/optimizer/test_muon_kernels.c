@@ -32,10 +32,10 @@ static float *random_matrix(size_t n_elems, uint64_t seed)
 static void orthogonalize(const zero_shard_kernels_t *kernels, float *x, size_t rows, size_t cols, int n_steps)
 {
     const uint32_t skip = 0;
-    float *scratch = shard_alloc(zero_orthogonalize_scratch(rows, cols) * sizeof *scratch);
+    float *scratch = shard_alloc(zero_orthogonalize_scratch(rows, cols, false) * sizeof *scratch);
     const zero_orthogonalize_t args = {
         .x = x, .scratch = scratch, .rows = rows, .cols = cols, .n_steps = n_steps, .skip = &skip};
-    ck_assert_int_eq(kernels->orthogonalize(&args, NULL), ZERO_OK);
+    ck_assert_int_eq(kernels->orthogonalize(&args, 1, NULL), ZERO_OK);
     free(scratch);
 }
 
@@ -106,7 +106,7 @@ START_TEST(a_matrix_of_zeros_stays_one_and_a_skipped_step_does_nothing)
         x[i] = NAN;
     const zero_orthogonalize_t args = {
         .x = x, .scratch = scratch, .rows = 7, .cols = 5, .n_steps = N_STEPS, .skip = &skip};
-    ck_assert_int_eq(zero_shard_kernels_cpu()->orthogonalize(&args, NULL), ZERO_OK);
+    ck_assert_int_eq(zero_shard_kernels_cpu()->orthogonalize(&args, 1, NULL), ZERO_OK);
 }
 END_TEST
 

@@ -193,9 +193,9 @@ START_TEST(every_matrix_has_one_owner_and_all_ranks_are_busy)
             const zero_config_t config = muon_config(3);
             zero_layout_t layout;
             zero_muon_schedule_t schedule;
-            int matrices[9][20] = {0}; /* by round and owner */
+            int matrices[9 * 20] = {0}; /* by round and owner */
             ck_assert_int_eq(zero_layout_create(model, n_ranks, &layout), ZERO_OK);
-            ck_assert_int_eq(zero_muon_schedule_create(model, &layout, &config, &schedule), ZERO_OK);
+            ck_assert_int_eq(zero_muon_schedule_create(model, &layout, &config, false, &schedule), ZERO_OK);
             ck_assert_int_eq(schedule.n_rounds, (n_blocks + n_ranks - 1) / n_ranks);
             ck_assert_int_eq(schedule.n_matrices, 2 * n_blocks);
             for (zero_tensor_t t = 0; t < model->n_tensors; t++) {
@@ -205,13 +205,17 @@ START_TEST(every_matrix_has_one_owner_and_all_ranks_are_busy)
                     continue;
                 ck_assert_int_eq(schedule.unit_of[round * n_ranks + owner], model->tensors[t].owner);
                 ck_assert_uint_ge(schedule.slot_elems[round], layout.units[model->tensors[t].owner].shard_elems);
-                matrices[round][owner]++;
+                matrices[round * 20 + owner]++;
             }
+            int most = 0;
+            for (int i = 0; i < 9 * 20; i++)
+                most = matrices[i] > most ? matrices[i] : most;
+            ck_assert_int_eq(schedule.most_at_once, most);
             for (int round = 0; round < schedule.n_rounds; round++) {
                 const int n_left = n_blocks - round * n_ranks, n_units = n_left < n_ranks ? n_left : n_ranks;
                 int n_busy = 0;
                 for (int owner = 0; owner < n_ranks; owner++)
-                    n_busy += matrices[round][owner] > 0;
+                    n_busy += matrices[round * 20 + owner] > 0;
                 ck_assert_int_ge(n_busy, n_units);
                 ck_assert_int_eq(n_busy == n_ranks || n_busy == 2 * n_units ||
                                      n_ranks < 2 * n_units /* some units have two owners, others one */,
@@ -245,7 +249,7 @@ START_TEST(ranks_that_share_a_unit_have_alike_much_to_do)
         ck_assert_int_eq(zero_model_add_tensor(model, unit, &desc, &tensor), ZERO_OK);
     }
     ck_assert_int_eq(zero_layout_create(model, 3, &layout), ZERO_OK);
-    ck_assert_int_eq(zero_muon_schedule_create(model, &layout, &config, &schedule), ZERO_OK);
+    ck_assert_int_eq(zero_muon_schedule_create(model, &layout, &config, false, &schedule), ZERO_OK);
     for (int i = 0; i < 10; i++) {
         const double cubed = (double)(sizes[i] * sizes[i] * sizes[i]);
         load[schedule.owner_of[i]] += cubed;
@@ -292,6 +296,54 @@ START_TEST(memory_is_adamws_and_the_buffers_of_one_unit)
             ck_assert_uint_eq(muon.bytes[ZERO_MEMORY_GRADIENTS], adamw.bytes[ZERO_MEMORY_GRADIENTS]);
         }
     zero_model_destroy(model);
+}
+END_TEST
+
+/* On a GPU matrices are orthogonalized side by side: as many as an owner has, up to four, within 288 MiB. Each takes
+ * its elements twice in 16 bits, four squares of the shorter side (two if that is more than 2/3 of the longer), and a
+ * workspace. */
+START_TEST(matrices_side_by_side_take_memory_each)
+{
+    static const struct {
+        int64_t shapes[5][2];
+        int n_ranks;
+        uint64_t n_lanes, n_elems, n_squares, r; /* of the largest */
+    } cases[] = {
+        {{{1600, 4800}, {1600, 1600}, {1600, 6400}, {6400, 1600}}, 1, 4, 1600 * 6400, 4, 1600}, /* GPT-2 1558M */
+        {{{1600, 4800}, {1600, 1600}, {1600, 6400}, {6400, 1600}}, 2, 2, 1600 * 6400, 4, 1600},
+        {{{1600, 4800}, {1600, 1600}, {1600, 6400}, {6400, 1600}}, 7, 1, 1600 * 6400, 4, 1600},
+        {{{300, 200}, {300, 200}, {30, 20}, {30, 20}, {30, 20}}, 1, 4, 300 * 200, 2, 200},
+        {{{302, 201}, {16, 16}}, 1, 2, 302 * 201, 4, 201},
+        {{{4096, 4096}, {4096, 14336}}, 1, 1, 4096 * 14336, 4, 4096}, /* Llama-3-8B */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        zero_model_t *model;
+        zero_unit_t unit;
+        zero_tensor_t tensor;
+        zero_memory_t muon, adamw;
+        zero_config_t config = muon_config(3);
+        ck_assert_int_eq(zero_model_create(&model), ZERO_OK);
+        ck_assert_int_eq(zero_model_add_unit(model, "unit", &unit), ZERO_OK);
+        for (int t = 0; t < 5 && cases[i].shapes[t][0] > 0; t++) {
+            char name[] = "tensor 0";
+            name[sizeof name - 2] = (char)('0' + t);
+            const zero_tensor_desc_t desc = {.name = name,
+                                             .n_dims = 2,
+                                             .shape = {cases[i].shapes[t][0], cases[i].shapes[t][1]},
+                                             .hidden_matrix = true};
+            ck_assert_int_eq(zero_model_add_tensor(model, unit, &desc, &tensor), ZERO_OK);
+        }
+        ck_assert_int_eq(zero_plan(model, &config, ZERO_DEVICE_CUDA, ZERO_COMM_AUTO, cases[i].n_ranks, &muon), ZERO_OK);
+        config.optimizer = ZERO_OPTIMIZER_ADAMW;
+        ck_assert_int_eq(zero_plan(model, &config, ZERO_DEVICE_CUDA, ZERO_COMM_AUTO, cases[i].n_ranks, &adamw),
+                         ZERO_OK);
+        const uint64_t matrix = (cases[i].n_elems + 127) / 128 * 128 * 2; /* aligned */
+        const uint64_t squares = cases[i].n_squares * ((cases[i].r * cases[i].r + 127) / 128 * 128) * 2;
+        ck_assert_uint_eq(muon.bytes[ZERO_MEMORY_OPTIMIZER] - adamw.bytes[ZERO_MEMORY_OPTIMIZER],
+                          pages(cases[i].n_lanes * matrix) + pages(cases[i].n_lanes * (matrix + squares)) +
+                              cases[i].n_lanes * ((uint64_t)8 << 20));
+        zero_model_destroy(model);
+    }
 }
 END_TEST
 
@@ -430,6 +482,7 @@ static Suite *suite(void)
     tcase_add_test(plan, every_matrix_has_one_owner_and_all_ranks_are_busy);
     tcase_add_test(plan, ranks_that_share_a_unit_have_alike_much_to_do);
     tcase_add_test(plan, memory_is_adamws_and_the_buffers_of_one_unit);
+    tcase_add_test(plan, matrices_side_by_side_take_memory_each);
     tcase_add_test(plan, a_callers_matrices_take_the_buffers_of_one_unit);
     tcase_add_test(plan, traffic_is_adamws_and_two_units_a_round);
     tcase_add_test(plan, what_muon_cannot_do_is_refused_with_a_line);
