@@ -435,7 +435,7 @@ typedef struct zero_own_update {
     uint64_t first;
     size_t n_elems;
     float *weight;     /* fp32 master weights */
-    float *m, *v;      /* state arrays, 0 at first; v: NULL if there is one */
+    float *m, *v;      /* state arrays, 0 at first; v: NULL if there is one, and for Muon's matrices */
     const float *grad; /* reduced: of all ranks and micro-steps; times *grad_scale it is what to step by */
     float lr, decay;   /* zero_step's; weight_decay for tensors declared with it, else 0; or as zero_set_group says */
     const float *grad_scale; /* clipping's factor / loss scale */
@@ -799,7 +799,8 @@ ZERO_API zero_status_t zero_get_state(zero_engine_t *engine, zero_chunk_fn visit
 typedef enum zero_array {
     ZERO_ARRAY_WEIGHT, /* master weights */
     ZERO_ARRAY_M,      /* AdamW's first moment, or the optimizer's one array */
-    ZERO_ARRAY_V,      /* AdamW's second moment; ZERO_ERROR_ARGUMENT with an optimizer that has none */
+    ZERO_ARRAY_V,      /* AdamW's second moment; ZERO_ERROR_ARGUMENT with an optimizer that has none. Muon keeps none of
+                        * hidden matrices: theirs is 0, and what is set is dropped */
     ZERO_ARRAY_GRAD    /* reduced gradient: of all ranks and micro-steps, without the loss scale, not clipped */
 } zero_array_t;
 

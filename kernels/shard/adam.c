@@ -113,7 +113,7 @@ static row_t row_of(const zero_adam_t *args, const zero_adam_segment_t *segment,
         .param = (char *)args->param + (segment->param + first) * param_size,
         .master_lo = master_lo_size ? (char *)args->master_lo + state * master_lo_size : NULL,
         .m = args->m + state,
-        .v = args->v + state,
+        .v = args->v + (state - segment->v_gap),
         .grad = args->grad + segment->grad + first,
     };
 }

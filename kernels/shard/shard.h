@@ -21,7 +21,8 @@
 typedef struct zero_adam_segment {
     uint64_t n_elems;
     uint64_t param; /* in param */
-    uint64_t state; /* in master_lo, m and v */
+    uint64_t state; /* in master_lo and m */
+    uint64_t v_gap; /* in v these are at state - v_gap: it lacks so many before them. A multiple of 64, as a rule 0 */
     uint64_t grad;  /* in grad */
     float decay;    /* weight decay of this run, 0 for none */
     uint32_t tensor;

@@ -290,6 +290,28 @@ static uint64_t check_all(zero_engine_t *engine, const settings_t *s, reference_
     return hash;
 }
 
+/* Sets v of every tensor: those that AdamW updates have what was set, and nothing is next to them; of matrices there
+ * is none. Last, since the reference does not know of it. */
+static void check_v_is_set(zero_engine_t *engine, const settings_t *s)
+{
+    static float set[MAX_ELEMS], got[MAX_ELEMS];
+    for (int t = 0; t < N_TENSORS; t++) {
+        for (size_t e = 0; e < n_elems_of(t); e++)
+            set[e] = (float)(t + 1) + (float)e / MAX_ELEMS;
+        if (!is_frozen(s, t))
+            OK(zero_set_tensor(engine, t, ZERO_ARRAY_V, ZERO_ALL_RANKS, set));
+    }
+    for (int t = 0; t < N_TENSORS; t++) {
+        if (is_frozen(s, t))
+            continue;
+        OK(zero_get_tensor(engine, t, ZERO_ARRAY_V, ZERO_ALL_RANKS, got));
+        for (size_t e = 0; e < n_elems_of(t); e++) {
+            const float want = TENSORS[t].kind == ADAMW ? (float)(t + 1) + (float)e / MAX_ELEMS : 0.0f;
+            CHECK(got[e] == want, "%s, v, element %zu: %g, not %g", TENSORS[t].name, e, (double)got[e], (double)want);
+        }
+    }
+}
+
 static void check_held(zero_comm_t *comm, zero_engine_t *engine, const zero_model_t *model, const zero_config_t *config)
 {
     const zero_memory_t held = zero_engine_memory(engine);
@@ -386,6 +408,8 @@ int main(int argc, char **argv)
             save(comm, engine, s.dir);
     }
     check_held(comm, engine, model, &config);
+    if (!s.own)
+        check_v_is_set(engine, &s);
     zero_engine_destroy(engine);
     zero_model_destroy(model);
     zero_device_destroy(device);

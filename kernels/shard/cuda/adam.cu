@@ -25,8 +25,8 @@ template <typename FORM> struct element_t {
 
     __device__ element_t(const zero_adam_t &args, const zero_adam_segment_t &segment, uint64_t state)
         : param((typename FORM::param_t *)args.param + segment.param + (state - segment.state)),
-          master_lo((typename FORM::master_lo_t *)args.master_lo + state), m(args.m + state), v(args.v + state),
-          grad(args.grad + segment.grad + (state - segment.state))
+          master_lo((typename FORM::master_lo_t *)args.master_lo + state), m(args.m + state),
+          v(args.v + (state - segment.v_gap)), grad(args.grad + segment.grad + (state - segment.state))
     {
     }
 

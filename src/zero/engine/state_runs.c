@@ -2,6 +2,7 @@
 #include "zero/engine/state_runs.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/log.h"
 #include "zero/runtime/addresses.h"
@@ -90,7 +91,14 @@ static void *v_at(const zero_engine_t *engine, const zero_adam_segment_t *at)
         return NULL;
     if (is_offloaded(engine, at))
         return zero_offload_address(engine->offload, at->state).v;
-    return zero_context_private(&engine->context, plan->v + zero_array_bytes(plan->array_format, at->state));
+    return zero_context_private(&engine->context,
+                                plan->v + zero_array_bytes(plan->array_format, at->state - at->v_gap));
+}
+
+/* Returns whether there is no memory for v of these elements, which is 0. */
+static bool is_v_of_a_matrix(zero_array_t array, const zero_adam_segment_t *at)
+{
+    return array == ZERO_ARRAY_V && at->v_gap == ZERO_MUON_NO_V;
 }
 
 /* ---- runs ---- */
@@ -184,6 +192,8 @@ zero_status_t zero_run_write_array(zero_engine_t *engine, zero_array_t array, co
                                    const float *values, size_t n_elems, const zero_run_buffers_t *buffers)
 {
     const zero_context_t *context = &engine->context;
+    if (is_v_of_a_matrix(array, at))
+        return ZERO_OK;
     void *there = array == ZERO_ARRAY_M ? m_at(engine, at) : v_at(engine, at);
     const void *coded = values;
     if (is_in_blocks(engine)) {
@@ -197,6 +207,10 @@ zero_status_t zero_run_read_array(zero_engine_t *engine, zero_array_t array, con
                                   float *values, size_t n_elems, const zero_run_buffers_t *buffers)
 {
     zero_device_t *device = engine->context.device;
+    if (is_v_of_a_matrix(array, at)) {
+        memset(values, 0, n_elems * sizeof *values);
+        return ZERO_OK;
+    }
     const void *there = array == ZERO_ARRAY_M ? m_at(engine, at) : v_at(engine, at);
     const size_t n_bytes = zero_array_bytes(engine->context.plan.array_format, n_elems);
     if (!is_in_blocks(engine))

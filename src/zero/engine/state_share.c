@@ -44,6 +44,36 @@ static zero_status_t share_array(zero_context_t *context, uint64_t offset, size_
                             context->layout.total_flat_elems * element_bytes, context->streams.gather);
 }
 
+/* Copies v of the tensors that have one to their places in the window, this rank's slices alone, or back, whole. */
+static zero_status_t move_v(zero_context_t *context, bool to_window)
+{
+    for (zero_tensor_t t = 0; t < context->model->n_tensors; t++) {
+        const zero_tensor_decl_t *tensor = &context->model->tensors[t];
+        if (tensor->frozen || zero_muon_takes(&context->config, tensor))
+            continue;
+        const zero_unit_layout_t *unit = &context->layout.units[tensor->owner];
+        const zero_span_t span = to_window ? zero_context_owned_span(context, t, context->comm->rank)
+                                           : zero_layout_span(&context->layout, context->model, t, 0, unit->flat_elems);
+        if (span.n_elems == 0)
+            continue;
+        const zero_adam_segment_t at = zero_context_segment_at(context, tensor->owner, span.flat_offset);
+        const uint64_t in_window = (unit->flat_offset + span.flat_offset) * sizeof(float);
+        float *v = (float *)zero_context_private(context, context->plan.v) + (at.state - at.v_gap);
+        unsigned char *place = zero_context_window(context, context->plan.reduced_grads + in_window);
+        ZERO_TRY(zero_device_copy(context->device, to_window ? (void *)place : v, to_window ? (void *)v : place,
+                                  span.n_elems * sizeof *v, context->streams.gather));
+    }
+    return ZERO_OK;
+}
+
+/* Shares v, as share_array does, of tensors that are not Muon's matrices. */
+static zero_status_t share_v_without_matrices(zero_context_t *context)
+{
+    ZERO_TRY(move_v(context, true));
+    ZERO_TRY(gather_flats(context, context->plan.reduced_grads, sizeof(float)));
+    return move_v(context, false);
+}
+
 /* The bytes of an element's place in the window, while arrays of blocks are there: a slice's blocks are at the
  * beginning of its place. */
 #define BLOCK8_PLACE ((size_t)2)
@@ -93,5 +123,7 @@ zero_status_t zero_state_share(zero_context_t *context)
         return share_blocks(context, plan->v);
     }
     ZERO_TRY(share_array(context, plan->m, sizeof(float)));
+    if (plan->v_elems < plan->state_elems)
+        return share_v_without_matrices(context);
     return plan->n_arrays > 1 ? share_array(context, plan->v, sizeof(float)) : ZERO_OK;
 }

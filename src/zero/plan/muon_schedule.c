@@ -198,3 +198,29 @@ void zero_muon_schedule_destroy(zero_muon_schedule_t *schedule)
     free(schedule->owner_of);
     *schedule = (zero_muon_schedule_t){0};
 }
+
+/* Gaps are multiples of this, so that the rest of v is aligned as m is. */
+#define V_GAP_ELEMS ((uint64_t)64)
+
+uint64_t zero_muon_v_gap(const zero_model_t *model, const zero_layout_t *layout, const zero_config_t *config,
+                         int64_t shard, zero_unit_t unit, uint64_t at)
+{
+    uint64_t gap = 0;
+    if (config->optimizer != ZERO_OPTIMIZER_MUON)
+        return 0;
+    for (zero_tensor_t t = 0; t < model->n_tensors; t++) {
+        const zero_unit_t owner = model->tensors[t].owner;
+        if (!zero_muon_takes(config, &model->tensors[t]) || owner > unit)
+            continue;
+        const zero_unit_layout_t *of = &layout->units[owner];
+        const uint64_t begin = shard < 0 ? 0 : (uint64_t)shard * of->shard_elems;
+        const zero_span_t span =
+            zero_layout_span(layout, model, t, begin, shard < 0 ? of->flat_elems : begin + of->shard_elems);
+        if (span.n_elems == 0 || (owner == unit && at < span.flat_offset))
+            continue;
+        if (owner == unit && at < span.flat_offset + span.n_elems)
+            return ZERO_MUON_NO_V;
+        gap += span.n_elems / V_GAP_ELEMS * V_GAP_ELEMS;
+    }
+    return gap;
+}

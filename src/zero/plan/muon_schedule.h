@@ -36,6 +36,14 @@ static inline bool zero_muon_takes(const zero_config_t *config, const zero_tenso
     return zero_muon_has_matrices(config) && tensor->hidden_matrix && !tensor->frozen;
 }
 
+/* In place of zero_adam_segment_t's v_gap: the elements are a matrix's, of which Muon keeps no v. */
+#define ZERO_MUON_NO_V UINT64_MAX
+/* Returns how many elements v lacks before element `at` of a unit's flat buffer, or ZERO_MUON_NO_V; of the state that
+ * shard `shard` of every unit has, or, if that is negative, of all of it. unit: the model's number of units for the end
+ * of v. */
+uint64_t zero_muon_v_gap(const zero_model_t *model, const zero_layout_t *layout, const zero_config_t *config,
+                         int64_t shard, zero_unit_t unit, uint64_t at);
+
 /* Makes the schedule: one without rounds if no tensor is orthogonalized. */
 zero_status_t zero_muon_schedule_create(const zero_model_t *model, const zero_layout_t *layout,
                                         const zero_config_t *config, bool on_gpu, zero_muon_schedule_t *schedule);

@@ -279,6 +279,19 @@ static void plan_private_fp8(zero_arena_plan_t *plan, const zero_layout_t *layou
                            n_ranks * layout->total_others_elems * zero_dtype_size(config->dtype));
 }
 
+/* Returns the elements of v: on every rank as many as the one needs that has the least of Muon's matrices. */
+static uint64_t v_elems(const zero_arena_plan_t *plan, const zero_model_t *model, const zero_layout_t *layout,
+                        const zero_config_t *config)
+{
+    const bool is_sharded = plan->stage.shard_state;
+    uint64_t least = UINT64_MAX;
+    for (int64_t shard = is_sharded ? 0 : -1; shard < (is_sharded ? layout->world_size : 0); shard++) {
+        const uint64_t gap = zero_muon_v_gap(model, layout, config, shard, layout->n_units, 0);
+        least = gap < least ? gap : least;
+    }
+    return plan->state_elems - least;
+}
+
 /* Lays out reduced gradients, AdamW's state and what gradients are staged in. */
 static void plan_private_state(zero_arena_plan_t *plan, const zero_layout_t *layout, const zero_config_t *config,
                                zero_plan_target_t target)
@@ -296,7 +309,7 @@ static void plan_private_state(zero_arena_plan_t *plan, const zero_layout_t *lay
             take(bytes, memory, ZERO_MEMORY_OPTIMIZER, plan->state_elems * zero_master_lo_size(config->dtype));
     plan->m = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, array_bytes);
     if (plan->n_arrays > 1)
-        plan->v = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, array_bytes);
+        plan->v = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, zero_array_bytes(plan->array_format, plan->v_elems));
     if ((config->optimizer == ZERO_OPTIMIZER_OWN || (config->hooks && config->hooks->updated)) &&
         config->dtype != ZERO_FP32)
         plan->own_weights = take(bytes, memory, ZERO_MEMORY_OPTIMIZER, ZERO_OWN_RUN_ELEMS * sizeof(float));
@@ -463,6 +476,7 @@ zero_status_t zero_arena_plan_create(const zero_model_t *model, const zero_layou
     }
     made.state_elems = made.stage.shard_state ? layout->total_shard_elems : layout->total_flat_elems;
     choose_offloaded(&made, layout, config, target);
+    made.v_elems = v_elems(&made, model, layout, config);
     plan_window(&made, layout, config);
     plan_private(&made, layout, config, target);
     plan_host(&made, layout, config);

@@ -100,6 +100,7 @@ typedef struct zero_arena_plan {
     zero_array_format_t array_format;
     int group; /* ranks that hold one copy of the parameters between them, if these are sharded; else the world size */
     bool transport_reduces; /* nccl_reduction: slices are summed while they are transferred, and none is staged */
+    uint64_t v_elems;       /* of v, if there are two arrays: as many, but for matrices of Muon's, which have none */
     uint64_t state_elems;   /* optimizer state on the device: all flat buffers at stage 0, else all shards that are not
                              * offloaded */
     zero_host_plan_t host;

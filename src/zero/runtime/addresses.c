@@ -124,6 +124,8 @@ zero_adam_segment_t zero_context_segment_at(const zero_context_t *context, zero_
     const zero_unit_layout_t *layout = &context->layout.units[unit];
     const zero_stage_t *stage = &context->plan.stage;
     uint64_t shard_begin = zero_context_shard_begin(context, unit);
+    const int64_t shard =
+        stage->shard_state ? zero_comm_slice_of(context->comm->rank, context->comm->size, context->plan.group) : -1;
     uint64_t in_full = layout->flat_offset + at, in_shard = layout->shard_offset + (at - shard_begin);
     uint64_t params_begin = 0;
     if (zero_plan_shards_params(&context->plan, &context->layout, unit))
@@ -133,6 +135,7 @@ zero_adam_segment_t zero_context_segment_at(const zero_context_t *context, zero_
     return (zero_adam_segment_t){
         .param = zero_plan_params_of(&context->plan, &context->layout, unit) + (at - params_begin),
         .state = stage->shard_state ? in_shard : in_full,
+        .v_gap = zero_muon_v_gap(context->model, &context->layout, &context->config, shard, unit, at),
         .grad = stage->reduced_grads_are_full ? in_full : in_shard,
     };
 }

@@ -46,7 +46,9 @@ static zero_status_t update_run(const zero_context_t *context, const own_fn_t *o
         .n_elems = n_elems,
         .weight = weight,
         .m = (float *)zero_context_private(context, plan->m) + at->state,
-        .v = plan->n_arrays > 1 ? (float *)zero_context_private(context, plan->v) + at->state : NULL,
+        .v = plan->n_arrays > 1 && at->v_gap != ZERO_MUON_NO_V
+                 ? (float *)zero_context_private(context, plan->v) + (at->state - at->v_gap)
+                 : NULL,
         .grad = zero_context_reduced_grads(context) + at->grad,
         .lr = lr,
         .decay = at->decay,
