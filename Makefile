@@ -279,6 +279,9 @@ $(BUILD)/tests/gpu/programs/%_model_cuda: $(BUILD)/tests/gpu/programs/%_model_cu
 $(BUILD)/tests/gpu/programs/%_collectives: $(BUILD)/tests/gpu/programs/%_collectives.o $(BUILD)/tests/gpu/programs/collectives.cu.o $(BUILD)/libzero.a
 	@mkdir -p $(@D)
 	$(call say,LINK,$@) $(CC) $(PIE) -o $@ $^ $(ALL_LDFLAGS) -Wl,--as-needed $(LIB_LIBS) -lcublasLt
+$(BUILD)/tests/gpu/programs/%_own_optimizer: $(BUILD)/tests/gpu/programs/%_own_optimizer.o $(BUILD)/tests/gpu/programs/own_optimizer.cu.o $(BUILD)/libzero.a
+	@mkdir -p $(@D)
+	$(call say,LINK,$@) $(CC) $(PIE) -o $@ $^ $(ALL_LDFLAGS) -Wl,--as-needed $(LIB_LIBS)
 # zerotrain with its CUDA calls wrapped by count_calls.c.
 $(BUILD)/tests/gpu/programs/count_calls: $(BUILD)/tests/gpu/programs/count_calls.o $(TRAIN_OBJ) $(MODEL_OBJ) $(BUILD)/libzero.a
 	@mkdir -p $(@D)
