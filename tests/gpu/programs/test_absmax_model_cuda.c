@@ -45,10 +45,12 @@ static void close_gpu(void)
     NEED(cudaStreamDestroy(gpu.stream) == cudaSuccess);
 }
 
+enum { MOST_WIDTHS = 5 }; /* of what a kernel writes */
+
 typedef struct recorder_case {
     size_t n_rows, width;
     bool recompute;
-    unsigned char *a, *b, *weight;     /* bf16 [n_rows, 5 * width]; weight [width] */
+    unsigned char *a, *b, *weight;     /* bf16 [n_rows, MOST_WIDTHS * width]; weight [width] */
     unsigned char *written, *y;        /* as a; `written` is what the maximum is of */
     unsigned char *mean, *rstd, *sums; /* fp32 [n_rows], [n_rows], [3, width] */
 } recorder_case_t;
@@ -112,21 +114,17 @@ static const struct {
     const char *name;
     recorder_t *run;
     size_t widths; /* of what is written, in widths of the case */
-} recorders[] = {{"layernorm", record_layernorm, 1},
-                 {"layernorm_backward", record_layernorm_backward, 1},
-                 {"rmsnorm", record_rmsnorm, 1},
-                 {"rmsnorm_backward", record_rmsnorm_backward, 1},
-                 {"swiglu", record_swiglu, 1},
-                 {"swiglu_backward", record_swiglu_backward, 2},
-                 {"gelu", record_gelu, 1},
-                 {"gelu_backward", record_gelu_backward, 1},
-                 {"rope", record_rope, 5}};
+} recorders[] = {{"layernorm", record_layernorm, 1}, {"layernorm_backward", record_layernorm_backward, 1},
+                 {"rmsnorm", record_rmsnorm, 1},     {"rmsnorm_backward", record_rmsnorm_backward, 1},
+                 {"swiglu", record_swiglu, 1},       {"swiglu_backward", record_swiglu_backward, 2},
+                 {"gelu", record_gelu, 1},           {"gelu_backward", record_gelu_backward, 1},
+                 {"rope", record_rope, MOST_WIDTHS}};
 
 /* Runs a kernel with a maximum that is `before` already (NULL: without) and gets what it wrote. */
 static bool record(size_t i, const recorder_case_t *t, const uint16_t *start, const uint32_t *before, uint16_t *written,
                    uint32_t *absmax)
 {
-    size_t n = t->n_rows * t->width * recorders[i].widths;
+    size_t n = t->n_rows * t->width * MOST_WIDTHS; /* all of it: the guard is behind it */
     unsigned char *word = before != NULL ? device_of(before, sizeof *before) : NULL;
     zero_model_context_t ctx = gpu.ctx;
     ctx.absmax = (uint32_t *)(void *)word;
@@ -144,14 +142,16 @@ static bool recorder_agrees(size_t i, const recorder_case_t *t, const uint16_t *
 {
     static const uint32_t none = 0, most = 0x7fff0000u;
     size_t n = t->n_rows * t->width * recorders[i].widths;
-    uint16_t *want = host_new(n * sizeof *want), *is = host_new(n * sizeof *is);
+    size_t n_all = t->n_rows * t->width * MOST_WIDTHS;
+    uint16_t *want = host_new(n_all * sizeof *want), *is = host_new(n_all * sizeof *is);
     uint32_t absmax = 0, kept = 0, largest = 0;
     bool agrees = record(i, t, start, NULL, want, NULL);
     for (size_t j = 0; j < n; ++j) {
         uint32_t magnitude = zero_fp8_magnitude(float_of_bf16(want[j]));
         largest = magnitude > largest ? magnitude : largest;
     }
-    agrees = record(i, t, start, &none, is, &absmax) && absmax == largest && memcmp(is, want, n * 2) == 0 && agrees;
+    agrees = record(i, t, start, &none, is, &absmax) && absmax == largest &&
+             memcmp(is, want, n_all * sizeof *is) == 0 && agrees;
     agrees = record(i, t, start, &most, is, &kept) && kept == most && agrees;
     if (!agrees)
         printf("        %s of %zu x %zu, recompute %d: 0x%08x in place of 0x%08x, or 0x%08x of 0x%08x\n",
@@ -183,7 +183,7 @@ static void recorded_maxima_are_those_of_what_is_written(bool small)
         for (size_t s = 0; s < (small ? 4 : sizeof shapes / sizeof *shapes); ++s)
             for (size_t v = 0; v < 8; ++v) {
                 recorder_case_t t = {.n_rows = shapes[s][0], .width = shapes[s][1], .recompute = v % 2 == 1};
-                size_t n = t.n_rows * t.width * 5, rows = t.n_rows * sizeof(float);
+                size_t n = t.n_rows * t.width * MOST_WIDTHS, rows = t.n_rows * sizeof(float);
                 uint16_t *x = host_new(n * 2);
                 float *ones = host_new(rows);
                 for (size_t row = 0; row < t.n_rows; ++row)
