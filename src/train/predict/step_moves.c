@@ -8,8 +8,8 @@
 /* ---- Muon (docs/design.md) ---- */
 
 /* The share of the rate of large products that those of its iteration reach, beside twice a kernel's start and tail for
- * each. Fitted to the H200's two measured steps (docs/performance.md); libzero's own products on a CPU reach 0.88 of
- * OpenBLAS's rate. */
+ * each. Fitted to two of the H200's steps before products were joined, and right for one since (docs/fit.md); libzero's
+ * own products on a CPU reach 0.88 of OpenBLAS's rate. */
 #define MUON_SHARE 0.86
 #define MOST_MATRICES 7 /* of a block */
 /* Reads and writes of the owner of a matrix for each element: joined of parts, its norm, divided by it, copied after an
@@ -38,15 +38,19 @@ static double update_bytes(const fit_shape_t *s)
     return s->on_gpu ? 2.0 : sizeof(float);
 }
 
-/* Returns the seconds of orthogonalizing a matrix: in each step its Gram matrix, a polynomial of that, and both
- * multiplied. */
+/* Returns the seconds of orthogonalizing a matrix: the Gram matrix, a polynomial of that, and both multiplied, in each
+ * step. GPUs join up to three steps of a matrix with unequal sides: then the first and the last are made once, and a
+ * step has up to four products of squares between them (kernels/shard/cuda/orthogonalize_cuda.c). */
 static double orthogonalize_s(const fit_work_t *work, matrix_t m)
 {
     const fit_rates_t *rates = &work->machine->rates;
     const double steps = (double)work->options->train.muon_steps,
                  rate = work->shape.on_gpu ? rates->half : rates->single;
-    const double r = fmin(m.rows, m.columns), c = fmax(m.rows, m.columns), flops = 4.0 * r * r * c + 2.0 * r * r * r;
-    return steps * (flops / (MUON_SHARE * rate) + 3.0 * 2.0 * rates->kernel_s) +
+    const double r = fmin(m.rows, m.columns), c = fmax(m.rows, m.columns);
+    const double groups = work->shape.on_gpu && 2.0 * c > 3.0 * r ? ceil(steps / 3.0) : steps;
+    const double squares = 4.0 * steps - 3.0 * groups;
+    const double flops = groups * 4.0 * r * r * c + squares * 2.0 * r * r * r;
+    return flops / (MUON_SHARE * rate) + (2.0 * groups + squares) * 2.0 * rates->kernel_s +
            MUON_COPIES * m.rows * m.columns * update_bytes(&work->shape) / rates->pass;
 }
 

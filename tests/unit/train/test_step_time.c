@@ -95,8 +95,7 @@ static const measured_t measured[] = {
     {1270.3, GPT2_1558M, 16, 2, .stage = 3, .offload = 1.0, .update = ZERO_OFFLOAD_UPDATE_DEVICE, .micro_steps = 4},
     {467.6, GPT2_1558M, 16, 2, .stage = 3, .offload = 1.0, .update = ZERO_OFFLOAD_UPDATE_HOST},
     {341.6, GPT2_1558M, 16, 2, .stage = 3, .offload = 0.5, .update = ZERO_OFFLOAD_UPDATE_HOST},
-    {35.6, GPT2_124M, 16, 1, .stage = 3, .muon = true},
-    {426.0, GPT2_1558M, 16, 1, .stage = 3, .muon = true},
+    {398.5, GPT2_1558M, 16, 1, .stage = 3, .muon = true},
 };
 #define N_MEASURED ((int)(sizeof measured / sizeof measured[0]))
 
@@ -311,8 +310,9 @@ START_TEST(a_cpu_s_biases_take_passes)
 }
 END_TEST
 
-/* An owner's products by hand: 4 r^2 c + 2 r^3 operations in each of 5 steps, at 0.86 of the rate. Blocks go round the
- * ranks; what is left of them is shared out by matrix. */
+/* An owner's products by hand, at 0.86 of the rate: in a square matrix' 5 steps 6 r^3 operations each; in others', of
+ * which 3 and 2 are joined, twice 4 r^2 c, and 14 squares of 2 r^3. Blocks go round the ranks; what is left of them is
+ * shared out by matrix. */
 START_TEST(muon_takes_the_products_of_its_rounds)
 {
     static const struct {
@@ -329,10 +329,9 @@ START_TEST(muon_takes_the_products_of_its_rounds)
         o.model.layers = 6;
         o.train.optimizer = ZERO_OPTIMIZER_MUON;
         o.train.muon_steps = 5;
-        double qkv = 4.0 * C * C * 3.0 * C + 2.0 * C * C * C, square = 6.0 * C * C * C;
-        double mlp = 4.0 * C * C * F + 2.0 * C * C * C, block = qkv + square + 2.0 * mlp;
-        double expected =
-            5.0 * (rounds[i].of_block * block + rounds[i].of_largest * mlp) / (0.86 * machine.rates.half) * 1e3;
+        double qkv = 2.0 * 4.0 * C * C * 3.0 * C + 28.0 * C * C * C, square = 5.0 * 6.0 * C * C * C;
+        double mlp = 2.0 * 4.0 * C * C * F + 28.0 * C * C * C, block = qkv + square + 2.0 * mlp;
+        double expected = (rounds[i].of_block * block + rounds[i].of_largest * mlp) / (0.86 * machine.rates.half) * 1e3;
         ck_assert_double_eq_tol(fit_step_time(&o, &machine, PLENTY).optimizer, expected, 1e-9 * expected);
     }
 }
