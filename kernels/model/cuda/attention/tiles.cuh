@@ -11,8 +11,6 @@
 #ifndef ZERO_ATTENTION_TILES_CUH
 #define ZERO_ATTENTION_TILES_CUH
 
-#include <stdlib.h>
-
 #include "kernels/model/attention_shape.h"
 #include "kernels/model/cuda/attention/head.cuh"
 #include "kernels/model/cuda/attention/wgmma.cuh"
@@ -189,7 +187,7 @@ template <typename F> static inline cudaError_t with_head_dim(int head_dim, F f)
         error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, gpu);
     if (error != cudaSuccess)
         return error;
-    if (major == 9 && getenv("ZERO_ATTENTION_NARROW") == NULL)
+    if (major == 9)
         return head_dim <= 64 ? f(constant<64>(), constant<true>())
                               : f(constant<ZERO_ATTENTION_MMA_MAX_HEAD_DIM>(), constant<true>());
     if (head_dim <= 64)
