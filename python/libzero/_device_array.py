@@ -1,6 +1,6 @@
 """Arrays in device memory, for other packages: DLPack (torch, cupy, jax), and CUDA's array interface (cupy, numba).
 
-See dlpack.h (DLPack 0.8) and https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html.
+See dlpack.h of DLPack 0.8, and "CUDA Array Interface (Version 3)" in Numba's manual.
 """
 
 import ctypes
