@@ -19,7 +19,7 @@ Record = collections.namedtuple("Record", "stream begin end name")
 
 # The first pattern that matches a kernel's name, without return type and parameters, decides its part.
 PARTS = (
-    ("attention", r"(attention|dot_rows|attention_backward_\w+)<|.*(cudnn|sdpa|flash|fmha)"),
+    ("attention", r"(attention|attention_mma|dot_rows|attention_backward_\w+|attend|combine)<|.*(cudnn|sdpa|flash|fmha)"),
     ("matrix products", r"nvjet|fill_rows<|fingerprint_rows<|.*(cublas|cutlass|gemm|gemv|splitK)"),
     ("norms, residual sums", r"(layernorm|rmsnorm|norm_backward|head_norm|head_norm_backward)<"),
     ("GELU, SwiGLU, RoPE", r"(gelu|gelu_backward|swiglu|swiglu_backward|rope)<"),
@@ -29,7 +29,7 @@ PARTS = (
     ("fp8 casts", r"find_absmax$|write_tile<|(absmax|scale)_kernel$|cast_kernel$"),
     ("gradient sums and norm", r"sum_slices_kernel<|contribute_kernel$|decide_step_kernel$"),
     ("AdamW", r"adam_kernel<|adam8_kernel\b"),
-    ("SGD, Lion, Muon", r"(momentum|apply|squares|divide)_kernel\b"),
+    ("SGD, Lion, Muon", r"(momentum|apply|squares|divide|add_diagonal)_kernel\b"),
     ("settings of tensors", r"tensor_scalars_kernel"),
     ("NCCL", r"nccl"),
     ("copies, fills, casts", r"mem(cpy|set)|cast_kernel<|(split|join)_bf16_kernel$|fill_normal_kernel$|(count_)?poison_kernel$"),
