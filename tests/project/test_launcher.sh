@@ -163,16 +163,19 @@ kill_rank()
 goes_on()
 {
     local i job code=0
-    "$tree/launch/zerotrain" -np 2 --set log.metrics="$scratch/want" --set checkpoint.dir="$scratch/other" "$scratch/cfg.ini" || return 1
-    "$tree/launch/zerotrain" -np 2 --restarts 2 --set log.metrics="$scratch/got" "$scratch/cfg.ini" &
+    # So many that the run is still under way when the rank is killed, right after the first checkpoint.
+    local long=(--set train.steps=600 --set checkpoint.every=50)
+    "$tree/launch/zerotrain" -np 2 "${long[@]}" --set log.metrics="$scratch/want" --set checkpoint.dir="$scratch/other" \
+        "$scratch/cfg.ini" || return 1
+    "$tree/launch/zerotrain" -np 2 --restarts 2 "${long[@]}" --set log.metrics="$scratch/got" "$scratch/cfg.ini" &
     job=$!
-    for ((i = 0; i < 300; i++)); do
+    for ((i = 0; i < 1500; i++)); do
         [[ ! -e $scratch/checkpoints/latest ]] || break
-        sleep 0.1
+        sleep 0.02
     done
     kill_rank
     wait "$job" || code=$?
-    [[ $code -eq 0 && $(text "$scratch/want" | wc -l) -eq 60 ]] && diff <(text "$scratch/want") <(text "$scratch/got") &&
+    [[ $code -eq 0 && $(text "$scratch/want" | wc -l) -eq 600 ]] && diff <(text "$scratch/want") <(text "$scratch/got") &&
         grep -q 'restart 1 of 2' "$scratch/log" && grep -q 'resuming after step' "$scratch/log"
 }
 claim "a rank is killed: started again from the newest checkpoint, to the text of an undisturbed run" goes_on
