@@ -15,21 +15,11 @@
 #include <cuda_runtime_api.h>
 
 #include "kernels/model/model.h"
+#define PROGRAM "bench_decode_model_cuda"
+#include "tests/gpu/support/need.h"
 
 #define N_RUNS 15
 #define CAPACITY ((size_t)8192) /* positions */
-
-static _Noreturn void give_up(const char *what)
-{
-    fprintf(stderr, "bench_decode_model_cuda: %s: %s\n", what, cudaGetErrorString(cudaGetLastError()));
-    exit(1);
-}
-
-#define NEED(call)                                                                                                     \
-    do {                                                                                                               \
-        if (!(call))                                                                                                   \
-            give_up(#call);                                                                                            \
-    } while (0)
 
 typedef struct model {
     const char *name, *title;

@@ -13,6 +13,8 @@
 #include <cuda_runtime_api.h>
 
 #include "kernels/model/model.h"
+#define PROGRAM "bench_fp8_model_cuda"
+#include "tests/gpu/support/need.h"
 
 #define N_SETS 3
 #define N_RUNS 21
@@ -21,14 +23,6 @@
 #define LAYERS 32
 #define LOAD_MS 2500.0
 #define EACH_RUNS 60
-
-#define NEED(call)                                                                                                     \
-    do {                                                                                                               \
-        if (!(call)) {                                                                                                 \
-            fprintf(stderr, "bench_fp8_model_cuda: %s: %s\n", #call, cudaGetErrorString(cudaGetLastError()));          \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
 
 typedef struct bench {
     const zero_model_kernels_t *k;

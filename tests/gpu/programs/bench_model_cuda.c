@@ -22,22 +22,12 @@
 #include <cuda_runtime_api.h>
 
 #include "kernels/model/model.h"
+#define PROGRAM "bench_model_cuda"
+#include "tests/gpu/support/need.h"
 
 #define N_SETS 3
 #define N_RUNS 21
 #define LOAD_MS 2000.0
-
-static _Noreturn void give_up(const char *what)
-{
-    fprintf(stderr, "bench_model_cuda: %s: %s\n", what, cudaGetErrorString(cudaGetLastError()));
-    exit(1);
-}
-
-#define NEED(call)                                                                                                     \
-    do {                                                                                                               \
-        if (!(call))                                                                                                   \
-            give_up(#call);                                                                                            \
-    } while (0)
 
 typedef struct model {
     const char *name, *title;

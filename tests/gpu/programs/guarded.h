@@ -10,15 +10,7 @@
 #include <cuda_runtime_api.h>
 
 #include "kernels/float_bits.h"
-
-/* Ends a program, whose name is PROGRAM, unless the call holds. */
-#define NEED(call)                                                                                                     \
-    do {                                                                                                               \
-        if (!(call)) {                                                                                                 \
-            fprintf(stderr, PROGRAM ": %s: %s\n", #call, cudaGetErrorString(cudaGetLastError()));                      \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
+#include "tests/gpu/support/need.h"
 
 static int n_failed;
 static uint64_t seed = 1;

@@ -20,22 +20,12 @@
 
 #include "kernels/model/model.h"
 #include "tests/gpu/programs/kernels_fp64.h"
+#define PROGRAM "test_model_cuda"
+#include "tests/gpu/support/need.h"
 
 static int n_checks, n_failed;
 static uint64_t seed = 1;
 static bool small; /* a tenth of the work */
-
-static _Noreturn void give_up(const char *what)
-{
-    fprintf(stderr, "test_model_cuda: %s: %s\n", what, cudaGetErrorString(cudaGetLastError()));
-    exit(1);
-}
-
-#define NEED(call)                                                                                                     \
-    do {                                                                                                               \
-        if (!(call))                                                                                                   \
-            give_up(#call);                                                                                            \
-    } while (0)
 
 /* ---- Random numbers ---- */
 
@@ -326,6 +316,15 @@ static zero_model_limits_t limits_of_rows(size_t rows, size_t width, zero_dtype_
                                  .head_dim = 1,
                                  .vocab_size = 1,
                                  .dtype = dtype};
+}
+
+/* Limits for attention of s, over so many rows at most. */
+static zero_model_limits_t limits_of_attention(attention_shape_t s, size_t rows, size_t seq_len, zero_dtype_t dtype)
+{
+    zero_model_limits_t limits = limits_of_rows(rows, 1, dtype);
+    limits.seq_len = seq_len;
+    limits.n_heads = s.n_heads, limits.n_kv_heads = s.n_kv_heads, limits.head_dim = s.head_dim;
+    return limits;
 }
 
 /* Returns a size up to about `most`. Half of the sizes are multiples of 8, so that both paths of a kernel run. */
@@ -692,9 +691,7 @@ static void check_head_norm(zero_dtype_t dtype, attention_shape_t s, bool accumu
 {
     size_t rows = s.n_batch * s.seq_len, n = rows * (s.n_heads + 2 * s.n_kv_heads) * s.head_dim;
     const float eps = 1e-5f;
-    zero_model_limits_t limits = limits_of_rows(rows, 1, dtype);
-    limits.n_heads = s.n_heads, limits.n_kv_heads = s.n_kv_heads, limits.head_dim = s.head_dim;
-    tables_t t = tables_open(limits);
+    tables_t t = tables_open(limits_of_attention(s, rows, 1, dtype));
     check_t c = {.n = 0};
     snprintf(c.what, sizeof c.what, "head_norm %s rows %zu heads %zu/%zu of %zu%s shift %zu", zero_dtype_name(dtype),
              rows, s.n_heads, s.n_kv_heads, s.head_dim, accumulate ? " added" : "", shift);
@@ -1003,15 +1000,7 @@ static void check_masked_attention(zero_dtype_t dtype, attention_shape_t s, doub
     const zero_mask_t host_mask = {documents.host, window}, mask = {documents.device, window};
     size_t n_out = s.n_batch * s.seq_len * s.n_heads * s.head_dim;
     size_t n_qkv = s.n_batch * s.seq_len * (s.n_heads + 2 * s.n_kv_heads) * s.head_dim;
-    tables_t t = tables_open((zero_model_limits_t){.n_rows = s.n_batch * s.seq_len,
-                                                   .seq_len = s.seq_len,
-                                                   .max_linear = 1,
-                                                   .max_width = 1,
-                                                   .n_heads = s.n_heads,
-                                                   .head_dim = s.head_dim,
-                                                   .n_kv_heads = s.n_kv_heads,
-                                                   .vocab_size = 1,
-                                                   .dtype = dtype});
+    tables_t t = tables_open(limits_of_attention(s, s.n_batch * s.seq_len, s.seq_len, dtype));
     check_t c = {.n = 0};
     snprintf(c.what, sizeof c.what, "attention %s B %zu T %zu heads %zu/%zu of %zu std %g documents %zu window %zu",
              zero_dtype_name(dtype), s.n_batch, s.seq_len, s.n_heads, s.n_kv_heads, s.head_dim, std, longest, window);
@@ -1154,15 +1143,7 @@ static void check_cached(zero_dtype_t dtype, attention_shape_t s, size_t first, 
 {
     size_t T = s.seq_len, n_out = T * s.n_heads * s.head_dim, kept = 2 * s.n_kv_heads * s.head_dim;
     size_t width = s.n_heads * s.head_dim + kept;
-    tables_t t = tables_open((zero_model_limits_t){.n_rows = T + 5,
-                                                   .seq_len = T + 5,
-                                                   .max_linear = 1,
-                                                   .max_width = 1,
-                                                   .n_heads = s.n_heads,
-                                                   .head_dim = s.head_dim,
-                                                   .n_kv_heads = s.n_kv_heads,
-                                                   .vocab_size = 1,
-                                                   .dtype = dtype});
+    tables_t t = tables_open(limits_of_attention(s, T + 5, T + 5, dtype));
     check_t c = {.n = 0};
     snprintf(c.what, sizeof c.what, "cached %s T %zu first %zu heads %zu/%zu of %zu window %zu", zero_dtype_name(dtype),
              T, first, s.n_heads, s.n_kv_heads, s.head_dim, window);
