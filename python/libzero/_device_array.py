@@ -4,6 +4,7 @@ See dlpack.h of DLPack 0.8, and "CUDA Array Interface (Version 3)" in Numba's ma
 """
 
 import ctypes
+import functools
 import math
 from ctypes import byref, c_int, c_int32, c_int64, c_uint8, c_uint16, c_uint64, c_void_p
 
@@ -54,8 +55,13 @@ for _needed in (_delete, _drop_capsule, _NAME):  # by capsules, which may outliv
     _keep(_needed)
 
 
+@functools.cache
+def _driver():
+    return ctypes.CDLL("libcuda.so.1")
+
+
 def _cuda(name, *args):
-    status = getattr(ctypes.CDLL("libcuda.so.1"), name)(*args)
+    status = getattr(_driver(), name)(*args)
     if status != 0:
         raise RuntimeError(f"{name}: CUDA error {status}")
 
