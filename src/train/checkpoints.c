@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "train/model/hf_config.h"
+#include "train/hugging_face/hf_config.h"
 #include "train/options/options_table.h"
 #include "train/report/report.h"
 #include "train/resume_check.h"

@@ -5,7 +5,7 @@
 #include "train/options/options.h"
 #include "train/data/data_identity.h"
 #include "train/memory_schedule.h"
-#include "train/model/model_files.h"
+#include "train/hugging_face/model_files.h"
 
 typedef struct checkpoints {
     const options_t *options;

@@ -11,7 +11,7 @@
 #include "train/fit/settle.h"
 #include "train/forward/evaluate.h"
 #include "train/forward/generate.h"
-#include "train/model/hf_config.h"
+#include "train/hugging_face/hf_config.h"
 #include "train/loop.h"
 #include "train/options/options.h"
 #include "train/page/page.h"

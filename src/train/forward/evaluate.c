@@ -13,7 +13,7 @@
 
 #include "train/data/data_identity.h"
 #include "train/forward/print_text.h"
-#include "train/model/model_files.h"
+#include "train/hugging_face/model_files.h"
 #include "train/model/session.h"
 #include "train/report/report.h"
 

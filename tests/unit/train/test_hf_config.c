@@ -1,12 +1,12 @@
-/* Tests of src/train/model/hf_config.c: a model's config.json fills what the user left open, and what does not fit is
- * refused in one line. */
+/* Tests of src/train/hugging_face/hf_config.c: a model's config.json fills what the user left open, and what does not
+ * fit is refused in one line. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "tests/support/support.h"
-#include "train/model/hf_config.h"
+#include "train/hugging_face/hf_config.h"
 #include "train/options/options_table.h"
 #include "train/report/report.h"
 

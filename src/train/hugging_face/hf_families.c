@@ -1,5 +1,5 @@
 /* hf_families.c - see hf_families.h. */
-#include "train/model/hf_families.h"
+#include "train/hugging_face/hf_families.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* model_files.c - see model_files.h. A model may come from anywhere: a link in it must not bring another file of this
  * machine into the checkpoint, which may be given away. */
-#include "train/model/model_files.h"
+#include "train/hugging_face/model_files.h"
 
 #include <errno.h>
 #include <inttypes.h>

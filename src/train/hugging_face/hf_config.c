@@ -5,7 +5,7 @@
  * here (hf_families.c). Other keys are not interpreted; a checkpoint's config.json keeps them (hf_config_write.c).
  * Every rank reads the file itself and finds the same.
  */
-#include "train/model/hf_config.h"
+#include "train/hugging_face/hf_config.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "train/model/hf_families.h"
+#include "train/hugging_face/hf_families.h"
 #include "train/options/options_table.h"
 #include "train/report/report.h"
 #include "train/options/input_file.h"

@@ -2,8 +2,8 @@
 #include <jansson.h>
 #include <string.h>
 
-#include "train/model/hf_config.h"
-#include "train/model/hf_families.h"
+#include "train/hugging_face/hf_config.h"
+#include "train/hugging_face/hf_families.h"
 #include "train/options/options_table.h"
 
 static const void *field_of(const options_t *options, const option_row_t *row)
