@@ -3,6 +3,7 @@
 
 #include "train/fit/settle.h"
 #include "train/lr.h"
+#include "train/model/fp8.h"
 #include "train/report/clock.h"
 #include "train/report/report.h"
 #include "train/run.h"
@@ -34,7 +35,7 @@ static zero_status_t train_step(run_t *run, int64_t step)
         TRY(model_train(&run->session.model, batch, loss_weight(run->train)));
     }
     TRY(trace_pause(run->trace, run->session.device));
-    TRY(model_put_fp8_range(&run->session.model));
+    TRY(fp8_put_range(&run->session.model));
     zero_set_notice(run->session.engine, (uint32_t)stop_requested());
     TRY(zero_step(run->session.engine, (float)lr_at(o, step), run->session.model.loss, run->session.model.ctx.stream));
     trace_end_step(run->trace);

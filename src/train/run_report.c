@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "train/lr.h"
+#include "train/model/fp8.h"
 #include "train/report/clock.h"
 #include "train/report/report.h"
 #include "train/run.h"
@@ -100,7 +101,7 @@ metrics_row_t run_make_row(run_t *run, const zero_step_result_t *result)
     int64_t tokens = o->train.global_batch * o->model.seq_len, step = (int64_t)result->step;
     zero_memory_t held = zero_engine_memory(run->session.engine);
     double tokens_per_s = (double)tokens / result->step_ms * 1e3;
-    model_fp8_range_t fp8 = model_take_fp8_range(&run->session.model);
+    fp8_range_t fp8 = fp8_take_range(&run->session.model);
     return (metrics_row_t){
         .step = step,
         .time_s = clock_time_s(),

@@ -1,10 +1,10 @@
-/* arch.h - what GPT-2 and Llama share: declaring a tensor, the sizes of a pass, a layer's activations, the embedding,
- * linear layers and the output head. Private to gpt2.c, llama.c and model.c.
+/* arch.h - what GPT-2 and Llama share: declaring a tensor, a layer's activations, the embedding, attention, linear
+ * layers and the output head. For gpt2.c, llama.c and model.c alone.
  */
 #ifndef ZEROTRAIN_ARCH_H
 #define ZEROTRAIN_ARCH_H
 
-#include "train/model/model.h"
+#include "train/model/arch_sizes.h"
 
 /* ---- declaration ---- */
 
@@ -24,40 +24,6 @@ zero_status_t arch_declare(model_t *model, zero_unit_t unit, const arch_tensor_t
  * branches. */
 #define ARCH_STD 0.02f
 float arch_residual_std(const model_t *model);
-
-/* ---- sizes ---- */
-
-/* In elements: B sequences of T positions, R = B * T rows, C = dim, F = ffn_dim, V = vocab_size. */
-typedef struct arch_sizes {
-    size_t R, B, T, C, F, V, heads, kv_heads, head_dim;
-    size_t A;             /* all heads side by side: heads * head_dim, often C */
-    size_t qkv;           /* the q, k and v heads side by side */
-    size_t mlp;           /* what the MLP's first product gives: F, or 2 F with a gate */
-    size_t element_bytes; /* of an activation */
-} arch_sizes_t;
-
-arch_sizes_t arch_sizes(const model_t *model);         /* of the current pass */
-arch_sizes_t arch_largest_sizes(const model_t *model); /* of a training pass, the largest there is */
-
-/* ---- linear layers ---- */
-
-/* A block's matrices in forward order: q, k and v; attention's output; the MLP's first product and its second. */
-typedef enum arch_matrix { ARCH_QKV, ARCH_ATTENTION, ARCH_MLP_IN, ARCH_MLP_OUT, ARCH_N_MATRICES } arch_matrix_t;
-
-typedef struct arch_extents {
-    size_t n_in, n_out;
-} arch_extents_t;
-
-arch_extents_t arch_extents(const model_t *model, arch_matrix_t matrix);
-
-/* One of a block's linear layers; the block is acquired. */
-typedef struct arch_linear {
-    int layer;
-    arch_matrix_t matrix;
-    zero_tensor_t weight; /* where the matrix begins */
-    /* Whether what writes the input, and what writes the output's gradient, is given a context of fp8_recording. */
-    bool x_is_recorded, dy_is_recorded;
-} arch_linear_t;
 
 /* ---- activations ---- */
 
@@ -113,5 +79,9 @@ zero_status_t arch_linear_backward_weight(model_t *model, arch_linear_t at, zero
 zero_status_t arch_head_forward(model_t *model, const void *x, zero_tensor_t weight);
 /* Computes the loss, dx[R, C] and the weight's gradient. */
 zero_status_t arch_head_backward(model_t *model, void *dx, const void *x, zero_tensor_t weight);
+
+/* ---- the architectures ---- */
+
+extern const model_ops_t gpt2_ops, llama_ops;
 
 #endif

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "train/model/model.h"
+#include "train/model/model_state.h"
 #include "train/report/report.h"
 
 /* Of one graph: more tensors than any unit uses. */

@@ -24,11 +24,11 @@ zero_status_t cuda_graphs_create(const zero_model_kernels_t *kernels, int n_unit
 void cuda_graphs_destroy(cuda_graphs_t *graphs);
 
 /* Does what compute(model, unit) does. The unit is acquired. compute must depend only on the model's addresses, its
- * loss_weight, and what it asks for through model_weight, model_fp8_weight and model_grad. */
+ * loss_weight, and what it asks for through unit_tensors.h. */
 zero_status_t cuda_graphs_run(cuda_graphs_t *graphs, model_t *model, zero_unit_t unit,
                               zero_status_t (*compute)(model_t *model, zero_unit_t unit));
 
-/* Note what the engine answered, if a graph is being captured. For model.c; graphs may be NULL. */
+/* Note what the engine answered, if a graph is being captured. For unit_tensors.c; graphs may be NULL. */
 void cuda_graphs_note_weight(cuda_graphs_t *graphs, zero_tensor_t tensor, zero_weight_t weight);
 void cuda_graphs_note_fp8_weight(cuda_graphs_t *graphs, zero_tensor_t tensor, zero_fp8_param_t weight);
 void cuda_graphs_note_grad(cuda_graphs_t *graphs, zero_tensor_t tensor, zero_grad_t grad);

@@ -22,6 +22,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "train/model/unit_tensors.h"
 #include "train/report/report.h"
 
 struct fp8 {
@@ -242,7 +243,7 @@ zero_status_t fp8_linear_backward_weight(model_t *model, arch_linear_t at, zero_
 
 /* ---- the range of scales ---- */
 
-zero_status_t model_put_fp8_range(model_t *model)
+zero_status_t fp8_put_range(model_t *model)
 {
     fp8_t *f = model->fp8;
     size_t n = n_scales(model);
@@ -255,10 +256,10 @@ zero_status_t model_put_fp8_range(model_t *model)
                                            (n_reported(model) - n) * sizeof *report, model->ctx.stream);
 }
 
-model_fp8_range_t model_take_fp8_range(model_t *model)
+fp8_range_t fp8_take_range(model_t *model)
 {
     fp8_t *f = model->fp8;
-    model_fp8_range_t range = {.is_known = f != NULL, .min_scale = INFINITY, .max_scale = 0.0f};
+    fp8_range_t range = {.is_known = f != NULL, .min_scale = INFINITY, .max_scale = 0.0f};
     if (!f)
         return range;
     const zero_fp8_scales_t *scales = f->reports + (size_t)(f->n_taken++ % f->n_reports) * n_reported(model);

@@ -8,7 +8,7 @@
 #ifndef ZEROTRAIN_FP8_H
 #define ZEROTRAIN_FP8_H
 
-#include "train/model/arch.h"
+#include "train/model/arch_sizes.h"
 
 /* Leaves model->fp8 NULL if the options don't ask for fp8. */
 zero_status_t fp8_create(model_t *model);
@@ -39,5 +39,16 @@ zero_status_t fp8_linear_backward_input(model_t *model, arch_linear_t at, void *
 /* Uses the copy of dy that fp8_linear_backward_input has made: nothing else may be cast in between. */
 zero_status_t fp8_linear_backward_weight(model_t *model, arch_linear_t at, zero_grad_t dbias, const void *x,
                                          const void *dy);
+
+/* The smallest and the largest scale with which a step's last micro-step cast to fp8, on this rank. */
+typedef struct fp8_range {
+    bool is_known; /* there is fp8 */
+    float min_scale, max_scale;
+} fp8_range_t;
+
+/* Queues a copy of the scales to the host, before zero_step. */
+zero_status_t fp8_put_range(model_t *model);
+/* Returns what the oldest copy holds. The step has been waited for. */
+fp8_range_t fp8_take_range(model_t *model);
 
 #endif

@@ -11,6 +11,7 @@
 #include "kernels/float_bits.h"
 #include "tests/support/support.h"
 #include "tests/support/trainer.h"
+#include "train/model/fp8.h"
 
 /* Of a gradient, in the Euclidean norm. Sums in fp32 are off by 1e-6; then an operand may lie on the other side of a
  * rounding boundary of fp8, which changes it by up to an eighth: we measured 8e-5, of one element of one operand.
@@ -328,19 +329,19 @@ START_TEST(what_is_not_rounded_is_told_apart)
 }
 END_TEST
 
-static model_fp8_range_t range_of(run_t *r)
+static fp8_range_t range_of(run_t *r)
 {
     train(r);
-    ck_assert_int_eq(model_put_fp8_range(&r->trainer.model), ZERO_OK);
-    return model_take_fp8_range(&r->trainer.model);
+    ck_assert_int_eq(fp8_put_range(&r->trainer.model), ZERO_OK);
+    return fp8_take_range(&r->trainer.model);
 }
 
 START_TEST(the_range_of_scales_is_that_of_the_reference)
 {
     run_t *got = run_open(options_of(_i, FP8_LINEAR, RECOMPUTE_NONE)), *want = reference_open(_i, true, FP8_LINEAR);
-    model_fp8_range_t range = range_of(got);
+    fp8_range_t range = range_of(got);
     train(want);
-    ck_assert(range.is_known && !model_take_fp8_range(&want->trainer.model).is_known);
+    ck_assert(range.is_known && !fp8_take_range(&want->trainer.model).is_known);
     ck_assert_double_eq((double)range.min_scale, reference.min_scale);
     ck_assert_double_eq((double)range.max_scale, reference.max_scale);
     run_close(got);

@@ -14,6 +14,7 @@
 #include "tests/support/support.h"
 #include "tests/support/trainer.h"
 #include "train/forward/sample.h"
+#include "train/model/arch.h"
 #include "zero/engine/engine.h"
 
 #define DIFFERENCE_STEP 1e-5

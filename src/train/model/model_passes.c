@@ -1,0 +1,231 @@
+/* model_passes.c - walks a model through libzero, unit by unit: the same for every architecture. A training pass goes
+ * forward and backward; passes that only compute a loss, or the logits of a text, go forward. */
+#include "train/model/model.h"
+
+#include <string.h>
+
+#include "train/model/arch_sizes.h"
+#include "train/model/cuda_graphs.h"
+#include "train/report/report.h"
+
+static zero_status_t forward_unit(model_t *model, zero_unit_t unit)
+{
+    if (unit == 0)
+        return model->ops->embed_forward(model);
+    if (unit <= model->options->model.layers)
+        return model->ops->block_forward(model, unit - 1);
+    return model->ops->head_forward(model);
+}
+
+static zero_status_t backward_unit(model_t *model, zero_unit_t unit)
+{
+    if (unit == 0)
+        return model->ops->embed_backward(model);
+    if (unit <= model->options->model.layers)
+        return model->ops->block_backward(model, unit - 1);
+    return model->ops->head_backward(model);
+}
+
+/* Returns whether a unit's kernels get other numbers in every step. */
+static bool varies(const model_t *model, zero_unit_t unit)
+{
+    return model->may_skip_targets && unit > model->options->model.layers;
+}
+
+/* Computes a unit of a pass that continues a text by one position: a graph of its own. */
+static zero_status_t continue_unit(model_t *model, zero_unit_t unit)
+{
+    return forward_unit(model, unit);
+}
+
+/* Returns whether the pass has one position, which others precede: what differs from pass to pass is on the device. */
+static bool continues_by_one(const model_t *model)
+{
+    return model->pass == MODEL_LOGITS && model->continues && model->n_cached > 0 && model->seq_len == 1;
+}
+
+/* Computes one unit. Every training pass is the same, and so is every pass that continues a text by one position; so
+ * after a warm-up each unit's kernels run as a CUDA graph, but for a head whose loss_weight varies. */
+static zero_status_t compute(model_t *model, zero_unit_t unit, zero_status_t (*fn)(model_t *model, zero_unit_t unit))
+{
+    if (model->graphs && continues_by_one(model) && model->n_continued == CUDA_GRAPHS_WARM_UP)
+        return cuda_graphs_run(model->graphs, model, unit, continue_unit);
+    if (model->graphs && model->pass == MODEL_TRAIN && model->n_trained == CUDA_GRAPHS_WARM_UP && !varies(model, unit))
+        return cuda_graphs_run(model->graphs, model, unit, fn);
+    return fn(model, unit);
+}
+
+static zero_status_t forward(model_t *model, zero_pass_t pass)
+{
+    zero_stream_t stream = model->ctx.stream;
+    TRY(zero_begin(model->engine, pass, stream));
+    for (zero_unit_t unit = 0; unit < zero_model_n_units(model->declaration); unit++) {
+        TRY(trace_pause(model->trace, model->device));
+        TRY(zero_acquire(model->engine, unit, stream));
+        TRY(compute(model, unit, forward_unit));
+        TRY(zero_release(model->engine, unit, stream));
+    }
+    return ZERO_OK;
+}
+
+static zero_status_t backward(model_t *model)
+{
+    zero_stream_t stream = model->ctx.stream;
+    for (zero_unit_t unit = zero_model_n_units(model->declaration) - 1; unit >= 0; unit--) {
+        TRY(trace_pause(model->trace, model->device));
+        TRY(zero_acquire(model->engine, unit, stream));
+        TRY(compute(model, unit, backward_unit));
+        TRY(zero_grad_ready(model->engine, unit, stream));
+    }
+    return ZERO_OK;
+}
+
+static zero_status_t upload(model_t *model, void *dst, const void *src, size_t n_bytes)
+{
+    return zero_device_copy(model->device, dst, src, n_bytes, model->ctx.stream);
+}
+
+/* Copies a batch to the device. It is staged in pinned memory, so that neither the caller nor the host has to wait for
+ * the copy. Training never has more batches in flight than the ring has entries. Evaluation might, since its passes are
+ * not waited for one by one; so it waits for the device once per turn of the ring. */
+static zero_status_t upload_batch(model_t *model, model_pass_t pass, model_batch_t batch)
+{
+    size_t n_tokens = arch_largest_sizes(model).R, n_bytes = n_tokens * sizeof *batch.inputs;
+    size_t n_arrays = model->starts ? 3 : 2;
+    if (pass == MODEL_LOSS && model->next_upload == 0)
+        TRY(zero_device_synchronize(model->device));
+    int32_t *staged = model->uploads + (size_t)model->next_upload * n_arrays * n_tokens;
+    model->next_upload = (model->next_upload + 1) % model->n_uploads;
+    memcpy(staged, batch.inputs, n_bytes);
+    memcpy(staged + n_tokens, batch.targets, n_bytes);
+    TRY(upload(model, model->tokens, staged, n_bytes));
+    TRY(upload(model, model->targets, staged + n_tokens, n_bytes));
+    if (!model->starts)
+        return ZERO_OK;
+    memcpy(staged + 2 * n_tokens, batch.starts, n_bytes);
+    return upload(model, model->starts, staged + 2 * n_tokens, n_bytes);
+}
+
+static zero_status_t set_batch(model_t *model, model_pass_t pass, model_batch_t batch, double loss_weight)
+{
+    model->pass = pass;
+    model->n_batch = (size_t)model->options->train.micro_batch;
+    model->seq_len = (size_t)model->options->model.seq_len;
+    model->loss_weight = loss_weight;
+    return upload_batch(model, pass, batch);
+}
+
+zero_status_t model_train(model_t *model, model_batch_t batch, double loss_weight)
+{
+    TRY(set_batch(model, MODEL_TRAIN, batch, loss_weight));
+    TRY(forward(model, ZERO_PASS_TRAIN));
+    TRY(backward(model));
+    model->n_trained += model->n_trained < CUDA_GRAPHS_WARM_UP;
+    return ZERO_OK;
+}
+
+zero_status_t model_loss(model_t *model, model_batch_t batch, double loss_weight)
+{
+    TRY(set_batch(model, MODEL_LOSS, batch, loss_weight));
+    return forward(model, ZERO_PASS_EVAL);
+}
+
+zero_status_t model_loss_of(model_t *model, size_t n_sequences, model_batch_t batch, double loss_weight)
+{
+    TRY(set_batch(model, MODEL_LOSS, batch, loss_weight));
+    model->n_batch = n_sequences;
+    return forward(model, ZERO_PASS_EVAL);
+}
+
+/* Lengths are rounded up to a multiple of this, so that a growing text has few different shapes: a GPU's libraries plan
+ * each one anew. The positions after the text change nothing before them, since attention is causal. */
+#define LOGITS_ROUND 64
+
+static size_t rounded_length(const model_t *model, size_t n_tokens)
+{
+    size_t longest = (size_t)model->options->model.seq_len;
+    size_t rounded = (n_tokens + LOGITS_ROUND - 1) / LOGITS_ROUND * LOGITS_ROUND;
+    return rounded < longest ? rounded : longest;
+}
+
+/* Sets the tokens of a pass: zeros behind the n_tokens given. */
+static zero_status_t set_tokens(model_t *model, const int32_t *tokens, size_t n_tokens)
+{
+    size_t n_rows = model->n_batch * model->seq_len;
+    if (n_tokens < n_rows)
+        TRY(model->kernels->zero_fill(&model->ctx, model->tokens, n_rows * sizeof *tokens));
+    return upload(model, model->tokens, tokens, n_tokens * sizeof *tokens);
+}
+
+/* Computes the pass and waits for the logits of row n_tokens - 1. */
+static zero_status_t take_logits(model_t *model, size_t n_tokens, float *logits)
+{
+    model->logits_at = n_tokens - 1;
+    TRY(forward(model, ZERO_PASS_EVAL));
+    TRY(zero_device_copy(model->device, logits, model->logits, (size_t)model->options->model.vocab_size * sizeof(float),
+                         model->ctx.stream));
+    return zero_device_synchronize(model->device);
+}
+
+zero_status_t model_logits(model_t *model, const int32_t *tokens, size_t n_tokens, float *logits)
+{
+    model->pass = MODEL_LOGITS;
+    model->n_batch = 1;
+    model->seq_len = rounded_length(model, n_tokens);
+    if (model->fp8 && model->seq_len % OPTIONS_FP8_MULTIPLE != 0) { /* a whole batch has rows enough */
+        model->n_batch = (size_t)model->options->train.micro_batch;
+        model->seq_len = (size_t)model->options->model.seq_len;
+    }
+    TRY(set_tokens(model, tokens, n_tokens));
+    return take_logits(model, n_tokens, logits);
+}
+
+void model_forget(model_t *model)
+{
+    model->n_cached = 0;
+}
+
+/* Sets the new tokens and, for each, how many positions precede them. They are staged in pinned memory, which is free:
+ * the last pass has been waited for. */
+static zero_status_t set_new_tokens(model_t *model, const int32_t *tokens, size_t n_tokens)
+{
+    int32_t *staged = model->uploads, *starts = staged + n_tokens;
+    memcpy(staged, tokens, n_tokens * sizeof *tokens);
+    TRY(set_tokens(model, staged, n_tokens));
+    if (model->n_cached == 0)
+        return ZERO_OK;
+    for (size_t i = 0; i < n_tokens; i++)
+        starts[i] = -(int32_t)model->n_cached;
+    return upload(model, model->starts, starts, n_tokens * sizeof *starts);
+}
+
+zero_status_t model_next_logits(model_t *model, const int32_t *tokens, size_t n_tokens, float *logits)
+{
+    size_t n_new = n_tokens - model->n_cached;
+    bool rounds = model->n_cached == 0 && zero_device_get_type(model->device) != ZERO_DEVICE_CPU;
+    if (!model->cache)
+        return model_logits(model, tokens, n_tokens, logits);
+    model->pass = MODEL_LOGITS;
+    model->n_batch = 1;
+    model->seq_len = rounds ? rounded_length(model, n_new) : n_new;
+    TRY(set_new_tokens(model, tokens + model->n_cached, n_new));
+    model->continues = true;
+    zero_status_t status = take_logits(model, n_new, logits);
+    model->n_continued += continues_by_one(model) && model->n_continued < CUDA_GRAPHS_WARM_UP;
+    model->continues = false;
+    TRY(status);
+    model->n_cached = n_tokens;
+    return ZERO_OK;
+}
+
+zero_status_t model_clear_loss(model_t *model)
+{
+    return model->kernels->zero_fill(&model->ctx, model->loss, sizeof *model->loss);
+}
+
+zero_status_t model_take_loss(model_t *model, double *loss)
+{
+    TRY(zero_device_copy(model->device, loss, model->loss, sizeof *loss, model->ctx.stream));
+    TRY(zero_device_synchronize(model->device));
+    return model_clear_loss(model);
+}
