@@ -116,14 +116,30 @@ static bool read_stops(const char *directory, const char *name, stops_t *stops)
 
 /* ---- generating ---- */
 
+#define WARM_UP 16 /* tokens, in which libraries choose their algorithms and CUDA graphs are captured */
+
 typedef struct generation {
     const prompt_t *prompt;
     stops_t stops;
+    double began_s, first_s, warm_s, last_s; /* by the clock: before the prompt; at tokens 1, WARM_UP and the last */
+    int n_taken;
 } generation_t;
+
+/* Notes when a token came. */
+static void note_time(generation_t *g)
+{
+    g->last_s = clock_now_s();
+    g->n_taken++;
+    if (g->n_taken == 1)
+        g->first_s = g->last_s;
+    if (g->n_taken == WARM_UP)
+        g->warm_s = g->last_s;
+}
 
 static bool take_token(void *user, int32_t token)
 {
-    const generation_t *g = user;
+    generation_t *g = user;
+    note_time(g);
     for (int i = 0; i < g->stops.n; i++)
         if (g->stops.tokens[i] == token)
             return false;
@@ -132,6 +148,17 @@ static bool take_token(void *user, int32_t token)
         fflush(stdout);
     }
     return true;
+}
+
+static void report_times(const generation_t *g)
+{
+    const double all_s = clock_now_s() - g->began_s;
+    char later[64] = "";
+    if (g->n_taken > WARM_UP)
+        snprintf(later, sizeof later, ", %.3f ms each after %d", (g->last_s - g->warm_s) / (g->n_taken - WARM_UP) * 1e3,
+                 WARM_UP);
+    report("%d tokens behind a prompt of %d, %.1f tokens/s: the first after %.1f ms%s", g->n_taken,
+           (int)g->prompt->tokens.n, g->n_taken / all_s, (g->first_s - g->began_s) * 1e3, later);
 }
 
 static zero_status_t continue_prompt(session_t *session, generation_t *g)
@@ -147,7 +174,7 @@ static zero_status_t continue_prompt(session_t *session, generation_t *g)
     const int n_prompt = (int)g->prompt->tokens.n;
     int n_all = 0;
     int32_t *tokens = malloc((size_t)(n_prompt + spec.n_tokens) * sizeof *tokens);
-    double began_s = clock_now_s();
+    g->began_s = clock_now_s();
     TRY(zero_comm_agree(session->comm,
                         tokens ? ZERO_OK : report_rank_error(ZERO_ERROR_MEMORY, "generate: no memory for tokens")));
     memcpy(tokens, g->prompt->tokens.at, (size_t)n_prompt * sizeof *tokens);
@@ -156,8 +183,7 @@ static zero_status_t continue_prompt(session_t *session, generation_t *g)
     TRY(status);
     if (report_is_speaker())
         putchar('\n');
-    report("%d tokens behind a prompt of %d, %.1f tokens/s", n_all - n_prompt, n_prompt,
-           (double)(n_all - n_prompt) / (clock_now_s() - began_s));
+    report_times(g);
     return ZERO_OK;
 }
 

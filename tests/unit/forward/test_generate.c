@@ -110,6 +110,13 @@ START_TEST(a_model_says_what_it_has_learned)
     ck_assert_int_eq(generate(&output, 1, "--temperature 0 --max-tokens 50 --prompt-file prompt.txt ck"), 0);
     ck_assert_msg(strstr(output.out, " or not to be, that is the question; to be") == output.out, "%s", output.out);
     ck_assert_uint_eq(strlen(output.out), 51);
+    const char *line = strstr(output.err, "50 tokens behind a prompt of 5, ");
+    float rate = 0.0f, first_ms = 0.0f, later_ms = 0.0f;
+    ck_assert_msg(line &&
+                      sscanf(line, "%*d tokens behind a prompt of %*d, %f tokens/s: the first after %f ms, %f ms each",
+                             &rate, &first_ms, &later_ms) == 3,
+                  "%s", output.err);
+    ck_assert_msg(first_ms > 0.0f && later_ms > 0.0f && 34.0f * later_ms < 50.1e3f / rate, "%s", line);
     support_output_free(&output);
 }
 END_TEST
