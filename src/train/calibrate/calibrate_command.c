@@ -9,7 +9,8 @@
 #include <unistd.h>
 
 #include "train/calibrate/core_waits.h"
-#include "train/calibrate/probe.h"
+#include "train/calibrate/measure.h"
+#include "train/predict/rates_cache.h"
 #include "train/report/clock.h"
 #include "train/report/report.h"
 

@@ -6,6 +6,7 @@
  */
 #include <math.h>
 
+#include "train/calibrate/measure.h"
 #include "train/calibrate/probe.h"
 #include "train/report/clock.h"
 #include "train/report/report.h"

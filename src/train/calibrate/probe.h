@@ -7,7 +7,6 @@
 #define ZEROTRAIN_CALIBRATE_PROBE_H
 
 #include "kernels/model/model.h"
-#include "train/predict/rates_cache.h"
 
 typedef struct probe_sizes {
     int n_units;
@@ -43,9 +42,5 @@ zero_status_t probe_time(probe_t *probe, probe_fn fn, void *args, double *second
 /* The parts of it: waits for this rank's device; finds the largest of all ranks. */
 zero_status_t probe_wait(probe_t *probe);
 zero_status_t probe_slowest(probe_t *probe, double *seconds);
-
-/* Measure, and set those rates that this device and number of ranks have. [collective] */
-zero_status_t measure_kernels(zero_comm_t *comm, zero_device_t *device, fit_rates_t *rates);
-zero_status_t measure_engine(zero_comm_t *comm, zero_device_t *device, fit_rates_t *rates);
 
 #endif
