@@ -167,10 +167,10 @@ typedef void (*zero_log_fn)(void *user, zero_log_level_t level, int rank, const 
 ZERO_API void zero_log_set(zero_log_level_t level, zero_log_fn fn, void *user);
 
 /* Returns the text of the last error of the calling thread; "" if there was none. That is its last error line, with two
- * additions: a failure that all ranks find alike is a line of rank 0, and a text here on every rank; and after
- * ZERO_ERROR_PEER of a call about which ranks agree, the text names the rank that failed. A status of your own callback
- * leaves it as it was. It is never cleared, so read it only after a failure. The library owns the text, which the
- * thread's next error overwrites. */
+ * additions: a failure that concerns all ranks, such as different calls or a rank that has ended, may be a line of one
+ * rank, and is a text here on every rank whose call fails; and after ZERO_ERROR_PEER of a call about which ranks agree,
+ * the text names the rank that failed. A status of your own callback leaves it as it was. It is never cleared, so read
+ * it only after a failure. The library owns the text, which the thread's next error overwrites. */
 ZERO_API const char *zero_last_error(void);
 
 /* ---- Communicator --------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@
 #include "comm/host/shared_barrier.h"
 
 #define SPIN_NS 50000               /* about what it costs to sleep and be woken */
+#define EXPLAIN_NS 100000000        /* to write a log line, if a core is to be had */
 #define CHECK_INTERVAL_NS 100000000 /* a waiting rank checks its peers this often */
 /* A rank is given up when it was stopped at so many checks in a row: 5 s. Checks are counted, not time: a job that is
  * suspended as a whole does not check itself meanwhile, so it is not at fault when it continues. */
@@ -92,8 +93,8 @@ static inline void relax(void)
 
 /* ---- Failure ---- */
 
-/* Returns true on the one rank that may log the job's first failure. It must log before it wakes the others, which may
- * end the job. */
+/* Returns true on the one rank that may log the job's first failure. It must log and explain it before it wakes the
+ * others, which may end the job. */
 static bool claim_failure(zero_barrier_t *barrier, zero_status_t status)
 {
     uint32_t none = 0;
@@ -105,10 +106,35 @@ static zero_status_t failure_status(const zero_barrier_t *barrier)
     return (zero_status_t)atomic_load(&barrier->entries[0]->failure);
 }
 
-static zero_status_t end_all_waits(zero_barrier_t *barrier)
+/* Gives the others the text of the failure. */
+static void explain(zero_barrier_t *barrier, const char *text)
+{
+    zero_barrier_entry_t *common = barrier->entries[0];
+    snprintf(common->failure_text, sizeof common->failure_text, "%s", text);
+    atomic_store(&common->is_explained, 1);
+}
+
+/* Returns the job's failure, whose text becomes this rank's last error; ZERO_OK if there is none. The rank that claimed
+ * it may be gone before it has explained it. */
+static zero_status_t take_failure(const zero_barrier_t *barrier)
+{
+    const zero_barrier_entry_t *common = barrier->entries[0];
+    const zero_status_t status = failure_status(barrier);
+    if (status == ZERO_OK)
+        return ZERO_OK;
+    for (int64_t end = zero_now_ns() + EXPLAIN_NS; !atomic_load(&common->is_explained) && zero_now_ns() < end;)
+        sched_yield();
+    if (atomic_load(&common->is_explained))
+        zero_note_error("%s", common->failure_text);
+    else
+        zero_note_error("another rank failed: %s", zero_status_text(status));
+    return status;
+}
+
+static zero_status_t end_all_waits(const zero_barrier_t *barrier)
 {
     wake_all(&barrier->entries[0]->epoch);
-    return failure_status(barrier);
+    return take_failure(barrier);
 }
 
 static bool is_late(const zero_barrier_t *barrier, int rank, uint32_t epoch)
@@ -118,20 +144,24 @@ static bool is_late(const zero_barrier_t *barrier, int rank, uint32_t epoch)
 
 static zero_status_t fail_ended(zero_barrier_t *barrier, int rank, const char *waiting_in)
 {
-    if (claim_failure(barrier, ZERO_ERROR_PEER))
+    if (claim_failure(barrier, ZERO_ERROR_PEER)) {
         zero_log(ZERO_LOG_ERROR,
                  "rank %d (process %" PRId64 ") has exited or was killed while other ranks wait for it in %s", rank,
                  barrier->entries[rank]->pid, waiting_in);
+        explain(barrier, zero_last_error());
+    }
     return end_all_waits(barrier);
 }
 
 static zero_status_t fail_stopped(zero_barrier_t *barrier, int rank, const char *waiting_in)
 {
-    if (claim_failure(barrier, ZERO_ERROR_TIMEOUT))
+    if (claim_failure(barrier, ZERO_ERROR_TIMEOUT)) {
         zero_log(ZERO_LOG_ERROR,
                  "rank %d (process %" PRId64 ") has been stopped (SIGSTOP, say) for %g s while other ranks wait for it "
                  "in %s",
                  rank, barrier->entries[rank]->pid, N_STOPPED_CHECKS * (CHECK_INTERVAL_NS * 1e-9), waiting_in);
+        explain(barrier, zero_last_error());
+    }
     return end_all_waits(barrier);
 }
 
@@ -145,9 +175,11 @@ static zero_status_t fail_late(zero_barrier_t *barrier, uint32_t epoch, const ch
             length += (size_t)snprintf(late + length, sizeof(late) - length, "%srank %d (process %" PRId64 ", %s)",
                                        length ? ", " : "", rank, entry->pid, state_text(process_state(entry)));
     }
-    if (claim_failure(barrier, ZERO_ERROR_TIMEOUT))
+    if (claim_failure(barrier, ZERO_ERROR_TIMEOUT)) {
         zero_log(ZERO_LOG_ERROR, "%s did not come to %s within %g s (ZERO_TIMEOUT_S)", late, waiting_in,
                  (double)barrier->timeout_ns * 1e-9);
+        explain(barrier, zero_last_error());
+    }
     return end_all_waits(barrier);
 }
 
@@ -213,7 +245,7 @@ static zero_status_t sleep_until_passed(zero_barrier_t *barrier, uint32_t epoch,
     atomic_fetch_add(&common->n_asleep, 1);
     while (status == ZERO_OK && !passed(barrier, epoch)) {
         sleep_while(&common->epoch, epoch, CHECK_INTERVAL_NS);
-        status = failure_status(barrier);
+        status = take_failure(barrier);
         if (status != ZERO_OK || passed(barrier, epoch))
             continue;
         status = check_late_ranks(barrier, epoch, waiting_in);
@@ -242,8 +274,10 @@ static zero_status_t compare_calls(zero_barrier_t *barrier, uint32_t epoch)
         const zero_barrier_entry_t *other = barrier->entries[rank];
         if (own->call_hashes[epoch & 1] == other->call_hashes[epoch & 1])
             continue;
-        if (claim_failure(barrier, ZERO_ERROR_MISMATCH))
+        if (claim_failure(barrier, ZERO_ERROR_MISMATCH)) {
             zero_call_mismatch(barrier->rank, &own->calls[epoch & 1], rank, &other->calls[epoch & 1]);
+            explain(barrier, zero_last_error());
+        }
         return end_all_waits(barrier);
     }
     return ZERO_OK;
@@ -252,7 +286,7 @@ static zero_status_t compare_calls(zero_barrier_t *barrier, uint32_t epoch)
 zero_status_t zero_barrier_wait(zero_barrier_t *barrier, const zero_call_t *call)
 {
     zero_barrier_entry_t *common = barrier->entries[0], *own = barrier->entries[barrier->rank];
-    ZERO_TRY(failure_status(barrier));
+    ZERO_TRY(take_failure(barrier));
     const uint32_t epoch = atomic_load(&common->epoch); /* cannot change before this rank has come */
     own->calls[epoch & 1] = *call;
     own->call_hashes[epoch & 1] = zero_call_hash(call);
@@ -270,14 +304,17 @@ zero_status_t zero_barrier_check_peers(zero_barrier_t *barrier, const char *wait
 {
     if (zero_now_ns() - barrier->last_check_ns > N_STOPPED_CHECKS * (int64_t)CHECK_INTERVAL_NS)
         begin_checking(barrier); /* checks from that long ago do not count */
-    ZERO_TRY(failure_status(barrier));
+    ZERO_TRY(take_failure(barrier));
     return check_late_ranks(barrier, atomic_load(&barrier->entries[0]->epoch), waiting_in);
 }
 
 void zero_barrier_abort(zero_barrier_t *barrier)
 {
-    claim_failure(barrier, ZERO_ERROR_PEER);
-    end_all_waits(barrier);
+    char text[64];
+    snprintf(text, sizeof text, "rank %d has ended the job (zero_comm_abort)", barrier->rank);
+    if (claim_failure(barrier, ZERO_ERROR_PEER))
+        explain(barrier, text);
+    wake_all(&barrier->entries[0]->epoch);
 }
 
 /* ---- Setting up ---- */

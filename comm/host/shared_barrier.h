@@ -3,7 +3,8 @@
  * The last rank to come increments an epoch for which the others wait. They spin briefly if every rank has a core of
  * its own, then sleep on a futex. A sleeping rank wakes at intervals and checks the ranks that have not come. A rank
  * that has ended, that stays stopped for some seconds, or that does not come before the deadline, is a failure. The
- * first rank to find one logs it, once for the job, and all ranks, the late ones too, get the same status.
+ * first rank to find one logs it, once for the job, and all ranks, the late ones too, get the same status and the same
+ * text as their last error.
  *
  * Each rank also publishes the call that it is in (call.h). Ranks that meet in a barrier from different calls find out
  * there, and do not read each other's bytes as something else.
@@ -17,12 +18,14 @@
 #include "comm/call.h"
 
 #define ZERO_CACHE_LINES 128 /* bytes: neighbouring lines are fetched in pairs */
+#define ZERO_BARRIER_TEXT_BYTES 768
 
 /* One rank's entry, in memory that it shares. The first rank's entry also holds what all ranks have in common. */
 typedef struct zero_barrier_entry {
     _Alignas(ZERO_CACHE_LINES) _Atomic uint32_t epoch;     /* common: barriers completed; the futex */
     _Atomic uint32_t n_asleep;                             /* common: ranks that may need a wake-up */
     _Atomic uint32_t failure;                              /* common: a zero_status_t, set once */
+    _Atomic uint32_t is_explained;                         /* common: failure_text is complete */
     _Alignas(ZERO_CACHE_LINES) _Atomic uint32_t n_arrived; /* common */
 
     _Alignas(ZERO_CACHE_LINES) _Atomic uint32_t arrived; /* barriers this rank has come to */
@@ -31,8 +34,9 @@ typedef struct zero_barrier_entry {
     uint64_t call_hashes[2];
     zero_call_t calls[2];
     int64_t pid;
-    uint64_t start_time; /* distinguishes the process from a later one with the same pid */
-    cpu_set_t cores;     /* it may run on */
+    uint64_t start_time;                        /* distinguishes the process from a later one with the same pid */
+    cpu_set_t cores;                            /* it may run on */
+    char failure_text[ZERO_BARRIER_TEXT_BYTES]; /* common */
 } zero_barrier_entry_t;
 
 typedef struct zero_barrier {

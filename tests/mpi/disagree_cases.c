@@ -7,8 +7,8 @@
  * stderr, which mpirun drops when it ends a job.
  *
  * Every rank trains a toy of three units, and one of them does something different. Each prints the first status that
- * it got, "rank 1 got ZERO_ERROR_MISMATCH", and ends with code 3. test_agree.c knows what must be logged before. In the
- * first cases all ranks do the same, and end with code 0.
+ * it got, "rank 1 got ZERO_ERROR_MISMATCH", and its last error, "rank 1 heard: ...", and ends with code 3. test_agree.c
+ * knows what must be logged before. In the first cases all ranks do the same, and end with code 0.
  */
 #include <mpi.h>
 #include <string.h>
@@ -184,6 +184,32 @@ static zero_status_t one_cancels_elsewhere(void)
     return zero_cancel(engines[0]);
 }
 
+/* Longer than any deadline of test_agree.c; mpirun ends it before. */
+static void stay_away(void)
+{
+    for (int s = 0; s < 60; s++)
+        sleep(1);
+}
+
+static zero_status_t one_stays_away(void)
+{
+    TRY(train(engines[0], 0.25f));
+    if (rank == ODD)
+        stay_away();
+    return train(engines[0], 0.25f);
+}
+
+/* The others are in the middle of a step. */
+static zero_status_t one_aborts(void)
+{
+    TRY(train(engines[0], 0.25f));
+    if (rank != ODD)
+        return train(engines[0], 0.25f);
+    nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL);
+    zero_comm_abort(comm, 3);
+    return ZERO_OK;
+}
+
 static zero_status_t other_micro_steps(void)
 {
     zero_engine_t *several = make_engine(2);
@@ -223,6 +249,8 @@ static const struct {
     {"one_broadcasts_twice", one_broadcasts_twice},
     {"one_cancels", one_cancels},
     {"one_cancels_elsewhere", one_cancels_elsewhere},
+    {"one_stays_away", one_stays_away},
+    {"one_aborts", one_aborts},
     {"other_micro_steps", other_micro_steps},
     {"other_group", other_group},
 };
@@ -234,14 +262,15 @@ static zero_status_t create(const char *name, zero_comm_kind_t kind)
     MPI_Init(NULL, NULL);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     if (rank == ODD && strcmp(name, "absent") == 0)
-        for (int s = 0; s < 60; s++) /* mpirun ends it before */
-            sleep(1);
+        stay_away();
     return zero_comm_create(rank == ODD ? ZERO_COMM_NCCL : kind, &comm);
 }
 
 /* Prints the outcome. Returns the program's exit code. */
 static int finish(zero_status_t status)
 {
+    if (status != ZERO_OK)
+        fprintf(stderr, "rank %d heard: %s\n", rank, zero_last_error());
     fprintf(stderr, "rank %d got %s\n", rank, zero_status_name(status));
     nanosleep(&(struct timespec){.tv_nsec = 500000000}, NULL); /* mpirun ends the others soon: they report, too */
     return 3;

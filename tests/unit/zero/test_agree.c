@@ -52,14 +52,16 @@ static bool names_both(const char *line, const char *odd, const char *others)
     return strstr(line, odd_text) && strstr(line, others_text);
 }
 
-static int count_lines(const char *log, const char *odd, const char *others)
+/* Counts the lines that begin like this and name both ranks' calls. */
+static int count_lines(const char *log, const char *begin, const char *odd, const char *others)
 {
     int n = 0;
     char line[1024];
     for (const char *at = log; *at != '\0';) {
         size_t length = strcspn(at, "\n") + 1;
         snprintf(line, sizeof line, "%.*s", (int)length, at);
-        n += strstr(line, "ranks call different things: ") && names_both(line, odd, others);
+        n += strncmp(line, begin, strlen(begin)) == 0 && strstr(line, "ranks call different things: ") &&
+             names_both(line, odd, others);
         at += at[length - 1] == '\0' ? length - 1 : length;
     }
     return n;
@@ -99,13 +101,18 @@ START_TEST(ranks_in_different_calls_are_named_with_them)
         char *log = runs[i].log;
         ck_assert_msg(runs[i].exit_code == 3, "%s, %s, %s: exit code %d\n%s", rows[i].comm, rows[i].device,
                       rows[i].name, runs[i].exit_code, log);
-        ck_assert_msg(count_lines(log, rows[i].odd, rows[i].others) >= rows[i].n_lines,
+        ck_assert_msg(count_lines(log, "zero: ", rows[i].odd, rows[i].others) >= rows[i].n_lines,
                       "%s, %s, %s: not in %d lines: %s; %s\n%s", rows[i].comm, rows[i].device, rows[i].name,
                       rows[i].n_lines, rows[i].odd, rows[i].others, log);
         /* The ranks that are right get the mismatch, not a truncated message or a timeout. */
         ck_assert_msg(support_count(log, "rank 0 got ZERO_ERROR_MISMATCH\n") == 1 &&
                           support_count(log, "rank 2 got ZERO_ERROR_MISMATCH\n") == 1,
                       "%s", log);
+        /* Whoever logged it, each rank has it as its last error. */
+        ck_assert_msg(count_lines(log, "rank 0 heard: ", rows[i].odd, rows[i].others) == 1 &&
+                          count_lines(log, "rank 2 heard: ", rows[i].odd, rows[i].others) == 1,
+                      "%s, %s, %s: %s; %s\n%s", rows[i].comm, rows[i].device, rows[i].name, rows[i].odd, rows[i].others,
+                      log);
         free(log);
     }
     free(scratch);
@@ -125,9 +132,33 @@ START_TEST(numbers_that_differ_are_named)
     };
     char *scratch = support_scratch();
     run_t run = start(scratch, 20, "auto", "cpu", cases[_i].name);
-    ck_assert_msg(support_count(run.log, cases[_i].line) == 1 &&
+    ck_assert_msg(support_count(run.log, cases[_i].line) == 1 + 3 && support_count(run.log, "heard: ") == 3 &&
                       support_count(run.log, "got ZERO_ERROR_MISMATCH\n") == 3,
                   "%s", run.log);
+    free(run.log);
+    free(scratch);
+}
+END_TEST
+
+/* One rank of those that share memory finds it and logs it; all others must hear of it. */
+START_TEST(every_rank_hears_what_another_did)
+{
+    static const struct {
+        const char *name, *status, *says;
+        size_t n_logged;
+    } cases[] = {
+        {"one_stays_away", "ZERO_ERROR_TIMEOUT", ") did not come to zero_grad_ready(engine 0, unit head, step 2", 1},
+        {"one_aborts", "ZERO_ERROR_PEER", "rank 1 has ended the job (zero_comm_abort)", 0},
+    };
+    char *scratch = support_scratch(), heard[2][256];
+    run_t run = start(scratch, 3, "auto", "cpu", cases[_i].name);
+    for (int i = 0; i < 2; i++) {
+        snprintf(heard[i], sizeof heard[i], "rank %d heard: rank 1 ", 2 * i);
+        ck_assert_msg(support_count(run.log, heard[i]) == 1, "%s", run.log);
+        snprintf(heard[i], sizeof heard[i], "rank %d got %s\n", 2 * i, cases[_i].status);
+        ck_assert_msg(support_count(run.log, heard[i]) == 1, "%s", run.log);
+    }
+    ck_assert_msg(support_count(run.log, cases[_i].says) == cases[_i].n_logged + 2, "%s", run.log);
     free(run.log);
     free(scratch);
 }
@@ -152,7 +183,7 @@ START_TEST(a_rank_that_does_not_come_is_named_at_the_deadline)
     ck_assert_int_eq(run.exit_code, 3);
     ck_assert_msg(
         support_count(run.log, "got ZERO_ERROR_TIMEOUT\n") == 2 &&
-            support_count(run.log, ": rank 1 did not come to zero_comm_create within 3 s (ZERO_TIMEOUT_S)\n") == 2,
+            support_count(run.log, ": rank 1 did not come to zero_comm_create within 3 s (ZERO_TIMEOUT_S)\n") == 2 + 2,
         "%s", run.log);
     ck_assert_msg(run.seconds > 3.0 && run.seconds < 3.0 + ENDING_S, "it took %.1f s", run.seconds);
     free(run.log);
@@ -234,6 +265,7 @@ static Suite *suite(void)
     tcase_add_test(ranks, a_rank_that_does_not_come_is_named_at_the_deadline);
     tcase_add_test(ranks, a_rank_that_mpi_waits_for_is_named_at_the_deadline);
     tcase_add_loop_test(ranks, numbers_that_differ_are_named, 0, 3);
+    tcase_add_loop_test(ranks, every_rank_hears_what_another_did, 0, 2);
     tcase_add_loop_test(ranks, ranks_that_do_the_same_are_left_alone, 0, 3);
     suite_add_tcase(suite, ranks);
     TCase *device = tcase_create("device");
