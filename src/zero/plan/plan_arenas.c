@@ -259,7 +259,7 @@ static void plan_private_state(zero_arena_plan_t *plan, const zero_layout_t *lay
 }
 
 /* What matrices that are orthogonalized side by side on a GPU take at most, unless one alone takes more: large ones
- * fill it alone. GPT-2 1558M's take 4 x 67 MiB. */
+ * fill it alone. GPT-2 1558M's take 2 x 67 MiB, Llama-3-8B's would take 2 x 360. */
 #define MUON_LANES_BYTES ((uint64_t)288 << 20)
 
 /* Sizes the memory of one lane, and decides how many there are. */

@@ -1,5 +1,6 @@
 /* bench_muon_cuda.c - how long orthogonalizing the matrices of GPT-2 124M and 1558M takes: by the library, one to four
- * at a time, beside Newton-Schulz as torch.optim.Muon has it, whose 15 products in bf16 follow one another.
+ * in a call (of which ZERO_ORTHOGONALIZE_LANES run side by side), beside Newton-Schulz as torch.optim.Muon has it,
+ * whose 15 products in bf16 follow one another.
  *
  * Each row is a set of matrices that is orthogonalized as often as a model has layers; rounds in which the columns take
  * turns, the median of each. TFLOP/s are those of torch's products, whatever the library multiplies.
@@ -243,7 +244,7 @@ int main(void)
     for (int i = 0; i < MOST; i++)
         workspaces[i] = device_alloc(ZERO_ORTHOGONALIZE_WORKSPACE_BYTES);
     printf("ms (and TFLOP/s of torch's products), median of %d\n%-26s %15s %15s %15s %15s %15s\n", N_ROUNDS, "",
-           "torch's, bf16", "1 at a time", "2", "3", "4");
+           "torch's, bf16", "1 in a call", "2", "3", "4");
     for (int row = 0; row < N_ROWS; row++)
         measure(row, start, end);
     cuda->orthogonalizer_destroy(orthogonalizer);

@@ -304,7 +304,7 @@ START_TEST(memory_is_adamws_and_the_buffers_of_one_unit)
 }
 END_TEST
 
-/* On a GPU matrices are orthogonalized side by side: as many as an owner has, up to four, within 288 MiB. Each takes
+/* On a GPU matrices are orthogonalized side by side: as many as an owner has, up to two, within 288 MiB. Each takes
  * its elements twice in 16 bits, four squares of the shorter side (two if that is 2/3 of the longer or more), and a
  * workspace. Beside SGD, which has one state array, and Muon's matrices no other. */
 START_TEST(matrices_side_by_side_take_memory_each)
@@ -314,10 +314,10 @@ START_TEST(matrices_side_by_side_take_memory_each)
         int n_ranks;
         uint64_t n_lanes, n_elems, n_squares, r, v_bytes; /* of the largest; v of padding: a page, if any */
     } cases[] = {
-        {{{1600, 4800}, {1600, 1600}, {1600, 6400}, {6400, 1600}}, 1, 4, 1600 * 6400, 4, 1600, 0}, /* GPT-2 1558M */
+        {{{1600, 4800}, {1600, 1600}, {1600, 6400}, {6400, 1600}}, 1, 2, 1600 * 6400, 4, 1600, 0}, /* GPT-2 1558M */
         {{{1600, 4800}, {1600, 1600}, {1600, 6400}, {6400, 1600}}, 2, 2, 1600 * 6400, 4, 1600, 0},
         {{{1600, 4800}, {1600, 1600}, {1600, 6400}, {6400, 1600}}, 7, 1, 1600 * 6400, 4, 1600, 4096},
-        {{{300, 200}, {300, 200}, {30, 20}, {30, 20}, {30, 20}}, 1, 4, 300 * 200, 2, 200, 4096},
+        {{{300, 200}, {300, 200}, {30, 20}, {30, 20}, {30, 20}}, 1, 2, 300 * 200, 2, 200, 4096},
         {{{302, 201}, {16, 16}}, 1, 2, 302 * 201, 4, 201, 4096},
         {{{4096, 4096}, {4096, 14336}}, 1, 1, 4096 * 14336, 4, 4096, 0}, /* Llama-3-8B */
     };
