@@ -4,8 +4,7 @@
  *
  *     every rank      advances its momentum of the round's units, and puts each owner's part into a slot of its window
  *     fence, all-to-all
- *     the owner       joins its matrices of the ranks' parts, orthogonalizes them, some at a time, and cuts them into
- *                     slots again
+ *     the owner       orthogonalizes its matrices and puts the results into slots again (muon_owner.c)
  *     fence, all-to-all
  *     every rank      steps its weights by the owners' results
  *
@@ -25,23 +24,12 @@
 #include <stdlib.h>
 
 #include "base/log.h"
+#include "zero/muon/muon_owner.h"
 #include "zero/runtime/addresses.h"
 
 /* Beside the learning rate, so that an update's root mean square is about AdamW's: an orthogonal matrix's is
  * 1 / sqrt(longer side). */
 #define UPDATE_RMS 0.2
-
-struct zero_muon_update {
-    zero_context_t *context;
-    const zero_muon_schedule_t *schedule;
-    const zero_matrix_fns_t *fns; /* NULL: Muon's */
-    void *user;
-    int rank, n_ranks, n_chunks; /* chunks: shards of a unit that this rank holds */
-    size_t *first_segment; /* [n_rounds][n_ranks][n_chunks], and behind the last; segments at plan.muon.segments */
-    uint64_t *longest;     /* [n_rounds][n_ranks][n_chunks]: elements of the longest segment */
-    const void **slices;   /* [n_ranks]: where each rank's slots can be read */
-    zero_orthogonalizer_t *orthogonalizer; /* NULL: the device needs none */
-};
 
 /* ---- creating ---- */
 
@@ -120,22 +108,6 @@ static zero_status_t create_segments(zero_muon_update_t *update)
     return status;
 }
 
-/* Prepares the device for the matrices that this rank owns. */
-static zero_status_t create_orthogonalizer(zero_muon_update_t *update)
-{
-    const zero_context_t *context = update->context;
-    const zero_shard_kernels_t *kernels = context->device->kernels;
-    if (!kernels->orthogonalizer_create)
-        return ZERO_OK;
-    ZERO_TRY(kernels->orthogonalizer_create(&update->orthogonalizer));
-    for (zero_tensor_t t = 0; t < context->model->n_tensors; t++)
-        if (update->schedule->owner_of[t] == update->rank)
-            ZERO_TRY(kernels->orthogonalizer_prepare(update->orthogonalizer,
-                                                     (uint64_t)context->model->tensors[t].shape[0],
-                                                     (uint64_t)context->model->tensors[t].shape[1]));
-    return ZERO_OK;
-}
-
 static zero_status_t create(zero_muon_update_t *update)
 {
     const size_t n_groups = index_of(update, update->schedule->n_rounds, 0, 0);
@@ -146,7 +118,7 @@ static zero_status_t create(zero_muon_update_t *update)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for Muon's tables of %d ranks", update->n_ranks);
     if (update->fns)
         return ZERO_OK;
-    ZERO_TRY(create_orthogonalizer(update));
+    ZERO_TRY(zero_muon_owner_create(update));
     return create_segments(update);
 }
 
@@ -190,12 +162,6 @@ void zero_muon_update_destroy(zero_muon_update_t *update)
 }
 
 /* ---- a round ---- */
-
-/* Returns the bytes between a round's slots. */
-static uint64_t slot_bytes(const zero_muon_update_t *update, int round)
-{
-    return update->schedule->slot_elems[round] * zero_dtype_size(update->context->plan.muon.dtype);
-}
 
 /* Fills a kernel's arguments for an owner's matrices in one chunk. vector: their momentum or results there. */
 static zero_muon_t arguments_of(const zero_muon_update_t *update, int round, int owner, int chunk, const void *vector)
@@ -262,7 +228,7 @@ static zero_status_t advance(const zero_muon_update_t *update, int round, zero_s
     const zero_muon_plan_t *plan = &context->plan.muon;
     for (int owner = 0; owner < update->n_ranks; owner++)
         for (int chunk = 0; chunk < update->n_chunks; chunk++) {
-            const uint64_t slot = (uint64_t)(plan->is_full ? chunk : owner) * slot_bytes(update, round);
+            const uint64_t slot = (uint64_t)(plan->is_full ? chunk : owner) * zero_muon_slot_bytes(update, round);
             const bool is_needed = !plan->is_full || owner == update->rank;
             ZERO_TRY(advance_part(update, round, owner, chunk,
                                   is_needed ? zero_context_window(context, plan->updates + slot) : NULL, stream));
@@ -276,7 +242,7 @@ static zero_status_t collect_updates(zero_muon_update_t *update, int round, zero
     zero_context_t *context = update->context;
     zero_comm_t *comm = context->comm;
     const zero_muon_plan_t *plan = &context->plan.muon;
-    const uint64_t n_bytes = slot_bytes(update, round);
+    const uint64_t n_bytes = zero_muon_slot_bytes(update, round);
     ZERO_TRY(zero_streams_fence(context, stream));
     if (!plan->is_full)
         return comm->ops->all_to_all(comm, ZERO_LANE_STEP, &context->window, comm->size, plan->updates, n_bytes,
@@ -284,102 +250,6 @@ static zero_status_t collect_updates(zero_muon_update_t *update, int round, zero
     for (int shard = 0; shard < update->n_ranks; shard++)
         update->slices[shard] = zero_context_window(context, plan->updates + (uint64_t)shard * n_bytes);
     return ZERO_OK;
-}
-
-/* Describes a matrix in the memory of one lane. */
-static zero_orthogonalize_t matrix_in(const zero_muon_update_t *update, zero_tensor_t t, int lane)
-{
-    const zero_context_t *context = update->context;
-    const zero_muon_plan_t *plan = &context->plan.muon;
-    const zero_tensor_decl_t *tensor = &context->model->tensors[t];
-    const uint64_t i = (uint64_t)lane;
-    return (zero_orthogonalize_t){
-        .x = zero_context_private(context, plan->matrix + i * plan->matrix_bytes),
-        .scratch = zero_context_private(context, plan->scratch + i * plan->scratch_bytes),
-        .orthogonalizer = update->orthogonalizer,
-        .workspace = update->orthogonalizer
-                         ? zero_context_private(context, plan->workspace + i * ZERO_ORTHOGONALIZE_WORKSPACE_BYTES)
-                         : NULL,
-        .rows = (uint64_t)tensor->shape[0],
-        .cols = (uint64_t)tensor->shape[1],
-        .n_steps = context->config.muon_steps,
-        .skip = &zero_context_step_scratch(context)->scalars.skip,
-    };
-}
-
-/* Copies a tensor's part of one shard between the matrix and a slot, which it enters or leaves. */
-static zero_status_t copy_part(const zero_muon_update_t *update, const zero_orthogonalize_t *matrix, zero_tensor_t t,
-                               int shard, void *slot, bool enters, zero_stream_t stream)
-{
-    const zero_context_t *context = update->context;
-    const uint64_t size = zero_dtype_size(context->plan.muon.dtype);
-    const uint64_t shard_elems = context->layout.units[context->model->tensors[t].owner].shard_elems;
-    const uint64_t begin = (uint64_t)shard * shard_elems;
-    const zero_span_t span = zero_layout_span(&context->layout, context->model, t, begin, begin + shard_elems);
-    if (span.n_elems == 0)
-        return ZERO_OK;
-    unsigned char *in_matrix = (unsigned char *)matrix->x + span.first * size;
-    unsigned char *in_slot = (unsigned char *)slot + (span.flat_offset - begin) * size;
-    return zero_device_copy(context->device, enters ? in_slot : in_matrix, enters ? in_matrix : in_slot,
-                            span.n_elems * size, stream);
-}
-
-/* Joins a matrix of the ranks' parts. */
-static zero_status_t join(const zero_muon_update_t *update, const zero_orthogonalize_t *matrix, zero_tensor_t t,
-                          zero_stream_t stream)
-{
-    const zero_arena_plan_t *plan = &update->context->plan;
-    for (int r = 0; r < update->n_ranks; r++) {
-        const int shard = plan->muon.is_full ? r : zero_comm_slice_of(r, update->n_ranks, plan->group);
-        ZERO_TRY(copy_part(update, matrix, t, shard, (void *)(uintptr_t)update->slices[r], false, stream));
-    }
-    return ZERO_OK;
-}
-
-/* Cuts a matrix into the slots of the results. */
-static zero_status_t cut(const zero_muon_update_t *update, int round, const zero_orthogonalize_t *matrix,
-                         zero_tensor_t t, zero_stream_t stream)
-{
-    const zero_context_t *context = update->context;
-    for (int shard = 0; shard < update->n_ranks; shard++) {
-        const uint64_t at = context->plan.muon.results + (uint64_t)shard * slot_bytes(update, round);
-        ZERO_TRY(copy_part(update, matrix, t, shard, zero_context_window(context, at), true, stream));
-    }
-    return ZERO_OK;
-}
-
-/* Orthogonalizes as many matrices as there are lanes, or fewer. */
-static zero_status_t orthogonalize(const zero_muon_update_t *update, int round, const zero_tensor_t *tensors, int n,
-                                   zero_stream_t stream)
-{
-    zero_orthogonalize_t matrices[ZERO_ORTHOGONALIZE_LANES];
-    for (int i = 0; i < n; i++) {
-        matrices[i] = matrix_in(update, tensors[i], i);
-        ZERO_TRY(join(update, &matrices[i], tensors[i], stream));
-    }
-    ZERO_TRY(update->fns ? update->fns->transform(update->user, tensors[0], matrices[0].x, stream)
-                         : update->context->device->kernels->orthogonalize(matrices, n, stream));
-    for (int i = 0; i < n; i++)
-        ZERO_TRY(cut(update, round, &matrices[i], tensors[i], stream));
-    return ZERO_OK;
-}
-
-/* Orthogonalizes all matrices of a round that this rank owns. */
-static zero_status_t orthogonalize_owned(const zero_muon_update_t *update, int round, zero_stream_t stream)
-{
-    const zero_muon_schedule_t *schedule = update->schedule;
-    zero_tensor_t tensors[ZERO_ORTHOGONALIZE_LANES];
-    int n = 0;
-    for (zero_tensor_t t = 0; t < update->context->model->n_tensors; t++) {
-        if (schedule->round_of[t] != round || schedule->owner_of[t] != update->rank)
-            continue;
-        tensors[n++] = t;
-        if (n == update->context->plan.muon.n_lanes) { /* a caller's have one lane */
-            ZERO_TRY(orthogonalize(update, round, tensors, n, stream));
-            n = 0;
-        }
-    }
-    return n > 0 ? orthogonalize(update, round, tensors, n, stream) : ZERO_OK;
 }
 
 /* Steps this rank's weights in one chunk by the results, of which slices[r] has those of owner r. */
@@ -403,7 +273,7 @@ static zero_status_t spread_results(zero_muon_update_t *update, int round, zero_
     zero_context_t *context = update->context;
     zero_comm_t *comm = context->comm;
     const zero_arena_plan_t *plan = &context->plan;
-    const uint64_t n_bytes = slot_bytes(update, round);
+    const uint64_t n_bytes = zero_muon_slot_bytes(update, round);
     unsigned char *received = zero_context_private(context, plan->muon.received);
     ZERO_TRY(zero_streams_fence(context, stream));
     if (!plan->muon.is_full) {
@@ -429,7 +299,7 @@ zero_status_t zero_muon_update_run(zero_muon_update_t *update, zero_stream_t str
     for (int round = 0; round < schedule->n_rounds; round++) {
         ZERO_TRY(advance(update, round, stream));
         ZERO_TRY(collect_updates(update, round, stream));
-        ZERO_TRY(orthogonalize_owned(update, round, stream));
+        ZERO_TRY(zero_muon_owner_run(update, round, stream));
         ZERO_TRY(spread_results(update, round, stream));
     }
     return ZERO_OK;
