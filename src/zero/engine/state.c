@@ -131,27 +131,36 @@ zero_status_t zero_engine_set_some(zero_engine_t *engine, bool with_moments, con
     return with_moments ? ZERO_OK : zero_set_adam_step(engine, 0);
 }
 
+/* Puts a run's first weights into buffers->weights. Of zeros, nothing goes from host to device: they are what a program
+ * declares that then sets all weights. */
+static zero_status_t init_weights(zero_engine_t *engine, zero_tensor_t tensor, const zero_span_t *run,
+                                  zero_run_buffers_t *buffers)
+{
+    const zero_context_t *context = &engine->context;
+    zero_device_t *device = context->device;
+    const zero_tensor_decl_t *decl = &context->model->tensors[tensor];
+    const size_t n_bytes = run->n_elems * sizeof(float);
+    if (decl->init == ZERO_INIT_NORMAL)
+        return device->kernels->fill_normal(buffers->weights, run->n_elems, context->config.seed, (uint64_t)tensor,
+                                            run->first, decl->init_std, NULL);
+    if (decl->init == ZERO_INIT_ZEROS)
+        return device->ops->clear(device, buffers->weights, n_bytes, NULL);
+    for (size_t i = 0; i < run->n_elems; i++)
+        buffers->host[i] = 1.0f;
+    return zero_device_copy(device, buffers->weights, buffers->host, n_bytes, NULL);
+}
+
 static zero_status_t init_run(zero_engine_t *engine, zero_tensor_t tensor, const zero_span_t *run,
                               const zero_adam_segment_t *at, zero_run_buffers_t *buffers, void *user)
 {
     (void)user;
-    const zero_context_t *context = &engine->context;
-    zero_device_t *device = context->device;
-    const zero_tensor_decl_t *decl = &context->model->tensors[tensor];
-    float *ones = buffers->host, *zeros = ones + ZERO_RUN_ELEMS;
-    size_t n = run->n_elems, n_bytes = n * sizeof(float);
-    memset(zeros, 0, n_bytes);
-    for (size_t i = 0; i < n; i++)
-        ones[i] = 1.0f;
-    if (decl->init == ZERO_INIT_NORMAL)
-        ZERO_TRY(device->kernels->fill_normal(buffers->weights, n, context->config.seed, (uint64_t)tensor, run->first,
-                                              decl->init_std, NULL));
-    else
-        ZERO_TRY(
-            zero_device_copy(device, buffers->weights, decl->init == ZERO_INIT_ONES ? ones : zeros, n_bytes, NULL));
-    ZERO_TRY(zero_run_write_master(engine, tensor, at, buffers, n));
-    ZERO_TRY(zero_run_write_moments(engine, tensor, at, zeros, zeros, n, buffers));
-    return zero_device_synchronize(device);
+    float *zeros = buffers->host + ZERO_RUN_ELEMS;
+    ZERO_TRY(init_weights(engine, tensor, run, buffers));
+    ZERO_TRY(zero_run_write_master(engine, tensor, at, buffers, run->n_elems));
+    if (!zero_run_is_frozen(engine, tensor))
+        memset(zeros, 0, run->n_elems * sizeof *zeros);
+    ZERO_TRY(zero_run_write_moments(engine, tensor, at, zeros, zeros, run->n_elems, buffers));
+    return zero_device_synchronize(engine->context.device);
 }
 
 zero_status_t zero_init_parameters(zero_engine_t *engine)

@@ -4,6 +4,7 @@
  * fails must not leave others in a broadcast: so what can fail on one rank comes before the first or behind the last,
  * and ranks agree about it.
  */
+#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -57,11 +58,23 @@ static bool is_not_negative(const zero_engine_t *engine, zero_array_t array)
     return array == ZERO_ARRAY_V && zero_optimizer_of(&engine->context.config)->v_is_not_negative;
 }
 
-/* A number that the optimizer could not go on with. */
+/* Returns whether the optimizer can go on with all numbers. Sums of flags, not an early end: such a loop is vectorized,
+ * and a model's whole weights pass through it. */
+static bool are_sound(const float *data, uint64_t n_elems, bool not_negative)
+{
+    unsigned bad = 0;
+    for (uint64_t i = 0; i < n_elems; i++)
+        bad |= (unsigned)(!(fabsf(data[i]) <= FLT_MAX)) | (unsigned)(not_negative & (data[i] < 0.0f));
+    return !bad;
+}
+
+/* Names a number that the optimizer could not go on with. */
 static zero_status_t check_numbers(const zero_engine_t *engine, const request_t *request, const float *data)
 {
     const zero_tensor_decl_t *tensor = &engine->context.model->tensors[request->tensor];
     const bool not_negative = is_not_negative(engine, request->array);
+    if (are_sound(data, tensor->n_elems, not_negative))
+        return ZERO_OK;
     for (uint64_t i = 0; i < tensor->n_elems; i++)
         if (!isfinite(data[i]) || (not_negative && data[i] < 0.0f))
             return zero_fail(ZERO_ERROR_ARGUMENT, "%s(%s): element %" PRIu64 " is %g, which must be finite%s",
@@ -186,7 +199,7 @@ zero_status_t zero_get_tensor(zero_engine_t *engine, zero_tensor_t tensor, zero_
 
 /* ---- setting ---- */
 
-/* Brings the root's numbers to all ranks. */
+/* Brings the root's numbers to all ranks, which only reads them on the root. */
 static zero_status_t distribute(zero_comm_t *comm, const request_t *request, float *data, uint64_t n_elems)
 {
     for (uint64_t done = 0; done < n_elems; done += RUN_ELEMS) {
@@ -196,20 +209,20 @@ static zero_status_t distribute(zero_comm_t *comm, const request_t *request, flo
     return ZERO_OK;
 }
 
-/* With a root, passes its numbers through a copy on every rank. */
+/* With a root, passes its numbers through a copy on every other rank. */
 static zero_status_t set_from_root(zero_engine_t *engine, const request_t *request, const float *data)
 {
     zero_comm_t *comm = engine->context.host_comm;
     const uint64_t n_elems = engine->context.model->tensors[request->tensor].n_elems;
-    float *copy = malloc(n_elems * sizeof *copy);
+    const bool is_root = comm->rank == request->root;
+    float *copy = is_root ? NULL : malloc(n_elems * sizeof *copy);
+    float *here = is_root ? (float *)data : copy;
     zero_status_t status = ZERO_OK;
-    if (!copy)
+    if (!here)
         status = zero_fail(ZERO_ERROR_MEMORY, "%s: no memory for %" PRIu64 " elements", request->call, n_elems);
     ZERO_TRY_GOTO(zero_comm_agree(comm, status), end);
-    if (comm->rank == request->root)
-        memcpy(copy, data, n_elems * sizeof *copy);
-    ZERO_TRY_GOTO(distribute(comm, request, copy, n_elems), end);
-    status = zero_engine_write_array(engine, request->tensor, request->array, copy);
+    ZERO_TRY_GOTO(distribute(comm, request, here, n_elems), end);
+    status = zero_engine_write_array(engine, request->tensor, request->array, here);
 end:
     free(copy);
     return status;
