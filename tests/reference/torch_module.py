@@ -226,18 +226,42 @@ def half_precision(comm, claim):
               far < 1e-2 and stage_results[0] == stage_results[1])
 
 
+class Deep(torch.nn.Module):
+    """Eight equal blocks."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.head = torch.nn.Embedding(VOCAB, DIM), torch.nn.Linear(DIM, VOCAB)
+        self.blocks = torch.nn.ModuleList([Block() for _ in range(8)])
+
+    def forward(self, tokens):
+        x = self.tokens(tokens)
+        for block in self.blocks:
+            x = block(x, info="")["x"]
+        return self.head(x)
+
+    def uses(self):
+        return [self.tokens, *self.blocks, self.head]
+
+
+class Counting:
+    """A backend of torch.compile that counts graphs."""
+
+    def __init__(self):
+        torch._dynamo.reset()
+        self.n_graphs, self.backend = 0, torch._dynamo.lookup_backend("aot_eager")
+
+    def __call__(self, graph, inputs):
+        self.n_graphs += 1
+        return self.backend(graph, inputs)
+
+
 def compiled(comm, claim):
     """Units whose forward is compiled: what is in them, not libzero's calls around them."""
     plain = shard(comm, 3)
     wanted = train(plain, comm, range(4))
     plain.close()
-    stage_results, frames = [], 0
-
-    def count(graph, inputs):
-        nonlocal frames
-        frames += 1
-        return torch._dynamo.lookup_backend("aot_eager")(graph, inputs)
-
+    stage_results, count = [], Counting()
     for stage in (0, 3):
         net = make_net()
         for block in net.blocks:
@@ -248,7 +272,52 @@ def compiled(comm, claim):
     far = distance(stage_results[0], wanted)
     claim(f"compiled units: losses and norms are those of plain ones within 1e-6: {far:.1e}; stages 0 and 3 have the same bits",
           far < 1e-6 and stage_results[0] == stage_results[1])
-    claim(f"... and they were compiled, in {frames} graphs", frames >= len(net.blocks))
+    claim(f"... and they were compiled, in {count.n_graphs} graphs", count.n_graphs >= len(net.blocks))
+    ways_to_compile(comm, claim)
+
+
+def ways_to_compile(comm, claim):
+    """Equal units share a graph, however they are compiled; a compiled net has its graphs between units."""
+    def deep(compile_net=lambda net, count: net, n_frozen=0, **settings):
+        torch.manual_seed(4)
+        net, count = Deep().to(DEVICE), Counting()
+        net.tokens.requires_grad_(n_frozen == 0)
+        for block in net.blocks[:n_frozen]:
+            block.requires_grad_(False)
+        compile_net(net, count)
+        if settings.pop("compiles", False):
+            settings["compile"] = {"backend": count, "fullgraph": True}
+        sharded = shard(comm, 3, net, **settings)
+        sharded.net = torch.compile(net, backend=count) if compile_net is whole else net
+        results = train(sharded, comm, range(3))
+        n_graphs, loss = count.n_graphs, evaluate(sharded)
+        sharded.close()
+        return results + [(loss, loss)], n_graphs
+
+    def forwards(net, count):
+        for block in net.blocks:
+            block.forward = torch.compile(block.forward, backend=count)
+
+    def modules(net, count):
+        for i, block in enumerate(net.blocks):
+            net.blocks[i] = torch.compile(block, backend=count)
+
+    def whole(net, count):
+        pass
+
+    wanted = deep()[0]
+    for name, most, made in (("each forward", 1, deep(forwards)), ("each module", 1, deep(modules)),
+                             ("Sharded(compile=)", 3, deep(compiles=True)), ("the whole net", 9, deep(whole))):
+        far = distance(made[0], wanted)
+        claim(f"eight equal blocks, compiled by {name}: {made[1]} graphs in all, losses and norms within 1e-6: {far:.1e}",
+              far < 1e-6 and made[1] <= most and (made[1] > 0 or most == 9))
+    wanted, made = deep(n_frozen=3)[0], deep(forwards, n_frozen=3)
+    claim(f"... of which three are frozen: {made[1]} graphs: of the first, frozen and trained ones",
+          distance(made[0], wanted) < 1e-6 and 1 < made[1] <= 3)
+    net = Deep()
+    net.blocks[5].compile()
+    claim("a unit compiled by its compile() is refused, with what to do", raises(
+        ValueError, "unit blocks.5 is compiled by its compile()", libzero.torch.Sharded, comm, net, net.uses()))
 
 
 def given_away(comm, claim):

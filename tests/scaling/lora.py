@@ -7,10 +7,12 @@
 Without other options the shape is Llama-3-8B's, 1 x 2048 tokens, adapters of rank 16 on the two matrices of attention
 (q, k, v are one). All three begin with the same numbers and see the same data, so their losses agree: within rounding in
 fp32. A step is forward, backward, clipping to norm 1 and AdamW. In bf16 --by torch keeps fp32 masters of the adapters, as
-libzero does; peft keeps the adapters in fp32. --compile compiles the blocks, not with libzero.
+libzero does; peft keeps the adapters in fp32. --compile compiles the blocks, with libzero what is in their units.
 
-The last line is RESULT lora key=value ...: step_ms is the median; MiB of memory: smi what nvidia-smi shows for the GPU
-less what it showed at the start, peak_torch what PyTorch's allocator held, planned what libzero's plan says for its own.
+The last line is RESULT lora key=value ...: step_ms is the median; start_s is what the trainer takes to begin with the
+model, in which libzero takes over its weights; first_s is the first step, with compiling; MiB of memory: smi what
+nvidia-smi shows for the GPU less what it showed at the start, peak_torch what PyTorch's allocator held, planned what
+libzero's plan says for its own.
 """
 
 import argparse
@@ -195,7 +197,10 @@ def main():
     before = smi()
     model, adapters = make_model(device)
     rope = fsdp2.rope_tables(args, device, torch.bfloat16 if args.precision == "bf16" else torch.float32)
+    begun = time.perf_counter()
     trainer = ByLibzero(model) if args.by == "libzero" else ByTorch(model, adapters)
+    start_s = time.perf_counter() - begun
+    print(f"started in {start_s:.1f} s", flush=True)
     n_trained = sum(p.numel() for p in adapters)
     if args.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
@@ -213,8 +218,8 @@ def main():
     peak = torch.cuda.max_memory_reserved() // MIB if args.device == "cuda" else 0
     print(f"RESULT lora by={args.by}{'-compiled' if args.compile == 'blocks' else ''} layers={args.layers} seq={args.seq} mb={args.mb} "
           f"rank={args.rank} trained={n_trained} precision={args.precision} first_loss={losses[0]:.7g} "
-          f"last_loss={losses[-1]:.7g} step_ms={statistics.median(times[args.warmup:]):.2f} smi={smi() - before} "
-          f"peak_torch={peak} planned={trainer.planned() / MIB:.2f}")
+          f"last_loss={losses[-1]:.7g} step_ms={statistics.median(times[args.warmup:]):.2f} start_s={start_s:.1f} "
+          f"first_s={times[0] / 1e3:.1f} smi={smi() - before} peak_torch={peak} planned={trainer.planned() / MIB:.2f}")
     trainer.close()
 
 

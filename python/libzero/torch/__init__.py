@@ -18,6 +18,9 @@ parameter, since libzero will use that memory for other units.
 
 The unit's forward is one node of the outer graph. Its backward acquires, runs the graph within, writes gradients into
 libzero's memory, and ends with grad_ready: so units come in exactly the reverse order.
+
+torch.compile sees what is in a unit: there parameters are inputs of the graph, so units of equal code and shapes share
+one. libzero's calls around it are outside, and torch.compile of a whole net breaks its graph there.
 """
 
 import contextlib
@@ -49,11 +52,13 @@ class _GpuMemory:
 class Sharded:
     """A module whose parameters libzero holds and trains. net's weights on rank 0 are what it begins with; those on the
     meta device wait for load_weights, load or load_state_dict. decay(name, parameter): whether weight decay applies; to
-    all, if it is not given. settings: fields of zero_config_t. The dtype is that of net's parameters, unless dtype=
-    says otherwise; the device is theirs, too, or `device`."""
+    all, if it is not given. compile: True, or a dict of torch.compile's options: compiles each unit's forward.
+    settings: fields of zero_config_t. The dtype is that of net's parameters, unless dtype= says otherwise; the device is
+    theirs, too, or `device`."""
 
-    def __init__(self, comm, net, units, decay=None, device=None, **settings):
+    def __init__(self, comm, net, units, decay=None, device=None, compile=False, **settings):
         self.net, self._comm = net, comm
+        self._compile_options = {} if compile is True else compile or None
         parameters = dict(net.named_parameters())
         if not parameters:
             raise ValueError("the module has no parameters")
@@ -98,6 +103,9 @@ class Sharded:
         for module in units:
             if id(module) not in module_names:
                 raise ValueError(f"a unit, {type(module).__name__}, is not in the module")
+            if module._compiled_call_impl is not None:
+                raise ValueError(f"unit {module_names[id(module)]} is compiled by its compile(), which would compile libzero's "
+                                 "calls, too: leave that out, and give Sharded compile=True, or a dict of the options")
             uses = self._by_module.setdefault(id(module), [])
             name = (module_names[id(module)] or type(module).__name__) + (f"#{len(uses) + 1}" if uses else "")
             unit = Unit(self, model.add_unit(name), name, module)
@@ -140,13 +148,14 @@ class Sharded:
         """Gives libzero the weights, empties the module, and comes between its units and their callers."""
         self.engine.init_parameters()
         self._waiting = [name for name, parameter in parameters.items() if parameter.is_meta]
-        for parameter in parameters.values():
-            if not parameter.is_meta:
-                self._set(self._ids[id(parameter)], parameter)
+        self._set_all({self._ids[id(each)]: each for each in parameters.values() if not each.is_meta})
         for unit in self._units:
             unit.hide()
         for module in {id(unit.module): unit.module for unit in self._units}.values():
-            module.forward = self._forward_of(module, module.forward)
+            inner = module.forward
+            if self._compile_options is not None:
+                inner = torch.compile(inner, **self._compile_options)
+            module.forward = torch.compiler.disable(self._forward_of(module, inner))
         for part in self.net.modules():
             part.register_load_state_dict_pre_hook(self._refuse_load)
 
@@ -327,11 +336,18 @@ class Sharded:
 
     # ---- weights, between steps ----
 
-    def _set(self, tensor, value):
-        """Sets a weight to rank 0's."""
-        shape = self.engine.shape(tensor)
-        value = value.detach().to("cpu", torch.float32).numpy().reshape(shape) if self._comm.rank == 0 else None
-        self.engine.set_tensor(tensor, value, root=0)
+    def _set_all(self, values):
+        """Sets weights to rank 0's. values: by tensor. One buffer serves all: fresh memory would cost more than to copy."""
+        is_root = self._comm.rank == 0
+        most = max((value.numel() for value in values.values()), default=0)
+        buffer = torch.empty(most if is_root else 0, dtype=torch.float32, device="cpu")
+        for tensor, value in values.items():
+            if is_root:
+                whole = buffer[:value.numel()]
+                whole.view(value.shape).copy_(value.detach())
+                self.engine.set_tensor(tensor, whole.numpy().reshape(self.engine.shape(tensor)), root=0)
+            else:
+                self.engine.set_tensor(tensor, None, root=0)
 
     def state_dict(self, root=libzero.ALL_RANKS):
         """Returns net's state_dict, on the CPU and with whole fp32 weights; with a root on that rank, None elsewhere.
@@ -360,10 +376,9 @@ class Sharded:
         for name, value in own.items():
             if tuple(value.shape) != tuple(state[name].shape):
                 raise ValueError(f"{name} has shape {tuple(value.shape)}, not {tuple(state[name].shape)}")
+        self._set_all({by_id[id(value)]: state[name] for name, value in own.items() if id(value) in by_id})
         for name, value in own.items():
-            if id(value) in by_id:
-                self._set(by_id[id(value)], state[name])
-            elif isinstance(value, torch.Tensor):
+            if id(value) not in by_id and isinstance(value, torch.Tensor):
                 value.detach().copy_(state[name])
         self._waiting.clear()
 
