@@ -20,7 +20,9 @@ GPU they are DeviceArrays, of which torch.from_dlpack and cupy.from_dlpack make 
 An exception that leaves a block leaves the pass unfinished: agree with the other ranks (Comm.agree), and all call
 Engine.cancel. libzero.torch trains a PyTorch module, on CPUs and GPUs.
 
-libzero.so is the file that LIBZERO names, else the installed one.
+libzero.so is the file that LIBZERO names, else the installed one. It is loaded at the first call, not by import. Import
+torch, cupy and the like before that, if they are used: of NCCL a process has one, the first that is loaded, and theirs
+may be newer than the system's.
 """
 
 from ._device_array import DeviceArray
@@ -36,5 +38,11 @@ from ._zero_h import (
     WEIGHT, M, V, GRAD,
     ALL_RANKS,
     TensorDesc, Config, Grad, Partial, Group, SaveOptions, StepResult, Error,
-    version,
+    lib as _lib,
 )
+
+
+def __getattr__(name):
+    if name == "version":  # of the library, which is loaded for it
+        return _lib.zero_version().decode()
+    raise AttributeError(f"module {__name__} has no attribute {name}")

@@ -2,6 +2,7 @@
 
 import ctypes
 import ctypes.util
+import functools
 import os
 from ctypes import (POINTER, byref, c_bool, c_char_p, c_double, c_float, c_int, c_int64, c_size_t, c_uint8, c_uint32,
                     c_uint64, c_void_p)
@@ -82,44 +83,56 @@ class StepResult(ctypes.Structure):
                 ("reserved", c_uint64 * 4)]
 
 
-def _load():
-    path = os.environ.get("LIBZERO") or ctypes.util.find_library("zero") or "libzero.so.0"
-    # Open MPI's plug-ins look for its symbols among the process's.
-    return ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+class _Library:
+    """libzero.so, loaded at the first use of one of its functions, not by import: it brings the system's NCCL and CUDA
+    runtime, of which a process has those that are loaded first, and torch may need the newer ones that it brings."""
+
+    def __init__(self):
+        self._prototypes = {}
+
+    def declare(self, restype, **functions):
+        self._prototypes.update({"zero_" + name: (restype, argtypes) for name, argtypes in functions.items()})
+
+    @functools.cached_property
+    def _loaded(self):
+        path = os.environ.get("LIBZERO") or ctypes.util.find_library("zero") or "libzero.so.0"
+        # Open MPI's plug-ins look for its symbols among the process's.
+        return ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+
+    def __getattr__(self, name):
+        """Is called once for each function, which then is an attribute."""
+        if not name.startswith("zero_"):
+            raise AttributeError(name)
+        function = getattr(self._loaded, name)
+        if name in self._prototypes:
+            function.restype, function.argtypes = self._prototypes[name]
+        setattr(self, name, function)
+        return function
 
 
-lib = _load()
+lib = _Library()
 P = c_void_p
 
-
-def _declare(restype, **functions):
-    for name, argtypes in functions.items():
-        function = getattr(lib, "zero_" + name)
-        function.restype, function.argtypes = restype, argtypes
-
-
-_declare(c_char_p, version=[], last_error=[], status_name=[c_int], status_text=[c_int], comm_name=[P],
-         checkpoint_state=[P])
-_declare(c_int, comm_create=[c_int, POINTER(P)], comm_rank=[P], comm_size=[P], comm_local_rank=[P],
-         comm_local_size=[P], comm_barrier=[P],
-         comm_agree=[P, c_int], device_create=[c_int, P, POINTER(P)], model_create=[POINTER(P)],
-         model_add_unit=[P, c_char_p, POINTER(c_int)], config_init=[POINTER(Config), c_size_t],
-         model_add_tensor=[P, c_int, POINTER(TensorDesc), POINTER(c_int)], model_share_tensor=[P, c_int, c_int],
-         engine_create=[P, P, P, POINTER(Config), POINTER(P)], init_parameters=[P], load_weights=[P, c_char_p],
-         load_weights_partial=[P, c_char_p, POINTER(Partial)],
-         get_tensor=[P, c_int, c_int, c_int, P], set_tensor=[P, c_int, c_int, c_int, P], begin=[P, c_int, P],
-         acquire=[P, c_int, P], release=[P, c_int, P], unused=[P, c_int, P], grad_ready=[P, c_int, P],
-         step=[P, c_float, P, P], step_wait=[P, POINTER(StepResult)], set_micro_steps=[P, c_int],
-         set_group=[P, c_int, POINTER(Group)], get_group=[P, c_int, POINTER(Group)],
-         cancel=[P], device_get_type=[P], save_prepare=[P, c_char_p],
-         save_begin=[P, c_char_p, POINTER(SaveOptions), POINTER(P)], save_end=[P],
-         checkpoint_open=[P, c_char_p, POINTER(P)], load=[P, P])
-_declare(None, comm_destroy=[P], comm_abort=[P, c_int], device_destroy=[P], model_destroy=[P], engine_destroy=[P],
-         checkpoint_close=[P])
-_declare(P, param=[P, c_int], loss_scale=[P])
-_declare(Grad, grad=[P, c_int])
-
-version = lib.zero_version().decode()
+lib.declare(c_char_p, version=[], last_error=[], status_name=[c_int], status_text=[c_int], comm_name=[P],
+            checkpoint_state=[P])
+lib.declare(c_int, comm_create=[c_int, POINTER(P)], comm_rank=[P], comm_size=[P], comm_local_rank=[P],
+            comm_local_size=[P], comm_barrier=[P],
+            comm_agree=[P, c_int], device_create=[c_int, P, POINTER(P)], model_create=[POINTER(P)],
+            model_add_unit=[P, c_char_p, POINTER(c_int)], config_init=[POINTER(Config), c_size_t],
+            model_add_tensor=[P, c_int, POINTER(TensorDesc), POINTER(c_int)], model_share_tensor=[P, c_int, c_int],
+            engine_create=[P, P, P, POINTER(Config), POINTER(P)], init_parameters=[P], load_weights=[P, c_char_p],
+            load_weights_partial=[P, c_char_p, POINTER(Partial)],
+            get_tensor=[P, c_int, c_int, c_int, P], set_tensor=[P, c_int, c_int, c_int, P], begin=[P, c_int, P],
+            acquire=[P, c_int, P], release=[P, c_int, P], unused=[P, c_int, P], grad_ready=[P, c_int, P],
+            step=[P, c_float, P, P], step_wait=[P, POINTER(StepResult)], set_micro_steps=[P, c_int],
+            set_group=[P, c_int, POINTER(Group)], get_group=[P, c_int, POINTER(Group)],
+            cancel=[P], device_get_type=[P], save_prepare=[P, c_char_p],
+            save_begin=[P, c_char_p, POINTER(SaveOptions), POINTER(P)], save_end=[P],
+            checkpoint_open=[P, c_char_p, POINTER(P)], load=[P, P])
+lib.declare(None, comm_destroy=[P], comm_abort=[P, c_int], device_destroy=[P], model_destroy=[P], engine_destroy=[P],
+            checkpoint_close=[P])
+lib.declare(P, param=[P, c_int], loss_scale=[P])
+lib.declare(Grad, grad=[P, c_int])
 
 
 class Error(RuntimeError):

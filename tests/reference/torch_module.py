@@ -579,6 +579,15 @@ def saving(comm, claim, folder):
     sharded.close()
 
 
+def imports(comm, claim):
+    """torch's NCCL must be loaded before the one that libzero brings, however the imports are ordered."""
+    code = ("import libzero, libzero.torch; maps = lambda: open('/proc/self/maps').read(); early = 'libzero.so' in maps(); "
+            "print('libtorch' in maps(), early, libzero.version, 'libzero.so' in maps())")
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    claim(f"import libzero, libzero.torch loads torch, and libzero.so is loaded at the first call: {run.stdout.strip()}",
+          run.stdout.split() == ["True", "False", libzero.version, "True"])
+
+
 def run_on_ranks(folder):
     torch.set_num_threads(1)
     torch.backends.cuda.enable_flash_sdp(False)  # their backward adds in an order that differs from run to run
@@ -596,6 +605,7 @@ def run_on_ranks(folder):
     compiled(comm, claim)
     given_away(comm, claim)
     misuse(comm, claim)
+    imports(comm, claim)
     saving(comm, claim, folder)
     if comm.rank == 0:
         print("done")
