@@ -21,7 +21,4 @@ typedef struct sample_spec {
 zero_status_t sample_generate(model_t *model, zero_comm_t *comm, const sample_spec_t *spec, int32_t *tokens,
                               int n_prompt, int *n_all);
 
-/* Draws one token: a pure function. `random` is in [0, 1); logits has n entries; order is scratch of n entries. */
-int32_t sample_draw(const float *logits, int n, const sample_spec_t *spec, double random, int32_t *order);
-
 #endif

@@ -6,6 +6,7 @@
  * as it was communicated. The references, gpt2_fp64.c and llama_fp64.c, are tested in test_golden.c.
  */
 #include <math.h>
+#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +14,7 @@
 #include "tests/support/stderr_capture.h"
 #include "tests/support/support.h"
 #include "tests/support/trainer.h"
-#include "train/forward/sample.h"
+#include "train/forward/draw.h"
 #include "train/model/arch.h"
 #include "zero/engine/engine.h"
 
@@ -715,15 +716,17 @@ END_TEST
 
 /* ---- Sampling ---- */
 
-/* sample_draw maps [0, 1) onto tokens: on a regular grid of n numbers each token's share is its probability, give or
+/* draw_token maps [0, 1) onto tokens: on a regular grid of n numbers each token's share is its probability, give or
  * take one draw at each end of its interval. Random draws could not reach such a bound. */
 static void check_shares(const float *logits, int n, const sample_spec_t *spec, const double *want)
 {
     enum { N_DRAWS = 100000 };
-    int32_t order[16];
+    draw_scratch_t scratch;
     int counts[16] = {0};
+    ck_assert(draw_scratch_create(16, &scratch));
     for (int i = 0; i < N_DRAWS; i++)
-        counts[sample_draw(logits, n, spec, (i + 0.5) / N_DRAWS, order)]++;
+        counts[draw_token(logits, n, spec, (i + 0.5) / N_DRAWS, &scratch)]++;
+    draw_scratch_free(&scratch);
     for (int token = 0; token < n; token++)
         ck_assert_msg(fabs(counts[token] - N_DRAWS * want[token]) <= 2.0,
                       "temperature %g, top_k %d, top_p %g: token %d %d times, expected %.1f", (double)spec->temperature,
@@ -758,12 +761,44 @@ START_TEST(draws_follow_the_softmax)
             softmax_of_top(logits, N, (double)temperatures[t], top_ks[k] ? top_ks[k] : N, want);
             check_shares(logits, N, &(sample_spec_t){.temperature = temperatures[t], .top_k = top_ks[k]}, want);
         }
-    int32_t order[N];
+    draw_scratch_t scratch;
+    ck_assert(draw_scratch_create(N, &scratch));
     for (double random = 0.0; random < 1.0; random += 0.0625) /* temperature 0: the likeliest, the first of equals */
-        ck_assert_int_eq(sample_draw(logits, N, &(sample_spec_t){.temperature = 0.0f}, random, order), 2);
-    ck_assert_int_eq(sample_draw(logits, N, &one, 0x1.fffffffffffffp-1, order), N - 1);
+        ck_assert_int_eq(draw_token(logits, N, &(sample_spec_t){.temperature = 0.0f}, random, &scratch), 2);
+    ck_assert_int_eq(draw_token(logits, N, &one, 0x1.fffffffffffffp-1, &scratch), N - 1);
     static const float huge[] = {3e38f, -3e38f, 0.0f};
-    ck_assert_int_eq(sample_draw(huge, 3, &one, 0.999999, order), 0);
+    ck_assert_int_eq(draw_token(huge, 3, &one, 0.999999, &scratch), 0);
+    draw_scratch_free(&scratch);
+}
+END_TEST
+
+/* Several chunks of weights: the token is where the sum of the weights, here one after another, comes to the share that
+ * was asked for, whatever the number of threads. Both sums round; 1e-12 is a thousand times that. */
+START_TEST(a_large_vocabulary_is_drawn_from_alike)
+{
+    enum { N = 5 * DRAW_CHUNK + 77, N_DRAWS = 3000 };
+    static float logits[N];
+    static double reached[N];
+    const sample_spec_t spec = {.temperature = 0.7f};
+    const int n_threads = omp_get_max_threads();
+    draw_scratch_t scratch;
+    uint64_t state = 5;
+    double sum = 0.0;
+    ck_assert(draw_scratch_create(N, &scratch));
+    for (int i = 0; i < N; i++) {
+        logits[i] = (float)(support_random(&state) % 1000) * 0.01f;
+        reached[i] = sum += exp((double)logits[i] / (double)spec.temperature);
+    }
+    for (int i = 0; i < N_DRAWS; i++) {
+        const double random = (double)support_random(&state) * 0x1p-64, wanted = random * sum;
+        omp_set_num_threads(1 + i % 3);
+        const int32_t token = draw_token(logits, N, &spec, random, &scratch);
+        ck_assert_msg((token == 0 || reached[token - 1] <= wanted + 1e-12 * sum) &&
+                          reached[token] > wanted - 1e-12 * sum,
+                      "%.17g: token %d", random, (int)token);
+    }
+    omp_set_num_threads(n_threads);
+    draw_scratch_free(&scratch);
 }
 END_TEST
 
@@ -863,6 +898,7 @@ static Suite *suite(void)
     TCase *sampling = tcase_create("sampling");
     tcase_set_timeout(sampling, 60);
     tcase_add_test(sampling, draws_follow_the_softmax);
+    tcase_add_test(sampling, a_large_vocabulary_is_drawn_from_alike);
     tcase_add_test(sampling, top_p_takes_the_fewest_that_add_up_to_it);
     tcase_add_loop_test(sampling, temperature_zero_continues_with_the_likeliest, 0, N_ARCHS);
     tcase_add_test(sampling, generated_tokens_follow_the_softmax);
