@@ -11,10 +11,9 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "train/hugging_face/hf_config.h"
+#include "train/options/newest_step.h"
 #include "train/options/options_table.h"
 #include "train/report/report.h"
 #include "train/resume_check.h"
@@ -57,23 +56,10 @@ static zero_status_t take_state(checkpoints_t *checkpoints)
     return status;
 }
 
-/* Returns the step that `latest` in checkpoint.dir links to: see checkpoints_found_t. */
-static int64_t step_on_disk(const options_t *options)
-{
-    char latest[OPTIONS_MAX_PATH + 16], name[64] = "";
-    struct stat info;
-    long long step;
-    snprintf(latest, sizeof latest, "%s/latest", options->checkpoint.dir);
-    if (!options->checkpoint.dir[0] || lstat(latest, &info) != 0)
-        return 0;
-    ssize_t n_bytes = readlink(latest, name, sizeof name - 1);
-    return n_bytes > 0 && sscanf(name, "step-%lld", &step) == 1 && step > 0 ? step : INT64_MAX;
-}
-
 zero_status_t checkpoints_find(const options_t *options, zero_comm_t *comm, checkpoints_found_t *found)
 {
     uint64_t in_memory = 0;
-    *found = (checkpoints_found_t){.on_disk = step_on_disk(options)};
+    *found = (checkpoints_found_t){.on_disk = newest_step(options->checkpoint.dir)};
     TRY(zero_comm_broadcast(comm, &found->on_disk, sizeof found->on_disk, 0));
     if (options->checkpoint.memory_every > 0 && options->checkpoint.memory_dir[0])
         TRY(zero_host_copies_find(comm, options->checkpoint.memory_dir, &in_memory));
@@ -109,32 +95,29 @@ static zero_status_t resume(checkpoints_t *checkpoints)
     return ZERO_OK;
 }
 
-/* Reads what `latest` in checkpoint.dir links to. Returns its length; 0 or less: there is none. */
-static int read_latest(const options_t *options, char name[64])
-{
-    char latest[OPTIONS_MAX_PATH + 16];
-    snprintf(latest, sizeof latest, "%s/latest", options->checkpoint.dir);
-    return (int)readlink(latest, name, 64);
-}
-
 /* Refuses to begin anew where an earlier run has saved, for that would cost its checkpoints: who forgets --resume has
  * not meant it. Rank 0 looks. */
 static zero_status_t check_earlier_run(const options_t *options, zero_comm_t *comm)
 {
-    char name[64] = "";
-    int length = 0;
+    char name[NEWEST_STEP_BYTES];
+    int64_t step = 0;
     if (options->resume || options->overwrite || !options->checkpoint.dir[0])
         return ZERO_OK;
     if (zero_comm_rank(comm) == 0)
-        length = read_latest(options, name);
-    TRY(zero_comm_broadcast(comm, &length, sizeof length, 0));
-    TRY(zero_comm_broadcast(comm, name, sizeof name, 0));
-    if (length <= 0)
+        step = newest_step(options->checkpoint.dir);
+    TRY(zero_comm_broadcast(comm, &step, sizeof step, 0));
+    if (step == 0)
         return ZERO_OK;
+    if (step == INT64_MAX)
+        return report_error(ZERO_ERROR_USAGE,
+                            "[checkpoint] dir: '%s/latest' is there and links to no checkpoint of zerotrain's: name "
+                            "another directory, or remove it",
+                            options->checkpoint.dir);
+    newest_step_name(step, name);
     return report_error(ZERO_ERROR_USAGE,
-                        "[checkpoint] dir: '%s' has checkpoints of an earlier run, up to %.*s: --resume continues from "
+                        "[checkpoint] dir: '%s' has checkpoints of an earlier run, up to %s: --resume continues from "
                         "there, --overwrite begins anew and replaces them",
-                        options->checkpoint.dir, length, name);
+                        options->checkpoint.dir, name);
 }
 
 zero_status_t checkpoints_open(const options_t *options, zero_comm_t *comm, const data_identity_t *data,
@@ -174,7 +157,7 @@ zero_status_t checkpoints_prepare(const checkpoints_t *checkpoints, const zero_m
 void checkpoints_report(const checkpoints_t *checkpoints)
 {
     const options_t *options = checkpoints->options;
-    char name[64];
+    char name[NEWEST_STEP_BYTES];
     if (options->checkpoint.memory_every > 0)
         report("each host gets checkpoints in its memory, in %s, so that a lost process costs %" PRId64
                " steps at most, until the run ends well",
@@ -185,10 +168,11 @@ void checkpoints_report(const checkpoints_t *checkpoints)
     }
     if (options->resume)
         return;
-    int length = read_latest(options, name);
-    if (length > 0)
-        report("%s has checkpoints of an earlier run, up to %.*s; this run starts from scratch and will replace them",
-               options->checkpoint.dir, length, name);
+    int64_t step = newest_step(options->checkpoint.dir);
+    newest_step_name(step, name);
+    if (step > 0 && step < INT64_MAX)
+        report("%s has checkpoints of an earlier run, up to %s; this run starts from scratch and will replace them",
+               options->checkpoint.dir, name);
 }
 
 zero_status_t checkpoints_load(checkpoints_t *checkpoints, zero_engine_t *engine)

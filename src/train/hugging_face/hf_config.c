@@ -17,6 +17,7 @@
 #include "train/options/options_table.h"
 #include "train/report/report.h"
 #include "train/options/input_file.h"
+#include "train/options/newest_step.h"
 
 #define MAX_FILE_BYTES ((size_t)16 << 20)
 #define MISTRAL_WINDOW 4096 /* of transformers' MistralConfig */
@@ -264,16 +265,17 @@ static zero_status_t parse(const char *path, input_words_t words, json_t **json)
 /* Takes a directory of checkpoints for the newest in it. */
 static void find_latest(options_t *options)
 {
-    char latest[OPTIONS_MAX_PATH + 32], model[sizeof latest];
-    snprintf(model, sizeof model, "%s/config.json", options->model.init);
-    snprintf(latest, sizeof latest, "%s/latest/config.json", options->model.init);
-    if (access(model, F_OK) == 0 || access(latest, F_OK) != 0)
-        return;
-    size_t length = strlen(latest) - strlen("/config.json");
-    if (length >= sizeof options->model.init)
-        return;
-    memcpy(options->model.init, latest, length);
-    options->model.init[length] = 0;
+    char *init = options->model.init, path[OPTIONS_MAX_PATH + 32], name[NEWEST_STEP_BYTES] = "latest";
+    size_t length = strlen(init);
+    snprintf(path, sizeof path, "%s/config.json", init);
+    int64_t step = access(path, F_OK) == 0 ? 0 : newest_step(init);
+    snprintf(path, sizeof path, "%s/latest", init);
+    if (step > 0 && step < INT64_MAX && access(path, F_OK) != 0)
+        newest_step_name(step, name);
+    if (step > 0 && length + 1 + strlen(name) < sizeof options->model.init) {
+        init[length] = '/';
+        strcpy(init + length + 1, name);
+    }
 }
 
 static zero_status_t open_config(hf_config_t *config)

@@ -1,12 +1,12 @@
 /* options_commands.c - what zerotrain can be asked to do beside training: the words, which options are theirs, and what
  * they decide about the settings.
  */
+#include "train/options/newest_step.h"
 #include "train/options/options_table.h"
 #include "train/report/report.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 const command_row_t command_rows[N_COMMANDS] = {
     [COMMAND_TRAIN] = {NULL, "CFG.ini", ""},
@@ -121,11 +121,9 @@ static void settle_forward(options_t *options)
 /* Turns the place of the weights into model.init, whose directory says what the model is. */
 static zero_status_t settle_weights(options_t *options)
 {
-    char latest[OPTIONS_MAX_PATH + 8];
-    snprintf(latest, sizeof latest, "%s/latest", options->checkpoint.dir);
     if (options->resume_dir[0])
         set_text(options->model.init, options->resume_dir);
-    else if (options->checkpoint.dir[0] && access(latest, F_OK) == 0)
+    else if (newest_step(options->checkpoint.dir) > 0)
         set_text(options->model.init, options->checkpoint.dir);
     if (strcmp(options->model.init, "random") != 0)
         return ZERO_OK;

@@ -157,6 +157,10 @@ static const outputs_case_t CASES[] = {
         {"[checkpoint] dir: 'ck' has checkpoints of an earlier run, up to step-00000006", "--overwrite"}, NULL, ALONE},
     {"the same, two ranks", "echo resume", "--set train.steps=9 --set log.metrics=resume.jsonl", 2,
         {"[checkpoint] dir: 'ck' has checkpoints of an earlier run"}, NULL, 2},
+    {"the same, killed before the checkpoint was linked", "rm ck/latest", "--set train.steps=9 cfg.ini # resume", 2,
+        {"[checkpoint] dir: 'ck' has checkpoints of an earlier run, up to step-00000006"}, NULL, ALONE},
+    {"the same, with a link to something else", "ln -sfn elsewhere ck/latest", "--set train.steps=9 cfg.ini # resume", 2,
+        {"[checkpoint] dir: 'ck/latest'", "links to no checkpoint"}, NULL, ALONE},
     {"both", "true", "--overwrite --resume", 2, {"--overwrite: this begins anew"}, NULL, ALONE},
 
     /* What is fine. */
@@ -168,6 +172,12 @@ static const outputs_case_t CASES[] = {
     {"metrics among checkpoints", "true", "--set checkpoint.dir=new --set log.metrics=new/m.jsonl", 0, {NULL},
         "test $(wc -l < new/m.jsonl) = 6 && test -d new/latest", ALONE},
     {"a resumed run's rows", "true", "--resume=ck/step-00000004", 0, {NULL}, "test $(wc -l < m.jsonl) = 6", ALONE},
+    {"--auto-resume after a kill before the checkpoint was linked", "rm ck/latest", "--auto-resume --set train.steps=7", 0,
+        {"resuming after step 6, from ck/step-00000006"}, "test $(wc -l < m.jsonl) = 7 && test -d ck/step-00000006", ALONE},
+    {"evaluate, after the same", "rm ck/latest", "evaluate --set data.val=text.txt cfg.ini # resume", 0, {NULL},
+        "diff m.jsonl ../before/m.jsonl", ALONE},
+    {"init, after the same", "rm ck/latest", "--set model.init=ck --set checkpoint.dir=new", 0, {NULL},
+        "test -d new/latest", ALONE},
     {"stdout, a pipe", "true", "--set log.metrics=/dev/stdout cfg.ini | cat > out", 0, {NULL},
         "test $(wc -l < out) = 6 && grep -q '\"step\": 6' out", ALONE},
     {"stdout, a file with something in it", "echo mine > out", "--set log.metrics=/dev/stdout cfg.ini >> out", 0, {NULL},
