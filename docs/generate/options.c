@@ -112,6 +112,8 @@ static void print_man(void)
     print_term("0", "", "success");
     print_term("2", "", "a mistake in the command line or the configuration file");
     print_term("3", "", "stopped by a signal and saved: --resume continues from there");
+    print_term("4", "",
+               "with --auto-resume: too many steps in a row were skipped, so another start would end likewise");
     print_term("1", "", "any other failure");
     fputs(".SH SEE ALSO\n.BR libzero (3),\n.BR mpirun (1)\n", stdout);
 }

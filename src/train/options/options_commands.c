@@ -18,11 +18,11 @@ const command_row_t command_rows[N_COMMANDS] = {
                           "of --resume DIR, else of the latest checkpoint in checkpoint.dir, else of model.init."},
     [COMMAND_GENERATE] =
         {"generate", "CHECKPOINT",
-         "continues --prompt TEXT or --prompt-file FILE and prints what follows, by the model and the\n"
-         "tokenizer.json in a directory of a checkpoint, of checkpoints or of a Hugging Face model."},
+         "continues --prompt TEXT or --prompt-file FILE and prints the text. CHECKPOINT is a step's\n"
+         "directory, a directory of checkpoints (the newest), or a Hugging Face model with tokenizer.json."},
     [COMMAND_REPORT] = {"report", "RUN...",
-                        "writes one HTML file, --output FILE: curves of runs over each other. A RUN is a file of\n"
-                        "metrics, or a directory of checkpoints, which adds the configuration."},
+                        "writes one HTML file, --output FILE, that compares runs. A RUN is a file of metrics, or a\n"
+                        "directory of checkpoints, which adds the configuration."},
     [COMMAND_CALIBRATE] = {"calibrate", "",
                            "measures how fast this machine computes and moves data, with all ranks, in seconds. fit\n"
                            "and settings that are auto take these rates instead of built-in ones."},
