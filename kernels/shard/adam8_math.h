@@ -91,17 +91,41 @@ ZERO_MATH float zero_decode8_unsigned(uint8_t code, float scale)
 /* Halfway between the last value of decade i - 1 and the first one of decade i, which has n values. */
 #define ZERO_BETWEEN8(decade, n) ((float)((decade) * (0.1 + 0.18 / (n))))
 
+/* Returns that number for i = 1..6. */
+ZERO_MATH float zero_border8(uint32_t i, uint32_t log_first)
+{
+    const float first = (float)(int32_t)(1u << log_first);
+    float low = i == 1u   ? ZERO_BETWEEN8(1e-5, 2 * first)
+                : i == 2u ? ZERO_BETWEEN8(1e-4, 4 * first)
+                          : ZERO_BETWEEN8(1e-3, 8 * first);
+    float high = i == 4u   ? ZERO_BETWEEN8(1e-2, 16 * first)
+                 : i == 5u ? ZERO_BETWEEN8(1e-1, 32 * first)
+                           : ZERO_BETWEEN8(1.0, 64 * first);
+    return i < 4u ? low : high;
+}
+
+/* Returns 10^(6 - i). */
+ZERO_MATH float zero_inverse_decade8(uint32_t i)
+{
+    float low = i & 2u ? (i & 1u ? 1e3f : 1e4f) : (i & 1u ? 1e5f : 1e6f);
+    float high = i & 2u ? 1.0f : (i & 1u ? 1e1f : 1e2f);
+    return i & 4u ? high : low;
+}
+
+/* Returns where in its decade, from 1 to 2, a number is: 10/9 x + 8/9. */
+ZERO_MATH float zero_in_decade8(float x)
+{
+    return fmaf(x, 1.1111112f, 0.8888889f);
+}
+
 /* Returns the magnitude whose value is nearest to x, which is in [0, 1]. first: n(0). */
 ZERO_MATH uint32_t zero_nearest8(float x, uint32_t log_first)
 {
-    const float first = (float)(int32_t)(1u << log_first);
-    uint32_t i = (uint32_t)(x > ZERO_BETWEEN8(1e-5, 2 * first)) + (uint32_t)(x > ZERO_BETWEEN8(1e-4, 4 * first)) +
-                 (uint32_t)(x > ZERO_BETWEEN8(1e-3, 8 * first)) + (uint32_t)(x > ZERO_BETWEEN8(1e-2, 16 * first)) +
-                 (uint32_t)(x > ZERO_BETWEEN8(1e-1, 32 * first)) + (uint32_t)(x > ZERO_BETWEEN8(1.0, 64 * first));
+    uint32_t i = (uint32_t)(x > zero_border8(1, log_first)) + (uint32_t)(x > zero_border8(2, log_first)) +
+                 (uint32_t)(x > zero_border8(3, log_first)) + (uint32_t)(x > zero_border8(4, log_first)) +
+                 (uint32_t)(x > zero_border8(5, log_first)) + (uint32_t)(x > zero_border8(6, log_first));
     uint32_t least = 1u << (i + log_first);
-    float low = i & 2u ? (i & 1u ? 1e3f : 1e4f) : (i & 1u ? 1e5f : 1e6f);
-    float high = i & 2u ? 1.0f : (i & 1u ? 1e1f : 1e2f);
-    float at = fmaf(x * (i & 4u ? high : low), 1.1111112f, 0.8888889f); /* 10/9, 8/9: 1 to 2 in the decade */
+    float at = zero_in_decade8(x * zero_inverse_decade8(i));
     uint32_t n = (uint32_t)(int32_t)(at * (float)(int32_t)least);
     n = n < least ? least : n;
     return n < 2u * least ? n : 2u * least - 1u;
@@ -115,23 +139,34 @@ ZERO_MATH float zero_unit8(float x)
     return magnitude < 1.0f ? magnitude : 1.0f;
 }
 
-/* inverse: zero_scale8_inverse of the block's scale. */
-ZERO_MATH uint8_t zero_encode8_signed(float x, float inverse)
+/* Return the code of a number divided by its scale. magnitude: zero_unit8 of it; nearest: zero_nearest8 of that. */
+ZERO_MATH uint8_t zero_code8_signed(float scaled, float magnitude, uint32_t nearest)
 {
-    float scaled = x * inverse, magnitude = zero_unit8(scaled);
-    uint32_t n = zero_nearest8(magnitude, 0);
-    n = magnitude > 2.75e-7f ? n : 0u; /* half of the least */
+    uint32_t n = magnitude > 2.75e-7f ? nearest : 0u; /* half of the least */
     uint32_t code = scaled < 0.0f ? (256u - n) & 255u : n;
     return (uint8_t)(scaled > 0.99648438f ? 128u : code); /* halfway from the largest value below 1 */
 }
 
 /* A number above 0 is never encoded as 0, unlike bitsandbytes': with v of 0 a step whose gradient is 0, as those of
  * unused embeddings are, would divide m by eps alone. */
+ZERO_MATH uint8_t zero_code8_unsigned(float magnitude, uint32_t nearest)
+{
+    uint32_t code = magnitude > 0.99824219f ? 1u : nearest;
+    return (uint8_t)(magnitude > 0.0f ? code : 0u);
+}
+
+/* inverse: zero_scale8_inverse of the block's scale. */
+ZERO_MATH uint8_t zero_encode8_signed(float x, float inverse)
+{
+    float scaled = x * inverse;
+    float magnitude = zero_unit8(scaled);
+    return zero_code8_signed(scaled, magnitude, zero_nearest8(magnitude, 0));
+}
+
 ZERO_MATH uint8_t zero_encode8_unsigned(float x, float inverse)
 {
     float magnitude = zero_unit8(x * inverse);
-    uint32_t code = magnitude > 0.99824219f ? 1u : zero_nearest8(magnitude, 1);
-    return (uint8_t)(magnitude > 0.0f ? code : 0u);
+    return zero_code8_unsigned(magnitude, zero_nearest8(magnitude, 1));
 }
 
 #endif

@@ -2,14 +2,15 @@
  *
  * 16 neighbouring threads update one block, four elements each: half a warp, which takes the same branches, since no
  * block is in two segments. They find the block's scale together, as the largest of integer keys, whose order does not
- * matter.
+ * matter. Codes are looked up in tables in shared memory. The grid has as many thread blocks as the GPU holds at once;
+ * each fills its tables and takes turns with the shard.
  */
-#include "kernels/shard/adam8_math.h"
+#include "kernels/shard/adam8_tables.h"
 #include "kernels/shard/cuda/group.cuh"
 #include "kernels/shard/cuda/master.cuh"
 #include "kernels/shard/cuda/shard_cuda.h"
 
-constexpr unsigned THREADS = 128, LANES = ZERO_BLOCK8_ELEMS / GROUP_ELEMS;
+constexpr unsigned THREADS = 256, BLOCKS_PER_SM = 4, LANES = ZERO_BLOCK8_ELEMS / GROUP_ELEMS;
 
 /* Four elements, of which the first n are the segment's; 0 for the others. */
 template <typename T> __device__ static group<T> load_some(const T *p, unsigned n)
@@ -40,7 +41,7 @@ __device__ static float block_scale(const group<float> &values)
     const unsigned lanes = ((1u << LANES) - 1) << (threadIdx.x % 32 / LANES * LANES);
     uint32_t key = 0;
     for (unsigned i = 0; i < GROUP_ELEMS; ++i) {
-        uint32_t other = zero_scale8_key(values.at[i]);
+        uint32_t other = zero_quick_key8(values.at[i]);
         key = other > key ? other : key;
     }
     for (unsigned step = LANES / 2; step > 0; step /= 2) {
@@ -50,15 +51,12 @@ __device__ static float block_scale(const group<float> &values)
     return zero_scale8_of_key(key);
 }
 
-/* BY_TENSOR: with the scalars of single tensors, as in adam.cu. */
+/* Updates four elements. BY_TENSOR: with the scalars of single tensors, as in adam.cu. */
 template <typename FORM, bool BY_TENSOR>
-static __global__ void __launch_bounds__(THREADS) adam8_kernel(const __grid_constant__ zero_adam_t args, uint64_t first)
+__device__ static __forceinline__ void update_group(const zero_adam_t &args, zero_adam_scalars_t scalars,
+                                                    const zero_tables8_t &tables, uint64_t state)
 {
-    zero_adam_scalars_t scalars = *args.scalars;
-    const uint64_t state = first + ((uint64_t)blockIdx.x * THREADS + threadIdx.x) * GROUP_ELEMS;
     const unsigned in_block = threadIdx.x % LANES * GROUP_ELEMS;
-    if (scalars.skip || state - in_block >= args.state_end)
-        return;
     zero_adam_segment_t segment = args.segments[find_segment(args, state)];
     if (!holds(segment, state - in_block, 1))
         return;
@@ -85,8 +83,8 @@ static __global__ void __launch_bounds__(THREADS) adam8_kernel(const __grid_cons
 #pragma unroll
     for (unsigned i = 0; i < GROUP_ELEMS; ++i) {
         float w = FORM::join(param.at[i], master_lo.at[i]);
-        m.at[i] = zero_decode8_signed(m_codes.at[i], old_m_scale);
-        v.at[i] = zero_decode8_unsigned(v_codes.at[i], old_v_scale);
+        m.at[i] = zero_look_up8_signed(&tables, m_codes.at[i], old_m_scale);
+        v.at[i] = zero_look_up8_unsigned(&tables, v_codes.at[i], old_v_scale);
         zero_adam_element(&scalars, shrink, grad.at[i], &w, &m.at[i], &v.at[i]);
         FORM::split(w, &param.at[i], &master_lo.at[i]);
     }
@@ -99,8 +97,8 @@ static __global__ void __launch_bounds__(THREADS) adam8_kernel(const __grid_cons
     const float m_inverse = zero_scale8_inverse(m_scale), v_inverse = zero_scale8_inverse(v_scale);
 #pragma unroll
     for (unsigned i = 0; i < GROUP_ELEMS; ++i) {
-        m_codes.at[i] = zero_encode8_signed(m.at[i], m_inverse);
-        v_codes.at[i] = zero_encode8_unsigned(v.at[i], v_inverse);
+        m_codes.at[i] = zero_look_up_code8_signed(&tables, m.at[i], m_inverse);
+        v_codes.at[i] = zero_look_up_code8_unsigned(&tables, v.at[i], v_inverse);
     }
     store_group(m_block->codes + in_block, m_codes);
     store_group(v_block->codes + in_block, v_codes);
@@ -110,10 +108,40 @@ static __global__ void __launch_bounds__(THREADS) adam8_kernel(const __grid_cons
     }
 }
 
+template <typename FORM, bool BY_TENSOR>
+static __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
+    adam8_kernel(const __grid_constant__ zero_adam_t args, uint64_t first)
+{
+    __shared__ zero_tables8_t tables;
+    const zero_adam_scalars_t scalars = *args.scalars;
+    if (scalars.skip)
+        return;
+    zero_tables8_fill(&tables, threadIdx.x, THREADS);
+    __syncthreads();
+    const uint64_t end = (args.state_end + ZERO_BLOCK8_ELEMS - 1) / ZERO_BLOCK8_ELEMS * ZERO_BLOCK8_ELEMS;
+    for (uint64_t turn = blockIdx.x;; turn += gridDim.x) {
+        const uint64_t state = first + (turn * THREADS + threadIdx.x) * GROUP_ELEMS;
+        if (state >= end)
+            return;
+        update_group<FORM, BY_TENSOR>(args, scalars, tables, state);
+    }
+}
+
+/* Returns how many blocks the GPU holds at once; 0, of which launching makes an error, if it does not answer. */
+static unsigned resident_blocks()
+{
+    int gpu, n_sms;
+    if (cudaGetDevice(&gpu) != cudaSuccess ||
+        cudaDeviceGetAttribute(&n_sms, cudaDevAttrMultiProcessorCount, gpu) != cudaSuccess)
+        return 0;
+    return (unsigned)n_sms * BLOCKS_PER_SM;
+}
+
 template <typename FORM> static void launch(const zero_adam_t *args, cudaStream_t stream)
 {
     const uint64_t first = args->state_begin / ZERO_BLOCK8_ELEMS * ZERO_BLOCK8_ELEMS;
-    const unsigned n_blocks = blocks_for(args->state_end - first, THREADS * GROUP_ELEMS);
+    const unsigned all = blocks_for(args->state_end - first, THREADS * GROUP_ELEMS), at_once = resident_blocks();
+    const unsigned n_blocks = all < at_once ? all : at_once;
     if (args->by_tensor)
         adam8_kernel<FORM, true><<<n_blocks, THREADS, 0, stream>>>(*args, first);
     else

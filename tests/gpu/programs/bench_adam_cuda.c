@@ -3,9 +3,9 @@
  *
  * The bytes that must move are counted: a copy reads and writes each byte; AdamW reads the gradient, m, v and what
  * holds the master weights, and writes all but the gradient: 28 bytes per parameter in fp32 and bf16 (whose parameter
- * is half of the master weight), 30 in fp16.
+ * is half of the master weight), 30 in fp16. With 8-bit moments, m and v have 68 bytes for 64 parameters, not 256.
  *
- *     bench_adam_cuda [N_PARAMS]        10^9 by default; takes 26 bytes of device memory each
+ *     bench_adam_cuda [N_PARAMS]        10^9 by default; takes 29 bytes of device memory each
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,6 +34,7 @@ static struct {
     float *param32, *low16f, *m, *v, *grad;
     uint16_t *param_bf16, *param_fp16;
     int16_t *low_bf16;
+    zero_block8_t *m8, *v8;
     zero_norm_t *norm;
     zero_contribution_t *contribution;
     zero_adam_scalars_t *scalars;
@@ -90,6 +91,8 @@ static void prepare(void)
     d.param_bf16 = device_alloc(n_params * 2);
     d.param_fp16 = device_alloc(n_params * 2);
     d.low_bf16 = device_alloc(n_params * 2);
+    d.m8 = device_alloc((n_params / ZERO_BLOCK8_ELEMS + 1) * sizeof *d.m8);
+    d.v8 = device_alloc((n_params / ZERO_BLOCK8_ELEMS + 1) * sizeof *d.v8);
     d.norm = device_alloc(sizeof *d.norm);
     d.contribution = device_alloc(sizeof *d.contribution);
     d.scalars = device_alloc(sizeof *d.scalars);
@@ -141,6 +144,14 @@ static void adam_segments(int dtype)
 {
     const zero_adam_t args = adam_args((zero_dtype_t)dtype, true);
     REQUIRE(cuda->adam(&args, NULL) == ZERO_OK);
+}
+
+static void adam8(int dtype)
+{
+    zero_adam_t args = adam_args((zero_dtype_t)dtype, false);
+    args.m = (float *)d.m8;
+    args.v = (float *)d.v8;
+    REQUIRE(cuda->adam8(&args, NULL) == ZERO_OK);
 }
 
 /* Eighths of the bf16 parameters serve as gradient slices; their sum is written where it is not read. */
@@ -201,6 +212,9 @@ static const struct {
     {"AdamW bf16", adam, ZERO_BF16, 28},
     {"AdamW fp16", adam, ZERO_FP16, 30},
     {"AdamW bf16, 580 segments", adam_segments, ZERO_BF16, 28},
+    {"8-bit AdamW fp32", adam8, ZERO_FP32, 12 + 4 * 68.0 / 64},
+    {"8-bit AdamW bf16", adam8, ZERO_BF16, 12 + 4 * 68.0 / 64},
+    {"8-bit AdamW fp16", adam8, ZERO_FP16, 14 + 4 * 68.0 / 64},
     {"sum of 4 bf16 slices", sum_overwrite, 4, 12.0 / 8},
     {"sum of 8 bf16 slices", sum_overwrite, 8, 20.0 / 8},
     {"sum of 4, accumulated, norm", sum_accumulate_norm, 4, 16.0 / 8},

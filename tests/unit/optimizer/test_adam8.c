@@ -4,6 +4,7 @@
 #include <math.h>
 #include <omp.h>
 
+#include "kernels/shard/adam8_tables.h"
 #include "kernels/shard/step_math.h"
 #include "tests/unit/optimizer/adam8_fp64.h"
 #include "tests/support/shard_support.h"
@@ -100,6 +101,43 @@ START_TEST(decoded_numbers_are_encoded_to_the_same_bits)
     free(decoded);
     free(once);
     free(twice);
+}
+END_TEST
+
+/* What a GPU looks up is what the CPU computes: for numbers all over fp32, and for those next to each border between
+ * two decades. */
+static void expect_equal_codes(const zero_tables8_t *tables, float x)
+{
+    ck_assert_uint_eq(zero_quick_key8(x), zero_scale8_key(x));
+    ck_assert_msg(zero_look_up_code8_signed(tables, x, 1.0f) == zero_encode8_signed(x, 1.0f), "m: %a", (double)x);
+    ck_assert_msg(zero_look_up_code8_unsigned(tables, x, 1.0f) == zero_encode8_unsigned(x, 1.0f), "v: %a", (double)x);
+}
+
+START_TEST(tables_hold_what_is_computed)
+{
+    static zero_tables8_t tables;
+    static const float scales[] = {1.0f, -0.37f, 3e-20f, -7e30f, NAN, 0.0f, INFINITY};
+    for (uint32_t worker = 0; worker < 5; ++worker)
+        zero_tables8_fill(&tables, worker, 5);
+    for (uint64_t bits = 0; bits <= UINT32_MAX; bits += 4093)
+        expect_equal_codes(&tables, zero_float_of_bits((uint32_t)bits | 0x00400000u)); /* NaN is quiet */
+    for (uint64_t bits = zero_bits_of_float(0x1p-26f); bits <= 0x3f800000u; bits += 211)
+        expect_equal_codes(&tables, zero_float_of_bits((uint32_t)bits));
+    for (uint32_t i = 1; i < 7; ++i)
+        for (uint32_t log_first = 0; log_first < 2; ++log_first)
+            for (uint32_t near = 0; near < 33; ++near)
+                expect_equal_codes(&tables,
+                                   zero_float_of_bits(zero_bits_of_float(zero_border8(i, log_first)) + near - 16));
+    for (unsigned code = 0; code < 256; ++code) {
+        for (size_t s = 0; s < sizeof scales / sizeof *scales; ++s) {
+            float m = zero_decode8_signed((uint8_t)code, scales[s]),
+                  v = zero_decode8_unsigned((uint8_t)code, scales[s]);
+            float looked_up[] = {zero_look_up8_signed(&tables, (uint8_t)code, scales[s]),
+                                 zero_look_up8_unsigned(&tables, (uint8_t)code, scales[s])};
+            ck_assert(memcmp(&looked_up[0], &m, sizeof m) == 0);
+            ck_assert(memcmp(&looked_up[1], &v, sizeof v) == 0);
+        }
+    }
 }
 END_TEST
 
@@ -483,6 +521,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tcase, the_codes_stand_for_the_published_values, 0, 2);
     tcase_add_loop_test(tcase, numbers_get_the_nearest_value, 0, 2);
     tcase_add_loop_test(tcase, decoded_numbers_are_encoded_to_the_same_bits, 0, 4);
+    tcase_add_test(tcase, tables_hold_what_is_computed);
     tcase_add_loop_test(tcase, every_code_survives_with_every_scale, 0, 2);
     tcase_add_loop_test(tcase, every_build_has_the_same_codes, 0, 2);
     tcase_add_loop_test(tcase, instruction_sets_threads_and_slicing_give_the_same_bits, 0, 3);
