@@ -62,10 +62,23 @@ static void allocate_outputs(const model_t *model, activations_t *a, bool one_no
     layer->hidden = activations_alloc(a, s.R * s.F, s.element_bytes);
 }
 
+static bool recomputes(const model_t *model, int layer)
+{
+    return options_block_recompute(model->options, layer) != RECOMPUTE_NONE;
+}
+
+static bool any_recomputes(const model_t *model)
+{
+    bool any = false;
+    for (int l = 0; l < model->options->model.layers; l++)
+        any |= recomputes(model, l);
+    return any;
+}
+
 /* Returns whether a layer's norms and activation function write to buffers of its own. */
 static bool keeps_outputs(const model_t *model, int layer)
 {
-    return options_block_recompute(model->options, layer) == RECOMPUTE_NONE && !fp8_keeps_inputs(model, layer);
+    return !recomputes(model, layer) && !fp8_keeps_inputs(model, layer);
 }
 
 /* Allocates what layers share: all that a layer with full recomputation fills again, and outputs of those that keep
@@ -86,11 +99,20 @@ static void allocate_shared(const model_t *model, activations_t *a, layer_activa
         allocate_outputs(model, a, one_normed, shared);
 }
 
-void arch_allocate_layers(const model_t *model, activations_t *a)
+/* What attention reads where heads are normalized: each layer has its own if recompute is none. */
+static void *allocate_normed_qkv(const model_t *model, activations_t *a)
+{
+    arch_sizes_t s = arch_largest_sizes(model);
+    return activations_alloc(a, s.R * s.qkv, s.element_bytes);
+}
+
+void arch_allocate_layers(const model_t *model, activations_t *a, bool normalizes_heads)
 {
     arch_sizes_t s = arch_largest_sizes(model);
     layer_activations_t shared = {0}; /* by all layers that recompute */
     allocate_shared(model, a, &shared);
+    if (normalizes_heads && any_recomputes(model))
+        shared.normed_qkv = allocate_normed_qkv(model, a);
     fp8_allocate(model, a);
     for (int l = 0; l < model->options->model.layers; l++) {
         layer_activations_t *layer = &model->layers[l];
@@ -103,6 +125,8 @@ void arch_allocate_layers(const model_t *model, activations_t *a)
             allocate_inputs(model, a, layer);
         if (keeps_outputs(model, l))
             allocate_outputs(model, a, false, layer);
+        if (normalizes_heads && !recomputes(model, l))
+            layer->normed_qkv = allocate_normed_qkv(model, a);
         fp8_allocate_layer(model, a, l);
     }
     activations_clear_lifetime(a);

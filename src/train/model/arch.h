@@ -32,6 +32,7 @@ struct layer_activations {
     void *x;              /* [R, C] the block's input */
     void *normed1;        /* [R, C] */
     void *qkv;            /* [R, qkv] */
+    void *normed_qkv;     /* [R, qkv] with heads normalized and rotated; NULL if qkv itself is rotated */
     void *attention;      /* [R, A] heads side by side */
     void *mid;            /* [R, C] */
     void *normed2;        /* [R, C] */
@@ -43,9 +44,8 @@ struct layer_activations {
 };
 
 /* Allocates model->layers as options_block_recompute asks. What is recomputed is in one set of buffers that all layers
- * share.
- */
-void arch_allocate_layers(const model_t *model, activations_t *activations);
+ * share. normalizes_heads: with normed_qkv. */
+void arch_allocate_layers(const model_t *model, activations_t *activations, bool normalizes_heads);
 
 /* ---- compute ---- */
 

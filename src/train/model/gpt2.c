@@ -115,7 +115,7 @@ static void allocate(const model_t *model, activations_t *a)
 {
     gpt2_t *g = model->arch;
     arch_sizes_t s = arch_largest_sizes(model);
-    arch_allocate_layers(model, a);
+    arch_allocate_layers(model, a, false);
     g->lnf_mean = activations_alloc(a, s.R, sizeof(float));
     g->lnf_rstd = activations_alloc(a, s.R, sizeof(float));
     g->d_x = g->lnf = activations_alloc(a, s.R * s.C, s.element_bytes);

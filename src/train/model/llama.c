@@ -67,7 +67,6 @@ typedef struct llama {
     void *normed;             /* [R, C] */
     float *rstd;              /* [R] */
     void *addend;             /* [R, C] the pending addition */
-    void *normed_qkv;         /* [R, Q] with head_norms: what attention reads, of one block at a time */
     void *d_x;                /* [R, C] gradient of the residual stream */
     void *d_c, *d_qkv, *d_f;  /* [R, C], [R, Q], [R, F] gradients within a block; d_c also [R, A] */
     block_tensors_t blocks[]; /* [L] */
@@ -154,13 +153,11 @@ static void allocate(const model_t *model, activations_t *a)
 {
     llama_t *g = model->arch;
     arch_sizes_t s = arch_largest_sizes(model);
-    arch_allocate_layers(model, a);
+    arch_allocate_layers(model, a, traits_of(model)->head_norms);
     g->x_final = activations_alloc(a, s.R * s.C, s.element_bytes);
     g->normed = activations_alloc(a, s.R * s.C, s.element_bytes);
     g->rstd = activations_alloc(a, s.R, sizeof(float));
     g->addend = activations_alloc(a, s.R * s.C, s.element_bytes);
-    if (traits_of(model)->head_norms)
-        g->normed_qkv = activations_alloc(a, s.R * s.qkv, s.element_bytes);
     g->d_x = activations_alloc(a, s.R * s.C, s.element_bytes);
     g->d_c = activations_alloc(a, s.R * (s.A > s.C ? s.A : s.C), s.element_bytes);
     g->d_qkv = activations_alloc(a, s.R * s.qkv, s.element_bytes);
@@ -227,25 +224,24 @@ static zero_status_t rope(model_t *model, zero_model_context_t ctx, void *qkv, b
 }
 
 /* Turns the product's q, k and v into what attention reads: heads normalized, if the family does that, and rotated.
- * Without head norms this happens in place. With them backward needs the product itself, and normalizes it again. */
+ * Without head norms this happens in place. With them it has a place of its own, since backward needs the product. */
 static zero_status_t normalize_and_rotate(model_t *model, int l)
 {
-    llama_t *g = model->arch;
-    const block_tensors_t *t = &g->blocks[l];
+    const block_tensors_t *t = &((const llama_t *)model->arch)->blocks[l];
+    const layer_activations_t *a = &model->layers[l];
     arch_sizes_t s = arch_sizes(model);
-    void *qkv = model->layers[l].qkv;
     if (!traits_of(model)->head_norms)
-        return rope(model, model->ctx, qkv, false);
-    TRY(model->kernels->head_norm(&model->ctx, g->normed_qkv, qkv, model_weight(model, t->q_norm),
+        return rope(model, model->ctx, a->qkv, false);
+    TRY(model->kernels->head_norm(&model->ctx, a->normed_qkv, a->qkv, model_weight(model, t->q_norm),
                                   model_weight(model, t->k_norm), (float)model->options->model.norm_eps, s.R, s.heads,
                                   s.kv_heads, s.head_dim));
-    return rope(model, model->ctx, g->normed_qkv, false);
+    return rope(model, model->ctx, a->normed_qkv, false);
 }
 
 /* Returns the q, k and v that attention reads. */
 static const void *attention_input(const model_t *model, int l)
 {
-    return traits_of(model)->head_norms ? ((const llama_t *)model->arch)->normed_qkv : model->layers[l].qkv;
+    return traits_of(model)->head_norms ? model->layers[l].normed_qkv : model->layers[l].qkv;
 }
 
 /* d_qkv, the gradient of what attention reads, becomes that of the product's q, k and v. */
@@ -346,7 +342,7 @@ static zero_status_t block_backward(model_t *model, int l)
     bool light = recompute == RECOMPUTE_LIGHT;
     if (recompute == RECOMPUTE_FULL)
         TRY(block_inner(model, l, a->x, NULL));
-    else if (traits_of(model)->head_norms)
+    else if (traits_of(model)->head_norms && light)
         TRY(normalize_and_rotate(model, l)); /* the layers after it have overwritten normed_qkv */
 
     /* Here d_x is the gradient of x_l+1, and so of both terms of the sum: mid and the MLP's output. a->mlp becomes its

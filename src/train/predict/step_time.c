@@ -57,12 +57,12 @@ static double forward_elems(const fit_shape_t *s)
            biases;
 }
 
-/* With biases: q's, k's and v's gradients take a pass of their own, on the CPU all of them. With head norms: forward's
- * are done again (by the block's forward, if recompute is full), and each head's gradient is read with its input and
- * written. light: the norms' outputs and the activation function's are written again. */
+/* With biases: q's, k's and v's gradients take a pass of their own, on the CPU all of them. With head norms: each
+ * head's gradient is read with its input and written. light: the outputs of norms and of the activation function are
+ * written again. (If recompute is full, the block's forward does that.) */
 static double backward_elems(const fit_shape_t *s)
 {
-    double normed_again = s->full ? 0.0 : 2.0 * s->qkv + 2.0 * s->rotated;
+    double normed_again = s->light ? 2.0 * s->qkv + 2.0 * s->rotated : 0.0;
     double of_heads = s->has_head_norms ? normed_again + 3.0 * s->rotated : 0.0;
     double biases = !s->has_bias ? 0.0 : s->on_gpu ? s->qkv : biased(s);
     return 8.0 * s->C + (s->is_llama ? 5.0 : 3.0) * s->F + 2.0 * s->rotated + biases + of_heads +
