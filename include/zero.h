@@ -695,7 +695,7 @@ ZERO_API zero_status_t zero_plan_traffic(const zero_model_t *model, const zero_c
                                          const int *hosts, zero_traffic_t *traffic);
 
 /* What zero_solve may choose, and within what. */
-typedef struct zero_solve {
+typedef struct zero_solve_limits {
     bool stage, keep, offload_ratio, shard_group; /* those that are true are chosen; the others stay as configured */
     uint64_t device_bytes;                        /* of its device that each rank may take, with config->user_bytes */
     uint64_t pinned_bytes;                        /* of host memory beside a GPU that each rank may take */
@@ -878,7 +878,7 @@ typedef struct zero_fp8_param {
  * that uses the tensor is acquired, and if it is not gathered in fp8 (zero_config_t's gather_fp8). */
 ZERO_API zero_fp8_param_t zero_param_fp8(const zero_engine_t *engine, zero_tensor_t tensor);
 
-typedef struct zero_grad {
+typedef struct zero_grad_buffer {
     /* The tensor's full gradient: memory, layout and lifetime as zero_param's. NULL in forward, and if it is frozen. */
     void *data;
     zero_dtype_t dtype; /* the configured dtype; fp32 if stages 0-1 accumulate micro-steps before reducing them */
