@@ -26,6 +26,7 @@ static struct {
 } logger = {ZERO_LOG_WARNING, NULL, NULL, -1, ""};
 
 static _Thread_local char last_error[LINE_BYTES];
+static _Thread_local bool is_muted;
 
 const char *zero_last_error(void)
 {
@@ -37,6 +38,11 @@ void zero_log_set(zero_log_level_t level, zero_log_fn fn, void *user)
     logger.level = level;
     logger.fn = fn;
     logger.user = user;
+}
+
+void zero_log_mute(bool muted)
+{
+    is_muted = muted;
 }
 
 void zero_log_set_rank(int rank)
@@ -107,7 +113,7 @@ static void make_line(zero_log_level_t level, char line[LINE_BYTES], const char 
 static void write_line(zero_log_level_t level, const char *format, va_list args) ZERO_PRINTF(2, 0);
 static void write_line(zero_log_level_t level, const char *format, va_list args)
 {
-    if (level > logger.level)
+    if (level > logger.level || is_muted)
         return;
     char line[LINE_BYTES];
     make_line(level, line, format, args);

@@ -26,6 +26,10 @@ zero_status_t zero_fail_alike(zero_status_t status, const char *format, ...) ZER
 /* Sets the thread's last error (zero_last_error) without a line in the log: another rank's line says why. */
 void zero_note_error(const char *format, ...) ZERO_PRINTF(1, 2);
 
+/* While muted, this thread leaves neither lines nor a last error. For what is tried by several threads at once: what
+ * fails is tried again by the caller's thread, which says why. */
+void zero_log_mute(bool muted);
+
 /* Logs that an argument of `call` is NULL and returns ZERO_ERROR_ARGUMENT. */
 zero_status_t zero_refuse_null(const char *call, const char *argument);
 

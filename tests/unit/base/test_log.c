@@ -132,6 +132,20 @@ START_TEST(a_thread_keeps_its_last_error_until_the_next)
 END_TEST
 
 /* What rank 0 alone logs, the others know, too. */
+START_TEST(a_muted_thread_says_nothing_and_keeps_its_last_error)
+{
+    zero_log_set(ZERO_LOG_WARNING, on_line, NULL);
+    zero_fail(ZERO_ERROR_IO, "before");
+    zero_log_mute(true);
+    ck_assert_int_eq(zero_fail(ZERO_ERROR_IO, "muted"), ZERO_ERROR_IO);
+    zero_log_mute(false);
+    ck_assert_str_eq(last_line, "before");
+    ck_assert_str_eq(zero_last_error(), "before");
+    zero_fail(ZERO_ERROR_IO, "after");
+    ck_assert_str_eq(last_line, "after");
+}
+END_TEST
+
 START_TEST(a_failure_that_every_rank_finds_is_each_ranks_last_error)
 {
     zero_log_set(ZERO_LOG_WARNING, on_line, NULL);
@@ -154,6 +168,7 @@ static Suite *suite(void)
     tcase_add_test(tc, a_long_line_is_whole_or_marked_as_cut);
     tcase_add_test(tc, a_failed_assertion_is_a_status_and_a_line);
     tcase_add_test(tc, a_thread_keeps_its_last_error_until_the_next);
+    tcase_add_test(tc, a_muted_thread_says_nothing_and_keeps_its_last_error);
     tcase_add_test(tc, a_failure_that_every_rank_finds_is_each_ranks_last_error);
     suite_add_tcase(s, tc);
     return s;

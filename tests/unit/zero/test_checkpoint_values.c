@@ -50,6 +50,7 @@ static const struct {
     {"wte.weight.v", 77099, NAN, "wte.weight.v holds nan at element 77099, where a finite"},
     {"h.0.w.m", 122, -INFINITY, "h.0.w.m holds -inf at element 122, where a finite"},
     {"ln_f.weight.v", 99, -1e-30f, "ln_f.weight.v holds -1e-30 at element 99, where no negative number can be"},
+    {"wte.weight.v", 40000, -1.0f, "wte.weight.v holds -1 at element 40000, where no negative number can be"},
     {"ln_f.weight.v", 99, -0.0f, NULL},
     {"ln_f.weight.v", 99, 1e-45f, NULL},
     {"h.0.w.master", 5, 3.4028234e38f, NULL},
