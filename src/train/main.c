@@ -16,6 +16,7 @@
 #include "train/options/options.h"
 #include "train/page/page.h"
 #include "train/plan/show_plan.h"
+#include "train/report/phases.h"
 #include "train/report/report.h"
 #include "train/stop.h"
 
@@ -173,6 +174,7 @@ int main(int argc, char **argv)
     zero_comm_t *comm;
     loop_end_t end = LOOP_COMPLETE;
 
+    phases_begin();
     if (!take_standard_descriptors())
         return report_exit_code(report_rank_error(ZERO_ERROR_IO, "cannot open /dev/null: %s", strerror(errno)));
     stop_with_launcher();
@@ -191,6 +193,7 @@ int main(int argc, char **argv)
         report_flush();
         return report_exit_code(status);
     }
+    phases_end("joining ranks");
     name_host(comm);
     report_init(zero_comm_rank(comm), zero_comm_size(comm));
     status = report_agree(comm, parsed);

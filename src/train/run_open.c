@@ -9,6 +9,7 @@
 #include "train/fit/settle.h"
 #include "train/forward/print_text.h"
 #include "train/named_files.h"
+#include "train/report/phases.h"
 #include "train/report/report.h"
 #include "train/run.h"
 #include "train/run_info.h"
@@ -68,6 +69,7 @@ static zero_status_t take_memory(run_t *run)
     s->model.trace = run->trace;
     TRY(session_create_engine(s, (int64_t)run->micro_steps * (run->n_late + 1)));
     TRY(zero_comm_agree(s->comm, trace_attach(run->trace, s->device, s->engine)));
+    phases_end("memory");
     if (s->options->resume)
         return checkpoints_load(&run->checkpoints, s->engine);
     if (strcmp(s->options->model.init, "random") == 0)
@@ -130,17 +132,23 @@ static zero_status_t set_up(run_t *run, const options_t *o, zero_comm_t *comm)
 {
     TRY(report_agree(comm, zero_comm_rank(comm) == 0 ? named_files_check(o) : ZERO_OK));
     TRY(session_open(o, comm, &run->session));
+    phases_end("device");
     run->n_late = zero_device_get_type(run->session.device) == ZERO_DEVICE_CUDA ? 1 : 0;
     TRY(open_data(run, o->data.train, (uint64_t)o->train.seed, &run->train));
     if (o->data.val[0])
         TRY(open_data(run, o->data.val, EVALUATION_SEED, &run->val));
     run->session.model.may_skip_targets = data_has_mask(run->train) || (run->val && data_has_mask(run->val));
+    phases_end("data");
     TRY(open_checkpoints(run));
+    phases_end("checking the checkpoint");
     open_tokenizer(run);
     TRY(trace_open(o->log.trace, comm, run->session.model.declaration, &run->trace));
     TRY(create_engine(run));
+    phases_end("loading");
     TRY(model_compare_cpus(run->session.device, comm));
-    return open_outputs(run);
+    TRY(open_outputs(run));
+    phases_end("outputs");
+    return ZERO_OK;
 }
 
 zero_status_t run_open(const options_t *options, zero_comm_t *comm, run_t *run)

@@ -8,6 +8,7 @@
 #include "train/lr.h"
 #include "train/model/fp8.h"
 #include "train/report/clock.h"
+#include "train/report/phases.h"
 #include "train/report/report.h"
 #include "train/run.h"
 
@@ -60,6 +61,11 @@ void run_report_start(const run_t *run)
         return;
     }
     checkpoints_report(&run->checkpoints);
+    if (o->resume) {
+        char phases[300];
+        phases_text(phases, sizeof phases);
+        report("ready to go on after %s", phases);
+    }
     if (o->log.metrics[0])
         report("metrics of every step go to %s", o->log.metrics);
     if (o->log.tensorboard[0])
