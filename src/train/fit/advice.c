@@ -157,8 +157,9 @@ zero_status_t fit_advise(const fit_t *fit, const fit_point_t *given, fit_advice_
     return status;
 }
 
-void fit_describe_change(const fit_t *fit, const fit_choice_t *given, const fit_point_t *point, bool offloads,
-                         char *text, size_t n_bytes)
+/* Writes a change as options of the command line: "--set model.recompute=light". */
+static void describe_change(const fit_t *fit, const fit_choice_t *given, const fit_point_t *point, bool offloads,
+                            char *text, size_t n_bytes)
 {
     const fit_choice_t *c = &point->choice;
     size_t n = 0;
@@ -206,7 +207,7 @@ zero_status_t fit_refuse(const fit_t *fit, const fit_point_t *given)
     fit_report_memory(&given->memory, false);
     for (int i = 0; i < advice.n_points; i++) {
         const fit_point_t *p = &advice.points[i];
-        fit_describe_change(fit, &given->choice, p, advice.offloads[i], change, sizeof change);
+        describe_change(fit, &given->choice, p, advice.offloads[i], change, sizeof change);
         report("%s%s: %.2f %s, predicted %.4g ms a step (%+.1f%%)", i == 0 ? "what would fit:" : "or", change,
                (double)p->bytes / unit.bytes, unit.name, p->time.total,
                100.0 * (p->time.total / given->time.total - 1.0));

@@ -17,10 +17,6 @@ typedef struct fit_advice {
 /* given: what the options of fit ask for, which does not fit. */
 zero_status_t fit_advise(const fit_t *fit, const fit_point_t *given, fit_advice_t *advice);
 
-/* Writes a change as options of the command line: "--set model.recompute=light". */
-void fit_describe_change(const fit_t *fit, const fit_choice_t *given, const fit_point_t *point, bool offloads,
-                         char *text, size_t n_bytes);
-
 /* Reports what holds how much of a plan, a line each: as rank 0's, or as this rank's own, with its number. */
 void fit_report_memory(const zero_memory_t *memory, bool is_own);
 

@@ -6,7 +6,7 @@
 
 #include "train/report/report.h"
 
-static json_t *memory_json(const zero_memory_t *memory)
+json_t *fit_memory_json(const zero_memory_t *memory)
 {
     json_t *object = json_object();
     for (int c = 0; c < ZERO_MEMORY_N_CATEGORIES; c++)
@@ -29,7 +29,7 @@ static json_t *point_json(const fit_t *fit, const fit_point_t *p)
                      (json_int_t)p->choice.micro_batch, "offload_ratio", p->choice.offload_ratio, "keep",
                      (json_int_t)p->choice.keep, "bytes", (json_int_t)p->bytes, "pinned_bytes",
                      (json_int_t)p->memory.pinned_bytes, "ms", p->time.total, "tokens_per_s", fit_tokens_per_s(fit, p),
-                     "fits", (int)p->fits, "frontier", (int)p->is_on_frontier, "memory", memory_json(&p->memory),
+                     "fits", (int)p->fits, "frontier", (int)p->is_on_frontier, "memory", fit_memory_json(&p->memory),
                      "time", time_json(&p->time));
 }
 

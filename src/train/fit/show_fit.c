@@ -21,7 +21,8 @@ double fit_tokens_per_s(const fit_t *fit, const fit_point_t *point)
     return (double)(fit->asked.train.global_batch * fit->asked.model.seq_len) / point->time.total * 1e3;
 }
 
-void fit_print_memory(FILE *file, const zero_memory_t *memory)
+/* Prints bytes by category with a bar each, and their total. */
+static void print_memory(FILE *file, const zero_memory_t *memory)
 {
     double total = (double)zero_memory_total(memory);
     fit_unit_t unit = fit_unit_of(zero_memory_total(memory));
@@ -125,7 +126,7 @@ void fit_print_text(FILE *file, const fit_report_t *report)
         return;
     const fit_point_t *best = &result->points[result->best];
     fprintf(file, "\nThe chosen row's memory, on each %s:\n", report->fit->machine.rates.is_gpu ? "GPU" : "rank");
-    fit_print_memory(file, &best->memory);
+    print_memory(file, &best->memory);
     fprintf(file, "\nIts time, predicted:\n");
     print_time(file, &best->time);
     fprintf(

@@ -2,6 +2,7 @@
 #ifndef ZEROTRAIN_FIT_SHOW_FIT_H
 #define ZEROTRAIN_FIT_SHOW_FIT_H
 
+#include <jansson.h>
 #include <stdio.h>
 
 #include "train/fit/largest.h"
@@ -21,11 +22,11 @@ typedef struct fit_unit {
     double bytes;
 } fit_unit_t;
 fit_unit_t fit_unit_of(uint64_t largest);
-/* Prints bytes by category with a bar each, and their total. */
-void fit_print_memory(FILE *file, const zero_memory_t *memory);
 double fit_tokens_per_s(const fit_t *fit, const fit_point_t *point);
 
 void fit_print_text(FILE *file, const fit_report_t *report);
 zero_status_t fit_print_json(FILE *file, const fit_report_t *report);
+/* Returns bytes by category as an object, for json_decref; NULL: no memory. */
+json_t *fit_memory_json(const zero_memory_t *memory);
 
 #endif

@@ -53,9 +53,6 @@ bool option_section_exists(const char *section);
 
 #define OPTION_MAX_PROBLEM 512
 
-/* Sets the row's field from text, ignoring spaces around it. If it is not one of the row's values, returns false with
- * the problem in words, and leaves the field as it was. */
-bool option_set(const option_row_t *row, const char *text, options_t *options, char problem[OPTION_MAX_PROBLEM]);
 void options_set_defaults(options_t *options);
 /* Writes the field as in an ini file; reals with as many digits as give the same bits back. */
 void option_format(const option_row_t *row, const options_t *options, char text[OPTIONS_MAX_PATH + 2]);

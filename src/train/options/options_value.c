@@ -169,7 +169,9 @@ static bool set_stripped(const option_row_t *row, const char *text, options_t *o
     return false;
 }
 
-bool option_set(const option_row_t *row, const char *text, options_t *options, char problem[OPTION_MAX_PROBLEM])
+/* Sets the row's field from text, ignoring spaces around it. If it is not one of the row's values, returns false with
+ * the problem in words, and leaves the field as it was. */
+static bool set_field(const option_row_t *row, const char *text, options_t *options, char problem[OPTION_MAX_PROBLEM])
 {
     while (isspace((unsigned char)*text))
         text++;
@@ -192,7 +194,7 @@ void options_set_defaults(options_t *options)
     char problem[OPTION_MAX_PROBLEM];
     for (int i = 0; i < n_option_rows; i++)
         if (option_rows[i].initial)
-            (void)option_set(&option_rows[i], option_rows[i].initial, options, problem); /* a test sets every one */
+            (void)set_field(&option_rows[i], option_rows[i].initial, options, problem); /* a test sets every one */
     options->generate.max_tokens = 256;
     options->generate.temperature = 0.8;
     options->generate.top_p = 1.0;
@@ -203,7 +205,7 @@ zero_status_t options_set(options_t *options, const char *where, const char *sec
 {
     const option_row_t *row = option_row_find(section, key);
     char problem[OPTION_MAX_PROBLEM];
-    if (row && option_set(row, text, options, problem))
+    if (row && set_field(row, text, options, problem))
         return ZERO_OK;
     if (row)
         return report_error(ZERO_ERROR_USAGE, "%s: [%s] %s: %s", where, section, key, problem);

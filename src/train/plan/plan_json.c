@@ -6,15 +6,6 @@
 #include "train/plan/plan_print.h"
 #include "train/report/report.h"
 
-static json_t *memory_json(const zero_memory_t *memory)
-{
-    json_t *object = json_object();
-    for (int c = 0; c < ZERO_MEMORY_N_CATEGORIES; c++)
-        json_object_set_new(object, zero_memory_name((zero_memory_category_t)c),
-                            json_integer((json_int_t)memory->bytes[c]));
-    return object;
-}
-
 static json_t *hosts_json(const plan_report_t *report, int stage)
 {
     json_t *hosts = json_array();
@@ -34,7 +25,7 @@ static json_t *stage_json(const plan_report_t *report, int stage)
                        ? json_null()
                        : json_integer(total > report->room ? (json_int_t)(total - report->room) : 0);
     return json_pack("{s:i, s:o, s:I, s:I, s:I, s:I, s:o, s:{s:I, s:I, s:I, s:I, s:o}}", "stage", stage, "memory",
-                     memory_json(&report->least[stage]), "total", (json_int_t)total, "total_no_offload",
+                     fit_memory_json(&report->least[stage]), "total", (json_int_t)total, "total_no_offload",
                      (json_int_t)zero_memory_total(&report->without[stage]), "total_all_kept",
                      (json_int_t)zero_memory_total(&report->kept[stage]), "pinned_host_memory",
                      (json_int_t)report->least[stage].pinned_bytes, "over", over, "step", "rank_from_its_host",

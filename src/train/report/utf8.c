@@ -34,7 +34,8 @@ size_t utf8_read(const unsigned char *text, size_t n_bytes, uint32_t *code)
     return n;
 }
 
-size_t utf8_write(uint32_t code, char text[4])
+/* Writes a character; returns its bytes, 1 to 4. */
+static size_t write_character(uint32_t code, char text[4])
 {
     size_t n = code < 0x80 ? 1 : code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
     static const unsigned char lead[] = {0, 0, 0xc0, 0xe0, 0xf0};
@@ -55,7 +56,7 @@ char *utf8_repaired(const char *text, size_t n_bytes, size_t *n_repaired)
     for (size_t i = 0; i < n_bytes;) {
         uint32_t code;
         i += utf8_read((const unsigned char *)text + i, n_bytes - i, &code);
-        n += utf8_write(code, repaired + n);
+        n += write_character(code, repaired + n);
     }
     repaired[n] = 0;
     *n_repaired = n;

@@ -12,8 +12,6 @@
  * UTF8_REPLACEMENT and returns the bytes that it stands for: the longest start of a character, or 1 (Unicode 15,
  * section 3.9, as Python and browsers do). */
 size_t utf8_read(const unsigned char *text, size_t n_bytes, uint32_t *code);
-/* Writes a character; returns its bytes, 1 to 4. */
-size_t utf8_write(uint32_t code, char text[4]);
 /* Copies text with UTF8_REPLACEMENT for what is not UTF-8. Returns it for free(), with a zero behind it; NULL: no
  * memory. */
 char *utf8_repaired(const char *text, size_t n_bytes, size_t *n_repaired);

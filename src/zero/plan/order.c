@@ -46,11 +46,6 @@ int zero_order_next_use(const zero_model_t *model, zero_pass_t pass, int from, z
     return first_use_between(model, from > backward ? from : backward, n_both - flat, flat);
 }
 
-int zero_order_first_grad(const zero_model_t *model, zero_unit_t flat)
-{
-    return 2 * model->n_units - 1 - model->units[flat].last_user;
-}
-
 /* The units that a window of positions needs, counted by class: each once, however often it is needed. */
 typedef struct window {
     int *n_uses;     /* by unit: of the window's positions */

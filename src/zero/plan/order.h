@@ -41,9 +41,6 @@ bool zero_order_needs(const zero_model_t *model, int position, zero_unit_t flat)
 /* Returns the next position >= from of the pass that needs `flat`; INT_MAX if none does. */
 int zero_order_next_use(const zero_model_t *model, zero_pass_t pass, int from, zero_unit_t flat);
 
-/* Returns the first backward position at which a gradient of `flat` is written; at its own position it is complete. */
-int zero_order_first_grad(const zero_model_t *model, zero_unit_t flat);
-
 /* Counts the buffers that each class needs so that at every position of a train pass the units there and up to
  * `prefetch` positions later are resident together, and what backward needs of the last `keep` units from their forward
  * on. n_buffers has layout->n_buffer_classes entries. */
