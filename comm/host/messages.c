@@ -25,7 +25,7 @@
 struct zero_messages {
     MPI_Comm mpi;
     int tag_bound; /* the largest tag */
-    zero_progress_t progress;
+    zero_collective_progress_t progress;
     /* The messages of the current collective. */
     int tag, n_requests;
     MPI_Request *requests; /* [2 * size] */
@@ -115,7 +115,7 @@ static void message_destroy(message_t *message)
 /* Returns the tag of the current collective; see messages.h. */
 static int tag_of(const zero_messages_t *transport)
 {
-    const zero_progress_t *progress = &transport->progress;
+    const zero_collective_progress_t *progress = &transport->progress;
     uint64_t hash = zero_call_hash(zero_progress_call(progress)) ^ progress->own.n_collectives;
     return ZERO_PROGRESS_TAG + 1 + (int)(hash % (uint64_t)(transport->tag_bound - ZERO_PROGRESS_TAG));
 }

@@ -10,30 +10,30 @@
 
 #define ANNOUNCE_AFTER_NS 1000000000
 
-zero_status_t zero_progress_create(const zero_comm_t *comm, zero_progress_t *progress)
+zero_status_t zero_progress_create(const zero_comm_t *comm, zero_collective_progress_t *progress)
 {
     zero_progress_peer_t *peers = calloc((size_t)comm->size, sizeof *peers);
     if (!peers)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for a communicator of %d ranks", comm->size);
     for (int rank = 0; rank < comm->size; rank++)
         peers[rank].request = MPI_REQUEST_NULL;
-    *progress = (zero_progress_t){.peers = peers};
+    *progress = (zero_collective_progress_t){.peers = peers};
     return ZERO_OK;
 }
 
-void zero_progress_drain(const zero_comm_t *comm, zero_progress_t *progress)
+void zero_progress_drain(const zero_comm_t *comm, zero_collective_progress_t *progress)
 {
     for (int rank = 0; rank < comm->size; rank++) /* messages this small are sent without the receiver's help */
         MPI_Wait(&progress->peers[rank].request, MPI_STATUS_IGNORE);
 }
 
-void zero_progress_begin(zero_progress_t *progress, zero_call_t call)
+void zero_progress_begin(zero_collective_progress_t *progress, zero_call_t call)
 {
     progress->own.n_collectives++;
     progress->own.recent[progress->own.n_collectives % ZERO_N_RECENT] = call;
 }
 
-const zero_call_t *zero_progress_call(const zero_progress_t *progress)
+const zero_call_t *zero_progress_call(const zero_collective_progress_t *progress)
 {
     return &progress->own.recent[progress->own.n_collectives % ZERO_N_RECENT];
 }
@@ -43,7 +43,7 @@ int64_t zero_progress_announce_after(const zero_comm_t *comm)
     return ANNOUNCE_AFTER_NS < comm->timeout_ns / 2 ? ANNOUNCE_AFTER_NS : comm->timeout_ns / 2;
 }
 
-zero_status_t zero_progress_announce(const zero_comm_t *comm, zero_progress_t *progress)
+zero_status_t zero_progress_announce(const zero_comm_t *comm, zero_collective_progress_t *progress)
 {
     for (int rank = 0; rank < comm->size; rank++) {
         zero_progress_peer_t *peer = &progress->peers[rank];
@@ -58,7 +58,7 @@ zero_status_t zero_progress_announce(const zero_comm_t *comm, zero_progress_t *p
     return ZERO_OK;
 }
 
-zero_status_t zero_progress_receive(zero_progress_t *progress)
+zero_status_t zero_progress_receive(zero_collective_progress_t *progress)
 {
     for (;;) {
         int pending = 0;
@@ -83,7 +83,7 @@ static const zero_call_t *call_in(const zero_announcement_t *from, uint64_t n)
 }
 
 /* Compares with each peer the calls in the latest collective to which both are known to have come. */
-zero_status_t zero_progress_compare(const zero_comm_t *comm, const zero_progress_t *progress)
+zero_status_t zero_progress_compare(const zero_comm_t *comm, const zero_collective_progress_t *progress)
 {
     const zero_announcement_t *own = &progress->own;
     for (int rank = 0; rank < comm->size; rank++) {
@@ -97,8 +97,8 @@ zero_status_t zero_progress_compare(const zero_comm_t *comm, const zero_progress
 }
 
 /* Lists the ranks that have not come to the current collective: of all, or of those that have been silent. */
-static void list_missing(const zero_comm_t *comm, const zero_progress_t *progress, bool only_silent, char *missing,
-                         size_t n_bytes)
+static void list_missing(const zero_comm_t *comm, const zero_collective_progress_t *progress, bool only_silent,
+                         char *missing, size_t n_bytes)
 {
     const int64_t since_ns = zero_now_ns() - 2 * zero_progress_announce_after(comm);
     for (int rank = 0; rank < comm->size; rank++) {
@@ -109,7 +109,7 @@ static void list_missing(const zero_comm_t *comm, const zero_progress_t *progres
     }
 }
 
-zero_status_t zero_progress_timed_out(const zero_comm_t *comm, const zero_progress_t *progress)
+zero_status_t zero_progress_timed_out(const zero_comm_t *comm, const zero_collective_progress_t *progress)
 {
     char missing[512] = "", call[ZERO_CALL_TEXT_BYTES];
     list_missing(comm, progress, true, missing, sizeof missing);
@@ -120,7 +120,8 @@ zero_status_t zero_progress_timed_out(const zero_comm_t *comm, const zero_progre
                      missing[0] ? "not heard from: rank " : "all ranks have come to it", missing);
 }
 
-static zero_status_t name_silent_peers(const zero_comm_t *comm, const zero_progress_t *progress, const char *waiting_in)
+static zero_status_t name_silent_peers(const zero_comm_t *comm, const zero_collective_progress_t *progress,
+                                       const char *waiting_in)
 {
     char silent[512] = "";
     for (int rank = 0; rank < comm->size; rank++)
@@ -132,7 +133,7 @@ static zero_status_t name_silent_peers(const zero_comm_t *comm, const zero_progr
                      waiting_in, (double)comm->timeout_ns * 1e-9, silent);
 }
 
-zero_status_t zero_progress_check(const zero_comm_t *comm, zero_progress_t *progress, const char *waiting_in,
+zero_status_t zero_progress_check(const zero_comm_t *comm, zero_collective_progress_t *progress, const char *waiting_in,
                                   int64_t waited_ns)
 {
     const int64_t now_ns = zero_now_ns();

@@ -29,34 +29,34 @@ typedef struct zero_progress_peer {
     int64_t heard_ns;             /* when it last announced something */
 } zero_progress_peer_t;
 
-typedef struct zero_progress {
+typedef struct zero_collective_progress {
     MPI_Comm mpi; /* the user's; set by it before anything is announced */
     zero_announcement_t own;
     zero_progress_peer_t *peers;         /* [size]; for free */
     int64_t wait_began_ns, announced_ns; /* the current wait for the device, and the last announcement in it */
-} zero_progress_t;
+} zero_collective_progress_t;
 
-zero_status_t zero_progress_create(const zero_comm_t *comm, zero_progress_t *progress);
+zero_status_t zero_progress_create(const zero_comm_t *comm, zero_collective_progress_t *progress);
 /* Waits until all announcements have been sent. */
-void zero_progress_drain(const zero_comm_t *comm, zero_progress_t *progress);
+void zero_progress_drain(const zero_comm_t *comm, zero_collective_progress_t *progress);
 
 /* Notes that this rank has come to the next collective, in that call. */
-void zero_progress_begin(zero_progress_t *progress, zero_call_t call);
+void zero_progress_begin(zero_collective_progress_t *progress, zero_call_t call);
 /* Returns the call of the current collective. */
-const zero_call_t *zero_progress_call(const zero_progress_t *progress);
+const zero_call_t *zero_progress_call(const zero_collective_progress_t *progress);
 
 /* Returns how long a rank waits before it announces what it waits in, and then again and again. */
 int64_t zero_progress_announce_after(const zero_comm_t *comm);
-zero_status_t zero_progress_announce(const zero_comm_t *comm, zero_progress_t *progress);
-zero_status_t zero_progress_receive(zero_progress_t *progress);
+zero_status_t zero_progress_announce(const zero_comm_t *comm, zero_collective_progress_t *progress);
+zero_status_t zero_progress_receive(zero_collective_progress_t *progress);
 /* Compares with each peer the calls in the latest collective to which both are known to have come. */
-zero_status_t zero_progress_compare(const zero_comm_t *comm, const zero_progress_t *progress);
+zero_status_t zero_progress_compare(const zero_comm_t *comm, const zero_collective_progress_t *progress);
 /* Returns ZERO_ERROR_TIMEOUT, with a line that names the ranks that have not come to the current collective. */
-zero_status_t zero_progress_timed_out(const zero_comm_t *comm, const zero_progress_t *progress);
+zero_status_t zero_progress_timed_out(const zero_comm_t *comm, const zero_collective_progress_t *progress);
 /* Hears of the peers while this rank waits for its device, as zero_comm_check_peers. Ranks that wait for their devices
  * tell each other so once in a second. One that has said nothing by the deadline has ended, or stands still, or the
  * network between has gone. */
-zero_status_t zero_progress_check(const zero_comm_t *comm, zero_progress_t *progress, const char *waiting_in,
+zero_status_t zero_progress_check(const zero_comm_t *comm, zero_collective_progress_t *progress, const char *waiting_in,
                                   int64_t waited_ns);
 
 #endif

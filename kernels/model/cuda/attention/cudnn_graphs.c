@@ -9,7 +9,7 @@
 
 /* Extents and strides of a slice's tensors, which are laid out as in model.h. */
 typedef struct layouts {
-    zero_extents_t q, k, v, out, scores, row; /* row: one number per query */
+    zero_graph_extents_t q, k, v, out, scores, row; /* row: one number per query */
 } layouts_t;
 
 static layouts_t layouts_of(const zero_attention_shape_t *s, zero_attention_slice_t slice)
@@ -17,7 +17,7 @@ static layouts_t layouts_of(const zero_attention_shape_t *s, zero_attention_slic
     int64_t b = (int64_t)slice.n_batch, h = (int64_t)slice.n_heads, kv = (int64_t)slice.n_kv_heads;
     int64_t t = (int64_t)s->seq_len, d = (int64_t)s->head_dim, every_head = (int64_t)s->n_heads;
     int64_t width = (every_head + 2 * (int64_t)s->n_kv_heads) * d;
-    zero_extents_t q = {{b, h, t, d}, {t * width, d, width, 1}}, k = {{b, kv, t, d}, {t * width, d, width, 1}};
+    zero_graph_extents_t q = {{b, h, t, d}, {t * width, d, width, 1}}, k = {{b, kv, t, d}, {t * width, d, width, 1}};
     return (layouts_t){.q = q,
                        .k = k,
                        .v = k,

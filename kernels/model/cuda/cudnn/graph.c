@@ -52,7 +52,7 @@ void zero_graph_release(zero_cudnn_graph_t *g)
 
 typedef enum placement { IN_MEMORY, BETWEEN_OPERATIONS, BY_VALUE } placement_t;
 
-static zero_descriptor_t tensor(zero_cudnn_graph_t *g, int64_t id, cudnnDataType_t dtype, zero_extents_t e,
+static zero_descriptor_t tensor(zero_cudnn_graph_t *g, int64_t id, cudnnDataType_t dtype, zero_graph_extents_t e,
                                 placement_t placement)
 {
     static const bool yes = true;
@@ -71,15 +71,15 @@ static zero_descriptor_t tensor(zero_cudnn_graph_t *g, int64_t id, cudnnDataType
     return t;
 }
 
-zero_descriptor_t zero_graph_stored(zero_cudnn_graph_t *g, int64_t id, zero_extents_t e)
+zero_descriptor_t zero_graph_stored(zero_cudnn_graph_t *g, int64_t id, zero_graph_extents_t e)
 {
     return tensor(g, id, g->dtype, e, IN_MEMORY);
 }
-zero_descriptor_t zero_graph_stored_fp32(zero_cudnn_graph_t *g, int64_t id, zero_extents_t e)
+zero_descriptor_t zero_graph_stored_fp32(zero_cudnn_graph_t *g, int64_t id, zero_graph_extents_t e)
 {
     return tensor(g, id, CUDNN_DATA_FLOAT, e, IN_MEMORY);
 }
-zero_descriptor_t zero_graph_between(zero_cudnn_graph_t *g, cudnnDataType_t dtype, zero_extents_t e)
+zero_descriptor_t zero_graph_between(zero_cudnn_graph_t *g, cudnnDataType_t dtype, zero_graph_extents_t e)
 {
     return tensor(g, g->next_virtual++, dtype, e, BETWEEN_OPERATIONS);
 }
@@ -133,7 +133,7 @@ void zero_graph_pointwise(zero_cudnn_graph_t *g, cudnnPointwiseMode_t mode, cudn
     add_operation(g, operation);
 }
 
-zero_descriptor_t zero_graph_computed(zero_cudnn_graph_t *g, cudnnPointwiseMode_t mode, zero_extents_t e,
+zero_descriptor_t zero_graph_computed(zero_cudnn_graph_t *g, cudnnPointwiseMode_t mode, zero_graph_extents_t e,
                                       zero_descriptor_t x, zero_descriptor_t b)
 {
     zero_descriptor_t y = zero_graph_between(g, CUDNN_DATA_FLOAT, e);
@@ -155,7 +155,7 @@ void zero_graph_reduce(zero_cudnn_graph_t *g, cudnnReduceTensorOp_t mode, zero_d
     add_operation(g, operation);
 }
 
-zero_descriptor_t zero_graph_reshaped(zero_cudnn_graph_t *g, zero_descriptor_t x, zero_extents_t e)
+zero_descriptor_t zero_graph_reshaped(zero_cudnn_graph_t *g, zero_descriptor_t x, zero_graph_extents_t e)
 {
     zero_descriptor_t y = zero_graph_between(g, g->dtype, e);
     zero_descriptor_t operation = zero_graph_create(g, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);

@@ -40,26 +40,26 @@ void zero_graph_finalize(zero_cudnn_graph_t *g, zero_descriptor_t descriptor);
 
 /* ---- Tensors: [batch, heads, rows, columns] ---- */
 
-typedef struct zero_extents {
+typedef struct zero_graph_extents {
     int64_t dims[4], strides[4];
-} zero_extents_t;
+} zero_graph_extents_t;
 
-static inline zero_extents_t zero_extents_dense(int64_t b, int64_t h, int64_t rows, int64_t columns)
+static inline zero_graph_extents_t zero_extents_dense(int64_t b, int64_t h, int64_t rows, int64_t columns)
 {
-    return (zero_extents_t){{b, h, rows, columns}, {h * rows * columns, rows * columns, columns, 1}};
+    return (zero_graph_extents_t){{b, h, rows, columns}, {h * rows * columns, rows * columns, columns, 1}};
 }
 
-static inline zero_extents_t zero_extents_transposed(zero_extents_t e)
+static inline zero_graph_extents_t zero_extents_transposed(zero_graph_extents_t e)
 {
-    return (zero_extents_t){{e.dims[0], e.dims[1], e.dims[3], e.dims[2]},
-                            {e.strides[0], e.strides[1], e.strides[3], e.strides[2]}};
+    return (zero_graph_extents_t){{e.dims[0], e.dims[1], e.dims[3], e.dims[2]},
+                                  {e.strides[0], e.strides[1], e.strides[3], e.strides[2]}};
 }
 
 /* A tensor in memory: of the graph's dtype, or in fp32. */
-zero_descriptor_t zero_graph_stored(zero_cudnn_graph_t *g, int64_t id, zero_extents_t e);
-zero_descriptor_t zero_graph_stored_fp32(zero_cudnn_graph_t *g, int64_t id, zero_extents_t e);
+zero_descriptor_t zero_graph_stored(zero_cudnn_graph_t *g, int64_t id, zero_graph_extents_t e);
+zero_descriptor_t zero_graph_stored_fp32(zero_cudnn_graph_t *g, int64_t id, zero_graph_extents_t e);
 /* A tensor between operations. */
-zero_descriptor_t zero_graph_between(zero_cudnn_graph_t *g, cudnnDataType_t dtype, zero_extents_t e);
+zero_descriptor_t zero_graph_between(zero_cudnn_graph_t *g, cudnnDataType_t dtype, zero_graph_extents_t e);
 /* An fp32 number in host memory. */
 zero_descriptor_t zero_graph_scalar(zero_cudnn_graph_t *g, int64_t id);
 
@@ -71,11 +71,11 @@ void zero_graph_matmul(zero_cudnn_graph_t *g, zero_descriptor_t a, zero_descript
 void zero_graph_pointwise(zero_cudnn_graph_t *g, cudnnPointwiseMode_t mode, cudnnDataType_t compute, int64_t axis,
                           zero_descriptor_t y, zero_descriptor_t x, zero_descriptor_t b, zero_descriptor_t t);
 /* Adds mode(x, b) in fp32 and returns it, a tensor between operations. */
-zero_descriptor_t zero_graph_computed(zero_cudnn_graph_t *g, cudnnPointwiseMode_t mode, zero_extents_t e,
+zero_descriptor_t zero_graph_computed(zero_cudnn_graph_t *g, cudnnPointwiseMode_t mode, zero_graph_extents_t e,
                                       zero_descriptor_t x, zero_descriptor_t b);
 /* Adds y = the sum or maximum of x over the dimensions in which y has size 1. */
 void zero_graph_reduce(zero_cudnn_graph_t *g, cudnnReduceTensorOp_t mode, zero_descriptor_t y, zero_descriptor_t x);
 /* Returns x with other extents. */
-zero_descriptor_t zero_graph_reshaped(zero_cudnn_graph_t *g, zero_descriptor_t x, zero_extents_t e);
+zero_descriptor_t zero_graph_reshaped(zero_cudnn_graph_t *g, zero_descriptor_t x, zero_graph_extents_t e);
 
 #endif
