@@ -55,8 +55,8 @@ is_restarted()
 {
     launched "1 137 0" -np 1 --restarts 3 --stage 2 cfg.ini
     [[ $code -eq 0 && $starts == "1 --auto-resume --stage 2 cfg.ini"$'\n'"1 --auto-resume --stage 2 cfg.ini"$'\n'"1 --auto-resume --stage 2 cfg.ini" &&
-        $(grep -c 'the run ended with exit code 1 after .* restart 1 of 3 in 1 s with 1 ranks' "$scratch/out") -eq 1 &&
-        $(grep -c 'the run ended with exit code 137 after .* restart 2 of 3 in 2 s' "$scratch/out") -eq 1 ]]
+        $(grep -c 'the run ended with exit code 1 after .* restart 1 of 3 in 0 s with 1 ranks' "$scratch/out") -eq 1 &&
+        $(grep -c 'the run ended with exit code 137 after .* restart 2 of 3 in 1 s' "$scratch/out") -eq 1 ]]
 }
 has_a_limit() { launched "1 5 1 0" -np 1 --restarts 1 cfg.ini && [[ $code -eq 5 ]] && n_starts 2; }
 is_plain() { launched "1 0" -np 1 cfg.ini && [[ $code -eq 1 && $starts == "1 cfg.ini" ]]; }
@@ -82,7 +82,7 @@ leaves_out_lost_hosts()
     [[ $code -eq 2 ]] && n_starts 1 || return 1
     OMPI_MCA_plm_rsh_agent=$scratch/agent launched "1 2 0" -np 4 --hosts "$scratch/hosts" --restarts 2 cfg.ini
     [[ $code -eq 0 && $(cut -d' ' -f1 <<<"$starts" | tr '\n' ' ') == "4 2 1 " ]] &&
-        grep -q 'restart 1 of 2 in 1 s with 2 ranks, without node-gone, from' "$scratch/out" &&
+        grep -q 'restart 1 of 2 in 0 s with 2 ranks, without node-gone, from' "$scratch/out" &&
         grep -q ': 2 ranks are refused; trying 1$' "$scratch/out"
 }
 # A machine whose GPUs are as many as the file `gpus` says for the next time that they are counted. A program that is not
@@ -110,7 +110,7 @@ leaves_out_lost_gpus()
 {
     on_gpus "4 3" "1 2 0" --restarts 2 cfg.ini
     [[ $code -eq 0 && $(cut -d' ' -f1 <<<"$starts" | tr '\n' ' ') == "4 3 2 " ]] &&
-        grep -q 'restart 1 of 2 in 1 s with 3 ranks, on 3 of 4 GPUs, from' "$scratch/out" || return 1
+        grep -q 'restart 1 of 2 in 0 s with 3 ranks, on 3 of 4 GPUs, from' "$scratch/out" || return 1
     on_gpus "4 4" "1 0" -np 2 --restarts 2 cfg.ini
     [[ $code -eq 0 && $(cut -d' ' -f1 <<<"$starts" | tr '\n' ' ') == "2 2 " ]] || return 1
     on_gpus "4 0" "1 0" --restarts 2 cfg.ini
