@@ -166,11 +166,11 @@ typedef void (*zero_log_fn)(void *user, zero_log_level_t level, int rank, const 
  * which prints "zero: rank R: line" to stderr. The level is ZERO_LOG_WARNING until you set another. */
 ZERO_API void zero_log_set(zero_log_level_t level, zero_log_fn fn, void *user);
 
-/* Returns the text of the last error of the calling thread; "" if there was none. That is its last error line, with two
- * additions: a failure that concerns all ranks, such as different calls or a rank that has ended, may be a line of one
- * rank, and is a text here on every rank whose call fails; and after ZERO_ERROR_PEER of a call about which ranks agree,
- * the text names the rank that failed. A status of your own callback leaves it as it was. It is never cleared, so read
- * it only after a failure. The library owns the text, which the thread's next error overwrites. */
+/* Returns the text of the last error of the calling thread; "" if there was none. Usually that is its last error line.
+ * A failure that concerns all ranks, such as different calls or a rank that has ended, may be logged by one rank only,
+ * but its text is here on every rank whose call fails. After ZERO_ERROR_PEER of a call about which ranks agree, the
+ * text names the rank that failed. An error status that your own callback returns does not change the text. It is never
+ * cleared, so read it only after a failure. The library owns the text, which the thread's next error overwrites. */
 ZERO_API const char *zero_last_error(void);
 
 /* ---- Communicator --------------------------------------------------------------------------------------------------
@@ -199,9 +199,9 @@ typedef enum zero_comm_kind {
  * them itself. Like setenv, this call must not run while another thread reads the environment. [collective] */
 ZERO_API zero_status_t zero_comm_create(zero_comm_kind_t kind, zero_comm_t **comm);
 
-/* Sets a function that zero_comm_create calls behind that warning, from a thread of its own, while it waits on. A
- * program that does not want to wait ends its process there by _exit; mpirun and srun then end the job. libzero never
- * ends a process. `user` is passed to it. NULL, the default: none. Call it before zero_comm_create. */
+/* Sets a function that zero_comm_create calls after that warning, from a thread of its own, while it goes on waiting.
+ * A program that does not want to wait calls _exit in it; mpirun and srun then end the job. libzero itself never ends a
+ * process. `user` is passed to it. NULL, the default: none. Call it before zero_comm_create. */
 typedef void (*zero_late_start_fn)(void *user);
 ZERO_API void zero_comm_on_late_start(zero_late_start_fn fn, void *user);
 
@@ -298,12 +298,12 @@ ZERO_API const char *zero_device_name(const zero_device_t *device);
 
 #define ZERO_MAX_PROCESSES 16
 
-/* A device's memory now, of all processes together. Bytes that nobody says are 0. */
+/* A device's memory now, of all processes together. Numbers that are not known are 0. */
 typedef struct zero_device_usage {
     uint64_t free_bytes, total_bytes; /* as CUDA says (cudaMemGetInfo); on the CPU the host's, or a container's */
     int n_processes;                  /* those that compute on the GPU, the largest first, as the driver says (NVML) */
     struct {
-        int64_t pid; /* in a container maybe another than here */
+        int64_t pid; /* in a container it may be another than ps shows */
         uint64_t n_bytes;
         char name[32]; /* "" if there is no such process here */
     } processes[ZERO_MAX_PROCESSES];
@@ -348,16 +348,16 @@ typedef struct zero_tensor_desc {
     float init_std;               /* ZERO_INIT_NORMAL: standard deviation, finite; the mean is 0 */
     bool decay;                   /* weight decay applies */
     bool packed;                  /* no padding after the unit's previous tensor: the two can be used as one matrix */
-    /* A matrix that compute uses in fp8 (E4M3), with one scale; so is a run of packed tensors, which must agree in it.
-     * See zero_config_t's gather_fp8. */
+    /* A matrix that compute uses in fp8 (E4M3), with one scale. A run of packed tensors is one such matrix, and they
+     * must agree in it. See zero_config_t's gather_fp8. */
     bool fp8;
-    /* Not trained: it has the weight alone, in the configured dtype, of which zero_param has what it was set to,
-     * rounded. No gradient (zero_grad says NULL), no optimizer state, nothing to send after an update. A run of packed
-     * tensors must agree in it. fp8 has no effect on it: it is gathered in the configured dtype. */
+    /* Not trained. Only its weight is kept, rounded to the configured dtype: no gradient (zero_grad's data is NULL), no
+     * optimizer state, nothing to send after an update. A run of packed tensors must agree in it. fp8 has no effect on
+     * it: it is gathered in the configured dtype. */
     bool frozen;
     /* The weight of a hidden linear layer, with two dimensions: ZERO_OPTIMIZER_MUON updates it as one matrix, and so
      * does an optimizer of your own with `whole`. Not an embedding, a head, or several layers' weights in one tensor.
-     * Other optimizers take no notice. */
+     * Other optimizers ignore it. */
     bool hidden_matrix;
     uint8_t reserved[35];
 } zero_tensor_desc_t;
@@ -374,9 +374,9 @@ ZERO_API zero_status_t zero_model_add_tensor(zero_model_t *model, zero_unit_t un
 /* Lets `unit` use a tensor that an earlier unit owns (tied embeddings). Acquiring `unit` then also makes the owner's
  * parameters resident, and the tensor's gradient is summed over all units that use it before it is reduced. */
 ZERO_API zero_status_t zero_model_share_tensor(zero_model_t *model, zero_unit_t unit, zero_tensor_t tensor);
-/* Says whether the backward pass of `unit` reads the parameters that the unit owns; it does unless you say otherwise.
- * An embedding's writes gradients alone: with false, zero_acquire gathers none of the unit's own parameters there, and
- * zero_param returns NULL for them, at every stage. Units that share its tensors find them as before. (FSDP2:
+/* Says whether the backward pass of `unit` reads the parameters that the unit owns; by default it does. Use false for
+ * an embedding, whose backward only writes gradients: zero_acquire then gathers none of the unit's own parameters in
+ * backward, and zero_param returns NULL for them, at every stage. Units that share its tensors still get them. (FSDP2:
  * set_unshard_in_backward.) */
 ZERO_API zero_status_t zero_model_set_unshard_in_backward(zero_model_t *model, zero_unit_t unit, bool unshard);
 ZERO_API int zero_model_n_units(const zero_model_t *model);
@@ -406,7 +406,7 @@ typedef enum zero_offload_update {
     ZERO_OFFLOAD_UPDATE_HOST,   /* the CPU, in place: new parameters are then copied to the GPU */
 } zero_offload_update_t;
 
-/* What updates the weights: see zero_step for the formulas. A state array has 4 bytes for each element, but
+/* What updates the weights: see zero_step for the formulas. A state array has 4 bytes per element, except
  * ZERO_OPTIMIZER_ADAMW8BIT's. */
 typedef enum zero_optimizer {
     ZERO_OPTIMIZER_ADAMW,    /* state arrays m and v */
@@ -419,8 +419,8 @@ typedef enum zero_optimizer {
      */
     ZERO_OPTIMIZER_MUON,
     /* AdamW with m and v in 8 bits (Dettmers et al. 2022, arXiv:2110.02861; bitsandbytes' AdamW8bit): blocks of 64
-     * numbers with one scale, 2.125 bytes for both. They are decoded for the update, and what it makes of them is
-     * encoded again. m and v have the same values wherever they are read and written as fp32. Packed tensors must
+     * numbers with one scale, 2.125 bytes for both. They are decoded for the update, and its result is encoded
+     * again. Reading m and v as fp32 and writing them back changes nothing. Packed tensors must
      * begin at a multiple of 64 elements of their unit. */
     ZERO_OPTIMIZER_ADAMW8BIT,
     ZERO_N_OPTIMIZERS
@@ -440,12 +440,12 @@ typedef struct zero_own_update {
     float lr, decay;   /* zero_step's; weight_decay for tensors declared with it, else 0; or as zero_set_group says */
     const float *grad_scale; /* clipping's factor / loss scale */
     const uint64_t *step;    /* t: the updates so far, this one included */
-    const uint32_t *skip;    /* not 0: a gradient is not finite; write nothing then */
+    const uint32_t *skip;    /* not 0: a gradient is not finite, so write nothing */
     float *direction;        /* NULL, or see zero_own_optimizer_t's whole: prepare writes it, update reads it */
 } zero_own_update_t;
-/* Queues the update of a run of elements in the stream (NULL on the CPU: do it). Called on each rank in zero_step, for
- * every run that the rank holds. How a tensor is cut into runs depends on stage and ranks, so bits are the same at
- * every stage and number of ranks if a new element depends on its own old ones alone. Another status than ZERO_OK ends
+/* Queues the update of a run of elements in the stream (NULL on the CPU: do it at once). Called on each rank in
+ * zero_step, for every run that the rank holds. How a tensor is cut into runs depends on the stage and the number of
+ * ranks. The bits do not if each element's new values depend on no other element. Any status but ZERO_OK ends
  * zero_step. */
 typedef zero_status_t (*zero_own_update_fn)(void *user, const zero_own_update_t *update, zero_stream_t stream);
 
@@ -458,25 +458,25 @@ typedef struct zero_own_whole {
     const uint64_t *step;
     const uint32_t *skip;
 } zero_own_whole_t;
-/* Queues the change of one matrix in the stream (NULL on the CPU: does it). */
+/* Queues the change of one matrix in the stream (NULL on the CPU: do it at once). */
 typedef zero_status_t (*zero_own_whole_fn)(void *user, const zero_own_whole_t *whole, zero_stream_t stream);
 
-/* An optimizer of your own. It may see matrices whole: those declared with hidden_matrix. Then a step of such a matrix
- * has three parts, and other tensors have `update` alone, with direction NULL:
+/* An optimizer of your own. With `prepare` and `whole`, it sees the matrices declared with hidden_matrix whole. A step
+ * of such a matrix has three parts; for other tensors only `update` is called, with direction NULL:
  *
- *     prepare   by runs: advances m and v by the gradient and writes `direction`, such as m; reads weights only
- *     whole     one rank for each matrix, all of it at once: changes its direction, such as normalizing rows
+ *     prepare   by runs: advances m and v by the gradient and writes `direction`, such as m; must not write weights
+ *     whole     on one rank per matrix, the matrix at once: changes its direction, for example normalizes rows
  *     update    by runs: steps the weight along `direction`, which it only reads
  *
- * One rank computes each matrix, and units take turns, so that all ranks are busy. Directions travel in fp32, as
- * zero_plan_traffic says, through buffers that zero_plan counts. Bits are the same at every stage and number of ranks,
- * if prepare and update change each element by what belongs to it alone. */
+ * Units take turns, so that all ranks are busy. Directions are sent in fp32 (zero_plan_traffic counts them), through
+ * buffers that zero_plan counts. The bits are the same at every stage and number of ranks if prepare and update change
+ * each element by values of that element only. */
 typedef struct zero_own_optimizer {
-    const char *name; /* checkpoints have it, and load under the same name alone */
+    const char *name; /* checkpoints store it, and load only under the same name */
     int n_arrays;     /* of its state: 1 (m) or 2 (m and v) */
     zero_own_update_fn update;
     void *user;                 /* passed to all three */
-    zero_own_update_fn prepare; /* NULL, as whole: matrices are tensors like others */
+    zero_own_update_fn prepare; /* NULL, and whole too: matrices are like other tensors */
     zero_own_whole_fn whole;
     uint8_t reserved[16];
 } zero_own_optimizer_t;
@@ -491,28 +491,28 @@ typedef struct zero_reduced {
     uint64_t step;           /* of the zero_step that will use it, from 1 */
 } zero_reduced_t;
 
-/* Functions of yours at two places of a step, each NULL or called for all trained tensors, run by run. They queue their
- * work in the stream that they get (NULL on the CPU: they do it), behind which libzero goes on, and must not call
- * libzero but for zero_device_copy. They are called from within calls of the engine, on the thread that makes these.
- * Another status than ZERO_OK ends that call with it; after one of reduced, zero_cancel gives up the step. How tensors
- * are cut into runs depends on stage and number of ranks: bits do not if each element is changed by what belongs to it
- * alone, such as noise of a generator keyed by tensor, element and step. A function that changes nothing changes no
- * bit. */
+/* Functions of yours that are called at two places of a step, for all trained tensors, run by run; each may be NULL.
+ * They queue their work in the stream that they get (on the CPU it is NULL, and they do it at once), and libzero
+ * continues after it in that stream. Of libzero they may call only zero_device_copy. They are called from within calls
+ * of the engine, on the same thread. A status other than ZERO_OK ends that call with that status; if reduced returned
+ * it, zero_cancel abandons the step. How tensors are cut into runs depends on the stage and the number of ranks. The
+ * bits do not, if each element is changed by values of that element only, such as noise from a generator keyed by
+ * tensor, element and step. A function that changes nothing changes no bit. */
 typedef struct zero_hooks {
-    /* Each reduced gradient, once in a step, before norm and clipping: noise, compression, logging. Each element is
-     * seen by one rank, at every stage. Called in the last micro-step's backward, some units behind zero_grad_ready, or
-     * in zero_step. The norm is that of what it leaves, at the cost of reading the reduced gradients once more. */
+    /* Gets each reduced gradient, once per step, before norm and clipping: for noise, compression, logging. Each
+     * element is seen by one rank, at every stage. Called in the last micro-step's backward, some units after
+     * zero_grad_ready, or in zero_step. The norm is computed after it, which reads the reduced gradients once more. */
     zero_status_t (*reduced)(void *user, const zero_reduced_t *reduced, zero_stream_t stream);
-    /* Each weight behind its update, before it is published: averages, projections such as clipped weights. Sees
-     * update->weight, m and v as updated and may change them. Called in zero_step on each rank for what it holds, which
-     * at stage 0 is all; also in a step that is skipped (update->skip). In bf16 and fp16 it takes 4 MiB, and a pass
-     * over the master weights each way. Not with offload. */
+    /* Gets each weight after its update, before it is published: for averages, or projections such as clipping. Sees
+     * the updated update->weight, m and v, and may change them. Called in zero_step on each rank for what it holds,
+     * which at stage 0 is all; also in a step that is skipped (update->skip). In bf16 and fp16 it takes 4 MiB, and one
+     * pass over the master weights in and one out. Not with offload. */
     zero_own_update_fn updated;
     void *user; /* passed to both */
     uint8_t reserved[32];
 } zero_hooks_t;
 
-/* How an engine works. All ranks must have the same values but for offload_threads, offload_ram, user_bytes and check.
+/* How an engine works. All ranks must have the same values, except offload_threads, offload_ram, user_bytes and check.
  * Start from zero_config_default. */
 typedef struct zero_config {
     size_t struct_size; /* sizeof(zero_config_t) in this header: zero_config_default sets it */
@@ -553,10 +553,10 @@ typedef struct zero_config {
     const zero_own_optimizer_t *own_optimizer;
     const zero_hooks_t *hooks; /* NULL: none. It must outlive the engine; ranks must agree on which functions it has */
     /* AdamW with decoupled weight decay (Loshchilov & Hutter 2019, arXiv:1711.05101). eps must be above 0: it is the
-     * divisor for weights whose gradients were all 0 so far. Lion takes beta1, beta2 and weight_decay, both kinds of
-     * SGD momentum and weight_decay; zero_step has the formulas. */
+     * divisor for weights whose gradients were all 0 so far. Lion uses beta1, beta2 and weight_decay; both kinds of
+     * SGD use momentum and weight_decay. zero_step has the formulas. */
     float beta1, beta2, eps, weight_decay, momentum;
-    float muon_momentum;   /* Muon takes this for hidden matrices, and beta1, beta2 and eps for what AdamW updates */
+    float muon_momentum;   /* Muon's, for hidden matrices; beta1, beta2 and eps are for what AdamW updates beside it */
     int muon_steps;        /* of its Newton-Schulz iteration: 1..ZERO_MAX_MUON_STEPS */
     float grad_clip;       /* largest global gradient norm; 0 turns clipping off */
     int max_skipped_steps; /* after this many non-finite steps in a row zero_step_wait returns ZERO_ERROR_NONFINITE */
@@ -587,7 +587,7 @@ typedef struct zero_config {
      * it, it returns ZERO_ERROR_ARGUMENT with a line that names unit and tensor, and the unit stays acquired. Gradients
      * that are to be added to are not checked. ZERO_CHECK=1 in the environment has the same effect. */
     bool check;
-    /* For evaluating and generating: the engine has parameters alone, no gradients and no AdamW state, and runs
+    /* For evaluating and generating: the engine has only parameters, no gradients and no AdamW state, and runs only
      * ZERO_PASS_EVAL. Weights come from zero_init_parameters, zero_load_weights or zero_set_state without moments,
      * rounded to dtype. ZERO_PASS_TRAIN, saving, zero_load, zero_get_state, zero_get_tensor and zero_set_tensor are
      * ZERO_ERROR_ORDER. Nothing is offloaded. */
@@ -657,8 +657,8 @@ typedef struct zero_memory {
 
 ZERO_API uint64_t zero_memory_total(const zero_memory_t *memory); /* bytes on the device, all categories */
 
-/* What an engine with this configuration will hold on each rank, by pure arithmetic: no device, no communication. The
- * same on every rank.
+/* Computes what an engine with this configuration will hold on each rank. Pure arithmetic: no device, no communication,
+ * the same on every rank.
  * device: the type of the ranks' devices, resolved (zero_device_resolve): not ZERO_DEVICE_AUTO.
  * kind: what carries bulk data between ranks on the CPU (zero_comm_get_kind): ZERO_COMM_MPI for messages, else
  * ZERO_COMM_AUTO. It makes no difference for GPUs.
@@ -714,10 +714,10 @@ typedef struct zero_solution {
     zero_config_t config; /* ready for zero_engine_create; as large as the one that it was made from */
 } zero_solution_t;
 
-/* Finds the configuration within these bytes whose transfers take the least time in a step, if none of it were hidden
- * under compute; of equal ones the lower stage, then the group of all ranks, then what offloads least. By pure
- * arithmetic: no device, no communication, the same on every rank. What transfers beside depends on your model, such as
- * larger batches or recomputation, is yours to try: call it once for each. config: zero_config_default with your dtype,
+/* Finds the configuration within these bytes whose transfers take the least time in a step, counted as if none were
+ * hidden under compute; of equal ones the lower stage, then the group of all ranks, then what offloads least. Pure
+ * arithmetic: no device, no communication, the same on every rank. For choices that depend on your model, such as
+ * larger batches or recomputation, call it once for each. config: zero_config_default with your dtype,
  * micro_steps and so on. The other arguments are zero_plan's. */
 ZERO_API zero_status_t zero_solve(const zero_model_t *model, const zero_config_t *config, zero_device_type_t device,
                                   zero_comm_kind_t kind, int world_size, const zero_solve_t *limits,
@@ -845,10 +845,11 @@ ZERO_API zero_status_t zero_release(zero_engine_t *engine, zero_unit_t unit, zer
 /* Ends the unit's use in backward: all its gradients are written (by work queued in the stream), and their reduction
  * starts. Returns ZERO_ERROR_ARGUMENT if zero_config_t's check finds one that is not written. [collective] */
 ZERO_API zero_status_t zero_grad_ready(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
-/* Says that this rank does not use the unit in this pass: a branch that is not taken, an expert without tokens. Stands
- * in the place of zero_acquire and what follows it, zero_release in forward, zero_grad_ready in backward, where it adds
- * zero to the gradients that the unit would write. Other ranks may use the unit, and a unit may be used in forward and
- * not in backward. Costs what its gathers and reduction cost. [collective, with zero_acquire ...] */
+/* Says that this rank does not use the unit in this pass: a branch that is not taken, an expert without tokens. Call it
+ * instead of zero_acquire and zero_release in forward, and instead of zero_acquire and zero_grad_ready in backward,
+ * where it adds zero to the gradients that the unit would write. Other ranks may use the unit, and a unit may be used
+ * in forward and not in backward. Its gathers and its reduction still take place. [collective, with zero_acquire ...]
+ */
 ZERO_API zero_status_t zero_unused(zero_engine_t *engine, zero_unit_t unit, zero_stream_t stream);
 
 /* Returns the tensor's full parameter in device memory: row-major, in the configured dtype, aligned to 128 bytes unless
@@ -920,13 +921,13 @@ ZERO_API const float *zero_loss_scale(const zero_engine_t *engine);
  * arXiv:2502.16982): its updates are about as large as AdamW's, so that both use one lr and one weight_decay.
  * orthogonalized(u) is X after muon_steps times X = a X + (b G + c G G) X, with G = X X^T, from X = u / max(|u|, 1e-7)
  * on, |u| Frobenius's norm, a, b, c = 3.4445, -4.7750, 2.0315 (if there are more rows than columns, of the transpose).
- * Products are computed in fp32 on CPUs, in bf16 with sums in fp32 on GPUs. One rank computes each matrix, which comes
- * to it whole; units take turns, so that all ranks are busy.
+ * Products are computed in fp32 on CPUs, in fp16 with sums in fp32 on GPUs. One rank computes each matrix, which it
+ * gets whole; units take turns, so that all ranks are busy.
  *
  * lr: the learning rate of this step; finite and the same on every rank. local_loss: one double in device memory, this
  * rank's share of the loss, or NULL. It is read in stream order, and summed over ranks in rank order. Round what each
  * micro-batch adds to it to a multiple of one power of two, such as 2^-42: then all sums are exact, and the loss is the
- * same on any number of ranks. The norm needs nothing of the kind: it is exact but for one rounding of every 64
+ * same on any number of ranks. The norm needs no such care: it is exact except for one rounding of every 64
  * squares.
  *
  * Up to two steps may wait for their results to be read. A third is ZERO_ERROR_ORDER, as is a step whose micro-steps
@@ -939,8 +940,8 @@ ZERO_API zero_status_t zero_step(zero_engine_t *engine, float lr, const double *
  * that differ over ranks are ZERO_ERROR_MISMATCH. [collective] */
 ZERO_API zero_status_t zero_set_micro_steps(zero_engine_t *engine, int micro_steps);
 
-/* Settings of the optimizer for one tensor. Those that the optimizer does not have count for nothing: momentum is
- * SGD's, the betas AdamW's and Lion's, eps AdamW's. Of hidden matrices Muon takes lr_scale and weight_decay. */
+/* Settings of the optimizer for one tensor. Those that the optimizer does not have are ignored: momentum is SGD's, the
+ * betas AdamW's and Lion's, eps AdamW's. For hidden matrices Muon uses lr_scale and weight_decay. */
 typedef struct zero_group {
     float lr_scale;     /* the tensor's learning rate is zero_step's times this, in fp32: finite, at least 0 */
     float weight_decay; /* whether the tensor is declared with decay or not */
@@ -948,9 +949,9 @@ typedef struct zero_group {
     uint8_t reserved[40];
 } zero_group_t;
 /* Gives one tensor settings of its own, from the next step on, such as a smaller learning rate for an embedding or
- * other betas for a head. group: NULL takes them back. Calls between all steps make schedules: they cost no memory and
- * no waiting. Steps while any tensor has settings of its own run one small kernel more. The norm is still that of all
- * gradients. An optimizer of your own finds lr and decay of the tensor in zero_own_update_t.
+ * other betas for a head. group: NULL takes them back. Call it before every step for a schedule: a call costs no memory
+ * and no waiting. While any tensor has settings of its own, a step runs one more small kernel. The norm is still that
+ * of all gradients. An optimizer of your own finds the tensor's lr and decay in zero_own_update_t.
  *
  * A zero_load or zero_init_parameters leaves the settings as they are. Checkpoints do not have them, as they do not
  * have zero_config_t: set them again when you resume.
@@ -963,12 +964,12 @@ ZERO_API zero_status_t zero_set_group(zero_engine_t *engine, zero_tensor_t tenso
  * weight_decay 0 if the tensor is declared without decay. Change what it returns and set that. */
 ZERO_API zero_status_t zero_get_group(const zero_engine_t *engine, zero_tensor_t tensor, zero_group_t *group);
 
-/* Gives up the step at hand, in a pass or between its passes: after a bad batch, an exception, a refused gradient. The
- * engine is then as after the zero_step before, and the next zero_begin begins the step anew, with the same number. An
- * eval pass ends likewise. Between steps it changes nothing.
+/* Abandons the current step, in a pass or between its passes: after a bad batch, an exception, a refused gradient. The
+ * engine is then as the previous zero_step left it, and the next zero_begin begins the step again, with the same
+ * number. An eval pass ends likewise. Between steps it changes nothing.
  *
  *     gathers in flight           are waited for and forgotten; the next acquire gathers again
- *     gradients                   all of the step are discarded, those of earlier micro-steps, too
+ *     gradients                   of the step are discarded, also those of earlier micro-steps
  *     weights, moments, t, loss scale, notices, settings of tensors      stay as they are
  *     results not read            stay pending; zero_step_wait returns them as before
  *     pointers of zero_param and zero_grad          end, also those of a unit that is still acquired
@@ -976,8 +977,8 @@ ZERO_API zero_status_t zero_get_group(const zero_engine_t *engine, zero_tensor_t
  *
  * Waits for the device. All ranks must have come to the same place, as they do on the way through a pass: otherwise it
  * is ZERO_ERROR_MISMATCH, and nothing has changed. So let ranks find out together whether one of them cannot go on, by
- * zero_comm_agree at a fixed place (before zero_begin, behind forward). Or let a rank that fails go through the rest of
- * the pass without computing, and agree before zero_step. What a communication or device error has ended cannot be
+ * zero_comm_agree at a fixed place (before zero_begin, after forward). Or let a rank that fails go through the rest of
+ * the pass without computing, and agree before zero_step. After a communication or device error nothing can be
  * cancelled: the call returns an error again. [collective] */
 ZERO_API zero_status_t zero_cancel(zero_engine_t *engine);
 
@@ -1135,8 +1136,8 @@ ZERO_API const char *zero_checkpoint_state(const zero_checkpoint_t *checkpoint);
  * weights may be overwritten by then, and the engine refuses to use them as after a failed zero_set_state. [collective]
  */
 ZERO_API zero_status_t zero_load(zero_engine_t *engine, const zero_checkpoint_t *checkpoint);
-/* The same for a model that has something else than the checkpoint: tensors that are not there keep weights and
- * moments. The rest is as in zero_load_weights_partial. [collective] */
+/* The same for a model whose tensors differ from the checkpoint's: those that the checkpoint lacks keep their weights
+ * and moments. The rest is as in zero_load_weights_partial. [collective] */
 ZERO_API zero_status_t zero_load_partial(zero_engine_t *engine, const zero_checkpoint_t *checkpoint,
                                          zero_partial_t *partial);
 
