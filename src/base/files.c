@@ -250,8 +250,8 @@ static zero_status_t parse(int fd, const char *path, uint64_t n_bytes, const cha
     zero_status_t status = zero_file_read(fd, path, 0, text, n_bytes);
     json_t *parsed = status == ZERO_OK ? json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES, &error) : NULL;
     if (status == ZERO_OK && !parsed)
-        status = zero_fail(ZERO_ERROR_FORMAT, "'%s' is not good JSON: %s, in line %d: %s", path, error.text, error.line,
-                           remedy);
+        status = zero_fail(ZERO_ERROR_FORMAT, "'%s' is not valid JSON: %s, in line %d: %s", path, error.text,
+                           error.line, remedy);
     free(text);
     if (status == ZERO_OK)
         *value = parsed;

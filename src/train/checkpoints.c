@@ -45,7 +45,7 @@ static zero_status_t take_state(checkpoints_t *checkpoints)
     zero_status_t status = ZERO_OK;
     if (!json_is_integer(sequences) || json_integer_value(sequences) < 0 || json_integer_value(sequences) > most)
         status = report_error(ZERO_ERROR_FORMAT,
-                              "'%s/state.json': data.sequences is missing or not what it should be: zerotrain did not "
+                              "'%s/state.json': data.sequences is missing or invalid: zerotrain did not "
                               "make this checkpoint",
                               path);
     else

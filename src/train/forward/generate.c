@@ -53,7 +53,7 @@ static zero_status_t encode_prompt(const options_t *options, prompt_t *prompt)
     free(text);
     TRY(status);
     if (prompt->tokens.n == 0)
-        return report_error(ZERO_ERROR_USAGE, "generate: the prompt is empty: give at least a character");
+        return report_error(ZERO_ERROR_USAGE, "generate: the prompt is empty: give at least one character");
     return ZERO_OK;
 }
 

@@ -61,7 +61,8 @@ zero_status_t command_check(const options_t *options, const bool *given)
         return report_error(ZERO_ERROR_USAGE, "--%s: this is an option of %s", row->name, commands);
     }
     if (options->command == COMMAND_REPORT && !options->report.output[0])
-        return report_error(ZERO_ERROR_USAGE, "report: where to? Give --output FILE, such as report.html");
+        return report_error(ZERO_ERROR_USAGE,
+                            "report: the output file is missing: give --output FILE, such as report.html");
     if (options->command == COMMAND_FIT && options->plan)
         return report_error(ZERO_ERROR_USAGE, "fit and --plan: give one of them");
     if (options->command == COMMAND_EVALUATE && options->auto_resume)
@@ -157,7 +158,7 @@ static zero_status_t settle_generate(options_t *options)
     if (options->generate.prompt && options->generate.prompt_file[0])
         return report_error(ZERO_ERROR_USAGE, "--prompt and --prompt-file: give one of them");
     if (!options->generate.prompt && !options->generate.prompt_file[0])
-        return report_error(ZERO_ERROR_USAGE, "generate: what is to be continued? Give --prompt TEXT or --prompt-file "
+        return report_error(ZERO_ERROR_USAGE, "generate: the prompt is missing: give --prompt TEXT or --prompt-file "
                                               "FILE");
     settle_forward(options);
     set_text(options->model.init, options->config_path);

@@ -10,7 +10,7 @@ zero_status_t options_check_device(const options_t *options)
 {
     bool on_gpu = options->device.type != ZERO_DEVICE_CPU;
     if (on_gpu && options->zero.offload == OFFLOAD_OPTIMIZER && options->zero.stage == 0 && !options->plan)
-        return report_error(ZERO_ERROR_USAGE, "[zero] offload = optimizer: stage 0 has none, since every rank holds "
+        return report_error(ZERO_ERROR_USAGE, "[zero] offload = optimizer: stage 0 cannot, since every rank holds "
                                               "all state: use stage 1, 2 or 3");
     if (options->train.optimizer == ZERO_OPTIMIZER_MUON && options->zero.offload == OFFLOAD_OPTIMIZER)
         return report_error(ZERO_ERROR_USAGE,

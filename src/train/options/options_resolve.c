@@ -290,7 +290,8 @@ static zero_status_t resolve_checkpoints(const options_t *options)
         return report_error(ZERO_ERROR_USAGE, "[checkpoint] memory_dir: '%s' is also [checkpoint] dir: name another",
                             options->checkpoint.memory_dir);
     if (options->overwrite && options->resume)
-        return report_error(ZERO_ERROR_USAGE, "--overwrite: this begins anew; leave it out to continue with --resume");
+        return report_error(ZERO_ERROR_USAGE,
+                            "--overwrite: this begins at step 1; leave it out to continue with --resume");
     if (options->force && !options->resume)
         return report_error(ZERO_ERROR_USAGE, "--force: there is nothing to force without --resume");
     if (options->checkpoint.dir[0])

@@ -5,7 +5,9 @@
 
 zero_status_t tokenizer_malformed(const file_t *file, const char *what)
 {
-    return report_error(ZERO_ERROR_FORMAT, "'%s': %s is missing or not what it should be", file->path, what);
+    return report_error(ZERO_ERROR_FORMAT,
+                        "'%s': %s is missing or of the wrong kind: copy the model's tokenizer.json anew", file->path,
+                        what);
 }
 
 zero_status_t tokenizer_refuse(const file_t *file, const char *what, const char *name, const char *wanted)

@@ -52,8 +52,8 @@ static zero_status_t parse_header(zero_safetensors_t *file, const char *text, si
      */
     file->header = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES, &error);
     if (!file->header)
-        return zero_fail(ZERO_ERROR_FORMAT, "'%s': its header is not good JSON: %s, at byte %d", file->path, error.text,
-                         LENGTH_BYTES + error.position);
+        return zero_fail(ZERO_ERROR_FORMAT, "'%s': its header is not valid JSON: %s, at byte %d", file->path,
+                         error.text, LENGTH_BYTES + error.position);
     return ZERO_OK;
 }
 

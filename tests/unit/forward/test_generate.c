@@ -183,7 +183,7 @@ END_TEST
 static const struct {
     const char *arguments, *says;
 } refusals[] = {
-    {"ck", "what is to be continued?"},
+    {"ck", "the prompt is missing"},
     {"--prompt a --prompt-file prompt.txt ck", "give one of them"},
     {"--prompt '' ck", "the prompt is empty"},
     {"--prompt-file none.txt ck", "cannot open 'none.txt'"},

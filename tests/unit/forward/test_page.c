@@ -196,7 +196,7 @@ static const struct {
     const char *arguments, *says;
     int code;
 } refusals[] = {
-    {"m.jsonl", "where to? Give --output FILE", 2},
+    {"m.jsonl", "the output file is missing: give --output FILE", 2},
     {"--output r.html none.jsonl", "cannot open 'none.jsonl'", 2},
     {"--output r.html no.jsonl", "'no.jsonl': line 1 is no row of metrics", 1},
     {"--output r.html /", "is no checkpoint of zerotrain", 2},

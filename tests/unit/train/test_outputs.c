@@ -161,7 +161,7 @@ static const outputs_case_t CASES[] = {
         {"[checkpoint] dir: 'ck' has checkpoints of an earlier run, up to step-00000006"}, NULL, ALONE},
     {"the same, with a link to something else", "ln -sfn elsewhere ck/latest", "--set train.steps=9 cfg.ini # resume", 2,
         {"[checkpoint] dir: 'ck/latest'", "links to no checkpoint"}, NULL, ALONE},
-    {"both", "true", "--overwrite --resume", 2, {"--overwrite: this begins anew"}, NULL, ALONE},
+    {"both", "true", "--overwrite --resume", 2, {"--overwrite: this begins at step 1"}, NULL, ALONE},
 
     /* What is fine. */
     {"an earlier run's files", "true", "--steps 2", 0, {NULL}, "test $(wc -l < m.jsonl) = 2 && test -s t.json", ALONE},

@@ -408,7 +408,7 @@ static const struct {
     const char *text;
 } BAD_INDEXES[] = {
     {"", ZERO_ERROR_FORMAT, "is empty"},
-    {"{\"weight_map\": {", ZERO_ERROR_FORMAT, "not good JSON"},
+    {"{\"weight_map\": {", ZERO_ERROR_FORMAT, "not valid JSON"},
     {"[]", ZERO_ERROR_FORMAT, "no weight_map"},
     {"{\"weight_map\": 3}", ZERO_ERROR_FORMAT, "no weight_map"},
     {"{\"weight_map\": {\"a\": \"x\", \"a\": \"x\"}}", ZERO_ERROR_FORMAT, "duplicate object key"},

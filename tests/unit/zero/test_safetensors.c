@@ -158,11 +158,11 @@ static const struct {
     {"", "does not begin with '{'"},
     {"not JSON", "does not begin with '{'"},
     {" {}", "does not begin with '{'"},
-    {"{\"a\"", "not good JSON"},
-    {"{} {}", "not good JSON"},
-    {"{\"a\\u0000b\": 1}", "not good JSON"},
-    {"{\"\xff\xfe\": 1}", "not good JSON"},
-    {"{\"\xc0\xaf\": 1}", "not good JSON"}, /* an overlong '/' */
+    {"{\"a\"", "not valid JSON"},
+    {"{} {}", "not valid JSON"},
+    {"{\"a\\u0000b\": 1}", "not valid JSON"},
+    {"{\"\xff\xfe\": 1}", "not valid JSON"},
+    {"{\"\xc0\xaf\": 1}", "not valid JSON"}, /* an overlong '/' */
     {"{\"a\": {\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},"
      "\"a\": {\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}",
      "duplicate object key"},
@@ -254,7 +254,7 @@ START_TEST(deep_nesting_is_an_error_and_not_a_stack_overflow)
     memcpy(header, "{\"a\":", 5);
     memset(header + 5, '[', n);
     support_write_safetensors(path, header, n + 5, NULL, 0);
-    expect_failure(ZERO_ERROR_FORMAT, "not good JSON");
+    expect_failure(ZERO_ERROR_FORMAT, "not valid JSON");
     free(header);
 }
 END_TEST
