@@ -206,16 +206,16 @@ static zero_status_t find_arrays_on_all_ranks(zero_comm_t *comm, loader_t *loade
 #define PIECE_ELEMS ((size_t)1 << 14) /* of an array, read by one thread */
 
 /* What one thread reads: a piece of one of a run's arrays. */
-typedef struct piece {
+typedef struct array_piece {
     const zero_safetensors_source_t *source;
     uint64_t first;
     size_t n_elems;
     float *values;
     bool is_not_negative; /* must be so: AdamW takes the square root of second moments */
-} piece_t;
+} array_piece_t;
 
 /* Checks second moments. The files are as they were written, so a negative number was saved. */
-static zero_status_t check_not_negative(const piece_t *piece)
+static zero_status_t check_not_negative(const array_piece_t *piece)
 {
     unsigned n_bad = 0;
     for (size_t i = 0; i < piece->n_elems; i++) /* without a branch, as in zero_safetensors_check_finite */
@@ -232,7 +232,7 @@ static zero_status_t check_not_negative(const piece_t *piece)
                      piece->first + at);
 }
 
-static zero_status_t read_piece(const piece_t *piece)
+static zero_status_t read_piece(const array_piece_t *piece)
 {
     const zero_safetensors_source_t *source = piece->source;
     ZERO_TRY(zero_safetensors_read(source->file, source->tensor, piece->first, piece->n_elems, piece->values));
@@ -242,9 +242,9 @@ static zero_status_t read_piece(const piece_t *piece)
 }
 
 /* Returns the i-th piece of a run's arrays, each of which has n_pieces. */
-static piece_t piece_of(const piece_t *arrays, size_t n_pieces, size_t i)
+static array_piece_t piece_of(const array_piece_t *arrays, size_t n_pieces, size_t i)
 {
-    piece_t piece = arrays[i / n_pieces];
+    array_piece_t piece = arrays[i / n_pieces];
     const size_t done = i % n_pieces * PIECE_ELEMS, left = piece.n_elems - done;
     piece.first += done;
     piece.values += done;
@@ -253,13 +253,13 @@ static piece_t piece_of(const piece_t *arrays, size_t n_pieces, size_t i)
 }
 
 /* Reads a run of up to three arrays, in several threads: reading and checking take longer than the way to a GPU. */
-static zero_status_t read_arrays(const piece_t *arrays, size_t n_arrays, size_t n_elems)
+static zero_status_t read_arrays(const array_piece_t *arrays, size_t n_arrays, size_t n_elems)
 {
     const size_t n_pieces = (n_elems + PIECE_ELEMS - 1) / PIECE_ELEMS;
     bool all_good = true;
 #pragma omp parallel for reduction(&& : all_good) if (n_pieces > 1)
     for (size_t i = 0; i < n_arrays * n_pieces; i++) {
-        const piece_t piece = piece_of(arrays, n_pieces, i);
+        const array_piece_t piece = piece_of(arrays, n_pieces, i);
         zero_log_mute(true);
         all_good = read_piece(&piece) == ZERO_OK && all_good;
         zero_log_mute(false);
@@ -275,18 +275,18 @@ static zero_status_t fill(void *user, const zero_chunk_t *chunk)
     const loader_t *loader = user;
     const zero_safetensors_source_t *sources = loader->sources[chunk->tensor];
     const bool is_from_weights = was_frozen(loader, chunk->tensor);
-    piece_t arrays[ZERO_N_KEPT] = {{&sources[is_from_weights ? ZERO_KEPT_WEIGHTS : ZERO_KEPT_MASTER], chunk->first,
-                                    chunk->n_elems, chunk->master, false}};
+    array_piece_t arrays[ZERO_N_KEPT] = {{&sources[is_from_weights ? ZERO_KEPT_WEIGHTS : ZERO_KEPT_MASTER],
+                                          chunk->first, chunk->n_elems, chunk->master, false}};
     size_t n = 1;
     if (is_from_weights && chunk->m)
         memset(chunk->m, 0, chunk->n_elems * sizeof *chunk->m);
     if (is_from_weights && chunk->m && chunk->v)
         memset(chunk->v, 0, chunk->n_elems * sizeof *chunk->v);
     if (!is_from_weights && chunk->m)
-        arrays[n++] = (piece_t){&sources[ZERO_KEPT_M], chunk->first, chunk->n_elems, chunk->m, false};
+        arrays[n++] = (array_piece_t){&sources[ZERO_KEPT_M], chunk->first, chunk->n_elems, chunk->m, false};
     if (!is_from_weights && chunk->m && chunk->v)
         arrays[n++] =
-            (piece_t){&sources[ZERO_KEPT_V], chunk->first, chunk->n_elems, chunk->v, loader->v_is_not_negative};
+            (array_piece_t){&sources[ZERO_KEPT_V], chunk->first, chunk->n_elems, chunk->v, loader->v_is_not_negative};
     return read_arrays(arrays, n, chunk->n_elems);
 }
 
