@@ -43,6 +43,15 @@ launched()
 }
 n_starts() { [[ $(wc -l <"$tree/starts") -eq $1 ]]; }
 
+explains_itself_before_the_build()
+{
+    mv "$tree/build/zerotrain" "$tree/zerotrain"
+    "$tree/launch/zerotrain" --help >"$scratch/out" 2>&1
+    code=$?
+    mv "$tree/zerotrain" "$tree/build/zerotrain"
+    cat "$scratch/out"
+    [[ $code -eq 0 ]] && grep -q -- '--max-minutes M' "$scratch/out"
+}
 is_not_restarted()
 {
     local end
@@ -121,6 +130,7 @@ ends_in_time()
     launched "wait" -np 1 --max-minutes 0.05 --restarts 2 cfg.ini
     [[ $code -eq 3 ]] && n_starts 1 && grep -q '0.05 minutes are over' "$scratch/out"
 }
+claim "--help works before zerotrain is built" explains_itself_before_the_build
 claim "success, mistakes, a saved stop and a state that is not finite are not started again" is_not_restarted
 claim "other ends are, with the same options and --auto-resume, later each time, one line each" is_restarted
 claim "not more often than --restarts says; the exit code is the last one's" has_a_limit
