@@ -143,6 +143,7 @@ zero_status_t checkpoints_prepare(const checkpoints_t *checkpoints, const zero_m
     const options_t *o = checkpoints->options;
     uint64_t n_bytes = 0;
     signal(SIGXFSZ, SIG_IGN); /* writing beyond a file size limit then fails with a log line */
+    signal(SIGPIPE, SIG_IGN); /* who reads the log may go: that costs no training */
     if (o->checkpoint.dir[0])
         TRY(zero_save_prepare(checkpoints->comm, o->checkpoint.dir));
     if (o->checkpoint.memory_every == 0)

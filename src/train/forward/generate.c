@@ -69,8 +69,11 @@ zero_status_t generate_read_prompt(options_t *options, prompt_t *prompt)
             ZERO_ERROR_USAGE,
             "generate: the prompt has %lld tokens, and the model has %lld positions: give a shorter one",
             (long long)n_prompt, (long long)options->model.seq_len);
-    if (n_all > options->model.seq_len)
+    if (n_all > options->model.seq_len) {
         options->generate.max_tokens = options->model.seq_len - n_prompt;
+        report("generate: at most %lld tokens, since the model has %lld positions and the prompt takes %lld",
+               (long long)options->generate.max_tokens, (long long)options->model.seq_len, (long long)n_prompt);
+    }
     return ZERO_OK;
 }
 

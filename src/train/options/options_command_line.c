@@ -12,6 +12,7 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* Options that are short for a setting. */
 static const struct {
@@ -54,6 +55,18 @@ static zero_status_t take_run(reader_t *reader, const char *path)
     return ZERO_OK;
 }
 
+/* Reports that there are two files where one can be: unless the first was meant as a command. */
+static zero_status_t fail_second_file(const reader_t *reader, const char *path)
+{
+    const char *first = reader->options->config_path, *command = command_suggest(first);
+    if (reader->options->command == COMMAND_TRAIN && command && access(first, F_OK) != 0)
+        return report_error(ZERO_ERROR_USAGE, "unknown command '%s'; did you mean zerotrain %s?", first, command);
+    if (reader->options->command == COMMAND_TRAIN && strcmp(first, "train") == 0 && access(first, F_OK) != 0)
+        return report_error(ZERO_ERROR_USAGE, "unknown command 'train': training needs no word: zerotrain %s", path);
+    return report_error(ZERO_ERROR_USAGE, "there can be only one configuration file, not two: '%s' and '%s'", first,
+                        path);
+}
+
 static zero_status_t take_file(reader_t *reader, const char *path)
 {
     options_command_t command = command_find(path);
@@ -69,8 +82,7 @@ static zero_status_t take_file(reader_t *reader, const char *path)
         return copy_path("configuration file", path, reader->options->config_path);
     if (reader->after_resume)
         return report_error(ZERO_ERROR_USAGE, "--resume: '%s' is not a directory", reader->after_resume);
-    return report_error(ZERO_ERROR_USAGE, "there can be only one configuration file, not two: '%s' and '%s'",
-                        reader->options->config_path, path);
+    return fail_second_file(reader, path);
 }
 
 /* Takes --resume, --resume=DIR or --resume DIR. A directory cannot be the configuration file, so it belongs to
@@ -241,6 +253,11 @@ static zero_status_t fail_option(int result, const char *typed)
             ZERO_ERROR_USAGE,
             "unknown option '%s': the number of ranks is an option of the launcher: mpirun %s N zerotrain CFG.ini",
             typed, typed);
+    if (strcmp(typed, "--restarts") == 0 || strcmp(typed, "--max-minutes") == 0)
+        return report_error(ZERO_ERROR_USAGE,
+                            "unknown option '%s': it is one of launch/zerotrain's, which come before zerotrain's: "
+                            "launch/zerotrain %s N CFG.ini",
+                            typed, typed);
     char name[64];
     snprintf(name, sizeof name, "%.*s", (int)strcspn(typed + strspn(typed, "-"), "="), typed + strspn(typed, "-"));
     near_miss_t near = near_miss_begin(name);
@@ -281,6 +298,17 @@ static zero_status_t read_arguments(reader_t *reader, int argc, char **argv)
     return ZERO_OK;
 }
 
+/* Reports that what follows the options is missing. */
+static zero_status_t fail_no_file(int command)
+{
+    static const char *const what[N_COMMANDS] = {
+        [COMMAND_GENERATE] = "the checkpoint is", [COMMAND_REPORT] = "runs are"};
+    const command_row_t *row = &command_rows[command];
+    return report_error(ZERO_ERROR_USAGE, "%s missing: zerotrain %s%s[options] %s; see zerotrain --help",
+                        what[command] ? what[command] : "the configuration file is", row->name ? row->name : "",
+                        row->name ? " " : "", row->argument);
+}
+
 zero_status_t command_line_read(int argc, char **argv, command_line_t *line, options_t *options)
 {
     *line = (command_line_t){.settings = calloc((size_t)argc + 1, sizeof *line->settings)};
@@ -292,11 +320,7 @@ zero_status_t command_line_read(int argc, char **argv, command_line_t *line, opt
         status = command_check(options, reader.given);
     if (status == ZERO_OK && reader.n_files == 0 && options->command != COMMAND_CALIBRATE && !line->help &&
         !line->version)
-        status = options_generate(options)
-                     ? report_error(ZERO_ERROR_USAGE, "the checkpoint is missing: zerotrain generate [options] "
-                                                      "CHECKPOINT; see zerotrain --help")
-                     : report_error(ZERO_ERROR_USAGE, "the configuration file is missing: zerotrain [options] CFG.ini; "
-                                                      "see zerotrain --help");
+        status = fail_no_file(options->command);
     if (status != ZERO_OK)
         command_line_free(line);
     return status;

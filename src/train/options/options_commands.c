@@ -36,14 +36,25 @@ options_command_t command_find(const char *word)
     return COMMAND_TRAIN;
 }
 
-/* Writes "zerotrain fit, zerotrain evaluate, --plan". */
+const char *command_suggest(const char *word)
+{
+    near_miss_t near = near_miss_begin(word);
+    for (int c = 0; c < N_COMMANDS; c++)
+        if (command_rows[c].name)
+            near_miss_offer(&near, command_rows[c].name, command_rows[c].name);
+    return near.best;
+}
+
+/* Writes "training, zerotrain fit, zerotrain evaluate, --plan". */
 static void list_commands(unsigned commands, char *text, size_t n_bytes)
 {
     text[0] = 0;
     for (int c = 0; c < N_COMMANDS; c++)
         if (commands & FOR(c)) {
             size_t length = strlen(text);
-            snprintf(text + length, n_bytes - length, "%szerotrain %s", length > 0 ? ", " : "", command_rows[c].name);
+            snprintf(text + length, n_bytes - length, "%s%s%s", length > 0 ? ", " : "",
+                     command_rows[c].name ? "zerotrain " : "training",
+                     command_rows[c].name ? command_rows[c].name : "");
         }
     if (commands & FOR_PLAN)
         snprintf(text + strlen(text), n_bytes - strlen(text), ", --plan");

@@ -4,25 +4,29 @@
 
 #include <getopt.h>
 
+#define FOR_TRAIN FOR(COMMAND_TRAIN)
+#define FOR_WEIGHTS (FOR_TRAIN | FOR(COMMAND_EVALUATE)) /* those that read a checkpoint of checkpoint.dir */
+#define FOR_MODEL (FOR_WEIGHTS | FOR(COMMAND_FIT) | FOR(COMMAND_GENERATE))
+
 const command_line_row_t command_line_rows[] = {
-    [ROW_STAGE] = {"stage", required_argument, "N", "ZeRO stage, 0 to 3; short for --set zero.stage=N", FOR_CFG},
+    [ROW_STAGE] = {"stage", required_argument, "N", "ZeRO stage, 0 to 3; short for --set zero.stage=N", FOR_MODEL},
     [ROW_STEPS] = {"steps", required_argument, "N", "stop after step N; the schedule still follows train.steps",
-                   FOR_CFG},
+                   FOR_TRAIN},
     [ROW_SET] = {"set", required_argument, "SECTION.KEY=VALUE", "override a setting; may be given several times",
                  FOR_CFG},
     [ROW_TRACE] = {"trace", required_argument, "FILE", "write a timeline of all ranks; short for --set log.trace=FILE",
-                   FOR_CFG},
+                   FOR_TRAIN},
     [ROW_RESUME] = {"resume", optional_argument, "[DIR]",
-                    "continue from checkpoint DIR, or from the latest in checkpoint.dir", FOR_CFG},
+                    "continue from checkpoint DIR, or from the latest in checkpoint.dir", FOR_WEIGHTS},
     [ROW_AUTO_RESUME] = {"auto-resume", no_argument, "",
-                         "--resume if checkpoint.dir has a checkpoint, else begin at step 1", FOR_CFG},
+                         "--resume if checkpoint.dir has a checkpoint, else begin at step 1", FOR_WEIGHTS},
     [ROW_FORCE] = {"force", no_argument, "", "with --resume: continue even if training data or seed have changed",
-                   FOR_CFG},
+                   FOR_TRAIN},
     [ROW_OVERWRITE] = {"overwrite", no_argument, "", "begin at step 1 and replace the checkpoints in checkpoint.dir",
-                       FOR_CFG},
-    [ROW_PLAN] = {"plan", no_argument, "", "print the memory and traffic of each rank, and exit", FOR_CFG},
+                       FOR_TRAIN},
+    [ROW_PLAN] = {"plan", no_argument, "", "print the memory and traffic of each rank, and exit", FOR_MODEL},
     [ROW_HOSTS] = {"hosts", required_argument, "H", "with --plan: as if the ranks were spread evenly over H hosts",
-                   FOR_CFG},
+                   FOR_MODEL},
     [ROW_GPUS] = {"gpus", required_argument, "N", "fit: plan for N GPUs, which need not be there", FOR(COMMAND_FIT)},
     [ROW_GPU_MEMORY] = {"gpu-memory", required_argument, "SIZE", "fit, --plan: memory of a GPU, such as 80GiB",
                         FOR(COMMAND_FIT) | FOR_PLAN},

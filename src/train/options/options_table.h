@@ -109,7 +109,7 @@ typedef struct command_line_row {
 } command_line_row_t;
 
 #define FOR(command) (1u << (command))
-#define FOR_CFG 0u                  /* those that read a CFG.ini */
+#define FOR_CFG 0u                  /* all of them */
 #define FOR_PLAN (1u << N_COMMANDS) /* --plan takes it */
 
 extern const command_line_row_t command_line_rows[];
@@ -125,6 +125,8 @@ extern const command_row_t command_rows[N_COMMANDS];
 
 /* Returns the command that a word names, or COMMAND_TRAIN. */
 options_command_t command_find(const char *word);
+/* Returns the command that a word is close to, for messages; NULL: none. */
+const char *command_suggest(const char *word);
 /* Refuses options of another command. given: by row of command_line_rows. */
 zero_status_t command_check(const options_t *options, const bool *given);
 /* Sets what a command decides: for fit, what it solves; for evaluate, where the weights are. Called when the file is

@@ -229,6 +229,9 @@ static const struct {
     {"--set data.val=nothere.txt", "nothere.txt"},
     {"--auto-resume", "evaluate takes the latest checkpoint by itself"},
     {"--gpus 4", "is an option of zerotrain fit"},
+    {"--steps 4", "--steps: this is an option of training"},
+    {"--overwrite", "--overwrite: this is an option of training"},
+    {"--trace t.json", "--trace: this is an option of training"},
     {"--set model.layers=5", "[model] layers = 5, but the model in init has"},
 };
 

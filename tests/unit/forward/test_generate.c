@@ -180,6 +180,25 @@ START_TEST(a_text_ends_where_the_model_ends_it)
 }
 END_TEST
 
+START_TEST(a_text_that_ends_at_the_last_position_says_so)
+{
+    support_output_t output;
+    ck_assert_int_eq(generate(&output, 1, "--prompt ab --temperature 0 --max-tokens 9999 --set model.seq_len=20 ck"),
+                     0);
+    int most = 0, positions = 0, n_taken = 0;
+    const char *line = strstr(output.err, "generate: at most "),
+               *taken = strstr(output.err, " tokens behind a prompt of");
+    ck_assert_msg(line && taken, "%s", output.err);
+    ck_assert_int_eq(sscanf(line, "generate: at most %d tokens, since the model has %d", &most, &positions), 2);
+    while (taken[-1] >= '0' && taken[-1] <= '9')
+        taken--;
+    n_taken = atoi(taken);
+    ck_assert_int_eq(most, positions - 2);
+    ck_assert_int_eq(n_taken, most);
+    support_output_free(&output);
+}
+END_TEST
+
 static const struct {
     const char *arguments, *says;
 } refusals[] = {
@@ -194,6 +213,8 @@ static const struct {
     {"--prompt a --max-tokens 0 ck", "--max-tokens: 0 is out of range"},
     {"--prompt a --json ck", "--json: this is an option of"},
     {"--prompt a ck ck", "there can be only one"},
+    {"--prompt a --resume ck", "--resume: this is an option of training, zerotrain evaluate"},
+    {"--prompt a --steps 3 ck", "--steps: this is an option of training"},
 };
 
 START_TEST(mistakes_are_refused_with_a_line)
@@ -218,6 +239,7 @@ static Suite *suite(void)
     tcase_add_unchecked_fixture(program, set_up, NULL);
     tcase_add_test(program, a_model_says_what_it_has_learned);
     tcase_add_test(program, the_text_is_the_same_on_any_number_of_ranks_at_every_stage);
+    tcase_add_test(program, a_text_that_ends_at_the_last_position_says_so);
     tcase_add_loop_test(program, mistakes_are_refused_with_a_line, 0, sizeof refusals / sizeof refusals[0]);
     tcase_add_test(program, a_tokenizer_that_cannot_be_read_costs_no_run);
     tcase_add_test(program, a_text_ends_where_the_model_ends_it); /* last: it adds a file */

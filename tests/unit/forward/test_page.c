@@ -197,6 +197,8 @@ static const struct {
     int code;
 } refusals[] = {
     {"m.jsonl", "the output file is missing: give --output FILE", 2},
+    {"--output r2.html", "runs are missing: zerotrain report [options] RUN...", 2},
+    {"--output r2.html --stage 1 m.jsonl", "--stage: this is an option of training, zerotrain fit", 2},
     {"--output r.html none.jsonl", "cannot open 'none.jsonl'", 2},
     {"--output r.html no.jsonl", "'no.jsonl': line 1 is no row of metrics", 1},
     {"--output r.html /", "is no checkpoint of zerotrain", 2},

@@ -456,6 +456,7 @@ START_TEST(mistakes_on_the_command_line_are_named)
         {{"--set", "lr=3"}, {"--set lr=3", "SECTION.KEY=VALUE; did you mean [train] lr?"}},
         {{"--set", "n_layer=3"}, {"SECTION.KEY=VALUE; here it is [model] layers"}},
         {{"-np", "2"}, {"unknown option '-np'", "mpirun -np N"}},
+        {{"--restarts", "2"}, {"unknown option '--restarts'", "launch/zerotrain --restarts N CFG.ini"}},
         {{"--set", ".lr=3"}, {"SECTION.KEY=VALUE"}},
         {{"--set", "train.=3"}, {"SECTION.KEY=VALUE"}},
         {{"--set", "=3"}, {"SECTION.KEY=VALUE"}},
@@ -478,6 +479,15 @@ START_TEST(mistakes_on_the_command_line_are_named)
     capture_begin();
     ck_assert_int_eq(options_parse(1, nothing, &options, &action), ZERO_ERROR_USAGE);
     expect_line(capture_end(), (const char *[]){"configuration file is missing", NULL});
+    static const char *const commands[][2] = {{"fitt", "did you mean zerotrain fit?"},
+                                              {"evalute", "did you mean zerotrain evaluate?"},
+                                              {"train", "training needs no word"}};
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        char *argv[] = {(char *)"zerotrain", (char *)commands[i][0], config, NULL};
+        capture_begin();
+        ck_assert_int_eq(options_parse(3, argv, &options, &action), ZERO_ERROR_USAGE);
+        expect_line(capture_end(), (const char *[]){commands[i][0], commands[i][1], NULL});
+    }
 }
 END_TEST
 

@@ -185,6 +185,8 @@ static const outputs_case_t CASES[] = {
     {"a pipe that is read", "true", "--set log.metrics=>(cat > out) cfg.ini ; code=$?; wait $!; exit $code", 0, {NULL},
         "test $(wc -l < out) = 6", ALONE},
     {"a named pipe that somebody reads", "mkfifo p", "--set log.metrics=p cfg.ini 9<>p", 0, {NULL}, "test -p p", ALONE},
+    {"a log whose reader goes", "true", "--set log.every=1 cfg.ini 2> >(:)", 0, {NULL},
+        "test $(wc -l < m.jsonl) = 6 && test -d ck/step-00000006", ALONE},
     {"a pipe whose reader goes", "true", "--set log.metrics=/dev/stdout cfg.ini | head -n 2 > out; exit ${PIPESTATUS[0]}", 1,
         {"writing '/dev/stdout' failed", "Broken pipe"}, "test $(wc -l < out) = 2", ALONE},
 };
