@@ -494,10 +494,12 @@ typedef struct zero_reduced {
 /* Functions of yours that are called at two places of a step, for all trained tensors, run by run; each may be NULL.
  * They queue their work in the stream that they get (on the CPU it is NULL, and they do it at once), and libzero
  * continues after it in that stream. Of libzero they may call only zero_device_copy. They are called from within calls
- * of the engine, on the same thread. A status other than ZERO_OK ends that call with that status; if reduced returned
- * it, zero_cancel abandons the step. How tensors are cut into runs depends on the stage and the number of ranks. The
- * bits do not, if each element is changed by values of that element only, such as noise from a generator keyed by
- * tensor, element and step. A function that changes nothing changes no bit. */
+ * of the engine, on the same thread. If one returns a status other than ZERO_OK, so does that call. If it is reduced,
+ * the step cannot be taken: the call has still done what other ranks wait for, so continue the pass (its gradients no
+ * longer matter). zero_step then returns that status here and ZERO_ERROR_PEER on the other ranks, and zero_cancel
+ * abandons the step. How tensors are cut into runs depends on the stage and the number of ranks. The bits do not, if
+ * each element is changed by values of that element only, such as noise from a generator keyed by tensor, element and
+ * step. A function that changes nothing changes no bit. */
 typedef struct zero_hooks {
     /* Gets each reduced gradient, once per step, before norm and clipping: for noise, compression, logging. Each
      * element is seen by one rank, at every stage. Called in the last micro-step's backward, some units after

@@ -1,4 +1,5 @@
-/* tensor_cases.c - whole tensors in and out, steps whose numbers of micro-steps change, and steps that are cancelled.
+/* tensor_cases.c - whole tensors in and out, steps whose numbers of micro-steps change, and steps that are cancelled,
+ * also because a hook fails on one rank.
  *
  *     mpirun -np N tensor_cases [stage=0] [dtype=fp32] [comm=auto] [device=cpu] [optimizer=adamw|adamw8bit]
  *
@@ -37,6 +38,15 @@ typedef struct run {
     float *want, *got; /* room for any tensor */
 } run_t;
 
+/* The tensor for whose gradient the hook fails on the rank that has its first element; -1: it does not. */
+static int failing = -1;
+
+static zero_status_t fail_at(void *user, const zero_reduced_t *reduced, zero_stream_t stream)
+{
+    (void)user, (void)stream;
+    return reduced->tensor == failing && reduced->first == 0 ? ZERO_ERROR_IO : ZERO_OK;
+}
+
 /* Returns an element of micro-batch v's gradient: of any sign, few bits, so that every dtype has it, and of sizes so
  * different that sums in fp32 are rounded. */
 static float gradient(int step, int v, int tensor, uint64_t element)
@@ -50,6 +60,7 @@ static float gradient(int step, int v, int tensor, uint64_t element)
 static run_t open_run(const settings_t *s)
 {
     run_t run = {.s = *s, .want = malloc(66001 * sizeof(float)), .got = malloc(66001 * sizeof(float))};
+    static const zero_hooks_t hooks = {.reduced = fail_at};
     zero_config_t config = zero_config_default();
     zero_model_t *model;
     OK(zero_comm_create((zero_comm_kind_t)s->comm, &run.comm));
@@ -77,6 +88,7 @@ static run_t open_run(const settings_t *s)
     config.optimizer = (zero_optimizer_t)s->optimizer;
     config.micro_steps = 2;
     config.initial_loss_scale = 4.0f;
+    config.hooks = &hooks;
     OK(zero_engine_create(run.comm, run.device, model, &config, &run.engine));
     zero_model_destroy(model);
     OK(zero_init_parameters(run.engine));
@@ -105,9 +117,10 @@ static void write_grads(const run_t *run, zero_unit_t unit, int step, int v)
     }
 }
 
-/* n_calls: of the pass's 4 N_UNITS that are made. */
-static void make_pass(const run_t *run, int step, int v, int n_calls)
+/* n_calls: of the pass's 4 N_UNITS that are made. Returns the first failure of the hook. */
+static zero_status_t make_pass(const run_t *run, int step, int v, int n_calls)
 {
+    zero_status_t failure = ZERO_OK;
     OK(zero_begin(run->engine, ZERO_PASS_TRAIN, NULL));
     for (int call = 0; call < n_calls; call++) {
         const bool is_backward = call >= 2 * N_UNITS;
@@ -116,11 +129,16 @@ static void make_pass(const run_t *run, int step, int v, int n_calls)
             OK(zero_acquire(run->engine, unit, NULL));
         else if (!is_backward)
             OK(zero_release(run->engine, unit, NULL));
-        else
-            OK(zero_grad_ready(run->engine, unit, NULL));
+        else {
+            zero_status_t status = zero_grad_ready(run->engine, unit, NULL);
+            CHECK(status == ZERO_OK || (status == ZERO_ERROR_IO && failing >= 0 && failure == ZERO_OK), "%s",
+                  zero_last_error());
+            failure = failure == ZERO_OK ? status : failure;
+        }
         if (call % 2 == 0 && is_backward)
             write_grads(run, unit, step, v);
     }
+    return failure;
 }
 
 /* ---- checks ---- */
@@ -238,6 +256,24 @@ static void check_param(const run_t *run, int tensor)
     }
 }
 
+/* Cancels a step in which the hook fails on one rank: the others learn of it in zero_step. The rank is the first, which
+ * reduces the first element of each unit at every stage. */
+static void fail_step(const run_t *run, int step, int micro_steps)
+{
+    const int first_of_units[N_UNITS] = {0, 1, 3};
+    zero_status_t failure = ZERO_OK;
+    failing = first_of_units[step % N_UNITS];
+    for (int j = 0; j < micro_steps && failure == ZERO_OK; j++)
+        failure = make_pass(run, step + 8, j, 4 * N_UNITS);
+    /* That of the last units in backward is behind their zero_grad_ready, so that only zero_step is left to tell. */
+    CHECK(run->rank == 0 || failure == ZERO_OK, "%s", zero_last_error());
+    const zero_status_t status = zero_step(run->engine, 0.01f, NULL, NULL);
+    CHECK(status == (run->rank == 0 ? ZERO_ERROR_IO : ZERO_ERROR_PEER), "%s", zero_status_name(status));
+    CHECK(run->rank == 0 || strstr(zero_last_error(), "rank 0 failed: "), "%s", zero_last_error());
+    failing = -1;
+    OK(zero_cancel(run->engine));
+}
+
 static void make_step(const run_t *run, int step)
 {
     zero_step_result_t result;
@@ -247,6 +283,7 @@ static void make_step(const run_t *run, int step)
     for (int j = 0; j <= step % 3 && j < micro_steps; j++)
         make_pass(run, step + 8, j, j < step % 3 ? 4 * N_UNITS : 5 * step % (4 * N_UNITS));
     OK(zero_cancel(run->engine));
+    fail_step(run, step, micro_steps);
     for (int j = 0; j < micro_steps; j++)
         make_pass(run, step, j * run->n_ranks + run->rank, 4 * N_UNITS);
     check_grads(run, step);

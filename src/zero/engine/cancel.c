@@ -32,6 +32,7 @@ static zero_status_t cancel(zero_engine_t *engine)
     engine->acquired = false;
     progress->in_pass = false;
     progress->micro_step = 0;
+    progress->hook_failure = ZERO_OK;
     return ZERO_OK;
 }
 

@@ -171,10 +171,11 @@ zero_status_t zero_grad_ready(zero_engine_t *engine, zero_unit_t unit, zero_stre
     zero_context_enter_unit(context, "zero_grad_ready", unit);
     ZERO_TRY(end_use(engine, unit, stream));
     ZERO_TRY(zero_parameters_await_next(engine->parameters, stream));
+    const bool had_failed = context->progress.hook_failure != ZERO_OK;
     if (has_grads(engine))
         ZERO_TRY(reduce(engine, unit, stream));
     advance(engine);
-    return ZERO_OK;
+    return had_failed ? ZERO_OK : context->progress.hook_failure;
 }
 
 /* Sets gradients to zero that the acquired unit must overwrite. To the others there is nothing to add. */

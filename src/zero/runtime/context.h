@@ -19,6 +19,8 @@ typedef struct zero_progress {
     int position;   /* of the unit that is acquired or comes next (order.h) */
     int micro_step; /* of the current step, from 0; config.micro_steps: only zero_step may follow */
     uint64_t step;  /* zero_step calls so far */
+    /* What the caller's function over reduced gradients returned first in this step: the step cannot be taken. */
+    zero_status_t hook_failure;
 } zero_progress_t;
 
 struct zero_context {

@@ -27,14 +27,14 @@ static zero_status_t call(const zero_context_t *context, zero_tensor_t tensor, z
     return ZERO_OK;
 }
 
-zero_status_t zero_hooks_reduced(const zero_context_t *context, zero_unit_t unit, zero_stream_t stream)
+zero_status_t zero_hooks_reduced(zero_context_t *context, zero_unit_t unit, zero_stream_t stream)
 {
     const zero_layout_t *layout = &context->layout;
     float *grads = zero_context_reduced_grads_of(context, unit);
     const void *slices[] = {grads};
     for (int i = 0; i < layout->n_tensors; i++)
-        if (context->model->tensors[layout->order[i]].owner == unit)
-            ZERO_TRY(call(context, layout->order[i], stream));
+        if (context->model->tensors[layout->order[i]].owner == unit && context->progress.hook_failure == ZERO_OK)
+            context->progress.hook_failure = call(context, layout->order[i], stream);
     /* One slice, of itself: nothing is added, and its squares are. */
     return context->device->kernels->sum_slices(grads, slices, 1, ZERO_FP32, layout->units[unit].shard_elems, false,
                                                 &zero_context_step_scratch(context)->norm, stream);

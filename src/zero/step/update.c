@@ -16,6 +16,7 @@
 #include "zero/muon/muon_update.h"
 #include "zero/optimizer/optimizer.h"
 #include "zero/runtime/addresses.h"
+#include "zero/runtime/hooks.h"
 
 struct zero_update {
     zero_context_t *context;
@@ -266,6 +267,8 @@ zero_status_t zero_update_step(zero_update_t *update, float lr, const double *lo
     zero_context_enter_step(context, lr);
 
     ZERO_TRY(zero_gradients_finish(update->gradients, stream));
+    if (zero_hooks_see_reduced(context))
+        ZERO_TRY(zero_comm_agree(context->host_comm, context->progress.hook_failure));
     ZERO_TRY(all_gather_contributions(update, lr, local_loss, stream));
     ZERO_TRY(zero_streams_begin_span(context, ZERO_WORK_UPDATE, -1, stream, &span));
     ZERO_TRY(context->device->kernels->decide_step(
