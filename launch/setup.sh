@@ -33,12 +33,12 @@ step()
     printf '\n== %s\n' "$1"
 }
 
-# fail REASON WHAT_TO_DO
+# fail REASON WHAT_TO_DO [EXIT_CODE]
 fail()
 {
     reason_given=1
     printf '%s: failed while %s: %s. %s\n' "$script" "$current_step" "$1" "$2" >&2
-    exit 1
+    exit "${3:-1}"
 }
 
 on_exit()

@@ -72,7 +72,13 @@ is_plain() { launched "1 0" -np 1 cfg.ini && [[ $code -eq 1 && $starts == "1 cfg
 refuses()
 {
     launched "0" --restarts many cfg.ini
-    [[ $code -eq 1 && -z $starts && $(wc -l <"$scratch/out") -eq 1 ]] && grep -q -- '--restarts needs a number' "$scratch/out"
+    [[ $code -eq 2 && -z $starts && $(wc -l <"$scratch/out") -eq 1 ]] && grep -q -- '--restarts needs a number' "$scratch/out"
+}
+runs_through_a_link()
+{
+    mkdir -p "$scratch/links" && ln -sf "$tree/launch/zerotrain" "$scratch/links/train" || return 1
+    (cd "$scratch/links" && rm -f "$tree/starts" && echo 0 >"$tree/codes" && ./train -np 1 cfg.ini >"$scratch/out" 2>&1) &&
+        [[ $(cat "$tree/starts") == "1 cfg.ini" ]]
 }
 # Hosts that answer are those for which the agent succeeds; it runs everything here.
 cat >"$scratch/agent" <<'END'
@@ -93,6 +99,12 @@ leaves_out_lost_hosts()
     [[ $code -eq 0 && $(cut -d' ' -f1 <<<"$starts" | tr '\n' ' ') == "4 2 1 " ]] &&
         grep -q 'restart 1 of 2 in 0 s with 2 ranks, without node-gone, from' "$scratch/out" &&
         grep -q ': 2 ranks are refused; trying 1$' "$scratch/out"
+}
+names_hosts_of_which_none_answers()
+{
+    echo 'node-gone slots=4' >"$scratch/hosts"
+    OMPI_MCA_plm_rsh_agent=$scratch/agent launched "0" -np 4 --hosts "$scratch/hosts" cfg.ini
+    [[ $code -eq 1 && -z $starts && $(wc -l <"$scratch/out") -eq 1 ]] && grep -q 'no host of .*/hosts answers' "$scratch/out"
 }
 # A machine whose GPUs are as many as the file `gpus` says for the next time that they are counted. A program that is not
 # built with CUDA does not name its functions.
@@ -136,6 +148,8 @@ claim "other ends are, with the same options and --auto-resume, later each time,
 claim "not more often than --restarts says; the exit code is the last one's" has_a_limit
 claim "nothing is started again, and nothing resumed, without --restarts" is_plain
 claim "a number that is none is refused with one line" refuses
+claim "a link to it starts the same" runs_through_a_link
+claim "hosts of which none answers are named" names_hosts_of_which_none_answers
 claim "a restart is without the hosts that do not answer, and with fewer ranks while their number is refused" leaves_out_lost_hosts
 claim "a restart is with the GPUs that are left; without any it ends and says so" leaves_out_lost_gpus
 claim "--max-minutes: told to save after so long, and not started again" ends_in_time
