@@ -1,10 +1,16 @@
 """What an engine is made of: ranks, a device and a model."""
 
+import atexit
 import os
+import sys
+import weakref
 from ctypes import byref, c_int, c_int64
 
 from ._zero_h import (COMM_AUTO, DEVICE_CPU, ERROR_ARGUMENT, ERROR_PEER, INIT_ZEROS, MAX_DIMS, OK, P, Error, TensorDesc,
                       check, lib)
+
+
+_open = {}  # handles by id, as weak references, the oldest first
 
 
 class Handle:
@@ -14,10 +20,13 @@ class Handle:
     def __init__(self, create, *uses):
         self._handle, self._uses = P(), uses
         check(create(byref(self._handle)))
+        _open[id(self)] = weakref.ref(self)
 
     def close(self):
-        """Destroys the object; collective where zero.h says so. Without it, garbage collection does."""
+        """Destroys the object; collective where zero.h says so. Without it, garbage collection does, or the end of the
+        program."""
         handle, self._handle = self._handle, P()
+        _open.pop(id(self), None)
         if handle:
             getattr(lib, self._destroy)(handle)
         self._uses = ()
@@ -31,6 +40,17 @@ class Handle:
     def __del__(self):
         if getattr(self, "_handle", None):
             self.close()
+
+
+@atexit.register
+def _close_all():
+    """Closes what is left, since mpirun counts a rank as failed that ends without MPI_Finalize. Not behind an exception:
+    other ranks then learn by this one's end that it failed."""
+    if not hasattr(sys, "last_type"):
+        for reference in reversed(list(_open.values())):
+            handle = reference()
+            if handle is not None:
+                handle.close()
 
 
 class Comm(Handle):
