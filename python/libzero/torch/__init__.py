@@ -137,7 +137,8 @@ class Sharded:
             self._ids[id(parameter)] = tensor
             self.names.append(name)
             self._shapes.append(shape)
-            self.placeholders.append(Absent.of(name, shape, self._dtype, parameter.requires_grad))
+            self.placeholders.append(Absent.of(name, shape, self._dtype, parameter.requires_grad,
+                                               self._device))
             if parameter.requires_grad:
                 self.trained.add(tensor)
         elif tensor not in unit.tensors:
@@ -215,12 +216,23 @@ class Sharded:
         if self.is_backward:
             raise RuntimeError(f"{uses[0].name} is used in forward after backward() of this micro-step")
         unit = next((use for use in uses if use.index >= self._next), None)
+        if unit is None and self._pass == libzero.PASS_EVAL:
+            self._begin_next_pass()
+            unit = uses[0]
         if unit is None:
             raise RuntimeError(f"{uses[-1].name} is used after {self._units[self._next - 1].name}, but `units` does not "
                                "list it there: list modules in the order of their uses, once for each use")
         self._skip_to(unit.index)
         self._next = unit.index + 1
         return unit
+
+    def _begin_next_pass(self):
+        """In an evaluation, a use that comes too late begins the module's next pass."""
+        self._end()
+        if not self._comm.agree(True):
+            raise Cancelled("another rank gave up this evaluation")
+        self.engine.begin(self._pass, self.stream)
+        self._next = 0
 
     def _skip_to(self, index):
         while self._next < index:
@@ -251,7 +263,8 @@ class Sharded:
 
     @contextlib.contextmanager
     def evaluation(self):
-        """A forward pass, under no_grad. Between steps. Exceptions are as in micro_step. [collective]"""
+        """Forward passes, under no_grad; on every rank as many. Between steps. Exceptions are as in micro_step.
+        [collective]"""
         with torch.no_grad(), self._run(libzero.PASS_EVAL):
             yield
 
@@ -265,6 +278,9 @@ class Sharded:
             try:
                 yield
                 self._end()
+            except Cancelled:  # between passes: the ranks have agreed
+                self._cancel()
+                raise
             except BaseException:
                 with contextlib.suppress(libzero.Error):  # then the job has failed, and the first error says why
                     self._abandon()

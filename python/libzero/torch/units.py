@@ -17,13 +17,16 @@ _HARMLESS = {torch.Tensor.size, torch.Tensor.dim, torch.Tensor.numel, torch.Tens
 
 
 class Absent(torch.nn.Parameter):
-    """Stands for a parameter outside its unit: it has a shape and no data, and to compute with it is an error."""
+    """Stands for a parameter outside its unit: it has a shape and no data, and to compute with it is an error. It names
+    the device that it is on within its unit, where others want to put inputs."""
 
     @classmethod
-    def of(cls, name, shape, dtype, requires_grad):
+    def of(cls, name, shape, dtype, requires_grad, device):
         absent = torch.Tensor._make_subclass(cls, torch.empty(shape, dtype=dtype, device="meta"), requires_grad)
-        absent.libzero_name = name
+        absent.libzero_name, absent.libzero_device = name, device
         return absent
+
+    device = property(lambda self: self.libzero_device)
 
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):
