@@ -73,17 +73,22 @@ static zero_status_t write_weights(zero_array_writer_t *writer, const zero_chunk
     return ZERO_OK;
 }
 
+zero_status_t zero_array_writer_write_kept(zero_array_writer_t *writer, const zero_chunk_t *chunk, zero_kept_t kept)
+{
+    const float *const values[ZERO_N_KEPT] = {
+        [ZERO_KEPT_MASTER] = chunk->master, [ZERO_KEPT_M] = chunk->m, [ZERO_KEPT_V] = chunk->v};
+    if (kept == ZERO_KEPT_WEIGHTS)
+        return write_weights(writer, chunk);
+    if (!chunk->m || (int)kept >= (int)writer->layout->n_kept) /* frozen, or the optimizer lacks it */
+        return ZERO_OK;
+    return write_array(writer, chunk->tensor, kept, chunk->first, values[kept], chunk->n_elems);
+}
+
 zero_status_t zero_array_writer_write(void *user, const zero_chunk_t *chunk)
 {
-    zero_array_writer_t *writer = user;
-    ZERO_TRY(write_weights(writer, chunk));
-    if (!chunk->m) /* frozen */
-        return ZERO_OK;
-    ZERO_TRY(write_array(writer, chunk->tensor, ZERO_KEPT_MASTER, chunk->first, chunk->master, chunk->n_elems));
-    ZERO_TRY(write_array(writer, chunk->tensor, ZERO_KEPT_M, chunk->first, chunk->m, chunk->n_elems));
-    if (writer->layout->n_kept <= ZERO_KEPT_V)
-        return ZERO_OK;
-    return write_array(writer, chunk->tensor, ZERO_KEPT_V, chunk->first, chunk->v, chunk->n_elems);
+    for (int kept = 0; kept < ZERO_N_KEPT; kept++)
+        ZERO_TRY(zero_array_writer_write_kept(user, chunk, (zero_kept_t)kept));
+    return ZERO_OK;
 }
 
 zero_status_t zero_array_writer_close(zero_array_writer_t *writer)

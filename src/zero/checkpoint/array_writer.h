@@ -27,6 +27,8 @@ typedef struct zero_array_writer {
 /* Makes a writer in *writer, of which the caller has set nothing. layout and directory outlive it. */
 zero_status_t zero_array_writer_create(const zero_checkpoint_layout_t *layout, const char *directory,
                                        zero_dtype_t dtype, zero_array_writer_t *writer);
+/* Writes a chunk's array of one kind, if it has that. Threads may write different kinds at once. */
+zero_status_t zero_array_writer_write_kept(zero_array_writer_t *writer, const zero_chunk_t *chunk, zero_kept_t kept);
 /* Writes a chunk's arrays. A zero_chunk_fn; user: the writer. */
 zero_status_t zero_array_writer_write(void *user, const zero_chunk_t *chunk);
 /* Syncs and closes what is open. */

@@ -47,7 +47,8 @@ struct zero_save {
     zero_engine_t *engine; /* not touched by the thread */
     char *parent, *temporary;
     bool per_host;
-    int lock; /* where this rank leads: on `temporary`, once it exists; else -1 */
+    bool in_parallel; /* by several threads: GPUs compute meanwhile, and leave most cores idle */
+    int lock;         /* where this rank leads: on `temporary`, once it exists; else -1 */
     uint64_t step;
     int keep;
     zero_new_files_t files;
@@ -76,11 +77,8 @@ static bool leads(const zero_save_t *save)
 /* Writes this rank's elements: from the copy or, in the caller's own thread, from the engine. */
 static zero_status_t write_phase(zero_save_t *save)
 {
-    zero_status_t status = ZERO_OK;
-    if (!save->copy.values)
-        status = zero_get_state(save->engine, zero_array_writer_write, &save->writer);
-    for (size_t i = 0; i < save->copy.n_chunks && status == ZERO_OK; i++)
-        status = zero_array_writer_write(&save->writer, &save->copy.chunks[i]);
+    zero_status_t status = save->copy.values ? zero_state_copy_write(&save->copy, save->in_parallel, &save->writer)
+                                             : zero_get_state(save->engine, zero_array_writer_write, &save->writer);
     zero_state_copy_destroy(&save->copy); /* not needed any more, and large */
     zero_status_t closed = zero_array_writer_close(&save->writer);
     return status == ZERO_OK ? closed : status;
@@ -93,16 +91,30 @@ static zero_status_t share_written(zero_save_t *save)
 
 /* ---- hash ---- */
 
+static zero_status_t hash_file(zero_save_t *save, size_t i)
+{
+    zero_manifest_file_t *file = &save->files.manifest.files[i];
+    char *path = NULL;
+    ZERO_TRY(zero_path_join(save->temporary, file->name, &path));
+    zero_status_t status = zero_extents_verify(&save->to_hash, i, path, &file->n_bytes, &file->xxh3);
+    free(path);
+    return status;
+}
+
+/* A file that is not as it should be is hashed again by this thread, which says why. */
 static zero_status_t hash_phase(zero_save_t *save)
 {
-    for (size_t i = (size_t)save->comm->rank; i < save->files.manifest.n_files; i += (size_t)save->comm->size) {
-        zero_manifest_file_t *file = &save->files.manifest.files[i];
-        char *path = NULL;
-        ZERO_TRY(zero_path_join(save->temporary, file->name, &path));
-        zero_status_t status = zero_extents_verify(&save->to_hash, i, path, &file->n_bytes, &file->xxh3);
-        free(path);
-        ZERO_TRY(status);
+    const size_t first = (size_t)save->comm->rank, n_ranks = (size_t)save->comm->size;
+    const size_t n_files = save->files.manifest.n_files;
+    bool all_good = true;
+#pragma omp parallel for schedule(dynamic) num_threads(4) reduction(&& : all_good) if (save->in_parallel)
+    for (size_t i = first; i < n_files; i += n_ranks) {
+        zero_log_mute(true);
+        all_good = hash_file(save, i) == ZERO_OK && all_good;
+        zero_log_mute(false);
     }
+    for (size_t i = first; i < n_files && !all_good; i += n_ranks)
+        ZERO_TRY(hash_file(save, i));
     return ZERO_OK;
 }
 
@@ -267,6 +279,7 @@ static zero_status_t fill(zero_save_t *save, const char *directory, const zero_s
     save->step = zero_engine_n_steps(engine);
     save->keep = options->keep;
     save->per_host = options->per_host;
+    save->in_parallel = zero_device_get_type(context->device) != ZERO_DEVICE_CPU;
     save->parent = strdup(directory);
     if (!save->parent)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory to save into '%s'", directory);

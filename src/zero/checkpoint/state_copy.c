@@ -56,6 +56,34 @@ zero_status_t zero_state_copy_create(zero_engine_t *engine, zero_state_copy_t *c
     return zero_get_state(engine, copy_chunk, copy);
 }
 
+/* Writes all arrays of one kind. *n_done: the chunks that are written. */
+static zero_status_t write_kind(const zero_state_copy_t *copy, zero_array_writer_t *writer, zero_kept_t kept,
+                                size_t *n_done)
+{
+    for (*n_done = 0; *n_done < copy->n_chunks; ++*n_done)
+        ZERO_TRY(zero_array_writer_write_kept(writer, &copy->chunks[*n_done], kept));
+    return ZERO_OK;
+}
+
+zero_status_t zero_state_copy_write(const zero_state_copy_t *copy, bool in_parallel, zero_array_writer_t *writer)
+{
+    size_t n_done[ZERO_N_KEPT] = {0};
+#pragma omp parallel for num_threads(ZERO_N_KEPT) if (in_parallel)
+    for (int kept = 0; kept < ZERO_N_KEPT; kept++) {
+        zero_log_mute(true);
+        (void)write_kind(copy, writer, (zero_kept_t)kept, &n_done[kept]);
+        zero_log_mute(false);
+    }
+    for (int kept = 0; kept < ZERO_N_KEPT; kept++) {
+        if (n_done[kept] == copy->n_chunks)
+            continue;
+        /* Says why, since it mostly fails again. If it does not, the chunk's hash is wrong, because it has it twice. */
+        ZERO_TRY(zero_array_writer_write_kept(writer, &copy->chunks[n_done[kept]], (zero_kept_t)kept));
+        return zero_fail(ZERO_ERROR_IO, "'%s': writing failed once: this checkpoint is given up", writer->directory);
+    }
+    return ZERO_OK;
+}
+
 void zero_state_copy_destroy(zero_state_copy_t *copy)
 {
     free(copy->values);

@@ -3,7 +3,7 @@
 #ifndef ZERO_STATE_COPY_H
 #define ZERO_STATE_COPY_H
 
-#include "zero.h"
+#include "zero/checkpoint/array_writer.h"
 
 typedef struct zero_state_copy {
     zero_chunk_t *chunks; /* into `values` */
@@ -13,6 +13,8 @@ typedef struct zero_state_copy {
 
 /* Makes a copy in *copy, which is empty. What it has if it fails is freed by zero_state_copy_destroy, too. */
 zero_status_t zero_state_copy_create(zero_engine_t *engine, zero_state_copy_t *copy);
+/* Writes all of it: by a thread for each kind of array if `in_parallel`. */
+zero_status_t zero_state_copy_write(const zero_state_copy_t *copy, bool in_parallel, zero_array_writer_t *writer);
 void zero_state_copy_destroy(zero_state_copy_t *copy); /* all zeros is allowed */
 
 #endif

@@ -12,6 +12,9 @@
 
 #include "tests/mpi/expect.h"
 #include "tests/support/checkpoint_session.h"
+#include "base/files.h"
+#include "zero/checkpoint/state_copy.h"
+#include "zero/plan/declaration.h"
 
 #define LIMIT_S 60.0
 #define STEP "step-00000005"
@@ -165,12 +168,95 @@ START_TEST(every_host_has_all_of_it_or_gets_it_from_another)
 }
 END_TEST
 
+/* ---- a copy of the state is written by a thread for each kind of array ---- */
+
+enum { CHUNK_ELEMS = 1000 };
+
+static float number_of(int tensor, int kept, uint64_t element)
+{
+    return (float)(tensor * 4 + kept) + (float)element * 0x1p-20f;
+}
+
+/* Fills a copy with chunks of every tensor, in order. */
+static zero_state_copy_t make_copy(const zero_model_t *model)
+{
+    zero_state_copy_t copy = {.chunks = calloc(1000, sizeof *copy.chunks)};
+    copy.end = copy.values = calloc((size_t)zero_model_n_params(model) * 3, sizeof *copy.values);
+    ck_assert(copy.chunks && copy.values);
+    for (int t = 0; t < model->n_tensors; t++)
+        for (uint64_t first = 0; first < model->tensors[t].n_elems; first += CHUNK_ELEMS) {
+            const uint64_t left = model->tensors[t].n_elems - first;
+            const size_t n = left < CHUNK_ELEMS ? (size_t)left : CHUNK_ELEMS;
+            zero_chunk_t *chunk = &copy.chunks[copy.n_chunks++];
+            ck_assert_uint_lt(copy.n_chunks, 1000);
+            *chunk = (zero_chunk_t){.tensor = t, .first = first, .n_elems = n, .master = copy.end};
+            chunk->m = chunk->master + n;
+            chunk->v = chunk->m + n;
+            copy.end = chunk->v + n;
+            for (size_t i = 0; i < n; i++)
+                for (int kept = 1; kept < ZERO_N_KEPT; kept++)
+                    chunk->master[(size_t)(kept - 1) * n + i] = number_of(t, kept, first + i);
+        }
+    return copy;
+}
+
+/* Expects every number of every array where the layout says that it is; fp32 weights are the master weights. */
+static void expect_numbers(const zero_model_t *model, const zero_checkpoint_layout_t *layout, const char *top)
+{
+    for (int t = 0; t < model->n_tensors; t++)
+        for (int kept = 0; kept < ZERO_N_KEPT; kept++) {
+            const zero_checkpoint_array_t *array = &layout->arrays[t][kept];
+            char path[700];
+            snprintf(path, sizeof path, "%s/%s", top, layout->files[array->file].name);
+            FILE *file = fopen(path, "rb");
+            ck_assert(file && fseek(file, (long)array->offset, SEEK_SET) == 0);
+            for (uint64_t i = 0; i < model->tensors[t].n_elems; i++) {
+                float number;
+                ck_assert_int_eq((int)fread(&number, sizeof number, 1, file), 1);
+                ck_assert_msg(number == number_of(t, kept ? kept : 1, i), "tensor %d, array %d, element %d: %g", t,
+                              kept, (int)i, (double)number);
+            }
+            fclose(file);
+        }
+}
+
+START_TEST(a_copy_is_written_whole_by_one_thread_and_by_several)
+{
+    zero_checkpoint_layout_t layout;
+    zero_array_writer_t writer;
+    char path[700], *top = support_scratch();
+    zero_model_t *model = session_declare(&small_model);
+    zero_state_copy_t copy = make_copy(model);
+    ck_assert_int_eq(zero_checkpoint_layout_create(model, ZERO_FP32, 2, 200000, &layout), ZERO_OK);
+    ck_assert_int_gt(layout.n_files, 4);
+    for (int f = 0; f < layout.n_files; f++) {
+        snprintf(path, sizeof path, "%s/%s", top, layout.files[f].name);
+        ck_assert_int_eq(zero_file_create(path, layout.files[f].header_bytes + layout.files[f].n_bytes), ZERO_OK);
+    }
+    ck_assert_int_eq(zero_array_writer_create(&layout, top, ZERO_FP32, &writer), ZERO_OK);
+    ck_assert_int_eq(zero_state_copy_write(&copy, _i == 1, &writer), ZERO_OK);
+    ck_assert_int_eq(zero_array_writer_close(&writer), ZERO_OK);
+    expect_numbers(model, &layout, top);
+
+    snprintf(path, sizeof path, "%s/%s", top, layout.files[layout.n_files - 1].name);
+    ck_assert_int_eq(remove(path), 0);
+    ck_assert_int_eq(zero_state_copy_write(&copy, _i == 1, &writer), ZERO_ERROR_IO);
+    ck_assert_msg(strstr(zero_last_error(), path), "%s", zero_last_error());
+    zero_array_writer_destroy(&writer);
+    zero_state_copy_destroy(&copy);
+    zero_checkpoint_layout_destroy(&layout);
+    zero_model_destroy(model);
+    free(top);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("host_copies");
     TCase *tc = tcase_create("host_copies");
     tcase_set_timeout(tc, 2 * LIMIT_S);
     tcase_add_loop_test(tc, every_host_has_all_of_it_or_gets_it_from_another, 0, (int)(sizeof rows / sizeof rows[0]));
+    tcase_add_loop_test(tc, a_copy_is_written_whole_by_one_thread_and_by_several, 0, 2);
     suite_add_tcase(s, tc);
     return s;
 }
