@@ -68,8 +68,7 @@ struct model {
     size_t n_batch, seq_len; /* sequences, positions: rows are their product */
     int32_t *tokens;         /* device, int32 [n_batch, seq_len] */
     int32_t *targets;        /* device, int32 [n_batch, seq_len] */
-    int32_t *starts;  /* device, int32 [n_batch, seq_len]: zero_mask_t; NULL: a sequence is one document; see continues
-                       */
+    int32_t *starts;         /* device, int32 [n_batch, seq_len]: as in zero_mask_t; NULL: a sequence is one document */
     int32_t *uploads; /* host, pinned: a ring of n_uploads batches, all of their arrays, on their way to the device */
     int64_t n_uploads, next_upload;
     double loss_weight; /* of each token's loss */

@@ -216,13 +216,11 @@ static zero_status_t update_with_own(zero_update_t *update, float lr, zero_strea
 {
     zero_context_t *context = update->context;
     update->own_step.lr = lr;
-    if (context->config.optimizer == ZERO_OPTIMIZER_OWN) {
-        ZERO_TRY(zero_muon_update_run(update->muon, stream));
+    ZERO_TRY(zero_muon_update_run(update->muon, stream));
+    if (context->config.optimizer == ZERO_OPTIMIZER_OWN)
         ZERO_TRY(zero_own_update(context, update->groups, lr, stream));
-    } else {
-        ZERO_TRY(zero_muon_update_run(update->muon, stream));
+    else
         ZERO_TRY(update_range(update, 0, update->n_segments, 0, context->plan.state_elems, stream));
-    }
     if (zero_own_hooks_updates(context))
         ZERO_TRY(zero_own_updated(context, update->groups, lr, stream));
     return zero_parameters_n_early_units(update->parameters) > 0
