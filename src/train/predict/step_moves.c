@@ -223,13 +223,14 @@ double fit_offload_s(const fit_work_t *work, const fit_variant_t *variant, fit_p
     double pcie = fmin(rates->pcie, rates->host_pcie / in_host);
     double n = offloaded_share(work, variant) * fit_n_params(&work->shape) / (double)machine->n_ranks;
     double master_lo = o->train.precision == ZERO_FP32 ? 0.0 : o->train.precision == ZERO_BF16 ? 2.0 : 4.0;
-    double bytes = n * (array_bytes(o) + master_lo);
+    double state = array_bytes(o) + master_lo, with_gradients = state + sizeof(float);
     if (n == 0.0)
         return 0.0;
     if (o->zero.offload_update == ZERO_OFFLOAD_UPDATE_HOST)
         return excess(fmax(n * (18.0 + 2.0 * array_bytes(o)) / (rates->host_adam / in_host), n * 4.0 / pcie), forward);
-    double staged = fmin(bytes, variant->activation_bytes);
-    return excess(staged / pcie, backward) + excess(staged / pcie, forward) + (bytes - staged) / pcie;
+    double staged = fmin(n, variant->activation_bytes / with_gradients); /* elements */
+    return excess(staged * state / pcie, backward) + excess(staged * state / pcie, forward) +
+           (n - staged) * with_gradients / pcie;
 }
 
 double fit_optimizer_s(const fit_work_t *work, const fit_variant_t *variant)

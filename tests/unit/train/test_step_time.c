@@ -61,6 +61,8 @@ typedef struct measured {
     int64_t micro_steps; /* 0: one */
     int64_t seq_len;     /* 0: the work's */
     bool muon;
+    double activations; /* bytes, where offloaded state finds less room than it needs; 0: it finds enough */
+    int64_t light, keep;
 } measured_t;
 
 static const measured_t measured[] = {
@@ -96,6 +98,11 @@ static const measured_t measured[] = {
     {467.6, GPT2_1558M, 16, 2, .stage = 3, .offload = 1.0, .update = ZERO_OFFLOAD_UPDATE_HOST},
     {341.6, GPT2_1558M, 16, 2, .stage = 3, .offload = 0.5, .update = ZERO_OFFLOAD_UPDATE_HOST},
     {398.5, GPT2_1558M, 16, 1, .stage = 3, .muon = true},
+    {360.9, GPT2_1558M, 16, 2, .stage = 1, .muon = true},
+    {1463.1, LLAMA_8B, 2, 2, .stage = 3, .recompute = RECOMPUTE_FULL, .light = 11, .keep = 2, .offload = 0.71875,
+     .activations = 11.66e9},
+    {791.2, GPT2_1558M, 32, 1, .stage = 2, .recompute = RECOMPUTE_FULL, .light = 1, .offload = 0.625,
+     .activations = 8.19e9},
 };
 #define N_MEASURED ((int)(sizeof measured / sizeof measured[0]))
 
@@ -105,6 +112,8 @@ static fit_time_t predict(const measured_t *m, const char *gpu)
     fit_machine_t machine = machine_of(gpu, m->n_ranks);
     o.zero.stage = m->stage;
     o.model.recompute = m->recompute;
+    o.model.recompute_light = m->light;
+    o.zero.keep = m->keep;
     o.train.fp8 = m->fp8;
     o.model.seq_len = m->seq_len > 0 ? m->seq_len : o.model.seq_len;
     o.train.global_batch *= m->micro_steps > 0 ? m->micro_steps : 1;
@@ -113,7 +122,7 @@ static fit_time_t predict(const measured_t *m, const char *gpu)
     o.zero.offload_update = m->update;
     o.train.optimizer = m->muon ? ZERO_OPTIMIZER_MUON : ZERO_OPTIMIZER_ADAMW;
     o.train.muon_steps = 5;
-    return fit_step_time(&o, &machine, PLENTY);
+    return fit_step_time(&o, &machine, m->activations > 0.0 ? m->activations : PLENTY);
 }
 
 START_TEST(measured_steps_are_predicted)
