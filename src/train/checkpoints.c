@@ -18,6 +18,9 @@
 #include "train/report/report.h"
 #include "train/resume_check.h"
 
+/* In memory hashing and removing take longest, and each file has a thread. On a disk files are of the usual size. */
+#define MEMORY_FILE_BYTES ((uint64_t)1 << 30)
+
 /* ---- writing state.json ---- */
 
 /* Returns what is added to state.json after `step`, for free(). NULL: no memory. */
@@ -219,6 +222,7 @@ static zero_status_t begin(checkpoints_t *checkpoints, zero_engine_t *engine, in
                                    .keep = in_memory ? 1 : keep,
                                    .background = o->checkpoint.async,
                                    .per_host = in_memory,
+                                   .max_file_bytes = in_memory ? MEMORY_FILE_BYTES : 0,
                                    .files = checkpoints->model_files.files,
                                    .n_files = checkpoints->model_files.n_files};
     zero_status_t status = config && state ? ZERO_OK : report_rank_error(ZERO_ERROR_MEMORY, "no memory to save");

@@ -4,6 +4,8 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -15,6 +17,8 @@
 
 /* libzero makes one level. Each level of a deeper tree would need a descriptor. */
 #define MAX_DEPTH 16
+#define MAX_BATCH 64                     /* files that are removed together */
+#define LARGE_BYTES ((int64_t)256 << 20) /* of files, to be worth threads */
 
 /* ---- recognizing ---- */
 
@@ -121,19 +125,54 @@ static bool remove_item(int directory, const char *name, dev_t device, int depth
     return done && (unlinkat(directory, name, AT_REMOVEDIR) == 0 || errno == ENOENT);
 }
 
-/* Walks over the names once and removes them. *n_removed: how many of the directory itself. */
-static bool empty_once(DIR *names, dev_t device, int depth, int *n_removed)
+/* Names read together, and the bytes of their files. */
+typedef struct batch {
+    char names[MAX_BATCH][NAME_MAX + 1];
+    int n;
+    int64_t n_bytes;
+} batch_t;
+
+/* Reads the next names that are to go. */
+static void read_batch(DIR *names, int depth, batch_t *batch)
 {
-    *n_removed = 0;
-    rewinddir(names);
-    for (struct dirent *item; (item = readdir(names)) != NULL;) {
+    struct stat info;
+    struct dirent *item;
+    batch->n = 0;
+    batch->n_bytes = 0;
+    while (batch->n < MAX_BATCH && (item = readdir(names)) != NULL) {
         if (is_dot(item->d_name) || (depth == 0 && is_proof(item->d_name)))
             continue;
-        if (!remove_item(dirfd(names), item->d_name, device, depth))
-            return false;
-        ++*n_removed;
+        if (fstatat(dirfd(names), item->d_name, &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(info.st_mode))
+            batch->n_bytes += info.st_size;
+        snprintf(batch->names[batch->n++], sizeof batch->names[0], "%s", item->d_name);
     }
-    return true;
+}
+
+/* Removes what a batch names; large files in a thread each, since the kernel frees their memory within the call.
+ * Returns 0, or errno of one that stays. */
+static int remove_batch(int directory, const batch_t *batch, dev_t device, int depth)
+{
+    int error = 0;
+#pragma omp parallel for schedule(dynamic) reduction(max : error) if (batch->n_bytes >= LARGE_BYTES)
+    for (int i = 0; i < batch->n; i++)
+        if (!remove_item(directory, batch->names[i], device, depth))
+            error = errno;
+    return error;
+}
+
+/* Walks over the names once and removes them. *n_removed: how many of the directory itself. Returns 0 or errno. */
+static int empty_once(DIR *names, dev_t device, int depth, int *n_removed)
+{
+    batch_t batch;
+    *n_removed = 0;
+    rewinddir(names);
+    for (read_batch(names, depth, &batch); batch.n > 0; read_batch(names, depth, &batch)) {
+        const int error = remove_batch(dirfd(names), &batch, device, depth);
+        if (error != 0)
+            return error;
+        *n_removed += batch.n;
+    }
+    return 0;
 }
 
 /* Empties a directory, except for the proof that the outermost one is libzero's. Closes `directory`. */
@@ -150,8 +189,7 @@ static bool empty_directory(int directory, dev_t device, int depth)
         error = ELOOP;
     /* Repeated, because a walk may miss names while others are removed. */
     while (error == 0 && n_removed > 0)
-        if (!empty_once(names, device, depth, &n_removed))
-            error = errno;
+        error = empty_once(names, device, depth, &n_removed);
     if (names)
         closedir(names);
     else
