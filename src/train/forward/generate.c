@@ -184,8 +184,10 @@ static zero_status_t continue_prompt(session_t *session, generation_t *g)
     zero_status_t status = sample_generate(&session->model, session->comm, &spec, tokens, n_prompt, &n_all);
     free(tokens);
     TRY(status);
-    if (report_is_speaker())
+    if (report_is_speaker()) {
         putchar('\n');
+        fflush(stdout); /* before the line on stderr */
+    }
     report_times(g);
     return ZERO_OK;
 }
