@@ -229,7 +229,7 @@ static const bad_input_t BAD_INPUTS[] = {
         {".ini:16:", "'stgae'", "[zero]", "did you mean [zero] stage?"}, ANY},
     {"a key of another section", 2, "[zero]\nlr = 1\n", "", {".ini:16:", "'lr'", "[zero]", "[train] lr"}, ANY},
     {"an unknown section", 2, "[zreo]\nstage = 3\n", "", {".ini:15:", "[zreo]", "did you mean [zero]?"}, ANY},
-    {"a wrong type", 2, "[zero]\nstage = three\n", "", {".ini:16:", "[zero] stage", "'three'", "whole number"}, ANY},
+    {"a wrong type", 2, "[zero]\nstage = three\n", "", {".ini:16:", "[zero] stage", "'three'", "0..3 or auto"}, ANY},
     {"a value out of range", 2, "[zero]\nstage = 4\n", "", {".ini:16:", "[zero] stage", "4", "0..3"}, ANY},
     {"a word that is no choice", 2, "[device]\ntype = cup\n", "", {".ini:16:", "'cup'", "auto, cuda, cpu"}, ANY},
     {"a key twice", 2, "[train]\nsteps = 3\n", "", {".ini:16:", "[train] steps", "already set", "line 10"}, ANY},
