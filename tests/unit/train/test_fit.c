@@ -693,6 +693,24 @@ START_TEST(a_run_mixes_as_fit_does)
 }
 END_TEST
 
+/* One rank and three, with other numbers of threads: each rank must take the same, although by itself it would plan
+ * another workspace, and another way for its bytes. */
+START_TEST(hosts_that_differ_choose_alike)
+{
+    static const char *const limits[] = {"0.014", "0.02"};
+    support_output_t output;
+    int code = support_mpirun(&output, RUN_LIMIT_S, 4,
+                              "--wdir %s sh -c 'export ZERO_HOST_ID=$((" SUPPORT_RANK " > 0)); "
+                              "export OMP_NUM_THREADS=$((1 + ZERO_HOST_ID)); exec %s/zerotrain --set zero.stage=auto "
+                              "--set model.recompute=auto --set train.micro_batch=auto --set train.global_batch=24 "
+                              "--set device.memory=%s --steps 1 cfg.ini'",
+                              scratch, support_build(), limits[_i]);
+    ck_assert_msg(code == 0, "exit code %d\n%s", code, output.err);
+    ck_assert_msg(support_count(output.err, "auto: stage ") == 1, "%s", output.err);
+    support_output_free(&output);
+}
+END_TEST
+
 START_TEST(what_does_not_fit_is_refused_with_what_would)
 {
     support_output_t output;
@@ -845,6 +863,7 @@ static Suite *suite(void)
     tcase_add_checked_fixture(c, set_up, NULL);
     tcase_add_loop_test(c, a_run_takes_what_fit_chooses, 0, 3);
     tcase_add_test(c, a_run_mixes_as_fit_does);
+    tcase_add_loop_test(c, hosts_that_differ_choose_alike, 0, 2);
     tcase_add_test(c, what_does_not_fit_is_refused_with_what_would);
     tcase_add_loop_test(c, memory_that_is_gone_is_explained, 0, 2);
     tcase_add_test(c, fit_prints_a_table_for_people);

@@ -414,6 +414,30 @@ START_TEST(one_rank_alone_with_bad_input_speaks_for_itself)
 }
 END_TEST
 
+/* Groups of a host are of one size. The ranks of the host that has fewest would find nothing wrong. */
+START_TEST(groups_of_hosts_that_differ_are_refused)
+{
+    static const struct {
+        int n_ranks;
+        const char *host, *command, *says;
+    } cases[] = {{3, "$((" SUPPORT_RANK " > 0))", "", "hosts have 1 to 2 ranks"},
+                 {3, "$((" SUPPORT_RANK " > 1))", "--plan", "hosts have 1 to 2 ranks"},
+                 {4, "$((" SUPPORT_RANK " % 2))", "fit", "the ranks of a host are not consecutive"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        outcome_t outcome;
+        outcome.exit_code = support_mpirun(&outcome.output, RUN_LIMIT_S, cases[i].n_ranks,
+                                           "--wdir %s sh -c 'export ZERO_HOST_ID=%s; exec %s/zerotrain \"$@\"' sh %s "
+                                           "--set zero.shard_group=host cfg.ini",
+                                           scratch, cases[i].host, support_build(), cases[i].command);
+        const char *line = only_line(outcome.output.err);
+        ck_assert_msg(outcome.exit_code == 2, "%zu: exit code %d", i, outcome.exit_code);
+        ck_assert_msg(line && strstr(line, "[zero] shard_group = host") && strstr(line, cases[i].says), "%zu: %s", i,
+                      outcome.output.err);
+        forget(&outcome);
+    }
+}
+END_TEST
+
 /* Slurm's srun without PMIx: every process would be a job of one rank. The first of them reports it. */
 START_TEST(processes_that_no_mpi_joins_are_refused)
 {
@@ -971,6 +995,7 @@ static Suite *suite(void)
     tcase_add_test(refusals, bad_input_is_refused_with_one_line_by_three_ranks);
     tcase_add_test(refusals, processes_that_no_mpi_joins_are_refused);
     tcase_add_test(refusals, one_rank_alone_with_bad_input_speaks_for_itself);
+    tcase_add_test(refusals, groups_of_hosts_that_differ_are_refused);
     tcase_add_test(refusals, more_threads_than_a_machine_has_are_refused);
 
     /* Loop tests: one rank, then several under mpirun. */
