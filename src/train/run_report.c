@@ -14,11 +14,22 @@
 
 /* ---- the start ---- */
 
+/* Says so if the number of ranks decides what a step or a pass computes. */
+static void report_batches(const options_t *o)
+{
+    if (o->train.asked_global == 0)
+        report("[train] global_batch is not set: results depend on the number of ranks");
+    else if (o->train.asked_micro == 0 || o->train.asked_micro == MICRO_BATCH_AUTO)
+        report("[train] micro_batch is %s: the last bits of results depend on the number of ranks",
+               o->train.asked_micro == 0 ? "not set" : "auto");
+}
+
 /* Says what makes results depend on how many ranks or threads compute them, in their last bits. */
 static void report_bits(const run_t *run)
 {
     const options_t *o = run->session.options;
     bool is_on_cpu = zero_device_get_type(run->session.device) == ZERO_DEVICE_CPU;
+    report_batches(o);
     if (o->zero.stage < 2 && run->micro_steps > 1 && !o->zero.reduce_every_micro_step)
         report("[zero] reduce_every_micro_step = false: the last bits of results depend on the number of ranks");
     if (o->zero.reduction == REDUCTION_NCCL && is_on_cpu)
