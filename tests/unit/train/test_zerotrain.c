@@ -438,6 +438,25 @@ START_TEST(groups_of_hosts_that_differ_are_refused)
 }
 END_TEST
 
+/* Hosts that share a directory for checkpoints in memory would write over each other's: found before step 1, without
+ * other lines. */
+START_TEST(memory_that_hosts_share_is_refused)
+{
+    outcome_t outcome;
+    outcome.exit_code = support_mpirun(&outcome.output, RUN_LIMIT_S, 2,
+                                       "--wdir %s sh -c 'export ZERO_HOST_ID=host" SUPPORT_RANK "; exec %s/zerotrain "
+                                       "--set checkpoint.memory_dir=%s/shared --set checkpoint.memory_every=2 cfg.ini'",
+                                       scratch, support_build(), scratch);
+    ck_assert_msg(outcome.exit_code == 2, "exit code %d", outcome.exit_code);
+    const char *line = only_line(outcome.output.err);
+    ck_assert_msg(line && strstr(line, "ranks 0-1 (here rank 0") &&
+                      strstr(line, "shared' is also the directory of rank 1 on host1"),
+                  "%s", outcome.output.err);
+    ck_assert(!exists("metrics.jsonl"));
+    forget(&outcome);
+}
+END_TEST
+
 /* Slurm's srun without PMIx: every process would be a job of one rank. The first of them reports it. */
 START_TEST(processes_that_no_mpi_joins_are_refused)
 {
@@ -996,6 +1015,7 @@ static Suite *suite(void)
     tcase_add_test(refusals, processes_that_no_mpi_joins_are_refused);
     tcase_add_test(refusals, one_rank_alone_with_bad_input_speaks_for_itself);
     tcase_add_test(refusals, groups_of_hosts_that_differ_are_refused);
+    tcase_add_test(refusals, memory_that_hosts_share_is_refused);
     tcase_add_test(refusals, more_threads_than_a_machine_has_are_refused);
 
     /* Loop tests: one rank, then several under mpirun. */
