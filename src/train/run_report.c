@@ -24,6 +24,16 @@ static void report_batches(const options_t *o)
                o->train.asked_micro == 0 ? "not set" : "auto");
 }
 
+/* Says so if a setting is for stage 3 alone, and this run is at another. */
+static void report_stage_3(const options_t *o)
+{
+    if (o->zero.stage < 3 && o->zero.shard_group != ZERO_SHARD_GROUP_WORLD)
+        report("[zero] shard_group changes nothing at stage %lld: every rank has all parameters",
+               (long long)o->zero.stage);
+    if (o->zero.stage < 3 && o->zero.keep > 0)
+        report("[zero] keep changes nothing at stage %lld: every rank has all parameters", (long long)o->zero.stage);
+}
+
 /* Says what makes results depend on how many ranks or threads compute them, in their last bits. */
 static void report_bits(const run_t *run)
 {
@@ -66,6 +76,7 @@ void run_report_start(const run_t *run)
         report("[zero] offload = optimizer changes nothing here: on the CPU all state is in host memory");
     else if (o->zero.offload == OFFLOAD_OPTIMIZER)
         report("[zero] offload = optimizer: nothing is offloaded, all of AdamW's state is on the GPUs");
+    report_stage_3(o);
     report_bits(run);
     if (!run_has_steps(run)) {
         report("step %lld was the last one: there is nothing to do", (long long)run->last_step);
