@@ -1156,7 +1156,8 @@ ZERO_API zero_status_t zero_load_partial(zero_engine_t *engine, const zero_check
 ZERO_API zero_status_t zero_checkpoint_bytes(const zero_model_t *model, const zero_config_t *config, uint64_t *n_bytes);
 /* Creates `directory` on every host, removes all checkpoints in it but that of step `but`, if there is one, and what
  * interrupted saves have left, and checks that a new copy of n_bytes fits in beside an old one. Returns
- * ZERO_ERROR_MEMORY if it does not, with the numbers. [collective] */
+ * ZERO_ERROR_MEMORY if it does not, with the numbers, and ZERO_ERROR_USAGE if two hosts share the directory. Warns if
+ * it is not in memory (tmpfs). [collective] */
 ZERO_API zero_status_t zero_host_copies_prepare(zero_comm_t *comm, const char *directory, uint64_t n_bytes,
                                                 uint64_t but);
 /* Finds the newest step of which a host has a checkpoint; 0: none. A step of which hosts have different ones does not

@@ -162,6 +162,8 @@ void checkpoints_report(const checkpoints_t *checkpoints)
 {
     const options_t *options = checkpoints->options;
     char name[NEWEST_STEP_BYTES];
+    if (options->checkpoint.memory_every == 0 && options->checkpoint.memory_dir[0])
+        report("[checkpoint] memory_dir changes nothing here: memory_every is not set");
     if (options->checkpoint.memory_every > 0)
         report("each host gets checkpoints in its memory, in %s, so that a lost process costs %" PRId64
                " steps at most, until the run ends well",

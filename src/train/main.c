@@ -14,6 +14,7 @@
 #include "train/hugging_face/hf_config.h"
 #include "train/loop.h"
 #include "train/options/options.h"
+#include "train/options/placement.h"
 #include "train/page/page.h"
 #include "train/plan/show_plan.h"
 #include "train/report/phases.h"
@@ -89,6 +90,7 @@ static zero_status_t find_checkpoint(options_t *options, zero_comm_t *comm)
 static zero_status_t resolve(options_t *options, zero_comm_t *comm)
 {
     TRY(report_agree(comm, options_resolve(options, zero_comm_size(comm))));
+    TRY(report_agree(comm, placement_check_groups(options, comm)));
     TRY(resolve_device(options, comm));
     generate_settle(options);
     return report_agree(comm, options_check_device(options));

@@ -173,7 +173,7 @@ zero_status_t run_close(run_t *run, zero_status_t status)
     zero_status_t traced = trace_close(run->trace, status == ZERO_OK || status == ZERO_ERROR_NONFINITE);
     if (status == ZERO_OK)
         status = traced;
-    session_close(&run->session, status != ZERO_OK);
+    session_close(&run->session, status != ZERO_OK && status != ZERO_ERROR_USAGE); /* that all ranks return together */
     tokenizer_close(run->tokenizer);
     data_close(run->val);
     data_close(run->train);

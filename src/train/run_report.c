@@ -14,11 +14,32 @@
 
 /* ---- the start ---- */
 
+/* Says so if the number of ranks decides what a step or a pass computes. */
+static void report_batches(const options_t *o)
+{
+    if (o->train.asked_global == 0)
+        report("[train] global_batch is not set: results depend on the number of ranks");
+    else if (o->train.asked_micro == 0 || o->train.asked_micro == MICRO_BATCH_AUTO)
+        report("[train] micro_batch is %s: the last bits of results depend on the number of ranks",
+               o->train.asked_micro == 0 ? "not set" : "auto");
+}
+
+/* Says so if a setting is for stage 3 alone, and this run is at another. */
+static void report_stage_3(const options_t *o)
+{
+    if (o->zero.stage < 3 && o->zero.shard_group != ZERO_SHARD_GROUP_WORLD)
+        report("[zero] shard_group changes nothing at stage %lld: every rank has all parameters",
+               (long long)o->zero.stage);
+    if (o->zero.stage < 3 && o->zero.keep > 0)
+        report("[zero] keep changes nothing at stage %lld: every rank has all parameters", (long long)o->zero.stage);
+}
+
 /* Says what makes results depend on how many ranks or threads compute them, in their last bits. */
 static void report_bits(const run_t *run)
 {
     const options_t *o = run->session.options;
     bool is_on_cpu = zero_device_get_type(run->session.device) == ZERO_DEVICE_CPU;
+    report_batches(o);
     if (o->zero.stage < 2 && run->micro_steps > 1 && !o->zero.reduce_every_micro_step)
         report("[zero] reduce_every_micro_step = false: the last bits of results depend on the number of ranks");
     if (o->zero.reduction == REDUCTION_NCCL && is_on_cpu)
@@ -55,6 +76,7 @@ void run_report_start(const run_t *run)
         report("[zero] offload = optimizer changes nothing here: on the CPU all state is in host memory");
     else if (o->zero.offload == OFFLOAD_OPTIMIZER)
         report("[zero] offload = optimizer: nothing is offloaded, all of AdamW's state is on the GPUs");
+    report_stage_3(o);
     report_bits(run);
     if (!run_has_steps(run)) {
         report("step %lld was the last one: there is nothing to do", (long long)run->last_step);

@@ -20,6 +20,8 @@ typedef struct candidate {
 typedef struct candidates {
     candidate_t *all;
     int n;
+    fit_choice_t least; /* takes the least memory of what was tried without offload, though it may not fit */
+    uint64_t least_bytes;
 } candidates_t;
 
 static unsigned changes_of(const fit_choice_t *a, const fit_choice_t *b, bool offloads)
@@ -45,6 +47,10 @@ static zero_status_t collect(const fit_t *fit, const options_t *o, const fit_cho
     candidates->all = grown ? grown : candidates->all;
     for (int i = 0; i < result.n_points && status == ZERO_OK; i++) {
         const fit_point_t *p = &result.points[i];
+        if (!offloads && p->choice.micro_batch <= given->micro_batch && p->bytes < candidates->least_bytes) {
+            candidates->least = p->choice;
+            candidates->least_bytes = p->bytes;
+        }
         if (p->fits && p->choice.micro_batch <= given->micro_batch)
             candidates->all[candidates->n++] =
                 (candidate_t){*p, changes_of(&p->choice, given, offloads && p->choice.offload_ratio > 0.0)};
@@ -119,48 +125,50 @@ static void pick(const candidates_t *candidates, fit_advice_t *advice)
     }
 }
 
-/* Finds how many times the ranks the given settings need, with the same work for each rank. */
-static zero_status_t find_ranks(const fit_t *fit, const fit_point_t *given, fit_advice_t *advice)
+/* Finds how many times the ranks a choice needs, with the same work for each rank. */
+static zero_status_t find_ranks(const fit_t *fit, const fit_choice_t *choice, fit_advice_t *advice)
 {
     const int n_ranks = fit->machine.n_ranks;
     for (int n = 2 * n_ranks; n <= MOST_RANKS && advice->n_ranks == 0; n *= 2) {
         fit_machine_t machine = fit->machine;
         options_t o = fit->asked;
         fit_t *other;
-        fit_point_t point;
         machine.n_ranks = n;
         o.train.global_batch *= n / n_ranks;
         TRY(fit_create(&o, &machine, fit->budget, &other));
-        zero_status_t status = fit_evaluate(other, &given->choice, &point);
+        zero_status_t status = fit_evaluate(other, choice, &advice->on_ranks);
         fit_destroy(other);
         TRY(status);
-        if (point.fits) {
+        if (advice->on_ranks.fits)
             advice->n_ranks = n;
-            advice->bytes_on_ranks = point.bytes;
-        }
     }
     return ZERO_OK;
 }
 
 zero_status_t fit_advise(const fit_t *fit, const fit_point_t *given, fit_advice_t *advice)
 {
-    candidates_t candidates = {0};
+    candidates_t candidates = {.least_bytes = UINT64_MAX};
     *advice = (fit_advice_t){0};
     zero_status_t status = collect_all(fit, &given->choice, &candidates);
     if (status == ZERO_OK) {
         if (candidates.n > 0)
             qsort(candidates.all, (size_t)candidates.n, sizeof *candidates.all, by_time);
         pick(&candidates, advice);
-        status = find_ranks(fit, given, advice);
+        status = find_ranks(fit, &given->choice, advice);
+    }
+    if (status == ZERO_OK && advice->n_ranks == 0 && advice->n_points == 0 && candidates.least_bytes < UINT64_MAX) {
+        candidates.least.stage = 3; /* on more ranks that takes least */
+        status = find_ranks(fit, &candidates.least, advice);
     }
     free(candidates.all);
     return status;
 }
 
-/* Writes a change as options of the command line: "--set model.recompute=light". */
+/* Writes a change as options of the command line: "--set model.recompute=light". global_batch: of a step with it. */
 static void describe_change(const fit_t *fit, const fit_choice_t *given, const fit_point_t *point, bool offloads,
-                            char *text, size_t n_bytes)
+                            int64_t global_batch, char *text, size_t n_bytes)
 {
+    const bool sets_global = global_batch != fit->asked.train.global_batch && fit->asked.train.asked_global > 0;
     const fit_choice_t *c = &point->choice;
     size_t n = 0;
     text[0] = 0;
@@ -174,8 +182,9 @@ static void describe_change(const fit_t *fit, const fit_choice_t *given, const f
     if (c->light != given->light)
         APPEND(" --set model.recompute_light=%" PRId64, c->light);
     if (c->micro_batch != given->micro_batch)
-        APPEND(" --set train.micro_batch=%" PRId64 " --set train.global_batch=%" PRId64, c->micro_batch,
-               fit->asked.train.global_batch);
+        APPEND(" --set train.micro_batch=%" PRId64, c->micro_batch);
+    if (c->micro_batch != given->micro_batch || sets_global)
+        APPEND(" --set train.global_batch=%" PRId64, global_batch);
     if (c->keep != given->keep)
         APPEND(" --set zero.keep=%" PRId64, c->keep);
     if (offloads)
@@ -197,6 +206,17 @@ void fit_report_memory(const zero_memory_t *memory, bool is_own)
     }
 }
 
+static void report_ranks(const fit_t *fit, const fit_point_t *given, const fit_advice_t *advice, fit_unit_t unit)
+{
+    const fit_point_t *p = &advice->on_ranks;
+    const int64_t global_batch = fit->asked.train.global_batch * advice->n_ranks / fit->machine.n_ranks;
+    char change[512];
+    describe_change(fit, &given->choice, p, false, global_batch, change, sizeof change);
+    report("%s %d ranks%s%s: %.2f %s each, predicted %.4g ms a step of %" PRId64 " sequences",
+           advice->n_points == 0 ? "what would fit:" : "or", advice->n_ranks, change[0] ? " with" : "", change,
+           (double)p->bytes / unit.bytes, unit.name, p->time.total, global_batch);
+}
+
 zero_status_t fit_refuse(const fit_t *fit, const fit_point_t *given)
 {
     fit_advice_t advice;
@@ -207,16 +227,18 @@ zero_status_t fit_refuse(const fit_t *fit, const fit_point_t *given)
     fit_report_memory(&given->memory, false);
     for (int i = 0; i < advice.n_points; i++) {
         const fit_point_t *p = &advice.points[i];
-        describe_change(fit, &given->choice, p, advice.offloads[i], change, sizeof change);
+        describe_change(fit, &given->choice, p, advice.offloads[i], fit->asked.train.global_batch, change,
+                        sizeof change);
         report("%s%s: %.2f %s, predicted %.4g ms a step (%+.1f%%)", i == 0 ? "what would fit:" : "or", change,
                (double)p->bytes / unit.bytes, unit.name, p->time.total,
                100.0 * (p->time.total / given->time.total - 1.0));
     }
     if (advice.n_ranks > 0)
-        report("%s %d ranks: %.2f %s each", advice.n_points == 0 ? "what would fit:" : "or", advice.n_ranks,
-               (double)advice.bytes_on_ranks / unit.bytes, unit.name);
+        report_ranks(fit, given, &advice, unit);
+    const int n_changes = advice.n_points + (advice.n_ranks > 0);
     return report_error(ZERO_ERROR_MEMORY, "the plan needs %.2f %s and %.2f %s may be used: %s",
                         (double)given->bytes / unit.bytes, unit.name, (double)fit->budget / unit.bytes, unit.name,
-                        advice.n_points + advice.n_ranks > 0 ? "take one of these changes, or a smaller model"
-                                                             : "take a smaller model or shorter sequences");
+                        n_changes > 1    ? "take one of these changes, or a smaller model"
+                        : n_changes == 1 ? "take this change, or a smaller model"
+                                         : "take a smaller model or shorter sequences");
 }

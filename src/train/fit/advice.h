@@ -10,8 +10,10 @@ typedef struct fit_advice {
     fit_point_t points[FIT_MOST_ADVICE]; /* by time, each with other changes */
     bool offloads[FIT_MOST_ADVICE];      /* it offloads, and the given settings do not */
     int n_points;
-    int n_ranks; /* with which the given settings fit: twice as many, or four times, ... 0: none was found */
-    uint64_t bytes_on_ranks;
+    /* Twice as many ranks, or four times, ... with which the given settings fit or, if they do on no number, those that
+     * take the least memory; each rank has as much work as before. 0: none was found. */
+    int n_ranks;
+    fit_point_t on_ranks;
 } fit_advice_t;
 
 /* given: what the options of fit ask for, which does not fit. */

@@ -6,9 +6,10 @@
 
 #include "train/fit/advice.h"
 #include "train/fit/fit_svg.h"
-#include "train/predict/rates_cache.h"
 #include "train/fit/settle.h"
 #include "train/fit/show_fit.h"
+#include "train/options/placement.h"
+#include "train/predict/rates_cache.h"
 #include "train/report/report.h"
 
 #define GPUS_OF_A_HOST 8
@@ -48,14 +49,18 @@ static zero_status_t choose_gpu(const options_t *o, zero_comm_t *comm, target_t 
 }
 
 /* The CPU has what it has now; the device also sets how many threads a rank gets, on which workspaces depend. */
-static zero_status_t choose_cpu(zero_comm_t *comm, target_t *target)
+static zero_status_t choose_cpu(const options_t *o, zero_comm_t *comm, target_t *target)
 {
     zero_device_t *device;
+    placement_t placement;
+    TRY(report_agree(comm, placement_check_groups(o, comm)));
+    TRY(report_agree(comm, placement_find(comm, &placement)));
     TRY(report_agree(comm, zero_device_create(ZERO_DEVICE_CPU, comm, &device)));
-    target->machine.ranks_per_host = zero_comm_local_size(comm);
-    target->machine.kind = zero_comm_get_kind(comm);
-    target->available = zero_device_available(device);
+    zero_status_t status = fit_find_available(comm, device, &target->available);
     zero_device_destroy(device);
+    TRY(status);
+    target->machine.ranks_per_host = placement.fewest;
+    target->machine.kind = zero_comm_get_kind(comm);
     return fit_rates_of_this_cpu(comm, &target->machine.rates);
 }
 
@@ -70,7 +75,7 @@ static zero_status_t choose_target(options_t *o, zero_comm_t *comm, target_t *ta
     if (on_gpu && target->machine.n_ranks > MOST_ORDERED_GPUS && o->zero.reduction != REDUCTION_NCCL)
         return report_error(ZERO_ERROR_USAGE, "--gpus: more than %d GPUs need [zero] reduction = nccl",
                             MOST_ORDERED_GPUS);
-    return on_gpu ? choose_gpu(o, comm, target) : choose_cpu(comm, target);
+    return on_gpu ? choose_gpu(o, comm, target) : choose_cpu(o, comm, target);
 }
 
 /* The batch of a step is the file's, so that rows can be compared. */

@@ -8,8 +8,9 @@
 #include <unistd.h>
 
 #include "train/fit/advice.h"
-#include "train/predict/rates_cache.h"
 #include "train/fit/show_fit.h"
+#include "train/options/placement.h"
+#include "train/predict/rates_cache.h"
 #include "train/report/report.h"
 
 /* A double holds bytes exactly up to 2^53. */
@@ -32,12 +33,14 @@ zero_status_t fit_find_available(zero_comm_t *comm, const zero_device_t *device,
 }
 
 /* Finds the rates of rank 0's device: measured ones, else those of the GPU by its name; of one that the table does not
- * know, the H200's, since a choice depends on their ratios. */
+ * know, the H200's, since a choice depends on their ratios. Of hosts that differ, the one with the fewest ranks counts:
+ * they receive most over the network, and all wait for them. */
 static zero_status_t find_machine(zero_comm_t *comm, const zero_device_t *device, fit_machine_t *machine)
 {
-    *machine = (fit_machine_t){.n_ranks = zero_comm_size(comm),
-                               .ranks_per_host = zero_comm_local_size(comm),
-                               .kind = zero_comm_get_kind(comm)};
+    placement_t placement;
+    TRY(report_agree(comm, placement_find(comm, &placement)));
+    *machine = (fit_machine_t){
+        .n_ranks = zero_comm_size(comm), .ranks_per_host = placement.fewest, .kind = zero_comm_get_kind(comm)};
     if (zero_device_get_type(device) == ZERO_DEVICE_CPU)
         return fit_rates_of_this_cpu(comm, &machine->rates);
     bool is_known;
@@ -136,6 +139,14 @@ static void leave_to_libzero(const options_t *asked, options_t *o)
         o->zero.keep = asked->zero.keep;
 }
 
+/* Workspaces depend on a rank's threads, of which hosts may give different numbers; so may what each rank chooses. */
+static zero_status_t take_rank_0s(zero_comm_t *comm, options_t *o, fit_point_t *chosen)
+{
+    TRY(zero_comm_broadcast(comm, chosen, sizeof *chosen, 0));
+    fit_apply(&chosen->choice, o);
+    return ZERO_OK;
+}
+
 static zero_status_t settle_on(options_t *o, zero_comm_t *comm, const zero_device_t *device)
 {
     uint64_t available;
@@ -146,7 +157,8 @@ static zero_status_t settle_on(options_t *o, zero_comm_t *comm, const zero_devic
     TRY(find_machine(comm, device, &machine));
     TRY(fit_find_available(comm, device, &available));
     uint64_t budget = fit_limited(o, fit_bytes_to_plan(available));
-    TRY(fit_choose(o, &machine, budget, &chosen));
+    TRY(report_agree(comm, fit_choose(o, &machine, budget, &chosen)));
+    TRY(take_rank_0s(comm, o, &chosen));
     fit_describe_point(&asked, &chosen, budget, text, sizeof text);
     report("auto: %s", text);
     leave_to_libzero(&asked, o);

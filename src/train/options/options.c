@@ -35,6 +35,8 @@ static zero_status_t read_settings(const command_line_t *line, options_t *option
     command_prepare(options);
     TRY(command_line_apply(line, options));
     TRY(command_settle(options));
+    options->train.asked_micro = options->train.micro_batch;
+    options->train.asked_global = options->train.global_batch;
     return check_required(options);
 }
 

@@ -72,6 +72,7 @@ typedef struct options {
     } data;
     struct {
         int64_t steps, micro_batch, global_batch; /* sequences; 0 = derived, micro_batch may be auto */
+        int64_t asked_micro, asked_global;        /* the same before options_resolve; not in the table */
         double lr, min_lr;                        /* min_lr -1 = lr / 10 */
         int64_t warmup_steps;
         int schedule;  /* options_schedule_t */

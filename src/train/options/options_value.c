@@ -91,20 +91,28 @@ static const char *choice_name(const option_row_t *row, int64_t value)
     return NULL;
 }
 
-static bool parse_choice(const option_row_t *row, const char *text, int *value, char problem[OPTION_MAX_PROBLEM])
+/* Says what the row's values are, and which of them was probably meant. */
+static void explain_values(const option_row_t *row, const char *text, char problem[OPTION_MAX_PROBLEM])
 {
     near_miss_t near = near_miss_begin(text);
-    if (find_choice(row, text, value))
-        return true;
-    for (const option_choice_t *choice = row->choices; choice->name; choice++)
+    char values[128];
+    for (const option_choice_t *choice = row->choices; choice && choice->name; choice++)
         near_miss_offer(&near, choice->name, choice->name);
-    for (const option_choice_t *choice = row->choices; choice->name && suggest_value(text); choice++)
+    if (row->word)
+        near_miss_offer(&near, row->word, row->word);
+    for (const option_choice_t *choice = row->choices; choice && choice->name && suggest_value(text); choice++)
         if (strcmp(choice->name, suggest_value(text)) == 0)
             near.best = choice->name;
-    char values[128];
     option_describe_values(row, ", ", values, sizeof values);
     snprintf(problem, OPTION_MAX_PROBLEM, "'" SHOWN "' is not one of %s%s%s%s", text, values,
              near.best ? "; did you mean " : "", near.best ? (const char *)near.best : "", near.best ? "?" : "");
+}
+
+static bool parse_choice(const option_row_t *row, const char *text, int *value, char problem[OPTION_MAX_PROBLEM])
+{
+    if (find_choice(row, text, value))
+        return true;
+    explain_values(row, text, problem);
     return false;
 }
 
@@ -131,11 +139,42 @@ static bool is_derived(const option_row_t *row, const char *text)
     return row->derived && strtod(text, &end) == strtod(row->derived, NULL) && end != text && !*end;
 }
 
+/* A number, or one of the row's words if it has some. */
+static bool set_integer(const option_row_t *row, const char *text, int64_t *field, char problem[OPTION_MAX_PROBLEM])
+{
+    int choice;
+    if (find_choice(row, text, &choice)) {
+        *field = choice;
+        return true;
+    }
+    if (row->choices && isalpha((unsigned char)text[0])) {
+        explain_values(row, text, problem);
+        return false;
+    }
+    if (text == row->derived)
+        return option_parse_integer(text, INT64_MIN, INT64_MAX, field, problem);
+    return option_parse_integer(text, row->low, row->high, field, problem);
+}
+
+static bool set_real(const option_row_t *row, const char *text, double *field, char problem[OPTION_MAX_PROBLEM])
+{
+    if (row->word && strcmp(text, row->word) == 0) {
+        *field = row->word_value;
+        return true;
+    }
+    if (row->word && isalpha((unsigned char)text[0])) {
+        explain_values(row, text, problem);
+        return false;
+    }
+    if (text == row->derived)
+        return parse_real(text, -HUGE_VAL, HUGE_VAL, field, problem);
+    return parse_real(text, row->real_low, row->real_high, field, problem);
+}
+
 static bool set_stripped(const option_row_t *row, const char *text, options_t *options,
                          char problem[OPTION_MAX_PROBLEM])
 {
     void *field = field_of(row, options);
-    int choice;
     if (!text[0] && !row->may_be_empty) {
         snprintf(problem, OPTION_MAX_PROBLEM, "the value is empty");
         return false;
@@ -144,21 +183,9 @@ static bool set_stripped(const option_row_t *row, const char *text, options_t *o
         text = row->derived;
     switch (row->type) {
     case OPTION_INTEGER:
-        if (find_choice(row, text, &choice)) {
-            *(int64_t *)field = choice;
-            return true;
-        }
-        if (text == row->derived)
-            return option_parse_integer(text, INT64_MIN, INT64_MAX, field, problem);
-        return option_parse_integer(text, row->low, row->high, field, problem);
+        return set_integer(row, text, field, problem);
     case OPTION_REAL:
-        if (row->word && strcmp(text, row->word) == 0) {
-            *(double *)field = row->word_value;
-            return true;
-        }
-        if (text == row->derived)
-            return parse_real(text, -HUGE_VAL, HUGE_VAL, field, problem);
-        return parse_real(text, row->real_low, row->real_high, field, problem);
+        return set_real(row, text, field, problem);
     case OPTION_BOOL:
         return parse_bool(text, field, problem);
     case OPTION_CHOICE:

@@ -211,15 +211,20 @@ static uint64_t available_memory(void)
     return n_bytes;
 }
 
+static bool is_memory(const char *directory)
+{
+    struct statfs kind;
+    return statfs(directory, &kind) == 0 && kind.f_type == TMPFS;
+}
+
 /* Checks that n_new further copies of n_bytes fit. */
 static zero_status_t check_room(const char *directory, uint64_t n_bytes, unsigned n_new)
 {
     struct statvfs space;
-    struct statfs kind;
-    if (statvfs(directory, &space) != 0 || statfs(directory, &kind) != 0)
+    if (statvfs(directory, &space) != 0)
         return zero_fail(ZERO_ERROR_IO, "cannot find out how much room '%s' has: %s", directory, strerror(errno));
     uint64_t room = (uint64_t)space.f_bavail * (uint64_t)space.f_frsize, needed = n_new * (n_bytes + OTHER_BYTES);
-    uint64_t memory = kind.f_type == TMPFS ? available_memory() : UINT64_MAX;
+    uint64_t memory = is_memory(directory) ? available_memory() : UINT64_MAX;
     uint64_t free_bytes = room < memory ? room : memory;
     if (needed <= free_bytes)
         return ZERO_OK;
@@ -250,7 +255,12 @@ zero_status_t zero_host_copies_prepare(zero_comm_t *comm, const char *directory,
 {
     ZERO_REQUIRE(comm);
     ZERO_TRY(zero_comm_agree(comm, directory ? ZERO_OK : zero_refuse_null("zero_host_copies_prepare", "directory")));
-    return zero_comm_agree(comm, comm->local_rank == 0 ? prepare(directory, n_bytes, but) : ZERO_OK);
+    ZERO_TRY(zero_host_copies_check_apart(comm, directory));
+    ZERO_TRY(zero_comm_agree(comm, comm->local_rank == 0 ? prepare(directory, n_bytes, but) : ZERO_OK));
+    if (comm->rank == 0 && !is_memory(directory))
+        zero_log(ZERO_LOG_WARNING, "'%s' is on no tmpfs: checkpoints there are not in memory, but on a disk",
+                 directory);
+    return ZERO_OK;
 }
 
 zero_status_t zero_host_copies_remove(zero_comm_t *comm, const char *directory)

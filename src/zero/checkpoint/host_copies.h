@@ -13,4 +13,7 @@ zero_status_t zero_host_copies_exchange(zero_comm_t *comm, const zero_chunk_t *c
 /* Gives every host the checkpoint of a step that one host has. Does nothing if all have it, or none. [collective] */
 zero_status_t zero_host_copies_spread(zero_comm_t *comm, const char *directory, uint64_t step);
 
+/* Returns ZERO_ERROR_USAGE on a host whose directory is another host's, too. [collective] */
+zero_status_t zero_host_copies_check_apart(zero_comm_t *comm, const char *directory);
+
 #endif

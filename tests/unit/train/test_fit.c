@@ -535,7 +535,8 @@ START_TEST(more_ranks_are_advised_where_they_help)
     ck_assert_int_eq(fit_advise(fit, &given, &advice), ZERO_OK);
     ck_assert_int_eq(advice.n_points, 0);
     ck_assert_int_eq(advice.n_ranks, 4);
-    ck_assert_uint_eq(advice.bytes_on_ranks, on_four.bytes);
+    ck_assert_uint_eq(advice.on_ranks.bytes, on_four.bytes);
+    ck_assert_double_eq_tol(advice.on_ranks.time.total, on_four.ms, 1e-9 * on_four.ms);
     fit_destroy(fit);
 }
 END_TEST
@@ -693,6 +694,24 @@ START_TEST(a_run_mixes_as_fit_does)
 }
 END_TEST
 
+/* One rank and three, with other numbers of threads: each rank must take the same, although by itself it would plan
+ * another workspace, and another way for its bytes. */
+START_TEST(hosts_that_differ_choose_alike)
+{
+    static const char *const limits[] = {"0.014", "0.02"};
+    support_output_t output;
+    int code = support_mpirun(&output, RUN_LIMIT_S, 4,
+                              "--wdir %s sh -c 'export ZERO_HOST_ID=$((" SUPPORT_RANK " > 0)); "
+                              "export OMP_NUM_THREADS=$((1 + ZERO_HOST_ID)); exec %s/zerotrain --set zero.stage=auto "
+                              "--set model.recompute=auto --set train.micro_batch=auto --set train.global_batch=24 "
+                              "--set device.memory=%s --steps 1 cfg.ini'",
+                              scratch, support_build(), limits[_i]);
+    ck_assert_msg(code == 0, "exit code %d\n%s", code, output.err);
+    ck_assert_msg(support_count(output.err, "auto: stage ") == 1, "%s", output.err);
+    support_output_free(&output);
+}
+END_TEST
+
 START_TEST(what_does_not_fit_is_refused_with_what_would)
 {
     support_output_t output;
@@ -712,6 +731,33 @@ START_TEST(what_does_not_fit_is_refused_with_what_would)
     code = run(&output, "--set device.memory=0.001 --set zero.stage=auto");
     ck_assert_int_eq(code, 1);
     ck_assert(strstr(output.err, "the plan needs"));
+    support_output_free(&output);
+}
+END_TEST
+
+/* Where the settings fit on no number of ranks, more ranks are advised with those that take the least memory. What is
+ * said runs as it stands there. */
+START_TEST(more_ranks_are_advised_with_what_they_need)
+{
+    static const char *const batches[] = {"--set train.micro_batch=8", /* then the file's global_batch is set, too */
+                                          "--set train.micro_batch=8 --set train.global_batch=0"};
+    support_output_t output;
+    char options[300], arguments[400];
+    int n_ranks = 0, n_read = 0;
+    snprintf(options, sizeof options, "--set device.memory=0.01 %s", batches[_i]);
+    int code = run(&output, options);
+    ck_assert_int_eq(code, 1);
+    const char *advice = strstr(output.err, "what would fit: ");
+    ck_assert_msg(advice && sscanf(advice, "what would fit: %d ranks with %n", &n_ranks, &n_read) == 1 && n_read > 0,
+                  "%s", output.err);
+    snprintf(arguments, sizeof arguments, "%s %.*s", options, (int)strcspn(advice + n_read, ":"), advice + n_read);
+    ck_assert(strstr(advice, " MiB each, predicted ") && strstr(advice, " sequences\n"));
+    support_output_free(&output);
+    if (support_leaves_out(n_ranks))
+        return;
+    code = support_mpirun(&output, RUN_LIMIT_S, n_ranks, "--wdir %s %s/zerotrain %s --steps 1 cfg.ini", scratch,
+                          support_build(), arguments);
+    ck_assert_msg(code == 0, "%d ranks, %s: exit code %d\n%s", n_ranks, arguments, code, output.err);
     support_output_free(&output);
 }
 END_TEST
@@ -845,7 +891,9 @@ static Suite *suite(void)
     tcase_add_checked_fixture(c, set_up, NULL);
     tcase_add_loop_test(c, a_run_takes_what_fit_chooses, 0, 3);
     tcase_add_test(c, a_run_mixes_as_fit_does);
+    tcase_add_loop_test(c, hosts_that_differ_choose_alike, 0, 2);
     tcase_add_test(c, what_does_not_fit_is_refused_with_what_would);
+    tcase_add_loop_test(c, more_ranks_are_advised_with_what_they_need, 0, 2);
     tcase_add_loop_test(c, memory_that_is_gone_is_explained, 0, 2);
     tcase_add_test(c, fit_prints_a_table_for_people);
     tcase_add_test(c, fit_draws_a_picture);

@@ -229,7 +229,7 @@ static const bad_input_t BAD_INPUTS[] = {
         {".ini:16:", "'stgae'", "[zero]", "did you mean [zero] stage?"}, ANY},
     {"a key of another section", 2, "[zero]\nlr = 1\n", "", {".ini:16:", "'lr'", "[zero]", "[train] lr"}, ANY},
     {"an unknown section", 2, "[zreo]\nstage = 3\n", "", {".ini:15:", "[zreo]", "did you mean [zero]?"}, ANY},
-    {"a wrong type", 2, "[zero]\nstage = three\n", "", {".ini:16:", "[zero] stage", "'three'", "whole number"}, ANY},
+    {"a wrong type", 2, "[zero]\nstage = three\n", "", {".ini:16:", "[zero] stage", "'three'", "0..3 or auto"}, ANY},
     {"a value out of range", 2, "[zero]\nstage = 4\n", "", {".ini:16:", "[zero] stage", "4", "0..3"}, ANY},
     {"a word that is no choice", 2, "[device]\ntype = cup\n", "", {".ini:16:", "'cup'", "auto, cuda, cpu"}, ANY},
     {"a key twice", 2, "[train]\nsteps = 3\n", "", {".ini:16:", "[train] steps", "already set", "line 10"}, ANY},
@@ -411,6 +411,49 @@ START_TEST(one_rank_alone_with_bad_input_speaks_for_itself)
         ck_assert_msg(line && strstr(line, cases[i].says), "%s: %s", cases[i].arguments, outcome.output.err);
         forget(&outcome);
     }
+}
+END_TEST
+
+/* Groups of a host are of one size. The ranks of the host that has fewest would find nothing wrong. */
+START_TEST(groups_of_hosts_that_differ_are_refused)
+{
+    static const struct {
+        int n_ranks;
+        const char *host, *command, *says;
+    } cases[] = {{3, "$((" SUPPORT_RANK " > 0))", "", "hosts have 1 to 2 ranks"},
+                 {3, "$((" SUPPORT_RANK " > 1))", "--plan", "hosts have 1 to 2 ranks"},
+                 {4, "$((" SUPPORT_RANK " % 2))", "fit", "the ranks of a host are not consecutive"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        outcome_t outcome;
+        outcome.exit_code = support_mpirun(&outcome.output, RUN_LIMIT_S, cases[i].n_ranks,
+                                           "--wdir %s sh -c 'export ZERO_HOST_ID=%s; exec %s/zerotrain \"$@\"' sh %s "
+                                           "--set zero.shard_group=host cfg.ini",
+                                           scratch, cases[i].host, support_build(), cases[i].command);
+        const char *line = only_line(outcome.output.err);
+        ck_assert_msg(outcome.exit_code == 2, "%zu: exit code %d", i, outcome.exit_code);
+        ck_assert_msg(line && strstr(line, "[zero] shard_group = host") && strstr(line, cases[i].says), "%zu: %s", i,
+                      outcome.output.err);
+        forget(&outcome);
+    }
+}
+END_TEST
+
+/* Hosts that share a directory for checkpoints in memory would write over each other's: found before step 1, without
+ * other lines. */
+START_TEST(memory_that_hosts_share_is_refused)
+{
+    outcome_t outcome;
+    outcome.exit_code = support_mpirun(&outcome.output, RUN_LIMIT_S, 2,
+                                       "--wdir %s sh -c 'export ZERO_HOST_ID=host" SUPPORT_RANK "; exec %s/zerotrain "
+                                       "--set checkpoint.memory_dir=%s/shared --set checkpoint.memory_every=2 cfg.ini'",
+                                       scratch, support_build(), scratch);
+    ck_assert_msg(outcome.exit_code == 2, "exit code %d", outcome.exit_code);
+    const char *line = only_line(outcome.output.err);
+    ck_assert_msg(line && strstr(line, "ranks 0-1 (here rank 0") &&
+                      strstr(line, "shared' is also the directory of rank 1 on host1"),
+                  "%s", outcome.output.err);
+    ck_assert(!exists("metrics.jsonl"));
+    forget(&outcome);
 }
 END_TEST
 
@@ -971,6 +1014,8 @@ static Suite *suite(void)
     tcase_add_test(refusals, bad_input_is_refused_with_one_line_by_three_ranks);
     tcase_add_test(refusals, processes_that_no_mpi_joins_are_refused);
     tcase_add_test(refusals, one_rank_alone_with_bad_input_speaks_for_itself);
+    tcase_add_test(refusals, groups_of_hosts_that_differ_are_refused);
+    tcase_add_test(refusals, memory_that_hosts_share_is_refused);
     tcase_add_test(refusals, more_threads_than_a_machine_has_are_refused);
 
     /* Loop tests: one rank, then several under mpirun. */

@@ -109,6 +109,14 @@ static int run_rank(char **argv)
     const zero_config_t config = zero_config_default();
     OK(zero_checkpoint_bytes(declaration, &config, &n_bytes));
     expect_found(comm, 0, "without a directory");
+    if (zero_comm_local_size(comm) < zero_comm_size(comm)) { /* a directory that hosts share */
+        snprintf(command, sizeof command, "%s/../shared", argv[1]);
+        CHECK(zero_host_copies_prepare(comm, command, n_bytes, 0) ==
+                  (zero_comm_local_rank(comm) == 0 ? ZERO_ERROR_USAGE : ZERO_ERROR_PEER),
+              "hosts share a directory");
+        meet(comm);
+        CHECK(zero_comm_rank(comm) != 0 || rmdir(command) == 0, "marks are left");
+    }
     CHECK(zero_host_copies_prepare(comm, directory, (uint64_t)1 << 50, 0) ==
               (zero_comm_local_rank(comm) == 0 ? ZERO_ERROR_MEMORY : ZERO_ERROR_PEER),
           "a copy of 2^50 bytes fits");

@@ -431,6 +431,46 @@ START_TEST(accumulating_gives_the_same_bits_where_it_is_promised)
 }
 END_TEST
 
+/* At other stages they have no effect, and a line says so. */
+START_TEST(settings_of_stage_3_are_named_at_others)
+{
+    enum { N = 2 };
+    training_t runs[N];
+    for (int i = 0; i < N; i++)
+        runs[i] = with(2, "--stage %d --set zero.shard_group=1 --set zero.keep=1", 2 + i);
+    train_all(runs, N);
+    expect_same(&runs[0], &runs[1]);
+    ck_assert(strstr(runs[0].output.err, "[zero] shard_group changes nothing at stage 2"));
+    ck_assert(strstr(runs[0].output.err, "[zero] keep changes nothing at stage 2"));
+    ck_assert(!strstr(runs[1].output.err, "changes nothing"));
+    forget(runs, N);
+}
+END_TEST
+
+/* Batches that follow the number of ranks: a line says so. */
+START_TEST(bits_that_depend_on_ranks_are_named)
+{
+    static const struct {
+        const char *settings, *says; /* NULL: nothing */
+    } cases[] = {{"--set train.micro_batch=4", NULL},
+                 {"", "[train] micro_batch is not set: the last bits of results depend on the number of ranks"},
+                 {"--set train.micro_batch=auto", "[train] micro_batch is auto: the last bits"},
+                 {"--set train.global_batch=0 --set train.micro_batch=4",
+                  "[train] global_batch is not set: results depend on the number of ranks"}};
+    enum { N = sizeof cases / sizeof cases[0] };
+    training_t runs[N];
+    for (int i = 0; i < N; i++)
+        runs[i] = with(2, "%s", cases[i].settings);
+    train_all(runs, N);
+    for (int i = 0; i < N; i++) {
+        const char *err = runs[i].output.err;
+        ck_assert_uint_eq(support_count(err, "depend on the number of ranks"), cases[i].says ? 1 : 0);
+        ck_assert_msg(!cases[i].says || strstr(err, cases[i].says), "%s: %s", cases[i].settings, err);
+    }
+    forget(runs, N);
+}
+END_TEST
+
 /* Micro-batches of two sequences: 12 in a step, in whose order all sums are taken. Every number of ranks occurs with
  * stages, transports and prefetch that others do not have. With ZERO_TEST_SLOW every number of ranks runs at every
  * stage and over both transports (part `elastic` of launch/check), and the last row, too. */
@@ -534,6 +574,8 @@ static Suite *suite(void)
     tcase_add_test(promises, shard_groups_give_the_same_bits);
     tcase_add_loop_test(promises, messages_give_the_bits_of_shared_memory, 0, 2);
     tcase_add_loop_test(promises, accumulating_gives_the_same_bits_where_it_is_promised, 0, 4);
+    tcase_add_test(promises, settings_of_stage_3_are_named_at_others);
+    tcase_add_test(promises, bits_that_depend_on_ranks_are_named);
     tcase_add_test(promises, evaluating_and_sampling_change_nothing_and_agree_over_stages);
     suite_add_tcase(suite, promises);
     TCase *elastic = tcase_create("elastic");
