@@ -25,6 +25,7 @@ torch, cupy and the like before that, if they are used: of NCCL a process has on
 may be newer than the system's.
 """
 
+from ._callbacks import Hooks, Optimizer
 from ._device_array import DeviceArray
 from ._engine import Engine
 from ._objects import Comm, Device, Model

@@ -178,6 +178,16 @@ if "$python" -c 'import numpy' 2>/dev/null; then
     fi
     export PYTHONDONTWRITEBYTECODE=1
     trains examples/linear.py "$python" "$PWD/examples/linear.py"
+    # Losses are summed in another order than C's: their text has 6 digits, which hides it.
+    "$build/examples/own_optimizer" 3 >"$scratch/own"
+    claim "examples/own_optimizer.py prints own_optimizer.c's text" prints "$scratch/own" timeout 60 "$python" \
+        "$PWD/examples/own_optimizer.py"
+    ranks 3 "$build/examples/own_optimizer" 2 >"$scratch/own3"
+    claim "... on 3 ranks at stage 2" prints "$scratch/own3" ranks 3 "$python" \
+        "$PWD/examples/own_optimizer.py" 2
+    claim "Python's functions are called in a step, their exceptions arrive, and ranks form groups" timeout 60 "$python" \
+        tests/project/callbacks.py "$scratch/python"
+    claim "... on 3 ranks" ranks 3 "$python" tests/project/callbacks.py "$scratch/python3"
     cat >"$scratch/layout.py" <<'EOF'
 import ctypes
 import sys
