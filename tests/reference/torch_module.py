@@ -159,6 +159,10 @@ def raises(kind, text, function, *args):
     return False
 
 
+class Stop(Exception):
+    pass
+
+
 class Claims:
     """A claim holds if it does on every rank."""
 
@@ -556,13 +560,17 @@ def settings_of_parameters(comm, claim, stage):
     """One step of Muon moves a matrix by orthogonal ones, whose singular values Newton-Schulz leaves in 0.6..1.3; AdamW's
     step moves every element by the learning rate."""
     net = torch.nn.Sequential(torch.nn.Linear(6, 6, bias=False), torch.nn.Linear(6, 6, bias=False)).to(DEVICE)
+    near_identity = lambda seed: torch.eye(6) + 0.1 * torch.randn(6, 6, generator=torch.Generator().manual_seed(seed))
+    with torch.no_grad():  # so that the gradients have no small singular value
+        for seed, part in enumerate(net):
+            part.weight.copy_(near_identity(seed))
     before = [part.weight.detach().cpu().clone() for part in net]
     claim("Muon without hidden_matrix is refused",
           raises(ValueError, "Muon needs hidden_matrix", lambda: libzero.torch.Sharded(comm, net, list(net),
                                                                                        optimizer=libzero.MUON)))
     sharded = libzero.torch.Sharded(comm, net, list(net), stage=stage, optimizer=libzero.MUON, weight_decay=0.0,
                                     hidden_matrix=lambda name, _: name == "0.weight")
-    x = torch.randn(6, 6, generator=torch.Generator().manual_seed(7)).to(DEVICE)
+    x = near_identity(7).to(DEVICE)
 
     def step():
         with sharded.micro_step():
@@ -583,6 +591,32 @@ def settings_of_parameters(comm, claim, stage):
           torch.equal(kept[1], after[1]) and not torch.equal(kept[0], after[0]))
     sharded.set_group("1.weight")
     claim(f"stage {stage}: ... until it is taken back", not torch.equal(step()[1], after[1]))
+    sharded.close()
+
+
+def hooks(comm, claim, stage):
+    """One that raises on a rank ends the pass or, for the first unit, whose gradients come last, the step on all ranks."""
+    net = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4))).to(DEVICE)
+    wanted = []
+
+    def reduced(run):
+        if comm.rank == comm.size - 1 and run.tensor in wanted:
+            raise Stop(f"tensor {run.tensor}")
+
+    sharded = libzero.torch.Sharded(comm, net, list(net), stage=stage, hooks=libzero.Hooks(reduced=reduced))
+
+    def step():
+        with sharded.micro_step():
+            sharded.backward(net(torch.ones(2, 64, device=DEVICE)).square().sum())
+        return sharded.step(0.01).step
+
+    is_last = comm.rank == comm.size - 1
+    for number, tensors in enumerate(((6, 7), (0, 1)), 1):
+        wanted[:] = tensors
+        claim(f"stage {stage}: a hook that raises for unit {tensors[0] // 2} ends the step on all ranks",
+              raises(Stop, "tensor ", step) if is_last else raises(libzero.torch.Cancelled, "another rank gave up", step))
+        wanted.clear()
+        claim(f"stage {stage}: ... which then begins anew", step() == number)
     sharded.close()
 
 
@@ -660,6 +694,7 @@ def run_on_ranks(folder):
         refusals(comm, claim, stage)
         differing_ranks(comm, claim, stage)
         settings_of_parameters(comm, claim, stage)
+        hooks(comm, claim, stage)
     half_precision(comm, claim)
     compiled(comm, claim)
     given_away(comm, claim)

@@ -324,10 +324,11 @@ class Sharded:
 
     def _abandon(self):
         """Goes through the rest of a pass that failed, as the other ranks do, without computing."""
-        if self.current is not None:
-            self.current.views.clear()
-            self.current.release()
-        self._end()
+        with self.engine.without_functions():
+            if self.current is not None:
+                self.current.views.clear()
+                self.current.release()
+            self._end()
 
     def _cancel(self):
         self.engine.cancel()
@@ -348,9 +349,19 @@ class Sharded:
 
     def step(self, lr, wait=True):
         """Updates the weights. Returns the result, or None without wait: then wait() has it, one step late at most on
-        GPUs, so that the host runs ahead. [collective]"""
+        GPUs, so that the host runs ahead. A hook that raises, as in micro_step. [collective]"""
         with self._on_stream():
-            self.engine.step(lr, stream=self.stream, loss_address=self._loss.data_ptr())
+            try:
+                self.engine.step(lr, stream=self.stream, loss_address=self._loss.data_ptr())
+            except libzero.Error as error:
+                if error.status != libzero.ERROR_PEER:
+                    raise
+                self._cancel()
+                raise Cancelled("another rank gave up this step") from error
+            except BaseException:
+                with contextlib.suppress(libzero.Error):
+                    self._cancel()
+                raise
             self._loss.zero_()
         return self.engine.wait() if wait else None
 
