@@ -10,7 +10,12 @@ module zero
     implicit none
     public
 
-    integer(c_int), parameter :: ZERO_OK = 0
+    enum, bind(c) ! zero_status_t
+        enumerator :: ZERO_OK, ZERO_ERROR_ARGUMENT, ZERO_ERROR_USAGE, ZERO_ERROR_MEMORY, ZERO_ERROR_OVERFLOW, &
+            ZERO_ERROR_ORDER, ZERO_ERROR_MISMATCH, ZERO_ERROR_IO, ZERO_ERROR_FORMAT, ZERO_ERROR_COMM, &
+            ZERO_ERROR_PEER, ZERO_ERROR_TIMEOUT, ZERO_ERROR_DEVICE, ZERO_ERROR_NONFINITE, ZERO_ERROR_UNSUPPORTED, &
+            ZERO_ERROR_INTERNAL
+    end enum
     enum, bind(c) ! zero_comm_kind_t
         enumerator :: ZERO_COMM_AUTO, ZERO_COMM_MPI, ZERO_COMM_NCCL
     end enum
@@ -107,6 +112,59 @@ module zero
         integer(c_int8_t) :: reserved(40) = 0
     end type
 
+    ! An optimizer of your own: config%optimizer = ZERO_OPTIMIZER_OWN, and c_loc of this in config%own_optimizer. Its
+    ! functions, by c_funloc, are as own_fn below; those of whole get a zero_own_whole_t.
+    type, bind(c) :: zero_own_optimizer_t
+        type(c_ptr) :: name = c_null_ptr ! as zero_tensor_desc_t's
+        integer(c_int) :: n_arrays = 1
+        type(c_funptr) :: update = c_null_funptr
+        type(c_ptr) :: user = c_null_ptr
+        type(c_funptr) :: prepare = c_null_funptr, whole = c_null_funptr
+        integer(c_int8_t) :: reserved(16) = 0
+    end type
+
+    type, bind(c) :: zero_own_update_t
+        integer(c_int) :: tensor
+        integer(c_int64_t) :: first
+        integer(c_size_t) :: n_elems
+        type(c_ptr) :: weight, m, v, grad ! real(c_float), n_elems
+        real(c_float) :: lr, decay
+        type(c_ptr) :: grad_scale, step, skip ! one real(c_float), integer(c_int64_t) and integer(c_int32_t)
+        type(c_ptr) :: direction
+    end type
+
+    type, bind(c) :: zero_own_whole_t
+        integer(c_int) :: tensor
+        integer(c_int64_t) :: rows, cols
+        type(c_ptr) :: direction ! real(c_float), cols x rows
+        type(c_ptr) :: grad_scale, step, skip
+    end type
+
+    ! Hooks: c_loc of this in config%hooks. reduced is as own_fn, with a zero_reduced_t; updated is own_fn.
+    type, bind(c) :: zero_hooks_t
+        type(c_funptr) :: reduced = c_null_funptr, updated = c_null_funptr
+        type(c_ptr) :: user = c_null_ptr
+        integer(c_int8_t) :: reserved(32) = 0
+    end type
+
+    type, bind(c) :: zero_reduced_t
+        integer(c_int) :: tensor
+        integer(c_int64_t) :: first
+        integer(c_size_t) :: n_elems
+        type(c_ptr) :: grad, loss_scale
+        integer(c_int64_t) :: step
+    end type
+
+    abstract interface
+        function own_fn(user, update, stream) bind(c) result(status)
+            import :: c_int, c_ptr, zero_own_update_t
+            type(c_ptr), value :: user
+            type(zero_own_update_t), intent(in) :: update
+            type(c_ptr), value :: stream
+            integer(c_int) :: status
+        end function
+    end interface
+
     interface
         function zero_last_error() bind(c)
             import :: c_ptr
@@ -155,6 +213,20 @@ module zero
             import :: c_int, c_ptr
             type(c_ptr), value :: comm
             integer(c_int), value :: mine
+            integer(c_int) :: status
+        end function
+
+        function zero_comm_barrier(comm) bind(c) result(status)
+            import :: c_int, c_ptr
+            type(c_ptr), value :: comm
+            integer(c_int) :: status
+        end function
+
+        function zero_comm_sum(comm, values, n_values) bind(c) result(status)
+            import :: c_double, c_int, c_ptr, c_size_t
+            type(c_ptr), value :: comm
+            integer(c_size_t), value :: n_values
+            real(c_double), intent(inout) :: values(n_values)
             integer(c_int) :: status
         end function
 
@@ -213,6 +285,13 @@ module zero
             integer(c_int) :: status
         end function
 
+        function zero_config_set(config, name, text) bind(c) result(status)
+            import :: c_char, c_int, zero_config_t
+            type(zero_config_t), intent(inout) :: config
+            character(kind=c_char), intent(in) :: name(*), text(*) ! each ends in c_null_char
+            integer(c_int) :: status
+        end function
+
         function zero_engine_create(comm, device, model, config, engine) bind(c) result(status)
             import :: c_int, c_ptr, zero_config_t
             type(c_ptr), value :: comm, device, model
@@ -247,6 +326,13 @@ module zero
             integer(c_int) :: status
         end function
 
+        function zero_save_prepare(comm, directory) bind(c) result(status)
+            import :: c_char, c_int, c_ptr
+            type(c_ptr), value :: comm
+            character(kind=c_char), intent(in) :: directory(*) ! ends in c_null_char
+            integer(c_int) :: status
+        end function
+
         function zero_save_begin(engine, directory, options, save_handle) bind(c) result(status)
             import :: c_char, c_int, c_ptr, zero_save_options_t
             type(c_ptr), value :: engine
@@ -268,6 +354,12 @@ module zero
             character(kind=c_char), intent(in) :: directory(*) ! ends in c_null_char
             type(c_ptr), intent(out) :: checkpoint
             integer(c_int) :: status
+        end function
+
+        function zero_checkpoint_step(checkpoint) bind(c) result(step)
+            import :: c_int64_t, c_ptr
+            type(c_ptr), value :: checkpoint
+            integer(c_int64_t) :: step
         end function
 
         subroutine zero_checkpoint_close(checkpoint) bind(c)

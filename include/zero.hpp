@@ -21,6 +21,7 @@
 #define ZERO_HPP
 
 #include <exception>
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -96,6 +97,82 @@ template <typename F> struct callback {
             std::rethrow_exception(thrown);
         zero::check(status);
     }
+};
+
+} // namespace detail
+
+/* Functions of yours that an engine calls in a step, as zero_own_optimizer_t and zero_hooks_t say; each may be empty.
+ * They may throw: the exception leaves engine::backward, unused or step. */
+struct functions {
+    std::string optimizer_name; /* with update: an optimizer of your own */
+    int n_arrays = 1;
+    std::function<void(const zero_own_update_t &, zero_stream_t)> update, prepare;
+    std::function<void(const zero_own_whole_t &, zero_stream_t)> whole;
+    std::function<void(const zero_reduced_t &, zero_stream_t)> reduced;
+    std::function<void(const zero_own_update_t &, zero_stream_t)> updated;
+};
+
+namespace detail
+{
+
+/* The functions of one engine as C's, and the last exception that one threw. The engine has its address. */
+class calls
+{
+  public:
+    explicit calls(zero::functions &&functions) : functions_(std::move(functions))
+    {
+        own_.name = functions_.optimizer_name.c_str();
+        own_.n_arrays = functions_.n_arrays;
+        own_.update = c_function<zero_own_update_t, &zero::functions::update>();
+        own_.prepare = c_function<zero_own_update_t, &zero::functions::prepare>();
+        own_.whole = c_function<zero_own_whole_t, &zero::functions::whole>();
+        hooks_.reduced = c_function<zero_reduced_t, &zero::functions::reduced>();
+        hooks_.updated = c_function<zero_own_update_t, &zero::functions::updated>();
+        own_.user = hooks_.user = this;
+    }
+    void set(zero_config_t &config) const noexcept
+    {
+        if (own_.update || own_.prepare || own_.whole) {
+            config.optimizer = ZERO_OPTIMIZER_OWN;
+            config.own_optimizer = &own_;
+        }
+        if (hooks_.reduced || hooks_.updated)
+            config.hooks = &hooks_;
+    }
+    /* Throws what a function has thrown in the call that returned `status`, else as zero::check. */
+    void check(zero_status_t status)
+    {
+        const std::exception_ptr thrown = std::exchange(thrown_, nullptr);
+        if (status != ZERO_OK && thrown)
+            std::rethrow_exception(thrown);
+        zero::check(status);
+    }
+
+  private:
+    template <typename T> using function = std::function<void(const T &, zero_stream_t)>;
+    template <typename T> using c_pointer = zero_status_t (*)(void *, const T *, zero_stream_t);
+
+    template <typename T, function<T> zero::functions::*member> c_pointer<T> c_function() const noexcept
+    {
+        return functions_.*member ? call<T, member> : nullptr;
+    }
+    template <typename T, function<T> zero::functions::*member>
+    static zero_status_t call(void *user, const T *argument, zero_stream_t stream) noexcept
+    {
+        auto *self = static_cast<calls *>(user);
+        try {
+            (self->functions_.*member)(*argument, stream);
+            return ZERO_OK;
+        } catch (...) {
+            self->thrown_ = std::current_exception();
+            return ZERO_ERROR_ARGUMENT;
+        }
+    }
+
+    zero::functions functions_;
+    zero_own_optimizer_t own_ = {};
+    zero_hooks_t hooks_ = {};
+    std::exception_ptr thrown_;
 };
 
 } // namespace detail
@@ -262,9 +339,11 @@ class checkpoint
 class engine
 {
   public:
-    engine(const comm &comm, const device &device, const model &model, const zero_config_t &config)
+    engine(const comm &comm, const device &device, const model &model, zero_config_t config, functions functions = {})
+        : calls_(std::make_unique<detail::calls>(std::move(functions)))
     {
         zero_engine_t *made;
+        calls_->set(config);
         check(zero_engine_create(comm.get(), device.get(), model.get(), &config, &made));
         owner_.reset(made);
     }
@@ -340,12 +419,12 @@ class engine
     {
         check(zero_acquire(get(), unit, stream));
         compute();
-        check(zero_grad_ready(get(), unit, stream));
+        calls_->check(zero_grad_ready(get(), unit, stream));
     }
     /* In the place of forward or backward: this rank does not use the unit. */
     void unused(zero_unit_t unit, zero_stream_t stream = nullptr)
     {
-        check(zero_unused(get(), unit, stream));
+        calls_->check(zero_unused(get(), unit, stream));
     }
     template <typename T> const T *param(zero_tensor_t tensor) const noexcept
     {
@@ -357,7 +436,7 @@ class engine
     }
     void step(float lr, const double *local_loss = nullptr, zero_stream_t stream = nullptr)
     {
-        check(zero_step(get(), lr, local_loss, stream));
+        calls_->check(zero_step(get(), lr, local_loss, stream));
     }
     zero_step_result_t wait()
     {
@@ -395,6 +474,7 @@ class engine
     }
 
   private:
+    std::unique_ptr<detail::calls> calls_; /* outlives the engine */
     detail::owner<zero_engine_t, zero_engine_destroy> owner_;
 };
 

@@ -17,6 +17,7 @@
 What a call does, and which calls every rank must make, is in zero.h. A call that fails raises Error, with the status
 and the line that says why. Arrays of param and grad are views of libzero's memory, which end with the unit's block. On a
 GPU they are DeviceArrays, of which torch.from_dlpack and cupy.from_dlpack make arrays of theirs without a copy.
+Comm.of has the ranks of an MPI communicator; Optimizer and Hooks are functions that an engine calls in a step.
 An exception that leaves a block leaves the pass unfinished: agree with the other ranks (Comm.agree), and all call
 Engine.cancel. libzero.torch trains a PyTorch module, on CPUs and GPUs.
 
@@ -25,6 +26,7 @@ torch, cupy and the like before that, if they are used: of NCCL a process has on
 may be newer than the system's.
 """
 
+from ._callbacks import Hooks, Optimizer
 from ._device_array import DeviceArray
 from ._engine import Engine
 from ._objects import Comm, Device, Model
@@ -36,7 +38,7 @@ from ._zero_h import (
     ADAMW, SGD, NESTEROV, LION, OWN, MUON, ADAMW8BIT,
     PASS_TRAIN, PASS_EVAL, PASS_INPUT_GRAD,
     WEIGHT, M, V, GRAD,
-    ALL_RANKS,
+    ALL_RANKS, ERROR_PEER,
     TensorDesc, Config, Grad, Partial, Group, SaveOptions, StepResult, Error,
     lib as _lib,
 )

@@ -11,7 +11,10 @@ from ctypes import byref, c_int, c_int32, c_int64, c_uint8, c_uint16, c_uint64, 
 from ._zero_h import BF16, FP16, FP32
 
 _CPU, _CUDA = 1, 2  # kDLCPU, kDLCUDA
-_TYPES = {FP32: ("float32", 2, 32), FP16: ("float16", 2, 16), BF16: ("bfloat16", 4, 16)}  # name, kDLFloat or kDLBfloat, bits
+UINT32, UINT64 = "u4", "u8"  # beside zero_dtype_t's
+# Name; kDLFloat, kDLBfloat or kDLUInt; bits.
+_TYPES = {FP32: ("float32", 2, 32), FP16: ("float16", 2, 16), BF16: ("bfloat16", 4, 16), UINT32: ("uint32", 1, 32),
+          UINT64: ("uint64", 1, 64)}
 _DEVICE_ORDINAL = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 _NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 
@@ -116,5 +119,5 @@ class DeviceArray:
     def __cuda_array_interface__(self):
         if self._device[0] != _CUDA or self._type == BF16:
             raise AttributeError(f"CUDA's array interface has no {self.dtype} on this device: use DLPack")
-        return {"shape": self.shape, "typestr": {FP32: "<f4", FP16: "<f2"}[self._type], "data": (self._address, False),
+        return {"shape": self.shape, "typestr": {FP32: "<f4", FP16: "<f2", UINT32: "<u4", UINT64: "<u8"}[self._type], "data": (self._address, False),
                 "strides": None, "stream": self._stream or 1, "version": 3}

@@ -8,22 +8,45 @@ from ctypes import byref, c_double
 
 import numpy
 
+from ._callbacks import Calls
 from ._device_array import DeviceArray
 from ._objects import Handle
-from ._zero_h import (ALL_RANKS, BF16, FP16, FP32, PASS_TRAIN, WEIGHT, Config, Group, P, Partial, SaveOptions,
+from ._zero_h import (ALL_RANKS, BF16, FP16, FP32, OK, OWN, PASS_TRAIN, WEIGHT, Config, Group, P, Partial, SaveOptions,
                       StepResult, check, lib)
 
 
 class Engine(Handle):
-    """settings: fields of zero_config_t, such as stage=3, dtype=libzero.FP32."""
+    """settings: fields of zero_config_t, such as stage=3, dtype=libzero.FP32. own_optimizer and hooks are an Optimizer and
+    Hooks of Python functions; with the first, optimizer is OWN."""
     _destroy = "zero_engine_destroy"
 
-    def __init__(self, comm, device, model, **settings):
+    def __init__(self, comm, device, model, own_optimizer=None, hooks=None, **settings):
+        self._calls = Calls(device.is_cpu)
+        if own_optimizer is not None:
+            settings = {"optimizer": OWN, "own_optimizer": self._calls.address(own_optimizer), **settings}
+        if hooks is not None:
+            settings["hooks"] = self._calls.address(hooks)
         config = Config.default(**settings)
         self._dtype, self._shapes, self._is_cpu, self._comm = config.dtype, list(model.shapes), device.is_cpu, comm
         self._stream = None  # of the unit that is acquired
         super().__init__(lambda made: lib.zero_engine_create(comm._handle, device._handle, model._handle,
                                                               byref(config), made), comm, device)
+
+    def _check(self, status):
+        """The same for calls that call the caller's functions: raises what one of them has raised."""
+        raised, self._calls.raised = self._calls.raised, None
+        if status != OK and raised is not None:
+            raise raised
+        check(status)
+
+    @contextlib.contextmanager
+    def without_functions(self):
+        """In the block, libzero's calls of hooks and an optimizer do nothing: on the way through a pass that failed."""
+        self._calls.muted = True
+        try:
+            yield
+        finally:
+            self._calls.muted = False
 
     def init_parameters(self):
         check(lib.zero_init_parameters(self._handle))
@@ -67,11 +90,24 @@ class Engine(Handle):
 
     def load(self, directory):
         """Loads a checkpoint, before the first begin. Returns its state.json, a dict: "step" and keys of your own."""
+        with self._checkpoint(directory) as checkpoint:
+            check(lib.zero_load(self._handle, checkpoint))
+            return json.loads(lib.zero_checkpoint_state(checkpoint))
+
+    def load_partial(self, directory):
+        """The same for a model whose tensors differ from the checkpoint's. Returns state.json, and n_loaded, n_kept and
+        n_ignored."""
+        partial = Partial()
+        with self._checkpoint(directory) as checkpoint:
+            check(lib.zero_load_partial(self._handle, checkpoint, byref(partial)))
+            return json.loads(lib.zero_checkpoint_state(checkpoint)), partial
+
+    @contextlib.contextmanager
+    def _checkpoint(self, directory):
         checkpoint = P()
         check(lib.zero_checkpoint_open(self._comm._handle, os.fsencode(directory), byref(checkpoint)))
         try:
-            check(lib.zero_load(self._handle, checkpoint))
-            return json.loads(lib.zero_checkpoint_state(checkpoint))
+            yield checkpoint
         finally:
             lib.zero_checkpoint_close(checkpoint)
 
@@ -86,7 +122,7 @@ class Engine(Handle):
         check(lib.zero_release(self._handle, unit, stream))
 
     def grad_ready(self, unit, stream=None):
-        check(lib.zero_grad_ready(self._handle, unit, stream))
+        self._check(lib.zero_grad_ready(self._handle, unit, stream))
 
     @contextlib.contextmanager
     def forward(self, unit, stream=None):
@@ -104,7 +140,7 @@ class Engine(Handle):
 
     def unused(self, unit, stream=None):
         """In the place of forward or backward: this rank does not use the unit."""
-        check(lib.zero_unused(self._handle, unit, stream))
+        self._check(lib.zero_unused(self._handle, unit, stream))
 
     def _view(self, address, dtype, tensor):
         if not address:
@@ -145,7 +181,7 @@ class Engine(Handle):
         if loss is not None:
             self._loss = c_double(loss)
             loss_address = ctypes.addressof(self._loss)
-        check(lib.zero_step(self._handle, lr, loss_address, stream))
+        self._check(lib.zero_step(self._handle, lr, loss_address, stream))
 
     def wait(self):
         result = StepResult()

@@ -4,7 +4,7 @@ import atexit
 import os
 import sys
 import weakref
-from ctypes import byref, c_int, c_int64
+from ctypes import byref, c_double, c_int, c_int64
 
 from ._zero_h import (COMM_AUTO, DEVICE_CPU, ERROR_ARGUMENT, ERROR_PEER, INIT_ZEROS, MAX_DIMS, OK, P, Error, TensorDesc,
                       check, lib)
@@ -54,11 +54,23 @@ def _close_all():
 
 
 class Comm(Handle):
-    """All ranks that mpirun started."""
+    """All ranks that mpirun started. Comm.of has others."""
     _destroy = "zero_comm_destroy"
 
     def __init__(self, kind=COMM_AUTO):
         super().__init__(lambda made: lib.zero_comm_create(kind, made))
+
+    @classmethod
+    def of(cls, mpi_comm, kind=COMM_AUTO):
+        """The ranks of a communicator of mpi4py's, or of Fortran's handle (py2f(), MPI_Comm_c2f); None: this process
+        alone. mpi4py must have been built with the Open MPI that libzero uses."""
+        comm = cls.__new__(cls)
+        if mpi_comm is None:
+            Handle.__init__(comm, lambda made: lib.zero_comm_create_from(kind, None, made))
+        else:
+            handle = mpi_comm.py2f() if hasattr(mpi_comm, "py2f") else mpi_comm
+            Handle.__init__(comm, lambda made: lib.zero_comm_create_from_f(kind, handle, made))
+        return comm
 
     rank = property(lambda self: lib.zero_comm_rank(self._handle))
     size = property(lambda self: lib.zero_comm_size(self._handle))
@@ -67,6 +79,12 @@ class Comm(Handle):
 
     def barrier(self):
         check(lib.zero_comm_barrier(self._handle))
+
+    def sum(self, values):
+        """Returns the sums over ranks of a list of numbers: the same bits on every rank."""
+        data = (c_double * len(values))(*values)
+        check(lib.zero_comm_sum(self._handle, data, len(values)))
+        return list(data)
 
     def agree(self, mine):
         """Returns whether `mine` is true on every rank."""

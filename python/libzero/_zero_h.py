@@ -115,7 +115,8 @@ P = c_void_p
 
 lib.declare(c_char_p, version=[], last_error=[], status_name=[c_int], status_text=[c_int], comm_name=[P],
             checkpoint_state=[P])
-lib.declare(c_int, comm_create=[c_int, POINTER(P)], comm_rank=[P], comm_size=[P], comm_local_rank=[P],
+lib.declare(c_int, comm_create=[c_int, POINTER(P)], comm_create_from=[c_int, P, POINTER(P)],
+            comm_create_from_f=[c_int, c_int, POINTER(P)], comm_sum=[P, POINTER(c_double), c_size_t], comm_rank=[P], comm_size=[P], comm_local_rank=[P],
             comm_local_size=[P], comm_barrier=[P],
             comm_agree=[P, c_int], device_create=[c_int, P, POINTER(P)], model_create=[POINTER(P)],
             model_add_unit=[P, c_char_p, POINTER(c_int)], config_init=[POINTER(Config), c_size_t],
@@ -128,7 +129,7 @@ lib.declare(c_int, comm_create=[c_int, POINTER(P)], comm_rank=[P], comm_size=[P]
             set_group=[P, c_int, POINTER(Group)], get_group=[P, c_int, POINTER(Group)],
             cancel=[P], device_get_type=[P], save_prepare=[P, c_char_p],
             save_begin=[P, c_char_p, POINTER(SaveOptions), POINTER(P)], save_end=[P],
-            checkpoint_open=[P, c_char_p, POINTER(P)], load=[P, P])
+            checkpoint_open=[P, c_char_p, POINTER(P)], load=[P, P], load_partial=[P, P, POINTER(Partial)])
 lib.declare(None, comm_destroy=[P], comm_abort=[P, c_int], device_destroy=[P], model_destroy=[P], engine_destroy=[P],
             checkpoint_close=[P])
 lib.declare(P, param=[P, c_int], loss_scale=[P])

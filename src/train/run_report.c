@@ -149,20 +149,30 @@ metrics_row_t run_make_row(run_t *run, const zero_step_result_t *result)
         .fp8_max_scale = fp8.max_scale};
 }
 
+/* Writes how long the run still takes at the pace so far. */
+static void write_time_left(const run_t *run, int64_t step, char text[32])
+{
+    double n_done = (double)(step - run->checkpoints.first_step + 1);
+    double left_s = (clock_now_ms() - run->started_ms) / n_done * (double)(run->last_step - step) * 1e-3;
+    long long left_min = (long long)(left_s / 60.0);
+    if (left_min < 60)
+        snprintf(text, 32, "%lld:%02d", left_min, (int)(left_s - 60.0 * (double)left_min));
+    else
+        snprintf(text, 32, "%lld h %02d min", left_min / 60, (int)(left_min % 60));
+}
+
 void run_report_step(const run_t *run, const metrics_row_t *row)
 {
     const options_t *o = run->session.options;
-    double n_done = (double)(row->step - run->checkpoints.first_step + 1);
-    double left_s = (clock_now_ms() - run->started_ms) / n_done * (double)(run->last_step - row->step) * 1e-3;
-    long long left_min = (long long)(left_s / 60.0);
-    char left[32];
-    if (left_min < 60)
-        snprintf(left, sizeof left, "%lld:%02d", left_min, (int)(left_s - 60.0 * (double)left_min));
-    else
-        snprintf(left, sizeof left, "%lld h %02d min", left_min / 60, (int)(left_min % 60));
-    report("step %lld/%lld  loss %.4f  grad_norm %.3f  lr %.2e  %.0f tokens/s  %s left%s", (long long)row->step,
-           (long long)run->last_step, (double)row->loss, (double)row->grad_norm, row->lr, row->tokens_per_s, left,
-           row->skipped ? "  SKIPPED: gradients were not finite" : "");
+    const bool is_large = row->device_bytes >= 1 << 30;
+    char left[32], mfu[32] = "";
+    write_time_left(run, row->step, left);
+    if (row->mfu >= 0)
+        snprintf(mfu, sizeof mfu, "  MFU %.1f%%", row->mfu * 100.0);
+    report("step %lld/%lld  loss %.4f  grad_norm %.3f  lr %.2e  %.1f ms  %.0f tokens/s%s  %.1f %s  %s left%s",
+           (long long)row->step, (long long)run->last_step, (double)row->loss, (double)row->grad_norm, row->lr,
+           row->step_ms, row->tokens_per_s, mfu, (double)row->device_bytes / (is_large ? 0x1p30 : 0x1p20),
+           is_large ? "GiB" : "MiB", left, row->skipped ? "  SKIPPED: gradients were not finite" : "");
     if (row->has_val_loss)
         report("step %lld/%lld  validation loss %.4f nats per %s", (long long)row->step, (long long)run->last_step,
                (double)row->val_loss, o->model.vocab_size == 256 ? "byte" : "token");

@@ -115,6 +115,63 @@ static void load_what_was_saved(zero::comm &comm, zero::device &device, zero::en
     EXPECT(other.get_tensor(head, 7) == std::vector<float>(7, 1.0f));
 }
 
+/* One that leaves an optimizer or a hook leaves the call that it was called from, as it was thrown, on its rank. */
+static void throw_in_a_step(zero::comm &comm, zero::device &device, const zero::model &model, zero_unit_t unit,
+                            zero_tensor_t tensor)
+{
+    const bool is_last = comm.rank() == comm.size() - 1;
+    bool throws = is_last;
+    zero_config_t config = zero_config_default();
+    config.dtype = ZERO_FP32;
+    config.grad_clip = 0.0f;
+    zero::functions functions;
+    functions.optimizer_name = "half";
+    functions.update = [](const zero_own_update_t &u, zero_stream_t) {
+        for (size_t i = 0; i < u.n_elems && !*u.skip; i++)
+            u.weight[i] -= u.lr * u.grad[i] * *u.grad_scale;
+    };
+    functions.reduced = [&](const zero_reduced_t &reduced, zero_stream_t) {
+        if (throws)
+            throw own_exception{static_cast<int>(reduced.step)};
+        for (size_t i = 0; i < reduced.n_elems; i++)
+            reduced.grad[i] = 0.5f;
+    };
+    functions.updated = [](const zero_own_update_t &u, zero_stream_t) {
+        for (size_t i = 0; i < u.n_elems; i++)
+            u.weight[i] += 8.0f;
+    };
+    zero::engine engine(comm, device, model, config, std::move(functions));
+    engine.init_parameters();
+    int caught = 0;
+    try {
+        train(engine, unit, tensor, false, comm);
+    } catch (const own_exception &e) {
+        caught = e.number;
+        EXPECT(zero_step(engine.get(), 0.01f, nullptr, nullptr) == ZERO_ERROR_ARGUMENT); /* where the others are */
+    } catch (const zero::error &e) {
+        EXPECT(e.status() == ZERO_ERROR_PEER);
+    }
+    EXPECT(caught == (is_last ? 1 : 0));
+    engine.cancel();
+    throws = false;
+    zero::engine moved(std::move(engine)); /* with its functions */
+    train(moved, unit, tensor, false, comm);
+    EXPECT(moved.get_tensor(tensor, N_ELEMS) == std::vector<float>(N_ELEMS, 1.0f - 0.01f * 0.5f + 8.0f));
+
+    functions = {};
+    functions.optimizer_name = "failing";
+    functions.update = [](const zero_own_update_t &, zero_stream_t) { throw own_exception{3}; };
+    zero::engine failing(comm, device, model, config, std::move(functions));
+    failing.init_parameters();
+    caught = 0;
+    try {
+        train(failing, unit, tensor, false, comm);
+    } catch (const own_exception &e) {
+        caught = e.number;
+    }
+    EXPECT(caught == 3);
+}
+
 int main(int argc, char **argv)
 {
     EXPECT(argc == 2); /* a directory for checkpoints */
@@ -154,6 +211,7 @@ int main(int argc, char **argv)
     EXPECT(engine.group(tensor).lr_scale == 1.0f);
 
     load_what_was_saved(comm, device, engine, argv[1], tensor);
+    throw_in_a_step(comm, device, model, unit, tensor);
 
     zero::engine moved(std::move(engine)); /* one owner */
     EXPECT(engine.get() == nullptr && moved.get() != nullptr);

@@ -6,6 +6,8 @@ of them. tests/reference/run calls it.
                                           writes DIR/NAME.losses, those of 20 steps of torch's AdamW, all of TEXT a step
     families.py check DIR TEXT SEQ_LEN    prints "NAME LOSS" of each checkpoint DIR/NAME.ck/latest; fails if one is of
                                           another class, or has lost a setting of the model it was made from
+    families.py same DIR NAME MODEL       fails unless the checkpoint DIR/NAME.ck/latest has the tensors of the directory
+                                          MODEL, to the byte
 
 Every tensor is random, also norms and biases, so that a missing part moves the loss.
 """
@@ -15,6 +17,7 @@ import sys
 
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 from transformers import (AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config,
                           Qwen3Config)
 
@@ -113,8 +116,23 @@ def check(folder, text, seq_len):
         print(f"{name} {mean_loss(after, text, seq_len):.9f}")
 
 
+def tensors(folder):
+    return {name: tensor for file in sorted(folder.glob("*model*.safetensors")) for name, tensor in load_file(file).items()}
+
+
+def same(folder, name, model):
+    ours, theirs = tensors(folder / f"{name}.ck" / "latest"), tensors(pathlib.Path(model))
+    assert theirs and ours.keys() == theirs.keys(), f"{name}: {sorted(ours.keys() ^ theirs.keys())}"
+    for tensor, wanted in theirs.items():
+        assert ours[tensor].dtype == wanted.dtype, f"{name}: {tensor} is {ours[tensor].dtype}, not {wanted.dtype}"
+        assert torch.equal(ours[tensor].view(torch.uint8), wanted.view(torch.uint8)), f"{name}: {tensor} differs"
+
+
 def main():
     torch.set_num_threads(1)
+    if sys.argv[1] == "same":
+        same(pathlib.Path(sys.argv[2]), *sys.argv[3:])
+        return
     command, folder, text, seq_len = sys.argv[1:]
     {"make": make, "check": check}[command](pathlib.Path(folder), pathlib.Path(text).read_bytes(), int(seq_len))
 

@@ -1,4 +1,4 @@
-"""Compares zerotrain generate with transformers: the 50 likeliest tokens behind a prompt, of small random models.
+"""Compares zerotrain generate with transformers: the 50 likeliest tokens behind a prompt, of every model of families.py.
 
     generate.py ZEROTRAIN FOLDER        models are written below FOLDER
 """
@@ -7,32 +7,29 @@ import subprocess
 import sys
 
 import torch
-from transformers import (AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config)
+from families import MODELS
+from transformers import AutoModelForCausalLM
 
 PROMPT = "int main(void)"
 N_TOKENS = 50
-# Large weights, so that the likeliest token is well ahead of the next and texts do not repeat at once.
-COMMON = dict(vocab_size=256, initializer_range=0.3, bos_token_id=None, eos_token_id=None)
-LLAMA = dict(COMMON, hidden_size=64, intermediate_size=128, num_hidden_layers=3, num_attention_heads=4,
-             num_key_value_heads=2, max_position_embeddings=256)
-SCALED = dict(rope_type="llama3", rope_theta=10000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
-              original_max_position_embeddings=64)
-FAMILIES = {
-    "gpt2": GPT2Config(**COMMON, n_embd=64, n_layer=3, n_head=4, n_positions=128),
-    "llama": LlamaConfig(**LLAMA),
-    "llama-tied-scaled": LlamaConfig(**LLAMA, tie_word_embeddings=True, rope_parameters=SCALED),
-    "mistral": MistralConfig(**LLAMA, sliding_window=None),
-    "mistral-window": MistralConfig(**LLAMA, sliding_window=16),
-    "qwen2": Qwen2Config(**LLAMA),
-    "qwen3": Qwen3Config(**LLAMA, head_dim=32),
-}
+
+
+def config_of(make):
+    """The family's configuration, with large weights, so that the likeliest token is well ahead of the next and texts do
+    not repeat at once, and without a token that ends the text."""
+    config = make()
+    config.initializer_range = 0.3
+    config.bos_token_id = config.eos_token_id = None
+    return config
+
 
 failed = 0
-for name, config in FAMILIES.items():
+for name, (make_config, dtype, file_bytes) in MODELS.items():
     torch.manual_seed(1)
-    model = AutoModelForCausalLM.from_config(config).float().eval()
     folder = os.path.join(sys.argv[2], "generate-" + name)
-    model.save_pretrained(folder)
+    made = AutoModelForCausalLM.from_config(config_of(make_config), dtype=torch.float32).to(getattr(torch, dtype))
+    made.save_pretrained(folder, max_shard_size=file_bytes or "5GB")
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     prompt = list(PROMPT.encode())
     wanted = model.generate(torch.tensor([prompt]), max_new_tokens=N_TOKENS, do_sample=False, pad_token_id=0)
     wanted = wanted[0, len(prompt):].tolist()

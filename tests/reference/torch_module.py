@@ -159,6 +159,10 @@ def raises(kind, text, function, *args):
     return False
 
 
+class Stop(Exception):
+    pass
+
+
 class Claims:
     """A claim holds if it does on every rank."""
 
@@ -552,6 +556,94 @@ def differing_ranks(comm, claim, stage):
     sharded.close()
 
 
+def settings_of_parameters(comm, claim, stage):
+    """One step of Muon moves a matrix by orthogonal ones, whose singular values Newton-Schulz leaves in 0.6..1.3; AdamW's
+    step moves every element by the learning rate."""
+    net = torch.nn.Sequential(torch.nn.Linear(6, 6, bias=False), torch.nn.Linear(6, 6, bias=False)).to(DEVICE)
+    near_identity = lambda seed: torch.eye(6) + 0.1 * torch.randn(6, 6, generator=torch.Generator().manual_seed(seed))
+    with torch.no_grad():  # so that the gradients have no small singular value
+        for seed, part in enumerate(net):
+            part.weight.copy_(near_identity(seed))
+    before = [part.weight.detach().cpu().clone() for part in net]
+    claim("Muon without hidden_matrix is refused",
+          raises(ValueError, "Muon needs hidden_matrix", lambda: libzero.torch.Sharded(comm, net, list(net),
+                                                                                       optimizer=libzero.MUON)))
+    sharded = libzero.torch.Sharded(comm, net, list(net), stage=stage, optimizer=libzero.MUON, weight_decay=0.0,
+                                    hidden_matrix=lambda name, _: name == "0.weight")
+    x = near_identity(7).to(DEVICE)
+
+    def step():
+        with sharded.micro_step():
+            sharded.backward(net(x).square().sum())
+        sharded.step(0.1)
+        return [sharded.state_dict()[f"{i}.weight"] for i in range(2)]
+
+    after = step()
+    sizes = torch.linalg.svdvals((after[0] - before[0]).double()) / (0.1 * 0.2 * 6 ** 0.5)
+    claim(f"stage {stage}: hidden_matrix's matrix is Muon's, and the other AdamW's",
+          bool(((0.6 < sizes) & (sizes < 1.3)).all()) and
+          bool(((after[1] - before[1]).abs() - 0.1).abs().max() < 1e-4))
+    claim("a name that no parameter has is refused", raises(KeyError, "no parameter has the name 2.weight",
+                                                            sharded.set_group, "2.weight"))
+    sharded.set_group("1.weight", lr_scale=0.0)
+    kept = step()
+    claim(f"stage {stage}: set_group's lr_scale is one parameter's",
+          torch.equal(kept[1], after[1]) and not torch.equal(kept[0], after[0]))
+    sharded.set_group("1.weight")
+    claim(f"stage {stage}: ... until it is taken back", not torch.equal(step()[1], after[1]))
+    sharded.close()
+
+
+def hooks(comm, claim, stage):
+    """One that raises on a rank ends the pass or, for the first unit, whose gradients come last, the step on all ranks."""
+    net = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4))).to(DEVICE)
+    wanted = []
+
+    def reduced(run):
+        if comm.rank == comm.size - 1 and run.tensor in wanted:
+            raise Stop(f"tensor {run.tensor}")
+
+    sharded = libzero.torch.Sharded(comm, net, list(net), stage=stage, hooks=libzero.Hooks(reduced=reduced))
+
+    def step():
+        with sharded.micro_step():
+            sharded.backward(net(torch.ones(2, 64, device=DEVICE)).square().sum())
+        return sharded.step(0.01).step
+
+    is_last = comm.rank == comm.size - 1
+    for number, tensors in enumerate(((6, 7), (0, 1)), 1):
+        wanted[:] = tensors
+        claim(f"stage {stage}: a hook that raises for unit {tensors[0] // 2} ends the step on all ranks",
+              raises(Stop, "tensor ", step) if is_last else raises(libzero.torch.Cancelled, "another rank gave up", step))
+        wanted.clear()
+        claim(f"stage {stage}: ... which then begins anew", step() == number)
+    sharded.close()
+
+
+def loading_a_part(comm, claim, folder):
+    net = torch.nn.Sequential(torch.nn.Linear(3, 3))
+    sharded = libzero.torch.Sharded(comm, net, list(net), device=DEVICE)
+    saved = sharded.state_dict()
+    sharded.save(folder)
+    sharded.close()
+    with torch.device("meta"):
+        empty = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 2))
+    sharded = libzero.torch.Sharded(comm, empty, list(empty), device=DEVICE)
+    claim("a part is not loaded for parameters on the meta device",
+          raises(RuntimeError, "2 parameters are not in", sharded.load_weights_partial, f"{folder}/latest"))
+    sharded.close()
+    larger = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 2))
+    with torch.no_grad():
+        larger[1].weight.fill_(0.5)
+    sharded = libzero.torch.Sharded(comm, larger, list(larger), device=DEVICE)
+    partial = sharded.load_weights_partial(f"{folder}/latest")
+    state = sharded.state_dict()
+    claim("load_weights_partial loads what there is and keeps a new head",
+          (partial.n_loaded, partial.n_kept, partial.n_ignored) == (2, 2, 0) and bool((state["1.weight"] == 0.5).all())
+          and all(torch.equal(state[name], saved[name]) for name in saved))
+    sharded.close()
+
+
 def saving(comm, claim, folder):
     whole = shard(comm, 2)
     train(whole, comm, range(3))
@@ -601,12 +693,15 @@ def run_on_ranks(folder):
         exceptions(comm, claim, stage)
         refusals(comm, claim, stage)
         differing_ranks(comm, claim, stage)
+        settings_of_parameters(comm, claim, stage)
+        hooks(comm, claim, stage)
     half_precision(comm, claim)
     compiled(comm, claim)
     given_away(comm, claim)
     misuse(comm, claim)
     imports(comm, claim)
     saving(comm, claim, folder)
+    loading_a_part(comm, claim, f"{folder}/part")
     if comm.rank == 0:
         print("done")
 

@@ -52,12 +52,17 @@ class _GpuMemory:
 class Sharded:
     """A module whose parameters libzero holds and trains. net's weights on rank 0 are what it begins with; those on the
     meta device wait for load_weights, load or load_state_dict. decay(name, parameter): whether weight decay applies; to
-    all, if it is not given. compile: True, or a dict of torch.compile's options: compiles each unit's forward.
+    all, if it is not given. hidden_matrix(name, parameter): whether Muon updates it as a matrix; those that it does not
+    name are AdamW's. compile: True, or a dict of torch.compile's options: compiles each unit's forward.
     settings: fields of zero_config_t. The dtype is that of net's parameters, unless dtype= says otherwise; the device is
     theirs, too, or `device`."""
 
-    def __init__(self, comm, net, units, decay=None, device=None, compile=False, **settings):
+    def __init__(self, comm, net, units, decay=None, device=None, compile=False, hidden_matrix=None, **settings):
+        if settings.get("optimizer") == libzero.MUON and hidden_matrix is None:
+            raise ValueError("Muon needs hidden_matrix(name, parameter), which says which parameters are hidden layers' "
+                             "matrices: AdamW updates the others, such as embeddings and the head")
         self.net, self._comm = net, comm
+        self._decay, self._hidden_matrix = decay, hidden_matrix
         self._compile_options = {} if compile is True else compile or None
         parameters = dict(net.named_parameters())
         if not parameters:
@@ -73,7 +78,7 @@ class Sharded:
         self.names, self._shapes, self.placeholders, self.trained = [], [], [], set()
         self._ids = {}  # tensor by id of a parameter
         self._units, self._by_module = [], {}
-        model = self._declare(parameters, units, decay)
+        model = self._declare(parameters, units)
         gpu = libzero.DEVICE_CUDA if comm.local_size <= torch.cuda.device_count() else libzero.DEVICE_CUDA_SHARED
         self._libzero_device = libzero.Device(comm, libzero.DEVICE_CPU if self.stream is None else gpu)
         self.engine = libzero.Engine(comm, self._libzero_device, model, **settings)
@@ -96,7 +101,7 @@ class Sharded:
         raise ValueError(f"parameters have the dtypes {', '.join(sorted(map(str, found)))}: make them one of float32, "
                          "bfloat16 and float16, or give dtype=libzero.FP32, BF16 or FP16")
 
-    def _declare(self, parameters, units, decay):
+    def _declare(self, parameters, units):
         model = libzero.Model()
         names = {id(parameter): name for name, parameter in parameters.items()}
         module_names = {id(module): name for name, module in self.net.named_modules()}
@@ -117,7 +122,7 @@ class Sharded:
                                      "one at a time, so list either")
                 for attribute, parameter in part._parameters.items():
                     if parameter is not None:
-                        self._add(model, unit, (part, attribute), parameter, names[id(parameter)], decay)
+                        self._add(model, unit, (part, attribute), parameter, names[id(parameter)])
             if not unit.places:
                 raise ValueError(f"unit {name} has no parameters: leave it out")
         left = [name for name, parameter in parameters.items() if id(parameter) not in self._ids]
@@ -127,13 +132,15 @@ class Sharded:
                              "module itself needs a small module of its own")
         return model
 
-    def _add(self, model, unit, place, parameter, name, decay):
+    def _add(self, model, unit, place, parameter, name):
         tensor = self._ids.get(id(parameter))
         if tensor is None:
             shape = tuple(parameter.shape)
             declared = shape if 0 < len(shape) <= 4 else (1,) if not shape else (shape[0], parameter[0].numel())
-            tensor = model.add_tensor(unit.index, name, declared, decay=decay is None or bool(decay(name, parameter)),
-                                      frozen=not parameter.requires_grad)
+            decays = self._decay is None or bool(self._decay(name, parameter))
+            is_hidden = self._hidden_matrix is not None and bool(self._hidden_matrix(name, parameter))
+            tensor = model.add_tensor(unit.index, name, declared, decay=decays, frozen=not parameter.requires_grad,
+                                      hidden_matrix=is_hidden)
             self._ids[id(parameter)] = tensor
             self.names.append(name)
             self._shapes.append(shape)
@@ -317,10 +324,11 @@ class Sharded:
 
     def _abandon(self):
         """Goes through the rest of a pass that failed, as the other ranks do, without computing."""
-        if self.current is not None:
-            self.current.views.clear()
-            self.current.release()
-        self._end()
+        with self.engine.without_functions():
+            if self.current is not None:
+                self.current.views.clear()
+                self.current.release()
+            self._end()
 
     def _cancel(self):
         self.engine.cancel()
@@ -341,9 +349,19 @@ class Sharded:
 
     def step(self, lr, wait=True):
         """Updates the weights. Returns the result, or None without wait: then wait() has it, one step late at most on
-        GPUs, so that the host runs ahead. [collective]"""
+        GPUs, so that the host runs ahead. A hook that raises, as in micro_step. [collective]"""
         with self._on_stream():
-            self.engine.step(lr, stream=self.stream, loss_address=self._loss.data_ptr())
+            try:
+                self.engine.step(lr, stream=self.stream, loss_address=self._loss.data_ptr())
+            except libzero.Error as error:
+                if error.status != libzero.ERROR_PEER:
+                    raise
+                self._cancel()
+                raise Cancelled("another rank gave up this step") from error
+            except BaseException:
+                with contextlib.suppress(libzero.Error):
+                    self._cancel()
+                raise
             self._loss.zero_()
         return self.engine.wait() if wait else None
 
@@ -398,10 +416,27 @@ class Sharded:
                 value.detach().copy_(state[name])
         self._waiting.clear()
 
+    def set_group(self, name, **settings):
+        """Gives the parameter of this name settings of the optimizer of its own, from the next step on, such as
+        lr_scale=0.1 or weight_decay=0.0: fields of zero_group_t. Without any, takes them back. On every rank alike."""
+        if name not in self.names:
+            raise KeyError(f"no parameter has the name {name}")
+        self.engine.set_group(self.names.index(name), **settings)
+
     def load_weights(self, directory):
         """zero_load_weights: Hugging Face's files. [collective]"""
         self.engine.load_weights(directory)
         self._waiting.clear()
+
+    def load_weights_partial(self, directory):
+        """The same where parameters may be missing, such as adapters or a new head: those stay. Returns n_loaded, n_kept
+        and n_ignored. [collective]"""
+        partial = self.engine.load_weights_partial(directory)
+        if partial.n_kept and self._waiting:
+            raise RuntimeError(f"{partial.n_kept} parameters are not in {directory}, and {self._waiting[0]}, say, was on "
+                               "the meta device: make the module with weights")
+        self._waiting.clear()
+        return partial
 
     def save(self, directory, keep=0, state=None):
         """Saves a checkpoint, of the state that libzero holds: not of buffers. [collective]"""

@@ -102,6 +102,7 @@ class Unit:
         sharded = self.sharded
         self.views.clear()
         self.by_address.clear()
+        sharded.current = None  # also if a hook raises: grad_ready has then ended the use
         if sharded.is_backward:
             for tensor in self.tensors:
                 if tensor in sharded.trained and tensor not in self.written:
@@ -111,7 +112,6 @@ class Unit:
             sharded.engine.grad_ready(self.index, sharded.stream)
         else:
             sharded.engine.release(self.index, sharded.stream)
-        sharded.current = None
 
     def forward(self, forward, leaves, spec, with_graph):
         """Runs the module's own forward. Returns its outputs as leaves, of which none is a view of a parameter."""

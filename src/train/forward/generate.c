@@ -18,7 +18,7 @@
 
 /* ---- the prompt ---- */
 
-/* Reads a whole file for free(), except for the line feed that editors put at its end. */
+/* Reads a whole file for free(), with the line feed at its end: a dialogue's answer begins behind one. */
 static zero_status_t read_text(const char *path, char **text, size_t *n_bytes)
 {
     FILE *file = fopen(path, "rb");
@@ -35,8 +35,6 @@ static zero_status_t read_text(const char *path, char **text, size_t *n_bytes)
                             : !bytes ? "no memory"
                                      : "it has more than 64 MiB");
     }
-    if (n > 0 && bytes[n - 1] == '\n')
-        n--;
     *text = bytes;
     *n_bytes = n;
     return ZERO_OK;

@@ -11,6 +11,7 @@
 #include "zero/engine/engine.h"
 #include "zero/engine/fit.h"
 #include "zero/plan/config.h"
+#include "zero/plan/muon_schedule.h"
 
 /* Returns whether gradients are to be checked. ZERO_CHECK=1 turns that on for any program, on the ranks that have it.
  */
@@ -26,6 +27,19 @@ static zero_status_t check_arguments(zero_comm_t *comm, const char *missing, con
 {
     static const char call[] = "zero_engine_create";
     return zero_comm_agree(comm, missing ? zero_refuse_null(call, missing) : zero_config_read(call, config, known));
+}
+
+/* Warns if Muon has nothing to do: without hidden_matrix in the declaration, AdamW updates all, silently. */
+static void warn_if_no_matrix(const zero_context_t *context)
+{
+    const zero_model_t *model = context->model;
+    if (context->config.optimizer != ZERO_OPTIMIZER_MUON || context->config.forward_only || context->comm->rank > 0)
+        return;
+    for (zero_tensor_t t = 0; t < model->n_tensors; t++)
+        if (zero_muon_takes(&context->config, &model->tensors[t]))
+            return;
+    zero_log(ZERO_LOG_WARNING,
+             "optimizer muon: no trained tensor is declared with hidden_matrix, so AdamW updates all");
 }
 
 static zero_status_t create_parts(zero_engine_t *engine)
@@ -49,6 +63,7 @@ static zero_status_t create(zero_engine_t *engine, const zero_model_t *model, co
     ZERO_TRY(zero_fit_plan(context, &engine->offload));
     ZERO_TRY(zero_comm_agree(comm, zero_streams_create(context)));
     ZERO_TRY(zero_context_allocate(context));
+    warn_if_no_matrix(context);
     return zero_comm_agree(comm, create_parts(engine));
 }
 

@@ -86,7 +86,8 @@ static void set_up(void)
     for (int i = 0; i < 100; i++)
         strcat(text, "to be or not to be, that is the question; ");
     write_file("train.txt", text);
-    write_file("prompt.txt", "to be\n");
+    write_file("prompt.txt", "to be");
+    write_file("line.txt", "to be\n");
     write_file("cfg.ini", "[model]\narch = llama\nlayers = 2\ndim = 48\nheads = 4\nkv_heads = 2\nseq_len = 64\n"
                           "[data]\ntrain = train.txt\n[train]\nsteps = 250\nmicro_batch = 8\nlr = 5e-3\n"
                           "[checkpoint]\ndir = ck\n");
@@ -117,6 +118,10 @@ START_TEST(a_model_says_what_it_has_learned)
                              &rate, &first_ms, &later_ms) == 3,
                   "%s", output.err);
     ck_assert_msg(first_ms > 0.0f && later_ms > 0.0f && 34.0f * later_ms < 50.1e3f / rate, "%s", line);
+    support_output_free(&output);
+    /* A line feed at the end of the file is part of the prompt. */
+    ck_assert_int_eq(generate(&output, 1, "--temperature 0 --max-tokens 1 --prompt-file line.txt ck"), 0);
+    ck_assert_msg(strstr(output.err, "behind a prompt of 6") != NULL, "%s", output.err);
     support_output_free(&output);
 }
 END_TEST

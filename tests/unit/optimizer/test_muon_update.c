@@ -470,6 +470,36 @@ START_TEST(what_muon_cannot_do_is_refused_with_a_line)
 }
 END_TEST
 
+/* One line for a declaration that leaves Muon nothing to do, and none for one that does not. */
+START_TEST(muon_without_a_matrix_is_a_warning)
+{
+    zero_comm_t *comm;
+    zero_device_t *device;
+    ck_assert_int_eq(zero_comm_create(ZERO_COMM_AUTO, &comm), ZERO_OK);
+    ck_assert_int_eq(zero_device_create(ZERO_DEVICE_CPU, comm, &device), ZERO_OK);
+    for (int is_hidden = 0; is_hidden < 2; is_hidden++) {
+        const zero_tensor_desc_t desc = {.name = "w", .n_dims = 2, .shape = {4, 4}, .hidden_matrix = is_hidden};
+        const zero_config_t config = muon_config(3);
+        zero_model_t *model;
+        zero_unit_t unit;
+        zero_tensor_t tensor;
+        zero_engine_t *engine;
+        ck_assert_int_eq(zero_model_create(&model), ZERO_OK);
+        ck_assert_int_eq(zero_model_add_unit(model, "unit", &unit), ZERO_OK);
+        ck_assert_int_eq(zero_model_add_tensor(model, unit, &desc, &tensor), ZERO_OK);
+        capture_begin();
+        ck_assert_int_eq(zero_engine_create(comm, device, model, &config, &engine), ZERO_OK);
+        const char *text = capture_end();
+        ck_assert_msg(is_hidden ? !*text : strstr(text, "no trained tensor is declared with hidden_matrix") != NULL,
+                      "%d: '%s'", is_hidden, text);
+        zero_engine_destroy(engine);
+        zero_model_destroy(model);
+    }
+    zero_device_destroy(device);
+    zero_comm_destroy(comm);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("muon update");
@@ -490,6 +520,7 @@ static Suite *suite(void)
     tcase_add_test(plan, a_callers_matrices_take_the_buffers_of_one_unit);
     tcase_add_test(plan, traffic_is_adamws_and_two_units_a_round);
     tcase_add_test(plan, what_muon_cannot_do_is_refused_with_a_line);
+    tcase_add_test(plan, muon_without_a_matrix_is_a_warning);
     suite_add_tcase(s, plan);
     return s;
 }

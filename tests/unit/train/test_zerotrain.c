@@ -910,6 +910,13 @@ START_TEST(results_go_to_stdout_and_the_log_to_stderr)
     ck_assert_str_eq(outcome.output.out, "");
     ck_assert_msg(strstr(outcome.output.err, "metrics.jsonl\n") != NULL, "%s", outcome.output.err);
     ck_assert_msg(support_count(outcome.output.err, "step 12/12") == 1, "%s", outcome.output.err); /* only rank 0 */
+    double loss, norm, lr, ms, tokens_per_s, memory;
+    char unit[4], left[8];
+    const char *line = strstr(outcome.output.err, "step 12/12");
+    ck_assert_msg(sscanf(line, "step 12/12 loss %lf grad_norm %lf lr %lf %lf ms %lf tokens/s %lf %3s %7s left", &loss,
+                         &norm, &lr, &ms, &tokens_per_s, &memory, unit, left) == 8 &&
+                      ms > 0.0 && memory > 0.0 && !strcmp(unit, "MiB") && !strcmp(left, "0:00"),
+                  "%s", line);
     ck_assert_msg(strstr(outcome.output.err, _i == 0 ? "on 1 rank " : "on 3 ranks ") != NULL, "%s", outcome.output.err);
     if (_i == 0) /* every line of it is zerotrain's */
         ck_assert_uint_eq(support_count(outcome.output.err, "\n"), support_count(outcome.output.err, "zerotrain: "));

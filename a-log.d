@@ -1,0 +1,3 @@
+log.o: src/base/log.c src/base/log.h include/zero.h
+src/base/log.h:
+include/zero.h:
