@@ -24,6 +24,7 @@
 #include "comm/comm.h"
 #include "comm/gpu/through_host.h"
 #include "tests/support/clock.h"
+#include "tests/mpi/host_ids.h"
 #include "tests/support/support.h"
 #include "zero/device/device.h"
 
@@ -748,20 +749,6 @@ static zero_comm_t *through_host(void)
     return made;
 }
 
-/* Makes several hosts of this one: each has two neighbours (hierarchical-pairs), or ranks take turns on two
- * (hierarchical-turns), or rank 0 is alone and the others share one (hierarchical-one). */
-static void set_host(const char *transport)
-{
-    const int rank = zero_comm_launch_rank();
-    char id[16];
-    const char *how = transport + strlen("hierarchical-");
-    snprintf(id, sizeof id, "%d",
-             strcmp(how, "pairs") == 0   ? rank / 2
-             : strcmp(how, "turns") == 0 ? rank % 2
-                                         : rank > 0);
-    EXPECT(setenv("ZERO_HOST_ID", id, 1) == 0);
-}
-
 int main(int argc, char **argv)
 {
     current_case = "start";
@@ -775,7 +762,7 @@ int main(int argc, char **argv)
     const bool is_hierarchical = strncmp(argv[1], "hierarchical-", 13) == 0;
     const char *transport = is_hierarchical ? "hierarchical" : fallback ? "mpi" : argv[1] + (is_through_host ? 8 : 0);
     if (is_hierarchical)
-        set_host(argv[1]);
+        EXPECT_OK(host_ids_set(argv[1] + 13));
     if (fallback)
         create_without_shared_memory();
     else
