@@ -5,7 +5,8 @@
  * peer's fence(). The writer must leave it unchanged until a later fence(), which every peer reaches only when its
  * reads are done. In a transport that reads peers' memory directly (shared memory on a host, copy engines between
  * GPUs), fence is a barrier and the rest are plain reads. In one that sends messages (MPI, NCCL), fence does nothing
- * and the rest are collectives. Callers keep to the contract and need not know which it is.
+ * and the rest are collectives. One of both kinds (gpu/rails.c) has a barrier inside each host. Callers keep to the
+ * contract and need not know which it is.
  *
  * A lane is a sequence of communication that may run beside other lanes, in a stream of its own. Within a lane, all
  * ranks make the same calls in the same order. Between lanes there is no order unless the caller makes one with events.

@@ -128,9 +128,13 @@ static zero_status_t window_create(zero_comm_t *comm, size_t n_bytes, zero_windo
 {
     rails_t *rails = comm->transport;
     zero_comm_t *local = rails->local;
+    zero_status_t status = ZERO_OK;
     if (!rails->staging.local)
-        ZERO_TRY(note(comm, local->ops->window_create(local, rails->staging_bytes, &rails->staging)));
-    return local->ops->window_create(local, n_bytes, window);
+        status = local->ops->window_create(local, rails->staging_bytes, &rails->staging);
+    if (status == ZERO_OK)
+        status = local->ops->window_create(local, n_bytes, window);
+    comm->failed |= local->failed; /* all know of a lack of memory, and may go on */
+    return status;
 }
 
 static void window_destroy(zero_comm_t *comm, zero_window_t *window)

@@ -23,8 +23,4 @@ typedef struct zero_device_streams {
 zero_status_t zero_comm_rails_create(zero_comm_t *host, zero_comm_t *local, zero_comm_t *between,
                                      const zero_device_streams_t *streams, size_t staging_bytes, zero_comm_t **comm);
 
-/* A round of a large gather brings a rank 7 MiB from other hosts: 0.14 ms at 50 GB/s, beside which a fence of 10 us is
- * little. */
-#define ZERO_RAILS_STAGING_BYTES ((size_t)16 << 20)
-
 #endif

@@ -720,10 +720,16 @@ static zero_status_t window_create(zero_comm_t *comm, size_t n_bytes, zero_windo
     return ZERO_OK;
 }
 
+static void meet_at_end(zero_comm_t *comm)
+{
+    if (!zero_comm_beside_host_failed(comm))
+        OK(zero_comm_barrier(comm->host));
+}
+
 static void window_destroy(zero_comm_t *comm, zero_window_t *window)
 {
     OK(synchronize(&the.device));
-    OK(zero_comm_barrier(comm->host));
+    meet_at_end(comm);
     if (comm->size == 1) {
         comm->host->ops->window_destroy(comm->host, window);
         return;
@@ -874,7 +880,7 @@ static zero_status_t reduce_scatter(zero_comm_t *comm, zero_lane_t lane, const z
 static void transport_destroy(zero_comm_t *comm)
 {
     OK(synchronize(&the.device));
-    OK(zero_comm_barrier(comm->host));
+    meet_at_end(comm);
     if (comm->size > 1)
         zero_shared_block_destroy(((transport_t *)comm->transport)->control);
     zero_comm_beside_host_destroy(comm);

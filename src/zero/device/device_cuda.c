@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "comm/comm.h"
-#include "comm/gpu/rails.h"
+#include "comm/routes.h"
 #include "base/cuda_status.h"
 #include "zero/device/device.h"
 #include "base/log.h"

@@ -3,7 +3,7 @@
 #include "zero/plan/plan_arenas.h"
 
 #include "comm/comm.h"
-#include "comm/gpu/rails.h"
+#include "comm/routes.h"
 
 /* Buffers begin at pages: windows are registered and mapped by page, and no buffer shares one with a neighbour. */
 #define ALIGN_BYTES 4096

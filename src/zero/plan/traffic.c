@@ -26,7 +26,8 @@ typedef struct slices {
 /* How a gather's bytes travel. */
 typedef enum route {
     DIRECTLY,      /* from their owner to each rank */
-    ONCE_PER_HOST, /* a part to each rank of a host, which spread them inside it: between GPUs, over rails */
+    ONCE_PER_HOST, /* a part to each rank of a host, which spread them inside it */
+    OVER_RAILS,    /* the same between GPUs: whole slices, as many to each */
     IN_A_RING      /* each host passes on what comes from the host before it: NCCL among all ranks */
 } route_t;
 
@@ -153,6 +154,8 @@ static void add_collective(const int *hosts, zero_ranks_t ranks, int rank, route
     uint64_t received = (n_ranks - n_local) * n_bytes, sent = received;
     if (route == IN_A_RING && n_local < n_ranks)
         received = sent = part_of((n_ranks - 1) * n_bytes, n_before, n_local);
+    if (route == OVER_RAILS)
+        received = sent = (n_ranks / n_local - 1) * n_bytes;
     if (route == ONCE_PER_HOST) {
         received = part_of(received, n_before, n_local);
         sent = n_others * n_bytes;
@@ -171,7 +174,7 @@ static route_t find_route(const zero_arena_plan_t *plan, zero_device_type_t devi
         return kind == ZERO_COMM_MPI ? DIRECTLY : ONCE_PER_HOST;
     if (kind == ZERO_COMM_NCCL || plan->transport_reduces)
         return messages;
-    return zero_route_find(hosts, world_size, ranks).kind == ZERO_ROUTE_MESSAGES ? messages : ONCE_PER_HOST;
+    return zero_route_find(hosts, world_size, ranks).kind == ZERO_ROUTE_MESSAGES ? messages : OVER_RAILS;
 }
 
 static void find_traffic(const slices_t *slices, const zero_arena_plan_t *plan, zero_device_type_t device,

@@ -132,7 +132,8 @@ static zero_status_t all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_
 static void destroy(zero_comm_t *comm)
 {
     messages_t *messages = comm->transport;
-    OK(zero_comm_barrier(comm->host));
+    if (!zero_comm_beside_host_failed(comm))
+        OK(zero_comm_barrier(comm->host));
     zero_shared_block_destroy(messages->boxes);
     zero_comm_beside_host_destroy(comm);
 }
