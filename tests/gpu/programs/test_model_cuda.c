@@ -417,6 +417,98 @@ static void check_linear(zero_dtype_t dtype, size_t rows, size_t n_in, size_t n_
     tables_close(&t);
 }
 
+/* A context in which algorithms for one size of products have been chosen, by random values. */
+typedef struct chooser {
+    tables_t tables;
+    zero_linear_layout_t layout;
+    size_t rows, n_in, n_out;
+    array_t x, w, b, dy; /* what they were chosen by */
+    array_t y, dx, dw;   /* the newest products */
+} chooser_t;
+
+/* Multiplies what `values` was given. */
+static void chooser_run(chooser_t *c, const chooser_t *values)
+{
+    const zero_dtype_t dtype = c->y.dtype;
+    NEED(c->tables.gpu->linear(&c->tables.gpu_ctx, c->y.data, values->x.data, weight_of(&values->w), c->layout,
+                               weight_of(&values->b), c->rows, c->n_in, c->n_out) == ZERO_OK);
+    NEED(c->tables.gpu->linear_backward_input(&c->tables.gpu_ctx, c->dx.data, false, values->dy.data,
+                                              weight_of(&values->w), c->layout, c->rows, c->n_in, c->n_out) == ZERO_OK);
+    NEED(c->tables.gpu->linear_backward_weight(&c->tables.gpu_ctx, grad_of(&c->dw, false), c->layout,
+                                               (zero_grad_t){NULL, dtype, false}, values->x.data, values->dy.data,
+                                               c->rows, c->n_in, c->n_out) == ZERO_OK);
+    NEED(cudaDeviceSynchronize() == cudaSuccess);
+}
+
+static chooser_t chooser_open(zero_dtype_t dtype, zero_linear_layout_t layout, size_t rows, size_t n_in, size_t n_out)
+{
+    chooser_t c = {.tables = tables_open((zero_model_limits_t){.n_rows = rows,
+                                                               .seq_len = 1,
+                                                               .max_linear = n_in * n_out,
+                                                               .max_width = n_in > n_out ? n_in : n_out,
+                                                               .n_heads = 1,
+                                                               .head_dim = 1,
+                                                               .vocab_size = 1,
+                                                               .dtype = dtype}),
+                   .layout = layout,
+                   .rows = rows,
+                   .n_in = n_in,
+                   .n_out = n_out};
+    c.x = array_make(rows * n_in, dtype, 0, 0.0, 1.0), c.w = array_make(n_in * n_out, dtype, 0, 0.0, 0.2);
+    c.b = array_make(n_out, dtype, 0, 0.0, 1.0), c.dy = array_make(rows * n_out, dtype, 0, 0.0, 1.0);
+    c.y = array_make(rows * n_out, dtype, 0, 0.0, 0.0), c.dx = array_make(rows * n_in, dtype, 0, 0.0, 0.0);
+    c.dw = array_make(n_in * n_out, dtype, 0, 0.0, 0.0);
+    chooser_run(&c, &c);
+    return c;
+}
+
+static void chooser_close(chooser_t *c)
+{
+    array_free(&c->x), array_free(&c->w), array_free(&c->b), array_free(&c->dy);
+    array_free(&c->y), array_free(&c->dx), array_free(&c->dw);
+    tables_close(&c->tables);
+}
+
+static bool same_bytes(const array_t *a, const array_t *b)
+{
+    size_t n_bytes = a->n * zero_dtype_size(a->dtype);
+    unsigned char *of_a = malloc(n_bytes), *of_b = malloc(n_bytes);
+    NEED(of_a != NULL && of_b != NULL);
+    NEED(cudaMemcpy(of_a, a->data, n_bytes, cudaMemcpyDeviceToHost) == cudaSuccess);
+    NEED(cudaMemcpy(of_b, b->data, n_bytes, cudaMemcpyDeviceToHost) == cudaSuccess);
+    bool same = memcmp(of_a, of_b, n_bytes) == 0;
+    free(of_a), free(of_b);
+    return same;
+}
+
+/* Products are the same in all contexts, whatever values and times each has chosen its algorithms by. Sums of many
+ * products with few results are those for which cuBLASLt has algorithms that add in other orders. */
+static void test_choice(void)
+{
+    static const size_t sizes[] = {64, 96, 128, 256, 320, 512, 768, 1024};
+    for (int i = 0; i < (small ? 6 : 90); ++i) {
+        size_t rows = 64 << random_below(6), n_in = sizes[random_below(8)], n_out = sizes[random_below(8)];
+        zero_dtype_t dtype = dtypes[i % 3];
+        zero_linear_layout_t layout = i % 2 ? ZERO_LINEAR_IN_OUT : ZERO_LINEAR_OUT_IN;
+        chooser_t first = chooser_open(dtype, layout, rows, n_in, n_out);
+        bool same = true;
+        for (int other = 0; other < 4 && same; ++other) {
+            chooser_t second = chooser_open(dtype, layout, rows, n_in, n_out);
+            chooser_run(&first, &second);
+            chooser_run(&second, &second);
+            same = same_bytes(&first.y, &second.y) && same_bytes(&first.dx, &second.dx) &&
+                   same_bytes(&first.dw, &second.dw);
+            chooser_close(&second);
+        }
+        ++n_checks;
+        n_failed += !same;
+        if (!same)
+            printf("FAILED choice: %s %zux%zux%zu, layout %d: other bits in another context\n", zero_dtype_name(dtype),
+                   rows, n_in, n_out, (int)layout);
+        chooser_close(&first);
+    }
+}
+
 static void test_linear(void)
 {
     for (int d = 0; d < 3; ++d) {
@@ -1368,6 +1460,9 @@ static void test_loss(void)
 {
     for (int d = 0; d < 3; ++d) {
         check_loss(dtypes[d], 1, 3, 1, 0);
+        check_loss(dtypes[d], 40, 8, 60001, 3); /* rows shared by 2, 4 and 8 blocks, if elements take 16 bits */
+        check_loss(dtypes[d], 40, 64, 128256, 2);
+        check_loss(dtypes[d], 30, 8, 300011, 8);
         if (!small) {
             check_loss(dtypes[d], 300, 8, 1050000, 0); /* several chunks of logits: 128, 128 and 44 rows */
             check_loss(dtypes[d], 300, 8, 1050000, 1);
@@ -1447,13 +1542,11 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } tests[] = {{"linear", test_linear},        {"layernorm", test_layernorm},
-                 {"rmsnorm", test_rmsnorm},      {"head_norm", test_head_norm},
-                 {"masks", test_masks},          {"rope", test_rope},
-                 {"swiglu", test_swiglu},        {"elementwise", test_elementwise},
-                 {"attention", test_attention},  {"cached", test_cached},
-                 {"embed", test_embed},          {"loss", test_loss},
-                 {"bad tokens", test_bad_tokens}};
+    } tests[] = {{"linear", test_linear},       {"choice", test_choice},        {"layernorm", test_layernorm},
+                 {"rmsnorm", test_rmsnorm},     {"head_norm", test_head_norm},  {"masks", test_masks},
+                 {"rope", test_rope},           {"swiglu", test_swiglu},        {"elementwise", test_elementwise},
+                 {"attention", test_attention}, {"cached", test_cached},        {"embed", test_embed},
+                 {"loss", test_loss},           {"bad tokens", test_bad_tokens}};
     const char *only = NULL;
     for (int i = 1; i < argc; ++i) {
         if (strcmp(argv[i], "small") == 0)
