@@ -214,7 +214,7 @@ DOCS := $(addprefix $(BUILD)/docs/,zerotrain.1 libzero.3 zerotrain.bash)
 .SECONDARY:
 all: $(BUILD)/zerotrain $(BUILD)/libzero.a $(BUILD)/libzero.so $(BUILD)/zero.pc $(BUILD)/zero-config-version.cmake $(EXAMPLES) $(DOCS)
 objects: $(LIB_OBJ) $(MODEL_OBJ) $(TRAIN_OBJ)
-tests-objects: $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/support/*.c tests/unit/*/*.c tests/project/*.c tests/mpi/*.c tests/bench/*.c examples/*.c))
+tests-objects: $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/support/*.c tests/support/*/*.c tests/unit/*/*.c tests/project/*.c tests/mpi/*.c tests/bench/*.c examples/*.c))
 cuda-objects: $(patsubst %,$(BUILD)/%.o,$(wildcard kernels/*/cuda/*.cu kernels/*/cuda/*/*.cu examples/*.cu))
 tests: all $(TESTS) $(MPI_TESTS)
 
@@ -263,7 +263,7 @@ $(BUILD)/examples/%: examples/%.c include/zero.h $(BUILD)/libzero.a
 $(BUILD)/examples/%_cuda: $(BUILD)/examples/%.cu.o $(BUILD)/libzero.a
 	$(call say,LINK,$@) $(CC) $(PIE) -o $@ $^ $(ALL_LDFLAGS) $(LIB_LIBS)
 
-TEST_COMMON := $(patsubst %,$(BUILD)/tests/support/%.o,support fp64_model gpt2_fp64 llama_fp64 allocations async_device)
+TEST_COMMON := $(patsubst %,$(BUILD)/tests/support/%.o,support fp64_model gpt2_fp64 llama_fp64 allocations async_device async/messages)
 CHECK_LIBS = $(if $(filter 1,$(STATIC)),-l:libcheck_pic.a -l:libsubunit.a -lrt -lm,$(shell pkg-config --libs check))
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_COMMON) $(TRAIN_LIB_OBJ) $(MODEL_OBJ) $(BUILD)/libzero.a
 	@mkdir -p $(@D)

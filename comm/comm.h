@@ -5,7 +5,8 @@
  * peer's fence(). The writer must leave it unchanged until a later fence(), which every peer reaches only when its
  * reads are done. In a transport that reads peers' memory directly (shared memory on a host, copy engines between
  * GPUs), fence is a barrier and the rest are plain reads. In one that sends messages (MPI, NCCL), fence does nothing
- * and the rest are collectives. Callers keep to the contract and need not know which it is.
+ * and the rest are collectives. One of both kinds (gpu/rails.c) has a barrier inside each host. Callers keep to the
+ * contract and need not know which it is.
  *
  * A lane is a sequence of communication that may run beside other lanes, in a stream of its own. Within a lane, all
  * ranks make the same calls in the same order. Between lanes there is no order unless the caller makes one with events.
@@ -33,6 +34,21 @@ typedef struct zero_window {
 } zero_window_t;
 
 typedef enum zero_lane { ZERO_LANE_GATHER, ZERO_LANE_REDUCE, ZERO_LANE_STEP, ZERO_N_LANES } zero_lane_t;
+
+/* A message each way: n_bytes at src to the rank, and as many from it to dst. */
+typedef struct zero_exchange {
+    int rank;
+    const void *src;
+    void *dst;
+} zero_exchange_t;
+
+/* A copy out of the window of a rank of this host, which may be this rank itself. */
+typedef struct zero_pull {
+    int rank;
+    size_t src_offset;
+    void *dst;
+    size_t n_bytes;
+} zero_pull_t;
 
 /* n of a communicator's ranks: first, first + stride ... */
 typedef struct zero_ranks {
@@ -70,6 +86,16 @@ typedef struct zero_comm_ops {
      * other slices stay as they are, and may be read until the next fence. NULL if the transport only carries bytes. */
     zero_status_t (*reduce_scatter)(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, size_t src_offset,
                                     size_t n_elems, zero_dtype_t dtype, zero_stream_t stream);
+
+    /* What the transport of several hosts is made of (gpu/rails.c); NULL in others than these. A transport that reads
+     * peers' memory copies from it, from ranks of this host alone. */
+    zero_status_t (*pull)(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, const zero_pull_t *pulls,
+                          int n, zero_stream_t stream);
+    /* A transport that sends messages exchanges n_bytes with each of n other ranks. All ranks of the communicator make
+     * the call, each with its own list; who lists a rank is listed by it. The bytes need not be in a window. When the
+     * stream has come to the end of the call, src may be overwritten. */
+    zero_status_t (*exchange)(zero_comm_t *comm, zero_lane_t lane, const zero_exchange_t *exchanges, int n,
+                              size_t n_bytes, zero_stream_t stream);
 
     /* Sets all[r * n_bytes ..] to rank r's `mine`. For small data in host memory; blocks the host. */
     zero_status_t (*host_all_gather)(zero_comm_t *comm, const void *mine, size_t n_bytes, void *all);
@@ -161,8 +187,10 @@ zero_status_t zero_comm_hierarchical_create(zero_comm_t *comm);
 /* NCCL between the ranks' GPUs, each of which is its rank's current CUDA device. Joins the ranks of `host` and must be
  * destroyed before it. In builds with CUDA. [collective] */
 zero_status_t zero_comm_nccl_create(zero_comm_t *host, zero_comm_t **comm);
-/* The same with copy engines, between the GPUs of one host: they read peers' memory and leave the SMs to compute.
- * Returns ZERO_ERROR_UNSUPPORTED, on all ranks alike and logged at debug level, if they cannot be used. [collective] */
+/* The same with copy engines, between the GPUs of one host: they read peers' memory and leave the SMs to compute. If
+ * `host` joins several hosts, its fences are among the ranks of each, and only these can be reached: of the calls that
+ * move bulk data only `pull` may be made. Returns ZERO_ERROR_UNSUPPORTED, on all ranks of all hosts alike and logged,
+ * if they cannot be used. [collective] */
 zero_status_t zero_comm_copy_engine_create(zero_comm_t *host, zero_comm_t **comm);
 
 /* Returns the staging of an all_to_all over a transport that copies slices to this rank: the others need none. */

@@ -47,6 +47,15 @@ bool zero_hosts_are_several(const zero_comm_t *comm)
     return comm->local_size != comm->size;
 }
 
+bool zero_hosts_are_shared(const zero_comm_t *comm)
+{
+    for (int rank = 1; rank < comm->size; rank++)
+        for (int other = 0; other < rank; other++)
+            if (zero_hosts_are_one(comm, rank, other))
+                return true;
+    return false;
+}
+
 bool zero_hosts_are_one(const zero_comm_t *comm, int rank, int other)
 {
     return !comm->hosts || comm->hosts[rank].id == comm->hosts[other].id;

@@ -21,6 +21,9 @@ void zero_host_find(zero_host_t *host);
 /* Returns whether the ranks are on more than one host. */
 bool zero_hosts_are_several(const zero_comm_t *comm);
 
+/* Returns whether some host has several ranks. */
+bool zero_hosts_are_shared(const zero_comm_t *comm);
+
 /* Returns whether two ranks are on the same host. */
 bool zero_hosts_are_one(const zero_comm_t *comm, int rank, int other);
 

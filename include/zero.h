@@ -179,7 +179,7 @@ ZERO_API const char *zero_last_error(void);
 typedef struct zero_comm zero_comm_t;
 
 typedef enum zero_comm_kind {
-    ZERO_COMM_AUTO, /* shared memory if all ranks run on one host, else MPI messages; GPUs: copy engines or NCCL */
+    ZERO_COMM_AUTO, /* shared memory inside a host, MPI messages between hosts; GPUs: copy engines, and NCCL */
     ZERO_COMM_MPI,  /* MPI messages only; GPUs stage them through host memory, which is slow */
     ZERO_COMM_NCCL, /* NCCL between GPUs, which an engine then requires; between host memories as ZERO_COMM_AUTO */
 } zero_comm_kind_t;
@@ -663,7 +663,8 @@ ZERO_API uint64_t zero_memory_total(const zero_memory_t *memory); /* bytes on th
  * the same on every rank.
  * device: the type of the ranks' devices, resolved (zero_device_resolve): not ZERO_DEVICE_AUTO.
  * kind: what carries bulk data between ranks on the CPU (zero_comm_get_kind): ZERO_COMM_MPI for messages, else
- * ZERO_COMM_AUTO. It makes no difference for GPUs.
+ * ZERO_COMM_AUTO. For GPUs ZERO_COMM_MPI means several hosts, or that all is sent through host memory, and adds 16 MiB,
+ * in which gathers between hosts are staged.
  * ZERO_SHARD_GROUP_HOST is ZERO_ERROR_USAGE: give the number of ranks that a host has (zero_comm_local_size).
  * ZERO_OFFLOAD_AUTO and ZERO_KEEP_AUTO, which need a device to decide, are planned as ratio 1 and keep 0, the least
  * that the device can hold; ZERO_OFFLOAD_UPDATE_AUTO as ZERO_OFFLOAD_UPDATE_DEVICE. */
@@ -680,18 +681,19 @@ typedef struct zero_traffic {
 } zero_traffic_t;
 
 /* Sets traffic[r] for each of world_size ranks, by pure arithmetic. hosts[r]: the host that rank r is on, any number
- * (zero_comm_hosts). The other arguments are zero_plan's. In one group of N ranks, with P bytes of parameters and G
- * bytes of a rank's gradients, a rank receives
+ * (zero_comm_hosts). The other arguments are zero_plan's; for GPUs ZERO_COMM_NCCL means NCCL alone. In one group of N
+ * ranks, with P bytes of parameters and G bytes of a rank's gradients, a rank receives
  *
  *     stage 3      P (N - 1) / N for each gather: two in a micro-step, less what a buffer still has
  *     stages 1-2   P (N - 1) / N once
  *     stage 0      the same of reduced gradients, in fp32
  *     all stages   G (N - 1) / N in each micro-step; 0-1 once in a step without reduce_every_micro_step
  *
- * and less than 1 KiB a rank beside. For groups see docs/design.md. What CPU ranks gather from another host crosses the
- * network once, unless kind is ZERO_COMM_MPI: each of a host's l ranks receives one l-th of it, and gets the rest from
- * the others. Between GPUs of several hosts, NCCL passes what all ranks gather around rings: every slice but one enters
- * each host, even those that its own ranks hold. */
+ * and less than 1 KiB a rank beside. For groups see docs/design.md. What ranks gather from another host crosses the
+ * network once: each of a host's l ranks receives one l-th of it, and gets the rest from the others. Not so on the CPU
+ * if kind is ZERO_COMM_MPI, nor between GPUs if hosts have unequal parts of the gather, or kind is ZERO_COMM_NCCL: then
+ * NCCL passes what all ranks gather around rings, and every slice but one enters each host, even those that its own
+ * ranks hold. */
 ZERO_API zero_status_t zero_plan_traffic(const zero_model_t *model, const zero_config_t *config,
                                          zero_device_type_t device, zero_comm_kind_t kind, int world_size,
                                          const int *hosts, zero_traffic_t *traffic);
@@ -1044,8 +1046,8 @@ typedef struct zero_stats {
 } zero_stats_t;
 ZERO_API zero_stats_t zero_engine_stats(const zero_engine_t *engine);
 
-/* Returns the transport of parameters and gradients: "copy-engine", "nccl" or "through-host" between GPUs, "self" for
- * one rank, else zero_comm_name's. */
+/* Returns the transport of parameters and gradients: "copy-engine", "nccl", "rails" (copy engines inside hosts, NCCL
+ * between them) or "through-host" between GPUs, "self" for one rank, else zero_comm_name's. */
 ZERO_API const char *zero_engine_transport(const zero_engine_t *engine);
 
 /* ---- Checkpoints ---------------------------------------------------------------------------------------------------

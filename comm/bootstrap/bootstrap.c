@@ -90,16 +90,6 @@ static void leave_mpi(const zero_comm_t *comm)
         MPI_Finalize();
 }
 
-/* Returns whether some host has several ranks. */
-static bool any_share_a_host(const zero_comm_t *comm)
-{
-    for (int rank = 1; rank < comm->size; rank++)
-        for (int other = 0; other < rank; other++)
-            if (zero_hosts_are_one(comm, rank, other))
-                return true;
-    return false;
-}
-
 /* Creates the transport between host memories. It is the same for NCCL as for auto: NCCL joins the GPUs later, once
  * there is a device (src/zero/device/device.c). */
 static zero_status_t create_transport(zero_comm_t *comm, const MPI_Comm *mpi)
@@ -108,7 +98,7 @@ static zero_status_t create_transport(zero_comm_t *comm, const MPI_Comm *mpi)
     if (!comm->uses_mpi || (comm->size == 1 && !messages_only))
         return zero_comm_self_create(comm);
     ZERO_TRY(zero_comm_mpi_create(comm, mpi));
-    if (messages_only || !any_share_a_host(comm))
+    if (messages_only || !zero_hosts_are_shared(comm))
         return ZERO_OK;
     zero_status_t status =
         zero_hosts_are_several(comm) ? zero_comm_hierarchical_create(comm) : zero_comm_node_create(comm);

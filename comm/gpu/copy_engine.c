@@ -2,7 +2,7 @@
  * peers have published, and fences are stream memory operations. Compute loses memory bandwidth at most.
  *
  * A window is device memory that every peer maps (CUDA IPC). Data is always read from peers, never written to them. A
- * fence alone writes to peers, one word: each rank has a block of epochs [lane][rank], which says how far every rank
+ * fence alone writes to peers, one word: each rank has a block of epochs [lane][peer], which says how far every peer
  * has come in every lane. A fence writes this rank's new epoch to all peers' blocks, and waits until all peers' epochs
  * in its own block are as high. The stream's front end does both, without a kernel and without the host. Each lane has
  * its own epochs, so its fences do not depend on other lanes. A peer is at most one epoch ahead and the comparison is
@@ -32,6 +32,9 @@
  * Then each rank comes to the earliest fence that has not completed, even with a single queue, and it completes.
  *
  * Calls cannot be captured into a CUDA graph: epochs are arguments, and a replay would write old ones.
+ *
+ * Peers are the ranks of one host. If the communicator has those of several, each host has fences of its own, and a
+ * rank reaches the peers of its host alone (`pull`); all ranks create and destroy together, and agree on failures.
  */
 #include <cuda.h>
 #include <sched.h>
@@ -43,7 +46,7 @@
 #include "comm/gpu/beside_host.h"
 #include "comm/gpu/peer_window.h"
 
-#define MAX_RANKS ZERO_PEER_WINDOW_MAX_RANKS /* a fence is two operations per peer; a batch takes fewer than 256 */
+#define MAX_RANKS 64 /* of a host: a fence is two operations per peer; a batch takes fewer than 256 */
 #define CHECK_BYTES 40961
 #define CHECK_TIMEOUT_NS 10000000000
 #define RELEASE_TIMEOUT_NS 2000000000
@@ -59,7 +62,10 @@ typedef struct lane {
 
 typedef struct copy_engine {
     mem_ops_fn_t mem_ops;  /* the driver's cuStreamBatchMemOp */
-    zero_window_t control; /* the epochs: uint32_t [ZERO_N_LANES][MAX_RANKS] */
+    zero_window_t control; /* the epochs: uint32_t [ZERO_N_LANES][MAX_RANKS], by place among the peers */
+    int peers[MAX_RANKS];  /* the ranks of this host, this one included */
+    int n_peers;
+    zero_pull_t *pulls; /* [size] of the call at hand */
     lane_t lanes[ZERO_N_LANES];
     cudaStream_t stream; /* for the check at creation and for release */
 } copy_engine_t;
@@ -136,11 +142,11 @@ static void window_destroy(zero_comm_t *comm, zero_window_t *window)
 
 /* ---- Fences ---- */
 
-/* Returns the address of `rank`'s epoch in a lane, in the block of `owner`. */
-static CUdeviceptr epoch_at(const copy_engine_t *engine, int owner, int lane, int rank)
+/* Returns the address of a peer's epoch in a lane, in the block of `owner`; both by their places. */
+static CUdeviceptr epoch_at(const copy_engine_t *engine, int owner, int lane, int peer)
 {
-    return (CUdeviceptr)(zero_peer_window_part(&engine->control, owner) +
-                         (size_t)(lane * MAX_RANKS + rank) * sizeof(uint32_t));
+    return (CUdeviceptr)(zero_peer_window_part(&engine->control, engine->peers[owner]) +
+                         (size_t)(lane * MAX_RANKS + peer) * sizeof(uint32_t));
 }
 
 static CUstreamBatchMemOpParams write_epoch(CUdeviceptr address, uint32_t epoch)
@@ -162,13 +168,14 @@ static cudaError_t issue_fence(zero_comm_t *comm, zero_lane_t lane, cudaStream_t
     copy_engine_t *engine = comm->transport;
     CUstreamBatchMemOpParams ops[2 * MAX_RANKS];
     unsigned n_ops = 0;
-    if (comm->size == 1)
+    const int n = engine->n_peers, me = comm->local_rank;
+    if (n == 1)
         return cudaSuccess;
     const uint32_t epoch = ++engine->lanes[lane].epoch;
-    for (int i = 1; i < comm->size; i++)
-        ops[n_ops++] = write_epoch(epoch_at(engine, (comm->rank + i) % comm->size, lane, comm->rank), epoch);
-    for (int i = 1; i < comm->size; i++)
-        ops[n_ops++] = wait_for_epoch(epoch_at(engine, comm->rank, lane, (comm->rank + i) % comm->size), epoch);
+    for (int i = 1; i < n; i++)
+        ops[n_ops++] = write_epoch(epoch_at(engine, (me + i) % n, lane, me), epoch);
+    for (int i = 1; i < n; i++)
+        ops[n_ops++] = wait_for_epoch(epoch_at(engine, me, lane, (me + i) % n), epoch);
     CUresult result = engine->mem_ops((CUstream)stream, n_ops, ops, 0);
     if (result != CUDA_SUCCESS)
         return (cudaError_t)result; /* runtime and driver number their errors alike */
@@ -199,8 +206,8 @@ static void copy_engine_release(zero_comm_t *comm)
     unsigned n_ops = 0;
     comm->failed = true;
     for (int lane = 0; lane < ZERO_N_LANES && engine->control.local; lane++)
-        for (int rank = 0; rank < comm->size; rank++)
-            ops[n_ops++] = write_epoch(epoch_at(engine, comm->rank, lane, rank), engine->lanes[lane].epoch);
+        for (int peer = 0; peer < engine->n_peers; peer++)
+            ops[n_ops++] = write_epoch(epoch_at(engine, comm->local_rank, lane, peer), engine->lanes[lane].epoch);
     for (int64_t end = zero_now_ns() + RELEASE_TIMEOUT_NS; any_fence_waits(engine) && zero_now_ns() < end;) {
         if (engine->mem_ops(engine->stream, n_ops, ops, 0) != CUDA_SUCCESS)
             return;
@@ -210,57 +217,89 @@ static void copy_engine_release(zero_comm_t *comm)
 
 /* ---- Bulk data ---- */
 
-/* Queues the copy of the rank's own slice beside `stream`. The caller must wait for lane->join. */
-static zero_status_t copy_own_slice(lane_t *lane, void *dst, const void *src, size_t n_bytes, cudaStream_t stream)
+/* Queues the copies from this rank's own window beside `stream`. If there are any, the caller must wait for
+ * lane->join. */
+static zero_status_t pull_own(const zero_comm_t *comm, lane_t *lane, const zero_window_t *window,
+                              const zero_pull_t *pulls, int n, cudaStream_t stream, bool *has_own)
 {
-    ZERO_TRY_CUDA(cudaEventRecord(lane->fork, stream));
-    ZERO_TRY_CUDA(cudaStreamWaitEvent(lane->own_copies, lane->fork, 0));
-    ZERO_TRY_CUDA(cudaMemcpyAsync(dst, src, n_bytes, cudaMemcpyDeviceToDevice, lane->own_copies));
-    ZERO_TRY_CUDA(cudaEventRecord(lane->join, lane->own_copies));
+    for (const zero_pull_t *p = pulls; p < pulls + n; p++) {
+        if (p->rank != comm->rank)
+            continue;
+        if (!*has_own) {
+            ZERO_TRY_CUDA(cudaEventRecord(lane->fork, stream));
+            ZERO_TRY_CUDA(cudaStreamWaitEvent(lane->own_copies, lane->fork, 0));
+        }
+        *has_own = true;
+        ZERO_TRY_CUDA(cudaMemcpyAsync(p->dst, (const char *)window->local + p->src_offset, p->n_bytes,
+                                      cudaMemcpyDeviceToDevice, lane->own_copies));
+    }
+    if (*has_own)
+        ZERO_TRY_CUDA(cudaEventRecord(lane->join, lane->own_copies));
+    return ZERO_OK;
+}
+
+static zero_status_t pull_from_peers(const zero_comm_t *comm, const zero_window_t *window, const zero_pull_t *pulls,
+                                     int n, cudaStream_t stream)
+{
+    copies_t copies = {.n = 0};
+    for (const zero_pull_t *p = pulls; p < pulls + n; p++) {
+        if (p->rank == comm->rank)
+            continue;
+        if (copies.n == MAX_RANKS) {
+            ZERO_TRY_CUDA(copy_all(&copies, stream));
+            copies.n = 0;
+        }
+        add_copy(&copies, p->dst, zero_peer_window_part(window, p->rank) + p->src_offset, p->n_bytes);
+    }
+    ZERO_TRY_CUDA(copy_all(&copies, stream));
+    return ZERO_OK;
+}
+
+static zero_status_t pull(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, const zero_pull_t *pulls,
+                          int n, zero_stream_t stream)
+{
+    lane_t *own_lane = &((copy_engine_t *)comm->transport)->lanes[lane];
+    bool has_own = false;
+    ZERO_TRY(pull_own(comm, own_lane, window, pulls, n, (cudaStream_t)stream, &has_own));
+    ZERO_TRY(pull_from_peers(comm, window, pulls, n, (cudaStream_t)stream));
+    if (has_own)
+        ZERO_TRY_CUDA(cudaStreamWaitEvent((cudaStream_t)stream, own_lane->join, 0));
     return ZERO_OK;
 }
 
 static zero_status_t all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, zero_ranks_t ranks,
                                 size_t src_offset, size_t src_stride, void *dst, size_t n_bytes, zero_stream_t stream)
 {
-    lane_t *own_lane = &((copy_engine_t *)comm->transport)->lanes[lane];
+    zero_pull_t *pulls = ((copy_engine_t *)comm->transport)->pulls;
     const int me = zero_ranks_index(ranks, comm->rank);
-    const char *own = zero_peer_window_part(window, comm->rank) + src_offset + (size_t)me * src_stride;
-    char *own_slice = (char *)dst + (size_t)me * n_bytes;
-    copies_t copies = {.n = 0};
+    int n = 0;
     if (n_bytes == 0)
         return ZERO_OK;
-    if (own_slice != own)
-        ZERO_TRY(copy_own_slice(own_lane, own_slice, own, n_bytes, (cudaStream_t)stream));
-    for (int i = 1; i < ranks.n; i++) {
-        int at = (me + i) % ranks.n; /* each starts elsewhere, so that not all read from one */
-        add_copy(&copies, (char *)dst + (size_t)at * n_bytes,
-                 zero_peer_window_part(window, zero_ranks_at(ranks, at)) + src_offset + (size_t)at * src_stride,
-                 n_bytes);
+    for (int i = 0; i < ranks.n; i++) {
+        const int at = (me + i) % ranks.n; /* each starts elsewhere, so that not all read from one */
+        const size_t offset = src_offset + (size_t)at * src_stride;
+        char *slice = (char *)dst + (size_t)at * n_bytes;
+        if (at != me || slice != (char *)window->local + offset)
+            pulls[n++] = (zero_pull_t){zero_ranks_at(ranks, at), offset, slice, n_bytes};
     }
-    ZERO_TRY_CUDA(copy_all(&copies, (cudaStream_t)stream));
-    if (own_slice != own)
-        ZERO_TRY_CUDA(cudaStreamWaitEvent((cudaStream_t)stream, own_lane->join, 0));
-    return ZERO_OK;
+    return pull(comm, lane, window, pulls, n, stream);
 }
 
 static zero_status_t all_to_all(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, int group,
                                 size_t src_offset, size_t src_stride, size_t n_bytes, void *staging,
                                 const void **slices, zero_stream_t stream)
 {
-    copies_t copies = {.n = 0};
-    (void)lane;
+    zero_pull_t *pulls = ((copy_engine_t *)comm->transport)->pulls;
     const size_t offset = src_offset + (size_t)zero_comm_slice_of(comm->rank, comm->size, group) * src_stride;
-    slices[comm->rank] = zero_peer_window_part(window, comm->rank) + offset; /* the own slice stays in the window */
+    int n = 0;
+    slices[comm->rank] = (const char *)window->local + offset; /* the own slice stays in the window */
     for (int i = 1; i < comm->size; i++) {
-        int rank = (comm->rank + i) % comm->size;
+        const int rank = (comm->rank + i) % comm->size;
         char *staged = (char *)staging + (size_t)rank * n_bytes;
         slices[rank] = staged;
-        if (n_bytes > 0)
-            add_copy(&copies, staged, zero_peer_window_part(window, rank) + offset, n_bytes);
+        pulls[n++] = (zero_pull_t){rank, offset, staged, n_bytes};
     }
-    ZERO_TRY_CUDA(copy_all(&copies, (cudaStream_t)stream));
-    return ZERO_OK;
+    return n_bytes > 0 ? pull(comm, lane, window, pulls, n, stream) : ZERO_OK;
 }
 
 /* ---- Beginning and end ---- */
@@ -295,6 +334,7 @@ static void copy_engine_destroy(zero_comm_t *comm)
         destroy_lane(&engine->lanes[i]);
     if (engine->stream)
         cudaStreamDestroy(engine->stream);
+    free(engine->pulls);
     zero_comm_beside_host_destroy(comm);
 }
 
@@ -305,6 +345,7 @@ static const zero_comm_ops_t copy_engine_ops = {
     .fence = fence,
     .all_gather = all_gather,
     .all_to_all = all_to_all,
+    .pull = pull,
     .staging_bytes = zero_comm_beside_host_staging_bytes,
     .host_all_gather = zero_comm_beside_host_all_gather,
     .host_broadcast = zero_comm_beside_host_broadcast,
@@ -322,13 +363,14 @@ static zero_status_t unsupported(const char *why)
 
 enum { BUS_ID_BYTES = 20 }; /* "00000000:00:00.0" at most */
 
-/* Fails if this rank's GPU cannot access the memory of every peer's. */
+/* Fails if this rank's GPU cannot access the memory of every peer's. bus_ids: of all ranks. */
 static zero_status_t check_access(const zero_comm_t *comm, char (*bus_ids)[BUS_ID_BYTES])
 {
+    const copy_engine_t *engine = comm->transport;
     int mine, peer, has_access;
     ZERO_TRY(TRIED(cudaGetDevice(&mine)));
-    for (int rank = 0; rank < comm->size; rank++) {
-        if (cudaDeviceGetByPCIBusId(&peer, bus_ids[rank]) != cudaSuccess) {
+    for (int i = 0; i < engine->n_peers; i++) {
+        if (cudaDeviceGetByPCIBusId(&peer, bus_ids[engine->peers[i]]) != cudaSuccess) {
             cudaGetLastError();
             return unsupported("a peer's GPU is not visible to this process");
         }
@@ -341,9 +383,16 @@ static zero_status_t check_access(const zero_comm_t *comm, char (*bus_ids)[BUS_I
     return ZERO_OK;
 }
 
-static zero_status_t prepare(copy_engine_t *engine, char bus_id[BUS_ID_BYTES])
+static zero_status_t prepare(const zero_comm_t *comm, char bus_id[BUS_ID_BYTES])
 {
+    copy_engine_t *engine = comm->transport;
     int mine, lowest, highest;
+    for (int rank = 0; rank < comm->size; rank++)
+        if (zero_hosts_are_one(comm, rank, comm->rank))
+            engine->peers[engine->n_peers++] = rank;
+    engine->pulls = calloc((size_t)comm->size, sizeof *engine->pulls);
+    if (!engine->pulls)
+        return zero_fail(ZERO_ERROR_MEMORY, "no memory for a communicator of %d GPUs", comm->size);
     ZERO_TRY(TRIED(cudaGetDevice(&mine)));
     ZERO_TRY(TRIED(cudaDeviceGetPCIBusId(bus_id, BUS_ID_BYTES, mine)));
     ZERO_TRY(TRIED(cudaDeviceGetStreamPriorityRange(&lowest, &highest)));
@@ -359,18 +408,19 @@ static unsigned char check_byte(int rank, size_t i)
     return (unsigned char)((i * 2654435761u + (unsigned)rank * 40503u) >> 13);
 }
 
-/* Fills the own slice, passes a fence in every lane, gathers all slices, and checks every byte. */
+/* Fills the own slice, passes a fence in every lane, copies all peers' slices, and checks every byte. */
 static zero_status_t run_check(zero_comm_t *comm, const zero_window_t *window, unsigned char *host, void *device)
 {
     copy_engine_t *engine = comm->transport;
-    const size_t n_all = (size_t)comm->size * CHECK_BYTES;
+    const size_t n_all = (size_t)engine->n_peers * CHECK_BYTES;
+    for (int i = 0; i < engine->n_peers; i++)
+        engine->pulls[i] = (zero_pull_t){engine->peers[i], 0, (char *)device + (size_t)i * CHECK_BYTES, CHECK_BYTES};
     for (size_t i = 0; i < CHECK_BYTES; i++)
         host[i] = check_byte(comm->rank, i);
     ZERO_TRY(TRIED(cudaMemcpyAsync(window->local, host, CHECK_BYTES, cudaMemcpyHostToDevice, engine->stream)));
     for (int lane = 0; lane < ZERO_N_LANES; lane++)
         ZERO_TRY(TRIED(issue_fence(comm, (zero_lane_t)lane, engine->stream)));
-    ZERO_TRY(all_gather(comm, ZERO_LANE_GATHER, window, zero_comm_all(comm), 0, 0, device, CHECK_BYTES,
-                        (zero_stream_t)engine->stream));
+    ZERO_TRY(pull(comm, ZERO_LANE_GATHER, window, engine->pulls, engine->n_peers, (zero_stream_t)engine->stream));
     for (int64_t end = zero_now_ns() + CHECK_TIMEOUT_NS; cudaStreamQuery(engine->stream) == cudaErrorNotReady;) {
         if (zero_now_ns() > end)
             return unsupported("the check at creation did not end");
@@ -378,7 +428,7 @@ static zero_status_t run_check(zero_comm_t *comm, const zero_window_t *window, u
     }
     ZERO_TRY(TRIED(cudaMemcpy(host, device, n_all, cudaMemcpyDeviceToHost)));
     for (size_t i = 0; i < n_all; i++)
-        if (host[i] != check_byte((int)(i / CHECK_BYTES), i % CHECK_BYTES))
+        if (host[i] != check_byte(engine->peers[i / CHECK_BYTES], i % CHECK_BYTES))
             return unsupported("the check at creation read wrong bytes");
     return ZERO_OK;
 }
@@ -387,7 +437,7 @@ static zero_status_t run_check(zero_comm_t *comm, const zero_window_t *window, u
 static zero_status_t check_path(zero_comm_t *comm)
 {
     zero_window_t window;
-    const size_t n_all = (size_t)comm->size * CHECK_BYTES;
+    const size_t n_all = (size_t)((copy_engine_t *)comm->transport)->n_peers * CHECK_BYTES;
     void *device = NULL;
     ZERO_TRY(zero_peer_window_create(comm, CHECK_BYTES, 0, ZERO_LOG_DEBUG, &window));
     unsigned char *host = malloc(n_all);
@@ -406,13 +456,23 @@ static zero_status_t check_path(zero_comm_t *comm)
     return status;
 }
 
+/* Prepares this rank, and agrees with all that their GPUs can reach those of their hosts. */
+static zero_status_t reach_peers(zero_comm_t *comm)
+{
+    char bus_id[BUS_ID_BYTES] = "", (*bus_ids)[BUS_ID_BYTES] = calloc((size_t)comm->size, sizeof *bus_ids);
+    zero_status_t status = zero_comm_agree(comm, bus_ids ? prepare(comm, bus_id) : ZERO_ERROR_MEMORY);
+    if (status == ZERO_OK)
+        status = zero_comm_beside_host_all_gather(comm, bus_id, sizeof bus_id, bus_ids);
+    if (status == ZERO_OK)
+        status = zero_comm_agree(comm, check_access(comm, bus_ids));
+    free(bus_ids);
+    return status;
+}
+
 static zero_status_t connect(zero_comm_t *comm)
 {
     copy_engine_t *engine = comm->transport;
-    char bus_id[BUS_ID_BYTES] = "", bus_ids[MAX_RANKS][BUS_ID_BYTES];
-    ZERO_TRY(zero_comm_agree(comm, prepare(engine, bus_id)));
-    ZERO_TRY(zero_comm_beside_host_all_gather(comm, bus_id, sizeof bus_id, bus_ids));
-    ZERO_TRY(zero_comm_agree(comm, check_access(comm, bus_ids)));
+    ZERO_TRY(reach_peers(comm));
     ZERO_TRY(zero_peer_window_create(comm, sizeof(uint32_t) * ZERO_N_LANES * MAX_RANKS, 0xff, ZERO_LOG_DEBUG,
                                      &engine->control));
     for (int lane = 0; lane < ZERO_N_LANES; lane++)
@@ -420,11 +480,24 @@ static zero_status_t connect(zero_comm_t *comm)
     return check_path(comm);
 }
 
+/* Returns how many ranks the host with most of them has. */
+static int most_on_a_host(const zero_comm_t *host)
+{
+    int most = 1;
+    for (int rank = 0; rank < host->size; rank++) {
+        int n = 0;
+        for (int other = 0; other < host->size; other++)
+            n += zero_hosts_are_one(host, rank, other);
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
 zero_status_t zero_comm_copy_engine_create(zero_comm_t *host, zero_comm_t **comm)
 {
     zero_comm_t *made;
-    if (host->local_size != host->size || host->size > MAX_RANKS)
-        return unsupported("the ranks are on several hosts, or too many");
+    if (most_on_a_host(host) > MAX_RANKS)
+        return unsupported("a host has too many ranks");
     ZERO_TRY(zero_comm_beside_host_create(host, &copy_engine_ops, sizeof(copy_engine_t), &made));
     zero_status_t status = connect(made);
     if (status == ZERO_OK) {

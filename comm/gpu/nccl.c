@@ -1,10 +1,10 @@
 /* nccl.c - the NCCL transport between GPUs: NCCL's all-gather, and an all-to-all made of sends and receives, or NCCL's
  * reduce-scatter if the configuration asks for it.
  *
- * Beside it is a host communicator (node, mpi or self), which brings the ranks together and carries small host
- * data. Windows are device memory. NCCL's calls are ordered by their streams on both sides, so a fence does nothing.
- * NCCL's communicators are non-blocking: a call that is still in progress is polled until the host communicator's
- * deadline, so that a peer that never comes is an error and not a hang.
+ * Beside it is a host communicator (node, mpi, hierarchical or self), which brings the ranks together and carries small
+ * host data. Windows are device memory. NCCL's calls are ordered by their streams on both sides, so a fence does
+ * nothing. NCCL's communicators are non-blocking: a call that is still in progress is polled until the host
+ * communicator's deadline, so that a peer that never comes is an error and not a hang.
  *
  * A single rank does not use NCCL.
  */
@@ -20,17 +20,10 @@
 
 enum { COMM_GATHER, COMM_REDUCE, N_COMMS };
 
-/* One exchange with a peer: to it from src, from it to dst. */
-typedef struct exchange {
-    int rank;
-    const char *src;
-    char *dst;
-} exchange_t;
-
 typedef struct nccl_transport {
     /* One for gathers, and one for reductions and the end of a step, which never overlap. NULL with one rank. */
     ncclComm_t comms[N_COMMS];
-    exchange_t *exchanges; /* [size] */
+    zero_exchange_t *exchanges; /* [size] */
 } nccl_transport_t;
 
 static nccl_transport_t *transport_of(const zero_comm_t *comm)
@@ -99,11 +92,11 @@ static void nccl_window_destroy(zero_comm_t *comm, zero_window_t *window)
 /* ---- Bulk data ---- */
 
 /* Queues n exchanges of n_bytes each way as one operation. */
-static zero_status_t exchange_all(zero_comm_t *comm, ncclComm_t nccl, const exchange_t *exchanges, int n,
+static zero_status_t exchange_all(zero_comm_t *comm, ncclComm_t nccl, const zero_exchange_t *exchanges, int n,
                                   size_t n_bytes, zero_stream_t stream)
 {
     ZERO_TRY_NCCL(comm, nccl, ncclGroupStart());
-    for (const exchange_t *e = exchanges; e < exchanges + n; e++) {
+    for (const zero_exchange_t *e = exchanges; e < exchanges + n; e++) {
         ncclResult_t result = ncclSend(e->src, n_bytes, ncclInt8, e->rank, nccl, (cudaStream_t)stream);
         if (result == ncclSuccess || result == ncclInProgress)
             result = ncclRecv(e->dst, n_bytes, ncclInt8, e->rank, nccl, (cudaStream_t)stream);
@@ -121,14 +114,14 @@ static zero_status_t gather_some(zero_comm_t *comm, ncclComm_t nccl, zero_ranks_
                                  size_t n_bytes, zero_stream_t stream)
 {
     const int me = zero_ranks_index(ranks, comm->rank);
-    exchange_t *exchanges = transport_of(comm)->exchanges;
+    zero_exchange_t *exchanges = transport_of(comm)->exchanges;
     int n = 0;
     char *own = dst + (size_t)me * n_bytes;
     if (own != src)
         ZERO_TRY_CUDA(cudaMemcpyAsync(own, src, n_bytes, cudaMemcpyDeviceToDevice, (cudaStream_t)stream));
     for (int i = 0; i < ranks.n; i++)
         if (i != me)
-            exchanges[n++] = (exchange_t){zero_ranks_at(ranks, i), src, dst + (size_t)i * n_bytes};
+            exchanges[n++] = (zero_exchange_t){zero_ranks_at(ranks, i), src, dst + (size_t)i * n_bytes};
     return n > 0 ? exchange_all(comm, nccl, exchanges, n, n_bytes, stream) : ZERO_OK;
 }
 
@@ -153,19 +146,28 @@ static zero_status_t nccl_all_to_all(zero_comm_t *comm, zero_lane_t lane, const 
                                      const void **slices, zero_stream_t stream)
 {
     const char *src = (const char *)window->local + src_offset;
-    exchange_t *exchanges = transport_of(comm)->exchanges;
+    zero_exchange_t *exchanges = transport_of(comm)->exchanges;
     int n = 0;
     for (int rank = 0; rank < comm->size; rank++) {
         const char *slice = src + (size_t)zero_comm_slice_of(rank, comm->size, group) * src_stride;
         char *received = (char *)staging + (size_t)rank * n_bytes;
         slices[rank] = rank == comm->rank ? slice : received; /* the own slice stays in the window */
         if (rank != comm->rank)
-            exchanges[n++] = (exchange_t){rank, slice, received};
+            exchanges[n++] = (zero_exchange_t){rank, slice, received};
     }
     if (n == 0)
         return ZERO_OK;
     zero_comm_pair(comm, "gradient all-to-all", n_bytes);
     return exchange_all(comm, comm_of(comm, lane), exchanges, n, n_bytes, stream);
+}
+
+static zero_status_t nccl_exchange(zero_comm_t *comm, zero_lane_t lane, const zero_exchange_t *exchanges, int n,
+                                   size_t n_bytes, zero_stream_t stream)
+{
+    if (n_bytes == 0)
+        return ZERO_OK;
+    zero_comm_pair(comm, "exchange", n_bytes);
+    return n > 0 ? exchange_all(comm, comm_of(comm, lane), exchanges, n, n_bytes, stream) : ZERO_OK;
 }
 
 static ncclDataType_t nccl_type(zero_dtype_t dtype)
@@ -240,6 +242,7 @@ static const zero_comm_ops_t nccl_ops = {
     .all_to_all = nccl_all_to_all,
     .staging_bytes = zero_comm_beside_host_staging_bytes,
     .reduce_scatter = nccl_reduce_scatter,
+    .exchange = nccl_exchange,
     .host_all_gather = zero_comm_beside_host_all_gather,
     .host_broadcast = zero_comm_beside_host_broadcast,
     .check_peers = nccl_check_peers,

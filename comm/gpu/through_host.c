@@ -21,10 +21,11 @@
 
 typedef struct through_host {
     zero_device_memory_t memory;
-    size_t chunk_bytes;     /* the most of one rank's data that moves at once */
-    zero_window_t outgoing; /* a window of the host communicator: a chunk for each rank */
-    void *incoming;         /* a chunk from each rank */
-    const void **slices;    /* [rank]: where the host communicator left that rank's chunk */
+    size_t chunk_bytes;         /* the most of one rank's data that moves at once */
+    zero_window_t outgoing;     /* a window of the host communicator: a chunk for each rank */
+    void *incoming;             /* a chunk from each rank */
+    const void **slices;        /* [rank]: where the host communicator left that rank's chunk */
+    zero_exchange_t *exchanges; /* [size] of an all-to-all */
 } through_host_t;
 
 /* ---- Windows ---- */
@@ -100,44 +101,52 @@ static zero_status_t all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_
     return status;
 }
 
-/* Exchanges a chunk of each slice: slice s is read at src + s * src_stride, the one from rank r is written to
- * dst + r * dst_stride. */
-static zero_status_t all_to_all_chunk(zero_comm_t *comm, zero_lane_t lane, int group, const char *src,
-                                      size_t src_stride, size_t n_bytes, char *dst, size_t dst_stride,
-                                      zero_stream_t stream)
+/* Exchanges n_bytes of each exchange, from `at` on. What the host communicator moves between ranks that exchange
+ * nothing is of no use. */
+static zero_status_t exchange_chunk(zero_comm_t *comm, zero_lane_t lane, const zero_exchange_t *exchanges, int n,
+                                    size_t at, size_t n_bytes, zero_stream_t stream)
 {
     const through_host_t *transport = comm->transport;
     zero_comm_t *host = comm->host;
-    for (int rank = 0; rank < comm->size; rank++)
-        if (rank != comm->rank)
-            ZERO_TRY(copy(transport, (char *)transport->outgoing.local + (size_t)rank * n_bytes,
-                          src + (size_t)zero_comm_slice_of(rank, comm->size, group) * src_stride, n_bytes, stream));
+    for (const zero_exchange_t *e = exchanges; e < exchanges + n; e++)
+        ZERO_TRY(copy(transport, (char *)transport->outgoing.local + (size_t)e->rank * n_bytes,
+                      (const char *)e->src + at, n_bytes, stream));
     ZERO_TRY(finish_copies(transport, stream));
     ZERO_TRY(host->ops->fence(host, lane, NULL));
     ZERO_TRY(host->ops->all_to_all(host, lane, &transport->outgoing, comm->size, 0, n_bytes, n_bytes,
                                    transport->incoming, transport->slices, NULL));
-    for (int rank = 0; rank < comm->size; rank++)
-        if (rank != comm->rank)
-            ZERO_TRY(copy(transport, dst + (size_t)rank * dst_stride, transport->slices[rank], n_bytes, stream));
+    for (const zero_exchange_t *e = exchanges; e < exchanges + n; e++)
+        ZERO_TRY(copy(transport, (char *)e->dst + at, transport->slices[e->rank], n_bytes, stream));
     ZERO_TRY(finish_copies(transport, stream));
     return host->ops->fence(host, lane, NULL);
+}
+
+static zero_status_t exchange(zero_comm_t *comm, zero_lane_t lane, const zero_exchange_t *exchanges, int n,
+                              size_t n_bytes, zero_stream_t stream)
+{
+    const size_t chunk_bytes = ((through_host_t *)comm->transport)->chunk_bytes;
+    zero_status_t status = ZERO_OK;
+    for (size_t at = 0; at < n_bytes && comm->size > 1 && status == ZERO_OK; at += chunk_bytes)
+        status = exchange_chunk(comm, lane, exchanges, n, at, at_most(chunk_bytes, n_bytes - at), stream);
+    comm->failed |= status != ZERO_OK; /* peers wait for it */
+    return status;
 }
 
 static zero_status_t all_to_all(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, int group,
                                 size_t src_offset, size_t src_stride, size_t n_bytes, void *staging,
                                 const void **slices, zero_stream_t stream)
 {
-    const through_host_t *transport = comm->transport;
-    const char *src = (const char *)window->local + src_offset;
-    zero_status_t status = ZERO_OK;
-    for (int rank = 0; rank < comm->size; rank++)
-        slices[rank] = (char *)staging + (size_t)rank * n_bytes;
-    slices[comm->rank] = src + (size_t)zero_comm_slice_of(comm->rank, comm->size, group) * src_stride;
-    for (size_t at = 0; at < n_bytes && comm->size > 1 && status == ZERO_OK; at += transport->chunk_bytes)
-        status = all_to_all_chunk(comm, lane, group, src + at, src_stride,
-                                  at_most(transport->chunk_bytes, n_bytes - at), (char *)staging + at, n_bytes, stream);
-    comm->failed |= status != ZERO_OK; /* peers wait for it */
-    return status;
+    zero_exchange_t *exchanges = ((through_host_t *)comm->transport)->exchanges;
+    int n = 0;
+    for (int rank = 0; rank < comm->size; rank++) {
+        const char *slice =
+            (const char *)window->local + src_offset + (size_t)zero_comm_slice_of(rank, comm->size, group) * src_stride;
+        char *received = (char *)staging + (size_t)rank * n_bytes;
+        slices[rank] = rank == comm->rank ? slice : received;
+        if (rank != comm->rank)
+            exchanges[n++] = (zero_exchange_t){rank, slice, received};
+    }
+    return exchange(comm, lane, exchanges, n, n_bytes, stream);
 }
 
 /* ---- Beginning and end ---- */
@@ -149,6 +158,7 @@ static void destroy(zero_comm_t *comm)
         comm->host->ops->window_destroy(comm->host, &transport->outgoing);
     transport->memory.host_free(transport->memory.device, transport->incoming);
     free(transport->slices);
+    free(transport->exchanges);
     zero_comm_beside_host_destroy(comm);
 }
 
@@ -160,6 +170,7 @@ static const zero_comm_ops_t through_host_ops = {
     .fence = zero_private_window_fence,
     .all_gather = all_gather,
     .all_to_all = all_to_all,
+    .exchange = exchange,
     .staging_bytes = zero_comm_beside_host_staging_bytes,
     .host_all_gather = zero_comm_beside_host_all_gather,
     .host_broadcast = zero_comm_beside_host_broadcast,
@@ -173,7 +184,8 @@ static zero_status_t prepare(zero_comm_t *comm, size_t staging_bytes)
     through_host_t *transport = comm->transport;
     size_t n_ranks = (size_t)comm->size;
     transport->slices = calloc(n_ranks, sizeof *transport->slices);
-    if (!transport->slices)
+    transport->exchanges = calloc(n_ranks, sizeof *transport->exchanges);
+    if (!transport->slices || !transport->exchanges)
         return zero_fail(ZERO_ERROR_MEMORY, "no memory for a communicator of %d devices", comm->size);
     transport->chunk_bytes = staging_bytes / n_ranks / PAGE_BYTES * PAGE_BYTES;
     if (transport->chunk_bytes == 0)

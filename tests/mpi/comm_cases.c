@@ -3,8 +3,9 @@
  *     comm_cases TRANSPORT CASE [LOG]
  *
  * TRANSPORT: self, node or mpi, or "through-" and one of these: the transport through host memory, with that host
- * transport and the CPU as the device. CASE: a name below, or "all" for those that end well. LOG: a file that receives
- * what all ranks write to stderr.
+ * transport and the CPU as the device. "hierarchical-" and how the ranks are on hosts (host_ids.h), or "rails-" and
+ * that: comm/gpu/rails.c on the device whose streams are threads (async_device.h), waited for after every call. CASE: a
+ * name below, or "all" for those that end well. LOG: a file that receives what all ranks write to stderr.
  *
  * Exit code 0: the promise held on every rank. Bytes in windows follow from (rank, round, position) by a formula, so
  * every rank knows what it must find without asking another. In the cases about failure one rank does wrong; the others
@@ -22,8 +23,11 @@
 #include <unistd.h>
 
 #include "comm/comm.h"
+#include "base/log.h"
 #include "comm/gpu/through_host.h"
+#include "tests/support/async_device.h"
 #include "tests/support/clock.h"
+#include "tests/mpi/host_ids.h"
 #include "tests/support/support.h"
 #include "zero/device/device.h"
 
@@ -33,9 +37,8 @@ static const size_t sizes[] = {0, 1, 17, 4095, 65537, 300007};
 #define FAILURE_SEEN 3
 
 static const char *current_case;
-static zero_comm_t *comm,
-    *host;                 /* host: the host transport below `comm`, if that goes through host memory; else NULL */
-static zero_device_t *cpu; /* with it */
+static zero_comm_t *comm, *host; /* host: the host transport below `comm`, if that joins devices; else NULL */
+static zero_device_t *cpu;       /* with it */
 
 #define EXPECT(condition)                                                                                              \
     do {                                                                                                               \
@@ -415,7 +418,7 @@ static void barrier_waits_for_the_last(void)
 static void ranks_are_known(void)
 {
     EXPECT(zero_comm_rank(comm) >= 0 && zero_comm_rank(comm) < zero_comm_size(comm));
-    const bool one_host = strcmp(comm->ops->name, "hierarchical") != 0;
+    const bool one_host = strcmp(comm->ops->name, "hierarchical") != 0 && strcmp(comm->ops->name, "rails") != 0;
     int hosts[64];
     EXPECT((zero_comm_local_size(comm) == zero_comm_size(comm)) == one_host);
     EXPECT(zero_comm_size(comm) <= 64 && (zero_comm_hosts(comm, hosts) == 1) == one_host && hosts[0] == 0);
@@ -748,34 +751,69 @@ static zero_comm_t *through_host(void)
     return made;
 }
 
-/* Makes several hosts of this one: each has two neighbours (hierarchical-pairs), or ranks take turns on two
- * (hierarchical-turns), or rank 0 is alone and the others share one (hierarchical-one). */
-static void set_host(const char *transport)
+/* ---- Rails ---- */
+
+static zero_comm_ops_t rails_ops; /* those that do not wait */
+
+static zero_status_t gather_and_wait(zero_comm_t *rails, zero_lane_t lane, const zero_window_t *window,
+                                     zero_ranks_t ranks, size_t src_offset, size_t src_stride, void *dst,
+                                     size_t n_bytes, zero_stream_t stream)
 {
-    const int rank = zero_comm_launch_rank();
-    char id[16];
-    const char *how = transport + strlen("hierarchical-");
-    snprintf(id, sizeof id, "%d",
-             strcmp(how, "pairs") == 0   ? rank / 2
-             : strcmp(how, "turns") == 0 ? rank % 2
-                                         : rank > 0);
-    EXPECT(setenv("ZERO_HOST_ID", id, 1) == 0);
+    ZERO_TRY(rails_ops.all_gather(rails, lane, window, ranks, src_offset, src_stride, dst, n_bytes, stream));
+    return zero_device_synchronize(cpu);
+}
+
+static zero_status_t exchange_and_wait(zero_comm_t *rails, zero_lane_t lane, const zero_window_t *window, int group,
+                                       size_t src_offset, size_t src_stride, size_t n_bytes, void *staging,
+                                       const void **slices, zero_stream_t stream)
+{
+    ZERO_TRY(
+        rails_ops.all_to_all(rails, lane, window, group, src_offset, src_stride, n_bytes, staging, slices, stream));
+    return zero_device_synchronize(cpu);
+}
+
+static zero_status_t fence_and_wait(zero_comm_t *rails, zero_lane_t lane, zero_stream_t stream)
+{
+    ZERO_TRY(rails_ops.fence(rails, lane, stream));
+    return zero_device_synchronize(cpu);
+}
+
+static zero_comm_t *over_rails(void)
+{
+    static zero_comm_ops_t waiting_ops;
+    const async_options_t options = {.seed = 1 + (uint64_t)host->rank, .max_delay_us = 100};
+    zero_comm_t *made;
+    EXPECT_OK(async_device_create(host, &options, &cpu));
+    EXPECT_OK(zero_device_comm_create(cpu, host, false, &made));
+    EXPECT(strcmp(made->ops->name, "rails") == 0);
+    rails_ops = waiting_ops = *made->ops;
+    waiting_ops.all_gather = gather_and_wait;
+    waiting_ops.all_to_all = exchange_and_wait;
+    waiting_ops.fence = fence_and_wait;
+    made->ops = &waiting_ops;
+    return made;
 }
 
 int main(int argc, char **argv)
 {
     current_case = "start";
     if (argc < 3 || argc > 4 || (argc == 4 && !freopen(argv[3], "a", stderr))) {
-        fprintf(stderr, "usage: comm_cases [through-]self|node|mpi|mpi-fallback|hierarchical-HOW CASE [LOG]\n");
+        fprintf(stderr,
+                "usage: comm_cases [through-]self|node|mpi|mpi-fallback|hierarchical-HOW|rails-HOW CASE [LOG]\n");
         return 2;
     }
     setvbuf(stderr, NULL, _IOLBF, BUFSIZ); /* whole lines at once, whatever stderr is */
     const bool fallback = strcmp(argv[1], "mpi-fallback") == 0;
     const bool is_through_host = strncmp(argv[1], "through-", 8) == 0;
     const bool is_hierarchical = strncmp(argv[1], "hierarchical-", 13) == 0;
-    const char *transport = is_hierarchical ? "hierarchical" : fallback ? "mpi" : argv[1] + (is_through_host ? 8 : 0);
+    const bool is_rails = strncmp(argv[1], "rails-", 6) == 0;
+    const char *transport = is_hierarchical || is_rails ? "hierarchical"
+                            : fallback                  ? "mpi"
+                                                        : argv[1] + (is_through_host ? 8 : 0);
     if (is_hierarchical)
-        set_host(argv[1]);
+        EXPECT_OK(host_ids_set(argv[1] + 13));
+    if (is_rails)
+        EXPECT_OK(host_ids_set(argv[1] + 6));
     if (fallback)
         create_without_shared_memory();
     else
@@ -785,6 +823,10 @@ int main(int argc, char **argv)
         host = comm;
         EXPECT_OK(zero_device_create(ZERO_DEVICE_CPU, host, &cpu));
         comm = through_host();
+    }
+    if (is_rails) {
+        host = comm;
+        comm = over_rails();
     }
 
     int n_run = 0;

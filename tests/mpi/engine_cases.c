@@ -754,7 +754,7 @@ static zero_step_result_t make_step(training_t *t, int64_t step)
     OK(zero_step_wait(t->engine, &result));
     unsigned long allocations = allocations_stop();
     /* MPI may allocate for its messages, CUDA and NCCL in their calls. */
-    CHECK(step < 3 || allocations == 0 || strcmp(zero_comm_name(t->comm), "mpi") == 0 ||
+    CHECK(step < 3 || allocations == 0 || zero_comm_get_kind(t->comm) == ZERO_COMM_MPI ||
               t->s->device >= ZERO_DEVICE_CUDA,
           "%lu allocations in step %lld", allocations, (long long)step);
     return result;

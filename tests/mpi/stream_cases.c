@@ -12,7 +12,8 @@
  *     activations=0 (bytes a unit keeps from its forward to its backward) spans=0 (units by which their declared span
  * is longer than needed, at most, on either side) asks=0 (1: the state is read after every third step and set after
  * every fifth, while steps are under way) rows=61 (of the embedding's table) untied=0 (1: the head has a table of its
- * own) staging=0 (staging_bytes; 0: its default) comm=auto (or mpi, for all runs and before their other keys) seed=1
+ * own) staging=0 (staging_bytes; 0: its default) comm=auto (or mpi, for all runs and before their other keys) hosts=HOW
+ * (likewise: makes several hosts of this one, tests/mpi/host_ids.h) seed=1
  * delay_us=300 slow_gathers=0 (times as late as other work) fault=0 (async_fault_t) trace=0 blocks=5 (units between the
  * embedding and the head) calls=0 (1: also prints the last step's driver calls) check=0 (config.check) late=1 (0: each
  * step is waited for before the next begins) idle_ms=0 (for which the host leaves the device idle after an evaluation,
@@ -45,6 +46,7 @@
 #include "tests/support/async_device.h"
 #include "tests/support/elements.h"
 #include "tests/support/fp8_reference.h"
+#include "tests/mpi/host_ids.h"
 #include "tests/mpi/expect.h"
 #include "tests/mpi/notices.h"
 #include "tests/mpi/schedule.h"
@@ -628,7 +630,10 @@ static zero_unit_t earlier(zero_unit_t unit, int n)
 
 static void check_transport(const run_t *run)
 {
-    const char *name = zero_engine_transport(run->engine), *between = sends_messages(run) ? "through-host" : "async";
+    const char *name = zero_engine_transport(run->engine);
+    const char *between = sends_messages(run)                                           ? "through-host"
+                          : zero_comm_local_size(run->comm) < zero_comm_size(run->comm) ? "rails"
+                                                                                        : "async";
     const char *want = zero_comm_size(run->comm) == 1 ? "self" : run->s->is_async ? between : zero_comm_name(run->comm);
     CHECK(strcmp(name, want) == 0, "what carries is %s, not %s", name, want);
 }
@@ -900,8 +905,11 @@ int main(int argc, char **argv)
     settings_t s = defaults;
     zero_comm_t *comm;
     bool messages = argc > 1 && strcmp(argv[1], "comm=mpi") == 0;
+    bool several_hosts = argc > 1 && strncmp(argv[1], "hosts=", 6) == 0;
+    if (several_hosts)
+        OK(host_ids_set(argv[1] + 6));
     OK(zero_comm_create(messages ? ZERO_COMM_MPI : ZERO_COMM_AUTO, &comm));
-    for (int i = messages ? 2 : 1; i < argc; i++) {
+    for (int i = messages || several_hosts ? 2 : 1; i < argc; i++) {
         if (strcmp(argv[i], "/") != 0) {
             setting_take(argv[i], setting_rows, sizeof setting_rows / sizeof setting_rows[0], &s);
             continue;

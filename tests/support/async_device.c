@@ -13,6 +13,7 @@
 #include "comm/gpu/beside_host.h"
 #include "base/deadline.h"
 #include "comm/host/shared_block.h"
+#include "tests/support/async/messages.h"
 #include "tests/support/elements.h"
 #include "tests/mpi/expect.h"
 #include "tests/support/support.h"
@@ -30,8 +31,9 @@ typedef struct task {
     _Alignas(16) unsigned char args[ASYNC_ARGS_BYTES];
 } task_t;
 
-/* The order in which the engine and the test make streams tells what they are for. */
-enum { DEFAULT_STREAM, GATHER_STREAM, REDUCE_STREAM, OUT_STREAM, UPDATE_STREAM, IN_STREAM };
+/* The order in which the engine and the test make streams tells what they are for. Those of the transport have numbers
+ * from FIRST_ASIDE on. */
+enum { DEFAULT_STREAM, GATHER_STREAM, REDUCE_STREAM, OUT_STREAM, UPDATE_STREAM, IN_STREAM, FIRST_ASIDE = 100 };
 
 typedef struct stream {
     int number;
@@ -39,7 +41,7 @@ typedef struct stream {
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     uint64_t n_queued, n_done;
-    bool ends_in_sum; /* what was queued last */
+    bool ends_in_sum, ends_in_inner_fence; /* what was queued last; inner: of a gather over rails */
     bool ends;
     uint64_t seed;
     task_t queue[QUEUE_LENGTH];
@@ -51,9 +53,10 @@ static struct {
     zero_shard_kernels_t kernels;
     zero_device_t *cpu;
     async_options_t options;
-    stream_t *streams[MAX_STREAMS];
-    int n_streams;
-    int compute; /* the number of the stream that async_compute_in named */
+    stream_t *streams[MAX_STREAMS], *asides[ZERO_N_LANES];
+    int n_streams, n_asides;
+    bool joins, gathers; /* in the transport's creation, or its gather */
+    int compute;         /* the number of the stream that async_compute_in named */
     uint64_t n_calls[ASYNC_N_CALLS];
     const struct async_event *grads_home; /* the first one of OUT_STREAM that IN_STREAM waited for */
 } the;
@@ -133,7 +136,7 @@ void async_queue(zero_stream_t stream, void (*run)(void *args), const void *args
     task_t *task = &s->queue[s->n_queued % QUEUE_LENGTH];
     task->run = run;
     memcpy(task->args, args, n_bytes);
-    s->ends_in_sum = false;
+    s->ends_in_sum = s->ends_in_inner_fence = false;
     s->n_queued++;
     pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->mutex);
@@ -142,15 +145,15 @@ void async_queue(zero_stream_t stream, void (*run)(void *args), const void *args
 static zero_status_t stream_create(zero_device_t *device, bool urgent, zero_stream_t *stream)
 {
     (void)device, (void)urgent;
-    CHECK(the.n_streams < MAX_STREAMS, "too many streams");
+    CHECK(the.joins ? the.n_asides < ZERO_N_LANES : the.n_streams < MAX_STREAMS, "too many streams");
     stream_t *s = calloc(1, sizeof *s);
     CHECK(s, "no memory");
-    s->number = the.n_streams;
+    s->number = the.joins ? FIRST_ASIDE + the.n_asides : the.n_streams;
     s->seed = the.options.seed * 1000 + (uint64_t)s->number;
     pthread_mutex_init(&s->mutex, NULL);
     pthread_cond_init(&s->changed, NULL);
     CHECK(pthread_create(&s->thread, NULL, work, s) == 0, "no thread");
-    the.streams[the.n_streams++] = s;
+    *(the.joins ? &the.asides[the.n_asides++] : &the.streams[the.n_streams++]) = s;
     *stream = (zero_stream_t)(void *)s;
     return ZERO_OK;
 }
@@ -174,6 +177,8 @@ static zero_status_t synchronize(zero_device_t *device)
     (void)device;
     for (int i = 0; i < the.n_streams; i++)
         drain(the.streams[i]);
+    for (int i = 0; i < the.n_asides; i++)
+        drain(the.asides[i]);
     return ZERO_OK;
 }
 
@@ -188,10 +193,10 @@ static zero_status_t synchronize_stream(zero_device_t *device, zero_stream_t str
 
 struct async_event {
     bool timed;
-    uint64_t n_recorded;        /* by the host */
-    int recorded_in;            /* the last record's stream */
-    bool follows_sum;           /* that record, in its stream */
-    _Atomic uint64_t n_reached; /* of those records */
+    uint64_t n_recorded;                   /* by the host */
+    int recorded_in;                       /* the last record's stream */
+    bool follows_sum, follows_inner_fence; /* that record, in its stream */
+    _Atomic uint64_t n_reached;            /* of those records */
     _Atomic int64_t reached_ns;
 };
 typedef struct async_event async_event_t;
@@ -254,6 +259,7 @@ static zero_status_t event_record(zero_device_t *device, zero_event_t event, zer
     event_task_t t = {event_of(event), ++event_of(event)->n_recorded};
     t.event->recorded_in = stream_of(stream)->number;
     t.event->follows_sum = stream_of(stream)->ends_in_sum;
+    t.event->follows_inner_fence = stream_of(stream)->ends_in_inner_fence;
     count(t.event->timed ? ASYNC_TIMED : ASYNC_RECORD, 1);
     async_queue(stream, reach, &t, sizeof t);
     return ZERO_OK;
@@ -294,6 +300,14 @@ static bool is_left_out(int waiting, const async_event_t *event)
         return waiting == IN_STREAM && computed;
     case ASYNC_GATHER_AHEAD_OF_UPDATE:
         return waiting == GATHER_STREAM && recorded_in == UPDATE_STREAM;
+    case ASYNC_SEND_AHEAD_OF_WRITE:
+        return waiting >= FIRST_ASIDE && !event->follows_inner_fence;
+    case ASYNC_SUM_AHEAD_OF_RECEIVE:
+        return !the.gathers && recorded_in >= FIRST_ASIDE;
+    case ASYNC_COPY_AHEAD_OF_RECEIVE:
+        return the.gathers && recorded_in >= FIRST_ASIDE;
+    case ASYNC_RECEIVE_AHEAD_OF_COPY:
+        return waiting >= FIRST_ASIDE && event->follows_inner_fence;
     default:
         return false;
     }
@@ -698,20 +712,37 @@ static _Atomic uint32_t *epoch_at(const zero_comm_t *comm, int owner, zero_lane_
 
 static zero_status_t window_create(zero_comm_t *comm, size_t n_bytes, zero_window_t *window)
 {
-    return comm->host->ops->window_create(comm->host, n_bytes, window);
+    zero_shared_block_t *block;
+    if (comm->size == 1)
+        return comm->host->ops->window_create(comm->host, n_bytes, window);
+    ZERO_TRY(zero_shared_block_create(comm->host, n_bytes, false, ZERO_LOG_ERROR, &block));
+    *window = (zero_window_t){.local = block->parts[comm->rank], .n_bytes = n_bytes, .transport = block};
+    return ZERO_OK;
+}
+
+static void meet_at_end(zero_comm_t *comm)
+{
+    if (!zero_comm_beside_host_failed(comm))
+        OK(zero_comm_barrier(comm->host));
 }
 
 static void window_destroy(zero_comm_t *comm, zero_window_t *window)
 {
     OK(synchronize(&the.device));
-    OK(zero_comm_barrier(comm->host));
-    comm->host->ops->window_destroy(comm->host, window);
+    meet_at_end(comm);
+    if (comm->size == 1) {
+        comm->host->ops->window_destroy(comm->host, window);
+        return;
+    }
+    zero_shared_block_destroy(window->transport);
+    *window = (zero_window_t){0};
 }
 
 typedef struct fence_task {
     zero_comm_t *comm;
     zero_lane_t lane;
     uint32_t epoch;
+    bool waits;
 } fence_task_t;
 
 static void do_fence(void *args)
@@ -719,9 +750,11 @@ static void do_fence(void *args)
     fence_task_t *t = args;
     int64_t deadline = zero_now_ns() + PATIENCE_S * INT64_C(1000000000);
     for (int peer = 0; peer < t->comm->size; peer++)
-        atomic_store(epoch_at(t->comm, peer, t->lane, t->comm->rank), t->epoch);
-    for (int peer = 0; peer < t->comm->size && the.options.fault != ASYNC_NO_FENCE; peer++)
-        while (atomic_load(epoch_at(t->comm, t->comm->rank, t->lane, peer)) < t->epoch) {
+        if (zero_hosts_are_one(t->comm, peer, t->comm->rank))
+            atomic_store(epoch_at(t->comm, peer, t->lane, t->comm->rank), t->epoch);
+    for (int peer = 0; peer < t->comm->size && t->waits; peer++)
+        while (zero_hosts_are_one(t->comm, peer, t->comm->rank) &&
+               atomic_load(epoch_at(t->comm, t->comm->rank, t->lane, peer)) < t->epoch) {
             CHECK(zero_now_ns() < deadline, "rank %d did not come to fence %u of lane %d: deadlock", peer, t->epoch,
                   (int)t->lane);
             usleep(50);
@@ -732,17 +765,22 @@ static zero_status_t fence(zero_comm_t *comm, zero_lane_t lane, zero_stream_t st
 {
     if (comm->size == 1)
         return ZERO_OK;
-    fence_task_t t = {comm, lane, ++((transport_t *)comm->transport)->epochs[lane]};
+    const bool is_left_out =
+        the.options.fault == ASYNC_NO_FENCE || (the.options.fault == ASYNC_COPY_AHEAD_OF_FENCE && the.gathers);
+    fence_task_t t = {comm, lane, ++((transport_t *)comm->transport)->epochs[lane], !is_left_out};
     zero_comm_pair(comm, "fence", 0);
     count(ASYNC_FENCE, 1);
     count(ASYNC_RECORD, 1); /* what says that it has passed */
     async_queue(stream, do_fence, &t, sizeof t);
+    stream_of(stream)->ends_in_inner_fence = the.gathers;
     return ZERO_OK;
 }
 
 static const char *part_of(const zero_comm_t *comm, const zero_window_t *window, int rank)
 {
-    return rank == comm->rank ? window->local : ((const zero_shared_block_t *)window->transport)->parts[rank];
+    const char *part = rank == comm->rank ? window->local : ((zero_shared_block_t *)window->transport)->parts[rank];
+    CHECK(part, "rank %d is on another host", rank);
+    return part;
 }
 
 /* Pulls from peers are one call; the own slice is another, in a stream aside, with an event each way. */
@@ -791,6 +829,15 @@ static zero_status_t all_to_all(zero_comm_t *comm, zero_lane_t lane, const zero_
     return ZERO_OK;
 }
 
+static zero_status_t pull(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, const zero_pull_t *pulls,
+                          int n, zero_stream_t stream)
+{
+    (void)lane;
+    for (int i = 0; i < n; i++)
+        queue_copy(pulls[i].dst, part_of(comm, window, pulls[i].rank) + pulls[i].src_offset, pulls[i].n_bytes, stream);
+    return ZERO_OK;
+}
+
 typedef struct reduce_task {
     const zero_comm_t *comm;
     const zero_window_t *window;
@@ -833,7 +880,7 @@ static zero_status_t reduce_scatter(zero_comm_t *comm, zero_lane_t lane, const z
 static void transport_destroy(zero_comm_t *comm)
 {
     OK(synchronize(&the.device));
-    OK(zero_comm_barrier(comm->host));
+    meet_at_end(comm);
     if (comm->size > 1)
         zero_shared_block_destroy(((transport_t *)comm->transport)->control);
     zero_comm_beside_host_destroy(comm);
@@ -846,6 +893,7 @@ static const zero_comm_ops_t transport_ops = {
     .fence = fence,
     .all_gather = all_gather,
     .all_to_all = all_to_all,
+    .pull = pull,
     .staging_bytes = zero_comm_beside_host_staging_bytes,
     .host_all_gather = zero_comm_beside_host_all_gather,
     .host_broadcast = zero_comm_beside_host_broadcast,
@@ -854,10 +902,40 @@ static const zero_comm_ops_t transport_ops = {
     .destroy = transport_destroy,
 };
 
+/* Sides of 14 KiB, and 1 KiB in other lanes. */
+#define RAILS_STAGING_BYTES ((size_t)32 << 10)
+
+static zero_status_t (*gather_over_rails)(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window,
+                                          zero_ranks_t ranks, size_t src_offset, size_t src_stride, void *dst,
+                                          size_t n_bytes, zero_stream_t stream);
+
+/* Notes what is queued by a gather, which faults are about. */
+static zero_status_t watched_gather(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window,
+                                    zero_ranks_t ranks, size_t src_offset, size_t src_stride, void *dst, size_t n_bytes,
+                                    zero_stream_t stream)
+{
+    the.gathers = true;
+    zero_status_t status = gather_over_rails(comm, lane, window, ranks, src_offset, src_stride, dst, n_bytes, stream);
+    the.gathers = false;
+    return status;
+}
+
+static zero_status_t join_hosts(zero_device_t *device, zero_comm_t *host, zero_comm_t *local, zero_comm_t **bulk)
+{
+    static zero_comm_ops_t watched_ops;
+    the.joins = true;
+    OK(zero_device_join_rails(device, host, local, async_messages_create(host), RAILS_STAGING_BYTES, bulk));
+    the.joins = false;
+    watched_ops = *(*bulk)->ops;
+    gather_over_rails = watched_ops.all_gather;
+    watched_ops.all_gather = watched_gather;
+    (*bulk)->ops = &watched_ops;
+    return ZERO_OK;
+}
+
 /* One that adds is asked for nothing else. */
 static zero_status_t join(zero_device_t *device, zero_comm_t *host, bool adds, zero_comm_t **bulk)
 {
-    (void)device;
     zero_comm_t *made;
     static zero_comm_ops_t adding_ops;
     adding_ops = transport_ops;
@@ -868,25 +946,31 @@ static zero_status_t join(zero_device_t *device, zero_comm_t *host, bool adds, z
     if (host->size > 1)
         OK(zero_shared_block_create(host, sizeof(uint32_t) * ZERO_N_LANES * (size_t)host->size, true, ZERO_LOG_ERROR,
                                     &((transport_t *)made->transport)->control));
+    if (zero_hosts_are_several(host))
+        return join_hosts(device, host, made, bulk);
     *bulk = made;
     return ZERO_OK;
 }
 
 /* ---- the device ---- */
 
+static void end_stream(stream_t *s)
+{
+    pthread_mutex_lock(&s->mutex);
+    s->ends = true;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->mutex);
+    pthread_join(s->thread, NULL);
+    free(s);
+}
+
 static void destroy(zero_device_t *device)
 {
     OK(synchronize(device));
-    for (int i = 0; i < the.n_streams; i++) {
-        stream_t *s = the.streams[i];
-        pthread_mutex_lock(&s->mutex);
-        s->ends = true;
-        pthread_cond_broadcast(&s->changed);
-        pthread_mutex_unlock(&s->mutex);
-        pthread_join(s->thread, NULL);
-        free(s);
-    }
-    the.n_streams = 0;
+    while (the.n_streams > 0)
+        end_stream(the.streams[--the.n_streams]);
+    while (the.n_asides > 0)
+        end_stream(the.asides[--the.n_asides]);
     zero_device_destroy(the.cpu);
 }
 

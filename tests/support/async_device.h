@@ -6,7 +6,9 @@
  * before its readers are done. To prove that it would, single kinds of waits can be left out (`fault`).
  *
  * Its transport reads peers' windows, which are shared memory, with fences by epochs in each lane, as copy_engine.c
- * does with copy engines and stream memory operations. One device per process.
+ * does with copy engines and stream memory operations. Among several hosts (ZERO_HOST_ID) that is the inner one of
+ * comm/gpu/rails.c, with little staging memory, so that gathers take many rounds; messages are async/messages.c's. One
+ * device per process.
  */
 #ifndef ZERO_ASYNC_DEVICE_H
 #define ZERO_ASYNC_DEVICE_H
@@ -34,6 +36,12 @@ typedef enum async_fault {
     ASYNC_FETCH_AHEAD_OF_GRADS,     /* gradients are fetched back before they have been sent */
     ASYNC_GATHER_AHEAD_OF_UPDATE,   /* parameters are gathered before they are updated */
     ASYNC_FETCH_AHEAD_OF_COMPUTE,   /* state is fetched into activations that are in use */
+    /* rails between hosts: */
+    ASYNC_SEND_AHEAD_OF_WRITE,   /* bytes are sent before they are written */
+    ASYNC_SUM_AHEAD_OF_RECEIVE,  /* sums start before other hosts' slices have arrived */
+    ASYNC_COPY_AHEAD_OF_RECEIVE, /* a round is copied before it has been received */
+    ASYNC_COPY_AHEAD_OF_FENCE,   /* ... before the other ranks of the host have received theirs */
+    ASYNC_RECEIVE_AHEAD_OF_COPY, /* a round is received into a side that others still copy from */
     ASYNC_N_FAULTS
 } async_fault_t;
 

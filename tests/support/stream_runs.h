@@ -45,12 +45,12 @@ static inline char *text_of(int n_ranks, const char *settings)
 }
 
 /* The runs of all `variants` of `settings` give the text that the plain CPU gives, which the same ranks run first. NULL
- * ends the variants. */
-static inline void expect_plain_text(int n_ranks, const char *settings, const char *const *variants)
+ * ends the variants. hosts: "hosts=HOW", or "" for one. */
+static inline void expect_text_among(const char *hosts, int n_ranks, const char *settings, const char *const *variants)
 {
     char runs[1024];
     size_t n_runs = 1;
-    snprintf(runs, sizeof runs, "device=cpu %s", settings);
+    snprintf(runs, sizeof runs, "%s device=cpu %s", hosts, settings);
     for (; variants[n_runs - 1]; n_runs++)
         snprintf(runs + strlen(runs), sizeof runs - strlen(runs), " / %s %s", settings, variants[n_runs - 1]);
     char *got = text_of(n_ranks, runs);
@@ -61,6 +61,11 @@ static inline void expect_plain_text(int n_ranks, const char *settings, const ch
         ck_assert_msg(strncmp(got + i * length, got, length) == 0, "%d ranks, %s: %s gives\n%sinstead of\n%s", n_ranks,
                       settings, variants[i - 1], got + i * length, got);
     free(got);
+}
+
+static inline void expect_plain_text(int n_ranks, const char *settings, const char *const *variants)
+{
+    expect_text_among("", n_ranks, settings, variants);
 }
 
 /* One of each type: plain, with accumulation, with a step that is skipped. */
@@ -90,20 +95,27 @@ static inline bool fault_shows(int exit_code, const char *out, const char *err, 
 }
 
 /* `settings` with a fault give another text than the plain CPU with `toy`, or a value that is seen to be wrong. */
-static inline void expect_fault_shows(async_fault_t fault, const char *settings, const char *toy)
+static inline void expect_fault_shows_among(const char *hosts, int n_ranks, async_fault_t fault, const char *settings,
+                                            const char *toy)
 {
     char plain[96];
     support_output_t output;
     snprintf(plain, sizeof plain, "device=cpu dtype=fp32 steps=20 %s", toy);
-    char *want = text_of(3, plain);
+    char *want = text_of(n_ranks, plain);
     ck_assert(want != NULL);
-    int code = support_mpirun(&output, LIMIT_S, 3, "%s/tests/mpi/stream_cases dtype=fp32 steps=20 %s %s fault=%d",
-                              support_build(), settings, toy, (int)fault);
+    int code =
+        support_mpirun(&output, LIMIT_S, n_ranks, "%s/tests/mpi/stream_cases %s dtype=fp32 steps=20 %s %s fault=%d",
+                       support_build(), hosts, settings, toy, (int)fault);
     ck_assert_msg(fault_shows(code, output.out, output.err, want),
                   "%s %s fault=%d: exit code %d shows nothing of it: %s", settings, toy, (int)fault, code,
                   support_tail(output.err));
     support_output_free(&output);
     free(want);
+}
+
+static inline void expect_fault_shows(async_fault_t fault, const char *settings, const char *toy)
+{
+    expect_fault_shows_among("", 3, fault, settings, toy);
 }
 
 #endif

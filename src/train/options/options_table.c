@@ -187,7 +187,7 @@ const option_row_t option_rows[] = {
     INTEGER_OR_CHOICE(zero, shard_group, "world", 1, 1 << 20, NULL, SHARD_GROUPS,
         "Stage 3: ranks that share a copy of the parameters and gather within their group."),
     CHOICE(zero, comm, "auto", COMMS,
-        "auto: copy engines between the GPUs of one host, else NCCL. mpi: through host memory, slow."),
+        "auto: copy engines inside a host, NCCL between hosts. mpi: by host memory, slow."),
     CHOICE(zero, reduction, "ordered", REDUCTIONS,
         "How gradients are summed: by micro-batch, for equal bits everywhere, or by NCCL."),
     CHOICE(zero, gather, "bf16", GATHERS,

@@ -26,7 +26,9 @@ static zero_status_t find_ranks(const options_t *options, const zero_comm_t *com
         return report_error(ZERO_ERROR_MEMORY, "--plan: no memory for the hosts of %d ranks", ranks->n);
     ranks->n_hosts = zero_comm_hosts(comm, ranks->hosts);
     ranks->memory_kind = zero_comm_get_kind(comm);
-    ranks->traffic_kind = strcmp(zero_comm_name(comm), "mpi") == 0 ? ZERO_COMM_MPI : ZERO_COMM_AUTO;
+    ranks->traffic_kind = options->zero.comm == ZERO_COMM_NCCL       ? ZERO_COMM_NCCL
+                          : strcmp(zero_comm_name(comm), "mpi") == 0 ? ZERO_COMM_MPI
+                                                                     : ZERO_COMM_AUTO;
     if (options->hosts == 0)
         return ZERO_OK;
     ranks->n_hosts = (int)options->hosts;

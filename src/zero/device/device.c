@@ -10,6 +10,7 @@
 
 #include "comm/comm.h"
 #include "base/deadline.h"
+#include "comm/gpu/rails.h"
 #include "comm/gpu/through_host.h"
 #include "base/log.h"
 
@@ -67,7 +68,7 @@ zero_status_t zero_device_create(zero_device_type_t type, const zero_comm_t *com
     return zero_device_cuda_create(comm, type == ZERO_DEVICE_CUDA_SHARED, device);
 }
 
-static zero_status_t join_through_host(zero_device_t *device, zero_comm_t *comm, bool reduces, zero_comm_t **bulk)
+zero_status_t zero_device_join_through_host(zero_device_t *device, zero_comm_t *host, zero_comm_t **bulk)
 {
     const zero_device_ops_t *ops = device->ops;
     const zero_device_memory_t memory = {.device = device,
@@ -77,16 +78,35 @@ static zero_status_t join_through_host(zero_device_t *device, zero_comm_t *comm,
                                          .host_free = ops->host_free,
                                          .copy = ops->copy,
                                          .synchronize_stream = ops->synchronize_stream};
-    if (reduces)
-        return zero_fail_alike(ZERO_ERROR_USAGE, "nccl_reduction: MPI messages do not add gradients while they are "
-                                                 "transferred; take comm auto or nccl");
-    return zero_comm_through_host_create(comm, &memory, ZERO_HOST_STAGING_BYTES, bulk);
+    return zero_comm_through_host_create(host, &memory, ZERO_HOST_STAGING_BYTES, bulk);
+}
+
+zero_status_t zero_device_join_rails(zero_device_t *device, zero_comm_t *host, zero_comm_t *local, zero_comm_t *between,
+                                     size_t staging_bytes, zero_comm_t **bulk)
+{
+    const zero_device_ops_t *ops = device->ops;
+    const zero_device_streams_t streams = {.device = device,
+                                           .stream_create = ops->stream_create,
+                                           .stream_destroy = ops->stream_destroy,
+                                           .event_create = ops->event_create,
+                                           .event_destroy = ops->event_destroy,
+                                           .event_record = ops->event_record,
+                                           .stream_wait = ops->stream_wait};
+    zero_status_t status = zero_comm_rails_create(host, local, between, &streams, staging_bytes, bulk);
+    if (status != ZERO_OK) {
+        between->ops->destroy(between);
+        local->ops->destroy(local);
+    }
+    return status;
 }
 
 /* Goes through host memory if MPI messages were asked for, else as the device chooses. */
 static zero_status_t join(zero_device_t *device, zero_comm_t *comm, bool reduces, zero_comm_t **bulk)
 {
-    ZERO_TRY(comm->kind == ZERO_COMM_MPI ? join_through_host(device, comm, reduces, bulk)
+    if (comm->kind == ZERO_COMM_MPI && reduces)
+        return zero_fail_alike(ZERO_ERROR_USAGE, "nccl_reduction: MPI messages do not add gradients while they are "
+                                                 "transferred; take comm auto or nccl");
+    ZERO_TRY(comm->kind == ZERO_COMM_MPI ? zero_device_join_through_host(device, comm, bulk)
                                          : device->ops->join(device, comm, reduces, bulk));
     if (comm->rank == 0)
         zero_log(ZERO_LOG_INFO, "between GPUs: %s", (*bulk)->ops->name);

@@ -77,10 +77,18 @@ int zero_device_cuda_count(void); /* GPUs that this process sees; 0 without a dr
  * or if the network reports that one is lost. */
 zero_status_t zero_device_await(zero_device_t *device, zero_comm_t *comm, zero_event_t event, const char *what);
 
-/* Joins the devices of all ranks for bulk data. On the CPU *bulk is `comm` itself; between GPUs it is copy engines or
- * NCCL, always NCCL if the transport is to reduce, or goes through host memory if `comm` was asked for MPI messages.
+/* Joins the devices of all ranks for bulk data. On the CPU *bulk is `comm` itself; between GPUs it is copy engines,
+ * NCCL or both, always NCCL if the transport is to reduce, or goes through host memory if `comm` was asked for MPI
+ * messages.
  * The caller destroys it (zero_device_comm_destroy). [collective] */
 zero_status_t zero_device_comm_create(zero_device_t *device, zero_comm_t *comm, bool reduces, zero_comm_t **bulk);
 void zero_device_comm_destroy(zero_comm_t *comm, zero_comm_t *bulk);
+
+/* What a device's `join` is made of: transports of any device with the functions above, through host memory, or of
+ * `local` inside hosts and `between` them, which it takes over (comm/gpu/rails.h); if it fails, both are destroyed.
+ * [collective] */
+zero_status_t zero_device_join_through_host(zero_device_t *device, zero_comm_t *host, zero_comm_t **bulk);
+zero_status_t zero_device_join_rails(zero_device_t *device, zero_comm_t *host, zero_comm_t *local, zero_comm_t *between,
+                                     size_t staging_bytes, zero_comm_t **bulk);
 
 #endif

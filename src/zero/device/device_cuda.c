@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "comm/comm.h"
+#include "comm/routes.h"
 #include "base/cuda_status.h"
 #include "zero/device/device.h"
 #include "base/log.h"
@@ -210,32 +211,62 @@ static void cuda_memory_bytes(const zero_device_t *device, uint64_t *free_bytes,
     *total_bytes = n_total;
 }
 
-/* Refuses ranks that share a GPU, which NCCL does not serve. Hosts may differ in how many GPUs they have, so all ranks
- * learn of it and fail alike. */
+/* Finds whether ranks share a GPU. Hosts may differ in how many they have, so all ranks learn of it. */
+static zero_status_t find_sharing(zero_comm_t *host, bool *here, bool *anywhere)
+{
+    double n_sharing = *here = host->local_size > zero_device_cuda_count();
+    ZERO_TRY(zero_comm_sum(host, &n_sharing, 1));
+    *anywhere = n_sharing > 0.0;
+    return ZERO_OK;
+}
+
+/* Refuses ranks that share a GPU, which NCCL does not serve. All ranks fail alike. */
 static zero_status_t refuse_shared_gpus(zero_comm_t *host)
 {
     int n_gpus = zero_device_cuda_count();
-    bool shares = host->local_size > n_gpus;
-    double n_sharing = shares;
-    ZERO_TRY(zero_comm_sum(host, &n_sharing, 1));
-    if (n_sharing == 0.0)
+    bool here, anywhere;
+    ZERO_TRY(find_sharing(host, &here, &anywhere));
+    if (!anywhere)
         return ZERO_OK;
-    if (!shares || host->local_rank > 0)
+    if (!here || host->local_rank > 0)
         return ZERO_ERROR_USAGE;
     return zero_fail(
         ZERO_ERROR_USAGE,
         "NCCL joins ranks that have a GPU each, and this host has %d GPU%s for %d ranks: take comm mpi, or "
-        "comm auto where copy engines serve (reduction ordered, one host)",
+        "comm auto where copy engines serve (reduction ordered)",
         n_gpus, n_gpus == 1 ? "" : "s", host->local_size);
 }
 
-/* Chooses copy engines if they serve, unless NCCL was asked for or the transport is to reduce, which they cannot. */
+/* Joins hosts inside each of which copy engines serve: by NCCL, or, if it does not serve since ranks share a GPU,
+ * through host memory, which is for trying things out. */
+static zero_status_t join_hosts(zero_device_t *device, zero_comm_t *host, zero_comm_t *local, zero_comm_t **bulk)
+{
+    zero_comm_t *between = NULL;
+    bool here, anywhere;
+    zero_status_t status = find_sharing(host, &here, &anywhere);
+    if (status == ZERO_OK)
+        status =
+            anywhere ? zero_device_join_through_host(device, host, &between) : zero_comm_nccl_create(host, &between);
+    if (status != ZERO_OK) {
+        local->ops->destroy(local);
+        return status;
+    }
+    return zero_device_join_rails(device, host, local, between, ZERO_RAILS_STAGING_BYTES, bulk);
+}
+
+/* Chooses copy engines if they serve, unless NCCL was asked for or the transport is to reduce, which they cannot; with
+ * several hosts, inside those that have several ranks. */
 static zero_status_t cuda_join(zero_device_t *device, zero_comm_t *host, bool reduces, zero_comm_t **bulk)
 {
     zero_status_t status = ZERO_ERROR_UNSUPPORTED;
-    (void)device;
-    if (host->kind == ZERO_COMM_AUTO && !reduces)
-        status = zero_comm_copy_engine_create(host, bulk);
+    const bool are_several = zero_hosts_are_several(host);
+    zero_comm_t *copying;
+    if (host->kind == ZERO_COMM_AUTO && !reduces && (!are_several || zero_hosts_are_shared(host)))
+        status = zero_comm_copy_engine_create(host, &copying);
+    if (status == ZERO_OK && are_several)
+        return join_hosts(device, host, copying, bulk);
+    if (status == ZERO_OK)
+        *bulk = copying;
     if (status != ZERO_ERROR_UNSUPPORTED)
         return status;
     ZERO_TRY(refuse_shared_gpus(host));

@@ -139,7 +139,9 @@ static zero_status_t settle_shard_group(zero_context_t *context)
 zero_status_t zero_fit_plan(zero_context_t *context, zero_offload_t **offload)
 {
     const zero_plan_target_t target = {.on_gpu = context->device->ops->join != NULL,
-                                       .needs_staging = context->comm->ops->staging_bytes(2, 1) > 0};
+                                       .needs_staging = context->comm->ops->staging_bytes(2, 1) > 0,
+                                       .has_rails = context->device->ops->join != NULL &&
+                                                    zero_comm_get_kind(context->host_comm) == ZERO_COMM_MPI};
     ZERO_TRY(settle_shard_group(context));
     ZERO_TRY(settle_offload_ratio(context, target));
     ZERO_TRY(settle_keep(context, target)); /* into what offload leaves free */

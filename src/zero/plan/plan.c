@@ -239,6 +239,7 @@ zero_status_t zero_plan(const zero_model_t *model, const zero_config_t *config, 
     if ((unsigned)kind > ZERO_COMM_NCCL)
         return zero_fail(ZERO_ERROR_ARGUMENT, "zero_plan: there is no kind %d", (int)kind);
     target.needs_staging = target.on_gpu || kind == ZERO_COMM_MPI;
+    target.has_rails = target.on_gpu && kind == ZERO_COMM_MPI;
     ZERO_TRY(zero_config_check(&known));
     ZERO_TRY(zero_layout_create(model, world_size, &layout));
     zero_status_t status = zero_arena_plan_create(model, &layout, &known, target, &arenas);

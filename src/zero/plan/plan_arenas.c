@@ -3,6 +3,7 @@
 #include "zero/plan/plan_arenas.h"
 
 #include "comm/comm.h"
+#include "comm/routes.h"
 
 /* Buffers begin at pages: windows are registered and mapped by page, and no buffer shares one with a neighbour. */
 #define ALIGN_BYTES 4096
@@ -335,4 +336,6 @@ void zero_plan_lay_out(zero_arena_plan_t *plan, const zero_layout_t *layout, con
     plan_window(plan, layout, config);
     plan_private(plan, layout, config, target);
     plan_host(plan, layout, config);
+    if (target.has_rails && layout->world_size > 1 && !plan->transport_reduces)
+        plan->memory.bytes[ZERO_MEMORY_COMMUNICATION] += ZERO_RAILS_STAGING_BYTES; /* the transport's own */
 }

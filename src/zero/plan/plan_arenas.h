@@ -203,6 +203,7 @@ typedef struct zero_step_scratch {
 typedef struct zero_plan_target {
     bool on_gpu;        /* else on the CPU: nothing is overlapped or offloaded */
     bool needs_staging; /* the transport copies slices to this rank, which cannot read them in the peers' windows */
+    bool has_rails;     /* gathers between hosts are staged, or may be (comm/gpu/rails.c) */
 } zero_plan_target_t;
 
 /* Sets the size of every buffer, where it begins in its arena, and the arenas' sizes. What the plan has and how many

@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "comm/comm.h"
+#include "comm/routes.h"
 #include "zero/plan/config.h"
 #include "zero/plan/order.h"
 #include "zero/plan/plan.h"
@@ -26,6 +27,7 @@ typedef struct slices {
 typedef enum route {
     DIRECTLY,      /* from their owner to each rank */
     ONCE_PER_HOST, /* a part to each rank of a host, which spread them inside it */
+    OVER_RAILS,    /* the same between GPUs: whole slices, as many to each */
     IN_A_RING      /* each host passes on what comes from the host before it: NCCL among all ranks */
 } route_t;
 
@@ -152,6 +154,8 @@ static void add_collective(const int *hosts, zero_ranks_t ranks, int rank, route
     uint64_t received = (n_ranks - n_local) * n_bytes, sent = received;
     if (route == IN_A_RING && n_local < n_ranks)
         received = sent = part_of((n_ranks - 1) * n_bytes, n_before, n_local);
+    if (route == OVER_RAILS)
+        received = sent = (n_ranks / n_local - 1) * n_bytes;
     if (route == ONCE_PER_HOST) {
         received = part_of(received, n_before, n_local);
         sent = n_others * n_bytes;
@@ -161,20 +165,34 @@ static void add_collective(const int *hosts, zero_ranks_t ranks, int rank, route
     traffic->local_bytes += (n_ranks - 1) * n_bytes - received;
 }
 
+/* Returns how what is gathered among `ranks` travels: between GPUs by NCCL alone, or as comm/gpu/rails.c sends it. */
+static route_t find_route(const zero_arena_plan_t *plan, zero_device_type_t device, zero_comm_kind_t kind,
+                          int world_size, const int *hosts, zero_ranks_t ranks)
+{
+    const route_t messages = ranks.n == world_size && device == ZERO_DEVICE_CUDA ? IN_A_RING : DIRECTLY;
+    if (device == ZERO_DEVICE_CPU)
+        return kind == ZERO_COMM_MPI ? DIRECTLY : ONCE_PER_HOST;
+    if (kind == ZERO_COMM_NCCL || plan->transport_reduces)
+        return messages;
+    return zero_route_find(hosts, world_size, ranks).kind == ZERO_ROUTE_MESSAGES ? messages : OVER_RAILS;
+}
+
 static void find_traffic(const slices_t *slices, const zero_arena_plan_t *plan, zero_device_type_t device,
                          zero_comm_kind_t kind, int world_size, const int *hosts, zero_traffic_t *traffic)
 {
-    const bool nccl = device == ZERO_DEVICE_CUDA;
-    const route_t among_some = nccl || kind == ZERO_COMM_MPI ? DIRECTLY : ONCE_PER_HOST;
-    const route_t among_all = nccl ? IN_A_RING : among_some;
     const zero_ranks_t all = {.stride = 1, .n = world_size};
+    const zero_ranks_t some = {.stride = 1, .n = plan->group},
+                       others = {.stride = plan->group, .n = world_size / plan->group};
+    const route_t in_group = find_route(plan, device, kind, world_size, hosts, some);
+    const route_t in_part = find_route(plan, device, kind, world_size, hosts, others);
+    const route_t in_all = find_route(plan, device, kind, world_size, hosts, all);
     for (int rank = 0; rank < world_size; rank++) {
         const zero_ranks_t group = {.first = rank - rank % plan->group, .stride = 1, .n = plan->group};
         const zero_ranks_t part = {.first = rank % plan->group, .stride = plan->group, .n = world_size / plan->group};
         traffic[rank] = (zero_traffic_t){0};
-        add_collective(hosts, group, rank, among_some, slices->in_group, &traffic[rank]);
-        add_collective(hosts, part, rank, among_some, slices->in_part, &traffic[rank]);
-        add_collective(hosts, all, rank, among_all, slices->in_all, &traffic[rank]);
+        add_collective(hosts, group, rank, in_group, slices->in_group, &traffic[rank]);
+        add_collective(hosts, part, rank, in_part, slices->in_part, &traffic[rank]);
+        add_collective(hosts, all, rank, in_all, slices->in_all, &traffic[rank]);
         add_collective(hosts, all, rank, plan->transport_reduces ? IN_A_RING : DIRECTLY, slices->reduced,
                        &traffic[rank]);
         add_collective(hosts, all, rank, DIRECTLY, slices->updates, &traffic[rank]);

@@ -1,7 +1,9 @@
 /* test_collectives.c - comm.h's promises, kept by the transports between GPUs, one case per promise; for mpirun.
  *
- *     test_collectives nccl|copy-engine|through-host [CASE]
+ *     test_collectives nccl|copy-engine|rails|through-host|chosen-nccl [CASE]
  *                                      every case that leaves the communicator usable, or one by name
+ *
+ * chosen-nccl: NCCL must be what comm auto comes to. Rails need several hosts (tests/gpu/hosts/on).
  *
  * Bytes in windows follow from (rank, round, position) by a formula, so every rank knows what it must find. Kernels
  * fill and check them in the stream, so that the host is never between a write, a fence and a read. Random delays in
@@ -238,6 +240,53 @@ static void lanes_run_beside_each_other(void)
         worker_destroy(&workers[lane]);
 }
 
+/* More than what a transport stages at once: 7 MiB in the lane that gathers, 0.5 in others. */
+static void moves_of_several_rounds(void)
+{
+    const size_t most = ((size_t)20 << 20) + 3;
+    for (int lane = 0; lane < ZERO_N_LANES; lane++) {
+        const size_t n = lane == ZERO_LANE_GATHER ? most : most / 8;
+        worker_t w = worker_create((zero_lane_t)lane, n, true);
+        for (int i = 0; i < 2 * N_MOVES; i++)
+            move(&w, (move_t)(i % N_MOVES), i % 3 == 2 ? n - 4097 : n);
+        worker_destroy(&w);
+    }
+}
+
+/* As many as `group` neighbours gather, and those with the same place in every group, all with bytes of their own. */
+static void gather_in_groups_of(worker_t *w, int group, size_t n)
+{
+    const int n_groups = comm->size / group, rank = comm->rank;
+    const zero_ranks_t near = {.first = rank - rank % group, .stride = 1, .n = group};
+    const zero_ranks_t far = {.first = rank % group, .stride = group, .n = n_groups};
+    unsigned char *published = (unsigned char *)w->window.local + OFFSET;
+    w->round++;
+    CUDA(launch_fill(published, rank, w->round, 0, n * (size_t)comm->size, w->stream));
+    fence(w);
+    EXPECT_OK(comm->ops->all_gather(comm, w->lane, &w->window, near, OFFSET, 0, w->all, n, (zero_stream_t)w->stream));
+    for (int i = 0; i < group; i++)
+        check(w, w->all + (size_t)i * n, near.first + i, 0, n);
+    delay(w);
+    EXPECT_OK(comm->ops->all_gather(comm, w->lane, &w->window, far, OFFSET, n, w->all, n, (zero_stream_t)w->stream));
+    for (int i = 0; i < n_groups; i++)
+        check(w, w->all + (size_t)i * n, rank % group + i * group, (size_t)i * n, n);
+    const int me = zero_comm_slice_of(rank, comm->size, group);
+    EXPECT_OK(comm->ops->all_to_all(comm, w->lane, &w->window, group, OFFSET, n, n, w->all, w->slices,
+                                    (zero_stream_t)w->stream));
+    for (int i = 0; i < comm->size; i++)
+        check(w, w->slices[i], i, (size_t)me * n, n);
+    fence(w);
+}
+
+static void groups_gather_among_themselves(void)
+{
+    worker_t w = worker_create(ZERO_LANE_GATHER, 300007, true);
+    for (int group = 1; group <= comm->size; group++)
+        for (int i = 0; i < 6 && comm->size % group == 0; i++)
+            gather_in_groups_of(&w, group, sizes[1 + i % 5]);
+    worker_destroy(&w);
+}
+
 static void ten_thousand_fences(void)
 {
     const int n = crowded ? 500 : 10000;
@@ -384,6 +433,8 @@ static const struct {
     CASE(every_move_of_every_size, ONE_RANK | MESSAGES),
     CASE(rounds_do_not_mix, ONE_RANK | MESSAGES),
     CASE(lanes_run_beside_each_other, ONE_RANK | MESSAGES),
+    CASE(moves_of_several_rounds, MESSAGES),
+    CASE(groups_gather_among_themselves, MESSAGES),
     CASE(ten_thousand_fences, 0),
     CASE(a_fence_that_waits_holds_up_no_other_lane, 0),
     CASE(a_reduce_scatter_adds_in_place, ONE_RANK | MESSAGES | ADDS),
@@ -401,9 +452,14 @@ static bool is_to_run(size_t i, const char *name)
 }
 
 static const struct {
-    const char *name;
+    const char *argument;
     zero_comm_kind_t kind;
-} transports[] = {{"nccl", ZERO_COMM_NCCL}, {"copy-engine", ZERO_COMM_AUTO}, {"through-host", ZERO_COMM_MPI}};
+    const char *name;
+} transports[] = {{"nccl", ZERO_COMM_NCCL, "nccl"},
+                  {"copy-engine", ZERO_COMM_AUTO, "copy-engine"},
+                  {"rails", ZERO_COMM_AUTO, "rails"},
+                  {"through-host", ZERO_COMM_MPI, "through-host"},
+                  {"chosen-nccl", ZERO_COMM_AUTO, "nccl"}};
 #define N_TRANSPORTS (sizeof transports / sizeof transports[0])
 
 int main(int argc, char **argv)
@@ -411,14 +467,14 @@ int main(int argc, char **argv)
     int n_gpus, n_run = 0;
     zero_device_t *device;
     size_t transport = 0;
-    while (transport < N_TRANSPORTS && (argc < 2 || strcmp(argv[1], transports[transport].name) != 0))
+    while (transport < N_TRANSPORTS && (argc < 2 || strcmp(argv[1], transports[transport].argument) != 0))
         transport++;
     if (transport == N_TRANSPORTS) {
-        fprintf(stderr, "usage: test_collectives nccl|copy-engine|through-host [CASE]\n");
+        fprintf(stderr, "usage: test_collectives nccl|copy-engine|rails|through-host|chosen-nccl [CASE]\n");
         return 2;
     }
     setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
-    is_copy_engine = transports[transport].kind == ZERO_COMM_AUTO;
+    is_copy_engine = strcmp(argv[1], "copy-engine") == 0;
     zero_log_set(ZERO_LOG_DEBUG, NULL, NULL); /* why copy engines cannot be used */
     EXPECT_OK(zero_comm_create(transports[transport].kind, &host));
     CUDA(cudaGetDeviceCount(&n_gpus));
@@ -427,7 +483,7 @@ int main(int argc, char **argv)
     const double start_s = now_s();
     EXPECT_OK(zero_device_comm_create(device, host, false, &comm));
     adds = comm->ops->reduce_scatter != NULL;
-    EXPECT(strcmp(comm->ops->name, argv[1]) == 0);
+    EXPECT(strcmp(comm->ops->name, transports[transport].name) == 0);
     if (comm->rank == 0)
         printf("%s, %d ranks on %d GPUs, created in %.0f ms\n", argv[1], comm->size, n_gpus, 1e3 * (now_s() - start_s));
     CUDA(cudaMalloc((void **)&n_wrong, sizeof *n_wrong));

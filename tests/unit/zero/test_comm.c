@@ -48,6 +48,19 @@ START_TEST(messages_between_hosts_and_shared_memory_inside_keep_every_promise)
 }
 END_TEST
 
+static const struct {
+    int n_ranks;
+    const char *transport;
+} of_rails[] = {{3, "rails-one"}, {4, "rails-turns"}, {4, "rails-pairs"}, {6, "rails-pairs"}, {6, "rails-threes"}};
+
+START_TEST(rails_between_devices_of_several_hosts_keep_every_promise)
+{
+    if (support_leaves_out(of_rails[_i].n_ranks))
+        return;
+    all_cases_hold(of_rails[_i].n_ranks, of_rails[_i].transport);
+}
+END_TEST
+
 START_TEST(host_memory_between_devices_keeps_every_promise)
 {
     if (support_leaves_out(rank_counts[_i]))
@@ -305,6 +318,7 @@ static Suite *suite(void)
     tcase_add_loop_test(promises, shared_memory_keeps_every_promise, 0, N_RANK_COUNTS);
     tcase_add_loop_test(promises, messages_keep_every_promise, 0, N_RANK_COUNTS);
     tcase_add_loop_test(promises, messages_between_hosts_and_shared_memory_inside_keep_every_promise, 0, 3);
+    tcase_add_loop_test(promises, rails_between_devices_of_several_hosts_keep_every_promise, 0, 5);
     tcase_add_loop_test(promises, host_memory_between_devices_keeps_every_promise, 0, N_RANK_COUNTS);
     tcase_add_test(promises, ranks_that_cannot_share_memory_send_messages);
     suite_add_tcase(suite, promises);

@@ -2,7 +2,9 @@
  * stage, with groups, micro-steps, and hosts of different sizes. That engines exchange as much is shown by
  * test_memory.c (their counters) and tests/hosts/run (the network's). */
 #include <stdio.h>
+#include <string.h>
 
+#include "comm/routes.h"
 #include "tests/support/support.h"
 #include "zero.h"
 
@@ -138,15 +140,95 @@ START_TEST(groups_of_a_host_exchange_parts_and_gradients)
 }
 END_TEST
 
-/* NCCL's rings of all ranks: all but one slice enters and leaves each host. */
+/* Between GPUs, over rails: the two slices of the other host come to each host once. */
+START_TEST(gpus_exchange_what_their_hosts_have_not)
+{
+    const int hosts[N_RANKS] = {4, 4, 1, 1};
+    zero_traffic_t traffic[N_RANKS];
+    for (int stage = 0; stage < 4; stage++)
+        for (int m = 1; m <= 3; m++) {
+            const double from_others = gathers(stage, m) / N_RANKS + 2 * m * P * 2 / N_RANKS;
+            zero_config_t config = config_of(stage, m);
+            plan(&config, ZERO_DEVICE_CUDA, hosts, traffic);
+            for (int rank = 0; rank < N_RANKS; rank++) {
+                expect("from others", traffic[rank].received_bytes, from_others);
+                expect("sent", traffic[rank].sent_bytes, from_others);
+                expect("local", traffic[rank].local_bytes, received(stage, m) - from_others);
+            }
+        }
+}
+END_TEST
+
+/* A group for each host keeps gathers inside; one of ranks that are not neighbours does not. */
+START_TEST(gpus_in_groups_gather_inside_their_hosts)
+{
+    const int pairs[N_RANKS] = {0, 0, 1, 1}, turns[N_RANKS] = {0, 1, 0, 1};
+    const double m = 3, n_gathers = (2 * N_UNITS - 2) + (m - 1) * (2 * N_UNITS - 4);
+    const double in_group = 2 * (double)UNIT_ELEMS * n_gathers / 2, in_part = 2 * P / N_RANKS,
+                 reduced = 2 * m * P / N_RANKS;
+    zero_traffic_t traffic[N_RANKS];
+    zero_config_t config = config_of(3, (int)m);
+    config.shard_group = 2;
+    for (int rank = 0; rank < N_RANKS; rank++) {
+        plan(&config, ZERO_DEVICE_CUDA, pairs, traffic);
+        expect("from others", traffic[rank].received_bytes, in_part + 2 * reduced);
+        expect("local", traffic[rank].local_bytes, in_group + reduced);
+        plan(&config, ZERO_DEVICE_CUDA, turns, traffic);
+        expect("from others", traffic[rank].received_bytes, in_group + 2 * reduced);
+        expect("local", traffic[rank].local_bytes, in_part + reduced);
+    }
+}
+END_TEST
+
+/* What zero_route_find says of ranks whose hosts are the digits. */
+START_TEST(routes_follow_whole_hosts)
+{
+    static const struct {
+        const char *hosts;
+        int n, stride;
+        zero_route_kind_t kind;
+        int n_local;
+    } rows[] = {{"0000", 4, 1, ZERO_ROUTE_LOCAL, 4},        {"0011", 4, 1, ZERO_ROUTE_RAILS, 2},
+                {"0011", 2, 1, ZERO_ROUTE_LOCAL, 2},        {"0011", 2, 2, ZERO_ROUTE_MESSAGES, 0},
+                {"0101", 4, 1, ZERO_ROUTE_MESSAGES, 0},     {"0101", 2, 1, ZERO_ROUTE_MESSAGES, 0},
+                {"0101", 2, 2, ZERO_ROUTE_LOCAL, 2},        {"0111", 4, 1, ZERO_ROUTE_MESSAGES, 0},
+                {"0111", 2, 1, ZERO_ROUTE_MESSAGES, 0},     {"0123", 4, 1, ZERO_ROUTE_MESSAGES, 0},
+                {"0123", 1, 1, ZERO_ROUTE_LOCAL, 1},        {"001122", 6, 1, ZERO_ROUTE_RAILS, 2},
+                {"001122", 3, 1, ZERO_ROUTE_MESSAGES, 0},   {"000111", 6, 1, ZERO_ROUTE_RAILS, 3},
+                {"000111", 3, 2, ZERO_ROUTE_MESSAGES, 0},   {"00001111", 8, 1, ZERO_ROUTE_RAILS, 4},
+                {"00001111", 4, 2, ZERO_ROUTE_RAILS, 2},    {"00001111", 4, 1, ZERO_ROUTE_LOCAL, 4},
+                {"00001111", 2, 4, ZERO_ROUTE_MESSAGES, 0}, {"00112233", 4, 1, ZERO_ROUTE_RAILS, 2},
+                {"001100", 6, 1, ZERO_ROUTE_MESSAGES, 0},   {"00110022", 4, 1, ZERO_ROUTE_RAILS, 2}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        int hosts[8];
+        const int size = (int)strlen(rows[i].hosts);
+        for (int rank = 0; rank < size; rank++)
+            hosts[rank] = rows[i].hosts[rank] - '0';
+        for (int rank = 0; rank < size; rank++) { /* all ranks find the same */
+            const zero_ranks_t ranks = {.first = rows[i].stride == 1 ? rank - rank % rows[i].n : rank % rows[i].stride,
+                                        .stride = rows[i].stride,
+                                        .n = rows[i].n};
+            const zero_route_t route = zero_route_find(hosts, size, ranks);
+            ck_assert_msg(route.kind == rows[i].kind && route.n_local == rows[i].n_local,
+                          "%s, %d ranks by %d: route %d, %d on a host", rows[i].hosts, rows[i].n, rows[i].stride,
+                          (int)route.kind, route.n_local);
+        }
+    }
+}
+END_TEST
+
+/* NCCL's rings of all ranks, where NCCL is alone or hosts are uneven: all but one slice enters and leaves each host. */
 START_TEST(rings_of_gpus_pass_all_slices_through_every_host)
 {
-    const int hosts[N_RANKS] = {0, 0, 1, 1};
+    const int hosts[N_RANKS] = {0, 0, 1, 1}, uneven[N_RANKS] = {0, 1, 1, 1};
     zero_traffic_t traffic[N_RANKS];
     zero_config_t config = config_of(1, 1);
-    plan(&config, ZERO_DEVICE_CUDA, hosts, traffic);
+    ck_assert_int_eq(zero_plan_traffic(model, &config, ZERO_DEVICE_CUDA, ZERO_COMM_NCCL, N_RANKS, hosts, traffic),
+                     ZERO_OK);
     for (int rank = 0; rank < N_RANKS; rank++)
         expect("from others", traffic[rank].received_bytes, 2 * P * 3 / 4 / 2 + 2 * P * 2 / N_RANKS);
+    plan(&config, ZERO_DEVICE_CUDA, uneven, traffic);
+    expect("from others", traffic[0].received_bytes, 2 * P * 3 / 4 + 2 * P * 3 / N_RANKS);
     config.nccl_reduction = true;
     plan(&config, ZERO_DEVICE_CUDA, hosts, traffic);
     for (int rank = 0; rank < N_RANKS; rank++)
@@ -163,6 +245,9 @@ static Suite *suite(void)
     tcase_add_test(formulas, gradients_that_are_added_up_first_are_exchanged_once_in_fp32);
     tcase_add_test(formulas, hosts_exchange_what_their_ranks_have_not);
     tcase_add_test(formulas, groups_of_a_host_exchange_parts_and_gradients);
+    tcase_add_test(formulas, gpus_exchange_what_their_hosts_have_not);
+    tcase_add_test(formulas, gpus_in_groups_gather_inside_their_hosts);
+    tcase_add_test(formulas, routes_follow_whole_hosts);
     tcase_add_test(formulas, rings_of_gpus_pass_all_slices_through_every_host);
     suite_add_tcase(suite, formulas);
     return suite;
