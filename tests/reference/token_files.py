@@ -64,7 +64,7 @@ def write_texts():
     pieces = ["for (int i = 0; i < n; i++)\n", "\t\t", "   ", "naïve café ", "Привет, мир! ", "数学と物理 ", "🙂👩‍🚀 ", "1234567.89 ",
               "it's they'LL ", "\n\n\n", "\u00a0\u2009", "a_b-c/d\\e ", "\r\n"]
     os.makedirs(path_of("texts/deeper"), exist_ok=True)
-    for i in range(300):
+    for i in range(120):  # several MB: parts for several jobs
         text = "".join(random.choice(pieces) for _ in range(random.randrange(1, 4000))).encode()
         with open(path_of("texts/%s%03d.txt" % ("deeper/" if i % 3 else "", i)), "wb") as file:
             file.write(text + b"\xff\xc3" * (i % 5 == 0))
