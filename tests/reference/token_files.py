@@ -118,7 +118,7 @@ def jobs_do_not_change_the_bytes():
 
 def a_killed_run_continues_to_the_same_bytes():
     os.makedirs(path_of("many"), exist_ok=True)
-    for i in range(40):
+    for i in range(16):
         with open(path_of("many/%d.jsonl" % i), "w", encoding="utf-8") as file:
             file.writelines(json.dumps({"text": text}) + "\n" for text in lines()[:1500])
     must_run("-t", "bpe", "-o", "whole.tokens", "many")
