@@ -6,8 +6,8 @@ of them. tests/reference/run calls it.
                                           writes DIR/NAME.losses, those of 20 steps of torch's AdamW, all of TEXT a step
     families.py check DIR TEXT SEQ_LEN    prints "NAME LOSS" of each checkpoint DIR/NAME.ck/latest; fails if one is of
                                           another class, or has lost a setting of the model it was made from
-    families.py same DIR NAME MODEL       fails unless the checkpoint DIR/NAME.ck/latest has the tensors of the directory
-                                          MODEL, to the byte
+    families.py same DIR [NAME MODEL]...  prints "same: NAME" of each checkpoint DIR/NAME.ck/latest that has the tensors of
+                                          the directory MODEL, to the byte, and "other: NAME: reason" of the others
 
 Every tensor is random, also norms and biases, so that a missing part moves the loss.
 """
@@ -17,6 +17,7 @@ import sys
 
 import torch
 import torch.nn.functional as F
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import (AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config,
                           Qwen3Config)
@@ -122,16 +123,21 @@ def tensors(folder):
 
 def same(folder, name, model):
     ours, theirs = tensors(folder / f"{name}.ck" / "latest"), tensors(pathlib.Path(model))
-    assert theirs and ours.keys() == theirs.keys(), f"{name}: {sorted(ours.keys() ^ theirs.keys())}"
+    assert theirs and ours.keys() == theirs.keys(), sorted(ours.keys() ^ theirs.keys())
     for tensor, wanted in theirs.items():
-        assert ours[tensor].dtype == wanted.dtype, f"{name}: {tensor} is {ours[tensor].dtype}, not {wanted.dtype}"
-        assert torch.equal(ours[tensor].view(torch.uint8), wanted.view(torch.uint8)), f"{name}: {tensor} differs"
+        assert ours[tensor].dtype == wanted.dtype, f"{tensor} is {ours[tensor].dtype}, not {wanted.dtype}"
+        assert torch.equal(ours[tensor].view(torch.uint8), wanted.view(torch.uint8)), f"{tensor} differs"
 
 
 def main():
     torch.set_num_threads(1)
     if sys.argv[1] == "same":
-        same(pathlib.Path(sys.argv[2]), *sys.argv[3:])
+        for name, model in zip(sys.argv[3::2], sys.argv[4::2]):
+            try:
+                same(pathlib.Path(sys.argv[2]), name, model)
+                print(f"same: {name}")
+            except (AssertionError, OSError, SafetensorError) as fault:
+                print(f"other: {name}: {fault}")
         return
     command, folder, text, seq_len = sys.argv[1:]
     {"make": make, "check": check}[command](pathlib.Path(folder), pathlib.Path(text).read_bytes(), int(seq_len))

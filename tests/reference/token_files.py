@@ -64,7 +64,7 @@ def write_texts():
     pieces = ["for (int i = 0; i < n; i++)\n", "\t\t", "   ", "naïve café ", "Привет, мир! ", "数学と物理 ", "🙂👩‍🚀 ", "1234567.89 ",
               "it's they'LL ", "\n\n\n", "\u00a0\u2009", "a_b-c/d\\e ", "\r\n"]
     os.makedirs(path_of("texts/deeper"), exist_ok=True)
-    for i in range(300):
+    for i in range(120):  # several MB: parts for several jobs
         text = "".join(random.choice(pieces) for _ in range(random.randrange(1, 4000))).encode()
         with open(path_of("texts/%s%03d.txt" % ("deeper/" if i % 3 else "", i)), "wb") as file:
             file.write(text + b"\xff\xc3" * (i % 5 == 0))
@@ -118,7 +118,7 @@ def jobs_do_not_change_the_bytes():
 
 def a_killed_run_continues_to_the_same_bytes():
     os.makedirs(path_of("many"), exist_ok=True)
-    for i in range(40):
+    for i in range(16):
         with open(path_of("many/%d.jsonl" % i), "w", encoding="utf-8") as file:
             file.writelines(json.dumps({"text": text}) + "\n" for text in lines()[:1500])
     must_run("-t", "bpe", "-o", "whole.tokens", "many")

@@ -12,19 +12,6 @@
 
 #define LIMIT_S 120.0
 
-/* Under sanitizers, which check memory and not bits, each kind of run is tried once; the plain build's tests do the
- * rest. */
-static inline bool is_left_to_the_plain_build(void)
-{
-#ifdef __SANITIZE_ADDRESS__
-    printf("SKIP: more of the same runs, under sanitizers\n");
-    fflush(stdout);
-    return true;
-#else
-    return false;
-#endif
-}
-
 /* config.check waits for the stream at the end of every unit, and these tests are about what does not wait: programs
  * call this first. check=1 turns it on for the runs that test it. */
 static inline void leave_out_checks(void)

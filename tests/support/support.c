@@ -255,6 +255,17 @@ bool support_leaves_out(int n_ranks)
     return true;
 }
 
+bool support_is_left_to_plain_build(void)
+{
+#ifdef __SANITIZE_ADDRESS__
+    printf("SKIP: more of the same runs, under sanitizers\n");
+    fflush(stdout);
+    return true;
+#else
+    return false;
+#endif
+}
+
 void support_output_free(support_output_t *output)
 {
     free(output->out);

@@ -57,6 +57,11 @@ int support_mpirun(support_output_t *output, double timeout_s, int n_ranks, cons
  * much. */
 bool support_leaves_out(int n_ranks);
 
+/* Under sanitizers, which check memory and not bits, each kind of run is tried once; the plain build's tests do the
+ * rest. Returns whether this is a build with AddressSanitizer; if so, it has reported a skipped test, and the test
+ * returns. */
+bool support_is_left_to_plain_build(void);
+
 /* The rank, in a shell under mpirun. It lets one rank behave differently: Open MPI 5.0 crashes on "program : program".
  */
 #define SUPPORT_RANK "${OMPI_COMM_WORLD_RANK:-$PMIX_RANK}"

@@ -47,6 +47,8 @@ START_TEST(stages_and_ranks_give_equal_bits)
                                            "dtype=fp32 own=1", "dtype=bf16 frozen=1 own=1"};
     run_t runs[20] = {0};
     int n = 0;
+    if (_i % 3 == 0 && support_is_left_to_plain_build())
+        return;
     for (int n_ranks = 1; n_ranks <= 5; n_ranks++)
         for (int stage = 0; stage < 4 && !support_leaves_out(n_ranks); stage++) {
             runs[n].n_ranks = n_ranks;

@@ -84,7 +84,7 @@ START_TEST(optimizers_give_equal_bits_at_every_stage)
     static const char *const dtypes[] = {"fp32", "bf16", "fp16 nan_at=3"};
     const int n_ranks = _i + 1;
     training_t runs[N][4] = {0}; /* optimizer, stage */
-    if (support_leaves_out(n_ranks))
+    if (support_leaves_out(n_ranks) || (n_ranks < 3 && support_is_left_to_plain_build()))
         return;
     for (int o = 0; o < N; o++)
         for (int stage = 0; stage < 4; stage++) {
@@ -110,7 +110,7 @@ START_TEST(settings_of_single_tensors_give_equal_bits_at_every_stage)
     enum { N = sizeof settings / sizeof settings[0] };
     const int n_ranks = _i + 1;
     training_t runs[N][4] = {0}; /* settings, stage */
-    if (support_leaves_out(n_ranks))
+    if (support_leaves_out(n_ranks) || (n_ranks < 3 && support_is_left_to_plain_build()))
         return;
     for (int i = 0; i < N; i++)
         for (int stage = 0; stage < 4; stage++) {
@@ -206,6 +206,8 @@ START_TEST(state_that_each_rank_makes_up_is_published_at_every_stage)
 {
     static const char *const dtypes[] = {"fp32", "bf16", "fp16"};
     training_t runs[8] = {0}; /* stage; then the same by messages */
+    if (_i == 0 && support_is_left_to_plain_build())
+        return;
     for (int i = 0; i < 8; i++) {
         runs[i].n_ranks = 3;
         snprintf(runs[i].settings, sizeof runs[i].settings, "fill=1 stage=%d dtype=%s poison=1%s", i % 4, dtypes[_i],
@@ -215,6 +217,8 @@ START_TEST(state_that_each_rank_makes_up_is_published_at_every_stage)
     for (int i = 1; i < 8; i++)
         expect_same(&runs[0], &runs[i]);
     forget(runs, 8);
+    if (_i < 2)
+        return;
     expect_equal(2, "fill=1 stage=0 micro_steps=3 every=1", "fill=1 stage=3 micro_steps=3");
     expect_equal(2, "fill=1 stage=0 micro_steps=2", "fill=1 stage=1 micro_steps=2");
 }

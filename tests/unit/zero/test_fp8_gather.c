@@ -173,7 +173,7 @@ static const struct {
 
 START_TEST(a_missing_wait_is_found)
 {
-    if (is_left_to_the_plain_build())
+    if (support_is_left_to_plain_build())
         return;
     expect_fault_shows(FAULTS[_i].fault, FAULTS[_i].settings, "dtype=bf16 fp8=bf16");
 }

@@ -202,15 +202,16 @@ static void expect_learning(const training_t *run, int n_skipped_allowed)
 static const struct {
     int n_ranks;
     const char *precision;
-} CASES[] = {{1, "fp32"}, {2, "fp32"}, {3, "fp32"}, {4, "fp32"}, {8, "fp32"},
-             {1, "bf16"}, {2, "bf16"}, {3, "bf16"}, {8, "bf16"}, {3, "fp16"}};
+    bool has_others; /* the code of other cases on other numbers */
+} CASES[] = {{1, "fp32", false}, {2, "fp32", false}, {3, "fp32", true},  {4, "fp32", true}, {8, "fp32", true},
+             {1, "bf16", true},  {2, "bf16", true},  {3, "bf16", false}, {8, "bf16", true}, {3, "fp16", false}};
 #define N_CASES ((int)(sizeof CASES / sizeof CASES[0]))
 
 START_TEST(every_stage_and_prefetch_gives_the_same_bits)
 {
     const int n_ranks = CASES[_i].n_ranks;
     const char *precision = CASES[_i].precision;
-    if (support_leaves_out(n_ranks))
+    if (support_leaves_out(n_ranks) || (CASES[_i].has_others && support_is_left_to_plain_build()))
         return;
     enum { PREFETCH_0 = 4, PREFETCH_3, N };
     training_t runs[N];
@@ -242,6 +243,8 @@ START_TEST(llama_has_the_same_bits_at_every_stage_and_recomputation)
     const char *precision = n_ranks == 2 ? "bf16" : "fp32";
     enum { LIGHT = 4, FULL, ACCUMULATED_2, ACCUMULATED_3, N };
     training_t runs[N];
+    if (n_ranks == 1 && support_is_left_to_plain_build())
+        return;
     for (int stage = 0; stage < 4; stage++)
         runs[stage] = with(n_ranks, LLAMA "--stage %d --set train.precision=%s", stage, precision);
     runs[LIGHT] = with(n_ranks, LLAMA "--stage 3 --set train.precision=%s --set model.recompute=light", precision);
@@ -268,6 +271,8 @@ START_TEST(fp8_has_the_same_bits_at_every_stage_prefetch_gather_and_recomputatio
     const char *arch = _i % 2 == 0 ? "" : "--set model.arch=llama --set model.kv_heads=1 --set model.ffn_dim=80 ";
     enum { PREFETCH_0 = 4, LIGHT, FULL, ACCUMULATED_1, ACCUMULATED_3, EXACT_1, EXACT_3, BF16, N };
     training_t runs[N];
+    if (_i != 2 && _i != 5 && support_is_left_to_plain_build()) /* GPT-2 on two ranks, Llama on three */
+        return;
     for (int stage = 0; stage < 4; stage++)
         runs[stage] = with(n_ranks, "%s" FP8 "linear --stage %d --set zero.gather=fp8", arch, stage);
     runs[PREFETCH_0] = with(n_ranks, "%s" FP8 "linear --set zero.prefetch=0", arch);
@@ -297,6 +302,8 @@ END_TEST
 
 START_TEST(two_runs_give_equal_bits)
 {
+    if (_i == 0 && support_is_left_to_plain_build())
+        return;
     setenv("OMP_NUM_THREADS", _i == 0 ? "1" : "2", 1);
     enum { N = 4 };
     training_t runs[N] = {with(3, "--set train.precision=fp32"), with(3, "--set train.precision=fp32"),
@@ -327,6 +334,8 @@ END_TEST
 START_TEST(recomputing_gives_the_same_bits)
 {
     const char *precision = _i == 0 ? "fp32" : "bf16";
+    if (_i == 0 && support_is_left_to_plain_build())
+        return;
     enum { N = 5 };
     training_t runs[N] = {
         with(2, "--stage 3 --set train.precision=%s --set model.recompute=none", precision),
@@ -404,6 +413,8 @@ START_TEST(accumulating_gives_the_same_bits_where_it_is_promised)
     const char *precision = _i % 2 == 0 ? "fp32" : "bf16";
     enum { ONCE = 4, PREFETCH_0 = 6, FULL, N };
     training_t runs[N];
+    if ((_i == 1 || _i == 2) && support_is_left_to_plain_build())
+        return;
     for (int stage = 0; stage < 4; stage++)
         runs[stage] = with(n_ranks, "--stage %d --set train.precision=%s --set train.micro_batch=%d", stage, precision,
                            micro_batch);

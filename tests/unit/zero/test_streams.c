@@ -92,6 +92,8 @@ END_TEST
 #define CHUNKS "rows=1920 untied=1 steps=6"
 START_TEST(chunked_reductions_have_the_same_bits)
 {
+    if (_i == 0 && support_is_left_to_plain_build())
+        return;
     static const char *const settings[] = {CHUNKS " dtype=fp32 micro_steps=2 every=1", CHUNKS " dtype=fp16 nan_at=5"};
     static const char *const variants[] = {"staging=1 stage=3 seed=2 delay_us=800",
                                            "staging=200000 stage=2 seed=3",
@@ -176,6 +178,8 @@ END_TEST
 /* What is poisoned is poisoned in time, and nothing else is. */
 START_TEST(checks_change_no_bit)
 {
+    if (_i > 0 && support_is_left_to_plain_build())
+        return;
     static const char *const variants[] = {"check=1 stage=3 seed=2 prefetch=3 delay_us=800",
                                            "check=1 stage=2 seed=4",
                                            "check=1 stage=1 seed=5",
@@ -196,6 +200,8 @@ END_TEST
 
 START_TEST(two_hundred_steps_at_random_speeds)
 {
+    if (support_is_left_to_plain_build())
+        return;
     expect_plain_text(3, "steps=200", (const char *const[]){"stage=3 seed=3 prefetch=2", NULL});
 }
 END_TEST
@@ -242,7 +248,7 @@ END_TEST
  * the host. */
 START_TEST(messages_between_devices_give_the_same_bits)
 {
-    if (_i > 0 && is_left_to_the_plain_build())
+    if (_i > 0 && support_is_left_to_plain_build())
         return;
     static const char *const runs[N_SETTINGS][3] = {{"seed=2 delay_us=800", "stage=2 seed=4", "offload=60"},
                                                     {"prefetch=3 seed=3", "stage=1 offload=60", "stage=0"},
@@ -299,7 +305,7 @@ END_TEST
 /* A step that has ended may have started gathers for the next, which is not queued yet when the result is read. */
 START_TEST(waiting_for_each_step_changes_no_bit)
 {
-    if (is_left_to_the_plain_build())
+    if (support_is_left_to_plain_build())
         return;
     static const char *const variants[] = {"stage=1 delay_us=4000", "stage=2 seed=2 delay_us=4000",
                                            "stage=3 seed=3 prefetch=2", NULL};
@@ -342,7 +348,7 @@ static const struct {
 
 START_TEST(a_missing_wait_is_found)
 {
-    if (is_left_to_the_plain_build())
+    if (support_is_left_to_plain_build())
         return;
     const bool are_rails = FAULTS[_i].fault >= ASYNC_SEND_AHEAD_OF_WRITE;
     if (are_rails && support_leaves_out(4))
