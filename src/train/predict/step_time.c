@@ -16,10 +16,21 @@ static double attention_rate(const double rates[2], double head_dim)
     return rates[0] + (rates[1] - rates[0]) * (fmin(head_dim, 128.0) - 64.0) / 64.0;
 }
 
-/* Returns the seconds of casting n_elems activations to fp8: one pass for the maximum, one that writes `copies`. */
+/* Returns the seconds of casting n_elems to fp8: reading bytes_read of each, and writing `copies`. */
 static double cast_s(const fit_rates_t *rates, double n_elems, double bytes_read, double copies)
 {
     return n_elems * (bytes_read + copies) / rates->cast;
+}
+
+/* Returns of how many of a row's inputs, or output gradients, the maximum takes a pass of its own. On GPUs the kernel
+ * that writes them finds most (arch_linear_t.x_is_recorded, dy_is_recorded). */
+static double apart_inputs(const fit_shape_t *s, double inputs)
+{
+    return s->on_gpu ? s->A : inputs;
+}
+static double apart_outputs(const fit_shape_t *s)
+{
+    return !s->on_gpu ? s->outputs : s->is_llama && !s->has_head_norms ? 0.0 : s->qkv;
 }
 
 /* Casts of a block in forward, once more if backward runs it again. Weights: their maximum is found once. */
@@ -29,7 +40,8 @@ static double casts_forward(const fit_shape_t *s, const fit_rates_t *rates, bool
     double inputs = again ? s->inputs - s->F : s->inputs, matrices = again ? s->matrices - s->last_matrix : s->matrices;
     if (!s->fp8)
         return 0.0;
-    return cast_s(rates, s->R * inputs, 2.0 * s->act_bytes, keeps ? 2.0 : 1.0) +
+    return cast_s(rates, s->R * inputs, s->act_bytes, keeps ? 2.0 : 1.0) +
+           cast_s(rates, s->R * apart_inputs(s, inputs), s->act_bytes, 0.0) +
            (gathered ? 0.0 : cast_s(rates, matrices, (again ? 1.0 : 2.0) * s->param_bytes, 1.0));
 }
 
@@ -38,7 +50,8 @@ static double casts_backward(const fit_shape_t *s, const fit_rates_t *rates, boo
     bool casts_inputs = (s->light || s->full) && !s->exact_dw;
     if (!s->fp8)
         return 0.0;
-    return cast_s(rates, s->R * s->outputs, 2.0 * s->act_bytes, s->exact_dw ? 1.0 : 2.0) +
+    return cast_s(rates, s->R * s->outputs, s->act_bytes, s->exact_dw ? 1.0 : 2.0) +
+           cast_s(rates, s->R * apart_outputs(s), s->act_bytes, 0.0) +
            (casts_inputs ? cast_s(rates, s->R * s->inputs, s->act_bytes, 1.0) : 0.0) +
            cast_s(rates, s->matrices, gathered ? 1.0 : s->param_bytes, 1.0);
 }

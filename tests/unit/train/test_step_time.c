@@ -11,7 +11,7 @@
 #define TOLERANCE 0.08
 #define PLENTY 1e12 /* bytes of activations: offloaded state finds room */
 
-typedef enum work { GPT2_124M, GPT2_1558M, LLAMA_8B, LLAMA_8_LAYERS } work_t;
+typedef enum work { GPT2_124M, GPT2_1558M, LLAMA_8B, LLAMA_8_LAYERS, LLAMA_1B, LLAMA_3B } work_t;
 
 static options_t options_of(work_t work, int64_t micro_batch, int n_ranks)
 {
@@ -23,6 +23,8 @@ static options_t options_of(work_t work, int64_t micro_batch, int n_ranks)
         [GPT2_1558M] = {ARCH_GPT2, 48, 1600, 25, 25, 6400, 50304, 1024},
         [LLAMA_8B] = {ARCH_LLAMA, 32, 4096, 32, 8, 14336, 128256, 4096},
         [LLAMA_8_LAYERS] = {ARCH_LLAMA, 8, 4096, 32, 8, 14336, 128256, 4096},
+        [LLAMA_1B] = {ARCH_LLAMA, 16, 2048, 32, 8, 8192, 128256, 4096},
+        [LLAMA_3B] = {ARCH_LLAMA, 28, 3072, 24, 8, 8192, 128256, 8192},
     };
     static options_t o;
     memset(&o, 0, sizeof o);
@@ -79,7 +81,12 @@ static const measured_t measured[] = {
     {28.5, GPT2_124M, 16, 4, .stage = 1},
     {28.7, GPT2_124M, 16, 4, .stage = 2},
     {306.6, GPT2_1558M, 16, 4, .stage = 3},
-    {710.0, LLAMA_8B, 2, 4, .stage = 3},
+    {688.2, LLAMA_8B, 2, 4, .stage = 3},
+    {474.9, LLAMA_8B, 2, 4, .stage = 3, .fp8 = FP8_LINEAR},
+    {254.9, LLAMA_1B, 4, 4, .stage = 3},
+    {203.4, LLAMA_1B, 4, 4, .stage = 3, .fp8 = FP8_LINEAR},
+    {361.9, LLAMA_3B, 1, 4, .stage = 3},
+    {282.5, LLAMA_3B, 1, 4, .stage = 3, .fp8 = FP8_LINEAR},
     {863.0, LLAMA_8B, 2, 4, .stage = 3, .recompute = RECOMPUTE_FULL},
     {15.8, GPT2_124M, 8, 2, .stage = 0},
     {15.6, GPT2_124M, 8, 2, .stage = 3},
@@ -87,9 +94,9 @@ static const measured_t measured[] = {
     {9.0, GPT2_124M, 4, 4, .stage = 3},
     {166.4, GPT2_1558M, 8, 2, .stage = 3},
     {89.4, GPT2_1558M, 4, 4, .stage = 3},
-    {166.4, LLAMA_8_LAYERS, 2, 1, .stage = 3, .fp8 = FP8_LINEAR},
+    {162.3, LLAMA_8_LAYERS, 2, 1, .stage = 3, .fp8 = FP8_LINEAR},
     {183.4, LLAMA_8_LAYERS, 2, 1, .stage = 3, .fp8 = FP8_LINEAR_EXACT_DW},
-    {244.4, GPT2_1558M, 16, 1, .stage = 3, .fp8 = FP8_LINEAR},
+    {238.5, GPT2_1558M, 16, 1, .stage = 3, .fp8 = FP8_LINEAR},
     {26.8, GPT2_124M, 16, 1, .stage = 3, .fp8 = FP8_LINEAR},
     {28.4, GPT2_124M, 16, 1, .stage = 3, .fp8 = FP8_LINEAR_EXACT_DW},
     {366.0, GPT2_1558M, 16, 2, .stage = 3, .offload = 1.0, .update = ZERO_OFFLOAD_UPDATE_DEVICE},
