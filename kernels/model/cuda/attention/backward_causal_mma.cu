@@ -190,7 +190,6 @@ static __device__ __forceinline__ void release_turns(const causal_t &c, const pl
         int *counts = c.counts + (size_t)(p.batch * c.s.n_heads + p.kv_head * p.group + member) * c.n_tiles;
         for (int tile = p.first_tile; tile < c.n_tiles; ++tile, r.next()) {
             zero_barrier_wait(b.added + 8 * r.at, r.phase);
-            __threadfence();
             zero_store_release(counts + tile, blocks_before(p, tile) + 1);
             zero_barrier_arrive(b.released + 8 * r.at);
         }
