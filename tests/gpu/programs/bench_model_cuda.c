@@ -37,6 +37,7 @@ typedef struct model {
 
 static const model_t models[] = {{"124m", "GPT-2 124M", false, 12, 768, 12, 12, 3072, 50304, 16, 1024},
                                  {"1558m", "GPT-2 1558M", false, 48, 1600, 25, 25, 6400, 50304, 16, 1024},
+                                 {"1b", "Llama-3.2-1B", true, 16, 2048, 32, 8, 8192, 128256, 4, 4096},
                                  {"8b", "Llama-3-8B", true, 32, 4096, 32, 8, 14336, 128256, 2, 4096}};
 
 static size_t rows_in(const model_t *m)

@@ -101,6 +101,24 @@ template <int PENDING, int N> __device__ __forceinline__ void zero_wide_wait(flo
                  : ZERO_C32(c, 0), ZERO_C32(c, 8)                                                                      \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
 
+/* c (+)= a b, both in shared memory, a's rows along M, b's along N. */
+#define ZERO_WIDE_CROSS(TYPE)                                                                                          \
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %34, 0;\n"                                                             \
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " {" ZERO_R32                             \
+                 "}, %32, %33, p, 1, 1, 1, 1;}"                                                                        \
+                 : ZERO_C32(c, 0)                                                                                      \
+                 : "l"(a), "l"(b), "r"(add))
+
+template <typename T> __device__ __forceinline__ void zero_wide_cross(float (&c)[8][4], uint64_t a, uint64_t b, int add)
+{
+#if ZERO_HAS_WGMMA
+    if constexpr (zero_is_bf16<T>)
+        ZERO_WIDE_CROSS("bf16");
+    else
+        ZERO_WIDE_CROSS("f16");
+#endif
+}
+
 template <typename T> __device__ __forceinline__ void zero_wide_dot(float (&c)[8][4], uint64_t a, uint64_t b, int add)
 {
 #if ZERO_HAS_WGMMA
