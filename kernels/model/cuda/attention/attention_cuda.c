@@ -1,7 +1,11 @@
 /* attention_cuda.c - which of three backends computes attention on CUDA: cuDNN where it serves the shape and no mask
- * hides anything, else our own kernel for tensor cores, else simt.cu, which takes everything.
+ * hides anything, else our own kernel for tensor cores, else simt.cu, which takes everything. Backward has a fourth,
+ * for heads of 64 on Hopper, which takes cuDNN's place if ZERO_ATTENTION_BACKWARD in the environment is `own`: it is
+ * faster, but has not run under all tests yet (docs/limits.md).
  */
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "kernels/model/cuda/attention/attention_cudnn.h"
 #include "kernels/model/cuda/table_entries.h"
@@ -115,6 +119,16 @@ zero_status_t zero_cuda_attention(zero_model_context_t *ctx, void *out, float *l
     return ZERO_OK;
 }
 
+/* Whether backward_causal_mma.cu computes this call, in the scratch that is left. */
+static bool causal_serves(const zero_model_context_t *ctx, const zero_attention_shape_t *s, const zero_mask_t *mask)
+{
+    const char *wanted = getenv("ZERO_ATTENTION_BACKWARD");
+    return wanted != NULL && strcmp(wanted, "own") == 0 && !hides_something(mask) &&
+           zero_attention_causal_serves(zero_model_cuda(ctx)->dtype, s->head_dim) &&
+           zero_scratch_bytes(zero_attention_causal_bytes(s->n_batch, s->seq_len, s->n_heads)) <=
+               zero_cuda_scratch(ctx).bytes_left;
+}
+
 zero_status_t zero_cuda_attention_backward(zero_model_context_t *ctx, void *dqkv, const void *dout, const void *qkv,
                                            const void *out, const float *logsumexp, const zero_mask_t *mask,
                                            size_t n_batch, size_t seq_len, size_t n_heads, size_t n_kv_heads,
@@ -123,14 +137,23 @@ zero_status_t zero_cuda_attention_backward(zero_model_context_t *ctx, void *dqkv
     zero_attention_shape_t shape = {n_batch, seq_len, n_heads, n_kv_heads, head_dim};
     zero_mask_t effective = effective_mask(mask, seq_len);
     ZERO_TRY(zero_cuda_check_attention(&shape));
+    zero_scratch_t scratch = zero_cuda_scratch(ctx);
+    bool all_aligned = aligned(qkv) && aligned(out) && aligned(dout) && aligned(dqkv);
+    if (all_aligned && causal_serves(ctx, &shape, &effective)) {
+        void *workspace;
+        ZERO_TRY(zero_scratch_take(&scratch, zero_attention_causal_bytes(n_batch, seq_len, n_heads), &workspace));
+        ZERO_TRY_CUDA(zero_launch_attention_causal_backward(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, dqkv,
+                                                            workspace, dout, qkv, out, logsumexp, n_batch, seq_len,
+                                                            n_heads, n_kv_heads));
+        return ZERO_OK;
+    }
 #ifdef ZERO_HAVE_CUDNN
     if (!hides_something(&effective) && aligned(qkv) && cudnn_serves(ctx, &shape, NULL))
         return zero_cudnn_attention_backward(ctx, &shape, dqkv, dout, qkv, out, logsumexp);
 #endif
-    zero_scratch_t scratch = zero_cuda_scratch(ctx);
     float *delta;
     ZERO_TRY(zero_scratch_take(&scratch, n_batch * n_heads * seq_len * sizeof *delta, &delta));
-    bool mma = mma_serves(ctx, &shape) && aligned(qkv) && aligned(out) && aligned(dout) && aligned(dqkv);
+    bool mma = mma_serves(ctx, &shape) && all_aligned;
     ZERO_TRY_CUDA((mma ? zero_launch_attention_mma_backward : zero_launch_attention_backward)(
         zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, dqkv, delta, dout, qkv, out, logsumexp, &effective,
         n_batch, seq_len, n_heads, n_kv_heads, head_dim));
