@@ -1234,6 +1234,9 @@ typedef struct zero_trace_span {
     double begin_ms, end_ms; /* CLOCK_MONOTONIC of this host */
     zero_phase_t phase;
     zero_wait_t wait; /* ZERO_WAIT_NONE unless it is a wait */
+    /* Of a gather or reduction, or of compute that stands still during one: the n_ranks ranks that take part are
+     * first_rank, first_rank + rank_stride ... Else n_ranks is 0. */
+    int first_rank, rank_stride, n_ranks;
 } zero_trace_span_t;
 
 /* Receives one span, which is valid during the call. Called from zero_step_wait and other calls of the engine. Spans of

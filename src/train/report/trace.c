@@ -122,6 +122,9 @@ static void on_device_span(void *user, const zero_trace_span_t *span)
                                   .phase = (uint8_t)span->phase,
                                   .wait = (uint8_t)span->wait,
                                   .unit = span->unit,
+                                  .first_rank = span->first_rank,
+                                  .rank_stride = span->rank_stride,
+                                  .n_ranks = span->n_ranks,
                                   .step = span->step,
                                   .begin_ms = span->begin_ms,
                                   .end_ms = span->end_ms});

@@ -83,6 +83,16 @@ static void write_name(FILE *file, const char *unit, const trace_span_t *span)
         fprintf(file, " %s", zero_phase_name((zero_phase_t)span->phase));
 }
 
+/* Writes "0-3", or "1-7 by 2". */
+static void write_ranks(FILE *file, const trace_span_t *span)
+{
+    const int stride = span->n_ranks > 1 ? span->rank_stride : 1;
+    fprintf(file, ", \"ranks\": \"%d-%d", span->first_rank, span->first_rank + (span->n_ranks - 1) * stride);
+    if (stride > 1)
+        fprintf(file, " by %d", stride);
+    fputc('"', file);
+}
+
 /* Times have three decimals, since clocks count nanoseconds. */
 void trace_file_add(FILE *file, int rank, const char *unit, const trace_span_t *span)
 {
@@ -97,6 +107,8 @@ void trace_file_add(FILE *file, int rank, const char *unit, const trace_span_t *
         fprintf(file, ", \"phase\": \"%s\"", zero_phase_name((zero_phase_t)span->phase));
     if (span->row == ZERO_WORK_WAIT)
         fprintf(file, ", \"waits_for\": \"%s\"", zero_wait_name((zero_wait_t)span->wait));
+    if (span->n_ranks > 0)
+        write_ranks(file, span);
     fputs("}}", file);
 }
 

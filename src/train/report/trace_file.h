@@ -9,11 +9,12 @@
 #include "train/report/output_file.h"
 
 typedef struct trace_span {
-    int16_t row;             /* zero_work_t or trace_row_t */
-    uint8_t phase, wait;     /* of the device's work: zero_phase_t, zero_wait_t */
-    zero_unit_t unit;        /* -1: of no unit */
-    uint64_t step;           /* counts from 1; 0: between steps */
-    double begin_ms, end_ms; /* since the trace's origin when it is written */
+    int16_t row;                          /* zero_work_t or trace_row_t */
+    uint8_t phase, wait;                  /* of the device's work: zero_phase_t, zero_wait_t */
+    zero_unit_t unit;                     /* -1: of no unit */
+    int first_rank, rank_stride, n_ranks; /* as of zero_trace_span_t */
+    uint64_t step;                        /* counts from 1; 0: between steps */
+    double begin_ms, end_ms;              /* since the trace's origin when it is written */
 } trace_span_t;
 
 /* A trace may overwrite another trace. */

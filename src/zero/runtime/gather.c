@@ -17,7 +17,7 @@ static zero_status_t gather(zero_context_t *context, zero_unit_t unit, zero_rank
 {
     zero_comm_t *comm = context->comm;
     int span;
-    ZERO_TRY(zero_streams_begin_comm_span(context, ZERO_WORK_GATHER, unit, stream, &span));
+    ZERO_TRY(zero_streams_begin_comm_span(context, ZERO_WORK_GATHER, unit, ranks, stream, &span));
     for (const part_t *part = parts; part < parts + n_parts; part++)
         ZERO_TRY(comm->ops->all_gather(comm, ZERO_LANE_GATHER, &context->window, ranks, part->src_offset,
                                        part->src_stride, part->dst, part->n_bytes, stream));

@@ -112,11 +112,13 @@ zero_status_t zero_streams_end_span(zero_context_t *context, int span, zero_stre
 }
 
 zero_status_t zero_streams_begin_comm_span(zero_context_t *context, zero_work_t beside, zero_unit_t unit,
-                                           zero_stream_t stream, int *span)
+                                           zero_ranks_t ranks, zero_stream_t stream, int *span)
 {
-    if (context->streams.overlapped)
-        return zero_streams_begin_span(context, beside, unit, stream, span);
-    return begin_wait(context, beside == ZERO_WORK_GATHER ? ZERO_WAIT_GATHER : ZERO_WAIT_REDUCE, unit, stream, span);
+    const zero_wait_t wait = beside == ZERO_WORK_GATHER ? ZERO_WAIT_GATHER : ZERO_WAIT_REDUCE;
+    zero_span_of_t of = context->streams.overlapped ? span_of(context, beside, ZERO_WAIT_NONE, unit)
+                                                    : span_of(context, ZERO_WORK_WAIT, wait, unit);
+    of.ranks = ranks;
+    return zero_timeline_begin(context->streams.timeline, of, stream, span);
 }
 
 zero_status_t zero_streams_compute_wait(zero_context_t *context, zero_wait_t wait, zero_unit_t unit, zero_event_t event,

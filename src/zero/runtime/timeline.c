@@ -177,6 +177,9 @@ static zero_status_t read_span(zero_timeline_t *timeline, const span_t *span)
                                 .step = span->is_of_step ? span->of.step : 0,
                                 .phase = span->of.phase,
                                 .wait = span->of.wait,
+                                .first_rank = span->of.ranks.first,
+                                .rank_stride = span->of.ranks.stride,
+                                .n_ranks = span->of.ranks.n,
                                 .begin_ms = timeline->base_ms + begin_ms + from_ms,
                                 .end_ms = timeline->base_ms + begin_ms + end_ms};
     timeline->fn(timeline->user, &traced);

@@ -13,6 +13,7 @@
 #ifndef ZERO_TIMELINE_H
 #define ZERO_TIMELINE_H
 
+#include "comm/comm.h"
 #include "zero/device/device.h"
 
 typedef struct zero_timeline zero_timeline_t;
@@ -25,6 +26,7 @@ typedef struct zero_span_of {
     zero_phase_t phase;
     zero_unit_t unit;
     uint64_t step;
+    zero_ranks_t ranks; /* that communicate; n is 0 if none do */
 } zero_span_of_t;
 
 /* comm: how long an event may be waited for. capacity: spans at once; there are twice as many timed events. */

@@ -255,7 +255,8 @@ static zero_status_t start(zero_gradients_t *gradients, zero_unit_t unit, uint64
     ZERO_TRY(zero_streams_wait_timed(context, transfer_stream, context->streams.used[unit]));
     gradients->n_reductions_awaited = n_reductions_before;
     if (context->comm->size > 1) /* else nothing is transferred */
-        ZERO_TRY(zero_streams_begin_comm_span(context, ZERO_WORK_REDUCE, unit, transfer_stream, &span));
+        ZERO_TRY(zero_streams_begin_comm_span(context, ZERO_WORK_REDUCE, unit, zero_comm_all(context->comm),
+                                              transfer_stream, &span));
     ZERO_TRY(zero_streams_fence_in(context, ZERO_LANE_REDUCE, transfer_stream));
     gradients->reduction.fence = context->streams.n_fences;
     for (uint64_t first = 0; first < shard_elems; first += context->plan.chunk_elems)

@@ -68,7 +68,7 @@ __attribute__((format(printf, 3, 4))) static void expect_run(int exit_code, int 
 
 typedef struct span {
     int rank, row, step;
-    const char *kind, *name, *phase, *waits_for; /* the last two: NULL if there is none */
+    const char *kind, *name, *phase, *waits_for, *ranks; /* the last three: NULL if there is none */
     double begin_us, end_us;
 } span_t;
 
@@ -97,6 +97,7 @@ static span_t read_span(const json_t *event)
         .name = json_string_value(field(event, "name", JSON_STRING)),
         .phase = json_string_value(json_object_get(json_object_get(event, "args"), "phase")),
         .waits_for = json_string_value(json_object_get(json_object_get(event, "args"), "waits_for")),
+        .ranks = json_string_value(json_object_get(json_object_get(event, "args"), "ranks")),
         .begin_us = begin_us,
         .end_us = begin_us + json_number_value(field(event, "dur", JSON_REAL)),
     };
@@ -317,6 +318,39 @@ START_TEST(two_ranks_trace_all_they_did_on_one_clock)
     expect_one_clock(&trace);
     expect_waits_are_exposed_comm(&trace);
     expect_phases_and_waits(&trace, 2, _i);
+    forget(&trace);
+    free(text);
+}
+END_TEST
+
+/* Four ranks in groups of two: a unit's first gather after an update brings each rank its part from the other group,
+ * and all others are inside the group. Gradients come from everywhere. */
+START_TEST(groups_gather_inside_and_renew_their_parts_once_a_step)
+{
+    static const char *const groups[] = {"0-1", "0-1", "2-3", "2-3"};
+    static const char *const parts[] = {"0-2 by 2", "1-3 by 2", "0-2 by 2", "1-3 by 2"};
+    size_t n_inside[4] = {0}, n_parts[4] = {0};
+    expect_run(0, 4, "--stage 3 --set zero.shard_group=2 --trace trace.json");
+    char *text = read_scratch("trace.json");
+    read_trace_t trace = read_trace(text);
+    for (size_t i = 0; i < trace.n_spans; i++) {
+        const span_t *s = &trace.spans[i];
+        const bool gathers = s->waits_for && strcmp(s->waits_for, "gather") == 0;
+        const bool reduces = s->waits_for && strcmp(s->waits_for, "reduce") == 0;
+        ck_assert_int_eq(s->ranks != NULL, gathers || reduces);
+        if (reduces)
+            ck_assert_str_eq(s->ranks, "0-3");
+        if (!gathers)
+            continue;
+        const bool inside = strcmp(s->ranks, groups[s->rank]) == 0;
+        ck_assert_msg(inside || strcmp(s->ranks, parts[s->rank]) == 0, "rank %d gathers among %s", s->rank, s->ranks);
+        n_inside[s->rank] += inside;
+        n_parts[s->rank] += !inside;
+    }
+    for (int rank = 0; rank < 4; rank++) {
+        ck_assert_uint_eq(n_parts[rank], (size_t)N_STEPS * (N_BLOCKS + 2));
+        ck_assert_uint_gt(n_inside[rank], n_parts[rank]);
+    }
     forget(&trace);
     free(text);
 }
@@ -551,6 +585,7 @@ static Suite *suite(void)
         suite_add_tcase(suite, all[i]);
     }
     tcase_add_loop_test(runs, two_ranks_trace_all_they_did_on_one_clock, 0, 4);
+    tcase_add_test(runs, groups_gather_inside_and_renew_their_parts_once_a_step);
     tcase_add_test(runs, ranks_rows_and_units_have_their_names);
     tcase_add_test(runs, a_trace_changes_no_bit);
     tcase_add_test(runs, a_paced_run_has_a_host_span_for_each_part_of_a_step);
