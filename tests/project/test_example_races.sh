@@ -13,7 +13,7 @@ source tests/support/claims.sh
 # OpenMP's threads wait for each other in ways that ThreadSanitizer does not see, so there are none.
 export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 TSAN_OPTIONS=exitcode=66
 
-programs=(mlp gan own_optimizer lora recurrence)
+programs=(mlp gan own_optimizer own_matrices lora recurrence)
 printf '#include <pthread.h>\nstatic int n;\nstatic void *add(void *p) { n++; return p; }\nint main(void) { pthread_t t; %s }\n' \
     'pthread_create(&t, 0, add, 0); n++; pthread_join(t, 0); return n != 2;' >"$scratch/race.c"
 if ! gcc -fsanitize=thread -pthread -o "$scratch/race" "$scratch/race.c" 2>"$scratch/why"; then
