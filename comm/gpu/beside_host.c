@@ -70,3 +70,19 @@ void zero_comm_beside_host_abort(zero_comm_t *comm, int exit_code)
         comm->ops->release(comm);
     comm->host->ops->abort(comm->host, exit_code);
 }
+
+int zero_comm_beside_host_exchanges(const zero_comm_t *comm, const zero_window_t *window, int group, size_t src_offset,
+                                    size_t src_stride, size_t n_bytes, void *staging, const void **slices,
+                                    zero_exchange_t *exchanges)
+{
+    const char *src = (const char *)window->local + src_offset;
+    int n = 0;
+    for (int rank = 0; rank < comm->size; rank++) {
+        const char *slice = src + (size_t)zero_comm_slice_of(rank, comm->size, group) * src_stride;
+        char *received = (char *)staging + (size_t)rank * n_bytes;
+        slices[rank] = rank == comm->rank ? slice : received;
+        if (rank != comm->rank)
+            exchanges[n++] = (zero_exchange_t){rank, slice, received};
+    }
+    return n;
+}

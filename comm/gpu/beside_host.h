@@ -24,6 +24,11 @@ size_t zero_comm_beside_host_staging_bytes(int size, size_t n_bytes);
 zero_status_t zero_comm_beside_host_all_gather(zero_comm_t *comm, const void *mine, size_t n_bytes, void *all);
 zero_status_t zero_comm_beside_host_broadcast(zero_comm_t *comm, void *data, size_t n_bytes, int root);
 zero_status_t zero_comm_beside_host_check_peers(zero_comm_t *comm, const char *waiting_in, int64_t waited_ns);
+/* Finds the exchanges of an all-to-all (comm.h) that all come into `staging`, and where its slices are: this rank's own
+ * stays in the window. Returns how many exchanges there are: comm->size - 1. */
+int zero_comm_beside_host_exchanges(const zero_comm_t *comm, const zero_window_t *window, int group, size_t src_offset,
+                                    size_t src_stride, size_t n_bytes, void *staging, const void **slices,
+                                    zero_exchange_t *exchanges);
 /* Calls the transport's `release` first, if it has one. */
 void zero_comm_beside_host_abort(zero_comm_t *comm, int exit_code);
 

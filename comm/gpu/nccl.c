@@ -145,16 +145,9 @@ static zero_status_t nccl_all_to_all(zero_comm_t *comm, zero_lane_t lane, const 
                                      size_t src_offset, size_t src_stride, size_t n_bytes, void *staging,
                                      const void **slices, zero_stream_t stream)
 {
-    const char *src = (const char *)window->local + src_offset;
     zero_exchange_t *exchanges = transport_of(comm)->exchanges;
-    int n = 0;
-    for (int rank = 0; rank < comm->size; rank++) {
-        const char *slice = src + (size_t)zero_comm_slice_of(rank, comm->size, group) * src_stride;
-        char *received = (char *)staging + (size_t)rank * n_bytes;
-        slices[rank] = rank == comm->rank ? slice : received; /* the own slice stays in the window */
-        if (rank != comm->rank)
-            exchanges[n++] = (zero_exchange_t){rank, slice, received};
-    }
+    const int n = zero_comm_beside_host_exchanges(comm, window, group, src_offset, src_stride, n_bytes, staging, slices,
+                                                  exchanges);
     if (n == 0)
         return ZERO_OK;
     zero_comm_pair(comm, "gradient all-to-all", n_bytes);

@@ -137,15 +137,8 @@ static zero_status_t all_to_all(zero_comm_t *comm, zero_lane_t lane, const zero_
                                 const void **slices, zero_stream_t stream)
 {
     zero_exchange_t *exchanges = ((through_host_t *)comm->transport)->exchanges;
-    int n = 0;
-    for (int rank = 0; rank < comm->size; rank++) {
-        const char *slice =
-            (const char *)window->local + src_offset + (size_t)zero_comm_slice_of(rank, comm->size, group) * src_stride;
-        char *received = (char *)staging + (size_t)rank * n_bytes;
-        slices[rank] = rank == comm->rank ? slice : received;
-        if (rank != comm->rank)
-            exchanges[n++] = (zero_exchange_t){rank, slice, received};
-    }
+    const int n = zero_comm_beside_host_exchanges(comm, window, group, src_offset, src_stride, n_bytes, staging, slices,
+                                                  exchanges);
     return exchange(comm, lane, exchanges, n, n_bytes, stream);
 }
 
