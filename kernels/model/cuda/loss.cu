@@ -206,9 +206,8 @@ template <bool KEEP, int BLOCKS, typename T> static cudaError_t launch(cudaStrea
 /* Whether the current GPU has clusters: since Hopper. */
 static bool has_clusters(void)
 {
-    int gpu, major = 0;
-    return cudaGetDevice(&gpu) == cudaSuccess &&
-           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, gpu) == cudaSuccess && major >= 9;
+    int capability;
+    return zero_find_capability(&capability) == cudaSuccess && capability >= 90;
 }
 
 /* The same for losses with and without gradients, which so have the same bits. */

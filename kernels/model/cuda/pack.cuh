@@ -206,15 +206,27 @@ __device__ __forceinline__ void zero_wait_for_last(void)
 #endif
 }
 
+/* Sets *capability to ten times the current GPU's compute capability: 90 on Hopper. */
+static inline cudaError_t zero_find_capability(int *capability)
+{
+    int gpu, major, minor;
+    cudaError_t error = cudaGetDevice(&gpu);
+    if (error == cudaSuccess)
+        error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, gpu);
+    if (error == cudaSuccess)
+        error = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, gpu);
+    if (error == cudaSuccess)
+        *capability = 10 * major + minor;
+    return error;
+}
+
 template <typename... P, typename... A>
 static inline cudaError_t zero_launch_next(cudaStream_t stream, void (*kernel)(P...), dim3 grid, dim3 block, A... args)
 {
     cudaLaunchAttribute early = {};
     cudaLaunchConfig_t config = {};
-    int gpu, major;
-    cudaError_t error = cudaGetDevice(&gpu);
-    if (error == cudaSuccess)
-        error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, gpu);
+    int capability;
+    cudaError_t error = zero_find_capability(&capability);
     if (error != cudaSuccess)
         return error;
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -223,7 +235,7 @@ static inline cudaError_t zero_launch_next(cudaStream_t stream, void (*kernel)(P
     config.blockDim = block;
     config.stream = stream;
     config.attrs = &early;
-    config.numAttrs = major >= 9 ? 1 : 0;
+    config.numAttrs = capability >= 90 ? 1 : 0;
     return cudaLaunchKernelEx(&config, kernel, args...);
 }
 

@@ -584,11 +584,9 @@ static cudaError_t describe(CUtensorMap *map, zero_dtype_t dtype, const void *da
 
 extern "C" bool zero_attention_causal_serves(zero_dtype_t dtype, size_t head_dim)
 {
-    int gpu, major, minor;
-    return dtype != ZERO_FP32 && head_dim == DIM && cudaGetDevice(&gpu) == cudaSuccess &&
-           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, gpu) == cudaSuccess &&
-           cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, gpu) == cudaSuccess && major == 9 &&
-           minor == 0;
+    int capability;
+    return dtype != ZERO_FP32 && head_dim == DIM && zero_find_capability(&capability) == cudaSuccess &&
+           capability == 90;
 }
 
 extern "C" size_t zero_attention_causal_bytes(size_t n_batch, size_t seq_len, size_t n_heads)

@@ -181,13 +181,11 @@ template <typename F> static inline cudaError_t with_half_type(zero_dtype_t dtyp
 /* Calls f with the DIM, a compile-time number, that covers head_dim, and with whether the GPU is a Hopper. */
 template <typename F> static inline cudaError_t with_head_dim(int head_dim, F f)
 {
-    int gpu, major;
-    cudaError_t error = cudaGetDevice(&gpu);
-    if (error == cudaSuccess)
-        error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, gpu);
+    int capability;
+    cudaError_t error = zero_find_capability(&capability);
     if (error != cudaSuccess)
         return error;
-    if (major == 9)
+    if (capability / 10 == 9)
         return head_dim <= 64 ? f(constant<64>(), constant<true>())
                               : f(constant<ZERO_ATTENTION_MMA_MAX_HEAD_DIM>(), constant<true>());
     if (head_dim <= 64)
