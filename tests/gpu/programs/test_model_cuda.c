@@ -364,20 +364,20 @@ static const zero_dtype_t dtypes[] = {ZERO_FP32, ZERO_BF16, ZERO_FP16};
 
 /* ---- Linear ---- */
 
+static zero_model_limits_t limits_of_linear(zero_dtype_t dtype, size_t rows, size_t n_in, size_t n_out)
+{
+    zero_model_limits_t limits = limits_of_rows(rows, n_in > n_out ? n_in : n_out, dtype);
+    limits.max_linear = n_in * n_out;
+    return limits;
+}
+
 static void check_linear(zero_dtype_t dtype, size_t rows, size_t n_in, size_t n_out, int flags)
 {
     bool accumulate = flags & 1, with_bias = flags & 2, wide_grad = flags & 8;
     zero_linear_layout_t layout = flags & 4 ? ZERO_LINEAR_OUT_IN : ZERO_LINEAR_IN_OUT;
     zero_dtype_t grad_dtype = wide_grad ? ZERO_FP32 : dtype;
     size_t shift = flags & 16 ? 1 + random_below(7) : 0;
-    tables_t t = tables_open((zero_model_limits_t){.n_rows = rows,
-                                                   .seq_len = 1,
-                                                   .max_linear = n_in * n_out,
-                                                   .max_width = n_in > n_out ? n_in : n_out,
-                                                   .n_heads = 1,
-                                                   .head_dim = 1,
-                                                   .vocab_size = 1,
-                                                   .dtype = dtype});
+    tables_t t = tables_open(limits_of_linear(dtype, rows, n_in, n_out));
     check_t c = {.n = 0};
     snprintf(c.what, sizeof c.what, "linear %s %zux%zux%zu flags %d shift %zu", zero_dtype_name(dtype), rows, n_in,
              n_out, flags, shift);
@@ -442,14 +442,7 @@ static void chooser_run(chooser_t *c, const chooser_t *values)
 
 static chooser_t chooser_open(zero_dtype_t dtype, zero_linear_layout_t layout, size_t rows, size_t n_in, size_t n_out)
 {
-    chooser_t c = {.tables = tables_open((zero_model_limits_t){.n_rows = rows,
-                                                               .seq_len = 1,
-                                                               .max_linear = n_in * n_out,
-                                                               .max_width = n_in > n_out ? n_in : n_out,
-                                                               .n_heads = 1,
-                                                               .head_dim = 1,
-                                                               .vocab_size = 1,
-                                                               .dtype = dtype}),
+    chooser_t c = {.tables = tables_open(limits_of_linear(dtype, rows, n_in, n_out)),
                    .layout = layout,
                    .rows = rows,
                    .n_in = n_in,
