@@ -386,7 +386,7 @@ static void do_copy(void *args)
     memcpy((char *)t->dst + half, (const char *)t->src + half, t->n_bytes - half);
 }
 
-static void queue_copy(void *dst, const void *src, size_t n_bytes, zero_stream_t stream)
+void async_queue_copy(void *dst, const void *src, size_t n_bytes, zero_stream_t stream)
 {
     async_queue(stream, do_copy, &(copy_task_t){dst, src, n_bytes}, sizeof(copy_task_t));
 }
@@ -395,7 +395,7 @@ static zero_status_t copy(zero_device_t *device, void *dst, const void *src, siz
 {
     (void)device;
     count(ASYNC_COPY, 1);
-    queue_copy(dst, src, n_bytes, stream);
+    async_queue_copy(dst, src, n_bytes, stream);
     return ZERO_OK;
 }
 
@@ -805,7 +805,7 @@ static zero_status_t all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_
         char *slice = (char *)dst + (size_t)at * n_bytes;
         own_is_copied |= i == 0 && slice != src;
         if (slice != src)
-            queue_copy(slice, src, n_bytes, stream);
+            async_queue_copy(slice, src, n_bytes, stream);
     }
     count_pulls(ranks.n, n_bytes, own_is_copied);
     return ZERO_OK;
@@ -823,7 +823,7 @@ static zero_status_t all_to_all(zero_comm_t *comm, zero_lane_t lane, const zero_
         char *staged = (char *)staging + (size_t)rank * n_bytes;
         slices[rank] = rank == comm->rank ? src : staged;
         if (rank != comm->rank && n_bytes > 0)
-            queue_copy(staged, src, n_bytes, stream);
+            async_queue_copy(staged, src, n_bytes, stream);
     }
     count_pulls(comm->size, n_bytes, false);
     return ZERO_OK;
@@ -834,7 +834,8 @@ static zero_status_t pull(zero_comm_t *comm, zero_lane_t lane, const zero_window
 {
     (void)lane;
     for (int i = 0; i < n; i++)
-        queue_copy(pulls[i].dst, part_of(comm, window, pulls[i].rank) + pulls[i].src_offset, pulls[i].n_bytes, stream);
+        async_queue_copy(pulls[i].dst, part_of(comm, window, pulls[i].rank) + pulls[i].src_offset, pulls[i].n_bytes,
+                         stream);
     return ZERO_OK;
 }
 

@@ -85,5 +85,7 @@ void async_compute_in(zero_stream_t stream);
  * too. */
 #define ASYNC_ARGS_BYTES 448
 void async_queue(zero_stream_t stream, void (*run)(void *args), const void *args, size_t n_bytes);
+/* Queues a copy, which takes a while. */
+void async_queue_copy(void *dst, const void *src, size_t n_bytes, zero_stream_t stream);
 
 #endif

@@ -101,31 +101,20 @@ static zero_status_t exchange(zero_comm_t *comm, zero_lane_t lane, const zero_ex
     return ZERO_OK;
 }
 
-typedef struct own_task {
-    void *dst;
-    const void *src;
-    size_t n_bytes;
-} own_task_t;
-
-static void do_own(void *args)
-{
-    const own_task_t *t = args;
-    memmove(t->dst, t->src, t->n_bytes);
-}
-
 static zero_status_t all_gather(zero_comm_t *comm, zero_lane_t lane, const zero_window_t *window, zero_ranks_t ranks,
                                 size_t src_offset, size_t src_stride, void *dst, size_t n_bytes, zero_stream_t stream)
 {
     zero_exchange_t exchanges[MAX_PEERS];
     const size_t me = (size_t)zero_ranks_index(ranks, comm->rank);
     const char *src = (const char *)window->local + src_offset + me * src_stride;
-    const own_task_t own = {(char *)dst + me * n_bytes, src, n_bytes};
+    char *own = (char *)dst + me * n_bytes;
     int n = 0;
     CHECK(ranks.n <= MAX_PEERS, "%d ranks", ranks.n);
     for (int i = 0; i < ranks.n; i++)
         if (zero_ranks_at(ranks, i) != comm->rank)
             exchanges[n++] = (zero_exchange_t){zero_ranks_at(ranks, i), src, (char *)dst + (size_t)i * n_bytes};
-    async_queue(stream, do_own, &own, sizeof own);
+    if (own != src)
+        async_queue_copy(own, src, n_bytes, stream);
     return exchange(comm, lane, exchanges, n, n_bytes, stream);
 }
 
