@@ -1,11 +1,8 @@
 /* attention_cuda.c - which of three backends computes attention on CUDA: cuDNN where it serves the shape and no mask
- * hides anything, else our own kernel for tensor cores, else simt.cu, which takes everything. Backward has a fourth,
- * for heads of 64 on Hopper, which takes cuDNN's place if ZERO_ATTENTION_BACKWARD in the environment is `own`: it is
- * faster, but has not run under all tests yet (docs/limits.md).
+ * hides anything, else our own kernel for tensor cores, else simt.cu, which takes everything. Backward has a fourth: on
+ * Hopper backward_causal.cu takes cuDNN's place for heads of 64 and 128.
  */
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "kernels/model/cuda/attention/attention_cudnn.h"
 #include "kernels/model/cuda/table_entries.h"
@@ -32,6 +29,11 @@ void zero_cuda_attention_destroy(zero_model_context_t *ctx)
 size_t zero_cuda_attention_workspace(const zero_model_limits_t *limits)
 {
     size_t own = zero_scratch_bytes(limits->n_rows * limits->n_heads * sizeof(float)); /* delta */
+    if (zero_attention_causal_serves(limits->dtype, limits->head_dim)) {
+        size_t causal = zero_scratch_bytes(zero_attention_causal_bytes(
+            limits->n_rows / limits->seq_len, limits->seq_len, limits->n_heads, limits->head_dim));
+        own = own > causal ? own : causal;
+    }
 #ifdef ZERO_HAVE_CUDNN
     size_t cudnn = limits->dtype == ZERO_FP32 ? 0 : zero_cudnn_workspace(limits);
     return own > cudnn ? own : cudnn;
@@ -119,14 +121,11 @@ zero_status_t zero_cuda_attention(zero_model_context_t *ctx, void *out, float *l
     return ZERO_OK;
 }
 
-/* Whether backward_causal_mma.cu computes this call, in the scratch that is left. */
-static bool causal_serves(const zero_model_context_t *ctx, const zero_attention_shape_t *s, const zero_mask_t *mask)
+/* Whether the scratch that is left is enough for backward_causal.cu. */
+static bool causal_fits(const zero_model_context_t *ctx, const zero_attention_shape_t *s)
 {
-    const char *wanted = getenv("ZERO_ATTENTION_BACKWARD");
-    return wanted != NULL && strcmp(wanted, "own") == 0 && !hides_something(mask) &&
-           zero_attention_causal_serves(zero_model_cuda(ctx)->dtype, s->head_dim) &&
-           zero_scratch_bytes(zero_attention_causal_bytes(s->n_batch, s->seq_len, s->n_heads)) <=
-               zero_cuda_scratch(ctx).bytes_left;
+    return zero_scratch_bytes(zero_attention_causal_bytes(s->n_batch, s->seq_len, s->n_heads, s->head_dim)) <=
+           zero_cuda_scratch(ctx).bytes_left;
 }
 
 zero_status_t zero_cuda_attention_backward(zero_model_context_t *ctx, void *dqkv, const void *dout, const void *qkv,
@@ -139,16 +138,18 @@ zero_status_t zero_cuda_attention_backward(zero_model_context_t *ctx, void *dqkv
     ZERO_TRY(zero_cuda_check_attention(&shape));
     zero_scratch_t scratch = zero_cuda_scratch(ctx);
     bool all_aligned = aligned(qkv) && aligned(out) && aligned(dout) && aligned(dqkv);
-    if (all_aligned && causal_serves(ctx, &shape, &effective)) {
+    bool causal = zero_attention_causal_serves(zero_model_cuda(ctx)->dtype, head_dim);
+    if (causal && !hides_something(&effective) && all_aligned && causal_fits(ctx, &shape)) {
         void *workspace;
-        ZERO_TRY(zero_scratch_take(&scratch, zero_attention_causal_bytes(n_batch, seq_len, n_heads), &workspace));
+        ZERO_TRY(
+            zero_scratch_take(&scratch, zero_attention_causal_bytes(n_batch, seq_len, n_heads, head_dim), &workspace));
         ZERO_TRY_CUDA(zero_launch_attention_causal_backward(zero_model_stream(ctx), zero_model_cuda(ctx)->dtype, dqkv,
                                                             workspace, dout, qkv, out, logsumexp, n_batch, seq_len,
-                                                            n_heads, n_kv_heads));
+                                                            n_heads, n_kv_heads, head_dim));
         return ZERO_OK;
     }
 #ifdef ZERO_HAVE_CUDNN
-    if (!hides_something(&effective) && aligned(qkv) && cudnn_serves(ctx, &shape, NULL))
+    if (!causal && !hides_something(&effective) && aligned(qkv) && cudnn_serves(ctx, &shape, NULL))
         return zero_cudnn_attention_backward(ctx, &shape, dqkv, dout, qkv, out, logsumexp);
 #endif
     float *delta;

@@ -13,6 +13,7 @@
 #include "kernels/model/cuda/attention/attention_cudnn.h"
 #include "kernels/model/cuda/attention/cudnn_graphs.h"
 #include "kernels/model/cuda/cudnn/plan.h"
+#include "kernels/model/cuda/model_launch.h"
 
 /* ---- Plans ---- */
 
@@ -32,9 +33,9 @@ typedef struct shape_plans {
     zero_attention_shape_t shape; /* padded */
     size_t n_copied;              /* bytes of the padded copies; 0: calls have this shape */
     bool served;
-    char why[ZERO_MODEL_WHY];       /* if it is not served */
-    zero_attention_slices_t slices; /* of backward; forward runs on the whole shape */
-    zero_cudnn_plan_t forward, backward;
+    char why[ZERO_MODEL_WHY];            /* if it is not served */
+    zero_attention_slices_t slices;      /* of backward; forward runs on the whole shape */
+    zero_cudnn_plan_t forward, backward; /* backward: unless our own kernel computes it */
 } shape_plans_t;
 
 /* A stream for slices, and the event behind the last of them. */
@@ -135,6 +136,12 @@ static void build_plans(zero_model_context_t *ctx, shape_plans_t *plans, size_t 
         s, bytes < ZERO_ATTENTION_SLICES_MAX_BYTES ? bytes : ZERO_ATTENTION_SLICES_MAX_BYTES);
     if (!plan_create(&plans->forward, ctx, FORWARD, s, whole, bytes, plans->why))
         return;
+    if (zero_attention_causal_serves(zero_model_cuda(ctx)->dtype, s->head_dim)) {
+        zero_log(ZERO_LOG_DEBUG, "cuDNN attention: served, workspace %zu bytes; backward by our own kernel",
+                 plans->forward.workspace_bytes);
+        plans->served = true;
+        return;
+    }
     plans->served =
         plan_create(&plans->backward, ctx, BACKWARD, s, plans->slices.slice, bytes / plans->slices.n_lanes, plans->why);
     if (!plans->served)

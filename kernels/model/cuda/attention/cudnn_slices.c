@@ -2,6 +2,7 @@
 #include "kernels/model/cuda/attention/cudnn_slices.h"
 
 #include "kernels/model/cuda/attention/attention_cudnn.h"
+#include "kernels/model/cuda/model_launch.h"
 
 /* For each lane, more than cuDNN needs beside what slice_bytes counts. */
 #define OWN_BYTES ((size_t)4 << 20)
@@ -90,7 +91,10 @@ size_t zero_cudnn_workspace(const zero_model_limits_t *limits)
     zero_attention_shape_t p = zero_attention_padded(s);
     if (!zero_cudnn_may_serve(limits->dtype, &s, NULL))
         return 0;
+    size_t bytes =
+        zero_attention_copies_bytes(&s, &p) + zero_attention_delta_bytes(&p) + ZERO_ATTENTION_LANES * OWN_BYTES;
+    if (zero_attention_causal_serves(limits->dtype, limits->head_dim))
+        return bytes;
     zero_attention_slices_t slices = zero_attention_slices_within(&p, ZERO_ATTENTION_SLICES_MAX_BYTES);
-    return zero_attention_copies_bytes(&s, &p) + zero_attention_delta_bytes(&p) + slices.n_lanes * slices.bytes +
-           ZERO_ATTENTION_LANES * OWN_BYTES;
+    return bytes + slices.n_lanes * slices.bytes;
 }

@@ -19,12 +19,12 @@
 #define ZERO_HAS_WGMMA 0
 #endif
 
-/* Describes a tile to the tensor cores. If rows run along the product's inner dimension, `across` is not read. Else a
- * row has N elements, 64 to a tile, and `across` is the bytes from one tile to the next. */
+/* Describes a tile, at most 256 KiB into shared memory, to the tensor cores. If rows run along the product's inner
+ * dimension, `across` is not read. Else a row has N elements, 64 to a tile, and `across` is the bytes from one tile to
+ * the next. */
 __device__ __forceinline__ uint64_t zero_wide_tile(uint32_t address, uint32_t across)
 {
-    return (uint64_t)((address & 0x3ffff) >> 4) | (uint64_t)(across >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 |
-           (uint64_t)1 << 62;
+    return (uint64_t)(address >> 4) | (uint64_t)(across >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
 /* Shows what this thread's copies wrote to the tensor cores. Before the barrier behind which they read it. */

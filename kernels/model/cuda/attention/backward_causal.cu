@@ -1,0 +1,130 @@
+/* backward_causal.cu - the gradients of causal attention on Hopper: what precedes the kernels of causal.cuh, and their
+ * launch.
+ */
+#include "kernels/model/cuda/attention/causal.cuh"
+
+/* Blocks of a chunk. On an H100, 4 x 4096, 32/8 heads of 64: 4, 8, 16, 32 blocks 1.82, 1.73, 1.76, 1.84 ms. On an H200,
+ * 2 x 4096, 32/8 heads of 128: 4, 8, 16, 32 blocks 1.50, 1.53, 1.63, 1.86 ms. */
+#define CHUNK_64 8
+#define CHUNK_128 4
+
+/* ---- Queries' numbers ---- */
+
+#define NUMBERS_THREADS 256
+template <int DIM> static constexpr int ROW_LANES = DIM / 8; /* lanes to a row, 8 elements each */
+
+/* Computes a tile's numbers, of rows beyond the sequence such that their probabilities are 0, and resets its count. A
+ * block's head is in x, its tile in y, its sequence in z. */
+template <typename T, int DIM>
+static __global__ void __launch_bounds__(NUMBERS_THREADS)
+    causal_numbers(causal_t c, const T *dout, const T *out, const float *logsumexp)
+{
+    const size_t head = (size_t)blockIdx.z * c.s.n_heads + blockIdx.x, tile = head * c.n_tiles + blockIdx.y;
+    float *numbers = c.numbers + tile * 2 * QUERIES;
+#pragma unroll
+    for (int i = 0; i < QUERIES * ROW_LANES<DIM> / NUMBERS_THREADS; ++i) {
+        const int at = i * NUMBERS_THREADS + (int)threadIdx.x, row = at / ROW_LANES<DIM>, lane = at % ROW_LANES<DIM>;
+        const int query = blockIdx.y * QUERIES + row;
+        const bool valid = query < c.s.seq_len;
+        float sum = 0.0f;
+        if (valid) {
+            const size_t from =
+                (((size_t)blockIdx.z * c.s.seq_len + query) * c.s.n_heads + blockIdx.x) * DIM + lane * 8;
+            const zero_pack<T, 8> a = zero_load<8>(dout, from), b = zero_load<8>(out, from);
+#pragma unroll
+            for (int e = 0; e < 8; ++e)
+                sum = fmaf(a[e], b[e], sum);
+        }
+#pragma unroll
+        for (int offset = ROW_LANES<DIM> / 2; offset > 0; offset /= 2)
+            sum += __shfl_xor_sync(ZERO_FULL_WARP, sum, offset);
+        if (lane == 0) {
+            numbers[row] = valid ? -logsumexp[head * c.s.seq_len + query] * LOG2_E : -INFINITY;
+            numbers[QUERIES + row] = -sum;
+        }
+    }
+    if (threadIdx.x == 0)
+        c.counts[tile] = 0;
+}
+
+/* ---- Launching ---- */
+
+typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
+                              const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
+                              CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
+/* Describes a tensor [n_matrices, n_rows, n_columns] of 16 bits, from which boxes of 64 rows and columns are copied. */
+static cudaError_t describe(CUtensorMap *map, zero_dtype_t dtype, const void *data, size_t n_matrices, size_t n_rows,
+                            size_t n_columns)
+{
+    void *found;
+    cudaDriverEntryPointQueryResult query;
+    const cudaError_t error =
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &query);
+    if (error != cudaSuccess || query != cudaDriverEntryPointSuccess)
+        return error != cudaSuccess ? error : cudaErrorNotSupported;
+    const cuuint64_t sizes[3] = {n_columns, n_rows, n_matrices}, strides[2] = {n_columns * 2, n_rows * n_columns * 2};
+    const cuuint32_t box[3] = {64, 64, 1}, steps[3] = {1, 1, 1};
+    const CUtensorMapDataType type =
+        dtype == ZERO_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    const CUresult result = ((encode_fn)found)(map, type, 3, (void *)data, sizes, strides, box, steps,
+                                               CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+extern "C" bool zero_attention_causal_serves(zero_dtype_t dtype, size_t head_dim)
+{
+    int capability;
+    return dtype != ZERO_FP32 && (head_dim == 64 || head_dim == 128) &&
+           (zero_find_capability(&capability) != cudaSuccess || capability == 90);
+}
+
+extern "C" size_t zero_attention_causal_bytes(size_t n_batch, size_t seq_len, size_t n_heads, size_t head_dim)
+{
+    const size_t n_tiles = n_batch * n_heads * zero_divide_up(seq_len, QUERIES);
+    return n_tiles * (QUERIES * head_dim + 2 * QUERIES) * sizeof(float) + n_tiles * sizeof(int);
+}
+
+static void launch_numbers(cudaStream_t stream, zero_dtype_t dtype, const causal_t *c, const void *dout,
+                           const void *out, const float *logsumexp)
+{
+    const dim3 grid((unsigned)c->s.n_heads, (unsigned)c->n_tiles, (unsigned)c->s.n_batch);
+    with_half_type(dtype, [&](auto type) {
+        using T = decltype(type);
+        if (c->s.head_dim == 64)
+            causal_numbers<T, 64><<<grid, NUMBERS_THREADS, 0, stream>>>(*c, (const T *)dout, (const T *)out, logsumexp);
+        else
+            causal_numbers<T, 128>
+                <<<grid, NUMBERS_THREADS, 0, stream>>>(*c, (const T *)dout, (const T *)out, logsumexp);
+        return cudaSuccess;
+    });
+}
+
+extern "C" cudaError_t zero_launch_attention_causal_backward(cudaStream_t stream, zero_dtype_t dtype, void *dqkv,
+                                                             void *workspace, const void *dout, const void *qkv,
+                                                             const void *out, const float *logsumexp, size_t n_batch,
+                                                             size_t seq_len, size_t n_heads, size_t n_kv_heads,
+                                                             size_t head_dim)
+{
+    const size_t n_tiles = zero_divide_up(seq_len, QUERIES), all_tiles = n_batch * n_heads * n_tiles;
+    causal_t c;
+    c.dqkv = dqkv;
+    c.dq = (float *)workspace;
+    c.numbers = c.dq + all_tiles * QUERIES * head_dim;
+    c.counts = (int *)(c.numbers + all_tiles * 2 * QUERIES);
+    c.s = sizes_of(n_batch, seq_len, n_heads, n_kv_heads, head_dim);
+    c.n_tiles = (int)n_tiles;
+    c.n_blocks = (int)zero_divide_up(seq_len, KEYS);
+    c.chunk = head_dim == 64 ? CHUNK_64 : CHUNK_128;
+    c.scale = 1.0f / sqrtf((float)head_dim);
+    c.zero = 0;
+    CUtensorMap qkv_map, dout_map;
+    cudaError_t error = describe(&qkv_map, dtype, qkv, n_batch, seq_len, (n_heads + 2 * n_kv_heads) * head_dim);
+    if (error == cudaSuccess)
+        error = describe(&dout_map, dtype, dout, n_batch, seq_len, n_heads * head_dim);
+    if (error != cudaSuccess)
+        return error;
+    launch_numbers(stream, dtype, &c, dout, out, logsumexp);
+    return (head_dim == 64 ? zero_launch_causal_64 : zero_launch_causal_128)(stream, dtype, &qkv_map, &dout_map, &c);
+}
